@@ -1,0 +1,239 @@
+/* backend.h - the table of operations that a device implements.
+ *
+ *   decoder (engine/model/) --> struct backend --> engine/cpu/ or cuda/
+ *
+ * A step is one pass of the model over the rows (tokens) of many sequences.  The engine describes it
+ * once (struct step), step_begin() makes the description known to the device, and every operation up
+ * to the next step_begin() refers to it.  Sequences with exactly one row come first (n_decode of
+ * them); they are decoded by attn_decode, the others by attn_prefill.
+ *
+ * KV pages.  A page holds PAGE_TOKENS slots of one layer, [K,V][kv_head][slot][head_dim], and is named by
+ * its number in one pool.  Keys are stored after RoPE.  Each layer of each sequence has its own list.
+ *
+ * Matrices are row-major.  `void *` is device memory, to be touched only through operations.
+ * Activations are in `act_dtype` (f32 on the CPU); logits are f32 everywhere.
+ *
+ * Thread: engine.  Memory: alloc() is for start-up; no operation allocates.  All operations return 0 or
+ * a negative ERR_*, may run asynchronously in submission order, and are awaited by sync(). */
+#ifndef ENGINE_BACKEND_H
+#define ENGINE_BACKEND_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct backend;
+struct error;
+
+enum { PAGE_TOKENS = 64, LINEAR_MAX_PARTS = 3, SAMPLE_MAX_TOP = 20 };
+
+enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16 };
+
+static inline size_t dtype_size(enum dtype dtype) {
+    return dtype == DTYPE_F32 ? 4 : 2;
+}
+
+/* A weight on the device: rows x cols, row-major, rows = output features.  A vector has rows = 1. */
+struct weight {
+    const void *data; /* NULL: absent (an optional bias) */
+    enum dtype dtype;
+    uint32_t rows, cols;
+};
+
+/* The KV pool and the shape of its pages.  page_bytes = 2 * n_kv_heads * PAGE_TOKENS * head_dim * size. */
+struct kv_pool {
+    void *base; /* [n_pages][page_bytes] */
+    enum dtype dtype;
+    uint32_t n_pages;
+    uint32_t n_kv_heads, head_dim;
+    size_t page_bytes;
+};
+
+/* One layer of one sequence as a step sees it. */
+struct kv_view {
+    const uint32_t *pages; /* host, in slot order: slot s is in pages[s / PAGE_TOKENS] */
+    uint32_t n_slots;      /* slots in use once this step's rows have been appended */
+    uint32_t append_slot;  /* slot of the sequence's first row; the next rows follow */
+};
+
+struct step_seq {
+    uint32_t first_row;           /* in [0, n_rows) */
+    uint32_t n_rows;              /* >= 1; exactly 1 for the first n_decode sequences */
+    const struct kv_view *layers; /* [n_layers] */
+};
+
+/* Borrowed from step_begin() to the next sync().  Query row i of a sequence sees slots
+ * [0, n_slots - n_rows + i]: the rows are the newest tokens, causal among themselves. */
+struct step {
+    uint32_t n_rows, n_seqs, n_decode;
+    const uint32_t *tokens;    /* host [n_rows] */
+    const uint32_t *positions; /* host [n_rows], RoPE positions */
+    const struct step_seq *seqs;
+};
+
+struct embed_args {
+    const struct weight *table; /* [vocab, dim] */
+    void *out;                  /* act [n_rows, dim]: the step's tokens */
+};
+
+struct rmsnorm_args {
+    const void *x;               /* act, row i at x + i * x_stride elements */
+    const struct weight *weight; /* [dim] */
+    void *out;                   /* act, row i at out + i * out_stride elements; may be x */
+    uint32_t n_rows, dim;
+    size_t x_stride, out_stride;
+    float eps;
+};
+
+/* One of up to LINEAR_MAX_PARTS products that share their input (q, k, v or gate, up). */
+struct linear_part {
+    const struct weight *w;    /* [n_out, n_in] */
+    const struct weight *bias; /* [n_out] or NULL */
+    void *y;                   /* row i at y + i * y_stride elements */
+    size_t y_stride;
+};
+
+/* y = x W^T (+ b), or y += x W^T (+ b) when accumulate is set (the residual stream). */
+struct linear_args {
+    const void *x; /* act [n_rows, n_in], packed */
+    uint32_t n_rows, n_in, n_parts;
+    struct linear_part parts[LINEAR_MAX_PARTS];
+    bool accumulate;
+    bool y_f32; /* y is f32 whatever act_dtype is (logits) */
+};
+
+/* Rotates q and k of the step's rows in place (half-split pairs (i, i + dim/2) of the first 2 * n_freqs
+ * elements) and writes k, v into the sequences' pages of `layer`.
+ * qkv act [n_rows, (n_heads + 2 * n_kv_heads) * head_dim]: q heads, k heads, v heads. */
+struct rope_append_args {
+    void *qkv;
+    const struct kv_pool *kv;
+    const double *inv_freq; /* host [n_freqs], radians per position */
+    float rope_scale;       /* multiplies cos and sin (attention factor); 1 unless the model says so */
+    uint32_t n_freqs, layer, n_heads;
+};
+
+/* Attention of the step's rows over the pages of `layer`.  attn_decode handles sequences [0, n_decode),
+ * attn_prefill the rest; an empty range is a no-op.  q rows are the q heads inside qkv. */
+struct attn_args {
+    const void *q;   /* act, row i at q + i * q_stride elements: [n_heads, head_dim] */
+    size_t q_stride;
+    void *out;       /* act [n_rows, n_heads * head_dim] */
+    const struct kv_pool *kv;
+    uint32_t layer, n_heads;
+    float scale;     /* 1 / sqrt(head_dim) unless the model says otherwise */
+};
+
+struct silu_mul_args {
+    const void *gate_up; /* act [n_rows, 2 * dim]: gate, then up */
+    void *out;           /* act [n_rows, dim] */
+    uint32_t n_rows, dim;
+};
+
+/* out[i] = x[rows[i]]: picks the rows that need logits. */
+struct gather_rows_args {
+    const void *x; /* act [*, dim] */
+    void *out;     /* act [n, dim] */
+    const uint32_t *rows; /* host [n] */
+    uint32_t n, dim;
+};
+
+struct logit_bias {
+    uint32_t token;
+    float bias;
+};
+
+/* A token the sequence has seen, once per distinct token. */
+struct token_count {
+    uint32_t token;
+    uint32_t n_output; /* times generated */
+    bool in_prompt;
+};
+
+enum sample_kind {
+    SAMPLE_DRAW, /* choose a token */
+    SAMPLE_SCORE /* report the log-probability of `target` (prompt log-probabilities) */
+};
+
+/* What to do with one row of logits.  Order: bias and bans, repetition, frequency and presence
+ * penalties, temperature, top_k, min_p, top_p (kept tokens' mass >= top_p), draw.
+ * Ties go to the lower token id.  Log-probabilities are of the unmodified logits (log-softmax). */
+struct sample_row {
+    uint32_t logit_row; /* row of the logits matrix */
+    enum sample_kind kind;
+    uint32_t target; /* SAMPLE_SCORE */
+    float temperature; /* 0: greedy */
+    float top_p;       /* (0, 1]; 1: off */
+    float min_p;       /* [0, 1]; 0: off */
+    uint32_t top_k;    /* 0: off */
+    float repetition_penalty, presence_penalty, frequency_penalty; /* 1, 0, 0: off */
+    double uniform;    /* [0, 1): the draw, made by the engine from the request's seed */
+    const struct token_count *counts; /* host [n_counts], for the penalties */
+    uint32_t n_counts;
+    const struct logit_bias *bias; /* host [n_bias] */
+    uint32_t n_bias;
+    const uint32_t *banned; /* host [n_banned]: logit -inf (end tokens before min_tokens) */
+    uint32_t n_banned;
+    uint32_t n_top; /* top log-probabilities wanted, <= SAMPLE_MAX_TOP */
+};
+
+struct token_logprob {
+    uint32_t token;
+    float logprob;
+};
+
+struct sample_result {
+    uint32_t token;   /* drawn, or the target */
+    float logprob;    /* of token */
+    uint32_t rank;    /* 1: token has the highest logit */
+    bool invalid;     /* the row holds NaN or +inf, or nothing finite: only this request fails */
+    uint32_t n_top;
+    struct token_logprob top[SAMPLE_MAX_TOP]; /* best first */
+};
+
+struct sample_args {
+    const void *logits; /* f32 [*, vocab] */
+    uint32_t n_vocab, n;
+    const struct sample_row *rows;  /* host [n] */
+    struct sample_result *results;  /* host [n], valid after sync() */
+};
+
+struct backend_ops {
+    void (*destroy)(struct backend *be);
+
+    /* Memory.  alloc is zero-filled and 64-byte aligned. */
+    int (*alloc)(struct backend *be, size_t bytes, void **out, struct error *err);
+    void (*free)(struct backend *be, void *memory);
+    /* Makes host bytes that outlive the backend (a file mapping) readable by the device: an alias on
+     * the CPU, a copy elsewhere.  Give the result to weight_release. */
+    int (*weight_upload)(struct backend *be, const void *host, size_t bytes, const void **out, struct error *err);
+    void (*weight_release)(struct backend *be, const void *weight);
+    int (*upload)(struct backend *be, void *to, const void *host, size_t bytes, struct error *err);
+    int (*download)(struct backend *be, void *host, const void *from, size_t bytes, struct error *err);
+    int (*copy_pages)(struct backend *be, const struct kv_pool *kv, const uint32_t *from, const uint32_t *to,
+                      uint32_t n, struct error *err);
+
+    /* A step. */
+    int (*step_begin)(struct backend *be, const struct step *step, struct error *err);
+    int (*embed)(struct backend *be, const struct embed_args *args, struct error *err);
+    int (*rmsnorm)(struct backend *be, const struct rmsnorm_args *args, struct error *err);
+    int (*linear)(struct backend *be, const struct linear_args *args, struct error *err);
+    int (*rope_append)(struct backend *be, const struct rope_append_args *args, struct error *err);
+    int (*attn_decode)(struct backend *be, const struct attn_args *args, struct error *err);
+    int (*attn_prefill)(struct backend *be, const struct attn_args *args, struct error *err);
+    int (*silu_mul)(struct backend *be, const struct silu_mul_args *args, struct error *err);
+    int (*gather_rows)(struct backend *be, const struct gather_rows_args *args, struct error *err);
+    int (*sample)(struct backend *be, const struct sample_args *args, struct error *err);
+    /* Waits until everything submitted is done; a failure of any of it is reported here at the latest. */
+    int (*sync)(struct backend *be, struct error *err);
+};
+
+/* Implementations embed this as their first member. */
+struct backend {
+    const struct backend_ops *ops;
+    const char *name; /* "cpu", "cuda" */
+    enum dtype act_dtype;
+    char description[128]; /* one line for the log: instruction set or device name, threads */
+};
+
+#endif

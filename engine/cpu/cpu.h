@@ -1,0 +1,20 @@
+/* cpu.h - creates the CPU backend: plain C as the oracle, vector versions chosen at run time.
+ *
+ * Thread: the creator's (the engine thread); workers are its own.  Memory: owned by the backend. */
+#ifndef ENGINE_CPU_CPU_H
+#define ENGINE_CPU_CPU_H
+
+#include "engine/backend.h"
+
+enum cpu_isa { CPU_ISA_AUTO, CPU_ISA_PLAIN, CPU_ISA_AVX2, CPU_ISA_AVX512 };
+
+struct cpu_config {
+    uint32_t n_threads;     /* including the caller; 0: the CPUs this process may run on */
+    enum cpu_isa isa;       /* AUTO: the best this machine has */
+    enum dtype matmul_dtype; /* F32: products in f32.  BF16: inputs rounded to bf16 where the CPU has
+                              * bf16 dot products (faster, less exact); ignored elsewhere */
+};
+
+int cpu_backend_create(struct backend **out, const struct cpu_config *config, struct error *err);
+
+#endif

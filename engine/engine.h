@@ -1,0 +1,145 @@
+/* engine.h - the engine as the server sees it: requests in, events out.
+ *
+ *   server thread                       engine thread
+ *   engine_submit ──► command queue ──► schedule, step, sample
+ *   engine_events ◄── event queue  ◄── text, log-probabilities, one final event
+ *
+ * Thread: engine_create, engine_stop and engine_destroy from one thread; submit, cancel, events and stats from any.
+ * Memory: a request's arrays are owned by the engine from a successful submit on; events are owned
+ * by whoever took them.  Every submitted request gets exactly one final event. */
+#ifndef ENGINE_ENGINE_H
+#define ENGINE_ENGINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/backend.h"
+
+struct engine;
+struct error;
+struct tokenizer;
+struct model_config;
+
+struct engine_config {
+    const char *model_dir;
+    struct backend *backend;     /* borrowed; used only by the engine thread after create */
+    uint32_t max_model_len;      /* prompt + generated tokens; 0: the model's trained context */
+    uint32_t max_num_seqs;       /* sequences in one step */
+    uint32_t max_batched_tokens; /* rows in one step */
+    uint32_t max_queued;         /* requests waiting beyond the running ones; more get ERR_FULL */
+    uint64_t kv_cache_bytes;     /* 0: what fits (a stated share of free memory, bounded by use) */
+    enum dtype kv_dtype;
+    bool prefix_caching;
+    /* Called on the engine thread when the event queue turns non-empty (uv_async_send). */
+    void (*wake)(void *ctx);
+    void *wake_ctx;
+};
+
+/* The memory plan and the names the server reports; fixed at create. */
+struct engine_info {
+    uint32_t max_model_len, n_pages;
+    uint64_t weight_bytes, kv_bytes, workspace_bytes;
+    uint64_t kv_tokens;     /* tokens that the pool holds over all layers */
+    uint64_t model_bytes;   /* size of the weight files */
+    const struct model_config *model;
+    const struct tokenizer *tokenizer;
+};
+
+/* Everything that shapes a request's output.  sampling_defaults() gives the OpenAI defaults. */
+struct sampling_params {
+    float temperature, top_p, min_p; /* 1, 1, 0 */
+    uint32_t top_k;                  /* 0: off */
+    float repetition_penalty, presence_penalty, frequency_penalty; /* 1, 0, 0 */
+    struct logit_bias *bias; /* owned */
+    uint32_t n_bias;
+    bool has_seed;
+    uint64_t seed;
+    uint32_t max_tokens; /* >= 0; 0 only scores the prompt */
+    uint32_t min_tokens;
+    uint32_t *stop_tokens; /* owned */
+    uint32_t n_stop_tokens;
+    char **stop; /* owned array of owned strings */
+    uint32_t n_stop;
+    bool ignore_eos, include_stop, skip_special;
+    int32_t n_logprobs;        /* -1: none; else top-n per generated token, <= SAMPLE_MAX_TOP */
+    int32_t n_prompt_logprobs; /* -1: none; else per prompt token */
+};
+
+struct engine_request {
+    uint32_t *prompt; /* owned, [n_prompt], n_prompt >= 1 */
+    uint32_t n_prompt;
+    struct sampling_params params;
+    uint64_t cache_salt; /* sequences share cached prefixes only within one salt; 0: the common one */
+    int32_t priority;    /* lower runs first; ties by arrival */
+    void *user;          /* returned with every event */
+};
+
+enum finish_reason { FINISH_STOP, FINISH_LENGTH, FINISH_CANCELLED, FINISH_ERROR };
+
+/* What is known of one token.  top points into the event. */
+struct token_info {
+    uint32_t token;
+    float logprob; /* NAN: not asked for, or the first prompt token */
+    uint32_t n_top;
+    const struct token_logprob *top;
+};
+
+enum event_kind {
+    EVENT_PROMPT, /* prompt log-probabilities: tokens = every prompt token, before any other event */
+    EVENT_TEXT,   /* generated text and the tokens that completed since the last event */
+    EVENT_FINISH  /* the one final event; may carry the last text and tokens, too */
+};
+
+struct engine_event {
+    struct engine_event *next;
+    uint64_t request_id;
+    void *user;
+    enum event_kind kind;
+    char *text; /* UTF-8, whole characters, NUL-terminated; may be empty, never NULL */
+    size_t text_length;
+    struct token_info *tokens;
+    uint32_t n_tokens;
+    /* EVENT_FINISH */
+    enum finish_reason reason;
+    bool stopped_by_string;      /* FINISH_STOP because of stop[stop_index] */
+    bool stopped_by_token;       /* FINISH_STOP because of an explicit stop_token_id (stop_token) */
+    uint32_t stop_index, stop_token;
+    uint32_t n_prompt, n_generated, n_cached; /* tokens; cached = found in the prefix cache */
+    int error_code;              /* FINISH_ERROR */
+    char error_text[256];
+};
+
+struct engine_stats {
+    uint32_t n_running, n_waiting, pages_free, pages_cached, pages_total;
+    uint64_t n_submitted, n_finished, n_cancelled, n_failed, n_preempted;
+    uint64_t prompt_tokens, cached_tokens, generated_tokens, n_steps;
+};
+
+struct sampling_params sampling_defaults(void);
+void sampling_fini(struct sampling_params *params);
+
+/* Loads model and tokenizer, plans memory, starts the engine thread. */
+int engine_create(struct engine **out, const struct engine_config *config, struct error *err);
+const struct engine_info *engine_info(const struct engine *engine);
+
+/* ERR_FULL: the queue is full (n_requests are accepted all or none).  ERR_TOO_LONG and ERR_INVALID: the
+ * request can never run (text says why).  On success takes the arrays and writes ids[i]; on failure
+ * ownership stays with the caller. */
+int engine_submit(struct engine *engine, struct engine_request *requests, uint32_t n_requests, uint64_t *ids,
+                  struct error *err);
+/* The request's final event follows (FINISH_CANCELLED unless it ended first).  Unknown ids are ignored. */
+void engine_cancel(struct engine *engine, uint64_t request_id);
+
+/* Takes all events, oldest first; NULL when there are none. */
+struct engine_event *engine_take_events(struct engine *engine);
+void engine_event_free(struct engine_event *event); /* one event, not the list */
+
+void engine_stats(struct engine *engine, struct engine_stats *out);
+bool engine_healthy(struct engine *engine); /* false after a sticky backend error */
+
+/* Cancels everything, joins the engine thread (final events stay to be taken). */
+void engine_stop(struct engine *engine);
+void engine_destroy(struct engine *engine); /* NULL is allowed; stops first */
+
+#endif

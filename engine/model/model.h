@@ -1,0 +1,46 @@
+/* model.h - a model directory in Hugging Face layout: its description and its weights on a backend.
+ *
+ * Thread: loading on any one thread, then read-only.  Memory: the model owns its file mappings and weights
+ * and must outlive every decoder made from it; the backend must outlive the model. */
+#ifndef ENGINE_MODEL_MODEL_H
+#define ENGINE_MODEL_MODEL_H
+
+#include "engine/backend.h"
+
+enum { MODEL_MAX_EOS = 16 };
+
+/* What the decoder needs to know; a model family is a way to fill this in, not code. */
+struct model_config {
+    char architecture[64];
+    uint32_t n_vocab, dim, n_layers, n_heads, n_kv_heads, head_dim, ffn_dim;
+    uint32_t max_position; /* trained context, tokens */
+    float norm_eps, attn_scale, rope_scale;
+    bool tied_head, attn_bias, mlp_bias;
+    uint32_t n_freqs;  /* rotary pairs, head_dim / 2 when the whole head rotates */
+    double *inv_freq;  /* [n_freqs], owned by the model; scaling (linear, llama3) already applied */
+    uint32_t bos; bool has_bos;
+    uint32_t eos[MODEL_MAX_EOS]; uint32_t n_eos; /* config.json and generation_config.json */
+    enum dtype weight_dtype; /* of the embedding, for the log */
+};
+
+struct layer_weights {
+    struct weight attn_norm, q, k, v, o, q_bias, k_bias, v_bias, o_bias;
+    struct weight ffn_norm, gate, up, down, gate_bias, up_bias, down_bias;
+};
+
+struct model {
+    struct model_config config;
+    struct weight embedding, final_norm, head; /* head aliases embedding when tied */
+    struct layer_weights *layers;              /* [n_layers] */
+    size_t weight_bytes;
+    void *private_data; /* mappings */
+};
+
+/* Reads only config.json and generation_config.json: enough to answer questions about a model. */
+int model_config_load(struct model_config *out, const char *dir, struct error *err);
+void model_config_fini(struct model_config *config);
+
+int model_load(struct model **out, const char *dir, struct backend *be, struct error *err);
+void model_destroy(struct model *model, struct backend *be); /* NULL is allowed */
+
+#endif

@@ -1,0 +1,57 @@
+/* tokenizer.h - text to token ids and back, from a Hugging Face tokenizer.json.
+ *
+ * Thread: a loaded tokenizer is immutable; encode and decode may run on any thread at once.
+ * Memory: the tokenizer owns its tables; results are owned by the caller. */
+#ifndef ENGINE_TOKENIZER_H
+#define ENGINE_TOKENIZER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct error;
+struct tokenizer;
+
+/* Growable array of ids; zero-initialise, free(ids) when done. */
+struct token_list {
+    uint32_t *ids;
+    size_t n, capacity;
+};
+
+/* path: a model directory or a tokenizer.json.  Unsupported components are refused by name. */
+int tokenizer_load(struct tokenizer **out, const char *path, struct error *err);
+void tokenizer_destroy(struct tokenizer *tokenizer); /* NULL is allowed */
+
+uint32_t tokenizer_n_vocab(const struct tokenizer *tokenizer); /* highest id + 1 */
+
+/* Appends the ids of text (UTF-8; ERR_INVALID otherwise) to out.  Special and added tokens in the text are
+ * recognised.  add_special: run the post-processor (BOS).  Stops with ERR_TOO_LONG once out->n would
+ * exceed max_ids (0: no bound). */
+int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t length, bool add_special,
+                     size_t max_ids, struct token_list *out, struct error *err);
+
+/* The bytes a token stands for (not necessarily UTF-8); borrowed.  NULL for an id that does not exist. */
+const char *tokenizer_token_bytes(const struct tokenizer *tokenizer, uint32_t id, size_t *length);
+bool tokenizer_is_special(const struct tokenizer *tokenizer, uint32_t id);
+
+/* Whole decode, as the reference library's: invalid sequences become U+FFFD.  *out is NUL-terminated,
+ * malloc'd. */
+int tokenizer_decode(const struct tokenizer *tokenizer, const uint32_t *ids, size_t n, bool skip_special,
+                     char **out, size_t *length, struct error *err);
+
+/* Streaming decode: bytes go in token by token, whole UTF-8 characters come out.  The concatenation of
+ * what it returns equals tokenizer_decode() of the same ids.  Zero-initialise. */
+struct detokenizer {
+    unsigned char pending[4]; /* the beginning of an unfinished character */
+    uint32_t n_pending;
+};
+
+/* Appends the text that id completes to buffer (at most DETOKENIZER_GROWTH more bytes than the token has
+ * bytes); returns the bytes written, or negative ERR_FULL when capacity is too small (state unchanged). */
+enum { DETOKENIZER_GROWTH = 16 };
+long detokenizer_push(struct detokenizer *d, const struct tokenizer *tokenizer, uint32_t id, bool skip_special,
+                      char *buffer, size_t capacity);
+/* Flushes an unfinished character as U+FFFD.  capacity >= DETOKENIZER_GROWTH. */
+long detokenizer_finish(struct detokenizer *d, char *buffer, size_t capacity);
+
+#endif

@@ -1,0 +1,62 @@
+/* http.h - the HTTP transport: one libuv loop drives libmicrohttpd; handlers see whole requests.
+ *
+ * A handler runs once a request has arrived complete and legal, and answers now or later, once:
+ * http_reply(), or http_stream_begin() + http_stream_write()* + http_stream_end().  Until it has, the connection
+ * is suspended and the transport watches the client: when it leaves, on_gone is called (at most once, and never
+ * after the answer was completed).  After on_gone, or after completing the answer, the exchange must not be touched.
+ *
+ * Thread: loop, all of it.  Memory: the exchange is owned by the transport; bodies given to
+ * http_reply/http_stream_write are copied. */
+#ifndef SERVER_HTTP_H
+#define SERVER_HTTP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <uv.h>
+
+struct error;
+struct http;
+struct http_exchange;
+
+typedef void (*http_handler)(struct http_exchange *exchange, void *ctx);
+typedef void (*http_gone)(void *user);
+
+struct http_config {
+    const char *host;
+    uint16_t port;               /* 0: any free one, see http_port() */
+    size_t max_body_bytes;       /* more is 413 */
+    uint32_t max_connections;
+    uint32_t request_timeout_ms; /* deadline to receive one whole request; 408 or close */
+    uint32_t idle_timeout_ms;    /* keep-alive connections without a request */
+    size_t max_stream_backlog;   /* bytes a reader may lag behind before it is dropped (on_gone) */
+    uint32_t stream_stall_timeout_ms; /* a reader that takes nothing for this long is dropped */
+    http_handler handler;        /* every legal request of any path */
+    void *ctx;
+};
+
+/* Listens at once; the loop is borrowed and runs the transport. */
+int http_create(struct http **out, uv_loop_t *loop, const struct http_config *config, struct error *err);
+uint16_t http_port(const struct http *http);
+void http_stop_accepting(struct http *http);
+uint32_t http_n_open(const struct http *http); /* exchanges not yet answered completely */
+/* Closes every connection and handle; done is called from the loop when nothing is left. */
+void http_close(struct http *http, void (*done)(void *), void *ctx);
+
+const char *http_method(const struct http_exchange *exchange);
+const char *http_path(const struct http_exchange *exchange);  /* decoded, without query */
+const char *http_header(const struct http_exchange *exchange, const char *name); /* NULL: absent */
+const char *http_body(const struct http_exchange *exchange, size_t *length); /* NUL follows; valid until completed */
+const char *http_request_id(const struct http_exchange *exchange); /* x-request-id, taken if sane or made */
+
+/* Extra response headers, before the answer begins. */
+void http_set_header(struct http_exchange *exchange, const char *name, const char *value);
+void http_on_gone(struct http_exchange *exchange, http_gone on_gone, void *user);
+
+void http_reply(struct http_exchange *exchange, unsigned status, const char *content_type, const void *body,
+                size_t length);
+void http_stream_begin(struct http_exchange *exchange, unsigned status, const char *content_type);
+void http_stream_write(struct http_exchange *exchange, const void *data, size_t length); /* may call on_gone later, not inside */
+void http_stream_end(struct http_exchange *exchange);
+
+#endif
