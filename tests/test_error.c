@@ -1,0 +1,33 @@
+/* test_error.c - error_set() reports the code and never overruns the text. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <string.h>
+
+#include "engine/error.h"
+
+static void returns_the_code_without_a_struct(void **state) {
+    (void)state;
+    assert_int_equal(error_set(NULL, ERR_FULL, "nobody reads %d", 1), ERR_FULL);
+}
+
+static void long_text_is_cut_and_terminated(void **state) {
+    (void)state;
+    struct error err = {0};
+    char longer[2 * sizeof(err.text)];
+    memset(longer, 'x', sizeof(longer) - 1);
+    longer[sizeof(longer) - 1] = 0;
+    assert_int_equal(error_set(&err, ERR_IO, "%s", longer), ERR_IO);
+    assert_int_equal(err.code, ERR_IO);
+    assert_int_equal(strlen(err.text), sizeof(err.text) - 1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(returns_the_code_without_a_struct),
+        cmocka_unit_test(long_text_is_cut_and_terminated),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
