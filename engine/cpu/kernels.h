@@ -1,0 +1,34 @@
+/* kernels.h - the inner loops of the CPU backend, one table per instruction set.
+ *
+ * kernels.c is compiled once for each; the table is chosen when the backend is created.
+ * All numbers are f32 unless a dtype says otherwise. */
+#ifndef ENGINE_CPU_KERNELS_H
+#define ENGINE_CPU_KERNELS_H
+
+#include "engine/backend.h"
+
+struct cpu_kernels {
+    /* y[r * y_stride + c] (+)= dot(x[r], w[c]) + bias[c] for r < n_rows, c < n_cols.
+     * w is [n_cols, n_in] of dtype; scratch holds n_cols * round_up(n_in, 16) floats.  The order of a sum depends on
+     * n_in alone. */
+    void (*linear_block)(const float *x, uint32_t n_rows, uint32_t n_in, const void *w, enum dtype dtype,
+                         uint32_t n_cols, const float *bias, float *y, size_t y_stride, bool accumulate,
+                         float *scratch);
+    void (*to_f32)(float *out, const void *in, size_t n, enum dtype dtype);
+    void (*rmsnorm)(float *out, const float *x, const float *weight, uint32_t n, float eps);
+    void (*silu_mul)(float *out, const float *gate, const float *up, uint32_t n);
+    /* Scores of n_rows queries against one page: s[r][slot] = dot(q[r], k[slot]); s rows are PAGE_TOKENS long.
+     * k is [PAGE_TOKENS, dim]; scratch holds dim * PAGE_TOKENS floats. */
+    void (*page_scores)(float *s, const float *q, uint32_t n_rows, const void *k, enum dtype dtype, uint32_t dim,
+                        uint32_t n_slots, float *scratch);
+    /* Online softmax of one row in base 2: s[0..n) becomes weights, max and sum are updated; returns the
+     * factor for what was accumulated before. */
+    float (*softmax_update)(float *s, uint32_t n, float *max, float *sum);
+    /* o[r] = o[r] * factor[r] + sum over slots of s[r][slot] * v[slot]. */
+    void (*page_values)(float *o, const float *factor, const float *s, uint32_t n_rows, const void *v,
+                        enum dtype dtype, uint32_t dim, uint32_t n_slots, float *scratch);
+};
+
+extern const struct cpu_kernels cpu_kernels_plain, cpu_kernels_avx2, cpu_kernels_avx512;
+
+#endif
