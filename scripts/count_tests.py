@@ -1,0 +1,56 @@
+"""Adds up test reports and prints `N passed, M failed`; exits 1 when anything failed or nothing ran.
+
+    count_tests.py REPORT...
+
+A report is meson's testlog.json (one JSON object a line, with the output of a test executable) or pytest's
+JUnit XML.  cmocka prints TAP when asked, so each of its test functions counts; an executable that prints none counts
+as one test, and one that dies without naming a failed function as one failure.
+"""
+import json
+import re
+import sys
+import xml.etree.ElementTree as ElementTree
+
+TAP_LINE = re.compile(r"^\s*(not ok|ok)\b(.*)$", re.MULTILINE)
+
+
+def count_meson(path):
+    passed = failed = 0
+    with open(path, encoding="utf-8", errors="replace") as log:
+        for line in log:
+            test = json.loads(line)
+            lines = TAP_LINE.findall(test.get("stdout") or "")
+            n_ok = sum(word == "ok" for word, _ in lines)
+            n_not_ok = len(lines) - n_ok
+            good = test["result"] in ("OK", "EXPECTEDFAIL")
+            passed += n_ok if lines else int(good)
+            failed += n_not_ok if n_not_ok else int(not good)
+    return passed, failed
+
+
+def count_junit(path):
+    passed = failed = 0
+    for suite in ElementTree.parse(path).getroot().iter("testsuite"):
+        bad = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
+        skipped = int(suite.get("skipped", 0))
+        passed += max(0, int(suite.get("tests", 0)) - bad - skipped)
+        failed += bad
+    return passed, failed
+
+
+def main():
+    passed = failed = 0
+    for path in sys.argv[1:]:
+        try:
+            more = count_junit(path) if path.endswith(".xml") else count_meson(path)
+        except (OSError, ValueError, ElementTree.ParseError) as error:
+            print(f"count_tests: {path}: {error}", file=sys.stderr)
+            more = (0, 1)  # a run that left no report did not pass
+        passed += more[0]
+        failed += more[1]
+    print(f"{passed} passed, {failed} failed")
+    return 0 if passed and not failed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
