@@ -13,7 +13,8 @@ struct decoder_limits {
     uint32_t max_logit_rows; /* logits are made in slices of at most this many rows */
 };
 
-/* Bytes of activations that decoder_create() will allocate. */
+/* Bytes of activations that decoder_create() will allocate where activations are f32; half of most of it
+ * where they are 16 bits wide, so it is a bound everywhere. */
 size_t decoder_workspace_bytes(const struct model_config *config, const struct decoder_limits *limits);
 
 /* model, be and the pool behind kv are borrowed. */

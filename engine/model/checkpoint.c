@@ -1,0 +1,170 @@
+/* checkpoint.c - see checkpoint.h. */
+#include "engine/model/checkpoint.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/error.h"
+#include "engine/model/json_guard.h"
+
+#define SINGLE_FILE "model.safetensors"
+#define INDEX_FILE "model.safetensors.index.json"
+
+enum { MAX_SHARDS = 1024, MAX_INDEX_BYTES = 64 << 20 };
+
+struct shard {
+    char *name; /* within the directory */
+    void *bytes;
+    size_t size;
+    struct safetensors *file;
+};
+
+struct checkpoint {
+    json_t *index; /* NULL: a single file */
+    struct shard *shards;
+    uint32_t n_shards;
+};
+
+static int join_path(char *out, const char *dir, const char *name, struct error *err) {
+    int n = snprintf(out, PATH_MAX, "%s/%s", dir, name);
+    if (n < 0 || n >= PATH_MAX) return error_set(err, ERR_INVALID, "%.200s: the path is too long", dir);
+    return 0;
+}
+
+/* Maps a whole file.  The mapping outlives the descriptor, so none stays open. */
+static int map_file(struct shard *shard, const char *path, struct error *err) {
+    struct stat info;
+    int rc = 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return error_set(err, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, "%.200s: %s", path, strerror(errno));
+    if (fstat(fd, &info) != 0) {
+        rc = error_set(err, ERR_IO, "%.200s: %s", path, strerror(errno));
+        goto done;
+    }
+    if (!S_ISREG(info.st_mode) || info.st_size <= 0) {
+        rc = error_set(err, ERR_INVALID, "%.200s: empty, or not a file", path);
+        goto done;
+    }
+    void *bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (bytes == MAP_FAILED) {
+        rc = error_set(err, ERR_IO, "%.200s: cannot be mapped: %s", path, strerror(errno));
+        goto done;
+    }
+    shard->bytes = bytes;
+    shard->size = (size_t)info.st_size;
+
+done:
+    close(fd);
+    return rc;
+}
+
+/* Appends a shard; a half-open one is closed with the checkpoint. */
+static int open_shard(struct checkpoint *checkpoint, const char *dir, const char *name, struct error *err) {
+    char path[PATH_MAX];
+    int rc = join_path(path, dir, name, err);
+    if (rc) return rc;
+    if (checkpoint->n_shards == MAX_SHARDS)
+        return error_set(err, ERR_UNSUPPORTED, "%.200s: more than %d shards", dir, MAX_SHARDS);
+    struct shard *shard = &checkpoint->shards[checkpoint->n_shards++];
+    shard->name = strdup(name);
+    if (!shard->name) return error_set(err, ERR_NOMEM, "%.200s: no memory for its name", path);
+    rc = map_file(shard, path, err);
+    if (rc) return rc;
+    return safetensors_parse(&shard->file, shard->bytes, shard->size, path, err);
+}
+
+static struct shard *find_shard(const struct checkpoint *checkpoint, const char *name) {
+    for (uint32_t i = 0; i < checkpoint->n_shards; i++)
+        if (strcmp(checkpoint->shards[i].name, name) == 0) return &checkpoint->shards[i];
+    return NULL;
+}
+
+/* The index may name files beside it and nowhere else. */
+static bool is_plain_name(const char *name) {
+    return name && name[0] != '\0' && name[0] != '.' && !strchr(name, '/');
+}
+
+static int open_indexed(struct checkpoint *checkpoint, const char *dir, const char *path, struct error *err) {
+    const char *tensor;
+    json_t *value;
+    const json_t *map = json_object_get(checkpoint->index, "weight_map");
+    if (!json_is_object(map)) return error_set(err, ERR_INVALID, "%.200s: no 'weight_map' object", path);
+    json_object_foreach((json_t *)map, tensor, value) {
+        const char *name = json_string_value(value);
+        if (!is_plain_name(name))
+            return error_set(err, ERR_INVALID, "%.200s: tensor '%.100s': '%.100s' is not the name of a file beside it",
+                             path, tensor, name ? name : "");
+        if (!find_shard(checkpoint, name)) {
+            int rc = open_shard(checkpoint, dir, name, err);
+            if (rc) return rc;
+        }
+        int rc = safetensors_has(find_shard(checkpoint, name)->file, tensor, err);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+static int open_files(struct checkpoint *checkpoint, const char *dir, struct error *err) {
+    char path[PATH_MAX];
+    int rc = join_path(path, dir, SINGLE_FILE, err);
+    if (rc) return rc;
+    if (access(path, F_OK) == 0) return open_shard(checkpoint, dir, SINGLE_FILE, err);
+    rc = join_path(path, dir, INDEX_FILE, err);
+    if (rc) return rc;
+    rc = json_guard_read(&checkpoint->index, path, MAX_INDEX_BYTES, err);
+    if (rc == ERR_NOT_FOUND)
+        return error_set(err, ERR_NOT_FOUND, "%.200s: neither " SINGLE_FILE " nor " INDEX_FILE, dir);
+    if (rc) return rc;
+    return open_indexed(checkpoint, dir, path, err);
+}
+
+int checkpoint_open(struct checkpoint **out, const char *dir, struct error *err) {
+    int rc = ERR_NOMEM;
+    struct checkpoint *checkpoint = calloc(1, sizeof(*checkpoint));
+    if (checkpoint) checkpoint->shards = calloc(MAX_SHARDS, sizeof(*checkpoint->shards));
+    if (!checkpoint || !checkpoint->shards) {
+        error_set(err, ERR_NOMEM, "%.200s: no memory for its files", dir);
+        goto fail;
+    }
+    rc = open_files(checkpoint, dir, err);
+    if (rc) goto fail;
+    *out = checkpoint;
+    return 0;
+
+fail:
+    checkpoint_close(checkpoint);
+    return rc;
+}
+
+void checkpoint_close(struct checkpoint *checkpoint) {
+    if (!checkpoint) return;
+    for (uint32_t i = 0; i < checkpoint->n_shards; i++) {
+        struct shard *shard = &checkpoint->shards[i];
+        safetensors_destroy(shard->file);
+        if (shard->bytes) munmap(shard->bytes, shard->size);
+        free(shard->name);
+    }
+    free(checkpoint->shards);
+    json_decref(checkpoint->index);
+    free(checkpoint);
+}
+
+int checkpoint_get(const struct checkpoint *checkpoint, const char *name, const struct tensor_shape *shape,
+                   struct weight *out, struct error *err) {
+    const struct shard *shard = &checkpoint->shards[0];
+    if (checkpoint->index) {
+        const char *in = json_string_value(json_object_get(json_object_get(checkpoint->index, "weight_map"), name));
+        if (!in) return error_set(err, ERR_NOT_FOUND, INDEX_FILE ": no tensor '%.160s'", name);
+        shard = find_shard(checkpoint, in);
+    }
+    return safetensors_get(shard->file, name, shape, out, err);
+}

@@ -1,0 +1,16 @@
+/* config.h - fill a model_config from the text of config.json and generation_config.json.
+ *
+ * Thread: any.  Memory: inv_freq is freed by model_config_fini(). */
+#ifndef ENGINE_MODEL_CONFIG_H
+#define ENGINE_MODEL_CONFIG_H
+
+#include <jansson.h>
+
+#include "engine/model/model.h"
+
+/* Borrows both roots; generation may be NULL.  `label` names the directory in messages.
+ * On failure *out is untouched. */
+int model_config_parse(struct model_config *out, const json_t *config, const json_t *generation, const char *label,
+                       struct error *err);
+
+#endif

@@ -1,0 +1,88 @@
+/* json_guard.c - see json_guard.h. */
+#include "engine/model/json_guard.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/error.h"
+
+struct scan {
+    uint32_t depth, n_values;
+    bool in_string, escaped;
+};
+
+/* Takes one byte of JSON text; false once the text is too deep or too wide to parse. */
+static bool scan_byte(struct scan *scan, char byte) {
+    if (scan->in_string) {
+        if (scan->escaped) scan->escaped = false;
+        else if (byte == '\\') scan->escaped = true;
+        else if (byte == '"') scan->in_string = false;
+        return true;
+    }
+    if (byte == '"') scan->in_string = true;
+    if (byte == '{' || byte == '[') scan->depth++, scan->n_values++;
+    if (byte == ',') scan->n_values++;
+    if ((byte == '}' || byte == ']') && scan->depth > 0) scan->depth--;
+    return scan->depth <= JSON_GUARD_MAX_DEPTH && scan->n_values <= JSON_GUARD_MAX_VALUES;
+}
+
+int json_guard_parse(json_t **out, const char *bytes, size_t size, const char *label, struct error *err) {
+    struct scan scan = {0};
+    for (size_t i = 0; i < size; i++) {
+        if (!scan_byte(&scan, bytes[i]))
+            return error_set(err, ERR_INVALID, "%.200s: JSON nests deeper than %d or holds more than %d values",
+                             label, JSON_GUARD_MAX_DEPTH, JSON_GUARD_MAX_VALUES);
+    }
+    json_error_t why;
+    json_t *root = json_loadb(bytes, size, JSON_REJECT_DUPLICATES, &why);
+    if (!root) return error_set(err, ERR_INVALID, "%.200s: line %d: %.150s", label, why.line, why.text);
+    if (!json_is_object(root)) {
+        json_decref(root);
+        return error_set(err, ERR_INVALID, "%.200s: not a JSON object", label);
+    }
+    *out = root;
+    return 0;
+}
+
+/* The size of a regular file; refuses directories and devices, which fopen() would not. */
+static int file_size(FILE *file, const char *path, size_t max_bytes, size_t *out, struct error *err) {
+    struct stat info;
+    if (fstat(fileno(file), &info) != 0)
+        return error_set(err, ERR_IO, "%.200s: %s", path, strerror(errno));
+    if (!S_ISREG(info.st_mode)) return error_set(err, ERR_INVALID, "%.200s: not a file", path);
+    if ((uint64_t)info.st_size > max_bytes)
+        return error_set(err, ERR_INVALID, "%.200s: %lld bytes, more than the %zu allowed", path,
+                         (long long)info.st_size, max_bytes);
+    *out = (size_t)info.st_size;
+    return 0;
+}
+
+int json_guard_read(json_t **out, const char *path, size_t max_bytes, struct error *err) {
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        return error_set(err, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, "%.200s: %s", path, strerror(errno));
+    char *bytes = NULL;
+    size_t size = 0;
+    int rc = file_size(file, path, max_bytes, &size, err);
+    if (rc) goto done;
+    bytes = malloc(size + 1);
+    if (!bytes) {
+        rc = error_set(err, ERR_NOMEM, "%.200s: no memory for %zu bytes", path, size);
+        goto done;
+    }
+    if (fread(bytes, 1, size, file) != size) {
+        rc = error_set(err, ERR_IO, "%.200s: could not be read", path);
+        goto done;
+    }
+    rc = json_guard_parse(out, bytes, size, path, err);
+
+done:
+    free(bytes);
+    fclose(file);
+    return rc;
+}

@@ -1,0 +1,67 @@
+/* weights.c - see weights.h.  A new family is another pair of tables. */
+#include "engine/model/weights.h"
+
+#include <string.h>
+
+#include "engine/model/model.h"
+
+#define IN_MODEL(member) offsetof(struct model, member)
+#define IN_LAYER(member) offsetof(struct layer_weights, member)
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+static const struct weight_rule llama_model[] = {
+    {"model.embed_tokens.weight", IN_MODEL(embedding), SIDE_VOCAB, SIDE_DIM, WHEN_ALWAYS},
+    {"model.norm.weight", IN_MODEL(final_norm), SIDE_VECTOR, SIDE_DIM, WHEN_ALWAYS},
+    {"lm_head.weight", IN_MODEL(head), SIDE_VOCAB, SIDE_DIM, WHEN_UNTIED},
+};
+
+static const struct weight_rule llama_layer[] = {
+    {"model.layers.#.input_layernorm.weight", IN_LAYER(attn_norm), SIDE_VECTOR, SIDE_DIM, WHEN_ALWAYS},
+    {"model.layers.#.self_attn.q_proj.weight", IN_LAYER(q), SIDE_Q, SIDE_DIM, WHEN_ALWAYS},
+    {"model.layers.#.self_attn.k_proj.weight", IN_LAYER(k), SIDE_KV, SIDE_DIM, WHEN_ALWAYS},
+    {"model.layers.#.self_attn.v_proj.weight", IN_LAYER(v), SIDE_KV, SIDE_DIM, WHEN_ALWAYS},
+    {"model.layers.#.self_attn.o_proj.weight", IN_LAYER(o), SIDE_DIM, SIDE_Q, WHEN_ALWAYS},
+    {"model.layers.#.self_attn.q_proj.bias", IN_LAYER(q_bias), SIDE_VECTOR, SIDE_Q, WHEN_ATTN_BIAS},
+    {"model.layers.#.self_attn.k_proj.bias", IN_LAYER(k_bias), SIDE_VECTOR, SIDE_KV, WHEN_ATTN_BIAS},
+    {"model.layers.#.self_attn.v_proj.bias", IN_LAYER(v_bias), SIDE_VECTOR, SIDE_KV, WHEN_ATTN_BIAS},
+    {"model.layers.#.self_attn.o_proj.bias", IN_LAYER(o_bias), SIDE_VECTOR, SIDE_DIM, WHEN_ATTN_BIAS},
+    {"model.layers.#.post_attention_layernorm.weight", IN_LAYER(ffn_norm), SIDE_VECTOR, SIDE_DIM, WHEN_ALWAYS},
+    {"model.layers.#.mlp.gate_proj.weight", IN_LAYER(gate), SIDE_FFN, SIDE_DIM, WHEN_ALWAYS},
+    {"model.layers.#.mlp.up_proj.weight", IN_LAYER(up), SIDE_FFN, SIDE_DIM, WHEN_ALWAYS},
+    {"model.layers.#.mlp.down_proj.weight", IN_LAYER(down), SIDE_DIM, SIDE_FFN, WHEN_ALWAYS},
+    {"model.layers.#.mlp.gate_proj.bias", IN_LAYER(gate_bias), SIDE_VECTOR, SIDE_FFN, WHEN_MLP_BIAS},
+    {"model.layers.#.mlp.up_proj.bias", IN_LAYER(up_bias), SIDE_VECTOR, SIDE_FFN, WHEN_MLP_BIAS},
+    {"model.layers.#.mlp.down_proj.bias", IN_LAYER(down_bias), SIDE_VECTOR, SIDE_DIM, WHEN_MLP_BIAS},
+};
+
+static const struct weight_family families[] = {
+    {"LlamaForCausalLM", llama_model, llama_layer, COUNT(llama_model), COUNT(llama_layer)},
+};
+
+const struct weight_family *weights_find_family(const char *architecture) {
+    for (size_t i = 0; i < COUNT(families); i++)
+        if (strcmp(families[i].architecture, architecture) == 0) return &families[i];
+    return NULL;
+}
+
+bool weights_rule_applies(const struct weight_rule *rule, const struct model_config *config) {
+    switch (rule->when) {
+    case WHEN_UNTIED: return !config->tied_head;
+    case WHEN_ATTN_BIAS: return config->attn_bias;
+    case WHEN_MLP_BIAS: return config->mlp_bias;
+    case WHEN_ALWAYS: break;
+    }
+    return true;
+}
+
+uint32_t weights_side(enum weight_side side, const struct model_config *config) {
+    switch (side) {
+    case SIDE_VOCAB: return config->n_vocab;
+    case SIDE_DIM: return config->dim;
+    case SIDE_Q: return config->n_heads * config->head_dim;
+    case SIDE_KV: return config->n_kv_heads * config->head_dim;
+    case SIDE_FFN: return config->ffn_dim;
+    case SIDE_VECTOR: break;
+    }
+    return 1;
+}
