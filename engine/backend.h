@@ -5,7 +5,7 @@
  * A step is one pass of the model over the rows (tokens) of many sequences.  The engine describes it
  * once (struct step), step_begin() makes the description known to the device, and every operation up
  * to the next step_begin() refers to it.  Sequences with exactly one row come first (n_decode of
- * them); they are decoded by attn_decode, the others by attn_prefill.
+ * them), all in the order of their rows; they are decoded by attn_decode, the others by attn_prefill.
  *
  * KV pages.  A page holds PAGE_TOKENS slots of one layer, [K,V][kv_head][slot][head_dim], and is named by
  * its number in one pool.  Keys are stored after RoPE.  Each layer of each sequence has its own list.

@@ -14,6 +14,11 @@ struct cpu_kernels {
     void (*linear_block)(const float *x, uint32_t n_rows, uint32_t n_in, const void *w, enum dtype dtype,
                          uint32_t n_cols, const float *bias, float *y, size_t y_stride, bool accumulate,
                          float *scratch);
+    /* The same with both inputs in bf16 and pairwise bf16 dot products summed in f32; NULL where the instruction
+     * set has none. */
+    void (*linear_block_bf16)(const uint16_t *x, uint32_t n_rows, uint32_t n_in, const uint16_t *w, uint32_t n_cols,
+                              const float *bias, float *y, size_t y_stride, bool accumulate);
+    void (*to_bf16)(uint16_t *out, const float *in, size_t n); /* NULL where linear_block_bf16 is */
     void (*to_f32)(float *out, const void *in, size_t n, enum dtype dtype);
     void (*rmsnorm)(float *out, const float *x, const float *weight, uint32_t n, float eps);
     void (*silu_mul)(float *out, const float *gate, const float *up, uint32_t n);
@@ -27,6 +32,8 @@ struct cpu_kernels {
     /* o[r] = o[r] * factor[r] + sum over slots of s[r][slot] * v[slot]. */
     void (*page_values)(float *o, const float *factor, const float *s, uint32_t n_rows, const void *v,
                         enum dtype dtype, uint32_t dim, uint32_t n_slots, float *scratch);
+    /* log(sum of exp(x[i])); max is the largest of x. */
+    float (*log_sum_exp)(const float *x, uint32_t n, float max);
 };
 
 extern const struct cpu_kernels cpu_kernels_plain, cpu_kernels_avx2, cpu_kernels_avx512;

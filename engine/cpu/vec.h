@@ -1,7 +1,6 @@
-/* vec.h - sixteen floats at a time, in GCC's vector types.
+/* vec.h - LANES floats at a time, in GCC's vector types: one register of the instruction set.
  *
- * The kernels are written once against these and compiled once per instruction set: sixteen lanes are
- * one AVX-512 register, two of AVX2, four of SSE.  Sums therefore have one order on every machine. */
+ * The kernels are written once against these and compiled once per instruction set. */
 #ifndef ENGINE_CPU_VEC_H
 #define ENGINE_CPU_VEC_H
 
@@ -11,98 +10,122 @@
 
 #include "engine/backend.h"
 
+#if defined(__AVX512F__)
 enum { LANES = 16 };
+#elif defined(__AVX2__)
+enum { LANES = 8 };
+#else
+enum { LANES = 4 };
+#endif
 
-typedef float v16f __attribute__((vector_size(64), aligned(4)));
-typedef int32_t v16i __attribute__((vector_size(64), aligned(4)));
-typedef uint32_t v16u __attribute__((vector_size(64), aligned(4)));
-typedef uint16_t v16h __attribute__((vector_size(32), aligned(2)));
+typedef float vecf __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+typedef int32_t veci __attribute__((vector_size(LANES * 4), aligned(4)));
+typedef uint32_t vecu __attribute__((vector_size(LANES * 4), aligned(4)));
+typedef uint16_t vech __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
 
-static inline v16f v16_set(float x) {
-    return x - (v16f){0};
+static inline vecf vec_set(float x) {
+    return x - (vecf){0};
 }
 
-static inline v16f v16_load(const float *p) {
-    v16f v;
-    memcpy(&v, p, sizeof(v));
-    return v;
+static inline vecf vec_load(const float *p) {
+    return *(const vecf *)p; /* GCC splits a memcpy of 32 bytes into two */
 }
 
-static inline void v16_store(float *p, v16f v) {
-    memcpy(p, &v, sizeof(v));
+static inline void vec_store(float *p, vecf v) {
+    *(vecf *)p = v;
 }
 
-static inline v16f v16_from_bf16(v16h h) {
-    return (v16f)(__builtin_convertvector(h, v16u) << 16);
+static inline vecf vec_from_bf16(vech h) {
+    return (vecf)(__builtin_convertvector(h, vecu) << 16);
 }
 
 /* Shifting the exponent and multiplying by 2^112 handles normals and subnormals alike; inf and NaN keep
  * a full exponent by the select. */
-static inline v16f v16_from_f16(v16h h) {
-    v16u x = __builtin_convertvector(h, v16u);
-    v16u magnitude = (x & 0x7fffu) << 13;
-    v16f value = (v16f)magnitude * 0x1p112f;
-    v16u special = (v16u)((x & 0x7c00u) == 0x7c00u);
-    v16u bits = ((v16u)value & ~special) | ((magnitude | 0x7f800000u) & special);
-    return (v16f)(bits | ((x & 0x8000u) << 16));
+static inline vecf vec_from_f16(vech h) {
+    vecu x = __builtin_convertvector(h, vecu);
+    vecu magnitude = (x & 0x7fffu) << 13;
+    vecf value = (vecf)magnitude * 0x1p112f;
+    vecu special = (vecu)((x & 0x7c00u) == 0x7c00u);
+    vecu bits = ((vecu)value & ~special) | ((magnitude | 0x7f800000u) & special);
+    return (vecf)(bits | ((x & 0x8000u) << 16));
 }
 
-static inline v16f v16_load_as(const void *p, size_t index, enum dtype dtype) {
-    if (dtype == DTYPE_F32) return v16_load((const float *)p + index);
-    v16h h;
-    memcpy(&h, (const uint16_t *)p + index, sizeof(h));
-    return dtype == DTYPE_BF16 ? v16_from_bf16(h) : v16_from_f16(h);
+static inline vecf vec_load_as(const void *p, size_t index, enum dtype dtype) {
+    if (dtype == DTYPE_F32) return vec_load((const float *)p + index);
+    vech h = *(const vech *)((const uint16_t *)p + index);
+    return dtype == DTYPE_BF16 ? vec_from_bf16(h) : vec_from_f16(h);
 }
 
-/* The last n < 16 elements of a row; the other lanes are zero. */
-static inline v16f v16_load_tail(const void *p, size_t index, uint32_t n, enum dtype dtype) {
-    char padded[64] = {0};
+/* The last n < LANES elements of a row; the other lanes are zero. */
+static inline vecf vec_load_tail(const void *p, size_t index, uint32_t n, enum dtype dtype) {
+    char padded[LANES * 4] = {0};
     size_t size = dtype_size(dtype);
     memcpy(padded, (const char *)p + index * size, n * size);
-    return v16_load_as(padded, 0, dtype);
+    return vec_load_as(padded, 0, dtype);
 }
 
-static inline float v16_sum(v16f v) {
-    float a[16];
-    v16_store(a, v);
-    for (int half = 8; half > 0; half /= 2) {
+/* Sums of halves, then quarters, ...: the order that vec_reduce() below keeps for each of its sums. */
+static inline float vec_sum(vecf v) {
+    float a[LANES];
+    vec_store(a, v);
+    for (int half = LANES / 2; half > 0; half /= 2) {
         for (int i = 0; i < half; i++) a[i] += a[i + half];
     }
     return a[0];
 }
 
-static inline float v16_max(v16f v) {
-    float a[16];
-    v16_store(a, v);
-    for (int half = 8; half > 0; half /= 2) {
-        for (int i = 0; i < half; i++) a[i] = a[i] > a[i + half] ? a[i] : a[i + half];
+/* Two registers, each halved and added in groups of `half` lanes: a's sums land in the lanes without that
+ * bit, b's in those with it. */
+static inline __attribute__((always_inline)) vecf vec_fold(vecf a, vecf b, int half) {
+    veci low, high;
+    for (int lane = 0; lane < LANES; lane++) {
+        low[lane] = lane & half ? LANES + lane - half : lane;
+        high[lane] = lane & half ? LANES + lane : lane + half;
     }
-    return a[0];
+    return __builtin_shuffle(a, b, low) + __builtin_shuffle(a, b, high);
+}
+
+static inline __attribute__((always_inline)) void vec_fold_all(vecf *t, int half) {
+    if (half >= LANES) return;
+#pragma GCC unroll 8
+    for (int i = 0; i < half; i++) t[i] = vec_fold(t[i], t[i + half], half);
+}
+
+/* LANES sums at once: lane i of the result is vec_sum(m[i]), to the bit. */
+static inline __attribute__((always_inline)) vecf vec_reduce(const vecf *m) {
+    vecf t[LANES];
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++) t[i] = m[i];
+    vec_fold_all(t, 8);
+    vec_fold_all(t, 4);
+    vec_fold_all(t, 2);
+    vec_fold_all(t, 1);
+    return t[0];
 }
 
 /* 2^x for x <= 0 (and small positive x); below -126 it is 0.  Degree-6 polynomial on [-0.5, 0.5],
  * relative error below 2e-7. */
-static inline v16f v16_exp2(v16f x) {
-    v16i underflow = x < -126.0f;
-    x = (v16f)((v16i)x & ~underflow);
-    v16f magic = v16_set(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer */
-    v16f shifted = x + magic;
-    v16f whole = shifted - magic;
-    v16f f = x - whole;
-    v16f p = v16_set(1.5403530e-4f);
+static inline vecf vec_exp2(vecf x) {
+    veci underflow = x < -126.0f;
+    x = (vecf)((veci)x & ~underflow);
+    vecf magic = vec_set(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer */
+    vecf shifted = x + magic;
+    vecf whole = shifted - magic;
+    vecf f = x - whole;
+    vecf p = vec_set(1.5403530e-4f);
     p = p * f + 1.3333558e-3f;
     p = p * f + 9.6181291e-3f;
     p = p * f + 5.5504109e-2f;
     p = p * f + 2.4022651e-1f;
     p = p * f + 6.9314718e-1f;
     p = p * f + 1.0f;
-    v16i exponent = ((v16i)shifted - (v16i)magic) << 23;
-    return (v16f)(((v16i)p + exponent) & ~underflow);
+    veci exponent = ((veci)shifted - (veci)magic) << 23;
+    return (vecf)(((veci)p + exponent) & ~underflow);
 }
 
 static inline float f16_to_f32(uint16_t h) {
-    v16h v = {h};
-    return v16_from_f16(v)[0];
+    vech v = {h};
+    return vec_from_f16(v)[0];
 }
 
 static inline float bf16_to_f32(uint16_t h) {

@@ -1,0 +1,273 @@
+/* attention.c - attention over pages, for decoding and for prefill (algorithms: Flash-Decoding's split of
+ * the keys and log-sum-exp merge; FlashAttention's online softmax inside a chunk).
+ *
+ *   keys of a sequence   |--- chunk 0: 8 pages ---|--- chunk 1 ---|- chunk 2 -|
+ *                           page by page: scores, online softmax, values
+ *   a query row          (max, sum, out) of each chunk, folded into the row's state in chunk order
+ *
+ * Both operations compute a row by the same chunks in the same order, so its bits depend on nothing but
+ * its own keys: not on the batch, not on how a prompt was cut into steps, not on the number of threads.
+ * The query heads that share a KV head are rows of one tile (GQA packing), so a page is read once. */
+#include "engine/cpu/backend.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "engine/error.h"
+
+enum { CHUNK_PAGES = 8, CHUNK_SLOTS = CHUNK_PAGES * PAGE_TOKENS, TILE_ROWS = 96 };
+#define LOG2_E 1.4426950408889634
+
+/* Query rows against one KV head of one sequence.  Row r is head r % group of token r / group. */
+struct tile {
+    const struct cpu_kernels *kernels;
+    const struct kv_pool *kv;
+    const struct kv_view *view;
+    uint32_t kv_head, group, n_rows;
+    uint32_t first_visible; /* slots that the first token sees; each later token sees one more */
+};
+
+/* Scratch of a worker: row-wise arrays of up to `rows` rows. */
+struct work {
+    float *q, *scores, *out, *chunk_out, *page;
+    float *max, *sum, *chunk_max, *chunk_sum, *factor;
+};
+
+static size_t work_bytes(uint32_t rows, uint32_t dim) {
+    return sizeof(float) * ((size_t)rows * (3 * dim + PAGE_TOKENS + 5) + (size_t)PAGE_TOKENS * dim + 64);
+}
+
+static struct work work_layout(void *scratch, uint32_t rows, uint32_t dim) {
+    struct work w = {.q = scratch};
+    w.out = w.q + (size_t)rows * dim;
+    w.chunk_out = w.out + (size_t)rows * dim;
+    w.scores = w.chunk_out + (size_t)rows * dim;
+    w.page = w.scores + (size_t)rows * PAGE_TOKENS;
+    w.max = w.page + (size_t)PAGE_TOKENS * dim;
+    w.sum = w.max + rows;
+    w.chunk_max = w.sum + rows;
+    w.chunk_sum = w.chunk_max + rows;
+    w.factor = w.chunk_sum + rows;
+    return w;
+}
+
+/* Copies the tile's queries, scaled so that the softmax can work in base 2. */
+static void load_queries(const struct attn_args *args, const struct tile *t, uint32_t first_row, float *q) {
+    uint32_t dim = t->kv->head_dim;
+    float scale = (float)(args->scale * LOG2_E);
+    for (uint32_t r = 0; r < t->n_rows; r++) {
+        const float *from = (const float *)args->q + (first_row + r / t->group) * args->q_stride +
+                            (size_t)(t->kv_head * t->group + r % t->group) * dim;
+        for (uint32_t d = 0; d < dim; d++) q[(size_t)r * dim + d] = from[d] * scale;
+    }
+}
+
+/* One page: scores, online softmax and values of every row into (max, sum, out). */
+static void attend_page(const struct tile *t, const struct work *w, const float *q, uint32_t page, float *max,
+                        float *sum, float *out) {
+    uint32_t dim = t->kv->head_dim, base = page * PAGE_TOKENS;
+    uint32_t last_visible = t->first_visible + (t->n_rows - 1) / t->group;
+    uint32_t n_slots = last_visible - base < PAGE_TOKENS ? last_visible - base : PAGE_TOKENS;
+    size_t head_bytes = (size_t)PAGE_TOKENS * dim * dtype_size(t->kv->dtype);
+    const char *keys = (const char *)t->kv->base + t->view->pages[page] * t->kv->page_bytes + t->kv_head * head_bytes;
+    const char *values = keys + t->kv->n_kv_heads * head_bytes;
+    t->kernels->page_scores(w->scores, q, t->n_rows, keys, t->kv->dtype, dim, n_slots, w->page);
+    for (uint32_t r = 0; r < t->n_rows; r++) {
+        uint32_t visible = t->first_visible + r / t->group;
+        float *s = w->scores + (size_t)r * PAGE_TOKENS;
+        if (visible <= base) { /* the page lies in this row's future */
+            memset(s, 0, PAGE_TOKENS * sizeof(float));
+            w->factor[r] = 1.0f;
+        } else {
+            uint32_t n = visible - base < PAGE_TOKENS ? visible - base : PAGE_TOKENS;
+            w->factor[r] = t->kernels->softmax_update(s, n, &max[r], &sum[r]);
+        }
+    }
+    t->kernels->page_values(out, w->factor, w->scores, t->n_rows, values, t->kv->dtype, dim, n_slots, w->page);
+}
+
+static void attend_chunk(const struct tile *t, const struct work *w, const float *q, uint32_t chunk, float *max,
+                         float *sum, float *out) {
+    uint32_t last_visible = t->first_visible + (t->n_rows - 1) / t->group;
+    uint32_t n_pages = (last_visible + PAGE_TOKENS - 1) / PAGE_TOKENS;
+    uint32_t end = (chunk + 1) * CHUNK_PAGES < n_pages ? (chunk + 1) * CHUNK_PAGES : n_pages;
+    for (uint32_t r = 0; r < t->n_rows; r++) {
+        max[r] = -INFINITY;
+        sum[r] = 0.0f;
+    }
+    memset(out, 0, (size_t)t->n_rows * t->kv->head_dim * sizeof(float));
+    for (uint32_t page = chunk * CHUNK_PAGES; page < end; page++) attend_page(t, w, q, page, max, sum, out);
+}
+
+/* Folds a chunk's result into a row's state; an empty chunk (max -inf) changes nothing. */
+static void fold_row(float *max, float *sum, float *out, float chunk_max, float chunk_sum, const float *chunk_out,
+                     uint32_t dim) {
+    if (chunk_max == -INFINITY) return;
+    float new_max = *max > chunk_max ? *max : chunk_max;
+    float a = *max == -INFINITY ? 0.0f : exp2f(*max - new_max), b = exp2f(chunk_max - new_max);
+    *max = new_max;
+    *sum = *sum * a + chunk_sum * b;
+    for (uint32_t d = 0; d < dim; d++) out[d] = out[d] * a + chunk_out[d] * b;
+}
+
+static void store_row(const struct attn_args *args, const struct tile *t, uint32_t first_row, uint32_t r, float sum,
+                      const float *out) {
+    uint32_t dim = t->kv->head_dim;
+    float *to = (float *)args->out + ((size_t)(first_row + r / t->group) * args->n_heads +
+                                      t->kv_head * t->group + r % t->group) * dim;
+    for (uint32_t d = 0; d < dim; d++) to[d] = out[d] / sum;
+}
+
+struct attn_job {
+    struct cpu_backend *cpu;
+    const struct attn_args *args;
+    uint32_t group, work_rows;
+    uint32_t tile_tokens;  /* prefill: tokens of a tile */
+    uint32_t *first_task;  /* [n_seqs + 1]: prefix sums over sequences */
+    float *partials;       /* decode: [task][group][head_dim + 2]: out, max, sum */
+};
+
+static const struct kv_view *view_of(const struct attn_job *job, uint32_t seq) {
+    return &job->cpu->step->seqs[seq].layers[job->args->layer];
+}
+
+/* The sequence that a task belongs to, by bisection in the prefix sums. */
+static uint32_t seq_of_task(const uint32_t *first_task, uint32_t n_seqs, uint32_t task) {
+    uint32_t low = 0, high = n_seqs;
+    while (high - low > 1) {
+        uint32_t mid = low + (high - low) / 2;
+        if (first_task[mid] <= task) low = mid;
+        else high = mid;
+    }
+    return low;
+}
+
+static uint32_t chunks_of(uint32_t n_slots) {
+    return (n_slots + CHUNK_SLOTS - 1) / CHUNK_SLOTS;
+}
+
+/* --- Decode: a task is a chunk of one KV head of one sequence; then one fold per head and sequence. --- */
+
+static struct tile decode_tile(const struct attn_job *job, uint32_t seq, uint32_t kv_head) {
+    return (struct tile){.kernels = job->cpu->kernels, .kv = job->args->kv, .view = view_of(job, seq),
+                         .kv_head = kv_head, .group = job->group, .n_rows = job->group,
+                         .first_visible = view_of(job, seq)->n_slots};
+}
+
+static void decode_chunk_task(void *ctx, uint32_t task, uint32_t worker) {
+    struct attn_job *job = ctx;
+    const struct kv_pool *kv = job->args->kv;
+    uint32_t seq = seq_of_task(job->first_task, job->cpu->step->n_decode, task);
+    uint32_t n_chunks = chunks_of(view_of(job, seq)->n_slots), at = task - job->first_task[seq];
+    struct tile t = decode_tile(job, seq, at / n_chunks);
+    struct work w = work_layout(scratch_of(job->cpu, worker), job->work_rows, kv->head_dim);
+    load_queries(job->args, &t, job->cpu->step->seqs[seq].first_row, w.q);
+    float *out = job->partials + (size_t)task * job->group * (kv->head_dim + 2);
+    float *max = out + (size_t)job->group * kv->head_dim;
+    attend_chunk(&t, &w, w.q, at % n_chunks, max, max + job->group, out);
+}
+
+static void decode_fold_task(void *ctx, uint32_t task, uint32_t worker) {
+    (void)worker;
+    struct attn_job *job = ctx;
+    const struct kv_pool *kv = job->args->kv;
+    uint32_t seq = task / kv->n_kv_heads, kv_head = task % kv->n_kv_heads, dim = kv->head_dim, group = job->group;
+    struct tile t = decode_tile(job, seq, kv_head);
+    uint32_t n_chunks = chunks_of(t.view->n_slots);
+    size_t partial = (size_t)group * (dim + 2);
+    float *state = job->partials + (job->first_task[seq] + (size_t)kv_head * n_chunks) * partial;
+    for (uint32_t r = 0; r < group; r++) {
+        float *max = state + (size_t)group * dim + r, *sum = max + group;
+        for (uint32_t c = 1; c < n_chunks; c++) {
+            const float *chunk = state + c * partial, *chunk_max = chunk + (size_t)group * dim + r;
+            fold_row(max, sum, state + (size_t)r * dim, *chunk_max, chunk_max[group], chunk + (size_t)r * dim, dim);
+        }
+        store_row(job->args, &t, job->cpu->step->seqs[seq].first_row, r, *sum, state + (size_t)r * dim);
+    }
+}
+
+static int reserve_tasks(struct attn_job *job, uint32_t n_seqs, struct error *err) {
+    int rc = buffer_reserve(&job->cpu->tasks, (n_seqs + 1) * sizeof(uint32_t), err);
+    job->first_task = job->cpu->tasks.data;
+    return rc;
+}
+
+static struct attn_job attn_job(struct backend *be, const struct attn_args *args) {
+    struct attn_job job = {.cpu = (struct cpu_backend *)be, .args = args};
+    job.group = args->n_heads / args->kv->n_kv_heads;
+    job.tile_tokens = job.group < TILE_ROWS ? TILE_ROWS / job.group : 1;
+    job.work_rows = job.tile_tokens * job.group;
+    return job;
+}
+
+int cpu_attn_decode(struct backend *be, const struct attn_args *args, struct error *err) {
+    struct attn_job job = attn_job(be, args);
+    const struct kv_pool *kv = args->kv;
+    uint32_t n = job.cpu->step->n_decode;
+    if (n == 0) return 0;
+    int rc = reserve_tasks(&job, n, err);
+    if (rc < 0) return rc;
+    job.first_task[0] = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        job.first_task[i + 1] = job.first_task[i] + kv->n_kv_heads * chunks_of(view_of(&job, i)->n_slots);
+    }
+    rc = scratch_reserve(job.cpu, work_bytes(job.work_rows, kv->head_dim), err);
+    if (rc < 0) return rc;
+    rc = buffer_reserve(&job.cpu->partials,
+                        (size_t)job.first_task[n] * job.group * (kv->head_dim + 2) * sizeof(float), err);
+    if (rc < 0) return rc;
+    job.partials = job.cpu->partials.data;
+    pool_run(job.cpu->pool, decode_chunk_task, &job, job.first_task[n]);
+    pool_run(job.cpu->pool, decode_fold_task, &job, n * kv->n_kv_heads);
+    return 0;
+}
+
+/* --- Prefill: a task is a tile of tokens of one KV head of one sequence, folding its chunks as it goes. --- */
+
+static void prefill_task(void *ctx, uint32_t task, uint32_t worker) {
+    struct attn_job *job = ctx;
+    const struct step *step = job->cpu->step;
+    uint32_t dim = job->args->kv->head_dim, n_kv = job->args->kv->n_kv_heads;
+    uint32_t i = seq_of_task(job->first_task, step->n_seqs - step->n_decode, task);
+    const struct step_seq *seq = &step->seqs[step->n_decode + i];
+    uint32_t n_tiles = (job->first_task[i + 1] - job->first_task[i]) / n_kv, at = task - job->first_task[i];
+    /* Late tokens see most keys: their tiles first, so that no long task is left for the end. */
+    uint32_t first_token = (n_tiles - 1 - at / n_kv) * job->tile_tokens;
+    uint32_t left = seq->n_rows - first_token, n_tokens = left < job->tile_tokens ? left : job->tile_tokens;
+    const struct kv_view *view = &seq->layers[job->args->layer];
+    struct tile t = {.kernels = job->cpu->kernels, .kv = job->args->kv, .view = view, .kv_head = at % n_kv,
+                     .group = job->group, .n_rows = n_tokens * job->group,
+                     .first_visible = view->n_slots - seq->n_rows + first_token + 1};
+    struct work w = work_layout(scratch_of(job->cpu, worker), job->work_rows, dim);
+    load_queries(job->args, &t, seq->first_row + first_token, w.q);
+    uint32_t n_chunks = chunks_of(t.first_visible + n_tokens - 1);
+    attend_chunk(&t, &w, w.q, 0, w.max, w.sum, w.out);
+    for (uint32_t c = 1; c < n_chunks; c++) {
+        attend_chunk(&t, &w, w.q, c, w.chunk_max, w.chunk_sum, w.chunk_out);
+        for (uint32_t r = 0; r < t.n_rows; r++) {
+            fold_row(&w.max[r], &w.sum[r], w.out + (size_t)r * dim, w.chunk_max[r], w.chunk_sum[r],
+                     w.chunk_out + (size_t)r * dim, dim);
+        }
+    }
+    for (uint32_t r = 0; r < t.n_rows; r++) {
+        store_row(job->args, &t, seq->first_row + first_token, r, w.sum[r], w.out + (size_t)r * dim);
+    }
+}
+
+int cpu_attn_prefill(struct backend *be, const struct attn_args *args, struct error *err) {
+    struct attn_job job = attn_job(be, args);
+    const struct step *step = job.cpu->step;
+    uint32_t n = step->n_seqs - step->n_decode;
+    if (n == 0) return 0;
+    int rc = reserve_tasks(&job, n, err);
+    if (rc < 0) return rc;
+    job.first_task[0] = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t n_tiles = (step->seqs[step->n_decode + i].n_rows + job.tile_tokens - 1) / job.tile_tokens;
+        job.first_task[i + 1] = job.first_task[i] + n_tiles * args->kv->n_kv_heads;
+    }
+    rc = scratch_reserve(job.cpu, work_bytes(job.work_rows, args->kv->head_dim), err);
+    if (rc < 0) return rc;
+    pool_run(job.cpu->pool, prefill_task, &job, job.first_task[n]);
+    return 0;
+}

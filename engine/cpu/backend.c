@@ -1,0 +1,209 @@
+/* backend.c - see cpu.h: creation, memory and the table of operations. */
+#define _GNU_SOURCE /* sched_getaffinity */
+#include "engine/cpu/backend.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "engine/error.h"
+
+enum { ALIGNMENT = 64, MAX_THREADS = 1024 };
+
+int buffer_reserve(struct buffer *buffer, size_t bytes, struct error *err) {
+    if (bytes <= buffer->capacity) return 0;
+    size_t capacity = (bytes + bytes / 2 + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    void *data = aligned_alloc(ALIGNMENT, capacity);
+    if (!data) return error_set(err, ERR_NOMEM, "cpu: no memory for %zu bytes of scratch", capacity);
+    free(buffer->data);
+    *buffer = (struct buffer){data, capacity};
+    return 0;
+}
+
+void buffer_free(struct buffer *buffer) {
+    free(buffer->data);
+    *buffer = (struct buffer){0};
+}
+
+int scratch_reserve(struct cpu_backend *cpu, size_t bytes, struct error *err) {
+    if (bytes <= cpu->scratch_bytes) return 0;
+    size_t each = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    int rc = buffer_reserve(&cpu->scratch, each * pool_size(cpu->pool), err);
+    if (rc < 0) return rc;
+    cpu->scratch_bytes = each;
+    return 0;
+}
+
+void *scratch_of(const struct cpu_backend *cpu, uint32_t worker) {
+    return (char *)cpu->scratch.data + cpu->scratch_bytes * worker;
+}
+
+/* An allocation carries its length in front, so that free() can unmap it.  Anonymous mappings are zero
+ * and cost nothing until touched: a large KV pool is resident only as far as it is used. */
+struct mapping {
+    size_t bytes;
+    char padding[ALIGNMENT - sizeof(size_t)];
+};
+
+static int cpu_alloc(struct backend *be, size_t bytes, void **out, struct error *err) {
+    (void)be;
+    size_t total = bytes + sizeof(struct mapping);
+    if (total < bytes) return error_set(err, ERR_NOMEM, "cpu: %zu bytes cannot be allocated", bytes);
+    struct mapping *mapping = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapping == MAP_FAILED) return error_set(err, ERR_NOMEM, "cpu: no memory for %zu bytes", bytes);
+    mapping->bytes = total;
+    *out = mapping + 1;
+    return 0;
+}
+
+static void cpu_free(struct backend *be, void *memory) {
+    (void)be;
+    if (!memory) return;
+    struct mapping *mapping = (struct mapping *)memory - 1;
+    munmap(mapping, mapping->bytes);
+}
+
+static int cpu_weight_upload(struct backend *be, const void *host, size_t bytes, const void **out, struct error *err) {
+    (void)be, (void)bytes, (void)err;
+    *out = host; /* the mapping itself: weights stay as stored */
+    return 0;
+}
+
+static void cpu_weight_release(struct backend *be, const void *weight) {
+    (void)be, (void)weight;
+}
+
+static int cpu_upload(struct backend *be, void *to, const void *host, size_t bytes, struct error *err) {
+    (void)be, (void)err;
+    memcpy(to, host, bytes);
+    return 0;
+}
+
+static int cpu_download(struct backend *be, void *host, const void *from, size_t bytes, struct error *err) {
+    (void)be, (void)err;
+    memcpy(host, from, bytes);
+    return 0;
+}
+
+static int cpu_copy_pages(struct backend *be, const struct kv_pool *kv, const uint32_t *from, const uint32_t *to,
+                          uint32_t n, struct error *err) {
+    (void)be, (void)err;
+    char *base = kv->base;
+    for (uint32_t i = 0; i < n; i++) {
+        memcpy(base + to[i] * kv->page_bytes, base + from[i] * kv->page_bytes, kv->page_bytes);
+    }
+    return 0;
+}
+
+static int cpu_step_begin(struct backend *be, const struct step *step, struct error *err) {
+    (void)err;
+    struct cpu_backend *cpu = (struct cpu_backend *)be;
+    cpu->step = step;
+    cpu->angles_valid = false;
+    return 0;
+}
+
+static int cpu_sync(struct backend *be, struct error *err) {
+    (void)be, (void)err; /* every operation has finished when it returns */
+    return 0;
+}
+
+static void cpu_destroy(struct backend *be) {
+    struct cpu_backend *cpu = (struct cpu_backend *)be;
+    pool_destroy(cpu->pool);
+    buffer_free(&cpu->scratch);
+    buffer_free(&cpu->angles);
+    buffer_free(&cpu->tasks);
+    buffer_free(&cpu->partials);
+    buffer_free(&cpu->inputs);
+    free(cpu);
+}
+
+static const struct backend_ops cpu_ops = {
+    .destroy = cpu_destroy,
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .weight_upload = cpu_weight_upload,
+    .weight_release = cpu_weight_release,
+    .upload = cpu_upload,
+    .download = cpu_download,
+    .copy_pages = cpu_copy_pages,
+    .step_begin = cpu_step_begin,
+    .embed = cpu_embed,
+    .rmsnorm = cpu_rmsnorm,
+    .linear = cpu_linear,
+    .rope_append = cpu_rope_append,
+    .attn_decode = cpu_attn_decode,
+    .attn_prefill = cpu_attn_prefill,
+    .silu_mul = cpu_silu_mul,
+    .gather_rows = cpu_gather_rows,
+    .sample = cpu_sample,
+    .sync = cpu_sync,
+};
+
+static bool isa_present(enum cpu_isa isa) {
+#if defined(__x86_64__)
+    switch (isa) {
+    case CPU_ISA_AVX512:
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    case CPU_ISA_AVX2:
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    default: return true;
+    }
+#else
+    return isa == CPU_ISA_PLAIN || isa == CPU_ISA_AUTO;
+#endif
+}
+
+static const char *const isa_names[] = {"auto", "plain", "avx2", "avx512"};
+
+static int choose_isa(enum cpu_isa *isa, struct error *err) {
+    if (!isa_present(*isa)) {
+        return error_set(err, ERR_UNSUPPORTED, "cpu: this processor has no %s", isa_names[*isa]);
+    }
+    if (*isa != CPU_ISA_AUTO) return 0;
+    *isa = isa_present(CPU_ISA_AVX512) ? CPU_ISA_AVX512 : isa_present(CPU_ISA_AVX2) ? CPU_ISA_AVX2 : CPU_ISA_PLAIN;
+    return 0;
+}
+
+static const struct cpu_kernels *kernels_of(enum cpu_isa isa) {
+#if defined(__x86_64__)
+    if (isa == CPU_ISA_AVX512) return &cpu_kernels_avx512;
+    if (isa == CPU_ISA_AVX2) return &cpu_kernels_avx2;
+#endif
+    (void)isa;
+    return &cpu_kernels_plain;
+}
+
+static uint32_t default_threads(void) {
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+    int n = CPU_COUNT(&set);
+    return n < 1 ? 1 : n > MAX_THREADS ? MAX_THREADS : (uint32_t)n;
+}
+
+int cpu_backend_create(struct backend **out, const struct cpu_config *config, struct error *err) {
+    enum cpu_isa isa = config->isa;
+    uint32_t n_threads = config->n_threads ? config->n_threads : default_threads();
+    if (n_threads > MAX_THREADS) return error_set(err, ERR_INVALID, "cpu: at most %d threads", MAX_THREADS);
+    int rc = choose_isa(&isa, err);
+    if (rc < 0) return rc;
+
+    struct cpu_backend *cpu = calloc(1, sizeof(*cpu));
+    if (!cpu) return error_set(err, ERR_NOMEM, "cpu: no memory");
+    rc = pool_create(&cpu->pool, n_threads, err);
+    if (rc < 0) {
+        free(cpu);
+        return rc;
+    }
+    cpu->kernels = kernels_of(isa);
+    cpu->bf16_products = config->matmul_dtype == DTYPE_BF16 && cpu->kernels->linear_block_bf16 != NULL;
+    cpu->base = (struct backend){.ops = &cpu_ops, .name = "cpu", .act_dtype = DTYPE_F32};
+    snprintf(cpu->base.description, sizeof(cpu->base.description), "CPU, %s, %u threads, %s products", isa_names[isa],
+             n_threads, cpu->bf16_products ? "bfloat16" : "float32");
+    *out = &cpu->base;
+    return 0;
+}

@@ -1,0 +1,48 @@
+/* backend.h - the inside of the CPU backend: one struct, and one function per operation of the table.
+ *
+ * Thread: engine; inside pool_run() a function may touch only its own worker's scratch and its task's output.
+ * Memory: scratch grows to the largest step seen and is kept. */
+#ifndef ENGINE_CPU_BACKEND_H
+#define ENGINE_CPU_BACKEND_H
+
+#include "engine/cpu/cpu.h"
+#include "engine/cpu/kernels.h"
+#include "engine/cpu/pool.h"
+
+/* 64-byte aligned memory that only grows. */
+struct buffer {
+    void *data;
+    size_t capacity;
+};
+
+struct cpu_backend {
+    struct backend base;
+    struct pool *pool;
+    const struct cpu_kernels *kernels;
+    bool bf16_products;        /* inputs of products are rounded to bf16 */
+    const struct step *step;   /* the current one */
+    bool angles_valid;         /* for the current step */
+    struct buffer scratch;     /* per worker: scratch_bytes each */
+    size_t scratch_bytes;
+    struct buffer angles;      /* f32 [n_rows][2][n_freqs]: cos, sin */
+    struct buffer tasks, partials; /* of attention, see attention.c */
+    struct buffer inputs;      /* bf16 [n_rows, n_in]: rounded inputs of a product */
+};
+
+int buffer_reserve(struct buffer *buffer, size_t bytes, struct error *err);
+void buffer_free(struct buffer *buffer);
+/* Makes at least `bytes` of scratch available to every worker. */
+int scratch_reserve(struct cpu_backend *cpu, size_t bytes, struct error *err);
+void *scratch_of(const struct cpu_backend *cpu, uint32_t worker);
+
+int cpu_embed(struct backend *be, const struct embed_args *args, struct error *err);
+int cpu_rmsnorm(struct backend *be, const struct rmsnorm_args *args, struct error *err);
+int cpu_linear(struct backend *be, const struct linear_args *args, struct error *err);
+int cpu_rope_append(struct backend *be, const struct rope_append_args *args, struct error *err);
+int cpu_attn_decode(struct backend *be, const struct attn_args *args, struct error *err);
+int cpu_attn_prefill(struct backend *be, const struct attn_args *args, struct error *err);
+int cpu_silu_mul(struct backend *be, const struct silu_mul_args *args, struct error *err);
+int cpu_gather_rows(struct backend *be, const struct gather_rows_args *args, struct error *err);
+int cpu_sample(struct backend *be, const struct sample_args *args, struct error *err);
+
+#endif

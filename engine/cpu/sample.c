@@ -1,0 +1,219 @@
+/* sample.c - one token from one row of logits: penalties, temperature, top-k, min-p, top-p, draw.
+ *
+ * Everything is linear in the vocabulary: top-k and top-p find their threshold by selection (a partition
+ * that follows the side which holds it), not by sorting. */
+#include "engine/cpu/backend.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "engine/error.h"
+
+struct candidate {
+    float value; /* the logit after penalties */
+    float p;     /* its weight after temperature, relative to the best */
+    uint32_t token;
+};
+
+struct sample_job {
+    struct cpu_backend *cpu;
+    const struct sample_args *args;
+};
+
+/* The order of all filters and ties: higher logit first, then lower token. */
+static bool before(const struct candidate *a, const struct candidate *b) {
+    return a->value > b->value || (a->value == b->value && a->token < b->token);
+}
+
+static void swap(struct candidate *a, struct candidate *b) {
+    struct candidate t = *a;
+    *a = *b;
+    *b = t;
+}
+
+/* Moves the pivot to its place among c[0..n), better ones before it; returns its index. */
+static uint32_t partition(struct candidate *c, uint32_t n) {
+    uint32_t mid = n / 2, last = n - 1;
+    if (before(&c[mid], &c[0])) swap(&c[mid], &c[0]); /* median of three, left in the last place */
+    if (before(&c[last], &c[0])) swap(&c[last], &c[0]);
+    if (before(&c[mid], &c[last])) swap(&c[mid], &c[last]);
+    uint32_t store = 0;
+    for (uint32_t i = 0; i < last; i++) {
+        if (before(&c[i], &c[last])) swap(&c[i], &c[store++]);
+    }
+    swap(&c[store], &c[last]);
+    return store;
+}
+
+/* Brings the best k to the front. */
+static void select_top_k(struct candidate *c, uint32_t n, uint32_t k) {
+    while (n > 1 && k > 0 && k < n) {
+        uint32_t pivot = partition(c, n);
+        if (k <= pivot) {
+            n = pivot;
+        } else {
+            c += pivot + 1;
+            n -= pivot + 1;
+            k -= pivot + 1;
+        }
+    }
+}
+
+/* Brings the shortest run of best candidates whose weight reaches `mass` to the front; returns its length. */
+static uint32_t select_top_p(struct candidate *c, uint32_t n, double mass) {
+    uint32_t kept = 0;
+    while (n > 1) {
+        uint32_t pivot = partition(c, n);
+        double better = 0;
+        for (uint32_t i = 0; i < pivot; i++) better += c[i].p;
+        if (pivot > 0 && better >= mass) {
+            n = pivot;
+            continue;
+        }
+        kept += pivot + 1;
+        mass -= better + c[pivot].p;
+        c += pivot + 1;
+        n -= pivot + 1;
+        if (mass <= 0) return kept;
+    }
+    return kept + n;
+}
+
+static void apply_penalties(float *x, const struct sample_row *row, uint32_t n_vocab) {
+    for (uint32_t i = 0; i < row->n_bias; i++) {
+        if (row->bias[i].token < n_vocab) x[row->bias[i].token] += row->bias[i].bias;
+    }
+    for (uint32_t i = 0; i < row->n_banned; i++) {
+        if (row->banned[i] < n_vocab) x[row->banned[i]] = -INFINITY;
+    }
+    for (uint32_t i = 0; i < row->n_counts; i++) {
+        const struct token_count *seen = &row->counts[i];
+        if (seen->token >= n_vocab) continue;
+        float *logit = &x[seen->token];
+        *logit = *logit > 0 ? *logit / row->repetition_penalty : *logit * row->repetition_penalty;
+        if (seen->n_output == 0) continue;
+        *logit -= row->frequency_penalty * (float)seen->n_output + row->presence_penalty;
+    }
+}
+
+static uint32_t arg_max(const float *x, uint32_t n) {
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < n; i++) {
+        if (x[i] > x[best]) best = i;
+    }
+    return best;
+}
+
+/* Weights relative to the best logit; candidates whose weight vanishes cannot be drawn and are left out. */
+static uint32_t collect(struct candidate *c, const float *x, uint32_t n_vocab, float max, float temperature) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < n_vocab; i++) {
+        float p = expf((x[i] - max) / temperature);
+        if (p > 0) c[n++] = (struct candidate){x[i], p, i};
+    }
+    return n;
+}
+
+static uint32_t keep_min_p(struct candidate *c, uint32_t n, float min_p) {
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (c[i].p >= min_p) c[kept++] = c[i]; /* the best has weight 1 */
+    }
+    return kept;
+}
+
+static double total_weight(const struct candidate *c, uint32_t n) {
+    double total = 0;
+    for (uint32_t i = 0; i < n; i++) total += c[i].p;
+    return total;
+}
+
+static uint32_t draw(const struct sample_row *row, const float *x, uint32_t n_vocab, struct candidate *c) {
+    uint32_t best = arg_max(x, n_vocab);
+    if (row->temperature <= 0) return best;
+    uint32_t n = collect(c, x, n_vocab, x[best], row->temperature);
+    if (row->top_k > 0 && row->top_k < n) {
+        select_top_k(c, n, row->top_k);
+        n = row->top_k;
+    }
+    if (row->min_p > 0) n = keep_min_p(c, n, row->min_p);
+    if (row->top_p < 1) n = select_top_p(c, n, row->top_p * total_weight(c, n));
+    double at = row->uniform * total_weight(c, n), sum = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        sum += c[i].p;
+        if (at < sum) return c[i].token;
+    }
+    return c[n - 1].token; /* rounding: uniform so close to 1 that the sum fell short */
+}
+
+/* The n_top best of the unmodified logits, by insertion: n_top is small. */
+static void report_top(struct sample_result *result, const float *logits, uint32_t n_vocab, uint32_t n_top, float lse) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < n_vocab; i++) {
+        float logprob = logits[i] - lse;
+        if (n == n_top && logprob <= result->top[n - 1].logprob) continue;
+        uint32_t at = n < n_top ? n++ : n - 1;
+        for (; at > 0 && result->top[at - 1].logprob < logprob; at--) result->top[at] = result->top[at - 1];
+        result->top[at] = (struct token_logprob){i, logprob};
+    }
+    result->n_top = n;
+}
+
+static uint32_t rank_of(const float *logits, uint32_t n_vocab, uint32_t token) {
+    uint32_t rank = 1;
+    for (uint32_t i = 0; i < n_vocab; i++) rank += logits[i] > logits[token] || (logits[i] == logits[token] && i < token);
+    return rank;
+}
+
+/* A row is usable when no logit is NaN or +inf and one is finite. */
+static bool row_valid(const float *logits, uint32_t n_vocab) {
+    bool finite = false;
+    for (uint32_t i = 0; i < n_vocab; i++) {
+        if (isnan(logits[i]) || logits[i] == INFINITY) return false;
+        finite |= logits[i] > -INFINITY;
+    }
+    return finite;
+}
+
+static bool changes_logits(const struct sample_row *row) {
+    return row->n_bias || row->n_banned || row->n_counts;
+}
+
+static void sample_task(void *ctx, uint32_t task, uint32_t worker) {
+    const struct sample_job *job = ctx;
+    const struct sample_args *args = job->args;
+    const struct sample_row *row = &args->rows[task];
+    struct sample_result *result = &args->results[task];
+    uint32_t n_vocab = args->n_vocab;
+    const float *logits = (const float *)args->logits + (size_t)row->logit_row * n_vocab, *x = logits;
+    struct candidate *candidates = scratch_of(job->cpu, worker);
+    float *changed = (float *)(candidates + n_vocab);
+
+    result->n_top = 0;
+    result->invalid = !row_valid(logits, n_vocab);
+    if (result->invalid) return;
+    if (row->kind == SAMPLE_SCORE) {
+        result->token = row->target;
+    } else {
+        if (changes_logits(row)) {
+            memcpy(changed, logits, n_vocab * sizeof(float));
+            apply_penalties(changed, row, n_vocab);
+            x = changed;
+            result->invalid = !row_valid(x, n_vocab); /* every token banned */
+            if (result->invalid) return;
+        }
+        result->token = draw(row, x, n_vocab, candidates);
+    }
+    float lse = job->cpu->kernels->log_sum_exp(logits, n_vocab, logits[arg_max(logits, n_vocab)]);
+    result->logprob = logits[result->token] - lse;
+    result->rank = rank_of(logits, n_vocab, result->token);
+    report_top(result, logits, n_vocab, row->n_top < SAMPLE_MAX_TOP ? row->n_top : SAMPLE_MAX_TOP, lse);
+}
+
+int cpu_sample(struct backend *be, const struct sample_args *args, struct error *err) {
+    struct cpu_backend *cpu = (struct cpu_backend *)be;
+    int rc = scratch_reserve(cpu, args->n_vocab * (sizeof(struct candidate) + sizeof(float)), err);
+    if (rc < 0) return rc;
+    pool_run(cpu->pool, sample_task, &(struct sample_job){cpu, args}, args->n);
+    return 0;
+}
