@@ -1,0 +1,319 @@
+/* http.c - the HTTP transport's daemon on the loop: accepting, running, closing.
+ *
+ * libmicrohttpd runs without a thread.  Its epoll descriptor, its timeout and our own resumes only ask for a
+ * run (run_needed); the run itself happens in the prepare callback, which libuv calls before it blocks:
+ *
+ *   timers ─► prepare: MHD_run while asked for ─► poll: sockets, mailboxes ─► closing ─► timers ...
+ *                 ▲                                   │ run_needed
+ *                 └───────────────────────────────────┘
+ *
+ * so whatever a loop iteration writes to 256 streams costs one run, and nothing waits for the next event.
+ *
+ * We accept ourselves and give libmicrohttpd the sockets: at its own limit it would leave clients in the
+ * backlog, where they hang; ours get a 503.
+ *
+ * Thread: loop.  Memory: struct http, freed when its last uv handle has closed. */
+#define _GNU_SOURCE /* accept4 */
+
+#include "server/http.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "engine/error.h"
+#include "server/http_internal.h"
+
+enum {
+    ACCEPTS_PER_EVENT = 64,
+    RUNS_PER_ITERATION = 8, /* then the loop's other handles get their turn */
+    LISTEN_BACKLOG = 1024,
+    HEAD_MEMORY = 32 * 1024, /* libmicrohttpd's memory per connection: bounds the head, and a chunk */
+    TICK_MIN_MS = 10,
+    TICK_MAX_MS = 250,
+};
+
+static void close_everything(struct http *http);
+
+/* ---- running ---- */
+
+void http_kick(struct http *http) {
+    http->run_needed = true;
+}
+
+static void timeout_due(uv_timer_t *timer) {
+    http_kick(timer->data);
+}
+
+static void epoll_ready(uv_poll_t *poll, int status, int events) {
+    (void)status;
+    (void)events;
+    http_kick(poll->data);
+}
+
+static void arm_timeout(struct http *http) {
+    MHD_UNSIGNED_LONG_LONG timeout_ms;
+    if (MHD_get_timeout(http->daemon, &timeout_ms) == MHD_YES) {
+        uv_timer_start(&http->timeout, timeout_due, timeout_ms, 0);
+    } else {
+        uv_timer_stop(&http->timeout);
+    }
+}
+
+static bool data_pending(struct http *http) {
+    MHD_UNSIGNED_LONG_LONG timeout_ms;
+    return MHD_get_timeout(http->daemon, &timeout_ms) == MHD_YES && timeout_ms == 0;
+}
+
+
+static void before_poll(uv_prepare_t *prepare) {
+    struct http *http = prepare->data;
+    if (http->closing) {
+        close_everything(http);
+        return;
+    }
+    if (!http->run_needed) return;
+    for (int i = 0; i < RUNS_PER_ITERATION && (http->run_needed || data_pending(http)); i++) {
+        http->run_needed = false;
+        MHD_run(http->daemon);
+    }
+    /* A handler may have asked for more, or for the end: then the loop must not block. */
+    if (http->run_needed || http->closing) uv_timer_start(&http->timeout, timeout_due, 0, 0);
+    else arm_timeout(http);
+}
+
+/* ---- accepting ---- */
+
+static void connection_changed(void *cls, struct MHD_Connection *mhd, void **socket_context,
+                               enum MHD_ConnectionNotificationCode what) {
+    struct http *http = cls;
+    if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+        http->adding->mhd = mhd;
+        *socket_context = http->adding;
+    } else {
+        conn_closed(*socket_context);
+    }
+}
+
+static void connection_accepted(struct http *http, int fd, const struct sockaddr *address, socklen_t size) {
+    const struct http_config *config = &http->config;
+    const int on = 1;
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    struct http_conn *conn = http->n_conns < config->max_connections ? conn_create(http, fd) : NULL;
+    if (!conn) {
+        refuse_raw(fd, MHD_HTTP_SERVICE_UNAVAILABLE, "too many connections");
+        linger_start(http, fd);
+        return;
+    }
+    const bool idle_first = config->idle_timeout_ms < config->request_timeout_ms;
+    conn_expect_request(conn, idle_first ? config->idle_timeout_ms : config->request_timeout_ms);
+    http->adding = conn;
+    /* On failure libmicrohttpd has closed the socket, and told us so if it had told us of the start. */
+    const enum MHD_Result added = MHD_add_connection(http->daemon, fd, address, size);
+    http->adding = NULL;
+    if (added != MHD_YES && !conn->mhd) conn_closed(conn);
+    http_kick(http);
+}
+
+static void listen_readable(uv_poll_t *poll, int status, int events) {
+    (void)status;
+    (void)events;
+    struct http *http = poll->data;
+    for (int i = 0; i < ACCEPTS_PER_EVENT; i++) {
+        struct sockaddr_storage address;
+        socklen_t size = sizeof(address);
+        const int fd = accept4(http->listen_fd, (struct sockaddr *)&address, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd >= 0) {
+            connection_accepted(http, fd, (const struct sockaddr *)&address, size);
+            continue;
+        }
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+            /* The listener stays readable: polling it now would spin. */
+            uv_poll_stop(&http->listen);
+            http->listen_paused = true;
+        }
+        if (errno != EINTR && errno != ECONNABORTED) return;
+    }
+}
+
+static void tick(uv_timer_t *timer) {
+    struct http *http = timer->data;
+    const uint64_t now_ms = uv_now(http->loop);
+    for (struct http_conn *conn = http->conns; conn; conn = conn->next) conn_check(conn, now_ms);
+    linger_check(http, now_ms);
+    if (http->listen_paused && http->listen_fd >= 0) {
+        http->listen_paused = false;
+        uv_poll_start(&http->listen, UV_READABLE, listen_readable);
+    }
+}
+
+static int open_listener(const struct http_config *config, int *out, uint16_t *port, struct error *err) {
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
+    struct addrinfo *found = NULL;
+    char service[8];
+    int fd = -1;
+    snprintf(service, sizeof(service), "%u", config->port);
+    const int failure = getaddrinfo(config->host, service, &hints, &found);
+    if (failure) return error_set(err, ERR_INVALID, "host '%s': %s", config->host, gai_strerror(failure));
+
+    const int on = 1;
+    struct sockaddr_storage address;
+    socklen_t size = sizeof(address);
+    fd = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+        bind(fd, found->ai_addr, found->ai_addrlen) != 0 || listen(fd, LISTEN_BACKLOG) != 0 ||
+        getsockname(fd, (struct sockaddr *)&address, &size) != 0) {
+        goto fail;
+    }
+    /* The port has the same place in both families. */
+    *port = ntohs(((const struct sockaddr_in *)&address)->sin_port);
+    *out = fd;
+    freeaddrinfo(found);
+    return 0;
+
+fail:
+    error_set(err, ERR_IO, "listening on %s port %u: %s", config->host, config->port, strerror(errno));
+    if (fd >= 0) close(fd);
+    freeaddrinfo(found);
+    return ERR_IO;
+}
+
+/* ---- beginning and end ---- */
+
+static struct MHD_Daemon *start_daemon(struct http *http) {
+    const unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_NO_LISTEN_SOCKET;
+    return MHD_start_daemon(flags, 0, NULL, NULL, exchange_access, http,               /* */
+                            MHD_OPTION_URI_LOG_CALLBACK, exchange_started, http,       /* */
+                            MHD_OPTION_NOTIFY_COMPLETED, exchange_completed, http,     /* */
+                            MHD_OPTION_NOTIFY_CONNECTION, connection_changed, http,    /* */
+                            MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEAD_MEMORY,   /* */
+                            MHD_OPTION_CONNECTION_LIMIT, http->config.max_connections, /* */
+                            MHD_OPTION_CONNECTION_TIMEOUT, 0u, MHD_OPTION_END);
+}
+
+static uint64_t tick_interval(const struct http_config *config) {
+    uint32_t shortest = config->request_timeout_ms;
+    if (config->idle_timeout_ms < shortest) shortest = config->idle_timeout_ms;
+    if (config->stream_stall_timeout_ms < shortest) shortest = config->stream_stall_timeout_ms;
+    const uint32_t interval = shortest / 4;
+    return interval < TICK_MIN_MS ? TICK_MIN_MS : interval > TICK_MAX_MS ? TICK_MAX_MS : interval;
+}
+
+static int handle_opened(struct http *http, uv_handle_t *handle, int status) {
+    if (status) return status;
+    handle->data = http; /* also what close_handles() goes by */
+    http->n_handles++;
+    return 0;
+}
+
+static int open_handles(struct http *http) {
+    const union MHD_DaemonInfo *info = MHD_get_daemon_info(http->daemon, MHD_DAEMON_INFO_EPOLL_FD);
+    const uint64_t interval = tick_interval(&http->config);
+    uv_loop_t *loop = http->loop;
+    int status = handle_opened(http, (uv_handle_t *)&http->prepare, uv_prepare_init(loop, &http->prepare));
+    if (!status) status = handle_opened(http, (uv_handle_t *)&http->timeout, uv_timer_init(loop, &http->timeout));
+    if (!status) status = handle_opened(http, (uv_handle_t *)&http->tick, uv_timer_init(loop, &http->tick));
+    if (!status) {
+        status = handle_opened(http, (uv_handle_t *)&http->epoll,
+                               uv_poll_init(loop, &http->epoll, info->epoll_fd));
+    }
+    if (!status) {
+        status = handle_opened(http, (uv_handle_t *)&http->listen,
+                               uv_poll_init(loop, &http->listen, http->listen_fd));
+    }
+    if (!status) status = uv_prepare_start(&http->prepare, before_poll);
+    if (!status) status = uv_poll_start(&http->epoll, UV_READABLE, epoll_ready);
+    if (!status) status = uv_poll_start(&http->listen, UV_READABLE, listen_readable);
+    if (!status) status = uv_timer_start(&http->tick, tick, interval, interval);
+    return status;
+}
+
+int http_create(struct http **out, uv_loop_t *loop, const struct http_config *config, struct error *err) {
+    int code = 0;
+    struct http *http = calloc(1, sizeof(*http));
+    if (!http) return error_set(err, ERR_NOMEM, "no memory for the HTTP transport");
+    http->loop = loop;
+    http->config = *config;
+    code = open_listener(config, &http->listen_fd, &http->port, err);
+    if (code) goto fail;
+    http->daemon = start_daemon(http);
+    if (!http->daemon) {
+        code = error_set(err, ERR_IO, "libmicrohttpd did not start");
+        close(http->listen_fd);
+        goto fail;
+    }
+    const int status = open_handles(http);
+    if (status) {
+        code = error_set(err, ERR_IO, "the event loop refused a handle: %s", uv_strerror(status));
+        close_everything(http); /* the loop frees http once it has closed the handles it did take */
+        return code;
+    }
+    *out = http;
+    return 0;
+
+fail:
+    free(http);
+    return code;
+}
+
+uint16_t http_port(const struct http *http) {
+    return http->port;
+}
+
+uint32_t http_n_open(const struct http *http) {
+    return http->n_open;
+}
+
+static void handle_closed(uv_handle_t *handle) {
+    http_handle_closed(handle->data);
+}
+
+void http_handle_closed(struct http *http) {
+    if (--http->n_handles || !http->closed) return;
+    void (*done)(void *) = http->done;
+    void *ctx = http->done_ctx;
+    free(http);
+    if (done) done(ctx);
+}
+
+static void close_handle(uv_handle_t *handle) {
+    if (handle->data && !uv_is_closing(handle)) uv_close(handle, handle_closed);
+}
+
+void http_stop_accepting(struct http *http) {
+    if (http->listen_fd < 0) return;
+    close_handle((uv_handle_t *)&http->listen);
+    close(http->listen_fd);
+    http->listen_fd = -1;
+}
+
+/* Stopping libmicrohttpd with a suspended connection is fatal: all are woken first, and find themselves
+ * killed.  Every exchange completes on the way, so every on_gone that is due is called. */
+static void close_everything(struct http *http) {
+    http->closing = true;
+    http_stop_accepting(http);
+    for (struct http_conn *conn = http->conns; conn; conn = conn->next) conn_kill(conn, true);
+    MHD_run(http->daemon);
+    linger_stop_all(http);
+    http->closed = true;
+    close_handle((uv_handle_t *)&http->epoll); /* before its descriptor goes with the daemon */
+    MHD_stop_daemon(http->daemon);
+    assert(!http->conns && http->n_open == 0);
+    close_handle((uv_handle_t *)&http->prepare);
+    close_handle((uv_handle_t *)&http->timeout);
+    close_handle((uv_handle_t *)&http->tick);
+}
+
+void http_close(struct http *http, void (*done)(void *), void *ctx) {
+    http->closing = true;
+    http->done = done;
+    http->done_ctx = ctx;
+    http_kick(http);
+}
