@@ -1,0 +1,49 @@
+"""Fixtures: one server shared by the tests of a session, another for tests that need their own, a tiny model."""
+import json
+
+import pytest
+
+from server import MODEL, Server
+from tiny_model import write_tiny_model
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    """The default model with default settings.  Tests that share it must leave it idle."""
+    with Server(tmp_path_factory.mktemp("server")) as shared:
+        yield shared
+
+
+@pytest.fixture
+def serve(tmp_path):
+    """serve(*arguments, model=, env=): a server of the test's own, stopped and checked at its end."""
+    servers = []
+
+    def start(*arguments, **rest):
+        servers.append(Server(tmp_path, *arguments, **rest))
+        return servers[-1]
+
+    yield start
+    for one in servers:
+        status = one.stop()
+        assert status == 0, f"exit status {status}\n{one.log[-8000:]}"
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory):
+    """A directory with a random model small enough for thousands of requests under a sanitizer."""
+    return write_tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="session")
+def goldens():
+    with open(MODEL / "goldens.json", encoding="utf-8") as file:
+        return json.load(file)["prompts"]
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    """The independent implementation of the shipped tokenizer."""
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_file(str(MODEL / "tokenizer.json"))

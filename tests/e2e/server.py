@@ -1,0 +1,186 @@
+"""A quire process under test: started on a free port with a log file, stopped and judged by its exit status."""
+import http.client
+import json
+import os
+import pathlib
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BINARY = os.environ.get("QUIRE_TEST_BINARY", str(ROOT / "build" / "quire"))
+WRAPPER = shlex.split(os.environ.get("QUIRE_TEST_WRAPPER", ""))
+MODEL = ROOT / "models" / "quire-22m"
+# Under a sanitizer or valgrind everything takes longer and holds more memory: sizes shrink, deadlines grow, and the
+# bounds on time and memory are not asked for.
+SLOW = bool(os.environ.get("QUIRE_TEST_SLOW"))
+PATIENCE = 20.0 if WRAPPER else 8.0 if SLOW else 1.0
+SANITIZER_EXIT = 86
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Reply:
+    """A whole HTTP answer."""
+
+    def __init__(self, status, headers, body):
+        self.status = status
+        self.headers = headers  # http.client's message: case-insensitive
+        self.body = body
+
+    def json(self):
+        return json.loads(self.body)
+
+    @property
+    def error(self):
+        return self.json()["error"]
+
+
+class Server:
+    """`quire serve` with the given arguments.  Use as a context manager: leaving it stops the process with SIGTERM and
+    asserts that it ended cleanly, which is also how leaks and races found by a sanitizer surface."""
+
+    def __init__(self, directory, *arguments, model=None, env=None, wait=True):
+        self.port = free_port()
+        self.log_path = pathlib.Path(directory) / f"quire-{self.port}.log"
+        command = [*WRAPPER, BINARY, "serve"]
+        if model:
+            command.append(str(model))
+        command += ["--port", str(self.port), *map(str, arguments)]
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("QUIRE_")}
+        self.started = time.monotonic()
+        with open(self.log_path, "wb") as log:
+            self.process = subprocess.Popen(command, env={**clean, **(env or {})}, stdout=log, stderr=log)
+        if wait:
+            self.wait_ready()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def log(self):
+        return self.log_path.read_text(errors="replace")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        status = self.stop()
+        if kind is None:
+            assert status == 0, f"exit status {status}\n{self.log[-8000:]}"
+
+    def wait_ready(self, seconds=30):
+        deadline = time.monotonic() + seconds * PATIENCE
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise AssertionError(f"quire ended with {self.process.returncode}:\n{self.log}")
+            try:
+                if self.get("/ready").status == 200:
+                    return
+            except OSError:
+                pass
+            time.sleep(0.005)
+        self.process.kill()
+        raise AssertionError(f"not ready after {seconds * PATIENCE} s:\n{self.log}")
+
+    def terminate(self, how=signal.SIGTERM):
+        self.process.send_signal(how)
+
+    def stop(self, seconds=30):
+        """Ends the process, the polite way first; returns its exit status."""
+        if self.process.poll() is None:
+            self.terminate()
+        try:
+            return self.process.wait(seconds * PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError(f"did not stop within {seconds * PATIENCE} s:\n{self.log[-4000:]}") from None
+
+    def request(self, method, path, body=None, headers=None, timeout=60):
+        """One exchange on a connection of its own; body may be bytes, str or something for JSON."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout * PATIENCE)
+        headers = dict(headers or {})
+        if body is not None:
+            if not isinstance(body, (bytes, str)):
+                body = json.dumps(body)
+            headers.setdefault("Content-Type", "application/json")
+        if isinstance(body, str):
+            body = body.encode()
+        try:
+            connection.request(method, path, body, headers)
+            answer = connection.getresponse()
+            return Reply(answer.status, answer.headers, answer.read())
+        finally:
+            connection.close()
+
+    def get(self, path, **rest):
+        return self.request("GET", path, **rest)
+
+    def post(self, path, body, **rest):
+        return self.request("POST", path, body, **rest)
+
+    def complete(self, prompt, **parameters):
+        """A completion that must succeed, as parsed JSON.  Greedy unless told otherwise."""
+        reply = self.post("/v1/completions", {"prompt": prompt, "temperature": 0, **parameters})
+        assert reply.status == 200, reply.body
+        return reply.json()
+
+    def stream(self, prompt, **parameters):
+        """The events of a streamed completion that must succeed, without the closing [DONE]."""
+        reply = self.post("/v1/completions", {"prompt": prompt, "temperature": 0, "stream": True, **parameters})
+        assert reply.status == 200, reply.body
+        events = sse_events(reply.body)
+        assert events[-1] == "[DONE]", events[-1]
+        return [json.loads(event) for event in events[:-1]]
+
+    def metrics(self):
+        """Every sample of /metrics, by its name with labels."""
+        samples = {}
+        for line in self.get("/metrics").body.decode().splitlines():
+            if line and not line.startswith("#"):
+                name, value = line.rsplit(" ", 1)
+                samples[name] = float(value)
+        return samples
+
+    def pages_in_use(self):
+        """Pages held by sequences: neither free nor kept only for later prefix hits."""
+        m = self.metrics()
+        return m["quire_kv_pages_total"] - m["quire_kv_pages_free"] - m["quire_kv_pages_cached"]
+
+    def wait_idle(self, seconds=5):
+        """Waits until nothing runs, waits or holds a page; fails when that takes longer."""
+        deadline = time.monotonic() + seconds * PATIENCE
+        while True:
+            m = self.metrics()
+            busy = m["quire_requests_running"] + m["quire_requests_waiting"] + self.pages_in_use()
+            if not busy:
+                return
+            assert time.monotonic() < deadline, f"still busy: {m}"
+            time.sleep(0.01)
+
+    def resident_bytes(self):
+        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+) kB", status).group(1)) * 1024
+
+
+def sse_events(body):
+    """The payloads of an event stream, which must consist of `data: …` events and comments and nothing else."""
+    text = body.decode("utf-8")
+    assert text.endswith("\n\n"), text[-40:]
+    events = []
+    for block in text[:-2].split("\n\n"):
+        if block.startswith(":"):
+            assert "\n" not in block, block
+            continue
+        assert block.startswith("data: ") and "\n" not in block, block
+        events.append(block[len("data: "):])
+    return events

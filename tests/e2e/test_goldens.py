@@ -1,0 +1,60 @@
+"""Greedy tokens of the default model, through HTTP, equal those of an independent float64 implementation."""
+import json
+
+import pytest
+
+from server import MODEL
+
+GOLDENS = json.loads((MODEL / "goldens.json").read_text())["prompts"]
+END_OF_TURN = {8190, 8188}
+VERBATIM = {"skip_special_tokens": False, "ignore_eos": True, "max_tokens": 32}
+
+
+def by_name(goldens):
+    return pytest.mark.parametrize("golden", goldens, ids=[golden["name"] for golden in goldens])
+
+
+@by_name(GOLDENS)
+def test_tokens_of_a_token_prompt(server, tokenizer, golden):
+    answer = server.complete(golden["tokens"], logprobs=1, **VERBATIM)
+    choice = answer["choices"][0]
+    assert choice["text"] == golden["greedy_text"]
+    expected = [tokenizer.decode([token], skip_special_tokens=False) for token in golden["greedy32"]]
+    assert choice["logprobs"]["tokens"] == expected
+    assert choice["finish_reason"] == "length"
+    assert answer["usage"]["completion_tokens"] == 32
+    assert answer["usage"]["prompt_tokens"] == len(golden["tokens"])
+
+
+@by_name(GOLDENS)
+def test_text_prompt_is_tokenised_alike(server, golden):
+    answer = server.complete(golden["prompt_text"], add_special_tokens=False, **VERBATIM)
+    assert answer["usage"]["prompt_tokens"] == len(golden["tokens"])
+    assert answer["choices"][0]["text"] == golden["greedy_text"]
+
+
+@by_name(GOLDENS)
+def test_streamed_pieces_join_to_the_same_text(server, golden):
+    chunks = server.stream(golden["tokens"], **VERBATIM)
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == golden["greedy_text"]
+
+
+@by_name([g for g in GOLDENS if END_OF_TURN & set(g["greedy32"])])
+def test_generation_ends_at_the_end_token(server, tokenizer, golden):
+    choice = server.complete(golden["tokens"], max_tokens=32)["choices"][0]
+    end = next(i for i, token in enumerate(golden["greedy32"]) if token in END_OF_TURN)
+    assert choice["text"] == tokenizer.decode(golden["greedy32"][:end])
+    assert choice["finish_reason"] == "stop"
+
+
+@by_name(GOLDENS)
+def test_log_probability_order_of_the_first_token(server, tokenizer, golden):
+    choice = server.complete(golden["tokens"], max_tokens=1, logprobs=5, ignore_eos=True)["choices"][0]
+    top = choice["logprobs"]["top_logprobs"][0]
+    expected = [tokenizer.decode([token], skip_special_tokens=False) for token in golden["top10_ids"][:5]]
+    ranked = sorted(top, key=top.get, reverse=True)
+    assert ranked[:5] == expected
+    # Differences of log-probabilities are differences of logits.
+    for i in range(1, 5):
+        measured = top[ranked[0]] - top[ranked[i]]
+        assert measured == pytest.approx(golden["top10_logits"][0] - golden["top10_logits"][i], abs=5e-3)
