@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from server import MODEL
+from server import MODEL, Server
 
 OPEN_ROUTES = ["/health", "/live", "/ready"]
 KEY_ROUTES = ["/v1/models", "/version", "/tokenizer_info", "/metrics"]
@@ -106,8 +106,6 @@ def test_request_ids_are_distinct_and_logged(server):
 class TestApiKey:
     @pytest.fixture(scope="class")
     def guarded(self, tmp_path_factory, tiny_model):
-        from server import Server
-
         with Server(tmp_path_factory.mktemp("guarded"), "--api-key", "open sesame", model=tiny_model) as one:
             yield one
 

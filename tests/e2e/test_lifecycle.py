@@ -1,0 +1,194 @@
+"""Start and stop: time to ready, memory, draining, settings and where they come from."""
+import json
+import re
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+
+from raw import RawConnection
+from server import BINARY, MODEL, PATIENCE, ROOT, SLOW, WRAPPER, Server
+
+LONG = {"prompt": "a", "ignore_eos": True, "temperature": 0}
+
+
+def run_quire(*arguments, env=None):
+    return subprocess.run([*WRAPPER, BINARY, *arguments], env=env, capture_output=True, text=True,
+                          timeout=30 * PATIENCE, check=False)
+
+
+@pytest.mark.skipif(SLOW, reason="a time that only the optimised build can hold")
+def test_first_token_within_half_a_second_of_start(tmp_path):
+    times = []
+    for _ in range(3):  # the best of three: the machine may be busy with something else
+        with Server(tmp_path) as server:
+            server.complete("Once upon a time", max_tokens=1)
+            times.append(time.monotonic() - server.started)
+    assert min(times) < 0.5, times
+
+
+@pytest.mark.skipif(SLOW, reason="sanitizers hold memory of their own")
+def test_resident_memory_is_model_plus_pool_plus_64_mb(serve):
+    pool = 256 << 20
+    server = serve("--kv-cache-memory", "256M")
+    assert server.resident_bytes() <= MODEL.joinpath("model.safetensors").stat().st_size + pool + (64 << 20)
+    for length in (1, 100, 8000):
+        server.complete([65 + i % 50 for i in range(length)], max_tokens=20, n=4, temperature=1, ignore_eos=True)
+    assert server.resident_bytes() <= MODEL.joinpath("model.safetensors").stat().st_size + pool + (64 << 20)
+
+
+def test_the_memory_plan_is_printed(server):
+    log = server.log.lower()
+    assert "weights" in log and "kv" in log and "tokens" in log and "sequences" in log
+
+
+def test_sigterm_finishes_what_runs(serve):
+    server = serve("--shutdown-timeout", "60")
+    n = 50 if SLOW else 300
+    with RawConnection(server) as connection:
+        connection.send_completion(stream=True, max_tokens=n, stream_options={"include_usage": True}, **LONG)
+        connection.read_head()
+        first = connection.read_chunk()
+        server.terminate()
+        body = first
+        while chunk := connection.read_chunk():
+            body += chunk
+    assert body.endswith(b"data: [DONE]\n\n")
+    assert json.loads(body.split(b"\n\n")[-3][6:])["usage"]["completion_tokens"] == n
+    assert server.process.wait(30 * PATIENCE) == 0
+
+
+def test_while_draining_new_work_is_refused(serve):
+    server = serve("--shutdown-timeout", "60")
+    with RawConnection(server) as running, RawConnection(server) as waiting:
+        waiting.send(b"GET /live HTTP/1.1\r\nHost: quire\r\n\r\n")  # an open connection may still ask
+        waiting.read_reply()
+        running.send_completion(stream=True, max_tokens=20000, **LONG)
+        running.read_head()
+        running.read_chunk()
+        server.terminate()
+        time.sleep(0.2 * PATIENCE)
+        with pytest.raises(OSError):
+            socket.create_connection(("127.0.0.1", server.port), 2)
+        try:
+            waiting.send_completion(prompt="b", max_tokens=1)
+            status, _, _ = waiting.read_reply()
+            assert status == 503
+        except (AssertionError, ConnectionError) as closed:
+            assert "503" not in str(closed)  # closing idle connections is a refusal, too
+        server.terminate()
+    assert server.process.wait(30 * PATIENCE) is not None
+
+
+def test_shutdown_timeout_cuts_off_what_is_not_done(serve):
+    server = serve("--shutdown-timeout", "1")
+    with RawConnection(server) as connection:
+        connection.send_completion(stream=True, max_tokens=30000, **LONG)
+        connection.read_head()
+        connection.read_chunk()
+        begun = time.monotonic()
+        server.terminate()
+        server.process.wait(30 * PATIENCE)
+        assert 0.8 < time.monotonic() - begun < 5 * PATIENCE
+
+
+def test_a_second_signal_stops_at_once(tmp_path):
+    server = Server(tmp_path, "--shutdown-timeout", "600")
+    with RawConnection(server) as connection:
+        connection.send_completion(stream=True, max_tokens=30000, **LONG)
+        connection.read_head()
+        connection.read_chunk()
+        server.terminate()
+        time.sleep(0.3)
+        assert server.process.poll() is None
+        begun = time.monotonic()
+        server.terminate()
+        server.process.wait(10 * PATIENCE)
+        assert time.monotonic() - begun < 2 * PATIENCE
+
+
+def test_sigint_stops_like_sigterm(tmp_path, tiny_model):
+    server = Server(tmp_path, model=tiny_model)
+    server.terminate(signal.SIGINT)
+    assert server.process.wait(10 * PATIENCE) == 0
+
+
+def test_a_taken_port_is_an_error_that_names_it(server):
+    result = run_quire("serve", "--port", str(server.port))
+    assert result.returncode != 0
+    assert str(server.port) in result.stderr
+
+
+@pytest.mark.parametrize("arguments,named", [
+    (["--port", "70000"], "--port"),
+    (["--port", "eighty"], "--port"),
+    (["--max-num-seqs", "0"], "--max-num-seqs"),
+    (["--max-num-seqs", "-4"], "--max-num-seqs"),
+    (["--kv-cache-memory", "12Q"], "--kv-cache-memory"),
+    (["--device", "tpu"], "--device"),
+    (["--no-such-flag"], "--no-such-flag"),
+    (["--port"], "--port"),
+    (["/no/such/model"], "/no/such/model"),
+    (["--config", "/no/such/file.json"], "/no/such/file.json"),
+])
+def test_bad_arguments_are_named(arguments, named):
+    result = run_quire("serve", *arguments)
+    assert result.returncode not in (0, -signal.SIGSEGV, -signal.SIGABRT)
+    assert named in result.stderr
+
+
+def test_a_broken_model_is_refused(tmp_path, tiny_model):
+    weights = (tiny_model / "model.safetensors").read_bytes()
+    for file in tiny_model.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "model.safetensors").write_bytes(weights[:len(weights) // 2])
+    result = run_quire("serve", str(tmp_path))
+    assert result.returncode > 0
+    assert "model.safetensors" in result.stderr or "model." in result.stderr
+
+
+def served_length(server):
+    return server.get("/v1/models").json()["data"][0]["max_model_len"]
+
+
+def test_settings_precedence(serve, tiny_model, tmp_path):
+    """A flag wins over the environment, which wins over the file, which wins over the default."""
+    config = tmp_path / "settings.json"
+    config.write_text(json.dumps({"max-model-len": 512}))
+    env = {"QUIRE_MAX_MODEL_LEN": "768"}
+    assert served_length(serve(model=tiny_model)) == 4096
+    assert served_length(serve("--config", config, model=tiny_model)) == 512
+    assert served_length(serve("--config", config, model=tiny_model, env=env)) == 768
+    assert served_length(serve("--config", config, "--max-model-len", "1024", model=tiny_model, env=env)) == 1024
+
+
+def test_served_model_name(serve, tiny_model):
+    server = serve("--served-model-name", "my-model", model=tiny_model)
+    assert server.get("/v1/models").json()["data"][0]["id"] == "my-model"
+    assert server.complete("a", model="my-model", max_tokens=1)["model"] == "my-model"
+
+
+def test_a_wrong_setting_in_a_file_names_file_and_setting(tmp_path):
+    config = tmp_path / "settings.json"
+    config.write_text(json.dumps({"port": "many"}))
+    result = run_quire("serve", "--config", str(config))
+    assert result.returncode > 0 and "port" in result.stderr
+    config.write_text(json.dumps({"no-such-setting": 1}))
+    result = run_quire("serve", "--config", str(config))
+    assert result.returncode > 0 and "no-such-setting" in result.stderr
+
+
+def test_version_and_help():
+    assert re.search(r"\d+\.\d+\.\d+", run_quire("version").stdout)
+    text = run_quire("serve", "--help")
+    assert text.returncode == 0
+    for flag in ("--host", "--port", "--max-model-len", "--kv-cache-memory", "--api-key"):
+        assert flag in text.stdout
+
+
+def test_readme_lists_every_flag():
+    flags = set(re.findall(r"^\s+(--[a-z-]+)", run_quire("serve", "--help").stdout, re.MULTILINE)) - {"--help"}
+    listed = set(re.findall(r"^\| `(--[a-z-]+)", (ROOT / "README.md").read_text(), re.MULTILINE))
+    assert flags == listed
