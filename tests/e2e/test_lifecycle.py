@@ -19,24 +19,25 @@ def run_quire(*arguments, env=None):
                           timeout=30 * PATIENCE, check=False)
 
 
-@pytest.mark.skipif(SLOW, reason="a time that only the optimised build can hold")
 def test_first_token_within_half_a_second_of_start(tmp_path):
     times = []
     for _ in range(3):  # the best of three: the machine may be busy with something else
         with Server(tmp_path) as server:
             server.complete("Once upon a time", max_tokens=1)
             times.append(time.monotonic() - server.started)
-    assert min(times) < 0.5, times
+    assert min(times) < 0.5 * PATIENCE, times
 
 
-@pytest.mark.skipif(SLOW, reason="sanitizers hold memory of their own")
 def test_resident_memory_is_model_plus_pool_plus_64_mb(serve):
     pool = 256 << 20
+    bound = MODEL.joinpath("model.safetensors").stat().st_size + pool + (64 << 20)
+    if SLOW:
+        bound *= PATIENCE  # shadow memory and quarantine of a sanitizer
     server = serve("--kv-cache-memory", "256M")
-    assert server.resident_bytes() <= MODEL.joinpath("model.safetensors").stat().st_size + pool + (64 << 20)
+    assert server.resident_bytes() <= bound
     for length in (1, 100, 8000):
         server.complete([65 + i % 50 for i in range(length)], max_tokens=20, n=4, temperature=1, ignore_eos=True)
-    assert server.resident_bytes() <= MODEL.joinpath("model.safetensors").stat().st_size + pool + (64 << 20)
+    assert server.resident_bytes() <= bound
 
 
 def test_the_memory_plan_is_printed(server):
