@@ -1,0 +1,56 @@
+/* completion_request.h - the body of POST /v1/completions, read and checked.
+ *
+ * One table names every member: how it is read, where it goes and its bounds.  Members the table does
+ * not know are ignored; members it knows but cannot honour are refused by name; null means "default".
+ *
+ * Thread: any one.  Memory: the request owns everything in it. */
+#ifndef SERVER_COMPLETION_REQUEST_H
+#define SERVER_COMPLETION_REQUEST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/engine.h"
+#include "server/prompts.h"
+#include "server/salt.h"
+
+struct api_error;
+
+enum {
+    REQUEST_MAX_CHOICES = 128, /* n and best_of */
+    REQUEST_MAX_STOPS = 16,
+    REQUEST_MAX_STOP_BYTES = 1024,
+    REQUEST_MAX_STOP_TOKENS = 1024,
+    REQUEST_MAX_BIASES = 1024,
+    REQUEST_MAX_COPIED_TOKENS = 16 * 1024 * 1024, /* prompt tokens times best_of: 64 MB */
+};
+
+/* What a request is checked against. */
+struct request_limits {
+    const char *model_name;
+    uint32_t n_vocab, max_model_len, max_sequences; /* sequences: prompts times best_of */
+    struct salt_key salt_key;
+};
+
+struct completion_request {
+    struct prompt_list prompts;
+    struct sampling_params params;
+    uint32_t n, best_of;
+    uint32_t max_tokens; /* valid when has_max_tokens; else a default that is cut to the room there is */
+    bool has_max_tokens;
+    bool stream, include_usage, continuous_usage, echo, add_special, return_token_ids;
+    uint64_t cache_salt; /* 0: none */
+    int32_t priority;
+};
+
+/* On failure *out holds nothing to free and err says why. */
+int completion_request_parse(struct completion_request *out, const char *body, size_t length,
+                             const struct request_limits *limits, struct api_error *err);
+void completion_request_fini(struct completion_request *request);
+
+/* Tokenises the prompts that came as text and settles max_tokens; each prompt must fit the context. */
+int completion_request_tokenize(struct completion_request *request, const struct tokenizer *tokenizer,
+                                const struct request_limits *limits, struct api_error *err);
+
+#endif

@@ -1,0 +1,308 @@
+/* options.c - see options.h. */
+#include "server/options.h"
+
+#include <ctype.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/error.h"
+
+static const char *const device_words[] = {"auto", "cpu", "cuda", NULL};
+static const char *const kv_dtype_words[] = {"auto", "float32", "float16", "bfloat16", NULL};
+static const char *const dtype_words[] = {"auto", "float32", "bfloat16", NULL};
+static const char *const isa_words[] = {"auto", "plain", "avx2", "avx512", NULL};
+static const char *const level_words[] = {"error", "warn", "info", "debug", NULL};
+
+#define AT(member) offsetof(struct options, member)
+#define STRING(member, initial, help) OPTION_STRING, AT(member), 0, 0, initial, NULL, help
+#define NUMBER(member, low, high, initial, help) OPTION_NUMBER, AT(member), low, high, initial, NULL, help
+#define BYTES(member, low, high, initial, help) OPTION_BYTES, AT(member), low, high, initial, NULL, help
+#define CHOICE(member, words, initial, help) OPTION_CHOICE, AT(member), 0, 0, initial, words, help
+#define BOOL(member, initial, help) OPTION_BOOL, AT(member), 0, 0, initial, NULL, help
+
+static const struct option table[] = {
+    {"model", STRING(model, NULL, "model directory; also the argument of `quire serve` [the default model]")},
+    {"config", STRING(config, NULL, "JSON file with settings, named as here")},
+    {"host", STRING(host, "127.0.0.1", "address to listen on")},
+    {"port", NUMBER(port, 0, 65535, "8000", "port to listen on; 0: any free one")},
+    {"served-model-name", STRING(served_model_name, NULL, "name of the model in the API [the directory's]")},
+    {"api-key", STRING(api_key, NULL, "key that every route but /health, /live and /ready asks for")},
+    {"max-model-len", NUMBER(max_model_len, 0, 1u << 30, "0", "prompt and answer together, in tokens; 0: the model's own")},
+    {"max-num-seqs", NUMBER(max_num_seqs, 1, 65536, "256", "sequences that run at once")},
+    {"max-num-batched-tokens", NUMBER(max_num_batched_tokens, 1, 1u << 24, "2048", "tokens in one step")},
+    {"max-num-queued-reqs", NUMBER(max_num_queued_reqs, 1, 1u << 20, "1024", "sequences that may wait; more are answered 429")},
+    {"kv-cache-memory", BYTES(kv_cache_memory, 0, UINT64_MAX, "0", "bytes for the KV cache, with K, M or G; 0: what fits")},
+    {"kv-cache-dtype", CHOICE(kv_cache_dtype, kv_dtype_words, "auto", "how keys and values are kept")},
+    {"enable-prefix-caching", BOOL(enable_prefix_caching, "true", "share the cached beginnings of prompts")},
+    {"device", CHOICE(device, device_words, "auto", "where the model runs")},
+    {"dtype", CHOICE(dtype, dtype_words, "auto", "how the CPU multiplies")},
+    {"isa", CHOICE(isa, isa_words, "auto", "instruction set of the CPU backend")},
+    {"threads", NUMBER(threads, 0, 1024, "0", "threads of the CPU backend; 0: one per usable CPU")},
+    {"max-connections", NUMBER(max_connections, 1, 1u << 20, "4096", "connections at once")},
+    {"max-body-size", BYTES(max_body_size, 1024, 1ull << 30, "64M", "largest request body; more is answered 413")},
+    {"request-timeout", NUMBER(request_timeout, 1, 86400, "30", "seconds a client may take to send a request")},
+    {"keep-alive-timeout", NUMBER(keep_alive_timeout, 1, 86400, "75", "seconds a connection may stay without one")},
+    {"stall-timeout", NUMBER(stall_timeout, 1, 86400, "30", "seconds a reader may take nothing of its stream")},
+    {"shutdown-timeout", NUMBER(shutdown_timeout, 0, 86400, "30", "seconds that running requests get after SIGTERM")},
+    {"log-level", CHOICE(log_level, level_words, "info", "what is logged")},
+};
+
+#undef AT
+#undef STRING
+#undef NUMBER
+#undef BYTES
+#undef CHOICE
+#undef BOOL
+
+enum { N_OPTIONS = sizeof(table) / sizeof(*table) };
+
+const struct option *options_table(size_t *n) {
+    *n = N_OPTIONS;
+    return table;
+}
+
+/* Where a value came from, for messages: "--port", "QUIRE_PORT" or "\"port\" in FILE". */
+struct source {
+    const char *label;
+    struct error *err;
+};
+
+static int parse_number(const struct option *option, const char *text, const struct source *from, uint64_t *out) {
+    uint64_t x = 0;
+    const char *at = text;
+    for (; isdigit((unsigned char)*at); at++) {
+        if (__builtin_mul_overflow(x, 10u, &x) || __builtin_add_overflow(x, (uint64_t)(*at - '0'), &x)) {
+            return error_set(from->err, ERR_INVALID, "%s: '%.64s' is too large", from->label, text);
+        }
+    }
+    unsigned shift = 0;
+    const char *const suffixes = "KMG";
+    const char *suffix = *at && at > text && option->kind == OPTION_BYTES ? strchr(suffixes, toupper((unsigned char)*at)) : NULL;
+    if (suffix) {
+        shift = 10 * (unsigned)(suffix - suffixes + 1);
+        at++;
+    }
+    if (at == text || *at) {
+        return error_set(from->err, ERR_INVALID, "%s: '%.64s' is not a %s", from->label, text,
+                         option->kind == OPTION_BYTES ? "number of bytes (digits, then K, M or G)" : "whole number");
+    }
+    if (x > UINT64_MAX >> shift || x << shift < option->low || x << shift > option->high) {
+        return error_set(from->err, ERR_INVALID, "%s: %.64s is out of range [%llu, %llu]", from->label, text,
+                         (unsigned long long)option->low, (unsigned long long)option->high);
+    }
+    *out = x << shift;
+    return 0;
+}
+
+static int parse_choice(const struct option *option, const char *text, const struct source *from, uint64_t *out) {
+    char all[128] = "";
+    for (size_t i = 0; option->words[i]; i++) {
+        if (strcmp(option->words[i], text) == 0) {
+            *out = i;
+            return 0;
+        }
+        const size_t length = strlen(all);
+        snprintf(all + length, sizeof(all) - length, "%s%s", i ? ", " : "", option->words[i]);
+    }
+    return error_set(from->err, ERR_INVALID, "%s: '%.64s' is not one of %s", from->label, text, all);
+}
+
+static int parse_bool(const char *text, const struct source *from, bool *out) {
+    *out = strcmp(text, "true") == 0 || strcmp(text, "1") == 0;
+    if (*out || strcmp(text, "false") == 0 || strcmp(text, "0") == 0) return 0;
+    return error_set(from->err, ERR_INVALID, "%s: '%.64s' is neither true nor false", from->label, text);
+}
+
+static int set_string(char **target, const char *text, const struct source *from) {
+    if (!*text) return error_set(from->err, ERR_INVALID, "%s: must not be empty", from->label);
+    char *copy = strdup(text);
+    if (!copy) return error_set(from->err, ERR_NOMEM, "no memory for %s", from->label);
+    free(*target);
+    *target = copy;
+    return 0;
+}
+
+static int set_option(struct options *options, const struct option *option, const char *text,
+                      const struct source *from) {
+    void *target = (char *)options + option->offset;
+    switch (option->kind) {
+    case OPTION_STRING: return set_string(target, text, from);
+    case OPTION_NUMBER:
+    case OPTION_BYTES: return parse_number(option, text, from, target);
+    case OPTION_CHOICE: return parse_choice(option, text, from, target);
+    case OPTION_BOOL: return parse_bool(text, from, target);
+    }
+    return error_set(from->err, ERR_INVALID, "%s: unknown kind", from->label);
+}
+
+static const struct option *find_option(const char *name, size_t length) {
+    for (size_t i = 0; i < N_OPTIONS; i++)
+        if (strlen(table[i].name) == length && memcmp(table[i].name, name, length) == 0) return &table[i];
+    return NULL;
+}
+
+static int set_defaults(struct options *options, struct error *err) {
+    for (size_t i = 0; i < N_OPTIONS; i++) {
+        if (!table[i].initial) continue;
+        const int rc = set_option(options, &table[i], table[i].initial, &(struct source){table[i].name, err});
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+/* One flag at argv[*i]: --name value, --name=value, or a boolean's --name and --no-name. */
+static int apply_flag(struct options *options, int argc, char **argv, int *i, struct error *err) {
+    const char *name = argv[*i] + 2;
+    const char *equals = strchr(name, '=');
+    const size_t length = equals ? (size_t)(equals - name) : strlen(name);
+    const bool negated = length > 3 && strncmp(name, "no-", 3) == 0;
+    const struct option *option = find_option(name, length);
+    char label[80];
+    snprintf(label, sizeof(label), "--%.*s", (int)(length > 64 ? 64 : length), name);
+    const struct source from = {label, err};
+    if (!option && negated && !equals) {
+        option = find_option(name + 3, length - 3);
+        if (option && option->kind == OPTION_BOOL) return set_option(options, option, "false", &from);
+        option = NULL;
+    }
+    if (!option) return error_set(err, ERR_INVALID, "%s is not an option; see `quire serve --help`", label);
+    if (equals) return set_option(options, option, equals + 1, &from);
+
+    const bool has_value = *i + 1 < argc;
+    if (option->kind == OPTION_BOOL && (!has_value || argv[*i + 1][0] == '-')) {
+        return set_option(options, option, "true", &from);
+    }
+    if (!has_value) return error_set(err, ERR_INVALID, "%s needs a value", label);
+    return set_option(options, option, argv[++*i], &from);
+}
+
+static int apply_flags(struct options *options, int argc, char **argv, struct error *err) {
+    bool has_model = false;
+    for (int i = 0; i < argc; i++) {
+        int rc = 0;
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            options->help = true;
+        } else if (strncmp(argv[i], "--", 2) == 0 && argv[i][2]) {
+            rc = apply_flag(options, argc, argv, &i, err);
+        } else if (argv[i][0] == '-' || has_model) {
+            rc = error_set(err, ERR_INVALID, "'%.64s' is not expected here; see `quire serve --help`", argv[i]);
+        } else {
+            has_model = true;
+            rc = set_string(&options->model, argv[i], &(struct source){"MODEL", err});
+        }
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+static void variable_name(char *out, size_t size, const char *name) {
+    snprintf(out, size, "QUIRE_%s", name);
+    for (char *at = out; *at; at++) *at = *at == '-' ? '_' : (char)toupper((unsigned char)*at);
+}
+
+static int apply_environment(struct options *options, char *const *environment, struct error *err) {
+    for (size_t i = 0; i < N_OPTIONS; i++) {
+        char name[64];
+        variable_name(name, sizeof(name), table[i].name);
+        const size_t length = strlen(name);
+        for (char *const *at = environment; at && *at; at++) {
+            if (strncmp(*at, name, length) != 0 || (*at)[length] != '=') continue;
+            const int rc = set_option(options, &table[i], *at + length + 1, &(struct source){name, err});
+            if (rc) return rc;
+        }
+    }
+    return 0;
+}
+
+/* A member of the file as the text a flag would have. */
+static int apply_member(struct options *options, const struct option *option, const json_t *value,
+                        const struct source *from) {
+    char number[32];
+    if (json_is_string(value)) return set_option(options, option, json_string_value(value), from);
+    if (json_is_integer(value) && (option->kind == OPTION_NUMBER || option->kind == OPTION_BYTES)) {
+        snprintf(number, sizeof(number), "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+        return set_option(options, option, number, from);
+    }
+    if (json_is_boolean(value) && option->kind == OPTION_BOOL) {
+        return set_option(options, option, json_is_true(value) ? "true" : "false", from);
+    }
+    if (json_is_null(value) && !option->initial) return 0;
+    return error_set(from->err, ERR_INVALID, "%s has the wrong type", from->label);
+}
+
+static int apply_file(struct options *options, const char *path, struct error *err) {
+    json_error_t why = {0};
+    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &why);
+    if (!root) return error_set(err, ERR_INVALID, "--config %.200s: line %d: %.160s", path, why.line, why.text);
+    int rc = json_is_object(root) ? 0 : error_set(err, ERR_INVALID, "--config %.200s: not a JSON object", path);
+    for (void *at = rc ? NULL : json_object_iter(root); at && !rc; at = json_object_iter_next(root, at)) {
+        const char *name = json_object_iter_key(at);
+        const struct option *option = find_option(name, strlen(name));
+        char label[400];
+        snprintf(label, sizeof(label), "\"%.64s\" in %.300s", name, path);
+        if (name[0] == '#') continue;
+        if (!option) {
+            rc = error_set(err, ERR_INVALID, "%s is not an option", label);
+        } else {
+            rc = apply_member(options, option, json_object_iter_value(at), &(struct source){label, err});
+        }
+    }
+    json_decref(root);
+    return rc;
+}
+
+/* The file's name itself comes from a flag or the environment, so those are read first, and again last. */
+int options_load(struct options *out, int argc, char **argv, char *const *environment, struct error *err) {
+    struct options options = {0};
+    int rc = set_defaults(&options, err);
+    if (!rc) rc = apply_environment(&options, environment, err);
+    if (!rc) rc = apply_flags(&options, argc, argv, err);
+    if (!rc && options.config && !options.help) {
+        char *path = options.config;
+        options.config = NULL;
+        options_fini(&options);
+        rc = set_defaults(&options, err);
+        if (!rc) rc = apply_file(&options, path, err);
+        if (!rc) rc = apply_environment(&options, environment, err);
+        if (!rc) rc = apply_flags(&options, argc, argv, err);
+        free(path);
+    }
+    if (rc) {
+        options_fini(&options);
+        return rc;
+    }
+    *out = options;
+    return 0;
+}
+
+void options_fini(struct options *options) {
+    for (size_t i = 0; i < N_OPTIONS; i++)
+        if (table[i].kind == OPTION_STRING) free(*(char **)((char *)options + table[i].offset));
+    *options = (struct options){0};
+}
+
+static void print_kind(FILE *out, const struct option *option) {
+    switch (option->kind) {
+    case OPTION_STRING: fputs("TEXT", out); break;
+    case OPTION_NUMBER: fputs("N", out); break;
+    case OPTION_BYTES: fputs("BYTES", out); break;
+    case OPTION_BOOL: fputs("true|false", out); break;
+    case OPTION_CHOICE:
+        for (size_t i = 0; option->words[i]; i++) fprintf(out, "%s%s", i ? "|" : "", option->words[i]);
+    }
+}
+
+void options_print_help(FILE *out) {
+    fputs("usage: quire serve [MODEL] [options]\n\n"
+          "Each option is also read from the environment (--max-num-seqs: QUIRE_MAX_NUM_SEQS) and from the\n"
+          "file given by --config (\"max-num-seqs\"); a flag wins over the environment, that over the file.\n\n",
+          out);
+    for (size_t i = 0; i < N_OPTIONS; i++) {
+        fprintf(out, "  --%s ", table[i].name);
+        print_kind(out, &table[i]);
+        fprintf(out, "\n        %s", table[i].help);
+        if (table[i].initial) fprintf(out, " [%s]", table[i].initial);
+        fputc('\n', out);
+    }
+}

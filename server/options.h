@@ -1,0 +1,55 @@
+/* options.h - every setting of `quire serve`: one table gives name, kind, bounds, default and help.
+ *
+ *   flag  >  environment QUIRE_<NAME>  >  --config file  >  default
+ *
+ * --max-num-seqs is QUIRE_MAX_NUM_SEQS in the environment and "max-num-seqs" in the file.  A member of the
+ * file whose name begins with '#' is a comment.
+ *
+ * Thread: main, before anything runs; read-only afterwards.  Memory: the options own their strings. */
+#ifndef SERVER_OPTIONS_H
+#define SERVER_OPTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+struct error;
+
+/* The choices of the settings that name one, in the order of their words in the table. */
+enum device_choice { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA };
+enum dtype_choice { CHOICE_AUTO, CHOICE_F32, CHOICE_F16, CHOICE_BF16 };
+enum isa_choice { ISA_AUTO, ISA_PLAIN, ISA_AVX2, ISA_AVX512 };
+
+/* Numbers and choices are uint64_t, so that the table needs one reader for each kind of text. */
+struct options {
+    char *model, *host, *served_model_name, *api_key, *config; /* NULL: not given */
+    uint64_t port;
+    uint64_t max_model_len, max_num_seqs, max_num_batched_tokens, max_num_queued_reqs;
+    uint64_t kv_cache_memory, kv_cache_dtype, dtype, threads, device, isa;
+    uint64_t log_level, shutdown_timeout, request_timeout, keep_alive_timeout, stall_timeout;
+    uint64_t max_body_size, max_connections;
+    bool enable_prefix_caching;
+    bool help; /* --help was among the flags */
+};
+
+enum option_kind { OPTION_STRING, OPTION_NUMBER, OPTION_BYTES, OPTION_CHOICE, OPTION_BOOL };
+
+struct option {
+    const char *name; /* without dashes */
+    enum option_kind kind;
+    size_t offset;             /* in struct options */
+    uint64_t low, high;        /* OPTION_NUMBER, OPTION_BYTES: both allowed */
+    const char *initial;       /* the default as text; NULL: none */
+    const char *const *words;  /* OPTION_CHOICE, NULL-terminated */
+    const char *help;
+};
+
+const struct option *options_table(size_t *n);
+
+/* environment: NULL-terminated "NAME=value" strings, as environ.  On failure nothing is left to free. */
+int options_load(struct options *out, int argc, char **argv, char *const *environment, struct error *err);
+void options_fini(struct options *options);
+void options_print_help(FILE *out);
+
+#endif

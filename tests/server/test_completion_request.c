@@ -1,0 +1,323 @@
+/* test_completion_request.c - each bad input is refused by name, each good one lands where it belongs. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/error.h"
+#include "server/api_error.h"
+#include "server/completion_request.h"
+#include "tests/server/fake_engine.h"
+
+static const struct request_limits limits = {
+    .model_name = "m", .n_vocab = FAKE_N_VOCAB, .max_model_len = FAKE_MAX_LEN, .max_sequences = 256,
+    .salt_key = {1, 2},
+};
+
+static int parse(const char *body, struct completion_request *out, struct api_error *err) {
+    *err = (struct api_error){0};
+    return completion_request_parse(out, body, strlen(body), &limits, err);
+}
+
+/* members: what follows a legal prompt. */
+static void parse_good(const char *members, struct completion_request *out) {
+    char body[1024];
+    struct api_error err;
+    snprintf(body, sizeof(body), "{\"model\":\"m\",\"prompt\":\"hi\"%s%s}", *members ? "," : "", members);
+    const int rc = parse(body, out, &err);
+    if (rc) fail_msg("%s: %s", body, err.message);
+}
+
+static void defaults_are_those_of_openai(void **state) {
+    (void)state;
+    struct completion_request q;
+    parse_good("", &q);
+    assert_int_equal(q.prompts.n, 1);
+    assert_string_equal(q.prompts.items[0].text, "hi");
+    assert_int_equal(q.max_tokens, 16);
+    assert_false(q.has_max_tokens);
+    assert_int_equal(q.n, 1);
+    assert_int_equal(q.best_of, 1);
+    assert_false(q.stream);
+    assert_false(q.echo);
+    assert_true(q.add_special);
+    assert_int_equal(q.params.n_logprobs, -1);
+    assert_false(q.params.has_seed);
+    completion_request_fini(&q);
+}
+
+static void null_means_default(void **state) {
+    (void)state;
+    struct completion_request q;
+    parse_good("\"suffix\":null,\"max_tokens\":null,\"temperature\":null,\"top_p\":null,\"n\":null,\"stream\":null,"
+               "\"stream_options\":null,\"logprobs\":null,\"echo\":null,\"stop\":null,\"presence_penalty\":null,"
+               "\"frequency_penalty\":null,\"best_of\":null,\"logit_bias\":null,\"user\":null,\"seed\":null,"
+               "\"top_k\":null,\"stop_token_ids\":null,\"cache_salt\":null,\"unheard_of\":{\"a\":[1]}", &q);
+    assert_int_equal(q.max_tokens, 16);
+    assert_int_equal(q.params.n_stop, 0);
+    assert_true(q.params.temperature == 1 && q.params.top_p == 1);
+    completion_request_fini(&q);
+}
+
+static void values_land_where_they_belong(void **state) {
+    (void)state;
+    struct completion_request q;
+    parse_good("\"max_tokens\":7,\"temperature\":0.5,\"top_p\":0.25,\"n\":2,\"best_of\":3,\"logprobs\":5,\"echo\":true,"
+               "\"stop\":[\"a\",\"bc\"],\"presence_penalty\":-2,\"frequency_penalty\":2,\"logit_bias\":{\"7\":-100,\"256\":1.5},"
+               "\"seed\":-1,\"top_k\":40,\"min_p\":0.125,\"repetition_penalty\":1.5,\"min_tokens\":3,"
+               "\"stop_token_ids\":[1,256],\"ignore_eos\":true,\"include_stop_str_in_output\":true,"
+               "\"skip_special_tokens\":false,\"add_special_tokens\":false,\"cache_salt\":\"s\",\"priority\":-5,"
+               "\"return_token_ids\":true,\"user\":\"u\"", &q);
+    const struct sampling_params *p = &q.params;
+    assert_int_equal(q.max_tokens, 7);
+    assert_true(q.has_max_tokens && q.echo && q.return_token_ids && !q.add_special);
+    assert_true(p->temperature == 0.5f && p->top_p == 0.25f && p->min_p == 0.125f);
+    assert_true(p->presence_penalty == -2 && p->frequency_penalty == 2 && p->repetition_penalty == 1.5f);
+    assert_int_equal(q.n, 2);
+    assert_int_equal(q.best_of, 3);
+    assert_int_equal(p->n_logprobs, 5);
+    assert_int_equal(p->n_stop, 2);
+    assert_string_equal(p->stop[1], "bc");
+    assert_int_equal(p->n_bias, 2);
+    for (uint32_t i = 0; i < 2; i++) assert_true(p->bias[i].bias == (p->bias[i].token == 7 ? -100.0f : 1.5f));
+    assert_true(p->has_seed && p->seed == UINT64_MAX);
+    assert_int_equal(p->top_k, 40);
+    assert_int_equal(p->min_tokens, 3);
+    assert_int_equal(p->n_stop_tokens, 2);
+    assert_int_equal(p->stop_tokens[1], 256);
+    assert_true(p->ignore_eos && p->include_stop && !p->skip_special);
+    assert_int_equal(q.priority, -5);
+    assert_true(q.cache_salt != 0);
+    completion_request_fini(&q);
+}
+
+static void streaming_options_are_read(void **state) {
+    (void)state;
+    struct completion_request q;
+    parse_good("\"stream\":true,\"stream_options\":{\"include_usage\":true,\"continuous_usage_stats\":true,\"x\":1}", &q);
+    assert_true(q.stream && q.include_usage && q.continuous_usage);
+    completion_request_fini(&q);
+}
+
+static void prompts_come_in_four_kinds(void **state) {
+    (void)state;
+    struct completion_request q;
+    struct api_error err;
+    assert_int_equal(parse("{\"prompt\":[\"a\\u0041\",\"\",\"\\\"]\"]}", &q, &err), 0);
+    assert_int_equal(q.prompts.n, 3);
+    assert_string_equal(q.prompts.items[0].text, "aA");
+    assert_int_equal(q.prompts.items[1].length, 0);
+    assert_string_equal(q.prompts.items[2].text, "\"]");
+    completion_request_fini(&q);
+
+    assert_int_equal(parse("{\"prompt\":[ 1 , 0,256 ]}", &q, &err), 0);
+    assert_int_equal(q.prompts.n, 1);
+    assert_null(q.prompts.items[0].text);
+    assert_int_equal(q.prompts.items[0].tokens.n, 3);
+    assert_int_equal(q.prompts.items[0].tokens.ids[2], 256);
+    completion_request_fini(&q);
+
+    assert_int_equal(parse("{\"prompt\":[[1],[2,3]]}", &q, &err), 0);
+    assert_int_equal(q.prompts.n, 2);
+    assert_int_equal(q.prompts.items[1].tokens.ids[1], 3);
+    completion_request_fini(&q);
+}
+
+struct bad {
+    const char *members, *param;
+    unsigned status;
+};
+
+static const struct bad bad_members[] = {
+    {"\"model\":\"other\"", "model", 404},
+    {"\"model\":1", "model", 400},
+    {"\"suffix\":\"x\"", "suffix", 400},
+    {"\"max_tokens\":-1", "max_tokens", 400},
+    {"\"max_tokens\":1.5", "max_tokens", 400},
+    {"\"max_tokens\":true", "max_tokens", 400},
+    {"\"max_tokens\":\"7\"", "max_tokens", 400},
+    {"\"max_tokens\":9000000000", "max_tokens", 400},
+    {"\"temperature\":-0.1", "temperature", 400},
+    {"\"temperature\":2.1", "temperature", 400},
+    {"\"temperature\":\"hot\"", "temperature", 400},
+    {"\"temperature\":false", "temperature", 400},
+    {"\"top_p\":1.1", "top_p", 400},
+    {"\"top_p\":-1", "top_p", 400},
+    {"\"n\":0", "n", 400},
+    {"\"n\":129", "n", 400},
+    {"\"n\":1000000000000", "n", 400},
+    {"\"n\":2.0", "n", 400},
+    {"\"n\":true", "n", 400},
+    {"\"n\":3,\"best_of\":2", "best_of", 400},
+    {"\"best_of\":129", "best_of", 400},
+    {"\"best_of\":2,\"stream\":true", "best_of", 400},
+    {"\"stream\":1", "stream", 400},
+    {"\"stream\":\"true\"", "stream", 400},
+    {"\"stream_options\":{\"include_usage\":true}", "stream_options", 400},
+    {"\"stream\":true,\"stream_options\":true", "stream_options", 400},
+    {"\"stream\":true,\"stream_options\":{\"include_usage\":1}", "stream_options", 400},
+    {"\"logprobs\":-1", "logprobs", 400},
+    {"\"logprobs\":21", "logprobs", 400},
+    {"\"logprobs\":true", "logprobs", 400},
+    {"\"echo\":\"yes\"", "echo", 400},
+    {"\"stop\":1", "stop", 400},
+    {"\"stop\":\"\"", "stop", 400},
+    {"\"stop\":[\"a\",\"\"]", "stop", 400},
+    {"\"stop\":[\"a\",null]", "stop", 400},
+    {"\"stop\":\"a\\u0000b\"", "stop", 400},
+    {"\"stop\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]", "stop", 400},
+    {"\"presence_penalty\":2.5", "presence_penalty", 400},
+    {"\"frequency_penalty\":-2.5", "frequency_penalty", 400},
+    {"\"frequency_penalty\":[]", "frequency_penalty", 400},
+    {"\"logit_bias\":[]", "logit_bias", 400},
+    {"\"logit_bias\":{\"a\":1}", "logit_bias", 400},
+    {"\"logit_bias\":{\"\":1}", "logit_bias", 400},
+    {"\"logit_bias\":{\"-1\":1}", "logit_bias", 400},
+    {"\"logit_bias\":{\"257\":1}", "logit_bias", 400},
+    {"\"logit_bias\":{\"99999999999999999999\":1}", "logit_bias", 400},
+    {"\"logit_bias\":{\"1\":101}", "logit_bias", 400},
+    {"\"logit_bias\":{\"1\":\"x\"}", "logit_bias", 400},
+    {"\"seed\":1.5", "seed", 400},
+    {"\"seed\":true", "seed", 400},
+    {"\"user\":7", "user", 400},
+    {"\"top_k\":-2", "top_k", 400},
+    {"\"top_k\":1.5", "top_k", 400},
+    {"\"min_p\":1.5", "min_p", 400},
+    {"\"repetition_penalty\":0", "repetition_penalty", 400},
+    {"\"repetition_penalty\":-1", "repetition_penalty", 400},
+    {"\"min_tokens\":-1", "min_tokens", 400},
+    {"\"min_tokens\":5,\"max_tokens\":4", "min_tokens", 400},
+    {"\"min_tokens\":2000000000", "min_tokens", 400},
+    {"\"stop_token_ids\":7", "stop_token_ids", 400},
+    {"\"stop_token_ids\":[\"7\"]", "stop_token_ids", 400},
+    {"\"stop_token_ids\":[257]", "stop_token_ids", 400},
+    {"\"stop_token_ids\":[-1]", "stop_token_ids", 400},
+    {"\"ignore_eos\":0", "ignore_eos", 400},
+    {"\"include_stop_str_in_output\":0", "include_stop_str_in_output", 400},
+    {"\"skip_special_tokens\":\"\"", "skip_special_tokens", 400},
+    {"\"add_special_tokens\":1", "add_special_tokens", 400},
+    {"\"return_token_ids\":1", "return_token_ids", 400},
+    {"\"cache_salt\":\"\"", "cache_salt", 400},
+    {"\"cache_salt\":1", "cache_salt", 400},
+    {"\"priority\":\"high\"", "priority", 400},
+    {"\"priority\":3000000000", "priority", 400},
+    {"\"prompt_logprobs\":1", "prompt_logprobs", 400},
+    {"\"use_beam_search\":true", "use_beam_search", 400},
+    {"\"response_format\":{\"type\":\"json_object\"}", "response_format", 400},
+    {"\"n\":1e999", NULL, 400},
+    {"\"temperature\":NaN", NULL, 400},
+    {"\"temperature\":Infinity", NULL, 400},
+    {"\"temperature\":1,\"temperature\":1", NULL, 400},
+};
+
+static void check_bad(const char *body, const char *param, unsigned status) {
+    struct completion_request q;
+    struct api_error err;
+    if (parse(body, &q, &err) == 0) fail_msg("accepted: %s", body);
+    if (err.status != status || !err.message[0]) fail_msg("%s: status %u, %s", body, err.status, err.message);
+    const char *got = err.param ? err.param : "none", *wanted = param ? param : "none";
+    if (strcmp(got, wanted) != 0) fail_msg("%s: names %s, not %s", body, got, wanted);
+}
+
+static void bad_members_are_refused_by_name(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof(bad_members) / sizeof(*bad_members); i++) {
+        char body[512];
+        snprintf(body, sizeof(body), "{\"prompt\":\"hi\",%s}", bad_members[i].members);
+        check_bad(body, bad_members[i].param, bad_members[i].status);
+    }
+}
+
+static void bad_prompts_are_refused(void **state) {
+    (void)state;
+    static const char *const prompts[] = {
+        "1", "true", "{}", "[]", "[[]]", "[[1],[]]", "[1,]", "[,1]", "[1 2]", "[1.0]", "[1e1]", "[01]", "[-1]", "[257]",
+        "[99999999999999999999999999]", "[\"a\",1]", "[1,\"a\"]", "[null]", "[true]", "[[1],2]", "[[[1]]]", "[{}]",
+        "[\"a\" \"b\"]", "[\"a\",]", "[\"\\x\"]", "[[1],]", "[[\"a\"]]", "[-]", "[1,[2]]", "[\"\\ud800\"]",
+    };
+    for (size_t i = 0; i < sizeof(prompts) / sizeof(*prompts); i++) {
+        char body[128];
+        snprintf(body, sizeof(body), "{\"prompt\":%s}", prompts[i]);
+        check_bad(body, "prompt", 400);
+    }
+    check_bad("{}", "prompt", 400);
+    check_bad("{\"prompt\":null}", "prompt", 400);
+}
+
+static void sequences_are_bounded(void **state) {
+    (void)state;
+    check_bad("{\"prompt\":[[1],[1],[1]],\"n\":128}", "best_of", 400);
+}
+
+static int tokenize(const char *body, struct api_error *err) {
+    struct completion_request q;
+    assert_int_equal(parse(body, &q, err), 0);
+    const int rc = completion_request_tokenize(&q, NULL, &limits, err);
+    completion_request_fini(&q);
+    return rc;
+}
+
+static void too_long_names_both_numbers(void **state) {
+    (void)state;
+    struct api_error err;
+    char body[512], text[201];
+    memset(text, 'x', 200);
+    text[200] = 0;
+    snprintf(body, sizeof(body), "{\"prompt\":\"%s\"}", text);
+    assert_int_equal(tokenize(body, &err), ERR_INVALID);
+    assert_int_equal(err.status, 400);
+    assert_string_equal(err.code, "context_length_exceeded");
+    assert_string_equal(err.param, "prompt");
+    assert_non_null(strstr(err.message, "201"));
+    assert_non_null(strstr(err.message, "128"));
+
+    assert_int_equal(tokenize("{\"prompt\":\"abc\",\"max_tokens\":125}", &err), ERR_INVALID);
+    assert_string_equal(err.param, "max_tokens");
+    assert_non_null(strstr(err.message, "129"));
+    assert_int_equal(tokenize("{\"prompt\":\"abc\",\"max_tokens\":124}", &err), 0);
+
+    text[127] = 0; /* with its beginning 128 tokens: no room for an answer */
+    snprintf(body, sizeof(body), "{\"prompt\":\"%s\"}", text);
+    assert_int_equal(tokenize(body, &err), ERR_INVALID);
+    snprintf(body, sizeof(body), "{\"prompt\":\"%s\",\"max_tokens\":0}", text);
+    assert_int_equal(tokenize(body, &err), 0);
+}
+
+static void a_prompt_needs_a_token(void **state) {
+    (void)state;
+    struct api_error err;
+    assert_int_equal(tokenize("{\"prompt\":\"\"}", &err), 0); /* the beginning is one */
+    assert_int_equal(tokenize("{\"prompt\":\"\",\"add_special_tokens\":false}", &err), ERR_INVALID);
+    assert_string_equal(err.param, "prompt");
+}
+
+static void salts_separate(void **state) {
+    (void)state;
+    const struct salt_key one = {0x0706050403020100, 0x0f0e0d0c0b0a0908}, two = {1, 2};
+    char text[15];
+    for (int i = 0; i < 15; i++) text[i] = (char)i;
+    assert_true(salt_hash(&one, text, 15) == 0xa129ca6149be45e5); /* the vector of the SipHash paper */
+    assert_true(salt_hash(&two, text, 15) != salt_hash(&one, text, 15));
+    assert_true(salt_hash(&one, text, 14) != salt_hash(&one, text, 15));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults_are_those_of_openai),
+        cmocka_unit_test(null_means_default),
+        cmocka_unit_test(values_land_where_they_belong),
+        cmocka_unit_test(streaming_options_are_read),
+        cmocka_unit_test(prompts_come_in_four_kinds),
+        cmocka_unit_test(bad_members_are_refused_by_name),
+        cmocka_unit_test(bad_prompts_are_refused),
+        cmocka_unit_test(sequences_are_bounded),
+        cmocka_unit_test(too_long_names_both_numbers),
+        cmocka_unit_test(a_prompt_needs_a_token),
+        cmocka_unit_test(salts_separate),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

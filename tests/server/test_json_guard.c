@@ -1,0 +1,135 @@
+/* test_json_guard.c - bombs are refused before anything is built, and the bulk array is found and cut. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/error.h"
+#include "server/json_guard.h"
+
+static int scan(const char *text, struct json_span *bulk) {
+    struct error err = {0};
+    return json_guard_scan(text, strlen(text), "prompt", bulk, &err);
+}
+
+static void finds_the_bulk_array_only_at_the_top(void **state) {
+    (void)state;
+    static const struct {
+        const char *body, *span; /* NULL: none */
+    } cases[] = {
+        {"{\"prompt\":[1,2,3],\"n\":1}", "[1,2,3]"},
+        {"{\"n\":1, \"prompt\" :\n [ [1], [2] ] }", "[ [1], [2] ]"},
+        {"{\"pr\\u006fmpt\":[\"]\"]}", "[\"]\"]"},
+        {"{\"prompt\":[\"a\\\"]\",\"b\"]}", "[\"a\\\"]\",\"b\"]"},
+        {"{\"prompt\":\"[1]\"}", NULL},
+        {"{\"x\":{\"prompt\":[1]}}", NULL},
+        {"{\"x\":\"prompt\",\"y\":[1]}", NULL},
+        {"{\"prompt\":{\"a\":[1]}}", NULL},
+        {"[\"prompt\",[1]]", NULL},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct json_span bulk;
+        assert_int_equal(scan(cases[i].body, &bulk), 0);
+        if (!cases[i].span) {
+            assert_null(bulk.start);
+            continue;
+        }
+        assert_non_null(bulk.start);
+        assert_int_equal(bulk.length, strlen(cases[i].span));
+        assert_memory_equal(bulk.start, cases[i].span, bulk.length);
+    }
+}
+
+static void broken_bodies_are_refused(void **state) {
+    (void)state;
+    static const char *const bodies[] = {
+        "", "{", "}", "{]", "[1,2}", "{\"a\":\"b}", "{\"prompt\":[1,2}", "{\"prompt\"::[1]}", "{\"prompt\":[1]1}",
+        "{\"prompt\":[1],\"prompt\":[2]}", "{\"prompt\":[1],\"prompt\":\"a\"}", "nul", "[]", "1", "{\"a\":1e999}",
+        "{\"a\":NaN}", "{\"a\":Infinity}", "{\"a\":-Infinity}", "{\"a\":01}", "{a:1}", "{\"a\":1,}", "{\"a\":\"\\ud800\"}",
+        "{\"a\":\"\xC3\"}", "{\"a\":\"\xC0\x80\"}", "{\"a\":\"\xED\xA0\x80\"}", "{\"a\":\"\xF5\x80\x80\x80\"}",
+        "{\"a\":\"\\", "{\"a\":99999999999999999999}",
+    };
+    for (size_t i = 0; i < sizeof(bodies) / sizeof(*bodies); i++) {
+        struct error err = {0};
+        struct json_span bulk;
+        json_t *root = NULL;
+        assert_int_equal(json_guard_load(&root, bodies[i], strlen(bodies[i]), "prompt", &bulk, &err), ERR_INVALID);
+        assert_null(root);
+        assert_true(err.text[0] != 0);
+    }
+}
+
+static void the_rest_is_parsed_with_the_bulk_as_null(void **state) {
+    (void)state;
+    const char *body = "{\"n\":3,\"prompt\":[1,2,[3]],\"user\":\"\xC3\xA9\"}";
+    struct json_span bulk;
+    json_t *root = NULL;
+    assert_int_equal(json_guard_load(&root, body, strlen(body), "prompt", &bulk, NULL), 0);
+    assert_int_equal(json_object_size(root), 3);
+    assert_true(json_is_null(json_object_get(root, "prompt")));
+    assert_int_equal(json_integer_value(json_object_get(root, "n")), 3);
+    assert_string_equal(json_string_value(json_object_get(root, "user")), "\xC3\xA9");
+    json_decref(root);
+}
+
+/* A body of `unit` repeated, between head and tail. */
+static char *repeated(const char *head, const char *unit, size_t n, const char *tail) {
+    const size_t size = strlen(unit);
+    char *text = malloc(strlen(head) + n * size + strlen(tail) + 1);
+    assert_non_null(text);
+    char *at = stpcpy(text, head);
+    for (size_t i = 0; i < n; i++) at = stpcpy(at, unit);
+    stpcpy(at, tail);
+    return text;
+}
+
+static void depth_and_width_are_bounded(void **state) {
+    (void)state;
+    struct json_span bulk;
+    static const struct {
+        const char *head, *unit, *tail;
+        size_t n;
+        int rc;
+    } cases[] = {
+        {"{\"a\":[1", ",{}", "]}", 2000000, ERR_INVALID},
+        {"{\"a\":[1", ",1", "]}", JSON_MAX_VALUES, ERR_INVALID},
+        {"{\"a\":[1", ",1", "]}", JSON_MAX_VALUES - 3, 0},
+        {"", "[", "", 1000000, ERR_INVALID},
+        {"", "{\"a\":", "", 1000000, ERR_INVALID},
+        {"{\"a\":1", ",\"a\":1", "}", 500000, ERR_INVALID},
+        {"{\"prompt\":[1", ",1", "]}", 4000000, 0}, /* the member that may be large */
+        {"{\"prompt\":[1", ",1", "],\"x\":[[[]]]}", 4000000, 0},
+        {"{\"prompt\":[1],\"prompt\":[1", ",1", "]}", 4000000, ERR_INVALID}, /* but only once */
+        {"{\"x\":\"", "[{", "\"}", 1000000, 0}, /* text is not structure */
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        char *text = repeated(cases[i].head, cases[i].unit, cases[i].n, cases[i].tail);
+        assert_int_equal(scan(text, &bulk), cases[i].rc);
+        free(text);
+    }
+}
+
+static void nesting_stops_at_the_stated_depth(void **state) {
+    (void)state;
+    struct json_span bulk;
+    for (int depth = JSON_MAX_DEPTH; depth <= JSON_MAX_DEPTH + 1; depth++) {
+        char text[2 * JSON_MAX_DEPTH + 4] = {0};
+        memset(text, '[', (size_t)depth);
+        memset(text + depth, ']', (size_t)depth);
+        assert_int_equal(scan(text, &bulk), depth == JSON_MAX_DEPTH ? 0 : ERR_INVALID);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(finds_the_bulk_array_only_at_the_top),
+        cmocka_unit_test(broken_bodies_are_refused),
+        cmocka_unit_test(the_rest_is_parsed_with_the_bulk_as_null),
+        cmocka_unit_test(depth_and_width_are_bounded),
+        cmocka_unit_test(nesting_stops_at_the_stated_depth),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

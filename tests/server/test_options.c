@@ -1,0 +1,201 @@
+/* test_options.c - the table, its four sources, and the settings file that ships. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/error.h"
+#include "server/options.h"
+
+static int load(struct options *out, char **argv, char **environment, struct error *err) {
+    int argc = 0;
+    while (argv[argc]) argc++;
+    return options_load(out, argc, argv, environment, err);
+}
+
+#define ARGS(...) ((char *[]){__VA_ARGS__ __VA_OPT__(, ) NULL})
+
+static void defaults_are_set(void **state) {
+    (void)state;
+    struct options o;
+    assert_int_equal(load(&o, ARGS(), ARGS(), NULL), 0);
+    assert_string_equal(o.host, "127.0.0.1");
+    assert_int_equal(o.port, 8000);
+    assert_int_equal(o.max_num_seqs, 256);
+    assert_int_equal(o.max_num_batched_tokens, 2048);
+    assert_int_equal(o.max_num_queued_reqs, 1024);
+    assert_int_equal(o.max_body_size, 64 << 20);
+    assert_int_equal(o.device, DEVICE_AUTO);
+    assert_true(o.enable_prefix_caching);
+    assert_null(o.model);
+    assert_null(o.api_key);
+    options_fini(&o);
+}
+
+static void flags_are_read_in_every_form(void **state) {
+    (void)state;
+    struct options o;
+    assert_int_equal(load(&o, ARGS("/m", "--port", "0", "--host=::1", "--kv-cache-memory", "2G", "--device", "cuda",
+                                   "--enable-prefix-caching", "false", "--kv-cache-dtype=bfloat16", "--api-key", "-k"),
+                          ARGS(), NULL), 0);
+    assert_string_equal(o.model, "/m");
+    assert_int_equal(o.port, 0);
+    assert_string_equal(o.host, "::1");
+    assert_true(o.kv_cache_memory == 2ull << 30);
+    assert_int_equal(o.device, DEVICE_CUDA);
+    assert_int_equal(o.kv_cache_dtype, CHOICE_BF16);
+    assert_false(o.enable_prefix_caching);
+    assert_string_equal(o.api_key, "-k");
+    options_fini(&o);
+    assert_int_equal(load(&o, ARGS("--no-enable-prefix-caching"), ARGS(), NULL), 0);
+    assert_false(o.enable_prefix_caching);
+    options_fini(&o);
+    assert_int_equal(load(&o, ARGS("--enable-prefix-caching", "--port", "1"), ARGS(), NULL), 0);
+    assert_true(o.enable_prefix_caching && o.port == 1);
+    options_fini(&o);
+}
+
+static void flag_beats_environment_beats_file_beats_default(void **state) {
+    (void)state;
+    char path[] = "/tmp/quire-options-XXXXXX";
+    const int file = mkstemp(path);
+    assert_true(file >= 0);
+    const char *text = "{\"port\": 1, \"threads\": 2, \"max-num-seqs\": 3, \"# note\": [1], \"max-body-size\": \"1M\"}";
+    assert_int_equal(write(file, text, strlen(text)), (long)strlen(text));
+    close(file);
+
+    struct options o;
+    struct error err = {0};
+    assert_int_equal(load(&o, ARGS("--config", path, "--port", "7"), ARGS("QUIRE_PORT=5", "QUIRE_THREADS=6", "PORT=9"), &err), 0);
+    assert_int_equal(o.port, 7);
+    assert_int_equal(o.threads, 6);
+    assert_int_equal(o.max_num_seqs, 3);
+    assert_int_equal(o.max_body_size, 1 << 20);
+    assert_int_equal(o.max_num_batched_tokens, 2048);
+    options_fini(&o);
+
+    char variable[64];
+    snprintf(variable, sizeof(variable), "QUIRE_CONFIG=%s", path);
+    assert_int_equal(load(&o, ARGS(), ARGS(variable), &err), 0);
+    assert_int_equal(o.port, 1);
+    options_fini(&o);
+    unlink(path);
+}
+
+static void errors_name_the_option(void **state) {
+    (void)state;
+    static const struct {
+        char *argv[3], *variable;
+        const char *name;
+    } cases[] = {
+        {{"--port", "65536"}, NULL, "--port"},
+        {{"--port", "-1"}, NULL, "--port"},
+        {{"--port", "8k"}, NULL, "--port"},
+        {{"--port", ""}, NULL, "--port"},
+        {{"--port"}, NULL, "--port"},
+        {{"--port="}, NULL, "--port"},
+        {{"--max-num-seqs", "0"}, NULL, "--max-num-seqs"},
+        {{"--max-num-seqs", "99999999999999999999"}, NULL, "--max-num-seqs"},
+        {{"--kv-cache-memory", "1T"}, NULL, "--kv-cache-memory"},
+        {{"--kv-cache-memory", "99999999999G"}, NULL, "--kv-cache-memory"},
+        {{"--kv-cache-memory", "G"}, NULL, "--kv-cache-memory"},
+        {{"--device", "tpu"}, NULL, "--device"},
+        {{"--enable-prefix-caching=maybe"}, NULL, "--enable-prefix-caching"},
+        {{"--host", ""}, NULL, "--host"},
+        {{"--no-port"}, NULL, "--no-port"},
+        {{"--unheard-of", "1"}, NULL, "--unheard-of"},
+        {{"-x"}, NULL, "-x"},
+        {{"a", "b"}, NULL, "b"},
+        {{NULL}, "QUIRE_PORT=x", "QUIRE_PORT"},
+        {{"--config", "/nonexistent.json"}, NULL, "--config"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct options o;
+        struct error err = {0};
+        char *argv[] = {cases[i].argv[0], cases[i].argv[0] ? cases[i].argv[1] : NULL, NULL};
+        assert_int_equal(load(&o, argv, ARGS(cases[i].variable), &err), ERR_INVALID);
+        if (!strstr(err.text, cases[i].name)) fail_msg("'%s' does not name %s", err.text, cases[i].name);
+    }
+}
+
+static void a_bad_file_is_refused(void **state) {
+    (void)state;
+    static const char *const texts[] = {"[]", "{", "{\"prot\": 1}", "{\"port\": true}", "{\"port\": null}",
+                                        "{\"port\": 1.5}", "{\"host\": 1}", "{\"port\": 1, \"port\": 2}"};
+    for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
+        char path[] = "/tmp/quire-options-XXXXXX";
+        const int file = mkstemp(path);
+        assert_true(file >= 0);
+        assert_int_equal(write(file, texts[i], strlen(texts[i])), (long)strlen(texts[i]));
+        close(file);
+        struct options o;
+        struct error err = {0};
+        assert_int_equal(load(&o, ARGS("--config", path), ARGS(), &err), ERR_INVALID);
+        assert_non_null(strstr(err.text, path));
+        unlink(path);
+    }
+}
+
+/* The file names every setting, explains it and shows its default. */
+static void the_shipped_file_agrees_with_the_table(void **state) {
+    const char *path = *state;
+    size_t n;
+    const struct option *table = options_table(&n);
+    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, NULL);
+    assert_non_null(root);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *value = json_object_get(root, table[i].name);
+        char comment[64], shown[64] = "";
+        snprintf(comment, sizeof(comment), "# %s", table[i].name);
+        if (!value) fail_msg("%s is missing", table[i].name);
+        if (!json_is_string(json_object_get(root, comment))) fail_msg("%s is not explained", table[i].name);
+        if (json_is_string(value)) snprintf(shown, sizeof(shown), "%s", json_string_value(value));
+        if (json_is_integer(value)) snprintf(shown, sizeof(shown), "%lld", (long long)json_integer_value(value));
+        if (json_is_boolean(value)) snprintf(shown, sizeof(shown), "%s", json_is_true(value) ? "true" : "false");
+        assert_string_equal(shown, table[i].initial ? table[i].initial : "");
+    }
+    assert_int_equal(json_object_size(root), 2 * n + 1);
+    json_decref(root);
+
+    struct options o;
+    struct error err = {0};
+    if (load(&o, ARGS("--config", *state), ARGS(), &err)) fail_msg("%s", err.text);
+    options_fini(&o);
+}
+
+static void help_shows_every_option(void **state) {
+    (void)state;
+    char *text = NULL;
+    size_t length, n;
+    FILE *out = open_memstream(&text, &length);
+    assert_non_null(out);
+    options_print_help(out);
+    fclose(out);
+    const struct option *table = options_table(&n);
+    for (size_t i = 0; i < n; i++) {
+        char flag[64];
+        snprintf(flag, sizeof(flag), "--%s ", table[i].name);
+        assert_non_null(strstr(text, flag));
+    }
+    free(text);
+}
+
+int main(int argc, char **argv) {
+    char *config = argc > 1 ? argv[1] : "config/quire.json";
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults_are_set),
+        cmocka_unit_test(flags_are_read_in_every_form),
+        cmocka_unit_test(flag_beats_environment_beats_file_beats_default),
+        cmocka_unit_test(errors_name_the_option),
+        cmocka_unit_test(a_bad_file_is_refused),
+        cmocka_unit_test_prestate(the_shipped_file_agrees_with_the_table, config),
+        cmocka_unit_test(help_shows_every_option),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
