@@ -171,7 +171,9 @@ static int choose_isa(enum cpu_isa *isa, struct error *err) {
 
 static const struct cpu_kernels *kernels_of(enum cpu_isa isa) {
 #if defined(__x86_64__)
-    if (isa == CPU_ISA_AVX512) return &cpu_kernels_avx512;
+    if (isa == CPU_ISA_AVX512) {
+        return __builtin_cpu_supports("avx512bf16") ? &cpu_kernels_avx512bf16 : &cpu_kernels_avx512;
+    }
     if (isa == CPU_ISA_AVX2) return &cpu_kernels_avx2;
 #endif
     (void)isa;

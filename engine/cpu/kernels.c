@@ -1,6 +1,10 @@
 /* kernels.c - see kernels.h.  Compiled once per instruction set with KERNELS_NAME set. */
 #include "engine/cpu/kernels.h"
 
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+#endif
+
 #include "engine/cpu/vec.h"
 
 /* Register tiles.  Products: TILE_ROWS x TILE_COLS accumulators and an operand of each kind.  Attention:
@@ -118,6 +122,70 @@ static void linear_block(const float *x, uint32_t n_rows, uint32_t n_in, const v
     case DTYPE_BF16: dot_columns(x, n_rows, n_in, w, DTYPE_BF16, n_cols, &out); break;
     }
 }
+
+#if defined(__AVX512BF16__)
+
+static void to_bf16(uint16_t *out, const float *in, size_t n) {
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        __m256bh rounded = _mm512_cvtneps_pbh(_mm512_loadu_ps(in + i));
+        memcpy(out + i, &rounded, sizeof(rounded));
+    }
+    for (; i < n; i++) out[i] = f32_to_bf16(in[i]);
+}
+
+INLINE __m512bh load_pairs(const uint16_t *p, __mmask32 mask) {
+    return (__m512bh)_mm512_maskz_loadu_epi16(mask, p);
+}
+
+/* dot_tile with both inputs in bf16: an instruction multiplies 32 pairs and adds neighbours. */
+INLINE void dot_tile_bf16(const uint16_t *x, uint32_t rows, uint32_t n_in, const uint16_t *w, uint32_t cols,
+                          const struct out_tile *out, uint32_t col) {
+    enum { PAIRED = 2 * LANES };
+    __m512 acc[TILE_ROWS][TILE_COLS] = {0};
+    for (uint32_t k = 0; k < n_in; k += PAIRED) {
+        __mmask32 mask = n_in - k < PAIRED ? (1u << (n_in - k)) - 1 : ~0u;
+        __m512bh a[TILE_ROWS];
+#pragma GCC unroll 8
+        for (uint32_t r = 0; r < rows; r++) a[r] = load_pairs(x + (size_t)r * n_in + k, mask);
+#pragma GCC unroll 8
+        for (uint32_t c = 0; c < cols; c++) {
+            __m512bh b = load_pairs(w + (size_t)c * n_in + k, mask);
+#pragma GCC unroll 8
+            for (uint32_t r = 0; r < rows; r++) acc[r][c] = _mm512_dpbf16_ps(acc[r][c], a[r], b);
+        }
+    }
+    vecf sums[TILE_ROWS][TILE_COLS];
+#pragma GCC unroll 8
+    for (uint32_t r = 0; r < rows; r++) {
+#pragma GCC unroll 8
+        for (uint32_t c = 0; c < cols; c++) sums[r][c] = (vecf)acc[r][c];
+    }
+    store_tile(sums, rows, cols, out, col);
+}
+
+INLINE void dot_rows_bf16(const uint16_t *x, uint32_t n_rows, uint32_t n_in, const uint16_t *w, uint32_t cols,
+                          struct out_tile out, uint32_t col) {
+    uint32_t r = 0;
+    for (; r + TILE_ROWS <= n_rows; r += TILE_ROWS) {
+        dot_tile_bf16(x + (size_t)r * n_in, TILE_ROWS, n_in, w + (size_t)col * n_in, cols, &out, col);
+        out.y += TILE_ROWS * out.stride;
+    }
+    for (; r < n_rows; r++) {
+        dot_tile_bf16(x + (size_t)r * n_in, 1, n_in, w + (size_t)col * n_in, cols, &out, col);
+        out.y += out.stride;
+    }
+}
+
+static void linear_block_bf16(const uint16_t *x, uint32_t n_rows, uint32_t n_in, const uint16_t *w, uint32_t n_cols,
+                              const float *bias, float *y, size_t y_stride, bool accumulate) {
+    struct out_tile out = {bias, y, y_stride, accumulate};
+    uint32_t c = 0;
+    for (; c + TILE_COLS <= n_cols; c += TILE_COLS) dot_rows_bf16(x, n_rows, n_in, w, TILE_COLS, out, c);
+    for (; c < n_cols; c++) dot_rows_bf16(x, n_rows, n_in, w, 1, out, c);
+}
+
+#endif
 
 static void rmsnorm(float *out, const float *x, const float *weight, uint32_t n, float eps) {
     vecf acc = {0};
@@ -275,12 +343,13 @@ INLINE void values_rows(float *o, const float *factor, const float *s, uint32_t 
         values_tile(o, factor, s, rows, v, dim, d, ATTN_VECS, n_slots);
     }
     for (; d + LANES <= dim; d += LANES) values_tile(o, factor, s, rows, v, dim, d, 1, n_slots);
-    for (; d < dim; d++) {
-        for (uint32_t r = 0; r < rows; r++) {
-            float acc = o[(size_t)r * dim + d] * factor[r];
-            for (uint32_t slot = 0; slot < n_slots; slot++) acc += s[r * PAGE_TOKENS + slot] * v[(size_t)slot * dim + d];
-            o[(size_t)r * dim + d] = acc;
+    if (d == dim) return;
+    for (uint32_t r = 0; r < rows; r++) { /* in vectors, too: scalar code might contract differently per tile */
+        vecf acc = vec_load_tail(o, (size_t)r * dim + d, dim - d, DTYPE_F32) * factor[r];
+        for (uint32_t slot = 0; slot < n_slots; slot++) {
+            acc += vec_set(s[r * PAGE_TOKENS + slot]) * vec_load_tail(v, (size_t)slot * dim + d, dim - d, DTYPE_F32);
         }
+        memcpy(o + (size_t)r * dim + d, &acc, (dim - d) * sizeof(float));
     }
 }
 
@@ -312,6 +381,10 @@ static float log_sum_exp(const float *x, uint32_t n, float max) {
 
 const struct cpu_kernels KERNELS_NAME = {
     .linear_block = linear_block,
+#if defined(__AVX512BF16__)
+    .linear_block_bf16 = linear_block_bf16,
+    .to_bf16 = to_bf16,
+#endif
     .to_f32 = to_f32,
     .rmsnorm = rmsnorm,
     .silu_mul = silu_mul,

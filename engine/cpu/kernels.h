@@ -36,6 +36,6 @@ struct cpu_kernels {
     float (*log_sum_exp)(const float *x, uint32_t n, float max);
 };
 
-extern const struct cpu_kernels cpu_kernels_plain, cpu_kernels_avx2, cpu_kernels_avx512;
+extern const struct cpu_kernels cpu_kernels_plain, cpu_kernels_avx2, cpu_kernels_avx512, cpu_kernels_avx512bf16;
 
 #endif

@@ -149,7 +149,7 @@ static uint32_t draw(const struct sample_row *row, const float *x, uint32_t n_vo
 /* The n_top best of the unmodified logits, by insertion: n_top is small. */
 static void report_top(struct sample_result *result, const float *logits, uint32_t n_vocab, uint32_t n_top, float lse) {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < n_vocab; i++) {
+    for (uint32_t i = 0; i < n_vocab && n_top > 0; i++) {
         float logprob = logits[i] - lse;
         if (n == n_top && logprob <= result->top[n - 1].logprob) continue;
         uint32_t at = n < n_top ? n++ : n - 1;

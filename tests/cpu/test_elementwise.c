@@ -1,0 +1,140 @@
+/* test_elementwise.c - norm, SiLU, embedding and gather against their definitions, at ragged widths. */
+#include "tests/cpu/cpu_test.h"
+
+#include "engine/cpu/vec.h"
+
+static const uint32_t widths[] = {1, 3, 15, 16, 17, 384, 1000};
+enum { N_WIDTHS = sizeof(widths) / sizeof(widths[0]), N_ROWS = 37 };
+
+static void rmsnorm_equals_its_definition_on(struct backend *be) {
+    for (size_t i = 0; i < N_WIDTHS; i++) {
+        uint32_t dim = widths[i], stride = dim + 5;
+        float *x = random_floats((size_t)N_ROWS * stride), *w = random_floats(dim), *out = random_floats((size_t)N_ROWS * dim);
+        double *expected = malloc((size_t)N_ROWS * dim * sizeof(double));
+        for (uint32_t r = 0; r < N_ROWS; r++) {
+            double sum = 0;
+            for (uint32_t d = 0; d < dim; d++) sum += (double)x[r * stride + d] * x[r * stride + d];
+            for (uint32_t d = 0; d < dim; d++) expected[r * dim + d] = x[r * stride + d] / sqrt(sum / dim + 1e-5) * w[d];
+        }
+        struct weight weight = {w, DTYPE_F32, 1, dim};
+        struct rmsnorm_args args = {x, &weight, out, N_ROWS, dim, stride, dim, 1e-5f};
+        assert_int_equal(be->ops->rmsnorm(be, &args, NULL), 0);
+        assert_close(out, expected, (size_t)N_ROWS * dim, 2e-6);
+        free(x);
+        free(w);
+        free(out);
+        free(expected);
+    }
+}
+
+static void rmsnorm_equals_its_definition(void **state) {
+    (void)state;
+    for_each_backend(rmsnorm_equals_its_definition_on);
+}
+
+static void silu_mul_equals_its_definition_on(struct backend *be) {
+    for (size_t i = 0; i < N_WIDTHS; i++) {
+        uint32_t dim = widths[i];
+        float *x = random_floats((size_t)N_ROWS * 2 * dim), *out = random_floats((size_t)N_ROWS * dim);
+        double *expected = malloc((size_t)N_ROWS * dim * sizeof(double));
+        for (size_t j = 0; j < (size_t)N_ROWS * 2 * dim; j++) x[j] *= j % 3 ? 8 : 120; /* saturating, too */
+        for (uint32_t r = 0; r < N_ROWS; r++) {
+            for (uint32_t d = 0; d < dim; d++) {
+                double g = x[r * 2 * dim + d];
+                expected[r * dim + d] = g / (1 + exp(-g)) * x[r * 2 * dim + dim + d];
+            }
+        }
+        struct silu_mul_args args = {x, out, N_ROWS, dim};
+        assert_int_equal(be->ops->silu_mul(be, &args, NULL), 0);
+        assert_close(out, expected, (size_t)N_ROWS * dim, 1e-6);
+        free(x);
+        free(out);
+        free(expected);
+    }
+}
+
+static void silu_mul_equals_its_definition(void **state) {
+    (void)state;
+    for_each_backend(silu_mul_equals_its_definition_on);
+}
+
+static void embedding_widens_the_rows_of_the_tokens_on(struct backend *be) {
+    enum { VOCAB = 50, DIM = 21 };
+    uint32_t tokens[N_ROWS];
+    for (int i = 0; i < N_ROWS; i++) tokens[i] = random_below(VOCAB);
+    for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
+        char table[VOCAB * DIM * 4];
+        for (size_t i = 0; i < VOCAB * DIM; i++) store_f32_as(table, i, random_float(), dtype);
+        struct weight w = {table, dtype, VOCAB, DIM};
+        float out[N_ROWS * DIM];
+        struct step step = {.n_rows = N_ROWS, .tokens = tokens};
+        assert_int_equal(be->ops->step_begin(be, &step, NULL), 0);
+        assert_int_equal(be->ops->embed(be, &(struct embed_args){&w, out}, NULL), 0);
+        for (size_t i = 0; i < N_ROWS * DIM; i++) {
+            assert_true(out[i] == load_as_f32(table, tokens[i / DIM] * DIM + i % DIM, dtype));
+        }
+    }
+}
+
+static void embedding_widens_the_rows_of_the_tokens(void **state) {
+    (void)state;
+    for_each_backend(embedding_widens_the_rows_of_the_tokens_on);
+}
+
+static void gather_picks_rows_on(struct backend *be) {
+    float x[40 * 7], out[5 * 7];
+    uint32_t rows[5] = {39, 0, 7, 7, 12};
+    for (int i = 0; i < 40 * 7; i++) x[i] = random_float();
+    assert_int_equal(be->ops->gather_rows(be, &(struct gather_rows_args){x, out, rows, 5, 7}, NULL), 0);
+    for (int i = 0; i < 5; i++) assert_memory_equal(out + i * 7, x + rows[i] * 7, 7 * sizeof(float));
+}
+
+static void gather_picks_rows(void **state) {
+    (void)state;
+    for_each_backend(gather_picks_rows_on);
+}
+
+/* A million tokens in: the angle must be the double's, not a float's. */
+static void rope_is_exact_at_a_million_tokens_on(struct backend *be) {
+    enum { DIM = 8 };
+    uint32_t position = 1000003, page = 0;
+    double inv_freq[DIM / 2] = {1, 0.3, 0.01, 1e-4};
+    float qkv[3 * DIM];
+    double expected[2 * DIM];
+    for (int i = 0; i < 3 * DIM; i++) qkv[i] = random_float();
+    for (int h = 0; h < 2; h++) {
+        for (int i = 0; i < DIM / 2; i++) {
+            double c = cos(position * inv_freq[i]), s = sin(position * inv_freq[i]);
+            double a = qkv[h * DIM + i], b = qkv[h * DIM + i + DIM / 2];
+            expected[h * DIM + i] = a * c - b * s;
+            expected[h * DIM + i + DIM / 2] = b * c + a * s;
+        }
+    }
+    float store[2 * PAGE_TOKENS * DIM];
+    struct kv_pool kv = {store, DTYPE_F32, 1, 1, DIM, sizeof(store)};
+    struct kv_view view = {&page, 1, 0};
+    struct step_seq seq = {0, 1, &view};
+    struct step step = {.n_rows = 1, .n_seqs = 1, .n_decode = 1, .positions = &position, .seqs = &seq};
+    assert_int_equal(be->ops->step_begin(be, &step, NULL), 0);
+    struct rope_append_args args = {qkv, &kv, inv_freq, 1.0f, DIM / 2, 0, 1};
+    assert_int_equal(be->ops->rope_append(be, &args, NULL), 0);
+    assert_close(qkv, expected, 2 * DIM, 3e-7);
+    assert_memory_equal(store, qkv + DIM, DIM * sizeof(float));
+    assert_memory_equal(store + PAGE_TOKENS * DIM, qkv + 2 * DIM, DIM * sizeof(float));
+}
+
+static void rope_is_exact_at_a_million_tokens(void **state) {
+    (void)state;
+    for_each_backend(rope_is_exact_at_a_million_tokens_on);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rmsnorm_equals_its_definition),
+        cmocka_unit_test(silu_mul_equals_its_definition),
+        cmocka_unit_test(embedding_widens_the_rows_of_the_tokens),
+        cmocka_unit_test(gather_picks_rows),
+        cmocka_unit_test(rope_is_exact_at_a_million_tokens),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,169 @@
+/* test_linear.c - products against sums in double, and a row's bits against those it has alone. */
+#include "tests/cpu/cpu_test.h"
+
+#include "engine/cpu/vec.h"
+
+struct product {
+    uint32_t n_rows, n_in, n_out;
+    enum dtype dtype;
+    float *x;
+    void *w;
+    float *bias;
+    double *expected; /* x W^T + b */
+};
+
+static struct product random_product(uint32_t n_rows, uint32_t n_in, uint32_t n_out, enum dtype dtype) {
+    struct product p = {n_rows, n_in, n_out, dtype, random_floats((size_t)n_rows * n_in), NULL, random_floats(n_out), NULL};
+    size_t n = (size_t)n_out * n_in;
+    p.w = malloc(n * dtype_size(dtype));
+    p.expected = calloc((size_t)n_rows * n_out, sizeof(double));
+    for (size_t i = 0; i < n; i++) store_f32_as(p.w, i, random_float(), dtype);
+    for (uint32_t r = 0; r < n_rows; r++) {
+        for (uint32_t c = 0; c < n_out; c++) {
+            double sum = p.bias[c];
+            for (uint32_t k = 0; k < n_in; k++) {
+                sum += (double)p.x[(size_t)r * n_in + k] * load_as_f32(p.w, (size_t)c * n_in + k, dtype);
+            }
+            p.expected[(size_t)r * n_out + c] = sum;
+        }
+    }
+    return p;
+}
+
+static void product_free(struct product *p) {
+    free(p->x);
+    free(p->w);
+    free(p->bias);
+    free(p->expected);
+}
+
+/* Runs rows [first, first + n) with bias into y. */
+static void run_product(struct backend *be, const struct product *p, uint32_t first, uint32_t n, float *y, bool accumulate) {
+    struct weight w = {p->w, p->dtype, p->n_out, p->n_in}, bias = {p->bias, DTYPE_F32, 1, p->n_out};
+    struct linear_args args = {.x = p->x + (size_t)first * p->n_in, .n_rows = n, .n_in = p->n_in, .n_parts = 1,
+                               .parts = {{&w, &bias, y, p->n_out}}, .accumulate = accumulate, .y_f32 = true};
+    assert_int_equal(be->ops->linear(be, &args, NULL), 0);
+}
+
+static const uint32_t shapes[][3] = {/* n_rows, n_in, n_out */
+    {1, 1, 1}, {1, 16, 24}, {1, 384, 640}, {2, 15, 7}, {3, 17, 25}, {4, 64, 6}, {5, 100, 49}, {13, 384, 97}, {70, 33, 50}};
+
+static void products_equal_sums_in_double_on(struct backend *be) {
+    for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
+        for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+            struct product p = random_product(shapes[i][0], shapes[i][1], shapes[i][2], dtype);
+            size_t n = (size_t)p.n_rows * p.n_out;
+            float *y = random_floats(n);
+            run_product(be, &p, 0, p.n_rows, y, false);
+            assert_close(y, p.expected, n, 2e-6);
+            run_product(be, &p, 0, p.n_rows, y, true); /* the residual: once more on top */
+            for (size_t j = 0; j < n; j++) p.expected[j] *= 2;
+            assert_close(y, p.expected, n, 2e-6);
+            free(y);
+            product_free(&p);
+        }
+    }
+}
+
+static void products_equal_sums_in_double(void **state) {
+    (void)state;
+    for_each_backend(products_equal_sums_in_double_on);
+}
+
+static void a_row_has_the_same_bits_alone_and_in_a_batch_on(struct backend *be) {
+    for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
+        struct product p = random_product(37, 200, 61, dtype);
+        float *batch = random_floats(37 * 61), *alone = random_floats(61);
+        run_product(be, &p, 0, 37, batch, false);
+        for (uint32_t r = 0; r < 37; r++) {
+            run_product(be, &p, r, 1, alone, false);
+            assert_memory_equal(alone, batch + r * 61, 61 * sizeof(float));
+        }
+        run_product(be, &p, 9, 7, batch, false);
+        run_product(be, &p, 9, 1, alone, false);
+        assert_memory_equal(alone, batch, 61 * sizeof(float));
+        free(batch);
+        free(alone);
+        product_free(&p);
+    }
+}
+
+static void a_row_has_the_same_bits_alone_and_in_a_batch(void **state) {
+    (void)state;
+    for_each_backend(a_row_has_the_same_bits_alone_and_in_a_batch_on);
+}
+
+static void parts_write_their_own_columns_on(struct backend *be) {
+    struct product q = random_product(5, 48, 30, DTYPE_BF16), k = random_product(5, 48, 10, DTYPE_F32);
+    struct weight wq = {q.w, DTYPE_BF16, 30, 48}, wk = {k.w, DTYPE_F32, 10, 48};
+    float y[5 * 40], separate[5 * 40];
+    struct linear_args args = {.x = q.x, .n_rows = 5, .n_in = 48, .n_parts = 2,
+                               .parts = {{&wq, NULL, y, 40}, {&wk, NULL, y + 30, 40}}};
+    assert_int_equal(be->ops->linear(be, &args, NULL), 0);
+    for (int i = 0; i < 2; i++) {
+        struct linear_args one = {.x = q.x, .n_rows = 5, .n_in = 48, .n_parts = 1};
+        one.parts[0] = args.parts[i];
+        one.parts[0].y = separate + (i ? 30 : 0);
+        assert_int_equal(be->ops->linear(be, &one, NULL), 0);
+    }
+    assert_memory_equal(y, separate, sizeof(y));
+    product_free(&q);
+    product_free(&k);
+}
+
+static void parts_write_their_own_columns(void **state) {
+    (void)state;
+    for_each_backend(parts_write_their_own_columns_on);
+}
+
+/* With bf16 products both inputs are rounded: 2^-9 relative each, random signs. */
+static void bf16_products_are_close_and_batch_invariant(void **state) {
+    (void)state;
+    struct backend *be = NULL;
+    assert_int_equal(cpu_backend_create(&be, &(struct cpu_config){.n_threads = 3, .matmul_dtype = DTYPE_BF16}, NULL), 0);
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+        struct product p = random_product(shapes[i][0], shapes[i][1], shapes[i][2], DTYPE_BF16);
+        size_t n = (size_t)p.n_rows * p.n_out;
+        float *y = random_floats(n), *alone = random_floats(p.n_out);
+        run_product(be, &p, 0, p.n_rows, y, false);
+        assert_close(y, p.expected, n, 8e-3);
+        for (uint32_t r = 0; r < p.n_rows; r++) {
+            run_product(be, &p, r, 1, alone, false);
+            assert_memory_equal(alone, y + (size_t)r * p.n_out, p.n_out * sizeof(float));
+        }
+        free(y);
+        free(alone);
+        product_free(&p);
+    }
+    be->ops->destroy(be);
+}
+
+static void conversions_agree_with_the_definition(void **state) {
+    (void)state;
+    for (uint32_t h = 0; h < 65536; h++) {
+        float f = f16_to_f32((uint16_t)h);
+        uint32_t exponent = h >> 10 & 31, fraction = h & 1023;
+        double expected = exponent == 31 ? (fraction ? NAN : INFINITY)
+                          : exponent     ? ldexp(1024 + fraction, (int)exponent - 25)
+                                         : ldexp(fraction, -24);
+        if (h & 0x8000) expected = -expected;
+        assert_true(isnan(expected) ? isnan(f) : f == (float)expected);
+        if (!isnan(f)) assert_int_equal(f32_to_f16(f), h);
+        float b = bf16_to_f32((uint16_t)h);
+        if (!isnan(b)) assert_int_equal(f32_to_bf16(b), h);
+    }
+    assert_int_equal(f32_to_bf16(1.00390625f), 0x3f80); /* half way: to even */
+    assert_int_equal(f32_to_bf16(1.01171875f), 0x3f82);
+    assert_int_equal(f32_to_f16(65520.0f), 0x7c00);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(products_equal_sums_in_double),
+        cmocka_unit_test(a_row_has_the_same_bits_alone_and_in_a_batch),
+        cmocka_unit_test(parts_write_their_own_columns),
+        cmocka_unit_test(bf16_products_are_close_and_batch_invariant),
+        cmocka_unit_test(conversions_agree_with_the_definition),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
