@@ -189,7 +189,6 @@ def test_version_and_help():
         assert flag in text.stdout
 
 
-def test_readme_lists_every_flag():
-    flags = set(re.findall(r"^\s+(--[a-z-]+)", run_quire("serve", "--help").stdout, re.MULTILINE)) - {"--help"}
-    listed = set(re.findall(r"^\| `(--[a-z-]+)", (ROOT / "README.md").read_text(), re.MULTILINE))
-    assert flags == listed
+def test_readme_shows_the_help():
+    text = run_quire("serve", "--help").stdout
+    assert f"```\n{text}```\n" in (ROOT / "README.md").read_text()
