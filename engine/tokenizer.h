@@ -46,8 +46,9 @@ struct detokenizer {
     uint32_t n_pending;
 };
 
-/* Appends the text that id completes to buffer (at most DETOKENIZER_GROWTH more bytes than the token has
- * bytes); returns the bytes written, or negative ERR_FULL when capacity is too small (state unchanged). */
+/* Appends the text that id completes to buffer: at most 3 bytes for each byte of the token, all of which may
+ * turn into U+FFFD, and DETOKENIZER_GROWTH more.  Returns the bytes written, or negative ERR_FULL when
+ * capacity is too small (state unchanged).  An id that does not exist writes nothing. */
 enum { DETOKENIZER_GROWTH = 16 };
 long detokenizer_push(struct detokenizer *d, const struct tokenizer *tokenizer, uint32_t id, bool skip_special,
                       char *buffer, size_t capacity);

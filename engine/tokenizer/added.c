@@ -1,0 +1,134 @@
+/* added.c - finds added tokens in a text: leftmost, then longest, as the reference library does.
+ *
+ * Thread: immutable once indexed.  Memory: the set owns its patterns. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/error.h"
+#include "engine/tokenizer/internal.h"
+
+int added_add(struct added_set *set, const char *pattern, size_t n,
+              const struct added_token *like) {
+    if (set->n == set->capacity) {
+        const size_t capacity = set->capacity ? 2 * set->capacity : 16;
+        struct added_token *tokens = realloc(set->tokens, capacity * sizeof(*tokens));
+        if (!tokens) return ERR_NOMEM;
+        set->tokens = tokens;
+        set->capacity = capacity;
+    }
+    char *copy = malloc(n);
+    if (!copy) return ERR_NOMEM;
+    memcpy(copy, pattern, n);
+    struct added_token *token = &set->tokens[set->n++];
+    *token = *like;
+    token->pattern = copy;
+    token->n = n;
+    return 0;
+}
+
+void added_fini(struct added_set *set) {
+    for (size_t i = 0; i < set->n; i++) free((void *)set->tokens[i].pattern);
+    free(set->tokens);
+    *set = (struct added_set){0};
+}
+
+static int compare_patterns(const void *left, const void *right) {
+    const struct added_token *a = left, *b = right;
+    const int order = memcmp(a->pattern, b->pattern, a->n < b->n ? a->n : b->n);
+    return order ? order : (a->n > b->n) - (a->n < b->n);
+}
+
+void added_index(struct added_set *set) {
+    if (set->n > 0) qsort(set->tokens, set->n, sizeof(*set->tokens), compare_patterns);
+    size_t i = 0;
+    for (size_t byte = 0; byte < 256; byte++) {
+        set->first[byte] = i;
+        while (i < set->n && (unsigned char)set->tokens[i].pattern[0] == byte) i++;
+    }
+    set->first[256] = i;
+}
+
+/* The first of tokens[low] to tokens[high] whose byte at depth is at least value.  All have that
+ * byte. */
+static size_t lower_bound(const struct added_set *set, size_t low, size_t high, size_t depth,
+                          unsigned value) {
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if ((unsigned char)set->tokens[middle].pattern[depth] < value) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+/* The longest token that the text begins with, or NULL. */
+static const struct added_token *longest_at(const struct added_set *set, const char *text,
+                                            size_t n) {
+    const unsigned lead = (unsigned char)text[0];
+    size_t low = set->first[lead], high = set->first[lead + 1];
+    const struct added_token *longest = NULL;
+    for (size_t depth = 1; low < high; depth++) {
+        /* Those that end here sort before those that go on. */
+        while (low < high && set->tokens[low].n == depth) longest = &set->tokens[low++];
+        if (depth == n) break;
+        const unsigned byte = (unsigned char)text[depth];
+        low = lower_bound(set, low, high, depth, byte);
+        high = lower_bound(set, low, high, depth, byte + 1);
+    }
+    return longest;
+}
+
+static bool stands_alone(const char *text, size_t n, size_t begin, size_t end) {
+    const char *after;
+    if (begin > 0 && char_is_word(utf8_next(utf8_before(text + begin), &after))) return false;
+    return end == n || !char_is_word(utf8_next(text + end, &after));
+}
+
+static size_t skip_space_back(const char *text, size_t from, size_t least) {
+    const char *p = text + from;
+    while (p > text + least) {
+        const char *after, *before = utf8_before(p);
+        if (!char_is_space(utf8_next(before, &after))) break;
+        p = before;
+    }
+    return (size_t)(p - text);
+}
+
+static size_t skip_space(const char *text, size_t from, size_t n) {
+    const char *p = text + from;
+    while (p < text + n) {
+        const char *after;
+        if (!char_is_space(utf8_next(p, &after))) break;
+        p = after;
+    }
+    return (size_t)(p - text);
+}
+
+void added_next(const struct added_set *set, const char *text, size_t n,
+                struct added_match *match) {
+    match->id = NO_TOKEN;
+    if (set->n == 0) return;
+    for (size_t at = match->next; at < n;) {
+        const struct added_token *token = longest_at(set, text + at, n - at);
+        if (!token) {
+            at++;
+            continue;
+        }
+        const size_t end = at + token->n;
+        if (token->single_word && !stands_alone(text, n, at, end)) {
+            at = end;
+            continue;
+        }
+        match->begin =
+            token->lstrip && at > match->taken ? skip_space_back(text, at, match->taken) : at;
+        /* What is taken beyond this token is space that an earlier one stripped: skip it in one go.
+         */
+        match->end =
+            !token->rstrip ? end : skip_space(text, end > match->taken ? end : match->taken, n);
+        match->next = end;
+        match->id = token->id;
+        return;
+    }
+}

@@ -1,0 +1,117 @@
+/* encode.c - text to ids: added tokens are taken out, the rest is normalized, cut into pieces and
+ * merged.
+ *
+ * Thread: any; everything that changes is in the call's struct encoding.
+ * Memory: freed before the call returns, but for the caller's list. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/error.h"
+#include "engine/tokenizer/internal.h"
+
+/* Symbols of a piece are numbered in 32 bits, and long pieces take 36 bytes a byte. */
+enum { LONGEST_TEXT = 1 << 30 };
+
+int token_list_reserve(struct token_list *list, size_t n) {
+    if (n <= list->capacity - list->n) return 0;
+    size_t capacity = list->capacity < 64 ? 64 : list->capacity;
+    while (capacity - list->n < n) capacity *= 2;
+    uint32_t *ids = realloc(list->ids, capacity * sizeof(*ids));
+    if (!ids) return ERR_NOMEM;
+    list->ids = ids;
+    list->capacity = capacity;
+    return 0;
+}
+
+int token_list_append(struct token_list *list, const uint32_t *ids, size_t n) {
+    if (token_list_reserve(list, n)) return ERR_NOMEM;
+    if (n > 0) memcpy(list->ids + list->n, ids, n * sizeof(*ids));
+    list->n += n;
+    return 0;
+}
+
+/* Counts n ids in that have been written behind the list's last. */
+static int extend(struct encoding *e, size_t n) {
+    if (e->max_ids > 0 && n > e->max_ids - e->out->n) {
+        return error_set(e->err, ERR_TOO_LONG, "the text has more than %zu tokens", e->max_ids);
+    }
+    e->out->n += n;
+    return 0;
+}
+
+static int append(struct encoding *e, const uint32_t *ids, size_t n) {
+    if (token_list_reserve(e->out, n)) return ERR_NOMEM;
+    if (n > 0) memcpy(e->out->ids + e->out->n, ids, n * sizeof(*ids));
+    return extend(e, n);
+}
+
+int encode_piece(struct encoding *e, const char *piece, size_t n) {
+    const struct tokenizer *tokenizer = e->tokenizer;
+    const uint32_t whole = words_find(&tokenizer->words, tokenizer, piece, n);
+    if (whole != NO_TOKEN) return append(e, &whole, 1);
+    size_t n_ids;
+    if (token_list_reserve(e->out, n)) return ERR_NOMEM;
+    const int rc =
+        bpe_encode(&tokenizer->bpe, &e->scratch, piece, n, e->out->ids + e->out->n, &n_ids);
+    return rc ? rc : extend(e, n_ids);
+}
+
+typedef int (*between_fn)(struct encoding *e, const char *text, size_t n);
+
+/* Appends the added tokens of a set, and lets between() deal with the text around them. */
+static int encode_around(struct encoding *e, const struct added_set *set, const char *text,
+                         size_t n, between_fn between) {
+    struct added_match match = {0};
+    for (;;) {
+        added_next(set, text, n, &match);
+        const size_t until = match.id != NO_TOKEN ? match.begin : n;
+        int rc = 0;
+        if (until > match.taken) rc = between(e, text + match.taken, until - match.taken);
+        if (rc || match.id == NO_TOKEN) return rc;
+        rc = append(e, &match.id, 1);
+        if (rc) return rc;
+        match.taken = match.end;
+    }
+}
+
+static int encode_normalized(struct encoding *e, const char *text, size_t n) {
+    return encode_around(e, &e->tokenizer->added_normalized, text, n, pretokenizer_run);
+}
+
+static int encode_plain(struct encoding *e, const char *text, size_t n) {
+    const struct normalizer *normalizer = &e->tokenizer->normalizer;
+    if (normalizer->n_steps == 0) return encode_normalized(e, text, n);
+    struct text copy = {0};
+    int rc = text_append(&copy, text, n);
+    if (rc == 0) rc = normalizer_run(normalizer, &e->matcher, &copy, e->err);
+    if (rc == 0) rc = encode_normalized(e, copy.data, copy.n);
+    free(copy.data);
+    return rc;
+}
+
+static int encode_all(struct encoding *e, const char *text, size_t length, bool add_special) {
+    const struct tokenizer *tokenizer = e->tokenizer;
+    int rc = matcher_init(&e->matcher);
+    if (rc == 0 && add_special) rc = append(e, tokenizer->prefix.ids, tokenizer->prefix.n);
+    if (rc == 0 && length > 0) rc = encode_around(e, &tokenizer->added, text, length, encode_plain);
+    if (rc == 0 && add_special) rc = append(e, tokenizer->suffix.ids, tokenizer->suffix.n);
+    matcher_fini(&e->matcher);
+    free(e->scratch.memory);
+    return rc;
+}
+
+int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t length,
+                     bool add_special, size_t max_ids, struct token_list *out, struct error *err) {
+    if (length > LONGEST_TEXT)
+        return error_set(err, ERR_TOO_LONG, "the text has %zu bytes", length);
+    if (max_ids > 0 && out->n > max_ids) {
+        return error_set(err, ERR_TOO_LONG, "the text has more than %zu tokens", max_ids);
+    }
+    if (!utf8_is_valid(text, length))
+        return error_set(err, ERR_INVALID, "the text is not valid UTF-8");
+    struct encoding e = {.tokenizer = tokenizer, .out = out, .max_ids = max_ids, .err = err};
+    const int rc = encode_all(&e, text, length, add_special);
+    if (rc == ERR_NOMEM)
+        return error_set(err, rc, "tokenizer: no memory to encode %zu bytes", length);
+    return rc;
+}

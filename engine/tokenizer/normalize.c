@@ -1,0 +1,233 @@
+/* normalize.c - the normalizers: Unicode forms, Lowercase, Replace, Prepend, and sequences of them.
+ *
+ * Thread: immutable once parsed.  Memory: steps own their pattern and content; running one
+ * allocates in proportion to the text. */
+#include <stdlib.h>
+#include <string.h>
+
+#include <utf8proc.h>
+
+#include "engine/error.h"
+#include "engine/tokenizer/internal.h"
+
+/* A character decomposes into at most 18 (U+FDFA). */
+enum { DECOMPOSED_MOST = 18 };
+
+struct codepoints {
+    int32_t *data;
+    size_t n, capacity;
+};
+
+static int decompose(struct codepoints *out, const struct text *text, bool compat) {
+    const utf8proc_option_t options = UTF8PROC_DECOMPOSE | (compat ? UTF8PROC_COMPAT : 0);
+    const char *end = text->data + text->n;
+    for (const char *p = text->data; p < end;) {
+        if (out->capacity - out->n < DECOMPOSED_MOST) {
+            const size_t capacity = 2 * out->capacity + text->n + DECOMPOSED_MOST;
+            int32_t *data = realloc(out->data, capacity * sizeof(*data));
+            if (!data) return ERR_NOMEM;
+            out->data = data;
+            out->capacity = capacity;
+        }
+        const utf8proc_ssize_t n =
+            utf8proc_decompose_char((utf8proc_int32_t)utf8_next(p, &p), out->data + out->n,
+                                    (utf8proc_ssize_t)(out->capacity - out->n), options, NULL);
+        if (n < 0) return ERR_NOMEM;
+        out->n += (size_t)n;
+    }
+    return 0;
+}
+
+static unsigned combining_class(int32_t c) {
+    return (unsigned)utf8proc_get_property(c)->combining_class & 0xFF;
+}
+
+/* Sorts a run of combining marks by class, stably.  Counting keeps a text of nothing but marks
+ * linear: the library's own reordering is a bubble sort. */
+static void sort_marks(int32_t *marks, size_t n, int32_t *spare) {
+    size_t place[257] = {0};
+    for (size_t i = 0; i < n; i++) place[combining_class(marks[i]) + 1]++;
+    for (size_t c = 0; c < 256; c++) place[c + 1] += place[c];
+    for (size_t i = 0; i < n; i++) spare[place[combining_class(marks[i])]++] = marks[i];
+    memcpy(marks, spare, n * sizeof(*marks));
+}
+
+static int reorder(struct codepoints *text) {
+    int32_t *spare = malloc((text->n + 1) * sizeof(*spare));
+    if (!spare) return ERR_NOMEM;
+    for (size_t i = 0; i < text->n; i++) {
+        size_t end = i;
+        while (end < text->n && combining_class(text->data[end]) != 0) end++;
+        if (end > i + 1) sort_marks(text->data + i, end - i, spare);
+        if (end > i) i = end - 1;
+    }
+    free(spare);
+    return 0;
+}
+
+static bool is_ascii(const struct text *text) {
+    for (size_t i = 0; i < text->n; i++) {
+        if ((unsigned char)text->data[i] >= 0x80) return false;
+    }
+    return true;
+}
+
+static int run_form(const struct normalizer_step *step, struct text *text) {
+    if (is_ascii(text)) return 0;
+    struct codepoints points = {0};
+    int rc = decompose(&points, text, step->compat);
+    if (rc == 0) rc = reorder(&points);
+    if (rc) goto done;
+    if (step->compose) {
+        const utf8proc_option_t options = UTF8PROC_STABLE | UTF8PROC_COMPOSE;
+        points.n =
+            (size_t)utf8proc_normalize_utf32(points.data, (utf8proc_ssize_t)points.n, options);
+    }
+    text->n = 0;
+    for (size_t i = 0; i < points.n && rc == 0; i++)
+        rc = text_append_char(text, (uint32_t)points.data[i]);
+
+done:
+    free(points.data);
+    return rc;
+}
+
+/* Character by character, without the final sigma's rule, as the reference library does. */
+static int run_lowercase(struct text *text) {
+    struct text lower = {0};
+    int rc = 0;
+    const char *end = text->data + text->n;
+    for (const char *p = text->data; p < end && rc == 0;) {
+        const uint32_t c = utf8_next(p, &p);
+        if (c == 0x130) { /* the only character whose lower case is two: i and a dot above */
+            rc = text_append(&lower, "i\xCC\x87", 3);
+        } else {
+            rc = text_append_char(&lower, (uint32_t)utf8proc_tolower((utf8proc_int32_t)c));
+        }
+    }
+    free(text->data);
+    *text = lower;
+    return rc;
+}
+
+static int run_replace(const struct normalizer_step *step, struct matcher *matcher,
+                       struct text *text, struct error *err) {
+    struct text replaced = {0};
+    struct match match = {0};
+    size_t done = 0;
+    int rc;
+    do {
+        rc = match_next(matcher, step->pattern, text->data, text->n, &match, err);
+        if (rc) break;
+        const size_t until = match.found ? match.begin : text->n;
+        rc = text_append(&replaced, text->data + done, until - done);
+        if (rc == 0 && match.found)
+            rc = text_append(&replaced, step->content.data, step->content.n);
+        done = match.end;
+    } while (rc == 0 && match.found);
+    free(text->data);
+    *text = replaced;
+    return rc;
+}
+
+static int run_prepend(const struct normalizer_step *step, struct text *text) {
+    struct text longer = {0};
+    int rc = text_append(&longer, step->content.data, step->content.n);
+    if (rc == 0) rc = text_append(&longer, text->data, text->n);
+    free(text->data);
+    *text = longer;
+    return rc;
+}
+
+int normalizer_run(const struct normalizer *normalizer, struct matcher *matcher, struct text *text,
+                   struct error *err) {
+    for (size_t i = 0; i < normalizer->n_steps && text->n > 0; i++) {
+        const struct normalizer_step *step = &normalizer->steps[i];
+        int rc = 0;
+        switch (step->kind) {
+        case NORMALIZE_FORM: rc = run_form(step, text); break;
+        case NORMALIZE_LOWERCASE: rc = run_lowercase(text); break;
+        case NORMALIZE_REPLACE: rc = run_replace(step, matcher, text, err); break;
+        case NORMALIZE_PREPEND: rc = run_prepend(step, text); break;
+        }
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+static int parse_content(struct normalizer_step *step, const json_t *component, const char *key,
+                         struct error *err) {
+    size_t n;
+    const char *content = member_text(component, key, &n);
+    if (!content)
+        return error_set(err, ERR_INVALID, "tokenizer.json: a normalizer has no '%s'", key);
+    return text_append(&step->content, content, n);
+}
+
+static int parse_replace(struct normalizer_step *step, const json_t *component, struct error *err) {
+    int rc = parse_content(step, component, "content", err);
+    if (rc == 0) rc = pattern_parse(&step->pattern, json_object_get(component, "pattern"), err);
+    if (rc) return rc;
+    /* The reference library loses characters when it replaces nothing by something: no one can rely
+     * on it. */
+    uint32_t empty = 0;
+    pcre2_pattern_info(step->pattern, PCRE2_INFO_MATCHEMPTY, &empty);
+    return empty ? refuse(err, "a pattern that matches nothing in normalizer", "Replace") : 0;
+}
+
+static int parse_sequence(struct normalizer *normalizer, const json_t *component, size_t depth,
+                          struct error *err);
+
+static int parse_one(struct normalizer *normalizer, const json_t *component, size_t depth,
+                     struct error *err) {
+    const char *type = component_type(component);
+    if (strcmp(type, "Sequence") == 0) return parse_sequence(normalizer, component, depth + 1, err);
+    if (normalizer->n_steps == MAX_STEPS)
+        return refuse(err, "a longer sequence before normalizer", type);
+
+    struct normalizer_step *step = &normalizer->steps[normalizer->n_steps++];
+    const bool compose = strcmp(type, "NFC") == 0 || strcmp(type, "NFKC") == 0;
+    const bool compat = strcmp(type, "NFKC") == 0 || strcmp(type, "NFKD") == 0;
+    *step = (struct normalizer_step){.kind = NORMALIZE_FORM, .compose = compose, .compat = compat};
+    if (compose || compat || strcmp(type, "NFD") == 0) return 0;
+    if (strcmp(type, "Lowercase") == 0) {
+        step->kind = NORMALIZE_LOWERCASE;
+        return 0;
+    }
+    if (strcmp(type, "Prepend") == 0) {
+        step->kind = NORMALIZE_PREPEND;
+        return parse_content(step, component, "prepend", err);
+    }
+    if (strcmp(type, "Replace") == 0) {
+        step->kind = NORMALIZE_REPLACE;
+        return parse_replace(step, component, err);
+    }
+    return refuse(err, "normalizer", type);
+}
+
+static int parse_sequence(struct normalizer *normalizer, const json_t *component, size_t depth,
+                          struct error *err) {
+    if (depth > MAX_STEPS) return refuse(err, "a deeper nesting of normalizer", "Sequence");
+    const json_t *list = json_object_get(component, "normalizers");
+    if (!json_is_array(list))
+        return error_set(err, ERR_INVALID, "tokenizer.json: a Sequence lists no normalizers");
+    size_t i;
+    json_t *one;
+    json_array_foreach(list, i, one) {
+        const int rc = parse_one(normalizer, one, depth, err);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+int normalizer_parse(struct normalizer *normalizer, const json_t *component, struct error *err) {
+    return !component || json_is_null(component) ? 0 : parse_one(normalizer, component, 0, err);
+}
+
+void normalizer_fini(struct normalizer *normalizer) {
+    for (size_t i = 0; i < normalizer->n_steps; i++) {
+        pcre2_code_free(normalizer->steps[i].pattern);
+        free(normalizer->steps[i].content.data);
+    }
+    normalizer->n_steps = 0;
+}

@@ -1,0 +1,185 @@
+/* pretokenize.c - cuts a text into the pieces that are encoded on their own: ByteLevel, Split,
+ * Digits, and sequences of them.
+ *
+ * Every step cuts each piece of the step before into matches and what lies between:
+ *
+ *   text      in 2024,  x
+ *   segments  [in][ ][2024][, ][x]     digits match, the rest does not
+ *   pieces    a segment joins the one before it or begins a new piece, as the behavior says
+ *
+ * Pieces go down the steps one at a time, so no list of them exists.
+ *
+ * Thread: immutable once parsed.  Memory: steps own their pattern. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/error.h"
+#include "engine/tokenizer/internal.h"
+
+static const char *const BEHAVIOR_NAMES[] = {"Removed", "Isolated", "MergedWithPrevious",
+                                             "MergedWithNext", "Contiguous"};
+
+/* joins[behavior][the segment before is a match][this one is] */
+static const bool JOINS[][2][2] = {
+    [SPLIT_REMOVED] = {{false, false}, {false, false}},
+    [SPLIT_ISOLATED] = {{false, false}, {false, false}},
+    [SPLIT_MERGED_WITH_PREVIOUS] = {{false, true}, {false, false}},
+    [SPLIT_MERGED_WITH_NEXT] = {{false, false}, {true, false}},
+    [SPLIT_CONTIGUOUS] = {{true, false}, {false, true}},
+};
+
+/* The pieces that one step makes of one text. */
+struct cutting {
+    struct encoding *encoding;
+    size_t step;
+    const char *text;
+    size_t begin, end; /* the piece being gathered, if any */
+    bool any, matched; /* matched: its last segment is a match */
+};
+
+static int run_step(struct encoding *encoding, size_t step, const char *text, size_t n);
+
+static int hand_on(struct cutting *cut) {
+    if (!cut->any || cut->begin == cut->end) return 0;
+    return run_step(cut->encoding, cut->step + 1, cut->text + cut->begin, cut->end - cut->begin);
+}
+
+static int take_segment(struct cutting *cut, const struct split *split, size_t begin, size_t end,
+                        bool matched) {
+    matched ^= split->invert;
+    if (cut->any && JOINS[split->behavior][cut->matched][matched]) {
+        cut->end = end;
+        cut->matched = matched;
+        return 0;
+    }
+    const int rc = hand_on(cut);
+    cut->begin = begin;
+    cut->end = end;
+    cut->any = !(matched && split->behavior == SPLIT_REMOVED);
+    cut->matched = matched;
+    return rc;
+}
+
+static int split_text(struct encoding *encoding, size_t step, const char *text, size_t n) {
+    const struct split *split = &encoding->tokenizer->pretokenizer.steps[step];
+    if (!split->pattern) return run_step(encoding, step + 1, text, n);
+    struct cutting cut = {.encoding = encoding, .step = step, .text = text};
+    struct match match = {0};
+    size_t done = 0;
+    for (;;) {
+        int rc = match_next(&encoding->matcher, split->pattern, text, n, &match, encoding->err);
+        if (rc) return rc;
+        const size_t until = match.found ? match.begin : n;
+        if (until > done) rc = take_segment(&cut, split, done, until, false);
+        if (rc) return rc;
+        if (!match.found) return hand_on(&cut);
+        rc = take_segment(&cut, split, match.begin, match.end, true);
+        if (rc) return rc;
+        done = match.end;
+    }
+}
+
+static int run_step(struct encoding *encoding, size_t step, const char *text, size_t n) {
+    const struct pretokenizer *pretokenizer = &encoding->tokenizer->pretokenizer;
+    if (step == pretokenizer->n_steps) return encode_piece(encoding, text, n);
+    if (!pretokenizer->steps[step].prefix_space || text[0] == ' ')
+        return split_text(encoding, step, text, n);
+
+    struct text spaced = {0};
+    int rc = text_append(&spaced, " ", 1);
+    if (rc == 0) rc = text_append(&spaced, text, n);
+    if (rc == 0) rc = split_text(encoding, step, spaced.data, spaced.n);
+    free(spaced.data);
+    return rc;
+}
+
+int pretokenizer_run(struct encoding *encoding, const char *text, size_t n) {
+    return n > 0 ? run_step(encoding, 0, text, n) : 0;
+}
+
+static int parse_behavior(enum split_behavior *out, const json_t *component, struct error *err) {
+    const char *name = json_string_value(json_object_get(component, "behavior"));
+    if (!name) return error_set(err, ERR_INVALID, "tokenizer.json: a Split has no behavior");
+    for (size_t i = 0; i < sizeof(BEHAVIOR_NAMES) / sizeof(*BEHAVIOR_NAMES); i++) {
+        if (strcmp(name, BEHAVIOR_NAMES[i]) == 0) {
+            *out = (enum split_behavior)i;
+            return 0;
+        }
+    }
+    return refuse(err, "Split behavior", name);
+}
+
+static int parse_split(struct split *split, const json_t *component, struct error *err) {
+    split->invert = member_flag(component, "invert", false);
+    const int rc = parse_behavior(&split->behavior, component, err);
+    return rc ? rc : pattern_parse(&split->pattern, json_object_get(component, "pattern"), err);
+}
+
+static int parse_digits(struct split *split, const json_t *component, struct error *err) {
+    split->behavior =
+        member_flag(component, "individual_digits", false) ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS;
+    return pattern_compile(&split->pattern, "\\p{N}", 5, false, err);
+}
+
+static int parse_byte_level(struct pretokenizer *pretokenizer, struct split *split,
+                            const json_t *component, struct error *err) {
+    static const char PATTERN[] =
+        "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+    pretokenizer->byte_level = true;
+    split->behavior = SPLIT_ISOLATED;
+    split->prefix_space = member_flag(component, "add_prefix_space", true);
+    if (!member_flag(component, "use_regex", true)) return 0;
+    return pattern_compile(&split->pattern, PATTERN, sizeof(PATTERN) - 1, false, err);
+}
+
+static int parse_sequence(struct pretokenizer *pretokenizer, const json_t *component, size_t depth,
+                          struct error *err);
+
+static int parse_one(struct pretokenizer *pretokenizer, const json_t *component, size_t depth,
+                     struct error *err) {
+    const char *type = component_type(component);
+    if (strcmp(type, "Sequence") == 0)
+        return parse_sequence(pretokenizer, component, depth + 1, err);
+    if (pretokenizer->n_steps == MAX_STEPS)
+        return refuse(err, "a longer sequence before pre-tokenizer", type);
+    if (pretokenizer->byte_level) return refuse(err, "after ByteLevel the pre-tokenizer", type);
+
+    struct split *split = &pretokenizer->steps[pretokenizer->n_steps++];
+    *split = (struct split){0};
+    if (strcmp(type, "Split") == 0) return parse_split(split, component, err);
+    if (strcmp(type, "Digits") == 0) return parse_digits(split, component, err);
+    if (strcmp(type, "ByteLevel") == 0)
+        return parse_byte_level(pretokenizer, split, component, err);
+    return refuse(err, "pre-tokenizer", type);
+}
+
+static int parse_sequence(struct pretokenizer *pretokenizer, const json_t *component, size_t depth,
+                          struct error *err) {
+    if (depth > MAX_STEPS) return refuse(err, "a deeper nesting of pre-tokenizer", "Sequence");
+    const json_t *list = json_object_get(component, "pretokenizers");
+    if (!json_is_array(list)) {
+        return error_set(err, ERR_INVALID, "tokenizer.json: a Sequence lists no pretokenizers");
+    }
+    size_t i;
+    json_t *one;
+    json_array_foreach(list, i, one) {
+        const int rc = parse_one(pretokenizer, one, depth, err);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+int pretokenizer_parse(struct pretokenizer *pretokenizer, const json_t *component,
+                       struct error *err) {
+    const int rc = parse_one(pretokenizer, component, 0, err);
+    if (rc) return rc;
+    if (!pretokenizer->byte_level)
+        return refuse(err, "a pre-tokenizer without ByteLevel:", component_type(component));
+    return 0;
+}
+
+void pretokenizer_fini(struct pretokenizer *pretokenizer) {
+    for (size_t i = 0; i < pretokenizer->n_steps; i++)
+        pcre2_code_free(pretokenizer->steps[i].pattern);
+    pretokenizer->n_steps = 0;
+}

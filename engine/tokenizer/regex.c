@@ -1,0 +1,184 @@
+/* regex.c - the reference library's patterns (Oniguruma's Ruby syntax) on PCRE2; see internal.h.
+ *
+ * Where the two syntaxes give one spelling two meanings, the pattern is translated (\s, ^, $) or
+ * refused
+ * (\h, nested classes, a possessive {n,m}+): it must never silently split differently.
+ *
+ * Thread: any.  Memory: the pattern is compiled once, at load; a matcher lives for one call. */
+#include <string.h>
+
+#include "engine/error.h"
+#include "engine/tokenizer/internal.h"
+
+enum {
+    JIT_STACK_START = 32 << 10,
+    JIT_STACK_MOST = 4 << 20,
+};
+
+int matcher_init(struct matcher *matcher) {
+    /* One pair is enough: nothing here asks for a group. */
+    matcher->data = pcre2_match_data_create(1, NULL);
+    matcher->context = pcre2_match_context_create(NULL);
+    matcher->stack = pcre2_jit_stack_create(JIT_STACK_START, JIT_STACK_MOST, NULL);
+    if (!matcher->data || !matcher->context || !matcher->stack) {
+        matcher_fini(matcher);
+        return ERR_NOMEM;
+    }
+    pcre2_jit_stack_assign(matcher->context, NULL, matcher->stack);
+    return 0;
+}
+
+void matcher_fini(struct matcher *matcher) {
+    pcre2_match_data_free(matcher->data);
+    pcre2_match_context_free(matcher->context);
+    pcre2_jit_stack_free(matcher->stack);
+    *matcher = (struct matcher){0};
+}
+
+/* The text that takes the place of the escape \c, or NULL if it means the same in both. */
+static const char *translated_escape(char c) {
+    switch (c) {
+    /* PCRE2's \s also takes U+180E, which has not been a space since Unicode 6.3. */
+    case 's': return "\\p{White_Space}";
+    case 'S': return "\\P{White_Space}";
+    default: return NULL;
+    }
+}
+
+/* Escapes that mean something else in Oniguruma, or let a match begin elsewhere than it was found.
+ */
+static bool escape_is_refused(char c) {
+    return strchr("hHKGCRXQEgk", c) != NULL && c != '\0';
+}
+
+static int refuse_pattern(struct error *err, const char *why) {
+    return error_set(err, ERR_UNSUPPORTED,
+                     "tokenizer.json: a pattern has %s, which is not supported", why);
+}
+
+/* Translates the escape at pattern[*i], a backslash, and moves past it. */
+static int translate_escape(struct text *out, const char *pattern, size_t n, size_t *i,
+                            struct error *err) {
+    const char c = *i + 1 < n ? pattern[*i + 1] : '\0';
+    if (escape_is_refused(c)) {
+        const char spelling[] = {'\\', c, '\0'};
+        return refuse_pattern(err, spelling);
+    }
+    const char *translated = translated_escape(c);
+    const size_t length = c == '\0' ? 1 : 2;
+    const int rc = translated ? text_append(out, translated, strlen(translated))
+                              : text_append(out, pattern + *i, length);
+    *i += length;
+    return rc;
+}
+
+static bool is_possessive_interval(const char *pattern, size_t n, size_t i, size_t open) {
+    return pattern[i] == '}' && i + 1 < n && pattern[i + 1] == '+' && open < i &&
+           strspn(pattern + open + 1, "0123456789,") == i - open - 1;
+}
+
+static int translate(struct text *out, const char *pattern, size_t n, struct error *err) {
+    bool in_class = false;
+    size_t class_begin = 0, open = SIZE_MAX;
+    for (size_t i = 0; i < n;) {
+        const char c = pattern[i];
+        if (c == '\\') {
+            const int rc = translate_escape(out, pattern, n, &i, err);
+            if (rc) return rc;
+            continue;
+        }
+        if (in_class) {
+            const bool first =
+                i == class_begin + 1 || (i == class_begin + 2 && pattern[i - 1] == '^');
+            if (c == '[') return refuse_pattern(err, "a class inside a class");
+            if (c == '&' && i + 1 < n && pattern[i + 1] == '&') return refuse_pattern(err, "&&");
+            if (c == ']' && !first) in_class = false;
+        } else {
+            if (c == '[') {
+                in_class = true;
+                class_begin = i;
+            }
+            if (c == '{') open = i;
+            if (is_possessive_interval(pattern, n, i, open)) return refuse_pattern(err, "}+");
+            if (c == '(' && i + 1 < n && pattern[i + 1] == '*') return refuse_pattern(err, "(*");
+        }
+        const int rc = text_append(out, &c, 1);
+        if (rc) return rc;
+        i++;
+    }
+    return 0;
+}
+
+int pattern_compile(pcre2_code **out, const char *pattern, size_t n, bool literal,
+                    struct error *err) {
+    struct text text = {0};
+    int rc = literal ? text_append(&text, pattern, n) : translate(&text, pattern, n, err);
+    if (rc) goto done;
+
+    /* In Ruby's syntax ^ and $ always match at lines. */
+    const uint32_t options =
+        literal ? PCRE2_UTF | PCRE2_LITERAL : PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE;
+    int code = 0;
+    PCRE2_SIZE where = 0;
+    pcre2_code *compiled = pcre2_compile((PCRE2_SPTR)(text.data ? text.data : ""), text.n, options,
+                                         &code, &where, NULL);
+    if (!compiled) {
+        char reason[128];
+        pcre2_get_error_message(code, (PCRE2_UCHAR *)reason, sizeof(reason));
+        rc = error_set(err, ERR_INVALID, "tokenizer.json: pattern '%.120s': %s at %zu", pattern,
+                       reason, where);
+        goto done;
+    }
+    /* Without the just-in-time compiler the same matches come from the interpreter, slower. */
+    pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE);
+    *out = compiled;
+
+done:
+    free(text.data);
+    return rc;
+}
+
+int pattern_parse(pcre2_code **out, const json_t *pattern, struct error *err) {
+    size_t n;
+    const char *text = member_text(pattern, "String", &n);
+    if (text) return pattern_compile(out, text, n, true, err);
+    text = member_text(pattern, "Regex", &n);
+    if (text) return pattern_compile(out, text, n, false, err);
+    return error_set(err, ERR_INVALID, "tokenizer.json: a pattern is neither a String nor a Regex");
+}
+
+static int report(int code, struct error *err) {
+    char reason[128];
+    if (code == PCRE2_ERROR_NOMEMORY) return ERR_NOMEM;
+    pcre2_get_error_message(code, (PCRE2_UCHAR *)reason, sizeof(reason));
+    return error_set(err, ERR_INVALID, "tokenizer: the pattern gives up on this text: %s", reason);
+}
+
+int match_next(struct matcher *matcher, const pcre2_code *code, const char *text, size_t n,
+               struct match *match, struct error *err) {
+    match->found = false;
+    while (match->next <= n) {
+        /* Checking the whole text again for every match would be quadratic. */
+        const int rc = pcre2_match(code, (PCRE2_SPTR)text, n, match->next, PCRE2_NO_UTF_CHECK,
+                                   matcher->data, matcher->context);
+        if (rc == PCRE2_ERROR_NOMATCH) {
+            match->next = n + 1;
+            return 0;
+        }
+        if (rc < 0) return report(rc, err);
+        const PCRE2_SIZE *pair = pcre2_get_ovector_pointer(matcher->data);
+        if (pair[0] < match->next || pair[1] < pair[0]) return report(PCRE2_ERROR_INTERNAL, err);
+        /* Like the reference library, no empty match right after a match. */
+        if (match->repeated && pair[1] == pair[0] && pair[1] == match->end) {
+            const char *after = text + n + 1;
+            if (match->next < n) utf8_next(text + match->next, &after);
+            match->next = (size_t)(after - text);
+            continue;
+        }
+        match->begin = pair[0];
+        match->end = match->next = pair[1];
+        match->found = match->repeated = true;
+        return 0;
+    }
+    return 0;
+}

@@ -1,0 +1,41 @@
+/* text.h - growable byte buffers, UTF-8, and the byte alphabet of byte-level BPE.
+ *
+ * Thread: any.  Memory: a struct text owns its bytes; free(text.data) when done. */
+#ifndef ENGINE_TOKENIZER_TEXT_H
+#define ENGINE_TOKENIZER_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Zero-initialise. */
+struct text {
+    char *data;
+    size_t n, capacity;
+};
+
+/* 0 or ERR_NOMEM, which the public entry points put into words once. */
+int text_append(struct text *text, const char *bytes, size_t n);
+int text_append_char(struct text *text, uint32_t codepoint);
+
+bool utf8_is_valid(const char *bytes, size_t n);
+
+/* The character at p, and the byte after it.  The text must be valid and p before its end. */
+uint32_t utf8_next(const char *p, const char **after);
+
+/* The beginning of the character that ends just before p. */
+const char *utf8_before(const char *p);
+
+/* Unicode's White_Space: what \s means to the reference library. */
+bool char_is_space(uint32_t codepoint);
+/* \w of Rust's regex crate: Alphabetic, marks, decimal digits, connectors, joiners. */
+bool char_is_word(uint32_t codepoint);
+
+/* Byte-level BPE spells every byte as one printable character.  Writes to out the bytes that the
+ * characters of token stand for; false, with out unchanged, if one of them is not in the alphabet.
+ */
+bool alphabet_to_bytes(const char *token, size_t n, char *out, size_t *n_out);
+/* The character that stands for a byte. */
+uint32_t alphabet_char(unsigned char byte);
+
+#endif
