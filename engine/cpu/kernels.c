@@ -379,6 +379,21 @@ static float log_sum_exp(const float *x, uint32_t n, float max) {
     return max + logf(sum);
 }
 
+/* Twelve independent chains hide the latency of two multiply-adds a cycle. */
+enum { FMA_CHAINS = 12 };
+
+static float fma_burst(uint64_t rounds) {
+    vecf acc[FMA_CHAINS];
+    vecf factor = vec_set(0.999f), term = vec_set(1e-3f);
+    for (int i = 0; i < FMA_CHAINS; i++) acc[i] = vec_set((float)i);
+    for (uint64_t round = 0; round < rounds; round++) {
+#pragma GCC unroll 12
+        for (int i = 0; i < FMA_CHAINS; i++) acc[i] = acc[i] * factor + term;
+    }
+    for (int i = 1; i < FMA_CHAINS; i++) acc[0] += acc[i];
+    return vec_sum(acc[0]);
+}
+
 const struct cpu_kernels KERNELS_NAME = {
     .linear_block = linear_block,
 #if defined(__AVX512BF16__)
@@ -392,4 +407,6 @@ const struct cpu_kernels KERNELS_NAME = {
     .softmax_update = softmax_update,
     .page_values = page_values,
     .log_sum_exp = log_sum_exp,
+    .fma_burst = fma_burst,
+    .fma_burst_size = FMA_CHAINS * LANES,
 };

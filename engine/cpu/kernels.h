@@ -34,6 +34,10 @@ struct cpu_kernels {
                         enum dtype dtype, uint32_t dim, uint32_t n_slots, float *scratch);
     /* log(sum of exp(x[i])); max is the largest of x. */
     float (*log_sum_exp)(const float *x, uint32_t n, float max);
+    /* rounds * fma_burst_size multiply-adds on registers alone, for measuring the peak rate; returns their sum so
+     * that they are not optimised away. */
+    float (*fma_burst)(uint64_t rounds);
+    uint32_t fma_burst_size; /* multiply-adds of one round, counted per lane */
 };
 
 extern const struct cpu_kernels cpu_kernels_plain, cpu_kernels_avx2, cpu_kernels_avx512, cpu_kernels_avx512bf16;

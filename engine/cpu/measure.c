@@ -1,0 +1,68 @@
+/* measure.c - the machine's memory and arithmetic ceilings, measured with the backend's own threads. */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/cpu/backend.h"
+#include "engine/error.h"
+
+enum { N_TRIES = 5, COPY_BYTES = 256 << 20, BURST_ROUNDS = 4000000 };
+
+struct measurement {
+    struct cpu_backend *cpu;
+    char *from, *to;
+    size_t share;  /* bytes a thread copies */
+    float *sums;   /* keeps the bursts alive */
+};
+
+static double seconds_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void copy_task(void *ctx, uint32_t task, uint32_t worker) {
+    (void)worker;
+    struct measurement *m = ctx;
+    memcpy(m->to + task * m->share, m->from + task * m->share, m->share);
+}
+
+static void burst_task(void *ctx, uint32_t task, uint32_t worker) {
+    (void)worker;
+    struct measurement *m = ctx;
+    m->sums[task] = m->cpu->kernels->fma_burst(BURST_ROUNDS);
+}
+
+/* The best of a few tries: interference only ever slows one down. */
+static double best_seconds(struct measurement *m, pool_fn fn) {
+    double best = 1e30;
+    for (int i = 0; i < N_TRIES; i++) {
+        double start = seconds_now();
+        pool_run(m->cpu->pool, fn, m, pool_size(m->cpu->pool));
+        double took = seconds_now() - start;
+        best = took < best ? took : best;
+    }
+    return best;
+}
+
+int cpu_measure(struct backend *be, struct cpu_ceiling *out, struct error *err) {
+    struct cpu_backend *cpu = (struct cpu_backend *)be;
+    uint32_t n = pool_size(cpu->pool);
+    struct measurement m = {.cpu = cpu, .share = COPY_BYTES / n};
+    m.from = malloc(COPY_BYTES);
+    m.to = malloc(COPY_BYTES);
+    m.sums = calloc(n, sizeof(float));
+    int rc = 0;
+    if (m.from && m.to && m.sums) {
+        memset(m.from, 1, COPY_BYTES); /* untouched pages would all be one page of zeros */
+        memset(m.to, 2, COPY_BYTES);
+        out->copy_bytes_per_s = 2.0 * (double)m.share * n / best_seconds(&m, copy_task);
+        out->flops_per_s = 2.0 * BURST_ROUNDS * cpu->kernels->fma_burst_size * n / best_seconds(&m, burst_task);
+    } else {
+        rc = error_set(err, ERR_NOMEM, "cpu: no memory for two copies of %d bytes", COPY_BYTES);
+    }
+    free(m.from);
+    free(m.to);
+    free(m.sums);
+    return rc;
+}
