@@ -1,0 +1,138 @@
+/* runner.c - see runner.h. */
+#include "tests/model/runner.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/error.h"
+
+static void check(int rc, const struct error *err) {
+    if (rc) fail_msg("%s", err->text);
+}
+
+static void *zalloc(size_t n, size_t size) {
+    void *memory = calloc(n ? n : 1, size);
+    assert_non_null(memory);
+    return memory;
+}
+
+static void make_pool(struct runner *r, uint32_t n_pages, enum dtype dtype) {
+    struct error err = {0};
+    const struct model_config *c = &r->model->config;
+    r->kv = (struct kv_pool){.dtype = dtype, .n_pages = n_pages, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim};
+    r->kv.page_bytes = 2 * (size_t)c->n_kv_heads * PAGE_TOKENS * c->head_dim * dtype_size(dtype);
+    check(r->be->ops->alloc(r->be, n_pages * r->kv.page_bytes, &r->kv.base, &err), &err);
+    r->free_pages = zalloc(n_pages, sizeof(*r->free_pages));
+    /* A stride of 7 visits every page once unless 7 divides their number. */
+    assert_int_not_equal(n_pages % 7, 0);
+    for (uint32_t i = 0; i < n_pages; i++) r->free_pages[i] = (uint32_t)(((uint64_t)i * 7 + 3) % n_pages);
+    r->n_free = n_pages;
+}
+
+void runner_open(struct runner *r, const char *dir, const struct cpu_config *cpu, uint32_t n_pages,
+                 enum dtype kv_dtype, const struct decoder_limits *limits) {
+    struct error err = {0};
+    *r = (struct runner){0};
+    check(cpu_backend_create(&r->be, cpu, &err), &err);
+    check(model_load(&r->model, dir, r->be, &err), &err);
+    make_pool(r, n_pages, kv_dtype);
+    check(decoder_create(&r->decoder, r->model, r->be, &r->kv, limits, &err), &err);
+}
+
+void runner_close(struct runner *r) {
+    assert_int_equal(r->n_free, r->kv.n_pages); /* every sequence was finished */
+    decoder_destroy(r->decoder);
+    r->be->ops->free(r->be, r->kv.base);
+    free(r->free_pages);
+    model_destroy(r->model, r->be);
+    r->be->ops->destroy(r->be);
+}
+
+void runner_seq_init(struct runner *r, struct runner_seq *seq, uint32_t max_tokens) {
+    const uint32_t n_layers = r->model->config.n_layers;
+    *seq = (struct runner_seq){.n_pages = (max_tokens + PAGE_TOKENS - 1) / PAGE_TOKENS};
+    assert_true((uint64_t)n_layers * seq->n_pages <= r->n_free);
+    seq->pages = zalloc(n_layers, sizeof(*seq->pages));
+    for (uint32_t l = 0; l < n_layers; l++) seq->pages[l] = zalloc(seq->n_pages, sizeof(**seq->pages));
+    for (uint32_t p = 0; p < seq->n_pages; p++)
+        for (uint32_t l = 0; l < n_layers; l++) seq->pages[l][p] = r->free_pages[--r->n_free];
+}
+
+void runner_seq_fini(struct runner *r, struct runner_seq *seq) {
+    for (uint32_t l = 0; l < r->model->config.n_layers; l++) {
+        for (uint32_t p = 0; p < seq->n_pages; p++) r->free_pages[r->n_free++] = seq->pages[l][p];
+        free(seq->pages[l]);
+    }
+    free(seq->pages);
+}
+
+/* The host arrays behind a step. */
+struct step_arrays {
+    uint32_t *tokens, *positions;
+    struct step_seq *seqs;
+    struct kv_view *views; /* [n_seqs][n_layers] */
+};
+
+static void fill_seq(const struct runner *r, const struct runner_rows *rows, struct step *step,
+                     struct step_arrays *arrays, uint32_t i) {
+    const uint32_t n_layers = r->model->config.n_layers, end = rows->seq->n_tokens + rows->n;
+    struct kv_view *views = arrays->views + (size_t)i * n_layers;
+    assert_true(end <= rows->seq->n_pages * PAGE_TOKENS);
+    for (uint32_t l = 0; l < n_layers; l++)
+        views[l] = (struct kv_view){
+            .pages = rows->seq->pages[l], .n_slots = end, .append_slot = rows->seq->n_tokens};
+    arrays->seqs[i] = (struct step_seq){.first_row = step->n_rows, .n_rows = rows->n, .layers = views};
+    for (uint32_t j = 0; j < rows->n; j++, step->n_rows++) {
+        arrays->tokens[step->n_rows] = rows->tokens[j];
+        arrays->positions[step->n_rows] = rows->seq->n_tokens + j;
+    }
+    if (rows->n == 1) {
+        assert_int_equal(step->n_decode, i); /* single rows come first */
+        step->n_decode++;
+    }
+}
+
+void runner_step(struct runner *r, const struct runner_rows *rows, uint32_t n_seqs, const struct sample_row *samples,
+                 uint32_t n_samples, struct sample_result *results, float *logits) {
+    struct error err = {0};
+    size_t n_rows = 0;
+    for (uint32_t i = 0; i < n_seqs; i++) n_rows += rows[i].n;
+    struct step_arrays arrays = {
+        .tokens = zalloc(n_rows, sizeof(uint32_t)),
+        .positions = zalloc(n_rows, sizeof(uint32_t)),
+        .seqs = zalloc(n_seqs, sizeof(struct step_seq)),
+        .views = zalloc((size_t)n_seqs * r->model->config.n_layers, sizeof(struct kv_view)),
+    };
+    struct step step = {
+        .n_seqs = n_seqs, .tokens = arrays.tokens, .positions = arrays.positions, .seqs = arrays.seqs};
+    for (uint32_t i = 0; i < n_seqs; i++) fill_seq(r, &rows[i], &step, &arrays, i);
+    check(decoder_step(r->decoder, &step, samples, n_samples, results, logits, &err), &err);
+    for (uint32_t i = 0; i < n_seqs; i++) rows[i].seq->n_tokens += rows[i].n;
+    free(arrays.tokens);
+    free(arrays.positions);
+    free(arrays.seqs);
+    free(arrays.views);
+}
+
+struct sample_row runner_greedy(uint32_t logit_row) {
+    return (struct sample_row){
+        .logit_row = logit_row, .kind = SAMPLE_DRAW, .top_p = 1.0f, .repetition_penalty = 1.0f};
+}
+
+uint32_t runner_feed(struct runner *r, struct runner_seq *seq, const uint32_t *tokens, uint32_t n, uint32_t chunk,
+                     float *logits) {
+    struct sample_result result = {0};
+    for (uint32_t at = 0; at < n; at += chunk) {
+        const uint32_t take = n - at < chunk ? n - at : chunk;
+        const bool last = at + take == n;
+        const struct runner_rows rows = {.seq = seq, .tokens = tokens + at, .n = take};
+        const struct sample_row sample = runner_greedy(take - 1);
+        runner_step(r, &rows, 1, &sample, last ? 1 : 0, &result, last ? logits : NULL);
+    }
+    assert_false(result.invalid);
+    return result.token;
+}
