@@ -75,8 +75,9 @@ def run_prompt(model, length, positions, seed):
             "logits": [[float(f"{x:.7g}") for x in row] for row in rows]}, margin
 
 
-def make_goldens(model, seed):
-    reference = model.double()
+def make_goldens(path, seed):
+    # Loaded anew: casting the model that was saved would leave its rotary frequencies rounded to its dtype.
+    reference = LlamaForCausalLM.from_pretrained(path, dtype=torch.float64).eval()
     prompts, margin = [], float("inf")
     for length, positions in PROMPTS.items():
         prompt, m = run_prompt(reference, length, positions, seed * 1000 + length)
@@ -103,7 +104,7 @@ def make_model(out, changes, dtype, shard_size, spelling):
         randomize(model, seed)
         shutil.rmtree(out, ignore_errors=True)
         model.save_pretrained(out, **({"max_shard_size": shard_size} if shard_size else {}))
-        goldens, margin = make_goldens(model, seed)
+        goldens, margin = make_goldens(out, seed)
         if margin >= MIN_MARGIN:
             break
     else:
