@@ -60,8 +60,13 @@ void exchange_completed(void *cls, struct MHD_Connection *mhd, void **context,
                         enum MHD_RequestTerminationCode why) {
     (void)cls;
     (void)mhd;
-    (void)why;
-    if (*context) exchange_finish(*context);
+    struct http_exchange *exchange = *context;
+    if (!exchange) return;
+    /* It refused a head or a body by itself; there may be more of it to read. */
+    if (why == MHD_REQUEST_TERMINATED_WITH_ERROR && exchange->state <= EXCHANGE_BODY) {
+        exchange->conn->linger = true;
+    }
+    exchange_finish(exchange);
     *context = NULL;
 }
 

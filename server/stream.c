@@ -78,8 +78,12 @@ static ssize_t reader(void *cls, uint64_t position, char *buffer, size_t max) {
 void http_stream_begin(struct http_exchange *exchange, unsigned status, const char *content_type) {
     assert(exchange->state == EXCHANGE_WAITING);
     exchange->state = EXCHANGE_STREAMING;
+    /* libmicrohttpd 0.9.75 ends a chunked answer with its last chunk even where HEAD leaves out the body, and
+     * the next answer on the connection would begin with it.  So HEAD gets an empty body instead. */
     struct MHD_Response *response =
-        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, READER_BLOCK, reader, exchange, NULL);
+        strcmp(exchange->method, MHD_HTTP_METHOD_HEAD) == 0
+            ? MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT)
+            : MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, READER_BLOCK, reader, exchange, NULL);
     exchange_answer(exchange, response, status, content_type);
 }
 

@@ -1,0 +1,542 @@
+/* test_http.c - requests against the HTTP transport: legal, illegal, late, many, abandoned.
+ *
+ * Thread: the test's; the transport has its own (http_rig.h).  Memory: none kept. */
+#define _GNU_SOURCE /* strcasestr */
+
+#include <dirent.h>
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "tests/server/http_rig.h"
+
+static unsigned n_descriptors(void) {
+    unsigned n = 0;
+    DIR *dir = opendir("/proc/self/fd");
+    assert_non_null(dir);
+    while (readdir(dir)) n++;
+    closedir(dir);
+    return n;
+}
+
+static void methods_reach_the_handler_on_one_connection(void **state) {
+    static const char *const methods[] = {"GET", "POST", "HEAD", "OPTIONS", "DELETE", "PUT"};
+    struct rig rig;
+    struct client client;
+    struct answer answer;
+    (void)state;
+    rig_init(&rig);
+    rig_start(&rig);
+    client_open(&client, &rig);
+    for (size_t i = 0; i < sizeof(methods) / sizeof(methods[0]); i++) {
+        const bool has_body = strcmp(methods[i], "HEAD") != 0;
+        char text[256], expected[64];
+        snprintf(text, sizeof(text), "%s /echo?a=1 HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody", methods[i]);
+        snprintf(expected, sizeof(expected), "%s /echo body", methods[i]);
+        client_send(&client, text);
+        client_read(&client, &answer, has_body);
+        assert_int_equal(answer.status, 200);
+        assert_true(answer.complete);
+        assert_non_null(strstr(answer.head, "\r\nX-Extra: yes\r\n"));
+        assert_non_null(strstr(answer.head, "\r\nContent-Type: text/plain\r\n"));
+        assert_null(strcasestr(answer.head, "\r\nServer:"));
+        if (has_body) assert_string_equal(answer.body, expected);
+        answer_fini(&answer);
+    }
+    client_close(&client);
+    assert_int_equal(ask(&rig, "GET /nowhere HTTP/1.1\r\nHost: a\r\n\r\n"), 404);
+    assert_int_equal(ask(&rig, "GET /echo HTTP/1.0\r\n\r\n"), 200);
+    rig_stop(&rig);
+}
+
+/* The body of /nowhere is the request id. */
+static void ask_id(const struct rig *rig, const char *id, char out[256]) {
+    struct client client;
+    struct answer answer;
+    char text[512], line[300];
+    snprintf(text, sizeof(text), "GET /nowhere HTTP/1.1\r\nHost: a\r\nx-request-id: %s\r\n\r\n", id);
+    client_open(&client, rig);
+    client_send(&client, text);
+    client_read(&client, &answer, true);
+    snprintf(out, 256, "%s", answer.body);
+    snprintf(line, sizeof(line), "\r\nX-Request-Id: %s\r\n", out);
+    assert_non_null(strstr(answer.head, line));
+    client_close(&client);
+    answer_fini(&answer);
+}
+
+static void request_ids_are_taken_if_sane_or_made(void **state) {
+    struct rig rig;
+    char got[256], other[256], longest[130];
+    (void)state;
+    rig_init(&rig);
+    rig_start(&rig);
+    memset(longest, 'x', sizeof(longest));
+    longest[129] = '\0';
+    ask_id(&rig, "Abc-1.2_3", got);
+    assert_string_equal(got, "Abc-1.2_3");
+    ask_id(&rig, longest + 1, got);
+    assert_string_equal(got, longest + 1);
+    ask_id(&rig, longest, got);
+    assert_int_equal(strlen(got), 32);
+    ask_id(&rig, "two words", other);
+    assert_int_equal(strlen(other), 32);
+    assert_string_not_equal(got, other);
+    rig_stop(&rig);
+}
+
+static void illegal_heads_are_refused_and_the_connection_closed(void **state) {
+    static const struct {
+        const char *text;
+        unsigned status;
+        bool ours; /* else libmicrohttpd's own refusal */
+    } cases[] = {
+        {"POST /size HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello", 400, true},
+        {"POST /size HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\nhello", 400, true},
+        {"POST /size HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400,
+         true},
+        {"POST /size HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+         400, true},
+        {"POST /size HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 400, true},
+        {"POST /size HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: identity\r\n\r\nhello", 400, true},
+        {"POST /size HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400, true},
+        {"POST /size HTTP/1.1\r\nHost: a\r\nContent-Length : 5\r\n\r\nhello", 400, true},
+        {"POST /size HTTP/1.1\r\nHost: a\r\nContent\tLength: 5\r\n\r\nhello", 400, true},
+        {"GET /echo HTTP/1.1\r\n\r\n", 400, true},
+        {"GET /echo HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400, true},
+        {"GET /echo%00more HTTP/1.1\r\nHost: a\r\n\r\n", 400, true},
+        {"POST /size HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000000000000\r\n\r\n", 400, true},
+        {"POST /size HTTP/1.1\r\nHost: a\r\nContent-Length: five\r\n\r\nhello", 400, false},
+        {"POST /size HTTP/1.1\r\nHost: a\r\nContent-Length: 5, 5\r\n\r\nhello", 400, false},
+        {"POST /size HTTP/1.1\r\nHost: a\r\nContent-Length: -5\r\n\r\nhello", 400, false},
+        {"POST /size HTTP/1.1\r\nHost: a\r\nContent-Length: 0x5\r\n\r\nhello", 400, false},
+        {"POST /size HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400, false},
+        {"GET /echo HTTP/1.1\r\nHost: a\r\nno colon here\r\n\r\n", 400, false},
+        {"GET /echo HTTP/3.0\r\nHost: a\r\n\r\n", 505, false},
+        {"GARBAGE\r\n\r\n", 0, false},
+    };
+    struct rig rig;
+    (void)state;
+    rig_init(&rig);
+    rig_start(&rig);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct client client;
+        struct answer answer;
+        client_open(&client, &rig);
+        client_send(&client, cases[i].text);
+        client_read(&client, &answer, true);
+        if (answer.status != cases[i].status) fail_msg("%s: %u", cases[i].text, answer.status);
+        if (cases[i].ours) {
+            assert_true(answer.complete);
+            assert_non_null(strstr(answer.body, "\"type\":\"invalid_request_error\",\"param\":null,\"code\":null}}"));
+            assert_true(client_at_end(&client));
+        }
+        client_close(&client);
+        answer_fini(&answer);
+    }
+    assert_int_equal(atomic_load(&rig.n_handled), 0);
+    rig_stop(&rig);
+}
+
+static void bodies_arrive_whole(void **state) {
+    struct rig rig;
+    struct client client;
+    struct answer answer;
+    char expected[64];
+    const size_t length = 1 << 20; /* the limit itself */
+    (void)state;
+    rig_init(&rig);
+    rig_start(&rig);
+    char *body = malloc(length);
+    uint32_t sum = 0;
+    assert_non_null(body);
+    for (size_t i = 0; i < length; i++) body[i] = (char)(i * 7 + i / 251);
+    for (size_t i = 0; i < length; i++) sum = sum * 31 + (unsigned char)body[i];
+    snprintf(expected, sizeof(expected), "%zu %u 0", length, sum);
+
+    client_open(&client, &rig);
+    client_send(&client, "POST /size HTTP/1.1\r\nHost: a\r\nContent-Length: 1048576\r\n\r\n");
+    assert_true(client_send_bytes(&client, body, length));
+    client_read(&client, &answer, true);
+    assert_string_equal(answer.body, expected);
+    answer_fini(&answer);
+
+    client_send(&client, "POST /size HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+    for (size_t at = 0, n; at < length; at += n) {
+        char line[32];
+        n = at % 9973 + 1 < length - at ? at % 9973 + 1 : length - at;
+        snprintf(line, sizeof(line), "%zx\r\n", n);
+        client_send(&client, line);
+        assert_true(client_send_bytes(&client, body + at, n));
+        client_send(&client, "\r\n");
+    }
+    client_send(&client, "0\r\n\r\n");
+    client_read(&client, &answer, true);
+    assert_string_equal(answer.body, expected);
+    answer_fini(&answer);
+    client_close(&client);
+    free(body);
+    assert_int_equal(ask(&rig, "POST /size HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"), 200);
+    rig_stop(&rig);
+}
+
+/* The whole body is sent before the answer is read: a reset must not overtake the 413. */
+static void send_too_much(const struct rig *rig, const char *head, bool chunked) {
+    static char piece[65536];
+    struct client client;
+    struct answer answer;
+    client_open(&client, rig);
+    client_send(&client, head);
+    for (int i = 0; i < 64; i++) {
+        if (chunked && !client_send_bytes(&client, "10000\r\n", 7)) break;
+        if (!client_send_bytes(&client, piece, sizeof(piece))) break;
+        if (chunked && !client_send_bytes(&client, "\r\n", 2)) break;
+    }
+    client_read(&client, &answer, true);
+    assert_int_equal(answer.status, 413);
+    assert_true(answer.complete);
+    assert_non_null(strstr(answer.body, "too large"));
+    client_close(&client);
+    answer_fini(&answer);
+}
+
+static void bodies_over_the_limit_are_refused_early(void **state) {
+    struct rig rig;
+    (void)state;
+    rig_init(&rig);
+    rig_start(&rig);
+    assert_int_equal(ask(&rig, "POST /size HTTP/1.1\r\nHost: a\r\nContent-Length: 1048577\r\n\r\n"), 413);
+    assert_int_equal(ask(&rig, "POST /size HTTP/1.1\r\nHost: a\r\nContent-Length: 1048577\r\n"
+                               "Expect: 100-continue\r\n\r\n"),
+                     413);
+    send_too_much(&rig, "POST /size HTTP/1.1\r\nHost: a\r\nContent-Length: 4194304\r\n\r\n", false);
+    send_too_much(&rig, "POST /size HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n", true);
+    assert_int_equal(atomic_load(&rig.n_handled), 0);
+    rig_stop(&rig);
+}
+
+static void expect_100_continue_is_answered_before_the_body(void **state) {
+    struct rig rig;
+    struct client client;
+    struct answer answer;
+    (void)state;
+    rig_init(&rig);
+    rig_start(&rig);
+    client_open(&client, &rig);
+    client_send(&client, "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n");
+    client_read(&client, &answer, true);
+    assert_int_equal(answer.status, 100);
+    answer_fini(&answer);
+    client_send(&client, "body");
+    client_read(&client, &answer, true);
+    assert_string_equal(answer.body, "POST /echo body");
+    answer_fini(&answer);
+    client_close(&client);
+    rig_stop(&rig);
+}
+
+/* Sends start, then the bytes of drip one by one until the server answers or hangs up. */
+static unsigned drip(const struct rig *rig, const char *start, const char *drip) {
+    struct client client;
+    struct answer answer;
+    client_open(&client, rig);
+    client_send(&client, start);
+    const bool dripping = *drip;
+    for (; *drip; drip++) {
+        char byte;
+        usleep(20000);
+        if (recv(client.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || errno != EAGAIN) break;
+        if (!client_send_bytes(&client, drip, 1)) break;
+    }
+    assert_int_equal(dripping, *drip != '\0'); /* the end came before the last byte */
+    client_read(&client, &answer, true);
+    const unsigned status = answer.status;
+    if (status) assert_true(answer.complete);
+    assert_true(client_at_end(&client));
+    client_close(&client);
+    answer_fini(&answer);
+    return status;
+}
+
+static void requests_that_do_not_arrive_in_time_end(void **state) {
+    char slow[401];
+    struct rig rig;
+    (void)state;
+    memset(slow, 'x', sizeof(slow));
+    slow[400] = '\0';
+    rig_init(&rig);
+    rig.config.request_timeout_ms = 300;
+    rig.config.idle_timeout_ms = 200;
+    rig_start(&rig);
+    assert_int_equal(drip(&rig, "", ""), 0);
+    assert_int_equal(drip(&rig, "GE", ""), 0);
+    assert_int_equal(drip(&rig, "", slow), 0);
+    assert_int_equal(drip(&rig, "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Le", ""), 408);
+    assert_int_equal(drip(&rig, "POST /echo HTTP/1.1\r\nHost: a\r\nX: ", slow), 408);
+    assert_int_equal(drip(&rig, "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\nxx", ""), 408);
+    assert_int_equal(drip(&rig, "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n", slow), 408);
+    assert_int_equal(drip(&rig, "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nfff\r\n", slow),
+                     408);
+    assert_int_equal(atomic_load(&rig.n_handled), 0);
+    rig_stop(&rig);
+}
+
+static void idle_connections_are_closed_in_silence_but_not_waiting_ones(void **state) {
+    struct rig rig;
+    struct client idle, waiting;
+    struct answer answer;
+    (void)state;
+    rig_init(&rig);
+    rig.config.request_timeout_ms = 100;
+    rig.config.idle_timeout_ms = 100;
+    rig.config.stream_stall_timeout_ms = 100;
+    rig_start(&rig);
+    client_open(&idle, &rig);
+    client_open(&waiting, &rig);
+    client_send(&waiting, "GET /hold HTTP/1.1\r\nHost: a\r\n\r\n");
+    client_send(&idle, "GET /echo HTTP/1.1\r\nHost: a\r\n\r\n");
+    client_read(&idle, &answer, true);
+    assert_int_equal(answer.status, 200);
+    answer_fini(&answer);
+    assert_true(client_at_end(&idle));
+    usleep(400000);
+    assert_int_equal(atomic_load(&rig.n_open), 1); /* still held */
+    assert_int_equal(atomic_load(&rig.n_gone), 0);
+    client_close(&idle);
+    client_close(&waiting);
+    assert_true(rig_wait(&rig.n_gone, 1));
+    rig_stop(&rig);
+}
+
+static void connections_over_the_limit_get_503(void **state) {
+    enum { LIMIT = 4 };
+    struct rig rig;
+    struct client clients[LIMIT];
+    struct answer answer;
+    (void)state;
+    rig_init(&rig);
+    rig.config.max_connections = LIMIT;
+    rig_start(&rig);
+    for (int i = 0; i < LIMIT; i++) {
+        client_open(&clients[i], &rig);
+        client_send(&clients[i], "GET /hold HTTP/1.1\r\nHost: a\r\n\r\n");
+    }
+    assert_true(rig_wait(&rig.n_open, LIMIT));
+    for (int i = 0; i < 100; i++) {
+        assert_int_equal(ask(&rig, "GET /echo HTTP/1.1\r\nHost: a\r\n\r\n"), 503);
+    }
+    client_close(&clients[0]);
+    assert_true(rig_wait(&rig.n_gone, 1));
+    client_open(&clients[0], &rig);
+    client_send(&clients[0], "GET /echo HTTP/1.1\r\nHost: a\r\n\r\n");
+    client_read(&clients[0], &answer, true);
+    assert_int_equal(answer.status, 200);
+    answer_fini(&answer);
+    for (int i = 0; i < LIMIT; i++) client_close(&clients[i]);
+    rig_stop(&rig);
+}
+
+static void pipelined_requests_are_answered_in_order(void **state) {
+    static const char *const paths[] = {"/echo", "/late", "/burst", "/nowhere", "/size", "/ticks"};
+    enum { N_PATHS = 6, N_REQUESTS = 60 };
+    static char text[N_REQUESTS * 128];
+    (void)state;
+    for (size_t step = 1; step < 100000; step *= 17) { /* bytes a send: every split of the heads, and none */
+        struct rig rig;
+        struct client client;
+        struct answer answer;
+        size_t length = 0;
+        for (int i = 0; i < N_REQUESTS; i++) {
+            length += (size_t)sprintf(text + length, "POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n%05d",
+                                      paths[i % N_PATHS], i);
+        }
+        rig_init(&rig);
+        rig_start(&rig);
+        client_open(&client, &rig);
+        for (size_t at = 0; at < length; at += step) {
+            assert_true(client_send_bytes(&client, text + at, step < length - at ? step : length - at));
+        }
+        for (int i = 0; i < N_REQUESTS; i++) {
+            char expected[32];
+            client_read(&client, &answer, true);
+            assert_true(answer.complete);
+            snprintf(expected, sizeof(expected), "POST /echo %05d", i);
+            if (i % N_PATHS == 0) assert_string_equal(answer.body, expected);
+            if (i % N_PATHS == 1) assert_string_equal(answer.body, "late");
+            if (i % N_PATHS == 2) assert_int_equal(answer.length, N_TICKS * 15);
+            if (i % N_PATHS == 3) assert_int_equal(answer.status, 404);
+            if (i % N_PATHS == 5) assert_int_equal(answer.length, N_TICKS * 15);
+            answer_fini(&answer);
+        }
+        client_close(&client);
+        rig_stop(&rig);
+    }
+}
+
+static void clients_that_leave_before_the_answer_are_noticed(void **state) {
+    static const char hold[] = "POST /hold HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi";
+    struct rig rig;
+    struct client client;
+    (void)state;
+    rig_init(&rig);
+    rig_start(&rig);
+    for (unsigned i = 0; i < 4; i++) {
+        client_open(&client, &rig);
+        client_send(&client, hold);
+        assert_true(rig_wait(&rig.n_open, 1));
+        if (i & 1) client_send(&client, hold); /* unread input before the end */
+        if (i & 2) client_reset(&client);
+        else client_close(&client);
+        assert_true(rig_wait(&rig.n_gone, i + 1));
+        assert_true(rig_wait(&rig.n_open, 0));
+    }
+    assert_int_equal(atomic_load(&rig.n_handled), 4);
+    rig_stop(&rig);
+}
+
+static void waiting_costs_nothing(void **state) {
+    static const char text[] = "GET /hold HTTP/1.1\r\nHost: a\r\n\r\nGET /hold HTTP/1.1\r\nHost: a\r\n\r\n";
+    enum { N = 32 };
+    struct rig rig;
+    struct client clients[N];
+    (void)state;
+    rig_init(&rig);
+    rig_start(&rig);
+    for (int i = 0; i < N; i++) {
+        client_open(&clients[i], &rig);
+        if (i % 2) client_send(&clients[i], text); /* with pipelined input that nobody reads yet */
+        else client_send(&clients[i], "GET /silent HTTP/1.1\r\nHost: a\r\n\r\nGET ");
+    }
+    assert_true(rig_wait(&rig.n_open, N));
+    usleep(100000);
+    const unsigned before = atomic_load(&rig.n_iterations);
+    usleep(300000);
+    /* The rig's own 5 ms timer turns the loop 60 times; a spin would turn it ten thousands of times. */
+    assert_true(atomic_load(&rig.n_iterations) - before < 1000);
+    for (int i = 0; i < N; i++) client_close(&clients[i]);
+    assert_true(rig_wait(&rig.n_gone, N));
+    rig_stop(&rig);
+}
+
+static void ten_thousand_requests_leave_nothing_behind(void **state) {
+    enum { N_CLIENTS = 20, N_EACH = 500 };
+    struct rig rig;
+    (void)state;
+    const unsigned n_before = n_descriptors();
+    rig_init(&rig);
+    rig_start(&rig);
+    const unsigned n_started = n_descriptors();
+    for (int i = 0; i < N_CLIENTS; i++) {
+        struct client client;
+        struct answer answer;
+        client_open(&client, &rig);
+        for (int j = 0; j < N_EACH; j++) {
+            client_send(&client, "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody");
+            client_read(&client, &answer, true);
+            assert_string_equal(answer.body, "POST /echo body");
+            answer_fini(&answer);
+        }
+        client_close(&client);
+    }
+    for (int i = 0; i < 1000; i++) assert_int_equal(ask(&rig, "GET /echo HTTP/1.0\r\n\r\n"), 200);
+    for (int i = 0; i < 1000 && n_descriptors() != n_started; i++) usleep(2000);
+    assert_int_equal(n_descriptors(), n_started);
+    assert_int_equal(atomic_load(&rig.n_open), 0);
+    rig_stop(&rig);
+    assert_int_equal(n_descriptors(), n_before);
+}
+
+static void closing_ends_everything_under_way(void **state) {
+    static const char *const texts[] = {
+        "GET /hold HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /silent HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /fill HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /big HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /lump HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /echo HTTP/1.1\r\nHost: a\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n",
+        "GET /ec",
+        "",
+    };
+    enum { N = 10, N_HANDLED = 6, N_UNANSWERED = 4 };
+    struct rig rig;
+    struct client clients[N];
+    (void)state;
+    const unsigned n_before = n_descriptors();
+    rig_init(&rig);
+    rig_start(&rig);
+    for (int i = 0; i < N; i++) {
+        client_open(&clients[i], &rig);
+        client_send(&clients[i], texts[i]);
+    }
+    assert_true(rig_wait(&rig.n_handled, N_HANDLED));
+    usleep(50000);
+    rig_stop(&rig);
+    assert_int_equal(atomic_load(&rig.n_gone), N_UNANSWERED);
+    for (int i = 0; i < N; i++) client_close(&clients[i]);
+    assert_int_equal(n_descriptors(), n_before);
+}
+
+static void after_stop_accepting_only_old_connections_are_served(void **state) {
+    struct rig rig;
+    struct client client, late;
+    struct answer answer;
+    (void)state;
+    rig_init(&rig);
+    rig_start(&rig);
+    client_open(&client, &rig);
+    client_send(&client, "GET /echo HTTP/1.1\r\nHost: a\r\n\r\n");
+    client_read(&client, &answer, true);
+    assert_null(strstr(answer.head, "Connection: close"));
+    answer_fini(&answer);
+    client_open(&late, &rig);
+    atomic_store(&rig.stop_accepting, true);
+    uv_async_send(&rig.wake);
+    usleep(100000);
+    client_send(&client, "GET /echo HTTP/1.1\r\nHost: a\r\n\r\n");
+    client_read(&client, &answer, true);
+    assert_int_equal(answer.status, 200);
+    assert_non_null(strstr(answer.head, "Connection: close"));
+    answer_fini(&answer);
+    assert_true(client_at_end(&client));
+
+    struct sockaddr_in address;
+    socklen_t size = sizeof(address);
+    assert_int_equal(getpeername(late.fd, (struct sockaddr *)&address, &size), 0);
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&address, size), -1);
+    assert_int_equal(errno, ECONNREFUSED);
+    close(fd);
+    client_close(&client);
+    client_close(&late);
+    rig_stop(&rig);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(methods_reach_the_handler_on_one_connection),
+        cmocka_unit_test(request_ids_are_taken_if_sane_or_made),
+        cmocka_unit_test(illegal_heads_are_refused_and_the_connection_closed),
+        cmocka_unit_test(bodies_arrive_whole),
+        cmocka_unit_test(bodies_over_the_limit_are_refused_early),
+        cmocka_unit_test(expect_100_continue_is_answered_before_the_body),
+        cmocka_unit_test(requests_that_do_not_arrive_in_time_end),
+        cmocka_unit_test(idle_connections_are_closed_in_silence_but_not_waiting_ones),
+        cmocka_unit_test(connections_over_the_limit_get_503),
+        cmocka_unit_test(pipelined_requests_are_answered_in_order),
+        cmocka_unit_test(clients_that_leave_before_the_answer_are_noticed),
+        cmocka_unit_test(waiting_costs_nothing),
+        cmocka_unit_test(ten_thousand_requests_leave_nothing_behind),
+        cmocka_unit_test(closing_ends_everything_under_way),
+        cmocka_unit_test(after_stop_accepting_only_old_connections_are_served),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
