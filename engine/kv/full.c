@@ -1,0 +1,162 @@
+/* full.c - the policy that keeps everything: slot = position, the same number of pages in every layer.
+ *
+ *   blocks:  [ 0 ][ 1 ][ 2 ]              used blocks of the prefix cache, each of them a page in every layer
+ *   pages:   [ 7 ][ 4 ][ 9 ][ 3 ][ 8 ]    of a layer; 3 is full but not published yet, 8 is being filled
+ *
+ * The sequence holds a reference to each of its pages.  It also uses the blocks that name its tokens;
+ * when two sequences computed the same block, the second keeps its own pages but uses the first one's block, so
+ * that the chain of blocks has no gaps and its next blocks have a parent.
+ *
+ * Thread: engine.  Memory: see policy.h. */
+#include <assert.h>
+#include <stdlib.h>
+
+#include "engine/error.h"
+#include "engine/kv/policy.h"
+#include "engine/kv/pool.h"
+#include "engine/kv/prefix_cache.h"
+
+static uint32_t pages_per_layer(uint64_t n_tokens) {
+    return (uint32_t)((n_tokens + PAGE_TOKENS - 1) / PAGE_TOKENS);
+}
+
+static uint64_t full_pages_for(const struct kv_space *space, uint64_t n_tokens) {
+    return (n_tokens + PAGE_TOKENS - 1) / PAGE_TOKENS * space->n_layers;
+}
+
+static uint32_t grown(uint32_t capacity, uint32_t need) {
+    uint32_t twice = capacity < UINT32_MAX / 2 ? 2 * capacity : UINT32_MAX;
+    return twice > need ? twice : need;
+}
+
+/* Room for n_pages pages in every list and as many blocks. */
+static int grow_lists(struct kv_sequence *kv, uint32_t n_pages) {
+    for (uint32_t i = 0; i < kv->space->n_layers; i++) {
+        struct page_list *list = &kv->layers[i];
+        if (n_pages <= list->capacity) continue;
+        uint32_t capacity = grown(list->capacity, n_pages);
+        uint32_t *pages = realloc(list->pages, capacity * sizeof(*pages));
+        if (!pages) return ERR_NOMEM;
+        list->pages = pages;
+        list->capacity = capacity;
+    }
+    if (!kv->space->cache || n_pages <= kv->block_capacity) return 0;
+    uint32_t capacity = grown(kv->block_capacity, n_pages);
+    uint32_t *blocks = realloc(kv->blocks, capacity * sizeof(*blocks));
+    if (blocks) kv->blocks = blocks;
+    uint64_t *hashes = realloc(kv->hashes, capacity * sizeof(*hashes));
+    if (hashes) kv->hashes = hashes;
+    if (!blocks || !hashes) return ERR_NOMEM;
+    kv->block_capacity = capacity;
+    return 0;
+}
+
+static void hash_blocks(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_blocks) {
+    for (uint32_t i = kv->n_hashes; i < n_blocks; i++) {
+        uint64_t chain = i ? kv->hashes[i - 1] : kv->salt;
+        kv->hashes[i] = prefix_cache_hash(kv->space->cache, chain, tokens + (size_t)i * PAGE_TOKENS);
+    }
+    if (n_blocks > kv->n_hashes) kv->n_hashes = n_blocks;
+}
+
+static int full_prepare(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
+    int code = grow_lists(kv, pages_per_layer(n_tokens));
+    if (code) return code;
+    if (kv->space->cache) hash_blocks(kv, tokens, n_tokens / PAGE_TOKENS);
+    return 0;
+}
+
+/* Hashes are chained, so one equal pair at the first block that `other` has not published means that all the
+ * blocks up to it are equal, too. */
+static bool full_worth_waiting(const struct kv_sequence *kv, const struct kv_sequence *other) {
+    uint32_t next = other->n_blocks;
+    if (next >= other->n_hashes || next >= kv->n_hashes) return false;
+    return kv->hashes[next] == other->hashes[next];
+}
+
+static uint32_t last_block(const struct kv_sequence *kv) {
+    return kv->n_blocks ? kv->blocks[kv->n_blocks - 1] : PREFIX_NONE;
+}
+
+static uint32_t full_adopt(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
+    assert(kv->n_tokens == 0 && kv->n_blocks == 0);
+    struct prefix_cache *cache = kv->space->cache;
+    if (!cache) return 0;
+    uint32_t n_layers = kv->space->n_layers;
+    for (uint32_t i = 0; i < n_max / PAGE_TOKENS && i < kv->n_hashes; i++) {
+        const uint32_t *block_tokens = tokens + (size_t)i * PAGE_TOKENS;
+        uint32_t block = prefix_cache_find(cache, last_block(kv), kv->salt, kv->hashes[i], block_tokens);
+        if (block == PREFIX_NONE) break;
+        prefix_cache_use(cache, block);
+        kv->blocks[kv->n_blocks++] = block;
+        const uint32_t *pages = prefix_cache_pages(cache, block);
+        page_pool_share(kv->space->pool, pages, n_layers);
+        for (uint32_t l = 0; l < n_layers; l++) kv->layers[l].pages[kv->layers[l].n++] = pages[l];
+    }
+    kv->n_tokens = kv->n_blocks * PAGE_TOKENS;
+    return kv->n_tokens;
+}
+
+static int full_reserve(struct kv_sequence *kv, uint32_t n_tokens) {
+    uint32_t n_layers = kv->space->n_layers, want = pages_per_layer(n_tokens), have = kv->layers[0].n;
+    if (want <= have) return 0;
+    int code = grow_lists(kv, want);
+    if (code) return code;
+    struct page_pool *pool = kv->space->pool;
+    uint64_t need = (uint64_t)(want - have) * n_layers;
+    uint64_t n_idle = kv->space->cache ? prefix_cache_n_idle_pages(kv->space->cache) : 0;
+    if (need > page_pool_n_free(pool) + n_idle) return ERR_FULL; /* nothing is evicted in vain */
+    if (need > page_pool_n_free(pool)) prefix_cache_evict(kv->space->cache, (uint32_t)need);
+    for (uint32_t l = 0; l < n_layers; l++) {
+        code = page_pool_take(pool, kv->layers[l].pages + have, want - have);
+        assert(code == 0); /* counted above, and nobody else takes pages */
+        kv->layers[l].n = want;
+    }
+    return 0;
+}
+
+static void full_view(struct kv_sequence *kv, uint32_t n_rows) {
+    assert(pages_per_layer((uint64_t)kv->n_tokens + n_rows) <= kv->layers[0].n);
+    for (uint32_t l = 0; l < kv->space->n_layers; l++)
+        kv->views[l] = (struct kv_view){kv->layers[l].pages, kv->n_tokens + n_rows, kv->n_tokens};
+}
+
+static void full_commit(struct kv_sequence *kv, uint32_t n_rows) {
+    kv->n_tokens += n_rows;
+}
+
+static void full_publish(struct kv_sequence *kv, const uint32_t *tokens) {
+    struct prefix_cache *cache = kv->space->cache;
+    uint32_t n_blocks = kv->n_tokens / PAGE_TOKENS;
+    if (!cache || n_blocks <= kv->n_blocks) return;
+    hash_blocks(kv, tokens, n_blocks);
+    struct page_list *layers = kv->layers;
+    for (uint32_t i = kv->n_blocks; i < n_blocks; i++) {
+        kv->blocks[i] = prefix_cache_publish(cache, last_block(kv), kv->salt, kv->hashes[i],
+                                             tokens + (size_t)i * PAGE_TOKENS, layers, i);
+        kv->n_blocks = i + 1;
+    }
+}
+
+/* Children first, so that they grow old before their parents; see prefix_cache.h. */
+static void full_release(struct kv_sequence *kv) {
+    for (uint32_t l = 0; l < kv->space->n_layers; l++) {
+        page_pool_release(kv->space->pool, kv->layers[l].pages, kv->layers[l].n);
+        kv->layers[l].n = 0;
+    }
+    while (kv->n_blocks > 0) prefix_cache_unuse(kv->space->cache, kv->blocks[--kv->n_blocks]);
+    kv->n_tokens = 0;
+}
+
+const struct kv_policy kv_policy_full = {
+    .name = "full",
+    .pages_for = full_pages_for,
+    .prepare = full_prepare,
+    .worth_waiting = full_worth_waiting,
+    .adopt = full_adopt,
+    .reserve = full_reserve,
+    .view = full_view,
+    .commit = full_commit,
+    .publish = full_publish,
+    .release = full_release,
+};

@@ -1,0 +1,310 @@
+/* test_full.c - the full policy and the prefix cache, against a naive oracle.
+ *
+ * A block of tokens is written as one letter, so a text like "abca" is a prompt of four blocks.  Pages carry
+ * a tag that says which layer of which text they were computed for: whoever adopts a page checks it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/error.h"
+#include "engine/kv/policy.h"
+#include "engine/kv/pool.h"
+#include "engine/kv/prefix_cache.h"
+
+enum { N_LAYERS = 3, N_BLOCKS = 10, N_PAGES = N_BLOCKS * N_LAYERS + 2, N_SEQS = 5, MAX_TEXT = 6 };
+
+struct oracle_block {
+    char text[MAX_TEXT + 1]; /* the whole prefix */
+    uint64_t salt;
+    int n_users;
+    long idle_since;
+};
+
+struct fixture {
+    struct kv_space space;
+    char tags[N_PAGES][24];
+    struct oracle_block known[N_BLOCKS];
+    int n_known;
+    long clock;
+};
+
+static void setup(struct fixture *f) {
+    memset(f, 0, sizeof(*f));
+    f->space.n_layers = N_LAYERS;
+    assert_int_equal(page_pool_create(&f->space.pool, N_PAGES, NULL), 0);
+    assert_int_equal(prefix_cache_create(&f->space.cache, f->space.pool, N_LAYERS, NULL), 0);
+}
+
+static void teardown(struct fixture *f) {
+    prefix_cache_evict(f->space.cache, N_PAGES);
+    assert_int_equal(prefix_cache_n_blocks(f->space.cache), 0);
+    assert_int_equal(page_pool_n_free(f->space.pool), N_PAGES);
+    prefix_cache_destroy(f->space.cache);
+    page_pool_destroy(f->space.pool);
+}
+
+static void make_tokens(uint32_t *tokens, const char *text) {
+    for (size_t i = 0; text[i]; i++)
+        for (uint32_t j = 0; j < PAGE_TOKENS; j++) tokens[i * PAGE_TOKENS + j] = (uint32_t)text[i] * 1000 + j;
+}
+
+struct user {
+    bool active;
+    struct kv_sequence kv;
+    char text[MAX_TEXT + 1];
+    uint32_t tokens[MAX_TEXT * PAGE_TOKENS];
+};
+
+static void make_tag(char tag[24], const struct user *u, uint32_t layer, uint32_t block) {
+    snprintf(tag, 24, "%d/%d/%.*s", (int)u->kv.salt, (int)layer, (int)block + 1, u->text);
+}
+
+static void check_pages(struct fixture *f, struct user *u) {
+    char tag[24];
+    for (uint32_t l = 0; l < N_LAYERS; l++)
+        for (uint32_t b = 0; b < u->kv.n_tokens / PAGE_TOKENS; b++) {
+            make_tag(tag, u, l, b);
+            assert_string_equal(f->tags[u->kv.layers[l].pages[b]], tag);
+        }
+}
+
+static struct oracle_block *oracle_find(struct fixture *f, const struct user *u, size_t length) {
+    for (int i = 0; i < f->n_known; i++) {
+        struct oracle_block *b = &f->known[i];
+        bool same = strlen(b->text) == length && strncmp(b->text, u->text, length) == 0;
+        if (same && b->salt == u->kv.salt) return b;
+    }
+    return NULL;
+}
+
+static size_t oracle_use(struct fixture *f, const struct user *u, size_t n_max) {
+    size_t n = 0;
+    for (struct oracle_block *b; n < n_max && (b = oracle_find(f, u, n + 1)); n++) b->n_users++;
+    return n;
+}
+
+static void oracle_publish(struct fixture *f, const struct user *u, size_t from, size_t to) {
+    for (size_t n = from + 1; n <= to; n++) {
+        struct oracle_block *b = oracle_find(f, u, n);
+        if (!b) {
+            assert_true(f->n_known < N_BLOCKS);
+            b = &f->known[f->n_known++];
+            *b = (struct oracle_block){.salt = u->kv.salt};
+            memcpy(b->text, u->text, n);
+        }
+        b->n_users++;
+    }
+}
+
+static void oracle_release(struct fixture *f, const struct user *u, size_t n) {
+    for (; n > 0; n--) {
+        struct oracle_block *b = oracle_find(f, u, n);
+        if (--b->n_users == 0) b->idle_since = ++f->clock;
+    }
+}
+
+/* Evicts the idle block that has been idle longest; false when there is none. */
+static bool oracle_evict(struct fixture *f) {
+    int oldest = -1;
+    for (int i = 0; i < f->n_known; i++)
+        if (f->known[i].n_users == 0 && (oldest < 0 || f->known[i].idle_since < f->known[oldest].idle_since))
+            oldest = i;
+    if (oldest < 0) return false;
+    f->known[oldest] = f->known[--f->n_known];
+    return true;
+}
+
+static void start(struct fixture *f, struct user *u) {
+    const char *alphabet = "aab";
+    size_t n = 1 + (size_t)rand() % MAX_TEXT;
+    memset(u, 0, sizeof(*u));
+    for (size_t i = 0; i < n; i++) u->text[i] = alphabet[rand() % 3];
+    make_tokens(u->tokens, u->text);
+    assert_int_equal(kv_sequence_init(&u->kv, &f->space, &kv_policy_full, (uint64_t)(rand() % 2)), 0);
+    const uint32_t n_tokens = (uint32_t)n * PAGE_TOKENS;
+    assert_int_equal(u->kv.policy->prepare(&u->kv, u->tokens, n_tokens), 0);
+    uint32_t limit = n_tokens - 1;
+    uint32_t adopted = u->kv.policy->adopt(&u->kv, u->tokens, limit);
+    assert_int_equal(adopted, oracle_use(f, u, limit / PAGE_TOKENS) * PAGE_TOKENS);
+    check_pages(f, u);
+    u->active = true;
+}
+
+static void stop(struct fixture *f, struct user *u) {
+    oracle_release(f, u, u->kv.n_blocks);
+    kv_sequence_fini(&u->kv);
+    u->active = false;
+}
+
+/* One step: reserve, view, commit, and now and then publish. */
+static void advance(struct fixture *f, struct user *u) {
+    uint32_t total = (uint32_t)strlen(u->text) * PAGE_TOKENS;
+    uint32_t left = total - u->kv.n_tokens, n = 1 + (uint32_t)rand() % 130;
+    if (left == 0) {
+        stop(f, u);
+        return;
+    }
+    if (n > left) n = left;
+    uint32_t first = u->kv.n_tokens / PAGE_TOKENS, need = (u->kv.n_tokens + n + PAGE_TOKENS - 1) / PAGE_TOKENS;
+    uint32_t more = (need - u->kv.layers[0].n) * N_LAYERS;
+    int n_idle = 0;
+    for (int i = 0; i < f->n_known; i++) n_idle += f->known[i].n_users == 0;
+    bool fits = more <= page_pool_n_free(f->space.pool) + (uint32_t)n_idle * N_LAYERS;
+    for (uint32_t free = page_pool_n_free(f->space.pool); fits && free < more; free += N_LAYERS)
+        assert_true(oracle_evict(f));
+    int code = u->kv.policy->reserve(&u->kv, u->kv.n_tokens + n);
+    assert_int_equal(code, fits ? 0 : ERR_FULL);
+    if (code) {
+        stop(f, u);
+        return;
+    }
+    u->kv.policy->view(&u->kv, n);
+    assert_int_equal(u->kv.views[N_LAYERS - 1].append_slot, u->kv.n_tokens);
+    assert_int_equal(u->kv.views[N_LAYERS - 1].n_slots, u->kv.n_tokens + n);
+    u->kv.policy->commit(&u->kv, n);
+    for (uint32_t l = 0; l < N_LAYERS; l++)
+        for (uint32_t b = first; b < u->kv.n_tokens / PAGE_TOKENS; b++)
+            make_tag(f->tags[u->kv.layers[l].pages[b]], u, l, b);
+    check_pages(f, u);
+    if (rand() % 2) return;
+    oracle_publish(f, u, u->kv.n_blocks, u->kv.n_tokens / PAGE_TOKENS);
+    u->kv.policy->publish(&u->kv, u->tokens);
+}
+
+/* No page is lost: a page is free, or in a sequence, or in a known block. */
+static void check_no_leak(struct fixture *f, struct user *users) {
+    uint32_t n_used = 0;
+    bool used[N_PAGES] = {false};
+    for (int s = 0; s < N_SEQS; s++)
+        for (uint32_t l = 0; users[s].active && l < N_LAYERS; l++)
+            for (uint32_t i = 0; i < users[s].kv.layers[l].n; i++) used[users[s].kv.layers[l].pages[i]] = true;
+    for (uint32_t i = 0; i < N_PAGES; i++) {
+        bool held = page_pool_n_holders(f->space.pool, i) > 0;
+        assert_true(held || !used[i]);
+        n_used += held;
+    }
+    assert_int_equal(n_used, N_PAGES - page_pool_n_free(f->space.pool));
+    assert_int_equal(prefix_cache_n_blocks(f->space.cache), f->n_known);
+}
+
+static void random_sequences_agree_with_the_oracle(void **state) {
+    (void)state;
+    struct fixture f;
+    struct user *users = calloc(N_SEQS, sizeof(*users));
+    setup(&f);
+    srand(11);
+    for (int op = 0; op < 30000; op++) {
+        struct user *u = &users[rand() % N_SEQS];
+        if (!u->active) start(&f, u);
+        else if (rand() % 16 == 0) stop(&f, u);
+        else advance(&f, u);
+        check_no_leak(&f, users);
+    }
+    for (int i = 0; i < N_SEQS; i++)
+        if (users[i].active) stop(&f, &users[i]);
+    free(users);
+    teardown(&f);
+}
+
+/* Computes all of text and publishes it; the caller ends the sequence. */
+static void compute(struct fixture *f, struct user *u, const char *text, uint64_t salt) {
+    memset(u, 0, sizeof(*u));
+    snprintf(u->text, sizeof(u->text), "%s", text);
+    make_tokens(u->tokens, text);
+    uint32_t n = (uint32_t)strlen(text) * PAGE_TOKENS;
+    assert_int_equal(kv_sequence_init(&u->kv, &f->space, &kv_policy_full, salt), 0);
+    assert_int_equal(kv_policy_full.prepare(&u->kv, u->tokens, n), 0);
+    uint32_t cached = kv_policy_full.adopt(&u->kv, u->tokens, n);
+    assert_int_equal(kv_policy_full.reserve(&u->kv, n), 0);
+    kv_policy_full.commit(&u->kv, n - cached);
+    kv_policy_full.publish(&u->kv, u->tokens);
+}
+
+static uint32_t cached_tokens(struct fixture *f, const char *text, uint64_t salt) {
+    struct user u = {0};
+    make_tokens(u.tokens, text);
+    uint32_t n = (uint32_t)strlen(text) * PAGE_TOKENS;
+    assert_int_equal(kv_sequence_init(&u.kv, &f->space, &kv_policy_full, salt), 0);
+    assert_int_equal(kv_policy_full.prepare(&u.kv, u.tokens, n), 0);
+    uint32_t cached = kv_policy_full.adopt(&u.kv, u.tokens, n);
+    kv_sequence_fini(&u.kv);
+    return cached;
+}
+
+static void prefixes_are_shared_within_one_salt_only(void **state) {
+    (void)state;
+    struct fixture f;
+    struct user u;
+    setup(&f);
+    compute(&f, &u, "abc", 1);
+    assert_int_equal(cached_tokens(&f, "abd", 1), 2 * PAGE_TOKENS);
+    assert_int_equal(cached_tokens(&f, "abc", 1), 3 * PAGE_TOKENS);
+    assert_int_equal(cached_tokens(&f, "bc", 1), 0); /* same tokens, other parent */
+    assert_int_equal(cached_tokens(&f, "abc", 2), 0);
+    kv_sequence_fini(&u.kv);
+    teardown(&f);
+}
+
+static void the_least_recently_used_leaf_goes_first(void **state) {
+    (void)state;
+    struct fixture f;
+    struct user u;
+    setup(&f);
+    compute(&f, &u, "abc", 0);
+    kv_sequence_fini(&u.kv);
+    compute(&f, &u, "ax", 0);
+    kv_sequence_fini(&u.kv);
+    prefix_cache_evict(f.space.cache, page_pool_n_free(f.space.pool) + 1);
+    assert_int_equal(cached_tokens(&f, "abc", 0), 2 * PAGE_TOKENS);
+    prefix_cache_evict(f.space.cache, page_pool_n_free(f.space.pool) + 1); /* "ab" was just touched: "ax" goes */
+    assert_int_equal(cached_tokens(&f, "ax", 0), PAGE_TOKENS);
+    teardown(&f);
+}
+
+/* The engine looks keys up by hash; the oracle of safety is that equal hashes alone are not believed. */
+static void equal_hashes_do_not_make_equal_blocks(void **state) {
+    (void)state;
+    struct fixture f;
+    struct user u;
+    uint32_t other[PAGE_TOKENS];
+    setup(&f);
+    compute(&f, &u, "a", 0);
+    make_tokens(other, "b");
+    uint64_t hash = prefix_cache_hash(f.space.cache, 0, u.tokens);
+    assert_int_not_equal(prefix_cache_find(f.space.cache, PREFIX_NONE, 0, hash, u.tokens), PREFIX_NONE);
+    assert_int_equal(prefix_cache_find(f.space.cache, PREFIX_NONE, 0, hash, other), PREFIX_NONE);
+    assert_int_equal(prefix_cache_find(f.space.cache, PREFIX_NONE, 1, hash, u.tokens), PREFIX_NONE);
+    kv_sequence_fini(&u.kv);
+    teardown(&f);
+}
+
+static void without_a_cache_nothing_is_shared(void **state) {
+    (void)state;
+    struct fixture f = {.space.n_layers = N_LAYERS};
+    struct user a, b;
+    assert_int_equal(page_pool_create(&f.space.pool, N_PAGES, NULL), 0);
+    compute(&f, &a, "ab", 0);
+    compute(&f, &b, "ab", 0);
+    assert_int_equal(page_pool_n_free(f.space.pool), N_PAGES - 4 * N_LAYERS);
+    kv_sequence_fini(&a.kv);
+    kv_sequence_fini(&b.kv);
+    assert_int_equal(page_pool_n_free(f.space.pool), N_PAGES);
+    page_pool_destroy(f.space.pool);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(prefixes_are_shared_within_one_salt_only),
+        cmocka_unit_test(the_least_recently_used_leaf_goes_first),
+        cmocka_unit_test(equal_hashes_do_not_make_equal_blocks),
+        cmocka_unit_test(without_a_cache_nothing_is_shared),
+        cmocka_unit_test(random_sequences_agree_with_the_oracle),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

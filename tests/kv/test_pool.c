@@ -1,0 +1,93 @@
+/* test_pool.c - the page pool: all or none, reference counts, no page lost and none handed out twice. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "engine/error.h"
+#include "engine/kv/pool.h"
+
+static void take_is_all_or_none(void **state) {
+    (void)state;
+    struct page_pool *pool = NULL;
+    struct error err = {0};
+    uint32_t pages[5];
+
+    assert_int_equal(page_pool_create(&pool, 4, &err), 0);
+    assert_int_equal(page_pool_take(pool, pages, 5), ERR_FULL);
+    assert_int_equal(page_pool_n_free(pool), 4);
+    assert_int_equal(page_pool_take(pool, pages, 4), 0);
+    assert_int_equal(page_pool_take(pool, pages + 4, 1), ERR_FULL);
+    page_pool_destroy(pool);
+}
+
+static void a_page_is_free_when_its_last_holder_lets_go(void **state) {
+    (void)state;
+    struct page_pool *pool = NULL;
+    uint32_t page;
+
+    assert_int_equal(page_pool_create(&pool, 1, NULL), 0);
+    assert_int_equal(page_pool_take(pool, &page, 1), 0);
+    page_pool_share(pool, &page, 1);
+    page_pool_release(pool, &page, 1);
+    assert_int_equal(page_pool_n_free(pool), 0);
+    assert_int_equal(page_pool_n_holders(pool, page), 1);
+    page_pool_release(pool, &page, 1);
+    assert_int_equal(page_pool_n_free(pool), 1);
+    assert_int_equal(page_pool_n_holders(pool, page), 0);
+    page_pool_destroy(pool);
+}
+
+static void an_empty_pool_serves_nothing(void **state) {
+    (void)state;
+    struct page_pool *pool = NULL;
+    uint32_t page;
+
+    assert_int_equal(page_pool_create(&pool, 0, NULL), 0);
+    assert_int_equal(page_pool_take(pool, &page, 0), 0);
+    assert_int_equal(page_pool_take(pool, &page, 1), ERR_FULL);
+    page_pool_destroy(pool);
+    page_pool_destroy(NULL);
+}
+
+/* Random takes, shares and releases against a plain count of holders per page. */
+static void random_operations_agree_with_a_plain_count(void **state) {
+    (void)state;
+    enum { N = 37, OPS = 20000 };
+    struct page_pool *pool = NULL;
+    uint32_t holders[N] = {0}, got[N];
+
+    srand(7);
+    assert_int_equal(page_pool_create(&pool, N, NULL), 0);
+    for (int op = 0; op < OPS; op++) {
+        uint32_t n = (uint32_t)rand() % 6, page = (uint32_t)rand() % N, n_free = 0;
+        if (rand() % 3 == 0 && page_pool_take(pool, got, n) == 0) {
+            for (uint32_t i = 0; i < n; i++) assert_int_equal(holders[got[i]]++, 0);
+        } else if (holders[page] > 0 && rand() % 4 == 0) {
+            page_pool_share(pool, &page, 1);
+            holders[page]++;
+        } else if (holders[page] > 0) {
+            page_pool_release(pool, &page, 1);
+            holders[page]--;
+        }
+        for (uint32_t i = 0; i < N; i++) {
+            assert_int_equal(page_pool_n_holders(pool, i), holders[i]);
+            n_free += holders[i] == 0;
+        }
+        assert_int_equal(page_pool_n_free(pool), n_free);
+    }
+    page_pool_destroy(pool);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(take_is_all_or_none),
+        cmocka_unit_test(a_page_is_free_when_its_last_holder_lets_go),
+        cmocka_unit_test(an_empty_pool_serves_nothing),
+        cmocka_unit_test(random_operations_agree_with_a_plain_count),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
