@@ -1,0 +1,59 @@
+/* batch.c - see batch.h.
+ *
+ * Thread: engine.  Memory: see batch.h. */
+#include "engine/batch.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/error.h"
+#include "engine/sequence.h"
+
+int batch_init(struct batch *batch, uint32_t max_rows, uint32_t max_seqs, struct error *err) {
+    *batch = (struct batch){.max_rows = max_rows, .max_seqs = max_seqs};
+    batch->entries = calloc(max_seqs, sizeof(*batch->entries));
+    batch->seqs = calloc(max_seqs, sizeof(*batch->seqs));
+    batch->tokens = calloc(max_rows, sizeof(*batch->tokens));
+    batch->positions = calloc(max_rows, sizeof(*batch->positions));
+    batch->samples = calloc(max_rows, sizeof(*batch->samples));
+    batch->results = calloc(max_rows, sizeof(*batch->results));
+    if (batch->entries && batch->seqs && batch->tokens && batch->positions && batch->samples && batch->results)
+        return 0;
+    batch_fini(batch);
+    return error_set(err, ERR_NOMEM, "no memory for steps of %u rows", max_rows);
+}
+
+void batch_fini(struct batch *batch) {
+    free(batch->entries);
+    free(batch->seqs);
+    free(batch->tokens);
+    free(batch->positions);
+    free(batch->samples);
+    free(batch->results);
+    *batch = (struct batch){0};
+}
+
+static void add(struct batch *batch, struct sequence *seq) {
+    struct step *step = &batch->step;
+    assert(step->n_seqs < batch->max_seqs && step->n_rows + seq->n_rows <= batch->max_rows);
+    uint32_t begin = seq->kv.n_tokens, first = step->n_rows;
+    memcpy(batch->tokens + first, seq->tokens + begin, seq->n_rows * sizeof(*batch->tokens));
+    for (uint32_t i = 0; i < seq->n_rows; i++) batch->positions[first + i] = begin + i;
+    seq->kv.policy->view(&seq->kv, seq->n_rows);
+    uint32_t n_samples = sequence_sample_rows(seq, first, batch->samples + batch->n_samples);
+    batch->entries[step->n_seqs] = (struct batch_entry){seq, batch->n_samples, n_samples};
+    batch->seqs[step->n_seqs++] = (struct step_seq){first, seq->n_rows, seq->kv.views};
+    batch->n_samples += n_samples;
+    step->n_rows += seq->n_rows;
+}
+
+void batch_build(struct batch *batch, struct sequence *const *seqs, uint32_t n_seqs) {
+    batch->step = (struct step){.tokens = batch->tokens, .positions = batch->positions, .seqs = batch->seqs};
+    batch->n_samples = 0;
+    for (uint32_t i = 0; i < n_seqs; i++)
+        if (seqs[i]->n_rows == 1) add(batch, seqs[i]);
+    batch->step.n_decode = batch->step.n_seqs;
+    for (uint32_t i = 0; i < n_seqs; i++)
+        if (seqs[i]->n_rows > 1) add(batch, seqs[i]);
+}

@@ -1,0 +1,34 @@
+/* batch.h - the arrays of one step: rows, sequences, and which logits to sample.
+ *
+ * Thread: engine.  Memory: sized for the largest step at create; nothing is allocated in a step. */
+#ifndef ENGINE_BATCH_H
+#define ENGINE_BATCH_H
+
+#include "engine/backend.h"
+
+struct error;
+struct sequence;
+
+struct batch_entry {
+    struct sequence *seq;
+    uint32_t first_sample, n_samples;
+};
+
+struct batch {
+    struct step step;
+    struct batch_entry *entries; /* [step.n_seqs], in the step's order */
+    struct sample_row *samples;  /* [n_samples] */
+    struct sample_result *results;
+    uint32_t n_samples;
+    uint32_t max_rows, max_seqs;
+    uint32_t *tokens, *positions;
+    struct step_seq *seqs;
+};
+
+int batch_init(struct batch *batch, uint32_t max_rows, uint32_t max_seqs, struct error *err);
+void batch_fini(struct batch *batch); /* a zeroed struct is allowed */
+
+/* Describes the step in which each sequence with n_rows > 0 runs that many rows. */
+void batch_build(struct batch *batch, struct sequence *const *seqs, uint32_t n_seqs);
+
+#endif

@@ -1,0 +1,73 @@
+/* sequence.h - one request while the engine works on it.
+ *
+ *   tokens: [ prompt …………………… | generated …… ]
+ *           [ kv.n_tokens stored  | n_rows in this step | … ]
+ *
+ * Preemption only releases pages: generated tokens stay and are computed again like a prompt.  Draws
+ * are numbered by generated token, so computing again does not change what is drawn.
+ *
+ * Thread: created on any, then owned by the engine thread.  Memory: one request's; the final event is allocated at
+ * create, so that no shortage can keep a request from ending. */
+#ifndef ENGINE_SEQUENCE_H
+#define ENGINE_SEQUENCE_H
+
+#include "engine/engine.h"
+#include "engine/kv/policy.h"
+#include "engine/output.h"
+#include "engine/sampling.h"
+
+/* What all requests of an engine share; borrowed. */
+struct sequence_shared {
+    const struct kv_space *space;
+    const struct tokenizer *tokenizer;
+    const uint32_t *eos; /* [n_eos] */
+    uint32_t n_eos;
+};
+
+struct event_list;
+
+struct sequence {
+    struct sequence *prev, *next; /* in the waiting list */
+    const struct sequence_shared *shared;
+    uint64_t id;
+    int32_t priority;
+    void *user;
+    struct sampling_params params; /* owned */
+    uint32_t *tokens;              /* owned */
+    uint32_t n_prompt, n_tokens, token_capacity;
+    struct kv_sequence kv;
+    uint32_t n_rows;   /* planned for the present step */
+    uint32_t n_cached; /* found in the prefix cache when first admitted */
+    bool admitted;     /* has run before */
+    struct sampling_state sampling;
+    struct output output;
+    struct engine_event *prompt_event; /* prompt log-probabilities so far; NULL: not asked for, or sent */
+    struct token_logprob *prompt_tops;
+    uint32_t n_scored;           /* prompt tokens whose log-probability is known */
+    struct engine_event *ending; /* the final event, should there be no memory for a better one */
+};
+
+/* Takes over the request's arrays on success.  ERR_NOMEM. */
+int sequence_create(struct sequence **out, const struct sequence_shared *shared,
+                    const struct engine_request *request, uint64_t id);
+/* Frees the request's arrays, too, unless `abandon` gave them back to the caller first. */
+void sequence_destroy(struct sequence *seq); /* NULL is allowed */
+void sequence_abandon(struct sequence *seq); /* forgets the request's arrays: a submit that failed half way */
+
+uint32_t sequence_n_generated(const struct sequence *seq);
+uint32_t sequence_n_left(const struct sequence *seq); /* tokens not stored in the cache yet */
+
+/* Rows of logits the sequence needs from its n_rows rows, the first of which is row first_row of the step: appends to
+ * rows and returns how many (<= n_rows). */
+uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t first_row, struct sample_row *rows);
+
+/* Takes the results for those rows once kv has been committed.  Appends to events what there is to say; returns
+ * true when that was the final event, and the sequence is to be destroyed. */
+bool sequence_accept(struct sequence *seq, const struct sample_row *rows, const struct sample_result *results,
+                     uint32_t n, struct event_list *events);
+
+/* Ends the sequence early with FINISH_CANCELLED or FINISH_ERROR (code, text). */
+void sequence_end(struct sequence *seq, enum finish_reason reason, int code, const char *text,
+                  struct event_list *events);
+
+#endif

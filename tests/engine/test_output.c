@@ -1,0 +1,189 @@
+/* test_output.c - text and tokens on their way out, against a naive scan of the whole text. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/event.h"
+#include "engine/output.h"
+#include "tests/engine/fake_tokenizer.h"
+
+/* The first byte position at which a stop string is complete; the longest wins.  0: none. */
+static size_t naive_stop(const char *text, char **stops, uint32_t n_stops, uint32_t *index) {
+    for (size_t end = 1; end <= strlen(text); end++) {
+        size_t best = 0;
+        for (uint32_t i = 0; i < n_stops; i++) {
+            size_t n = strlen(stops[i]);
+            if (n <= end && n > best && memcmp(text + end - n, stops[i], n) == 0) best = n, *index = i;
+        }
+        if (best) return end;
+    }
+    return 0;
+}
+
+/* True when the end of text could still become a stop string, beginning at byte `from` or later. */
+static size_t naive_held(const char *text, char **stops, uint32_t n_stops) {
+    size_t n_text = strlen(text);
+    for (size_t n = n_text; n > 0; n--)
+        for (uint32_t i = 0; i < n_stops; i++)
+            if (n < strlen(stops[i]) && memcmp(text + n_text - n, stops[i], n) == 0) return n;
+    return 0;
+}
+
+struct reader {
+    char text[512];
+    uint32_t n_tokens;
+};
+
+static void read_event(struct reader *r, struct output *out, bool last) {
+    struct engine_event *event;
+    assert_int_equal(output_take(out, last, &event), 0);
+    if (!event) return;
+    assert_int_equal(strlen(event->text), event->text_length);
+    assert_true(last || event->text_length > 0 || event->n_tokens > 0);
+    strcat(r->text, event->text);
+    for (uint32_t i = 0; i < event->n_tokens; i++) {
+        assert_int_equal(event->tokens[i].token % 1000, event->tokens[i].token);
+        assert_true(event->tokens[i].logprob == -(float)r->n_tokens);
+        assert_int_equal(event->tokens[i].n_top, r->n_tokens % 3);
+        if (event->tokens[i].n_top) assert_int_equal(event->tokens[i].top[0].token, r->n_tokens);
+        r->n_tokens++;
+    }
+    engine_event_free(event);
+}
+
+static struct sample_result result(uint32_t token, uint32_t number) {
+    struct sample_result r = {.token = token, .logprob = -(float)number, .n_top = number % 3};
+    r.top[0].token = number;
+    return r;
+}
+
+static void random_text_stops_where_a_scan_of_the_whole_would(void **state) {
+    (void)state;
+    char *all_stops[] = {"abab", "cab", "b\xc3\xa9", "\xe2\x82\xac", "aabaa", "ca", "\xc3\xa9" "a", "bbbb"};
+    enum { N_STOPS = sizeof(all_stops) / sizeof(all_stops[0]) };
+    srand(3);
+    for (int round = 0; round < 20000; round++) {
+        char *stops[3];
+        struct sampling_params params = sampling_defaults();
+        params.n_logprobs = 2;
+        params.include_stop = rand() % 2;
+        params.stop = stops;
+        params.n_stop = (uint32_t)rand() % 4;
+        for (uint32_t i = 0; i < params.n_stop; i++) stops[i] = all_stops[rand() % N_STOPS];
+        struct output out;
+        struct reader r = {0};
+        char whole[512] = "";
+        uint32_t n_tokens = 1 + (uint32_t)rand() % 20, index = 99, expected_index = 99, pushed = 0;
+        int stopped = 0;
+        assert_int_equal(output_init(&out, NULL, &params), 0);
+        while (pushed < n_tokens && !stopped) {
+            /* Letters, pieces, and multi-byte characters cut in two: never an invalid sequence. */
+            static const uint32_t sets[][2] = {{'a', 0}, {'b', 0}, {'c', 0}, {256, 0}, {257, 0}, {258, 0},
+                                               {259, 0}, {260, 261}, {262, 0}, {263, 0xa9}};
+            const uint32_t *set = sets[rand() % 10];
+            for (int i = 0; i < 2 && set[i] && !stopped; i++) {
+                size_t length;
+                const char *bytes = tokenizer_token_bytes(NULL, set[i], &length);
+                strncat(whole, bytes, length);
+                struct sample_result sample = result(set[i], pushed++);
+                stopped = output_push(&out, &sample, OUTPUT_TEXT, &index);
+                assert_true(stopped >= 0);
+                if (stopped) break;
+                read_event(&r, &out, false);
+                if (out.detokenizer.n_pending > 0) continue;
+                size_t held = naive_held(whole, stops, params.n_stop);
+                assert_int_equal(strlen(r.text), strlen(whole) - held); /* as early as possible, no earlier */
+                if (held == 0) assert_int_equal(r.n_tokens, pushed);
+            }
+        }
+        size_t end = naive_stop(whole, stops, params.n_stop, &expected_index);
+        assert_int_equal(stopped, end > 0);
+        if (end) {
+            assert_string_equal(stops[index], stops[expected_index]);
+            whole[params.include_stop ? end : end - strlen(stops[index])] = 0;
+        } else {
+            assert_int_equal(output_flush(&out), 0);
+        }
+        read_event(&r, &out, true);
+        assert_string_equal(r.text, whole);
+        assert_int_equal(r.n_tokens, pushed);
+        output_fini(&out);
+    }
+}
+
+static void early_text_cannot_stop(void **state) {
+    (void)state;
+    char *stops[] = {"ab"};
+    struct sampling_params params = sampling_defaults();
+    params.stop = stops;
+    params.n_stop = 1;
+    params.n_logprobs = 2;
+    struct output out;
+    struct reader r = {0};
+    uint32_t index;
+    assert_int_equal(output_init(&out, NULL, &params), 0);
+    struct sample_result ab = result(256, 0), b = result('b', 1), again = result(256, 2);
+    assert_int_equal(output_push(&out, &ab, OUTPUT_EARLY, &index), 0);
+    read_event(&r, &out, false);
+    assert_string_equal(r.text, "ab");
+    assert_int_equal(output_push(&out, &b, OUTPUT_TEXT, &index), 0);
+    assert_int_equal(output_push(&out, &again, OUTPUT_TEXT, &index), 1);
+    read_event(&r, &out, true);
+    assert_string_equal(r.text, "abb");
+    output_fini(&out);
+}
+
+static void end_tokens_count_but_show_only_on_demand(void **state) {
+    (void)state;
+    struct sampling_params params = sampling_defaults();
+    params.skip_special = false;
+    params.n_logprobs = 2;
+    for (int shown = 0; shown < 2; shown++) {
+        struct output out;
+        struct reader r = {0};
+        uint32_t index;
+        assert_int_equal(output_init(&out, NULL, &params), 0);
+        struct sample_result end = result(FAKE_EOS, 0);
+        assert_int_equal(output_push(&out, &end, shown ? OUTPUT_END : OUTPUT_SILENT, &index), 0);
+        read_event(&r, &out, true);
+        assert_string_equal(r.text, shown ? "<end>" : "");
+        assert_int_equal(r.n_tokens, 1);
+        output_fini(&out);
+    }
+}
+
+static void an_unfinished_character_becomes_a_replacement(void **state) {
+    (void)state;
+    struct sampling_params params = sampling_defaults();
+    struct output out;
+    struct engine_event *event;
+    uint32_t index;
+    params.n_logprobs = 2;
+    assert_int_equal(output_init(&out, NULL, &params), 0);
+    struct sample_result half = result(260, 0);
+    assert_int_equal(output_push(&out, &half, OUTPUT_TEXT, &index), 0);
+    assert_int_equal(output_take(&out, false, &event), 0);
+    assert_null(event); /* the token waits for its text */
+    assert_int_equal(output_flush(&out), 0);
+    assert_int_equal(output_take(&out, true, &event), 0);
+    assert_string_equal(event->text, "\xef\xbf\xbd");
+    assert_int_equal(event->n_tokens, 1);
+    engine_event_free(event);
+    output_fini(&out);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(random_text_stops_where_a_scan_of_the_whole_would),
+        cmocka_unit_test(early_text_cannot_stop),
+        cmocka_unit_test(end_tokens_count_but_show_only_on_demand),
+        cmocka_unit_test(an_unfinished_character_becomes_a_replacement),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
