@@ -7,6 +7,7 @@
 #ifndef SERVER_PROMPTS_H
 #define SERVER_PROMPTS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -20,6 +21,7 @@ enum { PROMPTS_MAX = 2048, PROMPTS_MAX_TOKENS = 4 * 1024 * 1024 };
 struct prompt {
     char *text; /* NULL: given as tokens */
     size_t length;
+    bool decoded; /* given as tokens; text was made from them, for echo */
     struct token_list tokens;
 };
 

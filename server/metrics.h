@@ -1,0 +1,29 @@
+/* metrics.h - counters of the server and the engine as Prometheus text.
+ *
+ * Thread: loop.  Memory: fixed. */
+#ifndef SERVER_METRICS_H
+#define SERVER_METRICS_H
+
+#include <stdint.h>
+
+struct buffer;
+struct engine_stats;
+
+enum { METRICS_N_BUCKETS = 12 };
+
+/* Times in seconds, counted per bucket (not cumulated: that is done when written). */
+struct histogram {
+    uint64_t buckets[METRICS_N_BUCKETS + 1], n;
+    double sum;
+};
+
+struct metrics {
+    uint64_t by_class[6]; /* answers by the first digit of their status; [0]: the client left before */
+    struct histogram first_token, whole; /* completions: until the first token, until the end */
+};
+
+void metrics_count_answer(struct metrics *metrics, unsigned status);
+void metrics_observe(struct histogram *histogram, double seconds);
+void metrics_write(const struct metrics *metrics, const struct engine_stats *stats, struct buffer *out);
+
+#endif

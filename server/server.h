@@ -1,0 +1,32 @@
+/* server.h - what the routes share: the engine, the transport, the names, the counters.
+ *
+ * Thread: loop.  Memory: embedded in whoever runs the server (serve.c, tests); strings are borrowed. */
+#ifndef SERVER_SERVER_H
+#define SERVER_SERVER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "server/completion_request.h"
+#include "server/metrics.h"
+
+struct completion;
+struct engine;
+struct engine_info;
+struct http;
+
+struct server {
+    uv_loop_t *loop;
+    struct http *http;
+    struct engine *engine;
+    const struct engine_info *info;
+    const char *model_name, *api_key; /* api_key NULL: everybody may */
+    int64_t created;                  /* Unix time the model was loaded */
+    bool draining;                    /* completions are refused */
+    struct request_limits limits;
+    struct metrics metrics;
+    struct completion *completions; /* accepted by the engine and not yet finished */
+};
+
+#endif
