@@ -26,7 +26,8 @@ def test_tokens_of_a_token_prompt(server, tokenizer, golden):
     assert answer["usage"]["prompt_tokens"] == len(golden["tokens"])
 
 
-@by_name(GOLDENS)
+# The token prompts of the two left out were joined from pieces; their text has a shorter tokenisation.
+@by_name([g for g in GOLDENS if g["name"] not in ("passkey-500", "kv-1000")])
 def test_text_prompt_is_tokenised_alike(server, golden):
     answer = server.complete(golden["prompt_text"], add_special_tokens=False, **VERBATIM)
     assert answer["usage"]["prompt_tokens"] == len(golden["tokens"])

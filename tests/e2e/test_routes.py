@@ -103,12 +103,13 @@ def test_request_ids_are_distinct_and_logged(server):
     assert "to-be-logged" in server.log
 
 
-class TestApiKey:
-    @pytest.fixture(scope="class")
-    def guarded(self, tmp_path_factory, tiny_model):
-        with Server(tmp_path_factory.mktemp("guarded"), "--api-key", "open sesame", model=tiny_model) as one:
-            yield one
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory, tiny_model):
+    with Server(tmp_path_factory.mktemp("guarded"), "--api-key", "open sesame", model=tiny_model) as one:
+        yield one
 
+
+class TestApiKey:
     @pytest.mark.parametrize("route", OPEN_ROUTES)
     def test_open_routes(self, guarded, route):
         assert guarded.get(route).status == 200

@@ -124,12 +124,13 @@ def test_junk(server, junk):
     assert_still_answers(server)
 
 
-class TestDeadlines:
-    @pytest.fixture(scope="class")
-    def impatient(self, tmp_path_factory, tiny_model):
-        with Server(tmp_path_factory.mktemp("impatient"), "--request-timeout", "1", model=tiny_model) as one:
-            yield one
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory, tiny_model):
+    with Server(tmp_path_factory.mktemp("impatient"), "--request-timeout", "1", model=tiny_model) as one:
+        yield one
 
+
+class TestDeadlines:
     @pytest.mark.parametrize("part", [b"POST /v1/comp", POST, POST + b"Content-Length: 29\r\n\r\n" + BODY[:10]],
                              ids=["line", "headers", "body"])
     def test_half_sent(self, impatient, part):
