@@ -1,11 +1,12 @@
 /* exchange.c - one request: its checks, its body, its answer.
  *
- * libmicrohttpd calls exchange_started with the request line, then exchange_access with the head, with each
- * piece of the body, with its end and once more after every resume; at last exchange_completed.
+ * libmicrohttpd calls exchange_started with the request line, then exchange_access with the head,
+ * with each piece of the body, with its end and once more after every resume; at last
+ * exchange_completed.
  *
- * What it lets through and we refuse, because two readers of the same bytes could disagree about where the
- * request ends: repeated or mixed Content-Length and Transfer-Encoding, codings other than chunked, header
- * names that are not tokens, a NUL in the path.
+ * What it lets through and we refuse, because two readers of the same bytes could disagree about
+ * where the request ends: repeated or mixed Content-Length and Transfer-Encoding, codings other
+ * than chunked, header names that are not tokens, a NUL in the path.
  *
  * Thread: loop.  Memory: the exchange, freed on completion. */
 #include <assert.h>
@@ -28,7 +29,8 @@ static const char ALNUM[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXY
 
 void *exchange_started(void *cls, const char *uri, struct MHD_Connection *mhd) {
     (void)cls;
-    const union MHD_ConnectionInfo *info = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
     struct http_conn *conn = info->socket_context;
     struct http_exchange *exchange = calloc(1, sizeof(*exchange));
     if (!exchange) return NULL; /* exchange_access finds no context and hangs up */
@@ -45,7 +47,8 @@ void exchange_finish(struct http_exchange *exchange) {
     conn_unwatch(conn);
     conn_expect_request(conn, conn->http->config.idle_timeout_ms);
     if (exchange->handed) conn->http->n_open--;
-    if (exchange->handed && !exchange->answered && exchange->on_gone) exchange->on_gone(exchange->user);
+    if (exchange->handed && !exchange->answered && exchange->on_gone)
+        exchange->on_gone(exchange->user);
     if (exchange->response) MHD_destroy_response(exchange->response);
     for (struct header_line *line = exchange->headers, *next; line; line = next) {
         next = line->next;
@@ -86,7 +89,8 @@ void exchange_resume(struct http_exchange *exchange) {
 
 /* ---- the head ---- */
 
-static enum MHD_Result read_header(void *cls, enum MHD_ValueKind kind, const char *name, const char *value) {
+static enum MHD_Result read_header(void *cls, enum MHD_ValueKind kind, const char *name,
+                                   const char *value) {
     (void)kind;
     struct head *head = cls;
     static const char token_marks[] = "!#$%&'*+-.^_`|~";
@@ -116,19 +120,21 @@ static bool parse_length(const char *text, uint64_t *out) {
 }
 
 /* NULL: legal.  Otherwise what to tell the client, with *status. */
-static const char *head_fault(struct http_exchange *exchange, const struct head *head, const char *version,
-                              unsigned *status) {
+static const char *head_fault(struct http_exchange *exchange, const struct head *head,
+                              const char *version, unsigned *status) {
     const bool http_1_0 = strcmp(version, "HTTP/1.0") == 0;
     *status = MHD_HTTP_BAD_REQUEST;
     if (exchange->bad_target) return "the request target is not valid";
     if (head->bad_name) return "a header name is not valid";
-    if (head->n_host > 1 || (head->n_host == 0 && !http_1_0)) return "exactly one Host header is required";
+    if (head->n_host > 1 || (head->n_host == 0 && !http_1_0))
+        return "exactly one Host header is required";
     if (head->n_content_length > 1) return "Content-Length is repeated";
     if (head->n_transfer_encoding > 1) return "Transfer-Encoding is repeated";
     if (head->n_transfer_encoding && head->n_content_length) {
         return "Content-Length and Transfer-Encoding exclude each other";
     }
-    if (head->n_transfer_encoding && (http_1_0 || strcasecmp(head->transfer_encoding, "chunked") != 0)) {
+    if (head->n_transfer_encoding &&
+        (http_1_0 || strcasecmp(head->transfer_encoding, "chunked") != 0)) {
         return "this Transfer-Encoding is not supported";
     }
     if (head->n_content_length && !parse_length(head->content_length, &exchange->body_declared)) {
@@ -141,7 +147,8 @@ static const char *head_fault(struct http_exchange *exchange, const struct head 
     return NULL;
 }
 
-static enum MHD_Result refuse(struct http_exchange *exchange, unsigned status, const char *message) {
+static enum MHD_Result refuse(struct http_exchange *exchange, unsigned status,
+                              const char *message) {
     char body[512];
     refuse_body(status, message, body, sizeof(body));
     struct MHD_Response *response =
@@ -179,7 +186,8 @@ bool exchange_id_valid(const char *id) {
 void exchange_id_make(char id[HTTP_ID_MAX + 1]) {
     uint64_t bits[2] = {0};
     (void)!getrandom(bits, sizeof(bits), 0); /* 16 bytes are never cut short */
-    snprintf(id, HTTP_ID_MAX + 1, "%016llx%016llx", (unsigned long long)bits[0], (unsigned long long)bits[1]);
+    snprintf(id, HTTP_ID_MAX + 1, "%016llx%016llx", (unsigned long long)bits[0],
+             (unsigned long long)bits[1]);
 }
 
 /* ---- the body ---- */
@@ -201,7 +209,8 @@ static bool body_reserve(struct http_exchange *exchange, size_t length) {
     return true;
 }
 
-static enum MHD_Result read_body(struct http_exchange *exchange, const char *data, size_t *data_length) {
+static enum MHD_Result read_body(struct http_exchange *exchange, const char *data,
+                                 size_t *data_length) {
     struct http_conn *conn = exchange->conn;
     const size_t length = *data_length;
     if (length > conn->http->config.max_body_bytes - exchange->body_length) {
@@ -210,7 +219,8 @@ static enum MHD_Result read_body(struct http_exchange *exchange, const char *dat
         return MHD_NO;
     }
     if (!body_reserve(exchange, length)) {
-        refuse_raw(conn->fd, MHD_HTTP_SERVICE_UNAVAILABLE, "there is no memory for the request body");
+        refuse_raw(conn->fd, MHD_HTTP_SERVICE_UNAVAILABLE,
+                   "there is no memory for the request body");
         conn->linger = true;
         return MHD_NO;
     }
@@ -225,7 +235,8 @@ static enum MHD_Result read_body(struct http_exchange *exchange, const char *dat
 
 static enum MHD_Result queue_answer(struct http_exchange *exchange) {
     conn_output_started(exchange->conn);
-    const enum MHD_Result queued = MHD_queue_response(exchange->conn->mhd, exchange->status, exchange->response);
+    const enum MHD_Result queued =
+        MHD_queue_response(exchange->conn->mhd, exchange->status, exchange->response);
     MHD_destroy_response(exchange->response);
     exchange->response = NULL;
     return queued;
@@ -243,8 +254,9 @@ static enum MHD_Result hand_over(struct http_exchange *exchange) {
     return MHD_YES;
 }
 
-enum MHD_Result exchange_access(void *cls, struct MHD_Connection *mhd, const char *url, const char *method,
-                                const char *version, const char *data, size_t *data_length, void **context) {
+enum MHD_Result exchange_access(void *cls, struct MHD_Connection *mhd, const char *url,
+                                const char *method, const char *version, const char *data,
+                                size_t *data_length, void **context) {
     (void)cls;
     (void)mhd;
     struct http_exchange *exchange = *context;
@@ -284,8 +296,8 @@ void exchange_answer(struct http_exchange *exchange, struct MHD_Response *respon
     exchange_resume(exchange);
 }
 
-void http_reply(struct http_exchange *exchange, unsigned status, const char *content_type, const void *body,
-                size_t length) {
+void http_reply(struct http_exchange *exchange, unsigned status, const char *content_type,
+                const void *body, size_t length) {
     assert(exchange->state == EXCHANGE_WAITING);
     exchange->state = EXCHANGE_REPLYING;
     exchange->answered = true;
@@ -300,7 +312,8 @@ void http_set_header(struct http_exchange *exchange, const char *name, const cha
     const size_t name_size = strlen(name) + 1, value_size = strlen(value) + 1;
     struct header_line *line = malloc(sizeof(*line) + name_size + value_size);
     if (!line) {
-        conn_kill(exchange->conn, true); /* an answer without its headers would be a different answer */
+        conn_kill(exchange->conn,
+                  true); /* an answer without its headers would be a different answer */
         return;
     }
     line->name = memcpy(line + 1, name, name_size);

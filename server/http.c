@@ -1,16 +1,18 @@
 /* http.c - the HTTP transport's daemon on the loop: accepting, running, closing.
  *
- * libmicrohttpd runs without a thread.  Its epoll descriptor, its timeout and our own resumes only ask for a
- * run (run_needed); the run itself happens in the prepare callback, which libuv calls before it blocks:
+ * libmicrohttpd runs without a thread. Its epoll descriptor, its timeout and our own resumes only
+ * ask for a run (run_needed); the run itself happens in the prepare callback, which libuv calls
+ * before it blocks:
  *
  *   timers ─► prepare: MHD_run while asked for ─► poll: sockets, mailboxes ─► closing ─► timers ...
  *                 ▲                                   │ run_needed
  *                 └───────────────────────────────────┘
  *
- * so whatever a loop iteration writes to 256 streams costs one run, and nothing waits for the next event.
+ * so whatever a loop iteration writes to 256 streams costs one run, and nothing waits for the next
+ * event.
  *
- * We accept ourselves and give libmicrohttpd the sockets: at its own limit it would leave clients in the
- * backlog, where they hang; ours get a 503.
+ * We accept ourselves and give libmicrohttpd the sockets: at its own limit it would leave clients
+ * in the backlog, where they hang; ours get a 503.
  *
  * Thread: loop.  Memory: struct http, freed when its last uv handle has closed. */
 #define _GNU_SOURCE /* accept4 */
@@ -35,7 +37,8 @@ enum {
     ACCEPTS_PER_EVENT = 64,
     RUNS_PER_ITERATION = 8, /* then the loop's other handles get their turn */
     LISTEN_BACKLOG = 1024,
-    HEAD_MEMORY = 32 * 1024, /* libmicrohttpd's memory per connection: bounds the head, and a chunk */
+    HEAD_MEMORY =
+        32 * 1024, /* libmicrohttpd's memory per connection: bounds the head, and a chunk */
     TICK_MIN_MS = 10,
     TICK_MAX_MS = 250,
 };
@@ -72,7 +75,6 @@ static bool data_pending(struct http *http) {
     return MHD_get_timeout(http->daemon, &timeout_ms) == MHD_YES && timeout_ms == 0;
 }
 
-
 static void before_poll(uv_prepare_t *prepare) {
     struct http *http = prepare->data;
     if (http->closing) {
@@ -85,8 +87,10 @@ static void before_poll(uv_prepare_t *prepare) {
         MHD_run(http->daemon);
     }
     /* A handler may have asked for more, or for the end: then the loop must not block. */
-    if (http->run_needed || http->closing) uv_timer_start(&http->timeout, timeout_due, 0, 0);
-    else arm_timeout(http);
+    if (http->run_needed || http->closing)
+        uv_timer_start(&http->timeout, timeout_due, 0, 0);
+    else
+        arm_timeout(http);
 }
 
 /* ---- accepting ---- */
@@ -102,7 +106,8 @@ static void connection_changed(void *cls, struct MHD_Connection *mhd, void **soc
     }
 }
 
-static void connection_accepted(struct http *http, int fd, const struct sockaddr *address, socklen_t size) {
+static void connection_accepted(struct http *http, int fd, const struct sockaddr *address,
+                                socklen_t size) {
     const struct http_config *config = &http->config;
     const int on = 1;
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
@@ -115,7 +120,8 @@ static void connection_accepted(struct http *http, int fd, const struct sockaddr
     const bool idle_first = config->idle_timeout_ms < config->request_timeout_ms;
     conn_expect_request(conn, idle_first ? config->idle_timeout_ms : config->request_timeout_ms);
     http->adding = conn;
-    /* On failure libmicrohttpd has closed the socket, and told us so if it had told us of the start. */
+    /* On failure libmicrohttpd has closed the socket, and told us so if it had told us of the
+     * start. */
     const enum MHD_Result added = MHD_add_connection(http->daemon, fd, address, size);
     http->adding = NULL;
     if (added != MHD_YES && !conn->mhd) conn_closed(conn);
@@ -129,7 +135,8 @@ static void listen_readable(uv_poll_t *poll, int status, int events) {
     for (int i = 0; i < ACCEPTS_PER_EVENT; i++) {
         struct sockaddr_storage address;
         socklen_t size = sizeof(address);
-        const int fd = accept4(http->listen_fd, (struct sockaddr *)&address, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        const int fd = accept4(http->listen_fd, (struct sockaddr *)&address, &size,
+                               SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd >= 0) {
             connection_accepted(http, fd, (const struct sockaddr *)&address, size);
             continue;
@@ -154,14 +161,16 @@ static void tick(uv_timer_t *timer) {
     }
 }
 
-static int open_listener(const struct http_config *config, int *out, uint16_t *port, struct error *err) {
+static int open_listener(const struct http_config *config, int *out, uint16_t *port,
+                         struct error *err) {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
     struct addrinfo *found = NULL;
     char service[8];
     int fd = -1;
     snprintf(service, sizeof(service), "%u", config->port);
     const int failure = getaddrinfo(config->host, service, &hints, &found);
-    if (failure) return error_set(err, ERR_INVALID, "host '%s': %s", config->host, gai_strerror(failure));
+    if (failure)
+        return error_set(err, ERR_INVALID, "host '%s': %s", config->host, gai_strerror(failure));
 
     const int on = 1;
     struct sockaddr_storage address;
@@ -179,7 +188,8 @@ static int open_listener(const struct http_config *config, int *out, uint16_t *p
     return 0;
 
 fail:
-    error_set(err, ERR_IO, "listening on %s port %u: %s", config->host, config->port, strerror(errno));
+    error_set(err, ERR_IO, "listening on %s port %u: %s", config->host, config->port,
+              strerror(errno));
     if (fd >= 0) close(fd);
     freeaddrinfo(found);
     return ERR_IO;
@@ -217,9 +227,13 @@ static int open_handles(struct http *http) {
     const union MHD_DaemonInfo *info = MHD_get_daemon_info(http->daemon, MHD_DAEMON_INFO_EPOLL_FD);
     const uint64_t interval = tick_interval(&http->config);
     uv_loop_t *loop = http->loop;
-    int status = handle_opened(http, (uv_handle_t *)&http->prepare, uv_prepare_init(loop, &http->prepare));
-    if (!status) status = handle_opened(http, (uv_handle_t *)&http->timeout, uv_timer_init(loop, &http->timeout));
-    if (!status) status = handle_opened(http, (uv_handle_t *)&http->tick, uv_timer_init(loop, &http->tick));
+    int status =
+        handle_opened(http, (uv_handle_t *)&http->prepare, uv_prepare_init(loop, &http->prepare));
+    if (!status)
+        status =
+            handle_opened(http, (uv_handle_t *)&http->timeout, uv_timer_init(loop, &http->timeout));
+    if (!status)
+        status = handle_opened(http, (uv_handle_t *)&http->tick, uv_timer_init(loop, &http->tick));
     if (!status) {
         status = handle_opened(http, (uv_handle_t *)&http->epoll,
                                uv_poll_init(loop, &http->epoll, info->epoll_fd));
@@ -235,7 +249,8 @@ static int open_handles(struct http *http) {
     return status;
 }
 
-int http_create(struct http **out, uv_loop_t *loop, const struct http_config *config, struct error *err) {
+int http_create(struct http **out, uv_loop_t *loop, const struct http_config *config,
+                struct error *err) {
     int code = 0;
     struct http *http = calloc(1, sizeof(*http));
     if (!http) return error_set(err, ERR_NOMEM, "no memory for the HTTP transport");
@@ -294,8 +309,9 @@ void http_stop_accepting(struct http *http) {
     http->listen_fd = -1;
 }
 
-/* Stopping libmicrohttpd with a suspended connection is fatal: all are woken first, and find themselves
- * killed.  Every exchange completes on the way, so every on_gone that is due is called. */
+/* Stopping libmicrohttpd with a suspended connection is fatal: all are woken first, and find
+ * themselves killed. Every exchange completes on the way, so every on_gone that is due is called.
+ * */
 static void close_everything(struct http *http) {
     http->closing = true;
     http_stop_accepting(http);

@@ -12,12 +12,13 @@
  *     │                  └──────► STREAMING ─►     "
  *     └► REFUSED ──► completed, freed
  *
- * "Completed" is libmicrohttpd's notification and the only place where an exchange is freed and on_gone is
- * called.  Everything else only marks and resumes; the marks are acted on in http.c's prepare callback, which
- * is the only caller of MHD_run.  So no callback of ours can free what its caller still holds.
+ * "Completed" is libmicrohttpd's notification and the only place where an exchange is freed and
+ * on_gone is called. Everything else only marks and resumes; the marks are acted on in http.c's
+ * prepare callback, which is the only caller of MHD_run. So no callback of ours can free what its
+ * caller still holds.
  *
- * Thread: loop.  Memory: connections on the heap, freed when their uv handle has closed; exchanges likewise,
- * freed on completion. */
+ * Thread: loop. Memory: connections on the heap, freed when their uv handle has closed; exchanges
+ * likewise, freed on completion. */
 #ifndef SERVER_HTTP_INTERNAL_H
 #define SERVER_HTTP_INTERNAL_H
 
@@ -27,7 +28,7 @@
 
 enum {
     HTTP_ID_MAX = 128,
-    HTTP_MAX_LINGERING = 64, /* refused clients being drained at once; beyond that they are cut off */
+    HTTP_MAX_LINGERING = 64, /* refused clients drained at once; beyond that they are cut off */
     HTTP_LINGER_MS = 2000,   /* long enough to swallow a body that was already under way */
 };
 
@@ -115,8 +116,9 @@ void http_handle_closed(struct http *http);
 
 /* exchange.c: libmicrohttpd's callbacks; cls is the struct http */
 void *exchange_started(void *cls, const char *uri, struct MHD_Connection *mhd);
-enum MHD_Result exchange_access(void *cls, struct MHD_Connection *mhd, const char *url, const char *method,
-                                const char *version, const char *data, size_t *data_length, void **context);
+enum MHD_Result exchange_access(void *cls, struct MHD_Connection *mhd, const char *url,
+                                const char *method, const char *version, const char *data,
+                                size_t *data_length, void **context);
 void exchange_completed(void *cls, struct MHD_Connection *mhd, void **context,
                         enum MHD_RequestTerminationCode why);
 void exchange_finish(struct http_exchange *exchange);
@@ -133,8 +135,9 @@ void exchange_id_make(char id[HTTP_ID_MAX + 1]);
 void stream_queue_fini(struct stream_queue *queue);
 
 /* watch.c */
-struct http_conn *conn_create(struct http *http, int fd); /* NULL: refused by the system; fd is the caller's */
-void conn_closed(struct http_conn *conn);                 /* the socket is about to be closed */
+/* NULL: refused by the system, and fd is still the caller's. */
+struct http_conn *conn_create(struct http *http, int fd);
+void conn_closed(struct http_conn *conn); /* the socket is about to be closed */
 void conn_expect_request(struct http_conn *conn, uint32_t timeout_ms);
 void conn_watch(struct http_conn *conn);
 void conn_unwatch(struct http_conn *conn);

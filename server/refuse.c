@@ -1,11 +1,12 @@
 /* refuse.c - answers written around libmicrohttpd, and closing so that they arrive.
  *
- * Some refusals cannot go through libmicrohttpd: it takes no response in the middle of a body or a head, and
- * none before a connection is its own.  They are short enough for any socket buffer and written directly.
+ * Some refusals cannot go through libmicrohttpd: it takes no response in the middle of a body or a
+ * head, and none before a connection is its own. They are short enough for any socket buffer and
+ * written directly.
  *
- * Closing a socket with unread input sends a reset, and a reset overtakes the answer that was just sent.  So a
- * refused connection lingers: our sending side is shut, input is read and dropped until the peer closes, a
- * short time has passed or too many already do this.
+ * Closing a socket with unread input sends a reset, and a reset overtakes the answer that was just
+ * sent. So a refused connection lingers: our sending side is shut, input is read and dropped until
+ * the peer closes, a short time has passed or too many already do this.
  *
  * Thread: loop.  Memory: one block per lingering socket, freed in its close callback. */
 #include <errno.h>
@@ -27,8 +28,9 @@ struct http_linger {
 
 const char *refuse_body(unsigned status, const char *message, char *buffer, size_t size) {
     const char *type = status >= 500 ? "server_error" : "invalid_request_error";
-    snprintf(buffer, size, "{\"error\":{\"message\":\"%s\",\"type\":\"%s\",\"param\":null,\"code\":null}}", message,
-             type);
+    snprintf(buffer, size,
+             "{\"error\":{\"message\":\"%s\",\"type\":\"%s\",\"param\":null,\"code\":null}}",
+             message, type);
     return buffer;
 }
 
@@ -36,10 +38,11 @@ void refuse_raw(int fd, unsigned status, const char *message) {
     const char *reason = MHD_get_reason_phrase_for(status);
     char body[512], answer[1024];
     refuse_body(status, message, body, sizeof(body));
-    const int n = snprintf(answer, sizeof(answer),
-                           "HTTP/1.1 %u %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
-                           "Connection: close\r\n\r\n%s",
-                           status, reason, strlen(body), body);
+    const int n =
+        snprintf(answer, sizeof(answer),
+                 "HTTP/1.1 %u %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
+                 "Connection: close\r\n\r\n%s",
+                 status, reason, strlen(body), body);
     /* A socket that cannot take this at once has a peer that does not read. */
     (void)!send(fd, answer, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT);
     shutdown(fd, SHUT_WR);
@@ -54,8 +57,10 @@ static void linger_closed(uv_handle_t *handle) {
 
 static void linger_end(struct http_linger *linger) {
     struct http *http = linger->http;
-    if (linger->prev) linger->prev->next = linger->next;
-    else http->lingering = linger->next;
+    if (linger->prev)
+        linger->prev->next = linger->next;
+    else
+        http->lingering = linger->next;
     if (linger->next) linger->next->prev = linger->prev;
     http->n_lingering--;
     uv_close((uv_handle_t *)&linger->poll, linger_closed);

@@ -1,10 +1,11 @@
 /* stream.c - the bytes of a streamed answer on their way to a reader.
  *
- * Writes append to one buffer per exchange; libmicrohttpd takes what has gathered as one chunk when the socket
- * can have it.  With nothing to take the connection is suspended (returning 0 alone would spin) and the next
- * write resumes it, so many writes in one loop iteration cost one send.
+ * Writes append to one buffer per exchange; libmicrohttpd takes what has gathered as one chunk when
+ * the socket can have it. With nothing to take the connection is suspended (returning 0 alone would
+ * spin) and the next write resumes it, so many writes in one loop iteration cost one send.
  *
- * Thread: loop.  Memory: the buffer grows by doubling up to max_stream_backlog and dies with the exchange. */
+ * Thread: loop. Memory: the buffer grows by doubling up to max_stream_backlog and dies with the
+ * exchange. */
 #include <assert.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -17,7 +18,8 @@
 enum {
     QUEUE_MIN = 1024,
     QUEUE_KEEP = 64 * 1024, /* a drained buffer above this is given back */
-    READER_BLOCK = 4096,    /* only HTTP/1.0 readers use it: chunks go through libmicrohttpd's own buffer */
+    READER_BLOCK =
+        4096, /* only HTTP/1.0 readers use it: chunks go through libmicrohttpd's own buffer */
 };
 
 void stream_queue_fini(struct stream_queue *queue) {
@@ -57,7 +59,8 @@ static size_t queue_take(struct stream_queue *queue, char *out, size_t max) {
     return n;
 }
 
-/* libmicrohttpd sends a head with MSG_MORE, expecting the body behind it; setting TCP_NODELAY pushes it out. */
+/* libmicrohttpd sends a head with MSG_MORE, expecting the body behind it; setting TCP_NODELAY
+ * pushes it out. */
 static void push_head(const struct http_conn *conn) {
     const int on = 1;
     (void)setsockopt(conn->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
@@ -78,12 +81,14 @@ static ssize_t reader(void *cls, uint64_t position, char *buffer, size_t max) {
 void http_stream_begin(struct http_exchange *exchange, unsigned status, const char *content_type) {
     assert(exchange->state == EXCHANGE_WAITING);
     exchange->state = EXCHANGE_STREAMING;
-    /* libmicrohttpd 0.9.75 ends a chunked answer with its last chunk even where HEAD leaves out the body, and
-     * the next answer on the connection would begin with it.  So HEAD gets an empty body instead. */
+    /* libmicrohttpd 0.9.75 ends a chunked answer with its last chunk even where HEAD leaves out the
+     * body, and the next answer on the connection would begin with it. So HEAD gets an empty body
+     * instead. */
     struct MHD_Response *response =
         strcmp(exchange->method, MHD_HTTP_METHOD_HEAD) == 0
             ? MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT)
-            : MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, READER_BLOCK, reader, exchange, NULL);
+            : MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, READER_BLOCK, reader, exchange,
+                                                NULL);
     exchange_answer(exchange, response, status, content_type);
 }
 

@@ -1,7 +1,7 @@
 /* tcp_progress.h - how much of what we sent the peer has acknowledged.
  *
- * A module of its own because the kernel's header that knows the counter cannot be included together with the
- * C library's netinet/tcp.h, which uv.h includes.
+ * A module of its own because the kernel's header that knows the counter cannot be included
+ * together with the C library's netinet/tcp.h, which uv.h includes.
  *
  * Thread: any.  Memory: none. */
 #ifndef SERVER_TCP_PROGRESS_H

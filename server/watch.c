@@ -1,14 +1,14 @@
 /* watch.c - one connection: its deadlines, and its socket while libmicrohttpd does not look.
  *
- * A suspended connection is in nobody's epoll set but ours: a uv_poll for UV_DISCONNECT alone, which pipelined
- * input does not wake.  The socket is shared, not duplicated: it is in two epoll sets, and libmicrohttpd tells
- * us (conn_closed) before it closes it.
+ * A suspended connection is in nobody's epoll set but ours: a uv_poll for UV_DISCONNECT alone,
+ * which pipelined input does not wake. The socket is shared, not duplicated: it is in two epoll
+ * sets, and libmicrohttpd tells us (conn_closed) before it closes it.
  *
- * libmicrohttpd's timeout is per activity, so a client may drip bytes for ever; it is off, and conn_check looks
- * at every connection some times a second instead:
+ * libmicrohttpd's timeout is per activity, so a client may drip bytes for ever; it is off, and
+ * conn_check looks at every connection some times a second instead:
  *
- *   between requests           until deadline_ms, then closed in silence (an answer without a question
- *                              would be taken for the answer to the client's next request)
+ *   between requests           until deadline_ms, then closed in silence (an answer without a
+ *                              question would be taken for one to the next question)
  *   a request is arriving      until deadline_ms for all of it, then 408
  *   the handler has it         no limit here
  *   an answer is on its way    the peer must acknowledge something within stream_stall_timeout_ms
@@ -48,10 +48,13 @@ static void watch_closed(uv_handle_t *handle) {
 
 void conn_closed(struct http_conn *conn) {
     struct http *http = conn->http;
-    /* Normally completed long ago; but when its own epoll_ctl fails libmicrohttpd forgets to say so. */
+    /* Normally completed long ago; but when its own epoll_ctl fails libmicrohttpd forgets to say
+     * so. */
     if (conn->exchange) exchange_finish(conn->exchange);
-    if (conn->prev) conn->prev->next = conn->next;
-    else http->conns = conn->next;
+    if (conn->prev)
+        conn->prev->next = conn->next;
+    else
+        http->conns = conn->next;
     if (conn->next) conn->next->prev = conn->prev;
     http->n_conns--;
     uv_close((uv_handle_t *)&conn->watch, watch_closed);
@@ -85,7 +88,8 @@ void conn_kill(struct http_conn *conn, bool hard) {
         const struct linger reset = {.l_onoff = 1, .l_linger = 0};
         (void)setsockopt(conn->fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
     }
-    /* An active connection is found hung up by libmicrohttpd, a suspended one must be woken to find out. */
+    /* An active connection is found hung up by libmicrohttpd, a suspended one must be woken to find
+     * out. */
     shutdown(conn->fd, SHUT_RDWR);
     if (conn->exchange) exchange_resume(conn->exchange);
     http_kick(conn->http);
@@ -109,7 +113,8 @@ static void check_reader(struct http_conn *conn, uint64_t now_ms) {
         conn->acked_at_ms = now_ms;
         return;
     }
-    if (now_ms - conn->acked_at_ms >= conn->http->config.stream_stall_timeout_ms) conn_kill(conn, true);
+    if (now_ms - conn->acked_at_ms >= conn->http->config.stream_stall_timeout_ms)
+        conn_kill(conn, true);
 }
 
 void conn_check(struct http_conn *conn, uint64_t now_ms) {

@@ -1,4 +1,5 @@
-/* http_rig.c - a transport on its own loop thread with a handler per path, and a raw client, for tests.
+/* http_rig.c - a transport on its own loop thread with a handler per path, and a raw client, for
+ * tests.
  *
  * Thread: as http_rig.h says.  Memory: as http_rig.h says. */
 #define _GNU_SOURCE /* memmem, RUSAGE_THREAD */
@@ -85,8 +86,8 @@ static void on_echo(struct rig *rig, struct http_exchange *exchange) {
     (void)rig;
     char text[512];
     http_set_header(exchange, "X-Extra", "yes");
-    const int n = snprintf(text, sizeof(text), "%s %s %.200s", http_method(exchange), http_path(exchange),
-                           http_body(exchange, NULL));
+    const int n = snprintf(text, sizeof(text), "%.100s %.200s %.200s", http_method(exchange),
+                           http_path(exchange), http_body(exchange, NULL));
     http_reply(exchange, 200, "text/plain", text, (size_t)n);
 }
 
@@ -157,8 +158,9 @@ static void handle(struct http_exchange *exchange, void *ctx) {
         const char *path;
         void (*run)(struct rig *, struct http_exchange *);
     } routes[] = {
-        {"/echo", on_echo},     {"/size", on_size},   {"/late", on_late},   {"/hold", on_hold}, {"/big", on_big},
-        {"/silent", on_silent}, {"/ticks", on_ticks}, {"/burst", on_burst}, {"/lump", on_lump}, {"/fill", on_fill},
+        {"/echo", on_echo}, {"/size", on_size},     {"/late", on_late},   {"/hold", on_hold},
+        {"/big", on_big},   {"/silent", on_silent}, {"/ticks", on_ticks}, {"/burst", on_burst},
+        {"/lump", on_lump}, {"/fill", on_fill},
     };
     struct rig *rig = ctx;
     atomic_fetch_add(&rig->n_handled, 1);
@@ -168,7 +170,8 @@ static void handle(struct http_exchange *exchange, void *ctx) {
             return;
         }
     }
-    http_reply(exchange, 404, "text/plain", http_request_id(exchange), strlen(http_request_id(exchange)));
+    http_reply(exchange, 404, "text/plain", http_request_id(exchange),
+               strlen(http_request_id(exchange)));
 }
 
 /* ---- the loop thread ---- */
@@ -312,7 +315,8 @@ static void consume(struct client *client, size_t n) {
     client->n_buffered -= n;
 }
 
-/* The length of the line or head that ends with mark, mark included; 0 when the connection ends before. */
+/* The length of the line or head that ends with mark, mark included; 0 when the connection ends
+ * before. */
 static size_t receive_until(struct client *client, const char *mark) {
     for (;;) {
         const char *found = memmem(client->buffer, client->n_buffered, mark, strlen(mark));

@@ -1,4 +1,5 @@
-/* http_rig.h - a transport on its own loop thread with a handler per path, and a raw client, for tests.
+/* http_rig.h - a transport on its own loop thread with a handler per path, and a raw client, for
+ * tests.
  *
  *   /echo     answers at once: "METHOD PATH BODY"
  *   /size     answers at once: the length and a checksum of the body
@@ -65,7 +66,8 @@ void client_open(struct client *client, const struct rig *rig);
 void client_close(struct client *client);
 void client_reset(struct client *client); /* closes with a reset */
 void client_send(struct client *client, const char *text);
-bool client_send_bytes(struct client *client, const void *data, size_t length); /* false: the peer hung up */
+/* False: the peer hung up. */
+bool client_send_bytes(struct client *client, const void *data, size_t length);
 /* Reads one answer; has_body is false for HEAD.  Fails the test after 10 s. */
 void client_read(struct client *client, struct answer *answer, bool has_body);
 bool client_at_end(struct client *client); /* the peer closes, without sending anything more */

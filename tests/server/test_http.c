@@ -15,6 +15,7 @@
 
 #include <cmocka.h>
 
+#include "engine/error.h"
 #include "tests/server/http_rig.h"
 
 static unsigned n_descriptors(void) {
@@ -38,7 +39,8 @@ static void methods_reach_the_handler_on_one_connection(void **state) {
     for (size_t i = 0; i < sizeof(methods) / sizeof(methods[0]); i++) {
         const bool has_body = strcmp(methods[i], "HEAD") != 0;
         char text[256], expected[64];
-        snprintf(text, sizeof(text), "%s /echo?a=1 HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody", methods[i]);
+        snprintf(text, sizeof(text),
+                 "%s /echo?a=1 HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody", methods[i]);
         snprintf(expected, sizeof(expected), "%s /echo body", methods[i]);
         client_send(&client, text);
         client_read(&client, &answer, has_body);
@@ -61,7 +63,8 @@ static void ask_id(const struct rig *rig, const char *id, char out[256]) {
     struct client client;
     struct answer answer;
     char text[512], line[300];
-    snprintf(text, sizeof(text), "GET /nowhere HTTP/1.1\r\nHost: a\r\nx-request-id: %s\r\n\r\n", id);
+    snprintf(text, sizeof(text), "GET /nowhere HTTP/1.1\r\nHost: a\r\nx-request-id: %s\r\n\r\n",
+             id);
     client_open(&client, rig);
     client_send(&client, text);
     client_read(&client, &answer, true);
@@ -98,13 +101,18 @@ static void illegal_heads_are_refused_and_the_connection_closed(void **state) {
         unsigned status;
         bool ours; /* else libmicrohttpd's own refusal */
     } cases[] = {
-        {"POST /size HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello", 400, true},
-        {"POST /size HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\nhello", 400, true},
-        {"POST /size HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400,
-         true},
-        {"POST /size HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        {"POST /size HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
          400, true},
-        {"POST /size HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 400, true},
+        {"POST /size HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\nhello",
+         400, true},
+        {"POST /size HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: "
+         "chunked\r\n\r\n0\r\n\r\n",
+         400, true},
+        {"POST /size HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: "
+         "chunked\r\n\r\n0\r\n\r\n",
+         400, true},
+        {"POST /size HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 400,
+         true},
         {"POST /size HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: identity\r\n\r\nhello", 400, true},
         {"POST /size HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400, true},
         {"POST /size HTTP/1.1\r\nHost: a\r\nContent-Length : 5\r\n\r\nhello", 400, true},
@@ -112,7 +120,8 @@ static void illegal_heads_are_refused_and_the_connection_closed(void **state) {
         {"GET /echo HTTP/1.1\r\n\r\n", 400, true},
         {"GET /echo HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400, true},
         {"GET /echo%00more HTTP/1.1\r\nHost: a\r\n\r\n", 400, true},
-        {"POST /size HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000000000000\r\n\r\n", 400, true},
+        {"POST /size HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000000000000\r\n\r\n", 400,
+         true},
         {"POST /size HTTP/1.1\r\nHost: a\r\nContent-Length: five\r\n\r\nhello", 400, false},
         {"POST /size HTTP/1.1\r\nHost: a\r\nContent-Length: 5, 5\r\n\r\nhello", 400, false},
         {"POST /size HTTP/1.1\r\nHost: a\r\nContent-Length: -5\r\n\r\nhello", 400, false},
@@ -135,7 +144,8 @@ static void illegal_heads_are_refused_and_the_connection_closed(void **state) {
         if (answer.status != cases[i].status) fail_msg("%s: %u", cases[i].text, answer.status);
         if (cases[i].ours) {
             assert_true(answer.complete);
-            assert_non_null(strstr(answer.body, "\"type\":\"invalid_request_error\",\"param\":null,\"code\":null}}"));
+            assert_non_null(strstr(
+                answer.body, "\"type\":\"invalid_request_error\",\"param\":null,\"code\":null}}"));
             assert_true(client_at_end(&client));
         }
         client_close(&client);
@@ -212,12 +222,14 @@ static void bodies_over_the_limit_are_refused_early(void **state) {
     (void)state;
     rig_init(&rig);
     rig_start(&rig);
-    assert_int_equal(ask(&rig, "POST /size HTTP/1.1\r\nHost: a\r\nContent-Length: 1048577\r\n\r\n"), 413);
+    assert_int_equal(ask(&rig, "POST /size HTTP/1.1\r\nHost: a\r\nContent-Length: 1048577\r\n\r\n"),
+                     413);
     assert_int_equal(ask(&rig, "POST /size HTTP/1.1\r\nHost: a\r\nContent-Length: 1048577\r\n"
                                "Expect: 100-continue\r\n\r\n"),
                      413);
     send_too_much(&rig, "POST /size HTTP/1.1\r\nHost: a\r\nContent-Length: 4194304\r\n\r\n", false);
-    send_too_much(&rig, "POST /size HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n", true);
+    send_too_much(&rig, "POST /size HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
+                  true);
     assert_int_equal(atomic_load(&rig.n_handled), 0);
     rig_stop(&rig);
 }
@@ -230,7 +242,9 @@ static void expect_100_continue_is_answered_before_the_body(void **state) {
     rig_init(&rig);
     rig_start(&rig);
     client_open(&client, &rig);
-    client_send(&client, "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n");
+    client_send(
+        &client,
+        "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n");
     client_read(&client, &answer, true);
     assert_int_equal(answer.status, 100);
     answer_fini(&answer);
@@ -280,10 +294,14 @@ static void requests_that_do_not_arrive_in_time_end(void **state) {
     assert_int_equal(drip(&rig, "", slow), 0);
     assert_int_equal(drip(&rig, "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Le", ""), 408);
     assert_int_equal(drip(&rig, "POST /echo HTTP/1.1\r\nHost: a\r\nX: ", slow), 408);
-    assert_int_equal(drip(&rig, "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\nxx", ""), 408);
-    assert_int_equal(drip(&rig, "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n", slow), 408);
-    assert_int_equal(drip(&rig, "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nfff\r\n", slow),
-                     408);
+    assert_int_equal(
+        drip(&rig, "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\nxx", ""), 408);
+    assert_int_equal(
+        drip(&rig, "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n", slow), 408);
+    assert_int_equal(
+        drip(&rig, "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nfff\r\n",
+             slow),
+        408);
     assert_int_equal(atomic_load(&rig.n_handled), 0);
     rig_stop(&rig);
 }
@@ -348,20 +366,24 @@ static void pipelined_requests_are_answered_in_order(void **state) {
     enum { N_PATHS = 6, N_REQUESTS = 60 };
     static char text[N_REQUESTS * 128];
     (void)state;
-    for (size_t step = 1; step < 100000; step *= 17) { /* bytes a send: every split of the heads, and none */
+    for (size_t step = 1; step < 100000;
+         step *= 17) { /* bytes a send: every split of the heads, and none */
         struct rig rig;
         struct client client;
         struct answer answer;
         size_t length = 0;
         for (int i = 0; i < N_REQUESTS; i++) {
-            length += (size_t)sprintf(text + length, "POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n%05d",
-                                      paths[i % N_PATHS], i);
+            length +=
+                (size_t)snprintf(text + length, sizeof(text) - length,
+                                 "POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n%05d",
+                                 paths[i % N_PATHS], i);
         }
         rig_init(&rig);
         rig_start(&rig);
         client_open(&client, &rig);
         for (size_t at = 0; at < length; at += step) {
-            assert_true(client_send_bytes(&client, text + at, step < length - at ? step : length - at));
+            assert_true(
+                client_send_bytes(&client, text + at, step < length - at ? step : length - at));
         }
         for (int i = 0; i < N_REQUESTS; i++) {
             char expected[32];
@@ -392,8 +414,10 @@ static void clients_that_leave_before_the_answer_are_noticed(void **state) {
         client_send(&client, hold);
         assert_true(rig_wait(&rig.n_open, 1));
         if (i & 1) client_send(&client, hold); /* unread input before the end */
-        if (i & 2) client_reset(&client);
-        else client_close(&client);
+        if (i & 2)
+            client_reset(&client);
+        else
+            client_close(&client);
         assert_true(rig_wait(&rig.n_gone, i + 1));
         assert_true(rig_wait(&rig.n_open, 0));
     }
@@ -402,7 +426,8 @@ static void clients_that_leave_before_the_answer_are_noticed(void **state) {
 }
 
 static void waiting_costs_nothing(void **state) {
-    static const char text[] = "GET /hold HTTP/1.1\r\nHost: a\r\n\r\nGET /hold HTTP/1.1\r\nHost: a\r\n\r\n";
+    static const char text[] =
+        "GET /hold HTTP/1.1\r\nHost: a\r\n\r\nGET /hold HTTP/1.1\r\nHost: a\r\n\r\n";
     enum { N = 32 };
     struct rig rig;
     struct client clients[N];
@@ -411,14 +436,17 @@ static void waiting_costs_nothing(void **state) {
     rig_start(&rig);
     for (int i = 0; i < N; i++) {
         client_open(&clients[i], &rig);
-        if (i % 2) client_send(&clients[i], text); /* with pipelined input that nobody reads yet */
-        else client_send(&clients[i], "GET /silent HTTP/1.1\r\nHost: a\r\n\r\nGET ");
+        if (i % 2)
+            client_send(&clients[i], text); /* with pipelined input that nobody reads yet */
+        else
+            client_send(&clients[i], "GET /silent HTTP/1.1\r\nHost: a\r\n\r\nGET ");
     }
     assert_true(rig_wait(&rig.n_open, N));
     usleep(100000);
     const unsigned before = atomic_load(&rig.n_iterations);
     usleep(300000);
-    /* The rig's own 5 ms timer turns the loop 60 times; a spin would turn it ten thousands of times. */
+    /* The rig's own 5 ms timer turns the loop 60 times; a spin would turn it ten thousands of
+     * times. */
     assert_true(atomic_load(&rig.n_iterations) - before < 1000);
     for (int i = 0; i < N; i++) client_close(&clients[i]);
     assert_true(rig_wait(&rig.n_gone, N));
@@ -520,6 +548,26 @@ static void after_stop_accepting_only_old_connections_are_served(void **state) {
     rig_stop(&rig);
 }
 
+static void a_taken_port_is_an_error_that_names_it(void **state) {
+    struct rig rig;
+    struct http *second = NULL;
+    struct error err = {0};
+    char port[8];
+    uv_loop_t loop;
+    (void)state;
+    rig_init(&rig);
+    rig_start(&rig);
+    assert_int_equal(uv_loop_init(&loop), 0);
+    assert_int_equal(http_create(&second, &loop, &rig.config, &err), ERR_IO);
+    snprintf(port, sizeof(port), "%u", rig.config.port);
+    assert_non_null(strstr(err.text, port));
+    rig.config.host = "not a host";
+    assert_int_equal(http_create(&second, &loop, &rig.config, &err), ERR_INVALID);
+    assert_null(second);
+    assert_int_equal(uv_loop_close(&loop), 0);
+    rig_stop(&rig);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(methods_reach_the_handler_on_one_connection),
@@ -537,6 +585,7 @@ int main(void) {
         cmocka_unit_test(ten_thousand_requests_leave_nothing_behind),
         cmocka_unit_test(closing_ends_everything_under_way),
         cmocka_unit_test(after_stop_accepting_only_old_connections_are_served),
+        cmocka_unit_test(a_taken_port_is_an_error_that_names_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

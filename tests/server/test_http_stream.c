@@ -28,7 +28,8 @@ static void assert_events(const struct answer *answer) {
     assert_int_equal(answer->status, 200);
     assert_non_null(strstr(answer->head, "\r\nContent-Type: text/event-stream\r\n"));
     assert_int_equal(answer->length, N_TICKS * EVENT_BYTES);
-    for (int i = 0; i < N_TICKS; i++) assert_memory_equal(answer->body + i * EVENT_BYTES, EVENT, EVENT_BYTES);
+    for (int i = 0; i < N_TICKS; i++)
+        assert_memory_equal(answer->body + i * EVENT_BYTES, EVENT, EVENT_BYTES);
 }
 
 static void streams_arrive_whole_and_keep_the_connection(void **state) {
@@ -78,7 +79,7 @@ static void http_1_0_readers_get_the_bare_bytes_and_a_close(void **state) {
     assert_int_equal(atomic_load(&rig.n_gone), 0);
 }
 
-/* Corked bytes would leave after 200 ms.  The best of several is not disturbed by a busy machine. */
+/* Corked bytes would leave after 200 ms. The best of several is not disturbed by a busy machine. */
 static void the_head_of_a_silent_stream_leaves_at_once(void **state) {
     struct rig rig;
     struct client client;
@@ -123,7 +124,8 @@ static void events_leave_one_by_one(void **state) {
         if (n_received > most) most = n_received;
         client_close(&client);
     }
-    assert_true(most >= N_TICKS * 3 / 4); /* held back by Nagle or a cork they would be two or three */
+    assert_true(most >=
+                N_TICKS * 3 / 4); /* held back by Nagle or a cork they would be two or three */
     rig_stop(&rig);
 }
 
@@ -141,8 +143,10 @@ static void readers_that_leave_are_noticed(void **state) {
         client_read(&client, &answer, false);
         assert_int_equal(answer.status, 200);
         answer_fini(&answer);
-        if (i < 4) client_close(&client);
-        else client_reset(&client);
+        if (i < 4)
+            client_close(&client);
+        else
+            client_reset(&client);
         assert_true(rig_wait(&rig.n_gone, ++n_gone));
         assert_true(rig_wait(&rig.n_open, 0));
     }
@@ -235,14 +239,16 @@ static void a_stream_for_head_ends_with_its_head(void **state) {
     rig_init(&rig);
     rig_start(&rig);
     client_open(&client, &rig);
-    client_send(&client, "HEAD /ticks HTTP/1.1\r\nHost: a\r\n\r\nGET /echo HTTP/1.1\r\nHost: a\r\n\r\n");
+    client_send(&client,
+                "HEAD /ticks HTTP/1.1\r\nHost: a\r\n\r\nGET /echo HTTP/1.1\r\nHost: a\r\n\r\n");
     client_read(&client, &answer, false);
     assert_int_equal(answer.status, 200);
     answer_fini(&answer);
     client_read(&client, &answer, true);
     assert_string_equal(answer.body, "GET /echo ");
     answer_fini(&answer);
-    assert_int_equal(atomic_load(&rig.n_gone), 1); /* nobody would read what the handler had to say */
+    assert_int_equal(atomic_load(&rig.n_gone),
+                     1); /* nobody would read what the handler had to say */
     client_close(&client);
     rig_stop(&rig);
 }
@@ -258,7 +264,8 @@ static void many_streams_run_at_once(void **state) {
     rig_start(&rig);
     for (int i = 0; i < N; i++) client_open(&clients[i], &rig);
     for (int round = 0; round < N_ROUNDS; round++) {
-        for (int i = 0; i < N; i++) client_send(&clients[i], "GET /ticks HTTP/1.1\r\nHost: a\r\n\r\n");
+        for (int i = 0; i < N; i++)
+            client_send(&clients[i], "GET /ticks HTTP/1.1\r\nHost: a\r\n\r\n");
         for (int i = 0; i < N; i++) {
             client_read(&clients[i], &answer, true);
             assert_events(&answer);
@@ -276,7 +283,8 @@ static void many_streams_run_at_once(void **state) {
 
 /* Clients leave at every moment of an answer's life, and what is left over is nothing. */
 static void leaving_at_any_moment_leaves_nothing_behind(void **state) {
-    static const char *const paths[] = {"/late", "/ticks", "/echo", "/burst", "/hold", "/lump", "/silent"};
+    static const char *const paths[] = {"/late", "/ticks", "/echo",  "/burst",
+                                        "/hold", "/lump",  "/silent"};
     struct rig rig;
     unsigned seed = 4711;
     (void)state;
@@ -285,10 +293,13 @@ static void leaving_at_any_moment_leaves_nothing_behind(void **state) {
     for (int i = 0; i < 1000; i++) {
         struct client client;
         open_and_ask(&client, &rig, paths[i % 7]);
-        if (rand_r(&seed) % 2) client_send(&client, "GET /ticks HTTP/1.1\r\nHost: a\r\n\r\nGET /la");
+        if (rand_r(&seed) % 2)
+            client_send(&client, "GET /ticks HTTP/1.1\r\nHost: a\r\n\r\nGET /la");
         usleep((unsigned)rand_r(&seed) % 3000);
-        if (rand_r(&seed) % 2) client_reset(&client);
-        else client_close(&client);
+        if (rand_r(&seed) % 2)
+            client_reset(&client);
+        else
+            client_close(&client);
     }
     usleep(100000);
     assert_true(rig_wait(&rig.n_open, 0));
