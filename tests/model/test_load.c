@@ -1,0 +1,243 @@
+/* test_load.c - whole model directories that lie: the index, the shards, the weights behind a config.
+ *
+ * Every case starts from a good tiny model, linked into a fresh directory, and breaks one thing. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "engine/cpu/cpu.h"
+#include "engine/error.h"
+#include "engine/model/model.h"
+
+#define INDEX "model.safetensors.index.json"
+#define SHARDED DATA_DIR "/gqa-f32-sharded"
+#define BIASED DATA_DIR "/mqa-f16-linear-bias"
+
+enum { PATH_BYTES = 1024 };
+
+static const char *const file_names[] = {
+    "config.json", "generation_config.json", "model.safetensors", INDEX, "model-00001-of-00003.safetensors",
+    "model-00002-of-00003.safetensors", "model-00003-of-00003.safetensors"};
+enum { N_FILES = sizeof(file_names) / sizeof(file_names[0]) };
+
+struct fixture {
+    char dir[64];
+    struct backend *be;
+};
+
+static void path_of(char *out, const char *dir, const char *name) {
+    assert_in_range(snprintf(out, PATH_BYTES, "%s/%s", dir, name), 1, PATH_BYTES - 1);
+}
+
+static void remove_file(const struct fixture *f, const char *name) {
+    char path[PATH_BYTES];
+    path_of(path, f->dir, name);
+    assert_true(remove(path) == 0 || errno == ENOENT);
+}
+
+static void write_file(const struct fixture *f, const char *name, const char *text) {
+    char path[PATH_BYTES];
+    remove_file(f, name); /* never through the link */
+    path_of(path, f->dir, name);
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(text, 1, strlen(text), file), strlen(text));
+    assert_int_equal(fclose(file), 0);
+}
+
+/* The directory becomes links to the files of `model`, as a download cache is. */
+static void link_model(const struct fixture *f, const char *model) {
+    for (int i = 0; i < N_FILES; i++) {
+        char from[PATH_BYTES], to[PATH_BYTES];
+        remove_file(f, file_names[i]);
+        path_of(from, model, file_names[i]);
+        path_of(to, f->dir, file_names[i]);
+        if (access(from, F_OK) == 0) assert_int_equal(symlink(from, to), 0);
+    }
+}
+
+/* Puts members over an object inside a JSON file of the directory; key NULL is the root. */
+static void change_json(const struct fixture *f, const char *name, const char *key, const char *changes) {
+    char path[PATH_BYTES];
+    path_of(path, f->dir, name);
+    json_t *root = json_load_file(path, 0, NULL), *over = json_loads(changes, 0, NULL);
+    assert_non_null(root);
+    assert_non_null(over);
+    json_object_update(key ? json_object_get(root, key) : root, over);
+    char *text = json_dumps(root, 0);
+    write_file(f, name, text);
+    free(text);
+    json_decref(root);
+    json_decref(over);
+}
+
+static void expect_refused(const struct fixture *f, int code, const char *needle) {
+    struct model *model = NULL;
+    struct error err = {0};
+    const int rc = model_load(&model, f->dir, f->be, &err);
+    if (rc != code) fail_msg("%d, not %d: %s", rc, code, err.text);
+    assert_null(model);
+    if (!strstr(err.text, needle)) fail_msg("'%s' does not say '%s'", err.text, needle);
+}
+
+static int setup(void **state) {
+    struct fixture *f = calloc(1, sizeof(*f));
+    struct error err = {0};
+    if (!f) return -1;
+    snprintf(f->dir, sizeof(f->dir), "/tmp/quire-test-XXXXXX");
+    *state = f;
+    return mkdtemp(f->dir) ? cpu_backend_create(&f->be, &(struct cpu_config){.n_threads = 1}, &err) : -1;
+}
+
+static int teardown(void **state) {
+    struct fixture *f = *state;
+    for (int i = 0; i < N_FILES; i++) remove_file(f, file_names[i]);
+    const int rc = rmdir(f->dir);
+    f->be->ops->destroy(f->be);
+    free(f);
+    return rc;
+}
+
+static void loads_shards_and_biases(void **state) {
+    const struct fixture *f = *state;
+    struct model *model = NULL;
+    struct error err = {0};
+    link_model(f, SHARDED);
+    assert_int_equal(model_load(&model, f->dir, f->be, &err), 0);
+    assert_non_null(model->layers[1].o_bias.data);
+    assert_null(model->layers[1].gate_bias.data);
+    assert_ptr_equal(model->head.data, model->embedding.data);
+    model_destroy(model, f->be);
+    link_model(f, BIASED);
+    assert_int_equal(model_load(&model, f->dir, f->be, &err), 0);
+    assert_int_equal(model->layers[0].gate_bias.dtype, DTYPE_F16);
+    assert_ptr_not_equal(model->head.data, model->embedding.data);
+    model_destroy(model, f->be);
+    model_destroy(NULL, f->be);
+}
+
+static void refuses_an_index_that_leaves_its_directory(void **state) {
+    const struct fixture *f = *state;
+    static const char *const names[] = {"\"../x\"", "\"/etc/passwd\"", "\"a/b\"", "\"..\"", "\".\"", "\"\"", "7"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        char changes[128];
+        snprintf(changes, sizeof(changes), "{\"model.norm.weight\":%s}", names[i]);
+        link_model(f, SHARDED);
+        change_json(f, INDEX, "weight_map", changes);
+        expect_refused(f, ERR_INVALID, "'model.norm.weight'");
+    }
+}
+
+static void refuses_an_index_of_things_that_are_not_there(void **state) {
+    const struct fixture *f = *state;
+    link_model(f, SHARDED);
+    change_json(f, INDEX, "weight_map", "{\"ghost\":\"model-00001-of-00003.safetensors\"}");
+    expect_refused(f, ERR_NOT_FOUND, "model-00001-of-00003.safetensors: no tensor 'ghost'");
+    link_model(f, SHARDED);
+    change_json(f, INDEX, "weight_map", "{\"ghost\":\"gone.safetensors\"}");
+    expect_refused(f, ERR_NOT_FOUND, "gone.safetensors");
+    link_model(f, SHARDED);
+    remove_file(f, "model-00002-of-00003.safetensors");
+    expect_refused(f, ERR_NOT_FOUND, "model-00002-of-00003.safetensors");
+    link_model(f, SHARDED);
+    write_file(f, INDEX, "{\"weight_map\":{}}");
+    expect_refused(f, ERR_NOT_FOUND, "no tensor 'model.embed_tokens.weight'");
+}
+
+static void refuses_broken_indices_and_shards(void **state) {
+    const struct fixture *f = *state;
+    link_model(f, SHARDED);
+    write_file(f, INDEX, "{\"weight_map\":[]}");
+    expect_refused(f, ERR_INVALID, "weight_map");
+    write_file(f, INDEX, "nonsense");
+    expect_refused(f, ERR_INVALID, INDEX);
+    link_model(f, SHARDED);
+    write_file(f, "model-00003-of-00003.safetensors", "");
+    expect_refused(f, ERR_INVALID, "model-00003-of-00003.safetensors: empty");
+    write_file(f, "model-00003-of-00003.safetensors", "12345678{}");
+    expect_refused(f, ERR_INVALID, "model-00003-of-00003.safetensors: a header of");
+}
+
+static void refuses_directories_in_place_of_files(void **state) {
+    const struct fixture *f = *state;
+    char path[PATH_BYTES];
+    link_model(f, BIASED);
+    remove_file(f, "model.safetensors");
+    path_of(path, f->dir, "model.safetensors");
+    assert_int_equal(mkdir(path, 0700), 0);
+    expect_refused(f, ERR_INVALID, "not a file");
+    remove_file(f, "config.json");
+    path_of(path, f->dir, "config.json");
+    assert_int_equal(mkdir(path, 0700), 0);
+    expect_refused(f, ERR_INVALID, "config.json: not a file");
+}
+
+static void names_what_is_missing(void **state) {
+    const struct fixture *f = *state;
+    link_model(f, BIASED);
+    remove_file(f, "model.safetensors");
+    expect_refused(f, ERR_NOT_FOUND, "neither model.safetensors nor " INDEX);
+    remove_file(f, "config.json");
+    expect_refused(f, ERR_NOT_FOUND, "config.json");
+}
+
+/* The config and the file are each well-formed, but disagree. */
+static void refuses_weights_that_are_not_the_configs(void **state) {
+    const struct fixture *f = *state;
+    static const struct {
+        const char *model, *changes;
+        int code;
+        const char *needle;
+    } cases[] = {
+        {BIASED, "{\"vocab_size\":130}", ERR_INVALID, "'model.embed_tokens.weight'"},
+        {BIASED, "{\"hidden_size\":96,\"head_dim\":16}", ERR_INVALID, "'model.embed_tokens.weight'"},
+        {BIASED, "{\"num_hidden_layers\":3}", ERR_NOT_FOUND, "'model.layers.2.input_layernorm.weight'"},
+        {BIASED, "{\"num_key_value_heads\":3}", ERR_INVALID, "'model.layers.0.self_attn.k_proj.weight'"},
+        {BIASED, "{\"intermediate_size\":51}", ERR_INVALID, "'model.layers.0.mlp.gate_proj.weight'"},
+        {BIASED, "{\"head_dim\":8}", ERR_INVALID, "'model.layers.0.self_attn.q_proj.weight'"},
+        {SHARDED, "{\"mlp_bias\":true}", ERR_NOT_FOUND, "'model.layers.0.mlp.gate_proj.bias'"},
+        {SHARDED, "{\"tie_word_embeddings\":false}", ERR_NOT_FOUND, "'lm_head.weight'"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        link_model(f, cases[i].model);
+        change_json(f, "config.json", NULL, cases[i].changes);
+        expect_refused(f, cases[i].code, cases[i].needle);
+    }
+}
+
+static void refuses_a_config_too_large_to_be_one(void **state) {
+    const struct fixture *f = *state;
+    const size_t size = (1 << 20) + 1;
+    char *text = malloc(size + 1);
+    assert_non_null(text);
+    memset(text, ' ', size);
+    text[size] = '\0';
+    link_model(f, BIASED);
+    write_file(f, "config.json", text);
+    expect_refused(f, ERR_INVALID, "more than the 1048576 allowed");
+    free(text);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(loads_shards_and_biases),
+        cmocka_unit_test(refuses_an_index_that_leaves_its_directory),
+        cmocka_unit_test(refuses_an_index_of_things_that_are_not_there),
+        cmocka_unit_test(refuses_broken_indices_and_shards),
+        cmocka_unit_test(refuses_directories_in_place_of_files),
+        cmocka_unit_test(names_what_is_missing),
+        cmocka_unit_test(refuses_weights_that_are_not_the_configs),
+        cmocka_unit_test(refuses_a_config_too_large_to_be_one),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
