@@ -143,9 +143,9 @@ int main(int argc, char **argv) {
     struct rig rig;
     printf("%u cases, seed %u\n", n_cases, seed);
     rig_init(&rig);
-    rig.config.request_timeout_ms = 200;
-    rig.config.idle_timeout_ms = 100;
-    rig.config.stream_stall_timeout_ms = 200;
+    rig.config.request_timeout_ms = 400;
+    rig.config.idle_timeout_ms = 400;
+    rig.config.stream_stall_timeout_ms = 400;
     rig.config.max_body_bytes = 4096;
     rig_start(&rig);
     for (unsigned i = 0; i < n_cases; i++) {
@@ -156,7 +156,7 @@ int main(int argc, char **argv) {
         }
     }
     if (!rig_wait(&rig.n_open, 0)) return 1;
-    usleep(500000); /* longer than any timeout above: what is left now would stay */
+    usleep(1000000); /* longer than any timeout above: what is left now would stay */
     const unsigned before = atomic_load(&rig.n_iterations);
     usleep(200000);
     const unsigned n_iterations = atomic_load(&rig.n_iterations) - before;

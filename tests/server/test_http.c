@@ -286,8 +286,8 @@ static void requests_that_do_not_arrive_in_time_end(void **state) {
     memset(slow, 'x', sizeof(slow));
     slow[400] = '\0';
     rig_init(&rig);
-    rig.config.request_timeout_ms = 300;
-    rig.config.idle_timeout_ms = 200;
+    rig.config.request_timeout_ms = 600;
+    rig.config.idle_timeout_ms = 500;
     rig_start(&rig);
     assert_int_equal(drip(&rig, "", ""), 0);
     assert_int_equal(drip(&rig, "GE", ""), 0);
@@ -312,9 +312,9 @@ static void idle_connections_are_closed_in_silence_but_not_waiting_ones(void **s
     struct answer answer;
     (void)state;
     rig_init(&rig);
-    rig.config.request_timeout_ms = 100;
-    rig.config.idle_timeout_ms = 100;
-    rig.config.stream_stall_timeout_ms = 100;
+    rig.config.request_timeout_ms = 300;
+    rig.config.idle_timeout_ms = 300;
+    rig.config.stream_stall_timeout_ms = 300;
     rig_start(&rig);
     client_open(&idle, &rig);
     client_open(&waiting, &rig);
@@ -324,7 +324,7 @@ static void idle_connections_are_closed_in_silence_but_not_waiting_ones(void **s
     assert_int_equal(answer.status, 200);
     answer_fini(&answer);
     assert_true(client_at_end(&idle));
-    usleep(400000);
+    usleep(1000000);
     assert_int_equal(atomic_load(&rig.n_open), 1); /* still held */
     assert_int_equal(atomic_load(&rig.n_gone), 0);
     client_close(&idle);
