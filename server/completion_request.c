@@ -307,10 +307,10 @@ static int check_together(struct reading *r) {
     if (r->has_stream_options && !q->stream) {
         return api_error_set(err, 400, NULL, "stream_options", "stream_options is only allowed with stream");
     }
-    if ((uint64_t)q->prompts.n * q->best_of > r->limits->max_sequences) {
+    if ((uint64_t)q->prompts.n * q->best_of > REQUEST_MAX_SEQUENCES) {
         return api_error_set(err, 400, NULL, q->best_of > 1 ? "best_of" : "prompt",
-                             "%u prompts times %u choices is more than the %u sequences a request may have",
-                             q->prompts.n, q->best_of, r->limits->max_sequences);
+                             "%u prompts times %u choices is more than the %d sequences a request may have",
+                             q->prompts.n, q->best_of, REQUEST_MAX_SEQUENCES);
     }
     if (q->params.min_tokens > q->max_tokens) {
         return api_error_set(err, 400, NULL, "min_tokens", "min_tokens (%u) is above max_tokens (%u)",

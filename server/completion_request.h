@@ -19,6 +19,7 @@ struct api_error;
 
 enum {
     REQUEST_MAX_CHOICES = 128, /* n and best_of */
+    REQUEST_MAX_SEQUENCES = 2048, /* prompts times best_of */
     REQUEST_MAX_STOPS = 16,
     REQUEST_MAX_STOP_BYTES = 1024,
     REQUEST_MAX_STOP_TOKENS = 1024,
@@ -29,7 +30,7 @@ enum {
 /* What a request is checked against. */
 struct request_limits {
     const char *model_name;
-    uint32_t n_vocab, max_model_len, max_sequences; /* sequences: prompts times best_of */
+    uint32_t n_vocab, max_model_len;
     struct salt_key salt_key;
 };
 

@@ -160,6 +160,10 @@ static void fail(struct completion *c, const struct api_error *err) {
     note_end(c, err->status);
 }
 
+static int refuse_stopping(struct api_error *err) {
+    return api_error_set(err, 503, "shutting_down", NULL, "the server is shutting down");
+}
+
 static void fail_for_memory(struct completion *c) {
     struct api_error err;
     api_error_set(&err, 500, NULL, NULL, "no memory for the answer");
@@ -260,7 +264,7 @@ static void take_ending(struct completion *c, struct choice *choice, const struc
     if (!c->job.exchange || (event->reason != FINISH_ERROR && event->reason != FINISH_CANCELLED)) return;
     struct api_error err;
     if (event->reason == FINISH_CANCELLED) {
-        api_error_set(&err, 503, "shutting_down", NULL, "the server is shutting down");
+        refuse_stopping(&err);
     } else {
         const struct error why = {.code = event->error_code};
         api_error_from(&err, &why, NULL);
@@ -321,6 +325,7 @@ static void begin_answer(struct completion *c) {
 static int submit(struct completion *c) {
     struct server *server = c->job.server;
     struct error why = {0};
+    if (server->stopped) return refuse_stopping(&c->job.err);
     uint64_t *ids = calloc(c->n_choices, sizeof(*ids));
     int rc = ids ? 0 : error_set(&why, ERR_NOMEM, "no memory for %u sequences", c->n_choices);
     if (!rc) rc = engine_submit(server->engine, c->submission, c->n_choices, ids, &why);
@@ -358,7 +363,7 @@ static void job_done(struct job *job) {
 void completions_handle(struct server *server, struct http_exchange *exchange) {
     if (server->draining) {
         struct api_error err;
-        api_error_set(&err, 503, "shutting_down", NULL, "the server is shutting down");
+        refuse_stopping(&err);
         reply_error(server, exchange, &err);
         return;
     }

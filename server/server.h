@@ -23,7 +23,8 @@ struct server {
     const struct engine_info *info;
     const char *model_name, *api_key; /* api_key NULL: everybody may */
     int64_t created;                  /* Unix time the model was loaded */
-    bool draining;                    /* completions are refused */
+    bool draining;                    /* new completions are refused */
+    bool stopped;                     /* the engine takes nothing more */
     struct request_limits limits;
     struct metrics metrics;
     struct completion *completions; /* accepted by the engine and not yet finished */

@@ -119,15 +119,14 @@ static int detokenize_ids(struct tokenize_job *t, const struct token_list *token
     return 0;
 }
 
-/* The list must be one array of ids; an empty one is an empty text. */
+/* The list must be one flat array of ids; an empty one is an empty text. */
 static int read_ids(struct job *job, const struct json_span *array, struct prompt_list *list) {
-    if (!array->start) return api_error_set(&job->err, 400, NULL, "tokens", "tokens must be an array of token ids");
-    if (strspn(array->start + 1, " \t\r\n") + 2 == array->length) return 0;
-    const int rc = prompt_list_read(list, array, job->server->limits.n_vocab, "tokens", &job->err);
-    if (!rc && (list->n != 1 || list->items[0].text)) {
+    const char first = array->start ? array->start[1 + strspn(array->start + 1, " \t\r\n")] : 0;
+    if (first == ']') return 0;
+    if (!first || first == '[' || first == '"') {
         return api_error_set(&job->err, 400, NULL, "tokens", "tokens must be an array of token ids");
     }
-    return rc;
+    return prompt_list_read(list, array, job->server->limits.n_vocab, "tokens", &job->err);
 }
 
 static void run_detokenize(struct job *job) {

@@ -14,7 +14,7 @@
 #include "tests/server/fake_engine.h"
 
 static const struct request_limits limits = {
-    .model_name = "m", .n_vocab = FAKE_N_VOCAB, .max_model_len = FAKE_MAX_LEN, .max_sequences = 256,
+    .model_name = "m", .n_vocab = FAKE_N_VOCAB, .max_model_len = FAKE_MAX_LEN,
     .salt_key = {1, 2},
 };
 
@@ -250,7 +250,10 @@ static void bad_prompts_are_refused(void **state) {
 
 static void sequences_are_bounded(void **state) {
     (void)state;
-    check_bad("{\"prompt\":[[1],[1],[1]],\"n\":128}", "best_of", 400);
+    char body[256] = "{\"n\":128,\"prompt\":[[1]";
+    for (int i = 1; i < 17; i++) strcat(body, ",[1]");
+    strcat(body, "]}");
+    check_bad(body, "best_of", 400);
 }
 
 static int tokenize(const char *body, struct api_error *err) {

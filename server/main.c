@@ -1,0 +1,135 @@
+/* main.c - the program: finds the subcommand, the model and the backend.  The only file that names backends
+ * and the only one that exits.
+ *
+ * Exit status: 0 done or stopped by a signal, 1 failed, 2 called wrongly.
+ *
+ * Thread: main.  Memory: everything is freed before the end. */
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <uv.h>
+
+#include "engine/cpu/cpu.h"
+#include "engine/error.h"
+#include "server/log.h"
+#include "server/options.h"
+#include "server/serve.h"
+#include "server/tokenize_command.h"
+
+extern char **environ;
+
+enum { STATUS_OK = 0, STATUS_FAILED = 1, STATUS_USAGE = 2 };
+
+struct command {
+    const char *name, *help;
+    int (*run)(int argc, char **argv); /* what follows the name */
+};
+
+/* The directory given, or the one beside the executable, or the one this build was told of. */
+static const char *find_model(const struct options *options, char *path, size_t size) {
+    if (options->model) return options->model;
+    char exe[PATH_MAX];
+    size_t length = sizeof(exe);
+    if (uv_exepath(exe, &length) == 0) {
+        char *slash = strrchr(exe, '/');
+        if (slash) *slash = 0;
+        snprintf(path, size, "%s/../models/quire-22m", exe);
+        if (access(path, R_OK) == 0) return path;
+    }
+    return QUIRE_MODEL_DIR;
+}
+
+static int create_backend(struct backend **out, const struct options *options, struct error *err) {
+    static const enum cpu_isa isas[] = {
+        [ISA_AUTO] = CPU_ISA_AUTO, [ISA_PLAIN] = CPU_ISA_PLAIN, [ISA_AVX2] = CPU_ISA_AVX2, [ISA_AVX512] = CPU_ISA_AVX512};
+    if (options->device == DEVICE_CUDA) {
+        return error_set(err, ERR_UNSUPPORTED, "--device cuda: this quire was built without CUDA");
+    }
+    const struct cpu_config config = {.n_threads = (uint32_t)options->threads,
+                                      .isa = isas[options->isa],
+                                      .matmul_dtype = options->dtype == CHOICE_BF16 ? DTYPE_BF16 : DTYPE_F32};
+    return cpu_backend_create(out, &config, err);
+}
+
+static int load_options(struct options *options, int argc, char **argv, int *status) {
+    struct error err = {0};
+    if (options_load(options, argc, argv, environ, &err)) {
+        fprintf(stderr, "quire: %s\n", err.text);
+        *status = STATUS_USAGE;
+        return -1;
+    }
+    if (!options->help) return 0;
+    options_print_help(stdout);
+    options_fini(options);
+    *status = STATUS_OK;
+    return -1;
+}
+
+static int run_serve(int argc, char **argv) {
+    struct options options;
+    struct backend *backend = NULL;
+    struct error err = {0};
+    char path[PATH_MAX + 64];
+    int status;
+    if (load_options(&options, argc, argv, &status)) return status;
+    log_set_level((enum log_level)options.log_level);
+    int rc = create_backend(&backend, &options, &err);
+    if (!rc) {
+        log_event(LOG_INFO, "quire " QUIRE_VERSION " on %s: %s", backend->name, backend->description);
+        rc = serve_run(&options, find_model(&options, path, sizeof(path)), backend, &err);
+        backend->ops->destroy(backend);
+    }
+    if (rc) log_event(LOG_ERROR, "%s", err.text);
+    options_fini(&options);
+    return rc ? STATUS_FAILED : STATUS_OK;
+}
+
+static int run_tokenize(int argc, char **argv) {
+    struct options options;
+    struct error err = {0};
+    char path[PATH_MAX + 64];
+    int status;
+    if (load_options(&options, argc, argv, &status)) return status;
+    const int rc = tokenize_command(find_model(&options, path, sizeof(path)), stdin, stdout, &err);
+    if (rc) fprintf(stderr, "quire: %s\n", err.text);
+    options_fini(&options);
+    return rc ? STATUS_FAILED : STATUS_OK;
+}
+
+static int run_version(int argc, char **argv) {
+    (void)argc, (void)argv;
+    puts("quire " QUIRE_VERSION);
+    return STATUS_OK;
+}
+
+static int run_help(int argc, char **argv);
+
+static const struct command commands[] = {
+    {"serve", "serve [MODEL] [options]   answer the OpenAI API over HTTP; --help lists the options", run_serve},
+    {"tokenize", "tokenize [MODEL]          print the tokens of the text on standard input", run_tokenize},
+    {"version", "version                   print the version", run_version},
+    {"help", "help                      print this", run_help},
+};
+
+static void print_commands(FILE *out) {
+    fputs("usage: quire COMMAND\n\n", out);
+    for (size_t i = 0; i < sizeof(commands) / sizeof(*commands); i++) fprintf(out, "  %s\n", commands[i].help);
+}
+
+static int run_help(int argc, char **argv) {
+    (void)argc, (void)argv;
+    print_commands(stdout);
+    return STATUS_OK;
+}
+
+int main(int argc, char **argv) {
+    const char *name = argc > 1 ? argv[1] : "";
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) name = "help";
+    if (strcmp(name, "--version") == 0) name = "version";
+    for (size_t i = 0; i < sizeof(commands) / sizeof(*commands); i++)
+        if (strcmp(commands[i].name, name) == 0) return commands[i].run(argc - 2, argv + 2);
+    print_commands(stderr);
+    return STATUS_USAGE;
+}

@@ -1,0 +1,221 @@
+/* serve.c - see serve.h. */
+#include "server/serve.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+#include <uv.h>
+
+#include "engine/engine.h"
+#include "engine/error.h"
+#include "server/completions.h"
+#include "server/http.h"
+#include "server/log.h"
+#include "server/options.h"
+#include "server/routes.h"
+#include "server/server.h"
+
+/* How long clients may take to fetch the error that tells them of the end, once all is cancelled. */
+enum { FAREWELL_MS = 2000, DRAIN_TICK_MS = 20 };
+/* What a streaming reader may lag behind: some ten thousand chunks. */
+enum { STREAM_BACKLOG = 4 << 20 };
+
+struct serve {
+    struct server server;
+    const struct options *options;
+    uv_loop_t loop;
+    uv_async_t wake;
+    uv_timer_t tick;
+    uv_signal_t terminate, interrupt;
+    uint64_t deadline_ms;
+    bool cancelled, closing;
+    struct error *failure; /* the caller's; code 0: none */
+    char *model_name;
+};
+
+static void engine_wake(void *ctx) {
+    uv_async_send(ctx);
+}
+
+static void engine_has_events(uv_async_t *wake) {
+    struct serve *s = wake->data;
+    if (s->server.engine) completions_take_events(&s->server);
+}
+
+/* ---- the end ---- */
+
+static void transport_closed(void *ctx) {
+    struct serve *s = ctx;
+    uv_close((uv_handle_t *)&s->wake, NULL);
+    uv_close((uv_handle_t *)&s->tick, NULL);
+    uv_close((uv_handle_t *)&s->terminate, NULL);
+    uv_close((uv_handle_t *)&s->interrupt, NULL);
+}
+
+/* Joining the engine thread leaves the final event of every sequence to be taken, so that each client still
+ * there gets its answer, and each completion its end. */
+static void close_all(struct serve *s) {
+    if (s->closing) return;
+    s->closing = true;
+    s->server.stopped = true;
+    engine_stop(s->server.engine);
+    completions_take_events(&s->server);
+    http_close(s->server.http, transport_closed, s);
+}
+
+static void begin_drain(struct serve *s) {
+    s->server.draining = true;
+    s->deadline_ms = uv_now(&s->loop) + 1000 * s->options->shutdown_timeout;
+    http_stop_accepting(s->server.http);
+    uv_timer_set_repeat(&s->tick, DRAIN_TICK_MS);
+    uv_timer_again(&s->tick);
+}
+
+static void drain_further(struct serve *s) {
+    const uint64_t now = uv_now(&s->loop);
+    if (!s->server.completions && http_n_open(s->server.http) == 0) {
+        close_all(s);
+    } else if (now >= s->deadline_ms && !s->cancelled) {
+        log_event(LOG_WARN, "shutdown-timeout is over: cancelling what still runs");
+        s->cancelled = true;
+        completions_cancel_all(&s->server);
+    } else if (s->cancelled && now >= s->deadline_ms + FAREWELL_MS) {
+        close_all(s);
+    }
+}
+
+static void on_tick(uv_timer_t *timer) {
+    struct serve *s = timer->data;
+    if (s->closing) return;
+    completions_tick(&s->server);
+    if (!s->server.draining && !engine_healthy(s->server.engine)) {
+        error_set(s->failure, ERR_DEVICE, "the engine has failed");
+        begin_drain(s);
+    }
+    if (s->server.draining) drain_further(s);
+}
+
+static void on_signal(uv_signal_t *handle, int number) {
+    struct serve *s = handle->data;
+    if (!s->server.draining) {
+        log_event(LOG_INFO, "signal %d: finishing what runs within %" PRIu64 " s", number, s->options->shutdown_timeout);
+        begin_drain(s);
+    } else {
+        log_event(LOG_WARN, "signal %d again: stopping at once", number);
+        close_all(s);
+    }
+}
+
+/* ---- the beginning ---- */
+
+static int start_engine(struct serve *s, const char *model_dir, struct backend *backend, struct error *err) {
+    static const enum dtype kv_dtypes[] = {[CHOICE_F32] = DTYPE_F32, [CHOICE_F16] = DTYPE_F16, [CHOICE_BF16] = DTYPE_BF16};
+    const struct options *o = s->options;
+    const struct engine_config config = {
+        .model_dir = model_dir,
+        .backend = backend,
+        .max_model_len = (uint32_t)o->max_model_len,
+        .max_num_seqs = (uint32_t)o->max_num_seqs,
+        .max_batched_tokens = (uint32_t)o->max_num_batched_tokens,
+        .max_queued = (uint32_t)o->max_num_queued_reqs,
+        .kv_cache_bytes = o->kv_cache_memory,
+        .kv_dtype = o->kv_cache_dtype == CHOICE_AUTO ? backend->act_dtype : kv_dtypes[o->kv_cache_dtype],
+        .prefix_caching = o->enable_prefix_caching,
+        .wake = engine_wake,
+        .wake_ctx = &s->wake,
+    };
+    return engine_create(&s->server.engine, &config, err);
+}
+
+static void log_plan(const struct serve *s) {
+    const struct engine_info *info = s->server.info;
+    const double mib = 1 << 20;
+    log_event(LOG_INFO, "model %s: context %u tokens", s->model_name, info->max_model_len);
+    log_event(LOG_INFO, "memory plan: weights %.1f MiB, KV pool %.1f MiB (%" PRIu64 " tokens in %u pages), workspace %.1f MiB",
+              (double)info->weight_bytes / mib, (double)info->kv_bytes / mib, info->kv_tokens, info->n_pages,
+              (double)info->workspace_bytes / mib);
+    log_event(LOG_INFO, "memory plan: %.1f sequences of the maximum length (%u tokens) fit into the KV pool",
+              (double)info->kv_tokens / info->max_model_len, info->max_model_len);
+}
+
+static int describe_server(struct serve *s, const char *model_dir, struct error *err) {
+    struct server *server = &s->server;
+    char path[PATH_MAX];
+    const char *name = s->options->served_model_name;
+    if (!name) {
+        const char *slash = strrchr(realpath(model_dir, path) ? path : model_dir, '/');
+        name = slash ? slash + 1 : model_dir;
+    }
+    s->model_name = strdup(name);
+    if (!s->model_name) return error_set(err, ERR_NOMEM, "no memory for the model's name");
+    server->info = engine_info(server->engine);
+    server->model_name = s->model_name;
+    server->api_key = s->options->api_key;
+    server->created = (int64_t)time(NULL);
+    server->limits = (struct request_limits){.model_name = s->model_name,
+                                             .n_vocab = tokenizer_n_vocab(server->info->tokenizer),
+                                             .max_model_len = server->info->max_model_len};
+    if (getrandom(&server->limits.salt_key, sizeof(server->limits.salt_key), 0) < 0) {
+        return error_set(err, ERR_IO, "the system has no random numbers to give");
+    }
+    return 0;
+}
+
+static int start_http(struct serve *s, struct error *err) {
+    const struct options *o = s->options;
+    const struct http_config config = {
+        .host = o->host,
+        .port = (uint16_t)o->port,
+        .max_body_bytes = o->max_body_size,
+        .max_connections = (uint32_t)o->max_connections,
+        .request_timeout_ms = (uint32_t)(1000 * o->request_timeout),
+        .idle_timeout_ms = (uint32_t)(1000 * o->keep_alive_timeout),
+        .max_stream_backlog = STREAM_BACKLOG,
+        .stream_stall_timeout_ms = (uint32_t)(1000 * o->stall_timeout),
+        .handler = routes_handle,
+        .ctx = &s->server,
+    };
+    return http_create(&s->server.http, &s->loop, &config, err);
+}
+
+static void init_handles(struct serve *s) {
+    uv_async_init(&s->loop, &s->wake, engine_has_events);
+    uv_timer_init(&s->loop, &s->tick);
+    uv_signal_init(&s->loop, &s->terminate);
+    uv_signal_init(&s->loop, &s->interrupt);
+    s->wake.data = s->tick.data = s->terminate.data = s->interrupt.data = s;
+}
+
+static void start_handles(struct serve *s) {
+    uv_timer_start(&s->tick, on_tick, COMPLETIONS_TICK_MS, COMPLETIONS_TICK_MS);
+    uv_signal_start(&s->terminate, on_signal, SIGTERM);
+    uv_signal_start(&s->interrupt, on_signal, SIGINT);
+}
+
+int serve_run(const struct options *options, const char *model_dir, struct backend *backend, struct error *err) {
+    struct serve s = {.options = options, .failure = err};
+    signal(SIGPIPE, SIG_IGN);
+    err->code = 0;
+    if (uv_loop_init(&s.loop)) return error_set(err, ERR_IO, "no event loop");
+    init_handles(&s);
+    int rc = start_engine(&s, model_dir, backend, err);
+    if (!rc) rc = describe_server(&s, model_dir, err);
+    if (!rc) rc = start_http(&s, err);
+    if (rc) {
+        transport_closed(&s);
+    } else {
+        log_plan(&s);
+        start_handles(&s);
+        log_event(LOG_INFO, "listening on http://%s:%u", options->host, http_port(s.server.http));
+    }
+    /* Ends when every handle is closed and no job is left. */
+    uv_run(&s.loop, UV_RUN_DEFAULT);
+    if (s.server.engine) completions_take_events(&s.server);
+    engine_destroy(s.server.engine);
+    uv_loop_close(&s.loop);
+    free(s.model_name);
+    return err->code;
+}

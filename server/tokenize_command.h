@@ -1,0 +1,13 @@
+/* tokenize_command.h - `quire tokenize`: a text in, one line per token out: id, tab, the token as JSON.
+ *
+ * Thread: main.  Memory: the text and its tokens, freed on return. */
+#ifndef SERVER_TOKENIZE_COMMAND_H
+#define SERVER_TOKENIZE_COMMAND_H
+
+#include <stdio.h>
+
+struct error;
+
+int tokenize_command(const char *model_dir, FILE *in, FILE *out, struct error *err);
+
+#endif

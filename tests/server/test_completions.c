@@ -1,0 +1,508 @@
+/* test_completions.c - answers, streams, errors and departures, on an engine without a model and a
+ * transport without sockets. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/error.h"
+#include "server/completions.h"
+#include "server/log.h"
+#include "server/routes.h"
+#include "server/server.h"
+#include "tests/server/fake_engine.h"
+#include "tests/server/fake_http.h"
+
+struct rig {
+    uv_loop_t loop;
+    struct server server;
+};
+
+static int set_up(void **state) {
+    struct rig *rig = calloc(1, sizeof(*rig));
+    assert_non_null(rig);
+    log_set_level(LOG_ERROR);
+    uv_loop_init(&rig->loop);
+    struct server *server = &rig->server;
+    server->loop = &rig->loop;
+    server->engine = fake_engine_create(NULL, NULL);
+    server->info = engine_info(server->engine);
+    server->model_name = "m";
+    server->created = 7;
+    server->limits = (struct request_limits){.model_name = "m", .n_vocab = FAKE_N_VOCAB, .max_model_len = FAKE_MAX_LEN};
+    *state = rig;
+    return 0;
+}
+
+static int tear_down(void **state) {
+    struct rig *rig = *state;
+    uv_run(&rig->loop, UV_RUN_DEFAULT);
+    engine_stop(rig->server.engine);
+    completions_take_events(&rig->server);
+    assert_null(rig->server.completions);
+    engine_destroy(rig->server.engine);
+    assert_int_equal(uv_loop_close(&rig->loop), 0);
+    free(rig);
+    return 0;
+}
+
+static struct http_exchange post(const char *body) {
+    return (struct http_exchange){.method = "POST", .path = "/v1/completions", .body = body};
+}
+
+/* Hands the request in and waits for its job: afterwards it is refused or with the engine. */
+static void begin(struct rig *rig, struct http_exchange *exchange) {
+    routes_handle(exchange, &rig->server);
+    uv_run(&rig->loop, UV_RUN_DEFAULT);
+}
+
+static void step(struct rig *rig) {
+    fake_engine_step(rig->server.engine);
+    completions_take_events(&rig->server);
+}
+
+static void finish(struct rig *rig) {
+    while (fake_engine_n_live(rig->server.engine) > 0) step(rig);
+}
+
+/* A request from beginning to end; the parsed body is the caller's. */
+static json_t *ask(struct rig *rig, const char *body, unsigned status) {
+    struct http_exchange exchange = post(body);
+    begin(rig, &exchange);
+    finish(rig);
+    assert_true(exchange.completed);
+    if (exchange.status != status) fail_msg("%s: %u, %s", body, exchange.status, exchange.out.data);
+    json_t *answer = json_loadb(exchange.out.data, exchange.out.length, 0, NULL);
+    if (!answer) fail_msg("no JSON: %s", exchange.out.data);
+    fake_http_fini(&exchange);
+    return answer;
+}
+
+static const json_t *choice_at(const json_t *answer, size_t i) {
+    return json_array_get(json_object_get(answer, "choices"), i);
+}
+
+static const char *text_at(const json_t *answer, size_t i) {
+    return json_string_value(json_object_get(choice_at(answer, i), "text"));
+}
+
+static json_int_t usage_of(const json_t *answer, const char *name) {
+    return json_integer_value(json_object_get(json_object_get(answer, "usage"), name));
+}
+
+/* JSON as compact text in the order of the answer, for comparing whole values. */
+static void assert_json(const json_t *value, const char *expected) {
+    char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
+    assert_non_null(text);
+    assert_string_equal(text, expected);
+    free(text);
+}
+
+static void a_whole_answer_has_openais_shape(void **state) {
+    json_t *a = ask(*state, "{\"model\":\"m\",\"prompt\":\"hi\",\"max_tokens\":3,\"seed\":0}", 200);
+    assert_string_equal(json_string_value(json_object_get(a, "id")), "cmpl-the-id");
+    assert_string_equal(json_string_value(json_object_get(a, "object")), "text_completion");
+    assert_string_equal(json_string_value(json_object_get(a, "model")), "m");
+    assert_true(json_is_integer(json_object_get(a, "created")));
+    assert_json(json_object_get(a, "choices"),
+                "[{\"index\":0,\"text\":\"abc\",\"logprobs\":null,\"finish_reason\":\"length\",\"stop_reason\":null}]");
+    assert_int_equal(usage_of(a, "prompt_tokens"), 3);
+    assert_int_equal(usage_of(a, "completion_tokens"), 3);
+    assert_int_equal(usage_of(a, "total_tokens"), 6);
+    json_decref(a);
+}
+
+static void choices_are_numbered_across_prompts(void **state) {
+    json_t *a = ask(*state, "{\"prompt\":[\"x\",\"yy\"],\"n\":2,\"max_tokens\":2,\"seed\":3}", 200);
+    static const char *const texts[] = {"de", "ef", "de", "ef"};
+    assert_int_equal(json_array_size(json_object_get(a, "choices")), 4);
+    for (size_t i = 0; i < 4; i++) {
+        assert_int_equal(json_integer_value(json_object_get(choice_at(a, i), "index")), i);
+        assert_string_equal(text_at(a, i), texts[i]);
+    }
+    assert_int_equal(usage_of(a, "prompt_tokens"), 5);
+    assert_int_equal(usage_of(a, "completion_tokens"), 8);
+    json_decref(a);
+}
+
+/* The fake gives 'a' -0.5, 'b' -1, ...: early letters are likelier. */
+static void best_of_keeps_the_likeliest(void **state) {
+    json_t *a = ask(*state, "{\"prompt\":\"x\",\"n\":2,\"best_of\":4,\"max_tokens\":1,\"seed\":24}", 200);
+    assert_string_equal(text_at(a, 0), "a"); /* of y, z, a, b */
+    assert_string_equal(text_at(a, 1), "b");
+    assert_json(json_object_get(choice_at(a, 0), "logprobs"), "null"); /* looked at, not shown */
+    assert_int_equal(usage_of(a, "completion_tokens"), 4);
+    json_decref(a);
+}
+
+static void stop_strings_end_and_are_named(void **state) {
+    json_t *a = ask(*state, "{\"prompt\":\"x\",\"stop\":[\"d\"],\"max_tokens\":9,\"seed\":0}", 200);
+    assert_json(json_object_get(a, "choices"),
+                "[{\"index\":0,\"text\":\"abc\",\"logprobs\":null,\"finish_reason\":\"stop\",\"stop_reason\":\"d\"}]");
+    json_decref(a);
+}
+
+static void logprobs_have_the_legacy_shape(void **state) {
+    json_t *a = ask(*state, "{\"prompt\":\"x\",\"logprobs\":2,\"max_tokens\":2,\"seed\":0}", 200);
+    assert_json(json_object_get(choice_at(a, 0), "logprobs"),
+                "{\"tokens\":[\"a\",\"b\"],\"token_logprobs\":[-0.5,-1],"
+                "\"top_logprobs\":[{\"a\":-0.5,\"z\":-9999.0},{\"b\":-1,\"z\":-9999.0}],\"text_offset\":[0,1]}");
+    json_decref(a);
+    a = ask(*state, "{\"prompt\":\"x\",\"logprobs\":0,\"max_tokens\":1,\"seed\":0}", 200);
+    assert_json(json_object_get(choice_at(a, 0), "logprobs"),
+                "{\"tokens\":[\"a\"],\"token_logprobs\":[-0.5],\"top_logprobs\":[{\"a\":-0.5}],\"text_offset\":[0]}");
+    json_decref(a);
+}
+
+static void echo_puts_the_prompt_before_the_answer(void **state) {
+    json_t *a = ask(*state, "{\"prompt\":[\"x\\u00e9\"],\"echo\":true,\"max_tokens\":2,\"seed\":0}", 200);
+    assert_string_equal(text_at(a, 0), "x\xC3\xA9" "ab");
+    json_decref(a);
+    a = ask(*state, "{\"prompt\":[104,105],\"echo\":true,\"max_tokens\":0}", 200);
+    assert_string_equal(text_at(a, 0), "hi");
+    assert_int_equal(usage_of(a, "completion_tokens"), 0);
+    json_decref(a);
+}
+
+/* The beginning of the text is a token without text; offsets count characters. */
+static void echo_with_logprobs_scores_the_prompt(void **state) {
+    json_t *a = ask(*state, "{\"prompt\":\"hi\",\"echo\":true,\"logprobs\":1,\"max_tokens\":1,\"seed\":0}", 200);
+    assert_string_equal(text_at(a, 0), "hia");
+    assert_json(json_object_get(choice_at(a, 0), "logprobs"),
+                "{\"tokens\":[\"<s>\",\"h\",\"i\",\"a\"],\"token_logprobs\":[null,-4,-4.5,-0.5],"
+                "\"top_logprobs\":[null,{\"h\":-4},{\"i\":-4.5},{\"a\":-0.5}],\"text_offset\":[0,0,1,2]}");
+    json_decref(a);
+}
+
+static void half_characters_are_shown_as_bytes(void **state) {
+    json_t *a = ask(*state, "{\"prompt\":[195],\"echo\":true,\"logprobs\":0,\"max_tokens\":0}", 200);
+    assert_string_equal(json_string_value(json_array_get(
+        json_object_get(json_object_get(choice_at(a, 0), "logprobs"), "tokens"), 0)), "bytes:\\xc3");
+    json_decref(a);
+}
+
+static void token_ids_are_returned_when_asked_for(void **state) {
+    json_t *a = ask(*state, "{\"prompt\":\"h\",\"return_token_ids\":true,\"max_tokens\":2,\"seed\":0}", 200);
+    assert_json(json_object_get(choice_at(a, 0), "prompt_token_ids"), "[256,104]");
+    assert_json(json_object_get(choice_at(a, 0), "token_ids"), "[97,98]");
+    json_decref(a);
+}
+
+/* ---- streams ---- */
+
+#define HEAD "{\"id\":\"cmpl-the-id\",\"object\":\"text_completion\",\"created\":"
+
+/* The stream without what repeats in each chunk: id, object, created, model. */
+static void assert_stream(struct http_exchange *exchange, const char *expected) {
+    struct buffer brief = {0};
+    const char *at = exchange->out.data ? exchange->out.data : "";
+    while (*at) {
+        if (strncmp(at, HEAD, strlen(HEAD)) == 0) at = strstr(at, "\"choices\"");
+        assert_non_null(at);
+        buffer_append(&brief, at++, 1);
+    }
+    assert_string_equal(brief.data ? brief.data : "", expected);
+    buffer_fini(&brief);
+}
+
+#define CHUNK(index, text, end)                                                                                  \
+    "data: \"choices\":[{\"index\":" index ",\"text\":\"" text "\",\"logprobs\":null,\"finish_reason\":" end     \
+    ",\"stop_reason\":null}]"
+
+static void a_stream_is_chunks_and_done(void **state) {
+    struct rig *rig = *state;
+    struct http_exchange exchange = post("{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":2,\"seed\":0}");
+    begin(rig, &exchange);
+    assert_true(exchange.begun); /* headers go once the engine has accepted it */
+    assert_string_equal(exchange.content_type, "text/event-stream; charset=utf-8");
+    assert_string_equal(exchange.headers.data, "Cache-Control: no-cache\nX-Accel-Buffering: no\n");
+    assert_stream(&exchange, "");
+    step(rig);
+    assert_stream(&exchange, CHUNK("0", "a", "null") "}\n\n");
+    finish(rig);
+    assert_true(exchange.completed);
+    assert_stream(&exchange, CHUNK("0", "a", "null") "}\n\n" CHUNK("0", "b", "null") "}\n\n"
+                             CHUNK("0", "", "\"length\"") "}\n\ndata: [DONE]\n\n");
+    fake_http_fini(&exchange);
+}
+
+#define USAGE(n, total)                                                                                          \
+    "\"usage\":{\"prompt_tokens\":2,\"completion_tokens\":" n ",\"total_tokens\":" total                          \
+    ",\"prompt_tokens_details\":{\"cached_tokens\":0}}}\n\n"
+
+static void usage_comes_last_or_with_every_chunk(void **state) {
+    struct rig *rig = *state;
+    struct http_exchange exchange = post("{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":1,\"seed\":0,"
+                                         "\"stream_options\":{\"include_usage\":true}}");
+    begin(rig, &exchange);
+    finish(rig);
+    assert_stream(&exchange, CHUNK("0", "a", "null") ",\"usage\":null}\n\n" CHUNK("0", "", "\"length\"")
+                             ",\"usage\":null}\n\ndata: \"choices\":[]," USAGE("1", "3") "data: [DONE]\n\n");
+    fake_http_fini(&exchange);
+
+    exchange = post("{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":1,\"seed\":0,"
+                    "\"stream_options\":{\"include_usage\":true,\"continuous_usage_stats\":true}}");
+    begin(rig, &exchange);
+    finish(rig);
+    assert_stream(&exchange, CHUNK("0", "a", "null") "," USAGE("1", "3") CHUNK("0", "", "\"length\"") "," USAGE("1", "3")
+                             "data: \"choices\":[]," USAGE("1", "3") "data: [DONE]\n\n");
+    fake_http_fini(&exchange);
+}
+
+static void choices_of_a_stream_interleave(void **state) {
+    struct rig *rig = *state;
+    struct http_exchange exchange = post("{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":1,\"seed\":0,\"n\":2}");
+    begin(rig, &exchange);
+    finish(rig);
+    assert_stream(&exchange, CHUNK("0", "a", "null") "}\n\n" CHUNK("1", "b", "null") "}\n\n"
+                             CHUNK("0", "", "\"length\"") "}\n\n" CHUNK("1", "", "\"length\"") "}\n\ndata: [DONE]\n\n");
+    fake_http_fini(&exchange);
+}
+
+static void an_echo_is_streamed_before_the_answer(void **state) {
+    struct rig *rig = *state;
+    struct http_exchange exchange = post("{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":1,\"seed\":0,\"echo\":true}");
+    begin(rig, &exchange);
+    finish(rig);
+    assert_stream(&exchange, CHUNK("0", "xa", "null") "}\n\n" CHUNK("0", "", "\"length\"") "}\n\ndata: [DONE]\n\n");
+    fake_http_fini(&exchange);
+}
+
+static void a_failure_midway_is_an_error_event(void **state) {
+    struct rig *rig = *state;
+    struct http_exchange exchange = post("{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":9,\"seed\":0,\"n\":2}");
+    begin(rig, &exchange);
+    fake_engine_fail_after(rig->server.engine, 1);
+    finish(rig);
+    assert_true(exchange.completed);
+    assert_stream(&exchange, CHUNK("0", "a", "null") "}\n\n" CHUNK("1", "b", "null") "}\n\n"
+                             "data: {\"error\":{\"message\":\"the fake engine failed\",\"type\":\"server_error\","
+                             "\"param\":null,\"code\":\"engine_failed\"}}\n\n");
+    fake_http_fini(&exchange);
+}
+
+static void a_silent_stream_gets_comments(void **state) {
+    struct rig *rig = *state;
+    struct http_exchange exchange = post("{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":1,\"seed\":0}");
+    begin(rig, &exchange);
+    uv_update_time(&rig->loop);
+    completions_tick(&rig->server);
+    assert_stream(&exchange, ""); /* not silent for long enough */
+    uv_sleep(COMPLETIONS_SILENCE_MS + 20);
+    uv_update_time(&rig->loop);
+    completions_tick(&rig->server);
+    completions_tick(&rig->server);
+    assert_stream(&exchange, ": ping\n\n");
+    finish(rig);
+    fake_http_fini(&exchange);
+}
+
+/* ---- refusals, departures, the end ---- */
+
+static void assert_error(json_t *answer, const char *code) {
+    const json_t *error = json_object_get(answer, "error");
+    assert_string_equal(json_string_value(json_object_get(error, "code")), code);
+    assert_true(json_string_length(json_object_get(error, "message")) > 0);
+    json_decref(answer);
+}
+
+static void the_engines_refusals_become_statuses(void **state) {
+    struct rig *rig = *state;
+    for (int stream = 0; stream < 2; stream++) {
+        const char *body = stream ? "{\"prompt\":\"x\",\"stream\":true}" : "{\"prompt\":\"x\",\"n\":3}";
+        fake_engine_refuse(rig->server.engine, ERR_FULL);
+        struct http_exchange exchange = post(body);
+        begin(rig, &exchange);
+        assert_int_equal(exchange.status, 429);
+        assert_string_equal(exchange.headers.data, "Retry-After: 1\n");
+        fake_http_fini(&exchange);
+        fake_engine_refuse(rig->server.engine, ERR_TOO_LONG);
+        assert_error(ask(rig, body, 400), "context_length_exceeded");
+        fake_engine_refuse(rig->server.engine, ERR_DEVICE);
+        assert_error(ask(rig, body, 503), "engine_failed");
+        fake_engine_refuse(rig->server.engine, 0);
+    }
+    assert_int_equal(fake_engine_n_live(rig->server.engine), 0);
+}
+
+static void a_failed_sequence_fails_the_answer(void **state) {
+    struct rig *rig = *state;
+    fake_engine_fail_after(rig->server.engine, 1);
+    assert_error(ask(rig, "{\"prompt\":[\"x\",\"y\"],\"max_tokens\":5}", 503), "engine_failed");
+}
+
+static void leaving_cancels_every_sequence(void **state) {
+    struct rig *rig = *state;
+    for (int stream = 0; stream < 2; stream++) {
+        for (int n_steps = 0; n_steps < 3; n_steps++) {
+            const uint32_t before = fake_engine_n_cancelled(rig->server.engine);
+            struct http_exchange exchange = post(stream ? "{\"prompt\":[\"x\",\"y\"],\"n\":2,\"stream\":true}"
+                                                        : "{\"prompt\":[\"x\",\"y\"],\"n\":2}");
+            begin(rig, &exchange);
+            for (int i = 0; i < n_steps; i++) step(rig);
+            fake_http_leave(&exchange);
+            assert_int_equal(fake_engine_n_cancelled(rig->server.engine), before + 4);
+            finish(rig);
+            assert_null(rig->server.completions);
+            fake_http_fini(&exchange);
+        }
+    }
+}
+
+static void leaving_before_the_job_is_done_submits_nothing(void **state) {
+    struct rig *rig = *state;
+    struct http_exchange exchange = post("{\"prompt\":\"x\"}");
+    routes_handle(&exchange, &rig->server);
+    fake_http_leave(&exchange);
+    uv_run(&rig->loop, UV_RUN_DEFAULT);
+    assert_int_equal(fake_engine_n_live(rig->server.engine), 0);
+    assert_null(rig->server.completions);
+    fake_http_fini(&exchange);
+}
+
+static void draining_refuses_what_is_new_only(void **state) {
+    struct rig *rig = *state;
+    struct http_exchange running = post("{\"prompt\":\"x\",\"max_tokens\":2,\"seed\":0}");
+    begin(rig, &running);
+    rig->server.draining = true;
+    assert_error(ask(rig, "{\"prompt\":\"x\"}", 503), "shutting_down");
+    finish(rig);
+    assert_int_equal(running.status, 200);
+    fake_http_fini(&running);
+}
+
+static void cancelling_all_tells_the_clients(void **state) {
+    struct rig *rig = *state;
+    struct http_exchange whole = post("{\"prompt\":\"x\"}"), stream = post("{\"prompt\":\"x\",\"stream\":true}");
+    begin(rig, &whole);
+    begin(rig, &stream);
+    completions_cancel_all(&rig->server);
+    finish(rig);
+    assert_int_equal(whole.status, 503);
+    assert_true(stream.completed);
+    assert_non_null(strstr(stream.out.data, "data: {\"error\":"));
+    assert_null(strstr(stream.out.data, "[DONE]"));
+    fake_http_fini(&whole);
+    fake_http_fini(&stream);
+}
+
+/* ---- the other routes ---- */
+
+static unsigned status_of(struct rig *rig, const char *method, const char *path, const char *key) {
+    struct http_exchange exchange = {.method = method, .path = path, .authorization = key, .body = "{}"};
+    begin(rig, &exchange);
+    assert_true(exchange.completed);
+    const unsigned status = exchange.status;
+    if (status == 405) assert_non_null(strstr(exchange.headers.data, "Allow: "));
+    fake_http_fini(&exchange);
+    return status;
+}
+
+static void paths_and_methods_are_checked(void **state) {
+    static const struct {
+        const char *method, *path;
+        unsigned status;
+    } cases[] = {
+        {"GET", "/v1/models", 200},      {"HEAD", "/v1/models", 200},     {"POST", "/v1/models", 405},
+        {"GET", "/v1/models/m", 200},    {"GET", "/v1/models/x", 404},    {"GET", "/v1/completions", 405},
+        {"GET", "/nowhere", 404},        {"OPTIONS", "/tokenize", 405},   {"GET", "/health", 200},
+        {"GET", "/live", 200},           {"GET", "/ready", 200},          {"GET", "/version", 200},
+        {"GET", "/metrics", 200},        {"GET", "/tokenizer_info", 200}, {"POST", "/tokenize", 400},
+        {"POST", "/v1/completions", 400}, {"GET", "/v1/completions/", 404},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        const unsigned status = status_of(*state, cases[i].method, cases[i].path, NULL);
+        if (status != cases[i].status) fail_msg("%s %s: %u", cases[i].method, cases[i].path, status);
+    }
+}
+
+static void the_key_is_asked_for(void **state) {
+    struct rig *rig = *state;
+    rig->server.api_key = "secret";
+    static const char *const wrong[] = {NULL, "", "Bearer", "Bearer ", "Bearer secre", "Bearer secret2", "secret",
+                                        "Basic secret", "Bearer Secret"};
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) {
+        assert_int_equal(status_of(rig, "GET", "/v1/models", wrong[i]), 401);
+        assert_int_equal(status_of(rig, "GET", "/nowhere", wrong[i]), 401);
+        assert_int_equal(status_of(rig, "GET", "/live", wrong[i]), 200);
+    }
+    assert_int_equal(status_of(rig, "GET", "/v1/models", "Bearer secret"), 200);
+    assert_int_equal(status_of(rig, "GET", "/v1/models", "bearer secret"), 200);
+}
+
+static void readiness_ends_with_draining(void **state) {
+    struct rig *rig = *state;
+    rig->server.draining = true;
+    assert_int_equal(status_of(rig, "GET", "/ready", NULL), 503);
+    assert_int_equal(status_of(rig, "GET", "/health", NULL), 200);
+}
+
+static json_t *ask_path(struct rig *rig, const char *path, const char *body, unsigned status) {
+    struct http_exchange exchange = {.method = "POST", .path = path, .body = body};
+    begin(rig, &exchange);
+    assert_int_equal(exchange.status, status);
+    json_t *answer = json_loadb(exchange.out.data, exchange.out.length, 0, NULL);
+    assert_non_null(answer);
+    fake_http_fini(&exchange);
+    return answer;
+}
+
+static void texts_become_tokens_and_back(void **state) {
+    json_t *a = ask_path(*state, "/tokenize", "{\"prompt\":\"hi\",\"return_token_strs\":true}", 200);
+    assert_json(a, "{\"count\":3,\"max_model_len\":128,\"tokens\":[256,104,105],\"token_strs\":[\"<s>\",\"h\",\"i\"]}");
+    json_decref(a);
+    a = ask_path(*state, "/tokenize", "{\"text\":\"h\",\"add_special_tokens\":false}", 200);
+    assert_json(json_object_get(a, "tokens"), "[104]");
+    json_decref(a);
+    a = ask_path(*state, "/detokenize", "{\"tokens\":[256,104]}", 200);
+    assert_json(a, "{\"prompt\":\"<s>h\"}");
+    json_decref(a);
+    a = ask_path(*state, "/detokenize", "{\"tokens\":[ ]}", 200);
+    assert_json(a, "{\"prompt\":\"\"}");
+    json_decref(a);
+    static const char *const bad[] = {"{}", "{\"tokens\":1}", "{\"tokens\":[[1]]}", "{\"tokens\":[257]}",
+                                      "{\"tokens\":[\"a\"]}", "{\"tokens\":[-1]}"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        a = ask_path(*state, "/detokenize", bad[i], 400);
+        assert_json(json_object_get(json_object_get(a, "error"), "param"), "\"tokens\"");
+        json_decref(a);
+    }
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(a_whole_answer_has_openais_shape),
+        TEST(choices_are_numbered_across_prompts),
+        TEST(best_of_keeps_the_likeliest),
+        TEST(stop_strings_end_and_are_named),
+        TEST(logprobs_have_the_legacy_shape),
+        TEST(echo_puts_the_prompt_before_the_answer),
+        TEST(echo_with_logprobs_scores_the_prompt),
+        TEST(half_characters_are_shown_as_bytes),
+        TEST(token_ids_are_returned_when_asked_for),
+        TEST(a_stream_is_chunks_and_done),
+        TEST(usage_comes_last_or_with_every_chunk),
+        TEST(choices_of_a_stream_interleave),
+        TEST(an_echo_is_streamed_before_the_answer),
+        TEST(a_failure_midway_is_an_error_event),
+        TEST(a_silent_stream_gets_comments),
+        TEST(the_engines_refusals_become_statuses),
+        TEST(a_failed_sequence_fails_the_answer),
+        TEST(leaving_cancels_every_sequence),
+        TEST(leaving_before_the_job_is_done_submits_nothing),
+        TEST(draining_refuses_what_is_new_only),
+        TEST(cancelling_all_tells_the_clients),
+        TEST(paths_and_methods_are_checked),
+        TEST(the_key_is_asked_for),
+        TEST(readiness_ends_with_draining),
+        TEST(texts_become_tokens_and_back),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
