@@ -35,7 +35,8 @@ struct checkpoint {
 
 static int join_path(char *out, const char *dir, const char *name, struct error *err) {
     int n = snprintf(out, PATH_MAX, "%s/%s", dir, name);
-    if (n < 0 || n >= PATH_MAX) return error_set(err, ERR_INVALID, "%.200s: the path is too long", dir);
+    if (n < 0 || n >= PATH_MAX)
+        return error_set(err, ERR_INVALID, "%.200s: the path is too long", dir);
     return 0;
 }
 
@@ -45,7 +46,8 @@ static int map_file(struct shard *shard, const char *path, struct error *err) {
     int rc = 0;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return error_set(err, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, "%.200s: %s", path, strerror(errno));
+        return error_set(err, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, "%.200s: %s", path,
+                         strerror(errno));
     if (fstat(fd, &info) != 0) {
         rc = error_set(err, ERR_IO, "%.200s: %s", path, strerror(errno));
         goto done;
@@ -68,7 +70,8 @@ done:
 }
 
 /* Appends a shard; a half-open one is closed with the checkpoint. */
-static int open_shard(struct checkpoint *checkpoint, const char *dir, const char *name, struct error *err) {
+static int open_shard(struct checkpoint *checkpoint, const char *dir, const char *name,
+                      struct error *err) {
     char path[PATH_MAX];
     int rc = join_path(path, dir, name, err);
     if (rc) return rc;
@@ -93,16 +96,20 @@ static bool is_plain_name(const char *name) {
     return name && name[0] != '\0' && name[0] != '.' && !strchr(name, '/');
 }
 
-static int open_indexed(struct checkpoint *checkpoint, const char *dir, const char *path, struct error *err) {
+static int open_indexed(struct checkpoint *checkpoint, const char *dir, const char *path,
+                        struct error *err) {
     const char *tensor;
     json_t *value;
     const json_t *map = json_object_get(checkpoint->index, "weight_map");
-    if (!json_is_object(map)) return error_set(err, ERR_INVALID, "%.200s: no 'weight_map' object", path);
+    if (!json_is_object(map))
+        return error_set(err, ERR_INVALID, "%.200s: no 'weight_map' object", path);
     json_object_foreach((json_t *)map, tensor, value) {
         const char *name = json_string_value(value);
         if (!is_plain_name(name))
-            return error_set(err, ERR_INVALID, "%.200s: tensor '%.100s': '%.100s' is not the name of a file beside it",
-                             path, tensor, name ? name : "");
+            return error_set(
+                err, ERR_INVALID,
+                "%.200s: tensor '%.100s': '%.100s' is not the name of a file beside it", path,
+                tensor, name ? name : "");
         if (!find_shard(checkpoint, name)) {
             int rc = open_shard(checkpoint, dir, name, err);
             if (rc) return rc;
@@ -122,7 +129,8 @@ static int open_files(struct checkpoint *checkpoint, const char *dir, struct err
     if (rc) return rc;
     rc = json_guard_read(&checkpoint->index, path, MAX_INDEX_BYTES, err);
     if (rc == ERR_NOT_FOUND)
-        return error_set(err, ERR_NOT_FOUND, "%.200s: neither " SINGLE_FILE " nor " INDEX_FILE, dir);
+        return error_set(err, ERR_NOT_FOUND, "%.200s: neither " SINGLE_FILE " nor " INDEX_FILE,
+                         dir);
     if (rc) return rc;
     return open_indexed(checkpoint, dir, path, err);
 }
@@ -158,11 +166,12 @@ void checkpoint_close(struct checkpoint *checkpoint) {
     free(checkpoint);
 }
 
-int checkpoint_get(const struct checkpoint *checkpoint, const char *name, const struct tensor_shape *shape,
-                   struct weight *out, struct error *err) {
+int checkpoint_get(const struct checkpoint *checkpoint, const char *name,
+                   const struct tensor_shape *shape, struct weight *out, struct error *err) {
     const struct shard *shard = &checkpoint->shards[0];
     if (checkpoint->index) {
-        const char *in = json_string_value(json_object_get(json_object_get(checkpoint->index, "weight_map"), name));
+        const char *in = json_string_value(
+            json_object_get(json_object_get(checkpoint->index, "weight_map"), name));
         if (!in) return error_set(err, ERR_NOT_FOUND, INDEX_FILE ": no tensor '%.160s'", name);
         shard = find_shard(checkpoint, in);
     }

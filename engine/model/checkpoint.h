@@ -3,8 +3,8 @@
  *   dir/model.safetensors                     or
  *   dir/model.safetensors.index.json          {"weight_map": {"tensor name": "file name", ...}}
  *
- * Thread: open on any one, then read-only.  Memory: maps the files read-only until close, so a weight
- * found here is valid exactly that long. */
+ * Thread: open on any one, then read-only.  Memory: maps the files read-only until close, so a
+ * weight found here is valid exactly that long. */
 #ifndef ENGINE_MODEL_CHECKPOINT_H
 #define ENGINE_MODEL_CHECKPOINT_H
 
@@ -17,7 +17,7 @@ int checkpoint_open(struct checkpoint **out, const char *dir, struct error *err)
 void checkpoint_close(struct checkpoint *checkpoint); /* NULL is allowed */
 
 /* As safetensors_get(), in whichever file holds the tensor. */
-int checkpoint_get(const struct checkpoint *checkpoint, const char *name, const struct tensor_shape *shape,
-                   struct weight *out, struct error *err);
+int checkpoint_get(const struct checkpoint *checkpoint, const char *name,
+                   const struct tensor_shape *shape, struct weight *out, struct error *err);
 
 #endif

@@ -10,7 +10,7 @@
 
 /* Borrows both roots; generation may be NULL.  `label` names the directory in messages.
  * On failure *out is untouched. */
-int model_config_parse(struct model_config *out, const json_t *config, const json_t *generation, const char *label,
-                       struct error *err);
+int model_config_parse(struct model_config *out, const json_t *config, const json_t *generation,
+                       const char *label, struct error *err);
 
 #endif

@@ -44,10 +44,12 @@ static size_t reserve(struct plan *plan, size_t rows, size_t cols, size_t elemen
     return at;
 }
 
-static struct plan make_plan(const struct model_config *c, const struct decoder_limits *limits, size_t act_bytes) {
+static struct plan make_plan(const struct model_config *c, const struct decoder_limits *limits,
+                             size_t act_bytes) {
     struct plan plan = {0};
     const size_t rows = limits->max_rows;
-    const size_t q_dim = (size_t)c->n_heads * c->head_dim, kv_dim = (size_t)c->n_kv_heads * c->head_dim;
+    const size_t q_dim = (size_t)c->n_heads * c->head_dim,
+                 kv_dim = (size_t)c->n_kv_heads * c->head_dim;
     plan.x = reserve(&plan, rows, c->dim, act_bytes);
     plan.normed = reserve(&plan, rows, c->dim, act_bytes);
     plan.qkv = reserve(&plan, rows, q_dim + 2 * kv_dim, act_bytes);
@@ -59,7 +61,8 @@ static struct plan make_plan(const struct model_config *c, const struct decoder_
     return plan;
 }
 
-size_t decoder_workspace_bytes(const struct model_config *config, const struct decoder_limits *limits) {
+size_t decoder_workspace_bytes(const struct model_config *config,
+                               const struct decoder_limits *limits) {
     return make_plan(config, limits, F32_BYTES).total;
 }
 
@@ -84,11 +87,13 @@ static int make_arena(struct decoder *d, struct error *err) {
     return 0;
 }
 
-int decoder_create(struct decoder **out, const struct model *model, struct backend *be, const struct kv_pool *kv,
-                   const struct decoder_limits *limits, struct error *err) {
+int decoder_create(struct decoder **out, const struct model *model, struct backend *be,
+                   const struct kv_pool *kv, const struct decoder_limits *limits,
+                   struct error *err) {
     const struct model_config *c = &model->config;
     if (limits->max_rows == 0 || limits->max_logit_rows == 0)
-        return error_set(err, ERR_INVALID, "decoder: a step needs at least one row and one row of logits");
+        return error_set(err, ERR_INVALID,
+                         "decoder: a step needs at least one row and one row of logits");
     if (kv->n_kv_heads != c->n_kv_heads || kv->head_dim != c->head_dim)
         return error_set(err, ERR_INVALID, "decoder: the pages' shape is not the model's");
     struct decoder *d = calloc(1, sizeof(*d));
@@ -101,7 +106,8 @@ int decoder_create(struct decoder **out, const struct model *model, struct backe
     d->slice_rows = calloc(limits->max_logit_rows, sizeof(*d->slice_rows));
     d->slice_samples = calloc(limits->max_logit_rows, sizeof(*d->slice_samples));
     if (!d->slice_rows || !d->slice_samples) {
-        error_set(err, ERR_NOMEM, "decoder: no memory for %" PRIu32 " rows of logits", limits->max_logit_rows);
+        error_set(err, ERR_NOMEM, "decoder: no memory for %" PRIu32 " rows of logits",
+                  limits->max_logit_rows);
         goto fail;
     }
     rc = make_arena(d, err);
@@ -127,31 +133,45 @@ static const struct weight *optional(const struct weight *bias) {
 }
 
 /* out = rmsnorm(x), packed rows of dim; out may be x. */
-static int run_norm(struct decoder *d, const void *x, const struct weight *weight, void *out, uint32_t n_rows,
-                    struct error *err) {
+static int run_norm(struct decoder *d, const void *x, const struct weight *weight, void *out,
+                    uint32_t n_rows, struct error *err) {
     const uint32_t dim = d->model->config.dim;
-    const struct rmsnorm_args args = {
-        .x = x, .weight = weight, .out = out, .n_rows = n_rows, .dim = dim, .x_stride = dim, .out_stride = dim,
-        .eps = d->model->config.norm_eps};
+    const struct rmsnorm_args args = {.x = x,
+                                      .weight = weight,
+                                      .out = out,
+                                      .n_rows = n_rows,
+                                      .dim = dim,
+                                      .x_stride = dim,
+                                      .out_stride = dim,
+                                      .eps = d->model->config.norm_eps};
     return d->be->ops->rmsnorm(d->be, &args, err);
 }
 
 /* x += in W^T (+ b): the way back into the residual stream. */
-static int run_residual(struct decoder *d, const void *in, const struct weight *w, const struct weight *bias,
-                        uint32_t n_rows, struct error *err) {
+static int run_residual(struct decoder *d, const void *in, const struct weight *w,
+                        const struct weight *bias, uint32_t n_rows, struct error *err) {
     const struct linear_args args = {
         .x = in, .n_rows = n_rows, .n_in = w->cols, .n_parts = 1, .accumulate = true,
         .parts = {{.w = w, .bias = optional(bias), .y = d->x, .y_stride = w->rows}}};
     return d->be->ops->linear(d->be, &args, err);
 }
 
-static int run_qkv(struct decoder *d, const struct layer_weights *w, uint32_t n_rows, struct error *err) {
+static int run_qkv(struct decoder *d, const struct layer_weights *w, uint32_t n_rows,
+                   struct error *err) {
     const struct linear_args args = {
-        .x = d->normed, .n_rows = n_rows, .n_in = d->model->config.dim, .n_parts = 3,
+        .x = d->normed,
+        .n_rows = n_rows,
+        .n_in = d->model->config.dim,
+        .n_parts = 3,
         .parts = {
             {.w = &w->q, .bias = optional(&w->q_bias), .y = d->qkv, .y_stride = d->qkv_dim},
-            {.w = &w->k, .bias = optional(&w->k_bias), .y = act_at(d, d->qkv, d->q_dim), .y_stride = d->qkv_dim},
-            {.w = &w->v, .bias = optional(&w->v_bias), .y = act_at(d, d->qkv, d->q_dim + d->kv_dim),
+            {.w = &w->k,
+             .bias = optional(&w->k_bias),
+             .y = act_at(d, d->qkv, d->q_dim),
+             .y_stride = d->qkv_dim},
+            {.w = &w->v,
+             .bias = optional(&w->v_bias),
+             .y = act_at(d, d->qkv, d->q_dim + d->kv_dim),
              .y_stride = d->qkv_dim},
         }};
     return d->be->ops->linear(d->be, &args, err);
@@ -160,12 +180,20 @@ static int run_qkv(struct decoder *d, const struct layer_weights *w, uint32_t n_
 static int run_attention(struct decoder *d, uint32_t layer, uint32_t n_rows, struct error *err) {
     const struct model_config *c = &d->model->config;
     const struct layer_weights *w = &d->model->layers[layer];
-    const struct rope_append_args rope = {
-        .qkv = d->qkv, .kv = d->kv, .inv_freq = c->inv_freq, .rope_scale = c->rope_scale, .n_freqs = c->n_freqs,
-        .layer = layer, .n_heads = c->n_heads};
-    const struct attn_args attn = {
-        .q = d->qkv, .q_stride = d->qkv_dim, .out = d->attn, .kv = d->kv, .layer = layer, .n_heads = c->n_heads,
-        .scale = c->attn_scale};
+    const struct rope_append_args rope = {.qkv = d->qkv,
+                                          .kv = d->kv,
+                                          .inv_freq = c->inv_freq,
+                                          .rope_scale = c->rope_scale,
+                                          .n_freqs = c->n_freqs,
+                                          .layer = layer,
+                                          .n_heads = c->n_heads};
+    const struct attn_args attn = {.q = d->qkv,
+                                   .q_stride = d->qkv_dim,
+                                   .out = d->attn,
+                                   .kv = d->kv,
+                                   .layer = layer,
+                                   .n_heads = c->n_heads,
+                                   .scale = c->attn_scale};
     int rc = run_norm(d, d->x, &w->attn_norm, d->normed, n_rows, err);
     if (rc) return rc;
     if ((rc = run_qkv(d, w, n_rows, err))) return rc;
@@ -180,12 +208,21 @@ static int run_ffn(struct decoder *d, uint32_t layer, uint32_t n_rows, struct er
     const size_t stride = 2 * (size_t)ffn_dim;
     const struct layer_weights *w = &d->model->layers[layer];
     const struct linear_args gate_up = {
-        .x = d->normed, .n_rows = n_rows, .n_in = dim, .n_parts = 2,
+        .x = d->normed,
+        .n_rows = n_rows,
+        .n_in = dim,
+        .n_parts = 2,
         .parts = {
             {.w = &w->gate, .bias = optional(&w->gate_bias), .y = d->gate_up, .y_stride = stride},
-            {.w = &w->up, .bias = optional(&w->up_bias), .y = act_at(d, d->gate_up, ffn_dim), .y_stride = stride},
+            {.w = &w->up,
+             .bias = optional(&w->up_bias),
+             .y = act_at(d, d->gate_up, ffn_dim),
+             .y_stride = stride},
         }};
-    const struct silu_mul_args silu = {.gate_up = d->gate_up, .out = d->ffn, .n_rows = n_rows, .dim = ffn_dim};
+    const struct silu_mul_args silu = {.gate_up = d->gate_up,
+                                       .out = d->ffn,
+                                       .n_rows = n_rows,
+                                       .dim = ffn_dim};
     int rc = run_norm(d, d->x, &w->ffn_norm, d->normed, n_rows, err);
     if (rc) return rc;
     if ((rc = d->be->ops->linear(d->be, &gate_up, err))) return rc;
@@ -220,8 +257,8 @@ static int run_head(struct decoder *d, uint32_t n, struct error *err) {
 
 /* Answers at most max_logit_rows samples.  Waits before it returns: the next slice writes the same
  * host rows and the same logits. */
-static int run_slice(struct decoder *d, const struct sample_row *samples, uint32_t n, struct sample_result *results,
-                     float *logits_out, struct error *err) {
+static int run_slice(struct decoder *d, const struct sample_row *samples, uint32_t n,
+                     struct sample_result *results, float *logits_out, struct error *err) {
     const struct sample_args sample = {
         .logits = d->logits, .n_vocab = d->model->config.n_vocab, .n = n, .rows = d->slice_samples,
         .results = results};
@@ -234,31 +271,36 @@ static int run_slice(struct decoder *d, const struct sample_row *samples, uint32
     if (rc) return rc;
     if ((rc = d->be->ops->sample(d->be, &sample, err))) return rc;
     if (logits_out) {
-        rc = d->be->ops->download(d->be, logits_out, d->logits, (size_t)n * sample.n_vocab * F32_BYTES, err);
+        rc = d->be->ops->download(d->be, logits_out, d->logits,
+                                  (size_t)n * sample.n_vocab * F32_BYTES, err);
         if (rc) return rc;
     }
     return d->be->ops->sync(d->be, err);
 }
 
 /* A wrong row or token would be read or written outside a buffer, on a device that cannot tell. */
-static int check_step(const struct decoder *d, const struct step *step, const struct sample_row *samples,
-                      uint32_t n_samples, struct error *err) {
+static int check_step(const struct decoder *d, const struct step *step,
+                      const struct sample_row *samples, uint32_t n_samples, struct error *err) {
     const uint32_t n_vocab = d->model->config.n_vocab;
     if (step->n_rows == 0 || step->n_rows > d->limits.max_rows)
-        return error_set(err, ERR_INVALID, "decoder: a step of %" PRIu32 " rows, planned for 1 to %" PRIu32,
+        return error_set(err, ERR_INVALID,
+                         "decoder: a step of %" PRIu32 " rows, planned for 1 to %" PRIu32,
                          step->n_rows, d->limits.max_rows);
     for (uint32_t i = 0; i < step->n_rows; i++)
         if (step->tokens[i] >= n_vocab)
-            return error_set(err, ERR_INVALID, "decoder: token %" PRIu32 " outside the vocabulary", step->tokens[i]);
+            return error_set(err, ERR_INVALID, "decoder: token %" PRIu32 " outside the vocabulary",
+                             step->tokens[i]);
     for (uint32_t i = 0; i < n_samples; i++)
         if (samples[i].logit_row >= step->n_rows)
-            return error_set(err, ERR_INVALID, "decoder: sample %" PRIu32 " asks for row %" PRIu32 " of %" PRIu32, i,
+            return error_set(err, ERR_INVALID,
+                             "decoder: sample %" PRIu32 " asks for row %" PRIu32 " of %" PRIu32, i,
                              samples[i].logit_row, step->n_rows);
     return 0;
 }
 
 int decoder_step(struct decoder *decoder, const struct step *step, const struct sample_row *samples,
-                 uint32_t n_samples, struct sample_result *results, float *logits_out, struct error *err) {
+                 uint32_t n_samples, struct sample_result *results, float *logits_out,
+                 struct error *err) {
     const uint32_t max = decoder->limits.max_logit_rows;
     const size_t n_vocab = decoder->model->config.n_vocab;
     int rc = check_step(decoder, step, samples, n_samples, err);
@@ -266,7 +308,8 @@ int decoder_step(struct decoder *decoder, const struct step *step, const struct 
     if ((rc = run_layers(decoder, step, err))) return rc;
     for (uint32_t at = 0; at < n_samples; at += max) {
         const uint32_t n = n_samples - at < max ? n_samples - at : max;
-        rc = run_slice(decoder, samples + at, n, results + at, logits_out ? logits_out + at * n_vocab : NULL, err);
+        rc = run_slice(decoder, samples + at, n, results + at,
+                       logits_out ? logits_out + at * n_vocab : NULL, err);
         if (rc) return rc;
     }
     return n_samples == 0 ? decoder->be->ops->sync(decoder->be, err) : 0;

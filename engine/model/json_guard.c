@@ -31,16 +31,19 @@ static bool scan_byte(struct scan *scan, char byte) {
     return scan->depth <= JSON_GUARD_MAX_DEPTH && scan->n_values <= JSON_GUARD_MAX_VALUES;
 }
 
-int json_guard_parse(json_t **out, const char *bytes, size_t size, const char *label, struct error *err) {
+int json_guard_parse(json_t **out, const char *bytes, size_t size, const char *label,
+                     struct error *err) {
     struct scan scan = {0};
     for (size_t i = 0; i < size; i++) {
         if (!scan_byte(&scan, bytes[i]))
-            return error_set(err, ERR_INVALID, "%.200s: JSON nests deeper than %d or holds more than %d values",
+            return error_set(err, ERR_INVALID,
+                             "%.200s: JSON nests deeper than %d or holds more than %d values",
                              label, JSON_GUARD_MAX_DEPTH, JSON_GUARD_MAX_VALUES);
     }
     json_error_t why;
     json_t *root = json_loadb(bytes, size, JSON_REJECT_DUPLICATES, &why);
-    if (!root) return error_set(err, ERR_INVALID, "%.200s: line %d: %.150s", label, why.line, why.text);
+    if (!root)
+        return error_set(err, ERR_INVALID, "%.200s: line %d: %.150s", label, why.line, why.text);
     if (!json_is_object(root)) {
         json_decref(root);
         return error_set(err, ERR_INVALID, "%.200s: not a JSON object", label);
@@ -50,7 +53,8 @@ int json_guard_parse(json_t **out, const char *bytes, size_t size, const char *l
 }
 
 /* The size of a regular file; refuses directories and devices, which fopen() would not. */
-static int file_size(FILE *file, const char *path, size_t max_bytes, size_t *out, struct error *err) {
+static int file_size(FILE *file, const char *path, size_t max_bytes, size_t *out,
+                     struct error *err) {
     struct stat info;
     if (fstat(fileno(file), &info) != 0)
         return error_set(err, ERR_IO, "%.200s: %s", path, strerror(errno));
@@ -65,7 +69,8 @@ static int file_size(FILE *file, const char *path, size_t max_bytes, size_t *out
 int json_guard_read(json_t **out, const char *path, size_t max_bytes, struct error *err) {
     FILE *file = fopen(path, "rb");
     if (!file)
-        return error_set(err, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, "%.200s: %s", path, strerror(errno));
+        return error_set(err, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, "%.200s: %s", path,
+                         strerror(errno));
     char *bytes = NULL;
     size_t size = 0;
     int rc = file_size(file, path, max_bytes, &size, err);

@@ -1,7 +1,7 @@
 /* json_guard.h - parse JSON out of model files, at a cost bounded before the parser sees a byte.
  *
- * A parsed array or object costs about a hundred times its two bytes, and nesting costs stack, so a scan
- * counts both first.  Duplicate keys are refused: which one counts would be anybody's guess.
+ * A parsed array or object costs about a hundred times its two bytes, and nesting costs stack, so a
+ * scan counts both first.  Duplicate keys are refused: which one counts would be anybody's guess.
  *
  * Thread: any.  Memory: the caller owns *out and drops it with json_decref(). */
 #ifndef ENGINE_MODEL_JSON_GUARD_H
@@ -15,8 +15,9 @@ struct error;
 
 enum { JSON_GUARD_MAX_DEPTH = 32, JSON_GUARD_MAX_VALUES = 1 << 21 };
 
-/* The root must be an object.  `label` names the file in messages.  On failure *out is untouched. */
-int json_guard_parse(json_t **out, const char *bytes, size_t size, const char *label, struct error *err);
+/* The root must be an object.  `label` names the file.  On failure *out is untouched. */
+int json_guard_parse(json_t **out, const char *bytes, size_t size, const char *label,
+                     struct error *err);
 
 /* Reads and parses a whole file of at most max_bytes.  ERR_NOT_FOUND when there is none. */
 int json_guard_read(json_t **out, const char *path, size_t max_bytes, struct error *err);

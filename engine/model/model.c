@@ -24,7 +24,8 @@ static void expand_name(char *out, const char *name, uint32_t layer) {
     else snprintf(out, MAX_NAME, "%s", name);
 }
 
-static int load_weight(struct loader *l, const struct weight_rule *rule, uint32_t layer, struct weight *out) {
+static int load_weight(struct loader *l, const struct weight_rule *rule, uint32_t layer,
+                       struct weight *out) {
     char name[MAX_NAME];
     struct weight host;
     const struct model_config *config = &l->model->config;
@@ -47,9 +48,11 @@ static int load_weight(struct loader *l, const struct weight_rule *rule, uint32_
     return 0;
 }
 
-static int load_rules(struct loader *l, const struct weight_rule *rules, size_t n, uint32_t layer, void *base) {
+static int load_rules(struct loader *l, const struct weight_rule *rules, size_t n, uint32_t layer,
+                      void *base) {
     for (size_t i = 0; i < n; i++) {
-        int rc = load_weight(l, &rules[i], layer, (struct weight *)((char *)base + rules[i].offset));
+        int rc =
+            load_weight(l, &rules[i], layer, (struct weight *)((char *)base + rules[i].offset));
         if (rc) return rc;
     }
     return 0;
@@ -93,7 +96,8 @@ fail:
     return rc;
 }
 
-static void release_rules(struct backend *be, const struct weight_rule *rules, size_t n, const void *base) {
+static void release_rules(struct backend *be, const struct weight_rule *rules, size_t n,
+                          const void *base) {
     for (size_t i = 0; i < n; i++) {
         const struct weight *w = (const struct weight *)((const char *)base + rules[i].offset);
         if (w->data) be->ops->weight_release(be, w->data);

@@ -42,7 +42,8 @@ struct safetensors {
     uint32_t n_tensors;
 };
 
-static int refuse(const struct safetensors *file, const char *name, const char *why, struct error *err) {
+static int refuse(const struct safetensors *file, const char *name, const char *why,
+                  struct error *err) {
     return error_set(err, ERR_INVALID, "%.200s: tensor '%.160s': %s", file->label, name, why);
 }
 
@@ -60,10 +61,11 @@ static bool get_u64(const json_t *value, uint64_t *out) {
 }
 
 /* Fills in dims and the bytes they take, without overflow. */
-static int read_shape(const struct safetensors *file, struct tensor *t, const json_t *shape, uint64_t *size_bytes,
-                      struct error *err) {
+static int read_shape(const struct safetensors *file, struct tensor *t, const json_t *shape,
+                      uint64_t *size_bytes, struct error *err) {
     if (!json_is_array(shape)) return refuse(file, t->name, "'shape' is not a list", err);
-    if (json_array_size(shape) > SAFETENSORS_MAX_DIMS) return refuse(file, t->name, "too many dimensions", err);
+    if (json_array_size(shape) > SAFETENSORS_MAX_DIMS)
+        return refuse(file, t->name, "too many dimensions", err);
     *size_bytes = t->dtype->size_bytes;
     t->n_dims = (uint32_t)json_array_size(shape);
     for (uint32_t i = 0; i < t->n_dims; i++) {
@@ -75,9 +77,11 @@ static int read_shape(const struct safetensors *file, struct tensor *t, const js
     return 0;
 }
 
-static int read_tensor(const struct safetensors *file, struct tensor *t, const json_t *entry, struct error *err) {
+static int read_tensor(const struct safetensors *file, struct tensor *t, const json_t *entry,
+                       struct error *err) {
     uint64_t size_bytes = 0;
-    if (!json_is_object(entry)) return refuse(file, t->name, "its header entry is not an object", err);
+    if (!json_is_object(entry))
+        return refuse(file, t->name, "its header entry is not an object", err);
     t->dtype = find_dtype(json_object_get(entry, "dtype"));
     if (!t->dtype) return refuse(file, t->name, "unknown 'dtype'", err);
     int rc = read_shape(file, t, json_object_get(entry, "shape"), &size_bytes, err);
@@ -87,15 +91,18 @@ static int read_tensor(const struct safetensors *file, struct tensor *t, const j
         !get_u64(json_array_get(offsets, 1), &t->end))
         return refuse(file, t->name, "'data_offsets' is not [begin, end]", err);
     if (t->begin > t->end) return refuse(file, t->name, "its data ends before it begins", err);
-    if (t->end > file->data_bytes) return refuse(file, t->name, "its data reaches past the end of the file", err);
-    if (t->end - t->begin != size_bytes) return refuse(file, t->name, "its data is not as long as its shape", err);
+    if (t->end > file->data_bytes)
+        return refuse(file, t->name, "its data reaches past the end of the file", err);
+    if (t->end - t->begin != size_bytes)
+        return refuse(file, t->name, "its data is not as long as its shape", err);
     return 0;
 }
 
 static int by_begin(const void *a, const void *b) {
     const struct tensor *x = a, *y = b;
     if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
-    if (x->end != y->end) return x->end < y->end ? -1 : 1; /* an empty tensor before its neighbour */
+    if (x->end != y->end)
+        return x->end < y->end ? -1 : 1; /* an empty tensor before its neighbour */
     return 0;
 }
 
@@ -107,8 +114,8 @@ static int check_overlap(struct safetensors *file, struct error *err) {
     qsort(file->tensors, file->n_tensors, sizeof(*file->tensors), by_begin);
     for (uint32_t i = 1; i < file->n_tensors; i++) {
         if (file->tensors[i].begin < file->tensors[i - 1].end)
-            return error_set(err, ERR_INVALID, "%.200s: tensor '%.120s' overlaps tensor '%.120s'", file->label,
-                             file->tensors[i].name, file->tensors[i - 1].name);
+            return error_set(err, ERR_INVALID, "%.200s: tensor '%.120s' overlaps tensor '%.120s'",
+                             file->label, file->tensors[i].name, file->tensors[i - 1].name);
     }
     qsort(file->tensors, file->n_tensors, sizeof(*file->tensors), by_name);
     return 0;
@@ -118,8 +125,10 @@ static int read_tensors(struct safetensors *file, struct error *err) {
     const char *name;
     json_t *entry;
     size_t n = json_object_size(file->header);
-    file->tensors = calloc(n + 1, sizeof(*file->tensors)); /* n is bounded by the guard's count of values */
-    if (!file->tensors) return error_set(err, ERR_NOMEM, "%.200s: no memory for its header", file->label);
+    file->tensors =
+        calloc(n + 1, sizeof(*file->tensors)); /* n is bounded by the guard's count of values */
+    if (!file->tensors)
+        return error_set(err, ERR_NOMEM, "%.200s: no memory for its header", file->label);
     json_object_foreach(file->header, name, entry) {
         if (strcmp(name, "__metadata__") == 0) continue;
         struct tensor *t = &file->tensors[file->n_tensors];
@@ -131,19 +140,23 @@ static int read_tensors(struct safetensors *file, struct error *err) {
     return check_overlap(file, err);
 }
 
-static int read_header(struct safetensors *file, const unsigned char *bytes, size_t size, struct error *err) {
+static int read_header(struct safetensors *file, const unsigned char *bytes, size_t size,
+                       struct error *err) {
     uint64_t length = 0;
-    if (size < LENGTH_BYTES) return error_set(err, ERR_INVALID, "%.200s: too short for a header", file->label);
+    if (size < LENGTH_BYTES)
+        return error_set(err, ERR_INVALID, "%.200s: too short for a header", file->label);
     for (int i = 0; i < LENGTH_BYTES; i++) length |= (uint64_t)bytes[i] << (8 * i);
     if (length > size - LENGTH_BYTES)
-        return error_set(err, ERR_INVALID, "%.200s: a header of %" PRIu64 " bytes in a file of %zu", file->label,
-                         length, size);
+        return error_set(err, ERR_INVALID, "%.200s: a header of %" PRIu64 " bytes in a file of %zu",
+                         file->label, length, size);
     if (length > SAFETENSORS_MAX_HEADER)
-        return error_set(err, ERR_INVALID, "%.200s: a header of %" PRIu64 " bytes, more than the %d allowed",
+        return error_set(err, ERR_INVALID,
+                         "%.200s: a header of %" PRIu64 " bytes, more than the %d allowed",
                          file->label, length, SAFETENSORS_MAX_HEADER);
     file->data = bytes + LENGTH_BYTES + length;
     file->data_bytes = size - LENGTH_BYTES - length;
-    return json_guard_parse(&file->header, (const char *)bytes + LENGTH_BYTES, (size_t)length, file->label, err);
+    return json_guard_parse(&file->header, (const char *)bytes + LENGTH_BYTES, (size_t)length,
+                            file->label, err);
 }
 
 int safetensors_parse(struct safetensors **out, const void *bytes, size_t size, const char *label,
@@ -179,7 +192,8 @@ uint32_t safetensors_count(const struct safetensors *file) {
     return file->n_tensors;
 }
 
-static const struct tensor *find(const struct safetensors *file, const char *name, struct error *err) {
+static const struct tensor *find(const struct safetensors *file, const char *name,
+                                 struct error *err) {
     const struct tensor key = {.name = name};
     const struct tensor *t = bsearch(&key, file->tensors, file->n_tensors, sizeof(key), by_name);
     if (!t) error_set(err, ERR_NOT_FOUND, "%.200s: no tensor '%.160s'", file->label, name);
@@ -195,23 +209,24 @@ static bool shape_matches(const struct tensor *t, const struct tensor_shape *wan
     return want->n_dims == 1 || t->dims[0] == want->rows;
 }
 
-static int refuse_shape(const struct safetensors *file, const struct tensor *t, const struct tensor_shape *want,
-                        struct error *err) {
+static int refuse_shape(const struct safetensors *file, const struct tensor *t,
+                        const struct tensor_shape *want, struct error *err) {
     const uint64_t *d = t->dims;
     return error_set(err, ERR_INVALID,
                      "%.200s: tensor '%.160s': %" PRIu32 " dimensions [%" PRIu64 ", %" PRIu64
                      "] where the configuration asks for %" PRIu32 " [%" PRIu32 ", %" PRIu32 "]",
-                     file->label, t->name, t->n_dims, t->n_dims > 1 ? d[0] : 1, t->n_dims > 1 ? d[1] : d[0],
-                     want->n_dims, want->n_dims > 1 ? want->rows : 1, want->cols);
+                     file->label, t->name, t->n_dims, t->n_dims > 1 ? d[0] : 1,
+                     t->n_dims > 1 ? d[1] : d[0], want->n_dims, want->n_dims > 1 ? want->rows : 1,
+                     want->cols);
 }
 
-int safetensors_get(const struct safetensors *file, const char *name, const struct tensor_shape *shape,
-                    struct weight *out, struct error *err) {
+int safetensors_get(const struct safetensors *file, const char *name,
+                    const struct tensor_shape *shape, struct weight *out, struct error *err) {
     const struct tensor *t = find(file, name, err);
     if (!t) return ERR_NOT_FOUND;
     if (t->dtype->dtype < 0)
-        return error_set(err, ERR_UNSUPPORTED, "%.200s: tensor '%.160s': dtype %s is not supported", file->label,
-                         name, t->dtype->name);
+        return error_set(err, ERR_UNSUPPORTED, "%.200s: tensor '%.160s': dtype %s is not supported",
+                         file->label, name, t->dtype->name);
     if (!shape_matches(t, shape)) return refuse_shape(file, t, shape, err);
     const unsigned char *data = file->data + t->begin;
     if ((uintptr_t)data % t->dtype->size_bytes != 0)

@@ -1,13 +1,15 @@
 /* safetensors.h - the tensors inside the bytes of one safetensors file, which may lie.
  *
  *   u64 little-endian n | n bytes of JSON | data
- *                         {"name": {"dtype": "BF16", "shape": [8, 4], "data_offsets": [begin, end]}, ...}
+ *                         {"name": {"dtype": "BF16", "shape": [8, 4], "data_offsets": [begin,
+ * end]}, ...}
  *
- * Offsets count from the start of the data.  Everything is checked here, once, before any of it is used:
- * the header lies within the file, each tensor within the data, its shape times its dtype is its length,
- * and no two tensors share a byte.  Messages name the file and the tensor.
+ * Offsets count from the start of the data.  Everything is checked here, once, before any of it is
+ * used: the header lies within the file, each tensor within the data, its shape times its dtype is
+ * its length, and no two tensors share a byte.  Messages name the file and the tensor.
  *
- * Thread: parse on any one, then read-only.  Memory: borrows the bytes; its own is freed by destroy. */
+ * Thread: parse on any one, then read-only.  Memory: borrows the bytes; its own is freed by
+ * destroy. */
 #ifndef ENGINE_MODEL_SAFETENSORS_H
 #define ENGINE_MODEL_SAFETENSORS_H
 
@@ -33,10 +35,10 @@ void safetensors_destroy(struct safetensors *file); /* NULL is allowed */
 
 uint32_t safetensors_count(const struct safetensors *file);
 
-/* The data of a float tensor that has exactly this shape.  ERR_NOT_FOUND when there is no such name.
- * out->data points into the bytes and is aligned for its dtype. */
-int safetensors_get(const struct safetensors *file, const char *name, const struct tensor_shape *shape,
-                    struct weight *out, struct error *err);
+/* The data of a float tensor that has exactly this shape.  ERR_NOT_FOUND when there is no such
+ * name. out->data points into the bytes and is aligned for its dtype. */
+int safetensors_get(const struct safetensors *file, const char *name,
+                    const struct tensor_shape *shape, struct weight *out, struct error *err);
 
 /* 0, or ERR_NOT_FOUND naming tensor and file. */
 int safetensors_has(const struct safetensors *file, const char *name, struct error *err);

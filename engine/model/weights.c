@@ -16,22 +16,29 @@ static const struct weight_rule llama_model[] = {
 };
 
 static const struct weight_rule llama_layer[] = {
-    {"model.layers.#.input_layernorm.weight", IN_LAYER(attn_norm), SIDE_VECTOR, SIDE_DIM, WHEN_ALWAYS},
+    {"model.layers.#.input_layernorm.weight", IN_LAYER(attn_norm), SIDE_VECTOR, SIDE_DIM,
+     WHEN_ALWAYS},
     {"model.layers.#.self_attn.q_proj.weight", IN_LAYER(q), SIDE_Q, SIDE_DIM, WHEN_ALWAYS},
     {"model.layers.#.self_attn.k_proj.weight", IN_LAYER(k), SIDE_KV, SIDE_DIM, WHEN_ALWAYS},
     {"model.layers.#.self_attn.v_proj.weight", IN_LAYER(v), SIDE_KV, SIDE_DIM, WHEN_ALWAYS},
     {"model.layers.#.self_attn.o_proj.weight", IN_LAYER(o), SIDE_DIM, SIDE_Q, WHEN_ALWAYS},
     {"model.layers.#.self_attn.q_proj.bias", IN_LAYER(q_bias), SIDE_VECTOR, SIDE_Q, WHEN_ATTN_BIAS},
-    {"model.layers.#.self_attn.k_proj.bias", IN_LAYER(k_bias), SIDE_VECTOR, SIDE_KV, WHEN_ATTN_BIAS},
-    {"model.layers.#.self_attn.v_proj.bias", IN_LAYER(v_bias), SIDE_VECTOR, SIDE_KV, WHEN_ATTN_BIAS},
-    {"model.layers.#.self_attn.o_proj.bias", IN_LAYER(o_bias), SIDE_VECTOR, SIDE_DIM, WHEN_ATTN_BIAS},
-    {"model.layers.#.post_attention_layernorm.weight", IN_LAYER(ffn_norm), SIDE_VECTOR, SIDE_DIM, WHEN_ALWAYS},
+    {"model.layers.#.self_attn.k_proj.bias", IN_LAYER(k_bias), SIDE_VECTOR, SIDE_KV,
+     WHEN_ATTN_BIAS},
+    {"model.layers.#.self_attn.v_proj.bias", IN_LAYER(v_bias), SIDE_VECTOR, SIDE_KV,
+     WHEN_ATTN_BIAS},
+    {"model.layers.#.self_attn.o_proj.bias", IN_LAYER(o_bias), SIDE_VECTOR, SIDE_DIM,
+     WHEN_ATTN_BIAS},
+    {"model.layers.#.post_attention_layernorm.weight", IN_LAYER(ffn_norm), SIDE_VECTOR, SIDE_DIM,
+     WHEN_ALWAYS},
     {"model.layers.#.mlp.gate_proj.weight", IN_LAYER(gate), SIDE_FFN, SIDE_DIM, WHEN_ALWAYS},
     {"model.layers.#.mlp.up_proj.weight", IN_LAYER(up), SIDE_FFN, SIDE_DIM, WHEN_ALWAYS},
     {"model.layers.#.mlp.down_proj.weight", IN_LAYER(down), SIDE_DIM, SIDE_FFN, WHEN_ALWAYS},
-    {"model.layers.#.mlp.gate_proj.bias", IN_LAYER(gate_bias), SIDE_VECTOR, SIDE_FFN, WHEN_MLP_BIAS},
+    {"model.layers.#.mlp.gate_proj.bias", IN_LAYER(gate_bias), SIDE_VECTOR, SIDE_FFN,
+     WHEN_MLP_BIAS},
     {"model.layers.#.mlp.up_proj.bias", IN_LAYER(up_bias), SIDE_VECTOR, SIDE_FFN, WHEN_MLP_BIAS},
-    {"model.layers.#.mlp.down_proj.bias", IN_LAYER(down_bias), SIDE_VECTOR, SIDE_DIM, WHEN_MLP_BIAS},
+    {"model.layers.#.mlp.down_proj.bias", IN_LAYER(down_bias), SIDE_VECTOR, SIDE_DIM,
+     WHEN_MLP_BIAS},
 };
 
 static const struct weight_family families[] = {

@@ -1,4 +1,5 @@
-/* fuzz_config.c - any bytes at all as config.json and generation_config.json, parted by the first NUL.
+/* fuzz_config.c - any bytes at all as config.json and generation_config.json, parted by the first
+ * NUL.
  *
  * What is accepted must keep the promises that the decoder builds on. */
 #include <math.h>
@@ -14,9 +15,13 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check(const struct model_config *c) {
-    if (c->n_vocab == 0 || c->dim == 0 || c->n_layers == 0 || c->ffn_dim == 0 || c->max_position == 0) abort();
+    if (c->n_vocab == 0 || c->dim == 0 || c->n_layers == 0 || c->ffn_dim == 0 ||
+        c->max_position == 0)
+        abort();
     if (c->n_heads == 0 || c->n_kv_heads == 0 || c->n_heads % c->n_kv_heads != 0) abort();
-    if (c->head_dim == 0 || c->head_dim % 2 != 0 || c->head_dim > 256 || c->n_freqs != c->head_dim / 2) abort();
+    if (c->head_dim == 0 || c->head_dim % 2 != 0 || c->head_dim > 256 ||
+        c->n_freqs != c->head_dim / 2)
+        abort();
     if (c->n_eos > MODEL_MAX_EOS || !(c->norm_eps > 0)) abort();
     for (uint32_t i = 0; i < c->n_eos; i++)
         if (c->eos[i] >= c->n_vocab) abort();

@@ -16,20 +16,24 @@ static uint32_t *read_counts(const json_t *prompt, const char *key, uint32_t *n)
     *n = (uint32_t)json_array_size(list);
     uint32_t *out = calloc(*n + 1, sizeof(*out));
     assert_non_null(out);
-    for (uint32_t i = 0; i < *n; i++) out[i] = (uint32_t)json_integer_value(json_array_get(list, i));
+    for (uint32_t i = 0; i < *n; i++)
+        out[i] = (uint32_t)json_integer_value(json_array_get(list, i));
     return out;
 }
 
 static float *read_floats(const json_t *list, float *out) {
-    for (size_t i = 0; i < json_array_size(list); i++) out[i] = (float)json_number_value(json_array_get(list, i));
+    for (size_t i = 0; i < json_array_size(list); i++)
+        out[i] = (float)json_number_value(json_array_get(list, i));
     return out;
 }
 
 static void read_prompt(struct golden_prompt *out, const json_t *prompt) {
-    const json_t *rows = json_object_get(prompt, "logits"), *top = json_object_get(prompt, "top10_logits");
+    const json_t *rows = json_object_get(prompt, "logits"),
+                 *top = json_object_get(prompt, "top10_logits");
     const size_t n_vocab = json_array_size(json_array_get(rows, 0));
     out->tokens = read_counts(prompt, "tokens", &out->n_tokens);
-    out->greedy = read_counts(prompt, json_object_get(prompt, "greedy") ? "greedy" : "greedy32", &out->n_greedy);
+    out->greedy = read_counts(prompt, json_object_get(prompt, "greedy") ? "greedy" : "greedy32",
+                              &out->n_greedy);
     out->positions = read_counts(prompt, "positions", &out->n_positions);
     out->top_ids = read_counts(prompt, "top10_ids", &out->n_top);
     out->logits = calloc(out->n_positions * n_vocab + 1, sizeof(float));
@@ -54,7 +58,8 @@ void goldens_load(struct goldens *goldens, const char *dir) {
     assert_true(goldens->n_prompts > 0);
     goldens->prompts = calloc(goldens->n_prompts, sizeof(*goldens->prompts));
     assert_non_null(goldens->prompts);
-    for (uint32_t i = 0; i < goldens->n_prompts; i++) read_prompt(&goldens->prompts[i], json_array_get(prompts, i));
+    for (uint32_t i = 0; i < goldens->n_prompts; i++)
+        read_prompt(&goldens->prompts[i], json_array_get(prompts, i));
     json_decref(root);
 }
 

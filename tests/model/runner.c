@@ -23,13 +23,17 @@ static void *zalloc(size_t n, size_t size) {
 static void make_pool(struct runner *r, uint32_t n_pages, enum dtype dtype) {
     struct error err = {0};
     const struct model_config *c = &r->model->config;
-    r->kv = (struct kv_pool){.dtype = dtype, .n_pages = n_pages, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim};
+    r->kv = (struct kv_pool){.dtype = dtype,
+                             .n_pages = n_pages,
+                             .n_kv_heads = c->n_kv_heads,
+                             .head_dim = c->head_dim};
     r->kv.page_bytes = 2 * (size_t)c->n_kv_heads * PAGE_TOKENS * c->head_dim * dtype_size(dtype);
     check(r->be->ops->alloc(r->be, n_pages * r->kv.page_bytes, &r->kv.base, &err), &err);
     r->free_pages = zalloc(n_pages, sizeof(*r->free_pages));
     /* A stride of 7 visits every page once unless 7 divides their number. */
     assert_int_not_equal(n_pages % 7, 0);
-    for (uint32_t i = 0; i < n_pages; i++) r->free_pages[i] = (uint32_t)(((uint64_t)i * 7 + 3) % n_pages);
+    for (uint32_t i = 0; i < n_pages; i++)
+        r->free_pages[i] = (uint32_t)(((uint64_t)i * 7 + 3) % n_pages);
     r->n_free = n_pages;
 }
 
@@ -57,7 +61,8 @@ void runner_seq_init(struct runner *r, struct runner_seq *seq, uint32_t max_toke
     *seq = (struct runner_seq){.n_pages = (max_tokens + PAGE_TOKENS - 1) / PAGE_TOKENS};
     assert_true((uint64_t)n_layers * seq->n_pages <= r->n_free);
     seq->pages = zalloc(n_layers, sizeof(*seq->pages));
-    for (uint32_t l = 0; l < n_layers; l++) seq->pages[l] = zalloc(seq->n_pages, sizeof(**seq->pages));
+    for (uint32_t l = 0; l < n_layers; l++)
+        seq->pages[l] = zalloc(seq->n_pages, sizeof(**seq->pages));
     for (uint32_t p = 0; p < seq->n_pages; p++)
         for (uint32_t l = 0; l < n_layers; l++) seq->pages[l][p] = r->free_pages[--r->n_free];
 }
@@ -85,7 +90,8 @@ static void fill_seq(const struct runner *r, const struct runner_rows *rows, str
     for (uint32_t l = 0; l < n_layers; l++)
         views[l] = (struct kv_view){
             .pages = rows->seq->pages[l], .n_slots = end, .append_slot = rows->seq->n_tokens};
-    arrays->seqs[i] = (struct step_seq){.first_row = step->n_rows, .n_rows = rows->n, .layers = views};
+    arrays->seqs[i] =
+        (struct step_seq){.first_row = step->n_rows, .n_rows = rows->n, .layers = views};
     for (uint32_t j = 0; j < rows->n; j++, step->n_rows++) {
         arrays->tokens[step->n_rows] = rows->tokens[j];
         arrays->positions[step->n_rows] = rows->seq->n_tokens + j;
@@ -96,8 +102,9 @@ static void fill_seq(const struct runner *r, const struct runner_rows *rows, str
     }
 }
 
-void runner_step(struct runner *r, const struct runner_rows *rows, uint32_t n_seqs, const struct sample_row *samples,
-                 uint32_t n_samples, struct sample_result *results, float *logits) {
+void runner_step(struct runner *r, const struct runner_rows *rows, uint32_t n_seqs,
+                 const struct sample_row *samples, uint32_t n_samples,
+                 struct sample_result *results, float *logits) {
     struct error err = {0};
     size_t n_rows = 0;
     for (uint32_t i = 0; i < n_seqs; i++) n_rows += rows[i].n;
@@ -107,8 +114,10 @@ void runner_step(struct runner *r, const struct runner_rows *rows, uint32_t n_se
         .seqs = zalloc(n_seqs, sizeof(struct step_seq)),
         .views = zalloc((size_t)n_seqs * r->model->config.n_layers, sizeof(struct kv_view)),
     };
-    struct step step = {
-        .n_seqs = n_seqs, .tokens = arrays.tokens, .positions = arrays.positions, .seqs = arrays.seqs};
+    struct step step = {.n_seqs = n_seqs,
+                        .tokens = arrays.tokens,
+                        .positions = arrays.positions,
+                        .seqs = arrays.seqs};
     for (uint32_t i = 0; i < n_seqs; i++) fill_seq(r, &rows[i], &step, &arrays, i);
     check(decoder_step(r->decoder, &step, samples, n_samples, results, logits, &err), &err);
     for (uint32_t i = 0; i < n_seqs; i++) rows[i].seq->n_tokens += rows[i].n;
@@ -123,8 +132,8 @@ struct sample_row runner_greedy(uint32_t logit_row) {
         .logit_row = logit_row, .kind = SAMPLE_DRAW, .top_p = 1.0f, .repetition_penalty = 1.0f};
 }
 
-uint32_t runner_feed(struct runner *r, struct runner_seq *seq, const uint32_t *tokens, uint32_t n, uint32_t chunk,
-                     float *logits) {
+uint32_t runner_feed(struct runner *r, struct runner_seq *seq, const uint32_t *tokens, uint32_t n,
+                     uint32_t chunk, float *logits) {
     struct sample_result result = {0};
     for (uint32_t at = 0; at < n; at += chunk) {
         const uint32_t take = n - at < chunk ? n - at : chunk;

@@ -1,7 +1,7 @@
 /* runner.h - runs sequences through a decoder step by step, as the engine does, for tests.
  *
- * Owns a CPU backend, a model, a page pool and a decoder.  Pages are handed out in a scrambled order, so that
- * a page list is never 0, 1, 2 by luck.  Any failure fails the calling cmocka test.
+ * Owns a CPU backend, a model, a page pool and a decoder.  Pages are handed out in a scrambled
+ * order, so that a page list is never 0, 1, 2 by luck.  Any failure fails the calling cmocka test.
  *
  * Thread: the test's.  Memory: a sequence's pages come back when it is destroyed. */
 #ifndef TESTS_MODEL_RUNNER_H
@@ -35,8 +35,8 @@ struct runner_rows {
 };
 
 /* kv_dtype is that of the pages; n_pages counts pages of all layers together. */
-void runner_open(struct runner *runner, const char *dir, const struct cpu_config *cpu, uint32_t n_pages,
-                 enum dtype kv_dtype, const struct decoder_limits *limits);
+void runner_open(struct runner *runner, const char *dir, const struct cpu_config *cpu,
+                 uint32_t n_pages, enum dtype kv_dtype, const struct decoder_limits *limits);
 void runner_close(struct runner *runner);
 
 void runner_seq_init(struct runner *runner, struct runner_seq *seq, uint32_t max_tokens);
@@ -45,14 +45,15 @@ void runner_seq_fini(struct runner *runner, struct runner_seq *seq);
 /* One step; those with one row come first in `rows`.  Samples refer to rows of the step.
  * logits may be NULL. */
 void runner_step(struct runner *runner, const struct runner_rows *rows, uint32_t n_seqs,
-                 const struct sample_row *samples, uint32_t n_samples, struct sample_result *results, float *logits);
+                 const struct sample_row *samples, uint32_t n_samples,
+                 struct sample_result *results, float *logits);
 
 /* A sample row that takes the most likely token. */
 struct sample_row runner_greedy(uint32_t logit_row);
 
-/* Feeds one sequence n tokens in steps of at most `chunk` and returns the greedy token after the last;
- * logits, if not NULL, is [n_vocab] and receives those of the last token. */
-uint32_t runner_feed(struct runner *runner, struct runner_seq *seq, const uint32_t *tokens, uint32_t n,
-                     uint32_t chunk, float *logits);
+/* Feeds one sequence n tokens in steps of at most `chunk` and returns the greedy token after the
+ * last; logits, if not NULL, is [n_vocab] and receives those of the last token. */
+uint32_t runner_feed(struct runner *runner, struct runner_seq *seq, const uint32_t *tokens,
+                     uint32_t n, uint32_t chunk, float *logits);
 
 #endif

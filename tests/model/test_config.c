@@ -1,4 +1,5 @@
-/* test_config.c - config.json in the spellings that exist; what the decoder cannot do is refused by name. */
+/* test_config.c - config.json in the spellings that exist; what the decoder cannot do is refused by
+ * name. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,12 +13,14 @@
 #include "engine/error.h"
 #include "engine/model/config.h"
 
-static const char base[] =
-    "{\"architectures\":[\"LlamaForCausalLM\"],\"vocab_size\":100,\"hidden_size\":64,\"intermediate_size\":96,"
-    "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"max_position_embeddings\":256,\"eos_token_id\":2}";
+static const char base[] = "{\"architectures\":[\"LlamaForCausalLM\"],\"vocab_size\":100,\"hidden_"
+                           "size\":64,\"intermediate_size\":96,"
+                           "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"max_position_"
+                           "embeddings\":256,\"eos_token_id\":2}";
 
 /* Parses `base` with the members of `changes` put over it; generation may be NULL. */
-static int parse(struct model_config *out, const char *changes, const char *generation, struct error *err) {
+static int parse(struct model_config *out, const char *changes, const char *generation,
+                 struct error *err) {
     json_t *root = json_loads(base, 0, NULL), *over = json_loads(changes, 0, NULL);
     json_t *gen = generation ? json_loads(generation, 0, NULL) : NULL;
     assert_non_null(root);
@@ -60,18 +63,20 @@ static void fills_in_defaults(void **state) {
     assert_int_equal(c.max_position, 256);
     assert_true(c.norm_eps == 1e-6f && c.attn_scale == 0.25f && c.rope_scale == 1.0f);
     assert_false(c.tied_head || c.attn_bias || c.mlp_bias || c.has_bos);
-    for (uint32_t i = 0; i < 8; i++) assert_true(fabs(c.inv_freq[i] / pow(10000.0, -(double)i / 8) - 1) < 1e-12);
+    for (uint32_t i = 0; i < 8; i++)
+        assert_true(fabs(c.inv_freq[i] / pow(10000.0, -(double)i / 8) - 1) < 1e-12);
     model_config_fini(&c);
     assert_null(c.inv_freq);
 }
 
 static void reads_options(void **state) {
     (void)state;
-    struct model_config c = expect_parsed("{\"num_key_value_heads\":2,\"head_dim\":32,\"rms_norm_eps\":1e-5,"
-                                          "\"tie_word_embeddings\":true,\"attention_bias\":true,\"mlp_bias\":true,"
-                                          "\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\",\"bos_token_id\":1,"
-                                          "\"num_hidden_layers\":1024,\"rope_scaling\":null}",
-                                          NULL);
+    struct model_config c =
+        expect_parsed("{\"num_key_value_heads\":2,\"head_dim\":32,\"rms_norm_eps\":1e-5,"
+                      "\"tie_word_embeddings\":true,\"attention_bias\":true,\"mlp_bias\":true,"
+                      "\"torch_dtype\":\"bfloat16\",\"hidden_act\":\"silu\",\"bos_token_id\":1,"
+                      "\"num_hidden_layers\":1024,\"rope_scaling\":null}",
+                      NULL);
     assert_int_equal(c.n_kv_heads, 2);
     assert_int_equal(c.head_dim, 32);
     assert_int_equal(c.n_layers, 1024);
@@ -87,7 +92,8 @@ static void reads_options(void **state) {
 
 static void end_tokens_of_both_files_count_once(void **state) {
     (void)state;
-    struct model_config c = expect_parsed("{\"eos_token_id\":[5,6]}", "{\"eos_token_id\":[6,7],\"bos_token_id\":3}");
+    struct model_config c =
+        expect_parsed("{\"eos_token_id\":[5,6]}", "{\"eos_token_id\":[6,7],\"bos_token_id\":3}");
     const uint32_t expected[] = {5, 6, 7};
     assert_int_equal(c.n_eos, 3);
     assert_memory_equal(c.eos, expected, sizeof(expected));
@@ -106,13 +112,15 @@ static void refuses_bad_tokens(void **state) {
     expect_refused("{\"eos_token_id\":-1}", ERR_INVALID, "eos_token_id");
     expect_refused("{\"eos_token_id\":[2,\"3\"]}", ERR_INVALID, "eos_token_id");
     expect_refused("{\"bos_token_id\":1.5}", ERR_INVALID, "bos_token_id");
-    expect_refused("{\"eos_token_id\":[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]}", ERR_UNSUPPORTED, "eos_token_id");
+    expect_refused("{\"eos_token_id\":[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]}", ERR_UNSUPPORTED,
+                   "eos_token_id");
 }
 
 static void refuses_missing_or_wild_sizes(void **state) {
     (void)state;
-    static const char *const keys[] = {"vocab_size",        "hidden_size",         "num_hidden_layers",
-                                       "intermediate_size", "num_attention_heads", "max_position_embeddings"};
+    static const char *const keys[] = {"vocab_size",          "hidden_size",
+                                       "num_hidden_layers",   "intermediate_size",
+                                       "num_attention_heads", "max_position_embeddings"};
     static const char *const values[] = {"null", "0", "-1", "1.5", "\"8\"", "4294967296", "[4]"};
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
         for (size_t j = 0; j < sizeof(values) / sizeof(values[0]); j++) {
@@ -136,15 +144,19 @@ static void refuses_heads_that_do_not_fit(void **state) {
 
 static void refuses_what_the_decoder_cannot_do(void **state) {
     (void)state;
-    expect_refused("{\"architectures\":[\"MambaForCausalLM\"]}", ERR_UNSUPPORTED, "MambaForCausalLM");
+    expect_refused("{\"architectures\":[\"MambaForCausalLM\"]}", ERR_UNSUPPORTED,
+                   "MambaForCausalLM");
     expect_refused("{\"architectures\":[]}", ERR_INVALID, "architectures");
     expect_refused("{\"architectures\":null}", ERR_INVALID, "architectures");
     expect_refused("{\"hidden_act\":\"gelu\"}", ERR_UNSUPPORTED, "hidden_act");
-    expect_refused("{\"quantization_config\":{\"bits\":4}}", ERR_UNSUPPORTED, "quantization_config");
+    expect_refused("{\"quantization_config\":{\"bits\":4}}", ERR_UNSUPPORTED,
+                   "quantization_config");
     expect_refused("{\"torch_dtype\":\"int8\"}", ERR_UNSUPPORTED, "dtype");
     expect_refused("{\"partial_rotary_factor\":0.5}", ERR_UNSUPPORTED, "partial_rotary_factor");
-    expect_refused("{\"rope_parameters\":{\"partial_rotary_factor\":0.5}}", ERR_UNSUPPORTED, "partial_rotary_factor");
-    expect_refused("{\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2.0}}", ERR_UNSUPPORTED, "yarn");
+    expect_refused("{\"rope_parameters\":{\"partial_rotary_factor\":0.5}}", ERR_UNSUPPORTED,
+                   "partial_rotary_factor");
+    expect_refused("{\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2.0}}", ERR_UNSUPPORTED,
+                   "yarn");
     expect_refused("{\"mlp_bias\":1}", ERR_INVALID, "mlp_bias");
     expect_refused("{\"rms_norm_eps\":0}", ERR_INVALID, "rms_norm_eps");
     expect_refused("{\"rms_norm_eps\":\"1e-5\"}", ERR_INVALID, "rms_norm_eps");
@@ -156,7 +168,8 @@ static void both_rope_spellings_mean_the_same(void **state) {
         "{\"rope_theta\":500000.0,\"rope_scaling\":{\"type\":\"linear\",\"factor\":4.0}}",
         "{\"rope_theta\":500000.0,\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":4}}",
         "{\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":4.0,\"rope_theta\":500000.0}}",
-        "{\"rope_theta\":1.0,\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":4.0,\"rope_theta\":500000.0}}",
+        "{\"rope_theta\":1.0,\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":4.0,\"rope_"
+        "theta\":500000.0}}",
     };
     for (size_t s = 0; s < sizeof(spellings) / sizeof(spellings[0]); s++) {
         struct model_config c = expect_parsed(spellings[s], NULL);
@@ -164,19 +177,19 @@ static void both_rope_spellings_mean_the_same(void **state) {
             assert_true(fabs(c.inv_freq[i] / (pow(500000.0, -(double)i / 8) / 4) - 1) < 1e-12);
         model_config_fini(&c);
     }
-    expect_refused("{\"rope_scaling\":{\"rope_type\":\"default\"},\"rope_parameters\":{}}", ERR_INVALID,
-                   "rope_parameters");
+    expect_refused("{\"rope_scaling\":{\"rope_type\":\"default\"},\"rope_parameters\":{}}",
+                   ERR_INVALID, "rope_parameters");
 }
 
 /* Llama 3.1's own numbers, head_dim 16: the three bands, with the blend computed by hand.
  * theta^(-i/8) * 8192 / 2pi turns: 1303.8 252.8 49.0 9.51 | 1.844 | 0.358 0.0693 0.0134. */
 static void llama3_scales_each_band(void **state) {
     (void)state;
-    struct model_config c =
-        expect_parsed("{\"rope_theta\":500000.0,\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,"
-                      "\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"
-                      "\"original_max_position_embeddings\":8192}}",
-                      NULL);
+    struct model_config c = expect_parsed(
+        "{\"rope_theta\":500000.0,\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,"
+        "\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"
+        "\"original_max_position_embeddings\":8192}}",
+        NULL);
     for (uint32_t i = 0; i < 8; i++) {
         const double freq = pow(500000.0, -(double)i / 8);
         const double keep = (8192 * freq / (2 * 3.14159265358979323846) - 1.0) / 3.0;
@@ -192,9 +205,11 @@ static void refuses_incomplete_rope(void **state) {
     expect_refused("{\"rope_scaling\":7}", ERR_INVALID, "rope_scaling");
     expect_refused("{\"rope_parameters\":[]}", ERR_INVALID, "rope_parameters");
     expect_refused("{\"rope_scaling\":{\"type\":\"linear\"}}", ERR_INVALID, "factor");
-    expect_refused("{\"rope_scaling\":{\"type\":\"linear\",\"factor\":0.5}}", ERR_INVALID, "factor");
+    expect_refused("{\"rope_scaling\":{\"type\":\"linear\",\"factor\":0.5}}", ERR_INVALID,
+                   "factor");
     expect_refused("{\"rope_scaling\":{\"type\":3}}", ERR_UNSUPPORTED, "rope_type");
-    expect_refused("{\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}}", ERR_INVALID, "low_freq_factor");
+    expect_refused("{\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}}", ERR_INVALID,
+                   "low_freq_factor");
     expect_refused("{\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,"
                    "\"high_freq_factor\":4,\"original_max_position_embeddings\":64}}",
                    ERR_INVALID, "high_freq_factor");

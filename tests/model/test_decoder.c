@@ -1,7 +1,8 @@
-/* test_decoder.c - tiny models of every shape against transformers, on every instruction set at hand.
+/* test_decoder.c - tiny models of every shape against transformers, on every instruction set at
+ * hand.
  *
- * The tolerance is 1e-3 of the largest logit: float32 sums in another order, through two layers, stay
- * near 1e-6; a wrong rotation, mask, bias or scale is off by more than 1e-2. */
+ * The tolerance is 1e-3 of the largest logit: float32 sums in another order, through two layers,
+ * stay near 1e-6; a wrong rotation, mask, bias or scale is off by more than 1e-2. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,8 +18,8 @@
 
 enum { MAX_ROWS = 256, MAX_LOGIT_ROWS = 4, N_PAGES = 100, N_THREADS = 2 };
 
-static const char *const models[] = {"mha-f32", "gqa-bf16-llama3-tied", "mqa-f16-linear-bias", "gqa-bf16-head128",
-                                     "gqa-f32-sharded"};
+static const char *const models[] = {"mha-f32", "gqa-bf16-llama3-tied", "mqa-f16-linear-bias",
+                                     "gqa-bf16-head128", "gqa-f32-sharded"};
 enum { N_MODELS = sizeof(models) / sizeof(models[0]) };
 
 static const enum cpu_isa isas[] = {CPU_ISA_PLAIN, CPU_ISA_AVX2, CPU_ISA_AVX512};
@@ -50,7 +51,8 @@ static void with_every_model(void (*body)(struct fixture *fixture)) {
             snprintf(dir, sizeof(dir), "%s/%s", DATA_DIR, models[m]);
             goldens_load(&f.goldens, dir);
             runner_open(&f.runner, dir, &cpu, N_PAGES, DTYPE_F32,
-                        &(struct decoder_limits){.max_rows = MAX_ROWS, .max_logit_rows = MAX_LOGIT_ROWS});
+                        &(struct decoder_limits){.max_rows = MAX_ROWS,
+                                                 .max_logit_rows = MAX_LOGIT_ROWS});
             f.n_vocab = f.runner.model->config.n_vocab;
             body(&f);
             runner_close(&f.runner);
@@ -62,12 +64,14 @@ static void with_every_model(void (*body)(struct fixture *fixture)) {
 static void expect_close(const struct fixture *f, const float *got, const float *want) {
     float largest = 0, difference = 0;
     for (uint32_t i = 0; i < f->n_vocab; i++) {
-        if (!isfinite(got[i])) fail_msg("%s on %s: a logit is not finite", f->name, f->runner.be->description);
+        if (!isfinite(got[i]))
+            fail_msg("%s on %s: a logit is not finite", f->name, f->runner.be->description);
         largest = fmaxf(largest, fabsf(want[i]));
         difference = fmaxf(difference, fabsf(got[i] - want[i]));
     }
     if (difference > 1e-3f * largest)
-        fail_msg("%s on %s: logits off by %g of %g", f->name, f->runner.be->description, difference, largest);
+        fail_msg("%s on %s: logits off by %g of %g", f->name, f->runner.be->description, difference,
+                 largest);
 }
 
 static float *new_logits(const struct fixture *f, uint32_t n_rows) {
@@ -77,17 +81,18 @@ static float *new_logits(const struct fixture *f, uint32_t n_rows) {
 }
 
 /* Goes on from the first greedy token, one row a step. */
-static void expect_greedy(struct fixture *f, struct runner_seq *seq, const struct golden_prompt *p, uint32_t token) {
+static void expect_greedy(struct fixture *f, struct runner_seq *seq, const struct golden_prompt *p,
+                          uint32_t token) {
     for (uint32_t i = 0; i < p->n_greedy; i++) {
         if (token != p->greedy[i])
-            fail_msg("%s on %s: greedy token %u is %u, not %u", f->name, f->runner.be->description, i, token,
-                     p->greedy[i]);
+            fail_msg("%s on %s: greedy token %u is %u, not %u", f->name, f->runner.be->description,
+                     i, token, p->greedy[i]);
         token = runner_feed(&f->runner, seq, &token, 1, 1, NULL);
     }
 }
 
-/* The whole prompt at once, with the logits of every golden position: out of order, more than one slice,
- * and the first one asked for again at the end. */
+/* The whole prompt at once, with the logits of every golden position: out of order, more than one
+ * slice, and the first one asked for again at the end. */
 static void check_one_step(struct fixture *f) {
     for (uint32_t i = 0; i < f->goldens.n_prompts; i++) {
         const struct golden_prompt *p = &f->goldens.prompts[i];
@@ -97,12 +102,15 @@ static void check_one_step(struct fixture *f) {
         struct sample_result results[8];
         float *logits = new_logits(f, n);
         assert_true(n <= 8);
-        for (uint32_t s = 0; s < n; s++) samples[s] = runner_greedy(p->positions[p->n_positions - 1 - s % p->n_positions]);
+        for (uint32_t s = 0; s < n; s++)
+            samples[s] = runner_greedy(p->positions[p->n_positions - 1 - s % p->n_positions]);
         runner_seq_init(&f->runner, &seq, p->n_tokens + p->n_greedy);
-        runner_step(&f->runner, &(struct runner_rows){&seq, p->tokens, p->n_tokens}, 1, samples, n, results, logits);
+        runner_step(&f->runner, &(struct runner_rows){&seq, p->tokens, p->n_tokens}, 1, samples, n,
+                    results, logits);
         for (uint32_t s = 0; s < n; s++) {
             const uint32_t golden = p->n_positions - 1 - s % p->n_positions;
-            expect_close(f, logits + (size_t)s * f->n_vocab, p->logits + (size_t)golden * f->n_vocab);
+            expect_close(f, logits + (size_t)s * f->n_vocab,
+                         p->logits + (size_t)golden * f->n_vocab);
         }
         assert_int_equal(results[n - 1].token, results[0].token);
         expect_greedy(f, &seq, p, results[0].token);
@@ -111,7 +119,8 @@ static void check_one_step(struct fixture *f) {
     }
 }
 
-/* 37 and 100 cross pages at odd places, 64 ends on them, 63 and 65 drift; 1 is decoding all the way. */
+/* 37 and 100 cross pages at odd places, 64 ends on them, 63 and 65 drift; 1 is decoding all the
+ * way. */
 static void check_chunks(struct fixture *f) {
     static const uint32_t chunks[] = {1, 37, 63, 64, 65, 100};
     float *logits = new_logits(f, 1);
@@ -120,7 +129,8 @@ static void check_chunks(struct fixture *f) {
             const struct golden_prompt *p = &f->goldens.prompts[i];
             struct runner_seq seq;
             runner_seq_init(&f->runner, &seq, p->n_tokens + p->n_greedy);
-            const uint32_t token = runner_feed(&f->runner, &seq, p->tokens, p->n_tokens, chunks[c], logits);
+            const uint32_t token =
+                runner_feed(&f->runner, &seq, p->tokens, p->n_tokens, chunks[c], logits);
             assert_int_equal(p->positions[p->n_positions - 1], p->n_tokens - 1);
             expect_close(f, logits, p->logits + (size_t)(p->n_positions - 1) * f->n_vocab);
             expect_greedy(f, &seq, p, token);
@@ -146,8 +156,8 @@ static uint32_t job_rows(const struct job *job, uint32_t step) {
     return left < job->chunk ? left : job->chunk;
 }
 
-static void job_advance(struct fixture *f, struct job *job, uint32_t n, const struct sample_result *result,
-                        const float *logits) {
+static void job_advance(struct fixture *f, struct job *job, uint32_t n,
+                        const struct sample_result *result, const float *logits) {
     const struct golden_prompt *p = job->prompt;
     const bool reading = job->n_read < p->n_tokens;
     if (reading) job->n_read += n;
@@ -155,8 +165,8 @@ static void job_advance(struct fixture *f, struct job *job, uint32_t n, const st
     if (reading) expect_close(f, logits, p->logits + (size_t)(p->n_positions - 1) * f->n_vocab);
     job->token = result->token;
     if (job->token != p->greedy[job->n_greedy])
-        fail_msg("%s on %s: batched greedy token %u is %u, not %u", f->name, f->runner.be->description, job->n_greedy,
-                 job->token, p->greedy[job->n_greedy]);
+        fail_msg("%s on %s: batched greedy token %u is %u, not %u", f->name,
+                 f->runner.be->description, job->n_greedy, job->token, p->greedy[job->n_greedy]);
     job->n_greedy++;
 }
 
@@ -173,8 +183,10 @@ static uint32_t step_jobs(struct fixture *f, struct job *jobs, uint32_t n_jobs, 
             const uint32_t take = job_rows(&jobs[j], step);
             if (take == 0 || (take == 1) != (single == 1)) continue;
             const bool reading = jobs[j].n_read < jobs[j].prompt->n_tokens;
-            rows[n] = (struct runner_rows){
-                &jobs[j].seq, reading ? jobs[j].prompt->tokens + jobs[j].n_read : &jobs[j].token, take};
+            rows[n] = (struct runner_rows){&jobs[j].seq,
+                                           reading ? jobs[j].prompt->tokens + jobs[j].n_read
+                                                   : &jobs[j].token,
+                                           take};
             row += take;
             samples[n] = runner_greedy(row - 1);
             order[n++] = &jobs[j];
@@ -200,7 +212,8 @@ static void check_mixed_batches(struct fixture *f) {
     enum { N_JOBS = sizeof(jobs) / sizeof(jobs[0]) };
     uint32_t step = 0;
     for (uint32_t j = 0; j < N_JOBS; j++)
-        runner_seq_init(&f->runner, &jobs[j].seq, jobs[j].prompt->n_tokens + jobs[j].prompt->n_greedy);
+        runner_seq_init(&f->runner, &jobs[j].seq,
+                        jobs[j].prompt->n_tokens + jobs[j].prompt->n_greedy);
     while (step_jobs(f, jobs, N_JOBS, step) > 0) step++;
     for (uint32_t j = 0; j < N_JOBS; j++) {
         assert_int_equal(jobs[j].n_greedy, jobs[j].prompt->n_greedy);
@@ -218,7 +231,11 @@ static void check_bad_steps(struct fixture *f) {
     struct kv_view views[2];
     for (int l = 0; l < 2; l++) views[l] = (struct kv_view){.pages = seq.pages[l], .n_slots = 1};
     struct step_seq step_seq = {.n_rows = 1, .layers = views};
-    struct step step = {.n_rows = 1, .n_seqs = 1, .n_decode = 1, .tokens = tokens, .positions = positions,
+    struct step step = {.n_rows = 1,
+                        .n_seqs = 1,
+                        .n_decode = 1,
+                        .tokens = tokens,
+                        .positions = positions,
                         .seqs = &step_seq};
     struct sample_row sample = runner_greedy(1);
     struct decoder *d = f->runner.decoder;
@@ -240,12 +257,14 @@ static void check_limits(struct fixture *f) {
     struct runner *r = &f->runner;
     struct kv_pool other = r->kv;
     other.head_dim *= 2;
-    const struct decoder_limits none = {.max_rows = 0, .max_logit_rows = 1}, one = {.max_rows = 1, .max_logit_rows = 1};
+    const struct decoder_limits none = {.max_rows = 0, .max_logit_rows = 1},
+                                one = {.max_rows = 1, .max_logit_rows = 1};
     assert_int_equal(decoder_create(&d, r->model, r->be, &r->kv, &none, &err), ERR_INVALID);
     assert_int_equal(decoder_create(&d, r->model, r->be, &other, &one, &err), ERR_INVALID);
     assert_null(d);
     const struct decoder_limits two = {.max_rows = 129, .max_logit_rows = 1};
-    assert_true(decoder_workspace_bytes(&r->model->config, &one) < decoder_workspace_bytes(&r->model->config, &two));
+    assert_true(decoder_workspace_bytes(&r->model->config, &one) <
+                decoder_workspace_bytes(&r->model->config, &two));
 }
 
 static void a_prompt_in_one_step_gives_the_golden_logits(void **state) {

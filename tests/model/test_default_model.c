@@ -1,7 +1,8 @@
-/* test_default_model.c - the model that ships, against its goldens: logits and 32 greedy tokens of 8 prompts.
+/* test_default_model.c - the model that ships, against its goldens: logits and 32 greedy tokens of
+ * 8 prompts.
  *
- * The goldens are a float64 pass over the stored weights.  Twelve layers in float32 differ from it by
- * about 1e-5 of the largest logit; 1e-3 is allowed.  The greedy tokens must be the very same. */
+ * The goldens are a float64 pass over the stored weights.  Twelve layers in float32 differ from it
+ * by about 1e-5 of the largest logit; 1e-3 is allowed.  The greedy tokens must be the very same. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,7 +25,8 @@ static void expect_top(const struct golden_prompt *p, const float *logits, uint3
             fail_msg("logit of token %u is %g, not %g", p->top_ids[i], got, p->top_logits[i]);
     }
     uint32_t n_above = 0;
-    for (uint32_t i = 0; i < n_vocab; i++) n_above += logits[i] > p->top_logits[p->n_top - 1] + tolerance;
+    for (uint32_t i = 0; i < n_vocab; i++)
+        n_above += logits[i] > p->top_logits[p->n_top - 1] + tolerance;
     assert_true(n_above < p->n_top); /* the golden ten are the best ten */
 }
 
@@ -39,8 +41,8 @@ static void check_prompt(struct runner *r, const struct golden_prompt *p) {
     expect_top(p, logits, n_vocab);
     for (uint32_t i = 0; i < p->n_greedy; i++) {
         if (token != p->greedy[i])
-            fail_msg("%s: prompt of %u tokens: greedy token %u is %u, not %u", r->be->description, p->n_tokens, i,
-                     token, p->greedy[i]);
+            fail_msg("%s: prompt of %u tokens: greedy token %u is %u, not %u", r->be->description,
+                     p->n_tokens, i, token, p->greedy[i]);
         token = runner_feed(r, &seq, &token, 1, 1, NULL);
     }
     runner_seq_fini(r, &seq);
@@ -86,7 +88,8 @@ static void describes_its_weights(void **state) {
     assert_int_equal(model->head.rows, 8192);
     assert_int_equal(model->layers[11].k.rows, 128);
     assert_null(model->layers[0].q_bias.data);
-    assert_int_equal(model->weight_bytes, 44059392); /* the data of its file: nothing twice, nothing left */
+    assert_int_equal(model->weight_bytes,
+                     44059392); /* the data of its file: nothing twice, nothing left */
     runner_close(&runner);
 }
 

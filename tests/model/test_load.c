@@ -1,4 +1,5 @@
-/* test_load.c - whole model directories that lie: the index, the shards, the weights behind a config.
+/* test_load.c - whole model directories that lie: the index, the shards, the weights behind a
+ * config.
  *
  * Every case starts from a good tiny model, linked into a fresh directory, and breaks one thing. */
 #include <errno.h>
@@ -25,9 +26,13 @@
 
 enum { PATH_BYTES = 1024 };
 
-static const char *const file_names[] = {
-    "config.json", "generation_config.json", "model.safetensors", INDEX, "model-00001-of-00003.safetensors",
-    "model-00002-of-00003.safetensors", "model-00003-of-00003.safetensors"};
+static const char *const file_names[] = {"config.json",
+                                         "generation_config.json",
+                                         "model.safetensors",
+                                         INDEX,
+                                         "model-00001-of-00003.safetensors",
+                                         "model-00002-of-00003.safetensors",
+                                         "model-00003-of-00003.safetensors"};
 enum { N_FILES = sizeof(file_names) / sizeof(file_names[0]) };
 
 struct fixture {
@@ -67,7 +72,8 @@ static void link_model(const struct fixture *f, const char *model) {
 }
 
 /* Puts members over an object inside a JSON file of the directory; key NULL is the root. */
-static void change_json(const struct fixture *f, const char *name, const char *key, const char *changes) {
+static void change_json(const struct fixture *f, const char *name, const char *key,
+                        const char *changes) {
     char path[PATH_BYTES];
     path_of(path, f->dir, name);
     json_t *root = json_load_file(path, 0, NULL), *over = json_loads(changes, 0, NULL);
@@ -96,7 +102,8 @@ static int setup(void **state) {
     if (!f) return -1;
     snprintf(f->dir, sizeof(f->dir), "/tmp/quire-test-XXXXXX");
     *state = f;
-    return mkdtemp(f->dir) ? cpu_backend_create(&f->be, &(struct cpu_config){.n_threads = 1}, &err) : -1;
+    return mkdtemp(f->dir) ? cpu_backend_create(&f->be, &(struct cpu_config){.n_threads = 1}, &err)
+                           : -1;
 }
 
 static int teardown(void **state) {
@@ -128,7 +135,9 @@ static void loads_shards_and_biases(void **state) {
 
 static void refuses_an_index_that_leaves_its_directory(void **state) {
     const struct fixture *f = *state;
-    static const char *const names[] = {"\"../x\"", "\"/etc/passwd\"", "\"a/b\"", "\"..\"", "\".\"", "\"\"", "7"};
+    static const char *const names[] = {"\"../x\"", "\"/etc/passwd\"", "\"a/b\"",
+                                        "\"..\"",   "\".\"",           "\"\"",
+                                        "7"};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         char changes[128];
         snprintf(changes, sizeof(changes), "{\"model.norm.weight\":%s}", names[i]);
@@ -200,10 +209,14 @@ static void refuses_weights_that_are_not_the_configs(void **state) {
         const char *needle;
     } cases[] = {
         {BIASED, "{\"vocab_size\":130}", ERR_INVALID, "'model.embed_tokens.weight'"},
-        {BIASED, "{\"hidden_size\":96,\"head_dim\":16}", ERR_INVALID, "'model.embed_tokens.weight'"},
-        {BIASED, "{\"num_hidden_layers\":3}", ERR_NOT_FOUND, "'model.layers.2.input_layernorm.weight'"},
-        {BIASED, "{\"num_key_value_heads\":3}", ERR_INVALID, "'model.layers.0.self_attn.k_proj.weight'"},
-        {BIASED, "{\"intermediate_size\":51}", ERR_INVALID, "'model.layers.0.mlp.gate_proj.weight'"},
+        {BIASED, "{\"hidden_size\":96,\"head_dim\":16}", ERR_INVALID,
+         "'model.embed_tokens.weight'"},
+        {BIASED, "{\"num_hidden_layers\":3}", ERR_NOT_FOUND,
+         "'model.layers.2.input_layernorm.weight'"},
+        {BIASED, "{\"num_key_value_heads\":3}", ERR_INVALID,
+         "'model.layers.0.self_attn.k_proj.weight'"},
+        {BIASED, "{\"intermediate_size\":51}", ERR_INVALID,
+         "'model.layers.0.mlp.gate_proj.weight'"},
         {BIASED, "{\"head_dim\":8}", ERR_INVALID, "'model.layers.0.self_attn.q_proj.weight'"},
         {SHARDED, "{\"mlp_bias\":true}", ERR_NOT_FOUND, "'model.layers.0.mlp.gate_proj.bias'"},
         {SHARDED, "{\"tie_word_embeddings\":false}", ERR_NOT_FOUND, "'lm_head.weight'"},

@@ -36,7 +36,8 @@ static void make_image(struct image *image, const char *header, size_t n_data) {
 }
 
 /* Parses a copy of exactly the file's size, so that a sanitizer sees a read beyond it. */
-static int parse(const struct image *image, struct safetensors **out, void **copy, struct error *err) {
+static int parse(const struct image *image, struct safetensors **out, void **copy,
+                 struct error *err) {
     *copy = malloc(image->size ? image->size : 1);
     assert_non_null(*copy);
     memcpy(*copy, image->bytes, image->size);
@@ -98,7 +99,8 @@ static void refuses_a_header_longer_than_the_file(void **state) {
     expect_refused(&image, "a header of 18446744073709551615 bytes");
     put_length(&image, UINT64_MAX - 7); /* length + 8 would wrap to 0 */
     expect_refused(&image, "in a file of 16");
-    for (image.size = 0; image.size < LENGTH_BYTES; image.size++) expect_refused(&image, "too short");
+    for (image.size = 0; image.size < LENGTH_BYTES; image.size++)
+        expect_refused(&image, "too short");
 }
 
 static void refuses_a_header_beyond_the_limit(void **state) {
@@ -109,7 +111,8 @@ static void refuses_a_header_beyond_the_limit(void **state) {
     unsigned char *bytes = calloc(1, LENGTH_BYTES + length); /* untouched pages: costs no memory */
     assert_non_null(bytes);
     for (int i = 0; i < LENGTH_BYTES; i++) bytes[i] = (unsigned char)(length >> (8 * i));
-    assert_int_equal(safetensors_parse(&file, bytes, LENGTH_BYTES + length, "t", &err), ERR_INVALID);
+    assert_int_equal(safetensors_parse(&file, bytes, LENGTH_BYTES + length, "t", &err),
+                     ERR_INVALID);
     assert_non_null(strstr(err.text, "more than the 100000000 allowed"));
     free(bytes);
 }
@@ -164,7 +167,8 @@ static void refuses_malformed_entries(void **state) {
     expect_header_refused(ENTRY("\"U8\"", "[-1]", "[0,4]"), 4, "'lied': 'shape' holds");
     expect_header_refused(ENTRY("\"U8\"", "[4.0]", "[0,4]"), 4, "'lied': 'shape' holds");
     expect_header_refused(ENTRY("\"U8\"", "[\"4\"]", "[0,4]"), 4, "'lied': 'shape' holds");
-    expect_header_refused(ENTRY("\"U8\"", "[1,1,1,1,1,1,1,1,1]", "[0,1]"), 1, "'lied': too many dimensions");
+    expect_header_refused(ENTRY("\"U8\"", "[1,1,1,1,1,1,1,1,1]", "[0,1]"), 1,
+                          "'lied': too many dimensions");
     expect_header_refused(ENTRY("\"U8\"", "[4]", "[4]"), 4, "'lied': 'data_offsets' is not");
     expect_header_refused(ENTRY("\"U8\"", "[4]", "[0,2,4]"), 4, "'lied': 'data_offsets' is not");
     expect_header_refused(ENTRY("\"U8\"", "[4]", "[-4,0]"), 4, "'lied': 'data_offsets' is not");
@@ -174,23 +178,29 @@ static void refuses_malformed_entries(void **state) {
 static void refuses_sizes_that_overflow(void **state) {
     (void)state;
     /* 2^32 * 2^32 is 0 in 64 bits, and 2^62 floats are 0 bytes. */
-    expect_header_refused(ENTRY("\"U8\"", "[4294967296,4294967296]", "[0,0]"), 0, "'lied': the size of its shape");
-    expect_header_refused(ENTRY("\"F32\"", "[4611686018427387904]", "[0,0]"), 0, "'lied': the size of its shape");
+    expect_header_refused(ENTRY("\"U8\"", "[4294967296,4294967296]", "[0,0]"), 0,
+                          "'lied': the size of its shape");
+    expect_header_refused(ENTRY("\"F32\"", "[4611686018427387904]", "[0,0]"), 0,
+                          "'lied': the size of its shape");
     expect_header_refused(ENTRY("\"U8\"", "[99999999999999999999]", "[0,0]"), 0, "line 1");
 }
 
 static void refuses_offsets_outside_the_data(void **state) {
     (void)state;
-    expect_header_refused(ENTRY("\"U8\"", "[8]", "[0,8]"), 7, "'lied': its data reaches past the end");
-    expect_header_refused(ENTRY("\"U8\"", "[0]", "[9,9]"), 8, "'lied': its data reaches past the end");
-    expect_header_refused(ENTRY("\"U8\"", "[4]", "[8,4]"), 8, "'lied': its data ends before it begins");
+    expect_header_refused(ENTRY("\"U8\"", "[8]", "[0,8]"), 7,
+                          "'lied': its data reaches past the end");
+    expect_header_refused(ENTRY("\"U8\"", "[0]", "[9,9]"), 8,
+                          "'lied': its data reaches past the end");
+    expect_header_refused(ENTRY("\"U8\"", "[4]", "[8,4]"), 8,
+                          "'lied': its data ends before it begins");
     expect_header_refused(ENTRY("\"U8\"", "[4]", "[0,9223372036854775807]"), 8, "past the end");
 }
 
 static void refuses_a_length_that_is_not_the_shape(void **state) {
     (void)state;
     expect_header_refused(ENTRY("\"F32\"", "[4]", "[0,15]"), 16, "'lied': its data is not as long");
-    expect_header_refused(ENTRY("\"BF16\"", "[4]", "[0,16]"), 16, "'lied': its data is not as long");
+    expect_header_refused(ENTRY("\"BF16\"", "[4]", "[0,16]"), 16,
+                          "'lied': its data is not as long");
 }
 
 static void refuses_overlapping_tensors(void **state) {
@@ -218,16 +228,24 @@ static void get_refuses_what_was_not_asked_for(void **state) {
                "\"skew\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[25,29]}}",
                29);
     assert_int_equal(parse(&image, &file, &copy, &err), 0);
-    assert_int_equal(safetensors_get(file, "gone", &(struct tensor_shape){1, 1, 2}, &w, &err), ERR_NOT_FOUND);
+    assert_int_equal(safetensors_get(file, "gone", &(struct tensor_shape){1, 1, 2}, &w, &err),
+                     ERR_NOT_FOUND);
     assert_string_equal(err.text, "t.safetensors: no tensor 'gone'");
-    assert_int_equal(safetensors_get(file, "i", &(struct tensor_shape){1, 1, 2}, &w, &err), ERR_UNSUPPORTED);
+    assert_int_equal(safetensors_get(file, "i", &(struct tensor_shape){1, 1, 2}, &w, &err),
+                     ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "'i': dtype I32"));
-    assert_int_equal(safetensors_get(file, "m", &(struct tensor_shape){2, 3, 2}, &w, &err), ERR_INVALID);
-    assert_non_null(strstr(err.text, "'m': 2 dimensions [2, 3] where the configuration asks for 2 [3, 2]"));
-    assert_int_equal(safetensors_get(file, "m", &(struct tensor_shape){1, 1, 6}, &w, &err), ERR_INVALID);
-    assert_int_equal(safetensors_get(file, "m", &(struct tensor_shape){2, 2, 4}, &w, &err), ERR_INVALID);
-    assert_int_equal(safetensors_get(file, "s", &(struct tensor_shape){1, 1, 1}, &w, &err), ERR_INVALID);
-    assert_int_equal(safetensors_get(file, "skew", &(struct tensor_shape){1, 1, 2}, &w, &err), ERR_INVALID);
+    assert_int_equal(safetensors_get(file, "m", &(struct tensor_shape){2, 3, 2}, &w, &err),
+                     ERR_INVALID);
+    assert_non_null(
+        strstr(err.text, "'m': 2 dimensions [2, 3] where the configuration asks for 2 [3, 2]"));
+    assert_int_equal(safetensors_get(file, "m", &(struct tensor_shape){1, 1, 6}, &w, &err),
+                     ERR_INVALID);
+    assert_int_equal(safetensors_get(file, "m", &(struct tensor_shape){2, 2, 4}, &w, &err),
+                     ERR_INVALID);
+    assert_int_equal(safetensors_get(file, "s", &(struct tensor_shape){1, 1, 1}, &w, &err),
+                     ERR_INVALID);
+    assert_int_equal(safetensors_get(file, "skew", &(struct tensor_shape){1, 1, 2}, &w, &err),
+                     ERR_INVALID);
     assert_non_null(strstr(err.text, "'skew': its data is not aligned"));
     assert_null(w.data); /* nothing of the above was handed out */
     safetensors_destroy(file);
