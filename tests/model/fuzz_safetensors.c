@@ -1,7 +1,6 @@
 /* fuzz_safetensors.c - any bytes at all as a safetensors file: read to its last tensor or refused.
  *
- * Every tensor that comes through is summed, so that a range outside the input is an address error.
- */
+ * Each tensor that comes through is summed: a range outside the input is an address error. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
