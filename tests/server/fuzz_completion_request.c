@@ -1,0 +1,54 @@
+/* fuzz_completion_request.c - whatever the bytes: a body is read or refused with a reason, and what is
+ * read is legal JSON within every stated bound. */
+#include <jansson.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/api_error.h"
+#include "server/completion_request.h"
+#include "tests/server/fake_engine.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void require(int truth) {
+    if (!truth) abort();
+}
+
+static void check_bounds(const struct completion_request *q) {
+    const struct sampling_params *p = &q->params;
+    require(p->temperature >= 0 && p->temperature <= 2 && p->top_p > 0 && p->top_p <= 1);
+    require(p->min_p >= 0 && p->min_p <= 1 && p->repetition_penalty > 0);
+    require(p->presence_penalty >= -2 && p->presence_penalty <= 2);
+    require(p->frequency_penalty >= -2 && p->frequency_penalty <= 2);
+    require(p->n_logprobs >= -1 && p->n_logprobs <= SAMPLE_MAX_TOP && p->n_stop <= REQUEST_MAX_STOPS);
+    require(q->n >= 1 && q->best_of >= q->n && q->best_of <= REQUEST_MAX_CHOICES && q->prompts.n >= 1);
+    require(q->prompts.n * q->best_of <= REQUEST_MAX_SEQUENCES && p->min_tokens <= q->max_tokens);
+    for (uint32_t i = 0; i < p->n_bias; i++) require(p->bias[i].token < FAKE_N_VOCAB);
+    for (uint32_t i = 0; i < p->n_stop_tokens; i++) require(p->stop_tokens[i] < FAKE_N_VOCAB);
+    for (uint32_t i = 0; i < p->n_stop; i++) require(p->stop[i][0] && strlen(p->stop[i]) <= REQUEST_MAX_STOP_BYTES);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    const struct request_limits limits = {.model_name = "m", .n_vocab = FAKE_N_VOCAB, .max_model_len = FAKE_MAX_LEN};
+    struct completion_request request;
+    struct api_error err = {0};
+    const int rc = completion_request_parse(&request, (const char *)data, size, &limits, &err);
+    if (rc) {
+        require(err.status >= 400 && err.message[0]);
+        return 0;
+    }
+    json_t *whole = json_loadb((const char *)data, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
+    require(json_is_object(whole));
+    json_decref(whole);
+    check_bounds(&request);
+    if (completion_request_tokenize(&request, NULL, &limits, &err) == 0) {
+        for (uint32_t i = 0; i < request.prompts.n; i++) {
+            const struct token_list *tokens = &request.prompts.items[i].tokens;
+            require(tokens->n >= 1 && tokens->n <= FAKE_MAX_LEN);
+            for (size_t j = 0; j < tokens->n; j++) require(tokens->ids[j] < FAKE_N_VOCAB);
+        }
+    }
+    completion_request_fini(&request);
+    return 0;
+}
