@@ -170,8 +170,7 @@ static void merge_node(struct node *nodes, uint32_t left, uint32_t id) {
     right->id = NO_TOKEN;
 }
 
-/* Room for n nodes and 2n candidates: n - 1 pairs at first, and each merge takes one and adds two.
- */
+/* Room for n nodes and 2n candidates: n - 1 pairs at first, each merge takes one and adds two. */
 static int reserve(struct bpe_scratch *scratch, size_t n) {
     const size_t size = n * (sizeof(struct node) + 2 * sizeof(struct candidate));
     if (size <= scratch->size) return 0;

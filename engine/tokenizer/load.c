@@ -304,8 +304,7 @@ static int prepend(struct token_list *list, struct token_list *before) {
     return rc;
 }
 
-/* "single": what stands before the sequence A and after it.  A later template wraps an earlier one.
- */
+/* "single": what stands before the sequence A and after it.  A later template wraps the earlier. */
 static int load_template(struct tokenizer *t, const json_t *template, struct error *err) {
     struct token_list before = {0};
     const json_t *single = json_object_get(template, "single");

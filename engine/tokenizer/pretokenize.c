@@ -171,7 +171,8 @@ static int parse_sequence(struct pretokenizer *pretokenizer, const json_t *compo
 
 int pretokenizer_parse(struct pretokenizer *pretokenizer, const json_t *component,
                        struct error *err) {
-    const int rc = parse_one(pretokenizer, component, 0, err);
+    const bool none = !component || json_is_null(component);
+    const int rc = none ? 0 : parse_one(pretokenizer, component, 0, err);
     if (rc) return rc;
     if (!pretokenizer->byte_level)
         return refuse(err, "a pre-tokenizer without ByteLevel:", component_type(component));

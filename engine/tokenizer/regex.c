@@ -45,8 +45,7 @@ static const char *translated_escape(char c) {
     }
 }
 
-/* Escapes that mean something else in Oniguruma, or let a match begin elsewhere than it was found.
- */
+/* Escapes that mean something else in Oniguruma, or let a match begin where it was not found. */
 static bool escape_is_refused(char c) {
     return strchr("hHKGCRXQEgk", c) != NULL && c != '\0';
 }

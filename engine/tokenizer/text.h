@@ -32,8 +32,7 @@ bool char_is_space(uint32_t codepoint);
 bool char_is_word(uint32_t codepoint);
 
 /* Byte-level BPE spells every byte as one printable character.  Writes to out the bytes that the
- * characters of token stand for; false, with out unchanged, if one of them is not in the alphabet.
- */
+ * characters of token stand for; false, with out unchanged, if one is not in the alphabet. */
 bool alphabet_to_bytes(const char *token, size_t n, char *out, size_t *n_out);
 /* The character that stands for a byte. */
 uint32_t alphabet_char(unsigned char byte);

@@ -1,0 +1,152 @@
+/* test_tokenizer_scale.c - a megabyte of one thing takes as long as a megabyte of anything.
+ *
+ * Every text is monotonous in its own way: one piece, one run of space, a million pieces, a pattern
+ * that almost matches.  What a quadratic step would cost here is hours; the bound is seconds, and
+ * generous enough for sanitizers on a busy machine. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "engine/error.h"
+#include "engine/tokenizer/internal.h"
+
+enum {
+    N_BYTES = 1 << 20,
+    N_BYTES_COMPONENT = N_BYTES / 4, /* there are many, and a quarter shows the same */
+    MOST_SECONDS = 20, /* of processor time; without sanitizers each takes a few hundredths */
+};
+
+struct monotony {
+    const char *unit, *end; /* the unit over and over, then the end */
+};
+
+static const struct monotony TEXTS[] = {
+    {"a", ""},
+    {" ", ""},
+    {" ", "x"},
+    {" ", "\n"},
+    {"7", ""},
+    {"\n", ""},
+    {"\r\n", ""},
+    {" \n", "x"},
+    {"\t", ""},
+    {".", ""},
+    {"'", ""},
+    {"'s", ""},
+    {" a", ""},
+    {"A", ""},
+    {"aA", ""},
+    {"a1", ""},
+    {"<|", ""},
+    {"<|im_start|", ""},
+    {"<|im_start|>", ""},
+    {"<both> ", ""},
+    {"\xE4\xB8\xAD", ""},
+    {"\xC2\xA0", ""},
+    {"e\xCC\x81", ""},
+    {"\xCC\x81\xCC\xA3", ""},
+    {"\xF0\x9F\x98\x80", ""},
+    {"the quick brown fox ", ""},
+};
+
+static char *write_out(const struct monotony *monotony, size_t n_bytes, size_t *n) {
+    const size_t n_unit = strlen(monotony->unit), n_end = strlen(monotony->end);
+    const size_t times = n_bytes / n_unit;
+    char *text = malloc(times * n_unit + n_end);
+    assert_non_null(text);
+    for (size_t i = 0; i < times; i++) memcpy(text + i * n_unit, monotony->unit, n_unit);
+    memcpy(text + times * n_unit, monotony->end, n_end);
+    *n = times * n_unit + n_end;
+    return text;
+}
+
+static void encode_all_texts(const struct tokenizer *tokenizer, size_t n_bytes, bool lossless) {
+    for (size_t i = 0; i < sizeof(TEXTS) / sizeof(*TEXTS); i++) {
+        struct token_list ids = {0};
+        struct error err = {0};
+        size_t n, n_decoded;
+        char *text = write_out(&TEXTS[i], n_bytes, &n), *decoded = NULL;
+        const clock_t begin = clock();
+        if (tokenizer_encode(tokenizer, text, n, false, 0, &ids, &err)) fail_msg("%s", err.text);
+        assert_int_equal(
+            tokenizer_decode(tokenizer, ids.ids, ids.n, false, &decoded, &n_decoded, &err), 0);
+        assert_true((clock() - begin) / CLOCKS_PER_SEC < MOST_SECONDS);
+        assert_true(ids.n > 0);
+        if (lossless) {
+            assert_int_equal(n_decoded, n);
+            assert_memory_equal(decoded, text, n);
+        }
+        free(ids.ids);
+        free(decoded);
+        free(text);
+    }
+}
+
+static void encode_texts_of(const char *path, bool lossless) {
+    struct tokenizer *tokenizer = NULL;
+    struct error err = {0};
+    if (tokenizer_load(&tokenizer, path, &err)) fail_msg("%s", err.text);
+    encode_all_texts(tokenizer, N_BYTES, lossless);
+    tokenizer_destroy(tokenizer);
+}
+
+static void shipped_tokenizer_is_linear(void **state) {
+    (void)state;
+    encode_texts_of(MODEL_DIR, true);
+}
+
+static void gpt2_style_is_linear(void **state) {
+    (void)state;
+    encode_texts_of(DATA_DIR "/gpt2", false); /* its added tokens strip space */
+}
+
+static void llama3_style_is_linear(void **state) {
+    (void)state;
+    encode_texts_of(DATA_DIR "/llama3", true);
+}
+
+static void every_component_is_linear(void **state) {
+    (void)state;
+    json_t *root = json_load_file(DATA_DIR "/variants.json", JSON_ALLOW_NUL, NULL);
+    const json_t *variants = json_object_get(root, "variants");
+    static const char *const HARD[] = {"nfc",   "nfkd",   "lowercase",
+                                       "o200k", "nested", "prefix space"};
+    size_t n_found = 0;
+    for (size_t i = 0; i < json_array_size(variants); i++) {
+        const json_t *variant = json_array_get(variants, i);
+        const char *name = json_string_value(json_object_get(variant, "name"));
+        bool hard = false;
+        for (size_t h = 0; h < sizeof(HARD) / sizeof(*HARD); h++)
+            hard |= strcmp(name, HARD[h]) == 0;
+        if (!hard) continue;
+        json_t *parts = json_copy(json_object_get(root, "base"));
+        json_object_update(parts, json_object_get(variant, "parts"));
+        char *json = json_dumps(parts, JSON_COMPACT);
+        struct tokenizer *tokenizer = NULL;
+        assert_int_equal(tokenizer_load_bytes(&tokenizer, json, strlen(json), NULL), 0);
+        encode_all_texts(tokenizer, N_BYTES_COMPONENT, false);
+        tokenizer_destroy(tokenizer);
+        free(json);
+        json_decref(parts);
+        n_found++;
+    }
+    json_decref(root);
+    assert_int_equal(n_found, sizeof(HARD) / sizeof(*HARD));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shipped_tokenizer_is_linear),
+        cmocka_unit_test(gpt2_style_is_linear),
+        cmocka_unit_test(llama3_style_is_linear),
+        cmocka_unit_test(every_component_is_linear),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
