@@ -1,0 +1,393 @@
+/* engine.c - the engine thread, and the two queues that join it to the server.
+ *
+ *   submit, cancel, stop ─► commands ─► [ drain ─► plan ─► step ─► results ] ─► events ─► take_events
+ *
+ * The thread sleeps in the command queue while it has no sequence.  The events of a step are pushed together
+ * after it, and wake the server once.  Stopping is a command, too: it closes the queue behind itself, so
+ * whatever was submitted before has a final event and whatever comes after is refused.
+ *
+ * Thread: see engine.h; everything under "the engine thread" below belongs to it alone.
+ * Memory: planned at create; a request's is its own. */
+#include "engine/engine.h"
+
+#include <assert.h>
+#include <dirent.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/error.h"
+#include "engine/kv/policy.h"
+#include "engine/kv/pool.h"
+#include "engine/kv/prefix_cache.h"
+#include "engine/mailbox.h"
+#include "engine/memory_plan.h"
+#include "engine/model/decoder.h"
+#include "engine/scheduler.h"
+#include "engine/sequence.h"
+#include "engine/tokenizer.h"
+
+enum command_kind { COMMAND_SUBMIT, COMMAND_CANCEL, COMMAND_STOP };
+
+struct command {
+    struct command *next;
+    enum command_kind kind;
+    struct sequence *seq; /* SUBMIT */
+    uint64_t id;          /* CANCEL */
+};
+
+struct engine {
+    struct engine_config config;
+    struct engine_info info;
+    struct tokenizer *tokenizer;
+    struct model *model;
+    struct kv_pool kv;
+    struct kv_space space;
+    struct sequence_shared shared;
+
+    struct mailbox commands, events;
+    bool has_commands, has_events; /* the mailboxes exist: destroy accepts half-built engines */
+    atomic_uint_least64_t next_id, n_submitted;
+    atomic_uint n_live; /* submitted, without a final event: bounds the queue */
+    atomic_bool healthy;
+    pthread_mutex_t stats_lock;
+    struct engine_stats stats;
+
+    /* The engine thread. */
+    pthread_t thread;
+    bool started;
+    struct decoder *decoder;
+    struct scheduler *scheduler;
+    struct command stop;
+};
+
+/* ---- create ---- */
+
+static uint64_t weight_file_bytes(const char *dir_path) {
+    uint64_t total = 0;
+    DIR *dir = opendir(dir_path);
+    if (!dir) return 0;
+    for (const struct dirent *entry; (entry = readdir(dir));) {
+        const char *ending = strrchr(entry->d_name, '.');
+        struct stat st;
+        if (!ending || strcmp(ending, ".safetensors") != 0) continue;
+        if (fstatat(dirfd(dir), entry->d_name, &st, 0) == 0) total += (uint64_t)st.st_size;
+    }
+    closedir(dir);
+    return total;
+}
+
+static int check_config(const struct engine_config *c, struct error *err) {
+    if (c->max_num_seqs == 0) return error_set(err, ERR_INVALID, "--max-num-seqs must be at least 1");
+    /* Every running sequence must get its row in every step. */
+    if (c->max_batched_tokens < c->max_num_seqs)
+        return error_set(err, ERR_INVALID,
+                         "--max-num-batched-tokens (%" PRIu32 ") must not be less than --max-num-seqs (%" PRIu32 ")",
+                         c->max_batched_tokens, c->max_num_seqs);
+    return 0;
+}
+
+static int load_files(struct engine *e, struct error *err) {
+    const struct engine_config *c = &e->config;
+    int code = tokenizer_load(&e->tokenizer, c->model_dir, err);
+    if (code) return code;
+    code = model_load(&e->model, c->model_dir, c->backend, err);
+    if (code) return code;
+    const struct model_config *model = &e->model->config;
+    if (c->max_model_len > model->max_position)
+        return error_set(err, ERR_INVALID, "--max-model-len (%" PRIu32 ") is more than the model's context, %" PRIu32,
+                         c->max_model_len, model->max_position);
+    e->info.max_model_len = c->max_model_len ? c->max_model_len : model->max_position;
+    e->info.model = model;
+    e->info.tokenizer = e->tokenizer;
+    e->info.weight_bytes = e->model->weight_bytes;
+    e->info.model_bytes = weight_file_bytes(c->model_dir);
+    return 0;
+}
+
+/* Logits are made a slice at a time: a prompt's log-probabilities need one row per token, and a row is large. */
+static struct decoder_limits decoder_plan(const struct engine_config *c, const struct model_config *model) {
+    const uint32_t slice_bytes = 64u << 20;
+    uint32_t rows = slice_bytes / (model->n_vocab * (uint32_t)sizeof(float));
+    if (rows < 16) rows = 16;
+    if (rows > c->max_batched_tokens) rows = c->max_batched_tokens;
+    return (struct decoder_limits){.max_rows = c->max_batched_tokens, .max_logit_rows = rows};
+}
+
+static int create_memory(struct engine *e, struct error *err) {
+    const struct engine_config *c = &e->config;
+    const struct model_config *model = &e->model->config;
+    int code = memory_plan_kv(&e->kv, c, model, e->info.max_model_len, memory_available(), err);
+    if (code) return code;
+    e->info.n_pages = e->kv.n_pages;
+    e->info.kv_bytes = (uint64_t)e->kv.n_pages * e->kv.page_bytes;
+    e->info.kv_tokens = (uint64_t)e->kv.n_pages / model->n_layers * PAGE_TOKENS;
+    code = c->backend->ops->alloc(c->backend, e->info.kv_bytes, &e->kv.base, err);
+    if (code) return code;
+    e->space.n_layers = model->n_layers;
+    code = page_pool_create(&e->space.pool, e->kv.n_pages, err);
+    if (code) return code;
+    if (c->prefix_caching) code = prefix_cache_create(&e->space.cache, e->space.pool, model->n_layers, err);
+    if (code) return code;
+    struct decoder_limits limits = decoder_plan(c, model);
+    e->info.workspace_bytes = decoder_workspace_bytes(model, &limits);
+    code = decoder_create(&e->decoder, e->model, c->backend, &e->kv, &limits, err);
+    if (code) return code;
+    return scheduler_create(&e->scheduler, &e->space, c->max_batched_tokens, c->max_num_seqs, err);
+}
+
+static int create_queues(struct engine *e, struct error *err) {
+    e->has_commands = mailbox_init(&e->commands) == 0;
+    e->has_events = mailbox_init(&e->events) == 0;
+    if (e->has_commands && e->has_events) return 0;
+    return error_set(err, ERR_NOMEM, "no memory for the engine's queues");
+}
+
+static void *run_engine(void *arg);
+
+int engine_create(struct engine **out, const struct engine_config *config, struct error *err) {
+    struct engine *e = calloc(1, sizeof(*e));
+    if (!e) return error_set(err, ERR_NOMEM, "no memory for the engine");
+    e->config = *config;
+    e->stop.kind = COMMAND_STOP;
+    pthread_mutex_init(&e->stats_lock, NULL);
+    atomic_init(&e->next_id, 1);
+    atomic_init(&e->healthy, true);
+    int code = check_config(config, err);
+    if (!code) code = create_queues(e, err);
+    if (!code) code = load_files(e, err);
+    if (!code) code = create_memory(e, err);
+    if (code) goto fail;
+    e->shared = (struct sequence_shared){.space = &e->space, .tokenizer = e->tokenizer,
+                                         .eos = e->model->config.eos, .n_eos = e->model->config.n_eos};
+    scheduler_stats(e->scheduler, &e->stats);
+    if (pthread_create(&e->thread, NULL, run_engine, e)) {
+        code = error_set(err, ERR_NOMEM, "cannot start the engine thread");
+        goto fail;
+    }
+    e->started = true;
+    *out = e;
+    return 0;
+
+fail:
+    engine_destroy(e);
+    return code;
+}
+
+const struct engine_info *engine_info(const struct engine *e) {
+    return &e->info;
+}
+
+/* ---- the engine thread ---- */
+
+/* Hands the step's events over.  Counters first: who sees a final event may submit again at once. */
+static void publish(struct engine *e, struct event_list *events) {
+    uint32_t n_final = 0;
+    for (const struct engine_event *event = events->first; event; event = event->next)
+        n_final += event->kind == EVENT_FINISH;
+    struct engine_stats stats;
+    scheduler_stats(e->scheduler, &stats);
+    pthread_mutex_lock(&e->stats_lock);
+    e->stats = stats;
+    pthread_mutex_unlock(&e->stats_lock);
+    atomic_fetch_sub(&e->n_live, n_final);
+    if (!events->first) return;
+    bool was_empty;
+    int code = mailbox_push(&e->events, events->first, events->last, &was_empty);
+    assert(code == 0); /* this box is never closed */
+    *events = (struct event_list){0};
+    if (was_empty && e->config.wake) e->config.wake(e->config.wake_ctx);
+}
+
+/* Returns true when one of the commands is to stop. */
+static bool obey(struct engine *e, struct command *command, struct event_list *events) {
+    bool stop = false;
+    for (struct command *next; command; command = next) {
+        next = command->next;
+        if (command->kind == COMMAND_STOP) {
+            stop = true;
+            continue; /* it lives in the engine */
+        }
+        if (command->kind == COMMAND_SUBMIT) scheduler_add(e->scheduler, command->seq, events);
+        else scheduler_cancel(e->scheduler, command->id, events);
+        free(command);
+    }
+    return stop;
+}
+
+static void device_failed(struct engine *e, const struct error *err, struct event_list *events) {
+    atomic_store(&e->healthy, false);
+    scheduler_end_all(e->scheduler, FINISH_ERROR, ERR_DEVICE, err->text, events);
+}
+
+static void run_step(struct engine *e, struct event_list *events) {
+    struct error err = {0};
+    if (!atomic_load(&e->healthy)) { /* submitted before the failure was seen */
+        snprintf(err.text, sizeof(err.text), "the device has failed");
+        device_failed(e, &err, events);
+        return;
+    }
+    struct batch *batch = scheduler_plan(e->scheduler, events);
+    if (!batch) return;
+    int code = decoder_step(e->decoder, &batch->step, batch->samples, batch->n_samples, batch->results, NULL, &err);
+    if (code) device_failed(e, &err, events);
+    else scheduler_finish_step(e->scheduler, events);
+}
+
+static void *run_engine(void *arg) {
+    struct engine *e = arg;
+    struct event_list events = {0};
+    for (;;) {
+        bool idle = scheduler_n_live(e->scheduler) == 0;
+        if (obey(e, idle ? mailbox_wait(&e->commands) : mailbox_take(&e->commands), &events)) break;
+        run_step(e, &events);
+        publish(e, &events);
+    }
+    obey(e, mailbox_close(&e->commands), &events);
+    scheduler_end_all(e->scheduler, FINISH_CANCELLED, 0, NULL, &events);
+    publish(e, &events);
+    return NULL;
+}
+
+/* ---- any thread ---- */
+
+static int check_request(const struct engine *e, const struct engine_request *r, struct error *err) {
+    if (r->n_prompt == 0) return error_set(err, ERR_INVALID, "the prompt is empty");
+    uint32_t limit = e->info.max_model_len, n_vocab = e->info.model->n_vocab;
+    if (r->n_prompt > limit || r->params.max_tokens > limit - r->n_prompt)
+        return error_set(err, ERR_TOO_LONG,
+                         "the context is %" PRIu32 " tokens at most; the prompt has %" PRIu32
+                         " and %" PRIu32 " more are asked for",
+                         limit, r->n_prompt, r->params.max_tokens);
+    for (uint32_t i = 0; i < r->n_prompt; i++)
+        if (r->prompt[i] >= n_vocab)
+            return error_set(err, ERR_INVALID, "the prompt has token %" PRIu32 "; ids end at %" PRIu32, r->prompt[i],
+                             n_vocab - 1);
+    return sampling_check(&r->params, n_vocab, err);
+}
+
+/* Counts n requests in, all or none. */
+static int claim_places(struct engine *e, uint32_t n, struct error *err) {
+    uint64_t room = (uint64_t)e->config.max_num_seqs + e->config.max_queued;
+    unsigned live = atomic_load(&e->n_live);
+    do {
+        if ((uint64_t)live + n > room)
+            return error_set(err, ERR_FULL, "the queue is full: %u requests are running or waiting", live);
+    } while (!atomic_compare_exchange_weak(&e->n_live, &live, live + n));
+    return 0;
+}
+
+/* Appends a command for the request to the chain.  ERR_NOMEM. */
+static int add_command(struct engine *e, const struct engine_request *request, uint64_t id, struct command ***end) {
+    struct command *command = calloc(1, sizeof(*command));
+    if (!command) return ERR_NOMEM;
+    command->kind = COMMAND_SUBMIT;
+    if (sequence_create(&command->seq, &e->shared, request, id)) {
+        free(command);
+        return ERR_NOMEM;
+    }
+    **end = command;
+    *end = &command->next;
+    return 0;
+}
+
+static void drop_commands(struct command *command) {
+    for (struct command *next; command; command = next) {
+        next = command->next;
+        sequence_abandon(command->seq);
+        sequence_destroy(command->seq);
+        free(command);
+    }
+}
+
+int engine_submit(struct engine *e, struct engine_request *requests, uint32_t n_requests, uint64_t *ids,
+                  struct error *err) {
+    int code = 0;
+    if (!engine_healthy(e)) return error_set(err, ERR_DEVICE, "the device has failed");
+    for (uint32_t i = 0; i < n_requests; i++)
+        if ((code = check_request(e, &requests[i], err))) return code;
+    if (n_requests == 0) return 0;
+    if ((code = claim_places(e, n_requests, err))) return code;
+    struct command *first = NULL, **end = &first;
+    uint64_t id = atomic_fetch_add(&e->next_id, n_requests);
+    for (uint32_t i = 0; i < n_requests; i++) {
+        ids[i] = id + i;
+        if (!(code = add_command(e, &requests[i], ids[i], &end))) continue;
+        error_set(err, code, "no memory for the request");
+        goto fail;
+    }
+    struct command *last = (struct command *)((char *)end - offsetof(struct command, next));
+    if (mailbox_push(&e->commands, first, last, NULL)) {
+        code = error_set(err, ERR_DEVICE, "the engine is stopping");
+        goto fail;
+    }
+    atomic_fetch_add(&e->n_submitted, n_requests);
+    return 0;
+
+fail:
+    drop_commands(first);
+    atomic_fetch_sub(&e->n_live, n_requests);
+    return code;
+}
+
+void engine_cancel(struct engine *e, uint64_t request_id) {
+    struct command *command = calloc(1, sizeof(*command));
+    if (!command) return; /* the request runs to its end: max_tokens bounds it */
+    command->kind = COMMAND_CANCEL;
+    command->id = request_id;
+    if (mailbox_push(&e->commands, command, command, NULL)) free(command);
+}
+
+struct engine_event *engine_take_events(struct engine *e) {
+    return mailbox_take(&e->events);
+}
+
+void engine_stats(struct engine *e, struct engine_stats *out) {
+    pthread_mutex_lock(&e->stats_lock);
+    *out = e->stats;
+    pthread_mutex_unlock(&e->stats_lock);
+    /* What the engine thread has not picked up yet is waiting, too. */
+    uint32_t n_live = atomic_load(&e->n_live);
+    out->n_waiting = n_live > out->n_running ? n_live - out->n_running : 0;
+    out->n_submitted = atomic_load(&e->n_submitted);
+}
+
+bool engine_healthy(struct engine *e) {
+    return atomic_load(&e->healthy);
+}
+
+/* ---- stop ---- */
+
+void engine_stop(struct engine *e) {
+    if (!e->started) return;
+    int code = mailbox_push(&e->commands, &e->stop, &e->stop, NULL);
+    assert(code == 0); /* only the stop command closes the box, and there is one */
+    pthread_join(e->thread, NULL);
+    e->started = false;
+}
+
+void engine_destroy(struct engine *e) {
+    if (!e) return;
+    engine_stop(e);
+    if (e->has_events) {
+        for (struct engine_event *event = mailbox_take(&e->events), *next; event; event = next) {
+            next = event->next;
+            engine_event_free(event);
+        }
+        mailbox_fini(&e->events);
+    }
+    if (e->has_commands) mailbox_fini(&e->commands);
+    scheduler_destroy(e->scheduler);
+    decoder_destroy(e->decoder);
+    prefix_cache_destroy(e->space.cache);
+    page_pool_destroy(e->space.pool);
+    if (e->kv.base) e->config.backend->ops->free(e->config.backend, e->kv.base);
+    model_destroy(e->model, e->config.backend);
+    tokenizer_destroy(e->tokenizer);
+    pthread_mutex_destroy(&e->stats_lock);
+    free(e);
+}

@@ -1,0 +1,524 @@
+/* test_engine.c - the whole engine with the default model on the CPU: what comes out must not depend on what else is
+ * running, on how little cache there is, or on what was computed before. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <math.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "engine/cpu/cpu.h"
+#include "engine/engine.h"
+#include "engine/error.h"
+#include "engine/model/model.h"
+#include "engine/tokenizer.h"
+
+static const char *model_dir;
+static struct backend *backend;
+
+struct answer {
+    char *text;
+    struct token_info *tokens; /* without their tops */
+    uint32_t n_tokens;
+    struct token_info *prompt;
+    uint32_t n_prompt_infos, n_events;
+    struct engine_event last;
+    bool finished;
+};
+
+static struct engine *start(uint32_t n_blocks, bool prefix_caching) {
+    struct engine *engine;
+    struct error err = {0};
+    struct engine_config config = {
+        .model_dir = model_dir, .backend = backend, .max_num_seqs = 64,
+        .max_model_len = n_blocks * PAGE_TOKENS < 4096 ? n_blocks * PAGE_TOKENS : 4096,
+        .max_batched_tokens = 256, .max_queued = 1024, .kv_dtype = DTYPE_F32, .prefix_caching = prefix_caching};
+    struct model_config model;
+    assert_int_equal(model_config_load(&model, model_dir, &err), 0);
+    config.kv_cache_bytes = (uint64_t)n_blocks * model.n_layers * 2 * model.n_kv_heads * model.head_dim * PAGE_TOKENS * 4;
+    model_config_fini(&model);
+    if (engine_create(&engine, &config, &err)) fail_msg("%s", err.text);
+    return engine;
+}
+
+static void drain(struct engine *engine) {
+    for (struct engine_event *e = engine_take_events(engine), *next; e; e = next) {
+        struct answer *a = e->user;
+        next = e->next;
+        assert_false(a->finished);
+        a->n_events++;
+        size_t n = a->text ? strlen(a->text) : 0;
+        a->text = realloc(a->text, n + e->text_length + 1);
+        memcpy(a->text + n, e->text, e->text_length + 1);
+        struct token_info **list = e->kind == EVENT_PROMPT ? &a->prompt : &a->tokens;
+        uint32_t *count = e->kind == EVENT_PROMPT ? &a->n_prompt_infos : &a->n_tokens;
+        *list = realloc(*list, (*count + e->n_tokens + 1) * sizeof(**list));
+        memcpy(*list + *count, e->tokens, e->n_tokens * sizeof(**list));
+        *count += e->n_tokens;
+        if (e->kind == EVENT_FINISH) {
+            a->finished = true;
+            a->last = *e;
+        }
+        engine_event_free(e);
+    }
+}
+
+static void wait_for(struct engine *engine, struct answer *answers, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        for (drain(engine); !answers[i].finished; drain(engine)) poll(NULL, 0, 1);
+}
+
+static void forget(struct answer *a) {
+    free(a->text);
+    free(a->tokens);
+    free(a->prompt);
+    *a = (struct answer){0};
+}
+
+static void check_all_free(struct engine *engine) {
+    struct engine_stats stats;
+    engine_stats(engine, &stats);
+    assert_int_equal(stats.n_running + stats.n_waiting, 0);
+    assert_int_equal(stats.pages_free + stats.pages_cached, stats.pages_total);
+}
+
+/* A request written down, so that it can be made again. */
+struct recipe {
+    uint32_t prompt[600], n_prompt;
+    struct sampling_params params; /* owns nothing */
+};
+
+static uint64_t submit(struct engine *engine, const struct recipe *recipe, struct answer *answer) {
+    struct engine_request r = {.n_prompt = recipe->n_prompt, .params = recipe->params, .user = answer};
+    struct error err = {0};
+    uint64_t id;
+    r.prompt = malloc(recipe->n_prompt * sizeof(*r.prompt));
+    memcpy(r.prompt, recipe->prompt, recipe->n_prompt * sizeof(*r.prompt));
+    if (engine_submit(engine, &r, 1, &id, &err)) fail_msg("%s", err.text);
+    return id;
+}
+
+static struct recipe random_recipe(void) {
+    struct recipe r = {.params = sampling_defaults()};
+    uint32_t family = (uint32_t)rand() % 4;
+    r.n_prompt = 1 + (uint32_t)rand() % (rand() % 3 ? 60 : 300);
+    uint32_t shared = rand() % 2 ? 200 : (uint32_t)rand() % (r.n_prompt + 1);
+    for (uint32_t i = 0; i < r.n_prompt; i++)
+        r.prompt[i] = i < shared ? (family * 977 + i * 31) % 8000 : (uint32_t)rand() % 8000;
+    r.params.ignore_eos = rand() % 4 == 0;
+    r.params.max_tokens = 1 + (uint32_t)rand() % (r.params.ignore_eos ? 40 : 12);
+    r.params.temperature = rand() % 3 ? 1.0f : 0;
+    r.params.top_p = rand() % 2 ? 1 : 0.9f;
+    r.params.top_k = rand() % 2 ? 0 : 40;
+    r.params.repetition_penalty = rand() % 3 ? 1 : 1.2f;
+    r.params.presence_penalty = rand() % 3 ? 0 : 0.5f;
+    r.params.min_tokens = rand() % 3 ? 0 : 5;
+    r.params.has_seed = true;
+    r.params.seed = (uint64_t)rand();
+    r.params.n_logprobs = rand() % 3 - 1;
+    r.params.n_prompt_logprobs = rand() % 8 ? -1 : 1;
+    return r;
+}
+
+static void assert_same(const struct answer *a, const struct answer *b) {
+    assert_int_equal(a->last.reason, b->last.reason);
+    assert_int_equal(a->n_tokens, b->n_tokens);
+    for (uint32_t i = 0; i < a->n_tokens; i++) {
+        assert_int_equal(a->tokens[i].token, b->tokens[i].token);
+        assert_memory_equal(&a->tokens[i].logprob, &b->tokens[i].logprob, sizeof(float)); /* to the bit */
+    }
+    assert_int_equal(a->n_prompt_infos, b->n_prompt_infos);
+    for (uint32_t i = 1; i < a->n_prompt_infos; i++)
+        assert_memory_equal(&a->prompt[i].logprob, &b->prompt[i].logprob, sizeof(float));
+    assert_string_equal(a->text, b->text);
+}
+
+/* Makes the requests one by one in an engine without a cache, then all at once in one of n_blocks blocks. */
+static struct engine_stats compare_with_alone(const struct recipe *recipes, struct answer *alone, uint32_t n,
+                                              uint32_t n_blocks, bool caching) {
+    struct engine_stats stats;
+    struct answer *together = calloc(n, sizeof(*together));
+    struct engine *engine = start(8, false);
+    for (uint32_t i = 0; i < n && !alone[i].finished; i++) {
+        submit(engine, &recipes[i], &alone[i]);
+        wait_for(engine, &alone[i], 1);
+        assert_int_not_equal(alone[i].last.reason, FINISH_ERROR);
+    }
+    check_all_free(engine);
+    engine_destroy(engine);
+    engine = start(n_blocks, caching);
+    for (uint32_t i = 0; i < n; i++) submit(engine, &recipes[i], &together[i]);
+    wait_for(engine, together, n);
+    for (uint32_t i = 0; i < n; i++) {
+        assert_same(&alone[i], &together[i]);
+        forget(&together[i]);
+    }
+    check_all_free(engine);
+    engine_stats(engine, &stats);
+    engine_destroy(engine);
+    free(together);
+    return stats;
+}
+
+static void answers_do_not_depend_on_company_or_cache(void **state) {
+    (void)state;
+    enum { N = 64 };
+    static struct recipe recipes[N];
+    static struct answer alone[N];
+    srand(17);
+    for (int i = 0; i < N; i++) recipes[i] = random_recipe();
+    assert_true(compare_with_alone(recipes, alone, N, 400, true).cached_tokens > 0);
+    assert_int_equal(compare_with_alone(recipes, alone, N, 16, false).cached_tokens, 0);
+    for (int i = 0; i < N; i++) forget(&alone[i]);
+}
+
+/* Eight blocks: four requests start with one each and one in reserve, and every one of them grows to a third. */
+static void answers_do_not_depend_on_preemption(void **state) {
+    (void)state;
+    enum { N = 8 };
+    static struct recipe recipes[N];
+    static struct answer alone[N];
+    srand(19);
+    for (int i = 0; i < N; i++) {
+        recipes[i] = random_recipe();
+        recipes[i].n_prompt = 45 + (uint32_t)i;
+        for (uint32_t j = 0; j < recipes[i].n_prompt; j++) recipes[i].prompt[j] = (uint32_t)rand() % 8000;
+        recipes[i].params.ignore_eos = true;
+        recipes[i].params.max_tokens = 95;
+        recipes[i].params.n_prompt_logprobs = i % 2 - 1;
+    }
+    assert_true(compare_with_alone(recipes, alone, N, 8, true).n_preempted > 0);
+    assert_true(compare_with_alone(recipes, alone, N, 8, false).n_preempted > 0);
+    for (int i = 0; i < N; i++) forget(&alone[i]);
+}
+
+static void greedy_answers_are_the_goldens(void **state) {
+    (void)state;
+    char path[512];
+    snprintf(path, sizeof(path), "%s/goldens.json", model_dir);
+    json_t *root = json_load_file(path, 0, NULL), *prompts = json_object_get(root, "prompts"), *item;
+    struct engine *engine = start(400, true);
+    size_t i;
+    assert_non_null(root);
+    assert_true(json_array_size(prompts) > 0);
+    json_array_foreach(prompts, i, item) {
+        struct answer a = {0};
+        json_t *tokens = json_object_get(item, "tokens"), *golden = json_object_get(item, "greedy32");
+        struct engine_request r = {.params = sampling_defaults(), .user = &a};
+        struct error err = {0};
+        uint64_t id;
+        r.n_prompt = (uint32_t)json_array_size(tokens);
+        r.prompt = malloc(r.n_prompt * sizeof(*r.prompt));
+        for (uint32_t j = 0; j < r.n_prompt; j++) r.prompt[j] = (uint32_t)json_integer_value(json_array_get(tokens, j));
+        r.params.temperature = 0;
+        r.params.max_tokens = (uint32_t)json_array_size(golden);
+        r.params.ignore_eos = true;
+        if (engine_submit(engine, &r, 1, &id, &err)) fail_msg("%s", err.text);
+        wait_for(engine, &a, 1);
+        assert_int_equal(a.n_tokens, json_array_size(golden));
+        for (uint32_t j = 0; j < a.n_tokens; j++)
+            assert_int_equal(a.tokens[j].token, json_integer_value(json_array_get(golden, j)));
+        forget(&a);
+    }
+    json_decref(root);
+    engine_destroy(engine);
+}
+
+static struct recipe plain_recipe(uint32_t n_prompt, uint32_t max_tokens) {
+    struct recipe r = {.n_prompt = n_prompt, .params = sampling_defaults()};
+    for (uint32_t i = 0; i < n_prompt; i++) r.prompt[i] = (i * 37 + 11) % 8000;
+    r.params.max_tokens = max_tokens;
+    r.params.temperature = 0;
+    return r;
+}
+
+static void a_cached_prefix_gives_the_same_answer(void **state) {
+    (void)state;
+    struct engine *engine = start(64, true);
+    struct recipe r = plain_recipe(300, 20);
+    struct answer first = {0}, second = {0};
+    r.params.n_logprobs = 0;
+    submit(engine, &r, &first);
+    wait_for(engine, &first, 1);
+    submit(engine, &r, &second);
+    wait_for(engine, &second, 1);
+    assert_int_equal(first.last.n_cached, 0);
+    assert_int_equal(second.last.n_cached, 256);
+    assert_same(&first, &second);
+    forget(&first);
+    forget(&second);
+    engine_destroy(engine);
+}
+
+/* Prompt log-probabilities of prompt + answer say the same about the answer as decoding it did. */
+static void scoring_agrees_with_generating(void **state) {
+    (void)state;
+    struct engine *engine = start(64, true);
+    struct recipe r = plain_recipe(70, 30);
+    struct answer generated = {0}, scored = {0};
+    r.params.n_logprobs = 0;
+    r.params.ignore_eos = true;
+    submit(engine, &r, &generated);
+    wait_for(engine, &generated, 1);
+    for (uint32_t i = 0; i < generated.n_tokens; i++) r.prompt[r.n_prompt++] = generated.tokens[i].token;
+    r.params.max_tokens = 0;
+    r.params.n_prompt_logprobs = 5;
+    submit(engine, &r, &scored);
+    wait_for(engine, &scored, 1);
+    assert_int_equal(scored.last.reason, FINISH_LENGTH);
+    assert_int_equal(scored.last.n_generated, 0);
+    assert_int_equal(scored.n_prompt_infos, 100);
+    assert_true(isnan(scored.prompt[0].logprob));
+    for (uint32_t i = 0; i < 30; i++) {
+        assert_int_equal(scored.prompt[70 + i].token, generated.tokens[i].token);
+        assert_memory_equal(&scored.prompt[70 + i].logprob, &generated.tokens[i].logprob, sizeof(float));
+    }
+    forget(&generated);
+    forget(&scored);
+    engine_destroy(engine);
+}
+
+static void seeds_are_reproducible_and_differ(void **state) {
+    (void)state;
+    struct engine *engine = start(64, true);
+    struct answer answers[4] = {0};
+    for (uint32_t i = 0; i < 4; i++) {
+        struct recipe r = plain_recipe(20, 30);
+        r.params.temperature = 1;
+        r.params.ignore_eos = true;
+        r.params.has_seed = i < 3;
+        r.params.seed = i / 2;
+        submit(engine, &r, &answers[i]);
+    }
+    wait_for(engine, answers, 4);
+    assert_string_equal(answers[0].text, answers[1].text);
+    assert_string_not_equal(answers[0].text, answers[2].text);
+    assert_string_not_equal(answers[0].text, answers[3].text);
+    for (int i = 0; i < 4; i++) forget(&answers[i]);
+    engine_destroy(engine);
+}
+
+static void cancelling_frees_pages_in_every_phase(void **state) {
+    (void)state;
+    struct engine *engine = start(16, false);
+    struct answer a = {0};
+    struct recipe r = plain_recipe(500, 500);
+    r.params.ignore_eos = true;
+    for (int phase = 0; phase < 20; phase++) { /* from still queued to generating */
+        uint64_t id = submit(engine, &r, &a);
+        poll(NULL, 0, phase * 3);
+        engine_cancel(engine, id);
+        engine_cancel(engine, id);
+        wait_for(engine, &a, 1);
+        assert_int_equal(a.last.reason, FINISH_CANCELLED);
+        check_all_free(engine);
+        forget(&a);
+    }
+    uint64_t id = submit(engine, &r, &a);
+    while (a.n_tokens < 2) drain(engine);
+    engine_cancel(engine, id);
+    wait_for(engine, &a, 1);
+    assert_int_equal(a.last.reason, FINISH_CANCELLED);
+    check_all_free(engine);
+    forget(&a);
+    engine_cancel(engine, 123456); /* never heard of */
+    engine_destroy(engine);
+}
+
+static void stopping_ends_everything_once(void **state) {
+    (void)state;
+    struct engine *engine = start(64, true);
+    struct answer answers[20] = {0};
+    struct recipe r = plain_recipe(100, 500);
+    for (int i = 0; i < 20; i++) submit(engine, &r, &answers[i]);
+    engine_stop(engine);
+    drain(engine);
+    for (int i = 0; i < 20; i++) {
+        assert_true(answers[i].finished);
+        forget(&answers[i]);
+    }
+    struct engine_request late = {.prompt = r.prompt, .n_prompt = 1, .params = sampling_defaults()};
+    struct error err = {0};
+    uint64_t id;
+    assert_int_equal(engine_submit(engine, &late, 1, &id, &err), ERR_DEVICE);
+    engine_destroy(engine);
+    engine_destroy(NULL);
+}
+
+static void requests_that_cannot_run_are_refused(void **state) {
+    (void)state;
+    struct engine *engine = start(16, true);
+    uint32_t prompt[2000] = {1};
+    struct engine_request good = {.prompt = prompt, .n_prompt = 5, .params = sampling_defaults()}, bad = good;
+    struct error err = {0};
+    uint64_t ids[2];
+    bad.params.top_p = 0;
+    assert_int_equal(engine_submit(engine, &bad, 1, ids, &err), ERR_INVALID);
+    bad = good, bad.params.temperature = NAN;
+    assert_int_equal(engine_submit(engine, &bad, 1, ids, &err), ERR_INVALID);
+    bad = good, bad.n_prompt = 0;
+    assert_int_equal(engine_submit(engine, &bad, 1, ids, &err), ERR_INVALID);
+    bad = good, bad.n_prompt = 1020; /* and 16 to generate */
+    assert_int_equal(engine_submit(engine, &bad, 1, ids, &err), ERR_TOO_LONG);
+    struct engine_request two[2] = {good, bad};
+    assert_int_equal(engine_submit(engine, two, 2, ids, &err), ERR_TOO_LONG); /* all or none */
+    bad = good, prompt[3] = 1u << 30;
+    assert_int_equal(engine_submit(engine, &bad, 1, ids, &err), ERR_INVALID);
+    assert_null(engine_take_events(engine));
+    check_all_free(engine);
+    engine_destroy(engine);
+}
+
+static void a_full_queue_refuses_all_or_none(void **state) {
+    (void)state;
+    struct error err = {0};
+    struct engine *engine;
+    struct engine_config config = {
+        .model_dir = model_dir, .backend = backend, .max_model_len = 1024, .max_num_seqs = 1,
+        .max_batched_tokens = 64, .max_queued = 1, .kv_dtype = DTYPE_F32};
+    struct answer a = {0};
+    struct recipe r = plain_recipe(50, 900);
+    r.params.ignore_eos = true;
+    assert_int_equal(engine_create(&engine, &config, &err), 0);
+    uint64_t id = submit(engine, &r, &a), ids[2];
+    struct engine_request two[2] = {{.prompt = r.prompt, .n_prompt = 5, .params = sampling_defaults()}};
+    two[1] = two[0];
+    assert_int_equal(engine_submit(engine, two, 2, ids, &err), ERR_FULL);
+    engine_cancel(engine, id);
+    wait_for(engine, &a, 1);
+    forget(&a);
+    engine_destroy(engine);
+}
+
+static void settings_that_cannot_work_are_named(void **state) {
+    (void)state;
+    struct engine *engine = NULL;
+    struct error err = {0};
+    struct engine_config config = {
+        .model_dir = model_dir, .backend = backend, .max_model_len = 4096, .max_num_seqs = 4,
+        .max_batched_tokens = 64, .kv_cache_bytes = 1 << 20, .kv_dtype = DTYPE_F32};
+    assert_int_equal(engine_create(&engine, &config, &err), ERR_NOMEM);
+    assert_non_null(strstr(err.text, "--max-model-len"));
+    config.kv_cache_bytes = 0;
+    config.max_model_len = 1u << 30;
+    assert_int_equal(engine_create(&engine, &config, &err), ERR_INVALID);
+    config.max_batched_tokens = 3;
+    assert_int_equal(engine_create(&engine, &config, &err), ERR_INVALID);
+    assert_non_null(strstr(err.text, "--max-num-batched-tokens"));
+    assert_null(engine);
+}
+
+/* A backend that fails on demand: the CPU's table with one entry replaced. */
+static atomic_bool broken;
+static int (*real_sync)(struct backend *be, struct error *err);
+
+static int failing_sync(struct backend *be, struct error *err) {
+    if (atomic_load(&broken)) return error_set(err, ERR_DEVICE, "pulled the plug");
+    return real_sync(be, err);
+}
+
+static void a_backend_failure_ends_every_request_and_is_sticky(void **state) {
+    (void)state;
+    const struct backend_ops *real = backend->ops;
+    struct backend_ops ops = *real;
+    real_sync = ops.sync;
+    ops.sync = failing_sync;
+    backend->ops = &ops;
+    struct engine *engine = start(64, true);
+    struct answer answers[5] = {0};
+    struct recipe r = plain_recipe(200, 700);
+    r.params.ignore_eos = true;
+    for (int i = 0; i < 5; i++) submit(engine, &r, &answers[i]);
+    while (answers[0].n_tokens < 3) drain(engine);
+    assert_true(engine_healthy(engine));
+    atomic_store(&broken, true);
+    wait_for(engine, answers, 5);
+    for (int i = 0; i < 5; i++) {
+        assert_int_equal(answers[i].last.reason, FINISH_ERROR);
+        assert_string_equal(answers[i].last.error_text, "pulled the plug");
+        forget(&answers[i]);
+    }
+    assert_false(engine_healthy(engine));
+    struct engine_request late = {.prompt = r.prompt, .n_prompt = 1, .params = sampling_defaults()};
+    struct error err = {0};
+    uint64_t id;
+    assert_int_equal(engine_submit(engine, &late, 1, &id, &err), ERR_DEVICE);
+    engine_destroy(engine);
+    atomic_store(&broken, false);
+    backend->ops = real;
+}
+
+/* Several threads submit, cancel and read statistics while another takes the events. */
+enum { CLIENT_THREADS = 4, PER_THREAD = 25 };
+
+struct client_thread {
+    struct engine *engine;
+    struct answer answers[PER_THREAD];
+    unsigned seed;
+};
+
+static void *run_client(void *arg) {
+    struct client_thread *c = arg;
+    for (int i = 0; i < PER_THREAD; i++) {
+        struct recipe r = plain_recipe(1 + (uint32_t)rand_r(&c->seed) % 100, 1 + (uint32_t)rand_r(&c->seed) % 10);
+        struct engine_stats stats;
+        uint64_t id = submit(c->engine, &r, &c->answers[i]);
+        engine_stats(c->engine, &stats);
+        if (rand_r(&c->seed) % 3 == 0) engine_cancel(c->engine, id);
+    }
+    return NULL;
+}
+
+static void many_threads_may_use_one_engine(void **state) {
+    (void)state;
+    static struct client_thread clients[CLIENT_THREADS];
+    struct engine *engine = start(24, true);
+    pthread_t threads[CLIENT_THREADS];
+    for (int t = 0; t < CLIENT_THREADS; t++) {
+        clients[t] = (struct client_thread){.engine = engine, .seed = (unsigned)t + 1};
+        assert_int_equal(pthread_create(&threads[t], NULL, run_client, &clients[t]), 0);
+    }
+    for (int t = 0; t < CLIENT_THREADS; t++) pthread_join(threads[t], NULL);
+    for (int t = 0; t < CLIENT_THREADS; t++) {
+        wait_for(engine, clients[t].answers, PER_THREAD);
+        for (int i = 0; i < PER_THREAD; i++) forget(&clients[t].answers[i]);
+    }
+    check_all_free(engine);
+    engine_destroy(engine);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(greedy_answers_are_the_goldens),
+        cmocka_unit_test(a_cached_prefix_gives_the_same_answer),
+        cmocka_unit_test(scoring_agrees_with_generating),
+        cmocka_unit_test(seeds_are_reproducible_and_differ),
+        cmocka_unit_test(cancelling_frees_pages_in_every_phase),
+        cmocka_unit_test(stopping_ends_everything_once),
+        cmocka_unit_test(requests_that_cannot_run_are_refused),
+        cmocka_unit_test(a_full_queue_refuses_all_or_none),
+        cmocka_unit_test(settings_that_cannot_work_are_named),
+        cmocka_unit_test(a_backend_failure_ends_every_request_and_is_sticky),
+        cmocka_unit_test(many_threads_may_use_one_engine),
+        cmocka_unit_test(answers_do_not_depend_on_company_or_cache),
+        cmocka_unit_test(answers_do_not_depend_on_preemption),
+    };
+    struct cpu_config config = {.n_threads = 2};
+    struct error err = {0};
+    if (argc < 2 || cpu_backend_create(&backend, &config, &err)) {
+        fprintf(stderr, "usage: test_engine MODEL_DIR %s\n", err.text);
+        return 1;
+    }
+    model_dir = argv[1];
+    int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
+    backend->ops->destroy(backend);
+    return n_failed;
+}
