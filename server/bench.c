@@ -1,0 +1,291 @@
+/* bench.c - see bench.h.
+ *
+ *   prefill   one prompt, one token: prompt tokens / time to the first token
+ *   decode    B prompts; from the moment when all of them decode to the moment when the first is done
+ *
+ * The bounds: a decode step must read every weight once (memory), a prefilled token must be multiplied with every
+ * weight once and with the keys and values before it (arithmetic). */
+#include "server/bench.h"
+
+#include <errno.h>
+#include <semaphore.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/cpu/cpu.h"
+#include "engine/error.h"
+#include "engine/model/model.h"
+
+struct bench_bell {
+    sem_t rung;
+};
+
+struct bench {
+    struct engine *engine;
+    struct bench_bell *bell;
+    const struct bench_plan *plan;
+    const struct engine_info *info;
+    const struct cpu_ceiling *ceiling;
+    uint64_t random;
+};
+
+/* What one batch showed. */
+struct timing {
+    double first_seconds;  /* from submission until every sequence had its first token */
+    double decode_seconds; /* from then until the first one was done */
+    uint64_t decode_tokens, decode_steps;
+};
+
+int bench_bell_create(struct bench_bell **out, struct error *err) {
+    struct bench_bell *bell = calloc(1, sizeof(*bell));
+    if (!bell) return error_set(err, ERR_NOMEM, "bench: no memory");
+    sem_init(&bell->rung, 0, 0);
+    *out = bell;
+    return 0;
+}
+
+void bench_bell_destroy(struct bench_bell *bell) {
+    if (!bell) return;
+    sem_destroy(&bell->rung);
+    free(bell);
+}
+
+void bench_wake(void *bell) {
+    sem_post(&((struct bench_bell *)bell)->rung);
+}
+
+static double seconds_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* --- the command line --- */
+
+static int read_number(const char *name, const char *text, uint64_t low, uint64_t high, uint64_t *out, char **end,
+                       struct error *err) {
+    errno = 0;
+    unsigned long long value = strtoull(text, end, 10);
+    if (*end == text || *text == '-' || errno || value < low || value > high) {
+        return error_set(err, ERR_INVALID, "--%s: expected a number from %llu to %llu, got '%s'", name,
+                         (unsigned long long)low, (unsigned long long)high, text);
+    }
+    *out = value;
+    return 0;
+}
+
+static int read_list(const char *name, const char *text, uint32_t high, uint32_t *list, uint32_t *n, struct error *err) {
+    for (*n = 0;; text++) {
+        uint64_t value;
+        char *end;
+        if (*n == BENCH_MAX_SIZES) return error_set(err, ERR_INVALID, "--%s: at most %d sizes", name, BENCH_MAX_SIZES);
+        int rc = read_number(name, text, 1, high, &value, &end, err);
+        if (rc < 0) return rc;
+        list[(*n)++] = (uint32_t)value;
+        if (*end == '\0') return 0;
+        if (*end != ',') return error_set(err, ERR_INVALID, "--%s: sizes are separated by commas", name);
+        text = end;
+    }
+}
+
+static int read_flag(struct bench_plan *plan, const char *name, const char *value, struct error *err) {
+    uint64_t number = 0;
+    char *end = "";
+    int rc;
+    if (strcmp(name, "prompts") == 0) rc = read_list(name, value, 1u << 22, plan->prompts, &plan->n_prompts, err);
+    else if (strcmp(name, "batches") == 0) rc = read_list(name, value, 4096, plan->batches, &plan->n_batches, err);
+    else if (strcmp(name, "generate") == 0) rc = read_number(name, value, 2, 1u << 16, &number, &end, err);
+    else if (strcmp(name, "runs") == 0) rc = read_number(name, value, 1, 100, &number, &end, err);
+    else rc = read_number(name, value, 0, UINT64_MAX, &number, &end, err);
+    if (rc < 0) return rc;
+    if (*end) return error_set(err, ERR_INVALID, "--%s: '%s' is not a number", name, value);
+    if (strcmp(name, "generate") == 0) plan->n_generate = (uint32_t)number;
+    if (strcmp(name, "runs") == 0) plan->n_runs = (uint32_t)number;
+    if (strcmp(name, "max-resident") == 0) plan->max_resident = number;
+    return 0;
+}
+
+int bench_plan_read(struct bench_plan *plan, int *argc, char **argv, struct error *err) {
+    static const char *const names[] = {"prompts", "batches", "generate", "runs", "max-resident"};
+    *plan = (struct bench_plan){{512, 4096, 16384}, 3, {1, 8, 64}, 3, 64, 3, 65536};
+    int kept = 0;
+    for (int i = 0; i < *argc; i++) {
+        const char *name = NULL;
+        for (size_t k = 0; k < sizeof(names) / sizeof(names[0]); k++) {
+            if (strncmp(argv[i], "--", 2) == 0 && strcmp(argv[i] + 2, names[k]) == 0) name = names[k];
+        }
+        if (!name) {
+            argv[kept++] = argv[i];
+            continue;
+        }
+        if (i + 1 == *argc) return error_set(err, ERR_INVALID, "--%s needs a value", name);
+        int rc = read_flag(plan, name, argv[++i], err);
+        if (rc < 0) return rc;
+    }
+    *argc = kept;
+    return 0;
+}
+
+void bench_print_help(void) {
+    puts("usage: quire bench [MODEL] [options of `quire serve`] [--prompts 512,4096,16384] [--batches 1,8,64]\n"
+         "                   [--generate 64] [--runs 3] [--max-resident 65536]\n"
+         "\n"
+         "Measures the engine without HTTP and prints CSV: prefill and decode tokens per second (median, least and\n"
+         "greatest of --runs), and the fraction of this machine's memory-copy bandwidth and peak f32 multiply rate.\n"
+         "--max-resident bounds prompt tokens times sequences of the decode rows (0: no bound).");
+}
+
+/* --- one batch --- */
+
+static uint32_t random_token(struct bench *b) {
+    b->random = b->random * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(b->random >> 33) % b->info->model->n_vocab;
+}
+
+static int submit(struct bench *b, uint32_t n_prompt, uint32_t batch, uint32_t n_generate, struct error *err) {
+    struct engine_request *requests = calloc(batch, sizeof(*requests));
+    uint64_t *ids = calloc(batch, sizeof(*ids));
+    int rc = requests && ids ? 0 : error_set(err, ERR_NOMEM, "bench: no memory");
+    for (uint32_t i = 0; rc == 0 && i < batch; i++) {
+        requests[i] = (struct engine_request){.n_prompt = n_prompt, .params = sampling_defaults()};
+        requests[i].prompt = malloc(n_prompt * sizeof(uint32_t));
+        if (!requests[i].prompt) rc = error_set(err, ERR_NOMEM, "bench: no memory");
+        for (uint32_t t = 0; rc == 0 && t < n_prompt; t++) requests[i].prompt[t] = random_token(b);
+        requests[i].params.temperature = 0;
+        requests[i].params.ignore_eos = true;
+        requests[i].params.max_tokens = n_generate;
+    }
+    if (rc == 0) rc = engine_submit(b->engine, requests, batch, ids, err);
+    if (rc < 0 && requests) { /* still ours */
+        for (uint32_t i = 0; i < batch; i++) free(requests[i].prompt);
+    }
+    free(requests);
+    free(ids);
+    return rc;
+}
+
+/* Counts through the engine's statistics: an event may hold a token back until its text is complete. */
+static int run_batch(struct bench *b, uint32_t n_prompt, uint32_t batch, uint32_t n_generate, struct timing *out,
+                     struct error *err) {
+    struct engine_stats before, now;
+    uint32_t n_finished = 0;
+    double start = seconds_now(), all_started = 0;
+    uint64_t tokens_then = 0, steps_then = 0;
+    engine_stats(b->engine, &before);
+    *out = (struct timing){0};
+    int rc = submit(b, n_prompt, batch, n_generate, err);
+    while (rc == 0 && n_finished < batch) {
+        while (sem_wait(&b->bell->rung) != 0) { /* interrupted by a signal */
+        }
+        double time = seconds_now();
+        engine_stats(b->engine, &now);
+        struct engine_event *event = engine_take_events(b->engine), *next;
+        for (; event; event = next) {
+            next = event->next;
+            if (event->kind == EVENT_FINISH && event->reason == FINISH_ERROR && rc == 0) {
+                rc = error_set(err, event->error_code, "bench: %s", event->error_text);
+            }
+            if (event->kind == EVENT_FINISH && n_finished++ == 0 && all_started > 0) {
+                out->decode_seconds = time - all_started;
+                out->decode_tokens = now.generated_tokens - tokens_then;
+                out->decode_steps = now.n_steps - steps_then;
+            }
+            engine_event_free(event);
+        }
+        uint64_t prompt_done = now.prompt_tokens + now.cached_tokens - before.prompt_tokens - before.cached_tokens;
+        if (all_started == 0 && prompt_done >= (uint64_t)n_prompt * batch) {
+            all_started = time;
+            tokens_then = now.generated_tokens;
+            steps_then = now.n_steps;
+            out->first_seconds = time - start;
+        }
+    }
+    return rc;
+}
+
+/* --- results --- */
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Weight bytes that a decode step reads: all but an embedding table that is not also the head. */
+static double step_bytes(const struct engine_info *info) {
+    const struct model_config *m = info->model;
+    double table = m->tied_head ? 0 : (double)m->n_vocab * m->dim * (double)dtype_size(m->weight_dtype);
+    return (double)info->weight_bytes - table;
+}
+
+/* Operations of a prompt: two for each weight and token, and for each query with each key and value. */
+static double prompt_flops(const struct model_config *m, double n) {
+    double qkv = (double)m->dim * (m->n_heads + 2.0 * m->n_kv_heads) * m->head_dim;
+    double o = (double)m->n_heads * m->head_dim * m->dim, ffn = 3.0 * m->dim * m->ffn_dim;
+    double attention = 4.0 * m->n_heads * m->head_dim * n * (n + 1) / 2;
+    return m->n_layers * (2 * n * (qkv + o + ffn) + attention) + 2.0 * m->n_vocab * m->dim;
+}
+
+static void print_row(struct bench *b, const char *what, uint32_t n_prompt, uint32_t batch, double *rates, uint32_t n,
+                      double memory, double arithmetic) {
+    qsort(rates, n, sizeof(*rates), compare_doubles);
+    printf("%s,%u,%u,%.1f,%.1f,%.1f", what, n_prompt, batch, rates[n / 2], rates[0], rates[n - 1]);
+    if (memory > 0 && b->ceiling) printf(",%.3f,", rates[n / 2] * memory / b->ceiling->copy_bytes_per_s);
+    else if (arithmetic > 0 && b->ceiling) printf(",,%.3f", rates[n / 2] * arithmetic / b->ceiling->flops_per_s);
+    else printf(",,");
+    printf("\n");
+    fflush(stdout);
+}
+
+static int bench_prefill(struct bench *b, uint32_t n_prompt, struct error *err) {
+    double rates[100];
+    for (uint32_t run = 0; run < b->plan->n_runs; run++) {
+        struct timing t;
+        int rc = run_batch(b, n_prompt, 1, 1, &t, err);
+        if (rc < 0) return rc;
+        rates[run] = n_prompt / t.first_seconds;
+    }
+    print_row(b, "prefill", n_prompt, 1, rates, b->plan->n_runs, 0, prompt_flops(b->info->model, n_prompt) / n_prompt);
+    return 0;
+}
+
+static int bench_decode(struct bench *b, uint32_t n_prompt, uint32_t batch, struct error *err) {
+    double rates[100];
+    /* The first sequences decode while the last ones are still being prefilled: each of those steps takes one
+     * of their tokens, and at least one prompt token of the others. */
+    uint32_t slack = batch == 1 ? 0 : batch + (uint32_t)((uint64_t)batch * n_prompt / 256);
+    for (uint32_t run = 0; run < b->plan->n_runs; run++) {
+        struct timing t;
+        int rc = run_batch(b, n_prompt, batch, b->plan->n_generate + slack, &t, err);
+        if (rc < 0) return rc;
+        if (t.decode_steps == 0) return error_set(err, ERR_INVALID, "bench: no step had all %u sequences", batch);
+        rates[run] = (double)t.decode_tokens / t.decode_seconds;
+    }
+    print_row(b, "decode", n_prompt, batch, rates, b->plan->n_runs, step_bytes(b->info) / batch, 0);
+    return 0;
+}
+
+int bench_run(struct engine *engine, struct bench_bell *bell, const struct bench_plan *plan,
+              const struct cpu_ceiling *ceiling, struct error *err) {
+    struct bench b = {engine, bell, plan, engine_info(engine), ceiling, 42};
+    int rc = 0;
+    if (ceiling) {
+        printf("# copy %.1f GB/s (read + written), peak f32 %.1f Gflop/s, weights %.1f MB\n",
+               ceiling->copy_bytes_per_s * 1e-9, ceiling->flops_per_s * 1e-9, (double)b.info->weight_bytes * 1e-6);
+    }
+    printf("phase,prompt_tokens,sequences,tokens_per_s,least,greatest,fraction_of_copy,fraction_of_peak\n");
+    for (uint32_t i = 0; rc == 0 && i < plan->n_prompts; i++) rc = bench_prefill(&b, plan->prompts[i], err);
+    for (uint32_t i = 0; rc == 0 && i < plan->n_batches; i++) {
+        for (uint32_t j = 0; rc == 0 && j < plan->n_prompts; j++) {
+            uint64_t resident = (uint64_t)plan->batches[i] * plan->prompts[j];
+            if (plan->max_resident && resident > plan->max_resident) {
+                printf("# decode,%u,%u not run: %llu tokens exceed --max-resident\n", plan->prompts[j],
+                       plan->batches[i], (unsigned long long)resident);
+            } else {
+                rc = bench_decode(&b, plan->prompts[j], plan->batches[i], err);
+            }
+        }
+    }
+    return rc;
+}
