@@ -1,8 +1,11 @@
 /* pool.c - see pool.h.
  *
- * A call publishes (fn, ctx, n_tasks) and bumps `epoch`; workers that see a new epoch take task numbers
- * from `next` until they run out and then report in `n_idle`.  The caller works too and leaves when every
- * worker has reported, so the fields of a call are never written while a worker may read them. */
+ *   ticket   n_tasks (high 32 bits) | next task (low 32 bits)
+ *
+ * A call stores a new ticket; whoever adds one to it owns the task number that it read, the caller included.
+ * The call is over when every *task* is done: a worker that the system did not schedule in time is not waited
+ * for.  Such a latecomer draws a number past the end, or a task of the next call, which is as good: fn and ctx
+ * are only read by the holder of an unfinished task, and only written when there is none. */
 #include "engine/cpu/pool.h"
 
 #include <pthread.h>
@@ -25,11 +28,12 @@ struct pool {
     struct worker *workers; /* [n_threads - 1] */
     pthread_mutex_t lock;
     pthread_cond_t work, done;
-    atomic_uint epoch, next, n_idle, n_sleeping;
+    atomic_uint epoch; /* counts calls: what sleeping workers wait for */
+    atomic_uint n_done, n_sleeping;
     atomic_bool stop, caller_waits;
+    _Atomic uint64_t ticket;
     pool_fn fn;
     void *ctx;
-    uint32_t n_tasks;
 };
 
 static void spin_pause(void) {
@@ -38,11 +42,21 @@ static void spin_pause(void) {
 #endif
 }
 
+/* The last task of a call wakes the caller if it fell asleep. */
+static void finish_task(struct pool *pool, uint32_t n_tasks) {
+    if (atomic_fetch_add(&pool->n_done, 1) + 1 != n_tasks || !atomic_load(&pool->caller_waits)) return;
+    pthread_mutex_lock(&pool->lock);
+    pthread_cond_signal(&pool->done);
+    pthread_mutex_unlock(&pool->lock);
+}
+
 static void run_tasks(struct pool *pool, uint32_t worker) {
     for (;;) {
-        uint32_t task = atomic_fetch_add(&pool->next, 1);
-        if (task >= pool->n_tasks) return;
+        uint64_t ticket = atomic_fetch_add(&pool->ticket, 1);
+        uint32_t task = (uint32_t)ticket, n_tasks = (uint32_t)(ticket >> 32);
+        if (task >= n_tasks) return;
         pool->fn(pool->ctx, task, worker);
+        finish_task(pool, n_tasks);
     }
 }
 
@@ -67,11 +81,6 @@ static void *worker_main(void *arg) {
         seen = wait_for_epoch(pool, seen);
         if (atomic_load(&pool->stop)) return NULL;
         run_tasks(pool, worker->number);
-        if (atomic_fetch_add(&pool->n_idle, 1) + 1 == pool->n_threads - 1 && atomic_load(&pool->caller_waits)) {
-            pthread_mutex_lock(&pool->lock);
-            pthread_cond_signal(&pool->done);
-            pthread_mutex_unlock(&pool->lock);
-        }
     }
 }
 
@@ -124,15 +133,14 @@ uint32_t pool_size(const struct pool *pool) {
     return pool->n_threads;
 }
 
-static void wait_for_workers(struct pool *pool) {
-    uint32_t others = pool->n_threads - 1;
+static void wait_for_tasks(struct pool *pool, uint32_t n_tasks) {
     for (int i = 0; i < SPIN_ROUNDS; i++) {
-        if (atomic_load(&pool->n_idle) == others) return;
+        if (atomic_load(&pool->n_done) == n_tasks) return;
         spin_pause();
     }
     pthread_mutex_lock(&pool->lock);
     atomic_store(&pool->caller_waits, true);
-    while (atomic_load(&pool->n_idle) != others) pthread_cond_wait(&pool->done, &pool->lock);
+    while (atomic_load(&pool->n_done) != n_tasks) pthread_cond_wait(&pool->done, &pool->lock);
     atomic_store(&pool->caller_waits, false);
     pthread_mutex_unlock(&pool->lock);
 }
@@ -144,10 +152,9 @@ void pool_run(struct pool *pool, pool_fn fn, void *ctx, uint32_t n_tasks) {
     }
     pool->fn = fn;
     pool->ctx = ctx;
-    pool->n_tasks = n_tasks;
-    atomic_store(&pool->next, 0);
-    atomic_store(&pool->n_idle, 0);
+    atomic_store(&pool->n_done, 0);
+    atomic_store(&pool->ticket, (uint64_t)n_tasks << 32);
     publish(pool);
     run_tasks(pool, 0);
-    wait_for_workers(pool);
+    wait_for_tasks(pool, n_tasks);
 }
