@@ -15,19 +15,18 @@
 #include <time.h>
 
 #include "engine/cpu/cpu.h"
+#include "engine/engine.h"
 #include "engine/error.h"
 #include "engine/model/model.h"
-
-struct bench_bell {
-    sem_t rung;
-};
+#include "server/options.h"
+#include "server/serve.h"
 
 struct bench {
-    struct engine *engine;
-    struct bench_bell *bell;
     const struct bench_plan *plan;
+    struct engine *engine;
     const struct engine_info *info;
-    const struct cpu_ceiling *ceiling;
+    sem_t bell; /* rung when the engine has events */
+    struct cpu_ceiling ceiling;
     uint64_t random;
 };
 
@@ -38,22 +37,8 @@ struct timing {
     uint64_t decode_tokens, decode_steps;
 };
 
-int bench_bell_create(struct bench_bell **out, struct error *err) {
-    struct bench_bell *bell = calloc(1, sizeof(*bell));
-    if (!bell) return error_set(err, ERR_NOMEM, "bench: no memory");
-    sem_init(&bell->rung, 0, 0);
-    *out = bell;
-    return 0;
-}
-
-void bench_bell_destroy(struct bench_bell *bell) {
-    if (!bell) return;
-    sem_destroy(&bell->rung);
-    free(bell);
-}
-
-void bench_wake(void *bell) {
-    sem_post(&((struct bench_bell *)bell)->rung);
+static void ring(void *bench) {
+    sem_post(&((struct bench *)bench)->bell);
 }
 
 static double seconds_now(void) {
@@ -177,7 +162,7 @@ static int run_batch(struct bench *b, uint32_t n_prompt, uint32_t batch, uint32_
     *out = (struct timing){0};
     int rc = submit(b, n_prompt, batch, n_generate, err);
     while (rc == 0 && n_finished < batch) {
-        while (sem_wait(&b->bell->rung) != 0) { /* interrupted by a signal */
+        while (sem_wait(&b->bell) != 0) { /* interrupted by a signal */
         }
         double time = seconds_now();
         engine_stats(b->engine, &now);
@@ -231,9 +216,8 @@ static void print_row(struct bench *b, const char *what, uint32_t n_prompt, uint
                       double memory, double arithmetic) {
     qsort(rates, n, sizeof(*rates), compare_doubles);
     printf("%s,%u,%u,%.1f,%.1f,%.1f", what, n_prompt, batch, rates[n / 2], rates[0], rates[n - 1]);
-    if (memory > 0 && b->ceiling) printf(",%.3f,", rates[n / 2] * memory / b->ceiling->copy_bytes_per_s);
-    else if (arithmetic > 0 && b->ceiling) printf(",,%.3f", rates[n / 2] * arithmetic / b->ceiling->flops_per_s);
-    else printf(",,");
+    if (memory > 0) printf(",%.3f,", rates[n / 2] * memory / b->ceiling.copy_bytes_per_s);
+    else printf(",,%.3f", rates[n / 2] * arithmetic / b->ceiling.flops_per_s);
     printf("\n");
     fflush(stdout);
 }
@@ -266,16 +250,13 @@ static int bench_decode(struct bench *b, uint32_t n_prompt, uint32_t batch, stru
     return 0;
 }
 
-int bench_run(struct engine *engine, struct bench_bell *bell, const struct bench_plan *plan,
-              const struct cpu_ceiling *ceiling, struct error *err) {
-    struct bench b = {engine, bell, plan, engine_info(engine), ceiling, 42};
+static int run_plan(struct bench *b, struct error *err) {
+    const struct bench_plan *plan = b->plan;
     int rc = 0;
-    if (ceiling) {
-        printf("# copy %.1f GB/s (read + written), peak f32 %.1f Gflop/s, weights %.1f MB\n",
-               ceiling->copy_bytes_per_s * 1e-9, ceiling->flops_per_s * 1e-9, (double)b.info->weight_bytes * 1e-6);
-    }
+    printf("# copy %.1f GB/s (read + written), peak f32 %.1f Gflop/s, weights %.1f MB\n",
+           b->ceiling.copy_bytes_per_s * 1e-9, b->ceiling.flops_per_s * 1e-9, (double)b->info->weight_bytes * 1e-6);
     printf("phase,prompt_tokens,sequences,tokens_per_s,least,greatest,fraction_of_copy,fraction_of_peak\n");
-    for (uint32_t i = 0; rc == 0 && i < plan->n_prompts; i++) rc = bench_prefill(&b, plan->prompts[i], err);
+    for (uint32_t i = 0; rc == 0 && i < plan->n_prompts; i++) rc = bench_prefill(b, plan->prompts[i], err);
     for (uint32_t i = 0; rc == 0 && i < plan->n_batches; i++) {
         for (uint32_t j = 0; rc == 0 && j < plan->n_prompts; j++) {
             uint64_t resident = (uint64_t)plan->batches[i] * plan->prompts[j];
@@ -283,9 +264,29 @@ int bench_run(struct engine *engine, struct bench_bell *bell, const struct bench
                 printf("# decode,%u,%u not run: %llu tokens exceed --max-resident\n", plan->prompts[j],
                        plan->batches[i], (unsigned long long)resident);
             } else {
-                rc = bench_decode(&b, plan->prompts[j], plan->batches[i], err);
+                rc = bench_decode(b, plan->prompts[j], plan->batches[i], err);
             }
         }
     }
+    return rc;
+}
+
+int bench_run(const struct bench_plan *plan, const struct options *options, const char *model_dir,
+              struct backend *backend, struct error *err) {
+    struct bench b = {.plan = plan, .random = 42};
+    struct engine_config config = serve_engine_config(options, model_dir, backend);
+    config.prefix_caching = false; /* every prompt is computed */
+    config.wake = ring;
+    config.wake_ctx = &b;
+    sem_init(&b.bell, 0, 0);
+    printf("# %s\n", backend->description);
+    int rc = cpu_measure(backend, &b.ceiling, err);
+    if (rc == 0) rc = engine_create(&b.engine, &config, err);
+    if (rc == 0) {
+        b.info = engine_info(b.engine);
+        rc = run_plan(&b, err);
+    }
+    engine_destroy(b.engine);
+    sem_destroy(&b.bell);
     return rc;
 }

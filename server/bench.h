@@ -4,9 +4,11 @@
 #ifndef SERVER_BENCH_H
 #define SERVER_BENCH_H
 
-#include "engine/engine.h"
+#include <stdint.h>
 
-struct cpu_ceiling;
+struct backend;
+struct error;
+struct options;
 
 enum { BENCH_MAX_SIZES = 8 };
 
@@ -23,14 +25,8 @@ struct bench_plan {
 int bench_plan_read(struct bench_plan *plan, int *argc, char **argv, struct error *err);
 void bench_print_help(void);
 
-/* The engine's wake callback and its context for the engine that bench_run() drives. */
-struct bench_bell;
-int bench_bell_create(struct bench_bell **out, struct error *err);
-void bench_bell_destroy(struct bench_bell *bell);
-void bench_wake(void *bell);
-
-/* Prints CSV to stdout. ceiling may be NULL: no fractions. */
-int bench_run(struct engine *engine, struct bench_bell *bell, const struct bench_plan *plan,
-              const struct cpu_ceiling *ceiling, struct error *err);
+/* Makes an engine of the model, runs the plan and prints CSV to stdout.  backend is a CPU backend, borrowed. */
+int bench_run(const struct bench_plan *plan, const struct options *options, const char *model_dir,
+              struct backend *backend, struct error *err);
 
 #endif

@@ -13,6 +13,7 @@
 
 #include "engine/cpu/cpu.h"
 #include "engine/error.h"
+#include "server/bench.h"
 #include "server/log.h"
 #include "server/options.h"
 #include "server/serve.h"
@@ -86,6 +87,34 @@ static int run_serve(int argc, char **argv) {
     return rc ? STATUS_FAILED : STATUS_OK;
 }
 
+static int run_bench(int argc, char **argv) {
+    struct options options;
+    struct bench_plan plan;
+    struct backend *backend = NULL;
+    struct error err = {0};
+    char path[PATH_MAX + 64];
+    int status;
+    for (int i = 0; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            bench_print_help();
+            return STATUS_OK;
+        }
+    }
+    if (bench_plan_read(&plan, &argc, argv, &err)) {
+        fprintf(stderr, "quire: %s\n", err.text);
+        return STATUS_USAGE;
+    }
+    if (load_options(&options, argc, argv, &status)) return status;
+    int rc = create_backend(&backend, &options, &err);
+    if (!rc) {
+        rc = bench_run(&plan, &options, find_model(&options, path, sizeof(path)), backend, &err);
+        backend->ops->destroy(backend);
+    }
+    if (rc) fprintf(stderr, "quire: %s\n", err.text);
+    options_fini(&options);
+    return rc ? STATUS_FAILED : STATUS_OK;
+}
+
 static int run_tokenize(int argc, char **argv) {
     struct options options;
     struct error err = {0};
@@ -108,6 +137,7 @@ static int run_help(int argc, char **argv);
 
 static const struct command commands[] = {
     {"serve", "serve [MODEL] [options]   answer the OpenAI API over HTTP; --help lists the options", run_serve},
+    {"bench", "bench [MODEL] [options]   measure the engine without HTTP; --help lists the options", run_bench},
     {"tokenize", "tokenize [MODEL]          print the tokens of the text on standard input", run_tokenize},
     {"version", "version                   print the version", run_version},
     {"help", "help                      print this", run_help},

@@ -111,22 +111,26 @@ static void on_signal(uv_signal_t *handle, int number) {
 
 /* ---- the beginning ---- */
 
-static int start_engine(struct serve *s, const char *model_dir, struct backend *backend, struct error *err) {
+struct engine_config serve_engine_config(const struct options *options, const char *model_dir,
+                                         struct backend *backend) {
     static const enum dtype kv_dtypes[] = {[CHOICE_F32] = DTYPE_F32, [CHOICE_F16] = DTYPE_F16, [CHOICE_BF16] = DTYPE_BF16};
-    const struct options *o = s->options;
-    const struct engine_config config = {
+    return (struct engine_config){
         .model_dir = model_dir,
         .backend = backend,
-        .max_model_len = (uint32_t)o->max_model_len,
-        .max_num_seqs = (uint32_t)o->max_num_seqs,
-        .max_batched_tokens = (uint32_t)o->max_num_batched_tokens,
-        .max_queued = (uint32_t)o->max_num_queued_reqs,
-        .kv_cache_bytes = o->kv_cache_memory,
-        .kv_dtype = o->kv_cache_dtype == CHOICE_AUTO ? backend->act_dtype : kv_dtypes[o->kv_cache_dtype],
-        .prefix_caching = o->enable_prefix_caching,
-        .wake = engine_wake,
-        .wake_ctx = &s->wake,
+        .max_model_len = (uint32_t)options->max_model_len,
+        .max_num_seqs = (uint32_t)options->max_num_seqs,
+        .max_batched_tokens = (uint32_t)options->max_num_batched_tokens,
+        .max_queued = (uint32_t)options->max_num_queued_reqs,
+        .kv_cache_bytes = options->kv_cache_memory,
+        .kv_dtype = options->kv_cache_dtype == CHOICE_AUTO ? backend->act_dtype : kv_dtypes[options->kv_cache_dtype],
+        .prefix_caching = options->enable_prefix_caching,
     };
+}
+
+static int start_engine(struct serve *s, const char *model_dir, struct backend *backend, struct error *err) {
+    struct engine_config config = serve_engine_config(s->options, model_dir, backend);
+    config.wake = engine_wake;
+    config.wake_ctx = &s->wake;
     return engine_create(&s->server.engine, &config, err);
 }
 

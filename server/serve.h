@@ -8,9 +8,13 @@
 #ifndef SERVER_SERVE_H
 #define SERVER_SERVE_H
 
-struct backend;
-struct error;
+#include "engine/engine.h"
+
 struct options;
+
+/* What the options ask of an engine; wake is the caller's to set. */
+struct engine_config serve_engine_config(const struct options *options, const char *model_dir,
+                                         struct backend *backend);
 
 /* Runs until stopped by a signal (0) or by a failure (negative, err says why).  The backend is borrowed. */
 int serve_run(const struct options *options, const char *model_dir, struct backend *backend, struct error *err);
