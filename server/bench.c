@@ -63,7 +63,7 @@ static int read_number(const char *name, const char *text, uint64_t low, uint64_
 
 static int read_list(const char *name, const char *text, uint32_t high, uint32_t *list, uint32_t *n, struct error *err) {
     for (*n = 0;; text++) {
-        uint64_t value;
+        uint64_t value = 0;
         char *end;
         if (*n == BENCH_MAX_SIZES) return error_set(err, ERR_INVALID, "--%s: at most %d sizes", name, BENCH_MAX_SIZES);
         int rc = read_number(name, text, 1, high, &value, &end, err);

@@ -201,6 +201,7 @@ static void start_handles(struct serve *s) {
 
 int serve_run(const struct options *options, const char *model_dir, struct backend *backend, struct error *err) {
     struct serve s = {.options = options, .failure = err};
+    s.server.loop = &s.loop;
     signal(SIGPIPE, SIG_IGN);
     err->code = 0;
     if (uv_loop_init(&s.loop)) return error_set(err, ERR_IO, "no event loop");
