@@ -23,7 +23,6 @@
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -109,8 +108,6 @@ static void connection_changed(void *cls, struct MHD_Connection *mhd, void **soc
 static void connection_accepted(struct http *http, int fd, const struct sockaddr *address,
                                 socklen_t size) {
     const struct http_config *config = &http->config;
-    const int on = 1;
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     struct http_conn *conn = http->n_conns < config->max_connections ? conn_create(http, fd) : NULL;
     if (!conn) {
         refuse_raw(fd, MHD_HTTP_SERVICE_UNAVAILABLE, "too many connections");

@@ -7,11 +7,8 @@
  * Thread: loop. Memory: the buffer grows by doubling up to max_stream_backlog and dies with the
  * exchange. */
 #include <assert.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #include "server/http_internal.h"
 
@@ -59,21 +56,14 @@ static size_t queue_take(struct stream_queue *queue, char *out, size_t max) {
     return n;
 }
 
-/* libmicrohttpd sends a head with MSG_MORE, expecting the body behind it; setting TCP_NODELAY
- * pushes it out. */
-static void push_head(const struct http_conn *conn) {
-    const int on = 1;
-    (void)setsockopt(conn->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-}
-
 static ssize_t reader(void *cls, uint64_t position, char *buffer, size_t max) {
+    (void)position;
     struct http_exchange *exchange = cls;
     if (exchange->conn->killed) return MHD_CONTENT_READER_END_WITH_ERROR;
     if (exchange->queue.start < exchange->queue.end) {
         return (ssize_t)queue_take(&exchange->queue, buffer, max);
     }
     if (exchange->queue.ended) return MHD_CONTENT_READER_END_OF_STREAM;
-    if (position == 0) push_head(exchange->conn);
     exchange_suspend(exchange);
     return 0;
 }

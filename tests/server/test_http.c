@@ -197,7 +197,8 @@ static void bodies_arrive_whole(void **state) {
     rig_stop(&rig);
 }
 
-/* The whole body is sent before the answer is read: a reset must not overtake the 413. */
+/* Most clients send all of the body before they look for an answer, and give up when sending fails:
+ * what is too much must be swallowed, not met with a reset. */
 static void send_too_much(const struct rig *rig, const char *head, bool chunked) {
     static char piece[65536];
     struct client client;
@@ -205,9 +206,9 @@ static void send_too_much(const struct rig *rig, const char *head, bool chunked)
     client_open(&client, rig);
     client_send(&client, head);
     for (int i = 0; i < 64; i++) {
-        if (chunked && !client_send_bytes(&client, "10000\r\n", 7)) break;
-        if (!client_send_bytes(&client, piece, sizeof(piece))) break;
-        if (chunked && !client_send_bytes(&client, "\r\n", 2)) break;
+        if (chunked) client_send(&client, "10000\r\n");
+        assert_true(client_send_bytes(&client, piece, sizeof(piece)));
+        if (chunked) client_send(&client, "\r\n");
     }
     client_read(&client, &answer, true);
     assert_int_equal(answer.status, 413);
