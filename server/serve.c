@@ -205,7 +205,6 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
     signal(SIGPIPE, SIG_IGN);
     err->code = 0;
     if (uv_loop_init(&s.loop)) return error_set(err, ERR_IO, "no event loop");
-    s.server.loop = &s.loop;
     init_handles(&s);
     int rc = start_engine(&s, model_dir, backend, err);
     if (!rc) rc = describe_server(&s, model_dir, err);
