@@ -32,9 +32,9 @@ struct bench {
 
 /* What one batch showed. */
 struct timing {
-    double first_seconds;  /* from submission until every sequence had its first token */
-    double decode_seconds; /* from then until the first one was done */
-    uint64_t decode_tokens, decode_steps;
+    double total_seconds;  /* from submission to the last sequence's end */
+    double decode_seconds; /* from the first step in which every sequence generated to the first one's end */
+    uint64_t decode_tokens;
 };
 
 static void ring(void *bench) {
@@ -151,41 +151,49 @@ static int submit(struct bench *b, uint32_t n_prompt, uint32_t batch, uint32_t n
     return rc;
 }
 
+/* Takes what the engine has to say and counts the sequences that are done. */
+static int take_finished(struct bench *b, uint32_t *n_finished, struct error *err) {
+    int rc = 0;
+    struct engine_event *event = engine_take_events(b->engine), *next;
+    for (; event; event = next) {
+        next = event->next;
+        *n_finished += event->kind == EVENT_FINISH;
+        if (event->kind == EVENT_FINISH && event->reason == FINISH_ERROR) {
+            rc = error_set(err, event->error_code, "bench: %s", event->error_text);
+        }
+        engine_event_free(event);
+    }
+    return rc;
+}
+
 /* Counts through the engine's statistics: an event may hold a token back until its text is complete. */
 static int run_batch(struct bench *b, uint32_t n_prompt, uint32_t batch, uint32_t n_generate, struct timing *out,
                      struct error *err) {
-    struct engine_stats before, now;
+    struct engine_stats last, now;
     uint32_t n_finished = 0;
-    double start = seconds_now(), all_started = 0;
-    uint64_t tokens_then = 0, steps_then = 0;
-    engine_stats(b->engine, &before);
+    uint64_t tokens_then = 0;
+    double start = seconds_now(), decoding = 0;
     *out = (struct timing){0};
+    engine_stats(b->engine, &last);
     int rc = submit(b, n_prompt, batch, n_generate, err);
     while (rc == 0 && n_finished < batch) {
         while (sem_wait(&b->bell) != 0) { /* interrupted by a signal */
         }
         double time = seconds_now();
         engine_stats(b->engine, &now);
-        struct engine_event *event = engine_take_events(b->engine), *next;
-        for (; event; event = next) {
-            next = event->next;
-            if (event->kind == EVENT_FINISH && event->reason == FINISH_ERROR && rc == 0) {
-                rc = error_set(err, event->error_code, "bench: %s", event->error_text);
-            }
-            if (event->kind == EVENT_FINISH && n_finished++ == 0 && all_started > 0) {
-                out->decode_seconds = time - all_started;
-                out->decode_tokens = now.generated_tokens - tokens_then;
-                out->decode_steps = now.n_steps - steps_then;
-            }
-            engine_event_free(event);
+        uint32_t n_before = n_finished;
+        rc = take_finished(b, &n_finished, err);
+        if (n_before == 0 && n_finished > 0 && decoding > 0) {
+            out->decode_seconds = time - decoding;
+            out->decode_tokens = now.generated_tokens - tokens_then;
         }
-        uint64_t prompt_done = now.prompt_tokens + now.cached_tokens - before.prompt_tokens - before.cached_tokens;
-        if (all_started == 0 && prompt_done >= (uint64_t)n_prompt * batch) {
-            all_started = time;
+        if (n_finished == batch) out->total_seconds = time - start;
+        uint64_t n_steps = now.n_steps - last.n_steps;
+        if (decoding == 0 && n_steps > 0 && now.generated_tokens - last.generated_tokens == n_steps * batch) {
+            decoding = time;
             tokens_then = now.generated_tokens;
-            steps_then = now.n_steps;
-            out->first_seconds = time - start;
         }
+        last = now;
     }
     return rc;
 }
@@ -228,7 +236,7 @@ static int bench_prefill(struct bench *b, uint32_t n_prompt, struct error *err) 
         struct timing t;
         int rc = run_batch(b, n_prompt, 1, 1, &t, err);
         if (rc < 0) return rc;
-        rates[run] = n_prompt / t.first_seconds;
+        rates[run] = n_prompt / t.total_seconds;
     }
     print_row(b, "prefill", n_prompt, 1, rates, b->plan->n_runs, 0, prompt_flops(b->info->model, n_prompt) / n_prompt);
     return 0;
@@ -243,7 +251,7 @@ static int bench_decode(struct bench *b, uint32_t n_prompt, uint32_t batch, stru
         struct timing t;
         int rc = run_batch(b, n_prompt, batch, b->plan->n_generate + slack, &t, err);
         if (rc < 0) return rc;
-        if (t.decode_steps == 0) return error_set(err, ERR_INVALID, "bench: no step had all %u sequences", batch);
+        if (t.decode_tokens == 0) return error_set(err, ERR_INVALID, "bench: no step had all %u sequences", batch);
         rates[run] = (double)t.decode_tokens / t.decode_seconds;
     }
     print_row(b, "decode", n_prompt, batch, rates, b->plan->n_runs, step_bytes(b->info) / batch, 0);
