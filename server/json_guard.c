@@ -14,7 +14,7 @@ struct guard {
     const char *bulk_key;
     struct json_span *bulk;
     char stack[JSON_MAX_DEPTH]; /* the closing bracket that each level waits for */
-    uint32_t depth, n_values;
+    uint32_t depth, n_values, n_containers;
     struct json_span last_string; /* with its quotes; only strings of the first level matter */
     bool bulk_next;               /* the bulk member's colon was the last thing seen */
     bool in_bulk;
@@ -78,9 +78,14 @@ static int close_bracket(struct guard *g, char c, struct error *err) {
     return 0;
 }
 
-/* Every value but the first follows a bracket or a comma, so counting those bounds the values. */
-static int count_value(struct guard *g, struct error *err) {
-    if (g->in_bulk || ++g->n_values < JSON_MAX_VALUES) return 0;
+/* Every value but the first follows a bracket or a comma, so counting those bounds the values.  Brackets
+ * are also counted alone: an empty object costs ten times what a number does. */
+static int count_value(struct guard *g, char c, struct error *err) {
+    if (g->in_bulk) return 0;
+    if (c != ',' && ++g->n_containers > JSON_MAX_CONTAINERS) {
+        return error_set(err, ERR_INVALID, "the body holds more than %d arrays and objects", JSON_MAX_CONTAINERS);
+    }
+    if (++g->n_values < JSON_MAX_VALUES) return 0;
     return error_set(err, ERR_INVALID, "the body holds more than %d JSON values", JSON_MAX_VALUES);
 }
 
@@ -100,11 +105,13 @@ static int scan_character(struct guard *g, struct error *err) {
     case '{':
     case '[':
         rc = open_bracket(g, c, err);
-        if (!rc) rc = count_value(g, err);
+        if (!rc) rc = count_value(g, c, err);
         break;
     case '}':
     case ']': rc = close_bracket(g, c, err); break;
-    case ',': rc = count_value(g, err); break;
+    case ',': rc = count_value(g, c, err); break;
+    /* jansson overlooks a NUL that follows a literal or a number. */
+    case 0: return error_set(err, ERR_INVALID, "invalid JSON: a NUL byte (byte %zu)", g->at);
     default: break;
     }
     g->bulk_next = false;

@@ -18,7 +18,8 @@
 
 struct error;
 
-enum { JSON_MAX_DEPTH = 32, JSON_MAX_VALUES = 16384 };
+/* At the worst some 25 MB of objects. */
+enum { JSON_MAX_DEPTH = 32, JSON_MAX_CONTAINERS = 4096, JSON_MAX_VALUES = 262144 };
 
 struct json_span {
     const char *start; /* NULL: not found */

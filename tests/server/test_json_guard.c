@@ -62,6 +62,15 @@ static void broken_bodies_are_refused(void **state) {
     }
 }
 
+/* jansson alone would read {"a":null} here. */
+static void a_nul_byte_is_not_overlooked(void **state) {
+    (void)state;
+    static const char body[] = "{\"a\":null\0}";
+    struct json_span bulk;
+    json_t *root = NULL;
+    assert_int_equal(json_guard_load(&root, body, sizeof(body) - 1, NULL, &bulk, NULL), ERR_INVALID);
+}
+
 static void the_rest_is_parsed_with_the_bulk_as_null(void **state) {
     (void)state;
     const char *body = "{\"n\":3,\"prompt\":[1,2,[3]],\"user\":\"\xC3\xA9\"}";
@@ -95,6 +104,8 @@ static void depth_and_width_are_bounded(void **state) {
         int rc;
     } cases[] = {
         {"{\"a\":[1", ",{}", "]}", 2000000, ERR_INVALID},
+        {"{\"a\":[1", ",{}", "]}", JSON_MAX_CONTAINERS, ERR_INVALID},
+        {"{\"a\":[1", ",{}", "]}", JSON_MAX_CONTAINERS - 2, 0},
         {"{\"a\":[1", ",1", "]}", JSON_MAX_VALUES, ERR_INVALID},
         {"{\"a\":[1", ",1", "]}", JSON_MAX_VALUES - 3, 0},
         {"", "[", "", 1000000, ERR_INVALID},
@@ -127,6 +138,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(finds_the_bulk_array_only_at_the_top),
         cmocka_unit_test(broken_bodies_are_refused),
+        cmocka_unit_test(a_nul_byte_is_not_overlooked),
         cmocka_unit_test(the_rest_is_parsed_with_the_bulk_as_null),
         cmocka_unit_test(depth_and_width_are_bounded),
         cmocka_unit_test(nesting_stops_at_the_stated_depth),
