@@ -234,7 +234,6 @@ static enum MHD_Result read_body(struct http_exchange *exchange, const char *dat
 /* ---- the answer ---- */
 
 static enum MHD_Result queue_answer(struct http_exchange *exchange) {
-    conn_output_started(exchange->conn);
     const enum MHD_Result queued =
         MHD_queue_response(exchange->conn->mhd, exchange->status, exchange->response);
     MHD_destroy_response(exchange->response);
@@ -279,6 +278,7 @@ static bool add_header(struct MHD_Response *response, const char *name, const ch
 
 void exchange_answer(struct http_exchange *exchange, struct MHD_Response *response, unsigned status,
                      const char *content_type) {
+    conn_output_started(exchange->conn); /* before the next check looks at the reader */
     if (!response) {
         conn_kill(exchange->conn, true);
         return;

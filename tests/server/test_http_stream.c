@@ -203,6 +203,20 @@ static void a_reader_that_takes_nothing_is_dropped(void **state) {
 }
 
 /* Takes about 2 s for what the stall timeout would cut after 1 s without progress. */
+/* The reader's clock starts with the answer: a check between the handler's answer and the run that
+ * sends it finds nobody stalled.  The ticks come each 10 ms, so some answers meet one. */
+static void a_fresh_answer_is_not_taken_for_a_stalled_one(void **state) {
+    struct rig rig;
+    (void)state;
+    rig_init(&rig);
+    rig.config.stream_stall_timeout_ms = 40;
+    rig_start(&rig);
+    for (int i = 0; i < 150; i++)
+        assert_int_equal(ask(&rig, "GET /late HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"), 200);
+    rig_stop(&rig);
+    assert_int_equal(atomic_load(&rig.n_gone), 0);
+}
+
 static void a_slow_reader_is_not_dropped(void **state) {
     struct rig rig;
     struct client client;
@@ -316,6 +330,7 @@ int main(void) {
         cmocka_unit_test(readers_that_leave_are_noticed),
         cmocka_unit_test(a_reader_too_far_behind_is_dropped),
         cmocka_unit_test(a_reader_that_takes_nothing_is_dropped),
+        cmocka_unit_test(a_fresh_answer_is_not_taken_for_a_stalled_one),
         cmocka_unit_test(a_slow_reader_is_not_dropped),
         cmocka_unit_test(a_stream_for_head_ends_with_its_head),
         cmocka_unit_test(many_streams_run_at_once),
