@@ -52,7 +52,7 @@ static int append_text(struct output *out, uint32_t token, size_t *begin) {
     size_t length = 0;
     *begin = out->n_text;
     if (!tokenizer_token_bytes(out->tokenizer, token, &length)) return 0; /* padding of the vocabulary: no text */
-    if (reserve_text(out, length + DETOKENIZER_GROWTH)) return ERR_NOMEM;
+    if (reserve_text(out, 3 * length + DETOKENIZER_GROWTH)) return ERR_NOMEM;
     long n = detokenizer_push(&out->detokenizer, out->tokenizer, token, out->params->skip_special,
                               out->text + out->n_text, out->text_capacity - out->n_text);
     if (n < 0) return (int)n;

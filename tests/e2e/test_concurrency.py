@@ -102,7 +102,7 @@ class TestLeaving:
         return serve("--max-num-seqs", "1", "--max-num-batched-tokens", "256")
 
     def test_while_decoding_a_stream(self, server):
-        leave(server, lambda connection: [connection.read_chunk() for _ in range(3)],
+        leave(server, lambda connection: [connection.read_head(), *(connection.read_chunk() for _ in range(3))],
               prompt="a", stream=True, max_tokens=20000, ignore_eos=True)
         server.wait_idle()
 
@@ -173,7 +173,7 @@ def test_more_choices_than_the_queue_holds_are_refused_whole(serve, tiny_model):
 
 def test_a_silent_prefill_shows_signs_of_life(serve):
     """A long prompt in small steps: comments arrive at least every second until the first token."""
-    server = serve("--max-num-batched-tokens", "64", "--threads", "1")
+    server = serve("--max-num-seqs", "1", "--max-num-batched-tokens", "64", "--threads", "1")
     with RawConnection(server) as connection:
         sent = time.monotonic()
         connection.send_completion(prompt=[65 + i % 50 for i in range(12000)], stream=True, max_tokens=1, ignore_eos=True)
