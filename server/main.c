@@ -50,7 +50,7 @@ static int create_backend(struct backend **out, const struct options *options, s
     }
     const struct cpu_config config = {.n_threads = (uint32_t)options->threads,
                                       .isa = isas[options->isa],
-                                      .matmul_dtype = options->dtype == CHOICE_BF16 ? DTYPE_BF16 : DTYPE_F32};
+                                      .matmul_dtype = options->dtype == PRODUCTS_BF16 ? DTYPE_BF16 : DTYPE_F32};
     return cpu_backend_create(out, &config, err);
 }
 

@@ -18,7 +18,8 @@ struct error;
 
 /* The choices of the settings that name one, in the order of their words in the table. */
 enum device_choice { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA };
-enum dtype_choice { CHOICE_AUTO, CHOICE_F32, CHOICE_F16, CHOICE_BF16 };
+enum kv_dtype_choice { KV_DTYPE_AUTO, KV_DTYPE_F32, KV_DTYPE_F16, KV_DTYPE_BF16 };
+enum dtype_choice { PRODUCTS_AUTO, PRODUCTS_F32, PRODUCTS_BF16 };
 enum isa_choice { ISA_AUTO, ISA_PLAIN, ISA_AVX2, ISA_AVX512 };
 
 /* Numbers and choices are uint64_t, so that the table needs one reader for each kind of text. */

@@ -113,7 +113,8 @@ static void on_signal(uv_signal_t *handle, int number) {
 
 struct engine_config serve_engine_config(const struct options *options, const char *model_dir,
                                          struct backend *backend) {
-    static const enum dtype kv_dtypes[] = {[CHOICE_F32] = DTYPE_F32, [CHOICE_F16] = DTYPE_F16, [CHOICE_BF16] = DTYPE_BF16};
+    static const enum dtype kv_dtypes[] = {
+        [KV_DTYPE_F32] = DTYPE_F32, [KV_DTYPE_F16] = DTYPE_F16, [KV_DTYPE_BF16] = DTYPE_BF16};
     return (struct engine_config){
         .model_dir = model_dir,
         .backend = backend,
@@ -122,7 +123,7 @@ struct engine_config serve_engine_config(const struct options *options, const ch
         .max_batched_tokens = (uint32_t)options->max_num_batched_tokens,
         .max_queued = (uint32_t)options->max_num_queued_reqs,
         .kv_cache_bytes = options->kv_cache_memory,
-        .kv_dtype = options->kv_cache_dtype == CHOICE_AUTO ? backend->act_dtype : kv_dtypes[options->kv_cache_dtype],
+        .kv_dtype = options->kv_cache_dtype == KV_DTYPE_AUTO ? backend->act_dtype : kv_dtypes[options->kv_cache_dtype],
         .prefix_caching = options->enable_prefix_caching,
     };
 }

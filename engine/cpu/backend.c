@@ -193,6 +193,10 @@ int cpu_backend_create(struct backend **out, const struct cpu_config *config, st
     if (n_threads > MAX_THREADS) return error_set(err, ERR_INVALID, "cpu: at most %d threads", MAX_THREADS);
     int rc = choose_isa(&isa, err);
     if (rc < 0) return rc;
+    const struct cpu_kernels *kernels = kernels_of(isa);
+    bool bf16_products = config->matmul_dtype == DTYPE_BF16;
+    if (bf16_products && !kernels->linear_block_bf16)
+        return error_set(err, ERR_UNSUPPORTED, "cpu: no bfloat16 dot products here");
 
     struct cpu_backend *cpu = calloc(1, sizeof(*cpu));
     if (!cpu) return error_set(err, ERR_NOMEM, "cpu: no memory");
@@ -201,11 +205,11 @@ int cpu_backend_create(struct backend **out, const struct cpu_config *config, st
         free(cpu);
         return rc;
     }
-    cpu->kernels = kernels_of(isa);
-    cpu->bf16_products = config->matmul_dtype == DTYPE_BF16 && cpu->kernels->linear_block_bf16 != NULL;
+    cpu->kernels = kernels;
+    cpu->bf16_products = bf16_products;
     cpu->base = (struct backend){.ops = &cpu_ops, .name = "cpu", .act_dtype = DTYPE_F32};
     snprintf(cpu->base.description, sizeof(cpu->base.description), "CPU, %s, %u threads, %s products", isa_names[isa],
-             n_threads, cpu->bf16_products ? "bfloat16" : "float32");
+             n_threads, bf16_products ? "bfloat16" : "float32");
     *out = &cpu->base;
     return 0;
 }

@@ -26,7 +26,7 @@ struct cpu_backend {
     size_t scratch_bytes;
     struct buffer angles;      /* f32 [n_rows][2][n_freqs]: cos, sin */
     struct buffer tasks, partials; /* of attention, see attention.c */
-    struct buffer inputs;      /* bf16 [n_rows, n_in]: rounded inputs of a product */
+    struct buffer inputs;      /* packed inputs of a product, see linear.c */
 };
 
 int buffer_reserve(struct buffer *buffer, size_t bytes, struct error *err);

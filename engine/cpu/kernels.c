@@ -51,53 +51,96 @@ INLINE void store_tile(vecf (*acc)[TILE_COLS], uint32_t rows, uint32_t cols, con
     }
 }
 
-/* rows x cols dot products; w as stored.  Both constants are known at compile time after inlining. */
-INLINE void dot_tile(const float *x, uint32_t rows, uint32_t n_in, const void *w, enum dtype dtype, size_t w_stride,
-                     uint32_t cols, const struct out_tile *out, uint32_t col) {
-    vecf acc[TILE_ROWS][TILE_COLS] = {0};
-    uint32_t k = 0;
-    for (; k + LANES <= n_in; k += LANES) {
+/* Half of the 2 * LANES weights at `at`, as f32.  A register holds 2 * LANES of bf16, and its even and its odd
+ * elements each widen in one instruction: hence the order of pack_row. */
+INLINE vecf weight_half(const void *w, size_t at, uint32_t half, enum dtype dtype) {
+    if (dtype != DTYPE_BF16) return vec_load_as(w, at + half * LANES, dtype);
+    vecu pairs = *(const vecu *)((const uint16_t *)w + at);
+    return (vecf)(half ? pairs & 0xffff0000u : pairs << 16);
+}
+
+static void pack_row(float *out, const float *x, uint32_t n_in, enum dtype dtype) {
+    veci even, odd;
+    for (int i = 0; i < LANES; i++) {
+        even[i] = 2 * i;
+        odd[i] = 2 * i + 1;
+    }
+    for (uint32_t k = 0; k < n_in; k += 2 * LANES) {
+        float padded[2 * LANES] = {0};
+        const float *from = x + k;
+        if (n_in - k < 2 * LANES) from = memcpy(padded, from, (n_in - k) * sizeof(float));
+        vecf a = vec_load(from), b = vec_load(from + LANES);
+        vec_store(out + k, dtype == DTYPE_BF16 ? __builtin_shuffle(a, b, even) : a);
+        vec_store(out + k + LANES, dtype == DTYPE_BF16 ? __builtin_shuffle(a, b, odd) : b);
+    }
+}
+
+/* The rows of x and the columns of w that a tile multiplies. */
+struct in_tile {
+    const float *x;
+    size_t x_stride;
+    const void *w;
+    size_t w_stride;
+    enum dtype dtype;
+};
+
+/* acc += x[k, k + 2 * LANES) w[k, k + 2 * LANES).  All but k is known at compile time after inlining. */
+INLINE void dot_step(vecf (*acc)[TILE_COLS], const struct in_tile *in, uint32_t rows, uint32_t cols, size_t k_x,
+                     size_t k_w) {
+#pragma GCC unroll 2
+    for (uint32_t half = 0; half < 2; half++) {
         vecf a[TILE_ROWS];
 #pragma GCC unroll 8
-        for (uint32_t r = 0; r < rows; r++) a[r] = vec_load(x + (size_t)r * n_in + k);
+        for (uint32_t r = 0; r < rows; r++) a[r] = vec_load(in->x + r * in->x_stride + k_x + half * LANES);
 #pragma GCC unroll 8
         for (uint32_t c = 0; c < cols; c++) {
-            vecf b = vec_load_as(w, c * w_stride + k, dtype);
+            vecf b = weight_half(in->w, c * in->w_stride + k_w, half, in->dtype);
 #pragma GCC unroll 8
             for (uint32_t r = 0; r < rows; r++) acc[r][c] += a[r] * b;
         }
+        /* Loading the weights again for the other half is cheaper than the registers to keep them. */
+        __asm__ volatile("" ::: "memory");
     }
-    if (k < n_in) {
-        for (uint32_t c = 0; c < cols; c++) {
-            vecf b = vec_load_tail(w, c * w_stride + k, n_in - k, dtype);
-            for (uint32_t r = 0; r < rows; r++) {
-                acc[r][c] += vec_load_tail(x, (size_t)r * n_in + k, n_in - k, DTYPE_F32) * b;
-            }
-        }
+}
+
+/* rows x cols dot products; w as stored. */
+INLINE void dot_tile(struct in_tile in, uint32_t rows, uint32_t n_in, uint32_t cols, const struct out_tile *out,
+                     uint32_t col) {
+    vecf acc[TILE_ROWS][TILE_COLS] = {0};
+    uint32_t k = 0;
+    for (; k + 2 * LANES <= n_in; k += 2 * LANES) dot_step(acc, &in, rows, cols, k, k);
+    if (k < n_in) { /* x is padded, w is not */
+        float tail[TILE_COLS][2 * LANES] = {0};
+        size_t size = dtype_size(in.dtype);
+        for (uint32_t c = 0; c < cols; c++)
+            memcpy(tail[c], (const char *)in.w + (c * in.w_stride + k) * size, (n_in - k) * size);
+        in.w = tail;
+        in.w_stride = sizeof(tail[0]) / size;
+        dot_step(acc, &in, rows, cols, k, 0);
     }
     store_tile(acc, rows, cols, out, col);
 }
 
-INLINE void dot_rows(const float *x, uint32_t n_rows, uint32_t n_in, const void *w, enum dtype dtype, uint32_t cols,
-                     struct out_tile out, uint32_t col) {
-    const char *tile = (const char *)w + (size_t)col * n_in * dtype_size(dtype);
-    uint32_t r = 0;
-    for (; r + TILE_ROWS <= n_rows; r += TILE_ROWS) {
-        dot_tile(x + (size_t)r * n_in, TILE_ROWS, n_in, tile, dtype, n_in, cols, &out, col);
+INLINE void dot_rows(struct in_tile in, uint32_t n_rows, uint32_t n_in, uint32_t cols, struct out_tile out,
+                     uint32_t col) {
+    in.w = (const char *)in.w + col * in.w_stride * dtype_size(in.dtype);
+    for (; n_rows >= TILE_ROWS; n_rows -= TILE_ROWS) {
+        dot_tile(in, TILE_ROWS, n_in, cols, &out, col);
+        in.x += TILE_ROWS * in.x_stride;
         out.y += TILE_ROWS * out.stride;
     }
-    for (; r < n_rows; r++) {
-        dot_tile(x + (size_t)r * n_in, 1, n_in, tile, dtype, n_in, cols, &out, col);
-        out.y += out.stride;
-    }
+    /* The rest, each with its own number of registers. */
+    if (TILE_ROWS > 3 && n_rows == 3) dot_tile(in, 3, n_in, cols, &out, col);
+    else if (TILE_ROWS > 2 && n_rows == 2) dot_tile(in, 2, n_in, cols, &out, col);
+    else if (n_rows == 1) dot_tile(in, 1, n_in, cols, &out, col);
 }
 
 /* A few columns stay in the first cache while the rows of x pass by. */
-INLINE void dot_columns(const float *x, uint32_t n_rows, uint32_t n_in, const void *w, enum dtype dtype,
-                        uint32_t n_cols, const struct out_tile *out) {
+INLINE void dot_columns(struct in_tile in, uint32_t n_rows, uint32_t n_in, uint32_t n_cols,
+                        const struct out_tile *out) {
     uint32_t c = 0;
-    for (; c + TILE_COLS <= n_cols; c += TILE_COLS) dot_rows(x, n_rows, n_in, w, dtype, TILE_COLS, *out, c);
-    for (; c < n_cols; c++) dot_rows(x, n_rows, n_in, w, dtype, 1, *out, c);
+    for (; c + TILE_COLS <= n_cols; c += TILE_COLS) dot_rows(in, n_rows, n_in, TILE_COLS, *out, c);
+    for (; c < n_cols; c++) dot_rows(in, n_rows, n_in, 1, *out, c);
 }
 
 static void to_f32(float *out, const void *in, size_t n, enum dtype dtype) {
@@ -106,51 +149,42 @@ static void to_f32(float *out, const void *in, size_t n, enum dtype dtype) {
     for (; i < n; i++) out[i] = load_as_f32(in, i, dtype);
 }
 
-static void linear_block(const float *x, uint32_t n_rows, uint32_t n_in, const void *w, enum dtype dtype,
-                         uint32_t n_cols, const float *bias, float *y, size_t y_stride, bool accumulate,
-                         float *scratch) {
+static void linear_block(const float *x, size_t x_stride, uint32_t n_rows, uint32_t n_in, const void *w,
+                         enum dtype dtype, uint32_t n_cols, const float *bias, float *y, size_t y_stride,
+                         bool accumulate) {
     struct out_tile out = {bias, y, y_stride, accumulate};
-    if (n_rows > TILE_ROWS && dtype != DTYPE_F32) {
-        /* Many rows: widen the block once and reuse it from the cache. */
-        to_f32(scratch, w, (size_t)n_cols * n_in, dtype);
-        dot_columns(x, n_rows, n_in, scratch, DTYPE_F32, n_cols, &out);
-        return;
-    }
+    struct in_tile in = {x, x_stride, w, n_in, dtype};
     switch (dtype) { /* a constant dtype lets the conversion inline */
-    case DTYPE_F32: dot_columns(x, n_rows, n_in, w, DTYPE_F32, n_cols, &out); break;
-    case DTYPE_F16: dot_columns(x, n_rows, n_in, w, DTYPE_F16, n_cols, &out); break;
-    case DTYPE_BF16: dot_columns(x, n_rows, n_in, w, DTYPE_BF16, n_cols, &out); break;
+    case DTYPE_F32: in.dtype = DTYPE_F32, dot_columns(in, n_rows, n_in, n_cols, &out); break;
+    case DTYPE_F16: in.dtype = DTYPE_F16, dot_columns(in, n_rows, n_in, n_cols, &out); break;
+    case DTYPE_BF16: in.dtype = DTYPE_BF16, dot_columns(in, n_rows, n_in, n_cols, &out); break;
     }
 }
 
 #if defined(__AVX512BF16__)
 
-static void to_bf16(uint16_t *out, const float *in, size_t n) {
-    size_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        __m256bh rounded = _mm512_cvtneps_pbh(_mm512_loadu_ps(in + i));
+static void pack_row_bf16(uint16_t *out, const float *x, uint32_t n_in) {
+    uint32_t padded = (n_in + PACK_UNIT - 1) / PACK_UNIT * PACK_UNIT, i = 0;
+    for (; i + LANES <= n_in; i += LANES) {
+        __m256bh rounded = _mm512_cvtneps_pbh(_mm512_loadu_ps(x + i));
         memcpy(out + i, &rounded, sizeof(rounded));
     }
-    for (; i < n; i++) out[i] = f32_to_bf16(in[i]);
-}
-
-INLINE __m512bh load_pairs(const uint16_t *p, __mmask32 mask) {
-    return (__m512bh)_mm512_maskz_loadu_epi16(mask, p);
+    for (; i < n_in; i++) out[i] = f32_to_bf16(x[i]);
+    for (; i < padded; i++) out[i] = 0;
 }
 
 /* dot_tile with both inputs in bf16: an instruction multiplies 32 pairs and adds neighbours. */
-INLINE void dot_tile_bf16(const uint16_t *x, uint32_t rows, uint32_t n_in, const uint16_t *w, uint32_t cols,
-                          const struct out_tile *out, uint32_t col) {
-    enum { PAIRED = 2 * LANES };
+INLINE void dot_tile_bf16(const uint16_t *x, size_t x_stride, uint32_t rows, uint32_t n_in, const uint16_t *w,
+                          uint32_t cols, const struct out_tile *out, uint32_t col) {
     __m512 acc[TILE_ROWS][TILE_COLS] = {0};
-    for (uint32_t k = 0; k < n_in; k += PAIRED) {
-        __mmask32 mask = n_in - k < PAIRED ? (1u << (n_in - k)) - 1 : ~0u;
+    for (uint32_t k = 0; k < n_in; k += PACK_UNIT) {
+        __mmask32 mask = n_in - k < PACK_UNIT ? (1u << (n_in - k)) - 1 : ~0u;
         __m512bh a[TILE_ROWS];
 #pragma GCC unroll 8
-        for (uint32_t r = 0; r < rows; r++) a[r] = load_pairs(x + (size_t)r * n_in + k, mask);
+        for (uint32_t r = 0; r < rows; r++) a[r] = (__m512bh)_mm512_loadu_si512(x + r * x_stride + k);
 #pragma GCC unroll 8
         for (uint32_t c = 0; c < cols; c++) {
-            __m512bh b = load_pairs(w + (size_t)c * n_in + k, mask);
+            __m512bh b = (__m512bh)_mm512_maskz_loadu_epi16(mask, w + (size_t)c * n_in + k);
 #pragma GCC unroll 8
             for (uint32_t r = 0; r < rows; r++) acc[r][c] = _mm512_dpbf16_ps(acc[r][c], a[r], b);
         }
@@ -164,25 +198,30 @@ INLINE void dot_tile_bf16(const uint16_t *x, uint32_t rows, uint32_t n_in, const
     store_tile(sums, rows, cols, out, col);
 }
 
-INLINE void dot_rows_bf16(const uint16_t *x, uint32_t n_rows, uint32_t n_in, const uint16_t *w, uint32_t cols,
-                          struct out_tile out, uint32_t col) {
-    uint32_t r = 0;
-    for (; r + TILE_ROWS <= n_rows; r += TILE_ROWS) {
-        dot_tile_bf16(x + (size_t)r * n_in, TILE_ROWS, n_in, w + (size_t)col * n_in, cols, &out, col);
+INLINE void dot_rows_bf16(const uint16_t *x, size_t x_stride, uint32_t n_rows, uint32_t n_in, const uint16_t *w,
+                          uint32_t cols, struct out_tile out, uint32_t col) {
+    w += (size_t)col * n_in;
+    for (; n_rows >= TILE_ROWS; n_rows -= TILE_ROWS) {
+        dot_tile_bf16(x, x_stride, TILE_ROWS, n_in, w, cols, &out, col);
+        x += TILE_ROWS * x_stride;
         out.y += TILE_ROWS * out.stride;
     }
-    for (; r < n_rows; r++) {
-        dot_tile_bf16(x + (size_t)r * n_in, 1, n_in, w + (size_t)col * n_in, cols, &out, col);
-        out.y += out.stride;
+    switch (n_rows) {
+    case 3: dot_tile_bf16(x, x_stride, 3, n_in, w, cols, &out, col); break;
+    case 2: dot_tile_bf16(x, x_stride, 2, n_in, w, cols, &out, col); break;
+    case 1: dot_tile_bf16(x, x_stride, 1, n_in, w, cols, &out, col); break;
+    default: break;
     }
 }
 
-static void linear_block_bf16(const uint16_t *x, uint32_t n_rows, uint32_t n_in, const uint16_t *w, uint32_t n_cols,
-                              const float *bias, float *y, size_t y_stride, bool accumulate) {
+static void linear_block_bf16(const uint16_t *x, size_t x_stride, uint32_t n_rows, uint32_t n_in,
+                              const uint16_t *w, uint32_t n_cols, const float *bias, float *y, size_t y_stride,
+                              bool accumulate) {
     struct out_tile out = {bias, y, y_stride, accumulate};
     uint32_t c = 0;
-    for (; c + TILE_COLS <= n_cols; c += TILE_COLS) dot_rows_bf16(x, n_rows, n_in, w, TILE_COLS, out, c);
-    for (; c < n_cols; c++) dot_rows_bf16(x, n_rows, n_in, w, 1, out, c);
+    for (; c + TILE_COLS <= n_cols; c += TILE_COLS)
+        dot_rows_bf16(x, x_stride, n_rows, n_in, w, TILE_COLS, out, c);
+    for (; c < n_cols; c++) dot_rows_bf16(x, x_stride, n_rows, n_in, w, 1, out, c);
 }
 
 #endif
@@ -395,10 +434,11 @@ static float fma_burst(uint64_t rounds) {
 }
 
 const struct cpu_kernels KERNELS_NAME = {
+    .pack_row = pack_row,
     .linear_block = linear_block,
 #if defined(__AVX512BF16__)
+    .pack_row_bf16 = pack_row_bf16,
     .linear_block_bf16 = linear_block_bf16,
-    .to_bf16 = to_bf16,
 #endif
     .to_f32 = to_f32,
     .rmsnorm = rmsnorm,

@@ -7,18 +7,24 @@
 
 #include "engine/backend.h"
 
+enum { PACK_UNIT = 32 };
+
 struct cpu_kernels {
+    /* One row of a product's input, ready for linear_block with weights of that dtype: padded with zeros to
+     * a whole step of the kernel (at most PACK_UNIT elements), and for bf16 weights with even and odd elements apart. */
+    void (*pack_row)(float *out, const float *x, uint32_t n_in, enum dtype dtype);
     /* y[r * y_stride + c] (+)= dot(x[r], w[c]) + bias[c] for r < n_rows, c < n_cols.
-     * w is [n_cols, n_in] of dtype; scratch holds n_cols * round_up(n_in, 16) floats.  The order of a sum depends on
-     * n_in alone. */
-    void (*linear_block)(const float *x, uint32_t n_rows, uint32_t n_in, const void *w, enum dtype dtype,
-                         uint32_t n_cols, const float *bias, float *y, size_t y_stride, bool accumulate,
-                         float *scratch);
+     * x is packed, row r at x + r * x_stride; w is [n_cols, n_in] of dtype.  The order of a sum depends on n_in
+     * and dtype alone. */
+    void (*linear_block)(const float *x, size_t x_stride, uint32_t n_rows, uint32_t n_in, const void *w,
+                         enum dtype dtype, uint32_t n_cols, const float *bias, float *y, size_t y_stride,
+                         bool accumulate);
     /* The same with both inputs in bf16 and pairwise bf16 dot products summed in f32; NULL where the instruction
      * set has none. */
-    void (*linear_block_bf16)(const uint16_t *x, uint32_t n_rows, uint32_t n_in, const uint16_t *w, uint32_t n_cols,
-                              const float *bias, float *y, size_t y_stride, bool accumulate);
-    void (*to_bf16)(uint16_t *out, const float *in, size_t n); /* NULL where linear_block_bf16 is */
+    void (*pack_row_bf16)(uint16_t *out, const float *x, uint32_t n_in);
+    void (*linear_block_bf16)(const uint16_t *x, size_t x_stride, uint32_t n_rows, uint32_t n_in,
+                              const uint16_t *w, uint32_t n_cols, const float *bias, float *y, size_t y_stride,
+                              bool accumulate);
     void (*to_f32)(float *out, const void *in, size_t n, enum dtype dtype);
     void (*rmsnorm)(float *out, const float *x, const float *weight, uint32_t n, float eps);
     void (*silu_mul)(float *out, const float *gate, const float *up, uint32_t n);

@@ -1,6 +1,10 @@
-/* linear.c - y = x W^T: blocks of output features are dealt to the workers, weights stay as stored.
+/* linear.c - y = x W^T: the rows of x are packed once, weights stay as stored, and blocks of the result are
+ * dealt to the workers.
  *
- *   weight rows ──► tasks of BLOCK_COLS      a worker widens its block once, then sweeps the rows of x
+ *            weight rows (output features)
+ *            | 24 | 24 | 24 | ...
+ *   rows   --+----+----+----+--      a task: one block of columns for one block of rows.  The rows' share
+ *   of x   --+----+----+----+--      of x stays in a worker's second-level cache from task to task
  *
  * Every output is one dot product over all of n_in in a fixed order, so a row's result never depends on
  * the other rows of the call. */
@@ -9,66 +13,104 @@
 #include "engine/cpu/vec.h"
 #include "engine/error.h"
 
-/* 24 divides into the register tiles of every kernel; a block of 24 x 4096 floats fits a second-level cache. */
-enum { BLOCK_COLS = 24, ROUND_ROWS = 64 };
+/* 24 divides into the register tiles of every kernel, and so does 48; a task writes 96 bytes of a row. */
+enum { BLOCK_COLS = 48, ROW_UNIT = 12, MIN_BLOCK_ROWS = 48, PACK_ROWS = 16, PACKED_BLOCK_BYTES = 640 << 10 };
 
+/* Parts whose weights have the same dtype, and so take the same packed input. */
 struct linear_job {
     struct cpu_backend *cpu;
     const struct linear_args *args;
-    uint32_t first_task[LINEAR_MAX_PARTS + 1];
+    const struct linear_part *parts;
+    enum dtype dtype;
+    bool bf16;             /* products of bf16 pairs */
+    size_t x_stride;       /* elements of a packed row */
+    uint32_t block_rows, n_col_tasks;
+    uint32_t first_task[LINEAR_MAX_PARTS + 1]; /* among the column blocks of all parts */
 };
 
+static size_t packed_size(const struct linear_job *job) {
+    return job->bf16 ? sizeof(uint16_t) : sizeof(float);
+}
+
+static void *packed_row(const struct linear_job *job, uint32_t row) {
+    return (char *)job->cpu->inputs.data + row * job->x_stride * packed_size(job);
+}
+
+static void pack_task(void *ctx, uint32_t task, uint32_t worker) {
+    (void)worker;
+    const struct linear_job *job = ctx;
+    const struct cpu_kernels *kernels = job->cpu->kernels;
+    uint32_t n_in = job->args->n_in, first = task * PACK_ROWS;
+    uint32_t end = first + PACK_ROWS < job->args->n_rows ? first + PACK_ROWS : job->args->n_rows;
+    for (uint32_t row = first; row < end; row++) {
+        const float *x = (const float *)job->args->x + (size_t)row * n_in;
+        if (job->bf16) kernels->pack_row_bf16(packed_row(job, row), x, n_in);
+        else kernels->pack_row(packed_row(job, row), x, n_in, job->dtype);
+    }
+}
+
 static void linear_task(void *ctx, uint32_t task, uint32_t worker) {
-    struct linear_job *job = ctx;
+    (void)worker;
+    const struct linear_job *job = ctx;
     const struct linear_args *args = job->args;
-    struct cpu_backend *cpu = job->cpu;
-    uint32_t p = 0;
+    const struct cpu_kernels *kernels = job->cpu->kernels;
+    uint32_t row = task / job->n_col_tasks * job->block_rows, p = 0;
+    uint32_t n_rows = args->n_rows - row < job->block_rows ? args->n_rows - row : job->block_rows;
+    task %= job->n_col_tasks;
     while (task >= job->first_task[p + 1]) p++;
-    const struct linear_part *part = &args->parts[p];
+    const struct linear_part *part = &job->parts[p];
     const struct weight *w = part->w;
     uint32_t col = (task - job->first_task[p]) * BLOCK_COLS;
     uint32_t n_cols = w->rows - col < BLOCK_COLS ? w->rows - col : BLOCK_COLS;
     const char *block = (const char *)w->data + (size_t)col * args->n_in * dtype_size(w->dtype);
-    float *y = (float *)part->y + col;
-    float bias[BLOCK_COLS];
-    bool has_bias = part->bias && part->bias->data;
-    if (has_bias) {
-        for (uint32_t c = 0; c < n_cols; c++) bias[c] = load_as_f32(part->bias->data, col + c, part->bias->dtype);
+    float *y = (float *)part->y + row * part->y_stride + col;
+    float values[BLOCK_COLS], *bias = NULL;
+    if (part->bias && part->bias->data) {
+        for (uint32_t c = 0; c < n_cols; c++) values[c] = load_as_f32(part->bias->data, col + c, part->bias->dtype);
+        bias = values;
     }
-    if (cpu->bf16_products && w->dtype == DTYPE_BF16) {
-        cpu->kernels->linear_block_bf16(cpu->inputs.data, args->n_rows, args->n_in, (const uint16_t *)block, n_cols,
-                                        has_bias ? bias : NULL, y, part->y_stride, args->accumulate);
+    if (job->bf16) {
+        kernels->linear_block_bf16(packed_row(job, row), job->x_stride, n_rows, args->n_in, (const uint16_t *)block,
+                                   n_cols, bias, y, part->y_stride, args->accumulate);
     } else {
-        cpu->kernels->linear_block(args->x, args->n_rows, args->n_in, block, w->dtype, n_cols, has_bias ? bias : NULL,
-                                   y, part->y_stride, args->accumulate, scratch_of(cpu, worker));
+        kernels->linear_block(packed_row(job, row), job->x_stride, n_rows, args->n_in, block, job->dtype, n_cols,
+                              bias, y, part->y_stride, args->accumulate);
     }
 }
 
-static void round_task(void *ctx, uint32_t task, uint32_t worker) {
-    (void)worker;
-    struct linear_job *job = ctx;
-    uint32_t n_in = job->args->n_in, first = task * ROUND_ROWS;
-    uint32_t n = job->args->n_rows - first < ROUND_ROWS ? job->args->n_rows - first : ROUND_ROWS;
-    size_t at = (size_t)first * n_in;
-    job->cpu->kernels->to_bf16((uint16_t *)job->cpu->inputs.data + at, (const float *)job->args->x + at,
-                               (size_t)n * n_in);
+/* Rows of packed x that fit a second-level cache beside a block of weights. */
+static uint32_t rows_of_block(const struct linear_job *job) {
+    size_t fit = PACKED_BLOCK_BYTES / (job->x_stride * packed_size(job)), n_rows = job->args->n_rows;
+    size_t n_blocks = fit < MIN_BLOCK_ROWS ? n_rows / MIN_BLOCK_ROWS : (n_rows + fit - 1) / fit;
+    if (n_blocks == 0) n_blocks = 1;
+    return (uint32_t)((n_rows + n_blocks - 1) / n_blocks + ROW_UNIT - 1) / ROW_UNIT * ROW_UNIT;
+}
+
+static int run_parts(struct cpu_backend *cpu, const struct linear_args *args, uint32_t first, uint32_t n,
+                     struct error *err) {
+    struct linear_job job = {.cpu = cpu, .args = args, .parts = args->parts + first};
+    job.dtype = job.parts[0].w->dtype;
+    job.bf16 = cpu->bf16_products && job.dtype == DTYPE_BF16;
+    /* The rest of a cache line more, so that rows do not all begin in the same cache set. */
+    job.x_stride = (args->n_in + PACK_UNIT - 1) / PACK_UNIT * PACK_UNIT + 64 / packed_size(&job);
+    job.block_rows = rows_of_block(&job);
+    for (uint32_t p = 0; p < n; p++)
+        job.first_task[p + 1] = job.first_task[p] + (job.parts[p].w->rows + BLOCK_COLS - 1) / BLOCK_COLS;
+    job.n_col_tasks = job.first_task[n];
+    int rc = buffer_reserve(&cpu->inputs, args->n_rows * job.x_stride * packed_size(&job), err);
+    if (rc < 0) return rc;
+    pool_run(cpu->pool, pack_task, &job, (args->n_rows + PACK_ROWS - 1) / PACK_ROWS);
+    pool_run(cpu->pool, linear_task, &job, (args->n_rows + job.block_rows - 1) / job.block_rows * job.n_col_tasks);
+    return 0;
 }
 
 int cpu_linear(struct backend *be, const struct linear_args *args, struct error *err) {
     struct cpu_backend *cpu = (struct cpu_backend *)be;
-    struct linear_job job = {.cpu = cpu, .args = args};
-    if (args->n_rows == 0) return 0;
-    int rc = scratch_reserve(cpu, (size_t)BLOCK_COLS * args->n_in * sizeof(float), err);
-    if (rc < 0) return rc;
-    for (uint32_t p = 0; p < args->n_parts; p++) {
-        job.first_task[p + 1] = job.first_task[p] + (args->parts[p].w->rows + BLOCK_COLS - 1) / BLOCK_COLS;
+    int rc = 0;
+    for (uint32_t first = 0, n; rc == 0 && args->n_rows > 0 && first < args->n_parts; first += n) {
+        for (n = 1; first + n < args->n_parts; n++)
+            if (args->parts[first + n].w->dtype != args->parts[first].w->dtype) break;
+        rc = run_parts(cpu, args, first, n, err);
     }
-    for (uint32_t p = args->n_parts; p < LINEAR_MAX_PARTS; p++) job.first_task[p + 1] = UINT32_MAX;
-    if (cpu->bf16_products) {
-        rc = buffer_reserve(&cpu->inputs, (size_t)args->n_rows * args->n_in * sizeof(uint16_t), err);
-        if (rc < 0) return rc;
-        pool_run(cpu->pool, round_task, &job, (args->n_rows + ROUND_ROWS - 1) / ROUND_ROWS);
-    }
-    pool_run(cpu->pool, linear_task, &job, job.first_task[args->n_parts]);
-    return 0;
+    return rc;
 }

@@ -49,7 +49,7 @@ static void flags_are_read_in_every_form(void **state) {
     assert_string_equal(o.host, "::1");
     assert_true(o.kv_cache_memory == 2ull << 30);
     assert_int_equal(o.device, DEVICE_CUDA);
-    assert_int_equal(o.kv_cache_dtype, CHOICE_BF16);
+    assert_int_equal(o.kv_cache_dtype, KV_DTYPE_BF16);
     assert_false(o.enable_prefix_caching);
     assert_string_equal(o.api_key, "-k");
     options_fini(&o);
