@@ -7,8 +7,9 @@
  * to the next step_begin() refers to it.  Sequences with exactly one row come first (n_decode of
  * them), all in the order of their rows; they are decoded by attn_decode, the others by attn_prefill.
  *
- * KV pages.  A page holds PAGE_TOKENS slots of one layer, [K,V][kv_head][slot][head_dim], and is named by
- * its number in one pool.  Keys are stored after RoPE.  Each layer of each sequence has its own list.
+ * KV pages.  A page holds the keys (after RoPE) and values of PAGE_TOKENS slots of one layer, and is named by
+ * its number in one pool.  How they lie inside is the backend's business: only operations look there.
+ * Each layer of each sequence has its own list of pages.
  *
  * Matrices are row-major.  `void *` is device memory, to be touched only through operations.
  * Activations are in `act_dtype` (f32 on the CPU); logits are f32 everywhere.

@@ -7,7 +7,10 @@
  *
  * Both operations compute a row by the same chunks in the same order, so its bits depend on nothing but
  * its own keys: not on the batch, not on how a prompt was cut into steps, not on the number of threads.
- * The query heads that share a KV head are rows of one tile (GQA packing), so a page is read once. */
+ * The query heads that share a KV head are rows of one tile (GQA packing), so a page is read once.
+ *
+ * In a page, keys lie as [kv_head][head_dim][slot] and values as [kv_head][slot][head_dim]: either product then
+ * runs along memory, for one query row as for many. */
 #include "engine/cpu/backend.h"
 
 #include <math.h>
@@ -71,7 +74,7 @@ static void attend_page(const struct tile *t, const struct work *w, const float 
     size_t head_bytes = (size_t)PAGE_TOKENS * dim * dtype_size(t->kv->dtype);
     const char *keys = (const char *)t->kv->base + t->view->pages[page] * t->kv->page_bytes + t->kv_head * head_bytes;
     const char *values = keys + t->kv->n_kv_heads * head_bytes;
-    t->kernels->page_scores(w->scores, q, t->n_rows, keys, t->kv->dtype, dim, n_slots, w->page);
+    t->kernels->page_scores(w->scores, q, t->n_rows, keys, t->kv->dtype, dim, w->page);
     for (uint32_t r = 0; r < t->n_rows; r++) {
         uint32_t visible = t->first_visible + r / t->group;
         float *s = w->scores + (size_t)r * PAGE_TOKENS;

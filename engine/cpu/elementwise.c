@@ -100,7 +100,13 @@ static void rotate_head(float *x, const float *c, const float *s, uint32_t n) {
     }
 }
 
-static void store_slot(void *to, const float *from, uint32_t dim, enum dtype dtype) {
+/* A key is a column of its page, see attention.c. */
+static void store_key(char *to, uint32_t slot, const float *from, uint32_t dim, enum dtype dtype) {
+    for (size_t d = 0; d < dim; d++) store_f32_as(to, d * PAGE_TOKENS + slot, from[d], dtype);
+}
+
+static void store_value(char *to, uint32_t slot, const float *from, uint32_t dim, enum dtype dtype) {
+    to += (size_t)slot * dim * dtype_size(dtype);
     if (dtype == DTYPE_F32) memcpy(to, from, dim * sizeof(float));
     else for (uint32_t d = 0; d < dim; d++) store_f32_as(to, d, from[d], dtype);
 }
@@ -128,12 +134,11 @@ static void rope_append_row(const struct row_job *job, uint32_t row, uint32_t wo
     float *k = q + (size_t)args->n_heads * dim, *v = k + (size_t)n_kv * dim;
     for (uint32_t h = 0; h < args->n_heads + n_kv; h++) rotate_head(q + (size_t)h * dim, c, s, args->n_freqs);
 
-    size_t size = dtype_size(kv->dtype), head_bytes = (size_t)PAGE_TOKENS * dim * size;
+    size_t head_bytes = (size_t)PAGE_TOKENS * dim * dtype_size(kv->dtype);
     char *page = (char *)kv->base + view->pages[slot / PAGE_TOKENS] * kv->page_bytes;
-    char *at = page + (slot % PAGE_TOKENS) * dim * size;
     for (uint32_t h = 0; h < n_kv; h++) {
-        store_slot(at + h * head_bytes, k + (size_t)h * dim, dim, kv->dtype);
-        store_slot(at + (n_kv + h) * head_bytes, v + (size_t)h * dim, dim, kv->dtype);
+        store_key(page + h * head_bytes, slot % PAGE_TOKENS, k + (size_t)h * dim, dim, kv->dtype);
+        store_value(page + (n_kv + h) * head_bytes, slot % PAGE_TOKENS, v + (size_t)h * dim, dim, kv->dtype);
     }
 }
 

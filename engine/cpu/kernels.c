@@ -59,20 +59,24 @@ INLINE vecf weight_half(const void *w, size_t at, uint32_t half, enum dtype dtyp
     return (vecf)(half ? pairs & 0xffff0000u : pairs << 16);
 }
 
+INLINE void pack_step(float *out, const float *x, enum dtype dtype, veci even, veci odd) {
+    vecf a = vec_load(x), b = vec_load(x + LANES);
+    vec_store(out, dtype == DTYPE_BF16 ? __builtin_shuffle(a, b, even) : a);
+    vec_store(out + LANES, dtype == DTYPE_BF16 ? __builtin_shuffle(a, b, odd) : b);
+}
+
 static void pack_row(float *out, const float *x, uint32_t n_in, enum dtype dtype) {
     veci even, odd;
     for (int i = 0; i < LANES; i++) {
         even[i] = 2 * i;
         odd[i] = 2 * i + 1;
     }
-    for (uint32_t k = 0; k < n_in; k += 2 * LANES) {
-        float padded[2 * LANES] = {0};
-        const float *from = x + k;
-        if (n_in - k < 2 * LANES) from = memcpy(padded, from, (n_in - k) * sizeof(float));
-        vecf a = vec_load(from), b = vec_load(from + LANES);
-        vec_store(out + k, dtype == DTYPE_BF16 ? __builtin_shuffle(a, b, even) : a);
-        vec_store(out + k + LANES, dtype == DTYPE_BF16 ? __builtin_shuffle(a, b, odd) : b);
-    }
+    uint32_t k = 0;
+    for (; k + 2 * LANES <= n_in; k += 2 * LANES) pack_step(out + k, x + k, dtype, even, odd);
+    if (k == n_in) return;
+    float padded[2 * LANES] = {0};
+    memcpy(padded, x + k, (n_in - k) * sizeof(float));
+    pack_step(out + k, padded, dtype, even, odd);
 }
 
 /* The rows of x and the columns of w that a tile multiplies. */
@@ -81,6 +85,7 @@ struct in_tile {
     size_t x_stride;
     const void *w;
     size_t w_stride;
+    size_t ahead; /* elements from w to the weights to prefetch */
     enum dtype dtype;
 };
 
@@ -103,12 +108,21 @@ INLINE void dot_step(vecf (*acc)[TILE_COLS], const struct in_tile *in, uint32_t 
     }
 }
 
+/* While a tile's columns are multiplied for the first time, the next tile's come from memory: the processor's own
+ * prefetching stops at the end of each of these many short streams. */
+INLINE void prefetch_weight(const void *w, size_t at, enum dtype dtype) {
+    __builtin_prefetch((const char *)w + at * dtype_size(dtype), 0, 2);
+}
+
 /* rows x cols dot products; w as stored. */
 INLINE void dot_tile(struct in_tile in, uint32_t rows, uint32_t n_in, uint32_t cols, const struct out_tile *out,
                      uint32_t col) {
     vecf acc[TILE_ROWS][TILE_COLS] = {0};
     uint32_t k = 0;
-    for (; k + 2 * LANES <= n_in; k += 2 * LANES) dot_step(acc, &in, rows, cols, k, k);
+    for (; k + 2 * LANES <= n_in; k += 2 * LANES) {
+        for (uint32_t c = 0; c < cols; c++) prefetch_weight(in.w, c * in.w_stride + k + in.ahead, in.dtype);
+        dot_step(acc, &in, rows, cols, k, k);
+    }
     if (k < n_in) { /* x is padded, w is not */
         float tail[TILE_COLS][2 * LANES] = {0};
         size_t size = dtype_size(in.dtype);
@@ -124,8 +138,10 @@ INLINE void dot_tile(struct in_tile in, uint32_t rows, uint32_t n_in, uint32_t c
 INLINE void dot_rows(struct in_tile in, uint32_t n_rows, uint32_t n_in, uint32_t cols, struct out_tile out,
                      uint32_t col) {
     in.w = (const char *)in.w + col * in.w_stride * dtype_size(in.dtype);
+    in.ahead = cols * in.w_stride;
     for (; n_rows >= TILE_ROWS; n_rows -= TILE_ROWS) {
         dot_tile(in, TILE_ROWS, n_in, cols, &out, col);
+        in.ahead = 0;
         in.x += TILE_ROWS * in.x_stride;
         out.y += TILE_ROWS * out.stride;
     }
@@ -153,7 +169,7 @@ static void linear_block(const float *x, size_t x_stride, uint32_t n_rows, uint3
                          enum dtype dtype, uint32_t n_cols, const float *bias, float *y, size_t y_stride,
                          bool accumulate) {
     struct out_tile out = {bias, y, y_stride, accumulate};
-    struct in_tile in = {x, x_stride, w, n_in, dtype};
+    struct in_tile in = {.x = x, .x_stride = x_stride, .w = w, .w_stride = n_in};
     switch (dtype) { /* a constant dtype lets the conversion inline */
     case DTYPE_F32: in.dtype = DTYPE_F32, dot_columns(in, n_rows, n_in, n_cols, &out); break;
     case DTYPE_F16: in.dtype = DTYPE_F16, dot_columns(in, n_rows, n_in, n_cols, &out); break;
@@ -175,10 +191,11 @@ static void pack_row_bf16(uint16_t *out, const float *x, uint32_t n_in) {
 
 /* dot_tile with both inputs in bf16: an instruction multiplies 32 pairs and adds neighbours. */
 INLINE void dot_tile_bf16(const uint16_t *x, size_t x_stride, uint32_t rows, uint32_t n_in, const uint16_t *w,
-                          uint32_t cols, const struct out_tile *out, uint32_t col) {
+                          size_t ahead, uint32_t cols, const struct out_tile *out, uint32_t col) {
     __m512 acc[TILE_ROWS][TILE_COLS] = {0};
     for (uint32_t k = 0; k < n_in; k += PACK_UNIT) {
         __mmask32 mask = n_in - k < PACK_UNIT ? (1u << (n_in - k)) - 1 : ~0u;
+        for (uint32_t c = 0; c < cols; c++) prefetch_weight(w, (size_t)c * n_in + k + ahead, DTYPE_BF16);
         __m512bh a[TILE_ROWS];
 #pragma GCC unroll 8
         for (uint32_t r = 0; r < rows; r++) a[r] = (__m512bh)_mm512_loadu_si512(x + r * x_stride + k);
@@ -200,18 +217,17 @@ INLINE void dot_tile_bf16(const uint16_t *x, size_t x_stride, uint32_t rows, uin
 
 INLINE void dot_rows_bf16(const uint16_t *x, size_t x_stride, uint32_t n_rows, uint32_t n_in, const uint16_t *w,
                           uint32_t cols, struct out_tile out, uint32_t col) {
+    size_t ahead = (size_t)cols * n_in;
     w += (size_t)col * n_in;
     for (; n_rows >= TILE_ROWS; n_rows -= TILE_ROWS) {
-        dot_tile_bf16(x, x_stride, TILE_ROWS, n_in, w, cols, &out, col);
+        dot_tile_bf16(x, x_stride, TILE_ROWS, n_in, w, ahead, cols, &out, col);
+        ahead = 0;
         x += TILE_ROWS * x_stride;
         out.y += TILE_ROWS * out.stride;
     }
-    switch (n_rows) {
-    case 3: dot_tile_bf16(x, x_stride, 3, n_in, w, cols, &out, col); break;
-    case 2: dot_tile_bf16(x, x_stride, 2, n_in, w, cols, &out, col); break;
-    case 1: dot_tile_bf16(x, x_stride, 1, n_in, w, cols, &out, col); break;
-    default: break;
-    }
+    if (n_rows == 3) dot_tile_bf16(x, x_stride, 3, n_in, w, ahead, cols, &out, col);
+    else if (n_rows == 2) dot_tile_bf16(x, x_stride, 2, n_in, w, ahead, cols, &out, col);
+    else if (n_rows == 1) dot_tile_bf16(x, x_stride, 1, n_in, w, ahead, cols, &out, col);
 }
 
 static void linear_block_bf16(const uint16_t *x, size_t x_stride, uint32_t n_rows, uint32_t n_in,
@@ -239,64 +255,21 @@ static void rmsnorm(float *out, const float *x, const float *weight, uint32_t n,
     for (i = 0; i < n; i++) out[i] = x[i] * scale * weight[i];
 }
 
+/* Through exp(-|g|), so that the exponent is never positive. */
+INLINE vecf silu(vecf g) {
+    vecf magnitude = (vecf)((veci)g & 0x7fffffff);
+    vecf e = vec_exp2(magnitude * -1.44269504f);
+    veci negative = g < 0.0f;
+    vecf numerator = (vecf)(((veci)e & negative) | ((veci)vec_set(1.0f) & ~negative));
+    return g * numerator / (1.0f + e);
+}
+
 static void silu_mul(float *out, const float *gate, const float *up, uint32_t n) {
     uint32_t i = 0;
-    for (; i < n; i += LANES) {
-        uint32_t left = n - i < LANES ? n - i : LANES;
-        float g[LANES] = {0}, u[LANES] = {0}, result[LANES];
-        memcpy(g, gate + i, left * sizeof(float));
-        memcpy(u, up + i, left * sizeof(float));
-        /* Through exp(-|g|), so that the exponent is never positive. */
-        vecf v = vec_load(g);
-        vecf magnitude = (vecf)((veci)v & 0x7fffffff);
-        vecf e = vec_exp2(magnitude * -1.44269504f);
-        veci negative = v < 0.0f;
-        vecf numerator = (vecf)(((veci)e & negative) | ((veci)vec_set(1.0f) & ~negative));
-        vec_store(result, v * numerator / (1.0f + e) * vec_load(u));
-        memcpy(out + i, result, left * sizeof(float));
-    }
-}
-
-/* Exchanges the off-diagonal h x h blocks of every 2h x 2h block. */
-INLINE void swap_blocks(vecf *m, int h) {
-    veci low, high;
-    if (h >= LANES) return;
-    for (int lane = 0; lane < LANES; lane++) {
-        low[lane] = lane & h ? LANES + lane - h : lane;
-        high[lane] = lane & h ? LANES + lane : lane + h;
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < LANES; i++) {
-        if (i & h) continue;
-        vecf a = m[i], b = m[i + h];
-        m[i] = __builtin_shuffle(a, b, low);
-        m[i + h] = __builtin_shuffle(a, b, high);
-    }
-}
-
-INLINE void transpose_square(vecf *m) {
-    swap_blocks(m, 8);
-    swap_blocks(m, 4);
-    swap_blocks(m, 2);
-    swap_blocks(m, 1);
-}
-
-/* kt[d][slot] = k[slot][d]; slots past n_slots are zero so that nothing reads stale numbers. */
-static void transpose_keys(float *kt, const void *k, enum dtype dtype, uint32_t dim, uint32_t n_slots) {
-    for (uint32_t slot = 0; slot < PAGE_TOKENS; slot += LANES) {
-        for (uint32_t d = 0; d < dim; d += LANES) {
-            uint32_t n = dim - d < LANES ? dim - d : LANES;
-            vecf m[LANES];
-#pragma GCC unroll 16
-            for (uint32_t i = 0; i < LANES; i++) {
-                size_t at = (size_t)(slot + i) * dim + d;
-                if (slot + i >= n_slots) m[i] = (vecf){0};
-                else m[i] = n == LANES ? vec_load_as(k, at, dtype) : vec_load_tail(k, at, n, dtype);
-            }
-            transpose_square(m);
-            for (uint32_t i = 0; i < n; i++) vec_store(kt + (size_t)(d + i) * PAGE_TOKENS + slot, m[i]);
-        }
-    }
+    for (; i + LANES <= n; i += LANES) vec_store(out + i, silu(vec_load(gate + i)) * vec_load(up + i));
+    if (i == n) return;
+    vecf last = silu(vec_load_tail(gate, i, n - i, DTYPE_F32)) * vec_load_tail(up, i, n - i, DTYPE_F32);
+    memcpy(out + i, &last, (n - i) * sizeof(float));
 }
 
 /* Scores of `rows` queries against ATTN_VECS * LANES slots. */
@@ -322,27 +295,34 @@ INLINE void scores_rows(float *s, const float *q, uint32_t rows, const float *kt
 }
 
 static void page_scores(float *s, const float *q, uint32_t n_rows, const void *k, enum dtype dtype, uint32_t dim,
-                        uint32_t n_slots, float *scratch) {
-    transpose_keys(scratch, k, dtype, dim, n_slots);
-    uint32_t r = 0;
-    for (; r + ATTN_ROWS <= n_rows; r += ATTN_ROWS) {
-        scores_rows(s + r * PAGE_TOKENS, q + (size_t)r * dim, ATTN_ROWS, scratch, dim);
+                        float *scratch) {
+    const float *kt = k;
+    if (dtype != DTYPE_F32) {
+        to_f32(scratch, k, (size_t)PAGE_TOKENS * dim, dtype);
+        kt = scratch;
     }
-    for (; r + ATTN_ROWS / 2 <= n_rows; r += ATTN_ROWS / 2) {
-        scores_rows(s + r * PAGE_TOKENS, q + (size_t)r * dim, ATTN_ROWS / 2, scratch, dim);
+    for (; n_rows >= ATTN_ROWS; n_rows -= ATTN_ROWS) {
+        scores_rows(s, q, ATTN_ROWS, kt, dim);
+        s += ATTN_ROWS * PAGE_TOKENS;
+        q += (size_t)ATTN_ROWS * dim;
     }
-    for (; r < n_rows; r++) scores_rows(s + r * PAGE_TOKENS, q + (size_t)r * dim, 1, scratch, dim);
+    /* The rest, each with its own number of registers. */
+    if (ATTN_ROWS > 5 && n_rows == 5) scores_rows(s, q, 5, kt, dim);
+    else if (ATTN_ROWS > 4 && n_rows == 4) scores_rows(s, q, 4, kt, dim);
+    else if (ATTN_ROWS > 3 && n_rows == 3) scores_rows(s, q, 3, kt, dim);
+    else if (ATTN_ROWS > 2 && n_rows == 2) scores_rows(s, q, 2, kt, dim);
+    else if (n_rows == 1) scores_rows(s, q, 1, kt, dim);
 }
 
 static float softmax_update(float *s, uint32_t n, float *max, float *sum) {
+    for (uint32_t i = n; i < PAGE_TOKENS; i++) s[i] = -INFINITY;
+    vecf top = vec_load(s);
+    for (uint32_t i = LANES; i < PAGE_TOKENS; i += LANES) top = vec_max(top, vec_load(s + i));
     float row_max = *max;
-    for (uint32_t i = 0; i < n; i++) row_max = s[i] > row_max ? s[i] : row_max;
-    float factor = *max == -INFINITY ? 0.0f : exp2f(*max - row_max);
+    for (int i = 0; i < LANES; i++) row_max = top[i] > row_max ? top[i] : row_max;
+    float factor = *max == row_max ? 1.0f : exp2f(*max - row_max); /* 0 for the first page, whose max was -inf */
     vecf acc = {0};
     for (uint32_t i = 0; i < PAGE_TOKENS; i += LANES) {
-        for (uint32_t j = i; j < i + LANES; j++) {
-            if (j >= n) s[j] = -INFINITY;
-        }
         vecf p = vec_exp2(vec_load(s + i) - row_max);
         vec_store(s + i, p);
         acc += p;
@@ -399,14 +379,17 @@ static void page_values(float *o, const float *factor, const float *s, uint32_t 
         to_f32(scratch, v, (size_t)n_slots * dim, dtype);
         wide = scratch;
     }
-    uint32_t r = 0;
-    for (; r + ATTN_ROWS <= n_rows; r += ATTN_ROWS) {
-        values_rows(o + (size_t)r * dim, factor + r, s + r * PAGE_TOKENS, ATTN_ROWS, wide, dim, n_slots);
+    for (; n_rows >= ATTN_ROWS; n_rows -= ATTN_ROWS) {
+        values_rows(o, factor, s, ATTN_ROWS, wide, dim, n_slots);
+        o += (size_t)ATTN_ROWS * dim;
+        factor += ATTN_ROWS;
+        s += ATTN_ROWS * PAGE_TOKENS;
     }
-    for (; r + ATTN_ROWS / 2 <= n_rows; r += ATTN_ROWS / 2) {
-        values_rows(o + (size_t)r * dim, factor + r, s + r * PAGE_TOKENS, ATTN_ROWS / 2, wide, dim, n_slots);
-    }
-    for (; r < n_rows; r++) values_rows(o + (size_t)r * dim, factor + r, s + r * PAGE_TOKENS, 1, wide, dim, n_slots);
+    if (ATTN_ROWS > 5 && n_rows == 5) values_rows(o, factor, s, 5, wide, dim, n_slots);
+    else if (ATTN_ROWS > 4 && n_rows == 4) values_rows(o, factor, s, 4, wide, dim, n_slots);
+    else if (ATTN_ROWS > 3 && n_rows == 3) values_rows(o, factor, s, 3, wide, dim, n_slots);
+    else if (ATTN_ROWS > 2 && n_rows == 2) values_rows(o, factor, s, 2, wide, dim, n_slots);
+    else if (n_rows == 1) values_rows(o, factor, s, 1, wide, dim, n_slots);
 }
 
 static float log_sum_exp(const float *x, uint32_t n, float max) {

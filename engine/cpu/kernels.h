@@ -28,10 +28,10 @@ struct cpu_kernels {
     void (*to_f32)(float *out, const void *in, size_t n, enum dtype dtype);
     void (*rmsnorm)(float *out, const float *x, const float *weight, uint32_t n, float eps);
     void (*silu_mul)(float *out, const float *gate, const float *up, uint32_t n);
-    /* Scores of n_rows queries against one page: s[r][slot] = dot(q[r], k[slot]); s rows are PAGE_TOKENS long.
-     * k is [PAGE_TOKENS, dim]; scratch holds dim * PAGE_TOKENS floats. */
+    /* Scores of n_rows queries against one page: s[r][slot] = dot(q[r], k[.][slot]); s rows are PAGE_TOKENS long.
+     * k is [dim, PAGE_TOKENS]; scratch holds as many floats.  Slots not in use give numbers without meaning. */
     void (*page_scores)(float *s, const float *q, uint32_t n_rows, const void *k, enum dtype dtype, uint32_t dim,
-                        uint32_t n_slots, float *scratch);
+                        float *scratch);
     /* Online softmax of one row in base 2: s[0..n) becomes weights, max and sum are updated; returns the
      * factor for what was accumulated before. */
     float (*softmax_update)(float *s, uint32_t n, float *max, float *sum);

@@ -27,6 +27,11 @@ static inline vecf vec_set(float x) {
     return x - (vecf){0};
 }
 
+static inline vecf vec_max(vecf a, vecf b) {
+    veci greater = a > b;
+    return (vecf)(((veci)a & greater) | ((veci)b & ~greater));
+}
+
 static inline vecf vec_load(const float *p) {
     return *(const vecf *)p; /* GCC splits a memcpy of 32 bytes into two */
 }
