@@ -2,7 +2,7 @@
  * dealt to the workers.
  *
  *            weight rows (output features)
- *            | 24 | 24 | 24 | ...
+ *            | 48 | 48 | 48 | ...
  *   rows   --+----+----+----+--      a task: one block of columns for one block of rows.  The rows' share
  *   of x   --+----+----+----+--      of x stays in a worker's second-level cache from task to task
  *
@@ -13,8 +13,9 @@
 #include "engine/cpu/vec.h"
 #include "engine/error.h"
 
-/* 24 divides into the register tiles of every kernel, and so does 48; a task writes 96 bytes of a row. */
-enum { BLOCK_COLS = 48, ROW_UNIT = 12, MIN_BLOCK_ROWS = 48, PACK_ROWS = 16, PACKED_BLOCK_BYTES = 640 << 10 };
+/* COL_UNIT and ROW_UNIT divide into the register tiles of every kernel. */
+enum { COL_UNIT = 12, ROW_UNIT = 12, BLOCK_COLS = 48, MIN_BLOCK_ROWS = 48, PACKED_BLOCK_BYTES = 640 << 10 };
+enum { FEW_ROWS = 16, TASKS_PER_THREAD = 4, PACK_ROWS = 16 };
 
 /* Parts whose weights have the same dtype, and so take the same packed input. */
 struct linear_job {
@@ -24,7 +25,7 @@ struct linear_job {
     enum dtype dtype;
     bool bf16;             /* products of bf16 pairs */
     size_t x_stride;       /* elements of a packed row */
-    uint32_t block_rows, n_col_tasks;
+    uint32_t block_rows, block_cols, n_col_tasks;
     uint32_t first_task[LINEAR_MAX_PARTS + 1]; /* among the column blocks of all parts */
 };
 
@@ -49,8 +50,14 @@ static void pack_task(void *ctx, uint32_t task, uint32_t worker) {
     }
 }
 
+static const float *widened_bias(const struct linear_job *job, const struct weight *bias, uint32_t col,
+                                 uint32_t n_cols, uint32_t worker) {
+    float *wide = scratch_of(job->cpu, worker);
+    job->cpu->kernels->to_f32(wide, (const char *)bias->data + col * dtype_size(bias->dtype), n_cols, bias->dtype);
+    return wide;
+}
+
 static void linear_task(void *ctx, uint32_t task, uint32_t worker) {
-    (void)worker;
     const struct linear_job *job = ctx;
     const struct linear_args *args = job->args;
     const struct cpu_kernels *kernels = job->cpu->kernels;
@@ -60,15 +67,11 @@ static void linear_task(void *ctx, uint32_t task, uint32_t worker) {
     while (task >= job->first_task[p + 1]) p++;
     const struct linear_part *part = &job->parts[p];
     const struct weight *w = part->w;
-    uint32_t col = (task - job->first_task[p]) * BLOCK_COLS;
-    uint32_t n_cols = w->rows - col < BLOCK_COLS ? w->rows - col : BLOCK_COLS;
+    uint32_t col = (task - job->first_task[p]) * job->block_cols;
+    uint32_t n_cols = w->rows - col < job->block_cols ? w->rows - col : job->block_cols;
     const char *block = (const char *)w->data + (size_t)col * args->n_in * dtype_size(w->dtype);
     float *y = (float *)part->y + row * part->y_stride + col;
-    float values[BLOCK_COLS], *bias = NULL;
-    if (part->bias && part->bias->data) {
-        for (uint32_t c = 0; c < n_cols; c++) values[c] = load_as_f32(part->bias->data, col + c, part->bias->dtype);
-        bias = values;
-    }
+    const float *bias = part->bias && part->bias->data ? widened_bias(job, part->bias, col, n_cols, worker) : NULL;
     if (job->bf16) {
         kernels->linear_block_bf16(packed_row(job, row), job->x_stride, n_rows, args->n_in, (const uint16_t *)block,
                                    n_cols, bias, y, part->y_stride, args->accumulate);
@@ -86,6 +89,14 @@ static uint32_t rows_of_block(const struct linear_job *job) {
     return (uint32_t)((n_rows + n_blocks - 1) / n_blocks + ROW_UNIT - 1) / ROW_UNIT * ROW_UNIT;
 }
 
+/* Few rows: as few tasks as keep the workers busy, each one long stream of weights.  Many rows: whole cache lines
+ * of the result, so that no two workers write to one. */
+static uint32_t cols_of_block(const struct linear_job *job, uint32_t n_cols) {
+    if (job->args->n_rows > FEW_ROWS) return BLOCK_COLS;
+    uint32_t n_tasks = TASKS_PER_THREAD * pool_size(job->cpu->pool);
+    return (n_cols / n_tasks + COL_UNIT) / COL_UNIT * COL_UNIT;
+}
+
 static int run_parts(struct cpu_backend *cpu, const struct linear_args *args, uint32_t first, uint32_t n,
                      struct error *err) {
     struct linear_job job = {.cpu = cpu, .args = args, .parts = args->parts + first};
@@ -94,10 +105,14 @@ static int run_parts(struct cpu_backend *cpu, const struct linear_args *args, ui
     /* The rest of a cache line more, so that rows do not all begin in the same cache set. */
     job.x_stride = (args->n_in + PACK_UNIT - 1) / PACK_UNIT * PACK_UNIT + 64 / packed_size(&job);
     job.block_rows = rows_of_block(&job);
+    uint32_t n_cols = 0;
+    for (uint32_t p = 0; p < n; p++) n_cols += job.parts[p].w->rows;
+    job.block_cols = cols_of_block(&job, n_cols);
     for (uint32_t p = 0; p < n; p++)
-        job.first_task[p + 1] = job.first_task[p] + (job.parts[p].w->rows + BLOCK_COLS - 1) / BLOCK_COLS;
+        job.first_task[p + 1] = job.first_task[p] + (job.parts[p].w->rows + job.block_cols - 1) / job.block_cols;
     job.n_col_tasks = job.first_task[n];
     int rc = buffer_reserve(&cpu->inputs, args->n_rows * job.x_stride * packed_size(&job), err);
+    if (rc == 0) rc = scratch_reserve(cpu, job.block_cols * sizeof(float), err);
     if (rc < 0) return rc;
     pool_run(cpu->pool, pack_task, &job, (args->n_rows + PACK_ROWS - 1) / PACK_ROWS);
     pool_run(cpu->pool, linear_task, &job, (args->n_rows + job.block_rows - 1) / job.block_rows * job.n_col_tasks);
