@@ -212,12 +212,14 @@ static double step_bytes(const struct engine_info *info) {
     return (double)info->weight_bytes - table;
 }
 
-/* Operations of a prompt: two for each weight and token, and for each query with each key and value. */
+/* Operations of a prompt: two for each weight and token, and for each query with each key and value.  Past the
+ * last layer's attention only the last token goes on. */
 static double prompt_flops(const struct model_config *m, double n) {
     double qkv = (double)m->dim * (m->n_heads + 2.0 * m->n_kv_heads) * m->head_dim;
     double o = (double)m->n_heads * m->head_dim * m->dim, ffn = 3.0 * m->dim * m->ffn_dim;
     double attention = 4.0 * m->n_heads * m->head_dim * n * (n + 1) / 2;
-    return m->n_layers * (2 * n * (qkv + o + ffn) + attention) + 2.0 * m->n_vocab * m->dim;
+    double rows = n * (m->n_layers - 1) + 1;
+    return m->n_layers * (2 * n * qkv + attention) + 2 * rows * (o + ffn) + 2.0 * m->n_vocab * m->dim;
 }
 
 static void print_row(struct bench *b, const char *what, uint32_t n_prompt, uint32_t batch, double *rates, uint32_t n,

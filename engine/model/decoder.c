@@ -8,8 +8,12 @@
  *   attn     act [max_rows, n_heads * head_dim]
  *   gate_up  act [max_rows, 2 * ffn_dim]
  *   ffn      act [max_rows, ffn_dim]
- *   last     act [max_logit_rows, dim]      the rows that need logits
- *   logits   f32 [max_logit_rows, n_vocab] */
+ *   last     act [max_logit_rows, dim]      the rows that need logits, of x
+ *   last_attn act [max_logit_rows, n_heads * head_dim]                 and of attn
+ *   logits   f32 [max_logit_rows, n_vocab]
+ *
+ * After the last layer's attention only the rows that need logits go on: they are gathered into `last`, a slice at
+ * a time, which is also how a long prompt's log-probabilities fit. */
 #include "engine/model/decoder.h"
 
 #include <inttypes.h>
@@ -22,7 +26,7 @@ enum { ARENA_ALIGN = 64, F32_BYTES = 4 };
 
 /* Offsets in bytes from the start of the arena. */
 struct plan {
-    size_t x, normed, qkv, attn, gate_up, ffn, last, logits, total;
+    size_t x, normed, qkv, attn, gate_up, ffn, last, last_attn, logits, total;
 };
 
 struct decoder {
@@ -32,7 +36,7 @@ struct decoder {
     struct decoder_limits limits;
     uint32_t q_dim, kv_dim, qkv_dim;
     void *arena;
-    void *x, *normed, *qkv, *attn, *gate_up, *ffn, *last, *logits;
+    void *x, *normed, *qkv, *attn, *gate_up, *ffn, *last, *last_attn, *logits;
     uint32_t *slice_rows;            /* host [max_logit_rows]: rows of the step */
     struct sample_row *slice_samples; /* host [max_logit_rows]: logit_row counts within the slice */
 };
@@ -47,7 +51,7 @@ static size_t reserve(struct plan *plan, size_t rows, size_t cols, size_t elemen
 static struct plan make_plan(const struct model_config *c, const struct decoder_limits *limits,
                              size_t act_bytes) {
     struct plan plan = {0};
-    const size_t rows = limits->max_rows;
+    const size_t rows = limits->max_rows > limits->max_logit_rows ? limits->max_rows : limits->max_logit_rows;
     const size_t q_dim = (size_t)c->n_heads * c->head_dim,
                  kv_dim = (size_t)c->n_kv_heads * c->head_dim;
     plan.x = reserve(&plan, rows, c->dim, act_bytes);
@@ -57,6 +61,7 @@ static struct plan make_plan(const struct model_config *c, const struct decoder_
     plan.gate_up = reserve(&plan, rows, 2 * (size_t)c->ffn_dim, act_bytes);
     plan.ffn = reserve(&plan, rows, c->ffn_dim, act_bytes);
     plan.last = reserve(&plan, limits->max_logit_rows, c->dim, act_bytes);
+    plan.last_attn = reserve(&plan, limits->max_logit_rows, q_dim, act_bytes);
     plan.logits = reserve(&plan, limits->max_logit_rows, c->n_vocab, F32_BYTES);
     return plan;
 }
@@ -83,6 +88,7 @@ static int make_arena(struct decoder *d, struct error *err) {
     d->gate_up = base + plan.gate_up;
     d->ffn = base + plan.ffn;
     d->last = base + plan.last;
+    d->last_attn = base + plan.last_attn;
     d->logits = base + plan.logits;
     return 0;
 }
@@ -149,10 +155,10 @@ static int run_norm(struct decoder *d, const void *x, const struct weight *weigh
 
 /* x += in W^T (+ b): the way back into the residual stream. */
 static int run_residual(struct decoder *d, const void *in, const struct weight *w,
-                        const struct weight *bias, uint32_t n_rows, struct error *err) {
+                        const struct weight *bias, void *x, uint32_t n_rows, struct error *err) {
     const struct linear_args args = {
         .x = in, .n_rows = n_rows, .n_in = w->cols, .n_parts = 1, .accumulate = true,
-        .parts = {{.w = w, .bias = optional(bias), .y = d->x, .y_stride = w->rows}}};
+        .parts = {{.w = w, .bias = optional(bias), .y = x, .y_stride = w->rows}}};
     return d->be->ops->linear(d->be, &args, err);
 }
 
@@ -177,6 +183,7 @@ static int run_qkv(struct decoder *d, const struct layer_weights *w, uint32_t n_
     return d->be->ops->linear(d->be, &args, err);
 }
 
+/* From x to attn. */
 static int run_attention(struct decoder *d, uint32_t layer, uint32_t n_rows, struct error *err) {
     const struct model_config *c = &d->model->config;
     const struct layer_weights *w = &d->model->layers[layer];
@@ -199,11 +206,12 @@ static int run_attention(struct decoder *d, uint32_t layer, uint32_t n_rows, str
     if ((rc = run_qkv(d, w, n_rows, err))) return rc;
     if ((rc = d->be->ops->rope_append(d->be, &rope, err))) return rc;
     if ((rc = d->be->ops->attn_decode(d->be, &attn, err))) return rc;
-    if ((rc = d->be->ops->attn_prefill(d->be, &attn, err))) return rc;
-    return run_residual(d, d->attn, &w->o, &w->o_bias, n_rows, err);
+    return d->be->ops->attn_prefill(d->be, &attn, err);
 }
 
-static int run_ffn(struct decoder *d, uint32_t layer, uint32_t n_rows, struct error *err) {
+/* The rest of a layer, on n_rows rows of attention results and of the residual stream x. */
+static int run_ffn(struct decoder *d, uint32_t layer, const void *attn_out, void *x, uint32_t n_rows,
+                   struct error *err) {
     const uint32_t dim = d->model->config.dim, ffn_dim = d->model->config.ffn_dim;
     const size_t stride = 2 * (size_t)ffn_dim;
     const struct layer_weights *w = &d->model->layers[layer];
@@ -223,34 +231,46 @@ static int run_ffn(struct decoder *d, uint32_t layer, uint32_t n_rows, struct er
                                        .out = d->ffn,
                                        .n_rows = n_rows,
                                        .dim = ffn_dim};
-    int rc = run_norm(d, d->x, &w->ffn_norm, d->normed, n_rows, err);
+    int rc = run_residual(d, attn_out, &w->o, &w->o_bias, x, n_rows, err);
     if (rc) return rc;
+    if ((rc = run_norm(d, x, &w->ffn_norm, d->normed, n_rows, err))) return rc;
     if ((rc = d->be->ops->linear(d->be, &gate_up, err))) return rc;
     if ((rc = d->be->ops->silu_mul(d->be, &silu, err))) return rc;
-    return run_residual(d, d->ffn, &w->down, &w->down_bias, n_rows, err);
+    return run_residual(d, d->ffn, &w->down, &w->down_bias, x, n_rows, err);
 }
 
+/* All layers but the last one's rest. */
 static int run_layers(struct decoder *d, const struct step *step, struct error *err) {
+    const uint32_t n_layers = d->model->config.n_layers;
     const struct embed_args embed = {.table = &d->model->embedding, .out = d->x};
     int rc = d->be->ops->step_begin(d->be, step, err);
     if (rc) return rc;
     if ((rc = d->be->ops->embed(d->be, &embed, err))) return rc;
-    for (uint32_t layer = 0; layer < d->model->config.n_layers; layer++) {
+    for (uint32_t layer = 0; layer < n_layers; layer++) {
         if ((rc = run_attention(d, layer, step->n_rows, err))) return rc;
-        if ((rc = run_ffn(d, layer, step->n_rows, err))) return rc;
+        if (layer + 1 == n_layers) break;
+        if ((rc = run_ffn(d, layer, d->attn, d->x, step->n_rows, err))) return rc;
     }
     return 0;
 }
 
-/* Logits of the first n rows of `last`. */
+static int gather(struct decoder *d, const void *from, void *to, uint32_t n, uint32_t dim,
+                  struct error *err) {
+    const struct gather_rows_args args = {
+        .x = from, .out = to, .rows = d->slice_rows, .n = n, .dim = dim};
+    return d->be->ops->gather_rows(d->be, &args, err);
+}
+
+/* Logits of the n rows in slice_rows. */
 static int run_head(struct decoder *d, uint32_t n, struct error *err) {
-    const struct gather_rows_args gather = {
-        .x = d->x, .out = d->last, .rows = d->slice_rows, .n = n, .dim = d->model->config.dim};
+    const struct model_config *c = &d->model->config;
     const struct linear_args head = {
-        .x = d->last, .n_rows = n, .n_in = d->model->config.dim, .n_parts = 1, .y_f32 = true,
-        .parts = {{.w = &d->model->head, .y = d->logits, .y_stride = d->model->config.n_vocab}}};
-    int rc = d->be->ops->gather_rows(d->be, &gather, err);
+        .x = d->last, .n_rows = n, .n_in = c->dim, .n_parts = 1, .y_f32 = true,
+        .parts = {{.w = &d->model->head, .y = d->logits, .y_stride = c->n_vocab}}};
+    int rc = gather(d, d->x, d->last, n, c->dim, err);
     if (rc) return rc;
+    if ((rc = gather(d, d->attn, d->last_attn, n, d->q_dim, err))) return rc;
+    if ((rc = run_ffn(d, c->n_layers - 1, d->last_attn, d->last, n, err))) return rc;
     if ((rc = run_norm(d, d->last, &d->model->final_norm, d->last, n, err))) return rc;
     return d->be->ops->linear(d->be, &head, err);
 }
