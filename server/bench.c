@@ -1,10 +1,10 @@
 /* bench.c - see bench.h.
  *
  *   prefill   one prompt, one token: prompt tokens / time to the first token
- *   decode    B prompts; from the moment when all of them decode to the moment when the first is done
+ *   decode    B prompts; from when all of them decode to when the first is done
  *
- * The bounds: a decode step must read every weight once (memory), a prefilled token must be multiplied with every
- * weight once and with the keys and values before it (arithmetic). */
+ * The bounds: a decode step must read every weight once (memory), a prefilled token must be
+ * multiplied with every weight once and with the keys and values before it (arithmetic). */
 #include "server/bench.h"
 
 #include <errno.h>
@@ -33,7 +33,8 @@ struct bench {
 /* What one batch showed. */
 struct timing {
     double total_seconds;  /* from submission to the last sequence's end */
-    double decode_seconds; /* from the first step in which every sequence generated to the first one's end */
+    double decode_seconds; /* from the first step in which every sequence generated to the first
+                              one's end */
     uint64_t decode_tokens;
 };
 
@@ -49,39 +50,46 @@ static double seconds_now(void) {
 
 /* --- the command line --- */
 
-static int read_number(const char *name, const char *text, uint64_t low, uint64_t high, uint64_t *out, char **end,
-                       struct error *err) {
+static int read_number(const char *name, const char *text, uint64_t low, uint64_t high,
+                       uint64_t *out, char **end, struct error *err) {
     errno = 0;
     unsigned long long value = strtoull(text, end, 10);
     if (*end == text || *text == '-' || errno || value < low || value > high) {
-        return error_set(err, ERR_INVALID, "--%s: expected a number from %llu to %llu, got '%s'", name,
-                         (unsigned long long)low, (unsigned long long)high, text);
+        return error_set(err, ERR_INVALID, "--%s: expected a number from %llu to %llu, got '%s'",
+                         name, (unsigned long long)low, (unsigned long long)high, text);
     }
     *out = value;
     return 0;
 }
 
-static int read_list(const char *name, const char *text, uint32_t high, uint32_t *list, uint32_t *n, struct error *err) {
+static int read_list(const char *name, const char *text, uint32_t high, uint32_t *list, uint32_t *n,
+                     struct error *err) {
     for (*n = 0;; text++) {
         uint64_t value = 0;
         char *end;
-        if (*n == BENCH_MAX_SIZES) return error_set(err, ERR_INVALID, "--%s: at most %d sizes", name, BENCH_MAX_SIZES);
+        if (*n == BENCH_MAX_SIZES)
+            return error_set(err, ERR_INVALID, "--%s: at most %d sizes", name, BENCH_MAX_SIZES);
         int rc = read_number(name, text, 1, high, &value, &end, err);
         if (rc < 0) return rc;
         list[(*n)++] = (uint32_t)value;
         if (*end == '\0') return 0;
-        if (*end != ',') return error_set(err, ERR_INVALID, "--%s: sizes are separated by commas", name);
+        if (*end != ',')
+            return error_set(err, ERR_INVALID, "--%s: sizes are separated by commas", name);
         text = end;
     }
 }
 
-static int read_flag(struct bench_plan *plan, const char *name, const char *value, struct error *err) {
+static int read_flag(struct bench_plan *plan, const char *name, const char *value,
+                     struct error *err) {
     uint64_t number = 0;
     char *end = "";
     int rc;
-    if (strcmp(name, "prompts") == 0) rc = read_list(name, value, 1u << 22, plan->prompts, &plan->n_prompts, err);
-    else if (strcmp(name, "batches") == 0) rc = read_list(name, value, 4096, plan->batches, &plan->n_batches, err);
-    else if (strcmp(name, "generate") == 0) rc = read_number(name, value, 2, 1u << 16, &number, &end, err);
+    if (strcmp(name, "prompts") == 0)
+        rc = read_list(name, value, 1u << 22, plan->prompts, &plan->n_prompts, err);
+    else if (strcmp(name, "batches") == 0)
+        rc = read_list(name, value, 4096, plan->batches, &plan->n_batches, err);
+    else if (strcmp(name, "generate") == 0)
+        rc = read_number(name, value, 2, 1u << 16, &number, &end, err);
     else if (strcmp(name, "runs") == 0) rc = read_number(name, value, 1, 100, &number, &end, err);
     else rc = read_number(name, value, 0, UINT64_MAX, &number, &end, err);
     if (rc < 0) return rc;
@@ -99,7 +107,8 @@ int bench_plan_read(struct bench_plan *plan, int *argc, char **argv, struct erro
     for (int i = 0; i < *argc; i++) {
         const char *name = NULL;
         for (size_t k = 0; k < sizeof(names) / sizeof(names[0]); k++) {
-            if (strncmp(argv[i], "--", 2) == 0 && strcmp(argv[i] + 2, names[k]) == 0) name = names[k];
+            if (strncmp(argv[i], "--", 2) == 0 && strcmp(argv[i] + 2, names[k]) == 0)
+                name = names[k];
         }
         if (!name) {
             argv[kept++] = argv[i];
@@ -114,11 +123,14 @@ int bench_plan_read(struct bench_plan *plan, int *argc, char **argv, struct erro
 }
 
 void bench_print_help(void) {
-    puts("usage: quire bench [MODEL] [options of `quire serve`] [--prompts 512,4096,16384] [--batches 1,8,64]\n"
+    puts("usage: quire bench [MODEL] [options of `quire serve`] [--prompts 512,4096,16384] "
+         "[--batches 1,8,64]\n"
          "                   [--generate 64] [--runs 3] [--max-resident 65536]\n"
          "\n"
-         "Measures the engine without HTTP and prints CSV: prefill and decode tokens per second (median, least and\n"
-         "greatest of --runs), and the fraction of this machine's memory-copy bandwidth and peak f32 multiply rate.\n"
+         "Measures the engine without HTTP and prints CSV: prefill and decode tokens per second "
+         "(median, least and\n"
+         "greatest of --runs), and the fraction of this machine's memory-copy bandwidth and peak "
+         "f32 multiply rate.\n"
          "--max-resident bounds prompt tokens times sequences of the decode rows (0: no bound).");
 }
 
@@ -129,7 +141,8 @@ static uint32_t random_token(struct bench *b) {
     return (uint32_t)(b->random >> 33) % b->info->model->n_vocab;
 }
 
-static int submit(struct bench *b, uint32_t n_prompt, uint32_t batch, uint32_t n_generate, struct error *err) {
+static int submit(struct bench *b, uint32_t n_prompt, uint32_t batch, uint32_t n_generate,
+                  struct error *err) {
     struct engine_request *requests = calloc(batch, sizeof(*requests));
     uint64_t *ids = calloc(batch, sizeof(*ids));
     int rc = requests && ids ? 0 : error_set(err, ERR_NOMEM, "bench: no memory");
@@ -166,9 +179,10 @@ static int take_finished(struct bench *b, uint32_t *n_finished, struct error *er
     return rc;
 }
 
-/* Counts through the engine's statistics: an event may hold a token back until its text is complete. */
-static int run_batch(struct bench *b, uint32_t n_prompt, uint32_t batch, uint32_t n_generate, struct timing *out,
-                     struct error *err) {
+/* Counts through the engine's statistics: an event may hold a token back until its text is
+ * complete. */
+static int run_batch(struct bench *b, uint32_t n_prompt, uint32_t batch, uint32_t n_generate,
+                     struct timing *out, struct error *err) {
     struct engine_stats last, now;
     uint32_t n_finished = 0;
     uint64_t tokens_then = 0;
@@ -189,7 +203,8 @@ static int run_batch(struct bench *b, uint32_t n_prompt, uint32_t batch, uint32_
         }
         if (n_finished == batch) out->total_seconds = time - start;
         uint64_t n_steps = now.n_steps - last.n_steps;
-        if (decoding == 0 && n_steps > 0 && now.generated_tokens - last.generated_tokens == n_steps * batch) {
+        if (decoding == 0 && n_steps > 0 &&
+            now.generated_tokens - last.generated_tokens == n_steps * batch) {
             decoding = time;
             tokens_then = now.generated_tokens;
         }
@@ -208,22 +223,24 @@ static int compare_doubles(const void *a, const void *b) {
 /* Weight bytes that a decode step reads: all but an embedding table that is not also the head. */
 static double step_bytes(const struct engine_info *info) {
     const struct model_config *m = info->model;
-    double table = m->tied_head ? 0 : (double)m->n_vocab * m->dim * (double)dtype_size(m->weight_dtype);
+    double table = m->tied_head ? 0
+                                : (double)m->n_vocab * m->dim * (double)dtype_size(m->weight_dtype);
     return (double)info->weight_bytes - table;
 }
 
-/* Operations of a prompt: two for each weight and token, and for each query with each key and value.  Past the
- * last layer's attention only the last token goes on. */
+/* Operations of a prompt: two for each weight and token, and for each query with each key and
+ * value.  Past the last layer's attention only the last token goes on. */
 static double prompt_flops(const struct model_config *m, double n) {
     double qkv = (double)m->dim * (m->n_heads + 2.0 * m->n_kv_heads) * m->head_dim;
     double o = (double)m->n_heads * m->head_dim * m->dim, ffn = 3.0 * m->dim * m->ffn_dim;
     double attention = 4.0 * m->n_heads * m->head_dim * n * (n + 1) / 2;
     double rows = n * (m->n_layers - 1) + 1;
-    return m->n_layers * (2 * n * qkv + attention) + 2 * rows * (o + ffn) + 2.0 * m->n_vocab * m->dim;
+    return m->n_layers * (2 * n * qkv + attention) + 2 * rows * (o + ffn) +
+           2.0 * m->n_vocab * m->dim;
 }
 
-static void print_row(struct bench *b, const char *what, uint32_t n_prompt, uint32_t batch, double *rates, uint32_t n,
-                      double memory, double arithmetic) {
+static void print_row(struct bench *b, const char *what, uint32_t n_prompt, uint32_t batch,
+                      double *rates, uint32_t n, double memory, double arithmetic) {
     qsort(rates, n, sizeof(*rates), compare_doubles);
     printf("%s,%u,%u,%.1f,%.1f,%.1f", what, n_prompt, batch, rates[n / 2], rates[0], rates[n - 1]);
     if (memory > 0) printf(",%.3f,", rates[n / 2] * memory / b->ceiling.copy_bytes_per_s);
@@ -240,20 +257,22 @@ static int bench_prefill(struct bench *b, uint32_t n_prompt, struct error *err) 
         if (rc < 0) return rc;
         rates[run] = n_prompt / t.total_seconds;
     }
-    print_row(b, "prefill", n_prompt, 1, rates, b->plan->n_runs, 0, prompt_flops(b->info->model, n_prompt) / n_prompt);
+    print_row(b, "prefill", n_prompt, 1, rates, b->plan->n_runs, 0,
+              prompt_flops(b->info->model, n_prompt) / n_prompt);
     return 0;
 }
 
 static int bench_decode(struct bench *b, uint32_t n_prompt, uint32_t batch, struct error *err) {
     double rates[100];
-    /* The first sequences decode while the last ones are still being prefilled: each of those steps takes one
-     * of their tokens, and at least one prompt token of the others. */
+    /* The first sequences decode while the last ones are still being prefilled: each of those steps
+     * takes one of their tokens, and at least one prompt token of the others. */
     uint32_t slack = batch == 1 ? 0 : batch + (uint32_t)((uint64_t)batch * n_prompt / 256);
     for (uint32_t run = 0; run < b->plan->n_runs; run++) {
         struct timing t;
         int rc = run_batch(b, n_prompt, batch, b->plan->n_generate + slack, &t, err);
         if (rc < 0) return rc;
-        if (t.decode_tokens == 0) return error_set(err, ERR_INVALID, "bench: no step had all %u sequences", batch);
+        if (t.decode_tokens == 0)
+            return error_set(err, ERR_INVALID, "bench: no step had all %u sequences", batch);
         rates[run] = (double)t.decode_tokens / t.decode_seconds;
     }
     print_row(b, "decode", n_prompt, batch, rates, b->plan->n_runs, step_bytes(b->info) / batch, 0);
@@ -264,15 +283,18 @@ static int run_plan(struct bench *b, struct error *err) {
     const struct bench_plan *plan = b->plan;
     int rc = 0;
     printf("# copy %.1f GB/s (read + written), peak f32 %.1f Gflop/s, weights %.1f MB\n",
-           b->ceiling.copy_bytes_per_s * 1e-9, b->ceiling.flops_per_s * 1e-9, (double)b->info->weight_bytes * 1e-6);
-    printf("phase,prompt_tokens,sequences,tokens_per_s,least,greatest,fraction_of_copy,fraction_of_peak\n");
-    for (uint32_t i = 0; rc == 0 && i < plan->n_prompts; i++) rc = bench_prefill(b, plan->prompts[i], err);
+           b->ceiling.copy_bytes_per_s * 1e-9, b->ceiling.flops_per_s * 1e-9,
+           (double)b->info->weight_bytes * 1e-6);
+    printf("phase,prompt_tokens,sequences,tokens_per_s,least,greatest,fraction_of_copy,fraction_of_"
+           "peak\n");
+    for (uint32_t i = 0; rc == 0 && i < plan->n_prompts; i++)
+        rc = bench_prefill(b, plan->prompts[i], err);
     for (uint32_t i = 0; rc == 0 && i < plan->n_batches; i++) {
         for (uint32_t j = 0; rc == 0 && j < plan->n_prompts; j++) {
             uint64_t resident = (uint64_t)plan->batches[i] * plan->prompts[j];
             if (plan->max_resident && resident > plan->max_resident) {
-                printf("# decode,%u,%u not run: %llu tokens exceed --max-resident\n", plan->prompts[j],
-                       plan->batches[i], (unsigned long long)resident);
+                printf("# decode,%u,%u not run: %llu tokens exceed --max-resident\n",
+                       plan->prompts[j], plan->batches[i], (unsigned long long)resident);
             } else {
                 rc = bench_decode(b, plan->prompts[j], plan->batches[i], err);
             }

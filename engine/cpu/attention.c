@@ -1,16 +1,17 @@
-/* attention.c - attention over pages, for decoding and for prefill (algorithms: Flash-Decoding's split of
- * the keys and log-sum-exp merge; FlashAttention's online softmax inside a chunk).
+/* attention.c - attention over pages, for decoding and for prefill (algorithms: Flash-Decoding's
+ * split of the keys and log-sum-exp merge; FlashAttention's online softmax inside a chunk).
  *
  *   keys of a sequence   |--- chunk 0: 8 pages ---|--- chunk 1 ---|- chunk 2 -|
  *                           page by page: scores, online softmax, values
  *   a query row          (max, sum, out) of each chunk, folded into the row's state in chunk order
  *
- * Both operations compute a row by the same chunks in the same order, so its bits depend on nothing but
- * its own keys: not on the batch, not on how a prompt was cut into steps, not on the number of threads.
- * The query heads that share a KV head are rows of one tile (GQA packing), so a page is read once.
+ * Both operations compute a row by the same chunks in the same order, so its bits depend on nothing
+ * but its own keys: not on the batch, not on how a prompt was cut into steps, not on the number of
+ * threads. The query heads that share a KV head are rows of one tile (GQA packing), so a page is
+ * read once.
  *
- * In a page, keys lie as [kv_head][head_dim][slot] and values as [kv_head][slot][head_dim]: either product then
- * runs along memory, for one query row as for many. */
+ * In a page, keys lie as [kv_head][head_dim][slot] and values as [kv_head][slot][head_dim]: either
+ * product then runs along memory, for one query row as for many. */
 #include "engine/cpu/backend.h"
 
 #include <math.h>
@@ -37,7 +38,8 @@ struct work {
 };
 
 static size_t work_bytes(uint32_t rows, uint32_t dim) {
-    return sizeof(float) * ((size_t)rows * (3 * dim + PAGE_TOKENS + 5) + (size_t)PAGE_TOKENS * dim + 64);
+    return sizeof(float) *
+           ((size_t)rows * (3 * dim + PAGE_TOKENS + 5) + (size_t)PAGE_TOKENS * dim + 64);
 }
 
 static struct work work_layout(void *scratch, uint32_t rows, uint32_t dim) {
@@ -55,7 +57,8 @@ static struct work work_layout(void *scratch, uint32_t rows, uint32_t dim) {
 }
 
 /* Copies the tile's queries, scaled so that the softmax can work in base 2. */
-static void load_queries(const struct attn_args *args, const struct tile *t, uint32_t first_row, float *q) {
+static void load_queries(const struct attn_args *args, const struct tile *t, uint32_t first_row,
+                         float *q) {
     uint32_t dim = t->kv->head_dim;
     float scale = (float)(args->scale * LOG2_E);
     for (uint32_t r = 0; r < t->n_rows; r++) {
@@ -66,13 +69,14 @@ static void load_queries(const struct attn_args *args, const struct tile *t, uin
 }
 
 /* One page: scores, online softmax and values of every row into (max, sum, out). */
-static void attend_page(const struct tile *t, const struct work *w, const float *q, uint32_t page, float *max,
-                        float *sum, float *out) {
+static void attend_page(const struct tile *t, const struct work *w, const float *q, uint32_t page,
+                        float *max, float *sum, float *out) {
     uint32_t dim = t->kv->head_dim, base = page * PAGE_TOKENS;
     uint32_t last_visible = t->first_visible + (t->n_rows - 1) / t->group;
     uint32_t n_slots = last_visible - base < PAGE_TOKENS ? last_visible - base : PAGE_TOKENS;
     size_t head_bytes = (size_t)PAGE_TOKENS * dim * dtype_size(t->kv->dtype);
-    const char *keys = (const char *)t->kv->base + t->view->pages[page] * t->kv->page_bytes + t->kv_head * head_bytes;
+    const char *keys = (const char *)t->kv->base + t->view->pages[page] * t->kv->page_bytes +
+                       t->kv_head * head_bytes;
     const char *values = keys + t->kv->n_kv_heads * head_bytes;
     t->kernels->page_scores(w->scores, q, t->n_rows, keys, t->kv->dtype, dim, w->page);
     for (uint32_t r = 0; r < t->n_rows; r++) {
@@ -86,11 +90,12 @@ static void attend_page(const struct tile *t, const struct work *w, const float 
             w->factor[r] = t->kernels->softmax_update(s, n, &max[r], &sum[r]);
         }
     }
-    t->kernels->page_values(out, w->factor, w->scores, t->n_rows, values, t->kv->dtype, dim, n_slots, w->page);
+    t->kernels->page_values(out, w->factor, w->scores, t->n_rows, values, t->kv->dtype, dim,
+                            n_slots, w->page);
 }
 
-static void attend_chunk(const struct tile *t, const struct work *w, const float *q, uint32_t chunk, float *max,
-                         float *sum, float *out) {
+static void attend_chunk(const struct tile *t, const struct work *w, const float *q, uint32_t chunk,
+                         float *max, float *sum, float *out) {
     uint32_t last_visible = t->first_visible + (t->n_rows - 1) / t->group;
     uint32_t n_pages = (last_visible + PAGE_TOKENS - 1) / PAGE_TOKENS;
     uint32_t end = (chunk + 1) * CHUNK_PAGES < n_pages ? (chunk + 1) * CHUNK_PAGES : n_pages;
@@ -99,12 +104,13 @@ static void attend_chunk(const struct tile *t, const struct work *w, const float
         sum[r] = 0.0f;
     }
     memset(out, 0, (size_t)t->n_rows * t->kv->head_dim * sizeof(float));
-    for (uint32_t page = chunk * CHUNK_PAGES; page < end; page++) attend_page(t, w, q, page, max, sum, out);
+    for (uint32_t page = chunk * CHUNK_PAGES; page < end; page++)
+        attend_page(t, w, q, page, max, sum, out);
 }
 
 /* Folds a chunk's result into a row's state; an empty chunk (max -inf) changes nothing. */
-static void fold_row(float *max, float *sum, float *out, float chunk_max, float chunk_sum, const float *chunk_out,
-                     uint32_t dim) {
+static void fold_row(float *max, float *sum, float *out, float chunk_max, float chunk_sum,
+                     const float *chunk_out, uint32_t dim) {
     if (chunk_max == -INFINITY) return;
     float new_max = *max > chunk_max ? *max : chunk_max;
     float a = *max == -INFINITY ? 0.0f : exp2f(*max - new_max), b = exp2f(chunk_max - new_max);
@@ -113,8 +119,8 @@ static void fold_row(float *max, float *sum, float *out, float chunk_max, float 
     for (uint32_t d = 0; d < dim; d++) out[d] = out[d] * a + chunk_out[d] * b;
 }
 
-static void store_row(const struct attn_args *args, const struct tile *t, uint32_t first_row, uint32_t r, float sum,
-                      const float *out) {
+static void store_row(const struct attn_args *args, const struct tile *t, uint32_t first_row,
+                      uint32_t r, float sum, const float *out) {
     uint32_t dim = t->kv->head_dim;
     float *to = (float *)args->out + ((size_t)(first_row + r / t->group) * args->n_heads +
                                       t->kv_head * t->group + r % t->group) * dim;
@@ -149,11 +155,15 @@ static uint32_t chunks_of(uint32_t n_slots) {
     return (n_slots + CHUNK_SLOTS - 1) / CHUNK_SLOTS;
 }
 
-/* --- Decode: a task is a chunk of one KV head of one sequence; then one fold per head and sequence. --- */
+/* --- Decode: a task is a chunk of one KV head of one sequence; then one fold per head. --- */
 
 static struct tile decode_tile(const struct attn_job *job, uint32_t seq, uint32_t kv_head) {
-    return (struct tile){.kernels = job->cpu->kernels, .kv = job->args->kv, .view = view_of(job, seq),
-                         .kv_head = kv_head, .group = job->group, .n_rows = job->group,
+    return (struct tile){.kernels = job->cpu->kernels,
+                         .kv = job->args->kv,
+                         .view = view_of(job, seq),
+                         .kv_head = kv_head,
+                         .group = job->group,
+                         .n_rows = job->group,
                          .first_visible = view_of(job, seq)->n_slots};
 }
 
@@ -174,7 +184,8 @@ static void decode_fold_task(void *ctx, uint32_t task, uint32_t worker) {
     (void)worker;
     struct attn_job *job = ctx;
     const struct kv_pool *kv = job->args->kv;
-    uint32_t seq = task / kv->n_kv_heads, kv_head = task % kv->n_kv_heads, dim = kv->head_dim, group = job->group;
+    uint32_t seq = task / kv->n_kv_heads, kv_head = task % kv->n_kv_heads, dim = kv->head_dim,
+             group = job->group;
     struct tile t = decode_tile(job, seq, kv_head);
     uint32_t n_chunks = chunks_of(t.view->n_slots);
     size_t partial = (size_t)group * (dim + 2);
@@ -183,9 +194,11 @@ static void decode_fold_task(void *ctx, uint32_t task, uint32_t worker) {
         float *max = state + (size_t)group * dim + r, *sum = max + group;
         for (uint32_t c = 1; c < n_chunks; c++) {
             const float *chunk = state + c * partial, *chunk_max = chunk + (size_t)group * dim + r;
-            fold_row(max, sum, state + (size_t)r * dim, *chunk_max, chunk_max[group], chunk + (size_t)r * dim, dim);
+            fold_row(max, sum, state + (size_t)r * dim, *chunk_max, chunk_max[group],
+                     chunk + (size_t)r * dim, dim);
         }
-        store_row(job->args, &t, job->cpu->step->seqs[seq].first_row, r, *sum, state + (size_t)r * dim);
+        store_row(job->args, &t, job->cpu->step->seqs[seq].first_row, r, *sum,
+                  state + (size_t)r * dim);
     }
 }
 
@@ -212,12 +225,14 @@ int cpu_attn_decode(struct backend *be, const struct attn_args *args, struct err
     if (rc < 0) return rc;
     job.first_task[0] = 0;
     for (uint32_t i = 0; i < n; i++) {
-        job.first_task[i + 1] = job.first_task[i] + kv->n_kv_heads * chunks_of(view_of(&job, i)->n_slots);
+        job.first_task[i + 1] = job.first_task[i] +
+                                kv->n_kv_heads * chunks_of(view_of(&job, i)->n_slots);
     }
     rc = scratch_reserve(job.cpu, work_bytes(job.work_rows, kv->head_dim), err);
     if (rc < 0) return rc;
     rc = buffer_reserve(&job.cpu->partials,
-                        (size_t)job.first_task[n] * job.group * (kv->head_dim + 2) * sizeof(float), err);
+                        (size_t)job.first_task[n] * job.group * (kv->head_dim + 2) * sizeof(float),
+                        err);
     if (rc < 0) return rc;
     job.partials = job.cpu->partials.data;
     pool_run(job.cpu->pool, decode_chunk_task, &job, job.first_task[n]);
@@ -225,7 +240,7 @@ int cpu_attn_decode(struct backend *be, const struct attn_args *args, struct err
     return 0;
 }
 
-/* --- Prefill: a task is a tile of tokens of one KV head of one sequence, folding its chunks as it goes. --- */
+/* --- Prefill: a task is a tile of tokens of one KV head, folding its chunks as it goes. --- */
 
 static void prefill_task(void *ctx, uint32_t task, uint32_t worker) {
     struct attn_job *job = ctx;
@@ -233,13 +248,19 @@ static void prefill_task(void *ctx, uint32_t task, uint32_t worker) {
     uint32_t dim = job->args->kv->head_dim, n_kv = job->args->kv->n_kv_heads;
     uint32_t i = seq_of_task(job->first_task, step->n_seqs - step->n_decode, task);
     const struct step_seq *seq = &step->seqs[step->n_decode + i];
-    uint32_t n_tiles = (job->first_task[i + 1] - job->first_task[i]) / n_kv, at = task - job->first_task[i];
+    uint32_t n_tiles = (job->first_task[i + 1] - job->first_task[i]) / n_kv,
+             at = task - job->first_task[i];
     /* Late tokens see most keys: their tiles first, so that no long task is left for the end. */
     uint32_t first_token = (n_tiles - 1 - at / n_kv) * job->tile_tokens;
-    uint32_t left = seq->n_rows - first_token, n_tokens = left < job->tile_tokens ? left : job->tile_tokens;
+    uint32_t left = seq->n_rows - first_token,
+             n_tokens = left < job->tile_tokens ? left : job->tile_tokens;
     const struct kv_view *view = &seq->layers[job->args->layer];
-    struct tile t = {.kernels = job->cpu->kernels, .kv = job->args->kv, .view = view, .kv_head = at % n_kv,
-                     .group = job->group, .n_rows = n_tokens * job->group,
+    struct tile t = {.kernels = job->cpu->kernels,
+                     .kv = job->args->kv,
+                     .view = view,
+                     .kv_head = at % n_kv,
+                     .group = job->group,
+                     .n_rows = n_tokens * job->group,
                      .first_visible = view->n_slots - seq->n_rows + first_token + 1};
     struct work w = work_layout(scratch_of(job->cpu, worker), job->work_rows, dim);
     load_queries(job->args, &t, seq->first_row + first_token, w.q);
@@ -253,7 +274,8 @@ static void prefill_task(void *ctx, uint32_t task, uint32_t worker) {
         }
     }
     for (uint32_t r = 0; r < t.n_rows; r++) {
-        store_row(job->args, &t, seq->first_row + first_token, r, w.sum[r], w.out + (size_t)r * dim);
+        store_row(job->args, &t, seq->first_row + first_token, r, w.sum[r],
+                  w.out + (size_t)r * dim);
     }
 }
 
@@ -266,7 +288,8 @@ int cpu_attn_prefill(struct backend *be, const struct attn_args *args, struct er
     if (rc < 0) return rc;
     job.first_task[0] = 0;
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t n_tiles = (step->seqs[step->n_decode + i].n_rows + job.tile_tokens - 1) / job.tile_tokens;
+        uint32_t n_tiles = (step->seqs[step->n_decode + i].n_rows + job.tile_tokens - 1) /
+                           job.tile_tokens;
         job.first_task[i + 1] = job.first_task[i] + n_tiles * args->kv->n_kv_heads;
     }
     rc = scratch_reserve(job.cpu, work_bytes(job.work_rows, args->kv->head_dim), err);

@@ -16,7 +16,8 @@ int buffer_reserve(struct buffer *buffer, size_t bytes, struct error *err) {
     if (bytes <= buffer->capacity) return 0;
     size_t capacity = (bytes + bytes / 2 + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     void *data = aligned_alloc(ALIGNMENT, capacity);
-    if (!data) return error_set(err, ERR_NOMEM, "cpu: no memory for %zu bytes of scratch", capacity);
+    if (!data)
+        return error_set(err, ERR_NOMEM, "cpu: no memory for %zu bytes of scratch", capacity);
     free(buffer->data);
     *buffer = (struct buffer){data, capacity};
     return 0;
@@ -40,8 +41,8 @@ void *scratch_of(const struct cpu_backend *cpu, uint32_t worker) {
     return (char *)cpu->scratch.data + cpu->scratch_bytes * worker;
 }
 
-/* An allocation carries its length in front, so that free() can unmap it.  Anonymous mappings are zero
- * and cost nothing until touched: a large KV pool is resident only as far as it is used. */
+/* An allocation carries its length in front, so that free() can unmap it.  Anonymous mappings are
+ * zero and cost nothing until touched: a large KV pool is resident only as far as it is used. */
 struct mapping {
     size_t bytes;
     char padding[ALIGNMENT - sizeof(size_t)];
@@ -50,9 +51,12 @@ struct mapping {
 static int cpu_alloc(struct backend *be, size_t bytes, void **out, struct error *err) {
     (void)be;
     size_t total = bytes + sizeof(struct mapping);
-    if (total < bytes) return error_set(err, ERR_NOMEM, "cpu: %zu bytes cannot be allocated", bytes);
-    struct mapping *mapping = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (mapping == MAP_FAILED) return error_set(err, ERR_NOMEM, "cpu: no memory for %zu bytes", bytes);
+    if (total < bytes)
+        return error_set(err, ERR_NOMEM, "cpu: %zu bytes cannot be allocated", bytes);
+    struct mapping *mapping = mmap(NULL, total, PROT_READ | PROT_WRITE,
+                                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapping == MAP_FAILED)
+        return error_set(err, ERR_NOMEM, "cpu: no memory for %zu bytes", bytes);
     mapping->bytes = total;
     *out = mapping + 1;
     return 0;
@@ -65,7 +69,8 @@ static void cpu_free(struct backend *be, void *memory) {
     munmap(mapping, mapping->bytes);
 }
 
-static int cpu_weight_upload(struct backend *be, const void *host, size_t bytes, const void **out, struct error *err) {
+static int cpu_weight_upload(struct backend *be, const void *host, size_t bytes, const void **out,
+                             struct error *err) {
     (void)be, (void)bytes, (void)err;
     *out = host; /* the mapping itself: weights stay as stored */
     return 0;
@@ -75,20 +80,22 @@ static void cpu_weight_release(struct backend *be, const void *weight) {
     (void)be, (void)weight;
 }
 
-static int cpu_upload(struct backend *be, void *to, const void *host, size_t bytes, struct error *err) {
+static int cpu_upload(struct backend *be, void *to, const void *host, size_t bytes,
+                      struct error *err) {
     (void)be, (void)err;
     memcpy(to, host, bytes);
     return 0;
 }
 
-static int cpu_download(struct backend *be, void *host, const void *from, size_t bytes, struct error *err) {
+static int cpu_download(struct backend *be, void *host, const void *from, size_t bytes,
+                        struct error *err) {
     (void)be, (void)err;
     memcpy(host, from, bytes);
     return 0;
 }
 
-static int cpu_copy_pages(struct backend *be, const struct kv_pool *kv, const uint32_t *from, const uint32_t *to,
-                          uint32_t n, struct error *err) {
+static int cpu_copy_pages(struct backend *be, const struct kv_pool *kv, const uint32_t *from,
+                          const uint32_t *to, uint32_t n, struct error *err) {
     (void)be, (void)err;
     char *base = kv->base;
     for (uint32_t i = 0; i < n; i++) {
@@ -150,7 +157,8 @@ static bool isa_present(enum cpu_isa isa) {
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
     case CPU_ISA_AVX2:
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+               __builtin_cpu_supports("f16c");
     default: return true;
     }
 #else
@@ -165,7 +173,9 @@ static int choose_isa(enum cpu_isa *isa, struct error *err) {
         return error_set(err, ERR_UNSUPPORTED, "cpu: this processor has no %s", isa_names[*isa]);
     }
     if (*isa != CPU_ISA_AUTO) return 0;
-    *isa = isa_present(CPU_ISA_AVX512) ? CPU_ISA_AVX512 : isa_present(CPU_ISA_AVX2) ? CPU_ISA_AVX2 : CPU_ISA_PLAIN;
+    *isa = isa_present(CPU_ISA_AVX512) ? CPU_ISA_AVX512
+           : isa_present(CPU_ISA_AVX2) ? CPU_ISA_AVX2
+                                       : CPU_ISA_PLAIN;
     return 0;
 }
 
@@ -190,7 +200,8 @@ static uint32_t default_threads(void) {
 int cpu_backend_create(struct backend **out, const struct cpu_config *config, struct error *err) {
     enum cpu_isa isa = config->isa;
     uint32_t n_threads = config->n_threads ? config->n_threads : default_threads();
-    if (n_threads > MAX_THREADS) return error_set(err, ERR_INVALID, "cpu: at most %d threads", MAX_THREADS);
+    if (n_threads > MAX_THREADS)
+        return error_set(err, ERR_INVALID, "cpu: at most %d threads", MAX_THREADS);
     int rc = choose_isa(&isa, err);
     if (rc < 0) return rc;
     const struct cpu_kernels *kernels = kernels_of(isa);
@@ -208,8 +219,9 @@ int cpu_backend_create(struct backend **out, const struct cpu_config *config, st
     cpu->kernels = kernels;
     cpu->bf16_products = bf16_products;
     cpu->base = (struct backend){.ops = &cpu_ops, .name = "cpu", .act_dtype = DTYPE_F32};
-    snprintf(cpu->base.description, sizeof(cpu->base.description), "CPU, %s, %u threads, %s products", isa_names[isa],
-             n_threads, bf16_products ? "bfloat16" : "float32");
+    snprintf(cpu->base.description, sizeof(cpu->base.description),
+             "CPU, %s, %u threads, %s products", isa_names[isa], n_threads,
+             bf16_products ? "bfloat16" : "float32");
     *out = &cpu->base;
     return 0;
 }

@@ -1,7 +1,8 @@
-/* backend.h - the inside of the CPU backend: one struct, and one function per operation of the table.
+/* backend.h - the inside of the CPU backend: one struct, and one function per operation of the
+ * table.
  *
- * Thread: engine; inside pool_run() a function may touch only its own worker's scratch and its task's output.
- * Memory: scratch grows to the largest step seen and is kept. */
+ * Thread: engine; inside pool_run() a function may touch only its own worker's scratch and its
+ * task's output. Memory: scratch grows to the largest step seen and is kept. */
 #ifndef ENGINE_CPU_BACKEND_H
 #define ENGINE_CPU_BACKEND_H
 

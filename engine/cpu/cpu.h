@@ -15,10 +15,10 @@ struct cpu_config {
                               * bf16 dot products (faster, less exact); ERR_UNSUPPORTED elsewhere */
 };
 
-/* What the machine can do at most with the threads and instruction set of a backend: the bounds beside every
- * benchmark.  Takes about a second. */
+/* What the machine can do at most with the threads and instruction set of a backend: the bounds
+ * beside every benchmark.  Takes about a second. */
 struct cpu_ceiling {
-    double copy_bytes_per_s; /* memory copy far larger than the caches, bytes read + bytes written */
+    double copy_bytes_per_s; /* memory far larger than the caches, bytes read + bytes written */
     double flops_per_s;      /* f32 multiply-adds on registers, two operations each */
 };
 

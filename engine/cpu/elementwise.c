@@ -1,4 +1,5 @@
-/* elementwise.c - the operations that touch each row on its own: embedding, norm, RoPE + append, SiLU, gather. */
+/* elementwise.c - the operations that touch each row on its own: embedding, norm, RoPE + append,
+ * SiLU, gather. */
 #include "engine/cpu/backend.h"
 
 #include <math.h>
@@ -30,7 +31,8 @@ static void embed_row(const struct row_job *job, uint32_t row, uint32_t worker) 
     (void)worker;
     const struct embed_args *args = job->args;
     size_t dim = args->table->cols, token = job->cpu->step->tokens[row];
-    const char *from = (const char *)args->table->data + token * dim * dtype_size(args->table->dtype);
+    const char *from = (const char *)args->table->data +
+                       token * dim * dtype_size(args->table->dtype);
     job->cpu->kernels->to_f32((float *)args->out + row * dim, from, dim, args->table->dtype);
 }
 
@@ -42,7 +44,8 @@ int cpu_embed(struct backend *be, const struct embed_args *args, struct error *e
 
 static void rmsnorm_row(const struct row_job *job, uint32_t row, uint32_t worker) {
     const struct rmsnorm_args *args = job->args;
-    job->cpu->kernels->rmsnorm((float *)args->out + row * args->out_stride, (const float *)args->x + row * args->x_stride,
+    job->cpu->kernels->rmsnorm((float *)args->out + row * args->out_stride,
+                               (const float *)args->x + row * args->x_stride,
                                (const float *)scratch_of(job->cpu, 0), args->dim, args->eps);
     (void)worker;
 }
@@ -60,7 +63,8 @@ static void silu_mul_row(const struct row_job *job, uint32_t row, uint32_t worke
     (void)worker;
     const struct silu_mul_args *args = job->args;
     const float *gate = (const float *)args->gate_up + (size_t)row * 2 * args->dim;
-    job->cpu->kernels->silu_mul((float *)args->out + (size_t)row * args->dim, gate, gate + args->dim, args->dim);
+    job->cpu->kernels->silu_mul((float *)args->out + (size_t)row * args->dim, gate,
+                                gate + args->dim, args->dim);
 }
 
 int cpu_silu_mul(struct backend *be, const struct silu_mul_args *args, struct error *err) {
@@ -71,8 +75,8 @@ int cpu_silu_mul(struct backend *be, const struct silu_mul_args *args, struct er
 static void gather_row(const struct row_job *job, uint32_t row, uint32_t worker) {
     (void)worker;
     const struct gather_rows_args *args = job->args;
-    memcpy((float *)args->out + (size_t)row * args->dim, (const float *)args->x + (size_t)args->rows[row] * args->dim,
-           args->dim * sizeof(float));
+    memcpy((float *)args->out + (size_t)row * args->dim,
+           (const float *)args->x + (size_t)args->rows[row] * args->dim, args->dim * sizeof(float));
 }
 
 int cpu_gather_rows(struct backend *be, const struct gather_rows_args *args, struct error *err) {
@@ -80,11 +84,13 @@ int cpu_gather_rows(struct backend *be, const struct gather_rows_args *args, str
     return run_rows(&(struct row_job){(struct cpu_backend *)be, args, args->n, gather_row});
 }
 
-/* cos and sin of a row's position, in double: a float angle is off by 0.06 radians at position 1,000,000. */
+/* cos and sin of a row's position, in double: a float angle is off by 0.06 radians at position
+ * 1,000,000. */
 static void angles_row(const struct row_job *job, uint32_t row, uint32_t worker) {
     (void)worker;
     const struct rope_append_args *args = job->args;
-    float *c = (float *)job->cpu->angles.data + (size_t)row * 2 * args->n_freqs, *s = c + args->n_freqs;
+    float *c = (float *)job->cpu->angles.data + (size_t)row * 2 * args->n_freqs,
+          *s = c + args->n_freqs;
     for (uint32_t i = 0; i < args->n_freqs; i++) {
         double angle = job->cpu->step->positions[row] * args->inv_freq[i];
         c[i] = (float)(cos(angle) * args->rope_scale);
@@ -105,7 +111,8 @@ static void store_key(char *to, uint32_t slot, const float *from, uint32_t dim, 
     for (size_t d = 0; d < dim; d++) store_f32_as(to, d * PAGE_TOKENS + slot, from[d], dtype);
 }
 
-static void store_value(char *to, uint32_t slot, const float *from, uint32_t dim, enum dtype dtype) {
+static void store_value(char *to, uint32_t slot, const float *from, uint32_t dim,
+                        enum dtype dtype) {
     to += (size_t)slot * dim * dtype_size(dtype);
     if (dtype == DTYPE_F32) memcpy(to, from, dim * sizeof(float));
     else for (uint32_t d = 0; d < dim; d++) store_f32_as(to, d, from[d], dtype);
@@ -128,17 +135,21 @@ static void rope_append_row(const struct row_job *job, uint32_t row, uint32_t wo
     const struct kv_pool *kv = args->kv;
     const struct step_seq *seq = seq_of_row(job->cpu->step, row);
     const struct kv_view *view = &seq->layers[args->layer];
-    uint32_t dim = kv->head_dim, n_kv = kv->n_kv_heads, slot = view->append_slot + (row - seq->first_row);
-    const float *c = (const float *)job->cpu->angles.data + (size_t)row * 2 * args->n_freqs, *s = c + args->n_freqs;
+    uint32_t dim = kv->head_dim, n_kv = kv->n_kv_heads,
+             slot = view->append_slot + (row - seq->first_row);
+    const float *c = (const float *)job->cpu->angles.data + (size_t)row * 2 * args->n_freqs,
+                *s = c + args->n_freqs;
     float *q = (float *)args->qkv + (size_t)row * (args->n_heads + 2 * n_kv) * dim;
     float *k = q + (size_t)args->n_heads * dim, *v = k + (size_t)n_kv * dim;
-    for (uint32_t h = 0; h < args->n_heads + n_kv; h++) rotate_head(q + (size_t)h * dim, c, s, args->n_freqs);
+    for (uint32_t h = 0; h < args->n_heads + n_kv; h++)
+        rotate_head(q + (size_t)h * dim, c, s, args->n_freqs);
 
     size_t head_bytes = (size_t)PAGE_TOKENS * dim * dtype_size(kv->dtype);
     char *page = (char *)kv->base + view->pages[slot / PAGE_TOKENS] * kv->page_bytes;
     for (uint32_t h = 0; h < n_kv; h++) {
         store_key(page + h * head_bytes, slot % PAGE_TOKENS, k + (size_t)h * dim, dim, kv->dtype);
-        store_value(page + (n_kv + h) * head_bytes, slot % PAGE_TOKENS, v + (size_t)h * dim, dim, kv->dtype);
+        store_value(page + (n_kv + h) * head_bytes, slot % PAGE_TOKENS, v + (size_t)h * dim, dim,
+                    kv->dtype);
     }
 }
 
@@ -146,7 +157,8 @@ int cpu_rope_append(struct backend *be, const struct rope_append_args *args, str
     struct cpu_backend *cpu = (struct cpu_backend *)be;
     uint32_t n_rows = cpu->step->n_rows;
     if (!cpu->angles_valid) { /* every layer rotates by the same angles */
-        int rc = buffer_reserve(&cpu->angles, (size_t)n_rows * 2 * args->n_freqs * sizeof(float), err);
+        int rc = buffer_reserve(&cpu->angles, (size_t)n_rows * 2 * args->n_freqs * sizeof(float),
+                                err);
         if (rc < 0) return rc;
         run_rows(&(struct row_job){cpu, args, n_rows, angles_row});
         cpu->angles_valid = true;

@@ -7,8 +7,8 @@
 
 #include "engine/cpu/vec.h"
 
-/* Register tiles.  Products: TILE_ROWS x TILE_COLS accumulators and an operand of each kind.  Attention:
- * ATTN_ROWS queries x ATTN_VECS registers.  AVX-512 has 32 registers, the others 16. */
+/* Register tiles.  Products: TILE_ROWS x TILE_COLS accumulators and an operand of each kind.
+ * Attention: ATTN_ROWS queries x ATTN_VECS registers.  AVX-512 has 32 registers, the others 16. */
 enum { ATTN_VECS = 4 };
 #if defined(__AVX512F__)
 enum { TILE_ROWS = 4, TILE_COLS = 6, ATTN_ROWS = 6 };
@@ -34,7 +34,8 @@ INLINE void store_output(const struct out_tile *t, uint32_t r, uint32_t c, float
 }
 
 /* Sums every accumulator, LANES of them at a time, and stores them. */
-INLINE void store_tile(vecf (*acc)[TILE_COLS], uint32_t rows, uint32_t cols, const struct out_tile *out, uint32_t col) {
+INLINE void store_tile(vecf (*acc)[TILE_COLS], uint32_t rows, uint32_t cols,
+                       const struct out_tile *out, uint32_t col) {
     float sums[TILE_ROWS * TILE_COLS + LANES];
 #pragma GCC unroll 8
     for (uint32_t first = 0; first < rows * cols; first += LANES) {
@@ -51,8 +52,8 @@ INLINE void store_tile(vecf (*acc)[TILE_COLS], uint32_t rows, uint32_t cols, con
     }
 }
 
-/* Half of the 2 * LANES weights at `at`, as f32.  A register holds 2 * LANES of bf16, and its even and its odd
- * elements each widen in one instruction: hence the order of pack_row. */
+/* Half of the 2 * LANES weights at `at`, as f32.  A register holds 2 * LANES of bf16, and its even
+ * and its odd elements each widen in one instruction: hence the order of pack_row. */
 INLINE vecf weight_half(const void *w, size_t at, uint32_t half, enum dtype dtype) {
     if (dtype != DTYPE_BF16) return vec_load_as(w, at + half * LANES, dtype);
     vecu pairs = *(const vecu *)((const uint16_t *)w + at);
@@ -89,38 +90,40 @@ struct in_tile {
     enum dtype dtype;
 };
 
-/* acc += x[k, k + 2 * LANES) w[k, k + 2 * LANES).  All but k is known at compile time after inlining. */
-INLINE void dot_step(vecf (*acc)[TILE_COLS], const struct in_tile *in, uint32_t rows, uint32_t cols, size_t k_x,
-                     size_t k_w) {
+/* acc += x[k, k + 2 * LANES) w[k, k + 2 * LANES).  After inlining only k is not a constant. */
+INLINE void dot_step(vecf (*acc)[TILE_COLS], const struct in_tile *in, uint32_t rows, uint32_t cols,
+                     size_t k_x, size_t k_w) {
 #pragma GCC unroll 2
     for (uint32_t half = 0; half < 2; half++) {
         vecf a[TILE_ROWS];
 #pragma GCC unroll 8
-        for (uint32_t r = 0; r < rows; r++) a[r] = vec_load(in->x + r * in->x_stride + k_x + half * LANES);
+        for (uint32_t r = 0; r < rows; r++)
+            a[r] = vec_load(in->x + r * in->x_stride + k_x + half * LANES);
 #pragma GCC unroll 8
         for (uint32_t c = 0; c < cols; c++) {
             vecf b = weight_half(in->w, c * in->w_stride + k_w, half, in->dtype);
 #pragma GCC unroll 8
             for (uint32_t r = 0; r < rows; r++) acc[r][c] += a[r] * b;
         }
-        /* Loading the weights again for the other half is cheaper than the registers to keep them. */
+        /* Loading the weights again for the other half beats the registers to keep them. */
         __asm__ volatile("" ::: "memory");
     }
 }
 
-/* While a tile's columns are multiplied for the first time, the next tile's come from memory: the processor's own
- * prefetching stops at the end of each of these many short streams. */
+/* While a tile's columns are multiplied for the first time, the next tile's come from memory: the
+ * processor's own prefetching stops at the end of each of these many short streams. */
 INLINE void prefetch_weight(const void *w, size_t at, enum dtype dtype) {
     __builtin_prefetch((const char *)w + at * dtype_size(dtype), 0, 2);
 }
 
 /* rows x cols dot products; w as stored. */
-INLINE void dot_tile(struct in_tile in, uint32_t rows, uint32_t n_in, uint32_t cols, const struct out_tile *out,
-                     uint32_t col) {
+INLINE void dot_tile(struct in_tile in, uint32_t rows, uint32_t n_in, uint32_t cols,
+                     const struct out_tile *out, uint32_t col) {
     vecf acc[TILE_ROWS][TILE_COLS] = {0};
     uint32_t k = 0;
     for (; k + 2 * LANES <= n_in; k += 2 * LANES) {
-        for (uint32_t c = 0; c < cols; c++) prefetch_weight(in.w, c * in.w_stride + k + in.ahead, in.dtype);
+        for (uint32_t c = 0; c < cols; c++)
+            prefetch_weight(in.w, c * in.w_stride + k + in.ahead, in.dtype);
         dot_step(acc, &in, rows, cols, k, k);
     }
     if (k < n_in) { /* x is padded, w is not */
@@ -135,8 +138,8 @@ INLINE void dot_tile(struct in_tile in, uint32_t rows, uint32_t n_in, uint32_t c
     store_tile(acc, rows, cols, out, col);
 }
 
-INLINE void dot_rows(struct in_tile in, uint32_t n_rows, uint32_t n_in, uint32_t cols, struct out_tile out,
-                     uint32_t col) {
+INLINE void dot_rows(struct in_tile in, uint32_t n_rows, uint32_t n_in, uint32_t cols,
+                     struct out_tile out, uint32_t col) {
     in.w = (const char *)in.w + col * in.w_stride * dtype_size(in.dtype);
     in.ahead = cols * in.w_stride;
     for (; n_rows >= TILE_ROWS; n_rows -= TILE_ROWS) {
@@ -165,9 +168,9 @@ static void to_f32(float *out, const void *in, size_t n, enum dtype dtype) {
     for (; i < n; i++) out[i] = load_as_f32(in, i, dtype);
 }
 
-static void linear_block(const float *x, size_t x_stride, uint32_t n_rows, uint32_t n_in, const void *w,
-                         enum dtype dtype, uint32_t n_cols, const float *bias, float *y, size_t y_stride,
-                         bool accumulate) {
+static void linear_block(const float *x, size_t x_stride, uint32_t n_rows, uint32_t n_in,
+                         const void *w, enum dtype dtype, uint32_t n_cols, const float *bias,
+                         float *y, size_t y_stride, bool accumulate) {
     struct out_tile out = {bias, y, y_stride, accumulate};
     struct in_tile in = {.x = x, .x_stride = x_stride, .w = w, .w_stride = n_in};
     switch (dtype) { /* a constant dtype lets the conversion inline */
@@ -190,15 +193,18 @@ static void pack_row_bf16(uint16_t *out, const float *x, uint32_t n_in) {
 }
 
 /* dot_tile with both inputs in bf16: an instruction multiplies 32 pairs and adds neighbours. */
-INLINE void dot_tile_bf16(const uint16_t *x, size_t x_stride, uint32_t rows, uint32_t n_in, const uint16_t *w,
-                          size_t ahead, uint32_t cols, const struct out_tile *out, uint32_t col) {
+INLINE void dot_tile_bf16(const uint16_t *x, size_t x_stride, uint32_t rows, uint32_t n_in,
+                          const uint16_t *w, size_t ahead, uint32_t cols,
+                          const struct out_tile *out, uint32_t col) {
     __m512 acc[TILE_ROWS][TILE_COLS] = {0};
     for (uint32_t k = 0; k < n_in; k += PACK_UNIT) {
         __mmask32 mask = n_in - k < PACK_UNIT ? (1u << (n_in - k)) - 1 : ~0u;
-        for (uint32_t c = 0; c < cols; c++) prefetch_weight(w, (size_t)c * n_in + k + ahead, DTYPE_BF16);
+        for (uint32_t c = 0; c < cols; c++)
+            prefetch_weight(w, (size_t)c * n_in + k + ahead, DTYPE_BF16);
         __m512bh a[TILE_ROWS];
 #pragma GCC unroll 8
-        for (uint32_t r = 0; r < rows; r++) a[r] = (__m512bh)_mm512_loadu_si512(x + r * x_stride + k);
+        for (uint32_t r = 0; r < rows; r++)
+            a[r] = (__m512bh)_mm512_loadu_si512(x + r * x_stride + k);
 #pragma GCC unroll 8
         for (uint32_t c = 0; c < cols; c++) {
             __m512bh b = (__m512bh)_mm512_maskz_loadu_epi16(mask, w + (size_t)c * n_in + k);
@@ -215,8 +221,8 @@ INLINE void dot_tile_bf16(const uint16_t *x, size_t x_stride, uint32_t rows, uin
     store_tile(sums, rows, cols, out, col);
 }
 
-INLINE void dot_rows_bf16(const uint16_t *x, size_t x_stride, uint32_t n_rows, uint32_t n_in, const uint16_t *w,
-                          uint32_t cols, struct out_tile out, uint32_t col) {
+INLINE void dot_rows_bf16(const uint16_t *x, size_t x_stride, uint32_t n_rows, uint32_t n_in,
+                          const uint16_t *w, uint32_t cols, struct out_tile out, uint32_t col) {
     size_t ahead = (size_t)cols * n_in;
     w += (size_t)col * n_in;
     for (; n_rows >= TILE_ROWS; n_rows -= TILE_ROWS) {
@@ -231,8 +237,8 @@ INLINE void dot_rows_bf16(const uint16_t *x, size_t x_stride, uint32_t n_rows, u
 }
 
 static void linear_block_bf16(const uint16_t *x, size_t x_stride, uint32_t n_rows, uint32_t n_in,
-                              const uint16_t *w, uint32_t n_cols, const float *bias, float *y, size_t y_stride,
-                              bool accumulate) {
+                              const uint16_t *w, uint32_t n_cols, const float *bias, float *y,
+                              size_t y_stride, bool accumulate) {
     struct out_tile out = {bias, y, y_stride, accumulate};
     uint32_t c = 0;
     for (; c + TILE_COLS <= n_cols; c += TILE_COLS)
@@ -266,9 +272,11 @@ INLINE vecf silu(vecf g) {
 
 static void silu_mul(float *out, const float *gate, const float *up, uint32_t n) {
     uint32_t i = 0;
-    for (; i + LANES <= n; i += LANES) vec_store(out + i, silu(vec_load(gate + i)) * vec_load(up + i));
+    for (; i + LANES <= n; i += LANES)
+        vec_store(out + i, silu(vec_load(gate + i)) * vec_load(up + i));
     if (i == n) return;
-    vecf last = silu(vec_load_tail(gate, i, n - i, DTYPE_F32)) * vec_load_tail(up, i, n - i, DTYPE_F32);
+    vecf last = silu(vec_load_tail(gate, i, n - i, DTYPE_F32)) *
+                vec_load_tail(up, i, n - i, DTYPE_F32);
     memcpy(out + i, &last, (n - i) * sizeof(float));
 }
 
@@ -286,16 +294,18 @@ INLINE void scores_tile(float *s, const float *q, uint32_t rows, const float *kt
 #pragma GCC unroll 8
     for (uint32_t r = 0; r < rows; r++) {
 #pragma GCC unroll 4
-        for (uint32_t j = 0; j < ATTN_VECS; j++) vec_store(s + r * PAGE_TOKENS + j * LANES, acc[r][j]);
+        for (uint32_t j = 0; j < ATTN_VECS; j++)
+            vec_store(s + r * PAGE_TOKENS + j * LANES, acc[r][j]);
     }
 }
 
 INLINE void scores_rows(float *s, const float *q, uint32_t rows, const float *kt, uint32_t dim) {
-    for (uint32_t slot = 0; slot < PAGE_TOKENS; slot += ATTN_VECS * LANES) scores_tile(s + slot, q, rows, kt + slot, dim);
+    for (uint32_t slot = 0; slot < PAGE_TOKENS; slot += ATTN_VECS * LANES)
+        scores_tile(s + slot, q, rows, kt + slot, dim);
 }
 
-static void page_scores(float *s, const float *q, uint32_t n_rows, const void *k, enum dtype dtype, uint32_t dim,
-                        float *scratch) {
+static void page_scores(float *s, const float *q, uint32_t n_rows, const void *k, enum dtype dtype,
+                        uint32_t dim, float *scratch) {
     const float *kt = k;
     if (dtype != DTYPE_F32) {
         to_f32(scratch, k, (size_t)PAGE_TOKENS * dim, dtype);
@@ -320,7 +330,8 @@ static float softmax_update(float *s, uint32_t n, float *max, float *sum) {
     for (uint32_t i = LANES; i < PAGE_TOKENS; i += LANES) top = vec_max(top, vec_load(s + i));
     float row_max = *max;
     for (int i = 0; i < LANES; i++) row_max = top[i] > row_max ? top[i] : row_max;
-    float factor = *max == row_max ? 1.0f : exp2f(*max - row_max); /* 0 for the first page, whose max was -inf */
+    /* 0 for the first page, whose max was -inf. */
+    float factor = *max == row_max ? 1.0f : exp2f(*max - row_max);
     vecf acc = {0};
     for (uint32_t i = 0; i < PAGE_TOKENS; i += LANES) {
         vecf p = vec_exp2(vec_load(s + i) - row_max);
@@ -332,13 +343,15 @@ static float softmax_update(float *s, uint32_t n, float *max, float *sum) {
     return factor;
 }
 
-INLINE void values_tile(float *o, const float *factor, const float *s, uint32_t rows, const float *v, uint32_t dim,
-                        uint32_t d, uint32_t vectors, uint32_t n_slots) {
+INLINE void values_tile(float *o, const float *factor, const float *s, uint32_t rows,
+                        const float *v, uint32_t dim, uint32_t d, uint32_t vectors,
+                        uint32_t n_slots) {
     vecf acc[ATTN_ROWS][ATTN_VECS];
 #pragma GCC unroll 8
     for (uint32_t r = 0; r < rows; r++) {
 #pragma GCC unroll 4
-        for (uint32_t j = 0; j < vectors; j++) acc[r][j] = vec_load(o + (size_t)r * dim + d + j * LANES) * factor[r];
+        for (uint32_t j = 0; j < vectors; j++)
+            acc[r][j] = vec_load(o + (size_t)r * dim + d + j * LANES) * factor[r];
     }
     for (uint32_t slot = 0; slot < n_slots; slot++) {
 #pragma GCC unroll 4
@@ -351,29 +364,33 @@ INLINE void values_tile(float *o, const float *factor, const float *s, uint32_t 
 #pragma GCC unroll 8
     for (uint32_t r = 0; r < rows; r++) {
 #pragma GCC unroll 4
-        for (uint32_t j = 0; j < vectors; j++) vec_store(o + (size_t)r * dim + d + j * LANES, acc[r][j]);
+        for (uint32_t j = 0; j < vectors; j++)
+            vec_store(o + (size_t)r * dim + d + j * LANES, acc[r][j]);
     }
 }
 
-INLINE void values_rows(float *o, const float *factor, const float *s, uint32_t rows, const float *v, uint32_t dim,
-                        uint32_t n_slots) {
+INLINE void values_rows(float *o, const float *factor, const float *s, uint32_t rows,
+                        const float *v, uint32_t dim, uint32_t n_slots) {
     uint32_t d = 0;
     for (; d + ATTN_VECS * LANES <= dim; d += ATTN_VECS * LANES) {
         values_tile(o, factor, s, rows, v, dim, d, ATTN_VECS, n_slots);
     }
     for (; d + LANES <= dim; d += LANES) values_tile(o, factor, s, rows, v, dim, d, 1, n_slots);
     if (d == dim) return;
-    for (uint32_t r = 0; r < rows; r++) { /* in vectors, too: scalar code might contract differently per tile */
+    /* In vectors, too: scalar code might contract differently per tile. */
+    for (uint32_t r = 0; r < rows; r++) {
         vecf acc = vec_load_tail(o, (size_t)r * dim + d, dim - d, DTYPE_F32) * factor[r];
         for (uint32_t slot = 0; slot < n_slots; slot++) {
-            acc += vec_set(s[r * PAGE_TOKENS + slot]) * vec_load_tail(v, (size_t)slot * dim + d, dim - d, DTYPE_F32);
+            acc += vec_set(s[r * PAGE_TOKENS + slot]) *
+                   vec_load_tail(v, (size_t)slot * dim + d, dim - d, DTYPE_F32);
         }
         memcpy(o + (size_t)r * dim + d, &acc, (dim - d) * sizeof(float));
     }
 }
 
-static void page_values(float *o, const float *factor, const float *s, uint32_t n_rows, const void *v,
-                        enum dtype dtype, uint32_t dim, uint32_t n_slots, float *scratch) {
+static void page_values(float *o, const float *factor, const float *s, uint32_t n_rows,
+                        const void *v, enum dtype dtype, uint32_t dim, uint32_t n_slots,
+                        float *scratch) {
     const float *wide = v;
     if (dtype != DTYPE_F32) {
         to_f32(scratch, v, (size_t)n_slots * dim, dtype);

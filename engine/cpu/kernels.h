@@ -10,42 +10,46 @@
 enum { PACK_UNIT = 32 };
 
 struct cpu_kernels {
-    /* One row of a product's input, ready for linear_block with weights of that dtype: padded with zeros to
-     * a whole step of the kernel (at most PACK_UNIT elements), and for bf16 weights with even and odd elements apart. */
+    /* One row of a product's input, ready for linear_block with weights of that dtype: padded with
+     * zeros to a whole step of the kernel (at most PACK_UNIT elements), and for bf16 weights with
+     * even and odd elements apart. */
     void (*pack_row)(float *out, const float *x, uint32_t n_in, enum dtype dtype);
     /* y[r * y_stride + c] (+)= dot(x[r], w[c]) + bias[c] for r < n_rows, c < n_cols.
-     * x is packed, row r at x + r * x_stride; w is [n_cols, n_in] of dtype.  The order of a sum depends on n_in
-     * and dtype alone. */
-    void (*linear_block)(const float *x, size_t x_stride, uint32_t n_rows, uint32_t n_in, const void *w,
-                         enum dtype dtype, uint32_t n_cols, const float *bias, float *y, size_t y_stride,
-                         bool accumulate);
-    /* The same with both inputs in bf16 and pairwise bf16 dot products summed in f32; NULL where the instruction
-     * set has none. */
+     * x is packed, row r at x + r * x_stride; w is [n_cols, n_in] of dtype.  The order of a sum
+     * depends on n_in and dtype alone. */
+    void (*linear_block)(const float *x, size_t x_stride, uint32_t n_rows, uint32_t n_in,
+                         const void *w, enum dtype dtype, uint32_t n_cols, const float *bias,
+                         float *y, size_t y_stride, bool accumulate);
+    /* The same with both inputs in bf16 and pairwise bf16 dot products summed in f32; NULL where
+     * the instruction set has none. */
     void (*pack_row_bf16)(uint16_t *out, const float *x, uint32_t n_in);
     void (*linear_block_bf16)(const uint16_t *x, size_t x_stride, uint32_t n_rows, uint32_t n_in,
-                              const uint16_t *w, uint32_t n_cols, const float *bias, float *y, size_t y_stride,
-                              bool accumulate);
+                              const uint16_t *w, uint32_t n_cols, const float *bias, float *y,
+                              size_t y_stride, bool accumulate);
     void (*to_f32)(float *out, const void *in, size_t n, enum dtype dtype);
     void (*rmsnorm)(float *out, const float *x, const float *weight, uint32_t n, float eps);
     void (*silu_mul)(float *out, const float *gate, const float *up, uint32_t n);
-    /* Scores of n_rows queries against one page: s[r][slot] = dot(q[r], k[.][slot]); s rows are PAGE_TOKENS long.
-     * k is [dim, PAGE_TOKENS]; scratch holds as many floats.  Slots not in use give numbers without meaning. */
-    void (*page_scores)(float *s, const float *q, uint32_t n_rows, const void *k, enum dtype dtype, uint32_t dim,
-                        float *scratch);
-    /* Online softmax of one row in base 2: s[0..n) becomes weights, max and sum are updated; returns the
-     * factor for what was accumulated before. */
+    /* Scores of n_rows queries against one page: s[r][slot] = dot(q[r], k[.][slot]); s rows are
+     * PAGE_TOKENS long. k is [dim, PAGE_TOKENS]; scratch holds as many floats.  Slots not in use
+     * give numbers without meaning. */
+    void (*page_scores)(float *s, const float *q, uint32_t n_rows, const void *k, enum dtype dtype,
+                        uint32_t dim, float *scratch);
+    /* Online softmax of one row in base 2: s[0..n) becomes weights, max and sum are updated;
+     * returns the factor for what was accumulated before. */
     float (*softmax_update)(float *s, uint32_t n, float *max, float *sum);
     /* o[r] = o[r] * factor[r] + sum over slots of s[r][slot] * v[slot]. */
-    void (*page_values)(float *o, const float *factor, const float *s, uint32_t n_rows, const void *v,
-                        enum dtype dtype, uint32_t dim, uint32_t n_slots, float *scratch);
+    void (*page_values)(float *o, const float *factor, const float *s, uint32_t n_rows,
+                        const void *v, enum dtype dtype, uint32_t dim, uint32_t n_slots,
+                        float *scratch);
     /* log(sum of exp(x[i])); max is the largest of x. */
     float (*log_sum_exp)(const float *x, uint32_t n, float max);
-    /* rounds * fma_burst_size multiply-adds on registers alone, for measuring the peak rate; returns their sum so
-     * that they are not optimised away. */
+    /* rounds * fma_burst_size multiply-adds on registers alone, for measuring the peak rate;
+     * returns their sum so that they are not optimised away. */
     float (*fma_burst)(uint64_t rounds);
     uint32_t fma_burst_size; /* multiply-adds of one round, counted per lane */
 };
 
-extern const struct cpu_kernels cpu_kernels_plain, cpu_kernels_avx2, cpu_kernels_avx512, cpu_kernels_avx512bf16;
+extern const struct cpu_kernels cpu_kernels_plain, cpu_kernels_avx2, cpu_kernels_avx512,
+    cpu_kernels_avx512bf16;
 
 #endif

@@ -1,20 +1,21 @@
-/* linear.c - y = x W^T: the rows of x are packed once, weights stay as stored, and blocks of the result are
- * dealt to the workers.
+/* linear.c - y = x W^T: the rows of x are packed once, weights stay as stored, and blocks of the
+ * result are dealt to the workers.
  *
  *            weight rows (output features)
  *            | 48 | 48 | 48 | ...
- *   rows   --+----+----+----+--      a task: one block of columns for one block of rows.  The rows' share
- *   of x   --+----+----+----+--      of x stays in a worker's second-level cache from task to task
+ *   rows   --+----+----+----+--     A task is one block of columns for one block of rows.  The rows'
+ *   of x   --+----+----+----+--     share of x stays in a worker's second-level cache.
  *
- * Every output is one dot product over all of n_in in a fixed order, so a row's result never depends on
- * the other rows of the call. */
+ * Every output is one dot product over all of n_in in a fixed order, so a row's result never
+ * depends on the other rows of the call. */
 #include "engine/cpu/backend.h"
 
 #include "engine/cpu/vec.h"
 #include "engine/error.h"
 
 /* COL_UNIT and ROW_UNIT divide into the register tiles of every kernel. */
-enum { COL_UNIT = 12, ROW_UNIT = 12, BLOCK_COLS = 48, MIN_BLOCK_ROWS = 48, PACKED_BLOCK_BYTES = 640 << 10 };
+enum { COL_UNIT = 12, ROW_UNIT = 12, BLOCK_COLS = 48, MIN_BLOCK_ROWS = 48 };
+enum { PACKED_BLOCK_BYTES = 640 << 10 };
 enum { FEW_ROWS = 16, TASKS_PER_THREAD = 4, PACK_ROWS = 16 };
 
 /* Parts whose weights have the same dtype, and so take the same packed input. */
@@ -50,10 +51,11 @@ static void pack_task(void *ctx, uint32_t task, uint32_t worker) {
     }
 }
 
-static const float *widened_bias(const struct linear_job *job, const struct weight *bias, uint32_t col,
-                                 uint32_t n_cols, uint32_t worker) {
+static const float *widened_bias(const struct linear_job *job, const struct weight *bias,
+                                 uint32_t col, uint32_t n_cols, uint32_t worker) {
     float *wide = scratch_of(job->cpu, worker);
-    job->cpu->kernels->to_f32(wide, (const char *)bias->data + col * dtype_size(bias->dtype), n_cols, bias->dtype);
+    job->cpu->kernels->to_f32(wide, (const char *)bias->data + col * dtype_size(bias->dtype),
+                              n_cols, bias->dtype);
     return wide;
 }
 
@@ -71,34 +73,38 @@ static void linear_task(void *ctx, uint32_t task, uint32_t worker) {
     uint32_t n_cols = w->rows - col < job->block_cols ? w->rows - col : job->block_cols;
     const char *block = (const char *)w->data + (size_t)col * args->n_in * dtype_size(w->dtype);
     float *y = (float *)part->y + row * part->y_stride + col;
-    const float *bias = part->bias && part->bias->data ? widened_bias(job, part->bias, col, n_cols, worker) : NULL;
+    const float *bias = part->bias && part->bias->data
+                            ? widened_bias(job, part->bias, col, n_cols, worker)
+                            : NULL;
     if (job->bf16) {
-        kernels->linear_block_bf16(packed_row(job, row), job->x_stride, n_rows, args->n_in, (const uint16_t *)block,
-                                   n_cols, bias, y, part->y_stride, args->accumulate);
+        kernels->linear_block_bf16(packed_row(job, row), job->x_stride, n_rows, args->n_in,
+                                   (const uint16_t *)block, n_cols, bias, y, part->y_stride,
+                                   args->accumulate);
     } else {
-        kernels->linear_block(packed_row(job, row), job->x_stride, n_rows, args->n_in, block, job->dtype, n_cols,
-                              bias, y, part->y_stride, args->accumulate);
+        kernels->linear_block(packed_row(job, row), job->x_stride, n_rows, args->n_in, block,
+                              job->dtype, n_cols, bias, y, part->y_stride, args->accumulate);
     }
 }
 
 /* Rows of packed x that fit a second-level cache beside a block of weights. */
 static uint32_t rows_of_block(const struct linear_job *job) {
-    size_t fit = PACKED_BLOCK_BYTES / (job->x_stride * packed_size(job)), n_rows = job->args->n_rows;
+    size_t fit = PACKED_BLOCK_BYTES / (job->x_stride * packed_size(job)),
+           n_rows = job->args->n_rows;
     size_t n_blocks = fit < MIN_BLOCK_ROWS ? n_rows / MIN_BLOCK_ROWS : (n_rows + fit - 1) / fit;
     if (n_blocks == 0) n_blocks = 1;
     return (uint32_t)((n_rows + n_blocks - 1) / n_blocks + ROW_UNIT - 1) / ROW_UNIT * ROW_UNIT;
 }
 
-/* Few rows: as few tasks as keep the workers busy, each one long stream of weights.  Many rows: whole cache lines
- * of the result, so that no two workers write to one. */
+/* Few rows: as few tasks as keep the workers busy, each one long stream of weights.  Many rows:
+ * whole cache lines of the result, so that no two workers write to one. */
 static uint32_t cols_of_block(const struct linear_job *job, uint32_t n_cols) {
     if (job->args->n_rows > FEW_ROWS) return BLOCK_COLS;
     uint32_t n_tasks = TASKS_PER_THREAD * pool_size(job->cpu->pool);
     return (n_cols / n_tasks + COL_UNIT) / COL_UNIT * COL_UNIT;
 }
 
-static int run_parts(struct cpu_backend *cpu, const struct linear_args *args, uint32_t first, uint32_t n,
-                     struct error *err) {
+static int run_parts(struct cpu_backend *cpu, const struct linear_args *args, uint32_t first,
+                     uint32_t n, struct error *err) {
     struct linear_job job = {.cpu = cpu, .args = args, .parts = args->parts + first};
     job.dtype = job.parts[0].w->dtype;
     job.bf16 = cpu->bf16_products && job.dtype == DTYPE_BF16;
@@ -109,13 +115,15 @@ static int run_parts(struct cpu_backend *cpu, const struct linear_args *args, ui
     for (uint32_t p = 0; p < n; p++) n_cols += job.parts[p].w->rows;
     job.block_cols = cols_of_block(&job, n_cols);
     for (uint32_t p = 0; p < n; p++)
-        job.first_task[p + 1] = job.first_task[p] + (job.parts[p].w->rows + job.block_cols - 1) / job.block_cols;
+        job.first_task[p + 1] = job.first_task[p] +
+                                (job.parts[p].w->rows + job.block_cols - 1) / job.block_cols;
     job.n_col_tasks = job.first_task[n];
     int rc = buffer_reserve(&cpu->inputs, args->n_rows * job.x_stride * packed_size(&job), err);
     if (rc == 0) rc = scratch_reserve(cpu, job.block_cols * sizeof(float), err);
     if (rc < 0) return rc;
     pool_run(cpu->pool, pack_task, &job, (args->n_rows + PACK_ROWS - 1) / PACK_ROWS);
-    pool_run(cpu->pool, linear_task, &job, (args->n_rows + job.block_rows - 1) / job.block_rows * job.n_col_tasks);
+    pool_run(cpu->pool, linear_task, &job,
+             (args->n_rows + job.block_rows - 1) / job.block_rows * job.n_col_tasks);
     return 0;
 }
 

@@ -1,4 +1,5 @@
-/* measure.c - the machine's memory and arithmetic ceilings, measured with the backend's own threads. */
+/* measure.c - the machine's memory and arithmetic ceilings, measured with the backend's own
+ * threads. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -57,7 +58,8 @@ int cpu_measure(struct backend *be, struct cpu_ceiling *out, struct error *err) 
         memset(m.from, 1, COPY_BYTES); /* untouched pages would all be one page of zeros */
         memset(m.to, 2, COPY_BYTES);
         out->copy_bytes_per_s = 2.0 * (double)m.share * n / best_seconds(&m, copy_task);
-        out->flops_per_s = 2.0 * BURST_ROUNDS * cpu->kernels->fma_burst_size * n / best_seconds(&m, burst_task);
+        out->flops_per_s = 2.0 * BURST_ROUNDS * cpu->kernels->fma_burst_size * n /
+                           best_seconds(&m, burst_task);
     } else {
         rc = error_set(err, ERR_NOMEM, "cpu: no memory for two copies of %d bytes", COPY_BYTES);
     }

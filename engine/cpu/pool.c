@@ -2,10 +2,11 @@
  *
  *   ticket   n_tasks (high 32 bits) | next task (low 32 bits)
  *
- * A call stores a new ticket; whoever adds one to it owns the task number that it read, the caller included.
- * The call is over when every *task* is done: a worker that the system did not schedule in time is not waited
- * for.  Such a latecomer draws a number past the end, or a task of the next call, which is as good: fn and ctx
- * are only read by the holder of an unfinished task, and only written when there is none. */
+ * A call stores a new ticket; whoever adds one to it owns the task number that it read, the caller
+ * included. The call is over when every *task* is done: a worker that the system did not schedule
+ * in time is not waited for.  Such a latecomer draws a number past the end, or a task of the next
+ * call, which is as good: fn and ctx are only read by the holder of an unfinished task, and only
+ * written when there is none. */
 #include "engine/cpu/pool.h"
 
 #include <pthread.h>
@@ -15,7 +16,9 @@
 
 #include "engine/error.h"
 
-enum { SPIN_ROUNDS = 4000 }; /* some tens of microseconds of `pause`: the gap between two operations */
+enum {
+    SPIN_ROUNDS = 4000
+}; /* some tens of microseconds of `pause`: the gap between two operations */
 
 struct worker {
     struct pool *pool;
@@ -44,7 +47,8 @@ static void spin_pause(void) {
 
 /* The last task of a call wakes the caller if it fell asleep. */
 static void finish_task(struct pool *pool, uint32_t n_tasks) {
-    if (atomic_fetch_add(&pool->n_done, 1) + 1 != n_tasks || !atomic_load(&pool->caller_waits)) return;
+    if (atomic_fetch_add(&pool->n_done, 1) + 1 != n_tasks || !atomic_load(&pool->caller_waits))
+        return;
     pthread_mutex_lock(&pool->lock);
     pthread_cond_signal(&pool->done);
     pthread_mutex_unlock(&pool->lock);
@@ -103,7 +107,8 @@ int pool_create(struct pool **out, uint32_t n_threads, struct error *err) {
     if (!pool->workers) goto fail;
     for (uint32_t i = 0; i + 1 < n_threads; i++) {
         pool->workers[i] = (struct worker){.pool = pool, .number = i + 1};
-        if (pthread_create(&pool->workers[i].thread, NULL, worker_main, &pool->workers[i]) != 0) goto fail;
+        if (pthread_create(&pool->workers[i].thread, NULL, worker_main, &pool->workers[i]) != 0)
+            goto fail;
         pool->n_started++;
     }
     *out = pool;

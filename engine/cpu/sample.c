@@ -1,7 +1,7 @@
 /* sample.c - one token from one row of logits: penalties, temperature, top-k, min-p, top-p, draw.
  *
- * Everything is linear in the vocabulary: top-k and top-p find their threshold by selection (a partition
- * that follows the side which holds it), not by sorting. */
+ * Everything is linear in the vocabulary: top-k and top-p find their threshold by selection (a
+ * partition that follows the side which holds it), not by sorting. */
 #include "engine/cpu/backend.h"
 
 #include <math.h>
@@ -59,7 +59,8 @@ static void select_top_k(struct candidate *c, uint32_t n, uint32_t k) {
     }
 }
 
-/* Brings the shortest run of best candidates whose weight reaches `mass` to the front; returns its length. */
+/* Brings the shortest run of best candidates whose weight reaches `mass` to the front; returns its
+ * length. */
 static uint32_t select_top_p(struct candidate *c, uint32_t n, double mass) {
     uint32_t kept = 0;
     while (n > 1) {
@@ -104,8 +105,10 @@ static uint32_t arg_max(const float *x, uint32_t n) {
     return best;
 }
 
-/* Weights relative to the best logit; candidates whose weight vanishes cannot be drawn and are left out. */
-static uint32_t collect(struct candidate *c, const float *x, uint32_t n_vocab, float max, float temperature) {
+/* Weights relative to the best logit; candidates whose weight vanishes cannot be drawn and are left
+ * out. */
+static uint32_t collect(struct candidate *c, const float *x, uint32_t n_vocab, float max,
+                        float temperature) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < n_vocab; i++) {
         float p = expf((x[i] - max) / temperature);
@@ -128,7 +131,8 @@ static double total_weight(const struct candidate *c, uint32_t n) {
     return total;
 }
 
-static uint32_t draw(const struct sample_row *row, const float *x, uint32_t n_vocab, struct candidate *c) {
+static uint32_t draw(const struct sample_row *row, const float *x, uint32_t n_vocab,
+                     struct candidate *c) {
     uint32_t best = arg_max(x, n_vocab);
     if (row->temperature <= 0) return best;
     uint32_t n = collect(c, x, n_vocab, x[best], row->temperature);
@@ -147,13 +151,15 @@ static uint32_t draw(const struct sample_row *row, const float *x, uint32_t n_vo
 }
 
 /* The n_top best of the unmodified logits, by insertion: n_top is small. */
-static void report_top(struct sample_result *result, const float *logits, uint32_t n_vocab, uint32_t n_top, float lse) {
+static void report_top(struct sample_result *result, const float *logits, uint32_t n_vocab,
+                       uint32_t n_top, float lse) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < n_vocab && n_top > 0; i++) {
         float logprob = logits[i] - lse;
         if (n == n_top && logprob <= result->top[n - 1].logprob) continue;
         uint32_t at = n < n_top ? n++ : n - 1;
-        for (; at > 0 && result->top[at - 1].logprob < logprob; at--) result->top[at] = result->top[at - 1];
+        for (; at > 0 && result->top[at - 1].logprob < logprob; at--)
+            result->top[at] = result->top[at - 1];
         result->top[at] = (struct token_logprob){i, logprob};
     }
     result->n_top = n;
@@ -161,7 +167,8 @@ static void report_top(struct sample_result *result, const float *logits, uint32
 
 static uint32_t rank_of(const float *logits, uint32_t n_vocab, uint32_t token) {
     uint32_t rank = 1;
-    for (uint32_t i = 0; i < n_vocab; i++) rank += logits[i] > logits[token] || (logits[i] == logits[token] && i < token);
+    for (uint32_t i = 0; i < n_vocab; i++)
+        rank += logits[i] > logits[token] || (logits[i] == logits[token] && i < token);
     return rank;
 }
 
@@ -185,7 +192,8 @@ static void sample_task(void *ctx, uint32_t task, uint32_t worker) {
     const struct sample_row *row = &args->rows[task];
     struct sample_result *result = &args->results[task];
     uint32_t n_vocab = args->n_vocab;
-    const float *logits = (const float *)args->logits + (size_t)row->logit_row * n_vocab, *x = logits;
+    const float *logits = (const float *)args->logits + (size_t)row->logit_row * n_vocab,
+                *x = logits;
     struct candidate *candidates = scratch_of(job->cpu, worker);
     float *changed = (float *)(candidates + n_vocab);
 
@@ -207,7 +215,8 @@ static void sample_task(void *ctx, uint32_t task, uint32_t worker) {
     float lse = job->cpu->kernels->log_sum_exp(logits, n_vocab, logits[arg_max(logits, n_vocab)]);
     result->logprob = logits[result->token] - lse;
     result->rank = rank_of(logits, n_vocab, result->token);
-    report_top(result, logits, n_vocab, row->n_top < SAMPLE_MAX_TOP ? row->n_top : SAMPLE_MAX_TOP, lse);
+    report_top(result, logits, n_vocab, row->n_top < SAMPLE_MAX_TOP ? row->n_top : SAMPLE_MAX_TOP,
+               lse);
 }
 
 int cpu_sample(struct backend *be, const struct sample_args *args, struct error *err) {

@@ -44,8 +44,8 @@ static inline vecf vec_from_bf16(vech h) {
     return (vecf)(__builtin_convertvector(h, vecu) << 16);
 }
 
-/* Shifting the exponent and multiplying by 2^112 handles normals and subnormals alike; inf and NaN keep
- * a full exponent by the select. */
+/* Shifting the exponent and multiplying by 2^112 handles normals and subnormals alike; inf and NaN
+ * keep a full exponent by the select. */
 static inline vecf vec_from_f16(vech h) {
     vecu x = __builtin_convertvector(h, vecu);
     vecu magnitude = (x & 0x7fffu) << 13;
@@ -69,7 +69,7 @@ static inline vecf vec_load_tail(const void *p, size_t index, uint32_t n, enum d
     return vec_load_as(padded, 0, dtype);
 }
 
-/* Sums of halves, then quarters, ...: the order that vec_reduce() below keeps for each of its sums. */
+/* Sums of halves, then quarters, ...: the order that vec_reduce() keeps for each of its sums. */
 static inline float vec_sum(vecf v) {
     float a[LANES];
     vec_store(a, v);
@@ -79,8 +79,8 @@ static inline float vec_sum(vecf v) {
     return a[0];
 }
 
-/* Two registers, each halved and added in groups of `half` lanes: a's sums land in the lanes without that
- * bit, b's in those with it. */
+/* Two registers, each halved and added in groups of `half` lanes: a's sums land in the lanes
+ * without that bit, b's in those with it. */
 static inline __attribute__((always_inline)) vecf vec_fold(vecf a, vecf b, int half) {
     veci low, high;
     for (int lane = 0; lane < LANES; lane++) {
@@ -154,7 +154,7 @@ static inline uint16_t f32_to_f16(float f) {
     uint32_t sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7fffffffu;
     if (magnitude > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);
     if (magnitude >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* rounds past 65504 */
-    if (magnitude < 0x38800000u) {                                  /* subnormal: let the FPU round */
+    if (magnitude < 0x38800000u) { /* subnormal: let the FPU round */
         float scaled;
         memcpy(&scaled, &magnitude, sizeof(scaled));
         return (uint16_t)(sign | (uint32_t)lrintf(scaled * 0x1p24f));

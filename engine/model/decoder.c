@@ -12,8 +12,8 @@
  *   last_attn act [max_logit_rows, n_heads * head_dim]                 and of attn
  *   logits   f32 [max_logit_rows, n_vocab]
  *
- * After the last layer's attention only the rows that need logits go on: they are gathered into `last`, a slice at
- * a time, which is also how a long prompt's log-probabilities fit. */
+ * After the last layer's attention only the rows that need logits go on: they are gathered into
+ * `last`, a slice at a time, which is also how a long prompt's log-probabilities fit. */
 #include "engine/model/decoder.h"
 
 #include <inttypes.h>
@@ -51,7 +51,8 @@ static size_t reserve(struct plan *plan, size_t rows, size_t cols, size_t elemen
 static struct plan make_plan(const struct model_config *c, const struct decoder_limits *limits,
                              size_t act_bytes) {
     struct plan plan = {0};
-    const size_t rows = limits->max_rows > limits->max_logit_rows ? limits->max_rows : limits->max_logit_rows;
+    const size_t rows = limits->max_rows > limits->max_logit_rows ? limits->max_rows
+                                                                  : limits->max_logit_rows;
     const size_t q_dim = (size_t)c->n_heads * c->head_dim,
                  kv_dim = (size_t)c->n_kv_heads * c->head_dim;
     plan.x = reserve(&plan, rows, c->dim, act_bytes);
@@ -210,8 +211,8 @@ static int run_attention(struct decoder *d, uint32_t layer, uint32_t n_rows, str
 }
 
 /* The rest of a layer, on n_rows rows of attention results and of the residual stream x. */
-static int run_ffn(struct decoder *d, uint32_t layer, const void *attn_out, void *x, uint32_t n_rows,
-                   struct error *err) {
+static int run_ffn(struct decoder *d, uint32_t layer, const void *attn_out, void *x,
+                   uint32_t n_rows, struct error *err) {
     const uint32_t dim = d->model->config.dim, ffn_dim = d->model->config.ffn_dim;
     const size_t stride = 2 * (size_t)ffn_dim;
     const struct layer_weights *w = &d->model->layers[layer];

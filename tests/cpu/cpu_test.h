@@ -1,4 +1,5 @@
-/* cpu_test.h - what the tests of the CPU backend share: a seeded generator, backends to try, comparison. */
+/* cpu_test.h - what the tests of the CPU backend share: a seeded generator, backends to try,
+ * comparison. */
 #ifndef TESTS_CPU_CPU_TEST_H
 #define TESTS_CPU_CPU_TEST_H
 
@@ -45,7 +46,8 @@ static inline void for_each_backend(void (*test)(struct backend *be)) {
         for (uint32_t n_threads = 1; n_threads <= 3; n_threads += 2) {
             struct backend *be = NULL;
             struct error err = {0};
-            int rc = cpu_backend_create(&be, &(struct cpu_config){.n_threads = n_threads, .isa = isa}, &err);
+            int rc = cpu_backend_create(
+                &be, &(struct cpu_config){.n_threads = n_threads, .isa = isa}, &err);
             if (rc == ERR_UNSUPPORTED) continue;
             assert_int_equal(rc, 0);
             test(be);
@@ -55,7 +57,8 @@ static inline void for_each_backend(void (*test)(struct backend *be)) {
 }
 
 /* Largest difference relative to the largest expected value; NaN anywhere fails. */
-static inline void assert_close(const float *got, const double *expected, size_t n, double tolerance) {
+static inline void assert_close(const float *got, const double *expected, size_t n,
+                                double tolerance) {
     double scale = 1e-30, worst = 0;
     for (size_t i = 0; i < n; i++) scale = fmax(scale, fabs(expected[i]));
     for (size_t i = 0; i < n; i++) {

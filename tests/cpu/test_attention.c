@@ -1,5 +1,5 @@
-/* test_attention.c - RoPE, append and attention over scattered pages against sums in double; decode, prefill and any
- * cut of a prompt into steps must give the same bits. */
+/* test_attention.c - RoPE, append and attention over scattered pages against sums in double;
+ * decode, prefill and any cut of a prompt into steps must give the same bits. */
 #include "tests/cpu/cpu_test.h"
 
 struct shape {
@@ -23,7 +23,8 @@ static uint32_t row_width(const struct shape *s) {
 
 static void rotate(double *x, const double *inv_freq, uint32_t dim, uint32_t position) {
     for (uint32_t i = 0; i < dim / 2; i++) {
-        double c = cos(position * inv_freq[i]), s = sin(position * inv_freq[i]), a = x[i], b = x[i + dim / 2];
+        double c = cos(position * inv_freq[i]), s = sin(position * inv_freq[i]), a = x[i],
+               b = x[i + dim / 2];
         x[i] = a * c - b * s;
         x[i + dim / 2] = b * c + a * s;
     }
@@ -32,25 +33,30 @@ static void rotate(double *x, const double *inv_freq, uint32_t dim, uint32_t pos
 static void oracle(struct fixture *f) {
     const struct shape *s = &f->s;
     uint32_t width = row_width(s), dim = s->dim;
-    double *all = malloc((size_t)s->n_tokens * width * sizeof(double)), *p = malloc(s->n_tokens * sizeof(double));
+    double *all = malloc((size_t)s->n_tokens * width * sizeof(double)),
+           *p = malloc(s->n_tokens * sizeof(double));
     for (size_t i = 0; i < (size_t)s->n_tokens * width; i++) all[i] = f->qkv[i];
     for (uint32_t t = 0; t < s->n_tokens; t++) {
-        for (uint32_t h = 0; h < s->n_heads + s->n_kv; h++) rotate(all + (size_t)t * width + h * dim, f->inv_freq, dim, t);
+        for (uint32_t h = 0; h < s->n_heads + s->n_kv; h++)
+            rotate(all + (size_t)t * width + h * dim, f->inv_freq, dim, t);
     }
     for (uint32_t t = 0; t < s->n_tokens; t++) {
         for (uint32_t h = 0; h < s->n_heads; h++) {
             const double *q = all + (size_t)t * width + h * dim;
             uint32_t kv_at = (s->n_heads + h / (s->n_heads / s->n_kv)) * dim;
-            double max = -INFINITY, sum = 0, *out = f->expected + ((size_t)t * s->n_heads + h) * dim;
+            double max = -INFINITY, sum = 0,
+                   *out = f->expected + ((size_t)t * s->n_heads + h) * dim;
             for (uint32_t j = 0; j <= t; j++) {
                 p[j] = 0;
-                for (uint32_t d = 0; d < dim; d++) p[j] += q[d] * all[(size_t)j * width + kv_at + d];
+                for (uint32_t d = 0; d < dim; d++)
+                    p[j] += q[d] * all[(size_t)j * width + kv_at + d];
                 p[j] /= sqrt(dim);
                 max = fmax(max, p[j]);
             }
             for (uint32_t j = 0; j <= t; j++) sum += p[j] = exp(p[j] - max);
             for (uint32_t j = 0; j <= t; j++) {
-                for (uint32_t d = 0; d < dim; d++) out[d] += p[j] / sum * all[(size_t)j * width + kv_at + s->n_kv * dim + d];
+                for (uint32_t d = 0; d < dim; d++)
+                    out[d] += p[j] / sum * all[(size_t)j * width + kv_at + s->n_kv * dim + d];
             }
         }
     }
@@ -61,8 +67,12 @@ static void oracle(struct fixture *f) {
 static struct fixture fixture_make(struct backend *be, struct shape s, enum dtype dtype) {
     uint32_t n_pages = (s.n_tokens + PAGE_TOKENS - 1) / PAGE_TOKENS, pool = 2 * n_pages + 1;
     struct fixture f = {.s = s};
-    f.kv = (struct kv_pool){.dtype = dtype, .n_pages = pool, .n_kv_heads = s.n_kv, .head_dim = s.dim,
-                            .page_bytes = (size_t)2 * s.n_kv * PAGE_TOKENS * s.dim * dtype_size(dtype)};
+    f.kv = (struct kv_pool){.dtype = dtype,
+                            .n_pages = pool,
+                            .n_kv_heads = s.n_kv,
+                            .head_dim = s.dim,
+                            .page_bytes = (size_t)2 * s.n_kv * PAGE_TOKENS * s.dim *
+                                          dtype_size(dtype)};
     assert_int_equal(be->ops->alloc(be, pool * f.kv.page_bytes, &f.kv.base, NULL), 0);
     memset(f.kv.base, 0xff, pool * f.kv.page_bytes); /* NaN: reading an unwritten slot shows */
     f.pages = malloc(n_pages * sizeof(uint32_t));
@@ -72,7 +82,8 @@ static struct fixture fixture_make(struct backend *be, struct shape s, enum dtyp
     f.inv_freq = malloc(s.dim / 2 * sizeof(double));
     for (uint32_t i = 0; i < s.dim / 2; i++) f.inv_freq[i] = pow(10000, -2.0 * i / s.dim);
     f.qkv = random_floats((size_t)s.n_tokens * row_width(&s));
-    for (size_t i = 0; i < (size_t)s.n_tokens * row_width(&s); i++) f.qkv[i] *= 3; /* sharp and flat rows */
+    for (size_t i = 0; i < (size_t)s.n_tokens * row_width(&s); i++)
+        f.qkv[i] *= 3; /* sharp and flat rows */
     f.expected = calloc((size_t)s.n_tokens * s.n_heads * s.dim, sizeof(double));
     oracle(&f);
     return f;
@@ -92,7 +103,11 @@ static void feed(struct backend *be, struct fixture *f, uint32_t first, uint32_t
     uint32_t width = row_width(&f->s);
     struct kv_view view = {f->pages, first + n, first};
     struct step_seq seq = {0, n, &view};
-    struct step step = {.n_rows = n, .n_seqs = 1, .n_decode = n == 1, .positions = f->positions + first, .seqs = &seq};
+    struct step step = {.n_rows = n,
+                        .n_seqs = 1,
+                        .n_decode = n == 1,
+                        .positions = f->positions + first,
+                        .seqs = &seq};
     float *qkv = malloc((size_t)n * width * sizeof(float));
     memcpy(qkv, f->qkv + (size_t)first * width, (size_t)n * width * sizeof(float));
     struct rope_append_args rope = {qkv, &f->kv, f->inv_freq, 1.0f, f->s.dim / 2, 0, f->s.n_heads};
@@ -117,7 +132,9 @@ static const struct shape shapes[] = {/* either side of a page and of a chunk of
     {8, 1, 20, 97}, {6, 2, 64, 513}, {3, 1, 64, 1030}, {2, 2, 80, 512}};
 
 static double tolerance_of(enum dtype dtype) {
-    return dtype == DTYPE_F32 ? 3e-6 : dtype == DTYPE_F16 ? 3e-3 : 3e-2; /* rounded K moves logits of size ~10 */
+    return dtype == DTYPE_F32   ? 3e-6
+           : dtype == DTYPE_F16 ? 3e-3
+                                : 3e-2; /* rounded K moves logits of size ~10 */
 }
 
 static void attention_equals_the_definition_on(struct backend *be) {
@@ -167,11 +184,13 @@ static void a_batch_gives_the_same_bits_on(struct backend *be) {
     static const uint32_t n_rows[3] = {1, 1, 90};
     uint32_t width = row_width(&each[0]), out_width = 6 * 64, row = 0;
     struct fixture f[3];
-    float *alone = random_floats(92 * 384), *batch = random_floats(92 * 384), *qkv = malloc(92 * width * sizeof(float));
+    float *alone = random_floats(92 * 384), *batch = random_floats(92 * 384),
+          *qkv = malloc(92 * width * sizeof(float));
     uint32_t positions[92];
     struct kv_view views[3];
     struct step_seq seqs[3];
-    struct kv_pool shared = {.dtype = DTYPE_F32, .n_kv_heads = 2, .head_dim = 64, .page_bytes = 2 * 2 * 64 * 64 * 4};
+    struct kv_pool shared = {
+        .dtype = DTYPE_F32, .n_kv_heads = 2, .head_dim = 64, .page_bytes = 2 * 2 * 64 * 64 * 4};
     uint32_t *pages[3], next = 0;
     shared.n_pages = 64;
     assert_int_equal(be->ops->alloc(be, shared.n_pages * shared.page_bytes, &shared.base, NULL), 0);
@@ -191,10 +210,12 @@ static void a_batch_gives_the_same_bits_on(struct backend *be) {
         }
         views[i] = (struct kv_view){pages[i], each[i].n_tokens, first};
         seqs[i] = (struct step_seq){row, n_rows[i], &views[i]};
-        memcpy(qkv + (size_t)row * width, f[i].qkv + (size_t)first * width, (size_t)n_rows[i] * width * sizeof(float));
+        memcpy(qkv + (size_t)row * width, f[i].qkv + (size_t)first * width,
+               (size_t)n_rows[i] * width * sizeof(float));
         for (uint32_t t = 0; t < n_rows[i]; t++) positions[row++] = first + t;
     }
-    struct step step = {.n_rows = 92, .n_seqs = 3, .n_decode = 2, .positions = positions, .seqs = seqs};
+    struct step step = {
+        .n_rows = 92, .n_seqs = 3, .n_decode = 2, .positions = positions, .seqs = seqs};
     struct rope_append_args rope = {qkv, &shared, f[0].inv_freq, 1.0f, 32, 0, 6};
     struct attn_args attn = {qkv, width, batch, &shared, 0, 6, 0.125f};
     assert_int_equal(be->ops->step_begin(be, &step, NULL), 0);
@@ -221,7 +242,8 @@ static void copied_pages_are_equal(void **state) {
     (void)state;
     struct backend *be = NULL;
     assert_int_equal(cpu_backend_create(&be, &(struct cpu_config){.n_threads = 1}, NULL), 0);
-    struct kv_pool kv = {.n_pages = 4, .n_kv_heads = 1, .head_dim = 8, .page_bytes = 2 * 64 * 8 * 4};
+    struct kv_pool kv = {
+        .n_pages = 4, .n_kv_heads = 1, .head_dim = 8, .page_bytes = 2 * 64 * 8 * 4};
     assert_int_equal(be->ops->alloc(be, 4 * kv.page_bytes, &kv.base, NULL), 0);
     char *base = kv.base;
     for (size_t i = 0; i < 4 * kv.page_bytes; i++) base[i] = (char)random_u32();

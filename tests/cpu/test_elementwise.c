@@ -1,4 +1,5 @@
-/* test_elementwise.c - norm, SiLU, embedding and gather against their definitions, at ragged widths. */
+/* test_elementwise.c - norm, SiLU, embedding and gather against their definitions, at ragged
+ * widths. */
 #include "tests/cpu/cpu_test.h"
 
 #include "engine/cpu/vec.h"
@@ -9,12 +10,14 @@ enum { N_WIDTHS = sizeof(widths) / sizeof(widths[0]), N_ROWS = 37 };
 static void rmsnorm_equals_its_definition_on(struct backend *be) {
     for (size_t i = 0; i < N_WIDTHS; i++) {
         uint32_t dim = widths[i], stride = dim + 5;
-        float *x = random_floats((size_t)N_ROWS * stride), *w = random_floats(dim), *out = random_floats((size_t)N_ROWS * dim);
+        float *x = random_floats((size_t)N_ROWS * stride), *w = random_floats(dim),
+              *out = random_floats((size_t)N_ROWS * dim);
         double *expected = malloc((size_t)N_ROWS * dim * sizeof(double));
         for (uint32_t r = 0; r < N_ROWS; r++) {
             double sum = 0;
             for (uint32_t d = 0; d < dim; d++) sum += (double)x[r * stride + d] * x[r * stride + d];
-            for (uint32_t d = 0; d < dim; d++) expected[r * dim + d] = x[r * stride + d] / sqrt(sum / dim + 1e-5) * w[d];
+            for (uint32_t d = 0; d < dim; d++)
+                expected[r * dim + d] = x[r * stride + d] / sqrt(sum / dim + 1e-5) * w[d];
         }
         struct weight weight = {w, DTYPE_F32, 1, dim};
         struct rmsnorm_args args = {x, &weight, out, N_ROWS, dim, stride, dim, 1e-5f};
@@ -35,9 +38,11 @@ static void rmsnorm_equals_its_definition(void **state) {
 static void silu_mul_equals_its_definition_on(struct backend *be) {
     for (size_t i = 0; i < N_WIDTHS; i++) {
         uint32_t dim = widths[i];
-        float *x = random_floats((size_t)N_ROWS * 2 * dim), *out = random_floats((size_t)N_ROWS * dim);
+        float *x = random_floats((size_t)N_ROWS * 2 * dim),
+              *out = random_floats((size_t)N_ROWS * dim);
         double *expected = malloc((size_t)N_ROWS * dim * sizeof(double));
-        for (size_t j = 0; j < (size_t)N_ROWS * 2 * dim; j++) x[j] *= j % 3 ? 8 : 120; /* saturating, too */
+        for (size_t j = 0; j < (size_t)N_ROWS * 2 * dim; j++)
+            x[j] *= j % 3 ? 8 : 120; /* saturating, too */
         for (uint32_t r = 0; r < N_ROWS; r++) {
             for (uint32_t d = 0; d < dim; d++) {
                 double g = x[r * 2 * dim + d];
@@ -85,8 +90,10 @@ static void gather_picks_rows_on(struct backend *be) {
     float x[40 * 7], out[5 * 7];
     uint32_t rows[5] = {39, 0, 7, 7, 12};
     for (int i = 0; i < 40 * 7; i++) x[i] = random_float();
-    assert_int_equal(be->ops->gather_rows(be, &(struct gather_rows_args){x, out, rows, 5, 7}, NULL), 0);
-    for (int i = 0; i < 5; i++) assert_memory_equal(out + i * 7, x + rows[i] * 7, 7 * sizeof(float));
+    assert_int_equal(be->ops->gather_rows(be, &(struct gather_rows_args){x, out, rows, 5, 7}, NULL),
+                     0);
+    for (int i = 0; i < 5; i++)
+        assert_memory_equal(out + i * 7, x + rows[i] * 7, 7 * sizeof(float));
 }
 
 static void gather_picks_rows(void **state) {
@@ -114,13 +121,15 @@ static void rope_is_exact_at_a_million_tokens_on(struct backend *be) {
     struct kv_pool kv = {store, DTYPE_F32, 1, 1, DIM, sizeof(store)};
     struct kv_view view = {&page, 1, 0};
     struct step_seq seq = {0, 1, &view};
-    struct step step = {.n_rows = 1, .n_seqs = 1, .n_decode = 1, .positions = &position, .seqs = &seq};
+    struct step step = {
+        .n_rows = 1, .n_seqs = 1, .n_decode = 1, .positions = &position, .seqs = &seq};
     assert_int_equal(be->ops->step_begin(be, &step, NULL), 0);
     struct rope_append_args args = {qkv, &kv, inv_freq, 1.0f, DIM / 2, 0, 1};
     assert_int_equal(be->ops->rope_append(be, &args, NULL), 0);
     assert_close(qkv, expected, 2 * DIM, 3e-7);
     /* In the page a key is a column, a value a row. */
-    for (int i = 0; i < DIM; i++) assert_memory_equal(store + i * PAGE_TOKENS, qkv + DIM + i, sizeof(float));
+    for (int i = 0; i < DIM; i++)
+        assert_memory_equal(store + i * PAGE_TOKENS, qkv + DIM + i, sizeof(float));
     assert_memory_equal(store + PAGE_TOKENS * DIM, qkv + 2 * DIM, DIM * sizeof(float));
 }
 

@@ -12,8 +12,16 @@ struct product {
     double *expected; /* x W^T + b */
 };
 
-static struct product random_product(uint32_t n_rows, uint32_t n_in, uint32_t n_out, enum dtype dtype) {
-    struct product p = {n_rows, n_in, n_out, dtype, random_floats((size_t)n_rows * n_in), NULL, random_floats(n_out), NULL};
+static struct product random_product(uint32_t n_rows, uint32_t n_in, uint32_t n_out,
+                                     enum dtype dtype) {
+    struct product p = {n_rows,
+                        n_in,
+                        n_out,
+                        dtype,
+                        random_floats((size_t)n_rows * n_in),
+                        NULL,
+                        random_floats(n_out),
+                        NULL};
     size_t n = (size_t)n_out * n_in;
     p.w = malloc(n * dtype_size(dtype));
     p.expected = calloc((size_t)n_rows * n_out, sizeof(double));
@@ -22,7 +30,8 @@ static struct product random_product(uint32_t n_rows, uint32_t n_in, uint32_t n_
         for (uint32_t c = 0; c < n_out; c++) {
             double sum = p.bias[c];
             for (uint32_t k = 0; k < n_in; k++) {
-                sum += (double)p.x[(size_t)r * n_in + k] * load_as_f32(p.w, (size_t)c * n_in + k, dtype);
+                sum += (double)p.x[(size_t)r * n_in + k] *
+                       load_as_f32(p.w, (size_t)c * n_in + k, dtype);
             }
             p.expected[(size_t)r * n_out + c] = sum;
         }
@@ -38,15 +47,23 @@ static void product_free(struct product *p) {
 }
 
 /* Runs rows [first, first + n) with bias into y. */
-static void run_product(struct backend *be, const struct product *p, uint32_t first, uint32_t n, float *y, bool accumulate) {
+static void run_product(struct backend *be, const struct product *p, uint32_t first, uint32_t n,
+                        float *y, bool accumulate) {
     struct weight w = {p->w, p->dtype, p->n_out, p->n_in}, bias = {p->bias, DTYPE_F32, 1, p->n_out};
-    struct linear_args args = {.x = p->x + (size_t)first * p->n_in, .n_rows = n, .n_in = p->n_in, .n_parts = 1,
-                               .parts = {{&w, &bias, y, p->n_out}}, .accumulate = accumulate, .y_f32 = true};
+    struct linear_args args = {.x = p->x + (size_t)first * p->n_in,
+                               .n_rows = n,
+                               .n_in = p->n_in,
+                               .n_parts = 1,
+                               .parts = {{&w, &bias, y, p->n_out}},
+                               .accumulate = accumulate,
+                               .y_f32 = true};
     assert_int_equal(be->ops->linear(be, &args, NULL), 0);
 }
 
 static const uint32_t shapes[][3] = {/* n_rows, n_in, n_out */
-    {1, 1, 1}, {1, 16, 24}, {1, 384, 640}, {2, 15, 7}, {3, 17, 25}, {4, 64, 6}, {5, 100, 49}, {13, 384, 97}, {70, 33, 50}};
+                                     {1, 1, 1},    {1, 16, 24},   {1, 384, 640},
+                                     {2, 15, 7},   {3, 17, 25},   {4, 64, 6},
+                                     {5, 100, 49}, {13, 384, 97}, {70, 33, 50}};
 
 static void products_equal_sums_in_double_on(struct backend *be) {
     for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
@@ -94,7 +111,8 @@ static void a_row_has_the_same_bits_alone_and_in_a_batch(void **state) {
 }
 
 static void parts_write_their_own_columns_on(struct backend *be) {
-    struct product q = random_product(5, 48, 30, DTYPE_BF16), k = random_product(5, 48, 10, DTYPE_F32);
+    struct product q = random_product(5, 48, 30, DTYPE_BF16),
+                   k = random_product(5, 48, 10, DTYPE_F32);
     struct weight wq = {q.w, DTYPE_BF16, 30, 48}, wk = {k.w, DTYPE_F32, 10, 48};
     float y[5 * 40], separate[5 * 40];
     struct linear_args args = {.x = q.x, .n_rows = 5, .n_in = 48, .n_parts = 2,
@@ -120,7 +138,10 @@ static void parts_write_their_own_columns(void **state) {
 static void bf16_products_are_close_and_batch_invariant(void **state) {
     (void)state;
     struct backend *be = NULL;
-    assert_int_equal(cpu_backend_create(&be, &(struct cpu_config){.n_threads = 3, .matmul_dtype = DTYPE_BF16}, NULL), 0);
+    assert_int_equal(
+        cpu_backend_create(&be, &(struct cpu_config){.n_threads = 3, .matmul_dtype = DTYPE_BF16},
+                           NULL),
+        0);
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
         struct product p = random_product(shapes[i][0], shapes[i][1], shapes[i][2], DTYPE_BF16);
         size_t n = (size_t)p.n_rows * p.n_out;

@@ -1,4 +1,5 @@
-/* test_pool.c - every task runs once, whatever the number of threads and however often the pool sleeps. */
+/* test_pool.c - every task runs once, whatever the number of threads and however often the pool
+ * sleeps. */
 #include "tests/cpu/cpu_test.h"
 
 #include <stdatomic.h>

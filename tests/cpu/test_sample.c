@@ -1,4 +1,5 @@
-/* test_sample.c - sampling against a slow version that sorts, and against the distribution it should have. */
+/* test_sample.c - sampling against a slow version that sorts, and against the distribution it
+ * should have. */
 #include "tests/cpu/cpu_test.h"
 
 enum { VOCAB = 300, N_CASES = 400 };
@@ -14,7 +15,8 @@ static int compare(const void *a, const void *b) {
     return x->token < y->token ? -1 : 1;
 }
 
-/* The definition: the tokens that may be drawn, best first, with their probabilities; returns how many. */
+/* The definition: the tokens that may be drawn, best first, with their probabilities; returns how
+ * many. */
 static uint32_t oracle(const float *logits, const struct sample_row *row, struct sorted *s) {
     double x[VOCAB];
     for (uint32_t i = 0; i < VOCAB; i++) x[i] = logits[i];
@@ -23,7 +25,8 @@ static uint32_t oracle(const float *logits, const struct sample_row *row, struct
     for (uint32_t i = 0; i < row->n_counts; i++) {
         double *l = &x[row->counts[i].token];
         *l = *l > 0 ? *l / row->repetition_penalty : *l * row->repetition_penalty;
-        if (row->counts[i].n_output) *l -= row->counts[i].n_output * row->frequency_penalty + row->presence_penalty;
+        if (row->counts[i].n_output)
+            *l -= row->counts[i].n_output * row->frequency_penalty + row->presence_penalty;
     }
     double t = row->temperature > 0 ? row->temperature : 1, total = 0;
     for (uint32_t i = 0; i < VOCAB; i++) s[i] = (struct sorted){i, x[i], 0};
@@ -45,10 +48,16 @@ static uint32_t oracle(const float *logits, const struct sample_row *row, struct
     return n;
 }
 
-static struct sample_row random_row(struct token_count *counts, struct logit_bias *bias, uint32_t *banned) {
+static struct sample_row random_row(struct token_count *counts, struct logit_bias *bias,
+                                    uint32_t *banned) {
     static const float temperatures[] = {0, 0.1f, 0.7f, 1, 2};
-    struct sample_row row = {.temperature = temperatures[random_below(5)], .top_p = 1, .repetition_penalty = 1,
-                             .counts = counts, .bias = bias, .banned = banned, .n_top = random_below(6)};
+    struct sample_row row = {.temperature = temperatures[random_below(5)],
+                             .top_p = 1,
+                             .repetition_penalty = 1,
+                             .counts = counts,
+                             .bias = bias,
+                             .banned = banned,
+                             .n_top = random_below(6)};
     if (random_below(2)) row.top_p = 0.05f + 0.9f * fabsf(random_float());
     if (random_below(2)) row.top_k = 1 + random_below(VOCAB + 50);
     if (random_below(3) == 0) row.min_p = fabsf(random_float());
@@ -57,20 +66,25 @@ static struct sample_row random_row(struct token_count *counts, struct logit_bia
         row.presence_penalty = random_float();
         row.frequency_penalty = random_float();
         for (row.n_counts = 0; row.n_counts < 20; row.n_counts++) {
-            counts[row.n_counts] = (struct token_count){row.n_counts * 7, random_below(4), random_below(2)};
+            counts[row.n_counts] = (struct token_count){row.n_counts * 7, random_below(4),
+                                                        random_below(2)};
         }
     }
     if (random_below(2)) {
-        for (row.n_bias = 0; row.n_bias < 5; row.n_bias++) bias[row.n_bias] = (struct logit_bias){random_below(VOCAB), 5 * random_float()};
-        for (row.n_banned = 0; row.n_banned < 5; row.n_banned++) banned[row.n_banned] = random_below(VOCAB);
+        for (row.n_bias = 0; row.n_bias < 5; row.n_bias++)
+            bias[row.n_bias] = (struct logit_bias){random_below(VOCAB), 5 * random_float()};
+        for (row.n_banned = 0; row.n_banned < 5; row.n_banned++)
+            banned[row.n_banned] = random_below(VOCAB);
     }
     return row;
 }
 
-static struct sample_result sample_one(struct backend *be, const float *logits, uint32_t n_vocab, const struct sample_row *row) {
+static struct sample_result sample_one(struct backend *be, const float *logits, uint32_t n_vocab,
+                                       const struct sample_row *row) {
     struct sample_result result;
     memset(&result, 0xee, sizeof(result));
-    assert_int_equal(be->ops->sample(be, &(struct sample_args){logits, n_vocab, 1, row, &result}, NULL), 0);
+    assert_int_equal(
+        be->ops->sample(be, &(struct sample_args){logits, n_vocab, 1, row, &result}, NULL), 0);
     return result;
 }
 
@@ -81,7 +95,8 @@ static void only_allowed_tokens_are_drawn_on(struct backend *be) {
     struct sorted s[VOCAB];
     for (int i = 0; i < N_CASES; i++) {
         float *logits = random_floats(VOCAB);
-        for (int j = 0; j < VOCAB; j++) logits[j] = i % 4 == 0 ? roundf(logits[j] * 2) : logits[j] * 8; /* ties */
+        for (int j = 0; j < VOCAB; j++)
+            logits[j] = i % 4 == 0 ? roundf(logits[j] * 2) : logits[j] * 8; /* ties */
         struct sample_row row = random_row(counts, bias, banned);
         uint32_t n = oracle(logits, &row, s);
         bool at_the_edge = false; /* float against double: the last kept token may differ by one */
@@ -125,7 +140,8 @@ static void draws_follow_the_distribution(void **state) {
             row.uniform = (draw + 0.5) / N;
             hits[sample_one(be, logits, VOCAB, &row).token]++;
         }
-        for (uint32_t j = 0; j < n; j++) assert_true(fabs(hits[s[j].token] - s[j].p * N) <= 1.01 + 1e-4 * N);
+        for (uint32_t j = 0; j < n; j++)
+            assert_true(fabs(hits[s[j].token] - s[j].p * N) <= 1.01 + 1e-4 * N);
     }
     free(logits);
     be->ops->destroy(be);
@@ -175,8 +191,10 @@ static void broken_rows_fail_alone_on(struct backend *be) {
     logits[1 * V + 19] = INFINITY;
     for (int i = 0; i < V; i++) logits[2 * V + i] = -INFINITY;
     logits[3 * V + 4] = -INFINITY; /* legal */
-    for (uint32_t i = 0; i < N; i++) rows[i] = (struct sample_row){.logit_row = i, .top_p = 1, .repetition_penalty = 1};
-    assert_int_equal(be->ops->sample(be, &(struct sample_args){logits, V, N, rows, results}, NULL), 0);
+    for (uint32_t i = 0; i < N; i++)
+        rows[i] = (struct sample_row){.logit_row = i, .top_p = 1, .repetition_penalty = 1};
+    assert_int_equal(be->ops->sample(be, &(struct sample_args){logits, V, N, rows, results}, NULL),
+                     0);
     for (int i = 0; i < N; i++) assert_int_equal(results[i].invalid, i < 3);
     uint32_t all[V];
     for (uint32_t i = 0; i < V; i++) all[i] = i;
