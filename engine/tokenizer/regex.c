@@ -1,8 +1,7 @@
 /* regex.c - the reference library's patterns (Oniguruma's Ruby syntax) on PCRE2; see internal.h.
  *
- * Where the two syntaxes give one spelling two meanings, the pattern is translated (\s, ^, $) or
- * refused
- * (\h, nested classes, a possessive {n,m}+): it must never silently split differently.
+ * Where the two syntaxes give one spelling two meanings, the pattern is translated (\s, \w, \b, ^,
+ * $) or refused (\h, nested classes, a possessive {n,m}+): it must never silently split differently.
  *
  * Thread: any.  Memory: the pattern is compiled once, at load; a matcher lives for one call. */
 #include <string.h>
@@ -35,19 +34,45 @@ void matcher_fini(struct matcher *matcher) {
     *matcher = (struct matcher){0};
 }
 
-/* The text that takes the place of the escape \c, or NULL if it means the same in both. */
-static const char *translated_escape(char c) {
-    switch (c) {
+/* Ruby's word characters: PCRE2's have no marks.  Outside a class Latin-1's fractions and raised digits
+ * count, too, which Oniguruma looks up in an older table. */
+#define WORD_IN_CLASS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+#define WORD_SET WORD_IN_CLASS "\\xB2\\xB3\\xB9\\xBC-\\xBE"
+#define WORD "[" WORD_SET "]"
+
+/* Escapes with another meaning, and the text that takes their place.  NULL: no text can. */
+static const struct translation {
+    char escape;
+    const char *outside, *in_class;
+} translations[] = {
     /* PCRE2's \s also takes U+180E, which has not been a space since Unicode 6.3. */
-    case 's': return "\\p{White_Space}";
-    case 'S': return "\\P{White_Space}";
-    default: return NULL;
-    }
+    {'s', "\\p{White_Space}", "\\p{White_Space}"},
+    {'S', "\\P{White_Space}", "\\P{White_Space}"},
+    {'v', "\\x0B", "\\x0B"},
+    {'w', WORD, WORD_IN_CLASS},
+    {'W', "[^" WORD_SET "]", NULL},
+    {'b', "(?:(?<=" WORD ")(?!" WORD ")|(?<!" WORD ")(?=" WORD "))", "\\x08"},
+    {'B', "(?:(?<=" WORD ")(?=" WORD ")|(?<!" WORD ")(?!" WORD "))", NULL},
+};
+
+static const struct translation *find_translation(char c) {
+    for (size_t i = 0; i < sizeof(translations) / sizeof(*translations); i++)
+        if (translations[i].escape == c) return &translations[i];
+    return NULL;
 }
 
-/* Escapes that mean something else in Oniguruma, or let a match begin where it was not found. */
-static bool escape_is_refused(char c) {
-    return strchr("hHKGCRXQEgk", c) != NULL && c != '\0';
+static bool is_in(const char *set, char c) {
+    return c != '\0' && strchr(set, c) != NULL;
+}
+
+/* Whether the escape of n bytes at p means something else in Oniguruma, or lets a match begin where it was
+ * not found: \pL is an L, \xE9 and \351 are bytes of UTF-8. */
+static bool escape_is_refused(const char *p, size_t n) {
+    const char c = n > 1 ? p[1] : '\0', next = n > 2 ? p[2] : '\0', last = n > 3 ? p[3] : '\0';
+    if (is_in("hHKGCRXQEgk", c)) return true;
+    if (is_in("pP", c)) return next != '{';
+    if (c == 'x') return is_in("89abcdefABCDEF", next) && is_in("0123456789abcdefABCDEF", last);
+    return is_in("123456789", c) && is_in("0123456789", next);
 }
 
 static int refuse_pattern(struct error *err, const char *why) {
@@ -57,23 +82,38 @@ static int refuse_pattern(struct error *err, const char *why) {
 
 /* Translates the escape at pattern[*i], a backslash, and moves past it. */
 static int translate_escape(struct text *out, const char *pattern, size_t n, size_t *i,
-                            struct error *err) {
+                            bool in_class, struct error *err) {
     const char c = *i + 1 < n ? pattern[*i + 1] : '\0';
-    if (escape_is_refused(c)) {
+    const size_t length = c == '\0' ? 1 : 2;
+    const struct translation *translation = find_translation(c);
+    const char *text = !translation ? NULL : in_class ? translation->in_class : translation->outside;
+    if (escape_is_refused(pattern + *i, n - *i) || (translation && !text)) {
         const char spelling[] = {'\\', c, '\0'};
         return refuse_pattern(err, spelling);
     }
-    const char *translated = translated_escape(c);
-    const size_t length = c == '\0' ? 1 : 2;
-    const int rc = translated ? text_append(out, translated, strlen(translated))
-                              : text_append(out, pattern + *i, length);
+    const int rc = text ? text_append(out, text, strlen(text))
+                        : text_append(out, pattern + *i, length);
     *i += length;
     return rc;
 }
 
-static bool is_possessive_interval(const char *pattern, size_t n, size_t i, size_t open) {
-    return pattern[i] == '}' && i + 1 < n && pattern[i + 1] == '+' && open < i &&
-           strspn(pattern + open + 1, "0123456789,") == i - open - 1;
+/* Ruby's {n,m}+ repeats the repetition and its {n}? makes it optional; PCRE2's + and ? change how it matches. */
+static const char *misread_interval(const char *pattern, size_t n, size_t i, size_t open) {
+    if (pattern[i] != '}' || open >= i) return NULL;
+    const char *bounds = pattern + open + 1;
+    const size_t n_bounds = i - open - 1;
+    if (n_bounds == 0 || strspn(bounds, "0123456789,") != n_bounds) return NULL;
+    if (bounds[0] == ',') return "{,"; /* text to PCRE2 */
+    const char after = i + 1 < n ? pattern[i + 1] : '\0';
+    if (after == '+') return "}+";
+    return after == '?' && !memchr(bounds, ',', n_bounds) ? "}?" : NULL;
+}
+
+/* Ruby's option m lets the dot match a newline. */
+static bool sets_option_m(const char *pattern, size_t n, size_t i) {
+    if (pattern[i] != '(' || i + 1 >= n || pattern[i + 1] != '?') return false;
+    const char *letters = pattern + i + 2;
+    return memchr(letters, 'm', strspn(letters, "imsx-")) != NULL;
 }
 
 static int translate(struct text *out, const char *pattern, size_t n, struct error *err) {
@@ -82,7 +122,7 @@ static int translate(struct text *out, const char *pattern, size_t n, struct err
     for (size_t i = 0; i < n;) {
         const char c = pattern[i];
         if (c == '\\') {
-            const int rc = translate_escape(out, pattern, n, &i, err);
+            const int rc = translate_escape(out, pattern, n, &i, in_class, err);
             if (rc) return rc;
             continue;
         }
@@ -98,7 +138,9 @@ static int translate(struct text *out, const char *pattern, size_t n, struct err
                 class_begin = i;
             }
             if (c == '{') open = i;
-            if (is_possessive_interval(pattern, n, i, open)) return refuse_pattern(err, "}+");
+            const char *misread = misread_interval(pattern, n, i, open);
+            if (misread) return refuse_pattern(err, misread);
+            if (sets_option_m(pattern, n, i)) return refuse_pattern(err, "the option m");
             if (c == '(' && i + 1 < n && pattern[i + 1] == '*') return refuse_pattern(err, "(*");
         }
         const int rc = text_append(out, &c, 1);

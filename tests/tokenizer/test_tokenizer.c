@@ -292,6 +292,65 @@ static void load_reports_files_that_are_not_there_or_not_json(void **state) {
     tokenizer_destroy(NULL);
 }
 
+/* Each first match is the reference library's.  PCRE2's own \w, \b and \v give others. */
+static void words_are_what_the_reference_library_takes_for_words(void **state) {
+    (void)state;
+    static const struct {
+        const char *pattern, *text;
+        size_t begin, end;
+    } CASES[] = {
+        {"\\w+", "-cafe\xCC\x81 x", 1, 7}, /* a mark */
+        {"\\w+", "ab\xE2\x80\xBF" "c.", 0, 6}, /* a connector */
+        {"\\w+", "\xE2\x93\x90" "b", 0, 4}, /* a circled letter */
+        {"\\w+", "x\xC2\xB2y", 0, 4}, /* a raised digit */
+        {"[\\w-]+", "x\xC2\xB2y", 0, 1}, /* but not in a class */
+        {"[\\w-]+", "e\xCC\x81-.", 0, 4},
+        {"\\W+", "e\xCC\x81 .x", 3, 5},
+        {"e\\b", "e\xCC\x81 e", 4, 5},
+        {"\\B.", "a\xCC\x81 .", 1, 3},
+        {"\\v", "\n\x0B", 1, 2},
+    };
+    struct matcher matcher;
+    assert_int_equal(matcher_init(&matcher), 0);
+    for (size_t i = 0; i < sizeof(CASES) / sizeof(*CASES); i++) {
+        struct match match = {0};
+        struct error err = {0};
+        pcre2_code *code = NULL;
+        const char *text = CASES[i].text;
+        if (pattern_compile(&code, CASES[i].pattern, strlen(CASES[i].pattern), false, &err))
+            fail_msg("%s", err.text);
+        assert_int_equal(match_next(&matcher, code, text, strlen(text), &match, &err), 0);
+        if (!match.found || match.begin != CASES[i].begin || match.end != CASES[i].end)
+            fail_msg("%s in '%s': %zu to %zu", CASES[i].pattern, text, match.begin, match.end);
+        pcre2_code_free(code);
+    }
+    matcher_fini(&matcher);
+}
+
+/* Spellings that mean one thing to Oniguruma and another to PCRE2, and have no translation. */
+static void patterns_of_two_meanings_are_refused(void **state) {
+    (void)state;
+    static const char *const PATTERNS[] = {"[\\W]",      "[\\B]", "\\pL",  "\\xE9",    "\\351",
+                                           "a{,2}",      "a{2}?", "a{2}+", "a{1,2}+", "(?m:a.b)",
+                                           "(?i-xm)a.b"};
+    static const char *const ALIKE[] = {"a{2}", "a{1,2}?", "\\x41", "\\x{E9}", "(?i:m)", "(?:m)"};
+    for (size_t i = 0; i < sizeof(PATTERNS) / sizeof(*PATTERNS); i++) {
+        struct error err = {0};
+        pcre2_code *code = NULL;
+        const char *pattern = PATTERNS[i];
+        const int rc = pattern_compile(&code, pattern, strlen(pattern), false, &err);
+        if (rc != ERR_UNSUPPORTED) fail_msg("%s: %d", pattern, rc);
+        assert_null(code);
+    }
+    for (size_t i = 0; i < sizeof(ALIKE) / sizeof(*ALIKE); i++) {
+        struct error err = {0};
+        pcre2_code *code = NULL;
+        if (pattern_compile(&code, ALIKE[i], strlen(ALIKE[i]), false, &err))
+            fail_msg("%s", err.text);
+        pcre2_code_free(code);
+    }
+}
+
 /* A pattern that backtracks without end is an error to report, not a text to lose. */
 static void pattern_limits_are_reported(void **state) {
     (void)state;
@@ -367,6 +426,8 @@ int main(void) {
         cmocka_unit_test(load_refuses_what_it_cannot_do_by_name),
         cmocka_unit_test(load_bounds_ids),
         cmocka_unit_test(load_reports_files_that_are_not_there_or_not_json),
+        cmocka_unit_test(words_are_what_the_reference_library_takes_for_words),
+        cmocka_unit_test(patterns_of_two_meanings_are_refused),
         cmocka_unit_test(pattern_limits_are_reported),
         cmocka_unit_test(threads_share_one_tokenizer),
     };
