@@ -30,13 +30,16 @@ int token_list_append(struct token_list *list, const uint32_t *ids, size_t n) {
     return 0;
 }
 
+static int check_bound(const struct encoding *e, size_t n_more) {
+    if (e->max_ids == 0 || n_more <= e->max_ids - e->out->n) return 0;
+    return error_set(e->err, ERR_TOO_LONG, "the text has more than %zu tokens", e->max_ids);
+}
+
 /* Counts n ids in that have been written behind the list's last. */
 static int extend(struct encoding *e, size_t n) {
-    if (e->max_ids > 0 && n > e->max_ids - e->out->n) {
-        return error_set(e->err, ERR_TOO_LONG, "the text has more than %zu tokens", e->max_ids);
-    }
-    e->out->n += n;
-    return 0;
+    const int rc = check_bound(e, n);
+    if (rc == 0) e->out->n += n;
+    return rc;
 }
 
 static int append(struct encoding *e, const uint32_t *ids, size_t n) {
@@ -50,9 +53,11 @@ int encode_piece(struct encoding *e, const char *piece, size_t n) {
     const uint32_t whole = words_find(&tokenizer->words, tokenizer, piece, n);
     if (whole != NO_TOKEN) return append(e, &whole, 1);
     size_t n_ids;
+    /* Merging takes forty bytes a byte, so a piece that is too long whatever it merges to is not begun. */
+    int rc = tokenizer->longest > 0 ? check_bound(e, n / tokenizer->longest) : 0;
+    if (rc) return rc;
     if (token_list_reserve(e->out, n)) return ERR_NOMEM;
-    const int rc =
-        bpe_encode(&tokenizer->bpe, &e->scratch, piece, n, e->out->ids + e->out->n, &n_ids);
+    rc = bpe_encode(&tokenizer->bpe, &e->scratch, piece, n, e->out->ids + e->out->n, &n_ids);
     return rc ? rc : extend(e, n_ids);
 }
 

@@ -203,6 +203,7 @@ struct tokenizer {
     struct pretokenizer pretokenizer;
     struct bpe bpe;
     struct words words;
+    uint32_t longest; /* bytes of a vocabulary entry at most; 0: some bytes have no token */
     struct token_list prefix, suffix; /* what the post-processor puts around a text */
 };
 

@@ -206,7 +206,11 @@ static int load_model(struct tokenizer *t, const json_t *model, size_t n_added, 
         return error_set(err, ERR_INVALID, "tokenizer.json: the model has no vocab");
     rc = load_vocab(t, vocab, json_object_size(vocab) + n_added, err);
     if (rc == 0) rc = load_merges(&t->bpe, vocab, json_object_get(model, "merges"), err);
-    if (rc == 0) rc = check_unknown(model, load_bytes(&t->bpe, vocab), err);
+    if (rc) return rc;
+    const bool complete = load_bytes(&t->bpe, vocab);
+    for (uint32_t id = 0; complete && id < t->n_tokens; id++)
+        if (t->tokens[id].length > t->longest) t->longest = t->tokens[id].length;
+    rc = check_unknown(model, complete, err);
     if (rc == 0) rc = load_words(t, vocab, member_flag(model, "ignore_merges", false));
     return rc;
 }

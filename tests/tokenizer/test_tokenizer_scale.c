@@ -102,6 +102,32 @@ static void shipped_tokenizer_is_linear(void **state) {
     encode_texts_of(MODEL_DIR, true);
 }
 
+/* A piece that cannot fit is refused before anything is allocated for it: ids and scratch would
+ * take forty times its size, and a request's body may be large. */
+static void a_piece_beyond_the_bound_costs_nothing(void **state) {
+    (void)state;
+    struct tokenizer *tokenizer = NULL;
+    struct token_list ids = {0};
+    struct error err = {0};
+    size_t n;
+    char *text = write_out(&(struct monotony){"a", ""}, 4 * (size_t)N_BYTES, &n);
+    if (tokenizer_load(&tokenizer, MODEL_DIR, &err)) fail_msg("%s", err.text);
+    assert_int_equal(tokenizer_encode(tokenizer, text, n, true, 4096, &ids, &err), ERR_TOO_LONG);
+    assert_non_null(strstr(err.text, "more than 4096 tokens"));
+    assert_true(ids.capacity <= 4096);
+    /* What may fit is still encoded to see: the longest token is twenty-four dashes. */
+    memset(text, '-', 24);
+    ids.n = 0;
+    assert_int_equal(tokenizer_encode(tokenizer, text, 24, false, 1, &ids, &err), 0);
+    assert_int_equal(ids.n, 1);
+    text[24] = '-';
+    ids.n = 0;
+    assert_int_equal(tokenizer_encode(tokenizer, text, 25, false, 1, &ids, &err), ERR_TOO_LONG);
+    free(ids.ids);
+    free(text);
+    tokenizer_destroy(tokenizer);
+}
+
 static void gpt2_style_is_linear(void **state) {
     (void)state;
     encode_texts_of(DATA_DIR "/gpt2", false); /* its added tokens strip space */
@@ -144,6 +170,7 @@ static void every_component_is_linear(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shipped_tokenizer_is_linear),
+        cmocka_unit_test(a_piece_beyond_the_bound_costs_nothing),
         cmocka_unit_test(gpt2_style_is_linear),
         cmocka_unit_test(llama3_style_is_linear),
         cmocka_unit_test(every_component_is_linear),
