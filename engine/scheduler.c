@@ -27,7 +27,7 @@ struct scheduler {
     uint32_t n_waiting, n_running;
     /* The sequence that found too few pages, and how many it found: no need to try again with as few. */
     const struct sequence *blocked;
-    uint64_t blocked_pages;
+    int64_t blocked_pages;
     struct batch batch;
     struct engine_stats stats;
 };
@@ -203,18 +203,24 @@ static bool is_held_back(const struct scheduler *s, const struct sequence *seq) 
     return false;
 }
 
-/* Takes pages for all of the sequence's tokens.  One further page list entry is left for each running sequence,
- * so that what is admitted is not preempted at once. */
+/* Pages that a sequence may be started with: a page in every layer is left for each running sequence, so
+ * that what is admitted is not preempted at once.  Negative when there are not even those. */
+static int64_t spare_pages(const struct scheduler *s, const struct kv_policy *policy) {
+    return (int64_t)available_pages(s) - (int64_t)(s->n_running * policy->pages_for(s->space, 1));
+}
+
+/* Takes pages for all of the sequence's tokens. */
 static int take_pages(struct scheduler *s, struct sequence *seq) {
     const struct kv_policy *policy = seq->kv.policy;
-    if (s->blocked == seq && available_pages(s) <= s->blocked_pages) return ERR_FULL;
-    uint64_t before = available_pages(s);
+    int64_t before = spare_pages(s, policy);
+    if (s->blocked == seq && before <= s->blocked_pages) return ERR_FULL;
     /* Log-probabilities of a prompt need every row of it computed. */
     if (!seq->prompt_event) policy->adopt(&seq->kv, seq->tokens, seq->n_tokens - 1);
-    uint64_t need = policy->pages_for(s->space, seq->n_tokens) - policy->pages_for(s->space, seq->kv.n_tokens);
-    uint64_t margin = s->n_running * policy->pages_for(s->space, 1);
+    int64_t need = (int64_t)(policy->pages_for(s->space, seq->n_tokens) -
+                             policy->pages_for(s->space, seq->kv.n_tokens));
     int code = ERR_FULL;
-    if (s->n_running == 0 || need + margin <= available_pages(s)) code = policy->reserve(&seq->kv, seq->n_tokens);
+    if (s->n_running == 0 || need <= spare_pages(s, policy))
+        code = policy->reserve(&seq->kv, seq->n_tokens);
     if (code == 0) return 0;
     policy->release(&seq->kv);
     s->blocked = seq;

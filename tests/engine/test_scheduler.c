@@ -360,6 +360,32 @@ static void lower_priority_numbers_run_first(void **state) {
     teardown(&f);
 }
 
+/* Ten blocks.  The long request finds eight, needs seven, and two others run: not enough to leave each of
+ * them one.  Once the second has ended there are eight again, as the first has grown, and that is enough. */
+static void fewer_neighbours_are_reason_enough_to_try_again(void **state) {
+    (void)state;
+    struct fixture f;
+    struct client first = {0}, second = {0}, waiting = {0};
+    setup(&f, 10 * N_LAYERS, 512, 4);
+    struct engine_request r = make_request(&first, 10, 160);
+    r.params.ignore_eos = true;
+    submit(&f, &r, 1);
+    r = make_request(&second, 10, 60);
+    r.prompt[0] = 1;
+    r.params.ignore_eos = true;
+    submit(&f, &r, 2);
+    step(&f, 0);
+    r = make_request(&waiting, 430, 1);
+    submit(&f, &r, 3);
+    while (!second.finished) assert_true(step(&f, 0));
+    assert_false(waiting.finished);
+    step(&f, 0);
+    assert_true(waiting.finished);
+    assert_false(first.finished);
+    run_until_idle(&f);
+    teardown(&f);
+}
+
 static void cancelling_frees_pages_in_every_phase(void **state) {
     (void)state;
     struct fixture f;
@@ -414,6 +440,7 @@ int main(void) {
         cmocka_unit_test(a_wholly_cached_prompt_still_computes_its_last_token),
         cmocka_unit_test(prompt_scores_cover_the_prompt_whatever_is_cached),
         cmocka_unit_test(lower_priority_numbers_run_first),
+        cmocka_unit_test(fewer_neighbours_are_reason_enough_to_try_again),
         cmocka_unit_test(cancelling_frees_pages_in_every_phase),
         cmocka_unit_test(ending_all_gives_each_its_final_event),
         cmocka_unit_test(random_requests_give_what_they_give_alone),
