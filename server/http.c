@@ -74,6 +74,13 @@ static bool data_pending(struct http *http) {
     return MHD_get_timeout(http->daemon, &timeout_ms) == MHD_YES && timeout_ms == 0;
 }
 
+static void run_daemon(struct http *http) {
+    for (int i = 0; i < RUNS_PER_ITERATION && (http->run_needed || data_pending(http)); i++) {
+        http->run_needed = false;
+        MHD_run(http->daemon);
+    }
+}
+
 static void before_poll(uv_prepare_t *prepare) {
     struct http *http = prepare->data;
     if (http->closing) {
@@ -81,10 +88,7 @@ static void before_poll(uv_prepare_t *prepare) {
         return;
     }
     if (!http->run_needed) return;
-    for (int i = 0; i < RUNS_PER_ITERATION && (http->run_needed || data_pending(http)); i++) {
-        http->run_needed = false;
-        MHD_run(http->daemon);
-    }
+    run_daemon(http);
     /* A handler may have asked for more, or for the end: then the loop must not block. */
     if (http->run_needed || http->closing)
         uv_timer_start(&http->timeout, timeout_due, 0, 0);
@@ -308,11 +312,16 @@ void http_stop_accepting(struct http *http) {
 
 /* Stopping libmicrohttpd with a suspended connection is fatal: all are woken first, and find
  * themselves killed. Every exchange completes on the way, so every on_gone that is due is called.
- * */
+ *
+ * What was answered reaches its reader: it is handed to the sockets before, and a connection without
+ * an exchange is closed gently, because a reset discards what the peer has not acknowledged. */
 static void close_everything(struct http *http) {
     http->closing = true;
     http_stop_accepting(http);
-    for (struct http_conn *conn = http->conns; conn; conn = conn->next) conn_kill(conn, true);
+    run_daemon(http);
+    for (struct http_conn *conn = http->conns; conn; conn = conn->next) {
+        conn_kill(conn, conn->exchange != NULL);
+    }
     MHD_run(http->daemon);
     linger_stop_all(http);
     http->closed = true;

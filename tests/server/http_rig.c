@@ -118,6 +118,12 @@ static void on_big(struct rig *rig, struct http_exchange *exchange) {
     free(bytes);
 }
 
+static void on_some(struct rig *rig, struct http_exchange *exchange) {
+    (void)rig;
+    static const char bytes[SOME_BYTES] = {0};
+    http_reply(exchange, 200, "application/octet-stream", bytes, sizeof(bytes));
+}
+
 static struct job *begin_stream(struct rig *rig, struct http_exchange *exchange) {
     struct job *job = job_start(rig, exchange);
     http_stream_begin(exchange, 200, "text/event-stream");
@@ -160,7 +166,7 @@ static void handle(struct http_exchange *exchange, void *ctx) {
     } routes[] = {
         {"/echo", on_echo}, {"/size", on_size},     {"/late", on_late},   {"/hold", on_hold},
         {"/big", on_big},   {"/silent", on_silent}, {"/ticks", on_ticks}, {"/burst", on_burst},
-        {"/lump", on_lump}, {"/fill", on_fill},
+        {"/lump", on_lump}, {"/fill", on_fill},     {"/some", on_some},
     };
     struct rig *rig = ctx;
     atomic_fetch_add(&rig->n_handled, 1);
@@ -264,13 +270,18 @@ uint64_t now_ms(void) {
 
 /* ---- the client ---- */
 
-void client_open(struct client *client, const struct rig *rig) {
+void client_open_with_window(struct client *client, const struct rig *rig, int window) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(rig->config.port)};
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     client->n_buffered = 0;
     client->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(client->fd >= 0);
+    if (window) setsockopt(client->fd, SOL_SOCKET, SO_RCVBUF, &window, sizeof(window));
     assert_int_equal(connect(client->fd, (struct sockaddr *)&address, sizeof(address)), 0);
+}
+
+void client_open(struct client *client, const struct rig *rig) {
+    client_open_with_window(client, rig, 0);
 }
 
 void client_close(struct client *client) {

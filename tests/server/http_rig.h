@@ -6,6 +6,7 @@
  *   /late     answers after 20 ms
  *   /hold     never answers
  *   /big      answers with BIG_BYTES
+ *   /some     answers with SOME_BYTES: more than a small window, less than a socket's buffer
  *   /silent   begins a stream and writes nothing
  *   /ticks    a stream of N_TICKS events, one each 5 ms
  *   /burst    a stream of N_TICKS events written at once, and its end
@@ -24,6 +25,7 @@
 
 enum {
     N_TICKS = 20,
+    SOME_BYTES = 64 * 1024,
     BIG_BYTES = 32 * 1024 * 1024,
     LUMP_BYTES = 12 * 1024 * 1024,
 };
@@ -63,6 +65,8 @@ struct answer {
 };
 
 void client_open(struct client *client, const struct rig *rig);
+/* Its socket takes no more than about so many bytes before they are read. */
+void client_open_with_window(struct client *client, const struct rig *rig, int window);
 void client_close(struct client *client);
 void client_reset(struct client *client); /* closes with a reset */
 void client_send(struct client *client, const char *text);

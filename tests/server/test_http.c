@@ -514,6 +514,27 @@ static void closing_ends_everything_under_way(void **state) {
     assert_int_equal(n_descriptors(), n_before);
 }
 
+/* What the handler has answered is in the socket's buffer: a reset would throw it away. */
+static void closing_leaves_answers_to_slow_readers(void **state) {
+    struct rig rig;
+    struct client client;
+    struct answer answer;
+    (void)state;
+    rig_init(&rig);
+    rig_start(&rig);
+    client_open_with_window(&client, &rig, 4096);
+    client_send(&client, "GET /some HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_true(rig_wait(&rig.n_handled, 1));
+    usleep(50000); /* n_open is sampled */
+    assert_true(rig_wait(&rig.n_open, 0));
+    rig_stop(&rig);
+    client_read(&client, &answer, true);
+    assert_true(answer.complete);
+    assert_int_equal(answer.length, SOME_BYTES);
+    answer_fini(&answer);
+    client_close(&client);
+}
+
 static void after_stop_accepting_only_old_connections_are_served(void **state) {
     struct rig rig;
     struct client client, late;
@@ -585,6 +606,7 @@ int main(void) {
         cmocka_unit_test(waiting_costs_nothing),
         cmocka_unit_test(ten_thousand_requests_leave_nothing_behind),
         cmocka_unit_test(closing_ends_everything_under_way),
+        cmocka_unit_test(closing_leaves_answers_to_slow_readers),
         cmocka_unit_test(after_stop_accepting_only_old_connections_are_served),
         cmocka_unit_test(a_taken_port_is_an_error_that_names_it),
     };
