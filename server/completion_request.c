@@ -141,6 +141,7 @@ static int read_stream_options(struct reading *r, const struct field *field, con
     static const struct field options[] = {
         {"include_usage", read_bool, offsetof(struct completion_request, include_usage), 0, 0},
         {"continuous_usage_stats", read_bool, offsetof(struct completion_request, continuous_usage), 0, 0},
+        {"include_obfuscation", read_refused, 0, 0, 0},
     };
     for (size_t i = 0; i < sizeof(options) / sizeof(*options); i++) {
         const json_t *option = json_object_get(value, options[i].name);
@@ -277,9 +278,11 @@ static const struct field fields[] = {
     {"user", read_ignored_string, 0, 0, 0},
     {"suffix", read_refused, 0, 0, 0},
     {"prompt_logprobs", read_refused, 0, 0, 0},
+    {"return_tokens_as_token_ids", read_refused, 0, 0, 0},
     {"prompt_embeds", read_refused, 0, 0, 0},
     {"truncate_prompt_tokens", read_refused, 0, 0, 0},
     {"use_beam_search", read_refused, 0, 0, 0},
+    {"early_stopping", read_refused, 0, 0, 0},
     {"length_penalty", read_refused, 0, 0, 0},
     {"bad_words", read_refused, 0, 0, 0},
     {"allowed_token_ids", read_refused, 0, 0, 0},
@@ -290,6 +293,8 @@ static const struct field fields[] = {
     {"guided_regex", read_refused, 0, 0, 0},
     {"guided_choice", read_refused, 0, 0, 0},
     {"guided_grammar", read_refused, 0, 0, 0},
+    {"kv_transfer_params", read_refused, 0, 0, 0},
+    {"vllm_xargs", read_refused, 0, 0, 0},
 };
 
 #undef AT
@@ -307,10 +312,11 @@ static int check_together(struct reading *r) {
     if (r->has_stream_options && !q->stream) {
         return api_error_set(err, 400, NULL, "stream_options", "stream_options is only allowed with stream");
     }
-    if ((uint64_t)q->prompts.n * q->best_of > REQUEST_MAX_SEQUENCES) {
-        return api_error_set(err, 400, NULL, q->best_of > 1 ? "best_of" : "prompt",
-                             "%u prompts times %u choices is more than the %d sequences a request may have",
-                             q->prompts.n, q->best_of, REQUEST_MAX_SEQUENCES);
+    if ((uint64_t)q->prompts.n * q->best_of > r->limits->max_sequences) {
+        const char *param = r->has_best_of ? "best_of" : q->n > 1 ? "n" : "prompt";
+        return api_error_set(err, 400, NULL, param,
+                             "%u prompts times %u choices is more than the %u sequences a request may have",
+                             q->prompts.n, q->best_of, r->limits->max_sequences);
     }
     if (q->params.min_tokens > q->max_tokens) {
         return api_error_set(err, 400, NULL, "min_tokens", "min_tokens (%u) is above max_tokens (%u)",
@@ -395,6 +401,36 @@ static int check_length(struct completion_request *request, size_t n_prompt, con
     return 0;
 }
 
+/* How much JSON a request makes, roughly: a token's text or id, its place in the lists of log-probabilities,
+ * and a name with a number for each token considered there. */
+enum { TOKEN_BYTES = 8, SCORED_BYTES = 64, CONSIDERED_BYTES = 32 };
+
+static int check_answer_size(const struct completion_request *q, struct api_error *err) {
+    const int32_t n_top = q->params.n_logprobs;
+    const uint64_t scored = n_top < 0 ? 0 : SCORED_BYTES + CONSIDERED_BYTES * ((uint64_t)n_top + 1);
+    uint64_t echoed = 0;
+    for (uint32_t i = 0; i < q->prompts.n; i++) {
+        const struct prompt *prompt = &q->prompts.items[i];
+        const uint64_t n = prompt->tokens.n;
+        if (q->echo) echoed += (prompt->text ? prompt->length : TOKEN_BYTES * n) + scored * n;
+        if (q->return_token_ids) echoed += TOKEN_BYTES * n;
+    }
+    echoed *= q->best_of;
+    if (q->stream) {
+        const char *param = q->echo ? "echo" : "return_token_ids";
+        if (echoed <= REQUEST_MAX_STREAMED_ECHO) return 0;
+        return api_error_set(err, 400, NULL, param, "%s makes too much to be streamed: about %llu MB, at most %d MB",
+                             param, (unsigned long long)(echoed >> 20), REQUEST_MAX_STREAMED_ECHO >> 20);
+    }
+    const uint64_t n_generated = (uint64_t)q->max_tokens * q->prompts.n * q->best_of;
+    const uint64_t whole = echoed + n_generated * (TOKEN_BYTES + scored);
+    if (whole <= REQUEST_MAX_ANSWER) return 0;
+    return api_error_set(err, 400, NULL, scored ? "logprobs" : "max_tokens",
+                         "the answer may become about %llu MB, at most %d MB are gathered: ask for fewer tokens, "
+                         "choices or logprobs, or for a stream",
+                         (unsigned long long)(whole >> 20), REQUEST_MAX_ANSWER >> 20);
+}
+
 int completion_request_tokenize(struct completion_request *request, const struct tokenizer *tokenizer,
                                 const struct request_limits *limits, struct api_error *err) {
     size_t total = 0;
@@ -409,5 +445,5 @@ int completion_request_tokenize(struct completion_request *request, const struct
                                  REQUEST_MAX_COPIED_TOKENS);
         }
     }
-    return 0;
+    return check_answer_size(request, err);
 }

@@ -19,18 +19,22 @@ struct api_error;
 
 enum {
     REQUEST_MAX_CHOICES = 128, /* n and best_of */
-    REQUEST_MAX_SEQUENCES = 2048, /* prompts times best_of */
+    REQUEST_MAX_SEQUENCES = 2048, /* prompts times best_of, however long the queue */
     REQUEST_MAX_STOPS = 16,
     REQUEST_MAX_STOP_BYTES = 1024,
     REQUEST_MAX_STOP_TOKENS = 1024,
     REQUEST_MAX_BIASES = 1024,
     REQUEST_MAX_COPIED_TOKENS = 16 * 1024 * 1024, /* prompt tokens times best_of: 64 MB */
+    /* Bytes of JSON, roughly: what a stream must send at once, and what is gathered for one body. */
+    REQUEST_MAX_STREAMED_ECHO = 32 * 1024 * 1024,
+    REQUEST_MAX_ANSWER = 512 * 1024 * 1024,
 };
 
 /* What a request is checked against. */
 struct request_limits {
     const char *model_name;
     uint32_t n_vocab, max_model_len;
+    uint32_t max_sequences; /* of one request: no more than the engine ever takes */
     struct salt_key salt_key;
 };
 

@@ -20,8 +20,8 @@
 
 /* How long clients may take to fetch the error that tells them of the end, once all is cancelled. */
 enum { FAREWELL_MS = 2000, DRAIN_TICK_MS = 20 };
-/* What a streaming reader may lag behind: some ten thousand chunks. */
-enum { STREAM_BACKLOG = 4 << 20 };
+/* What a streaming reader may lag behind: the largest echo, and as much again for what follows it. */
+enum { STREAM_BACKLOG = 2 * REQUEST_MAX_STREAMED_ECHO };
 
 struct serve {
     struct server server;
@@ -160,9 +160,13 @@ static int describe_server(struct serve *s, const char *model_dir, struct error 
     server->model_name = s->model_name;
     server->api_key = s->options->api_key;
     server->created = (int64_t)time(NULL);
+    const uint64_t n_places = s->options->max_num_seqs + s->options->max_num_queued_reqs;
     server->limits = (struct request_limits){.model_name = s->model_name,
                                              .n_vocab = tokenizer_n_vocab(server->info->tokenizer),
-                                             .max_model_len = server->info->max_model_len};
+                                             .max_model_len = server->info->max_model_len,
+                                             .max_sequences = n_places < REQUEST_MAX_SEQUENCES
+                                                                  ? (uint32_t)n_places
+                                                                  : REQUEST_MAX_SEQUENCES};
     if (getrandom(&server->limits.salt_key, sizeof(server->limits.salt_key), 0) < 0) {
         return error_set(err, ERR_IO, "the system has no random numbers to give");
     }

@@ -22,6 +22,7 @@ BAD_FIELDS = [
     ("prompt-token-enormous", {"prompt": [2**32 + 1]}, "prompt"),
     ("prompt-token-beyond-64-bits", {"prompt": [10**30]}, "prompt"),
     ("prompt-token-out-of-range-in-second", {"prompt": [[1, 2], [3, 99999]]}, "prompt"),
+    ("prompts-beyond-the-queue", {"prompt": ["a"] * 1500}, "prompt"),  # 429 would say: try again
     ("suffix", {"suffix": "the end"}, "suffix"),
     ("max-tokens-string", {"max_tokens": "5"}, "max_tokens"),
     ("max-tokens-negative", {"max_tokens": -1}, "max_tokens"),

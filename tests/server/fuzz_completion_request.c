@@ -23,14 +23,15 @@ static void check_bounds(const struct completion_request *q) {
     require(p->frequency_penalty >= -2 && p->frequency_penalty <= 2);
     require(p->n_logprobs >= -1 && p->n_logprobs <= SAMPLE_MAX_TOP && p->n_stop <= REQUEST_MAX_STOPS);
     require(q->n >= 1 && q->best_of >= q->n && q->best_of <= REQUEST_MAX_CHOICES && q->prompts.n >= 1);
-    require(q->prompts.n * q->best_of <= REQUEST_MAX_SEQUENCES && p->min_tokens <= q->max_tokens);
+    require(q->prompts.n * q->best_of <= 1280 && p->min_tokens <= q->max_tokens);
     for (uint32_t i = 0; i < p->n_bias; i++) require(p->bias[i].token < FAKE_N_VOCAB);
     for (uint32_t i = 0; i < p->n_stop_tokens; i++) require(p->stop_tokens[i] < FAKE_N_VOCAB);
     for (uint32_t i = 0; i < p->n_stop; i++) require(p->stop[i][0] && strlen(p->stop[i]) <= REQUEST_MAX_STOP_BYTES);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    const struct request_limits limits = {.model_name = "m", .n_vocab = FAKE_N_VOCAB, .max_model_len = FAKE_MAX_LEN};
+    const struct request_limits limits = {.model_name = "m", .n_vocab = FAKE_N_VOCAB,
+                                          .max_model_len = FAKE_MAX_LEN, .max_sequences = 1280};
     struct completion_request request;
     struct api_error err = {0};
     const int rc = completion_request_parse(&request, (const char *)data, size, &limits, &err);

@@ -15,7 +15,7 @@
 
 static const struct request_limits limits = {
     .model_name = "m", .n_vocab = FAKE_N_VOCAB, .max_model_len = FAKE_MAX_LEN,
-    .salt_key = {1, 2},
+    .max_sequences = 300, .salt_key = {1, 2},
 };
 
 static int parse(const char *body, struct completion_request *out, struct api_error *err) {
@@ -98,7 +98,8 @@ static void values_land_where_they_belong(void **state) {
 static void streaming_options_are_read(void **state) {
     (void)state;
     struct completion_request q;
-    parse_good("\"stream\":true,\"stream_options\":{\"include_usage\":true,\"continuous_usage_stats\":true,\"x\":1}", &q);
+    parse_good("\"stream\":true,\"stream_options\":{\"include_usage\":true,\"continuous_usage_stats\":true,"
+               "\"include_obfuscation\":false,\"x\":1}", &q);
     assert_true(q.stream && q.include_usage && q.continuous_usage);
     completion_request_fini(&q);
 }
@@ -136,6 +137,7 @@ static const struct bad bad_members[] = {
     {"\"model\":\"other\"", "model", 404},
     {"\"model\":1", "model", 400},
     {"\"suffix\":\"x\"", "suffix", 400},
+    {"\"return_tokens_as_token_ids\":true", "return_tokens_as_token_ids", 400},
     {"\"max_tokens\":-1", "max_tokens", 400},
     {"\"max_tokens\":1.5", "max_tokens", 400},
     {"\"max_tokens\":true", "max_tokens", 400},
@@ -248,12 +250,21 @@ static void bad_prompts_are_refused(void **state) {
     check_bad("{\"prompt\":null}", "prompt", 400);
 }
 
+/* prompts of one token each, with further members. */
+static void check_too_many(unsigned n_prompts, const char *members, const char *param) {
+    char body[2048];
+    size_t n = (size_t)snprintf(body, sizeof(body), "{%s\"prompt\":[[1]", members);
+    for (unsigned i = 1; i < n_prompts; i++) n += (size_t)sprintf(body + n, ",[1]");
+    strcpy(body + n, "]}");
+    check_bad(body, param, 400);
+}
+
+/* More than the queue will ever hold is the request's fault: trying again would not help. */
 static void sequences_are_bounded(void **state) {
     (void)state;
-    char body[256] = "{\"n\":128,\"prompt\":[[1]";
-    for (int i = 1; i < 17; i++) strcat(body, ",[1]");
-    strcat(body, "]}");
-    check_bad(body, "best_of", 400);
+    check_too_many(301, "", "prompt");
+    check_too_many(3, "\"n\":128,", "n");
+    check_too_many(3, "\"best_of\":128,", "best_of");
 }
 
 static int tokenize(const char *body, struct api_error *err) {
@@ -298,6 +309,46 @@ static void a_prompt_needs_a_token(void **state) {
     assert_string_equal(err.param, "prompt");
 }
 
+/* A prompt of 50,000 tokens in a context of 100,000. */
+static int tokenize_long(const char *members, struct api_error *err) {
+    static char body[2 * 50000 + 256];
+    struct request_limits wide = limits;
+    struct completion_request q;
+    wide.max_model_len = 100000;
+    int n = snprintf(body, sizeof(body), "{%s,\"prompt\":[1", members);
+    for (int i = 1; i < 50000; i++) n += sprintf(body + n, ",1");
+    strcpy(body + n, "]}");
+    assert_int_equal(completion_request_parse(&q, body, strlen(body), &wide, err), 0);
+    const int rc = completion_request_tokenize(&q, NULL, &wide, err);
+    completion_request_fini(&q);
+    return rc;
+}
+
+/* A whole answer is gathered in memory, and so is an echo until its reader has taken it. */
+static void answers_are_bounded(void **state) {
+    (void)state;
+    struct api_error err;
+    static const struct {
+        const char *members, *param; /* NULL: allowed */
+    } cases[] = {
+        {"\"echo\":true,\"logprobs\":20", NULL},
+        {"\"echo\":true,\"logprobs\":5,\"stream\":true", NULL},
+        {"\"echo\":true,\"logprobs\":20,\"stream\":true", "echo"},
+        {"\"echo\":true,\"n\":128,\"stream\":true", "echo"},
+        {"\"return_token_ids\":true,\"n\":128,\"stream\":true", "return_token_ids"},
+        {"\"echo\":true,\"logprobs\":20,\"n\":128", "logprobs"},
+        {"\"max_tokens\":50000,\"n\":128", NULL},
+        {"\"max_tokens\":50000,\"n\":128,\"logprobs\":20,\"stream\":true", NULL},
+        {"\"max_tokens\":50000,\"n\":128,\"logprobs\":20", "logprobs"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        const int rc = tokenize_long(cases[i].members, &err);
+        if (!!rc != !!cases[i].param) fail_msg("%s: %d", cases[i].members, rc);
+        if (rc) assert_int_equal(err.status, 400);
+        if (rc) assert_string_equal(err.param, cases[i].param);
+    }
+}
+
 static void salts_separate(void **state) {
     (void)state;
     const struct salt_key one = {0x0706050403020100, 0x0f0e0d0c0b0a0908}, two = {1, 2};
@@ -320,6 +371,7 @@ int main(void) {
         cmocka_unit_test(sequences_are_bounded),
         cmocka_unit_test(too_long_names_both_numbers),
         cmocka_unit_test(a_prompt_needs_a_token),
+        cmocka_unit_test(answers_are_bounded),
         cmocka_unit_test(salts_separate),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -34,7 +34,8 @@ static int set_up(void **state) {
     server->info = engine_info(server->engine);
     server->model_name = "m";
     server->created = 7;
-    server->limits = (struct request_limits){.model_name = "m", .n_vocab = FAKE_N_VOCAB, .max_model_len = FAKE_MAX_LEN};
+    server->limits = (struct request_limits){.model_name = "m", .n_vocab = FAKE_N_VOCAB,
+                                          .max_model_len = FAKE_MAX_LEN, .max_sequences = 1280};
     *state = rig;
     return 0;
 }
