@@ -56,7 +56,7 @@ INLINE void store_tile(vecf (*acc)[TILE_COLS], uint32_t rows, uint32_t cols,
  * and its odd elements each widen in one instruction: hence the order of pack_row. */
 INLINE vecf weight_half(const void *w, size_t at, uint32_t half, enum dtype dtype) {
     if (dtype != DTYPE_BF16) return vec_load_as(w, at + half * LANES, dtype);
-    vecu pairs = *(const vecu *)((const uint16_t *)w + at);
+    vecu pairs = *(const vecp *)((const uint16_t *)w + at);
     return (vecf)(half ? pairs & 0xffff0000u : pairs << 16);
 }
 

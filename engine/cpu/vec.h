@@ -21,6 +21,8 @@ enum { LANES = 4 };
 typedef float vecf __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef int32_t veci __attribute__((vector_size(LANES * 4), aligned(4)));
 typedef uint32_t vecu __attribute__((vector_size(LANES * 4), aligned(4)));
+/* Pairs of 16-bit numbers, as they lie in memory. */
+typedef uint32_t vecp __attribute__((vector_size(LANES * 4), aligned(2), may_alias));
 typedef uint16_t vech __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
 
 static inline vecf vec_set(float x) {
