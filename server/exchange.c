@@ -155,6 +155,7 @@ static enum MHD_Result refuse(struct http_exchange *exchange, unsigned status,
         MHD_create_response_from_buffer(strlen(body), body, MHD_RESPMEM_MUST_COPY);
     exchange->state = EXCHANGE_REFUSED;
     exchange->conn->linger = true;
+    refuse_note(exchange->conn->http, exchange->id, status, message);
     exchange_answer(exchange, response, status, "application/json");
     if (!exchange->response) return MHD_NO;
     /* Queued before the body was read, so libmicrohttpd closes the connection behind it. */
@@ -214,12 +215,13 @@ static enum MHD_Result read_body(struct http_exchange *exchange, const char *dat
     struct http_conn *conn = exchange->conn;
     const size_t length = *data_length;
     if (length > conn->http->config.max_body_bytes - exchange->body_length) {
-        refuse_raw(conn->fd, MHD_HTTP_CONTENT_TOO_LARGE, "the request body is too large");
+        refuse_raw(conn->http, conn->fd, exchange->id, MHD_HTTP_CONTENT_TOO_LARGE,
+                   "the request body is too large");
         conn->linger = true;
         return MHD_NO;
     }
     if (!body_reserve(exchange, length)) {
-        refuse_raw(conn->fd, MHD_HTTP_SERVICE_UNAVAILABLE,
+        refuse_raw(conn->http, conn->fd, exchange->id, MHD_HTTP_SERVICE_UNAVAILABLE,
                    "there is no memory for the request body");
         conn->linger = true;
         return MHD_NO;

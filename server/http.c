@@ -114,7 +114,7 @@ static void connection_accepted(struct http *http, int fd, const struct sockaddr
     const struct http_config *config = &http->config;
     struct http_conn *conn = http->n_conns < config->max_connections ? conn_create(http, fd) : NULL;
     if (!conn) {
-        refuse_raw(fd, MHD_HTTP_SERVICE_UNAVAILABLE, "too many connections");
+        refuse_raw(http, fd, "", MHD_HTTP_SERVICE_UNAVAILABLE, "too many connections");
         linger_start(http, fd);
         return;
     }

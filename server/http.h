@@ -21,6 +21,7 @@ struct http_exchange;
 
 typedef void (*http_handler)(struct http_exchange *exchange, void *ctx);
 typedef void (*http_gone)(void *user);
+typedef void (*http_refused)(void *ctx, const char *request_id, unsigned status, const char *why);
 
 struct http_config {
     const char *host;
@@ -32,6 +33,7 @@ struct http_config {
     size_t max_stream_backlog;   /* bytes a reader may lag behind before it is dropped (on_gone) */
     uint32_t stream_stall_timeout_ms; /* a reader that takes nothing for this long is dropped */
     http_handler handler;        /* every legal request of any path */
+    http_refused refused;        /* hears of every request that the transport answered itself; NULL: nobody */
     void *ctx;
 };
 

@@ -148,7 +148,9 @@ void conn_output_started(struct http_conn *conn);
 
 /* refuse.c */
 const char *refuse_body(unsigned status, const char *message, char *buffer, size_t size);
-void refuse_raw(int fd, unsigned status, const char *message); /* best effort, never blocks */
+/* Best effort, never blocks.  id: the request's; empty: one is made. */
+void refuse_raw(struct http *http, int fd, const char *id, unsigned status, const char *message);
+void refuse_note(const struct http *http, const char *id, unsigned status, const char *message);
 /* Takes fd, whose sending side is shut: reads until the peer closes, then closes. */
 void linger_start(struct http *http, int fd);
 void linger_check(struct http *http, uint64_t now_ms);

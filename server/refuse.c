@@ -34,15 +34,24 @@ const char *refuse_body(unsigned status, const char *message, char *buffer, size
     return buffer;
 }
 
-void refuse_raw(int fd, unsigned status, const char *message) {
+void refuse_note(const struct http *http, const char *id, unsigned status, const char *message) {
+    if (http->config.refused) http->config.refused(http->config.ctx, id, status, message);
+}
+
+void refuse_raw(struct http *http, int fd, const char *id, unsigned status, const char *message) {
     const char *reason = MHD_get_reason_phrase_for(status);
-    char body[512], answer[1024];
+    char body[512], answer[1024], made[HTTP_ID_MAX + 1];
+    if (!*id) {
+        exchange_id_make(made);
+        id = made;
+    }
+    refuse_note(http, id, status, message);
     refuse_body(status, message, body, sizeof(body));
     const int n =
         snprintf(answer, sizeof(answer),
                  "HTTP/1.1 %u %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
-                 "Connection: close\r\n\r\n%s",
-                 status, reason, strlen(body), body);
+                 "X-Request-Id: %s\r\nConnection: close\r\n\r\n%s",
+                 status, reason, strlen(body), id, body);
     /* A socket that cannot take this at once has a peer that does not read. */
     (void)!send(fd, answer, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT);
     shutdown(fd, SHUT_WR);

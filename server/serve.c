@@ -173,6 +173,13 @@ static int describe_server(struct serve *s, const char *model_dir, struct error 
     return 0;
 }
 
+/* What never became a request of a route is logged and counted all the same. */
+static void request_refused(void *ctx, const char *request_id, unsigned status, const char *why) {
+    struct server *server = ctx;
+    metrics_count_answer(&server->metrics, status);
+    log_event(LOG_INFO, "request id=%s refused: %s status=%u", request_id, why, status);
+}
+
 static int start_http(struct serve *s, struct error *err) {
     const struct options *o = s->options;
     const struct http_config config = {
@@ -185,6 +192,7 @@ static int start_http(struct serve *s, struct error *err) {
         .max_stream_backlog = STREAM_BACKLOG,
         .stream_stall_timeout_ms = (uint32_t)(1000 * o->stall_timeout),
         .handler = routes_handle,
+        .refused = request_refused,
         .ctx = &s->server,
     };
     return http_create(&s->server.http, &s->loop, &config, err);

@@ -127,7 +127,8 @@ void conn_check(struct http_conn *conn, uint64_t now_ms) {
     case EXCHANGE_HEAD:
     case EXCHANGE_BODY:
         if (now_ms < conn->deadline_ms) return;
-        refuse_raw(conn->fd, MHD_HTTP_REQUEST_TIMEOUT, "the request did not arrive in time");
+        refuse_raw(conn->http, conn->fd, conn->exchange->id, MHD_HTTP_REQUEST_TIMEOUT,
+                   "the request did not arrive in time");
         conn->linger = true;
         conn_kill(conn, false);
         return;

@@ -40,6 +40,14 @@ def test_ambiguous_length_is_refused_and_closed(server, headers):
     assert_still_answers(server)
 
 
+def test_what_the_transport_refuses_is_named_and_logged(server):
+    with RawConnection(server) as connection:
+        connection.send(POST + b"X-Request-Id: odd-one\r\nTransfer-Encoding: gzip\r\n\r\n")
+        status, headers = connection.read_head()
+        assert status == 400 and headers["x-request-id"] == "odd-one"
+    assert "id=odd-one" in server.log
+
+
 def test_body_too_large_is_refused_before_it_is_sent(server):
     with RawConnection(server) as connection:
         connection.send(POST + b"Content-Length: 1000000000\r\nExpect: 100-continue\r\n\r\n")

@@ -180,6 +180,12 @@ static void handle(struct http_exchange *exchange, void *ctx) {
                strlen(http_request_id(exchange)));
 }
 
+static void refused(void *ctx, const char *request_id, unsigned status, const char *why) {
+    struct rig *rig = ctx;
+    assert_true(*request_id && status >= 400 && *why);
+    atomic_fetch_add(&rig->n_refused, 1);
+}
+
 /* ---- the loop thread ---- */
 
 void rig_init(struct rig *rig) {
@@ -193,6 +199,7 @@ void rig_init(struct rig *rig) {
         .max_stream_backlog = 16 << 20,
         .stream_stall_timeout_ms = 60000,
         .handler = handle,
+        .refused = refused,
         .ctx = rig,
     };
 }

@@ -38,7 +38,7 @@ struct rig {
     struct http *http;
     pthread_t thread;
     atomic_bool stop, stop_accepting;
-    atomic_uint n_handled, n_gone, n_open, n_iterations;
+    atomic_uint n_handled, n_refused, n_gone, n_open, n_iterations;
     uint64_t cpu_us; /* of the loop thread, after rig_stop */
 };
 

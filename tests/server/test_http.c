@@ -132,6 +132,7 @@ static void illegal_heads_are_refused_and_the_connection_closed(void **state) {
         {"GARBAGE\r\n\r\n", 0, false},
     };
     struct rig rig;
+    unsigned n_ours = 0;
     (void)state;
     rig_init(&rig);
     rig_start(&rig);
@@ -142,7 +143,10 @@ static void illegal_heads_are_refused_and_the_connection_closed(void **state) {
         client_send(&client, cases[i].text);
         client_read(&client, &answer, true);
         if (answer.status != cases[i].status) fail_msg("%s: %u", cases[i].text, answer.status);
+        n_ours += cases[i].ours;
+        assert_int_equal(atomic_load(&rig.n_refused), n_ours);
         if (cases[i].ours) {
+            assert_non_null(strstr(answer.head, "\r\nX-Request-Id: "));
             assert_true(answer.complete);
             assert_non_null(strstr(
                 answer.body, "\"type\":\"invalid_request_error\",\"param\":null,\"code\":null}}"));
@@ -214,6 +218,7 @@ static void send_too_much(const struct rig *rig, const char *head, bool chunked)
     assert_int_equal(answer.status, 413);
     assert_true(answer.complete);
     assert_non_null(strstr(answer.body, "too large"));
+    assert_non_null(strstr(answer.head, "\r\nX-Request-Id: mine\r\n"));
     client_close(&client);
     answer_fini(&answer);
 }
@@ -228,10 +233,12 @@ static void bodies_over_the_limit_are_refused_early(void **state) {
     assert_int_equal(ask(&rig, "POST /size HTTP/1.1\r\nHost: a\r\nContent-Length: 1048577\r\n"
                                "Expect: 100-continue\r\n\r\n"),
                      413);
-    send_too_much(&rig, "POST /size HTTP/1.1\r\nHost: a\r\nContent-Length: 4194304\r\n\r\n", false);
-    send_too_much(&rig, "POST /size HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
-                  true);
+#define HEAD "POST /size HTTP/1.1\r\nHost: a\r\nX-Request-Id: mine\r\n"
+    send_too_much(&rig, HEAD "Content-Length: 4194304\r\n\r\n", false);
+    send_too_much(&rig, HEAD "Transfer-Encoding: chunked\r\n\r\n", true);
+#undef HEAD
     assert_int_equal(atomic_load(&rig.n_handled), 0);
+    assert_int_equal(atomic_load(&rig.n_refused), 4);
     rig_stop(&rig);
 }
 
@@ -274,6 +281,7 @@ static unsigned drip(const struct rig *rig, const char *start, const char *drip)
     client_read(&client, &answer, true);
     const unsigned status = answer.status;
     if (status) assert_true(answer.complete);
+    if (status) assert_non_null(strstr(answer.head, "\r\nX-Request-Id: "));
     assert_true(client_at_end(&client));
     client_close(&client);
     answer_fini(&answer);
