@@ -2,20 +2,21 @@
  *
  *   decoder (engine/model/) --> struct backend --> engine/cpu/ or cuda/
  *
- * A step is one pass of the model over the rows (tokens) of many sequences.  The engine describes it
- * once (struct step), step_begin() makes the description known to the device, and every operation up
- * to the next step_begin() refers to it.  Sequences with exactly one row come first (n_decode of
- * them), all in the order of their rows; they are decoded by attn_decode, the others by attn_prefill.
+ * A step is one pass of the model over the rows (tokens) of many sequences.  The engine describes
+ * it once (struct step), step_begin() makes the description known to the device, and every
+ * operation up to the next step_begin() refers to it.  Sequences with exactly one row come first
+ * (n_decode of them), all in the order of their rows; they are decoded by attn_decode, the others
+ * by attn_prefill.
  *
- * KV pages.  A page holds the keys (after RoPE) and values of PAGE_TOKENS slots of one layer, and is named by
- * its number in one pool.  How they lie inside is the backend's business: only operations look there.
- * Each layer of each sequence has its own list of pages.
+ * KV pages.  A page holds the keys (after RoPE) and values of PAGE_TOKENS slots of one layer, and
+ * is named by its number in one pool.  How they lie inside is the backend's business: only
+ * operations look there.  Each layer of each sequence has its own list of pages.
  *
  * Matrices are row-major.  `void *` is device memory, to be touched only through operations.
  * Activations are in `act_dtype` (f32 on the CPU); logits are f32 everywhere.
  *
- * Thread: engine.  Memory: alloc() is for start-up; no operation allocates.  All operations return 0 or
- * a negative ERR_*, may run asynchronously in submission order, and are awaited by sync(). */
+ * Thread: engine.  Memory: alloc() is for start-up; no operation allocates.  All operations return
+ * 0 or a negative ERR_*, may run asynchronously in submission order, and are awaited by sync(). */
 #ifndef ENGINE_BACKEND_H
 #define ENGINE_BACKEND_H
 
@@ -34,14 +35,16 @@ static inline size_t dtype_size(enum dtype dtype) {
     return dtype == DTYPE_F32 ? 4 : 2;
 }
 
-/* A weight on the device: rows x cols, row-major, rows = output features.  A vector has rows = 1. */
+/* A weight on the device: rows x cols, row-major, rows = output features.  A vector is
+ * one row. */
 struct weight {
     const void *data; /* NULL: absent (an optional bias) */
     enum dtype dtype;
     uint32_t rows, cols;
 };
 
-/* The KV pool and the shape of its pages.  page_bytes = 2 * n_kv_heads * PAGE_TOKENS * head_dim * size. */
+/* The KV pool and the shape of its pages.
+ * page_bytes = 2 * n_kv_heads * PAGE_TOKENS * head_dim * size. */
 struct kv_pool {
     void *base; /* [n_pages][page_bytes] */
     enum dtype dtype;
@@ -103,19 +106,21 @@ struct linear_args {
     bool y_f32; /* y is f32 whatever act_dtype is (logits) */
 };
 
-/* Rotates q and k of the step's rows in place (half-split pairs (i, i + dim/2) of the first 2 * n_freqs
- * elements) and writes k, v into the sequences' pages of `layer`.
+/* Rotates q and k of the step's rows in place (half-split pairs (i, i + dim/2) of the first
+ * 2 * n_freqs elements) and writes k, v into the sequences' pages of `layer`.
  * qkv act [n_rows, (n_heads + 2 * n_kv_heads) * head_dim]: q heads, k heads, v heads. */
 struct rope_append_args {
     void *qkv;
     const struct kv_pool *kv;
     const double *inv_freq; /* host [n_freqs], radians per position */
-    float rope_scale;       /* multiplies cos and sin (attention factor); 1 unless the model says so */
+    /* Multiplies cos and sin (attention factor); 1 unless the model says so. */
+    float rope_scale;
     uint32_t n_freqs, layer, n_heads;
 };
 
-/* Attention of the step's rows over the pages of `layer`.  attn_decode handles sequences [0, n_decode),
- * attn_prefill the rest; an empty range is a no-op.  q rows are the q heads inside qkv. */
+/* Attention of the step's rows over the pages of `layer`.  attn_decode handles sequences
+ * [0, n_decode), attn_prefill the rest; an empty range is a no-op.  q rows are the q heads inside
+ * qkv. */
 struct attn_args {
     const void *q;   /* act, row i at q + i * q_stride elements: [n_heads, head_dim] */
     size_t q_stride;
@@ -205,14 +210,16 @@ struct backend_ops {
     /* Memory.  alloc is zero-filled and 64-byte aligned. */
     int (*alloc)(struct backend *be, size_t bytes, void **out, struct error *err);
     void (*free)(struct backend *be, void *memory);
-    /* Makes host bytes that outlive the backend (a file mapping) readable by the device: an alias on
-     * the CPU, a copy elsewhere.  Give the result to weight_release. */
-    int (*weight_upload)(struct backend *be, const void *host, size_t bytes, const void **out, struct error *err);
+    /* Makes host bytes that outlive the backend (a file mapping) readable by the device: an alias
+     * on the CPU, a copy elsewhere.  Give the result to weight_release. */
+    int (*weight_upload)(struct backend *be, const void *host, size_t bytes, const void **out,
+                         struct error *err);
     void (*weight_release)(struct backend *be, const void *weight);
     int (*upload)(struct backend *be, void *to, const void *host, size_t bytes, struct error *err);
-    int (*download)(struct backend *be, void *host, const void *from, size_t bytes, struct error *err);
-    int (*copy_pages)(struct backend *be, const struct kv_pool *kv, const uint32_t *from, const uint32_t *to,
-                      uint32_t n, struct error *err);
+    int (*download)(struct backend *be, void *host, const void *from, size_t bytes,
+                    struct error *err);
+    int (*copy_pages)(struct backend *be, const struct kv_pool *kv, const uint32_t *from,
+                      const uint32_t *to, uint32_t n, struct error *err);
 
     /* A step. */
     int (*step_begin)(struct backend *be, const struct step *step, struct error *err);
@@ -225,7 +232,8 @@ struct backend_ops {
     int (*silu_mul)(struct backend *be, const struct silu_mul_args *args, struct error *err);
     int (*gather_rows)(struct backend *be, const struct gather_rows_args *args, struct error *err);
     int (*sample)(struct backend *be, const struct sample_args *args, struct error *err);
-    /* Waits until everything submitted is done; a failure of any of it is reported here at the latest. */
+    /* Waits until everything submitted is done; a failure of any of it is reported here at the
+     * latest. */
     int (*sync)(struct backend *be, struct error *err);
 };
 

@@ -18,7 +18,8 @@ int batch_init(struct batch *batch, uint32_t max_rows, uint32_t max_seqs, struct
     batch->positions = calloc(max_rows, sizeof(*batch->positions));
     batch->samples = calloc(max_rows, sizeof(*batch->samples));
     batch->results = calloc(max_rows, sizeof(*batch->results));
-    if (batch->entries && batch->seqs && batch->tokens && batch->positions && batch->samples && batch->results)
+    if (batch->entries && batch->seqs && batch->tokens && batch->positions && batch->samples &&
+        batch->results)
         return 0;
     batch_fini(batch);
     return error_set(err, ERR_NOMEM, "no memory for steps of %u rows", max_rows);
@@ -49,7 +50,8 @@ static void add(struct batch *batch, struct sequence *seq) {
 }
 
 void batch_build(struct batch *batch, struct sequence *const *seqs, uint32_t n_seqs) {
-    batch->step = (struct step){.tokens = batch->tokens, .positions = batch->positions, .seqs = batch->seqs};
+    batch->step =
+        (struct step){.tokens = batch->tokens, .positions = batch->positions, .seqs = batch->seqs};
     batch->n_samples = 0;
     for (uint32_t i = 0; i < n_seqs; i++)
         if (seqs[i]->n_rows == 1) add(batch, seqs[i]);

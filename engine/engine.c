@@ -1,10 +1,11 @@
 /* engine.c - the engine thread, and the two queues that join it to the server.
  *
- *   submit, cancel, stop ─► commands ─► [ drain ─► plan ─► step ─► results ] ─► events ─► take_events
+ *   submit, cancel, stop ─► commands ─► [ drain, plan, step, results ] ─► events ─► take_events
  *
- * The thread sleeps in the command queue while it has no sequence.  The events of a step are pushed together
- * after it, and wake the server once.  Stopping is a command, too: it closes the queue behind itself, so
- * whatever was submitted before has a final event and whatever comes after is refused.
+ * The thread sleeps in the command queue while it has no sequence.  The events of a step are pushed
+ * together after it, and wake the server once.  Stopping is a command, too: it closes the queue
+ * behind itself, so whatever was submitted before has a final event and whatever comes after is
+ * refused.
  *
  * Thread: see engine.h; everything under "the engine thread" below belongs to it alone.
  * Memory: planned at create; a request's is its own. */
@@ -82,11 +83,13 @@ static uint64_t weight_file_bytes(const char *dir_path) {
 }
 
 static int check_config(const struct engine_config *c, struct error *err) {
-    if (c->max_num_seqs == 0) return error_set(err, ERR_INVALID, "--max-num-seqs must be at least 1");
+    if (c->max_num_seqs == 0)
+        return error_set(err, ERR_INVALID, "--max-num-seqs must be at least 1");
     /* Every running sequence must get its row in every step. */
     if (c->max_batched_tokens < c->max_num_seqs)
         return error_set(err, ERR_INVALID,
-                         "--max-num-batched-tokens (%" PRIu32 ") must not be less than --max-num-seqs (%" PRIu32 ")",
+                         "--max-num-batched-tokens (%" PRIu32
+                         ") must not be less than --max-num-seqs (%" PRIu32 ")",
                          c->max_batched_tokens, c->max_num_seqs);
     return 0;
 }
@@ -99,7 +102,8 @@ static int load_files(struct engine *e, struct error *err) {
     if (code) return code;
     const struct model_config *model = &e->model->config;
     if (c->max_model_len > model->max_position)
-        return error_set(err, ERR_INVALID, "--max-model-len (%" PRIu32 ") is more than the model's context, %" PRIu32,
+        return error_set(err, ERR_INVALID,
+                         "--max-model-len (%" PRIu32 ") is more than the model's context, %" PRIu32,
                          c->max_model_len, model->max_position);
     e->info.max_model_len = c->max_model_len ? c->max_model_len : model->max_position;
     e->info.model = model;
@@ -109,8 +113,10 @@ static int load_files(struct engine *e, struct error *err) {
     return 0;
 }
 
-/* Logits are made a slice at a time: a prompt's log-probabilities need one row per token, and a row is large. */
-static struct decoder_limits decoder_plan(const struct engine_config *c, const struct model_config *model) {
+/* Logits are made a slice at a time: a prompt's log-probabilities need one row per token, and a row
+ * is large. */
+static struct decoder_limits decoder_plan(const struct engine_config *c,
+                                          const struct model_config *model) {
     const uint32_t slice_bytes = 64u << 20;
     uint32_t rows = slice_bytes / (model->n_vocab * (uint32_t)sizeof(float));
     if (rows < 16) rows = 16;
@@ -131,7 +137,8 @@ static int create_memory(struct engine *e, struct error *err) {
     e->space.n_layers = model->n_layers;
     code = page_pool_create(&e->space.pool, e->kv.n_pages, err);
     if (code) return code;
-    if (c->prefix_caching) code = prefix_cache_create(&e->space.cache, e->space.pool, model->n_layers, err);
+    if (c->prefix_caching)
+        code = prefix_cache_create(&e->space.cache, e->space.pool, model->n_layers, err);
     if (code) return code;
     struct decoder_limits limits = decoder_plan(c, model);
     e->info.workspace_bytes = decoder_workspace_bytes(model, &limits);
@@ -162,8 +169,10 @@ int engine_create(struct engine **out, const struct engine_config *config, struc
     if (!code) code = load_files(e, err);
     if (!code) code = create_memory(e, err);
     if (code) goto fail;
-    e->shared = (struct sequence_shared){.space = &e->space, .tokenizer = e->tokenizer,
-                                         .eos = e->model->config.eos, .n_eos = e->model->config.n_eos};
+    e->shared = (struct sequence_shared){.space = &e->space,
+                                         .tokenizer = e->tokenizer,
+                                         .eos = e->model->config.eos,
+                                         .n_eos = e->model->config.n_eos};
     scheduler_stats(e->scheduler, &e->stats);
     if (pthread_create(&e->thread, NULL, run_engine, e)) {
         code = error_set(err, ERR_NOMEM, "cannot start the engine thread");
@@ -184,7 +193,8 @@ const struct engine_info *engine_info(const struct engine *e) {
 
 /* ---- the engine thread ---- */
 
-/* Hands the step's events over.  Counters first: who sees a final event may submit again at once. */
+/* Hands the step's events over.  Counters first: who sees a final event may submit again at
+ * once. */
 static void publish(struct engine *e, struct event_list *events) {
     uint32_t n_final = 0;
     for (const struct engine_event *event = events->first; event; event = event->next)
@@ -233,7 +243,8 @@ static void run_step(struct engine *e, struct event_list *events) {
     }
     struct batch *batch = scheduler_plan(e->scheduler, events);
     if (!batch) return;
-    int code = decoder_step(e->decoder, &batch->step, batch->samples, batch->n_samples, batch->results, NULL, &err);
+    int code = decoder_step(e->decoder, &batch->step, batch->samples, batch->n_samples,
+                            batch->results, NULL, &err);
     if (code) device_failed(e, &err, events);
     else scheduler_finish_step(e->scheduler, events);
 }
@@ -255,7 +266,8 @@ static void *run_engine(void *arg) {
 
 /* ---- any thread ---- */
 
-static int check_request(const struct engine *e, const struct engine_request *r, struct error *err) {
+static int check_request(const struct engine *e, const struct engine_request *r,
+                         struct error *err) {
     if (r->n_prompt == 0) return error_set(err, ERR_INVALID, "the prompt is empty");
     uint32_t limit = e->info.max_model_len, n_vocab = e->info.model->n_vocab;
     if (r->n_prompt > limit || r->params.max_tokens > limit - r->n_prompt)
@@ -265,7 +277,8 @@ static int check_request(const struct engine *e, const struct engine_request *r,
                          limit, r->n_prompt, r->params.max_tokens);
     for (uint32_t i = 0; i < r->n_prompt; i++)
         if (r->prompt[i] >= n_vocab)
-            return error_set(err, ERR_INVALID, "the prompt has token %" PRIu32 "; ids end at %" PRIu32, r->prompt[i],
+            return error_set(err, ERR_INVALID,
+                             "the prompt has token %" PRIu32 "; ids end at %" PRIu32, r->prompt[i],
                              n_vocab - 1);
     return sampling_check(&r->params, n_vocab, err);
 }
@@ -276,13 +289,15 @@ static int claim_places(struct engine *e, uint32_t n, struct error *err) {
     unsigned live = atomic_load(&e->n_live);
     do {
         if ((uint64_t)live + n > room)
-            return error_set(err, ERR_FULL, "the queue is full: %u requests are running or waiting", live);
+            return error_set(err, ERR_FULL, "the queue is full: %u requests are running or waiting",
+                             live);
     } while (!atomic_compare_exchange_weak(&e->n_live, &live, live + n));
     return 0;
 }
 
 /* Appends a command for the request to the chain.  ERR_NOMEM. */
-static int add_command(struct engine *e, const struct engine_request *request, uint64_t id, struct command ***end) {
+static int add_command(struct engine *e, const struct engine_request *request, uint64_t id,
+                       struct command ***end) {
     struct command *command = calloc(1, sizeof(*command));
     if (!command) return ERR_NOMEM;
     command->kind = COMMAND_SUBMIT;
@@ -304,8 +319,8 @@ static void drop_commands(struct command *command) {
     }
 }
 
-int engine_submit(struct engine *e, struct engine_request *requests, uint32_t n_requests, uint64_t *ids,
-                  struct error *err) {
+int engine_submit(struct engine *e, struct engine_request *requests, uint32_t n_requests,
+                  uint64_t *ids, struct error *err) {
     int code = 0;
     if (!engine_healthy(e)) return error_set(err, ERR_DEVICE, "the device has failed");
     for (uint32_t i = 0; i < n_requests; i++)

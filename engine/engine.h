@@ -4,7 +4,8 @@
  *   engine_submit ──► command queue ──► schedule, step, sample
  *   engine_events ◄── event queue  ◄── text, log-probabilities, one final event
  *
- * Thread: engine_create, engine_stop and engine_destroy from one thread; submit, cancel, events and stats from any.
+ * Thread: engine_create, engine_stop and engine_destroy from one thread; submit, cancel, events and
+ * stats from any.
  * Memory: a request's arrays are owned by the engine from a successful submit on; events are owned
  * by whoever took them.  Every submitted request gets exactly one final event. */
 #ifndef ENGINE_ENGINE_H
@@ -70,7 +71,8 @@ struct engine_request {
     uint32_t *prompt; /* owned, [n_prompt], n_prompt >= 1 */
     uint32_t n_prompt;
     struct sampling_params params;
-    uint64_t cache_salt; /* sequences share cached prefixes only within one salt; 0: the common one */
+    /* Sequences share cached prefixes only within one salt; 0: the common one. */
+    uint64_t cache_salt;
     int32_t priority;    /* lower runs first; ties by arrival */
     void *user;          /* returned with every event */
 };
@@ -86,7 +88,8 @@ struct token_info {
 };
 
 enum event_kind {
-    EVENT_PROMPT, /* prompt log-probabilities: tokens = every prompt token, before any other event */
+    /* Prompt log-probabilities: tokens = every prompt token, before any other event. */
+    EVENT_PROMPT,
     EVENT_TEXT,   /* generated text and the tokens that completed since the last event */
     EVENT_FINISH  /* the one final event; may carry the last text and tokens, too */
 };
@@ -123,12 +126,13 @@ void sampling_fini(struct sampling_params *params);
 int engine_create(struct engine **out, const struct engine_config *config, struct error *err);
 const struct engine_info *engine_info(const struct engine *engine);
 
-/* ERR_FULL: the queue is full (n_requests are accepted all or none).  ERR_TOO_LONG and ERR_INVALID: the
- * request can never run (text says why).  On success takes the arrays and writes ids[i]; on failure
- * ownership stays with the caller. */
-int engine_submit(struct engine *engine, struct engine_request *requests, uint32_t n_requests, uint64_t *ids,
-                  struct error *err);
-/* The request's final event follows (FINISH_CANCELLED unless it ended first).  Unknown ids are ignored. */
+/* ERR_FULL: the queue is full (n_requests are accepted all or none).  ERR_TOO_LONG and ERR_INVALID:
+ * the request can never run (text says why).  On success takes the arrays and writes ids[i]; on
+ * failure ownership stays with the caller. */
+int engine_submit(struct engine *engine, struct engine_request *requests, uint32_t n_requests,
+                  uint64_t *ids, struct error *err);
+/* The request's final event follows (FINISH_CANCELLED unless it ended first).  Unknown ids are
+ * ignored. */
 void engine_cancel(struct engine *engine, uint64_t request_id);
 
 /* Takes all events, oldest first; NULL when there are none. */

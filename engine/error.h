@@ -20,7 +20,8 @@ struct error {
     char text[512];
 };
 
-/* Writes code and text (err may be NULL) and returns code, so that a failing path is one statement. */
+/* Writes code and text (err may be NULL) and returns code, so that a failing path is one
+ * statement. */
 int error_set(struct error *err, int code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

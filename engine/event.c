@@ -5,8 +5,8 @@
 
 #include <stdlib.h>
 
-struct engine_event *event_create(enum event_kind kind, size_t text_length, uint32_t n_tokens, size_t n_tops,
-                                  struct token_logprob **tops) {
+struct engine_event *event_create(enum event_kind kind, size_t text_length, uint32_t n_tokens,
+                                  size_t n_tops, struct token_logprob **tops) {
     /* Descending alignment, so that no padding is needed between the parts. */
     struct engine_event *event;
     size_t tokens_at = sizeof(*event);

@@ -8,10 +8,11 @@
 
 #include "engine/engine.h"
 
-/* An event with room for text_length bytes (and a NUL), n_tokens tokens and n_tops log-probabilities; counts and text are
- * set, contents are zero, *tops (may be NULL) is where log-probabilities go.  NULL: no memory. */
-struct engine_event *event_create(enum event_kind kind, size_t text_length, uint32_t n_tokens, size_t n_tops,
-                                  struct token_logprob **tops);
+/* An event with room for text_length bytes (and a NUL), n_tokens tokens and n_tops
+ * log-probabilities; counts and text are set, contents are zero, *tops (may be NULL) is where
+ * log-probabilities go.  NULL: no memory. */
+struct engine_event *event_create(enum event_kind kind, size_t text_length, uint32_t n_tokens,
+                                  size_t n_tops, struct token_logprob **tops);
 
 struct event_list {
     struct engine_event *first, *last;

@@ -8,8 +8,8 @@
 
 #include "engine/error.h"
 
-/* Items have different types; a copy of the bytes is the one way to write their first member that is right
- * under the language's aliasing rules. */
+/* Items have different types; a copy of the bytes is the one way to write their first member that
+ * is right under the language's aliasing rules. */
 static void set_next(void *item, void *next) {
     memcpy(item, &next, sizeof(next));
 }

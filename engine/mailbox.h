@@ -1,7 +1,7 @@
 /* mailbox.h - a locked list between two threads, taken whole by its reader.
  *
- * Items are structs whose first member is a pointer to the next item.  The mailbox owns what is in it
- * until it is taken; a closed mailbox refuses items, so that nothing is ever left behind unseen.
+ * Items are structs whose first member is a pointer to the next item.  The mailbox owns what is in
+ * it until it is taken; a closed mailbox refuses items, so that nothing is ever left behind unseen.
  *
  * Thread: any.  Memory: allocates nothing. */
 #ifndef ENGINE_MAILBOX_H
@@ -20,8 +20,9 @@ struct mailbox {
 int mailbox_init(struct mailbox *box); /* ERR_NOMEM */
 void mailbox_fini(struct mailbox *box); /* must be empty */
 
-/* Appends a chain of items (linked, last->next is NULL) and wakes a reader in mailbox_wait.  *was_empty (may be NULL)
- * tells whether this turned the box non-empty.  ERR_FULL: the box is closed, the chain stays the caller's. */
+/* Appends a chain of items (linked, last->next is NULL) and wakes a reader in mailbox_wait.
+ * *was_empty (may be NULL) tells whether this turned the box non-empty.  ERR_FULL: the box is
+ * closed, the chain stays the caller's. */
 int mailbox_push(struct mailbox *box, void *first, void *last, bool *was_empty);
 
 void *mailbox_take(struct mailbox *box);  /* everything, oldest first; NULL when empty */

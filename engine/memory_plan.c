@@ -43,11 +43,13 @@ static uint64_t min_u64(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
-int memory_plan_kv(struct kv_pool *pool, const struct engine_config *config, const struct model_config *model,
-                   uint32_t max_model_len, uint64_t available, struct error *err) {
+int memory_plan_kv(struct kv_pool *pool, const struct engine_config *config,
+                   const struct model_config *model, uint32_t max_model_len, uint64_t available,
+                   struct error *err) {
     *pool = (struct kv_pool){
         .dtype = config->kv_dtype, .n_kv_heads = model->n_kv_heads, .head_dim = model->head_dim};
-    pool->page_bytes = (size_t)2 * model->n_kv_heads * PAGE_TOKENS * model->head_dim * dtype_size(config->kv_dtype);
+    pool->page_bytes = (size_t)2 * model->n_kv_heads * PAGE_TOKENS * model->head_dim *
+                       dtype_size(config->kv_dtype);
     uint64_t block_bytes = (uint64_t)pool->page_bytes * model->n_layers;
     uint64_t useful = 4 * (uint64_t)max_model_len;
     if (useful < MEMORY_PLAN_TOKENS) useful = MEMORY_PLAN_TOKENS;

@@ -15,7 +15,8 @@ struct output_token {
     uint64_t text_end; /* the token may leave once so many bytes of text have */
 };
 
-int output_init(struct output *out, const struct tokenizer *tokenizer, const struct sampling_params *params) {
+int output_init(struct output *out, const struct tokenizer *tokenizer,
+                const struct sampling_params *params) {
     *out = (struct output){.tokenizer = tokenizer, .params = params};
     return stop_match_init(&out->stops, params->stop, params->n_stop);
 }
@@ -51,7 +52,8 @@ static int reserve_token(struct output *out) {
 static int append_text(struct output *out, uint32_t token, size_t *begin) {
     size_t length = 0;
     *begin = out->n_text;
-    if (!tokenizer_token_bytes(out->tokenizer, token, &length)) return 0; /* padding of the vocabulary: no text */
+    /* Padding of the vocabulary has no text. */
+    if (!tokenizer_token_bytes(out->tokenizer, token, &length)) return 0;
     if (reserve_text(out, 3 * length + DETOKENIZER_GROWTH)) return ERR_NOMEM;
     long n = detokenizer_push(&out->detokenizer, out->tokenizer, token, out->params->skip_special,
                               out->text + out->n_text, out->text_capacity - out->n_text);
@@ -73,12 +75,14 @@ static int match_stops(struct output *out, size_t begin, uint32_t *index) {
     return 1;
 }
 
-int output_push(struct output *out, const struct sample_result *result, enum output_mode mode, uint32_t *index) {
+int output_push(struct output *out, const struct sample_result *result, enum output_mode mode,
+                uint32_t *index) {
     size_t begin = out->n_text;
     if (reserve_token(out)) return ERR_NOMEM;
     int code = mode == OUTPUT_SILENT ? 0 : append_text(out, result->token, &begin);
     if (code) return code;
-    /* Bytes that wait for the rest of a character have no place yet; it will be past the present end. */
+    /* Bytes that wait for the rest of a character have no place yet; it will be past the present
+     * end. */
     uint64_t end = out->n_shown + out->n_text + (out->detokenizer.n_pending > 0);
     out->tokens[out->n_tokens++] = (struct output_token){*result, end};
     return mode == OUTPUT_TEXT ? match_stops(out, begin, index) : 0;
@@ -86,13 +90,15 @@ int output_push(struct output *out, const struct sample_result *result, enum out
 
 int output_flush(struct output *out) {
     if (reserve_text(out, DETOKENIZER_GROWTH)) return ERR_NOMEM;
-    long n = detokenizer_finish(&out->detokenizer, out->text + out->n_text, out->text_capacity - out->n_text);
+    long n = detokenizer_finish(&out->detokenizer, out->text + out->n_text,
+                                out->text_capacity - out->n_text);
     if (n < 0) return (int)n;
     out->n_text += (size_t)n;
     return 0;
 }
 
-static void fill_tokens(const struct output *out, struct engine_event *event, struct token_logprob *tops) {
+static void fill_tokens(const struct output *out, struct engine_event *event,
+                        struct token_logprob *tops) {
     bool wanted = out->params->n_logprobs >= 0;
     for (uint32_t i = 0; i < event->n_tokens; i++) {
         const struct sample_result *r = &out->tokens[i].result;
@@ -108,7 +114,8 @@ static void fill_tokens(const struct output *out, struct engine_event *event, st
 int output_take(struct output *out, bool last, struct engine_event **event) {
     size_t n_text = last ? out->n_text : out->n_text - out->n_held, n_tops = 0;
     uint32_t n_tokens = 0;
-    while (n_tokens < out->n_tokens && (last || out->tokens[n_tokens].text_end <= out->n_shown + n_text))
+    while (n_tokens < out->n_tokens &&
+           (last || out->tokens[n_tokens].text_end <= out->n_shown + n_text))
         n_tops += out->tokens[n_tokens++].result.n_top;
     *event = NULL;
     if (n_text == 0 && n_tokens == 0 && !last) return 0;
@@ -121,6 +128,7 @@ int output_take(struct output *out, bool last, struct engine_event **event) {
     if (out->n_text > 0) memmove(out->text, out->text + n_text, out->n_text);
     out->n_shown += n_text;
     out->n_tokens -= n_tokens;
-    if (out->n_tokens > 0) memmove(out->tokens, out->tokens + n_tokens, out->n_tokens * sizeof(*out->tokens));
+    if (out->n_tokens > 0)
+        memmove(out->tokens, out->tokens + n_tokens, out->n_tokens * sizeof(*out->tokens));
     return 0;
 }

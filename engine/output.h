@@ -2,7 +2,8 @@
  *
  *   tokens ─► detokeniser ─► [ shown already | ready to show | held: may become a stop string ]
  *
- * A token leaves in an event together with the last byte of its text, so text and tokens always agree.
+ * A token leaves in an event together with the last byte of its text, so text and tokens always
+ * agree.
  *
  * Thread: engine (init: any).  Memory: buffers keep the size of the longest held-back piece. */
 #ifndef ENGINE_OUTPUT_H
@@ -27,7 +28,8 @@ struct output {
 };
 
 /* tokenizer and params are borrowed.  ERR_NOMEM; a failed init needs no fini. */
-int output_init(struct output *out, const struct tokenizer *tokenizer, const struct sampling_params *params);
+int output_init(struct output *out, const struct tokenizer *tokenizer,
+                const struct sampling_params *params);
 void output_fini(struct output *out);
 
 /* How a token is to be taken. */
@@ -39,7 +41,8 @@ enum output_mode {
 };
 
 /* Returns 0, or 1 when stop string *index was completed (text is cut there), or ERR_NOMEM. */
-int output_push(struct output *out, const struct sample_result *result, enum output_mode mode, uint32_t *index);
+int output_push(struct output *out, const struct sample_result *result, enum output_mode mode,
+                uint32_t *index);
 
 /* An event with what can be shown now; all of it when `last` (the event is EVENT_FINISH then, else
  * EVENT_TEXT).  *event is NULL when there is nothing to show and not `last`.  ERR_NOMEM. */

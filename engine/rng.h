@@ -1,7 +1,7 @@
 /* rng.h - random numbers by counter: draw number `index` of `seed`, whatever was drawn before.
  *
- * A request's tokens must not depend on its neighbours in the batch or on being preempted and computed again, so
- * there is no generator state to disturb.
+ * A request's tokens must not depend on its neighbours in the batch or on being preempted and
+ * computed again, so there is no generator state to disturb.
  *
  * Thread: any.  Memory: none. */
 #ifndef ENGINE_RNG_H

@@ -29,16 +29,22 @@ void sampling_fini(struct sampling_params *params) {
 static int check_numbers(const struct sampling_params *p, struct error *err) {
     if (!(p->temperature >= 0 && isfinite(p->temperature)))
         return error_set(err, ERR_INVALID, "temperature must be a number >= 0");
-    if (!(p->top_p > 0 && p->top_p <= 1)) return error_set(err, ERR_INVALID, "top_p must be in (0, 1]");
-    if (!(p->min_p >= 0 && p->min_p <= 1)) return error_set(err, ERR_INVALID, "min_p must be in [0, 1]");
+    if (!(p->top_p > 0 && p->top_p <= 1))
+        return error_set(err, ERR_INVALID, "top_p must be in (0, 1]");
+    if (!(p->min_p >= 0 && p->min_p <= 1))
+        return error_set(err, ERR_INVALID, "min_p must be in [0, 1]");
     if (!(p->repetition_penalty > 0 && isfinite(p->repetition_penalty)))
         return error_set(err, ERR_INVALID, "repetition_penalty must be a number > 0");
-    if (!isfinite(p->presence_penalty)) return error_set(err, ERR_INVALID, "presence_penalty must be finite");
-    if (!isfinite(p->frequency_penalty)) return error_set(err, ERR_INVALID, "frequency_penalty must be finite");
+    if (!isfinite(p->presence_penalty))
+        return error_set(err, ERR_INVALID, "presence_penalty must be finite");
+    if (!isfinite(p->frequency_penalty))
+        return error_set(err, ERR_INVALID, "frequency_penalty must be finite");
     if (p->n_logprobs < -1 || p->n_logprobs > SAMPLE_MAX_TOP)
-        return error_set(err, ERR_INVALID, "at most %d log-probabilities per token", SAMPLE_MAX_TOP);
+        return error_set(err, ERR_INVALID, "at most %d log-probabilities per token",
+                         SAMPLE_MAX_TOP);
     if (p->n_prompt_logprobs < -1 || p->n_prompt_logprobs > SAMPLE_MAX_TOP)
-        return error_set(err, ERR_INVALID, "at most %d log-probabilities per prompt token", SAMPLE_MAX_TOP);
+        return error_set(err, ERR_INVALID, "at most %d log-probabilities per prompt token",
+                         SAMPLE_MAX_TOP);
     return 0;
 }
 
@@ -53,14 +59,16 @@ int sampling_check(const struct sampling_params *p, uint32_t n_vocab, struct err
     }
     for (uint32_t i = 0; i < p->n_stop_tokens; i++)
         if (p->stop_tokens[i] >= n_vocab)
-            return error_set(err, ERR_INVALID, "stop_token_ids: no token %" PRIu32, p->stop_tokens[i]);
+            return error_set(err, ERR_INVALID, "stop_token_ids: no token %" PRIu32,
+                             p->stop_tokens[i]);
     for (uint32_t i = 0; i < p->n_stop; i++)
-        if (!p->stop[i] || !*p->stop[i]) return error_set(err, ERR_INVALID, "stop must not be an empty string");
+        if (!p->stop[i] || !*p->stop[i])
+            return error_set(err, ERR_INVALID, "stop must not be an empty string");
     return 0;
 }
 
-int sampling_state_init(struct sampling_state *state, const struct sampling_params *params, const uint32_t *eos,
-                        uint32_t n_eos) {
+int sampling_state_init(struct sampling_state *state, const struct sampling_params *params,
+                        const uint32_t *eos, uint32_t n_eos) {
     *state = (struct sampling_state){.params = params};
     state->seed = params->has_seed ? params->seed : rng_fresh_seed();
     state->counting = params->repetition_penalty != 1 || params->presence_penalty != 0 ||
@@ -70,7 +78,8 @@ int sampling_state_init(struct sampling_state *state, const struct sampling_para
     state->banned = malloc(n * sizeof(*state->banned));
     if (!state->banned) return ERR_NOMEM;
     for (uint32_t i = 0; i < params->n_stop_tokens; i++) state->banned[i] = params->stop_tokens[i];
-    for (uint32_t i = params->n_stop_tokens; i < n; i++) state->banned[i] = eos[i - params->n_stop_tokens];
+    for (uint32_t i = params->n_stop_tokens; i < n; i++)
+        state->banned[i] = eos[i - params->n_stop_tokens];
     state->n_banned = n;
     return 0;
 }
@@ -121,7 +130,8 @@ int sampling_state_count(struct sampling_state *state, uint32_t token, bool gene
     return 0;
 }
 
-struct sample_row sampling_row(const struct sampling_state *state, uint32_t logit_row, uint32_t n_generated) {
+struct sample_row sampling_row(const struct sampling_state *state, uint32_t logit_row,
+                               uint32_t n_generated) {
     const struct sampling_params *p = state->params;
     return (struct sample_row){
         .logit_row = logit_row, .kind = SAMPLE_DRAW,

@@ -1,7 +1,7 @@
 /* sampling.h - one request's sampling parameters turned into rows for the backend's sampler.
  *
- * Thread: engine (check and init: any).  Memory: the count table grows geometrically with distinct tokens,
- * and exists only when a penalty is on. */
+ * Thread: engine (check and init: any).  Memory: the count table grows geometrically with distinct
+ * tokens, and exists only when a penalty is on. */
 #ifndef ENGINE_SAMPLING_H
 #define ENGINE_SAMPLING_H
 
@@ -23,14 +23,15 @@ struct sampling_state {
 int sampling_check(const struct sampling_params *params, uint32_t n_vocab, struct error *err);
 
 /* eos [n_eos] are the model's end tokens.  ERR_NOMEM; a failed init needs no fini. */
-int sampling_state_init(struct sampling_state *state, const struct sampling_params *params, const uint32_t *eos,
-                        uint32_t n_eos);
+int sampling_state_init(struct sampling_state *state, const struct sampling_params *params,
+                        const uint32_t *eos, uint32_t n_eos);
 void sampling_state_fini(struct sampling_state *state);
 
 /* Counts a token for the penalties: of the prompt, or generated.  ERR_NOMEM. */
 int sampling_state_count(struct sampling_state *state, uint32_t token, bool generated);
 
 /* The row that draws generated token number n_generated (from 0). */
-struct sample_row sampling_row(const struct sampling_state *state, uint32_t logit_row, uint32_t n_generated);
+struct sample_row sampling_row(const struct sampling_state *state, uint32_t logit_row,
+                               uint32_t n_generated);
 
 #endif

@@ -1,10 +1,10 @@
 /* scheduler.c - see scheduler.h for the rules, this file for their order.
  *
- * Running sequences are walked in order of rank and victims are taken from the end, so a sequence that already has
- * its place in the step being planned is never preempted by a later one.
+ * Running sequences are walked in order of rank and victims are taken from the end, so a sequence
+ * that already has its place in the step being planned is never preempted by a later one.
  *
- * Cost of a step: a few operations per running sequence and per waiting sequence that is looked at; nothing
- * depends on how long a sequence is, except the tokens that are new to it.
+ * Cost of a step: a few operations per running sequence and per waiting sequence that is looked at;
+ * nothing depends on how long a sequence is, except the tokens that are new to it.
  *
  * Thread: engine.  Memory: see scheduler.h. */
 #include "engine/scheduler.h"
@@ -25,15 +25,16 @@ struct scheduler {
     struct sequence *first_waiting, *last_waiting;
     struct sequence **running; /* [n_running], by rank */
     uint32_t n_waiting, n_running;
-    /* The sequence that found too few pages, and how many it found: no need to try again with as few. */
+    /* The sequence that found too few pages, and how many it found: no need to try again with as
+     * few. */
     const struct sequence *blocked;
     int64_t blocked_pages;
     struct batch batch;
     struct engine_stats stats;
 };
 
-int scheduler_create(struct scheduler **out, const struct kv_space *space, uint32_t max_rows, uint32_t max_seqs,
-                     struct error *err) {
+int scheduler_create(struct scheduler **out, const struct kv_space *space, uint32_t max_rows,
+                     uint32_t max_seqs, struct error *err) {
     assert(max_seqs >= 1 && max_rows >= max_seqs);
     struct scheduler *s = calloc(1, sizeof(*s));
     if (!s) return error_set(err, ERR_NOMEM, "no memory for the scheduler");
@@ -67,7 +68,8 @@ static bool ranks_before(const struct sequence *a, const struct sequence *b) {
     return a->priority != b->priority ? a->priority < b->priority : a->id < b->id;
 }
 
-/* New sequences belong near the end, preempted ones near the beginning: walk from the closer side. */
+/* New sequences belong near the end, preempted ones near the beginning: walk from the closer
+ * side. */
 static void waiting_insert(struct scheduler *s, struct sequence *seq) {
     struct sequence *next = NULL;
     if (seq->admitted) {
@@ -98,7 +100,8 @@ static void waiting_remove(struct scheduler *s, struct sequence *seq) {
 
 static void running_insert(struct scheduler *s, struct sequence *seq) {
     uint32_t at = s->n_running++;
-    for (; at > 0 && ranks_before(seq, s->running[at - 1]); at--) s->running[at] = s->running[at - 1];
+    for (; at > 0 && ranks_before(seq, s->running[at - 1]); at--)
+        s->running[at] = s->running[at - 1];
     s->running[at] = seq;
 }
 
@@ -108,8 +111,8 @@ static void running_remove(struct scheduler *s, uint32_t at) {
 }
 
 /* Ends a sequence that is in neither list any more. */
-static void end(struct scheduler *s, struct sequence *seq, enum finish_reason reason, int code, const char *text,
-                struct event_list *events) {
+static void end(struct scheduler *s, struct sequence *seq, enum finish_reason reason, int code,
+                const char *text, struct event_list *events) {
     sequence_end(seq, reason, code, text, events);
     if (reason == FINISH_CANCELLED) s->stats.n_cancelled++;
     else s->stats.n_failed++;
@@ -120,7 +123,8 @@ void scheduler_add(struct scheduler *s, struct sequence *seq, struct event_list 
     const struct kv_policy *policy = seq->kv.policy;
     uint64_t longest = (uint64_t)seq->n_prompt + seq->params.max_tokens;
     if (policy->pages_for(s->space, longest) > page_pool_n_pages(s->space->pool))
-        end(s, seq, FINISH_ERROR, ERR_TOO_LONG, "the request is longer than the whole KV cache", events);
+        end(s, seq, FINISH_ERROR, ERR_TOO_LONG, "the request is longer than the whole KV cache",
+            events);
     else if (policy->prepare(&seq->kv, seq->tokens, seq->n_prompt))
         end(s, seq, FINISH_ERROR, ERR_NOMEM, "no memory for the request's page lists", events);
     else waiting_insert(s, seq);
@@ -164,7 +168,8 @@ static void preempt_last(struct scheduler *s) {
     waiting_insert(s, seq);
 }
 
-/* Room for `want` more tokens of running[at], at the expense of those after it.  False: it lost its own place. */
+/* Room for `want` more tokens of running[at], at the expense of those after it.  False: it lost its
+ * own place. */
 static bool make_room(struct scheduler *s, uint32_t at, uint32_t want, struct event_list *events) {
     struct sequence *seq = s->running[at];
     int code;
@@ -195,7 +200,8 @@ static uint32_t plan_running(struct scheduler *s, struct event_list *events) {
     return budget;
 }
 
-/* True while a running sequence computes a prompt whose next block this one needs, too: it will be cheaper soon. */
+/* True while a running sequence computes a prompt whose next block this one needs, too: it will be
+ * cheaper soon. */
 static bool is_held_back(const struct scheduler *s, const struct sequence *seq) {
     if (seq->prompt_event) return false; /* it cannot use cached blocks, see admit */
     for (uint32_t i = 0; i < s->n_running; i++)
@@ -203,8 +209,9 @@ static bool is_held_back(const struct scheduler *s, const struct sequence *seq) 
     return false;
 }
 
-/* Pages that a sequence may be started with: a page in every layer is left for each running sequence, so
- * that what is admitted is not preempted at once.  Negative when there are not even those. */
+/* Pages that a sequence may be started with: a page in every layer is left for each running
+ * sequence, so that what is admitted is not preempted at once.  Negative when there are not even
+ * those. */
 static int64_t spare_pages(const struct scheduler *s, const struct kv_policy *policy) {
     return (int64_t)available_pages(s) - (int64_t)(s->n_running * policy->pages_for(s->space, 1));
 }
@@ -245,11 +252,13 @@ static uint32_t start_running(struct scheduler *s, struct sequence *seq, uint32_
 
 static void admit(struct scheduler *s, uint32_t budget, struct event_list *events) {
     struct sequence *next;
-    for (struct sequence *seq = s->first_waiting; seq && budget > 0 && s->n_running < s->max_seqs; seq = next) {
+    for (struct sequence *seq = s->first_waiting; seq && budget > 0 && s->n_running < s->max_seqs;
+         seq = next) {
         next = seq->next;
         if (is_held_back(s, seq)) continue;
         int code = take_pages(s, seq);
-        /* Whoever comes first waits for pages first: nobody overtakes, so long requests do not starve. */
+        /* Whoever comes first waits for pages first: nobody overtakes, so long requests do not
+         * starve. */
         if (code == ERR_FULL && s->n_running > 0) return;
         if (code == 0) {
             budget -= start_running(s, seq, budget);
@@ -270,13 +279,14 @@ struct batch *scheduler_plan(struct scheduler *s, struct event_list *events) {
 }
 
 /* True when the sequence has had its final event. */
-static bool finish_entry(struct scheduler *s, const struct batch_entry *entry, struct event_list *events) {
+static bool finish_entry(struct scheduler *s, const struct batch_entry *entry,
+                         struct event_list *events) {
     struct sequence *seq = entry->seq;
     uint32_t n_generated = sequence_n_generated(seq);
     seq->kv.policy->commit(&seq->kv, seq->n_rows);
     seq->n_rows = 0;
-    bool over = sequence_accept(seq, s->batch.samples + entry->first_sample, s->batch.results + entry->first_sample,
-                                entry->n_samples, events);
+    bool over = sequence_accept(seq, s->batch.samples + entry->first_sample,
+                                s->batch.results + entry->first_sample, entry->n_samples, events);
     s->stats.generated_tokens += sequence_n_generated(seq) - n_generated;
     if (!over) return false;
     if (events->last->reason == FINISH_ERROR) s->stats.n_failed++;

@@ -5,17 +5,18 @@
  *                    ▲                     │
  *                    └──── preempt ────────┘   pages released, tokens kept
  *
- * Both lists are in order of rank: lower priority number first, then arrival.  A step has one row for every
- * running sequence that generates, and fills up with pieces of prompts in order of rank.  Pages for
- * a prompt are taken when it is admitted, pages for generated tokens as they come; when they run out, the
- * sequence of last rank is preempted.  The first of the running sequences can always go on, so the
- * engine as a whole never stands still.
+ * Both lists are in order of rank: lower priority number first, then arrival.  A step has one row
+ * for every running sequence that generates, and fills up with pieces of prompts in order of rank.
+ * Pages for a prompt are taken when it is admitted, pages for generated tokens as they come; when
+ * they run out, the sequence of last rank is preempted.  The first of the running sequences can
+ * always go on, so the engine as a whole never stands still.
  *
  * A waiting sequence is passed over while a running one is computing a prefix that it could share.
  *
  * The scheduler knows no model: a step is planned, somebody runs it, the results are taken.
  *
- * Thread: engine.  Memory: sized at create; sequences are owned from add until their final event. */
+ * Thread: engine.  Memory: sized at create; sequences are owned from add until their final
+ * event. */
 #ifndef ENGINE_SCHEDULER_H
 #define ENGINE_SCHEDULER_H
 
@@ -28,24 +29,26 @@ struct scheduler; /* opaque: the fields live in scheduler.c */
 struct sequence;
 
 /* space is borrowed.  max_rows >= max_seqs >= 1. */
-int scheduler_create(struct scheduler **out, const struct kv_space *space, uint32_t max_rows, uint32_t max_seqs,
-                     struct error *err);
+int scheduler_create(struct scheduler **out, const struct kv_space *space, uint32_t max_rows,
+                     uint32_t max_seqs, struct error *err);
 void scheduler_destroy(struct scheduler *scheduler); /* NULL is allowed; no sequence may be left */
 
 /* Takes the sequence.  One that could never run ends at once. */
 void scheduler_add(struct scheduler *scheduler, struct sequence *seq, struct event_list *events);
-void scheduler_cancel(struct scheduler *scheduler, uint64_t id, struct event_list *events); /* unknown: ignored */
+/* An unknown id is ignored. */
+void scheduler_cancel(struct scheduler *scheduler, uint64_t id, struct event_list *events);
 /* Ends everything with one reason. */
-void scheduler_end_all(struct scheduler *scheduler, enum finish_reason reason, int code, const char *text,
-                       struct event_list *events);
+void scheduler_end_all(struct scheduler *scheduler, enum finish_reason reason, int code,
+                       const char *text, struct event_list *events);
 
-/* Plans the next step, or returns NULL when there is nothing to do.  Run it, fill results, then call
- * scheduler_finish_step; or, if it failed, scheduler_end_all. */
+/* Plans the next step, or returns NULL when there is nothing to do.  Run it, fill results, then
+ * call scheduler_finish_step; or, if it failed, scheduler_end_all. */
 struct batch *scheduler_plan(struct scheduler *scheduler, struct event_list *events);
 void scheduler_finish_step(struct scheduler *scheduler, struct event_list *events);
 
 /* Sequences that have not had their final event. */
 uint32_t scheduler_n_live(const struct scheduler *scheduler);
-void scheduler_stats(const struct scheduler *scheduler, struct engine_stats *out); /* all but n_submitted */
+/* Fills in all but n_submitted. */
+void scheduler_stats(const struct scheduler *scheduler, struct engine_stats *out);
 
 #endif

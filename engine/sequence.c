@@ -84,17 +84,23 @@ uint32_t sequence_n_left(const struct sequence *seq) {
     return seq->n_tokens - seq->kv.n_tokens;
 }
 
-uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t first_row, struct sample_row *rows) {
+uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t first_row,
+                              struct sample_row *rows) {
     uint32_t begin = seq->kv.n_tokens, end = begin + seq->n_rows, n = 0;
     for (uint32_t at = begin; seq->prompt_event && at < end && at + 1 < seq->n_prompt; at++) {
         if (at + 1 < seq->n_scored) continue; /* known since before a preemption */
-        rows[n++] = (struct sample_row){
-            .logit_row = first_row + at - begin, .kind = SAMPLE_SCORE, .target = seq->tokens[at + 1],
-            .top_p = 1, .repetition_penalty = 1, .n_top = (uint32_t)seq->params.n_prompt_logprobs};
+        rows[n++] = (struct sample_row){.logit_row = first_row + at - begin,
+                                        .kind = SAMPLE_SCORE,
+                                        .target = seq->tokens[at + 1],
+                                        .top_p = 1,
+                                        .repetition_penalty = 1,
+                                        .n_top = (uint32_t)seq->params.n_prompt_logprobs};
     }
-    /* The last row is drawn from even when nothing is to be generated: its logits show that the pages are sound. */
+    /* The last row is drawn from even when nothing is to be generated: its logits show that the
+     * pages are sound. */
     if (end == seq->n_tokens)
-        rows[n++] = sampling_row(&seq->sampling, first_row + seq->n_rows - 1, sequence_n_generated(seq));
+        rows[n++] =
+            sampling_row(&seq->sampling, first_row + seq->n_rows - 1, sequence_n_generated(seq));
     return n;
 }
 
@@ -105,7 +111,8 @@ static void fill_final(const struct sequence *seq, struct engine_event *event) {
     event->n_cached = seq->n_cached;
 }
 
-static void emit(const struct sequence *seq, struct engine_event *event, struct event_list *events) {
+static void emit(const struct sequence *seq, struct engine_event *event,
+                 struct event_list *events) {
     event->request_id = seq->id;
     event->user = seq->user;
     event_list_append(events, event);
@@ -196,9 +203,11 @@ static int take_token(struct sequence *seq, const struct sample_result *result, 
     return v->ends && !v->by_string ? output_flush(&seq->output) : 0;
 }
 
-static bool accept_draw(struct sequence *seq, const struct sample_result *result, struct event_list *events) {
+static bool accept_draw(struct sequence *seq, const struct sample_result *result,
+                        struct event_list *events) {
     struct verdict v = {.ends = true, .reason = FINISH_LENGTH};
-    if (seq->params.max_tokens > 0 && take_token(seq, result, &v)) return fail_no_memory(seq, events);
+    if (seq->params.max_tokens > 0 && take_token(seq, result, &v))
+        return fail_no_memory(seq, events);
     struct engine_event *event;
     if (output_take(&seq->output, v.ends, &event)) return fail_no_memory(seq, events);
     if (!event) return false;
@@ -214,12 +223,14 @@ static bool accept_draw(struct sequence *seq, const struct sample_result *result
     return v.ends;
 }
 
-bool sequence_accept(struct sequence *seq, const struct sample_row *rows, const struct sample_result *results,
-                     uint32_t n, struct event_list *events) {
+bool sequence_accept(struct sequence *seq, const struct sample_row *rows,
+                     const struct sample_result *results, uint32_t n, struct event_list *events) {
     for (uint32_t i = 0; i < n; i++)
         if (results[i].invalid)
-            return fail(seq, ERR_DEVICE, "the model's output for this request is not a number", events);
-    /* Sound logits of the newest row have seen every page before it: only now may others share them. */
+            return fail(seq, ERR_DEVICE, "the model's output for this request is not a number",
+                        events);
+    /* Sound logits of the newest row have seen every page before it: only now may others share
+     * them. */
     if (n > 0) seq->kv.policy->publish(&seq->kv, seq->tokens);
     for (uint32_t i = 0; i < n && rows[i].kind == SAMPLE_SCORE; i++) accept_score(seq, &results[i]);
     if (n == 0 || rows[n - 1].kind != SAMPLE_DRAW) return false;

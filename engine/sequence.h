@@ -3,11 +3,11 @@
  *   tokens: [ prompt …………………… | generated …… ]
  *           [ kv.n_tokens stored  | n_rows in this step | … ]
  *
- * Preemption only releases pages: generated tokens stay and are computed again like a prompt.  Draws
- * are numbered by generated token, so computing again does not change what is drawn.
+ * Preemption only releases pages: generated tokens stay and are computed again like a prompt.
+ * Draws are numbered by generated token, so computing again does not change what is drawn.
  *
- * Thread: created on any, then owned by the engine thread.  Memory: one request's; the final event is allocated at
- * create, so that no shortage can keep a request from ending. */
+ * Thread: created on any, then owned by the engine thread.  Memory: one request's; the final event
+ * is allocated at create, so that no shortage can keep a request from ending. */
 #ifndef ENGINE_SEQUENCE_H
 #define ENGINE_SEQUENCE_H
 
@@ -41,7 +41,8 @@ struct sequence {
     bool admitted;     /* has run before */
     struct sampling_state sampling;
     struct output output;
-    struct engine_event *prompt_event; /* prompt log-probabilities so far; NULL: not asked for, or sent */
+    /* Prompt log-probabilities so far; NULL: not asked for, or sent. */
+    struct engine_event *prompt_event;
     struct token_logprob *prompt_tops;
     uint32_t n_scored;           /* prompt tokens whose log-probability is known */
     struct engine_event *ending; /* the final event, should there be no memory for a better one */
@@ -52,19 +53,21 @@ int sequence_create(struct sequence **out, const struct sequence_shared *shared,
                     const struct engine_request *request, uint64_t id);
 /* Frees the request's arrays, too, unless `abandon` gave them back to the caller first. */
 void sequence_destroy(struct sequence *seq); /* NULL is allowed */
-void sequence_abandon(struct sequence *seq); /* forgets the request's arrays: a submit that failed half way */
+/* Forgets the request's arrays: a submit that failed half way. */
+void sequence_abandon(struct sequence *seq);
 
 uint32_t sequence_n_generated(const struct sequence *seq);
 uint32_t sequence_n_left(const struct sequence *seq); /* tokens not stored in the cache yet */
 
-/* Rows of logits the sequence needs from its n_rows rows, the first of which is row first_row of the step: appends to
- * rows and returns how many (<= n_rows). */
-uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t first_row, struct sample_row *rows);
+/* Rows of logits the sequence needs from its n_rows rows, the first of which is row first_row of
+ * the step: appends to rows and returns how many (<= n_rows). */
+uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t first_row,
+                              struct sample_row *rows);
 
-/* Takes the results for those rows once kv has been committed.  Appends to events what there is to say; returns
- * true when that was the final event, and the sequence is to be destroyed. */
-bool sequence_accept(struct sequence *seq, const struct sample_row *rows, const struct sample_result *results,
-                     uint32_t n, struct event_list *events);
+/* Takes the results for those rows once kv has been committed.  Appends to events what there is to
+ * say; returns true when that was the final event, and the sequence is to be destroyed. */
+bool sequence_accept(struct sequence *seq, const struct sample_row *rows,
+                     const struct sample_result *results, uint32_t n, struct event_list *events);
 
 /* Ends the sequence early with FINISH_CANCELLED or FINISH_ERROR (code, text). */
 void sequence_end(struct sequence *seq, enum finish_reason reason, int code, const char *text,

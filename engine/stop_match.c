@@ -1,4 +1,5 @@
-/* stop_match.c - one Knuth-Morris-Pratt automaton per string: its state is exactly the held-back length.
+/* stop_match.c - one Knuth-Morris-Pratt automaton per string: its state is exactly the held-back
+ * length.
  *
  * Thread: engine (init: any).  Memory: see stop_match.h. */
 #include "engine/stop_match.h"
@@ -49,7 +50,8 @@ static bool pattern_read(struct stop_pattern *p, char byte) {
     return k == p->length;
 }
 
-bool stop_match_read(struct stop_match *match, const char *text, size_t n, size_t *n_read, uint32_t *index) {
+bool stop_match_read(struct stop_match *match, const char *text, size_t n, size_t *n_read,
+                     uint32_t *index) {
     *n_read = n;
     for (size_t i = 0; i < n && match->n_patterns > 0; i++) {
         const struct stop_pattern *best = NULL;

@@ -1,4 +1,5 @@
-/* fuzz_main.c - replays files through a fuzz target when no fuzzer drives it: found inputs become tests.
+/* fuzz_main.c - replays files through a fuzz target when no fuzzer drives it: found inputs become
+ * tests.
  *
  * Thread: main.  Memory: one file at a time. */
 #include <stddef.h>

@@ -1,11 +1,12 @@
-/* full.c - the policy that keeps everything: slot = position, the same number of pages in every layer.
+/* full.c - the policy that keeps everything: slot = position, the same number of pages in every
+ * layer.
  *
- *   blocks:  [ 0 ][ 1 ][ 2 ]              used blocks of the prefix cache, each of them a page in every layer
- *   pages:   [ 7 ][ 4 ][ 9 ][ 3 ][ 8 ]    of a layer; 3 is full but not published yet, 8 is being filled
+ *   blocks:  [ 0 ][ 1 ][ 2 ]              used blocks of the prefix cache: a page in every layer
+ *   pages:   [ 7 ][ 4 ][ 9 ][ 3 ][ 8 ]    of a layer: 3 is full, not published yet, 8 is filling
  *
- * The sequence holds a reference to each of its pages.  It also uses the blocks that name its tokens;
- * when two sequences computed the same block, the second keeps its own pages but uses the first one's block, so
- * that the chain of blocks has no gaps and its next blocks have a parent.
+ * The sequence holds a reference to each of its pages.  It also uses the blocks that name its
+ * tokens; when two sequences computed the same block, the second keeps its own pages but uses the
+ * first one's block, so that the chain of blocks has no gaps and its next blocks have a parent.
  *
  * Thread: engine.  Memory: see policy.h. */
 #include <assert.h>
@@ -54,7 +55,8 @@ static int grow_lists(struct kv_sequence *kv, uint32_t n_pages) {
 static void hash_blocks(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_blocks) {
     for (uint32_t i = kv->n_hashes; i < n_blocks; i++) {
         uint64_t chain = i ? kv->hashes[i - 1] : kv->salt;
-        kv->hashes[i] = prefix_cache_hash(kv->space->cache, chain, tokens + (size_t)i * PAGE_TOKENS);
+        kv->hashes[i] =
+            prefix_cache_hash(kv->space->cache, chain, tokens + (size_t)i * PAGE_TOKENS);
     }
     if (n_blocks > kv->n_hashes) kv->n_hashes = n_blocks;
 }
@@ -66,8 +68,8 @@ static int full_prepare(struct kv_sequence *kv, const uint32_t *tokens, uint32_t
     return 0;
 }
 
-/* Hashes are chained, so one equal pair at the first block that `other` has not published means that all the
- * blocks up to it are equal, too. */
+/* Hashes are chained, so one equal pair at the first block that `other` has not published means
+ * that all the blocks up to it are equal, too. */
 static bool full_worth_waiting(const struct kv_sequence *kv, const struct kv_sequence *other) {
     uint32_t next = other->n_blocks;
     if (next >= other->n_hashes || next >= kv->n_hashes) return false;
@@ -85,7 +87,8 @@ static uint32_t full_adopt(struct kv_sequence *kv, const uint32_t *tokens, uint3
     uint32_t n_layers = kv->space->n_layers;
     for (uint32_t i = 0; i < n_max / PAGE_TOKENS && i < kv->n_hashes; i++) {
         const uint32_t *block_tokens = tokens + (size_t)i * PAGE_TOKENS;
-        uint32_t block = prefix_cache_find(cache, last_block(kv), kv->salt, kv->hashes[i], block_tokens);
+        uint32_t block =
+            prefix_cache_find(cache, last_block(kv), kv->salt, kv->hashes[i], block_tokens);
         if (block == PREFIX_NONE) break;
         prefix_cache_use(cache, block);
         kv->blocks[kv->n_blocks++] = block;
@@ -98,7 +101,8 @@ static uint32_t full_adopt(struct kv_sequence *kv, const uint32_t *tokens, uint3
 }
 
 static int full_reserve(struct kv_sequence *kv, uint32_t n_tokens) {
-    uint32_t n_layers = kv->space->n_layers, want = pages_per_layer(n_tokens), have = kv->layers[0].n;
+    uint32_t n_layers = kv->space->n_layers, want = pages_per_layer(n_tokens),
+             have = kv->layers[0].n;
     if (want <= have) return 0;
     int code = grow_lists(kv, want);
     if (code) return code;

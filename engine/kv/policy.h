@@ -1,16 +1,17 @@
 /* policy.h - what a sequence keeps in the KV cache, behind one table of functions.
  *
  *   kv_sequence ── policy ──► which pages, which slots, what is shared
- *       ├─ layers[0]: pages 4, 9, 2, …        every layer owns its own list of pages, so that a policy
- *       ├─ layers[1]: pages 7, 1, 3, …        may keep different amounts in different layers
+ *       ├─ layers[0]: pages 4, 9, 2, …     every layer owns its own list of pages, so that a policy
+ *       ├─ layers[1]: pages 7, 1, 3, …     may keep different amounts in different layers
  *       └─ views[]: the same as a step sees it
  *
  * The scheduler calls the table and never asks which policy it is.  A sequence's life:
  * prepare, adopt, then reserve + view + commit + publish for every step, release.
  *
- * Thread: engine.  One thread plans and runs steps, so no page is released (and handed out again) while
- * a step that uses it is running.
- * Memory: lists grow geometrically, in prepare and reserve only; nothing is allocated in view, commit or publish. */
+ * Thread: engine.  One thread plans and runs steps, so no page is released (and handed out again)
+ * while a step that uses it is running.
+ * Memory: lists grow geometrically, in prepare and reserve only; nothing is allocated in view,
+ * commit or publish. */
 #ifndef ENGINE_KV_POLICY_H
 #define ENGINE_KV_POLICY_H
 
@@ -37,12 +38,14 @@ struct kv_policy {
     /* Called once the tokens to compute are known: makes room in the lists and names the blocks.
      * ERR_NOMEM. */
     int (*prepare)(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens);
-    /* True when `other`, which is computing its prompt, will soon publish a block that `kv` needs next. */
+    /* True when `other`, which is computing its prompt, will soon publish a block that `kv` needs
+     * next. */
     bool (*worth_waiting)(const struct kv_sequence *kv, const struct kv_sequence *other);
-    /* Takes what the prefix cache knows of the first n_max tokens; returns how many tokens that is. */
+    /* Takes what the prefix cache knows of the first n_max tokens; returns how many tokens that
+     * is. */
     uint32_t (*adopt)(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max);
-    /* Makes sure that n_tokens tokens in all have room, all or none.  Evicts cached blocks when pages are
-     * short; ERR_FULL when that is not enough, ERR_NOMEM. */
+    /* Makes sure that n_tokens tokens in all have room, all or none.  Evicts cached blocks when
+     * pages are short; ERR_FULL when that is not enough, ERR_NOMEM. */
     int (*reserve)(struct kv_sequence *kv, uint32_t n_tokens);
     /* Fills views for a step that appends n_rows tokens. */
     void (*view)(struct kv_sequence *kv, uint32_t n_rows);
@@ -73,8 +76,8 @@ struct kv_sequence {
 };
 
 /* On failure nothing is left behind.  ERR_NOMEM. */
-int kv_sequence_init(struct kv_sequence *kv, const struct kv_space *space, const struct kv_policy *policy,
-                     uint64_t salt);
+int kv_sequence_init(struct kv_sequence *kv, const struct kv_space *space,
+                     const struct kv_policy *policy, uint64_t salt);
 void kv_sequence_fini(struct kv_sequence *kv); /* releases its pages; a zeroed struct is allowed */
 
 /* Keeps every token, on the device; shares whole blocks of equal prefixes. */

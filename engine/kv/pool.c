@@ -1,5 +1,5 @@
-/* pool.c - the free pages are a stack of numbers, so that the page freed last (still warm in a cache) is
- * handed out first; holders are counted beside it.
+/* pool.c - the free pages are a stack of numbers, so that the page freed last (still warm in a
+ * cache) is handed out first; holders are counted beside it.
  *
  * Thread: engine.  Memory: two arrays of n_pages numbers, made at create. */
 #include "engine/kv/pool.h"

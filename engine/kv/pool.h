@@ -1,7 +1,7 @@
 /* pool.h - a fixed pool of KV-cache pages, handed out by page number.
  *
- * A page has one reference per holder (a sequence, the prefix cache); the last one to let go frees it.
- * The pool counts pages, it never touches their memory.
+ * A page has one reference per holder (a sequence, the prefix cache); the last one to let go frees
+ * it.  The pool counts pages, it never touches their memory.
  *
  * Thread: engine.  Memory: allocates at create, never afterwards. */
 #ifndef ENGINE_KV_POOL_H
@@ -19,8 +19,10 @@ void page_pool_destroy(struct page_pool *pool); /* NULL is allowed */
 /* Writes n page numbers, each with one reference, all or none.  ERR_FULL is an answer, not a fault:
  * the caller evicts cached pages or preempts a sequence and asks again. */
 int page_pool_take(struct page_pool *pool, uint32_t *pages, uint32_t n);
-void page_pool_share(struct page_pool *pool, const uint32_t *pages, uint32_t n);   /* one more holder */
-void page_pool_release(struct page_pool *pool, const uint32_t *pages, uint32_t n); /* one holder less */
+/* One more holder. */
+void page_pool_share(struct page_pool *pool, const uint32_t *pages, uint32_t n);
+/* One holder less. */
+void page_pool_release(struct page_pool *pool, const uint32_t *pages, uint32_t n);
 
 uint32_t page_pool_n_pages(const struct page_pool *pool);
 uint32_t page_pool_n_free(const struct page_pool *pool);

@@ -1,8 +1,9 @@
-/* prefix_cache.c - blocks in fixed arrays, a chained hash table over them, and a list of the idle ones.
+/* prefix_cache.c - blocks in fixed arrays, a chained hash table over them, and a list of the idle
+ * ones.
  *
- * Every block owns n_layers pages of the pool, so n_pages / n_layers entries are always enough and no
- * operation allocates.  The hash is SipHash-2-4 under a random key: clients choose the tokens, and must
- * not be able to choose collisions that turn the table into one long list.
+ * Every block owns n_layers pages of the pool, so n_pages / n_layers entries are always enough and
+ * no operation allocates.  The hash is SipHash-2-4 under a random key: clients choose the tokens,
+ * and must not be able to choose collisions that turn the table into one long list.
  *
  * Thread: engine.  Memory: see prefix_cache.h. */
 #include "engine/kv/prefix_cache.h"
@@ -57,7 +58,8 @@ static int alloc_tables(struct prefix_cache *cache) {
     return 0;
 }
 
-int prefix_cache_create(struct prefix_cache **out, struct page_pool *pool, uint32_t n_layers, struct error *err) {
+int prefix_cache_create(struct prefix_cache **out, struct page_pool *pool, uint32_t n_layers,
+                        struct error *err) {
     assert(n_layers > 0);
     struct prefix_cache *cache = calloc(1, sizeof(*cache));
     if (!cache) goto fail;
@@ -106,11 +108,13 @@ static inline void sip_absorb(uint64_t v[4], uint64_t word) {
     v[0] ^= word;
 }
 
-uint64_t prefix_cache_hash(const struct prefix_cache *cache, uint64_t chain, const uint32_t *tokens) {
+uint64_t prefix_cache_hash(const struct prefix_cache *cache, uint64_t chain,
+                           const uint32_t *tokens) {
     uint64_t v[4] = {cache->key[0] ^ 0x736f6d6570736575, cache->key[1] ^ 0x646f72616e646f6d,
                      cache->key[0] ^ 0x6c7967656e657261, cache->key[1] ^ 0x7465646279746573};
     sip_absorb(v, chain);
-    for (int i = 0; i < PAGE_TOKENS; i += 2) sip_absorb(v, tokens[i] | (uint64_t)tokens[i + 1] << 32);
+    for (int i = 0; i < PAGE_TOKENS; i += 2)
+        sip_absorb(v, tokens[i] | (uint64_t)tokens[i + 1] << 32);
     v[2] ^= 0xff;
     for (int i = 0; i < 4; i++) sip_round(v);
     return v[0] ^ v[1] ^ v[2] ^ v[3];
@@ -124,8 +128,8 @@ static uint32_t *block_pages(const struct prefix_cache *cache, uint32_t block) {
     return cache->pages + (size_t)block * cache->n_layers;
 }
 
-uint32_t prefix_cache_find(const struct prefix_cache *cache, uint32_t parent, uint64_t salt, uint64_t hash,
-                           const uint32_t *tokens) {
+uint32_t prefix_cache_find(const struct prefix_cache *cache, uint32_t parent, uint64_t salt,
+                           uint64_t hash, const uint32_t *tokens) {
     uint32_t i = cache->buckets[hash & cache->bucket_mask];
     for (; i != PREFIX_NONE; i = cache->blocks[i].next) {
         const struct block *b = &cache->blocks[i];
@@ -168,8 +172,9 @@ const uint32_t *prefix_cache_pages(const struct prefix_cache *cache, uint32_t bl
     return block_pages(cache, block);
 }
 
-uint32_t prefix_cache_publish(struct prefix_cache *cache, uint32_t parent, uint64_t salt, uint64_t hash,
-                              const uint32_t *tokens, const struct page_list *layers, uint32_t index) {
+uint32_t prefix_cache_publish(struct prefix_cache *cache, uint32_t parent, uint64_t salt,
+                              uint64_t hash, const uint32_t *tokens, const struct page_list *layers,
+                              uint32_t index) {
     uint32_t block = prefix_cache_find(cache, parent, salt, hash, tokens);
     if (block != PREFIX_NONE) {
         prefix_cache_use(cache, block);
@@ -180,7 +185,8 @@ uint32_t prefix_cache_publish(struct prefix_cache *cache, uint32_t parent, uint6
     struct block *b = &cache->blocks[block];
     cache->vacant = b->next;
     uint32_t *bucket = &cache->buckets[hash & cache->bucket_mask];
-    *b = (struct block){.hash = hash, .salt = salt, .parent = parent, .n_users = 1, .next = *bucket};
+    *b =
+        (struct block){.hash = hash, .salt = salt, .parent = parent, .n_users = 1, .next = *bucket};
     *bucket = block;
     if (parent != PREFIX_NONE) {
         assert(cache->blocks[parent].n_users > 0);
@@ -210,7 +216,8 @@ static void evict_oldest(struct prefix_cache *cache) {
 }
 
 void prefix_cache_evict(struct prefix_cache *cache, uint32_t n_pages) {
-    while (cache->oldest != PREFIX_NONE && page_pool_n_free(cache->pool) < n_pages) evict_oldest(cache);
+    while (cache->oldest != PREFIX_NONE && page_pool_n_free(cache->pool) < n_pages)
+        evict_oldest(cache);
 }
 
 uint32_t prefix_cache_n_blocks(const struct prefix_cache *cache) {

@@ -1,7 +1,7 @@
 /* model.h - a model directory in Hugging Face layout: its description and its weights on a backend.
  *
- * Thread: loading on any one thread, then read-only.  Memory: the model owns its file mappings and weights
- * and must outlive every decoder made from it; the backend must outlive the model. */
+ * Thread: loading on any one thread, then read-only.  Memory: the model owns its file mappings and
+ * weights and must outlive every decoder made from it; the backend must outlive the model. */
 #ifndef ENGINE_MODEL_MODEL_H
 #define ENGINE_MODEL_MODEL_H
 

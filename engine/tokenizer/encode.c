@@ -53,7 +53,8 @@ int encode_piece(struct encoding *e, const char *piece, size_t n) {
     const uint32_t whole = words_find(&tokenizer->words, tokenizer, piece, n);
     if (whole != NO_TOKEN) return append(e, &whole, 1);
     size_t n_ids;
-    /* Merging takes forty bytes a byte, so a piece that is too long whatever it merges to is not begun. */
+    /* Merging takes forty bytes a byte, so a piece that is too long whatever it merges to is not
+     * begun. */
     int rc = tokenizer->longest > 0 ? check_bound(e, n / tokenizer->longest) : 0;
     if (rc) return rc;
     if (token_list_reserve(e->out, n)) return ERR_NOMEM;

@@ -1,7 +1,8 @@
 /* regex.c - the reference library's patterns (Oniguruma's Ruby syntax) on PCRE2; see internal.h.
  *
  * Where the two syntaxes give one spelling two meanings, the pattern is translated (\s, \w, \b, ^,
- * $) or refused (\h, nested classes, a possessive {n,m}+): it must never silently split differently.
+ * $) or refused (\h, nested classes, a possessive {n,m}+): it must never silently split
+ * differently.
  *
  * Thread: any.  Memory: the pattern is compiled once, at load; a matcher lives for one call. */
 #include <string.h>
@@ -34,8 +35,8 @@ void matcher_fini(struct matcher *matcher) {
     *matcher = (struct matcher){0};
 }
 
-/* Ruby's word characters: PCRE2's have no marks.  Outside a class Latin-1's fractions and raised digits
- * count, too, which Oniguruma looks up in an older table. */
+/* Ruby's word characters: PCRE2's have no marks.  Outside a class Latin-1's fractions and raised
+ * digits count, too, which Oniguruma looks up in an older table. */
 #define WORD_IN_CLASS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
 #define WORD_SET WORD_IN_CLASS "\\xB2\\xB3\\xB9\\xBC-\\xBE"
 #define WORD "[" WORD_SET "]"
@@ -65,8 +66,8 @@ static bool is_in(const char *set, char c) {
     return c != '\0' && strchr(set, c) != NULL;
 }
 
-/* Whether the escape of n bytes at p means something else in Oniguruma, or lets a match begin where it was
- * not found: \pL is an L, \xE9 and \351 are bytes of UTF-8. */
+/* Whether the escape of n bytes at p means something else in Oniguruma, or lets a match begin where
+ * it was not found: \pL is an L, \xE9 and \351 are bytes of UTF-8. */
 static bool escape_is_refused(const char *p, size_t n) {
     const char c = n > 1 ? p[1] : '\0', next = n > 2 ? p[2] : '\0', last = n > 3 ? p[3] : '\0';
     if (is_in("hHKGCRXQEgk", c)) return true;
@@ -86,7 +87,9 @@ static int translate_escape(struct text *out, const char *pattern, size_t n, siz
     const char c = *i + 1 < n ? pattern[*i + 1] : '\0';
     const size_t length = c == '\0' ? 1 : 2;
     const struct translation *translation = find_translation(c);
-    const char *text = !translation ? NULL : in_class ? translation->in_class : translation->outside;
+    const char *text = !translation ? NULL
+                       : in_class   ? translation->in_class
+                                    : translation->outside;
     if (escape_is_refused(pattern + *i, n - *i) || (translation && !text)) {
         const char spelling[] = {'\\', c, '\0'};
         return refuse_pattern(err, spelling);
@@ -97,7 +100,8 @@ static int translate_escape(struct text *out, const char *pattern, size_t n, siz
     return rc;
 }
 
-/* Ruby's {n,m}+ repeats the repetition and its {n}? makes it optional; PCRE2's + and ? change how it matches. */
+/* Ruby's {n,m}+ repeats the repetition and its {n}? makes it optional; PCRE2's + and ? change how
+ * it matches. */
 static const char *misread_interval(const char *pattern, size_t n, size_t i, size_t open) {
     if (pattern[i] != '}' || open >= i) return NULL;
     const char *bounds = pattern + open + 1;

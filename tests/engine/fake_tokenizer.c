@@ -1,7 +1,7 @@
 /* fake_tokenizer.c - a byte-level tokenizer for tests of what stands on the tokenizer's interface.
  *
- * Tokens below 256 are bytes, 256 and up are the pieces below.  Text is assumed to be valid UTF-8 that may be
- * cut anywhere. */
+ * Tokens below 256 are bytes, 256 and up are the pieces below.  Text is assumed to be valid UTF-8
+ * that may be cut anywhere. */
 #include "tests/engine/fake_tokenizer.h"
 
 #include <string.h>
@@ -9,7 +9,8 @@
 #include "engine/error.h"
 #include "engine/tokenizer.h"
 
-static const char *const pieces[FAKE_PIECES] = {"ab", "abc", "ba", "\xc3\xa9", "\xe2\x82", "\xac!", "aab", "c\xc3", "<end>"};
+static const char *const pieces[FAKE_PIECES] = {"ab",    "abc", "ba",    "\xc3\xa9", "\xe2\x82",
+                                                "\xac!", "aab", "c\xc3", "<end>"};
 
 const char *tokenizer_token_bytes(const struct tokenizer *tokenizer, uint32_t id, size_t *length) {
     static char bytes[256][2];
@@ -28,8 +29,8 @@ static uint32_t char_length(unsigned char lead) {
     return lead < 0x80 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
 }
 
-long detokenizer_push(struct detokenizer *d, const struct tokenizer *tokenizer, uint32_t id, bool skip_special,
-                      char *buffer, size_t capacity) {
+long detokenizer_push(struct detokenizer *d, const struct tokenizer *tokenizer, uint32_t id,
+                      bool skip_special, char *buffer, size_t capacity) {
     size_t length, n = 0;
     const char *bytes = tokenizer_token_bytes(tokenizer, id, &length);
     if (id == FAKE_EOS && skip_special) return 0;

@@ -1,5 +1,5 @@
-/* test_engine.c - the whole engine with the default model on the CPU: what comes out must not depend on what else is
- * running, on how little cache there is, or on what was computed before. */
+/* test_engine.c - the whole engine with the default model on the CPU: what comes out must not
+ * depend on what else is running, on how little cache there is, or on what was computed before. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -38,12 +38,18 @@ static struct engine *start(uint32_t n_blocks, bool prefix_caching) {
     struct engine *engine;
     struct error err = {0};
     struct engine_config config = {
-        .model_dir = model_dir, .backend = backend, .max_num_seqs = 64,
+        .model_dir = model_dir,
+        .backend = backend,
+        .max_num_seqs = 64,
         .max_model_len = n_blocks * PAGE_TOKENS < 4096 ? n_blocks * PAGE_TOKENS : 4096,
-        .max_batched_tokens = 256, .max_queued = 1024, .kv_dtype = DTYPE_F32, .prefix_caching = prefix_caching};
+        .max_batched_tokens = 256,
+        .max_queued = 1024,
+        .kv_dtype = DTYPE_F32,
+        .prefix_caching = prefix_caching};
     struct model_config model;
     assert_int_equal(model_config_load(&model, model_dir, &err), 0);
-    config.kv_cache_bytes = (uint64_t)n_blocks * model.n_layers * 2 * model.n_kv_heads * model.head_dim * PAGE_TOKENS * 4;
+    config.kv_cache_bytes = (uint64_t)n_blocks * model.n_layers * 2 * model.n_kv_heads *
+                            model.head_dim * PAGE_TOKENS * 4;
     model_config_fini(&model);
     if (engine_create(&engine, &config, &err)) fail_msg("%s", err.text);
     return engine;
@@ -97,7 +103,8 @@ struct recipe {
 };
 
 static uint64_t submit(struct engine *engine, const struct recipe *recipe, struct answer *answer) {
-    struct engine_request r = {.n_prompt = recipe->n_prompt, .params = recipe->params, .user = answer};
+    struct engine_request r = {
+        .n_prompt = recipe->n_prompt, .params = recipe->params, .user = answer};
     struct error err = {0};
     uint64_t id;
     r.prompt = malloc(recipe->n_prompt * sizeof(*r.prompt));
@@ -133,7 +140,8 @@ static void assert_same(const struct answer *a, const struct answer *b) {
     assert_int_equal(a->n_tokens, b->n_tokens);
     for (uint32_t i = 0; i < a->n_tokens; i++) {
         assert_int_equal(a->tokens[i].token, b->tokens[i].token);
-        assert_memory_equal(&a->tokens[i].logprob, &b->tokens[i].logprob, sizeof(float)); /* to the bit */
+        /* To the bit. */
+        assert_memory_equal(&a->tokens[i].logprob, &b->tokens[i].logprob, sizeof(float));
     }
     assert_int_equal(a->n_prompt_infos, b->n_prompt_infos);
     for (uint32_t i = 1; i < a->n_prompt_infos; i++)
@@ -141,9 +149,10 @@ static void assert_same(const struct answer *a, const struct answer *b) {
     assert_string_equal(a->text, b->text);
 }
 
-/* Makes the requests one by one in an engine without a cache, then all at once in one of n_blocks blocks. */
-static struct engine_stats compare_with_alone(const struct recipe *recipes, struct answer *alone, uint32_t n,
-                                              uint32_t n_blocks, bool caching) {
+/* Makes the requests one by one in an engine without a cache, then all at once in one of n_blocks
+ * blocks. */
+static struct engine_stats compare_with_alone(const struct recipe *recipes, struct answer *alone,
+                                              uint32_t n, uint32_t n_blocks, bool caching) {
     struct engine_stats stats;
     struct answer *together = calloc(n, sizeof(*together));
     struct engine *engine = start(8, false);
@@ -180,7 +189,8 @@ static void answers_do_not_depend_on_company_or_cache(void **state) {
     for (int i = 0; i < N; i++) forget(&alone[i]);
 }
 
-/* Eight blocks: four requests start with one each and one in reserve, and every one of them grows to a third. */
+/* Eight blocks: four requests start with one each and one in reserve, and every one of them grows
+ * to a third. */
 static void answers_do_not_depend_on_preemption(void **state) {
     (void)state;
     enum { N = 8 };
@@ -190,7 +200,8 @@ static void answers_do_not_depend_on_preemption(void **state) {
     for (int i = 0; i < N; i++) {
         recipes[i] = random_recipe();
         recipes[i].n_prompt = 45 + (uint32_t)i;
-        for (uint32_t j = 0; j < recipes[i].n_prompt; j++) recipes[i].prompt[j] = (uint32_t)rand() % 8000;
+        for (uint32_t j = 0; j < recipes[i].n_prompt; j++)
+            recipes[i].prompt[j] = (uint32_t)rand() % 8000;
         recipes[i].params.ignore_eos = true;
         recipes[i].params.max_tokens = 95;
         recipes[i].params.n_prompt_logprobs = i % 2 - 1;
@@ -204,20 +215,23 @@ static void greedy_answers_are_the_goldens(void **state) {
     (void)state;
     char path[512];
     snprintf(path, sizeof(path), "%s/goldens.json", model_dir);
-    json_t *root = json_load_file(path, 0, NULL), *prompts = json_object_get(root, "prompts"), *item;
+    json_t *root = json_load_file(path, 0, NULL), *prompts = json_object_get(root, "prompts"),
+           *item;
     struct engine *engine = start(400, true);
     size_t i;
     assert_non_null(root);
     assert_true(json_array_size(prompts) > 0);
     json_array_foreach(prompts, i, item) {
         struct answer a = {0};
-        json_t *tokens = json_object_get(item, "tokens"), *golden = json_object_get(item, "greedy32");
+        json_t *tokens = json_object_get(item, "tokens"),
+               *golden = json_object_get(item, "greedy32");
         struct engine_request r = {.params = sampling_defaults(), .user = &a};
         struct error err = {0};
         uint64_t id;
         r.n_prompt = (uint32_t)json_array_size(tokens);
         r.prompt = malloc(r.n_prompt * sizeof(*r.prompt));
-        for (uint32_t j = 0; j < r.n_prompt; j++) r.prompt[j] = (uint32_t)json_integer_value(json_array_get(tokens, j));
+        for (uint32_t j = 0; j < r.n_prompt; j++)
+            r.prompt[j] = (uint32_t)json_integer_value(json_array_get(tokens, j));
         r.params.temperature = 0;
         r.params.max_tokens = (uint32_t)json_array_size(golden);
         r.params.ignore_eos = true;
@@ -268,7 +282,8 @@ static void scoring_agrees_with_generating(void **state) {
     r.params.ignore_eos = true;
     submit(engine, &r, &generated);
     wait_for(engine, &generated, 1);
-    for (uint32_t i = 0; i < generated.n_tokens; i++) r.prompt[r.n_prompt++] = generated.tokens[i].token;
+    for (uint32_t i = 0; i < generated.n_tokens; i++)
+        r.prompt[r.n_prompt++] = generated.tokens[i].token;
     r.params.max_tokens = 0;
     r.params.n_prompt_logprobs = 5;
     submit(engine, &r, &scored);
@@ -279,7 +294,8 @@ static void scoring_agrees_with_generating(void **state) {
     assert_true(isnan(scored.prompt[0].logprob));
     for (uint32_t i = 0; i < 30; i++) {
         assert_int_equal(scored.prompt[70 + i].token, generated.tokens[i].token);
-        assert_memory_equal(&scored.prompt[70 + i].logprob, &generated.tokens[i].logprob, sizeof(float));
+        assert_memory_equal(&scored.prompt[70 + i].logprob, &generated.tokens[i].logprob,
+                            sizeof(float));
     }
     forget(&generated);
     forget(&scored);
@@ -357,7 +373,8 @@ static void requests_that_cannot_run_are_refused(void **state) {
     (void)state;
     struct engine *engine = start(16, true);
     uint32_t prompt[2000] = {1};
-    struct engine_request good = {.prompt = prompt, .n_prompt = 5, .params = sampling_defaults()}, bad = good;
+    struct engine_request good = {.prompt = prompt, .n_prompt = 5, .params = sampling_defaults()},
+                          bad = good;
     struct error err = {0};
     uint64_t ids[2];
     bad.params.top_p = 0;
@@ -389,7 +406,8 @@ static void a_full_queue_refuses_all_or_none(void **state) {
     r.params.ignore_eos = true;
     assert_int_equal(engine_create(&engine, &config, &err), 0);
     uint64_t id = submit(engine, &r, &a), ids[2];
-    struct engine_request two[2] = {{.prompt = r.prompt, .n_prompt = 5, .params = sampling_defaults()}};
+    struct engine_request two[2] = {
+        {.prompt = r.prompt, .n_prompt = 5, .params = sampling_defaults()}};
     two[1] = two[0];
     assert_int_equal(engine_submit(engine, two, 2, ids, &err), ERR_FULL);
     engine_cancel(engine, id);
@@ -468,7 +486,8 @@ struct client_thread {
 static void *run_client(void *arg) {
     struct client_thread *c = arg;
     for (int i = 0; i < PER_THREAD; i++) {
-        struct recipe r = plain_recipe(1 + (uint32_t)rand_r(&c->seed) % 100, 1 + (uint32_t)rand_r(&c->seed) % 10);
+        struct recipe r =
+            plain_recipe(1 + (uint32_t)rand_r(&c->seed) % 100, 1 + (uint32_t)rand_r(&c->seed) % 10);
         struct engine_stats stats;
         uint64_t id = submit(c->engine, &r, &c->answers[i]);
         engine_stats(c->engine, &stats);

@@ -19,7 +19,8 @@ static size_t naive_stop(const char *text, char **stops, uint32_t n_stops, uint3
         size_t best = 0;
         for (uint32_t i = 0; i < n_stops; i++) {
             size_t n = strlen(stops[i]);
-            if (n <= end && n > best && memcmp(text + end - n, stops[i], n) == 0) best = n, *index = i;
+            if (n <= end && n > best && memcmp(text + end - n, stops[i], n) == 0)
+                best = n, *index = i;
         }
         if (best) return end;
     }
@@ -65,7 +66,8 @@ static struct sample_result result(uint32_t token, uint32_t number) {
 
 static void random_text_stops_where_a_scan_of_the_whole_would(void **state) {
     (void)state;
-    char *all_stops[] = {"abab", "cab", "b\xc3\xa9", "\xe2\x82\xac", "aabaa", "ca", "\xc3\xa9" "a", "bbbb"};
+    char *all_stops[] = {"abab", "cab", "b\xc3\xa9",     "\xe2\x82\xac",
+                         "aabaa", "ca", "\xc3\xa9" "a", "bbbb"};
     enum { N_STOPS = sizeof(all_stops) / sizeof(all_stops[0]) };
     srand(3);
     for (int round = 0; round < 20000; round++) {
@@ -84,8 +86,9 @@ static void random_text_stops_where_a_scan_of_the_whole_would(void **state) {
         assert_int_equal(output_init(&out, NULL, &params), 0);
         while (pushed < n_tokens && !stopped) {
             /* Letters, pieces, and multi-byte characters cut in two: never an invalid sequence. */
-            static const uint32_t sets[][2] = {{'a', 0}, {'b', 0}, {'c', 0}, {256, 0}, {257, 0}, {258, 0},
-                                               {259, 0}, {260, 261}, {262, 0}, {263, 0xa9}};
+            static const uint32_t sets[][2] = {{'a', 0}, {'b', 0},   {'c', 0}, {256, 0},
+                                               {257, 0}, {258, 0},   {259, 0}, {260, 261},
+                                               {262, 0}, {263, 0xa9}};
             const uint32_t *set = sets[rand() % 10];
             for (int i = 0; i < 2 && set[i] && !stopped; i++) {
                 size_t length;
@@ -98,7 +101,8 @@ static void random_text_stops_where_a_scan_of_the_whole_would(void **state) {
                 read_event(&r, &out, false);
                 if (out.detokenizer.n_pending > 0) continue;
                 size_t held = naive_held(whole, stops, params.n_stop);
-                assert_int_equal(strlen(r.text), strlen(whole) - held); /* as early as possible, no earlier */
+                /* As early as possible, no earlier. */
+                assert_int_equal(strlen(r.text), strlen(whole) - held);
                 if (held == 0) assert_int_equal(r.n_tokens, pushed);
             }
         }

@@ -1,4 +1,5 @@
-/* test_rng.c - random numbers by counter: repeatable, in range, even, and unrelated between seeds. */
+/* test_rng.c - random numbers by counter: repeatable, in range, even, and unrelated between
+ * seeds. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,8 +19,9 @@ static void a_draw_depends_on_seed_and_index_only(void **state) {
     assert_true(rng_uniform(0, 0) != rng_uniform(0, 1));
 }
 
-/* Neighbouring seeds and indices are what clients really use.  Chi-square with 15 degrees of freedom stays
- * below 50 but for one time in 100,000; the draws are fixed, so this passes always or never. */
+/* Neighbouring seeds and indices are what clients really use.  Chi-square with 15 degrees of
+ * freedom stays below 50 but for one time in 100,000; the draws are fixed, so this passes always or
+ * never. */
 static void draws_are_even_along_seeds_and_indices(void **state) {
     (void)state;
     enum { N = 16000, BINS = 16 };
@@ -27,7 +29,9 @@ static void draws_are_even_along_seeds_and_indices(void **state) {
         int bins[BINS] = {0};
         double chi = 0;
         for (uint64_t i = 0; i < N; i++) {
-            double u = along == 0 ? rng_uniform(i, 0) : along == 1 ? rng_uniform(42, i) : rng_uniform(i, i);
+            double u = along == 0   ? rng_uniform(i, 0)
+                       : along == 1 ? rng_uniform(42, i)
+                                    : rng_uniform(i, i);
             assert_true(u >= 0 && u < 1);
             bins[(int)(u * BINS)]++;
         }

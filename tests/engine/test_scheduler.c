@@ -1,9 +1,9 @@
 /* test_scheduler.c - the scheduler with a fake model.
  *
- * The fake writes every row's token into its slot of every layer's page, and "predicts" a hash of all the
- * tokens that a row can see, read back through the step's views.  So a page that is handed out twice, shared
- * wrongly or filled with gaps changes what is generated, and every output is compared with what the
- * request gives alone. */
+ * The fake writes every row's token into its slot of every layer's page, and "predicts" a hash of
+ * all the tokens that a row can see, read back through the step's views.  So a page that is handed
+ * out twice, shared wrongly or filled with gaps changes what is generated, and every output is
+ * compared with what the request gives alone. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -80,7 +80,8 @@ static void run_step(struct fixture *f, struct batch *batch) {
             assert_int_equal(view->append_slot + seq->n_rows, view->n_slots);
             for (uint32_t slot = 0; slot < view->n_slots; slot++) {
                 uint32_t *cell = &f->memory[view->pages[slot / PAGE_TOKENS]][slot % PAGE_TOKENS];
-                if (slot >= view->append_slot) *cell = step->tokens[row + slot - view->append_slot] + l * 1000;
+                if (slot >= view->append_slot)
+                    *cell = step->tokens[row + slot - view->append_slot] + l * 1000;
                 hash = mix(hash, *cell - l * 1000);
                 if (slot < view->append_slot) continue;
                 assert_int_equal(step->positions[row + slot - view->append_slot], slot);
@@ -148,7 +149,8 @@ static void drain(struct fixture *f, uint32_t step_number) {
             c->n_prompt_infos = e->n_tokens;
             if (e->n_tokens > 1) c->first_score = e->tokens[1].logprob;
         } else {
-            assert_true(step_number == 0 || c->step_of_last_event != step_number); /* one event a step */
+            /* One event a step. */
+            assert_true(step_number == 0 || c->step_of_last_event != step_number);
             c->step_of_last_event = step_number;
         }
         strcat(c->text, e->text);
@@ -161,7 +163,8 @@ static void drain(struct fixture *f, uint32_t step_number) {
     f->events = (struct event_list){0};
 }
 
-static struct engine_request make_request(struct client *c, uint32_t n_prompt, uint32_t max_tokens) {
+static struct engine_request make_request(struct client *c, uint32_t n_prompt,
+                                          uint32_t max_tokens) {
     struct engine_request r = {.n_prompt = n_prompt, .params = sampling_defaults(), .user = c};
     r.prompt = calloc(n_prompt, sizeof(*r.prompt));
     r.params.max_tokens = max_tokens;
@@ -220,7 +223,8 @@ static void random_load(uint32_t n_pages, uint32_t max_rows, uint32_t max_seqs, 
     srand(seed);
     for (uint32_t i = 0, n = 1; i < N || scheduler_n_live(f.scheduler) > 0; n++) {
         for (int k = rand() % 3; k > 0 && i < N; k--, i++) {
-            struct engine_request r = make_request(&clients[i], 1 + (uint32_t)rand() % 250, (uint32_t)rand() % 134);
+            struct engine_request r =
+                make_request(&clients[i], 1 + (uint32_t)rand() % 250, (uint32_t)rand() % 134);
             fill_prompt(&r);
             r.priority = rand() % 4 - 2;
             r.cache_salt = (uint64_t)(rand() % 2);
@@ -285,7 +289,8 @@ static void a_row_that_is_not_a_number_fails_its_request_alone(void **state) {
     r = make_request(&again, 130, 20);
     submit(&f, &r, 3);
     run_until_idle(&f);
-    assert_int_equal(again.last.n_cached, 0); /* the poisoned request's pages were never published */
+    /* The poisoned request's pages were never published. */
+    assert_int_equal(again.last.n_cached, 0);
     check_client(&again);
     teardown(&f);
 }
@@ -360,8 +365,9 @@ static void lower_priority_numbers_run_first(void **state) {
     teardown(&f);
 }
 
-/* Ten blocks.  The long request finds eight, needs seven, and two others run: not enough to leave each of
- * them one.  Once the second has ended there are eight again, as the first has grown, and that is enough. */
+/* Ten blocks.  The long request finds eight, needs seven, and two others run: not enough to leave
+ * each of them one.  Once the second has ended there are eight again, as the first has grown, and
+ * that is enough. */
 static void fewer_neighbours_are_reason_enough_to_try_again(void **state) {
     (void)state;
     struct fixture f;

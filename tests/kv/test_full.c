@@ -1,7 +1,8 @@
 /* test_full.c - the full policy and the prefix cache, against a naive oracle.
  *
- * A block of tokens is written as one letter, so a text like "abca" is a prompt of four blocks.  Pages carry
- * a tag that says which layer of which text they were computed for: whoever adopts a page checks it. */
+ * A block of tokens is written as one letter, so a text like "abca" is a prompt of four blocks.
+ * Pages carry a tag that says which layer of which text they were computed for: whoever adopts a
+ * page checks it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -51,7 +52,8 @@ static void teardown(struct fixture *f) {
 
 static void make_tokens(uint32_t *tokens, const char *text) {
     for (size_t i = 0; text[i]; i++)
-        for (uint32_t j = 0; j < PAGE_TOKENS; j++) tokens[i * PAGE_TOKENS + j] = (uint32_t)text[i] * 1000 + j;
+        for (uint32_t j = 0; j < PAGE_TOKENS; j++)
+            tokens[i * PAGE_TOKENS + j] = (uint32_t)text[i] * 1000 + j;
 }
 
 struct user {
@@ -113,7 +115,8 @@ static void oracle_release(struct fixture *f, const struct user *u, size_t n) {
 static bool oracle_evict(struct fixture *f) {
     int oldest = -1;
     for (int i = 0; i < f->n_known; i++)
-        if (f->known[i].n_users == 0 && (oldest < 0 || f->known[i].idle_since < f->known[oldest].idle_since))
+        if (f->known[i].n_users == 0 &&
+            (oldest < 0 || f->known[i].idle_since < f->known[oldest].idle_since))
             oldest = i;
     if (oldest < 0) return false;
     f->known[oldest] = f->known[--f->n_known];
@@ -126,7 +129,8 @@ static void start(struct fixture *f, struct user *u) {
     memset(u, 0, sizeof(*u));
     for (size_t i = 0; i < n; i++) u->text[i] = alphabet[rand() % 3];
     make_tokens(u->tokens, u->text);
-    assert_int_equal(kv_sequence_init(&u->kv, &f->space, &kv_policy_full, (uint64_t)(rand() % 2)), 0);
+    assert_int_equal(kv_sequence_init(&u->kv, &f->space, &kv_policy_full, (uint64_t)(rand() % 2)),
+                     0);
     const uint32_t n_tokens = (uint32_t)n * PAGE_TOKENS;
     assert_int_equal(u->kv.policy->prepare(&u->kv, u->tokens, n_tokens), 0);
     uint32_t limit = n_tokens - 1;
@@ -151,7 +155,8 @@ static void advance(struct fixture *f, struct user *u) {
         return;
     }
     if (n > left) n = left;
-    uint32_t first = u->kv.n_tokens / PAGE_TOKENS, need = (u->kv.n_tokens + n + PAGE_TOKENS - 1) / PAGE_TOKENS;
+    uint32_t first = u->kv.n_tokens / PAGE_TOKENS,
+             need = (u->kv.n_tokens + n + PAGE_TOKENS - 1) / PAGE_TOKENS;
     uint32_t more = (need - u->kv.layers[0].n) * N_LAYERS;
     int n_idle = 0;
     for (int i = 0; i < f->n_known; i++) n_idle += f->known[i].n_users == 0;
@@ -183,7 +188,8 @@ static void check_no_leak(struct fixture *f, struct user *users) {
     bool used[N_PAGES] = {false};
     for (int s = 0; s < N_SEQS; s++)
         for (uint32_t l = 0; users[s].active && l < N_LAYERS; l++)
-            for (uint32_t i = 0; i < users[s].kv.layers[l].n; i++) used[users[s].kv.layers[l].pages[i]] = true;
+            for (uint32_t i = 0; i < users[s].kv.layers[l].n; i++)
+                used[users[s].kv.layers[l].pages[i]] = true;
     for (uint32_t i = 0; i < N_PAGES; i++) {
         bool held = page_pool_n_holders(f->space.pool, i) > 0;
         assert_true(held || !used[i]);
@@ -262,12 +268,14 @@ static void the_least_recently_used_leaf_goes_first(void **state) {
     kv_sequence_fini(&u.kv);
     prefix_cache_evict(f.space.cache, page_pool_n_free(f.space.pool) + 1);
     assert_int_equal(cached_tokens(&f, "abc", 0), 2 * PAGE_TOKENS);
-    prefix_cache_evict(f.space.cache, page_pool_n_free(f.space.pool) + 1); /* "ab" was just touched: "ax" goes */
+    /* "ab" was just touched: "ax" goes. */
+    prefix_cache_evict(f.space.cache, page_pool_n_free(f.space.pool) + 1);
     assert_int_equal(cached_tokens(&f, "ax", 0), PAGE_TOKENS);
     teardown(&f);
 }
 
-/* The engine looks keys up by hash; the oracle of safety is that equal hashes alone are not believed. */
+/* The engine looks keys up by hash; the oracle of safety is that equal hashes alone are not
+ * believed. */
 static void equal_hashes_do_not_make_equal_blocks(void **state) {
     (void)state;
     struct fixture f;
@@ -277,7 +285,8 @@ static void equal_hashes_do_not_make_equal_blocks(void **state) {
     compute(&f, &u, "a", 0);
     make_tokens(other, "b");
     uint64_t hash = prefix_cache_hash(f.space.cache, 0, u.tokens);
-    assert_int_not_equal(prefix_cache_find(f.space.cache, PREFIX_NONE, 0, hash, u.tokens), PREFIX_NONE);
+    assert_int_not_equal(prefix_cache_find(f.space.cache, PREFIX_NONE, 0, hash, u.tokens),
+                         PREFIX_NONE);
     assert_int_equal(prefix_cache_find(f.space.cache, PREFIX_NONE, 0, hash, other), PREFIX_NONE);
     assert_int_equal(prefix_cache_find(f.space.cache, PREFIX_NONE, 1, hash, u.tokens), PREFIX_NONE);
     kv_sequence_fini(&u.kv);

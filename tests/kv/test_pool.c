@@ -1,4 +1,5 @@
-/* test_pool.c - the page pool: all or none, reference counts, no page lost and none handed out twice. */
+/* test_pool.c - the page pool: all or none, reference counts, no page lost and none handed out
+ * twice. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
