@@ -33,5 +33,6 @@ USER quire
 EXPOSE 8000
 # The slim image has no curl; bash can speak enough HTTP.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=30s CMD ["bash", "-c", \
-    "exec 3<>/dev/tcp/127.0.0.1/$QUIRE_PORT && printf 'GET /health HTTP/1.0\\r\\n\\r\\n' >&3 && head -n1 <&3 | grep -q ' 200 '"]
+    "exec 3<>/dev/tcp/127.0.0.1/$QUIRE_PORT && printf 'GET /health HTTP/1.0\\r\\n\\r\\n' >&3 \
+    && head -n1 <&3 | grep -q ' 200 '"]
 ENTRYPOINT ["quire", "serve"]

@@ -1,10 +1,12 @@
-"""Adds up test reports and prints `N passed, M failed`; exits 1 when anything failed or nothing ran.
+"""Adds up test reports and prints `N passed, M failed`; exits 1 when anything failed or nothing
+ran.
 
     count_tests.py REPORT...
 
-A report is meson's testlog.json (one JSON object a line, with the output of a test executable) or pytest's
-JUnit XML.  cmocka prints TAP when asked, so each of its test functions counts; an executable that prints none counts
-as one test, and one that dies without naming a failed function as one failure.
+A report is meson's testlog.json (one JSON object a line, with the output of a test executable) or
+pytest's JUnit XML.  cmocka prints TAP when asked, so each of its test functions counts; an
+executable that prints none counts as one test, and one that dies without naming a failed function
+as one failure.
 """
 import json
 import re

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Many streaming clients against a running server: time to first token, time between tokens, throughput.
+"""Many streaming clients against a running server: time to first token and between tokens,
+throughput.
 
     scripts/loadtest.py --clients 64 --requests 512 --prompt-tokens 128 --max-tokens 64
 
-Needs nothing but Python.  Each client keeps one connection and sends the next request when its last is answered.  Every
-request has a prompt of its own (random token ids from --seed), so prefix caching does not flatter the numbers
-unless --shared-prefix says how many first tokens all prompts have in common.  With --json the results go to stdout
-as one object; the table and the progress bar go to stderr.  Exits 1 when any request failed.
+Needs nothing but Python.  Each client keeps one connection and sends the next request when its last
+is answered.  Every request has a prompt of its own (random token ids from --seed), so prefix
+caching does not flatter the numbers unless --shared-prefix says how many first tokens all prompts
+have in common.  With --json the results go to stdout as one object; the table and the progress bar go to
+stderr.  Exits 1 when any request failed.
 """
 import argparse
 import asyncio
@@ -48,7 +50,8 @@ class Progress:
             rate = self.n_tokens / max(now - self.begun, 1e-9)
             bar = "#" * filled + "." * (self.WIDTH - filled)
             end = "\n" if self.n_done == self.n_total else ""
-            print(f"\r[{bar}] {self.n_done}/{self.n_total}  {rate:.0f} tokens/s ", end=end, file=sys.stderr, flush=True)
+            print(f"\r[{bar}] {self.n_done}/{self.n_total}  {rate:.0f} tokens/s ", end=end,
+                  file=sys.stderr, flush=True)
 
 
 class Client:
@@ -61,7 +64,8 @@ class Client:
     async def open(self):
         url = urllib.parse.urlsplit(self.options.url)
         port = url.port or (443 if url.scheme == "https" else 80)
-        self.reader, self.writer = await asyncio.open_connection(url.hostname, port, ssl=url.scheme == "https" or None)
+        self.reader, self.writer = await asyncio.open_connection(url.hostname, port,
+                                                                 ssl=url.scheme == "https" or None)
 
     def close(self):
         if self.writer:
@@ -74,7 +78,8 @@ class Client:
             if not self.writer:
                 await self.open()
             await asyncio.wait_for(self.exchange(body, sample), self.options.timeout)
-        except (OSError, ValueError, EOFError, asyncio.TimeoutError, asyncio.LimitOverrunError) as error:
+        except (OSError, ValueError, EOFError, asyncio.TimeoutError,
+                asyncio.LimitOverrunError) as error:
             sample.error = f"{type(error).__name__}: {error}"
             self.close()
         return sample
@@ -83,12 +88,14 @@ class Client:
         url = urllib.parse.urlsplit(self.options.url)
         key = f"Authorization: Bearer {self.options.api_key}\r\n" if self.options.api_key else ""
         sent = time.monotonic()
-        self.writer.write(f"POST {url.path.rstrip('/')}/v1/completions HTTP/1.1\r\nHost: {url.netloc}\r\n{key}"
-                          f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        self.writer.write(f"POST {url.path.rstrip('/')}/v1/completions HTTP/1.1\r\n"
+                          f"Host: {url.netloc}\r\n{key}Content-Type: application/json\r\n"
+                          f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
         head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
         status = int(head.split(" ", 2)[1])
         if status != 200:
-            raise ValueError(f"HTTP {status}: {(await self.read_plain_body(head)).decode(errors='replace')[:300]}")
+            text = (await self.read_plain_body(head)).decode(errors="replace")
+            raise ValueError(f"HTTP {status}: {text[:300]}")
         last = None
         async for event in self.events(head):
             now = time.monotonic()
@@ -112,7 +119,8 @@ class Client:
         return b""
 
     async def events(self, head):
-        """The JSON events of a chunked event stream, read to its last chunk so that the connection can be used again."""
+        """The JSON events of a chunked event stream, read to its last chunk so that the connection
+        can be used again."""
         if "transfer-encoding: chunked" not in head:
             raise ValueError("the answer is not a chunked stream")
         pending = b""
@@ -132,7 +140,8 @@ def make_body(options, number):
     n_shared = min(options.shared_prefix, options.prompt_tokens)
     prompt = [shared.randrange(options.vocabulary) for _ in range(n_shared)]
     prompt += [rng.randrange(options.vocabulary) for _ in range(options.prompt_tokens - n_shared)]
-    body = {"prompt": prompt, "max_tokens": options.max_tokens, "temperature": options.temperature, "stream": True,
+    body = {"prompt": prompt, "max_tokens": options.max_tokens, "temperature": options.temperature,
+            "stream": True,
             "ignore_eos": True, "stream_options": {"include_usage": True}}
     if options.model:
         body["model"] = options.model
@@ -165,7 +174,8 @@ def percentiles(values):
         return None
     def rank(p):
         return round(1000 * ordered[min(len(ordered) - 1, int(p / 100 * len(ordered)))], 3)
-    return {"mean": round(1000 * sum(ordered) / len(ordered), 3), "p50": rank(50), "p90": rank(90), "p95": rank(95),
+    return {"mean": round(1000 * sum(ordered) / len(ordered), 3), "p50": rank(50), "p90": rank(90),
+            "p95": rank(95),
             "p99": rank(99), "max": rank(100)}
 
 
@@ -174,10 +184,12 @@ def summarise(options, samples, seconds):
     n_tokens = sum(sample.n_tokens for sample in good)
     return {
         "clients": options.clients, "requests": len(samples), "failed": len(samples) - len(good),
-        "prompt_tokens": options.prompt_tokens, "max_tokens": options.max_tokens, "seconds": round(seconds, 3),
-        "requests_per_s": round(len(good) / seconds, 2), "generated_tokens_per_s": round(n_tokens / seconds, 1),
+        "prompt_tokens": options.prompt_tokens, "max_tokens": options.max_tokens,
+        "seconds": round(seconds, 3), "requests_per_s": round(len(good) / seconds, 2),
+        "generated_tokens_per_s": round(n_tokens / seconds, 1),
         "prompt_tokens_per_s": round(len(good) * options.prompt_tokens / seconds, 1),
-        "first_token_ms": percentiles([sample.first for sample in good if sample.first is not None]),
+        "first_token_ms": percentiles([sample.first for sample in good
+                                       if sample.first is not None]),
         "between_tokens_ms": percentiles([gap for sample in good for gap in sample.gaps]),
         "whole_request_ms": percentiles([sample.total for sample in good]),
         "tokens_per_s_per_client": round(n_tokens / sum(s.total for s in good), 2) if good else 0,
@@ -186,31 +198,44 @@ def summarise(options, samples, seconds):
 
 def print_table(result):
     print(f"{result['requests']} requests, {result['failed']} failed, {result['seconds']} s: "
-          f"{result['requests_per_s']} requests/s, {result['generated_tokens_per_s']} generated tokens/s, "
+          f"{result['requests_per_s']} requests/s, "
+          f"{result['generated_tokens_per_s']} generated tokens/s, "
           f"{result['prompt_tokens_per_s']} prompt tokens/s", file=sys.stderr)
     columns = ("mean", "p50", "p90", "p95", "p99", "max")
     print(f"{'milliseconds':<16}" + "".join(f"{column:>11}" for column in columns), file=sys.stderr)
     for label, name in (("first token", "first_token_ms"), ("between tokens", "between_tokens_ms"),
                         ("whole request", "whole_request_ms")):
         if result[name]:
-            print(f"{label:<16}" + "".join(f"{result[name][column]:>11.2f}" for column in columns), file=sys.stderr)
+            print(f"{label:<16}" + "".join(f"{result[name][column]:>11.2f}" for column in columns),
+                  file=sys.stderr)
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description="Load test for an OpenAI-compatible completions server.")
-    parser.add_argument("--url", default="http://127.0.0.1:8000", help="server, without /v1 (default %(default)s)")
-    parser.add_argument("--clients", type=int, default=64, help="connections at once (default %(default)s)")
-    parser.add_argument("--requests", type=int, default=512, help="requests in all (default %(default)s)")
-    parser.add_argument("--prompt-tokens", type=int, default=128, help="length of each prompt (default %(default)s)")
-    parser.add_argument("--shared-prefix", type=int, default=0, help="first tokens that all prompts share")
-    parser.add_argument("--max-tokens", type=int, default=64, help="tokens to generate each (default %(default)s)")
+    parser = argparse.ArgumentParser(
+        description="Load test for an OpenAI-compatible completions server.")
+    parser.add_argument("--url", default="http://127.0.0.1:8000",
+                        help="server, without /v1 (default %(default)s)")
+    parser.add_argument("--clients", type=int, default=64,
+                        help="connections at once (default %(default)s)")
+    parser.add_argument("--requests", type=int, default=512,
+                        help="requests in all (default %(default)s)")
+    parser.add_argument("--prompt-tokens", type=int, default=128,
+                        help="length of each prompt (default %(default)s)")
+    parser.add_argument("--shared-prefix", type=int, default=0,
+                        help="first tokens that all prompts share")
+    parser.add_argument("--max-tokens", type=int, default=64,
+                        help="tokens to generate each (default %(default)s)")
     parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--vocabulary", type=int, default=8000, help="prompt ids are below this (default %(default)s)")
+    parser.add_argument("--vocabulary", type=int, default=8000,
+                        help="prompt ids are below this (default %(default)s)")
     parser.add_argument("--model", help="model name to send")
     parser.add_argument("--api-key")
-    parser.add_argument("--timeout", type=float, default=600, help="seconds for one request (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="of the random prompts (default %(default)s)")
-    parser.add_argument("--json", action="store_true", help="print the results to stdout as one JSON object")
+    parser.add_argument("--timeout", type=float, default=600,
+                        help="seconds for one request (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=1,
+                        help="of the random prompts (default %(default)s)")
+    parser.add_argument("--json", action="store_true",
+                        help="print the results to stdout as one JSON object")
     options = parser.parse_args()
     if min(options.clients, options.requests, options.prompt_tokens, options.max_tokens) < 1:
         parser.error("--clients, --requests, --prompt-tokens and --max-tokens are at least 1")

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes a Llama checkpoint with random bf16 weights, for benchmarks of a model larger than the caches.
+"""Writes a Llama checkpoint with random bf16 weights, for benchmarks of a model larger than the
+caches.
 
     scripts/make_bench_model.py DIR [--dim 2048 --layers 16 --heads 32 --kv-heads 8 --ffn 5632]
 
@@ -35,7 +36,8 @@ def shapes(a, vocab):
 
 
 def random_bf16(rng, shape):
-    values = np.ones(shape, np.float32) if len(shape) == 1 else rng.standard_normal(shape, np.float32) * 0.02
+    values = (np.ones(shape, np.float32) if len(shape) == 1 else
+              rng.standard_normal(shape, np.float32) * 0.02)
     return (values.view(np.uint32) >> 16).astype(np.uint16)
 
 
@@ -43,7 +45,8 @@ def write_weights(path, a, vocab):
     header, offset = {}, 0
     for name, shape in shapes(a, vocab):
         size = 2 * int(np.prod(shape))
-        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [offset, offset + size]}
+        header[name] = {"dtype": "BF16", "shape": list(shape),
+                        "data_offsets": [offset, offset + size]}
         offset += size
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 64)
@@ -56,17 +59,21 @@ def write_weights(path, a, vocab):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dir", type=pathlib.Path)
-    for name, default in (("dim", 2048), ("layers", 16), ("heads", 32), ("kv-heads", 8), ("ffn", 5632)):
+    for name, default in (("dim", 2048), ("layers", 16), ("heads", 32), ("kv-heads", 8),
+                          ("ffn", 5632)):
         parser.add_argument("--" + name, type=int, default=default)
     a = parser.parse_args()
     a.dir.mkdir(parents=True, exist_ok=True)
     config = json.loads((DEFAULT_MODEL / "config.json").read_text())
-    config.update(hidden_size=a.dim, num_hidden_layers=a.layers, num_attention_heads=a.heads, head_dim=a.dim // a.heads,
+    config.update(hidden_size=a.dim, num_hidden_layers=a.layers, num_attention_heads=a.heads,
+                  head_dim=a.dim // a.heads,
                   num_key_value_heads=a.kv_heads, intermediate_size=a.ffn)
     (a.dir / "config.json").write_text(json.dumps(config, indent=2))
-    for name in ("generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+    for name in ("generation_config.json", "tokenizer.json", "tokenizer_config.json",
+                 "special_tokens_map.json"):
         shutil.copy(DEFAULT_MODEL / name, a.dir / name)
     n_bytes = write_weights(a.dir / "model.safetensors", a, config["vocab_size"])
     print(f"{a.dir}: {n_bytes / 1e6:.0f} MB of weights")

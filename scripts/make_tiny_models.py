@@ -4,9 +4,10 @@
     scripts/make_tiny_models.py [DIRECTORY]      default: tests/model/data beside this script
 
 Each model is one small corner of what config.json can say: heads shared or not, head sizes, rotary
-scalings in both spellings, tied or untied, biases, dtypes, one file or shards.  goldens.json holds, per
-prompt, the logits after chosen positions and 32 greedy tokens, computed in float64 from the stored
-weights.  A seed whose greedy choice is ever a near tie is passed over: a tie would test rounding.
+scalings in both spellings, tied or untied, biases, dtypes, one file or shards.  goldens.json holds,
+per prompt, the logits after chosen positions and 32 greedy tokens, computed in float64 from the
+stored weights.  A seed whose greedy choice is ever a near tie is passed over: a tie would test
+rounding.
 
 Needs torch and transformers 5.  The output is the same for the same versions of both."""
 
@@ -30,16 +31,21 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_fr
 
 # name: (config, dtype, largest shard, spelling of the rotary settings by transformers 4 or 5)
 MODELS = {
-    "mha-f32": (dict(hidden_size=40, num_attention_heads=5, num_key_value_heads=5, head_dim=8), "float32", None, 5),
-    "gqa-bf16-llama3-tied": (dict(hidden_size=32, num_attention_heads=4, num_key_value_heads=2, head_dim=64,
-                                  rope_parameters=LLAMA3, tie_word_embeddings=True), "bfloat16", None, 4),
-    "mqa-f16-linear-bias": (dict(hidden_size=48, num_attention_heads=3, num_key_value_heads=1, head_dim=16,
-                                 rope_parameters=LINEAR, attention_bias=True, mlp_bias=True), "float16", None, 4),
-    "gqa-bf16-head128": (dict(hidden_size=32, num_attention_heads=2, num_key_value_heads=1, head_dim=128,
-                              rope_parameters=LLAMA3), "bfloat16", None, 5),
-    "gqa-f32-sharded": (dict(hidden_size=36, num_attention_heads=6, num_key_value_heads=2, head_dim=6,
-                             rope_parameters=LINEAR, attention_bias=True, tie_word_embeddings=True), "float32",
-                        "40KB", 5),
+    "mha-f32": (dict(hidden_size=40, num_attention_heads=5, num_key_value_heads=5, head_dim=8),
+                "float32", None, 5),
+    "gqa-bf16-llama3-tied": (dict(hidden_size=32, num_attention_heads=4, num_key_value_heads=2,
+                                  head_dim=64, rope_parameters=LLAMA3,
+                                  tie_word_embeddings=True),
+                             "bfloat16", None, 4),
+    "mqa-f16-linear-bias": (dict(hidden_size=48, num_attention_heads=3, num_key_value_heads=1,
+                                 head_dim=16, rope_parameters=LINEAR, attention_bias=True,
+                                 mlp_bias=True),
+                            "float16", None, 4),
+    "gqa-bf16-head128": (dict(hidden_size=32, num_attention_heads=2, num_key_value_heads=1,
+                              head_dim=128, rope_parameters=LLAMA3), "bfloat16", None, 5),
+    "gqa-f32-sharded": (dict(hidden_size=36, num_attention_heads=6, num_key_value_heads=2,
+                             head_dim=6, rope_parameters=LINEAR, attention_bias=True,
+                             tie_word_embeddings=True), "float32", "40KB", 5),
 }
 
 
@@ -76,7 +82,8 @@ def run_prompt(model, length, positions, seed):
 
 
 def make_goldens(path, seed):
-    # Loaded anew: casting the model that was saved would leave its rotary frequencies rounded to its dtype.
+    # Loaded anew: casting the model that was saved would leave its rotary frequencies rounded to
+    # its dtype.
     reference = LlamaForCausalLM.from_pretrained(path, dtype=torch.float64).eval()
     prompts, margin = [], float("inf")
     for length, positions in PROMPTS.items():
@@ -98,7 +105,8 @@ def respell(path):
 
 def make_model(out, changes, dtype, shard_size, spelling):
     config = LlamaConfig(**{**dict(vocab_size=131, intermediate_size=52, num_hidden_layers=2,
-                                   max_position_embeddings=512, bos_token_id=1, eos_token_id=2), **changes})
+                                   max_position_embeddings=512, bos_token_id=1, eos_token_id=2),
+                            **changes})
     for seed in range(1, 200):
         model = LlamaForCausalLM(config).to(getattr(torch, dtype)).eval()
         randomize(model, seed)
@@ -113,7 +121,8 @@ def make_model(out, changes, dtype, shard_size, spelling):
         respell(out / "config.json")
     (out / "goldens.json").write_text(json.dumps(goldens, separators=(",", ":")) + "\n")
     size = sum(f.stat().st_size for f in out.iterdir())
-    print(f"{out.name}: seed {seed}, margin {margin:.4f}, {size} bytes, {len(list(out.iterdir()))} files")
+    print(f"{out.name}: seed {seed}, margin {margin:.4f}, {size} bytes, "
+          f"{len(list(out.iterdir()))} files")
 
 
 def main():
