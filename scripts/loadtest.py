@@ -7,8 +7,8 @@ throughput.
 Needs nothing but Python.  Each client keeps one connection and sends the next request when its last
 is answered.  Every request has a prompt of its own (random token ids from --seed), so prefix
 caching does not flatter the numbers unless --shared-prefix says how many first tokens all prompts
-have in common.  With --json the results go to stdout as one object; the table and the progress bar go to
-stderr.  Exits 1 when any request failed.
+have in common.  With --json the results go to stdout as one object; the table and the progress bar
+go to stderr.  Exits 1 when any request failed.
 """
 import argparse
 import asyncio
@@ -172,11 +172,12 @@ def percentiles(values):
     ordered = sorted(values)
     if not ordered:
         return None
-    def rank(p):
-        return round(1000 * ordered[min(len(ordered) - 1, int(p / 100 * len(ordered)))], 3)
+
+    def rank(p):  # whole numbers: p / 100 is not one in floating point
+        return round(1000 * ordered[(p * len(ordered) + 99) // 100 - 1], 3)
+
     return {"mean": round(1000 * sum(ordered) / len(ordered), 3), "p50": rank(50), "p90": rank(90),
-            "p95": rank(95),
-            "p99": rank(99), "max": rank(100)}
+            "p95": rank(95), "p99": rank(99), "max": rank(100)}
 
 
 def summarise(options, samples, seconds):
