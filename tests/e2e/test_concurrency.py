@@ -164,10 +164,23 @@ def test_a_full_queue_is_429(serve):
     assert server.complete("b", max_tokens=1)["choices"]
 
 
-def test_more_choices_than_the_queue_holds_are_refused_whole(serve, tiny_model):
+def test_more_choices_than_the_queue_ever_holds_are_a_400(serve, tiny_model):
     server = serve("--max-num-seqs", "1", "--max-num-queued-reqs", "2", model=tiny_model)
     reply = server.post("/v1/completions", {"prompt": "b", "max_tokens": 2, "n": 8})
-    assert reply.status == 429
+    assert reply.status == 400  # a 429 would be tried again for ever
+    assert reply.error["param"] == "n"
+    server.wait_idle()
+
+
+def test_choices_that_do_not_fit_now_are_refused_whole(serve):
+    """One of three places is taken: three choices more are none at all."""
+    server = serve("--max-num-seqs", "1", "--max-num-queued-reqs", "2")
+    with RawConnection(server) as running:
+        running.send_completion(prompt="a", stream=True, max_tokens=20000, ignore_eos=True)
+        running.read_head()
+        running.read_chunk()
+        assert server.post("/v1/completions", {"prompt": "b", "max_tokens": 2, "n": 3}).status == 429
+        assert server.metrics()["quire_requests_waiting"] == 0
     server.wait_idle()
 
 
