@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <uv.h>
 
@@ -22,6 +23,9 @@
 enum { FAREWELL_MS = 2000, DRAIN_TICK_MS = 20 };
 /* What a streaming reader may lag behind: the largest echo, and as much again for what follows it. */
 enum { STREAM_BACKLOG = 2 * REQUEST_MAX_STREAMED_ECHO };
+
+/* Descriptors beside the connections': the program's own, and those of refused clients that linger. */
+enum { OTHER_DESCRIPTORS = 128 };
 
 struct serve {
     struct server server;
@@ -180,13 +184,31 @@ static void request_refused(void *ctx, const char *request_id, unsigned status, 
     log_event(LOG_INFO, "request id=%s refused: %s status=%u", request_id, why, status);
 }
 
+/* Without a descriptor to accept with, a client would hang in the backlog instead of being refused: so the
+ * soft limit is raised to what is needed, and where the hard one is lower there are fewer connections. */
+static uint32_t affordable_connections(uint64_t wanted) {
+    struct rlimit limit;
+    const rlim_t needed = wanted + OTHER_DESCRIPTORS;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return (uint32_t)wanted;
+    if (limit.rlim_cur < needed) {
+        const rlim_t before = limit.rlim_cur;
+        limit.rlim_cur = limit.rlim_max < needed ? limit.rlim_max : needed;
+        if (setrlimit(RLIMIT_NOFILE, &limit) != 0) limit.rlim_cur = before;
+    }
+    if (limit.rlim_cur >= needed) return (uint32_t)wanted;
+    const rlim_t n = limit.rlim_cur > 2 * OTHER_DESCRIPTORS ? limit.rlim_cur - OTHER_DESCRIPTORS : limit.rlim_cur / 2;
+    log_event(LOG_WARN, "the process may open %llu files: %llu connections at once, not %llu",
+              (unsigned long long)limit.rlim_cur, (unsigned long long)n, (unsigned long long)wanted);
+    return (uint32_t)n;
+}
+
 static int start_http(struct serve *s, struct error *err) {
     const struct options *o = s->options;
     const struct http_config config = {
         .host = o->host,
         .port = (uint16_t)o->port,
         .max_body_bytes = o->max_body_size,
-        .max_connections = (uint32_t)o->max_connections,
+        .max_connections = affordable_connections(o->max_connections),
         .request_timeout_ms = (uint32_t)(1000 * o->request_timeout),
         .idle_timeout_ms = (uint32_t)(1000 * o->keep_alive_timeout),
         .max_stream_backlog = STREAM_BACKLOG,

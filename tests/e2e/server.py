@@ -47,10 +47,10 @@ class Server:
     """`quire serve` with the given arguments.  Use as a context manager: leaving it stops the process with SIGTERM and
     asserts that it ended cleanly, which is also how leaks and races found by a sanitizer surface."""
 
-    def __init__(self, directory, *arguments, model=None, env=None, wait=True):
+    def __init__(self, directory, *arguments, model=None, env=None, wait=True, prefix=()):
         self.port = free_port()
         self.log_path = pathlib.Path(directory) / f"quire-{self.port}.log"
-        command = [*WRAPPER, BINARY, "serve"]
+        command = [*prefix, *WRAPPER, BINARY, "serve"]
         if model:
             command.append(str(model))
         command += ["--port", str(self.port), *map(str, arguments)]

@@ -195,6 +195,22 @@ def test_256_idle_connections(server):
         connection.close()
 
 
+@pytest.mark.parametrize("limit,n_served", [("100:4096", 300), ("200:200", 80)], ids=["soft", "hard"])
+def test_connections_beyond_the_descriptors_do_not_hang(serve, tiny_model, limit, n_served):
+    """The soft limit is raised; where the hard one is too low, who comes too late hears so at once."""
+    server = serve("--max-connections", "400", model=tiny_model, prefix=("prlimit", f"--nofile={limit}"))
+    connections = [RawConnection(server, timeout=10) for _ in range(300)]
+    for i, connection in enumerate(connections):
+        try:
+            connection.send(b"GET /live HTTP/1.1\r\nHost: quire\r\n\r\n")
+            status = connection.read_head()[0]
+        except (ConnectionResetError, BrokenPipeError):
+            status = 503  # closed behind an answer that the reset overtook
+        assert status == 200 if i < n_served else status in (200, 503), (i, status)
+    for connection in connections:
+        connection.close()
+
+
 def test_keep_alive_from_many_threads(server):
     failures = []
 
