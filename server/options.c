@@ -242,10 +242,13 @@ static int apply_file(struct options *options, const char *path, struct error *e
         char label[400];
         snprintf(label, sizeof(label), "\"%.64s\" in %.300s", name, path);
         if (name[0] == '#') continue;
+        const json_t *value = json_object_iter_value(at);
         if (!option) {
             rc = error_set(err, ERR_INVALID, "%s is not an option", label);
+        } else if (strcmp(name, "config") == 0 && !json_is_null(value)) {
+            rc = error_set(err, ERR_INVALID, "%s: a file cannot name another", label);
         } else {
-            rc = apply_member(options, option, json_object_iter_value(at), &(struct source){label, err});
+            rc = apply_member(options, option, value, &(struct source){label, err});
         }
     }
     json_decref(root);

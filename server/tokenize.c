@@ -52,7 +52,8 @@ static int check_model(struct job *job, const json_t *root) {
     const json_t *model = json_object_get(root, "model");
     if (!model || json_is_null(model)) return 0;
     if (!json_is_string(model)) return api_error_set(&job->err, 400, NULL, "model", "model must be a string");
-    if (strcmp(json_string_value(model), job->server->model_name) == 0) return 0;
+    const char *name = job->server->model_name;
+    if (json_string_length(model) == strlen(name) && strcmp(json_string_value(model), name) == 0) return 0;
     return api_error_set(&job->err, 404, "model_not_found", "model", "the model '%.200s' does not exist",
                          json_string_value(model));
 }

@@ -466,6 +466,8 @@ static void texts_become_tokens_and_back(void **state) {
     a = ask_path(*state, "/detokenize", "{\"tokens\":[ ]}", 200);
     assert_json(a, "{\"prompt\":\"\"}");
     json_decref(a);
+    json_decref(ask_path(*state, "/tokenize", "{\"prompt\":\"h\",\"model\":\"m\"}", 200));
+    json_decref(ask_path(*state, "/tokenize", "{\"prompt\":\"h\",\"model\":\"m\\u0000x\"}", 404));
     static const char *const bad[] = {"{}", "{\"tokens\":1}", "{\"tokens\":[[1]]}", "{\"tokens\":[257]}",
                                       "{\"tokens\":[\"a\"]}", "{\"tokens\":[-1]}"};
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {

@@ -127,7 +127,8 @@ static void errors_name_the_option(void **state) {
 static void a_bad_file_is_refused(void **state) {
     (void)state;
     static const char *const texts[] = {"[]", "{", "{\"prot\": 1}", "{\"port\": true}", "{\"port\": null}",
-                                        "{\"port\": 1.5}", "{\"host\": 1}", "{\"port\": 1, \"port\": 2}"};
+                                        "{\"port\": 1.5}", "{\"host\": 1}", "{\"port\": 1, \"port\": 2}",
+                                        "{\"config\": \"other.json\"}"};
     for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
         char path[] = "/tmp/quire-options-XXXXXX";
         const int file = mkstemp(path);
