@@ -108,6 +108,7 @@ def test_a_second_signal_stops_at_once(tmp_path):
         server.terminate()
         server.process.wait(10 * PATIENCE)
         assert time.monotonic() - begun < 2 * PATIENCE
+        assert b'data: {"error":' in connection.buffer + connection.read_to_close()  # no silent end
 
 
 def test_sigint_stops_like_sigterm(tmp_path, tiny_model):
