@@ -253,9 +253,9 @@ static void bad_prompts_are_refused(void **state) {
 /* prompts of one token each, with further members. */
 static void check_too_many(unsigned n_prompts, const char *members, const char *param) {
     char body[2048];
-    size_t n = (size_t)snprintf(body, sizeof(body), "{%s\"prompt\":[[1]", members);
-    for (unsigned i = 1; i < n_prompts; i++) n += (size_t)sprintf(body + n, ",[1]");
-    strcpy(body + n, "]}");
+    char *at = body + snprintf(body, sizeof(body), "{%s\"prompt\":[[1]", members);
+    for (unsigned i = 1; i < n_prompts; i++) at = (char *)memcpy(at, ",[1]", 4) + 4;
+    memcpy(at, "]}", 3);
     check_bad(body, param, 400);
 }
 
@@ -315,9 +315,9 @@ static int tokenize_long(const char *members, struct api_error *err) {
     struct request_limits wide = limits;
     struct completion_request q;
     wide.max_model_len = 100000;
-    int n = snprintf(body, sizeof(body), "{%s,\"prompt\":[1", members);
-    for (int i = 1; i < 50000; i++) n += sprintf(body + n, ",1");
-    strcpy(body + n, "]}");
+    char *at = body + snprintf(body, sizeof(body), "{%s,\"prompt\":[1", members);
+    for (int i = 1; i < 50000; i++) at = (char *)memcpy(at, ",1", 2) + 2;
+    memcpy(at, "]}", 3);
     assert_int_equal(completion_request_parse(&q, body, strlen(body), &wide, err), 0);
     const int rc = completion_request_tokenize(&q, NULL, &wide, err);
     completion_request_fini(&q);
