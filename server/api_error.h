@@ -18,7 +18,8 @@ struct api_error {
 int api_error_set(struct api_error *err, unsigned status, const char *code, const char *param,
                   const char *format, ...) __attribute__((format(printf, 5, 6)));
 
-/* An engine's ERR_* as a status: full is 429, too long and invalid are 400, the rest is the server's fault. */
+/* An engine's ERR_* as a status: full is 429, too long and invalid are 400, the rest is the
+ * server's fault. */
 int api_error_from(struct api_error *err, const struct error *cause, const char *param);
 
 /* {"error":{...}} */

@@ -8,8 +8,11 @@
 
 void choice_init(struct choice *choice, struct completion *completion, const struct prompt *prompt,
                  uint32_t prompt_index) {
-    *choice = (struct choice){.completion = completion, .prompt = prompt, .prompt_index = prompt_index,
-                              .stop_string = -1, .stop_token = -1};
+    *choice = (struct choice){.completion = completion,
+                              .prompt = prompt,
+                              .prompt_index = prompt_index,
+                              .stop_string = -1,
+                              .stop_token = -1};
 }
 
 void choice_fini(struct choice *choice) {
@@ -39,7 +42,8 @@ static bool is_utf8(const char *text, size_t length) {
     return true;
 }
 
-/* Tokens are shown as text; one that is part of a character as OpenAI shows it: "bytes:\xe2\x80". */
+/* Tokens are shown as text; one that is part of a character as OpenAI shows it:
+ * "bytes:\xe2\x80". */
 static void write_token(struct buffer *out, const struct tokenizer *tokenizer, uint32_t id) {
     size_t length = 0;
     const char *bytes = tokenizer_token_bytes(tokenizer, id, &length);
@@ -58,7 +62,8 @@ static void separate(struct buffer *list) {
 }
 
 /* {"token": logprob, ...}, best first; the token itself is added when it is not among the best. */
-static void write_top(struct buffer *out, const struct tokenizer *tokenizer, const struct token_info *info) {
+static void write_top(struct buffer *out, const struct tokenizer *tokenizer,
+                      const struct token_info *info) {
     bool listed = false;
     buffer_puts(out, "{");
     for (uint32_t i = 0; i < info->n_top; i++) {
@@ -78,18 +83,20 @@ static void write_top(struct buffer *out, const struct tokenizer *tokenizer, con
 }
 
 /* Characters of text that the token completes. */
-static size_t count_characters(struct choice *choice, const struct tokenizer *tokenizer, uint32_t id, bool skip) {
+static size_t count_characters(struct choice *choice, const struct tokenizer *tokenizer,
+                               uint32_t id, bool skip) {
     char text[1024];
     size_t length = 0;
-    const long written = detokenizer_push(&choice->detokenizer, tokenizer, id, skip, text, sizeof(text));
+    const long written =
+        detokenizer_push(&choice->detokenizer, tokenizer, id, skip, text, sizeof(text));
     if (written >= 0) return utf8_count(text, (size_t)written);
     /* Longer than the buffer, as only an added token can be: that one is text by itself. */
     const char *bytes = tokenizer_token_bytes(tokenizer, id, &length);
     return bytes ? utf8_count(bytes, length) : 0;
 }
 
-static void add_logprobs(struct choice *choice, const struct choice_format *format, const struct token_info *info,
-                         bool skip) {
+static void add_logprobs(struct choice *choice, const struct choice_format *format,
+                         const struct token_info *info, bool skip) {
     separate(&choice->tokens);
     write_token(&choice->tokens, format->tokenizer, info->token);
     separate(&choice->token_logprobs);
@@ -105,17 +112,20 @@ static void add_logprobs(struct choice *choice, const struct choice_format *form
     choice->n_characters += count_characters(choice, format->tokenizer, info->token, skip);
 }
 
-/* Is this token of the prompt not part of the echoed text?  Of a text that is the beginning that the
- * tokenizer put before it; of tokens, what decoding skipped. */
-static bool is_unseen(const struct choice *choice, const struct choice_format *format, uint32_t i, uint32_t token) {
+/* Is this token of the prompt not part of the echoed text?  Of a text that is the beginning that
+ * the tokenizer put before it; of tokens, what decoding skipped. */
+static bool is_unseen(const struct choice *choice, const struct choice_format *format, uint32_t i,
+                      uint32_t token) {
     if (!tokenizer_is_special(format->tokenizer, token)) return false;
     if (choice->prompt->decoded) return format->skip_special;
     size_t length = 0;
     const char *bytes = tokenizer_token_bytes(format->tokenizer, token, &length);
-    return i == 0 && (length > choice->prompt->length || memcmp(choice->prompt->text, bytes, length) != 0);
+    return i == 0 &&
+           (length > choice->prompt->length || memcmp(choice->prompt->text, bytes, length) != 0);
 }
 
-static void add_prompt(struct choice *choice, const struct choice_format *format, const struct engine_event *event) {
+static void add_prompt(struct choice *choice, const struct choice_format *format,
+                       const struct engine_event *event) {
     if (choice->echoed || !format->echo) return;
     choice->echoed = true;
     buffer_append(&choice->text, choice->prompt->text, choice->prompt->length);
@@ -127,7 +137,8 @@ static void add_prompt(struct choice *choice, const struct choice_format *format
     choice->detokenizer = (struct detokenizer){0}; /* what follows is decoded by itself */
 }
 
-void choice_add(struct choice *choice, const struct choice_format *format, const struct engine_event *event) {
+void choice_add(struct choice *choice, const struct choice_format *format,
+                const struct engine_event *event) {
     add_prompt(choice, format, event);
     if (event->kind == EVENT_PROMPT) return;
     buffer_append(&choice->text, event->text, event->text_length);
@@ -164,7 +175,8 @@ static void write_reason(const struct choice *choice, char *const *stops, struct
         buffer_puts(out, ",\"finish_reason\":null,\"stop_reason\":null");
         return;
     }
-    buffer_printf(out, ",\"finish_reason\":\"%s\",\"stop_reason\":", choice->reason == FINISH_STOP ? "stop" : "length");
+    buffer_printf(out, ",\"finish_reason\":\"%s\",\"stop_reason\":",
+                  choice->reason == FINISH_STOP ? "stop" : "length");
     if (choice->stop_string >= 0) {
         buffer_json_string(out, stops[choice->stop_string], strlen(stops[choice->stop_string]));
     } else if (choice->stop_token >= 0) {
@@ -187,8 +199,8 @@ static void write_ids(struct choice *choice, struct buffer *out) {
     write_list(out, "token_ids", &choice->ids);
 }
 
-void choice_write(struct choice *choice, const struct choice_format *format, uint32_t index, char *const *stops,
-                  struct buffer *out) {
+void choice_write(struct choice *choice, const struct choice_format *format, uint32_t index,
+                  char *const *stops, struct buffer *out) {
     buffer_printf(out, "{\"index\":%u,\"text\":", index);
     buffer_json_string(out, choice->text.data ? choice->text.data : "", choice->text.length);
     out->failed |= choice->text.failed;

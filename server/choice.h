@@ -1,9 +1,11 @@
-/* choice.h - one choice of a completion: gathers what the engine says of one sequence, writes it as JSON.
+/* choice.h - one choice of a completion: gathers what the engine says of one sequence, writes it as
+ * JSON.
  *
- * A whole answer gathers everything and is written once; a stream writes after each event and starts anew.
- * Offsets count characters (not bytes) of the whole choice in both.
+ * A whole answer gathers everything and is written once; a stream writes after each event and
+ * starts anew. Offsets count characters (not bytes) of the whole choice in both.
  *
- * Thread: loop.  Memory: the completion owns the choice; its text and lists are freed by choice_fini(). */
+ * Thread: loop.  Memory: the completion owns the choice; its text and lists are freed by
+ * choice_fini(). */
 #ifndef SERVER_CHOICE_H
 #define SERVER_CHOICE_H
 
@@ -49,10 +51,11 @@ void choice_init(struct choice *choice, struct completion *completion, const str
                  uint32_t prompt_index);
 void choice_fini(struct choice *choice);
 
-void choice_add(struct choice *choice, const struct choice_format *format, const struct engine_event *event);
+void choice_add(struct choice *choice, const struct choice_format *format,
+                const struct engine_event *event);
 bool choice_has_news(const struct choice *choice);
-void choice_write(struct choice *choice, const struct choice_format *format, uint32_t index, char *const *stops,
-                  struct buffer *out);
+void choice_write(struct choice *choice, const struct choice_format *format, uint32_t index,
+                  char *const *stops, struct buffer *out);
 void choice_clear(struct choice *choice);
 double choice_mean_logprob(const struct choice *choice);
 

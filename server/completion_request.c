@@ -49,12 +49,14 @@ static int read_float(struct reading *r, const struct field *field, const json_t
     return 0;
 }
 
-static int read_integer(struct reading *r, const struct field *field, const json_t *value, json_int_t *out) {
+static int read_integer(struct reading *r, const struct field *field, const json_t *value,
+                        json_int_t *out) {
     if (!json_is_integer(value)) return refuse(r, field, "must be an integer");
     *out = json_integer_value(value);
     if ((double)*out >= field->low && (double)*out <= field->high) return 0;
-    return api_error_set(r->err, 400, NULL, field->name, "%s must be between %.0f and %.0f, not %" JSON_INTEGER_FORMAT,
-                         field->name, field->low, field->high, *out);
+    return api_error_set(r->err, 400, NULL, field->name,
+                         "%s must be between %.0f and %.0f, not %" JSON_INTEGER_FORMAT, field->name,
+                         field->low, field->high, *out);
 }
 
 static int read_u32(struct reading *r, const struct field *field, const json_t *value) {
@@ -83,20 +85,22 @@ static int read_model(struct reading *r, const struct field *field, const json_t
         strcmp(json_string_value(value), r->limits->model_name) == 0) {
         return 0;
     }
-    return api_error_set(r->err, 404, "model_not_found", field->name, "the model '%.200s' does not exist",
-                         json_string_value(value));
+    return api_error_set(r->err, 404, "model_not_found", field->name,
+                         "the model '%.200s' does not exist", json_string_value(value));
 }
 
 /* Arrays do not come here: the guard has cut them out. */
 static int read_prompt(struct reading *r, const struct field *field, const json_t *value) {
     if (!json_is_string(value)) return refuse(r, field, "must be a string or an array");
-    return prompt_list_add_text(&r->request->prompts, json_string_value(value), json_string_length(value), r->err);
+    return prompt_list_add_text(&r->request->prompts, json_string_value(value),
+                                json_string_length(value), r->err);
 }
 
 /* Members that ask for something quire cannot do; false asks for nothing. */
 static int read_refused(struct reading *r, const struct field *field, const json_t *value) {
     if (json_is_false(value)) return 0;
-    return api_error_set(r->err, 400, "unsupported", field->name, "%s is not supported", field->name);
+    return api_error_set(r->err, 400, "unsupported", field->name, "%s is not supported",
+                         field->name);
 }
 
 static int read_ignored_string(struct reading *r, const struct field *field, const json_t *value) {
@@ -140,7 +144,8 @@ static int read_stream_options(struct reading *r, const struct field *field, con
     r->has_stream_options = true;
     static const struct field options[] = {
         {"include_usage", read_bool, offsetof(struct completion_request, include_usage), 0, 0},
-        {"continuous_usage_stats", read_bool, offsetof(struct completion_request, continuous_usage), 0, 0},
+        {"continuous_usage_stats", read_bool, offsetof(struct completion_request, continuous_usage),
+         0, 0},
         {"include_obfuscation", read_refused, 0, 0, 0},
     };
     for (size_t i = 0; i < sizeof(options) / sizeof(*options); i++) {
@@ -160,8 +165,10 @@ static int add_stop(struct reading *r, const struct field *field, const json_t *
     if (!json_is_string(value)) return refuse(r, field, "must be a string or an array of strings");
     const size_t length = json_string_length(value);
     if (length == 0) return refuse(r, field, "must not hold an empty string");
-    if (length > REQUEST_MAX_STOP_BYTES) return refuse(r, field, "strings must not be longer than 1024 bytes");
-    if (strlen(json_string_value(value)) != length) return refuse(r, field, "strings must not hold a NUL");
+    if (length > REQUEST_MAX_STOP_BYTES)
+        return refuse(r, field, "strings must not be longer than 1024 bytes");
+    if (strlen(json_string_value(value)) != length)
+        return refuse(r, field, "strings must not hold a NUL");
     params->stop[params->n_stop] = strdup(json_string_value(value));
     if (!params->stop[params->n_stop]) return out_of_memory(r);
     params->n_stop++;
@@ -185,7 +192,8 @@ static int read_stop_tokens(struct reading *r, const struct field *field, const 
     struct sampling_params *params = &r->request->params;
     const size_t n = json_array_size(value);
     if (!json_is_array(value)) return refuse(r, field, "must be an array of token ids");
-    if (n > REQUEST_MAX_STOP_TOKENS) return refuse(r, field, "must not hold more than 1024 token ids");
+    if (n > REQUEST_MAX_STOP_TOKENS)
+        return refuse(r, field, "must not hold more than 1024 token ids");
     if (n == 0) return 0;
     params->stop_tokens = calloc(n, sizeof(*params->stop_tokens));
     if (!params->stop_tokens) return out_of_memory(r);
@@ -193,18 +201,21 @@ static int read_stop_tokens(struct reading *r, const struct field *field, const 
         const json_t *id = json_array_get(value, i);
         if (!json_is_integer(id)) return refuse(r, field, "must be an array of token ids");
         const json_int_t x = json_integer_value(id);
-        if (x < 0 || x >= (json_int_t)r->limits->n_vocab) return refuse(r, field, "holds a token id out of range");
+        if (x < 0 || x >= (json_int_t)r->limits->n_vocab)
+            return refuse(r, field, "holds a token id out of range");
         params->stop_tokens[params->n_stop_tokens++] = (uint32_t)x;
     }
     return 0;
 }
 
 /* The key of a bias: a decimal token id, digits only. */
-static int bias_token(struct reading *r, const struct field *field, const char *key, uint32_t *token) {
+static int bias_token(struct reading *r, const struct field *field, const char *key,
+                      uint32_t *token) {
     uint64_t id = 0;
     const char *at = key;
     for (; *at >= '0' && *at <= '9' && at - key < 10; at++) id = id * 10 + (uint64_t)(*at - '0');
-    if (at == key || *at) return refuse(r, field, "must map token ids (decimal strings) to numbers");
+    if (at == key || *at)
+        return refuse(r, field, "must map token ids (decimal strings) to numbers");
     if (id >= r->limits->n_vocab) return refuse(r, field, "holds a token id out of range");
     *token = (uint32_t)id;
     return 0;
@@ -226,7 +237,8 @@ static int read_bias(struct reading *r, const struct field *field, const json_t 
         number = json_object_iter_value(iterator);
         if (!json_is_number(number)) return refuse(r, field, "must map token ids to numbers");
         const double bias = json_number_value(number);
-        if (!(bias >= -100 && bias <= 100)) return refuse(r, field, "values must be between -100 and 100");
+        if (!(bias >= -100 && bias <= 100))
+            return refuse(r, field, "values must be between -100 and 100");
         uint32_t token = 0;
         const int rc = bias_token(r, field, key, &token);
         if (rc) return rc;
@@ -238,13 +250,15 @@ static int read_bias(struct reading *r, const struct field *field, const json_t 
 static int read_salt(struct reading *r, const struct field *field, const json_t *value) {
     if (!json_is_string(value)) return refuse(r, field, "must be a string");
     if (json_string_length(value) == 0) return refuse(r, field, "must not be empty");
-    r->request->cache_salt = salt_hash(&r->limits->salt_key, json_string_value(value), json_string_length(value));
+    r->request->cache_salt =
+        salt_hash(&r->limits->salt_key, json_string_value(value), json_string_length(value));
     return 0;
 }
 
 #define AT(member) offsetof(struct completion_request, member)
 
-/* max_tokens comes after max_completion_tokens: where a client sends both, the endpoint's own name wins. */
+/* max_tokens comes after max_completion_tokens: where a client sends both, the endpoint's own name
+ * wins. */
 static const struct field fields[] = {
     {"model", read_model, 0, 0, 0},
     {"prompt", read_prompt, 0, 0, 0},
@@ -305,22 +319,26 @@ static int check_together(struct reading *r) {
     struct api_error *err = r->err;
     if (q->prompts.n == 0) return api_error_set(err, 400, NULL, "prompt", "prompt is required");
     if (!r->has_best_of) q->best_of = q->n;
-    if (q->best_of < q->n) return api_error_set(err, 400, NULL, "best_of", "best_of must not be less than n");
+    if (q->best_of < q->n)
+        return api_error_set(err, 400, NULL, "best_of", "best_of must not be less than n");
     if (q->stream && q->best_of > q->n) {
         return api_error_set(err, 400, NULL, "best_of", "best_of above n cannot be streamed");
     }
     if (r->has_stream_options && !q->stream) {
-        return api_error_set(err, 400, NULL, "stream_options", "stream_options is only allowed with stream");
+        return api_error_set(err, 400, NULL, "stream_options",
+                             "stream_options is only allowed with stream");
     }
     if ((uint64_t)q->prompts.n * q->best_of > r->limits->max_sequences) {
         const char *param = r->has_best_of ? "best_of" : q->n > 1 ? "n" : "prompt";
-        return api_error_set(err, 400, NULL, param,
-                             "%u prompts times %u choices is more than the %u sequences a request may have",
-                             q->prompts.n, q->best_of, r->limits->max_sequences);
+        return api_error_set(
+            err, 400, NULL, param,
+            "%u prompts times %u choices is more than the %u sequences a request may have",
+            q->prompts.n, q->best_of, r->limits->max_sequences);
     }
     if (q->params.min_tokens > q->max_tokens) {
-        return api_error_set(err, 400, NULL, "min_tokens", "min_tokens (%u) is above max_tokens (%u)",
-                             q->params.min_tokens, q->max_tokens);
+        return api_error_set(err, 400, NULL, "min_tokens",
+                             "min_tokens (%u) is above max_tokens (%u)", q->params.min_tokens,
+                             q->max_tokens);
     }
     return 0;
 }
@@ -345,12 +363,16 @@ int completion_request_parse(struct completion_request *out, const char *body, s
         api_error_from(err, &why, NULL);
         return rc;
     }
-    struct completion_request request = {.params = sampling_defaults(), .n = 1, .best_of = 1, .max_tokens = 16,
+    struct completion_request request = {.params = sampling_defaults(),
+                                         .n = 1,
+                                         .best_of = 1,
+                                         .max_tokens = 16,
                                          .add_special = true};
     struct reading r = {.request = &request, .limits = limits, .err = err};
     rc = read_fields(&r, root);
     json_decref(root);
-    if (!rc && prompts.start) rc = prompt_list_read(&request.prompts, &prompts, limits->n_vocab, "prompt", err);
+    if (!rc && prompts.start)
+        rc = prompt_list_read(&request.prompts, &prompts, limits->n_vocab, "prompt", err);
     if (!rc) rc = check_together(&r);
     if (rc) {
         completion_request_fini(&request);
@@ -369,40 +391,43 @@ void completion_request_fini(struct completion_request *request) {
 static int tokenize_text(struct completion_request *request, struct prompt *prompt,
                          const struct tokenizer *tokenizer, const struct request_limits *limits,
                          struct api_error *err) {
-    /* Counting on past the context tells the client by how much the prompt is too long; the bound keeps
-     * a hostile body from costing more memory than an honest one. */
+    /* Counting on past the context tells the client by how much the prompt is too long; the bound
+     * keeps a hostile body from costing more memory than an honest one. */
     const size_t max_ids = 16 * (size_t)limits->max_model_len;
     struct error why = {0};
-    const int rc = tokenizer_encode(tokenizer, prompt->text, prompt->length, request->add_special, max_ids,
-                                    &prompt->tokens, &why);
+    const int rc = tokenizer_encode(tokenizer, prompt->text, prompt->length, request->add_special,
+                                    max_ids, &prompt->tokens, &why);
     if (rc == ERR_TOO_LONG) {
-        return api_error_set(err, 400, "context_length_exceeded", "prompt",
-                             "the prompt has more than %zu tokens, the maximum context length is %u tokens",
-                             max_ids, limits->max_model_len);
+        return api_error_set(
+            err, 400, "context_length_exceeded", "prompt",
+            "the prompt has more than %zu tokens, the maximum context length is %u tokens", max_ids,
+            limits->max_model_len);
     }
     if (rc) return api_error_from(err, &why, "prompt");
     return 0;
 }
 
-static int check_length(struct completion_request *request, size_t n_prompt, const struct request_limits *limits,
-                        struct api_error *err) {
+static int check_length(struct completion_request *request, size_t n_prompt,
+                        const struct request_limits *limits, struct api_error *err) {
     const uint32_t wanted = request->has_max_tokens ? request->max_tokens : 1;
     if (n_prompt == 0) return api_error_set(err, 400, NULL, "prompt", "prompt has no tokens");
     if (n_prompt > limits->max_model_len) {
         return api_error_set(err, 400, "context_length_exceeded", "prompt",
-                             "the prompt has %zu tokens, the maximum context length is %u tokens", n_prompt,
-                             limits->max_model_len);
+                             "the prompt has %zu tokens, the maximum context length is %u tokens",
+                             n_prompt, limits->max_model_len);
     }
     if (n_prompt + wanted > limits->max_model_len) {
-        return api_error_set(err, 400, "context_length_exceeded", request->has_max_tokens ? "max_tokens" : "prompt",
-                             "the maximum context length is %u tokens, but %zu were asked for: %zu in the prompt "
-                             "and %u to be generated", limits->max_model_len, n_prompt + wanted, n_prompt, wanted);
+        return api_error_set(
+            err, 400, "context_length_exceeded", request->has_max_tokens ? "max_tokens" : "prompt",
+            "the maximum context length is %u tokens, but %zu were asked for: %zu in the prompt "
+            "and %u to be generated",
+            limits->max_model_len, n_prompt + wanted, n_prompt, wanted);
     }
     return 0;
 }
 
-/* How much JSON a request makes, roughly: a token's text or id, its place in the lists of log-probabilities,
- * and a name with a number for each token considered there. */
+/* How much JSON a request makes, roughly: a token's text or id, its place in the lists of
+ * log-probabilities, and a name with a number for each token considered there. */
 enum { TOKEN_BYTES = 8, SCORED_BYTES = 64, CONSIDERED_BYTES = 32 };
 
 static int check_answer_size(const struct completion_request *q, struct api_error *err) {
@@ -419,19 +444,22 @@ static int check_answer_size(const struct completion_request *q, struct api_erro
     if (q->stream) {
         const char *param = q->echo ? "echo" : "return_token_ids";
         if (echoed <= REQUEST_MAX_STREAMED_ECHO) return 0;
-        return api_error_set(err, 400, NULL, param, "%s makes too much to be streamed: about %llu MB, at most %d MB",
-                             param, (unsigned long long)(echoed >> 20), REQUEST_MAX_STREAMED_ECHO >> 20);
+        return api_error_set(
+            err, 400, NULL, param, "%s makes too much to be streamed: about %llu MB, at most %d MB",
+            param, (unsigned long long)(echoed >> 20), REQUEST_MAX_STREAMED_ECHO >> 20);
     }
     const uint64_t n_generated = (uint64_t)q->max_tokens * q->prompts.n * q->best_of;
     const uint64_t whole = echoed + n_generated * (TOKEN_BYTES + scored);
     if (whole <= REQUEST_MAX_ANSWER) return 0;
-    return api_error_set(err, 400, NULL, scored ? "logprobs" : "max_tokens",
-                         "the answer may become about %llu MB, at most %d MB are gathered: ask for fewer tokens, "
-                         "choices or logprobs, or for a stream",
-                         (unsigned long long)(whole >> 20), REQUEST_MAX_ANSWER >> 20);
+    return api_error_set(
+        err, 400, NULL, scored ? "logprobs" : "max_tokens",
+        "the answer may become about %llu MB, at most %d MB are gathered: ask for fewer tokens, "
+        "choices or logprobs, or for a stream",
+        (unsigned long long)(whole >> 20), REQUEST_MAX_ANSWER >> 20);
 }
 
-int completion_request_tokenize(struct completion_request *request, const struct tokenizer *tokenizer,
+int completion_request_tokenize(struct completion_request *request,
+                                const struct tokenizer *tokenizer,
                                 const struct request_limits *limits, struct api_error *err) {
     size_t total = 0;
     for (uint32_t i = 0; i < request->prompts.n; i++) {
@@ -441,7 +469,8 @@ int completion_request_tokenize(struct completion_request *request, const struct
         if (rc) return rc;
         total += prompt->tokens.n;
         if (total * request->best_of > REQUEST_MAX_COPIED_TOKENS) {
-            return api_error_set(err, 400, NULL, "prompt", "prompts times best_of are more than %d tokens",
+            return api_error_set(err, 400, NULL, "prompt",
+                                 "prompts times best_of are more than %d tokens",
                                  REQUEST_MAX_COPIED_TOKENS);
         }
     }

@@ -1,7 +1,8 @@
 /* completion_request.h - the body of POST /v1/completions, read and checked.
  *
- * One table names every member: how it is read, where it goes and its bounds.  Members the table does
- * not know are ignored; members it knows but cannot honour are refused by name; null means "default".
+ * One table names every member: how it is read, where it goes and its bounds.  Members the table
+ * does not know are ignored; members it knows but cannot honour are refused by name; null means
+ * "default".
  *
  * Thread: any one.  Memory: the request owns everything in it. */
 #ifndef SERVER_COMPLETION_REQUEST_H
@@ -18,14 +19,15 @@
 struct api_error;
 
 enum {
-    REQUEST_MAX_CHOICES = 128, /* n and best_of */
+    REQUEST_MAX_CHOICES = 128,    /* n and best_of */
     REQUEST_MAX_SEQUENCES = 2048, /* prompts times best_of, however long the queue */
     REQUEST_MAX_STOPS = 16,
     REQUEST_MAX_STOP_BYTES = 1024,
     REQUEST_MAX_STOP_TOKENS = 1024,
     REQUEST_MAX_BIASES = 1024,
     REQUEST_MAX_COPIED_TOKENS = 16 * 1024 * 1024, /* prompt tokens times best_of: 64 MB */
-    /* Bytes of JSON, roughly: what a stream must send at once, and what is gathered for one body. */
+    /* Bytes of JSON, roughly: what a stream must send at once, and what is gathered for one
+     * body. */
     REQUEST_MAX_STREAMED_ECHO = 32 * 1024 * 1024,
     REQUEST_MAX_ANSWER = 512 * 1024 * 1024,
 };
@@ -42,7 +44,7 @@ struct completion_request {
     struct prompt_list prompts;
     struct sampling_params params;
     uint32_t n, best_of;
-    uint32_t max_tokens; /* valid when has_max_tokens; else a default that is cut to the room there is */
+    uint32_t max_tokens; /* without has_max_tokens a default, cut to the room there is */
     bool has_max_tokens;
     bool stream, include_usage, continuous_usage, echo, add_special, return_token_ids;
     uint64_t cache_salt; /* 0: none */
@@ -54,8 +56,10 @@ int completion_request_parse(struct completion_request *out, const char *body, s
                              const struct request_limits *limits, struct api_error *err);
 void completion_request_fini(struct completion_request *request);
 
-/* Tokenises the prompts that came as text and settles max_tokens; each prompt must fit the context. */
-int completion_request_tokenize(struct completion_request *request, const struct tokenizer *tokenizer,
+/* Tokenises the prompts that came as text and settles max_tokens; each prompt must fit the
+ * context. */
+int completion_request_tokenize(struct completion_request *request,
+                                const struct tokenizer *tokenizer,
                                 const struct request_limits *limits, struct api_error *err);
 
 #endif

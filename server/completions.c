@@ -54,8 +54,8 @@ static int decode_prompts(struct completion *c) {
         struct prompt *prompt = &c->request.prompts.items[i];
         struct error why = {0};
         if (prompt->text) continue;
-        if (tokenizer_decode(c->format.tokenizer, prompt->tokens.ids, prompt->tokens.n, c->format.skip_special,
-                             &prompt->text, &prompt->length, &why)) {
+        if (tokenizer_decode(c->format.tokenizer, prompt->tokens.ids, prompt->tokens.n,
+                             c->format.skip_special, &prompt->text, &prompt->length, &why)) {
             return api_error_from(&c->job.err, &why, "prompt");
         }
         prompt->decoded = true;
@@ -68,10 +68,12 @@ static int make_choices(struct completion *c) {
     const uint32_t best_of = c->request.best_of;
     c->n_choices = c->request.prompts.n * best_of;
     c->choices = calloc(c->n_choices, sizeof(*c->choices));
-    if (!c->choices || fanout_create(&c->submission, &c->request, c->job.server->limits.max_model_len, &why)) {
+    if (!c->choices ||
+        fanout_create(&c->submission, &c->request, c->job.server->limits.max_model_len, &why)) {
         free(c->choices);
         c->choices = NULL;
-        return api_error_set(&c->job.err, 500, NULL, NULL, "no memory for %u sequences", c->n_choices);
+        return api_error_set(&c->job.err, 500, NULL, NULL, "no memory for %u sequences",
+                             c->n_choices);
     }
     for (uint32_t i = 0; i < c->n_choices; i++) {
         choice_init(&c->choices[i], c, &c->request.prompts.items[i / best_of], i / best_of);
@@ -97,8 +99,9 @@ static void run_job(struct job *job) {
     const struct tokenizer *tokenizer = job->server->info->tokenizer;
     job->rc = completion_request_parse(&c->request, job->body, job->length, limits, &job->err);
     if (job->rc) return;
-    c->format = (struct choice_format){tokenizer, c->request.echo, c->request.params.n_logprobs >= 0,
-                                       c->request.return_token_ids, c->request.params.skip_special};
+    c->format =
+        (struct choice_format){tokenizer, c->request.echo, c->request.params.n_logprobs >= 0,
+                               c->request.return_token_ids, c->request.params.skip_special};
     job->rc = completion_request_tokenize(&c->request, tokenizer, limits, &job->err);
     if (!job->rc && c->request.echo) job->rc = decode_prompts(c);
     if (!job->rc) job->rc = make_choices(c);
@@ -112,8 +115,9 @@ static double seconds_since_start(const struct completion *c) {
 }
 
 static void write_head(struct completion *c) {
-    buffer_printf(&c->out, "{\"id\":\"cmpl-%s\",\"object\":\"text_completion\",\"created\":%lld,\"model\":", c->request_id,
-                  (long long)c->created);
+    buffer_printf(&c->out,
+                  "{\"id\":\"cmpl-%s\",\"object\":\"text_completion\",\"created\":%lld,\"model\":",
+                  c->request_id, (long long)c->created);
     buffer_json_string(&c->out, c->job.server->model_name, strlen(c->job.server->model_name));
     buffer_puts(&c->out, ",\"choices\":[");
 }
@@ -256,12 +260,15 @@ static void send_whole(struct completion *c) {
 
 /* Loop: events. */
 
-static void take_ending(struct completion *c, struct choice *choice, const struct engine_event *event) {
+static void take_ending(struct completion *c, struct choice *choice,
+                        const struct engine_event *event) {
     assert(!choice->finished && c->n_live > 0);
     choice->finished = true;
     c->n_live--;
-    if (choice == &c->choices[choice->prompt_index * c->request.best_of]) c->n_cached += event->n_cached;
-    if (!c->job.exchange || (event->reason != FINISH_ERROR && event->reason != FINISH_CANCELLED)) return;
+    if (choice == &c->choices[choice->prompt_index * c->request.best_of])
+        c->n_cached += event->n_cached;
+    if (!c->job.exchange || (event->reason != FINISH_ERROR && event->reason != FINISH_CANCELLED))
+        return;
     struct api_error err;
     if (event->reason == FINISH_CANCELLED) {
         refuse_stopping(&err);
@@ -367,7 +374,8 @@ void completions_handle(struct server *server, struct http_exchange *exchange) {
         reply_error(server, exchange, &err);
         return;
     }
-    struct completion *c = (struct completion *)job_start(server, exchange, sizeof(*c), run_job, job_done);
+    struct completion *c =
+        (struct completion *)job_start(server, exchange, sizeof(*c), run_job, job_done);
     if (!c) return;
     strncpy(c->request_id, http_request_id(exchange), REQUEST_ID_MAX);
     c->created = (int64_t)time(NULL);
@@ -378,7 +386,8 @@ void completions_tick(struct server *server) {
     static const char ping[] = ": ping\n\n";
     const uint64_t now = uv_now(server->loop);
     for (struct completion *c = server->completions; c; c = c->next) {
-        if (!c->job.exchange || !c->request.stream || now - c->written_ms < COMPLETIONS_SILENCE_MS) continue;
+        if (!c->job.exchange || !c->request.stream || now - c->written_ms < COMPLETIONS_SILENCE_MS)
+            continue;
         http_stream_write(c->job.exchange, ping, sizeof(ping) - 1);
         c->written_ms = now;
     }

@@ -4,8 +4,9 @@
  *                   │ refused: 4xx                  │ full: 429         │ whole: one body
  *                   └ client gone: freed            └ accepted          └ stream: chunks, [DONE]
  *
- * A completion lives until the final event of its last sequence, whether or not its client still does: a
- * client that leaves, or a sequence that fails, cancels the others, and their final events still come.
+ * A completion lives until the final event of its last sequence, whether or not its client still
+ * does: a client that leaves, or a sequence that fails, cancels the others, and their final events
+ * still come.
  *
  * Thread: loop (but for the job).  Memory: each completion owns everything of its request. */
 #ifndef SERVER_COMPLETIONS_H
@@ -19,8 +20,8 @@ void completions_handle(struct server *server, struct http_exchange *exchange);
 /* Takes the engine's events and answers; call after each wake. */
 void completions_take_events(struct server *server);
 
-/* Writes a comment into streams that have been silent; call every COMPLETIONS_TICK_MS.  With the silence
- * it allows that is a sign of life at least once a second. */
+/* Writes a comment into streams that have been silent; call every COMPLETIONS_TICK_MS.  With the
+ * silence it allows that is a sign of life at least once a second. */
 enum { COMPLETIONS_TICK_MS = 200, COMPLETIONS_SILENCE_MS = 700 };
 void completions_tick(struct server *server);
 

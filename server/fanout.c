@@ -32,8 +32,8 @@ static int is_whole(const struct sampling_params *to, const struct sampling_para
     return 1;
 }
 
-static int fill(struct engine_request *out, const struct completion_request *request, const struct prompt *prompt,
-                uint32_t choice, uint32_t max_model_len) {
+static int fill(struct engine_request *out, const struct completion_request *request,
+                const struct prompt *prompt, uint32_t choice, uint32_t max_model_len) {
     struct sampling_params *params = &out->params;
     *params = copy_params(&request->params);
     out->prompt = copy(prompt->tokens.ids, prompt->tokens.n * sizeof(*prompt->tokens.ids));
@@ -51,8 +51,8 @@ static int fill(struct engine_request *out, const struct completion_request *req
     return 0;
 }
 
-int fanout_create(struct engine_request **out, const struct completion_request *request, uint32_t max_model_len,
-                  struct error *err) {
+int fanout_create(struct engine_request **out, const struct completion_request *request,
+                  uint32_t max_model_len, struct error *err) {
     const uint32_t n = request->prompts.n * request->best_of;
     struct engine_request *requests = calloc(n, sizeof(*requests));
     if (!requests) goto fail;

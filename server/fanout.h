@@ -1,6 +1,7 @@
 /* fanout.h - one completion request as the engine's requests: prompts times best_of.
  *
- * Thread: any one.  Memory: the array and all in it are the caller's, until the engine takes them. */
+ * Thread: any one.  Memory: the array and all in it are the caller's, until the engine takes
+ * them. */
 #ifndef SERVER_FANOUT_H
 #define SERVER_FANOUT_H
 
@@ -11,8 +12,8 @@ struct engine_request;
 struct error;
 
 /* *out has prompts * best_of requests, those of one prompt side by side. */
-int fanout_create(struct engine_request **out, const struct completion_request *request, uint32_t max_model_len,
-                  struct error *err);
+int fanout_create(struct engine_request **out, const struct completion_request *request,
+                  uint32_t max_model_len, struct error *err);
 void fanout_destroy(struct engine_request *requests, uint32_t n); /* NULL is allowed */
 
 #endif

@@ -13,8 +13,8 @@ static void reply_ok(struct server *server, struct http_exchange *exchange) {
     reply_json(server, exchange, 200, &body);
 }
 
-static void reply_unavailable(struct server *server, struct http_exchange *exchange, const char *code,
-                              const char *why) {
+static void reply_unavailable(struct server *server, struct http_exchange *exchange,
+                              const char *code, const char *why) {
     struct api_error err;
     api_error_set(&err, 503, code, NULL, "%s", why);
     reply_error(server, exchange, &err);

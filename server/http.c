@@ -313,8 +313,9 @@ void http_stop_accepting(struct http *http) {
 /* Stopping libmicrohttpd with a suspended connection is fatal: all are woken first, and find
  * themselves killed. Every exchange completes on the way, so every on_gone that is due is called.
  *
- * What was answered reaches its reader: it is handed to the sockets before, and a connection without
- * an exchange is closed gently, because a reset discards what the peer has not acknowledged. */
+ * What was answered reaches its reader: it is handed to the sockets before, and a connection
+ * without an exchange is closed gently, because a reset discards what the peer has not
+ * acknowledged. */
 static void close_everything(struct http *http) {
     http->closing = true;
     http_stop_accepting(http);

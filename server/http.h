@@ -1,9 +1,10 @@
 /* http.h - the HTTP transport: one libuv loop drives libmicrohttpd; handlers see whole requests.
  *
  * A handler runs once a request has arrived complete and legal, and answers now or later, once:
- * http_reply(), or http_stream_begin() + http_stream_write()* + http_stream_end().  Until it has, the connection
- * is suspended and the transport watches the client: when it leaves, on_gone is called (at most once, and never
- * after the answer was completed).  After on_gone, or after completing the answer, the exchange must not be touched.
+ * http_reply(), or http_stream_begin() + http_stream_write()* + http_stream_end().  Until it has,
+ * the connection is suspended and the transport watches the client: when it leaves, on_gone is
+ * called (at most once, and never after the answer was completed).  After on_gone, or after
+ * completing the answer, the exchange must not be touched.
  *
  * Thread: loop, all of it.  Memory: the exchange is owned by the transport; bodies given to
  * http_reply/http_stream_write are copied. */
@@ -33,12 +34,13 @@ struct http_config {
     size_t max_stream_backlog;   /* bytes a reader may lag behind before it is dropped (on_gone) */
     uint32_t stream_stall_timeout_ms; /* a reader that takes nothing for this long is dropped */
     http_handler handler;        /* every legal request of any path */
-    http_refused refused;        /* hears of every request that the transport answered itself; NULL: nobody */
+    http_refused refused;        /* of requests that the transport answers itself; may be NULL */
     void *ctx;
 };
 
 /* Listens at once; the loop is borrowed and runs the transport. */
-int http_create(struct http **out, uv_loop_t *loop, const struct http_config *config, struct error *err);
+int http_create(struct http **out, uv_loop_t *loop, const struct http_config *config,
+                struct error *err);
 uint16_t http_port(const struct http *http);
 void http_stop_accepting(struct http *http);
 uint32_t http_n_open(const struct http *http); /* exchanges not yet answered completely */
@@ -48,17 +50,20 @@ void http_close(struct http *http, void (*done)(void *), void *ctx);
 const char *http_method(const struct http_exchange *exchange);
 const char *http_path(const struct http_exchange *exchange);  /* decoded, without query */
 const char *http_header(const struct http_exchange *exchange, const char *name); /* NULL: absent */
-const char *http_body(const struct http_exchange *exchange, size_t *length); /* NUL follows; valid until completed */
-const char *http_request_id(const struct http_exchange *exchange); /* x-request-id, taken if sane or made */
+/* A NUL follows; valid until completed. */
+const char *http_body(const struct http_exchange *exchange, size_t *length);
+/* x-request-id, taken if sane or made. */
+const char *http_request_id(const struct http_exchange *exchange);
 
 /* Extra response headers, before the answer begins. */
 void http_set_header(struct http_exchange *exchange, const char *name, const char *value);
 void http_on_gone(struct http_exchange *exchange, http_gone on_gone, void *user);
 
-void http_reply(struct http_exchange *exchange, unsigned status, const char *content_type, const void *body,
-                size_t length);
+void http_reply(struct http_exchange *exchange, unsigned status, const char *content_type,
+                const void *body, size_t length);
 void http_stream_begin(struct http_exchange *exchange, unsigned status, const char *content_type);
-void http_stream_write(struct http_exchange *exchange, const void *data, size_t length); /* may call on_gone later, not inside */
+/* May call on_gone later, not inside. */
+void http_stream_write(struct http_exchange *exchange, const void *data, size_t length);
 void http_stream_end(struct http_exchange *exchange);
 
 #endif

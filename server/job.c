@@ -28,7 +28,8 @@ static void client_gone(void *user) {
     job->exchange = NULL;
 }
 
-struct job *job_start(struct server *server, struct http_exchange *exchange, size_t size, job_step run, job_step done) {
+struct job *job_start(struct server *server, struct http_exchange *exchange, size_t size,
+                      job_step run, job_step done) {
     size_t length;
     const char *body = http_body(exchange, &length);
     struct job *job = calloc(1, size);

@@ -34,13 +34,15 @@ static int check_utf8(const char *text, size_t length, struct error *err) {
 static int skip_string(struct guard *g, struct error *err) {
     const size_t start = g->at++;
     while (g->at < g->length && g->text[g->at] != '"') g->at += g->text[g->at] == '\\' ? 2 : 1;
-    if (g->at >= g->length) return error_set(err, ERR_INVALID, "invalid JSON: a string does not end");
+    if (g->at >= g->length)
+        return error_set(err, ERR_INVALID, "invalid JSON: a string does not end");
     g->at++;
     g->last_string = (struct json_span){g->text + start, g->at - start};
     return 0;
 }
 
-/* True when the string is the bulk key.  A key may be spelled with escapes, so the odd one is decoded. */
+/* True when the string is the bulk key.  A key may be spelled with escapes, so the odd one is
+ * decoded. */
 static bool is_bulk_key(const struct guard *g) {
     const struct json_span *key = &g->last_string;
     if (!g->bulk_key || !key->start || key->length > 256) return false;
@@ -56,7 +58,8 @@ static bool is_bulk_key(const struct guard *g) {
 
 static int open_bracket(struct guard *g, char c, struct error *err) {
     if (g->depth == JSON_MAX_DEPTH) {
-        return error_set(err, ERR_INVALID, "the body is nested deeper than %d levels", JSON_MAX_DEPTH);
+        return error_set(err, ERR_INVALID, "the body is nested deeper than %d levels",
+                         JSON_MAX_DEPTH);
     }
     if (c == '[' && g->bulk_next && !g->bulk->start) {
         g->in_bulk = true;
@@ -68,7 +71,8 @@ static int open_bracket(struct guard *g, char c, struct error *err) {
 
 static int close_bracket(struct guard *g, char c, struct error *err) {
     if (g->depth == 0 || g->stack[g->depth - 1] != c) {
-        return error_set(err, ERR_INVALID, "invalid JSON: '%c' closes nothing (byte %zu)", c, g->at);
+        return error_set(err, ERR_INVALID, "invalid JSON: '%c' closes nothing (byte %zu)", c,
+                         g->at);
     }
     g->depth--;
     if (g->in_bulk && g->depth == 1) {
@@ -78,12 +82,13 @@ static int close_bracket(struct guard *g, char c, struct error *err) {
     return 0;
 }
 
-/* Every value but the first follows a bracket or a comma, so counting those bounds the values.  Brackets
- * are also counted alone: an empty object costs ten times what a number does. */
+/* Every value but the first follows a bracket or a comma, so counting those bounds the values.
+ * Brackets are also counted alone: an empty object costs ten times what a number does. */
 static int count_value(struct guard *g, char c, struct error *err) {
     if (g->in_bulk) return 0;
     if (c != ',' && ++g->n_containers > JSON_MAX_CONTAINERS) {
-        return error_set(err, ERR_INVALID, "the body holds more than %d arrays and objects", JSON_MAX_CONTAINERS);
+        return error_set(err, ERR_INVALID, "the body holds more than %d arrays and objects",
+                         JSON_MAX_CONTAINERS);
     }
     if (++g->n_values < JSON_MAX_VALUES) return 0;
     return error_set(err, ERR_INVALID, "the body holds more than %d JSON values", JSON_MAX_VALUES);

@@ -1,8 +1,8 @@
 /* json_guard.h - one linear look at a body before a JSON library builds objects from it.
  *
  * jansson costs up to a hundred bytes of memory for each byte of `{}{}{}...`, so the number and the
- * nesting of values are bounded first.  One member may be large: a prompt of a million token ids.  The
- * guard finds that array, does not count it, and its reader (prompts.c) needs no objects.
+ * nesting of values are bounded first.  One member may be large: a prompt of a million token ids.
+ * The guard finds that array, does not count it, and its reader (prompts.c) needs no objects.
  *
  * What passes is not proven legal JSON: the guard checks UTF-8, brackets, depth and width; the
  * parser that follows checks the rest.  Cutting the array and putting `null` in its place keeps an

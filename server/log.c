@@ -7,7 +7,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The one global of the server: every room below would otherwise carry a pointer for nothing else. */
+/* The one global of the server: every room below would otherwise carry a pointer for nothing
+ * else. */
 static _Atomic(enum log_level) threshold = LOG_INFO;
 
 void log_set_level(enum log_level level) {

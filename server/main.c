@@ -1,5 +1,5 @@
-/* main.c - the program: finds the subcommand, the model and the backend.  The only file that names backends
- * and the only one that exits.
+/* main.c - the program: finds the subcommand, the model and the backend.  The only file that names
+ * backends and the only one that exits.
  *
  * Exit status: 0 done or stopped by a signal, 1 failed, 2 called wrongly.
  *
@@ -43,14 +43,17 @@ static const char *find_model(const struct options *options, char *path, size_t 
 }
 
 static int create_backend(struct backend **out, const struct options *options, struct error *err) {
-    static const enum cpu_isa isas[] = {
-        [ISA_AUTO] = CPU_ISA_AUTO, [ISA_PLAIN] = CPU_ISA_PLAIN, [ISA_AVX2] = CPU_ISA_AVX2, [ISA_AVX512] = CPU_ISA_AVX512};
+    static const enum cpu_isa isas[] = {[ISA_AUTO] = CPU_ISA_AUTO,
+                                        [ISA_PLAIN] = CPU_ISA_PLAIN,
+                                        [ISA_AVX2] = CPU_ISA_AVX2,
+                                        [ISA_AVX512] = CPU_ISA_AVX512};
     if (options->device == DEVICE_CUDA) {
         return error_set(err, ERR_UNSUPPORTED, "--device cuda: this quire was built without CUDA");
     }
     const struct cpu_config config = {.n_threads = (uint32_t)options->threads,
                                       .isa = isas[options->isa],
-                                      .matmul_dtype = options->dtype == PRODUCTS_BF16 ? DTYPE_BF16 : DTYPE_F32};
+                                      .matmul_dtype =
+                                          options->dtype == PRODUCTS_BF16 ? DTYPE_BF16 : DTYPE_F32};
     return cpu_backend_create(out, &config, err);
 }
 
@@ -78,7 +81,8 @@ static int run_serve(int argc, char **argv) {
     log_set_level((enum log_level)options.log_level);
     int rc = create_backend(&backend, &options, &err);
     if (!rc) {
-        log_event(LOG_INFO, "quire " QUIRE_VERSION " on %s: %s", backend->name, backend->description);
+        log_event(LOG_INFO, "quire " QUIRE_VERSION " on %s: %s", backend->name,
+                  backend->description);
         rc = serve_run(&options, find_model(&options, path, sizeof(path)), backend, &err);
         backend->ops->destroy(backend);
     }
@@ -136,16 +140,20 @@ static int run_version(int argc, char **argv) {
 static int run_help(int argc, char **argv);
 
 static const struct command commands[] = {
-    {"serve", "serve [MODEL] [options]   answer the OpenAI API over HTTP; --help lists the options", run_serve},
-    {"bench", "bench [MODEL] [options]   measure the engine without HTTP; --help lists the options", run_bench},
-    {"tokenize", "tokenize [MODEL]          print the tokens of the text on standard input", run_tokenize},
+    {"serve", "serve [MODEL] [options]   answer the OpenAI API over HTTP; --help lists the options",
+     run_serve},
+    {"bench", "bench [MODEL] [options]   measure the engine without HTTP; --help lists the options",
+     run_bench},
+    {"tokenize", "tokenize [MODEL]          print the tokens of the text on standard input",
+     run_tokenize},
     {"version", "version                   print the version", run_version},
     {"help", "help                      print this", run_help},
 };
 
 static void print_commands(FILE *out) {
     fputs("usage: quire COMMAND\n\n", out);
-    for (size_t i = 0; i < sizeof(commands) / sizeof(*commands); i++) fprintf(out, "  %s\n", commands[i].help);
+    for (size_t i = 0; i < sizeof(commands) / sizeof(*commands); i++)
+        fprintf(out, "  %s\n", commands[i].help);
 }
 
 static int run_help(int argc, char **argv) {

@@ -7,7 +7,8 @@
 #include "engine/engine.h"
 #include "server/buffer.h"
 
-static const double bounds[METRICS_N_BUCKETS] = {0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60};
+static const double bounds[METRICS_N_BUCKETS] = {0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
+                                                 1,    2.5,   5,    10,  30,   60};
 
 void metrics_count_answer(struct metrics *metrics, unsigned status) {
     metrics->by_class[status / 100 < 6 ? status / 100 : 5]++;
@@ -21,31 +22,37 @@ void metrics_observe(struct histogram *histogram, double seconds) {
     histogram->sum += seconds;
 }
 
-static void write_histogram(struct buffer *out, const char *name, const char *help, const struct histogram *h) {
+static void write_histogram(struct buffer *out, const char *name, const char *help,
+                            const struct histogram *h) {
     buffer_printf(out, "# HELP %s %s\n# TYPE %s histogram\n", name, help, name);
     uint64_t n = 0;
     for (size_t i = 0; i < METRICS_N_BUCKETS; i++) {
         n += h->buckets[i];
         buffer_printf(out, "%s_bucket{le=\"%g\"} %" PRIu64 "\n", name, bounds[i], n);
     }
-    buffer_printf(out, "%s_bucket{le=\"+Inf\"} %" PRIu64 "\n%s_sum %.6f\n%s_count %" PRIu64 "\n", name, h->n, name,
-                  h->sum, name, h->n);
+    buffer_printf(out, "%s_bucket{le=\"+Inf\"} %" PRIu64 "\n%s_sum %.6f\n%s_count %" PRIu64 "\n",
+                  name, h->n, name, h->sum, name, h->n);
 }
 
 static void write_answers(struct buffer *out, const struct metrics *metrics) {
-    buffer_puts(out, "# HELP quire_http_answers_total Answers by class of status; gone: the client left first.\n"
-                     "# TYPE quire_http_answers_total counter\n");
+    buffer_puts(
+        out,
+        "# HELP quire_http_answers_total Answers by class of status; gone: the client left first.\n"
+        "# TYPE quire_http_answers_total counter\n");
     for (unsigned i = 0; i < 6; i++) {
         if (i == 1) continue;
         if (i == 0) {
-            buffer_printf(out, "quire_http_answers_total{status=\"gone\"} %" PRIu64 "\n", metrics->by_class[0]);
+            buffer_printf(out, "quire_http_answers_total{status=\"gone\"} %" PRIu64 "\n",
+                          metrics->by_class[0]);
         } else {
-            buffer_printf(out, "quire_http_answers_total{status=\"%uxx\"} %" PRIu64 "\n", i, metrics->by_class[i]);
+            buffer_printf(out, "quire_http_answers_total{status=\"%uxx\"} %" PRIu64 "\n", i,
+                          metrics->by_class[i]);
         }
     }
 }
 
-void metrics_write(const struct metrics *metrics, const struct engine_stats *stats, struct buffer *out) {
+void metrics_write(const struct metrics *metrics, const struct engine_stats *stats,
+                   struct buffer *out) {
     const struct {
         const char *name, *type, *help;
         uint64_t value;
@@ -54,23 +61,31 @@ void metrics_write(const struct metrics *metrics, const struct engine_stats *sta
         {"quire_requests_waiting", "gauge", "Sequences that wait.", stats->n_waiting},
         {"quire_kv_pages_total", "gauge", "Pages of the KV pool.", stats->pages_total},
         {"quire_kv_pages_free", "gauge", "Pages that hold nothing.", stats->pages_free},
-        {"quire_kv_pages_cached", "gauge", "Pages kept only for later prefix hits.", stats->pages_cached},
+        {"quire_kv_pages_cached", "gauge", "Pages kept only for later prefix hits.",
+         stats->pages_cached},
         {"quire_requests_submitted_total", "counter", "Sequences accepted.", stats->n_submitted},
-        {"quire_requests_finished_total", "counter", "Sequences that ended by themselves.", stats->n_finished},
-        {"quire_requests_cancelled_total", "counter", "Sequences whose client left.", stats->n_cancelled},
+        {"quire_requests_finished_total", "counter", "Sequences that ended by themselves.",
+         stats->n_finished},
+        {"quire_requests_cancelled_total", "counter", "Sequences whose client left.",
+         stats->n_cancelled},
         {"quire_requests_failed_total", "counter", "Sequences that failed.", stats->n_failed},
-        {"quire_preemptions_total", "counter", "Sequences put back because pages ran short.", stats->n_preempted},
-        {"quire_prompt_tokens_total", "counter", "Prompt tokens of accepted sequences.", stats->prompt_tokens},
-        {"quire_cached_tokens_total", "counter", "Prompt tokens found in the prefix cache.", stats->cached_tokens},
+        {"quire_preemptions_total", "counter", "Sequences put back because pages ran short.",
+         stats->n_preempted},
+        {"quire_prompt_tokens_total", "counter", "Prompt tokens of accepted sequences.",
+         stats->prompt_tokens},
+        {"quire_cached_tokens_total", "counter", "Prompt tokens found in the prefix cache.",
+         stats->cached_tokens},
         {"quire_generated_tokens_total", "counter", "Tokens generated.", stats->generated_tokens},
         {"quire_steps_total", "counter", "Passes of the model.", stats->n_steps},
     };
     for (size_t i = 0; i < sizeof(samples) / sizeof(*samples); i++) {
-        buffer_printf(out, "# HELP %s %s\n# TYPE %s %s\n%s %" PRIu64 "\n", samples[i].name, samples[i].help,
-                      samples[i].name, samples[i].type, samples[i].name, samples[i].value);
+        buffer_printf(out, "# HELP %s %s\n# TYPE %s %s\n%s %" PRIu64 "\n", samples[i].name,
+                      samples[i].help, samples[i].name, samples[i].type, samples[i].name,
+                      samples[i].value);
     }
     write_answers(out, metrics);
-    write_histogram(out, "quire_time_to_first_token_seconds", "From the request to its first event.",
-                    &metrics->first_token);
-    write_histogram(out, "quire_completion_seconds", "From the request to the end of its answer.", &metrics->whole);
+    write_histogram(out, "quire_time_to_first_token_seconds",
+                    "From the request to its first event.", &metrics->first_token);
+    write_histogram(out, "quire_completion_seconds", "From the request to the end of its answer.",
+                    &metrics->whole);
 }

@@ -18,12 +18,13 @@ struct histogram {
 };
 
 struct metrics {
-    uint64_t by_class[6]; /* answers by the first digit of their status; [0]: the client left before */
+    uint64_t by_class[6]; /* answers by the first digit of their status; [0]: nobody was left */
     struct histogram first_token, whole; /* completions: until the first token, until the end */
 };
 
 void metrics_count_answer(struct metrics *metrics, unsigned status);
 void metrics_observe(struct histogram *histogram, double seconds);
-void metrics_write(const struct metrics *metrics, const struct engine_stats *stats, struct buffer *out);
+void metrics_write(const struct metrics *metrics, const struct engine_stats *stats,
+                   struct buffer *out);
 
 #endif

@@ -12,8 +12,9 @@
 static void write_model(const struct server *server, struct buffer *out) {
     buffer_puts(out, "{\"id\":");
     buffer_json_string(out, server->model_name, strlen(server->model_name));
-    buffer_printf(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"quire\",\"max_model_len\":%u}",
-                  (long long)server->created, server->info->max_model_len);
+    buffer_printf(
+        out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"quire\",\"max_model_len\":%u}",
+        (long long)server->created, server->info->max_model_len);
 }
 
 void models_list(struct server *server, struct http_exchange *exchange) {
@@ -28,7 +29,8 @@ void models_show(struct server *server, struct http_exchange *exchange) {
     const char *id = http_path(exchange) + strlen("/v1/models/");
     if (strcmp(id, server->model_name) != 0) {
         struct api_error err;
-        api_error_set(&err, 404, "model_not_found", "model", "the model '%.200s' does not exist", id);
+        api_error_set(&err, 404, "model_not_found", "model", "the model '%.200s' does not exist",
+                      id);
         reply_error(server, exchange, &err);
         return;
     }

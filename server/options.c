@@ -16,35 +16,51 @@ static const char *const level_words[] = {"error", "warn", "info", "debug", NULL
 
 #define AT(member) offsetof(struct options, member)
 #define STRING(member, initial, help) OPTION_STRING, AT(member), 0, 0, initial, NULL, help
-#define NUMBER(member, low, high, initial, help) OPTION_NUMBER, AT(member), low, high, initial, NULL, help
-#define BYTES(member, low, high, initial, help) OPTION_BYTES, AT(member), low, high, initial, NULL, help
+#define NUMBER(member, low, high, initial, help)                                                   \
+    OPTION_NUMBER, AT(member), low, high, initial, NULL, help
+#define BYTES(member, low, high, initial, help)                                                    \
+    OPTION_BYTES, AT(member), low, high, initial, NULL, help
 #define CHOICE(member, words, initial, help) OPTION_CHOICE, AT(member), 0, 0, initial, words, help
 #define BOOL(member, initial, help) OPTION_BOOL, AT(member), 0, 0, initial, NULL, help
 
 static const struct option table[] = {
-    {"model", STRING(model, NULL, "model directory; also the argument of `quire serve` [the default model]")},
+    {"model", STRING(model, NULL,
+                     "model directory; also the argument of `quire serve` [the default model]")},
     {"config", STRING(config, NULL, "JSON file with settings, named as here")},
     {"host", STRING(host, "127.0.0.1", "address to listen on")},
     {"port", NUMBER(port, 0, 65535, "8000", "port to listen on; 0: any free one")},
-    {"served-model-name", STRING(served_model_name, NULL, "name of the model in the API [the directory's]")},
-    {"api-key", STRING(api_key, NULL, "key that every route but /health, /live and /ready asks for")},
-    {"max-model-len", NUMBER(max_model_len, 0, 1u << 30, "0", "prompt and answer together, in tokens; 0: the model's own")},
+    {"served-model-name",
+     STRING(served_model_name, NULL, "name of the model in the API [the directory's]")},
+    {"api-key",
+     STRING(api_key, NULL, "key that every route but /health, /live and /ready asks for")},
+    {"max-model-len", NUMBER(max_model_len, 0, 1u << 30, "0",
+                             "prompt and answer together, in tokens; 0: the model's own")},
     {"max-num-seqs", NUMBER(max_num_seqs, 1, 65536, "256", "sequences that run at once")},
-    {"max-num-batched-tokens", NUMBER(max_num_batched_tokens, 1, 1u << 24, "2048", "tokens in one step")},
-    {"max-num-queued-reqs", NUMBER(max_num_queued_reqs, 1, 1u << 20, "1024", "sequences that may wait; more are answered 429")},
-    {"kv-cache-memory", BYTES(kv_cache_memory, 0, UINT64_MAX, "0", "bytes for the KV cache, with K, M or G; 0: what fits")},
-    {"kv-cache-dtype", CHOICE(kv_cache_dtype, kv_dtype_words, "auto", "how keys and values are kept")},
-    {"enable-prefix-caching", BOOL(enable_prefix_caching, "true", "share the cached beginnings of prompts")},
+    {"max-num-batched-tokens",
+     NUMBER(max_num_batched_tokens, 1, 1u << 24, "2048", "tokens in one step")},
+    {"max-num-queued-reqs", NUMBER(max_num_queued_reqs, 1, 1u << 20, "1024",
+                                   "sequences that may wait; more are answered 429")},
+    {"kv-cache-memory", BYTES(kv_cache_memory, 0, UINT64_MAX, "0",
+                              "bytes for the KV cache, with K, M or G; 0: what fits")},
+    {"kv-cache-dtype",
+     CHOICE(kv_cache_dtype, kv_dtype_words, "auto", "how keys and values are kept")},
+    {"enable-prefix-caching",
+     BOOL(enable_prefix_caching, "true", "share the cached beginnings of prompts")},
     {"device", CHOICE(device, device_words, "auto", "where the model runs")},
     {"dtype", CHOICE(dtype, dtype_words, "auto", "how the CPU multiplies")},
     {"isa", CHOICE(isa, isa_words, "auto", "instruction set of the CPU backend")},
     {"threads", NUMBER(threads, 0, 1024, "0", "threads of the CPU backend; 0: one per usable CPU")},
     {"max-connections", NUMBER(max_connections, 1, 1u << 20, "4096", "connections at once")},
-    {"max-body-size", BYTES(max_body_size, 1024, 1ull << 30, "64M", "largest request body; more is answered 413")},
-    {"request-timeout", NUMBER(request_timeout, 1, 86400, "30", "seconds a client may take to send a request")},
-    {"keep-alive-timeout", NUMBER(keep_alive_timeout, 1, 86400, "75", "seconds a connection may stay without one")},
-    {"stall-timeout", NUMBER(stall_timeout, 1, 86400, "30", "seconds a reader may take nothing of its stream")},
-    {"shutdown-timeout", NUMBER(shutdown_timeout, 0, 86400, "30", "seconds that running requests get after SIGTERM")},
+    {"max-body-size",
+     BYTES(max_body_size, 1024, 1ull << 30, "64M", "largest request body; more is answered 413")},
+    {"request-timeout",
+     NUMBER(request_timeout, 1, 86400, "30", "seconds a client may take to send a request")},
+    {"keep-alive-timeout",
+     NUMBER(keep_alive_timeout, 1, 86400, "75", "seconds a connection may stay without one")},
+    {"stall-timeout",
+     NUMBER(stall_timeout, 1, 86400, "30", "seconds a reader may take nothing of its stream")},
+    {"shutdown-timeout",
+     NUMBER(shutdown_timeout, 0, 86400, "30", "seconds that running requests get after SIGTERM")},
     {"log-level", CHOICE(log_level, level_words, "info", "what is logged")},
 };
 
@@ -68,34 +84,41 @@ struct source {
     struct error *err;
 };
 
-static int parse_number(const struct option *option, const char *text, const struct source *from, uint64_t *out) {
+static int parse_number(const struct option *option, const char *text, const struct source *from,
+                        uint64_t *out) {
     uint64_t x = 0;
     const char *at = text;
     for (; isdigit((unsigned char)*at); at++) {
-        if (__builtin_mul_overflow(x, 10u, &x) || __builtin_add_overflow(x, (uint64_t)(*at - '0'), &x)) {
+        if (__builtin_mul_overflow(x, 10u, &x) ||
+            __builtin_add_overflow(x, (uint64_t)(*at - '0'), &x)) {
             return error_set(from->err, ERR_INVALID, "%s: '%.64s' is too large", from->label, text);
         }
     }
     unsigned shift = 0;
     const char *const suffixes = "KMG";
-    const char *suffix = *at && at > text && option->kind == OPTION_BYTES ? strchr(suffixes, toupper((unsigned char)*at)) : NULL;
+    const char *suffix = *at && at > text && option->kind == OPTION_BYTES
+                             ? strchr(suffixes, toupper((unsigned char)*at))
+                             : NULL;
     if (suffix) {
         shift = 10 * (unsigned)(suffix - suffixes + 1);
         at++;
     }
     if (at == text || *at) {
         return error_set(from->err, ERR_INVALID, "%s: '%.64s' is not a %s", from->label, text,
-                         option->kind == OPTION_BYTES ? "number of bytes (digits, then K, M or G)" : "whole number");
+                         option->kind == OPTION_BYTES ? "number of bytes (digits, then K, M or G)"
+                                                      : "whole number");
     }
     if (x > UINT64_MAX >> shift || x << shift < option->low || x << shift > option->high) {
-        return error_set(from->err, ERR_INVALID, "%s: %.64s is out of range [%llu, %llu]", from->label, text,
-                         (unsigned long long)option->low, (unsigned long long)option->high);
+        return error_set(from->err, ERR_INVALID, "%s: %.64s is out of range [%llu, %llu]",
+                         from->label, text, (unsigned long long)option->low,
+                         (unsigned long long)option->high);
     }
     *out = x << shift;
     return 0;
 }
 
-static int parse_choice(const struct option *option, const char *text, const struct source *from, uint64_t *out) {
+static int parse_choice(const struct option *option, const char *text, const struct source *from,
+                        uint64_t *out) {
     char all[128] = "";
     for (size_t i = 0; option->words[i]; i++) {
         if (strcmp(option->words[i], text) == 0) {
@@ -105,13 +128,15 @@ static int parse_choice(const struct option *option, const char *text, const str
         const size_t length = strlen(all);
         snprintf(all + length, sizeof(all) - length, "%s%s", i ? ", " : "", option->words[i]);
     }
-    return error_set(from->err, ERR_INVALID, "%s: '%.64s' is not one of %s", from->label, text, all);
+    return error_set(from->err, ERR_INVALID, "%s: '%.64s' is not one of %s", from->label, text,
+                     all);
 }
 
 static int parse_bool(const char *text, const struct source *from, bool *out) {
     *out = strcmp(text, "true") == 0 || strcmp(text, "1") == 0;
     if (*out || strcmp(text, "false") == 0 || strcmp(text, "0") == 0) return 0;
-    return error_set(from->err, ERR_INVALID, "%s: '%.64s' is neither true nor false", from->label, text);
+    return error_set(from->err, ERR_INVALID, "%s: '%.64s' is neither true nor false", from->label,
+                     text);
 }
 
 static int set_string(char **target, const char *text, const struct source *from) {
@@ -138,14 +163,16 @@ static int set_option(struct options *options, const struct option *option, cons
 
 static const struct option *find_option(const char *name, size_t length) {
     for (size_t i = 0; i < N_OPTIONS; i++)
-        if (strlen(table[i].name) == length && memcmp(table[i].name, name, length) == 0) return &table[i];
+        if (strlen(table[i].name) == length && memcmp(table[i].name, name, length) == 0)
+            return &table[i];
     return NULL;
 }
 
 static int set_defaults(struct options *options, struct error *err) {
     for (size_t i = 0; i < N_OPTIONS; i++) {
         if (!table[i].initial) continue;
-        const int rc = set_option(options, &table[i], table[i].initial, &(struct source){table[i].name, err});
+        const int rc =
+            set_option(options, &table[i], table[i].initial, &(struct source){table[i].name, err});
         if (rc) return rc;
     }
     return 0;
@@ -163,10 +190,12 @@ static int apply_flag(struct options *options, int argc, char **argv, int *i, st
     const struct source from = {label, err};
     if (!option && negated && !equals) {
         option = find_option(name + 3, length - 3);
-        if (option && option->kind == OPTION_BOOL) return set_option(options, option, "false", &from);
+        if (option && option->kind == OPTION_BOOL)
+            return set_option(options, option, "false", &from);
         option = NULL;
     }
-    if (!option) return error_set(err, ERR_INVALID, "%s is not an option; see `quire serve --help`", label);
+    if (!option)
+        return error_set(err, ERR_INVALID, "%s is not an option; see `quire serve --help`", label);
     if (equals) return set_option(options, option, equals + 1, &from);
 
     const bool has_value = *i + 1 < argc;
@@ -186,7 +215,8 @@ static int apply_flags(struct options *options, int argc, char **argv, struct er
         } else if (strncmp(argv[i], "--", 2) == 0 && argv[i][2]) {
             rc = apply_flag(options, argc, argv, &i, err);
         } else if (argv[i][0] == '-' || has_model) {
-            rc = error_set(err, ERR_INVALID, "'%.64s' is not expected here; see `quire serve --help`", argv[i]);
+            rc = error_set(err, ERR_INVALID,
+                           "'%.64s' is not expected here; see `quire serve --help`", argv[i]);
         } else {
             has_model = true;
             rc = set_string(&options->model, argv[i], &(struct source){"MODEL", err});
@@ -208,7 +238,8 @@ static int apply_environment(struct options *options, char *const *environment, 
         const size_t length = strlen(name);
         for (char *const *at = environment; at && *at; at++) {
             if (strncmp(*at, name, length) != 0 || (*at)[length] != '=') continue;
-            const int rc = set_option(options, &table[i], *at + length + 1, &(struct source){name, err});
+            const int rc =
+                set_option(options, &table[i], *at + length + 1, &(struct source){name, err});
             if (rc) return rc;
         }
     }
@@ -234,9 +265,14 @@ static int apply_member(struct options *options, const struct option *option, co
 static int apply_file(struct options *options, const char *path, struct error *err) {
     json_error_t why = {0};
     json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &why);
-    if (!root) return error_set(err, ERR_INVALID, "--config %.200s: line %d: %.160s", path, why.line, why.text);
-    int rc = json_is_object(root) ? 0 : error_set(err, ERR_INVALID, "--config %.200s: not a JSON object", path);
-    for (void *at = rc ? NULL : json_object_iter(root); at && !rc; at = json_object_iter_next(root, at)) {
+    if (!root)
+        return error_set(err, ERR_INVALID, "--config %.200s: line %d: %.160s", path, why.line,
+                         why.text);
+    int rc = json_is_object(root)
+                 ? 0
+                 : error_set(err, ERR_INVALID, "--config %.200s: not a JSON object", path);
+    for (void *at = rc ? NULL : json_object_iter(root); at && !rc;
+         at = json_object_iter_next(root, at)) {
         const char *name = json_object_iter_key(at);
         const struct option *option = find_option(name, strlen(name));
         char label[400];
@@ -255,8 +291,10 @@ static int apply_file(struct options *options, const char *path, struct error *e
     return rc;
 }
 
-/* The file's name itself comes from a flag or the environment, so those are read first, and again last. */
-int options_load(struct options *out, int argc, char **argv, char *const *environment, struct error *err) {
+/* The file's name itself comes from a flag or the environment, so those are read first, and again
+ * last. */
+int options_load(struct options *out, int argc, char **argv, char *const *environment,
+                 struct error *err) {
     struct options options = {0};
     int rc = set_defaults(&options, err);
     if (!rc) rc = apply_environment(&options, environment, err);
@@ -292,14 +330,16 @@ static void print_kind(FILE *out, const struct option *option) {
     case OPTION_BYTES: fputs("BYTES", out); break;
     case OPTION_BOOL: fputs("true|false", out); break;
     case OPTION_CHOICE:
-        for (size_t i = 0; option->words[i]; i++) fprintf(out, "%s%s", i ? "|" : "", option->words[i]);
+        for (size_t i = 0; option->words[i]; i++)
+            fprintf(out, "%s%s", i ? "|" : "", option->words[i]);
     }
 }
 
 void options_print_help(FILE *out) {
     fputs("usage: quire serve [MODEL] [options]\n\n"
-          "Each option is also read from the environment (--max-num-seqs: QUIRE_MAX_NUM_SEQS) and from the\n"
-          "file given by --config (\"max-num-seqs\"); a flag wins over the environment, that over the file.\n\n",
+          "Each option is also read from the environment (--max-num-seqs: QUIRE_MAX_NUM_SEQS) and\n"
+          "from the file given by --config (\"max-num-seqs\"); a flag wins over the environment,\n"
+          "that over the file.\n\n",
           out);
     for (size_t i = 0; i < N_OPTIONS; i++) {
         fprintf(out, "  --%s ", table[i].name);

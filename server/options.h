@@ -2,10 +2,11 @@
  *
  *   flag  >  environment QUIRE_<NAME>  >  --config file  >  default
  *
- * --max-num-seqs is QUIRE_MAX_NUM_SEQS in the environment and "max-num-seqs" in the file.  A member of the
- * file whose name begins with '#' is a comment.
+ * --max-num-seqs is QUIRE_MAX_NUM_SEQS in the environment and "max-num-seqs" in the file.  A member
+ * of the file whose name begins with '#' is a comment.
  *
- * Thread: main, before anything runs; read-only afterwards.  Memory: the options own their strings. */
+ * Thread: main, before anything runs; read-only afterwards.  Memory: the options own their
+ * strings. */
 #ifndef SERVER_OPTIONS_H
 #define SERVER_OPTIONS_H
 
@@ -48,8 +49,10 @@ struct option {
 
 const struct option *options_table(size_t *n);
 
-/* environment: NULL-terminated "NAME=value" strings, as environ.  On failure nothing is left to free. */
-int options_load(struct options *out, int argc, char **argv, char *const *environment, struct error *err);
+/* environment: NULL-terminated "NAME=value" strings, as environ.  On failure nothing is left to
+ * free. */
+int options_load(struct options *out, int argc, char **argv, char *const *environment,
+                 struct error *err);
 void options_fini(struct options *options);
 void options_print_help(FILE *out);
 

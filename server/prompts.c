@@ -32,9 +32,11 @@ static int no_memory(struct api_error *err) {
     return ERR_NOMEM;
 }
 
-static int add_prompt(struct prompt_list *list, struct prompt **out, const char *param, struct api_error *err) {
+static int add_prompt(struct prompt_list *list, struct prompt **out, const char *param,
+                      struct api_error *err) {
     if (list->n == PROMPTS_MAX) {
-        return api_error_set(err, 400, NULL, param, "%s holds more than %d prompts", param, PROMPTS_MAX);
+        return api_error_set(err, 400, NULL, param, "%s holds more than %d prompts", param,
+                             PROMPTS_MAX);
     }
     if (list->n == list->capacity) {
         const uint32_t capacity = list->capacity ? 2 * list->capacity : 1;
@@ -48,7 +50,8 @@ static int add_prompt(struct prompt_list *list, struct prompt **out, const char 
     return 0;
 }
 
-int prompt_list_add_text(struct prompt_list *list, const char *text, size_t length, struct api_error *err) {
+int prompt_list_add_text(struct prompt_list *list, const char *text, size_t length,
+                         struct api_error *err) {
     struct prompt *prompt = NULL;
     const int rc = add_prompt(list, &prompt, "prompt", err);
     if (rc) return rc;
@@ -61,14 +64,17 @@ int prompt_list_add_text(struct prompt_list *list, const char *text, size_t leng
 }
 
 static char peek(struct reader *r) {
-    while (r->at < r->end && (*r->at == ' ' || *r->at == '\t' || *r->at == '\n' || *r->at == '\r')) r->at++;
+    while (r->at < r->end && (*r->at == ' ' || *r->at == '\t' || *r->at == '\n' || *r->at == '\r'))
+        r->at++;
     return r->at < r->end ? *r->at : 0;
 }
 
 static int malformed(struct reader *r) {
-    return api_error_set(r->err, 400, NULL, r->param,
-                         "%s must be a string, an array of strings, an array of token ids, or an array "
-                         "of arrays of token ids", r->param);
+    return api_error_set(
+        r->err, 400, NULL, r->param,
+        "%s must be a string, an array of strings, an array of token ids, or an array "
+        "of arrays of token ids",
+        r->param);
 }
 
 /* After an element: 1 another one follows, 0 the array ended, negative: neither. */
@@ -81,8 +87,8 @@ static int next_element(struct reader *r) {
 
 static int append_token(struct reader *r, struct token_list *tokens, uint32_t id) {
     if (++r->n_tokens > PROMPTS_MAX_TOKENS) {
-        return api_error_set(r->err, 400, NULL, r->param, "%s holds more than %d token ids", r->param,
-                             PROMPTS_MAX_TOKENS);
+        return api_error_set(r->err, 400, NULL, r->param, "%s holds more than %d token ids",
+                             r->param, PROMPTS_MAX_TOKENS);
     }
     if (tokens->n == tokens->capacity) {
         const size_t capacity = tokens->capacity ? 2 * tokens->capacity : 64;
@@ -108,18 +114,21 @@ static int read_token(struct reader *r, struct token_list *tokens) {
     }
     const bool leading_zero = r->at - digits > 1 && *digits == '0';
     const char after = r->at < r->end ? *r->at : 0;
-    if (r->at == digits || leading_zero || after == '.' || after == 'e' || after == 'E') return malformed(r);
+    if (r->at == digits || leading_zero || after == '.' || after == 'e' || after == 'E')
+        return malformed(r);
     if ((negative && id > 0) || id >= r->n_vocab) {
         return api_error_set(r->err, 400, NULL, r->param,
-                             "%s: token id %.*s is out of range, the vocabulary has %u tokens", r->param,
-                             (int)(r->at - start > 24 ? 24 : r->at - start), start, r->n_vocab);
+                             "%s: token id %.*s is out of range, the vocabulary has %u tokens",
+                             r->param, (int)(r->at - start > 24 ? 24 : r->at - start), start,
+                             r->n_vocab);
     }
     return append_token(r, tokens, (uint32_t)id);
 }
 
 /* The elements of an array whose bracket has been taken. */
 static int read_tokens(struct reader *r, struct token_list *tokens) {
-    if (peek(r) == ']') return api_error_set(r->err, 400, NULL, r->param, "%s is an empty array", r->param);
+    if (peek(r) == ']')
+        return api_error_set(r->err, 400, NULL, r->param, "%s is an empty array", r->param);
     int rc;
     do {
         rc = read_token(r, tokens);
@@ -149,11 +158,14 @@ static int read_text(struct reader *r, struct prompt_list *list) {
     r->at++;
 
     json_error_t why = {0};
-    json_t *text = json_loadb(start, (size_t)(r->at - start), JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
+    json_t *text =
+        json_loadb(start, (size_t)(r->at - start), JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
     if (!text) {
-        return api_error_set(r->err, 400, NULL, r->param, "%s: invalid JSON: %.200s", r->param, why.text);
+        return api_error_set(r->err, 400, NULL, r->param, "%s: invalid JSON: %.200s", r->param,
+                             why.text);
     }
-    const int rc = prompt_list_add_text(list, json_string_value(text), json_string_length(text), r->err);
+    const int rc =
+        prompt_list_add_text(list, json_string_value(text), json_string_length(text), r->err);
     json_decref(text);
     return rc;
 }
@@ -169,8 +181,11 @@ static int read_texts(struct reader *r, struct prompt_list *list) {
 
 int prompt_list_read(struct prompt_list *list, const struct json_span *array, uint32_t n_vocab,
                      const char *param, struct api_error *err) {
-    struct reader r = {.at = array->start + 1, .end = array->start + array->length, .n_vocab = n_vocab,
-                       .param = param, .err = err};
+    struct reader r = {.at = array->start + 1,
+                       .end = array->start + array->length,
+                       .n_vocab = n_vocab,
+                       .param = param,
+                       .err = err};
     int rc;
     switch (peek(&r)) {
     case '"': rc = read_texts(&r, list); break;

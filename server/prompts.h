@@ -1,7 +1,7 @@
 /* prompts.h - the prompts of one request: all texts or all token ids.
  *
- * `prompt` may be "text", ["text", ...], [1, 2, ...] or [[1, 2], [3], ...].  The arrays are read straight from
- * the body, four bytes a token, without a JSON object per number.
+ * `prompt` may be "text", ["text", ...], [1, 2, ...] or [[1, 2], [3], ...].  The arrays are read
+ * straight from the body, four bytes a token, without a JSON object per number.
  *
  * Thread: the one that reads the request.  Memory: the list owns its texts and tokens. */
 #ifndef SERVER_PROMPTS_H
@@ -34,9 +34,11 @@ struct prompt_list {
 void prompt_list_fini(struct prompt_list *list);
 
 /* Adds a copy of a text. */
-int prompt_list_add_text(struct prompt_list *list, const char *text, size_t length, struct api_error *err);
+int prompt_list_add_text(struct prompt_list *list, const char *text, size_t length,
+                         struct api_error *err);
 
-/* Reads an array of any of the three kinds.  Ids must be below n_vocab; param names the member in messages. */
+/* Reads an array of any of the three kinds.  Ids must be below n_vocab; param names the member in
+ * messages. */
 int prompt_list_read(struct prompt_list *list, const struct json_span *array, uint32_t n_vocab,
                      const char *param, struct api_error *err);
 

@@ -9,27 +9,30 @@
 #include "server/log.h"
 #include "server/server.h"
 
-void reply_note(struct server *server, const char *request_id, const char *method, const char *path, unsigned status,
-                double seconds) {
+void reply_note(struct server *server, const char *request_id, const char *method, const char *path,
+                unsigned status, double seconds) {
     metrics_count_answer(&server->metrics, status);
     if (seconds < 0) {
-        log_event(LOG_INFO, "request id=%s method=%s path=%.200s status=%u", request_id, method, path, status);
+        log_event(LOG_INFO, "request id=%s method=%s path=%.200s status=%u", request_id, method,
+                  path, status);
     } else {
-        log_event(LOG_INFO, "request id=%s method=%s path=%.200s status=%u ms=%.0f", request_id, method, path, status,
-                  1e3 * seconds);
+        log_event(LOG_INFO, "request id=%s method=%s path=%.200s status=%u ms=%.0f", request_id,
+                  method, path, status, 1e3 * seconds);
     }
 }
 
-void reply_text(struct server *server, struct http_exchange *exchange, unsigned status, const char *content_type,
-                struct buffer *body) {
-    static const char no_memory[] = "{\"error\":{\"message\":\"no memory for the answer\",\"type\":\"server_error\","
-                                    "\"param\":null,\"code\":null}}";
+void reply_text(struct server *server, struct http_exchange *exchange, unsigned status,
+                const char *content_type, struct buffer *body) {
+    static const char no_memory[] =
+        "{\"error\":{\"message\":\"no memory for the answer\",\"type\":\"server_error\","
+        "\"param\":null,\"code\":null}}";
     if (body->failed) {
         buffer_fini(body);
         status = 500;
         content_type = "application/json";
     }
-    reply_note(server, http_request_id(exchange), http_method(exchange), http_path(exchange), status, -1);
+    reply_note(server, http_request_id(exchange), http_method(exchange), http_path(exchange),
+               status, -1);
     if (body->data) {
         http_reply(exchange, status, content_type, body->data, body->length);
     } else {
@@ -39,11 +42,13 @@ void reply_text(struct server *server, struct http_exchange *exchange, unsigned 
     buffer_fini(body);
 }
 
-void reply_json(struct server *server, struct http_exchange *exchange, unsigned status, struct buffer *body) {
+void reply_json(struct server *server, struct http_exchange *exchange, unsigned status,
+                struct buffer *body) {
     reply_text(server, exchange, status, "application/json", body);
 }
 
-void reply_error(struct server *server, struct http_exchange *exchange, const struct api_error *err) {
+void reply_error(struct server *server, struct http_exchange *exchange,
+                 const struct api_error *err) {
     struct buffer body = {0};
     api_error_write(err, &body);
     if (err->status == 429) http_set_header(exchange, "Retry-After", "1");

@@ -10,13 +10,16 @@ struct http_exchange;
 struct server;
 
 /* Frees the body's memory.  A body that ran out of memory becomes a 500. */
-void reply_text(struct server *server, struct http_exchange *exchange, unsigned status, const char *content_type,
+void reply_text(struct server *server, struct http_exchange *exchange, unsigned status,
+                const char *content_type, struct buffer *body);
+void reply_json(struct server *server, struct http_exchange *exchange, unsigned status,
                 struct buffer *body);
-void reply_json(struct server *server, struct http_exchange *exchange, unsigned status, struct buffer *body);
-void reply_error(struct server *server, struct http_exchange *exchange, const struct api_error *err);
+void reply_error(struct server *server, struct http_exchange *exchange,
+                 const struct api_error *err);
 
-/* For answers that are not sent here (streams): counts and logs one line.  Status 0: the client left. */
-void reply_note(struct server *server, const char *request_id, const char *method, const char *path, unsigned status,
-                double seconds);
+/* For answers that are not sent here (streams): counts and logs one line.  Status 0: the client
+ * left. */
+void reply_note(struct server *server, const char *request_id, const char *method, const char *path,
+                unsigned status, double seconds);
 
 #endif

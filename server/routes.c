@@ -50,7 +50,8 @@ static const struct route *find_route(const char *path) {
 }
 
 static bool method_fits(const struct route *route, const char *method) {
-    return strcmp(method, route->method) == 0 || (strcmp(method, "HEAD") == 0 && strcmp(route->method, "GET") == 0);
+    return strcmp(method, route->method) == 0 ||
+           (strcmp(method, "HEAD") == 0 && strcmp(route->method, "GET") == 0);
 }
 
 void routes_handle(struct http_exchange *exchange, void *ctx) {
@@ -58,14 +59,17 @@ void routes_handle(struct http_exchange *exchange, void *ctx) {
     const char *method = http_method(exchange), *path = http_path(exchange);
     const struct route *route = find_route(path);
     struct api_error err;
-    if ((!route || !route->open) && auth_check(server->api_key, http_header(exchange, "Authorization"), &err)) {
+    if ((!route || !route->open) &&
+        auth_check(server->api_key, http_header(exchange, "Authorization"), &err)) {
         reply_error(server, exchange, &err);
     } else if (!route) {
         api_error_set(&err, 404, "not_found", NULL, "%.200s does not exist", path);
         reply_error(server, exchange, &err);
     } else if (!method_fits(route, method)) {
-        api_error_set(&err, 405, "method_not_allowed", NULL, "%.32s is not allowed on %.200s", method, path);
-        http_set_header(exchange, "Allow", strcmp(route->method, "GET") == 0 ? "GET, HEAD" : route->method);
+        api_error_set(&err, 405, "method_not_allowed", NULL, "%.32s is not allowed on %.200s",
+                      method, path);
+        http_set_header(exchange, "Allow",
+                        strcmp(route->method, "GET") == 0 ? "GET, HEAD" : route->method);
         reply_error(server, exchange, &err);
     } else {
         route->handle(server, exchange);

@@ -19,12 +19,15 @@
 #include "server/routes.h"
 #include "server/server.h"
 
-/* How long clients may take to fetch the error that tells them of the end, once all is cancelled. */
+/* How long clients may take to fetch the error that tells them of the end, once all is
+ * cancelled. */
 enum { FAREWELL_MS = 2000, DRAIN_TICK_MS = 20 };
-/* What a streaming reader may lag behind: the largest echo, and as much again for what follows it. */
+/* What a streaming reader may lag behind: the largest echo, and as much again for what follows
+ * it. */
 enum { STREAM_BACKLOG = 2 * REQUEST_MAX_STREAMED_ECHO };
 
-/* Descriptors beside the connections': the program's own, and those of refused clients that linger. */
+/* Descriptors beside the connections': the program's own, and those of refused clients that
+ * linger. */
 enum { OTHER_DESCRIPTORS = 128 };
 
 struct serve {
@@ -59,8 +62,8 @@ static void transport_closed(void *ctx) {
     uv_close((uv_handle_t *)&s->interrupt, NULL);
 }
 
-/* Joining the engine thread leaves the final event of every sequence to be taken, so that each client still
- * there gets its answer, and each completion its end. */
+/* Joining the engine thread leaves the final event of every sequence to be taken, so that each
+ * client still there gets its answer, and each completion its end. */
 static void close_all(struct serve *s) {
     if (s->closing) return;
     s->closing = true;
@@ -105,7 +108,8 @@ static void on_tick(uv_timer_t *timer) {
 static void on_signal(uv_signal_t *handle, int number) {
     struct serve *s = handle->data;
     if (!s->server.draining) {
-        log_event(LOG_INFO, "signal %d: finishing what runs within %" PRIu64 " s", number, s->options->shutdown_timeout);
+        log_event(LOG_INFO, "signal %d: finishing what runs within %" PRIu64 " s", number,
+                  s->options->shutdown_timeout);
         begin_drain(s);
     } else {
         log_event(LOG_WARN, "signal %d again: stopping at once", number);
@@ -127,12 +131,14 @@ struct engine_config serve_engine_config(const struct options *options, const ch
         .max_batched_tokens = (uint32_t)options->max_num_batched_tokens,
         .max_queued = (uint32_t)options->max_num_queued_reqs,
         .kv_cache_bytes = options->kv_cache_memory,
-        .kv_dtype = options->kv_cache_dtype == KV_DTYPE_AUTO ? backend->act_dtype : kv_dtypes[options->kv_cache_dtype],
+        .kv_dtype = options->kv_cache_dtype == KV_DTYPE_AUTO ? backend->act_dtype
+                                                             : kv_dtypes[options->kv_cache_dtype],
         .prefix_caching = options->enable_prefix_caching,
     };
 }
 
-static int start_engine(struct serve *s, const char *model_dir, struct backend *backend, struct error *err) {
+static int start_engine(struct serve *s, const char *model_dir, struct backend *backend,
+                        struct error *err) {
     struct engine_config config = serve_engine_config(s->options, model_dir, backend);
     config.wake = engine_wake;
     config.wake_ctx = &s->wake;
@@ -143,10 +149,13 @@ static void log_plan(const struct serve *s) {
     const struct engine_info *info = s->server.info;
     const double mib = 1 << 20;
     log_event(LOG_INFO, "model %s: context %u tokens", s->model_name, info->max_model_len);
-    log_event(LOG_INFO, "memory plan: weights %.1f MiB, KV pool %.1f MiB (%" PRIu64 " tokens in %u pages), workspace %.1f MiB",
-              (double)info->weight_bytes / mib, (double)info->kv_bytes / mib, info->kv_tokens, info->n_pages,
-              (double)info->workspace_bytes / mib);
-    log_event(LOG_INFO, "memory plan: %.1f sequences of the maximum length (%u tokens) fit into the KV pool",
+    log_event(LOG_INFO,
+              "memory plan: weights %.1f MiB, KV pool %.1f MiB (%" PRIu64
+              " tokens in %u pages), workspace %.1f MiB",
+              (double)info->weight_bytes / mib, (double)info->kv_bytes / mib, info->kv_tokens,
+              info->n_pages, (double)info->workspace_bytes / mib);
+    log_event(LOG_INFO,
+              "memory plan: %.1f sequences of the maximum length (%u tokens) fit into the KV pool",
               (double)info->kv_tokens / info->max_model_len, info->max_model_len);
 }
 
@@ -184,8 +193,9 @@ static void request_refused(void *ctx, const char *request_id, unsigned status, 
     log_event(LOG_INFO, "request id=%s refused: %s status=%u", request_id, why, status);
 }
 
-/* Without a descriptor to accept with, a client would hang in the backlog instead of being refused: so the
- * soft limit is raised to what is needed, and where the hard one is lower there are fewer connections. */
+/* Without a descriptor to accept with, a client would hang in the backlog instead of being refused:
+ * so the soft limit is raised to what is needed, and where the hard one is lower there are fewer
+ * connections. */
 static uint32_t affordable_connections(uint64_t wanted) {
     struct rlimit limit;
     const rlim_t needed = wanted + OTHER_DESCRIPTORS;
@@ -196,9 +206,11 @@ static uint32_t affordable_connections(uint64_t wanted) {
         if (setrlimit(RLIMIT_NOFILE, &limit) != 0) limit.rlim_cur = before;
     }
     if (limit.rlim_cur >= needed) return (uint32_t)wanted;
-    const rlim_t n = limit.rlim_cur > 2 * OTHER_DESCRIPTORS ? limit.rlim_cur - OTHER_DESCRIPTORS : limit.rlim_cur / 2;
+    const rlim_t n = limit.rlim_cur > 2 * OTHER_DESCRIPTORS ? limit.rlim_cur - OTHER_DESCRIPTORS
+                                                            : limit.rlim_cur / 2;
     log_event(LOG_WARN, "the process may open %llu files: %llu connections at once, not %llu",
-              (unsigned long long)limit.rlim_cur, (unsigned long long)n, (unsigned long long)wanted);
+              (unsigned long long)limit.rlim_cur, (unsigned long long)n,
+              (unsigned long long)wanted);
     return (uint32_t)n;
 }
 
@@ -234,7 +246,8 @@ static void start_handles(struct serve *s) {
     uv_signal_start(&s->interrupt, on_signal, SIGINT);
 }
 
-int serve_run(const struct options *options, const char *model_dir, struct backend *backend, struct error *err) {
+int serve_run(const struct options *options, const char *model_dir, struct backend *backend,
+              struct error *err) {
     struct serve s = {.options = options, .failure = err};
     s.server.loop = &s.loop;
     signal(SIGPIPE, SIG_IGN);

@@ -16,7 +16,9 @@ struct options;
 struct engine_config serve_engine_config(const struct options *options, const char *model_dir,
                                          struct backend *backend);
 
-/* Runs until stopped by a signal (0) or by a failure (negative, err says why).  The backend is borrowed. */
-int serve_run(const struct options *options, const char *model_dir, struct backend *backend, struct error *err);
+/* Runs until stopped by a signal (0) or by a failure (negative, err says why).  The backend is
+ * borrowed. */
+int serve_run(const struct options *options, const char *model_dir, struct backend *backend,
+              struct error *err);
 
 #endif

@@ -1,6 +1,7 @@
 /* server.h - what the routes share: the engine, the transport, the names, the counters.
  *
- * Thread: loop.  Memory: embedded in whoever runs the server (serve.c, tests); strings are borrowed. */
+ * Thread: loop.  Memory: embedded in whoever runs the server (serve.c, tests); strings are
+ * borrowed. */
 #ifndef SERVER_SERVER_H
 #define SERVER_SERVER_H
 

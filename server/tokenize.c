@@ -51,14 +51,17 @@ static int read_flag(struct job *job, const json_t *root, const char *name, bool
 static int check_model(struct job *job, const json_t *root) {
     const json_t *model = json_object_get(root, "model");
     if (!model || json_is_null(model)) return 0;
-    if (!json_is_string(model)) return api_error_set(&job->err, 400, NULL, "model", "model must be a string");
+    if (!json_is_string(model))
+        return api_error_set(&job->err, 400, NULL, "model", "model must be a string");
     const char *name = job->server->model_name;
-    if (json_string_length(model) == strlen(name) && strcmp(json_string_value(model), name) == 0) return 0;
-    return api_error_set(&job->err, 404, "model_not_found", "model", "the model '%.200s' does not exist",
-                         json_string_value(model));
+    if (json_string_length(model) == strlen(name) && strcmp(json_string_value(model), name) == 0)
+        return 0;
+    return api_error_set(&job->err, 404, "model_not_found", "model",
+                         "the model '%.200s' does not exist", json_string_value(model));
 }
 
-static void write_token_strings(struct buffer *out, const struct tokenizer *tokenizer, const struct token_list *tokens) {
+static void write_token_strings(struct buffer *out, const struct tokenizer *tokenizer,
+                                const struct token_list *tokens) {
     buffer_puts(out, ",\"token_strs\":[");
     for (size_t i = 0; i < tokens->n; i++) {
         size_t length = 0;
@@ -69,18 +72,20 @@ static void write_token_strings(struct buffer *out, const struct tokenizer *toke
     buffer_puts(out, "]");
 }
 
-static int tokenize_text(struct tokenize_job *t, const json_t *text, bool add_special, bool strings) {
+static int tokenize_text(struct tokenize_job *t, const json_t *text, bool add_special,
+                         bool strings) {
     const struct tokenizer *tokenizer = t->job.server->info->tokenizer;
     struct token_list tokens = {0};
     struct error why = {0};
-    const int rc = tokenizer_encode(tokenizer, json_string_value(text), json_string_length(text), add_special,
-                                    PROMPTS_MAX_TOKENS, &tokens, &why);
+    const int rc = tokenizer_encode(tokenizer, json_string_value(text), json_string_length(text),
+                                    add_special, PROMPTS_MAX_TOKENS, &tokens, &why);
     if (rc) {
         api_error_from(&t->job.err, &why, "prompt");
     } else {
         buffer_printf(&t->out, "{\"count\":%zu,\"max_model_len\":%u,\"tokens\":[", tokens.n,
                       t->job.server->info->max_model_len);
-        for (size_t i = 0; i < tokens.n; i++) buffer_printf(&t->out, i ? ",%u" : "%u", tokens.ids[i]);
+        for (size_t i = 0; i < tokens.n; i++)
+            buffer_printf(&t->out, i ? ",%u" : "%u", tokens.ids[i]);
         buffer_puts(&t->out, "]");
         if (strings) write_token_strings(&t->out, tokenizer, &tokens);
         buffer_puts(&t->out, "}");
@@ -106,12 +111,13 @@ static void run_tokenize(struct job *job) {
     json_decref(root);
 }
 
-static int detokenize_ids(struct tokenize_job *t, const struct token_list *tokens, bool skip_special) {
+static int detokenize_ids(struct tokenize_job *t, const struct token_list *tokens,
+                          bool skip_special) {
     char *text = NULL;
     size_t length = 0;
     struct error why = {0};
-    const int rc = tokenizer_decode(t->job.server->info->tokenizer, tokens->ids, tokens->n, skip_special, &text, &length,
-                                    &why);
+    const int rc = tokenizer_decode(t->job.server->info->tokenizer, tokens->ids, tokens->n,
+                                    skip_special, &text, &length, &why);
     if (rc) return api_error_from(&t->job.err, &why, "tokens");
     buffer_puts(&t->out, "{\"prompt\":");
     buffer_json_string(&t->out, text, length);
@@ -125,7 +131,8 @@ static int read_ids(struct job *job, const struct json_span *array, struct promp
     const char first = array->start ? array->start[1 + strspn(array->start + 1, " \t\r\n")] : 0;
     if (first == ']') return 0;
     if (!first || first == '[' || first == '"') {
-        return api_error_set(&job->err, 400, NULL, "tokens", "tokens must be an array of token ids");
+        return api_error_set(&job->err, 400, NULL, "tokens",
+                             "tokens must be an array of token ids");
     }
     return prompt_list_read(list, array, job->server->limits.n_vocab, "tokens", &job->err);
 }
@@ -141,7 +148,8 @@ static void run_detokenize(struct job *job) {
     if (!job->rc) job->rc = read_flag(job, root, "skip_special_tokens", &skip_special);
     if (!job->rc) job->rc = read_ids(job, &array, &list);
     if (!job->rc) {
-        job->rc = detokenize_ids((struct tokenize_job *)job, list.n ? &list.items[0].tokens : &none, skip_special);
+        job->rc = detokenize_ids((struct tokenize_job *)job, list.n ? &list.items[0].tokens : &none,
+                                 skip_special);
     }
     prompt_list_fini(&list);
     json_decref(root);
@@ -155,7 +163,8 @@ void detokenize_handle(struct server *server, struct http_exchange *exchange) {
     job_start(server, exchange, sizeof(struct tokenize_job), run_detokenize, job_done);
 }
 
-static void write_named_token(const struct server *server, struct buffer *out, const char *name, uint32_t id) {
+static void write_named_token(const struct server *server, struct buffer *out, const char *name,
+                              uint32_t id) {
     size_t length = 0;
     const char *bytes = tokenizer_token_bytes(server->info->tokenizer, id, &length);
     buffer_printf(out, ",\"%s\":", name);
@@ -168,7 +177,8 @@ void tokenizer_info_handle(struct server *server, struct http_exchange *exchange
     const struct model_config *model = server->info->model;
     const uint32_t n_vocab = tokenizer_n_vocab(tokenizer);
     struct buffer body = {0};
-    buffer_printf(&body, "{\"vocab_size\":%u,\"model_max_length\":%u", n_vocab, server->info->max_model_len);
+    buffer_printf(&body, "{\"vocab_size\":%u,\"model_max_length\":%u", n_vocab,
+                  server->info->max_model_len);
     if (model->has_bos) write_named_token(server, &body, "bos_token", model->bos);
     if (model->n_eos) write_named_token(server, &body, "eos_token", model->eos[0]);
     buffer_puts(&body, ",\"special_tokens\":{");

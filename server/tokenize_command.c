@@ -15,7 +15,8 @@ static int read_all(FILE *in, struct buffer *text, struct error *err) {
     return ferror(in) ? error_set(err, ERR_IO, "the text cannot be read") : 0;
 }
 
-static void print_tokens(FILE *out, const struct tokenizer *tokenizer, const struct token_list *tokens) {
+static void print_tokens(FILE *out, const struct tokenizer *tokenizer,
+                         const struct token_list *tokens) {
     struct buffer line = {0};
     for (size_t i = 0; i < tokens->n; i++) {
         size_t length = 0;
@@ -33,7 +34,9 @@ int tokenize_command(const char *model_dir, FILE *in, FILE *out, struct error *e
     struct token_list tokens = {0};
     int rc = tokenizer_load(&tokenizer, model_dir, err);
     if (!rc) rc = read_all(in, &text, err);
-    if (!rc) rc = tokenizer_encode(tokenizer, text.data ? text.data : "", text.length, true, 0, &tokens, err);
+    if (!rc)
+        rc = tokenizer_encode(tokenizer, text.data ? text.data : "", text.length, true, 0, &tokens,
+                              err);
     if (!rc) print_tokens(out, tokenizer, &tokens);
     free(tokens.ids);
     buffer_fini(&text);

@@ -1,4 +1,5 @@
-"""Fixtures: one server shared by the tests of a session, another for tests that need their own, a tiny model."""
+"""Fixtures: a server that the tests of a session share, one for tests that need their own,
+a tiny model."""
 import json
 
 import pytest
@@ -16,7 +17,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture
 def serve(tmp_path):
-    """serve(*arguments, model=, env=): a server of the test's own, stopped and checked at its end."""
+    """serve(*arguments, **rest of Server): a server of the test's own, stopped and checked."""
     servers = []
 
     def start(*arguments, **rest):

@@ -90,7 +90,7 @@ class RawConnection:
         return data
 
     def is_closed_within(self, seconds):
-        """Whether the server closes the connection (after whatever it still sends) in the given time."""
+        """Whether the server closes the connection in time, after whatever it still sends."""
         self.socket.settimeout(0.05)
         deadline = time.monotonic() + seconds * PATIENCE
         while time.monotonic() < deadline:

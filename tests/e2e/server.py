@@ -1,4 +1,5 @@
-"""A quire process under test: started on a free port with a log file, stopped and judged by its exit status."""
+"""A quire process under test: started on a free port with a log file, stopped and judged by its
+exit status."""
 import http.client
 import json
 import os
@@ -14,8 +15,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = os.environ.get("QUIRE_TEST_BINARY", str(ROOT / "build" / "quire"))
 WRAPPER = shlex.split(os.environ.get("QUIRE_TEST_WRAPPER", ""))
 MODEL = ROOT / "models" / "quire-22m"
-# Under a sanitizer or valgrind everything takes longer and holds more memory: sizes shrink, deadlines grow, and the
-# bounds on time and memory are not asked for.
+# Under a sanitizer or valgrind everything takes longer and holds more memory: sizes shrink,
+# deadlines grow, and the bounds on time and memory are not asked for.
 SLOW = bool(os.environ.get("QUIRE_TEST_SLOW"))
 PATIENCE = 20.0 if WRAPPER else 8.0 if SLOW else 1.0
 SANITIZER_EXIT = 86
@@ -44,8 +45,9 @@ class Reply:
 
 
 class Server:
-    """`quire serve` with the given arguments.  Use as a context manager: leaving it stops the process with SIGTERM and
-    asserts that it ended cleanly, which is also how leaks and races found by a sanitizer surface."""
+    """`quire serve` with the given arguments.  Use as a context manager: leaving it stops the
+    process with SIGTERM and asserts that it ended cleanly, which is also how leaks and races found
+    by a sanitizer surface.  prefix: a command that runs the server's, such as prlimit's."""
 
     def __init__(self, directory, *arguments, model=None, env=None, wait=True, prefix=()):
         self.port = free_port()
@@ -57,7 +59,8 @@ class Server:
         clean = {k: v for k, v in os.environ.items() if not k.startswith("QUIRE_")}
         self.started = time.monotonic()
         with open(self.log_path, "wb") as log:
-            self.process = subprocess.Popen(command, env={**clean, **(env or {})}, stdout=log, stderr=log)
+            self.process = subprocess.Popen(command, env={**clean, **(env or {})},
+                                            stdout=log, stderr=log)
         if wait:
             self.wait_ready()
 
@@ -103,7 +106,9 @@ class Server:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-            raise AssertionError(f"did not stop within {seconds * PATIENCE} s:\n{self.log[-4000:]}") from None
+            raise AssertionError(
+                f"did not stop within {seconds * PATIENCE} s:\n{self.log[-4000:]}"
+            ) from None
 
     def request(self, method, path, body=None, headers=None, timeout=60):
         """One exchange on a connection of its own; body may be bytes, str or something for JSON."""
@@ -136,7 +141,9 @@ class Server:
 
     def stream(self, prompt, **parameters):
         """The events of a streamed completion that must succeed, without the closing [DONE]."""
-        reply = self.post("/v1/completions", {"prompt": prompt, "temperature": 0, "stream": True, **parameters})
+        reply = self.post(
+            "/v1/completions", {"prompt": prompt, "temperature": 0, "stream": True, **parameters}
+        )
         assert reply.status == 200, reply.body
         events = sse_events(reply.body)
         assert events[-1] == "[DONE]", events[-1]
@@ -173,7 +180,7 @@ class Server:
 
 
 def sse_events(body):
-    """The payloads of an event stream, which must consist of `data: …` events and comments and nothing else."""
+    """The payloads of an event stream, which must be `data: …` events and comments alone."""
     text = body.decode("utf-8")
     assert text.endswith("\n\n"), text[-40:]
     events = []

@@ -18,7 +18,8 @@ def test_shape_of_an_answer(server):
     assert isinstance(answer["created"], int)
     assert answer["model"]
     (choice,) = answer["choices"]
-    assert choice["index"] == 0 and choice["logprobs"] is None and choice["finish_reason"] == "length"
+    assert choice["index"] == 0 and choice["logprobs"] is None
+    assert choice["finish_reason"] == "length"
     usage = answer["usage"]
     assert usage["completion_tokens"] == 5
     assert usage["total_tokens"] == usage["prompt_tokens"] + 5
@@ -30,8 +31,9 @@ def test_defaults_are_those_of_openai(server):
 
 
 def test_null_means_default(server):
-    names = ("suffix", "max_tokens", "top_p", "n", "best_of", "stream", "stream_options", "logprobs", "echo", "stop",
-             "presence_penalty", "frequency_penalty", "logit_bias", "user", "seed", "model")
+    names = ("suffix", "max_tokens", "top_p", "n", "best_of", "stream", "stream_options",
+             "logprobs", "echo", "stop", "presence_penalty", "frequency_penalty",
+             "logit_bias", "user", "seed", "model")
     answer = server.complete(TALE, **dict.fromkeys(names), ignore_eos=True)
     assert answer["usage"]["completion_tokens"] == 16
 
@@ -76,7 +78,9 @@ def test_max_tokens_is_obeyed(server):
 
 def test_seed_repeats_and_another_seed_differs(server):
     def sample(seed):
-        return text_of(server.complete(TALE, temperature=1.0, seed=seed, max_tokens=24, ignore_eos=True))
+        return text_of(
+            server.complete(TALE, temperature=1.0, seed=seed, max_tokens=24, ignore_eos=True)
+        )
 
     assert sample(7) == sample(7)
     assert len({sample(seed) for seed in range(4)}) > 1
@@ -89,7 +93,9 @@ def test_unseeded_choices_differ(server):
 
 def test_seeded_choices_differ_and_repeat(server):
     def sample():
-        answer = server.complete(TALE, temperature=1.2, n=3, seed=11, max_tokens=24, ignore_eos=True)
+        answer = server.complete(
+            TALE, temperature=1.2, n=3, seed=11, max_tokens=24, ignore_eos=True
+        )
         return [choice["text"] for choice in answer["choices"]]
 
     first = sample()
@@ -98,7 +104,8 @@ def test_seeded_choices_differ_and_repeat(server):
 
 
 def test_best_of_returns_the_likeliest(server):
-    parameters = {"temperature": 1.0, "seed": 3, "max_tokens": 12, "logprobs": 0, "ignore_eos": True}
+    parameters = {"temperature": 1.0, "seed": 3, "max_tokens": 12, "logprobs": 0,
+                  "ignore_eos": True}
 
     def mean(choice):
         values = choice["logprobs"]["token_logprobs"]
@@ -111,10 +118,13 @@ def test_best_of_returns_the_likeliest(server):
     assert answer["usage"]["completion_tokens"] == 5 * 12  # work done, not only work shown
 
 
-@pytest.mark.parametrize("restrict", [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}], ids=lambda p: next(iter(p)))
+@pytest.mark.parametrize(
+    "restrict", [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}], ids=lambda p: next(iter(p))
+)
 def test_a_single_candidate_is_greedy(server, restrict):
     greedy = text_of(server.complete(TALE, max_tokens=12))
-    assert text_of(server.complete(TALE, max_tokens=12, temperature=1.0, seed=5, **restrict)) == greedy
+    sampled = server.complete(TALE, max_tokens=12, temperature=1.0, seed=5, **restrict)
+    assert text_of(sampled) == greedy
 
 
 def test_logit_bias_forces_and_forbids(server, tokenizer):
@@ -128,8 +138,8 @@ def test_logit_bias_forces_and_forbids(server, tokenizer):
     assert text_of(other) != first
 
 
-@pytest.mark.parametrize("penalty", [{"presence_penalty": 2.0}, {"frequency_penalty": 2.0}, {"repetition_penalty": 1.5}],
-                         ids=lambda p: next(iter(p)))
+@pytest.mark.parametrize("penalty", [{"presence_penalty": 2.0}, {"frequency_penalty": 2.0},
+                                     {"repetition_penalty": 1.5}], ids=lambda p: next(iter(p)))
 def test_penalties_break_a_loop(server, penalty):
     prompt = "the sun was shining, and the sun was shining, and the sun was shining, and"
     parameters = {"max_tokens": 40, "ignore_eos": True, "logprobs": 0}
@@ -149,7 +159,9 @@ def test_stop_string_across_tokens(server):
         choice = server.complete(TALE, max_tokens=32, ignore_eos=True, stop=stop)["choices"][0]
         assert choice["text"] == whole[:whole.index(stop)]
         assert choice["finish_reason"] == "stop"
-        kept = server.complete(TALE, max_tokens=32, ignore_eos=True, stop=[stop], include_stop_str_in_output=True)
+        kept = server.complete(
+            TALE, max_tokens=32, ignore_eos=True, stop=[stop], include_stop_str_in_output=True
+        )
         assert text_of(kept) == whole[:whole.index(stop) + length]
 
 
@@ -191,35 +203,42 @@ def test_ignore_eos_runs_to_max_tokens(server, goldens):
 
 def test_special_tokens_are_skipped_unless_asked_for(server, goldens):
     golden = next(g for g in goldens if g["name"] == "chat-hello")
-    assert "<|im_end|>" not in text_of(server.complete(golden["tokens"], max_tokens=32, ignore_eos=True))
+    assert "<|im_end|>" not in text_of(
+        server.complete(golden["tokens"], max_tokens=32, ignore_eos=True)
+    )
     assert "<|im_end|>" in text_of(
-        server.complete(golden["tokens"], max_tokens=32, ignore_eos=True, skip_special_tokens=False))
+        server.complete(golden["tokens"], max_tokens=32, ignore_eos=True,
+                        skip_special_tokens=False))
 
 
 def test_logprobs_shape(server):
     choice = server.complete(TALE, max_tokens=6, logprobs=3, ignore_eos=True)["choices"][0]
     logprobs = choice["logprobs"]
     assert "".join(logprobs["tokens"]) == choice["text"]
-    assert len(logprobs["tokens"]) == len(logprobs["token_logprobs"]) == len(logprobs["top_logprobs"]) == 6
+    for name in ("tokens", "token_logprobs", "top_logprobs"):
+        assert len(logprobs[name]) == 6
     offset = logprobs["text_offset"][0]
     for i, token in enumerate(logprobs["tokens"]):
         assert logprobs["text_offset"][i] == offset
         offset += len(token)
         top = logprobs["top_logprobs"][i]
-        assert len(top) in (3, 4)  # the chosen token comes on top of the three when it is not among them
+        # The chosen token comes on top of the three when it is not among them.
+        assert len(top) in (3, 4)
         assert top[token] == logprobs["token_logprobs"][i] == max(top.values())
         assert sum(math.exp(value) for value in top.values()) <= 1 + 1e-5
 
 
 def test_logprobs_zero_names_the_chosen_alone(server):
-    logprobs = server.complete(TALE, max_tokens=3, logprobs=0, ignore_eos=True)["choices"][0]["logprobs"]
+    (choice,) = server.complete(TALE, max_tokens=3, logprobs=0, ignore_eos=True)["choices"]
+    logprobs = choice["logprobs"]
     assert all(value <= 0 for value in logprobs["token_logprobs"])
     assert len(logprobs["tokens"]) == 3
 
 
 def test_echo_with_logprobs_scores_the_prompt(server, tokenizer):
     ids = tokenizer.encode(TALE).ids
-    choice = server.complete(TALE, max_tokens=4, echo=True, logprobs=2, ignore_eos=True)["choices"][0]
+    (choice,) = server.complete(TALE, max_tokens=4, echo=True, logprobs=2,
+                                ignore_eos=True)["choices"]
     plain = server.complete(TALE, max_tokens=4, logprobs=2, ignore_eos=True)["choices"][0]
     logprobs = choice["logprobs"]
     assert len(logprobs["tokens"]) == len(ids) + 4
@@ -227,7 +246,9 @@ def test_echo_with_logprobs_scores_the_prompt(server, tokenizer):
     assert all(value <= 0 for value in logprobs["token_logprobs"][1:])
     assert choice["text"].endswith(TALE + plain["text"])
     assert logprobs["tokens"][-4:] == plain["logprobs"]["tokens"]
-    assert logprobs["token_logprobs"][-4:] == pytest.approx(plain["logprobs"]["token_logprobs"], abs=1e-3)
+    assert logprobs["token_logprobs"][-4:] == pytest.approx(
+        plain["logprobs"]["token_logprobs"], abs=1e-3
+    )
 
 
 def test_max_tokens_zero_with_echo_only_scores(server, tokenizer):
@@ -240,9 +261,11 @@ def test_max_tokens_zero_with_echo_only_scores(server, tokenizer):
 
 
 def test_prompt_scores_equal_generation_scores(server, goldens):
-    """The same token has the same log-probability as the last of a prompt and as the first generated."""
+    """A token has the same log-probability as the last of a prompt and as the first generated."""
     golden = next(g for g in goldens if g["name"] == "book-200")
-    scored = server.complete(golden["tokens"] + golden["greedy32"][:1], max_tokens=0, echo=True, logprobs=0)
+    scored = server.complete(
+        golden["tokens"] + golden["greedy32"][:1], max_tokens=0, echo=True, logprobs=0
+    )
     generated = server.complete(golden["tokens"], max_tokens=1, logprobs=0)
     assert scored["choices"][0]["logprobs"]["token_logprobs"][-1] == pytest.approx(
         generated["choices"][0]["logprobs"]["token_logprobs"][0], abs=1e-3)
@@ -262,9 +285,11 @@ def test_a_cached_prefix_changes_nothing(server, goldens):
 
 @pytest.mark.parametrize("text", ["é", "ÿ", "日", "😀"])
 def test_broken_characters_are_replaced_as_the_library_does(server, tokenizer, text):
-    """The bias repeats the first token of a character for ever: unless that is whole, no valid text comes out."""
+    """The bias repeats the first token of a character for ever: unless that is whole, no valid text
+    comes out."""
     first = tokenizer.encode(text, add_special_tokens=False).ids[0]
     parameters = {"max_tokens": 4, "ignore_eos": True, "logit_bias": {str(first): 100}}
     expected = tokenizer.decode([first] * 4)
     assert text_of(server.complete("x", **parameters)) == expected
-    assert "".join(chunk["choices"][0]["text"] for chunk in server.stream("x", **parameters)) == expected
+    chunks = server.stream("x", **parameters)
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == expected

@@ -1,4 +1,5 @@
-"""Many clients at once: every answer is the one obtained alone, and whoever leaves gives its pages back."""
+"""Many clients at once: every answer is the one obtained alone, and whoever leaves gives its pages
+back."""
 import asyncio
 import json
 import random
@@ -10,7 +11,8 @@ from raw import RawConnection
 from server import PATIENCE, SLOW, sse_events
 
 N_CLIENTS = 32 if SLOW else 256
-WORDS = "the a old sea wind house king road letter night horse voice garden stone winter child fire".split()
+WORDS = ("the a old sea wind house king road letter night horse voice garden stone winter child "
+         "fire").split()
 
 
 def prompt_of(rng):
@@ -18,11 +20,12 @@ def prompt_of(rng):
 
 
 async def streamed(server, body):
-    """The text of one streamed completion by raw socket, with every event checked for order and identity."""
+    """The text of one streamed completion by raw socket, each event checked: order and identity."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     payload = json.dumps(body).encode()
     writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: quire\r\nConnection: close\r\n"
-                 b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(payload), payload))
+                 b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
+                 % (len(payload), payload))
     head = await reader.readuntil(b"\r\n\r\n")
     assert b" 200 " in head.split(b"\r\n")[0], head
     data = b""
@@ -39,14 +42,15 @@ async def streamed(server, body):
     for chunk in chunks:
         tokens += (chunk["choices"][0]["logprobs"] or {"tokens": []})["tokens"]
     assert len(tokens) == usage["completion_tokens"] == body["max_tokens"]  # none lost, none twice
-    assert [bool(chunk["choices"][0]["finish_reason"]) for chunk in chunks].index(True) == len(chunks) - 1
+    finished = [bool(chunk["choices"][0]["finish_reason"]) for chunk in chunks]
+    assert finished.index(True) == len(chunks) - 1
     return "".join(chunk["choices"][0]["text"] for chunk in chunks)
 
 
 def test_each_of_many_streams_equals_the_one_obtained_alone(server):
     rng = random.Random(256)
-    bodies = [{"prompt": prompt_of(rng), "max_tokens": rng.randrange(4, 40), "ignore_eos": True, "stream": True,
-               "logprobs": 0, "stream_options": {"include_usage": True},
+    bodies = [{"prompt": prompt_of(rng), "max_tokens": rng.randrange(4, 40), "ignore_eos": True,
+               "stream": True, "logprobs": 0, "stream_options": {"include_usage": True},
                # Half of them sample: the seed alone decides, whatever else is in the batch.
                "temperature": 0 if i % 2 else 0.9, "seed": i} for i in range(N_CLIENTS)]
 
@@ -64,11 +68,13 @@ def test_each_of_many_streams_equals_the_one_obtained_alone(server):
 
 
 def test_preemption_changes_no_answer(serve):
-    """A pool of a few sequences' pages and many long answers: sequences are preempted, answers stay the same."""
+    """A pool of a few sequences' pages and many long answers: sequences are preempted, answers stay
+    the same."""
     server = serve("--kv-cache-memory", "24M", "--max-model-len", "1024")
     rng = random.Random(3)
-    bodies = [{"prompt": prompt_of(rng), "max_tokens": 300, "ignore_eos": True, "stream": True, "logprobs": 0,
-               "stream_options": {"include_usage": True}, "temperature": 0} for _ in range(8 if SLOW else 24)]
+    bodies = [{"prompt": prompt_of(rng), "max_tokens": 300, "ignore_eos": True, "stream": True,
+               "logprobs": 0, "stream_options": {"include_usage": True}, "temperature": 0}
+              for _ in range(8 if SLOW else 24)]
 
     async def all_at_once():
         return await asyncio.gather(*(streamed(server, body) for body in bodies))
@@ -102,7 +108,9 @@ class TestLeaving:
         return serve("--max-num-seqs", "1", "--max-num-batched-tokens", "256")
 
     def test_while_decoding_a_stream(self, server):
-        leave(server, lambda connection: [connection.read_head(), *(connection.read_chunk() for _ in range(3))],
+        leave(server,
+              lambda connection: [connection.read_head(),
+                                  *(connection.read_chunk() for _ in range(3))],
               prompt="a", stream=True, max_tokens=20000, ignore_eos=True)
         server.wait_idle()
 
@@ -137,7 +145,8 @@ class TestLeaving:
     def test_at_random_moments(self, server):
         rng = random.Random(4)
         for i in range(20 if SLOW else 100):
-            leave(server, lambda _: time.sleep(rng.random() * 0.03), prompt="The sea " * rng.randrange(1, 300),
+            leave(server, lambda _: time.sleep(rng.random() * 0.03),
+                  prompt="The sea " * rng.randrange(1, 300),
                   stream=bool(i % 2), max_tokens=2000, ignore_eos=True, n=1 + i % 3, temperature=1)
         server.wait_idle(20)
 
@@ -179,7 +188,8 @@ def test_choices_that_do_not_fit_now_are_refused_whole(serve):
         running.send_completion(prompt="a", stream=True, max_tokens=20000, ignore_eos=True)
         running.read_head()
         running.read_chunk()
-        assert server.post("/v1/completions", {"prompt": "b", "max_tokens": 2, "n": 3}).status == 429
+        reply = server.post("/v1/completions", {"prompt": "b", "max_tokens": 2, "n": 3})
+        assert reply.status == 429
         assert server.metrics()["quire_requests_waiting"] == 0
     server.wait_idle()
 
@@ -189,7 +199,9 @@ def test_a_silent_prefill_shows_signs_of_life(serve):
     server = serve("--max-num-seqs", "1", "--max-num-batched-tokens", "64", "--threads", "1")
     with RawConnection(server) as connection:
         sent = time.monotonic()
-        connection.send_completion(prompt=[65 + i % 50 for i in range(12000)], stream=True, max_tokens=1, ignore_eos=True)
+        connection.send_completion(
+            prompt=[65 + i % 50 for i in range(12000)], stream=True, max_tokens=1, ignore_eos=True
+        )
         assert connection.read_head()[0] == 200
         last, pings, longest = sent, 0, 0.0
         while chunk := connection.read_chunk():

@@ -1,6 +1,7 @@
 """A thousand requests of every kind leave nothing behind.
 
-This is also what runs under valgrind: leaving the server's context asserts its exit status, which a leak spoils."""
+This is also what runs under valgrind: leaving the server's context asserts its exit status, which a
+leak spoils."""
 import random
 
 from raw import RawConnection
@@ -18,8 +19,8 @@ def one_request(server, rng, i):
     elif kind == 1:
         server.stream(prompt, **parameters)
     elif kind == 2:
-        server.complete("some words to read", n=2, best_of=3, temperature=1, seed=i, stop=["a", "xyz"],
-                        logit_bias={"5": 1.5}, **parameters)
+        server.complete("some words to read", n=2, best_of=3, temperature=1, seed=i,
+                        stop=["a", "xyz"], logit_bias={"5": 1.5}, **parameters)
     elif kind == 3:
         assert server.post("/v1/completions", {"prompt": prompt, "temperature": 7}).status == 400
     elif kind == 4:
@@ -29,11 +30,14 @@ def one_request(server, rng, i):
         assert server.post("/detokenize", {"tokens": prompt}).status == 200
     elif kind == 6:
         with RawConnection(server) as connection:
-            connection.send_completion(prompt=prompt, stream=bool(i & 8), max_tokens=500, ignore_eos=True)
+            connection.send_completion(
+                prompt=prompt, stream=bool(i & 8), max_tokens=500, ignore_eos=True
+            )
             if i & 16:
                 connection.socket.recv(10)
     else:
-        assert server.get(("/v1/models", "/health", "/metrics", "/nowhere")[i // 8 % 4]).status in (200, 404)
+        path = ("/v1/models", "/health", "/metrics", "/nowhere")[i // 8 % 4]
+        assert server.get(path).status in (200, 404)
 
 
 def test_a_thousand_mixed_requests(tmp_path, tiny_model):
@@ -47,4 +51,5 @@ def test_a_thousand_mixed_requests(tmp_path, tiny_model):
             one_request(server, rng, i)
         server.wait_idle(20)
         if not SLOW and not WRAPPER:
-            assert server.resident_bytes() - warm < 24 << 20  # cached pages of the pool may still be touched first
+            # Cached pages of the pool may still be touched first.
+            assert server.resident_bytes() - warm < 24 << 20

@@ -44,7 +44,8 @@ BAD_FIELDS = [
     ("best-of-stream", {"n": 1, "best_of": 2, "stream": True}, "best_of"),
     ("stream-string", {"stream": "yes"}, "stream"),
     ("stream-number", {"stream": 1}, "stream"),
-    ("stream-options-without-stream", {"stream_options": {"include_usage": True}}, "stream_options"),
+    ("stream-options-without-stream", {"stream_options": {"include_usage": True}},
+     "stream_options"),
     ("stream-options-list", {"stream": True, "stream_options": [1]}, "stream_options"),
     ("logprobs-bool", {"logprobs": True}, "logprobs"),
     ("logprobs-large", {"logprobs": 1000}, "logprobs"),
@@ -119,7 +120,9 @@ def assert_error(reply, status=400):
     return error
 
 
-@pytest.mark.parametrize("fields,parameter", [case[1:] for case in BAD_FIELDS], ids=[case[0] for case in BAD_FIELDS])
+@pytest.mark.parametrize(
+    "fields,parameter", [case[1:] for case in BAD_FIELDS], ids=[case[0] for case in BAD_FIELDS]
+)
 def test_bad_field(server, fields, parameter):
     error = assert_error(server.post("/v1/completions", {**GOOD, **fields}))
     assert error["param"] == parameter
@@ -128,12 +131,15 @@ def test_bad_field(server, fields, parameter):
     assert_still_answers(server)
 
 
-@pytest.mark.parametrize("body", [case[1] for case in BAD_BODIES], ids=[case[0] for case in BAD_BODIES])
+@pytest.mark.parametrize(
+    "body", [case[1] for case in BAD_BODIES], ids=[case[0] for case in BAD_BODIES]
+)
 def test_bad_body(server, body):
     before = server.resident_bytes()
     error = assert_error(server.post("/v1/completions", body))
     assert error["type"] == "invalid_request_error"
-    assert server.resident_bytes() - before < 64 << 20  # jansson alone would take 300 MB for the wide ones
+    # jansson alone would take 300 MB for the wide ones.
+    assert server.resident_bytes() - before < 64 << 20
     assert_still_answers(server)
 
 
@@ -155,7 +161,9 @@ def test_prompt_beyond_the_context(server):
 
 
 def test_prompt_and_answer_beyond_the_context(server):
-    error = assert_error(server.post("/v1/completions", {**GOOD, "prompt": [65] * 100, "max_tokens": 32700}))
+    error = assert_error(
+        server.post("/v1/completions", {**GOOD, "prompt": [65] * 100, "max_tokens": 32700})
+    )
     assert error["code"] == "context_length_exceeded"
     assert "32768" in error["message"]
     assert_still_answers(server)

@@ -1,4 +1,5 @@
-"""Greedy tokens of the default model, through HTTP, equal those of an independent float64 implementation."""
+"""Greedy tokens of the default model, through HTTP, equal those of an independent float64
+implementation."""
 import json
 
 import pytest
@@ -19,14 +20,17 @@ def test_tokens_of_a_token_prompt(server, tokenizer, golden):
     answer = server.complete(golden["tokens"], logprobs=1, **VERBATIM)
     choice = answer["choices"][0]
     assert choice["text"] == golden["greedy_text"]
-    expected = [tokenizer.decode([token], skip_special_tokens=False) for token in golden["greedy32"]]
+    expected = [
+        tokenizer.decode([token], skip_special_tokens=False) for token in golden["greedy32"]
+    ]
     assert choice["logprobs"]["tokens"] == expected
     assert choice["finish_reason"] == "length"
     assert answer["usage"]["completion_tokens"] == 32
     assert answer["usage"]["prompt_tokens"] == len(golden["tokens"])
 
 
-# The token prompts of the two left out were joined from pieces; their text has a shorter tokenisation.
+# The token prompts of the two left out were joined from pieces; their text has a shorter
+# tokenisation.
 @by_name([g for g in GOLDENS if g["name"] not in ("passkey-500", "kv-1000")])
 def test_text_prompt_is_tokenised_alike(server, golden):
     answer = server.complete(golden["prompt_text"], add_special_tokens=False, **VERBATIM)
@@ -50,12 +54,17 @@ def test_generation_ends_at_the_end_token(server, tokenizer, golden):
 
 @by_name(GOLDENS)
 def test_log_probability_order_of_the_first_token(server, tokenizer, golden):
-    choice = server.complete(golden["tokens"], max_tokens=1, logprobs=5, ignore_eos=True)["choices"][0]
+    (choice,) = server.complete(golden["tokens"], max_tokens=1, logprobs=5,
+                                ignore_eos=True)["choices"]
     top = choice["logprobs"]["top_logprobs"][0]
-    expected = [tokenizer.decode([token], skip_special_tokens=False) for token in golden["top10_ids"][:5]]
+    expected = [
+        tokenizer.decode([token], skip_special_tokens=False) for token in golden["top10_ids"][:5]
+    ]
     ranked = sorted(top, key=top.get, reverse=True)
     assert ranked[:5] == expected
     # Differences of log-probabilities are differences of logits.
     for i in range(1, 5):
         measured = top[ranked[0]] - top[ranked[i]]
-        assert measured == pytest.approx(golden["top10_logits"][0] - golden["top10_logits"][i], abs=5e-3)
+        assert measured == pytest.approx(
+            golden["top10_logits"][0] - golden["top10_logits"][i], abs=5e-3
+        )

@@ -36,7 +36,9 @@ def test_resident_memory_is_model_plus_pool_plus_64_mb(serve):
     server = serve("--kv-cache-memory", "384M")
     assert server.resident_bytes() <= bound
     for length in (1, 100, 8000):
-        server.complete([65 + i % 50 for i in range(length)], max_tokens=20, n=4, temperature=1, ignore_eos=True)
+        server.complete(
+            [65 + i % 50 for i in range(length)], max_tokens=20, n=4, temperature=1, ignore_eos=True
+        )
     assert server.resident_bytes() <= bound
 
 
@@ -49,7 +51,9 @@ def test_sigterm_finishes_what_runs(serve):
     server = serve("--shutdown-timeout", "60")
     n = 50 if SLOW else 300
     with RawConnection(server) as connection:
-        connection.send_completion(stream=True, max_tokens=n, stream_options={"include_usage": True}, **LONG)
+        connection.send_completion(
+            stream=True, max_tokens=n, stream_options={"include_usage": True}, **LONG
+        )
         connection.read_head()
         first = connection.read_chunk()
         server.terminate()
@@ -64,7 +68,8 @@ def test_sigterm_finishes_what_runs(serve):
 def test_while_draining_new_work_is_refused(serve):
     server = serve("--shutdown-timeout", "60")
     with RawConnection(server) as running, RawConnection(server) as waiting:
-        waiting.send(b"GET /live HTTP/1.1\r\nHost: quire\r\n\r\n")  # an open connection may still ask
+        # An open connection may still ask.
+        waiting.send(b"GET /live HTTP/1.1\r\nHost: quire\r\n\r\n")
         waiting.read_reply()
         running.send_completion(stream=True, max_tokens=20000, **LONG)
         running.read_head()
@@ -163,7 +168,8 @@ def test_settings_precedence(serve, tiny_model, tmp_path):
     assert served_length(serve(model=tiny_model)) == 4096
     assert served_length(serve("--config", config, model=tiny_model)) == 512
     assert served_length(serve("--config", config, model=tiny_model, env=env)) == 768
-    assert served_length(serve("--config", config, "--max-model-len", "1024", model=tiny_model, env=env)) == 1024
+    flagged = serve("--config", config, "--max-model-len", "1024", model=tiny_model, env=env)
+    assert served_length(flagged) == 1024
 
 
 def test_served_model_name(serve, tiny_model):

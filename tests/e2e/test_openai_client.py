@@ -1,4 +1,5 @@
-"""The official Python client against a real process: sync, async, streaming, raw responses, its exceptions."""
+"""The official Python client against a real process: sync, async, streaming, raw responses, its
+exceptions."""
 import asyncio
 
 import openai
@@ -12,7 +13,9 @@ NEW = {"model": "", "prompt": TALE, "max_tokens": 8, "temperature": 0}
 
 @pytest.fixture(scope="module")
 def client(server):
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60 * PATIENCE) as one:
+    with openai.OpenAI(
+        base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60 * PATIENCE
+    ) as one:
         yield one
 
 
@@ -47,7 +50,9 @@ def test_completion(client, parameters):
 
 def test_streaming(client, parameters):
     whole = client.completions.create(**parameters).choices[0].text
-    with client.completions.create(**parameters, stream=True, stream_options={"include_usage": True}) as stream:
+    with client.completions.create(
+        **parameters, stream=True, stream_options={"include_usage": True}
+    ) as stream:
         chunks = list(stream)
     assert "".join(chunk.choices[0].text for chunk in chunks[:-1]) == whole
     assert chunks[-1].choices == [] and chunks[-1].usage.completion_tokens == 8
@@ -72,9 +77,11 @@ def test_raw_response(client, parameters):
 
 def test_every_parameter_at_once(client, parameters):
     answer = client.completions.create(
-        **{**parameters, "temperature": 0.7}, best_of=3, n=2, echo=True, frequency_penalty=0.5, presence_penalty=0.5,
-        logit_bias={"100": -10}, logprobs=3, seed=8, stop=["zebra"], top_p=0.9, user="someone",
-        extra_body={"top_k": 50, "min_p": 0.01, "repetition_penalty": 1.1, "min_tokens": 2, "ignore_eos": True,
+        **{**parameters, "temperature": 0.7}, best_of=3, n=2, echo=True, frequency_penalty=0.5,
+        presence_penalty=0.5, logit_bias={"100": -10}, logprobs=3, seed=8, stop=["zebra"],
+        top_p=0.9, user="someone",
+        extra_body={"top_k": 50, "min_p": 0.01, "repetition_penalty": 1.1, "min_tokens": 2,
+                    "ignore_eos": True,
                     "stop_token_ids": [5]})
     assert len(answer.choices) == 2
     assert all(choice.text.find(TALE) >= 0 and choice.logprobs.tokens for choice in answer.choices)
@@ -106,7 +113,8 @@ def test_async(server, parameters):
         prompts = [f"{TALE} a {animal}" for animal in ("cat", "dog", "hen", "fox")]
         answers = await asyncio.gather(
             *(client.completions.create(**{**parameters, "prompt": prompt}) for prompt in prompts))
-        alone = [await client.completions.create(**{**parameters, "prompt": prompt}) for prompt in prompts]
+        alone = [await client.completions.create(**{**parameters, "prompt": prompt})
+                 for prompt in prompts]
         return [a.choices[0].text for a in answers], [a.choices[0].text for a in alone]
 
     together, alone = with_async_client(server, work)

@@ -44,7 +44,8 @@ def test_metrics_are_prometheus_text(server):
     reply = server.get("/metrics")
     assert reply.headers["Content-Type"].startswith("text/plain")
     for line in reply.body.decode().splitlines():
-        assert re.fullmatch(r'#.*|[a-zA-Z_:][a-zA-Z0-9_:]*(\{[^}]*\})? [-+0-9.eEInfNa]+', line), line
+        assert re.fullmatch(r'#.*|[a-zA-Z_:][a-zA-Z0-9_:]*(\{[^}]*\})? [-+0-9.eEInfNa]+',
+                            line), line
 
 
 def test_metrics_count_tokens(server):
@@ -56,7 +57,8 @@ def test_metrics_count_tokens(server):
 
 
 def test_tokenize_equals_the_library(server, tokenizer):
-    for text in ("", "Hello", "Once upon a time,\n\n\tthere was 1234567.", "naïve 日本語 😀", "<|im_end|>"):
+    for text in ("", "Hello", "Once upon a time,\n\n\tthere was 1234567.", "naïve 日本語 😀",
+                 "<|im_end|>"):
         reply = server.post("/tokenize", {"prompt": text}).json()
         assert reply["tokens"] == tokenizer.encode(text).ids
         assert reply["count"] == len(reply["tokens"])
@@ -68,10 +70,13 @@ def test_tokenize_equals_the_library(server, tokenizer):
 def test_shipped_tokenizer_goldens(server):
     goldens = json.loads((MODEL / "tokenizer_goldens.json").read_text())["strings"]
     for golden in goldens:
-        reply = server.post("/tokenize", {"prompt": golden["text"], "add_special_tokens": False}).json()
+        reply = server.post(
+            "/tokenize", {"prompt": golden["text"], "add_special_tokens": False}
+        ).json()
         assert reply["tokens"] == golden["ids"], golden["text"]
         if golden["decoded_equal"]:
-            assert server.post("/detokenize", {"tokens": golden["ids"]}).json()["prompt"] == golden["text"]
+            back = server.post("/detokenize", {"tokens": golden["ids"]}).json()
+            assert back["prompt"] == golden["text"]
 
 
 def test_tokenize_a_megabyte_of_one_letter(server):
@@ -86,12 +91,14 @@ def test_tokenizer_info(server):
 
 
 def test_request_id_is_returned(server):
-    assert server.get("/health", headers={"x-request-id": "abc-1.2_3"}).headers["x-request-id"] == "abc-1.2_3"
+    reply = server.get("/health", headers={"x-request-id": "abc-1.2_3"})
+    assert reply.headers["x-request-id"] == "abc-1.2_3"
 
 
 @pytest.mark.parametrize("bad", ["a b", "x" * 129, "é", ""])
 def test_a_strange_request_id_is_replaced(server, bad):
-    made = server.get("/health", headers={"x-request-id": bad.encode("utf-8")}).headers["x-request-id"]
+    reply = server.get("/health", headers={"x-request-id": bad.encode("utf-8")})
+    made = reply.headers["x-request-id"]
     assert made and made != bad
     assert re.fullmatch(r"[A-Za-z0-9._-]{8,128}", made)
 
@@ -99,13 +106,16 @@ def test_a_strange_request_id_is_replaced(server, bad):
 def test_request_ids_are_distinct_and_logged(server):
     ids = {server.get("/version").headers["x-request-id"] for _ in range(20)}
     assert len(ids) == 20
-    server.post("/v1/completions", {"prompt": "a", "max_tokens": 1}, headers={"x-request-id": "to-be-logged"})
+    server.post("/v1/completions", {"prompt": "a", "max_tokens": 1},
+                headers={"x-request-id": "to-be-logged"})
     assert "to-be-logged" in server.log
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory, tiny_model):
-    with Server(tmp_path_factory.mktemp("guarded"), "--api-key", "open sesame", model=tiny_model) as one:
+    with Server(
+        tmp_path_factory.mktemp("guarded"), "--api-key", "open sesame", model=tiny_model
+    ) as one:
         yield one
 
 
@@ -115,7 +125,8 @@ class TestApiKey:
         assert guarded.get(route).status == 200
 
     @pytest.mark.parametrize("route", KEY_ROUTES)
-    @pytest.mark.parametrize("header", [None, "Bearer wrong", "Bearer open sesam", "Bearer open sesame!", "open sesame",
+    @pytest.mark.parametrize("header", [None, "Bearer wrong", "Bearer open sesam",
+                                        "Bearer open sesame!", "open sesame",
                                         "Bearer", "Basic open sesame"])
     def test_refused(self, guarded, route, header):
         reply = guarded.get(route, headers={"Authorization": header} if header else {})

@@ -8,8 +8,8 @@ TALE = "Once upon a time there was"
 
 
 def stream_body(server, **parameters):
-    reply = server.post("/v1/completions", {"prompt": TALE, "temperature": 0, "stream": True, "max_tokens": 8,
-                                            "ignore_eos": True, **parameters})
+    reply = server.post("/v1/completions", {"prompt": TALE, "temperature": 0, "stream": True,
+                                            "max_tokens": 8, "ignore_eos": True, **parameters})
     assert reply.status == 200, reply.body
     return reply
 
@@ -60,10 +60,15 @@ def test_include_usage(server):
 
 
 def test_continuous_usage(server):
-    chunks = chunks_of(stream_body(server, stream_options={"include_usage": True, "continuous_usage_stats": True}))
+    chunks = chunks_of(
+        stream_body(server, stream_options={"include_usage": True, "continuous_usage_stats": True})
+    )
     counts = [c["usage"]["completion_tokens"] for c in chunks]
     assert counts == sorted(counts) and counts[-1] == 8 and counts[0] >= 1
-    assert all(c["usage"]["total_tokens"] == c["usage"]["prompt_tokens"] + c["usage"]["completion_tokens"] for c in chunks)
+    assert all(
+        c["usage"]["total_tokens"] == c["usage"]["prompt_tokens"] + c["usage"]["completion_tokens"]
+        for c in chunks
+    )
 
 
 def test_many_choices_interleave_and_each_finishes_once(server):
@@ -81,7 +86,8 @@ def test_many_choices_interleave_and_each_finishes_once(server):
 
 def test_logprobs_stream_in_pieces(server):
     chunks = chunks_of(stream_body(server, logprobs=2))
-    whole = server.complete(TALE, max_tokens=8, ignore_eos=True, logprobs=2)["choices"][0]["logprobs"]
+    answer = server.complete(TALE, max_tokens=8, ignore_eos=True, logprobs=2)
+    whole = answer["choices"][0]["logprobs"]
     joined = {"tokens": [], "token_logprobs": [], "text_offset": []}
     for chunk in chunks:
         if logprobs := chunk["choices"][0]["logprobs"]:
@@ -95,7 +101,8 @@ def test_echo_streams_the_prompt_first(server):
     chunks = chunks_of(stream_body(server, echo=True))
     text = "".join(c["choices"][0]["text"] for c in chunks)
     assert TALE in text
-    assert text == server.complete(TALE, echo=True, max_tokens=8, ignore_eos=True)["choices"][0]["text"]
+    whole = server.complete(TALE, echo=True, max_tokens=8, ignore_eos=True)
+    assert text == whole["choices"][0]["text"]
 
 
 def test_a_connection_serves_more_after_a_stream(server):

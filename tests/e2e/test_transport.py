@@ -1,4 +1,5 @@
-"""HTTP as it should not be spoken: conflicting lengths, half-sent and dripped requests, stalled readers, pipelines."""
+"""HTTP as it should not be spoken: conflicting lengths, half-sent and dripped requests, stalled
+readers, pipelines."""
 import json
 import threading
 import time
@@ -67,7 +68,8 @@ def test_chunked_body_too_large_is_cut_off(serve, tiny_model):
                 connection.send(chunk)
         except OSError:
             pass  # closed on us: the same refusal
-        # The answer may be lost when the server closes while we still send: then closing is the refusal.
+        # The answer may be lost when the server closes while we still send: then closing is the
+        # refusal.
         try:
             assert connection.read_head()[0] == 413
         except (ConnectionResetError, BrokenPipeError):
@@ -95,7 +97,9 @@ def test_expect_continue(server):
 
 def test_http_1_0(server):
     with RawConnection(server) as connection:
-        connection.send(b"POST /v1/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s" % (len(BODY), BODY))
+        connection.send(
+            b"POST /v1/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s" % (len(BODY), BODY)
+        )
         status, _, body = connection.read_reply()
         assert status == 200 and json.loads(body)["choices"]
         assert connection.is_closed_within(5)
@@ -104,7 +108,9 @@ def test_http_1_0(server):
 def test_http_1_0_stream_ends_by_closing(server):
     body = json.dumps({"prompt": "a", "max_tokens": 4, "stream": True}).encode()
     with RawConnection(server) as connection:
-        connection.send(b"POST /v1/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        connection.send(
+            b"POST /v1/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+        )
         status, headers = connection.read_head()
         assert status == 200 and "transfer-encoding" not in headers
         assert (connection.buffer + connection.read_to_close()).endswith(b"data: [DONE]\n\n")
@@ -112,13 +118,16 @@ def test_http_1_0_stream_ends_by_closing(server):
 
 def test_pipelined_requests_answer_in_order(server):
     with RawConnection(server) as connection:
-        connection.send(b"".join(completion_request(prompt="a", max_tokens=n, ignore_eos=True) for n in (5, 1, 3)))
+        requests = [completion_request(prompt="a", max_tokens=n, ignore_eos=True)
+                    for n in (5, 1, 3)]
+        connection.send(b"".join(requests))
         for n in (5, 1, 3):
             status, _, body = connection.read_reply()
             assert status == 200 and json.loads(body)["usage"]["completion_tokens"] == n
 
 
-@pytest.mark.parametrize("junk", [b"\x00\x01\x02\xff" * 64, b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\r\n" * 500 + b"x\r\n\r\n",
+@pytest.mark.parametrize("junk", [b"\x00\x01\x02\xff" * 64, b"GET\r\n\r\n",
+                                  b"GET / HTTP/9.9\r\n\r\n", b"\r\n" * 500 + b"x\r\n\r\n",
                                   b"GET /" + b"a" * 100000 + b" HTTP/1.1\r\n\r\n",
                                   b"GET / HTTP/1.1\r\nX: " + b"b" * 1000000 + b"\r\n\r\n",
                                   b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 100000 + b"\r\n"])
@@ -134,19 +143,23 @@ def test_junk(server, junk):
 
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory, tiny_model):
-    with Server(tmp_path_factory.mktemp("impatient"), "--request-timeout", "1", model=tiny_model) as one:
+    with Server(
+        tmp_path_factory.mktemp("impatient"), "--request-timeout", "1", model=tiny_model
+    ) as one:
         yield one
 
 
 class TestDeadlines:
-    @pytest.mark.parametrize("part", [b"POST /v1/comp", POST, POST + b"Content-Length: 29\r\n\r\n" + BODY[:10]],
+    @pytest.mark.parametrize("part", [b"POST /v1/comp", POST,
+                                      POST + b"Content-Length: 29\r\n\r\n" + BODY[:10]],
                              ids=["line", "headers", "body"])
     def test_half_sent(self, impatient, part):
         with RawConnection(impatient) as connection:
             connection.send(part)
             assert connection.is_closed_within(4)
 
-    @pytest.mark.parametrize("start,drop", [(POST, b"X-Drip: 1\r\n"), (POST + b"Content-Length: 1000\r\n\r\n", b" ")],
+    @pytest.mark.parametrize("start,drop", [(POST, b"X-Drip: 1\r\n"),
+                                            (POST + b"Content-Length: 1000\r\n\r\n", b" ")],
                              ids=["headers", "body"])
     def test_dripped(self, impatient, start, drop):
         """Each drop is activity, so only a deadline for the whole request ends this."""
@@ -175,14 +188,21 @@ class TestDeadlines:
 
 
 def test_a_stalled_reader_delays_only_itself(server):
-    """It asks for far more than socket buffers hold and reads nothing: others go on at once, nothing is lost to it."""
+    """It asks for far more than socket buffers hold and reads nothing: others go on at once,
+    nothing is lost to it."""
     with RawConnection(server, receive_buffer=4096) as connection:
-        connection.send_completion(prompt="The sea", stream=True, n=8, max_tokens=600, logprobs=5, ignore_eos=True)
+        connection.send_completion(
+            prompt="The sea", stream=True, n=8, max_tokens=600, logprobs=5, ignore_eos=True
+        )
         for _ in range(5):
             assert_still_answers(server)
         status, _, body = connection.read_reply()  # wakes up and finds everything in order
         assert status == 200 and body.endswith(b"data: [DONE]\n\n")
-        events = [json.loads(line[6:]) for line in body.decode().split("\n\n")[:-2] if line.startswith("data: ")]
+        events = [
+            json.loads(line[6:])
+            for line in body.decode().split("\n\n")[:-2]
+            if line.startswith("data: ")
+        ]
         finished = [e["choices"][0]["index"] for e in events if e["choices"][0]["finish_reason"]]
         assert sorted(finished) == list(range(8))
     server.wait_idle()
@@ -195,10 +215,14 @@ def test_256_idle_connections(server):
         connection.close()
 
 
-@pytest.mark.parametrize("limit,n_served", [("100:4096", 300), ("200:200", 80)], ids=["soft", "hard"])
+@pytest.mark.parametrize(
+    "limit,n_served", [("100:4096", 300), ("200:200", 80)], ids=["soft", "hard"]
+)
 def test_connections_beyond_the_descriptors_do_not_hang(serve, tiny_model, limit, n_served):
-    """The soft limit is raised; where the hard one is too low, who comes too late hears so at once."""
-    server = serve("--max-connections", "400", model=tiny_model, prefix=("prlimit", f"--nofile={limit}"))
+    """The soft limit is raised; where the hard one is too low, who comes too late hears so."""
+    server = serve(
+        "--max-connections", "400", model=tiny_model, prefix=("prlimit", f"--nofile={limit}")
+    )
     connections = [RawConnection(server, timeout=10) for _ in range(300)]
     for i, connection in enumerate(connections):
         try:

@@ -1,4 +1,5 @@
-"""Writes a random one-layer Llama checkpoint with the default model's tokenizer, without any library."""
+"""Writes a random one-layer Llama checkpoint with the default model's tokenizer, without any
+library."""
 import json
 import random
 import shutil
@@ -7,9 +8,10 @@ import struct
 from server import MODEL
 
 CONFIG = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 8192, "hidden_size": 128,
-    "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64,
-    "hidden_act": "silu", "max_position_embeddings": 4096, "rms_norm_eps": 1e-05, "rope_theta": 10000.0,
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 8192,
+    "hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 1,
+    "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64, "hidden_act": "silu",
+    "max_position_embeddings": 4096, "rms_norm_eps": 1e-05, "rope_theta": 10000.0,
     "rope_scaling": None, "tie_word_embeddings": True, "attention_bias": False, "mlp_bias": False,
     "torch_dtype": "bfloat16", "bos_token_id": 8187, "eos_token_id": 8190, "pad_token_id": 8191,
 }
@@ -18,12 +20,16 @@ CONFIG = {
 def tensor_shapes(config):
     hidden, inter, dim = config["hidden_size"], config["intermediate_size"], config["head_dim"]
     q, kv = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
-    shapes = {"model.embed_tokens.weight": (config["vocab_size"], hidden), "model.norm.weight": (hidden,)}
+    shapes = {
+        "model.embed_tokens.weight": (config["vocab_size"], hidden),
+        "model.norm.weight": (hidden,),
+    }
     for layer in range(config["num_hidden_layers"]):
         shapes |= {f"model.layers.{layer}.{name}.weight": shape for name, shape in {
             "input_layernorm": (hidden,), "post_attention_layernorm": (hidden,),
-            "self_attn.q_proj": (q, hidden), "self_attn.k_proj": (kv, hidden), "self_attn.v_proj": (kv, hidden),
-            "self_attn.o_proj": (hidden, q), "mlp.gate_proj": (inter, hidden), "mlp.up_proj": (inter, hidden),
+            "self_attn.q_proj": (q, hidden), "self_attn.k_proj": (kv, hidden),
+            "self_attn.v_proj": (kv, hidden), "self_attn.o_proj": (hidden, q),
+            "mlp.gate_proj": (inter, hidden), "mlp.up_proj": (inter, hidden),
             "mlp.down_proj": (hidden, inter)}.items()}
     return shapes
 
@@ -39,13 +45,17 @@ def write_tiny_model(directory):
         for extent in shape:
             size *= extent
         blob = one * size if len(shape) == 1 else b"".join([table[i] for i in rng.randbytes(size)])
-        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [offset, offset + len(blob)]}
+        header[name] = {"dtype": "BF16", "shape": shape,
+                        "data_offsets": [offset, offset + len(blob)]}
         blobs.append(blob)
         offset += len(blob)
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    (directory / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + b"".join(blobs))
+    (directory / "model.safetensors").write_bytes(
+        struct.pack("<Q", len(text)) + text + b"".join(blobs)
+    )
     (directory / "config.json").write_text(json.dumps(CONFIG))
-    for name in ("generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+    for name in ("generation_config.json", "tokenizer.json", "tokenizer_config.json",
+                 "special_tokens_map.json"):
         shutil.copy(MODEL / name, directory / name)
     return directory

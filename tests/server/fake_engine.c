@@ -47,7 +47,8 @@ uint32_t tokenizer_n_vocab(const struct tokenizer *tokenizer) {
 }
 
 static int add_id(struct token_list *out, uint32_t id, size_t max_ids, struct error *err) {
-    if (max_ids && out->n == max_ids) return error_set(err, ERR_TOO_LONG, "more than %zu tokens", max_ids);
+    if (max_ids && out->n == max_ids)
+        return error_set(err, ERR_TOO_LONG, "more than %zu tokens", max_ids);
     if (out->n == out->capacity) {
         out->capacity = out->capacity ? 2 * out->capacity : 16;
         out->ids = realloc(out->ids, out->capacity * sizeof(*out->ids));
@@ -57,11 +58,12 @@ static int add_id(struct token_list *out, uint32_t id, size_t max_ids, struct er
     return 0;
 }
 
-int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t length, bool add_special,
-                     size_t max_ids, struct token_list *out, struct error *err) {
+int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t length,
+                     bool add_special, size_t max_ids, struct token_list *out, struct error *err) {
     (void)tokenizer;
     int rc = add_special ? add_id(out, FAKE_BOS, max_ids, err) : 0;
-    for (size_t i = 0; i < length && !rc; i++) rc = add_id(out, (unsigned char)text[i], max_ids, err);
+    for (size_t i = 0; i < length && !rc; i++)
+        rc = add_id(out, (unsigned char)text[i], max_ids, err);
     return rc;
 }
 
@@ -84,8 +86,8 @@ bool tokenizer_is_special(const struct tokenizer *tokenizer, uint32_t id) {
 }
 
 /* ASCII is whole at once; any other byte is one U+FFFD, which is enough for these tests. */
-long detokenizer_push(struct detokenizer *d, const struct tokenizer *tokenizer, uint32_t id, bool skip_special,
-                      char *buffer, size_t capacity) {
+long detokenizer_push(struct detokenizer *d, const struct tokenizer *tokenizer, uint32_t id,
+                      bool skip_special, char *buffer, size_t capacity) {
     (void)d;
     if (capacity < DETOKENIZER_GROWTH) return ERR_FULL;
     if (skip_special && id == FAKE_BOS) return 0;
@@ -104,23 +106,29 @@ long detokenizer_finish(struct detokenizer *d, char *buffer, size_t capacity) {
     return 0;
 }
 
-int tokenizer_decode(const struct tokenizer *tokenizer, const uint32_t *ids, size_t n, bool skip_special,
-                     char **out, size_t *length, struct error *err) {
+int tokenizer_decode(const struct tokenizer *tokenizer, const uint32_t *ids, size_t n,
+                     bool skip_special, char **out, size_t *length, struct error *err) {
     (void)err;
     struct detokenizer d = {0};
     *out = calloc(1, DETOKENIZER_GROWTH * (n + 1));
     if (!*out) abort();
     *length = 0;
     for (size_t i = 0; i < n; i++)
-        *length += (size_t)detokenizer_push(&d, tokenizer, ids[i], skip_special, *out + *length, DETOKENIZER_GROWTH);
+        *length += (size_t)detokenizer_push(&d, tokenizer, ids[i], skip_special, *out + *length,
+                                            DETOKENIZER_GROWTH);
     return 0;
 }
 
 /* The engine. */
 
 struct sampling_params sampling_defaults(void) {
-    return (struct sampling_params){.temperature = 1, .top_p = 1, .repetition_penalty = 1, .max_tokens = 16,
-                                    .skip_special = true, .n_logprobs = -1, .n_prompt_logprobs = -1};
+    return (struct sampling_params){.temperature = 1,
+                                    .top_p = 1,
+                                    .repetition_penalty = 1,
+                                    .max_tokens = 16,
+                                    .skip_special = true,
+                                    .n_logprobs = -1,
+                                    .n_prompt_logprobs = -1};
 }
 
 void sampling_fini(struct sampling_params *params) {
@@ -135,8 +143,11 @@ struct engine *fake_engine_create(void (*wake)(void *), void *wake_ctx) {
     struct engine *engine = calloc(1, sizeof(*engine));
     if (!engine) abort();
     engine->model.n_vocab = FAKE_N_VOCAB;
-    engine->info = (struct engine_info){.max_model_len = FAKE_MAX_LEN, .n_pages = 64, .kv_tokens = 1024,
-                                        .model = &engine->model, .tokenizer = the_tokenizer()};
+    engine->info = (struct engine_info){.max_model_len = FAKE_MAX_LEN,
+                                        .n_pages = 64,
+                                        .kv_tokens = 1024,
+                                        .model = &engine->model,
+                                        .tokenizer = the_tokenizer()};
     engine->wake = wake;
     engine->wake_ctx = wake_ctx;
     engine->events_end = &engine->events;
@@ -156,24 +167,31 @@ static void give_event(struct engine *engine, struct engine_event *event) {
     if (was_empty && engine->wake) engine->wake(engine->wake_ctx);
 }
 
-/* n tokens from `ids`; the second best is always 'z', the log-probability -0.5 per step of the alphabet. */
-static struct engine_event *new_event(struct sequence *s, enum event_kind kind, const uint32_t *ids, uint32_t n) {
+/* n tokens from `ids`; the second best is always 'z', the log-probability -0.5 per step of the
+ * alphabet. */
+static struct engine_event *new_event(struct sequence *s, enum event_kind kind, const uint32_t *ids,
+                                      uint32_t n) {
     struct engine_event *event = calloc(1, sizeof(*event));
     if (!event) abort();
-    *event = (struct engine_event){.request_id = s->id, .user = s->request.user, .kind = kind, .n_tokens = n};
+    *event = (struct engine_event){.request_id = s->id,
+                                   .user = s->request.user,
+                                   .kind = kind,
+                                   .n_tokens = n};
     event->text = calloc(1, n + 1);
     event->tokens = calloc(n + 1, sizeof(*event->tokens));
     struct token_logprob *top = calloc(2 * (size_t)n + 1, sizeof(*top));
     if (!event->text || !event->tokens || !top) abort();
     event->tokens[n].top = top; /* kept behind the last token for engine_event_free() */
-    const int32_t n_top = kind == EVENT_PROMPT ? s->request.params.n_prompt_logprobs : s->request.params.n_logprobs;
+    const int32_t n_top =
+        kind == EVENT_PROMPT ? s->request.params.n_prompt_logprobs : s->request.params.n_logprobs;
     for (uint32_t i = 0; i < n; i++) {
         const bool known = n_top >= 0 && !(kind == EVENT_PROMPT && i == 0);
         const float logprob = -0.5f * (float)(ids[i] % 32);
         top[2 * i] = (struct token_logprob){ids[i], logprob};
         top[2 * i + 1] = (struct token_logprob){'z', -INFINITY};
-        event->tokens[i] = (struct token_info){ids[i], known ? logprob : NAN,
-                                               known ? (uint32_t)(n_top < 2 ? n_top : 2) : 0, &top[2 * i]};
+        event->tokens[i] =
+            (struct token_info){ids[i], known ? logprob : NAN,
+                                known ? (uint32_t)(n_top < 2 ? n_top : 2) : 0, &top[2 * i]};
     }
     return event;
 }
@@ -242,8 +260,8 @@ uint32_t fake_engine_step(struct engine *engine) {
     return engine->n_live;
 }
 
-int engine_submit(struct engine *engine, struct engine_request *requests, uint32_t n_requests, uint64_t *ids,
-                  struct error *err) {
+int engine_submit(struct engine *engine, struct engine_request *requests, uint32_t n_requests,
+                  uint64_t *ids, struct error *err) {
     if (engine->refuse) return error_set(err, engine->refuse, "the fake engine refuses");
     struct sequence **end = &engine->sequences;
     while (*end) end = &(*end)->next;
@@ -282,8 +300,11 @@ void engine_event_free(struct engine_event *event) {
 }
 
 void engine_stats(struct engine *engine, struct engine_stats *out) {
-    *out = (struct engine_stats){.n_running = engine->n_live, .pages_free = 60, .pages_total = 64,
-                                 .n_submitted = engine->n_submitted, .n_cancelled = engine->n_cancelled};
+    *out = (struct engine_stats){.n_running = engine->n_live,
+                                 .pages_free = 60,
+                                 .pages_total = 64,
+                                 .n_submitted = engine->n_submitted,
+                                 .n_cancelled = engine->n_cancelled};
 }
 
 bool engine_healthy(struct engine *engine) {

@@ -1,10 +1,12 @@
-/* fake_engine.h - an engine without a model, and a tokenizer whose tokens are bytes, for tests of the server.
+/* fake_engine.h - an engine without a model, and a tokenizer whose tokens are bytes, for tests of
+ * the server.
  *
  * Tokens 0..255 are bytes; 256 is the beginning of a text.  A sequence answers with the letters of
- * "abcdefghijklmnopqrstuvwxyz" in turn, one event per call of fake_engine_step(), starting at the letter
- * that its seed names.  Everything runs on the test's own thread.
+ * "abcdefghijklmnopqrstuvwxyz" in turn, one event per call of fake_engine_step(), starting at the
+ * letter that its seed names.  Everything runs on the test's own thread.
  *
- * Thread: the test's, and the thread pool for the tokenizer.  Memory: the engine owns its requests. */
+ * Thread: the test's, and the thread pool for the tokenizer.  Memory: the engine owns its
+ * requests. */
 #ifndef TESTS_SERVER_FAKE_ENGINE_H
 #define TESTS_SERVER_FAKE_ENGINE_H
 
@@ -20,7 +22,7 @@ struct engine *fake_engine_create(void (*wake)(void *), void *wake_ctx);
 /* One token (or the end) for every sequence; returns how many sequences are left. */
 uint32_t fake_engine_step(struct engine *engine);
 
-void fake_engine_refuse(struct engine *engine, int code);       /* the next submits fail with code; 0: no more */
+void fake_engine_refuse(struct engine *engine, int code); /* the next submits fail; 0: no more */
 void fake_engine_fail_after(struct engine *engine, uint32_t n); /* sequences fail after n tokens */
 uint32_t fake_engine_n_live(const struct engine *engine);
 uint32_t fake_engine_n_cancelled(const struct engine *engine);

@@ -69,8 +69,8 @@ static void begin(struct http_exchange *exchange, unsigned status, const char *c
     exchange->content_type = strdup(content_type);
 }
 
-void http_reply(struct http_exchange *exchange, unsigned status, const char *content_type, const void *body,
-                size_t length) {
+void http_reply(struct http_exchange *exchange, unsigned status, const char *content_type,
+                const void *body, size_t length) {
     begin(exchange, status, content_type);
     buffer_append(&exchange->out, body, length);
     exchange->completed = true;

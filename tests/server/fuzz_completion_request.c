@@ -1,5 +1,5 @@
-/* fuzz_completion_request.c - whatever the bytes: a body is read or refused with a reason, and what is
- * read is legal JSON within every stated bound. */
+/* fuzz_completion_request.c - whatever the bytes: a body is read or refused with a reason, and what
+ * is read is legal JSON within every stated bound. */
 #include <jansson.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -21,12 +21,15 @@ static void check_bounds(const struct completion_request *q) {
     require(p->min_p >= 0 && p->min_p <= 1 && p->repetition_penalty > 0);
     require(p->presence_penalty >= -2 && p->presence_penalty <= 2);
     require(p->frequency_penalty >= -2 && p->frequency_penalty <= 2);
-    require(p->n_logprobs >= -1 && p->n_logprobs <= SAMPLE_MAX_TOP && p->n_stop <= REQUEST_MAX_STOPS);
-    require(q->n >= 1 && q->best_of >= q->n && q->best_of <= REQUEST_MAX_CHOICES && q->prompts.n >= 1);
+    require(p->n_logprobs >= -1 && p->n_logprobs <= SAMPLE_MAX_TOP &&
+            p->n_stop <= REQUEST_MAX_STOPS);
+    require(q->n >= 1 && q->best_of >= q->n && q->best_of <= REQUEST_MAX_CHOICES &&
+            q->prompts.n >= 1);
     require(q->prompts.n * q->best_of <= 1280 && p->min_tokens <= q->max_tokens);
     for (uint32_t i = 0; i < p->n_bias; i++) require(p->bias[i].token < FAKE_N_VOCAB);
     for (uint32_t i = 0; i < p->n_stop_tokens; i++) require(p->stop_tokens[i] < FAKE_N_VOCAB);
-    for (uint32_t i = 0; i < p->n_stop; i++) require(p->stop[i][0] && strlen(p->stop[i]) <= REQUEST_MAX_STOP_BYTES);
+    for (uint32_t i = 0; i < p->n_stop; i++)
+        require(p->stop[i][0] && strlen(p->stop[i]) <= REQUEST_MAX_STOP_BYTES);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -39,7 +42,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         require(err.status >= 400 && err.message[0]);
         return 0;
     }
-    json_t *whole = json_loadb((const char *)data, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
+    json_t *whole =
+        json_loadb((const char *)data, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
     require(json_is_object(whole));
     json_decref(whole);
     check_bounds(&request);

@@ -1,4 +1,5 @@
-/* test_completion_request.c - each bad input is refused by name, each good one lands where it belongs. */
+/* test_completion_request.c - each bad input is refused by name, each good one lands where it
+ * belongs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,7 +28,8 @@ static int parse(const char *body, struct completion_request *out, struct api_er
 static void parse_good(const char *members, struct completion_request *out) {
     char body[1024];
     struct api_error err;
-    snprintf(body, sizeof(body), "{\"model\":\"m\",\"prompt\":\"hi\"%s%s}", *members ? "," : "", members);
+    snprintf(body, sizeof(body), "{\"model\":\"m\",\"prompt\":\"hi\"%s%s}", *members ? "," : "",
+             members);
     const int rc = parse(body, out, &err);
     if (rc) fail_msg("%s: %s", body, err.message);
 }
@@ -53,10 +55,13 @@ static void defaults_are_those_of_openai(void **state) {
 static void null_means_default(void **state) {
     (void)state;
     struct completion_request q;
-    parse_good("\"suffix\":null,\"max_tokens\":null,\"temperature\":null,\"top_p\":null,\"n\":null,\"stream\":null,"
-               "\"stream_options\":null,\"logprobs\":null,\"echo\":null,\"stop\":null,\"presence_penalty\":null,"
-               "\"frequency_penalty\":null,\"best_of\":null,\"logit_bias\":null,\"user\":null,\"seed\":null,"
-               "\"top_k\":null,\"stop_token_ids\":null,\"cache_salt\":null,\"unheard_of\":{\"a\":[1]}", &q);
+    parse_good("\"suffix\":null,\"max_tokens\":null,\"temperature\":null,\"top_p\":null,"
+               "\"n\":null,\"stream\":null,\"stream_options\":null,\"logprobs\":null,"
+               "\"echo\":null,\"stop\":null,\"presence_penalty\":null,"
+               "\"frequency_penalty\":null,\"best_of\":null,\"logit_bias\":null,"
+               "\"user\":null,\"seed\":null,\"top_k\":null,\"stop_token_ids\":null,"
+               "\"cache_salt\":null,\"unheard_of\":{\"a\":[1]}",
+               &q);
     assert_int_equal(q.max_tokens, 16);
     assert_int_equal(q.params.n_stop, 0);
     assert_true(q.params.temperature == 1 && q.params.top_p == 1);
@@ -66,24 +71,30 @@ static void null_means_default(void **state) {
 static void values_land_where_they_belong(void **state) {
     (void)state;
     struct completion_request q;
-    parse_good("\"max_tokens\":7,\"temperature\":0.5,\"top_p\":0.25,\"n\":2,\"best_of\":3,\"logprobs\":5,\"echo\":true,"
-               "\"stop\":[\"a\",\"bc\"],\"presence_penalty\":-2,\"frequency_penalty\":2,\"logit_bias\":{\"7\":-100,\"256\":1.5},"
-               "\"seed\":-1,\"top_k\":40,\"min_p\":0.125,\"repetition_penalty\":1.5,\"min_tokens\":3,"
-               "\"stop_token_ids\":[1,256],\"ignore_eos\":true,\"include_stop_str_in_output\":true,"
-               "\"skip_special_tokens\":false,\"add_special_tokens\":false,\"cache_salt\":\"s\",\"priority\":-5,"
-               "\"return_token_ids\":true,\"user\":\"u\"", &q);
+    parse_good("\"max_tokens\":7,\"temperature\":0.5,\"top_p\":0.25,\"n\":2,\"best_of\":3,"
+               "\"logprobs\":5,\"echo\":true,\"stop\":[\"a\",\"bc\"],"
+               "\"presence_penalty\":-2,\"frequency_penalty\":2,"
+               "\"logit_bias\":{\"7\":-100,\"256\":1.5},\"seed\":-1,\"top_k\":40,"
+               "\"min_p\":0.125,\"repetition_penalty\":1.5,\"min_tokens\":3,"
+               "\"stop_token_ids\":[1,256],\"ignore_eos\":true,"
+               "\"include_stop_str_in_output\":true,\"skip_special_tokens\":false,"
+               "\"add_special_tokens\":false,\"cache_salt\":\"s\",\"priority\":-5,"
+               "\"return_token_ids\":true,\"user\":\"u\"",
+               &q);
     const struct sampling_params *p = &q.params;
     assert_int_equal(q.max_tokens, 7);
     assert_true(q.has_max_tokens && q.echo && q.return_token_ids && !q.add_special);
     assert_true(p->temperature == 0.5f && p->top_p == 0.25f && p->min_p == 0.125f);
-    assert_true(p->presence_penalty == -2 && p->frequency_penalty == 2 && p->repetition_penalty == 1.5f);
+    assert_true(p->presence_penalty == -2 && p->frequency_penalty == 2 &&
+                p->repetition_penalty == 1.5f);
     assert_int_equal(q.n, 2);
     assert_int_equal(q.best_of, 3);
     assert_int_equal(p->n_logprobs, 5);
     assert_int_equal(p->n_stop, 2);
     assert_string_equal(p->stop[1], "bc");
     assert_int_equal(p->n_bias, 2);
-    for (uint32_t i = 0; i < 2; i++) assert_true(p->bias[i].bias == (p->bias[i].token == 7 ? -100.0f : 1.5f));
+    for (uint32_t i = 0; i < 2; i++)
+        assert_true(p->bias[i].bias == (p->bias[i].token == 7 ? -100.0f : 1.5f));
     assert_true(p->has_seed && p->seed == UINT64_MAX);
     assert_int_equal(p->top_k, 40);
     assert_int_equal(p->min_tokens, 3);
@@ -98,8 +109,9 @@ static void values_land_where_they_belong(void **state) {
 static void streaming_options_are_read(void **state) {
     (void)state;
     struct completion_request q;
-    parse_good("\"stream\":true,\"stream_options\":{\"include_usage\":true,\"continuous_usage_stats\":true,"
-               "\"include_obfuscation\":false,\"x\":1}", &q);
+    parse_good("\"stream\":true,\"stream_options\":{\"include_usage\":true,"
+               "\"continuous_usage_stats\":true,\"include_obfuscation\":false,\"x\":1}",
+               &q);
     assert_true(q.stream && q.include_usage && q.continuous_usage);
     completion_request_fini(&q);
 }
@@ -220,7 +232,8 @@ static void check_bad(const char *body, const char *param, unsigned status) {
     struct completion_request q;
     struct api_error err;
     if (parse(body, &q, &err) == 0) fail_msg("accepted: %s", body);
-    if (err.status != status || !err.message[0]) fail_msg("%s: status %u, %s", body, err.status, err.message);
+    if (err.status != status || !err.message[0])
+        fail_msg("%s: status %u, %s", body, err.status, err.message);
     const char *got = err.param ? err.param : "none", *wanted = param ? param : "none";
     if (strcmp(got, wanted) != 0) fail_msg("%s: names %s, not %s", body, got, wanted);
 }
@@ -237,9 +250,16 @@ static void bad_members_are_refused_by_name(void **state) {
 static void bad_prompts_are_refused(void **state) {
     (void)state;
     static const char *const prompts[] = {
-        "1", "true", "{}", "[]", "[[]]", "[[1],[]]", "[1,]", "[,1]", "[1 2]", "[1.0]", "[1e1]", "[01]", "[-1]", "[257]",
-        "[99999999999999999999999999]", "[\"a\",1]", "[1,\"a\"]", "[null]", "[true]", "[[1],2]", "[[[1]]]", "[{}]",
-        "[\"a\" \"b\"]", "[\"a\",]", "[\"\\x\"]", "[[1],]", "[[\"a\"]]", "[-]", "[1,[2]]", "[\"\\ud800\"]",
+        "1",         "true",          "{}",
+        "[]",        "[[]]",          "[[1],[]]",
+        "[1,]",      "[,1]",          "[1 2]",
+        "[1.0]",     "[1e1]",         "[01]",
+        "[-1]",      "[257]",         "[99999999999999999999999999]",
+        "[\"a\",1]", "[1,\"a\"]",     "[null]",
+        "[true]",    "[[1],2]",       "[[[1]]]",
+        "[{}]",      "[\"a\" \"b\"]", "[\"a\",]",
+        "[\"\\x\"]", "[[1],]",        "[[\"a\"]]",
+        "[-]",       "[1,[2]]",       "[\"\\ud800\"]",
     };
     for (size_t i = 0; i < sizeof(prompts) / sizeof(*prompts); i++) {
         char body[128];
@@ -354,7 +374,8 @@ static void salts_separate(void **state) {
     const struct salt_key one = {0x0706050403020100, 0x0f0e0d0c0b0a0908}, two = {1, 2};
     char text[15];
     for (int i = 0; i < 15; i++) text[i] = (char)i;
-    assert_true(salt_hash(&one, text, 15) == 0xa129ca6149be45e5); /* the vector of the SipHash paper */
+    /* The vector of the SipHash paper. */
+    assert_true(salt_hash(&one, text, 15) == 0xa129ca6149be45e5);
     assert_true(salt_hash(&two, text, 15) != salt_hash(&one, text, 15));
     assert_true(salt_hash(&one, text, 14) != salt_hash(&one, text, 15));
 }

@@ -111,7 +111,8 @@ static void a_whole_answer_has_openais_shape(void **state) {
     assert_string_equal(json_string_value(json_object_get(a, "model")), "m");
     assert_true(json_is_integer(json_object_get(a, "created")));
     assert_json(json_object_get(a, "choices"),
-                "[{\"index\":0,\"text\":\"abc\",\"logprobs\":null,\"finish_reason\":\"length\",\"stop_reason\":null}]");
+                "[{\"index\":0,\"text\":\"abc\",\"logprobs\":null,\"finish_reason\":\"length\","
+                "\"stop_reason\":null}]");
     assert_int_equal(usage_of(a, "prompt_tokens"), 3);
     assert_int_equal(usage_of(a, "completion_tokens"), 3);
     assert_int_equal(usage_of(a, "total_tokens"), 6);
@@ -133,7 +134,8 @@ static void choices_are_numbered_across_prompts(void **state) {
 
 /* The fake gives 'a' -0.5, 'b' -1, ...: early letters are likelier. */
 static void best_of_keeps_the_likeliest(void **state) {
-    json_t *a = ask(*state, "{\"prompt\":\"x\",\"n\":2,\"best_of\":4,\"max_tokens\":1,\"seed\":24}", 200);
+    json_t *a =
+        ask(*state, "{\"prompt\":\"x\",\"n\":2,\"best_of\":4,\"max_tokens\":1,\"seed\":24}", 200);
     assert_string_equal(text_at(a, 0), "a"); /* of y, z, a, b */
     assert_string_equal(text_at(a, 1), "b");
     assert_json(json_object_get(choice_at(a, 0), "logprobs"), "null"); /* looked at, not shown */
@@ -144,7 +146,8 @@ static void best_of_keeps_the_likeliest(void **state) {
 static void stop_strings_end_and_are_named(void **state) {
     json_t *a = ask(*state, "{\"prompt\":\"x\",\"stop\":[\"d\"],\"max_tokens\":9,\"seed\":0}", 200);
     assert_json(json_object_get(a, "choices"),
-                "[{\"index\":0,\"text\":\"abc\",\"logprobs\":null,\"finish_reason\":\"stop\",\"stop_reason\":\"d\"}]");
+                "[{\"index\":0,\"text\":\"abc\",\"logprobs\":null,\"finish_reason\":\"stop\","
+                "\"stop_reason\":\"d\"}]");
     json_decref(a);
 }
 
@@ -152,16 +155,19 @@ static void logprobs_have_the_legacy_shape(void **state) {
     json_t *a = ask(*state, "{\"prompt\":\"x\",\"logprobs\":2,\"max_tokens\":2,\"seed\":0}", 200);
     assert_json(json_object_get(choice_at(a, 0), "logprobs"),
                 "{\"tokens\":[\"a\",\"b\"],\"token_logprobs\":[-0.5,-1],"
-                "\"top_logprobs\":[{\"a\":-0.5,\"z\":-9999.0},{\"b\":-1,\"z\":-9999.0}],\"text_offset\":[0,1]}");
+                "\"top_logprobs\":[{\"a\":-0.5,\"z\":-9999.0},{\"b\":-1,\"z\":-9999.0}],"
+                "\"text_offset\":[0,1]}");
     json_decref(a);
     a = ask(*state, "{\"prompt\":\"x\",\"logprobs\":0,\"max_tokens\":1,\"seed\":0}", 200);
     assert_json(json_object_get(choice_at(a, 0), "logprobs"),
-                "{\"tokens\":[\"a\"],\"token_logprobs\":[-0.5],\"top_logprobs\":[{\"a\":-0.5}],\"text_offset\":[0]}");
+                "{\"tokens\":[\"a\"],\"token_logprobs\":[-0.5],\"top_logprobs\":[{\"a\":-0.5}],"
+                "\"text_offset\":[0]}");
     json_decref(a);
 }
 
 static void echo_puts_the_prompt_before_the_answer(void **state) {
-    json_t *a = ask(*state, "{\"prompt\":[\"x\\u00e9\"],\"echo\":true,\"max_tokens\":2,\"seed\":0}", 200);
+    json_t *a =
+        ask(*state, "{\"prompt\":[\"x\\u00e9\"],\"echo\":true,\"max_tokens\":2,\"seed\":0}", 200);
     assert_string_equal(text_at(a, 0), "x\xC3\xA9" "ab");
     json_decref(a);
     a = ask(*state, "{\"prompt\":[104,105],\"echo\":true,\"max_tokens\":0}", 200);
@@ -172,23 +178,30 @@ static void echo_puts_the_prompt_before_the_answer(void **state) {
 
 /* The beginning of the text is a token without text; offsets count characters. */
 static void echo_with_logprobs_scores_the_prompt(void **state) {
-    json_t *a = ask(*state, "{\"prompt\":\"hi\",\"echo\":true,\"logprobs\":1,\"max_tokens\":1,\"seed\":0}", 200);
+    json_t *a =
+        ask(*state, "{\"prompt\":\"hi\",\"echo\":true,\"logprobs\":1,\"max_tokens\":1,\"seed\":0}",
+            200);
     assert_string_equal(text_at(a, 0), "hia");
-    assert_json(json_object_get(choice_at(a, 0), "logprobs"),
-                "{\"tokens\":[\"<s>\",\"h\",\"i\",\"a\"],\"token_logprobs\":[null,-4,-4.5,-0.5],"
-                "\"top_logprobs\":[null,{\"h\":-4},{\"i\":-4.5},{\"a\":-0.5}],\"text_offset\":[0,0,1,2]}");
+    assert_json(
+        json_object_get(choice_at(a, 0), "logprobs"),
+        "{\"tokens\":[\"<s>\",\"h\",\"i\",\"a\"],\"token_logprobs\":[null,-4,-4.5,-0.5],"
+        "\"top_logprobs\":[null,{\"h\":-4},{\"i\":-4.5},{\"a\":-0.5}],\"text_offset\":[0,0,1,2]}");
     json_decref(a);
 }
 
 static void half_characters_are_shown_as_bytes(void **state) {
-    json_t *a = ask(*state, "{\"prompt\":[195],\"echo\":true,\"logprobs\":0,\"max_tokens\":0}", 200);
-    assert_string_equal(json_string_value(json_array_get(
-        json_object_get(json_object_get(choice_at(a, 0), "logprobs"), "tokens"), 0)), "bytes:\\xc3");
+    json_t *a =
+        ask(*state, "{\"prompt\":[195],\"echo\":true,\"logprobs\":0,\"max_tokens\":0}", 200);
+    assert_string_equal(
+        json_string_value(json_array_get(
+            json_object_get(json_object_get(choice_at(a, 0), "logprobs"), "tokens"), 0)),
+        "bytes:\\xc3");
     json_decref(a);
 }
 
 static void token_ids_are_returned_when_asked_for(void **state) {
-    json_t *a = ask(*state, "{\"prompt\":\"h\",\"return_token_ids\":true,\"max_tokens\":2,\"seed\":0}", 200);
+    json_t *a = ask(
+        *state, "{\"prompt\":\"h\",\"return_token_ids\":true,\"max_tokens\":2,\"seed\":0}", 200);
     assert_json(json_object_get(choice_at(a, 0), "prompt_token_ids"), "[256,104]");
     assert_json(json_object_get(choice_at(a, 0), "token_ids"), "[97,98]");
     json_decref(a);
@@ -211,13 +224,14 @@ static void assert_stream(struct http_exchange *exchange, const char *expected) 
     buffer_fini(&brief);
 }
 
-#define CHUNK(index, text, end)                                                                                  \
-    "data: \"choices\":[{\"index\":" index ",\"text\":\"" text "\",\"logprobs\":null,\"finish_reason\":" end     \
-    ",\"stop_reason\":null}]"
+#define CHUNK(index, text, end)                                                                    \
+    "data: \"choices\":[{\"index\":" index ",\"text\":\"" text                                     \
+    "\",\"logprobs\":null,\"finish_reason\":" end ",\"stop_reason\":null}]"
 
 static void a_stream_is_chunks_and_done(void **state) {
     struct rig *rig = *state;
-    struct http_exchange exchange = post("{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":2,\"seed\":0}");
+    struct http_exchange exchange =
+        post("{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":2,\"seed\":0}");
     begin(rig, &exchange);
     assert_true(exchange.begun); /* headers go once the engine has accepted it */
     assert_string_equal(exchange.content_type, "text/event-stream; charset=utf-8");
@@ -227,69 +241,92 @@ static void a_stream_is_chunks_and_done(void **state) {
     assert_stream(&exchange, CHUNK("0", "a", "null") "}\n\n");
     finish(rig);
     assert_true(exchange.completed);
-    assert_stream(&exchange, CHUNK("0", "a", "null") "}\n\n" CHUNK("0", "b", "null") "}\n\n"
-                             CHUNK("0", "", "\"length\"") "}\n\ndata: [DONE]\n\n");
+    assert_stream(&exchange,
+                  CHUNK("0", "a", "null") "}\n\n"
+                  CHUNK("0", "b", "null") "}\n\n"
+                  CHUNK("0", "", "\"length\"") "}\n\n"
+                  "data: [DONE]\n\n");
     fake_http_fini(&exchange);
 }
 
-#define USAGE(n, total)                                                                                          \
-    "\"usage\":{\"prompt_tokens\":2,\"completion_tokens\":" n ",\"total_tokens\":" total                          \
+#define USAGE(n, total)                                                                            \
+    "\"usage\":{\"prompt_tokens\":2,\"completion_tokens\":" n ",\"total_tokens\":" total           \
     ",\"prompt_tokens_details\":{\"cached_tokens\":0}}}\n\n"
 
 static void usage_comes_last_or_with_every_chunk(void **state) {
     struct rig *rig = *state;
-    struct http_exchange exchange = post("{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":1,\"seed\":0,"
-                                         "\"stream_options\":{\"include_usage\":true}}");
+    struct http_exchange exchange =
+        post("{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":1,\"seed\":0,"
+             "\"stream_options\":{\"include_usage\":true}}");
     begin(rig, &exchange);
     finish(rig);
-    assert_stream(&exchange, CHUNK("0", "a", "null") ",\"usage\":null}\n\n" CHUNK("0", "", "\"length\"")
-                             ",\"usage\":null}\n\ndata: \"choices\":[]," USAGE("1", "3") "data: [DONE]\n\n");
+    assert_stream(&exchange,
+                  CHUNK("0", "a", "null") ",\"usage\":null}\n\n"
+                  CHUNK("0", "", "\"length\"") ",\"usage\":null}\n\n"
+                  "data: \"choices\":[]," USAGE("1", "3")
+                  "data: [DONE]\n\n");
     fake_http_fini(&exchange);
 
     exchange = post("{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":1,\"seed\":0,"
                     "\"stream_options\":{\"include_usage\":true,\"continuous_usage_stats\":true}}");
     begin(rig, &exchange);
     finish(rig);
-    assert_stream(&exchange, CHUNK("0", "a", "null") "," USAGE("1", "3") CHUNK("0", "", "\"length\"") "," USAGE("1", "3")
-                             "data: \"choices\":[]," USAGE("1", "3") "data: [DONE]\n\n");
+    assert_stream(&exchange,
+                  CHUNK("0", "a", "null") "," USAGE("1", "3")
+                  CHUNK("0", "", "\"length\"") "," USAGE("1", "3")
+                  "data: \"choices\":[]," USAGE("1", "3")
+                  "data: [DONE]\n\n");
     fake_http_fini(&exchange);
 }
 
 static void choices_of_a_stream_interleave(void **state) {
     struct rig *rig = *state;
-    struct http_exchange exchange = post("{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":1,\"seed\":0,\"n\":2}");
+    struct http_exchange exchange =
+        post("{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":1,\"seed\":0,\"n\":2}");
     begin(rig, &exchange);
     finish(rig);
-    assert_stream(&exchange, CHUNK("0", "a", "null") "}\n\n" CHUNK("1", "b", "null") "}\n\n"
-                             CHUNK("0", "", "\"length\"") "}\n\n" CHUNK("1", "", "\"length\"") "}\n\ndata: [DONE]\n\n");
+    assert_stream(&exchange,
+                  CHUNK("0", "a", "null") "}\n\n"
+                  CHUNK("1", "b", "null") "}\n\n"
+                  CHUNK("0", "", "\"length\"") "}\n\n"
+                  CHUNK("1", "", "\"length\"") "}\n\n"
+                  "data: [DONE]\n\n");
     fake_http_fini(&exchange);
 }
 
 static void an_echo_is_streamed_before_the_answer(void **state) {
     struct rig *rig = *state;
-    struct http_exchange exchange = post("{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":1,\"seed\":0,\"echo\":true}");
+    struct http_exchange exchange =
+        post("{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":1,\"seed\":0,\"echo\":true}");
     begin(rig, &exchange);
     finish(rig);
-    assert_stream(&exchange, CHUNK("0", "xa", "null") "}\n\n" CHUNK("0", "", "\"length\"") "}\n\ndata: [DONE]\n\n");
+    assert_stream(&exchange,
+                  CHUNK("0", "xa", "null") "}\n\n"
+                  CHUNK("0", "", "\"length\"") "}\n\n"
+                  "data: [DONE]\n\n");
     fake_http_fini(&exchange);
 }
 
 static void a_failure_midway_is_an_error_event(void **state) {
     struct rig *rig = *state;
-    struct http_exchange exchange = post("{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":9,\"seed\":0,\"n\":2}");
+    struct http_exchange exchange =
+        post("{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":9,\"seed\":0,\"n\":2}");
     begin(rig, &exchange);
     fake_engine_fail_after(rig->server.engine, 1);
     finish(rig);
     assert_true(exchange.completed);
-    assert_stream(&exchange, CHUNK("0", "a", "null") "}\n\n" CHUNK("1", "b", "null") "}\n\n"
-                             "data: {\"error\":{\"message\":\"the fake engine failed\",\"type\":\"server_error\","
-                             "\"param\":null,\"code\":\"engine_failed\"}}\n\n");
+    assert_stream(&exchange,
+                  CHUNK("0", "a", "null") "}\n\n"
+                  CHUNK("1", "b", "null") "}\n\n"
+                  "data: {\"error\":{\"message\":\"the fake engine failed\","
+                  "\"type\":\"server_error\",\"param\":null,\"code\":\"engine_failed\"}}\n\n");
     fake_http_fini(&exchange);
 }
 
 static void a_silent_stream_gets_comments(void **state) {
     struct rig *rig = *state;
-    struct http_exchange exchange = post("{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":1,\"seed\":0}");
+    struct http_exchange exchange =
+        post("{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":1,\"seed\":0}");
     begin(rig, &exchange);
     uv_update_time(&rig->loop);
     completions_tick(&rig->server);
@@ -315,7 +352,8 @@ static void assert_error(json_t *answer, const char *code) {
 static void the_engines_refusals_become_statuses(void **state) {
     struct rig *rig = *state;
     for (int stream = 0; stream < 2; stream++) {
-        const char *body = stream ? "{\"prompt\":\"x\",\"stream\":true}" : "{\"prompt\":\"x\",\"n\":3}";
+        const char *body =
+            stream ? "{\"prompt\":\"x\",\"stream\":true}" : "{\"prompt\":\"x\",\"n\":3}";
         fake_engine_refuse(rig->server.engine, ERR_FULL);
         struct http_exchange exchange = post(body);
         begin(rig, &exchange);
@@ -342,8 +380,9 @@ static void leaving_cancels_every_sequence(void **state) {
     for (int stream = 0; stream < 2; stream++) {
         for (int n_steps = 0; n_steps < 3; n_steps++) {
             const uint32_t before = fake_engine_n_cancelled(rig->server.engine);
-            struct http_exchange exchange = post(stream ? "{\"prompt\":[\"x\",\"y\"],\"n\":2,\"stream\":true}"
-                                                        : "{\"prompt\":[\"x\",\"y\"],\"n\":2}");
+            struct http_exchange exchange =
+                post(stream ? "{\"prompt\":[\"x\",\"y\"],\"n\":2,\"stream\":true}"
+                            : "{\"prompt\":[\"x\",\"y\"],\"n\":2}");
             begin(rig, &exchange);
             for (int i = 0; i < n_steps; i++) step(rig);
             fake_http_leave(&exchange);
@@ -379,7 +418,8 @@ static void draining_refuses_what_is_new_only(void **state) {
 
 static void cancelling_all_tells_the_clients(void **state) {
     struct rig *rig = *state;
-    struct http_exchange whole = post("{\"prompt\":\"x\"}"), stream = post("{\"prompt\":\"x\",\"stream\":true}");
+    struct http_exchange whole = post("{\"prompt\":\"x\"}"),
+                         stream = post("{\"prompt\":\"x\",\"stream\":true}");
     begin(rig, &whole);
     begin(rig, &stream);
     completions_cancel_all(&rig->server);
@@ -395,7 +435,10 @@ static void cancelling_all_tells_the_clients(void **state) {
 /* ---- the other routes ---- */
 
 static unsigned status_of(struct rig *rig, const char *method, const char *path, const char *key) {
-    struct http_exchange exchange = {.method = method, .path = path, .authorization = key, .body = "{}"};
+    struct http_exchange exchange = {.method = method,
+                                     .path = path,
+                                     .authorization = key,
+                                     .body = "{}"};
     begin(rig, &exchange);
     assert_true(exchange.completed);
     const unsigned status = exchange.status;
@@ -409,24 +452,31 @@ static void paths_and_methods_are_checked(void **state) {
         const char *method, *path;
         unsigned status;
     } cases[] = {
-        {"GET", "/v1/models", 200},      {"HEAD", "/v1/models", 200},     {"POST", "/v1/models", 405},
-        {"GET", "/v1/models/m", 200},    {"GET", "/v1/models/x", 404},    {"GET", "/v1/completions", 405},
-        {"GET", "/nowhere", 404},        {"OPTIONS", "/tokenize", 405},   {"GET", "/health", 200},
-        {"GET", "/live", 200},           {"GET", "/ready", 200},          {"GET", "/version", 200},
-        {"GET", "/metrics", 200},        {"GET", "/tokenizer_info", 200}, {"POST", "/tokenize", 400},
-        {"POST", "/v1/completions", 400}, {"GET", "/v1/completions/", 404},
+        {"GET", "/v1/models", 200},       {"HEAD", "/v1/models", 200},
+        {"POST", "/v1/models", 405},      {"GET", "/v1/models/m", 200},
+        {"GET", "/v1/models/x", 404},     {"GET", "/v1/completions", 405},
+        {"GET", "/nowhere", 404},         {"OPTIONS", "/tokenize", 405},
+        {"GET", "/health", 200},          {"GET", "/live", 200},
+        {"GET", "/ready", 200},           {"GET", "/version", 200},
+        {"GET", "/metrics", 200},         {"GET", "/tokenizer_info", 200},
+        {"POST", "/tokenize", 400},       {"POST", "/v1/completions", 400},
+        {"GET", "/v1/completions/", 404},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         const unsigned status = status_of(*state, cases[i].method, cases[i].path, NULL);
-        if (status != cases[i].status) fail_msg("%s %s: %u", cases[i].method, cases[i].path, status);
+        if (status != cases[i].status)
+            fail_msg("%s %s: %u", cases[i].method, cases[i].path, status);
     }
 }
 
 static void the_key_is_asked_for(void **state) {
     struct rig *rig = *state;
     rig->server.api_key = "secret";
-    static const char *const wrong[] = {NULL, "", "Bearer", "Bearer ", "Bearer secre", "Bearer secret2", "secret",
-                                        "Basic secret", "Bearer Secret"};
+    static const char *const wrong[] = {NULL,           "",
+                                        "Bearer",       "Bearer ",
+                                        "Bearer secre", "Bearer secret2",
+                                        "secret",       "Basic secret",
+                                        "Bearer Secret"};
     for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) {
         assert_int_equal(status_of(rig, "GET", "/v1/models", wrong[i]), 401);
         assert_int_equal(status_of(rig, "GET", "/nowhere", wrong[i]), 401);
@@ -454,8 +504,10 @@ static json_t *ask_path(struct rig *rig, const char *path, const char *body, uns
 }
 
 static void texts_become_tokens_and_back(void **state) {
-    json_t *a = ask_path(*state, "/tokenize", "{\"prompt\":\"hi\",\"return_token_strs\":true}", 200);
-    assert_json(a, "{\"count\":3,\"max_model_len\":128,\"tokens\":[256,104,105],\"token_strs\":[\"<s>\",\"h\",\"i\"]}");
+    json_t *a =
+        ask_path(*state, "/tokenize", "{\"prompt\":\"hi\",\"return_token_strs\":true}", 200);
+    assert_json(a, "{\"count\":3,\"max_model_len\":128,\"tokens\":[256,104,105],"
+                   "\"token_strs\":[\"<s>\",\"h\",\"i\"]}");
     json_decref(a);
     a = ask_path(*state, "/tokenize", "{\"text\":\"h\",\"add_special_tokens\":false}", 200);
     assert_json(json_object_get(a, "tokens"), "[104]");
@@ -468,8 +520,12 @@ static void texts_become_tokens_and_back(void **state) {
     json_decref(a);
     json_decref(ask_path(*state, "/tokenize", "{\"prompt\":\"h\",\"model\":\"m\"}", 200));
     json_decref(ask_path(*state, "/tokenize", "{\"prompt\":\"h\",\"model\":\"m\\u0000x\"}", 404));
-    static const char *const bad[] = {"{}", "{\"tokens\":1}", "{\"tokens\":[[1]]}", "{\"tokens\":[257]}",
-                                      "{\"tokens\":[\"a\"]}", "{\"tokens\":[-1]}"};
+    static const char *const bad[] = {"{}",
+                                      "{\"tokens\":1}",
+                                      "{\"tokens\":[[1]]}",
+                                      "{\"tokens\":[257]}",
+                                      "{\"tokens\":[\"a\"]}",
+                                      "{\"tokens\":[-1]}"};
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         a = ask_path(*state, "/detokenize", bad[i], 400);
         assert_json(json_object_get(json_object_get(a, "error"), "param"), "\"tokens\"");

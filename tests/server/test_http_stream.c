@@ -212,7 +212,8 @@ static void a_fresh_answer_is_not_taken_for_a_stalled_one(void **state) {
     rig.config.stream_stall_timeout_ms = 40;
     rig_start(&rig);
     for (int i = 0; i < 150; i++)
-        assert_int_equal(ask(&rig, "GET /late HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"), 200);
+        assert_int_equal(ask(&rig, "GET /late HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"),
+                         200);
     rig_stop(&rig);
     assert_int_equal(atomic_load(&rig.n_gone), 0);
 }

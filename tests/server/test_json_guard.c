@@ -1,4 +1,5 @@
-/* test_json_guard.c - bombs are refused before anything is built, and the bulk array is found and cut. */
+/* test_json_guard.c - bombs are refused before anything is built, and the bulk array is found and
+ * cut. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -46,17 +47,21 @@ static void finds_the_bulk_array_only_at_the_top(void **state) {
 static void broken_bodies_are_refused(void **state) {
     (void)state;
     static const char *const bodies[] = {
-        "", "{", "}", "{]", "[1,2}", "{\"a\":\"b}", "{\"prompt\":[1,2}", "{\"prompt\"::[1]}", "{\"prompt\":[1]1}",
-        "{\"prompt\":[1],\"prompt\":[2]}", "{\"prompt\":[1],\"prompt\":\"a\"}", "nul", "[]", "1", "{\"a\":1e999}",
-        "{\"a\":NaN}", "{\"a\":Infinity}", "{\"a\":-Infinity}", "{\"a\":01}", "{a:1}", "{\"a\":1,}", "{\"a\":\"\\ud800\"}",
-        "{\"a\":\"\xC3\"}", "{\"a\":\"\xC0\x80\"}", "{\"a\":\"\xED\xA0\x80\"}", "{\"a\":\"\xF5\x80\x80\x80\"}",
-        "{\"a\":\"\\", "{\"a\":99999999999999999999}",
+        "", "{", "}", "{]", "[1,2}", "nul", "[]", "1", "{a:1}", "{\"a\":1,}", "{\"a\":\"b}",
+        "{\"prompt\":[1,2}", "{\"prompt\"::[1]}", "{\"prompt\":[1]1}",
+        "{\"prompt\":[1],\"prompt\":[2]}", "{\"prompt\":[1],\"prompt\":\"a\"}",
+        "{\"a\":1e999}", "{\"a\":NaN}", "{\"a\":Infinity}", "{\"a\":-Infinity}", "{\"a\":01}",
+        "{\"a\":99999999999999999999}", "{\"a\":\"\\", "{\"a\":\"\\ud800\"}",
+        "{\"a\":\"\xC3\"}", "{\"a\":\"\xC0\x80\"}", "{\"a\":\"\xED\xA0\x80\"}",
+        "{\"a\":\"\xF5\x80\x80\x80\"}",
     };
     for (size_t i = 0; i < sizeof(bodies) / sizeof(*bodies); i++) {
         struct error err = {0};
         struct json_span bulk;
         json_t *root = NULL;
-        assert_int_equal(json_guard_load(&root, bodies[i], strlen(bodies[i]), "prompt", &bulk, &err), ERR_INVALID);
+        assert_int_equal(
+            json_guard_load(&root, bodies[i], strlen(bodies[i]), "prompt", &bulk, &err),
+            ERR_INVALID);
         assert_null(root);
         assert_true(err.text[0] != 0);
     }
@@ -68,7 +73,8 @@ static void a_nul_byte_is_not_overlooked(void **state) {
     static const char body[] = "{\"a\":null\0}";
     struct json_span bulk;
     json_t *root = NULL;
-    assert_int_equal(json_guard_load(&root, body, sizeof(body) - 1, NULL, &bulk, NULL), ERR_INVALID);
+    assert_int_equal(json_guard_load(&root, body, sizeof(body) - 1, NULL, &bulk, NULL),
+                     ERR_INVALID);
 }
 
 static void the_rest_is_parsed_with_the_bulk_as_null(void **state) {

@@ -41,9 +41,12 @@ static void defaults_are_set(void **state) {
 static void flags_are_read_in_every_form(void **state) {
     (void)state;
     struct options o;
-    assert_int_equal(load(&o, ARGS("/m", "--port", "0", "--host=::1", "--kv-cache-memory", "2G", "--device", "cuda",
-                                   "--enable-prefix-caching", "false", "--kv-cache-dtype=bfloat16", "--api-key", "-k"),
-                          ARGS(), NULL), 0);
+    assert_int_equal(load(&o,
+                          ARGS("/m", "--port", "0", "--host=::1", "--kv-cache-memory", "2G",
+                               "--device", "cuda", "--enable-prefix-caching", "false",
+                               "--kv-cache-dtype=bfloat16", "--api-key", "-k"),
+                          ARGS(), NULL),
+                     0);
     assert_string_equal(o.model, "/m");
     assert_int_equal(o.port, 0);
     assert_string_equal(o.host, "::1");
@@ -66,13 +69,16 @@ static void flag_beats_environment_beats_file_beats_default(void **state) {
     char path[] = "/tmp/quire-options-XXXXXX";
     const int file = mkstemp(path);
     assert_true(file >= 0);
-    const char *text = "{\"port\": 1, \"threads\": 2, \"max-num-seqs\": 3, \"# note\": [1], \"max-body-size\": \"1M\"}";
+    const char *text = "{\"port\": 1, \"threads\": 2, \"max-num-seqs\": 3, \"# note\": [1], "
+                       "\"max-body-size\": \"1M\"}";
     assert_int_equal(write(file, text, strlen(text)), (long)strlen(text));
     close(file);
 
     struct options o;
     struct error err = {0};
-    assert_int_equal(load(&o, ARGS("--config", path, "--port", "7"), ARGS("QUIRE_PORT=5", "QUIRE_THREADS=6", "PORT=9"), &err), 0);
+    assert_int_equal(load(&o, ARGS("--config", path, "--port", "7"),
+                          ARGS("QUIRE_PORT=5", "QUIRE_THREADS=6", "PORT=9"), &err),
+                     0);
     assert_int_equal(o.port, 7);
     assert_int_equal(o.threads, 6);
     assert_int_equal(o.max_num_seqs, 3);
@@ -120,14 +126,21 @@ static void errors_name_the_option(void **state) {
         struct error err = {0};
         char *argv[] = {cases[i].argv[0], cases[i].argv[0] ? cases[i].argv[1] : NULL, NULL};
         assert_int_equal(load(&o, argv, ARGS(cases[i].variable), &err), ERR_INVALID);
-        if (!strstr(err.text, cases[i].name)) fail_msg("'%s' does not name %s", err.text, cases[i].name);
+        if (!strstr(err.text, cases[i].name))
+            fail_msg("'%s' does not name %s", err.text, cases[i].name);
     }
 }
 
 static void a_bad_file_is_refused(void **state) {
     (void)state;
-    static const char *const texts[] = {"[]", "{", "{\"prot\": 1}", "{\"port\": true}", "{\"port\": null}",
-                                        "{\"port\": 1.5}", "{\"host\": 1}", "{\"port\": 1, \"port\": 2}",
+    static const char *const texts[] = {"[]",
+                                        "{",
+                                        "{\"prot\": 1}",
+                                        "{\"port\": true}",
+                                        "{\"port\": null}",
+                                        "{\"port\": 1.5}",
+                                        "{\"host\": 1}",
+                                        "{\"port\": 1, \"port\": 2}",
                                         "{\"config\": \"other.json\"}"};
     for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
         char path[] = "/tmp/quire-options-XXXXXX";
@@ -155,10 +168,13 @@ static void the_shipped_file_agrees_with_the_table(void **state) {
         char comment[64], shown[64] = "";
         snprintf(comment, sizeof(comment), "# %s", table[i].name);
         if (!value) fail_msg("%s is missing", table[i].name);
-        if (!json_is_string(json_object_get(root, comment))) fail_msg("%s is not explained", table[i].name);
+        if (!json_is_string(json_object_get(root, comment)))
+            fail_msg("%s is not explained", table[i].name);
         if (json_is_string(value)) snprintf(shown, sizeof(shown), "%s", json_string_value(value));
-        if (json_is_integer(value)) snprintf(shown, sizeof(shown), "%lld", (long long)json_integer_value(value));
-        if (json_is_boolean(value)) snprintf(shown, sizeof(shown), "%s", json_is_true(value) ? "true" : "false");
+        if (json_is_integer(value))
+            snprintf(shown, sizeof(shown), "%lld", (long long)json_integer_value(value));
+        if (json_is_boolean(value))
+            snprintf(shown, sizeof(shown), "%s", json_is_true(value) ? "true" : "false");
         assert_string_equal(shown, table[i].initial ? table[i].initial : "");
     }
     assert_int_equal(json_object_size(root), 2 * n + 1);
