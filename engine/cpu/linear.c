@@ -3,7 +3,7 @@
  *
  *            weight rows (output features)
  *            | 48 | 48 | 48 | ...
- *   rows   --+----+----+----+--     A task is one block of columns for one block of rows.  The rows'
+ *   rows   --+----+----+----+--     A task is one block of columns for one block of rows, whose
  *   of x   --+----+----+----+--     share of x stays in a worker's second-level cache.
  *
  * Every output is one dot product over all of n_in in a fixed order, so a row's result never
