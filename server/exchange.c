@@ -162,6 +162,23 @@ static enum MHD_Result refuse(struct http_exchange *exchange, unsigned status,
     return MHD_queue_response(exchange->conn->mhd, status, exchange->response);
 }
 
+static enum MHD_Result queue_answer(struct http_exchange *exchange) {
+    const enum MHD_Result queued =
+        MHD_queue_response(exchange->conn->mhd, exchange->status, exchange->response);
+    MHD_destroy_response(exchange->response);
+    exchange->response = NULL;
+    return queued;
+}
+
+/* Whether the request may go on; if not, its answer is ready. */
+static bool admit(struct http_exchange *exchange) {
+    const struct http_config *config = &exchange->conn->http->config;
+    exchange->state = EXCHANGE_WAITING;
+    if (config->admit && !config->admit(exchange, config->ctx)) return false;
+    exchange->state = EXCHANGE_BODY;
+    return true;
+}
+
 static enum MHD_Result read_head(struct http_exchange *exchange, const char *version) {
     struct head head = {0};
     MHD_get_connection_values(exchange->conn->mhd, MHD_HEADER_KIND, read_header, &head);
@@ -173,8 +190,10 @@ static enum MHD_Result read_head(struct http_exchange *exchange, const char *ver
     unsigned status;
     const char *fault = head_fault(exchange, &head, version, &status);
     if (fault) return refuse(exchange, status, fault);
-    exchange->state = EXCHANGE_BODY;
-    return MHD_YES;
+    if (admit(exchange)) return MHD_YES;
+    /* Its body stays unread, and libmicrohttpd closes the connection behind the answer. */
+    exchange->conn->linger = exchange->body_declared > 0 || head.n_transfer_encoding > 0;
+    return exchange->response ? queue_answer(exchange) : MHD_NO;
 }
 
 bool exchange_id_valid(const char *id) {
@@ -234,14 +253,6 @@ static enum MHD_Result read_body(struct http_exchange *exchange, const char *dat
 }
 
 /* ---- the answer ---- */
-
-static enum MHD_Result queue_answer(struct http_exchange *exchange) {
-    const enum MHD_Result queued =
-        MHD_queue_response(exchange->conn->mhd, exchange->status, exchange->response);
-    MHD_destroy_response(exchange->response);
-    exchange->response = NULL;
-    return queued;
-}
 
 static enum MHD_Result hand_over(struct http_exchange *exchange) {
     const struct http_config *config = &exchange->conn->http->config;

@@ -21,6 +21,7 @@ struct http;
 struct http_exchange;
 
 typedef void (*http_handler)(struct http_exchange *exchange, void *ctx);
+typedef bool (*http_admit)(struct http_exchange *exchange, void *ctx);
 typedef void (*http_gone)(void *user);
 typedef void (*http_refused)(void *ctx, const char *request_id, unsigned status, const char *why);
 
@@ -33,7 +34,10 @@ struct http_config {
     uint32_t idle_timeout_ms;    /* keep-alive connections without a request */
     size_t max_stream_backlog;   /* bytes a reader may lag behind before it is dropped (on_gone) */
     uint32_t stream_stall_timeout_ms; /* a reader that takes nothing for this long is dropped */
-    http_handler handler;        /* every legal request of any path */
+    /* Asked once the head has arrived, before a body is taken: true, or false after http_reply().
+     * May be NULL. */
+    http_admit admit;
+    http_handler handler;        /* every legal request that was admitted */
     http_refused refused;        /* of requests that the transport answers itself; may be NULL */
     void *ctx;
 };

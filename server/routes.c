@@ -54,7 +54,7 @@ static bool method_fits(const struct route *route, const char *method) {
            (strcmp(method, "HEAD") == 0 && strcmp(route->method, "GET") == 0);
 }
 
-void routes_handle(struct http_exchange *exchange, void *ctx) {
+bool routes_admit(struct http_exchange *exchange, void *ctx) {
     struct server *server = ctx;
     const char *method = http_method(exchange), *path = http_path(exchange);
     const struct route *route = find_route(path);
@@ -72,6 +72,11 @@ void routes_handle(struct http_exchange *exchange, void *ctx) {
                         strcmp(route->method, "GET") == 0 ? "GET, HEAD" : route->method);
         reply_error(server, exchange, &err);
     } else {
-        route->handle(server, exchange);
+        return true;
     }
+    return false;
+}
+
+void routes_handle(struct http_exchange *exchange, void *ctx) {
+    find_route(http_path(exchange))->handle(ctx, exchange);
 }

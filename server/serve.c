@@ -225,6 +225,7 @@ static int start_http(struct serve *s, struct error *err) {
         .idle_timeout_ms = (uint32_t)(1000 * o->keep_alive_timeout),
         .max_stream_backlog = STREAM_BACKLOG,
         .stream_stall_timeout_ms = (uint32_t)(1000 * o->stall_timeout),
+        .admit = routes_admit,
         .handler = routes_handle,
         .refused = request_refused,
         .ctx = &s->server,

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from raw import RawConnection
 from server import MODEL, Server
 
 OPEN_ROUTES = ["/health", "/live", "/ready"]
@@ -142,6 +143,15 @@ class TestApiKey:
         reply = guarded.post("/v1/completions", {"prompt": "a", "max_tokens": 1},
                              headers={"Authorization": "Bearer open sesame"})
         assert reply.status == 200
+
+    def test_nobody_sends_a_body_without_it(self, guarded):
+        with RawConnection(guarded) as connection:
+            connection.send(b"POST /v1/completions HTTP/1.1\r\nHost: quire\r\n"
+                            b"Content-Length: 60000000\r\n\r\n{")
+            status, headers, body = connection.read_reply()
+            assert status == 401 and headers["x-request-id"]
+            assert json.loads(body)["error"]["code"] == "invalid_api_key"
+            assert connection.is_closed_within(5)
 
     def test_the_key_is_not_logged(self, guarded):
         assert "sesame" not in guarded.log

@@ -58,7 +58,7 @@ static struct http_exchange post(const char *body) {
 
 /* Hands the request in and waits for its job: afterwards it is refused or with the engine. */
 static void begin(struct rig *rig, struct http_exchange *exchange) {
-    routes_handle(exchange, &rig->server);
+    if (routes_admit(exchange, &rig->server)) routes_handle(exchange, &rig->server);
     uv_run(&rig->loop, UV_RUN_DEFAULT);
 }
 
@@ -397,7 +397,7 @@ static void leaving_cancels_every_sequence(void **state) {
 static void leaving_before_the_job_is_done_submits_nothing(void **state) {
     struct rig *rig = *state;
     struct http_exchange exchange = post("{\"prompt\":\"x\"}");
-    routes_handle(&exchange, &rig->server);
+    if (routes_admit(&exchange, &rig->server)) routes_handle(&exchange, &rig->server);
     fake_http_leave(&exchange);
     uv_run(&rig->loop, UV_RUN_DEFAULT);
     assert_int_equal(fake_engine_n_live(rig->server.engine), 0);
