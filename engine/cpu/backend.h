@@ -26,7 +26,8 @@ struct cpu_backend {
     struct buffer scratch;     /* per worker: scratch_bytes each */
     size_t scratch_bytes;
     struct buffer angles;      /* f32 [n_rows][2][n_freqs]: cos, sin */
-    struct buffer tasks, partials; /* of attention, see attention.c */
+    struct buffer tasks;        /* how the operation at hand is cut */
+    struct buffer partials;     /* of attention, see attention.c */
     struct buffer inputs;      /* packed inputs of a product, see linear.c */
 };
 

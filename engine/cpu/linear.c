@@ -15,8 +15,12 @@
 
 /* COL_UNIT and ROW_UNIT divide into the register tiles of every kernel. */
 enum { COL_UNIT = 12, ROW_UNIT = 12, BLOCK_COLS = 48, MIN_BLOCK_ROWS = 48 };
-enum { PACKED_BLOCK_BYTES = 640 << 10 };
-enum { FEW_ROWS = 16, TASKS_PER_THREAD = 4, PACK_ROWS = 16 };
+enum { PACKED_BLOCK_BYTES = 640 << 10, FEW_ROWS = 16, PACK_ROWS = 16 };
+
+/* A block of columns: of one part, n_cols from col on. */
+struct cut {
+    uint32_t part, col, n_cols;
+};
 
 /* Parts whose weights have the same dtype, and so take the same packed input. */
 struct linear_job {
@@ -26,8 +30,9 @@ struct linear_job {
     enum dtype dtype;
     bool bf16;             /* products of bf16 pairs */
     size_t x_stride;       /* elements of a packed row */
-    uint32_t block_rows, block_cols, n_col_tasks;
-    uint32_t first_task[LINEAR_MAX_PARTS + 1]; /* among the column blocks of all parts */
+    uint32_t block_rows;
+    struct cut *cuts;      /* [n_cuts]: the columns of all parts */
+    uint32_t n_cuts;
 };
 
 static size_t packed_size(const struct linear_job *job) {
@@ -63,26 +68,23 @@ static void linear_task(void *ctx, uint32_t task, uint32_t worker) {
     const struct linear_job *job = ctx;
     const struct linear_args *args = job->args;
     const struct cpu_kernels *kernels = job->cpu->kernels;
-    uint32_t row = task / job->n_col_tasks * job->block_rows, p = 0;
+    const struct cut *cut = &job->cuts[task % job->n_cuts];
+    uint32_t row = task / job->n_cuts * job->block_rows, col = cut->col;
     uint32_t n_rows = args->n_rows - row < job->block_rows ? args->n_rows - row : job->block_rows;
-    task %= job->n_col_tasks;
-    while (task >= job->first_task[p + 1]) p++;
-    const struct linear_part *part = &job->parts[p];
+    const struct linear_part *part = &job->parts[cut->part];
     const struct weight *w = part->w;
-    uint32_t col = (task - job->first_task[p]) * job->block_cols;
-    uint32_t n_cols = w->rows - col < job->block_cols ? w->rows - col : job->block_cols;
     const char *block = (const char *)w->data + (size_t)col * args->n_in * dtype_size(w->dtype);
     float *y = (float *)part->y + row * part->y_stride + col;
     const float *bias = part->bias && part->bias->data
-                            ? widened_bias(job, part->bias, col, n_cols, worker)
+                            ? widened_bias(job, part->bias, col, cut->n_cols, worker)
                             : NULL;
     if (job->bf16) {
         kernels->linear_block_bf16(packed_row(job, row), job->x_stride, n_rows, args->n_in,
-                                   (const uint16_t *)block, n_cols, bias, y, part->y_stride,
+                                   (const uint16_t *)block, cut->n_cols, bias, y, part->y_stride,
                                    args->accumulate);
     } else {
         kernels->linear_block(packed_row(job, row), job->x_stride, n_rows, args->n_in, block,
-                              job->dtype, n_cols, bias, y, part->y_stride, args->accumulate);
+                              job->dtype, cut->n_cols, bias, y, part->y_stride, args->accumulate);
     }
 }
 
@@ -95,12 +97,32 @@ static uint32_t rows_of_block(const struct linear_job *job) {
     return (uint32_t)((n_rows + n_blocks - 1) / n_blocks + ROW_UNIT - 1) / ROW_UNIT * ROW_UNIT;
 }
 
-/* Few rows: as few tasks as keep the workers busy, each one long stream of weights.  Many rows:
- * whole cache lines of the result, so that no two workers write to one. */
-static uint32_t cols_of_block(const struct linear_job *job, uint32_t n_cols) {
+/* The next block when n_left columns are.  Few rows: each worker's share is one long stream of
+ * weights, in pieces that shrink towards the end so that nobody waits long for the last one (guided
+ * self-scheduling).  Many rows: whole cache lines of the result, so that no two workers write to
+ * one. */
+static uint32_t block_cols(const struct linear_job *job, uint32_t n_left) {
     if (job->args->n_rows > FEW_ROWS) return BLOCK_COLS;
-    uint32_t n_tasks = TASKS_PER_THREAD * pool_size(job->cpu->pool);
-    return (n_cols / n_tasks + COL_UNIT) / COL_UNIT * COL_UNIT;
+    return (n_left / (2 * pool_size(job->cpu->pool)) / COL_UNIT + 1) * COL_UNIT;
+}
+
+static int cut_columns(struct linear_job *job, uint32_t n_parts, struct error *err) {
+    uint32_t n_left = 0, widest = 0;
+    for (uint32_t p = 0; p < n_parts; p++) n_left += job->parts[p].w->rows;
+    int rc = buffer_reserve(&job->cpu->tasks, (n_left / COL_UNIT + n_parts) * sizeof(struct cut),
+                            err);
+    if (rc < 0) return rc;
+    job->cuts = job->cpu->tasks.data;
+    for (uint32_t p = 0; p < n_parts; p++) {
+        uint32_t n_rest = job->parts[p].w->rows;
+        for (uint32_t col = 0, n; n_rest > 0; col += n, n_rest -= n, n_left -= n) {
+            n = block_cols(job, n_left);
+            if (n > n_rest) n = n_rest;
+            if (n > widest) widest = n;
+            job->cuts[job->n_cuts++] = (struct cut){p, col, n};
+        }
+    }
+    return scratch_reserve(job->cpu, widest * sizeof(float), err); /* for a bias */
 }
 
 static int run_parts(struct cpu_backend *cpu, const struct linear_args *args, uint32_t first,
@@ -111,19 +133,13 @@ static int run_parts(struct cpu_backend *cpu, const struct linear_args *args, ui
     /* The rest of a cache line more, so that rows do not all begin in the same cache set. */
     job.x_stride = (args->n_in + PACK_UNIT - 1) / PACK_UNIT * PACK_UNIT + 64 / packed_size(&job);
     job.block_rows = rows_of_block(&job);
-    uint32_t n_cols = 0;
-    for (uint32_t p = 0; p < n; p++) n_cols += job.parts[p].w->rows;
-    job.block_cols = cols_of_block(&job, n_cols);
-    for (uint32_t p = 0; p < n; p++)
-        job.first_task[p + 1] = job.first_task[p] +
-                                (job.parts[p].w->rows + job.block_cols - 1) / job.block_cols;
-    job.n_col_tasks = job.first_task[n];
-    int rc = buffer_reserve(&cpu->inputs, args->n_rows * job.x_stride * packed_size(&job), err);
-    if (rc == 0) rc = scratch_reserve(cpu, job.block_cols * sizeof(float), err);
+    int rc = cut_columns(&job, n, err);
+    if (rc < 0) return rc;
+    rc = buffer_reserve(&cpu->inputs, args->n_rows * job.x_stride * packed_size(&job), err);
     if (rc < 0) return rc;
     pool_run(cpu->pool, pack_task, &job, (args->n_rows + PACK_ROWS - 1) / PACK_ROWS);
     pool_run(cpu->pool, linear_task, &job,
-             (args->n_rows + job.block_rows - 1) / job.block_rows * job.n_col_tasks);
+             (args->n_rows + job.block_rows - 1) / job.block_rows * job.n_cuts);
     return 0;
 }
 
