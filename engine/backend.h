@@ -63,13 +63,13 @@ struct kv_view {
 struct step_seq {
     uint32_t first_row;           /* in [0, n_rows) */
     uint32_t n_rows;              /* >= 1; exactly 1 for the first n_decode sequences */
-    const struct kv_view *layers; /* [n_layers] */
+    const struct kv_view *layers; /* [step.n_layers] */
 };
 
 /* Borrowed from step_begin() to the next sync().  Query row i of a sequence sees slots
  * [0, n_slots - n_rows + i]: the rows are the newest tokens, causal among themselves. */
 struct step {
-    uint32_t n_rows, n_seqs, n_decode;
+    uint32_t n_rows, n_seqs, n_decode, n_layers;
     const uint32_t *tokens;    /* host [n_rows] */
     const uint32_t *positions; /* host [n_rows], RoPE positions */
     const struct step_seq *seqs;
@@ -162,7 +162,8 @@ enum sample_kind {
 };
 
 /* What to do with one row of logits.  Order: bias and bans, repetition, frequency and presence
- * penalties, temperature, top_k, min_p, top_p (kept tokens' mass >= top_p), draw.
+ * penalties, temperature, top_k, min_p, top_p (kept tokens' mass >= top_p), draw: the first kept
+ * token, in the order of their ids, at which the sum of the probabilities exceeds `uniform`.
  * Ties go to the lower token id.  Log-probabilities are of the unmodified logits (log-softmax). */
 struct sample_row {
     uint32_t logit_row; /* row of the logits matrix */
@@ -207,6 +208,9 @@ struct sample_args {
 struct backend_ops {
     void (*destroy)(struct backend *be);
 
+    /* Bytes that the engine may plan with: device memory that nobody else needs.  0: it is the
+     * operating system's to say. */
+    uint64_t (*memory_free)(struct backend *be);
     /* Memory.  alloc is zero-filled and 64-byte aligned. */
     int (*alloc)(struct backend *be, size_t bytes, void **out, struct error *err);
     void (*free)(struct backend *be, void *memory);

@@ -47,6 +47,7 @@ static void add(struct batch *batch, struct sequence *seq) {
     batch->seqs[step->n_seqs++] = (struct step_seq){first, seq->n_rows, seq->kv.views};
     batch->n_samples += n_samples;
     step->n_rows += seq->n_rows;
+    step->n_layers = seq->kv.space->n_layers;
 }
 
 void batch_build(struct batch *batch, struct sequence *const *seqs, uint32_t n_seqs) {

@@ -124,10 +124,20 @@ static struct decoder_limits decoder_plan(const struct engine_config *c,
     return (struct decoder_limits){.max_rows = c->max_batched_tokens, .max_logit_rows = rows};
 }
 
+/* What the KV cache may come from, once a step's activations have their share. */
+static struct memory_budget kv_budget(struct engine *e) {
+    const uint64_t workspace = e->info.workspace_bytes;
+    const uint64_t device = e->config.backend->ops->memory_free(e->config.backend);
+    if (device == 0) return (struct memory_budget){memory_available(), false};
+    return (struct memory_budget){device > workspace ? device - workspace : 0, true};
+}
+
 static int create_memory(struct engine *e, struct error *err) {
     const struct engine_config *c = &e->config;
     const struct model_config *model = &e->model->config;
-    int code = memory_plan_kv(&e->kv, c, model, e->info.max_model_len, memory_available(), err);
+    struct decoder_limits limits = decoder_plan(c, model);
+    e->info.workspace_bytes = decoder_workspace_bytes(model, &limits);
+    int code = memory_plan_kv(&e->kv, c, model, e->info.max_model_len, kv_budget(e), err);
     if (code) return code;
     e->info.n_pages = e->kv.n_pages;
     e->info.kv_bytes = (uint64_t)e->kv.n_pages * e->kv.page_bytes;
@@ -140,8 +150,6 @@ static int create_memory(struct engine *e, struct error *err) {
     if (c->prefix_caching)
         code = prefix_cache_create(&e->space.cache, e->space.pool, model->n_layers, err);
     if (code) return code;
-    struct decoder_limits limits = decoder_plan(c, model);
-    e->info.workspace_bytes = decoder_workspace_bytes(model, &limits);
     code = decoder_create(&e->decoder, e->model, c->backend, &e->kv, &limits, err);
     if (code) return code;
     return scheduler_create(&e->scheduler, &e->space, c->max_batched_tokens, c->max_num_seqs, err);

@@ -44,8 +44,8 @@ static uint64_t min_u64(uint64_t a, uint64_t b) {
 }
 
 int memory_plan_kv(struct kv_pool *pool, const struct engine_config *config,
-                   const struct model_config *model, uint32_t max_model_len, uint64_t available,
-                   struct error *err) {
+                   const struct model_config *model, uint32_t max_model_len,
+                   struct memory_budget budget, struct error *err) {
     *pool = (struct kv_pool){
         .dtype = config->kv_dtype, .n_kv_heads = model->n_kv_heads, .head_dim = model->head_dim};
     pool->page_bytes = (size_t)2 * model->n_kv_heads * PAGE_TOKENS * model->head_dim *
@@ -55,7 +55,8 @@ int memory_plan_kv(struct kv_pool *pool, const struct engine_config *config,
     if (useful < MEMORY_PLAN_TOKENS) useful = MEMORY_PLAN_TOKENS;
     uint64_t n_blocks = (useful + PAGE_TOKENS - 1) / PAGE_TOKENS;
     if (config->kv_cache_bytes) n_blocks = config->kv_cache_bytes / block_bytes;
-    else if (available) n_blocks = min_u64(n_blocks, available / 4 / block_bytes);
+    else if (budget.exclusive) n_blocks = budget.bytes / block_bytes;
+    else if (budget.bytes) n_blocks = min_u64(n_blocks, budget.bytes / 4 / block_bytes);
     n_blocks = min_u64(n_blocks, UINT32_MAX / model->n_layers);
     uint64_t need = ((uint64_t)max_model_len + PAGE_TOKENS - 1) / PAGE_TOKENS;
     pool->n_pages = (uint32_t)(n_blocks * model->n_layers);

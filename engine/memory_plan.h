@@ -10,13 +10,19 @@
  * limit.  0: unknown. */
 uint64_t memory_available(void);
 
+/* Memory that a pool may come from. */
+struct memory_budget {
+    uint64_t bytes; /* 0: unknown */
+    bool exclusive; /* a device's: nobody else needs it */
+};
+
 /* Fills pool's shape and n_pages (not base) from the settings.  Without kv_cache_bytes the pool
- * gets at most a quarter of `available`, and no more than four longest sequences or
- * MEMORY_PLAN_TOKENS tokens can use.  ERR_NOMEM when one sequence of max_model_len tokens would not
- * fit: the text names the settings. */
+ * gets all of an exclusive budget; of the system's memory at most a quarter, and no more than four
+ * longest sequences or MEMORY_PLAN_TOKENS tokens can use.  ERR_NOMEM when one sequence of
+ * max_model_len tokens would not fit: the text names the settings. */
 enum { MEMORY_PLAN_TOKENS = 131072 };
 int memory_plan_kv(struct kv_pool *pool, const struct engine_config *config,
-                   const struct model_config *model, uint32_t max_model_len, uint64_t available,
-                   struct error *err);
+                   const struct model_config *model, uint32_t max_model_len,
+                   struct memory_budget budget, struct error *err);
 
 #endif

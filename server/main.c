@@ -11,6 +11,9 @@
 #include <unistd.h>
 #include <uv.h>
 
+#ifdef QUIRE_CUDA
+#include "cuda/cuda.h"
+#endif
 #include "engine/cpu/cpu.h"
 #include "engine/error.h"
 #include "server/bench.h"
@@ -42,19 +45,41 @@ static const char *find_model(const struct options *options, char *path, size_t 
     return QUIRE_MODEL_DIR;
 }
 
-static int create_backend(struct backend **out, const struct options *options, struct error *err) {
+#ifdef QUIRE_CUDA
+static int create_cuda(struct backend **out, struct error *err) {
+    return cuda_backend_create(out, &(struct cuda_config){0}, err);
+}
+#else
+static int create_cuda(struct backend **out, struct error *err) {
+    (void)out;
+    return error_set(err, ERR_UNSUPPORTED, "this quire was built without CUDA");
+}
+#endif
+
+static int create_cpu(struct backend **out, const struct options *options, struct error *err) {
     static const enum cpu_isa isas[] = {[ISA_AUTO] = CPU_ISA_AUTO,
                                         [ISA_PLAIN] = CPU_ISA_PLAIN,
                                         [ISA_AVX2] = CPU_ISA_AVX2,
                                         [ISA_AVX512] = CPU_ISA_AVX512};
-    if (options->device == DEVICE_CUDA) {
-        return error_set(err, ERR_UNSUPPORTED, "--device cuda: this quire was built without CUDA");
-    }
     const struct cpu_config config = {.n_threads = (uint32_t)options->threads,
                                       .isa = isas[options->isa],
                                       .matmul_dtype =
                                           options->dtype == PRODUCTS_BF16 ? DTYPE_BF16 : DTYPE_F32};
     return cpu_backend_create(out, &config, err);
+}
+
+/* auto: a GPU where there is a usable one.  One that is there but fails is an error, not a reason
+ * for the CPU. */
+static int create_backend(struct backend **out, const struct options *options, struct error *err) {
+    struct error why = {0};
+    if (options->device == DEVICE_CPU) return create_cpu(out, options, err);
+    const int rc = create_cuda(out, &why);
+    if (rc == 0) return 0;
+    if (options->device == DEVICE_CUDA)
+        return error_set(err, rc, "--device cuda: %.480s", why.text);
+    if (rc != ERR_UNSUPPORTED) return error_set(err, rc, "%s", why.text);
+    log_event(LOG_INFO, "running on the CPU: %s", why.text);
+    return create_cpu(out, options, err);
 }
 
 static int load_options(struct options *options, int argc, char **argv, int *status) {

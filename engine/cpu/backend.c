@@ -48,6 +48,11 @@ struct mapping {
     char padding[ALIGNMENT - sizeof(size_t)];
 };
 
+static uint64_t cpu_memory_free(struct backend *be) {
+    (void)be;
+    return 0;
+}
+
 static int cpu_alloc(struct backend *be, size_t bytes, void **out, struct error *err) {
     (void)be;
     size_t total = bytes + sizeof(struct mapping);
@@ -130,6 +135,7 @@ static void cpu_destroy(struct backend *be) {
 
 static const struct backend_ops cpu_ops = {
     .destroy = cpu_destroy,
+    .memory_free = cpu_memory_free,
     .alloc = cpu_alloc,
     .free = cpu_free,
     .weight_upload = cpu_weight_upload,

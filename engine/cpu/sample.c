@@ -131,6 +131,31 @@ static double total_weight(const struct candidate *c, uint32_t n) {
     return total;
 }
 
+/* The last of the kept candidates in the order of before(): it says for any token whether it is
+ * kept. */
+static struct candidate worst_of(const struct candidate *c, uint32_t n) {
+    struct candidate worst = c[0];
+    for (uint32_t i = 1; i < n; i++)
+        if (before(&worst, &c[i])) worst = c[i];
+    return worst;
+}
+
+/* Selection leaves the candidates in an order of its own; a draw must not depend on how they were
+ * selected, so it walks the kept tokens by id. */
+static uint32_t token_at(const float *x, uint32_t n_vocab, const struct candidate *worst, float max,
+                         float temperature, double at) {
+    double sum = 0;
+    uint32_t last = worst->token;
+    for (uint32_t i = 0; i < n_vocab; i++) {
+        const struct candidate c = {.value = x[i], .token = i};
+        if (before(worst, &c)) continue;
+        sum += expf((x[i] - max) / temperature);
+        if (at < sum) return i;
+        last = i;
+    }
+    return last; /* rounding: uniform so close to 1 that the sum fell short */
+}
+
 static uint32_t draw(const struct sample_row *row, const float *x, uint32_t n_vocab,
                      struct candidate *c) {
     uint32_t best = arg_max(x, n_vocab);
@@ -142,25 +167,22 @@ static uint32_t draw(const struct sample_row *row, const float *x, uint32_t n_vo
     }
     if (row->min_p > 0) n = keep_min_p(c, n, row->min_p);
     if (row->top_p < 1) n = select_top_p(c, n, row->top_p * total_weight(c, n));
-    double at = row->uniform * total_weight(c, n), sum = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        sum += c[i].p;
-        if (at < sum) return c[i].token;
-    }
-    return c[n - 1].token; /* rounding: uniform so close to 1 that the sum fell short */
+    struct candidate worst = worst_of(c, n);
+    return token_at(x, n_vocab, &worst, x[best], row->temperature,
+                    row->uniform * total_weight(c, n));
 }
 
-/* The n_top best of the unmodified logits, by insertion: n_top is small. */
+/* The n_top best of the unmodified logits, by insertion: n_top is small.  Logits are
+ * compared, not their log-probabilities, in which small differences are rounded away. */
 static void report_top(struct sample_result *result, const float *logits, uint32_t n_vocab,
                        uint32_t n_top, float lse) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < n_vocab && n_top > 0; i++) {
-        float logprob = logits[i] - lse;
-        if (n == n_top && logprob <= result->top[n - 1].logprob) continue;
+        if (n == n_top && logits[i] <= logits[result->top[n - 1].token]) continue;
         uint32_t at = n < n_top ? n++ : n - 1;
-        for (; at > 0 && result->top[at - 1].logprob < logprob; at--)
+        for (; at > 0 && logits[result->top[at - 1].token] < logits[i]; at--)
             result->top[at] = result->top[at - 1];
-        result->top[at] = (struct token_logprob){i, logprob};
+        result->top[at] = (struct token_logprob){i, logits[i] - lse};
     }
     result->n_top = n;
 }

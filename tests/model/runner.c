@@ -40,8 +40,15 @@ static void make_pool(struct runner *r, uint32_t n_pages, enum dtype dtype) {
 void runner_open(struct runner *r, const char *dir, const struct cpu_config *cpu, uint32_t n_pages,
                  enum dtype kv_dtype, const struct decoder_limits *limits) {
     struct error err = {0};
-    *r = (struct runner){0};
-    check(cpu_backend_create(&r->be, cpu, &err), &err);
+    struct backend *be = NULL;
+    check(cpu_backend_create(&be, cpu, &err), &err);
+    runner_open_on(r, dir, be, n_pages, kv_dtype, limits);
+}
+
+void runner_open_on(struct runner *r, const char *dir, struct backend *be, uint32_t n_pages,
+                    enum dtype kv_dtype, const struct decoder_limits *limits) {
+    struct error err = {0};
+    *r = (struct runner){.be = be};
     check(model_load(&r->model, dir, r->be, &err), &err);
     make_pool(r, n_pages, kv_dtype);
     check(decoder_create(&r->decoder, r->model, r->be, &r->kv, limits, &err), &err);
@@ -117,7 +124,8 @@ void runner_step(struct runner *r, const struct runner_rows *rows, uint32_t n_se
     struct step step = {.n_seqs = n_seqs,
                         .tokens = arrays.tokens,
                         .positions = arrays.positions,
-                        .seqs = arrays.seqs};
+                        .seqs = arrays.seqs,
+                        .n_layers = r->model->config.n_layers};
     for (uint32_t i = 0; i < n_seqs; i++) fill_seq(r, &rows[i], &step, &arrays, i);
     check(decoder_step(r->decoder, &step, samples, n_samples, results, logits, &err), &err);
     for (uint32_t i = 0; i < n_seqs; i++) rows[i].seq->n_tokens += rows[i].n;

@@ -1,7 +1,7 @@
 /* runner.h - runs sequences through a decoder step by step, as the engine does, for tests.
  *
- * Owns a CPU backend, a model, a page pool and a decoder.  Pages are handed out in a scrambled
- * order, so that a page list is never 0, 1, 2 by luck.  Any failure fails the calling cmocka test.
+ * Owns a backend (the CPU's unless told otherwise), a model, a page pool and a decoder.  Pages are
+ * handed out in a scrambled order, so that a page list is never 0, 1, 2 by luck.  Any failure fails the calling cmocka test.
  *
  * Thread: the test's.  Memory: a sequence's pages come back when it is destroyed. */
 #ifndef TESTS_MODEL_RUNNER_H
@@ -37,6 +37,9 @@ struct runner_rows {
 /* kv_dtype is that of the pages; n_pages counts pages of all layers together. */
 void runner_open(struct runner *runner, const char *dir, const struct cpu_config *cpu,
                  uint32_t n_pages, enum dtype kv_dtype, const struct decoder_limits *limits);
+/* The same on a backend of the caller's making, which the runner takes. */
+void runner_open_on(struct runner *runner, const char *dir, struct backend *be, uint32_t n_pages,
+                    enum dtype kv_dtype, const struct decoder_limits *limits);
 void runner_close(struct runner *runner);
 
 void runner_seq_init(struct runner *runner, struct runner_seq *seq, uint32_t max_tokens);

@@ -1,0 +1,107 @@
+/* attn_simple.cu - attention over pages by the definition: the reference of the fast kernels, and
+ * what runs where they do not fit (any head_dim up to 256, any dtype of pages).
+ *
+ *   q     bf16 rows of [n_heads, head_dim]
+ *   pool  dtype [n_pages][K,V][n_kv_heads][PAGE_TOKENS][head_dim]
+ *   out   bf16 [n_rows, n_heads * head_dim]
+ *
+ * Grid:   one block per (row, kv head); its query heads one after the other.
+ * A warp takes every N_WARPS-th slot with an online softmax in f32, a lane every 32nd dimension;
+ * the warps' (max, sum, out) are merged at the end.  Row i of a sequence sees slots [0, n_slots -
+ * n_rows + i]. */
+#include "cuda/device.cuh"
+
+enum { N_WARPS = 4, LANE_DIMS = 8, MAX_DIM = 32 * LANE_DIMS };
+
+struct plan {
+    float max[N_WARPS], sum[N_WARPS];
+    float out[N_WARPS][MAX_DIM];
+};
+
+struct softmax {
+    float max, sum;
+    float out[LANE_DIMS]; /* dimension lane + 32 * i */
+};
+
+static __device__ void visit_slot(struct softmax *state, const float *q, const void *pool,
+                                  enum dtype dtype, size_t key, size_t value, uint32_t dim) {
+    const uint32_t lane = threadIdx.x % 32;
+    float dot = 0.0f;
+#pragma unroll
+    for (uint32_t i = 0; i < LANE_DIMS; i++)
+        if (lane + 32 * i < dim) dot += q[i] * load_dtype(pool, key + lane + 32 * i, dtype);
+    const float score = warp_sum(dot);
+    const float max = fmaxf(state->max, score);
+    const float keep = __expf(state->max - max),
+                weight = __expf(score - max); /* the first max is -inf: keep 0 */
+    state->max = max;
+    state->sum = state->sum * keep + weight;
+#pragma unroll
+    for (uint32_t i = 0; i < LANE_DIMS; i++)
+        if (lane + 32 * i < dim)
+            state->out[i] =
+                state->out[i] * keep + weight * load_dtype(pool, value + lane + 32 * i, dtype);
+}
+
+static __device__ void merge_warps(const struct softmax *state, struct plan *plan,
+                                   __nv_bfloat16 *out, uint32_t dim) {
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    float max = -INFINITY, sum = 0.0f;
+    if (lane == 0) {
+        plan->max[warp] = state->max;
+        plan->sum[warp] = state->sum;
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < LANE_DIMS; i++) plan->out[warp][lane + 32 * i] = state->out[i];
+    __syncthreads();
+    for (uint32_t w = 0; w < N_WARPS; w++) max = fmaxf(max, plan->max[w]);
+    if (max == -INFINITY) max = 0.0f; /* no slot at all: the result is 0 */
+    for (uint32_t w = 0; w < N_WARPS; w++) sum += plan->sum[w] * __expf(plan->max[w] - max);
+    for (uint32_t d = threadIdx.x; d < dim; d += blockDim.x) {
+        float x = 0.0f;
+        for (uint32_t w = 0; w < N_WARPS; w++) x += plan->out[w][d] * __expf(plan->max[w] - max);
+        store_as(out + d, sum > 0.0f ? x / sum : 0.0f);
+    }
+    __syncthreads(); /* the plan is used again by the next head */
+}
+
+static __device__ void attend(const struct attn_simple_params &p, struct plan *plan, uint32_t row,
+                              uint32_t kv_head, uint32_t head) {
+    const struct device_step &s = p.step;
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, dim = p.head_dim;
+    const size_t seq = (size_t)s.row_seq[row], view = p.layer * (size_t)s.n_seqs + seq;
+    const uint32_t first = (uint32_t)s.first_row[seq], n_rows = (uint32_t)s.seq_rows[seq];
+    const uint32_t n_seen = (uint32_t)s.n_slots[view] - n_rows + (row - first) + 1;
+    const int32_t *table = s.table + view * s.table_stride;
+    const __nv_bfloat16 *from =
+        static_cast<const __nv_bfloat16 *>(p.q) + row * p.q_stride + (size_t)head * dim;
+    struct softmax state = {-INFINITY, 0.0f, {}};
+    float q[LANE_DIMS];
+#pragma unroll
+    for (uint32_t i = 0; i < LANE_DIMS; i++)
+        q[i] = lane + 32 * i < dim ? to_float(from[lane + 32 * i]) * p.scale : 0.0f;
+    for (uint32_t slot = warp; slot < n_seen; slot += N_WARPS) {
+        const size_t page = (size_t)table[slot / PAGE_TOKENS], at = slot % PAGE_TOKENS;
+        const size_t key = ((page * 2 * p.n_kv_heads + kv_head) * PAGE_TOKENS + at) * dim;
+        visit_slot(&state, q, p.pool, p.dtype, key, key + (size_t)p.n_kv_heads * PAGE_TOKENS * dim,
+                   dim);
+    }
+    merge_warps(&state, plan,
+                static_cast<__nv_bfloat16 *>(p.out) + ((size_t)row * p.n_heads + head) * dim, dim);
+}
+
+static __global__ void attn_simple_kernel(struct attn_simple_params p) {
+    __shared__ struct plan plan;
+    const uint32_t group = p.n_heads / p.n_kv_heads;
+    let_next_start();
+    wait_for_previous();
+    for (uint32_t i = 0; i < group; i++)
+        attend(p, &plan, p.first_row + blockIdx.x, blockIdx.y, blockIdx.y * group + i);
+}
+
+cudaError_t launch_attn_simple(const struct attn_simple_params *p, struct launch launch) {
+    if (p->n_rows == 0) return cudaSuccess;
+    if (p->head_dim > MAX_DIM) return cudaErrorInvalidValue;
+    return launch_kernel(launch, attn_simple_kernel, dim3(p->n_rows, p->n_kv_heads), 32 * N_WARPS,
+                         0, *p);
+}

@@ -1,0 +1,262 @@
+/* backend.c - see cuda.h and internal.h: creation, memory, and the table of operations. */
+#include "cuda/internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/error.h"
+
+enum { ALIGNMENT = 256, MIN_MAJOR = 8, MAX_COPIERS = 8 };
+static const size_t FIRST_MIRROR_BYTES = (size_t)1 << 20;
+
+int cuda_check(struct cuda_backend *cuda, cudaError_t code, const char *what, struct error *err) {
+    if (cuda->failed)
+        return error_set(err, ERR_DEVICE, "cuda: %s: the device has failed before", what);
+    if (code == cudaSuccess) return 0;
+    cuda->failed = true;
+    return error_set(err, ERR_DEVICE, "cuda: %s: %s", what, cudaGetErrorString(code));
+}
+
+/* ---- memory ---- */
+
+int device_alloc(struct cuda_backend *cuda, size_t bytes, void **out, struct error *err) {
+    const double mib = 1 << 20;
+    size_t n_free = 0, n_total = 0;
+    cudaError_t code = cudaMalloc(out, bytes ? bytes : 1);
+    if (code != cudaErrorMemoryAllocation) return cuda_check(cuda, code, "cudaMalloc", err);
+    (void)cudaGetLastError(); /* this one is not sticky: the device works on */
+    (void)cudaMemGetInfo(&n_free, &n_total);
+    return error_set(
+        err, ERR_NOMEM,
+        "cuda: no memory for %.1f MiB: %.1f of the device's %.1f MiB are free.  The KV cache takes "
+        "--kv-cache-memory, a step's activations grow with --max-num-batched-tokens",
+        (double)bytes / mib, (double)n_free / mib, (double)n_total / mib);
+}
+
+int device_reserve(struct cuda_backend *cuda, void **memory, size_t *capacity, size_t bytes,
+                   struct error *err) {
+    if (bytes <= *capacity) return 0;
+    int rc =
+        cuda_check(cuda, cudaStreamSynchronize(cuda->stream), "waiting before memory grows", err);
+    if (rc) return rc;
+    cudaFree(*memory);
+    *memory = NULL;
+    *capacity = 0;
+    rc = device_alloc(cuda, bytes + bytes / 2, memory, err);
+    if (rc) return rc;
+    *capacity = bytes + bytes / 2;
+    return 0;
+}
+
+int mirror_reserve(struct cuda_backend *cuda, struct mirror *mirror, size_t bytes,
+                   struct error *err) {
+    if (bytes <= mirror->capacity) return 0;
+    size_t capacity =
+        bytes + bytes / 2 < FIRST_MIRROR_BYTES ? FIRST_MIRROR_BYTES : bytes + bytes / 2;
+    int rc =
+        cuda_check(cuda, cudaStreamSynchronize(cuda->stream), "waiting before staging grows", err);
+    if (rc) return rc;
+    mirror_free(mirror);
+    rc = cuda_check(cuda, cudaMallocHost((void **)&mirror->host, capacity), "pinned memory", err);
+    if (rc) return rc;
+    rc = device_alloc(cuda, capacity, (void **)&mirror->device, err);
+    if (rc) return rc;
+    mirror->capacity = capacity;
+    return 0;
+}
+
+void mirror_free(struct mirror *mirror) {
+    cudaFreeHost(mirror->host);
+    cudaFree(mirror->device);
+    *mirror = (struct mirror){0};
+}
+
+int args_take(struct cuda_backend *cuda, size_t bytes, size_t *offset, struct error *err) {
+    struct mirror *args = &cuda->args;
+    if (args->used + bytes > args->capacity) {
+        int rc = cuda_sync(&cuda->base, err); /* whoever took room before is done with it now */
+        if (!rc) rc = mirror_reserve(cuda, args, bytes, err);
+        if (rc) return rc;
+    }
+    *offset = args->used;
+    args->used += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    return 0;
+}
+
+int args_send(struct cuda_backend *cuda, size_t offset, size_t bytes, struct error *err) {
+    const cudaError_t code = cudaMemcpyAsync(cuda->args.device + offset, cuda->args.host + offset,
+                                             bytes, cudaMemcpyHostToDevice, cuda->stream);
+    return cuda_check(cuda, code, "arguments to the device", err);
+}
+
+/* A tenth of the device stays free: for buffers that grow with the largest step, for cuBLASLt and
+ * for modules. */
+static uint64_t cuda_memory_free(struct backend *be) {
+    (void)be;
+    size_t n_free = 0, n_total = 0;
+    if (cudaMemGetInfo(&n_free, &n_total) != cudaSuccess)
+        return 1; /* too little for anything: alloc will tell why */
+    return n_free > n_total / 10 ? n_free - n_total / 10 : 1;
+}
+
+static int cuda_alloc(struct backend *be, size_t bytes, void **out, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    void *memory = NULL;
+    int rc = device_alloc(cuda, bytes, &memory, err);
+    if (rc) return rc;
+    rc = cuda_check(cuda, cudaMemsetAsync(memory, 0, bytes, cuda->stream), "clearing memory", err);
+    if (rc) cudaFree(memory);
+    else *out = memory;
+    return rc;
+}
+
+static void cuda_free(struct backend *be, void *memory) {
+    (void)be;
+    cudaFree(memory);
+}
+
+static int cuda_upload(struct backend *be, void *to, const void *host, size_t bytes,
+                       struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    const cudaError_t code = cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, cuda->stream);
+    return cuda_check(cuda, code, "upload", err);
+}
+
+static int cuda_download(struct backend *be, void *host, const void *from, size_t bytes,
+                         struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    const cudaError_t code =
+        cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, cuda->stream);
+    return cuda_check(cuda, code, "download", err);
+}
+
+static int cuda_copy_pages(struct backend *be, const struct kv_pool *kv, const uint32_t *from,
+                           const uint32_t *to, uint32_t n, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    char *base = kv->base;
+    int rc = 0;
+    for (uint32_t i = 0; i < n && !rc; i++) {
+        const cudaError_t code =
+            cudaMemcpyAsync(base + to[i] * kv->page_bytes, base + from[i] * kv->page_bytes,
+                            kv->page_bytes, cudaMemcpyDeviceToDevice, cuda->stream);
+        rc = cuda_check(cuda, code, "copying pages", err);
+    }
+    return rc;
+}
+
+int cuda_sync(struct backend *be, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    int rc = cuda_check(cuda, cudaStreamSynchronize(cuda->stream), "running a step", err);
+    if (rc) return rc;
+    for (uint32_t i = 0; i < cuda->n_pending; i++)
+        memcpy(cuda->pending[i].to, cuda->pending[i].from,
+               cuda->pending[i].n * sizeof(struct sample_result));
+    cuda->n_pending = 0;
+    cuda->args.used = 0;
+    return 0;
+}
+
+/* ---- creation ---- */
+
+static void cuda_destroy(struct backend *be) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    if (cuda->stream) cudaStreamSynchronize(cuda->stream);
+    linear_close(cuda);
+    weights_free(cuda);
+    mirror_free(&cuda->step_block);
+    mirror_free(&cuda->args);
+    cudaFree(cuda->angles);
+    cudaFree(cuda->device_freqs);
+    cudaFree(cuda->changed);
+    if (cuda->step_copied) cudaEventDestroy(cuda->step_copied);
+    if (cuda->stream) cudaStreamDestroy(cuda->stream);
+    free(cuda);
+}
+
+static const struct backend_ops cuda_ops = {
+    .destroy = cuda_destroy,
+    .memory_free = cuda_memory_free,
+    .alloc = cuda_alloc,
+    .free = cuda_free,
+    .weight_upload = cuda_weight_upload,
+    .weight_release = cuda_weight_release,
+    .upload = cuda_upload,
+    .download = cuda_download,
+    .copy_pages = cuda_copy_pages,
+    .step_begin = cuda_step_begin,
+    .embed = cuda_embed,
+    .rmsnorm = cuda_rmsnorm,
+    .linear = cuda_linear,
+    .rope_append = cuda_rope_append,
+    .attn_decode = cuda_attn_decode,
+    .attn_prefill = cuda_attn_prefill,
+    .silu_mul = cuda_silu_mul,
+    .gather_rows = cuda_gather_rows,
+    .sample = cuda_sample,
+    .sync = cuda_sync,
+};
+
+static int find_device(struct cudaDeviceProp *properties, uint32_t device, struct error *err) {
+    int n = 0, driver = 0;
+    if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0)
+        return error_set(err, ERR_UNSUPPORTED, "there is no NVIDIA driver here");
+    cudaError_t code = cudaGetDeviceCount(&n);
+    if (code != cudaSuccess || n == 0)
+        return error_set(err, ERR_UNSUPPORTED, "there is no CUDA device here (%s)",
+                         code == cudaSuccess ? "none is visible" : cudaGetErrorString(code));
+    if (device >= (uint32_t)n)
+        return error_set(err, ERR_UNSUPPORTED, "there is no CUDA device %u: %d are visible", device,
+                         n);
+    code = cudaGetDeviceProperties(properties, (int)device);
+    if (code != cudaSuccess)
+        return error_set(err, ERR_UNSUPPORTED, "CUDA device %u does not answer: %s", device,
+                         cudaGetErrorString(code));
+    if (properties->major < MIN_MAJOR)
+        return error_set(err, ERR_UNSUPPORTED,
+                         "%s has compute capability %d.%d; 8.0 is the oldest that is supported",
+                         properties->name, properties->major, properties->minor);
+    return 0;
+}
+
+static void describe(struct cuda_backend *cuda, const struct cudaDeviceProp *properties) {
+    snprintf(cuda->base.description, sizeof(cuda->base.description),
+             "%.64s, %.1f GiB, compute capability %d.%d, %d multiprocessors", properties->name,
+             (double)properties->totalGlobalMem / (1 << 30), properties->major, properties->minor,
+             properties->multiProcessorCount);
+}
+
+static int open_device(struct cuda_backend *cuda, struct error *err) {
+    int rc = cuda_check(cuda, cudaSetDevice(cuda->device), "choosing the device", err);
+    if (!rc)
+        rc = cuda_check(cuda, cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking),
+                        "a stream", err);
+    if (!rc)
+        rc = cuda_check(cuda, cudaEventCreateWithFlags(&cuda->step_copied, cudaEventDisableTiming),
+                        "an event", err);
+    if (!rc) rc = mirror_reserve(cuda, &cuda->step_block, FIRST_MIRROR_BYTES, err);
+    if (!rc) rc = mirror_reserve(cuda, &cuda->args, FIRST_MIRROR_BYTES, err);
+    if (!rc) rc = device_alloc(cuda, sizeof(cuda->inv_freq), (void **)&cuda->device_freqs, err);
+    return rc ? rc : linear_open(cuda, err);
+}
+
+int cuda_backend_create(struct backend **out, const struct cuda_config *config, struct error *err) {
+    struct cudaDeviceProp properties;
+    int rc = find_device(&properties, config->device, err);
+    if (rc) return rc;
+    struct cuda_backend *cuda = calloc(1, sizeof(*cuda));
+    if (!cuda) return error_set(err, ERR_NOMEM, "cuda: no memory");
+    const long n_cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    cuda->base = (struct backend){.ops = &cuda_ops, .name = "cuda", .act_dtype = DTYPE_BF16};
+    cuda->device = (int)config->device;
+    cuda->overlap = properties.major >= 9;
+    cuda->n_copiers = config->n_copiers      ? config->n_copiers
+                      : n_cpus > MAX_COPIERS ? MAX_COPIERS
+                                             : (uint32_t)n_cpus;
+    describe(cuda, &properties);
+    rc = open_device(cuda, err);
+    if (rc) cuda_destroy(&cuda->base);
+    else *out = &cuda->base;
+    return rc;
+}

@@ -1,0 +1,102 @@
+/* device.cuh - what every kernel of this room uses: conversions, reductions, launching with
+ * overlap.
+ *
+ * Thread: device code, and launchers on the engine thread.  Memory: none. */
+#ifndef CUDA_DEVICE_CUH
+#define CUDA_DEVICE_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include "cuda/kernels.h"
+
+/* Lets the next kernel of the stream start: it waits on its own before it touches what we write. */
+static __device__ __forceinline__ void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/* Everything before this kernel in the stream has ended and can be seen after this.  Every kernel
+ * must pass here, or "the kernel before has ended" would not mean "all before have". */
+static __device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+template <typename... Params, typename... Args>
+static cudaError_t launch_kernel(struct launch launch, void (*kernel)(Params...), dim3 grid,
+                                 dim3 block, size_t shared_bytes, Args... args) {
+    cudaLaunchAttribute overlap = {};
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = launch.stream;
+    config.attrs = &overlap;
+    config.numAttrs = launch.overlap ? 1 : 0;
+    return cudaLaunchKernelEx(&config, kernel, args...);
+}
+
+static __device__ __forceinline__ float to_float(float x) {
+    return x;
+}
+static __device__ __forceinline__ float to_float(__half x) {
+    return __half2float(x);
+}
+static __device__ __forceinline__ float to_float(__nv_bfloat16 x) {
+    return __bfloat162float(x);
+}
+
+static __device__ __forceinline__ void store_as(float *to, float x) {
+    *to = x;
+}
+static __device__ __forceinline__ void store_as(__half *to, float x) {
+    *to = __float2half_rn(x);
+}
+static __device__ __forceinline__ void store_as(__nv_bfloat16 *to, float x) {
+    *to = __float2bfloat16_rn(x);
+}
+
+/* Element i of an array whose dtype is known at run time only. */
+static __device__ __forceinline__ float load_dtype(const void *data, size_t i, enum dtype dtype) {
+    if (dtype == DTYPE_F32) return static_cast<const float *>(data)[i];
+    if (dtype == DTYPE_F16) return to_float(static_cast<const __half *>(data)[i]);
+    return to_float(static_cast<const __nv_bfloat16 *>(data)[i]);
+}
+
+static __device__ __forceinline__ void store_dtype(void *data, size_t i, float x,
+                                                   enum dtype dtype) {
+    if (dtype == DTYPE_F32) store_as(static_cast<float *>(data) + i, x);
+    else if (dtype == DTYPE_F16) store_as(static_cast<__half *>(data) + i, x);
+    else store_as(static_cast<__nv_bfloat16 *>(data) + i, x);
+}
+
+/* Two bf16 in a word: the lower half comes first in memory. */
+static __device__ __forceinline__ float2 unpack_bf16(uint32_t pair) {
+    return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+}
+static __device__ __forceinline__ uint32_t pack_bf16(float x, float y) {
+    __nv_bfloat162 pair = __floats2bfloat162_rn(x, y);
+    return *reinterpret_cast<uint32_t *>(&pair);
+}
+
+static __device__ __forceinline__ float warp_sum(float x) {
+    for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+    return x;
+}
+
+/* The sum over a block of whole warps, in every thread.  `shared` holds one float a warp. */
+static __device__ __forceinline__ float block_sum(float x, float *shared) {
+    x = warp_sum(x);
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
+    __syncthreads();
+    x = threadIdx.x % 32 < blockDim.x / 32 ? shared[threadIdx.x % 32] : 0.0f;
+    return warp_sum(x);
+}
+
+#endif

@@ -1,0 +1,238 @@
+/* elementwise.cu - the operations that touch each row on its own: embedding, norm, RoPE + append,
+ * SiLU, gather.
+ *
+ *   rows        bf16, row-major; strides in elements
+ *   cache       dtype [n_pages][K,V][n_kv_heads][PAGE_TOKENS][head_dim]; a slot is one row's
+ *
+ * Rows move 16 bytes a thread where width and addresses allow it, else an element a thread: the odd
+ * widths of tests and tiny models, not of models that are served for speed.
+ *
+ * Bound: memory, each input and output once.     Oracle: engine/cpu/elementwise.c. */
+#include "cuda/device.cuh"
+
+typedef __nv_bfloat16 bf16;
+
+enum { VECTOR = 8 }; /* bf16 in 16 bytes */
+
+static bool vectors_fit(uint32_t dim, const void *a, const void *b) {
+    return dim % VECTOR == 0 && ((uintptr_t)a | (uintptr_t)b) % 16 == 0;
+}
+
+/* ---- embedding and gather: copies of rows ---- */
+
+static __global__ void embed_kernel(struct embed_params p) {
+    let_next_start();
+    wait_for_previous();
+    const size_t row = blockIdx.x, token = (size_t)p.tokens[row];
+    bf16 *out = static_cast<bf16 *>(p.out) + row * p.dim;
+    for (uint32_t i = threadIdx.x; i < p.dim; i += blockDim.x)
+        store_as(out + i, load_dtype(p.table, token * p.dim + i, p.dtype));
+}
+
+template <typename T> static __global__ void gather_kernel(struct gather_params p, uint32_t width) {
+    let_next_start();
+    wait_for_previous();
+    const T *from = static_cast<const T *>(p.x) + (size_t)p.rows[blockIdx.x] * width;
+    T *to = static_cast<T *>(p.out) + (size_t)blockIdx.x * width;
+    for (uint32_t i = threadIdx.x; i < width; i += blockDim.x) to[i] = from[i];
+}
+
+cudaError_t launch_gather(const struct gather_params *p, struct launch launch) {
+    if (p->n == 0) return cudaSuccess;
+    if (vectors_fit(p->dim, p->x, p->out))
+        return launch_kernel(launch, gather_kernel<uint4>, p->n, 256, 0, *p, p->dim / VECTOR);
+    return launch_kernel(launch, gather_kernel<bf16>, p->n, 256, 0, *p, p->dim);
+}
+
+cudaError_t launch_embed(const struct embed_params *p, struct launch launch) {
+    if (p->n_rows == 0) return cudaSuccess;
+    const struct gather_params copy = {
+        p->table, p->out, reinterpret_cast<const uint32_t *>(p->tokens), p->n_rows, p->dim};
+    if (p->dtype == DTYPE_BF16) return launch_gather(&copy, launch); /* nothing to convert */
+    return launch_kernel(launch, embed_kernel, p->n_rows, 256, 0, *p);
+}
+
+/* ---- RMSNorm ---- */
+
+static __device__ __forceinline__ float squares(uint4 v) {
+    float sum = 0.0f;
+    for (uint32_t word : {v.x, v.y, v.z, v.w}) {
+        const float2 f = unpack_bf16(word);
+        sum += f.x * f.x + f.y * f.y;
+    }
+    return sum;
+}
+
+static __device__ __forceinline__ uint32_t scale_pair(uint32_t pair, float scale, float w0,
+                                                      float w1) {
+    const float2 f = unpack_bf16(pair);
+    return pack_bf16(f.x * scale * w0, f.y * scale * w1);
+}
+
+/* One block a row.  The first HELD vectors of a thread stay in registers between the two passes:
+ * with 512 threads that covers rows of 8,192 without reading anything twice. */
+static __global__ void rmsnorm_vector_kernel(struct rmsnorm_params p) {
+    enum { HELD = 2 };
+    __shared__ float shared[32];
+    const uint32_t n = p.dim / VECTOR;
+    uint4 held[HELD];
+    float sum = 0.0f;
+    let_next_start();
+    wait_for_previous();
+    const uint4 *x =
+        reinterpret_cast<const uint4 *>(static_cast<const bf16 *>(p.x) + blockIdx.x * p.x_stride);
+    uint4 *out = reinterpret_cast<uint4 *>(static_cast<bf16 *>(p.out) + blockIdx.x * p.out_stride);
+#pragma unroll
+    for (uint32_t k = 0; k < HELD; k++) {
+        const uint32_t i = threadIdx.x + k * blockDim.x;
+        held[k] = i < n ? x[i] : make_uint4(0, 0, 0, 0);
+        sum += squares(held[k]);
+    }
+    for (uint32_t i = threadIdx.x + HELD * blockDim.x; i < n; i += blockDim.x) sum += squares(x[i]);
+    const float scale = rsqrtf(block_sum(sum, shared) / (float)p.dim + p.eps);
+    for (uint32_t i = threadIdx.x, k = 0; i < n; i += blockDim.x, k++) {
+        uint4 v = k == 0 ? held[0] : k == 1 ? held[1] : x[i];
+        float w[VECTOR];
+        for (uint32_t j = 0; j < VECTOR; j++)
+            w[j] = load_dtype(p.weight, (size_t)i * VECTOR + j, p.dtype);
+        v.x = scale_pair(v.x, scale, w[0], w[1]);
+        v.y = scale_pair(v.y, scale, w[2], w[3]);
+        v.z = scale_pair(v.z, scale, w[4], w[5]);
+        v.w = scale_pair(v.w, scale, w[6], w[7]);
+        out[i] = v;
+    }
+}
+
+static __global__ void rmsnorm_kernel(struct rmsnorm_params p) {
+    __shared__ float shared[32];
+    float sum = 0.0f;
+    let_next_start();
+    wait_for_previous();
+    const bf16 *x = static_cast<const bf16 *>(p.x) + blockIdx.x * p.x_stride;
+    bf16 *out = static_cast<bf16 *>(p.out) + blockIdx.x * p.out_stride;
+    for (uint32_t i = threadIdx.x; i < p.dim; i += blockDim.x)
+        sum += to_float(x[i]) * to_float(x[i]);
+    const float scale = rsqrtf(block_sum(sum, shared) / (float)p.dim + p.eps);
+    for (uint32_t i = threadIdx.x; i < p.dim; i += blockDim.x)
+        store_as(out + i, to_float(x[i]) * scale * load_dtype(p.weight, i, p.dtype));
+}
+
+cudaError_t launch_rmsnorm(const struct rmsnorm_params *p, struct launch launch) {
+    if (p->n_rows == 0) return cudaSuccess;
+    const bool vectors =
+        vectors_fit(p->dim, p->x, p->out) && (p->x_stride | p->out_stride) % VECTOR == 0;
+    if (!vectors) return launch_kernel(launch, rmsnorm_kernel, p->n_rows, 256, 0, *p);
+    const uint32_t n = (p->dim / VECTOR + 31) / 32 * 32;
+    return launch_kernel(launch, rmsnorm_vector_kernel, p->n_rows, n < 512 ? n : 512, 0, *p);
+}
+
+/* ---- RoPE and append ---- */
+
+/* In double: a float angle is off by 0.06 radians at position 1,000,000.  Once a step, for all
+ * layers. */
+static __global__ void angles_kernel(struct angles_params p) {
+    let_next_start();
+    wait_for_previous();
+    const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= (size_t)p.n_rows * p.n_freqs) return;
+    const size_t row = i / p.n_freqs, f = i % p.n_freqs;
+    double s, c;
+    sincos((uint32_t)p.positions[row] * p.inv_freq[f], &s, &c);
+    p.angles[row * 2 * p.n_freqs + f] = (float)(c * p.scale);
+    p.angles[(row * 2 + 1) * p.n_freqs + f] = (float)(s * p.scale);
+}
+
+cudaError_t launch_angles(const struct angles_params *p, struct launch launch) {
+    const size_t n = (size_t)p->n_rows * p->n_freqs;
+    if (n == 0) return cudaSuccess;
+    return launch_kernel(launch, angles_kernel, (unsigned)((n + 127) / 128), 128, 0, *p);
+}
+
+/* Where the row's slot begins in the page of the K or V half of a kv head; elements. */
+static __device__ __forceinline__ size_t slot_at(const struct rope_append_params &p, uint32_t row,
+                                                 uint32_t is_v, uint32_t kv_head) {
+    const struct device_step &s = p.step;
+    const size_t seq = (size_t)s.row_seq[row], view = p.layer * (size_t)s.n_seqs + seq;
+    const uint32_t slot = (uint32_t)s.append_slot[view] + row - (uint32_t)s.first_row[seq];
+    const size_t page = (size_t)s.table[view * s.table_stride + slot / PAGE_TOKENS];
+    return (((page * 2 + is_v) * p.n_kv_heads + kv_head) * PAGE_TOKENS + slot % PAGE_TOKENS) *
+           p.head_dim;
+}
+
+/* A row of threads (threadIdx.y) for one head of one token: q heads are rotated, k heads rotated
+ * and appended, v heads appended.  Pairs are (i, i + n_freqs); what lies behind them does not turn.
+ */
+static __global__ void rope_append_kernel(struct rope_append_params p) {
+    const uint32_t row = blockIdx.x, head = blockIdx.y * blockDim.y + threadIdx.y;
+    const uint32_t n_heads = p.n_heads + 2 * p.n_kv_heads, n = p.n_freqs;
+    let_next_start();
+    wait_for_previous();
+    if (head >= n_heads) return;
+    bf16 *x = static_cast<bf16 *>(p.qkv) + ((size_t)row * n_heads + head) * p.head_dim;
+    const bool is_q = head < p.n_heads, is_v = head >= p.n_heads + p.n_kv_heads;
+    const size_t to = is_q ? 0 : slot_at(p, row, is_v, (head - p.n_heads) % p.n_kv_heads);
+    const float *c = p.angles + (size_t)row * 2 * n, *s = c + n;
+    if (!is_v) {
+        for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
+            const float a = to_float(x[i]), b = to_float(x[i + n]);
+            const float u = a * c[i] - b * s[i], v = b * c[i] + a * s[i];
+            store_as(x + i, u);
+            store_as(x + i + n, v);
+            if (is_q) continue;
+            store_dtype(p.pool, to + i, u, p.dtype);
+            store_dtype(p.pool, to + i + n, v, p.dtype);
+        }
+    }
+    if (is_q) return;
+    for (uint32_t i = (is_v ? 0 : 2 * n) + threadIdx.x; i < p.head_dim; i += blockDim.x)
+        store_dtype(p.pool, to + i, to_float(x[i]), p.dtype);
+}
+
+cudaError_t launch_rope_append(const struct rope_append_params *p, struct launch launch) {
+    if (p->step.n_rows == 0) return cudaSuccess;
+    const uint32_t n_heads = p->n_heads + 2 * p->n_kv_heads;
+    return launch_kernel(launch, rope_append_kernel, dim3(p->step.n_rows, (n_heads + 3) / 4),
+                         dim3(64, 4), 0, *p);
+}
+
+/* ---- SiLU * up ---- */
+
+static __device__ __forceinline__ float silu_mul(float gate, float up) {
+    return gate / (1.0f + __expf(-gate)) * up; /* __expf: 2 ulp near 0, far under bf16's rounding */
+}
+
+static __device__ __forceinline__ uint32_t silu_mul_pair(uint32_t gate, uint32_t up) {
+    const float2 g = unpack_bf16(gate), u = unpack_bf16(up);
+    return pack_bf16(silu_mul(g.x, u.x), silu_mul(g.y, u.y));
+}
+
+static __global__ void silu_mul_vector_kernel(struct silu_mul_params p, size_t n) {
+    const uint32_t width = p.dim / VECTOR;
+    let_next_start();
+    wait_for_previous();
+    const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    const size_t row = i / width, at = i % width;
+    const uint4 *from = static_cast<const uint4 *>(p.gate_up) + row * 2 * width + at;
+    const uint4 gate = from[0], up = from[width];
+    static_cast<uint4 *>(p.out)[i] =
+        make_uint4(silu_mul_pair(gate.x, up.x), silu_mul_pair(gate.y, up.y),
+                   silu_mul_pair(gate.z, up.z), silu_mul_pair(gate.w, up.w));
+}
+
+static __global__ void silu_mul_kernel(struct silu_mul_params p, size_t n) {
+    let_next_start();
+    wait_for_previous();
+    const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    const bf16 *gate = static_cast<const bf16 *>(p.gate_up) + i / p.dim * 2 * p.dim + i % p.dim;
+    store_as(static_cast<bf16 *>(p.out) + i, silu_mul(to_float(gate[0]), to_float(gate[p.dim])));
+}
+
+cudaError_t launch_silu_mul(const struct silu_mul_params *p, struct launch launch) {
+    const bool vectors = vectors_fit(p->dim, p->gate_up, p->out);
+    const size_t n = (size_t)p->n_rows * p->dim / (vectors ? VECTOR : 1);
+    if (n == 0) return cudaSuccess;
+    return launch_kernel(launch, vectors ? silu_mul_vector_kernel : silu_mul_kernel,
+                         (unsigned)((n + 127) / 128), 128, 0, *p, n);
+}

@@ -1,0 +1,132 @@
+/* internal.h - the inside of the CUDA backend: its state, and one function per operation of the
+ * table.
+ *
+ * Host side, plain C; kernels.h is the way to the device.
+ *
+ *   step_begin  packs the step into one block of pinned memory, one copy brings it over (step.c)
+ *   operations  launch on one stream and return; small host arrays travel through `args`
+ *   sync        waits, hands out sample results, and lets `args` begin again
+ *
+ * Thread: engine.  Memory: blocks grow to the largest step seen and are kept, so that a served load
+ * soon allocates nothing. */
+#ifndef CUDA_INTERNAL_H
+#define CUDA_INTERNAL_H
+
+#include <cublasLt.h>
+
+#include "cuda/cuda.h"
+#include "cuda/kernels.h"
+
+enum { MAX_PENDING = 8, MATMUL_CACHE = 512, N_STAGING = 2, MAX_FREQS = 512 };
+
+/* The same bytes in pinned host memory and on the device; `used` of them are taken. */
+struct mirror {
+    char *host, *device;
+    size_t capacity, used;
+};
+
+/* Results that a sample op left in pinned memory, for sync() to hand out. */
+struct pending_results {
+    const struct sample_result *from;
+    struct sample_result *to;
+    uint32_t n;
+};
+
+/* A product's shape and what cuBLASLt answered for it. */
+struct matmul_key {
+    uint32_t n_out, n_in, n_rows; /* n_rows: rounded up, see linear.c */
+    size_t y_stride;
+    bool accumulate, y_f32, bias;
+};
+struct matmul_entry {
+    struct matmul_key key;
+    bool known, usable;
+    cublasLtMatmulAlgo_t algo;
+};
+
+struct weight_chunk {
+    struct weight_chunk *next;
+    char *base;
+    size_t capacity, used;
+    uint32_t n_live;
+};
+
+struct staging {
+    char *host;
+    cudaEvent_t copied;
+};
+
+struct cuda_backend {
+    struct backend base;
+    int device;
+    bool overlap; /* compute capability 9.0: kernels.h */
+    bool failed;  /* sticky: the device answers nothing any more */
+    uint32_t n_copiers;
+    cudaStream_t stream;
+
+    struct mirror step_block, args;
+    cudaEvent_t step_copied; /* the step block's pinned half may be written again */
+    struct device_step step;
+    bool angles_valid; /* of the current step */
+    float *angles;     /* device [n_rows][2][n_freqs] */
+    size_t angles_bytes;
+    double inv_freq[MAX_FREQS]; /* what device_freqs holds */
+    uint32_t n_freqs;
+    double *device_freqs;
+
+    float *changed; /* device: logits of sample rows that penalties and biases change */
+    size_t changed_bytes;
+    struct pending_results pending[MAX_PENDING];
+    uint32_t n_pending;
+
+    cublasLtHandle_t blas;
+    void *workspace;
+    struct matmul_entry *matmuls; /* [MATMUL_CACHE], by hash */
+
+    struct weight_chunk *chunks;
+    size_t weight_bytes;
+    struct staging staging[N_STAGING];
+    uint32_t next_staging;
+};
+
+#define CUDA_BACKEND(be) ((struct cuda_backend *)(be))
+
+static inline struct launch launch_of(const struct cuda_backend *cuda) {
+    return (struct launch){cuda->stream, cuda->overlap};
+}
+
+/* 0, or ERR_DEVICE (sticky) with a sentence that says what failed. */
+int cuda_check(struct cuda_backend *cuda, cudaError_t code, const char *what, struct error *err);
+/* cudaMalloc; ERR_NOMEM names the numbers and the settings that change them. */
+int device_alloc(struct cuda_backend *cuda, size_t bytes, void **out, struct error *err);
+/* Makes *memory at least `bytes` long; what it held is lost.  Waits when it must grow. */
+int device_reserve(struct cuda_backend *cuda, void **memory, size_t *capacity, size_t bytes,
+                   struct error *err);
+int mirror_reserve(struct cuda_backend *cuda, struct mirror *mirror, size_t bytes,
+                   struct error *err);
+void mirror_free(struct mirror *mirror);
+/* Room for `bytes` in args until the next sync(); mirror_send() copies what was written there. */
+int args_take(struct cuda_backend *cuda, size_t bytes, size_t *offset, struct error *err);
+int args_send(struct cuda_backend *cuda, size_t offset, size_t bytes, struct error *err);
+
+int cuda_step_begin(struct backend *be, const struct step *step, struct error *err);
+int cuda_weight_upload(struct backend *be, const void *host, size_t bytes, const void **out,
+                       struct error *err);
+void cuda_weight_release(struct backend *be, const void *weight);
+void weights_free(struct cuda_backend *cuda);
+
+int cuda_linear(struct backend *be, const struct linear_args *args, struct error *err);
+int linear_open(struct cuda_backend *cuda, struct error *err);
+void linear_close(struct cuda_backend *cuda);
+
+int cuda_embed(struct backend *be, const struct embed_args *args, struct error *err);
+int cuda_rmsnorm(struct backend *be, const struct rmsnorm_args *args, struct error *err);
+int cuda_rope_append(struct backend *be, const struct rope_append_args *args, struct error *err);
+int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct error *err);
+int cuda_attn_prefill(struct backend *be, const struct attn_args *args, struct error *err);
+int cuda_silu_mul(struct backend *be, const struct silu_mul_args *args, struct error *err);
+int cuda_gather_rows(struct backend *be, const struct gather_rows_args *args, struct error *err);
+int cuda_sample(struct backend *be, const struct sample_args *args, struct error *err);
+int cuda_sync(struct backend *be, struct error *err);
+
+#endif

@@ -1,0 +1,154 @@
+/* kernels.h - the launchers of this room's own kernels: one parameter struct and one function each.
+ *
+ * Every pointer is device memory.  A launcher validates nothing, allocates nothing and never waits;
+ * it returns what the launch returned.  Empty grids are no launches.
+ *
+ * Overlap (programmatic dependent launch, compute capability 9.0): with `overlap` set a kernel may
+ * be started before its predecessor in the stream has ended.  Each kernel here lets its successor
+ * start at once, touches only weights first, and waits for its predecessor before it reads or
+ * writes anything else; since all of them wait, a kernel that has ended implies that all before it
+ * have.
+ *
+ * Thread: engine.  Memory: none of its own. */
+#ifndef CUDA_KERNELS_H
+#define CUDA_KERNELS_H
+
+#include <cuda_runtime_api.h>
+
+#include "engine/backend.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct launch {
+    cudaStream_t stream;
+    bool overlap;
+};
+
+/* What a step looks like on the device, all layers at once: see step.c. */
+struct device_step {
+    uint32_t n_rows, n_seqs, n_decode, n_layers;
+    const int32_t *tokens, *positions, *row_seq; /* [n_rows]; row_seq: the sequence of a row */
+    const int32_t *first_row, *seq_rows;         /* [n_seqs] */
+    const int32_t *n_slots, *append_slot;        /* [n_layers][n_seqs] */
+    const int32_t *table; /* [n_layers][n_seqs][table_stride]: pages in slot order */
+    uint32_t table_stride;
+};
+
+struct embed_params {
+    const int32_t *tokens; /* [n_rows] */
+    const void *table;     /* dtype [n_vocab, dim] */
+    enum dtype dtype;
+    void *out; /* bf16 [n_rows, dim] */
+    uint32_t n_rows, dim;
+};
+
+struct rmsnorm_params {
+    const void *x;      /* bf16, row i at x + i * x_stride elements */
+    const void *weight; /* dtype [dim] */
+    enum dtype dtype;
+    void *out; /* bf16, row i at out + i * out_stride; may be x */
+    uint32_t n_rows, dim;
+    size_t x_stride, out_stride;
+    float eps;
+};
+
+struct angles_params {
+    const int32_t *positions; /* [n_rows] */
+    const double *inv_freq;   /* [n_freqs] */
+    float *angles;            /* [n_rows][2][n_freqs]: cos, then sin */
+    uint32_t n_rows, n_freqs;
+    float scale;
+};
+
+struct rope_append_params {
+    struct device_step step;
+    void *qkv;           /* bf16 [n_rows, (n_heads + 2 * n_kv_heads) * head_dim] */
+    const float *angles; /* of angles_params */
+    void *pool;          /* dtype: [n_pages][K,V][n_kv_heads][PAGE_TOKENS][head_dim] */
+    enum dtype dtype;
+    uint32_t n_heads, n_kv_heads, head_dim, n_freqs, layer;
+};
+
+/* Attention of rows [first_row, first_row + n_rows) of the step. */
+struct attn_simple_params {
+    struct device_step step;
+    const void *q; /* bf16, row i at q + i * q_stride elements: [n_heads, head_dim] */
+    size_t q_stride;
+    void *out;        /* bf16 [n_rows of the step, n_heads * head_dim] */
+    const void *pool; /* as in rope_append_params */
+    enum dtype dtype;
+    uint32_t n_heads, n_kv_heads, head_dim, layer;
+    uint32_t first_row, n_rows;
+    float scale;
+};
+
+struct silu_mul_params {
+    const void *gate_up; /* bf16 [n_rows, 2 * dim] */
+    void *out;           /* bf16 [n_rows, dim] */
+    uint32_t n_rows, dim;
+};
+
+struct gather_params {
+    const void *x;        /* bf16 [*, dim] */
+    void *out;            /* bf16 [n, dim] */
+    const uint32_t *rows; /* [n] */
+    uint32_t n, dim;
+};
+
+struct skinny_part {
+    const void *w;    /* [n_out, n_in] */
+    const void *bias; /* [n_out] or NULL */
+    enum dtype bias_dtype;
+    void *y; /* bf16 or f32, row i at y + i * y_stride elements */
+    size_t y_stride;
+    uint32_t n_out;
+};
+
+/* y = x W^T (+ b) or y += x W^T (+ b) for all parts in one launch. */
+struct skinny_params {
+    const void *x; /* bf16 [n_rows, n_in] */
+    uint32_t n_rows, n_in, n_parts;
+    struct skinny_part parts[LINEAR_MAX_PARTS];
+    enum dtype w_dtype; /* of every part */
+    bool accumulate, y_f32;
+};
+
+/* A row of a sample op with its lists, which lie in device memory. */
+struct device_sample {
+    uint32_t logit_row, kind, target, top_k, n_counts, n_bias, n_banned, n_top;
+    float temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
+    double uniform;
+    const struct token_count *counts;
+    const struct logit_bias *bias;
+    const uint32_t *banned;
+    float *changed; /* [n_vocab] scratch of a row whose logits are changed; else NULL */
+};
+
+struct sample_params {
+    const float *logits;              /* [*, n_vocab] */
+    const struct device_sample *rows; /* [n] */
+    struct sample_result *results;    /* [n] */
+    uint32_t n, n_vocab;
+};
+
+cudaError_t launch_embed(const struct embed_params *p, struct launch launch);
+cudaError_t launch_rmsnorm(const struct rmsnorm_params *p, struct launch launch);
+cudaError_t launch_angles(const struct angles_params *p, struct launch launch);
+cudaError_t launch_rope_append(const struct rope_append_params *p, struct launch launch);
+cudaError_t launch_attn_simple(const struct attn_simple_params *p, struct launch launch);
+cudaError_t launch_silu_mul(const struct silu_mul_params *p, struct launch launch);
+cudaError_t launch_gather(const struct gather_params *p, struct launch launch);
+/* bf16 weights, n_in % 8 == 0, x and w 16-byte aligned, at most SKINNY_MAX_ROWS rows. */
+enum { SKINNY_MAX_ROWS = 16 };
+cudaError_t launch_skinny(const struct skinny_params *p, struct launch launch);
+/* Any shape, alignment and weight dtype; slow. */
+cudaError_t launch_linear_any(const struct skinny_params *p, struct launch launch);
+cudaError_t launch_sample(const struct sample_params *p, struct launch launch);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,263 @@
+/* linear.c - chooses how a product is made.
+ *
+ *   rows   <= 16   one launch of our own for all parts: reading the weights is the whole cost
+ *   rows    > 16   cuBLASLt; parts that lie side by side (q, k, v or gate, up) are one product
+ *   else           f16 and f32 weights, odd widths: any shape, slowly
+ *
+ * cuBLASLt sees everything transposed, because it counts columns first: y^T = (W^T)^T x^T.  What its heuristics answer is kept by shape, the number of rows rounded up to a step of a
+ * coarse scale: an algorithm for 512 rows is right for 400, and asking costs more than a small
+ * product. */
+#include "cuda/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/error.h"
+
+enum { WORKSPACE_BYTES = 64 << 20, BLAS_ALIGN = 16, BLAS_WIDTH = 8 };
+
+static int blas_check(struct cuda_backend *cuda, cublasStatus_t status, const char *what,
+                      struct error *err) {
+    if (cuda->failed || status == CUBLAS_STATUS_SUCCESS)
+        return cuda_check(cuda, cudaSuccess, what, err);
+    cuda->failed = true;
+    return error_set(err, ERR_DEVICE, "cuda: %s: cuBLASLt: %s", what,
+                     cublasLtGetStatusString(status));
+}
+
+int linear_open(struct cuda_backend *cuda, struct error *err) {
+    cuda->matmuls = calloc(MATMUL_CACHE, sizeof(*cuda->matmuls));
+    if (!cuda->matmuls) return error_set(err, ERR_NOMEM, "cuda: no memory");
+    int rc = blas_check(cuda, cublasLtCreate(&cuda->blas), "starting", err);
+    return rc ? rc : device_alloc(cuda, WORKSPACE_BYTES, &cuda->workspace, err);
+}
+
+void linear_close(struct cuda_backend *cuda) {
+    if (cuda->blas) cublasLtDestroy(cuda->blas);
+    cudaFree(cuda->workspace);
+    free(cuda->matmuls);
+}
+
+/* ---- one product through cuBLASLt ---- */
+
+struct matmul {
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatrixLayout_t w, x, y;
+};
+
+static void matmul_fini(struct matmul *m) {
+    if (m->desc) cublasLtMatmulDescDestroy(m->desc);
+    if (m->w) cublasLtMatrixLayoutDestroy(m->w);
+    if (m->x) cublasLtMatrixLayoutDestroy(m->x);
+    if (m->y) cublasLtMatrixLayoutDestroy(m->y);
+}
+
+/* Layouts are columns x rows as we see them. */
+static cublasStatus_t matmul_init(struct matmul *m, const struct matmul_key *key,
+                                  const void *bias) {
+    const cublasOperation_t transposed = CUBLAS_OP_T;
+    const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    const cudaDataType_t y_type = key->y_f32 ? CUDA_R_32F : CUDA_R_16BF, bias_type = CUDA_R_16BF;
+    *m = (struct matmul){0};
+    cublasStatus_t s = cublasLtMatmulDescCreate(&m->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    if (!s)
+        s = cublasLtMatmulDescSetAttribute(m->desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
+                                           sizeof(transposed));
+    if (!s && bias) {
+        s = cublasLtMatmulDescSetAttribute(m->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
+                                           sizeof(epilogue));
+        if (!s)
+            s = cublasLtMatmulDescSetAttribute(m->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
+                                               sizeof(bias));
+        if (!s)
+            s = cublasLtMatmulDescSetAttribute(m->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
+                                               &bias_type, sizeof(bias_type));
+    }
+    if (!s) s = cublasLtMatrixLayoutCreate(&m->w, CUDA_R_16BF, key->n_in, key->n_out, key->n_in);
+    if (!s) s = cublasLtMatrixLayoutCreate(&m->x, CUDA_R_16BF, key->n_in, key->n_rows, key->n_in);
+    if (!s)
+        s = cublasLtMatrixLayoutCreate(&m->y, y_type, key->n_out, key->n_rows,
+                                       (int64_t)key->y_stride);
+    return s;
+}
+
+static uint64_t hash_of(const struct matmul_key *key) {
+    const uint64_t words[] = {key->n_out, key->n_in, key->n_rows, key->y_stride,
+                              (uint64_t)key->accumulate << 2 | (uint64_t)key->y_f32 << 1 |
+                                  (uint64_t)key->bias};
+    uint64_t hash = 14695981039346656037u; /* FNV-1a over words */
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+        hash = (hash ^ words[i]) * 1099511628211u;
+    return hash ^ hash >> 32;
+}
+
+static bool same_key(const struct matmul_key *a, const struct matmul_key *b) {
+    return a->n_out == b->n_out && a->n_in == b->n_in && a->n_rows == b->n_rows &&
+           a->y_stride == b->y_stride && a->accumulate == b->accumulate && a->y_f32 == b->y_f32 &&
+           a->bias == b->bias;
+}
+
+static void ask_heuristics(struct cuda_backend *cuda, const struct matmul *m,
+                           struct matmul_entry *entry) {
+    const uint64_t workspace = WORKSPACE_BYTES;
+    /* Parts of a split sum meet in f32: in bf16, which is allowed by default, each meeting would
+     * round. */
+    const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    cublasLtMatmulPreference_t preference = NULL;
+    cublasLtMatmulHeuristicResult_t result;
+    int n = 0;
+    cublasStatus_t s = cublasLtMatmulPreferenceCreate(&preference);
+    if (!s)
+        s = cublasLtMatmulPreferenceSetAttribute(
+            preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof(workspace));
+    if (!s)
+        s = cublasLtMatmulPreferenceSetAttribute(
+            preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof(schemes));
+    if (!s)
+        s = cublasLtMatmulAlgoGetHeuristic(cuda->blas, m->desc, m->w, m->x, m->y, m->y, preference,
+                                           1, &result, &n);
+    if (preference) cublasLtMatmulPreferenceDestroy(preference);
+    entry->known = true;
+    entry->usable = !s && n == 1 && result.state == CUBLAS_STATUS_SUCCESS;
+    if (entry->usable) entry->algo = result.algo;
+}
+
+/* Up to 64 rows in eights, then four steps from each power of two to the next. */
+static uint32_t round_rows(uint32_t n) {
+    uint32_t step = 8;
+    while (n > 8 * step) step *= 2;
+    return (n + step - 1) / step * step;
+}
+
+/* The entry of a shape, asked for once; another shape with the same hash is forgotten. */
+static struct matmul_entry *find_entry(struct cuda_backend *cuda, const struct matmul_key *key) {
+    struct matmul_key rounded = *key;
+    rounded.n_rows = round_rows(key->n_rows);
+    struct matmul_entry *entry = &cuda->matmuls[hash_of(&rounded) % MATMUL_CACHE];
+    if (entry->known && same_key(&entry->key, &rounded)) return entry;
+    static const _Alignas(
+        BLAS_ALIGN) char any_bias[BLAS_ALIGN]; /* only its alignment is looked at */
+    struct matmul m;
+    *entry = (struct matmul_entry){.key = rounded, .known = true};
+    if (matmul_init(&m, &rounded, key->bias ? any_bias : NULL) == CUBLAS_STATUS_SUCCESS)
+        ask_heuristics(cuda, &m, entry);
+    matmul_fini(&m);
+    return entry;
+}
+
+/* ---- the choice ---- */
+
+static bool aligned(const void *p, size_t to) {
+    return (uintptr_t)p % to == 0;
+}
+
+static bool skinny_fits(const struct linear_args *args, uint32_t part, uint32_t n) {
+    bool fits = args->n_in % BLAS_WIDTH == 0 && aligned(args->x, BLAS_ALIGN);
+    for (uint32_t i = part; i < part + n; i++)
+        fits &=
+            args->parts[i].w->dtype == DTYPE_BF16 && aligned(args->parts[i].w->data, BLAS_ALIGN);
+    return fits;
+}
+
+static bool blas_fits(const struct linear_args *args, const struct linear_part *part) {
+    const struct weight *bias = part->bias;
+    if (part->w->rows % BLAS_WIDTH || part->y_stride % BLAS_WIDTH || !aligned(part->y, BLAS_ALIGN))
+        return false;
+    return !bias || (bias->dtype == DTYPE_BF16 && aligned(bias->data, BLAS_ALIGN) && !args->y_f32);
+}
+
+static int run_own(struct cuda_backend *cuda, const struct linear_args *args, uint32_t first,
+                   uint32_t n, bool skinny, struct error *err) {
+    struct skinny_params params = {.x = args->x,
+                                   .n_rows = args->n_rows,
+                                   .n_in = args->n_in,
+                                   .n_parts = n,
+                                   .w_dtype = args->parts[first].w->dtype,
+                                   .accumulate = args->accumulate,
+                                   .y_f32 = args->y_f32};
+    for (uint32_t i = 0; i < n; i++) {
+        const struct linear_part *part = &args->parts[first + i];
+        params.parts[i] =
+            (struct skinny_part){.w = part->w->data,
+                                 .bias = part->bias ? part->bias->data : NULL,
+                                 .bias_dtype = part->bias ? part->bias->dtype : DTYPE_F32,
+                                 .y = part->y,
+                                 .y_stride = part->y_stride,
+                                 .n_out = part->w->rows};
+    }
+    const struct launch launch = launch_of(cuda);
+    return cuda_check(cuda,
+                      skinny ? launch_skinny(&params, launch) : launch_linear_any(&params, launch),
+                      "linear", err);
+}
+
+/* 0, an error, or ERR_UNSUPPORTED when cuBLASLt has nothing for the shape. */
+static int run_blas(struct cuda_backend *cuda, const struct linear_args *args,
+                    const struct linear_part *part, uint32_t n_out, struct error *err) {
+    const float one = 1.0f, beta = args->accumulate ? 1.0f : 0.0f;
+    const struct matmul_key key = {
+        n_out,       args->n_in,        args->n_rows, part->y_stride, args->accumulate,
+        args->y_f32, part->bias != NULL};
+    const struct matmul_entry *entry = find_entry(cuda, &key);
+    if (!entry->usable) return ERR_UNSUPPORTED;
+    struct matmul m;
+    cublasStatus_t s = matmul_init(&m, &key, part->bias ? part->bias->data : NULL);
+    if (!s)
+        s = cublasLtMatmul(cuda->blas, m.desc, &one, part->w->data, m.w, args->x, m.x, &beta,
+                           part->y, m.y, part->y, m.y, &entry->algo, cuda->workspace,
+                           WORKSPACE_BYTES, cuda->stream);
+    matmul_fini(&m);
+    if (s == CUBLAS_STATUS_NOT_SUPPORTED || s == CUBLAS_STATUS_INVALID_VALUE)
+        return ERR_UNSUPPORTED;
+    return blas_check(cuda, s, "a product", err);
+}
+
+/* How many parts from `first` on are one matrix, with one result: no biases, and no gap in either.
+ */
+static uint32_t count_joined(const struct linear_args *args, uint32_t first, uint32_t *n_out) {
+    const size_t y_bytes = args->y_f32 ? sizeof(float) : sizeof(uint16_t);
+    const struct linear_part *part = &args->parts[first];
+    uint32_t n = 1;
+    *n_out = part->w->rows;
+    for (; first + n < args->n_parts; n++) {
+        const struct linear_part *next = part + 1;
+        const char *w_end = (const char *)part->w->data +
+                            (size_t)part->w->rows * args->n_in * dtype_size(part->w->dtype);
+        if (part->bias || next->bias || part->w->dtype != next->w->dtype ||
+            part->y_stride != next->y_stride)
+            break;
+        if (w_end != next->w->data || (char *)part->y + part->w->rows * y_bytes != next->y) break;
+        part = next;
+        *n_out += part->w->rows;
+    }
+    return n;
+}
+
+static int run_many_rows(struct cuda_backend *cuda, const struct linear_args *args,
+                         struct error *err) {
+    int rc = 0;
+    for (uint32_t first = 0, n; first < args->n_parts && !rc; first += n) {
+        uint32_t n_out;
+        n = count_joined(args, first, &n_out);
+        const bool fits = skinny_fits(args, first, n) && blas_fits(args, &args->parts[first]) &&
+                          n_out % BLAS_WIDTH == 0;
+        rc = fits ? run_blas(cuda, args, &args->parts[first], n_out, err) : ERR_UNSUPPORTED;
+        if (rc != ERR_UNSUPPORTED) continue;
+        rc = 0;
+        for (uint32_t i = first; i < first + n && !rc; i++)
+            rc = run_own(cuda, args, i, 1, false, err);
+    }
+    return rc;
+}
+
+int cuda_linear(struct backend *be, const struct linear_args *args, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    if (args->n_rows == 0) return 0;
+    if (args->n_rows > SKINNY_MAX_ROWS) return run_many_rows(cuda, args, err);
+    if (skinny_fits(args, 0, args->n_parts))
+        return run_own(cuda, args, 0, args->n_parts, true, err);
+    int rc = 0;
+    for (uint32_t i = 0; i < args->n_parts && !rc; i++)
+        rc = run_own(cuda, args, i, 1, skinny_fits(args, i, 1), err);
+    return rc;
+}

@@ -1,0 +1,144 @@
+/* operations.c - the operations that are one kernel each: arguments in, parameters out, launch. */
+#include "cuda/internal.h"
+
+#include <string.h>
+
+#include "engine/error.h"
+
+int cuda_embed(struct backend *be, const struct embed_args *args, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    const struct embed_params params = {.tokens = cuda->step.tokens,
+                                        .table = args->table->data,
+                                        .dtype = args->table->dtype,
+                                        .out = args->out,
+                                        .n_rows = cuda->step.n_rows,
+                                        .dim = args->table->cols};
+    return cuda_check(cuda, launch_embed(&params, launch_of(cuda)), "embed", err);
+}
+
+int cuda_rmsnorm(struct backend *be, const struct rmsnorm_args *args, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    const struct rmsnorm_params params = {.x = args->x,
+                                          .weight = args->weight->data,
+                                          .dtype = args->weight->dtype,
+                                          .out = args->out,
+                                          .n_rows = args->n_rows,
+                                          .dim = args->dim,
+                                          .x_stride = args->x_stride,
+                                          .out_stride = args->out_stride,
+                                          .eps = args->eps};
+    return cuda_check(cuda, launch_rmsnorm(&params, launch_of(cuda)), "rmsnorm", err);
+}
+
+/* The frequencies are the model's and stay: they travel once. */
+static int send_freqs(struct cuda_backend *cuda, const struct rope_append_args *args,
+                      struct error *err) {
+    const size_t bytes = args->n_freqs * sizeof(double);
+    if (args->n_freqs > MAX_FREQS)
+        return error_set(err, ERR_UNSUPPORTED, "cuda: %u rotary pairs, at most %d are supported",
+                         args->n_freqs, MAX_FREQS);
+    if (cuda->n_freqs == args->n_freqs && memcmp(cuda->inv_freq, args->inv_freq, bytes) == 0)
+        return 0;
+    size_t offset;
+    int rc = args_take(cuda, bytes, &offset, err);
+    if (rc) return rc;
+    memcpy(cuda->args.host + offset, args->inv_freq, bytes);
+    rc = cuda_check(cuda,
+                    cudaMemcpyAsync(cuda->device_freqs, cuda->args.host + offset, bytes,
+                                    cudaMemcpyHostToDevice, cuda->stream),
+                    "rotary frequencies", err);
+    if (rc) return rc;
+    memcpy(cuda->inv_freq, args->inv_freq, bytes);
+    cuda->n_freqs = args->n_freqs;
+    return 0;
+}
+
+static int make_angles(struct cuda_backend *cuda, const struct rope_append_args *args,
+                       struct error *err) {
+    const size_t bytes = (size_t)cuda->step.n_rows * 2 * args->n_freqs * sizeof(float);
+    int rc = send_freqs(cuda, args, err);
+    if (!rc) rc = device_reserve(cuda, (void **)&cuda->angles, &cuda->angles_bytes, bytes, err);
+    if (rc) return rc;
+    const struct angles_params params = {.positions = cuda->step.positions,
+                                         .inv_freq = cuda->device_freqs,
+                                         .angles = cuda->angles,
+                                         .n_rows = cuda->step.n_rows,
+                                         .n_freqs = args->n_freqs,
+                                         .scale = args->rope_scale};
+    rc = cuda_check(cuda, launch_angles(&params, launch_of(cuda)), "rotary angles", err);
+    cuda->angles_valid = !rc;
+    return rc;
+}
+
+int cuda_rope_append(struct backend *be, const struct rope_append_args *args, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    if (!cuda->angles_valid) {
+        int rc = make_angles(cuda, args, err);
+        if (rc) return rc;
+    }
+    const struct rope_append_params params = {.step = cuda->step,
+                                              .qkv = args->qkv,
+                                              .angles = cuda->angles,
+                                              .pool = args->kv->base,
+                                              .dtype = args->kv->dtype,
+                                              .n_heads = args->n_heads,
+                                              .n_kv_heads = args->kv->n_kv_heads,
+                                              .head_dim = args->kv->head_dim,
+                                              .n_freqs = args->n_freqs,
+                                              .layer = args->layer};
+    return cuda_check(cuda, launch_rope_append(&params, launch_of(cuda)), "rope_append", err);
+}
+
+/* Both attention operations: rows [first_row, first_row + n_rows) of the step. */
+static int attend(struct cuda_backend *cuda, const struct attn_args *args, uint32_t first_row,
+                  uint32_t n_rows, struct error *err) {
+    const struct attn_simple_params params = {.step = cuda->step,
+                                              .q = args->q,
+                                              .q_stride = args->q_stride,
+                                              .out = args->out,
+                                              .pool = args->kv->base,
+                                              .dtype = args->kv->dtype,
+                                              .n_heads = args->n_heads,
+                                              .n_kv_heads = args->kv->n_kv_heads,
+                                              .head_dim = args->kv->head_dim,
+                                              .layer = args->layer,
+                                              .first_row = first_row,
+                                              .n_rows = n_rows,
+                                              .scale = args->scale};
+    return cuda_check(cuda, launch_attn_simple(&params, launch_of(cuda)), "attention", err);
+}
+
+/* The first n_decode sequences have one row each, so their rows are the first n_decode. */
+int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    return attend(cuda, args, 0, cuda->step.n_decode, err);
+}
+
+int cuda_attn_prefill(struct backend *be, const struct attn_args *args, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    return attend(cuda, args, cuda->step.n_decode, cuda->step.n_rows - cuda->step.n_decode, err);
+}
+
+int cuda_silu_mul(struct backend *be, const struct silu_mul_args *args, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    const struct silu_mul_params params = {
+        .gate_up = args->gate_up, .out = args->out, .n_rows = args->n_rows, .dim = args->dim};
+    return cuda_check(cuda, launch_silu_mul(&params, launch_of(cuda)), "silu_mul", err);
+}
+
+int cuda_gather_rows(struct backend *be, const struct gather_rows_args *args, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    const size_t bytes = args->n * sizeof(uint32_t);
+    size_t offset;
+    int rc = args_take(cuda, bytes, &offset, err);
+    if (rc) return rc;
+    memcpy(cuda->args.host + offset, args->rows, bytes);
+    rc = args_send(cuda, offset, bytes, err);
+    if (rc) return rc;
+    const struct gather_params params = {.x = args->x,
+                                         .out = args->out,
+                                         .rows = (const uint32_t *)(cuda->args.device + offset),
+                                         .n = args->n,
+                                         .dim = args->dim};
+    return cuda_check(cuda, launch_gather(&params, launch_of(cuda)), "gather_rows", err);
+}

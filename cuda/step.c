@@ -1,0 +1,104 @@
+/* step.c - brings the description of a step to the device: one pinned block, one copy.
+ *
+ *   tokens positions row_seq   [n_rows] each
+ *   first_row seq_rows         [n_seqs] each
+ *   n_slots append_slot        [n_layers][n_seqs] each
+ *   table                      [n_layers][n_seqs][table_stride]
+ *
+ * All int32, for all layers at once.  table_stride is the longest list of the step. */
+#include "cuda/internal.h"
+
+#include <string.h>
+
+#include "engine/error.h"
+
+/* A step before it is packed. */
+struct step_shape {
+    size_t n_rows, n_seqs, n_views, table_stride;
+};
+
+static struct step_shape shape_of(const struct step *step) {
+    struct step_shape shape = {.n_rows = step->n_rows, .n_seqs = step->n_seqs};
+    shape.n_views = (size_t)step->n_layers * step->n_seqs;
+    for (uint32_t i = 0; i < step->n_seqs; i++) {
+        for (uint32_t l = 0; l < step->n_layers; l++) {
+            const size_t n = (step->seqs[i].layers[l].n_slots + PAGE_TOKENS - 1) / PAGE_TOKENS;
+            if (n > shape.table_stride) shape.table_stride = n;
+        }
+    }
+    return shape;
+}
+
+static size_t count_words(const struct step_shape *s) {
+    return 3 * s->n_rows + 2 * s->n_seqs + 2 * s->n_views + s->n_views * s->table_stride;
+}
+
+/* Hands out the next n words of the block, host side, and sets the device's pointer to them. */
+static int32_t *take(struct mirror *block, size_t n, const int32_t **device) {
+    int32_t *host = (int32_t *)(block->host + block->used);
+    *device = (const int32_t *)(block->device + block->used);
+    block->used += n * sizeof(int32_t);
+    return host;
+}
+
+static void pack_rows(struct mirror *block, const struct step *step, struct device_step *out) {
+    const size_t bytes = step->n_rows * sizeof(int32_t);
+    int32_t *tokens = take(block, step->n_rows, &out->tokens);
+    int32_t *positions = take(block, step->n_rows, &out->positions);
+    int32_t *row_seq = take(block, step->n_rows, &out->row_seq);
+    if (step->tokens) memcpy(tokens, step->tokens, bytes);
+    if (step->positions) memcpy(positions, step->positions, bytes);
+    for (uint32_t i = 0; i < step->n_seqs; i++)
+        for (uint32_t j = 0; j < step->seqs[i].n_rows; j++)
+            row_seq[step->seqs[i].first_row + j] = (int32_t)i;
+}
+
+static void pack_seqs(struct mirror *block, const struct step *step, const struct step_shape *shape,
+                      struct device_step *out) {
+    int32_t *first_row = take(block, shape->n_seqs, &out->first_row);
+    int32_t *seq_rows = take(block, shape->n_seqs, &out->seq_rows);
+    int32_t *n_slots = take(block, shape->n_views, &out->n_slots);
+    int32_t *append_slot = take(block, shape->n_views, &out->append_slot);
+    int32_t *table = take(block, shape->n_views * shape->table_stride, &out->table);
+    for (uint32_t i = 0; i < step->n_seqs; i++) {
+        first_row[i] = (int32_t)step->seqs[i].first_row;
+        seq_rows[i] = (int32_t)step->seqs[i].n_rows;
+        for (uint32_t l = 0; l < step->n_layers; l++) {
+            const struct kv_view *view = &step->seqs[i].layers[l];
+            const size_t at = (size_t)l * step->n_seqs + i,
+                         n = (view->n_slots + PAGE_TOKENS - 1) / PAGE_TOKENS;
+            n_slots[at] = (int32_t)view->n_slots;
+            append_slot[at] = (int32_t)view->append_slot;
+            memcpy(table + at * shape->table_stride, view->pages, n * sizeof(int32_t));
+        }
+    }
+}
+
+int cuda_step_begin(struct backend *be, const struct step *step, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    struct mirror *block = &cuda->step_block;
+    const struct step_shape shape = shape_of(step);
+    /* The device is chosen per thread, and steps run on another one than create(). */
+    int rc = cuda_check(cuda, cudaSetDevice(cuda->device), "choosing the device", err);
+    if (!rc)
+        rc = cuda_check(cuda, cudaEventSynchronize(cuda->step_copied),
+                        "waiting for the step before", err);
+    if (!rc) rc = mirror_reserve(cuda, block, count_words(&shape) * sizeof(int32_t), err);
+    if (rc) return rc;
+    struct device_step *out = &cuda->step;
+    *out = (struct device_step){.n_rows = step->n_rows,
+                                .n_seqs = step->n_seqs,
+                                .n_decode = step->n_decode,
+                                .n_layers = step->n_layers,
+                                .table_stride = (uint32_t)shape.table_stride};
+    block->used = 0;
+    pack_rows(block, step, out);
+    pack_seqs(block, step, &shape, out);
+    cuda->angles_valid = false;
+    rc = cuda_check(cuda,
+                    cudaMemcpyAsync(block->device, block->host, block->used, cudaMemcpyHostToDevice,
+                                    cuda->stream),
+                    "the step to the device", err);
+    return rc ? rc
+              : cuda_check(cuda, cudaEventRecord(cuda->step_copied, cuda->stream), "an event", err);
+}

@@ -1,0 +1,116 @@
+/* cuda_test.h - what the tests of the CUDA backend share: both backends, device arrays, comparison.
+ *
+ * An operation runs on the CPU in f32 and on the device in bf16, from the same values, which bf16
+ * holds exactly.  The results may differ by the rounding of the result (2^-9 of each value) and by
+ * the order of f32 sums.
+ *
+ * Thread: the test's.  Memory: the backends live for the whole run. */
+#ifndef TESTS_CUDA_CUDA_TEST_H
+#define TESTS_CUDA_CUDA_TEST_H
+
+#include "tests/cpu/cpu_test.h"
+
+#include "cuda/cuda.h"
+#include "engine/cpu/vec.h"
+
+/* bf16 keeps 8 bits: half a step is 2^-9 of a value; a second rounding (RoPE before attention)
+ * doubles it. */
+#define BF16_TOLERANCE 4.5e-3
+
+static struct backend *cpu, *gpu;
+
+static inline void must(int rc, const struct error *err) {
+    if (rc) fail_msg("%s", err->text);
+}
+
+/* Exit status 77 tells Meson that the test was skipped. */
+static inline int open_backends(void) {
+    struct error err = {0};
+    int rc = cuda_backend_create(&gpu, &(struct cuda_config){0}, &err);
+    if (rc == ERR_UNSUPPORTED) {
+        printf("SKIPPED, NOTHING WAS TESTED: %s\n", err.text);
+        return 77;
+    }
+    if (!rc) rc = cpu_backend_create(&cpu, &(struct cpu_config){0}, &err);
+    if (rc) printf("%s\n", err.text);
+    else printf("%s\n", gpu->description);
+    return rc ? 1 : 0;
+}
+
+static inline void close_backends(void) {
+    gpu->ops->destroy(gpu);
+    cpu->ops->destroy(cpu);
+}
+
+/* Values that bf16 holds. */
+static inline float *random_bf16(size_t n, float scale) {
+    float *x = random_floats(n);
+    for (size_t i = 0; i < n; i++) {
+        uint16_t h;
+        store_f32_as(&h, 0, x[i] * scale, DTYPE_BF16);
+        x[i] = load_as_f32(&h, 0, DTYPE_BF16);
+    }
+    return x;
+}
+
+static inline void *converted(const float *x, size_t n, enum dtype dtype) {
+    void *out = malloc(n * dtype_size(dtype) + 1);
+    assert_non_null(out);
+    for (size_t i = 0; i < n; i++) store_f32_as(out, i, x[i], dtype);
+    return out;
+}
+
+static inline void *gpu_alloc(size_t bytes) {
+    struct error err = {0};
+    void *memory;
+    must(gpu->ops->alloc(gpu, bytes, &memory, &err), &err);
+    return memory;
+}
+
+/* n values as dtype on the device. */
+static inline void *gpu_array(const float *x, size_t n, enum dtype dtype) {
+    struct error err = {0};
+    void *host = converted(x, n, dtype), *memory = gpu_alloc(n * dtype_size(dtype));
+    must(gpu->ops->upload(gpu, memory, host, n * dtype_size(dtype), &err), &err);
+    free(host);
+    return memory;
+}
+
+static inline void gpu_read(float *out, const void *memory, size_t n, enum dtype dtype) {
+    struct error err = {0};
+    void *host = malloc(n * dtype_size(dtype) + 1);
+    must(gpu->ops->download(gpu, host, memory, n * dtype_size(dtype), &err), &err);
+    must(gpu->ops->sync(gpu, &err), &err);
+    for (size_t i = 0; i < n; i++) out[i] = load_as_f32(host, i, dtype);
+    free(host);
+}
+
+/* NaN wherever nothing was written. */
+static inline void *gpu_poison(size_t n, enum dtype dtype) {
+    struct error err = {0};
+    void *memory = gpu_alloc(n * dtype_size(dtype)), *host = malloc(n * dtype_size(dtype) + 1);
+    memset(host, 0xff, n * dtype_size(dtype));
+    must(gpu->ops->upload(gpu, memory, host, n * dtype_size(dtype), &err), &err);
+    free(host);
+    return memory;
+}
+
+static inline void gpu_free(void *memory) {
+    gpu->ops->free(gpu, memory);
+}
+
+/* Largest difference relative to the largest expected value; NaN anywhere fails. */
+static inline void assert_near(const float *got, const float *expected, size_t n, double tolerance,
+                               const char *what) {
+    double scale = 1e-30, worst = 0;
+    for (size_t i = 0; i < n; i++) scale = fmax(scale, fabs((double)expected[i]));
+    for (size_t i = 0; i < n; i++) {
+        if (isnan(got[i]))
+            fail_msg("%s: element %zu of %zu was not written, or is NaN", what, i, n);
+        worst = fmax(worst, fabs((double)got[i] - expected[i]));
+    }
+    if (worst > tolerance * scale)
+        fail_msg("%s: off by %g of %g, allowed %g", what, worst, scale, tolerance);
+}
+
+#endif

@@ -1,0 +1,171 @@
+/* test_attention.c - RoPE, append and attention of the CUDA backend against the CPU's: ragged
+ * batches that decode and prefill at once, several layers, scattered pages, every dtype of pages.
+ */
+#include "tests/cuda/cuda_test.h"
+
+enum { N_LAYERS = 2, MAX_SEQS = 8, MAX_PAGES = 40 };
+
+struct batch {
+    uint32_t n_heads, n_kv, dim, n_freqs, n_seqs, n_rows;
+    uint32_t history[MAX_SEQS], rows[MAX_SEQS]; /* tokens before the step, and in it */
+    enum dtype kv_dtype;
+    uint32_t pages[N_LAYERS][MAX_SEQS][MAX_PAGES];
+    struct kv_view views[MAX_SEQS][N_LAYERS];
+    struct step_seq seqs[MAX_SEQS];
+    uint32_t *positions;
+    double inv_freq[128];
+    struct kv_pool cpu_kv, gpu_kv;
+};
+
+static uint32_t width_of(const struct batch *b) {
+    return (b->n_heads + 2 * b->n_kv) * b->dim;
+}
+
+static void make_pools(struct batch *b) {
+    struct error err = {0};
+    const uint32_t n_pages = N_LAYERS * MAX_SEQS * MAX_PAGES + 1;
+    b->gpu_kv = (struct kv_pool){
+        .dtype = b->kv_dtype, .n_pages = n_pages, .n_kv_heads = b->n_kv, .head_dim = b->dim};
+    b->gpu_kv.page_bytes = (size_t)2 * b->n_kv * PAGE_TOKENS * b->dim * dtype_size(b->kv_dtype);
+    b->cpu_kv = b->gpu_kv;
+    b->gpu_kv.base =
+        gpu_poison(n_pages * b->gpu_kv.page_bytes / dtype_size(b->kv_dtype), b->kv_dtype);
+    must(cpu->ops->alloc(cpu, n_pages * b->cpu_kv.page_bytes, &b->cpu_kv.base, &err), &err);
+    for (uint32_t l = 0, next = 0; l < N_LAYERS; l++)
+        for (uint32_t s = 0; s < MAX_SEQS; s++)
+            for (uint32_t p = 0; p < MAX_PAGES; p++)
+                b->pages[l][s][p] = (uint32_t)((uint64_t)next++ * 7 % n_pages);
+    for (uint32_t i = 0; i < b->n_freqs; i++) b->inv_freq[i] = pow(10000, -(double)i / b->n_freqs);
+}
+
+/* One step: every sequence appends n[i] tokens (none: not in the step) to the `seen` it has. */
+static struct step make_step(struct batch *b, const uint32_t *seen, const uint32_t *n) {
+    struct step step = {.n_layers = N_LAYERS, .seqs = b->seqs};
+    b->positions = realloc(b->positions, 4096 * sizeof(uint32_t));
+    for (int decoding = 1; decoding >= 0; decoding--) {
+        for (uint32_t i = 0; i < b->n_seqs; i++) {
+            if (n[i] == 0 || (n[i] == 1) != decoding) continue;
+            for (uint32_t l = 0; l < N_LAYERS; l++)
+                b->views[step.n_seqs][l] =
+                    (struct kv_view){b->pages[l][i], seen[i] + n[i], seen[i]};
+            b->seqs[step.n_seqs] = (struct step_seq){step.n_rows, n[i], b->views[step.n_seqs]};
+            for (uint32_t t = 0; t < n[i]; t++) b->positions[step.n_rows++] = seen[i] + t;
+            step.n_seqs++;
+        }
+        if (decoding) step.n_decode = step.n_seqs;
+    }
+    step.positions = b->positions;
+    return step;
+}
+
+static void run_layer(struct backend *be, const struct batch *b, const struct kv_pool *kv,
+                      uint32_t layer, void *qkv, void *out) {
+    struct error err = {0};
+    const struct rope_append_args rope = {qkv,        kv,    b->inv_freq, 1.25f,
+                                          b->n_freqs, layer, b->n_heads};
+    const struct attn_args attn = {
+        qkv, width_of(b), out, kv, layer, b->n_heads, (float)(1 / sqrt(b->dim))};
+    must(be->ops->rope_append(be, &rope, &err), &err);
+    must(be->ops->attn_decode(be, &attn, &err), &err);
+    must(be->ops->attn_prefill(be, &attn, &err), &err);
+    must(be->ops->sync(be, &err), &err);
+}
+
+/* Keys of the CPU are f32 or rounded once, those of the device come from bf16: 1 % of the largest
+ * result is a few roundings of K and of the rotated q, through the softmax.  A wrong slot or page
+ * is off by far more. */
+static void run_step(struct batch *b, const struct step *step, bool check) {
+    struct error err = {0};
+    const size_t n_qkv = (size_t)step->n_rows * width_of(b),
+                 n_out = (size_t)step->n_rows * b->n_heads * b->dim;
+    float *expected = random_floats(n_out), *got = random_floats(n_out),
+          *rotated = random_floats(n_qkv);
+    must(cpu->ops->step_begin(cpu, step, &err), &err);
+    must(gpu->ops->step_begin(gpu, step, &err), &err);
+    for (uint32_t l = 0; l < N_LAYERS; l++) {
+        float *qkv = random_bf16(n_qkv, 2);
+        void *gpu_qkv = gpu_array(qkv, n_qkv, DTYPE_BF16), *gpu_out = gpu_poison(n_out, DTYPE_BF16);
+        run_layer(cpu, b, &b->cpu_kv, l, qkv, expected);
+        run_layer(gpu, b, &b->gpu_kv, l, gpu_qkv, gpu_out);
+        if (check) {
+            gpu_read(rotated, gpu_qkv, n_qkv, DTYPE_BF16);
+            assert_near(rotated, qkv, n_qkv, BF16_TOLERANCE, "rope");
+            gpu_read(got, gpu_out, n_out, DTYPE_BF16);
+            assert_near(got, expected, n_out, 1e-2, "attention");
+        }
+        gpu_free(gpu_qkv), gpu_free(gpu_out);
+        free(qkv);
+    }
+    free(expected), free(got), free(rotated);
+}
+
+/* The history goes in as a prompt, then comes the step that is checked. */
+static void check_batch(struct batch *b) {
+    const uint32_t none[MAX_SEQS] = {0};
+    make_pools(b);
+    struct step step = make_step(b, none, b->history);
+    if (step.n_rows) run_step(b, &step, true);
+    step = make_step(b, b->history, b->rows);
+    run_step(b, &step, true);
+    gpu_free(b->gpu_kv.base);
+    cpu->ops->free(cpu, b->cpu_kv.base);
+    free(b->positions);
+    free(b);
+}
+
+static struct batch *new_batch(uint32_t n_heads, uint32_t n_kv, uint32_t dim, uint32_t n_freqs,
+                               enum dtype kv_dtype) {
+    struct batch *b = calloc(1, sizeof(*b));
+    assert_non_null(b);
+    b->n_heads = n_heads, b->n_kv = n_kv, b->dim = dim, b->n_freqs = n_freqs,
+    b->kv_dtype = kv_dtype;
+    return b;
+}
+
+static const uint32_t shapes[][4] = {/* heads, kv heads, head_dim, rotary pairs */
+                                     {1, 1, 8, 4},    {2, 1, 16, 8},    {6, 2, 64, 32},
+                                     {4, 4, 128, 64}, {32, 8, 128, 64}, {8, 1, 80, 40},
+                                     {3, 1, 96, 48},  {4, 2, 256, 128}, {16, 2, 64, 16}};
+enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
+
+static void ragged_batches_equal_the_cpu(void **state) {
+    (void)state;
+    static const uint32_t history[MAX_SEQS] = {0, 1, 63, 64, 65, 130, 577, 200},
+                          rows[MAX_SEQS] = {1, 1, 1, 1, 70, 5, 1, 128};
+    for (size_t s = 0; s < N_SHAPES; s++) {
+        for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
+            struct batch *b =
+                new_batch(shapes[s][0], shapes[s][1], shapes[s][2], shapes[s][3], dtype);
+            b->n_seqs = MAX_SEQS;
+            memcpy(b->history, history, sizeof(history));
+            memcpy(b->rows, rows, sizeof(rows));
+            check_batch(b);
+        }
+    }
+}
+
+static void single_sequences_equal_the_cpu(void **state) {
+    (void)state;
+    static const uint32_t lengths[][2] = {{0, 1},  {0, 2},  {63, 1},   {64, 1},   {0, 64},
+                                          {0, 65}, {1, 64}, {500, 13}, {1200, 1}, {1023, 300}};
+    for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
+        const uint32_t *shape = shapes[2 + i % 3];
+        struct batch *b = new_batch(shape[0], shape[1], shape[2], shape[3], DTYPE_BF16);
+        b->n_seqs = 1;
+        b->history[0] = lengths[i][0];
+        b->rows[0] = lengths[i][1];
+        check_batch(b);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(single_sequences_equal_the_cpu),
+        cmocka_unit_test(ragged_batches_equal_the_cpu),
+    };
+    const int status = open_backends();
+    if (status) return status;
+    const int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
+    close_backends();
+    return n_failed;
+}

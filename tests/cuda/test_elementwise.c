@@ -1,0 +1,130 @@
+/* test_elementwise.c - embedding, norm, SiLU and gather of the CUDA backend against the CPU's. */
+#include "tests/cuda/cuda_test.h"
+
+static const uint32_t widths[] = {1, 3, 8, 15, 16, 17, 24, 384, 1000, 4096, 10240};
+enum { N_WIDTHS = sizeof(widths) / sizeof(widths[0]) };
+static const uint32_t heights[] = {1, 2, 37, 300};
+enum { N_HEIGHTS = sizeof(heights) / sizeof(heights[0]) };
+
+static void check_rmsnorm(uint32_t n_rows, uint32_t dim, uint32_t gap, enum dtype dtype,
+                          bool in_place) {
+    const size_t stride = dim + gap, n = n_rows * stride;
+    struct error err = {0};
+    float *x = random_bf16(n, 3), *w = random_bf16(dim, 2), *expected = random_floats(n_rows * dim),
+          *got = random_floats(n);
+    void *host_w = converted(w, dim, dtype), *gpu_x = gpu_array(x, n, DTYPE_BF16),
+         *gpu_w = gpu_array(w, dim, dtype);
+    void *out = in_place ? gpu_x : gpu_poison(n_rows * dim, DTYPE_BF16);
+    const struct weight cpu_weight = {host_w, dtype, 1, dim}, gpu_weight = {gpu_w, dtype, 1, dim};
+    struct rmsnorm_args args = {x, &cpu_weight, expected, n_rows, dim, stride, dim, 1e-5f};
+    must(cpu->ops->rmsnorm(cpu, &args, &err), &err);
+    args = (struct rmsnorm_args){
+        gpu_x, &gpu_weight, out, n_rows, dim, stride, in_place ? stride : dim, 1e-5f};
+    must(gpu->ops->rmsnorm(gpu, &args, &err), &err);
+    gpu_read(got, out, in_place ? n : n_rows * dim, DTYPE_BF16);
+    for (size_t r = 0; in_place && r < n_rows; r++)
+        memmove(got + r * dim, got + r * stride, dim * sizeof(float));
+    assert_near(got, expected, n_rows * dim, BF16_TOLERANCE, "rmsnorm");
+    if (!in_place) gpu_free(out);
+    gpu_free(gpu_x), gpu_free(gpu_w);
+    free(x), free(w), free(expected), free(got), free(host_w);
+}
+
+static void rmsnorm_equals_the_cpu(void **state) {
+    (void)state;
+    for (size_t i = 0; i < N_WIDTHS; i++)
+        for (size_t j = 0; j < N_HEIGHTS; j++)
+            for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++)
+                check_rmsnorm(heights[j], widths[i], (i + j) % 3 * 4, dtype, (i + j) % 2);
+}
+
+static void silu_mul_equals_the_cpu(void **state) {
+    (void)state;
+    struct error err = {0};
+    for (size_t i = 0; i < N_WIDTHS; i++) {
+        for (size_t j = 0; j < N_HEIGHTS; j++) {
+            const size_t n = (size_t)heights[j] * widths[i];
+            float *x = random_bf16(2 * n, 1), *expected = random_floats(n), *got = random_floats(n);
+            for (size_t k = 0; k < 2 * n; k++)
+                x[k] *= k % 3 ? 8 : 128; /* saturating, too; powers of two stay exact */
+            void *gpu_x = gpu_array(x, 2 * n, DTYPE_BF16), *out = gpu_poison(n, DTYPE_BF16);
+            must(cpu->ops->silu_mul(
+                     cpu, &(struct silu_mul_args){x, expected, heights[j], widths[i]}, &err),
+                 &err);
+            must(gpu->ops->silu_mul(gpu, &(struct silu_mul_args){gpu_x, out, heights[j], widths[i]},
+                                    &err),
+                 &err);
+            gpu_read(got, out, n, DTYPE_BF16);
+            assert_near(got, expected, n, BF16_TOLERANCE, "silu_mul");
+            gpu_free(gpu_x), gpu_free(out);
+            free(x), free(expected), free(got);
+        }
+    }
+}
+
+static void check_embed(uint32_t n_rows, uint32_t dim, enum dtype dtype) {
+    enum { VOCAB = 50 };
+    struct error err = {0};
+    uint32_t *tokens = malloc(n_rows * sizeof(*tokens));
+    float *table = random_bf16(VOCAB * (size_t)dim, 1),
+          *expected = random_floats((size_t)n_rows * dim),
+          *got = random_floats((size_t)n_rows * dim);
+    void *host = converted(table, VOCAB * (size_t)dim, dtype),
+         *gpu_table = gpu_array(table, VOCAB * (size_t)dim, dtype),
+         *out = gpu_poison((size_t)n_rows * dim, DTYPE_BF16);
+    const struct weight cpu_weight = {host, dtype, VOCAB, dim},
+                        gpu_weight = {gpu_table, dtype, VOCAB, dim};
+    for (uint32_t i = 0; i < n_rows; i++) tokens[i] = random_below(VOCAB);
+    const struct step step = {.n_rows = n_rows, .tokens = tokens};
+    must(cpu->ops->step_begin(cpu, &step, &err), &err);
+    must(cpu->ops->embed(cpu, &(struct embed_args){&cpu_weight, expected}, &err), &err);
+    must(gpu->ops->step_begin(gpu, &step, &err), &err);
+    must(gpu->ops->embed(gpu, &(struct embed_args){&gpu_weight, out}, &err), &err);
+    gpu_read(got, out, (size_t)n_rows * dim, DTYPE_BF16);
+    assert_memory_equal(got, expected, (size_t)n_rows * dim * sizeof(float)); /* copies are exact */
+    gpu_free(gpu_table), gpu_free(out);
+    free(tokens), free(table), free(expected), free(got), free(host);
+}
+
+static void embedding_equals_the_cpu(void **state) {
+    (void)state;
+    for (size_t i = 0; i < N_WIDTHS; i++)
+        for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++)
+            check_embed(heights[i % N_HEIGHTS], widths[i], dtype);
+}
+
+static void gather_picks_rows(void **state) {
+    (void)state;
+    enum { FROM = 40, N = 70 };
+    struct error err = {0};
+    uint32_t rows[N];
+    for (size_t i = 0; i < N_WIDTHS; i++) {
+        const uint32_t dim = widths[i];
+        float *x = random_bf16((size_t)FROM * dim, 1), *got = random_floats((size_t)N * dim);
+        void *gpu_x = gpu_array(x, (size_t)FROM * dim, DTYPE_BF16),
+             *out = gpu_poison((size_t)N * dim, DTYPE_BF16);
+        for (int k = 0; k < N; k++) rows[k] = random_below(FROM);
+        must(gpu->ops->gather_rows(gpu, &(struct gather_rows_args){gpu_x, out, rows, N, dim}, &err),
+             &err);
+        gpu_read(got, out, (size_t)N * dim, DTYPE_BF16);
+        for (int k = 0; k < N; k++)
+            assert_memory_equal(got + (size_t)k * dim, x + (size_t)rows[k] * dim,
+                                dim * sizeof(float));
+        gpu_free(gpu_x), gpu_free(out);
+        free(x), free(got);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rmsnorm_equals_the_cpu),
+        cmocka_unit_test(silu_mul_equals_the_cpu),
+        cmocka_unit_test(embedding_equals_the_cpu),
+        cmocka_unit_test(gather_picks_rows),
+    };
+    const int status = open_backends();
+    if (status) return status;
+    const int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
+    close_backends();
+    return n_failed;
+}

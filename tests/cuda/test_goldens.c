@@ -1,0 +1,118 @@
+/* test_goldens.c - the model that ships, on the device: the goldens' greedy tokens, chunked and
+ * batched.
+ *
+ * argv[1]: the model's directory. */
+#include "tests/cuda/cuda_test.h"
+
+#include "tests/model/goldens.h"
+#include "tests/model/runner.h"
+
+enum { N_PAGES = 12 * 200 + 2, MAX_PROMPTS = 8 };
+static const char *model_dir;
+
+/* bf16 activations move logits by about 1 % of the largest; the goldens are float64. */
+static void expect_top(const struct golden_prompt *p, const float *logits) {
+    double worst = 0;
+    for (uint32_t i = 0; i < p->n_top; i++)
+        worst = fmax(worst, fabs((double)logits[p->top_ids[i]] - p->top_logits[i]));
+    printf(
+        "prompt of %u tokens: the best ten logits are off by at most %.4f (the largest is %.3f)\n",
+        p->n_tokens, worst, p->top_logits[0]);
+    assert_true(worst <= 0.02 * fabs((double)p->top_logits[0]));
+}
+
+static void expect_token(const struct golden_prompt *p, uint32_t i, uint32_t token,
+                         const char *how) {
+    if (token != p->greedy[i])
+        fail_msg("%s, prompt of %u tokens: greedy token %u is %u, not %u", how, p->n_tokens, i,
+                 token, p->greedy[i]);
+}
+
+static void open_runner(struct runner *r, struct goldens *goldens, uint32_t chunk) {
+    struct error err = {0};
+    struct backend *be = NULL;
+    must(cuda_backend_create(&be, &(struct cuda_config){0}, &err), &err);
+    goldens_load(goldens, model_dir);
+    assert_true(goldens->n_prompts <= MAX_PROMPTS);
+    runner_open_on(r, model_dir, be, N_PAGES, DTYPE_BF16,
+                   &(struct decoder_limits){.max_rows = chunk, .max_logit_rows = 16});
+}
+
+/* Each alone: its prompt in chunks, then a token at a time. */
+static void check_alone(uint32_t chunk) {
+    struct runner r;
+    struct goldens goldens;
+    char how[32];
+    open_runner(&r, &goldens, chunk);
+    snprintf(how, sizeof(how), "chunks of %u", chunk);
+    for (uint32_t i = 0; i < goldens.n_prompts; i++) {
+        const struct golden_prompt *p = &goldens.prompts[i];
+        struct runner_seq seq;
+        float *logits = calloc(r.model->config.n_vocab, sizeof(*logits));
+        runner_seq_init(&r, &seq, p->n_tokens + p->n_greedy);
+        uint32_t token = runner_feed(&r, &seq, p->tokens, p->n_tokens, chunk, logits);
+        expect_top(p, logits);
+        for (uint32_t t = 0; t < p->n_greedy; t++) {
+            expect_token(p, t, token, how);
+            token = runner_feed(&r, &seq, &token, 1, 1, NULL);
+        }
+        runner_seq_fini(&r, &seq);
+        free(logits);
+    }
+    runner_close(&r);
+    goldens_fini(&goldens);
+}
+
+static void prompts_match_in_large_chunks(void **state) {
+    (void)state;
+    check_alone(2048);
+}
+
+static void prompts_match_in_small_chunks(void **state) {
+    (void)state;
+    check_alone(48);
+}
+
+/* All prompts decode together. */
+static void prompts_match_in_a_batch(void **state) {
+    (void)state;
+    struct runner r;
+    struct goldens goldens;
+    struct runner_seq seqs[MAX_PROMPTS];
+    struct runner_rows rows[MAX_PROMPTS];
+    struct sample_row samples[MAX_PROMPTS];
+    struct sample_result results[MAX_PROMPTS];
+    uint32_t tokens[MAX_PROMPTS];
+    open_runner(&r, &goldens, 512);
+    const uint32_t n = goldens.n_prompts;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct golden_prompt *p = &goldens.prompts[i];
+        runner_seq_init(&r, &seqs[i], p->n_tokens + p->n_greedy);
+        tokens[i] = runner_feed(&r, &seqs[i], p->tokens, p->n_tokens, 512, NULL);
+        rows[i] = (struct runner_rows){&seqs[i], &tokens[i], 1};
+        samples[i] = runner_greedy(i);
+    }
+    for (uint32_t t = 0; t < goldens.prompts[0].n_greedy; t++) {
+        for (uint32_t i = 0; i < n; i++) expect_token(&goldens.prompts[i], t, tokens[i], "a batch");
+        runner_step(&r, rows, n, samples, n, results, NULL);
+        for (uint32_t i = 0; i < n; i++) tokens[i] = results[i].token;
+    }
+    for (uint32_t i = 0; i < n; i++) runner_seq_fini(&r, &seqs[i]);
+    runner_close(&r);
+    goldens_fini(&goldens);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(prompts_match_in_large_chunks),
+        cmocka_unit_test(prompts_match_in_small_chunks),
+        cmocka_unit_test(prompts_match_in_a_batch),
+    };
+    const int status = open_backends();
+    if (status) return status;
+    if (argc != 2) return 1;
+    model_dir = argv[1];
+    const int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
+    close_backends();
+    return n_failed;
+}

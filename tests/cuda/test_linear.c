@@ -1,0 +1,138 @@
+/* test_linear.c - products of the CUDA backend against the CPU's: every path (few rows, cuBLASLt,
+ * any shape), with bias, onto a residual, in f32, and in parts that share a row. */
+#include "tests/cuda/cuda_test.h"
+
+struct product {
+    uint32_t n_rows, n_in, n_parts, n_out[LINEAR_MAX_PARTS];
+    enum dtype dtype, bias_dtype;
+    bool bias, accumulate, y_f32, joined; /* joined: the parts' weights lie side by side */
+};
+
+struct part {
+    float *w, *bias;
+    void *host_w, *host_bias, *gpu_w, *gpu_bias;
+    struct weight cpu_weight, cpu_bias, gpu_weight, gpu_bias_weight;
+};
+
+static struct part make_part(const struct product *p, uint32_t n_out, void *gpu_w) {
+    const size_t n = (size_t)n_out * p->n_in;
+    struct part part = {.w = random_bf16(n, 1), .bias = random_bf16(n_out, 4)};
+    struct error err = {0};
+    part.host_w = converted(part.w, n, p->dtype);
+    part.host_bias = converted(part.bias, n_out, p->bias_dtype);
+    part.gpu_w = gpu_w ? gpu_w : gpu_alloc(n * dtype_size(p->dtype));
+    must(gpu->ops->upload(gpu, part.gpu_w, part.host_w, n * dtype_size(p->dtype), &err), &err);
+    part.gpu_bias = gpu_array(part.bias, n_out, p->bias_dtype);
+    part.cpu_weight = (struct weight){part.host_w, p->dtype, n_out, p->n_in};
+    part.gpu_weight = (struct weight){part.gpu_w, p->dtype, n_out, p->n_in};
+    part.cpu_bias = (struct weight){part.host_bias, p->bias_dtype, 1, n_out};
+    part.gpu_bias_weight = (struct weight){part.gpu_bias, p->bias_dtype, 1, n_out};
+    return part;
+}
+
+static void free_part(struct part *part, bool own_weight) {
+    if (own_weight) gpu_free(part->gpu_w);
+    gpu_free(part->gpu_bias);
+    free(part->w), free(part->bias), free(part->host_w), free(part->host_bias);
+}
+
+static void check_product(const struct product *p) {
+    struct error err = {0};
+    uint32_t width = 0;
+    for (uint32_t i = 0; i < p->n_parts; i++) width += p->n_out[i];
+    const size_t n_x = (size_t)p->n_rows * p->n_in, n_y = (size_t)p->n_rows * width;
+    const enum dtype y_dtype = p->y_f32 ? DTYPE_F32 : DTYPE_BF16;
+    float *x = random_bf16(n_x, 1), *expected = random_bf16(n_y, 8), *got = random_floats(n_y);
+    void *gpu_x = gpu_array(x, n_x, DTYPE_BF16);
+    void *gpu_y = p->accumulate ? gpu_array(expected, n_y, y_dtype) : gpu_poison(n_y, y_dtype);
+    char *all = p->joined ? gpu_alloc((size_t)width * p->n_in * dtype_size(p->dtype)) : NULL;
+    struct part parts[LINEAR_MAX_PARTS];
+    struct linear_args args = {.x = x,
+                               .n_rows = p->n_rows,
+                               .n_in = p->n_in,
+                               .n_parts = p->n_parts,
+                               .accumulate = p->accumulate,
+                               .y_f32 = p->y_f32};
+    struct linear_args gpu_args = args;
+    gpu_args.x = gpu_x;
+    for (uint32_t i = 0, at = 0; i < p->n_parts; at += p->n_out[i++]) {
+        parts[i] = make_part(p, p->n_out[i],
+                             all ? all + (size_t)at * p->n_in * dtype_size(p->dtype) : NULL);
+        args.parts[i] = (struct linear_part){
+            &parts[i].cpu_weight, p->bias ? &parts[i].cpu_bias : NULL, expected + at, width};
+        gpu_args.parts[i] =
+            (struct linear_part){&parts[i].gpu_weight, p->bias ? &parts[i].gpu_bias_weight : NULL,
+                                 (char *)gpu_y + at * dtype_size(y_dtype), width};
+    }
+    must(cpu->ops->linear(cpu, &args, &err), &err);
+    must(gpu->ops->linear(gpu, &gpu_args, &err), &err);
+    gpu_read(got, gpu_y, n_y, y_dtype);
+    char what[160];
+    snprintf(what, sizeof(what),
+             "%u x %u, %u parts (%u, ..), dtype %d, bias %d, accumulate %d, f32 %d, joined %d",
+             p->n_rows, p->n_in, p->n_parts, p->n_out[0], p->dtype, p->bias, p->accumulate,
+             p->y_f32, p->joined);
+    /* f32: the order of sums, and how tensor cores round them.  cuBLASLt may round a product before
+     * it adds it. */
+    const double roundings = p->accumulate && p->n_rows > 16 ? 2 : 1;
+    assert_near(got, expected, n_y, p->y_f32 ? 2e-5 : roundings * BF16_TOLERANCE, what);
+    for (uint32_t i = 0; i < p->n_parts; i++) free_part(&parts[i], !all);
+    gpu_free(all), gpu_free(gpu_x), gpu_free(gpu_y);
+    free(x), free(expected), free(got);
+}
+
+static const uint32_t n_rows[] = {1, 2, 7, 8, 9, 15, 16, 17, 33, 64, 130, 517};
+enum { N_ROWS = sizeof(n_rows) / sizeof(n_rows[0]) };
+
+static void products_of_one_part_equal_the_cpu(void **state) {
+    (void)state;
+    static const uint32_t shapes[][2] = {/* n_in, n_out */
+                                         {1, 1},    {8, 8},     {15, 7},      {16, 24},
+                                         {24, 17},  {64, 6},    {384, 640},   {1024, 384},
+                                         {100, 49}, {4096, 96}, {2056, 1000}, {32, 8192}};
+    for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++)
+        for (size_t r = 0; r < N_ROWS; r++)
+            for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++)
+                for (int mode = 0; mode < 3; mode++)
+                    check_product(&(struct product){.n_rows = n_rows[r],
+                                                    .n_in = shapes[s][0],
+                                                    .n_parts = 1,
+                                                    .n_out = {shapes[s][1]},
+                                                    .dtype = dtype,
+                                                    .bias_dtype = (r + s) % 2 ? DTYPE_BF16 : dtype,
+                                                    .bias = (r + s + (size_t)mode) % 2,
+                                                    .accumulate = mode == 1,
+                                                    .y_f32 = mode == 2});
+}
+
+static void parts_share_a_launch_and_a_row(void **state) {
+    (void)state;
+    static const uint32_t outs[][4] = {/* n_in and three parts; 0: none */
+                                       {384, 384, 128, 128},
+                                       {384, 1024, 1024, 0},
+                                       {512, 40, 8, 24},
+                                       {256, 17, 3, 30}};
+    for (size_t s = 0; s < sizeof(outs) / sizeof(outs[0]); s++)
+        for (size_t r = 0; r < N_ROWS; r++)
+            for (int joined = 0; joined < 2; joined++)
+                check_product(&(struct product){.n_rows = n_rows[r],
+                                                .n_in = outs[s][0],
+                                                .n_parts = outs[s][3] ? 3 : 2,
+                                                .n_out = {outs[s][1], outs[s][2], outs[s][3]},
+                                                .dtype = DTYPE_BF16,
+                                                .bias_dtype = DTYPE_BF16,
+                                                .bias = r % 3 == 2,
+                                                .joined = joined});
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(products_of_one_part_equal_the_cpu),
+        cmocka_unit_test(parts_share_a_launch_and_a_row),
+    };
+    const int status = open_backends();
+    if (status) return status;
+    const int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
+    close_backends();
+    return n_failed;
+}

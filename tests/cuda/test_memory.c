@@ -1,0 +1,128 @@
+/* test_memory.c - allocation, copies, pages and weights of the CUDA backend. */
+#include "tests/cuda/cuda_test.h"
+
+#include <time.h>
+
+static unsigned char *random_bytes(size_t n) {
+    unsigned char *bytes = malloc(n + 8);
+    assert_non_null(bytes);
+    for (size_t i = 0; i < n; i += 4) {
+        const uint32_t x = random_u32();
+        memcpy(bytes + i, &x, 4);
+    }
+    return bytes;
+}
+
+static void memory_begins_as_zero(void **state) {
+    (void)state;
+    struct error err = {0};
+    unsigned char bytes[1000];
+    for (int i = 0; i < 3; i++) {
+        void *memory = gpu_alloc(sizeof(bytes));
+        must(gpu->ops->download(gpu, bytes, memory, sizeof(bytes), &err), &err);
+        must(gpu->ops->sync(gpu, &err), &err);
+        for (size_t k = 0; k < sizeof(bytes); k++) assert_int_equal(bytes[k], 0);
+        assert_int_equal((uintptr_t)memory % 64, 0);
+        memset(bytes, 0xff, sizeof(bytes));
+        must(gpu->ops->upload(gpu, memory, bytes, sizeof(bytes), &err), &err);
+        gpu_free(memory);
+    }
+}
+
+static void pages_are_copied(void **state) {
+    (void)state;
+    enum { N = 40, BYTES = 2 * 2 * 64 * 16 * 2 };
+    struct error err = {0};
+    unsigned char *expected = random_bytes(N * BYTES), *got = malloc(N * BYTES);
+    struct kv_pool kv = {
+        .dtype = DTYPE_BF16, .n_pages = N, .n_kv_heads = 2, .head_dim = 16, .page_bytes = BYTES};
+    kv.base = gpu_alloc(N * BYTES);
+    must(gpu->ops->upload(gpu, kv.base, expected, N * BYTES, &err), &err);
+    uint32_t from[N / 2], to[N / 2];
+    for (uint32_t i = 0; i < N / 2; i++) {
+        from[i] = 2 * (i * 3 % (N / 2)), to[i] = 2 * i + 1;
+        memcpy(expected + to[i] * BYTES, expected + from[i] * BYTES, BYTES);
+    }
+    must(gpu->ops->copy_pages(gpu, &kv, from, to, N / 2, &err), &err);
+    must(gpu->ops->download(gpu, got, kv.base, N * BYTES, &err), &err);
+    must(gpu->ops->sync(gpu, &err), &err);
+    assert_memory_equal(got, expected, N * BYTES);
+    gpu_free(kv.base);
+    free(expected), free(got);
+}
+
+static double seconds_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* Odd sizes, larger than a staging buffer and than a chunk, released in another order. */
+static void weights_arrive_whole(void **state) {
+    (void)state;
+    static const size_t sizes[] = {2,  768,     1001, 3 << 20, (40 << 20) + 6, 100, (200 << 20) + 2,
+                                   16, 64 << 20};
+    enum { N = sizeof(sizes) / sizeof(sizes[0]) };
+    struct error err = {0};
+    unsigned char *from[N], *got = malloc(sizes[6]);
+    const void *weights[N];
+    double seconds = 0, bytes = 0;
+    for (int i = 0; i < N; i++) {
+        from[i] = random_bytes(sizes[i]);
+        const double start = seconds_now();
+        must(gpu->ops->weight_upload(gpu, from[i], sizes[i], &weights[i], &err), &err);
+        must(gpu->ops->sync(gpu, &err), &err);
+        if (sizes[i] > 50 << 20) seconds += seconds_now() - start, bytes += (double)sizes[i];
+    }
+    for (int i = 0; i < N; i++) {
+        must(gpu->ops->download(gpu, got, weights[i], sizes[i], &err), &err);
+        must(gpu->ops->sync(gpu, &err), &err);
+        assert_memory_equal(got, from[i], sizes[i]);
+    }
+    for (int i = 0; i < N; i++) {
+        gpu->ops->weight_release(gpu, weights[i * 4 % N]);
+        free(from[i]);
+    }
+    free(got);
+    printf("large weights: %.1f GB/s\n", bytes / seconds * 1e-9);
+}
+
+/* The engine plans with what is free, less a reserve; what is taken shows. */
+static void the_free_memory_is_told(void **state) {
+    (void)state;
+    const size_t bytes = (size_t)1 << 30;
+    const uint64_t before = gpu->ops->memory_free(gpu);
+    void *memory = gpu_alloc(bytes);
+    assert_true(before > bytes);
+    assert_true(gpu->ops->memory_free(gpu) + bytes <=
+                before + (64 << 20)); /* others may come and go */
+    gpu_free(memory);
+}
+
+static void too_much_memory_is_refused_in_numbers(void **state) {
+    (void)state;
+    struct error err = {0};
+    void *memory = NULL;
+    assert_int_equal(gpu->ops->alloc(gpu, (size_t)1 << 45, &memory, &err), ERR_NOMEM);
+    assert_null(memory);
+    assert_non_null(strstr(err.text, "33554432.0 MiB"));
+    assert_non_null(strstr(err.text, "--kv-cache-memory"));
+    memory = gpu_alloc(1000); /* the device works on */
+    must(gpu->ops->sync(gpu, &err), &err);
+    gpu_free(memory);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(memory_begins_as_zero),
+        cmocka_unit_test(pages_are_copied),
+        cmocka_unit_test(weights_arrive_whole),
+        cmocka_unit_test(the_free_memory_is_told),
+        cmocka_unit_test(too_much_memory_is_refused_in_numbers),
+    };
+    const int status = open_backends();
+    if (status) return status;
+    const int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
+    close_backends();
+    return n_failed;
+}

@@ -1,0 +1,165 @@
+/* test_sample.c - sampling of the CUDA backend against the CPU's, over small and large vocabularies
+ * with ties.
+ *
+ * argv[1], optional: the largest vocabulary, for racecheck, under which the large ones take
+ * minutes. */
+#include "tests/cuda/cuda_test.h"
+
+enum { MAX_LIST = 300 };
+static uint32_t max_vocab = UINT32_MAX;
+
+struct lists {
+    struct token_count counts[MAX_LIST];
+    struct logit_bias bias[MAX_LIST];
+    uint32_t banned[MAX_LIST];
+};
+
+static struct sample_row random_row(struct lists *lists, uint32_t n_vocab) {
+    static const float temperatures[] = {0, 0.1f, 0.7f, 1, 2};
+    struct sample_row row = {.temperature = temperatures[random_below(5)],
+                             .top_p = 1,
+                             .repetition_penalty = 1,
+                             .counts = lists->counts,
+                             .bias = lists->bias,
+                             .banned = lists->banned,
+                             .uniform = fabsf(random_float()),
+                             .n_top = random_below(SAMPLE_MAX_TOP + 1)};
+    if (random_below(2)) row.top_p = 0.05f + 0.9f * fabsf(random_float());
+    if (random_below(2)) row.top_k = 1 + random_below(random_below(2) ? 60 : n_vocab + 50);
+    if (random_below(3) == 0) row.min_p = 0.3f * fabsf(random_float());
+    if (random_below(4) == 0) row.kind = SAMPLE_SCORE, row.target = random_below(n_vocab);
+    if (random_below(2)) {
+        row.repetition_penalty = 1.3f;
+        row.presence_penalty = random_float();
+        row.frequency_penalty = random_float();
+        row.n_counts = n_vocab < MAX_LIST ? n_vocab : MAX_LIST;
+        for (uint32_t i = 0; i < row.n_counts; i++)
+            lists->counts[i] =
+                (struct token_count){n_vocab / row.n_counts * i, random_below(4), random_below(2)};
+    }
+    if (random_below(2)) {
+        for (row.n_bias = 0; row.n_bias < 5; row.n_bias++)
+            lists->bias[row.n_bias] =
+                (struct logit_bias){random_below(n_vocab), 5 * random_float()};
+        for (row.n_banned = 0; row.n_banned < 7; row.n_banned++)
+            lists->banned[row.n_banned] = random_below(n_vocab);
+    }
+    return row;
+}
+
+static void sample_on(struct backend *be, const void *logits, uint32_t n_vocab,
+                      const struct sample_row *rows, uint32_t n, struct sample_result *results) {
+    struct error err = {0};
+    memset(results, 0xee, n * sizeof(*results));
+    must(be->ops->sample(be, &(struct sample_args){logits, n_vocab, n, rows, results}, &err), &err);
+    must(be->ops->sync(be, &err), &err);
+}
+
+/* A draw may land on the neighbour when `uniform` lies on the border between two tokens, up to
+ * rounding. */
+static bool at_a_border(const float *logits, uint32_t n_vocab, struct sample_row row,
+                        uint32_t token) {
+    static const double nudges[] = {-1e-5, 1e-5};
+    for (int i = 0; i < 2; i++) {
+        struct sample_row nudged = row;
+        struct sample_result result;
+        nudged.uniform = fmin(fmax(row.uniform + nudges[i], 0), 1 - 1e-9);
+        nudged.top_p = row.top_p < 1 ? row.top_p + (float)nudges[i] : 1;
+        sample_on(cpu, logits, n_vocab, &nudged, 1, &result);
+        if (result.token == token) return true;
+    }
+    return false;
+}
+
+static void compare_tops(const struct sample_result *got, const struct sample_result *expected) {
+    assert_int_equal(got->n_top, expected->n_top);
+    for (uint32_t i = 0; i < expected->n_top; i++) {
+        assert_int_equal(got->top[i].token, expected->top[i].token);
+        assert_true(fabsf(got->top[i].logprob - expected->top[i].logprob) <= 2e-5f);
+    }
+}
+
+static void check_case(uint32_t n_vocab, uint32_t n, int kind, uint32_t *n_borders) {
+    float *logits = random_floats((size_t)n * n_vocab);
+    struct lists *lists = calloc(n, sizeof(*lists));
+    struct sample_row *rows = calloc(n, sizeof(*rows));
+    struct sample_result *got = calloc(n, sizeof(*got)), *expected = calloc(n, sizeof(*expected));
+    for (size_t i = 0; i < (size_t)n * n_vocab; i++)
+        logits[i] = kind == 0   ? roundf(logits[i] * 3)
+                    : kind == 1 ? logits[i] * 8
+                                : logits[i] * 0.01f; /* 0: ties */
+    for (uint32_t i = 0; i < n; i++) {
+        rows[i] = random_row(&lists[i], n_vocab);
+        rows[i].logit_row = n - 1 - i;
+    }
+    void *device = gpu_array(logits, (size_t)n * n_vocab, DTYPE_F32);
+    sample_on(cpu, logits, n_vocab, rows, n, expected);
+    sample_on(gpu, device, n_vocab, rows, n, got);
+    for (uint32_t i = 0; i < n; i++) {
+        assert_int_equal(got[i].invalid, expected[i].invalid);
+        if (expected[i].invalid) continue;
+        compare_tops(&got[i], &expected[i]);
+        if (got[i].token != expected[i].token) {
+            if (!at_a_border(logits, n_vocab, rows[i], got[i].token))
+                fail_msg("vocabulary %u, row %u of %u: token %u, not %u", n_vocab, i, n,
+                         got[i].token, expected[i].token);
+            ++*n_borders;
+            continue;
+        }
+        assert_int_equal(got[i].rank, expected[i].rank);
+        assert_true(fabsf(got[i].logprob - expected[i].logprob) <= 2e-5f);
+    }
+    gpu_free(device);
+    free(logits), free(lists), free(rows), free(got), free(expected);
+}
+
+static void results_equal_the_cpu(void **state) {
+    (void)state;
+    static const uint32_t vocabs[] = {1, 2, 31, 300, 8192, 32000, 128256};
+    uint32_t n_borders = 0, n_rows = 0;
+    for (size_t v = 0; v < sizeof(vocabs) / sizeof(vocabs[0]) && vocabs[v] <= max_vocab; v++)
+        for (int kind = 0; kind < 3; kind++)
+            for (uint32_t n = 1; n <= 64; n += 21, n_rows += n)
+                check_case(vocabs[v], n, kind, &n_borders);
+    printf("%u of %u draws were at a border\n", n_borders, n_rows);
+    assert_true(n_borders * 50 < n_rows);
+}
+
+static void broken_rows_fail_alone(void **state) {
+    (void)state;
+    enum { N = 5, V = 1000 };
+    static float logits[N * V];
+    static uint32_t all[V];
+    struct sample_row rows[N];
+    struct sample_result results[N];
+    for (int i = 0; i < N * V; i++) logits[i] = random_float();
+    for (uint32_t i = 0; i < V; i++) all[i] = i, logits[2 * V + i] = -INFINITY;
+    logits[0 * V + 3] = NAN;
+    logits[1 * V + 999] = INFINITY;
+    logits[3 * V + 4] = -INFINITY; /* legal */
+    for (uint32_t i = 0; i < N; i++)
+        rows[i] =
+            (struct sample_row){.logit_row = i, .top_p = 1, .repetition_penalty = 1, .n_top = 3};
+    rows[4].banned = all;
+    rows[4].n_banned = V;
+    void *device = gpu_array(logits, N * V, DTYPE_F32);
+    sample_on(gpu, device, V, rows, N, results);
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(results[i].invalid, i != 3);
+        assert_int_equal(results[i].n_top, i == 3 ? 3 : 0);
+    }
+    gpu_free(device);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(results_equal_the_cpu),
+        cmocka_unit_test(broken_rows_fail_alone),
+    };
+    const int status = open_backends();
+    if (status) return status;
+    if (argc > 1) max_vocab = (uint32_t)strtoul(argv[1], NULL, 10);
+    const int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
+    close_backends();
+    return n_failed;
+}
