@@ -21,6 +21,7 @@
  * Oracle: plain C in double (cuda/tests/attn_decode_test.cu). */
 #include "cuda/attn_decode.cuh"
 
+#include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <type_traits>
@@ -30,13 +31,14 @@ namespace {
 constexpr float LOG2_E = 1.4426950408889634f;
 
 /* T: type of the pages.  D: head_dim.  N_TILES: 8-column tiles for the group. */
-template <typename T_, int D_, int N_TILES_, int N_WARPS_, int N_STAGES_> struct shape {
+template <typename T_, int D_, int N_TILES_, int N_WARPS_, int N_STAGES_, bool BULK_> struct shape {
     using T = T_;
     static constexpr int D = D_, N_TILES = N_TILES_, N_WARPS = N_WARPS_, N_STAGES = N_STAGES_;
+    static constexpr bool BULK = BULK_;
     static constexpr int HEADS = 8 * N_TILES;
     static constexpr int K_STEPS = D / 16;
     static constexpr int CHUNKS = D / 8;             /* of 16 bytes, in a row */
-    static constexpr int ROW_BYTES = D * 2 + 16;     /* an odd number of chunks: no bank conflicts */
+    static constexpr int ROW_BYTES = D * 2 + (BULK ? 0 : 16); /* + 16: an odd number of chunks */
     static constexpr int UNIT_BYTES = ATTN_UNIT_SLOTS * ROW_BYTES; /* K or V */
     static constexpr int STAGE_BYTES = 2 * UNIT_BYTES;
     static constexpr int OUT_STRIDE = D + 4;         /* floats: rows of a warp's result */
@@ -65,11 +67,57 @@ __device__ __forceinline__ void let_next_kernel_start() {
 #endif
 }
 
+/* Keys and values pass through L2 once; plan, page tables, partials and scores should stay. */
+__device__ __forceinline__ uint64_t read_once_policy() {
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
 /* 16 bytes to shared memory, zeros if not valid. */
-__device__ __forceinline__ void copy_async(uint32_t to, const void *from, bool valid) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-                 "r"(valid ? 16 : 0)
+__device__ __forceinline__ void copy_async(uint32_t to, const void *from, bool valid,
+                                           uint64_t policy) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(to),
+                 "l"(from), "r"(valid ? 16 : 0), "l"(policy)
                  : "memory");
+}
+
+/* A box of a tensor to shared memory; `barrier` counts its bytes. */
+__device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap *map, int row, int page,
+                                         uint32_t barrier, uint64_t policy) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {%2, %3, %2, %2, %4}], [%5], %6;" ::"r"(to),
+                 "l"(map), "r"(0), "r"(row), "r"(page), "r"(barrier), "l"(policy)
+                 : "memory");
+#endif
+}
+
+__device__ __forceinline__ void barrier_init(uint32_t barrier) {
+    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(barrier) : "memory");
+}
+
+__device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
+#endif
+}
+
+__device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{\n.reg .pred done;\n"
+                 "again%=: mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
+                 "@!done bra again%=;\n}" ::"r"(barrier), "r"(parity)
+                 : "memory");
+#endif
+}
+
+/* Between ordinary accesses to shared memory and the copy engine's. */
+__device__ __forceinline__ void fence_copy_engine() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
 }
 
 __device__ __forceinline__ void copy_async_commit() {
@@ -156,50 +204,123 @@ __device__ __forceinline__ attn_tile load_tile(const attn_tile *tiles, int i) {
 
 /* ---- asking for units -------------------------------------------------------------------- */
 
-/* The next unit that a warp will ask for.  Its page number is read when the cursor comes to it,
- * a step before it is needed. */
+/* Where a warp is in asking for its units.  What it needs to know next was read long before: under
+ * load an answer from memory takes microseconds. */
 struct cursor {
-    attn_tile tile;
-    int slot; /* < tile.end, or the warp has no more units */
-    int page;
+    attn_tile tile, coming; /* coming: valid if tile.next >= 0 */
+    int slot;               /* < tile.end, or the warp has no more units */
+    int page;               /* lane i: the page of the unit i units behind the one at `first` */
+    int n_used;             /* of these */
+};
+
+/* A warp's ring, and what it takes to fill it. */
+struct ring {
+    uint32_t stages, barriers; /* addresses in shared memory */
+    uint64_t policy;
+    int warp, lane;
 };
 
 template <class S>
-__device__ __forceinline__ void cursor_settle(cursor *c, const attn_decode_params &p, int warp) {
-    while (c->slot >= c->tile.end && c->tile.next >= 0) {
-        c->tile = load_tile(p.tiles, c->tile.next);
-        c->slot = c->tile.begin + warp * ATTN_UNIT_SLOTS;
-    }
-    if (c->slot < c->tile.end)
-        c->page = __ldg(p.pages + c->tile.seq * p.pages_stride + c->slot / PAGE_TOKENS);
+__device__ __forceinline__ void cursor_enter(cursor *c, const attn_decode_params &p,
+                                             const attn_tile &tile, int warp) {
+    c->tile = tile;
+    c->slot = tile.begin + warp * ATTN_UNIT_SLOTS;
+    c->n_used = 32;
+    if (tile.next >= 0) c->coming = load_tile(p.tiles, tile.next);
+}
+
+/* Moves to the next tile that has a unit for this warp, and sees to it that the page is known. */
+template <class S>
+__device__ __forceinline__ void cursor_settle(cursor *c, const attn_decode_params &p, int warp,
+                                              int lane) {
+    while (c->slot >= c->tile.end && c->tile.next >= 0) cursor_enter<S>(c, p, c->coming, warp);
+    if (c->n_used < 32) return;
+    const int slot = c->slot + lane * S::N_WARPS * ATTN_UNIT_SLOTS;
+    c->n_used = 0;
+    if (slot < c->tile.end)
+        c->page = __ldg(p.pages + c->tile.seq * p.pages_stride + slot / PAGE_TOKENS);
 }
 
 template <class S>
-__device__ __forceinline__ const char *cursor_address(const cursor &c, const attn_decode_params &p) {
-    return static_cast<const char *>(p.pool) + c.page * p.page_bytes +
-           (c.tile.kv_head * PAGE_TOKENS + c.slot % PAGE_TOKENS) * (S::D * 2);
+__device__ __forceinline__ const char *unit_address(const attn_decode_params &p, const attn_tile &tile,
+                                                    int slot, int page) {
+    return static_cast<const char *>(p.pool) + page * p.page_bytes +
+           (tile.kv_head * PAGE_TOKENS + slot % PAGE_TOKENS) * (S::D * 2);
+}
+
+/* K and V of a unit by cp.async, 16 bytes a lane. */
+template <class S>
+__device__ __forceinline__ void copy_unit(const attn_decode_params &p, const cursor &c, int page,
+                                          uint32_t stage, const ring &r) {
+    const char *keys = unit_address<S>(p, c.tile, c.slot, page);
+    const char *values = keys + (size_t)p.n_kv_heads * PAGE_TOKENS * S::D * 2;
+    const int n_rows = c.tile.end - c.slot;
+#pragma unroll
+    for (int i = 0; i < S::K_STEPS; i++) {
+        const int chunk = r.lane + 32 * i, row = chunk / S::CHUNKS;
+        const uint32_t to = stage + row * S::ROW_BYTES + chunk % S::CHUNKS * 16;
+        copy_async(to, keys + chunk * 16, row < n_rows, r.policy);
+        copy_async(to + S::UNIT_BYTES, values + chunk * 16, row < n_rows, r.policy);
+    }
 }
 
 /* Asks for the cursor's unit and moves on.  Past the end the group of copies is empty. */
 template <class S>
-__device__ __forceinline__ void ask_unit(cursor *c, const attn_decode_params &p, uint32_t stage,
-                                         int warp, int lane) {
+__device__ __forceinline__ void ask_unit(cursor *c, const attn_decode_params &p,
+                                         const CUtensorMap *map, int stage, const ring &r) {
     if (c->slot < c->tile.end) {
-        const char *keys = cursor_address<S>(*c, p);
-        const char *values = keys + (size_t)p.n_kv_heads * PAGE_TOKENS * S::D * 2;
-        const int n_rows = c->tile.end - c->slot;
-#pragma unroll
-        for (int i = 0; i < S::K_STEPS; i++) {
-            const int chunk = lane + 32 * i, row = chunk / S::CHUNKS;
-            const uint32_t to = stage + row * S::ROW_BYTES + chunk % S::CHUNKS * 16;
-            copy_async(to, keys + chunk * 16, row < n_rows);
-            copy_async(to + S::UNIT_BYTES, values + chunk * 16, row < n_rows);
+        const int page = __shfl_sync(~0u, c->page, c->n_used++);
+        const uint32_t to = r.stages + stage * S::STAGE_BYTES;
+        if constexpr (S::BULK) {
+            if (r.lane == 0) {
+                const uint32_t barrier = r.barriers + stage * 8;
+                barrier_expect(barrier, S::STAGE_BYTES);
+                copy_box(to, map, c->tile.kv_head * PAGE_TOKENS + c->slot % PAGE_TOKENS, page, barrier,
+                         r.policy);
+            }
+        } else {
+            copy_unit<S>(p, *c, page, to, r);
         }
         c->slot += S::N_WARPS * ATTN_UNIT_SLOTS;
-        cursor_settle<S>(c, p, warp);
+        cursor_settle<S>(c, p, r.warp, r.lane);
     }
-    copy_async_commit();
+    if constexpr (!S::BULK) copy_async_commit();
 }
+
+/* Waits for a unit.  The copy engine knows nothing of slots that are not in use: their values become
+ * zeros here (cp.async has made them so). */
+template <class S>
+__device__ __forceinline__ void await_unit(int stage, uint32_t parity, int n_valid, const ring &r) {
+    if constexpr (S::BULK) {
+        barrier_wait(r.barriers + stage * 8, parity);
+        if (n_valid >= ATTN_UNIT_SLOTS) return;
+        const uint32_t values = r.stages + stage * S::STAGE_BYTES + S::UNIT_BYTES;
+        for (int row = n_valid; row < ATTN_UNIT_SLOTS; row++)
+            for (int chunk = r.lane; chunk < S::CHUNKS; chunk += 32)
+                asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(
+                                 values + chunk / 8 * (ATTN_UNIT_SLOTS * 128) + row * 128 + chunk % 8 * 16),
+                             "r"(0)
+                             : "memory");
+        fence_copy_engine();
+    } else {
+        copy_async_wait<S::N_STAGES - 1>();
+    }
+    __syncwarp();
+}
+
+/* Where a row's pair of chunks (2 k + high) lies.  The copy engine swizzles: [D / 64][16 rows][64], a
+ * row's 8 chunks permuted by the row's number. */
+template <class S> struct rows_at {
+    uint32_t base, swizzle;
+    __device__ __forceinline__ rows_at(uint32_t unit, int row, int high) {
+        base = unit + row * (S::BULK ? 128 : S::ROW_BYTES) + (S::BULK ? 0 : high * 16);
+        swizzle = (row % 8 ^ high) * 16;
+    }
+    __device__ __forceinline__ uint32_t operator()(int k) const {
+        if constexpr (!S::BULK) return base + k * 32;
+        return base + k / 4 * (ATTN_UNIT_SLOTS * 128) + (swizzle ^ (k % 4 * 32));
+    }
+};
 
 /* ---- a warp's attention ------------------------------------------------------------------ */
 
@@ -209,9 +330,10 @@ template <class S> struct state {
     float max[S::N_TILES][2], sum[S::N_TILES][2]; /* sum: of this lane's slots */
 };
 
+/* Asks for the queries of a tile; they are bf16 until convert_queries(). */
 template <class S>
-__device__ __forceinline__ void state_begin(state<S> *st, const attn_decode_params &p,
-                                            const attn_tile &tile, int group, int lane) {
+__device__ __forceinline__ void load_queries(state<S> *st, const attn_decode_params &p,
+                                             const attn_tile &tile, int group, int lane) {
     const __nv_bfloat16 *q = static_cast<const __nv_bfloat16 *>(p.q) + tile.seq * p.q_stride +
                              (size_t)tile.kv_head * group * S::D + lane % 4 * 2;
 #pragma unroll
@@ -219,12 +341,27 @@ __device__ __forceinline__ void state_begin(state<S> *st, const attn_decode_para
         const int head = n * 8 + lane / 4;
 #pragma unroll
         for (int k = 0; k < 2 * S::K_STEPS; k++) {
-            __nv_bfloat162 x = __floats2bfloat162_rn(0.0f, 0.0f);
+            uint32_t x = 0;
             if (head < group)
-                x = *reinterpret_cast<const __nv_bfloat162 *>(q + (size_t)head * S::D + k * 8);
-            st->q[n][k / 2][k % 2] =
-                pack<typename S::T>(__low2float(x), __high2float(x));
+                x = *reinterpret_cast<const uint32_t *>(q + (size_t)head * S::D + k * 8);
+            st->q[n][k / 2][k % 2] = x;
         }
+    }
+}
+
+template <class S> __device__ __forceinline__ void convert_queries(state<S> *st) {
+    if constexpr (std::is_same_v<typename S::T, __half>) {
+#pragma unroll
+        for (int i = 0; i < S::N_TILES * S::K_STEPS * 2; i++) {
+            uint32_t *x = &st->q[i / 2 / S::K_STEPS][i / 2 % S::K_STEPS][i % 2];
+            *x = pack<__half>(__uint_as_float(*x << 16), __uint_as_float(*x & 0xffff0000));
+        }
+    }
+}
+
+template <class S> __device__ __forceinline__ void clear_results(state<S> *st) {
+#pragma unroll
+    for (int n = 0; n < S::N_TILES; n++) {
 #pragma unroll
         for (int k = 0; k < S::K_STEPS; k++)
             st->out[n][k][0] = st->out[n][k][1] = st->out[n][k][2] = st->out[n][k][3] = 0.0f;
@@ -239,11 +376,11 @@ __device__ __forceinline__ void unit_scores(float (&s)[S::N_TILES][4], const sta
                                             uint32_t stage, int lane) {
     /* Two sums, so that no product waits for the one before. */
     float odd[S::N_TILES][4] = {};
-    const uint32_t at = stage + lane % 16 * S::ROW_BYTES + lane / 16 * 16;
+    const rows_at<S> at(stage, lane % 16, lane / 16);
 #pragma unroll
     for (int k = 0; k < S::K_STEPS; k++) {
         uint32_t keys[4];
-        load_matrix(keys, at + k * 32);
+        load_matrix(keys, at(k));
 #pragma unroll
         for (int n = 0; n < S::N_TILES; n++)
             mma<typename S::T>(k % 2 ? odd[n] : s[n], keys, st.q[n][k][0], st.q[n][k][1]);
@@ -253,7 +390,6 @@ __device__ __forceinline__ void unit_scores(float (&s)[S::N_TILES][4], const sta
         for (int i = 0; i < 4; i++) s[n][i] += odd[n][i];
 }
 
-/* Where the scores of a lane's first column go in the raw output. */
 template <class S>
 __device__ __forceinline__ void store_scores(const attn_decode_params &p, const attn_tile &tile,
                                              const float (&s)[S::N_TILES][4], int slot, int group,
@@ -264,7 +400,7 @@ __device__ __forceinline__ void store_scores(const attn_decode_params &p, const 
             const int head = n * 8 + lane % 4 * 2 + i % 2, at = slot + lane / 4 + i / 2 * 8;
             if (head >= group || at >= tile.end) continue;
             const size_t row = (size_t)tile.seq * p.n_heads + tile.kv_head * group + head;
-            __stcs(p.scores + row * p.score_stride + at, s[n][i] * p.scale);
+            p.scores[row * p.score_stride + at] = s[n][i] * p.scale;
         }
     }
 }
@@ -305,12 +441,11 @@ __device__ __forceinline__ void attend_unit(state<S> *st, const attn_decode_para
 #pragma unroll
     for (int n = 0; n < S::N_TILES; n++)
         softmax_step<S>(st, n, s[n], tile.end - slot, p.scale * LOG2_E, prob[n], lane);
-    const uint32_t at = stage + S::UNIT_BYTES + (lane % 8 + lane / 16 * 8) * S::ROW_BYTES +
-                        lane / 8 % 2 * 16;
+    const rows_at<S> at(stage + S::UNIT_BYTES, lane % 8 + lane / 16 * 8, lane / 8 % 2);
 #pragma unroll
     for (int k = 0; k < S::K_STEPS; k++) {
         uint32_t values[4];
-        load_matrix_trans(values, at + k * 32);
+        load_matrix_trans(values, at(k));
 #pragma unroll
         for (int n = 0; n < S::N_TILES; n++)
             mma<typename S::T>(st->out[n][k], values, prob[n][0], prob[n][1]);
@@ -399,47 +534,68 @@ __device__ __forceinline__ void store_tile(const attn_decode_params &p, const at
 
 enum { MERGE_WARPS = 8, MERGE_BATCH = 8 };
 
-/* One query head: warp w takes partials w, w + MERGE_WARPS, ...; lanes lie along head_dim.  The
- * weights are relative to the largest log-sum-exp of all (0 if there is none). */
+/* One query head: warp w takes partials w, w + MERGE_WARPS, ...; lanes lie along head_dim. */
 template <int D> struct merge_row {
     static constexpr int VECS = (D / 4 + 31) / 32;
     float out[MERGE_WARPS][D];
-    float sum[MERGE_WARPS];
+    float max[MERGE_WARPS], sum[MERGE_WARPS];
 
-    static __device__ __forceinline__ float max_lse(const float *lse, int n, int stride, int lane) {
-        float max = -INFINITY;
-        for (int i = lane; i < n; i += 32) max = fmaxf(max, lse[(size_t)i * stride]);
-        for (int i = 1; i < 32; i *= 2) max = fmaxf(max, __shfl_xor_sync(~0u, max, i));
-        return max == -INFINITY ? 0.0f : max;
-    }
-
-    __device__ __forceinline__ void gather(const float *rows, const float *lse, int n, int group,
+    /* A warp's share, in batches whose reads are all under way at once.  An empty partial (-inf)
+     * weighs nothing. */
+    __device__ __forceinline__ void gather(const float *rows, const float *lses, int n, int group,
                                            int warp, int lane) {
-        const float max = max_lse(lse, n, group, lane);
         float4 acc[VECS] = {};
-        float weights = 0.0f;
-#pragma unroll MERGE_BATCH
-        for (int i = warp; i < n; i += MERGE_WARPS) {
-            const float w = exp2_fast(lse[(size_t)i * group] - max);
-            weights += w;
-            const float4 *from = reinterpret_cast<const float4 *>(rows + (size_t)i * group * D);
+        float m = -INFINITY, weights = 0.0f;
+        for (int first = warp; first < n; first += MERGE_WARPS * MERGE_BATCH) {
+            float lse[MERGE_BATCH];
+            float4 x[MERGE_BATCH][VECS] = {};
+#pragma unroll
+            for (int b = 0; b < MERGE_BATCH; b++) {
+                const int i = first + b * MERGE_WARPS;
+                lse[b] = i < n ? lses[(size_t)i * group] : -INFINITY;
+                const float4 *from = reinterpret_cast<const float4 *>(rows + (size_t)i * group * D);
+#pragma unroll
+                for (int v = 0; v < VECS; v++)
+                    if (i < n && lane + 32 * v < D / 4) x[b][v] = from[lane + 32 * v];
+            }
+            float new_max = m;
+#pragma unroll
+            for (int b = 0; b < MERGE_BATCH; b++) new_max = fmaxf(new_max, lse[b]);
+            const float base = new_max == -INFINITY ? 0.0f : new_max, old = exp2_fast(m - base);
+            weights *= old;
 #pragma unroll
             for (int v = 0; v < VECS; v++)
-                if (lane + 32 * v < D / 4) add_scaled(&acc[v], from[lane + 32 * v], w);
+                acc[v] = make_float4(acc[v].x * old, acc[v].y * old, acc[v].z * old, acc[v].w * old);
+#pragma unroll
+            for (int b = 0; b < MERGE_BATCH; b++) {
+                const float w = exp2_fast(lse[b] - base);
+                weights += w;
+#pragma unroll
+                for (int v = 0; v < VECS; v++) add_scaled(&acc[v], x[b][v], w);
+            }
+            m = new_max;
         }
 #pragma unroll
         for (int v = 0; v < VECS; v++)
             if (lane + 32 * v < D / 4) reinterpret_cast<float4 *>(out[warp])[lane + 32 * v] = acc[v];
-        if (lane == 0) sum[warp] = weights;
+        if (lane == 0) {
+            max[warp] = m;
+            sum[warp] = weights;
+        }
     }
 
     __device__ __forceinline__ void store(__nv_bfloat16 *to) const {
-        float weights = 0.0f;
-        for (int w = 0; w < MERGE_WARPS; w++) weights += sum[w];
+        float top = -INFINITY, weights = 0.0f, weight[MERGE_WARPS];
+#pragma unroll
+        for (int w = 0; w < MERGE_WARPS; w++) top = fmaxf(top, max[w]);
+        if (top == -INFINITY) top = 0.0f;
+#pragma unroll
+        for (int w = 0; w < MERGE_WARPS; w++) weights += sum[w] * (weight[w] = exp2_fast(max[w] - top));
         const float scale = weights > 0.0f ? 1.0f / weights : 0.0f;
         for (int d = threadIdx.x; d < D; d += MERGE_WARPS * 32) {
             float x = 0.0f;
-            for (int w = 0; w < MERGE_WARPS; w++) x += out[w][d];
+#pragma unroll
+            for (int w = 0; w < MERGE_WARPS; w++) x += out[w][d] * weight[w];
             to[d] = __float2bfloat16(x * scale);
         }
     }
@@ -450,11 +606,12 @@ __global__ void __launch_bounds__(MERGE_WARPS * 32)
     attn_merge_kernel(const __grid_constant__ attn_decode_params p) {
     __shared__ __align__(16) merge_row<D> row;
     const int group = p.n_heads / p.n_kv_heads;
+    int job = blockIdx.x;
     const int n_jobs = __ldg(&p.tiles->n_merges) * group;
+    attn_merge merge = p.merges[job / group];
     let_next_kernel_start();
     wait_for_previous_kernel();
-    for (int job = blockIdx.x; job < n_jobs; job += gridDim.x) {
-        const attn_merge merge = p.merges[job / group];
+    while (job < n_jobs) {
         const int head = job % group;
         const size_t first = (size_t)merge.first_partial * group + head;
         row.gather(p.partial_out + first * D, p.partial_lse + first, merge.n_partials, group,
@@ -462,6 +619,8 @@ __global__ void __launch_bounds__(MERGE_WARPS * 32)
         __syncthreads();
         row.store(static_cast<__nv_bfloat16 *>(p.out) +
                   ((size_t)merge.seq * p.n_heads + merge.kv_head * group + head) * D);
+        job += gridDim.x;
+        if (job < n_jobs) merge = p.merges[job / group];
         __syncthreads(); /* row is read */
     }
 }
@@ -506,8 +665,8 @@ __device__ __forceinline__ void prefetch_first_units(const attn_decode_params &p
 #if __CUDA_ARCH__ >= 900
     const int slot = tile.begin + (warp + lane * S::N_WARPS) * ATTN_UNIT_SLOTS;
     if (lane >= S::N_STAGES || slot >= tile.end) return;
-    const cursor c = {tile, slot, __ldg(p.pages + tile.seq * p.pages_stride + slot / PAGE_TOKENS)};
-    const char *keys = cursor_address<S>(c, p);
+    const int page = __ldg(p.pages + tile.seq * p.pages_stride + slot / PAGE_TOKENS);
+    const char *keys = unit_address<S>(p, tile, slot, page);
     const char *values = keys + (size_t)p.n_kv_heads * PAGE_TOKENS * S::D * 2;
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(keys), "n"(ATTN_UNIT_SLOTS * S::D * 2));
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(values), "n"(ATTN_UNIT_SLOTS * S::D * 2));
@@ -516,54 +675,77 @@ __device__ __forceinline__ void prefetch_first_units(const attn_decode_params &p
 
 /* ---- the kernel -------------------------------------------------------------------------- */
 
+/* Makes this warp's ring; the barriers are its own too. */
+template <class S>
+__device__ __forceinline__ ring make_ring(char *memory, uint64_t *barriers) {
+    ring r;
+    r.warp = threadIdx.x / 32;
+    r.lane = threadIdx.x % 32;
+    r.policy = read_once_policy();
+    r.stages = (uint32_t)__cvta_generic_to_shared(memory) + r.warp * S::N_STAGES * S::STAGE_BYTES;
+    r.barriers = (uint32_t)__cvta_generic_to_shared(barriers + r.warp * S::N_STAGES);
+    if (S::BULK && r.lane < S::N_STAGES) barrier_init(r.barriers + r.lane * 8);
+    fence_copy_engine();
+    __syncwarp();
+    return r;
+}
+
 template <class S>
 __global__ void __launch_bounds__(S::N_WARPS * 32)
-    attn_decode_kernel(const __grid_constant__ attn_decode_params p) {
-    extern __shared__ __align__(128) char ring[];
+    attn_decode_kernel(const __grid_constant__ attn_decode_params p,
+                       const __grid_constant__ CUtensorMap map) {
+    extern __shared__ __align__(1024) char memory[];
+    __shared__ uint64_t barriers[S::N_WARPS * S::N_STAGES];
     __shared__ int free_stage[S::N_WARPS];
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int group = p.n_heads / p.n_kv_heads;
-    char *const mine = ring + (size_t)warp * S::N_STAGES * S::STAGE_BYTES;
-    const uint32_t stages = (uint32_t)__cvta_generic_to_shared(mine);
 
     attn_tile tile = load_tile(p.tiles, blockIdx.x);
-    cursor ahead = {tile, tile.begin + warp * ATTN_UNIT_SLOTS, 0};
-    cursor_settle<S>(&ahead, p, warp);
-    if (p.variant & 16) prefetch_first_units<S>(p, tile, warp, lane);
+    const ring r = make_ring<S>(memory, barriers);
+    if (p.variant & 16) prefetch_first_units<S>(p, tile, r.warp, r.lane);
+    cursor ahead = {};
+    cursor_enter<S>(&ahead, p, tile, r.warp);
+    cursor_settle<S>(&ahead, p, r.warp, r.lane);
     let_next_kernel_start();
     wait_for_previous_kernel();
     if (tile.begin == tile.end) return;
 
     int next = 0; /* stage that the next unit asked for goes to: the free one */
-    for (; next < S::N_STAGES - 1; next++)
-        ask_unit<S>(&ahead, p, stages + next * S::STAGE_BYTES, warp, lane);
+    uint32_t parity = 1;
+    for (; next < S::N_STAGES - 1; next++) ask_unit<S>(&ahead, p, &map, next, r);
+    state<S> st;
+    load_queries<S>(&st, p, tile, group, r.lane);
     for (;;) {
-        state<S> st;
-        state_begin<S>(&st, p, tile, group, lane);
-        for (int slot = tile.begin + warp * ATTN_UNIT_SLOTS; slot < tile.end;
+        convert_queries<S>(&st);
+        clear_results<S>(&st);
+        for (int slot = tile.begin + r.warp * ATTN_UNIT_SLOTS; slot < tile.end;
              slot += S::N_WARPS * ATTN_UNIT_SLOTS) {
-            ask_unit<S>(&ahead, p, stages + next * S::STAGE_BYTES, warp, lane);
-            next = next + 1 == S::N_STAGES ? 0 : next + 1;
-            copy_async_wait<S::N_STAGES - 1>();
-            __syncwarp(); /* the other lanes' copies */
+            ask_unit<S>(&ahead, p, &map, next, r);
             /* The oldest unit lies behind the newest. */
-            attend_unit<S>(&st, p, tile, slot, stages + next * S::STAGE_BYTES, group, lane);
+            next = next + 1 == S::N_STAGES ? 0 : next + 1;
+            parity ^= next == 0;
+            await_unit<S>(next, parity, tile.end - slot, r);
+            attend_unit<S>(&st, p, tile, slot, r.stages + next * S::STAGE_BYTES, group, r.lane);
             __syncwarp(); /* all lanes have read: the stage is free */
         }
-        hand_over<S>(reinterpret_cast<warp_result<S> *>(mine + (size_t)next * S::STAGE_BYTES), st,
-                     lane);
-        if (lane == 0) free_stage[warp] = next;
+        const attn_tile done = tile;
+        if (done.next >= 0) tile = load_tile(p.tiles, done.next);
+        hand_over<S>(reinterpret_cast<warp_result<S> *>(
+                         memory + (size_t)(r.warp * S::N_STAGES + next) * S::STAGE_BYTES),
+                     st, r.lane);
+        if (done.next >= 0) load_queries<S>(&st, p, tile, group, r.lane);
+        if (r.lane == 0) free_stage[r.warp] = next;
+        if (S::BULK) fence_copy_engine();
         __syncthreads();
-        store_tile<S>(p, tile, ring, free_stage, group);
-        if ((p.variant & 32) && tile.partial >= 0) merge_last<S>(p, tile, group, warp, lane);
-        if (tile.next < 0) return;
-        tile = load_tile(p.tiles, tile.next);
+        store_tile<S>(p, done, memory, free_stage, group);
+        if ((p.variant & 32) && done.partial >= 0) merge_last<S>(p, done, group, r.warp, r.lane);
+        if (done.next < 0) return;
         __syncthreads(); /* results are read: the stages are free again */
     }
 }
-template <typename... Args>
+
+template <typename... Args, typename... Given>
 cudaError_t launch(void (*kernel)(Args...), uint32_t n_blocks, int n_threads, size_t shared,
-                   cudaStream_t stream, bool overlap, const attn_decode_params &p) {
+                   cudaStream_t stream, bool overlap, const Given &...args) {
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -574,7 +756,7 @@ cudaError_t launch(void (*kernel)(Args...), uint32_t n_blocks, int n_threads, si
     config.stream = stream;
     config.attrs = &attribute;
     config.numAttrs = overlap ? 1 : 0;
-    return cudaLaunchKernelEx(&config, kernel, p);
+    return cudaLaunchKernelEx(&config, kernel, args...);
 }
 
 template <int D> cudaError_t launch_merge(const attn_decode_params &p, cudaStream_t stream) {
@@ -585,29 +767,39 @@ template <int D> cudaError_t launch_merge(const attn_decode_params &p, cudaStrea
 }
 
 template <class S> cudaError_t launch_shape(const attn_decode_params &p, cudaStream_t stream) {
+    static const CUtensorMap no_map = {};
     const auto kernel = attn_decode_kernel<S>;
     cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::RING_BYTES);
     if (error != cudaSuccess) return error;
-    error = launch(kernel, p.n_blocks, S::N_WARPS * 32, S::RING_BYTES, stream, p.overlap, p);
+    error = launch(kernel, p.n_blocks, S::N_WARPS * 32, S::RING_BYTES, stream, p.overlap, p,
+                   S::BULK ? *p.map : no_map);
     if (error != cudaSuccess || (p.variant & 32)) return error;
     return launch_merge<S::D>(p, stream);
 }
 
 template <typename T, int D> cudaError_t launch_dim(const attn_decode_params &p, cudaStream_t stream) {
     constexpr int STAGES = D == 256 ? 3 : 6;
-    if (p.n_heads / p.n_kv_heads > 8) return launch_shape<shape<T, D, 2, 4, STAGES>>(p, stream);
+    if (p.n_heads / p.n_kv_heads > 8) return launch_shape<shape<T, D, 2, 4, STAGES, false>>(p, stream);
+    const int v = p.variant & 15;
     if constexpr (D == 128) {
-        switch (p.variant & 15) {
-        case 1: return launch_shape<shape<T, D, 1, 8, 3>>(p, stream);
-        case 2: return launch_shape<shape<T, D, 1, 4, 3>>(p, stream); /* 2 blocks */
-        case 3: return launch_shape<shape<T, D, 1, 4, 4>>(p, stream);
-        case 4: return launch_shape<shape<T, D, 1, 6, 4>>(p, stream);
-        case 5: return launch_shape<shape<T, D, 1, 2, 6>>(p, stream); /* 2 blocks */
+        switch (v) {
+        case 1: return launch_shape<shape<T, D, 1, 8, 3, false>>(p, stream);
+        case 2: return launch_shape<shape<T, D, 1, 4, 3, false>>(p, stream); /* 2 blocks */
+        case 3: return launch_shape<shape<T, D, 1, 6, 4, false>>(p, stream);
+        case 8: return launch_shape<shape<T, D, 1, 4, 6, true>>(p, stream);
+        case 9: return launch_shape<shape<T, D, 1, 8, 3, true>>(p, stream);
+        case 10: return launch_shape<shape<T, D, 1, 4, 3, true>>(p, stream); /* 2 blocks */
+        case 11: return launch_shape<shape<T, D, 1, 12, 2, true>>(p, stream);
+        case 12: return launch_shape<shape<T, D, 1, 8, 2, true>>(p, stream);
         default: break;
         }
     }
-    return launch_shape<shape<T, D, 1, 4, STAGES>>(p, stream);
+    if constexpr (D == 64)
+        if (v >= 8) return launch_shape<shape<T, D, 1, 8, 6, true>>(p, stream);
+    if constexpr (D == 256)
+        if (v >= 8) return launch_shape<shape<T, D, 1, 4, 3, true>>(p, stream);
+    return launch_shape<shape<T, D, 1, 4, STAGES, false>>(p, stream);
 }
 
 template <typename T> cudaError_t launch_type(const attn_decode_params &p, cudaStream_t stream) {
@@ -625,7 +817,7 @@ template <typename T> cudaError_t launch_type(const attn_decode_params &p, cudaS
 uint32_t attn_decode_blocks_per_sm(uint32_t head_dim, int variant) {
     (void)head_dim;
     variant &= 15;
-    return variant == 2 || variant == 5 ? 2 : 1;
+    return variant == 2 || variant == 10 ? 2 : 1;
 }
 
 cudaError_t launch_attn_decode(const attn_decode_params &p, cudaStream_t stream) {
@@ -637,4 +829,24 @@ cudaError_t launch_attn_decode(const attn_decode_params &p, cudaStream_t stream)
     case DTYPE_F16: return launch_type<__half>(p, stream);
     default: return cudaErrorInvalidValue;
     }
+}
+
+cudaError_t attn_decode_make_map(CUtensorMap *map, const attn_decode_params &p, uint32_t n_pages) {
+    void *entry = nullptr;
+    cudaDriverEntryPointQueryResult found;
+    cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000,
+                                                         cudaEnableDefault, &found);
+    if (error != cudaSuccess) return error;
+    if (found != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
+    const cuuint64_t row_bytes = p.head_dim * 2, part_rows = (cuuint64_t)p.n_kv_heads * PAGE_TOKENS;
+    const cuuint64_t sizes[5] = {64, part_rows, p.head_dim / 64, 2, n_pages};
+    const cuuint64_t strides[4] = {row_bytes, 128, part_rows * row_bytes, p.page_bytes};
+    const cuuint32_t box[5] = {64, ATTN_UNIT_SLOTS, p.head_dim / 64, 2, 1}, steps[5] = {1, 1, 1, 1, 1};
+    const auto encode = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(entry);
+    const CUresult result = encode(
+        map, p.kv_dtype == DTYPE_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+        5, const_cast<void *>(p.pool), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }

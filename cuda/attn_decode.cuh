@@ -5,6 +5,7 @@
 #ifndef CUDA_ATTN_DECODE_CUH
 #define CUDA_ATTN_DECODE_CUH
 
+#include <cuda.h>
 #include <cuda_runtime.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -43,11 +44,14 @@ struct attn_decode_params {
      * ends, and wait for it before they touch what a step writes. */
     bool overlap;
     int variant; unsigned *counters;
+    const CUtensorMap *map;
 };
 
 /* Blocks of attn_decode that are resident on one multiprocessor, for attn_plan_shape.n_blocks; 0 if
  * the shape is not supported. */
 uint32_t attn_decode_blocks_per_sm(uint32_t head_dim, int variant);
+
+cudaError_t attn_decode_make_map(CUtensorMap *map, const attn_decode_params &p, uint32_t n_pages);
 
 cudaError_t launch_attn_decode(const struct attn_decode_params &p, cudaStream_t stream);
 
