@@ -3,28 +3,38 @@
  *   tile (plan)  |unit|unit|unit|unit|unit| ...      unit: 16 slots of one page, K and V
  *   warp           0    1    2    3    0             each warp reads its own units, on its own
  *
- * A warp has a private ring of N_STAGES units in shared memory.  It asks for units (cp.async) as far
- * ahead as the ring goes, over the ends of tiles too, so memory never waits for arithmetic, and no
- * barrier stands in the loop.  At the end of a tile the warps' results meet in shared memory.
+ * A warp has a private ring of N_STAGES units in shared memory. It asks for units as far ahead as
+ * the ring goes, over the ends of tiles too, so memory does not wait for arithmetic, and no barrier
+ * stands in the loop. At the end of a tile the warps' results meet in shared memory, in the one
+ * stage of each ring that has nothing under way. A unit comes by the copy engine (TMA, one
+ * instruction for K and V, swizzled) or by cp.async (any device, padded rows).
  *
  * The tile is computed transposed, so that a group of up to 8 query heads fills the 8 columns of
  * mma.m16n8k16 (9 to 16 heads: two such tiles):
  *
- *   S^T [16 slots, 8 heads] = K [16, d] Q^T [d, 8]         A: ldmatrix      B: registers
+ *   S^T [16 slots, 8 heads] = K [16, d] Q^T [d, 8]         A: ldmatrix       B: registers
  *   O^T [d, 8 heads]       += V^T [d, 16] P^T [16, 8]      A: ldmatrix.trans B: movmatrix of S^T
  *
- * Softmax is online, in base 2, f32.  Slots past the tile's end are filled with zeros by cp.async (a
- * page's unused slots may hold anything, NaN too) and masked.
+ * Softmax is online, in base 2, f32. Slots past the tile's end are masked, and their values
+ * replaced by zeros: a page's unused slots may hold anything, NaN too.
+ *
+ * The merge is a kernel of its own, started while the attention ends. (Merging in the block that
+ * comes last at an item was measured: 2 us less where no item is cut, 4 us more where one is cut
+ * in 66.)
  *
  * Grid:   plan's n_blocks x N_WARPS * 32 threads; the merge: one block per (merge, query head).
- * Shared: struct ring.             Bound: memory, 2 * n_slots * n_kv_heads * head_dim * 2 bytes.
- * Oracle: plain C in double (cuda/tests/attn_decode_test.cu). */
+ * Shared: N_WARPS rings.          Bound: memory, 2 * n_slots * n_kv_heads * head_dim * 2 bytes.
+ * Oracle: sums in double (cuda/tests/attn_decode_test.cu). */
 #include "cuda/attn_decode.cuh"
 
-#include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+
 #include <type_traits>
+
+#include "cuda/attn_instructions.cuh"
+
+using namespace attn;
 
 namespace {
 
@@ -37,14 +47,15 @@ template <typename T_, int D_, int N_TILES_, int N_WARPS_, int N_STAGES_, bool B
     static constexpr bool BULK = BULK_;
     static constexpr int HEADS = 8 * N_TILES;
     static constexpr int K_STEPS = D / 16;
-    static constexpr int CHUNKS = D / 8;             /* of 16 bytes, in a row */
+    static constexpr int CHUNKS = D / 8;                      /* of 16 bytes, in a row */
     static constexpr int ROW_BYTES = D * 2 + (BULK ? 0 : 16); /* + 16: an odd number of chunks */
     static constexpr int UNIT_BYTES = ATTN_UNIT_SLOTS * ROW_BYTES; /* K or V */
     static constexpr int STAGE_BYTES = 2 * UNIT_BYTES;
-    static constexpr int OUT_STRIDE = D + 4;         /* floats: rows of a warp's result */
+    static constexpr int OUT_STRIDE = D + 4; /* floats: rows of a warp's result */
     static constexpr int RING_BYTES = N_WARPS * N_STAGES * STAGE_BYTES;
     /* A warp hands over its result in the one stage of its ring that has nothing under way. */
-    static_assert((HEADS * OUT_STRIDE + 2 * HEADS) * 4 <= STAGE_BYTES, "result does not fit a stage");
+    static_assert((HEADS * OUT_STRIDE + 2 * HEADS) * 4 <= STAGE_BYTES,
+                  "result does not fit a stage");
 };
 
 /* A warp's result for a tile, as the others read it: in its free stage. */
@@ -52,144 +63,6 @@ template <class S> struct warp_result {
     float out[S::HEADS][S::OUT_STRIDE];
     float max[S::HEADS], sum[S::HEADS];
 };
-
-/* ---- instructions ------------------------------------------------------------------------ */
-
-__device__ __forceinline__ void wait_for_previous_kernel() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-__device__ __forceinline__ void let_next_kernel_start() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-
-/* Keys and values pass through L2 once; plan, page tables, partials and scores should stay. */
-__device__ __forceinline__ uint64_t read_once_policy() {
-    uint64_t policy;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
-
-/* 16 bytes to shared memory, zeros if not valid. */
-__device__ __forceinline__ void copy_async(uint32_t to, const void *from, bool valid,
-                                           uint64_t policy) {
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(to),
-                 "l"(from), "r"(valid ? 16 : 0), "l"(policy)
-                 : "memory");
-}
-
-/* A box of a tensor to shared memory; `barrier` counts its bytes. */
-__device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap *map, int row, int page,
-                                         uint32_t barrier, uint64_t policy) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-                 ".L2::cache_hint [%0], [%1, {%2, %3, %2, %2, %4}], [%5], %6;" ::"r"(to),
-                 "l"(map), "r"(0), "r"(row), "r"(page), "r"(barrier), "l"(policy)
-                 : "memory");
-#endif
-}
-
-__device__ __forceinline__ void barrier_init(uint32_t barrier) {
-    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(barrier) : "memory");
-}
-
-__device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-                 : "memory");
-#endif
-}
-
-__device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("{\n.reg .pred done;\n"
-                 "again%=: mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
-                 "@!done bra again%=;\n}" ::"r"(barrier), "r"(parity)
-                 : "memory");
-#endif
-}
-
-/* Between ordinary accesses to shared memory and the copy engine's. */
-__device__ __forceinline__ void fence_copy_engine() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-}
-
-__device__ __forceinline__ void copy_async_commit() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-template <int N> __device__ __forceinline__ void copy_async_wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-}
-
-__device__ __forceinline__ void load_matrix(uint32_t (&r)[4], uint32_t at) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(at)
-                 : "memory");
-}
-
-__device__ __forceinline__ void load_matrix_trans(uint32_t (&r)[4], uint32_t at) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(at)
-                 : "memory");
-}
-
-__device__ __forceinline__ uint32_t transpose_8x8(uint32_t x) {
-    uint32_t y;
-    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
-    return y;
-}
-
-template <typename T>
-__device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    if constexpr (std::is_same_v<T, __half>) {
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-            "{%8,%9}, {%0,%1,%2,%3};"
-            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-    } else {
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-            "{%8,%9}, {%0,%1,%2,%3};"
-            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-    }
-}
-
-template <typename T> __device__ __forceinline__ uint32_t pack(float low, float high) {
-    if constexpr (std::is_same_v<T, __half>) {
-        __half2 x = __floats2half2_rn(low, high);
-        return *reinterpret_cast<uint32_t *>(&x);
-    } else {
-        __nv_bfloat162 x = __floats2bfloat162_rn(low, high);
-        return *reinterpret_cast<uint32_t *>(&x);
-    }
-}
-
-/* ex2.approx: 2 ulp, far below the rounding of P to 16 bits; exp2(-inf) = 0. */
-__device__ __forceinline__ float exp2_fast(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-/* Over the lanes that hold the same columns (lane % 4) of an accumulator. */
-__device__ __forceinline__ float column_max(float x) {
-    for (int i = 4; i < 32; i *= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, i));
-    return x;
-}
-
-__device__ __forceinline__ float column_sum(float x) {
-    for (int i = 4; i < 32; i *= 2) x += __shfl_xor_sync(~0u, x, i);
-    return x;
-}
 
 __device__ __forceinline__ attn_tile load_tile(const attn_tile *tiles, int i) {
     union {
@@ -220,9 +93,8 @@ struct ring {
     int warp, lane;
 };
 
-template <class S>
-__device__ __forceinline__ void cursor_enter(cursor *c, const attn_decode_params &p,
-                                             const attn_tile &tile, int warp) {
+template <class S> __device__ __forceinline__ void
+cursor_enter(cursor *c, const attn_decode_params &p, const attn_tile &tile, int warp) {
     c->tile = tile;
     c->slot = tile.begin + warp * ATTN_UNIT_SLOTS;
     c->n_used = 32;
@@ -230,9 +102,8 @@ __device__ __forceinline__ void cursor_enter(cursor *c, const attn_decode_params
 }
 
 /* Moves to the next tile that has a unit for this warp, and sees to it that the page is known. */
-template <class S>
-__device__ __forceinline__ void cursor_settle(cursor *c, const attn_decode_params &p, int warp,
-                                              int lane) {
+template <class S> __device__ __forceinline__ void
+cursor_settle(cursor *c, const attn_decode_params &p, int warp, int lane) {
     while (c->slot >= c->tile.end && c->tile.next >= 0) cursor_enter<S>(c, p, c->coming, warp);
     if (c->n_used < 32) return;
     const int slot = c->slot + lane * S::N_WARPS * ATTN_UNIT_SLOTS;
@@ -241,17 +112,15 @@ __device__ __forceinline__ void cursor_settle(cursor *c, const attn_decode_param
         c->page = __ldg(p.pages + c->tile.seq * p.pages_stride + slot / PAGE_TOKENS);
 }
 
-template <class S>
-__device__ __forceinline__ const char *unit_address(const attn_decode_params &p, const attn_tile &tile,
-                                                    int slot, int page) {
+template <class S> __device__ __forceinline__ const char *
+unit_address(const attn_decode_params &p, const attn_tile &tile, int slot, int page) {
     return static_cast<const char *>(p.pool) + page * p.page_bytes +
            (tile.kv_head * PAGE_TOKENS + slot % PAGE_TOKENS) * (S::D * 2);
 }
 
 /* K and V of a unit by cp.async, 16 bytes a lane. */
-template <class S>
-__device__ __forceinline__ void copy_unit(const attn_decode_params &p, const cursor &c, int page,
-                                          uint32_t stage, const ring &r) {
+template <class S> __device__ __forceinline__ void
+copy_unit(const attn_decode_params &p, const cursor &c, int page, uint32_t stage, const ring &r) {
     const char *keys = unit_address<S>(p, c.tile, c.slot, page);
     const char *values = keys + (size_t)p.n_kv_heads * PAGE_TOKENS * S::D * 2;
     const int n_rows = c.tile.end - c.slot;
@@ -265,9 +134,8 @@ __device__ __forceinline__ void copy_unit(const attn_decode_params &p, const cur
 }
 
 /* Asks for the cursor's unit and moves on.  Past the end the group of copies is empty. */
-template <class S>
-__device__ __forceinline__ void ask_unit(cursor *c, const attn_decode_params &p,
-                                         const CUtensorMap *map, int stage, const ring &r) {
+template <class S> __device__ __forceinline__ void ask_unit(cursor *c, const attn_decode_params &p,
+                                                            int stage, const ring &r) {
     if (c->slot < c->tile.end) {
         const int page = __shfl_sync(~0u, c->page, c->n_used++);
         const uint32_t to = r.stages + stage * S::STAGE_BYTES;
@@ -275,8 +143,8 @@ __device__ __forceinline__ void ask_unit(cursor *c, const attn_decode_params &p,
             if (r.lane == 0) {
                 const uint32_t barrier = r.barriers + stage * 8;
                 barrier_expect(barrier, S::STAGE_BYTES);
-                copy_box(to, map, c->tile.kv_head * PAGE_TOKENS + c->slot % PAGE_TOKENS, page, barrier,
-                         r.policy);
+                copy_box(to, &p.map, c->tile.kv_head * PAGE_TOKENS + c->slot % PAGE_TOKENS, page,
+                         barrier, r.policy);
             }
         } else {
             copy_unit<S>(p, *c, page, to, r);
@@ -287,8 +155,8 @@ __device__ __forceinline__ void ask_unit(cursor *c, const attn_decode_params &p,
     if constexpr (!S::BULK) copy_async_commit();
 }
 
-/* Waits for a unit.  The copy engine knows nothing of slots that are not in use: their values become
- * zeros here (cp.async has made them so). */
+/* Waits for a unit.  The copy engine knows nothing of slots that are not in use: their values
+ * become zeros here (cp.async has made them so). */
 template <class S>
 __device__ __forceinline__ void await_unit(int stage, uint32_t parity, int n_valid, const ring &r) {
     if constexpr (S::BULK) {
@@ -297,10 +165,11 @@ __device__ __forceinline__ void await_unit(int stage, uint32_t parity, int n_val
         const uint32_t values = r.stages + stage * S::STAGE_BYTES + S::UNIT_BYTES;
         for (int row = n_valid; row < ATTN_UNIT_SLOTS; row++)
             for (int chunk = r.lane; chunk < S::CHUNKS; chunk += 32)
-                asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(
-                                 values + chunk / 8 * (ATTN_UNIT_SLOTS * 128) + row * 128 + chunk % 8 * 16),
-                             "r"(0)
-                             : "memory");
+                asm volatile(
+                    "st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(
+                        values + chunk / 8 * (ATTN_UNIT_SLOTS * 128) + row * 128 + chunk % 8 * 16),
+                    "r"(0)
+                    : "memory");
         fence_copy_engine();
     } else {
         copy_async_wait<S::N_STAGES - 1>();
@@ -308,8 +177,8 @@ __device__ __forceinline__ void await_unit(int stage, uint32_t parity, int n_val
     __syncwarp();
 }
 
-/* Where a row's pair of chunks (2 k + high) lies.  The copy engine swizzles: [D / 64][16 rows][64], a
- * row's 8 chunks permuted by the row's number. */
+/* Where a row's pair of chunks (2 k + high) lies.  The copy engine swizzles: [D / 64][16 rows][64],
+ * a row's 8 chunks permuted by the row's number. */
 template <class S> struct rows_at {
     uint32_t base, swizzle;
     __device__ __forceinline__ rows_at(uint32_t unit, int row, int high) {
@@ -325,8 +194,8 @@ template <class S> struct rows_at {
 /* ---- a warp's attention ------------------------------------------------------------------ */
 
 template <class S> struct state {
-    uint32_t q[S::N_TILES][S::K_STEPS][2]; /* Q^T: rows d, columns heads */
-    float out[S::N_TILES][S::K_STEPS][4];  /* O^T */
+    uint32_t q[S::N_TILES][S::K_STEPS][2];        /* Q^T: rows d, columns heads */
+    float out[S::N_TILES][S::K_STEPS][4];         /* O^T */
     float max[S::N_TILES][2], sum[S::N_TILES][2]; /* sum: of this lane's slots */
 };
 
@@ -371,9 +240,8 @@ template <class S> __device__ __forceinline__ void clear_results(state<S> *st) {
 }
 
 /* s [slots lane / 4 and + 8][heads lane % 4 * 2 and + 1] = q.k of a unit. */
-template <class S>
-__device__ __forceinline__ void unit_scores(float (&s)[S::N_TILES][4], const state<S> &st,
-                                            uint32_t stage, int lane) {
+template <class S> __device__ __forceinline__ void
+unit_scores(float (&s)[S::N_TILES][4], const state<S> &st, uint32_t stage, int lane) {
     /* Two sums, so that no product waits for the one before. */
     float odd[S::N_TILES][4] = {};
     const rows_at<S> at(stage, lane % 16, lane / 16);
@@ -390,25 +258,36 @@ __device__ __forceinline__ void unit_scores(float (&s)[S::N_TILES][4], const sta
         for (int i = 0; i < 4; i++) s[n][i] += odd[n][i];
 }
 
-template <class S>
-__device__ __forceinline__ void store_scores(const attn_decode_params &p, const attn_tile &tile,
-                                             const float (&s)[S::N_TILES][4], int slot, int group,
-                                             int lane) {
+/* A slot's scores of a group lie together, and slots in a row: whole lines are written. */
+template <class S> __device__ __forceinline__ void store_scores(const attn_decode_params &p,
+                                                                const attn_tile &tile,
+                                                                const float (&s)[S::N_TILES][4],
+                                                                int slot, int group, int lane) {
+    float *const item =
+        p.scores + ((size_t)tile.seq * p.n_kv_heads + tile.kv_head) * group * p.score_stride;
 #pragma unroll
     for (int n = 0; n < S::N_TILES; n++) {
-        for (int i = 0; i < 4; i++) {
-            const int head = n * 8 + lane % 4 * 2 + i % 2, at = slot + lane / 4 + i / 2 * 8;
-            if (head >= group || at >= tile.end) continue;
-            const size_t row = (size_t)tile.seq * p.n_heads + tile.kv_head * group + head;
-            p.scores[row * p.score_stride + at] = s[n][i] * p.scale;
+        const int head = n * 8 + lane % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int at = slot + lane / 4 + i * 8;
+            if (at >= tile.end || head >= group) continue;
+            float *const to = item + (size_t)at * group + head;
+            const float2 x = make_float2(s[n][i * 2] * p.scale, s[n][i * 2 + 1] * p.scale);
+            if (group % 2 == 0) {
+                *reinterpret_cast<float2 *>(to) = x;
+            } else {
+                to[0] = x.x;
+                if (head + 1 < group) to[1] = x.y;
+            }
         }
     }
 }
 
 /* Scores of one column tile to probabilities (unnormalised), in the layout of B. */
-template <class S>
-__device__ __forceinline__ void softmax_step(state<S> *st, int n, float (&s)[4], int n_valid,
-                                             float scale_log2, uint32_t (&prob)[2], int lane) {
+template <class S> __device__ __forceinline__ void softmax_step(state<S> *st, int n, float (&s)[4],
+                                                                int n_valid, float scale_log2,
+                                                                uint32_t (&prob)[2], int lane) {
 #pragma unroll
     for (int i = 0; i < 4; i++)
         s[i] = lane / 4 + i / 2 * 8 < n_valid ? s[i] * scale_log2 : -INFINITY;
@@ -489,9 +368,9 @@ __device__ __forceinline__ void add_scaled(float4 *sum, float4 x, float w) {
 
 /* Four outputs of a head, and its log-sum-exp, from what the warps handed over.  A warp that had no
  * unit has maximum -inf and weighs 0; at least one had. */
-template <class S>
-__device__ __forceinline__ float4 combine(const char *ring, const int *free_stage, int head, int d,
-                                          float *lse) {
+template <class S> __device__ __forceinline__ float4 combine(const char *ring,
+                                                             const int *free_stage, int head, int d,
+                                                             float *lse) {
     float max = -INFINITY, sum = 0.0f;
     float4 out = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     const warp_result<S> *r[S::N_WARPS];
@@ -565,7 +444,8 @@ template <int D> struct merge_row {
             weights *= old;
 #pragma unroll
             for (int v = 0; v < VECS; v++)
-                acc[v] = make_float4(acc[v].x * old, acc[v].y * old, acc[v].z * old, acc[v].w * old);
+                acc[v] =
+                    make_float4(acc[v].x * old, acc[v].y * old, acc[v].z * old, acc[v].w * old);
 #pragma unroll
             for (int b = 0; b < MERGE_BATCH; b++) {
                 const float w = exp2_fast(lse[b] - base);
@@ -577,7 +457,8 @@ template <int D> struct merge_row {
         }
 #pragma unroll
         for (int v = 0; v < VECS; v++)
-            if (lane + 32 * v < D / 4) reinterpret_cast<float4 *>(out[warp])[lane + 32 * v] = acc[v];
+            if (lane + 32 * v < D / 4)
+                reinterpret_cast<float4 *>(out[warp])[lane + 32 * v] = acc[v];
         if (lane == 0) {
             max[warp] = m;
             sum[warp] = weights;
@@ -590,7 +471,8 @@ template <int D> struct merge_row {
         for (int w = 0; w < MERGE_WARPS; w++) top = fmaxf(top, max[w]);
         if (top == -INFINITY) top = 0.0f;
 #pragma unroll
-        for (int w = 0; w < MERGE_WARPS; w++) weights += sum[w] * (weight[w] = exp2_fast(max[w] - top));
+        for (int w = 0; w < MERGE_WARPS; w++)
+            weights += sum[w] * (weight[w] = exp2_fast(max[w] - top));
         const float scale = weights > 0.0f ? 1.0f / weights : 0.0f;
         for (int d = threadIdx.x; d < D; d += MERGE_WARPS * 32) {
             float x = 0.0f;
@@ -601,8 +483,7 @@ template <int D> struct merge_row {
     }
 };
 
-template <int D>
-__global__ void __launch_bounds__(MERGE_WARPS * 32)
+template <int D> __global__ void __launch_bounds__(MERGE_WARPS * 32)
     attn_merge_kernel(const __grid_constant__ attn_decode_params p) {
     __shared__ __align__(16) merge_row<D> row;
     const int group = p.n_heads / p.n_kv_heads;
@@ -625,59 +506,23 @@ __global__ void __launch_bounds__(MERGE_WARPS * 32)
     }
 }
 
-template <class S>
-__device__ void merge_last(const attn_decode_params &p, const attn_tile &tile, int group, int warp, int lane) {
-    __shared__ int last;
-    const attn_merge m = p.merges[tile.merge];
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        last = atomicAdd(p.counters + tile.merge, 1) == m.n_partials - 1;
-        if (last) p.counters[tile.merge] = 0;
-    }
-    __syncthreads();
-    if (!last) return;
-    __threadfence();
-    for (int head = warp; head < group; head += S::N_WARPS) {
-        const size_t first = (size_t)m.first_partial * group + head;
-        const float *lse = p.partial_lse + first;
-        float max = -INFINITY;
-        for (int i = lane; i < m.n_partials; i += 32) max = fmaxf(max, __ldcg(lse + (size_t)i * group));
-        for (int i = 1; i < 32; i *= 2) max = fmaxf(max, __shfl_xor_sync(~0u, max, i));
-        for (int d = lane; d < S::D / 4; d += 32) {
-            float4 acc = {};
-            float sum = 0;
-#pragma unroll 16
-            for (int i = 0; i < m.n_partials; i++) {
-                float w = exp2_fast(__ldcg(lse + (size_t)i * group) - max);
-                sum += w;
-                add_scaled(&acc, __ldcg(reinterpret_cast<const float4 *>(p.partial_out + (first + (size_t)i * group) * S::D) + d), w);
-            }
-            float r = 1 / sum;
-            store_bf16((__nv_bfloat16 *)p.out + ((size_t)m.seq * p.n_heads + m.kv_head * group + head) * S::D + d * 4,
-                       make_float4(acc.x * r, acc.y * r, acc.z * r, acc.w * r));
-        }
-    }
-}
-
-template <class S>
-__device__ __forceinline__ void prefetch_first_units(const attn_decode_params &p, const attn_tile &tile, int warp, int lane) {
-#if __CUDA_ARCH__ >= 900
+/* To L2 with a warp's first units, while the kernel before is still at work.  It may yet write one
+ * of their slots: L2 is where that write ends too, so nothing old is kept. */
+template <class S> __device__ __forceinline__ void
+prefetch_first_units(const attn_decode_params &p, const attn_tile &tile, int warp, int lane) {
     const int slot = tile.begin + (warp + lane * S::N_WARPS) * ATTN_UNIT_SLOTS;
     if (lane >= S::N_STAGES || slot >= tile.end) return;
     const int page = __ldg(p.pages + tile.seq * p.pages_stride + slot / PAGE_TOKENS);
     const char *keys = unit_address<S>(p, tile, slot, page);
     const char *values = keys + (size_t)p.n_kv_heads * PAGE_TOKENS * S::D * 2;
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(keys), "n"(ATTN_UNIT_SLOTS * S::D * 2));
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(values), "n"(ATTN_UNIT_SLOTS * S::D * 2));
-#endif
+    prefetch(keys, ATTN_UNIT_SLOTS * S::D * 2);
+    prefetch(values, ATTN_UNIT_SLOTS * S::D * 2);
 }
 
 /* ---- the kernel -------------------------------------------------------------------------- */
 
 /* Makes this warp's ring; the barriers are its own too. */
-template <class S>
-__device__ __forceinline__ ring make_ring(char *memory, uint64_t *barriers) {
+template <class S> __device__ __forceinline__ ring make_ring(char *memory, uint64_t *barriers) {
     ring r;
     r.warp = threadIdx.x / 32;
     r.lane = threadIdx.x % 32;
@@ -690,10 +535,8 @@ __device__ __forceinline__ ring make_ring(char *memory, uint64_t *barriers) {
     return r;
 }
 
-template <class S>
-__global__ void __launch_bounds__(S::N_WARPS * 32)
-    attn_decode_kernel(const __grid_constant__ attn_decode_params p,
-                       const __grid_constant__ CUtensorMap map) {
+template <class S> __global__ void __launch_bounds__(S::N_WARPS * 32)
+    attn_decode_kernel(const __grid_constant__ attn_decode_params p) {
     extern __shared__ __align__(1024) char memory[];
     __shared__ uint64_t barriers[S::N_WARPS * S::N_STAGES];
     __shared__ int free_stage[S::N_WARPS];
@@ -701,7 +544,7 @@ __global__ void __launch_bounds__(S::N_WARPS * 32)
 
     attn_tile tile = load_tile(p.tiles, blockIdx.x);
     const ring r = make_ring<S>(memory, barriers);
-    if (p.variant & 16) prefetch_first_units<S>(p, tile, r.warp, r.lane);
+    if (p.overlap) prefetch_first_units<S>(p, tile, r.warp, r.lane);
     cursor ahead = {};
     cursor_enter<S>(&ahead, p, tile, r.warp);
     cursor_settle<S>(&ahead, p, r.warp, r.lane);
@@ -711,7 +554,7 @@ __global__ void __launch_bounds__(S::N_WARPS * 32)
 
     int next = 0; /* stage that the next unit asked for goes to: the free one */
     uint32_t parity = 1;
-    for (; next < S::N_STAGES - 1; next++) ask_unit<S>(&ahead, p, &map, next, r);
+    for (; next < S::N_STAGES - 1; next++) ask_unit<S>(&ahead, p, next, r);
     state<S> st;
     load_queries<S>(&st, p, tile, group, r.lane);
     for (;;) {
@@ -719,7 +562,7 @@ __global__ void __launch_bounds__(S::N_WARPS * 32)
         clear_results<S>(&st);
         for (int slot = tile.begin + r.warp * ATTN_UNIT_SLOTS; slot < tile.end;
              slot += S::N_WARPS * ATTN_UNIT_SLOTS) {
-            ask_unit<S>(&ahead, p, &map, next, r);
+            ask_unit<S>(&ahead, p, next, r);
             /* The oldest unit lies behind the newest. */
             next = next + 1 == S::N_STAGES ? 0 : next + 1;
             parity ^= next == 0;
@@ -737,15 +580,15 @@ __global__ void __launch_bounds__(S::N_WARPS * 32)
         if (S::BULK) fence_copy_engine();
         __syncthreads();
         store_tile<S>(p, done, memory, free_stage, group);
-        if ((p.variant & 32) && done.partial >= 0) merge_last<S>(p, done, group, r.warp, r.lane);
         if (done.next < 0) return;
         __syncthreads(); /* results are read: the stages are free again */
     }
 }
 
-template <typename... Args, typename... Given>
-cudaError_t launch(void (*kernel)(Args...), uint32_t n_blocks, int n_threads, size_t shared,
-                   cudaStream_t stream, bool overlap, const Given &...args) {
+/* ---- launching --------------------------------------------------------------------------- */
+
+cudaError_t launch(void (*kernel)(attn_decode_params), const attn_decode_params &p,
+                   uint32_t n_blocks, int n_threads, size_t shared, cudaStream_t stream) {
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -755,98 +598,113 @@ cudaError_t launch(void (*kernel)(Args...), uint32_t n_blocks, int n_threads, si
     config.dynamicSmemBytes = shared;
     config.stream = stream;
     config.attrs = &attribute;
-    config.numAttrs = overlap ? 1 : 0;
-    return cudaLaunchKernelEx(&config, kernel, args...);
+    config.numAttrs = p.overlap ? 1 : 0;
+    return cudaLaunchKernelEx(&config, kernel, p);
 }
 
 template <int D> cudaError_t launch_merge(const attn_decode_params &p, cudaStream_t stream) {
     const uint32_t n_jobs = p.max_merges * (p.n_heads / p.n_kv_heads), most = 4 * p.n_blocks;
     if (n_jobs == 0) return cudaSuccess;
-    return launch(attn_merge_kernel<D>, n_jobs < most ? n_jobs : most, MERGE_WARPS * 32, 0, stream,
-                  p.overlap, p);
+    return launch(attn_merge_kernel<D>, p, n_jobs < most ? n_jobs : most, MERGE_WARPS * 32, 0,
+                  stream);
 }
 
-template <class S> cudaError_t launch_shape(const attn_decode_params &p, cudaStream_t stream) {
-    static const CUtensorMap no_map = {};
+/* Launches, or counts the blocks that fit a multiprocessor if n_resident is given. */
+template <class S>
+cudaError_t launch_shape(const attn_decode_params &p, cudaStream_t stream, int *n_resident) {
     const auto kernel = attn_decode_kernel<S>;
     cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::RING_BYTES);
     if (error != cudaSuccess) return error;
-    error = launch(kernel, p.n_blocks, S::N_WARPS * 32, S::RING_BYTES, stream, p.overlap, p,
-                   S::BULK ? *p.map : no_map);
-    if (error != cudaSuccess || (p.variant & 32)) return error;
-    return launch_merge<S::D>(p, stream);
+    if (n_resident)
+        return cudaOccupancyMaxActiveBlocksPerMultiprocessor(n_resident, kernel, S::N_WARPS * 32,
+                                                             S::RING_BYTES);
+    error = launch(kernel, p, p.n_blocks, S::N_WARPS * 32, S::RING_BYTES, stream);
+    return error != cudaSuccess ? error : launch_merge<S::D>(p, stream);
 }
 
-template <typename T, int D> cudaError_t launch_dim(const attn_decode_params &p, cudaStream_t stream) {
-    constexpr int STAGES = D == 256 ? 3 : 6;
-    if (p.n_heads / p.n_kv_heads > 8) return launch_shape<shape<T, D, 2, 4, STAGES, false>>(p, stream);
-    const int v = p.variant & 15;
-    if constexpr (D == 128) {
-        switch (v) {
-        case 1: return launch_shape<shape<T, D, 1, 8, 3, false>>(p, stream);
-        case 2: return launch_shape<shape<T, D, 1, 4, 3, false>>(p, stream); /* 2 blocks */
-        case 3: return launch_shape<shape<T, D, 1, 6, 4, false>>(p, stream);
-        case 8: return launch_shape<shape<T, D, 1, 4, 6, true>>(p, stream);
-        case 9: return launch_shape<shape<T, D, 1, 8, 3, true>>(p, stream);
-        case 10: return launch_shape<shape<T, D, 1, 4, 3, true>>(p, stream); /* 2 blocks */
-        case 11: return launch_shape<shape<T, D, 1, 12, 2, true>>(p, stream);
-        case 12: return launch_shape<shape<T, D, 1, 8, 2, true>>(p, stream);
-        default: break;
-        }
-    }
-    if constexpr (D == 64)
-        if (v >= 8) return launch_shape<shape<T, D, 1, 8, 6, true>>(p, stream);
-    if constexpr (D == 256)
-        if (v >= 8) return launch_shape<shape<T, D, 1, 4, 3, true>>(p, stream);
-    return launch_shape<shape<T, D, 1, 4, STAGES, false>>(p, stream);
+/* Rings: through the copy engine 128 KiB, one block a multiprocessor (of 8 x 2, 8 x 3, 4 x 6, 12 x
+ * 2 and two blocks of 4 x 3 the best on an H100); otherwise below 99 KiB, all that 8.6 has. */
+template <typename T, int D>
+cudaError_t launch_dim(const attn_decode_params &p, cudaStream_t stream, int *n_resident) {
+    constexpr int WARPS = D == 256 ? 2 : 4, STAGES = D <= 64 ? 4 : D <= 96 ? 3 : 2;
+    if (p.n_heads / p.n_kv_heads > 8)
+        return launch_shape<shape<T, D, 2, WARPS, STAGES, false>>(p, stream, n_resident);
+    if constexpr (D % 64 == 0)
+        if (p.use_map)
+            return launch_shape<shape<T, D, 1, D == 256 ? 4 : 8, D == 64 ? 4 : 2, true>>(
+                p, stream, n_resident);
+    return launch_shape<shape<T, D, 1, WARPS, STAGES, false>>(p, stream, n_resident);
 }
 
-template <typename T> cudaError_t launch_type(const attn_decode_params &p, cudaStream_t stream) {
+template <typename T>
+cudaError_t launch_type(const attn_decode_params &p, cudaStream_t stream, int *n_resident) {
     switch (p.head_dim) {
-    case 64: return launch_dim<T, 64>(p, stream);
-    case 80: return launch_dim<T, 80>(p, stream);
-    case 96: return launch_dim<T, 96>(p, stream);
-    case 128: return launch_dim<T, 128>(p, stream);
-    case 256: return launch_dim<T, 256>(p, stream);
+    case 64: return launch_dim<T, 64>(p, stream, n_resident);
+    case 80: return launch_dim<T, 80>(p, stream, n_resident);
+    case 96: return launch_dim<T, 96>(p, stream, n_resident);
+    case 128: return launch_dim<T, 128>(p, stream, n_resident);
+    case 256: return launch_dim<T, 256>(p, stream, n_resident);
     default: return cudaErrorInvalidValue;
     }
 }
-}  // namespace
 
-uint32_t attn_decode_blocks_per_sm(uint32_t head_dim, int variant) {
-    (void)head_dim;
-    variant &= 15;
-    return variant == 2 || variant == 10 ? 2 : 1;
-}
-
-cudaError_t launch_attn_decode(const attn_decode_params &p, cudaStream_t stream) {
-    if (p.n_kv_heads == 0 || p.n_heads % p.n_kv_heads != 0 || p.n_blocks == 0 ||
+cudaError_t launch_checked(const attn_decode_params &p, cudaStream_t stream, int *n_resident) {
+    if (p.n_kv_heads == 0 || p.n_heads == 0 || p.n_heads % p.n_kv_heads != 0 ||
         p.n_heads / p.n_kv_heads > ATTN_DECODE_MAX_GROUP)
         return cudaErrorInvalidValue;
     switch (p.kv_dtype) {
-    case DTYPE_BF16: return launch_type<__nv_bfloat16>(p, stream);
-    case DTYPE_F16: return launch_type<__half>(p, stream);
+    case DTYPE_BF16: return launch_type<__nv_bfloat16>(p, stream, n_resident);
+    case DTYPE_F16: return launch_type<__half>(p, stream, n_resident);
     default: return cudaErrorInvalidValue;
     }
 }
 
-cudaError_t attn_decode_make_map(CUtensorMap *map, const attn_decode_params &p, uint32_t n_pages) {
+bool suits_copy_engine(const attn_decode_params &p) {
+    return p.head_dim % 64 == 0 && p.n_heads / p.n_kv_heads <= 8;
+}
+} // namespace
+
+cudaError_t attn_decode_map_pool(attn_decode_params *p, uint32_t n_pages) {
+    int device, major;
+    p->use_map = false;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess)
+        error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    if (error != cudaSuccess || major < 9 || !suits_copy_engine(*p)) return error;
     void *entry = nullptr;
     cudaDriverEntryPointQueryResult found;
-    cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000,
-                                                         cudaEnableDefault, &found);
-    if (error != cudaSuccess) return error;
-    if (found != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
-    const cuuint64_t row_bytes = p.head_dim * 2, part_rows = (cuuint64_t)p.n_kv_heads * PAGE_TOKENS;
-    const cuuint64_t sizes[5] = {64, part_rows, p.head_dim / 64, 2, n_pages};
-    const cuuint64_t strides[4] = {row_bytes, 128, part_rows * row_bytes, p.page_bytes};
-    const cuuint32_t box[5] = {64, ATTN_UNIT_SLOTS, p.head_dim / 64, 2, 1}, steps[5] = {1, 1, 1, 1, 1};
-    const auto encode = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(entry);
-    const CUresult result = encode(
-        map, p.kv_dtype == DTYPE_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-        5, const_cast<void *>(p.pool), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+    error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000,
+                                             cudaEnableDefault, &found);
+    if (error != cudaSuccess || found != cudaDriverEntryPointSuccess) return error;
+    /* 64 columns, row, column / 64, K or V, page; a box is a unit, K and V. */
+    const uint32_t n_columns = 64, n_blocks = p->head_dim / 64;
+    const cuuint64_t row_bytes = p->head_dim * 2, n_rows = (cuuint64_t)p->n_kv_heads * PAGE_TOKENS;
+    const cuuint64_t sizes[5] = {n_columns, n_rows, n_blocks, 2, n_pages};
+    const cuuint64_t strides[4] = {row_bytes, n_columns * 2, n_rows * row_bytes, p->page_bytes};
+    const cuuint32_t box[5] = {n_columns, ATTN_UNIT_SLOTS, n_blocks, 2, 1},
+                     steps[5] = {1, 1, 1, 1, 1};
+    const CUtensorMapDataType type = p->kv_dtype == DTYPE_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                                              : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    const CUresult result = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(entry)(
+        &p->map, type, 5, const_cast<void *>(p->pool), sizes, strides, box, steps,
+        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    p->use_map = result == CUDA_SUCCESS;
+    return p->use_map ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t attn_decode_count_blocks(const attn_decode_params &p, uint32_t *n_blocks) {
+    int device, n_multiprocessors, n_resident;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess)
+        error = cudaDeviceGetAttribute(&n_multiprocessors, cudaDevAttrMultiProcessorCount, device);
+    if (error == cudaSuccess) error = launch_checked(p, nullptr, &n_resident);
+    if (error == cudaSuccess) *n_blocks = (uint32_t)(n_multiprocessors * n_resident);
+    return error;
+}
+
+cudaError_t launch_attn_decode(const attn_decode_params &p, cudaStream_t stream) {
+    if (p.n_blocks == 0) return cudaErrorInvalidValue;
+    return launch_checked(p, stream, nullptr);
 }

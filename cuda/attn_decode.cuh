@@ -18,10 +18,10 @@ enum { ATTN_DECODE_MAX_GROUP = 16 };
 
 /* All pointers are device memory.  16-byte alignment: q rows, out, pages, partial_out, tiles. */
 struct attn_decode_params {
-    const void *q;      /* bf16, sequence s at q + s * q_stride: [n_heads, head_dim] */
-    size_t q_stride;    /* elements */
-    void *out;          /* bf16 [n_seqs, n_heads * head_dim] */
-    const void *pool;   /* pages [K, V][n_kv_heads][PAGE_TOKENS][head_dim] of kv_dtype */
+    const void *q;    /* bf16, sequence s at q + s * q_stride: [n_heads, head_dim] */
+    size_t q_stride;  /* elements */
+    void *out;        /* bf16 [n_seqs, n_heads * head_dim] */
+    const void *pool; /* pages [K, V][n_kv_heads][PAGE_TOKENS][head_dim] of kv_dtype */
     size_t page_bytes;
     enum dtype kv_dtype; /* DTYPE_BF16 or DTYPE_F16 */
     uint32_t n_heads, n_kv_heads;
@@ -37,22 +37,30 @@ struct attn_decode_params {
     float *partial_out;  /* [room.n_partials][group][head_dim] */
     float *partial_lse;  /* [room.n_partials][group], base 2 */
 
-    float *scores;        /* NULL, or [n_seqs][n_heads][score_stride]: q.k * scale of every slot */
-    size_t score_stride;
+    float *scores;       /* NULL, or [n_seqs][n_kv_heads][score_stride][group]: q.k * scale */
+    size_t score_stride; /* slots */
 
-    /* Programmatic dependent launch (compute capability 9.0): the kernels start while the one before
-     * ends, and wait for it before they touch what a step writes. */
+    /* Programmatic dependent launch (compute capability 9.0): the kernels start while the one
+     * before ends.  They read the plan and the page tables, and prefetch pages into L2, before they
+     * wait for it: those must be complete when the kernel before starts. */
     bool overlap;
-    int variant; unsigned *counters;
-    const CUtensorMap *map;
+
+    /* Filled by attn_decode_map_pool(); without it cp.async reads the pages. */
+    bool use_map;
+    CUtensorMap map;
 };
 
-/* Blocks of attn_decode that are resident on one multiprocessor, for attn_plan_shape.n_blocks; 0 if
- * the shape is not supported. */
-uint32_t attn_decode_blocks_per_sm(uint32_t head_dim, int variant);
+/* Lets the copy engine read the pool where the device and the shape allow (compute capability 9.0,
+ * head_dim 64, 128 or 256, groups of up to 8); otherwise use_map stays false, which is no error.
+ * Needs the fields from pool to head_dim.  Once per pool: it asks the driver. */
+cudaError_t attn_decode_map_pool(attn_decode_params *p, uint32_t n_pages);
 
-cudaError_t attn_decode_make_map(CUtensorMap *map, const attn_decode_params &p, uint32_t n_pages);
+/* Blocks that are resident at once on the device, for attn_plan_shape.n_blocks and p.n_blocks.
+ * Needs the shape, kv_dtype and use_map. */
+cudaError_t attn_decode_count_blocks(const attn_decode_params &p, uint32_t *n_blocks);
 
-cudaError_t launch_attn_decode(const struct attn_decode_params &p, cudaStream_t stream);
+/* The attention, and the merge after it.  Empty tiles and partials weigh nothing; a sequence that
+ * the plan gives no tile keeps its output as it was. */
+cudaError_t launch_attn_decode(const attn_decode_params &p, cudaStream_t stream);
 
 #endif

@@ -64,9 +64,13 @@ static void add_tile(struct filler *f, uint32_t block, const struct attn_tile *t
 /* The tile of an item that begins at `begin`; its partial and its merge if it is not all of it. */
 static struct attn_tile make_tile(struct attn_plan *plan, uint32_t seq, uint32_t kv_head,
                                   uint32_t begin, uint32_t end, uint32_t n_slots) {
-    struct attn_tile tile = {.seq = (int32_t)seq, .kv_head = (int32_t)kv_head,
-                             .begin = (int32_t)begin, .end = (int32_t)end,
-                             .partial = -1, .merge = -1, .next = -1};
+    struct attn_tile tile = {.seq = (int32_t)seq,
+                             .kv_head = (int32_t)kv_head,
+                             .begin = (int32_t)begin,
+                             .end = (int32_t)end,
+                             .partial = -1,
+                             .merge = -1,
+                             .next = -1};
     if (begin == 0 && end == n_slots) return tile;
     if (begin == 0) {
         plan->merges[plan->n_merges++] = (struct attn_merge){

@@ -5,7 +5,8 @@
  *   partial     the result of a tile that is not its whole item
  *   merge       the partials of one item, in the order of their slots
  *
- *   tiles  [0] [1] ... [n_blocks-1] | more tiles ...      block b starts at tile b and follows `next`
+ *   tiles  [0] [1] ... [n_blocks-1] | more tiles ...      block b starts at tile b and follows
+ * `next`
  *           |_______________________^
  *
  * The first tile of a block needs no look-up, the grid never changes, and all that does change is
@@ -46,7 +47,7 @@ struct attn_merge {
 };
 
 struct attn_plan_shape {
-    uint32_t n_blocks;    /* of the grid: all resident at once */
+    uint32_t n_blocks; /* of the grid: all resident at once */
     uint32_t n_kv_heads;
     uint32_t split_slots; /* 0: as the batch asks; otherwise a multiple of ATTN_UNIT_SLOTS */
 };

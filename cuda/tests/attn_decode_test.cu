@@ -1,7 +1,8 @@
 /* attn_decode_test.cu - the decode attention against sums in double; with --bench, its speed.
+ * --portable leaves the copy engine out.
  *
- * Pages lie scattered in a pool that is NaN wherever no slot is in use, outputs are poisoned, and the
- * seed is printed.  Exit status: 0, 1 (something is wrong), 77 (no device).
+ * Pages lie scattered in a pool that is NaN wherever no slot is in use, outputs are poisoned, and
+ * the seed is printed.  Exit status: 0, 1 (something is wrong), 77 (no device).
  *
  * Thread: its own.  Memory: each case allocates and frees. */
 #include <cuda_bf16.h>
@@ -17,13 +18,13 @@
 
 #include "cuda/attn_decode.cuh"
 
-#define CHECK(call)                                                                      \
-    do {                                                                                 \
-        cudaError_t error_ = (call);                                                     \
-        if (error_ != cudaSuccess) {                                                     \
-            printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error_)); \
-            exit(1);                                                                     \
-        }                                                                                \
+#define CHECK(call)                                                                                \
+    do {                                                                                           \
+        cudaError_t error_ = (call);                                                               \
+        if (error_ != cudaSuccess) {                                                               \
+            printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error_));      \
+            exit(1);                                                                               \
+        }                                                                                          \
     } while (0)
 
 namespace {
@@ -31,7 +32,7 @@ namespace {
 constexpr uint16_t NAN_BITS = 0xffff; /* NaN in bf16 and in f16 */
 constexpr unsigned SEED = 20261121;
 int n_failed;
-int g_variant;
+bool g_portable; /* leave the copy engine out */
 
 void verdict(bool ok, const char *what, double error, double limit) {
     printf("%s %-60s %.2e (limit %.0e)\n", ok ? "ok  " : "FAIL", what, error, limit);
@@ -89,13 +90,10 @@ struct device_plan {
     std::vector<attn_merge> merges;
     device_array<attn_tile> d_tiles;
     device_array<attn_merge> d_merges;
-    device_array<unsigned> counters;
 
     device_plan(struct attn_plan_shape s, uint32_t max_seqs, uint64_t max_slots)
         : shape(s), room(attn_plan_room(&s, max_seqs, max_slots)), tiles(room.n_tiles),
-          merges(room.n_merges), d_tiles(room.n_tiles), d_merges(room.n_merges), counters(room.n_merges) {
-        CHECK(cudaMemset(counters.data, 0, counters.n * 4));
-    }
+          merges(room.n_merges), d_tiles(room.n_tiles), d_merges(room.n_merges) {}
 
     void build(const std::vector<uint32_t> &n_slots) {
         attn_plan plan = {tiles.data(), merges.data(), 0, 0, 0};
@@ -166,7 +164,8 @@ struct fixture {
         std::normal_distribution<float> normal;
         pool.assign(n_pages * page_elements, NAN_BITS);
         q.resize(c.n_slots.size() * c.n_heads * c.dim);
-        for (auto &x : q) x = to_bits(c.content == EQUAL_LOGITS ? 0.0f : normal(random), DTYPE_BF16);
+        for (auto &x : q)
+            x = to_bits(c.content == EQUAL_LOGITS ? 0.0f : normal(random), DTYPE_BF16);
         for (uint32_t s = 0; s < c.n_slots.size(); s++)
             for (uint32_t slot = 0; slot < c.n_slots[s]; slot++)
                 for (uint32_t h = 0; h < 2 * c.n_kv_heads; h++) {
@@ -176,21 +175,26 @@ struct fixture {
         if (c.content == HUGE_LOGIT || c.content == HUGE_NEGATIVE_LOGIT) plant_huge();
     }
 
-    /* The middle key points along the first query of its group: q.k * scale is +-60 for that head. */
+    /* The middle key points along the first query of its group: q.k * scale is +-60 for that head.
+     */
     void plant_huge() {
         for (uint32_t s = 0; s < c.n_slots.size(); s++)
             for (uint32_t h = 0; h < c.n_kv_heads; h++) {
-                const uint16_t *query = &q[(s * c.n_heads + h * (c.n_heads / c.n_kv_heads)) * c.dim];
+                const uint16_t *query =
+                    &q[(s * c.n_heads + h * (c.n_heads / c.n_kv_heads)) * c.dim];
                 double norm = 0, goal = (c.content == HUGE_LOGIT ? 60 : -60) * sqrt(c.dim);
-                for (uint32_t d = 0; d < c.dim; d++) norm += pow(from_bits(query[d], DTYPE_BF16), 2);
+                for (uint32_t d = 0; d < c.dim; d++)
+                    norm += pow(from_bits(query[d], DTYPE_BF16), 2);
                 uint16_t *key = row(s, c.n_slots[s] / 2, h, false);
                 for (uint32_t d = 0; d < c.dim; d++)
-                    key[d] = to_bits((float)(from_bits(query[d], DTYPE_BF16) * goal / norm), c.dtype);
+                    key[d] =
+                        to_bits((float)(from_bits(query[d], DTYPE_BF16) * goal / norm), c.dtype);
             }
     }
 
     /* out [dim], scores [n_slots] of one query head. */
-    void oracle(uint32_t seq, uint32_t head, std::vector<double> *out, std::vector<double> *scores) {
+    void oracle(uint32_t seq, uint32_t head, std::vector<double> *out,
+                std::vector<double> *scores) {
         const uint32_t n = c.n_slots[seq], kv_head = head / (c.n_heads / c.n_kv_heads);
         const uint16_t *query = &q[(seq * c.n_heads + head) * c.dim];
         double max = -INFINITY, sum = 0;
@@ -213,50 +217,16 @@ struct fixture {
     }
 };
 
-struct result {
-    std::vector<uint16_t> out;
-    std::vector<float> scores;
-};
+constexpr size_t SCORE_PAD = 5; /* slots behind each item's that must stay as they were */
 
-constexpr size_t SCORE_PAD = 5; /* elements behind each row that must stay as they were */
+uint32_t longest_of(const std::vector<uint32_t> &n_slots) {
+    return *std::max_element(n_slots.begin(), n_slots.end());
+}
 
-result run_case(fixture &f) {
-    const test_case &c = f.c;
-    const uint32_t n_seqs = (uint32_t)c.n_slots.size(), group = c.n_heads / c.n_kv_heads;
-    uint64_t total = 0;
-    uint32_t longest = 0;
-    for (uint32_t n : c.n_slots) total += n, longest = std::max(longest, n);
-    device_plan plan({c.n_blocks, c.n_kv_heads, c.split_slots}, n_seqs, total);
-    plan.build(c.n_slots);
-    device_array<uint16_t> q(f.q.size()), pool(f.pool.size()), out(f.q.size());
-    device_array<int32_t> pages(f.pages.size());
-    device_array<float> partial_out((size_t)plan.room.n_partials * group * c.dim),
-        partial_lse((size_t)plan.room.n_partials * group),
-        scores(c.scores ? (size_t)n_seqs * c.n_heads * (longest + SCORE_PAD) : 0);
-    q.upload(f.q);
-    pool.upload(f.pool);
-    pages.upload(f.pages);
-    out.poison();
-    partial_out.poison();
-    partial_lse.poison();
-    scores.poison();
-    attn_decode_params p = {};
-    p.q = q.data, p.q_stride = (size_t)c.n_heads * c.dim, p.out = out.data;
-    p.pool = pool.data, p.page_bytes = f.page_elements * 2, p.kv_dtype = c.dtype;
-    p.n_heads = c.n_heads, p.n_kv_heads = c.n_kv_heads, p.head_dim = c.dim;
-    p.scale = (float)(1 / sqrt(c.dim)), p.pages = pages.data, p.pages_stride = f.pages_stride;
-    p.tiles = plan.d_tiles.data, p.n_blocks = c.n_blocks, p.merges = plan.d_merges.data;
-    p.max_merges = plan.room.n_merges;
-    p.partial_out = partial_out.data, p.partial_lse = partial_lse.data;
-    p.scores = c.scores ? scores.data : nullptr, p.score_stride = longest + SCORE_PAD;
-    p.overlap = c.overlap;
-    p.variant = g_variant, p.counters = plan.counters.data;
-    CUtensorMap map;
-    p.map = &map;
-    if (c.dim % 64 == 0) CHECK(attn_decode_make_map(&map, p, f.n_pages));
-    CHECK(launch_attn_decode(p, 0));
-    CHECK(cudaDeviceSynchronize());
-    return {out.download(), scores.download()};
+uint64_t sum_of(const std::vector<uint32_t> &n_slots) {
+    uint64_t sum = 0;
+    for (uint32_t n : n_slots) sum += n;
+    return sum;
 }
 
 /* Sum of squares of the error and of what is right; NaN stays NaN. */
@@ -269,45 +239,134 @@ struct distance {
     double relative() const { return sqrt(error / std::max(norm, 1e-300)); }
 };
 
-bool padding_untouched(const fixture &f, const result &r, uint32_t longest) {
-    const size_t stride = longest + SCORE_PAD;
-    for (size_t row = 0; row < r.scores.size() / stride; row++)
-        for (size_t i = f.c.n_slots[row / f.c.n_heads]; i < stride; i++) {
-            uint32_t bits;
-            memcpy(&bits, &r.scores[row * stride + i], 4);
-            if (bits != 0xffffffff) return false;
+/* A case on the device, ready to be launched. */
+struct rig {
+    const fixture &f;
+    uint32_t n_seqs, group, score_stride;
+    device_plan plan;
+    device_array<uint16_t> q, pool, out;
+    device_array<int32_t> pages;
+    device_array<float> partial_out, partial_lse, scores;
+    attn_decode_params p = {};
+
+    explicit rig(const fixture &f_)
+        : f(f_), n_seqs((uint32_t)f.c.n_slots.size()), group(f.c.n_heads / f.c.n_kv_heads),
+          score_stride(longest_of(f.c.n_slots) + SCORE_PAD),
+          plan({f.c.n_blocks, f.c.n_kv_heads, f.c.split_slots}, n_seqs, sum_of(f.c.n_slots)),
+          q(f.q.size()), pool(f.pool.size()), out(f.q.size()), pages(f.pages.size()),
+          partial_out((size_t)plan.room.n_partials * group * f.c.dim),
+          partial_lse((size_t)plan.room.n_partials * group),
+          scores(f.c.scores ? (size_t)n_seqs * f.c.n_heads * score_stride : 0) {
+        const test_case &c = f.c;
+        q.upload(f.q);
+        pool.upload(f.pool);
+        pages.upload(f.pages);
+        p.q = q.data, p.q_stride = (size_t)c.n_heads * c.dim, p.out = out.data;
+        p.pool = pool.data, p.page_bytes = f.page_elements * 2, p.kv_dtype = c.dtype;
+        p.n_heads = c.n_heads, p.n_kv_heads = c.n_kv_heads, p.head_dim = c.dim;
+        p.scale = (float)(1 / sqrt(c.dim)), p.pages = pages.data, p.pages_stride = f.pages_stride;
+        p.tiles = plan.d_tiles.data, p.n_blocks = c.n_blocks, p.merges = plan.d_merges.data;
+        p.max_merges = plan.room.n_merges;
+        p.partial_out = partial_out.data, p.partial_lse = partial_lse.data;
+        p.scores = c.scores ? scores.data : nullptr, p.score_stride = score_stride;
+        p.overlap = c.overlap;
+        if (!g_portable) CHECK(attn_decode_map_pool(&p, f.n_pages));
+    }
+
+    void prepare(const std::vector<uint32_t> &n_slots) {
+        plan.build(n_slots);
+        out.poison();
+        partial_out.poison();
+        partial_lse.poison();
+        scores.poison();
+    }
+
+    /* Largest relative error of a row of the output, against sums in double. */
+    double worst_row(fixture *of) const {
+        const auto got = out.download();
+        std::vector<double> expected, unused;
+        double worst = 0;
+        for (uint32_t row = 0; row < n_seqs * f.c.n_heads; row++) {
+            of->oracle(row / f.c.n_heads, row % f.c.n_heads, &expected, &unused);
+            distance d;
+            for (uint32_t i = 0; i < f.c.dim; i++)
+                d.add(from_bits(got[(size_t)row * f.c.dim + i], DTYPE_BF16), expected[i]);
+            if (!(d.relative() <= worst)) worst = d.relative();
         }
-    return true;
-}
+        return worst;
+    }
+
+    /* The same of the raw scores; infinite if anything behind them was written. */
+    double worst_score(fixture *of) const {
+        const auto got = scores.download();
+        std::vector<double> unused, expected;
+        double worst = 0;
+        for (uint32_t row = 0; row < n_seqs * f.c.n_heads; row++) {
+            const uint32_t seq = row / f.c.n_heads, n = f.c.n_slots[seq];
+            of->oracle(seq, row % f.c.n_heads, &unused, &expected);
+            const float *item = &got[(size_t)(row - row % group) * score_stride];
+            distance d;
+            d.norm = n; /* a single score may be next to zero */
+            for (uint32_t i = 0; i < n; i++)
+                d.add(item[(size_t)i * group + row % group], expected[i]);
+            if (!(d.relative() <= worst)) worst = d.relative();
+            for (uint32_t i = n; i < score_stride; i++) {
+                uint32_t bits;
+                memcpy(&bits, &item[(size_t)i * group + row % group], 4);
+                if (bits != 0xffffffff) worst = INFINITY;
+            }
+        }
+        return worst;
+    }
+};
 
 /* P is rounded to 16 bits (2^-9 for bf16) and so is the output: 2e-3 each at worst, per element. */
+constexpr double OUT_LIMIT = 5e-3, SCORE_LIMIT = 1e-5;
+
 void check_case(const test_case &c) {
     fixture f(c);
-    const result r = run_case(f);
-    const uint32_t longest = *std::max_element(c.n_slots.begin(), c.n_slots.end());
-    double worst = 0, worst_score = 0;
-    std::vector<double> out, scores;
-    for (uint32_t s = 0; s < c.n_slots.size(); s++)
-        for (uint32_t h = 0; h < c.n_heads; h++) {
-            f.oracle(s, h, &out, &scores);
-            const size_t row = (size_t)s * c.n_heads + h;
-            distance of_out, of_scores;
-            for (uint32_t d = 0; d < c.dim; d++)
-                of_out.add(from_bits(r.out[row * c.dim + d], DTYPE_BF16), out[d]);
-            if (!(of_out.relative() <= worst)) worst = of_out.relative();
-            for (uint32_t i = 0; c.scores && i < c.n_slots[s]; i++)
-                of_scores.add(r.scores[row * (longest + SCORE_PAD) + i], scores[i]);
-            of_scores.norm += (double)c.n_slots[s]; /* one score may be next to zero */
-            if (!(of_scores.relative() <= worst_score)) worst_score = of_scores.relative();
-        }
+    rig r(f);
+    r.prepare(c.n_slots);
+    CHECK(launch_attn_decode(r.p, 0));
+    CHECK(cudaDeviceSynchronize());
     char what[128];
     snprintf(what, sizeof(what), "%s %s %u/%u d%u blocks %u split %u", c.name,
              c.dtype == DTYPE_F16 ? "f16" : "bf16", c.n_heads, c.n_kv_heads, c.dim, c.n_blocks,
              c.split_slots);
-    verdict(worst < 5e-3, what, worst, 5e-3);
+    const double worst = r.worst_row(&f);
+    verdict(worst < OUT_LIMIT, what, worst, OUT_LIMIT);
     if (!c.scores) return;
-    const bool ok = worst_score < 1e-5 && padding_untouched(f, r, longest);
-    verdict(ok, "    its raw scores", worst_score, 1e-5);
+    const double worst_score = r.worst_score(&f);
+    verdict(worst_score < SCORE_LIMIT, "    its raw scores", worst_score, SCORE_LIMIT);
+}
+
+/* One captured graph, replayed with other lengths: only data may differ between steps. */
+void check_graph_replay(uint32_t split_slots) {
+    const test_case c = {"graph", 16,          2,      128,   DTYPE_BF16, {4097, 700, 64, 9000},
+                         132,     split_slots, RANDOM, false, true};
+    fixture f(c);
+    rig r(f);
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    CHECK(cudaStreamCreate(&stream));
+    CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    CHECK(launch_attn_decode(r.p, stream));
+    CHECK(cudaStreamEndCapture(stream, &graph));
+    CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    for (const auto &n_slots : std::vector<std::vector<uint32_t>>{
+             {4097, 700, 64, 9000}, {1, 1, 1, 1}, {4096, 699, 63, 8999}, {100, 2, 3, 9000}}) {
+        f.c.n_slots = n_slots;
+        r.prepare(n_slots);
+        CHECK(cudaDeviceSynchronize()); /* a captured stream does not wait for the default one */
+        CHECK(cudaGraphLaunch(exec, stream));
+        CHECK(cudaStreamSynchronize(stream));
+        const double worst = r.worst_row(&f);
+        verdict(worst < OUT_LIMIT, "graph replayed with other lengths", worst, OUT_LIMIT);
+    }
+    CHECK(cudaGraphExecDestroy(exec));
+    CHECK(cudaGraphDestroy(graph));
+    CHECK(cudaStreamDestroy(stream));
 }
 
 void check_lengths() {
@@ -315,13 +374,23 @@ void check_lengths() {
         for (uint32_t blocks : {1u, 132u}) {
             char name[32];
             snprintf(name, sizeof(name), "n=%u", n);
-            check_case({name, 16, 2, 128, DTYPE_BF16, {n}, blocks, 0, RANDOM, n % 2 == 1, blocks > 1});
+            check_case(
+                {name, 16, 2, 128, DTYPE_BF16, {n}, blocks, 0, RANDOM, n % 2 == 1, blocks > 1});
         }
     for (uint32_t blocks : {1u, 2u, 3u, 5u, 16u, 31u, 64u, 100u, 128u, 264u})
         check_case({"splits", 8, 2, 128, DTYPE_BF16, {17000}, blocks, 0, RANDOM, false, true});
     for (uint32_t blocks : {1u, 7u, 132u})
-        check_case({"fixed split", 16, 2, 128, DTYPE_BF16, {4097, 1, 512, 513, 3000}, blocks, 512,
-                    RANDOM, true, true});
+        check_case({"fixed split",
+                    16,
+                    2,
+                    128,
+                    DTYPE_BF16,
+                    {4097, 1, 512, 513, 3000},
+                    blocks,
+                    512,
+                    RANDOM,
+                    true,
+                    true});
     check_case({"fixed split", 4, 1, 128, DTYPE_BF16, {70000}, 132, 512, RANDOM, false, true});
 }
 
@@ -335,15 +404,25 @@ void check_shapes() {
     check_case({"one KV head", 12, 1, 64, DTYPE_BF16, ragged, 132, 0, RANDOM, true, true});
     check_case({"many short", 4, 2, 128, DTYPE_BF16, std::vector<uint32_t>(300, 33), 132, 0, RANDOM,
                 true, true});
-    check_case({"one long, many short", 32, 8, 128, DTYPE_BF16, {9000, 5, 5, 5, 5, 5, 5, 200}, 132, 0,
-                RANDOM, true, true});
+    check_case({"one long, many short",
+                32,
+                8,
+                128,
+                DTYPE_BF16,
+                {9000, 5, 5, 5, 5, 5, 5, 200},
+                132,
+                0,
+                RANDOM,
+                true,
+                true});
 }
 
 void check_logits() {
     for (enum content content : {EQUAL_LOGITS, HUGE_LOGIT, HUGE_NEGATIVE_LOGIT})
         for (enum dtype dtype : {DTYPE_BF16, DTYPE_F16}) {
             const char *names[] = {"", "equal logits", "logit +60", "logit -60"};
-            check_case({names[content], 16, 2, 128, dtype, {1, 3000, 65}, 132, 0, content, true, true});
+            check_case(
+                {names[content], 16, 2, 128, dtype, {1, 3000, 65}, 132, 0, content, true, true});
             check_case({names[content], 8, 2, 64, dtype, {5000}, 40, 0, content, false, true});
         }
 }
@@ -351,8 +430,14 @@ void check_logits() {
 /* A row's bits under fixed splits: alone, in a batch, with another number of blocks. */
 void check_batch_invariance() {
     test_case c = {"invariance", 16, 2, 128, DTYPE_BF16, {3001}, 132, 512, RANDOM, false, true};
+    const auto output = [](const fixture &f) {
+        rig r(f);
+        r.prepare(f.c.n_slots);
+        CHECK(launch_attn_decode(r.p, 0));
+        return r.out.download();
+    };
     fixture alone(c);
-    const result expected = run_case(alone);
+    const auto expected = output(alone);
     bool same = true;
     for (uint32_t blocks : {1u, 50u, 132u}) {
         c.n_slots = {77, 3001, 4097, 1};
@@ -362,9 +447,8 @@ void check_batch_invariance() {
             for (uint32_t h = 0; h < 4; h++)
                 memcpy(batch.row(1, slot, h / 2, h % 2), alone.row(0, slot, h / 2, h % 2), 256);
         std::copy(alone.q.begin(), alone.q.end(), batch.q.begin() + (long)alone.q.size());
-        const result got = run_case(batch);
-        same &= std::equal(expected.out.begin(), expected.out.end(),
-                           got.out.begin() + (long)expected.out.size());
+        const auto got = output(batch);
+        same &= std::equal(expected.begin(), expected.end(), got.begin() + (long)expected.size());
     }
     verdict(same, "fixed splits: same bits alone, in batches, on 1..132 blocks", !same, 0);
 }
@@ -382,7 +466,8 @@ __global__ void fill_random(__nv_bfloat16 *to, size_t n, uint64_t seed) {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
          i += (size_t)gridDim.x * blockDim.x) {
         const uint32_t x = mix(seed + i * 2 + 1);
-        const int sum = (int)(x & 255) + (int)(x >> 8 & 255) + (int)(x >> 16 & 255) + (int)(x >> 24);
+        const int sum =
+            (int)(x & 255) + (int)(x >> 8 & 255) + (int)(x >> 16 & 255) + (int)(x >> 24);
         to[i] = __float2bfloat16((float)(sum - 510) / 148.0f);
     }
 }
@@ -495,20 +580,25 @@ struct bench {
         cudaGraph_t graph;
         CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
         read_all<<<n_sms * 8, 512, 0, stream>>>((const uint4 *)pool.data, POOL_BYTES / 16,
-                                                 (uint32_t *)out.data);
+                                                (uint32_t *)out.data);
         CHECK(cudaStreamEndCapture(stream, &graph));
         const timing t = time_graph(graph, 1);
         CHECK(cudaGraphDestroy(graph));
         return POOL_BYTES / t.median_us * 1e-6;
     }
 
-    timing run(const bench_shape &b, int variant, bool overlap, bool with_scores, uint32_t split,
-               bool check) {
+    timing run(const bench_shape &b, bool overlap, bool with_scores, uint32_t split) {
         const uint32_t group = b.n_heads / b.n_kv_heads, n_pages = b.n_slots / 64;
         const size_t page_bytes = (size_t)2 * b.n_kv_heads * 64 * b.dim * 2,
                      set_pages = (size_t)b.n_seqs * n_pages;
         const int n_sets = (int)std::min<size_t>(16, POOL_BYTES / (set_pages * page_bytes));
-        const uint32_t n_blocks = n_sms * attn_decode_blocks_per_sm(b.dim, variant);
+        attn_decode_params p = {};
+        p.q = q.data, p.q_stride = (size_t)b.n_heads * b.dim, p.out = out.data, p.pool = pool.data;
+        p.page_bytes = page_bytes, p.kv_dtype = DTYPE_BF16, p.n_heads = b.n_heads;
+        p.n_kv_heads = b.n_kv_heads, p.head_dim = b.dim, p.scale = (float)(1 / sqrt(b.dim));
+        uint32_t n_blocks;
+        if (!g_portable) CHECK(attn_decode_map_pool(&p, (uint32_t)(n_sets * set_pages)));
+        CHECK(attn_decode_count_blocks(p, &n_blocks));
         device_plan plan({n_blocks, b.n_kv_heads, split}, b.n_seqs, (uint64_t)b.n_seqs * b.n_slots);
         plan.build(std::vector<uint32_t>(b.n_seqs, b.n_slots));
         std::vector<int32_t> table(n_sets * set_pages);
@@ -516,24 +606,17 @@ struct bench {
         for (int s = 0; s < n_sets; s++) {
             auto first = table.begin() + (long)(s * set_pages);
             for (size_t i = 0; i < set_pages; i++) first[(long)i] = (int32_t)(s * set_pages + i);
-            if (!(variant & 64)) std::shuffle(first, first + (long)set_pages, random);
+            std::shuffle(first, first + (long)set_pages, random);
         }
         device_array<int32_t> pages(table.size());
         pages.upload(table);
         device_array<float> partial_out((size_t)plan.room.n_partials * group * b.dim),
             partial_lse((size_t)plan.room.n_partials * group);
-        attn_decode_params p = {};
-        p.q = q.data, p.q_stride = (size_t)b.n_heads * b.dim, p.out = out.data, p.pool = pool.data;
-        p.page_bytes = page_bytes, p.kv_dtype = DTYPE_BF16, p.n_heads = b.n_heads;
-        p.n_kv_heads = b.n_kv_heads, p.head_dim = b.dim, p.scale = (float)(1 / sqrt(b.dim));
         p.pages_stride = n_pages, p.tiles = plan.d_tiles.data, p.n_blocks = n_blocks;
         p.merges = plan.d_merges.data, p.max_merges = plan.room.n_merges;
         p.partial_out = partial_out.data, p.partial_lse = partial_lse.data;
         p.scores = with_scores ? scores.data : nullptr, p.score_stride = b.n_slots;
-        p.overlap = overlap, p.variant = variant, p.counters = plan.counters.data;
-        CUtensorMap map;
-        p.map = &map;
-        CHECK(attn_decode_make_map(&map, p, (uint32_t)(n_sets * set_pages)));
+        p.overlap = overlap;
         cudaGraph_t graph;
         const int per_graph = n_sets * (n_sets < 8 ? 4 : 2);
         CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
@@ -545,12 +628,13 @@ struct bench {
         CHECK(cudaMemsetAsync(out.data, 0xff, out.n * 2, stream));
         timing t = time_graph(graph, per_graph);
         CHECK(cudaGraphDestroy(graph));
-        if (check) t.error = check_last(b, p);
+        t.error = check_last(b, p);
         return t;
     }
 
     double check_last(const bench_shape &b, const attn_decode_params &p) {
-        const uint32_t n_seqs = std::min<size_t>(b.n_seqs, weights.n / ((size_t)b.n_slots * b.n_heads));
+        const uint32_t n_seqs =
+            std::min<size_t>(b.n_seqs, weights.n / ((size_t)b.n_slots * b.n_heads));
         oracle_kernel<<<n_seqs * b.n_heads, 1024>>>(p, b.n_slots, weights.data, expected.data);
         CHECK(cudaDeviceSynchronize());
         const auto right = expected.download();
@@ -563,59 +647,44 @@ struct bench {
 };
 
 const bench_shape BENCH_SHAPES[] = {
-    {256, 256, 16, 2, 128}, {128, 512, 16, 2, 128}, {64, 1024, 16, 2, 128}, {32, 2048, 16, 2, 128},
-    {16, 4096, 16, 2, 128}, {8, 8192, 16, 2, 128},  {4, 16384, 16, 2, 128}, {2, 32768, 16, 2, 128},
-    {1, 65536, 16, 2, 128}, {1, 131072, 16, 2, 128}, {1, 32768, 32, 8, 128}, {1, 131072, 32, 8, 128},
+    {256, 256, 16, 2, 128},  {128, 512, 16, 2, 128}, {64, 1024, 16, 2, 128},
+    {32, 2048, 16, 2, 128},  {16, 4096, 16, 2, 128}, {8, 8192, 16, 2, 128},
+    {4, 16384, 16, 2, 128},  {2, 32768, 16, 2, 128}, {1, 65536, 16, 2, 128},
+    {1, 131072, 16, 2, 128}, {1, 32768, 32, 8, 128}, {1, 131072, 32, 8, 128},
     {32, 8192, 32, 8, 128},
 };
 
-void explore(bench &b) {
-    const struct { int variant; const char *name; } list[] = {
-        {0, "cp 4x6"}, {16, "cp 4x6 pf"}, {1, "cp 8x3"}, {17, "cp 8x3 pf"}, {17+64, "cp 8x3 pf contig"},
-        {2, "cp 4x3x2"}, {18, "cp 4x3x2 pf"}, {3, "cp 6x4"}, {19, "cp 6x4 pf"},
-        {8, "tma 4x6"}, {24, "tma 4x6 pf"}, {9, "tma 8x3"}, {25, "tma 8x3 pf"}, {25+64, "tma 8x3 pf contig"},
-        {25+32, "tma 8x3 pf last"}, {10, "tma 4x3x2"}, {26, "tma 4x3x2 pf"}, {26+64, "tma 4x3x2 pf contig"}, {26+32, "tma 4x3x2 pf last"},
-        {11, "tma 12x2"}, {27, "tma 12x2 pf"}, {12, "tma 8x2"}, {28, "tma 8x2 pf"}};
-    for (const auto &v : list) {
-        printf("%-22s", v.name);
-        for (const auto &s : BENCH_SHAPES) {
-            const timing t = b.run(s, v.variant, true, false, 0, true);
-            printf(" %6.1f%s", t.median_us, t.error < 5e-3 ? "" : "!");
-        }
-        printf("\n");
-        fflush(stdout);
-    }
-}
-
-void print_rows(bench &b, double ceiling, const bench_shape *shapes, int n, bool scores,
-                uint32_t split) {
+void print_rows(bench &b, double ceiling, const bench_shape *shapes, int n, bool overlap,
+                bool scores, uint32_t split) {
     for (int i = 0; i < n; i++) {
         const bench_shape &s = shapes[i];
         const double bytes = (double)s.n_seqs * s.n_slots * s.n_kv_heads * s.dim * 4;
-        const timing t = b.run(s, g_variant, true, scores, split, true);
-        printf("%u x %u,%u/%u,%u,%s,%u,%.1f,%.1f,%.1f,%.1f,%.2f,%.3f,%.1e\n", s.n_seqs, s.n_slots,
-               s.n_heads, s.n_kv_heads, s.dim, scores ? "scores" : "-", split, bytes * 1e-6,
-               t.median_us, t.low_us, t.high_us, bytes / t.median_us * 1e-6,
-               bytes / t.median_us * 1e-6 / ceiling, t.error);
+        const timing t = b.run(s, overlap, scores, split);
+        printf("%u x %u,%u/%u,%u,%s,%s,%u,%.1f,%.1f,%.1f,%.1f,%.2f,%.3f,%.1e\n", s.n_seqs,
+               s.n_slots, s.n_heads, s.n_kv_heads, s.dim, overlap ? "overlap" : "-",
+               scores ? "scores" : "-", split, bytes * 1e-6, t.median_us, t.low_us, t.high_us,
+               bytes / t.median_us * 1e-6, bytes / t.median_us * 1e-6 / ceiling, t.error);
     }
 }
 
-void run_bench(bool all_variants) {
+void run_bench() {
     bench b;
     const double ceiling = b.read_ceiling();
-    printf("read ceiling %.3f TB/s\n", ceiling);
-    if (all_variants) explore(b);
-    printf("B x n,heads,dim,scores,split,KV MB,us median,us low,us high,TB/s,of read ceiling,error\n");
-    print_rows(b, ceiling, BENCH_SHAPES, 13, false, 0);
-    print_rows(b, ceiling, BENCH_SHAPES, 13, true, 0);
-    print_rows(b, ceiling, BENCH_SHAPES, 13, false, ATTN_FIXED_SPLIT_SLOTS);
-    const bench_shape others[] = {{8, 16384, 16, 2, 64}, {4, 4096, 32, 32, 128}, {1, 1024, 32, 8, 128},
-                                  {1, 4096, 32, 8, 128}, {64, 2048, 32, 8, 128}, {8, 4096, 8, 2, 256},
-                                  {8, 8192, 16, 1, 128}};
-    print_rows(b, ceiling, others, 7, false, 0);
+    printf("read ceiling %.3f TB/s, %s\n", ceiling, g_portable ? "cp.async" : "copy engine");
+    printf("B x n,heads,dim,launch,scores,split,KV MB,us median,us low,us high,TB/s,of "
+           "ceiling,error\n");
+    print_rows(b, ceiling, BENCH_SHAPES, 13, true, false, 0);
+    print_rows(b, ceiling, BENCH_SHAPES, 13, false, false, 0);
+    print_rows(b, ceiling, BENCH_SHAPES, 13, true, true, 0);
+    print_rows(b, ceiling, BENCH_SHAPES, 13, true, false, ATTN_FIXED_SPLIT_SLOTS);
+    const bench_shape others[] = {{8, 16384, 16, 2, 64},  {4, 4096, 32, 32, 128},
+                                  {1, 1024, 32, 8, 128},  {1, 4096, 32, 8, 128},
+                                  {64, 2048, 32, 8, 128}, {8, 4096, 8, 2, 256},
+                                  {8, 16384, 16, 1, 128}};
+    print_rows(b, ceiling, others, 7, true, false, 0);
     printf("read ceiling again %.3f TB/s\n", b.read_ceiling());
 }
-}  // namespace
+} // namespace
 
 int main(int argc, char **argv) {
     int n_devices = 0;
@@ -626,15 +695,21 @@ int main(int argc, char **argv) {
     cudaDeviceProp device;
     CHECK(cudaGetDeviceProperties(&device, 0));
     printf("%s, %d multiprocessors, seed %u\n", device.name, device.multiProcessorCount, SEED);
-    const char *mode = argc > 1 ? argv[1] : "";
-    if (argc > 2) g_variant = atoi(argv[2]);
-    if (strncmp(mode, "--bench", 7) == 0) {
-        run_bench(strcmp(mode, "--bench-all") == 0);
+    bool quick = false, bench = false;
+    for (int i = 1; i < argc; i++) {
+        quick |= strcmp(argv[i], "--quick") == 0; /* for compute-sanitizer */
+        bench |= strcmp(argv[i], "--bench") == 0;
+        g_portable |= strcmp(argv[i], "--portable") == 0;
+    }
+    if (bench) {
+        run_bench();
         return 0;
     }
+    check_graph_replay(0);
+    check_graph_replay(ATTN_FIXED_SPLIT_SLOTS);
     check_batch_invariance();
     check_logits();
-    if (strcmp(mode, "--quick") != 0) {
+    if (!quick) {
         check_lengths();
         check_shapes();
     }

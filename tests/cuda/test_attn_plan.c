@@ -1,4 +1,4 @@
-/* test_attn_plan.c - plans of the decode attention: every slot once, balanced, within their room. */
+/* test_attn_plan.c - plans of the decode attention: every slot once, balanced, in their room. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
