@@ -1,0 +1,710 @@
+/* attn_decode.cu - see attn_decode.cuh.
+ *
+ *   tile (plan)  |unit|unit|unit|unit|unit| ...      unit: 16 slots of one page, K and V
+ *   warp           0    1    2    3    0             each warp reads its own units, on its own
+ *
+ * A warp has a private ring of N_STAGES units in shared memory. It asks for units as far ahead as
+ * the ring goes, over the ends of tiles too, so memory does not wait for arithmetic, and no barrier
+ * stands in the loop. At the end of a tile the warps' results meet in shared memory, in the one
+ * stage of each ring that has nothing under way. A unit comes by the copy engine (TMA, one
+ * instruction for K and V, swizzled) or by cp.async (any device, padded rows).
+ *
+ * The tile is computed transposed, so that a group of up to 8 query heads fills the 8 columns of
+ * mma.m16n8k16 (9 to 16 heads: two such tiles):
+ *
+ *   S^T [16 slots, 8 heads] = K [16, d] Q^T [d, 8]         A: ldmatrix       B: registers
+ *   O^T [d, 8 heads]       += V^T [d, 16] P^T [16, 8]      A: ldmatrix.trans B: movmatrix of S^T
+ *
+ * Softmax is online, in base 2, f32. Slots past the tile's end are masked, and their values
+ * replaced by zeros: a page's unused slots may hold anything, NaN too.
+ *
+ * The merge is a kernel of its own, started while the attention ends. (Merging in the block that
+ * comes last at an item was measured: 3 us less where no item is cut, 4 us more where one is cut
+ * in 66.)
+ *
+ * Grid:   plan's n_blocks x N_WARPS * 32 threads; the merge: one block per (merge, query head).
+ * Shared: N_WARPS rings.          Bound: memory, 2 * n_slots * n_kv_heads * head_dim * 2 bytes.
+ * Oracle: sums in double (cuda/tests/attn_decode_test.cu). */
+#include "cuda/attn_decode.cuh"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <type_traits>
+
+#include "cuda/attn_instructions.cuh"
+
+using namespace attn;
+
+namespace {
+
+constexpr float LOG2_E = 1.4426950408889634f;
+
+/* T: type of the pages.  D: head_dim.  N_TILES: 8-column tiles for the group. */
+template <typename T_, int D_, int N_TILES_, int N_WARPS_, int N_STAGES_, bool BULK_> struct shape {
+    using T = T_;
+    static constexpr int D = D_, N_TILES = N_TILES_, N_WARPS = N_WARPS_, N_STAGES = N_STAGES_;
+    static constexpr bool BULK = BULK_;
+    static constexpr int HEADS = 8 * N_TILES;
+    static constexpr int K_STEPS = D / 16;
+    static constexpr int CHUNKS = D / 8;                      /* of 16 bytes, in a row */
+    static constexpr int ROW_BYTES = D * 2 + (BULK ? 0 : 16); /* + 16: an odd number of chunks */
+    static constexpr int UNIT_BYTES = ATTN_UNIT_SLOTS * ROW_BYTES; /* K or V */
+    static constexpr int STAGE_BYTES = 2 * UNIT_BYTES;
+    static constexpr int OUT_STRIDE = D + 4; /* floats: rows of a warp's result */
+    static constexpr int RING_BYTES = N_WARPS * N_STAGES * STAGE_BYTES;
+    /* A warp hands over its result in the one stage of its ring that has nothing under way. */
+    static_assert((HEADS * OUT_STRIDE + 2 * HEADS) * 4 <= STAGE_BYTES,
+                  "result does not fit a stage");
+};
+
+/* A warp's result for a tile, as the others read it: in its free stage. */
+template <class S> struct warp_result {
+    float out[S::HEADS][S::OUT_STRIDE];
+    float max[S::HEADS], sum[S::HEADS];
+};
+
+__device__ __forceinline__ attn_tile load_tile(const attn_tile *tiles, int i) {
+    union {
+        int4 words[2];
+        attn_tile tile;
+    } u;
+    const int4 *from = reinterpret_cast<const int4 *>(tiles + i);
+    u.words[0] = __ldg(from);
+    u.words[1] = __ldg(from + 1);
+    return u.tile;
+}
+
+/* ---- asking for units -------------------------------------------------------------------- */
+
+/* Where a warp is in asking for its units.  What it needs to know next was read long before: under
+ * load an answer from memory takes microseconds. */
+struct cursor {
+    attn_tile tile, coming; /* coming: valid if tile.next >= 0 */
+    int slot;               /* < tile.end, or the warp has no more units */
+    int page;               /* lane i: the page of the unit i units behind the one at `first` */
+    int n_used;             /* of these */
+};
+
+/* A warp's ring, and what it takes to fill it. */
+struct ring {
+    uint32_t stages, barriers; /* addresses in shared memory */
+    uint64_t policy;
+    int warp, lane;
+};
+
+template <class S> __device__ __forceinline__ void
+cursor_enter(cursor *c, const attn_decode_params &p, const attn_tile &tile, int warp) {
+    c->tile = tile;
+    c->slot = tile.begin + warp * ATTN_UNIT_SLOTS;
+    c->n_used = 32;
+    if (tile.next >= 0) c->coming = load_tile(p.tiles, tile.next);
+}
+
+/* Moves to the next tile that has a unit for this warp, and sees to it that the page is known. */
+template <class S> __device__ __forceinline__ void
+cursor_settle(cursor *c, const attn_decode_params &p, int warp, int lane) {
+    while (c->slot >= c->tile.end && c->tile.next >= 0) cursor_enter<S>(c, p, c->coming, warp);
+    if (c->n_used < 32) return;
+    const int slot = c->slot + lane * S::N_WARPS * ATTN_UNIT_SLOTS;
+    c->n_used = 0;
+    if (slot < c->tile.end)
+        c->page = __ldg(p.pages + c->tile.seq * p.pages_stride + slot / PAGE_TOKENS);
+}
+
+template <class S> __device__ __forceinline__ const char *
+unit_address(const attn_decode_params &p, const attn_tile &tile, int slot, int page) {
+    return static_cast<const char *>(p.pool) + page * p.page_bytes +
+           (tile.kv_head * PAGE_TOKENS + slot % PAGE_TOKENS) * (S::D * 2);
+}
+
+/* K and V of a unit by cp.async, 16 bytes a lane. */
+template <class S> __device__ __forceinline__ void
+copy_unit(const attn_decode_params &p, const cursor &c, int page, uint32_t stage, const ring &r) {
+    const char *keys = unit_address<S>(p, c.tile, c.slot, page);
+    const char *values = keys + (size_t)p.n_kv_heads * PAGE_TOKENS * S::D * 2;
+    const int n_rows = c.tile.end - c.slot;
+#pragma unroll
+    for (int i = 0; i < S::K_STEPS; i++) {
+        const int chunk = r.lane + 32 * i, row = chunk / S::CHUNKS;
+        const uint32_t to = stage + row * S::ROW_BYTES + chunk % S::CHUNKS * 16;
+        copy_async(to, keys + chunk * 16, row < n_rows, r.policy);
+        copy_async(to + S::UNIT_BYTES, values + chunk * 16, row < n_rows, r.policy);
+    }
+}
+
+/* Asks for the cursor's unit and moves on.  Past the end the group of copies is empty. */
+template <class S> __device__ __forceinline__ void ask_unit(cursor *c, const attn_decode_params &p,
+                                                            int stage, const ring &r) {
+    if (c->slot < c->tile.end) {
+        const int page = __shfl_sync(~0u, c->page, c->n_used++);
+        const uint32_t to = r.stages + stage * S::STAGE_BYTES;
+        if constexpr (S::BULK) {
+            if (r.lane == 0) {
+                const uint32_t barrier = r.barriers + stage * 8;
+                barrier_expect(barrier, S::STAGE_BYTES);
+                copy_box(to, &p.map, c->tile.kv_head * PAGE_TOKENS + c->slot % PAGE_TOKENS, page,
+                         barrier, r.policy);
+            }
+        } else {
+            copy_unit<S>(p, *c, page, to, r);
+        }
+        c->slot += S::N_WARPS * ATTN_UNIT_SLOTS;
+        cursor_settle<S>(c, p, r.warp, r.lane);
+    }
+    if constexpr (!S::BULK) copy_async_commit();
+}
+
+/* Waits for a unit.  The copy engine knows nothing of slots that are not in use: their values
+ * become zeros here (cp.async has made them so). */
+template <class S>
+__device__ __forceinline__ void await_unit(int stage, uint32_t parity, int n_valid, const ring &r) {
+    if constexpr (S::BULK) {
+        barrier_wait(r.barriers + stage * 8, parity);
+        if (n_valid >= ATTN_UNIT_SLOTS) return;
+        const uint32_t values = r.stages + stage * S::STAGE_BYTES + S::UNIT_BYTES;
+        for (int row = n_valid; row < ATTN_UNIT_SLOTS; row++)
+            for (int chunk = r.lane; chunk < S::CHUNKS; chunk += 32)
+                asm volatile(
+                    "st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(
+                        values + chunk / 8 * (ATTN_UNIT_SLOTS * 128) + row * 128 + chunk % 8 * 16),
+                    "r"(0)
+                    : "memory");
+        fence_copy_engine();
+    } else {
+        copy_async_wait<S::N_STAGES - 1>();
+    }
+    __syncwarp();
+}
+
+/* Where a row's pair of chunks (2 k + high) lies.  The copy engine swizzles: [D / 64][16 rows][64],
+ * a row's 8 chunks permuted by the row's number. */
+template <class S> struct rows_at {
+    uint32_t base, swizzle;
+    __device__ __forceinline__ rows_at(uint32_t unit, int row, int high) {
+        base = unit + row * (S::BULK ? 128 : S::ROW_BYTES) + (S::BULK ? 0 : high * 16);
+        swizzle = (row % 8 ^ high) * 16;
+    }
+    __device__ __forceinline__ uint32_t operator()(int k) const {
+        if constexpr (!S::BULK) return base + k * 32;
+        return base + k / 4 * (ATTN_UNIT_SLOTS * 128) + (swizzle ^ (k % 4 * 32));
+    }
+};
+
+/* ---- a warp's attention ------------------------------------------------------------------ */
+
+template <class S> struct state {
+    uint32_t q[S::N_TILES][S::K_STEPS][2];        /* Q^T: rows d, columns heads */
+    float out[S::N_TILES][S::K_STEPS][4];         /* O^T */
+    float max[S::N_TILES][2], sum[S::N_TILES][2]; /* sum: of this lane's slots */
+};
+
+/* Asks for the queries of a tile; they are bf16 until convert_queries(). */
+template <class S>
+__device__ __forceinline__ void load_queries(state<S> *st, const attn_decode_params &p,
+                                             const attn_tile &tile, int group, int lane) {
+    const __nv_bfloat16 *q = static_cast<const __nv_bfloat16 *>(p.q) + tile.seq * p.q_stride +
+                             (size_t)tile.kv_head * group * S::D + lane % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < S::N_TILES; n++) {
+        const int head = n * 8 + lane / 4;
+#pragma unroll
+        for (int k = 0; k < 2 * S::K_STEPS; k++) {
+            uint32_t x = 0;
+            if (head < group)
+                x = *reinterpret_cast<const uint32_t *>(q + (size_t)head * S::D + k * 8);
+            st->q[n][k / 2][k % 2] = x;
+        }
+    }
+}
+
+template <class S> __device__ __forceinline__ void convert_queries(state<S> *st) {
+    if constexpr (std::is_same_v<typename S::T, __half>) {
+#pragma unroll
+        for (int i = 0; i < S::N_TILES * S::K_STEPS * 2; i++) {
+            uint32_t *x = &st->q[i / 2 / S::K_STEPS][i / 2 % S::K_STEPS][i % 2];
+            *x = pack<__half>(__uint_as_float(*x << 16), __uint_as_float(*x & 0xffff0000));
+        }
+    }
+}
+
+template <class S> __device__ __forceinline__ void clear_results(state<S> *st) {
+#pragma unroll
+    for (int n = 0; n < S::N_TILES; n++) {
+#pragma unroll
+        for (int k = 0; k < S::K_STEPS; k++)
+            st->out[n][k][0] = st->out[n][k][1] = st->out[n][k][2] = st->out[n][k][3] = 0.0f;
+        st->max[n][0] = st->max[n][1] = -INFINITY;
+        st->sum[n][0] = st->sum[n][1] = 0.0f;
+    }
+}
+
+/* s [slots lane / 4 and + 8][heads lane % 4 * 2 and + 1] = q.k of a unit. */
+template <class S> __device__ __forceinline__ void
+unit_scores(float (&s)[S::N_TILES][4], const state<S> &st, uint32_t stage, int lane) {
+    /* Two sums, so that no product waits for the one before. */
+    float odd[S::N_TILES][4] = {};
+    const rows_at<S> at(stage, lane % 16, lane / 16);
+#pragma unroll
+    for (int k = 0; k < S::K_STEPS; k++) {
+        uint32_t keys[4];
+        load_matrix(keys, at(k));
+#pragma unroll
+        for (int n = 0; n < S::N_TILES; n++)
+            mma<typename S::T>(k % 2 ? odd[n] : s[n], keys, st.q[n][k][0], st.q[n][k][1]);
+    }
+#pragma unroll
+    for (int n = 0; n < S::N_TILES; n++)
+        for (int i = 0; i < 4; i++) s[n][i] += odd[n][i];
+}
+
+/* A slot's scores of a group lie together, and slots in a row: whole lines are written. */
+template <class S> __device__ __forceinline__ void store_scores(const attn_decode_params &p,
+                                                                const attn_tile &tile,
+                                                                const float (&s)[S::N_TILES][4],
+                                                                int slot, int group, int lane) {
+    float *const item =
+        p.scores + ((size_t)tile.seq * p.n_kv_heads + tile.kv_head) * group * p.score_stride;
+#pragma unroll
+    for (int n = 0; n < S::N_TILES; n++) {
+        const int head = n * 8 + lane % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int at = slot + lane / 4 + i * 8;
+            if (at >= tile.end || head >= group) continue;
+            float *const to = item + (size_t)at * group + head;
+            const float2 x = make_float2(s[n][i * 2] * p.scale, s[n][i * 2 + 1] * p.scale);
+            if (group % 2 == 0) {
+                *reinterpret_cast<float2 *>(to) = x;
+            } else {
+                to[0] = x.x;
+                if (head + 1 < group) to[1] = x.y;
+            }
+        }
+    }
+}
+
+/* Scores of one column tile to probabilities (unnormalised), in the layout of B. */
+template <class S> __device__ __forceinline__ void softmax_step(state<S> *st, int n, float (&s)[4],
+                                                                int n_valid, float scale_log2,
+                                                                uint32_t (&prob)[2], int lane) {
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        s[i] = lane / 4 + i / 2 * 8 < n_valid ? s[i] * scale_log2 : -INFINITY;
+    float factor[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        /* A unit has a valid slot, so the new maximum is finite. */
+        const float max = fmaxf(st->max[n][i], column_max(fmaxf(s[i], s[i + 2])));
+        factor[i] = exp2_fast(st->max[n][i] - max);
+        st->max[n][i] = max;
+        s[i] = exp2_fast(s[i] - max);
+        s[i + 2] = exp2_fast(s[i + 2] - max);
+        st->sum[n][i] = st->sum[n][i] * factor[i] + s[i] + s[i + 2];
+    }
+#pragma unroll
+    for (int k = 0; k < S::K_STEPS; k++)
+        for (int i = 0; i < 4; i++) st->out[n][k][i] *= factor[i % 2];
+    prob[0] = transpose_8x8(pack<typename S::T>(s[0], s[1]));
+    prob[1] = transpose_8x8(pack<typename S::T>(s[2], s[3]));
+}
+
+template <class S>
+__device__ __forceinline__ void attend_unit(state<S> *st, const attn_decode_params &p,
+                                            const attn_tile &tile, int slot, uint32_t stage,
+                                            int group, int lane) {
+    float s[S::N_TILES][4] = {};
+    unit_scores<S>(s, *st, stage, lane);
+    if (p.scores) store_scores<S>(p, tile, s, slot, group, lane);
+    uint32_t prob[S::N_TILES][2];
+#pragma unroll
+    for (int n = 0; n < S::N_TILES; n++)
+        softmax_step<S>(st, n, s[n], tile.end - slot, p.scale * LOG2_E, prob[n], lane);
+    const rows_at<S> at(stage + S::UNIT_BYTES, lane % 8 + lane / 16 * 8, lane / 8 % 2);
+#pragma unroll
+    for (int k = 0; k < S::K_STEPS; k++) {
+        uint32_t values[4];
+        load_matrix_trans(values, at(k));
+#pragma unroll
+        for (int n = 0; n < S::N_TILES; n++)
+            mma<typename S::T>(st->out[n][k], values, prob[n][0], prob[n][1]);
+    }
+}
+
+/* ---- the end of a tile ------------------------------------------------------------------- */
+
+template <class S>
+__device__ __forceinline__ void hand_over(warp_result<S> *to, const state<S> &st, int lane) {
+#pragma unroll
+    for (int n = 0; n < S::N_TILES; n++) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int head = n * 8 + lane % 4 * 2 + i;
+            const float sum = column_sum(st.sum[n][i]);
+#pragma unroll
+            for (int k = 0; k < S::K_STEPS; k++) {
+                to->out[head][k * 16 + lane / 4] = st.out[n][k][i];
+                to->out[head][k * 16 + lane / 4 + 8] = st.out[n][k][i + 2];
+            }
+            if (lane < 4) {
+                to->max[head] = st.max[n][i];
+                to->sum[head] = sum;
+            }
+        }
+    }
+}
+
+__device__ __forceinline__ void store_bf16(__nv_bfloat16 *to, float4 x) {
+    *reinterpret_cast<uint2 *>(to) =
+        make_uint2(pack<__nv_bfloat16>(x.x, x.y), pack<__nv_bfloat16>(x.z, x.w));
+}
+
+__device__ __forceinline__ void add_scaled(float4 *sum, float4 x, float w) {
+    sum->x += x.x * w;
+    sum->y += x.y * w;
+    sum->z += x.z * w;
+    sum->w += x.w * w;
+}
+
+/* Four outputs of a head, and its log-sum-exp, from what the warps handed over.  A warp that had no
+ * unit has maximum -inf and weighs 0; at least one had. */
+template <class S> __device__ __forceinline__ float4 combine(const char *ring,
+                                                             const int *free_stage, int head, int d,
+                                                             float *lse) {
+    float max = -INFINITY, sum = 0.0f;
+    float4 out = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    const warp_result<S> *r[S::N_WARPS];
+#pragma unroll
+    for (int w = 0; w < S::N_WARPS; w++) {
+        r[w] = reinterpret_cast<const warp_result<S> *>(
+            ring + (size_t)(w * S::N_STAGES + free_stage[w]) * S::STAGE_BYTES);
+        max = fmaxf(max, r[w]->max[head]);
+    }
+#pragma unroll
+    for (int w = 0; w < S::N_WARPS; w++) {
+        const float weight = exp2_fast(r[w]->max[head] - max);
+        sum += r[w]->sum[head] * weight;
+        add_scaled(&out, *reinterpret_cast<const float4 *>(&r[w]->out[head][d]), weight);
+    }
+    *lse = max + log2f(sum);
+    const float scale = 1.0f / sum;
+    return make_float4(out.x * scale, out.y * scale, out.z * scale, out.w * scale);
+}
+
+template <class S>
+__device__ __forceinline__ void store_tile(const attn_decode_params &p, const attn_tile &tile,
+                                           const char *ring, const int *free_stage, int group) {
+    for (int i = threadIdx.x; i < group * (S::D / 4); i += S::N_WARPS * 32) {
+        const int head = i / (S::D / 4), d = i % (S::D / 4) * 4;
+        float lse;
+        const float4 out = combine<S>(ring, free_stage, head, d, &lse);
+        if (tile.partial < 0) {
+            const size_t row = (size_t)tile.seq * p.n_heads + tile.kv_head * group + head;
+            store_bf16(static_cast<__nv_bfloat16 *>(p.out) + row * S::D + d, out);
+        } else {
+            const size_t row = (size_t)tile.partial * group + head;
+            *reinterpret_cast<float4 *>(p.partial_out + row * S::D + d) = out;
+            if (d == 0) p.partial_lse[row] = lse;
+        }
+    }
+}
+
+/* ---- merging an item's partials ---------------------------------------------------------- */
+
+enum { MERGE_WARPS = 8, MERGE_BATCH = 8 };
+
+/* One query head: warp w takes partials w, w + MERGE_WARPS, ...; lanes lie along head_dim. */
+template <int D> struct merge_row {
+    static constexpr int VECS = (D / 4 + 31) / 32;
+    float out[MERGE_WARPS][D];
+    float max[MERGE_WARPS], sum[MERGE_WARPS];
+
+    /* A warp's share, in batches whose reads are all under way at once.  An empty partial (-inf)
+     * weighs nothing. */
+    __device__ __forceinline__ void gather(const float *rows, const float *lses, int n, int group,
+                                           int warp, int lane) {
+        float4 acc[VECS] = {};
+        float m = -INFINITY, weights = 0.0f;
+        for (int first = warp; first < n; first += MERGE_WARPS * MERGE_BATCH) {
+            float lse[MERGE_BATCH];
+            float4 x[MERGE_BATCH][VECS] = {};
+#pragma unroll
+            for (int b = 0; b < MERGE_BATCH; b++) {
+                const int i = first + b * MERGE_WARPS;
+                lse[b] = i < n ? lses[(size_t)i * group] : -INFINITY;
+                const float4 *from = reinterpret_cast<const float4 *>(rows + (size_t)i * group * D);
+#pragma unroll
+                for (int v = 0; v < VECS; v++)
+                    if (i < n && lane + 32 * v < D / 4) x[b][v] = from[lane + 32 * v];
+            }
+            float new_max = m;
+#pragma unroll
+            for (int b = 0; b < MERGE_BATCH; b++) new_max = fmaxf(new_max, lse[b]);
+            const float base = new_max == -INFINITY ? 0.0f : new_max, old = exp2_fast(m - base);
+            weights *= old;
+#pragma unroll
+            for (int v = 0; v < VECS; v++)
+                acc[v] =
+                    make_float4(acc[v].x * old, acc[v].y * old, acc[v].z * old, acc[v].w * old);
+#pragma unroll
+            for (int b = 0; b < MERGE_BATCH; b++) {
+                const float w = exp2_fast(lse[b] - base);
+                weights += w;
+#pragma unroll
+                for (int v = 0; v < VECS; v++) add_scaled(&acc[v], x[b][v], w);
+            }
+            m = new_max;
+        }
+#pragma unroll
+        for (int v = 0; v < VECS; v++)
+            if (lane + 32 * v < D / 4)
+                reinterpret_cast<float4 *>(out[warp])[lane + 32 * v] = acc[v];
+        if (lane == 0) {
+            max[warp] = m;
+            sum[warp] = weights;
+        }
+    }
+
+    __device__ __forceinline__ void store(__nv_bfloat16 *to) const {
+        float top = -INFINITY, weights = 0.0f, weight[MERGE_WARPS];
+#pragma unroll
+        for (int w = 0; w < MERGE_WARPS; w++) top = fmaxf(top, max[w]);
+        if (top == -INFINITY) top = 0.0f;
+#pragma unroll
+        for (int w = 0; w < MERGE_WARPS; w++)
+            weights += sum[w] * (weight[w] = exp2_fast(max[w] - top));
+        const float scale = weights > 0.0f ? 1.0f / weights : 0.0f;
+        for (int d = threadIdx.x; d < D; d += MERGE_WARPS * 32) {
+            float x = 0.0f;
+#pragma unroll
+            for (int w = 0; w < MERGE_WARPS; w++) x += out[w][d] * weight[w];
+            to[d] = __float2bfloat16(x * scale);
+        }
+    }
+};
+
+template <int D> __global__ void __launch_bounds__(MERGE_WARPS * 32)
+    attn_merge_kernel(const __grid_constant__ attn_decode_params p) {
+    __shared__ __align__(16) merge_row<D> row;
+    const int group = p.n_heads / p.n_kv_heads;
+    int job = blockIdx.x;
+    const int n_jobs = __ldg(&p.tiles->n_merges) * group;
+    attn_merge merge = p.merges[job / group];
+    let_next_kernel_start();
+    wait_for_previous_kernel();
+    while (job < n_jobs) {
+        const int head = job % group;
+        const size_t first = (size_t)merge.first_partial * group + head;
+        row.gather(p.partial_out + first * D, p.partial_lse + first, merge.n_partials, group,
+                   threadIdx.x / 32, threadIdx.x % 32);
+        __syncthreads();
+        row.store(static_cast<__nv_bfloat16 *>(p.out) +
+                  ((size_t)merge.seq * p.n_heads + merge.kv_head * group + head) * D);
+        job += gridDim.x;
+        if (job < n_jobs) merge = p.merges[job / group];
+        __syncthreads(); /* row is read */
+    }
+}
+
+/* To L2 with a warp's first units, while the kernel before is still at work.  It may yet write one
+ * of their slots: L2 is where that write ends too, so nothing old is kept. */
+template <class S> __device__ __forceinline__ void
+prefetch_first_units(const attn_decode_params &p, const attn_tile &tile, int warp, int lane) {
+    const int slot = tile.begin + (warp + lane * S::N_WARPS) * ATTN_UNIT_SLOTS;
+    if (lane >= S::N_STAGES || slot >= tile.end) return;
+    const int page = __ldg(p.pages + tile.seq * p.pages_stride + slot / PAGE_TOKENS);
+    const char *keys = unit_address<S>(p, tile, slot, page);
+    const char *values = keys + (size_t)p.n_kv_heads * PAGE_TOKENS * S::D * 2;
+    prefetch(keys, ATTN_UNIT_SLOTS * S::D * 2);
+    prefetch(values, ATTN_UNIT_SLOTS * S::D * 2);
+}
+
+/* ---- the kernel -------------------------------------------------------------------------- */
+
+/* Makes this warp's ring; the barriers are its own too. */
+template <class S> __device__ __forceinline__ ring make_ring(char *memory, uint64_t *barriers) {
+    ring r;
+    r.warp = threadIdx.x / 32;
+    r.lane = threadIdx.x % 32;
+    r.policy = read_once_policy();
+    r.stages = (uint32_t)__cvta_generic_to_shared(memory) + r.warp * S::N_STAGES * S::STAGE_BYTES;
+    r.barriers = (uint32_t)__cvta_generic_to_shared(barriers + r.warp * S::N_STAGES);
+    if (S::BULK && r.lane < S::N_STAGES) barrier_init(r.barriers + r.lane * 8);
+    fence_copy_engine();
+    __syncwarp();
+    return r;
+}
+
+template <class S> __global__ void __launch_bounds__(S::N_WARPS * 32)
+    attn_decode_kernel(const __grid_constant__ attn_decode_params p) {
+    extern __shared__ __align__(1024) char memory[];
+    __shared__ uint64_t barriers[S::N_WARPS * S::N_STAGES];
+    __shared__ int free_stage[S::N_WARPS];
+    const int group = p.n_heads / p.n_kv_heads;
+
+    attn_tile tile = load_tile(p.tiles, blockIdx.x);
+    const ring r = make_ring<S>(memory, barriers);
+    if (p.overlap) prefetch_first_units<S>(p, tile, r.warp, r.lane);
+    cursor ahead = {};
+    cursor_enter<S>(&ahead, p, tile, r.warp);
+    cursor_settle<S>(&ahead, p, r.warp, r.lane);
+    let_next_kernel_start();
+    wait_for_previous_kernel();
+    if (tile.begin == tile.end) return;
+
+    int next = 0; /* stage that the next unit asked for goes to: the free one */
+    uint32_t parity = 1;
+    for (; next < S::N_STAGES - 1; next++) ask_unit<S>(&ahead, p, next, r);
+    state<S> st;
+    load_queries<S>(&st, p, tile, group, r.lane);
+    for (;;) {
+        convert_queries<S>(&st);
+        clear_results<S>(&st);
+        for (int slot = tile.begin + r.warp * ATTN_UNIT_SLOTS; slot < tile.end;
+             slot += S::N_WARPS * ATTN_UNIT_SLOTS) {
+            ask_unit<S>(&ahead, p, next, r);
+            /* The oldest unit lies behind the newest. */
+            next = next + 1 == S::N_STAGES ? 0 : next + 1;
+            parity ^= next == 0;
+            await_unit<S>(next, parity, tile.end - slot, r);
+            attend_unit<S>(&st, p, tile, slot, r.stages + next * S::STAGE_BYTES, group, r.lane);
+            __syncwarp(); /* all lanes have read: the stage is free */
+        }
+        const attn_tile done = tile;
+        if (done.next >= 0) tile = load_tile(p.tiles, done.next);
+        hand_over<S>(reinterpret_cast<warp_result<S> *>(
+                         memory + (size_t)(r.warp * S::N_STAGES + next) * S::STAGE_BYTES),
+                     st, r.lane);
+        if (done.next >= 0) load_queries<S>(&st, p, tile, group, r.lane);
+        if (r.lane == 0) free_stage[r.warp] = next;
+        if (S::BULK) fence_copy_engine();
+        __syncthreads();
+        store_tile<S>(p, done, memory, free_stage, group);
+        if (done.next < 0) return;
+        __syncthreads(); /* results are read: the stages are free again */
+    }
+}
+
+/* ---- launching --------------------------------------------------------------------------- */
+
+cudaError_t launch(void (*kernel)(attn_decode_params), const attn_decode_params &p,
+                   uint32_t n_blocks, int n_threads, size_t shared, cudaStream_t stream) {
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = n_blocks;
+    config.blockDim = n_threads;
+    config.dynamicSmemBytes = shared;
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = p.overlap ? 1 : 0;
+    return cudaLaunchKernelEx(&config, kernel, p);
+}
+
+template <int D> cudaError_t launch_merge(const attn_decode_params &p, cudaStream_t stream) {
+    const uint32_t n_jobs = p.max_merges * (p.n_heads / p.n_kv_heads), most = 4 * p.n_blocks;
+    if (n_jobs == 0) return cudaSuccess;
+    return launch(attn_merge_kernel<D>, p, n_jobs < most ? n_jobs : most, MERGE_WARPS * 32, 0,
+                  stream);
+}
+
+/* Launches, or counts the blocks that fit a multiprocessor if n_resident is given. */
+template <class S>
+cudaError_t launch_shape(const attn_decode_params &p, cudaStream_t stream, int *n_resident) {
+    const auto kernel = attn_decode_kernel<S>;
+    cudaError_t error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::RING_BYTES);
+    if (error != cudaSuccess) return error;
+    if (n_resident)
+        return cudaOccupancyMaxActiveBlocksPerMultiprocessor(n_resident, kernel, S::N_WARPS * 32,
+                                                             S::RING_BYTES);
+    error = launch(kernel, p, p.n_blocks, S::N_WARPS * 32, S::RING_BYTES, stream);
+    return error != cudaSuccess ? error : launch_merge<S::D>(p, stream);
+}
+
+/* Rings: through the copy engine 128 KiB, one block a multiprocessor (of 8 x 2, 8 x 3, 4 x 6, 12 x
+ * 2 and two blocks of 4 x 3 the best on an H100); otherwise below 99 KiB, all that 8.6 has. */
+template <typename T, int D>
+cudaError_t launch_dim(const attn_decode_params &p, cudaStream_t stream, int *n_resident) {
+    constexpr int WARPS = D == 256 ? 2 : 4, STAGES = D <= 64 ? 4 : D <= 96 ? 3 : 2;
+    if (p.n_heads / p.n_kv_heads > 8)
+        return launch_shape<shape<T, D, 2, WARPS, STAGES, false>>(p, stream, n_resident);
+    if constexpr (D % 64 == 0)
+        if (p.use_map)
+            return launch_shape<shape<T, D, 1, D == 256 ? 4 : 8, D == 64 ? 4 : 2, true>>(
+                p, stream, n_resident);
+    return launch_shape<shape<T, D, 1, WARPS, STAGES, false>>(p, stream, n_resident);
+}
+
+template <typename T>
+cudaError_t launch_type(const attn_decode_params &p, cudaStream_t stream, int *n_resident) {
+    switch (p.head_dim) {
+    case 64: return launch_dim<T, 64>(p, stream, n_resident);
+    case 80: return launch_dim<T, 80>(p, stream, n_resident);
+    case 96: return launch_dim<T, 96>(p, stream, n_resident);
+    case 128: return launch_dim<T, 128>(p, stream, n_resident);
+    case 256: return launch_dim<T, 256>(p, stream, n_resident);
+    default: return cudaErrorInvalidValue;
+    }
+}
+
+cudaError_t launch_checked(const attn_decode_params &p, cudaStream_t stream, int *n_resident) {
+    if (p.n_kv_heads == 0 || p.n_heads == 0 || p.n_heads % p.n_kv_heads != 0 ||
+        p.n_heads / p.n_kv_heads > ATTN_DECODE_MAX_GROUP)
+        return cudaErrorInvalidValue;
+    switch (p.kv_dtype) {
+    case DTYPE_BF16: return launch_type<__nv_bfloat16>(p, stream, n_resident);
+    case DTYPE_F16: return launch_type<__half>(p, stream, n_resident);
+    default: return cudaErrorInvalidValue;
+    }
+}
+
+bool suits_copy_engine(const attn_decode_params &p) {
+    return p.head_dim % 64 == 0 && p.n_heads / p.n_kv_heads <= 8;
+}
+} // namespace
+
+cudaError_t attn_decode_map_pool(attn_decode_params *p, uint32_t n_pages) {
+    int device, major;
+    p->use_map = false;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess)
+        error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    if (error != cudaSuccess || major < 9 || !suits_copy_engine(*p)) return error;
+    void *entry = nullptr;
+    cudaDriverEntryPointQueryResult found;
+    error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000,
+                                             cudaEnableDefault, &found);
+    if (error != cudaSuccess || found != cudaDriverEntryPointSuccess) return error;
+    /* 64 columns, row, column / 64, K or V, page; a box is a unit, K and V. */
+    const uint32_t n_columns = 64, n_blocks = p->head_dim / 64;
+    const cuuint64_t row_bytes = p->head_dim * 2, n_rows = (cuuint64_t)p->n_kv_heads * PAGE_TOKENS;
+    const cuuint64_t sizes[5] = {n_columns, n_rows, n_blocks, 2, n_pages};
+    const cuuint64_t strides[4] = {row_bytes, n_columns * 2, n_rows * row_bytes, p->page_bytes};
+    const cuuint32_t box[5] = {n_columns, ATTN_UNIT_SLOTS, n_blocks, 2, 1},
+                     steps[5] = {1, 1, 1, 1, 1};
+    const CUtensorMapDataType type = p->kv_dtype == DTYPE_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                                              : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    const CUresult result = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(entry)(
+        &p->map, type, 5, const_cast<void *>(p->pool), sizes, strides, box, steps,
+        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    p->use_map = result == CUDA_SUCCESS;
+    return p->use_map ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t attn_decode_count_blocks(const attn_decode_params &p, uint32_t *n_blocks) {
+    int device, n_multiprocessors, n_resident;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess)
+        error = cudaDeviceGetAttribute(&n_multiprocessors, cudaDevAttrMultiProcessorCount, device);
+    if (error == cudaSuccess) error = launch_checked(p, nullptr, &n_resident);
+    if (error == cudaSuccess) *n_blocks = (uint32_t)(n_multiprocessors * n_resident);
+    return error;
+}
+
+cudaError_t launch_attn_decode(const attn_decode_params &p, cudaStream_t stream) {
+    if (p.n_blocks == 0) return cudaErrorInvalidValue;
+    return launch_checked(p, stream, nullptr);
+}

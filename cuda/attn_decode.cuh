@@ -1,0 +1,66 @@
+/* attn_decode.cuh - attention of one query row per sequence over paged keys and values (split-KV).
+ *
+ * Which block reads which keys comes as data, from attn_plan.h; no argument changes between the
+ * steps of a captured graph.  Thread: engine.  Memory: the caller's; nothing is allocated. */
+#ifndef CUDA_ATTN_DECODE_CUH
+#define CUDA_ATTN_DECODE_CUH
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "cuda/attn_plan.h"
+#include "engine/backend.h"
+
+/* The query heads that share a KV head are the columns of one tile. */
+enum { ATTN_DECODE_MAX_GROUP = 16 };
+
+/* All pointers are device memory.  16-byte alignment: q rows, out, pages, partial_out, tiles. */
+struct attn_decode_params {
+    const void *q;    /* bf16, sequence s at q + s * q_stride: [n_heads, head_dim] */
+    size_t q_stride;  /* elements */
+    void *out;        /* bf16 [n_seqs, n_heads * head_dim] */
+    const void *pool; /* pages [K, V][n_kv_heads][PAGE_TOKENS][head_dim] of kv_dtype */
+    size_t page_bytes;
+    enum dtype kv_dtype; /* DTYPE_BF16 or DTYPE_F16 */
+    uint32_t n_heads, n_kv_heads;
+    uint32_t head_dim; /* 64, 80, 96, 128, 256 */
+    float scale;
+    const int32_t *pages; /* [n_seqs][pages_stride]: this layer's page tables */
+    size_t pages_stride;
+
+    const struct attn_tile *tiles; /* the plan of this layer's lengths */
+    uint32_t n_blocks;             /* as in the plan's shape */
+    const struct attn_merge *merges;
+    uint32_t max_merges; /* room.n_merges: sizes the merge's grid, 0 leaves it out */
+    float *partial_out;  /* [room.n_partials][group][head_dim] */
+    float *partial_lse;  /* [room.n_partials][group], base 2 */
+
+    float *scores;       /* NULL, or [n_seqs][n_kv_heads][score_stride][group]: q.k * scale */
+    size_t score_stride; /* slots */
+
+    /* Programmatic dependent launch (compute capability 9.0): the kernels start while the one
+     * before ends.  They read the plan and the page tables, and prefetch pages into L2, before they
+     * wait for it: those must be complete when the kernel before starts. */
+    bool overlap;
+
+    /* Filled by attn_decode_map_pool(); without it cp.async reads the pages. */
+    bool use_map;
+    CUtensorMap map;
+};
+
+/* Lets the copy engine read the pool where the device and the shape allow (compute capability 9.0,
+ * head_dim 64, 128 or 256, groups of up to 8); otherwise use_map stays false, which is no error.
+ * Needs the fields from pool to head_dim.  Once per pool: it asks the driver. */
+cudaError_t attn_decode_map_pool(attn_decode_params *p, uint32_t n_pages);
+
+/* Blocks that are resident at once on the device, for attn_plan_shape.n_blocks and p.n_blocks.
+ * Needs the shape, kv_dtype and use_map. */
+cudaError_t attn_decode_count_blocks(const attn_decode_params &p, uint32_t *n_blocks);
+
+/* The attention, and the merge after it.  Empty tiles and partials weigh nothing; a sequence that
+ * the plan gives no tile keeps its output as it was. */
+cudaError_t launch_attn_decode(const attn_decode_params &p, cudaStream_t stream);
+
+#endif

@@ -1,0 +1,183 @@
+/* attn_plan.c - see attn_plan.h.  Thread: engine.  Memory: the caller's. */
+#include "cuda/attn_plan.h"
+
+#include <assert.h>
+
+enum {
+    /* A tile shorter than this costs more in partials and merging than it saves in reading. */
+    MIN_TILE_UNITS = 8,
+    /* Merging costs a block about as much as reading this many units: cutting must save more. */
+    MERGE_COST_UNITS = 4
+};
+
+/* The block that is being filled, and the tile it ends with. */
+struct filler {
+    struct attn_plan *plan;
+    uint32_t n_blocks;
+    uint32_t block;
+    uint32_t last; /* tile number */
+};
+
+/* The batch as one row of units, item after item, to be shared out. */
+struct course {
+    uint64_t n_units;  /* of the batch */
+    uint32_t n_blocks; /* that get any */
+};
+
+static uint32_t units_of(uint32_t n_slots) {
+    return (n_slots + ATTN_UNIT_SLOTS - 1) / ATTN_UNIT_SLOTS;
+}
+
+static uint64_t units_of_batch(const struct attn_plan_shape *shape, const uint32_t *n_slots,
+                               uint32_t n_seqs) {
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < n_seqs; i++) sum += units_of(n_slots[i]);
+    return sum * shape->n_kv_heads;
+}
+
+struct attn_plan_room attn_plan_room(const struct attn_plan_shape *shape, uint32_t max_seqs,
+                                     uint64_t max_slots) {
+    uint64_t items = (uint64_t)max_seqs * shape->n_kv_heads, cuts = shape->n_blocks;
+    if (shape->split_slots > 0) cuts = max_slots / shape->split_slots * shape->n_kv_heads;
+    struct attn_plan_room room = {
+        .n_tiles = (uint32_t)(shape->n_blocks + items + cuts),
+        .n_merges = (uint32_t)((items < cuts ? items : cuts)),
+        .n_partials = (uint32_t)(cuts * 2),
+    };
+    return room;
+}
+
+/* Appends a tile to what a block does.  Blocks are filled in order. */
+static void add_tile(struct filler *f, uint32_t block, const struct attn_tile *tile) {
+    struct attn_plan *plan = f->plan;
+    assert(block < f->n_blocks && block >= f->block);
+    uint32_t at = block;
+    if (plan->tiles[block].end > 0) {
+        at = plan->n_tiles++;
+        plan->tiles[f->last].next = (int32_t)at;
+    }
+    plan->tiles[at] = *tile;
+    f->block = block;
+    f->last = at;
+}
+
+/* The tile of an item that begins at `begin`; its partial and its merge if it is not all of it. */
+static struct attn_tile make_tile(struct attn_plan *plan, uint32_t seq, uint32_t kv_head,
+                                  uint32_t begin, uint32_t end, uint32_t n_slots) {
+    struct attn_tile tile = {.seq = (int32_t)seq,
+                             .kv_head = (int32_t)kv_head,
+                             .begin = (int32_t)begin,
+                             .end = (int32_t)end,
+                             .partial = -1,
+                             .merge = -1,
+                             .next = -1};
+    if (begin == 0 && end == n_slots) return tile;
+    if (begin == 0) {
+        plan->merges[plan->n_merges++] = (struct attn_merge){
+            .seq = tile.seq, .kv_head = tile.kv_head, .first_partial = (int32_t)plan->n_partials};
+    }
+    tile.merge = (int32_t)plan->n_merges - 1;
+    tile.partial = (int32_t)plan->n_partials++;
+    plan->merges[tile.merge].n_partials++;
+    return tile;
+}
+
+/* Whole items in order into blocks of at most `capacity` units.  Counts the blocks; fills them if
+ * `f` is given. */
+static uint32_t pack_whole(struct filler *f, const struct attn_plan_shape *shape,
+                           const uint32_t *n_slots, uint32_t n_seqs, uint64_t capacity) {
+    uint32_t block = 0;
+    uint64_t used = 0;
+    for (uint32_t seq = 0; seq < n_seqs; seq++) {
+        uint32_t units = units_of(n_slots[seq]);
+        if (units > capacity) return UINT32_MAX;
+        for (uint32_t head = 0; units > 0 && head < shape->n_kv_heads; head++) {
+            if (used + units > capacity) {
+                block++;
+                used = 0;
+            }
+            used += units;
+            if (!f) continue;
+            struct attn_tile tile = make_tile(f->plan, seq, head, 0, n_slots[seq], n_slots[seq]);
+            add_tile(f, block, &tile);
+        }
+    }
+    return block + 1;
+}
+
+/* The last unit + 1 of a block when all get the same. */
+static uint64_t even_end(const struct course *c, uint32_t block) {
+    return c->n_units * (block + 1) / c->n_blocks;
+}
+
+static void cut_evenly(struct filler *f, const struct attn_plan_shape *shape,
+                       const uint32_t *n_slots, uint32_t n_seqs, const struct course *c) {
+    uint64_t at = 0;
+    uint32_t block = 0;
+    for (uint32_t seq = 0; seq < n_seqs; seq++) {
+        for (uint32_t head = 0; head < shape->n_kv_heads; head++) {
+            uint64_t first = at, end = at + units_of(n_slots[seq]);
+            while (at < end) {
+                while (even_end(c, block) <= at) block++;
+                uint64_t stop = even_end(c, block) < end ? even_end(c, block) : end;
+                uint64_t end_slot = stop == end ? n_slots[seq] : (stop - first) * ATTN_UNIT_SLOTS;
+                struct attn_tile tile =
+                    make_tile(f->plan, seq, head, (uint32_t)((at - first) * ATTN_UNIT_SLOTS),
+                              (uint32_t)end_slot, n_slots[seq]);
+                add_tile(f, block, &tile);
+                at = stop;
+            }
+        }
+    }
+}
+
+/* Every item by the same rule; a tile goes to the block in whose even share its middle lies. */
+static void cut_fixed(struct filler *f, const struct attn_plan_shape *shape,
+                      const uint32_t *n_slots, uint32_t n_seqs, const struct course *c) {
+    uint64_t at = 0;
+    for (uint32_t seq = 0; seq < n_seqs; seq++) {
+        uint32_t n = n_slots[seq], split = shape->split_slots;
+        for (uint32_t head = 0; head < shape->n_kv_heads; head++) {
+            for (uint32_t begin = 0; begin < n; begin += split) {
+                uint32_t end = n - begin > split ? begin + split : n;
+                uint32_t units = units_of(end - begin);
+                uint64_t block = (2 * at + units) * c->n_blocks / (2 * c->n_units);
+                struct attn_tile tile = make_tile(f->plan, seq, head, begin, end, n);
+                add_tile(f, (uint32_t)block, &tile);
+                at += units;
+            }
+        }
+    }
+}
+
+static void cut_as_asked(struct filler *f, const struct attn_plan_shape *shape,
+                         const uint32_t *n_slots, uint32_t n_seqs) {
+    struct course c = {units_of_batch(shape, n_slots, n_seqs), shape->n_blocks};
+    if (c.n_units == 0) return;
+    if (shape->split_slots > 0) {
+        cut_fixed(f, shape, n_slots, n_seqs, &c);
+        return;
+    }
+    uint64_t mean = (c.n_units + c.n_blocks - 1) / c.n_blocks;
+    if (mean < MIN_TILE_UNITS) mean = MIN_TILE_UNITS;
+    for (uint64_t capacity = mean; capacity <= mean + MERGE_COST_UNITS; capacity++) {
+        if (pack_whole(NULL, shape, n_slots, n_seqs, capacity) > c.n_blocks) continue;
+        pack_whole(f, shape, n_slots, n_seqs, capacity);
+        return;
+    }
+    uint64_t most = (c.n_units + MIN_TILE_UNITS - 1) / MIN_TILE_UNITS;
+    if (most < c.n_blocks) c.n_blocks = (uint32_t)most;
+    cut_evenly(f, shape, n_slots, n_seqs, &c);
+}
+
+void attn_plan_build(struct attn_plan *plan, const struct attn_plan_shape *shape,
+                     const uint32_t *n_slots, uint32_t n_seqs) {
+    struct filler f = {.plan = plan, .n_blocks = shape->n_blocks};
+    plan->n_tiles = shape->n_blocks;
+    plan->n_merges = plan->n_partials = 0;
+    for (uint32_t i = 0; i < shape->n_blocks; i++) {
+        plan->tiles[i] = (struct attn_tile){.partial = -1, .merge = -1, .next = -1};
+    }
+    cut_as_asked(&f, shape, n_slots, n_seqs);
+    plan->tiles[0].n_merges = (int32_t)plan->n_merges;
+}

@@ -1,0 +1,182 @@
+/* test_attn_plan.c - plans of the decode attention: every slot once, balanced, in their room. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "cuda/attn_plan.h"
+
+enum { MAX_SEQS = 300 };
+
+struct planned {
+    struct attn_plan_shape shape;
+    struct attn_plan_room room;
+    struct attn_plan plan;
+    uint32_t n_seqs;
+    const uint32_t *n_slots;
+};
+
+static struct planned make_plan(struct attn_plan_shape shape, const uint32_t *n_slots,
+                                uint32_t n_seqs) {
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < n_seqs; i++) sum += n_slots[i];
+    struct planned p = {.shape = shape, .room = attn_plan_room(&shape, n_seqs, sum),
+                        .n_seqs = n_seqs, .n_slots = n_slots};
+    /* Nothing of an earlier plan may shine through. */
+    size_t tiles = p.room.n_tiles * sizeof(*p.plan.tiles);
+    size_t merges = (p.room.n_merges + 1) * sizeof(*p.plan.merges);
+    p.plan.tiles = memset(malloc(tiles), 0x55, tiles);
+    p.plan.merges = memset(malloc(merges), 0x55, merges);
+    attn_plan_build(&p.plan, &shape, n_slots, n_seqs);
+    assert_true(p.plan.n_tiles <= p.room.n_tiles);
+    assert_true(p.plan.n_merges <= p.room.n_merges);
+    assert_true(p.plan.n_partials <= p.room.n_partials);
+    assert_int_equal(p.plan.tiles[0].n_merges, p.plan.n_merges);
+    return p;
+}
+
+static void drop_plan(struct planned *p) {
+    free(p->plan.tiles);
+    free(p->plan.merges);
+}
+
+/* A tile's partial must be the one that its merge expects for this place in the item. */
+static void check_tile(const struct planned *p, const struct attn_tile *t, uint8_t *partial_seen) {
+    uint32_t n = p->n_slots[t->seq];
+    assert_true(t->begin >= 0 && t->begin < t->end && (uint32_t)t->end <= n);
+    assert_int_equal(t->begin % ATTN_UNIT_SLOTS, 0);
+    assert_true((uint32_t)t->end == n || t->end % ATTN_UNIT_SLOTS == 0);
+    if (t->partial < 0) {
+        assert_true(t->begin == 0 && (uint32_t)t->end == n);
+        return;
+    }
+    assert_true((uint32_t)t->merge < p->plan.n_merges);
+    const struct attn_merge *m = &p->plan.merges[t->merge];
+    assert_int_equal(m->seq, t->seq);
+    assert_int_equal(m->kv_head, t->kv_head);
+    assert_true(t->partial >= m->first_partial && t->partial < m->first_partial + m->n_partials);
+    assert_int_equal(partial_seen[t->partial]++, 0);
+}
+
+/* Follows all blocks; returns the largest number of units of one. */
+static uint64_t check_plan(const struct planned *p) {
+    uint64_t largest = 0, covered = 0, expected = 0;
+    uint32_t n_partials = 0;
+    uint8_t *partial_seen = calloc(p->plan.n_partials + 1, 1);
+    for (uint32_t b = 0; b < p->shape.n_blocks; b++) {
+        uint64_t units = 0;
+        if (p->plan.tiles[b].begin == p->plan.tiles[b].end) {
+            assert_int_equal(p->plan.tiles[b].next, -1);
+            continue;
+        }
+        for (int32_t i = (int32_t)b; i >= 0; i = p->plan.tiles[i].next) {
+            const struct attn_tile *t = &p->plan.tiles[i];
+            assert_true((uint32_t)i < p->plan.n_tiles);
+            check_tile(p, t, partial_seen);
+            covered += (uint64_t)(t->end - t->begin);
+            units += (uint64_t)(t->end - t->begin + ATTN_UNIT_SLOTS - 1) / ATTN_UNIT_SLOTS;
+            n_partials += t->partial >= 0;
+        }
+        if (units > largest) largest = units;
+    }
+    for (uint32_t i = 0; i < p->n_seqs; i++)
+        expected += (uint64_t)p->n_slots[i] * p->shape.n_kv_heads;
+    assert_int_equal(covered, expected); /* with distinct partials: every slot once */
+    assert_int_equal(n_partials, p->plan.n_partials);
+    free(partial_seen);
+    return largest;
+}
+
+static uint64_t units_of_batch(const struct planned *p) {
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < p->n_seqs; i++)
+        sum += (uint64_t)(p->n_slots[i] + ATTN_UNIT_SLOTS - 1) / ATTN_UNIT_SLOTS;
+    return sum * p->shape.n_kv_heads;
+}
+
+static void random_batches_are_covered_and_balanced(void **state) {
+    (void)state;
+    uint32_t n_slots[MAX_SEQS];
+    srand(7);
+    for (int round = 0; round < 3000; round++) {
+        uint32_t n_seqs = 1 + (uint32_t)rand() % (round % 10 ? 12 : MAX_SEQS);
+        uint32_t longest = 1u << (1 + rand() % 15);
+        for (uint32_t i = 0; i < n_seqs; i++) n_slots[i] = (uint32_t)rand() % longest;
+        struct attn_plan_shape shape = {1 + (uint32_t)rand() % 264, 1 + (uint32_t)rand() % 8,
+                                        round % 3 ? 0 : ATTN_FIXED_SPLIT_SLOTS};
+        struct planned p = make_plan(shape, n_slots, n_seqs);
+        uint64_t largest = check_plan(&p);
+        uint64_t mean = (units_of_batch(&p) + shape.n_blocks - 1) / shape.n_blocks;
+        uint64_t slack = shape.split_slots ? ATTN_FIXED_SPLIT_SLOTS / ATTN_UNIT_SLOTS : 4;
+        assert_true(largest <= (mean > 8 ? mean : 8) + slack);
+        drop_plan(&p);
+    }
+}
+
+static void equal_items_that_fit_are_not_cut(void **state) {
+    (void)state;
+    uint32_t n_slots[256];
+    for (int i = 0; i < 256; i++) n_slots[i] = 256;
+    struct planned p = make_plan((struct attn_plan_shape){132, 2, 0}, n_slots, 256);
+    assert_int_equal(p.plan.n_merges, 0);
+    assert_int_equal(check_plan(&p), 64);
+    drop_plan(&p);
+}
+
+static void one_long_sequence_goes_to_all_blocks(void **state) {
+    (void)state;
+    uint32_t n_slots[] = {65536};
+    struct planned p = make_plan((struct attn_plan_shape){132, 2, 0}, n_slots, 1);
+    assert_int_equal(p.plan.n_merges, 2);
+    assert_int_equal(check_plan(&p), 63); /* 8192 units / 132 */
+    drop_plan(&p);
+}
+
+static void an_empty_batch_has_no_work(void **state) {
+    (void)state;
+    uint32_t n_slots[] = {0, 0};
+    for (uint32_t n_seqs = 0; n_seqs <= 2; n_seqs++) {
+        struct planned p = make_plan((struct attn_plan_shape){132, 2, 0}, n_slots, n_seqs);
+        assert_int_equal(check_plan(&p), 0);
+        drop_plan(&p);
+    }
+}
+
+/* The tiles of the last sequence: their limits may depend on nothing but its length. */
+static void fixed_splits_do_not_depend_on_the_batch(void **state) {
+    (void)state;
+    uint32_t alone[] = {3001}, batch[] = {5, 70000, 1, 512, 3001};
+    for (uint32_t blocks = 1; blocks < 200; blocks += 33) {
+        struct attn_plan_shape shape = {blocks, 2, ATTN_FIXED_SPLIT_SLOTS};
+        struct planned a = make_plan(shape, alone, 1), b = make_plan(shape, batch, 5);
+        check_plan(&a);
+        check_plan(&b);
+        uint32_t limits = 0;
+        for (uint32_t i = 0; i < b.plan.n_tiles; i++) {
+            const struct attn_tile *t = &b.plan.tiles[i];
+            if (t->begin == t->end || t->seq != 4) continue;
+            assert_int_equal(t->begin % ATTN_FIXED_SPLIT_SLOTS, 0);
+            assert_true(t->end == 3001 || t->end == t->begin + ATTN_FIXED_SPLIT_SLOTS);
+            limits++;
+        }
+        assert_int_equal(limits, 2 * 6);
+        assert_int_equal(a.plan.n_partials, 2 * 6);
+        drop_plan(&a);
+        drop_plan(&b);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(random_batches_are_covered_and_balanced),
+        cmocka_unit_test(equal_items_that_fit_are_not_cut),
+        cmocka_unit_test(one_long_sequence_goes_to_all_blocks),
+        cmocka_unit_test(an_empty_batch_has_no_work),
+        cmocka_unit_test(fixed_splits_do_not_depend_on_the_batch),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
