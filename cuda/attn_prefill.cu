@@ -15,9 +15,8 @@ uint32_t attn_prefill_plan(const uint32_t *n_rows, const uint32_t *n_slots, uint
         const uint32_t end = (uint32_t)(item.tile + 1) * ATTN_PREFILL_TILE;
         return n_slots[item.seq] - n_rows[item.seq] + std::min(end, n_rows[item.seq]);
     };
-    std::stable_sort(items, items + n, [=](const auto &a, const auto &b) {
-        return visible(a) > visible(b);
-    });
+    std::stable_sort(items, items + n,
+                     [=](const auto &a, const auto &b) { return visible(a) > visible(b); });
     return n;
 }
 
@@ -25,7 +24,8 @@ static bool wants_sm90(const struct attn_prefill_params &p) {
     int device = 0, major = 0;
     if (p.kv.dtype != DTYPE_BF16 || (p.kv.head_dim != 64 && p.kv.head_dim != 128)) return false;
     if (cudaGetDevice(&device) != cudaSuccess) return false;
-    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess) return false;
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess)
+        return false;
     return major == 9; /* wgmma exists on Hopper only: sm_90a code does not run on later chips */
 }
 

@@ -1,17 +1,17 @@
 /* attn_prefill.cuh - causal attention of many query rows per sequence over paged keys and values.
  *
- *   sequence   slots   0 ............................ n_slots
- *              rows                     0 ....... n_rows        row i sees slots [0, n_slots - n_rows + i]
- *   query tile         ATTN_PREFILL_TILE consecutive rows of one sequence, one head: one thread block
+ *   slots   0 ............................ n_slots
+ *   rows                     0 ....... n_rows         row i sees slots [0, n_slots - n_rows + i]
+ *   tile                     |  |  |  |               ATTN_PREFILL_TILE rows of one sequence
  *
- * The work of a step is a flat list of (sequence, tile) items, made once per step on the host, longest
- * first, so that the last blocks to start are the short ones.  Two kernels take it:
+ * The work of a step is a flat list of (sequence, tile) items, made once per step on the host,
+ * longest first, so that the last blocks to start are the short ones.  Two kernels take it:
  *
  *   attn_prefill_mma.cu    sm_80 and later, head_dim 64, 80, 96, 128, 256, bf16 and f16 pages
  *   attn_prefill_sm90.cu   sm_90a, head_dim 64 and 128, bf16 pages
  *
- * A row's bits depend on its own queries, keys and slot numbers only: not on the batch, nor on how a
- * prompt was cut into steps.  Slots past n_slots may hold anything, NaN included.
+ * A row's bits depend on its own queries, keys and slot numbers only: not on the batch, nor on how
+ * a prompt was cut into steps.  Slots past n_slots may hold anything, NaN included.
  *
  * Thread: engine.  Memory: none of its own; launches do not allocate or synchronise. */
 #ifndef CUDA_ATTN_PREFILL_CUH
@@ -32,10 +32,10 @@ struct attn_prefill_item {
 
 /* Device pointers throughout.  The arrays per sequence are those of the layer at hand. */
 struct attn_prefill_params {
-    const void *q;   /* bf16, row i at q + i * q_stride elements: [n_heads, head_dim]; 16-byte aligned */
+    const void *q;   /* bf16, row i at q + i * q_stride: [n_heads, head_dim]; 16-byte aligned */
     size_t q_stride; /* multiple of 8 */
-    void *out;       /* bf16 [n_total_rows, n_heads * head_dim]; only rows of listed items are written */
-    struct kv_pool kv; /* page = [K, V][kv_head][slot][head_dim], bf16 or f16 */
+    void *out; /* bf16 [n_total_rows, n_heads * head_dim]; only rows of listed items are written */
+    struct kv_pool kv;         /* page = [K, V][kv_head][slot][head_dim], bf16 or f16 */
     const int32_t *page_table; /* [seq * table_stride + slot / PAGE_TOKENS] */
     uint32_t table_stride;
     const int32_t *first_row, *n_rows, *n_slots; /* [n_seqs] */

@@ -1,22 +1,23 @@
-/* attn_prefill_sm90.cu - prefill attention for Hopper: tensor-map copies, wgmma, warp specialisation
- * (the schedule is FlashAttention-3's).
+/* attn_prefill_sm90.cu - prefill attention for Hopper: tensor-map copies, wgmma, warp
+ * specialisation (the schedule is FlashAttention-3's).
  *
  *   block      one query tile of 128 rows and one head
  *   warps 0-3  producer: one warp copies Q, then K and V of one key pair after the other
  *   warps 4-11 two consumer warpgroups of 64 rows each:  S = Q K^T, online softmax, O += P V
  *
- *   step j of a consumer     tensor cores   | Q K(j) | P(j-1) V(j-1) |
- *                            other units              | softmax of S(j)        | scale O, round P(j) |
- *   The two consumers take turns at issuing their products, so one's softmax runs under the other's.
+ *   step j of a consumer   tensor cores   | Q K(j) | P(j-1) V(j-1) |
+ *                          other units             | softmax of S(j) | scale O, round P(j) |
+ *   The two consumers take turns at issuing their products: one's softmax runs under the other's.
  *
- *   shared  | Q | K stage 0 .. | V stage 0 .. | barriers |   each matrix 128 x D in 128-byte swizzle, as
- *           D / 64 columns of [128 rows][64]; a key pair's second page follows the first in each column
+ *   shared  | Q | K stage 0 .. | V stage 0 .. | barriers |
+ *           each matrix 128 x D in 128-byte swizzle, as D / 64 columns of [128 rows][64]; the
+ *           second page of a key pair follows the first in each column
  *
- *   q       bf16 rows through a tensor map [n_total_rows, n_heads * D]; rows past the sequence's end
- *           belong to a neighbour: they are computed and not stored
+ *   q       bf16 rows through a tensor map [n_total_rows, n_heads * D]; rows past the end of the
+ *           sequence belong to a neighbour: they are computed and not stored
  *   pages   the pool is a matrix of rows ((page * 2 + is_v) * n_kv_heads + kv_head) * 64 + slot
  *
- * Grid:   (heads, items): heads of one tile run together and share pages in L2.
+ * Grid:   (heads, items): heads of one tile run together and share pages in L2.  One block per SM.
  * Bound:  tensor cores, 4 * D operations per visible (row, slot) and head.
  * Oracle: engine/cpu/attention.c in plain C; the test's oracle is in double. */
 #include "cuda/attn_prefill.cuh"
@@ -58,7 +59,8 @@ static __device__ __forceinline__ uint32_t pack_bf16(float lo, float hi) {
 /* --- producer: one warp; lane 0 gives the orders --- */
 
 template <int D>
-static __device__ void load_pages(unsigned char *to, const CUtensorMap *pool, int row0, int row1, uint64_t *bar) {
+static __device__ void load_pages(unsigned char *to, const CUtensorMap *pool, int row0, int row1,
+                                  uint64_t *bar) {
     barrier_arrive_expect(bar, sm90_plan<D>::TILE_BYTES);
     for (int c = 0; c < D / COLUMN; c++) {
         tensor_load(to + c * COLUMN_BYTES, pool, c * COLUMN, row0, bar);
@@ -66,7 +68,7 @@ static __device__ void load_pages(unsigned char *to, const CUtensorMap *pool, in
     }
 }
 
-/* Slots past the end hold anything; a weight of 0 times NaN would be NaN, so their values become 0. */
+/* Slots past the end hold anything, and 0 times NaN would be NaN: their values become 0. */
 template <int D>
 static __device__ void clear_tail(unsigned char *v, struct key_pair pair, int n_slots, int lane) {
     for (int row = 0; row < PAIR_KEYS; row++) {
@@ -78,8 +80,9 @@ static __device__ void clear_tail(unsigned char *v, struct key_pair pair, int n_
 }
 
 template <int D>
-static __device__ void load_values(struct sm90_plan<D> &plan, const CUtensorMap *pool, int stage, int row0, int row1,
-                                   struct key_pair pair, int n_slots, uint32_t &tail_parity, int lane) {
+static __device__ void load_values(struct sm90_plan<D> &plan, const CUtensorMap *pool, int stage,
+                                   int row0, int row1, struct key_pair pair, int n_slots,
+                                   uint32_t &tail_parity, int lane) {
     if ((max(pair.first, pair.second) + 1) * PAGE_TOKENS <= n_slots) {
         if (lane == 0) load_pages<D>(plan.v[stage], pool, row0, row1, &plan.v_full[stage]);
         return;
@@ -94,8 +97,9 @@ static __device__ void load_values(struct sm90_plan<D> &plan, const CUtensorMap 
 }
 
 template <int D, typename Pairs>
-static __device__ void produce(struct sm90_plan<D> &plan, const struct sm90_maps &maps, const struct prefill_tile &t,
-                               const Pairs &pairs, int head, int kv_head, int n_kv_heads) {
+static __device__ void produce(struct sm90_plan<D> &plan, const struct sm90_maps &maps,
+                               const struct prefill_tile &t, const Pairs &pairs, int head,
+                               int kv_head, int n_kv_heads) {
     constexpr int STAGES = sm90_plan<D>::STAGES;
     const int lane = threadIdx.x % 32, values = n_kv_heads * PAGE_TOKENS;
     const auto row_of = [&](int block) {
@@ -105,7 +109,8 @@ static __device__ void produce(struct sm90_plan<D> &plan, const struct sm90_maps
     if (lane == 0) {
         barrier_arrive_expect(&plan.q_full, sm90_plan<D>::TILE_BYTES);
         for (int c = 0; c < D / COLUMN; c++)
-            tensor_load(plan.q + c * COLUMN_BYTES, &maps.q, head * D + c * COLUMN, t.first_row, &plan.q_full);
+            tensor_load(plan.q + c * COLUMN_BYTES, &maps.q, head * D + c * COLUMN, t.first_row,
+                        &plan.q_full);
     }
     struct key_pair pair = pairs.at(0);
     int row0 = row_of(pair.first), row1 = row_of(pair.second);
@@ -118,7 +123,8 @@ static __device__ void produce(struct sm90_plan<D> &plan, const struct sm90_maps
         barrier_wait(&plan.k_empty[stage], parity);
         if (lane == 0) load_pages<D>(plan.k[stage], &maps.pool, row0, row1, &plan.k_full[stage]);
         barrier_wait(&plan.v_empty[stage], parity);
-        load_values<D>(plan, &maps.pool, stage, row0 + values, row1 + values, pair, t.n_slots, tail_parity, lane);
+        load_values<D>(plan, &maps.pool, stage, row0 + values, row1 + values, pair, t.n_slots,
+                       tail_parity, lane);
         pair = next, row0 = next0, row1 = next1;
     }
 }
@@ -127,7 +133,8 @@ static __device__ void produce(struct sm90_plan<D> &plan, const struct sm90_maps
 
 /* Accumulator fragments: element e of 4-tuple n is row lane / 4 + e / 2 * 8 of the warp's 16 rows,
  * column n * 8 + lane % 4 * 2 + e % 2.  Hides the slots that the rows may not see. */
-static __device__ __forceinline__ void mask_scores(float (&s)[64], struct key_pair pair, int visible) {
+static __device__ __forceinline__ void mask_scores(float (&s)[64], struct key_pair pair,
+                                                   int visible) {
     const int column = threadIdx.x % 4 * 2;
 #pragma unroll
     for (int i = 0; i < 64; i++) {
@@ -137,11 +144,12 @@ static __device__ __forceinline__ void mask_scores(float (&s)[64], struct key_pa
     }
 }
 
-/* Turns scores into weights; factor[h] is what earlier sums and outputs are multiplied by.  A row that
- * has seen nothing keeps the maximum -inf, which must not meet another -inf in a subtraction; where the
- * maximum stays, the factor is exactly 1, so that masked blocks leave no trace. */
-static __device__ __forceinline__ void update_softmax(float (&s)[64], float (&top)[2], float (&sum)[2],
-                                                      float (&factor)[2], float scale) {
+/* Turns scores into weights; factor[h] is what earlier sums and outputs are multiplied by.  A row
+ * that has seen nothing keeps the maximum -inf, which must not meet another -inf in a subtraction;
+ * where the maximum stays, the factor is exactly 1, so that masked blocks leave no trace. */
+static __device__ __forceinline__ void update_softmax(float (&s)[64], float (&top)[2],
+                                                      float (&sum)[2], float (&factor)[2],
+                                                      float scale) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         float m = top[h];
@@ -164,7 +172,8 @@ static __device__ __forceinline__ void update_softmax(float (&s)[64], float (&to
     }
 }
 
-template <int N> static __device__ __forceinline__ void scale_rows(float (&o)[N], const float (&factor)[2]) {
+template <int N>
+static __device__ __forceinline__ void scale_rows(float (&o)[N], const float (&factor)[2]) {
 #pragma unroll
     for (int i = 0; i < N; i++) o[i] *= factor[i % 4 / 2];
 }
@@ -175,7 +184,8 @@ static __device__ __forceinline__ void round_weights(uint32_t (&w)[32], const fl
     for (int i = 0; i < 32; i++) w[i] = pack_bf16(s[2 * i], s[2 * i + 1]);
 }
 
-template <int D> static __device__ __forceinline__ void issue_scores(float (&s)[64], uint64_t q, uint64_t k) {
+template <int D>
+static __device__ __forceinline__ void issue_scores(float (&s)[64], uint64_t q, uint64_t k) {
 #pragma unroll
     for (int d = 0; d < D; d += 16) {
         const int at = d / COLUMN * COLUMN_BYTES + d % COLUMN * 2;
@@ -185,22 +195,27 @@ template <int D> static __device__ __forceinline__ void issue_scores(float (&s)[
 }
 
 template <int D>
-static __device__ __forceinline__ void issue_values(float (&o)[D / 2], const uint32_t (&w)[32], uint64_t v) {
+static __device__ __forceinline__ void issue_values(float (&o)[D / 2], const uint32_t (&w)[32],
+                                                    uint64_t v) {
 #pragma unroll
-    for (int k = 0; k < PAIR_KEYS / 16; k++) wgmma_register_a(o, w + 4 * k, wgmma_advance(v, k * 16 * 128));
+    for (int k = 0; k < PAIR_KEYS / 16; k++)
+        wgmma_register_a(o, w + 4 * k, wgmma_advance(v, k * 16 * 128));
     wgmma_commit();
 }
 
 template <int D>
-static __device__ __forceinline__ void store_rows(const struct attn_prefill_params &p, const struct prefill_tile &t,
-                                                  const float (&o)[D / 2], const float (&sum)[2], int row, int head) {
+static __device__ __forceinline__ void store_rows(const struct attn_prefill_params &p,
+                                                  const struct prefill_tile &t,
+                                                  const float (&o)[D / 2], const float (&sum)[2],
+                                                  int row, int head) {
 #pragma unroll
     for (int h = 0; h < 2; h++, row += 8) {
         float total = sum[h] + __shfl_xor_sync(~0u, sum[h], 1);
         total += __shfl_xor_sync(~0u, total, 2);
         if (row >= t.n_rows) continue;
         const float inverse = 1.0f / total;
-        __nv_bfloat16 *to = (__nv_bfloat16 *)p.out + ((size_t)(t.first_row + row) * p.n_heads + head) * D;
+        __nv_bfloat16 *to =
+            (__nv_bfloat16 *)p.out + ((size_t)(t.first_row + row) * p.n_heads + head) * D;
 #pragma unroll
         for (int n = 0; n < D / 8; n++)
             *(uint32_t *)(to + n * 8 + threadIdx.x % 4 * 2) =
@@ -208,71 +223,109 @@ static __device__ __forceinline__ void store_rows(const struct attn_prefill_para
     }
 }
 
-template <int D, typename Pairs>
-static __device__ __forceinline__ void consume(struct sm90_plan<D> &plan, const struct attn_prefill_params &p,
-                                               const struct prefill_tile &t, const Pairs &pairs, int head, int me) {
-    constexpr int STAGES = sm90_plan<D>::STAGES;
-    const int thread = threadIdx.x % GROUP_THREADS;
-    const int row = me * 64 + thread / 32 * 16 + thread % 32 / 4;
-    const int first_visible = t.first_visible + me * 64; /* of this consumer's row 0 */
-    const float scale = p.scale * 1.44269504f;
-    const uint64_t q = wgmma_matrix(plan.q + me * 64 * 128, 0);
-    const auto masked = [&](float (&s)[64], int j) {
-        const struct key_pair pair = pairs.at(j);
-        if ((max(pair.first, pair.second) + 1) * PAGE_TOKENS > first_visible)
-            mask_scores(s, pair, t.first_visible + row);
-    };
-    float s[64], o[D / 2], top[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f}, factor[2];
-    uint32_t w[32];
-#pragma unroll
-    for (int i = 0; i < D / 2; i++) o[i] = 0.0f;
+/* After a wait for wgmma: one thread speaks for the warpgroup, whose products complete together. */
+static __device__ __forceinline__ void release(uint64_t *bar, int thread) {
+    if (thread == 0) barrier_arrive(bar);
+}
 
-    /* Consumer 0 begins; every turn that is handed over is taken. */
-    if (me == 1 && pairs.n > 1) named_arrive(TURN_BARRIER, CONSUMERS * GROUP_THREADS);
+struct consumer {
+    int me, thread; /* warpgroup 0 or 1, thread in it */
+    uint64_t q;     /* its 64 rows */
+};
+
+/* What a consumer thread holds of its rows: scores, weights, output, and of two rows the maximum,
+ * the sum and the last factor. */
+template <int D> struct rows_state {
+    float s[64], o[D / 2], top[2], sum[2], factor[2];
+    uint32_t w[32];
+};
+
+/* The first pair's weights; there are no products yet to run beside the softmax. */
+template <int D, typename Weigh>
+static __device__ __forceinline__ void first_pair(struct sm90_plan<D> &plan,
+                                                  struct rows_state<D> &r, const struct consumer &c,
+                                                  const Weigh &weigh) {
     barrier_wait(&plan.q_full, 0);
     barrier_wait(&plan.k_full[0], 0);
     wgmma_fence();
-    issue_scores<D>(s, q, wgmma_matrix(plan.k[0], 0));
+    issue_scores<D>(r.s, c.q, wgmma_matrix(plan.k[0], 0));
     wgmma_wait<0>();
-    wgmma_pin(s);
-    if (thread == 0) barrier_arrive(&plan.k_empty[0]);
-    masked(s, 0);
-    update_softmax(s, top, sum, factor, scale);
-    round_weights(w, s);
+    wgmma_pin(r.s);
+    release(&plan.k_empty[0], c.thread);
+    weigh(r.s, 0);
+    round_weights(r.w, r.s);
+}
 
-    for (int j = 1; j < pairs.n; j++) {
-        const int stage = j % STAGES, before = (j - 1) % STAGES;
-        barrier_wait(&plan.k_full[stage], j / STAGES % 2);
-        named_sync(TURN_BARRIER + me, CONSUMERS * GROUP_THREADS);
-        wgmma_pin(s);
-        wgmma_pin(o);
-        wgmma_fence();
-        issue_scores<D>(s, q, wgmma_matrix(plan.k[stage], 0));
-        barrier_wait(&plan.v_full[before], (j - 1) / STAGES % 2);
-        wgmma_fence();
-        issue_values<D>(o, w, wgmma_matrix(plan.v[before], COLUMN_BYTES));
-        /* The last turn of all is handed to nobody. */
-        if (me == 0 || j + 1 < pairs.n) named_arrive(TURN_BARRIER + 1 - me, CONSUMERS * GROUP_THREADS);
-        wgmma_wait<1>();
-        wgmma_pin(s);
-        if (thread == 0) barrier_arrive(&plan.k_empty[stage]);
-        masked(s, j);
-        update_softmax(s, top, sum, factor, scale);
-        wgmma_wait<0>();
-        wgmma_pin(o);
-        if (thread == 0) barrier_arrive(&plan.v_empty[before]);
-        scale_rows(o, factor);
-        round_weights(w, s);
-    }
-
-    const int last = pairs.n - 1;
-    barrier_wait(&plan.v_full[last % STAGES], last / STAGES % 2);
-    wgmma_pin(o);
+/* Pair j's scores and softmax, with pair j - 1's values under way meanwhile. */
+template <int D, typename Weigh>
+static __device__ __forceinline__ void next_pair(struct sm90_plan<D> &plan, struct rows_state<D> &r,
+                                                 const struct consumer &c, int j, int n,
+                                                 const Weigh &weigh) {
+    constexpr int STAGES = sm90_plan<D>::STAGES;
+    const int stage = j % STAGES, before = (j - 1) % STAGES;
+    barrier_wait(&plan.k_full[stage], j / STAGES % 2);
+    named_sync(TURN_BARRIER + c.me, CONSUMERS * GROUP_THREADS);
+    wgmma_pin(r.s);
+    wgmma_pin(r.o);
     wgmma_fence();
-    issue_values<D>(o, w, wgmma_matrix(plan.v[last % STAGES], COLUMN_BYTES));
+    issue_scores<D>(r.s, c.q, wgmma_matrix(plan.k[stage], 0));
+    barrier_wait(&plan.v_full[before], (j - 1) / STAGES % 2);
+    wgmma_fence(); /* again: after the wait's branches the compiler would serialise */
+    issue_values<D>(r.o, r.w, wgmma_matrix(plan.v[before], COLUMN_BYTES));
+    /* Every turn that is handed over is taken: the last of all is handed to nobody. */
+    if (c.me == 0 || j + 1 < n) named_arrive(TURN_BARRIER + 1 - c.me, CONSUMERS * GROUP_THREADS);
+    wgmma_wait<1>();
+    wgmma_pin(r.s);
+    release(&plan.k_empty[stage], c.thread);
+    weigh(r.s, j);
     wgmma_wait<0>();
-    wgmma_pin(o);
-    store_rows<D>(p, t, o, sum, row, head);
+    wgmma_pin(r.o);
+    release(&plan.v_empty[before], c.thread);
+    scale_rows(r.o, r.factor);
+    round_weights(r.w, r.s);
+}
+
+template <int D>
+static __device__ __forceinline__ void last_values(struct sm90_plan<D> &plan,
+                                                   struct rows_state<D> &r, int last) {
+    constexpr int STAGES = sm90_plan<D>::STAGES;
+    barrier_wait(&plan.v_full[last % STAGES], last / STAGES % 2);
+    wgmma_pin(r.o);
+    wgmma_fence();
+    issue_values<D>(r.o, r.w, wgmma_matrix(plan.v[last % STAGES], COLUMN_BYTES));
+    wgmma_wait<0>();
+    wgmma_pin(r.o);
+}
+
+template <int D, typename Pairs>
+static __device__ __forceinline__ void consume(struct sm90_plan<D> &plan,
+                                               const struct attn_prefill_params &p,
+                                               const struct prefill_tile &t, const Pairs &pairs,
+                                               int head, int me) {
+    const int thread = threadIdx.x % GROUP_THREADS;
+    const int row =
+        me * 64 + thread / 32 * 16 + thread % 32 / 4;    /* of the tile: the thread's first */
+    const int first_visible = t.first_visible + me * 64; /* of this consumer's first row */
+    const float scale = p.scale * 1.44269504f;           /* softmax in base 2 */
+    const struct consumer c = {me, thread, wgmma_matrix(plan.q + me * 64 * 128, 0)};
+    struct rows_state<D> r;
+    const auto weigh = [&](float(&s)[64], int j) {
+        const struct key_pair pair = pairs.at(j);
+        if ((max(pair.first, pair.second) + 1) * PAGE_TOKENS > first_visible)
+            mask_scores(s, pair, t.first_visible + row);
+        update_softmax(s, r.top, r.sum, r.factor, scale);
+    };
+#pragma unroll
+    for (int i = 0; i < D / 2; i++) r.o[i] = 0.0f;
+#pragma unroll
+    for (int h = 0; h < 2; h++) r.top[h] = -INFINITY, r.sum[h] = 0.0f;
+
+    if (me == 1 && pairs.n > 1)
+        named_arrive(TURN_BARRIER, CONSUMERS * GROUP_THREADS); /* 0 begins */
+    first_pair(plan, r, c, weigh);
+    for (int j = 1; j < pairs.n; j++) next_pair(plan, r, c, j, pairs.n, weigh);
+    last_values(plan, r, pairs.n - 1);
+    store_rows<D>(p, t, r.o, r.sum, row, head);
 }
 
 /* --- kernel --- */
@@ -295,7 +348,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
                              const __grid_constant__ struct attn_prefill_params p) {
     extern __shared__ __align__(1024) unsigned char shared[];
     struct sm90_plan<D> &plan = *reinterpret_cast<struct sm90_plan<D> *>(shared);
-    /* The shuffle tells the compiler that a whole warp takes one branch; without it wgmma is serialised. */
+    /* The shuffle tells the compiler that a whole warp takes one branch; without it wgmma is
+     * serialised. */
     const int group = __shfl_sync(~0u, threadIdx.x / GROUP_THREADS, 0), head = blockIdx.x;
     const struct prefill_tile t = prefill_tile_of(p, blockIdx.y);
     const struct dense_pairs pairs = dense_pairs_of(t);
@@ -317,15 +371,18 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
 /* --- launcher --- */
 
-template <int D> static cudaError_t launch(const struct attn_prefill_params &p, cudaStream_t stream) {
+template <int D>
+static cudaError_t launch(const struct attn_prefill_params &p, cudaStream_t stream) {
     const int bytes = sizeof(struct sm90_plan<D>);
     const uint64_t pool_rows = (uint64_t)p.kv.n_pages * 2 * p.kv.n_kv_heads * PAGE_TOKENS;
     struct sm90_maps maps;
-    cudaError_t status = tensor_map_matrix(&maps.q, p.q, p.n_total_rows, (uint64_t)p.n_heads * D, p.q_stride * 2,
-                                    ATTN_PREFILL_TILE);
-    if (status == cudaSuccess) status = tensor_map_matrix(&maps.pool, p.kv.base, pool_rows, D, D * 2, PAGE_TOKENS);
+    cudaError_t status = tensor_map_matrix(&maps.q, p.q, p.n_total_rows, (uint64_t)p.n_heads * D,
+                                           p.q_stride * 2, ATTN_PREFILL_TILE);
     if (status == cudaSuccess)
-        status = cudaFuncSetAttribute(attn_prefill_sm90_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+        status = tensor_map_matrix(&maps.pool, p.kv.base, pool_rows, D, D * 2, PAGE_TOKENS);
+    if (status == cudaSuccess)
+        status = cudaFuncSetAttribute(attn_prefill_sm90_kernel<D>,
+                                      cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (status != cudaSuccess) return status;
     attn_prefill_sm90_kernel<D><<<dim3(p.n_heads, p.n_items), THREADS, bytes, stream>>>(maps, p);
     return cudaGetLastError();

@@ -1,10 +1,11 @@
-/* attn_prefill_tile.cuh - what the two prefill kernels share on the device: the geometry of one query
- * tile and the order in which it visits the keys.
+/* attn_prefill_tile.cuh - what the two prefill kernels share on the device: the geometry of one
+ * query tile and the order in which it visits the keys.
  *
- * A key block is the PAGE_TOKENS slots of one page, named by its index in the sequence's page table.
- * Kernels never count blocks themselves: they ask an iterator for pair i of n, so that a sparse plan
- * is another struct with the same two members, naming any pairs of blocks in any order.  A pair may
- * name a block past the last slot (an odd number of blocks): it is loaded from some page and masked. */
+ * A key block is the PAGE_TOKENS slots of one page, named by its index in the sequence's page
+ * table. Kernels never count blocks themselves: they ask an iterator for pair i of n, so that a
+ * sparse plan is another struct with the same two members, naming any pairs of blocks in any order.
+ * A pair may name a block past the last slot (an odd number of blocks): it is loaded from some page
+ * and masked. */
 #ifndef CUDA_ATTN_PREFILL_TILE_CUH
 #define CUDA_ATTN_PREFILL_TILE_CUH
 
@@ -49,7 +50,7 @@ static __device__ __forceinline__ struct dense_pairs dense_pairs_of(const struct
     return {(visible + 2 * PAGE_TOKENS - 1) / (2 * PAGE_TOKENS)};
 }
 
-/* The page to load for a block: blocks past the end are masked, any page of the sequence will do. */
+/* The page to load for a block: one past the end is masked, any page of the sequence will do. */
 static __device__ __forceinline__ int page_of_block(const struct prefill_tile &t, int block) {
     return t.pages[min(block, (t.n_slots - 1) / PAGE_TOKENS)];
 }

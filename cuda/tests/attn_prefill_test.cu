@@ -1,8 +1,9 @@
 /* attn_prefill_test.cu - the prefill attention kernels against a double oracle; --bench times them.
  *
- * Values past a sequence's last slot, in unused pages and in the output are NaN before each run, pages
- * are shuffled and the page table ends in -1.  Tolerance: weights and outputs are rounded to bf16
- * (2^-9 relative each), so the norm of the difference stays under 4e-3 of the norm of the result. */
+ * Values past a sequence's last slot, in unused pages and in the output are NaN before each run,
+ * pages are shuffled and the page table ends in -1.  Tolerance: weights and outputs are rounded to
+ * bf16 (2^-9 relative each), so the norm of the difference stays under 4e-3 of the norm of the
+ * result. */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -94,7 +95,8 @@ struct batch {
 };
 
 static size_t slot_at(const struct batch &b, int page, int is_v, int kv_head, int slot) {
-    return ((((size_t)page * 2 + is_v) * b.shape.n_kv_heads + kv_head) * PAGE_TOKENS + slot) * b.shape.dim;
+    return ((((size_t)page * 2 + is_v) * b.shape.n_kv_heads + kv_head) * PAGE_TOKENS + slot) *
+           b.shape.dim;
 }
 
 static void fill_pages(struct batch &b) {
@@ -115,9 +117,10 @@ static void fill_pages(struct batch &b) {
             int32_t &page = b.table[seq * b.table_stride + slot / PAGE_TOKENS];
             if (slot % PAGE_TOKENS == 0) page = free.back(), free.pop_back();
             for (int i = 0; i < 2 * b.shape.n_kv_heads; i++) {
-                uint16_t *to = &b.pool[slot_at(b, page, i / b.shape.n_kv_heads, i % b.shape.n_kv_heads,
-                                               (int)(slot % PAGE_TOKENS))];
-                for (int d = 0; d < b.shape.dim; d++) to[d] = to_half(random_normal(), b.shape.dtype);
+                uint16_t *to = &b.pool[slot_at(b, page, i / b.shape.n_kv_heads,
+                                               i % b.shape.n_kv_heads, (int)(slot % PAGE_TOKENS))];
+                for (int d = 0; d < b.shape.dim; d++)
+                    to[d] = to_half(random_normal(), b.shape.dtype);
             }
         }
 }
@@ -132,11 +135,16 @@ static std::vector<int32_t> as_int(const std::vector<uint32_t> &from) {
 
 static void upload(struct batch &b) {
     std::vector<struct attn_prefill_item> items(attn_prefill_max_items(b.n_rows, b.n_seqs));
-    items.resize(attn_prefill_plan(b.rows.data(), b.slots.data(), b.n_decode, b.n_seqs, items.data()));
+    items.resize(
+        attn_prefill_plan(b.rows.data(), b.slots.data(), b.n_decode, b.n_seqs, items.data()));
     struct attn_prefill_params &p = b.device;
     p.q = to_device(b.q);
     p.q_stride = q_stride(b.shape);
-    p.kv = {to_device(b.pool), b.shape.dtype, b.n_pages, (uint32_t)b.shape.n_kv_heads, (uint32_t)b.shape.dim,
+    p.kv = {to_device(b.pool),
+            b.shape.dtype,
+            b.n_pages,
+            (uint32_t)b.shape.n_kv_heads,
+            (uint32_t)b.shape.dim,
             (size_t)2 * b.shape.n_kv_heads * PAGE_TOKENS * b.shape.dim * 2};
     p.page_table = to_device(b.table);
     p.table_stride = b.table_stride;
@@ -152,7 +160,8 @@ static void upload(struct batch &b) {
 }
 
 /* Sequences of one row come first and are not for these kernels. */
-static struct batch make_batch(const struct shape &shape, const std::vector<struct seq_shape> &seqs) {
+static struct batch make_batch(const struct shape &shape,
+                               const std::vector<struct seq_shape> &seqs) {
     struct batch b = {};
     b.shape = shape;
     for (const struct seq_shape &s : seqs) {
@@ -171,7 +180,7 @@ static struct batch make_batch(const struct shape &shape, const std::vector<stru
 }
 
 static void free_batch(struct batch &b) {
-    const void *all[] = {b.device.q,         b.device.kv.base, b.device.page_table, b.device.first_row,
+    const void *all[] = {b.device.q,      b.device.kv.base, b.device.page_table, b.device.first_row,
                          b.device.n_rows, b.device.n_slots, b.device.items,      b.device.out};
     for (const void *p : all) CHECK(cudaFree((void *)p));
 }
@@ -213,8 +222,9 @@ static std::vector<double> oracle(const struct batch &b) {
                 for (uint32_t i = 0; i < b.rows[seq]; i++)
                     for (int head = 0; head < b.shape.n_heads; head++)
                         if (task++ % n_threads == t)
-                            oracle_row(b, seq, i, head,
-                                       &out[(b.first_row[seq] + i) * width + (size_t)head * b.shape.dim]);
+                            oracle_row(
+                                b, seq, i, head,
+                                &out[(b.first_row[seq] + i) * width + (size_t)head * b.shape.dim]);
         });
     for (std::thread &t : threads) t.join();
     return out;
@@ -233,7 +243,8 @@ static std::vector<uint16_t> run(const struct batch &b, launcher launch) {
     return out;
 }
 
-static void report_worst(const struct batch &b, const std::vector<uint16_t> &out, const std::vector<double> &want) {
+static void report_worst(const struct batch &b, const std::vector<uint16_t> &out,
+                         const std::vector<double> &want) {
     const size_t width = (size_t)b.shape.n_heads * b.shape.dim;
     int shown = 0;
     for (size_t i = b.n_decode * width; i < out.size() && shown < 6; i++) {
@@ -245,7 +256,8 @@ static void report_worst(const struct batch &b, const std::vector<uint16_t> &out
     }
 }
 
-static void compare(const struct batch &b, const std::vector<double> &want, launcher launch, const char *name) {
+static void compare(const struct batch &b, const std::vector<double> &want, launcher launch,
+                    const char *name) {
     const std::vector<uint16_t> out = run(b, launch);
     const size_t skipped = (size_t)b.n_decode * b.shape.n_heads * b.shape.dim;
     double difference = 0.0, norm = 0.0;
@@ -258,9 +270,9 @@ static void compare(const struct batch &b, const std::vector<double> &want, laun
         norm += want[i] * want[i];
     }
     const double error = sqrt(difference / norm);
-    snprintf(what, sizeof(what), "%s heads %d/%d dim %d %s q x%g, %u sequences", name, b.shape.n_heads,
-             b.shape.n_kv_heads, b.shape.dim, b.shape.dtype == DTYPE_BF16 ? "bf16" : "f16", b.shape.q_scale,
-             b.n_seqs);
+    snprintf(what, sizeof(what), "%s heads %d/%d dim %d %s q x%g, %u sequences", name,
+             b.shape.n_heads, b.shape.n_kv_heads, b.shape.dim,
+             b.shape.dtype == DTYPE_BF16 ? "bf16" : "f16", b.shape.q_scale, b.n_seqs);
     verdict(error < 4e-3 && untouched, what, error);
     if (!(error < 4e-3)) report_worst(b, out, want);
 }
@@ -293,7 +305,8 @@ static void test_chunks(int dim, launcher launch, const char *name) {
         c.slots[0] = 200 + cuts[i + 1];
         upload(c);
         const std::vector<uint16_t> part = run(c, launch);
-        same &= !memcmp(&part[cuts[i] * width], &whole[cuts[i] * width], (cuts[i + 1] - cuts[i]) * width * 2);
+        same &= !memcmp(&part[cuts[i] * width], &whole[cuts[i] * width],
+                        (cuts[i + 1] - cuts[i]) * width * 2);
         free_batch(c);
     }
     char what[64];
@@ -305,11 +318,11 @@ static void test_chunks(int dim, launcher launch, const char *name) {
 /* --- the parts of the sm90 kernel: swizzle of the copy engine, descriptors, fragments --- */
 
 struct probe {
-    CUtensorMap map;       /* [128, 128] bf16, boxes of 64 x 64 */
+    CUtensorMap map;        /* [128, 128] bf16, boxes of 64 x 64 */
     const __nv_bfloat16 *a; /* [64, 128] weights, row-major */
-    unsigned char *image;  /* the 32 KiB that the copy engine wrote */
-    float *scores;         /* first 64 rows times all 128 rows transposed */
-    float *values;         /* a times the matrix */
+    unsigned char *image;   /* the 32 KiB that the copy engine wrote */
+    float *scores;          /* first 64 rows times all 128 rows transposed */
+    float *values;          /* a times the matrix */
 };
 
 static __global__ void __launch_bounds__(128) probe_kernel(const __grid_constant__ struct probe p) {
@@ -319,11 +332,13 @@ static __global__ void __launch_bounds__(128) probe_kernel(const __grid_constant
     __syncthreads();
     if (threadIdx.x == 0) {
         barrier_arrive_expect(&full, 32768);
-        for (int i = 0; i < 4; i++) tensor_load(m + i * 8192, &p.map, i / 2 * 64, i % 2 * 64, &full);
+        for (int i = 0; i < 4; i++)
+            tensor_load(m + i * 8192, &p.map, i / 2 * 64, i % 2 * 64, &full);
     }
     barrier_wait(&full, 0);
     for (int i = threadIdx.x; i < 32768; i += 128) p.image[i] = m[i];
-    const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4, column = lane % 4 * 2;
+    const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4,
+              column = lane % 4 * 2;
     float s[64], o[64];
     uint32_t a[32];
     for (int i = 0; i < 64; i++) s[i] = o[i] = 0.0f;
@@ -334,10 +349,14 @@ static __global__ void __launch_bounds__(128) probe_kernel(const __grid_constant
         const uint64_t at = wgmma_advance(wgmma_matrix(m, 0), d / 64 * 16384 + d % 64 * 2);
         wgmma_shared_a(s, at, at, d > 0);
     }
-    for (int k = 0; k < 8; k++) wgmma_register_a(o, a + 4 * k, wgmma_advance(wgmma_matrix(m, 16384), k * 2048));
     wgmma_commit();
     wgmma_wait<0>();
     wgmma_pin(s);
+    wgmma_fence();
+    for (int k = 0; k < 8; k++)
+        wgmma_register_a(o, a + 4 * k, wgmma_advance(wgmma_matrix(m, 16384), k * 2048));
+    wgmma_commit();
+    wgmma_wait<0>();
     wgmma_pin(o);
     for (int i = 0; i < 64; i++) {
         const int at = (row + i % 4 / 2 * 8) * 128 + i / 4 * 8 + column + i % 2;
@@ -353,8 +372,10 @@ static void probe_products(const std::vector<uint16_t> &m, const std::vector<uin
         for (int j = 0; j < 128; j++) {
             double s = 0.0, o = 0.0;
             for (int k = 0; k < 128; k++) {
-                s += (double)from_half(m[i * 128 + k], DTYPE_BF16) * from_half(m[j * 128 + k], DTYPE_BF16);
-                o += (double)from_half(a[i * 128 + k], DTYPE_BF16) * from_half(m[k * 128 + j], DTYPE_BF16);
+                s += (double)from_half(m[i * 128 + k], DTYPE_BF16) *
+                     from_half(m[j * 128 + k], DTYPE_BF16);
+                o += (double)from_half(a[i * 128 + k], DTYPE_BF16) *
+                     from_half(m[k * 128 + j], DTYPE_BF16);
             }
             worst_score = std::max(worst_score, fabs(s - scores[i * 128 + j]));
             worst_value = std::max(worst_value, fabs(o - values[i * 128 + j]));
@@ -388,15 +409,16 @@ static void test_probe() {
                             &m[row * 128 + chunk * 8], 16) != 0;
     verdict(wrong == 0, "probe: 128-byte swizzle as sm90.cuh draws it (chunks misplaced)", wrong);
     probe_products(m, a, scores, values);
-    for (const void *x : {(const void *)matrix, (const void *)p.a, (const void *)p.image, (const void *)p.scores,
-                          (const void *)p.values})
+    for (const void *x : {(const void *)matrix, (const void *)p.a, (const void *)p.image,
+                          (const void *)p.scores, (const void *)p.values})
         CHECK(cudaFree((void *)x));
 }
 
 static void test_all(bool small) {
-    const std::vector<struct seq_shape> ragged = {{1, 77},    {1, 1},     {2, 2},       {5, 5},      {63, 64},
-                                                  {64, 64},   {65, 65},   {127, 130},   {128, 128},  {129, 129},
-                                                  {200, 1000}, {300, 333}, {2, 2049},    {191, 640},  {257, 257}};
+    const std::vector<struct seq_shape> ragged = {{1, 77},    {1, 1},     {2, 2},      {5, 5},
+                                                  {63, 64},   {64, 64},   {65, 65},    {127, 130},
+                                                  {128, 128}, {129, 129}, {200, 1000}, {300, 333},
+                                                  {2, 2049},  {191, 640}, {257, 257}};
     const std::vector<struct seq_shape> few = {{1, 3}, {70, 200}, {130, 130}};
     const int groups[][2] = {{4, 4}, {6, 2}, {8, 2}, {8, 1}}, dims[] = {64, 80, 96, 128, 256};
     cudaDeviceProp prop;
@@ -420,9 +442,11 @@ static void test_all(bool small) {
 /* --- benchmarks --- */
 
 static __global__ void fill_normal(uint16_t *to, size_t n, uint32_t seed) {
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x) {
         uint64_t h = (i + 1) * 0x9e3779b97f4a7c15ull ^ seed;
-        h = (h ^ h >> 32) * 0xd6e8feb86659fd93ull, h = (h ^ h >> 32) * 0xd6e8feb86659fd93ull, h ^= h >> 32;
+        h = (h ^ h >> 32) * 0xd6e8feb86659fd93ull, h = (h ^ h >> 32) * 0xd6e8feb86659fd93ull,
+        h ^= h >> 32;
         const float u = ((uint32_t)h + 1.0f) * 0x1p-32f, v = (uint32_t)(h >> 32) * 0x1p-32f;
         const __nv_bfloat16 x = __float2bfloat16(sqrtf(-2.0f * logf(u)) * cospif(2.0f * v));
         to[i] = *(const uint16_t *)&x;
@@ -442,7 +466,8 @@ static struct batch make_bench(const struct shape &shape, uint32_t n_seqs, struc
         b.rows.push_back(seq.n_rows), b.slots.push_back(seq.n_slots);
         b.first_row.push_back((int32_t)(i * seq.n_rows));
     }
-    for (uint32_t i = 0; i < b.n_pages; i++) /* an odd multiplier scatters the pages; sizes are powers of two */
+    for (uint32_t i = 0; i < b.n_pages;
+         i++) /* an odd multiplier scatters the pages; sizes are powers of two */
         b.table.push_back((int32_t)(i * 7919u % b.n_pages));
     b.q.resize(b.n_rows * q_stride(shape));
     b.pool.resize((size_t)b.n_pages * 2 * shape.n_kv_heads * PAGE_TOKENS * shape.dim);
@@ -465,7 +490,8 @@ static double sampled_error(const struct batch &b) {
         const uint32_t row = i == 0 ? b.rows[0] - 1 : (uint32_t)(random_state >> 33) % b.rows[0];
         const int head = (int)(i * 5 % (uint32_t)b.shape.n_heads);
         oracle_row(b, 0, row, head, want.data());
-        CHECK(cudaMemcpy(got.data(), (const uint16_t *)b.device.out + row * width + (size_t)head * b.shape.dim,
+        CHECK(cudaMemcpy(got.data(),
+                         (const uint16_t *)b.device.out + row * width + (size_t)head * b.shape.dim,
                          got.size() * 2, cudaMemcpyDeviceToHost));
         for (int d = 0; d < b.shape.dim; d++) {
             const double e = from_half(got[d], DTYPE_BF16) - want[d];
@@ -492,29 +518,32 @@ static void bench(const struct batch &b, launcher launch, const char *name, int 
     std::sort(ms.begin(), ms.end());
     /* As the published figures count: half of the square, plus all of the older slots. */
     const double rows = b.rows[0], older = b.slots[0] - rows;
-    const double flops = 4.0 * b.shape.dim * b.shape.n_heads * b.n_seqs * (rows * rows / 2 + rows * older);
+    const double flops =
+        4.0 * b.shape.dim * b.shape.n_heads * b.n_seqs * (rows * rows / 2 + rows * older);
     const double error = sampled_error(b);
-    printf("bench,%s,%d/%d,dim %d,%u x %u rows,%u slots,%.3f ms,(%.3f - %.3f),%.1f TFLOP/s,error %.1e\n", name,
-           b.shape.n_heads, b.shape.n_kv_heads, b.shape.dim, b.n_seqs, b.rows[0], b.slots[0], ms[n_times / 2],
-           ms[0], ms[n_times - 1], flops / ms[n_times / 2] * 1e-9, error);
+    printf("bench,%s,%d/%d,dim %d,%u x %u rows,%u slots,%.3f ms,(%.3f - %.3f),%.1f TFLOP/s,error "
+           "%.1e\n",
+           name, b.shape.n_heads, b.shape.n_kv_heads, b.shape.dim, b.n_seqs, b.rows[0], b.slots[0],
+           ms[n_times / 2], ms[0], ms[n_times - 1], flops / ms[n_times / 2] * 1e-9, error);
     n_failed += !(error < 4e-3);
     fflush(stdout);
     CHECK(cudaEventDestroy(from));
     CHECK(cudaEventDestroy(to));
 }
 
-static void bench_all() {
+static void bench_all(const char *rows) {
     const struct {
         int dim;
         uint32_t n_seqs;
         struct seq_shape seq;
         int n_times;
         bool portable;
-    } table[] = {{128, 1, {8192, 8192}, 15, true},     {128, 1, {32768, 32768}, 9, true},
-                 {128, 1, {131072, 131072}, 5, false}, {128, 16, {2048, 2048}, 15, false},
+    } table[] = {{128, 1, {8192, 8192}, 31, true},     {128, 1, {32768, 32768}, 21, true},
+                 {128, 1, {131072, 131072}, 9, false}, {128, 16, {2048, 2048}, 31, false},
                  {128, 1, {2048, 65536}, 9, false},    {64, 1, {8192, 8192}, 9, true},
                  {64, 1, {32768, 32768}, 9, false}};
     for (const auto &row : table) {
+        if (rows && row.seq.n_rows != strtoul(rows, NULL, 10)) continue;
         struct batch b = make_bench({32, 8, row.dim, DTYPE_BF16, 1.0f}, row.n_seqs, row.seq);
         if (has_sm90(b.shape)) bench(b, launch_attn_prefill_sm90, "sm90", row.n_times);
         if (row.portable) bench(b, launch_attn_prefill_mma, "mma", 3);
@@ -530,8 +559,10 @@ int main(int argc, char **argv) {
         return 77;
     }
     printf("seed %llu\n", (unsigned long long)random_state);
-    if (!strcmp(mode, "--bench")) bench_all();
-    else test_all(!strcmp(mode, "--small")); /* --small: for compute-sanitizer */
+    if (!strcmp(mode, "--bench"))
+        bench_all(argc > 2 ? argv[2] : NULL); /* all shapes, or those with this many rows */
+    else
+        test_all(!strcmp(mode, "--small")); /* --small: for compute-sanitizer */
     printf("%d failed\n", n_failed);
     return n_failed != 0;
 }
