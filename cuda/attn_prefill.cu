@@ -1,0 +1,34 @@
+/* attn_prefill.cu - prefill attention on the host: the work list and the choice of the kernel.
+ *
+ * Thread: engine.  Memory: the caller's. */
+#include "cuda/attn_prefill.cuh"
+
+#include <algorithm>
+
+uint32_t attn_prefill_plan(const uint32_t *n_rows, const uint32_t *n_slots, uint32_t first_seq,
+                           uint32_t n_seqs, struct attn_prefill_item *items) {
+    uint32_t n = 0;
+    for (uint32_t seq = first_seq; seq < n_seqs; seq++)
+        for (uint32_t row = 0; row < n_rows[seq]; row += ATTN_PREFILL_TILE)
+            items[n++] = {(int32_t)seq, (int32_t)(row / ATTN_PREFILL_TILE)};
+    const auto visible = [=](const struct attn_prefill_item &item) {
+        const uint32_t end = (uint32_t)(item.tile + 1) * ATTN_PREFILL_TILE;
+        return n_slots[item.seq] - n_rows[item.seq] + std::min(end, n_rows[item.seq]);
+    };
+    std::stable_sort(items, items + n,
+                     [=](const auto &a, const auto &b) { return visible(a) > visible(b); });
+    return n;
+}
+
+static bool wants_sm90(const struct attn_prefill_params &p) {
+    int device = 0, major = 0;
+    if (p.kv.dtype != DTYPE_BF16 || (p.kv.head_dim != 64 && p.kv.head_dim != 128)) return false;
+    if (cudaGetDevice(&device) != cudaSuccess) return false;
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess)
+        return false;
+    return major == 9; /* wgmma exists on Hopper only: sm_90a code does not run on later chips */
+}
+
+cudaError_t launch_attn_prefill(const struct attn_prefill_params &p, cudaStream_t stream) {
+    return wants_sm90(p) ? launch_attn_prefill_sm90(p, stream) : launch_attn_prefill_mma(p, stream);
+}

@@ -1,0 +1,66 @@
+/* attn_prefill.cuh - causal attention of many query rows per sequence over paged keys and values.
+ *
+ *   slots   0 ............................ n_slots
+ *   rows                     0 ....... n_rows         row i sees slots [0, n_slots - n_rows + i]
+ *   tile                     |  |  |  |               ATTN_PREFILL_TILE rows of one sequence
+ *
+ * The work of a step is a flat list of (sequence, tile) items, made once per step on the host,
+ * longest first, so that the last blocks to start are the short ones.  Two kernels take it:
+ *
+ *   attn_prefill_mma.cu    sm_80 and later, head_dim 64, 80, 96, 128, 256, bf16 and f16 pages
+ *   attn_prefill_sm90.cu   sm_90a, head_dim 64 and 128, bf16 pages
+ *
+ * A row's bits depend on its own queries, keys and slot numbers only: not on the batch, nor on how
+ * a prompt was cut into steps.  Slots past n_slots may hold anything, NaN included.
+ *
+ * Thread: engine.  Memory: none of its own; launches do not allocate or synchronise. */
+#ifndef CUDA_ATTN_PREFILL_CUH
+#define CUDA_ATTN_PREFILL_CUH
+
+#include <cuda_runtime.h>
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/backend.h"
+
+enum { ATTN_PREFILL_TILE = 128 };
+
+struct attn_prefill_item {
+    int32_t seq, tile; /* rows [tile * ATTN_PREFILL_TILE, + ATTN_PREFILL_TILE) of the sequence */
+};
+
+/* Device pointers throughout.  The arrays per sequence are those of the layer at hand. */
+struct attn_prefill_params {
+    const void *q;   /* bf16, row i at q + i * q_stride: [n_heads, head_dim]; 16-byte aligned */
+    size_t q_stride; /* multiple of 8 */
+    void *out; /* bf16 [n_total_rows, n_heads * head_dim]; only rows of listed items are written */
+    struct kv_pool kv;         /* page = [K, V][kv_head][slot][head_dim], bf16 or f16 */
+    const int32_t *page_table; /* [seq * table_stride + slot / PAGE_TOKENS] */
+    uint32_t table_stride;
+    const int32_t *first_row, *n_rows, *n_slots; /* [n_seqs] */
+    const struct attn_prefill_item *items;       /* [n_items] */
+    uint32_t n_items;                            /* 0 is allowed; at most 65535 */
+    uint32_t n_total_rows;                       /* rows of the q matrix */
+    uint32_t n_heads;                            /* multiple of kv.n_kv_heads */
+    float scale;
+};
+
+/* Host: the items of sequences [first_seq, n_seqs), longest first.  Returns their number, which is
+ * attn_prefill_max_items() at most; items has room for it. */
+uint32_t attn_prefill_plan(const uint32_t *n_rows, const uint32_t *n_slots, uint32_t first_seq,
+                           uint32_t n_seqs, struct attn_prefill_item *items);
+
+/* An upper bound for any step of n_rows rows in n_seqs sequences. */
+static inline uint32_t attn_prefill_max_items(uint32_t n_rows, uint32_t n_seqs) {
+    return n_rows / ATTN_PREFILL_TILE + n_seqs;
+}
+
+/* Picks the kernel.  cudaErrorInvalidValue: a shape or type that no kernel has. */
+cudaError_t launch_attn_prefill(const struct attn_prefill_params &p, cudaStream_t stream);
+
+/* The two kernels by name, for their test; launch_attn_prefill() is what the backend calls. */
+cudaError_t launch_attn_prefill_mma(const struct attn_prefill_params &p, cudaStream_t stream);
+cudaError_t launch_attn_prefill_sm90(const struct attn_prefill_params &p, cudaStream_t stream);
+
+#endif

@@ -1,0 +1,333 @@
+/* attn_prefill_mma.cu - prefill attention with mma.sync and cp.async, for sm_80 and later.
+ *
+ *   block   4 warps, 128 query rows of one head (64 at head_dim 256); a warp owns 32 (16)
+ *   step    one key block (a page): S = Q K^T, online softmax in base 2, O += P V
+ *
+ *   shared  | Q rows x (D + 8) | K 64 x (D + 8) | V 64 x (D + 8) | 16 bytes of padding per row keep
+ *                                                                  ldmatrix free of bank conflicts
+ *   loads   V of this block flies while S is computed, K of the next while P V is
+ *
+ * Grid:   (heads x parts of a tile, items).   Bound: tensor cores.
+ * Oracle: engine/cpu/attention.c in plain C; the test's oracle is in double. */
+#include "cuda/attn_prefill.cuh"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "cuda/attn_prefill_tile.cuh"
+
+enum { WARPS = 4, THREADS = WARPS * 32, KEYS = PAGE_TOKENS };
+
+/* 16-row bands of a warp: two share each fragment of K and V; at 256 one fills the registers. */
+static constexpr __host__ __device__ int bands(int dim) {
+    return dim <= 128 ? 2 : 1;
+}
+
+static constexpr __host__ __device__ int block_rows(int dim) {
+    return WARPS * 16 * bands(dim);
+}
+
+template <typename T, int D> struct mma_plan {
+    static constexpr int STRIDE = D + 8; /* elements */
+    T q[block_rows(D) * STRIDE], k[KEYS * STRIDE], v[KEYS * STRIDE];
+};
+
+static __device__ __forceinline__ uint32_t shared_address(const void *p) {
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* 16 bytes to shared memory; zeros when !valid, and then `from` is not read. */
+static __device__ __forceinline__ void copy16(void *to, const void *from, bool valid) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
+                 "l"(from), "r"(valid ? 16 : 0)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void copies_wait_all() {
+    asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+template <bool TRANSPOSED>
+static __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], const void *p) {
+    if constexpr (TRANSPOSED)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                     : "r"(shared_address(p))
+                     : "memory");
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                     : "r"(shared_address(p))
+                     : "memory");
+}
+
+static __device__ __forceinline__ void mma(float *d, const uint32_t (&a)[4], uint32_t b0,
+                                           uint32_t b1, const __nv_bfloat16 *) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+static __device__ __forceinline__ void mma(float *d, const uint32_t (&a)[4], uint32_t b0,
+                                           uint32_t b1, const __half *) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+static __device__ __forceinline__ uint32_t pack(float lo, float hi, const __nv_bfloat16 *) {
+    uint32_t r;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+    return r;
+}
+
+static __device__ __forceinline__ uint32_t pack(float lo, float hi, const __half *) {
+    uint32_t r;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+    return r;
+}
+
+/* Queries are bf16 whatever the pages are; f16 mma wants them as f16 (exact from 2^-14 to 2^16). */
+template <typename T, int D>
+static __device__ void load_queries(T *to, const struct attn_prefill_params &p, int first_row,
+                                    int n_rows, int head) {
+    const __nv_bfloat16 *q =
+        (const __nv_bfloat16 *)p.q + (size_t)first_row * p.q_stride + (size_t)head * D;
+    for (int i = threadIdx.x; i < block_rows(D) * (D / 8); i += THREADS) {
+        const int row = i / (D / 8), col = i % (D / 8) * 8;
+        uint4 v = make_uint4(0, 0, 0, 0);
+        if (row < n_rows) v = *(const uint4 *)(q + row * p.q_stride + col);
+        if constexpr (sizeof(T) == 2 && !__is_same(T, __nv_bfloat16)) {
+            uint32_t *w = &v.x;
+            for (int j = 0; j < 4; j++) {
+                const float2 f = __bfloat1622float2(*(const __nv_bfloat162 *)&w[j]);
+                w[j] = pack(f.x, f.y, (const T *)nullptr);
+            }
+        }
+        *(uint4 *)(to + row * mma_plan<T, D>::STRIDE + col) = v;
+    }
+}
+
+/* Starts the copy of one block's keys or values; slots from n_valid on become zeros. */
+template <typename T, int D> static __device__ void load_block(T *to, const T *from, int n_valid) {
+    for (int i = threadIdx.x; i < KEYS * (D / 8); i += THREADS) {
+        const int slot = i / (D / 8), col = i % (D / 8) * 8;
+        copy16(to + slot * mma_plan<T, D>::STRIDE + col, from + slot * D + col, slot < n_valid);
+    }
+}
+
+/* Scores, outputs and row states of a warp: B bands of 16 rows.  Element e of x[b][n] is row
+ * b * 16 + e / 2 * 8 + lane / 4, column n * 8 + lane % 4 * 2 + e % 2; max, sum by row. */
+template <int D> struct warp_state {
+    static constexpr int B = bands(D);
+    float s[B][KEYS / 8][4], o[B][D / 8][4], max[B][2], sum[B][2];
+};
+
+template <typename T, int D>
+static __device__ __forceinline__ void scores(struct warp_state<D> &w, const T *q, const T *k,
+                                              int lane) {
+    constexpr int STRIDE = mma_plan<T, D>::STRIDE, B = bands(D);
+    const T *qa = q + (lane % 16) * STRIDE + lane / 16 * 8;
+    const T *ka = k + (lane / 16 * 8 + lane % 8) * STRIDE + lane / 8 % 2 * 8;
+#pragma unroll
+    for (int i = 0; i < B * KEYS / 2; i++) w.s[i / (KEYS / 2)][i / 4 % (KEYS / 8)][i % 4] = 0.0f;
+#pragma unroll
+    for (int d = 0; d < D; d += 16) {
+        uint32_t a[B][4], b[4];
+#pragma unroll
+        for (int i = 0; i < B; i++) load_matrices<false>(a[i], qa + i * 16 * STRIDE + d);
+#pragma unroll
+        for (int n = 0; n < KEYS / 16; n++) {
+            load_matrices<false>(b, ka + n * 16 * STRIDE + d);
+#pragma unroll
+            for (int i = 0; i < B; i++) {
+                mma(w.s[i][2 * n], a[i], b[0], b[1], q);
+                mma(w.s[i][2 * n + 1], a[i], b[2], b[3], q);
+            }
+        }
+    }
+}
+
+template <typename T, int D>
+static __device__ __forceinline__ void add_values(struct warp_state<D> &w, const T *v, int lane) {
+    constexpr int STRIDE = mma_plan<T, D>::STRIDE, B = bands(D);
+    const T *va = v + (lane % 16) * STRIDE + lane / 16 * 8;
+#pragma unroll
+    for (int k = 0; k < KEYS / 16; k++) {
+        uint32_t a[B][4], b[4];
+#pragma unroll
+        for (int i = 0; i < B * 4; i++) {
+            const float *weights = w.s[i / 4][2 * k + i % 4 / 2] + i % 2 * 2;
+            a[i / 4][i % 4] = pack(weights[0], weights[1], v);
+        }
+#pragma unroll
+        for (int d = 0; d < D / 16; d++) {
+            load_matrices<true>(b, va + k * 16 * STRIDE + d * 16);
+#pragma unroll
+            for (int i = 0; i < B; i++) {
+                mma(w.o[i][2 * d], a[i], b[0], b[1], v);
+                mma(w.o[i][2 * d + 1], a[i], b[2], b[3], v);
+            }
+        }
+    }
+}
+
+/* Hides what the rows may not see: column c of the block is visible to the lane's first row while
+ * c < limit, and each later row sees one more. */
+template <int D>
+static __device__ __forceinline__ void mask_scores(struct warp_state<D> &w, int limit, int lane) {
+#pragma unroll
+    for (int b = 0; b < bands(D); b++)
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                if (n * 8 + lane % 4 * 2 + e % 2 >= limit + b * 16 + e / 2 * 8)
+                    w.s[b][n][e] = -INFINITY;
+}
+
+/* Turns the scores of band b, row half h, into weights against the new running maximum and scales
+ * what was summed so far.  A row that has seen nothing yet keeps the maximum -inf, which must not
+ * meet another -inf in a subtraction; where the maximum stays, the factor is exactly 1: masked
+ * blocks leave no trace. */
+template <int D>
+static __device__ __forceinline__ void update_softmax(struct warp_state<D> &w, int b, int h,
+                                                      float scale) {
+    float top = w.max[b][h], total = 0.0f;
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++)
+        top = fmaxf(top, fmaxf(w.s[b][n][2 * h], w.s[b][n][2 * h + 1]));
+    top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+    top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+    const float base = top == -INFINITY ? 0.0f : top;
+    const float factor = exp2_approx((w.max[b][h] - base) * scale), shift = base * scale;
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+        for (int e = 2 * h; e < 2 * h + 2; e++)
+            total += w.s[b][n][e] = exp2_approx(fmaf(w.s[b][n][e], scale, -shift));
+    w.max[b][h] = top;
+    w.sum[b][h] = fmaf(w.sum[b][h], factor, total);
+#pragma unroll
+    for (int n = 0; n < D / 8; n++) w.o[b][n][2 * h] *= factor, w.o[b][n][2 * h + 1] *= factor;
+}
+
+/* row: the lane's first row in the block's rows. */
+template <int D>
+static __device__ __forceinline__ void store_rows(const struct attn_prefill_params &p,
+                                                  const struct prefill_tile &t,
+                                                  const struct warp_state<D> &w, int head, int row,
+                                                  int lane) {
+#pragma unroll
+    for (int i = 0; i < 2 * bands(D); i++, row += 8) {
+        const int b = i / 2, h = i % 2;
+        float total = w.sum[b][h] + __shfl_xor_sync(~0u, w.sum[b][h], 1);
+        total += __shfl_xor_sync(~0u, total, 2);
+        if (row >= t.n_rows) continue;
+        const float inverse = 1.0f / total;
+        __nv_bfloat16 *to =
+            (__nv_bfloat16 *)p.out + ((size_t)(t.first_row + row) * p.n_heads + head) * D;
+#pragma unroll
+        for (int n = 0; n < D / 8; n++)
+            *(uint32_t *)(to + n * 8 + lane % 4 * 2) =
+                pack(w.o[b][n][2 * h] * inverse, w.o[b][n][2 * h + 1] * inverse,
+                     (const __nv_bfloat16 *)nullptr);
+    }
+}
+
+/* Where the keys and values of block i of the tile's plan lie, and how many of its slots exist. */
+template <typename T> struct block_source {
+    const T *keys; /* of the KV head, in page 0 */
+    size_t page_elements, to_values;
+    struct dense_pairs pairs;
+
+    __device__ int block(int i) const {
+        return i % 2 ? pairs.at(i / 2).first : pairs.at(i / 2).second;
+    }
+    __device__ int n_valid(const struct prefill_tile &t, int i) const {
+        return t.n_slots - block(i) * KEYS;
+    }
+    __device__ const T *page(const struct prefill_tile &t, int i) const {
+        return keys + page_of_block(t, block(i)) * page_elements;
+    }
+};
+
+template <typename T, int D>
+static __device__ __forceinline__ struct block_source<T> block_source_of(
+    const struct attn_prefill_params &p, const struct prefill_tile &t, int head) {
+    const size_t head_elements = (size_t)KEYS * D;
+    return {(const T *)p.kv.base + head / (p.n_heads / p.kv.n_kv_heads) * head_elements,
+            p.kv.page_bytes / sizeof(T), p.kv.n_kv_heads *head_elements, dense_pairs_of(t)};
+}
+
+template <typename T, int D>
+static __global__ void __launch_bounds__(THREADS)
+    attn_prefill_mma_kernel(const struct attn_prefill_params p) {
+    constexpr int ROWS = block_rows(D), PARTS = ATTN_PREFILL_TILE / ROWS;
+    extern __shared__ __align__(16) unsigned char shared[];
+    struct mma_plan<T, D> &plan = *reinterpret_cast<struct mma_plan<T, D> *>(shared);
+    const int head = blockIdx.x / PARTS, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    struct prefill_tile t = prefill_tile_of(p, blockIdx.y);
+    const int skip = blockIdx.x % PARTS * ROWS; /* to this block's part of the tile */
+    t.first_row += skip, t.first_visible += skip, t.n_rows = min(t.n_rows - skip, ROWS);
+    if (t.n_rows <= 0) return;
+
+    const struct block_source<T> from = block_source_of<T, D>(p, t, head);
+    const int n = 2 * from.pairs.n, warp_row = warp * 16 * bands(D);
+    const float scale = p.scale * 1.44269504f; /* softmax in base 2 */
+    struct warp_state<D> w = {};
+    for (int i = 0; i < 2 * bands(D); i++) w.max[i / 2][i % 2] = -INFINITY;
+    load_queries<T, D>(plan.q, p, t.first_row, t.n_rows, head);
+    load_block<T, D>(plan.k, from.page(t, 0), from.n_valid(t, 0));
+    for (int i = 0; i < n; i++) {
+        copies_wait_all();
+        __syncthreads(); /* K(i) is there, and everyone is done with V(i - 1) */
+        load_block<T, D>(plan.v, from.page(t, i) + from.to_values, from.n_valid(t, i));
+        scores<T, D>(w, plan.q + warp_row * mma_plan<T, D>::STRIDE, plan.k, lane);
+        copies_wait_all();
+        __syncthreads(); /* V(i) is there, and everyone is done with K(i) */
+        if (i + 1 < n) load_block<T, D>(plan.k, from.page(t, i + 1), from.n_valid(t, i + 1));
+        const int limit = t.first_visible - from.block(i) * KEYS; /* of row 0 */
+        if (limit < KEYS) mask_scores(w, limit + warp_row + lane / 4, lane);
+#pragma unroll
+        for (int b = 0; b < 2 * bands(D); b++) update_softmax(w, b / 2, b % 2, scale);
+        add_values<T, D>(w, plan.v, lane);
+    }
+    store_rows(p, t, w, head, warp_row + lane / 4, lane);
+}
+
+template <typename T, int D>
+static cudaError_t launch(const struct attn_prefill_params &p, cudaStream_t stream) {
+    const int bytes = sizeof(struct mma_plan<T, D>);
+    const cudaError_t status = cudaFuncSetAttribute(
+        attn_prefill_mma_kernel<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (status != cudaSuccess) return status;
+    const dim3 grid(p.n_heads * (ATTN_PREFILL_TILE / block_rows(D)), p.n_items);
+    attn_prefill_mma_kernel<T, D><<<grid, THREADS, bytes, stream>>>(p);
+    return cudaGetLastError();
+}
+
+template <typename T>
+static cudaError_t launch_dim(const struct attn_prefill_params &p, cudaStream_t stream) {
+    switch (p.kv.head_dim) {
+    case 64: return launch<T, 64>(p, stream);
+    case 80: return launch<T, 80>(p, stream);
+    case 96: return launch<T, 96>(p, stream);
+    case 128: return launch<T, 128>(p, stream);
+    case 256: return launch<T, 256>(p, stream);
+    default: return cudaErrorInvalidValue;
+    }
+}
+
+cudaError_t launch_attn_prefill_mma(const struct attn_prefill_params &p, cudaStream_t stream) {
+    if (p.n_items == 0) return cudaSuccess; /* an empty grid is a launch error */
+    switch (p.kv.dtype) {
+    case DTYPE_BF16: return launch_dim<__nv_bfloat16>(p, stream);
+    case DTYPE_F16: return launch_dim<__half>(p, stream);
+    default: return cudaErrorInvalidValue;
+    }
+}

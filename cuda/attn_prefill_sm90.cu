@@ -1,0 +1,399 @@
+/* attn_prefill_sm90.cu - prefill attention for Hopper: tensor-map copies, wgmma, warp
+ * specialisation (the schedule is FlashAttention-3's).
+ *
+ *   block      one query tile of 128 rows and one head
+ *   warps 0-3  producer: one warp copies Q, then K and V of one key pair after the other
+ *   warps 4-11 two consumer warpgroups of 64 rows each:  S = Q K^T, online softmax, O += P V
+ *
+ *   step j of a consumer   tensor cores   | Q K(j) | P(j-1) V(j-1) |
+ *                          other units             | softmax of S(j) | scale O, round P(j) |
+ *   The two consumers take turns at issuing their products: one's softmax runs under the other's.
+ *
+ *   shared  | Q | K stage 0 .. | V stage 0 .. | barriers |
+ *           each matrix 128 x D in 128-byte swizzle, as D / 64 columns of [128 rows][64]; the
+ *           second page of a key pair follows the first in each column
+ *
+ *   q       bf16 rows through a tensor map [n_total_rows, n_heads * D]; rows past the end of the
+ *           sequence belong to a neighbour: they are computed and not stored
+ *   pages   the pool is a matrix of rows ((page * 2 + is_v) * n_kv_heads + kv_head) * 64 + slot
+ *
+ * Grid:   (heads, items): heads of one tile run together and share pages in L2.  One block per SM.
+ * Bound:  tensor cores, 4 * D operations per visible (row, slot) and head.
+ * Oracle: engine/cpu/attention.c in plain C; the test's oracle is in double. */
+#include "cuda/attn_prefill.cuh"
+
+#include "cuda/attn_prefill_tile.cuh"
+#include "cuda/sm90.cuh"
+
+enum {
+    CONSUMERS = 2,
+    GROUP_THREADS = 128,
+    THREADS = (1 + CONSUMERS) * GROUP_THREADS,
+    PAIR_KEYS = 2 * PAGE_TOKENS,
+    COLUMN = 64, /* elements of a swizzled row */
+    COLUMN_BYTES = PAIR_KEYS * COLUMN * 2,
+    PAGE_COLUMN_BYTES = PAGE_TOKENS * COLUMN * 2,
+    TURN_BARRIER = 1, /* named barriers 1 and 2: consumer 0's and 1's turn */
+    PRODUCER_REGISTERS = 24,
+    CONSUMER_REGISTERS = 240
+};
+
+template <int D> struct sm90_plan {
+    static constexpr int STAGES = D == 128 ? 2 : 4;
+    static constexpr int TILE_BYTES = D / COLUMN * COLUMN_BYTES;
+    unsigned char q[TILE_BYTES];
+    unsigned char k[STAGES][TILE_BYTES], v[STAGES][TILE_BYTES];
+    uint64_t q_full, tail_full, k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
+};
+
+struct sm90_maps {
+    CUtensorMap q, pool;
+};
+
+static __device__ __forceinline__ uint32_t pack_bf16(float lo, float hi) {
+    uint32_t r;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+    return r;
+}
+
+/* --- producer: one warp; lane 0 gives the orders --- */
+
+template <int D>
+static __device__ void load_pages(unsigned char *to, const CUtensorMap *pool, int row0, int row1,
+                                  uint64_t *bar) {
+    barrier_arrive_expect(bar, sm90_plan<D>::TILE_BYTES);
+    for (int c = 0; c < D / COLUMN; c++) {
+        tensor_load(to + c * COLUMN_BYTES, pool, c * COLUMN, row0, bar);
+        tensor_load(to + c * COLUMN_BYTES + PAGE_COLUMN_BYTES, pool, c * COLUMN, row1, bar);
+    }
+}
+
+/* Slots past the end hold anything, and 0 times NaN would be NaN: their values become 0. */
+template <int D>
+static __device__ void clear_tail(unsigned char *v, struct key_pair pair, int n_slots, int lane) {
+    for (int row = 0; row < PAIR_KEYS; row++) {
+        const int block = row < PAGE_TOKENS ? pair.first : pair.second;
+        if (block * PAGE_TOKENS + row % PAGE_TOKENS < n_slots) continue;
+        for (int i = lane; i < D / 8; i += 32)
+            *(uint4 *)(v + i / 8 * COLUMN_BYTES + row * 128 + i % 8 * 16) = make_uint4(0, 0, 0, 0);
+    }
+}
+
+template <int D>
+static __device__ void load_values(struct sm90_plan<D> &plan, const CUtensorMap *pool, int stage,
+                                   int row0, int row1, struct key_pair pair, int n_slots,
+                                   uint32_t &tail_parity, int lane) {
+    if ((max(pair.first, pair.second) + 1) * PAGE_TOKENS <= n_slots) {
+        if (lane == 0) load_pages<D>(plan.v[stage], pool, row0, row1, &plan.v_full[stage]);
+        return;
+    }
+    if (lane == 0) load_pages<D>(plan.v[stage], pool, row0, row1, &plan.tail_full);
+    barrier_wait(&plan.tail_full, tail_parity);
+    tail_parity ^= 1;
+    clear_tail<D>(plan.v[stage], pair, n_slots, lane);
+    fence_async_proxy();
+    __syncwarp();
+    if (lane == 0) barrier_arrive(&plan.v_full[stage]);
+}
+
+template <int D, typename Pairs>
+static __device__ void produce(struct sm90_plan<D> &plan, const struct sm90_maps &maps,
+                               const struct prefill_tile &t, const Pairs &pairs, int head,
+                               int kv_head, int n_kv_heads) {
+    constexpr int STAGES = sm90_plan<D>::STAGES;
+    const int lane = threadIdx.x % 32, values = n_kv_heads * PAGE_TOKENS;
+    const auto row_of = [&](int block) {
+        return (page_of_block(t, block) * 2 * n_kv_heads + kv_head) * PAGE_TOKENS;
+    };
+    uint32_t tail_parity = 0;
+    if (lane == 0) {
+        barrier_arrive_expect(&plan.q_full, sm90_plan<D>::TILE_BYTES);
+        for (int c = 0; c < D / COLUMN; c++)
+            tensor_load(plan.q + c * COLUMN_BYTES, &maps.q, head * D + c * COLUMN, t.first_row,
+                        &plan.q_full);
+    }
+    struct key_pair pair = pairs.at(0);
+    int row0 = row_of(pair.first), row1 = row_of(pair.second);
+    for (int j = 0; j < pairs.n; j++) {
+        const int stage = j % STAGES;
+        const uint32_t parity = j / STAGES % 2 ^ 1; /* the first round finds the stages empty */
+        /* The next pair's page numbers are on their way while this one waits for its stage. */
+        const struct key_pair next = pairs.at(min(j + 1, pairs.n - 1));
+        const int next0 = row_of(next.first), next1 = row_of(next.second);
+        barrier_wait(&plan.k_empty[stage], parity);
+        if (lane == 0) load_pages<D>(plan.k[stage], &maps.pool, row0, row1, &plan.k_full[stage]);
+        barrier_wait(&plan.v_empty[stage], parity);
+        load_values<D>(plan, &maps.pool, stage, row0 + values, row1 + values, pair, t.n_slots,
+                       tail_parity, lane);
+        pair = next, row0 = next0, row1 = next1;
+    }
+}
+
+/* --- consumers --- */
+
+/* Accumulator fragments: element e of 4-tuple n is row lane / 4 + e / 2 * 8 of the warp's 16 rows,
+ * column n * 8 + lane % 4 * 2 + e % 2.  Hides the slots that the rows may not see. */
+static __device__ __forceinline__ void mask_scores(float (&s)[64], struct key_pair pair,
+                                                   int visible) {
+    const int column = threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < 64; i++) {
+        const int block = i < 32 ? pair.first : pair.second;
+        const int slot = block * PAGE_TOKENS + i % 32 / 4 * 8 + column + i % 2;
+        if (slot >= visible + i % 4 / 2 * 8) s[i] = -INFINITY;
+    }
+}
+
+/* Turns scores into weights; factor[h] is what earlier sums and outputs are multiplied by.  A row
+ * that has seen nothing keeps the maximum -inf, which must not meet another -inf in a subtraction;
+ * where the maximum stays, the factor is exactly 1, so that masked blocks leave no trace. */
+static __device__ __forceinline__ void update_softmax(float (&s)[64], float (&top)[2],
+                                                      float (&sum)[2], float (&factor)[2],
+                                                      float scale) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float m = top[h];
+#pragma unroll
+        for (int i = 2 * h; i < 64; i += 4) m = fmaxf(m, fmaxf(s[i], s[i + 1]));
+        m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
+        m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
+        const float base = m == -INFINITY ? 0.0f : m;
+        factor[h] = exp2_approx((top[h] - base) * scale);
+        top[h] = m;
+        const float shift = base * scale;
+        float total = 0.0f;
+#pragma unroll
+        for (int i = 2 * h; i < 64; i += 4) {
+            s[i] = exp2_approx(fmaf(s[i], scale, -shift));
+            s[i + 1] = exp2_approx(fmaf(s[i + 1], scale, -shift));
+            total += s[i] + s[i + 1];
+        }
+        sum[h] = fmaf(sum[h], factor[h], total);
+    }
+}
+
+template <int N>
+static __device__ __forceinline__ void scale_rows(float (&o)[N], const float (&factor)[2]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) o[i] *= factor[i % 4 / 2];
+}
+
+/* The accumulator's layout, two 8-column tuples at a time, is wgmma's layout for A in registers. */
+static __device__ __forceinline__ void round_weights(uint32_t (&w)[32], const float (&s)[64]) {
+#pragma unroll
+    for (int i = 0; i < 32; i++) w[i] = pack_bf16(s[2 * i], s[2 * i + 1]);
+}
+
+template <int D>
+static __device__ __forceinline__ void issue_scores(float (&s)[64], uint64_t q, uint64_t k) {
+#pragma unroll
+    for (int d = 0; d < D; d += 16) {
+        const int at = d / COLUMN * COLUMN_BYTES + d % COLUMN * 2;
+        wgmma_shared_a(s, wgmma_advance(q, at), wgmma_advance(k, at), d > 0);
+    }
+    wgmma_commit();
+}
+
+template <int D>
+static __device__ __forceinline__ void issue_values(float (&o)[D / 2], const uint32_t (&w)[32],
+                                                    uint64_t v) {
+#pragma unroll
+    for (int k = 0; k < PAIR_KEYS / 16; k++)
+        wgmma_register_a(o, w + 4 * k, wgmma_advance(v, k * 16 * 128));
+    wgmma_commit();
+}
+
+template <int D>
+static __device__ __forceinline__ void store_rows(const struct attn_prefill_params &p,
+                                                  const struct prefill_tile &t,
+                                                  const float (&o)[D / 2], const float (&sum)[2],
+                                                  int row, int head) {
+#pragma unroll
+    for (int h = 0; h < 2; h++, row += 8) {
+        float total = sum[h] + __shfl_xor_sync(~0u, sum[h], 1);
+        total += __shfl_xor_sync(~0u, total, 2);
+        if (row >= t.n_rows) continue;
+        const float inverse = 1.0f / total;
+        __nv_bfloat16 *to =
+            (__nv_bfloat16 *)p.out + ((size_t)(t.first_row + row) * p.n_heads + head) * D;
+#pragma unroll
+        for (int n = 0; n < D / 8; n++)
+            *(uint32_t *)(to + n * 8 + threadIdx.x % 4 * 2) =
+                pack_bf16(o[4 * n + 2 * h] * inverse, o[4 * n + 2 * h + 1] * inverse);
+    }
+}
+
+/* After a wait for wgmma: one thread speaks for the warpgroup, whose products complete together. */
+static __device__ __forceinline__ void release(uint64_t *bar, int thread) {
+    if (thread == 0) barrier_arrive(bar);
+}
+
+struct consumer {
+    int me, thread; /* warpgroup 0 or 1, thread in it */
+    uint64_t q;     /* its 64 rows */
+};
+
+/* What a consumer thread holds of its rows: scores, weights, output, and of two rows the maximum,
+ * the sum and the last factor. */
+template <int D> struct rows_state {
+    float s[64], o[D / 2], top[2], sum[2], factor[2];
+    uint32_t w[32];
+};
+
+/* The first pair's weights; there are no products yet to run beside the softmax. */
+template <int D, typename Weigh>
+static __device__ __forceinline__ void first_pair(struct sm90_plan<D> &plan,
+                                                  struct rows_state<D> &r, const struct consumer &c,
+                                                  const Weigh &weigh) {
+    barrier_wait(&plan.q_full, 0);
+    barrier_wait(&plan.k_full[0], 0);
+    wgmma_fence();
+    issue_scores<D>(r.s, c.q, wgmma_matrix(plan.k[0], 0));
+    wgmma_wait<0>();
+    wgmma_pin(r.s);
+    release(&plan.k_empty[0], c.thread);
+    weigh(r.s, 0);
+    round_weights(r.w, r.s);
+}
+
+/* Pair j's scores and softmax, with pair j - 1's values under way meanwhile. */
+template <int D, typename Weigh>
+static __device__ __forceinline__ void next_pair(struct sm90_plan<D> &plan, struct rows_state<D> &r,
+                                                 const struct consumer &c, int j, int n,
+                                                 const Weigh &weigh) {
+    constexpr int STAGES = sm90_plan<D>::STAGES;
+    const int stage = j % STAGES, before = (j - 1) % STAGES;
+    barrier_wait(&plan.k_full[stage], j / STAGES % 2);
+    named_sync(TURN_BARRIER + c.me, CONSUMERS * GROUP_THREADS);
+    wgmma_pin(r.s);
+    wgmma_pin(r.o);
+    wgmma_fence();
+    issue_scores<D>(r.s, c.q, wgmma_matrix(plan.k[stage], 0));
+    barrier_wait(&plan.v_full[before], (j - 1) / STAGES % 2);
+    wgmma_fence(); /* again: after the wait's branches the compiler would serialise */
+    issue_values<D>(r.o, r.w, wgmma_matrix(plan.v[before], COLUMN_BYTES));
+    /* Every turn that is handed over is taken: the last of all is handed to nobody. */
+    if (c.me == 0 || j + 1 < n) named_arrive(TURN_BARRIER + 1 - c.me, CONSUMERS * GROUP_THREADS);
+    wgmma_wait<1>();
+    wgmma_pin(r.s);
+    release(&plan.k_empty[stage], c.thread);
+    weigh(r.s, j);
+    wgmma_wait<0>();
+    wgmma_pin(r.o);
+    release(&plan.v_empty[before], c.thread);
+    scale_rows(r.o, r.factor);
+    round_weights(r.w, r.s);
+}
+
+template <int D>
+static __device__ __forceinline__ void last_values(struct sm90_plan<D> &plan,
+                                                   struct rows_state<D> &r, int last) {
+    constexpr int STAGES = sm90_plan<D>::STAGES;
+    barrier_wait(&plan.v_full[last % STAGES], last / STAGES % 2);
+    wgmma_pin(r.o);
+    wgmma_fence();
+    issue_values<D>(r.o, r.w, wgmma_matrix(plan.v[last % STAGES], COLUMN_BYTES));
+    wgmma_wait<0>();
+    wgmma_pin(r.o);
+}
+
+template <int D, typename Pairs>
+static __device__ __forceinline__ void consume(struct sm90_plan<D> &plan,
+                                               const struct attn_prefill_params &p,
+                                               const struct prefill_tile &t, const Pairs &pairs,
+                                               int head, int me) {
+    const int thread = threadIdx.x % GROUP_THREADS;
+    const int row =
+        me * 64 + thread / 32 * 16 + thread % 32 / 4;    /* of the tile: the thread's first */
+    const int first_visible = t.first_visible + me * 64; /* of this consumer's first row */
+    const float scale = p.scale * 1.44269504f;           /* softmax in base 2 */
+    const struct consumer c = {me, thread, wgmma_matrix(plan.q + me * 64 * 128, 0)};
+    struct rows_state<D> r;
+    const auto weigh = [&](float(&s)[64], int j) {
+        const struct key_pair pair = pairs.at(j);
+        if ((max(pair.first, pair.second) + 1) * PAGE_TOKENS > first_visible)
+            mask_scores(s, pair, t.first_visible + row);
+        update_softmax(s, r.top, r.sum, r.factor, scale);
+    };
+#pragma unroll
+    for (int i = 0; i < D / 2; i++) r.o[i] = 0.0f;
+#pragma unroll
+    for (int h = 0; h < 2; h++) r.top[h] = -INFINITY, r.sum[h] = 0.0f;
+
+    if (me == 1 && pairs.n > 1)
+        named_arrive(TURN_BARRIER, CONSUMERS * GROUP_THREADS); /* 0 begins */
+    first_pair(plan, r, c, weigh);
+    for (int j = 1; j < pairs.n; j++) next_pair(plan, r, c, j, pairs.n, weigh);
+    last_values(plan, r, pairs.n - 1);
+    store_rows<D>(p, t, r.o, r.sum, row, head);
+}
+
+/* --- kernel --- */
+
+template <int D> static __device__ void init_barriers(struct sm90_plan<D> &plan) {
+    barrier_init(&plan.q_full, 1);
+    barrier_init(&plan.tail_full, 1);
+    for (int i = 0; i < sm90_plan<D>::STAGES; i++) {
+        barrier_init(&plan.k_full[i], 1);
+        barrier_init(&plan.v_full[i], 1);
+        barrier_init(&plan.k_empty[i], CONSUMERS);
+        barrier_init(&plan.v_empty[i], CONSUMERS);
+    }
+    barriers_publish();
+}
+
+template <int D>
+static __global__ void __launch_bounds__(THREADS, 1)
+    attn_prefill_sm90_kernel(const __grid_constant__ struct sm90_maps maps,
+                             const __grid_constant__ struct attn_prefill_params p) {
+    extern __shared__ __align__(1024) unsigned char shared[];
+    struct sm90_plan<D> &plan = *reinterpret_cast<struct sm90_plan<D> *>(shared);
+    /* The shuffle tells the compiler that a whole warp takes one branch; without it wgmma is
+     * serialised. */
+    const int group = __shfl_sync(~0u, threadIdx.x / GROUP_THREADS, 0), head = blockIdx.x;
+    const struct prefill_tile t = prefill_tile_of(p, blockIdx.y);
+    const struct dense_pairs pairs = dense_pairs_of(t);
+    if (threadIdx.x == 0) {
+        tensor_map_prefetch(&maps.q);
+        tensor_map_prefetch(&maps.pool);
+        init_barriers(plan);
+    }
+    __syncthreads();
+    if (group == 0) {
+        registers_lower<PRODUCER_REGISTERS>();
+        const int n_kv_heads = p.kv.n_kv_heads, kv_head = head / (p.n_heads / n_kv_heads);
+        if (threadIdx.x < 32) produce<D>(plan, maps, t, pairs, head, kv_head, n_kv_heads);
+    } else {
+        registers_raise<CONSUMER_REGISTERS>();
+        consume<D>(plan, p, t, pairs, head, group - 1);
+    }
+}
+
+/* --- launcher --- */
+
+template <int D>
+static cudaError_t launch(const struct attn_prefill_params &p, cudaStream_t stream) {
+    const int bytes = sizeof(struct sm90_plan<D>);
+    const uint64_t pool_rows = (uint64_t)p.kv.n_pages * 2 * p.kv.n_kv_heads * PAGE_TOKENS;
+    struct sm90_maps maps;
+    cudaError_t status = tensor_map_matrix(&maps.q, p.q, p.n_total_rows, (uint64_t)p.n_heads * D,
+                                           p.q_stride * 2, ATTN_PREFILL_TILE);
+    if (status == cudaSuccess)
+        status = tensor_map_matrix(&maps.pool, p.kv.base, pool_rows, D, D * 2, PAGE_TOKENS);
+    if (status == cudaSuccess)
+        status = cudaFuncSetAttribute(attn_prefill_sm90_kernel<D>,
+                                      cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (status != cudaSuccess) return status;
+    attn_prefill_sm90_kernel<D><<<dim3(p.n_heads, p.n_items), THREADS, bytes, stream>>>(maps, p);
+    return cudaGetLastError();
+}
+
+cudaError_t launch_attn_prefill_sm90(const struct attn_prefill_params &p, cudaStream_t stream) {
+    if (p.n_items == 0) return cudaSuccess; /* an empty grid is a launch error */
+    if (p.kv.dtype != DTYPE_BF16) return cudaErrorInvalidValue;
+    switch (p.kv.head_dim) {
+    case 64: return launch<64>(p, stream);
+    case 128: return launch<128>(p, stream);
+    default: return cudaErrorInvalidValue;
+    }
+}

@@ -1,0 +1,64 @@
+/* attn_prefill_tile.cuh - what the two prefill kernels share on the device: the geometry of one
+ * query tile and the order in which it visits the keys.
+ *
+ * A key block is the PAGE_TOKENS slots of one page, named by its index in the sequence's page
+ * table. Kernels never count blocks themselves: they ask an iterator for pair i of n, so that a
+ * sparse plan is another struct with the same two members, naming any pairs of blocks in any order.
+ * A pair may name a block past the last slot (an odd number of blocks): it is loaded from some page
+ * and masked. */
+#ifndef CUDA_ATTN_PREFILL_TILE_CUH
+#define CUDA_ATTN_PREFILL_TILE_CUH
+
+#include "cuda/attn_prefill.cuh"
+
+struct key_pair {
+    int first, second; /* block numbers */
+};
+
+/* Every block with a visible slot, last pair first: what needs masks comes first, and neighbouring
+ * tiles, which run at the same time, read the same pages at about the same time. */
+struct dense_pairs {
+    int n;
+    __device__ struct key_pair at(int i) const {
+        const int pair = n - 1 - i;
+        return {2 * pair, 2 * pair + 1};
+    }
+};
+
+struct prefill_tile {
+    int first_row;     /* in the step's matrices */
+    int n_rows;        /* rows of this tile that exist, 1 .. ATTN_PREFILL_TILE */
+    int first_visible; /* slots that the tile's row 0 sees; row i sees i more */
+    int n_slots;       /* of the sequence */
+    const int32_t *pages;
+};
+
+static __device__ __forceinline__ struct prefill_tile prefill_tile_of(
+    const struct attn_prefill_params &p, int item) {
+    const int seq = p.items[item].seq, row = p.items[item].tile * ATTN_PREFILL_TILE;
+    struct prefill_tile t;
+    t.first_row = p.first_row[seq] + row;
+    t.n_rows = min(p.n_rows[seq] - row, (int)ATTN_PREFILL_TILE);
+    t.n_slots = p.n_slots[seq];
+    t.first_visible = t.n_slots - p.n_rows[seq] + row + 1;
+    t.pages = p.page_table + (size_t)seq * p.table_stride;
+    return t;
+}
+
+static __device__ __forceinline__ struct dense_pairs dense_pairs_of(const struct prefill_tile &t) {
+    const int visible = t.first_visible + t.n_rows - 1;
+    return {(visible + 2 * PAGE_TOKENS - 1) / (2 * PAGE_TOKENS)};
+}
+
+/* The page to load for a block: one past the end is masked, any page of the sequence will do. */
+static __device__ __forceinline__ int page_of_block(const struct prefill_tile &t, int block) {
+    return t.pages[min(block, (t.n_slots - 1) / PAGE_TOKENS)];
+}
+
+static __device__ __forceinline__ float exp2_approx(float x) {
+    float y; /* 2 ulp, and 2^-inf = 0; its error vanishes in the bf16 rounding of the weights */
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+#endif

@@ -1,0 +1,568 @@
+/* attn_prefill_test.cu - the prefill attention kernels against a double oracle; --bench times them.
+ *
+ * Values past a sequence's last slot, in unused pages and in the output are NaN before each run,
+ * pages are shuffled and the page table ends in -1.  Tolerance: weights and outputs are rounded to
+ * bf16 (2^-9 relative each), so the norm of the difference stays under 4e-3 of the norm of the
+ * result. */
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "cuda/attn_prefill.cuh"
+#include "cuda/sm90.cuh"
+
+#define CHECK(call) check((call), #call, __LINE__)
+
+static int n_failed;
+
+static void check(cudaError_t status, const char *what, int line) {
+    if (status == cudaSuccess) return;
+    printf("FAIL line %d: %s: %s\n", line, what, cudaGetErrorString(status));
+    exit(1);
+}
+
+static void verdict(bool good, const char *what, double error) {
+    printf("%s %-64s error %.2e\n", good ? "ok  " : "FAIL", what, error);
+    n_failed += !good;
+}
+
+/* --- random numbers --- */
+
+static uint64_t random_state = 20261121;
+
+static float random_normal() {
+    float sum = -6.0f; /* of 12 uniforms */
+    for (int i = 0; i < 12; i++) {
+        random_state = random_state * 6364136223846793005ull + 1442695040888963407ull;
+        sum += (float)(random_state >> 40) * 0x1p-24f;
+    }
+    return sum;
+}
+
+static uint16_t to_half(float x, enum dtype dtype) {
+    uint16_t bits;
+    if (dtype == DTYPE_BF16) {
+        const __nv_bfloat16 h = __float2bfloat16(x);
+        memcpy(&bits, &h, 2);
+    } else {
+        const __half h = __float2half(x);
+        memcpy(&bits, &h, 2);
+    }
+    return bits;
+}
+
+static float from_half(uint16_t bits, enum dtype dtype) {
+    __nv_bfloat16 b;
+    __half h;
+    memcpy(&b, &bits, 2);
+    memcpy(&h, &bits, 2);
+    return dtype == DTYPE_BF16 ? __bfloat162float(b) : __half2float(h);
+}
+
+template <typename T> static T *to_device(const std::vector<T> &from) {
+    T *to = nullptr;
+    CHECK(cudaMalloc(&to, std::max<size_t>(from.size(), 1) * sizeof(T)));
+    CHECK(cudaMemcpy(to, from.data(), from.size() * sizeof(T), cudaMemcpyHostToDevice));
+    return to;
+}
+
+/* --- a batch: host copies, and the same on the device --- */
+
+struct shape {
+    int n_heads, n_kv_heads, dim;
+    enum dtype dtype;
+    float q_scale; /* 1, or more for peaked weights */
+};
+
+struct seq_shape {
+    uint32_t n_rows, n_slots;
+};
+
+struct batch {
+    struct shape shape;
+    uint32_t n_seqs, n_decode, n_rows, table_stride, n_pages;
+    std::vector<uint32_t> rows, slots;
+    std::vector<int32_t> first_row, table;
+    std::vector<uint16_t> q, pool; /* q rows are qkv rows: (n_heads + 2 n_kv_heads) * dim */
+    struct attn_prefill_params device;
+};
+
+static size_t slot_at(const struct batch &b, int page, int is_v, int kv_head, int slot) {
+    return ((((size_t)page * 2 + is_v) * b.shape.n_kv_heads + kv_head) * PAGE_TOKENS + slot) *
+           b.shape.dim;
+}
+
+static void fill_pages(struct batch &b) {
+    std::vector<int32_t> free;
+    for (uint32_t seq = 0; seq < b.n_seqs; seq++)
+        b.table_stride = std::max(b.table_stride, b.slots[seq] / PAGE_TOKENS + 2),
+        b.n_pages += (b.slots[seq] + PAGE_TOKENS - 1) / PAGE_TOKENS;
+    b.n_pages += 3;
+    for (uint32_t i = 0; i < b.n_pages; i++) free.push_back((int32_t)i);
+    for (size_t i = free.size(); i-- > 1;) {
+        random_normal();
+        std::swap(free[i], free[(random_state >> 33) % (i + 1)]);
+    }
+    b.pool.assign((size_t)b.n_pages * 2 * b.shape.n_kv_heads * PAGE_TOKENS * b.shape.dim, 0xffff);
+    b.table.assign((size_t)b.n_seqs * b.table_stride, -1);
+    for (uint32_t seq = 0; seq < b.n_seqs; seq++)
+        for (uint32_t slot = 0; slot < b.slots[seq]; slot++) {
+            int32_t &page = b.table[seq * b.table_stride + slot / PAGE_TOKENS];
+            if (slot % PAGE_TOKENS == 0) page = free.back(), free.pop_back();
+            for (int i = 0; i < 2 * b.shape.n_kv_heads; i++) {
+                uint16_t *to = &b.pool[slot_at(b, page, i / b.shape.n_kv_heads,
+                                               i % b.shape.n_kv_heads, (int)(slot % PAGE_TOKENS))];
+                for (int d = 0; d < b.shape.dim; d++)
+                    to[d] = to_half(random_normal(), b.shape.dtype);
+            }
+        }
+}
+
+static size_t q_stride(const struct shape &s) {
+    return (size_t)(s.n_heads + 2 * s.n_kv_heads) * s.dim;
+}
+
+static std::vector<int32_t> as_int(const std::vector<uint32_t> &from) {
+    return std::vector<int32_t>(from.begin(), from.end());
+}
+
+static void upload(struct batch &b) {
+    std::vector<struct attn_prefill_item> items(attn_prefill_max_items(b.n_rows, b.n_seqs));
+    items.resize(
+        attn_prefill_plan(b.rows.data(), b.slots.data(), b.n_decode, b.n_seqs, items.data()));
+    struct attn_prefill_params &p = b.device;
+    p.q = to_device(b.q);
+    p.q_stride = q_stride(b.shape);
+    p.kv = {to_device(b.pool),
+            b.shape.dtype,
+            b.n_pages,
+            (uint32_t)b.shape.n_kv_heads,
+            (uint32_t)b.shape.dim,
+            (size_t)2 * b.shape.n_kv_heads * PAGE_TOKENS * b.shape.dim * 2};
+    p.page_table = to_device(b.table);
+    p.table_stride = b.table_stride;
+    p.first_row = to_device(b.first_row);
+    p.n_rows = to_device(as_int(b.rows));
+    p.n_slots = to_device(as_int(b.slots));
+    p.items = to_device(items);
+    p.n_items = (uint32_t)items.size();
+    p.n_total_rows = b.n_rows;
+    p.n_heads = (uint32_t)b.shape.n_heads;
+    p.scale = 1.0f / sqrtf((float)b.shape.dim);
+    CHECK(cudaMalloc(&p.out, (size_t)b.n_rows * b.shape.n_heads * b.shape.dim * 2));
+}
+
+/* Sequences of one row come first and are not for these kernels. */
+static struct batch make_batch(const struct shape &shape,
+                               const std::vector<struct seq_shape> &seqs) {
+    struct batch b = {};
+    b.shape = shape;
+    for (const struct seq_shape &s : seqs) {
+        b.first_row.push_back((int32_t)b.n_rows);
+        b.rows.push_back(s.n_rows);
+        b.slots.push_back(s.n_slots);
+        b.n_rows += s.n_rows;
+        b.n_decode += s.n_rows == 1;
+        b.n_seqs++;
+    }
+    fill_pages(b);
+    b.q.resize(b.n_rows * q_stride(shape));
+    for (uint16_t &x : b.q) x = to_half(random_normal() * shape.q_scale, DTYPE_BF16);
+    upload(b);
+    return b;
+}
+
+static void free_batch(struct batch &b) {
+    const void *all[] = {b.device.q,      b.device.kv.base, b.device.page_table, b.device.first_row,
+                         b.device.n_rows, b.device.n_slots, b.device.items,      b.device.out};
+    for (const void *p : all) CHECK(cudaFree((void *)p));
+}
+
+/* --- the oracle --- */
+
+static void oracle_row(const struct batch &b, uint32_t seq, uint32_t i, int head, double *out) {
+    const int dim = b.shape.dim, kv_head = head / (b.shape.n_heads / b.shape.n_kv_heads);
+    const uint32_t n = b.slots[seq] - b.rows[seq] + i + 1;
+    const uint16_t *q = &b.q[(b.first_row[seq] + i) * q_stride(b.shape) + (size_t)head * dim];
+    std::vector<double> w(n), query(dim);
+    double top = -INFINITY, sum = 0.0;
+    for (int d = 0; d < dim; d++) query[d] = from_half(q[d], DTYPE_BF16);
+    for (uint32_t slot = 0; slot < n; slot++) {
+        const int page = b.table[seq * b.table_stride + slot / PAGE_TOKENS];
+        const uint16_t *k = &b.pool[slot_at(b, page, 0, kv_head, (int)(slot % PAGE_TOKENS))];
+        for (int d = 0; d < dim; d++) w[slot] += query[d] * from_half(k[d], b.shape.dtype);
+        w[slot] *= b.device.scale;
+        top = std::max(top, w[slot]);
+    }
+    for (double &x : w) sum += x = exp(x - top);
+    for (int d = 0; d < dim; d++) out[d] = 0.0;
+    for (uint32_t slot = 0; slot < n; slot++) {
+        const int page = b.table[seq * b.table_stride + slot / PAGE_TOKENS];
+        const uint16_t *v = &b.pool[slot_at(b, page, 1, kv_head, (int)(slot % PAGE_TOKENS))];
+        for (int d = 0; d < dim; d++) out[d] += w[slot] / sum * from_half(v[d], b.shape.dtype);
+    }
+}
+
+/* [n_rows, n_heads * dim]; rows of decoding sequences stay 0. */
+static std::vector<double> oracle(const struct batch &b) {
+    const size_t width = (size_t)b.shape.n_heads * b.shape.dim;
+    const unsigned n_threads = std::max(1u, std::thread::hardware_concurrency());
+    std::vector<double> out(b.n_rows * width);
+    std::vector<std::thread> threads;
+    for (unsigned t = 0; t < n_threads; t++)
+        threads.emplace_back([&, t] {
+            for (uint32_t seq = b.n_decode, task = 0; seq < b.n_seqs; seq++)
+                for (uint32_t i = 0; i < b.rows[seq]; i++)
+                    for (int head = 0; head < b.shape.n_heads; head++)
+                        if (task++ % n_threads == t)
+                            oracle_row(
+                                b, seq, i, head,
+                                &out[(b.first_row[seq] + i) * width + (size_t)head * b.shape.dim]);
+        });
+    for (std::thread &t : threads) t.join();
+    return out;
+}
+
+/* --- correctness --- */
+
+using launcher = cudaError_t (*)(const struct attn_prefill_params &, cudaStream_t);
+
+static std::vector<uint16_t> run(const struct batch &b, launcher launch) {
+    std::vector<uint16_t> out((size_t)b.n_rows * b.shape.n_heads * b.shape.dim);
+    CHECK(cudaMemset(b.device.out, 0xff, out.size() * 2));
+    CHECK(launch(b.device, 0));
+    CHECK(cudaDeviceSynchronize());
+    CHECK(cudaMemcpy(out.data(), b.device.out, out.size() * 2, cudaMemcpyDeviceToHost));
+    return out;
+}
+
+static void report_worst(const struct batch &b, const std::vector<uint16_t> &out,
+                         const std::vector<double> &want) {
+    const size_t width = (size_t)b.shape.n_heads * b.shape.dim;
+    int shown = 0;
+    for (size_t i = b.n_decode * width; i < out.size() && shown < 6; i++) {
+        const double got = from_half(out[i], DTYPE_BF16);
+        if (fabs(got - want[i]) <= 0.05) continue; /* NaN falls through */
+        printf("     row %zu head %zu dim %zu: %g, want %g\n", i / width, i % width / b.shape.dim,
+               i % b.shape.dim, got, want[i]);
+        shown++;
+    }
+}
+
+static void compare(const struct batch &b, const std::vector<double> &want, launcher launch,
+                    const char *name) {
+    const std::vector<uint16_t> out = run(b, launch);
+    const size_t skipped = (size_t)b.n_decode * b.shape.n_heads * b.shape.dim;
+    double difference = 0.0, norm = 0.0;
+    bool untouched = true;
+    char what[128];
+    for (size_t i = 0; i < skipped; i++) untouched &= out[i] == 0xffff;
+    for (size_t i = skipped; i < out.size(); i++) {
+        const double d = from_half(out[i], DTYPE_BF16) - want[i];
+        difference += d * d;
+        norm += want[i] * want[i];
+    }
+    const double error = sqrt(difference / norm);
+    snprintf(what, sizeof(what), "%s heads %d/%d dim %d %s q x%g, %u sequences", name,
+             b.shape.n_heads, b.shape.n_kv_heads, b.shape.dim,
+             b.shape.dtype == DTYPE_BF16 ? "bf16" : "f16", b.shape.q_scale, b.n_seqs);
+    verdict(error < 4e-3 && untouched, what, error);
+    if (!(error < 4e-3)) report_worst(b, out, want);
+}
+
+static bool has_sm90(const struct shape &s) {
+    cudaDeviceProp prop;
+    CHECK(cudaGetDeviceProperties(&prop, 0));
+    return prop.major == 9 && s.dtype == DTYPE_BF16 && (s.dim == 64 || s.dim == 128);
+}
+
+static void test_shape(const struct shape &s, const std::vector<struct seq_shape> &seqs) {
+    struct batch b = make_batch(s, seqs);
+    const std::vector<double> want = oracle(b);
+    compare(b, want, launch_attn_prefill_mma, "mma");
+    if (has_sm90(s)) compare(b, want, launch_attn_prefill_sm90, "sm90");
+    free_batch(b);
+}
+
+/* A prompt in one step and in three gives the same bits. */
+static void test_chunks(int dim, launcher launch, const char *name) {
+    struct batch b = make_batch({4, 2, dim, DTYPE_BF16, 1.0f}, {{700, 900}});
+    const std::vector<uint16_t> whole = run(b, launch);
+    const uint32_t cuts[] = {0, 300, 431, 700};
+    const size_t width = (size_t)4 * dim;
+    bool same = true;
+    for (int i = 0; i < 3; i++) {
+        struct batch c = b;
+        c.first_row[0] = (int32_t)cuts[i];
+        c.rows[0] = cuts[i + 1] - cuts[i];
+        c.slots[0] = 200 + cuts[i + 1];
+        upload(c);
+        const std::vector<uint16_t> part = run(c, launch);
+        same &= !memcmp(&part[cuts[i] * width], &whole[cuts[i] * width],
+                        (cuts[i + 1] - cuts[i]) * width * 2);
+        free_batch(c);
+    }
+    char what[64];
+    snprintf(what, sizeof(what), "%s dim %d: three steps and one, the same bits", name, dim);
+    verdict(same, what, 0.0);
+    free_batch(b);
+}
+
+/* --- the parts of the sm90 kernel: swizzle of the copy engine, descriptors, fragments --- */
+
+struct probe {
+    CUtensorMap map;        /* [128, 128] bf16, boxes of 64 x 64 */
+    const __nv_bfloat16 *a; /* [64, 128] weights, row-major */
+    unsigned char *image;   /* the 32 KiB that the copy engine wrote */
+    float *scores;          /* first 64 rows times all 128 rows transposed */
+    float *values;          /* a times the matrix */
+};
+
+static __global__ void __launch_bounds__(128) probe_kernel(const __grid_constant__ struct probe p) {
+    extern __shared__ __align__(1024) unsigned char m[];
+    __shared__ uint64_t full;
+    if (threadIdx.x == 0) barrier_init(&full, 1), barriers_publish();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        barrier_arrive_expect(&full, 32768);
+        for (int i = 0; i < 4; i++)
+            tensor_load(m + i * 8192, &p.map, i / 2 * 64, i % 2 * 64, &full);
+    }
+    barrier_wait(&full, 0);
+    for (int i = threadIdx.x; i < 32768; i += 128) p.image[i] = m[i];
+    const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4,
+              column = lane % 4 * 2;
+    float s[64], o[64];
+    uint32_t a[32];
+    for (int i = 0; i < 64; i++) s[i] = o[i] = 0.0f;
+    for (int i = 0; i < 32; i++)
+        a[i] = *(const uint32_t *)(p.a + (row + i % 2 * 8) * 128 + i / 2 * 8 + column);
+    wgmma_fence();
+    for (int d = 0; d < 128; d += 16) {
+        const uint64_t at = wgmma_advance(wgmma_matrix(m, 0), d / 64 * 16384 + d % 64 * 2);
+        wgmma_shared_a(s, at, at, d > 0);
+    }
+    wgmma_commit();
+    wgmma_wait<0>();
+    wgmma_pin(s);
+    wgmma_fence();
+    for (int k = 0; k < 8; k++)
+        wgmma_register_a(o, a + 4 * k, wgmma_advance(wgmma_matrix(m, 16384), k * 2048));
+    wgmma_commit();
+    wgmma_wait<0>();
+    wgmma_pin(o);
+    for (int i = 0; i < 64; i++) {
+        const int at = (row + i % 4 / 2 * 8) * 128 + i / 4 * 8 + column + i % 2;
+        p.scores[at] = s[i];
+        p.values[at] = o[i];
+    }
+}
+
+static void probe_products(const std::vector<uint16_t> &m, const std::vector<uint16_t> &a,
+                           const std::vector<float> &scores, const std::vector<float> &values) {
+    double worst_score = 0.0, worst_value = 0.0;
+    for (int i = 0; i < 64; i++)
+        for (int j = 0; j < 128; j++) {
+            double s = 0.0, o = 0.0;
+            for (int k = 0; k < 128; k++) {
+                s += (double)from_half(m[i * 128 + k], DTYPE_BF16) *
+                     from_half(m[j * 128 + k], DTYPE_BF16);
+                o += (double)from_half(a[i * 128 + k], DTYPE_BF16) *
+                     from_half(m[k * 128 + j], DTYPE_BF16);
+            }
+            worst_score = std::max(worst_score, fabs(s - scores[i * 128 + j]));
+            worst_value = std::max(worst_value, fabs(o - values[i * 128 + j]));
+        }
+    verdict(worst_score < 1e-3, "probe: Q K^T, A and B from swizzled shared memory", worst_score);
+    verdict(worst_value < 1e-3, "probe: P V, A from registers, B transposed", worst_value);
+}
+
+static void test_probe() {
+    std::vector<uint16_t> m(128 * 128), a(64 * 128);
+    std::vector<unsigned char> image(32768);
+    std::vector<float> scores(64 * 128), values(64 * 128);
+    for (uint16_t &x : m) x = to_half(random_normal(), DTYPE_BF16);
+    for (uint16_t &x : a) x = to_half(random_normal(), DTYPE_BF16);
+    uint16_t *matrix = to_device(m);
+    struct probe p;
+    CHECK(tensor_map_matrix(&p.map, matrix, 128, 128, 256, 64));
+    p.a = (const __nv_bfloat16 *)to_device(a);
+    p.image = to_device(image);
+    p.scores = to_device(scores);
+    p.values = to_device(values);
+    probe_kernel<<<1, 128, 32768>>>(p);
+    CHECK(cudaDeviceSynchronize());
+    CHECK(cudaMemcpy(image.data(), p.image, 32768, cudaMemcpyDeviceToHost));
+    CHECK(cudaMemcpy(scores.data(), p.scores, 32768, cudaMemcpyDeviceToHost));
+    CHECK(cudaMemcpy(values.data(), p.values, 32768, cudaMemcpyDeviceToHost));
+    int wrong = 0;
+    for (int row = 0; row < 128; row++)
+        for (int chunk = 0; chunk < 16; chunk++)
+            wrong += memcmp(&image[chunk / 8 * 16384 + row * 128 + (chunk % 8 ^ row % 8) * 16],
+                            &m[row * 128 + chunk * 8], 16) != 0;
+    verdict(wrong == 0, "probe: 128-byte swizzle as sm90.cuh draws it (chunks misplaced)", wrong);
+    probe_products(m, a, scores, values);
+    for (const void *x : {(const void *)matrix, (const void *)p.a, (const void *)p.image,
+                          (const void *)p.scores, (const void *)p.values})
+        CHECK(cudaFree((void *)x));
+}
+
+static void test_all(bool small) {
+    const std::vector<struct seq_shape> ragged = {{1, 77},    {1, 1},     {2, 2},      {5, 5},
+                                                  {63, 64},   {64, 64},   {65, 65},    {127, 130},
+                                                  {128, 128}, {129, 129}, {200, 1000}, {300, 333},
+                                                  {2, 2049},  {191, 640}, {257, 257}};
+    const std::vector<struct seq_shape> few = {{1, 3}, {70, 200}, {130, 130}};
+    const int groups[][2] = {{4, 4}, {6, 2}, {8, 2}, {8, 1}}, dims[] = {64, 80, 96, 128, 256};
+    cudaDeviceProp prop;
+    CHECK(cudaGetDeviceProperties(&prop, 0));
+    if (prop.major == 9) test_probe();
+    for (const auto &group : groups)
+        for (const int dim : dims)
+            for (const enum dtype dtype : {DTYPE_BF16, DTYPE_F16}) {
+                if (small && (group[0] != 6 || dim == 80 || dim == 96)) continue;
+                test_shape({group[0], group[1], dim, dtype, 1.0f}, small ? few : ragged);
+            }
+    if (small) return;
+    test_shape({4, 2, 128, DTYPE_BF16, 12.0f}, ragged);
+    test_shape({4, 2, 64, DTYPE_BF16, 12.0f}, ragged);
+    for (const int dim : {64, 128}) {
+        test_chunks(dim, launch_attn_prefill_mma, "mma");
+        if (prop.major == 9) test_chunks(dim, launch_attn_prefill_sm90, "sm90");
+    }
+}
+
+/* --- benchmarks --- */
+
+static __global__ void fill_normal(uint16_t *to, size_t n, uint32_t seed) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x) {
+        uint64_t h = (i + 1) * 0x9e3779b97f4a7c15ull ^ seed;
+        h = (h ^ h >> 32) * 0xd6e8feb86659fd93ull, h = (h ^ h >> 32) * 0xd6e8feb86659fd93ull,
+        h ^= h >> 32;
+        const float u = ((uint32_t)h + 1.0f) * 0x1p-32f, v = (uint32_t)(h >> 32) * 0x1p-32f;
+        const __nv_bfloat16 x = __float2bfloat16(sqrtf(-2.0f * logf(u)) * cospif(2.0f * v));
+        to[i] = *(const uint16_t *)&x;
+    }
+}
+
+/* Large batches are made on the device; the host keeps a copy only when a check asks for it. */
+static struct batch make_bench(const struct shape &shape, uint32_t n_seqs, struct seq_shape seq) {
+    struct batch b = {};
+    b.shape = shape;
+    b.n_seqs = n_seqs;
+    b.n_rows = n_seqs * seq.n_rows;
+    const uint32_t n_pages = (seq.n_slots + PAGE_TOKENS - 1) / PAGE_TOKENS;
+    b.table_stride = n_pages;
+    b.n_pages = n_pages * n_seqs;
+    for (uint32_t i = 0; i < n_seqs; i++) {
+        b.rows.push_back(seq.n_rows), b.slots.push_back(seq.n_slots);
+        b.first_row.push_back((int32_t)(i * seq.n_rows));
+    }
+    for (uint32_t i = 0; i < b.n_pages;
+         i++) /* an odd multiplier scatters the pages; sizes are powers of two */
+        b.table.push_back((int32_t)(i * 7919u % b.n_pages));
+    b.q.resize(b.n_rows * q_stride(shape));
+    b.pool.resize((size_t)b.n_pages * 2 * shape.n_kv_heads * PAGE_TOKENS * shape.dim);
+    upload(b);
+    fill_normal<<<2048, 256>>>((uint16_t *)b.device.q, b.q.size(), 1);
+    fill_normal<<<2048, 256>>>((uint16_t *)b.device.kv.base, b.pool.size(), 2);
+    CHECK(cudaMemcpy(b.q.data(), b.device.q, b.q.size() * 2, cudaMemcpyDeviceToHost));
+    CHECK(cudaMemcpy(b.pool.data(), b.device.kv.base, b.pool.size() * 2, cudaMemcpyDeviceToHost));
+    return b;
+}
+
+/* Some rows of the last timed run against the oracle. */
+static double sampled_error(const struct batch &b) {
+    const size_t width = (size_t)b.shape.n_heads * b.shape.dim;
+    std::vector<double> want(b.shape.dim);
+    std::vector<uint16_t> got(b.shape.dim);
+    double difference = 0.0, norm = 0.0;
+    for (uint32_t i = 0; i < 24; i++) {
+        random_normal();
+        const uint32_t row = i == 0 ? b.rows[0] - 1 : (uint32_t)(random_state >> 33) % b.rows[0];
+        const int head = (int)(i * 5 % (uint32_t)b.shape.n_heads);
+        oracle_row(b, 0, row, head, want.data());
+        CHECK(cudaMemcpy(got.data(),
+                         (const uint16_t *)b.device.out + row * width + (size_t)head * b.shape.dim,
+                         got.size() * 2, cudaMemcpyDeviceToHost));
+        for (int d = 0; d < b.shape.dim; d++) {
+            const double e = from_half(got[d], DTYPE_BF16) - want[d];
+            difference += e * e, norm += want[d] * want[d];
+        }
+    }
+    return sqrt(difference / norm);
+}
+
+static void bench(const struct batch &b, launcher launch, const char *name, int n_times) {
+    std::vector<float> ms(n_times);
+    cudaEvent_t from, to;
+    CHECK(cudaEventCreate(&from));
+    CHECK(cudaEventCreate(&to));
+    CHECK(cudaMemset(b.device.out, 0xff, (size_t)b.n_rows * b.shape.n_heads * b.shape.dim * 2));
+    CHECK(launch(b.device, 0));
+    for (float &t : ms) {
+        CHECK(cudaEventRecord(from, 0));
+        CHECK(launch(b.device, 0));
+        CHECK(cudaEventRecord(to, 0));
+        CHECK(cudaEventSynchronize(to));
+        CHECK(cudaEventElapsedTime(&t, from, to));
+    }
+    std::sort(ms.begin(), ms.end());
+    /* As the published figures count: half of the square, plus all of the older slots. */
+    const double rows = b.rows[0], older = b.slots[0] - rows;
+    const double flops =
+        4.0 * b.shape.dim * b.shape.n_heads * b.n_seqs * (rows * rows / 2 + rows * older);
+    const double error = sampled_error(b);
+    printf("bench,%s,%d/%d,dim %d,%u x %u rows,%u slots,%.3f ms,(%.3f - %.3f),%.1f TFLOP/s,error "
+           "%.1e\n",
+           name, b.shape.n_heads, b.shape.n_kv_heads, b.shape.dim, b.n_seqs, b.rows[0], b.slots[0],
+           ms[n_times / 2], ms[0], ms[n_times - 1], flops / ms[n_times / 2] * 1e-9, error);
+    n_failed += !(error < 4e-3);
+    fflush(stdout);
+    CHECK(cudaEventDestroy(from));
+    CHECK(cudaEventDestroy(to));
+}
+
+static void bench_all(const char *rows) {
+    const struct {
+        int dim;
+        uint32_t n_seqs;
+        struct seq_shape seq;
+        int n_times;
+        bool portable;
+    } table[] = {{128, 1, {8192, 8192}, 31, true},     {128, 1, {32768, 32768}, 21, true},
+                 {128, 1, {131072, 131072}, 9, false}, {128, 16, {2048, 2048}, 31, false},
+                 {128, 1, {2048, 65536}, 9, false},    {64, 1, {8192, 8192}, 9, true},
+                 {64, 1, {32768, 32768}, 9, false}};
+    for (const auto &row : table) {
+        if (rows && row.seq.n_rows != strtoul(rows, NULL, 10)) continue;
+        struct batch b = make_bench({32, 8, row.dim, DTYPE_BF16, 1.0f}, row.n_seqs, row.seq);
+        if (has_sm90(b.shape)) bench(b, launch_attn_prefill_sm90, "sm90", row.n_times);
+        if (row.portable) bench(b, launch_attn_prefill_mma, "mma", 3);
+        free_batch(b);
+    }
+}
+
+int main(int argc, char **argv) {
+    int n_devices = 0;
+    const char *mode = argc > 1 ? argv[1] : "";
+    if (cudaGetDeviceCount(&n_devices) != cudaSuccess || n_devices == 0) {
+        printf("SKIPPED: attn_prefill_test needs a CUDA device and found none\n");
+        return 77;
+    }
+    printf("seed %llu\n", (unsigned long long)random_state);
+    if (!strcmp(mode, "--bench"))
+        bench_all(argc > 2 ? argv[2] : NULL); /* all shapes, or those with this many rows */
+    else
+        test_all(!strcmp(mode, "--small")); /* --small: for compute-sanitizer */
+    printf("%d failed\n", n_failed);
+    return n_failed != 0;
+}
