@@ -1,5 +1,5 @@
-"""Adds up test reports and prints `N passed, M failed`; exits 1 when anything failed or nothing
-ran.
+"""Adds up test reports and prints `N passed, M failed`, and before it, loudly, what was skipped for
+want of a device; exits 1 when anything failed or nothing ran.
 
     count_tests.py REPORT...
 
@@ -21,6 +21,9 @@ def count_meson(path):
     with open(path, encoding="utf-8", errors="replace") as log:
         for line in log:
             test = json.loads(line)
+            if test["result"] == "SKIP":
+                print(f"SKIPPED, NOT TESTED: {test['name']}")
+                continue
             lines = TAP_LINE.findall(test.get("stdout") or "")
             n_ok = sum(word == "ok" for word, _ in lines)
             n_not_ok = len(lines) - n_ok
