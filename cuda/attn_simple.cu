@@ -67,7 +67,7 @@ static __device__ void merge_warps(const struct softmax *state, struct plan *pla
 
 static __device__ void attend(const struct attn_simple_params &p, struct plan *plan, uint32_t row,
                               uint32_t kv_head, uint32_t head) {
-    const struct device_step &s = p.step;
+    const struct device_step &s = *p.step;
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, dim = p.head_dim;
     const size_t seq = (size_t)s.row_seq[row], view = p.layer * (size_t)s.n_seqs + seq;
     const uint32_t first = (uint32_t)s.first_row[seq], n_rows = (uint32_t)s.seq_rows[seq];
@@ -95,8 +95,10 @@ static __global__ void attn_simple_kernel(struct attn_simple_params p) {
     const uint32_t group = p.n_heads / p.n_kv_heads;
     let_next_start();
     wait_for_previous();
+    const uint32_t row = blockIdx.x + (p.decode ? 0 : p.step->n_decode);
+    if (row >= (p.decode ? p.step->n_decode : p.step->n_rows)) return;
     for (uint32_t i = 0; i < group; i++)
-        attend(p, &plan, p.first_row + blockIdx.x, blockIdx.y, blockIdx.y * group + i);
+        attend(p, &plan, row, blockIdx.y, blockIdx.y * group + i);
 }
 
 cudaError_t launch_attn_simple(const struct attn_simple_params *p, struct launch launch) {

@@ -41,6 +41,7 @@ int device_reserve(struct cuda_backend *cuda, void **memory, size_t *capacity, s
     int rc =
         cuda_check(cuda, cudaStreamSynchronize(cuda->stream), "waiting before memory grows", err);
     if (rc) return rc;
+    repeat_forget(cuda);
     cudaFree(*memory);
     *memory = NULL;
     *capacity = 0;
@@ -58,6 +59,7 @@ int mirror_reserve(struct cuda_backend *cuda, struct mirror *mirror, size_t byte
     int rc =
         cuda_check(cuda, cudaStreamSynchronize(cuda->stream), "waiting before staging grows", err);
     if (rc) return rc;
+    repeat_forget(cuda);
     mirror_free(mirror);
     rc = cuda_check(cuda, cudaMallocHost((void **)&mirror->host, capacity), "pinned memory", err);
     if (rc) return rc;
@@ -113,7 +115,7 @@ static int cuda_alloc(struct backend *be, size_t bytes, void **out, struct error
 }
 
 static void cuda_free(struct backend *be, void *memory) {
-    (void)be;
+    repeat_forget(CUDA_BACKEND(be));
     cudaFree(memory);
 }
 
@@ -163,6 +165,7 @@ int cuda_sync(struct backend *be, struct error *err) {
 static void cuda_destroy(struct backend *be) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     if (cuda->stream) cudaStreamSynchronize(cuda->stream);
+    repeat_forget(cuda);
     linear_close(cuda);
     weights_free(cuda);
     mirror_free(&cuda->step_block);
@@ -195,6 +198,7 @@ static const struct backend_ops cuda_ops = {
     .silu_mul = cuda_silu_mul,
     .gather_rows = cuda_gather_rows,
     .sample = cuda_sample,
+    .repeat = cuda_repeat,
     .sync = cuda_sync,
 };
 
@@ -248,7 +252,7 @@ int cuda_backend_create(struct backend **out, const struct cuda_config *config, 
     struct cuda_backend *cuda = calloc(1, sizeof(*cuda));
     if (!cuda) return error_set(err, ERR_NOMEM, "cuda: no memory");
     const long n_cpus = sysconf(_SC_NPROCESSORS_ONLN);
-    cuda->base = (struct backend){.ops = &cuda_ops, .name = "cuda", .act_dtype = DTYPE_BF16};
+    cuda->base = (struct backend){.ops = &cuda_ops, .name = "cuda", .act_dtype = DTYPE_BF16, .repeats = true};
     cuda->device = (int)config->device;
     cuda->overlap = properties.major >= 9;
     cuda->n_copiers = config->n_copiers      ? config->n_copiers

@@ -20,15 +20,6 @@ static bool vectors_fit(uint32_t dim, const void *a, const void *b) {
 
 /* ---- embedding and gather: copies of rows ---- */
 
-static __global__ void embed_kernel(struct embed_params p) {
-    let_next_start();
-    wait_for_previous();
-    const size_t row = blockIdx.x, token = (size_t)p.tokens[row];
-    bf16 *out = static_cast<bf16 *>(p.out) + row * p.dim;
-    for (uint32_t i = threadIdx.x; i < p.dim; i += blockDim.x)
-        store_as(out + i, load_dtype(p.table, token * p.dim + i, p.dtype));
-}
-
 template <typename T> static __global__ void gather_kernel(struct gather_params p, uint32_t width) {
     let_next_start();
     wait_for_previous();
@@ -44,12 +35,32 @@ cudaError_t launch_gather(const struct gather_params *p, struct launch launch) {
     return launch_kernel(launch, gather_kernel<bf16>, p->n, 256, 0, *p, p->dim);
 }
 
+static __global__ void embed_kernel(struct embed_params p) {
+    const size_t row = blockIdx.x;
+    let_next_start();
+    wait_for_previous();
+    if (row >= p.step->n_rows) return;
+    const size_t token = (size_t)p.step->tokens[row];
+    bf16 *out = static_cast<bf16 *>(p.out) + row * p.dim;
+    for (uint32_t i = threadIdx.x; i < p.dim; i += blockDim.x)
+        store_as(out + i, load_dtype(p.table, token * p.dim + i, p.dtype));
+}
+
+static __global__ void embed_vector_kernel(struct embed_params p) {
+    const size_t row = blockIdx.x, width = p.dim / VECTOR;
+    let_next_start();
+    wait_for_previous();
+    if (row >= p.step->n_rows) return;
+    const uint4 *from = static_cast<const uint4 *>(p.table) + (size_t)p.step->tokens[row] * width;
+    uint4 *to = static_cast<uint4 *>(p.out) + row * width;
+    for (uint32_t i = threadIdx.x; i < width; i += blockDim.x) to[i] = from[i];
+}
+
 cudaError_t launch_embed(const struct embed_params *p, struct launch launch) {
+    const bool vectors = p->dtype == DTYPE_BF16 && vectors_fit(p->dim, p->table, p->out);
     if (p->n_rows == 0) return cudaSuccess;
-    const struct gather_params copy = {
-        p->table, p->out, reinterpret_cast<const uint32_t *>(p->tokens), p->n_rows, p->dim};
-    if (p->dtype == DTYPE_BF16) return launch_gather(&copy, launch); /* nothing to convert */
-    return launch_kernel(launch, embed_kernel, p->n_rows, 256, 0, *p);
+    return launch_kernel(launch, vectors ? embed_vector_kernel : embed_kernel, p->n_rows, 256, 0,
+                         *p);
 }
 
 /* ---- RMSNorm ---- */
@@ -134,10 +145,10 @@ static __global__ void angles_kernel(struct angles_params p) {
     let_next_start();
     wait_for_previous();
     const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= (size_t)p.n_rows * p.n_freqs) return;
+    if (i >= (size_t)p.step->n_rows * p.n_freqs) return;
     const size_t row = i / p.n_freqs, f = i % p.n_freqs;
     double s, c;
-    sincos((uint32_t)p.positions[row] * p.inv_freq[f], &s, &c);
+    sincos((uint32_t)p.step->positions[row] * p.inv_freq[f], &s, &c);
     p.angles[row * 2 * p.n_freqs + f] = (float)(c * p.scale);
     p.angles[(row * 2 + 1) * p.n_freqs + f] = (float)(s * p.scale);
 }
@@ -151,7 +162,7 @@ cudaError_t launch_angles(const struct angles_params *p, struct launch launch) {
 /* Where the row's slot begins in the page of the K or V half of a kv head; elements. */
 static __device__ __forceinline__ size_t slot_at(const struct rope_append_params &p, uint32_t row,
                                                  uint32_t is_v, uint32_t kv_head) {
-    const struct device_step &s = p.step;
+    const struct device_step &s = *p.step;
     const size_t seq = (size_t)s.row_seq[row], view = p.layer * (size_t)s.n_seqs + seq;
     const uint32_t slot = (uint32_t)s.append_slot[view] + row - (uint32_t)s.first_row[seq];
     const size_t page = (size_t)s.table[view * s.table_stride + slot / PAGE_TOKENS];
@@ -167,7 +178,7 @@ static __global__ void rope_append_kernel(struct rope_append_params p) {
     const uint32_t n_heads = p.n_heads + 2 * p.n_kv_heads, n = p.n_freqs;
     let_next_start();
     wait_for_previous();
-    if (head >= n_heads) return;
+    if (head >= n_heads || row >= p.step->n_rows) return;
     bf16 *x = static_cast<bf16 *>(p.qkv) + ((size_t)row * n_heads + head) * p.head_dim;
     const bool is_q = head < p.n_heads, is_v = head >= p.n_heads + p.n_kv_heads;
     const size_t to = is_q ? 0 : slot_at(p, row, is_v, (head - p.n_heads) % p.n_kv_heads);
@@ -189,9 +200,9 @@ static __global__ void rope_append_kernel(struct rope_append_params p) {
 }
 
 cudaError_t launch_rope_append(const struct rope_append_params *p, struct launch launch) {
-    if (p->step.n_rows == 0) return cudaSuccess;
+    if (p->n_rows == 0) return cudaSuccess;
     const uint32_t n_heads = p->n_heads + 2 * p->n_kv_heads;
-    return launch_kernel(launch, rope_append_kernel, dim3(p->step.n_rows, (n_heads + 3) / 4),
+    return launch_kernel(launch, rope_append_kernel, dim3(p->n_rows, (n_heads + 3) / 4),
                          dim3(64, 4), 0, *p);
 }
 

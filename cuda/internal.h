@@ -17,7 +17,7 @@
 #include "cuda/cuda.h"
 #include "cuda/kernels.h"
 
-enum { MAX_PENDING = 8, MATMUL_CACHE = 512, N_STAGING = 2, MAX_FREQS = 512 };
+enum { MAX_PENDING = 8, MATMUL_CACHE = 512, N_STAGING = 2, MAX_FREQS = 512, MAX_RECORDINGS = 64 };
 
 /* The same bytes in pinned host memory and on the device; `used` of them are taken. */
 struct mirror {
@@ -44,6 +44,13 @@ struct matmul_entry {
     cublasLtMatmulAlgo_t algo;
 };
 
+/* What a body launches for n_rows rows. */
+struct recording {
+    const void *ctx;
+    uint32_t n_rows;
+    cudaGraphExec_t graph; /* NULL: it has run once, so that everything it needs is there */
+};
+
 struct weight_chunk {
     struct weight_chunk *next;
     char *base;
@@ -66,7 +73,9 @@ struct cuda_backend {
 
     struct mirror step_block, args;
     cudaEvent_t step_copied; /* the step block's pinned half may be written again */
-    struct device_step step;
+    struct device_step step; /* of the present step; its pointers are the device's */
+    const struct device_step *device_step; /* the same, on the device */
+    uint32_t launch_rows; /* rows that operations launch: step.n_rows, or what repeat() was given */
     bool angles_valid; /* of the current step */
     float *angles;     /* device [n_rows][2][n_freqs] */
     size_t angles_bytes;
@@ -78,6 +87,10 @@ struct cuda_backend {
     size_t changed_bytes;
     struct pending_results pending[MAX_PENDING];
     uint32_t n_pending;
+
+    struct recording recordings[MAX_RECORDINGS]; /* by place; see repeat.c */
+    uint32_t n_recordings, next_recording;
+    bool repeating; /* inside repeat(): launch_rows may exceed the step's rows */
 
     cublasLtHandle_t blas;
     void *workspace;
@@ -108,6 +121,11 @@ void mirror_free(struct mirror *mirror);
 /* Room for `bytes` in args until the next sync(); mirror_send() copies what was written there. */
 int args_take(struct cuda_backend *cuda, size_t bytes, size_t *offset, struct error *err);
 int args_send(struct cuda_backend *cuda, size_t offset, size_t bytes, struct error *err);
+
+int cuda_repeat(struct backend *be, uint32_t n_rows, repeat_body body, void *ctx,
+                struct error *err);
+/* Forgets all recordings: something they refer to has moved or gone. */
+void repeat_forget(struct cuda_backend *cuda);
 
 int cuda_step_begin(struct backend *be, const struct step *step, struct error *err);
 int cuda_weight_upload(struct backend *be, const void *host, size_t bytes, const void **out,

@@ -26,7 +26,10 @@ struct launch {
     bool overlap;
 };
 
-/* What a step looks like on the device, all layers at once: see step.c. */
+/* What a step looks like on the device, all layers at once: see step.c.  The struct itself lies there,
+ * too, at the same address in every step: kernels that may be launched again without their arguments
+ * (repeat.c) learn everything that changes from there.  It is complete when the first kernel of the
+ * step starts, so it may be read before the wait for the kernel before. */
 struct device_step {
     uint32_t n_rows, n_seqs, n_decode, n_layers;
     const int32_t *tokens, *positions, *row_seq; /* [n_rows]; row_seq: the sequence of a row */
@@ -36,9 +39,10 @@ struct device_step {
     uint32_t table_stride;
 };
 
+/* n_rows, here and below where there is a step: of the launch; rows past the step's do nothing. */
 struct embed_params {
-    const int32_t *tokens; /* [n_rows] */
-    const void *table;     /* dtype [n_vocab, dim] */
+    const struct device_step *step;
+    const void *table; /* dtype [n_vocab, dim] */
     enum dtype dtype;
     void *out; /* bf16 [n_rows, dim] */
     uint32_t n_rows, dim;
@@ -55,7 +59,7 @@ struct rmsnorm_params {
 };
 
 struct angles_params {
-    const int32_t *positions; /* [n_rows] */
+    const struct device_step *step;
     const double *inv_freq;   /* [n_freqs] */
     float *angles;            /* [n_rows][2][n_freqs]: cos, then sin */
     uint32_t n_rows, n_freqs;
@@ -63,24 +67,25 @@ struct angles_params {
 };
 
 struct rope_append_params {
-    struct device_step step;
+    const struct device_step *step;
     void *qkv;           /* bf16 [n_rows, (n_heads + 2 * n_kv_heads) * head_dim] */
     const float *angles; /* of angles_params */
     void *pool;          /* dtype: [n_pages][K,V][n_kv_heads][PAGE_TOKENS][head_dim] */
     enum dtype dtype;
-    uint32_t n_heads, n_kv_heads, head_dim, n_freqs, layer;
+    uint32_t n_rows, n_heads, n_kv_heads, head_dim, n_freqs, layer;
 };
 
-/* Attention of rows [first_row, first_row + n_rows) of the step. */
+/* Attention of the step's first n_decode rows, or of those behind them. */
 struct attn_simple_params {
-    struct device_step step;
+    const struct device_step *step;
     const void *q; /* bf16, row i at q + i * q_stride elements: [n_heads, head_dim] */
     size_t q_stride;
     void *out;        /* bf16 [n_rows of the step, n_heads * head_dim] */
     const void *pool; /* as in rope_append_params */
     enum dtype dtype;
     uint32_t n_heads, n_kv_heads, head_dim, layer;
-    uint32_t first_row, n_rows;
+    uint32_t n_rows; /* of the launch */
+    bool decode;
     float scale;
 };
 

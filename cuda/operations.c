@@ -7,11 +7,11 @@
 
 int cuda_embed(struct backend *be, const struct embed_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
-    const struct embed_params params = {.tokens = cuda->step.tokens,
+    const struct embed_params params = {.step = cuda->device_step,
                                         .table = args->table->data,
                                         .dtype = args->table->dtype,
                                         .out = args->out,
-                                        .n_rows = cuda->step.n_rows,
+                                        .n_rows = cuda->launch_rows,
                                         .dim = args->table->cols};
     return cuda_check(cuda, launch_embed(&params, launch_of(cuda)), "embed", err);
 }
@@ -55,14 +55,14 @@ static int send_freqs(struct cuda_backend *cuda, const struct rope_append_args *
 
 static int make_angles(struct cuda_backend *cuda, const struct rope_append_args *args,
                        struct error *err) {
-    const size_t bytes = (size_t)cuda->step.n_rows * 2 * args->n_freqs * sizeof(float);
+    const size_t bytes = (size_t)cuda->launch_rows * 2 * args->n_freqs * sizeof(float);
     int rc = send_freqs(cuda, args, err);
     if (!rc) rc = device_reserve(cuda, (void **)&cuda->angles, &cuda->angles_bytes, bytes, err);
     if (rc) return rc;
-    const struct angles_params params = {.positions = cuda->step.positions,
+    const struct angles_params params = {.step = cuda->device_step,
                                          .inv_freq = cuda->device_freqs,
                                          .angles = cuda->angles,
-                                         .n_rows = cuda->step.n_rows,
+                                         .n_rows = cuda->launch_rows,
                                          .n_freqs = args->n_freqs,
                                          .scale = args->rope_scale};
     rc = cuda_check(cuda, launch_angles(&params, launch_of(cuda)), "rotary angles", err);
@@ -76,11 +76,12 @@ int cuda_rope_append(struct backend *be, const struct rope_append_args *args, st
         int rc = make_angles(cuda, args, err);
         if (rc) return rc;
     }
-    const struct rope_append_params params = {.step = cuda->step,
+    const struct rope_append_params params = {.step = cuda->device_step,
                                               .qkv = args->qkv,
                                               .angles = cuda->angles,
                                               .pool = args->kv->base,
                                               .dtype = args->kv->dtype,
+                                              .n_rows = cuda->launch_rows,
                                               .n_heads = args->n_heads,
                                               .n_kv_heads = args->kv->n_kv_heads,
                                               .head_dim = args->kv->head_dim,
@@ -89,10 +90,9 @@ int cuda_rope_append(struct backend *be, const struct rope_append_args *args, st
     return cuda_check(cuda, launch_rope_append(&params, launch_of(cuda)), "rope_append", err);
 }
 
-/* Both attention operations: rows [first_row, first_row + n_rows) of the step. */
-static int attend(struct cuda_backend *cuda, const struct attn_args *args, uint32_t first_row,
+static int attend(struct cuda_backend *cuda, const struct attn_args *args, bool decode,
                   uint32_t n_rows, struct error *err) {
-    const struct attn_simple_params params = {.step = cuda->step,
+    const struct attn_simple_params params = {.step = cuda->device_step,
                                               .q = args->q,
                                               .q_stride = args->q_stride,
                                               .out = args->out,
@@ -102,8 +102,8 @@ static int attend(struct cuda_backend *cuda, const struct attn_args *args, uint3
                                               .n_kv_heads = args->kv->n_kv_heads,
                                               .head_dim = args->kv->head_dim,
                                               .layer = args->layer,
-                                              .first_row = first_row,
                                               .n_rows = n_rows,
+                                              .decode = decode,
                                               .scale = args->scale};
     return cuda_check(cuda, launch_attn_simple(&params, launch_of(cuda)), "attention", err);
 }
@@ -111,12 +111,12 @@ static int attend(struct cuda_backend *cuda, const struct attn_args *args, uint3
 /* The first n_decode sequences have one row each, so their rows are the first n_decode. */
 int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
-    return attend(cuda, args, 0, cuda->step.n_decode, err);
+    return attend(cuda, args, true, cuda->repeating ? cuda->launch_rows : cuda->step.n_decode, err);
 }
 
 int cuda_attn_prefill(struct backend *be, const struct attn_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
-    return attend(cuda, args, cuda->step.n_decode, cuda->step.n_rows - cuda->step.n_decode, err);
+    return attend(cuda, args, false, cuda->step.n_rows - cuda->step.n_decode, err);
 }
 
 int cuda_silu_mul(struct backend *be, const struct silu_mul_args *args, struct error *err) {

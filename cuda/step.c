@@ -1,11 +1,12 @@
 /* step.c - brings the description of a step to the device: one pinned block, one copy.
  *
+ *   struct device_step         pointers to what follows, always at the same address
  *   tokens positions row_seq   [n_rows] each
  *   first_row seq_rows         [n_seqs] each
  *   n_slots append_slot        [n_layers][n_seqs] each
  *   table                      [n_layers][n_seqs][table_stride]
  *
- * All int32, for all layers at once.  table_stride is the longest list of the step. */
+ * The rest is int32, for all layers at once.  table_stride is the longest list of the step. */
 #include "cuda/internal.h"
 
 #include <string.h>
@@ -29,8 +30,11 @@ static struct step_shape shape_of(const struct step *step) {
     return shape;
 }
 
+enum { HEADER_BYTES = 256 };
+_Static_assert(sizeof(struct device_step) <= HEADER_BYTES, "the header has outgrown its place");
+
 static size_t count_words(const struct step_shape *s) {
-    return 3 * s->n_rows + 2 * s->n_seqs + 2 * s->n_views + s->n_views * s->table_stride;
+    return HEADER_BYTES / sizeof(int32_t) + 3 * s->n_rows + 2 * s->n_seqs + 2 * s->n_views + s->n_views * s->table_stride;
 }
 
 /* Hands out the next n words of the block, host side, and sets the device's pointer to them. */
@@ -91,9 +95,12 @@ int cuda_step_begin(struct backend *be, const struct step *step, struct error *e
                                 .n_decode = step->n_decode,
                                 .n_layers = step->n_layers,
                                 .table_stride = (uint32_t)shape.table_stride};
-    block->used = 0;
+    block->used = HEADER_BYTES;
     pack_rows(block, step, out);
     pack_seqs(block, step, &shape, out);
+    memcpy(block->host, out, sizeof(*out));
+    cuda->device_step = (const struct device_step *)block->device;
+    cuda->launch_rows = step->n_rows;
     cuda->angles_valid = false;
     rc = cuda_check(cuda,
                     cudaMemcpyAsync(block->device, block->host, block->used, cudaMemcpyHostToDevice,

@@ -205,6 +205,8 @@ struct sample_args {
     struct sample_result *results;  /* host [n], valid after sync() */
 };
 
+typedef int (*repeat_body)(void *ctx, uint32_t n_rows, struct error *err);
+
 struct backend_ops {
     void (*destroy)(struct backend *be);
 
@@ -236,6 +238,13 @@ struct backend_ops {
     int (*silu_mul)(struct backend *be, const struct silu_mul_args *args, struct error *err);
     int (*gather_rows)(struct backend *be, const struct gather_rows_args *args, struct error *err);
     int (*sample)(struct backend *be, const struct sample_args *args, struct error *err);
+    /* Runs the operations of `body`, or launches again what it launched for the same ctx and n_rows
+     * before.  For steps whose sequences all decode, and bodies whose arguments depend on ctx and
+     * n_rows only: everything that changes between two calls is in the step.  n_rows may exceed
+     * step.n_rows where the backend `repeats`: what is computed in the rows past the step's end
+     * depends on nothing and reaches nobody, and no page is written for them. */
+    int (*repeat)(struct backend *be, uint32_t n_rows, repeat_body body, void *ctx,
+                  struct error *err);
     /* Waits until everything submitted is done; a failure of any of it is reported here at the
      * latest. */
     int (*sync)(struct backend *be, struct error *err);
@@ -246,6 +255,8 @@ struct backend {
     const struct backend_ops *ops;
     const char *name; /* "cpu", "cuda" */
     enum dtype act_dtype;
+    /* repeat() records what a body launches, for each n_rows: the caller rounds up to few sizes. */
+    bool repeats;
     char description[128]; /* one line for the log: instruction set or device name, threads */
 };
 

@@ -114,12 +114,13 @@ static int load_files(struct engine *e, struct error *err) {
 }
 
 /* Logits are made a slice at a time: a prompt's log-probabilities need one row per token, and a row
- * is large. */
+ * is large.  What all sequences of an ordinary batch draw in a step is one slice. */
 static struct decoder_limits decoder_plan(const struct engine_config *c,
                                           const struct model_config *model) {
     const uint32_t slice_bytes = 64u << 20;
     uint32_t rows = slice_bytes / (model->n_vocab * (uint32_t)sizeof(float));
-    if (rows < 16) rows = 16;
+    const uint32_t n_draws = c->max_num_seqs < 256 ? c->max_num_seqs : 256;
+    if (rows < n_draws) rows = n_draws;
     if (rows > c->max_batched_tokens) rows = c->max_batched_tokens;
     return (struct decoder_limits){.max_rows = c->max_batched_tokens, .max_logit_rows = rows};
 }

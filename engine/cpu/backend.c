@@ -133,6 +133,13 @@ static void cpu_destroy(struct backend *be) {
     free(cpu);
 }
 
+/* An operation's cost is its work: there is nothing to gain from recording. */
+static int cpu_repeat(struct backend *be, uint32_t n_rows, repeat_body body, void *ctx,
+                      struct error *err) {
+    (void)be;
+    return body(ctx, n_rows, err);
+}
+
 static const struct backend_ops cpu_ops = {
     .destroy = cpu_destroy,
     .memory_free = cpu_memory_free,
@@ -153,6 +160,7 @@ static const struct backend_ops cpu_ops = {
     .silu_mul = cpu_silu_mul,
     .gather_rows = cpu_gather_rows,
     .sample = cpu_sample,
+    .repeat = cpu_repeat,
     .sync = cpu_sync,
 };
 

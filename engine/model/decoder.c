@@ -13,7 +13,9 @@
  *   logits   f32 [max_logit_rows, n_vocab]
  *
  * After the last layer's attention only the rows that need logits go on: they are gathered into
- * `last`, a slice at a time, which is also how a long prompt's log-probabilities fit. */
+ * `last`, a slice at a time, which is also how a long prompt's log-probabilities fit.  A step in
+ * which every sequence decodes needs all of its rows: it is the same operations every time, and the
+ * backend may record them (repeat). */
 #include "engine/model/decoder.h"
 
 #include <inttypes.h>
@@ -262,41 +264,93 @@ static int gather(struct decoder *d, const void *from, void *to, uint32_t n, uin
     return d->be->ops->gather_rows(d->be, &args, err);
 }
 
+/* Logits of n rows of the residual stream, x, which are normalised in place. */
+static int run_logits(struct decoder *d, void *x, uint32_t n, struct error *err) {
+    const struct model_config *c = &d->model->config;
+    const struct linear_args head = {
+        .x = x, .n_rows = n, .n_in = c->dim, .n_parts = 1, .y_f32 = true,
+        .parts = {{.w = &d->model->head, .y = d->logits, .y_stride = c->n_vocab}}};
+    const int rc = run_norm(d, x, &d->model->final_norm, x, n, err);
+    return rc ? rc : d->be->ops->linear(d->be, &head, err);
+}
+
 /* Logits of the n rows in slice_rows. */
 static int run_head(struct decoder *d, uint32_t n, struct error *err) {
     const struct model_config *c = &d->model->config;
-    const struct linear_args head = {
-        .x = d->last, .n_rows = n, .n_in = c->dim, .n_parts = 1, .y_f32 = true,
-        .parts = {{.w = &d->model->head, .y = d->logits, .y_stride = c->n_vocab}}};
     int rc = gather(d, d->x, d->last, n, c->dim, err);
     if (rc) return rc;
     if ((rc = gather(d, d->attn, d->last_attn, n, d->q_dim, err))) return rc;
-    if ((rc = run_ffn(d, c->n_layers - 1, d->last_attn, d->last, n, err))) return rc;
-    if ((rc = run_norm(d, d->last, &d->model->final_norm, d->last, n, err))) return rc;
-    return d->be->ops->linear(d->be, &head, err);
+    rc = run_ffn(d, c->n_layers - 1, d->last_attn, d->last, n, err);
+    return rc ? rc : run_logits(d, d->last, n, err);
 }
 
-/* Answers at most max_logit_rows samples.  Waits before it returns: the next slice writes the same
- * host rows and the same logits. */
+/* Samples the first n rows of logits, and waits: the caller uses the same buffers again. */
+static int run_sample(struct decoder *d, const struct sample_row *samples, uint32_t n,
+                      struct sample_result *results, float *logits_out, struct error *err) {
+    const struct sample_args sample = {
+        .logits = d->logits, .n_vocab = d->model->config.n_vocab, .n = n, .rows = samples,
+        .results = results};
+    int rc = d->be->ops->sample(d->be, &sample, err);
+    if (!rc && logits_out)
+        rc = d->be->ops->download(d->be, logits_out, d->logits,
+                                  (size_t)n * sample.n_vocab * F32_BYTES, err);
+    return rc ? rc : d->be->ops->sync(d->be, err);
+}
+
+/* Answers at most max_logit_rows samples. */
 static int run_slice(struct decoder *d, const struct sample_row *samples, uint32_t n,
                      struct sample_result *results, float *logits_out, struct error *err) {
-    const struct sample_args sample = {
-        .logits = d->logits, .n_vocab = d->model->config.n_vocab, .n = n, .rows = d->slice_samples,
-        .results = results};
     for (uint32_t i = 0; i < n; i++) {
         d->slice_rows[i] = samples[i].logit_row;
         d->slice_samples[i] = samples[i];
         d->slice_samples[i].logit_row = i;
     }
-    int rc = run_head(d, n, err);
-    if (rc) return rc;
-    if ((rc = d->be->ops->sample(d->be, &sample, err))) return rc;
-    if (logits_out) {
-        rc = d->be->ops->download(d->be, logits_out, d->logits,
-                                  (size_t)n * sample.n_vocab * F32_BYTES, err);
-        if (rc) return rc;
+    const int rc = run_head(d, n, err);
+    return rc ? rc : run_sample(d, d->slice_samples, n, results, logits_out, err);
+}
+
+/* ---- a step in which every sequence decodes ---- */
+
+/* Each row wants its logits, in order: nothing needs to be gathered. */
+static bool is_plain_decode(const struct decoder *d, const struct step *step,
+                            const struct sample_row *samples, uint32_t n_samples) {
+    if (step->n_decode != step->n_seqs || n_samples != step->n_rows) return false;
+    if (n_samples > d->limits.max_logit_rows) return false;
+    for (uint32_t i = 0; i < n_samples; i++)
+        if (samples[i].logit_row != i) return false;
+    return true;
+}
+
+/* A backend that records a body wants few sizes: finer ones where a row more costs more. */
+static uint32_t padded_rows(const struct decoder *d, uint32_t n) {
+    const uint32_t most = d->limits.max_rows < d->limits.max_logit_rows ? d->limits.max_rows
+                                                                        : d->limits.max_logit_rows;
+    uint32_t unit = 1;
+    if (!d->be->repeats) return n;
+    while (unit < n && unit < 8) unit *= 2;
+    if (n > 64) unit = 16;
+    const uint32_t padded = (n + unit - 1) / unit * unit;
+    return padded < most ? padded : most;
+}
+
+/* From tokens to logits. */
+static int run_decode(void *ctx, uint32_t n_rows, struct error *err) {
+    struct decoder *d = ctx;
+    const struct embed_args embed = {.table = &d->model->embedding, .out = d->x};
+    int rc = d->be->ops->embed(d->be, &embed, err);
+    for (uint32_t layer = 0; layer < d->model->config.n_layers && !rc; layer++) {
+        rc = run_attention(d, layer, n_rows, err);
+        if (!rc) rc = run_ffn(d, layer, d->attn, d->x, n_rows, err);
     }
-    return d->be->ops->sync(d->be, err);
+    return rc ? rc : run_logits(d, d->x, n_rows, err);
+}
+
+static int run_plain_decode(struct decoder *d, const struct step *step,
+                            const struct sample_row *samples, struct sample_result *results,
+                            float *logits_out, struct error *err) {
+    int rc = d->be->ops->step_begin(d->be, step, err);
+    if (!rc) rc = d->be->ops->repeat(d->be, padded_rows(d, step->n_rows), run_decode, d, err);
+    return rc ? rc : run_sample(d, samples, step->n_rows, results, logits_out, err);
 }
 
 /* A wrong row or token would be read or written outside a buffer, on a device that cannot tell. */
@@ -326,6 +380,8 @@ int decoder_step(struct decoder *decoder, const struct step *step, const struct 
     const size_t n_vocab = decoder->model->config.n_vocab;
     int rc = check_step(decoder, step, samples, n_samples, err);
     if (rc) return rc;
+    if (is_plain_decode(decoder, step, samples, n_samples))
+        return run_plain_decode(decoder, step, samples, results, logits_out, err);
     if ((rc = run_layers(decoder, step, err))) return rc;
     for (uint32_t at = 0; at < n_samples; at += max) {
         const uint32_t n = n_samples - at < max ? n_samples - at : max;
