@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 struct salt_key {
-    uint64_t k0, k1;
+    uint64_t words[2];
 };
 
 uint64_t salt_hash(const struct salt_key *key, const char *text, size_t length); /* never 0 */

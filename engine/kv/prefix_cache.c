@@ -18,6 +18,7 @@
 #include "engine/error.h"
 #include "engine/kv/policy.h"
 #include "engine/kv/pool.h"
+#include "engine/siphash.h"
 
 struct block {
     uint64_t hash, salt;
@@ -90,34 +91,14 @@ void prefix_cache_destroy(struct prefix_cache *cache) {
     free(cache);
 }
 
-static inline uint64_t rotate(uint64_t x, int n) {
-    return x << n | x >> (64 - n);
-}
-
-static inline void sip_round(uint64_t v[4]) {
-    v[0] += v[1], v[1] = rotate(v[1], 13) ^ v[0], v[0] = rotate(v[0], 32);
-    v[2] += v[3], v[3] = rotate(v[3], 16) ^ v[2];
-    v[0] += v[3], v[3] = rotate(v[3], 21) ^ v[0];
-    v[2] += v[1], v[1] = rotate(v[1], 17) ^ v[2], v[2] = rotate(v[2], 32);
-}
-
-static inline void sip_absorb(uint64_t v[4], uint64_t word) {
-    v[3] ^= word;
-    sip_round(v);
-    sip_round(v);
-    v[0] ^= word;
-}
-
 uint64_t prefix_cache_hash(const struct prefix_cache *cache, uint64_t chain,
                            const uint32_t *tokens) {
-    uint64_t v[4] = {cache->key[0] ^ 0x736f6d6570736575, cache->key[1] ^ 0x646f72616e646f6d,
-                     cache->key[0] ^ 0x6c7967656e657261, cache->key[1] ^ 0x7465646279746573};
-    sip_absorb(v, chain);
+    struct siphash hash;
+    siphash_init(&hash, cache->key);
+    siphash_absorb(&hash, chain);
     for (int i = 0; i < PAGE_TOKENS; i += 2)
-        sip_absorb(v, tokens[i] | (uint64_t)tokens[i + 1] << 32);
-    v[2] ^= 0xff;
-    for (int i = 0; i < 4; i++) sip_round(v);
-    return v[0] ^ v[1] ^ v[2] ^ v[3];
+        siphash_absorb(&hash, tokens[i] | (uint64_t)tokens[i + 1] << 32);
+    return siphash_end(&hash);
 }
 
 static uint32_t *block_tokens(const struct prefix_cache *cache, uint32_t block) {

@@ -16,7 +16,7 @@
 
 static const struct request_limits limits = {
     .model_name = "m", .n_vocab = FAKE_N_VOCAB, .max_model_len = FAKE_MAX_LEN,
-    .max_sequences = 300, .salt_key = {1, 2},
+    .max_sequences = 300, .salt_key = {{1, 2}},
 };
 
 static int parse(const char *body, struct completion_request *out, struct api_error *err) {
@@ -371,7 +371,7 @@ static void answers_are_bounded(void **state) {
 
 static void salts_separate(void **state) {
     (void)state;
-    const struct salt_key one = {0x0706050403020100, 0x0f0e0d0c0b0a0908}, two = {1, 2};
+    const struct salt_key one = {{0x0706050403020100, 0x0f0e0d0c0b0a0908}}, two = {{1, 2}};
     char text[15];
     for (int i = 0; i < 15; i++) text[i] = (char)i;
     /* The vector of the SipHash paper. */
