@@ -105,13 +105,13 @@ static uint32_t arg_max(const float *x, uint32_t n) {
     return best;
 }
 
-/* Weights relative to the best logit; candidates whose weight vanishes cannot be drawn and are left
- * out. */
-static uint32_t collect(struct candidate *c, const float *x, uint32_t n_vocab, float max,
-                        float temperature) {
+/* Weights relative to the best logit, by token; candidates whose weight vanishes cannot be drawn and
+ * are left out. */
+static uint32_t collect(struct candidate *c, float *weights, const float *x, uint32_t n_vocab,
+                        float max, float temperature) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < n_vocab; i++) {
-        float p = expf((x[i] - max) / temperature);
+        float p = weights[i] = expf((x[i] - max) / temperature);
         if (p > 0) c[n++] = (struct candidate){x[i], p, i};
     }
     return n;
@@ -142,14 +142,14 @@ static struct candidate worst_of(const struct candidate *c, uint32_t n) {
 
 /* Selection leaves the candidates in an order of its own; a draw must not depend on how they were
  * selected, so it walks the kept tokens by id. */
-static uint32_t token_at(const float *x, uint32_t n_vocab, const struct candidate *worst, float max,
-                         float temperature, double at) {
+static uint32_t token_at(const float *x, const float *weights, uint32_t n_vocab,
+                         const struct candidate *worst, double at) {
     double sum = 0;
     uint32_t last = worst->token;
     for (uint32_t i = 0; i < n_vocab; i++) {
         const struct candidate c = {.value = x[i], .token = i};
         if (before(worst, &c)) continue;
-        sum += expf((x[i] - max) / temperature);
+        sum += weights[i];
         if (at < sum) return i;
         last = i;
     }
@@ -157,10 +157,10 @@ static uint32_t token_at(const float *x, uint32_t n_vocab, const struct candidat
 }
 
 static uint32_t draw(const struct sample_row *row, const float *x, uint32_t n_vocab,
-                     struct candidate *c) {
+                     struct candidate *c, float *weights) {
     uint32_t best = arg_max(x, n_vocab);
     if (row->temperature <= 0) return best;
-    uint32_t n = collect(c, x, n_vocab, x[best], row->temperature);
+    uint32_t n = collect(c, weights, x, n_vocab, x[best], row->temperature);
     if (row->top_k > 0 && row->top_k < n) {
         select_top_k(c, n, row->top_k);
         n = row->top_k;
@@ -168,8 +168,7 @@ static uint32_t draw(const struct sample_row *row, const float *x, uint32_t n_vo
     if (row->min_p > 0) n = keep_min_p(c, n, row->min_p);
     if (row->top_p < 1) n = select_top_p(c, n, row->top_p * total_weight(c, n));
     struct candidate worst = worst_of(c, n);
-    return token_at(x, n_vocab, &worst, x[best], row->temperature,
-                    row->uniform * total_weight(c, n));
+    return token_at(x, weights, n_vocab, &worst, row->uniform * total_weight(c, n));
 }
 
 /* The n_top best of the unmodified logits, by insertion: n_top is small.  Logits are
@@ -217,7 +216,7 @@ static void sample_task(void *ctx, uint32_t task, uint32_t worker) {
     const float *logits = (const float *)args->logits + (size_t)row->logit_row * n_vocab,
                 *x = logits;
     struct candidate *candidates = scratch_of(job->cpu, worker);
-    float *changed = (float *)(candidates + n_vocab);
+    float *weights = (float *)(candidates + n_vocab), *changed = weights + n_vocab;
 
     result->n_top = 0;
     result->invalid = !row_valid(logits, n_vocab);
@@ -232,7 +231,7 @@ static void sample_task(void *ctx, uint32_t task, uint32_t worker) {
             result->invalid = !row_valid(x, n_vocab); /* every token banned */
             if (result->invalid) return;
         }
-        result->token = draw(row, x, n_vocab, candidates);
+        result->token = draw(row, x, n_vocab, candidates, weights);
     }
     float lse = job->cpu->kernels->log_sum_exp(logits, n_vocab, logits[arg_max(logits, n_vocab)]);
     result->logprob = logits[result->token] - lse;
@@ -243,7 +242,8 @@ static void sample_task(void *ctx, uint32_t task, uint32_t worker) {
 
 int cpu_sample(struct backend *be, const struct sample_args *args, struct error *err) {
     struct cpu_backend *cpu = (struct cpu_backend *)be;
-    int rc = scratch_reserve(cpu, args->n_vocab * (sizeof(struct candidate) + sizeof(float)), err);
+    const size_t row_bytes = sizeof(struct candidate) + 2 * sizeof(float);
+    int rc = scratch_reserve(cpu, args->n_vocab * row_bytes, err);
     if (rc < 0) return rc;
     pool_run(cpu->pool, sample_task, &(struct sample_job){cpu, args}, args->n);
     return 0;
