@@ -134,6 +134,7 @@ void cuda_weight_release(struct backend *be, const void *weight);
 void weights_free(struct cuda_backend *cuda);
 
 int cuda_linear(struct backend *be, const struct linear_args *args, struct error *err);
+int cuda_gated(struct backend *be, const struct gated_args *args, struct error *err);
 int linear_open(struct cuda_backend *cuda, struct error *err);
 void linear_close(struct cuda_backend *cuda);
 
@@ -142,7 +143,6 @@ int cuda_rmsnorm(struct backend *be, const struct rmsnorm_args *args, struct err
 int cuda_rope_append(struct backend *be, const struct rope_append_args *args, struct error *err);
 int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct error *err);
 int cuda_attn_prefill(struct backend *be, const struct attn_args *args, struct error *err);
-int cuda_silu_mul(struct backend *be, const struct silu_mul_args *args, struct error *err);
 int cuda_gather_rows(struct backend *be, const struct gather_rows_args *args, struct error *err);
 int cuda_sample(struct backend *be, const struct sample_args *args, struct error *err);
 int cuda_sync(struct backend *be, struct error *err);

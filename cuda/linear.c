@@ -250,14 +250,54 @@ static int run_many_rows(struct cuda_backend *cuda, const struct linear_args *ar
     return rc;
 }
 
-int cuda_linear(struct backend *be, const struct linear_args *args, struct error *err) {
-    struct cuda_backend *cuda = CUDA_BACKEND(be);
-    if (args->n_rows == 0) return 0;
-    if (args->n_rows > SKINNY_MAX_ROWS) return run_many_rows(cuda, args, err);
+/* Writes the normalised rows to norm->normed. */
+static int norm_rows(struct cuda_backend *cuda, const struct linear_args *args,
+                     struct error *err) {
+    const struct rmsnorm_args norm = {.x = args->x,
+                                      .weight = args->norm->weight,
+                                      .out = args->norm->normed,
+                                      .n_rows = args->n_rows,
+                                      .dim = args->n_in,
+                                      .x_stride = args->n_in,
+                                      .out_stride = args->n_in,
+                                      .eps = args->norm->eps};
+    return cuda_rmsnorm(&cuda->base, &norm, err);
+}
+
+static int run_few_rows(struct cuda_backend *cuda, const struct linear_args *args,
+                        struct error *err) {
+    int rc = 0;
     if (skinny_fits(args, 0, args->n_parts))
         return run_own(cuda, args, 0, args->n_parts, true, err);
-    int rc = 0;
     for (uint32_t i = 0; i < args->n_parts && !rc; i++)
         rc = run_own(cuda, args, i, 1, skinny_fits(args, i, 1), err);
     return rc;
+}
+
+int cuda_linear(struct backend *be, const struct linear_args *args, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    struct linear_args plain = *args;
+    if (args->n_rows == 0) return 0;
+    if (args->norm) {
+        int rc = norm_rows(cuda, args, err);
+        if (rc) return rc;
+        plain.x = args->norm->normed;
+        plain.norm = NULL;
+    }
+    return args->n_rows > SKINNY_MAX_ROWS ? run_many_rows(cuda, &plain, err)
+                                          : run_few_rows(cuda, &plain, err);
+}
+
+int cuda_gated(struct backend *be, const struct gated_args *args, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    const uint32_t n_out = args->gate->rows;
+    uint16_t *gate = args->gate_up; /* bf16 */
+    const struct linear_args both = {
+        .x = args->x, .norm = args->norm, .n_rows = args->n_rows, .n_in = args->n_in, .n_parts = 2,
+        .parts = {{args->gate, args->gate_bias, gate, 2 * (size_t)n_out},
+                  {args->up, args->up_bias, gate + n_out, 2 * (size_t)n_out}}};
+    const struct silu_mul_params silu = {
+        .gate_up = gate, .out = args->out, .n_rows = args->n_rows, .dim = n_out};
+    int rc = cuda_linear(be, &both, err);
+    return rc ? rc : cuda_check(cuda, launch_silu_mul(&silu, launch_of(cuda)), "silu_mul", err);
 }

@@ -119,13 +119,6 @@ int cuda_attn_prefill(struct backend *be, const struct attn_args *args, struct e
     return attend(cuda, args, false, cuda->step.n_rows - cuda->step.n_decode, err);
 }
 
-int cuda_silu_mul(struct backend *be, const struct silu_mul_args *args, struct error *err) {
-    struct cuda_backend *cuda = CUDA_BACKEND(be);
-    const struct silu_mul_params params = {
-        .gate_up = args->gate_up, .out = args->out, .n_rows = args->n_rows, .dim = args->dim};
-    return cuda_check(cuda, launch_silu_mul(&params, launch_of(cuda)), "silu_mul", err);
-}
-
 int cuda_gather_rows(struct backend *be, const struct gather_rows_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     const size_t bytes = args->n * sizeof(uint32_t);

@@ -89,6 +89,13 @@ struct rmsnorm_args {
     float eps;
 };
 
+/* A product's input that is RMSNorm(x), not x: a device may norm while it multiplies, or first. */
+struct rmsnorm_input {
+    const struct weight *weight; /* [n_in] */
+    float eps;
+    void *normed; /* act [n_rows, n_in]: room, not x; what it holds afterwards is undefined */
+};
+
 /* One of up to LINEAR_MAX_PARTS products that share their input (q, k, v or gate, up). */
 struct linear_part {
     const struct weight *w;    /* [n_out, n_in] */
@@ -100,10 +107,22 @@ struct linear_part {
 /* y = x W^T (+ b), or y += x W^T (+ b) when accumulate is set (the residual stream). */
 struct linear_args {
     const void *x; /* act [n_rows, n_in], packed */
+    const struct rmsnorm_input *norm; /* NULL: x as it is */
     uint32_t n_rows, n_in, n_parts;
     struct linear_part parts[LINEAR_MAX_PARTS];
     bool accumulate;
     bool y_f32; /* y is f32 whatever act_dtype is (logits) */
+};
+
+/* The gated half of a feed-forward layer: out = silu(x Wg^T + bg) * (x Wu^T + bu). */
+struct gated_args {
+    const void *x; /* act [n_rows, n_in], packed */
+    const struct rmsnorm_input *norm; /* NULL: x as it is */
+    uint32_t n_rows, n_in;
+    const struct weight *gate, *up;           /* [n_out, n_in] */
+    const struct weight *gate_bias, *up_bias; /* [n_out] or NULL */
+    void *gate_up; /* act [n_rows, 2 * n_out]: room; what it holds afterwards is undefined */
+    void *out;     /* act [n_rows, n_out], packed */
 };
 
 /* Rotates q and k of the step's rows in place (half-split pairs (i, i + dim/2) of the first
@@ -128,12 +147,6 @@ struct attn_args {
     const struct kv_pool *kv;
     uint32_t layer, n_heads;
     float scale;     /* 1 / sqrt(head_dim) unless the model says otherwise */
-};
-
-struct silu_mul_args {
-    const void *gate_up; /* act [n_rows, 2 * dim]: gate, then up */
-    void *out;           /* act [n_rows, dim] */
-    uint32_t n_rows, dim;
 };
 
 /* out[i] = x[rows[i]]: picks the rows that need logits. */
@@ -232,10 +245,10 @@ struct backend_ops {
     int (*embed)(struct backend *be, const struct embed_args *args, struct error *err);
     int (*rmsnorm)(struct backend *be, const struct rmsnorm_args *args, struct error *err);
     int (*linear)(struct backend *be, const struct linear_args *args, struct error *err);
+    int (*gated)(struct backend *be, const struct gated_args *args, struct error *err);
     int (*rope_append)(struct backend *be, const struct rope_append_args *args, struct error *err);
     int (*attn_decode)(struct backend *be, const struct attn_args *args, struct error *err);
     int (*attn_prefill)(struct backend *be, const struct attn_args *args, struct error *err);
-    int (*silu_mul)(struct backend *be, const struct silu_mul_args *args, struct error *err);
     int (*gather_rows)(struct backend *be, const struct gather_rows_args *args, struct error *err);
     int (*sample)(struct backend *be, const struct sample_args *args, struct error *err);
     /* Runs the operations of `body`, or launches again what it launched for the same ctx and n_rows

@@ -36,14 +36,16 @@ void buffer_free(struct buffer *buffer);
 /* Makes at least `bytes` of scratch available to every worker. */
 int scratch_reserve(struct cpu_backend *cpu, size_t bytes, struct error *err);
 void *scratch_of(const struct cpu_backend *cpu, uint32_t worker);
+/* The end of a gated product: args->out from args->gate_up. */
+int silu_mul_rows(struct cpu_backend *cpu, const struct gated_args *args);
 
 int cpu_embed(struct backend *be, const struct embed_args *args, struct error *err);
 int cpu_rmsnorm(struct backend *be, const struct rmsnorm_args *args, struct error *err);
 int cpu_linear(struct backend *be, const struct linear_args *args, struct error *err);
+int cpu_gated(struct backend *be, const struct gated_args *args, struct error *err);
 int cpu_rope_append(struct backend *be, const struct rope_append_args *args, struct error *err);
 int cpu_attn_decode(struct backend *be, const struct attn_args *args, struct error *err);
 int cpu_attn_prefill(struct backend *be, const struct attn_args *args, struct error *err);
-int cpu_silu_mul(struct backend *be, const struct silu_mul_args *args, struct error *err);
 int cpu_gather_rows(struct backend *be, const struct gather_rows_args *args, struct error *err);
 int cpu_sample(struct backend *be, const struct sample_args *args, struct error *err);
 

@@ -61,15 +61,14 @@ int cpu_rmsnorm(struct backend *be, const struct rmsnorm_args *args, struct erro
 
 static void silu_mul_row(const struct row_job *job, uint32_t row, uint32_t worker) {
     (void)worker;
-    const struct silu_mul_args *args = job->args;
-    const float *gate = (const float *)args->gate_up + (size_t)row * 2 * args->dim;
-    job->cpu->kernels->silu_mul((float *)args->out + (size_t)row * args->dim, gate,
-                                gate + args->dim, args->dim);
+    const struct gated_args *args = job->args;
+    const uint32_t n = args->gate->rows;
+    const float *gate = (const float *)args->gate_up + (size_t)row * 2 * n;
+    job->cpu->kernels->silu_mul((float *)args->out + (size_t)row * n, gate, gate + n, n);
 }
 
-int cpu_silu_mul(struct backend *be, const struct silu_mul_args *args, struct error *err) {
-    (void)err;
-    return run_rows(&(struct row_job){(struct cpu_backend *)be, args, args->n_rows, silu_mul_row});
+int silu_mul_rows(struct cpu_backend *cpu, const struct gated_args *args) {
+    return run_rows(&(struct row_job){cpu, args, args->n_rows, silu_mul_row});
 }
 
 static void gather_row(const struct row_job *job, uint32_t row, uint32_t worker) {

@@ -143,13 +143,43 @@ static int run_parts(struct cpu_backend *cpu, const struct linear_args *args, ui
     return 0;
 }
 
+/* Writes the normalised rows to norm->normed. */
+static int norm_rows(struct cpu_backend *cpu, const struct linear_args *args, struct error *err) {
+    const struct rmsnorm_args norm = {.x = args->x,
+                                      .weight = args->norm->weight,
+                                      .out = args->norm->normed,
+                                      .n_rows = args->n_rows,
+                                      .dim = args->n_in,
+                                      .x_stride = args->n_in,
+                                      .out_stride = args->n_in,
+                                      .eps = args->norm->eps};
+    return cpu_rmsnorm(&cpu->base, &norm, err);
+}
+
 int cpu_linear(struct backend *be, const struct linear_args *args, struct error *err) {
     struct cpu_backend *cpu = (struct cpu_backend *)be;
+    struct linear_args plain = *args;
     int rc = 0;
-    for (uint32_t first = 0, n; rc == 0 && args->n_rows > 0 && first < args->n_parts; first += n) {
+    if (args->n_rows == 0) return 0;
+    if (args->norm) {
+        rc = norm_rows(cpu, args, err);
+        plain.x = args->norm->normed;
+    }
+    for (uint32_t first = 0, n; rc == 0 && first < args->n_parts; first += n) {
         for (n = 1; first + n < args->n_parts; n++)
             if (args->parts[first + n].w->dtype != args->parts[first].w->dtype) break;
-        rc = run_parts(cpu, args, first, n, err);
+        rc = run_parts(cpu, &plain, first, n, err);
     }
     return rc;
+}
+
+int cpu_gated(struct backend *be, const struct gated_args *args, struct error *err) {
+    const uint32_t n_out = args->gate->rows;
+    float *gate = args->gate_up;
+    const struct linear_args both = {
+        .x = args->x, .norm = args->norm, .n_rows = args->n_rows, .n_in = args->n_in, .n_parts = 2,
+        .parts = {{args->gate, args->gate_bias, gate, 2 * (size_t)n_out},
+                  {args->up, args->up_bias, gate + n_out, 2 * (size_t)n_out}}};
+    int rc = cpu_linear(be, &both, err);
+    return rc ? rc : silu_mul_rows((struct cpu_backend *)be, args);
 }

@@ -3,7 +3,7 @@
  * One arena holds every activation, planned once for the largest step:
  *
  *   x        act [max_rows, dim]            the residual stream
- *   normed   act [max_rows, dim]
+ *   normed   act [max_rows, dim]            room for the norms inside products
  *   qkv      act [max_rows, (n_heads + 2 * n_kv_heads) * head_dim]
  *   attn     act [max_rows, n_heads * head_dim]
  *   gate_up  act [max_rows, 2 * ffn_dim]
@@ -141,19 +141,8 @@ static const struct weight *optional(const struct weight *bias) {
     return bias->data ? bias : NULL;
 }
 
-/* out = rmsnorm(x), packed rows of dim; out may be x. */
-static int run_norm(struct decoder *d, const void *x, const struct weight *weight, void *out,
-                    uint32_t n_rows, struct error *err) {
-    const uint32_t dim = d->model->config.dim;
-    const struct rmsnorm_args args = {.x = x,
-                                      .weight = weight,
-                                      .out = out,
-                                      .n_rows = n_rows,
-                                      .dim = dim,
-                                      .x_stride = dim,
-                                      .out_stride = dim,
-                                      .eps = d->model->config.norm_eps};
-    return d->be->ops->rmsnorm(d->be, &args, err);
+static struct rmsnorm_input norm_with(const struct decoder *d, const struct weight *weight) {
+    return (struct rmsnorm_input){weight, d->model->config.norm_eps, d->normed};
 }
 
 /* x += in W^T (+ b): the way back into the residual stream. */
@@ -167,8 +156,10 @@ static int run_residual(struct decoder *d, const void *in, const struct weight *
 
 static int run_qkv(struct decoder *d, const struct layer_weights *w, uint32_t n_rows,
                    struct error *err) {
+    const struct rmsnorm_input norm = norm_with(d, &w->attn_norm);
     const struct linear_args args = {
-        .x = d->normed,
+        .x = d->x,
+        .norm = &norm,
         .n_rows = n_rows,
         .n_in = d->model->config.dim,
         .n_parts = 3,
@@ -204,9 +195,8 @@ static int run_attention(struct decoder *d, uint32_t layer, uint32_t n_rows, str
                                    .layer = layer,
                                    .n_heads = c->n_heads,
                                    .scale = c->attn_scale};
-    int rc = run_norm(d, d->x, &w->attn_norm, d->normed, n_rows, err);
+    int rc = run_qkv(d, w, n_rows, err);
     if (rc) return rc;
-    if ((rc = run_qkv(d, w, n_rows, err))) return rc;
     if ((rc = d->be->ops->rope_append(d->be, &rope, err))) return rc;
     if ((rc = d->be->ops->attn_decode(d->be, &attn, err))) return rc;
     return d->be->ops->attn_prefill(d->be, &attn, err);
@@ -215,30 +205,21 @@ static int run_attention(struct decoder *d, uint32_t layer, uint32_t n_rows, str
 /* The rest of a layer, on n_rows rows of attention results and of the residual stream x. */
 static int run_ffn(struct decoder *d, uint32_t layer, const void *attn_out, void *x,
                    uint32_t n_rows, struct error *err) {
-    const uint32_t dim = d->model->config.dim, ffn_dim = d->model->config.ffn_dim;
-    const size_t stride = 2 * (size_t)ffn_dim;
     const struct layer_weights *w = &d->model->layers[layer];
-    const struct linear_args gate_up = {
-        .x = d->normed,
-        .n_rows = n_rows,
-        .n_in = dim,
-        .n_parts = 2,
-        .parts = {
-            {.w = &w->gate, .bias = optional(&w->gate_bias), .y = d->gate_up, .y_stride = stride},
-            {.w = &w->up,
-             .bias = optional(&w->up_bias),
-             .y = act_at(d, d->gate_up, ffn_dim),
-             .y_stride = stride},
-        }};
-    const struct silu_mul_args silu = {.gate_up = d->gate_up,
-                                       .out = d->ffn,
-                                       .n_rows = n_rows,
-                                       .dim = ffn_dim};
+    const struct rmsnorm_input norm = norm_with(d, &w->ffn_norm);
+    const struct gated_args gated = {.x = x,
+                                     .norm = &norm,
+                                     .n_rows = n_rows,
+                                     .n_in = d->model->config.dim,
+                                     .gate = &w->gate,
+                                     .up = &w->up,
+                                     .gate_bias = optional(&w->gate_bias),
+                                     .up_bias = optional(&w->up_bias),
+                                     .gate_up = d->gate_up,
+                                     .out = d->ffn};
     int rc = run_residual(d, attn_out, &w->o, &w->o_bias, x, n_rows, err);
     if (rc) return rc;
-    if ((rc = run_norm(d, x, &w->ffn_norm, d->normed, n_rows, err))) return rc;
-    if ((rc = d->be->ops->linear(d->be, &gate_up, err))) return rc;
-    if ((rc = d->be->ops->silu_mul(d->be, &silu, err))) return rc;
+    if ((rc = d->be->ops->gated(d->be, &gated, err))) return rc;
     return run_residual(d, d->ffn, &w->down, &w->down_bias, x, n_rows, err);
 }
 
@@ -264,14 +245,14 @@ static int gather(struct decoder *d, const void *from, void *to, uint32_t n, uin
     return d->be->ops->gather_rows(d->be, &args, err);
 }
 
-/* Logits of n rows of the residual stream, x, which are normalised in place. */
-static int run_logits(struct decoder *d, void *x, uint32_t n, struct error *err) {
+/* Logits of n rows of the residual stream. */
+static int run_logits(struct decoder *d, const void *x, uint32_t n, struct error *err) {
     const struct model_config *c = &d->model->config;
+    const struct rmsnorm_input norm = norm_with(d, &d->model->final_norm);
     const struct linear_args head = {
-        .x = x, .n_rows = n, .n_in = c->dim, .n_parts = 1, .y_f32 = true,
+        .x = x, .norm = &norm, .n_rows = n, .n_in = c->dim, .n_parts = 1, .y_f32 = true,
         .parts = {{.w = &d->model->head, .y = d->logits, .y_stride = c->n_vocab}}};
-    const int rc = run_norm(d, x, &d->model->final_norm, x, n, err);
-    return rc ? rc : d->be->ops->linear(d->be, &head, err);
+    return d->be->ops->linear(d->be, &head, err);
 }
 
 /* Logits of the n rows in slice_rows. */

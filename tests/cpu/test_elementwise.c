@@ -1,4 +1,4 @@
-/* test_elementwise.c - norm, SiLU, embedding and gather against their definitions, at ragged
+/* test_elementwise.c - norm, RoPE, embedding and gather against their definitions, at ragged
  * widths. */
 #include "tests/cpu/cpu_test.h"
 
@@ -33,34 +33,6 @@ static void rmsnorm_equals_its_definition_on(struct backend *be) {
 static void rmsnorm_equals_its_definition(void **state) {
     (void)state;
     for_each_backend(rmsnorm_equals_its_definition_on);
-}
-
-static void silu_mul_equals_its_definition_on(struct backend *be) {
-    for (size_t i = 0; i < N_WIDTHS; i++) {
-        uint32_t dim = widths[i];
-        float *x = random_floats((size_t)N_ROWS * 2 * dim),
-              *out = random_floats((size_t)N_ROWS * dim);
-        double *expected = malloc((size_t)N_ROWS * dim * sizeof(double));
-        for (size_t j = 0; j < (size_t)N_ROWS * 2 * dim; j++)
-            x[j] *= j % 3 ? 8 : 120; /* saturating, too */
-        for (uint32_t r = 0; r < N_ROWS; r++) {
-            for (uint32_t d = 0; d < dim; d++) {
-                double g = x[r * 2 * dim + d];
-                expected[r * dim + d] = g / (1 + exp(-g)) * x[r * 2 * dim + dim + d];
-            }
-        }
-        struct silu_mul_args args = {x, out, N_ROWS, dim};
-        assert_int_equal(be->ops->silu_mul(be, &args, NULL), 0);
-        assert_close(out, expected, (size_t)N_ROWS * dim, 1e-6);
-        free(x);
-        free(out);
-        free(expected);
-    }
-}
-
-static void silu_mul_equals_its_definition(void **state) {
-    (void)state;
-    for_each_backend(silu_mul_equals_its_definition_on);
 }
 
 static void embedding_widens_the_rows_of_the_tokens_on(struct backend *be) {
@@ -141,7 +113,6 @@ static void rope_is_exact_at_a_million_tokens(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rmsnorm_equals_its_definition),
-        cmocka_unit_test(silu_mul_equals_its_definition),
         cmocka_unit_test(embedding_widens_the_rows_of_the_tokens),
         cmocka_unit_test(gather_picks_rows),
         cmocka_unit_test(rope_is_exact_at_a_million_tokens),

@@ -1,4 +1,5 @@
-/* test_linear.c - products against sums in double, and a row's bits against those it has alone. */
+/* test_linear.c - products against sums in double, a row's bits against those it has alone, and
+ * what is fused with a product against the same done apart. */
 #include "tests/cpu/cpu_test.h"
 
 #include <sys/mman.h>
@@ -160,6 +161,72 @@ static void parts_write_their_own_columns(void **state) {
     for_each_backend(parts_write_their_own_columns_on);
 }
 
+static void a_fused_norm_has_the_bits_of_a_norm_before_on(struct backend *be) {
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+        struct product p = random_product(shapes[i][0], shapes[i][1], shapes[i][2], DTYPE_BF16);
+        const size_t n_x = (size_t)p.n_rows * p.n_in, n_y = (size_t)p.n_rows * p.n_out;
+        float *g = random_floats(p.n_in), *apart = random_floats(n_y), *fused = random_floats(n_y),
+              *normed = guarded_floats(n_x), *room = guarded_floats(n_x);
+        struct weight weight = {g, DTYPE_F32, 1, p.n_in}, w = {p.w, p.dtype, p.n_out, p.n_in};
+        struct rmsnorm_input norm = {&weight, 1e-5f, room};
+        struct rmsnorm_args before = {p.x,    &weight, normed, p.n_rows,
+                                      p.n_in, p.n_in,  p.n_in, 1e-5f};
+        struct linear_args args = {.x = normed, .n_rows = p.n_rows, .n_in = p.n_in, .n_parts = 1,
+                                   .parts = {{&w, NULL, apart, p.n_out}}};
+        assert_int_equal(be->ops->rmsnorm(be, &before, NULL), 0);
+        assert_int_equal(be->ops->linear(be, &args, NULL), 0);
+        args.x = p.x;
+        args.norm = &norm;
+        args.parts[0].y = fused;
+        assert_int_equal(be->ops->linear(be, &args, NULL), 0);
+        assert_memory_equal(fused, apart, n_y * sizeof(float));
+        guarded_free(normed, n_x * sizeof(float)), guarded_free(room, n_x * sizeof(float));
+        free(g), free(apart), free(fused);
+        product_free(&p);
+    }
+}
+
+static void a_fused_norm_has_the_bits_of_a_norm_before(void **state) {
+    (void)state;
+    for_each_backend(a_fused_norm_has_the_bits_of_a_norm_before_on);
+}
+
+/* Biases of up to 120 saturate the SiLU, both ways. */
+static void gated_equals_its_definition_on(struct backend *be) {
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+        struct product gate = random_product(shapes[i][0], shapes[i][1], shapes[i][2], DTYPE_BF16),
+                       up = random_product(shapes[i][0], shapes[i][1], shapes[i][2], DTYPE_F32);
+        const size_t n_out = gate.n_out, n = gate.n_rows * n_out;
+        float *room = guarded_floats(2 * n), *out = guarded_floats(n),
+              *more = random_floats(n_out);
+        double *expected = malloc(n * sizeof(double));
+        struct weight wg = {gate.w, gate.dtype, gate.n_out, gate.n_in},
+                      wu = {up.w, up.dtype, up.n_out, up.n_in},
+                      bg = {more, DTYPE_F32, 1, gate.n_out}, bu = {up.bias, DTYPE_F32, 1, up.n_out};
+        for (size_t j = 0; j < n_out; j++) more[j] *= 120;
+        for (size_t j = 0; j < n; j++) {
+            const size_t row = j / n_out, col = j % n_out;
+            double g = gate.expected[j] - gate.bias[col] + more[col], u = up.bias[col];
+            for (uint32_t k = 0; k < up.n_in; k++)
+                u += (double)gate.x[row * up.n_in + k] * ((float *)up.w)[col * up.n_in + k];
+            expected[j] = g / (1 + exp(-g)) * u;
+        }
+        struct gated_args args = {.x = gate.x, .n_rows = gate.n_rows, .n_in = gate.n_in,
+                                  .gate = &wg, .up = &wu, .gate_bias = &bg, .up_bias = &bu,
+                                  .gate_up = room, .out = out};
+        assert_int_equal(be->ops->gated(be, &args, NULL), 0);
+        assert_close(out, expected, n, 4e-6);
+        guarded_free(room, 2 * n * sizeof(float)), guarded_free(out, n * sizeof(float));
+        free(more), free(expected);
+        product_free(&gate), product_free(&up);
+    }
+}
+
+static void gated_equals_its_definition(void **state) {
+    (void)state;
+    for_each_backend(gated_equals_its_definition_on);
+}
+
 /* With bf16 products both inputs are rounded: 2^-9 relative each, random signs. */
 static void bf16_products_are_close_and_batch_invariant(void **state) {
     (void)state;
@@ -209,6 +276,8 @@ int main(void) {
         cmocka_unit_test(products_equal_sums_in_double),
         cmocka_unit_test(a_row_has_the_same_bits_alone_and_in_a_batch),
         cmocka_unit_test(parts_write_their_own_columns),
+        cmocka_unit_test(a_fused_norm_has_the_bits_of_a_norm_before),
+        cmocka_unit_test(gated_equals_its_definition),
         cmocka_unit_test(bf16_products_are_close_and_batch_invariant),
         cmocka_unit_test(conversions_agree_with_the_definition),
     };

@@ -1,4 +1,4 @@
-/* test_elementwise.c - embedding, norm, SiLU and gather of the CUDA backend against the CPU's. */
+/* test_elementwise.c - embedding, norm and gather of the CUDA backend against the CPU's. */
 #include "tests/cuda/cuda_test.h"
 
 static const uint32_t widths[] = {1, 3, 8, 15, 16, 17, 24, 384, 1000, 4096, 10240};
@@ -36,30 +36,6 @@ static void rmsnorm_equals_the_cpu(void **state) {
         for (size_t j = 0; j < N_HEIGHTS; j++)
             for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++)
                 check_rmsnorm(heights[j], widths[i], (i + j) % 3 * 4, dtype, (i + j) % 2);
-}
-
-static void silu_mul_equals_the_cpu(void **state) {
-    (void)state;
-    struct error err = {0};
-    for (size_t i = 0; i < N_WIDTHS; i++) {
-        for (size_t j = 0; j < N_HEIGHTS; j++) {
-            const size_t n = (size_t)heights[j] * widths[i];
-            float *x = random_bf16(2 * n, 1), *expected = random_floats(n), *got = random_floats(n);
-            for (size_t k = 0; k < 2 * n; k++)
-                x[k] *= k % 3 ? 8 : 128; /* saturating, too; powers of two stay exact */
-            void *gpu_x = gpu_array(x, 2 * n, DTYPE_BF16), *out = gpu_poison(n, DTYPE_BF16);
-            must(cpu->ops->silu_mul(
-                     cpu, &(struct silu_mul_args){x, expected, heights[j], widths[i]}, &err),
-                 &err);
-            must(gpu->ops->silu_mul(gpu, &(struct silu_mul_args){gpu_x, out, heights[j], widths[i]},
-                                    &err),
-                 &err);
-            gpu_read(got, out, n, DTYPE_BF16);
-            assert_near(got, expected, n, BF16_TOLERANCE, "silu_mul");
-            gpu_free(gpu_x), gpu_free(out);
-            free(x), free(expected), free(got);
-        }
-    }
 }
 
 static void check_embed(uint32_t n_rows, uint32_t dim, enum dtype dtype) {
@@ -118,7 +94,6 @@ static void gather_picks_rows(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rmsnorm_equals_the_cpu),
-        cmocka_unit_test(silu_mul_equals_the_cpu),
         cmocka_unit_test(embedding_equals_the_cpu),
         cmocka_unit_test(gather_picks_rows),
     };

@@ -1,5 +1,5 @@
 /* test_linear.c - products of the CUDA backend against the CPU's: every path (few rows, cuBLASLt,
- * any shape), with bias, onto a residual, in f32, and in parts that share a row. */
+ * any shape), with bias, onto a residual, in f32, in parts that share a row, and fused. */
 #include "tests/cuda/cuda_test.h"
 
 struct product {
@@ -125,10 +125,91 @@ static void parts_share_a_launch_and_a_row(void **state) {
                                                 .joined = joined});
 }
 
+/* What is fused with a product.  The width of the room between gate and up is the backend's. */
+struct fused {
+    uint32_t n_rows, n_in, n_out;
+    enum dtype dtype, norm_dtype;
+    bool norm, bias, gated;
+};
+
+/* The CPU normalises in f32, the device multiplies what bf16 holds of it: each of n_in products is
+ * off by 2^-9 at most, in random directions, which is under one rounding of the largest sum. */
+static const double norm_tolerance = 2 * BF16_TOLERANCE;
+
+static void check_fused(const struct fused *f) {
+    struct error err = {0};
+    const struct product shape = {
+        .n_rows = f->n_rows, .n_in = f->n_in, .dtype = f->dtype, .bias_dtype = f->dtype};
+    const size_t n_x = (size_t)f->n_rows * f->n_in, n_y = (size_t)f->n_rows * f->n_out;
+    float *x = random_bf16(n_x, 3), *g = random_bf16(f->n_in, 2), *expected = random_floats(n_y),
+          *got = random_floats(n_y), *room = random_floats(n_x), *wide = random_floats(2 * n_y);
+    void *host_g = converted(g, f->n_in, f->norm_dtype),
+         *gpu_g = gpu_array(g, f->n_in, f->norm_dtype), *gpu_x = gpu_array(x, n_x, DTYPE_BF16),
+         *gpu_room = gpu_poison(n_x, DTYPE_BF16), *gpu_wide = gpu_poison(2 * n_y, DTYPE_BF16),
+         *gpu_y = gpu_poison(n_y, DTYPE_BF16);
+    struct part gate = make_part(&shape, f->n_out, NULL), up = make_part(&shape, f->n_out, NULL);
+    const struct weight cpu_g = {host_g, f->norm_dtype, 1, f->n_in},
+                        gpu_g_weight = {gpu_g, f->norm_dtype, 1, f->n_in};
+    const struct rmsnorm_input cpu_norm = {&cpu_g, 1e-5f, room},
+                               gpu_norm = {&gpu_g_weight, 1e-5f, gpu_room};
+    const struct rmsnorm_input *norms[2] = {f->norm ? &cpu_norm : NULL, f->norm ? &gpu_norm : NULL};
+    if (f->gated) {
+        struct gated_args args = {.x = x, .norm = norms[0], .n_rows = f->n_rows, .n_in = f->n_in,
+                                  .gate = &gate.cpu_weight, .up = &up.cpu_weight,
+                                  .gate_bias = f->bias ? &gate.cpu_bias : NULL,
+                                  .up_bias = f->bias ? &up.cpu_bias : NULL, .gate_up = wide,
+                                  .out = expected};
+        must(cpu->ops->gated(cpu, &args, &err), &err);
+        args = (struct gated_args){.x = gpu_x, .norm = norms[1], .n_rows = f->n_rows,
+                                   .n_in = f->n_in, .gate = &gate.gpu_weight, .up = &up.gpu_weight,
+                                   .gate_bias = f->bias ? &gate.gpu_bias_weight : NULL,
+                                   .up_bias = f->bias ? &up.gpu_bias_weight : NULL,
+                                   .gate_up = gpu_wide, .out = gpu_y};
+        must(gpu->ops->gated(gpu, &args, &err), &err);
+    } else {
+        struct linear_args args = {
+            .x = x, .norm = norms[0], .n_rows = f->n_rows, .n_in = f->n_in, .n_parts = 1,
+            .parts = {{&gate.cpu_weight, f->bias ? &gate.cpu_bias : NULL, expected, f->n_out}}};
+        must(cpu->ops->linear(cpu, &args, &err), &err);
+        args.x = gpu_x, args.norm = norms[1];
+        args.parts[0] = (struct linear_part){
+            &gate.gpu_weight, f->bias ? &gate.gpu_bias_weight : NULL, gpu_y, f->n_out};
+        must(gpu->ops->linear(gpu, &args, &err), &err);
+    }
+    gpu_read(got, gpu_y, n_y, DTYPE_BF16);
+    char what[160];
+    snprintf(what, sizeof(what), "%u x %u x %u, dtype %d, norm %d (dtype %d), bias %d, gated %d",
+             f->n_rows, f->n_in, f->n_out, f->dtype, f->norm, f->norm_dtype, f->bias, f->gated);
+    assert_near(got, expected, n_y, f->norm || f->gated ? norm_tolerance : BF16_TOLERANCE, what);
+    free_part(&gate, true), free_part(&up, true);
+    gpu_free(gpu_g), gpu_free(gpu_x), gpu_free(gpu_room), gpu_free(gpu_wide), gpu_free(gpu_y);
+    free(x), free(g), free(expected), free(got), free(room), free(wide), free(host_g);
+}
+
+static void fused_products_equal_the_cpu(void **state) {
+    (void)state;
+    static const uint32_t shapes[][2] = {/* n_in, n_out */
+                                         {1, 1},       {8, 8},    {15, 7},     {24, 17},
+                                         {64, 6},      {384, 40}, {384, 1024}, {4096, 96},
+                                         {2056, 1000}, {264, 33}};
+    for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++)
+        for (size_t r = 0; r < N_ROWS; r++)
+            for (int kind = 0; kind < 6; kind++)
+                check_fused(&(struct fused){.n_rows = n_rows[r],
+                                            .n_in = shapes[s][0],
+                                            .n_out = shapes[s][1],
+                                            .dtype = kind == 5 ? DTYPE_F16 : DTYPE_BF16,
+                                            .norm_dtype = (enum dtype)((s + r) % 3),
+                                            .norm = kind != 2,
+                                            .bias = (s + r + (size_t)kind) % 2,
+                                            .gated = kind >= 2});
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_of_one_part_equal_the_cpu),
         cmocka_unit_test(parts_share_a_launch_and_a_row),
+        cmocka_unit_test(fused_products_equal_the_cpu),
     };
     const int status = open_backends();
     if (status) return status;
