@@ -75,6 +75,11 @@ __device__ __forceinline__ attn_tile load_tile(const attn_tile *tiles, int i) {
     return u.tile;
 }
 
+/* Read beside the first tile, so that the number of a page is still the second read. */
+__device__ __forceinline__ const int32_t *table_of_layer(const attn_decode_params &p) {
+    return p.step->table + (size_t)p.layer * p.step->layer_pages;
+}
+
 /* ---- asking for units -------------------------------------------------------------------- */
 
 /* Where a warp is in asking for its units.  What it needs to know next was read long before: under
@@ -84,6 +89,7 @@ struct cursor {
     int slot;               /* < tile.end, or the warp has no more units */
     int page;               /* lane i: the page of the unit i units behind the one at `first` */
     int n_used;             /* of these */
+    const int32_t *table;   /* of the layer */
 };
 
 /* A warp's ring, and what it takes to fill it. */
@@ -109,7 +115,7 @@ cursor_settle(cursor *c, const attn_decode_params &p, int warp, int lane) {
     const int slot = c->slot + lane * S::N_WARPS * ATTN_UNIT_SLOTS;
     c->n_used = 0;
     if (slot < c->tile.end)
-        c->page = __ldg(p.pages + c->tile.seq * p.pages_stride + slot / PAGE_TOKENS);
+        c->page = __ldg(c->table + c->tile.pages + slot / PAGE_TOKENS);
 }
 
 template <class S> __device__ __forceinline__ const char *
@@ -509,10 +515,11 @@ template <int D> __global__ void __launch_bounds__(MERGE_WARPS * 32)
 /* To L2 with a warp's first units, while the kernel before is still at work.  It may yet write one
  * of their slots: L2 is where that write ends too, so nothing old is kept. */
 template <class S> __device__ __forceinline__ void
-prefetch_first_units(const attn_decode_params &p, const attn_tile &tile, int warp, int lane) {
+prefetch_first_units(const attn_decode_params &p, const attn_tile &tile, const int32_t *table,
+                     int warp, int lane) {
     const int slot = tile.begin + (warp + lane * S::N_WARPS) * ATTN_UNIT_SLOTS;
     if (lane >= S::N_STAGES || slot >= tile.end) return;
-    const int page = __ldg(p.pages + tile.seq * p.pages_stride + slot / PAGE_TOKENS);
+    const int page = __ldg(table + tile.pages + slot / PAGE_TOKENS);
     const char *keys = unit_address<S>(p, tile, slot, page);
     const char *values = keys + (size_t)p.n_kv_heads * PAGE_TOKENS * S::D * 2;
     prefetch(keys, ATTN_UNIT_SLOTS * S::D * 2);
@@ -543,9 +550,10 @@ template <class S> __global__ void __launch_bounds__(S::N_WARPS * 32)
     const int group = p.n_heads / p.n_kv_heads;
 
     attn_tile tile = load_tile(p.tiles, blockIdx.x);
-    const ring r = make_ring<S>(memory, barriers);
-    if (p.overlap) prefetch_first_units<S>(p, tile, r.warp, r.lane);
     cursor ahead = {};
+    ahead.table = table_of_layer(p);
+    const ring r = make_ring<S>(memory, barriers);
+    if (p.overlap) prefetch_first_units<S>(p, tile, ahead.table, r.warp, r.lane);
     cursor_enter<S>(&ahead, p, tile, r.warp);
     cursor_settle<S>(&ahead, p, r.warp, r.lane);
     let_next_kernel_start();

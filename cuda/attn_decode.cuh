@@ -11,12 +11,13 @@
 #include <stdint.h>
 
 #include "cuda/attn_plan.h"
+#include "cuda/kernels.h"
 #include "engine/backend.h"
 
 /* The query heads that share a KV head are the columns of one tile. */
 enum { ATTN_DECODE_MAX_GROUP = 16 };
 
-/* All pointers are device memory.  16-byte alignment: q rows, out, pages, partial_out, tiles. */
+/* All pointers are device memory.  16-byte alignment: q rows, out, pool, partial_out, tiles. */
 struct attn_decode_params {
     const void *q;    /* bf16, sequence s at q + s * q_stride: [n_heads, head_dim] */
     size_t q_stride;  /* elements */
@@ -27,8 +28,9 @@ struct attn_decode_params {
     uint32_t n_heads, n_kv_heads;
     uint32_t head_dim; /* 64, 80, 96, 128, 256 */
     float scale;
-    const int32_t *pages; /* [n_seqs][pages_stride]: this layer's page tables */
-    size_t pages_stride;
+    /* Where the page tables lie: read by the kernel, as it may change from step to step. */
+    const struct device_step *step;
+    uint32_t layer;
 
     const struct attn_tile *tiles; /* the plan of this layer's lengths */
     uint32_t n_blocks;             /* as in the plan's shape */
@@ -41,8 +43,8 @@ struct attn_decode_params {
     size_t score_stride; /* slots */
 
     /* Programmatic dependent launch (compute capability 9.0): the kernels start while the one
-     * before ends.  They read the plan and the page tables, and prefetch pages into L2, before they
-     * wait for it: those must be complete when the kernel before starts. */
+     * before ends.  They read the plan, the step and the page tables, and prefetch pages into L2,
+     * before they wait for it: those must be complete when the kernel before starts. */
     bool overlap;
 
     /* Filled by attn_decode_map_pool(); without it cp.async reads the pages. */

@@ -28,10 +28,10 @@ static uint32_t units_of(uint32_t n_slots) {
     return (n_slots + ATTN_UNIT_SLOTS - 1) / ATTN_UNIT_SLOTS;
 }
 
-static uint64_t units_of_batch(const struct attn_plan_shape *shape, const uint32_t *n_slots,
-                               uint32_t n_seqs) {
+static uint64_t units_of_batch(const struct attn_plan_shape *shape,
+                               const struct attn_plan_batch *batch) {
     uint64_t sum = 0;
-    for (uint32_t i = 0; i < n_seqs; i++) sum += units_of(n_slots[i]);
+    for (uint32_t i = 0; i < batch->n_seqs; i++) sum += units_of(batch->n_slots[i]);
     return sum * shape->n_kv_heads;
 }
 
@@ -62,34 +62,33 @@ static void add_tile(struct filler *f, uint32_t block, const struct attn_tile *t
 }
 
 /* The tile of an item that begins at `begin`; its partial and its merge if it is not all of it. */
-static struct attn_tile make_tile(struct attn_plan *plan, uint32_t seq, uint32_t kv_head,
-                                  uint32_t begin, uint32_t end, uint32_t n_slots) {
+static struct attn_tile make_tile(struct attn_plan *plan, const struct attn_plan_batch *batch,
+                                  uint32_t seq, uint32_t kv_head, uint32_t begin, uint32_t end) {
     struct attn_tile tile = {.seq = (int32_t)seq,
                              .kv_head = (int32_t)kv_head,
                              .begin = (int32_t)begin,
                              .end = (int32_t)end,
+                             .pages = batch->table_at[seq],
                              .partial = -1,
-                             .merge = -1,
                              .next = -1};
-    if (begin == 0 && end == n_slots) return tile;
+    if (begin == 0 && end == batch->n_slots[seq]) return tile;
     if (begin == 0) {
         plan->merges[plan->n_merges++] = (struct attn_merge){
             .seq = tile.seq, .kv_head = tile.kv_head, .first_partial = (int32_t)plan->n_partials};
     }
-    tile.merge = (int32_t)plan->n_merges - 1;
     tile.partial = (int32_t)plan->n_partials++;
-    plan->merges[tile.merge].n_partials++;
+    plan->merges[plan->n_merges - 1].n_partials++;
     return tile;
 }
 
 /* Whole items in order into blocks of at most `capacity` units.  Counts the blocks; fills them if
  * `f` is given. */
 static uint32_t pack_whole(struct filler *f, const struct attn_plan_shape *shape,
-                           const uint32_t *n_slots, uint32_t n_seqs, uint64_t capacity) {
+                           const struct attn_plan_batch *batch, uint64_t capacity) {
     uint32_t block = 0;
     uint64_t used = 0;
-    for (uint32_t seq = 0; seq < n_seqs; seq++) {
-        uint32_t units = units_of(n_slots[seq]);
+    for (uint32_t seq = 0; seq < batch->n_seqs; seq++) {
+        uint32_t units = units_of(batch->n_slots[seq]);
         if (units > capacity) return UINT32_MAX;
         for (uint32_t head = 0; units > 0 && head < shape->n_kv_heads; head++) {
             if (used + units > capacity) {
@@ -98,7 +97,7 @@ static uint32_t pack_whole(struct filler *f, const struct attn_plan_shape *shape
             }
             used += units;
             if (!f) continue;
-            struct attn_tile tile = make_tile(f->plan, seq, head, 0, n_slots[seq], n_slots[seq]);
+            struct attn_tile tile = make_tile(f->plan, batch, seq, head, 0, batch->n_slots[seq]);
             add_tile(f, block, &tile);
         }
     }
@@ -111,19 +110,20 @@ static uint64_t even_end(const struct course *c, uint32_t block) {
 }
 
 static void cut_evenly(struct filler *f, const struct attn_plan_shape *shape,
-                       const uint32_t *n_slots, uint32_t n_seqs, const struct course *c) {
+                       const struct attn_plan_batch *batch, const struct course *c) {
     uint64_t at = 0;
     uint32_t block = 0;
-    for (uint32_t seq = 0; seq < n_seqs; seq++) {
+    for (uint32_t seq = 0; seq < batch->n_seqs; seq++) {
+        const uint32_t n = batch->n_slots[seq];
         for (uint32_t head = 0; head < shape->n_kv_heads; head++) {
-            uint64_t first = at, end = at + units_of(n_slots[seq]);
+            uint64_t first = at, end = at + units_of(n);
             while (at < end) {
                 while (even_end(c, block) <= at) block++;
                 uint64_t stop = even_end(c, block) < end ? even_end(c, block) : end;
-                uint64_t end_slot = stop == end ? n_slots[seq] : (stop - first) * ATTN_UNIT_SLOTS;
+                uint64_t end_slot = stop == end ? n : (stop - first) * ATTN_UNIT_SLOTS;
                 struct attn_tile tile =
-                    make_tile(f->plan, seq, head, (uint32_t)((at - first) * ATTN_UNIT_SLOTS),
-                              (uint32_t)end_slot, n_slots[seq]);
+                    make_tile(f->plan, batch, seq, head,
+                              (uint32_t)((at - first) * ATTN_UNIT_SLOTS), (uint32_t)end_slot);
                 add_tile(f, block, &tile);
                 at = stop;
             }
@@ -133,16 +133,16 @@ static void cut_evenly(struct filler *f, const struct attn_plan_shape *shape,
 
 /* Every item by the same rule; a tile goes to the block in whose even share its middle lies. */
 static void cut_fixed(struct filler *f, const struct attn_plan_shape *shape,
-                      const uint32_t *n_slots, uint32_t n_seqs, const struct course *c) {
+                      const struct attn_plan_batch *batch, const struct course *c) {
     uint64_t at = 0;
-    for (uint32_t seq = 0; seq < n_seqs; seq++) {
-        uint32_t n = n_slots[seq], split = shape->split_slots;
+    for (uint32_t seq = 0; seq < batch->n_seqs; seq++) {
+        uint32_t n = batch->n_slots[seq], split = shape->split_slots;
         for (uint32_t head = 0; head < shape->n_kv_heads; head++) {
             for (uint32_t begin = 0; begin < n; begin += split) {
                 uint32_t end = n - begin > split ? begin + split : n;
                 uint32_t units = units_of(end - begin);
                 uint64_t block = (2 * at + units) * c->n_blocks / (2 * c->n_units);
-                struct attn_tile tile = make_tile(f->plan, seq, head, begin, end, n);
+                struct attn_tile tile = make_tile(f->plan, batch, seq, head, begin, end);
                 add_tile(f, (uint32_t)block, &tile);
                 at += units;
             }
@@ -151,33 +151,33 @@ static void cut_fixed(struct filler *f, const struct attn_plan_shape *shape,
 }
 
 static void cut_as_asked(struct filler *f, const struct attn_plan_shape *shape,
-                         const uint32_t *n_slots, uint32_t n_seqs) {
-    struct course c = {units_of_batch(shape, n_slots, n_seqs), shape->n_blocks};
+                         const struct attn_plan_batch *batch) {
+    struct course c = {units_of_batch(shape, batch), shape->n_blocks};
     if (c.n_units == 0) return;
     if (shape->split_slots > 0) {
-        cut_fixed(f, shape, n_slots, n_seqs, &c);
+        cut_fixed(f, shape, batch, &c);
         return;
     }
     uint64_t mean = (c.n_units + c.n_blocks - 1) / c.n_blocks;
     if (mean < MIN_TILE_UNITS) mean = MIN_TILE_UNITS;
     for (uint64_t capacity = mean; capacity <= mean + MERGE_COST_UNITS; capacity++) {
-        if (pack_whole(NULL, shape, n_slots, n_seqs, capacity) > c.n_blocks) continue;
-        pack_whole(f, shape, n_slots, n_seqs, capacity);
+        if (pack_whole(NULL, shape, batch, capacity) > c.n_blocks) continue;
+        pack_whole(f, shape, batch, capacity);
         return;
     }
     uint64_t most = (c.n_units + MIN_TILE_UNITS - 1) / MIN_TILE_UNITS;
     if (most < c.n_blocks) c.n_blocks = (uint32_t)most;
-    cut_evenly(f, shape, n_slots, n_seqs, &c);
+    cut_evenly(f, shape, batch, &c);
 }
 
 void attn_plan_build(struct attn_plan *plan, const struct attn_plan_shape *shape,
-                     const uint32_t *n_slots, uint32_t n_seqs) {
+                     const struct attn_plan_batch *batch) {
     struct filler f = {.plan = plan, .n_blocks = shape->n_blocks};
     plan->n_tiles = shape->n_blocks;
     plan->n_merges = plan->n_partials = 0;
     for (uint32_t i = 0; i < shape->n_blocks; i++) {
-        plan->tiles[i] = (struct attn_tile){.partial = -1, .merge = -1, .next = -1};
+        plan->tiles[i] = (struct attn_tile){.partial = -1, .next = -1};
     }
-    cut_as_asked(&f, shape, n_slots, n_seqs);
+    cut_as_asked(&f, shape, batch);
     plan->tiles[0].n_merges = (int32_t)plan->n_merges;
 }

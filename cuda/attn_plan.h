@@ -35,8 +35,8 @@ enum { ATTN_UNIT_SLOTS = 16, ATTN_FIXED_SPLIT_SLOTS = 512 };
 struct attn_tile {
     int32_t seq, kv_head;
     int32_t begin, end; /* slots; begin == end: no work */
+    int32_t pages;      /* where the sequence's pages begin in the layer's part of the table */
     int32_t partial;    /* number of its partial, -1: it writes the output */
-    int32_t merge;      /* its item in the list of merges, -1: none */
     int32_t next;       /* the block's next tile, -1: none */
     int32_t n_merges;   /* in tile 0 only: of the plan */
 };
@@ -66,9 +66,17 @@ struct attn_plan {
 struct attn_plan_room attn_plan_room(const struct attn_plan_shape *shape, uint32_t max_seqs,
                                      uint64_t max_slots);
 
-/* n_slots [n_seqs]; a sequence without slots gets no tile.  Fills plan->tiles and plan->merges. */
+/* A layer's sequences: how many slots each has (none: it gets no tile), and where its pages begin
+ * in the layer's part of the table (device_step.table_at). */
+struct attn_plan_batch {
+    const uint32_t *n_slots;
+    const int32_t *table_at;
+    uint32_t n_seqs;
+};
+
+/* Fills plan->tiles and plan->merges. */
 void attn_plan_build(struct attn_plan *plan, const struct attn_plan_shape *shape,
-                     const uint32_t *n_slots, uint32_t n_seqs);
+                     const struct attn_plan_batch *batch);
 
 #ifdef __cplusplus
 }

@@ -36,9 +36,8 @@ struct attn_prefill_params {
     size_t q_stride; /* multiple of 8 */
     void *out; /* bf16 [n_total_rows, n_heads * head_dim]; only rows of listed items are written */
     struct kv_pool kv;         /* page = [K, V][kv_head][slot][head_dim], bf16 or f16 */
-    const int32_t *page_table; /* [seq * table_stride + slot / PAGE_TOKENS] */
-    uint32_t table_stride;
-    const int32_t *first_row, *n_rows, *n_slots; /* [n_seqs] */
+    const int32_t *page_table; /* [table_at[seq] + slot / PAGE_TOKENS] */
+    const int32_t *table_at, *first_row, *n_rows, *n_slots; /* [n_seqs] */
     const struct attn_prefill_item *items;       /* [n_items] */
     uint32_t n_items;                            /* 0 is allowed; at most 65535 */
     uint32_t n_total_rows;                       /* rows of the q matrix */

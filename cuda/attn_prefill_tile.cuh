@@ -41,7 +41,7 @@ static __device__ __forceinline__ struct prefill_tile prefill_tile_of(
     t.n_rows = min(p.n_rows[seq] - row, (int)ATTN_PREFILL_TILE);
     t.n_slots = p.n_slots[seq];
     t.first_visible = t.n_slots - p.n_rows[seq] + row + 1;
-    t.pages = p.page_table + (size_t)seq * p.table_stride;
+    t.pages = p.page_table + p.table_at[seq];
     return t;
 }
 

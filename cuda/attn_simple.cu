@@ -72,7 +72,7 @@ static __device__ void attend(const struct attn_simple_params &p, struct plan *p
     const size_t seq = (size_t)s.row_seq[row], view = p.layer * (size_t)s.n_seqs + seq;
     const uint32_t first = (uint32_t)s.first_row[seq], n_rows = (uint32_t)s.seq_rows[seq];
     const uint32_t n_seen = (uint32_t)s.n_slots[view] - n_rows + (row - first) + 1;
-    const int32_t *table = s.table + view * s.table_stride;
+    const int32_t *table = s.table + (size_t)p.layer * s.layer_pages + s.table_at[view];
     const __nv_bfloat16 *from =
         static_cast<const __nv_bfloat16 *>(p.q) + row * p.q_stride + (size_t)head * dim;
     struct softmax state = {-INFINITY, 0.0f, {}};

@@ -165,7 +165,8 @@ static __device__ __forceinline__ size_t slot_at(const struct rope_append_params
     const struct device_step &s = *p.step;
     const size_t seq = (size_t)s.row_seq[row], view = p.layer * (size_t)s.n_seqs + seq;
     const uint32_t slot = (uint32_t)s.append_slot[view] + row - (uint32_t)s.first_row[seq];
-    const size_t page = (size_t)s.table[view * s.table_stride + slot / PAGE_TOKENS];
+    const int32_t *table = s.table + (size_t)p.layer * s.layer_pages + s.table_at[view];
+    const size_t page = (size_t)table[slot / PAGE_TOKENS];
     return (((page * 2 + is_v) * p.n_kv_heads + kv_head) * PAGE_TOKENS + slot % PAGE_TOKENS) *
            p.head_dim;
 }

@@ -35,8 +35,9 @@ struct device_step {
     const int32_t *tokens, *positions, *row_seq; /* [n_rows]; row_seq: the sequence of a row */
     const int32_t *first_row, *seq_rows;         /* [n_seqs] */
     const int32_t *n_slots, *append_slot;        /* [n_layers][n_seqs] */
-    const int32_t *table; /* [n_layers][n_seqs][table_stride]: pages in slot order */
-    uint32_t table_stride;
+    const int32_t *table;    /* [n_layers][layer_pages]: pages in slot order, list after list */
+    const int32_t *table_at; /* [n_layers][n_seqs]: where a sequence's list begins in its layer */
+    uint32_t layer_pages;
 };
 
 /* n_rows, here and below where there is a step: of the launch; rows past the step's do nothing. */

@@ -1,12 +1,12 @@
 /* step.c - brings the description of a step to the device: one pinned block, one copy.
  *
- *   struct device_step         pointers to what follows, always at the same address
- *   tokens positions row_seq   [n_rows] each
- *   first_row seq_rows         [n_seqs] each
- *   n_slots append_slot        [n_layers][n_seqs] each
- *   table                      [n_layers][n_seqs][table_stride]
+ *   struct device_step             pointers to what follows, always at the same address
+ *   tokens positions row_seq       [n_rows] each
+ *   first_row seq_rows             [n_seqs] each
+ *   n_slots append_slot table_at   [n_layers][n_seqs] each
+ *   table                          [n_layers][layer_pages]: a layer's lists, one after the other
  *
- * The rest is int32, for all layers at once.  table_stride is the longest list of the step. */
+ * The rest is int32, for all layers at once.  layer_pages is what the layer with the most needs. */
 #include "cuda/internal.h"
 
 #include <string.h>
@@ -15,17 +15,21 @@
 
 /* A step before it is packed. */
 struct step_shape {
-    size_t n_rows, n_seqs, n_views, table_stride;
+    size_t n_rows, n_seqs, n_views, n_layers, layer_pages;
 };
 
+static size_t count_pages(const struct step *step, uint32_t seq, uint32_t layer) {
+    return ((size_t)step->seqs[seq].layers[layer].n_slots + PAGE_TOKENS - 1) / PAGE_TOKENS;
+}
+
 static struct step_shape shape_of(const struct step *step) {
-    struct step_shape shape = {.n_rows = step->n_rows, .n_seqs = step->n_seqs};
-    shape.n_views = (size_t)step->n_layers * step->n_seqs;
-    for (uint32_t i = 0; i < step->n_seqs; i++) {
-        for (uint32_t l = 0; l < step->n_layers; l++) {
-            const size_t n = (step->seqs[i].layers[l].n_slots + PAGE_TOKENS - 1) / PAGE_TOKENS;
-            if (n > shape.table_stride) shape.table_stride = n;
-        }
+    struct step_shape shape = {
+        .n_rows = step->n_rows, .n_seqs = step->n_seqs, .n_layers = step->n_layers};
+    shape.n_views = shape.n_layers * shape.n_seqs;
+    for (uint32_t l = 0; l < step->n_layers; l++) {
+        size_t n = 0;
+        for (uint32_t i = 0; i < step->n_seqs; i++) n += count_pages(step, i, l);
+        if (n > shape.layer_pages) shape.layer_pages = n;
     }
     return shape;
 }
@@ -34,7 +38,8 @@ enum { HEADER_BYTES = 256 };
 _Static_assert(sizeof(struct device_step) <= HEADER_BYTES, "the header has outgrown its place");
 
 static size_t count_words(const struct step_shape *s) {
-    return HEADER_BYTES / sizeof(int32_t) + 3 * s->n_rows + 2 * s->n_seqs + 2 * s->n_views + s->n_views * s->table_stride;
+    return HEADER_BYTES / sizeof(int32_t) + 3 * s->n_rows + 2 * s->n_seqs + 3 * s->n_views +
+           s->n_layers * s->layer_pages;
 }
 
 /* Hands out the next n words of the block, host side, and sets the device's pointer to them. */
@@ -63,17 +68,22 @@ static void pack_seqs(struct mirror *block, const struct step *step, const struc
     int32_t *seq_rows = take(block, shape->n_seqs, &out->seq_rows);
     int32_t *n_slots = take(block, shape->n_views, &out->n_slots);
     int32_t *append_slot = take(block, shape->n_views, &out->append_slot);
-    int32_t *table = take(block, shape->n_views * shape->table_stride, &out->table);
+    int32_t *table_at = take(block, shape->n_views, &out->table_at);
+    int32_t *table = take(block, shape->n_layers * shape->layer_pages, &out->table);
     for (uint32_t i = 0; i < step->n_seqs; i++) {
         first_row[i] = (int32_t)step->seqs[i].first_row;
         seq_rows[i] = (int32_t)step->seqs[i].n_rows;
-        for (uint32_t l = 0; l < step->n_layers; l++) {
+    }
+    for (uint32_t l = 0; l < step->n_layers; l++) {
+        size_t at = 0;
+        for (uint32_t i = 0; i < step->n_seqs; i++) {
             const struct kv_view *view = &step->seqs[i].layers[l];
-            const size_t at = (size_t)l * step->n_seqs + i,
-                         n = (view->n_slots + PAGE_TOKENS - 1) / PAGE_TOKENS;
-            n_slots[at] = (int32_t)view->n_slots;
-            append_slot[at] = (int32_t)view->append_slot;
-            memcpy(table + at * shape->table_stride, view->pages, n * sizeof(int32_t));
+            const size_t n = count_pages(step, i, l), k = (size_t)l * step->n_seqs + i;
+            n_slots[k] = (int32_t)view->n_slots;
+            append_slot[k] = (int32_t)view->append_slot;
+            table_at[k] = (int32_t)at;
+            memcpy(table + l * shape->layer_pages + at, view->pages, n * sizeof(int32_t));
+            at += n;
         }
     }
 }
@@ -94,7 +104,7 @@ int cuda_step_begin(struct backend *be, const struct step *step, struct error *e
                                 .n_seqs = step->n_seqs,
                                 .n_decode = step->n_decode,
                                 .n_layers = step->n_layers,
-                                .table_stride = (uint32_t)shape.table_stride};
+                                .layer_pages = (uint32_t)shape.layer_pages};
     block->used = HEADER_BYTES;
     pack_rows(block, step, out);
     pack_seqs(block, step, &shape, out);

@@ -95,9 +95,10 @@ struct device_plan {
         : shape(s), room(attn_plan_room(&s, max_seqs, max_slots)), tiles(room.n_tiles),
           merges(room.n_merges), d_tiles(room.n_tiles), d_merges(room.n_merges) {}
 
-    void build(const std::vector<uint32_t> &n_slots) {
+    void build(const std::vector<uint32_t> &n_slots, const std::vector<int32_t> &table_at) {
         attn_plan plan = {tiles.data(), merges.data(), 0, 0, 0};
-        attn_plan_build(&plan, &shape, n_slots.data(), (uint32_t)n_slots.size());
+        const attn_plan_batch batch = {n_slots.data(), table_at.data(), (uint32_t)n_slots.size()};
+        attn_plan_build(&plan, &shape, &batch);
         if (plan.n_tiles > room.n_tiles || plan.n_merges > room.n_merges ||
             plan.n_partials > room.n_partials) {
             printf("FAIL plan larger than its room\n");
@@ -126,9 +127,9 @@ struct test_case {
 struct fixture {
     test_case c;
     std::mt19937 random{SEED};
-    uint32_t n_pages = 0, pages_stride = 0;
+    uint32_t n_pages = 0;
     size_t head_elements, page_elements;
-    std::vector<int32_t> pages;
+    std::vector<int32_t> pages, pages_at; /* each list ends in one that is never to be followed */
     std::vector<uint16_t> pool, q;
 
     explicit fixture(const test_case &c_) : c(c_) {
@@ -139,23 +140,21 @@ struct fixture {
     }
 
     void make_pages() {
-        for (uint32_t n : c.n_slots) {
-            n_pages += (n + PAGE_TOKENS - 1) / PAGE_TOKENS;
-            pages_stride = std::max(pages_stride, (n + PAGE_TOKENS - 1) / PAGE_TOKENS + 1);
-        }
+        for (uint32_t n : c.n_slots) n_pages += (n + PAGE_TOKENS - 1) / PAGE_TOKENS;
         n_pages += 3; /* some that nobody owns */
         std::vector<int32_t> order(n_pages);
         for (uint32_t i = 0; i < n_pages; i++) order[i] = (int32_t)i;
         std::shuffle(order.begin(), order.end(), random);
-        pages.assign(c.n_slots.size() * pages_stride, INT32_MIN); /* never to be followed */
         size_t next = 0;
-        for (size_t s = 0; s < c.n_slots.size(); s++)
-            for (uint32_t i = 0; i * PAGE_TOKENS < c.n_slots[s]; i++)
-                pages[s * pages_stride + i] = order[next++];
+        for (uint32_t n : c.n_slots) {
+            pages_at.push_back((int32_t)pages.size());
+            for (uint32_t i = 0; i * PAGE_TOKENS < n; i++) pages.push_back(order[next++]);
+            pages.push_back(INT32_MIN);
+        }
     }
 
     uint16_t *row(uint32_t seq, uint32_t slot, uint32_t head, bool value) {
-        size_t page = (size_t)pages[seq * pages_stride + slot / PAGE_TOKENS];
+        size_t page = (size_t)pages[(size_t)pages_at[seq] + slot / PAGE_TOKENS];
         return &pool[page * page_elements + (value * c.n_kv_heads + head) * head_elements +
                      slot % PAGE_TOKENS * (size_t)c.dim];
     }
@@ -217,6 +216,7 @@ struct fixture {
     }
 };
 
+constexpr size_t MAX_PREPARED = 8;
 constexpr size_t SCORE_PAD = 5; /* slots behind each item's that must stay as they were */
 
 uint32_t longest_of(const std::vector<uint32_t> &n_slots) {
@@ -245,7 +245,9 @@ struct rig {
     uint32_t n_seqs, group, score_stride;
     device_plan plan;
     device_array<uint16_t> q, pool, out;
-    device_array<int32_t> pages;
+    device_array<device_step> step{1};
+    device_array<int32_t> table; /* two layers; the first is never to be followed */
+    int n_prepared = 0;
     device_array<float> partial_out, partial_lse, scores;
     attn_decode_params p = {};
 
@@ -253,18 +255,18 @@ struct rig {
         : f(f_), n_seqs((uint32_t)f.c.n_slots.size()), group(f.c.n_heads / f.c.n_kv_heads),
           score_stride(longest_of(f.c.n_slots) + SCORE_PAD),
           plan({f.c.n_blocks, f.c.n_kv_heads, f.c.split_slots}, n_seqs, sum_of(f.c.n_slots)),
-          q(f.q.size()), pool(f.pool.size()), out(f.q.size()), pages(f.pages.size()),
+          q(f.q.size()), pool(f.pool.size()), out(f.q.size()),
+          table(2 * (f.pages.size() + MAX_PREPARED)),
           partial_out((size_t)plan.room.n_partials * group * f.c.dim),
           partial_lse((size_t)plan.room.n_partials * group),
           scores(f.c.scores ? (size_t)n_seqs * f.c.n_heads * score_stride : 0) {
         const test_case &c = f.c;
         q.upload(f.q);
         pool.upload(f.pool);
-        pages.upload(f.pages);
         p.q = q.data, p.q_stride = (size_t)c.n_heads * c.dim, p.out = out.data;
         p.pool = pool.data, p.page_bytes = f.page_elements * 2, p.kv_dtype = c.dtype;
         p.n_heads = c.n_heads, p.n_kv_heads = c.n_kv_heads, p.head_dim = c.dim;
-        p.scale = (float)(1 / sqrt(c.dim)), p.pages = pages.data, p.pages_stride = f.pages_stride;
+        p.scale = (float)(1 / sqrt(c.dim)), p.step = step.data, p.layer = 1;
         p.tiles = plan.d_tiles.data, p.n_blocks = c.n_blocks, p.merges = plan.d_merges.data;
         p.max_merges = plan.room.n_merges;
         p.partial_out = partial_out.data, p.partial_lse = partial_lse.data;
@@ -273,8 +275,21 @@ struct rig {
         if (!g_portable) CHECK(attn_decode_map_pool(&p, f.n_pages));
     }
 
+    /* Each time the page tables lie elsewhere: a captured graph has to follow. */
+    void place_tables(const std::vector<uint32_t> &n_slots) {
+        const size_t moved = (size_t)n_prepared++, layer_pages = f.pages.size() + moved;
+        std::vector<int32_t> host(2 * layer_pages, INT32_MIN), table_at = f.pages_at;
+        std::copy(f.pages.begin(), f.pages.end(), host.begin() + (long)(layer_pages + moved));
+        for (int32_t &at : table_at) at += (int32_t)moved;
+        device_step header = {};
+        header.table = table.data, header.layer_pages = (uint32_t)layer_pages;
+        table.upload(host);
+        step.upload({header});
+        plan.build(n_slots, table_at);
+    }
+
     void prepare(const std::vector<uint32_t> &n_slots) {
-        plan.build(n_slots);
+        place_tables(n_slots);
         out.poison();
         partial_out.poison();
         partial_lse.poison();
@@ -487,13 +502,15 @@ __global__ void read_all(const uint4 *from, size_t n, uint32_t *to) {
 }
 
 /* Attention of one (sequence, head) in double, one block; weights [n] is scratch. */
-__global__ void oracle_kernel(attn_decode_params p, int n, double *weights, double *out) {
+__global__ void oracle_kernel(attn_decode_params p, int n_seqs, int n, double *weights,
+                              double *out) {
     const int head = blockIdx.x % p.n_heads, seq = blockIdx.x / p.n_heads;
     const int kv_head = head / (p.n_heads / p.n_kv_heads), dim = p.head_dim;
     const __nv_bfloat16 *q = (const __nv_bfloat16 *)p.q + seq * p.q_stride + (size_t)head * dim;
     double *w = weights + (size_t)blockIdx.x * n;
     auto row = [&](int slot, bool value) {
-        const int page = p.pages[seq * p.pages_stride + slot / 64];
+        const int page = p.step->table[p.layer * (size_t)p.step->layer_pages +
+                                       seq * (p.step->layer_pages / n_seqs) + slot / 64];
         return (const __nv_bfloat16 *)((const char *)p.pool + page * p.page_bytes) +
                ((size_t)(value * p.n_kv_heads + kv_head) * 64 + slot % 64) * dim;
     };
@@ -600,7 +617,9 @@ struct bench {
         if (!g_portable) CHECK(attn_decode_map_pool(&p, (uint32_t)(n_sets * set_pages)));
         CHECK(attn_decode_count_blocks(p, &n_blocks));
         device_plan plan({n_blocks, b.n_kv_heads, split}, b.n_seqs, (uint64_t)b.n_seqs * b.n_slots);
-        plan.build(std::vector<uint32_t>(b.n_seqs, b.n_slots));
+        std::vector<int32_t> table_at(b.n_seqs);
+        for (uint32_t i = 0; i < b.n_seqs; i++) table_at[i] = (int32_t)(i * n_pages);
+        plan.build(std::vector<uint32_t>(b.n_seqs, b.n_slots), table_at);
         std::vector<int32_t> table(n_sets * set_pages);
         std::mt19937 random(SEED);
         for (int s = 0; s < n_sets; s++) {
@@ -610,9 +629,13 @@ struct bench {
         }
         device_array<int32_t> pages(table.size());
         pages.upload(table);
+        device_array<device_step> step(1); /* a set is a layer */
+        device_step header = {};
+        header.table = pages.data, header.layer_pages = (uint32_t)set_pages;
+        step.upload({header});
         device_array<float> partial_out((size_t)plan.room.n_partials * group * b.dim),
             partial_lse((size_t)plan.room.n_partials * group);
-        p.pages_stride = n_pages, p.tiles = plan.d_tiles.data, p.n_blocks = n_blocks;
+        p.step = step.data, p.tiles = plan.d_tiles.data, p.n_blocks = n_blocks;
         p.merges = plan.d_merges.data, p.max_merges = plan.room.n_merges;
         p.partial_out = partial_out.data, p.partial_lse = partial_lse.data;
         p.scores = with_scores ? scores.data : nullptr, p.score_stride = b.n_slots;
@@ -621,7 +644,7 @@ struct bench {
         const int per_graph = n_sets * (n_sets < 8 ? 4 : 2);
         CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
         for (int i = 0; i < per_graph; i++) {
-            p.pages = pages.data + i % n_sets * set_pages;
+            p.layer = (uint32_t)(i % n_sets);
             CHECK(launch_attn_decode(p, stream));
         }
         CHECK(cudaStreamEndCapture(stream, &graph));
@@ -635,7 +658,8 @@ struct bench {
     double check_last(const bench_shape &b, const attn_decode_params &p) {
         const uint32_t n_seqs =
             std::min<size_t>(b.n_seqs, weights.n / ((size_t)b.n_slots * b.n_heads));
-        oracle_kernel<<<n_seqs * b.n_heads, 1024>>>(p, b.n_slots, weights.data, expected.data);
+        oracle_kernel<<<n_seqs * b.n_heads, 1024>>>(p, b.n_seqs, b.n_slots, weights.data,
+                                                    expected.data);
         CHECK(cudaDeviceSynchronize());
         const auto right = expected.download();
         const auto got = out.download();

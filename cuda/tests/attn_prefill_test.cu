@@ -1,8 +1,8 @@
 /* attn_prefill_test.cu - the prefill attention kernels against a double oracle; --bench times them.
  *
  * Values past a sequence's last slot, in unused pages and in the output are NaN before each run,
- * pages are shuffled and the page table ends in -1.  Tolerance: weights and outputs are rounded to
- * bf16 (2^-9 relative each), so the norm of the difference stays under 4e-3 of the norm of the
+ * pages are shuffled and each list of them ends in -1.  Tolerance: weights and outputs are rounded
+ * to bf16 (2^-9 relative each), so the norm of the difference stays under 4e-3 of the norm of the
  * result. */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -87,9 +87,9 @@ struct seq_shape {
 
 struct batch {
     struct shape shape;
-    uint32_t n_seqs, n_decode, n_rows, table_stride, n_pages;
+    uint32_t n_seqs, n_decode, n_rows, n_pages;
     std::vector<uint32_t> rows, slots;
-    std::vector<int32_t> first_row, table;
+    std::vector<int32_t> first_row, table, table_at;
     std::vector<uint16_t> q, pool; /* q rows are qkv rows: (n_heads + 2 n_kv_heads) * dim */
     struct attn_prefill_params device;
 };
@@ -101,9 +101,11 @@ static size_t slot_at(const struct batch &b, int page, int is_v, int kv_head, in
 
 static void fill_pages(struct batch &b) {
     std::vector<int32_t> free;
-    for (uint32_t seq = 0; seq < b.n_seqs; seq++)
-        b.table_stride = std::max(b.table_stride, b.slots[seq] / PAGE_TOKENS + 2),
+    for (uint32_t seq = 0; seq < b.n_seqs; seq++) {
+        b.table_at.push_back((int32_t)(b.n_pages + seq)); /* a -1 stands behind each list */
         b.n_pages += (b.slots[seq] + PAGE_TOKENS - 1) / PAGE_TOKENS;
+    }
+    b.table.assign(b.n_pages + b.n_seqs, -1);
     b.n_pages += 3;
     for (uint32_t i = 0; i < b.n_pages; i++) free.push_back((int32_t)i);
     for (size_t i = free.size(); i-- > 1;) {
@@ -111,10 +113,9 @@ static void fill_pages(struct batch &b) {
         std::swap(free[i], free[(random_state >> 33) % (i + 1)]);
     }
     b.pool.assign((size_t)b.n_pages * 2 * b.shape.n_kv_heads * PAGE_TOKENS * b.shape.dim, 0xffff);
-    b.table.assign((size_t)b.n_seqs * b.table_stride, -1);
     for (uint32_t seq = 0; seq < b.n_seqs; seq++)
         for (uint32_t slot = 0; slot < b.slots[seq]; slot++) {
-            int32_t &page = b.table[seq * b.table_stride + slot / PAGE_TOKENS];
+            int32_t &page = b.table[b.table_at[seq] + slot / PAGE_TOKENS];
             if (slot % PAGE_TOKENS == 0) page = free.back(), free.pop_back();
             for (int i = 0; i < 2 * b.shape.n_kv_heads; i++) {
                 uint16_t *to = &b.pool[slot_at(b, page, i / b.shape.n_kv_heads,
@@ -147,7 +148,7 @@ static void upload(struct batch &b) {
             (uint32_t)b.shape.dim,
             (size_t)2 * b.shape.n_kv_heads * PAGE_TOKENS * b.shape.dim * 2};
     p.page_table = to_device(b.table);
-    p.table_stride = b.table_stride;
+    p.table_at = to_device(b.table_at);
     p.first_row = to_device(b.first_row);
     p.n_rows = to_device(as_int(b.rows));
     p.n_slots = to_device(as_int(b.slots));
@@ -180,8 +181,9 @@ static struct batch make_batch(const struct shape &shape,
 }
 
 static void free_batch(struct batch &b) {
-    const void *all[] = {b.device.q,      b.device.kv.base, b.device.page_table, b.device.first_row,
-                         b.device.n_rows, b.device.n_slots, b.device.items,      b.device.out};
+    const void *all[] = {b.device.q,        b.device.kv.base,   b.device.page_table,
+                         b.device.table_at, b.device.first_row, b.device.n_rows,
+                         b.device.n_slots,  b.device.items,     b.device.out};
     for (const void *p : all) CHECK(cudaFree((void *)p));
 }
 
@@ -195,7 +197,7 @@ static void oracle_row(const struct batch &b, uint32_t seq, uint32_t i, int head
     double top = -INFINITY, sum = 0.0;
     for (int d = 0; d < dim; d++) query[d] = from_half(q[d], DTYPE_BF16);
     for (uint32_t slot = 0; slot < n; slot++) {
-        const int page = b.table[seq * b.table_stride + slot / PAGE_TOKENS];
+        const int page = b.table[b.table_at[seq] + slot / PAGE_TOKENS];
         const uint16_t *k = &b.pool[slot_at(b, page, 0, kv_head, (int)(slot % PAGE_TOKENS))];
         for (int d = 0; d < dim; d++) w[slot] += query[d] * from_half(k[d], b.shape.dtype);
         w[slot] *= b.device.scale;
@@ -204,7 +206,7 @@ static void oracle_row(const struct batch &b, uint32_t seq, uint32_t i, int head
     for (double &x : w) sum += x = exp(x - top);
     for (int d = 0; d < dim; d++) out[d] = 0.0;
     for (uint32_t slot = 0; slot < n; slot++) {
-        const int page = b.table[seq * b.table_stride + slot / PAGE_TOKENS];
+        const int page = b.table[b.table_at[seq] + slot / PAGE_TOKENS];
         const uint16_t *v = &b.pool[slot_at(b, page, 1, kv_head, (int)(slot % PAGE_TOKENS))];
         for (int d = 0; d < dim; d++) out[d] += w[slot] / sum * from_half(v[d], b.shape.dtype);
     }
@@ -460,11 +462,11 @@ static struct batch make_bench(const struct shape &shape, uint32_t n_seqs, struc
     b.n_seqs = n_seqs;
     b.n_rows = n_seqs * seq.n_rows;
     const uint32_t n_pages = (seq.n_slots + PAGE_TOKENS - 1) / PAGE_TOKENS;
-    b.table_stride = n_pages;
     b.n_pages = n_pages * n_seqs;
     for (uint32_t i = 0; i < n_seqs; i++) {
         b.rows.push_back(seq.n_rows), b.slots.push_back(seq.n_slots);
         b.first_row.push_back((int32_t)(i * seq.n_rows));
+        b.table_at.push_back((int32_t)(i * n_pages));
     }
     for (uint32_t i = 0; i < b.n_pages;
          i++) /* an odd multiplier scatters the pages; sizes are powers of two */

@@ -18,6 +18,7 @@ struct planned {
     struct attn_plan plan;
     uint32_t n_seqs;
     const uint32_t *n_slots;
+    int32_t table_at[MAX_SEQS];
 };
 
 static struct planned make_plan(struct attn_plan_shape shape, const uint32_t *n_slots,
@@ -31,7 +32,9 @@ static struct planned make_plan(struct attn_plan_shape shape, const uint32_t *n_
     size_t merges = (p.room.n_merges + 1) * sizeof(*p.plan.merges);
     p.plan.tiles = memset(malloc(tiles), 0x55, tiles);
     p.plan.merges = memset(malloc(merges), 0x55, merges);
-    attn_plan_build(&p.plan, &shape, n_slots, n_seqs);
+    for (uint32_t i = 0; i < n_seqs; i++) p.table_at[i] = (int32_t)(3 * i + 1000);
+    const struct attn_plan_batch batch = {n_slots, p.table_at, n_seqs};
+    attn_plan_build(&p.plan, &shape, &batch);
     assert_true(p.plan.n_tiles <= p.room.n_tiles);
     assert_true(p.plan.n_merges <= p.room.n_merges);
     assert_true(p.plan.n_partials <= p.room.n_partials);
@@ -44,21 +47,29 @@ static void drop_plan(struct planned *p) {
     free(p->plan.merges);
 }
 
-/* A tile's partial must be the one that its merge expects for this place in the item. */
+/* The merge that gathers a partial. */
+static const struct attn_merge *merge_of(const struct planned *p, int32_t partial) {
+    for (uint32_t i = 0; i < p->plan.n_merges; i++) {
+        const struct attn_merge *m = &p->plan.merges[i];
+        if (partial >= m->first_partial && partial < m->first_partial + m->n_partials) return m;
+    }
+    fail_msg("no merge gathers partial %d", (int)partial);
+    return NULL;
+}
+
 static void check_tile(const struct planned *p, const struct attn_tile *t, uint8_t *partial_seen) {
     uint32_t n = p->n_slots[t->seq];
     assert_true(t->begin >= 0 && t->begin < t->end && (uint32_t)t->end <= n);
+    assert_int_equal(t->pages, p->table_at[t->seq]);
     assert_int_equal(t->begin % ATTN_UNIT_SLOTS, 0);
     assert_true((uint32_t)t->end == n || t->end % ATTN_UNIT_SLOTS == 0);
     if (t->partial < 0) {
         assert_true(t->begin == 0 && (uint32_t)t->end == n);
         return;
     }
-    assert_true((uint32_t)t->merge < p->plan.n_merges);
-    const struct attn_merge *m = &p->plan.merges[t->merge];
+    const struct attn_merge *m = merge_of(p, t->partial);
     assert_int_equal(m->seq, t->seq);
     assert_int_equal(m->kv_head, t->kv_head);
-    assert_true(t->partial >= m->first_partial && t->partial < m->first_partial + m->n_partials);
     assert_int_equal(partial_seen[t->partial]++, 0);
 }
 
