@@ -87,10 +87,15 @@ int args_take(struct cuda_backend *cuda, size_t bytes, size_t *offset, struct er
     return 0;
 }
 
-int args_send(struct cuda_backend *cuda, size_t offset, size_t bytes, struct error *err) {
-    const cudaError_t code = cudaMemcpyAsync(cuda->args.device + offset, cuda->args.host + offset,
-                                             bytes, cudaMemcpyHostToDevice, cuda->stream);
+int args_send_to(struct cuda_backend *cuda, void *to, size_t offset, size_t bytes,
+                 struct error *err) {
+    const cudaError_t code = cudaMemcpyAsync(to, cuda->args.host + offset, bytes,
+                                             cudaMemcpyHostToDevice, cuda->stream);
     return cuda_check(cuda, code, "arguments to the device", err);
+}
+
+int args_send(struct cuda_backend *cuda, size_t offset, size_t bytes, struct error *err) {
+    return args_send_to(cuda, cuda->args.device + offset, offset, bytes, err);
 }
 
 /* A tenth of the device stays free: for buffers that grow with the largest step, for cuBLASLt and

@@ -118,9 +118,12 @@ int device_reserve(struct cuda_backend *cuda, void **memory, size_t *capacity, s
 int mirror_reserve(struct cuda_backend *cuda, struct mirror *mirror, size_t bytes,
                    struct error *err);
 void mirror_free(struct mirror *mirror);
-/* Room for `bytes` in args until the next sync(); mirror_send() copies what was written there. */
+/* Room for `bytes` in args until the next sync(); args_send() copies what was written there to its
+ * device half, args_send_to() to device memory of the caller's. */
 int args_take(struct cuda_backend *cuda, size_t bytes, size_t *offset, struct error *err);
 int args_send(struct cuda_backend *cuda, size_t offset, size_t bytes, struct error *err);
+int args_send_to(struct cuda_backend *cuda, void *to, size_t offset, size_t bytes,
+                 struct error *err);
 
 int cuda_repeat(struct backend *be, uint32_t n_rows, repeat_body body, void *ctx,
                 struct error *err);

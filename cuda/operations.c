@@ -43,10 +43,7 @@ static int send_freqs(struct cuda_backend *cuda, const struct rope_append_args *
     int rc = args_take(cuda, bytes, &offset, err);
     if (rc) return rc;
     memcpy(cuda->args.host + offset, args->inv_freq, bytes);
-    rc = cuda_check(cuda,
-                    cudaMemcpyAsync(cuda->device_freqs, cuda->args.host + offset, bytes,
-                                    cudaMemcpyHostToDevice, cuda->stream),
-                    "rotary frequencies", err);
+    rc = args_send_to(cuda, cuda->device_freqs, offset, bytes, err);
     if (rc) return rc;
     memcpy(cuda->inv_freq, args->inv_freq, bytes);
     cuda->n_freqs = args->n_freqs;
