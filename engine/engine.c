@@ -12,14 +12,12 @@
 #include "engine/engine.h"
 
 #include <assert.h>
-#include <dirent.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "engine/error.h"
 #include "engine/kv/policy.h"
@@ -68,20 +66,6 @@ struct engine {
 
 /* ---- create ---- */
 
-static uint64_t weight_file_bytes(const char *dir_path) {
-    uint64_t total = 0;
-    DIR *dir = opendir(dir_path);
-    if (!dir) return 0;
-    for (const struct dirent *entry; (entry = readdir(dir));) {
-        const char *ending = strrchr(entry->d_name, '.');
-        struct stat st;
-        if (!ending || strcmp(ending, ".safetensors") != 0) continue;
-        if (fstatat(dirfd(dir), entry->d_name, &st, 0) == 0) total += (uint64_t)st.st_size;
-    }
-    closedir(dir);
-    return total;
-}
-
 static int check_config(const struct engine_config *c, struct error *err) {
     if (c->max_num_seqs == 0)
         return error_set(err, ERR_INVALID, "--max-num-seqs must be at least 1");
@@ -109,7 +93,6 @@ static int load_files(struct engine *e, struct error *err) {
     e->info.model = model;
     e->info.tokenizer = e->tokenizer;
     e->info.weight_bytes = e->model->weight_bytes;
-    e->info.model_bytes = weight_file_bytes(c->model_dir);
     return 0;
 }
 

@@ -42,7 +42,6 @@ struct engine_info {
     uint32_t max_model_len, n_pages;
     uint64_t weight_bytes, kv_bytes, workspace_bytes;
     uint64_t kv_tokens;     /* tokens that the pool holds over all layers */
-    uint64_t model_bytes;   /* size of the weight files */
     const struct model_config *model;
     const struct tokenizer *tokenizer;
 };
