@@ -256,6 +256,11 @@ void rig_start(struct rig *rig) {
     assert_int_equal(pthread_create(&rig->thread, NULL, run_loop, rig), 0);
 }
 
+void rig_open(struct rig *rig) {
+    rig_init(rig);
+    rig_start(rig);
+}
+
 void rig_stop(struct rig *rig) {
     atomic_store(&rig->stop, true);
     uv_async_send(&rig->wake);
@@ -314,6 +319,12 @@ bool client_send_bytes(struct client *client, const void *data, size_t length) {
 
 void client_send(struct client *client, const char *text) {
     assert_true(client_send_bytes(client, text, strlen(text)));
+}
+
+void client_get(struct client *client, const char *path) {
+    char text[128];
+    snprintf(text, sizeof(text), "GET %s HTTP/1.1\r\nHost: a\r\n\r\n", path);
+    client_send(client, text);
 }
 
 /* False at the end of the connection, however it ended. */
@@ -399,6 +410,11 @@ void client_read(struct client *client, struct answer *answer, bool has_body) {
     }
 }
 
+void client_ask(struct client *client, const char *text, struct answer *answer) {
+    client_send(client, text);
+    client_read(client, answer, true);
+}
+
 bool client_at_end(struct client *client) {
     return client->n_buffered == 0 && !receive(client);
 }
@@ -406,6 +422,11 @@ bool client_at_end(struct client *client) {
 void answer_fini(struct answer *answer) {
     free(answer->body);
     answer->body = NULL;
+}
+
+void client_open_and_get(struct client *client, const struct rig *rig, const char *path) {
+    client_open(client, rig);
+    client_get(client, path);
 }
 
 unsigned ask(const struct rig *rig, const char *request) {

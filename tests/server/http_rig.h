@@ -45,6 +45,7 @@ struct rig {
 /* Defaults that no test meets by accident; change rig->config between the two. */
 void rig_init(struct rig *rig);
 void rig_start(struct rig *rig);
+void rig_open(struct rig *rig); /* both, with the defaults */
 /* Closes and asserts that nothing is left: no handle on the loop, no open exchange. */
 void rig_stop(struct rig *rig);
 bool rig_wait(atomic_uint *value, unsigned expected); /* up to 5 s */
@@ -72,11 +73,15 @@ void client_reset(struct client *client); /* closes with a reset */
 void client_send(struct client *client, const char *text);
 /* False: the peer hung up. */
 bool client_send_bytes(struct client *client, const void *data, size_t length);
+void client_get(struct client *client, const char *path);
 /* Reads one answer; has_body is false for HEAD.  Fails the test after 10 s. */
 void client_read(struct client *client, struct answer *answer, bool has_body);
+/* Sends a request and reads its answer. */
+void client_ask(struct client *client, const char *text, struct answer *answer);
 bool client_at_end(struct client *client); /* the peer closes, without sending anything more */
 void answer_fini(struct answer *answer);
 
+void client_open_and_get(struct client *client, const struct rig *rig, const char *path);
 /* One request on a connection of its own; returns the status, 0 when closed without one. */
 unsigned ask(const struct rig *rig, const char *request);
 

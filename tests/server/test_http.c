@@ -33,8 +33,7 @@ static void methods_reach_the_handler_on_one_connection(void **state) {
     struct client client;
     struct answer answer;
     (void)state;
-    rig_init(&rig);
-    rig_start(&rig);
+    rig_open(&rig);
     client_open(&client, &rig);
     for (size_t i = 0; i < sizeof(methods) / sizeof(methods[0]); i++) {
         const bool has_body = strcmp(methods[i], "HEAD") != 0;
@@ -66,8 +65,7 @@ static void ask_id(const struct rig *rig, const char *id, char out[256]) {
     snprintf(text, sizeof(text), "GET /nowhere HTTP/1.1\r\nHost: a\r\nx-request-id: %s\r\n\r\n",
              id);
     client_open(&client, rig);
-    client_send(&client, text);
-    client_read(&client, &answer, true);
+    client_ask(&client, text, &answer);
     snprintf(out, 256, "%s", answer.body);
     snprintf(line, sizeof(line), "\r\nX-Request-Id: %s\r\n", out);
     assert_non_null(strstr(answer.head, line));
@@ -79,8 +77,7 @@ static void request_ids_are_taken_if_sane_or_made(void **state) {
     struct rig rig;
     char got[256], other[256], longest[130];
     (void)state;
-    rig_init(&rig);
-    rig_start(&rig);
+    rig_open(&rig);
     memset(longest, 'x', sizeof(longest));
     longest[129] = '\0';
     ask_id(&rig, "Abc-1.2_3", got);
@@ -134,14 +131,12 @@ static void illegal_heads_are_refused_and_the_connection_closed(void **state) {
     struct rig rig;
     unsigned n_ours = 0;
     (void)state;
-    rig_init(&rig);
-    rig_start(&rig);
+    rig_open(&rig);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct client client;
         struct answer answer;
         client_open(&client, &rig);
-        client_send(&client, cases[i].text);
-        client_read(&client, &answer, true);
+        client_ask(&client, cases[i].text, &answer);
         if (answer.status != cases[i].status) fail_msg("%s: %u", cases[i].text, answer.status);
         n_ours += cases[i].ours;
         assert_int_equal(atomic_load(&rig.n_refused), n_ours);
@@ -166,8 +161,7 @@ static void bodies_arrive_whole(void **state) {
     char expected[64];
     const size_t length = 1 << 20; /* the limit itself */
     (void)state;
-    rig_init(&rig);
-    rig_start(&rig);
+    rig_open(&rig);
     char *body = malloc(length);
     uint32_t sum = 0;
     assert_non_null(body);
@@ -191,8 +185,7 @@ static void bodies_arrive_whole(void **state) {
         assert_true(client_send_bytes(&client, body + at, n));
         client_send(&client, "\r\n");
     }
-    client_send(&client, "0\r\n\r\n");
-    client_read(&client, &answer, true);
+    client_ask(&client, "0\r\n\r\n", &answer);
     assert_string_equal(answer.body, expected);
     answer_fini(&answer);
     client_close(&client);
@@ -226,8 +219,7 @@ static void send_too_much(const struct rig *rig, const char *head, bool chunked)
 static void bodies_over_the_limit_are_refused_early(void **state) {
     struct rig rig;
     (void)state;
-    rig_init(&rig);
-    rig_start(&rig);
+    rig_open(&rig);
     assert_int_equal(ask(&rig, "POST /size HTTP/1.1\r\nHost: a\r\nContent-Length: 1048577\r\n\r\n"),
                      413);
     assert_int_equal(ask(&rig, "POST /size HTTP/1.1\r\nHost: a\r\nContent-Length: 1048577\r\n"
@@ -247,8 +239,7 @@ static void expect_100_continue_is_answered_before_the_body(void **state) {
     struct client client;
     struct answer answer;
     (void)state;
-    rig_init(&rig);
-    rig_start(&rig);
+    rig_open(&rig);
     client_open(&client, &rig);
     client_send(
         &client,
@@ -256,8 +247,7 @@ static void expect_100_continue_is_answered_before_the_body(void **state) {
     client_read(&client, &answer, true);
     assert_int_equal(answer.status, 100);
     answer_fini(&answer);
-    client_send(&client, "body");
-    client_read(&client, &answer, true);
+    client_ask(&client, "body", &answer);
     assert_string_equal(answer.body, "POST /echo body");
     answer_fini(&answer);
     client_close(&client);
@@ -326,9 +316,8 @@ static void idle_connections_are_closed_in_silence_but_not_waiting_ones(void **s
     rig.config.stream_stall_timeout_ms = 300;
     rig_start(&rig);
     client_open(&idle, &rig);
-    client_open(&waiting, &rig);
-    client_send(&waiting, "GET /hold HTTP/1.1\r\nHost: a\r\n\r\n");
-    client_send(&idle, "GET /echo HTTP/1.1\r\nHost: a\r\n\r\n");
+    client_open_and_get(&waiting, &rig, "/hold");
+    client_get(&idle, "/echo");
     client_read(&idle, &answer, true);
     assert_int_equal(answer.status, 200);
     answer_fini(&answer);
@@ -352,8 +341,7 @@ static void connections_over_the_limit_get_503(void **state) {
     rig.config.max_connections = LIMIT;
     rig_start(&rig);
     for (int i = 0; i < LIMIT; i++) {
-        client_open(&clients[i], &rig);
-        client_send(&clients[i], "GET /hold HTTP/1.1\r\nHost: a\r\n\r\n");
+        client_open_and_get(&clients[i], &rig, "/hold");
     }
     assert_true(rig_wait(&rig.n_open, LIMIT));
     for (int i = 0; i < 100; i++) {
@@ -361,8 +349,7 @@ static void connections_over_the_limit_get_503(void **state) {
     }
     client_close(&clients[0]);
     assert_true(rig_wait(&rig.n_gone, 1));
-    client_open(&clients[0], &rig);
-    client_send(&clients[0], "GET /echo HTTP/1.1\r\nHost: a\r\n\r\n");
+    client_open_and_get(&clients[0], &rig, "/echo");
     client_read(&clients[0], &answer, true);
     assert_int_equal(answer.status, 200);
     answer_fini(&answer);
@@ -387,8 +374,7 @@ static void pipelined_requests_are_answered_in_order(void **state) {
                                  "POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n%05d",
                                  paths[i % N_PATHS], i);
         }
-        rig_init(&rig);
-        rig_start(&rig);
+        rig_open(&rig);
         client_open(&client, &rig);
         for (size_t at = 0; at < length; at += step) {
             assert_true(
@@ -416,8 +402,7 @@ static void clients_that_leave_before_the_answer_are_noticed(void **state) {
     struct rig rig;
     struct client client;
     (void)state;
-    rig_init(&rig);
-    rig_start(&rig);
+    rig_open(&rig);
     for (unsigned i = 0; i < 4; i++) {
         client_open(&client, &rig);
         client_send(&client, hold);
@@ -441,8 +426,7 @@ static void waiting_costs_nothing(void **state) {
     struct rig rig;
     struct client clients[N];
     (void)state;
-    rig_init(&rig);
-    rig_start(&rig);
+    rig_open(&rig);
     for (int i = 0; i < N; i++) {
         client_open(&clients[i], &rig);
         if (i % 2)
@@ -467,16 +451,16 @@ static void ten_thousand_requests_leave_nothing_behind(void **state) {
     struct rig rig;
     (void)state;
     const unsigned n_before = n_descriptors();
-    rig_init(&rig);
-    rig_start(&rig);
+    rig_open(&rig);
     const unsigned n_started = n_descriptors();
     for (int i = 0; i < N_CLIENTS; i++) {
         struct client client;
         struct answer answer;
         client_open(&client, &rig);
         for (int j = 0; j < N_EACH; j++) {
-            client_send(&client, "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody");
-            client_read(&client, &answer, true);
+            client_ask(&client,
+                       "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody",
+                       &answer);
             assert_string_equal(answer.body, "POST /echo body");
             answer_fini(&answer);
         }
@@ -508,8 +492,7 @@ static void closing_ends_everything_under_way(void **state) {
     struct client clients[N];
     (void)state;
     const unsigned n_before = n_descriptors();
-    rig_init(&rig);
-    rig_start(&rig);
+    rig_open(&rig);
     for (int i = 0; i < N; i++) {
         client_open(&clients[i], &rig);
         client_send(&clients[i], texts[i]);
@@ -528,10 +511,9 @@ static void closing_leaves_answers_to_slow_readers(void **state) {
     struct client client;
     struct answer answer;
     (void)state;
-    rig_init(&rig);
-    rig_start(&rig);
+    rig_open(&rig);
     client_open_with_window(&client, &rig, 4096);
-    client_send(&client, "GET /some HTTP/1.1\r\nHost: a\r\n\r\n");
+    client_get(&client, "/some");
     assert_true(rig_wait(&rig.n_handled, 1));
     usleep(50000); /* n_open is sampled */
     assert_true(rig_wait(&rig.n_open, 0));
@@ -548,10 +530,8 @@ static void after_stop_accepting_only_old_connections_are_served(void **state) {
     struct client client, late;
     struct answer answer;
     (void)state;
-    rig_init(&rig);
-    rig_start(&rig);
-    client_open(&client, &rig);
-    client_send(&client, "GET /echo HTTP/1.1\r\nHost: a\r\n\r\n");
+    rig_open(&rig);
+    client_open_and_get(&client, &rig, "/echo");
     client_read(&client, &answer, true);
     assert_null(strstr(answer.head, "Connection: close"));
     answer_fini(&answer);
@@ -559,7 +539,7 @@ static void after_stop_accepting_only_old_connections_are_served(void **state) {
     atomic_store(&rig.stop_accepting, true);
     uv_async_send(&rig.wake);
     usleep(100000);
-    client_send(&client, "GET /echo HTTP/1.1\r\nHost: a\r\n\r\n");
+    client_get(&client, "/echo");
     client_read(&client, &answer, true);
     assert_int_equal(answer.status, 200);
     assert_non_null(strstr(answer.head, "Connection: close"));
@@ -585,8 +565,7 @@ static void a_taken_port_is_an_error_that_names_it(void **state) {
     char port[8];
     uv_loop_t loop;
     (void)state;
-    rig_init(&rig);
-    rig_start(&rig);
+    rig_open(&rig);
     assert_int_equal(uv_loop_init(&loop), 0);
     assert_int_equal(http_create(&second, &loop, &rig.config, &err), ERR_IO);
     snprintf(port, sizeof(port), "%u", rig.config.port);

@@ -16,13 +16,6 @@
 static const char EVENT[] = "data: {\"n\":1}\n\n";
 enum { EVENT_BYTES = sizeof(EVENT) - 1 };
 
-static void open_and_ask(struct client *client, const struct rig *rig, const char *path) {
-    char text[128];
-    snprintf(text, sizeof(text), "GET %s HTTP/1.1\r\nHost: a\r\n\r\n", path);
-    client_open(client, rig);
-    client_send(client, text);
-}
-
 static void assert_events(const struct answer *answer) {
     assert_true(answer->complete);
     assert_int_equal(answer->status, 200);
@@ -38,13 +31,10 @@ static void streams_arrive_whole_and_keep_the_connection(void **state) {
     struct client client;
     struct answer answer;
     (void)state;
-    rig_init(&rig);
-    rig_start(&rig);
+    rig_open(&rig);
     client_open(&client, &rig);
     for (int i = 0; i < 4; i++) {
-        char text[128];
-        snprintf(text, sizeof(text), "GET %s HTTP/1.1\r\nHost: a\r\n\r\n", paths[i]);
-        client_send(&client, text);
+        client_get(&client, paths[i]);
         client_read(&client, &answer, true);
         assert_non_null(strstr(answer.head, "\r\nTransfer-Encoding: chunked\r\n"));
         assert_events(&answer);
@@ -64,12 +54,10 @@ static void http_1_0_readers_get_the_bare_bytes_and_a_close(void **state) {
     struct client client;
     struct answer answer;
     (void)state;
-    rig_init(&rig);
-    rig_start(&rig);
+    rig_open(&rig);
     for (int i = 0; i < 2; i++) {
         client_open(&client, &rig);
-        client_send(&client, texts[i]);
-        client_read(&client, &answer, true);
+        client_ask(&client, texts[i], &answer);
         assert_null(strstr(answer.head, "chunked"));
         assert_events(&answer);
         client_close(&client);
@@ -86,11 +74,10 @@ static void the_head_of_a_silent_stream_leaves_at_once(void **state) {
     struct answer answer;
     uint64_t best = 1000;
     (void)state;
-    rig_init(&rig);
-    rig_start(&rig);
+    rig_open(&rig);
     for (unsigned i = 0; i < 10; i++) {
         const uint64_t start = now_ms();
-        open_and_ask(&client, &rig, "/silent");
+        client_open_and_get(&client, &rig, "/silent");
         client_read(&client, &answer, false);
         assert_int_equal(answer.status, 200);
         if (now_ms() - start < best) best = now_ms() - start;
@@ -106,8 +93,7 @@ static void events_leave_one_by_one(void **state) {
     struct rig rig;
     unsigned most = 0;
     (void)state;
-    rig_init(&rig);
-    rig_start(&rig);
+    rig_open(&rig);
     for (int i = 0; i < 5; i++) {
         char bytes[8192];
         struct client client;
@@ -136,10 +122,9 @@ static void readers_that_leave_are_noticed(void **state) {
     struct answer answer;
     unsigned n_gone = 0;
     (void)state;
-    rig_init(&rig);
-    rig_start(&rig);
+    rig_open(&rig);
     for (int i = 0; i < 8; i++) {
-        open_and_ask(&client, &rig, paths[i % 4]);
+        client_open_and_get(&client, &rig, paths[i % 4]);
         client_read(&client, &answer, false);
         assert_int_equal(answer.status, 200);
         answer_fini(&answer);
@@ -171,12 +156,12 @@ static void a_reader_too_far_behind_is_dropped(void **state) {
     rig_init(&rig);
     rig.config.max_stream_backlog = 1 << 20;
     rig_start(&rig);
-    open_and_ask(&client, &rig, "/lump");
+    client_open_and_get(&client, &rig, "/lump");
     assert_true(rig_wait(&rig.n_gone, 1));
     assert_true(rig_wait(&rig.n_open, 0));
     assert_true(was_cut(&client));
     client_close(&client);
-    open_and_ask(&client, &rig, "/fill"); /* too much in a single write */
+    client_open_and_get(&client, &rig, "/fill"); /* too much in a single write */
     assert_true(rig_wait(&rig.n_gone, 2));
     client_close(&client);
     rig_stop(&rig);
@@ -189,8 +174,8 @@ static void a_reader_that_takes_nothing_is_dropped(void **state) {
     rig_init(&rig);
     rig.config.stream_stall_timeout_ms = 300;
     rig_start(&rig);
-    open_and_ask(&stream, &rig, "/fill");
-    open_and_ask(&reply, &rig, "/big");
+    client_open_and_get(&stream, &rig, "/fill");
+    client_open_and_get(&reply, &rig, "/big");
     assert_true(rig_wait(&rig.n_handled, 2));
     assert_true(rig_wait(&rig.n_gone, 1)); /* the reply was answered: only the stream hears of it */
     assert_true(rig_wait(&rig.n_open, 0));
@@ -202,7 +187,6 @@ static void a_reader_that_takes_nothing_is_dropped(void **state) {
     assert_int_equal(atomic_load(&rig.n_gone), 1);
 }
 
-/* Takes about 2 s for what the stall timeout would cut after 1 s without progress. */
 /* The reader's clock starts with the answer: a check between the handler's answer and the run that
  * sends it finds nobody stalled.  The ticks come each 10 ms, so some answers meet one. */
 static void a_fresh_answer_is_not_taken_for_a_stalled_one(void **state) {
@@ -218,6 +202,7 @@ static void a_fresh_answer_is_not_taken_for_a_stalled_one(void **state) {
     assert_int_equal(atomic_load(&rig.n_gone), 0);
 }
 
+/* Takes about 2 s for what the stall timeout would cut after 1 s without progress. */
 static void a_slow_reader_is_not_dropped(void **state) {
     struct rig rig;
     struct client client;
@@ -230,7 +215,7 @@ static void a_slow_reader_is_not_dropped(void **state) {
         const int small = 64 * 1024;
         const size_t expected = i ? BIG_BYTES : LUMP_BYTES;
         size_t length = 0;
-        open_and_ask(&client, &rig, i ? "/big" : "/fill");
+        client_open_and_get(&client, &rig, i ? "/big" : "/fill");
         setsockopt(client.fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
         while (length < expected) {
             usleep(i ? 15000 : 40000);
@@ -251,8 +236,7 @@ static void a_stream_for_head_ends_with_its_head(void **state) {
     struct client client;
     struct answer answer;
     (void)state;
-    rig_init(&rig);
-    rig_start(&rig);
+    rig_open(&rig);
     client_open(&client, &rig);
     client_send(&client,
                 "HEAD /ticks HTTP/1.1\r\nHost: a\r\n\r\nGET /echo HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -275,12 +259,11 @@ static void many_streams_run_at_once(void **state) {
     (void)state;
     struct client *clients = malloc(N * sizeof(*clients));
     assert_non_null(clients);
-    rig_init(&rig);
-    rig_start(&rig);
+    rig_open(&rig);
     for (int i = 0; i < N; i++) client_open(&clients[i], &rig);
     for (int round = 0; round < N_ROUNDS; round++) {
         for (int i = 0; i < N; i++)
-            client_send(&clients[i], "GET /ticks HTTP/1.1\r\nHost: a\r\n\r\n");
+            client_get(&clients[i], "/ticks");
         for (int i = 0; i < N; i++) {
             client_read(&clients[i], &answer, true);
             assert_events(&answer);
@@ -303,11 +286,10 @@ static void leaving_at_any_moment_leaves_nothing_behind(void **state) {
     struct rig rig;
     unsigned seed = 4711;
     (void)state;
-    rig_init(&rig);
-    rig_start(&rig);
+    rig_open(&rig);
     for (int i = 0; i < 1000; i++) {
         struct client client;
-        open_and_ask(&client, &rig, paths[i % 7]);
+        client_open_and_get(&client, &rig, paths[i % 7]);
         if (rand_r(&seed) % 2)
             client_send(&client, "GET /ticks HTTP/1.1\r\nHost: a\r\n\r\nGET /la");
         usleep((unsigned)rand_r(&seed) % 3000);
