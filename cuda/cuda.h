@@ -17,6 +17,7 @@ struct cuda_config {
     uint32_t device;    /* ordinal among the visible devices */
     uint32_t n_copiers; /* threads that fill the staging buffers while weights load; 0: as many as
                            help */
+    bool batch_invariant; /* a row's results have the same bits whatever rows are beside it */
 };
 
 /* ERR_UNSUPPORTED with a sentence when there is no usable device: `--device auto` then takes the

@@ -68,6 +68,7 @@ struct cuda_backend {
     int device;
     bool overlap; /* compute capability 9.0: kernels.h */
     bool failed;  /* sticky: the device answers nothing any more */
+    bool batch_invariant; /* cuda.h: no choice may depend on the number of rows in a step */
     uint32_t n_copiers;
     cudaStream_t stream;
 

@@ -4,9 +4,9 @@
  *
  * A step is one pass of the model over the rows (tokens) of many sequences.  The engine describes
  * it once (struct step), step_begin() makes the description known to the device, and every
- * operation up to the next step_begin() refers to it.  Sequences with exactly one row come first
- * (n_decode of them), all in the order of their rows; they are decoded by attn_decode, the others
- * by attn_prefill.
+ * operation up to the next step_begin() refers to it.  Sequences that generate come first (n_decode
+ * of them, one row each) and are the business of attn_decode; those that compute a prompt, any
+ * number of rows of it, follow and are attn_prefill's.  All are in the order of their rows.
  *
  * KV pages.  A page holds the keys (after RoPE) and values of PAGE_TOKENS slots of one layer, and
  * is named by its number in one pool.  How they lie inside is the backend's business: only

@@ -50,13 +50,19 @@ static void add(struct batch *batch, struct sequence *seq) {
     step->n_layers = seq->kv.space->n_layers;
 }
 
+/* Rows of a prompt are computed by attn_prefill, however few a step has of them, and generated ones
+ * by attn_decode: a row's bits must not depend on how its prompt was cut into steps. */
+static bool is_decoding(const struct sequence *seq) {
+    return seq->n_rows == 1 && seq->kv.n_tokens >= seq->n_prompt;
+}
+
 void batch_build(struct batch *batch, struct sequence *const *seqs, uint32_t n_seqs) {
     batch->step =
         (struct step){.tokens = batch->tokens, .positions = batch->positions, .seqs = batch->seqs};
     batch->n_samples = 0;
     for (uint32_t i = 0; i < n_seqs; i++)
-        if (seqs[i]->n_rows == 1) add(batch, seqs[i]);
+        if (is_decoding(seqs[i])) add(batch, seqs[i]);
     batch->step.n_decode = batch->step.n_seqs;
     for (uint32_t i = 0; i < n_seqs; i++)
-        if (seqs[i]->n_rows > 1) add(batch, seqs[i]);
+        if (seqs[i]->n_rows > 0 && !is_decoding(seqs[i])) add(batch, seqs[i]);
 }

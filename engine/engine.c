@@ -129,6 +129,7 @@ static int create_memory(struct engine *e, struct error *err) {
     code = c->backend->ops->alloc(c->backend, e->info.kv_bytes, &e->kv.base, err);
     if (code) return code;
     e->space.n_layers = model->n_layers;
+    e->space.batch_invariant = c->batch_invariant;
     code = page_pool_create(&e->space.pool, e->kv.n_pages, err);
     if (code) return code;
     if (c->prefix_caching)

@@ -32,6 +32,9 @@ struct engine_config {
     uint64_t kv_cache_bytes;     /* 0: what fits (a stated share of free memory, bounded by use) */
     enum dtype kv_dtype;
     bool prefix_caching;
+    /* A request's tokens and log-probabilities have the same bits whatever runs beside it; the
+     * backend must have been created for it, too, where it can be told. */
+    bool batch_invariant;
     /* Called on the engine thread when the event queue turns non-empty (uv_async_send). */
     void (*wake)(void *ctx);
     void *wake_ctx;

@@ -216,18 +216,25 @@ static int64_t spare_pages(const struct scheduler *s, const struct kv_policy *po
     return (int64_t)available_pages(s) - (int64_t)(s->n_running * policy->pages_for(s->space, 1));
 }
 
-/* Takes pages for all of the sequence's tokens. */
+/* Tokens that a sequence has pages for when it starts: its own, or all it may come to have where it
+ * must not lose its place again. */
+static uint32_t admission_tokens(const struct scheduler *s, const struct sequence *seq) {
+    return s->space->batch_invariant ? seq->n_prompt + seq->params.max_tokens : seq->n_tokens;
+}
+
+/* Takes the pages that the sequence starts with. */
 static int take_pages(struct scheduler *s, struct sequence *seq) {
     const struct kv_policy *policy = seq->kv.policy;
+    const uint32_t n_tokens = admission_tokens(s, seq);
     int64_t before = spare_pages(s, policy);
     if (s->blocked == seq && before <= s->blocked_pages) return ERR_FULL;
     /* Log-probabilities of a prompt need every row of it computed. */
     if (!seq->prompt_event) policy->adopt(&seq->kv, seq->tokens, seq->n_tokens - 1);
-    int64_t need = (int64_t)(policy->pages_for(s->space, seq->n_tokens) -
+    int64_t need = (int64_t)(policy->pages_for(s->space, n_tokens) -
                              policy->pages_for(s->space, seq->kv.n_tokens));
     int code = ERR_FULL;
     if (s->n_running == 0 || need <= spare_pages(s, policy))
-        code = policy->reserve(&seq->kv, seq->n_tokens);
+        code = policy->reserve(&seq->kv, n_tokens);
     if (code == 0) return 0;
     policy->release(&seq->kv);
     s->blocked = seq;

@@ -11,6 +11,9 @@
  * they run out, the sequence of last rank is preempted.  The first of the running sequences can
  * always go on, so the engine as a whole never stands still.
  *
+ * In a batch-invariant space (kv/policy.h) pages for all tokens that a request may generate are
+ * taken when it is admitted, and nobody is preempted.
+ *
  * A waiting sequence is passed over while a running one is computing a prefix that it could share.
  *
  * The scheduler knows no model: a step is planned, somebody runs it, the results are taken.

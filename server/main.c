@@ -46,12 +46,14 @@ static const char *find_model(const struct options *options, char *path, size_t 
 }
 
 #ifdef QUIRE_CUDA
-static int create_cuda(struct backend **out, struct error *err) {
-    return cuda_backend_create(out, &(struct cuda_config){0}, err);
+static int create_cuda(struct backend **out, const struct options *options, struct error *err) {
+    const struct cuda_config config = {.batch_invariant = options->batch_invariant};
+    return cuda_backend_create(out, &config, err);
 }
 #else
-static int create_cuda(struct backend **out, struct error *err) {
+static int create_cuda(struct backend **out, const struct options *options, struct error *err) {
     (void)out;
+    (void)options;
     return error_set(err, ERR_UNSUPPORTED, "this quire was built without CUDA");
 }
 #endif
@@ -73,7 +75,7 @@ static int create_cpu(struct backend **out, const struct options *options, struc
 static int create_backend(struct backend **out, const struct options *options, struct error *err) {
     struct error why = {0};
     if (options->device == DEVICE_CPU) return create_cpu(out, options, err);
-    const int rc = create_cuda(out, &why);
+    const int rc = create_cuda(out, options, &why);
     if (rc == 0) return 0;
     if (options->device == DEVICE_CUDA)
         return error_set(err, rc, "--device cuda: %.480s", why.text);

@@ -46,6 +46,8 @@ static const struct option table[] = {
      CHOICE(kv_cache_dtype, kv_dtype_words, "auto", "how keys and values are kept")},
     {"enable-prefix-caching",
      BOOL(enable_prefix_caching, "true", "share the cached beginnings of prompts")},
+    {"batch-invariant", BOOL(batch_invariant, "false",
+                             "the same bits for a request whatever runs beside it; slower")},
     {"device", CHOICE(device, device_words, "auto", "where the model runs")},
     {"dtype", CHOICE(dtype, dtype_words, "auto", "how the CPU multiplies")},
     {"isa", CHOICE(isa, isa_words, "auto", "instruction set of the CPU backend")},

@@ -31,7 +31,7 @@ struct options {
     uint64_t kv_cache_memory, kv_cache_dtype, dtype, threads, device, isa;
     uint64_t log_level, shutdown_timeout, request_timeout, keep_alive_timeout, stall_timeout;
     uint64_t max_body_size, max_connections;
-    bool enable_prefix_caching;
+    bool enable_prefix_caching, batch_invariant;
     bool help; /* --help was among the flags */
 };
 

@@ -134,6 +134,7 @@ struct engine_config serve_engine_config(const struct options *options, const ch
         .kv_dtype = options->kv_cache_dtype == KV_DTYPE_AUTO ? backend->act_dtype
                                                              : kv_dtypes[options->kv_cache_dtype],
         .prefix_caching = options->enable_prefix_caching,
+        .batch_invariant = options->batch_invariant,
     };
 }
 

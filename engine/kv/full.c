@@ -64,6 +64,7 @@ static void hash_blocks(struct kv_sequence *kv, const uint32_t *tokens, uint32_t
 static int full_prepare(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
     int code = grow_lists(kv, pages_per_layer(n_tokens));
     if (code) return code;
+    kv->n_prompt = n_tokens;
     if (kv->space->cache) hash_blocks(kv, tokens, n_tokens / PAGE_TOKENS);
     return 0;
 }
@@ -129,9 +130,14 @@ static void full_commit(struct kv_sequence *kv, uint32_t n_rows) {
     kv->n_tokens += n_rows;
 }
 
+/* Stored tokens that other sequences may use. */
+static uint32_t n_shareable(const struct kv_sequence *kv) {
+    return kv->space->batch_invariant && kv->n_tokens > kv->n_prompt ? kv->n_prompt : kv->n_tokens;
+}
+
 static void full_publish(struct kv_sequence *kv, const uint32_t *tokens) {
     struct prefix_cache *cache = kv->space->cache;
-    uint32_t n_blocks = kv->n_tokens / PAGE_TOKENS;
+    uint32_t n_blocks = n_shareable(kv) / PAGE_TOKENS;
     if (!cache || n_blocks <= kv->n_blocks) return;
     hash_blocks(kv, tokens, n_blocks);
     struct page_list *layers = kv->layers;

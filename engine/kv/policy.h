@@ -29,13 +29,18 @@ struct kv_space {
     struct page_pool *pool;
     struct prefix_cache *cache; /* NULL: prefixes are not shared */
     uint32_t n_layers;
+    /* A token's keys and values have different bits when another kernel made them, so each is made
+     * once, by the kernel of its kind: requests get all their pages when they start (nobody is
+     * preempted and computed again like a prompt), and generated tokens are not shared with
+     * prompts. */
+    bool batch_invariant;
 };
 
 struct kv_policy {
     const char *name;
     /* Pages that a sequence of n_tokens holds when it is alone. */
     uint64_t (*pages_for)(const struct kv_space *space, uint64_t n_tokens);
-    /* Called once the tokens to compute are known: makes room in the lists and names the blocks.
+    /* Called once the prompt is known, with its tokens: makes room in the lists, names the blocks.
      * ERR_NOMEM. */
     int (*prepare)(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens);
     /* True when `other`, which is computing its prompt, will soon publish a block that `kv` needs
@@ -51,7 +56,8 @@ struct kv_policy {
     void (*view)(struct kv_sequence *kv, uint32_t n_rows);
     /* The step has run: n_rows more tokens are stored. */
     void (*commit)(struct kv_sequence *kv, uint32_t n_rows);
-    /* The stored tokens are known to be sound: whole blocks of them may be shared from now on. */
+    /* The stored tokens are known to be sound: whole blocks of them may be shared from now on (of
+     * the prompt only, where the space is batch-invariant). */
     void (*publish)(struct kv_sequence *kv, const uint32_t *tokens);
     /* Gives every page back; the sequence may begin again with prepare. */
     void (*release)(struct kv_sequence *kv);
@@ -68,6 +74,7 @@ struct kv_sequence {
     const struct kv_space *space;
     uint64_t salt;
     uint32_t n_tokens;        /* stored so far */
+    uint32_t n_prompt;        /* known when the sequence was prepared */
     struct page_list *layers; /* [n_layers] */
     struct kv_view *views;    /* [n_layers] */
     uint64_t *hashes;         /* of the sequence's whole blocks, as far as known */
