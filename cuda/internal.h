@@ -14,6 +14,7 @@
 
 #include <cublasLt.h>
 
+#include "cuda/blas.h"
 #include "cuda/cuda.h"
 #include "cuda/kernels.h"
 
@@ -93,7 +94,7 @@ struct cuda_backend {
     uint32_t n_recordings, next_recording;
     bool repeating; /* inside repeat(): launch_rows may exceed the step's rows */
 
-    cublasLtHandle_t blas;
+    struct blas blas;
     void *workspace;
     struct matmul_entry *matmuls; /* [MATMUL_CACHE], by hash */
 

@@ -22,18 +22,18 @@ static int blas_check(struct cuda_backend *cuda, cublasStatus_t status, const ch
         return cuda_check(cuda, cudaSuccess, what, err);
     cuda->failed = true;
     return error_set(err, ERR_DEVICE, "cuda: %s: cuBLASLt: %s", what,
-                     cublasLtGetStatusString(status));
+                     cuda->blas.status_string(status));
 }
 
 int linear_open(struct cuda_backend *cuda, struct error *err) {
     cuda->matmuls = calloc(MATMUL_CACHE, sizeof(*cuda->matmuls));
     if (!cuda->matmuls) return error_set(err, ERR_NOMEM, "cuda: no memory");
-    int rc = blas_check(cuda, cublasLtCreate(&cuda->blas), "starting", err);
+    int rc = blas_open(&cuda->blas, err);
     return rc ? rc : device_alloc(cuda, WORKSPACE_BYTES, &cuda->workspace, err);
 }
 
 void linear_close(struct cuda_backend *cuda) {
-    if (cuda->blas) cublasLtDestroy(cuda->blas);
+    blas_close(&cuda->blas);
     cudaFree(cuda->workspace);
     free(cuda->matmuls);
 }
@@ -45,38 +45,38 @@ struct matmul {
     cublasLtMatrixLayout_t w, x, y;
 };
 
-static void matmul_fini(struct matmul *m) {
-    if (m->desc) cublasLtMatmulDescDestroy(m->desc);
-    if (m->w) cublasLtMatrixLayoutDestroy(m->w);
-    if (m->x) cublasLtMatrixLayoutDestroy(m->x);
-    if (m->y) cublasLtMatrixLayoutDestroy(m->y);
+static void matmul_fini(const struct blas *blas, struct matmul *m) {
+    if (m->desc) blas->desc_destroy(m->desc);
+    if (m->w) blas->layout_destroy(m->w);
+    if (m->x) blas->layout_destroy(m->x);
+    if (m->y) blas->layout_destroy(m->y);
 }
 
 /* Layouts are columns x rows as we see them. */
-static cublasStatus_t matmul_init(struct matmul *m, const struct matmul_key *key,
-                                  const void *bias) {
+static cublasStatus_t matmul_init(const struct blas *blas, struct matmul *m,
+                                  const struct matmul_key *key, const void *bias) {
     const cublasOperation_t transposed = CUBLAS_OP_T;
     const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
     const cudaDataType_t y_type = key->y_f32 ? CUDA_R_32F : CUDA_R_16BF, bias_type = CUDA_R_16BF;
     *m = (struct matmul){0};
-    cublasStatus_t s = cublasLtMatmulDescCreate(&m->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    cublasStatus_t s = blas->desc_create(&m->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     if (!s)
-        s = cublasLtMatmulDescSetAttribute(m->desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
+        s = blas->desc_set(m->desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
                                            sizeof(transposed));
     if (!s && bias) {
-        s = cublasLtMatmulDescSetAttribute(m->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
+        s = blas->desc_set(m->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
                                            sizeof(epilogue));
         if (!s)
-            s = cublasLtMatmulDescSetAttribute(m->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
+            s = blas->desc_set(m->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
                                                sizeof(bias));
         if (!s)
-            s = cublasLtMatmulDescSetAttribute(m->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
+            s = blas->desc_set(m->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
                                                &bias_type, sizeof(bias_type));
     }
-    if (!s) s = cublasLtMatrixLayoutCreate(&m->w, CUDA_R_16BF, key->n_in, key->n_out, key->n_in);
-    if (!s) s = cublasLtMatrixLayoutCreate(&m->x, CUDA_R_16BF, key->n_in, key->n_rows, key->n_in);
+    if (!s) s = blas->layout_create(&m->w, CUDA_R_16BF, key->n_in, key->n_out, key->n_in);
+    if (!s) s = blas->layout_create(&m->x, CUDA_R_16BF, key->n_in, key->n_rows, key->n_in);
     if (!s)
-        s = cublasLtMatrixLayoutCreate(&m->y, y_type, key->n_out, key->n_rows,
+        s = blas->layout_create(&m->y, y_type, key->n_out, key->n_rows,
                                        (int64_t)key->y_stride);
     return s;
 }
@@ -106,17 +106,17 @@ static void ask_heuristics(struct cuda_backend *cuda, const struct matmul *m,
     cublasLtMatmulPreference_t preference = NULL;
     cublasLtMatmulHeuristicResult_t result;
     int n = 0;
-    cublasStatus_t s = cublasLtMatmulPreferenceCreate(&preference);
+    cublasStatus_t s = cuda->blas.preference_create(&preference);
     if (!s)
-        s = cublasLtMatmulPreferenceSetAttribute(
+        s = cuda->blas.preference_set(
             preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof(workspace));
     if (!s)
-        s = cublasLtMatmulPreferenceSetAttribute(
+        s = cuda->blas.preference_set(
             preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof(schemes));
     if (!s)
-        s = cublasLtMatmulAlgoGetHeuristic(cuda->blas, m->desc, m->w, m->x, m->y, m->y, preference,
+        s = cuda->blas.get_heuristic(cuda->blas.handle, m->desc, m->w, m->x, m->y, m->y, preference,
                                            1, &result, &n);
-    if (preference) cublasLtMatmulPreferenceDestroy(preference);
+    if (preference) cuda->blas.preference_destroy(preference);
     entry->known = true;
     entry->usable = !s && n == 1 && result.state == CUBLAS_STATUS_SUCCESS;
     if (entry->usable) entry->algo = result.algo;
@@ -139,9 +139,9 @@ static struct matmul_entry *find_entry(struct cuda_backend *cuda, const struct m
         BLAS_ALIGN) char any_bias[BLAS_ALIGN]; /* only its alignment is looked at */
     struct matmul m;
     *entry = (struct matmul_entry){.key = rounded, .known = true};
-    if (matmul_init(&m, &rounded, key->bias ? any_bias : NULL) == CUBLAS_STATUS_SUCCESS)
+    if (matmul_init(&cuda->blas, &m, &rounded, key->bias ? any_bias : NULL) == CUBLAS_STATUS_SUCCESS)
         ask_heuristics(cuda, &m, entry);
-    matmul_fini(&m);
+    matmul_fini(&cuda->blas, &m);
     return entry;
 }
 
@@ -201,12 +201,12 @@ static int run_blas(struct cuda_backend *cuda, const struct linear_args *args,
     const struct matmul_entry *entry = find_entry(cuda, &key);
     if (!entry->usable) return ERR_UNSUPPORTED;
     struct matmul m;
-    cublasStatus_t s = matmul_init(&m, &key, part->bias ? part->bias->data : NULL);
+    cublasStatus_t s = matmul_init(&cuda->blas, &m, &key, part->bias ? part->bias->data : NULL);
     if (!s)
-        s = cublasLtMatmul(cuda->blas, m.desc, &one, part->w->data, m.w, args->x, m.x, &beta,
+        s = cuda->blas.matmul(cuda->blas.handle, m.desc, &one, part->w->data, m.w, args->x, m.x, &beta,
                            part->y, m.y, part->y, m.y, &entry->algo, cuda->workspace,
                            WORKSPACE_BYTES, cuda->stream);
-    matmul_fini(&m);
+    matmul_fini(&cuda->blas, &m);
     if (s == CUBLAS_STATUS_NOT_SUPPORTED || s == CUBLAS_STATUS_INVALID_VALUE)
         return ERR_UNSUPPORTED;
     return blas_check(cuda, s, "a product", err);
