@@ -34,7 +34,7 @@ static const struct {
 static int load_functions(struct blas *blas, struct error *err) {
     for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
         void *function = dlsym(blas->library, functions[i].name);
-        if (!function) return error_set(err, ERR_DEVICE, "cuda: %s", dlerror());
+        if (!function) return error_set(err, ERR_UNSUPPORTED, "cuda: %s", dlerror());
         /* C has no conversion from an object's to a function's address; POSIX has the same bits. */
         memcpy((char *)blas + functions[i].offset, &function, sizeof(function));
     }
@@ -43,7 +43,7 @@ static int load_functions(struct blas *blas, struct error *err) {
 
 int blas_open(struct blas *blas, struct error *err) {
     blas->library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
-    if (!blas->library) return error_set(err, ERR_DEVICE, "cuda: %s", dlerror());
+    if (!blas->library) return error_set(err, ERR_UNSUPPORTED, "cuda: %s", dlerror());
     int rc = load_functions(blas, err);
     if (rc) return rc;
     const cublasStatus_t status = blas->create(&blas->handle);

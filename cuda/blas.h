@@ -30,7 +30,8 @@ struct blas {
     __typeof__(cublasLtMatmulAlgoGetHeuristic) *get_heuristic;
 };
 
-/* ERR_DEVICE says which library or function is missing.  On failure blas_close() is still right. */
+/* ERR_UNSUPPORTED: the library or one of its functions is missing, and the text names it.
+ * ERR_DEVICE: it does not start.  On failure blas_close() is still right. */
 int blas_open(struct blas *blas, struct error *err);
 void blas_close(struct blas *blas); /* all zero is allowed */
 
