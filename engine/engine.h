@@ -35,6 +35,11 @@ struct engine_config {
     /* A request's tokens and log-probabilities have the same bits whatever runs beside it; the
      * backend must have been created for it, too, where it can be told. */
     bool batch_invariant;
+    bool random_weights; /* made up, for measurements: the model's config.json is enough */
+    bool tokens_only;    /* no tokenizer is loaded, and events have tokens but no text */
+    /* Called by engine_create() while the weights go to the backend, from 0 to total; or NULL. */
+    void (*load_progress)(void *ctx, uint64_t done, uint64_t total);
+    void *load_ctx;
     /* Called on the engine thread when the event queue turns non-empty (uv_async_send). */
     void (*wake)(void *ctx);
     void *wake_ctx;
@@ -46,7 +51,7 @@ struct engine_info {
     uint64_t weight_bytes, kv_bytes, workspace_bytes;
     uint64_t kv_tokens;     /* tokens that the pool holds over all layers */
     const struct model_config *model;
-    const struct tokenizer *tokenizer;
+    const struct tokenizer *tokenizer; /* NULL: tokens_only */
 };
 
 /* Everything that shapes a request's output.  sampling_defaults() gives the OpenAI defaults. */

@@ -52,6 +52,7 @@ static int reserve_token(struct output *out) {
 static int append_text(struct output *out, uint32_t token, size_t *begin) {
     size_t length = 0;
     *begin = out->n_text;
+    if (!out->tokenizer) return 0;
     /* Padding of the vocabulary has no text. */
     if (!tokenizer_token_bytes(out->tokenizer, token, &length)) return 0;
     if (reserve_text(out, 3 * length + DETOKENIZER_GROWTH)) return ERR_NOMEM;

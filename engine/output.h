@@ -27,7 +27,8 @@ struct output {
     uint32_t n_tokens, token_capacity;
 };
 
-/* tokenizer and params are borrowed.  ERR_NOMEM; a failed init needs no fini. */
+/* tokenizer (NULL: tokens have no text) and params are borrowed.  ERR_NOMEM; a failed init needs no
+ * fini. */
 int output_init(struct output *out, const struct tokenizer *tokenizer,
                 const struct sampling_params *params);
 void output_fini(struct output *out);

@@ -309,12 +309,13 @@ int bench_run(const struct bench_plan *plan, const struct options *options, cons
     struct bench b = {.plan = plan, .random = 42};
     struct engine_config config = serve_engine_config(options, model_dir, backend);
     config.prefix_caching = false; /* every prompt is computed */
+    config.tokens_only = true;     /* no text is wanted, so no tokenizer is needed */
     config.wake = ring;
     config.wake_ctx = &b;
     sem_init(&b.bell, 0, 0);
     printf("# %s\n", backend->description);
     int rc = strcmp(backend->name, "cpu") == 0 ? cpu_measure(backend, &b.ceiling, err) : 0;
-    if (rc == 0) rc = engine_create(&b.engine, &config, err);
+    if (rc == 0) rc = serve_create_engine(&b.engine, &config, err);
     if (rc == 0) {
         b.info = engine_info(b.engine);
         rc = run_plan(&b, err);

@@ -11,6 +11,7 @@
 static const char *const device_words[] = {"auto", "cpu", "cuda", NULL};
 static const char *const kv_dtype_words[] = {"auto", "float32", "float16", "bfloat16", NULL};
 static const char *const dtype_words[] = {"auto", "float32", "bfloat16", NULL};
+static const char *const load_words[] = {"auto", "dummy", NULL};
 static const char *const isa_words[] = {"auto", "plain", "avx2", "avx512", NULL};
 static const char *const level_words[] = {"error", "warn", "info", "debug", NULL};
 
@@ -26,6 +27,8 @@ static const char *const level_words[] = {"error", "warn", "info", "debug", NULL
 static const struct option table[] = {
     {"model", STRING(model, NULL,
                      "model directory; also the argument of `quire serve` [the default model]")},
+    {"load-format", CHOICE(load_format, load_words, "auto",
+                           "dummy: random weights of the model's config.json, to measure")},
     {"config", STRING(config, NULL, "JSON file with settings, named as here")},
     {"host", STRING(host, "127.0.0.1", "address to listen on")},
     {"port", NUMBER(port, 0, 65535, "8000", "port to listen on; 0: any free one")},

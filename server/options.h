@@ -21,6 +21,7 @@ struct error;
 enum device_choice { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA };
 enum kv_dtype_choice { KV_DTYPE_AUTO, KV_DTYPE_F32, KV_DTYPE_F16, KV_DTYPE_BF16 };
 enum dtype_choice { PRODUCTS_AUTO, PRODUCTS_F32, PRODUCTS_BF16 };
+enum load_choice { LOAD_AUTO, LOAD_DUMMY };
 enum isa_choice { ISA_AUTO, ISA_PLAIN, ISA_AVX2, ISA_AVX512 };
 
 /* Numbers and choices are uint64_t, so that the table needs one reader for each kind of text. */
@@ -29,7 +30,8 @@ struct options {
     uint64_t port;
     uint64_t max_model_len, max_num_seqs, max_num_batched_tokens, max_num_queued_reqs;
     uint64_t kv_cache_memory, kv_cache_dtype, dtype, threads, device, isa;
-    uint64_t log_level, shutdown_timeout, request_timeout, keep_alive_timeout, stall_timeout;
+    uint64_t load_format, log_level, shutdown_timeout, request_timeout;
+    uint64_t keep_alive_timeout, stall_timeout;
     uint64_t max_body_size, max_connections;
     bool enable_prefix_caching, batch_invariant;
     bool help; /* --help was among the flags */

@@ -14,6 +14,7 @@
 #include "engine/error.h"
 #include "server/completions.h"
 #include "server/http.h"
+#include "server/load_progress.h"
 #include "server/log.h"
 #include "server/options.h"
 #include "server/routes.h"
@@ -135,7 +136,17 @@ struct engine_config serve_engine_config(const struct options *options, const ch
                                                              : kv_dtypes[options->kv_cache_dtype],
         .prefix_caching = options->enable_prefix_caching,
         .batch_invariant = options->batch_invariant,
+        .random_weights = options->load_format == LOAD_DUMMY,
     };
+}
+
+int serve_create_engine(struct engine **out, const struct engine_config *config,
+                        struct error *err) {
+    struct load_progress progress = {0};
+    struct engine_config telling = *config;
+    telling.load_progress = load_progress_tell;
+    telling.load_ctx = &progress;
+    return engine_create(out, &telling, err);
 }
 
 static int start_engine(struct serve *s, const char *model_dir, struct backend *backend,
@@ -143,7 +154,7 @@ static int start_engine(struct serve *s, const char *model_dir, struct backend *
     struct engine_config config = serve_engine_config(s->options, model_dir, backend);
     config.wake = engine_wake;
     config.wake_ctx = &s->wake;
-    return engine_create(&s->server.engine, &config, err);
+    return serve_create_engine(&s->server.engine, &config, err);
 }
 
 static void log_plan(const struct serve *s) {

@@ -16,6 +16,10 @@ struct options;
 struct engine_config serve_engine_config(const struct options *options, const char *model_dir,
                                          struct backend *backend);
 
+/* engine_create(), telling the log how the weights come along. */
+int serve_create_engine(struct engine **out, const struct engine_config *config,
+                        struct error *err);
+
 /* Runs until stopped by a signal (0) or by a failure (negative, err says why).  The backend is
  * borrowed. */
 int serve_run(const struct options *options, const char *model_dir, struct backend *backend,

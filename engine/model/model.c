@@ -7,15 +7,22 @@
 
 #include "engine/error.h"
 #include "engine/model/checkpoint.h"
+#include "engine/model/random_weights.h"
 #include "engine/model/weights.h"
 
 enum { MAX_NAME = 128 };
 
 struct loader {
     struct model *model;
+    const struct model_source *source;
     struct backend *be;
     struct error *err;
+    uint64_t total; /* bytes of all weights */
 };
+
+/* What is done with each weight: first all are measured, then all are moved. */
+typedef int (*weight_visitor)(struct loader *l, const struct weight_rule *rule, const char *name,
+                              struct weight *out);
 
 /* Writes the rule's name with its '#' replaced. */
 static void expand_name(char *out, const char *name, uint32_t layer) {
@@ -24,57 +31,97 @@ static void expand_name(char *out, const char *name, uint32_t layer) {
     else snprintf(out, MAX_NAME, "%s", name);
 }
 
-static int load_weight(struct loader *l, const struct weight_rule *rule, uint32_t layer,
-                       struct weight *out) {
-    char name[MAX_NAME];
-    struct weight host;
+static uint64_t weight_bytes(const struct weight *w) {
+    return (uint64_t)w->rows * w->cols * dtype_size(w->dtype);
+}
+
+/* The weight as the host has it; a made up one has no data yet. */
+static int find_weight(struct loader *l, const struct weight_rule *rule, const char *name,
+                       struct weight *host) {
     const struct model_config *config = &l->model->config;
     const struct tensor_shape shape = {
         .n_dims = rule->rows == SIDE_VECTOR ? 1 : 2,
         .rows = weights_side(rule->rows, config),
         .cols = weights_side(rule->cols, config),
     };
-    if (!weights_rule_applies(rule, config)) return 0;
-    expand_name(name, rule->name, layer);
-    int rc = checkpoint_get(l->model->private_data, name, &shape, &host, l->err);
-    if (rc) return rc;
-    const size_t bytes = (size_t)host.rows * host.cols * dtype_size(host.dtype);
+    *host = (struct weight){.dtype = DTYPE_BF16, .rows = shape.rows, .cols = shape.cols};
+    if (l->source->random) return 0;
+    return checkpoint_get(l->model->checkpoint, name, &shape, host, l->err);
+}
+
+static int measure_weight(struct loader *l, const struct weight_rule *rule, const char *name,
+                          struct weight *out) {
+    struct weight host;
+    (void)out;
+    int rc = find_weight(l, rule, name, &host);
+    if (rc == 0) l->total += weight_bytes(&host);
+    return rc;
+}
+
+static void tell(const struct loader *l) {
+    if (l->source->progress) l->source->progress(l->source->ctx, l->model->weight_bytes, l->total);
+}
+
+static int move_weight(struct loader *l, const struct weight_rule *rule, const char *name,
+                       struct weight *out) {
+    struct model *model = l->model;
+    struct weight host;
     const void *data;
-    rc = l->be->ops->weight_upload(l->be, host.data, bytes, &data, l->err);
+    int rc = find_weight(l, rule, name, &host);
+    if (rc == 0 && model->random)
+        rc = random_weights_get(model->random, rule->is_norm, &host, l->err);
     if (rc) return rc;
+    rc = l->be->ops->weight_upload(l->be, host.data, weight_bytes(&host), &data, l->err);
+    if (rc) return rc;
+    if (model->random && data != host.data) random_weights_take_back(model->random);
     *out = host;
     out->data = data;
-    l->model->weight_bytes += bytes;
+    model->weight_bytes += weight_bytes(&host);
+    tell(l);
     return 0;
 }
 
-static int load_rules(struct loader *l, const struct weight_rule *rules, size_t n, uint32_t layer,
-                      void *base) {
+static int visit_rules(struct loader *l, weight_visitor visit, const struct weight_rule *rules,
+                       size_t n, uint32_t layer, void *base) {
+    char name[MAX_NAME];
     for (size_t i = 0; i < n; i++) {
-        int rc =
-            load_weight(l, &rules[i], layer, (struct weight *)((char *)base + rules[i].offset));
+        if (!weights_rule_applies(&rules[i], &l->model->config)) continue;
+        expand_name(name, rules[i].name, layer);
+        int rc = visit(l, &rules[i], name, (struct weight *)((char *)base + rules[i].offset));
         if (rc) return rc;
     }
     return 0;
 }
 
-static int load_weights(struct loader *l) {
+static int visit_weights(struct loader *l, weight_visitor visit) {
     struct model *model = l->model;
     const struct weight_family *family = weights_find_family(model->config.architecture);
-    int rc = load_rules(l, family->model_rules, family->n_model_rules, 0, model);
+    int rc = visit_rules(l, visit, family->model_rules, family->n_model_rules, 0, model);
     for (uint32_t i = 0; !rc && i < model->config.n_layers; i++)
-        rc = load_rules(l, family->layer_rules, family->n_layer_rules, i, &model->layers[i]);
+        rc = visit_rules(l, visit, family->layer_rules, family->n_layer_rules, i,
+                         &model->layers[i]);
+    return rc;
+}
+
+static int load_weights(struct loader *l) {
+    struct model *model = l->model;
+    int rc = visit_weights(l, measure_weight);
+    if (rc) return rc;
+    tell(l);
+    rc = visit_weights(l, move_weight);
     if (rc) return rc;
     if (model->config.tied_head) model->head = model->embedding;
     model->config.weight_dtype = model->embedding.dtype;
     return 0;
 }
 
-int model_load(struct model **out, const char *dir, struct backend *be, struct error *err) {
+int model_load(struct model **out, const char *dir, const struct model_source *source,
+               struct backend *be, struct error *err) {
+    static const struct model_source files = {0};
     int rc = ERR_NOMEM;
-    struct checkpoint *checkpoint = NULL;
     struct model *model = calloc(1, sizeof(*model));
-    struct loader loader = {.model = model, .be = be, .err = err};
+    struct loader loader = {
+        .model = model, .source = source ? source : &files, .be = be, .err = err};
     if (!model) return error_set(err, ERR_NOMEM, "%.200s: no memory for the model", dir);
     rc = model_config_load(&model->config, dir, err);
     if (rc) goto fail;
@@ -83,10 +130,9 @@ int model_load(struct model **out, const char *dir, struct backend *be, struct e
         rc = error_set(err, ERR_NOMEM, "%.200s: no memory for its layers", dir);
         goto fail;
     }
-    rc = checkpoint_open(&checkpoint, dir, err);
-    if (rc) goto fail;
-    model->private_data = checkpoint;
-    rc = load_weights(&loader);
+    if (loader.source->random) rc = random_weights_create(&model->random, err);
+    else rc = checkpoint_open(&model->checkpoint, dir, err);
+    if (!rc) rc = load_weights(&loader);
     if (rc) goto fail;
     *out = model;
     return 0;
@@ -111,7 +157,8 @@ void model_destroy(struct model *model, struct backend *be) {
     if (family) release_rules(be, family->model_rules, family->n_model_rules, model);
     for (uint32_t i = 0; model->layers && i < model->config.n_layers; i++)
         release_rules(be, family->layer_rules, family->n_layer_rules, &model->layers[i]);
-    checkpoint_close(model->private_data);
+    checkpoint_close(model->checkpoint);
+    random_weights_destroy(model->random);
     free(model->layers);
     model_config_fini(&model->config);
     free(model);

@@ -7,6 +7,9 @@
 
 #include "engine/backend.h"
 
+struct checkpoint;
+struct random_weights;
+
 enum { MODEL_MAX_EOS = 16 };
 
 /* What the decoder needs to know; a model family is a way to fill this in, not code. */
@@ -33,14 +36,25 @@ struct model {
     struct weight embedding, final_norm, head; /* head aliases embedding when tied */
     struct layer_weights *layers;              /* [n_layers] */
     size_t weight_bytes;
-    void *private_data; /* mappings */
+    struct checkpoint *checkpoint;         /* the mappings, or: */
+    struct random_weights *random;
+};
+
+/* Where weights come from, and whom to tell.  All zero: the directory's files, and nobody. */
+struct model_source {
+    bool random; /* made up: only config.json is read (random_weights.h) */
+    /* Bytes that the backend has, of all; called at the start and after each weight. */
+    void (*progress)(void *ctx, uint64_t done, uint64_t total);
+    void *ctx;
 };
 
 /* Reads only config.json and generation_config.json: enough to answer questions about a model. */
 int model_config_load(struct model_config *out, const char *dir, struct error *err);
 void model_config_fini(struct model_config *config);
 
-int model_load(struct model **out, const char *dir, struct backend *be, struct error *err);
+/* source may be NULL. */
+int model_load(struct model **out, const char *dir, const struct model_source *source,
+               struct backend *be, struct error *err);
 void model_destroy(struct model *model, struct backend *be); /* NULL is allowed */
 
 #endif

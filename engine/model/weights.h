@@ -21,6 +21,7 @@ struct weight_rule {
     enum weight_side rows; /* SIDE_VECTOR: the tensor has one dimension, cols */
     enum weight_side cols;
     enum weight_when when;
+    bool is_norm; /* a vector that scales: 1 where weights are made up */
 };
 
 struct weight_family {

@@ -83,7 +83,7 @@ static void random_text_stops_where_a_scan_of_the_whole_would(void **state) {
         char whole[512] = "";
         uint32_t n_tokens = 1 + (uint32_t)rand() % 20, index = 99, expected_index = 99, pushed = 0;
         int stopped = 0;
-        assert_int_equal(output_init(&out, NULL, &params), 0);
+        assert_int_equal(output_init(&out, fake_tokenizer, &params), 0);
         while (pushed < n_tokens && !stopped) {
             /* Letters, pieces, and multi-byte characters cut in two: never an invalid sequence. */
             static const uint32_t sets[][2] = {{'a', 0}, {'b', 0},   {'c', 0}, {256, 0},
@@ -92,7 +92,7 @@ static void random_text_stops_where_a_scan_of_the_whole_would(void **state) {
             const uint32_t *set = sets[rand() % 10];
             for (int i = 0; i < 2 && set[i] && !stopped; i++) {
                 size_t length;
-                const char *bytes = tokenizer_token_bytes(NULL, set[i], &length);
+                const char *bytes = tokenizer_token_bytes(fake_tokenizer, set[i], &length);
                 strncat(whole, bytes, length);
                 struct sample_result sample = result(set[i], pushed++);
                 stopped = output_push(&out, &sample, OUTPUT_TEXT, &index);
@@ -131,7 +131,7 @@ static void early_text_cannot_stop(void **state) {
     struct output out;
     struct reader r = {0};
     uint32_t index;
-    assert_int_equal(output_init(&out, NULL, &params), 0);
+    assert_int_equal(output_init(&out, fake_tokenizer, &params), 0);
     struct sample_result ab = result(256, 0), b = result('b', 1), again = result(256, 2);
     assert_int_equal(output_push(&out, &ab, OUTPUT_EARLY, &index), 0);
     read_event(&r, &out, false);
@@ -152,7 +152,7 @@ static void end_tokens_count_but_show_only_on_demand(void **state) {
         struct output out;
         struct reader r = {0};
         uint32_t index;
-        assert_int_equal(output_init(&out, NULL, &params), 0);
+        assert_int_equal(output_init(&out, fake_tokenizer, &params), 0);
         struct sample_result end = result(FAKE_EOS, 0);
         assert_int_equal(output_push(&out, &end, shown ? OUTPUT_END : OUTPUT_SILENT, &index), 0);
         read_event(&r, &out, true);
@@ -169,7 +169,7 @@ static void an_unfinished_character_becomes_a_replacement(void **state) {
     struct engine_event *event;
     uint32_t index;
     params.n_logprobs = 2;
-    assert_int_equal(output_init(&out, NULL, &params), 0);
+    assert_int_equal(output_init(&out, fake_tokenizer, &params), 0);
     struct sample_result half = result(260, 0);
     assert_int_equal(output_push(&out, &half, OUTPUT_TEXT, &index), 0);
     assert_int_equal(output_take(&out, false, &event), 0);

@@ -44,7 +44,8 @@ static void setup(struct fixture *f, uint32_t n_pages, uint32_t max_rows, uint32
     f->memory = calloc(n_pages, sizeof(*f->memory));
     assert_int_equal(page_pool_create(&f->space.pool, n_pages, NULL), 0);
     assert_int_equal(prefix_cache_create(&f->space.cache, f->space.pool, N_LAYERS, NULL), 0);
-    f->shared = (struct sequence_shared){.space = &f->space, .eos = eos, .n_eos = 1};
+    f->shared = (struct sequence_shared){
+        .space = &f->space, .tokenizer = fake_tokenizer, .eos = eos, .n_eos = 1};
     assert_int_equal(scheduler_create(&f->scheduler, &f->space, max_rows, max_seqs, NULL), 0);
 }
 

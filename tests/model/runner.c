@@ -49,7 +49,7 @@ void runner_open_on(struct runner *r, const char *dir, struct backend *be, uint3
                     enum dtype kv_dtype, const struct decoder_limits *limits) {
     struct error err = {0};
     *r = (struct runner){.be = be};
-    check(model_load(&r->model, dir, r->be, &err), &err);
+    check(model_load(&r->model, dir, NULL, r->be, &err), &err);
     make_pool(r, n_pages, kv_dtype);
     check(decoder_create(&r->decoder, r->model, r->be, &r->kv, limits, &err), &err);
 }

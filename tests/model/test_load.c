@@ -3,6 +3,7 @@
  *
  * Every case starts from a good tiny model, linked into a fresh directory, and breaks one thing. */
 #include <errno.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,6 +20,7 @@
 #include "engine/cpu/cpu.h"
 #include "engine/error.h"
 #include "engine/model/model.h"
+#include "engine/model/random_weights.h"
 
 #define INDEX "model.safetensors.index.json"
 #define SHARDED DATA_DIR "/gqa-f32-sharded"
@@ -90,7 +92,7 @@ static void change_json(const struct fixture *f, const char *name, const char *k
 static void expect_refused(const struct fixture *f, int code, const char *needle) {
     struct model *model = NULL;
     struct error err = {0};
-    const int rc = model_load(&model, f->dir, f->be, &err);
+    const int rc = model_load(&model, f->dir, NULL, f->be, &err);
     if (rc != code) fail_msg("%d, not %d: %s", rc, code, err.text);
     assert_null(model);
     if (!strstr(err.text, needle)) fail_msg("'%s' does not say '%s'", err.text, needle);
@@ -120,17 +122,85 @@ static void loads_shards_and_biases(void **state) {
     struct model *model = NULL;
     struct error err = {0};
     link_model(f, SHARDED);
-    assert_int_equal(model_load(&model, f->dir, f->be, &err), 0);
+    assert_int_equal(model_load(&model, f->dir, NULL, f->be, &err), 0);
     assert_non_null(model->layers[1].o_bias.data);
     assert_null(model->layers[1].gate_bias.data);
     assert_ptr_equal(model->head.data, model->embedding.data);
     model_destroy(model, f->be);
     link_model(f, BIASED);
-    assert_int_equal(model_load(&model, f->dir, f->be, &err), 0);
+    assert_int_equal(model_load(&model, f->dir, NULL, f->be, &err), 0);
     assert_int_equal(model->layers[0].gate_bias.dtype, DTYPE_F16);
     assert_ptr_not_equal(model->head.data, model->embedding.data);
     model_destroy(model, f->be);
     model_destroy(NULL, f->be);
+}
+
+static float bf16_at(const struct weight *w, size_t i) {
+    const uint32_t bits = (uint32_t)((const uint16_t *)w->data)[i] << 16;
+    float x;
+    memcpy(&x, &bits, sizeof(x));
+    return x;
+}
+
+struct told {
+    uint64_t n, last, total;
+};
+
+static void listen(void *ctx, uint64_t done, uint64_t total) {
+    struct told *told = ctx;
+    assert_true(told->n++ == 0 ? done == 0 : done > told->last);
+    told->last = done;
+    told->total = total;
+}
+
+static void makes_weights_up_from_a_config_alone(void **state) {
+    const struct fixture *f = *state;
+    struct model *model = NULL;
+    struct error err = {0};
+    struct told told = {0};
+    const struct model_source source = {.random = true, .progress = listen, .ctx = &told};
+    for (int i = 0; i < N_FILES; i++) remove_file(f, file_names[i]);
+    char from[PATH_BYTES], to[PATH_BYTES];
+    path_of(from, BIASED, "config.json");
+    path_of(to, f->dir, "config.json");
+    assert_int_equal(symlink(from, to), 0);
+    assert_int_equal(model_load(&model, f->dir, &source, f->be, &err), 0);
+    const struct weight *q = &model->layers[0].q, *up = &model->layers[1].up;
+    double sum = 0, squares = 0;
+    const size_t n = (size_t)q->rows * q->cols;
+    for (size_t i = 0; i < n; i++) {
+        sum += bf16_at(q, i);
+        squares += (double)bf16_at(q, i) * bf16_at(q, i);
+    }
+    assert_true(fabs(sum / (double)n) < 0.002);
+    assert_true(fabs(sqrt(squares / (double)n) - 0.02) < 0.002);
+    assert_true(bf16_at(&model->layers[1].ffn_norm, 3) == 1);
+    assert_memory_not_equal(up->data, model->layers[0].up.data, 64);
+    assert_int_equal(told.last, told.total);
+    assert_int_equal(told.total, model->weight_bytes);
+    model_destroy(model, f->be);
+}
+
+/* As a backend with memory of its own does: every tensor comes back once it is copied. */
+static void memory_that_comes_back_is_used_again(void **state) {
+    (void)state;
+    struct random_weights *random = NULL;
+    struct error err = {0};
+    struct weight large = {.rows = 1000, .cols = 512}, small = {.rows = 10, .cols = 512},
+                  norm = {.rows = 1, .cols = 512};
+    uint16_t before[512];
+    assert_int_equal(random_weights_create(&random, &err), 0);
+    assert_int_equal(random_weights_get(random, false, &large, &err), 0);
+    memcpy(before, large.data, sizeof(before));
+    random_weights_take_back(random);
+    assert_int_equal(random_weights_get(random, true, &norm, &err), 0);
+    assert_true(bf16_at(&norm, 511) == 1);
+    random_weights_take_back(random);
+    assert_int_equal(random_weights_get(random, false, &small, &err), 0);
+    const uintptr_t at = (uintptr_t)small.data - (uintptr_t)large.data + (1 << 16);
+    assert_true(at < 1 << 17); /* the same memory, begun elsewhere */
+    assert_memory_not_equal(small.data, before, sizeof(before));
+    random_weights_destroy(random);
 }
 
 static void refuses_an_index_that_leaves_its_directory(void **state) {
@@ -244,6 +314,8 @@ static void refuses_a_config_too_large_to_be_one(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loads_shards_and_biases),
+        cmocka_unit_test(makes_weights_up_from_a_config_alone),
+        cmocka_unit_test(memory_that_comes_back_is_used_again),
         cmocka_unit_test(refuses_an_index_that_leaves_its_directory),
         cmocka_unit_test(refuses_an_index_of_things_that_are_not_there),
         cmocka_unit_test(refuses_broken_indices_and_shards),
