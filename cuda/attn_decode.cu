@@ -33,6 +33,7 @@
 #include <type_traits>
 
 #include "cuda/attn_instructions.cuh"
+#include "cuda/device.cuh"
 
 using namespace attn;
 
@@ -544,6 +545,9 @@ template <class S> __device__ __forceinline__ ring make_ring(char *memory, uint6
 
 template <class S> __global__ void __launch_bounds__(S::N_WARPS * 32)
     attn_decode_kernel(const __grid_constant__ attn_decode_params p) {
+#if __CUDA_ARCH__ < 900
+    if constexpr (S::BULK) return; /* never launched: attn_decode_map_pool() asks for 9.0 */
+#endif
     extern __shared__ __align__(1024) char memory[];
     __shared__ uint64_t barriers[S::N_WARPS * S::N_STAGES];
     __shared__ int free_stage[S::N_WARPS];
@@ -674,15 +678,11 @@ bool suits_copy_engine(const attn_decode_params &p) {
 } // namespace
 
 cudaError_t attn_decode_map_pool(attn_decode_params *p, uint32_t n_pages) {
-    int device, major;
     p->use_map = false;
-    cudaError_t error = cudaGetDevice(&device);
-    if (error == cudaSuccess)
-        error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    if (error != cudaSuccess || major < 9 || !suits_copy_engine(*p)) return error;
+    if (!suits_copy_engine(*p) || !runs_sm90_code(attn_merge_kernel<128>)) return cudaSuccess;
     void *entry = nullptr;
     cudaDriverEntryPointQueryResult found;
-    error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000,
+    cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000,
                                              cudaEnableDefault, &found);
     if (error != cudaSuccess || found != cudaDriverEntryPointSuccess) return error;
     /* 64 columns, row, column / 64, K or V, page; a box is a unit, K and V. */

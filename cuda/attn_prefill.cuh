@@ -58,7 +58,9 @@ static inline uint32_t attn_prefill_max_items(uint32_t n_rows, uint32_t n_seqs) 
 /* Picks the kernel.  cudaErrorInvalidValue: a shape or type that no kernel has. */
 cudaError_t launch_attn_prefill(const struct attn_prefill_params &p, cudaStream_t stream);
 
-/* The two kernels by name, for their test; launch_attn_prefill() is what the backend calls. */
+/* The two kernels by name, for their test; launch_attn_prefill() is what the backend calls.  The
+ * second is compiled for compute capability 9.0 alone: it is there or it is not. */
+bool attn_prefill_sm90_is_there(void);
 cudaError_t launch_attn_prefill_mma(const struct attn_prefill_params &p, cudaStream_t stream);
 cudaError_t launch_attn_prefill_sm90(const struct attn_prefill_params &p, cudaStream_t stream);
 

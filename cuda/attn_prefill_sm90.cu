@@ -23,6 +23,7 @@
 #include "cuda/attn_prefill.cuh"
 
 #include "cuda/attn_prefill_tile.cuh"
+#include "cuda/device.cuh"
 #include "cuda/sm90.cuh"
 
 enum {
@@ -49,12 +50,6 @@ template <int D> struct sm90_plan {
 struct sm90_maps {
     CUtensorMap q, pool;
 };
-
-static __device__ __forceinline__ uint32_t pack_bf16(float lo, float hi) {
-    uint32_t r;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
-    return r;
-}
 
 /* --- producer: one warp; lane 0 gives the orders --- */
 
@@ -386,6 +381,10 @@ static cudaError_t launch(const struct attn_prefill_params &p, cudaStream_t stre
     if (status != cudaSuccess) return status;
     attn_prefill_sm90_kernel<D><<<dim3(p.n_heads, p.n_items), THREADS, bytes, stream>>>(maps, p);
     return cudaGetLastError();
+}
+
+bool attn_prefill_sm90_is_there(void) {
+    return runs_sm90_code(attn_prefill_sm90_kernel<128>);
 }
 
 cudaError_t launch_attn_prefill_sm90(const struct attn_prefill_params &p, cudaStream_t stream) {

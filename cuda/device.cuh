@@ -42,6 +42,15 @@ static cudaError_t launch_kernel(struct launch launch, void (*kernel)(Params...)
     return cudaLaunchKernelEx(&config, kernel, args...);
 }
 
+/* Whether this device runs the kernel as compiled for compute capability 9.0.  If not, it has what
+ * was compiled for 8.0, without the parts guarded by __CUDA_ARCH__, or no kernel at all. */
+template <typename Kernel> static bool runs_sm90_code(Kernel *kernel) {
+    cudaFuncAttributes attributes;
+    const bool is_there = cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess;
+    if (!is_there) cudaGetLastError(); /* an answer, not a fault */
+    return is_there && attributes.ptxVersion >= 90;
+}
+
 static __device__ __forceinline__ float to_float(float x) {
     return x;
 }

@@ -59,11 +59,10 @@ static uint16_t to_half(float x, enum dtype dtype) {
 }
 
 static float from_half(uint16_t bits, enum dtype dtype) {
-    __nv_bfloat16 b;
-    __half h;
-    memcpy(&b, &bits, 2);
-    memcpy(&h, &bits, 2);
-    return dtype == DTYPE_BF16 ? __bfloat162float(b) : __half2float(h);
+    __nv_bfloat16_raw b;
+    __half_raw h;
+    b.x = h.x = bits;
+    return dtype == DTYPE_BF16 ? __bfloat162float(__nv_bfloat16(b)) : __half2float(__half(h));
 }
 
 template <typename T> static T *to_device(const std::vector<T> &from) {
