@@ -15,8 +15,11 @@ uint32_t attn_prefill_plan(const uint32_t *n_rows, const uint32_t *n_slots, uint
         const uint32_t end = (uint32_t)(item.tile + 1) * ATTN_PREFILL_TILE;
         return n_slots[item.seq] - n_rows[item.seq] + std::min(end, n_rows[item.seq]);
     };
-    std::stable_sort(items, items + n,
-                     [=](const auto &a, const auto &b) { return visible(a) > visible(b); });
+    /* Not stable_sort, which allocates. */
+    std::sort(items, items + n, [=](const auto &a, const auto &b) {
+        if (visible(a) != visible(b)) return visible(a) > visible(b);
+        return a.seq != b.seq ? a.seq < b.seq : a.tile < b.tile;
+    });
     return n;
 }
 

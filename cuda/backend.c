@@ -171,6 +171,7 @@ static void cuda_destroy(struct backend *be) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     if (cuda->stream) cudaStreamSynchronize(cuda->stream);
     repeat_forget(cuda);
+    attention_close(cuda);
     linear_close(cuda);
     weights_free(cuda);
     mirror_free(&cuda->step_block);

@@ -18,6 +18,12 @@
 #include "cuda/cuda.h"
 #include "cuda/kernels.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Plans lie at fixed places behind the header: attention.cu. */
+enum { STEP_HEADER_BYTES = 256 };
 enum { MAX_PENDING = 8, MATMUL_CACHE = 512, N_STAGING = 2, MAX_FREQS = 512, MAX_RECORDINGS = 64 };
 
 /* The same bytes in pinned host memory and on the device; `used` of them are taken. */
@@ -77,7 +83,9 @@ struct cuda_backend {
     cudaEvent_t step_copied; /* the step block's pinned half may be written again */
     struct device_step step; /* of the present step; its pointers are the device's */
     const struct device_step *device_step; /* the same, on the device */
+    const struct step *host_step;          /* what was packed; borrowed until the next sync */
     uint32_t launch_rows; /* rows that operations launch: step.n_rows, or what repeat() was given */
+    struct attention *attention; /* of the pool that was attended last; NULL: none yet */
     bool angles_valid; /* of the current step */
     float *angles;     /* device [n_rows][2][n_freqs] */
     size_t angles_bytes;
@@ -107,7 +115,8 @@ struct cuda_backend {
 #define CUDA_BACKEND(be) ((struct cuda_backend *)(be))
 
 static inline struct launch launch_of(const struct cuda_backend *cuda) {
-    return (struct launch){cuda->stream, cuda->overlap};
+    const struct launch launch = {cuda->stream, cuda->overlap};
+    return launch;
 }
 
 /* 0, or ERR_DEVICE (sticky) with a sentence that says what failed. */
@@ -132,6 +141,23 @@ int cuda_repeat(struct backend *be, uint32_t n_rows, repeat_body body, void *ctx
 /* Forgets all recordings: something they refer to has moved or gone. */
 void repeat_forget(struct cuda_backend *cuda);
 
+/* Packs the present step and sends it. */
+int step_send(struct cuda_backend *cuda, struct error *err);
+
+/* attention.cu.  A step's block has room for attention's plans, `bytes` right behind the header, and
+ * for n_items pairs of words among its arrays; attention_plan() fills both once the arrays are
+ * there (`plans`: the block's host side). */
+struct attention;
+struct step_arrays {
+    const int32_t *n_slots, *table_at, *seq_rows; /* host */
+    int32_t *items;                               /* host */
+    const int32_t *device_items;
+};
+int attention_room(struct cuda_backend *cuda, const struct step *step, size_t *bytes,
+                   size_t *n_items, struct error *err);
+void attention_plan(struct cuda_backend *cuda, const struct step_arrays *arrays, char *plans);
+void attention_close(struct cuda_backend *cuda); /* nothing open is allowed */
+
 int cuda_step_begin(struct backend *be, const struct step *step, struct error *err);
 int cuda_weight_upload(struct backend *be, const void *host, size_t bytes, const void **out,
                        struct error *err);
@@ -151,5 +177,9 @@ int cuda_attn_prefill(struct backend *be, const struct attn_args *args, struct e
 int cuda_gather_rows(struct backend *be, const struct gather_rows_args *args, struct error *err);
 int cuda_sample(struct backend *be, const struct sample_args *args, struct error *err);
 int cuda_sync(struct backend *be, struct error *err);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -87,35 +87,6 @@ int cuda_rope_append(struct backend *be, const struct rope_append_args *args, st
     return cuda_check(cuda, launch_rope_append(&params, launch_of(cuda)), "rope_append", err);
 }
 
-static int attend(struct cuda_backend *cuda, const struct attn_args *args, bool decode,
-                  uint32_t n_rows, struct error *err) {
-    const struct attn_simple_params params = {.step = cuda->device_step,
-                                              .q = args->q,
-                                              .q_stride = args->q_stride,
-                                              .out = args->out,
-                                              .pool = args->kv->base,
-                                              .dtype = args->kv->dtype,
-                                              .n_heads = args->n_heads,
-                                              .n_kv_heads = args->kv->n_kv_heads,
-                                              .head_dim = args->kv->head_dim,
-                                              .layer = args->layer,
-                                              .n_rows = n_rows,
-                                              .decode = decode,
-                                              .scale = args->scale};
-    return cuda_check(cuda, launch_attn_simple(&params, launch_of(cuda)), "attention", err);
-}
-
-/* The first n_decode sequences have one row each, so their rows are the first n_decode. */
-int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct error *err) {
-    struct cuda_backend *cuda = CUDA_BACKEND(be);
-    return attend(cuda, args, true, cuda->repeating ? cuda->launch_rows : cuda->step.n_decode, err);
-}
-
-int cuda_attn_prefill(struct backend *be, const struct attn_args *args, struct error *err) {
-    struct cuda_backend *cuda = CUDA_BACKEND(be);
-    return attend(cuda, args, false, cuda->step.n_rows - cuda->step.n_decode, err);
-}
-
 int cuda_gather_rows(struct backend *be, const struct gather_rows_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     const size_t bytes = args->n * sizeof(uint32_t);

@@ -9,6 +9,7 @@
  * The rest is int32, for all layers at once.  layer_pages is what the layer with the most needs. */
 #include "cuda/internal.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "engine/error.h"
@@ -16,6 +17,7 @@
 /* A step before it is packed. */
 struct step_shape {
     size_t n_rows, n_seqs, n_views, n_layers, layer_pages;
+    size_t plan_bytes, n_items; /* attention's */
 };
 
 static size_t count_pages(const struct step *step, uint32_t seq, uint32_t layer) {
@@ -34,12 +36,12 @@ static struct step_shape shape_of(const struct step *step) {
     return shape;
 }
 
-enum { HEADER_BYTES = 256 };
-_Static_assert(sizeof(struct device_step) <= HEADER_BYTES, "the header has outgrown its place");
+static_assert(sizeof(struct device_step) <= STEP_HEADER_BYTES, "the header has outgrown its place");
 
-static size_t count_words(const struct step_shape *s) {
-    return HEADER_BYTES / sizeof(int32_t) + 3 * s->n_rows + 2 * s->n_seqs + 3 * s->n_views +
-           s->n_layers * s->layer_pages;
+static size_t count_bytes(const struct step_shape *s) {
+    const size_t words = 3 * s->n_rows + 2 * s->n_seqs + 3 * s->n_views +
+                         s->n_layers * s->layer_pages + 2 * s->n_items;
+    return STEP_HEADER_BYTES + s->plan_bytes + words * sizeof(int32_t);
 }
 
 /* Hands out the next n words of the block, host side, and sets the device's pointer to them. */
@@ -62,8 +64,9 @@ static void pack_rows(struct mirror *block, const struct step *step, struct devi
             row_seq[step->seqs[i].first_row + j] = (int32_t)i;
 }
 
-static void pack_seqs(struct mirror *block, const struct step *step, const struct step_shape *shape,
-                      struct device_step *out) {
+static struct step_arrays pack_seqs(struct mirror *block, const struct step *step,
+                                    const struct step_shape *shape, struct device_step *out) {
+    struct step_arrays arrays;
     int32_t *first_row = take(block, shape->n_seqs, &out->first_row);
     int32_t *seq_rows = take(block, shape->n_seqs, &out->seq_rows);
     int32_t *n_slots = take(block, shape->n_views, &out->n_slots);
@@ -86,18 +89,19 @@ static void pack_seqs(struct mirror *block, const struct step *step, const struc
             at += n;
         }
     }
+    arrays = (struct step_arrays){.n_slots = n_slots, .table_at = table_at, .seq_rows = seq_rows};
+    arrays.items = take(block, 2 * shape->n_items, &arrays.device_items);
+    return arrays;
 }
 
-int cuda_step_begin(struct backend *be, const struct step *step, struct error *err) {
-    struct cuda_backend *cuda = CUDA_BACKEND(be);
+int step_send(struct cuda_backend *cuda, struct error *err) {
+    const struct step *step = cuda->host_step;
     struct mirror *block = &cuda->step_block;
-    const struct step_shape shape = shape_of(step);
-    /* The device is chosen per thread, and steps run on another one than create(). */
-    int rc = cuda_check(cuda, cudaSetDevice(cuda->device), "choosing the device", err);
-    if (!rc)
-        rc = cuda_check(cuda, cudaEventSynchronize(cuda->step_copied),
+    struct step_shape shape = shape_of(step);
+    int rc = cuda_check(cuda, cudaEventSynchronize(cuda->step_copied),
                         "waiting for the step before", err);
-    if (!rc) rc = mirror_reserve(cuda, block, count_words(&shape) * sizeof(int32_t), err);
+    if (!rc) rc = attention_room(cuda, step, &shape.plan_bytes, &shape.n_items, err);
+    if (!rc) rc = mirror_reserve(cuda, block, count_bytes(&shape), err);
     if (rc) return rc;
     struct device_step *out = &cuda->step;
     *out = (struct device_step){.n_rows = step->n_rows,
@@ -105,17 +109,27 @@ int cuda_step_begin(struct backend *be, const struct step *step, struct error *e
                                 .n_decode = step->n_decode,
                                 .n_layers = step->n_layers,
                                 .layer_pages = (uint32_t)shape.layer_pages};
-    block->used = HEADER_BYTES;
+    block->used = STEP_HEADER_BYTES + shape.plan_bytes;
     pack_rows(block, step, out);
-    pack_seqs(block, step, &shape, out);
+    const struct step_arrays arrays = pack_seqs(block, step, &shape, out);
+    attention_plan(cuda, &arrays, block->host + STEP_HEADER_BYTES);
     memcpy(block->host, out, sizeof(*out));
     cuda->device_step = (const struct device_step *)block->device;
-    cuda->launch_rows = step->n_rows;
-    cuda->angles_valid = false;
     rc = cuda_check(cuda,
                     cudaMemcpyAsync(block->device, block->host, block->used, cudaMemcpyHostToDevice,
                                     cuda->stream),
                     "the step to the device", err);
     return rc ? rc
               : cuda_check(cuda, cudaEventRecord(cuda->step_copied, cuda->stream), "an event", err);
+}
+
+int cuda_step_begin(struct backend *be, const struct step *step, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    /* The device is chosen per thread, and steps run on another one than create(). */
+    const int rc = cuda_check(cuda, cudaSetDevice(cuda->device), "choosing the device", err);
+    if (rc) return rc;
+    cuda->host_step = step;
+    cuda->launch_rows = step->n_rows;
+    cuda->angles_valid = false;
+    return step_send(cuda, err);
 }

@@ -4,6 +4,10 @@
 #ifndef ENGINE_ERROR_H
 #define ENGINE_ERROR_H
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum {
     ERR_INVALID = -1,     /* the input breaks a rule; the text says which */
     ERR_NOMEM = -2,       /* memory or a planned pool could not be had */
@@ -24,5 +28,9 @@ struct error {
  * statement. */
 int error_set(struct error *err, int code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -1,0 +1,258 @@
+/* attention.cu - the attention operations: which kernel takes a step's rows, and the plan of their
+ * work, made once per step for all layers.
+ *
+ *   decoding rows    attn_decode, planned per length list (attn_plan.h)
+ *   other rows       attn_prefill, a list of (sequence, tile)
+ *   shapes that neither has (tiny models, f32 pages): attn_simple
+ *
+ * In the step's block, behind its header:
+ *
+ *   plan 0: tiles, merges | plan 1 ... | arrays of the step | items of attn_prefill
+ *
+ * Layers whose sequences are equally long share plan 0; once a step came in which they are not, each
+ * layer has its own.  Plans lie at fixed places, because recordings refer to them: their room is
+ * that of the largest batch seen, and when it grows the recordings are forgotten.
+ *
+ * Host code, C++ because the launchers are. */
+#include "cuda/internal.h"
+
+#include "cuda/attn_decode.cuh"
+#include "cuda/attn_prefill.cuh"
+#include "engine/error.h"
+
+static_assert(sizeof(struct attn_tile) == 32, "tiles are read as two 16-byte words");
+
+struct attention {
+    struct kv_pool kv; /* what it was opened for */
+    uint32_t n_heads;
+    bool decode_fits, prefill_fits; /* the fast kernels have this shape */
+    struct attn_decode_params decode; /* what is the same in every launch */
+    struct attn_plan_shape shape;
+
+    uint32_t max_seqs, n_plans; /* what a block has room for */
+    uint64_t max_slots;
+    struct attn_plan_room room;
+    size_t partial_bytes;
+    void *partials; /* device: out, then lse, of room.n_partials */
+    size_t partial_capacity;
+
+    uint32_t n_items; /* of the present step */
+    const struct attn_prefill_item *items;
+};
+
+static bool has_kernels(const struct kv_pool *kv, uint32_t n_heads) {
+    switch (kv->head_dim) {
+    case 64: case 80: case 96: case 128: case 256: break;
+    default: return false;
+    }
+    return kv->dtype != DTYPE_F32 && kv->n_kv_heads > 0 && n_heads % kv->n_kv_heads == 0;
+}
+
+static int open_decode(struct cuda_backend *cuda, struct attention *a, struct error *err) {
+    a->decode = {};
+    a->decode.pool = a->kv.base;
+    a->decode.page_bytes = a->kv.page_bytes;
+    a->decode.kv_dtype = a->kv.dtype;
+    a->decode.n_heads = a->n_heads;
+    a->decode.n_kv_heads = a->kv.n_kv_heads;
+    a->decode.head_dim = a->kv.head_dim;
+    a->decode.overlap = cuda->overlap;
+    int rc = cuda_check(cuda, attn_decode_map_pool(&a->decode, a->kv.n_pages), "the KV pool", err);
+    if (!rc)
+        rc = cuda_check(cuda, attn_decode_count_blocks(a->decode, &a->decode.n_blocks),
+                        "decode attention", err);
+    const uint32_t split = cuda->batch_invariant ? ATTN_FIXED_SPLIT_SLOTS : 0;
+    a->shape = {a->decode.n_blocks, a->kv.n_kv_heads, split};
+    return rc;
+}
+
+static bool same_pool(const struct kv_pool *a, const struct kv_pool *b) {
+    return a->base == b->base && a->dtype == b->dtype && a->n_pages == b->n_pages &&
+           a->n_kv_heads == b->n_kv_heads && a->head_dim == b->head_dim &&
+           a->page_bytes == b->page_bytes;
+}
+
+/* Makes cuda->attention fit args.  The first operation on a pool finds a step packed without plans,
+ * or with another pool's: it is packed again. */
+static int open_attention(struct cuda_backend *cuda, const struct attn_args *args,
+                          struct error *err) {
+    struct attention *a = cuda->attention;
+    if (a && a->n_heads == args->n_heads && same_pool(&a->kv, args->kv)) return 0;
+    attention_close(cuda);
+    a = cuda->attention = static_cast<struct attention *>(calloc(1, sizeof(*a)));
+    if (!a) return error_set(err, ERR_NOMEM, "cuda: no memory");
+    a->kv = *args->kv;
+    a->n_heads = args->n_heads;
+    a->n_plans = 1;
+    a->prefill_fits = has_kernels(args->kv, args->n_heads);
+    a->decode_fits =
+        a->prefill_fits && args->n_heads / args->kv->n_kv_heads <= ATTN_DECODE_MAX_GROUP;
+    int rc = a->decode_fits ? open_decode(cuda, a, err) : 0;
+    return rc ? rc : step_send(cuda, err);
+}
+
+void attention_close(struct cuda_backend *cuda) {
+    if (!cuda->attention) return;
+    repeat_forget(cuda);
+    cudaFree(cuda->attention->partials);
+    free(cuda->attention);
+    cuda->attention = nullptr;
+}
+
+/* ---- the plans of a step ---- */
+
+static size_t plan_bytes(const struct attention *a) {
+    return a->room.n_tiles * sizeof(struct attn_tile) + a->room.n_merges * sizeof(struct attn_merge);
+}
+
+static bool layers_differ(const struct step *step) {
+    for (uint32_t i = 0; i < step->n_decode; i++)
+        for (uint32_t l = 1; l < step->n_layers; l++)
+            if (step->seqs[i].layers[l].n_slots != step->seqs[i].layers[0].n_slots) return true;
+    return false;
+}
+
+static uint64_t most_slots(const struct step *step) {
+    uint64_t most = 0;
+    for (uint32_t l = 0; l < step->n_layers; l++) {
+        uint64_t sum = 0;
+        for (uint32_t i = 0; i < step->n_decode; i++) sum += step->seqs[i].layers[l].n_slots;
+        if (sum > most) most = sum;
+    }
+    return most;
+}
+
+static int make_room(struct cuda_backend *cuda, struct attention *a, uint32_t n_seqs,
+                     uint64_t n_slots, uint32_t n_plans, struct error *err) {
+    while (a->max_seqs < n_seqs) a->max_seqs = a->max_seqs ? 2 * a->max_seqs : 16;
+    while (a->max_slots < n_slots) a->max_slots = a->max_slots ? 2 * a->max_slots : 65536;
+    a->n_plans = n_plans;
+    a->room = attn_plan_room(&a->shape, a->max_seqs, a->max_slots);
+    repeat_forget(cuda);
+    const size_t group = a->n_heads / a->kv.n_kv_heads;
+    return device_reserve(cuda, &a->partials, &a->partial_capacity,
+                          a->room.n_partials * group * (a->kv.head_dim + 1) * sizeof(float), err);
+}
+
+int attention_room(struct cuda_backend *cuda, const struct step *step, size_t *bytes,
+                   size_t *n_items, struct error *err) {
+    struct attention *a = cuda->attention;
+    *bytes = *n_items = 0;
+    if (!a) return 0;
+    if (a->prefill_fits && step->n_seqs > step->n_decode)
+        *n_items = attn_prefill_max_items(step->n_rows - step->n_decode,
+                                          step->n_seqs - step->n_decode);
+    if (!a->decode_fits) return 0;
+    int rc = 0;
+    const uint64_t n_slots = a->shape.split_slots ? most_slots(step) : 0;
+    const uint32_t n_plans =
+        a->n_plans > 1 || layers_differ(step) ? step->n_layers : a->n_plans;
+    if (step->n_decode > a->max_seqs || n_slots > a->max_slots || n_plans > a->n_plans)
+        rc = make_room(cuda, a, step->n_decode, n_slots, n_plans, err);
+    *bytes = a->n_plans * plan_bytes(a);
+    return rc;
+}
+
+void attention_plan(struct cuda_backend *cuda, const struct step_arrays *arrays, char *plans) {
+    struct attention *a = cuda->attention;
+    if (!a) return;
+    const struct device_step *step = &cuda->step;
+    for (uint32_t i = 0; a->decode_fits && a->max_seqs > 0 && i < a->n_plans && i < step->n_layers;
+         i++) {
+        struct attn_plan plan = {};
+        plan.tiles = reinterpret_cast<struct attn_tile *>(plans + i * plan_bytes(a));
+        plan.merges = reinterpret_cast<struct attn_merge *>(plan.tiles + a->room.n_tiles);
+        const size_t first = (size_t)i * step->n_seqs;
+        const struct attn_plan_batch batch = {
+            reinterpret_cast<const uint32_t *>(arrays->n_slots + first), arrays->table_at + first,
+            step->n_decode};
+        attn_plan_build(&plan, &a->shape, &batch);
+    }
+    a->items = reinterpret_cast<const struct attn_prefill_item *>(arrays->device_items);
+    a->n_items = 0;
+    if (a->prefill_fits && step->n_seqs > step->n_decode)
+        a->n_items = attn_prefill_plan(
+            reinterpret_cast<const uint32_t *>(arrays->seq_rows),
+            reinterpret_cast<const uint32_t *>(arrays->n_slots), step->n_decode, step->n_seqs,
+            reinterpret_cast<struct attn_prefill_item *>(arrays->items));
+}
+
+/* ---- the operations ---- */
+
+/* Both kinds of rows, whatever the shape. */
+static int attend_simply(struct cuda_backend *cuda, const struct attn_args *args, bool decode,
+                         uint32_t n_rows, struct error *err) {
+    struct attn_simple_params p = {};
+    p.step = cuda->device_step;
+    p.q = args->q;
+    p.q_stride = args->q_stride;
+    p.out = args->out;
+    p.pool = args->kv->base;
+    p.dtype = args->kv->dtype;
+    p.n_heads = args->n_heads;
+    p.n_kv_heads = args->kv->n_kv_heads;
+    p.head_dim = args->kv->head_dim;
+    p.layer = args->layer;
+    p.n_rows = n_rows;
+    p.decode = decode;
+    p.scale = args->scale;
+    return cuda_check(cuda, launch_attn_simple(&p, launch_of(cuda)), "attention", err);
+}
+
+static bool aligned(const struct attn_args *args) {
+    return ((uintptr_t)args->q | (uintptr_t)args->out) % 16 == 0 && args->q_stride % 8 == 0;
+}
+
+int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    const uint32_t n_rows = cuda->repeating ? cuda->launch_rows : cuda->step.n_decode;
+    if (n_rows == 0) return 0;
+    int rc = open_attention(cuda, args, err);
+    if (rc) return rc;
+    struct attention *a = cuda->attention;
+    if (!a->decode_fits || !aligned(args)) return attend_simply(cuda, args, true, n_rows, err);
+    struct attn_decode_params p = a->decode;
+    const char *plan = reinterpret_cast<const char *>(cuda->device_step) + STEP_HEADER_BYTES +
+                       (a->n_plans > 1 ? args->layer : 0) * plan_bytes(a);
+    p.q = args->q;
+    p.q_stride = args->q_stride;
+    p.out = args->out;
+    p.scale = args->scale;
+    p.step = cuda->device_step;
+    p.layer = args->layer;
+    p.tiles = reinterpret_cast<const struct attn_tile *>(plan);
+    p.merges = reinterpret_cast<const struct attn_merge *>(p.tiles + a->room.n_tiles);
+    p.max_merges = a->room.n_merges;
+    p.partial_out = static_cast<float *>(a->partials);
+    p.partial_lse = p.partial_out +
+                    (size_t)a->room.n_partials * (a->n_heads / a->kv.n_kv_heads) * a->kv.head_dim;
+    return cuda_check(cuda, launch_attn_decode(p, cuda->stream), "decode attention", err);
+}
+
+int cuda_attn_prefill(struct backend *be, const struct attn_args *args, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    const struct device_step *step = &cuda->step;
+    const size_t first = (size_t)args->layer * step->n_seqs;
+    if (step->n_seqs == step->n_decode) return 0;
+    int rc = open_attention(cuda, args, err);
+    if (rc) return rc;
+    struct attention *a = cuda->attention;
+    if (!a->prefill_fits || !aligned(args))
+        return attend_simply(cuda, args, false, step->n_rows - step->n_decode, err);
+    struct attn_prefill_params p = {};
+    p.q = args->q;
+    p.q_stride = args->q_stride;
+    p.out = args->out;
+    p.kv = *args->kv;
+    p.page_table = step->table + (size_t)args->layer * step->layer_pages;
+    p.table_at = step->table_at + first;
+    p.first_row = step->first_row;
+    p.n_rows = step->seq_rows;
+    p.n_slots = step->n_slots + first;
+    p.items = a->items;
+    p.n_items = a->n_items;
+    p.n_total_rows = step->n_rows;
+    p.n_heads = args->n_heads;
+    p.scale = args->scale;
+    return cuda_check(cuda, launch_attn_prefill(p, cuda->stream), "prefill attention", err);
+}
