@@ -12,6 +12,7 @@
 #include "server/fanout.h"
 #include "server/http.h"
 #include "server/job.h"
+#include "server/log.h"
 #include "server/reply.h"
 #include "server/server.h"
 
@@ -274,6 +275,7 @@ static void take_ending(struct completion *c, struct choice *choice,
         refuse_stopping(&err);
     } else {
         const struct error why = {.code = event->error_code};
+        log_event(LOG_ERROR, "request id=%s failed: %s", c->request_id, event->error_text);
         api_error_from(&err, &why, NULL);
         if (err.status < 500) err.status = 500; /* the request had been found good */
         strncpy(err.message, event->error_text, sizeof(err.message) - 1);

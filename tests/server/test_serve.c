@@ -1,0 +1,159 @@
+/* test_serve.c - the whole server over a backend that fails on demand: what clients, supervisors
+ * and the caller of serve_run() see of it.
+ *
+ * Thread: the test's; the server has its own.  Memory: none kept. */
+#include <arpa/inet.h>
+#include <poll.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "engine/cpu/cpu.h"
+#include "engine/error.h"
+#include "server/log.h"
+#include "server/options.h"
+#include "server/serve.h"
+#include "tests/server/http_rig.h"
+
+static const char *model_dir;
+
+/* The CPU's table with one entry replaced. */
+static atomic_bool broken;
+static int (*real_sync)(struct backend *be, struct error *err);
+
+static int failing_sync(struct backend *be, struct error *err) {
+    if (atomic_load(&broken)) return error_set(err, ERR_DEVICE, "pulled the plug");
+    return real_sync(be, err);
+}
+
+struct running {
+    struct options options;
+    struct backend *backend;
+    struct backend_ops ops;
+    struct error err;
+    int rc;
+    pthread_t thread;
+};
+
+static void *run_server(void *arg) {
+    struct running *r = arg;
+    r->rc = serve_run(&r->options, model_dir, r->backend, &r->err);
+    return NULL;
+}
+
+/* The kernel names a port that is free; the server takes it a moment later. */
+static uint16_t free_port(void) {
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    socklen_t size = sizeof(address);
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &size), 0);
+    close(fd);
+    return ntohs(address.sin_port);
+}
+
+static bool accepts(uint16_t port) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port)};
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const int rc = connect(fd, (struct sockaddr *)&address, sizeof(address));
+    close(fd);
+    return rc == 0;
+}
+
+static void start_server(struct running *r, uint16_t port) {
+    char text[8], *argv[] = {"--port", text, "--max-model-len", "9999"};
+    char *no_variables[] = {NULL};
+    snprintf(text, sizeof(text), "%u", port);
+    assert_int_equal(options_load(&r->options, 4, argv, no_variables, &r->err), 0);
+    assert_int_equal(cpu_backend_create(&r->backend, &(struct cpu_config){0}, &r->err), 0);
+    r->ops = *r->backend->ops;
+    real_sync = r->ops.sync;
+    r->ops.sync = failing_sync;
+    r->backend->ops = &r->ops;
+    assert_int_equal(pthread_create(&r->thread, NULL, run_server, r), 0);
+    for (int i = 0; i < 5000; i++, poll(NULL, 0, 2))
+        if (accepts(port)) return;
+    fail_msg("the server does not listen: %s", r->err.text);
+}
+
+static void stop_server(struct running *r) {
+    pthread_join(r->thread, NULL);
+    r->backend->ops->destroy(r->backend);
+    options_fini(&r->options);
+}
+
+static void send_completion(struct client *client, const char *body) {
+    char text[512];
+    snprintf(text, sizeof(text),
+             "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+             "Content-Length: %zu\r\n\r\n%s",
+             strlen(body), body);
+    client_send(client, text);
+}
+
+/* Until a token has come: the head alone leaves before the request runs. */
+static void wait_for_token(struct client *client) {
+    char bytes[4096];
+    for (int i = 0; i < 5000; i++) {
+        const ssize_t n = recv(client->fd, bytes, sizeof(bytes) - 1, MSG_PEEK | MSG_DONTWAIT);
+        bytes[n > 0 ? n : 0] = 0;
+        if (strstr(bytes, "data: ")) return;
+        poll(NULL, 0, 2);
+    }
+    fail_msg("no token came for 10 s");
+}
+
+static void expect(struct client *client, unsigned status, const char *text) {
+    struct answer answer;
+    client_read(client, &answer, true);
+    assert_int_equal(answer.status, status);
+    assert_true(answer.complete);
+    if (!strstr(answer.body, text)) fail_msg("no '%s' in: %s", text, answer.body);
+    answer_fini(&answer);
+}
+
+static void a_failed_device_is_told_to_everyone_and_ends_the_server(void **state) {
+    struct running running = {0};
+    struct client stream, whole;
+    const uint16_t port = free_port();
+    const struct rig rig = {.config.port = port};
+    (void)state;
+    start_server(&running, port);
+    client_open(&stream, &rig);
+    client_open(&whole, &rig);
+    send_completion(&whole, "{\"prompt\":\"a\",\"max_tokens\":9000,\"ignore_eos\":true}");
+    send_completion(&stream, "{\"prompt\":\"b\",\"max_tokens\":9000,\"ignore_eos\":true,"
+                             "\"stream\":true}");
+    /* It waits behind the stream, so it is the first thing asked after the failure. */
+    client_get(&stream, "/health");
+    wait_for_token(&stream);
+    atomic_store(&broken, true);
+    expect(&stream, 200, "pulled the plug");
+    expect(&stream, 503, "the engine has failed");
+    expect(&whole, 503, "pulled the plug");
+    client_close(&stream);
+    client_close(&whole);
+    stop_server(&running);
+    assert_int_equal(running.rc, ERR_DEVICE);
+    assert_string_equal(running.err.text, "the engine has failed");
+    assert_false(accepts(port));
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_failed_device_is_told_to_everyone_and_ends_the_server),
+    };
+    if (argc < 2) return 1;
+    log_set_level(LOG_ERROR);
+    model_dir = argv[1];
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
