@@ -17,6 +17,7 @@ enum {
     ERR_UNSUPPORTED = -6, /* well-formed, but this program cannot do it */
     ERR_DEVICE = -7,      /* the backend failed; sticky */
     ERR_TOO_LONG = -8,    /* prompt or context longer than the model allows */
+    ERR_NUMERIC = -9,     /* a result is not a number: one request's, not the backend's failure */
 };
 
 struct error {

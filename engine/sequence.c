@@ -227,7 +227,7 @@ bool sequence_accept(struct sequence *seq, const struct sample_row *rows,
                      const struct sample_result *results, uint32_t n, struct event_list *events) {
     for (uint32_t i = 0; i < n; i++)
         if (results[i].invalid)
-            return fail(seq, ERR_DEVICE, "the model's output for this request is not a number",
+            return fail(seq, ERR_NUMERIC, "the model's output for this request is not a number",
                         events);
     /* Sound logits of the newest row have seen every page before it: only now may others share
      * them. */

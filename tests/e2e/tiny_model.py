@@ -24,6 +24,8 @@ def tensor_shapes(config):
         "model.embed_tokens.weight": (config["vocab_size"], hidden),
         "model.norm.weight": (hidden,),
     }
+    if not config["tie_word_embeddings"]:
+        shapes["lm_head.weight"] = (config["vocab_size"], hidden)
     for layer in range(config["num_hidden_layers"]):
         shapes |= {f"model.layers.{layer}.{name}.weight": shape for name, shape in {
             "input_layernorm": (hidden,), "post_attention_layernorm": (hidden,),
@@ -34,17 +36,23 @@ def tensor_shapes(config):
     return shapes
 
 
-def write_tiny_model(directory):
+def write_tiny_model(directory, nan_token=None):
+    """nan_token: the embedding of this token is not a number, but its row of the head is."""
+    config = {**CONFIG, "tie_word_embeddings": nan_token is None}
     rng = random.Random(20)
     # A few hundred distinct values are random enough, and drawing indices by the byte is fast.
     table = [struct.pack("<f", rng.gauss(0, 0.08))[2:] for _ in range(256)]
     one = struct.pack("<f", 1.0)[2:]
     header, blobs, offset = {}, [], 0
-    for name, shape in tensor_shapes(CONFIG).items():
+    for name, shape in tensor_shapes(config).items():
         size = 1
         for extent in shape:
             size *= extent
         blob = one * size if len(shape) == 1 else b"".join([table[i] for i in rng.randbytes(size)])
+        if nan_token is not None and name == "model.embed_tokens.weight":
+            row = 2 * shape[1]
+            at = nan_token * row
+            blob = blob[:at] + b"\xc0\x7f" * shape[1] + blob[at + row:]
         header[name] = {"dtype": "BF16", "shape": shape,
                         "data_offsets": [offset, offset + len(blob)]}
         blobs.append(blob)
@@ -54,7 +62,7 @@ def write_tiny_model(directory):
     (directory / "model.safetensors").write_bytes(
         struct.pack("<Q", len(text)) + text + b"".join(blobs)
     )
-    (directory / "config.json").write_text(json.dumps(CONFIG))
+    (directory / "config.json").write_text(json.dumps(config))
     for name in ("generation_config.json", "tokenizer.json", "tokenizer_config.json",
                  "special_tokens_map.json"):
         shutil.copy(MODEL / name, directory / name)
