@@ -32,9 +32,6 @@ struct attention {
     uint32_t max_seqs, n_plans; /* what a block has room for */
     uint64_t max_slots;
     struct attn_plan_room room;
-    size_t partial_bytes;
-    void *partials; /* device: out, then lse, of room.n_partials */
-    size_t partial_capacity;
 
     uint32_t n_items; /* of the present step */
     const struct attn_prefill_item *items;
@@ -48,7 +45,7 @@ static bool has_kernels(const struct kv_pool *kv, uint32_t n_heads) {
     return kv->dtype != DTYPE_F32 && kv->n_kv_heads > 0 && n_heads % kv->n_kv_heads == 0;
 }
 
-static int open_decode(struct cuda_backend *cuda, struct attention *a, struct error *err) {
+static int shape_decode(struct cuda_backend *cuda, struct attention *a, struct error *err) {
     a->decode = {};
     a->decode.pool = a->kv.base;
     a->decode.page_bytes = a->kv.page_bytes;
@@ -57,7 +54,9 @@ static int open_decode(struct cuda_backend *cuda, struct attention *a, struct er
     a->decode.n_kv_heads = a->kv.n_kv_heads;
     a->decode.head_dim = a->kv.head_dim;
     a->decode.overlap = cuda->overlap;
-    int rc = cuda_check(cuda, attn_decode_map_pool(&a->decode, a->kv.n_pages), "the KV pool", err);
+    int rc = 0;
+    if (a->kv.base)
+        rc = cuda_check(cuda, attn_decode_map_pool(&a->decode, a->kv.n_pages), "the KV pool", err);
     if (!rc)
         rc = cuda_check(cuda, attn_decode_count_blocks(a->decode, &a->decode.n_blocks),
                         "decode attention", err);
@@ -87,14 +86,13 @@ static int open_attention(struct cuda_backend *cuda, const struct attn_args *arg
     a->prefill_fits = has_kernels(args->kv, args->n_heads);
     a->decode_fits =
         a->prefill_fits && args->n_heads / args->kv->n_kv_heads <= ATTN_DECODE_MAX_GROUP;
-    int rc = a->decode_fits ? open_decode(cuda, a, err) : 0;
+    int rc = a->decode_fits ? shape_decode(cuda, a, err) : 0;
     return rc ? rc : step_send(cuda, err);
 }
 
 void attention_close(struct cuda_backend *cuda) {
     if (!cuda->attention) return;
     repeat_forget(cuda);
-    cudaFree(cuda->attention->partials);
     free(cuda->attention);
     cuda->attention = nullptr;
 }
@@ -122,6 +120,8 @@ static uint64_t most_slots(const struct step *step) {
     return most;
 }
 
+/* The block's places grow with what is seen, although their memory is reserved: what has a place
+ * travels in every step. */
 static int make_room(struct cuda_backend *cuda, struct attention *a, uint32_t n_seqs,
                      uint64_t n_slots, uint32_t n_plans, struct error *err) {
     while (a->max_seqs < n_seqs) a->max_seqs = a->max_seqs ? 2 * a->max_seqs : 16;
@@ -130,8 +130,26 @@ static int make_room(struct cuda_backend *cuda, struct attention *a, uint32_t n_
     a->room = attn_plan_room(&a->shape, a->max_seqs, a->max_slots);
     repeat_forget(cuda);
     const size_t group = a->n_heads / a->kv.n_kv_heads;
-    return device_reserve(cuda, &a->partials, &a->partial_capacity,
+    return device_reserve(cuda, &cuda->partials, &cuda->partials_bytes,
                           a->room.n_partials * group * (a->kv.head_dim + 1) * sizeof(float), err);
+}
+
+/* Without a pool to map there are at least as many blocks as with one. */
+int attention_reserve(struct cuda_backend *cuda, const struct step_limits *limits, size_t *bytes,
+                      size_t *n_items, struct error *err) {
+    struct attention a = {};
+    a.kv.dtype = limits->kv_dtype;
+    a.kv.n_kv_heads = limits->n_kv_heads;
+    a.kv.head_dim = limits->head_dim;
+    a.n_heads = limits->n_heads;
+    *bytes = *n_items = 0;
+    if (!has_kernels(&a.kv, a.n_heads)) return 0;
+    *n_items = attn_prefill_max_items(limits->max_rows, limits->max_seqs);
+    if (a.n_heads / a.kv.n_kv_heads > ATTN_DECODE_MAX_GROUP) return 0;
+    int rc = shape_decode(cuda, &a, err);
+    if (!rc) rc = make_room(cuda, &a, limits->max_seqs, limits->max_slots, 1, err);
+    *bytes = plan_bytes(&a);
+    return rc;
 }
 
 int attention_room(struct cuda_backend *cuda, const struct step *step, size_t *bytes,
@@ -223,7 +241,7 @@ int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct er
     p.tiles = reinterpret_cast<const struct attn_tile *>(plan);
     p.merges = reinterpret_cast<const struct attn_merge *>(p.tiles + a->room.n_tiles);
     p.max_merges = a->room.n_merges;
-    p.partial_out = static_cast<float *>(a->partials);
+    p.partial_out = static_cast<float *>(cuda->partials);
     p.partial_lse = p.partial_out +
                     (size_t)a->room.n_partials * (a->n_heads / a->kv.n_kv_heads) * a->kv.head_dim;
     return cuda_check(cuda, launch_attn_decode(p, cuda->stream), "decode attention", err);

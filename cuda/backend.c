@@ -31,7 +31,8 @@ int device_alloc(struct cuda_backend *cuda, size_t bytes, void **out, struct err
     return error_set(
         err, ERR_NOMEM,
         "cuda: no memory for %.1f MiB: %.1f of the device's %.1f MiB are free.  The KV cache takes "
-        "--kv-cache-memory, a step's activations grow with --max-num-batched-tokens",
+        "--gpu-memory-utilization or --kv-cache-memory, a step's activations grow with "
+        "--max-num-batched-tokens",
         (double)bytes / mib, (double)n_free / mib, (double)n_total / mib);
 }
 
@@ -45,17 +46,15 @@ int device_reserve(struct cuda_backend *cuda, void **memory, size_t *capacity, s
     cudaFree(*memory);
     *memory = NULL;
     *capacity = 0;
-    rc = device_alloc(cuda, bytes + bytes / 2, memory, err);
-    if (rc) return rc;
-    *capacity = bytes + bytes / 2;
-    return 0;
+    rc = device_alloc(cuda, bytes, memory, err);
+    if (!rc) *capacity = bytes;
+    return rc;
 }
 
 int mirror_reserve(struct cuda_backend *cuda, struct mirror *mirror, size_t bytes,
                    struct error *err) {
     if (bytes <= mirror->capacity) return 0;
-    size_t capacity =
-        bytes + bytes / 2 < FIRST_MIRROR_BYTES ? FIRST_MIRROR_BYTES : bytes + bytes / 2;
+    const size_t capacity = bytes < FIRST_MIRROR_BYTES ? FIRST_MIRROR_BYTES : bytes;
     int rc =
         cuda_check(cuda, cudaStreamSynchronize(cuda->stream), "waiting before staging grows", err);
     if (rc) return rc;
@@ -98,14 +97,22 @@ int args_send(struct cuda_backend *cuda, size_t offset, size_t bytes, struct err
     return args_send_to(cuda, cuda->args.device + offset, offset, bytes, err);
 }
 
-/* A tenth of the device stays free: for buffers that grow with the largest step, for cuBLASLt and
- * for modules. */
-static uint64_t cuda_memory_free(struct backend *be) {
+static struct device_memory cuda_memory(struct backend *be) {
     (void)be;
     size_t n_free = 0, n_total = 0;
     if (cudaMemGetInfo(&n_free, &n_total) != cudaSuccess)
-        return 1; /* too little for anything: alloc will tell why */
-    return n_free > n_total / 10 ? n_free - n_total / 10 : 1;
+        return (struct device_memory){0, 1}; /* too little for anything: alloc will tell why */
+    return (struct device_memory){n_free, n_total};
+}
+
+/* cuBLASLt's workspace is there since create.  What is left to --gpu-memory-utilization's rest:
+ * modules that load when first used, recorded steps, and attention's partial results when shared
+ * pages are attended by more sequences than the pool holds tokens of (--batch-invariant). */
+static int cuda_reserve(struct backend *be, const struct step_limits *limits, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    int rc = step_reserve(cuda, limits, err);
+    if (!rc) rc = angles_reserve(cuda, limits, err);
+    return rc ? rc : sample_reserve(cuda, limits, err);
 }
 
 static int cuda_alloc(struct backend *be, size_t bytes, void **out, struct error *err) {
@@ -179,6 +186,7 @@ static void cuda_destroy(struct backend *be) {
     cudaFree(cuda->angles);
     cudaFree(cuda->device_freqs);
     cudaFree(cuda->changed);
+    cudaFree(cuda->partials);
     if (cuda->step_copied) cudaEventDestroy(cuda->step_copied);
     if (cuda->stream) cudaStreamDestroy(cuda->stream);
     free(cuda);
@@ -186,7 +194,8 @@ static void cuda_destroy(struct backend *be) {
 
 static const struct backend_ops cuda_ops = {
     .destroy = cuda_destroy,
-    .memory_free = cuda_memory_free,
+    .memory = cuda_memory,
+    .reserve = cuda_reserve,
     .alloc = cuda_alloc,
     .free = cuda_free,
     .weight_upload = cuda_weight_upload,

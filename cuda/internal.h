@@ -7,8 +7,8 @@
  *   operations  launch on one stream and return; small host arrays travel through `args`
  *   sync        waits, hands out sample results, and lets `args` begin again
  *
- * Thread: engine.  Memory: blocks grow to the largest step seen and are kept, so that a served load
- * soon allocates nothing. */
+ * Thread: engine.  Memory: reserved for the largest step (the reserve op), so that a served load
+ * allocates nothing; without it blocks grow to the largest step seen and are kept. */
 #ifndef CUDA_INTERNAL_H
 #define CUDA_INTERNAL_H
 
@@ -85,6 +85,8 @@ struct cuda_backend {
     const struct device_step *device_step; /* the same, on the device */
     const struct step *host_step;          /* what was packed; borrowed until the next sync */
     uint32_t launch_rows; /* rows that operations launch: step.n_rows, or what repeat() was given */
+    void *partials;              /* attention's, device: out, then lse, of each partial result */
+    size_t partials_bytes;
     struct attention *attention; /* of the pool that was attended last; NULL: none yet */
     bool angles_valid; /* of the current step */
     float *angles;     /* device [n_rows][2][n_freqs] */
@@ -155,6 +157,9 @@ struct step_arrays {
 };
 int attention_room(struct cuda_backend *cuda, const struct step *step, size_t *bytes,
                    size_t *n_items, struct error *err);
+/* Memory for partial results; what attention_room() will say at most. */
+int attention_reserve(struct cuda_backend *cuda, const struct step_limits *limits, size_t *bytes,
+                      size_t *n_items, struct error *err);
 void attention_plan(struct cuda_backend *cuda, const struct step_arrays *arrays, char *plans);
 void attention_close(struct cuda_backend *cuda); /* nothing open is allowed */
 
@@ -177,6 +182,11 @@ int cuda_attn_prefill(struct backend *be, const struct attn_args *args, struct e
 int cuda_gather_rows(struct backend *be, const struct gather_rows_args *args, struct error *err);
 int cuda_sample(struct backend *be, const struct sample_args *args, struct error *err);
 int cuda_sync(struct backend *be, struct error *err);
+
+/* Each part's share of the reserve op. */
+int step_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
+int angles_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
+int sample_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
 
 #ifdef __cplusplus
 }

@@ -50,11 +50,20 @@ static int send_freqs(struct cuda_backend *cuda, const struct rope_append_args *
     return 0;
 }
 
+static int room_for_angles(struct cuda_backend *cuda, size_t n_rows, uint32_t n_freqs,
+                           struct error *err) {
+    return device_reserve(cuda, (void **)&cuda->angles, &cuda->angles_bytes,
+                          n_rows * 2 * n_freqs * sizeof(float), err);
+}
+
+int angles_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err) {
+    return room_for_angles(cuda, limits->max_rows, limits->n_freqs, err);
+}
+
 static int make_angles(struct cuda_backend *cuda, const struct rope_append_args *args,
                        struct error *err) {
-    const size_t bytes = (size_t)cuda->launch_rows * 2 * args->n_freqs * sizeof(float);
     int rc = send_freqs(cuda, args, err);
-    if (!rc) rc = device_reserve(cuda, (void **)&cuda->angles, &cuda->angles_bytes, bytes, err);
+    if (!rc) rc = room_for_angles(cuda, cuda->launch_rows, args->n_freqs, err);
     if (rc) return rc;
     const struct angles_params params = {.step = cuda->device_step,
                                          .inv_freq = cuda->device_freqs,

@@ -9,7 +9,8 @@
 
 #include "engine/error.h"
 
-enum { LIST_ALIGN = 8 };
+/* A row of gather_rows, twice in a step, travels through args, too. */
+enum { LIST_ALIGN = 8, SHORT_LISTS_BYTES = 8192, GATHER_ROW_BYTES = 8 };
 
 static size_t padded(size_t bytes) {
     return (bytes + LIST_ALIGN - 1) / LIST_ALIGN * LIST_ALIGN;
@@ -78,10 +79,13 @@ static int make_room(struct cuda_backend *cuda, const struct sample_args *args, 
     return rc;
 }
 
-int cuda_sample(struct backend *be, const struct sample_args *args, struct error *err) {
-    struct cuda_backend *cuda = CUDA_BACKEND(be);
+static size_t row_bytes(const struct sample_row *row) {
+    return padded(sizeof(struct device_sample)) + list_bytes(row) + sizeof(struct sample_result);
+}
+
+static int sample_rows(struct cuda_backend *cuda, const struct sample_args *args,
+                       struct error *err) {
     size_t offset, input, results, n_changed = 0;
-    if (args->n == 0) return 0;
     int rc = make_room(cuda, args, &offset, &input, &results, err);
     if (rc) return rc;
     struct device_sample *rows = (struct device_sample *)(cuda->args.host + offset);
@@ -108,4 +112,45 @@ int cuda_sample(struct backend *be, const struct sample_args *args, struct error
                                       args->n * sizeof(struct sample_result),
                                       cudaMemcpyDeviceToHost, cuda->stream),
                       "results from the device", err);
+}
+
+/* How many of n rows have room in args together; at least one, for which args may grow. */
+static uint32_t count_fitting(const struct cuda_backend *cuda, const struct sample_row *rows,
+                              uint32_t n) {
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        bytes += row_bytes(&rows[i]);
+        if (bytes > cuda->args.capacity) return i ? i : 1;
+    }
+    return n;
+}
+
+/* In one piece unless the rows' lists are long: thousands of tokens each, for penalties. */
+int cuda_sample(struct backend *be, const struct sample_args *args, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    for (uint32_t at = 0, n; at < args->n; at += n) {
+        n = count_fitting(cuda, args->rows + at, args->n - at);
+        const struct sample_args some = {.logits = args->logits,
+                                         .n_vocab = args->n_vocab,
+                                         .n = n,
+                                         .rows = args->rows + at,
+                                         .results = args->results + at};
+        int rc = sample_rows(cuda, &some, err);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+/* Lists of any one row, or of all rows where they are short. */
+int sample_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err) {
+    const struct sample_row longest = {
+        .n_counts = limits->n_vocab, .n_bias = limits->n_vocab, .n_banned = limits->n_vocab};
+    const size_t short_row = row_bytes(&(struct sample_row){0}) + SHORT_LISTS_BYTES;
+    size_t bytes = limits->max_logit_rows * short_row;
+    if (bytes < row_bytes(&longest)) bytes = row_bytes(&longest);
+    int rc = mirror_reserve(cuda, &cuda->args, bytes + GATHER_ROW_BYTES * limits->max_logit_rows,
+                            err);
+    if (rc) return rc;
+    return device_reserve(cuda, (void **)&cuda->changed, &cuda->changed_bytes,
+                          (size_t)limits->max_logit_rows * limits->n_vocab * sizeof(float), err);
 }

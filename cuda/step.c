@@ -94,6 +94,17 @@ static struct step_arrays pack_seqs(struct mirror *block, const struct step *ste
     return arrays;
 }
 
+int step_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err) {
+    struct step_shape largest = {
+        .n_rows = limits->max_rows,
+        .n_seqs = limits->max_seqs,
+        .n_views = (size_t)limits->n_layers * limits->max_seqs,
+        .n_layers = limits->n_layers,
+        .layer_pages = (size_t)limits->max_seqs * limits->max_seq_pages};
+    int rc = attention_reserve(cuda, limits, &largest.plan_bytes, &largest.n_items, err);
+    return rc ? rc : mirror_reserve(cuda, &cuda->step_block, count_bytes(&largest), err);
+}
+
 int step_send(struct cuda_backend *cuda, struct error *err) {
     const struct step *step = cuda->host_step;
     struct mirror *block = &cuda->step_block;

@@ -15,7 +15,7 @@
  * Matrices are row-major.  `void *` is device memory, to be touched only through operations.
  * Activations are in `act_dtype` (f32 on the CPU); logits are f32 everywhere.
  *
- * Thread: engine.  Memory: alloc() is for start-up; no operation allocates.  All operations return
+ * Thread: engine.  Memory: alloc() and reserve() are for start-up; no operation allocates.  All operations return
  * 0 or a negative ERR_*, may run asynchronously in submission order, and are awaited by sync(). */
 #ifndef ENGINE_BACKEND_H
 #define ENGINE_BACKEND_H
@@ -220,12 +220,28 @@ struct sample_args {
 
 typedef int (*repeat_body)(void *ctx, uint32_t n_rows, struct error *err);
 
+/* The largest step that will come, and the shape of its model. */
+struct step_limits {
+    uint32_t max_rows, max_seqs;
+    uint32_t max_seq_pages;  /* of a sequence, in each layer */
+    uint64_t max_slots;      /* of all sequences, in a layer, shared ones once */
+    enum dtype kv_dtype;
+    uint32_t max_logit_rows; /* of one sample op */
+    uint32_t n_layers, n_heads, n_kv_heads, head_dim, n_freqs, n_vocab;
+};
+
+struct device_memory {
+    uint64_t free, total; /* bytes; what is not free may be anybody's */
+};
+
 struct backend_ops {
     void (*destroy)(struct backend *be);
 
-    /* Bytes that the engine may plan with: device memory that nobody else needs.  0: it is the
-     * operating system's to say. */
-    uint64_t (*memory_free)(struct backend *be);
+    /* The device's memory.  total 0: it is the operating system's to say. */
+    struct device_memory (*memory)(struct backend *be);
+    /* Allocates whatever operations need beside their arguments, for steps within the limits: from
+     * then on none of them allocates. */
+    int (*reserve)(struct backend *be, const struct step_limits *limits, struct error *err);
     /* Memory.  alloc is zero-filled and 64-byte aligned. */
     int (*alloc)(struct backend *be, size_t bytes, void **out, struct error *err);
     void (*free)(struct backend *be, void *memory);

@@ -109,34 +109,73 @@ static struct decoder_limits decoder_plan(const struct engine_config *c,
     return (struct decoder_limits){.max_rows = c->max_batched_tokens, .max_logit_rows = rows};
 }
 
-/* What the KV cache may come from, once a step's activations have their share. */
-static struct memory_budget kv_budget(struct engine *e) {
-    const uint64_t workspace = e->info.workspace_bytes;
-    const uint64_t device = e->config.backend->ops->memory_free(e->config.backend);
-    if (device == 0) return (struct memory_budget){memory_available(), false};
-    return (struct memory_budget){device > workspace ? device - workspace : 0, true};
+/* As if all that is free became pages: the pool comes last. */
+static uint64_t most_slots(const struct engine *e, struct device_memory device) {
+    const uint64_t longest = (uint64_t)e->config.max_num_seqs * e->info.max_model_len;
+    const uint64_t block_bytes = (uint64_t)e->kv.page_bytes * e->model->config.n_layers;
+    const uint64_t room = device.free / block_bytes * PAGE_TOKENS;
+    return device.total && room < longest ? room : longest;
+}
+
+/* Everything that a step needs beside weights and pages, so that what is free afterwards may all be
+ * pages.  Where the device counts its bytes the plan says what was really taken. */
+static int create_workspace(struct engine *e, struct error *err) {
+    const struct engine_config *c = &e->config;
+    const struct model_config *model = &e->model->config;
+    struct backend *be = c->backend;
+    const struct device_memory before = be->ops->memory(be);
+    const struct decoder_limits limits = decoder_plan(c, model);
+    const struct step_limits largest = {
+        .max_rows = limits.max_rows,
+        .max_seqs = c->max_num_seqs,
+        .max_seq_pages = (e->info.max_model_len + PAGE_TOKENS - 1) / PAGE_TOKENS,
+        .max_slots = most_slots(e, before),
+        .kv_dtype = c->kv_dtype,
+        .max_logit_rows = limits.max_logit_rows,
+        .n_layers = model->n_layers,
+        .n_heads = model->n_heads,
+        .n_kv_heads = model->n_kv_heads,
+        .head_dim = model->head_dim,
+        .n_freqs = model->n_freqs,
+        .n_vocab = model->n_vocab};
+    int code = decoder_create(&e->decoder, e->model, be, &e->kv, &limits, err);
+    if (!code) code = be->ops->reserve(be, &largest, err);
+    if (code) return code;
+    const struct device_memory after = be->ops->memory(be);
+    const uint64_t used = before.total - before.free;
+    e->info.device_bytes = after.total;
+    e->info.workspace_bytes = decoder_workspace_bytes(model, &limits);
+    if (after.total == 0) return 0;
+    e->info.workspace_bytes = before.free > after.free ? before.free - after.free : 0;
+    e->info.other_bytes = used > e->info.weight_bytes ? used - e->info.weight_bytes : 0;
+    return 0;
+}
+
+static int create_pages(struct engine *e, struct error *err) {
+    const struct engine_config *c = &e->config;
+    struct backend *be = c->backend;
+    const uint32_t n_layers = e->model->config.n_layers;
+    int code = memory_plan_kv(&e->kv, c, n_layers, e->info.max_model_len, be->ops->memory(be),
+                              memory_available(), err);
+    if (code) return code;
+    e->info.n_pages = e->kv.n_pages;
+    e->info.kv_bytes = (uint64_t)e->kv.n_pages * e->kv.page_bytes;
+    e->info.kv_tokens = (uint64_t)e->kv.n_pages / n_layers * PAGE_TOKENS;
+    return be->ops->alloc(be, e->info.kv_bytes, &e->kv.base, err);
 }
 
 static int create_memory(struct engine *e, struct error *err) {
     const struct engine_config *c = &e->config;
-    const struct model_config *model = &e->model->config;
-    struct decoder_limits limits = decoder_plan(c, model);
-    e->info.workspace_bytes = decoder_workspace_bytes(model, &limits);
-    int code = memory_plan_kv(&e->kv, c, model, e->info.max_model_len, kv_budget(e), err);
+    const uint32_t n_layers = e->model->config.n_layers;
+    e->kv = memory_plan_pages(c, &e->model->config);
+    int code = create_workspace(e, err);
+    if (!code) code = create_pages(e, err);
     if (code) return code;
-    e->info.n_pages = e->kv.n_pages;
-    e->info.kv_bytes = (uint64_t)e->kv.n_pages * e->kv.page_bytes;
-    e->info.kv_tokens = (uint64_t)e->kv.n_pages / model->n_layers * PAGE_TOKENS;
-    code = c->backend->ops->alloc(c->backend, e->info.kv_bytes, &e->kv.base, err);
-    if (code) return code;
-    e->space.n_layers = model->n_layers;
+    e->space.n_layers = n_layers;
     e->space.batch_invariant = c->batch_invariant;
     code = page_pool_create(&e->space.pool, e->kv.n_pages, err);
-    if (code) return code;
-    if (c->prefix_caching)
-        code = prefix_cache_create(&e->space.cache, e->space.pool, model->n_layers, err);
-    if (code) return code;
-    code = decoder_create(&e->decoder, e->model, c->backend, &e->kv, &limits, err);
+    if (!code && c->prefix_caching)
+        code = prefix_cache_create(&e->space.cache, e->space.pool, n_layers, err);
     if (code) return code;
     return scheduler_create(&e->scheduler, &e->space, c->max_batched_tokens, c->max_num_seqs, err);
 }

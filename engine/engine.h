@@ -29,7 +29,9 @@ struct engine_config {
     uint32_t max_num_seqs;       /* sequences in one step */
     uint32_t max_batched_tokens; /* rows in one step */
     uint32_t max_queued;         /* requests waiting beyond the running ones; more get ERR_FULL */
-    uint64_t kv_cache_bytes;     /* 0: what fits (a stated share of free memory, bounded by use) */
+    double device_share; /* of a device's memory that the engine may use, (0, 1] */
+    uint64_t kv_cache_bytes; /* 0: what is left of the device's share; of a system's memory a stated
+                                share, bounded by use */
     enum dtype kv_dtype;
     bool prefix_caching;
     /* A request's tokens and log-probabilities have the same bits whatever runs beside it; the
@@ -49,6 +51,8 @@ struct engine_config {
 struct engine_info {
     uint32_t max_model_len, n_pages;
     uint64_t weight_bytes, kv_bytes, workspace_bytes;
+    uint64_t device_bytes; /* 0: the system's memory */
+    uint64_t other_bytes;  /* of the device, in use besides: other processes', the driver's */
     uint64_t kv_tokens;     /* tokens that the pool holds over all layers */
     const struct model_config *model;
     const struct tokenizer *tokenizer; /* NULL: tokens_only */

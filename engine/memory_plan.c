@@ -43,26 +43,63 @@ static uint64_t min_u64(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
-int memory_plan_kv(struct kv_pool *pool, const struct engine_config *config,
-                   const struct model_config *model, uint32_t max_model_len,
-                   struct memory_budget budget, struct error *err) {
-    *pool = (struct kv_pool){
-        .dtype = config->kv_dtype, .n_kv_heads = model->n_kv_heads, .head_dim = model->head_dim};
-    pool->page_bytes = (size_t)2 * model->n_kv_heads * PAGE_TOKENS * model->head_dim *
-                       dtype_size(config->kv_dtype);
-    uint64_t block_bytes = (uint64_t)pool->page_bytes * model->n_layers;
+struct kv_pool memory_plan_pages(const struct engine_config *config,
+                                 const struct model_config *model) {
+    return (struct kv_pool){.dtype = config->kv_dtype,
+                            .n_kv_heads = model->n_kv_heads,
+                            .head_dim = model->head_dim,
+                            .page_bytes = (size_t)2 * model->n_kv_heads * PAGE_TOKENS *
+                                          model->head_dim * dtype_size(config->kv_dtype)};
+}
+
+/* What is left of the share once everything else has its part, whoever that is. */
+static uint64_t left_of_share(struct device_memory device, double share) {
+    const uint64_t allowed = (uint64_t)((double)device.total * share);
+    const uint64_t used = device.total - device.free;
+    return allowed > used ? allowed - used : 0;
+}
+
+static uint64_t system_bytes(uint64_t available, uint64_t block_bytes, uint32_t max_model_len) {
     uint64_t useful = 4 * (uint64_t)max_model_len;
     if (useful < MEMORY_PLAN_TOKENS) useful = MEMORY_PLAN_TOKENS;
-    uint64_t n_blocks = (useful + PAGE_TOKENS - 1) / PAGE_TOKENS;
-    if (config->kv_cache_bytes) n_blocks = config->kv_cache_bytes / block_bytes;
-    else if (budget.exclusive) n_blocks = budget.bytes / block_bytes;
-    else if (budget.bytes) n_blocks = min_u64(n_blocks, budget.bytes / 4 / block_bytes);
-    n_blocks = min_u64(n_blocks, UINT32_MAX / model->n_layers);
-    uint64_t need = ((uint64_t)max_model_len + PAGE_TOKENS - 1) / PAGE_TOKENS;
-    pool->n_pages = (uint32_t)(n_blocks * model->n_layers);
-    if (n_blocks >= need) return 0;
-    return error_set(err, ERR_NOMEM,
-                     "the KV cache has room for %" PRIu64 " tokens, but --max-model-len is %" PRIu32
-                     ": lower it, or give --kv-cache-memory at least %" PRIu64,
-                     n_blocks * PAGE_TOKENS, max_model_len, need * block_bytes);
+    useful = (useful + PAGE_TOKENS - 1) / PAGE_TOKENS * block_bytes;
+    return available ? min_u64(useful, available / 4) : useful;
+}
+
+static int refuse_plan(uint64_t n_tokens, uint32_t max_model_len, uint64_t need,
+                       const struct engine_config *config, struct device_memory device,
+                       struct error *err) {
+    const double gib = 1 << 30;
+    if (device.total == 0 || config->kv_cache_bytes)
+        return error_set(err, ERR_NOMEM,
+                         "the KV cache has room for %" PRIu64
+                         " tokens, but --max-model-len is %" PRIu32
+                         ": lower it, or give --kv-cache-memory at least %" PRIu64,
+                         n_tokens, max_model_len, need);
+    return error_set(
+        err, ERR_NOMEM,
+        "the KV cache has room for %" PRIu64 " tokens, but --max-model-len is %" PRIu32
+        ", which takes %.2f GiB: --gpu-memory-utilization %.3g allows %.2f of the device's %.2f "
+        "GiB, and %.2f are in use by weights, workspace and others.  Raise it, or lower "
+        "--max-model-len or --max-num-batched-tokens",
+        n_tokens, max_model_len, (double)need / gib, config->device_share,
+        (double)device.total * config->device_share / gib, (double)device.total / gib,
+        (double)(device.total - device.free) / gib);
+}
+
+int memory_plan_kv(struct kv_pool *pool, const struct engine_config *config, uint32_t n_layers,
+                   uint32_t max_model_len, struct device_memory device, uint64_t available,
+                   struct error *err) {
+    /* A page of every layer: 64 tokens. */
+    const uint64_t block_bytes = (uint64_t)pool->page_bytes * n_layers;
+    const uint64_t bytes = config->kv_cache_bytes ? config->kv_cache_bytes
+                           : device.total ? left_of_share(device, config->device_share)
+                                          : system_bytes(available, block_bytes, max_model_len);
+    const uint64_t n_blocks = min_u64(bytes / block_bytes, UINT32_MAX / n_layers);
+    const uint64_t need = ((uint64_t)max_model_len + PAGE_TOKENS - 1) / PAGE_TOKENS;
+    if (n_blocks < need)
+        return refuse_plan(n_blocks * PAGE_TOKENS, max_model_len, need * block_bytes, config,
+                           device, err);
+    pool->n_pages = (uint32_t)(n_blocks * n_layers);
+    return 0;
 }

@@ -10,19 +10,17 @@
  * limit.  0: unknown. */
 uint64_t memory_available(void);
 
-/* Memory that a pool may come from. */
-struct memory_budget {
-    uint64_t bytes; /* 0: unknown */
-    bool exclusive; /* a device's: nobody else needs it */
-};
+/* The pool's shape, of the settings and the model; n_pages and base are 0. */
+struct kv_pool memory_plan_pages(const struct engine_config *config,
+                                 const struct model_config *model);
 
-/* Fills pool's shape and n_pages (not base) from the settings.  Without kv_cache_bytes the pool
- * gets all of an exclusive budget; of the system's memory at most a quarter, and no more than four
- * longest sequences or MEMORY_PLAN_TOKENS tokens can use.  ERR_NOMEM when one sequence of
- * max_model_len tokens would not fit: the text names the settings. */
+/* Sets pool's n_pages.  Without kv_cache_bytes the pool gets what is left of the device's share;
+ * of the system's memory (device.total 0, `available` bytes or unknown) at most a quarter, and no
+ * more than four longest sequences or MEMORY_PLAN_TOKENS tokens can use.  ERR_NOMEM when one
+ * sequence of max_model_len tokens would not fit: the text names numbers and settings. */
 enum { MEMORY_PLAN_TOKENS = 131072 };
-int memory_plan_kv(struct kv_pool *pool, const struct engine_config *config,
-                   const struct model_config *model, uint32_t max_model_len,
-                   struct memory_budget budget, struct error *err);
+int memory_plan_kv(struct kv_pool *pool, const struct engine_config *config, uint32_t n_layers,
+                   uint32_t max_model_len, struct device_memory device, uint64_t available,
+                   struct error *err);
 
 #endif

@@ -21,6 +21,8 @@ static const char *const level_words[] = {"error", "warn", "info", "debug", NULL
     OPTION_NUMBER, AT(member), low, high, initial, NULL, help
 #define BYTES(member, low, high, initial, help)                                                    \
     OPTION_BYTES, AT(member), low, high, initial, NULL, help
+#define FRACTION(member, low, high, initial, help)                                                 \
+    OPTION_FRACTION, AT(member), low, high, initial, NULL, help
 #define CHOICE(member, words, initial, help) OPTION_CHOICE, AT(member), 0, 0, initial, words, help
 #define BOOL(member, initial, help) OPTION_BOOL, AT(member), 0, 0, initial, NULL, help
 
@@ -43,6 +45,9 @@ static const struct option table[] = {
      NUMBER(max_num_batched_tokens, 1, 1u << 24, "2048", "tokens in one step")},
     {"max-num-queued-reqs", NUMBER(max_num_queued_reqs, 1, 1u << 20, "1024",
                                    "sequences that may wait; more are answered 429")},
+    {"gpu-memory-utilization",
+     FRACTION(gpu_memory_utilization, 10, 100, "0.9",
+              "share of the GPU's memory for weights, steps and the KV cache, 0.1 to 1")},
     {"kv-cache-memory", BYTES(kv_cache_memory, 0, UINT64_MAX, "0",
                               "bytes for the KV cache, with K, M or G; 0: what fits")},
     {"kv-cache-dtype",
@@ -73,6 +78,7 @@ static const struct option table[] = {
 #undef STRING
 #undef NUMBER
 #undef BYTES
+#undef FRACTION
 #undef CHOICE
 #undef BOOL
 
@@ -122,6 +128,20 @@ static int parse_number(const struct option *option, const char *text, const str
     return 0;
 }
 
+static int parse_fraction(const struct option *option, const char *text, const struct source *from,
+                          double *out) {
+    char *end;
+    const double x = strtod(text, &end);
+    if (!(isdigit((unsigned char)*text) || *text == '.') || *end)
+        return error_set(from->err, ERR_INVALID, "%s: '%.64s' is not a number", from->label, text);
+    if (!(100 * x >= (double)option->low && 100 * x <= (double)option->high))
+        return error_set(from->err, ERR_INVALID, "%s: %.64s is out of range [%.2g, %.2g]",
+                         from->label, text, (double)option->low / 100,
+                         (double)option->high / 100);
+    *out = x;
+    return 0;
+}
+
 static int parse_choice(const struct option *option, const char *text, const struct source *from,
                         uint64_t *out) {
     char all[128] = "";
@@ -160,6 +180,7 @@ static int set_option(struct options *options, const struct option *option, cons
     case OPTION_STRING: return set_string(target, text, from);
     case OPTION_NUMBER:
     case OPTION_BYTES: return parse_number(option, text, from, target);
+    case OPTION_FRACTION: return parse_fraction(option, text, from, target);
     case OPTION_CHOICE: return parse_choice(option, text, from, target);
     case OPTION_BOOL: return parse_bool(text, from, target);
     }
@@ -260,6 +281,10 @@ static int apply_member(struct options *options, const struct option *option, co
         snprintf(number, sizeof(number), "%" JSON_INTEGER_FORMAT, json_integer_value(value));
         return set_option(options, option, number, from);
     }
+    if (json_is_number(value) && option->kind == OPTION_FRACTION) {
+        snprintf(number, sizeof(number), "%.17g", json_number_value(value));
+        return set_option(options, option, number, from);
+    }
     if (json_is_boolean(value) && option->kind == OPTION_BOOL) {
         return set_option(options, option, json_is_true(value) ? "true" : "false", from);
     }
@@ -333,6 +358,7 @@ static void print_kind(FILE *out, const struct option *option) {
     case OPTION_STRING: fputs("TEXT", out); break;
     case OPTION_NUMBER: fputs("N", out); break;
     case OPTION_BYTES: fputs("BYTES", out); break;
+    case OPTION_FRACTION: fputs("X", out); break;
     case OPTION_BOOL: fputs("true|false", out); break;
     case OPTION_CHOICE:
         for (size_t i = 0; option->words[i]; i++)

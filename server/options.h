@@ -33,17 +33,25 @@ struct options {
     uint64_t load_format, log_level, shutdown_timeout, request_timeout;
     uint64_t keep_alive_timeout, stall_timeout;
     uint64_t max_body_size, max_connections;
+    double gpu_memory_utilization;
     bool enable_prefix_caching, batch_invariant;
     bool help; /* --help was among the flags */
 };
 
-enum option_kind { OPTION_STRING, OPTION_NUMBER, OPTION_BYTES, OPTION_CHOICE, OPTION_BOOL };
+enum option_kind {
+    OPTION_STRING,
+    OPTION_NUMBER,
+    OPTION_BYTES,
+    OPTION_FRACTION, /* a double */
+    OPTION_CHOICE,
+    OPTION_BOOL
+};
 
 struct option {
     const char *name; /* without dashes */
     enum option_kind kind;
     size_t offset;             /* in struct options */
-    uint64_t low, high;        /* OPTION_NUMBER, OPTION_BYTES: both allowed */
+    uint64_t low, high;        /* OPTION_NUMBER, OPTION_BYTES: both allowed; FRACTION: in percent */
     const char *initial;       /* the default as text; NULL: none */
     const char *const *words;  /* OPTION_CHOICE, NULL-terminated */
     const char *help;

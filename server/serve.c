@@ -131,6 +131,7 @@ struct engine_config serve_engine_config(const struct options *options, const ch
         .max_num_seqs = (uint32_t)options->max_num_seqs,
         .max_batched_tokens = (uint32_t)options->max_num_batched_tokens,
         .max_queued = (uint32_t)options->max_num_queued_reqs,
+        .device_share = options->gpu_memory_utilization,
         .kv_cache_bytes = options->kv_cache_memory,
         .kv_dtype = options->kv_cache_dtype == KV_DTYPE_AUTO ? backend->act_dtype
                                                              : kv_dtypes[options->kv_cache_dtype],
@@ -161,6 +162,11 @@ static void log_plan(const struct serve *s) {
     const struct engine_info *info = s->server.info;
     const double mib = 1 << 20;
     log_event(LOG_INFO, "model %s: context %u tokens", s->model_name, info->max_model_len);
+    if (info->device_bytes)
+        log_event(LOG_INFO,
+                  "memory plan: %.1f MiB of the device's %.1f, of which %.1f are in use besides",
+                  (double)info->device_bytes * s->options->gpu_memory_utilization / mib,
+                  (double)info->device_bytes / mib, (double)info->other_bytes / mib);
     log_event(LOG_INFO,
               "memory plan: weights %.1f MiB, KV pool %.1f MiB (%" PRIu64
               " tokens in %u pages), workspace %.1f MiB",

@@ -48,8 +48,14 @@ struct mapping {
     char padding[ALIGNMENT - sizeof(size_t)];
 };
 
-static uint64_t cpu_memory_free(struct backend *be) {
+static struct device_memory cpu_memory(struct backend *be) {
     (void)be;
+    return (struct device_memory){0};
+}
+
+/* Scratch grows to the largest step seen and is kept: here there is nobody to leave room for. */
+static int cpu_reserve(struct backend *be, const struct step_limits *limits, struct error *err) {
+    (void)be, (void)limits, (void)err;
     return 0;
 }
 
@@ -142,7 +148,8 @@ static int cpu_repeat(struct backend *be, uint32_t n_rows, repeat_body body, voi
 
 static const struct backend_ops cpu_ops = {
     .destroy = cpu_destroy,
-    .memory_free = cpu_memory_free,
+    .memory = cpu_memory,
+    .reserve = cpu_reserve,
     .alloc = cpu_alloc,
     .free = cpu_free,
     .weight_upload = cpu_weight_upload,

@@ -11,7 +11,8 @@
 
 static const struct weight_rule llama_model[] = {
     {"model.embed_tokens.weight", IN_MODEL(embedding), SIDE_VOCAB, SIDE_DIM, WHEN_ALWAYS, false},
-    {"model.norm.weight", IN_MODEL(final_norm), SIDE_VECTOR, SIDE_DIM, WHEN_ALWAYS, true},
+    {"model.norm.weight", IN_MODEL(final_norm), SIDE_VECTOR, SIDE_DIM, WHEN_ALWAYS,
+     true},
     {"lm_head.weight", IN_MODEL(head), SIDE_VOCAB, SIDE_DIM, WHEN_UNTIED, false},
 };
 

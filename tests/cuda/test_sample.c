@@ -151,10 +151,56 @@ static void broken_rows_fail_alone(void **state) {
     gpu_free(device);
 }
 
+/* The lists of all rows together have no room in what is reserved: they go one part after the
+ * other, and no memory is taken for them. */
+static void long_lists_go_in_parts(void **state) {
+    (void)state;
+    enum { N = 24, V = 50000, LIST = 40000 };
+    const struct step_limits limits = {.max_rows = N,
+                                       .max_seqs = N,
+                                       .max_seq_pages = 1,
+                                       .max_slots = N * PAGE_TOKENS,
+                                       .kv_dtype = DTYPE_BF16,
+                                       .max_logit_rows = N,
+                                       .n_layers = 1,
+                                       .n_heads = 1,
+                                       .n_kv_heads = 1,
+                                       .head_dim = 64,
+                                       .n_freqs = 32,
+                                       .n_vocab = V};
+    struct error err = {0};
+    struct sample_row rows[N];
+    struct sample_result results[N];
+    struct token_count *counts = calloc(LIST, sizeof(*counts));
+    float *logits = random_bf16((size_t)N * V, 4);
+    void *device = gpu_array(logits, (size_t)N * V, DTYPE_F32);
+    for (uint32_t i = 0; i < LIST; i++) counts[i] = (struct token_count){i, 1, true};
+    for (uint32_t i = 0; i < N; i++)
+        rows[i] = (struct sample_row){.logit_row = i,
+                                      .top_p = 1,
+                                      .repetition_penalty = 1.5f,
+                                      .presence_penalty = 0.1f * (float)i,
+                                      .counts = counts,
+                                      .n_counts = LIST};
+    must(gpu->ops->reserve(gpu, &limits, &err), &err);
+    const uint64_t free_before = gpu->ops->memory(gpu).free;
+    sample_on(gpu, device, V, rows, N, results);
+    assert_int_equal(gpu->ops->memory(gpu).free, free_before);
+    for (uint32_t i = 0; i < N; i++) {
+        struct sample_result expected;
+        sample_on(cpu, logits, V, &rows[i], 1, &expected);
+        assert_int_equal(results[i].token, expected.token);
+    }
+    gpu_free(device);
+    free(logits);
+    free(counts);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(results_equal_the_cpu),
         cmocka_unit_test(broken_rows_fail_alone),
+        cmocka_unit_test(long_lists_go_in_parts),
     };
     const int status = open_backends();
     if (status) return status;

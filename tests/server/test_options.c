@@ -111,6 +111,10 @@ static void errors_name_the_option(void **state) {
         {{"--kv-cache-memory", "1T"}, NULL, "--kv-cache-memory"},
         {{"--kv-cache-memory", "99999999999G"}, NULL, "--kv-cache-memory"},
         {{"--kv-cache-memory", "G"}, NULL, "--kv-cache-memory"},
+        {{"--gpu-memory-utilization", "1.5"}, NULL, "--gpu-memory-utilization"},
+        {{"--gpu-memory-utilization", "0.01"}, NULL, "--gpu-memory-utilization"},
+        {{"--gpu-memory-utilization", "nan"}, NULL, "--gpu-memory-utilization"},
+        {{"--gpu-memory-utilization", "90%"}, NULL, "--gpu-memory-utilization"},
         {{"--device", "tpu"}, NULL, "--device"},
         {{"--enable-prefix-caching=maybe"}, NULL, "--enable-prefix-caching"},
         {{"--host", ""}, NULL, "--host"},
@@ -173,6 +177,7 @@ static void the_shipped_file_agrees_with_the_table(void **state) {
         if (json_is_string(value)) snprintf(shown, sizeof(shown), "%s", json_string_value(value));
         if (json_is_integer(value))
             snprintf(shown, sizeof(shown), "%lld", (long long)json_integer_value(value));
+        if (json_is_real(value)) snprintf(shown, sizeof(shown), "%g", json_real_value(value));
         if (json_is_boolean(value))
             snprintf(shown, sizeof(shown), "%s", json_is_true(value) ? "true" : "false");
         assert_string_equal(shown, table[i].initial ? table[i].initial : "");

@@ -1,0 +1,94 @@
+/* test_memory_plan.c - how many pages an engine gets, of a device and of a system. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/error.h"
+#include "engine/memory_plan.h"
+#include "engine/model/model.h"
+
+/* 2 * 4 KV heads * 64 tokens * 128 elements * 2 bytes, in 8 layers: 1 MiB for 64 tokens. */
+enum { N_LAYERS = 8, BLOCK = 1 << 20 };
+static const uint64_t GIB = 1 << 30;
+
+static int plan(const struct engine_config *config, uint32_t max_model_len,
+                struct device_memory device, uint64_t available, uint32_t *n_blocks,
+                struct error *err) {
+    const struct model_config model = {.n_kv_heads = 4, .head_dim = 128};
+    struct kv_pool pool = memory_plan_pages(config, &model);
+    assert_int_equal(pool.page_bytes * N_LAYERS, BLOCK);
+    const int rc = memory_plan_kv(&pool, config, N_LAYERS, max_model_len, device, available, err);
+    assert_int_equal(pool.n_pages % N_LAYERS, 0);
+    *n_blocks = pool.n_pages / N_LAYERS;
+    return rc;
+}
+
+static void a_device_gives_what_is_left_of_its_share(void **state) {
+    (void)state;
+    const struct engine_config config = {.kv_dtype = DTYPE_BF16, .device_share = 0.75};
+    const struct device_memory device = {.free = 5 * GIB, .total = 8 * GIB};
+    struct error err = {0};
+    uint32_t n;
+    assert_int_equal(plan(&config, 1024, device, 1, &n, &err), 0);
+    assert_int_equal(n, 3 * GIB / BLOCK);
+}
+
+static void too_small_a_share_is_refused_in_numbers(void **state) {
+    (void)state;
+    const struct engine_config config = {.kv_dtype = DTYPE_BF16, .device_share = 0.75};
+    const struct device_memory device = {.free = 5 * GIB, .total = 8 * GIB};
+    static const char *const words[] = {"196608 tokens", "196609", "--gpu-memory-utilization 0.75",
+                                        "6.00 of the device's 8.00", "3.00 are in use",
+                                        "--max-model-len"};
+    struct error err = {0};
+    uint32_t n;
+    assert_int_equal(plan(&config, 196608, device, 0, &n, &err), 0);
+    assert_int_equal(plan(&config, 196609, device, 0, &n, &err), ERR_NOMEM);
+    for (size_t i = 0; i < sizeof(words) / sizeof(*words); i++)
+        if (!strstr(err.text, words[i])) fail_msg("'%s' lacks '%s'", err.text, words[i]);
+    /* More in use than the share: nothing, not a wrapped number. */
+    assert_int_equal(plan(&config, 64, (struct device_memory){GIB, 8 * GIB}, 0, &n, &err),
+                     ERR_NOMEM);
+}
+
+static void a_given_size_is_taken_as_it_is(void **state) {
+    (void)state;
+    const struct engine_config config = {
+        .kv_dtype = DTYPE_BF16, .device_share = 0.1, .kv_cache_bytes = 20 * BLOCK + 5};
+    const struct device_memory device = {.free = GIB, .total = 8 * GIB};
+    struct error err = {0};
+    uint32_t n;
+    assert_int_equal(plan(&config, 20 * 64, device, 0, &n, &err), 0);
+    assert_int_equal(n, 20);
+    assert_int_equal(plan(&config, 20 * 64 + 1, device, 0, &n, &err), ERR_NOMEM);
+    assert_non_null(strstr(err.text, "--kv-cache-memory at least 22020096"));
+}
+
+static void a_system_gives_a_quarter_or_what_is_of_use(void **state) {
+    (void)state;
+    const struct engine_config config = {.kv_dtype = DTYPE_BF16, .device_share = 0.9};
+    const struct device_memory none = {0};
+    struct error err = {0};
+    uint32_t n;
+    assert_int_equal(plan(&config, 1024, none, 400 * BLOCK, &n, &err), 0);
+    assert_int_equal(n, 100);
+    assert_int_equal(plan(&config, 1024, none, 64 * GIB, &n, &err), 0);
+    assert_int_equal(n, MEMORY_PLAN_TOKENS / PAGE_TOKENS);
+    assert_int_equal(plan(&config, 100000, none, 0, &n, &err), 0);
+    assert_int_equal(n, 4 * 100000 / 64);
+    assert_int_equal(plan(&config, 1024, none, 60 * BLOCK, &n, &err), ERR_NOMEM);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_device_gives_what_is_left_of_its_share),
+        cmocka_unit_test(too_small_a_share_is_refused_in_numbers),
+        cmocka_unit_test(a_given_size_is_taken_as_it_is),
+        cmocka_unit_test(a_system_gives_a_quarter_or_what_is_of_use),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
