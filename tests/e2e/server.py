@@ -15,6 +15,14 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = os.environ.get("QUIRE_TEST_BINARY", str(ROOT / "build" / "quire"))
 WRAPPER = shlex.split(os.environ.get("QUIRE_TEST_WRAPPER", ""))
 MODEL = ROOT / "models" / "quire-22m"
+# Named, not left to --device auto: the same tests must mean the same on a machine with a GPU.
+DEVICE = os.environ.get("QUIRE_TEST_DEVICE", "cpu")
+# Several servers share the GPU, so each takes a little of it; a test's own flag wins.
+DEVICE_SETTINGS = {"cpu": {"QUIRE_DEVICE": "cpu"},
+                   "cuda": {"QUIRE_DEVICE": "cuda", "QUIRE_KV_CACHE_MEMORY": "1536M"}}[DEVICE]
+# For tests that compare an answer obtained alone with the same one in company: the CPU gives the
+# same bits in any case, a GPU when asked to.
+INVARIANT = {"cpu": (), "cuda": ("--batch-invariant", "true")}[DEVICE]
 # Under a sanitizer or valgrind everything takes longer and holds more memory: sizes shrink,
 # deadlines grow, and the bounds on time and memory are not asked for.
 SLOW = bool(os.environ.get("QUIRE_TEST_SLOW"))
@@ -59,8 +67,8 @@ class Server:
         clean = {k: v for k, v in os.environ.items() if not k.startswith("QUIRE_")}
         self.started = time.monotonic()
         with open(self.log_path, "wb") as log:
-            self.process = subprocess.Popen(command, env={**clean, **(env or {})},
-                                            stdout=log, stderr=log)
+            self.process = subprocess.Popen(
+                command, env={**clean, **DEVICE_SETTINGS, **(env or {})}, stdout=log, stderr=log)
         if wait:
             self.wait_ready()
 

@@ -4,6 +4,12 @@ import re
 
 import pytest
 
+from server import DEVICE
+
+# How far the log-probability of a token may move when it is computed in another way: the order of
+# f32 sums on the CPU; on CUDA the activations are bf16, which moves logits by 1 %
+# (test_goldens.py), and the largest are about 10 here.
+SAME_TOKEN = {"cpu": 1e-3, "cuda": 0.2}[DEVICE]
 TALE = "Once upon a time there was"
 
 
@@ -247,7 +253,7 @@ def test_echo_with_logprobs_scores_the_prompt(server, tokenizer):
     assert choice["text"].endswith(TALE + plain["text"])
     assert logprobs["tokens"][-4:] == plain["logprobs"]["tokens"]
     assert logprobs["token_logprobs"][-4:] == pytest.approx(
-        plain["logprobs"]["token_logprobs"], abs=1e-3
+        plain["logprobs"]["token_logprobs"], abs=SAME_TOKEN
     )
 
 
@@ -268,7 +274,7 @@ def test_prompt_scores_equal_generation_scores(server, goldens):
     )
     generated = server.complete(golden["tokens"], max_tokens=1, logprobs=0)
     assert scored["choices"][0]["logprobs"]["token_logprobs"][-1] == pytest.approx(
-        generated["choices"][0]["logprobs"]["token_logprobs"][0], abs=1e-3)
+        generated["choices"][0]["logprobs"]["token_logprobs"][0], abs=SAME_TOKEN)
 
 
 def test_echo_without_logprobs(server):

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from raw import RawConnection
-from server import PATIENCE, SLOW, sse_events
+from server import INVARIANT, PATIENCE, SLOW, sse_events
 
 N_CLIENTS = 32 if SLOW else 256
 WORDS = ("the a old sea wind house king road letter night horse voice garden stone winter child "
@@ -47,7 +47,8 @@ async def streamed(server, body):
     return "".join(chunk["choices"][0]["text"] for chunk in chunks)
 
 
-def test_each_of_many_streams_equals_the_one_obtained_alone(server):
+def test_each_of_many_streams_equals_the_one_obtained_alone(serve):
+    server = serve(*INVARIANT)
     rng = random.Random(256)
     bodies = [{"prompt": prompt_of(rng), "max_tokens": rng.randrange(4, 40), "ignore_eos": True,
                "stream": True, "logprobs": 0, "stream_options": {"include_usage": True},

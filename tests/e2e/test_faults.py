@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from server import SLOW
+from server import INVARIANT, SLOW
 from tiny_model import write_tiny_model
 
 POISON = 4711  # the token whose embedding is not a number
@@ -45,7 +45,8 @@ def test_a_request_that_is_not_a_number_fails_alone(serve, poisoned_model):
     poisoned = [i % 3 == 0 for i in range(N_REQUESTS)]
     bodies = [{"prompt": prompt_of(rng, bad), "max_tokens": 12, "temperature": 0,
                "ignore_eos": True} for bad in poisoned]
-    server = serve("--kv-cache-memory", "256K", "--max-model-len", "512", model=poisoned_model)
+    server = serve("--kv-cache-memory", "256K", "--max-model-len", "512", *INVARIANT,
+                   model=poisoned_model)
     alone = [server.post("/v1/completions", body) for body in bodies]
     server.wait_idle()
     together = ask_all(server, bodies)
