@@ -94,6 +94,25 @@ static __device__ __forceinline__ uint32_t pack_bf16(float x, float y) {
     return *reinterpret_cast<uint32_t *>(&pair);
 }
 
+static __device__ __forceinline__ uint32_t multiply_pair(uint32_t a, uint32_t b) {
+    __nv_bfloat162 product = __hmul2(*reinterpret_cast<__nv_bfloat162 *>(&a),
+                                     *reinterpret_cast<__nv_bfloat162 *>(&b));
+    return *reinterpret_cast<uint32_t *>(&product);
+}
+
+static __device__ __forceinline__ float sum_squares(uint4 v) {
+    float sum = 0.0f;
+    for (uint32_t word : {v.x, v.y, v.z, v.w}) {
+        const float2 f = unpack_bf16(word);
+        sum += f.x * f.x + f.y * f.y;
+    }
+    return sum;
+}
+
+static __device__ __forceinline__ float silu_mul(float gate, float up) {
+    return gate / (1.0f + __expf(-gate)) * up; /* __expf: 2 ulp near 0, far under bf16's rounding */
+}
+
 static __device__ __forceinline__ float warp_sum(float x) {
     for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
     return x;

@@ -13,6 +13,8 @@
 typedef __nv_bfloat16 bf16;
 
 enum { VECTOR = 8 }; /* bf16 in 16 bytes */
+enum { ROPE_HEADS = 16 };
+enum { HELD = 4 };   /* vectors of a row that a thread of rmsnorm keeps */
 
 static bool vectors_fit(uint32_t dim, const void *a, const void *b) {
     return dim % VECTOR == 0 && ((uintptr_t)a | (uintptr_t)b) % 16 == 0;
@@ -65,29 +67,43 @@ cudaError_t launch_embed(const struct embed_params *p, struct launch launch) {
 
 /* ---- RMSNorm ---- */
 
-static __device__ __forceinline__ float squares(uint4 v) {
-    float sum = 0.0f;
-    for (uint32_t word : {v.x, v.y, v.z, v.w}) {
-        const float2 f = unpack_bf16(word);
-        sum += f.x * f.x + f.y * f.y;
-    }
-    return sum;
-}
-
 static __device__ __forceinline__ uint32_t scale_pair(uint32_t pair, float scale, float w0,
                                                       float w1) {
     const float2 f = unpack_bf16(pair);
     return pack_bf16(f.x * scale * w0, f.y * scale * w1);
 }
 
+/* Elements 8 * i .. 8 * i + 7 of the weight. */
+static __device__ __forceinline__ void load_weight(float *w, const struct rmsnorm_params &p,
+                                                   uint32_t i) {
+    if (p.dtype == DTYPE_BF16 && reinterpret_cast<uintptr_t>(p.weight) % 16 == 0) {
+        const uint4 v = __ldg(static_cast<const uint4 *>(p.weight) + i);
+        const uint32_t words[] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const float2 f = unpack_bf16(words[j]);
+            w[2 * j] = f.x;
+            w[2 * j + 1] = f.y;
+        }
+    } else {
+#pragma unroll
+        for (int j = 0; j < VECTOR; j++)
+            w[j] = load_dtype(p.weight, (size_t)i * VECTOR + j, p.dtype);
+    }
+}
+
+static __device__ __forceinline__ uint4 normalised(uint4 v, float scale, const float *w) {
+    return make_uint4(scale_pair(v.x, scale, w[0], w[1]), scale_pair(v.y, scale, w[2], w[3]),
+                      scale_pair(v.z, scale, w[4], w[5]), scale_pair(v.w, scale, w[6], w[7]));
+}
+
 /* One block a row.  The first HELD vectors of a thread stay in registers between the two passes:
- * with 512 threads that covers rows of 8,192 without reading anything twice. */
+ * small blocks, many of them on a multiprocessor, so that the others read while one adds up. */
 static __global__ void rmsnorm_vector_kernel(struct rmsnorm_params p) {
-    enum { HELD = 2 };
     __shared__ float shared[32];
     const uint32_t n = p.dim / VECTOR;
     uint4 held[HELD];
-    float sum = 0.0f;
+    float sum = 0.0f, w[VECTOR];
     let_next_start();
     wait_for_previous();
     const uint4 *x =
@@ -97,20 +113,22 @@ static __global__ void rmsnorm_vector_kernel(struct rmsnorm_params p) {
     for (uint32_t k = 0; k < HELD; k++) {
         const uint32_t i = threadIdx.x + k * blockDim.x;
         held[k] = i < n ? x[i] : make_uint4(0, 0, 0, 0);
-        sum += squares(held[k]);
     }
-    for (uint32_t i = threadIdx.x + HELD * blockDim.x; i < n; i += blockDim.x) sum += squares(x[i]);
+#pragma unroll
+    for (uint32_t k = 0; k < HELD; k++) sum += sum_squares(held[k]);
+    const uint32_t rest = threadIdx.x + HELD * blockDim.x;
+    for (uint32_t i = rest; i < n; i += blockDim.x) sum += sum_squares(x[i]);
     const float scale = rsqrtf(block_sum(sum, shared) / (float)p.dim + p.eps);
-    for (uint32_t i = threadIdx.x, k = 0; i < n; i += blockDim.x, k++) {
-        uint4 v = k == 0 ? held[0] : k == 1 ? held[1] : x[i];
-        float w[VECTOR];
-        for (uint32_t j = 0; j < VECTOR; j++)
-            w[j] = load_dtype(p.weight, (size_t)i * VECTOR + j, p.dtype);
-        v.x = scale_pair(v.x, scale, w[0], w[1]);
-        v.y = scale_pair(v.y, scale, w[2], w[3]);
-        v.z = scale_pair(v.z, scale, w[4], w[5]);
-        v.w = scale_pair(v.w, scale, w[6], w[7]);
-        out[i] = v;
+#pragma unroll
+    for (uint32_t k = 0; k < HELD; k++) {
+        const uint32_t i = threadIdx.x + k * blockDim.x;
+        if (i >= n) break;
+        load_weight(w, p, i);
+        out[i] = normalised(held[k], scale, w);
+    }
+    for (uint32_t i = rest; i < n; i += blockDim.x) {
+        load_weight(w, p, i);
+        out[i] = normalised(x[i], scale, w);
     }
 }
 
@@ -133,7 +151,7 @@ cudaError_t launch_rmsnorm(const struct rmsnorm_params *p, struct launch launch)
     const bool vectors =
         vectors_fit(p->dim, p->x, p->out) && (p->x_stride | p->out_stride) % VECTOR == 0;
     if (!vectors) return launch_kernel(launch, rmsnorm_kernel, p->n_rows, 256, 0, *p);
-    const uint32_t n = (p->dim / VECTOR + 31) / 32 * 32;
+    const uint32_t n = (p->dim / VECTOR + 32 * HELD - 1) / (32 * HELD) * 32;
     return launch_kernel(launch, rmsnorm_vector_kernel, p->n_rows, n < 512 ? n : 512, 0, *p);
 }
 
@@ -171,6 +189,46 @@ static __device__ __forceinline__ size_t slot_at(const struct rope_append_params
            p.head_dim;
 }
 
+/* Pairs (a, b) turned by angles whose cosines and sines begin at c and s. */
+static __device__ __forceinline__ void rotate_vectors(uint4 *a, uint4 *b, const float *c,
+                                                      const float *s) {
+    uint32_t *low = &a->x, *high = &b->x;
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const float2 u = unpack_bf16(low[j]), v = unpack_bf16(high[j]),
+                     cs = reinterpret_cast<const float2 *>(c)[j],
+                     sn = reinterpret_cast<const float2 *>(s)[j];
+        low[j] = pack_bf16(u.x * cs.x - v.x * sn.x, u.y * cs.y - v.y * sn.y);
+        high[j] = pack_bf16(v.x * cs.x + u.x * sn.x, v.y * cs.y + u.y * sn.y);
+    }
+}
+
+/* Whole heads turn and pages are bf16: a thread has 8 pairs of a head, threadIdx.x of them and
+ * threadIdx.y of ROPE_HEADS heads.  The slot is looked up while the kernel before still runs. */
+static __global__ void rope_append_vector_kernel(struct rope_append_params p) {
+    const uint32_t row = blockIdx.x, head = blockIdx.y * blockDim.y + threadIdx.y, n = p.n_freqs;
+    const uint32_t n_heads = p.n_heads + 2 * p.n_kv_heads, at = threadIdx.x * VECTOR;
+    const bool is_q = head < p.n_heads, is_v = head >= p.n_heads + p.n_kv_heads,
+               inside = head < n_heads && row < p.step->n_rows;
+    const size_t to =
+        is_q || !inside ? 0 : slot_at(p, row, is_v, (head - p.n_heads) % p.n_kv_heads);
+    let_next_start();
+    wait_for_previous();
+    if (!inside) return;
+    bf16 *x = static_cast<bf16 *>(p.qkv) + ((size_t)row * n_heads + head) * p.head_dim + at;
+    uint4 a = *reinterpret_cast<const uint4 *>(x), b = *reinterpret_cast<const uint4 *>(x + n);
+    if (!is_v) {
+        const float *c = p.angles + (size_t)row * 2 * n + at;
+        rotate_vectors(&a, &b, c, c + n);
+        *reinterpret_cast<uint4 *>(x) = a;
+        *reinterpret_cast<uint4 *>(x + n) = b;
+    }
+    if (is_q) return;
+    bf16 *slot = static_cast<bf16 *>(p.pool) + to + at;
+    *reinterpret_cast<uint4 *>(slot) = a;
+    *reinterpret_cast<uint4 *>(slot + n) = b;
+}
+
 /* A row of threads (threadIdx.y) for one head of one token: q heads are rotated, k heads rotated
  * and appended, v heads appended.  Pairs are (i, i + n_freqs); what lies behind them does not turn.
  */
@@ -202,49 +260,52 @@ static __global__ void rope_append_kernel(struct rope_append_params p) {
 
 cudaError_t launch_rope_append(const struct rope_append_params *p, struct launch launch) {
     if (p->n_rows == 0) return cudaSuccess;
-    const uint32_t n_heads = p->n_heads + 2 * p->n_kv_heads;
+    const uint32_t n_heads = p->n_heads + 2 * p->n_kv_heads, n_threads = p->n_freqs / VECTOR;
+    const bool vectors = p->dtype == DTYPE_BF16 && p->n_freqs * 2 == p->head_dim &&
+                         vectors_fit(p->n_freqs, p->qkv, p->pool) &&
+                         (uintptr_t)p->angles % 16 == 0 && n_threads <= 64;
+    if (vectors)
+        return launch_kernel(launch, rope_append_vector_kernel,
+                             dim3(p->n_rows, (n_heads + ROPE_HEADS - 1) / ROPE_HEADS),
+                             dim3(n_threads, ROPE_HEADS), 0, *p);
     return launch_kernel(launch, rope_append_kernel, dim3(p->n_rows, (n_heads + 3) / 4),
                          dim3(64, 4), 0, *p);
 }
 
 /* ---- SiLU * up ---- */
 
-static __device__ __forceinline__ float silu_mul(float gate, float up) {
-    return gate / (1.0f + __expf(-gate)) * up; /* __expf: 2 ulp near 0, far under bf16's rounding */
-}
-
 static __device__ __forceinline__ uint32_t silu_mul_pair(uint32_t gate, uint32_t up) {
     const float2 g = unpack_bf16(gate), u = unpack_bf16(up);
     return pack_bf16(silu_mul(g.x, u.x), silu_mul(g.y, u.y));
 }
 
-static __global__ void silu_mul_vector_kernel(struct silu_mul_params p, size_t n) {
-    const uint32_t width = p.dim / VECTOR;
+/* A block a row and a stretch of it: blockIdx.y. */
+static __global__ void silu_mul_vector_kernel(struct silu_mul_params p) {
+    const uint32_t width = p.dim / VECTOR, at = blockIdx.y * blockDim.x + threadIdx.x;
     let_next_start();
     wait_for_previous();
-    const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= n) return;
-    const size_t row = i / width, at = i % width;
-    const uint4 *from = static_cast<const uint4 *>(p.gate_up) + row * 2 * width + at;
+    if (at >= width) return;
+    const uint4 *from = static_cast<const uint4 *>(p.gate_up) + (size_t)blockIdx.x * 2 * width + at;
     const uint4 gate = from[0], up = from[width];
-    static_cast<uint4 *>(p.out)[i] =
+    static_cast<uint4 *>(p.out)[(size_t)blockIdx.x * width + at] =
         make_uint4(silu_mul_pair(gate.x, up.x), silu_mul_pair(gate.y, up.y),
                    silu_mul_pair(gate.z, up.z), silu_mul_pair(gate.w, up.w));
 }
 
-static __global__ void silu_mul_kernel(struct silu_mul_params p, size_t n) {
+static __global__ void silu_mul_kernel(struct silu_mul_params p) {
+    const uint32_t at = blockIdx.y * blockDim.x + threadIdx.x;
     let_next_start();
     wait_for_previous();
-    const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= n) return;
-    const bf16 *gate = static_cast<const bf16 *>(p.gate_up) + i / p.dim * 2 * p.dim + i % p.dim;
-    store_as(static_cast<bf16 *>(p.out) + i, silu_mul(to_float(gate[0]), to_float(gate[p.dim])));
+    if (at >= p.dim) return;
+    const bf16 *gate = static_cast<const bf16 *>(p.gate_up) + (size_t)blockIdx.x * 2 * p.dim + at;
+    store_as(static_cast<bf16 *>(p.out) + (size_t)blockIdx.x * p.dim + at,
+             silu_mul(to_float(gate[0]), to_float(gate[p.dim])));
 }
 
 cudaError_t launch_silu_mul(const struct silu_mul_params *p, struct launch launch) {
     const bool vectors = vectors_fit(p->dim, p->gate_up, p->out);
-    const size_t n = (size_t)p->n_rows * p->dim / (vectors ? VECTOR : 1);
-    if (n == 0) return cudaSuccess;
+    const uint32_t width = p->dim / (vectors ? VECTOR : 1);
+    if (p->n_rows == 0 || width == 0) return cudaSuccess;
     return launch_kernel(launch, vectors ? silu_mul_vector_kernel : silu_mul_kernel,
-                         (unsigned)((n + 127) / 128), 128, 0, *p, n);
+                         dim3(p->n_rows, (width + 255) / 256), 256, 0, *p);
 }

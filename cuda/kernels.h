@@ -112,13 +112,16 @@ struct skinny_part {
     uint32_t n_out;
 };
 
-/* y = x W^T (+ b) or y += x W^T (+ b) for all parts in one launch. */
+/* y = x W^T (+ b) or y += x W^T (+ b) for all parts in one launch.  skinny only: of RMSNorm(x) where
+ * there is a norm_weight; gated: the parts are gate and up, and silu(gate) * up is parts[0].y. */
 struct skinny_params {
     const void *x; /* bf16 [n_rows, n_in] */
     uint32_t n_rows, n_in, n_parts;
     struct skinny_part parts[LINEAR_MAX_PARTS];
     enum dtype w_dtype; /* of every part */
-    bool accumulate, y_f32;
+    const void *norm_weight; /* bf16 [n_in], 16-byte aligned, or NULL */
+    float eps;
+    bool gated, accumulate, y_f32;
 };
 
 /* A row of a sample op with its lists, which lie in device memory. */

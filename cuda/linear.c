@@ -1,12 +1,13 @@
 /* linear.c - chooses how a product is made.
  *
- *   rows   <= 16   one launch of our own for all parts: reading the weights is the whole cost
+ *   rows   <= 16   one launch of our own for all parts, norm and SiLU in it: reading the weights is
+ *                  the whole cost
  *   rows    > 16   cuBLASLt; parts that lie side by side (q, k, v or gate, up) are one product
  *   else           f16 and f32 weights, odd widths: any shape, slowly
  *
- * cuBLASLt sees everything transposed, because it counts columns first: y^T = (W^T)^T x^T.  What its heuristics answer is kept by shape, the number of rows rounded up to a step of a
- * coarse scale: an algorithm for 512 rows is right for 400, and asking costs more than a small
- * product. */
+ * cuBLASLt sees everything transposed, because it counts columns first: y^T = (W^T)^T x^T.  What
+ * its heuristics answer is kept by shape, the number of rows rounded up to a step of a coarse scale:
+ * an algorithm for 512 rows is right for 400, and asking costs more than a small product. */
 #include "cuda/internal.h"
 
 #include <stdlib.h>
@@ -159,6 +160,13 @@ static bool skinny_fits(const struct linear_args *args, uint32_t part, uint32_t 
     return fits;
 }
 
+/* Whether all of it is one launch of the kernel for few rows. */
+static bool fits_one_launch(const struct linear_args *args) {
+    const struct weight *norm = args->norm ? args->norm->weight : NULL;
+    return args->n_rows <= SKINNY_MAX_ROWS && skinny_fits(args, 0, args->n_parts) &&
+           (!norm || (norm->dtype == DTYPE_BF16 && aligned(norm->data, BLAS_ALIGN)));
+}
+
 static bool blas_fits(const struct linear_args *args, const struct linear_part *part) {
     const struct weight *bias = part->bias;
     if (part->w->rows % BLAS_WIDTH || part->y_stride % BLAS_WIDTH || !aligned(part->y, BLAS_ALIGN))
@@ -166,13 +174,15 @@ static bool blas_fits(const struct linear_args *args, const struct linear_part *
     return !bias || (bias->dtype == DTYPE_BF16 && aligned(bias->data, BLAS_ALIGN) && !args->y_f32);
 }
 
-static int run_own(struct cuda_backend *cuda, const struct linear_args *args, uint32_t first,
-                   uint32_t n, bool skinny, struct error *err) {
+static struct skinny_params own_params(const struct linear_args *args, uint32_t first,
+                                       uint32_t n) {
     struct skinny_params params = {.x = args->x,
                                    .n_rows = args->n_rows,
                                    .n_in = args->n_in,
                                    .n_parts = n,
                                    .w_dtype = args->parts[first].w->dtype,
+                                   .norm_weight = args->norm ? args->norm->weight->data : NULL,
+                                   .eps = args->norm ? args->norm->eps : 0,
                                    .accumulate = args->accumulate,
                                    .y_f32 = args->y_f32};
     for (uint32_t i = 0; i < n; i++) {
@@ -185,6 +195,12 @@ static int run_own(struct cuda_backend *cuda, const struct linear_args *args, ui
                                  .y_stride = part->y_stride,
                                  .n_out = part->w->rows};
     }
+    return params;
+}
+
+static int run_own(struct cuda_backend *cuda, const struct linear_args *args, uint32_t first,
+                   uint32_t n, bool skinny, struct error *err) {
+    const struct skinny_params params = own_params(args, first, n);
     const struct launch launch = launch_of(cuda);
     return cuda_check(cuda,
                       skinny ? launch_skinny(&params, launch) : launch_linear_any(&params, launch),
@@ -267,8 +283,7 @@ static int norm_rows(struct cuda_backend *cuda, const struct linear_args *args,
 static int run_few_rows(struct cuda_backend *cuda, const struct linear_args *args,
                         struct error *err) {
     int rc = 0;
-    if (skinny_fits(args, 0, args->n_parts))
-        return run_own(cuda, args, 0, args->n_parts, true, err);
+    if (fits_one_launch(args)) return run_own(cuda, args, 0, args->n_parts, true, err);
     for (uint32_t i = 0; i < args->n_parts && !rc; i++)
         rc = run_own(cuda, args, i, 1, skinny_fits(args, i, 1), err);
     return rc;
@@ -278,7 +293,7 @@ int cuda_linear(struct backend *be, const struct linear_args *args, struct error
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     struct linear_args plain = *args;
     if (args->n_rows == 0) return 0;
-    if (args->norm) {
+    if (args->norm && !fits_one_launch(args)) {
         int rc = norm_rows(cuda, args, err);
         if (rc) return rc;
         plain.x = args->norm->normed;
@@ -286,6 +301,16 @@ int cuda_linear(struct backend *be, const struct linear_args *args, struct error
     }
     return args->n_rows > SKINNY_MAX_ROWS ? run_many_rows(cuda, &plain, err)
                                           : run_few_rows(cuda, &plain, err);
+}
+
+/* Few rows: one launch for all of it. */
+static int run_gated(struct cuda_backend *cuda, const struct linear_args *both, void *out,
+                     struct error *err) {
+    struct skinny_params params = own_params(both, 0, 2);
+    params.gated = true;
+    params.parts[0].y = out;
+    params.parts[0].y_stride = params.parts[0].n_out;
+    return cuda_check(cuda, launch_skinny(&params, launch_of(cuda)), "gated", err);
 }
 
 int cuda_gated(struct backend *be, const struct gated_args *args, struct error *err) {
@@ -298,6 +323,7 @@ int cuda_gated(struct backend *be, const struct gated_args *args, struct error *
                   {args->up, args->up_bias, gate + n_out, 2 * (size_t)n_out}}};
     const struct silu_mul_params silu = {
         .gate_up = gate, .out = args->out, .n_rows = args->n_rows, .dim = n_out};
+    if (fits_one_launch(&both)) return run_gated(cuda, &both, args->out, err);
     int rc = cuda_linear(be, &both, err);
     return rc ? rc : cuda_check(cuda, launch_silu_mul(&silu, launch_of(cuda)), "silu_mul", err);
 }

@@ -1,33 +1,19 @@
 /* linear_bench.cu - times the kernel for few rows over the Llama-3-8B products, beside a plain read
  * of the same bytes.
  *
- *   CSV: shape, rows, overlap, us (median), TB/s of weights, fraction of the read
+ *   CSV: variant, shape, rows, overlap, us (median), TB/s of weights, fraction of the read
+ *
+ *   bare     products alone
+ *   fused    norm and SiLU inside the products
+ *   apart    norm and SiLU in kernels of their own
  *
  * Weights are random and rotate through 1 GB, many times the second-level cache.  Launches are
  * replayed from a CUDA graph.  "model" is 32 layers and the head over 15 GB, nothing twice.
  *
  * Thread: main.  Memory: 16 GB of the device. */
-#include <algorithm>
-#include <cstdio>
-#include <cstdlib>
-#include <vector>
-
+#include "cuda/elementwise.cu"
 #include "cuda/linear_kernels.cu"
-
-static void check(cudaError_t code, const char *what) {
-    if (code == cudaSuccess) return;
-    fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(code));
-    exit(1);
-}
-
-static __global__ void fill_kernel(bf16 *to, size_t n, float scale) {
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
-         i += (size_t)gridDim.x * blockDim.x) {
-        uint64_t x = (i + 1) * 0x9e3779b97f4a7c15u;
-        x = (x ^ x >> 31) * 0xbf58476d1ce4e5b9u;
-        store_as(to + i, ((float)(x >> 40) / 8388608.0f - 1.0f) * scale);
-    }
-}
+#include "cuda/tests/bench.cuh"
 
 /* The ceiling: every block reads its share and throws it away. */
 static __global__ void read_kernel(const uint4 *from, size_t n, uint32_t *sink) {
@@ -48,17 +34,17 @@ static __global__ void read_kernel(const uint4 *from, size_t n, uint32_t *sink) 
 struct shape {
     const char *name;
     uint32_t n_in, n_parts, n_out[3];
-    bool accumulate, y_f32;
+    bool accumulate, y_f32, norm, gated;
 };
 
-static const struct shape shapes[] = {{"qkv", 4096, 3, {4096, 1024, 1024}, false, false},
-                                      {"o", 4096, 1, {4096}, true, false},
-                                      {"gate_up", 4096, 2, {14336, 14336}, false, false},
-                                      {"down", 14336, 1, {4096}, true, false},
-                                      {"head", 4096, 1, {128256}, false, true}};
+static const struct shape shapes[] = {{"qkv", 4096, 3, {4096, 1024, 1024}, false, false, true, false},
+                                      {"o", 4096, 1, {4096}, true, false, false, false},
+                                      {"gate_up", 4096, 2, {14336, 14336}, false, false, true, true},
+                                      {"down", 14336, 1, {4096}, true, false, false, false},
+                                      {"head", 4096, 1, {128256}, false, true, true, false}};
 
 struct arena {
-    bf16 *weights, *x;
+    bf16 *weights, *x, *norm_weight, *normed;
     void *y;
     size_t n_weights; /* elements */
 };
@@ -92,34 +78,6 @@ static struct skinny_params params_of(const struct shape *s, const struct arena 
     return p;
 }
 
-/* Median microseconds of a replay of what `record` puts on the stream. */
-template <typename Record>
-static double time_graph(cudaStream_t stream, int n_replays, Record record) {
-    cudaGraph_t graph;
-    cudaGraphExec_t exec;
-    cudaEvent_t begin, end;
-    std::vector<float> times;
-    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
-    record();
-    check(cudaStreamEndCapture(stream, &graph), "capture");
-    check(cudaGraphInstantiate(&exec, graph, 0), "graph");
-    check(cudaEventCreate(&begin), "event");
-    check(cudaEventCreate(&end), "event");
-    for (int i = 0; i < n_replays + 2; i++) {
-        float ms;
-        check(cudaEventRecord(begin, stream), "event");
-        check(cudaGraphLaunch(exec, stream), "replay");
-        check(cudaEventRecord(end, stream), "event");
-        check(cudaEventSynchronize(end), "replay");
-        check(cudaEventElapsedTime(&ms, begin, end), "event");
-        if (i >= 2) times.push_back(ms);
-    }
-    std::sort(times.begin(), times.end());
-    check(cudaGraphExecDestroy(exec), "graph");
-    check(cudaGraphDestroy(graph), "graph");
-    return times[times.size() / 2] * 1e3;
-}
-
 static double bench_read(const struct arena *arena, cudaStream_t stream) {
     const size_t bytes = (size_t)4 << 30;
     const double us = time_graph(stream, 5, [&] {
@@ -129,7 +87,37 @@ static double bench_read(const struct arena *arena, cudaStream_t stream) {
     return (double)bytes / us * 1e-6;
 }
 
-typedef cudaError_t (*launcher)(const struct skinny_params *p, struct launch launch);
+typedef cudaError_t (*launcher)(const struct shape *s, const struct arena *arena,
+                                struct skinny_params *p, struct launch launch);
+
+static cudaError_t run_bare(const struct shape *, const struct arena *, struct skinny_params *p,
+                            struct launch launch) {
+    return launch_skinny(p, launch);
+}
+
+static cudaError_t run_fused(const struct shape *s, const struct arena *arena,
+                             struct skinny_params *p, struct launch launch) {
+    p->norm_weight = s->norm ? arena->norm_weight : nullptr;
+    p->eps = 1e-5f;
+    p->gated = s->gated;
+    if (s->gated) p->parts[0].y_stride = p->parts[0].n_out;
+    return launch_skinny(p, launch);
+}
+
+static cudaError_t run_apart(const struct shape *s, const struct arena *arena,
+                             struct skinny_params *p, struct launch launch) {
+    if (s->norm) {
+        const struct rmsnorm_params norm = {p->x,      arena->norm_weight, DTYPE_BF16, arena->normed,
+                                            p->n_rows, p->n_in,            p->n_in,    p->n_in,
+                                            1e-5f};
+        check(launch_rmsnorm(&norm, launch), "rmsnorm");
+        p->x = arena->normed;
+    }
+    check(launch_skinny(p, launch), s->name);
+    if (!s->gated) return cudaSuccess;
+    const struct silu_mul_params silu = {arena->y, arena->normed, p->n_rows, p->parts[0].n_out};
+    return launch_silu_mul(&silu, launch);
+}
 
 static void bench_shape(const struct shape *s, const struct arena *arena, cudaStream_t stream,
                         uint32_t n_rows, bool overlap, double read, const char *name,
@@ -138,9 +126,10 @@ static void bench_shape(const struct shape *s, const struct arena *arena, cudaSt
     const double us = time_graph(stream, 9,
                                  [&] {
                                      for (size_t i = 0; i < n_sets; i++) {
-                                         const struct skinny_params p =
+                                         struct skinny_params p =
                                              params_of(s, arena, i * n, n_rows);
-                                         check(run(&p, (struct launch){stream, overlap}), s->name);
+                                         check(run(s, arena, &p, (struct launch){stream, overlap}),
+                                               s->name);
                                      }
                                  }) /
                       (double)n_sets;
@@ -156,8 +145,8 @@ static void bench_model(const struct arena *arena, cudaStream_t stream, uint32_t
         for (int layer = 0; layer < 33; layer++)
             for (const struct shape &s : shapes) {
                 if ((layer == 32) != s.y_f32) continue;
-                const struct skinny_params p = params_of(&s, arena, at, n_rows);
-                check(run(&p, (struct launch){stream, overlap}), s.name);
+                struct skinny_params p = params_of(&s, arena, at, n_rows);
+                check(run(&s, arena, &p, (struct launch){stream, overlap}), s.name);
                 at += count_weights(&s);
             }
         total = at;
@@ -166,17 +155,14 @@ static void bench_model(const struct arena *arena, cudaStream_t stream, uint32_t
     printf("%s,model,%u,%d,%.2f,%.3f,%.3f\n", name, n_rows, overlap, us, rate, rate / read);
 }
 
-#ifndef LINEAR_VARIANTS
-#define LINEAR_VARIANTS                                                                            \
-    { "own", launch_skinny }
-#endif
 struct variant {
     const char *name;
     launcher run;
 };
 
 int main() {
-    static const struct variant variants[] = {LINEAR_VARIANTS};
+    static const struct variant variants[] = {
+        {"bare", run_bare}, {"fused", run_fused}, {"apart", run_apart}};
     struct arena arena = {};
     cudaStream_t stream;
     int n_devices = 0;
@@ -188,14 +174,17 @@ int main() {
     check(cudaStreamCreate(&stream), "stream");
     check(cudaMalloc(&arena.weights, arena.n_weights * sizeof(bf16)), "memory for weights");
     check(cudaMalloc(&arena.x, 16 * 14336 * sizeof(bf16)), "memory");
+    check(cudaMalloc(&arena.norm_weight, 4096 * sizeof(bf16)), "memory");
+    check(cudaMalloc(&arena.normed, 16 * 14336 * sizeof(bf16)), "memory");
     check(cudaMalloc(&arena.y, 16 * 128256 * sizeof(float)), "memory");
     fill_kernel<<<1024, 256, 0, stream>>>(arena.weights, arena.n_weights, 0.02f);
     fill_kernel<<<64, 256, 0, stream>>>(arena.x, 16 * 14336, 1.0f);
+    fill_kernel<<<64, 256, 0, stream>>>(arena.norm_weight, 4096, 1.0f);
     check(cudaMemsetAsync(arena.y, 0, 16 * 128256 * sizeof(float), stream), "memory");
     const double read = bench_read(&arena, stream);
     printf("variant,shape,rows,overlap,us,TB/s,of read (%.3f TB/s)\n", read);
     for (const struct variant &v : variants) {
-        for (uint32_t n_rows : {1u, 4u, 16u})
+        for (uint32_t n_rows : {1u, 4u, 8u, 16u})
             for (int overlap = 0; overlap < 2; overlap++) {
                 if (n_rows > 1 && !overlap) continue;
                 for (const struct shape &s : shapes)
