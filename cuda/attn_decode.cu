@@ -27,15 +27,7 @@
  * Oracle: sums in double (cuda/tests/attn_decode_test.cu). */
 #include "cuda/attn_decode.cuh"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
-#include <type_traits>
-
-#include "cuda/attn_instructions.cuh"
-#include "cuda/device.cuh"
-
-using namespace attn;
+#include "cuda/sm90.cuh"
 
 namespace {
 
@@ -79,6 +71,15 @@ __device__ __forceinline__ attn_tile load_tile(const attn_tile *tiles, int i) {
 /* Read beside the first tile, so that the number of a page is still the second read. */
 __device__ __forceinline__ const int32_t *table_of_layer(const attn_decode_params &p) {
     return p.step->table + (size_t)p.layer * p.step->layer_pages;
+}
+
+/* K and V of a unit: a box of the map that attn_decode_map_pool() makes. */
+__device__ __forceinline__ void unit_load(shared_at to, const CUtensorMap *map, int row, int page,
+                                          shared_at bar, uint64_t policy) {
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {%2, %3, %2, %2, %4}], [%5], %6;" ::"r"(to.address),
+                 "l"(map), "r"(0), "r"(row), "r"(page), "r"(bar.address), "l"(policy)
+                 : "memory");
 }
 
 /* ---- asking for units -------------------------------------------------------------------- */
@@ -149,9 +150,9 @@ template <class S> __device__ __forceinline__ void ask_unit(cursor *c, const att
         if constexpr (S::BULK) {
             if (r.lane == 0) {
                 const uint32_t barrier = r.barriers + stage * 8;
-                barrier_expect(barrier, S::STAGE_BYTES);
-                copy_box(to, &p.map, c->tile.kv_head * PAGE_TOKENS + c->slot % PAGE_TOKENS, page,
-                         barrier, r.policy);
+                barrier_arrive_expect(barrier, S::STAGE_BYTES);
+                unit_load(to, &p.map, c->tile.kv_head * PAGE_TOKENS + c->slot % PAGE_TOKENS, page,
+                          barrier, r.policy);
             }
         } else {
             copy_unit<S>(p, *c, page, to, r);
@@ -172,12 +173,9 @@ __device__ __forceinline__ void await_unit(int stage, uint32_t parity, int n_val
         const uint32_t values = r.stages + stage * S::STAGE_BYTES + S::UNIT_BYTES;
         for (int row = n_valid; row < ATTN_UNIT_SLOTS; row++)
             for (int chunk = r.lane; chunk < S::CHUNKS; chunk += 32)
-                asm volatile(
-                    "st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(
-                        values + chunk / 8 * (ATTN_UNIT_SLOTS * 128) + row * 128 + chunk % 8 * 16),
-                    "r"(0)
-                    : "memory");
-        fence_copy_engine();
+                clear_16_bytes(values + chunk / 8 * (ATTN_UNIT_SLOTS * 128) + row * 128 +
+                               chunk % 8 * 16);
+        fence_async_proxy();
     } else {
         copy_async_wait<S::N_STAGES - 1>();
     }
@@ -289,6 +287,17 @@ template <class S> __device__ __forceinline__ void store_scores(const attn_decod
             }
         }
     }
+}
+
+/* Over the lanes that hold the same columns (lane % 4) of an accumulator. */
+__device__ __forceinline__ float column_max(float x) {
+    for (int i = 4; i < 32; i *= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, i));
+    return x;
+}
+
+__device__ __forceinline__ float column_sum(float x) {
+    for (int i = 4; i < 32; i *= 2) x += __shfl_xor_sync(~0u, x, i);
+    return x;
 }
 
 /* Scores of one column tile to probabilities (unnormalised), in the layout of B. */
@@ -497,8 +506,8 @@ template <int D> __global__ void __launch_bounds__(MERGE_WARPS * 32)
     int job = blockIdx.x;
     const int n_jobs = __ldg(&p.tiles->n_merges) * group;
     attn_merge merge = p.merges[job / group];
-    let_next_kernel_start();
-    wait_for_previous_kernel();
+    let_next_start();
+    wait_for_previous();
     while (job < n_jobs) {
         const int head = job % group;
         const size_t first = (size_t)merge.first_partial * group + head;
@@ -523,8 +532,8 @@ prefetch_first_units(const attn_decode_params &p, const attn_tile &tile, const i
     const int page = __ldg(table + tile.pages + slot / PAGE_TOKENS);
     const char *keys = unit_address<S>(p, tile, slot, page);
     const char *values = keys + (size_t)p.n_kv_heads * PAGE_TOKENS * S::D * 2;
-    prefetch(keys, ATTN_UNIT_SLOTS * S::D * 2);
-    prefetch(values, ATTN_UNIT_SLOTS * S::D * 2);
+    prefetch_l2(keys, ATTN_UNIT_SLOTS * S::D * 2);
+    prefetch_l2(values, ATTN_UNIT_SLOTS * S::D * 2);
 }
 
 /* ---- the kernel -------------------------------------------------------------------------- */
@@ -537,8 +546,8 @@ template <class S> __device__ __forceinline__ ring make_ring(char *memory, uint6
     r.policy = read_once_policy();
     r.stages = (uint32_t)__cvta_generic_to_shared(memory) + r.warp * S::N_STAGES * S::STAGE_BYTES;
     r.barriers = (uint32_t)__cvta_generic_to_shared(barriers + r.warp * S::N_STAGES);
-    if (S::BULK && r.lane < S::N_STAGES) barrier_init(r.barriers + r.lane * 8);
-    fence_copy_engine();
+    if (S::BULK && r.lane < S::N_STAGES) barrier_init(r.barriers + r.lane * 8, 1);
+    fence_async_proxy();
     __syncwarp();
     return r;
 }
@@ -560,8 +569,8 @@ template <class S> __global__ void __launch_bounds__(S::N_WARPS * 32)
     if (p.overlap) prefetch_first_units<S>(p, tile, ahead.table, r.warp, r.lane);
     cursor_enter<S>(&ahead, p, tile, r.warp);
     cursor_settle<S>(&ahead, p, r.warp, r.lane);
-    let_next_kernel_start();
-    wait_for_previous_kernel();
+    let_next_start();
+    wait_for_previous();
     if (tile.begin == tile.end) return;
 
     int next = 0; /* stage that the next unit asked for goes to: the free one */
@@ -589,7 +598,7 @@ template <class S> __global__ void __launch_bounds__(S::N_WARPS * 32)
                      st, r.lane);
         if (done.next >= 0) load_queries<S>(&st, p, tile, group, r.lane);
         if (r.lane == 0) free_stage[r.warp] = next;
-        if (S::BULK) fence_copy_engine();
+        if (S::BULK) fence_async_proxy();
         __syncthreads();
         store_tile<S>(p, done, memory, free_stage, group);
         if (done.next < 0) return;
@@ -599,26 +608,11 @@ template <class S> __global__ void __launch_bounds__(S::N_WARPS * 32)
 
 /* ---- launching --------------------------------------------------------------------------- */
 
-cudaError_t launch(void (*kernel)(attn_decode_params), const attn_decode_params &p,
-                   uint32_t n_blocks, int n_threads, size_t shared, cudaStream_t stream) {
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = n_blocks;
-    config.blockDim = n_threads;
-    config.dynamicSmemBytes = shared;
-    config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = p.overlap ? 1 : 0;
-    return cudaLaunchKernelEx(&config, kernel, p);
-}
-
 template <int D> cudaError_t launch_merge(const attn_decode_params &p, cudaStream_t stream) {
     const uint32_t n_jobs = p.max_merges * (p.n_heads / p.n_kv_heads), most = 4 * p.n_blocks;
     if (n_jobs == 0) return cudaSuccess;
-    return launch(attn_merge_kernel<D>, p, n_jobs < most ? n_jobs : most, MERGE_WARPS * 32, 0,
-                  stream);
+    return launch_kernel({stream, p.overlap}, attn_merge_kernel<D>, n_jobs < most ? n_jobs : most,
+                         MERGE_WARPS * 32, 0, p);
 }
 
 /* Launches, or counts the blocks that fit a multiprocessor if n_resident is given. */
@@ -631,7 +625,8 @@ cudaError_t launch_shape(const attn_decode_params &p, cudaStream_t stream, int *
     if (n_resident)
         return cudaOccupancyMaxActiveBlocksPerMultiprocessor(n_resident, kernel, S::N_WARPS * 32,
                                                              S::RING_BYTES);
-    error = launch(kernel, p, p.n_blocks, S::N_WARPS * 32, S::RING_BYTES, stream);
+    error = launch_kernel({stream, p.overlap}, kernel, p.n_blocks, S::N_WARPS * 32, S::RING_BYTES,
+                          p);
     return error != cudaSuccess ? error : launch_merge<S::D>(p, stream);
 }
 
@@ -680,11 +675,8 @@ bool suits_copy_engine(const attn_decode_params &p) {
 cudaError_t attn_decode_map_pool(attn_decode_params *p, uint32_t n_pages) {
     p->use_map = false;
     if (!suits_copy_engine(*p) || !runs_sm90_code(attn_merge_kernel<128>)) return cudaSuccess;
-    void *entry = nullptr;
-    cudaDriverEntryPointQueryResult found;
-    cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000,
-                                             cudaEnableDefault, &found);
-    if (error != cudaSuccess || found != cudaDriverEntryPointSuccess) return error;
+    const auto encode = tensor_map_encoder();
+    if (!encode) return cudaErrorNotSupported;
     /* 64 columns, row, column / 64, K or V, page; a box is a unit, K and V. */
     const uint32_t n_columns = 64, n_blocks = p->head_dim / 64;
     const cuuint64_t row_bytes = p->head_dim * 2, n_rows = (cuuint64_t)p->n_kv_heads * PAGE_TOKENS;
@@ -694,10 +686,10 @@ cudaError_t attn_decode_map_pool(attn_decode_params *p, uint32_t n_pages) {
                      steps[5] = {1, 1, 1, 1, 1};
     const CUtensorMapDataType type = p->kv_dtype == DTYPE_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                                               : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-    const CUresult result = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(entry)(
-        &p->map, type, 5, const_cast<void *>(p->pool), sizes, strides, box, steps,
-        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    const CUresult result =
+        encode(&p->map, type, 5, const_cast<void *>(p->pool), sizes, strides, box, steps,
+               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     p->use_map = result == CUDA_SUCCESS;
     return p->use_map ? cudaSuccess : cudaErrorInvalidValue;
 }

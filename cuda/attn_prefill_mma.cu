@@ -11,10 +11,8 @@
  * Oracle: engine/cpu/attention.c in plain C; the test's oracle is in double. */
 #include "cuda/attn_prefill.cuh"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include "cuda/attn_prefill_tile.cuh"
+#include "cuda/mma.cuh"
 
 enum { WARPS = 4, THREADS = WARPS * 32, KEYS = PAGE_TOKENS };
 
@@ -32,65 +30,6 @@ template <typename T, int D> struct mma_plan {
     T q[block_rows(D) * STRIDE], k[KEYS * STRIDE], v[KEYS * STRIDE];
 };
 
-static __device__ __forceinline__ uint32_t shared_address(const void *p) {
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
-/* 16 bytes to shared memory; zeros when !valid, and then `from` is not read. */
-static __device__ __forceinline__ void copy16(void *to, const void *from, bool valid) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
-                 "l"(from), "r"(valid ? 16 : 0)
-                 : "memory");
-}
-
-static __device__ __forceinline__ void copies_wait_all() {
-    asm volatile("cp.async.wait_all;" ::: "memory");
-}
-
-template <bool TRANSPOSED>
-static __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], const void *p) {
-    if constexpr (TRANSPOSED)
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                     : "r"(shared_address(p))
-                     : "memory");
-    else
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                     : "r"(shared_address(p))
-                     : "memory");
-}
-
-static __device__ __forceinline__ void mma(float *d, const uint32_t (&a)[4], uint32_t b0,
-                                           uint32_t b1, const __nv_bfloat16 *) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "{%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-static __device__ __forceinline__ void mma(float *d, const uint32_t (&a)[4], uint32_t b0,
-                                           uint32_t b1, const __half *) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "{%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-static __device__ __forceinline__ uint32_t pack(float lo, float hi, const __nv_bfloat16 *) {
-    uint32_t r;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
-    return r;
-}
-
-static __device__ __forceinline__ uint32_t pack(float lo, float hi, const __half *) {
-    uint32_t r;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
-    return r;
-}
-
 /* Queries are bf16 whatever the pages are; f16 mma wants them as f16 (exact from 2^-14 to 2^16). */
 template <typename T, int D>
 static __device__ void load_queries(T *to, const struct attn_prefill_params &p, int first_row,
@@ -105,7 +44,7 @@ static __device__ void load_queries(T *to, const struct attn_prefill_params &p, 
             uint32_t *w = &v.x;
             for (int j = 0; j < 4; j++) {
                 const float2 f = __bfloat1622float2(*(const __nv_bfloat162 *)&w[j]);
-                w[j] = pack(f.x, f.y, (const T *)nullptr);
+                w[j] = pack<T>(f.x, f.y);
             }
         }
         *(uint4 *)(to + row * mma_plan<T, D>::STRIDE + col) = v;
@@ -116,7 +55,7 @@ static __device__ void load_queries(T *to, const struct attn_prefill_params &p, 
 template <typename T, int D> static __device__ void load_block(T *to, const T *from, int n_valid) {
     for (int i = threadIdx.x; i < KEYS * (D / 8); i += THREADS) {
         const int slot = i / (D / 8), col = i % (D / 8) * 8;
-        copy16(to + slot * mma_plan<T, D>::STRIDE + col, from + slot * D + col, slot < n_valid);
+        copy_async(to + slot * mma_plan<T, D>::STRIDE + col, from + slot * D + col, slot < n_valid);
     }
 }
 
@@ -139,14 +78,14 @@ static __device__ __forceinline__ void scores(struct warp_state<D> &w, const T *
     for (int d = 0; d < D; d += 16) {
         uint32_t a[B][4], b[4];
 #pragma unroll
-        for (int i = 0; i < B; i++) load_matrices<false>(a[i], qa + i * 16 * STRIDE + d);
+        for (int i = 0; i < B; i++) load_matrix(a[i], qa + i * 16 * STRIDE + d);
 #pragma unroll
         for (int n = 0; n < KEYS / 16; n++) {
-            load_matrices<false>(b, ka + n * 16 * STRIDE + d);
+            load_matrix(b, ka + n * 16 * STRIDE + d);
 #pragma unroll
             for (int i = 0; i < B; i++) {
-                mma(w.s[i][2 * n], a[i], b[0], b[1], q);
-                mma(w.s[i][2 * n + 1], a[i], b[2], b[3], q);
+                mma<T>(w.s[i][2 * n], a[i], b[0], b[1]);
+                mma<T>(w.s[i][2 * n + 1], a[i], b[2], b[3]);
             }
         }
     }
@@ -162,15 +101,15 @@ static __device__ __forceinline__ void add_values(struct warp_state<D> &w, const
 #pragma unroll
         for (int i = 0; i < B * 4; i++) {
             const float *weights = w.s[i / 4][2 * k + i % 4 / 2] + i % 2 * 2;
-            a[i / 4][i % 4] = pack(weights[0], weights[1], v);
+            a[i / 4][i % 4] = pack<T>(weights[0], weights[1]);
         }
 #pragma unroll
         for (int d = 0; d < D / 16; d++) {
-            load_matrices<true>(b, va + k * 16 * STRIDE + d * 16);
+            load_matrix_trans(b, va + k * 16 * STRIDE + d * 16);
 #pragma unroll
             for (int i = 0; i < B; i++) {
-                mma(w.o[i][2 * d], a[i], b[0], b[1], v);
-                mma(w.o[i][2 * d + 1], a[i], b[2], b[3], v);
+                mma<T>(w.o[i][2 * d], a[i], b[0], b[1]);
+                mma<T>(w.o[i][2 * d + 1], a[i], b[2], b[3]);
             }
         }
     }
@@ -204,12 +143,12 @@ static __device__ __forceinline__ void update_softmax(struct warp_state<D> &w, i
     top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
     top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
     const float base = top == -INFINITY ? 0.0f : top;
-    const float factor = exp2_approx((w.max[b][h] - base) * scale), shift = base * scale;
+    const float factor = exp2_fast((w.max[b][h] - base) * scale), shift = base * scale;
 #pragma unroll
     for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
         for (int e = 2 * h; e < 2 * h + 2; e++)
-            total += w.s[b][n][e] = exp2_approx(fmaf(w.s[b][n][e], scale, -shift));
+            total += w.s[b][n][e] = exp2_fast(fmaf(w.s[b][n][e], scale, -shift));
     w.max[b][h] = top;
     w.sum[b][h] = fmaf(w.sum[b][h], factor, total);
 #pragma unroll
@@ -234,8 +173,7 @@ static __device__ __forceinline__ void store_rows(const struct attn_prefill_para
 #pragma unroll
         for (int n = 0; n < D / 8; n++)
             *(uint32_t *)(to + n * 8 + lane % 4 * 2) =
-                pack(w.o[b][n][2 * h] * inverse, w.o[b][n][2 * h + 1] * inverse,
-                     (const __nv_bfloat16 *)nullptr);
+                pack_bf16(w.o[b][n][2 * h] * inverse, w.o[b][n][2 * h + 1] * inverse);
     }
 }
 
@@ -284,11 +222,11 @@ static __global__ void __launch_bounds__(THREADS)
     load_queries<T, D>(plan.q, p, t.first_row, t.n_rows, head);
     load_block<T, D>(plan.k, from.page(t, 0), from.n_valid(t, 0));
     for (int i = 0; i < n; i++) {
-        copies_wait_all();
+        copy_async_wait_all();
         __syncthreads(); /* K(i) is there, and everyone is done with V(i - 1) */
         load_block<T, D>(plan.v, from.page(t, i) + from.to_values, from.n_valid(t, i));
         scores<T, D>(w, plan.q + warp_row * mma_plan<T, D>::STRIDE, plan.k, lane);
-        copies_wait_all();
+        copy_async_wait_all();
         __syncthreads(); /* V(i) is there, and everyone is done with K(i) */
         if (i + 1 < n) load_block<T, D>(plan.k, from.page(t, i + 1), from.n_valid(t, i + 1));
         const int limit = t.first_visible - from.block(i) * KEYS; /* of row 0 */

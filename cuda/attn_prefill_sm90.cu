@@ -153,14 +153,14 @@ static __device__ __forceinline__ void update_softmax(float (&s)[64], float (&to
         m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
         m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
         const float base = m == -INFINITY ? 0.0f : m;
-        factor[h] = exp2_approx((top[h] - base) * scale);
+        factor[h] = exp2_fast((top[h] - base) * scale);
         top[h] = m;
         const float shift = base * scale;
         float total = 0.0f;
 #pragma unroll
         for (int i = 2 * h; i < 64; i += 4) {
-            s[i] = exp2_approx(fmaf(s[i], scale, -shift));
-            s[i + 1] = exp2_approx(fmaf(s[i + 1], scale, -shift));
+            s[i] = exp2_fast(fmaf(s[i], scale, -shift));
+            s[i + 1] = exp2_fast(fmaf(s[i + 1], scale, -shift));
             total += s[i] + s[i + 1];
         }
         sum[h] = fmaf(sum[h], factor[h], total);

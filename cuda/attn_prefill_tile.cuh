@@ -10,6 +10,7 @@
 #define CUDA_ATTN_PREFILL_TILE_CUH
 
 #include "cuda/attn_prefill.cuh"
+#include "cuda/device.cuh"
 
 struct key_pair {
     int first, second; /* block numbers */
@@ -53,12 +54,6 @@ static __device__ __forceinline__ struct dense_pairs dense_pairs_of(const struct
 /* The page to load for a block: one past the end is masked, any page of the sequence will do. */
 static __device__ __forceinline__ int page_of_block(const struct prefill_tile &t, int block) {
     return t.pages[min(block, (t.n_slots - 1) / PAGE_TOKENS)];
-}
-
-static __device__ __forceinline__ float exp2_approx(float x) {
-    float y; /* 2 ulp, and 2^-inf = 0; its error vanishes in the bf16 rounding of the weights */
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
 }
 
 #endif

@@ -113,6 +113,13 @@ static __device__ __forceinline__ float silu_mul(float gate, float up) {
     return gate / (1.0f + __expf(-gate)) * up; /* __expf: 2 ulp near 0, far under bf16's rounding */
 }
 
+/* 2 ulp, and 2^-inf = 0: far below the rounding of weights to 16 bits. */
+static __device__ __forceinline__ float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 static __device__ __forceinline__ float warp_sum(float x) {
     for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
     return x;

@@ -24,7 +24,7 @@
  *
  * Shared: one f32 a warp, weight row and x row, to add the warps up; of norm one a warp and x row.
  * Bound:  memory, 2 * n_in * n_out bytes.        Oracle: engine/cpu/linear.c. */
-#include "cuda/device.cuh"
+#include "cuda/mma.cuh"
 
 typedef __nv_bfloat16 bf16;
 
@@ -37,15 +37,6 @@ static __device__ __forceinline__ uint4 load_once(const bf16 *from) {
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                  : "l"(from));
     return v;
-}
-
-static __device__ __forceinline__ void mma(float *c, uint32_t a0, uint32_t a1, uint32_t a2,
-                                           uint32_t a3, uint32_t b0, uint32_t b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "{%8, %9}, {%0, %1, "
-        "%2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 /* A thread's place in its slice: rows `r` and `r` + 8 of the tile, elements `k` .. `k` + 7. */
@@ -88,7 +79,7 @@ static __device__ __forceinline__ uint4 multiply_pairs(uint4 a, uint4 b) {
                       multiply_pair(a.w, b.w));
 }
 
-static __device__ __forceinline__ void multiply(float *sums, const struct slice *w, uint4 x) {
+static __device__ __forceinline__ void multiply(float (&sums)[4], const struct slice *w, uint4 x) {
     mma(sums, w->low.x, w->high.x, w->low.y, w->high.y, x.x, x.y);
     mma(sums, w->low.z, w->high.z, w->low.w, w->high.w, x.z, x.w);
 }

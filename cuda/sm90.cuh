@@ -10,24 +10,21 @@
  *               along the reduction (V: "MN-major"); ignored when along M or N (Q, K: "K-major")
  *   bits 32-45  stride byte offset >> 4: from one group of 8 rows to the next, 1024
  *   bits 62-63  1: 128-byte swizzle
- * The reduction advances by 16: 32 bytes within a K-major row, 16 rows = 2048 bytes otherwise. */
+ * The reduction advances by 16: 32 bytes within a K-major row, 16 rows = 2048 bytes otherwise.
+ *
+ * Where it says no different, a function may not be reached in code for less than 9.0. */
 #ifndef CUDA_SM90_CUH
 #define CUDA_SM90_CUH
 
 #include <cuda.h>
 #include <cudaTypedefs.h>
-#include <cuda_bf16.h>
-#include <cuda_runtime.h>
-#include <stdint.h>
 
-static __device__ __forceinline__ uint32_t sm90_shared(const void *p) {
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
+#include "cuda/mma.cuh"
 
 /* --- mbarriers: a phase ends when `arrivals` have come and all announced bytes have landed --- */
 
-static __device__ __forceinline__ void barrier_init(uint64_t *bar, uint32_t arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(sm90_shared(bar)), "r"(arrivals)
+static __device__ __forceinline__ void barrier_init(shared_at bar, uint32_t arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar.address), "r"(arrivals)
                  : "memory");
 }
 
@@ -36,24 +33,24 @@ static __device__ __forceinline__ void barriers_publish() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-static __device__ __forceinline__ void barrier_arrive(uint64_t *bar) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(sm90_shared(bar)) : "memory");
+static __device__ __forceinline__ void barrier_arrive(shared_at bar) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar.address) : "memory");
 }
 
-static __device__ __forceinline__ void barrier_arrive_expect(uint64_t *bar, uint32_t bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(sm90_shared(bar)),
+static __device__ __forceinline__ void barrier_arrive_expect(shared_at bar, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar.address),
                  "r"(bytes)
                  : "memory");
 }
 
 /* Waits for the end of the phase of this parity: 0 for the first, then 1, 0, ... */
-static __device__ __forceinline__ void barrier_wait(uint64_t *bar, uint32_t parity) {
+static __device__ __forceinline__ void barrier_wait(shared_at bar, uint32_t parity) {
     asm volatile("{\n"
                  ".reg .pred done;\n"
                  "again%=:\n"
                  "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
                  "@!done bra again%=;\n"
-                 "}" ::"r"(sm90_shared(bar)),
+                 "}" ::"r"(bar.address),
                  "r"(parity)
                  : "memory");
 }
@@ -75,18 +72,28 @@ static __device__ __forceinline__ void tensor_map_prefetch(const CUtensorMap *ma
 }
 
 /* A box of the matrix, from (column, row), to shared memory; its bytes count on the barrier. */
-static __device__ __forceinline__ void tensor_load(void *to, const CUtensorMap *map, int column,
-                                                   int row, uint64_t *bar) {
+static __device__ __forceinline__ void tensor_load(shared_at to, const CUtensorMap *map, int column,
+                                                   int row, shared_at bar) {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
-        "[%1, {%2, %3}], [%4];" ::"r"(sm90_shared(to)),
-        "l"(map), "r"(column), "r"(row), "r"(sm90_shared(bar))
+        "[%1, {%2, %3}], [%4];" ::"r"(to.address),
+        "l"(map), "r"(column), "r"(row), "r"(bar.address)
         : "memory");
 }
 
-/* Shared memory written by ordinary stores becomes visible to wgmma and the copy engine. */
+/* To L2; nothing below 9.0. */
+static __device__ __forceinline__ void prefetch_l2(const void *from, int bytes) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes));
+#endif
+}
+
+/* Shared memory written by ordinary stores becomes visible to wgmma and the copy engine; nothing
+ * below 9.0. */
 static __device__ __forceinline__ void fence_async_proxy() {
+#if __CUDA_ARCH__ >= 900
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
 }
 
 /* --- registers --- */
@@ -101,8 +108,8 @@ template <int N> static __device__ __forceinline__ void registers_lower() {
 
 /* --- wgmma --- */
 
-static __device__ __forceinline__ uint64_t wgmma_matrix(const void *p, uint32_t leading_bytes) {
-    return (uint64_t)((sm90_shared(p) & 0x3ffff) >> 4) | (uint64_t)(leading_bytes >> 4) << 16 |
+static __device__ __forceinline__ uint64_t wgmma_matrix(shared_at p, uint32_t leading_bytes) {
+    return (uint64_t)((p.address & 0x3ffff) >> 4) | (uint64_t)(leading_bytes >> 4) << 16 |
            (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
