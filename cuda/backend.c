@@ -174,6 +174,11 @@ int cuda_sync(struct backend *be, struct error *err) {
 
 /* ---- creation ---- */
 
+static int cuda_collect(struct backend *be, uint32_t n_newer, struct error *err) {
+    (void)n_newer;
+    return cuda_sync(be, err);
+}
+
 static void cuda_destroy(struct backend *be) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     if (cuda->stream) cudaStreamSynchronize(cuda->stream);
@@ -214,6 +219,7 @@ static const struct backend_ops cuda_ops = {
     .gather_rows = cuda_gather_rows,
     .sample = cuda_sample,
     .repeat = cuda_repeat,
+    .collect = cuda_collect,
     .sync = cuda_sync,
 };
 

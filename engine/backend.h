@@ -15,8 +15,13 @@
  * Matrices are row-major.  `void *` is device memory, to be touched only through operations.
  * Activations are in `act_dtype` (f32 on the CPU); logits are f32 everywhere.
  *
- * Thread: engine.  Memory: alloc() and reserve() are for start-up; no operation allocates.  All operations return
- * 0 or a negative ERR_*, may run asynchronously in submission order, and are awaited by sync(). */
+ * Operations may run asynchronously, in the order of their submission.  Host memory that arguments
+ * point to is read before the operation returns, a step's before its last operation does: the
+ * engine describes step n + 1 while the device works on step n.  What is written to host memory
+ * (sample results) is there after collect() or sync().
+ *
+ * Thread: engine.  Memory: alloc() and reserve() are for start-up; no operation allocates.  All
+ * operations return 0 or a negative ERR_*. */
 #ifndef ENGINE_BACKEND_H
 #define ENGINE_BACKEND_H
 
@@ -28,6 +33,11 @@ struct backend;
 struct error;
 
 enum { PAGE_TOKENS = 64, LINEAR_MAX_PARTS = 3, SAMPLE_MAX_TOP = 20 };
+
+/* In step.tokens, STEP_DRAWN | i is the token that row i of the step before drew, counting the rows
+ * of all its sample operations: the device knows it already, the host does not.  A row whose result
+ * is invalid may give any token of the vocabulary. */
+#define STEP_DRAWN 0x80000000u
 
 enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16 };
 
@@ -66,11 +76,11 @@ struct step_seq {
     const struct kv_view *layers; /* [step.n_layers] */
 };
 
-/* Borrowed from step_begin() to the next sync().  Query row i of a sequence sees slots
- * [0, n_slots - n_rows + i]: the rows are the newest tokens, causal among themselves. */
+/* Query row i of a sequence sees slots [0, n_slots - n_rows + i]: the rows are the newest tokens,
+ * causal among themselves. */
 struct step {
     uint32_t n_rows, n_seqs, n_decode, n_layers;
-    const uint32_t *tokens;    /* host [n_rows] */
+    const uint32_t *tokens;    /* host [n_rows]; or STEP_DRAWN | i */
     const uint32_t *positions; /* host [n_rows], RoPE positions */
     const struct step_seq *seqs;
 };
@@ -215,7 +225,7 @@ struct sample_args {
     const void *logits; /* f32 [*, vocab] */
     uint32_t n_vocab, n;
     const struct sample_row *rows;  /* host [n] */
-    struct sample_result *results;  /* host [n], valid after sync() */
+    struct sample_result *results;  /* host [n], valid after collect() or sync() */
 };
 
 typedef int (*repeat_body)(void *ctx, uint32_t n_rows, struct error *err);
@@ -274,8 +284,11 @@ struct backend_ops {
      * depends on nothing and reaches nobody, and no page is written for them. */
     int (*repeat)(struct backend *be, uint32_t n_rows, repeat_body body, void *ctx,
                   struct error *err);
-    /* Waits until everything submitted is done; a failure of any of it is reported here at the
-     * latest. */
+    /* Waits until all steps but the newest n_newer (counted by step_begin) are done, and their
+     * results are in place; results of newer steps may be, too.  A failure of what was awaited is
+     * reported here at the latest. */
+    int (*collect)(struct backend *be, uint32_t n_newer, struct error *err);
+    /* Waits until everything submitted is done; reports failures like collect(). */
     int (*sync)(struct backend *be, struct error *err);
 };
 
@@ -286,6 +299,9 @@ struct backend {
     enum dtype act_dtype;
     /* repeat() records what a body launches, for each n_rows: the caller rounds up to few sizes. */
     bool repeats;
+    /* It works while the host does, so a step is better submitted before the results of the last
+     * one are known. */
+    bool runs_ahead;
     char description[128]; /* one line for the log: instruction set or device name, threads */
 };
 

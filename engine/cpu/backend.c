@@ -120,6 +120,12 @@ static int cpu_step_begin(struct backend *be, const struct step *step, struct er
     struct cpu_backend *cpu = (struct cpu_backend *)be;
     cpu->step = step;
     cpu->angles_valid = false;
+    cpu->drew = false;
+    return 0;
+}
+
+static int cpu_collect(struct backend *be, uint32_t n_newer, struct error *err) {
+    (void)be, (void)n_newer, (void)err; /* as sync */
     return 0;
 }
 
@@ -136,6 +142,7 @@ static void cpu_destroy(struct backend *be) {
     buffer_free(&cpu->tasks);
     buffer_free(&cpu->partials);
     buffer_free(&cpu->inputs);
+    free(cpu->drawn);
     free(cpu);
 }
 
@@ -168,6 +175,7 @@ static const struct backend_ops cpu_ops = {
     .gather_rows = cpu_gather_rows,
     .sample = cpu_sample,
     .repeat = cpu_repeat,
+    .collect = cpu_collect,
     .sync = cpu_sync,
 };
 

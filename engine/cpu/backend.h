@@ -22,6 +22,9 @@ struct cpu_backend {
     const struct cpu_kernels *kernels;
     bool bf16_products;        /* inputs of products are rounded to bf16 */
     const struct step *step;   /* the current one */
+    uint32_t *drawn;           /* [n_drawn]: by the step before, until the current one draws */
+    uint32_t n_drawn, drawn_capacity;
+    bool drew;                 /* the current step has */
     bool angles_valid;         /* for the current step */
     struct buffer scratch;     /* per worker: scratch_bytes each */
     size_t scratch_bytes;

@@ -27,10 +27,15 @@ static int run_rows(struct row_job *job) {
     return 0;
 }
 
+static uint32_t token_of(const struct cpu_backend *cpu, uint32_t row) {
+    uint32_t token = cpu->step->tokens[row];
+    return token & STEP_DRAWN ? cpu->drawn[token & ~STEP_DRAWN] : token;
+}
+
 static void embed_row(const struct row_job *job, uint32_t row, uint32_t worker) {
     (void)worker;
     const struct embed_args *args = job->args;
-    size_t dim = args->table->cols, token = job->cpu->step->tokens[row];
+    size_t dim = args->table->cols, token = token_of(job->cpu, row);
     const char *from = (const char *)args->table->data +
                        token * dim * dtype_size(args->table->dtype);
     job->cpu->kernels->to_f32((float *)args->out + row * dim, from, dim, args->table->dtype);

@@ -5,6 +5,7 @@
 #include "engine/cpu/backend.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/error.h"
@@ -218,7 +219,7 @@ static void sample_task(void *ctx, uint32_t task, uint32_t worker) {
     struct candidate *candidates = scratch_of(job->cpu, worker);
     float *weights = (float *)(candidates + n_vocab), *changed = weights + n_vocab;
 
-    result->n_top = 0;
+    result->token = result->n_top = 0;
     result->invalid = !row_valid(logits, n_vocab);
     if (result->invalid) return;
     if (row->kind == SAMPLE_SCORE) {
@@ -240,11 +241,26 @@ static void sample_task(void *ctx, uint32_t task, uint32_t worker) {
                lse);
 }
 
+/* Keeps the tokens for the next step, which may ask for them; see STEP_DRAWN. */
+static int keep_drawn(struct cpu_backend *cpu, const struct sample_args *args, struct error *err) {
+    if (!cpu->drew) cpu->n_drawn = 0;
+    cpu->drew = true;
+    uint32_t need = cpu->n_drawn + args->n;
+    if (need > cpu->drawn_capacity) {
+        uint32_t *drawn = realloc(cpu->drawn, 2 * need * sizeof(*drawn));
+        if (!drawn) return error_set(err, ERR_NOMEM, "cpu: no memory for %u tokens", need);
+        cpu->drawn = drawn;
+        cpu->drawn_capacity = 2 * need;
+    }
+    for (uint32_t i = 0; i < args->n; i++) cpu->drawn[cpu->n_drawn++] = args->results[i].token;
+    return 0;
+}
+
 int cpu_sample(struct backend *be, const struct sample_args *args, struct error *err) {
     struct cpu_backend *cpu = (struct cpu_backend *)be;
     const size_t row_bytes = sizeof(struct candidate) + 2 * sizeof(float);
     int rc = scratch_reserve(cpu, args->n_vocab * row_bytes, err);
     if (rc < 0) return rc;
     pool_run(cpu->pool, sample_task, &(struct sample_job){cpu, args}, args->n);
-    return 0;
+    return keep_drawn(cpu, args, err);
 }

@@ -41,6 +41,7 @@ struct decoder {
     void *x, *normed, *qkv, *attn, *gate_up, *ffn, *last, *last_attn, *logits;
     uint32_t *slice_rows;            /* host [max_logit_rows]: rows of the step */
     struct sample_row *slice_samples; /* host [max_logit_rows]: logit_row counts within the slice */
+    uint32_t n_drawn; /* sample rows of the newest step: what STEP_DRAWN may name */
 };
 
 static size_t reserve(struct plan *plan, size_t rows, size_t cols, size_t element_bytes) {
@@ -265,7 +266,7 @@ static int run_head(struct decoder *d, uint32_t n, struct error *err) {
     return rc ? rc : run_logits(d, d->last, n, err);
 }
 
-/* Samples the first n rows of logits, and waits: the caller uses the same buffers again. */
+/* Samples the first n rows of logits. */
 static int run_sample(struct decoder *d, const struct sample_row *samples, uint32_t n,
                       struct sample_result *results, float *logits_out, struct error *err) {
     const struct sample_args sample = {
@@ -275,7 +276,7 @@ static int run_sample(struct decoder *d, const struct sample_row *samples, uint3
     if (!rc && logits_out)
         rc = d->be->ops->download(d->be, logits_out, d->logits,
                                   (size_t)n * sample.n_vocab * F32_BYTES, err);
-    return rc ? rc : d->be->ops->sync(d->be, err);
+    return rc;
 }
 
 /* Answers at most max_logit_rows samples. */
@@ -334,6 +335,10 @@ static int run_plain_decode(struct decoder *d, const struct step *step,
     return rc ? rc : run_sample(d, samples, step->n_rows, results, logits_out, err);
 }
 
+static bool is_drawn(const struct decoder *d, uint32_t token) {
+    return token & STEP_DRAWN && (token & ~STEP_DRAWN) < d->n_drawn;
+}
+
 /* A wrong row or token would be read or written outside a buffer, on a device that cannot tell. */
 static int check_step(const struct decoder *d, const struct step *step,
                       const struct sample_row *samples, uint32_t n_samples, struct error *err) {
@@ -343,7 +348,7 @@ static int check_step(const struct decoder *d, const struct step *step,
                          "decoder: a step of %" PRIu32 " rows, planned for 1 to %" PRIu32,
                          step->n_rows, d->limits.max_rows);
     for (uint32_t i = 0; i < step->n_rows; i++)
-        if (step->tokens[i] >= n_vocab)
+        if (step->tokens[i] >= n_vocab && !is_drawn(d, step->tokens[i]))
             return error_set(err, ERR_INVALID, "decoder: token %" PRIu32 " outside the vocabulary",
                              step->tokens[i]);
     for (uint32_t i = 0; i < n_samples; i++)
@@ -354,21 +359,39 @@ static int check_step(const struct decoder *d, const struct step *step,
     return 0;
 }
 
-int decoder_step(struct decoder *decoder, const struct step *step, const struct sample_row *samples,
-                 uint32_t n_samples, struct sample_result *results, float *logits_out,
-                 struct error *err) {
-    const uint32_t max = decoder->limits.max_logit_rows;
-    const size_t n_vocab = decoder->model->config.n_vocab;
-    int rc = check_step(decoder, step, samples, n_samples, err);
+static int submit(struct decoder *d, const struct step *step, const struct sample_row *samples,
+                  uint32_t n_samples, struct sample_result *results, float *logits_out,
+                  struct error *err) {
+    const uint32_t max = d->limits.max_logit_rows;
+    const size_t n_vocab = d->model->config.n_vocab;
+    int rc = check_step(d, step, samples, n_samples, err);
     if (rc) return rc;
-    if (is_plain_decode(decoder, step, samples, n_samples))
-        return run_plain_decode(decoder, step, samples, results, logits_out, err);
-    if ((rc = run_layers(decoder, step, err))) return rc;
+    d->n_drawn = n_samples;
+    if (is_plain_decode(d, step, samples, n_samples))
+        return run_plain_decode(d, step, samples, results, logits_out, err);
+    if ((rc = run_layers(d, step, err))) return rc;
     for (uint32_t at = 0; at < n_samples; at += max) {
         const uint32_t n = n_samples - at < max ? n_samples - at : max;
-        rc = run_slice(decoder, samples + at, n, results + at,
+        rc = run_slice(d, samples + at, n, results + at,
                        logits_out ? logits_out + at * n_vocab : NULL, err);
         if (rc) return rc;
     }
-    return n_samples == 0 ? decoder->be->ops->sync(decoder->be, err) : 0;
+    return 0;
+}
+
+int decoder_submit(struct decoder *decoder, const struct step *step,
+                   const struct sample_row *samples, uint32_t n_samples,
+                   struct sample_result *results, struct error *err) {
+    return submit(decoder, step, samples, n_samples, results, NULL, err);
+}
+
+int decoder_collect(struct decoder *decoder, uint32_t n_newer, struct error *err) {
+    return decoder->be->ops->collect(decoder->be, n_newer, err);
+}
+
+int decoder_step(struct decoder *decoder, const struct step *step, const struct sample_row *samples,
+                 uint32_t n_samples, struct sample_result *results, float *logits_out,
+                 struct error *err) {
+    int rc = submit(decoder, step, samples, n_samples, results, logits_out, err);
+    return rc ? rc : decoder->be->ops->sync(decoder->be, err);
 }

@@ -119,6 +119,28 @@ static void check_one_step(struct fixture *f) {
     }
 }
 
+/* Goes on from a token that only the backend knows, drawn in the last of several slices. */
+static void check_drawn_tokens(struct fixture *f) {
+    for (uint32_t i = 0; i < f->goldens.n_prompts; i++) {
+        const struct golden_prompt *p = &f->goldens.prompts[i];
+        struct runner_seq seq;
+        struct sample_row samples[8];
+        struct sample_result results[8];
+        const uint32_t n = sizeof(samples) / sizeof(samples[0]);
+        for (uint32_t s = 0; s < n; s++)
+            samples[s] = runner_greedy(s + 1 < n ? 0 : p->n_tokens - 1);
+        runner_seq_init(&f->runner, &seq, p->n_tokens + p->n_greedy);
+        runner_step(&f->runner, &(struct runner_rows){&seq, p->tokens, p->n_tokens}, 1, samples, n,
+                    results, NULL);
+        uint32_t token = STEP_DRAWN | (n - 1);
+        for (uint32_t g = 1; g < p->n_greedy; g++) {
+            assert_int_equal(runner_feed(&f->runner, &seq, &token, 1, 1, NULL), p->greedy[g]);
+            token = STEP_DRAWN;
+        }
+        runner_seq_fini(&f->runner, &seq);
+    }
+}
+
 /* 37 and 100 cross pages at odd places, 64 ends on them, 63 and 65 drift; 1 is decoding all the
  * way. */
 static void check_chunks(struct fixture *f) {
@@ -244,6 +266,9 @@ static void check_bad_steps(struct fixture *f) {
     step.tokens = tokens + 1;
     assert_int_equal(decoder_step(d, &step, NULL, 0, NULL, NULL, &err), ERR_INVALID);
     assert_non_null(strstr(err.text, "outside the vocabulary"));
+    const uint32_t undrawn = STEP_DRAWN; /* nothing has been drawn yet */
+    step.tokens = &undrawn;
+    assert_int_equal(decoder_step(d, &step, NULL, 0, NULL, NULL, &err), ERR_INVALID);
     step.n_rows = MAX_ROWS + 1;
     assert_int_equal(decoder_step(d, &step, NULL, 0, NULL, NULL, &err), ERR_INVALID);
     step.n_rows = 0;
@@ -272,6 +297,11 @@ static void a_prompt_in_one_step_gives_the_golden_logits(void **state) {
     with_every_model(check_one_step);
 }
 
+static void a_token_may_be_named_before_it_is_known(void **state) {
+    (void)state;
+    with_every_model(check_drawn_tokens);
+}
+
 static void chunks_of_any_size_give_the_same(void **state) {
     (void)state;
     with_every_model(check_chunks);
@@ -295,6 +325,7 @@ static void decoders_without_a_plan_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_prompt_in_one_step_gives_the_golden_logits),
+        cmocka_unit_test(a_token_may_be_named_before_it_is_known),
         cmocka_unit_test(chunks_of_any_size_give_the_same),
         cmocka_unit_test(batches_mix_prompts_and_decoding),
         cmocka_unit_test(steps_outside_the_plan_are_refused),
