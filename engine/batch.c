@@ -35,15 +35,26 @@ void batch_fini(struct batch *batch) {
     *batch = (struct batch){0};
 }
 
+static void put_tokens(const struct sequence *seq, uint32_t *to) {
+    uint32_t begin = seq->kv.n_tokens;
+    if (seq->n_drawn == 0) {
+        memcpy(to, seq->tokens + begin, seq->n_rows * sizeof(*to));
+    } else { /* everything before the token in flight is stored already */
+        assert(seq->n_drawn == 1 && begin == seq->n_tokens && seq->n_rows == 1);
+        to[0] = STEP_DRAWN | seq->draw_row;
+    }
+}
+
 static void add(struct batch *batch, struct sequence *seq) {
     struct step *step = &batch->step;
     assert(step->n_seqs < batch->max_seqs && step->n_rows + seq->n_rows <= batch->max_rows);
     uint32_t begin = seq->kv.n_tokens, first = step->n_rows;
-    memcpy(batch->tokens + first, seq->tokens + begin, seq->n_rows * sizeof(*batch->tokens));
+    put_tokens(seq, batch->tokens + first);
     for (uint32_t i = 0; i < seq->n_rows; i++) batch->positions[first + i] = begin + i;
     seq->kv.policy->view(&seq->kv, seq->n_rows);
     uint32_t n_samples = sequence_sample_rows(seq, first, batch->samples + batch->n_samples);
-    batch->entries[step->n_seqs] = (struct batch_entry){seq, batch->n_samples, n_samples};
+    batch->entries[step->n_seqs] =
+        (struct batch_entry){seq, batch->n_samples, n_samples, begin + seq->n_rows};
     batch->seqs[step->n_seqs++] = (struct step_seq){first, seq->n_rows, seq->kv.views};
     batch->n_samples += n_samples;
     step->n_rows += seq->n_rows;
@@ -65,4 +76,9 @@ void batch_build(struct batch *batch, struct sequence *const *seqs, uint32_t n_s
     batch->step.n_decode = batch->step.n_seqs;
     for (uint32_t i = 0; i < n_seqs; i++)
         if (seqs[i]->n_rows > 0 && !is_decoding(seqs[i])) add(batch, seqs[i]);
+}
+
+bool batch_draws(const struct batch *batch, const struct batch_entry *entry) {
+    return entry->n_samples > 0 &&
+           batch->samples[entry->first_sample + entry->n_samples - 1].kind == SAMPLE_DRAW;
 }

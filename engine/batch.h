@@ -12,6 +12,7 @@ struct sequence;
 struct batch_entry {
     struct sequence *seq;
     uint32_t first_sample, n_samples;
+    uint32_t n_stored; /* tokens in the sequence's cache once the step has run */
 };
 
 struct batch {
@@ -28,7 +29,11 @@ struct batch {
 int batch_init(struct batch *batch, uint32_t max_rows, uint32_t max_seqs, struct error *err);
 void batch_fini(struct batch *batch); /* a zeroed struct is allowed */
 
-/* Describes the step in which each sequence with n_rows > 0 runs that many rows. */
+/* Describes the step in which each sequence with n_rows > 0 runs that many rows.  A token that is
+ * still to be drawn by the step in flight is left for the device to fill in. */
 void batch_build(struct batch *batch, struct sequence *const *seqs, uint32_t n_seqs);
+
+/* True when the entry's last row draws a token. */
+bool batch_draws(const struct batch *batch, const struct batch_entry *entry);
 
 #endif

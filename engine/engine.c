@@ -2,6 +2,9 @@
  *
  *   submit, cancel, stop ─► commands ─► [ drain, plan, step, results ] ─► events ─► take_events
  *
+ * Where the backend runs ahead, a step is submitted before the results of the one before are taken:
+ * plans, text and events are made while the device works.
+ *
  * The thread sleeps in the command queue while it has no sequence.  The events of a step are pushed
  * together after it, and wake the server once.  Stopping is a command, too: it closes the queue
  * behind itself, so whatever was submitted before has a final event and whatever comes after is
@@ -267,6 +270,14 @@ static void device_failed(struct engine *e, const struct error *err, struct even
     scheduler_end_all(e->scheduler, FINISH_ERROR, ERR_DEVICE, err->text, events);
 }
 
+/* Of the oldest step in flight. */
+static void take_results(struct engine *e, struct event_list *events) {
+    struct error err = {0};
+    const uint32_t n_newer = scheduler_n_flights(e->scheduler) - 1;
+    if (decoder_collect(e->decoder, n_newer, &err)) device_failed(e, &err, events);
+    else scheduler_finish_step(e->scheduler, events);
+}
+
 static void run_step(struct engine *e, struct event_list *events) {
     struct error err = {0};
     if (!atomic_load(&e->healthy)) { /* submitted before the failure was seen */
@@ -275,23 +286,27 @@ static void run_step(struct engine *e, struct event_list *events) {
         return;
     }
     struct batch *batch = scheduler_plan(e->scheduler, events);
-    if (!batch) return;
-    int code = decoder_step(e->decoder, &batch->step, batch->samples, batch->n_samples,
-                            batch->results, NULL, &err);
-    if (code) device_failed(e, &err, events);
-    else scheduler_finish_step(e->scheduler, events);
+    if (batch && decoder_submit(e->decoder, &batch->step, batch->samples, batch->n_samples,
+                                batch->results, &err)) {
+        device_failed(e, &err, events);
+        return;
+    }
+    const uint32_t n_ahead = batch && e->config.backend->runs_ahead ? 1 : 0;
+    if (scheduler_n_flights(e->scheduler) > n_ahead) take_results(e, events);
 }
 
 static void *run_engine(void *arg) {
     struct engine *e = arg;
     struct event_list events = {0};
     for (;;) {
-        bool idle = scheduler_n_live(e->scheduler) == 0;
+        bool idle =
+            scheduler_n_live(e->scheduler) == 0 && scheduler_n_flights(e->scheduler) == 0;
         if (obey(e, idle ? mailbox_wait(&e->commands) : mailbox_take(&e->commands), &events)) break;
         run_step(e, &events);
         publish(e, &events);
     }
     obey(e, mailbox_close(&e->commands), &events);
+    while (scheduler_n_flights(e->scheduler) > 0) take_results(e, &events);
     scheduler_end_all(e->scheduler, FINISH_CANCELLED, 0, NULL, &events);
     publish(e, &events);
     return NULL;

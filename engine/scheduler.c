@@ -29,7 +29,8 @@ struct scheduler {
      * few. */
     const struct sequence *blocked;
     int64_t blocked_pages;
-    struct batch batch;
+    struct batch batches[MAX_FLIGHTS]; /* a ring: in flight are n_flights, from `oldest` on */
+    uint32_t oldest, n_flights;
     struct engine_stats stats;
 };
 
@@ -41,7 +42,9 @@ int scheduler_create(struct scheduler **out, const struct kv_space *space, uint3
     s->space = space;
     s->max_rows = max_rows;
     s->max_seqs = max_seqs;
-    int code = batch_init(&s->batch, max_rows, max_seqs, err);
+    int code = 0;
+    for (int i = 0; i < MAX_FLIGHTS && !code; i++)
+        code = batch_init(&s->batches[i], max_rows, max_seqs, err);
     if (code) goto fail;
     s->running = calloc(max_seqs, sizeof(*s->running));
     if (!s->running) {
@@ -58,8 +61,8 @@ fail:
 
 void scheduler_destroy(struct scheduler *s) {
     if (!s) return;
-    assert(s->n_running == 0 && s->n_waiting == 0);
-    batch_fini(&s->batch);
+    assert(s->n_running == 0 && s->n_waiting == 0 && s->n_flights == 0);
+    for (int i = 0; i < MAX_FLIGHTS; i++) batch_fini(&s->batches[i]);
     free(s->running);
     free(s);
 }
@@ -110,13 +113,19 @@ static void running_remove(struct scheduler *s, uint32_t at) {
     memmove(s->running + at, s->running + at + 1, (s->n_running - at) * sizeof(*s->running));
 }
 
+/* The sequence has had its final event; a step in flight may still use its pages. */
+static void retire(struct sequence *seq) {
+    seq->over = true;
+    if (seq->n_flights == 0) sequence_destroy(seq);
+}
+
 /* Ends a sequence that is in neither list any more. */
 static void end(struct scheduler *s, struct sequence *seq, enum finish_reason reason, int code,
                 const char *text, struct event_list *events) {
     sequence_end(seq, reason, code, text, events);
     if (reason == FINISH_CANCELLED) s->stats.n_cancelled++;
     else s->stats.n_failed++;
-    sequence_destroy(seq);
+    retire(seq);
 }
 
 void scheduler_add(struct scheduler *s, struct sequence *seq, struct event_list *events) {
@@ -145,8 +154,27 @@ void scheduler_cancel(struct scheduler *s, uint64_t id, struct event_list *event
     end(s, seq, FINISH_CANCELLED, 0, NULL, events);
 }
 
+/* Takes the oldest step out of the air. */
+static struct batch *land(struct scheduler *s) {
+    struct batch *batch = &s->batches[s->oldest];
+    s->oldest = (s->oldest + 1) % MAX_FLIGHTS;
+    s->n_flights--;
+    for (uint32_t i = 0; i < batch->step.n_seqs; i++) {
+        struct sequence *seq = batch->entries[i].seq;
+        seq->n_flights--;
+        if (batch_draws(batch, &batch->entries[i])) seq->n_drawn--;
+    }
+    return batch;
+}
+
+static void retire_over(const struct batch *batch) {
+    for (uint32_t i = 0; i < batch->step.n_seqs; i++)
+        if (batch->entries[i].seq->over) retire(batch->entries[i].seq);
+}
+
 void scheduler_end_all(struct scheduler *s, enum finish_reason reason, int code, const char *text,
                        struct event_list *events) {
+    while (s->n_flights > 0) retire_over(land(s));
     while (s->n_running > 0) end(s, s->running[--s->n_running], reason, code, text, events);
     while (s->first_waiting) {
         struct sequence *seq = s->first_waiting;
@@ -184,20 +212,30 @@ static bool make_room(struct scheduler *s, uint32_t at, uint32_t want, struct ev
     return false;
 }
 
-/* Gives rows to the running sequences; returns how many rows are left for more prompts. */
-static uint32_t plan_running(struct scheduler *s, struct event_list *events) {
+/* True when the step in flight must be finished before the sequence can have its rows. */
+static bool must_land_first(const struct scheduler *s, struct sequence *seq, uint32_t n_rows) {
+    if (s->n_flights == 0 || n_rows == 0) return false;
+    return sequence_awaits_draw(seq) ||
+           seq->kv.policy->reserve(&seq->kv, seq->kv.n_tokens + n_rows) == ERR_FULL;
+}
+
+/* Gives rows to the running sequences; *rows_left is how many are left for more prompts.  False:
+ * the step in flight must be finished first. */
+static bool plan_running(struct scheduler *s, uint32_t *rows_left, struct event_list *events) {
     uint32_t budget = s->max_rows;
     for (uint32_t i = 0; i < s->n_running; i++) budget -= sequence_n_left(s->running[i]) == 1;
     for (uint32_t i = 0; i < s->n_running;) {
         struct sequence *seq = s->running[i];
         uint32_t left = sequence_n_left(seq), n_rows = left;
         if (left > 1 && n_rows > budget) n_rows = budget;
+        if (must_land_first(s, seq, n_rows)) return false;
         if (n_rows > 0 && !make_room(s, i, n_rows, events)) continue;
         seq->n_rows = n_rows;
         if (left > 1) budget -= n_rows;
         i++;
     }
-    return budget;
+    *rows_left = budget;
+    return true;
 }
 
 /* True while a running sequence computes a prompt whose next block this one needs, too: it will be
@@ -266,7 +304,7 @@ static void admit(struct scheduler *s, uint32_t budget, struct event_list *event
         int code = take_pages(s, seq);
         /* Whoever comes first waits for pages first: nobody overtakes, so long requests do not
          * starve. */
-        if (code == ERR_FULL && s->n_running > 0) return;
+        if (code == ERR_FULL && (s->n_running > 0 || s->n_flights > 0)) return;
         if (code == 0) {
             budget -= start_running(s, seq, budget);
             continue;
@@ -276,24 +314,43 @@ static void admit(struct scheduler *s, uint32_t budget, struct event_list *event
     }
 }
 
+/* From here on the step's rows count as stored, and the tokens it draws as the sequences' own. */
+static void take_off(struct scheduler *s, const struct batch *batch) {
+    s->n_flights++;
+    for (uint32_t i = 0; i < batch->step.n_seqs; i++) {
+        const struct batch_entry *entry = &batch->entries[i];
+        struct sequence *seq = entry->seq;
+        seq->kv.policy->commit(&seq->kv, seq->n_rows);
+        seq->n_rows = 0;
+        seq->n_flights++;
+        if (!batch_draws(batch, entry)) continue;
+        seq->n_drawn++;
+        seq->draw_row = entry->first_sample + entry->n_samples - 1;
+    }
+}
+
 struct batch *scheduler_plan(struct scheduler *s, struct event_list *events) {
-    uint32_t budget = plan_running(s, events);
+    assert(s->n_flights < MAX_FLIGHTS);
+    uint32_t budget;
+    if (!plan_running(s, &budget, events)) return NULL;
     admit(s, budget, events);
-    if (s->n_running == 0) return NULL;
-    batch_build(&s->batch, s->running, s->n_running);
-    assert(s->batch.step.n_rows > 0);
-    return &s->batch;
+    struct batch *batch = &s->batches[(s->oldest + s->n_flights) % MAX_FLIGHTS];
+    batch_build(batch, s->running, s->n_running);
+    if (batch->step.n_rows == 0) {
+        assert(s->n_running == 0 || s->n_flights > 0); /* or it would stand still */
+        return NULL;
+    }
+    take_off(s, batch);
+    return batch;
 }
 
 /* True when the sequence has had its final event. */
-static bool finish_entry(struct scheduler *s, const struct batch_entry *entry,
-                         struct event_list *events) {
+static bool finish_entry(struct scheduler *s, const struct batch *batch,
+                         const struct batch_entry *entry, struct event_list *events) {
     struct sequence *seq = entry->seq;
     uint32_t n_generated = sequence_n_generated(seq);
-    seq->kv.policy->commit(&seq->kv, seq->n_rows);
-    seq->n_rows = 0;
-    bool over = sequence_accept(seq, s->batch.samples + entry->first_sample,
-                                s->batch.results + entry->first_sample, entry->n_samples, events);
+    bool over = sequence_accept(seq, entry->n_stored, batch->samples + entry->first_sample,
+                                batch->results + entry->first_sample, entry->n_samples, events);
     s->stats.generated_tokens += sequence_n_generated(seq) - n_generated;
     if (!over) return false;
     if (events->last->reason == FINISH_ERROR) s->stats.n_failed++;
@@ -302,21 +359,21 @@ static bool finish_entry(struct scheduler *s, const struct batch_entry *entry,
 }
 
 void scheduler_finish_step(struct scheduler *s, struct event_list *events) {
-    s->stats.n_steps++;
-    uint32_t n_over = 0;
-    for (uint32_t i = 0; i < s->batch.step.n_seqs; i++) {
-        struct sequence *seq = s->batch.entries[i].seq;
-        if (!finish_entry(s, &s->batch.entries[i], events)) continue;
-        seq->n_rows = UINT32_MAX; /* marks it for the sweep below */
-        n_over++;
-    }
+    const struct batch *batch = land(s);
     uint32_t n_kept = 0;
-    for (uint32_t i = 0; n_over > 0 && i < s->n_running; i++) {
-        struct sequence *seq = s->running[i];
-        if (seq->n_rows == UINT32_MAX) sequence_destroy(seq);
-        else s->running[n_kept++] = seq;
+    s->stats.n_steps++;
+    for (uint32_t i = 0; i < batch->step.n_seqs; i++) {
+        struct sequence *seq = batch->entries[i].seq;
+        if (!seq->over) seq->over = finish_entry(s, batch, &batch->entries[i], events);
     }
-    if (n_over > 0) s->n_running = n_kept;
+    for (uint32_t i = 0; i < s->n_running; i++)
+        if (!s->running[i]->over) s->running[n_kept++] = s->running[i];
+    s->n_running = n_kept;
+    retire_over(batch);
+}
+
+uint32_t scheduler_n_flights(const struct scheduler *s) {
+    return s->n_flights;
 }
 
 uint32_t scheduler_n_live(const struct scheduler *s) {

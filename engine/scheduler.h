@@ -16,7 +16,15 @@
  *
  * A waiting sequence is passed over while a running one is computing a prefix that it could share.
  *
- * The scheduler knows no model: a step is planned, somebody runs it, the results are taken.
+ * The scheduler knows no model: a step is planned, somebody runs it, the results are taken.  Up to
+ * MAX_FLIGHTS steps may be in flight, planned and without their results:
+ *
+ *   plan n ─► plan n+1 ─► finish n ─► plan n+2 ─► finish n+1 ─► …
+ *
+ * Step n+1 is planned as if no sequence ended at n.  One that did has a row in n+1 whose result is
+ * dropped, and goes when n+1 is finished.  Where n+1 depends on more than that, it is planned only
+ * after n is finished: when a penalty counts tokens, and when pages are short, for nobody is
+ * preempted while a step is in flight.
  *
  * Thread: engine.  Memory: sized at create; sequences are owned from add until their final
  * event. */
@@ -31,6 +39,8 @@ struct kv_space;
 struct scheduler; /* opaque: the fields live in scheduler.c */
 struct sequence;
 
+enum { MAX_FLIGHTS = 2 };
+
 /* space is borrowed.  max_rows >= max_seqs >= 1. */
 int scheduler_create(struct scheduler **out, const struct kv_space *space, uint32_t max_rows,
                      uint32_t max_seqs, struct error *err);
@@ -40,14 +50,18 @@ void scheduler_destroy(struct scheduler *scheduler); /* NULL is allowed; no sequ
 void scheduler_add(struct scheduler *scheduler, struct sequence *seq, struct event_list *events);
 /* An unknown id is ignored. */
 void scheduler_cancel(struct scheduler *scheduler, uint64_t id, struct event_list *events);
-/* Ends everything with one reason. */
+/* Ends everything with one reason, and forgets the steps in flight: the device has none left, or
+ * has failed. */
 void scheduler_end_all(struct scheduler *scheduler, enum finish_reason reason, int code,
                        const char *text, struct event_list *events);
 
-/* Plans the next step, or returns NULL when there is nothing to do.  Run it, fill results, then
- * call scheduler_finish_step; or, if it failed, scheduler_end_all. */
+/* Plans the next step, or returns NULL when there is nothing to do before the steps in flight are
+ * finished.  Fewer than MAX_FLIGHTS may be in flight.  Run it, fill results, then call
+ * scheduler_finish_step, which takes the oldest step in flight; or, if it failed,
+ * scheduler_end_all. */
 struct batch *scheduler_plan(struct scheduler *scheduler, struct event_list *events);
 void scheduler_finish_step(struct scheduler *scheduler, struct event_list *events);
+uint32_t scheduler_n_flights(const struct scheduler *scheduler);
 
 /* Sequences that have not had their final event. */
 uint32_t scheduler_n_live(const struct scheduler *scheduler);

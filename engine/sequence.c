@@ -80,8 +80,19 @@ uint32_t sequence_n_generated(const struct sequence *seq) {
     return seq->n_tokens - seq->n_prompt;
 }
 
+/* Generated tokens, with those that only the device knows. */
+static uint32_t n_drawn_in_all(const struct sequence *seq) {
+    return sequence_n_generated(seq) + seq->n_drawn;
+}
+
 uint32_t sequence_n_left(const struct sequence *seq) {
-    return seq->n_tokens - seq->kv.n_tokens;
+    /* After the last token there is nothing to compute, whichever it will be. */
+    if (seq->n_drawn > 0 && n_drawn_in_all(seq) >= seq->params.max_tokens) return 0;
+    return seq->n_tokens + seq->n_drawn - seq->kv.n_tokens;
+}
+
+bool sequence_awaits_draw(const struct sequence *seq) {
+    return seq->n_drawn > 0 && seq->sampling.counting && sequence_n_left(seq) > 0;
 }
 
 uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t first_row,
@@ -98,9 +109,8 @@ uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t first_row,
     }
     /* The last row is drawn from even when nothing is to be generated: its logits show that the
      * pages are sound. */
-    if (end == seq->n_tokens)
-        rows[n++] =
-            sampling_row(&seq->sampling, first_row + seq->n_rows - 1, sequence_n_generated(seq));
+    if (end == seq->n_tokens + seq->n_drawn)
+        rows[n++] = sampling_row(&seq->sampling, first_row + seq->n_rows - 1, n_drawn_in_all(seq));
     return n;
 }
 
@@ -223,7 +233,7 @@ static bool accept_draw(struct sequence *seq, const struct sample_result *result
     return v.ends;
 }
 
-bool sequence_accept(struct sequence *seq, const struct sample_row *rows,
+bool sequence_accept(struct sequence *seq, uint32_t n_stored, const struct sample_row *rows,
                      const struct sample_result *results, uint32_t n, struct event_list *events) {
     for (uint32_t i = 0; i < n; i++)
         if (results[i].invalid)
@@ -231,7 +241,7 @@ bool sequence_accept(struct sequence *seq, const struct sample_row *rows,
                         events);
     /* Sound logits of the newest row have seen every page before it: only now may others share
      * them. */
-    if (n > 0) seq->kv.policy->publish(&seq->kv, seq->tokens);
+    if (n > 0) seq->kv.policy->publish(&seq->kv, seq->tokens, n_stored);
     for (uint32_t i = 0; i < n && rows[i].kind == SAMPLE_SCORE; i++) accept_score(seq, &results[i]);
     if (n == 0 || rows[n - 1].kind != SAMPLE_DRAW) return false;
     if (seq->prompt_event) {

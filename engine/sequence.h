@@ -1,7 +1,12 @@
 /* sequence.h - one request while the engine works on it.
  *
- *   tokens: [ prompt …………………… | generated …… ]
+ *   tokens: [ prompt …………………… | generated …… ] n_drawn tokens more, drawn by steps in flight
  *           [ kv.n_tokens stored  | n_rows in this step | … ]
+ *
+ * While a step is in flight its rows count as stored and the token it draws as the sequence's
+ * next, unknown as yet: the step after it can be planned.  Should that token end the sequence, the
+ * row after it was computed in vain; the sequence is `over`, but lives (and keeps its pages) until
+ * the last step it has rows in has landed.
  *
  * Preemption only releases pages: generated tokens stay and are computed again like a prompt.
  * Draws are numbered by generated token, so computing again does not change what is drawn.
@@ -36,7 +41,11 @@ struct sequence {
     uint32_t *tokens;              /* owned */
     uint32_t n_prompt, n_tokens, token_capacity;
     struct kv_sequence kv;
-    uint32_t n_rows;   /* planned for the present step */
+    uint32_t n_rows;   /* in the step that is being planned */
+    uint32_t n_flights; /* steps in flight that it has rows in */
+    uint32_t n_drawn;   /* of these, how many draw a token */
+    uint32_t draw_row;  /* sample row of the newest of these draws */
+    bool over;          /* has had its final event */
     uint32_t n_cached; /* found in the prefix cache when first admitted */
     bool admitted;     /* has run before */
     struct sampling_state sampling;
@@ -57,16 +66,20 @@ void sequence_destroy(struct sequence *seq); /* NULL is allowed */
 void sequence_abandon(struct sequence *seq);
 
 uint32_t sequence_n_generated(const struct sequence *seq);
-uint32_t sequence_n_left(const struct sequence *seq); /* tokens not stored in the cache yet */
+/* Rows that can be computed now: tokens that are not stored in the cache yet. */
+uint32_t sequence_n_left(const struct sequence *seq);
+/* True when the sequence's next row cannot be described before the token in flight is known: a
+ * penalty counts it. */
+bool sequence_awaits_draw(const struct sequence *seq);
 
 /* Rows of logits the sequence needs from its n_rows rows, the first of which is row first_row of
  * the step: appends to rows and returns how many (<= n_rows). */
 uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t first_row,
                               struct sample_row *rows);
 
-/* Takes the results for those rows once kv has been committed.  Appends to events what there is to
- * say; returns true when that was the final event, and the sequence is to be destroyed. */
-bool sequence_accept(struct sequence *seq, const struct sample_row *rows,
+/* Takes the results for those rows of a step that has stored the sequence's first n_stored tokens.
+ * Appends to events what there is to say; returns true when that was the final event. */
+bool sequence_accept(struct sequence *seq, uint32_t n_stored, const struct sample_row *rows,
                      const struct sample_result *results, uint32_t n, struct event_list *events);
 
 /* Ends the sequence early with FINISH_CANCELLED or FINISH_ERROR (code, text). */

@@ -130,14 +130,14 @@ static void full_commit(struct kv_sequence *kv, uint32_t n_rows) {
     kv->n_tokens += n_rows;
 }
 
-/* Stored tokens that other sequences may use. */
-static uint32_t n_shareable(const struct kv_sequence *kv) {
-    return kv->space->batch_invariant && kv->n_tokens > kv->n_prompt ? kv->n_prompt : kv->n_tokens;
+/* How many of the first n_tokens tokens other sequences may use. */
+static uint32_t n_shareable(const struct kv_sequence *kv, uint32_t n_tokens) {
+    return kv->space->batch_invariant && n_tokens > kv->n_prompt ? kv->n_prompt : n_tokens;
 }
 
-static void full_publish(struct kv_sequence *kv, const uint32_t *tokens) {
+static void full_publish(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
     struct prefix_cache *cache = kv->space->cache;
-    uint32_t n_blocks = n_shareable(kv) / PAGE_TOKENS;
+    uint32_t n_blocks = n_shareable(kv, n_tokens) / PAGE_TOKENS;
     if (!cache || n_blocks <= kv->n_blocks) return;
     hash_blocks(kv, tokens, n_blocks);
     struct page_list *layers = kv->layers;

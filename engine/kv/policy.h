@@ -8,8 +8,11 @@
  * The scheduler calls the table and never asks which policy it is.  A sequence's life:
  * prepare, adopt, then reserve + view + commit + publish for every step, release.
  *
- * Thread: engine.  One thread plans and runs steps, so no page is released (and handed out again)
- * while a step that uses it is running.
+ * A sequence's rows are committed when their step is planned and published when its results are
+ * known to be sound; another step may have been planned in between.
+ *
+ * Thread: engine.  No page is released (and handed out again) while a step that uses it is in
+ * flight: the scheduler sees to that.
  * Memory: lists grow geometrically, in prepare and reserve only; nothing is allocated in view,
  * commit or publish. */
 #ifndef ENGINE_KV_POLICY_H
@@ -54,11 +57,11 @@ struct kv_policy {
     int (*reserve)(struct kv_sequence *kv, uint32_t n_tokens);
     /* Fills views for a step that appends n_rows tokens. */
     void (*view)(struct kv_sequence *kv, uint32_t n_rows);
-    /* The step has run: n_rows more tokens are stored. */
+    /* The step is planned: n_rows more tokens will be stored once it has run. */
     void (*commit)(struct kv_sequence *kv, uint32_t n_rows);
-    /* The stored tokens are known to be sound: whole blocks of them may be shared from now on (of
-     * the prompt only, where the space is batch-invariant). */
-    void (*publish)(struct kv_sequence *kv, const uint32_t *tokens);
+    /* The first n_tokens tokens are stored and known to be sound: whole blocks of them may be
+     * shared from now on (of the prompt only, where the space is batch-invariant). */
+    void (*publish)(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens);
     /* Gives every page back; the sequence may begin again with prepare. */
     void (*release)(struct kv_sequence *kv);
 };
@@ -73,7 +76,7 @@ struct kv_sequence {
     const struct kv_policy *policy;
     const struct kv_space *space;
     uint64_t salt;
-    uint32_t n_tokens;        /* stored so far */
+    uint32_t n_tokens;        /* stored, or about to be by a step in flight */
     uint32_t n_prompt;        /* known when the sequence was prepared */
     struct page_list *layers; /* [n_layers] */
     struct kv_view *views;    /* [n_layers] */

@@ -1,5 +1,6 @@
 /* test_engine.c - the whole engine with the default model on the CPU: what comes out must not
- * depend on what else is running, on how little cache there is, or on what was computed before. */
+ * depend on what else is running, on how little cache there is, on what was computed before, or on
+ * whether steps are submitted before the results of the last one are there. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,6 +21,7 @@
 #include "engine/error.h"
 #include "engine/model/model.h"
 #include "engine/tokenizer.h"
+#include "tests/engine/late_backend.h"
 
 static const char *model_dir;
 static struct backend *backend;
@@ -89,9 +91,14 @@ static void forget(struct answer *a) {
     *a = (struct answer){0};
 }
 
+/* The step in flight when the last request ended may still hold pages. */
 static void check_all_free(struct engine *engine) {
     struct engine_stats stats;
     engine_stats(engine, &stats);
+    for (int i = 0; i < 5000 && stats.pages_free + stats.pages_cached < stats.pages_total; i++) {
+        poll(NULL, 0, 1);
+        engine_stats(engine, &stats);
+    }
     assert_int_equal(stats.n_running + stats.n_waiting, 0);
     assert_int_equal(stats.pages_free + stats.pages_cached, stats.pages_total);
 }
@@ -100,6 +107,7 @@ static void check_all_free(struct engine *engine) {
 struct recipe {
     uint32_t prompt[600], n_prompt;
     struct sampling_params params; /* owns nothing */
+    const char *stop;              /* one stop string, or NULL */
 };
 
 static uint64_t submit(struct engine *engine, const struct recipe *recipe, struct answer *answer) {
@@ -109,6 +117,11 @@ static uint64_t submit(struct engine *engine, const struct recipe *recipe, struc
     uint64_t id;
     r.prompt = malloc(recipe->n_prompt * sizeof(*r.prompt));
     memcpy(r.prompt, recipe->prompt, recipe->n_prompt * sizeof(*r.prompt));
+    if (recipe->stop) {
+        r.params.n_stop = 1;
+        r.params.stop = malloc(sizeof(*r.params.stop));
+        r.params.stop[0] = strdup(recipe->stop);
+    }
     if (engine_submit(engine, &r, 1, &id, &err)) fail_msg("%s", err.text);
     return id;
 }
@@ -149,21 +162,25 @@ static void assert_same(const struct answer *a, const struct answer *b) {
     assert_string_equal(a->text, b->text);
 }
 
-/* Makes the requests one by one in an engine without a cache, then all at once in one of n_blocks
- * blocks. */
-static struct engine_stats compare_with_alone(const struct recipe *recipes, struct answer *alone,
-                                              uint32_t n, uint32_t n_blocks, bool caching) {
-    struct engine_stats stats;
-    struct answer *together = calloc(n, sizeof(*together));
+/* Makes the requests one by one in an engine without a cache and a step at a time. */
+static void answer_alone(const struct recipe *recipes, struct answer *alone, uint32_t n) {
     struct engine *engine = start(8, false);
-    for (uint32_t i = 0; i < n && !alone[i].finished; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         submit(engine, &recipes[i], &alone[i]);
         wait_for(engine, &alone[i], 1);
         assert_int_not_equal(alone[i].last.reason, FINISH_ERROR);
     }
     check_all_free(engine);
     engine_destroy(engine);
-    engine = start(n_blocks, caching);
+}
+
+/* Makes the requests all at once in an engine of n_blocks blocks. */
+static struct engine_stats compare_with_alone(const struct recipe *recipes,
+                                              const struct answer *alone, uint32_t n,
+                                              uint32_t n_blocks, bool caching) {
+    struct engine_stats stats;
+    struct answer *together = calloc(n, sizeof(*together));
+    struct engine *engine = start(n_blocks, caching);
     for (uint32_t i = 0; i < n; i++) submit(engine, &recipes[i], &together[i]);
     wait_for(engine, together, n);
     for (uint32_t i = 0; i < n; i++) {
@@ -184,8 +201,13 @@ static void answers_do_not_depend_on_company_or_cache(void **state) {
     static struct answer alone[N];
     srand(17);
     for (int i = 0; i < N; i++) recipes[i] = random_recipe();
+    answer_alone(recipes, alone, N);
     assert_true(compare_with_alone(recipes, alone, N, 400, true).cached_tokens > 0);
     assert_int_equal(compare_with_alone(recipes, alone, N, 16, false).cached_tokens, 0);
+    late_backend_begin(backend);
+    compare_with_alone(recipes, alone, N, 400, true);
+    compare_with_alone(recipes, alone, N, 16, false);
+    assert_true(late_backend_end() > 0);
     for (int i = 0; i < N; i++) forget(&alone[i]);
 }
 
@@ -206,8 +228,17 @@ static void answers_do_not_depend_on_preemption(void **state) {
         recipes[i].params.max_tokens = 95;
         recipes[i].params.n_prompt_logprobs = i % 2 - 1;
     }
+    answer_alone(recipes, alone, N);
     assert_true(compare_with_alone(recipes, alone, N, 8, true).n_preempted > 0);
     assert_true(compare_with_alone(recipes, alone, N, 8, false).n_preempted > 0);
+    for (int i = 0; i < N; i++) recipes[i].params.presence_penalty = 0;
+    for (int i = 0; i < N; i++) recipes[i].params.repetition_penalty = 1;
+    for (int i = 0; i < N; i++) forget(&alone[i]);
+    answer_alone(recipes, alone, N);
+    late_backend_begin(backend);
+    assert_true(compare_with_alone(recipes, alone, N, 8, true).n_preempted > 0);
+    assert_true(compare_with_alone(recipes, alone, N, 8, false).n_preempted > 0);
+    assert_true(late_backend_end() > 0);
     for (int i = 0; i < N; i++) forget(&alone[i]);
 }
 
@@ -349,12 +380,65 @@ static void cancelling_frees_pages_in_every_phase(void **state) {
     engine_destroy(engine);
 }
 
+/* The first tokens of an answer, up to where its request was cancelled. */
+static void assert_begins_like(const struct answer *a, const struct answer *whole) {
+    assert_true(a->n_tokens <= whole->n_tokens);
+    for (uint32_t i = 0; i < a->n_tokens; i++)
+        assert_int_equal(a->tokens[i].token, whole->tokens[i].token);
+    assert_memory_equal(a->text, whole->text, strlen(a->text));
+}
+
+/* Requests that end by an end token, a stop string, a length or a cancel, each while the step after
+ * is under way with a row of theirs. */
+static void answers_do_not_depend_on_running_ahead(void **state) {
+    (void)state;
+    enum { N = 48 };
+    static struct recipe recipes[N];
+    static struct answer alone[N], ahead[N];
+    static uint64_t ids[N];
+    srand(23);
+    for (int i = 0; i < N; i++) {
+        recipes[i] = random_recipe();
+        recipes[i].params.repetition_penalty = 1;
+        recipes[i].params.presence_penalty = i % 16 == 15 ? 0.5f : 0;
+        recipes[i].stop = i % 3 == 0 ? "e" : NULL;
+        if (i % 8 >= 4) continue; /* the others share a prompt, as n = 4 has it */
+        const struct recipe *first = &recipes[i / 8 * 8];
+        recipes[i].n_prompt = first->n_prompt;
+        memcpy(recipes[i].prompt, first->prompt, sizeof(first->prompt));
+    }
+    answer_alone(recipes, alone, N);
+    late_backend_begin(backend);
+    for (uint32_t round = 0; round < 2; round++) {
+        struct engine *engine = start(round ? 14 : 100, round == 0);
+        for (int i = 0; i < N; i++) ids[i] = submit(engine, &recipes[i], &ahead[i]);
+        for (int i = 5; i < N; i += 7) {
+            poll(NULL, 0, 5);
+            engine_cancel(engine, ids[i]);
+        }
+        wait_for(engine, ahead, N);
+        for (int i = 0; i < N; i++) {
+            if (ahead[i].last.reason == FINISH_CANCELLED) assert_begins_like(&ahead[i], &alone[i]);
+            else assert_same(&alone[i], &ahead[i]);
+            forget(&ahead[i]);
+        }
+        check_all_free(engine);
+        engine_destroy(engine);
+    }
+    assert_true(late_backend_end() > 0);
+    for (int i = 0; i < N; i++) forget(&alone[i]);
+}
+
+/* With steps in flight, too. */
 static void stopping_ends_everything_once(void **state) {
     (void)state;
-    struct engine *engine = start(64, true);
     struct answer answers[20] = {0};
     struct recipe r = plain_recipe(100, 500);
+    r.params.ignore_eos = true;
+    late_backend_begin(backend);
+    struct engine *engine = start(64, true);
     for (int i = 0; i < 20; i++) submit(engine, &r, &answers[i]);
+    while (answers[0].n_tokens < 3) drain(engine);
     engine_stop(engine);
     drain(engine);
     for (int i = 0; i < 20; i++) {
@@ -367,6 +451,7 @@ static void stopping_ends_everything_once(void **state) {
     assert_int_equal(engine_submit(engine, &late, 1, &id, &err), ERR_DEVICE);
     engine_destroy(engine);
     engine_destroy(NULL);
+    assert_true(late_backend_end() > 0);
 }
 
 static void requests_that_cannot_run_are_refused(void **state) {
@@ -436,20 +521,20 @@ static void settings_that_cannot_work_are_named(void **state) {
 
 /* A backend that fails on demand: the CPU's table with one entry replaced. */
 static atomic_bool broken;
-static int (*real_sync)(struct backend *be, struct error *err);
+static int (*real_collect)(struct backend *be, uint32_t n_newer, struct error *err);
 
-static int failing_sync(struct backend *be, struct error *err) {
+static int failing_collect(struct backend *be, uint32_t n_newer, struct error *err) {
     if (atomic_load(&broken)) return error_set(err, ERR_DEVICE, "pulled the plug");
-    return real_sync(be, err);
+    return real_collect(be, n_newer, err);
 }
 
-static void a_backend_failure_ends_every_request_and_is_sticky(void **state) {
-    (void)state;
+static void fail_while_running(bool ahead) {
     const struct backend_ops *real = backend->ops;
     struct backend_ops ops = *real;
-    real_sync = ops.sync;
-    ops.sync = failing_sync;
+    real_collect = ops.collect;
+    ops.collect = failing_collect;
     backend->ops = &ops;
+    backend->runs_ahead = ahead;
     struct engine *engine = start(64, true);
     struct answer answers[5] = {0};
     struct recipe r = plain_recipe(200, 700);
@@ -472,6 +557,13 @@ static void a_backend_failure_ends_every_request_and_is_sticky(void **state) {
     engine_destroy(engine);
     atomic_store(&broken, false);
     backend->ops = real;
+    backend->runs_ahead = false;
+}
+
+static void a_backend_failure_ends_every_request_and_is_sticky(void **state) {
+    (void)state;
+    fail_while_running(false);
+    fail_while_running(true); /* with two steps in flight */
 }
 
 /* Several threads submit, cancel and read statistics while another takes the events. */
@@ -529,6 +621,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(many_threads_may_use_one_engine),
         cmocka_unit_test(answers_do_not_depend_on_company_or_cache),
         cmocka_unit_test(answers_do_not_depend_on_preemption),
+        cmocka_unit_test(answers_do_not_depend_on_running_ahead),
     };
     struct cpu_config config = {.n_threads = 2};
     struct error err = {0};

@@ -5,6 +5,12 @@
  * out twice, shared wrongly or filled with gaps changes what is generated, and every output is
  * compared with what the request gives alone.
  *
+ * Draws depend on the row's number and on what the penalties count, so that a row described too
+ * early or for the wrong token is noticed.
+ *
+ * All tests run twice: a step at a time, and with the next step planned before the results of one
+ * are there.  Until a step is landed its results are garbage, and its pages must not be let go.
+ *
  * In a batch-invariant space the fake's two kernels also leave different marks: a prompt's token that
  * was computed by the kernel for generated ones, or the other way round, changes the output, too. */
 #include <setjmp.h>
@@ -20,6 +26,7 @@
 #include "engine/error.h"
 #include "engine/kv/pool.h"
 #include "engine/kv/prefix_cache.h"
+#include "engine/rng.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
 #include "tests/engine/fake_tokenizer.h"
@@ -28,6 +35,16 @@ enum { N_LAYERS = 2, MAX_PAGES = 400, POISON = 999, DECODED = 1 << 20 };
 
 static const uint32_t eos[] = {FAKE_EOS};
 
+static bool run_ahead; /* which of the two runs this is */
+
+/* A step on its way: what it will hand out, and the pages it was given. */
+struct flight {
+    struct batch *batch;
+    struct sample_result *results; /* [batch->n_samples] */
+    uint32_t *pages;               /* [n_pages] */
+    uint32_t n_pages;
+};
+
 struct fixture {
     struct kv_space space;
     struct sequence_shared shared;
@@ -35,7 +52,10 @@ struct fixture {
     struct event_list events;
     uint32_t (*memory)[PAGE_TOKENS]; /* [page][slot] */
     uint32_t n_pages, max_rows, max_seqs;
-    uint64_t rows_run;
+    uint64_t rows_run, drawn_rows_run;
+    struct flight flights[MAX_FLIGHTS]; /* [n_flights], the oldest first */
+    uint32_t n_flights;
+    uint32_t *drawn; /* by the newest step, by sample row */
 };
 
 static void setup(struct fixture *f, uint32_t n_pages, uint32_t max_rows, uint32_t max_seqs) {
@@ -57,6 +77,7 @@ static void teardown(struct fixture *f) {
     prefix_cache_destroy(f->space.cache);
     page_pool_destroy(f->space.pool);
     free(f->memory);
+    free(f->drawn);
 }
 
 static uint32_t mix(uint32_t hash, uint32_t token) {
@@ -73,11 +94,32 @@ static uint32_t decode_mark(const struct kv_space *space) {
     return space->batch_invariant ? DECODED : 0;
 }
 
+/* What the device reads: it knows what it drew last. */
+static uint32_t token_of(struct fixture *f, const struct step *step, uint32_t row) {
+    uint32_t token = step->tokens[row];
+    if (!(token & STEP_DRAWN)) return token;
+    f->drawn_rows_run++;
+    return f->drawn[token & ~STEP_DRAWN];
+}
+
+/* As predicted, drawn as number n_generated of a request with that seed, which counts or not. */
+static uint32_t draw(uint32_t hash, double uniform, uint32_t n_counted) {
+    return predict(mix(mix(hash, (uint32_t)(uniform * 65536)), n_counted));
+}
+
+static uint32_t count_outputs(const struct sample_row *row) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < row->n_counts; i++) n += row->counts[i].n_output;
+    return n;
+}
+
 /* The fake model: runs a step over f->memory. */
 static void run_step(struct fixture *f, struct batch *batch) {
     const struct step *step = &batch->step;
     uint32_t *hashes = calloc(step->n_rows, sizeof(*hashes));
+    uint32_t *tokens = calloc(step->n_rows, sizeof(*tokens));
     assert_true(step->n_rows <= f->max_rows && step->n_seqs <= f->max_seqs);
+    for (uint32_t i = 0; i < step->n_rows; i++) tokens[i] = token_of(f, step, i);
     f->rows_run += step->n_rows;
     for (uint32_t s = 0, row = 0; s < step->n_seqs; s++) {
         const struct step_seq *seq = &step->seqs[s];
@@ -92,7 +134,7 @@ static void run_step(struct fixture *f, struct batch *batch) {
             for (uint32_t slot = 0; slot < view->n_slots; slot++) {
                 uint32_t *cell = &f->memory[view->pages[slot / PAGE_TOKENS]][slot % PAGE_TOKENS];
                 if (slot >= view->append_slot)
-                    *cell = step->tokens[row + slot - view->append_slot] + l * 1000 + mark;
+                    *cell = tokens[row + slot - view->append_slot] + l * 1000 + mark;
                 hash = mix(hash, *cell - l * 1000);
                 if (slot < view->append_slot) continue;
                 assert_int_equal(step->positions[row + slot - view->append_slot], slot);
@@ -106,14 +148,48 @@ static void run_step(struct fixture *f, struct batch *batch) {
     for (uint32_t i = 0; i < batch->n_samples; i++) {
         const struct sample_row *row = &batch->samples[i];
         struct sample_result *r = &batch->results[i];
-        *r = (struct sample_result){.token = predict(hashes[row->logit_row]), .rank = 1};
+        *r = (struct sample_result){.rank = 1};
+        r->token = draw(hashes[row->logit_row], row->uniform, count_outputs(row));
         for (uint32_t j = 0; j < row->n_banned; j++)
             if (r->token == row->banned[j]) r->token = 'z';
         if (row->kind == SAMPLE_SCORE) r->token = row->target;
         r->logprob = -(float)(hashes[row->logit_row] % 1000);
-        r->invalid = step->tokens[row->logit_row] == POISON;
+        r->invalid = tokens[row->logit_row] == POISON;
     }
+    free(tokens);
     free(hashes);
+}
+
+/* Runs the step, but keeps the results back. */
+static void submit_step(struct fixture *f, struct batch *batch) {
+    const size_t bytes = batch->n_samples * sizeof(*batch->results);
+    struct flight *flight = &f->flights[f->n_flights++];
+    *flight = (struct flight){.batch = batch, .results = malloc(bytes + 1)};
+    flight->pages = malloc(f->n_pages * sizeof(*flight->pages));
+    for (uint32_t s = 0; s < batch->step.n_seqs; s++) {
+        const struct kv_view *view = batch->step.seqs[s].layers;
+        for (uint32_t slot = 0; slot < view->n_slots; slot += PAGE_TOKENS)
+            if (flight->n_pages < f->n_pages)
+                flight->pages[flight->n_pages++] = view->pages[slot / PAGE_TOKENS];
+    }
+    run_step(f, batch);
+    f->drawn = realloc(f->drawn, (batch->n_samples + 1) * sizeof(*f->drawn));
+    for (uint32_t i = 0; i < batch->n_samples; i++) f->drawn[i] = batch->results[i].token;
+    memcpy(flight->results, batch->results, bytes);
+    memset(batch->results, 0xee, bytes);
+}
+
+static void land_step(struct fixture *f) {
+    struct flight flight = f->flights[0];
+    f->flights[0] = f->flights[1];
+    f->n_flights--;
+    for (uint32_t i = 0; i < flight.n_pages; i++)
+        assert_true(page_pool_n_holders(f->space.pool, flight.pages[i]) > 0);
+    memcpy(flight.batch->results, flight.results,
+           flight.batch->n_samples * sizeof(*flight.results));
+    free(flight.results);
+    free(flight.pages);
+    scheduler_finish_step(f->scheduler, &f->events);
 }
 
 /* What one request should give, worked out from the definition. */
@@ -123,16 +199,19 @@ struct expectation {
     enum finish_reason reason;
 };
 
-static struct expectation expect(const struct kv_space *space, const uint32_t *prompt,
-                                 uint32_t n_prompt, uint32_t max_tokens) {
+static struct expectation expect(const struct kv_space *space, const struct engine_request *r) {
+    const struct sampling_params *p = &r->params;
+    const bool counting = p->presence_penalty != 0;
     struct expectation e = {.reason = FINISH_LENGTH};
     uint32_t hash = 7;
-    for (uint32_t i = 0; i < n_prompt; i++) hash = mix(hash, prompt[i]);
-    while (e.n_generated < max_tokens) {
-        uint32_t token = predict(hash);
+    for (uint32_t i = 0; i < r->n_prompt; i++) hash = mix(hash, r->prompt[i]);
+    while (e.n_generated < p->max_tokens) {
+        uint32_t n = e.n_generated;
+        uint32_t token = draw(hash, rng_uniform(p->seed, n), counting ? n : 0);
+        if (token == FAKE_EOS && n < p->min_tokens && !p->ignore_eos) token = 'z';
         hash = mix(hash, token + decode_mark(space));
         e.n_generated++;
-        if (token == FAKE_EOS) {
+        if (token == FAKE_EOS && !p->ignore_eos) {
             e.reason = FINISH_STOP;
             break;
         }
@@ -180,13 +259,14 @@ static struct engine_request make_request(struct client *c, uint32_t n_prompt,
     struct engine_request r = {.n_prompt = n_prompt, .params = sampling_defaults(), .user = c};
     r.prompt = calloc(n_prompt, sizeof(*r.prompt));
     r.params.max_tokens = max_tokens;
+    r.params.has_seed = true;
     return r;
 }
 
 static void submit(struct fixture *f, struct engine_request *r, uint64_t id) {
     struct client *c = r->user;
     struct sequence *seq;
-    c->expected = expect(&f->space, r->prompt, r->n_prompt, r->params.max_tokens);
+    c->expected = expect(&f->space, r);
     c->submitted = true;
     assert_int_equal(sequence_create(&seq, &f->shared, r, id), 0);
     scheduler_add(f->scheduler, seq, &f->events);
@@ -194,12 +274,12 @@ static void submit(struct fixture *f, struct engine_request *r, uint64_t id) {
 
 static bool step(struct fixture *f, uint32_t number) {
     struct batch *batch = scheduler_plan(f->scheduler, &f->events);
-    if (batch) {
-        run_step(f, batch);
-        scheduler_finish_step(f->scheduler, &f->events);
-    }
+    if (batch) submit_step(f, batch);
+    assert_int_equal(scheduler_n_flights(f->scheduler), f->n_flights);
+    bool some = f->n_flights > 0;
+    if (f->n_flights > (batch && run_ahead)) land_step(f);
     drain(f, number);
-    return batch != NULL;
+    return some;
 }
 
 static void run_until_idle(struct fixture *f) {
@@ -235,7 +315,7 @@ static void random_load(bool batch_invariant, uint32_t n_pages, uint32_t max_row
     setup(&f, n_pages, max_rows, max_seqs);
     f.space.batch_invariant = batch_invariant;
     srand(seed);
-    for (uint32_t i = 0, n = 1; i < N || scheduler_n_live(f.scheduler) > 0; n++) {
+    for (uint32_t i = 0, n = 1; i < N || scheduler_n_live(f.scheduler) + f.n_flights > 0; n++) {
         for (int k = rand() % 3; k > 0 && i < N; k--, i++) {
             struct engine_request r =
                 make_request(&clients[i], 1 + (uint32_t)rand() % 250, (uint32_t)rand() % 134);
@@ -243,6 +323,9 @@ static void random_load(bool batch_invariant, uint32_t n_pages, uint32_t max_row
             r.priority = rand() % 4 - 2;
             r.cache_salt = (uint64_t)(rand() % 2);
             r.params.n_prompt_logprobs = rand() % 10 == 0 ? 0 : -1;
+            r.params.presence_penalty = rand() % 20 == 0;
+            r.params.min_tokens = rand() % 4 == 0 ? (uint32_t)rand() % 50 : 0;
+            r.params.seed = (uint64_t)rand();
             submit(&f, &r, i + 1);
         }
         uint32_t victim = (uint32_t)rand() % N;
@@ -261,6 +344,7 @@ static void random_load(bool batch_invariant, uint32_t n_pages, uint32_t max_row
     if (batch_invariant) assert_int_equal(stats.n_preempted, 0);
     else if (n_pages < 20 && max_seqs > 1) assert_true(stats.n_preempted > 0);
     assert_true(stats.cached_tokens > 0);
+    assert_true((f.drawn_rows_run > 0) == run_ahead);
     teardown(&f);
     free(clients);
 }
@@ -354,6 +438,27 @@ static void a_wholly_cached_prompt_still_computes_its_last_token(void **state) {
     teardown(&f);
 }
 
+/* A block is named by its tokens, so it is shared only when the last of them is known. */
+static void a_conversation_goes_on_from_cached_answers(void **state) {
+    (void)state;
+    struct fixture f;
+    struct client a = {0}, b = {0};
+    setup(&f, 40, 512, 4);
+    struct engine_request r = make_request(&a, 40, 100);
+    r.params.ignore_eos = true;
+    submit(&f, &r, 1);
+    run_until_idle(&f);
+    check_client(&a);
+    r = make_request(&b, 140, 5);
+    assert_int_equal(strlen(a.text), 100);
+    for (uint32_t i = 0; i < 100; i++) r.prompt[40 + i] = (unsigned char)a.text[i];
+    submit(&f, &r, 2);
+    run_until_idle(&f);
+    assert_int_equal(b.last.n_cached, 128);
+    check_client(&b);
+    teardown(&f);
+}
+
 static void prompt_scores_cover_the_prompt_whatever_is_cached(void **state) {
     (void)state;
     struct fixture f;
@@ -411,6 +516,7 @@ static void fewer_neighbours_are_reason_enough_to_try_again(void **state) {
     while (!second.finished) assert_true(step(&f, 0));
     assert_false(waiting.finished);
     step(&f, 0);
+    if (run_ahead) step(&f, 0);
     assert_true(waiting.finished);
     assert_false(first.finished);
     run_until_idle(&f);
@@ -438,6 +544,10 @@ static void cancelling_frees_pages_in_every_phase(void **state) {
         drain(&f, 0);
         assert_int_equal(clients[id - 1]->last.reason, FINISH_CANCELLED);
     }
+    assert_int_equal(scheduler_n_live(f.scheduler), 0);
+    /* What a step in flight uses is free only once that has landed. */
+    assert_true((page_pool_n_free(f.space.pool) < 40) == run_ahead);
+    assert_true(step(&f, 0) == run_ahead);
     assert_int_equal(page_pool_n_free(f.space.pool), 40);
     assert_null(scheduler_plan(f.scheduler, &f.events));
     teardown(&f);
@@ -469,6 +579,7 @@ int main(void) {
         cmocka_unit_test(a_row_that_is_not_a_number_fails_its_request_alone),
         cmocka_unit_test(equal_prompts_are_computed_once),
         cmocka_unit_test(a_wholly_cached_prompt_still_computes_its_last_token),
+        cmocka_unit_test(a_conversation_goes_on_from_cached_answers),
         cmocka_unit_test(prompt_scores_cover_the_prompt_whatever_is_cached),
         cmocka_unit_test(lower_priority_numbers_run_first),
         cmocka_unit_test(fewer_neighbours_are_reason_enough_to_try_again),
@@ -477,5 +588,7 @@ int main(void) {
         cmocka_unit_test(random_requests_give_what_they_give_alone),
         cmocka_unit_test(each_token_is_computed_by_the_kernel_of_its_kind),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    int n_failed = cmocka_run_group_tests_name("step by step", tests, NULL, NULL);
+    run_ahead = true;
+    return n_failed + cmocka_run_group_tests_name("a step ahead", tests, NULL, NULL);
 }

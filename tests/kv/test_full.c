@@ -179,7 +179,7 @@ static void advance(struct fixture *f, struct user *u) {
     check_pages(f, u);
     if (rand() % 2) return;
     oracle_publish(f, u, u->kv.n_blocks, u->kv.n_tokens / PAGE_TOKENS);
-    u->kv.policy->publish(&u->kv, u->tokens);
+    u->kv.policy->publish(&u->kv, u->tokens, u->kv.n_tokens);
 }
 
 /* No page is lost: a page is free, or in a sequence, or in a known block. */
@@ -229,7 +229,7 @@ static void compute(struct fixture *f, struct user *u, const char *text, uint64_
     uint32_t cached = kv_policy_full.adopt(&u->kv, u->tokens, n);
     assert_int_equal(kv_policy_full.reserve(&u->kv, n), 0);
     kv_policy_full.commit(&u->kv, n - cached);
-    kv_policy_full.publish(&u->kv, u->tokens);
+    kv_policy_full.publish(&u->kv, u->tokens, u->kv.n_tokens);
 }
 
 static uint32_t cached_tokens(struct fixture *f, const char *text, uint64_t salt) {

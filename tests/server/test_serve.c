@@ -26,11 +26,11 @@ static const char *model_dir;
 
 /* The CPU's table with one entry replaced. */
 static atomic_bool broken;
-static int (*real_sync)(struct backend *be, struct error *err);
+static int (*real_collect)(struct backend *be, uint32_t n_newer, struct error *err);
 
-static int failing_sync(struct backend *be, struct error *err) {
+static int failing_collect(struct backend *be, uint32_t n_newer, struct error *err) {
     if (atomic_load(&broken)) return error_set(err, ERR_DEVICE, "pulled the plug");
-    return real_sync(be, err);
+    return real_collect(be, n_newer, err);
 }
 
 struct running {
@@ -76,8 +76,8 @@ static void start_server(struct running *r, uint16_t port) {
     assert_int_equal(options_load(&r->options, 4, argv, no_variables, &r->err), 0);
     assert_int_equal(cpu_backend_create(&r->backend, &(struct cpu_config){0}, &r->err), 0);
     r->ops = *r->backend->ops;
-    real_sync = r->ops.sync;
-    r->ops.sync = failing_sync;
+    real_collect = r->ops.collect;
+    r->ops.collect = failing_collect;
     r->backend->ops = &r->ops;
     assert_int_equal(pthread_create(&r->thread, NULL, run_server, r), 0);
     for (int i = 0; i < 5000; i++, poll(NULL, 0, 2))
