@@ -152,7 +152,10 @@ cudaError_t launch_gather(const struct gather_params *p, struct launch launch);
 /* bf16 weights, n_in % 8 == 0, x and w 16-byte aligned, at most SKINNY_MAX_ROWS rows. */
 enum { SKINNY_MAX_ROWS = 16 };
 cudaError_t launch_skinny(const struct skinny_params *p, struct launch launch);
-/* Any shape, alignment and weight dtype; slow. */
+/* The same conditions but for the rows, of which there may be any number.  A row's bits depend on
+ * nothing but the row and the weights. */
+cudaError_t launch_linear_invariant(const struct skinny_params *p, struct launch launch);
+/* Any shape, alignment and weight dtype; slow.  Bits as in launch_linear_invariant. */
 cudaError_t launch_linear_any(const struct skinny_params *p, struct launch launch);
 cudaError_t launch_sample(const struct sample_params *p, struct launch launch);
 

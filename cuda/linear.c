@@ -5,6 +5,9 @@
  *   rows    > 16   cuBLASLt; parts that lie side by side (q, k, v or gate, up) are one product
  *   else           f16 and f32 weights, odd widths: any shape, slowly
  *
+ * A batch-invariant backend takes the kernels whose sums have one order (linear_invariant.cu, and
+ * the one for any shape), for any number of rows.
+ *
  * cuBLASLt sees everything transposed, because it counts columns first: y^T = (W^T)^T x^T.  What
  * its heuristics answer is kept by shape, the number of rows rounded up to a step of a coarse scale:
  * an algorithm for 512 rows is right for 400, and asking costs more than a small product. */
@@ -161,9 +164,10 @@ static bool skinny_fits(const struct linear_args *args, uint32_t part, uint32_t 
 }
 
 /* Whether all of it is one launch of the kernel for few rows. */
-static bool fits_one_launch(const struct linear_args *args) {
+static bool fits_one_launch(const struct cuda_backend *cuda, const struct linear_args *args) {
     const struct weight *norm = args->norm ? args->norm->weight : NULL;
-    return args->n_rows <= SKINNY_MAX_ROWS && skinny_fits(args, 0, args->n_parts) &&
+    return !cuda->batch_invariant && args->n_rows <= SKINNY_MAX_ROWS &&
+           skinny_fits(args, 0, args->n_parts) &&
            (!norm || (norm->dtype == DTYPE_BF16 && aligned(norm->data, BLAS_ALIGN)));
 }
 
@@ -173,6 +177,8 @@ static bool blas_fits(const struct linear_args *args, const struct linear_part *
         return false;
     return !bias || (bias->dtype == DTYPE_BF16 && aligned(bias->data, BLAS_ALIGN) && !args->y_f32);
 }
+
+typedef cudaError_t (*product_launcher)(const struct skinny_params *params, struct launch launch);
 
 static struct skinny_params own_params(const struct linear_args *args, uint32_t first,
                                        uint32_t n) {
@@ -199,12 +205,9 @@ static struct skinny_params own_params(const struct linear_args *args, uint32_t 
 }
 
 static int run_own(struct cuda_backend *cuda, const struct linear_args *args, uint32_t first,
-                   uint32_t n, bool skinny, struct error *err) {
+                   uint32_t n, product_launcher product, struct error *err) {
     const struct skinny_params params = own_params(args, first, n);
-    const struct launch launch = launch_of(cuda);
-    return cuda_check(cuda,
-                      skinny ? launch_skinny(&params, launch) : launch_linear_any(&params, launch),
-                      "linear", err);
+    return cuda_check(cuda, product(&params, launch_of(cuda)), "linear", err);
 }
 
 /* 0, an error, or ERR_UNSUPPORTED when cuBLASLt has nothing for the shape. */
@@ -261,7 +264,7 @@ static int run_many_rows(struct cuda_backend *cuda, const struct linear_args *ar
         if (rc != ERR_UNSUPPORTED) continue;
         rc = 0;
         for (uint32_t i = first; i < first + n && !rc; i++)
-            rc = run_own(cuda, args, i, 1, false, err);
+            rc = run_own(cuda, args, i, 1, launch_linear_any, err);
     }
     return rc;
 }
@@ -280,12 +283,14 @@ static int norm_rows(struct cuda_backend *cuda, const struct linear_args *args,
     return cuda_rmsnorm(&cuda->base, &norm, err);
 }
 
-static int run_few_rows(struct cuda_backend *cuda, const struct linear_args *args,
-                        struct error *err) {
+/* `fast` for the parts that fit it, all in one launch if they do. */
+static int run_parts(struct cuda_backend *cuda, const struct linear_args *args,
+                     product_launcher fast, struct error *err) {
     int rc = 0;
-    if (fits_one_launch(args)) return run_own(cuda, args, 0, args->n_parts, true, err);
+    if (skinny_fits(args, 0, args->n_parts))
+        return run_own(cuda, args, 0, args->n_parts, fast, err);
     for (uint32_t i = 0; i < args->n_parts && !rc; i++)
-        rc = run_own(cuda, args, i, 1, skinny_fits(args, i, 1), err);
+        rc = run_own(cuda, args, i, 1, skinny_fits(args, i, 1) ? fast : launch_linear_any, err);
     return rc;
 }
 
@@ -293,14 +298,15 @@ int cuda_linear(struct backend *be, const struct linear_args *args, struct error
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     struct linear_args plain = *args;
     if (args->n_rows == 0) return 0;
-    if (args->norm && !fits_one_launch(args)) {
+    if (args->norm && !fits_one_launch(cuda, args)) {
         int rc = norm_rows(cuda, args, err);
         if (rc) return rc;
         plain.x = args->norm->normed;
         plain.norm = NULL;
     }
+    if (cuda->batch_invariant) return run_parts(cuda, &plain, launch_linear_invariant, err);
     return args->n_rows > SKINNY_MAX_ROWS ? run_many_rows(cuda, &plain, err)
-                                          : run_few_rows(cuda, &plain, err);
+                                          : run_parts(cuda, &plain, launch_skinny, err);
 }
 
 /* Few rows: one launch for all of it. */
@@ -323,7 +329,7 @@ int cuda_gated(struct backend *be, const struct gated_args *args, struct error *
                   {args->up, args->up_bias, gate + n_out, 2 * (size_t)n_out}}};
     const struct silu_mul_params silu = {
         .gate_up = gate, .out = args->out, .n_rows = args->n_rows, .dim = n_out};
-    if (fits_one_launch(&both)) return run_gated(cuda, &both, args->out, err);
+    if (fits_one_launch(cuda, &both)) return run_gated(cuda, &both, args->out, err);
     int rc = cuda_linear(be, &both, err);
     return rc ? rc : cuda_check(cuda, launch_silu_mul(&silu, launch_of(cuda)), "silu_mul", err);
 }

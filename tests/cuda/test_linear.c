@@ -1,5 +1,7 @@
 /* test_linear.c - products of the CUDA backend against the CPU's: every path (few rows, cuBLASLt,
- * any shape), with bias, onto a residual, in f32, in parts that share a row, and fused. */
+ * any shape), with bias, onto a residual, in f32, in parts that share a row, and fused; all that
+ * once more on a batch-invariant backend, where a row's bits must not depend on the rows beside it.
+ */
 #include "tests/cuda/cuda_test.h"
 
 struct product {
@@ -213,15 +215,107 @@ static void fused_products_equal_the_cpu(void **state) {
                                             .gated = kind >= 2});
 }
 
+/* A product whose rows are computed again, some at a time. */
+struct company {
+    uint32_t n_in, n_out;
+    enum dtype dtype;
+    bool bias, accumulate, y_f32;
+};
+
+enum { ALL_ROWS = 2048 };
+
+/* y of rows [first, first + n) of x; y begins as ones. */
+static void multiply_rows(const struct company *c, const struct part *part, const void *gpu_x,
+                          uint32_t first, uint32_t n, const float *ones, float *out) {
+    struct error err = {0};
+    const enum dtype y_dtype = c->y_f32 ? DTYPE_F32 : DTYPE_BF16;
+    const size_t n_y = (size_t)n * c->n_out;
+    void *gpu_y = gpu_array(ones, n_y, y_dtype);
+    const struct linear_args args = {
+        .x = (const uint16_t *)gpu_x + (size_t)first * c->n_in, .n_rows = n, .n_in = c->n_in,
+        .n_parts = 1, .accumulate = c->accumulate, .y_f32 = c->y_f32,
+        .parts = {
+            {&part->gpu_weight, c->bias ? &part->gpu_bias_weight : NULL, gpu_y, c->n_out}}};
+    must(gpu->ops->linear(gpu, &args, &err), &err);
+    gpu_read(out, gpu_y, n_y, y_dtype);
+    gpu_free(gpu_y);
+}
+
+static void check_same(const struct company *c, uint32_t first, uint32_t n, const float *some,
+                       const float *all) {
+    for (size_t k = 0; k < (size_t)n * c->n_out; k++) {
+        const float *expected = &all[(size_t)first * c->n_out + k];
+        if (memcmp(&some[k], expected, sizeof(float)) == 0) continue;
+        fail_msg("%u -> %u, dtype %d, %u rows from %u on: element %zu is %.9g, was %.9g", c->n_in,
+                 c->n_out, c->dtype, n, first, k, some[k], *expected);
+    }
+}
+
+static void check_company(const struct company *c) {
+    static const uint32_t counts[] = {1, 7, 8, 9, 16, 17, 64, 65, 128, 129, 300, 517};
+    const size_t n_y = (size_t)ALL_ROWS * c->n_out;
+    const struct product shape = {.n_in = c->n_in, .dtype = c->dtype, .bias_dtype = c->dtype};
+    float *x = random_bf16((size_t)ALL_ROWS * c->n_in, 1), *all = random_floats(n_y),
+          *some = random_floats(n_y), *ones = random_floats(n_y);
+    void *gpu_x = gpu_array(x, (size_t)ALL_ROWS * c->n_in, DTYPE_BF16);
+    struct part part = make_part(&shape, c->n_out, NULL);
+    for (size_t i = 0; i < n_y; i++) ones[i] = 1;
+    multiply_rows(c, &part, gpu_x, 0, ALL_ROWS, ones, all);
+    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
+        const uint32_t n = counts[i], first = (uint32_t)rand() % (ALL_ROWS / 8 - n / 8) * 8;
+        multiply_rows(c, &part, gpu_x, first, n, ones, some);
+        check_same(c, first, n, some, all);
+    }
+    free_part(&part, true);
+    gpu_free(gpu_x);
+    free(x), free(all), free(some), free(ones);
+}
+
+static void a_row_has_the_same_bits_in_any_company(void **state) {
+    (void)state;
+    /* Each tile shape has its turn: they are chosen by rows and outputs. */
+    static const uint32_t shapes[][2] = {/* n_in, n_out */
+                                         {384, 1024}, {4096, 640}, {1000, 4096},
+                                         {64, 8192},  {352, 2049}, {4104, 48}};
+    for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++)
+        for (int mode = 0; mode < 3; mode++)
+            check_company(&(struct company){.n_in = shapes[s][0],
+                                            .n_out = shapes[s][1],
+                                            .dtype = DTYPE_BF16,
+                                            .bias = mode != 2,
+                                            .accumulate = mode == 1,
+                                            .y_f32 = mode == 2});
+    check_company(&(struct company){.n_in = 100, .n_out = 65, .dtype = DTYPE_BF16});
+    check_company(&(struct company){.n_in = 384, .n_out = 65, .dtype = DTYPE_F16, .bias = true});
+    check_company(&(struct company){.n_in = 384, .n_out = 65, .dtype = DTYPE_F32});
+}
+
+static void reopen_batch_invariant(void) {
+    struct error err = {0};
+    gpu->ops->destroy(gpu);
+    const struct cuda_config config = {.batch_invariant = true};
+    if (!cuda_backend_create(&gpu, &config, &err)) return;
+    fprintf(stderr, "%s\n", err.text);
+    exit(1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_of_one_part_equal_the_cpu),
         cmocka_unit_test(parts_share_a_launch_and_a_row),
         cmocka_unit_test(fused_products_equal_the_cpu),
     };
+    const struct CMUnitTest invariant_tests[] = {
+        cmocka_unit_test(products_of_one_part_equal_the_cpu),
+        cmocka_unit_test(parts_share_a_launch_and_a_row),
+        cmocka_unit_test(fused_products_equal_the_cpu),
+        cmocka_unit_test(a_row_has_the_same_bits_in_any_company),
+    };
     const int status = open_backends();
     if (status) return status;
-    const int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
+    int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
+    reopen_batch_invariant();
+    n_failed += cmocka_run_group_tests(invariant_tests, NULL, NULL);
     close_backends();
     return n_failed;
 }
