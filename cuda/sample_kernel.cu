@@ -17,8 +17,12 @@
  * tokens.
  *
  * Shared: the histograms, one a warp (threads of other warps would wait for the few busy bins).
- * Bound:  latency.  Greedy takes 3 passes over the row, top-k and top-p about 5 each.
+ * Bound:  one multiprocessor's reads from the second-level cache.  Greedy takes one pass over the
+ *         row, a draw one more, top-k about 5 more and top-p 6.
  * Oracle: engine/cpu/sample.c. */
+#include <cub/block/block_reduce.cuh>
+#include <cuda/functional>
+
 #include "cuda/device.cuh"
 
 enum {
@@ -36,7 +40,10 @@ typedef unsigned long long u64; /* what atomicAdd and the shuffles take */
 struct plan {
     u64 bins[N_WARPS][N_BINS];
     u64 warps[N_WARPS];
-    float floats[32];
+    typename cub::BlockReduce<u64, N_THREADS>::TempStorage reduce_u64;
+    typename cub::BlockReduce<float, N_THREADS>::TempStorage reduce_f32;
+    u64 reduced_u64;
+    float reduced_f32;
     u64 found_low, found_weight, found_above; /* select: the bin that reaches the target */
     u64 top[SAMPLE_MAX_TOP];
     uint32_t n_top, token;
@@ -66,84 +73,90 @@ static __device__ __forceinline__ uint32_t token_of(u64 key) {
     return ~(uint32_t)key;
 }
 
-/* ---- reductions over the block ---- */
+/* ---- one pass over the row ---- */
 
-static __device__ u64 block_max(u64 x, struct plan *plan) {
-    for (int step = 16; step > 0; step /= 2) {
-        const u64 other = __shfl_xor_sync(0xffffffffu, x, step);
-        x = other > x ? other : x;
-    }
+/* Over the block; the result in every thread. */
+template <typename Op> static __device__ u64 block_reduce(u64 x, Op op, struct plan *plan) {
+    x = cub::BlockReduce<u64, N_THREADS>(plan->reduce_u64).Reduce(x, op);
+    if (threadIdx.x == 0) plan->reduced_u64 = x;
     __syncthreads();
-    if (threadIdx.x % 32 == 0) plan->warps[threadIdx.x / 32] = x;
-    __syncthreads();
-    for (int w = 0; w < N_WARPS; w++) x = plan->warps[w] > x ? plan->warps[w] : x;
+    x = plan->reduced_u64;
+    __syncthreads(); /* read by all before the next one */
     return x;
 }
 
-/* The sum of all threads' x; *before: that of the threads before this one. */
-static __device__ u64 block_scan(u64 x, u64 *before, struct plan *plan) {
-    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    u64 sum = x, total = 0;
-    for (uint32_t step = 1; step < 32; step *= 2) {
-        const u64 other = __shfl_up_sync(0xffffffffu, sum, step);
-        if (lane >= step) sum += other;
-    }
+static __device__ float block_sum(float x, struct plan *plan) {
+    x = cub::BlockReduce<float, N_THREADS>(plan->reduce_f32).Sum(x);
+    if (threadIdx.x == 0) plan->reduced_f32 = x;
     __syncthreads();
-    if (lane == 31) plan->warps[warp] = sum;
+    x = plan->reduced_f32;
     __syncthreads();
-    *before = sum - x;
-    for (uint32_t w = 0; w < N_WARPS; w++) {
-        if (w < warp) *before += plan->warps[w];
-        total += plan->warps[w];
-    }
-    return total;
+    return x;
 }
 
-/* visit(value, token) for the tokens of this thread, from 16-byte loads where the row allows them.
- */
+/* visit(value, token) for the tokens of this thread, in the order of their ids, from 16-byte loads
+ * where the row allows them: N_LOADS of them at a time, or latency would be the time of a pass. */
 template <typename Visit>
 static __device__ __forceinline__ void visit_row(const float *x, uint32_t n, Visit visit) {
+    enum { N_LOADS = 8 };
     if (n % 4 == 0 && (uintptr_t)x % 16 == 0) {
-#pragma unroll 4
-        for (uint32_t i = threadIdx.x; i < n / 4; i += N_THREADS) {
-            const float4 v = reinterpret_cast<const float4 *>(x)[i];
-            visit(v.x, 4 * i);
-            visit(v.y, 4 * i + 1);
-            visit(v.z, 4 * i + 2);
-            visit(v.w, 4 * i + 3);
+        for (uint32_t first = threadIdx.x; first < n / 4; first += N_LOADS * N_THREADS) {
+            float4 v[N_LOADS];
+#pragma unroll
+            for (uint32_t k = 0; k < N_LOADS; k++)
+                if (first + k * N_THREADS < n / 4)
+                    v[k] = reinterpret_cast<const float4 *>(x)[first + k * N_THREADS];
+#pragma unroll
+            for (uint32_t k = 0; k < N_LOADS; k++) {
+                const uint32_t i = first + k * N_THREADS;
+                if (i >= n / 4) break;
+                visit(v[k].x, 4 * i);
+                visit(v[k].y, 4 * i + 1);
+                visit(v[k].z, 4 * i + 2);
+                visit(v[k].w, 4 * i + 3);
+            }
         }
     } else {
         for (uint32_t i = threadIdx.x; i < n; i += N_THREADS) visit(x[i], i);
     }
 }
 
-/* The best key; *invalid: NaN or +inf anywhere, or nothing finite. */
-static __device__ u64 find_best(const float *x, uint32_t n, bool *invalid, struct plan *plan) {
-    u64 best = 0;
-    int bad = 0;
-    visit_row(x, n, [&](float value, uint32_t token) {
-        const u64 key = key_of(value, token);
-        bad |= isnan(value) || value == INFINITY;
-        best = key > best ? key : best;
-    });
-    best = block_max(best, plan);
-    *invalid = __syncthreads_or(bad) || !(value_of(best) > -INFINITY);
-    return best;
-}
+struct scan {
+    u64 best;     /* key */
+    float lse;    /* log of the sum of exp */
+    bool invalid; /* NaN or +inf anywhere, or nothing finite */
+};
 
-static __device__ float log_sum_exp(const float *x, uint32_t n, float max, struct plan *plan) {
-    float sum = 0.0f;
-    visit_row(x, n, [&](float value, uint32_t) { sum += expf(value - max); });
-    __syncthreads();
-    return max + logf(block_sum(sum, plan->floats));
+/* A thread keeps the sum of exp relative to its own maximum so far, so one pass is enough.  __expf:
+ * 2 ulp of each term, far below the bf16 steps of what the logits were made from. */
+static __device__ struct scan scan_row(const float *x, uint32_t n, struct plan *plan) {
+    float max = -INFINITY, sum = 0.0f;
+    uint32_t token = 0;
+    int bad = 0;
+    visit_row(x, n, [&](float value, uint32_t i) {
+        bad |= !(value < INFINITY);
+        if (value > max) { /* seldom */
+            sum *= __expf(max - value);
+            max = value;
+            token = i;
+        }
+        if (value > -INFINITY) sum += __expf(value - max);
+    });
+    struct scan scan;
+    const u64 own = max > -INFINITY ? key_of(max, token) : 0;
+    scan.best = block_reduce(own, cuda::maximum<>{}, plan);
+    scan.invalid = __syncthreads_or(bad) || scan.best == 0;
+    const float top = value_of(scan.best);
+    scan.lse = top + logf(block_sum(sum * __expf(max - top), plan));
+    return scan;
 }
 
 /* 1: the token has the best key. */
 static __device__ uint32_t rank_of(const float *x, uint32_t n, uint32_t token, struct plan *plan) {
     const u64 key = key_of(x[token], token);
-    u64 above = 0, before;
+    u64 above = 0;
     visit_row(x, n, [&](float value, uint32_t i) { above += key_of(value, i) > key; });
-    return (uint32_t)block_scan(above, &before, plan) + 1;
+    return (uint32_t)block_reduce(above, cuda::std::plus<>{}, plan) + 1;
 }
 
 /* ---- selection ---- */
@@ -164,15 +177,14 @@ static __device__ void fill_bins(const struct view &v, u64 known, int shift, str
     u64 *bins = plan->bins[threadIdx.x / 32];
     for (uint32_t i = threadIdx.x % 32; i < N_BINS; i += 32) bins[i] = 0;
     __syncwarp();
-    for (uint32_t i = threadIdx.x; i < v.n; i += N_THREADS) {
-        const float x = v.x[i];
+    visit_row(v.x, v.n, [&](float x, uint32_t i) {
         const u64 key = key_of(x, i);
         const bool matches = shift + DIGIT_BITS == KEY_BITS ||
                              key >> (shift + DIGIT_BITS) == known >> (shift + DIGIT_BITS);
-        if (key < v.low || !matches) continue;
+        if (key < v.low || !matches) return;
         const u64 weight = BY_WEIGHT ? weight_of(v, x) : counts(v, x);
         if (weight) atomicAdd(&bins[key >> shift & (N_BINS - 1)], weight);
-    }
+    });
     __syncthreads();
     for (uint32_t b = threadIdx.x; b < N_BINS; b += N_THREADS)
         for (uint32_t w = 1; w < N_WARPS; w++) plan->bins[0][b] += plan->bins[w][b];
@@ -235,23 +247,58 @@ static __device__ __forceinline__ u64 kept_weight(const struct view &v, uint32_t
 }
 
 static __device__ u64 total_weight(const struct view &v, struct plan *plan) {
-    u64 sum = 0, before;
-    for (uint32_t i = threadIdx.x; i < v.n; i += N_THREADS) sum += kept_weight(v, i);
-    return block_scan(sum, &before, plan);
+    u64 sum = 0;
+    visit_row(v.x, v.n, [&](float x, uint32_t i) {
+        if (key_of(x, i) >= v.low) sum += weight_of(v, x);
+    });
+    return block_reduce(sum, cuda::std::plus<>{}, plan);
 }
 
-/* The first token, in the order of their ids, at which the sum of the weights exceeds `at`.  A
- * thread adds up one run of ids; the run that holds the token is then walked by its thread. */
-static __device__ uint32_t token_at(const struct view &v, u64 at, struct plan *plan) {
-    const uint32_t run = (v.n + N_THREADS - 1) / N_THREADS, first = threadIdx.x * run;
+/* The lane-strided sum of a warp's run of ids, in every lane. */
+static __device__ u64 run_weight(const struct view &v, uint32_t first, uint32_t end) {
+    u64 sum = 0;
+#pragma unroll 8
+    for (uint32_t i = first + threadIdx.x % 32; i < end; i += 32) sum += kept_weight(v, i);
+    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    return sum;
+}
+
+/* In a run whose ids follow weights of `before`: the first at which the sum exceeds `at`. */
+static __device__ uint32_t token_in_run(const struct view &v, uint32_t first, uint32_t end,
+                                        u64 before, u64 at) {
+    const uint32_t lane = threadIdx.x % 32;
+    for (; first < end; first += 32) {
+        u64 sum = first + lane < end ? kept_weight(v, first + lane) : 0;
+        for (uint32_t step = 1; step < 32; step *= 2) {
+            const u64 other = __shfl_up_sync(0xffffffffu, sum, step);
+            if (lane >= step) sum += other;
+        }
+        const uint32_t over = __ballot_sync(0xffffffffu, before + sum > at);
+        if (over) return first + (uint32_t)__ffs((int)over) - 1;
+        before += __shfl_sync(0xffffffffu, sum, 31);
+    }
+    return end - 1; /* not reached: the run's weight exceeds at - before */
+}
+
+/* The first token, in the order of their ids, at which the sum of the weights exceeds its share
+ * `uniform` of all.  A warp adds up one run of ids; the one whose run holds the token walks it. */
+static __device__ uint32_t token_at(const struct view &v, double uniform, struct plan *plan) {
+    const uint32_t warp = threadIdx.x / 32, run = (v.n + N_WARPS - 1) / N_WARPS;
+    const uint32_t first = warp * run < v.n ? warp * run : v.n;
     const uint32_t end = first + run < v.n ? first + run : v.n;
-    u64 sum = 0, before;
-    for (uint32_t i = first; i < end; i++) sum += kept_weight(v, i);
-    block_scan(sum, &before, plan);
-    if (at >= before && at < before + sum) {
-        uint32_t i = first;
-        while (at >= (before += kept_weight(v, i))) i++;
-        plan->token = i;
+    const u64 own = run_weight(v, first, end);
+    u64 before = 0, total = 0;
+    if (threadIdx.x % 32 == 0) plan->warps[warp] = own;
+    __syncthreads();
+    for (uint32_t w = 0; w < N_WARPS; w++) {
+        if (w < warp) before += plan->warps[w];
+        total += plan->warps[w];
+    }
+    u64 at = (u64)(uniform * (double)total);
+    if (at >= total) at = total - 1; /* a double may round up to the total */
+    if (at >= before && at < before + own) {
+        const uint32_t token = token_in_run(v, first, end, before, at);
+        if (threadIdx.x % 32 == 0) plan->token = token;
     }
     __syncthreads();
     return plan->token;
@@ -263,13 +310,11 @@ static __device__ uint32_t draw(const struct device_sample &row, const float *x,
     struct view v = {x, n, value_of(best), row.temperature, 0.0f, 0, false};
     if (row.top_k > 0 && row.top_k < n) v.low = select_low<false>(v, row.top_k, plan);
     v.min_p = row.min_p;
-    u64 total = total_weight(v, plan);
     if (row.top_p < 1.0f) {
+        const u64 total = total_weight(v, plan);
         v.low = select_low<true>(v, (u64)ceil((double)row.top_p * (double)total), plan);
-        total = total_weight(v, plan);
     }
-    const u64 at = (u64)(row.uniform * (double)total);
-    return token_at(v, at < total ? at : total - 1, plan); /* a double may round up to the total */
+    return token_at(v, row.uniform, plan);
 }
 
 /* ---- the rest of a row ---- */
@@ -327,31 +372,31 @@ static __device__ uint32_t choose(const struct device_sample &row, const float *
     if (row.kind == SAMPLE_SCORE) return row.target;
     if (!row.changed) return draw(row, logits, n, best, plan);
     const float *x = apply_penalties(row, logits, n);
-    best = find_best(x, n, invalid, plan);
-    return *invalid ? 0 : draw(row, x, n, best, plan); /* invalid: every token is banned */
+    const struct scan scan = scan_row(x, n, plan);
+    *invalid = scan.invalid; /* every token is banned */
+    return scan.invalid ? 0 : draw(row, x, n, scan.best, plan);
 }
 
 static __global__ void __launch_bounds__(N_THREADS) sample_kernel(struct sample_params p) {
     __shared__ struct plan plan;
-    bool invalid;
     let_next_start();
     wait_for_previous();
     const struct device_sample row = p.rows[blockIdx.x];
     const float *logits = p.logits + (size_t)row.logit_row * p.n_vocab;
     struct sample_result *result = &p.results[blockIdx.x];
-    const u64 best = find_best(logits, p.n_vocab, &invalid, &plan);
+    const struct scan scan = scan_row(logits, p.n_vocab, &plan);
+    bool invalid = scan.invalid;
     uint32_t token = 0;
-    if (!invalid) token = choose(row, logits, p.n_vocab, best, &invalid, &plan);
+    if (!invalid) token = choose(row, logits, p.n_vocab, scan.best, &invalid, &plan);
     if (threadIdx.x == 0) *result = (struct sample_result){.token = token, .invalid = invalid};
     if (invalid) return;
-    const float lse = log_sum_exp(logits, p.n_vocab, value_of(best), &plan);
-    const uint32_t rank = token == token_of(best) ? 1 : rank_of(logits, p.n_vocab, token, &plan);
+    const uint32_t rank = token == token_of(scan.best) ? 1 : rank_of(logits, p.n_vocab, token, &plan);
     if (threadIdx.x == 0) {
-        result->logprob = logits[token] - lse;
+        result->logprob = logits[token] - scan.lse;
         result->rank = rank;
     }
-    report_top(logits, p.n_vocab, row.n_top < SAMPLE_MAX_TOP ? row.n_top : SAMPLE_MAX_TOP, lse,
-               result, &plan);
+    report_top(logits, p.n_vocab, row.n_top < SAMPLE_MAX_TOP ? row.n_top : SAMPLE_MAX_TOP,
+               scan.lse, result, &plan);
 }
 
 cudaError_t launch_sample(const struct sample_params *p, struct launch launch) {
