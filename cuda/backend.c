@@ -74,29 +74,6 @@ void mirror_free(struct mirror *mirror) {
     *mirror = (struct mirror){0};
 }
 
-int args_take(struct cuda_backend *cuda, size_t bytes, size_t *offset, struct error *err) {
-    struct mirror *args = &cuda->args;
-    if (args->used + bytes > args->capacity) {
-        int rc = cuda_sync(&cuda->base, err); /* whoever took room before is done with it now */
-        if (!rc) rc = mirror_reserve(cuda, args, bytes, err);
-        if (rc) return rc;
-    }
-    *offset = args->used;
-    args->used += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    return 0;
-}
-
-int args_send_to(struct cuda_backend *cuda, void *to, size_t offset, size_t bytes,
-                 struct error *err) {
-    const cudaError_t code = cudaMemcpyAsync(to, cuda->args.host + offset, bytes,
-                                             cudaMemcpyHostToDevice, cuda->stream);
-    return cuda_check(cuda, code, "arguments to the device", err);
-}
-
-int args_send(struct cuda_backend *cuda, size_t offset, size_t bytes, struct error *err) {
-    return args_send_to(cuda, cuda->args.device + offset, offset, bytes, err);
-}
-
 static struct device_memory cuda_memory(struct backend *be) {
     (void)be;
     size_t n_free = 0, n_total = 0;
@@ -160,24 +137,7 @@ static int cuda_copy_pages(struct backend *be, const struct kv_pool *kv, const u
     return rc;
 }
 
-int cuda_sync(struct backend *be, struct error *err) {
-    struct cuda_backend *cuda = CUDA_BACKEND(be);
-    int rc = cuda_check(cuda, cudaStreamSynchronize(cuda->stream), "running a step", err);
-    if (rc) return rc;
-    for (uint32_t i = 0; i < cuda->n_pending; i++)
-        memcpy(cuda->pending[i].to, cuda->pending[i].from,
-               cuda->pending[i].n * sizeof(struct sample_result));
-    cuda->n_pending = 0;
-    cuda->args.used = 0;
-    return 0;
-}
-
 /* ---- creation ---- */
-
-static int cuda_collect(struct backend *be, uint32_t n_newer, struct error *err) {
-    (void)n_newer;
-    return cuda_sync(be, err);
-}
 
 static void cuda_destroy(struct backend *be) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
@@ -187,7 +147,7 @@ static void cuda_destroy(struct backend *be) {
     linear_close(cuda);
     weights_free(cuda);
     mirror_free(&cuda->step_block);
-    mirror_free(&cuda->args);
+    flights_close(cuda);
     cudaFree(cuda->angles);
     cudaFree(cuda->device_freqs);
     cudaFree(cuda->changed);
@@ -261,7 +221,7 @@ static int open_device(struct cuda_backend *cuda, struct error *err) {
         rc = cuda_check(cuda, cudaEventCreateWithFlags(&cuda->step_copied, cudaEventDisableTiming),
                         "an event", err);
     if (!rc) rc = mirror_reserve(cuda, &cuda->step_block, FIRST_MIRROR_BYTES, err);
-    if (!rc) rc = mirror_reserve(cuda, &cuda->args, FIRST_MIRROR_BYTES, err);
+    if (!rc) rc = flights_open(cuda, err);
     if (!rc) rc = device_alloc(cuda, sizeof(cuda->inv_freq), (void **)&cuda->device_freqs, err);
     return rc ? rc : linear_open(cuda, err);
 }
@@ -273,7 +233,7 @@ int cuda_backend_create(struct backend **out, const struct cuda_config *config, 
     struct cuda_backend *cuda = calloc(1, sizeof(*cuda));
     if (!cuda) return error_set(err, ERR_NOMEM, "cuda: no memory");
     const long n_cpus = sysconf(_SC_NPROCESSORS_ONLN);
-    cuda->base = (struct backend){.ops = &cuda_ops, .name = "cuda", .act_dtype = DTYPE_BF16, .repeats = true};
+    cuda->base = (struct backend){.ops = &cuda_ops, .name = "cuda", .act_dtype = DTYPE_BF16, .repeats = true, .runs_ahead = true};
     cuda->device = (int)config->device;
     cuda->overlap = properties.major == 9; /* others run the code for 8.0: it does not wait */
     cuda->batch_invariant = config->batch_invariant;

@@ -37,12 +37,17 @@ cudaError_t launch_gather(const struct gather_params *p, struct launch launch) {
     return launch_kernel(launch, gather_kernel<bf16>, p->n, 256, 0, *p, p->dim);
 }
 
+static __device__ __forceinline__ size_t token_of(const struct device_step &step, size_t row) {
+    const uint32_t token = (uint32_t)step.tokens[row];
+    return token & STEP_DRAWN ? (size_t)step.drawn[token & ~STEP_DRAWN] : token;
+}
+
 static __global__ void embed_kernel(struct embed_params p) {
     const size_t row = blockIdx.x;
     let_next_start();
     wait_for_previous();
     if (row >= p.step->n_rows) return;
-    const size_t token = (size_t)p.step->tokens[row];
+    const size_t token = token_of(*p.step, row);
     bf16 *out = static_cast<bf16 *>(p.out) + row * p.dim;
     for (uint32_t i = threadIdx.x; i < p.dim; i += blockDim.x)
         store_as(out + i, load_dtype(p.table, token * p.dim + i, p.dtype));
@@ -53,7 +58,7 @@ static __global__ void embed_vector_kernel(struct embed_params p) {
     let_next_start();
     wait_for_previous();
     if (row >= p.step->n_rows) return;
-    const uint4 *from = static_cast<const uint4 *>(p.table) + (size_t)p.step->tokens[row] * width;
+    const uint4 *from = static_cast<const uint4 *>(p.table) + token_of(*p.step, row) * width;
     uint4 *to = static_cast<uint4 *>(p.out) + row * width;
     for (uint32_t i = threadIdx.x; i < width; i += blockDim.x) to[i] = from[i];
 }

@@ -5,7 +5,7 @@
  *
  *   step_begin  packs the step into one block of pinned memory, one copy brings it over (step.c)
  *   operations  launch on one stream and return; small host arrays travel through `args`
- *   sync        waits, hands out sample results, and lets `args` begin again
+ *   collect     waits for a step and hands out what it drew (flight.c)
  *
  * Thread: engine.  Memory: reserved for the largest step (the reserve op), so that a served load
  * allocates nothing; without it blocks grow to the largest step seen and are kept. */
@@ -24,7 +24,7 @@ extern "C" {
 
 /* Plans lie at fixed places behind the header: attention.cu. */
 enum { STEP_HEADER_BYTES = 256 };
-enum { MAX_PENDING = 8, MATMUL_CACHE = 512, N_STAGING = 2, MAX_FREQS = 512, MAX_RECORDINGS = 64 };
+enum { MAX_PENDING = 8, N_FLIGHTS = 2, MATMUL_CACHE = 512, N_STAGING = 2, MAX_FREQS = 512, MAX_RECORDINGS = 64 };
 
 /* The same bytes in pinned host memory and on the device; `used` of them are taken. */
 struct mirror {
@@ -32,11 +32,25 @@ struct mirror {
     size_t capacity, used;
 };
 
-/* Results that a sample op left in pinned memory, for sync() to hand out. */
+/* Room in a mirror. */
+struct args {
+    char *host, *device;
+};
+
+/* Results that a sample op left in pinned memory, to be handed out. */
 struct pending_results {
     const struct sample_result *from;
     struct sample_result *to;
     uint32_t n;
+};
+
+/* One of the steps under way: flight.c. */
+struct flight {
+    struct mirror args;
+    struct pending_results pending[MAX_PENDING];
+    uint32_t n_pending;
+    cudaEvent_t done; /* recorded when the next step begins */
+    bool under_way;   /* since its step began, until its results were handed out */
 };
 
 /* A product's shape and what cuBLASLt answered for it. */
@@ -79,11 +93,16 @@ struct cuda_backend {
     uint32_t n_copiers;
     cudaStream_t stream;
 
-    struct mirror step_block, args;
+    struct flight flights[N_FLIGHTS]; /* step number i uses i % N_FLIGHTS */
+    uint64_t n_steps;
+    int32_t *drawn; /* device [n_drawn]: what the sample operations of the present step draw */
+    uint32_t n_drawn, drawn_capacity;
+
+    struct mirror step_block;
     cudaEvent_t step_copied; /* the step block's pinned half may be written again */
     struct device_step step; /* of the present step; its pointers are the device's */
     const struct device_step *device_step; /* the same, on the device */
-    const struct step *host_step;          /* what was packed; borrowed until the next sync */
+    const struct step *host_step;          /* what was packed; borrowed by its operations */
     uint32_t launch_rows; /* rows that operations launch: step.n_rows, or what repeat() was given */
     void *partials;              /* attention's, device: out, then lse, of each partial result */
     size_t partials_bytes;
@@ -97,8 +116,6 @@ struct cuda_backend {
 
     float *changed; /* device: logits of sample rows that penalties and biases change */
     size_t changed_bytes;
-    struct pending_results pending[MAX_PENDING];
-    uint32_t n_pending;
 
     struct recording recordings[MAX_RECORDINGS]; /* by place; see repeat.c */
     uint32_t n_recordings, next_recording;
@@ -131,12 +148,22 @@ int device_reserve(struct cuda_backend *cuda, void **memory, size_t *capacity, s
 int mirror_reserve(struct cuda_backend *cuda, struct mirror *mirror, size_t bytes,
                    struct error *err);
 void mirror_free(struct mirror *mirror);
-/* Room for `bytes` in args until the next sync(); args_send() copies what was written there to its
- * device half, args_send_to() to device memory of the caller's. */
-int args_take(struct cuda_backend *cuda, size_t bytes, size_t *offset, struct error *err);
-int args_send(struct cuda_backend *cuda, size_t offset, size_t bytes, struct error *err);
-int args_send_to(struct cuda_backend *cuda, void *to, size_t offset, size_t bytes,
-                 struct error *err);
+
+int flights_open(struct cuda_backend *cuda, struct error *err);
+void flights_close(struct cuda_backend *cuda); /* half-open is allowed */
+int flights_reserve(struct cuda_backend *cuda, size_t args_bytes, struct error *err);
+int flight_begin(struct cuda_backend *cuda, struct error *err); /* of the step that begins */
+/* Room for `bytes` until the results of the present step are handed out; args_send() copies what
+ * was written there to device memory: its own, or what it is for. */
+int args_take(struct cuda_backend *cuda, size_t bytes, struct args *out, struct error *err);
+size_t args_capacity(struct cuda_backend *cuda);
+int args_send(struct cuda_backend *cuda, const struct args *args, void *to, size_t bytes,
+              struct error *err);
+/* Brings n results, which lie in args, to the host; `to` has them once they are collected. */
+int results_fetch(struct cuda_backend *cuda, const struct args *from, struct sample_result *to,
+                  uint32_t n, struct error *err);
+/* Makes room for n tokens in cuda->drawn, and keeps those that are there. */
+int drawn_reserve(struct cuda_backend *cuda, uint32_t n, struct error *err);
 
 int cuda_repeat(struct backend *be, uint32_t n_rows, repeat_body body, void *ctx,
                 struct error *err);
@@ -181,6 +208,7 @@ int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct er
 int cuda_attn_prefill(struct backend *be, const struct attn_args *args, struct error *err);
 int cuda_gather_rows(struct backend *be, const struct gather_rows_args *args, struct error *err);
 int cuda_sample(struct backend *be, const struct sample_args *args, struct error *err);
+int cuda_collect(struct backend *be, uint32_t n_newer, struct error *err);
 int cuda_sync(struct backend *be, struct error *err);
 
 /* Each part's share of the reserve op. */

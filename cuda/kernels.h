@@ -33,6 +33,7 @@ struct launch {
 struct device_step {
     uint32_t n_rows, n_seqs, n_decode, n_layers;
     const int32_t *tokens, *positions, *row_seq; /* [n_rows]; row_seq: the sequence of a row */
+    const int32_t *drawn; /* by the step before: tokens[row] may be STEP_DRAWN | an index here */
     const int32_t *first_row, *seq_rows;         /* [n_seqs] */
     const int32_t *n_slots, *append_slot;        /* [n_layers][n_seqs] */
     const int32_t *table;    /* [n_layers][layer_pages]: pages in slot order, list after list */
@@ -139,6 +140,7 @@ struct sample_params {
     const float *logits;              /* [*, n_vocab] */
     const struct device_sample *rows; /* [n] */
     struct sample_result *results;    /* [n] */
+    int32_t *drawn;                   /* [n]: the tokens again, for the next step */
     uint32_t n, n_vocab;
 };
 

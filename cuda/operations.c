@@ -39,11 +39,11 @@ static int send_freqs(struct cuda_backend *cuda, const struct rope_append_args *
                          args->n_freqs, MAX_FREQS);
     if (cuda->n_freqs == args->n_freqs && memcmp(cuda->inv_freq, args->inv_freq, bytes) == 0)
         return 0;
-    size_t offset;
-    int rc = args_take(cuda, bytes, &offset, err);
+    struct args room;
+    int rc = args_take(cuda, bytes, &room, err);
     if (rc) return rc;
-    memcpy(cuda->args.host + offset, args->inv_freq, bytes);
-    rc = args_send_to(cuda, cuda->device_freqs, offset, bytes, err);
+    memcpy(room.host, args->inv_freq, bytes);
+    rc = args_send(cuda, &room, cuda->device_freqs, bytes, err);
     if (rc) return rc;
     memcpy(cuda->inv_freq, args->inv_freq, bytes);
     cuda->n_freqs = args->n_freqs;
@@ -99,15 +99,15 @@ int cuda_rope_append(struct backend *be, const struct rope_append_args *args, st
 int cuda_gather_rows(struct backend *be, const struct gather_rows_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     const size_t bytes = args->n * sizeof(uint32_t);
-    size_t offset;
-    int rc = args_take(cuda, bytes, &offset, err);
+    struct args room;
+    int rc = args_take(cuda, bytes, &room, err);
     if (rc) return rc;
-    memcpy(cuda->args.host + offset, args->rows, bytes);
-    rc = args_send(cuda, offset, bytes, err);
+    memcpy(room.host, args->rows, bytes);
+    rc = args_send(cuda, &room, room.device, bytes, err);
     if (rc) return rc;
     const struct gather_params params = {.x = args->x,
                                          .out = args->out,
-                                         .rows = (const uint32_t *)(cuda->args.device + offset),
+                                         .rows = (const uint32_t *)room.device,
                                          .n = args->n,
                                          .dim = args->dim};
     return cuda_check(cuda, launch_gather(&params, launch_of(cuda)), "gather_rows", err);

@@ -2,7 +2,7 @@
  *
  *   args:  rows [n] | counts, bias, banned of every row | results [n]
  *
- * Results come back into the pinned half of the same room; sync() hands them out. */
+ * Results come back into the pinned half of the same room; flight.c hands them out. */
 #include "cuda/internal.h"
 
 #include <string.h>
@@ -25,17 +25,20 @@ static size_t list_bytes(const struct sample_row *row) {
            padded(row->n_banned * sizeof(*row->banned));
 }
 
-/* Copies a list to args at *offset and returns where the device will find it. */
-static const void *put_list(struct cuda_backend *cuda, size_t *offset, const void *list,
-                            size_t bytes) {
-    const void *device = cuda->args.device + *offset;
-    if (bytes) memcpy(cuda->args.host + *offset, list, bytes);
-    *offset += padded(bytes);
+static struct args behind(const struct args *args, size_t bytes) {
+    return (struct args){args->host + bytes, args->device + bytes};
+}
+
+/* Copies a list to *at, which moves on, and returns where the device will find it. */
+static const void *put_list(struct args *at, const void *list, size_t bytes) {
+    const void *device = at->device;
+    if (bytes) memcpy(at->host, list, bytes);
+    *at = behind(at, padded(bytes));
     return device;
 }
 
-static struct device_sample pack_row(struct cuda_backend *cuda, const struct sample_row *row,
-                                     size_t *offset, float *changed) {
+static struct device_sample pack_row(const struct sample_row *row, struct args *lists,
+                                     float *changed) {
     struct device_sample out = {.logit_row = row->logit_row,
                                 .kind = row->kind,
                                 .target = row->target,
@@ -53,15 +56,15 @@ static struct device_sample pack_row(struct cuda_backend *cuda, const struct sam
     out.n_counts = row->n_counts;
     out.n_bias = row->n_bias;
     out.n_banned = row->n_banned;
-    out.counts = put_list(cuda, offset, row->counts, row->n_counts * sizeof(*row->counts));
-    out.bias = put_list(cuda, offset, row->bias, row->n_bias * sizeof(*row->bias));
-    out.banned = put_list(cuda, offset, row->banned, row->n_banned * sizeof(*row->banned));
+    out.counts = put_list(lists, row->counts, row->n_counts * sizeof(*row->counts));
+    out.bias = put_list(lists, row->bias, row->n_bias * sizeof(*row->bias));
+    out.banned = put_list(lists, row->banned, row->n_banned * sizeof(*row->banned));
     return out;
 }
 
-/* Room in args and scratch; *input: bytes that travel, *results: offset of what comes back. */
-static int make_room(struct cuda_backend *cuda, const struct sample_args *args, size_t *offset,
-                     size_t *input, size_t *results, struct error *err) {
+/* Room in args and scratch; *input: bytes that travel, before what comes back. */
+static int make_room(struct cuda_backend *cuda, const struct sample_args *args, struct args *room,
+                     size_t *input, struct error *err) {
     size_t n_changed = 0;
     *input = padded(args->n * sizeof(struct device_sample));
     for (uint32_t i = 0; i < args->n; i++) {
@@ -69,14 +72,21 @@ static int make_room(struct cuda_backend *cuda, const struct sample_args *args, 
         *input += list_bytes(&args->rows[i]);
         n_changed++;
     }
-    int rc = 0;
-    if (cuda->n_pending == MAX_PENDING) rc = cuda_sync(&cuda->base, err);
-    if (!rc) rc = args_take(cuda, *input + args->n * sizeof(struct sample_result), offset, err);
-    if (!rc)
-        rc = device_reserve(cuda, (void **)&cuda->changed, &cuda->changed_bytes,
-                            n_changed * args->n_vocab * sizeof(float), err);
-    *results = *offset + *input;
-    return rc;
+    int rc = args_take(cuda, *input + args->n * sizeof(struct sample_result), room, err);
+    if (!rc) rc = drawn_reserve(cuda, cuda->n_drawn + args->n, err);
+    return rc ? rc
+              : device_reserve(cuda, (void **)&cuda->changed, &cuda->changed_bytes,
+                               n_changed * args->n_vocab * sizeof(float), err);
+}
+
+static void pack_rows(const struct sample_args *args, const struct args *room, float *changed) {
+    struct device_sample *rows = (struct device_sample *)room->host;
+    struct args lists = behind(room, padded(args->n * sizeof(*rows)));
+    for (uint32_t i = 0; i < args->n; i++) {
+        const bool changes = changes_logits(&args->rows[i]);
+        rows[i] = pack_row(&args->rows[i], &lists, changes ? changed : NULL);
+        if (changes) changed += args->n_vocab;
+    }
 }
 
 static size_t row_bytes(const struct sample_row *row) {
@@ -85,42 +95,32 @@ static size_t row_bytes(const struct sample_row *row) {
 
 static int sample_rows(struct cuda_backend *cuda, const struct sample_args *args,
                        struct error *err) {
-    size_t offset, input, results, n_changed = 0;
-    int rc = make_room(cuda, args, &offset, &input, &results, err);
+    struct args room;
+    size_t input;
+    int rc = make_room(cuda, args, &room, &input, err);
     if (rc) return rc;
-    struct device_sample *rows = (struct device_sample *)(cuda->args.host + offset);
-    size_t lists = offset + padded(args->n * sizeof(*rows));
-    for (uint32_t i = 0; i < args->n; i++) {
-        const bool changes = changes_logits(&args->rows[i]);
-        rows[i] = pack_row(cuda, &args->rows[i], &lists,
-                           changes ? cuda->changed + n_changed++ * args->n_vocab : NULL);
-    }
-    rc = args_send(cuda, offset, input, err);
+    pack_rows(args, &room, cuda->changed);
+    rc = args_send(cuda, &room, room.device, input, err);
     if (rc) return rc;
-    const struct sample_params params = {
-        .logits = args->logits,
-        .rows = (const struct device_sample *)(cuda->args.device + offset),
-        .results = (struct sample_result *)(cuda->args.device + results),
-        .n = args->n,
-        .n_vocab = args->n_vocab};
+    const struct args results = behind(&room, input);
+    const struct sample_params params = {.logits = args->logits,
+                                         .rows = (const struct device_sample *)room.device,
+                                         .results = (struct sample_result *)results.device,
+                                         .drawn = cuda->drawn + cuda->n_drawn,
+                                         .n = args->n,
+                                         .n_vocab = args->n_vocab};
     rc = cuda_check(cuda, launch_sample(&params, launch_of(cuda)), "sample", err);
-    if (rc) return rc;
-    cuda->pending[cuda->n_pending++] = (struct pending_results){
-        (const struct sample_result *)(cuda->args.host + results), args->results, args->n};
-    return cuda_check(cuda,
-                      cudaMemcpyAsync(cuda->args.host + results, cuda->args.device + results,
-                                      args->n * sizeof(struct sample_result),
-                                      cudaMemcpyDeviceToHost, cuda->stream),
-                      "results from the device", err);
+    cuda->n_drawn += args->n;
+    return rc ? rc : results_fetch(cuda, &results, args->results, args->n, err);
 }
 
 /* How many of n rows have room in args together; at least one, for which args may grow. */
-static uint32_t count_fitting(const struct cuda_backend *cuda, const struct sample_row *rows,
+static uint32_t count_fitting(struct cuda_backend *cuda, const struct sample_row *rows,
                               uint32_t n) {
     size_t bytes = 0;
     for (uint32_t i = 0; i < n; i++) {
         bytes += row_bytes(&rows[i]);
-        if (bytes > cuda->args.capacity) return i ? i : 1;
+        if (bytes > args_capacity(cuda)) return i ? i : 1;
     }
     return n;
 }
@@ -148,8 +148,8 @@ int sample_reserve(struct cuda_backend *cuda, const struct step_limits *limits, 
     const size_t short_row = row_bytes(&(struct sample_row){0}) + SHORT_LISTS_BYTES;
     size_t bytes = limits->max_logit_rows * short_row;
     if (bytes < row_bytes(&longest)) bytes = row_bytes(&longest);
-    int rc = mirror_reserve(cuda, &cuda->args, bytes + GATHER_ROW_BYTES * limits->max_logit_rows,
-                            err);
+    int rc = flights_reserve(cuda, bytes + GATHER_ROW_BYTES * limits->max_logit_rows, err);
+    if (!rc) rc = drawn_reserve(cuda, limits->max_rows, err);
     if (rc) return rc;
     return device_reserve(cuda, (void **)&cuda->changed, &cuda->changed_bytes,
                           (size_t)limits->max_logit_rows * limits->n_vocab * sizeof(float), err);

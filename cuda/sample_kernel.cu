@@ -388,7 +388,10 @@ static __global__ void __launch_bounds__(N_THREADS) sample_kernel(struct sample_
     bool invalid = scan.invalid;
     uint32_t token = 0;
     if (!invalid) token = choose(row, logits, p.n_vocab, scan.best, &invalid, &plan);
-    if (threadIdx.x == 0) *result = (struct sample_result){.token = token, .invalid = invalid};
+    if (threadIdx.x == 0) {
+        *result = (struct sample_result){.token = token, .invalid = invalid};
+        p.drawn[blockIdx.x] = (int32_t)token;
+    }
     if (invalid) return;
     const uint32_t rank = token == token_of(scan.best) ? 1 : rank_of(logits, p.n_vocab, token, &plan);
     if (threadIdx.x == 0) {

@@ -119,6 +119,7 @@ int step_send(struct cuda_backend *cuda, struct error *err) {
                                 .n_seqs = step->n_seqs,
                                 .n_decode = step->n_decode,
                                 .n_layers = step->n_layers,
+                                .drawn = cuda->drawn,
                                 .layer_pages = (uint32_t)shape.layer_pages};
     block->used = STEP_HEADER_BYTES + shape.plan_bytes;
     pack_rows(block, step, out);
@@ -137,7 +138,8 @@ int step_send(struct cuda_backend *cuda, struct error *err) {
 int cuda_step_begin(struct backend *be, const struct step *step, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     /* The device is chosen per thread, and steps run on another one than create(). */
-    const int rc = cuda_check(cuda, cudaSetDevice(cuda->device), "choosing the device", err);
+    int rc = cuda_check(cuda, cudaSetDevice(cuda->device), "choosing the device", err);
+    if (!rc) rc = flight_begin(cuda, err);
     if (rc) return rc;
     cuda->host_step = step;
     cuda->launch_rows = step->n_rows;
