@@ -181,6 +181,7 @@ static const struct backend_ops cuda_ops = {
     .repeat = cuda_repeat,
     .collect = cuda_collect,
     .sync = cuda_sync,
+    .measure = cuda_measure,
 };
 
 static int find_device(struct cudaDeviceProp *properties, uint32_t device, struct error *err) {

@@ -210,6 +210,7 @@ int cuda_gather_rows(struct backend *be, const struct gather_rows_args *args, st
 int cuda_sample(struct backend *be, const struct sample_args *args, struct error *err);
 int cuda_collect(struct backend *be, uint32_t n_newer, struct error *err);
 int cuda_sync(struct backend *be, struct error *err);
+int cuda_measure(struct backend *be, struct ceilings *out, struct error *err);
 
 /* Each part's share of the reserve op. */
 int step_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);

@@ -244,6 +244,13 @@ struct device_memory {
     uint64_t free, total; /* bytes; what is not free may be anybody's */
 };
 
+/* What the device can do at most: the bounds beside every benchmark, measured in the same run. */
+struct ceilings {
+    double copy_bytes_per_s; /* memory far larger than the caches: bytes read + bytes written */
+    double read_bytes_per_s; /* the same, read only */
+    double flops_per_s;      /* multiply-adds of products, two operations each */
+};
+
 struct backend_ops {
     void (*destroy)(struct backend *be);
 
@@ -290,6 +297,9 @@ struct backend_ops {
     int (*collect)(struct backend *be, uint32_t n_newer, struct error *err);
     /* Waits until everything submitted is done; reports failures like collect(). */
     int (*sync)(struct backend *be, struct error *err);
+
+    /* For benchmarks.  Takes about a second, and memory that it gives back; be is idle. */
+    int (*measure)(struct backend *be, struct ceilings *out, struct error *err);
 };
 
 /* Implementations embed this as their first member. */

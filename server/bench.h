@@ -1,34 +1,50 @@
-/* bench.h - `quire bench`: the engine's speed without HTTP, beside what the machine could do.
+/* bench.h - `quire bench`: the speed without HTTP, beside what the machine could do.
+ *
+ *   bench.c          the plan from the flags, the ceilings, and one of:
+ *   bench_engine.c   whole prompts and batches through the engine
+ *   bench_kernels.c  single operations of the backend (--kernels)
  *
  * Thread: main.  Memory: its own, freed on return. */
 #ifndef SERVER_BENCH_H
 #define SERVER_BENCH_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
-struct backend;
-struct error;
+#include "engine/engine.h"
+
 struct options;
 
-enum { BENCH_MAX_SIZES = 8 };
+enum { BENCH_MAX_SIZES = 16, BENCH_MAX_RUNS = 100 };
 
-struct bench_plan {
-    uint32_t prompts[BENCH_MAX_SIZES], n_prompts; /* tokens */
-    uint32_t batches[BENCH_MAX_SIZES], n_batches; /* sequences */
-    uint32_t n_generate;                          /* decode steps that are timed */
-    uint32_t n_runs;
-    uint64_t max_resident; /* tokens: combinations that would need more are named and not run; 0: no
-                              bound */
+struct bench_sizes {
+    uint32_t sizes[BENCH_MAX_SIZES], n;
 };
 
-/* Reads --prompts, --batches, --generate, --runs and --max-resident out of argv (512,4096,16384;
- * 1,8,64; 64; 3; 65536 when absent) and leaves the rest, in order, in argv[0..*argc). */
+struct bench_plan {
+    struct bench_sizes prompts; /* tokens */
+    struct bench_sizes batches; /* sequences */
+    uint64_t n_generate;        /* decode steps that are timed */
+    uint64_t n_runs;
+    uint64_t max_resident; /* tokens: combinations that would need more are named and not run; 0: no
+                              bound */
+    bool kernels, table;
+    char *prompts_text, *batches_text;
+};
+
+/* Reads the flags of `quire bench` out of argv and leaves the rest, in order, in argv[0..*argc). */
 int bench_plan_read(struct bench_plan *plan, int *argc, char **argv, struct error *err);
+void bench_plan_fini(struct bench_plan *plan);
 void bench_print_help(void);
 
-/* Makes an engine of the model, runs the plan and prints CSV to stdout.  backend is a CPU backend,
- * borrowed. */
+/* Measures the backend, runs the plan on it and prints to stdout.  backend is borrowed. */
 int bench_run(const struct bench_plan *plan, const struct options *options, const char *model_dir,
               struct backend *backend, struct error *err);
+
+/* The two halves; config as serve_engine_config() makes it. */
+int bench_engine_run(const struct bench_plan *plan, const struct ceilings *ceilings,
+                     struct engine_config config, struct error *err);
+int bench_kernels_run(const struct bench_plan *plan, const struct ceilings *ceilings,
+                      const struct engine_config *config, struct error *err);
 
 #endif

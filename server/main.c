@@ -135,7 +135,10 @@ static int run_bench(int argc, char **argv) {
         fprintf(stderr, "quire: %s\n", err.text);
         return STATUS_USAGE;
     }
-    if (load_options(&options, argc, argv, &status)) return status;
+    if (load_options(&options, argc, argv, &status)) {
+        bench_plan_fini(&plan);
+        return status;
+    }
     int rc = create_backend(&backend, &options, &err);
     if (!rc) {
         rc = bench_run(&plan, &options, find_model(&options, path, sizeof(path)), backend, &err);
@@ -143,6 +146,7 @@ static int run_bench(int argc, char **argv) {
     }
     if (rc) fprintf(stderr, "quire: %s\n", err.text);
     options_fini(&options);
+    bench_plan_fini(&plan);
     return rc ? STATUS_FAILED : STATUS_OK;
 }
 

@@ -173,7 +173,7 @@ static int set_string(char **target, const char *text, const struct source *from
     return 0;
 }
 
-static int set_option(struct options *options, const struct option *option, const char *text,
+static int set_option(void *options, const struct option *option, const char *text,
                       const struct source *from) {
     void *target = (char *)options + option->offset;
     switch (option->kind) {
@@ -187,35 +187,41 @@ static int set_option(struct options *options, const struct option *option, cons
     return error_set(from->err, ERR_INVALID, "%s: unknown kind", from->label);
 }
 
-static const struct option *find_option(const char *name, size_t length) {
-    for (size_t i = 0; i < N_OPTIONS; i++)
-        if (strlen(table[i].name) == length && memcmp(table[i].name, name, length) == 0)
-            return &table[i];
+static const struct option *find_in(const struct option *entries, size_t n, const char *name,
+                                    size_t length) {
+    for (size_t i = 0; i < n; i++)
+        if (strlen(entries[i].name) == length && memcmp(entries[i].name, name, length) == 0)
+            return &entries[i];
     return NULL;
 }
 
-static int set_defaults(struct options *options, struct error *err) {
-    for (size_t i = 0; i < N_OPTIONS; i++) {
-        if (!table[i].initial) continue;
-        const int rc =
-            set_option(options, &table[i], table[i].initial, &(struct source){table[i].name, err});
+static const struct option *find_option(const char *name, size_t length) {
+    return find_in(table, N_OPTIONS, name, length);
+}
+
+static int set_defaults(void *options, const struct option *entries, size_t n, struct error *err) {
+    for (size_t i = 0; i < n; i++) {
+        if (!entries[i].initial) continue;
+        const int rc = set_option(options, &entries[i], entries[i].initial,
+                                  &(struct source){entries[i].name, err});
         if (rc) return rc;
     }
     return 0;
 }
 
 /* One flag at argv[*i]: --name value, --name=value, or a boolean's --name and --no-name. */
-static int apply_flag(struct options *options, int argc, char **argv, int *i, struct error *err) {
+static int apply_flag(void *options, const struct option *entries, size_t n, int argc, char **argv,
+                      int *i, struct error *err) {
     const char *name = argv[*i] + 2;
     const char *equals = strchr(name, '=');
     const size_t length = equals ? (size_t)(equals - name) : strlen(name);
     const bool negated = length > 3 && strncmp(name, "no-", 3) == 0;
-    const struct option *option = find_option(name, length);
+    const struct option *option = find_in(entries, n, name, length);
     char label[80];
     snprintf(label, sizeof(label), "--%.*s", (int)(length > 64 ? 64 : length), name);
     const struct source from = {label, err};
     if (!option && negated && !equals) {
-        option = find_option(name + 3, length - 3);
+        option = find_in(entries, n, name + 3, length - 3);
         if (option && option->kind == OPTION_BOOL)
             return set_option(options, option, "false", &from);
         option = NULL;
@@ -239,7 +245,7 @@ static int apply_flags(struct options *options, int argc, char **argv, struct er
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             options->help = true;
         } else if (strncmp(argv[i], "--", 2) == 0 && argv[i][2]) {
-            rc = apply_flag(options, argc, argv, &i, err);
+            rc = apply_flag(options, table, N_OPTIONS, argc, argv, &i, err);
         } else if (argv[i][0] == '-' || has_model) {
             rc = error_set(err, ERR_INVALID,
                            "'%.64s' is not expected here; see `quire serve --help`", argv[i]);
@@ -326,14 +332,14 @@ static int apply_file(struct options *options, const char *path, struct error *e
 int options_load(struct options *out, int argc, char **argv, char *const *environment,
                  struct error *err) {
     struct options options = {0};
-    int rc = set_defaults(&options, err);
+    int rc = set_defaults(&options, table, N_OPTIONS, err);
     if (!rc) rc = apply_environment(&options, environment, err);
     if (!rc) rc = apply_flags(&options, argc, argv, err);
     if (!rc && options.config && !options.help) {
         char *path = options.config;
         options.config = NULL;
         options_fini(&options);
-        rc = set_defaults(&options, err);
+        rc = set_defaults(&options, table, N_OPTIONS, err);
         if (!rc) rc = apply_file(&options, path, err);
         if (!rc) rc = apply_environment(&options, environment, err);
         if (!rc) rc = apply_flags(&options, argc, argv, err);
@@ -347,10 +353,39 @@ int options_load(struct options *out, int argc, char **argv, char *const *enviro
     return 0;
 }
 
+void options_free(const struct option *entries, size_t n, void *target) {
+    for (size_t i = 0; i < n; i++) {
+        char **string = (char **)((char *)target + entries[i].offset);
+        if (entries[i].kind != OPTION_STRING) continue;
+        free(*string);
+        *string = NULL;
+    }
+}
+
 void options_fini(struct options *options) {
-    for (size_t i = 0; i < N_OPTIONS; i++)
-        if (table[i].kind == OPTION_STRING) free(*(char **)((char *)options + table[i].offset));
+    options_free(table, N_OPTIONS, options);
     *options = (struct options){0};
+}
+
+/* The name of a flag up to its '=', without dashes and "no-". */
+static bool is_of(const struct option *entries, size_t n, const char *flag) {
+    if (strncmp(flag, "--", 2) != 0) return false;
+    const size_t length = strcspn(flag + 2, "=");
+    if (find_in(entries, n, flag + 2, length)) return true;
+    return length > 3 && strncmp(flag + 2, "no-", 3) == 0 &&
+           find_in(entries, n, flag + 5, length - 3);
+}
+
+int options_take(const struct option *entries, size_t n, void *target, int *argc, char **argv,
+                 struct error *err) {
+    int kept = 0, rc = set_defaults(target, entries, n, err);
+    for (int i = 0; i < *argc && !rc; i++) {
+        if (is_of(entries, n, argv[i])) rc = apply_flag(target, entries, n, *argc, argv, &i, err);
+        else argv[kept++] = argv[i];
+    }
+    if (rc) options_free(entries, n, target);
+    else *argc = kept;
+    return rc;
 }
 
 static void print_kind(FILE *out, const struct option *option) {
@@ -366,17 +401,21 @@ static void print_kind(FILE *out, const struct option *option) {
     }
 }
 
+void options_print_table(FILE *out, const struct option *entries, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        fprintf(out, "  --%s ", entries[i].name);
+        print_kind(out, &entries[i]);
+        fprintf(out, "\n        %s", entries[i].help);
+        if (entries[i].initial) fprintf(out, " [%s]", entries[i].initial);
+        fputc('\n', out);
+    }
+}
+
 void options_print_help(FILE *out) {
     fputs("usage: quire serve [MODEL] [options]\n\n"
           "Each option is also read from the environment (--max-num-seqs: QUIRE_MAX_NUM_SEQS) and\n"
           "from the file given by --config (\"max-num-seqs\"); a flag wins over the environment,\n"
           "that over the file.\n\n",
           out);
-    for (size_t i = 0; i < N_OPTIONS; i++) {
-        fprintf(out, "  --%s ", table[i].name);
-        print_kind(out, &table[i]);
-        fprintf(out, "\n        %s", table[i].help);
-        if (table[i].initial) fprintf(out, " [%s]", table[i].initial);
-        fputc('\n', out);
-    }
+    options_print_table(out, table, N_OPTIONS);
 }

@@ -59,6 +59,14 @@ struct option {
 
 const struct option *options_table(size_t *n);
 
+/* Takes the flags of another table out of argv, for a struct of its own at target, and leaves the
+ * rest, in order, in argv[0..*argc).  The table's defaults come first.  target's
+ * strings are NULL or its own, and go with options_free(). */
+int options_take(const struct option *entries, size_t n, void *target, int *argc, char **argv,
+                 struct error *err);
+void options_free(const struct option *entries, size_t n, void *target);
+void options_print_table(FILE *out, const struct option *entries, size_t n);
+
 /* environment: NULL-terminated "NAME=value" strings, as environ.  On failure nothing is left to
  * free. */
 int options_load(struct options *out, int argc, char **argv, char *const *environment,

@@ -177,6 +177,7 @@ static const struct backend_ops cpu_ops = {
     .repeat = cpu_repeat,
     .collect = cpu_collect,
     .sync = cpu_sync,
+    .measure = cpu_measure,
 };
 
 static bool isa_present(enum cpu_isa isa) {

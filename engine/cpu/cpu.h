@@ -15,16 +15,6 @@ struct cpu_config {
                               * bf16 dot products (faster, less exact); ERR_UNSUPPORTED elsewhere */
 };
 
-/* What the machine can do at most with the threads and instruction set of a backend: the bounds
- * beside every benchmark.  Takes about a second. */
-struct cpu_ceiling {
-    double copy_bytes_per_s; /* memory far larger than the caches, bytes read + bytes written */
-    double flops_per_s;      /* f32 multiply-adds on registers, two operations each */
-};
-
 int cpu_backend_create(struct backend **out, const struct cpu_config *config, struct error *err);
-
-/* be is a CPU backend and idle. */
-int cpu_measure(struct backend *be, struct cpu_ceiling *out, struct error *err);
 
 #endif

@@ -1,5 +1,5 @@
 /* measure.c - the machine's memory and arithmetic ceilings, measured with the backend's own
- * threads. */
+ * threads.  The arithmetic is f32 on registers, with the instruction set chosen. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -7,13 +7,13 @@
 #include "engine/cpu/backend.h"
 #include "engine/error.h"
 
-enum { N_TRIES = 5, COPY_BYTES = 256 << 20, BURST_ROUNDS = 4000000 };
+enum { N_TRIES = 5, N_SUMS = 32, COPY_BYTES = 256 << 20, BURST_ROUNDS = 4000000 };
 
 struct measurement {
     struct cpu_backend *cpu;
     char *from, *to;
-    size_t share;  /* bytes a thread copies */
-    float *sums;   /* keeps the bursts alive */
+    size_t share;  /* bytes a thread copies or reads */
+    float *sums;   /* keeps what is computed alive */
 };
 
 static double seconds_now(void) {
@@ -26,6 +26,18 @@ static void copy_task(void *ctx, uint32_t task, uint32_t worker) {
     (void)worker;
     struct measurement *m = ctx;
     memcpy(m->to + task * m->share, m->from + task * m->share, m->share);
+}
+
+/* Sums that the compiler may keep apart, so that the reads are what takes time. */
+static void read_task(void *ctx, uint32_t task, uint32_t worker) {
+    (void)worker;
+    struct measurement *m = ctx;
+    const uint64_t *from = (const uint64_t *)(m->from + task * m->share);
+    uint64_t sums[N_SUMS] = {0};
+    for (size_t i = 0; i + N_SUMS <= m->share / sizeof(*from); i += N_SUMS)
+        for (int k = 0; k < N_SUMS; k++) sums[k] += from[i + k];
+    for (int k = 1; k < N_SUMS; k++) sums[0] += sums[k];
+    m->sums[task] = (float)sums[0];
 }
 
 static void burst_task(void *ctx, uint32_t task, uint32_t worker) {
@@ -46,10 +58,10 @@ static double best_seconds(struct measurement *m, pool_fn fn) {
     return best;
 }
 
-int cpu_measure(struct backend *be, struct cpu_ceiling *out, struct error *err) {
+int cpu_measure(struct backend *be, struct ceilings *out, struct error *err) {
     struct cpu_backend *cpu = (struct cpu_backend *)be;
     uint32_t n = pool_size(cpu->pool);
-    struct measurement m = {.cpu = cpu, .share = COPY_BYTES / n};
+    struct measurement m = {.cpu = cpu, .share = COPY_BYTES / n / 64 * 64};
     m.from = malloc(COPY_BYTES);
     m.to = malloc(COPY_BYTES);
     m.sums = calloc(n, sizeof(float));
@@ -58,6 +70,7 @@ int cpu_measure(struct backend *be, struct cpu_ceiling *out, struct error *err) 
         memset(m.from, 1, COPY_BYTES); /* untouched pages would all be one page of zeros */
         memset(m.to, 2, COPY_BYTES);
         out->copy_bytes_per_s = 2.0 * (double)m.share * n / best_seconds(&m, copy_task);
+        out->read_bytes_per_s = (double)m.share * n / best_seconds(&m, read_task);
         out->flops_per_s = 2.0 * BURST_ROUNDS * cpu->kernels->fma_burst_size * n /
                            best_seconds(&m, burst_task);
     } else {

@@ -191,6 +191,43 @@ static void the_shipped_file_agrees_with_the_table(void **state) {
     options_fini(&o);
 }
 
+struct taken {
+    char *name;
+    uint64_t n;
+    bool on;
+};
+
+/* A subcommand with flags of its own takes them and leaves the others as they were. */
+static void another_table_takes_its_own_flags(void **state) {
+    (void)state;
+    static const struct option entries[] = {
+        {"name", OPTION_STRING, offsetof(struct taken, name), 0, 0, "x", NULL, ""},
+        {"n", OPTION_NUMBER, offsetof(struct taken, n), 1, 9, "3", NULL, ""},
+        {"on", OPTION_BOOL, offsetof(struct taken, on), 0, 0, "false", NULL, ""},
+    };
+    struct taken t = {0};
+    struct error err = {0};
+    char *argv[] = {"dir", "--n", "5", "--port", "1", "--on", "--name=y", "--no-thing", NULL};
+    int argc = 8;
+    assert_int_equal(options_take(entries, 3, &t, &argc, argv, &err), 0);
+    assert_int_equal(argc, 4);
+    assert_string_equal(argv[0], "dir");
+    assert_string_equal(argv[1], "--port");
+    assert_string_equal(argv[2], "1");
+    assert_string_equal(argv[3], "--no-thing");
+    assert_string_equal(t.name, "y");
+    assert_int_equal(t.n, 5);
+    assert_true(t.on);
+    options_free(entries, 3, &t);
+    assert_null(t.name);
+
+    char *wrong[] = {"--n", "10", NULL};
+    argc = 2;
+    assert_int_equal(options_take(entries, 3, &t, &argc, wrong, &err), ERR_INVALID);
+    assert_non_null(strstr(err.text, "--n"));
+    assert_null(t.name);
+}
+
 static void help_shows_every_option(void **state) {
     (void)state;
     char *text = NULL;
@@ -217,6 +254,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(errors_name_the_option),
         cmocka_unit_test(a_bad_file_is_refused),
         cmocka_unit_test_prestate(the_shipped_file_agrees_with_the_table, config),
+        cmocka_unit_test(another_table_takes_its_own_flags),
         cmocka_unit_test(help_shows_every_option),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

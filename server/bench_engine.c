@@ -1,0 +1,262 @@
+/* bench_engine.c - the end-to-end half of `quire bench`: see bench.h.
+ *
+ *   prefill   one prompt, one token: prompt tokens / time to the first token
+ *   decode    B prompts; from when all of them decode to when the first is done
+ *
+ * The bounds: a decode step must read every weight once and the keys and values of every sequence; a
+ * prefilled token must be multiplied with every weight once and with the keys and values before
+ * it. */
+#include <semaphore.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "engine/engine.h"
+#include "engine/error.h"
+#include "engine/model/model.h"
+#include "server/bench.h"
+#include "server/report.h"
+#include "server/serve.h"
+
+struct bench {
+    const struct bench_plan *plan;
+    const struct ceilings *ceilings;
+    struct report report;
+    struct engine *engine;
+    const struct engine_info *info;
+    uint64_t kv_token_bytes; /* of all layers */
+    sem_t bell; /* rung when the engine has events */
+    uint64_t random;
+};
+
+/* What one batch showed. */
+struct timing {
+    double total_seconds;  /* from submission to the last sequence's end */
+    double decode_seconds; /* from the first step in which every sequence generated to the first
+                              one's end */
+    uint64_t decode_tokens;
+    double context_tokens; /* of all sequences, the mean of that time */
+};
+
+static void ring(void *bench) {
+    sem_post(&((struct bench *)bench)->bell);
+}
+
+static double seconds_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* --- one batch --- */
+
+static uint32_t random_token(struct bench *b) {
+    b->random = b->random * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(b->random >> 33) % b->info->model->n_vocab;
+}
+
+static int submit(struct bench *b, uint32_t n_prompt, uint32_t batch, uint32_t n_generate,
+                  struct error *err) {
+    struct engine_request *requests = calloc(batch, sizeof(*requests));
+    uint64_t *ids = calloc(batch, sizeof(*ids));
+    int rc = requests && ids ? 0 : error_set(err, ERR_NOMEM, "bench: no memory");
+    for (uint32_t i = 0; rc == 0 && i < batch; i++) {
+        requests[i] = (struct engine_request){.n_prompt = n_prompt, .params = sampling_defaults()};
+        requests[i].prompt = malloc(n_prompt * sizeof(uint32_t));
+        if (!requests[i].prompt) rc = error_set(err, ERR_NOMEM, "bench: no memory");
+        for (uint32_t t = 0; rc == 0 && t < n_prompt; t++) requests[i].prompt[t] = random_token(b);
+        requests[i].params.temperature = 0;
+        requests[i].params.ignore_eos = true;
+        requests[i].params.max_tokens = n_generate;
+    }
+    if (rc == 0) rc = engine_submit(b->engine, requests, batch, ids, err);
+    if (rc < 0 && requests) { /* still ours */
+        for (uint32_t i = 0; i < batch; i++) free(requests[i].prompt);
+    }
+    free(requests);
+    free(ids);
+    return rc;
+}
+
+/* Takes what the engine has to say and counts the sequences that are done. */
+static int take_finished(struct bench *b, uint32_t *n_finished, struct error *err) {
+    int rc = 0;
+    struct engine_event *event = engine_take_events(b->engine), *next;
+    for (; event; event = next) {
+        next = event->next;
+        *n_finished += event->kind == EVENT_FINISH;
+        if (event->kind == EVENT_FINISH && event->reason == FINISH_ERROR) {
+            rc = error_set(err, event->error_code, "bench: %s", event->error_text);
+        }
+        engine_event_free(event);
+    }
+    return rc;
+}
+
+/* Counts through the engine's statistics: an event may hold a token back until its text is
+ * complete. */
+static int run_batch(struct bench *b, uint32_t n_prompt, uint32_t batch, uint32_t n_generate,
+                     struct timing *out, struct error *err) {
+    struct engine_stats last, now;
+    uint32_t n_finished = 0;
+    uint64_t tokens_then = 0, tokens_at_start;
+    double start = seconds_now(), decoding = 0;
+    *out = (struct timing){0};
+    engine_stats(b->engine, &last);
+    tokens_at_start = last.generated_tokens;
+    int rc = submit(b, n_prompt, batch, n_generate, err);
+    while (rc == 0 && n_finished < batch) {
+        while (sem_wait(&b->bell) != 0) { /* interrupted by a signal */
+        }
+        double time = seconds_now();
+        engine_stats(b->engine, &now);
+        uint32_t n_before = n_finished;
+        rc = take_finished(b, &n_finished, err);
+        if (n_before == 0 && n_finished > 0 && decoding > 0) {
+            out->decode_seconds = time - decoding;
+            out->decode_tokens = now.generated_tokens - tokens_then;
+            out->context_tokens =
+                (double)batch * n_prompt +
+                ((double)now.generated_tokens + (double)tokens_then) / 2 - (double)tokens_at_start;
+        }
+        if (n_finished == batch) out->total_seconds = time - start;
+        uint64_t n_steps = now.n_steps - last.n_steps;
+        if (decoding == 0 && n_steps > 0 &&
+            now.generated_tokens - last.generated_tokens == n_steps * batch) {
+            decoding = time;
+            tokens_then = now.generated_tokens;
+        }
+        last = now;
+    }
+    return rc;
+}
+
+/* --- results --- */
+
+/* Weight bytes that a decode step reads: all but an embedding table that is not also the head. */
+static double step_weight_bytes(const struct engine_info *info) {
+    const struct model_config *m = info->model;
+    double table = m->tied_head ? 0
+                                : (double)m->n_vocab * m->dim * (double)dtype_size(m->weight_dtype);
+    return (double)info->weight_bytes - table;
+}
+
+/* Operations of a prompt: two for each weight and token, and for each query with each key and
+ * value.  Past the last layer's attention only the last token goes on. */
+static double prompt_flops(const struct model_config *m, double n) {
+    double qkv = (double)m->dim * (m->n_heads + 2.0 * m->n_kv_heads) * m->head_dim;
+    double o = (double)m->n_heads * m->head_dim * m->dim, ffn = 3.0 * m->dim * m->ffn_dim;
+    double attention = 4.0 * m->n_heads * m->head_dim * n * (n + 1) / 2;
+    double rows = n * (m->n_layers - 1) + 1;
+    return m->n_layers * (2 * n * qkv + attention) + 2 * rows * (o + ffn) +
+           2.0 * m->n_vocab * m->dim;
+}
+
+static const char *const names[] = {"phase", "prompt_tokens", "sequences",        "tokens_per_s",
+                                    "least", "greatest",      "bound_tokens_per_s", "of_bound"};
+enum { N_COLUMNS = sizeof(names) / sizeof(*names) };
+
+static void print_result(const struct bench *b, const char *phase, uint32_t n_prompt,
+                         uint32_t batch, double *rates, double bound) {
+    char cells[N_COLUMNS][REPORT_CELL];
+    const struct spread rate = report_spread(rates, b->plan->n_runs);
+    snprintf(cells[0], REPORT_CELL, "%s", phase);
+    snprintf(cells[1], REPORT_CELL, "%u", n_prompt);
+    snprintf(cells[2], REPORT_CELL, "%u", batch);
+    snprintf(cells[3], REPORT_CELL, "%.1f", rate.median);
+    snprintf(cells[4], REPORT_CELL, "%.1f", rate.least);
+    snprintf(cells[5], REPORT_CELL, "%.1f", rate.greatest);
+    snprintf(cells[6], REPORT_CELL, "%.1f", bound);
+    snprintf(cells[7], REPORT_CELL, "%.3f", rate.median / bound);
+    report_row(&b->report, (const char (*)[REPORT_CELL])cells);
+}
+
+static int bench_prefill(struct bench *b, uint32_t n_prompt, struct error *err) {
+    double rates[BENCH_MAX_RUNS];
+    if (n_prompt >= b->info->max_model_len) {
+        printf("# prefill,%u not run: more than --max-model-len\n", n_prompt);
+        return 0;
+    }
+    for (uint32_t run = 0; run < b->plan->n_runs; run++) {
+        struct timing t;
+        int rc = run_batch(b, n_prompt, 1, 1, &t, err);
+        if (rc < 0) return rc;
+        rates[run] = n_prompt / t.total_seconds;
+    }
+    print_result(b, "prefill", n_prompt, 1, rates,
+                 n_prompt * b->ceilings->flops_per_s / prompt_flops(b->info->model, n_prompt));
+    return 0;
+}
+
+/* The first sequences decode while the last ones are still being prefilled: each of those steps
+ * takes one of their tokens, and at least one prompt token of the others. */
+static uint32_t decode_slack(uint32_t n_prompt, uint32_t batch) {
+    return batch == 1 ? 0 : batch + (uint32_t)((uint64_t)batch * n_prompt / 256);
+}
+
+static int bench_decode(struct bench *b, uint32_t n_prompt, uint32_t batch, struct error *err) {
+    double rates[BENCH_MAX_RUNS], step_bytes = 0;
+    const uint32_t n_generate = (uint32_t)b->plan->n_generate + decode_slack(n_prompt, batch);
+    for (uint32_t run = 0; run < b->plan->n_runs; run++) {
+        struct timing t;
+        int rc = run_batch(b, n_prompt, batch, n_generate, &t, err);
+        if (rc < 0) return rc;
+        if (t.decode_tokens == 0)
+            return error_set(err, ERR_INVALID, "bench: no step had all %u sequences", batch);
+        rates[run] = (double)t.decode_tokens / t.decode_seconds;
+        step_bytes = step_weight_bytes(b->info) + t.context_tokens * (double)b->kv_token_bytes;
+    }
+    print_result(b, "decode", n_prompt, batch, rates,
+                 batch * b->ceilings->read_bytes_per_s / step_bytes);
+    return 0;
+}
+
+static int bench_decode_if_it_fits(struct bench *b, uint32_t n_prompt, uint32_t batch,
+                                   struct error *err) {
+    const uint64_t longest = n_prompt + b->plan->n_generate + decode_slack(n_prompt, batch);
+    const uint64_t resident = (uint64_t)batch * n_prompt;
+    const char *why = NULL;
+    if (b->plan->max_resident && resident > b->plan->max_resident) why = "--max-resident";
+    else if (longest > b->info->max_model_len) why = "--max-model-len";
+    else if (batch * longest > b->info->kv_tokens) why = "the KV pool";
+    if (!why) return bench_decode(b, n_prompt, batch, err);
+    printf("# decode,%u,%u not run: more than %s\n", n_prompt, batch, why);
+    return 0;
+}
+
+static int run_plan(struct bench *b, struct error *err) {
+    const struct bench_plan *plan = b->plan;
+    int rc = 0;
+    report_begin(&b->report);
+    for (uint32_t i = 0; rc == 0 && i < plan->prompts.n; i++)
+        rc = bench_prefill(b, plan->prompts.sizes[i], err);
+    for (uint32_t i = 0; rc == 0 && i < plan->batches.n; i++)
+        for (uint32_t j = 0; rc == 0 && j < plan->prompts.n; j++)
+            rc = bench_decode_if_it_fits(b, plan->prompts.sizes[j], plan->batches.sizes[i], err);
+    return rc;
+}
+
+int bench_engine_run(const struct bench_plan *plan, const struct ceilings *ceilings,
+                     struct engine_config config, struct error *err) {
+    struct bench b = {.plan = plan,
+                      .ceilings = ceilings,
+                      .report = {plan->table, names, N_COLUMNS},
+                      .random = 42};
+    config.prefix_caching = false; /* every prompt is computed */
+    config.tokens_only = true;     /* no text is wanted, so no tokenizer is needed */
+    config.wake = ring;
+    config.wake_ctx = &b;
+    sem_init(&b.bell, 0, 0);
+    int rc = serve_create_engine(&b.engine, &config, err);
+    if (rc == 0) {
+        b.info = engine_info(b.engine);
+        b.kv_token_bytes = b.info->kv_bytes / b.info->kv_tokens;
+        printf("# weights %.1f MB, KV %.1f kB a token, room for %llu tokens\n",
+               (double)b.info->weight_bytes * 1e-6, (double)b.kv_token_bytes * 1e-3,
+               (unsigned long long)b.info->kv_tokens);
+        rc = run_plan(&b, err);
+    }
+    engine_destroy(b.engine);
+    sem_destroy(&b.bell);
+    return rc;
+}
