@@ -51,11 +51,17 @@ static __device__ __forceinline__ void copy_async_wait_all() {
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-/* For what passes through L2 once. */
-static __device__ __forceinline__ uint64_t read_once_policy() {
+/* For what passes through L2 once: the first to leave it. */
+static __device__ __forceinline__ uint64_t pass_through_policy() {
     uint64_t policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     return policy;
+}
+
+static __device__ __forceinline__ void store_global(float *to, float2 x, uint64_t policy) {
+    asm volatile("st.global.L2::cache_hint.v2.f32 [%0], {%1, %2}, %3;" ::"l"(to), "f"(x.x),
+                 "f"(x.y), "l"(policy)
+                 : "memory");
 }
 
 static __device__ __forceinline__ void clear_16_bytes(shared_at to) {
