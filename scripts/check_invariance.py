@@ -6,13 +6,14 @@ for bit: texts, token ids, log-probabilities.  That is what --batch-invariant pr
     scripts/check_invariance.py --requests 1000 -- MODEL --device cuda
     scripts/check_invariance.py --url http://127.0.0.1:8000          asks a running server
 
-Needs nothing but Python.  Requests differ in length (1 token to the whole context, shared beginnings
-among them), sampling, seeds, n, log-probabilities, echo and streaming, and some clients leave in the
-middle of their stream: what they got must be the beginning of what the request gives alone.
+Needs nothing but Python.  Requests differ in length (1 token to the whole context, shared
+beginnings among them), sampling, seeds, n, log-probabilities, echo and streaming, and some clients
+leave in the middle of their stream: what they got must be the beginning of what the request gives
+alone.
 
-Without --url, what follows -- goes to `quire serve` (--batch-invariant=false there shows that the
-check can fail, on a GPU), and the server for the second round takes
-smaller steps and has no prefix cache, so that prompts are cut and computed in other pieces, too.
+Without --url, what follows -- goes to `quire serve` (on a GPU, --batch-invariant=false there shows
+that the check can fail), and the server for the second round takes smaller steps and has no prefix
+cache, so that prompts are cut and computed in other pieces, too.
 The last line is a summary; exits 1 when any answer differed or failed.
 """
 import argparse
