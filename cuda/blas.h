@@ -28,6 +28,7 @@ struct blas {
     __typeof__(cublasLtMatmulPreferenceDestroy) *preference_destroy;
     __typeof__(cublasLtMatmulPreferenceSetAttribute) *preference_set;
     __typeof__(cublasLtMatmulAlgoGetHeuristic) *get_heuristic;
+    __typeof__(cublasLtMatmulAlgoConfigGetAttribute) *algo_get;
 };
 
 /* ERR_UNSUPPORTED: the library or one of its functions is missing, and the text names it.
