@@ -58,6 +58,11 @@ struct fixture {
     uint32_t *drawn; /* by the newest step, by sample row */
 };
 
+static void flight_fini(struct flight *flight) {
+    free(flight->results);
+    free(flight->pages);
+}
+
 static void setup(struct fixture *f, uint32_t n_pages, uint32_t max_rows, uint32_t max_seqs) {
     *f = (struct fixture){.n_pages = n_pages, .max_rows = max_rows, .max_seqs = max_seqs};
     f->space.n_layers = N_LAYERS;
@@ -76,6 +81,7 @@ static void teardown(struct fixture *f) {
     assert_int_equal(page_pool_n_free(f->space.pool), f->n_pages); /* nothing leaked */
     prefix_cache_destroy(f->space.cache);
     page_pool_destroy(f->space.pool);
+    for (uint32_t i = 0; i < f->n_flights; i++) flight_fini(&f->flights[i]);
     free(f->memory);
     free(f->drawn);
 }
@@ -187,8 +193,7 @@ static void land_step(struct fixture *f) {
         assert_true(page_pool_n_holders(f->space.pool, flight.pages[i]) > 0);
     memcpy(flight.batch->results, flight.results,
            flight.batch->n_samples * sizeof(*flight.results));
-    free(flight.results);
-    free(flight.pages);
+    flight_fini(&flight);
     scheduler_finish_step(f->scheduler, &f->events);
 }
 
