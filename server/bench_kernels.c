@@ -39,10 +39,12 @@ struct kernels {
     void *x, *y, *out; /* rows of anything: random, and where results go */
     float *logits;     /* device, [MAX_HEAD_ROWS, n_vocab] */
     uint32_t max_rows;
+    struct kernel_case *cases;
 };
 
-/* One row of the report. */
+/* One row of the report.  It stays until the end: a recording belongs to its address. */
 struct kernel_case {
+    struct kernel_case *next;
     struct kernels *k;
     const char *name;
     char shape[REPORT_CELL];
@@ -57,6 +59,19 @@ static double seconds_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static struct kernel_case *new_case(struct kernels *k, const char *name, repeat_body body,
+                                    uint32_t n_rows, struct error *err) {
+    struct kernel_case *c = calloc(1, sizeof(*c));
+    if (!c) {
+        error_set(err, ERR_NOMEM, "bench: no memory");
+        return NULL;
+    }
+    *c = (struct kernel_case){
+        .next = k->cases, .k = k, .name = name, .body = body, .n_rows = n_rows, .n_turns = 1};
+    k->cases = c;
+    return c;
 }
 
 /* ---- timing ---- */
@@ -201,15 +216,17 @@ static int run_product(struct kernels *k, const char *name, repeat_body body, si
         const uint32_t n_rows = row_counts[i];
         const size_t act = dtype_size(k->be->act_dtype);
         const size_t weight = dtype_size(k->model->config.weight_dtype);
-        struct kernel_case c = {.k = k, .name = name, .body = body, .n_rows = n_rows,
-                                .n_turns = is_head ? 1 : k->model->config.n_layers};
+        const uint32_t n_layers = k->model->config.n_layers;
         if (n_rows > (is_head ? (uint32_t)MAX_HEAD_ROWS : k->max_rows)) continue;
-        if (c.n_turns > MAX_TURNS) c.n_turns = MAX_TURNS;
-        snprintf(c.shape, sizeof(c.shape), "%ux%zux%zu", n_rows, n_out, n_in);
-        c.repeated = n_rows <= MAX_HEAD_ROWS;
-        c.bytes = (double)(n_out * n_in * weight) + (double)n_rows * (double)((n_in + n_out) * act);
-        c.flops = 2.0 * n_rows * (double)n_out * (double)n_in;
-        rc = run_case(&c, err);
+        struct kernel_case *c = new_case(k, name, body, n_rows, err);
+        if (!c) return ERR_NOMEM;
+        if (!is_head) c->n_turns = n_layers < MAX_TURNS ? n_layers : MAX_TURNS;
+        snprintf(c->shape, sizeof(c->shape), "%ux%zux%zu", n_rows, n_out, n_in);
+        c->repeated = n_rows <= MAX_HEAD_ROWS;
+        c->bytes =
+            (double)(n_out * n_in * weight) + (double)n_rows * (double)((n_in + n_out) * act);
+        c->flops = 2.0 * n_rows * (double)n_out * (double)n_in;
+        rc = run_case(c, err);
     }
     return rc;
 }
@@ -304,35 +321,38 @@ static int run_attention(struct kernel_case *c, uint32_t batch, uint32_t n_slots
 static int run_attn_decode(struct kernels *k, uint32_t batch, uint32_t n_slots, struct error *err) {
     const struct model_config *m = &k->model->config;
     const uint64_t n_pages = batch * pages_of(n_slots);
-    struct kernel_case c = {.k = k, .name = "attn_decode", .body = do_attn_decode,
-                            .n_rows = batch, .n_turns = turns_of(k, n_pages), .repeated = true};
-    snprintf(c.shape, sizeof(c.shape), "%ux%u", batch, n_slots);
-    if (batch > k->max_rows || n_pages * c.n_turns > k->kv.n_pages) {
-        printf("# attn_decode,%s not run: --max-resident, or memory\n", c.shape);
+    const uint32_t n_turns = turns_of(k, n_pages);
+    if (batch > k->max_rows || n_pages * n_turns > k->kv.n_pages) {
+        printf("# attn_decode,%ux%u not run: --max-resident, or memory\n", batch, n_slots);
         return 0;
     }
-    c.bytes = (double)batch * n_slots * 2 * m->n_kv_heads * m->head_dim *
-              (double)dtype_size(k->kv.dtype);
-    c.flops = 4.0 * batch * n_slots * m->n_heads * m->head_dim;
-    return run_attention(&c, batch, n_slots, 1, err);
+    struct kernel_case *c = new_case(k, "attn_decode", do_attn_decode, batch, err);
+    if (!c) return ERR_NOMEM;
+    snprintf(c->shape, sizeof(c->shape), "%ux%u", batch, n_slots);
+    c->n_turns = n_turns;
+    c->repeated = true;
+    c->bytes = (double)batch * n_slots * 2 * m->n_kv_heads * m->head_dim *
+               (double)dtype_size(k->kv.dtype);
+    c->flops = 4.0 * batch * n_slots * m->n_heads * m->head_dim;
+    return run_attention(c, batch, n_slots, 1, err);
 }
 
 static int run_attn_prefill(struct kernels *k, uint32_t n_slots, struct error *err) {
     const struct model_config *m = &k->model->config;
     const uint32_t n_rows = n_slots < k->max_rows ? n_slots : k->max_rows;
-    struct kernel_case c = {.k = k, .name = "attn_prefill", .body = do_attn_prefill,
-                            .n_rows = n_rows, .n_turns = 1};
-    snprintf(c.shape, sizeof(c.shape), "%ux%u", n_rows, n_slots);
     if (n_rows < 2 || pages_of(n_slots) > k->kv.n_pages) {
-        printf("# attn_prefill,%s not run: one row, or more than the memory\n", c.shape);
+        printf("# attn_prefill,%ux%u not run: one row, or more than the memory\n", n_rows, n_slots);
         return 0;
     }
-    c.bytes = (double)n_slots * 2 * m->n_kv_heads * m->head_dim * (double)dtype_size(k->kv.dtype) +
-              2.0 * n_rows * m->n_heads * m->head_dim * (double)dtype_size(k->be->act_dtype);
+    struct kernel_case *c = new_case(k, "attn_prefill", do_attn_prefill, n_rows, err);
+    if (!c) return ERR_NOMEM;
+    snprintf(c->shape, sizeof(c->shape), "%ux%u", n_rows, n_slots);
+    c->bytes = (double)n_slots * 2 * m->n_kv_heads * m->head_dim * (double)dtype_size(k->kv.dtype) +
+               2.0 * n_rows * m->n_heads * m->head_dim * (double)dtype_size(k->be->act_dtype);
     /* Row i sees the context before the step and i + 1 of the step's rows. */
-    c.flops = 4.0 * m->n_heads * m->head_dim *
-              ((double)n_rows * (n_slots - n_rows) + 0.5 * n_rows * (n_rows + 1.0));
-    return run_attention(&c, 1, n_slots, n_rows, err);
+    c->flops = 4.0 * m->n_heads * m->head_dim *
+               ((double)n_rows * (n_slots - n_rows) + 0.5 * n_rows * (n_rows + 1.0));
+    return run_attention(c, 1, n_slots, n_rows, err);
 }
 
 static int run_attentions(struct kernels *k, struct error *err) {
@@ -348,16 +368,15 @@ static int run_attentions(struct kernels *k, struct error *err) {
 
 /* ---- sampling ---- */
 
-/* What a request with temperature 0.8 and top_p 0.95 asks for.  Its results come back every time:
- * that is part of the operation. */
-static int do_sample(void *ctx, uint32_t n_rows, struct error *err) {
-    const struct kernel_case *c = ctx;
+/* Results come back every time: that is part of the operation. */
+static int sample(const struct kernel_case *c, uint32_t n_rows, float temperature, float top_p,
+                  struct error *err) {
     struct sample_row rows[MAX_HEAD_ROWS];
     struct sample_result results[MAX_HEAD_ROWS];
     for (uint32_t i = 0; i < n_rows; i++)
         rows[i] = (struct sample_row){.logit_row = i,
-                                      .temperature = 0.8f,
-                                      .top_p = 0.95f,
+                                      .temperature = temperature,
+                                      .top_p = top_p,
                                       .repetition_penalty = 1,
                                       .uniform = (i + 0.5) / n_rows};
     const struct sample_args args = {.logits = c->k->logits,
@@ -369,16 +388,25 @@ static int do_sample(void *ctx, uint32_t n_rows, struct error *err) {
     return rc ? rc : c->k->be->ops->sync(c->k->be, err);
 }
 
-static int run_samples(struct kernels *k, struct error *err) {
+static int do_greedy(void *ctx, uint32_t n_rows, struct error *err) {
+    return sample(ctx, n_rows, 0, 1, err);
+}
+
+/* Logits at random are flat, so that nearly all tokens belong to the kept ones: the worst case. */
+static int do_top_p(void *ctx, uint32_t n_rows, struct error *err) {
+    return sample(ctx, n_rows, 0.8f, 0.95f, err);
+}
+
+static int run_samples(struct kernels *k, const char *name, repeat_body body, struct error *err) {
     int rc = 0;
     for (uint32_t i = 0; i < k->plan->batches.n && !rc; i++) {
         const uint32_t n = k->plan->batches.sizes[i];
-        struct kernel_case c = {.k = k, .name = "sample", .body = do_sample, .n_rows = n,
-                                .n_turns = 1};
         if (n > MAX_HEAD_ROWS) continue;
-        snprintf(c.shape, sizeof(c.shape), "%ux%u", n, k->model->config.n_vocab);
-        c.bytes = (double)n * k->model->config.n_vocab * sizeof(float);
-        rc = run_case(&c, err);
+        struct kernel_case *c = new_case(k, name, body, n, err);
+        if (!c) return ERR_NOMEM;
+        snprintf(c->shape, sizeof(c->shape), "%ux%u", n, k->model->config.n_vocab);
+        c->bytes = (double)n * k->model->config.n_vocab * sizeof(float);
+        rc = run_case(c, err);
     }
     return rc;
 }
@@ -458,6 +486,10 @@ static void close_kernels(struct kernels *k) {
     for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
         if (all[i]) k->be->ops->free(k->be, all[i]);
     model_destroy(k->model, k->be);
+    for (struct kernel_case *c = k->cases, *next; c; c = next) {
+        next = c->next;
+        free(c);
+    }
 }
 
 int bench_kernels_run(const struct bench_plan *plan, const struct ceilings *ceilings,
@@ -473,7 +505,8 @@ int bench_kernels_run(const struct bench_plan *plan, const struct ceilings *ceil
         rc = run_products(&k, err);
     }
     if (!rc) rc = run_attentions(&k, err);
-    if (!rc) rc = run_samples(&k, err);
+    if (!rc) rc = run_samples(&k, "sample greedy", do_greedy, err);
+    if (!rc) rc = run_samples(&k, "sample top_p", do_top_p, err);
     close_kernels(&k);
     return rc;
 }
