@@ -121,6 +121,7 @@ int results_fetch(struct cuda_backend *cuda, const struct args *from, struct sam
     if (rc) return rc;
     flight->pending[flight->n_pending++] =
         (struct pending_results){(const struct sample_result *)from->host, to, n};
+    flight->under_way = true; /* again, where a sync in the middle of the step has ended it */
     return flight->n_pending < MAX_PENDING ? 0 : cuda_sync(&cuda->base, err);
 }
 
