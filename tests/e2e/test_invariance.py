@@ -11,7 +11,7 @@ import check_invariance  # noqa: E402  the script that is also run by hand, with
 
 
 def test_mixed_requests_equal_the_same_ones_alone(serve):
-    options = argparse.Namespace(requests=24 if SLOW else 120, context=1500, max_tokens=32, seed=7,
+    options = argparse.Namespace(requests=24 if SLOW else 70, context=1000, max_tokens=32, seed=7,
                                  clients=24, timeout=600)
     # Few pages and small steps: requests wait for room, and prompts are cut in many places.
     together = serve("--batch-invariant", "--max-num-batched-tokens", 48, "--max-num-seqs", 24,
