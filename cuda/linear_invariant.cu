@@ -15,7 +15,7 @@
  *
  * Bound:  few rows: memory, 2 * n_in * n_out bytes.  Many: tensor cores.
  * Oracle: engine/cpu/linear.c; and bit for bit, each shape of the others. */
-#include "cuda/device.cuh"
+#include "cuda/mma.cuh"
 
 typedef __nv_bfloat16 bf16;
 
@@ -33,21 +33,6 @@ typedef tile_shape<4, 2, 4, 8, 3> large_shape;  /* 256 x 128 */
 typedef tile_shape<2, 2, 4, 8, 3> middle_shape; /* 128 x 128 */
 typedef tile_shape<2, 2, 2, 2, 6> small_shape;  /* 64 x 32 */
 typedef tile_shape<1, 1, 1, 2, 8> few_shape;    /* 16 x 16 */
-
-static __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
-                                           uint32_t b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "{%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-static __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], const uint4 *at) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"((uint32_t)__cvta_generic_to_shared(at))
-                 : "memory");
-}
 
 /* The part that a tile of `width` outputs belongs to; `tile` becomes its number in the part. */
 static __device__ __forceinline__ const struct skinny_part *part_of(const struct skinny_params &p,
@@ -122,13 +107,6 @@ static __device__ __forceinline__ void store_sums(const struct skinny_params &p,
 
 /* ---- the product ---- */
 
-static __device__ __forceinline__ void copy_async(uint4 *to, const bf16 *from, bool exists) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(
-                     (uint32_t)__cvta_generic_to_shared(to)),
-                 "l"(from), "r"(exists ? 16 : 0)
-                 : "memory");
-}
-
 /* Starts copying N rows from `first` on of the slice at k; eight threads share a row. */
 template <int N, int THREADS>
 static __device__ __forceinline__ void copy_slice(uint4 *to, const void *matrix, uint32_t first,
@@ -141,9 +119,9 @@ static __device__ __forceinline__ void copy_slice(uint4 *to, const void *matrix,
     for (int i = 0; i < N / STEP; i++) {
         const uint32_t r = row + i * STEP;
         const bool exists = at < n_in && first + r < n_rows;
-        copy_async(to + r * CHUNKS + (chunk ^ r % 8),
-                   exists ? from + (size_t)(i * STEP) * n_in : static_cast<const bf16 *>(matrix),
-                   exists);
+        copy_async_line(
+            to + r * CHUNKS + (chunk ^ r % 8),
+            exists ? from + (size_t)(i * STEP) * n_in : static_cast<const bf16 *>(matrix), exists);
     }
 }
 
@@ -162,9 +140,9 @@ static __device__ __forceinline__ void load_fragments(struct fragments<S> &f, co
     const int w_at =
         (lane % 8 + lane / 16 * 8) * CHUNKS + ((2 * step + lane / 8 % 2) ^ lane % 8);
 #pragma unroll
-    for (int m = 0; m < S::MX; m++) load_matrices(f.x[m], x + m * MMA_X * CHUNKS + x_at);
+    for (int m = 0; m < S::MX; m++) load_matrix(f.x[m], x + m * MMA_X * CHUNKS + x_at);
 #pragma unroll
-    for (int n = 0; n < S::NW / 2; n++) load_matrices(f.w[n], w + n * 2 * MMA_W * CHUNKS + w_at);
+    for (int n = 0; n < S::NW / 2; n++) load_matrix(f.w[n], w + n * 2 * MMA_W * CHUNKS + w_at);
 }
 
 /* The next step's operands are on their way while this one's are multiplied. */
@@ -211,14 +189,14 @@ static __global__ void __launch_bounds__(S::THREADS) product_kernel(struct skinn
     wait_for_previous();
     for (int i = 0; i < S::STAGES - 1; i++) {
         copy_x(i);
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        copy_async_commit();
     }
     for (int i = 0; i < n_slices; i++) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(S::STAGES - 2) : "memory");
+        copy_async_wait<S::STAGES - 2>();
         __syncthreads(); /* slice i is there for all, and nobody reads slice i - 1 any more */
         copy_x(i + S::STAGES - 1);
         copy_w(i + S::STAGES - 1);
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        copy_async_commit();
         multiply_slice<S>(sums, stage_of(i) + own_x * CHUNKS,
                           stage_of(i) + (S::X + own_w) * CHUNKS);
     }

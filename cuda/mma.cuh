@@ -29,6 +29,13 @@ static __device__ __forceinline__ void copy_async(shared_at to, const void *from
                  : "memory");
 }
 
+/* The same; L2 reads all 128 bytes around it, which are wanted soon. */
+static __device__ __forceinline__ void copy_async_line(shared_at to, const void *from, bool valid) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to.address),
+                 "l"(from), "r"(valid ? 16 : 0)
+                 : "memory");
+}
+
 static __device__ __forceinline__ void copy_async(shared_at to, const void *from, bool valid,
                                                   uint64_t policy) {
     asm volatile(
