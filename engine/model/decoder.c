@@ -225,18 +225,15 @@ static int run_ffn(struct decoder *d, uint32_t layer, const void *attn_out, void
 }
 
 /* All layers but the last one's rest. */
-static int run_layers(struct decoder *d, const struct step *step, struct error *err) {
+static int run_layers(struct decoder *d, uint32_t n_rows, struct error *err) {
     const uint32_t n_layers = d->model->config.n_layers;
     const struct embed_args embed = {.table = &d->model->embedding, .out = d->x};
-    int rc = d->be->ops->step_begin(d->be, step, err);
-    if (rc) return rc;
-    if ((rc = d->be->ops->embed(d->be, &embed, err))) return rc;
-    for (uint32_t layer = 0; layer < n_layers; layer++) {
-        if ((rc = run_attention(d, layer, step->n_rows, err))) return rc;
-        if (layer + 1 == n_layers) break;
-        if ((rc = run_ffn(d, layer, d->attn, d->x, step->n_rows, err))) return rc;
+    int rc = d->be->ops->embed(d->be, &embed, err);
+    for (uint32_t layer = 0; layer < n_layers && !rc; layer++) {
+        rc = run_attention(d, layer, n_rows, err);
+        if (!rc && layer + 1 < n_layers) rc = run_ffn(d, layer, d->attn, d->x, n_rows, err);
     }
-    return 0;
+    return rc;
 }
 
 static int gather(struct decoder *d, const void *from, void *to, uint32_t n, uint32_t dim,
@@ -318,21 +315,15 @@ static uint32_t padded_rows(const struct decoder *d, uint32_t n) {
 /* From tokens to logits. */
 static int run_decode(void *ctx, uint32_t n_rows, struct error *err) {
     struct decoder *d = ctx;
-    const struct embed_args embed = {.table = &d->model->embedding, .out = d->x};
-    int rc = d->be->ops->embed(d->be, &embed, err);
-    for (uint32_t layer = 0; layer < d->model->config.n_layers && !rc; layer++) {
-        rc = run_attention(d, layer, n_rows, err);
-        if (!rc) rc = run_ffn(d, layer, d->attn, d->x, n_rows, err);
-    }
+    int rc = run_layers(d, n_rows, err);
+    if (!rc) rc = run_ffn(d, d->model->config.n_layers - 1, d->attn, d->x, n_rows, err);
     return rc ? rc : run_logits(d, d->x, n_rows, err);
 }
 
-static int run_plain_decode(struct decoder *d, const struct step *step,
-                            const struct sample_row *samples, struct sample_result *results,
-                            float *logits_out, struct error *err) {
-    int rc = d->be->ops->step_begin(d->be, step, err);
-    if (!rc) rc = d->be->ops->repeat(d->be, padded_rows(d, step->n_rows), run_decode, d, err);
-    return rc ? rc : run_sample(d, samples, step->n_rows, results, logits_out, err);
+static int run_plain_decode(struct decoder *d, uint32_t n_rows, const struct sample_row *samples,
+                            struct sample_result *results, float *logits_out, struct error *err) {
+    int rc = d->be->ops->repeat(d->be, padded_rows(d, n_rows), run_decode, d, err);
+    return rc ? rc : run_sample(d, samples, n_rows, results, logits_out, err);
 }
 
 static bool is_drawn(const struct decoder *d, uint32_t token) {
@@ -367,9 +358,10 @@ static int submit(struct decoder *d, const struct step *step, const struct sampl
     int rc = check_step(d, step, samples, n_samples, err);
     if (rc) return rc;
     d->n_drawn = n_samples;
+    if ((rc = d->be->ops->step_begin(d->be, step, err))) return rc;
     if (is_plain_decode(d, step, samples, n_samples))
-        return run_plain_decode(d, step, samples, results, logits_out, err);
-    if ((rc = run_layers(d, step, err))) return rc;
+        return run_plain_decode(d, n_samples, samples, results, logits_out, err);
+    if ((rc = run_layers(d, step->n_rows, err))) return rc;
     for (uint32_t at = 0; at < n_samples; at += max) {
         const uint32_t n = n_samples - at < max ? n_samples - at : max;
         rc = run_slice(d, samples + at, n, results + at,
