@@ -41,7 +41,7 @@ struct attn_plan_room attn_plan_room(const struct attn_plan_shape *shape, uint32
     if (shape->split_slots > 0) cuts = max_slots / shape->split_slots * shape->n_kv_heads;
     struct attn_plan_room room = {
         .n_tiles = (uint32_t)(shape->n_blocks + items + cuts),
-        .n_merges = (uint32_t)((items < cuts ? items : cuts)),
+        .n_merges = (uint32_t)(items < cuts ? items : cuts),
         .n_partials = (uint32_t)(cuts * 2),
     };
     return room;

@@ -5,8 +5,7 @@
  *   partial     the result of a tile that is not its whole item
  *   merge       the partials of one item, in the order of their slots
  *
- *   tiles  [0] [1] ... [n_blocks-1] | more tiles ...      block b starts at tile b and follows
- * `next`
+ *   tiles  [0] [1] ... [n_blocks-1] | more tiles ...      block b: tile b, then what `next` says
  *           |_______________________^
  *
  * The first tile of a block needs no look-up, the grid never changes, and all that does change is

@@ -234,7 +234,11 @@ int cuda_backend_create(struct backend **out, const struct cuda_config *config, 
     struct cuda_backend *cuda = calloc(1, sizeof(*cuda));
     if (!cuda) return error_set(err, ERR_NOMEM, "cuda: no memory");
     const long n_cpus = sysconf(_SC_NPROCESSORS_ONLN);
-    cuda->base = (struct backend){.ops = &cuda_ops, .name = "cuda", .act_dtype = DTYPE_BF16, .repeats = true, .runs_ahead = true};
+    cuda->base = (struct backend){.ops = &cuda_ops,
+                                  .name = "cuda",
+                                  .act_dtype = DTYPE_BF16,
+                                  .repeats = true,
+                                  .runs_ahead = true};
     cuda->device = (int)config->device;
     cuda->overlap = properties.major == 9; /* others run the code for 8.0: it does not wait */
     cuda->batch_invariant = config->batch_invariant;

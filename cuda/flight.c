@@ -3,9 +3,9 @@
  *   host    step n:  args ──copy──►          results ◄── handed out by collect()
  *   device  ......... step n-1 ............. step n .............
  *
- * A step is submitted while the one before it runs, so there are two flights, used in turn: each has
- * its own room for small host arrays (`args`) and its own list of results under way.  The tokens a
- * step draws also stay on the device, for the step after it (STEP_DRAWN).
+ * A step is submitted while the one before it runs, so there are two flights, used in turn: each
+ * has its own room for small host arrays (`args`) and its own list of results under way.  The
+ * tokens a step draws also stay on the device, for the step after it (STEP_DRAWN).
  *
  * Memory: reserved for the largest step; without that, grown to the largest seen. */
 #include "cuda/internal.h"
@@ -15,6 +15,8 @@
 #include "engine/error.h"
 
 enum { ALIGNMENT = 256, FIRST_DRAWN = 1024, FIRST_ARGS_BYTES = 1 << 20 };
+
+/* Of the present step. */
 static struct flight *newest(struct cuda_backend *cuda) {
     return &cuda->flights[cuda->n_steps % N_FLIGHTS];
 }
@@ -73,7 +75,8 @@ int flight_begin(struct cuda_backend *cuda, struct error *err) {
 int cuda_collect(struct backend *be, uint32_t n_newer, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     if (n_newer == 0) return cuda_sync(be, err);
-    return n_newer < N_FLIGHTS ? land(cuda, &cuda->flights[(cuda->n_steps - 1) % N_FLIGHTS], err) : 0;
+    if (n_newer >= N_FLIGHTS) return 0; /* the step that long ago has lost its flight: it landed */
+    return land(cuda, &cuda->flights[(cuda->n_steps - 1) % N_FLIGHTS], err);
 }
 
 int cuda_sync(struct backend *be, struct error *err) {

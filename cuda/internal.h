@@ -5,6 +5,7 @@
  *
  *   step_begin  packs the step into one block of pinned memory, one copy brings it over (step.c)
  *   operations  launch on one stream and return; small host arrays travel through `args`
+ *   repeat      records what a decode step launches, and launches it again (repeat.c)
  *   collect     waits for a step and hands out what it drew (flight.c)
  *
  * Thread: engine.  Memory: reserved for the largest step (the reserve op), so that a served load
@@ -24,7 +25,8 @@ extern "C" {
 
 /* Plans lie at fixed places behind the header: attention.cu. */
 enum { STEP_HEADER_BYTES = 256 };
-enum { MAX_PENDING = 8, N_FLIGHTS = 2, MATMUL_CACHE = 512, N_STAGING = 2, MAX_FREQS = 512, MAX_RECORDINGS = 64 };
+enum { MAX_PENDING = 8, N_FLIGHTS = 2, MAX_RECORDINGS = 64 };
+enum { MATMUL_CACHE = 512, N_STAGING = 2, MAX_FREQS = 512 };
 
 /* The same bytes in pinned host memory and on the device; `used` of them are taken. */
 struct mirror {
@@ -152,7 +154,8 @@ void mirror_free(struct mirror *mirror);
 int flights_open(struct cuda_backend *cuda, struct error *err);
 void flights_close(struct cuda_backend *cuda); /* half-open is allowed */
 int flights_reserve(struct cuda_backend *cuda, size_t args_bytes, struct error *err);
-int flight_begin(struct cuda_backend *cuda, struct error *err); /* of the step that begins */
+/* Gives the step that begins its flight; waits until the step that had it before is done. */
+int flight_begin(struct cuda_backend *cuda, struct error *err);
 /* Room for `bytes` until the results of the present step are handed out; args_send() copies what
  * was written there to device memory: its own, or what it is for. */
 int args_take(struct cuda_backend *cuda, size_t bytes, struct args *out, struct error *err);
@@ -173,8 +176,8 @@ void repeat_forget(struct cuda_backend *cuda);
 /* Packs the present step and sends it. */
 int step_send(struct cuda_backend *cuda, struct error *err);
 
-/* attention.cu.  A step's block has room for attention's plans, `bytes` right behind the header, and
- * for n_items pairs of words among its arrays; attention_plan() fills both once the arrays are
+/* attention.cu.  A step's block has room for attention's plans, `bytes` right behind the header,
+ * and for n_items pairs of words among its arrays; attention_plan() fills both once the arrays are
  * there (`plans`: the block's host side). */
 struct attention;
 struct step_arrays {

@@ -26,10 +26,10 @@ struct launch {
     bool overlap;
 };
 
-/* What a step looks like on the device, all layers at once: see step.c.  The struct itself lies there,
- * too, at the same address in every step: kernels that may be launched again without their arguments
- * (repeat.c) learn everything that changes from there.  It is complete when the first kernel of the
- * step starts, so it may be read before the wait for the kernel before. */
+/* What a step looks like on the device, all layers at once: see step.c.  The struct itself lies
+ * there, too, at the same address in every step: kernels that are launched again with the same
+ * arguments (repeat.c) learn everything that changes from there.  It is complete when the first
+ * kernel of the step starts, so it may be read before the wait for the kernel before. */
 struct device_step {
     uint32_t n_rows, n_seqs, n_decode, n_layers;
     const int32_t *tokens, *positions, *row_seq; /* [n_rows]; row_seq: the sequence of a row */
@@ -113,8 +113,9 @@ struct skinny_part {
     uint32_t n_out;
 };
 
-/* y = x W^T (+ b) or y += x W^T (+ b) for all parts in one launch.  skinny only: of RMSNorm(x) where
- * there is a norm_weight; gated: the parts are gate and up, and silu(gate) * up is parts[0].y. */
+/* y = x W^T (+ b) or y += x W^T (+ b) for all parts in one launch.  launch_skinny() only: of
+ * RMSNorm(x) where there is a norm_weight; and gated: the parts are gate and up, and parts[0].y is
+ * silu(gate) * up. */
 struct skinny_params {
     const void *x; /* bf16 [n_rows, n_in] */
     uint32_t n_rows, n_in, n_parts;

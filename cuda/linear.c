@@ -9,8 +9,8 @@
  * the one for any shape), for any number of rows.
  *
  * cuBLASLt sees everything transposed, because it counts columns first: y^T = (W^T)^T x^T.  What
- * its heuristics answer is kept by shape, the number of rows rounded up to a step of a coarse scale:
- * an algorithm for 512 rows is right for 400, and asking costs more than a small product.
+ * its heuristics answer is kept by shape, the number of rows rounded up to a step of a coarse
+ * scale: an algorithm for 512 rows is right for 400, and asking costs more than a small product.
  *
  * From 17 rows on cuBLASLt is ahead: at 32, 23 us for q, k, v and 89 for gate, up, our kernel with
  * tiles of 32 rows 28 and 95. */
@@ -68,23 +68,19 @@ static cublasStatus_t matmul_init(const struct blas *blas, struct matmul *m,
     *m = (struct matmul){0};
     cublasStatus_t s = blas->desc_create(&m->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     if (!s)
-        s = blas->desc_set(m->desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
-                                           sizeof(transposed));
+        s = blas->desc_set(m->desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed));
     if (!s && bias) {
-        s = blas->desc_set(m->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
-                                           sizeof(epilogue));
+        s = blas->desc_set(m->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue));
         if (!s)
-            s = blas->desc_set(m->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
-                                               sizeof(bias));
+            s = blas->desc_set(m->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias));
         if (!s)
-            s = blas->desc_set(m->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
-                                               &bias_type, sizeof(bias_type));
+            s = blas->desc_set(m->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type,
+                               sizeof(bias_type));
     }
     if (!s) s = blas->layout_create(&m->w, CUDA_R_16BF, key->n_in, key->n_out, key->n_in);
     if (!s) s = blas->layout_create(&m->x, CUDA_R_16BF, key->n_in, key->n_rows, key->n_in);
     if (!s)
-        s = blas->layout_create(&m->y, y_type, key->n_out, key->n_rows,
-                                       (int64_t)key->y_stride);
+        s = blas->layout_create(&m->y, y_type, key->n_out, key->n_rows, (int64_t)key->y_stride);
     return s;
 }
 
@@ -174,11 +170,11 @@ static struct matmul_entry *find_entry(struct cuda_backend *cuda, const struct m
     rounded.n_rows = round_rows(key->n_rows);
     struct matmul_entry *entry = &cuda->matmuls[hash_of(&rounded) % MATMUL_CACHE];
     if (entry->known && same_key(&entry->key, &rounded)) return entry;
-    static const _Alignas(
-        BLAS_ALIGN) char any_bias[BLAS_ALIGN]; /* only its alignment is looked at */
+    /* Only its alignment is looked at. */
+    static const _Alignas(BLAS_ALIGN) char any_bias[BLAS_ALIGN];
     struct matmul m;
     *entry = (struct matmul_entry){.key = rounded, .known = true};
-    if (matmul_init(&cuda->blas, &m, &rounded, key->bias ? any_bias : NULL) == CUBLAS_STATUS_SUCCESS)
+    if (!matmul_init(&cuda->blas, &m, &rounded, key->bias ? any_bias : NULL))
         ask_heuristics(cuda, &m, entry);
     matmul_fini(&cuda->blas, &m);
     return entry;
@@ -249,25 +245,29 @@ static int run_own(struct cuda_backend *cuda, const struct linear_args *args, ui
 static int run_blas(struct cuda_backend *cuda, const struct linear_args *args,
                     const struct linear_part *part, uint32_t n_out, struct error *err) {
     const float one = 1.0f, beta = args->accumulate ? 1.0f : 0.0f;
-    const struct matmul_key key = {
-        n_out,       args->n_in,        args->n_rows, part->y_stride, args->accumulate,
-        args->y_f32, part->bias != NULL};
+    const struct matmul_key key = {.n_out = n_out,
+                                   .n_in = args->n_in,
+                                   .n_rows = args->n_rows,
+                                   .y_stride = part->y_stride,
+                                   .accumulate = args->accumulate,
+                                   .y_f32 = args->y_f32,
+                                   .bias = part->bias != NULL};
     const struct matmul_entry *entry = find_entry(cuda, &key);
     if (!entry->usable) return ERR_UNSUPPORTED;
     struct matmul m;
     cublasStatus_t s = matmul_init(&cuda->blas, &m, &key, part->bias ? part->bias->data : NULL);
     if (!s)
-        s = cuda->blas.matmul(cuda->blas.handle, m.desc, &one, part->w->data, m.w, args->x, m.x, &beta,
-                           part->y, m.y, part->y, m.y, &entry->algo, cuda->workspace,
-                           WORKSPACE_BYTES, cuda->stream);
+        s = cuda->blas.matmul(cuda->blas.handle, m.desc, &one, part->w->data, m.w, args->x, m.x,
+                              &beta, part->y, m.y, part->y, m.y, &entry->algo, cuda->workspace,
+                              WORKSPACE_BYTES, cuda->stream);
     matmul_fini(&cuda->blas, &m);
     if (s == CUBLAS_STATUS_NOT_SUPPORTED || s == CUBLAS_STATUS_INVALID_VALUE)
         return ERR_UNSUPPORTED;
     return blas_check(cuda, s, "a product", err);
 }
 
-/* How many parts from `first` on are one matrix, with one result: no biases, and no gap in either.
- */
+/* How many parts from `first` on are one matrix with one result: no biases, and no gap in
+ * either. */
 static uint32_t count_joined(const struct linear_args *args, uint32_t first, uint32_t *n_out) {
     const size_t y_bytes = args->y_f32 ? sizeof(float) : sizeof(uint16_t);
     const struct linear_part *part = &args->parts[first];

@@ -97,9 +97,11 @@ int best_seconds(struct measurement *m, int (*run)(struct measurement *, struct 
         float ms = 0;
         int rc = cuda_check(m->cuda, cudaEventRecord(m->begin, m->cuda->stream), "an event", err);
         if (!rc) rc = run(m, err);
-        if (!rc) rc = cuda_check(m->cuda, cudaEventRecord(m->end, m->cuda->stream), "an event", err);
+        if (!rc)
+            rc = cuda_check(m->cuda, cudaEventRecord(m->end, m->cuda->stream), "an event", err);
         if (!rc) rc = cuda_check(m->cuda, cudaEventSynchronize(m->end), "measuring", err);
-        if (!rc) rc = cuda_check(m->cuda, cudaEventElapsedTime(&ms, m->begin, m->end), "a time", err);
+        if (!rc)
+            rc = cuda_check(m->cuda, cudaEventElapsedTime(&ms, m->begin, m->end), "a time", err);
         if (rc) return rc;
         if (i > 0 && ms * 1e-3 < *best) *best = ms * 1e-3;
     }

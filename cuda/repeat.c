@@ -1,5 +1,5 @@
-/* repeat.c - decode steps as CUDA graphs: recorded once for a number of rows, launched with one call
- * from then on.
+/* repeat.c - decode steps as CUDA graphs: recorded once for a number of rows, launched with one
+ * call from then on.
  *
  * A recording belongs to a body's context (a decoder) and a number of rows.
  *
@@ -8,8 +8,8 @@
  *   after      the recording is launched
  *
  * Nothing that changes between steps is an argument of a kernel: it lies in the step's header
- * (kernels.h) or behind it.  What does not change, the addresses of buffers, may still move when one
- * grows, or be somebody else's once they are freed: then all recordings are forgotten.
+ * (kernels.h) or behind it.  What does not change, the addresses of buffers, may still move when
+ * one grows, or be somebody else's once they are freed: then all recordings are forgotten.
  *
  * Memory: the driver's, per recording; the oldest makes room for a new one. */
 #include "cuda/internal.h"
@@ -48,7 +48,8 @@ static int record(struct cuda_backend *cuda, struct recording *r, repeat_body bo
     rc = body(ctx, r->n_rows, err);
     const cudaError_t code = cudaStreamEndCapture(cuda->stream, &graph);
     if (!rc) rc = cuda_check(cuda, code, "recording a step", err);
-    if (!rc) rc = cuda_check(cuda, cudaGraphInstantiate(&r->graph, graph, 0), "a step's graph", err);
+    if (!rc)
+        rc = cuda_check(cuda, cudaGraphInstantiate(&r->graph, graph, 0), "a step's graph", err);
     if (graph) cudaGraphDestroy(graph);
     return rc;
 }

@@ -1,12 +1,15 @@
 /* step.c - brings the description of a step to the device: one pinned block, one copy.
  *
- *   struct device_step             pointers to what follows, always at the same address
+ *   struct device_step             pointers to the arrays below, always at the same address
+ *   attention's plans              attention.cu: their places are fixed, too
  *   tokens positions row_seq       [n_rows] each
  *   first_row seq_rows             [n_seqs] each
  *   n_slots append_slot table_at   [n_layers][n_seqs] each
  *   table                          [n_layers][layer_pages]: a layer's lists, one after the other
+ *   items                          [n_items][2], attn_prefill's work: attention.cu
  *
- * The rest is int32, for all layers at once.  layer_pages is what the layer with the most needs. */
+ * The arrays are int32, for all layers at once.  layer_pages is what the layer with the most
+ * needs. */
 #include "cuda/internal.h"
 
 #include <assert.h>

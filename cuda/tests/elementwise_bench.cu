@@ -35,7 +35,8 @@ static const size_t set_elements = (size_t)MAX_ROWS * 2 * FFN;
 static void make_step(struct arena *arena) {
     std::vector<int32_t> words(3 * MAX_ROWS);
     int32_t *device;
-    for (int i = 0; i < MAX_ROWS; i++) words[i] = (int32_t)((i * 7919u) % MAX_ROWS); /* tokens, rows */
+    /* tokens, and the rows of a gather */
+    for (int i = 0; i < MAX_ROWS; i++) words[i] = (int32_t)((i * 7919u) % MAX_ROWS);
     for (int i = 0; i < MAX_ROWS; i++) words[MAX_ROWS + i] = i; /* pages; [0] is 0: all the rest */
     check(cudaMalloc(&device, words.size() * sizeof(int32_t)), "memory");
     check(cudaMemcpy(device, words.data(), words.size() * sizeof(int32_t), cudaMemcpyHostToDevice),
@@ -81,8 +82,9 @@ static cudaError_t run_silu(const struct arena *a, int set, uint32_t n, struct l
 }
 
 static cudaError_t run_rope(const struct arena *a, int set, uint32_t n, struct launch launch) {
-    const struct rope_append_params p = {a->step, a->in[set], a->angles,    a->out[set], DTYPE_BF16, n,
-                                         HEADS,   KV_HEADS,   HEAD_DIM,     HEAD_DIM / 2, 0};
+    const struct rope_append_params p = {a->step, a->in[set], a->angles, a->out[set],  DTYPE_BF16,
+                                         n,       HEADS,      KV_HEADS,  HEAD_DIM,     HEAD_DIM / 2,
+                                         0};
     return launch_rope_append(&p, launch);
 }
 
@@ -129,6 +131,7 @@ int main() {
         return 77;
     }
     make_arena(&arena);
+    const struct launch launch = {arena.stream, true};
     const double copy = bench_copy(&arena);
     printf("kernel,rows,us,TB/s,of copy (%.3f TB/s)\n", copy);
     for (const struct pass &pass : passes)
@@ -136,8 +139,7 @@ int main() {
             const double us = time_graph(arena.stream, 9,
                                          [&] {
                                              for (int i = 0; i < N_LAUNCHES; i++)
-                                                 check(pass.run(&arena, i % N_SETS, n_rows,
-                                                                (struct launch){arena.stream, true}),
+                                                 check(pass.run(&arena, i % N_SETS, n_rows, launch),
                                                        pass.name);
                                          }) /
                               N_LAUNCHES;

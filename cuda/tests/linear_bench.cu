@@ -37,11 +37,12 @@ struct shape {
     bool accumulate, y_f32, norm, gated;
 };
 
-static const struct shape shapes[] = {{"qkv", 4096, 3, {4096, 1024, 1024}, false, false, true, false},
-                                      {"o", 4096, 1, {4096}, true, false, false, false},
-                                      {"gate_up", 4096, 2, {14336, 14336}, false, false, true, true},
-                                      {"down", 14336, 1, {4096}, true, false, false, false},
-                                      {"head", 4096, 1, {128256}, false, true, true, false}};
+static const struct shape shapes[] = {
+    {"qkv", 4096, 3, {4096, 1024, 1024}, false, false, true, false},
+    {"o", 4096, 1, {4096}, true, false, false, false},
+    {"gate_up", 4096, 2, {14336, 14336}, false, false, true, true},
+    {"down", 14336, 1, {4096}, true, false, false, false},
+    {"head", 4096, 1, {128256}, false, true, true, false}};
 
 struct arena {
     bf16 *weights, *x, *norm_weight, *normed;
@@ -107,9 +108,9 @@ static cudaError_t run_fused(const struct shape *s, const struct arena *arena,
 static cudaError_t run_apart(const struct shape *s, const struct arena *arena,
                              struct skinny_params *p, struct launch launch) {
     if (s->norm) {
-        const struct rmsnorm_params norm = {p->x,      arena->norm_weight, DTYPE_BF16, arena->normed,
-                                            p->n_rows, p->n_in,            p->n_in,    p->n_in,
-                                            1e-5f};
+        const struct rmsnorm_params norm = {p->x,          arena->norm_weight, DTYPE_BF16,
+                                            arena->normed, p->n_rows,          p->n_in,
+                                            p->n_in,       p->n_in,            1e-5f};
         check(launch_rmsnorm(&norm, launch), "rmsnorm");
         p->x = arena->normed;
     }

@@ -74,9 +74,9 @@ static void check_product(const struct product *p) {
              "%u x %u, %u parts (%u, ..), dtype %d, bias %d, accumulate %d, f32 %d, joined %d",
              p->n_rows, p->n_in, p->n_parts, p->n_out[0], p->dtype, p->bias, p->accumulate,
              p->y_f32, p->joined);
-    /* f32: the order of sums, and how tensor cores round them.  Where cuBLASLt does not split the sum
-     * it rounds the product to bf16, adds y and rounds again: with integers, whose sums are exact, all
-     * its results are those of two roundings, and all of a split sum's those of one. */
+    /* f32: the order of sums, and how tensor cores round them.  Where cuBLASLt does not split the
+     * sum it rounds the product to bf16, adds y and rounds again: with integers, whose sums are
+     * exact, all its results are those of two roundings, and all of a split sum's those of one. */
     const double roundings = p->accumulate && p->n_rows > 16 ? 2 : 1;
     assert_near(got, expected, n_y, p->y_f32 ? 2e-5 : roundings * BF16_TOLERANCE, what);
     for (uint32_t i = 0; i < p->n_parts; i++) free_part(&parts[i], !all);
