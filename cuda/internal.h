@@ -201,6 +201,8 @@ void weights_free(struct cuda_backend *cuda);
 
 int cuda_linear(struct backend *be, const struct linear_args *args, struct error *err);
 int cuda_gated(struct backend *be, const struct gated_args *args, struct error *err);
+/* What cuda_linear() does with many rows: cuBLASLt, where it has the shape.  No norm. */
+int linear_many_rows(struct cuda_backend *cuda, const struct linear_args *args, struct error *err);
 int linear_open(struct cuda_backend *cuda, struct error *err);
 void linear_close(struct cuda_backend *cuda);
 

@@ -287,8 +287,8 @@ static uint32_t count_joined(const struct linear_args *args, uint32_t first, uin
     return n;
 }
 
-static int run_many_rows(struct cuda_backend *cuda, const struct linear_args *args,
-                         struct error *err) {
+int linear_many_rows(struct cuda_backend *cuda, const struct linear_args *args,
+                     struct error *err) {
     int rc = 0;
     for (uint32_t first = 0, n; first < args->n_parts && !rc; first += n) {
         uint32_t n_out;
@@ -340,7 +340,7 @@ int cuda_linear(struct backend *be, const struct linear_args *args, struct error
         plain.norm = NULL;
     }
     if (cuda->batch_invariant) return run_parts(cuda, &plain, launch_linear_invariant, err);
-    return args->n_rows > SKINNY_MAX_ROWS ? run_many_rows(cuda, &plain, err)
+    return args->n_rows > SKINNY_MAX_ROWS ? linear_many_rows(cuda, &plain, err)
                                           : run_parts(cuda, &plain, launch_skinny, err);
 }
 

@@ -1,7 +1,8 @@
 /* measure.cu - what the device can do at most: memory bandwidth, and the rate of dense products.
  *
  *   copy, read   over far more bytes than the L2 holds, 16 bytes a thread and step
- *   product      bf16, 8192 x 8192 x 8192, by cuBLASLt: what the vendor's own library reaches
+ *   product      bf16, 8192 x 8192 x 8192, by cuBLASLt: what the vendor's own library reaches,
+ *                also where the backend itself is batch-invariant and may not use it
  *
  * On random bits: a device that multiplies zeros draws less power and runs faster than it ever will
  * with a model.  Of a few tries the best counts, for nothing makes a device faster than it is.
@@ -85,7 +86,7 @@ int run_products(struct measurement *m, struct error *err) {
     args.parts[0].y = m->memory + 2 * bytes;
     args.parts[0].y_stride = SIDE;
     int rc = 0;
-    for (int i = 0; i < N_PRODUCTS && !rc; i++) rc = cuda_linear(&m->cuda->base, &args, err);
+    for (int i = 0; i < N_PRODUCTS && !rc; i++) rc = linear_many_rows(m->cuda, &args, err);
     return rc;
 }
 
