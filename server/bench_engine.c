@@ -3,13 +3,12 @@
  *   prefill   one prompt, one token: prompt tokens / time to the first token
  *   decode    B prompts; from when all of them decode to when the first is done
  *
- * The bounds: a decode step must read every weight once and the keys and values of every sequence; a
- * prefilled token must be multiplied with every weight once and with the keys and values before
+ * The bounds: a decode step must read every weight once and the keys and values of every sequence;
+ * a prefilled token must be multiplied with every weight once and with the keys and values before
  * it. */
 #include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "engine/engine.h"
 #include "engine/error.h"
@@ -40,12 +39,6 @@ struct timing {
 
 static void ring(void *bench) {
     sem_post(&((struct bench *)bench)->bell);
-}
-
-static double seconds_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 /* --- one batch --- */
@@ -100,7 +93,7 @@ static int run_batch(struct bench *b, uint32_t n_prompt, uint32_t batch, uint32_
     struct engine_stats last, now;
     uint32_t n_finished = 0;
     uint64_t tokens_then = 0, tokens_at_start;
-    double start = seconds_now(), decoding = 0;
+    double start = bench_seconds_now(), decoding = 0;
     *out = (struct timing){0};
     engine_stats(b->engine, &last);
     tokens_at_start = last.generated_tokens;
@@ -108,7 +101,7 @@ static int run_batch(struct bench *b, uint32_t n_prompt, uint32_t batch, uint32_
     while (rc == 0 && n_finished < batch) {
         while (sem_wait(&b->bell) != 0) { /* interrupted by a signal */
         }
-        double time = seconds_now();
+        double time = bench_seconds_now();
         engine_stats(b->engine, &now);
         uint32_t n_before = n_finished;
         rc = take_finished(b, &n_finished, err);

@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "engine/error.h"
 #include "engine/memory_plan.h"
@@ -25,6 +24,9 @@
 
 enum { N_ROWS = 4, MAX_ROWS = 2048, MAX_HEAD_ROWS = 64, MAX_TURNS = 16 };
 static const uint32_t row_counts[N_ROWS] = {1, 16, 64, MAX_ROWS};
+/* Neighbours in a sequence are no neighbours in memory: the pages are taken at this stride, a prime,
+ * which visits all of them unless their number is a multiple of it. */
+enum { PAGE_STRIDE = 7919 };
 /* Turns of attention hold more together than any cache. */
 static const double COLD_BYTES = 256e6, RUN_SECONDS = 0.02;
 
@@ -55,12 +57,6 @@ struct kernel_case {
     const struct step *step; /* NULL: the body needs none */
 };
 
-static double seconds_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static struct kernel_case *new_case(struct kernels *k, const char *name, repeat_body body,
                                     uint32_t n_rows, struct error *err) {
     struct kernel_case *c = calloc(1, sizeof(*c));
@@ -86,9 +82,9 @@ static int run_body(struct kernel_case *c, uint64_t n, struct error *err) {
 }
 
 static int time_body(struct kernel_case *c, uint64_t n, double *seconds, struct error *err) {
-    const double begin = seconds_now();
+    const double begin = bench_seconds_now();
     const int rc = run_body(c, n, err);
-    *seconds = (seconds_now() - begin) / (double)n;
+    *seconds = (bench_seconds_now() - begin) / (double)n;
     return rc;
 }
 
@@ -122,13 +118,14 @@ static int run_case(struct kernel_case *c, struct error *err) {
     int rc = c->k->be->ops->step_begin(c->k->be, c->step ? c->step : &none, err);
     for (int i = 0; i < 2 && !rc; i++) rc = run_body(c, 1, err);
     if (!rc) rc = time_body(c, 1, &once, err);
+    if (rc) return rc;
     const uint64_t n = once < RUN_SECONDS ? (uint64_t)(RUN_SECONDS / once) + 1 : 1;
-    for (uint64_t run = 0; run < c->k->plan->n_runs && !rc; run++) {
-        rc = time_body(c, n, &seconds[run], err);
+    for (uint64_t run = 0; run < c->k->plan->n_runs; run++) {
+        if ((rc = time_body(c, n, &seconds[run], err))) return rc;
         seconds[run] /= c->n_turns;
     }
-    if (!rc) print_case(c, seconds);
-    return rc;
+    print_case(c, seconds);
+    return 0;
 }
 
 /* ---- products ---- */
@@ -295,9 +292,8 @@ static int run_attention(struct kernel_case *c, uint32_t batch, uint32_t n_slots
     struct kv_view *views = calloc((size_t)batch * c->n_turns, sizeof(*views));
     struct step_seq *seqs = calloc(batch, sizeof(*seqs));
     int rc = pages && views && seqs ? 0 : error_set(err, ERR_NOMEM, "bench: no memory");
-    /* Neighbours in a sequence are no neighbours in memory: an odd stride visits every page. */
     for (uint32_t i = 0; i < c->k->kv.n_pages && !rc; i++)
-        pages[i] = (uint32_t)((uint64_t)i * 7919 % c->k->kv.n_pages);
+        pages[i] = (uint32_t)((uint64_t)i * PAGE_STRIDE % c->k->kv.n_pages);
     for (uint32_t i = 0; i < batch && !rc; i++) {
         seqs[i] = (struct step_seq){i * rows_each, rows_each, views + (size_t)i * c->n_turns};
         for (uint32_t t = 0; t < c->n_turns; t++)
@@ -466,8 +462,7 @@ static int make_pool(struct kernels *k, struct error *err) {
             if (plan->max_resident && resident > plan->max_resident) continue;
             if (all > n && all <= most) n = all;
         }
-    /* The stride over the pages must share no factor with their number. */
-    k->kv.n_pages = (uint32_t)(n % 7919 == 0 ? n + 1 : n);
+    k->kv.n_pages = (uint32_t)(n % PAGE_STRIDE == 0 ? n + 1 : n);
     return alloc_filled(k, k->kv.n_pages * k->kv.page_bytes, &k->kv.base, err);
 }
 
