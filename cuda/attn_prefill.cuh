@@ -38,10 +38,10 @@ struct attn_prefill_params {
     struct kv_pool kv;         /* page = [K, V][kv_head][slot][head_dim], bf16 or f16 */
     const int32_t *page_table; /* [table_at[seq] + slot / PAGE_TOKENS] */
     const int32_t *table_at, *first_row, *n_rows, *n_slots; /* [n_seqs] */
-    const struct attn_prefill_item *items;       /* [n_items] */
-    uint32_t n_items;                            /* 0 is allowed; at most 65535 */
-    uint32_t n_total_rows;                       /* rows of the q matrix */
-    uint32_t n_heads;                            /* multiple of kv.n_kv_heads */
+    const struct attn_prefill_item *items;                  /* [n_items] */
+    uint32_t n_items;      /* 0 is allowed; at most 65535 */
+    uint32_t n_total_rows; /* rows of the q matrix */
+    uint32_t n_heads;      /* multiple of kv.n_kv_heads */
     float scale;
 };
 

@@ -20,8 +20,8 @@
  * engine describes step n + 1 while the device works on step n.  What is written to host memory
  * (sample results) is there after collect() or sync().
  *
- * Thread: engine.  Memory: alloc() and reserve() are for start-up; no operation allocates.  All
- * operations return 0 or a negative ERR_*. */
+ * Thread: engine.  Memory: alloc() and reserve() are for start-up; then no operation allocates
+ * device memory.  All operations return 0 or a negative ERR_*. */
 #ifndef ENGINE_BACKEND_H
 #define ENGINE_BACKEND_H
 
@@ -116,7 +116,7 @@ struct linear_part {
 
 /* y = x W^T (+ b), or y += x W^T (+ b) when accumulate is set (the residual stream). */
 struct linear_args {
-    const void *x; /* act [n_rows, n_in], packed */
+    const void *x;                    /* act [n_rows, n_in], packed */
     const struct rmsnorm_input *norm; /* NULL: x as it is */
     uint32_t n_rows, n_in, n_parts;
     struct linear_part parts[LINEAR_MAX_PARTS];
@@ -126,7 +126,7 @@ struct linear_args {
 
 /* The gated half of a feed-forward layer: out = silu(x Wg^T + bg) * (x Wu^T + bu). */
 struct gated_args {
-    const void *x; /* act [n_rows, n_in], packed */
+    const void *x;                    /* act [n_rows, n_in], packed */
     const struct rmsnorm_input *norm; /* NULL: x as it is */
     uint32_t n_rows, n_in;
     const struct weight *gate, *up;           /* [n_out, n_in] */
@@ -228,6 +228,7 @@ struct sample_args {
     struct sample_result *results;  /* host [n], valid after collect() or sync() */
 };
 
+/* Operations of a step of n_rows rows, for repeat(). */
 typedef int (*repeat_body)(void *ctx, uint32_t n_rows, struct error *err);
 
 /* The largest step that will come, and the shape of its model. */
@@ -256,14 +257,16 @@ struct backend_ops {
 
     /* The device's memory.  total 0: it is the operating system's to say. */
     struct device_memory (*memory)(struct backend *be);
-    /* Allocates whatever operations need beside their arguments, for steps within the limits: from
-     * then on none of them allocates. */
+    /* Allocates whatever operations need of the device beside their arguments, for steps within the
+     * limits: from then on none of them allocates there.  Room in the system's memory may grow to
+     * the largest step seen. */
     int (*reserve)(struct backend *be, const struct step_limits *limits, struct error *err);
     /* Memory.  alloc is zero-filled and 64-byte aligned. */
     int (*alloc)(struct backend *be, size_t bytes, void **out, struct error *err);
     void (*free)(struct backend *be, void *memory);
-    /* Makes host bytes that outlive the backend (a file mapping) readable by the device: an alias
-     * on the CPU, a copy elsewhere.  Give the result to weight_release. */
+    /* Makes host bytes readable by the device.  *out is host itself (an alias, on the CPU): then
+     * they must outlive it; or a copy: then they may change as soon as this returns.  Give the
+     * result to weight_release. */
     int (*weight_upload)(struct backend *be, const void *host, size_t bytes, const void **out,
                          struct error *err);
     void (*weight_release)(struct backend *be, const void *weight);

@@ -14,11 +14,13 @@ uint64_t memory_available(void);
 struct kv_pool memory_plan_pages(const struct engine_config *config,
                                  const struct model_config *model);
 
+/* Tokens that are of use in a system's memory, however short the context. */
+enum { MEMORY_PLAN_TOKENS = 131072 };
+
 /* Sets pool's n_pages.  Without kv_cache_bytes the pool gets what is left of the device's share;
  * of the system's memory (device.total 0, `available` bytes or unknown) at most a quarter, and no
  * more than four longest sequences or MEMORY_PLAN_TOKENS tokens can use.  ERR_NOMEM when one
  * sequence of max_model_len tokens would not fit: the text names numbers and settings. */
-enum { MEMORY_PLAN_TOKENS = 131072 };
 int memory_plan_kv(struct kv_pool *pool, const struct engine_config *config, uint32_t n_layers,
                    uint32_t max_model_len, struct device_memory device, uint64_t available,
                    struct error *err);

@@ -41,13 +41,13 @@ struct sequence {
     uint32_t *tokens;              /* owned */
     uint32_t n_prompt, n_tokens, token_capacity;
     struct kv_sequence kv;
-    uint32_t n_rows;   /* in the step that is being planned */
+    uint32_t n_rows;    /* in the step that is being planned */
     uint32_t n_flights; /* steps in flight that it has rows in */
     uint32_t n_drawn;   /* of these, how many draw a token */
     uint32_t draw_row;  /* sample row of the newest of these draws */
+    uint32_t n_cached;  /* found in the prefix cache when first admitted */
+    bool admitted;      /* has run before */
     bool over;          /* has had its final event */
-    uint32_t n_cached; /* found in the prefix cache when first admitted */
-    bool admitted;     /* has run before */
     struct sampling_state sampling;
     struct output output;
     /* Prompt log-probabilities so far; NULL: not asked for, or sent. */

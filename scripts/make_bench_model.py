@@ -102,7 +102,8 @@ def main():
     if not a.config_only:
         write_weights(a.dir / "model.safetensors", a)
     n_bytes = 2 * sum(math.prod(shape) for _, shape in shapes(a))
-    print(f"{a.dir}: {n_bytes / 1e6:.0f} MB of weights" + (" (not written)" if a.config_only else ""))
+    unwritten = " (not written)" if a.config_only else ""
+    print(f"{a.dir}: {n_bytes / 1e6:.0f} MB of weights{unwritten}")
 
 
 if __name__ == "__main__":

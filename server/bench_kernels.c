@@ -24,8 +24,8 @@
 
 enum { N_ROWS = 4, MAX_ROWS = 2048, MAX_HEAD_ROWS = 64, MAX_TURNS = 16 };
 static const uint32_t row_counts[N_ROWS] = {1, 16, 64, MAX_ROWS};
-/* Neighbours in a sequence are no neighbours in memory: the pages are taken at this stride, a prime,
- * which visits all of them unless their number is a multiple of it. */
+/* Neighbours in a sequence are no neighbours in memory: the pages are taken at this stride.  It is
+ * a prime, so it visits all of them unless their number is a multiple of it. */
 enum { PAGE_STRIDE = 7919 };
 /* Turns of attention hold more together than any cache. */
 static const double COLD_BYTES = 256e6, RUN_SECONDS = 0.02;

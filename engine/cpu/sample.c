@@ -106,8 +106,8 @@ static uint32_t arg_max(const float *x, uint32_t n) {
     return best;
 }
 
-/* Weights relative to the best logit, by token; candidates whose weight vanishes cannot be drawn and
- * are left out. */
+/* Weights relative to the best logit, by token; candidates whose weight vanishes cannot be drawn
+ * and are left out. */
 static uint32_t collect(struct candidate *c, float *weights, const float *x, uint32_t n_vocab,
                         float max, float temperature) {
     uint32_t n = 0;

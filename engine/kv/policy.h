@@ -62,7 +62,7 @@ struct kv_policy {
     /* The first n_tokens tokens are stored and known to be sound: whole blocks of them may be
      * shared from now on (of the prompt only, where the space is batch-invariant). */
     void (*publish)(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens);
-    /* Gives every page back; the sequence may begin again with prepare. */
+    /* Gives every page back; the sequence may begin again with adopt. */
     void (*release)(struct kv_sequence *kv);
 };
 

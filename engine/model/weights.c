@@ -11,8 +11,7 @@
 
 static const struct weight_rule llama_model[] = {
     {"model.embed_tokens.weight", IN_MODEL(embedding), SIDE_VOCAB, SIDE_DIM, WHEN_ALWAYS, false},
-    {"model.norm.weight", IN_MODEL(final_norm), SIDE_VECTOR, SIDE_DIM, WHEN_ALWAYS,
-     true},
+    {"model.norm.weight", IN_MODEL(final_norm), SIDE_VECTOR, SIDE_DIM, WHEN_ALWAYS, true},
     {"lm_head.weight", IN_MODEL(head), SIDE_VOCAB, SIDE_DIM, WHEN_UNTIED, false},
 };
 
@@ -23,7 +22,8 @@ static const struct weight_rule llama_layer[] = {
     {"model.layers.#.self_attn.k_proj.weight", IN_LAYER(k), SIDE_KV, SIDE_DIM, WHEN_ALWAYS, false},
     {"model.layers.#.self_attn.v_proj.weight", IN_LAYER(v), SIDE_KV, SIDE_DIM, WHEN_ALWAYS, false},
     {"model.layers.#.self_attn.o_proj.weight", IN_LAYER(o), SIDE_DIM, SIDE_Q, WHEN_ALWAYS, false},
-    {"model.layers.#.self_attn.q_proj.bias", IN_LAYER(q_bias), SIDE_VECTOR, SIDE_Q, WHEN_ATTN_BIAS, false},
+    {"model.layers.#.self_attn.q_proj.bias", IN_LAYER(q_bias), SIDE_VECTOR, SIDE_Q,
+     WHEN_ATTN_BIAS, false},
     {"model.layers.#.self_attn.k_proj.bias", IN_LAYER(k_bias), SIDE_VECTOR, SIDE_KV,
      WHEN_ATTN_BIAS, false},
     {"model.layers.#.self_attn.v_proj.bias", IN_LAYER(v_bias), SIDE_VECTOR, SIDE_KV,
@@ -37,7 +37,8 @@ static const struct weight_rule llama_layer[] = {
     {"model.layers.#.mlp.down_proj.weight", IN_LAYER(down), SIDE_DIM, SIDE_FFN, WHEN_ALWAYS, false},
     {"model.layers.#.mlp.gate_proj.bias", IN_LAYER(gate_bias), SIDE_VECTOR, SIDE_FFN,
      WHEN_MLP_BIAS, false},
-    {"model.layers.#.mlp.up_proj.bias", IN_LAYER(up_bias), SIDE_VECTOR, SIDE_FFN, WHEN_MLP_BIAS, false},
+    {"model.layers.#.mlp.up_proj.bias", IN_LAYER(up_bias), SIDE_VECTOR, SIDE_FFN,
+     WHEN_MLP_BIAS, false},
     {"model.layers.#.mlp.down_proj.bias", IN_LAYER(down_bias), SIDE_VECTOR, SIDE_DIM,
      WHEN_MLP_BIAS, false},
 };

@@ -11,8 +11,9 @@
  * All tests run twice: a step at a time, and with the next step planned before the results of one
  * are there.  Until a step is landed its results are garbage, and its pages must not be let go.
  *
- * In a batch-invariant space the fake's two kernels also leave different marks: a prompt's token that
- * was computed by the kernel for generated ones, or the other way round, changes the output, too. */
+ * In a batch-invariant space the fake's two kernels also leave different marks: a prompt's token
+ * that was computed by the kernel for generated ones, or the other way round, changes the output,
+ * too. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,7 +1,8 @@
 /* runner.h - runs sequences through a decoder step by step, as the engine does, for tests.
  *
  * Owns a backend (the CPU's unless told otherwise), a model, a page pool and a decoder.  Pages are
- * handed out in a scrambled order, so that a page list is never 0, 1, 2 by luck.  Any failure fails the calling cmocka test.
+ * handed out in a scrambled order, so that a page list is never 0, 1, 2 by luck.  Any failure fails
+ * the calling cmocka test.
  *
  * Thread: the test's.  Memory: a sequence's pages come back when it is destroyed. */
 #ifndef TESTS_MODEL_RUNNER_H
