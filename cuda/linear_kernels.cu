@@ -16,8 +16,6 @@
  *
  * norm: x is multiplied by the norm's weight as it is read, and its squares are added up on the way:
  * the eight warps of a block see every x, so 1 / rms is there when the sums are, and scales them.
- * A single row is multiplied by the block at once, and read from shared memory: the loop is then as
- * quick as without a norm.  Of more rows that would take longer than it saves.
  *
  * gated: the tile is 8 rows of gate over 8 rows of up, and what leaves is silu(gate) * up.
  *
@@ -25,17 +23,12 @@
  * wait for the previous kernel: weights never change.
  *
  * Shared: one f32 a warp, weight row and x row, to add the warps up; for norm one more a warp and x
- * row, and the single row.
+ * row.
  * Bound:  memory, 2 * n_in * n_out bytes.        Oracle: engine/cpu/linear.c. */
 #include "cuda/mma.cuh"
 
 typedef __nv_bfloat16 bf16;
 
-enum norming {
-    NORM_NONE,
-    NORM_READ,  /* x is multiplied where it is read */
-    NORM_STAGED /* one row: x lies multiplied in shared memory */
-};
 enum { TILE_OUT = 16, SLICE = 32, N_WARPS = 8, MMA_ROWS = 8, ANY_ROWS = 4 };
 
 /* 16 bytes that are read once: they pass the first-level cache by, which keeps x. */
@@ -156,7 +149,7 @@ static __device__ __forceinline__ float scale_of(const struct plan<N_MMA> *plan,
 }
 
 /* Adds the warps up and writes the tile. */
-template <int N_MMA, enum norming NORM>
+template <int N_MMA, bool NORM>
 static __device__ __forceinline__ void store_tile(const struct plan<N_MMA> *plan,
                                                   const struct skinny_params &p,
                                                   const struct skinny_part *part, uint32_t tile) {
@@ -164,7 +157,7 @@ static __device__ __forceinline__ void store_tile(const struct plan<N_MMA> *plan
                    out = tile * width + i;
     if (i >= width || out >= part->n_out) return;
     for (uint32_t row = threadIdx.x / TILE_OUT; row < p.n_rows; row += blockDim.x / TILE_OUT) {
-        const float scale = NORM != NORM_NONE ? scale_of(plan, row, p) : 1.0f;
+        const float scale = NORM ? scale_of(plan, row, p) : 1.0f;
         float x = with_bias(part, out, add_warps(plan, row, i) * scale);
         if (p.gated)
             x = silu_mul(x, with_bias(part + 1, out, add_warps(plan, row, i + width) * scale));
@@ -193,38 +186,15 @@ static __device__ __forceinline__ uint4 load_x(const struct skinny_params &p, ui
                                             k);
 }
 
-static __device__ __forceinline__ uint4 load_staged(const bf16 *staged,
-                                                    const struct skinny_params &p, uint32_t row,
-                                                    uint32_t k) {
-    if (row > 0 || k >= p.n_in) return make_uint4(0, 0, 0, 0);
-    return *reinterpret_cast<const uint4 *>(staged + k);
-}
-
 static __device__ __forceinline__ uint4 load_norm_weight(const struct skinny_params &p,
                                                          uint32_t k) {
     return __ldg(reinterpret_cast<const uint4 *>(static_cast<const bf16 *>(p.norm_weight) + k));
 }
 
-/* The row times the norm's weight, and the warp's share of its squares. */
-static __device__ __forceinline__ void stage_row(const struct skinny_params &p, bf16 *staged,
-                                                 float *squares) {
-    float sum = 0.0f;
-#pragma unroll 2
-    for (uint32_t k = threadIdx.x * 8; k < p.n_in; k += N_WARPS * 32 * 8) {
-        const uint4 x = load_x(p, 0, k);
-        sum += sum_squares(x);
-        *reinterpret_cast<uint4 *>(staged + k) = multiply_pairs(x, load_norm_weight(p, k));
-    }
-    sum = warp_sum(sum);
-    if (threadIdx.x % 32 == 0) *squares = sum;
-    __syncthreads();
-}
-
-template <int N_MMA, int N_AHEAD, enum norming NORM>
+template <int N_MMA, int N_AHEAD, bool NORM>
 static __global__ void __launch_bounds__(32 * N_WARPS, 2)
     skinny_kernel(const __grid_constant__ struct skinny_params p) {
     __shared__ struct plan<N_MMA> plan;
-    extern __shared__ __align__(16) bf16 staged[];
     uint32_t tile;
     const struct skinny_part *part = find_part(p, &tile);
     const struct place at = place_of(p, part, tile);
@@ -235,18 +205,16 @@ static __global__ void __launch_bounds__(32 * N_WARPS, 2)
 #pragma unroll
     for (int i = 0; i < N_AHEAD; i++) ahead[i] = load_slice(&at, at.k + i * stride, p.n_in);
     wait_for_previous();
-    if (NORM == NORM_STAGED) stage_row(p, staged, &plan.squares[threadIdx.x / 32][0]);
     for (uint32_t base = at.k; base - at.k % SLICE < p.n_in; base += N_AHEAD * stride) {
 #pragma unroll
         for (int i = 0; i < N_AHEAD; i++) {
             const uint32_t k = base + i * stride;
             uint4 weight = {};
-            if (NORM == NORM_READ && k < p.n_in) weight = load_norm_weight(p, k);
+            if (NORM && k < p.n_in) weight = load_norm_weight(p, k);
 #pragma unroll
             for (int m = 0; m < N_MMA; m++) {
-                uint4 x = NORM == NORM_STAGED ? load_staged(staged, p, x_row, k)
-                                              : load_x(p, x_row + m * MMA_ROWS, k);
-                if (NORM == NORM_READ) {
+                uint4 x = load_x(p, x_row + m * MMA_ROWS, k);
+                if (NORM) {
                     squares[m] += sum_squares(x);
                     x = multiply_pairs(x, weight);
                 }
@@ -256,14 +224,9 @@ static __global__ void __launch_bounds__(32 * N_WARPS, 2)
         }
     }
     share_sums<N_MMA>(&plan, sums);
-    if (NORM == NORM_READ) share_squares<N_MMA>(&plan, squares);
+    if (NORM) share_squares<N_MMA>(&plan, squares);
     __syncthreads();
     store_tile<N_MMA, NORM>(&plan, p, part, tile);
-}
-
-/* Beyond 32 KB a row would cost blocks their place on a multiprocessor. */
-static bool stages(const struct skinny_params *p) {
-    return p->norm_weight && p->n_rows == 1 && p->n_in * sizeof(bf16) <= 32 << 10;
 }
 
 static uint32_t count_tiles(const struct skinny_params *p, uint32_t tile) {
@@ -275,9 +238,8 @@ static uint32_t count_tiles(const struct skinny_params *p, uint32_t tile) {
 /* Slices ahead: measured, with Llama-3-8B's shapes on an H100. */
 static void (*choose_kernel(const struct skinny_params *p))(struct skinny_params) {
     if (p->n_rows > MMA_ROWS)
-        return p->norm_weight ? skinny_kernel<2, 4, NORM_READ> : skinny_kernel<2, 4, NORM_NONE>;
-    if (!p->norm_weight) return skinny_kernel<1, 6, NORM_NONE>;
-    return stages(p) ? skinny_kernel<1, 8, NORM_STAGED> : skinny_kernel<1, 6, NORM_READ>;
+        return p->norm_weight ? skinny_kernel<2, 4, true> : skinny_kernel<2, 4, false>;
+    return p->norm_weight ? skinny_kernel<1, 6, true> : skinny_kernel<1, 6, false>;
 }
 
 cudaError_t launch_skinny(const struct skinny_params *p, struct launch launch) {
@@ -285,8 +247,7 @@ cudaError_t launch_skinny(const struct skinny_params *p, struct launch launch) {
                                       : count_tiles(p, TILE_OUT);
     if (n_tiles == 0 || p->n_rows == 0) return cudaSuccess;
     if (p->n_rows > SKINNY_MAX_ROWS) return cudaErrorInvalidValue;
-    return launch_kernel(launch, choose_kernel(p), n_tiles, 32 * N_WARPS,
-                         stages(p) ? p->n_in * sizeof(bf16) : 0, *p);
+    return launch_kernel(launch, choose_kernel(p), n_tiles, 32 * N_WARPS, 0, *p);
 }
 
 /* linear_any: a warp per weight row and ANY_ROWS rows of x, an element a lane. */
