@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "engine/error.h"
 #include "server/options.h"
@@ -67,12 +66,6 @@ void bench_print_help(void) {
          "median, least and greatest of the runs, and the fraction of what this machine's memory\n"
          "bandwidth or arithmetic allows, which is measured first.\n");
     options_print_table(stdout, table, N_FLAGS);
-}
-
-double bench_seconds_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 int bench_run(const struct bench_plan *plan, const struct options *options, const char *model_dir,

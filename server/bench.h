@@ -36,7 +36,6 @@ struct bench_plan {
 int bench_plan_read(struct bench_plan *plan, int *argc, char **argv, struct error *err);
 void bench_plan_fini(struct bench_plan *plan);
 void bench_print_help(void);
-double bench_seconds_now(void); /* of a clock that is never set */
 
 /* Measures the backend, runs the plan on it and prints to stdout.  backend is borrowed. */
 int bench_run(const struct bench_plan *plan, const struct options *options, const char *model_dir,

@@ -93,7 +93,7 @@ static int run_batch(struct bench *b, uint32_t n_prompt, uint32_t batch, uint32_
     struct engine_stats last, now;
     uint32_t n_finished = 0;
     uint64_t tokens_then = 0, tokens_at_start;
-    double start = bench_seconds_now(), decoding = 0;
+    double start = report_seconds_now(), decoding = 0;
     *out = (struct timing){0};
     engine_stats(b->engine, &last);
     tokens_at_start = last.generated_tokens;
@@ -101,7 +101,7 @@ static int run_batch(struct bench *b, uint32_t n_prompt, uint32_t batch, uint32_
     while (rc == 0 && n_finished < batch) {
         while (sem_wait(&b->bell) != 0) { /* interrupted by a signal */
         }
-        double time = bench_seconds_now();
+        double time = report_seconds_now();
         engine_stats(b->engine, &now);
         uint32_t n_before = n_finished;
         rc = take_finished(b, &n_finished, err);

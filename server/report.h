@@ -1,4 +1,5 @@
-/* report.h - rows of results on standard output: CSV for programs, or columns for people.
+/* report.h - what benchmarks take and give: the time, and rows of results on standard output, CSV
+ * for programs or columns for people.
  *
  * Thread: main.  Memory: borrows the names. */
 #ifndef SERVER_REPORT_H
@@ -8,6 +9,8 @@
 #include <stddef.h>
 
 enum { REPORT_CELL = 48 };
+
+double report_seconds_now(void); /* of a clock that is never set */
 
 struct report {
     bool columns; /* for people */
