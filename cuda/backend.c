@@ -82,9 +82,10 @@ static struct device_memory cuda_memory(struct backend *be) {
     return (struct device_memory){n_free, n_total};
 }
 
-/* cuBLASLt's workspace is there since create.  What is left to --gpu-memory-utilization's rest:
- * modules that load when first used, recorded steps, and attention's partial results when shared
- * pages are attended by more sequences than the pool holds tokens of (--batch-invariant). */
+/* cuBLASLt's workspace is there since create.  Not reserved, and to be found in what
+ * --gpu-memory-utilization leaves free: modules that load when first used, recorded steps, and
+ * attention's partial results when shared pages are attended by more sequences than the pool holds
+ * tokens of (--batch-invariant). */
 static int cuda_reserve(struct backend *be, const struct step_limits *limits, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     int rc = step_reserve(cuda, limits, err);

@@ -12,8 +12,8 @@
  * its heuristics answer is kept by shape, the number of rows rounded up to a step of a coarse
  * scale: an algorithm for 512 rows is right for 400, and asking costs more than a small product.
  *
- * From 17 rows on cuBLASLt is ahead: at 32, 23 us for q, k, v and 89 for gate, up, our kernel with
- * tiles of 32 rows 28 and 95. */
+ * From 17 rows on cuBLASLt is ahead.  On an H100, with the shapes of Llama-3-8B and 32 rows: 23 us
+ * for q, k, v and 89 for gate, up; our kernel with tiles of 32 rows took 28 and 95. */
 #include "cuda/internal.h"
 
 #include <stdlib.h>

@@ -2,8 +2,9 @@
 # Checks that each room includes only what it may, and that every header compiles alone.
 #
 #   room             system libraries                      our headers
-#   server/          uv, microhttpd, jansson               server/, engine/*.h (public);
-#                                                          main.c also the backends
+#   server/          uv, microhttpd, jansson               server/, engine/*.h (public) and
+#                                                          engine/model/model.h; main.c also the
+#                                                          backends, bench* also random weights
 #   engine/          jansson and pcre2, where needed       engine/ but not engine/cpu/
 #   engine/cpu/      none                                  engine/cpu/, engine/backend.h,
 #                                                          engine/error.h
