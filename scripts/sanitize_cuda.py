@@ -27,6 +27,8 @@ TOOLS = {
     "initcheck": (),
     "synccheck": BARRIERS,
 }
+# A tool makes a kernel slower by a factor of ten to a hundred.
+SMALLER = {"attn_decode_test": "--quick", "attn_prefill_test": "--small"}
 SANITIZER = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
 FOUND = 86  # the exit status of a program in which the tool found something
 SKIPPED = 77
@@ -50,6 +52,7 @@ def suite_commands(build):
         if words[0].endswith("/env"):  # how the suite starts what Meson did not link itself
             words = [str(build / words[1]), *words[2:]]
         words = [moved(word, old_build, build) for word in words]
+        words += [SMALLER[test["name"]]] if test["name"] in SMALLER else []
         yield test["name"], [moved(word, old_source, build.parent) for word in words]
 
 
