@@ -11,7 +11,7 @@
 
 #define AT(member) offsetof(struct bench_plan, member)
 
-static const struct option table[] = {
+static const struct option entries[] = {
     {"kernels", OPTION_BOOL, AT(kernels), 0, 0, "false", NULL,
      "single operations in place of whole prompts"},
     {"prompts", OPTION_STRING, AT(prompts_text), 0, 0, "512,4096,16384", NULL,
@@ -25,7 +25,7 @@ static const struct option table[] = {
      "most prompt tokens times sequences of a decode row; 0: no bound"},
     {"table", OPTION_BOOL, AT(table), 0, 0, "false", NULL, "columns for people in place of CSV"},
 };
-enum { N_FLAGS = sizeof(table) / sizeof(*table) };
+static const struct option_table flags = {entries, sizeof(entries) / sizeof(*entries)};
 
 static int read_sizes(const char *name, const char *text, unsigned long high,
                       struct bench_sizes *out, struct error *err) {
@@ -48,7 +48,7 @@ static int read_sizes(const char *name, const char *text, unsigned long high,
 
 int bench_plan_read(struct bench_plan *plan, int *argc, char **argv, struct error *err) {
     *plan = (struct bench_plan){0};
-    int rc = options_take(table, N_FLAGS, plan, argc, argv, err);
+    int rc = options_take(&flags, plan, argc, argv, err);
     if (!rc) rc = read_sizes("prompts", plan->prompts_text, 1u << 22, &plan->prompts, err);
     if (!rc) rc = read_sizes("batches", plan->batches_text, 4096, &plan->batches, err);
     if (rc) bench_plan_fini(plan);
@@ -56,7 +56,7 @@ int bench_plan_read(struct bench_plan *plan, int *argc, char **argv, struct erro
 }
 
 void bench_plan_fini(struct bench_plan *plan) {
-    options_free(table, N_FLAGS, plan);
+    options_free(&flags, plan);
 }
 
 void bench_print_help(void) {
@@ -65,7 +65,7 @@ void bench_print_help(void) {
          "Measures prefill and decode without HTTP, or single operations, and prints CSV: the\n"
          "median, least and greatest of the runs, and the fraction of what this machine's memory\n"
          "bandwidth or arithmetic allows, which is measured first.\n");
-    options_print_table(stdout, table, N_FLAGS);
+    options_print_table(stdout, &flags);
 }
 
 int bench_run(const struct bench_plan *plan, const struct options *options, const char *model_dir,

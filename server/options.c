@@ -26,7 +26,7 @@ static const char *const level_words[] = {"error", "warn", "info", "debug", NULL
 #define CHOICE(member, words, initial, help) OPTION_CHOICE, AT(member), 0, 0, initial, words, help
 #define BOOL(member, initial, help) OPTION_BOOL, AT(member), 0, 0, initial, NULL, help
 
-static const struct option table[] = {
+static const struct option entries[] = {
     {"model", STRING(model, NULL,
                      "model directory; also the argument of `quire serve` [the default model]")},
     {"load-format", CHOICE(load_format, load_words, "auto",
@@ -82,11 +82,10 @@ static const struct option table[] = {
 #undef CHOICE
 #undef BOOL
 
-enum { N_OPTIONS = sizeof(table) / sizeof(*table) };
+static const struct option_table settings = {entries, sizeof(entries) / sizeof(*entries)};
 
-const struct option *options_table(size_t *n) {
-    *n = N_OPTIONS;
-    return table;
+const struct option_table *options_table(void) {
+    return &settings;
 }
 
 /* Where a value came from, for messages: "--port", "QUIRE_PORT" or "\"port\" in FILE". */
@@ -187,41 +186,40 @@ static int set_option(void *options, const struct option *option, const char *te
     return error_set(from->err, ERR_INVALID, "%s: unknown kind", from->label);
 }
 
-static const struct option *find_in(const struct option *entries, size_t n, const char *name,
-                                    size_t length) {
-    for (size_t i = 0; i < n; i++)
-        if (strlen(entries[i].name) == length && memcmp(entries[i].name, name, length) == 0)
-            return &entries[i];
+static const struct option *find_option(const struct option_table *table, const char *name,
+                                        size_t length) {
+    for (size_t i = 0; i < table->n; i++) {
+        const struct option *option = &table->entries[i];
+        if (strlen(option->name) == length && memcmp(option->name, name, length) == 0)
+            return option;
+    }
     return NULL;
 }
 
-static const struct option *find_option(const char *name, size_t length) {
-    return find_in(table, N_OPTIONS, name, length);
-}
-
-static int set_defaults(void *options, const struct option *entries, size_t n, struct error *err) {
-    for (size_t i = 0; i < n; i++) {
-        if (!entries[i].initial) continue;
-        const int rc = set_option(options, &entries[i], entries[i].initial,
-                                  &(struct source){entries[i].name, err});
+static int set_defaults(const struct option_table *table, void *options, struct error *err) {
+    for (size_t i = 0; i < table->n; i++) {
+        const struct option *option = &table->entries[i];
+        if (!option->initial) continue;
+        const int rc =
+            set_option(options, option, option->initial, &(struct source){option->name, err});
         if (rc) return rc;
     }
     return 0;
 }
 
 /* One flag at argv[*i]: --name value, --name=value, or a boolean's --name and --no-name. */
-static int apply_flag(void *options, const struct option *entries, size_t n, int argc, char **argv,
+static int apply_flag(const struct option_table *table, void *options, int argc, char **argv,
                       int *i, struct error *err) {
     const char *name = argv[*i] + 2;
     const char *equals = strchr(name, '=');
     const size_t length = equals ? (size_t)(equals - name) : strlen(name);
     const bool negated = length > 3 && strncmp(name, "no-", 3) == 0;
-    const struct option *option = find_in(entries, n, name, length);
+    const struct option *option = find_option(table, name, length);
     char label[80];
     snprintf(label, sizeof(label), "--%.*s", (int)(length > 64 ? 64 : length), name);
     const struct source from = {label, err};
     if (!option && negated && !equals) {
-        option = find_in(entries, n, name + 3, length - 3);
+        option = find_option(table, name + 3, length - 3);
         if (option && option->kind == OPTION_BOOL)
             return set_option(options, option, "false", &from);
         option = NULL;
@@ -245,7 +243,7 @@ static int apply_flags(struct options *options, int argc, char **argv, struct er
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             options->help = true;
         } else if (strncmp(argv[i], "--", 2) == 0 && argv[i][2]) {
-            rc = apply_flag(options, table, N_OPTIONS, argc, argv, &i, err);
+            rc = apply_flag(&settings, options, argc, argv, &i, err);
         } else if (argv[i][0] == '-' || has_model) {
             rc = error_set(err, ERR_INVALID,
                            "'%.64s' is not expected here; see `quire serve --help`", argv[i]);
@@ -264,14 +262,14 @@ static void variable_name(char *out, size_t size, const char *name) {
 }
 
 static int apply_environment(struct options *options, char *const *environment, struct error *err) {
-    for (size_t i = 0; i < N_OPTIONS; i++) {
+    for (size_t i = 0; i < settings.n; i++) {
         char name[64];
-        variable_name(name, sizeof(name), table[i].name);
+        variable_name(name, sizeof(name), entries[i].name);
         const size_t length = strlen(name);
         for (char *const *at = environment; at && *at; at++) {
             if (strncmp(*at, name, length) != 0 || (*at)[length] != '=') continue;
             const int rc =
-                set_option(options, &table[i], *at + length + 1, &(struct source){name, err});
+                set_option(options, &entries[i], *at + length + 1, &(struct source){name, err});
             if (rc) return rc;
         }
     }
@@ -310,7 +308,7 @@ static int apply_file(struct options *options, const char *path, struct error *e
     for (void *at = rc ? NULL : json_object_iter(root); at && !rc;
          at = json_object_iter_next(root, at)) {
         const char *name = json_object_iter_key(at);
-        const struct option *option = find_option(name, strlen(name));
+        const struct option *option = find_option(&settings, name, strlen(name));
         char label[400];
         snprintf(label, sizeof(label), "\"%.64s\" in %.300s", name, path);
         if (name[0] == '#') continue;
@@ -332,14 +330,14 @@ static int apply_file(struct options *options, const char *path, struct error *e
 int options_load(struct options *out, int argc, char **argv, char *const *environment,
                  struct error *err) {
     struct options options = {0};
-    int rc = set_defaults(&options, table, N_OPTIONS, err);
+    int rc = set_defaults(&settings, &options, err);
     if (!rc) rc = apply_environment(&options, environment, err);
     if (!rc) rc = apply_flags(&options, argc, argv, err);
     if (!rc && options.config && !options.help) {
         char *path = options.config;
         options.config = NULL;
         options_fini(&options);
-        rc = set_defaults(&options, table, N_OPTIONS, err);
+        rc = set_defaults(&settings, &options, err);
         if (!rc) rc = apply_file(&options, path, err);
         if (!rc) rc = apply_environment(&options, environment, err);
         if (!rc) rc = apply_flags(&options, argc, argv, err);
@@ -353,37 +351,37 @@ int options_load(struct options *out, int argc, char **argv, char *const *enviro
     return 0;
 }
 
-void options_free(const struct option *entries, size_t n, void *target) {
-    for (size_t i = 0; i < n; i++) {
-        char **string = (char **)((char *)target + entries[i].offset);
-        if (entries[i].kind != OPTION_STRING) continue;
+void options_free(const struct option_table *table, void *target) {
+    for (size_t i = 0; i < table->n; i++) {
+        char **string = (char **)((char *)target + table->entries[i].offset);
+        if (table->entries[i].kind != OPTION_STRING) continue;
         free(*string);
         *string = NULL;
     }
 }
 
 void options_fini(struct options *options) {
-    options_free(table, N_OPTIONS, options);
+    options_free(&settings, options);
     *options = (struct options){0};
 }
 
-/* The name of a flag up to its '=', without dashes and "no-". */
-static bool is_of(const struct option *entries, size_t n, const char *flag) {
+/* True when the flag, up to its '=' and without "no-", is in the table. */
+static bool has_flag(const struct option_table *table, const char *flag) {
     if (strncmp(flag, "--", 2) != 0) return false;
     const size_t length = strcspn(flag + 2, "=");
-    if (find_in(entries, n, flag + 2, length)) return true;
+    if (find_option(table, flag + 2, length)) return true;
     return length > 3 && strncmp(flag + 2, "no-", 3) == 0 &&
-           find_in(entries, n, flag + 5, length - 3);
+           find_option(table, flag + 5, length - 3);
 }
 
-int options_take(const struct option *entries, size_t n, void *target, int *argc, char **argv,
+int options_take(const struct option_table *table, void *target, int *argc, char **argv,
                  struct error *err) {
-    int kept = 0, rc = set_defaults(target, entries, n, err);
+    int kept = 0, rc = set_defaults(table, target, err);
     for (int i = 0; i < *argc && !rc; i++) {
-        if (is_of(entries, n, argv[i])) rc = apply_flag(target, entries, n, *argc, argv, &i, err);
+        if (has_flag(table, argv[i])) rc = apply_flag(table, target, *argc, argv, &i, err);
         else argv[kept++] = argv[i];
     }
-    if (rc) options_free(entries, n, target);
+    if (rc) options_free(table, target);
     else *argc = kept;
     return rc;
 }
@@ -401,12 +399,13 @@ static void print_kind(FILE *out, const struct option *option) {
     }
 }
 
-void options_print_table(FILE *out, const struct option *entries, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        fprintf(out, "  --%s ", entries[i].name);
-        print_kind(out, &entries[i]);
-        fprintf(out, "\n        %s", entries[i].help);
-        if (entries[i].initial) fprintf(out, " [%s]", entries[i].initial);
+void options_print_table(FILE *out, const struct option_table *table) {
+    for (size_t i = 0; i < table->n; i++) {
+        const struct option *option = &table->entries[i];
+        fprintf(out, "  --%s ", option->name);
+        print_kind(out, option);
+        fprintf(out, "\n        %s", option->help);
+        if (option->initial) fprintf(out, " [%s]", option->initial);
         fputc('\n', out);
     }
 }
@@ -417,5 +416,5 @@ void options_print_help(FILE *out) {
           "from the file given by --config (\"max-num-seqs\"); a flag wins over the environment,\n"
           "that over the file.\n\n",
           out);
-    options_print_table(out, table, N_OPTIONS);
+    options_print_table(out, &settings);
 }

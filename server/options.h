@@ -50,22 +50,28 @@ enum option_kind {
 struct option {
     const char *name; /* without dashes */
     enum option_kind kind;
-    size_t offset;             /* in struct options */
+    size_t offset;             /* in struct options, or what else the table fills */
     uint64_t low, high;        /* OPTION_NUMBER, OPTION_BYTES: both allowed; FRACTION: in percent */
     const char *initial;       /* the default as text; NULL: none */
     const char *const *words;  /* OPTION_CHOICE, NULL-terminated */
     const char *help;
 };
 
-const struct option *options_table(size_t *n);
+struct option_table {
+    const struct option *entries; /* [n] */
+    size_t n;
+};
+
+const struct option_table *options_table(void); /* of struct options */
 
 /* Takes the flags of another table out of argv, for a struct of its own at target, and leaves the
- * rest, in order, in argv[0..*argc).  The table's defaults come first.  target's
- * strings are NULL or its own, and go with options_free(). */
-int options_take(const struct option *entries, size_t n, void *target, int *argc, char **argv,
+ * rest, in order, in argv[0..*argc).  The table's defaults come first.  target's strings are NULL
+ * or its own, and go with options_free(); on failure nothing is left to free.  ERR_INVALID names
+ * the flag. */
+int options_take(const struct option_table *table, void *target, int *argc, char **argv,
                  struct error *err);
-void options_free(const struct option *entries, size_t n, void *target);
-void options_print_table(FILE *out, const struct option *entries, size_t n);
+void options_free(const struct option_table *table, void *target);
+void options_print_table(FILE *out, const struct option_table *table);
 
 /* environment: NULL-terminated "NAME=value" strings, as environ.  On failure nothing is left to
  * free. */

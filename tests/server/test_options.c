@@ -163,8 +163,8 @@ static void a_bad_file_is_refused(void **state) {
 /* The file names every setting, explains it and shows its default. */
 static void the_shipped_file_agrees_with_the_table(void **state) {
     const char *path = *state;
-    size_t n;
-    const struct option *table = options_table(&n);
+    const struct option *table = options_table()->entries;
+    const size_t n = options_table()->n;
     json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, NULL);
     assert_non_null(root);
     for (size_t i = 0; i < n; i++) {
@@ -205,11 +205,12 @@ static void another_table_takes_its_own_flags(void **state) {
         {"n", OPTION_NUMBER, offsetof(struct taken, n), 1, 9, "3", NULL, ""},
         {"on", OPTION_BOOL, offsetof(struct taken, on), 0, 0, "false", NULL, ""},
     };
+    static const struct option_table table = {entries, 3};
     struct taken t = {0};
     struct error err = {0};
     char *argv[] = {"dir", "--n", "5", "--port", "1", "--on", "--name=y", "--no-thing", NULL};
     int argc = 8;
-    assert_int_equal(options_take(entries, 3, &t, &argc, argv, &err), 0);
+    assert_int_equal(options_take(&table, &t, &argc, argv, &err), 0);
     assert_int_equal(argc, 4);
     assert_string_equal(argv[0], "dir");
     assert_string_equal(argv[1], "--port");
@@ -218,12 +219,12 @@ static void another_table_takes_its_own_flags(void **state) {
     assert_string_equal(t.name, "y");
     assert_int_equal(t.n, 5);
     assert_true(t.on);
-    options_free(entries, 3, &t);
+    options_free(&table, &t);
     assert_null(t.name);
 
     char *wrong[] = {"--n", "10", NULL};
     argc = 2;
-    assert_int_equal(options_take(entries, 3, &t, &argc, wrong, &err), ERR_INVALID);
+    assert_int_equal(options_take(&table, &t, &argc, wrong, &err), ERR_INVALID);
     assert_non_null(strstr(err.text, "--n"));
     assert_null(t.name);
 }
@@ -231,15 +232,15 @@ static void another_table_takes_its_own_flags(void **state) {
 static void help_shows_every_option(void **state) {
     (void)state;
     char *text = NULL;
-    size_t length, n;
+    size_t length;
     FILE *out = open_memstream(&text, &length);
     assert_non_null(out);
     options_print_help(out);
     fclose(out);
-    const struct option *table = options_table(&n);
-    for (size_t i = 0; i < n; i++) {
+    const struct option_table *table = options_table();
+    for (size_t i = 0; i < table->n; i++) {
         char flag[64];
-        snprintf(flag, sizeof(flag), "--%s ", table[i].name);
+        snprintf(flag, sizeof(flag), "--%s ", table->entries[i].name);
         assert_non_null(strstr(text, flag));
     }
     free(text);
