@@ -26,20 +26,36 @@ static __device__ __forceinline__ void wait_for_previous() {
 #endif
 }
 
+/* `cluster` blocks of a row of the grid start together; more than one needs 9.0. */
 template <typename... Params, typename... Args>
-static cudaError_t launch_kernel(struct launch launch, void (*kernel)(Params...), dim3 grid,
-                                 dim3 block, size_t shared_bytes, Args... args) {
-    cudaLaunchAttribute overlap = {};
-    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlap.val.programmaticStreamSerializationAllowed = 1;
+static cudaError_t launch_clusters(struct launch launch, void (*kernel)(Params...),
+                                   uint32_t cluster, dim3 grid, dim3 block, size_t shared_bytes,
+                                   Args... args) {
+    cudaLaunchAttribute attributes[2] = {};
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
     config.blockDim = block;
     config.dynamicSmemBytes = shared_bytes;
     config.stream = launch.stream;
-    config.attrs = &overlap;
-    config.numAttrs = launch.overlap ? 1 : 0;
+    config.attrs = attributes;
+    if (launch.overlap) {
+        cudaLaunchAttribute *overlap = &attributes[config.numAttrs++];
+        overlap->id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        overlap->val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (cluster > 1) {
+        cudaLaunchAttribute *clusters = &attributes[config.numAttrs++];
+        clusters->id = cudaLaunchAttributeClusterDimension;
+        clusters->val.clusterDim.x = cluster;
+        clusters->val.clusterDim.y = clusters->val.clusterDim.z = 1;
+    }
     return cudaLaunchKernelEx(&config, kernel, args...);
+}
+
+template <typename... Params, typename... Args>
+static cudaError_t launch_kernel(struct launch launch, void (*kernel)(Params...), dim3 grid,
+                                 dim3 block, size_t shared_bytes, Args... args) {
+    return launch_clusters(launch, kernel, 1, grid, block, shared_bytes, args...);
 }
 
 /* Whether this device runs the kernel as compiled for compute capability 9.0.  If not, it has what

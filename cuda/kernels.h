@@ -160,6 +160,7 @@ cudaError_t launch_skinny(const struct skinny_params *p, struct launch launch);
 cudaError_t launch_linear_invariant(const struct skinny_params *p, struct launch launch);
 /* Any shape, alignment and weight dtype; slow.  Bits as in launch_linear_invariant. */
 cudaError_t launch_linear_any(const struct skinny_params *p, struct launch launch);
+enum { SAMPLE_MAX_VOCAB = 1 << 20 };
 cudaError_t launch_sample(const struct sample_params *p, struct launch launch);
 
 #ifdef __cplusplus

@@ -143,6 +143,9 @@ int cuda_sample(struct backend *be, const struct sample_args *args, struct error
 
 /* Lists of any one row, or of all rows where they are short. */
 int sample_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err) {
+    if (limits->n_vocab > SAMPLE_MAX_VOCAB)
+        return error_set(err, ERR_UNSUPPORTED, "cuda: a vocabulary of %u tokens, more than %d",
+                         limits->n_vocab, SAMPLE_MAX_VOCAB);
     const struct sample_row longest = {
         .n_counts = limits->n_vocab, .n_bias = limits->n_vocab, .n_banned = limits->n_vocab};
     const size_t short_row = row_bytes(&(struct sample_row){0}) + SHORT_LISTS_BYTES;

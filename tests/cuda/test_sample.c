@@ -14,6 +14,18 @@ struct lists {
     uint32_t banned[MAX_LIST];
 };
 
+/* Where selection may go wrong: one token, all but one, all, and either side of a full list. */
+static uint32_t random_top_k(uint32_t n_vocab) {
+    const uint32_t edges[] = {1, n_vocab - 1, n_vocab, 1024, 1025};
+    return random_below(3) ? 1 + random_below(random_below(2) ? 60 : n_vocab + 50)
+                           : edges[random_below(5)];
+}
+
+static float random_top_p(void) {
+    static const float edges[] = {1e-6f, 0.9999f};
+    return random_below(4) ? 0.05f + 0.9f * fabsf(random_float()) : edges[random_below(2)];
+}
+
 static struct sample_row random_row(struct lists *lists, uint32_t n_vocab) {
     static const float temperatures[] = {0, 0.1f, 0.7f, 1, 2};
     struct sample_row row = {.temperature = temperatures[random_below(5)],
@@ -24,8 +36,8 @@ static struct sample_row random_row(struct lists *lists, uint32_t n_vocab) {
                              .banned = lists->banned,
                              .uniform = fabsf(random_float()),
                              .n_top = random_below(SAMPLE_MAX_TOP + 1)};
-    if (random_below(2)) row.top_p = 0.05f + 0.9f * fabsf(random_float());
-    if (random_below(2)) row.top_k = 1 + random_below(random_below(2) ? 60 : n_vocab + 50);
+    if (random_below(2)) row.top_p = random_top_p();
+    if (random_below(2)) row.top_k = random_top_k(n_vocab);
     if (random_below(3) == 0) row.min_p = 0.3f * fabsf(random_float());
     if (random_below(4) == 0) row.kind = SAMPLE_SCORE, row.target = random_below(n_vocab);
     if (random_below(2)) {
@@ -59,8 +71,8 @@ static void sample_on(struct backend *be, const void *logits, uint32_t n_vocab,
  * rounding. */
 static bool at_a_border(const float *logits, uint32_t n_vocab, struct sample_row row,
                         uint32_t token) {
-    static const double nudges[] = {-1e-5, 1e-5};
-    for (int i = 0; i < 2; i++) {
+    static const double nudges[] = {-1e-5, -1e-6, 1e-6, 1e-5};
+    for (int i = 0; i < 4; i++) {
         struct sample_row nudged = row;
         struct sample_result result;
         nudged.uniform = fmin(fmax(row.uniform + nudges[i], 0), 1 - 1e-9);
@@ -71,11 +83,29 @@ static bool at_a_border(const float *logits, uint32_t n_vocab, struct sample_row
     return false;
 }
 
+/* -inf where the logit is; and f32 keeps 2^-24 of a logit of -1e4. */
+static bool near(float got, float expected) {
+    return got == expected || fabsf(got - expected) <= 2e-5f + 2e-7f * fabsf(expected);
+}
+
 static void compare_tops(const struct sample_result *got, const struct sample_result *expected) {
     assert_int_equal(got->n_top, expected->n_top);
     for (uint32_t i = 0; i < expected->n_top; i++) {
         assert_int_equal(got->top[i].token, expected->top[i].token);
-        assert_true(fabsf(got->top[i].logprob - expected->top[i].logprob) <= 2e-5f);
+        assert_true(near(got->top[i].logprob, expected->top[i].logprob));
+    }
+}
+
+enum { TIES, SPREAD, FLAT, EQUAL, HOLES, FAR, N_KINDS };
+
+static float shaped(float x, int kind) {
+    switch (kind) {
+    case TIES: return roundf(x * 3);
+    case SPREAD: return x * 8;
+    case FLAT: return x * 0.01f;
+    case EQUAL: return 1;
+    case HOLES: return random_below(3) ? x * 8 : -INFINITY;
+    default: return random_below(9) ? x * 2 : -1e4f; /* as for tokens that no model was taught */
     }
 }
 
@@ -85,9 +115,7 @@ static void check_case(uint32_t n_vocab, uint32_t n, int kind, uint32_t *n_borde
     struct sample_row *rows = calloc(n, sizeof(*rows));
     struct sample_result *got = calloc(n, sizeof(*got)), *expected = calloc(n, sizeof(*expected));
     for (size_t i = 0; i < (size_t)n * n_vocab; i++)
-        logits[i] = kind == 0   ? roundf(logits[i] * 3)
-                    : kind == 1 ? logits[i] * 8
-                                : logits[i] * 0.01f; /* 0: ties */
+        logits[i] = shaped(logits[i], kind);
     for (uint32_t i = 0; i < n; i++) {
         rows[i] = random_row(&lists[i], n_vocab);
         rows[i].logit_row = n - 1 - i;
@@ -107,7 +135,7 @@ static void check_case(uint32_t n_vocab, uint32_t n, int kind, uint32_t *n_borde
             continue;
         }
         assert_int_equal(got[i].rank, expected[i].rank);
-        assert_true(fabsf(got[i].logprob - expected[i].logprob) <= 2e-5f);
+        assert_true(near(got[i].logprob, expected[i].logprob));
     }
     gpu_free(device);
     free(logits), free(lists), free(rows), free(got), free(expected);
@@ -115,12 +143,14 @@ static void check_case(uint32_t n_vocab, uint32_t n, int kind, uint32_t *n_borde
 
 static void results_equal_the_cpu(void **state) {
     (void)state;
-    static const uint32_t vocabs[] = {1, 2, 31, 300, 8192, 32000, 128256};
+    static const uint32_t vocabs[] = {1, 2, 31, 300, 8192, 32000, 128256, 262144};
     uint32_t n_borders = 0, n_rows = 0;
     for (size_t v = 0; v < sizeof(vocabs) / sizeof(vocabs[0]) && vocabs[v] <= max_vocab; v++)
-        for (int kind = 0; kind < 3; kind++)
-            for (uint32_t n = 1; n <= 64; n += 21, n_rows += n)
+        for (int kind = 0; kind < N_KINDS; kind++)
+            for (uint32_t n = 1; n <= (vocabs[v] < 100000 ? 64 : 22); n += 21) {
                 check_case(vocabs[v], n, kind, &n_borders);
+                n_rows += n;
+            }
     printf("%u of %u draws were at a border\n", n_borders, n_rows);
     assert_true(n_borders * 50 < n_rows);
 }
