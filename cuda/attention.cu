@@ -9,9 +9,9 @@
  *
  *   plan 0: tiles, merges | plan 1 ... | arrays of the step | items of attn_prefill
  *
- * Layers whose sequences are equally long share plan 0; once a step came in which they are not, each
- * layer has its own.  Plans lie at fixed places, because recordings refer to them: their room is
- * that of the largest batch seen, and when it grows the recordings are forgotten.
+ * Layers whose sequences are equally long share plan 0; once a step came in which they are not,
+ * each layer has its own.  Plans lie at fixed places, because recordings refer to them: their room
+ * is that of the largest batch seen, and when it grows the recordings are forgotten.
  *
  * Host code, C++ because the launchers are. */
 #include "cuda/internal.h"
@@ -100,7 +100,8 @@ void attention_close(struct cuda_backend *cuda) {
 /* ---- the plans of a step ---- */
 
 static size_t plan_bytes(const struct attention *a) {
-    return a->room.n_tiles * sizeof(struct attn_tile) + a->room.n_merges * sizeof(struct attn_merge);
+    return a->room.n_tiles * sizeof(struct attn_tile) +
+           a->room.n_merges * sizeof(struct attn_merge);
 }
 
 static bool layers_differ(const struct step *step) {
@@ -267,10 +268,14 @@ int cuda_attn_prefill(struct backend *be, const struct attn_args *args, struct e
     p.first_row = step->first_row;
     p.n_rows = step->seq_rows;
     p.n_slots = step->n_slots + first;
-    p.items = a->items;
-    p.n_items = a->n_items;
     p.n_total_rows = step->n_rows;
     p.n_heads = args->n_heads;
     p.scale = args->scale;
-    return cuda_check(cuda, launch_attn_prefill(p, cuda->stream), "prefill attention", err);
+    const uint32_t most = ATTN_PREFILL_MAX_ITEMS;
+    for (uint32_t at = 0; at < a->n_items && !rc; at += p.n_items) {
+        p.items = a->items + at;
+        p.n_items = a->n_items - at < most ? a->n_items - at : most;
+        rc = cuda_check(cuda, launch_attn_prefill(p, cuda->stream), "prefill attention", err);
+    }
+    return rc;
 }

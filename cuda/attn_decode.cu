@@ -18,9 +18,9 @@
  * Softmax is online, in base 2, f32. Slots past the tile's end are masked, and their values
  * replaced by zeros: a page's unused slots may hold anything, NaN too.
  *
- * The merge is a kernel of its own, started while the attention ends. (Merging in the block that
- * comes last at an item was measured: 3 us less where no item is cut, 4 us more where one is cut
- * in 66.)
+ * The merge is a kernel of its own, started while the attention ends. (The alternative, that
+ * the last block to finish a part of an item merges them, was measured: 3 us less where no item is
+ * cut, 4 us more where one is cut in 66.)
  *
  * Grid:   plan's n_blocks x N_WARPS * 32 threads; the merge: one block per (merge, query head).
  * Shared: N_WARPS rings.          Bound: memory, 2 * n_slots * n_kv_heads * head_dim * 2 bytes.

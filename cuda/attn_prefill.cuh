@@ -24,7 +24,7 @@
 
 #include "engine/backend.h"
 
-enum { ATTN_PREFILL_TILE = 128 };
+enum { ATTN_PREFILL_TILE = 128, ATTN_PREFILL_MAX_ITEMS = 65535 };
 
 struct attn_prefill_item {
     int32_t seq, tile; /* rows [tile * ATTN_PREFILL_TILE, + ATTN_PREFILL_TILE) of the sequence */
@@ -39,7 +39,7 @@ struct attn_prefill_params {
     const int32_t *page_table; /* [table_at[seq] + slot / PAGE_TOKENS] */
     const int32_t *table_at, *first_row, *n_rows, *n_slots; /* [n_seqs] */
     const struct attn_prefill_item *items;                  /* [n_items] */
-    uint32_t n_items;      /* 0 is allowed; at most 65535 */
+    uint32_t n_items;      /* 0 is allowed; at most ATTN_PREFILL_MAX_ITEMS */
     uint32_t n_total_rows; /* rows of the q matrix */
     uint32_t n_heads;      /* multiple of kv.n_kv_heads */
     float scale;

@@ -14,8 +14,9 @@
  * "its" row, of W and of x alike.  One 16-byte load is then the share of two mma, and no shared
  * memory or shuffle is needed.
  *
- * norm: x is multiplied by the norm's weight as it is read, and its squares are added up on the way:
- * the eight warps of a block see every x, so 1 / rms is there when the sums are, and scales them.
+ * norm: x is multiplied by the norm's weight as it is read, and its squares are added up on the
+ * way: the eight warps of a block see every x, so 1 / rms is there when the sums are, and scales
+ * them.
  *
  * gated: the tile is 8 rows of gate over 8 rows of up, and what leaves is silu(gate) * up.
  *
@@ -31,8 +32,9 @@ typedef __nv_bfloat16 bf16;
 
 enum { TILE_OUT = 16, SLICE = 32, N_WARPS = 8, MMA_ROWS = 8, ANY_ROWS = 4 };
 
-/* 16 bytes that are read once: they pass the first-level cache by, which keeps x.  The warps of a block
- * ask for 64 bytes of a row each; fetching 256 for the first of them is worth 5 % of a whole model. */
+/* 16 bytes that are read once: they pass the first-level cache by, which keeps x.  The warps of a
+ * block ask for 64 bytes of a row each; fetching 256 for the first of them is worth 5 % of a whole
+ * model. */
 static __device__ __forceinline__ uint4 load_once(const bf16 *from) {
     uint4 v;
     asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
