@@ -181,6 +181,27 @@ static void log_probabilities_are_of_the_raw_logits(void **state) {
     for_each_backend(log_probabilities_are_of_the_raw_logits_on);
 }
 
+/* As exact as f32 can say, however many terms the sum has. */
+static void large_vocabularies_lose_no_digits_on(struct backend *be) {
+    enum { LARGE = 262144 };
+    const float scales[] = {0.01f, 1, 8};
+    for (int i = 0; i < 3; i++) {
+        float *logits = random_floats(LARGE);
+        double max = -INFINITY, sum = 0;
+        for (uint32_t k = 0; k < LARGE; k++) logits[k] *= scales[i];
+        for (uint32_t k = 0; k < LARGE; k++) max = fmax(max, (double)logits[k]);
+        for (uint32_t k = 0; k < LARGE; k++) sum += exp(logits[k] - max);
+        const struct sample_row row = {.top_p = 1, .repetition_penalty = 1};
+        assert_true(fabs((double)sample_one(be, logits, LARGE, &row).logprob + log(sum)) < 3e-6);
+        free(logits);
+    }
+}
+
+static void large_vocabularies_lose_no_digits(void **state) {
+    (void)state;
+    for_each_backend(large_vocabularies_lose_no_digits_on);
+}
+
 static void broken_rows_fail_alone_on(struct backend *be) {
     enum { N = 4, V = 20 };
     float logits[N * V];
@@ -213,6 +234,7 @@ int main(void) {
         cmocka_unit_test(only_allowed_tokens_are_drawn),
         cmocka_unit_test(draws_follow_the_distribution),
         cmocka_unit_test(log_probabilities_are_of_the_raw_logits),
+        cmocka_unit_test(large_vocabularies_lose_no_digits),
         cmocka_unit_test(broken_rows_fail_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
