@@ -4,24 +4,38 @@
  * argv[1]: the directory of the models.
  *
  * The goldens are float32.  bf16 activations keep 8 bits, and are rounded a dozen times on the way
- * through two layers: logits are off by about 1 % of the largest.  A wrong rotation, mask, bias or
- * scale is off by far more. */
+ * through two layers of random weights.  transformers itself, run on these models and prompts in
+ * bfloat16, is off by 0.8 to 1.8 % of the largest logit at the median position, and by 1.0 to 7.8 %
+ * at the worst of a prompt: those are the bounds, of the mean and of each.  A wrong rotation, mask,
+ * bias or scale is off by far more. */
 #include "tests/cuda/cuda_test.h"
 
 #include "tests/model/goldens.h"
 #include "tests/model/runner.h"
 
 enum { MAX_ROWS = 256, MAX_LOGIT_ROWS = 4, N_PAGES = 100 };
-static const double TOLERANCE = 0.025;
+static const double MEAN_BOUND = 0.018, WORST_BOUND = 0.078;
 
 static const char *const models[] = {"mha-f32", "gqa-bf16-llama3-tied", "mqa-f16-linear-bias",
                                      "gqa-bf16-head128", "gqa-f32-sharded"};
 static const enum dtype page_dtypes[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
 static const char *models_dir;
 
-static void check_prompt(struct runner *r, const struct golden_prompt *p, uint32_t chunk,
-                         const char *name) {
+/* Relative to the largest logit; NaN fails. */
+static double error_of(const float *got, const float *expected, uint32_t n, const char *what) {
+    double scale = 1e-30, worst = 0;
+    for (uint32_t i = 0; i < n; i++) scale = fmax(scale, fabs((double)expected[i]));
+    for (uint32_t i = 0; i < n; i++) worst = fmax(worst, fabs((double)got[i] - expected[i]));
+    for (uint32_t i = 0; i < n; i++)
+        if (!isfinite(got[i])) fail_msg("%s: a logit is not finite", what);
+    return worst / scale;
+}
+
+/* The sum of the positions' errors. */
+static double check_prompt(struct runner *r, const struct golden_prompt *p, uint32_t chunk,
+                           const char *name) {
     const uint32_t n_vocab = r->model->config.n_vocab;
+    double sum = 0;
     float *logits = calloc(n_vocab, sizeof(*logits));
     assert_non_null(logits);
     for (uint32_t i = 0; i < p->n_positions; i++) {
@@ -30,10 +44,13 @@ static void check_prompt(struct runner *r, const struct golden_prompt *p, uint32
         snprintf(what, sizeof(what), "%s, position %u, chunks of %u", name, p->positions[i], chunk);
         runner_seq_init(r, &seq, p->n_tokens);
         runner_feed(r, &seq, p->tokens, p->positions[i] + 1, chunk, logits);
-        assert_near(logits, p->logits + (size_t)i * n_vocab, n_vocab, TOLERANCE, what);
+        const double error = error_of(logits, p->logits + (size_t)i * n_vocab, n_vocab, what);
+        if (error > WORST_BOUND) fail_msg("%s: off by %g of the largest logit", what, error);
+        sum += error;
         runner_seq_fini(r, &seq);
     }
     free(logits);
+    return sum;
 }
 
 static void check_model(const char *name, enum dtype page_dtype) {
@@ -49,9 +66,16 @@ static void check_model(const char *name, enum dtype page_dtype) {
     runner_open_on(&r, dir, be, N_PAGES, page_dtype,
                    &(struct decoder_limits){.max_rows = MAX_ROWS,
                                             .max_logit_rows = MAX_LOGIT_ROWS});
-    for (uint32_t i = 0; i < goldens.n_prompts; i++)
-        for (size_t c = 0; c < sizeof(chunks) / sizeof(chunks[0]); c++)
-            check_prompt(&r, &goldens.prompts[i], chunks[c], name);
+    double sum = 0;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < goldens.n_prompts; i++) {
+        for (size_t c = 0; c < sizeof(chunks) / sizeof(chunks[0]); c++) {
+            sum += check_prompt(&r, &goldens.prompts[i], chunks[c], name);
+            n += goldens.prompts[i].n_positions;
+        }
+    }
+    printf("%s: off by %.2f %% of the largest logit on average\n", name, 100 * sum / n);
+    assert_true(sum <= MEAN_BOUND * n);
     runner_close(&r);
     goldens_fini(&goldens);
 }
