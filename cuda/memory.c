@@ -56,6 +56,10 @@ int mirror_reserve(struct cuda_backend *cuda, struct mirror *mirror, size_t byte
     rc = cuda_check(cuda, cudaMallocHost((void **)&mirror->host, capacity), "pinned memory", err);
     if (rc) return rc;
     rc = device_alloc(cuda, capacity, (void **)&mirror->device, err);
+    /* Results travel whole, with places that nobody wrote: what leaves must not be another's. */
+    if (!rc)
+        rc = cuda_check(cuda, cudaMemsetAsync(mirror->device, 0, capacity, cuda->stream),
+                        "clearing memory", err);
     if (rc) return rc;
     mirror->capacity = capacity;
     return 0;
