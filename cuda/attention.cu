@@ -92,7 +92,7 @@ static int open_attention(struct cuda_backend *cuda, const struct attn_args *arg
 
 void attention_close(struct cuda_backend *cuda) {
     if (!cuda->attention) return;
-    repeat_forget(cuda);
+    cuda->n_moves++;
     free(cuda->attention);
     cuda->attention = nullptr;
 }
@@ -129,7 +129,7 @@ static int make_room(struct cuda_backend *cuda, struct attention *a, uint32_t n_
     while (a->max_slots < n_slots) a->max_slots = a->max_slots ? 2 * a->max_slots : 65536;
     a->n_plans = n_plans;
     a->room = attn_plan_room(&a->shape, a->max_seqs, a->max_slots);
-    repeat_forget(cuda);
+    cuda->n_moves++;
     const size_t group = a->n_heads / a->kv.n_kv_heads;
     return device_reserve(cuda, &cuda->partials, &cuda->partials_bytes,
                           a->room.n_partials * group * (a->kv.head_dim + 1) * sizeof(float), err);

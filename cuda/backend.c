@@ -42,7 +42,7 @@ static int cuda_alloc(struct backend *be, size_t bytes, void **out, struct error
 }
 
 static void cuda_free(struct backend *be, void *memory) {
-    repeat_forget(CUDA_BACKEND(be));
+    CUDA_BACKEND(be)->n_moves++;
     cudaFree(memory);
 }
 
@@ -80,7 +80,7 @@ static int cuda_copy_pages(struct backend *be, const struct kv_pool *kv, const u
 static void cuda_destroy(struct backend *be) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     if (cuda->stream) cudaStreamSynchronize(cuda->stream);
-    repeat_forget(cuda);
+    repeat_close(cuda);
     attention_close(cuda);
     linear_close(cuda);
     weights_free(cuda);

@@ -121,6 +121,9 @@ struct cuda_backend {
 
     struct recording recordings[MAX_RECORDINGS]; /* by place; see repeat.c */
     uint32_t n_recordings, next_recording;
+    /* Times that memory which a recording may refer to has moved or gone: in all, and when the
+     * recordings began. */
+    uint64_t n_moves, n_moves_recorded;
     bool repeating; /* inside repeat(): launch_rows may exceed the step's rows */
 
     struct blas blas;
@@ -170,8 +173,7 @@ int drawn_reserve(struct cuda_backend *cuda, uint32_t n, struct error *err);
 
 int cuda_repeat(struct backend *be, uint32_t n_rows, repeat_body body, void *ctx,
                 struct error *err);
-/* Forgets all recordings: something they refer to has moved or gone. */
-void repeat_forget(struct cuda_backend *cuda);
+void repeat_close(struct cuda_backend *cuda);
 
 /* Packs the present step and sends it. */
 int step_send(struct cuda_backend *cuda, struct error *err);

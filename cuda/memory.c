@@ -35,7 +35,7 @@ int device_reserve(struct cuda_backend *cuda, void **memory, size_t *capacity, s
     int rc =
         cuda_check(cuda, cudaStreamSynchronize(cuda->stream), "waiting before memory grows", err);
     if (rc) return rc;
-    repeat_forget(cuda);
+    cuda->n_moves++;
     cudaFree(*memory);
     *memory = NULL;
     *capacity = 0;
@@ -51,7 +51,7 @@ int mirror_reserve(struct cuda_backend *cuda, struct mirror *mirror, size_t byte
     int rc =
         cuda_check(cuda, cudaStreamSynchronize(cuda->stream), "waiting before staging grows", err);
     if (rc) return rc;
-    repeat_forget(cuda);
+    cuda->n_moves++;
     mirror_free(mirror);
     rc = cuda_check(cuda, cudaMallocHost((void **)&mirror->host, capacity), "pinned memory", err);
     if (rc) return rc;

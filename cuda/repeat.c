@@ -9,17 +9,29 @@
  *
  * Nothing that changes between steps is an argument of a kernel: it lies in the step's header
  * (kernels.h) or behind it.  What does not change, the addresses of buffers, may still move when
- * one grows, or be somebody else's once they are freed: then all recordings are forgotten.
+ * one grows, or be somebody else's once they are freed: whoever moves or frees memory counts it
+ * (n_moves), and the recordings from before are forgotten.
  *
  * Memory: the driver's, per recording; the oldest makes room for a new one. */
 #include "cuda/internal.h"
 
 #include "engine/error.h"
 
-void repeat_forget(struct cuda_backend *cuda) {
-    for (uint32_t i = 0; i < cuda->n_recordings; i++)
-        if (cuda->recordings[i].graph) cudaGraphExecDestroy(cuda->recordings[i].graph);
+static void drop(struct cuda_backend *cuda, struct recording *r) {
+    if (!r->graph) return;
+    cudaStreamSynchronize(cuda->stream); /* it may be what the device is at */
+    cudaGraphExecDestroy(r->graph);
+}
+
+void repeat_close(struct cuda_backend *cuda) {
+    for (uint32_t i = 0; i < cuda->n_recordings; i++) drop(cuda, &cuda->recordings[i]);
     cuda->n_recordings = cuda->next_recording = 0;
+}
+
+static void forget_stale(struct cuda_backend *cuda) {
+    if (cuda->n_moves_recorded == cuda->n_moves) return;
+    repeat_close(cuda);
+    cuda->n_moves_recorded = cuda->n_moves;
 }
 
 static struct recording *find_recording(struct cuda_backend *cuda, const void *ctx,
@@ -33,7 +45,7 @@ static struct recording *find_recording(struct cuda_backend *cuda, const void *c
 static void add_recording(struct cuda_backend *cuda, const void *ctx, uint32_t n_rows) {
     struct recording *r = &cuda->recordings[cuda->next_recording];
     if (cuda->n_recordings < MAX_RECORDINGS) cuda->n_recordings++;
-    else if (r->graph) cudaGraphExecDestroy(r->graph);
+    else drop(cuda, r);
     *r = (struct recording){.ctx = ctx, .n_rows = n_rows};
     cuda->next_recording = (cuda->next_recording + 1) % MAX_RECORDINGS;
 }
@@ -56,10 +68,12 @@ static int record(struct cuda_backend *cuda, struct recording *r, repeat_body bo
 
 static int run_recorded(struct cuda_backend *cuda, uint32_t n_rows, repeat_body body, void *ctx,
                         struct error *err) {
+    forget_stale(cuda);
     struct recording *r = find_recording(cuda, ctx, n_rows);
     if (!r) {
         const int rc = body(ctx, n_rows, err);
-        if (!rc) add_recording(cuda, ctx, n_rows); /* after the body: it may have forgotten all */
+        forget_stale(cuda); /* what the body needed may have moved something */
+        if (!rc) add_recording(cuda, ctx, n_rows);
         return rc;
     }
     if (!r->graph) {

@@ -131,7 +131,7 @@ void cuda_weight_release(struct backend *be, const void *weight) {
         link = &chunk->next;
     if (!chunk || --chunk->n_live > 0) return;
     *link = chunk->next;
-    repeat_forget(cuda);
+    cuda->n_moves++;
     cudaFree(chunk->base);
     free(chunk);
 }
