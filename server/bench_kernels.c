@@ -319,7 +319,8 @@ static int run_attn_decode(struct kernels *k, uint32_t batch, uint32_t n_slots, 
     const uint64_t n_pages = batch * pages_of(n_slots);
     const uint32_t n_turns = turns_of(k, n_pages);
     if (batch > k->max_rows || n_pages * n_turns > k->kv.n_pages) {
-        printf("# attn_decode,%ux%u not run: --max-resident, or memory\n", batch, n_slots);
+        printf("# attn_decode,%ux%u not run: more than %s\n", batch, n_slots,
+               batch > k->max_rows ? "--max-num-batched-tokens" : "--max-resident, or memory");
         return 0;
     }
     struct kernel_case *c = new_case(k, "attn_decode", do_attn_decode, batch, err);
