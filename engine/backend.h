@@ -53,6 +53,10 @@ struct weight {
     uint32_t rows, cols;
 };
 
+static inline const struct weight *weight_if_present(const struct weight *weight) {
+    return weight->data ? weight : NULL;
+}
+
 /* The KV pool and the shape of its pages.
  * page_bytes = 2 * n_kv_heads * PAGE_TOKENS * head_dim * size. */
 struct kv_pool {

@@ -7,7 +7,7 @@
  *   attn_prefill    the last step of a prompt of --prompts tokens, as long as a step may be
  *   sample          --batches rows
  *
- * A case is a body that does the operation once for each of its turns.  The backend repeats it as
+ * A case does its operation once for each of its turns.  The backend repeats it as
  * it would repeat a decode step (recorded, where it can), so that what is timed is the device and
  * not the launch.  The bound is the larger of the time for the bytes that must be read and of the
  * time for the multiply-adds. */
@@ -44,20 +44,24 @@ struct kernels {
     struct kernel_case *cases;
 };
 
+struct kernel_case;
+/* Does the operation once, of layer `turn` where it has layers. */
+typedef int (*turn_body)(const struct kernel_case *c, uint32_t turn, struct error *err);
+
 /* One row of the report.  It stays until the end: a recording belongs to its address. */
 struct kernel_case {
     struct kernel_case *next;
     struct kernels *k;
     const char *name;
     char shape[REPORT_CELL];
-    repeat_body body;
+    turn_body body;
     uint32_t n_rows, n_turns;
-    bool repeated;       /* through repeat(): no operation of the body is a prefill's */
+    bool repeated;       /* through repeat(): the operation is not a prefill's */
     double bytes, flops; /* of one turn */
     const struct step *step; /* NULL: the body needs none */
 };
 
-static struct kernel_case *new_case(struct kernels *k, const char *name, repeat_body body,
+static struct kernel_case *new_case(struct kernels *k, const char *name, turn_body body,
                                     uint32_t n_rows, struct error *err) {
     struct kernel_case *c = calloc(1, sizeof(*c));
     if (!c) {
@@ -72,12 +76,21 @@ static struct kernel_case *new_case(struct kernels *k, const char *name, repeat_
 
 /* ---- timing ---- */
 
+/* A repeat_body: n_rows is the case's own. */
+static int run_turns(void *ctx, uint32_t n_rows, struct error *err) {
+    const struct kernel_case *c = ctx;
+    int rc = 0;
+    (void)n_rows;
+    for (uint32_t i = 0; i < c->n_turns && !rc; i++) rc = c->body(c, i, err);
+    return rc;
+}
+
 static int run_body(struct kernel_case *c, uint64_t n, struct error *err) {
     const struct backend_ops *ops = c->k->be->ops;
     int rc = 0;
     for (uint64_t i = 0; i < n && !rc; i++)
-        rc = c->repeated ? ops->repeat(c->k->be, c->n_rows, c->body, c, err)
-                         : c->body(c, c->n_rows, err);
+        rc = c->repeated ? ops->repeat(c->k->be, c->n_rows, run_turns, c, err)
+                         : run_turns(c, c->n_rows, err);
     return rc ? rc : ops->sync(c->k->be, err);
 }
 
@@ -130,83 +143,61 @@ static int run_case(struct kernel_case *c, struct error *err) {
 
 /* ---- products ---- */
 
-static const struct weight *optional(const struct weight *bias) {
-    return bias->data ? bias : NULL;
-}
-
-static int do_qkv(void *ctx, uint32_t n_rows, struct error *err) {
-    const struct kernel_case *c = ctx;
-    const struct model *m = c->k->model;
-    int rc = 0;
-    for (uint32_t i = 0; i < c->n_turns && !rc; i++) {
-        const struct layer_weights *w = &m->layers[i];
-        const size_t q = w->q.rows, kv = w->k.rows, width = q + 2 * kv,
-                     size = dtype_size(c->k->be->act_dtype);
-        char *y = c->k->y;
-        const struct linear_args args = {
-            .x = c->k->x, .n_rows = n_rows, .n_in = w->q.cols, .n_parts = 3,
-            .parts = {{&w->q, optional(&w->q_bias), y, width},
-                      {&w->k, optional(&w->k_bias), y + q * size, width},
-                      {&w->v, optional(&w->v_bias), y + (q + kv) * size, width}}};
-        rc = c->k->be->ops->linear(c->k->be, &args, err);
-    }
-    return rc;
-}
-
-static int add_product(const struct kernel_case *c, const struct weight *w,
-                       const struct weight *bias, uint32_t n_rows, struct error *err) {
+static int do_qkv(const struct kernel_case *c, uint32_t turn, struct error *err) {
+    const struct layer_weights *w = &c->k->model->layers[turn];
+    const size_t q = w->q.rows, kv = w->k.rows, width = q + 2 * kv,
+                 size = dtype_size(c->k->be->act_dtype);
+    char *y = c->k->y;
     const struct linear_args args = {
-        .x = c->k->x, .n_rows = n_rows, .n_in = w->cols, .n_parts = 1, .accumulate = true,
-        .parts = {{w, optional(bias), c->k->out, w->rows}}};
+        .x = c->k->x, .n_rows = c->n_rows, .n_in = w->q.cols, .n_parts = 3,
+        .parts = {{&w->q, weight_if_present(&w->q_bias), y, width},
+                  {&w->k, weight_if_present(&w->k_bias), y + q * size, width},
+                  {&w->v, weight_if_present(&w->v_bias), y + (q + kv) * size, width}}};
     return c->k->be->ops->linear(c->k->be, &args, err);
 }
 
-static int do_o(void *ctx, uint32_t n_rows, struct error *err) {
-    const struct kernel_case *c = ctx;
-    int rc = 0;
-    for (uint32_t i = 0; i < c->n_turns && !rc; i++)
-        rc = add_product(c, &c->k->model->layers[i].o, &c->k->model->layers[i].o_bias, n_rows, err);
-    return rc;
+static int add_product(const struct kernel_case *c, const struct weight *w,
+                       const struct weight *bias, struct error *err) {
+    const struct linear_args args = {
+        .x = c->k->x, .n_rows = c->n_rows, .n_in = w->cols, .n_parts = 1, .accumulate = true,
+        .parts = {{w, weight_if_present(bias), c->k->out, w->rows}}};
+    return c->k->be->ops->linear(c->k->be, &args, err);
 }
 
-static int do_down(void *ctx, uint32_t n_rows, struct error *err) {
-    const struct kernel_case *c = ctx;
-    const struct layer_weights *layers = c->k->model->layers;
-    int rc = 0;
-    for (uint32_t i = 0; i < c->n_turns && !rc; i++)
-        rc = add_product(c, &layers[i].down, &layers[i].down_bias, n_rows, err);
-    return rc;
+static int do_o(const struct kernel_case *c, uint32_t turn, struct error *err) {
+    const struct layer_weights *w = &c->k->model->layers[turn];
+    return add_product(c, &w->o, &w->o_bias, err);
 }
 
-static int do_gated(void *ctx, uint32_t n_rows, struct error *err) {
-    const struct kernel_case *c = ctx;
-    int rc = 0;
-    for (uint32_t i = 0; i < c->n_turns && !rc; i++) {
-        const struct layer_weights *w = &c->k->model->layers[i];
-        const struct gated_args args = {.x = c->k->x,
-                                        .n_rows = n_rows,
-                                        .n_in = w->gate.cols,
-                                        .gate = &w->gate,
-                                        .up = &w->up,
-                                        .gate_bias = optional(&w->gate_bias),
-                                        .up_bias = optional(&w->up_bias),
-                                        .gate_up = c->k->y,
-                                        .out = c->k->out};
-        rc = c->k->be->ops->gated(c->k->be, &args, err);
-    }
-    return rc;
+static int do_down(const struct kernel_case *c, uint32_t turn, struct error *err) {
+    const struct layer_weights *w = &c->k->model->layers[turn];
+    return add_product(c, &w->down, &w->down_bias, err);
 }
 
-static int do_head(void *ctx, uint32_t n_rows, struct error *err) {
-    const struct kernel_case *c = ctx;
+static int do_gated(const struct kernel_case *c, uint32_t turn, struct error *err) {
+    const struct layer_weights *w = &c->k->model->layers[turn];
+    const struct gated_args args = {.x = c->k->x,
+                                    .n_rows = c->n_rows,
+                                    .n_in = w->gate.cols,
+                                    .gate = &w->gate,
+                                    .up = &w->up,
+                                    .gate_bias = weight_if_present(&w->gate_bias),
+                                    .up_bias = weight_if_present(&w->up_bias),
+                                    .gate_up = c->k->y,
+                                    .out = c->k->out};
+    return c->k->be->ops->gated(c->k->be, &args, err);
+}
+
+static int do_head(const struct kernel_case *c, uint32_t turn, struct error *err) {
+    (void)turn;
     const struct weight *head = &c->k->model->head;
     const struct linear_args args = {
-        .x = c->k->x, .n_rows = n_rows, .n_in = head->cols, .n_parts = 1, .y_f32 = true,
+        .x = c->k->x, .n_rows = c->n_rows, .n_in = head->cols, .n_parts = 1, .y_f32 = true,
         .parts = {{.w = head, .y = c->k->logits, .y_stride = head->rows}}};
     return c->k->be->ops->linear(c->k->be, &args, err);
 }
 
-static int run_product(struct kernels *k, const char *name, repeat_body body, size_t n_out,
+static int run_product(struct kernels *k, const char *name, turn_body body, size_t n_out,
                        size_t n_in, bool is_head, struct error *err) {
     int rc = 0;
     for (int i = 0; i < N_ROWS && !rc; i++) {
@@ -253,26 +244,14 @@ static struct attn_args attn_args_of(const struct kernels *k, uint32_t turn) {
                               .scale = m->attn_scale};
 }
 
-static int do_attn_decode(void *ctx, uint32_t n_rows, struct error *err) {
-    const struct kernel_case *c = ctx;
-    int rc = 0;
-    (void)n_rows;
-    for (uint32_t i = 0; i < c->n_turns && !rc; i++) {
-        const struct attn_args args = attn_args_of(c->k, i);
-        rc = c->k->be->ops->attn_decode(c->k->be, &args, err);
-    }
-    return rc;
+static int do_attn_decode(const struct kernel_case *c, uint32_t turn, struct error *err) {
+    const struct attn_args args = attn_args_of(c->k, turn);
+    return c->k->be->ops->attn_decode(c->k->be, &args, err);
 }
 
-static int do_attn_prefill(void *ctx, uint32_t n_rows, struct error *err) {
-    const struct kernel_case *c = ctx;
-    int rc = 0;
-    (void)n_rows;
-    for (uint32_t i = 0; i < c->n_turns && !rc; i++) {
-        const struct attn_args args = attn_args_of(c->k, i);
-        rc = c->k->be->ops->attn_prefill(c->k->be, &args, err);
-    }
-    return rc;
+static int do_attn_prefill(const struct kernel_case *c, uint32_t turn, struct error *err) {
+    const struct attn_args args = attn_args_of(c->k, turn);
+    return c->k->be->ops->attn_prefill(c->k->be, &args, err);
 }
 
 static uint64_t pages_of(uint32_t n_slots) {
@@ -366,8 +345,8 @@ static int run_attentions(struct kernels *k, struct error *err) {
 /* ---- sampling ---- */
 
 /* Results come back every time: that is part of the operation. */
-static int sample(const struct kernel_case *c, uint32_t n_rows, float temperature, float top_p,
-                  struct error *err) {
+static int sample(const struct kernel_case *c, float temperature, float top_p, struct error *err) {
+    const uint32_t n_rows = c->n_rows;
     struct sample_row rows[MAX_HEAD_ROWS];
     struct sample_result results[MAX_HEAD_ROWS];
     for (uint32_t i = 0; i < n_rows; i++)
@@ -385,16 +364,18 @@ static int sample(const struct kernel_case *c, uint32_t n_rows, float temperatur
     return rc ? rc : c->k->be->ops->sync(c->k->be, err);
 }
 
-static int do_greedy(void *ctx, uint32_t n_rows, struct error *err) {
-    return sample(ctx, n_rows, 0, 1, err);
+static int do_greedy(const struct kernel_case *c, uint32_t turn, struct error *err) {
+    (void)turn;
+    return sample(c, 0, 1, err);
 }
 
 /* Logits at random are flat, so that nearly all tokens belong to the kept ones: the worst case. */
-static int do_top_p(void *ctx, uint32_t n_rows, struct error *err) {
-    return sample(ctx, n_rows, 0.8f, 0.95f, err);
+static int do_top_p(const struct kernel_case *c, uint32_t turn, struct error *err) {
+    (void)turn;
+    return sample(c, 0.8f, 0.95f, err);
 }
 
-static int run_samples(struct kernels *k, const char *name, repeat_body body, struct error *err) {
+static int run_samples(struct kernels *k, const char *name, turn_body body, struct error *err) {
     int rc = 0;
     for (uint32_t i = 0; i < k->plan->batches.n && !rc; i++) {
         const uint32_t n = k->plan->batches.sizes[i];

@@ -138,10 +138,6 @@ void decoder_destroy(struct decoder *decoder) {
     free(decoder);
 }
 
-static const struct weight *optional(const struct weight *bias) {
-    return bias->data ? bias : NULL;
-}
-
 static struct rmsnorm_input norm_with(const struct decoder *d, const struct weight *weight) {
     return (struct rmsnorm_input){weight, d->model->config.norm_eps, d->normed};
 }
@@ -151,7 +147,7 @@ static int run_residual(struct decoder *d, const void *in, const struct weight *
                         const struct weight *bias, void *x, uint32_t n_rows, struct error *err) {
     const struct linear_args args = {
         .x = in, .n_rows = n_rows, .n_in = w->cols, .n_parts = 1, .accumulate = true,
-        .parts = {{.w = w, .bias = optional(bias), .y = x, .y_stride = w->rows}}};
+        .parts = {{.w = w, .bias = weight_if_present(bias), .y = x, .y_stride = w->rows}}};
     return d->be->ops->linear(d->be, &args, err);
 }
 
@@ -165,13 +161,13 @@ static int run_qkv(struct decoder *d, const struct layer_weights *w, uint32_t n_
         .n_in = d->model->config.dim,
         .n_parts = 3,
         .parts = {
-            {.w = &w->q, .bias = optional(&w->q_bias), .y = d->qkv, .y_stride = d->qkv_dim},
+            {.w = &w->q, .bias = weight_if_present(&w->q_bias), .y = d->qkv, .y_stride = d->qkv_dim},
             {.w = &w->k,
-             .bias = optional(&w->k_bias),
+             .bias = weight_if_present(&w->k_bias),
              .y = act_at(d, d->qkv, d->q_dim),
              .y_stride = d->qkv_dim},
             {.w = &w->v,
-             .bias = optional(&w->v_bias),
+             .bias = weight_if_present(&w->v_bias),
              .y = act_at(d, d->qkv, d->q_dim + d->kv_dim),
              .y_stride = d->qkv_dim},
         }};
@@ -214,8 +210,8 @@ static int run_ffn(struct decoder *d, uint32_t layer, const void *attn_out, void
                                      .n_in = d->model->config.dim,
                                      .gate = &w->gate,
                                      .up = &w->up,
-                                     .gate_bias = optional(&w->gate_bias),
-                                     .up_bias = optional(&w->up_bias),
+                                     .gate_bias = weight_if_present(&w->gate_bias),
+                                     .up_bias = weight_if_present(&w->up_bias),
                                      .gate_up = d->gate_up,
                                      .out = d->ffn};
     int rc = run_residual(d, attn_out, &w->o, &w->o_bias, x, n_rows, err);
