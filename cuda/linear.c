@@ -304,20 +304,6 @@ int linear_many_rows(struct cuda_backend *cuda, const struct linear_args *args,
     return rc;
 }
 
-/* Writes the normalised rows to norm->normed. */
-static int norm_rows(struct cuda_backend *cuda, const struct linear_args *args,
-                     struct error *err) {
-    const struct rmsnorm_args norm = {.x = args->x,
-                                      .weight = args->norm->weight,
-                                      .out = args->norm->normed,
-                                      .n_rows = args->n_rows,
-                                      .dim = args->n_in,
-                                      .x_stride = args->n_in,
-                                      .out_stride = args->n_in,
-                                      .eps = args->norm->eps};
-    return cuda_rmsnorm(&cuda->base, &norm, err);
-}
-
 /* `fast` for the parts that fit it, all in one launch if they do. */
 static int run_parts(struct cuda_backend *cuda, const struct linear_args *args,
                      product_launcher fast, struct error *err) {
@@ -334,7 +320,8 @@ int cuda_linear(struct backend *be, const struct linear_args *args, struct error
     struct linear_args plain = *args;
     if (args->n_rows == 0) return 0;
     if (args->norm && !fits_one_launch(cuda, args)) {
-        int rc = norm_rows(cuda, args, err);
+        const struct rmsnorm_args norm = linear_norm(args);
+        int rc = cuda_rmsnorm(be, &norm, err);
         if (rc) return rc;
         plain.x = args->norm->normed;
         plain.norm = NULL;

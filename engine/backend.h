@@ -128,6 +128,14 @@ struct linear_args {
     bool y_f32; /* y is f32 whatever act_dtype is (logits) */
 };
 
+/* The norm of a product's input as an operation of its own, into norm->normed. */
+static inline struct rmsnorm_args linear_norm(const struct linear_args *args) {
+    const struct rmsnorm_args norm = {args->x,      args->norm->weight, args->norm->normed,
+                                      args->n_rows, args->n_in,         args->n_in,
+                                      args->n_in,   args->norm->eps};
+    return norm;
+}
+
 /* The gated half of a feed-forward layer: out = silu(x Wg^T + bg) * (x Wu^T + bu). */
 struct gated_args {
     const void *x;                    /* act [n_rows, n_in], packed */

@@ -143,26 +143,14 @@ static int run_parts(struct cpu_backend *cpu, const struct linear_args *args, ui
     return 0;
 }
 
-/* Writes the normalised rows to norm->normed. */
-static int norm_rows(struct cpu_backend *cpu, const struct linear_args *args, struct error *err) {
-    const struct rmsnorm_args norm = {.x = args->x,
-                                      .weight = args->norm->weight,
-                                      .out = args->norm->normed,
-                                      .n_rows = args->n_rows,
-                                      .dim = args->n_in,
-                                      .x_stride = args->n_in,
-                                      .out_stride = args->n_in,
-                                      .eps = args->norm->eps};
-    return cpu_rmsnorm(&cpu->base, &norm, err);
-}
-
 int cpu_linear(struct backend *be, const struct linear_args *args, struct error *err) {
     struct cpu_backend *cpu = (struct cpu_backend *)be;
     struct linear_args plain = *args;
     int rc = 0;
     if (args->n_rows == 0) return 0;
     if (args->norm) {
-        rc = norm_rows(cpu, args, err);
+        const struct rmsnorm_args norm = linear_norm(args);
+        rc = cpu_rmsnorm(be, &norm, err);
         plain.x = args->norm->normed;
     }
     for (uint32_t first = 0, n; rc == 0 && first < args->n_parts; first += n) {
