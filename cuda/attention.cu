@@ -172,12 +172,11 @@ int attention_room(struct cuda_backend *cuda, const struct step *step, size_t *b
     return rc;
 }
 
-void attention_plan(struct cuda_backend *cuda, const struct step_arrays *arrays, char *plans) {
-    struct attention *a = cuda->attention;
-    if (!a) return;
-    const struct device_step *step = &cuda->step;
-    for (uint32_t i = 0; a->decode_fits && a->max_seqs > 0 && i < a->n_plans && i < step->n_layers;
-         i++) {
+/* Nothing before the first step in which somebody decodes: there is no room yet. */
+static void plan_decode(const struct attention *a, const struct device_step *step,
+                        const struct step_arrays *arrays, char *plans) {
+    if (!a->decode_fits || a->max_seqs == 0) return;
+    for (uint32_t i = 0; i < a->n_plans && i < step->n_layers; i++) {
         struct attn_plan plan = {};
         plan.tiles = reinterpret_cast<struct attn_tile *>(plans + i * plan_bytes(a));
         plan.merges = reinterpret_cast<struct attn_merge *>(plan.tiles + a->room.n_tiles);
@@ -187,13 +186,23 @@ void attention_plan(struct cuda_backend *cuda, const struct step_arrays *arrays,
             step->n_decode};
         attn_plan_build(&plan, &a->shape, &batch);
     }
+}
+
+static void plan_prefill(struct attention *a, const struct device_step *step,
+                         const struct step_arrays *arrays) {
     a->items = reinterpret_cast<const struct attn_prefill_item *>(arrays->device_items);
     a->n_items = 0;
-    if (a->prefill_fits && step->n_seqs > step->n_decode)
-        a->n_items = attn_prefill_plan(
-            reinterpret_cast<const uint32_t *>(arrays->seq_rows),
-            reinterpret_cast<const uint32_t *>(arrays->n_slots), step->n_decode, step->n_seqs,
-            reinterpret_cast<struct attn_prefill_item *>(arrays->items));
+    if (!a->prefill_fits || step->n_seqs == step->n_decode) return;
+    a->n_items = attn_prefill_plan(reinterpret_cast<const uint32_t *>(arrays->seq_rows),
+                                   reinterpret_cast<const uint32_t *>(arrays->n_slots),
+                                   step->n_decode, step->n_seqs,
+                                   reinterpret_cast<struct attn_prefill_item *>(arrays->items));
+}
+
+void attention_plan(struct cuda_backend *cuda, const struct step_arrays *arrays, char *plans) {
+    if (!cuda->attention) return;
+    plan_decode(cuda->attention, &cuda->step, arrays, plans);
+    plan_prefill(cuda->attention, &cuda->step, arrays);
 }
 
 /* ---- the operations ---- */

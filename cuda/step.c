@@ -69,7 +69,6 @@ static void pack_rows(struct mirror *block, const struct step *step, struct devi
 
 static struct step_arrays pack_seqs(struct mirror *block, const struct step *step,
                                     const struct step_shape *shape, struct device_step *out) {
-    struct step_arrays arrays;
     int32_t *first_row = take(block, shape->n_seqs, &out->first_row);
     int32_t *seq_rows = take(block, shape->n_seqs, &out->seq_rows);
     int32_t *n_slots = take(block, shape->n_views, &out->n_slots);
@@ -92,7 +91,7 @@ static struct step_arrays pack_seqs(struct mirror *block, const struct step *ste
             at += n;
         }
     }
-    arrays = (struct step_arrays){.n_slots = n_slots, .table_at = table_at, .seq_rows = seq_rows};
+    struct step_arrays arrays = {.n_slots = n_slots, .table_at = table_at, .seq_rows = seq_rows};
     arrays.items = take(block, 2 * shape->n_items, &arrays.device_items);
     return arrays;
 }
