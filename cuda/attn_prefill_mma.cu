@@ -159,21 +159,14 @@ static __device__ __forceinline__ void update_softmax(struct warp_state<D> &w, i
 template <int D>
 static __device__ __forceinline__ void store_rows(const struct attn_prefill_params &p,
                                                   const struct prefill_tile &t,
-                                                  const struct warp_state<D> &w, int head, int row,
-                                                  int lane) {
+                                                  const struct warp_state<D> &w, int head,
+                                                  int row) {
 #pragma unroll
-    for (int i = 0; i < 2 * bands(D); i++, row += 8) {
+    for (int i = 0; i < 2 * bands(D); i++) {
         const int b = i / 2, h = i % 2;
-        float total = w.sum[b][h] + __shfl_xor_sync(~0u, w.sum[b][h], 1);
-        total += __shfl_xor_sync(~0u, total, 2);
-        if (row >= t.n_rows) continue;
-        const float inverse = 1.0f / total;
-        __nv_bfloat16 *to =
-            (__nv_bfloat16 *)p.out + ((size_t)(t.first_row + row) * p.n_heads + head) * D;
-#pragma unroll
-        for (int n = 0; n < D / 8; n++)
-            *(uint32_t *)(to + n * 8 + lane % 4 * 2) =
-                pack_bf16(w.o[b][n][2 * h] * inverse, w.o[b][n][2 * h + 1] * inverse);
+        store_row<D>(p, t, row + 8 * i, head, w.sum[b][h], [&](int n) {
+            return make_float2(w.o[b][n][2 * h], w.o[b][n][2 * h + 1]);
+        });
     }
 }
 
@@ -235,7 +228,7 @@ static __global__ void __launch_bounds__(THREADS)
         for (int b = 0; b < 2 * bands(D); b++) update_softmax(w, b / 2, b % 2, scale);
         add_values<T, D>(w, plan.v, lane);
     }
-    store_rows(p, t, w, head, warp_row + lane / 4, lane);
+    store_rows(p, t, w, head, warp_row + lane / 4);
 }
 
 template <typename T, int D>

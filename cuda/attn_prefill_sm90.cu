@@ -198,26 +198,6 @@ static __device__ __forceinline__ void issue_values(float (&o)[D / 2], const uin
     wgmma_commit();
 }
 
-template <int D>
-static __device__ __forceinline__ void store_rows(const struct attn_prefill_params &p,
-                                                  const struct prefill_tile &t,
-                                                  const float (&o)[D / 2], const float (&sum)[2],
-                                                  int row, int head) {
-#pragma unroll
-    for (int h = 0; h < 2; h++, row += 8) {
-        float total = sum[h] + __shfl_xor_sync(~0u, sum[h], 1);
-        total += __shfl_xor_sync(~0u, total, 2);
-        if (row >= t.n_rows) continue;
-        const float inverse = 1.0f / total;
-        __nv_bfloat16 *to =
-            (__nv_bfloat16 *)p.out + ((size_t)(t.first_row + row) * p.n_heads + head) * D;
-#pragma unroll
-        for (int n = 0; n < D / 8; n++)
-            *(uint32_t *)(to + n * 8 + threadIdx.x % 4 * 2) =
-                pack_bf16(o[4 * n + 2 * h] * inverse, o[4 * n + 2 * h + 1] * inverse);
-    }
-}
-
 /* After a wait for wgmma: one thread speaks for the warpgroup, whose products complete together. */
 static __device__ __forceinline__ void release(uint64_t *bar, int thread) {
     if (thread == 0) barrier_arrive(bar);
@@ -320,7 +300,11 @@ static __device__ __forceinline__ void consume(struct sm90_plan<D> &plan,
     first_pair(plan, r, c, weigh);
     for (int j = 1; j < pairs.n; j++) next_pair(plan, r, c, j, pairs.n, weigh);
     last_values(plan, r, pairs.n - 1);
-    store_rows<D>(p, t, r.o, r.sum, row, head);
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        store_row<D>(p, t, row + 8 * h, head, r.sum[h], [&](int n) {
+            return make_float2(r.o[4 * n + 2 * h], r.o[4 * n + 2 * h + 1]);
+        });
 }
 
 /* --- kernel --- */
