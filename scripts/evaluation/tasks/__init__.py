@@ -1,0 +1,22 @@
+"""The tasks, by name.
+
+`generate` makes one sample.  It is a function of its arguments alone: the same call gives the same
+bytes on every machine, and a longer run begins with the samples of a shorter one.
+
+    sample = generate("passkey", 4096, 0, seed, count_tokens, books)
+
+count_tokens(text) says how many tokens a request with this text has, the template's included
+(count_tokens("") is what the template costs): `length` is what the prompt and the answer may fill.
+"""
+from .job import Job
+from .sample import Question, Sample
+from .scoring import judge
+
+__all__ = ["TASKS", "Question", "Sample", "generate", "judge"]
+
+TASKS = {}
+
+
+def generate(task, length, index, seed, count_tokens, books):
+    """Raises ValueError when the length is too short for the task."""
+    return TASKS[task](Job(task, length, index, seed, count_tokens, books))
