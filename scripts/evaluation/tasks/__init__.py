@@ -8,13 +8,23 @@ bytes on every machine, and a longer run begins with the samples of a shorter on
 count_tokens(text) says how many tokens a request with this text has, the template's included
 (count_tokens("") is what the template costs): `length` is what the prompt and the answer may fill.
 """
+from .card import card
+from .counting import cwe, fwe
 from .job import Job
+from .magic import multikey, multiquery, multivalue, niah
+from .needle import number, passkey
+from .pairs import kv, lines
+from .people import people
 from .sample import Question, Sample
 from .scoring import judge
+from .twostage import twostage
+from .variables import vt
 
-__all__ = ["TASKS", "Question", "Sample", "generate", "judge"]
+__all__ = ["TASKS", "Question", "Sample", "card", "generate", "judge"]
 
-TASKS = {}
+TASKS = {task.__name__: task for task in (
+    passkey, number, kv, niah, multikey, multivalue, multiquery, vt, cwe, fwe, twostage, lines,
+    people)}
 
 
 def generate(task, length, index, seed, count_tokens, books):

@@ -18,7 +18,11 @@ def contains_fraction(answer, references):
     return sum(contains(answer, reference) for reference in references) / len(references)
 
 
-SCORES = {"contains_all": contains_all, "contains_fraction": contains_fraction}
+def equal(answer, references):
+    return float(answer.strip() in references)
+
+
+SCORES = {function.__name__: function for function in (contains_all, contains_fraction, equal)}
 
 
 def judge(question, answer):
