@@ -1,33 +1,34 @@
-"""statistics.py - intervals for scores and perplexities that were measured on few, clustered samples.
+"""statistics.py - intervals for scores and perplexities of few, clustered samples.
 
 The unit that is drawn is the cluster: one context (task, length, index), whose questions stand and
 fall together.  Drawing questions would call twelve questions about one text twelve observations.
 
 Every interval is a 95 % one:
 
-- A score is a sum over questions divided by their number.  Its interval comes from RESAMPLES
+- A score is a sum over questions divided by their number. Its interval comes from RESAMPLES
   bootstrap draws of the clusters, percentiles of the ratio of sums.
 - A difference between two configurations is drawn in pairs: a cluster's score in the one minus its
-  score in the other, on questions that both answered.  What makes a context hard is the same on both
+  score in the other, on questions that both answered. What makes a context hard is the same on both
   sides and cancels.
 - Percentiles of few clusters are too narrow, for a draw has the variance of a population and not of
-  a sample, and knows that variance no better than Student's t.  Both are made up for by stretching
+  a sample, and knows that variance no better than Student's t. Both are made up for by stretching
   the distances from the estimate by t(n - 1) / z * sqrt(n / (n - 1)) (after the expanded percentile
   interval of T. Hesterberg, "What Teachers Should Know About the Bootstrap", The American
   Statistician 69, 2015).
 - Near 0 % and 100 % few draws, or none, differ from the estimate, and ten right answers out of ten
-  would be 100 +- 0.  So each end of a score's interval is the wider one of the bootstrap's and of
+  would be 100 +- 0. So each end of a score's interval is the wider one of the bootstrap's and of
   Wilson's score interval (E. B. Wilson, JASA 22, 1927; recommended for small n by Brown, Cai and
   DasGupta, Statistical Science 16, 2001) at the effective number of answers p (1 - p) / variance,
-  lessened by (z / t)^2 (E. L. Korn and B. I. Graubard, Survey Methodology 24, 1998).  Where nothing
+  lessened by (z / t)^2 (E. L. Korn and B. I. Graubard, Survey Methodology 24, 1998). Where nothing
   varies the effective number is that of the clusters, as L. Kish counts clusters of unequal size.
-- Differences have the same edge at 0, where most clusters do not change.  There a difference is the
-  share gained less the share lost, each with Wilson's interval, whose distances add in squares (R. G.
-  Newcombe, Statistics in Medicine 17, 1998); again the wider one of this and the bootstrap's counts.
-  If nothing at all was gained, the effective number is that of the losses, and the other way round.
-- An average over tasks weighs each task alike.  Tasks share no cluster, so the distances of their
-  ends from their estimates add in squares (G. Y. Zou and A. Donner, Statistics in Medicine 27, 2008);
-  t has Satterthwaite's degrees of freedom.
+- Differences have the same edge at 0, where most clusters do not change. There a difference is the
+  share gained less the share lost, each with Wilson's interval, whose distances add in squares (R.
+  G. Newcombe, Statistics in Medicine 17, 1998); again the wider one of this and the bootstrap's
+  counts. If nothing at all was gained, the effective number is that of the losses, and the other
+  way round.
+- An average over tasks weighs each task alike. Tasks share no cluster, so the distances of their
+  ends from their estimates add in squares (G. Y. Zou and A. Donner, Statistics in Medicine 27,
+  2008); t has Satterthwaite's degrees of freedom.
 - Perplexity is exp(sum of -log p / tokens), drawn by windows and on the logarithmic scale.
 
 Draws are seeded with the name of what is drawn, so the same results give the same table."""
@@ -176,14 +177,6 @@ def average(spreads):
     least = -1.0 if spreads[0].parts else 0.0
     return Interval(100 * value, 100 * max(value - below, least), 100 * min(value + above, 1.0),
                     sum(s.clusters for s in spreads), sum(s.questions for s in spreads))
-
-
-def score(sums, counts, name):
-    return average([score_spread(sums, counts, name)])
-
-
-def difference(sums, counts, name):
-    return average([difference_spread(sums, counts, name)])
 
 
 def perplexity(nll, tokens, name):

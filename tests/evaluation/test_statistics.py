@@ -7,6 +7,14 @@ import pytest
 from evaluation import statistics
 
 
+def score(sums, counts, name):
+    return statistics.average([statistics.score_spread(sums, counts, name)])
+
+
+def difference(sums, counts, name):
+    return statistics.average([statistics.difference_spread(sums, counts, name)])
+
+
 def clustered(generator, clusters, questions, share, correlation):
     """Right answers of each cluster, whose chances vary: a beta-binomial."""
     spread = (1 - correlation) / correlation
@@ -26,33 +34,33 @@ def test_quantiles_of_t_are_those_of_its_density():
 
 
 def test_ten_of_ten_is_not_certain():
-    row = statistics.score([1] * 10, [1] * 10, "passkey")
+    row = score([1] * 10, [1] * 10, "passkey")
     assert (row.value, row.high) == (100, 100)
     assert row.low == pytest.approx(72.25, abs=0.01)  # Wilson's, as tables give it
-    none = statistics.score([0] * 10, [1] * 10, "passkey")
+    none = score([0] * 10, [1] * 10, "passkey")
     assert (none.low, none.high) == pytest.approx((0, 27.75), abs=0.01)
 
 
 def test_questions_of_one_context_do_not_count_as_contexts():
-    few = statistics.score([12] * 4, [12] * 4, "lines")
-    many = statistics.score([1] * 48, [1] * 48, "lines")
+    few = score([12] * 4, [12] * 4, "lines")
+    many = score([1] * 48, [1] * 48, "lines")
     assert few.questions == many.questions == 48
     assert few.low == pytest.approx(51.01, abs=0.01)  # four of four
     assert many.low == pytest.approx(92.59, abs=0.01)
 
 
 def test_one_context_gives_a_wide_interval():
-    row = statistics.score([3], [4], "lines")
+    row = score([3], [4], "lines")
     assert row.value == 75
     assert row.low < 25 and row.high > 95
 
 
 def test_the_same_results_give_the_same_interval():
     sums = [3, 1, 4, 1, 4, 2, 0, 3]
-    first = statistics.score(sums, [4] * 8, "kv/1024")
+    first = score(sums, [4] * 8, "kv/1024")
     statistics.draws.cache_clear()
-    assert statistics.score(sums, [4] * 8, "kv/1024") == first
-    assert statistics.score(sums, [4] * 8, "kv/4096") != first
+    assert score(sums, [4] * 8, "kv/1024") == first
+    assert score(sums, [4] * 8, "kv/4096") != first
 
 
 def test_intervals_of_scores_hold_the_truth():
@@ -62,7 +70,7 @@ def test_intervals_of_scores_hold_the_truth():
         held = 0
         for _ in range(400):
             sums = clustered(generator, clusters, 4, share, 0.3)
-            row = statistics.score(sums, [4] * clusters, "simulated")
+            row = score(sums, [4] * clusters, "simulated")
             held += row.low <= 100 * share <= row.high
         assert held / 400 >= 0.92, (clusters, share)
         if share == 0.5:
@@ -94,9 +102,9 @@ def test_paired_intervals_are_narrower_and_hold_the_truth():
     for _ in range(300):
         first, second = paired_outcomes(generator, 30)
         counts = [4] * 30
-        row = statistics.difference(second - first, counts, "simulated")
+        row = difference(second - first, counts, "simulated")
         held += row.low <= 100 * (0.63 - 0.7) <= row.high
-        apart = [statistics.score(x, counts, "simulated") for x in (first, second)]
+        apart = [score(x, counts, "simulated") for x in (first, second)]
         unpaired = math.hypot(*(x.high - x.low for x in apart))
         narrower += row.high - row.low < 0.7 * unpaired
     assert 0.91 <= held / 300 <= 0.985
@@ -104,10 +112,10 @@ def test_paired_intervals_are_narrower_and_hold_the_truth():
 
 
 def test_equal_answers_do_not_prove_equal_configurations():
-    row = statistics.difference([0] * 10, [1] * 10, "same")
+    row = difference([0] * 10, [1] * 10, "same")
     assert row.value == 0
     assert (row.low, row.high) == pytest.approx((-27.75, 27.75), abs=0.01)
-    lost = statistics.difference([-1] * 10, [1] * 10, "lost")
+    lost = difference([-1] * 10, [1] * 10, "lost")
     assert lost.low == lost.value == -100
     assert lost.high < 0
 

@@ -1,0 +1,270 @@
+"""plots.py - the pictures of one run, each drawn only when there is something to show in it.
+
+    depth-TASK.png    score by length and depth, a panel a configuration
+    accuracy.png      average score against length, a panel for streams; bands: 95 % intervals
+    budget.png        average score against the tokens that a sequence keeps, a panel a length
+    perplexity.png    perplexity against position, a panel a window length
+    speed.png         time to the first token and tokens/s against length, bands: quartiles
+
+Colours are those of Okabe and Ito, which people with any colour vision tell apart, and every line
+has a marker of its own; heat maps are cividis, whose lightness rises evenly.  A caption counts what
+was measured.  Importing this needs matplotlib."""
+import collections
+import math
+import pathlib
+
+import matplotlib
+import numpy
+from matplotlib.figure import Figure
+
+from . import statistics
+from .results import count
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+MARKERS = "osD^vPX*"
+STYLE = {"font.size": 10, "axes.grid": True, "grid.alpha": 0.3, "axes.spines.top": False,
+         "axes.spines.right": False, "axes.axisbelow": True}
+WIDTH, DPI = 10.0, 100  # inches: 1000 pixels
+PANELS_A_ROW = 3
+DEPTH_BINS = 10
+
+
+def draw(results, directory):
+    """Writes the plots; returns their file names, in the order of the list above."""
+    names = []
+    with matplotlib.rc_context(STYLE):
+        for name, figure in figures(results):
+            figure.savefig(pathlib.Path(directory) / name, dpi=DPI)
+            names.append(name)
+    return names
+
+
+def figures(results):
+    for task in results.tasks():
+        if cells := depth_cells(results, task):
+            yield f"depth-{task.replace('/', '-')}.png", depth_figure(results, task, cells)
+    groups = results.groups()
+    if lines := {**groups, **{task: [task] for task in results.streams()}}:
+        yield "accuracy.png", accuracy_figure(results, lines)
+    group = next(iter(groups), None)
+    if group and any(results.budget(config) for config in results.configs):
+        yield "budget.png", budget_figure(results, group)
+    if any(results.windows.values()):
+        yield "perplexity.png", perplexity_figure(results)
+    if any(results.speed(c, n)[0] for c in results.configs for n in results.lengths(c)):
+        yield "speed.png", speed_figure(results)
+
+
+# What all figures share.
+
+def panels(number, height=3.6):
+    """(figure, list of axes) in rows of PANELS_A_ROW."""
+    n_rows = math.ceil(number / PANELS_A_ROW)
+    n_columns = min(number, PANELS_A_ROW)
+    figure = Figure(figsize=(WIDTH, height * n_rows + 0.6), layout="constrained")
+    axes = figure.subplots(n_rows, n_columns, squeeze=False).flatten()
+    for unused in axes[number:]:
+        unused.set_visible(False)
+    return figure, list(axes[:number])
+
+
+def look(results, config):
+    place = list(results.configs).index(config)
+    return {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[place % len(MARKERS)],
+            "markersize": 5, "linewidth": 1.6}
+
+
+def line(axes, points, style, label):
+    """points: (x, middle, low, high), NaN where there is no interval."""
+    if not points:
+        return
+    x, middle, low, high = numpy.array(sorted(points), float).T
+    axes.plot(x, middle, label=label, **style)
+    axes.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
+
+
+def length_axis(axes, lengths):
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(lengths, [short(n) for n in lengths])
+    axes.minorticks_off()
+    axes.set_xlabel("length (tokens)")
+
+
+def short(tokens):
+    return f"{tokens // 1024}K" if tokens >= 1024 and tokens % 1024 == 0 else f"{tokens:,}"
+
+
+def finish(figure, title, caption, axes=None):
+    figure.suptitle(title, fontsize=12)
+    figure.supxlabel(caption, fontsize=8, color="#444444")
+    if axes is not None:
+        handles, labels = axes.get_legend_handles_labels()
+        if handles:
+            axes.legend(frameon=False, fontsize=9)
+    return figure
+
+
+# Depth and length.
+
+def depth_cells(results, task):
+    """{config: {(length, bin): scores}}; empty where the task has no depths."""
+    cells = collections.defaultdict(lambda: collections.defaultdict(list))
+    for record in results.samples():
+        if record["task"] == task and record.get("depth") is not None:
+            place = min(int(record["depth"] * DEPTH_BINS), DEPTH_BINS - 1)
+            score = 0.0 if record["error"] is not None else record["score"]
+            cells[record["config"]][record["length"], place].append(score)
+    return cells
+
+
+def depth_figure(results, task, cells):
+    configs = [c for c in results.configs if c in cells]
+    lengths = results.lengths(tasks=[task])
+    figure, axes = panels(len(configs))
+    for one, config in zip(axes, configs):
+        grid = numpy.full((DEPTH_BINS, len(lengths)), math.nan)
+        for (length, place), scores in cells[config].items():
+            grid[place, lengths.index(length)] = 100 * sum(scores) / len(scores)
+        image = heat_map(one, grid, lengths)
+        one.set_title(config, fontsize=10)
+    figure.colorbar(image, ax=axes, label="score", shrink=0.9)
+    n = sum(len(scores) for one in cells.values() for scores in one.values())
+    return finish(figure, f"{task}: score by length and depth",
+                  f"{count(n, 'question')} in all; grey: none was asked there")
+
+
+def heat_map(axes, grid, lengths):
+    axes.set_facecolor("#BBBBBB")
+    image = axes.imshow(grid, aspect="auto", cmap="cividis", vmin=0, vmax=100)
+    axes.grid(False)
+    axes.set_xticks(range(len(lengths)), [short(n) for n in lengths])
+    axes.set_yticks([-0.5, DEPTH_BINS / 2 - 0.5, DEPTH_BINS - 0.5], ["0 %", "50 %", "100 %"])
+    axes.set_xlabel("length (tokens)")
+    axes.set_ylabel("depth")
+    for (row, column), value in numpy.ndenumerate(grid):
+        if not math.isnan(value):
+            axes.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=8,
+                      color="white" if value < 55 else "black")
+    return image
+
+
+# Averages.
+
+def averages(results, config, tasks):
+    """{length: Interval} of the tasks that ran there."""
+    found = {}
+    for length in results.lengths(config, tasks):
+        spreads = [s for t in tasks if (s := results.score(config, t, length))]
+        found[length] = statistics.average(spreads)
+    return found
+
+
+def accuracy_figure(results, groups):
+    figure, axes = panels(len(groups), 4.6)
+    captions = []
+    for one, (group, tasks) in zip(axes, groups.items()):
+        for config in results.configs:
+            points = averages(results, config, tasks)
+            line(one, [(n, v.value, v.low, v.high) for n, v in points.items()],
+                 look(results, config), config)
+        length_axis(one, results.lengths(tasks=tasks))
+        one.set(title=group if group in tasks else f"{group} of {count(len(tasks), 'task')}",
+                ylabel="score", ylim=(-2, 102))
+        captions.append(f"{group}: {contexts_of(results, tasks)} contexts by length")
+    return finish(figure, "Accuracy against length (bands: 95 % intervals)", "; ".join(captions),
+                  axes[0])
+
+
+def contexts_of(results, tasks):
+    """How many contexts the averages stand on, by length, of the configuration that has most."""
+    counts = []
+    for length in results.lengths(tasks=tasks):
+        counts.append(max(sum(len(results.answers[c, t, length]) for t in tasks
+                              if (c, t, length) in results.answers) for c in results.configs))
+    return ", ".join(f"{n:,}" for n in counts)
+
+
+def policy_of(fields):
+    """What budgets are compared within: a policy's type."""
+    policy = fields.get("kv_policy")
+    return str(policy.get("type", "kv_policy")) if isinstance(policy, dict) else "kv_policy"
+
+
+def budget_figure(results, group):
+    tasks = results.groups()[group]
+    lengths = results.lengths(tasks=tasks)
+    figure, axes = panels(len(lengths))
+    for one, length in zip(axes, lengths):
+        budget_panel(one, results, tasks, length)
+    return finish(figure, f"{group.capitalize()} score against budget (bars: 95 % intervals)",
+                  f"{contexts_of(results, tasks)} contexts by length", axes[0])
+
+
+def budget_panel(axes, results, tasks, length):
+    """A line a policy; configurations that keep everything are level lines."""
+    lines = collections.defaultdict(list)
+    for config, fields in results.configs.items():
+        value = averages(results, config, tasks).get(length)
+        budget = results.budget(config)
+        if value and budget:
+            lines[policy_of(fields)].append((budget, value.value, value.low, value.high))
+        elif value:
+            axes.axhline(value.value, color=look(results, config)["color"], linestyle="--",
+                         label=config)
+    for place, (policy, points) in enumerate(sorted(lines.items()), start=1):
+        x, middle, low, high = numpy.array(sorted(points), float).T
+        axes.errorbar(x, middle, (middle - low, high - middle), label=policy, capsize=3,
+                      color=COLOURS[place % len(COLOURS)], marker=MARKERS[place % len(MARKERS)])
+    axes.set(title=f"length {short(length)}", xlabel="budget (tokens)", ylabel="score",
+             ylim=(-2, 102))
+    axes.set_xscale("log", base=2)
+    ticks = sorted({p[0] for points in lines.values() for p in points})
+    axes.set_xticks(ticks, [short(n) for n in ticks])
+    axes.minorticks_off()
+
+
+# Perplexity and speed.
+
+def perplexity_figure(results):
+    lengths = [n for n in results.window_lengths() if results.buckets(n)]
+    figure, axes = panels(len(lengths), 4.2)
+    captions = []
+    for one, length in zip(axes, lengths):
+        for config in results.configs:
+            line(one, bucket_points(results, config, length), look(results, config), config)
+        one.set(title=f"windows of {short(length)}", xlabel="position", ylabel="perplexity")
+        windows = max(len(results.windows.get((c, length), ())) for c in results.configs)
+        captions.append(f"{count(windows, 'window')} of {short(length)}")
+    return finish(figure, "Perplexity against position (bands: 95 % intervals)",
+                  ", ".join(captions), axes[0])
+
+
+def bucket_points(results, config, length):
+    """Points stand in the middle of their buckets."""
+    points = []
+    for bucket in results.buckets(length):
+        if value := results.perplexity(config, length, bucket):
+            middle = results.bucket_start(length, bucket) + results.bucket_tokens[length] / 2
+            points.append((middle, value.value, value.low, value.high))
+    return points
+
+
+def speed_figure(results):
+    figure, axes = panels(2, 4.6)
+    n_measured, lengths = 0, set()
+    for config in results.configs:
+        for place, one in enumerate(axes):
+            points = []
+            for length in results.lengths(config):
+                if values := results.speed(config, length)[place]:
+                    low, middle, high = numpy.percentile(values, [25, 50, 75])
+                    points.append((length, middle, low, high))
+                    n_measured += len(values) * (place == 0)
+                    lengths.add(length)
+            line(one, points, look(results, config), config)
+    for one, label in zip(axes, ("seconds to the first token", "tokens/s after the first")):
+        length_axis(one, sorted(lengths))
+        one.set_ylabel(label)
+        one.set_ylim(bottom=0)
+    return finish(figure, "Speed against length (medians, bands: quartiles)",
+                  f"{count(n_measured, 'request')} that found nothing cached", axes[0])

@@ -1,0 +1,221 @@
+"""results.py - what results.jsonl holds, arranged by configuration, task and length.
+
+Nothing is chosen here: every record counts.  A request that failed scores 0; a window that failed
+has no perplexity and is counted.  Of two records of the same question the later one counts, for a
+run that is resumed may ask again.
+
+A stream's questions have lengths of their own; they are put together by doubling lengths, under the
+upper end.  Memory: all of the file."""
+import dataclasses
+import json
+import pathlib
+from collections import Counter, defaultdict
+
+import numpy
+
+from . import statistics
+
+AVERAGE, CARD = "average", "card/"
+STREAM_BINS_FROM = 1024
+
+
+@dataclasses.dataclass
+class Window:
+    """Sums of -log p and counts of tokens, by position."""
+    nll: numpy.ndarray
+    tokens: numpy.ndarray
+
+
+def count(number, noun):
+    """"1 window", "2 windows"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def stream_bin(length):
+    end = STREAM_BINS_FROM
+    while end < length:
+        end *= 2
+    return end
+
+
+def speed_of(record):
+    """(seconds to the first token, tokens/s after it), either None where it was not measured."""
+    first, total = record.get("ttft_s"), record.get("duration_s")
+    n_tokens = record.get("completion_tokens") or 0
+    if first is None or total is None or total <= first or n_tokens < 2:
+        return first, None
+    return first, (n_tokens - 1) / (total - first)
+
+
+def budget_of(fields, usages):
+    """Tokens that a configuration keeps: what the server says, else the sum of the policy's parts;
+    None: all."""
+    for usage in usages:
+        tokens = ((usage or {}).get("kv") or {}).get("budget_tokens")
+        if tokens is not None:
+            return tokens
+    policy = fields.get("kv_policy")
+    parts = [policy.get(name) for name in ("sink", "recent", "heavy", "selected")] \
+        if isinstance(policy, dict) else []
+    return sum(p for p in parts if type(p) is int) or None
+
+
+class Results:
+    """One run.  Raises ValueError where a file is none, OSError where it cannot be read."""
+
+    def __init__(self, directory):
+        # What follows the last end of line was torn when a run was killed.
+        lines = (pathlib.Path(directory) / "results.jsonl").read_bytes().split(b"\n")[:-1]
+        self.records = [json.loads(line) for line in lines]
+        self.runs = [r for r in self.records if r["kind"] == "run"]
+        if not self.runs:
+            raise ValueError(f"{directory}/results.jsonl has no line that says what was run")
+        self.configs = {n: f for run in self.runs for n, f in run["configs"].items()}
+        self.verdicts = {}
+        self.failures = defaultdict(Counter)  # configuration -> error -> how often
+        self.requests = Counter()
+        self.answers = defaultdict(lambda: defaultdict(dict))  # (config, task, length) -> cluster
+        self.windows = defaultdict(dict)  # (config, length) -> index -> Window
+        self.failed_windows = Counter()  # (config, length)
+        self.bucket_tokens = {}
+        self._keep_last()
+
+    def _keep_last(self):
+        last = {}
+        for record in self.records:
+            if record["kind"] == "ignored":
+                self.verdicts[record["config"]] = record
+            elif record["kind"] != "run":
+                last[tuple(record[k] for k in ("kind", "config", "task", "length", "index",
+                                               "question"))] = record
+        # Sorted: tasks may run side by side, and the table must not depend on who came first.
+        for _, record in sorted(last.items(), key=lambda item: item[0]):
+            self._add(record)
+
+    def _add(self, record):
+        config, length = record["config"], record["length"]
+        self.configs.setdefault(config, {})
+        self.requests[config] += 1
+        if record["error"] is not None:
+            self.failures[config][str(record["error"])] += 1
+        if record["kind"] == "perplexity":
+            self._add_window(record)
+            return
+        if record["kind"] == "stream":
+            length = stream_bin(length)
+        self.answers[config, record["task"], length][record["index"]][record["question"]] = record
+
+    def _add_window(self, record):
+        key = record["config"], record["length"]
+        self.windows[key]  # a row is there even when all of its windows failed
+        if record["error"] is not None:
+            self.failed_windows[key] += 1
+            return
+        self.bucket_tokens[record["length"]] = record["bucket_tokens"]
+        self.windows[key][record["index"]] = Window(numpy.array(record["nll"], float),
+                                                    numpy.array(record["tokens"], float))
+
+    # What there is.
+
+    @property
+    def first(self):
+        return next(iter(self.configs))
+
+    def tasks(self, config=None):
+        """Generated tasks first, then those of the card."""
+        return sorted({t for c, t, _ in self.answers if config in (None, c)},
+                      key=lambda task: (task.startswith(CARD), task))
+
+    def lengths(self, config=None, tasks=None):
+        return sorted({n for c, t, n in self.answers
+                       if config in (None, c) and (tasks is None or t in tasks)})
+
+    def window_lengths(self):
+        return sorted({length for _, length in self.windows})
+
+    def streams(self):
+        return sorted({r["task"] for r in self.records if r["kind"] == "stream"})
+
+    def groups(self):
+        """The averages' names and their tasks.  Streams stay out: their lengths are others."""
+        streams = self.streams()
+        tasks = [t for t in self.tasks() if t not in streams]
+        groups = {AVERAGE: [t for t in tasks if not t.startswith(CARD)],
+                  CARD + AVERAGE: [t for t in tasks if t.startswith(CARD)]}
+        return {name: members for name, members in groups.items() if members}
+
+    def samples(self, config=None):
+        """The records of single questions, failed ones too."""
+        for (c, _, _), clusters in self.answers.items():
+            if config in (None, c):
+                for questions in clusters.values():
+                    yield from (r for r in questions.values() if r["kind"] == "sample")
+
+    def budget(self, config):
+        usages = (r.get("usage") for r in self.records if r.get("config") == config)
+        return budget_of(self.configs[config], usages)
+
+    # Scores.
+
+    def score(self, config, task, length):
+        """A Spread; None where the configuration has no such row."""
+        clusters = self.answers.get((config, task, length))
+        if not clusters:
+            return None
+        sums = [sum(score_of(r) for r in q.values()) for q in clusters.values()]
+        counts = [len(q) for q in clusters.values()]
+        return statistics.score_spread(sums, counts, f"{task}/{length}")
+
+    def difference(self, config, task, length, other, other_config):
+        """A Spread of this run's configuration less another's, on questions that both have."""
+        ours = self.answers.get((config, task, length), {})
+        theirs = other.answers.get((other_config, task, length), {})
+        sums, counts = [], []
+        for index, questions in ours.items():
+            both = questions.keys() & theirs.get(index, {}).keys()
+            if both:
+                sums.append(sum(score_of(questions[q]) - score_of(theirs[index][q])
+                                for q in sorted(both)))
+                counts.append(len(both))
+        return statistics.difference_spread(sums, counts, f"{task}/{length}") if sums else None
+
+    # Perplexity; bucket None is the whole window.
+
+    def perplexity(self, config, length, bucket=None):
+        nll, tokens = sums_of(self.windows.get((config, length), {}).values(), bucket)
+        return statistics.perplexity(nll, tokens, f"perplexity/{length}") if nll else None
+
+    def perplexity_change(self, config, length, other, other_config, bucket=None):
+        ours = self.windows.get((config, length), {})
+        theirs = other.windows.get((other_config, length), {})
+        both = [i for i in ours if i in theirs and len(ours[i].nll) == len(theirs[i].nll)]
+        nll, tokens = sums_of([ours[i] for i in both], bucket)
+        others = sums_of([theirs[i] for i in both], bucket)
+        return statistics.perplexity_change(nll, tokens, *others,
+                                            f"perplexity/{length}") if nll else None
+
+    def buckets(self, length):
+        return range(max((len(w.nll) for (_, n), windows in self.windows.items() if n == length
+                          for w in windows.values()), default=0))
+
+    def bucket_start(self, length, bucket):
+        return bucket * self.bucket_tokens[length]
+
+    def speed(self, config, length):
+        """(seconds to the first token, tokens/s) of the requests that found nothing cached."""
+        pairs = [speed_of(r) for r in self.samples(config)
+                 if r["length"] == length and r["error"] is None and not r.get("cached")]
+        return tuple([p[k] for p in pairs if p[k] is not None] for k in (0, 1))
+
+
+def score_of(record):
+    return 0.0 if record["error"] is not None else float(record["score"])
+
+
+def sums_of(windows, bucket):
+    """Each window's sum of -log p and count of tokens, in one bucket or in all."""
+    if bucket is None:
+        return [w.nll.sum() for w in windows], [w.tokens.sum() for w in windows]
+    # A short last window may not reach a bucket.
+    reach = [w for w in windows if len(w.nll) > bucket]
+    return [w.nll[bucket] for w in reach], [w.tokens[bucket] for w in reach]
