@@ -8,16 +8,17 @@
 
 Colours are those of Okabe and Ito, which people with any colour vision tell apart, and every line
 has a marker of its own; heat maps are cividis, whose lightness rises evenly.  A caption counts what
-was measured.  Importing this needs matplotlib."""
+was measured.  Importing this needs matplotlib (and Pillow, which comes with it)."""
 import collections
+import io
 import math
 import pathlib
 
 import matplotlib
 import numpy
 from matplotlib.figure import Figure
+from PIL import Image
 
-from . import statistics
 from .results import count
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
@@ -25,32 +26,43 @@ MARKERS = "osD^vPX*"
 STYLE = {"font.size": 10, "axes.grid": True, "grid.alpha": 0.3, "axes.spines.top": False,
          "axes.spines.right": False, "axes.axisbelow": True}
 WIDTH, DPI = 10.0, 100  # inches: 1000 pixels
+COLOURS_IN_FILE = 128
 PANELS_A_ROW = 3
 DEPTH_BINS = 10
 
 
-def draw(results, directory):
-    """Writes the plots; returns their file names, in the order of the list above."""
+def draw(rows, directory):
+    """Writes the plots of report.Rows; returns their file names, in the order of the list above."""
     names = []
     with matplotlib.rc_context(STYLE):
-        for name, figure in figures(results):
-            figure.savefig(pathlib.Path(directory) / name, dpi=DPI)
+        for name, figure in figures(rows):
+            save(figure, pathlib.Path(directory) / name)
             names.append(name)
     return names
 
 
-def figures(results):
+def save(figure, path):
+    """With a palette: a third of the size, and nobody sees the difference."""
+    data = io.BytesIO()
+    figure.savefig(data, dpi=DPI)
+    Image.open(data).convert("RGB").quantize(COLOURS_IN_FILE).save(path, optimize=True)
+
+
+def figures(rows):
+    """(file name, Figure) of every plot that has data.  What the table says is drawn, not computed
+    once more."""
+    results = rows.results
     for task in results.tasks():
         if cells := depth_cells(results, task):
             yield f"depth-{task.replace('/', '-')}.png", depth_figure(results, task, cells)
     groups = results.groups()
     if lines := {**groups, **{task: [task] for task in results.streams()}}:
-        yield "accuracy.png", accuracy_figure(results, lines)
+        yield "accuracy.png", accuracy_figure(rows, lines)
     group = next(iter(groups), None)
     if group and any(results.budget(config) for config in results.configs):
-        yield "budget.png", budget_figure(results, group)
+        yield "budget.png", budget_figure(rows, group)
     if any(results.windows.values()):
-        yield "perplexity.png", perplexity_figure(results)
+        yield "perplexity.png", perplexity_figure(rows)
     if any(results.speed(c, n)[0] for c in results.configs for n in results.lengths(c)):
         yield "speed.png", speed_figure(results)
 
@@ -150,23 +162,16 @@ def heat_map(axes, grid, lengths):
 
 # Averages.
 
-def averages(results, config, tasks):
-    """{length: Interval} of the tasks that ran there."""
-    found = {}
-    for length in results.lengths(config, tasks):
-        spreads = [s for t in tasks if (s := results.score(config, t, length))]
-        found[length] = statistics.average(spreads)
-    return found
-
-
-def accuracy_figure(results, groups):
+def accuracy_figure(rows, groups):
+    results = rows.results
     figure, axes = panels(len(groups), 4.6)
     captions = []
     for one, (group, tasks) in zip(axes, groups.items()):
         for config in results.configs:
-            points = averages(results, config, tasks)
-            line(one, [(n, v.value, v.low, v.high) for n, v in points.items()],
-                 look(results, config), config)
+            points = [(n, value.value, value.low, value.high)
+                      for n in results.lengths(config, tasks)
+                      if (value := rows.values.get((config, f"{group}/{n}")))]
+            line(one, points, look(results, config), config)
         length_axis(one, results.lengths(tasks=tasks))
         one.set(title=group if group in tasks else f"{group} of {count(len(tasks), 'task')}",
                 ylabel="score", ylim=(-2, 102))
@@ -190,21 +195,22 @@ def policy_of(fields):
     return str(policy.get("type", "kv_policy")) if isinstance(policy, dict) else "kv_policy"
 
 
-def budget_figure(results, group):
+def budget_figure(rows, group):
+    results = rows.results
     tasks = results.groups()[group]
     lengths = results.lengths(tasks=tasks)
     figure, axes = panels(len(lengths))
     for one, length in zip(axes, lengths):
-        budget_panel(one, results, tasks, length)
+        budget_panel(one, rows, group, length)
     return finish(figure, f"{group.capitalize()} score against budget (bars: 95 % intervals)",
                   f"{contexts_of(results, tasks)} contexts by length", axes[0])
 
 
-def budget_panel(axes, results, tasks, length):
+def budget_panel(axes, rows, group, length):
     """A line a policy; configurations that keep everything are level lines."""
-    lines = collections.defaultdict(list)
+    lines, results = collections.defaultdict(list), rows.results
     for config, fields in results.configs.items():
-        value = averages(results, config, tasks).get(length)
+        value = rows.values.get((config, f"{group}/{length}"))
         budget = results.budget(config)
         if value and budget:
             lines[policy_of(fields)].append((budget, value.value, value.low, value.high))
@@ -225,13 +231,14 @@ def budget_panel(axes, results, tasks, length):
 
 # Perplexity and speed.
 
-def perplexity_figure(results):
+def perplexity_figure(rows):
+    results = rows.results
     lengths = [n for n in results.window_lengths() if results.buckets(n)]
     figure, axes = panels(len(lengths), 4.2)
     captions = []
     for one, length in zip(axes, lengths):
         for config in results.configs:
-            line(one, bucket_points(results, config, length), look(results, config), config)
+            line(one, bucket_points(rows, config, length), look(results, config), config)
         one.set(title=f"windows of {short(length)}", xlabel="position", ylabel="perplexity")
         windows = max(len(results.windows.get((c, length), ())) for c in results.configs)
         captions.append(f"{count(windows, 'window')} of {short(length)}")
@@ -239,11 +246,11 @@ def perplexity_figure(results):
                   ", ".join(captions), axes[0])
 
 
-def bucket_points(results, config, length):
+def bucket_points(rows, config, length):
     """Points stand in the middle of their buckets."""
-    points = []
+    points, results = [], rows.results
     for bucket in results.buckets(length):
-        if value := results.perplexity(config, length, bucket):
+        if value := rows.values.get((config, results.window_row(length, bucket))):
             middle = results.bucket_start(length, bucket) + results.bucket_tokens[length] / 2
             points.append((middle, value.value, value.low, value.high))
     return points

@@ -19,7 +19,6 @@ from . import statistics
 from .results import CARD, Results, count
 
 RED = "**RED** "
-PERPLEXITY = "perplexity"
 
 METHOD = """## How to read this
 
@@ -78,15 +77,10 @@ class Rows:
                 else:
                     row = self.results.perplexity(config, length, bucket)
                 if row:
-                    yield bucket_row(self.results, length, bucket), row
+                    yield self.results.window_row(length, bucket), row
 
     def mark(self, config, row):
         return RED if (config, row) in self.red else ""
-
-
-def bucket_row(results, length, bucket):
-    name = f"{PERPLEXITY}/{length}"
-    return name if bucket is None else f"{name}/{results.bucket_start(length, bucket)}"
 
 
 def twin_of(config, results, other):
@@ -97,7 +91,7 @@ def twin_of(config, results, other):
 
 
 def is_perplexity(row):
-    return row.startswith(PERPLEXITY + "/")
+    return row.startswith("perplexity/")
 
 
 def read_floors(path):
@@ -318,7 +312,7 @@ def perplexity_sections(rows):
     texts = ["## Perplexity\n\n" + window_table(rows)]
     for length in rows.results.window_lengths():
         buckets = rows.results.buckets(length)
-        names = [bucket_row(rows.results, length, b) for b in buckets]
+        names = [rows.results.window_row(length, b) for b in buckets]
         if len(names) > 1:
             texts.append(f"By position in windows of {length:,}:\n\n"
                          + perplexity_table(rows, names, "from position"))
@@ -326,7 +320,7 @@ def perplexity_sections(rows):
 
 
 def window_table(rows):
-    names = [f"{PERPLEXITY}/{n}" for n in rows.results.window_lengths()]
+    names = [rows.results.window_row(n) for n in rows.results.window_lengths()]
     text = perplexity_table(rows, names, "window")
     for config in rows.results.configs:
         for name in names:
@@ -387,11 +381,11 @@ def speed_section(results):
             + table(head, lines)]
 
 
-def draw(results, directory):
+def draw(rows, directory):
     """File names of the plots; none, with a loud sentence, where matplotlib is missing."""
     try:
         from . import plots
-        return plots.draw(results, directory)
+        return plots.draw(rows, directory)
     except ImportError as error:
         print(f"NO PLOTS: {error}. The table is whole; install matplotlib for the plots.",
               file=sys.stderr)
@@ -420,7 +414,7 @@ def write(directory, floors=None, baseline=None):
         rows.red[results.first, "baseline"].append("no question of this run is in the baseline run")
     sections = [verdict_section(rows, compared, absent, other is not None), run_section(results),
                 configuration_section(rows), *score_sections(rows), *perplexity_sections(rows),
-                *speed_section(results), *plot_section(draw(results, directory)),
+                *speed_section(results), *plot_section(draw(rows, directory)),
                 METHOD.format(resamples=statistics.RESAMPLES)]
     (directory / "table.md").write_text("\n".join(sections), encoding="utf-8")
     return bool(rows.red)

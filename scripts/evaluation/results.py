@@ -198,6 +198,11 @@ class Results:
         return range(max((len(w.nll) for (_, n), windows in self.windows.items() if n == length
                           for w in windows.values()), default=0))
 
+    def window_row(self, length, bucket=None):
+        """What the table and floors call it."""
+        name = f"perplexity/{length}"
+        return name if bucket is None else f"{name}/{self.bucket_start(length, bucket)}"
+
     def bucket_start(self, length, bucket):
         return bucket * self.bucket_tokens[length]
 

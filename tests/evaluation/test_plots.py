@@ -24,20 +24,24 @@ def test_a_whole_run_has_every_plot_and_each_is_small(tmp_path):
         assert len(data) < 150_000, name
 
 
+def draw(made, directory):
+    return plots.draw(report.Rows(Results(made.write(directory))), directory)
+
+
 def test_only_plots_that_have_data_are_drawn(tmp_path):
     made = MadeResults()
     made.sample("passkey", 1024, 0, 1.0, ttft_s=None)
-    assert plots.draw(Results(made.write(tmp_path / "a")), tmp_path / "a") == ["accuracy.png"]
+    assert draw(made, tmp_path / "a") == ["accuracy.png"]
     made = MadeResults()
     made.window(2048, 0, [3.0, 3.0])
-    assert plots.draw(Results(made.write(tmp_path / "b")), tmp_path / "b") == ["perplexity.png"]
+    assert draw(made, tmp_path / "b") == ["perplexity.png"]
     made.window(4096, 0, [], error="HTTP 500: broken", nll=[], tokens=[])
     made.records.pop(1)
-    assert plots.draw(Results(made.write(tmp_path / "c")), tmp_path / "c") == []
+    assert draw(made, tmp_path / "c") == []
 
 
 def figures_of(tmp_path):
-    return dict(plots.figures(Results(whole_run().write(tmp_path / "run"))))
+    return dict(plots.figures(report.Rows(Results(whole_run().write(tmp_path / "run")))))
 
 
 def test_the_accuracy_plot_shows_the_tables_averages(tmp_path):

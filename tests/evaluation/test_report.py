@@ -12,7 +12,7 @@ from made_results import MadeResults, whole_run
 
 @pytest.fixture
 def no_plots(monkeypatch):
-    monkeypatch.setattr(report, "draw", lambda results, directory: [])
+    monkeypatch.setattr(report, "draw", lambda rows, directory: [])
 
 
 @pytest.fixture
