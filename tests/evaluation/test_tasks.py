@@ -29,7 +29,10 @@ PINNED = {
     "twostage": "fe6efa25f23343fa",
     "lines": "bb438cbab00fa36c",
     "people": "6740d2867b1ac205",
+    "seam": "d732d0db027ccc55",
 }
+# Ends soon after its middle, and counts once more to get there to the token.
+SHORT = {"seam"}
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +67,7 @@ def test_samples_are_the_same_bytes_everywhere(task, make):
     assert digest.hexdigest()[:16] == PINNED[task]
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", sorted(set(TASKS) - SHORT))
 @pytest.mark.parametrize("length", [1024, 4096, 32768])
 def test_prompt_and_answer_fit_and_fill_the_length(task, length, make, count_tokens):
     sample = make(task, length, 0)
@@ -85,11 +88,11 @@ def test_a_sample_takes_few_counts(task, count_tokens, books):
 
     for index in range(5):
         generate(task, 4096, index, 2, count, books)
-    assert len(calls) <= 5 * 5
+    assert len(calls) <= 5 * (6 if task in SHORT else 5)
 
 
 def test_another_way_of_counting_is_filled_too(books):
-    for task in TASKS:
+    for task in set(TASKS) - SHORT:
         sample = generate(task, 3000, 0, 1, lambda text: 40 + len(text) // 3, books)
         longest = max(len(question.text) for question in sample.questions)
         total = 40 + (len(sample.context) + longest) // 3 + sample.questions[0].max_tokens

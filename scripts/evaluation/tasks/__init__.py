@@ -17,6 +17,7 @@ from .pairs import kv, lines
 from .people import people
 from .sample import Question, Sample
 from .scoring import judge
+from .seam import seam
 from .twostage import twostage
 from .variables import vt
 
@@ -24,7 +25,7 @@ __all__ = ["TASKS", "Question", "Sample", "card", "generate", "judge"]
 
 TASKS = {task.__name__: task for task in (
     passkey, number, kv, niah, multikey, multivalue, multiquery, vt, cwe, fwe, twostage, lines,
-    people)}
+    people, seam)}
 
 
 def generate(task, length, index, seed, count_tokens, books):
