@@ -7,12 +7,15 @@ PREAMBLE = ("Some special magic numbers are hidden within the following text. Ma
 MOST_QUESTIONS = 12
 
 
+def cities(job, n):
+    return job.rng("keys").sample(LISTS["cities"], n)
+
+
 def keys(job, n):
     """Cities or names of things: there are only so many cities."""
-    rng = job.rng("keys")
-    if rng.integer(2) and n <= len(LISTS["cities"]):
-        return rng.sample(LISTS["cities"], n)
-    return names_of_things(rng, n)
+    if job.rng("cities").integer(2) and n <= len(LISTS["cities"]):
+        return cities(job, n)
+    return names_of_things(job.rng("keys"), n)
 
 
 def hide(job, needles, questions, depth=None):
@@ -59,7 +62,7 @@ def multiquery(job):
     """Four of the keys at once."""
     rng = job.rng("values")
     n_keys = rng.between(4, max(4, min(40, job.length // 94)))
-    pairs = [(key, rng.digits(7)) for key in keys(job, n_keys)]
+    pairs = [(key, rng.digits(7)) for key in cities(job, n_keys)]
     needles = scatter(job.rng("places"), [statement(*pair) for pair in pairs])
     asked = job.rng("asked").sample(pairs, 4)
     names = [key for key, _ in asked]
@@ -70,10 +73,11 @@ def multiquery(job):
 
 
 def multivalue(job):
-    """Four numbers a key."""
+    """Four numbers a key; half of the contexts have one key, the others have more."""
     rng = job.rng("values")
-    n_keys = rng.between(1, max(1, min(9, job.length // 512)))
-    owners = rng.shuffle([key for key in keys(job, n_keys) for _ in range(4)])
+    most = max(1, min(9, job.length // 512))
+    n_keys = 1 if most == 1 or rng.integer(2) else rng.between(2, most)
+    owners = rng.shuffle([key for key in cities(job, n_keys) for _ in range(4)])
     values = {key: [] for key in owners}
     sentences = []
     for key in owners:
