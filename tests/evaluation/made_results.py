@@ -23,7 +23,7 @@ class MadeResults:
         self.records.append({**record, **rest})
 
     def failed(self, task, length, index, config="default", **rest):
-        self.sample(task, length, index, 0.0, config, error="HTTP 500: broken", ttft_s=None,
+        self.sample(task, length, index, None, config, error="HTTP 500: broken", ttft_s=None,
                     duration_s=None, completion_tokens=None, cached=None, usage=None, **rest)
 
     def stream(self, index, question, length, score, config="default"):
