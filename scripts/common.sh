@@ -5,9 +5,11 @@
 
 BUILD_PACKAGES=(build-essential meson ninja-build pkg-config libmicrohttpd-dev libuv1-dev
     libjansson-dev libpcre2-dev libutf8proc-dev libcmocka-dev)
-# The end-to-end tests speak through the official client, from a virtual environment of their own.
+# The end-to-end tests speak through the official client, from a virtual environment of their own,
+# and run the evaluation, which needs the second line.
 TEST_PACKAGES=(python3 python3-venv)
-PYTHON_PACKAGES=(openai pytest tokenizers)
+PYTHON_PACKAGES=(openai pytest tokenizers
+    aiohttp matplotlib numpy tqdm)
 
 say() {
     printf '\n== %s\n' "$*" >&2
