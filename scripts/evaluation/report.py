@@ -377,8 +377,15 @@ def speed_section(results):
     head = ["configuration", "length", "requests", "s to the first token", "answers",
             "tokens/s after it"]
     return ["## Speed\n\nMedians [quartiles] as the client saw them, of requests that found "
-            "nothing cached. Requests ran side by side, so these are not the server's best.\n\n"
-            + table(head, lines)]
+            f"nothing cached. {how_busy(results)}\n\n" + table(head, lines)]
+
+
+def how_busy(results):
+    """What a reader must know of the load under which times were taken."""
+    most = max(run.get("concurrency", 1) for run in results.runs)
+    if most == 1:
+        return "Requests ran one at a time."
+    return f"Up to {most} requests ran side by side, so these are not the server's best."
 
 
 def draw(rows, directory):

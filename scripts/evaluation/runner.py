@@ -4,7 +4,8 @@ an earlier run stopped.
 How many samples.  The worst case of an average over the T tasks of one length has p = 0.5 and
 contexts that are right or wrong as a whole, so its 95 % interval is +-1.96 * sqrt(0.25 / (T * N))
 with N contexts a task.  It is within +-3 points from T * N = 1,068 contexts on; that is the default
-(107 contexts for each of 10 tasks), and nothing is stopped or dropped on the way there.
+(107 contexts for each of 10 tasks), and nothing is stopped or dropped on the way there.  A request
+that failed stays failed when the run is resumed: it counts as wrong, and is not asked again.
 """
 import asyncio
 import hashlib

@@ -235,6 +235,9 @@ def test_speed_is_that_of_uncached_requests(rendered):
         made.sample("passkey", 1024, index, 1.0, question=1, ttft_s=0.001, duration_s=9.0)
     assert "| default | 1,024 | 3 | 0.200 [0.150, 0.250] | 3 | 20.0 [20.0, 20.0] |" \
         in rendered(made)[1]
+    assert "Requests ran one at a time." in rendered(made)[1]
+    made.records[0]["concurrency"] = 4
+    assert "Up to 4 requests ran side by side" in rendered(made)[1]
 
 
 def test_budgets_are_the_servers_or_the_sum_of_the_policys_parts():
