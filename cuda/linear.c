@@ -36,7 +36,12 @@ int linear_open(struct cuda_backend *cuda, struct error *err) {
     cuda->matmuls = calloc(MATMUL_CACHE, sizeof(*cuda->matmuls));
     if (!cuda->matmuls) return error_set(err, ERR_NOMEM, "cuda: no memory");
     int rc = blas_open(&cuda->blas, err);
-    return rc ? rc : device_alloc(cuda, WORKSPACE_BYTES, &cuda->workspace, err);
+    if (!rc) rc = device_alloc(cuda, WORKSPACE_BYTES, &cuda->workspace, err);
+    if (rc) return rc;
+    /* Where cuBLASLt splits a sum, it adds up whole tiles of partial results, rows past the end
+     * among them that it never wrote; nobody uses what comes of those. */
+    return cuda_check(cuda, cudaMemsetAsync(cuda->workspace, 0, WORKSPACE_BYTES, cuda->stream),
+                      "clearing memory", err);
 }
 
 void linear_close(struct cuda_backend *cuda) {
