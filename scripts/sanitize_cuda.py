@@ -28,7 +28,7 @@ TOOLS = {
     "synccheck": BARRIERS,
 }
 # A tool makes a kernel slower by a factor of ten to a hundred.
-SMALLER = {"attn_decode_test": "--quick", "attn_prefill_test": "--small"}
+SMALLER = {"attn_decode_test": "--small", "attn_prefill_test": "--small"}
 SANITIZER = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
 FOUND = 86  # the exit status of a program in which the tool found something
 SKIPPED = 77

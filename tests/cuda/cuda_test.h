@@ -22,6 +22,16 @@ static inline void must(int rc, const struct error *err) {
     if (rc) fail_msg("%s", err->text);
 }
 
+/* argv: the paths that the program wants, then perhaps --small, which asks for fewer and smaller
+ * cases of every kind.  It is for compute-sanitizer, under which a kernel takes ten to a thousand
+ * times as long; a program without large cases does the same either way. */
+static inline bool read_arguments(int argc, char **argv, int n_paths, bool *small) {
+    *small = argc == n_paths + 2 && strcmp(argv[argc - 1], "--small") == 0;
+    if (argc == n_paths + 1 || *small) return true;
+    fprintf(stderr, "usage: %s%s [--small]\n", argv[0], n_paths ? " DIRECTORY" : "");
+    return false;
+}
+
 /* Exit status 77 tells Meson that the test was skipped. */
 static inline int open_backends(void) {
     struct error err = {0};

@@ -158,11 +158,13 @@ static void single_sequences_equal_the_cpu(void **state) {
     }
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    bool small;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(single_sequences_equal_the_cpu),
         cmocka_unit_test(ragged_batches_equal_the_cpu),
     };
+    if (!read_arguments(argc, argv, 0, &small)) return 1;
     const int status = open_backends();
     if (status) return status;
     const int n_failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -91,12 +91,14 @@ static void gather_picks_rows(void **state) {
     }
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    bool small;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rmsnorm_equals_the_cpu),
         cmocka_unit_test(embedding_equals_the_cpu),
         cmocka_unit_test(gather_picks_rows),
     };
+    if (!read_arguments(argc, argv, 0, &small)) return 1;
     const int status = open_backends();
     if (status) return status;
     const int n_failed = cmocka_run_group_tests(tests, NULL, NULL);

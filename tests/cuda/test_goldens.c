@@ -1,14 +1,19 @@
 /* test_goldens.c - the model that ships, on the device: the goldens' greedy tokens, chunked and
  * batched.
  *
- * argv[1]: the model's directory. */
+ * argv[1]: the model's directory.  With --small, few tokens after the short prompts. */
 #include "tests/cuda/cuda_test.h"
 
 #include "tests/model/goldens.h"
 #include "tests/model/runner.h"
 
 enum { N_PAGES = 12 * 200 + 2, MAX_PROMPTS = 8 };
+/* --small: prompts come by length, and the fourth, of 200 tokens, spans pages and takes chunks of
+ * 48; of four steps of one size the first runs as it is, the second is recorded, the others are
+ * that recording again. */
+enum { SMALL_PROMPTS = 4, SMALL_GREEDY = 4 };
 static const char *model_dir;
+static bool small;
 
 /* bf16 activations move logits by about 1 % of the largest; the goldens are float64. */
 static void expect_top(const struct golden_prompt *p, const float *logits) {
@@ -28,14 +33,20 @@ static void expect_token(const struct golden_prompt *p, uint32_t i, uint32_t tok
                  token, p->greedy[i]);
 }
 
-static void open_runner(struct runner *r, struct goldens *goldens, uint32_t chunk) {
+static uint32_t count_greedy(const struct golden_prompt *p) {
+    return small ? SMALL_GREEDY : p->n_greedy;
+}
+
+/* Returns how many prompts are to be tried. */
+static uint32_t open_runner(struct runner *r, struct goldens *goldens, uint32_t chunk) {
     struct error err = {0};
     struct backend *be = NULL;
     must(cuda_backend_create(&be, &(struct cuda_config){0}, &err), &err);
     goldens_load(goldens, model_dir);
-    assert_true(goldens->n_prompts <= MAX_PROMPTS);
+    assert_in_range(goldens->n_prompts, SMALL_PROMPTS, MAX_PROMPTS);
     runner_open_on(r, model_dir, be, N_PAGES, DTYPE_BF16,
                    &(struct decoder_limits){.max_rows = chunk, .max_logit_rows = 16});
+    return small ? SMALL_PROMPTS : goldens->n_prompts;
 }
 
 /* Each alone: its prompt in chunks, then a token at a time. */
@@ -43,16 +54,16 @@ static void check_alone(uint32_t chunk) {
     struct runner r;
     struct goldens goldens;
     char how[32];
-    open_runner(&r, &goldens, chunk);
+    const uint32_t n = open_runner(&r, &goldens, chunk);
     snprintf(how, sizeof(how), "chunks of %u", chunk);
-    for (uint32_t i = 0; i < goldens.n_prompts; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         const struct golden_prompt *p = &goldens.prompts[i];
         struct runner_seq seq;
         float *logits = calloc(r.model->config.n_vocab, sizeof(*logits));
         runner_seq_init(&r, &seq, p->n_tokens + p->n_greedy);
         uint32_t token = runner_feed(&r, &seq, p->tokens, p->n_tokens, chunk, logits);
         expect_top(p, logits);
-        for (uint32_t t = 0; t < p->n_greedy; t++) {
+        for (uint32_t t = 0; t < count_greedy(p); t++) {
             expect_token(p, t, token, how);
             token = runner_feed(&r, &seq, &token, 1, 1, NULL);
         }
@@ -83,8 +94,7 @@ static void prompts_match_in_a_batch(void **state) {
     struct sample_row samples[MAX_PROMPTS];
     struct sample_result results[MAX_PROMPTS];
     uint32_t tokens[MAX_PROMPTS];
-    open_runner(&r, &goldens, 512);
-    const uint32_t n = goldens.n_prompts;
+    const uint32_t n = open_runner(&r, &goldens, 512);
     for (uint32_t i = 0; i < n; i++) {
         const struct golden_prompt *p = &goldens.prompts[i];
         runner_seq_init(&r, &seqs[i], p->n_tokens + p->n_greedy);
@@ -92,7 +102,7 @@ static void prompts_match_in_a_batch(void **state) {
         rows[i] = (struct runner_rows){&seqs[i], &tokens[i], 1};
         samples[i] = runner_greedy(i);
     }
-    for (uint32_t t = 0; t < goldens.prompts[0].n_greedy; t++) {
+    for (uint32_t t = 0; t < count_greedy(&goldens.prompts[0]); t++) {
         for (uint32_t i = 0; i < n; i++) expect_token(&goldens.prompts[i], t, tokens[i], "a batch");
         runner_step(&r, rows, n, samples, n, results, NULL);
         for (uint32_t i = 0; i < n; i++) tokens[i] = results[i].token;
@@ -108,9 +118,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(prompts_match_in_small_chunks),
         cmocka_unit_test(prompts_match_in_a_batch),
     };
+    if (!read_arguments(argc, argv, 1, &small)) return 1;
     const int status = open_backends();
     if (status) return status;
-    if (argc != 2) return 1;
     model_dir = argv[1];
     const int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
     close_backends();

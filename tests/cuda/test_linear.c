@@ -1,8 +1,12 @@
 /* test_linear.c - products of the CUDA backend against the CPU's: every path (few rows, cuBLASLt,
  * any shape), with bias, onto a residual, in f32, in parts that share a row, and fused; all that
  * once more on a batch-invariant backend, where a row's bits must not depend on the rows beside it.
- */
+ *
+ * Tables say in their last column whether --small has the line, too: it has one for each kernel,
+ * and for each way out of a tile. */
 #include "tests/cuda/cuda_test.h"
+
+static bool small;
 
 struct product {
     uint32_t n_rows, n_in, n_parts, n_out[LINEAR_MAX_PARTS];
@@ -84,48 +88,79 @@ static void check_product(const struct product *p) {
     free(x), free(expected), free(got);
 }
 
-static const uint32_t n_rows[] = {1, 2, 7, 8, 9, 15, 16, 17, 33, 64, 130, 517};
-enum { N_ROWS = sizeof(n_rows) / sizeof(n_rows[0]) };
+struct row_count {
+    uint32_t n;
+    bool in_small;
+};
+
+/* Few rows in one operand of mma and in two, then cuBLASLt, in one tile and in more. */
+static const struct row_count row_counts[] = {
+    {1, true},   {2, false}, {7, false},  {8, false},  {9, true},   {15, false},
+    {16, false}, {17, true}, {33, false}, {64, false}, {130, true}, {517, false}};
+enum { N_ROW_COUNTS = sizeof(row_counts) / sizeof(row_counts[0]) };
+
+struct matrix {
+    uint32_t n_in, n_out;
+    bool in_small;
+};
+
+typedef void (*matrix_check)(const struct matrix *m, uint32_t n_rows, size_t turn);
+
+/* Each matrix with each number of rows.  `turn` is for what takes turns. */
+static void for_each_size(const struct matrix *matrices, size_t n, matrix_check check) {
+    for (size_t m = 0; m < n; m++)
+        for (size_t r = 0; r < N_ROW_COUNTS; r++)
+            if (!small || (matrices[m].in_small && row_counts[r].in_small))
+                check(&matrices[m], row_counts[r].n, m + r);
+}
+
+static void check_one_part(const struct matrix *m, uint32_t n_rows, size_t turn) {
+    for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++)
+        for (size_t mode = 0; mode < 3; mode++)
+            check_product(&(struct product){.n_rows = n_rows,
+                                            .n_in = m->n_in,
+                                            .n_parts = 1,
+                                            .n_out = {m->n_out},
+                                            .dtype = dtype,
+                                            .bias_dtype = turn % 2 ? DTYPE_BF16 : dtype,
+                                            .bias = (turn + mode) % 2,
+                                            .accumulate = mode == 1,
+                                            .y_f32 = mode == 2});
+}
 
 static void products_of_one_part_equal_the_cpu(void **state) {
     (void)state;
-    static const uint32_t shapes[][2] = {/* n_in, n_out */
-                                         {1, 1},    {8, 8},     {15, 7},      {16, 24},
-                                         {24, 17},  {64, 6},    {384, 640},   {1024, 384},
-                                         {100, 49}, {4096, 96}, {2056, 1000}, {32, 8192}};
-    for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++)
-        for (size_t r = 0; r < N_ROWS; r++)
-            for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++)
-                for (int mode = 0; mode < 3; mode++)
-                    check_product(&(struct product){.n_rows = n_rows[r],
-                                                    .n_in = shapes[s][0],
-                                                    .n_parts = 1,
-                                                    .n_out = {shapes[s][1]},
-                                                    .dtype = dtype,
-                                                    .bias_dtype = (r + s) % 2 ? DTYPE_BF16 : dtype,
-                                                    .bias = (r + s + (size_t)mode) % 2,
-                                                    .accumulate = mode == 1,
-                                                    .y_f32 = mode == 2});
+    /* 4096 -> 96: so few outputs that cuBLASLt splits the sums. */
+    static const struct matrix matrices[] = {
+        {1, 1, false},    {8, 8, false},     {15, 7, true},       {16, 24, false},
+        {24, 17, false},  {64, 6, false},    {384, 640, false},   {1024, 384, false},
+        {100, 49, false}, {4096, 96, true},  {2056, 1000, false}, {32, 8192, false}};
+    for_each_size(matrices, sizeof(matrices) / sizeof(matrices[0]), check_one_part);
 }
 
 static void parts_share_a_launch_and_a_row(void **state) {
     (void)state;
-    static const uint32_t outs[][4] = {/* n_in and three parts; 0: none */
-                                       {384, 384, 128, 128},
-                                       {384, 1024, 1024, 0},
-                                       {512, 40, 8, 24},
-                                       {256, 17, 3, 30}};
-    for (size_t s = 0; s < sizeof(outs) / sizeof(outs[0]); s++)
-        for (size_t r = 0; r < N_ROWS; r++)
-            for (int joined = 0; joined < 2; joined++)
-                check_product(&(struct product){.n_rows = n_rows[r],
-                                                .n_in = outs[s][0],
-                                                .n_parts = outs[s][3] ? 3 : 2,
-                                                .n_out = {outs[s][1], outs[s][2], outs[s][3]},
+    static const struct {
+        uint32_t n_in, n_out[3]; /* 0: none */
+        bool in_small;
+    } shapes[] = {{384, {384, 128, 128}, true},
+                  {384, {1024, 1024, 0}, false},
+                  {512, {40, 8, 24}, false},
+                  {256, {17, 3, 30}, true}};
+    for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++)
+        for (size_t r = 0; r < N_ROW_COUNTS; r++)
+            for (int joined = 0; joined < 2; joined++) {
+                const uint32_t *n_out = shapes[s].n_out;
+                if (small && !(shapes[s].in_small && row_counts[r].in_small)) continue;
+                check_product(&(struct product){.n_rows = row_counts[r].n,
+                                                .n_in = shapes[s].n_in,
+                                                .n_parts = n_out[2] ? 3 : 2,
+                                                .n_out = {n_out[0], n_out[1], n_out[2]},
                                                 .dtype = DTYPE_BF16,
                                                 .bias_dtype = DTYPE_BF16,
                                                 .bias = r % 3 == 2,
                                                 .joined = joined});
+            }
 }
 
 /* What is fused with a product.  The width of the room between gate and up is the backend's. */
@@ -199,23 +234,25 @@ static void check_fused(const struct fused *f) {
     free(x), free(g), free(expected), free(got), free(room), free(wide), free(host_g);
 }
 
+static void check_all_fused(const struct matrix *m, uint32_t n_rows, size_t turn) {
+    for (size_t kind = 0; kind < 6; kind++)
+        check_fused(&(struct fused){.n_rows = n_rows,
+                                    .n_in = m->n_in,
+                                    .n_out = m->n_out,
+                                    .dtype = kind == 5 ? DTYPE_F16 : DTYPE_BF16,
+                                    .norm_dtype = (enum dtype)(turn % 3),
+                                    .norm = kind != 2,
+                                    .bias = (turn + kind) % 2,
+                                    .gated = kind >= 2});
+}
+
 static void fused_products_equal_the_cpu(void **state) {
     (void)state;
-    static const uint32_t shapes[][2] = {/* n_in, n_out */
-                                         {1, 1},       {8, 8},    {15, 7},     {24, 17},
-                                         {64, 6},      {384, 40}, {384, 1024}, {4096, 96},
-                                         {2056, 1000}, {264, 33}};
-    for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++)
-        for (size_t r = 0; r < N_ROWS; r++)
-            for (int kind = 0; kind < 6; kind++)
-                check_fused(&(struct fused){.n_rows = n_rows[r],
-                                            .n_in = shapes[s][0],
-                                            .n_out = shapes[s][1],
-                                            .dtype = kind == 5 ? DTYPE_F16 : DTYPE_BF16,
-                                            .norm_dtype = (enum dtype)((s + r) % 3),
-                                            .norm = kind != 2,
-                                            .bias = (s + r + (size_t)kind) % 2,
-                                            .gated = kind >= 2});
+    static const struct matrix matrices[] = {
+        {1, 1, false},       {8, 8, false},    {15, 7, false},     {24, 17, false},
+        {64, 6, false},      {384, 40, true},  {384, 1024, false}, {4096, 96, false},
+        {2056, 1000, false}, {264, 33, true}};
+    for_each_size(matrices, sizeof(matrices) / sizeof(matrices[0]), check_all_fused);
 }
 
 /* A product whose rows are computed again, some at a time. */
@@ -225,7 +262,11 @@ struct company {
     bool bias, accumulate, y_f32;
 };
 
-enum { ALL_ROWS = 2048 };
+/* With --small, 6,144 outputs give just enough tiles of each shape: all 320 rows take the largest,
+ * and 129, 17 and 9 of them the others. */
+static uint32_t count_all_rows(void) {
+    return small ? 320 : 2048;
+}
 
 /* y of rows [first, first + n) of x; y begins as ones. */
 static void multiply_rows(const struct company *c, const struct part *part, const void *gpu_x,
@@ -255,17 +296,22 @@ static void check_same(const struct company *c, uint32_t first, uint32_t n, cons
 }
 
 static void check_company(const struct company *c) {
-    static const uint32_t counts[] = {1, 7, 8, 9, 16, 17, 64, 65, 128, 129, 300, 517};
-    const size_t n_y = (size_t)ALL_ROWS * c->n_out;
+    static const struct row_count counts[] = {
+        {1, false},  {7, false},  {8, false},   {9, true},   {16, false},  {17, true},
+        {64, false}, {65, false}, {128, false}, {129, true}, {300, false}, {517, false}};
+    const uint32_t n_all = count_all_rows();
+    const size_t n_y = (size_t)n_all * c->n_out;
     const struct product shape = {.n_in = c->n_in, .dtype = c->dtype, .bias_dtype = c->dtype};
-    float *x = random_bf16((size_t)ALL_ROWS * c->n_in, 1), *all = random_floats(n_y),
+    float *x = random_bf16((size_t)n_all * c->n_in, 1), *all = random_floats(n_y),
           *some = random_floats(n_y), *ones = random_floats(n_y);
-    void *gpu_x = gpu_array(x, (size_t)ALL_ROWS * c->n_in, DTYPE_BF16);
+    void *gpu_x = gpu_array(x, (size_t)n_all * c->n_in, DTYPE_BF16);
     struct part part = make_part(&shape, c->n_out, NULL);
     for (size_t i = 0; i < n_y; i++) ones[i] = 1;
-    multiply_rows(c, &part, gpu_x, 0, ALL_ROWS, ones, all);
+    multiply_rows(c, &part, gpu_x, 0, n_all, ones, all);
     for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
-        const uint32_t n = counts[i], first = (uint32_t)rand() % (ALL_ROWS / 8 - n / 8) * 8;
+        const uint32_t n = counts[i].n;
+        if (small && !counts[i].in_small) continue;
+        const uint32_t first = random_below(n_all / 8 - n / 8) * 8;
         multiply_rows(c, &part, gpu_x, first, n, ones, some);
         check_same(c, first, n, some, all);
     }
@@ -277,17 +323,19 @@ static void check_company(const struct company *c) {
 static void a_row_has_the_same_bits_in_any_company(void **state) {
     (void)state;
     /* Each tile shape has its turn: they are chosen by rows and outputs. */
-    static const uint32_t shapes[][2] = {/* n_in, n_out */
-                                         {384, 1024}, {4096, 640}, {1000, 4096},
-                                         {64, 8192},  {352, 2049}, {4104, 48}};
-    for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++)
-        for (int mode = 0; mode < 3; mode++)
-            check_company(&(struct company){.n_in = shapes[s][0],
-                                            .n_out = shapes[s][1],
+    static const struct matrix matrices[] = {
+        {384, 1024, false}, {4096, 640, false}, {1000, 4096, false}, {64, 8192, false},
+        {352, 2049, false}, {4104, 48, false},  {200, 6144, true}};
+    for (size_t m = 0; m < sizeof(matrices) / sizeof(matrices[0]); m++)
+        for (int mode = 0; mode < 3; mode++) {
+            if (small && !matrices[m].in_small) continue;
+            check_company(&(struct company){.n_in = matrices[m].n_in,
+                                            .n_out = matrices[m].n_out,
                                             .dtype = DTYPE_BF16,
                                             .bias = mode != 2,
                                             .accumulate = mode == 1,
                                             .y_f32 = mode == 2});
+        }
     check_company(&(struct company){.n_in = 100, .n_out = 65, .dtype = DTYPE_BF16});
     check_company(&(struct company){.n_in = 384, .n_out = 65, .dtype = DTYPE_F16, .bias = true});
     check_company(&(struct company){.n_in = 384, .n_out = 65, .dtype = DTYPE_F32});
@@ -302,7 +350,7 @@ static void reopen_batch_invariant(void) {
     exit(1);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_of_one_part_equal_the_cpu),
         cmocka_unit_test(parts_share_a_launch_and_a_row),
@@ -314,6 +362,7 @@ int main(void) {
         cmocka_unit_test(fused_products_equal_the_cpu),
         cmocka_unit_test(a_row_has_the_same_bits_in_any_company),
     };
+    if (!read_arguments(argc, argv, 0, &small)) return 1;
     const int status = open_backends();
     if (status) return status;
     int n_failed = cmocka_run_group_tests(tests, NULL, NULL);

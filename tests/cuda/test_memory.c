@@ -112,7 +112,8 @@ static void too_much_memory_is_refused_in_numbers(void **state) {
     gpu_free(memory);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    bool small;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_begins_as_zero),
         cmocka_unit_test(pages_are_copied),
@@ -120,6 +121,7 @@ int main(void) {
         cmocka_unit_test(the_free_memory_is_told),
         cmocka_unit_test(too_much_memory_is_refused_in_numbers),
     };
+    if (!read_arguments(argc, argv, 0, &small)) return 1;
     const int status = open_backends();
     if (status) return status;
     const int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
