@@ -1,6 +1,9 @@
 """Runs the programs of the Meson suite `cuda` under compute-sanitizer, each under each tool.
 
-    sanitize_cuda.py [--timeout SECONDS] [--tool NAME]... BUILD_DIR
+    sanitize_cuda.py [--timeout SECONDS] [--jobs N] [--tool NAME]... [--program NAME]... BUILD_DIR
+
+Every program gets --small.  Some run at once; those that Meson would not run beside others, because
+they count the device's free memory, come last and alone.
 
 Writes BUILD_DIR/cuda-sanitizer.xml (JUnit: one test for each tool and program) and exits 1 when a
 program failed, was skipped or ran out of time under any tool.  Needs a device and
@@ -8,11 +11,16 @@ compute-sanitizer, which comes with the CUDA toolkit.  The programs and their ar
 from what Meson left in the build directory, which may have been moved together with its sources.
 """
 import argparse
+import asyncio
+import contextlib
+import dataclasses
 import json
+import os
 import pathlib
 import shutil
-import subprocess
+import signal
 import sys
+import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
 
@@ -27,12 +35,28 @@ TOOLS = {
     "initcheck": (),
     "synccheck": BARRIERS,
 }
-# A tool makes a kernel slower by a factor of ten to a hundred.
-SMALLER = {"attn_decode_test": "--small", "attn_prefill_test": "--small"}
+# A tool makes a kernel slower by a factor of ten to a thousand.
+SMALLER = "--small"
 SANITIZER = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
 FOUND = 86  # the exit status of a program in which the tool found something
 SKIPPED = 77
 N_LINES = 40  # of a failure's output
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    name: str
+    command: list
+    alone: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    tool: str
+    name: str
+    wrong: str | None
+    output: str
+    seconds: float
 
 
 def moved(word, old, new):
@@ -41,7 +65,7 @@ def moved(word, old, new):
     return str(new / path.relative_to(old)) if path.is_relative_to(old) else word
 
 
-def suite_commands(build):
+def suite_programs(build):
     info = build / "meson-info"
     directories = json.loads((info / "meson-info.json").read_text())["directories"]
     old_build, old_source = map(pathlib.Path, (directories["build"], directories["source"]))
@@ -52,61 +76,100 @@ def suite_commands(build):
         if words[0].endswith("/env"):  # how the suite starts what Meson did not link itself
             words = [str(build / words[1]), *words[2:]]
         words = [moved(word, old_build, build) for word in words]
-        words += [SMALLER[test["name"]]] if test["name"] in SMALLER else []
-        yield test["name"], [moved(word, old_source, build.parent) for word in words]
+        words = [moved(word, old_source, build.parent) for word in words]
+        yield Program(test["name"], [*words, SMALLER], not test["is_parallel"])
 
 
-def run_one(tool, command, timeout):
-    """(what was wrong or None, the output)"""
-    wrapped = [SANITIZER, "--tool", tool, *TOOLS[tool], f"--error-exitcode={FOUND}", *command]
+async def run_command(command, timeout, output):
+    """The exit status, or None if it was not done in time.  Nothing of it is left behind: the
+    sanitizer starts the program as a process of its own, so the whole group is ended."""
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=output, stderr=asyncio.subprocess.STDOUT, start_new_session=True)
     try:
-        done = subprocess.run(wrapped, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              timeout=timeout, check=False)
-    except subprocess.TimeoutExpired as late:
-        return f"not done after {timeout} s", (late.stdout or b"").decode(errors="replace")
-    output = done.stdout.decode(errors="replace")
-    if done.returncode == 0:
-        return None, output
-    reasons = {FOUND: f"{tool} found errors, or the program failed",
-               SKIPPED: "skipped: nothing was tested"}
-    return reasons.get(done.returncode, f"exit status {done.returncode}"), output
+        return await asyncio.wait_for(process.wait(), timeout)
+    except asyncio.TimeoutError:
+        return None
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):  # it has ended just now
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
 
 
-def run_all(build, tools, timeout):
-    suite = ElementTree.Element("testsuite", name="compute-sanitizer")
+async def run_one(tool, program, timeout):
+    wrapped = [SANITIZER, "--tool", tool, *TOOLS[tool], f"--error-exitcode={FOUND}",
+               *program.command]
+    reasons = {0: None, FOUND: f"{tool} found errors, or the program failed",
+               SKIPPED: "skipped: nothing was tested", None: f"not done after {timeout:g} s"}
+    start = time.monotonic()
+    with tempfile.TemporaryFile() as output:
+        status = await run_command(wrapped, timeout, output)
+        output.seek(0)
+        text = output.read().decode(errors="replace")
+    return Result(tool, program.name, reasons.get(status, f"exit status {status}"), text,
+                  time.monotonic() - start)
+
+
+def report(result, suite):
+    case = ElementTree.SubElement(suite, "testcase", classname=result.tool, name=result.name,
+                                  time=f"{result.seconds:.1f}")
+    print(f"{result.tool} {result.name}: {result.wrong or 'clean'} ({result.seconds:.1f} s)",
+          flush=True)
+    if result.wrong:
+        print("\n".join(result.output.splitlines()[-N_LINES:]), flush=True)
+        ElementTree.SubElement(case, "failure", message=result.wrong)
+
+
+async def run_runs(runs, n_jobs, timeout, suite):
+    """At most n_jobs of [(tool, program)] at once.  Returns how many failed."""
+    free = asyncio.Semaphore(n_jobs)
+
+    async def run_when_free(tool, program):
+        async with free:
+            return await run_one(tool, program, timeout)
+
+    tasks = [asyncio.create_task(run_when_free(*run)) for run in runs]
     n_failed = 0
-    commands = list(suite_commands(build))
-    for tool in tools:
-        for name, command in commands:
-            start = time.monotonic()
-            wrong, output = run_one(tool, command, timeout)
-            seconds = time.monotonic() - start
-            case = ElementTree.SubElement(suite, "testcase", classname=tool, name=name,
-                                          time=f"{seconds:.1f}")
-            print(f"{tool} {name}: {wrong or 'clean'} ({seconds:.1f} s)", flush=True)
-            if wrong:
-                n_failed += 1
-                tail = "\n".join(output.splitlines()[-N_LINES:])
-                print(tail, flush=True)
-                ElementTree.SubElement(case, "failure", message=wrong)
-    suite.set("tests", str(len(commands) * len(tools)))
+    for done in asyncio.as_completed(tasks):
+        result = await done
+        report(result, suite)
+        n_failed += result.wrong is not None
+    return n_failed
+
+
+async def run_all(programs, arguments, suite):
+    runs = [(tool, program) for program in programs for tool in arguments.tool or TOOLS]
+    together = [run for run in runs if not run[1].alone]
+    alone = [run for run in runs if run[1].alone]
+    n_failed = await run_runs(together, arguments.jobs, arguments.timeout, suite)
+    n_failed += await run_runs(alone, 1, arguments.timeout, suite)
+    suite.set("tests", str(len(runs)))
     suite.set("failures", str(n_failed))
-    ElementTree.ElementTree(suite).write(build / "cuda-sanitizer.xml")
-    return n_failed, len(commands)
+    return n_failed
 
 
 def main():
     parser = argparse.ArgumentParser(description="the CUDA suite under compute-sanitizer")
-    parser.add_argument("--timeout", type=float, default=600)
+    parser.add_argument("--timeout", type=float, default=300, help="seconds of each run")
+    parser.add_argument("--jobs", type=int, default=4, help="runs at once")
     parser.add_argument("--tool", action="append", choices=TOOLS)
+    parser.add_argument("--program", action="append", help="as Meson names the test")
     parser.add_argument("build", type=pathlib.Path)
     arguments = parser.parse_args()
     if not pathlib.Path(SANITIZER).exists():
         sys.exit("sanitize_cuda: there is no compute-sanitizer")
-    n_failed, n_programs = run_all(arguments.build.resolve(), arguments.tool or TOOLS,
-                                   arguments.timeout)
-    if not n_programs:
+    build = arguments.build.resolve()
+    programs = list(suite_programs(build))
+    if not programs:
         sys.exit(f"sanitize_cuda: {arguments.build} has no suite 'cuda': was there an nvcc?")
+    unknown = set(arguments.program or ()) - {program.name for program in programs}
+    if unknown:
+        sys.exit(f"sanitize_cuda: the suite 'cuda' has no {', '.join(sorted(unknown))}")
+    if arguments.program:
+        programs = [program for program in programs if program.name in arguments.program]
+    suite = ElementTree.Element("testsuite", name="compute-sanitizer")
+    n_failed = asyncio.run(run_all(programs, arguments, suite))
+    ElementTree.ElementTree(suite).write(build / "cuda-sanitizer.xml")
     return 1 if n_failed else 0
 
 
