@@ -265,10 +265,19 @@ unit_scores(float (&s)[S::N_TILES][4], const state<S> &st, uint32_t stage, int l
 
 /* A slot's scores of a group lie together, and slots in a row: whole lines are written.
  *
- * What they cost is their way from L2 to memory: the instructions cost 0.5 %, and 1 % if they stay
- * within a corner of L2.  They leave L2 before anything else: of 131072 slots, 32/8 heads, that is
- * 5 % instead of 7.5 %; 33 MB of scores and more cost 9 to 12 % either way, be they written in
- * pieces of 256 bytes or of 4 KiB. */
+ * What they cost is what memory takes for writes among reads; the instructions cost 0.5 %.  On an
+ * H100 a bare kernel that reads 1 GiB in 351 us needs 10 % more when it also writes a 32nd of that,
+ * and 32 x 8192 slots of 32/8 heads, the same bytes, cost 10 % here:
+ *
+ *   bare kernel, 1 GiB read    writes a 64th: 6.7 %  a 32nd: 10.1  a 16th: 11.7  an 8th: 21.7
+ *                              8 MB, over and over, which stay in L2: 0.7 to 2.7
+ *   attention, a 32nd          1 x 131072: 5.7 %   64 x 2048: 6.5 to 7.2   32 x 8192: 10.2
+ *                              4 x 65536: 10       64 x 8192: 9.3
+ *
+ * No way of writing them changed that: any cache policy, at the kernel's end, in a kernel of their
+ * own (9 to 12 % beside bare reads), staged in shared memory and written by all blocks at a time,
+ * rows padded, a part of L2 set aside.  Only less does: 2 bytes a score cost 3.5 to 7.9 %.  That
+ * scores leave L2 before anything else helps the small ones: 5 % instead of 7.5 % of 1 x 131072. */
 template <class S>
 __device__ __forceinline__ void store_scores(const attn_decode_params &p, const attn_tile &tile,
                                              const float (&s)[S::N_TILES][4], int slot, int group,

@@ -501,6 +501,31 @@ __global__ void read_all(const uint4 *from, size_t n, uint32_t *to) {
     if (x == 0x12345678) *to = x;
 }
 
+constexpr int BARE_BLOCKS = 4, BARE_THREADS = 256; /* per multiprocessor; per block */
+constexpr size_t BARE_READ = 4096, BARE_WRITE = 128;
+
+/* What memory asks for writes among reads: a warp reads chunks of BARE_READ bytes that lie in a
+ * row, 8 loads under way, and writes BARE_WRITE bytes for each, if there is a `to`.  Keys and
+ * values are to scores as these two where head_dim is 32 times the group. */
+__global__ void __launch_bounds__(BARE_THREADS, BARE_BLOCKS)
+read_and_write(const uint4 *from, size_t n_chunks, float *to, uint32_t *sink) {
+    const size_t n_warps = gridDim.x * (BARE_THREADS / 32),
+                 warp = blockIdx.x * (BARE_THREADS / 32) + threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+    uint32_t sum = 0;
+    for (size_t i = n_chunks * warp / n_warps; i < n_chunks * (warp + 1) / n_warps; i++) {
+        uint4 v[8];
+        uint32_t x = 0;
+#pragma unroll
+        for (int k = 0; k < 8; k++) v[k] = __ldcs(from + (i * 8 + k) * 32 + lane);
+#pragma unroll
+        for (int k = 0; k < 8; k++) x ^= v[k].x ^ v[k].y ^ v[k].z ^ v[k].w;
+        if (to) __stcs(to + i * 32 + lane, __uint_as_float(x));
+        sum ^= x;
+    }
+    if (sum == 0x12345678) *sink = sum;
+}
+
 /* Attention of one (sequence, head) in double, one block; weights [n] is scratch. */
 __global__ void oracle_kernel(attn_decode_params p, int n_seqs, int n, double *weights,
                               double *out) {
@@ -546,6 +571,8 @@ constexpr size_t POOL_BYTES = (size_t)2 << 30;
 
 struct bench_shape {
     uint32_t n_seqs, n_slots, n_heads, n_kv_heads, dim;
+    size_t kv_bytes() const { return (size_t)n_seqs * n_slots * n_kv_heads * dim * 4; }
+    size_t score_bytes() const { return (size_t)n_seqs * n_slots * n_heads * sizeof(float); }
 };
 
 struct timing {
@@ -559,6 +586,15 @@ struct bench {
     device_array<double> expected{(size_t)1 << 20}, weights{(size_t)8 << 20};
     int n_sms;
     cudaStream_t stream;
+
+    /* So many batches lie in the pool, read in turn: L2 has nothing of the one that comes next. */
+    static int count_sets(const bench_shape &b) {
+        return (int)std::min<size_t>(16, POOL_BYTES / b.kv_bytes());
+    }
+
+    static int launches_in_graph(const bench_shape &b) {
+        return count_sets(b) * (count_sets(b) < 8 ? 4 : 2);
+    }
 
     bench() {
         CHECK(cudaStreamCreate(&stream));
@@ -608,7 +644,7 @@ struct bench {
         const uint32_t group = b.n_heads / b.n_kv_heads, n_pages = b.n_slots / 64;
         const size_t page_bytes = (size_t)2 * b.n_kv_heads * 64 * b.dim * 2,
                      set_pages = (size_t)b.n_seqs * n_pages;
-        const int n_sets = (int)std::min<size_t>(16, POOL_BYTES / (set_pages * page_bytes));
+        const int n_sets = count_sets(b);
         attn_decode_params p = {};
         p.q = q.data, p.q_stride = (size_t)b.n_heads * b.dim, p.out = out.data, p.pool = pool.data;
         p.page_bytes = page_bytes, p.kv_dtype = DTYPE_BF16, p.n_heads = b.n_heads;
@@ -641,7 +677,7 @@ struct bench {
         p.scores = with_scores ? scores.data : nullptr, p.score_stride = b.n_slots;
         p.overlap = overlap;
         cudaGraph_t graph;
-        const int per_graph = n_sets * (n_sets < 8 ? 4 : 2);
+        const int per_graph = launches_in_graph(b);
         CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
         for (int i = 0; i < per_graph; i++) {
             p.layer = (uint32_t)(i % n_sets);
@@ -652,6 +688,26 @@ struct bench {
         timing t = time_graph(graph, per_graph);
         CHECK(cudaGraphDestroy(graph));
         t.error = check_last(b, p);
+        return t;
+    }
+
+    /* The bare kernel with the reads of a batch, and the writes of its scores. */
+    timing run_bare(const bench_shape &b, bool writes) {
+        const size_t n_chunks = b.kv_bytes() / BARE_READ;
+        const int per_graph = launches_in_graph(b);
+        cudaGraph_t graph;
+        if (b.score_bytes() != n_chunks * BARE_WRITE || b.score_bytes() > scores.n * 4) {
+            printf("FAIL the bare kernel does not write what attention does\n");
+            exit(1);
+        }
+        CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+        for (int i = 0; i < per_graph; i++)
+            read_and_write<<<n_sms * BARE_BLOCKS, BARE_THREADS, 0, stream>>>(
+                (const uint4 *)(pool.data + i % count_sets(b) * (b.kv_bytes() / 2)), n_chunks,
+                writes ? scores.data : nullptr, (uint32_t *)out.data);
+        CHECK(cudaStreamEndCapture(stream, &graph));
+        const timing t = time_graph(graph, per_graph);
+        CHECK(cudaGraphDestroy(graph));
         return t;
     }
 
@@ -682,12 +738,32 @@ void print_rows(bench &b, double ceiling, const bench_shape *shapes, int n, bool
                 bool scores, uint32_t split) {
     for (int i = 0; i < n; i++) {
         const bench_shape &s = shapes[i];
-        const double bytes = (double)s.n_seqs * s.n_slots * s.n_kv_heads * s.dim * 4;
+        const double bytes = (double)s.kv_bytes();
         const timing t = b.run(s, overlap, scores, split);
         printf("%u x %u,%u/%u,%u,%s,%s,%u,%.1f,%.1f,%.1f,%.1f,%.2f,%.3f,%.1e\n", s.n_seqs,
                s.n_slots, s.n_heads, s.n_kv_heads, s.dim, overlap ? "overlap" : "-",
                scores ? "scores" : "-", split, bytes * 1e-6, t.median_us, t.low_us, t.high_us,
                bytes / t.median_us * 1e-6, bytes / t.median_us * 1e-6 / ceiling, t.error);
+    }
+}
+
+/* What asking for scores costs, and what writing as much costs a kernel that only reads. */
+void print_score_costs(bench &b) {
+    const bench_shape shapes[] = {{1, 131072, 32, 8, 128},
+                                  {64, 2048, 32, 8, 128},
+                                  {32, 8192, 32, 8, 128},
+                                  {4, 65536, 32, 8, 128},
+                                  {64, 8192, 32, 8, 128}};
+    printf("B x n,KV MB,score MB,attention us,with scores us,costs,bare reads us,with writes us,"
+           "costs\n");
+    for (const bench_shape &s : shapes) {
+        const double plain = b.run(s, true, false, 0).median_us,
+                     scores = b.run(s, true, true, 0).median_us,
+                     reads = b.run_bare(s, false).median_us,
+                     writes = b.run_bare(s, true).median_us;
+        printf("%u x %u,%.1f,%.1f,%.1f,%.1f,%.1f %%,%.1f,%.1f,%.1f %%\n", s.n_seqs, s.n_slots,
+               (double)s.kv_bytes() * 1e-6, (double)s.score_bytes() * 1e-6, plain, scores,
+               (scores / plain - 1) * 100, reads, writes, (writes / reads - 1) * 100);
     }
 }
 
@@ -706,6 +782,7 @@ void run_bench() {
                                   {64, 2048, 32, 8, 128}, {8, 4096, 8, 2, 256},
                                   {8, 16384, 16, 1, 128}};
     print_rows(b, ceiling, others, 7, true, false, 0);
+    print_score_costs(b);
     printf("read ceiling again %.3f TB/s\n", b.read_ceiling());
 }
 } // namespace
