@@ -1,10 +1,10 @@
 """seam: a number that lies across a place where a server may change hands.
 
-Long prompts are computed in chunks, kept in pages and read through windows, and those begin at round
-numbers of tokens.  A position counted twice at such a place is seen by nothing that lies elsewhere:
-with RoPE only distances count, and they are right on either side.  Prose is as likely as before; but
-the digits across the seam are no longer one after the other, and the model remembers another
-number.
+Long prompts are computed in chunks, kept in pages and read through windows, and those begin at
+round numbers of tokens.  A position counted twice at such a place is seen by nothing that lies
+elsewhere: with RoPE only distances count, and they are right on either side.  Prose is as likely as
+before; but the digits across the seam are no longer one after the other, and the model remembers
+another number.
 
     position   0 ......................... length / 2 ................ about 100 further
                [ preamble, prose  ... for cold-sun is 461|2734. ... prose ][ question ]
