@@ -9,6 +9,7 @@ many tokens of the books that the prompt has L tokens; it begins at token i * L 
 is predicted, and the perplexity is exp(-sum of natural log-probabilities / their number).  That is
 the default model's card: 32.68, 31.37 and 30.97.
 """
+import json
 import time
 from dataclasses import dataclass
 from typing import Any, Callable
@@ -38,18 +39,19 @@ class Desk:
     window: Callable[[int, int], tuple]  # (length, index) -> (token ids, first token)
     configs: dict
     bucket_tokens: int
-    n_failed: int = 0
+    takes_salt: bool = True  # whether the server knows the field cache_salt
 
     def fields(self, config):
-        """The request fields of a configuration.  All but the first get a cache of their own, lest
-        they find what another one computed in another way."""
-        first = next(iter(self.configs))
-        salt = {} if config == first else {"cache_salt": config}
-        return {**salt, **self.configs[config]}
+        """The request fields of a configuration.  All but a plain first one get a cache of their
+        own, lest they find what another one computed in another way.  The fields are in its name:
+        another run may call others the same."""
+        fields = self.configs[config]
+        if not self.takes_salt or (not fields and config == next(iter(self.configs))):
+            return fields
+        return {"cache_salt": f"{config} {json.dumps(fields, sort_keys=True)}", **fields}
 
     def note(self, record, error):
-        """Appends a record and returns it; a request that failed is counted, not dropped."""
-        self.n_failed += error is not None
+        """Appends a record and returns it; a request that failed is kept, not dropped."""
         record = {**record, "error": error}
         self.records.append(record)
         return record

@@ -11,8 +11,9 @@ import fcntl
 import json
 import os
 
-# What must be equal for two invocations to write into the same file.
-SAME = ("version", "seed", "model", "template", "books")
+# What must be equal for two invocations to write into the same file.  The books' tokens stand for
+# the tokenizer: with another one samples are filled and windows are cut in other places.
+SAME = ("version", "seed", "model", "template", "books", "book_tokens", "bucket")
 VERSION = 1
 
 
@@ -72,8 +73,8 @@ class Records:
         run = {"kind": "run", "version": VERSION, **run}
         for old in (r for r in self.all if r["kind"] == "run"):
             for name in SAME:
-                if old[name] != run[name]:
-                    raise Mismatch(f"the results there were made with {name} {old[name]!r}, not "
+                if old.get(name) != run[name]:
+                    raise Mismatch(f"the results there were made with {name} {old.get(name)!r}, not "
                                    f"{run[name]!r}: name another --out")
             for name, fields in run["configs"].items():
                 if old["configs"].get(name, fields) != fields:

@@ -108,18 +108,33 @@ def check(cells, windows):
                            f"{max(1, cell.n)} windows of {cell.length}")
 
 
+async def refusal(desk, fields):
+    """Asks for one token; why the server refuses such requests, None if it does not."""
+    try:
+        await desk.client.complete(desk.template.apply("Hello"), 1, fields)
+    except Refused as error:
+        return str(error)
+    except Failed:
+        pass  # the questions will tell
+    return None
+
+
 async def probe(desk):
-    """Asks one token under every configuration; returns the verdict lines of those refused."""
+    """Tries every configuration; returns the verdict lines of those refused."""
     refused = []
     for config, fields in desk.configs.items():
-        try:
-            await desk.client.complete(desk.template.apply("Hello"), 1, desk.fields(config))
-        except Refused as error:
-            if not fields:
-                raise Unusable(f"the server refuses plain completions: {error}") from None
-            refused.append(configurations.line(config, fields, "refused", str(error)))
-        except Failed:
-            pass  # the questions will tell
+        why = await refusal(desk, desk.fields(config))
+        if why and desk.fields(config) != fields:
+            # The salt is ours: a server that only minds that has not refused the configuration.
+            why = await refusal(desk, fields)
+            if not why:
+                desk.takes_salt = False
+                print("the server refuses cache_salt: if it caches prompts, configurations share "
+                      "what it caches", file=sys.stderr)
+        if why and not fields:
+            raise Unusable(f"the server refuses plain completions: {why}")
+        if why:
+            refused.append(configurations.line(config, fields, "refused", why))
     return refused
 
 
@@ -188,7 +203,8 @@ async def identify(client):
 
 
 async def run(options, registry, books):
-    """Asks everything that is not in --out yet.  Returns how many requests failed.
+    """Asks everything that is not in --out yet.  Returns how many requests failed, those of earlier
+    runs too, which are not asked again.
 
     registry: the package `tasks` or one like it; books: see text.py."""
     records = Records(options.out)
@@ -199,9 +215,13 @@ async def run(options, registry, books):
             configs = [c for c in desk.configs if c not in {line["config"] for line in refused}]
             await do_all(desk, cells, configs, options.concurrency)
             add_verdicts(desk, refused)
-            return desk.n_failed
+            return sum(r.get("error") is not None for r in records.all)
     finally:
         records.close()
+
+
+def digest(text):
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 async def prepare(options, registry, books, client, records):
@@ -228,8 +248,8 @@ async def prepare(options, registry, books, client, records):
     records.begin({
         "seed": options.seed, "model": client.model, "template": template.name,
         "tokens_by": counter.name, "server": server, "configs": options.configs,
-        "books": hashlib.sha256(books.text.encode()).hexdigest(),
-        "concurrency": options.concurrency,
+        "books": digest(books.text), "book_tokens": windows.ids and digest(str(windows.ids)),
+        "bucket": options.bucket, "concurrency": options.concurrency,
         "plan": [[cell.task, cell.length, cell.n] for cell in cells]})
     desk = protocols.Desk(client, records, template, count, make_sample, registry.judge,
                           lambda index: Stream(options.seed, index), windows, options.configs,

@@ -3,7 +3,8 @@ import pytest
 
 from evaluation.records import Mismatch, Records
 
-RUN = {"seed": 1, "model": "tiny", "template": "raw", "books": "b", "configs": {"a": {}}}
+RUN = {"seed": 1, "model": "tiny", "template": "raw", "books": "b", "book_tokens": None,
+       "bucket": 1024, "configs": {"a": {}}}
 
 
 def sample(index, question=0):
@@ -50,7 +51,8 @@ def test_a_line_torn_in_the_middle_is_an_error(tmp_path):
 
 
 @pytest.mark.parametrize("name, value", [("seed", 2), ("model", "other"), ("template", "chatml"),
-                                         ("books", "c"), ("configs", {"a": {"prefill": "x"}})])
+                                         ("books", "c"), ("book_tokens", "t"), ("bucket", 512),
+                                         ("configs", {"a": {"prefill": "x"}})])
 def test_another_evaluation_is_refused(tmp_path, name, value):
     write(tmp_path, sample(0))
     before = (tmp_path / "results.jsonl").read_bytes()

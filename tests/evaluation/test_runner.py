@@ -73,10 +73,12 @@ def test_a_request_that_fails_is_counted_and_scores_nothing(tmp_path):
         assert evaluate(tmp_path, server.url, samples=3) == 1
     failed, = [r for r in read_results(tmp_path, "sample") if r["error"]]
     assert failed["index"] == 1 and failed["score"] == 0.0 and "500" in failed["error"]
+    with TinyServer() as server:
+        assert evaluate(tmp_path, server.url, samples=3) == 1  # it stays so, and is not asked again
 
 
 @pytest.mark.parametrize("mode, verdict, word", [
-    ("ignores", "ignored", "equal"), ("refuses", "refused", "unknown field"),
+    ("ignores", "ignored", "equal"), ("refuses", "refused", "unknown field kv_policy"),
     ("confirms", "confirmed", "usage"), ("changes", "unconfirmed", "0 of 3")])
 def test_what_a_server_made_of_a_configuration_is_said(tmp_path, capsys, mode, verdict, word):
     with TinyServer(mode) as server:
@@ -101,7 +103,20 @@ def test_configurations_do_not_share_a_cache(tmp_path):
         evaluate(tmp_path, server.url, samples=1, configs={"full": {}, "window": POLICY})
         salts = {body.get("cache_salt") for body in server.bodies if "kv_policy" in body}
         plain = {body.get("cache_salt") for body in server.bodies if "kv_policy" not in body}
-    assert (plain, salts) == ({None}, {"window"})
+        evaluate(tmp_path / "other", server.url, samples=1, configs={"window": {"kv_policy": {}}})
+        others = {body.get("cache_salt") for body in server.bodies if body.get("kv_policy") == {}}
+    assert plain == {None}
+    assert len(salts) == len(others) == 1 and None not in salts | others and salts != others
+
+
+def test_a_server_that_refuses_salts_has_not_refused_the_configuration(tmp_path, capsys):
+    configs = {"cold": {}, "warm": {"temperature": 1}, "window": POLICY}
+    with TinyServer("refuses") as server:
+        assert evaluate(tmp_path, server.url, samples=1, configs=configs) == 0
+    assert {r["config"] for r in read_results(tmp_path, "sample")} == {"cold", "warm"}
+    assert {r["config"]: r["verdict"] for r in read_results(tmp_path, "ignored")} == {
+        "warm": "ignored", "window": "refused"}
+    assert "cache_salt" in capsys.readouterr().err
 
 
 def test_other_results_are_not_mixed_in(tmp_path):
