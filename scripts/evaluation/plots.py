@@ -59,7 +59,7 @@ def figures(rows):
     if lines := {**groups, **{task: [task] for task in results.streams()}}:
         yield "accuracy.png", accuracy_figure(rows, lines)
     group = next(iter(groups), None)
-    if group and any(results.budget(config) for config in results.configs):
+    if group and any(results.budgets(config) for config in results.configs):
         yield "budget.png", budget_figure(rows, group)
     if any(results.windows.values()):
         yield "perplexity.png", perplexity_figure(rows)
@@ -211,9 +211,9 @@ def budget_panel(axes, rows, group, length):
     lines, results = collections.defaultdict(list), rows.results
     for config, fields in results.configs.items():
         value = rows.values.get((config, f"{group}/{length}"))
-        budget = results.budget(config)
-        if value and budget:
-            lines[policy_of(fields)].append((budget, value.value, value.low, value.high))
+        budgets = results.budgets(config, length)
+        if value and budgets:
+            lines[policy_of(fields)].append((budgets[-1], value.value, value.low, value.high))
         elif value:
             axes.axhline(value.value, color=look(results, config)["color"], linestyle="--",
                          label=config)

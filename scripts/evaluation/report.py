@@ -145,8 +145,9 @@ def check_baseline(rows):
 
 
 def check_same_samples(results, other):
-    """A baseline run made from other samples has nothing that could be paired."""
-    for name in ("seed", "books"):
+    """A baseline run made from other samples, or filled and cut by another tokenizer's count, has
+    nothing that could be paired."""
+    for name in ("seed", "books", "book_tokens"):
         ours, theirs = results.runs[-1].get(name), other.runs[-1].get(name)
         if ours != theirs:
             raise ValueError(f"the baseline run has {name} {theirs!r}, this one {ours!r}: "
@@ -201,12 +202,21 @@ def verdict_section(rows, compared, absent, has_baseline):
                      "all there is.")
     if not (compared or absent or has_baseline):
         lines.append("(There were neither floors nor a baseline run to be red against.)")
-    lines.append("")
+    lines += ["", *unfinished(rows.results)]
     lines += [f"- {RED}{config}: {row}: {'; '.join(why)}" for (config, row), why in
               sorted(rows.red.items())]
     if absent:
         lines.append(f"- Not compared, for these rows were not run: {', '.join(absent)}")
     return "\n".join(lines).rstrip() + "\n"
+
+
+def unfinished(results):
+    """A line for each configuration that lacks a part of what was planned."""
+    for config in results.configs:
+        n_planned, n_missing = results.missing(config)
+        if n_missing and results.verdicts.get(config, {}).get("verdict") != "refused":
+            yield (f"- **Unfinished**: {config} lacks {n_missing:,} of "
+                   f"{count(n_planned, 'planned context')}")
 
 
 def run_section(results):
@@ -235,7 +245,7 @@ def configuration_section(rows):
     for config, fields in results.configs.items():
         lines.append([config, f"`{json.dumps(fields, ensure_ascii=False)}`",
                       verdict(results, config), results.requests[config],
-                      sum_of(results.failures[config]), results.budget(config) or "-",
+                      sum_of(results.failures[config]), budget_text(results.budgets(config)),
                       effective(rows, config)])
     text = "## Configurations\n\n" + table(head, lines, n_names=3)
     text += (f"\nEffective length: the longest whose average is at least "
@@ -245,6 +255,11 @@ def configuration_section(rows):
         for error, n in errors.most_common():
             text += f"\n- {config}: {count(n, 'request')} failed: {' '.join(error.split())}"
     return text.rstrip() + "\n"
+
+
+def budget_text(budgets):
+    ends = dict.fromkeys(f"{n:,}" for n in budgets[:1] + budgets[-1:])
+    return " to ".join(ends) or "-"
 
 
 def verdict(results, config):

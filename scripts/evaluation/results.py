@@ -47,17 +47,17 @@ def speed_of(record):
     return first, (n_tokens - 1) / (total - first)
 
 
-def budget_of(fields, usages):
-    """Tokens that a configuration keeps: what the server says, else the sum of the policy's parts;
-    None: all."""
-    for usage in usages:
-        tokens = ((usage or {}).get("kv") or {}).get("budget_tokens")
-        if tokens is not None:
-            return tokens
+def budgets_of(fields, usages):
+    """Tokens that a configuration keeps: what the server says (a policy in fractions keeps more of
+    a longer prompt), else the sum of the policy's parts; empty: all."""
+    reported = {((usage or {}).get("kv") or {}).get("budget_tokens") for usage in usages} - {None}
+    if reported:
+        return sorted(reported)
     policy = fields.get("kv_policy")
     parts = [policy.get(name) for name in ("sink", "recent", "heavy", "selected")] \
         if isinstance(policy, dict) else []
-    return sum(p for p in parts if type(p) is int) or None
+    total = sum(p for p in parts if type(p) is int)
+    return [total] if total else []
 
 
 class Results:
@@ -151,9 +151,28 @@ class Results:
                 for questions in clusters.values():
                     yield from (r for r in questions.values() if r["kind"] == "sample")
 
-    def budget(self, config):
-        usages = (r.get("usage") for r in self.records if r.get("config") == config)
-        return budget_of(self.configs[config], usages)
+    def budgets(self, config, length=None):
+        usages = (r.get("usage") for r in self.records
+                  if r.get("config") == config and length in (None, r.get("length")))
+        return budgets_of(self.configs[config], usages)
+
+    def missing(self, config):
+        """(how many contexts were planned, how many of them have no record)."""
+        planned = {}
+        for run in self.runs:
+            for task, length, n in run.get("plan", ()) if config in run["configs"] else ():
+                planned[task, length] = max(n, planned.get((task, length), 0))
+        there = {name: min(n, self._n_asked(config, *name)) for name, n in planned.items()}
+        return sum(planned.values()), sum(planned.values()) - sum(there.values())
+
+    def _n_asked(self, config, task, length):
+        key = config, length
+        if task == "perplexity":
+            return len(self.windows.get(key, ())) + self.failed_windows[key]
+        if task in self.streams():
+            return len({index for (c, t, _), clusters in self.answers.items()
+                        if (c, t) == (config, task) for index in clusters})
+        return len(self.answers.get((config, task, length), ()))
 
     # Scores.
 
@@ -172,10 +191,10 @@ class Results:
         theirs = other.answers.get((other_config, task, length), {})
         sums, counts = [], []
         for index, questions in ours.items():
-            both = questions.keys() & theirs.get(index, {}).keys()
+            both = pairs(questions, theirs.get(index, {}))
             if both:
                 sums.append(sum(score_of(questions[q]) - score_of(theirs[index][q])
-                                for q in sorted(both)))
+                                for q in both))
                 counts.append(len(both))
         return statistics.difference_spread(sums, counts, f"{task}/{length}") if sums else None
 
@@ -211,6 +230,13 @@ class Results:
         pairs = [speed_of(r) for r in self.samples(config)
                  if r["length"] == length and r["error"] is None and not r.get("cached")]
         return tuple([p[k] for p in pairs if p[k] is not None] for k in (0, 1))
+
+
+def pairs(ours, theirs):
+    """The questions of a context that both were asked.  With another template a context may be
+    shorter, and other things of it asked for."""
+    return [q for q in sorted(ours.keys() & theirs.keys())
+            if ours[q]["references"] == theirs[q]["references"]]
 
 
 def score_of(record):

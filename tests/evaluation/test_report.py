@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from evaluation import report
-from evaluation.results import Results, budget_of, stream_bin
+from evaluation.results import Results, budgets_of, stream_bin
 from made_results import MadeResults, whole_run
 
 
@@ -162,8 +162,9 @@ def test_pairs_are_the_questions_that_both_have(rendered):
 
 
 def test_a_baseline_run_of_other_samples_is_refused(rendered):
-    with pytest.raises(ValueError, match="seed"):
-        rendered(passkeys([1]), baseline=passkeys([1], made=MadeResults(seed=2)))
+    for name, value in (("seed", 2), ("book_tokens", "others")):
+        with pytest.raises(ValueError, match=name):
+            rendered(passkeys([1]), baseline=passkeys([1], made=MadeResults(**{name: value})))
 
 
 def test_a_baseline_run_without_common_questions_is_red(rendered):
@@ -242,10 +243,43 @@ def test_speed_is_that_of_uncached_requests(rendered):
 
 def test_budgets_are_the_servers_or_the_sum_of_the_policys_parts():
     policy = {"kv_policy": {"type": "h2o", "sink": 4, "recent": 252, "heavy": 256, "page": 64}}
-    assert budget_of(policy, [None, {"kv": {"budget_tokens": 600}}]) == 600
-    assert budget_of(policy, [None, {}]) == 512
-    assert budget_of({"prefill": "sparse"}, []) is None
-    assert budget_of({"kv_policy": "full"}, []) is None
+    assert budgets_of(policy, [None, {"kv": {"budget_tokens": 600}}]) == [600]
+    assert budgets_of(policy, [None, {}]) == [512]
+    assert budgets_of({"prefill": "sparse"}, []) == []
+    assert budgets_of({"kv_policy": "full"}, [{"kv": {"budget_tokens": None}}]) == []
+
+
+def test_budgets_that_grow_with_the_prompt_are_those_of_its_length(tmp_path, rendered):
+    made = MadeResults({"a": {"kv_policy": {"type": "h2o"}}})
+    for length in (1024, 8192):
+        made.sample("passkey", length, 0, 1.0, "a", usage={"kv": {"budget_tokens": length // 4}})
+    assert "| 256 to 2,048 |" in rendered(made)[1]
+    assert Results(tmp_path / "run").budgets("a", 8192) == [2048]
+
+
+def test_what_a_run_lacks_of_its_plan_is_said(rendered):
+    plan = [["passkey", 1024, 3], ["perplexity", 2048, 2], ["streameval", 4096, 2]]
+    made = MadeResults({"a": {}, "b": {}, "c": {}}, plan=plan)
+    passkeys([1, 1], "a", made=made)
+    made.window(2048, 0, [3.0, 3.0], "a")
+    for question, length in enumerate((900, 1900)):
+        made.stream(0, question, length, 1.0, "a")
+    made.verdict("c", "refused", "no")
+    text = rendered(made)[1]
+    assert "- **Unfinished**: a lacks 3 of 7 planned contexts" in text
+    assert "- **Unfinished**: b lacks 7 of 7" in text and ": c lacks" not in text
+    passkeys([1, 1, 1], "a", made=made)
+    made.window(2048, 1, [], "a", error="HTTP 500: broken", nll=[], tokens=[])
+    made.stream(1, 0, 900, 1.0, "a")
+    assert ": a lacks" not in rendered(made)[1]
+
+
+def test_only_questions_that_ask_for_the_same_are_paired(rendered):
+    made, baseline = passkeys([1, 1]), passkeys([1, 1])
+    for index, key in enumerate(("123", "456")):
+        made.sample("kv", 1024, index, 0.0, references=[key])
+        baseline.sample("kv", 1024, index, 1.0, references=["123"])
+    assert line_of(rendered(made, baseline=baseline)[1], "| kv |", 1).endswith("| 1/1 |")
 
 
 def test_pipes_do_not_break_tables(rendered):
