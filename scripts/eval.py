@@ -23,11 +23,15 @@ import os
 import signal
 import sys
 
-from evaluation import configurations, report, runner, tasks, templates
-from evaluation.client import Failed, Gone, Refused
-from evaluation.records import Mismatch
-from evaluation.serving import NotServing, served
-from evaluation.text import HELD_OUT, Books
+try:
+    from evaluation import configurations, report, runner, tasks, templates
+    from evaluation.client import Failed, Gone, Refused
+    from evaluation.records import Mismatch
+    from evaluation.serving import NotServing, served
+    from evaluation.text import HELD_OUT, Books
+except ModuleNotFoundError as missing:
+    sys.exit(f"eval: there is no Python module {missing.name}: pip install aiohttp tqdm numpy "
+             "matplotlib, or use build/venv/bin/python, which scripts/test makes")
 
 LENGTHS = "1024,4096,16384,32768"
 FAILED, WRONG, RED, INTERRUPTED = 1, 2, 3, 130
@@ -57,7 +61,8 @@ def add_server_options(parser):
     parser.add_argument("--tokenizer", metavar="PATH",
                         help="tokenizer.json or its directory (default: the server's /tokenize)")
     parser.add_argument("--template", default="auto",
-                        help="auto, raw, chatml, or a text with {prompt} (%(default)s)")
+                        help="auto, raw, chatml, or a text with {prompt}; a line break in it is "
+                        "written as the shell writes it: $'Q: {prompt}\\nA:' (%(default)s)")
     parser.add_argument("--concurrency", type=positive, default=1,
                         help="contexts asked at once; times are a busy server's then (%(default)s)")
     parser.add_argument("--timeout", type=float, default=600,

@@ -114,6 +114,13 @@ def test_a_wrong_question_is_a_sentence_and_status_2(tmp_path, arguments, said):
     assert said in done.stderr and "Traceback" not in done.stderr
 
 
+def test_a_python_without_the_libraries_is_told_where_they_are(tmp_path):
+    bare = [sys.executable, "-S", *command(tmp_path, *SMALL)[1:]]
+    done = subprocess.run(bare, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "pip install" in done.stderr and "Traceback" not in done.stderr
+
+
 def test_a_length_too_short_for_a_task_is_said(tmp_path):
     with TinyServer() as server:
         done = run_eval(tmp_path, "--url", server.url, "--tasks", "passkey", "--lengths", "20",

@@ -3,11 +3,9 @@ import struct
 
 import pytest
 
-pytest.importorskip("matplotlib")
-
-from evaluation import plots, report  # noqa: E402
-from evaluation.results import Results  # noqa: E402
-from made_results import MadeResults, whole_run  # noqa: E402
+from evaluation import plots, report
+from evaluation.results import Results
+from made_results import MadeResults, whole_run
 
 
 def test_a_whole_run_has_every_plot_and_each_is_small(tmp_path):
