@@ -19,7 +19,7 @@ import numpy
 from matplotlib.figure import Figure
 from PIL import Image
 
-from .results import count
+from .results import count, score_of
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 MARKERS = "osD^vPX*"
@@ -124,8 +124,7 @@ def depth_cells(results, task):
     for record in results.samples():
         if record["task"] == task and record.get("depth") is not None:
             place = min(int(record["depth"] * DEPTH_BINS), DEPTH_BINS - 1)
-            score = 0.0 if record["error"] is not None else record["score"]
-            cells[record["config"]][record["length"], place].append(score)
+            cells[record["config"]][record["length"], place].append(score_of(record))
     return cells
 
 

@@ -125,15 +125,16 @@ async def ask_stream(desk, config, task, longest, index):
                       "index": index, "question": number, "depth": None,
                       "references": question.references}
             record = await ask(desk, config, record, text, question, n_earlier=number)
-        if record["error"]:
-            return  # without its answer the stream cannot go on
-        text += first_line(record["answer"]) + template.closing
+        # A stream goes on without an answer that failed: what comes later is asked all the same.
+        text += first_line(record["answer"] or "") + template.closing
         total = tokens_so_far(record, question.max_tokens)
         number += 1
 
 
 def tokens_so_far(record, max_tokens):
     """After an answer, by the server's count if it gives one; else at most so many."""
+    if record["error"]:
+        return record["length"]
     if record["prompt_tokens"] is None or record["completion_tokens"] is None:
         return record["length"] + max_tokens
     return record["prompt_tokens"] + record["completion_tokens"]

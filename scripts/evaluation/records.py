@@ -73,8 +73,8 @@ class Records:
         run = {"kind": "run", "version": VERSION, **run}
         for old in (r for r in self.all if r["kind"] == "run"):
             for name in SAME:
-                if old.get(name) != run[name]:
-                    raise Mismatch(f"the results there were made with {name} {old.get(name)!r}, not "
+                if (was := old.get(name)) != run[name]:
+                    raise Mismatch(f"the results there were made with {name} {was!r}, not "
                                    f"{run[name]!r}: name another --out")
             for name, fields in run["configs"].items():
                 if old["configs"].get(name, fields) != fields:

@@ -266,7 +266,7 @@ def verdict(results, config):
     said = results.verdicts.get(config)
     if said:
         return f"{said['verdict']}: {said.get('why', '')}"
-    return "nothing was asked" if not results.configs[config] else "not judged"
+    return "not judged" if results.configs[config] else "no fields"
 
 
 def effective(rows, config):

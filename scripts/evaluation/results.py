@@ -7,13 +7,13 @@ run that is resumed may ask again.
 A stream's questions have lengths of their own; they are put together by doubling lengths, under the
 upper end.  Memory: all of the file."""
 import dataclasses
-import json
 import pathlib
 from collections import Counter, defaultdict
 
 import numpy
 
 from . import statistics
+from .records import read_lines
 
 AVERAGE, CARD = "average", "card/"
 STREAM_BINS_FROM = 1024
@@ -64,9 +64,7 @@ class Results:
     """One run.  Raises ValueError where a file is none, OSError where it cannot be read."""
 
     def __init__(self, directory):
-        # What follows the last end of line was torn when a run was killed.
-        lines = (pathlib.Path(directory) / "results.jsonl").read_bytes().split(b"\n")[:-1]
-        self.records = [json.loads(line) for line in lines]
+        self.records, _ = read_lines((pathlib.Path(directory) / "results.jsonl").read_bytes())
         self.runs = [r for r in self.records if r["kind"] == "run"]
         if not self.runs:
             raise ValueError(f"{directory}/results.jsonl has no line that says what was run")

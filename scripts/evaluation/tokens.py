@@ -76,10 +76,12 @@ class UsageTokens(Tokens):
 
 
 class Poster:
-    """post(path, body) -> parsed answer, for the threads that make samples."""
+    """post(path, body) -> parsed answer, for the threads that make samples.  patience_s: with a
+    server that keeps saying 429 or 503."""
 
-    def __init__(self, url, model, api_key, timeout_s=600):
-        self._url, self._model, self._timeout_s = base_url(url), model, timeout_s
+    def __init__(self, url, model, api_key, timeout_s=600, patience_s=600):
+        self._url, self._model = base_url(url), model
+        self._timeout_s, self._patience_s = timeout_s, patience_s
         self._headers = {"Content-Type": "application/json"}
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
@@ -87,14 +89,14 @@ class Poster:
     def __call__(self, path, body):
         data = json.dumps({"model": self._model, **body}).encode()
         request = urllib.request.Request(self._url + path, data, self._headers)
-        n_failures = 0
+        n_failures, deadline = 0, time.monotonic() + self._patience_s
         while True:
             try:
                 with urllib.request.urlopen(request, timeout=self._timeout_s) as answer:
                     return json.load(answer)
             except urllib.error.HTTPError as error:
                 wait = retry_after(error)
-                if wait is None:
+                if wait is None or time.monotonic() + wait > deadline:
                     text = error_text(error.code, error.read())
                     raise (Refused if error.code < 500 else Failed)(text) from None
             except ValueError as error:

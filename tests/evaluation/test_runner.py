@@ -153,6 +153,16 @@ def test_the_questions_of_a_stream_are_about_20_lines_back():
         assert f"<{question.references[0]}>" in lines[-20]
 
 
+def test_a_stream_goes_on_after_a_failed_answer(tmp_path):
+    stream = Stream(1, 0)
+    third = [stream.turn()[1].text for _ in range(3)][2]
+    with TinyServer(breaks_at=third) as server:
+        n_failed = evaluate(tmp_path, server.url, tasks=["streameval"], lengths=[2000], samples=1,
+                            tokenizer=str(MODEL))
+    assert n_failed > 2
+    assert [r["score"] for r in read_results(tmp_path, "stream")] == [1.0, 1.0] + [0.0] * n_failed
+
+
 def test_a_stream_that_was_cut_goes_on_with_its_recorded_answers(tmp_path, monkeypatch):
     monkeypatch.setattr(client, "CONNECT_TRIES", 1)
     arguments = {"tasks": ["streameval"], "lengths": [600], "samples": 2}

@@ -181,7 +181,7 @@ def test_a_line_has_the_register_content(make):
 def test_the_dictionary_has_the_colour_at_the_sum(make):
     for sample, question in questions_of(make, "twostage"):
         x, y = map(int, re.search(r"is (\d+) \+ (\d+) =", question.text).groups())
-        assert f"{{0: '" in sample.context and sample.context.count("Dict is") == 1
+        assert "{0: '" in sample.context and sample.context.count("Dict is") == 1
         assert f" {x + y}: '{question.references[0]}'" in sample.context.replace("{0", " 0")
 
 

@@ -2,6 +2,7 @@
 import pytest
 
 from evaluation import templates, tokens
+from evaluation.client import Refused
 from evaluation.tokens import LocalTokens, Tokens, UsageTokens
 from server import MODEL
 from tiny_server import TinyServer
@@ -65,6 +66,11 @@ def test_a_server_without_a_tokenizer_counts_by_its_usage():
         assert isinstance(found, UsageTokens)
         assert found.count("four words are here") == 4
         assert server.bodies[-1]["max_tokens"] == 1
+
+
+def test_a_server_that_stays_busy_is_not_counted_by_for_ever():
+    with TinyServer(n_busy=10**9) as server, pytest.raises(Refused, match="429: busy"):
+        tokens.Poster(server.url, "tiny", None, patience_s=0.2)("/v1/completions", {})
 
 
 def test_a_path_is_preferred_to_the_server(local):

@@ -7,8 +7,8 @@ CWE_PREAMBLE = ("Below is a numbered list of words. In these words, some appear 
 N_COMMON = 5
 
 FWE_PREAMBLE = ("The text below is written in a code. Some of its coded words appear much more"
-                " often than others: count how often each of them appears. Groups of dots mean nothing:"
-                " leave them out of the count.\n\n")
+                " often than others: count how often each of them appears. Groups of dots mean"
+                " nothing: leave them out of the count.\n\n")
 FWE_QUESTION = "What are the three coded words that appear most often in the text above?"
 DOTS = "......"
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
