@@ -5,7 +5,7 @@ import math
 import pytest
 
 from asking import evaluate, make_options, outcomes, read_results
-from evaluation import client, protocols, runner, templates
+from evaluation import client, protocols, runner, statistics, templates
 from evaluation.client import Gone
 from evaluation.records import Mismatch
 from evaluation.rng import Rng
@@ -206,8 +206,10 @@ def test_by_default_an_average_is_known_within_three_points():
     options = make_options("", "", tasks=tasks, lengths=[1024, 4096], samples=None)
     cells = runner.plan(options, 400000, [])
     for length in (1024, 4096):
-        n = sum(c.n for c in cells if c.length == length and c.task in tasks[:3])
-        assert 1.96 * math.sqrt(0.25 / n) <= 0.03
+        worst = statistics.average([
+            statistics.score_spread([k % 2 for k in range(cell.n)], [1] * cell.n, cell.task)
+            for cell in cells if cell.length == length and cell.task in tasks[:3]])
+        assert max(worst.value - worst.low, worst.high - worst.value) <= 3
     assert [(c.length, c.n) for c in cells if c.task == "perplexity"] == [(1024, 256), (4096, 64)]
     assert [c.length for c in cells if c.task == "streameval"] == [4096]
 
