@@ -12,6 +12,20 @@
  * is named by its number in one pool.  How they lie inside is the backend's business: only
  * operations look there.  Each layer of each sequence has its own list of pages.
  *
+ * Bounded caches (struct kv_budget; H2O section 3, StreamingLLM section 3).  Between steps every KV
+ * head of every layer keeps at most `capacity` tokens, its own choice.  A new token attends to all
+ * of them and to itself, and only then one goes, so there is a slot more than that; the slot of the
+ * one that went is free, and the next token is written there.  Nothing is ever moved:
+ *
+ *   slots    0  1  2  3 … capacity         the free slot is each KV head's own: after the step, by
+ *   before   A  S  .  B … T                keep_decode; the next rope_append writes there
+ *   step     A  S  U  B … T                all capacity + 1 slots are attended to
+ *   after    A  S  U  . … T                B had the lowest score
+ *
+ * Prompts are computed in chunks behind what is kept, in order of their slots; after a chunk
+ * (step_seq.compress) keep_prefill moves what stays to the first `capacity` slots, in the order of
+ * the text.  What a head must know of its tokens lies in their pages, behind keys and values.
+ *
  * Matrices are row-major.  `void *` is device memory, to be touched only through operations.
  * Activations are in `act_dtype` (f32 on the CPU); logits are f32 everywhere.
  *
@@ -57,27 +71,78 @@ static inline const struct weight *weight_if_present(const struct weight *weight
     return weight->data ? weight : NULL;
 }
 
-/* The KV pool and the shape of its pages.
- * page_bytes = 2 * n_kv_heads * PAGE_TOKENS * head_dim * size. */
+/* The KV pool and the shape of its pages: keys and values, 2 * n_kv_heads * PAGE_TOKENS * head_dim
+ * elements, then, if the pool is `tracked`, a struct kv_page_state for each KV head. */
 struct kv_pool {
     void *base; /* [n_pages][page_bytes] */
     enum dtype dtype;
     uint32_t n_pages;
     uint32_t n_kv_heads, head_dim;
-    size_t page_bytes;
+    size_t page_bytes; /* kv_page_bytes() */
+    bool tracked;      /* sequences may have budgets */
 };
+
+/* What a KV head knows of a page's slots.  The last three are of the whole list of pages and stand
+ * in its first page. */
+struct kv_page_state {
+    uint32_t position[PAGE_TOKENS]; /* in the text */
+    uint32_t rank[PAGE_TOKENS];     /* how many of the kept tokens are older */
+    float score[PAGE_TOKENS];       /* attention received, as kv_budget.score says */
+    uint32_t free_slot;             /* where the next token goes, once the cache is full */
+    float kept_mass;                /* over evictions: the share of attention that stayed */
+    uint32_t n_evictions, unused;   /* (a compression is one) */
+};
+
+static inline size_t kv_page_bytes(const struct kv_pool *kv) {
+    const size_t element_bytes = kv->dtype == DTYPE_F32 ? 4 : 2;
+    const size_t state_bytes = kv->tracked ? sizeof(struct kv_page_state) : 0;
+    return kv->n_kv_heads * (2 * PAGE_TOKENS * kv->head_dim * element_bytes + state_bytes);
+}
+
+/* How tokens between the sinks and the recent ones are judged: by the attention probabilities they
+ * received, summed over the query heads of their KV head's group, in f32. */
+enum kv_score {
+    KV_SCORE_NONE,  /* not at all: the oldest goes; capacity = n_sink + n_recent */
+    KV_SCORE_SUM,   /* of all queries */
+    KV_SCORE_MEAN,  /* the same, divided by the number of queries that could see the token */
+    KV_SCORE_DECAY, /* score = decay * score + p, query after query */
+    KV_SCORE_WINDOW /* of a chunk of the prompt only its last queries count, and what earlier chunks
+                       gave is forgotten (SnapKV); generated tokens add to it like SUM */
+};
+
+/* What the sequence keeps between steps: of the tokens of its text the first n_sink, the n_recent
+ * newest, and of the others those with the highest score; the older goes first when scores are
+ * equal.  NaN counts as the lowest score. */
+struct kv_budget {
+    uint32_t capacity; /* >= n_sink + n_recent; n_recent >= 1 */
+    uint32_t n_sink, n_recent;
+    enum kv_score score;
+    float decay; /* (0, 1) */
+    /* Keys are stored before RoPE and rotated when they are read: a token's position is its rank.
+     * Otherwise positions are those of the text. */
+    bool cache_positions;
+};
+
+#define KV_FREE_SLOT UINT32_MAX /* as append_slot: each KV head's own free slot */
 
 /* One layer of one sequence as a step sees it. */
 struct kv_view {
     const uint32_t *pages; /* host, in slot order: slot s is in pages[s / PAGE_TOKENS] */
     uint32_t n_slots;      /* slots in use once this step's rows have been appended */
-    uint32_t append_slot;  /* slot of the sequence's first row; the next rows follow */
+    uint32_t append_slot;  /* slot of the sequence's first row; the next rows follow.  Of a full
+                              bounded cache KV_FREE_SLOT: one row, n_slots = capacity + 1 */
 };
 
 struct step_seq {
     uint32_t first_row;           /* in [0, n_rows) */
     uint32_t n_rows;              /* >= 1; exactly 1 for the first n_decode sequences */
     const struct kv_view *layers; /* [step.n_layers] */
+    const struct kv_budget *budget; /* NULL: it keeps everything.  Not NULL: all layers have the same
+                                       n_slots and append_slot */
+    /* With a budget: */
+    uint32_t n_before;  /* tokens of the text before the first row */
+    uint32_t score_row; /* prompts: the sequence's rows from this one on count for scores */
+    bool compress;      /* prompts: after this step the first min(n_slots, capacity) slots are kept */
 };
 
 /* Query row i of a sequence sees slots [0, n_slots - n_rows + i]: the rows are the newest tokens,
@@ -85,7 +150,7 @@ struct step_seq {
 struct step {
     uint32_t n_rows, n_seqs, n_decode, n_layers;
     const uint32_t *tokens;    /* host [n_rows]; or STEP_DRAWN | i */
-    const uint32_t *positions; /* host [n_rows], RoPE positions */
+    const uint32_t *positions; /* host [n_rows], RoPE positions; with cache_positions, ranks */
     const struct step_seq *seqs;
 };
 
@@ -158,6 +223,8 @@ struct rope_append_args {
     float rope_scale;
     uint32_t n_freqs, layer, n_heads;
 };
+/* With a budget it also writes the rows' position, rank and score (0) into their slots' state, and
+ * with cache_positions leaves k as it is (q is rotated). */
 
 /* Attention of the step's rows over the pages of `layer`.  attn_decode handles sequences
  * [0, n_decode), attn_prefill the rest; an empty range is a no-op.  q rows are the q heads inside
@@ -169,6 +236,17 @@ struct attn_args {
     const struct kv_pool *kv;
     uint32_t layer, n_heads;
     float scale;     /* 1 / sqrt(head_dim) unless the model says otherwise */
+    /* For keys that are rotated when they are read, as in rope_append_args. */
+    const double *inv_freq;
+    float rope_scale;
+    uint32_t n_freqs;
+};
+
+/* What the evictions of one sequence have cost so far, over its layers and KV heads. */
+struct keep_total {
+    float kept_mass;      /* mean share of attention that the kept tokens held; NAN: no scores, or
+                             nothing was evicted */
+    uint32_t n_evictions; /* of one KV head of one layer */
 };
 
 /* out[i] = x[rows[i]]: picks the rows that need logits. */
@@ -251,6 +329,8 @@ struct step_limits {
     enum dtype kv_dtype;
     uint32_t max_logit_rows; /* of one sample op */
     uint32_t n_layers, n_heads, n_kv_heads, head_dim, n_freqs, n_vocab;
+    bool tracked; /* sequences may have budgets, */
+    uint32_t max_positions; /* and then ranks are smaller than this */
 };
 
 struct device_memory {
@@ -297,6 +377,15 @@ struct backend_ops {
     int (*rope_append)(struct backend *be, const struct rope_append_args *args, struct error *err);
     int (*attn_decode)(struct backend *be, const struct attn_args *args, struct error *err);
     int (*attn_prefill)(struct backend *be, const struct attn_args *args, struct error *err);
+    /* What follows the attention of a layer, with the same arguments, for the sequences that have a
+     * budget: keep_decode for [0, n_decode), keep_prefill for the rest.  Scores are brought up to
+     * date from the queries and the keys, then whoever must go goes. */
+    int (*keep_decode)(struct backend *be, const struct attn_args *args, struct error *err);
+    int (*keep_prefill)(struct backend *be, const struct attn_args *args, struct error *err);
+    /* After the last layer: totals host [step.n_seqs], of those with a budget, valid after collect()
+     * or sync(). */
+    int (*keep_totals)(struct backend *be, const struct kv_pool *kv, struct keep_total *totals,
+                       struct error *err);
     int (*gather_rows)(struct backend *be, const struct gather_rows_args *args, struct error *err);
     int (*sample)(struct backend *be, const struct sample_args *args, struct error *err);
     /* Runs the operations of `body`, or launches again what it launched for the same ctx and n_rows

@@ -55,7 +55,8 @@ static void add(struct batch *batch, struct sequence *seq) {
     uint32_t n_samples = sequence_sample_rows(seq, first, batch->samples + batch->n_samples);
     batch->entries[step->n_seqs] =
         (struct batch_entry){seq, batch->n_samples, n_samples, begin + seq->n_rows};
-    batch->seqs[step->n_seqs++] = (struct step_seq){first, seq->n_rows, seq->kv.views};
+    batch->seqs[step->n_seqs++] = (struct step_seq){
+        .first_row = first, .n_rows = seq->n_rows, .layers = seq->kv.views};
     batch->n_samples += n_samples;
     step->n_rows += seq->n_rows;
     step->n_layers = seq->kv.space->n_layers;

@@ -45,11 +45,11 @@ static uint64_t min_u64(uint64_t a, uint64_t b) {
 
 struct kv_pool memory_plan_pages(const struct engine_config *config,
                                  const struct model_config *model) {
-    return (struct kv_pool){.dtype = config->kv_dtype,
-                            .n_kv_heads = model->n_kv_heads,
-                            .head_dim = model->head_dim,
-                            .page_bytes = (size_t)2 * model->n_kv_heads * PAGE_TOKENS *
-                                          model->head_dim * dtype_size(config->kv_dtype)};
+    struct kv_pool pool = {.dtype = config->kv_dtype,
+                           .n_kv_heads = model->n_kv_heads,
+                           .head_dim = model->head_dim};
+    pool.page_bytes = kv_page_bytes(&pool);
+    return pool;
 }
 
 /* What is left of the share once everything else has its part, whoever that is. */

@@ -274,7 +274,9 @@ static int run_attention(struct kernel_case *c, uint32_t batch, uint32_t n_slots
     for (uint32_t i = 0; i < c->k->kv.n_pages && !rc; i++)
         pages[i] = (uint32_t)((uint64_t)i * PAGE_STRIDE % c->k->kv.n_pages);
     for (uint32_t i = 0; i < batch && !rc; i++) {
-        seqs[i] = (struct step_seq){i * rows_each, rows_each, views + (size_t)i * c->n_turns};
+        seqs[i] = (struct step_seq){.first_row = i * rows_each,
+                                    .n_rows = rows_each,
+                                    .layers = views + (size_t)i * c->n_turns};
         for (uint32_t t = 0; t < c->n_turns; t++)
             views[(size_t)i * c->n_turns + t] =
                 (struct kv_view){pages + ((size_t)t * batch + i) * n_pages, n_slots,

@@ -102,7 +102,7 @@ static void fixture_free(struct backend *be, struct fixture *f) {
 static void feed(struct backend *be, struct fixture *f, uint32_t first, uint32_t n, float *out) {
     uint32_t width = row_width(&f->s);
     struct kv_view view = {f->pages, first + n, first};
-    struct step_seq seq = {0, n, &view};
+    struct step_seq seq = {.n_rows = n, .layers = &view};
     struct step step = {.n_rows = n,
                         .n_seqs = 1,
                         .n_decode = n == 1,
@@ -111,7 +111,12 @@ static void feed(struct backend *be, struct fixture *f, uint32_t first, uint32_t
     float *qkv = malloc((size_t)n * width * sizeof(float));
     memcpy(qkv, f->qkv + (size_t)first * width, (size_t)n * width * sizeof(float));
     struct rope_append_args rope = {qkv, &f->kv, f->inv_freq, 1.0f, f->s.dim / 2, 0, f->s.n_heads};
-    struct attn_args attn = {qkv, width, out, &f->kv, 0, f->s.n_heads, (float)(1 / sqrt(f->s.dim))};
+    struct attn_args attn = {.q = qkv,
+                             .q_stride = width,
+                             .out = out,
+                             .kv = &f->kv,
+                             .n_heads = f->s.n_heads,
+                             .scale = (float)(1 / sqrt(f->s.dim))};
     assert_int_equal(be->ops->step_begin(be, &step, NULL), 0);
     assert_int_equal(be->ops->rope_append(be, &rope, NULL), 0);
     assert_int_equal(be->ops->attn_decode(be, &attn, NULL), 0);
@@ -209,7 +214,7 @@ static void a_batch_gives_the_same_bits_on(struct backend *be) {
                    (char *)f[i].kv.base + f[i].pages[p] * shared.page_bytes, shared.page_bytes);
         }
         views[i] = (struct kv_view){pages[i], each[i].n_tokens, first};
-        seqs[i] = (struct step_seq){row, n_rows[i], &views[i]};
+        seqs[i] = (struct step_seq){.first_row = row, .n_rows = n_rows[i], .layers = &views[i]};
         memcpy(qkv + (size_t)row * width, f[i].qkv + (size_t)first * width,
                (size_t)n_rows[i] * width * sizeof(float));
         for (uint32_t t = 0; t < n_rows[i]; t++) positions[row++] = first + t;
@@ -217,7 +222,12 @@ static void a_batch_gives_the_same_bits_on(struct backend *be) {
     struct step step = {
         .n_rows = 92, .n_seqs = 3, .n_decode = 2, .positions = positions, .seqs = seqs};
     struct rope_append_args rope = {qkv, &shared, f[0].inv_freq, 1.0f, 32, 0, 6};
-    struct attn_args attn = {qkv, width, batch, &shared, 0, 6, 0.125f};
+    struct attn_args attn = {.q = qkv,
+                             .q_stride = width,
+                             .out = batch,
+                             .kv = &shared,
+                             .n_heads = 6,
+                             .scale = 0.125f};
     assert_int_equal(be->ops->step_begin(be, &step, NULL), 0);
     assert_int_equal(be->ops->rope_append(be, &rope, NULL), 0);
     assert_int_equal(be->ops->attn_decode(be, &attn, NULL), 0);

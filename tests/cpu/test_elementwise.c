@@ -90,9 +90,14 @@ static void rope_is_exact_at_a_million_tokens_on(struct backend *be) {
         }
     }
     float store[2 * PAGE_TOKENS * DIM];
-    struct kv_pool kv = {store, DTYPE_F32, 1, 1, DIM, sizeof(store)};
+    struct kv_pool kv = {.base = store,
+                         .dtype = DTYPE_F32,
+                         .n_pages = 1,
+                         .n_kv_heads = 1,
+                         .head_dim = DIM,
+                         .page_bytes = sizeof(store)};
     struct kv_view view = {&page, 1, 0};
-    struct step_seq seq = {0, 1, &view};
+    struct step_seq seq = {.n_rows = 1, .layers = &view};
     struct step step = {
         .n_rows = 1, .n_seqs = 1, .n_decode = 1, .positions = &position, .seqs = &seq};
     assert_int_equal(be->ops->step_begin(be, &step, NULL), 0);

@@ -48,7 +48,8 @@ static struct step make_step(struct batch *b, const uint32_t *seen, const uint32
             for (uint32_t l = 0; l < N_LAYERS; l++)
                 b->views[step.n_seqs][l] =
                     (struct kv_view){b->pages[l][i], seen[i] + n[i], seen[i]};
-            b->seqs[step.n_seqs] = (struct step_seq){step.n_rows, n[i], b->views[step.n_seqs]};
+            b->seqs[step.n_seqs] = (struct step_seq){
+                .first_row = step.n_rows, .n_rows = n[i], .layers = b->views[step.n_seqs]};
             for (uint32_t t = 0; t < n[i]; t++) b->positions[step.n_rows++] = seen[i] + t;
             step.n_seqs++;
         }
@@ -63,8 +64,13 @@ static void run_layer(struct backend *be, const struct batch *b, const struct kv
     struct error err = {0};
     const struct rope_append_args rope = {qkv,        kv,    b->inv_freq, 1.25f,
                                           b->n_freqs, layer, b->n_heads};
-    const struct attn_args attn = {
-        qkv, width_of(b), out, kv, layer, b->n_heads, (float)(1 / sqrt(b->dim))};
+    const struct attn_args attn = {.q = qkv,
+                                   .q_stride = width_of(b),
+                                   .out = out,
+                                   .kv = kv,
+                                   .layer = layer,
+                                   .n_heads = b->n_heads,
+                                   .scale = (float)(1 / sqrt(b->dim))};
     must(be->ops->rope_append(be, &rope, &err), &err);
     must(be->ops->attn_decode(be, &attn, &err), &err);
     must(be->ops->attn_prefill(be, &attn, &err), &err);

@@ -82,7 +82,8 @@ static void add_seq(uint32_t *n, const struct step_seq *seq, uint32_t skip, uint
     struct kv_view *views = faulty.views + (size_t)*n * faulty.step.n_layers;
     if (n_rows == 0) return;
     views[layer] = view;
-    faulty.seqs[(*n)++] = (struct step_seq){seq->first_row + skip, n_rows, views};
+    faulty.seqs[(*n)++] = (struct step_seq){
+        .first_row = seq->first_row + skip, .n_rows = n_rows, .layers = views};
 }
 
 /* Adds a sequence as attention is to see it: as one without its first page, as it is when that page

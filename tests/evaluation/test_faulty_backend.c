@@ -86,7 +86,7 @@ static void run_step(struct backend *be, struct cache *cache, const struct input
     for (uint32_t i = 0; i < N_FREQS; i++) inv_freq[i] = pow(10000, -(double)i / N_FREQS);
     for (uint32_t s = 0; s < N_SEQS; s++) {
         views[s][LAYER] = (struct kv_view){cache->pages[s], done + n, done};
-        seqs[s] = (struct step_seq){s * n, n, views[s]};
+        seqs[s] = (struct step_seq){.first_row = s * n, .n_rows = n, .layers = views[s]};
         for (uint32_t i = 0; i < n; i++) {
             const uint32_t token = input->first + done + i;
             positions[s * n + i] = input->positions[token];
@@ -96,7 +96,13 @@ static void run_step(struct backend *be, struct cache *cache, const struct input
     const struct step step = {N_SEQS * n, N_SEQS, decode ? N_SEQS : 0, N_LAYERS,
                               tokens,     positions, seqs};
     const struct rope_append_args rope = {qkv, &cache->pool, inv_freq, 1, N_FREQS, LAYER, N_HEADS};
-    const struct attn_args attn = {qkv, WIDTH, rows, &cache->pool, LAYER, N_HEADS, 0.25f};
+    const struct attn_args attn = {.q = qkv,
+                                   .q_stride = WIDTH,
+                                   .out = rows,
+                                   .kv = &cache->pool,
+                                   .layer = LAYER,
+                                   .n_heads = N_HEADS,
+                                   .scale = 0.25f};
     assert_int_equal(be->ops->step_begin(be, &step, NULL), 0);
     assert_int_equal(be->ops->rope_append(be, &rope, NULL), 0);
     assert_int_equal(be->ops->attn_decode(be, &attn, NULL), 0);
