@@ -34,6 +34,7 @@ struct engine_config {
                                 share, bounded by use */
     enum dtype kv_dtype;
     bool prefix_caching;
+    bool bounded_caches; /* requests may have a bounded KV cache: pages are larger for it */
     /* A request's tokens and log-probabilities have the same bits whatever runs beside it; the
      * backend must have been created for it, too, where it can be told. */
     bool batch_invariant;
@@ -54,8 +55,39 @@ struct engine_info {
     uint64_t device_bytes; /* 0: the system's memory */
     uint64_t other_bytes;  /* of the device, in use besides: other processes', the driver's */
     uint64_t kv_tokens;     /* tokens that the pool holds over all layers */
+    bool bounded_caches;    /* asked for, and the backend can */
     const struct model_config *model;
     const struct tokenizer *tokenizer; /* NULL: tokens_only */
+};
+
+/* How much of its text a request keeps in the KV cache (backend.h, struct kv_budget). */
+enum kv_type {
+    KV_FULL,        /* all of it */
+    KV_STREAMING,   /* the first n_sink tokens and the n_recent newest */
+    KV_HEAVY_HITTER /* those, and the n_heavy of the others that attention needs most */
+};
+enum { KV_N_TYPES = KV_HEAVY_HITTER + 1, KV_DEFAULT_CHUNK = 512 };
+
+/* Zeroed: full.  Each KV head keeps n_sink + n_recent + n_heavy tokens.  A request whose text may
+ * outgrow the model's trained context counts positions inside the cache, which must then fit that
+ * context together with a chunk of the prompt. */
+struct kv_choice {
+    enum kv_type type;
+    uint32_t n_sink, n_recent, n_heavy; /* n_recent >= 1; n_heavy of KV_HEAVY_HITTER only, >= 1 */
+    enum kv_score score;                /* of KV_HEAVY_HITTER; else KV_SCORE_NONE */
+    float decay;                        /* of KV_SCORE_DECAY, (0, 1) */
+    uint32_t chunk; /* tokens of the prompt between two compressions; 0: KV_DEFAULT_CHUNK */
+};
+
+static inline uint64_t kv_choice_capacity(const struct kv_choice *kv) {
+    return (uint64_t)kv->n_sink + kv->n_recent + kv->n_heavy;
+}
+
+/* What became of a request's text, in each KV head of each layer. */
+struct kv_usage {
+    uint32_t n_resident; /* tokens in the cache at the end */
+    uint64_t n_evicted;  /* tokens that left it */
+    float kept_mass;     /* struct keep_total */
 };
 
 /* Everything that shapes a request's output.  sampling_defaults() gives the OpenAI defaults. */
@@ -82,6 +114,7 @@ struct engine_request {
     uint32_t *prompt; /* owned, [n_prompt], n_prompt >= 1 */
     uint32_t n_prompt;
     struct sampling_params params;
+    struct kv_choice kv;
     /* Sequences share cached prefixes only within one salt; 0: the common one. */
     uint64_t cache_salt;
     int32_t priority;    /* lower runs first; ties by arrival */
@@ -120,6 +153,7 @@ struct engine_event {
     bool stopped_by_token;       /* FINISH_STOP because of an explicit stop_token_id (stop_token) */
     uint32_t stop_index, stop_token;
     uint32_t n_prompt, n_generated, n_cached; /* tokens; cached = found in the prefix cache */
+    struct kv_usage kv;
     int error_code;              /* FINISH_ERROR */
     char error_text[256];
 };
@@ -128,6 +162,8 @@ struct engine_stats {
     uint32_t n_running, n_waiting, pages_free, pages_cached, pages_total;
     uint64_t n_submitted, n_finished, n_cancelled, n_failed, n_preempted;
     uint64_t prompt_tokens, cached_tokens, generated_tokens, n_steps;
+    /* By policy, as in struct kv_usage: of all requests so far, and of those that run now. */
+    uint64_t kv_evicted[KV_N_TYPES], kv_resident[KV_N_TYPES];
 };
 
 struct sampling_params sampling_defaults(void);
@@ -138,7 +174,7 @@ int engine_create(struct engine **out, const struct engine_config *config, struc
 const struct engine_info *engine_info(const struct engine *engine);
 
 /* ERR_FULL: the queue is full (n_requests are accepted all or none).  ERR_TOO_LONG and ERR_INVALID:
- * the request can never run (text says why).  On success takes the arrays and writes ids[i]; on
+ * the request can never run (text says why); max_model_len is for requests that keep everything.  On success takes the arrays and writes ids[i]; on
  * failure ownership stays with the caller. */
 int engine_submit(struct engine *engine, struct engine_request *requests, uint32_t n_requests,
                   uint64_t *ids, struct error *err);
