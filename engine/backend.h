@@ -83,20 +83,27 @@ struct kv_pool {
 };
 
 /* What a KV head knows of a page's slots.  The last three are of the whole list of pages and stand
- * in its first page. */
+ * in its first page; the first token of a text (position 0) sets them to capacity, 0 and 0. */
 struct kv_page_state {
     uint32_t position[PAGE_TOKENS]; /* in the text */
     uint32_t rank[PAGE_TOKENS];     /* how many of the kept tokens are older */
     float score[PAGE_TOKENS];       /* attention received, as kv_budget.score says */
     uint32_t free_slot;             /* where the next token goes, once the cache is full */
-    float kept_mass;                /* over evictions: the share of attention that stayed */
-    uint32_t n_evictions, unused;   /* (a compression is one) */
+    uint32_t n_evictions;           /* a compression that drops tokens is one */
+    double kept_mass;               /* summed over them: the share of attention that stayed; after a
+                                       million, a float would add 1 for 0.999 */
 };
 
 static inline size_t kv_page_bytes(const struct kv_pool *kv) {
     const size_t element_bytes = kv->dtype == DTYPE_F32 ? 4 : 2;
     const size_t state_bytes = kv->tracked ? sizeof(struct kv_page_state) : 0;
     return kv->n_kv_heads * (2 * PAGE_TOKENS * kv->head_dim * element_bytes + state_bytes);
+}
+
+/* Where in a page of a tracked pool the state of a KV head begins. */
+static inline size_t kv_state_offset(const struct kv_pool *kv, uint32_t kv_head) {
+    const size_t head_bytes = 2 * PAGE_TOKENS * kv->head_dim * dtype_size(kv->dtype);
+    return kv->n_kv_heads * head_bytes + kv_head * sizeof(struct kv_page_state);
 }
 
 /* How tokens between the sinks and the recent ones are judged: by the attention probabilities they
@@ -137,12 +144,15 @@ struct step_seq {
     uint32_t first_row;           /* in [0, n_rows) */
     uint32_t n_rows;              /* >= 1; exactly 1 for the first n_decode sequences */
     const struct kv_view *layers; /* [step.n_layers] */
-    const struct kv_budget *budget; /* NULL: it keeps everything.  Not NULL: all layers have the same
-                                       n_slots and append_slot */
+    const struct kv_budget *budget; /* NULL: it keeps everything.  Not NULL: all layers have the
+                                       same n_slots and append_slot */
     /* With a budget: */
     uint32_t n_before;  /* tokens of the text before the first row */
+    bool begins_chunk;  /* prompts: the first row does.  With KV_SCORE_WINDOW, what earlier chunks
+                           gave is forgotten before this step's rows count */
     uint32_t score_row; /* prompts: the sequence's rows from this one on count for scores */
-    bool compress;      /* prompts: after this step the first min(n_slots, capacity) slots are kept */
+    bool compress;      /* prompts: the last row ends a chunk.  After this step the first
+                           min(n_slots, capacity) slots are kept */
 };
 
 /* Query row i of a sequence sees slots [0, n_slots - n_rows + i]: the rows are the newest tokens,
@@ -382,8 +392,8 @@ struct backend_ops {
      * date from the queries and the keys, then whoever must go goes. */
     int (*keep_decode)(struct backend *be, const struct attn_args *args, struct error *err);
     int (*keep_prefill)(struct backend *be, const struct attn_args *args, struct error *err);
-    /* After the last layer: totals host [step.n_seqs], of those with a budget, valid after collect()
-     * or sync(). */
+    /* After the last layer: totals host [step.n_seqs], of those with a budget, valid after
+     * collect() or sync(). */
     int (*keep_totals)(struct backend *be, const struct kv_pool *kv, struct keep_total *totals,
                        struct error *err);
     int (*gather_rows)(struct backend *be, const struct gather_rows_args *args, struct error *err);
