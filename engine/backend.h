@@ -46,7 +46,7 @@
 struct backend;
 struct error;
 
-enum { PAGE_TOKENS = 64, LINEAR_MAX_PARTS = 3, SAMPLE_MAX_TOP = 20 };
+enum { PAGE_TOKENS = 64, PAGE_ALIGN = 128, LINEAR_MAX_PARTS = 3, SAMPLE_MAX_TOP = 20 };
 
 /* In step.tokens, STEP_DRAWN | i is the token that row i of the step before drew, counting the rows
  * of all its sample operations: the device knows it already, the host does not.  A row whose result
@@ -94,16 +94,17 @@ struct kv_page_state {
                                        million, a float would add 1 for 0.999 */
 };
 
-static inline size_t kv_page_bytes(const struct kv_pool *kv) {
-    const size_t element_bytes = kv->dtype == DTYPE_F32 ? 4 : 2;
-    const size_t state_bytes = kv->tracked ? sizeof(struct kv_page_state) : 0;
-    return kv->n_kv_heads * (2 * PAGE_TOKENS * kv->head_dim * element_bytes + state_bytes);
-}
-
 /* Where in a page of a tracked pool the state of a KV head begins. */
 static inline size_t kv_state_offset(const struct kv_pool *kv, uint32_t kv_head) {
-    const size_t head_bytes = 2 * PAGE_TOKENS * kv->head_dim * dtype_size(kv->dtype);
-    return kv->n_kv_heads * head_bytes + kv_head * sizeof(struct kv_page_state);
+    const size_t element_bytes = kv->dtype == DTYPE_F32 ? 4 : 2;
+    return kv->n_kv_heads * 2 * PAGE_TOKENS * kv->head_dim * element_bytes +
+           kv_head * sizeof(struct kv_page_state);
+}
+
+/* Rounded up, so that every page begins a cache line of any device. */
+static inline size_t kv_page_bytes(const struct kv_pool *kv) {
+    const size_t bytes = kv_state_offset(kv, kv->tracked ? kv->n_kv_heads : 0);
+    return (bytes + PAGE_ALIGN - 1) / PAGE_ALIGN * PAGE_ALIGN;
 }
 
 /* How tokens between the sinks and the recent ones are judged: by the attention probabilities they
