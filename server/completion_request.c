@@ -2,6 +2,7 @@
 #include "server/completion_request.h"
 
 #include <float.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -255,6 +256,12 @@ static int read_salt(struct reading *r, const struct field *field, const json_t 
     return 0;
 }
 
+static int read_kv_policy(struct reading *r, const struct field *field, const json_t *value) {
+    (void)field;
+    const int rc = kv_policy_read(&r->request->kv, value, r->err);
+    return rc ? rc : kv_rules_check(&r->limits->kv, &r->request->kv, r->err);
+}
+
 #define AT(member) offsetof(struct completion_request, member)
 
 /* max_tokens comes after max_completion_tokens: where a client sends both, the endpoint's own name
@@ -288,6 +295,7 @@ static const struct field fields[] = {
     {"add_special_tokens", read_bool, AT(add_special), 0, 0},
     {"return_token_ids", read_bool, AT(return_token_ids), 0, 0},
     {"cache_salt", read_salt, 0, 0, 0},
+    {"kv_policy", read_kv_policy, 0, 0, 0},
     {"priority", read_i32, AT(priority), INT32_MIN, INT32_MAX},
     {"user", read_ignored_string, 0, 0, 0},
     {"suffix", read_refused, 0, 0, 0},
@@ -364,6 +372,7 @@ int completion_request_parse(struct completion_request *out, const char *body, s
         return rc;
     }
     struct completion_request request = {.params = sampling_defaults(),
+                                         .kv = limits->kv.initial,
                                          .n = 1,
                                          .best_of = 1,
                                          .max_tokens = 16,
@@ -388,15 +397,23 @@ void completion_request_fini(struct completion_request *request) {
     *request = (struct completion_request){0};
 }
 
+static int refuse_total(struct api_error *err) {
+    return api_error_set(err, 400, NULL, "prompt", "prompts times best_of are more than %d tokens",
+                         REQUEST_MAX_COPIED_TOKENS);
+}
+
 static int tokenize_text(struct completion_request *request, struct prompt *prompt,
                          const struct tokenizer *tokenizer, const struct request_limits *limits,
                          struct api_error *err) {
     /* Counting on past the context tells the client by how much the prompt is too long; the bound
      * keeps a hostile body from costing more memory than an honest one. */
-    const size_t max_ids = 16 * (size_t)limits->max_model_len;
+    const bool bounded = completion_request_is_bounded(request);
+    const size_t max_ids =
+        bounded ? REQUEST_MAX_COPIED_TOKENS : 16 * (size_t)limits->max_model_len;
     struct error why = {0};
     const int rc = tokenizer_encode(tokenizer, prompt->text, prompt->length, request->add_special,
                                     max_ids, &prompt->tokens, &why);
+    if (rc == ERR_TOO_LONG && bounded) return refuse_total(err);
     if (rc == ERR_TOO_LONG) {
         return api_error_set(
             err, 400, "context_length_exceeded", "prompt",
@@ -407,10 +424,23 @@ static int tokenize_text(struct completion_request *request, struct prompt *prom
     return 0;
 }
 
+/* A text of any length is welcome, if there is room for what is kept of it. */
+static int check_budget(const struct completion_request *request, size_t n_prompt,
+                        const struct request_limits *limits, struct api_error *err) {
+    if (n_prompt > REQUEST_MAX_COPIED_TOKENS) return refuse_total(err);
+    const struct kv_choice choice = kv_policy_resolve(&request->kv, (uint32_t)n_prompt);
+    const uint64_t capacity = kv_choice_capacity(&choice);
+    if (capacity <= limits->kv_tokens) return 0;
+    return api_error_set(err, 400, NULL, "kv_policy",
+                         "kv_policy keeps %" PRIu64 " tokens, the KV cache holds %" PRIu64,
+                         capacity, limits->kv_tokens);
+}
+
 static int check_length(struct completion_request *request, size_t n_prompt,
                         const struct request_limits *limits, struct api_error *err) {
     const uint32_t wanted = request->has_max_tokens ? request->max_tokens : 1;
     if (n_prompt == 0) return api_error_set(err, 400, NULL, "prompt", "prompt has no tokens");
+    if (completion_request_is_bounded(request)) return check_budget(request, n_prompt, limits, err);
     if (n_prompt > limits->max_model_len) {
         return api_error_set(err, 400, "context_length_exceeded", "prompt",
                              "the prompt has %zu tokens, the maximum context length is %u tokens",
@@ -468,11 +498,7 @@ int completion_request_tokenize(struct completion_request *request,
         if (!rc) rc = check_length(request, prompt->tokens.n, limits, err);
         if (rc) return rc;
         total += prompt->tokens.n;
-        if (total * request->best_of > REQUEST_MAX_COPIED_TOKENS) {
-            return api_error_set(err, 400, NULL, "prompt",
-                                 "prompts times best_of are more than %d tokens",
-                                 REQUEST_MAX_COPIED_TOKENS);
-        }
+        if (total * request->best_of > REQUEST_MAX_COPIED_TOKENS) return refuse_total(err);
     }
     return check_answer_size(request, err);
 }

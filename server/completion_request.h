@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "engine/engine.h"
+#include "server/kv_rules.h"
 #include "server/prompts.h"
 #include "server/salt.h"
 
@@ -37,12 +38,16 @@ struct request_limits {
     const char *model_name;
     uint32_t n_vocab, max_model_len;
     uint32_t max_sequences; /* of one request: no more than the engine ever takes */
+    uint32_t trained_context;
+    uint64_t kv_tokens;    /* that the KV cache holds */
+    struct kv_rules kv;
     struct salt_key salt_key;
 };
 
 struct completion_request {
     struct prompt_list prompts;
     struct sampling_params params;
+    struct kv_policy kv;
     uint32_t n, best_of;
     uint32_t max_tokens; /* without has_max_tokens a default, cut to the room there is */
     bool has_max_tokens;
@@ -51,13 +56,17 @@ struct completion_request {
     int32_t priority;
 };
 
+static inline bool completion_request_is_bounded(const struct completion_request *request) {
+    return request->kv.tokens.type != KV_FULL;
+}
+
 /* On failure *out holds nothing to free and err says why. */
 int completion_request_parse(struct completion_request *out, const char *body, size_t length,
                              const struct request_limits *limits, struct api_error *err);
 void completion_request_fini(struct completion_request *request);
 
-/* Tokenises the prompts that came as text and settles max_tokens; each prompt must fit the
- * context. */
+/* Tokenises the prompts that came as text; each must fit the context, or what a bounded request
+ * keeps the KV cache. */
 int completion_request_tokenize(struct completion_request *request,
                                 const struct tokenizer *tokenizer,
                                 const struct request_limits *limits, struct api_error *err);

@@ -12,6 +12,7 @@
 #include "server/fanout.h"
 #include "server/http.h"
 #include "server/job.h"
+#include "server/kv_account.h"
 #include "server/log.h"
 #include "server/reply.h"
 #include "server/server.h"
@@ -31,6 +32,7 @@ struct completion {
     uint64_t started_ns, written_ms;
     bool seen_first;
     uint32_t n_prompt, n_cached; /* tokens */
+    struct kv_account kv;        /* of the sequences that have ended */
     struct buffer out;
 };
 
@@ -70,7 +72,7 @@ static int make_choices(struct completion *c) {
     c->n_choices = c->request.prompts.n * best_of;
     c->choices = calloc(c->n_choices, sizeof(*c->choices));
     if (!c->choices ||
-        fanout_create(&c->submission, &c->request, c->job.server->limits.max_model_len, &why)) {
+        fanout_create(&c->submission, &c->request, &c->job.server->limits, &why)) {
         free(c->choices);
         c->choices = NULL;
         return api_error_set(&c->job.err, 500, NULL, NULL, "no memory for %u sequences",
@@ -123,14 +125,20 @@ static void write_head(struct completion *c) {
     buffer_puts(&c->out, ",\"choices\":[");
 }
 
-/* Cached tokens are counted for each prompt once, with its first choice. */
+/* Cached tokens are counted for each prompt once, with its first choice.  What became of the text
+ * is known when the last sequence has ended. */
 static void write_usage(struct completion *c) {
     uint32_t n_generated = 0;
     for (uint32_t i = 0; i < c->n_choices; i++) n_generated += c->choices[i].n_tokens;
     buffer_printf(&c->out,
                   "\"usage\":{\"prompt_tokens\":%u,\"completion_tokens\":%u,\"total_tokens\":%u,"
-                  "\"prompt_tokens_details\":{\"cached_tokens\":%u}}",
+                  "\"prompt_tokens_details\":{\"cached_tokens\":%u}",
                   c->n_prompt, n_generated, c->n_prompt + n_generated, c->n_cached);
+    if (c->n_live == 0) {
+        buffer_puts(&c->out, ",\"kv\":");
+        kv_account_write(&c->kv, &c->request.kv, &c->out);
+    }
+    buffer_puts(&c->out, "}");
 }
 
 /* Log and counters of an answer that ends here; the exchange is not used any more. */
@@ -268,6 +276,7 @@ static void take_ending(struct completion *c, struct choice *choice,
     c->n_live--;
     if (choice == &c->choices[choice->prompt_index * c->request.best_of])
         c->n_cached += event->n_cached;
+    kv_account_add(&c->kv, &c->request.kv, event);
     if (!c->job.exchange || (event->reason != FINISH_ERROR && event->reason != FINISH_CANCELLED))
         return;
     struct api_error err;
@@ -344,7 +353,9 @@ static int submit(struct completion *c) {
         c->submission = NULL;
     }
     free(ids);
-    if (rc) api_error_from(&c->job.err, &why, "prompt");
+    if (!rc) return 0;
+    const bool bounded = completion_request_is_bounded(&c->request);
+    api_error_from(&c->job.err, &why, bounded ? "kv_policy" : "prompt");
     return rc;
 }
 

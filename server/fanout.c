@@ -32,18 +32,30 @@ static int is_whole(const struct sampling_params *to, const struct sampling_para
     return 1;
 }
 
+/* A request that keeps everything gets what is left of the context.  A bounded one may go on behind
+ * the trained context, but only where that was asked for: positions are counted otherwise there. */
+static uint32_t most_tokens(const struct completion_request *request, uint32_t n_prompt,
+                            const struct request_limits *limits) {
+    uint32_t end = limits->max_model_len;
+    if (completion_request_is_bounded(request)) {
+        end = limits->trained_context;
+        if (request->has_max_tokens || n_prompt >= end) return request->max_tokens;
+    }
+    return request->max_tokens < end - n_prompt ? request->max_tokens : end - n_prompt;
+}
+
 static int fill(struct engine_request *out, const struct completion_request *request,
-                const struct prompt *prompt, uint32_t choice, uint32_t max_model_len) {
+                const struct prompt *prompt, uint32_t choice, const struct request_limits *limits) {
     struct sampling_params *params = &out->params;
     *params = copy_params(&request->params);
     out->prompt = copy(prompt->tokens.ids, prompt->tokens.n * sizeof(*prompt->tokens.ids));
     out->n_prompt = (uint32_t)prompt->tokens.n;
+    out->kv = kv_policy_resolve(&request->kv, out->n_prompt);
     out->cache_salt = request->cache_salt;
     out->priority = request->priority;
     if (!is_whole(params, &request->params) || !out->prompt) return ERR_NOMEM;
 
-    const uint32_t room = max_model_len - out->n_prompt;
-    params->max_tokens = request->max_tokens < room ? request->max_tokens : room;
+    params->max_tokens = most_tokens(request, out->n_prompt, limits);
     params->seed += choice; /* choices of one seed differ, and repeat */
     if (request->echo) params->n_prompt_logprobs = params->n_logprobs;
     /* Choosing the best needs the log-probabilities, whoever else wants them. */
@@ -52,13 +64,13 @@ static int fill(struct engine_request *out, const struct completion_request *req
 }
 
 int fanout_create(struct engine_request **out, const struct completion_request *request,
-                  uint32_t max_model_len, struct error *err) {
+                  const struct request_limits *limits, struct error *err) {
     const uint32_t n = request->prompts.n * request->best_of;
     struct engine_request *requests = calloc(n, sizeof(*requests));
     if (!requests) goto fail;
     for (uint32_t i = 0; i < n; i++) {
         const struct prompt *prompt = &request->prompts.items[i / request->best_of];
-        if (fill(&requests[i], request, prompt, i % request->best_of, max_model_len)) goto fail;
+        if (fill(&requests[i], request, prompt, i % request->best_of, limits)) goto fail;
     }
     *out = requests;
     return 0;

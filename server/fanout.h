@@ -10,10 +10,11 @@
 struct completion_request;
 struct engine_request;
 struct error;
+struct request_limits;
 
 /* *out has prompts * best_of requests, those of one prompt side by side. */
 int fanout_create(struct engine_request **out, const struct completion_request *request,
-                  uint32_t max_model_len, struct error *err);
+                  const struct request_limits *limits, struct error *err);
 void fanout_destroy(struct engine_request *requests, uint32_t n); /* NULL is allowed */
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "engine/engine.h"
 #include "server/buffer.h"
+#include "server/kv_policy.h"
 
 static const double bounds[METRICS_N_BUCKETS] = {0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
                                                  1,    2.5,   5,    10,  30,   60};
@@ -51,6 +52,14 @@ static void write_answers(struct buffer *out, const struct metrics *metrics) {
     }
 }
 
+static void write_by_policy(struct buffer *out, const char *name, const char *type,
+                            const char *help, const uint64_t values[KV_N_TYPES]) {
+    buffer_printf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+    for (unsigned i = 0; i < KV_N_TYPES; i++)
+        buffer_printf(out, "%s{policy=\"%s\"} %" PRIu64 "\n", name,
+                      kv_type_name((enum kv_type)i), values[i]);
+}
+
 void metrics_write(const struct metrics *metrics, const struct engine_stats *stats,
                    struct buffer *out) {
     const struct {
@@ -83,6 +92,10 @@ void metrics_write(const struct metrics *metrics, const struct engine_stats *sta
                       samples[i].help, samples[i].name, samples[i].type, samples[i].name,
                       samples[i].value);
     }
+    write_by_policy(out, "quire_kv_resident_tokens", "gauge",
+                    "Tokens that running sequences keep in the KV cache.", stats->kv_resident);
+    write_by_policy(out, "quire_kv_evicted_tokens_total", "counter",
+                    "Tokens that have left the KV cache of their sequence.", stats->kv_evicted);
     write_answers(out, metrics);
     write_histogram(out, "quire_time_to_first_token_seconds",
                     "From the request to its first event.", &metrics->first_token);

@@ -13,8 +13,10 @@ static void write_model(const struct server *server, struct buffer *out) {
     buffer_puts(out, "{\"id\":");
     buffer_json_string(out, server->model_name, strlen(server->model_name));
     buffer_printf(
-        out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"quire\",\"max_model_len\":%u}",
+        out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"quire\",\"max_model_len\":%u,",
         (long long)server->created, server->info->max_model_len);
+    kv_rules_write(&server->limits.kv, out);
+    buffer_puts(out, "}");
 }
 
 void models_list(struct server *server, struct http_exchange *exchange) {

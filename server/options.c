@@ -52,6 +52,10 @@ static const struct option entries[] = {
                               "bytes for the KV cache, with K, M or G; 0: what fits")},
     {"kv-cache-dtype",
      CHOICE(kv_cache_dtype, kv_dtype_words, "auto", "how keys and values are kept")},
+    {"kv-policy", STRING(kv_policy, "{\"type\": \"full\"}",
+                         "what requests keep that name no kv_policy, as its JSON")},
+    {"allowed-kv-policies", STRING(allowed_kv_policies, "full,streaming,heavy_hitter",
+                                   "types of kv_policy that requests may name")},
     {"enable-prefix-caching",
      BOOL(enable_prefix_caching, "true", "share the cached beginnings of prompts")},
     {"batch-invariant", BOOL(batch_invariant, "false",
@@ -343,6 +347,8 @@ int options_load(struct options *out, int argc, char **argv, char *const *enviro
         if (!rc) rc = apply_flags(&options, argc, argv, err);
         free(path);
     }
+    if (!rc)
+        rc = kv_rules_read(&options.kv_rules, options.kv_policy, options.allowed_kv_policies, err);
     if (rc) {
         options_fini(&options);
         return rc;

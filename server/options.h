@@ -15,6 +15,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "server/kv_rules.h"
+
 struct error;
 
 /* The choices of the settings that name one, in the order of their words in the table. */
@@ -27,6 +29,8 @@ enum isa_choice { ISA_AUTO, ISA_PLAIN, ISA_AVX2, ISA_AVX512 };
 /* Numbers and choices are uint64_t, so that the table needs one reader for each kind of text. */
 struct options {
     char *model, *host, *served_model_name, *api_key, *config; /* NULL: not given */
+    char *kv_policy, *allowed_kv_policies;
+    struct kv_rules kv_rules; /* what these two say */
     uint64_t port;
     uint64_t max_model_len, max_num_seqs, max_num_batched_tokens, max_num_queued_reqs;
     uint64_t kv_cache_memory, kv_cache_dtype, dtype, threads, device, isa;

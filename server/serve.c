@@ -12,6 +12,7 @@
 
 #include "engine/engine.h"
 #include "engine/error.h"
+#include "engine/model/model.h"
 #include "server/completions.h"
 #include "server/http.h"
 #include "server/load_progress.h"
@@ -153,6 +154,7 @@ int serve_create_engine(struct engine **out, const struct engine_config *config,
 static int start_engine(struct serve *s, const char *model_dir, struct backend *backend,
                         struct error *err) {
     struct engine_config config = serve_engine_config(s->options, model_dir, backend);
+    config.bounded_caches = kv_rules_allow_bounded(&s->options->kv_rules);
     config.wake = engine_wake;
     config.wake_ctx = &s->wake;
     return serve_create_engine(&s->server.engine, &config, err);
@@ -197,11 +199,14 @@ static int describe_server(struct serve *s, const char *model_dir, struct error 
                                              .max_model_len = server->info->max_model_len,
                                              .max_sequences = n_places < REQUEST_MAX_SEQUENCES
                                                                   ? (uint32_t)n_places
-                                                                  : REQUEST_MAX_SEQUENCES};
+                                                                  : REQUEST_MAX_SEQUENCES,
+                                             .trained_context = server->info->model->max_position,
+                                             .kv_tokens = server->info->kv_tokens,
+                                             .kv = s->options->kv_rules};
     if (getrandom(&server->limits.salt_key, sizeof(server->limits.salt_key), 0) < 0) {
         return error_set(err, ERR_IO, "the system has no random numbers to give");
     }
-    return 0;
+    return kv_rules_settle(&server->limits.kv, server->info, err);
 }
 
 /* What never became a request of a route is logged and counted all the same. */

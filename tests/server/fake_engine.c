@@ -143,9 +143,11 @@ struct engine *fake_engine_create(void (*wake)(void *), void *wake_ctx) {
     struct engine *engine = calloc(1, sizeof(*engine));
     if (!engine) abort();
     engine->model.n_vocab = FAKE_N_VOCAB;
+    engine->model.max_position = FAKE_MAX_LEN;
     engine->info = (struct engine_info){.max_model_len = FAKE_MAX_LEN,
                                         .n_pages = 64,
-                                        .kv_tokens = 1024,
+                                        .kv_tokens = FAKE_KV_TOKENS,
+                                        .bounded_caches = true,
                                         .model = &engine->model,
                                         .tokenizer = the_tokenizer()};
     engine->wake = wake;
@@ -196,11 +198,22 @@ static struct engine_event *new_event(struct sequence *s, enum event_kind kind, 
     return event;
 }
 
+/* As if the text had only passed through the cache; half the attention stayed. */
+static struct kv_usage use_of_cache(const struct sequence *s) {
+    const struct kv_choice *kv = &s->request.kv;
+    const uint32_t n_text = s->request.n_prompt + s->n_generated;
+    const uint64_t capacity = kv->type == KV_FULL ? n_text : kv_choice_capacity(kv);
+    const uint32_t n_kept = n_text < capacity ? n_text : (uint32_t)capacity;
+    return (struct kv_usage){n_kept, n_text - n_kept,
+                             kv->score == KV_SCORE_NONE ? NAN : 0.5f};
+}
+
 static void finish(struct engine *engine, struct sequence *s, enum finish_reason reason) {
     struct engine_event *event = new_event(s, EVENT_FINISH, NULL, 0);
     event->reason = reason;
     event->n_prompt = s->request.n_prompt;
     event->n_generated = s->n_generated;
+    event->kv = use_of_cache(s);
     if (reason == FINISH_ERROR) {
         event->error_code = ERR_DEVICE;
         strcpy(event->error_text, "the fake engine failed");
@@ -304,7 +317,9 @@ void engine_stats(struct engine *engine, struct engine_stats *out) {
                                  .pages_free = 60,
                                  .pages_total = 64,
                                  .n_submitted = engine->n_submitted,
-                                 .n_cancelled = engine->n_cancelled};
+                                 .n_cancelled = engine->n_cancelled,
+                                 .kv_evicted = {0, 7, 8},
+                                 .kv_resident = {1, 2, 3}};
 }
 
 bool engine_healthy(struct engine *engine) {

@@ -15,6 +15,19 @@ static void require(int truth) {
     if (!truth) abort();
 }
 
+static void check_policy(const struct kv_policy *policy) {
+    const struct kv_choice *c = &policy->tokens;
+    const bool bounded = c->type != KV_FULL;
+    require(c->n_sink <= KV_POLICY_MAX_TOKENS && c->n_recent <= KV_POLICY_MAX_TOKENS);
+    require(c->n_heavy <= KV_POLICY_MAX_TOKENS && c->chunk <= KV_POLICY_MAX_TOKENS);
+    require((c->score == KV_SCORE_NONE) == (c->type != KV_HEAVY_HITTER));
+    require(c->score != KV_SCORE_DECAY || (c->decay > 0 && c->decay < 1));
+    require(policy->recent >= 0 && policy->recent < 1 && policy->heavy >= 0 && policy->heavy < 1);
+    const struct kv_choice resolved = kv_policy_resolve(policy, FAKE_MAX_LEN);
+    require(bounded ? resolved.n_recent >= 1 && resolved.chunk >= 1
+                    : kv_choice_capacity(&resolved) == 0);
+}
+
 static void check_bounds(const struct completion_request *q) {
     const struct sampling_params *p = &q->params;
     require(p->temperature >= 0 && p->temperature <= 2 && p->top_p > 0 && p->top_p <= 1);
@@ -26,6 +39,7 @@ static void check_bounds(const struct completion_request *q) {
     require(q->n >= 1 && q->best_of >= q->n && q->best_of <= REQUEST_MAX_CHOICES &&
             q->prompts.n >= 1);
     require(q->prompts.n * q->best_of <= 1280 && p->min_tokens <= q->max_tokens);
+    check_policy(&q->kv);
     for (uint32_t i = 0; i < p->n_bias; i++) require(p->bias[i].token < FAKE_N_VOCAB);
     for (uint32_t i = 0; i < p->n_stop_tokens; i++) require(p->stop_tokens[i] < FAKE_N_VOCAB);
     for (uint32_t i = 0; i < p->n_stop; i++)
@@ -34,7 +48,10 @@ static void check_bounds(const struct completion_request *q) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const struct request_limits limits = {.model_name = "m", .n_vocab = FAKE_N_VOCAB,
-                                          .max_model_len = FAKE_MAX_LEN, .max_sequences = 1280};
+                                          .max_model_len = FAKE_MAX_LEN, .max_sequences = 1280,
+                                          .trained_context = FAKE_MAX_LEN,
+                                          .kv_tokens = FAKE_KV_TOKENS,
+                                          .kv = {.allowed = {true, true, true}}};
     struct completion_request request;
     struct api_error err = {0};
     const int rc = completion_request_parse(&request, (const char *)data, size, &limits, &err);
@@ -50,7 +67,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (completion_request_tokenize(&request, NULL, &limits, &err) == 0) {
         for (uint32_t i = 0; i < request.prompts.n; i++) {
             const struct token_list *tokens = &request.prompts.items[i].tokens;
-            require(tokens->n >= 1 && tokens->n <= FAKE_MAX_LEN);
+            require(tokens->n >= 1);
+            require(tokens->n <= FAKE_MAX_LEN || completion_request_is_bounded(&request));
             for (size_t j = 0; j < tokens->n; j++) require(tokens->ids[j] < FAKE_N_VOCAB);
         }
     }

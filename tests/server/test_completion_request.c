@@ -12,11 +12,13 @@
 #include "engine/error.h"
 #include "server/api_error.h"
 #include "server/completion_request.h"
+#include "server/fanout.h"
 #include "tests/server/fake_engine.h"
 
 static const struct request_limits limits = {
     .model_name = "m", .n_vocab = FAKE_N_VOCAB, .max_model_len = FAKE_MAX_LEN,
-    .max_sequences = 300, .salt_key = {{1, 2}},
+    .max_sequences = 300, .trained_context = FAKE_MAX_LEN, .kv_tokens = FAKE_KV_TOKENS,
+    .kv = {.allowed = {[KV_FULL] = true, [KV_STREAMING] = true}}, .salt_key = {{1, 2}},
 };
 
 static int parse(const char *body, struct completion_request *out, struct api_error *err) {
@@ -60,7 +62,7 @@ static void null_means_default(void **state) {
                "\"echo\":null,\"stop\":null,\"presence_penalty\":null,"
                "\"frequency_penalty\":null,\"best_of\":null,\"logit_bias\":null,"
                "\"user\":null,\"seed\":null,\"top_k\":null,\"stop_token_ids\":null,"
-               "\"cache_salt\":null,\"unheard_of\":{\"a\":[1]}",
+               "\"cache_salt\":null,\"kv_policy\":null,\"unheard_of\":{\"a\":[1]}",
                &q);
     assert_int_equal(q.max_tokens, 16);
     assert_int_equal(q.params.n_stop, 0);
@@ -222,6 +224,11 @@ static const struct bad bad_members[] = {
     {"\"prompt_logprobs\":1", "prompt_logprobs", 400},
     {"\"use_beam_search\":true", "use_beam_search", 400},
     {"\"response_format\":{\"type\":\"json_object\"}", "response_format", 400},
+    {"\"kv_policy\":\"full\"", "kv_policy", 400},
+    {"\"kv_policy\":{}", "kv_policy.type", 400},
+    {"\"kv_policy\":{\"type\":\"streaming\",\"recent\":0}", "kv_policy.recent", 400},
+    {"\"kv_policy\":{\"type\":\"heavy_hitter\"}", "kv_policy.type", 400}, /* not allowed */
+    {"\"kv_policy\":{\"type\":\"full\",\"type\":\"full\"}", NULL, 400},
     {"\"n\":1e999", NULL, 400},
     {"\"temperature\":NaN", NULL, 400},
     {"\"temperature\":Infinity", NULL, 400},
@@ -329,6 +336,82 @@ static void a_prompt_needs_a_token(void **state) {
     assert_string_equal(err.param, "prompt");
 }
 
+#define STREAMING(recent) "\"kv_policy\":{\"type\":\"streaming\",\"recent\":" recent "}"
+
+/* What is kept must fit the KV cache; the text may be longer than any context. */
+static void bounded_requests_are_as_large_as_their_budget(void **state) {
+    (void)state;
+    struct api_error err;
+    char body[8192], text[4001];
+    memset(text, 'x', sizeof(text) - 1);
+    text[4000] = 0;
+    snprintf(body, sizeof(body), "{\"prompt\":\"%s\"," STREAMING("100") "}", text);
+    assert_int_equal(tokenize(body, &err), 0);
+    assert_int_equal(
+        tokenize("{\"prompt\":\"a\",\"max_tokens\":2000000000,\"stream\":true,"
+                 STREAMING("1020") "}", &err), 0);
+
+    assert_int_equal(tokenize("{\"prompt\":\"a\"," STREAMING("1021") "}", &err), ERR_INVALID);
+    assert_int_equal(err.status, 400);
+    assert_string_equal(err.param, "kv_policy");
+    assert_non_null(strstr(err.message, "1025"));
+    assert_non_null(strstr(err.message, "1024"));
+    snprintf(body, sizeof(body), "{\"prompt\":\"%s\"," STREAMING("0.5") "}", text);
+    assert_int_equal(tokenize(body, &err), ERR_INVALID); /* 4 + 2001 */
+    assert_string_equal(err.param, "kv_policy");
+    snprintf(body, sizeof(body), "{\"prompt\":\"%s\"," STREAMING("0.25") "}", text);
+    assert_int_equal(tokenize(body, &err), 0);
+}
+
+static void without_a_policy_the_servers_holds(void **state) {
+    (void)state;
+    struct request_limits endless = limits;
+    struct completion_request q;
+    struct api_error err = {0};
+    static const char body[] = "{\"prompt\":\"hi\",\"kv_policy\":null}";
+    endless.kv.initial = kv_policy_default(KV_STREAMING);
+    endless.kv.initial.tokens.n_recent = 99;
+    assert_int_equal(completion_request_parse(&q, body, strlen(body), &endless, &err), 0);
+    assert_int_equal(q.kv.tokens.type, KV_STREAMING);
+    assert_int_equal(q.kv.tokens.n_recent, 99);
+    completion_request_fini(&q);
+}
+
+/* The generated tokens that fill a bounded and a full request's submission. */
+static uint32_t submitted(uint32_t n_prompt, const char *members, struct kv_choice *kv) {
+    struct completion_request q;
+    struct engine_request *requests = NULL;
+    struct api_error err;
+    struct error why = {0};
+    char body[1024], text[513] = "";
+    memset(text, 'x', n_prompt - 1); /* and its beginning */
+    snprintf(body, sizeof(body), "{\"prompt\":\"%s\"%s}", text, members);
+    assert_int_equal(parse(body, &q, &err), 0);
+    assert_int_equal(completion_request_tokenize(&q, NULL, &limits, &err), 0);
+    assert_int_equal(fanout_create(&requests, &q, &limits, &why), 0);
+    const uint32_t max_tokens = requests[0].params.max_tokens;
+    *kv = requests[0].kv;
+    fanout_destroy(requests, 1);
+    completion_request_fini(&q);
+    return max_tokens;
+}
+
+/* Only who asks for it gets behind the trained context. */
+static void max_tokens_ends_at_the_trained_context_unless_asked_for(void **state) {
+    (void)state;
+    struct kv_choice kv;
+    assert_int_equal(submitted(120, "", &kv), 8);
+    assert_int_equal(kv.type, KV_FULL);
+    assert_int_equal(submitted(120, "," STREAMING("9"), &kv), 8);
+    assert_int_equal(kv.n_recent, 9);
+    assert_int_equal(submitted(100, "," STREAMING("9"), &kv), 16);
+    assert_int_equal(submitted(128, "," STREAMING("0.25"), &kv), 16);
+    assert_int_equal(kv.n_recent, 32);
+    assert_int_equal(submitted(500, "," STREAMING("0.25"), &kv), 16);
+    assert_int_equal(kv.n_recent, 125);
+    assert_int_equal(submitted(120, ",\"max_tokens\":1000000," STREAMING("9"), &kv), 1000000);
+}
+
 /* A prompt of 50,000 tokens in a context of 100,000. */
 static int tokenize_long(const char *members, struct api_error *err) {
     static char body[2 * 50000 + 256];
@@ -392,6 +475,9 @@ int main(void) {
         cmocka_unit_test(sequences_are_bounded),
         cmocka_unit_test(too_long_names_both_numbers),
         cmocka_unit_test(a_prompt_needs_a_token),
+        cmocka_unit_test(bounded_requests_are_as_large_as_their_budget),
+        cmocka_unit_test(without_a_policy_the_servers_holds),
+        cmocka_unit_test(max_tokens_ends_at_the_trained_context_unless_asked_for),
         cmocka_unit_test(answers_are_bounded),
         cmocka_unit_test(salts_separate),
     };

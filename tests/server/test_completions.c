@@ -35,7 +35,10 @@ static int set_up(void **state) {
     server->model_name = "m";
     server->created = 7;
     server->limits = (struct request_limits){.model_name = "m", .n_vocab = FAKE_N_VOCAB,
-                                          .max_model_len = FAKE_MAX_LEN, .max_sequences = 1280};
+                                          .max_model_len = FAKE_MAX_LEN, .max_sequences = 1280,
+                                          .trained_context = FAKE_MAX_LEN,
+                                          .kv_tokens = FAKE_KV_TOKENS,
+                                          .kv = {.allowed = {true, true, true}}};
     *state = rig;
     return 0;
 }
@@ -249,9 +252,12 @@ static void a_stream_is_chunks_and_done(void **state) {
     fake_http_fini(&exchange);
 }
 
-#define USAGE(n, total)                                                                            \
+#define USAGE(n, total, kv)                                                                        \
     "\"usage\":{\"prompt_tokens\":2,\"completion_tokens\":" n ",\"total_tokens\":" total           \
-    ",\"prompt_tokens_details\":{\"cached_tokens\":0}}}\n\n"
+    ",\"prompt_tokens_details\":{\"cached_tokens\":0}" kv "}}\n\n"
+#define KV_3                                                                                       \
+    ",\"kv\":{\"policy\":\"full\",\"budget_tokens\":null,\"resident_tokens\":3,"                     \
+    "\"evicted_tokens\":0,\"retained_attention\":null}"
 
 static void usage_comes_last_or_with_every_chunk(void **state) {
     struct rig *rig = *state;
@@ -263,7 +269,7 @@ static void usage_comes_last_or_with_every_chunk(void **state) {
     assert_stream(&exchange,
                   CHUNK("0", "a", "null") ",\"usage\":null}\n\n"
                   CHUNK("0", "", "\"length\"") ",\"usage\":null}\n\n"
-                  "data: \"choices\":[]," USAGE("1", "3")
+                  "data: \"choices\":[]," USAGE("1", "3", KV_3)
                   "data: [DONE]\n\n");
     fake_http_fini(&exchange);
 
@@ -272,11 +278,35 @@ static void usage_comes_last_or_with_every_chunk(void **state) {
     begin(rig, &exchange);
     finish(rig);
     assert_stream(&exchange,
-                  CHUNK("0", "a", "null") "," USAGE("1", "3")
-                  CHUNK("0", "", "\"length\"") "," USAGE("1", "3")
-                  "data: \"choices\":[]," USAGE("1", "3")
+                  CHUNK("0", "a", "null") "," USAGE("1", "3", "")
+                  CHUNK("0", "", "\"length\"") "," USAGE("1", "3", KV_3)
+                  "data: \"choices\":[]," USAGE("1", "3", KV_3)
                   "data: [DONE]\n\n");
     fake_http_fini(&exchange);
+}
+
+/* Counts are sums over the sequences, attention their mean. */
+static void usage_tells_what_was_kept(void **state) {
+    static const struct {
+        const char *body, *kv;
+    } cases[] = {
+        {"{\"prompt\":\"hello\",\"max_tokens\":4}",
+         "{\"policy\":\"full\",\"budget_tokens\":null,\"resident_tokens\":10,"
+         "\"evicted_tokens\":0,\"retained_attention\":null}"},
+        {"{\"prompt\":\"hello\",\"max_tokens\":40,\"kv_policy\":"
+         "{\"type\":\"streaming\",\"sink\":2,\"recent\":14}}",
+         "{\"policy\":\"streaming\",\"budget_tokens\":16,\"resident_tokens\":16,"
+         "\"evicted_tokens\":30,\"retained_attention\":null}"},
+        {"{\"prompt\":[\"hello\",\"abcdefghi\"],\"n\":2,\"max_tokens\":40,"
+         "\"kv_policy\":{\"type\":\"heavy_hitter\",\"sink\":0,\"recent\":0.5,\"heavy\":1}}",
+         "{\"policy\":\"heavy_hitter\",\"budget_tokens\":20,\"resident_tokens\":20,"
+         "\"evicted_tokens\":172,\"retained_attention\":0.5}"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        json_t *a = ask(*state, cases[i].body, 200);
+        assert_json(json_object_get(json_object_get(a, "usage"), "kv"), cases[i].kv);
+        json_decref(a);
+    }
 }
 
 static void choices_of_a_stream_interleave(void **state) {
@@ -469,6 +499,33 @@ static void paths_and_methods_are_checked(void **state) {
     }
 }
 
+static void the_model_lists_its_policies(void **state) {
+    struct rig *rig = *state;
+    rig->server.limits.kv.allowed[KV_STREAMING] = false;
+    struct http_exchange exchange = {.method = "GET", .path = "/v1/models/m", .body = ""};
+    begin(rig, &exchange);
+    json_t *model = json_loadb(exchange.out.data, exchange.out.length, 0, NULL);
+    assert_json(json_object_get(model, "kv_policy"), "{\"type\":\"full\"}");
+    assert_json(json_object_get(model, "kv_policies"),
+                "[{\"type\":\"full\"},{\"type\":\"heavy_hitter\",\"sink\":4,\"recent\":1020,"
+                "\"heavy\":1024,\"score\":\"sum\",\"chunk\":512}]");
+    json_decref(model);
+    fake_http_fini(&exchange);
+}
+
+static void metrics_count_by_policy(void **state) {
+    struct http_exchange exchange = {.method = "GET", .path = "/metrics", .body = ""};
+    begin(*state, &exchange);
+    assert_non_null(strstr(exchange.out.data,
+                           "# TYPE quire_kv_evicted_tokens_total counter\n"
+                           "quire_kv_evicted_tokens_total{policy=\"full\"} 0\n"));
+    assert_non_null(strstr(exchange.out.data,
+                           "quire_kv_evicted_tokens_total{policy=\"heavy_hitter\"} 8\n"));
+    assert_non_null(strstr(exchange.out.data,
+                           "quire_kv_resident_tokens{policy=\"streaming\"} 2\n"));
+    fake_http_fini(&exchange);
+}
+
 static void the_key_is_asked_for(void **state) {
     struct rig *rig = *state;
     rig->server.api_key = "secret";
@@ -548,6 +605,7 @@ int main(void) {
         TEST(token_ids_are_returned_when_asked_for),
         TEST(a_stream_is_chunks_and_done),
         TEST(usage_comes_last_or_with_every_chunk),
+        TEST(usage_tells_what_was_kept),
         TEST(choices_of_a_stream_interleave),
         TEST(an_echo_is_streamed_before_the_answer),
         TEST(a_failure_midway_is_an_error_event),
@@ -559,6 +617,8 @@ int main(void) {
         TEST(draining_refuses_what_is_new_only),
         TEST(cancelling_all_tells_the_clients),
         TEST(paths_and_methods_are_checked),
+        TEST(the_model_lists_its_policies),
+        TEST(metrics_count_by_policy),
         TEST(the_key_is_asked_for),
         TEST(readiness_ends_with_draining),
         TEST(texts_become_tokens_and_back),

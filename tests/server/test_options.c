@@ -118,6 +118,9 @@ static void errors_name_the_option(void **state) {
         {{"--device", "tpu"}, NULL, "--device"},
         {{"--enable-prefix-caching=maybe"}, NULL, "--enable-prefix-caching"},
         {{"--host", ""}, NULL, "--host"},
+        {{"--kv-policy", "streaming"}, NULL, "--kv-policy"},
+        {{"--kv-policy", "{\"type\":\"streaming\",\"recent\":0}"}, NULL, "kv_policy.recent"},
+        {{"--allowed-kv-policies", "streaming"}, NULL, "--allowed-kv-policies"}, /* not full */
         {{"--no-port"}, NULL, "--no-port"},
         {{"--unheard-of", "1"}, NULL, "--unheard-of"},
         {{"-x"}, NULL, "-x"},

@@ -1,0 +1,204 @@
+/* kv_policy.c - see kv_policy.h. */
+#include "server/kv_policy.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#include "server/api_error.h"
+#include "server/buffer.h"
+
+static const char *const type_names[KV_N_TYPES] = {
+    [KV_FULL] = "full", [KV_STREAMING] = "streaming", [KV_HEAVY_HITTER] = "heavy_hitter"};
+
+static const char *const score_names[] = {[KV_SCORE_SUM] = "sum",
+                                          [KV_SCORE_MEAN] = "mean",
+                                          [KV_SCORE_DECAY] = "decay",
+                                          [KV_SCORE_WINDOW] = "window"};
+enum { N_SCORES = sizeof(score_names) / sizeof(*score_names) };
+
+/* Errors name members by their whole path; in the object stands what follows the prefix. */
+#define PREFIX "kv_policy."
+#define DECAY_NAME PREFIX "decay"
+
+enum { STREAMING = 1u << KV_STREAMING, HEAVY = 1u << KV_HEAVY_HITTER, BOUNDED = STREAMING | HEAVY };
+
+struct member {
+    const char *name;
+    unsigned types; /* that have it */
+    int (*read)(struct kv_policy *out, const struct member *member, const json_t *value,
+                struct api_error *err);
+    uint32_t low;
+    size_t tokens, fraction; /* offsets in struct kv_policy */
+};
+
+const char *kv_type_name(enum kv_type type) {
+    return type_names[type];
+}
+
+struct kv_policy kv_policy_default(enum kv_type type) {
+    static const struct kv_policy defaults[KV_N_TYPES] = {
+        [KV_FULL] = {{.type = KV_FULL}, 0, 0},
+        [KV_STREAMING] = {{.type = KV_STREAMING,
+                           .n_sink = 4,
+                           .n_recent = 2044,
+                           .chunk = KV_DEFAULT_CHUNK},
+                          0, 0},
+        [KV_HEAVY_HITTER] = {{.type = KV_HEAVY_HITTER,
+                              .n_sink = 4,
+                              .n_recent = 1020,
+                              .n_heavy = 1024,
+                              .score = KV_SCORE_SUM,
+                              .decay = 0.99f,
+                              .chunk = KV_DEFAULT_CHUNK},
+                             0, 0},
+    };
+    return defaults[type];
+}
+
+static int refuse(struct api_error *err, const char *name, const char *rule) {
+    return api_error_set(err, 400, NULL, name, "%s %s", name, rule);
+}
+
+static int read_tokens(struct kv_policy *out, const struct member *member, const json_t *value,
+                       struct api_error *err) {
+    if (!json_is_integer(value)) return refuse(err, member->name, "must be an integer");
+    const json_int_t n = json_integer_value(value);
+    if (n < (json_int_t)member->low || n > KV_POLICY_MAX_TOKENS) {
+        return api_error_set(err, 400, NULL, member->name,
+                             "%s must be between %u and %d, not %" JSON_INTEGER_FORMAT,
+                             member->name, member->low, KV_POLICY_MAX_TOKENS, n);
+    }
+    *(uint32_t *)((char *)out + member->tokens) = (uint32_t)n;
+    return 0;
+}
+
+static int read_amount(struct kv_policy *out, const struct member *member, const json_t *value,
+                       struct api_error *err) {
+    if (json_is_integer(value)) return read_tokens(out, member, value, err);
+    const double x = json_real_value(value);
+    if (!json_is_real(value) || !(x > 0 && x < 1)) {
+        return refuse(err, member->name,
+                      "must be a number of tokens, or a fraction of the prompt between 0 and 1");
+    }
+    *(uint32_t *)((char *)out + member->tokens) = 0;
+    *(double *)((char *)out + member->fraction) = x;
+    return 0;
+}
+
+static int read_score(struct kv_policy *out, const struct member *member, const json_t *value,
+                      struct api_error *err) {
+    const char *word = json_is_string(value) ? json_string_value(value) : "";
+    for (unsigned i = KV_SCORE_SUM; i < N_SCORES; i++) {
+        if (strcmp(word, score_names[i]) != 0) continue;
+        out->tokens.score = (enum kv_score)i;
+        return 0;
+    }
+    return refuse(err, member->name, "must be sum, mean, decay or window");
+}
+
+static int read_decay(struct kv_policy *out, const struct member *member, const json_t *value,
+                      struct api_error *err) {
+    const float x = (float)json_number_value(value);
+    if (!json_is_number(value) || !(x > 0 && x < 1))
+        return refuse(err, member->name, "must be a number between 0 and 1, both excluded");
+    out->tokens.decay = x;
+    return 0;
+}
+
+#define AT(member) offsetof(struct kv_policy, member)
+
+static const struct member members[] = {
+    {PREFIX "sink", BOUNDED, read_tokens, 0, AT(tokens.n_sink), 0},
+    {PREFIX "recent", BOUNDED, read_amount, 1, AT(tokens.n_recent), AT(recent)},
+    {PREFIX "heavy", HEAVY, read_amount, 0, AT(tokens.n_heavy), AT(heavy)},
+    {PREFIX "score", HEAVY, read_score, 0, 0, 0},
+    {DECAY_NAME, HEAVY, read_decay, 0, 0, 0},
+    {PREFIX "chunk", BOUNDED, read_tokens, 1, AT(tokens.chunk), 0},
+};
+
+#undef AT
+
+static const struct member *find_member(const char *key) {
+    for (size_t i = 0; i < sizeof(members) / sizeof(*members); i++)
+        if (strcmp(members[i].name + strlen(PREFIX), key) == 0) return &members[i];
+    return NULL;
+}
+
+static int read_type(enum kv_type *out, const json_t *value, struct api_error *err) {
+    static const char name[] = PREFIX "type";
+    if (!value || json_is_null(value)) return refuse(err, name, "is required");
+    for (unsigned i = 0; json_is_string(value) && i < KV_N_TYPES; i++) {
+        if (strcmp(json_string_value(value), type_names[i]) != 0) continue;
+        *out = (enum kv_type)i;
+        return 0;
+    }
+    return refuse(err, name, "must be full, streaming or heavy_hitter");
+}
+
+static int read_member(struct kv_policy *policy, const char *key, const json_t *value,
+                       struct api_error *err) {
+    const struct member *member = find_member(key);
+    if (strcmp(key, "type") == 0) return 0; /* has been read */
+    if (!member)
+        return api_error_set(err, 400, NULL, "kv_policy", "kv_policy.%.64s is not known", key);
+    if (json_is_null(value)) return 0;
+    if (!(member->types & 1u << policy->tokens.type)) {
+        return api_error_set(err, 400, NULL, member->name, "%s is not a parameter of %s",
+                             member->name, type_names[policy->tokens.type]);
+    }
+    return member->read(policy, member, value, err);
+}
+
+int kv_policy_read(struct kv_policy *out, const json_t *value, struct api_error *err) {
+    enum kv_type type = KV_FULL;
+    if (!json_is_object(value)) return refuse(err, "kv_policy", "must be an object");
+    int rc = read_type(&type, json_object_get(value, "type"), err);
+    if (rc) return rc;
+    struct kv_policy policy = kv_policy_default(type);
+    void *at = json_object_iter((json_t *)value);
+    for (; at && !rc; at = json_object_iter_next((json_t *)value, at))
+        rc = read_member(&policy, json_object_iter_key(at), json_object_iter_value(at), err);
+    if (rc) return rc;
+    const json_t *decay = json_object_get(value, "decay");
+    if (decay && !json_is_null(decay) && policy.tokens.score != KV_SCORE_DECAY)
+        return refuse(err, DECAY_NAME, "needs the score decay");
+    *out = policy;
+    return 0;
+}
+
+static uint32_t resolve(uint32_t n_tokens, double fraction, uint32_t n_prompt) {
+    if (!(fraction > 0)) return n_tokens;
+    const uint32_t n = (uint32_t)(fraction * n_prompt + 0.5);
+    return n ? n : 1;
+}
+
+struct kv_choice kv_policy_resolve(const struct kv_policy *policy, uint32_t n_prompt) {
+    struct kv_choice choice = policy->tokens;
+    choice.n_recent = resolve(choice.n_recent, policy->recent, n_prompt);
+    choice.n_heavy = resolve(choice.n_heavy, policy->heavy, n_prompt);
+    return choice;
+}
+
+static void write_amount(struct buffer *out, const char *name, uint32_t n_tokens, double fraction) {
+    if (fraction > 0) {
+        buffer_printf(out, ",\"%s\":%.6g", name, fraction);
+    } else {
+        buffer_printf(out, ",\"%s\":%u", name, n_tokens);
+    }
+}
+
+void kv_policy_write(const struct kv_policy *policy, struct buffer *out) {
+    const struct kv_choice *c = &policy->tokens;
+    buffer_printf(out, "{\"type\":\"%s\"", type_names[c->type]);
+    if (c->type != KV_FULL) {
+        write_amount(out, "sink", c->n_sink, 0);
+        write_amount(out, "recent", c->n_recent, policy->recent);
+    }
+    if (c->type == KV_HEAVY_HITTER) {
+        write_amount(out, "heavy", c->n_heavy, policy->heavy);
+        buffer_printf(out, ",\"score\":\"%s\"", score_names[c->score]);
+    }
+    if (c->score == KV_SCORE_DECAY) buffer_printf(out, ",\"decay\":%.6g", (double)c->decay);
+    if (c->type != KV_FULL) write_amount(out, "chunk", c->chunk, 0);
+    buffer_puts(out, "}");
+}

@@ -1,0 +1,100 @@
+/* kv_rules.c - see kv_rules.h. */
+#include "server/kv_rules.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/error.h"
+#include "server/api_error.h"
+#include "server/buffer.h"
+
+static int read_initial(struct kv_policy *out, const char *text, struct error *err) {
+    json_error_t why = {0};
+    struct api_error refusal = {0};
+    json_t *value = json_loads(text, JSON_REJECT_DUPLICATES, &why);
+    if (!value)
+        return error_set(err, ERR_INVALID, "--kv-policy: not a JSON object: %.160s", why.text);
+    const int rc = kv_policy_read(out, value, &refusal);
+    json_decref(value);
+    return rc ? error_set(err, ERR_INVALID, "--kv-policy: %.300s", refusal.message) : 0;
+}
+
+static int allow(struct kv_rules *rules, const char *name, size_t length, struct error *err) {
+    for (unsigned i = 0; i < KV_N_TYPES; i++) {
+        const char *type = kv_type_name((enum kv_type)i);
+        if (strlen(type) != length || memcmp(type, name, length) != 0) continue;
+        rules->allowed[i] = true;
+        return 0;
+    }
+    return error_set(err, ERR_INVALID,
+                     "--allowed-kv-policies: '%.*s' is not full, streaming or heavy_hitter",
+                     (int)(length > 64 ? 64 : length), name);
+}
+
+int kv_rules_read(struct kv_rules *out, const char *policy, const char *allowed,
+                  struct error *err) {
+    struct kv_rules rules = {0};
+    int rc = read_initial(&rules.initial, policy, err);
+    for (const char *at = allowed; !rc;) {
+        const size_t length = strcspn(at, ",");
+        rc = allow(&rules, at, length, err);
+        if (!at[length]) break;
+        at += length + 1;
+    }
+    if (rc) return rc;
+    const enum kv_type type = rules.initial.tokens.type;
+    if (!rules.allowed[type])
+        return error_set(err, ERR_INVALID, "--kv-policy is %s, which --allowed-kv-policies lacks",
+                         kv_type_name(type));
+    *out = rules;
+    return 0;
+}
+
+bool kv_rules_allow_bounded(const struct kv_rules *rules) {
+    return rules->allowed[KV_STREAMING] || rules->allowed[KV_HEAVY_HITTER];
+}
+
+int kv_rules_settle(struct kv_rules *rules, const struct engine_info *info, struct error *err) {
+    const struct kv_choice *initial = &rules->initial.tokens;
+    if (!info->bounded_caches) {
+        rules->allowed[KV_STREAMING] = rules->allowed[KV_HEAVY_HITTER] = false;
+        if (initial->type != KV_FULL)
+            return error_set(err, ERR_UNSUPPORTED, "--kv-policy: the backend keeps all or nothing");
+    }
+    if (kv_choice_capacity(initial) > info->kv_tokens)
+        return error_set(err, ERR_INVALID,
+                         "--kv-policy keeps %" PRIu64 " tokens, the KV cache holds %" PRIu64,
+                         kv_choice_capacity(initial), info->kv_tokens);
+    return 0;
+}
+
+int kv_rules_check(const struct kv_rules *rules, const struct kv_policy *policy,
+                   struct api_error *err) {
+    char all[64] = "";
+    size_t length = 0;
+    if (rules->allowed[policy->tokens.type]) return 0;
+    for (unsigned i = 0; i < KV_N_TYPES; i++) {
+        if (!rules->allowed[i]) continue;
+        length += (size_t)snprintf(all + length, sizeof(all) - length, "%s%s", length ? ", " : "",
+                                   kv_type_name((enum kv_type)i));
+    }
+    return api_error_set(err, 400, "unsupported", "kv_policy.type",
+                         "kv_policy.type %s is not allowed by this server, only %s",
+                         kv_type_name(policy->tokens.type), all);
+}
+
+void kv_rules_write(const struct kv_rules *rules, struct buffer *out) {
+    bool listed = false;
+    buffer_puts(out, "\"kv_policy\":");
+    kv_policy_write(&rules->initial, out);
+    buffer_puts(out, ",\"kv_policies\":[");
+    for (unsigned i = 0; i < KV_N_TYPES; i++) {
+        if (!rules->allowed[i]) continue;
+        const struct kv_policy policy = kv_policy_default((enum kv_type)i);
+        if (listed) buffer_puts(out, ",");
+        listed = true;
+        kv_policy_write(&policy, out);
+    }
+    buffer_puts(out, "]");
+}

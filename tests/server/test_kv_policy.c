@@ -1,0 +1,236 @@
+/* test_kv_policy.c - budgets as they are written: read, refused by name, resolved, shown again; and
+ * what a server allows. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <string.h>
+
+#include "engine/error.h"
+#include "server/api_error.h"
+#include "server/buffer.h"
+#include "server/kv_rules.h"
+
+static int read(const char *text, struct kv_policy *out, struct api_error *err) {
+    json_t *value = json_loads(text, JSON_DECODE_ANY, NULL);
+    if (!value) fail_msg("not JSON: %s", text);
+    *err = (struct api_error){0};
+    const int rc = kv_policy_read(out, value, err);
+    json_decref(value);
+    return rc;
+}
+
+static struct kv_policy read_good(const char *text) {
+    struct kv_policy policy;
+    struct api_error err;
+    if (read(text, &policy, &err)) fail_msg("%s: %s", text, err.message);
+    return policy;
+}
+
+static void assert_written(const struct kv_policy *policy, const char *expected) {
+    struct buffer out = {0};
+    kv_policy_write(policy, &out);
+    assert_string_equal(out.data, expected);
+    buffer_fini(&out);
+}
+
+/* Everything that was left out has its place in what is shown, which reads as the same again. */
+static void policies_are_completed_and_shown(void **state) {
+    (void)state;
+    static const struct {
+        const char *given, *shown;
+    } cases[] = {
+        {"{\"type\":\"full\"}", "{\"type\":\"full\"}"},
+        {"{\"type\":\"streaming\"}",
+         "{\"type\":\"streaming\",\"sink\":4,\"recent\":2044,\"chunk\":512}"},
+        {"{\"sink\":0,\"recent\":1,\"chunk\":1,\"type\":\"streaming\"}",
+         "{\"type\":\"streaming\",\"sink\":0,\"recent\":1,\"chunk\":1}"},
+        {"{\"type\":\"streaming\",\"recent\":0.125,\"heavy\":null}",
+         "{\"type\":\"streaming\",\"sink\":4,\"recent\":0.125,\"chunk\":512}"},
+        {"{\"type\":\"heavy_hitter\"}",
+         "{\"type\":\"heavy_hitter\",\"sink\":4,\"recent\":1020,\"heavy\":1024,\"score\":\"sum\","
+         "\"chunk\":512}"},
+        {"{\"type\":\"heavy_hitter\",\"recent\":0.1,\"heavy\":0,\"score\":\"window\"}",
+         "{\"type\":\"heavy_hitter\",\"sink\":4,\"recent\":0.1,\"heavy\":0,\"score\":\"window\","
+         "\"chunk\":512}"},
+        {"{\"type\":\"heavy_hitter\",\"score\":\"mean\",\"sink\":268435456}",
+         "{\"type\":\"heavy_hitter\",\"sink\":268435456,\"recent\":1020,\"heavy\":1024,"
+         "\"score\":\"mean\",\"chunk\":512}"},
+        {"{\"type\":\"heavy_hitter\",\"decay\":0.5,\"score\":\"decay\"}",
+         "{\"type\":\"heavy_hitter\",\"sink\":4,\"recent\":1020,\"heavy\":1024,"
+         "\"score\":\"decay\",\"decay\":0.5,\"chunk\":512}"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct kv_policy policy = read_good(cases[i].given);
+        assert_written(&policy, cases[i].shown);
+        policy = read_good(cases[i].shown);
+        assert_written(&policy, cases[i].shown);
+    }
+}
+
+static void what_is_wrong_is_named(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *param;
+    } cases[] = {
+        {"[]", "kv_policy"},
+        {"\"full\"", "kv_policy"},
+        {"{}", "kv_policy.type"},
+        {"{\"type\":null}", "kv_policy.type"},
+        {"{\"type\":1}", "kv_policy.type"},
+        {"{\"type\":\"h2o\"}", "kv_policy.type"},
+        {"{\"type\":\"Full\"}", "kv_policy.type"},
+        {"{\"type\":\"full\",\"sink\":4}", "kv_policy.sink"},
+        {"{\"type\":\"full\",\"chunk\":4}", "kv_policy.chunk"},
+        {"{\"type\":\"streaming\",\"heavy\":4}", "kv_policy.heavy"},
+        {"{\"type\":\"streaming\",\"score\":\"sum\"}", "kv_policy.score"},
+        {"{\"type\":\"streaming\",\"window\":4}", "kv_policy"},
+        {"{\"type\":\"streaming\",\"window\":null}", "kv_policy"},
+        {"{\"type\":\"streaming\",\"\":1}", "kv_policy"},
+        {"{\"type\":\"streaming\",\"kv_policy.recent\":1}", "kv_policy"},
+        {"{\"type\":\"streaming\",\"sink\":-1}", "kv_policy.sink"},
+        {"{\"type\":\"streaming\",\"sink\":0.5}", "kv_policy.sink"},
+        {"{\"type\":\"streaming\",\"sink\":268435457}", "kv_policy.sink"},
+        {"{\"type\":\"streaming\",\"recent\":0}", "kv_policy.recent"},
+        {"{\"type\":\"streaming\",\"recent\":-1}", "kv_policy.recent"},
+        {"{\"type\":\"streaming\",\"recent\":0.0}", "kv_policy.recent"},
+        {"{\"type\":\"streaming\",\"recent\":1.0}", "kv_policy.recent"},
+        {"{\"type\":\"streaming\",\"recent\":-0.5}", "kv_policy.recent"},
+        {"{\"type\":\"streaming\",\"recent\":9000000000}", "kv_policy.recent"},
+        {"{\"type\":\"streaming\",\"recent\":\"10\"}", "kv_policy.recent"},
+        {"{\"type\":\"streaming\",\"recent\":true}", "kv_policy.recent"},
+        {"{\"type\":\"streaming\",\"chunk\":0}", "kv_policy.chunk"},
+        {"{\"type\":\"streaming\",\"chunk\":0.5}", "kv_policy.chunk"},
+        {"{\"type\":\"heavy_hitter\",\"heavy\":-1}", "kv_policy.heavy"},
+        {"{\"type\":\"heavy_hitter\",\"heavy\":2.5}", "kv_policy.heavy"},
+        {"{\"type\":\"heavy_hitter\",\"score\":\"max\"}", "kv_policy.score"},
+        {"{\"type\":\"heavy_hitter\",\"score\":1}", "kv_policy.score"},
+        {"{\"type\":\"heavy_hitter\",\"decay\":0.5}", "kv_policy.decay"},
+        {"{\"type\":\"heavy_hitter\",\"score\":\"decay\",\"decay\":1}", "kv_policy.decay"},
+        {"{\"type\":\"heavy_hitter\",\"score\":\"decay\",\"decay\":0}", "kv_policy.decay"},
+        /* One, as a float. */
+        {"{\"type\":\"heavy_hitter\",\"score\":\"decay\",\"decay\":0.999999999}",
+         "kv_policy.decay"},
+        {"{\"type\":\"heavy_hitter\",\"score\":\"decay\",\"decay\":\"a\"}", "kv_policy.decay"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct kv_policy policy;
+        struct api_error err;
+        if (read(cases[i].text, &policy, &err) == 0) fail_msg("accepted: %s", cases[i].text);
+        assert_int_equal(err.status, 400);
+        if (!err.param || strcmp(err.param, cases[i].param) != 0)
+            fail_msg("%s: names %s", cases[i].text, err.param ? err.param : "nothing");
+        if (!strstr(err.message, err.param)) fail_msg("%s: %s", cases[i].text, err.message);
+    }
+}
+
+static void fractions_are_of_the_prompt(void **state) {
+    (void)state;
+    const struct kv_policy policy =
+        read_good("{\"type\":\"heavy_hitter\",\"recent\":0.29,\"heavy\":0.001}");
+    struct kv_choice choice = kv_policy_resolve(&policy, 100);
+    assert_int_equal(choice.n_recent, 29); /* 0.29 * 100 is a little less */
+    assert_int_equal(choice.n_heavy, 1);
+    assert_int_equal(choice.n_sink, 4);
+    assert_int_equal(kv_choice_capacity(&choice), 34);
+    choice = kv_policy_resolve(&policy, 1000000);
+    assert_int_equal(choice.n_recent, 290000);
+    assert_int_equal(choice.n_heavy, 1000);
+    choice = kv_policy_resolve(&policy, 1);
+    assert_int_equal(choice.n_recent, 1);
+
+    const struct kv_policy largest = read_good(
+        "{\"type\":\"heavy_hitter\",\"sink\":268435456,\"recent\":268435456,\"heavy\":268435456}");
+    choice = kv_policy_resolve(&largest, 1);
+    assert_true(kv_choice_capacity(&choice) == 3ull << 28);
+}
+
+static void settings_are_checked(void **state) {
+    (void)state;
+    static const struct {
+        const char *policy, *allowed, *named; /* NULL: good */
+    } cases[] = {
+        {"{\"type\":\"full\"}", "full", NULL},
+        {"{\"type\":\"streaming\",\"recent\":9}", "heavy_hitter,streaming", NULL},
+        {"{\"type\":\"heavy_hitter\",\"heavy\":0.1}", "full,heavy_hitter", NULL},
+        {"full", "full", "--kv-policy"},
+        {"", "full", "--kv-policy"},
+        {"{\"type\":\"streaming\",\"recent\":0}", "streaming", "kv_policy.recent"},
+        {"{\"type\":\"full\",\"type\":\"full\"}", "full", "--kv-policy"},
+        {"{\"type\":\"full\"}", "streaming", "--allowed-kv-policies"},
+        {"{\"type\":\"full\"}", "", "--allowed-kv-policies"},
+        {"{\"type\":\"full\"}", "full,", "--allowed-kv-policies"},
+        {"{\"type\":\"full\"}", "full, streaming", "--allowed-kv-policies"},
+        {"{\"type\":\"full\"}", "fully", "--allowed-kv-policies"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct kv_rules rules;
+        struct error err = {0};
+        const int rc = kv_rules_read(&rules, cases[i].policy, cases[i].allowed, &err);
+        if (!cases[i].named) {
+            if (rc) fail_msg("%s", err.text);
+            assert_true(rules.allowed[rules.initial.tokens.type]);
+            continue;
+        }
+        assert_int_equal(rc, ERR_INVALID);
+        if (!strstr(err.text, cases[i].named)) fail_msg("%s", err.text);
+    }
+}
+
+static struct kv_rules rules_of(const char *policy, const char *allowed) {
+    struct kv_rules rules;
+    struct error err = {0};
+    if (kv_rules_read(&rules, policy, allowed, &err)) fail_msg("%s", err.text);
+    return rules;
+}
+
+static void what_is_not_allowed_is_refused(void **state) {
+    (void)state;
+    const struct kv_rules rules = rules_of("{\"type\":\"streaming\"}", "full,streaming");
+    const struct kv_policy full = kv_policy_default(KV_FULL);
+    const struct kv_policy heavy = kv_policy_default(KV_HEAVY_HITTER);
+    struct api_error err = {0};
+    assert_int_equal(kv_rules_check(&rules, &full, &err), 0);
+    assert_int_equal(kv_rules_check(&rules, &heavy, &err), ERR_INVALID);
+    assert_int_equal(err.status, 400);
+    assert_string_equal(err.param, "kv_policy.type");
+    assert_non_null(strstr(err.message, "only full, streaming"));
+    assert_true(kv_rules_allow_bounded(&rules));
+    const struct kv_rules all_or_nothing = rules_of("{\"type\":\"full\"}", "full");
+    assert_false(kv_rules_allow_bounded(&all_or_nothing));
+}
+
+/* Where the engine cannot, or has no room for it, the server does not start with a policy that no
+ * request could have. */
+static void rules_settle_for_what_the_engine_can(void **state) {
+    (void)state;
+    static const char all[] = "full,streaming,heavy_hitter";
+    const struct engine_info able = {.kv_tokens = 2048, .bounded_caches = true};
+    const struct engine_info unable = {.kv_tokens = 2048};
+    const struct engine_info small = {.kv_tokens = 2047, .bounded_caches = true};
+    struct error err = {0};
+    struct kv_rules rules = rules_of("{\"type\":\"streaming\"}", all);
+    assert_int_equal(kv_rules_settle(&rules, &able, &err), 0);
+    assert_true(rules.allowed[KV_STREAMING] && rules.allowed[KV_HEAVY_HITTER]);
+    assert_int_equal(kv_rules_settle(&rules, &small, &err), ERR_INVALID);
+    assert_non_null(strstr(err.text, "2048"));
+    assert_int_equal(kv_rules_settle(&rules, &unable, &err), ERR_UNSUPPORTED);
+
+    rules = rules_of("{\"type\":\"full\"}", all);
+    assert_int_equal(kv_rules_settle(&rules, &unable, &err), 0);
+    assert_true(rules.allowed[KV_FULL]);
+    assert_false(kv_rules_allow_bounded(&rules));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(policies_are_completed_and_shown),
+        cmocka_unit_test(what_is_wrong_is_named),
+        cmocka_unit_test(fractions_are_of_the_prompt),
+        cmocka_unit_test(settings_are_checked),
+        cmocka_unit_test(what_is_not_allowed_is_refused),
+        cmocka_unit_test(rules_settle_for_what_the_engine_can),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
