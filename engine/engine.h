@@ -73,7 +73,7 @@ enum { KV_N_TYPES = KV_HEAVY_HITTER + 1, KV_DEFAULT_CHUNK = 512 };
  * context together with a chunk of the prompt. */
 struct kv_choice {
     enum kv_type type;
-    uint32_t n_sink, n_recent, n_heavy; /* n_recent >= 1; n_heavy of KV_HEAVY_HITTER only */
+    uint32_t n_sink, n_recent, n_heavy; /* n_recent >= 1; n_heavy of KV_HEAVY_HITTER only, >= 1 */
     enum kv_score score;                /* of KV_HEAVY_HITTER; else KV_SCORE_NONE */
     float decay;                        /* of KV_SCORE_DECAY, (0, 1) */
     uint32_t chunk; /* tokens of the prompt between two compressions; 0: KV_DEFAULT_CHUNK */

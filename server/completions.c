@@ -339,6 +339,15 @@ static void begin_answer(struct completion *c) {
     c->written_ms = uv_now(c->job.server->loop);
 }
 
+/* What the engine will not take is too long a prompt, or a budget that does not suit the model or
+ * the pool. */
+static int refuse_submission(struct completion *c, const struct error *why) {
+    const bool about_request = why->code == ERR_INVALID || why->code == ERR_TOO_LONG;
+    if (about_request && completion_request_is_bounded(&c->request))
+        return api_error_set(&c->job.err, 400, NULL, "kv_policy", "kv_policy: %s", why->text);
+    return api_error_from(&c->job.err, why, "prompt");
+}
+
 /* Gives the sequences to the engine, all or none. */
 static int submit(struct completion *c) {
     struct server *server = c->job.server;
@@ -353,10 +362,7 @@ static int submit(struct completion *c) {
         c->submission = NULL;
     }
     free(ids);
-    if (!rc) return 0;
-    const bool bounded = completion_request_is_bounded(&c->request);
-    api_error_from(&c->job.err, &why, bounded ? "kv_policy" : "prompt");
-    return rc;
+    return rc ? refuse_submission(c, &why) : 0;
 }
 
 static void job_done(struct job *job) {

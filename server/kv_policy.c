@@ -110,7 +110,7 @@ static int read_decay(struct kv_policy *out, const struct member *member, const 
 static const struct member members[] = {
     {PREFIX "sink", BOUNDED, read_tokens, 0, AT(tokens.n_sink), 0},
     {PREFIX "recent", BOUNDED, read_amount, 1, AT(tokens.n_recent), AT(recent)},
-    {PREFIX "heavy", HEAVY, read_amount, 0, AT(tokens.n_heavy), AT(heavy)},
+    {PREFIX "heavy", HEAVY, read_amount, 1, AT(tokens.n_heavy), AT(heavy)},
     {PREFIX "score", HEAVY, read_score, 0, 0, 0},
     {DECAY_NAME, HEAVY, read_decay, 0, 0, 0},
     {PREFIX "chunk", BOUNDED, read_tokens, 1, AT(tokens.chunk), 0},

@@ -399,6 +399,25 @@ static void the_engines_refusals_become_statuses(void **state) {
     assert_int_equal(fake_engine_n_live(rig->server.engine), 0);
 }
 
+/* The engine knows what suits the pool and the model; the API, what the budget is called. */
+static void a_refused_budget_is_called_by_its_name(void **state) {
+    struct rig *rig = *state;
+    static const int codes[] = {ERR_INVALID, ERR_TOO_LONG};
+    static const char body[] = "{\"prompt\":\"x\",\"kv_policy\":{\"type\":\"streaming\","
+                               "\"recent\":8}}";
+    for (size_t i = 0; i < sizeof(codes) / sizeof(*codes); i++) {
+        fake_engine_refuse(rig->server.engine, codes[i]);
+        json_t *answer = ask(rig, body, 400);
+        const json_t *error = json_object_get(answer, "error");
+        assert_json(json_object_get(error, "param"), "\"kv_policy\"");
+        assert_json(json_object_get(error, "message"), "\"kv_policy: the fake engine refuses\"");
+        json_decref(answer);
+    }
+    fake_engine_refuse(rig->server.engine, ERR_FULL);
+    assert_error(ask(rig, body, 429), "queue_full");
+    fake_engine_refuse(rig->server.engine, 0);
+}
+
 static void a_failed_sequence_fails_the_answer(void **state) {
     struct rig *rig = *state;
     fake_engine_fail_after(rig->server.engine, 1);
@@ -611,6 +630,7 @@ int main(void) {
         TEST(a_failure_midway_is_an_error_event),
         TEST(a_silent_stream_gets_comments),
         TEST(the_engines_refusals_become_statuses),
+        TEST(a_refused_budget_is_called_by_its_name),
         TEST(a_failed_sequence_fails_the_answer),
         TEST(leaving_cancels_every_sequence),
         TEST(leaving_before_the_job_is_done_submits_nothing),

@@ -51,8 +51,8 @@ static void policies_are_completed_and_shown(void **state) {
         {"{\"type\":\"heavy_hitter\"}",
          "{\"type\":\"heavy_hitter\",\"sink\":4,\"recent\":1020,\"heavy\":1024,\"score\":\"sum\","
          "\"chunk\":512}"},
-        {"{\"type\":\"heavy_hitter\",\"recent\":0.1,\"heavy\":0,\"score\":\"window\"}",
-         "{\"type\":\"heavy_hitter\",\"sink\":4,\"recent\":0.1,\"heavy\":0,\"score\":\"window\","
+        {"{\"type\":\"heavy_hitter\",\"recent\":0.1,\"heavy\":1,\"score\":\"window\"}",
+         "{\"type\":\"heavy_hitter\",\"sink\":4,\"recent\":0.1,\"heavy\":1,\"score\":\"window\","
          "\"chunk\":512}"},
         {"{\"type\":\"heavy_hitter\",\"score\":\"mean\",\"sink\":268435456}",
          "{\"type\":\"heavy_hitter\",\"sink\":268435456,\"recent\":1020,\"heavy\":1024,"
@@ -103,6 +103,7 @@ static void what_is_wrong_is_named(void **state) {
         {"{\"type\":\"streaming\",\"chunk\":0}", "kv_policy.chunk"},
         {"{\"type\":\"streaming\",\"chunk\":0.5}", "kv_policy.chunk"},
         {"{\"type\":\"heavy_hitter\",\"heavy\":-1}", "kv_policy.heavy"},
+        {"{\"type\":\"heavy_hitter\",\"heavy\":0}", "kv_policy.heavy"},
         {"{\"type\":\"heavy_hitter\",\"heavy\":2.5}", "kv_policy.heavy"},
         {"{\"type\":\"heavy_hitter\",\"score\":\"max\"}", "kv_policy.score"},
         {"{\"type\":\"heavy_hitter\",\"score\":1}", "kv_policy.score"},
