@@ -1,0 +1,159 @@
+"""The oracle of bounded caches against what is known without it: the goldens, and the policies by
+other definitions of them."""
+import json
+
+import numpy
+import pytest
+
+from bounded_oracle import Budget, Head, Model, Text, softmax
+from server import MODEL, ROOT
+
+TINY = ROOT / "tests/model/data"
+NAMES = sorted(path.name for path in TINY.iterdir())
+
+
+def model_of(name, cache={}):
+    if name not in cache:
+        cache[name] = Model(TINY / name)
+    return cache[name]
+
+
+def random_tokens(model, n, seed):
+    return numpy.random.default_rng(seed).integers(3, len(model.table), n).tolist()
+
+
+def follow(text, prompt, rest):
+    """Logits after every token of both."""
+    logits = text.prompt(prompt)
+    return numpy.concatenate([logits, *(text.token(token)[None] for token in rest)])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_keeping_everything_gives_the_goldens_of_the_tiny_models(name):
+    model = model_of(name)
+    for golden in json.loads((TINY / name / "goldens.json").read_text())["prompts"]:
+        text = Text(model)
+        logits = text.prompt(golden["tokens"])
+        wanted = numpy.array(golden["logits"])
+        assert abs(logits[golden["positions"]] - wanted).max() < 1e-5 * abs(wanted).max()
+        assert text.greedy(logits[-1], len(golden["greedy"])) == golden["greedy"]
+
+
+def test_keeping_everything_gives_the_goldens_of_the_default_model():
+    model = Model(MODEL)
+    for golden in json.loads((MODEL / "goldens.json").read_text())["prompts"]:
+        if len(golden["tokens"]) > 300:
+            continue
+        text = Text(model)
+        logits = text.prompt(golden["tokens"])[-1]
+        assert abs(logits[golden["top10_ids"]] - golden["top10_logits"]).max() < 1e-4
+        assert text.greedy(logits, 32) == golden["greedy32"]
+
+
+@pytest.mark.parametrize("cache_positions", [False, True])
+@pytest.mark.parametrize("score", ["none", "sum", "mean", "decay", "window"])
+def test_a_budget_of_the_whole_text_is_no_budget(score, cache_positions):
+    model = model_of("gqa-f32-sharded")
+    tokens = random_tokens(model, 120, seed=1)
+    budget = Budget(4, 116, 0, score, chunk=32, cache_positions=cache_positions)
+    text = Text(model, budget)
+    difference = follow(text, tokens[:70], tokens[70:]) - follow(Text(model), tokens[:70],
+                                                                 tokens[70:])
+    assert abs(difference).max() < 1e-10
+    assert text.n_kept == 120 and text.retained_attention is None
+
+
+def streaming_logits(model, tokens, starts, sink, recent, cache_positions):
+    """StreamingLLM as a mask on the whole text, with no cache.  starts[t]: where the rows that were
+    computed together with row t begin; they see the sinks, the `recent` tokens before them and, of
+    each other, what is not newer than themselves."""
+    n, t = len(tokens), numpy.arange(len(tokens))
+    is_sink = t < sink
+    mask = (t <= t[:, None]) & (is_sink | (t >= starts[:, None] - recent))
+    # Sinks get another query: its distance to them is what the cache holds between.
+    near = numpy.minimum(starts, sink + recent) + t - starts if cache_positions else t
+    x = model.table[numpy.asarray(tokens)]
+    for i in range(model.n_layers):
+        q, k, v = (part.transpose(1, 0, 2) for part in model.qkv(i, x))
+        k, v = (numpy.repeat(part, model.group, axis=0) for part in (k, v))
+        k = model.rotate(k, t).transpose(0, 2, 1)
+        s = numpy.where(is_sink, model.rotate(q, near) @ k, model.rotate(q, t) @ k)
+        p = softmax(numpy.where(mask, s / model.head_dim ** 0.5, -numpy.inf))
+        x = x + model.linear(i, "self_attn.o_proj", (p @ v).transpose(1, 0, 2).reshape(n, -1))
+        x = x + model.feed_forward(i, x)
+    return model.logits(x)
+
+
+@pytest.mark.parametrize("cache_positions", [False, True])
+@pytest.mark.parametrize("sink, recent, n_prompt, chunk",
+                         [(4, 28, 1, 512), (0, 16, 40, 1), (2, 1, 33, 32), (4, 60, 150, 64),
+                          (4, 28, 100, 512)])
+def test_streaming_is_a_mask(sink, recent, n_prompt, chunk, cache_positions):
+    model = model_of("gqa-bf16-llama3-tied")
+    tokens = random_tokens(model, 260, seed=2)
+    t = numpy.arange(len(tokens))
+    starts = numpy.where(t < n_prompt, t // chunk * chunk, t)
+    text = Text(model, Budget(sink, recent, chunk=chunk, cache_positions=cache_positions))
+    got = follow(text, tokens[:n_prompt], tokens[n_prompt:])
+    wanted = streaming_logits(model, tokens, starts, sink, recent, cache_positions)
+    assert abs(got - wanted).max() < 1e-10 * abs(wanted).max()
+    assert text.n_kept == sink + recent
+
+
+def kept_by_hand(probabilities, n_prompt, n, budget):
+    """Who is kept after n tokens, with sets and dictionaries, token by token.  probabilities(row,
+    seen): what the row gives to each of them."""
+    kept, score = [], {}
+    for row in range(n):
+        begin = min(row // budget.chunk * budget.chunk, row) if row < n_prompt else row
+        end = min(begin + budget.chunk, n_prompt) if row < n_prompt else row + 1
+        if budget.score == "window" and row < n_prompt and row == begin:
+            score = dict.fromkeys(score, 0)
+        kept.append(row)
+        score[row] = 0
+        for token, p in zip(kept, probabilities(row, kept)):
+            if budget.score == "decay":
+                score[token] *= budget.decay
+            if budget.score != "window" or row >= n_prompt or row >= end - 64:
+                score[token] += p
+        while row == end - 1 and len(kept) > budget.capacity:
+            may_go = [token for token in kept if budget.sink <= token <= row - budget.recent]
+            seen_by = {token: row + 1 - token if budget.score == "mean" else 1 for token in may_go}
+            kept.remove(min(may_go, key=lambda token: (score[token] / seen_by[token], token)))
+    return kept
+
+
+@pytest.mark.parametrize("score", ["sum", "mean", "decay", "window"])
+@pytest.mark.parametrize("sink, recent, heavy, n_prompt, chunk",
+                         [(4, 20, 20, 1, 512), (0, 1, 30, 90, 32), (3, 30, 10, 100, 512),
+                          (4, 40, 60, 200, 80)])
+def test_heavy_hitters_are_those_counted_by_hand(sink, recent, heavy, n_prompt, chunk, score):
+    """In the first layer: nothing that was evicted reaches its queries and keys."""
+    model = model_of("gqa-f32-sharded")
+    budget = Budget(sink, recent, heavy, score, 0.9, chunk)
+    tokens = random_tokens(model, 300, seed=3)
+    text = Text(model, budget)
+    follow(text, tokens[:n_prompt], tokens[n_prompt:])
+    q, k, _ = model.qkv(0, model.table[numpy.asarray(tokens)])
+    at = numpy.arange(len(tokens))
+    q, k = (model.rotate(part.transpose(1, 0, 2), at) for part in (q, k))
+    for h, head in enumerate(text.heads[0]):
+        group = slice(h * model.group, (h + 1) * model.group)
+
+        def probabilities(row, seen):
+            s = q[group, row] @ k[h, seen].T / model.head_dim ** 0.5
+            return softmax(s).sum(axis=0).tolist()
+
+        assert head.kept.tolist() == kept_by_hand(probabilities, n_prompt, len(tokens), budget)
+
+
+def test_among_equal_scores_the_oldest_goes():
+    model = model_of("mha-f32")
+    head = Head(model, Budget(1, 2, 3, "sum"))
+    queries = numpy.zeros((model.group, 1, model.head_dim))  # give the same to everybody
+    for _ in range(6):
+        head.attend(queries, queries[0], queries[0], True)
+    head.scores.all[:] = [9, 2, 1, 1, 1, 0]
+    head.attend(queries, queries[0], queries[0], True)
+    assert head.kept.tolist() == [0, 1, 3, 4, 5, 6]
+    assert head.masses == [pytest.approx(1 - 1 / 7)]
