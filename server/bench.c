@@ -79,5 +79,5 @@ int bench_run(const struct bench_plan *plan, const struct options *options, cons
            ceilings.copy_bytes_per_s * 1e-9, ceilings.read_bytes_per_s * 1e-9,
            ceilings.flops_per_s * 1e-9);
     return plan->kernels ? bench_kernels_run(plan, &ceilings, &config, err)
-                         : bench_engine_run(plan, &ceilings, config, err);
+                         : bench_engine_run(plan, &ceilings, config, &options->kv_rules.initial, err);
 }

@@ -13,6 +13,7 @@
 
 #include "engine/engine.h"
 
+struct kv_policy;
 struct options;
 
 enum { BENCH_MAX_SIZES = 16, BENCH_MAX_RUNS = 100 };
@@ -41,9 +42,9 @@ void bench_print_help(void);
 int bench_run(const struct bench_plan *plan, const struct options *options, const char *model_dir,
               struct backend *backend, struct error *err);
 
-/* The two halves; config as serve_engine_config() makes it. */
+/* The two halves; config as serve_engine_config() makes it.  Whole prompts keep what kv says. */
 int bench_engine_run(const struct bench_plan *plan, const struct ceilings *ceilings,
-                     struct engine_config config, struct error *err);
+                     struct engine_config config, const struct kv_policy *kv, struct error *err);
 int bench_kernels_run(const struct bench_plan *plan, const struct ceilings *ceilings,
                       const struct engine_config *config, struct error *err);
 

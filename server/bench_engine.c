@@ -14,6 +14,7 @@
 #include "engine/error.h"
 #include "engine/model/model.h"
 #include "server/bench.h"
+#include "server/kv_policy.h"
 #include "server/report.h"
 #include "server/serve.h"
 
@@ -25,6 +26,7 @@ struct bench {
     const struct engine_info *info;
     uint64_t kv_token_bytes; /* of all layers */
     sem_t bell; /* rung when the engine has events */
+    const struct kv_policy *kv;
     uint64_t random;
 };
 
@@ -58,6 +60,7 @@ static int submit(struct bench *b, uint32_t n_prompt, uint32_t batch, uint32_t n
         requests[i].prompt = malloc(n_prompt * sizeof(uint32_t));
         if (!requests[i].prompt) rc = error_set(err, ERR_NOMEM, "bench: no memory");
         for (uint32_t t = 0; rc == 0 && t < n_prompt; t++) requests[i].prompt[t] = random_token(b);
+        requests[i].kv = kv_policy_resolve(b->kv, n_prompt);
         requests[i].params.temperature = 0;
         requests[i].params.ignore_eos = true;
         requests[i].params.max_tokens = n_generate;
@@ -134,14 +137,35 @@ static double step_weight_bytes(const struct engine_info *info) {
     return (double)info->weight_bytes - table;
 }
 
+static bool is_bounded(const struct kv_choice *kv) {
+    return kv->type != KV_FULL;
+}
+
+/* What a sequence keeps of n tokens that have been read or generated. */
+static double kept_tokens(const struct kv_choice *kv, double n) {
+    const double capacity = (double)kv_choice_capacity(kv);
+    return is_bounded(kv) && capacity < n ? capacity : n;
+}
+
+/* Tokens that the queries of a prompt see, together: what was kept before their chunk, and of the
+ * chunk those before them and themselves. */
+static double seen_tokens(const struct kv_choice *kv, uint32_t n) {
+    double seen = 0;
+    for (uint32_t at = 0, rows; at < n; at += rows) {
+        rows = is_bounded(kv) && kv->chunk < n - at ? kv->chunk : n - at;
+        seen += rows * (kept_tokens(kv, at) + (rows + 1.0) / 2);
+    }
+    return seen;
+}
+
 /* Operations of a prompt: two for each weight and token, and for each query with each key and
- * value.  Past the last layer's attention only the last token goes on. */
-static double prompt_flops(const struct model_config *m, double n) {
+ * value that it sees.  Past the last layer's attention only the last token goes on. */
+static double prompt_flops(const struct model_config *m, const struct kv_choice *kv, uint32_t n) {
     double qkv = (double)m->dim * (m->n_heads + 2.0 * m->n_kv_heads) * m->head_dim;
     double o = (double)m->n_heads * m->head_dim * m->dim, ffn = 3.0 * m->dim * m->ffn_dim;
-    double attention = 4.0 * m->n_heads * m->head_dim * n * (n + 1) / 2;
-    double rows = n * (m->n_layers - 1) + 1;
-    return m->n_layers * (2 * n * qkv + attention) + 2 * rows * (o + ffn) +
+    double attention = 4.0 * m->n_heads * m->head_dim * seen_tokens(kv, n);
+    double rows = (double)n * (m->n_layers - 1) + 1;
+    return m->n_layers * (2.0 * n * qkv + attention) + 2 * rows * (o + ffn) +
            2.0 * m->n_vocab * m->dim;
 }
 
@@ -166,7 +190,8 @@ static void print_result(const struct bench *b, const char *phase, uint32_t n_pr
 
 static int bench_prefill(struct bench *b, uint32_t n_prompt, struct error *err) {
     double rates[BENCH_MAX_RUNS];
-    if (n_prompt >= b->info->max_model_len) {
+    const struct kv_choice kv = kv_policy_resolve(b->kv, n_prompt);
+    if (!is_bounded(&kv) && n_prompt >= b->info->max_model_len) {
         printf("# prefill,%u not run: more than --max-model-len\n", n_prompt);
         return 0;
     }
@@ -177,7 +202,7 @@ static int bench_prefill(struct bench *b, uint32_t n_prompt, struct error *err) 
         rates[run] = n_prompt / t.total_seconds;
     }
     print_result(b, "prefill", n_prompt, 1, rates,
-                 n_prompt * b->ceilings->flops_per_s / prompt_flops(b->info->model, n_prompt));
+                 n_prompt * b->ceilings->flops_per_s / prompt_flops(b->info->model, &kv, n_prompt));
     return 0;
 }
 
@@ -190,6 +215,7 @@ static uint32_t decode_slack(uint32_t n_prompt, uint32_t batch) {
 static int bench_decode(struct bench *b, uint32_t n_prompt, uint32_t batch, struct error *err) {
     double rates[BENCH_MAX_RUNS], step_bytes = 0;
     const uint32_t n_generate = (uint32_t)b->plan->n_generate + decode_slack(n_prompt, batch);
+    const struct kv_choice kv = kv_policy_resolve(b->kv, n_prompt);
     for (uint32_t run = 0; run < b->plan->n_runs; run++) {
         struct timing t;
         int rc = run_batch(b, n_prompt, batch, n_generate, &t, err);
@@ -197,7 +223,8 @@ static int bench_decode(struct bench *b, uint32_t n_prompt, uint32_t batch, stru
         if (t.decode_tokens == 0)
             return error_set(err, ERR_INVALID, "bench: no step had all %u sequences", batch);
         rates[run] = (double)t.decode_tokens / t.decode_seconds;
-        step_bytes = step_weight_bytes(b->info) + t.context_tokens * (double)b->kv_token_bytes;
+        step_bytes = step_weight_bytes(b->info) + batch * (double)b->kv_token_bytes *
+                                                      kept_tokens(&kv, t.context_tokens / batch);
     }
     print_result(b, "decode", n_prompt, batch, rates,
                  batch * b->ceilings->read_bytes_per_s / step_bytes);
@@ -207,11 +234,15 @@ static int bench_decode(struct bench *b, uint32_t n_prompt, uint32_t batch, stru
 static int bench_decode_if_it_fits(struct bench *b, uint32_t n_prompt, uint32_t batch,
                                    struct error *err) {
     const uint64_t longest = n_prompt + b->plan->n_generate + decode_slack(n_prompt, batch);
-    const uint64_t resident = (uint64_t)batch * n_prompt;
+    const struct kv_choice kv = kv_policy_resolve(b->kv, n_prompt);
+    /* While its prompt is read, a sequence has a chunk beside what it keeps. */
+    const uint64_t most =
+        is_bounded(&kv) ? (uint64_t)kept_tokens(&kv, (double)longest) + kv.chunk : longest;
+    const uint64_t resident = batch * (uint64_t)kept_tokens(&kv, n_prompt);
     const char *why = NULL;
     if (b->plan->max_resident && resident > b->plan->max_resident) why = "--max-resident";
-    else if (longest > b->info->max_model_len) why = "--max-model-len";
-    else if (batch * longest > b->info->kv_tokens) why = "the KV pool";
+    else if (!is_bounded(&kv) && longest > b->info->max_model_len) why = "--max-model-len";
+    else if (batch * most > b->info->kv_tokens) why = "the KV pool";
     if (!why) return bench_decode(b, n_prompt, batch, err);
     printf("# decode,%u,%u not run: more than %s\n", n_prompt, batch, why);
     return 0;
@@ -230,11 +261,13 @@ static int run_plan(struct bench *b, struct error *err) {
 }
 
 int bench_engine_run(const struct bench_plan *plan, const struct ceilings *ceilings,
-                     struct engine_config config, struct error *err) {
+                     struct engine_config config, const struct kv_policy *kv, struct error *err) {
     struct bench b = {.plan = plan,
                       .ceilings = ceilings,
                       .report = {plan->table, names, N_COLUMNS},
+                      .kv = kv,
                       .random = 42};
+    config.bounded_caches = is_bounded(&kv->tokens);
     config.prefix_caching = false; /* every prompt is computed */
     config.tokens_only = true;     /* no text is wanted, so no tokenizer is needed */
     config.wake = ring;
