@@ -10,31 +10,23 @@
  * threads. The query heads that share a KV head are rows of one tile (GQA packing), so a page is
  * read once.
  *
- * In a page, keys lie as [kv_head][head_dim][slot] and values as [kv_head][slot][head_dim]: either
- * product then runs along memory, for one query row as for many. */
-#include "engine/cpu/backend.h"
+ * For sequences whose budget has scores (keep.c), every row's maximum and sum are left behind, and
+ * what decode multiplied. */
+#include "engine/cpu/tile.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "engine/error.h"
 
-enum { CHUNK_PAGES = 8, CHUNK_SLOTS = CHUNK_PAGES * PAGE_TOKENS, TILE_ROWS = 96 };
-#define LOG2_E 1.4426950408889634
-
-/* Query rows against one KV head of one sequence.  Row r is head r % group of token r / group. */
-struct tile {
-    const struct cpu_kernels *kernels;
-    const struct kv_pool *kv;
-    const struct kv_view *view;
-    uint32_t kv_head, group, n_rows;
-    uint32_t first_visible; /* slots that the first token sees; each later token sees one more */
-};
+enum { CHUNK_PAGES = 8, CHUNK_SLOTS = CHUNK_PAGES * PAGE_TOKENS };
 
 /* Scratch of a worker: row-wise arrays of up to `rows` rows. */
 struct work {
     float *q, *scores, *out, *chunk_out, *page;
     float *max, *sum, *chunk_max, *chunk_sum, *factor;
+    float *raw; /* NULL, or where the scores of page p are left: at raw + p * raw_stride */
+    size_t raw_stride;
 };
 
 static size_t work_bytes(uint32_t rows, uint32_t dim) {
@@ -56,48 +48,31 @@ static struct work work_layout(void *scratch, uint32_t rows, uint32_t dim) {
     return w;
 }
 
-/* Copies the tile's queries, scaled so that the softmax can work in base 2. */
-static void load_queries(const struct attn_args *args, const struct tile *t, uint32_t first_row,
-                         float *q) {
-    uint32_t dim = t->kv->head_dim;
-    float scale = (float)(args->scale * LOG2_E);
-    for (uint32_t r = 0; r < t->n_rows; r++) {
-        const float *from = (const float *)args->q + (first_row + r / t->group) * args->q_stride +
-                            (size_t)(t->kv_head * t->group + r % t->group) * dim;
-        for (uint32_t d = 0; d < dim; d++) q[(size_t)r * dim + d] = from[d] * scale;
-    }
-}
-
 /* One page: scores, online softmax and values of every row into (max, sum, out). */
 static void attend_page(const struct tile *t, const struct work *w, const float *q, uint32_t page,
                         float *max, float *sum, float *out) {
-    uint32_t dim = t->kv->head_dim, base = page * PAGE_TOKENS;
-    uint32_t last_visible = t->first_visible + (t->n_rows - 1) / t->group;
-    uint32_t n_slots = last_visible - base < PAGE_TOKENS ? last_visible - base : PAGE_TOKENS;
-    size_t head_bytes = (size_t)PAGE_TOKENS * dim * dtype_size(t->kv->dtype);
-    const char *keys = (const char *)t->kv->base + t->view->pages[page] * t->kv->page_bytes +
-                       t->kv_head * head_bytes;
-    const char *values = keys + t->kv->n_kv_heads * head_bytes;
-    t->kernels->page_scores(w->scores, q, t->n_rows, keys, t->kv->dtype, dim, w->page);
+    const struct kv_pool *kv = t->kv;
+    const char *values = page_of_head(kv, t->view->pages[page], kv->n_kv_heads + t->kv_head);
+    tile_scores(t, w->scores, q, page, w->page);
+    if (w->raw)
+        memcpy(w->raw + page * w->raw_stride, w->scores, t->n_rows * PAGE_TOKENS * sizeof(float));
     for (uint32_t r = 0; r < t->n_rows; r++) {
-        uint32_t visible = t->first_visible + r / t->group;
+        const uint32_t n = slots_of_page(t->first_visible + r / t->group, page);
         float *s = w->scores + (size_t)r * PAGE_TOKENS;
-        if (visible <= base) { /* the page lies in this row's future */
+        if (n == 0) { /* the page lies in this row's future */
             memset(s, 0, PAGE_TOKENS * sizeof(float));
             w->factor[r] = 1.0f;
         } else {
-            uint32_t n = visible - base < PAGE_TOKENS ? visible - base : PAGE_TOKENS;
             w->factor[r] = t->kernels->softmax_update(s, n, &max[r], &sum[r]);
         }
     }
-    t->kernels->page_values(out, w->factor, w->scores, t->n_rows, values, t->kv->dtype, dim,
-                            n_slots, w->page);
+    t->kernels->page_values(out, w->factor, w->scores, t->n_rows, values, kv->dtype, kv->head_dim,
+                            slots_of_page(tile_last_visible(t), page), w->page);
 }
 
 static void attend_chunk(const struct tile *t, const struct work *w, const float *q, uint32_t chunk,
                          float *max, float *sum, float *out) {
-    uint32_t last_visible = t->first_visible + (t->n_rows - 1) / t->group;
-    uint32_t n_pages = (last_visible + PAGE_TOKENS - 1) / PAGE_TOKENS;
+    uint32_t n_pages = (tile_last_visible(t) + PAGE_TOKENS - 1) / PAGE_TOKENS;
     uint32_t end = (chunk + 1) * CHUNK_PAGES < n_pages ? (chunk + 1) * CHUNK_PAGES : n_pages;
     for (uint32_t r = 0; r < t->n_rows; r++) {
         max[r] = -INFINITY;
@@ -119,14 +94,6 @@ static void fold_row(float *max, float *sum, float *out, float chunk_max, float 
     for (uint32_t d = 0; d < dim; d++) out[d] = out[d] * a + chunk_out[d] * b;
 }
 
-static void store_row(const struct attn_args *args, const struct tile *t, uint32_t first_row,
-                      uint32_t r, float sum, const float *out) {
-    uint32_t dim = t->kv->head_dim;
-    float *to = (float *)args->out + ((size_t)(first_row + r / t->group) * args->n_heads +
-                                      t->kv_head * t->group + r % t->group) * dim;
-    for (uint32_t d = 0; d < dim; d++) to[d] = out[d] / sum;
-}
-
 struct attn_job {
     struct cpu_backend *cpu;
     const struct attn_args *args;
@@ -140,15 +107,23 @@ static const struct kv_view *view_of(const struct attn_job *job, uint32_t seq) {
     return &job->cpu->step->seqs[seq].layers[job->args->layer];
 }
 
-/* The sequence that a task belongs to, by bisection in the prefix sums. */
-static uint32_t seq_of_task(const uint32_t *first_task, uint32_t n_seqs, uint32_t task) {
-    uint32_t low = 0, high = n_seqs;
-    while (high - low > 1) {
-        uint32_t mid = low + (high - low) / 2;
-        if (first_task[mid] <= task) low = mid;
-        else high = mid;
-    }
-    return low;
+static const struct rank_angles *angles_for(const struct attn_job *job, uint32_t seq) {
+    const struct kv_budget *budget = job->cpu->step->seqs[seq].budget;
+    return budget && budget->cache_positions ? &job->cpu->rank_angles : NULL;
+}
+
+static void store_row(const struct attn_job *job, const struct tile *t, uint32_t first_row,
+                      uint32_t r, float max, float sum, const float *out) {
+    const struct score_inputs *scores = &job->cpu->scores;
+    const uint32_t dim = t->kv->head_dim;
+    const size_t at = (size_t)(first_row + r / t->group) * job->args->n_heads +
+                      t->kv_head * t->group + r % t->group;
+    float *to = (float *)job->args->out + at * dim;
+    for (uint32_t d = 0; d < dim; d++) to[d] = out[d] / sum;
+    if (!scores->wanted) return;
+    float *softmax = (float *)scores->softmax.data + 2 * at;
+    softmax[0] = max;
+    softmax[1] = sum;
 }
 
 static uint32_t chunks_of(uint32_t n_slots) {
@@ -161,20 +136,32 @@ static struct tile decode_tile(const struct attn_job *job, uint32_t seq, uint32_
     return (struct tile){.kernels = job->cpu->kernels,
                          .kv = job->args->kv,
                          .view = view_of(job, seq),
+                         .angles = angles_for(job, seq),
                          .kv_head = kv_head,
                          .group = job->group,
                          .n_rows = job->group,
                          .first_visible = view_of(job, seq)->n_slots};
 }
 
+/* Where a sequence with scores leaves what decode multiplies. */
+static void leave_raw(const struct attn_job *job, struct work *w, uint32_t seq, uint32_t kv_head) {
+    const struct score_inputs *scores = &job->cpu->scores;
+    const uint32_t *first_page = scores->first_page.data;
+    if (!scores->wanted || first_page[seq] == first_page[seq + 1]) return;
+    w->raw_stride = (size_t)job->args->n_heads * PAGE_TOKENS;
+    w->raw = (float *)scores->raw.data + first_page[seq] * w->raw_stride +
+             (size_t)kv_head * job->group * PAGE_TOKENS;
+}
+
 static void decode_chunk_task(void *ctx, uint32_t task, uint32_t worker) {
     struct attn_job *job = ctx;
     const struct kv_pool *kv = job->args->kv;
-    uint32_t seq = seq_of_task(job->first_task, job->cpu->step->n_decode, task);
+    uint32_t seq = task_owner(job->first_task, job->cpu->step->n_decode, task);
     uint32_t n_chunks = chunks_of(view_of(job, seq)->n_slots), at = task - job->first_task[seq];
     struct tile t = decode_tile(job, seq, at / n_chunks);
     struct work w = work_layout(scratch_of(job->cpu, worker), job->work_rows, kv->head_dim);
-    load_queries(job->args, &t, job->cpu->step->seqs[seq].first_row, w.q);
+    leave_raw(job, &w, seq, t.kv_head);
+    tile_load_queries(job->args, &t, job->cpu->step->seqs[seq].first_row, w.q);
     float *out = job->partials + (size_t)task * job->group * (kv->head_dim + 2);
     float *max = out + (size_t)job->group * kv->head_dim;
     attend_chunk(&t, &w, w.q, at % n_chunks, max, max + job->group, out);
@@ -197,21 +184,35 @@ static void decode_fold_task(void *ctx, uint32_t task, uint32_t worker) {
             fold_row(max, sum, state + (size_t)r * dim, *chunk_max, chunk_max[group],
                      chunk + (size_t)r * dim, dim);
         }
-        store_row(job->args, &t, job->cpu->step->seqs[seq].first_row, r, *sum,
+        store_row(job, &t, job->cpu->step->seqs[seq].first_row, r, *max, *sum,
                   state + (size_t)r * dim);
     }
+}
+
+/* What sequences with budgets need beside the rest. */
+static int reserve_bounded(struct attn_job *job, struct error *err) {
+    struct cpu_backend *cpu = job->cpu;
+    struct score_inputs *scores = &cpu->scores;
+    const size_t n_heads = job->args->n_heads;
+    int rc = rank_angles_prepare(cpu, job->args, err);
+    if (rc < 0 || !scores->wanted) return rc;
+    const uint32_t *first_page = scores->first_page.data;
+    rc = buffer_reserve(&scores->raw, first_page[cpu->step->n_decode] * n_heads * PAGE_TOKENS *
+                                          sizeof(float), err);
+    if (rc < 0) return rc;
+    return buffer_reserve(&scores->softmax, cpu->step->n_rows * n_heads * 2 * sizeof(float), err);
 }
 
 static int reserve_tasks(struct attn_job *job, uint32_t n_seqs, struct error *err) {
     int rc = buffer_reserve(&job->cpu->tasks, (n_seqs + 1) * sizeof(uint32_t), err);
     job->first_task = job->cpu->tasks.data;
-    return rc;
+    return rc < 0 || !job->cpu->bounded ? rc : reserve_bounded(job, err);
 }
 
 static struct attn_job attn_job(struct backend *be, const struct attn_args *args) {
     struct attn_job job = {.cpu = (struct cpu_backend *)be, .args = args};
     job.group = args->n_heads / args->kv->n_kv_heads;
-    job.tile_tokens = job.group < TILE_ROWS ? TILE_ROWS / job.group : 1;
+    job.tile_tokens = tile_tokens(job.group);
     job.work_rows = job.tile_tokens * job.group;
     return job;
 }
@@ -246,7 +247,7 @@ static void prefill_task(void *ctx, uint32_t task, uint32_t worker) {
     struct attn_job *job = ctx;
     const struct step *step = job->cpu->step;
     uint32_t dim = job->args->kv->head_dim, n_kv = job->args->kv->n_kv_heads;
-    uint32_t i = seq_of_task(job->first_task, step->n_seqs - step->n_decode, task);
+    uint32_t i = task_owner(job->first_task, step->n_seqs - step->n_decode, task);
     const struct step_seq *seq = &step->seqs[step->n_decode + i];
     uint32_t n_tiles = (job->first_task[i + 1] - job->first_task[i]) / n_kv,
              at = task - job->first_task[i];
@@ -258,12 +259,13 @@ static void prefill_task(void *ctx, uint32_t task, uint32_t worker) {
     struct tile t = {.kernels = job->cpu->kernels,
                      .kv = job->args->kv,
                      .view = view,
+                     .angles = angles_for(job, step->n_decode + i),
                      .kv_head = at % n_kv,
                      .group = job->group,
                      .n_rows = n_tokens * job->group,
                      .first_visible = view->n_slots - seq->n_rows + first_token + 1};
     struct work w = work_layout(scratch_of(job->cpu, worker), job->work_rows, dim);
-    load_queries(job->args, &t, seq->first_row + first_token, w.q);
+    tile_load_queries(job->args, &t, seq->first_row + first_token, w.q);
     uint32_t n_chunks = chunks_of(t.first_visible + n_tokens - 1);
     attend_chunk(&t, &w, w.q, 0, w.max, w.sum, w.out);
     for (uint32_t c = 1; c < n_chunks; c++) {
@@ -274,7 +276,7 @@ static void prefill_task(void *ctx, uint32_t task, uint32_t worker) {
         }
     }
     for (uint32_t r = 0; r < t.n_rows; r++) {
-        store_row(job->args, &t, seq->first_row + first_token, r, w.sum[r],
+        store_row(job, &t, seq->first_row + first_token, r, w.max[r], w.sum[r],
                   w.out + (size_t)r * dim);
     }
 }

@@ -115,13 +115,36 @@ static int cpu_copy_pages(struct backend *be, const struct kv_pool *kv, const ui
     return 0;
 }
 
+/* What the step's budgets ask for: are there any, are there scores, and where those of the
+ * sequences that decode go. */
+static int begin_bounded(struct cpu_backend *cpu, const struct step *step, struct error *err) {
+    struct score_inputs *scores = &cpu->scores;
+    cpu->bounded = scores->wanted = false;
+    for (uint32_t i = 0; i < step->n_seqs; i++) {
+        const struct kv_budget *budget = step->seqs[i].budget;
+        cpu->bounded |= budget != NULL;
+        scores->wanted |= budget && budget->score != KV_SCORE_NONE;
+    }
+    if (!scores->wanted) return 0;
+    int rc = buffer_reserve(&scores->first_page, (step->n_decode + 1) * sizeof(uint32_t), err);
+    if (rc < 0) return rc;
+    uint32_t *first_page = scores->first_page.data;
+    first_page[0] = 0;
+    for (uint32_t i = 0; i < step->n_decode; i++) {
+        const struct step_seq *seq = &step->seqs[i];
+        const bool scored = seq->budget && seq->budget->score != KV_SCORE_NONE;
+        const uint32_t n_pages = (seq->layers[0].n_slots + PAGE_TOKENS - 1) / PAGE_TOKENS;
+        first_page[i + 1] = first_page[i] + (scored ? n_pages : 0);
+    }
+    return 0;
+}
+
 static int cpu_step_begin(struct backend *be, const struct step *step, struct error *err) {
-    (void)err;
     struct cpu_backend *cpu = (struct cpu_backend *)be;
     cpu->step = step;
     cpu->angles_valid = false;
     cpu->drew = false;
-    return 0;
+    return begin_bounded(cpu, step, err);
 }
 
 static int cpu_collect(struct backend *be, uint32_t n_newer, struct error *err) {
@@ -142,6 +165,11 @@ static void cpu_destroy(struct backend *be) {
     buffer_free(&cpu->tasks);
     buffer_free(&cpu->partials);
     buffer_free(&cpu->inputs);
+    buffer_free(&cpu->rank_angles.table);
+    buffer_free(&cpu->rank_angles.inv_freq);
+    buffer_free(&cpu->scores.first_page);
+    buffer_free(&cpu->scores.raw);
+    buffer_free(&cpu->scores.softmax);
     free(cpu->drawn);
     free(cpu);
 }
@@ -172,6 +200,9 @@ static const struct backend_ops cpu_ops = {
     .rope_append = cpu_rope_append,
     .attn_decode = cpu_attn_decode,
     .attn_prefill = cpu_attn_prefill,
+    .keep_decode = cpu_keep_decode,
+    .keep_prefill = cpu_keep_prefill,
+    .keep_totals = cpu_keep_totals,
     .gather_rows = cpu_gather_rows,
     .sample = cpu_sample,
     .repeat = cpu_repeat,

@@ -16,6 +16,22 @@ struct buffer {
     size_t capacity;
 };
 
+/* cos and sin of every rank, for keys that are rotated when they are read; see angles.c. */
+struct rank_angles {
+    struct buffer table;    /* f32 [n_ranks][2][angle_stride(n_freqs)] */
+    struct buffer inv_freq; /* f64 [n_freqs]: what the table was made from, */
+    float rope_scale;       /* with this */
+    uint32_t n_freqs, n_ranks;
+};
+
+/* What attention leaves to the scores of bounded caches; see attention.c and keep.c. */
+struct score_inputs {
+    bool wanted;              /* some sequence of the step has scores */
+    struct buffer first_page; /* u32 [n_decode + 1]: prefix sums of the pages of those that do */
+    struct buffer raw;        /* f32 [page][n_heads][PAGE_TOKENS]: decode's q . k in base 2 */
+    struct buffer softmax;    /* f32 [n_rows][n_heads][2]: maximum (base 2) and sum */
+};
+
 struct cpu_backend {
     struct backend base;
     struct pool *pool;
@@ -31,6 +47,9 @@ struct cpu_backend {
     struct buffer angles;      /* f32 [n_rows][2][n_freqs]: cos, sin */
     struct buffer tasks;        /* how the operation at hand is cut */
     struct buffer partials;     /* of attention, see attention.c */
+    bool bounded;               /* some sequence of the step has a budget */
+    struct rank_angles rank_angles;
+    struct score_inputs scores;
     struct buffer inputs;      /* packed inputs of a product, see linear.c */
 };
 
@@ -39,6 +58,11 @@ void buffer_free(struct buffer *buffer);
 /* Makes at least `bytes` of scratch available to every worker. */
 int scratch_reserve(struct cpu_backend *cpu, size_t bytes, struct error *err);
 void *scratch_of(const struct cpu_backend *cpu, uint32_t worker);
+/* The angles of the step's rows, into cpu->angles. */
+int row_angles_prepare(struct cpu_backend *cpu, const struct rope_append_args *args,
+                       struct error *err);
+/* Those of all ranks in the step, if any sequence has its positions in the cache. */
+int rank_angles_prepare(struct cpu_backend *cpu, const struct attn_args *args, struct error *err);
 /* The end of a gated product: args->out from args->gate_up. */
 int silu_mul_rows(struct cpu_backend *cpu, const struct gated_args *args);
 
@@ -49,6 +73,10 @@ int cpu_gated(struct backend *be, const struct gated_args *args, struct error *e
 int cpu_rope_append(struct backend *be, const struct rope_append_args *args, struct error *err);
 int cpu_attn_decode(struct backend *be, const struct attn_args *args, struct error *err);
 int cpu_attn_prefill(struct backend *be, const struct attn_args *args, struct error *err);
+int cpu_keep_decode(struct backend *be, const struct attn_args *args, struct error *err);
+int cpu_keep_prefill(struct backend *be, const struct attn_args *args, struct error *err);
+int cpu_keep_totals(struct backend *be, const struct kv_pool *kv, struct keep_total *totals,
+                    struct error *err);
 int cpu_gather_rows(struct backend *be, const struct gather_rows_args *args, struct error *err);
 int cpu_measure(struct backend *be, struct ceilings *out, struct error *err);
 int cpu_sample(struct backend *be, const struct sample_args *args, struct error *err);

@@ -2,9 +2,9 @@
  * SiLU, gather. */
 #include "engine/cpu/backend.h"
 
-#include <math.h>
 #include <string.h>
 
+#include "engine/cpu/tile.h"
 #include "engine/cpu/vec.h"
 
 enum { TASK_ROWS = 16 }; /* rows a task: enough to pay for handing it out */
@@ -88,20 +88,6 @@ int cpu_gather_rows(struct backend *be, const struct gather_rows_args *args, str
     return run_rows(&(struct row_job){(struct cpu_backend *)be, args, args->n, gather_row});
 }
 
-/* cos and sin of a row's position, in double: a float angle is off by 0.06 radians at position
- * 1,000,000. */
-static void angles_row(const struct row_job *job, uint32_t row, uint32_t worker) {
-    (void)worker;
-    const struct rope_append_args *args = job->args;
-    float *c = (float *)job->cpu->angles.data + (size_t)row * 2 * args->n_freqs,
-          *s = c + args->n_freqs;
-    for (uint32_t i = 0; i < args->n_freqs; i++) {
-        double angle = job->cpu->step->positions[row] * args->inv_freq[i];
-        c[i] = (float)(cos(angle) * args->rope_scale);
-        s[i] = (float)(sin(angle) * args->rope_scale);
-    }
-}
-
 static void rotate_head(float *x, const float *c, const float *s, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
         float a = x[i], b = x[i + n];
@@ -110,7 +96,7 @@ static void rotate_head(float *x, const float *c, const float *s, uint32_t n) {
     }
 }
 
-/* A key is a column of its page, see attention.c. */
+/* A key is a column of its page, see tile.h. */
 static void store_key(char *to, uint32_t slot, const float *from, uint32_t dim, enum dtype dtype) {
     for (size_t d = 0; d < dim; d++) store_f32_as(to, d * PAGE_TOKENS + slot, from[d], dtype);
 }
@@ -133,39 +119,57 @@ static const struct step_seq *seq_of_row(const struct step *step, uint32_t row) 
     return &step->seqs[low];
 }
 
+/* A new token of a sequence with a budget: what one of its KV heads must know of it. */
+static void track_token(const struct kv_pool *kv, const struct step_seq *seq,
+                        const struct kv_view *view, uint32_t head, uint32_t row, uint32_t slot) {
+    struct kv_page_state *first = page_state(kv, view->pages[0], head),
+                         *state = page_state(kv, view->pages[slot / PAGE_TOKENS], head);
+    const uint32_t at = slot % PAGE_TOKENS;
+    state->position[at] = seq->n_before + row;
+    state->rank[at] = view->n_slots - seq->n_rows + row;
+    state->score[at] = 0;
+    if (state->position[at] > 0) return;
+    first->free_slot = seq->budget->capacity;
+    first->n_evictions = 0;
+    first->kept_mass = 0;
+}
+
+static uint32_t slot_of_row(const struct kv_pool *kv, const struct kv_view *view, uint32_t head,
+                            uint32_t row) {
+    if (view->append_slot != KV_FREE_SLOT) return view->append_slot + row;
+    return page_state(kv, view->pages[0], head)->free_slot;
+}
+
+static void append_row(const struct kv_pool *kv, const struct step_seq *seq,
+                       const struct kv_view *view, uint32_t row, const float *k, const float *v) {
+    const uint32_t dim = kv->head_dim, n_kv = kv->n_kv_heads;
+    for (uint32_t h = 0; h < n_kv; h++) {
+        const uint32_t slot = slot_of_row(kv, view, h, row), at = slot % PAGE_TOKENS,
+                       page = view->pages[slot / PAGE_TOKENS];
+        store_key(page_of_head(kv, page, h), at, k + (size_t)h * dim, dim, kv->dtype);
+        store_value(page_of_head(kv, page, n_kv + h), at, v + (size_t)h * dim, dim, kv->dtype);
+        if (seq->budget) track_token(kv, seq, view, h, row, slot);
+    }
+}
+
 static void rope_append_row(const struct row_job *job, uint32_t row, uint32_t worker) {
     (void)worker;
     const struct rope_append_args *args = job->args;
-    const struct kv_pool *kv = args->kv;
     const struct step_seq *seq = seq_of_row(job->cpu->step, row);
-    const struct kv_view *view = &seq->layers[args->layer];
-    uint32_t dim = kv->head_dim, n_kv = kv->n_kv_heads,
-             slot = view->append_slot + (row - seq->first_row);
+    const uint32_t dim = args->kv->head_dim, n_kv = args->kv->n_kv_heads;
+    const bool rotates_k = !(seq->budget && seq->budget->cache_positions);
     const float *c = (const float *)job->cpu->angles.data + (size_t)row * 2 * args->n_freqs,
                 *s = c + args->n_freqs;
     float *q = (float *)args->qkv + (size_t)row * (args->n_heads + 2 * n_kv) * dim;
     float *k = q + (size_t)args->n_heads * dim, *v = k + (size_t)n_kv * dim;
-    for (uint32_t h = 0; h < args->n_heads + n_kv; h++)
+    for (uint32_t h = 0; h < args->n_heads + (rotates_k ? n_kv : 0); h++)
         rotate_head(q + (size_t)h * dim, c, s, args->n_freqs);
-
-    size_t head_bytes = (size_t)PAGE_TOKENS * dim * dtype_size(kv->dtype);
-    char *page = (char *)kv->base + view->pages[slot / PAGE_TOKENS] * kv->page_bytes;
-    for (uint32_t h = 0; h < n_kv; h++) {
-        store_key(page + h * head_bytes, slot % PAGE_TOKENS, k + (size_t)h * dim, dim, kv->dtype);
-        store_value(page + (n_kv + h) * head_bytes, slot % PAGE_TOKENS, v + (size_t)h * dim, dim,
-                    kv->dtype);
-    }
+    append_row(args->kv, seq, &seq->layers[args->layer], row - seq->first_row, k, v);
 }
 
 int cpu_rope_append(struct backend *be, const struct rope_append_args *args, struct error *err) {
     struct cpu_backend *cpu = (struct cpu_backend *)be;
-    uint32_t n_rows = cpu->step->n_rows;
-    if (!cpu->angles_valid) { /* every layer rotates by the same angles */
-        int rc = buffer_reserve(&cpu->angles, (size_t)n_rows * 2 * args->n_freqs * sizeof(float),
-                                err);
-        if (rc < 0) return rc;
-        run_rows(&(struct row_job){cpu, args, n_rows, angles_row});
-        cpu->angles_valid = true;
-    }
-    return run_rows(&(struct row_job){cpu, args, n_rows, rope_append_row});
+    int rc = row_angles_prepare(cpu, args, err);
+    if (rc < 0) return rc;
+    return run_rows(&(struct row_job){cpu, args, cpu->step->n_rows, rope_append_row});
 }

@@ -324,6 +324,30 @@ static void page_scores(float *s, const float *q, uint32_t n_rows, const void *k
     else if (n_rows == 1) scores_rows(s, q, 1, kt, dim);
 }
 
+static void rotate_page(float *k, const uint32_t *rank, const float *angles, uint32_t n_freqs) {
+    const uint32_t stride = angle_stride(n_freqs);
+    for (uint32_t slot = 0; slot < PAGE_TOKENS; slot += LANES) {
+        for (uint32_t i = 0; i < n_freqs; i += LANES) {
+            vecf c[LANES], s[LANES];
+            /* A slot's angles lie side by side, but the slots of an angle are wanted so. */
+            for (uint32_t lane = 0; lane < LANES; lane++) {
+                const float *row = angles + (size_t)rank[slot + lane] * 2 * stride + i;
+                c[lane] = vec_load(row);
+                s[lane] = vec_load(row + stride);
+            }
+            vec_transpose(c);
+            vec_transpose(s);
+            for (uint32_t f = 0; f < LANES && i + f < n_freqs; f++) {
+                float *first = k + (size_t)(i + f) * PAGE_TOKENS + slot,
+                      *second = first + (size_t)n_freqs * PAGE_TOKENS;
+                const vecf a = vec_load(first), b = vec_load(second);
+                vec_store(first, a * c[f] - b * s[f]);
+                vec_store(second, b * c[f] + a * s[f]);
+            }
+        }
+    }
+}
+
 static float softmax_update(float *s, uint32_t n, float *max, float *sum) {
     for (uint32_t i = n; i < PAGE_TOKENS; i++) s[i] = -INFINITY;
     vecf top = vec_load(s);
@@ -409,6 +433,20 @@ static void page_values(float *o, const float *factor, const float *s, uint32_t 
     else if (n_rows == 1) values_rows(o, factor, s, 1, wide, dim, n_slots);
 }
 
+static void add_scores(float *score, float decay, const float *weights, const float *factor,
+                       uint32_t n_rows, uint32_t n) {
+    veci lanes;
+    for (int lane = 0; lane < LANES; lane++) lanes[lane] = lane;
+    for (uint32_t slot = 0; slot < n; slot += LANES) {
+        vecf p = {0};
+        for (uint32_t r = 0; r < n_rows; r++)
+            p += vec_load(weights + r * PAGE_TOKENS + slot) * factor[r];
+        const vecf before = vec_load(score + slot), after = before * decay + p;
+        const veci seen = lanes < (int32_t)(n - slot); /* the others stay: 0 * NaN is not 0 */
+        vec_store(score + slot, (vecf)(((veci)after & seen) | ((veci)before & ~seen)));
+    }
+}
+
 /* A vocabulary's worth of terms in one f32 sum loses up to 2e-5 of the result: short
  * runs are summed in f32, and the runs in double. */
 static float log_sum_exp(const float *x, uint32_t n, float max) {
@@ -451,8 +489,10 @@ const struct cpu_kernels KERNELS_NAME = {
     .rmsnorm = rmsnorm,
     .silu_mul = silu_mul,
     .page_scores = page_scores,
+    .rotate_page = rotate_page,
     .softmax_update = softmax_update,
     .page_values = page_values,
+    .add_scores = add_scores,
     .log_sum_exp = log_sum_exp,
     .fma_burst = fma_burst,
     .fma_burst_size = FMA_CHAINS * LANES,

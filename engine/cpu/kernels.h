@@ -7,7 +7,12 @@
 
 #include "engine/backend.h"
 
-enum { PACK_UNIT = 32 };
+enum { PACK_UNIT = 32, ANGLE_UNIT = 16 };
+
+/* cos (or sin) of a rank's n_freqs angles, padded to whole registers. */
+static inline uint32_t angle_stride(uint32_t n_freqs) {
+    return (n_freqs + ANGLE_UNIT - 1) / ANGLE_UNIT * ANGLE_UNIT;
+}
 
 struct cpu_kernels {
     /* One row of a product's input, ready for linear_block with weights of that dtype: padded with
@@ -34,6 +39,9 @@ struct cpu_kernels {
      * give numbers without meaning. */
     void (*page_scores)(float *s, const float *q, uint32_t n_rows, const void *k, enum dtype dtype,
                         uint32_t dim, float *scratch);
+    /* Rotates the keys of a page, f32 [dim, PAGE_TOKENS], in place: each by row rank[slot] of
+     * angles, [2][angle_stride(n_freqs)]: cos, sin. */
+    void (*rotate_page)(float *k, const uint32_t *rank, const float *angles, uint32_t n_freqs);
     /* Online softmax of one row in base 2: s[0..n) becomes weights, max and sum are updated;
      * returns the factor for what was accumulated before. */
     float (*softmax_update)(float *s, uint32_t n, float *max, float *sum);
@@ -41,6 +49,10 @@ struct cpu_kernels {
     void (*page_values)(float *o, const float *factor, const float *s, uint32_t n_rows,
                         const void *v, enum dtype dtype, uint32_t dim, uint32_t n_slots,
                         float *scratch);
+    /* One query token's share in the scores of a page's first n slots: score = decay * score + the
+     * sum over r < n_rows, in their order, of weights[r][slot] * factor[r]. */
+    void (*add_scores)(float *score, float decay, const float *weights, const float *factor,
+                       uint32_t n_rows, uint32_t n);
     /* log(sum of exp(x[i])); max is the largest of x. */
     float (*log_sum_exp)(const float *x, uint32_t n, float max);
     /* rounds * fma_burst_size multiply-adds on registers alone, for measuring the peak rate;

@@ -110,6 +110,31 @@ static inline __attribute__((always_inline)) vecf vec_reduce(const vecf *m) {
     return t[0];
 }
 
+/* Exchanges the blocks of `half` lanes off the diagonal, in pairs of registers. */
+static inline __attribute__((always_inline)) void vec_exchange(vecf *m, int half) {
+    if (half >= LANES) return;
+    veci low, high;
+    for (int lane = 0; lane < LANES; lane++) {
+        low[lane] = lane & half ? LANES + lane - half : lane;
+        high[lane] = lane & half ? LANES + lane : lane + half;
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++) {
+        if (i & half) continue;
+        const vecf a = m[i], b = m[i + half];
+        m[i] = __builtin_shuffle(a, b, low);
+        m[i + half] = __builtin_shuffle(a, b, high);
+    }
+}
+
+/* LANES registers become their columns. */
+static inline __attribute__((always_inline)) void vec_transpose(vecf *m) {
+    vec_exchange(m, 8);
+    vec_exchange(m, 4);
+    vec_exchange(m, 2);
+    vec_exchange(m, 1);
+}
+
 /* 2^x for x <= 0 (and small positive x); below -126 it is 0.  Degree-6 polynomial on [-0.5, 0.5],
  * relative error below 2e-7. */
 static inline vecf vec_exp2(vecf x) {

@@ -1,0 +1,99 @@
+/* angles.c - cos and sin for RoPE: of the positions of a step's rows, and of every rank that a key
+ * in a bounded cache can have.  Angles are doubles: a float is off by 0.06 radians at position
+ * 1,000,000.
+ *
+ * Memory: the table of ranks is made when it is first needed and again, twice as long, when a
+ * higher rank comes. */
+#include "engine/cpu/backend.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { ROWS_PER_TASK = 16, MIN_RANKS = 512 };
+
+struct angle_job {
+    const double *inv_freq;
+    double scale;
+    const uint32_t *positions; /* NULL: a row is its own position */
+    float *out;                /* row i at out + i * 2 * stride: cos, sin */
+    uint32_t n_rows, n_freqs, stride;
+};
+
+static void angles_task(void *ctx, uint32_t task, uint32_t worker) {
+    (void)worker;
+    const struct angle_job *job = ctx;
+    const uint32_t end = (task + 1) * ROWS_PER_TASK;
+    for (uint32_t row = task * ROWS_PER_TASK; row < end && row < job->n_rows; row++) {
+        const uint32_t position = job->positions ? job->positions[row] : row;
+        float *c = job->out + (size_t)row * 2 * job->stride, *s = c + job->stride;
+        for (uint32_t i = 0; i < job->n_freqs; i++) {
+            const double angle = position * job->inv_freq[i];
+            c[i] = (float)(cos(angle) * job->scale);
+            s[i] = (float)(sin(angle) * job->scale);
+        }
+    }
+}
+
+static void run_angles(struct cpu_backend *cpu, struct angle_job *job) {
+    pool_run(cpu->pool, angles_task, job, (job->n_rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK);
+}
+
+int row_angles_prepare(struct cpu_backend *cpu, const struct rope_append_args *args,
+                       struct error *err) {
+    const uint32_t n_rows = cpu->step->n_rows, n_freqs = args->n_freqs;
+    if (cpu->angles_valid) return 0; /* every layer rotates by the same angles */
+    int rc = buffer_reserve(&cpu->angles, (size_t)n_rows * 2 * n_freqs * sizeof(float), err);
+    if (rc < 0) return rc;
+    struct angle_job job = {args->inv_freq,   args->rope_scale, cpu->step->positions,
+                            cpu->angles.data, n_rows,           n_freqs,
+                            n_freqs};
+    run_angles(cpu, &job);
+    cpu->angles_valid = true;
+    return 0;
+}
+
+/* Ranks are smaller than the number of slots. */
+static uint32_t ranks_of_step(const struct step *step) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < step->n_seqs; i++) {
+        const struct step_seq *seq = &step->seqs[i];
+        if (seq->budget && seq->budget->cache_positions && seq->layers[0].n_slots > n)
+            n = seq->layers[0].n_slots;
+    }
+    return n;
+}
+
+static bool same_frequencies(const struct rank_angles *angles, const struct attn_args *args) {
+    return angles->n_freqs == args->n_freqs && angles->rope_scale == args->rope_scale &&
+           memcmp(angles->inv_freq.data, args->inv_freq, args->n_freqs * sizeof(double)) == 0;
+}
+
+static int make_table(struct cpu_backend *cpu, const struct attn_args *args, uint32_t n_ranks,
+                      struct error *err) {
+    struct rank_angles *angles = &cpu->rank_angles;
+    const uint32_t stride = angle_stride(args->n_freqs);
+    const size_t row_bytes = 2 * stride * sizeof(float), freq_bytes = args->n_freqs * sizeof(double);
+    angles->n_ranks = 0;
+    int rc = buffer_reserve(&angles->inv_freq, freq_bytes, err);
+    if (!rc) rc = buffer_reserve(&angles->table, n_ranks * row_bytes, err);
+    if (rc < 0) return rc;
+    memcpy(angles->inv_freq.data, args->inv_freq, freq_bytes);
+    memset(angles->table.data, 0, n_ranks * row_bytes);
+    angles->n_freqs = args->n_freqs;
+    angles->rope_scale = args->rope_scale;
+    angles->n_ranks = n_ranks;
+    struct angle_job job = {args->inv_freq, args->rope_scale, NULL,  angles->table.data,
+                            n_ranks,        args->n_freqs,    stride};
+    run_angles(cpu, &job);
+    return 0;
+}
+
+int rank_angles_prepare(struct cpu_backend *cpu, const struct attn_args *args, struct error *err) {
+    const struct rank_angles *angles = &cpu->rank_angles;
+    const uint32_t needed = ranks_of_step(cpu->step);
+    uint32_t n_ranks = MIN_RANKS;
+    if (needed == 0) return 0;
+    if (needed <= angles->n_ranks && same_frequencies(angles, args)) return 0;
+    while (n_ranks < needed) n_ranks *= 2;
+    return make_table(cpu, args, n_ranks, err);
+}

@@ -1,0 +1,428 @@
+/* keep.c - bounded caches: scores are brought up to date, and whoever must go goes (H2O section 3,
+ * StreamingLLM section 3; the contract is in engine/backend.h).
+ *
+ *   decode    raw scores and (max, sum) from attention -> p -> score += p -> the lowest one's slot
+ *   prefill   q . k again, page by page                -> p -> score += p, row after row
+ *             at a chunk's end the lowest go, the others move to the front:
+ *
+ *     slots before   A B C D E F G H         they are in the order of the text, and stay so
+ *     leaving          x   x x
+ *     slots after    A C F G H               each moves to a slot that is free by then
+ *
+ * A score is a float to which tokens add one after the other: its bits depend neither on threads
+ * nor on how a prompt was cut.  Whoever leaves is found by whole numbers that sort as (score,
+ * position) does.  Every task has a KV head of a sequence, or some of its pages, to itself. */
+#include "engine/cpu/tile.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "engine/error.h"
+
+enum { TASK_PAGES = 8 };
+#define STAYS UINT64_MAX
+
+struct keep_job {
+    struct cpu_backend *cpu;
+    const struct attn_args *args;
+    uint32_t group;
+    uint32_t *first_task; /* prefill scores: [n_seqs - n_decode + 1], prefix sums */
+};
+
+/* The tokens of one KV head of one sequence. */
+struct head {
+    const struct kv_pool *kv;
+    const struct kv_view *view;
+    const struct kv_budget *budget;
+    uint32_t kv_head;
+    uint32_t n_text; /* tokens of the text, this step's included */
+};
+
+static struct head head_of(const struct keep_job *job, uint32_t seq, uint32_t kv_head) {
+    const struct step_seq *s = &job->cpu->step->seqs[seq];
+    return (struct head){.kv = job->args->kv,
+                         .view = &s->layers[job->args->layer],
+                         .budget = s->budget,
+                         .kv_head = kv_head,
+                         .n_text = s->n_before + s->n_rows};
+}
+
+static struct kv_page_state *state_at(const struct head *h, uint32_t page) {
+    return page_state(h->kv, h->view->pages[page], h->kv_head);
+}
+
+static uint32_t pages_of(const struct head *h) {
+    return (h->view->n_slots + PAGE_TOKENS - 1) / PAGE_TOKENS;
+}
+
+static bool has_scores(const struct kv_budget *budget) {
+    return budget && budget->score != KV_SCORE_NONE;
+}
+
+static float decay_of(const struct kv_budget *budget) {
+    return budget->score == KV_SCORE_DECAY ? budget->decay : 1.0f;
+}
+
+static uint32_t bits_of(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof(bits));
+    return bits;
+}
+
+/* The lowest goes first: (score, position), or STAYS.  Scores are not negative, so their bits sort
+ * as they do; NaN, below all of them, is 0. */
+static uint64_t leaving_key(const struct head *h, const struct kv_page_state *state, uint32_t at) {
+    const struct kv_budget *budget = h->budget;
+    const uint32_t position = state->position[at];
+    if (position < budget->n_sink || position + (uint64_t)budget->n_recent >= h->n_text)
+        return STAYS;
+    float score = state->score[at];
+    if (budget->score == KV_SCORE_MEAN) score /= (float)(h->n_text - position);
+    return (uint64_t)(isnan(score) ? 0 : bits_of(score) + 1) << 32 | position;
+}
+
+/* --- Decode: a task is a KV head of a sequence. --- */
+
+/* The group's raw scores of a page. */
+static float *raw_at(const struct keep_job *job, uint32_t seq, const struct head *h,
+                     uint32_t page) {
+    const struct score_inputs *scores = &job->cpu->scores;
+    const size_t at = ((const uint32_t *)scores->first_page.data)[seq] + page;
+    return (float *)scores->raw.data +
+           (at * job->args->n_heads + (size_t)h->kv_head * job->group) * PAGE_TOKENS;
+}
+
+/* Of a row of the step: (max, sum) of each query head of the group. */
+static const float *softmax_at(const struct keep_job *job, uint32_t row, uint32_t kv_head) {
+    return (const float *)job->cpu->scores.softmax.data +
+           2 * ((size_t)row * job->args->n_heads + (size_t)kv_head * job->group);
+}
+
+/* A token of row `row` of the step sees the first n slots of a page: s, its query heads' scores,
+ * become weights, which factor[head] makes probabilities, and the slots' scores grow by those. */
+static void count_token(const struct keep_job *job, const struct head *h, uint32_t row,
+                        uint32_t page, uint32_t n, float *s, float *factor) {
+    const struct cpu_kernels *kernels = job->cpu->kernels;
+    const float *softmax = softmax_at(job, row, h->kv_head);
+    for (uint32_t g = 0; g < job->group; g++) {
+        float max = softmax[2 * g], sum = 0;
+        kernels->softmax_update(s + (size_t)g * PAGE_TOKENS, n, &max, &sum);
+        factor[g] = 1.0f / softmax[2 * g + 1];
+    }
+    kernels->add_scores(state_at(h, page)->score, decay_of(h->budget), s, factor, job->group, n);
+}
+
+static void add_decode_scores(const struct keep_job *job, uint32_t seq, const struct head *h,
+                              float *factor) {
+    const uint32_t row = job->cpu->step->seqs[seq].first_row;
+    for (uint32_t page = 0; page < pages_of(h); page++) {
+        const uint32_t n = slots_of_page(h->view->n_slots, page);
+        count_token(job, h, row, page, n, raw_at(job, seq, h, page), factor);
+    }
+}
+
+static uint32_t lowest_slot(const struct head *h) {
+    uint64_t lowest = STAYS;
+    uint32_t slot = 0;
+    for (uint32_t page = 0; page < pages_of(h); page++) {
+        const struct kv_page_state *state = state_at(h, page);
+        const uint32_t n = slots_of_page(h->view->n_slots, page);
+        for (uint32_t at = 0; at < n; at++) {
+            const uint64_t key = leaving_key(h, state, at);
+            if (key >= lowest) continue;
+            lowest = key;
+            slot = page * PAGE_TOKENS + at;
+        }
+    }
+    return slot;
+}
+
+/* The share of the row's attention that a slot did not get. */
+static double share_without(const struct keep_job *job, uint32_t seq, const struct head *h,
+                            uint32_t slot, const float *factor) {
+    const float *weights = raw_at(job, seq, h, slot / PAGE_TOKENS);
+    double p = 0;
+    for (uint32_t g = 0; g < job->group; g++)
+        p += weights[g * PAGE_TOKENS + slot % PAGE_TOKENS] * factor[g];
+    return 1 - p / job->group;
+}
+
+static void free_slot(const struct head *h, uint32_t slot) {
+    const uint32_t left = state_at(h, slot / PAGE_TOKENS)->rank[slot % PAGE_TOKENS];
+    for (uint32_t page = 0; page < pages_of(h); page++) {
+        uint32_t *rank = state_at(h, page)->rank;
+        for (uint32_t at = 0; at < PAGE_TOKENS; at++) rank[at] -= rank[at] > left;
+    }
+    state_at(h, 0)->free_slot = slot;
+    state_at(h, 0)->n_evictions++;
+}
+
+static void keep_decode_task(void *ctx, uint32_t task, uint32_t worker) {
+    const struct keep_job *job = ctx;
+    const uint32_t n_kv = job->args->kv->n_kv_heads, seq = task / n_kv;
+    const struct head h = head_of(job, seq, task % n_kv);
+    float *factor = scratch_of(job->cpu, worker);
+    if (!h.budget) return;
+    if (has_scores(h.budget)) add_decode_scores(job, seq, &h, factor);
+    if (h.view->n_slots <= h.budget->capacity) return;
+    const uint32_t slot = lowest_slot(&h);
+    if (has_scores(h.budget))
+        state_at(&h, 0)->kept_mass += share_without(job, seq, &h, slot, factor);
+    free_slot(&h, slot);
+}
+
+static struct keep_job keep_job(struct backend *be, const struct attn_args *args) {
+    return (struct keep_job){.cpu = (struct cpu_backend *)be,
+                             .args = args,
+                             .group = args->n_heads / args->kv->n_kv_heads};
+}
+
+int cpu_keep_decode(struct backend *be, const struct attn_args *args, struct error *err) {
+    struct keep_job job = keep_job(be, args);
+    if (!job.cpu->bounded) return 0;
+    int rc = scratch_reserve(job.cpu, job.group * sizeof(float), err);
+    if (rc < 0) return rc;
+    pool_run(job.cpu->pool, keep_decode_task, &job, job.cpu->step->n_decode * args->kv->n_kv_heads);
+    return 0;
+}
+
+/* --- Prefill, scores: a task is some pages of a KV head; the rows pass over them in order. --- */
+
+struct score_work {
+    float *q, *scores, *room, *factor;
+};
+
+static size_t score_work_bytes(uint32_t rows, uint32_t dim) {
+    return sizeof(float) *
+           ((size_t)rows * (dim + PAGE_TOKENS) + (size_t)PAGE_TOKENS * dim + rows);
+}
+
+static struct score_work score_work_layout(void *scratch, uint32_t rows, uint32_t dim) {
+    struct score_work w = {.q = scratch};
+    w.scores = w.q + (size_t)rows * dim;
+    w.room = w.scores + (size_t)rows * PAGE_TOKENS;
+    w.factor = w.room + (size_t)PAGE_TOKENS * dim;
+    return w;
+}
+
+static void add_tile_scores(const struct keep_job *job, const struct head *h, const struct tile *t,
+                            uint32_t first_row, uint32_t page, const struct score_work *w) {
+    tile_scores(t, w->scores, w->q, page, w->room);
+    for (uint32_t token = 0; token < t->n_rows / t->group; token++) {
+        const uint32_t n = slots_of_page(t->first_visible + token, page);
+        float *s = w->scores + (size_t)token * t->group * PAGE_TOKENS;
+        if (n > 0) count_token(job, h, first_row + token, page, n, s, w->factor);
+    }
+}
+
+/* All rows that count, against pages [first, end) of a head. */
+static void add_prefill_scores(const struct keep_job *job, const struct step_seq *seq,
+                               const struct head *h, uint32_t first, uint32_t end,
+                               const struct score_work *w) {
+    const uint32_t most = tile_tokens(job->group);
+    for (uint32_t token = seq->score_row; token < seq->n_rows; token += most) {
+        const uint32_t left = seq->n_rows - token, n_tokens = left < most ? left : most;
+        const struct tile t = {
+            .kernels = job->cpu->kernels,
+            .kv = h->kv,
+            .view = h->view,
+            .angles = h->budget->cache_positions ? &job->cpu->rank_angles : NULL,
+            .kv_head = h->kv_head,
+            .group = job->group,
+            .n_rows = n_tokens * job->group,
+            .first_visible = h->view->n_slots - seq->n_rows + token + 1};
+        tile_load_queries(job->args, &t, seq->first_row + token, w->q);
+        for (uint32_t page = first; page < end; page++) {
+            if (slots_of_page(tile_last_visible(&t), page) == 0) break;
+            add_tile_scores(job, h, &t, seq->first_row + token, page, w);
+        }
+    }
+}
+
+static uint32_t score_tasks_of(const struct step_seq *seq, uint32_t layer) {
+    const uint32_t slots = TASK_PAGES * PAGE_TOKENS;
+    return (seq->layers[layer].n_slots + slots - 1) / slots;
+}
+
+static void forget_scores(const struct head *h, uint32_t first, uint32_t end) {
+    for (uint32_t page = first; page < end; page++)
+        memset(state_at(h, page)->score, 0,
+               slots_of_page(h->view->n_slots, page) * sizeof(float));
+}
+
+static void prefill_scores_task(void *ctx, uint32_t task, uint32_t worker) {
+    const struct keep_job *job = ctx;
+    const struct step *step = job->cpu->step;
+    const uint32_t n_kv = job->args->kv->n_kv_heads, dim = job->args->kv->head_dim,
+                   i = task_owner(job->first_task, step->n_seqs - step->n_decode, task),
+                   at = task - job->first_task[i];
+    const struct step_seq *seq = &step->seqs[step->n_decode + i];
+    const struct head h = head_of(job, step->n_decode + i, at % n_kv);
+    const struct score_work w = score_work_layout(scratch_of(job->cpu, worker),
+                                                  tile_tokens(job->group) * job->group, dim);
+    const uint32_t first = at / n_kv * TASK_PAGES, n_pages = pages_of(&h),
+                   end = first + TASK_PAGES < n_pages ? first + TASK_PAGES : n_pages;
+    if (seq->begins_chunk && h.budget->score == KV_SCORE_WINDOW) forget_scores(&h, first, end);
+    add_prefill_scores(job, seq, &h, first, end, &w);
+}
+
+static int run_prefill_scores(struct keep_job *job, struct error *err) {
+    struct cpu_backend *cpu = job->cpu;
+    const struct step *step = cpu->step;
+    const struct kv_pool *kv = job->args->kv;
+    const uint32_t n = step->n_seqs - step->n_decode;
+    int rc = buffer_reserve(&cpu->tasks, (n + 1) * sizeof(uint32_t), err);
+    if (!rc)
+        rc = scratch_reserve(
+            cpu, score_work_bytes(tile_tokens(job->group) * job->group, kv->head_dim), err);
+    if (rc < 0) return rc;
+    job->first_task = cpu->tasks.data;
+    job->first_task[0] = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct step_seq *seq = &step->seqs[step->n_decode + i];
+        const uint32_t n_tasks =
+            has_scores(seq->budget) ? kv->n_kv_heads * score_tasks_of(seq, job->args->layer) : 0;
+        job->first_task[i + 1] = job->first_task[i] + n_tasks;
+    }
+    pool_run(cpu->pool, prefill_scores_task, job, job->first_task[n]);
+    return 0;
+}
+
+/* --- Prefill, compression: a task is a KV head of a sequence. --- */
+
+/* The element that would be keys[nth] if they were sorted; reorders them. */
+static uint64_t nth_smallest(uint64_t *keys, uint32_t n, uint32_t nth) {
+    int64_t low = 0, high = (int64_t)n - 1;
+    while (low < high) {
+        const uint64_t pivot = keys[low + (high - low) / 2];
+        int64_t i = low, j = high;
+        while (i <= j) {
+            while (keys[i] < pivot) i++;
+            while (keys[j] > pivot) j--;
+            if (i > j) break;
+            const uint64_t key = keys[i];
+            keys[i++] = keys[j];
+            keys[j--] = key;
+        }
+        if (nth > j && nth < i) break;
+        if (nth <= j) high = j;
+        else low = i;
+    }
+    return keys[nth];
+}
+
+/* Everybody whose key is at most this leaves. */
+static uint64_t leaving_bound(const struct head *h, uint64_t *keys) {
+    const uint32_t n = h->view->n_slots;
+    for (uint32_t slot = 0; slot < n; slot++)
+        keys[slot] = leaving_key(h, state_at(h, slot / PAGE_TOKENS), slot % PAGE_TOKENS);
+    return nth_smallest(keys, n, n - h->budget->capacity - 1);
+}
+
+static void move_key(char *to, uint32_t to_at, const char *from, uint32_t from_at,
+                     const struct kv_pool *kv) {
+    if (kv->dtype == DTYPE_F32) {
+        for (size_t d = 0; d < (size_t)kv->head_dim * PAGE_TOKENS; d += PAGE_TOKENS)
+            ((float *)to)[d + to_at] = ((const float *)from)[d + from_at];
+    } else {
+        for (size_t d = 0; d < (size_t)kv->head_dim * PAGE_TOKENS; d += PAGE_TOKENS)
+            ((uint16_t *)to)[d + to_at] = ((const uint16_t *)from)[d + from_at];
+    }
+}
+
+static void move_token(const struct head *h, uint32_t to, uint32_t from) {
+    const struct kv_pool *kv = h->kv;
+    const size_t value_bytes = kv->head_dim * dtype_size(kv->dtype);
+    const uint32_t to_page = h->view->pages[to / PAGE_TOKENS], to_at = to % PAGE_TOKENS,
+                   from_page = h->view->pages[from / PAGE_TOKENS], from_at = from % PAGE_TOKENS;
+    move_key(page_of_head(kv, to_page, h->kv_head), to_at, page_of_head(kv, from_page, h->kv_head),
+             from_at, kv);
+    memcpy(page_of_head(kv, to_page, kv->n_kv_heads + h->kv_head) + to_at * value_bytes,
+           page_of_head(kv, from_page, kv->n_kv_heads + h->kv_head) + from_at * value_bytes,
+           value_bytes);
+    const struct kv_page_state *source = page_state(kv, from_page, h->kv_head);
+    struct kv_page_state *target = page_state(kv, to_page, h->kv_head);
+    target->position[to_at] = source->position[from_at];
+    target->score[to_at] = source->score[from_at];
+}
+
+static void compress(const struct head *h, uint64_t *keys) {
+    const uint64_t bound = leaving_bound(h, keys);
+    double all = 0, kept = 0;
+    uint32_t to = 0;
+    for (uint32_t slot = 0; slot < h->view->n_slots; slot++) {
+        const struct kv_page_state *state = state_at(h, slot / PAGE_TOKENS);
+        const float score = state->score[slot % PAGE_TOKENS];
+        all += score;
+        if (leaving_key(h, state, slot % PAGE_TOKENS) <= bound) continue;
+        kept += score;
+        if (to != slot) move_token(h, to, slot);
+        state_at(h, to / PAGE_TOKENS)->rank[to % PAGE_TOKENS] = to;
+        to++;
+    }
+    struct kv_page_state *first = state_at(h, 0);
+    first->free_slot = h->budget->capacity;
+    first->n_evictions++;
+    if (has_scores(h->budget)) first->kept_mass += all == 0 ? 1 : kept / all;
+}
+
+static void compress_task(void *ctx, uint32_t task, uint32_t worker) {
+    const struct keep_job *job = ctx;
+    const struct step *step = job->cpu->step;
+    const uint32_t n_kv = job->args->kv->n_kv_heads, seq = step->n_decode + task / n_kv;
+    const struct head h = head_of(job, seq, task % n_kv);
+    if (!h.budget || !step->seqs[seq].compress || h.view->n_slots <= h.budget->capacity) return;
+    compress(&h, scratch_of(job->cpu, worker));
+}
+
+static int run_compress(struct keep_job *job, struct error *err) {
+    const struct step *step = job->cpu->step;
+    uint32_t n_slots = 0;
+    for (uint32_t i = step->n_decode; i < step->n_seqs; i++) {
+        const struct step_seq *seq = &step->seqs[i];
+        const uint32_t n = seq->layers[job->args->layer].n_slots;
+        if (seq->budget && seq->compress && n > n_slots) n_slots = n;
+    }
+    if (n_slots == 0) return 0;
+    int rc = scratch_reserve(job->cpu, n_slots * sizeof(uint64_t), err);
+    if (rc < 0) return rc;
+    pool_run(job->cpu->pool, compress_task, job,
+             (step->n_seqs - step->n_decode) * job->args->kv->n_kv_heads);
+    return 0;
+}
+
+int cpu_keep_prefill(struct backend *be, const struct attn_args *args, struct error *err) {
+    struct keep_job job = keep_job(be, args);
+    const struct step *step = job.cpu->step;
+    if (!job.cpu->bounded || step->n_seqs == step->n_decode) return 0;
+    int rc = job.cpu->scores.wanted ? run_prefill_scores(&job, err) : 0;
+    return rc < 0 ? rc : run_compress(&job, err);
+}
+
+/* --- What it has cost. --- */
+
+static struct keep_total total_of(const struct step *step, const struct step_seq *seq,
+                                  const struct kv_pool *kv) {
+    double mass = 0, n = 0;
+    uint32_t n_evictions = 0;
+    for (uint32_t layer = 0; layer < step->n_layers; layer++) {
+        for (uint32_t head = 0; head < kv->n_kv_heads; head++) {
+            const struct kv_page_state *first = page_state(kv, seq->layers[layer].pages[0], head);
+            mass += first->kept_mass;
+            n += n_evictions = first->n_evictions;
+        }
+    }
+    const bool known = has_scores(seq->budget) && n > 0;
+    return (struct keep_total){known ? (float)(mass / n) : NAN, n_evictions};
+}
+
+int cpu_keep_totals(struct backend *be, const struct kv_pool *kv, struct keep_total *totals,
+                    struct error *err) {
+    (void)err;
+    const struct cpu_backend *cpu = (struct cpu_backend *)be;
+    for (uint32_t i = 0; cpu->bounded && i < cpu->step->n_seqs; i++) {
+        const struct step_seq *seq = &cpu->step->seqs[i];
+        if (seq->budget) totals[i] = total_of(cpu->step, seq, kv);
+    }
+    return 0;
+}

@@ -1,0 +1,45 @@
+/* tile.c - see tile.h. */
+#include "engine/cpu/tile.h"
+
+uint32_t task_owner(const uint32_t *first_task, uint32_t n, uint32_t task) {
+    uint32_t low = 0, high = n;
+    while (high - low > 1) {
+        uint32_t mid = low + (high - low) / 2;
+        if (first_task[mid] <= task) low = mid;
+        else high = mid;
+    }
+    return low;
+}
+
+void tile_load_queries(const struct attn_args *args, const struct tile *t, uint32_t first_row,
+                       float *q) {
+    uint32_t dim = t->kv->head_dim;
+    float scale = (float)(args->scale * LOG2_E);
+    for (uint32_t r = 0; r < t->n_rows; r++) {
+        const float *from = (const float *)args->q + (first_row + r / t->group) * args->q_stride +
+                            (size_t)(t->kv_head * t->group + r % t->group) * dim;
+        for (uint32_t d = 0; d < dim; d++) q[(size_t)r * dim + d] = from[d] * scale;
+    }
+}
+
+/* A copy of a page's keys, each rotated by its rank. */
+static void rotated_keys(const struct tile *t, float *out, const char *keys, uint32_t page) {
+    const struct kv_pool *kv = t->kv;
+    const struct kv_page_state *state = page_state(kv, t->view->pages[page], t->kv_head);
+    const uint32_t n = slots_of_page(t->view->n_slots, page);
+    uint32_t rank[PAGE_TOKENS];
+    /* A slot not in use may hold anything; its rank must still be one of the table's. */
+    for (uint32_t i = 0; i < PAGE_TOKENS; i++) rank[i] = i < n ? state->rank[i] : 0;
+    t->kernels->to_f32(out, keys, (size_t)PAGE_TOKENS * kv->head_dim, kv->dtype);
+    t->kernels->rotate_page(out, rank, t->angles->table.data, t->angles->n_freqs);
+}
+
+void tile_scores(const struct tile *t, float *scores, const float *q, uint32_t page, float *room) {
+    const char *keys = page_of_head(t->kv, t->view->pages[page], t->kv_head);
+    if (t->angles) {
+        rotated_keys(t, room, keys, page);
+        t->kernels->page_scores(scores, q, t->n_rows, room, DTYPE_F32, t->kv->head_dim, NULL);
+    } else {
+        t->kernels->page_scores(scores, q, t->n_rows, keys, t->kv->dtype, t->kv->head_dim, room);
+    }
+}

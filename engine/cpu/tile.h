@@ -1,0 +1,61 @@
+/* tile.h - query rows against the keys of one KV head of one sequence, a page at a time: what
+ * attention and the scores of bounded caches have in common.
+ *
+ * In a page, keys lie as [kv_head][head_dim][slot] and values as [kv_head][slot][head_dim]: either
+ * product then runs along memory, for one query row as for many. */
+#ifndef ENGINE_CPU_TILE_H
+#define ENGINE_CPU_TILE_H
+
+#include "engine/cpu/backend.h"
+
+enum { TILE_ROWS = 96 };
+#define LOG2_E 1.4426950408889634
+
+/* Row r is head r % group of token r / group. */
+struct tile {
+    const struct cpu_kernels *kernels;
+    const struct kv_pool *kv;
+    const struct kv_view *view;
+    const struct rank_angles *angles; /* NULL: keys lie in their pages rotated */
+    uint32_t kv_head, group, n_rows;
+    uint32_t first_visible; /* slots that the first token sees; each later token sees one more */
+};
+
+/* Tokens of a tile, when that many are left. */
+static inline uint32_t tile_tokens(uint32_t group) {
+    return group < TILE_ROWS ? TILE_ROWS / group : 1;
+}
+
+static inline uint32_t tile_last_visible(const struct tile *t) {
+    return t->first_visible + (t->n_rows - 1) / t->group;
+}
+
+/* How many slots of a page the first `visible` of the whole list are. */
+static inline uint32_t slots_of_page(uint32_t visible, uint32_t page) {
+    const uint32_t base = page * PAGE_TOKENS;
+    if (visible <= base) return 0;
+    return visible - base < PAGE_TOKENS ? visible - base : PAGE_TOKENS;
+}
+
+/* A KV head's keys in a page, or with head + n_kv_heads its values. */
+static inline char *page_of_head(const struct kv_pool *kv, uint32_t page, uint32_t head) {
+    const size_t head_bytes = (size_t)PAGE_TOKENS * kv->head_dim * dtype_size(kv->dtype);
+    return (char *)kv->base + page * kv->page_bytes + head * head_bytes;
+}
+
+static inline struct kv_page_state *page_state(const struct kv_pool *kv, uint32_t page,
+                                               uint32_t head) {
+    return (void *)((char *)kv->base + page * kv->page_bytes + kv_state_offset(kv, head));
+}
+
+/* Whom a task belongs to: first_task [n + 1] are prefix sums of everybody's tasks. */
+uint32_t task_owner(const uint32_t *first_task, uint32_t n, uint32_t task);
+
+/* Copies the tile's queries, the first being of row first_row of the step, scaled so that the
+ * softmax can work in base 2. */
+void tile_load_queries(const struct attn_args *args, const struct tile *t, uint32_t first_row,
+                       float *q);
+/* scores[row][slot] of a page; room for PAGE_TOKENS * head_dim floats is overwritten. */
+void tile_scores(const struct tile *t, float *scores, const float *q, uint32_t page, float *room);
+
+#endif
