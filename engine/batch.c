@@ -18,8 +18,9 @@ int batch_init(struct batch *batch, uint32_t max_rows, uint32_t max_seqs, struct
     batch->positions = calloc(max_rows, sizeof(*batch->positions));
     batch->samples = calloc(max_rows, sizeof(*batch->samples));
     batch->results = calloc(max_rows, sizeof(*batch->results));
+    batch->totals = calloc(max_seqs, sizeof(*batch->totals));
     if (batch->entries && batch->seqs && batch->tokens && batch->positions && batch->samples &&
-        batch->results)
+        batch->results && batch->totals)
         return 0;
     batch_fini(batch);
     return error_set(err, ERR_NOMEM, "no memory for steps of %u rows", max_rows);
@@ -32,6 +33,7 @@ void batch_fini(struct batch *batch) {
     free(batch->positions);
     free(batch->samples);
     free(batch->results);
+    free(batch->totals);
     *batch = (struct batch){0};
 }
 
@@ -45,18 +47,25 @@ static void put_tokens(const struct sequence *seq, uint32_t *to) {
     }
 }
 
+/* Of a sequence's first row, from the start of the text or of what the cache keeps of it. */
+static uint32_t first_position(const struct step_seq *seq) {
+    const bool in_cache = seq->budget && seq->budget->cache_positions;
+    return in_cache ? seq->layers[0].n_slots - seq->n_rows : seq->n_before;
+}
+
 static void add(struct batch *batch, struct sequence *seq) {
     struct step *step = &batch->step;
     assert(step->n_seqs < batch->max_seqs && step->n_rows + seq->n_rows <= batch->max_rows);
     uint32_t begin = seq->kv.n_tokens, first = step->n_rows;
     put_tokens(seq, batch->tokens + first);
-    for (uint32_t i = 0; i < seq->n_rows; i++) batch->positions[first + i] = begin + i;
-    seq->kv.policy->view(&seq->kv, seq->n_rows);
+    struct step_seq *out = &batch->seqs[step->n_seqs];
+    seq->kv.policy->view(&seq->kv, seq->n_rows, out);
+    out->first_row = first;
+    for (uint32_t i = 0; i < seq->n_rows; i++)
+        batch->positions[first + i] = first_position(out) + i;
     uint32_t n_samples = sequence_sample_rows(seq, first, batch->samples + batch->n_samples);
-    batch->entries[step->n_seqs] =
+    batch->entries[step->n_seqs++] =
         (struct batch_entry){seq, batch->n_samples, n_samples, begin + seq->n_rows};
-    batch->seqs[step->n_seqs++] = (struct step_seq){
-        .first_row = first, .n_rows = seq->n_rows, .layers = seq->kv.views};
     batch->n_samples += n_samples;
     step->n_rows += seq->n_rows;
     step->n_layers = seq->kv.space->n_layers;

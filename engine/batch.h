@@ -20,6 +20,7 @@ struct batch {
     struct batch_entry *entries; /* [step.n_seqs], in the step's order */
     struct sample_row *samples;  /* [n_samples] */
     struct sample_result *results;
+    struct keep_total *totals; /* [step.n_seqs], of those with a budget */
     uint32_t n_samples;
     uint32_t max_rows, max_seqs;
     uint32_t *tokens, *positions;

@@ -130,11 +130,10 @@ static void end(struct scheduler *s, struct sequence *seq, enum finish_reason re
 
 void scheduler_add(struct scheduler *s, struct sequence *seq, struct event_list *events) {
     const struct kv_policy *policy = seq->kv.policy;
-    uint64_t longest = (uint64_t)seq->n_prompt + seq->params.max_tokens;
-    if (policy->pages_for(s->space, longest) > page_pool_n_pages(s->space->pool))
+    if (policy->most_pages(s->space, &seq->kv.plan) > page_pool_n_pages(s->space->pool))
         end(s, seq, FINISH_ERROR, ERR_TOO_LONG, "the request is longer than the whole KV cache",
             events);
-    else if (policy->prepare(&seq->kv, seq->tokens, seq->n_prompt))
+    else if (policy->prepare(&seq->kv, seq->tokens))
         end(s, seq, FINISH_ERROR, ERR_NOMEM, "no memory for the request's page lists", events);
     else waiting_insert(s, seq);
 }
@@ -188,12 +187,15 @@ static uint64_t available_pages(const struct scheduler *s) {
     return page_pool_n_free(s->space->pool) + n_idle;
 }
 
-static void preempt_last(struct scheduler *s) {
+static void preempt_last(struct scheduler *s, struct event_list *events) {
     struct sequence *seq = s->running[--s->n_running];
-    seq->kv.policy->release(&seq->kv);
+    struct error err;
+    int code = seq->kv.policy->suspend(&seq->kv, &err);
     seq->n_rows = 0;
+    seq->n_landed = seq->kv.n_tokens;
     s->stats.n_preempted++;
-    waiting_insert(s, seq);
+    if (code) end(s, seq, FINISH_ERROR, code, err.text, events);
+    else waiting_insert(s, seq);
 }
 
 /* Room for `want` more tokens of running[at], at the expense of those after it.  False: it lost its
@@ -203,13 +205,19 @@ static bool make_room(struct scheduler *s, uint32_t at, uint32_t want, struct ev
     int code;
     while ((code = seq->kv.policy->reserve(&seq->kv, seq->kv.n_tokens + want)) == ERR_FULL) {
         bool itself = s->n_running - 1 == at;
-        preempt_last(s);
+        preempt_last(s, events);
         if (itself) return false;
     }
     if (code == 0) return true;
     running_remove(s, at);
     end(s, seq, FINISH_ERROR, code, "no memory for the request's page lists", events);
     return false;
+}
+
+/* Rows that the sequence can have in the next step, were it alone. */
+static uint32_t most_rows(const struct sequence *seq) {
+    const uint32_t left = sequence_n_left(seq), most = seq->kv.policy->max_rows(&seq->kv);
+    return left < most ? left : most;
 }
 
 /* True when the step in flight must be finished before the sequence can have its rows. */
@@ -226,7 +234,7 @@ static bool plan_running(struct scheduler *s, uint32_t *rows_left, struct event_
     for (uint32_t i = 0; i < s->n_running; i++) budget -= sequence_n_left(s->running[i]) == 1;
     for (uint32_t i = 0; i < s->n_running;) {
         struct sequence *seq = s->running[i];
-        uint32_t left = sequence_n_left(seq), n_rows = left;
+        uint32_t left = sequence_n_left(seq), n_rows = most_rows(seq);
         if (left > 1 && n_rows > budget) n_rows = budget;
         if (must_land_first(s, seq, n_rows)) return false;
         if (n_rows > 0 && !make_room(s, i, n_rows, events)) continue;
@@ -248,33 +256,33 @@ static bool is_held_back(const struct scheduler *s, const struct sequence *seq) 
 }
 
 /* Pages that a sequence may be started with: a page in every layer is left for each running
- * sequence, so that what is admitted is not preempted at once.  Negative when there are not even
- * those. */
-static int64_t spare_pages(const struct scheduler *s, const struct kv_policy *policy) {
-    return (int64_t)available_pages(s) - (int64_t)(s->n_running * policy->pages_for(s->space, 1));
+ * sequence that will want more, so that what is admitted is not preempted at once.  Negative when
+ * there are not even those. */
+static int64_t spare_pages(const struct scheduler *s) {
+    uint64_t n_growing = 0;
+    for (uint32_t i = 0; i < s->n_running; i++) n_growing += s->running[i]->kv.policy->grows;
+    return (int64_t)available_pages(s) - (int64_t)(n_growing * s->space->n_layers);
 }
 
 /* Tokens that a sequence has pages for when it starts: its own, or all it may come to have where it
  * must not lose its place again. */
 static uint32_t admission_tokens(const struct scheduler *s, const struct sequence *seq) {
-    return s->space->batch_invariant ? seq->n_prompt + seq->params.max_tokens : seq->n_tokens;
+    return s->space->batch_invariant ? seq->kv.plan.n_most : seq->n_tokens;
 }
 
 /* Takes the pages that the sequence starts with. */
 static int take_pages(struct scheduler *s, struct sequence *seq) {
     const struct kv_policy *policy = seq->kv.policy;
     const uint32_t n_tokens = admission_tokens(s, seq);
-    int64_t before = spare_pages(s, policy);
+    int64_t before = spare_pages(s);
     if (s->blocked == seq && before <= s->blocked_pages) return ERR_FULL;
     /* Log-probabilities of a prompt need every row of it computed. */
     if (!seq->prompt_event) policy->adopt(&seq->kv, seq->tokens, seq->n_tokens - 1);
-    int64_t need = (int64_t)(policy->pages_for(s->space, n_tokens) -
-                             policy->pages_for(s->space, seq->kv.n_tokens));
+    int64_t need = (int64_t)policy->n_missing(&seq->kv, n_tokens);
     int code = ERR_FULL;
-    if (s->n_running == 0 || need <= spare_pages(s, policy))
-        code = policy->reserve(&seq->kv, n_tokens);
+    if (s->n_running == 0 || need <= spare_pages(s)) code = policy->reserve(&seq->kv, n_tokens);
     if (code == 0) return 0;
-    policy->release(&seq->kv);
+    policy->suspend(&seq->kv, NULL); /* never a failure: it has nothing new to keep */
     s->blocked = seq;
     s->blocked_pages = before;
     return code;
@@ -289,19 +297,28 @@ static uint32_t start_running(struct scheduler *s, struct sequence *seq, uint32_
         s->stats.cached_tokens += seq->n_cached;
     }
     seq->admitted = true;
-    uint32_t left = sequence_n_left(seq);
-    seq->n_rows = left < budget ? left : budget;
+    seq->n_landed = seq->kv.n_tokens;
+    const uint32_t most = most_rows(seq);
+    seq->n_rows = most < budget ? most : budget;
     running_insert(s, seq);
     return seq->n_rows;
 }
 
+/* Gives the sequence its pages and what it had left in them.  ERR_FULL is an answer. */
+static int start_kv(struct scheduler *s, struct sequence *seq, struct error *err) {
+    int code = take_pages(s, seq);
+    if (code == 0) return seq->kv.policy->resume(&seq->kv, err);
+    return error_set(err, code, "no memory for the request's pages");
+}
+
 static void admit(struct scheduler *s, uint32_t budget, struct event_list *events) {
     struct sequence *next;
+    struct error err;
     for (struct sequence *seq = s->first_waiting; seq && budget > 0 && s->n_running < s->max_seqs;
          seq = next) {
         next = seq->next;
         if (is_held_back(s, seq)) continue;
-        int code = take_pages(s, seq);
+        int code = start_kv(s, seq, &err);
         /* Whoever comes first waits for pages first: nobody overtakes, so long requests do not
          * starve. */
         if (code == ERR_FULL && (s->n_running > 0 || s->n_flights > 0)) return;
@@ -310,7 +327,7 @@ static void admit(struct scheduler *s, uint32_t budget, struct event_list *event
             continue;
         }
         waiting_remove(s, seq);
-        end(s, seq, FINISH_ERROR, code, "no memory for the request's pages", events);
+        end(s, seq, FINISH_ERROR, code, err.text, events);
     }
 }
 
@@ -345,13 +362,17 @@ struct batch *scheduler_plan(struct scheduler *s, struct event_list *events) {
 }
 
 /* True when the sequence has had its final event. */
-static bool finish_entry(struct scheduler *s, const struct batch *batch,
-                         const struct batch_entry *entry, struct event_list *events) {
+static bool finish_entry(struct scheduler *s, const struct batch *batch, uint32_t at,
+                         struct event_list *events) {
+    const struct batch_entry *entry = &batch->entries[at];
     struct sequence *seq = entry->seq;
-    uint32_t n_generated = sequence_n_generated(seq);
+    const uint32_t n_generated = sequence_n_generated(seq);
+    const uint64_t n_evicted = sequence_usage(seq).n_evicted;
+    if (batch->step.seqs[at].budget) seq->kept_mass = batch->totals[at].kept_mass;
     bool over = sequence_accept(seq, entry->n_stored, batch->samples + entry->first_sample,
                                 batch->results + entry->first_sample, entry->n_samples, events);
     s->stats.generated_tokens += sequence_n_generated(seq) - n_generated;
+    s->stats.kv_evicted[seq->kv.plan.type] += sequence_usage(seq).n_evicted - n_evicted;
     if (!over) return false;
     if (events->last->reason == FINISH_ERROR) s->stats.n_failed++;
     else s->stats.n_finished++;
@@ -364,7 +385,7 @@ void scheduler_finish_step(struct scheduler *s, struct event_list *events) {
     s->stats.n_steps++;
     for (uint32_t i = 0; i < batch->step.n_seqs; i++) {
         struct sequence *seq = batch->entries[i].seq;
-        if (!seq->over) seq->over = finish_entry(s, batch, &batch->entries[i], events);
+        if (!seq->over) seq->over = finish_entry(s, batch, i, events);
     }
     for (uint32_t i = 0; i < s->n_running; i++)
         if (!s->running[i]->over) s->running[n_kept++] = s->running[i];
@@ -386,5 +407,8 @@ void scheduler_stats(const struct scheduler *s, struct engine_stats *out) {
     out->n_waiting = s->n_waiting;
     out->pages_free = page_pool_n_free(s->space->pool);
     out->pages_total = page_pool_n_pages(s->space->pool);
+    for (uint32_t i = 0; i < s->n_running; i++)
+        out->kv_resident[s->running[i]->kv.plan.type] +=
+            sequence_usage(s->running[i]).n_resident;
     if (s->space->cache) out->pages_cached = prefix_cache_n_idle_pages(s->space->cache);
 }

@@ -3,13 +3,13 @@
  *            add             admit                      finish
  *   request ────► waiting ─────────────► running ──────────────► final event
  *                    ▲                     │
- *                    └──── preempt ────────┘   pages released, tokens kept
+ *                    └──── preempt ────────┘   suspended: pages given back, tokens kept
  *
  * Both lists are in order of rank: lower priority number first, then arrival.  A step has one row
  * for every running sequence that generates, and fills up with pieces of prompts in order of rank.
- * Pages for a prompt are taken when it is admitted, pages for generated tokens as they come; when
- * they run out, the sequence of last rank is preempted.  The first of the running sequences can
- * always go on, so the engine as a whole never stands still.
+ * Pages for a prompt are taken when it is admitted, pages for generated tokens as they come, or all
+ * at once (the KV policy knows); when they run out, the sequence of last rank is preempted.  The
+ * first of the running sequences can always go on, so the engine as a whole never stands still.
  *
  * In a batch-invariant space (kv/policy.h) pages for all tokens that a request may generate are
  * taken when it is admitted, and nobody is preempted.

@@ -23,11 +23,13 @@ static int init_prompt_event(struct sequence *seq) {
     return 0;
 }
 
-static int init_parts(struct sequence *seq, uint64_t salt) {
+static int init_parts(struct sequence *seq, const struct engine_request *request) {
     const struct sequence_shared *shared = seq->shared;
     seq->ending = event_create(EVENT_FINISH, 0, 0, 0, NULL);
     if (!seq->ending) return ERR_NOMEM;
-    int code = kv_sequence_init(&seq->kv, shared->space, &kv_policy_full, salt);
+    const struct kv_plan plan = kv_plan_make(&request->kv, seq->n_prompt, seq->params.max_tokens,
+                                             shared->trained_context);
+    int code = kv_sequence_init(&seq->kv, shared->space, &plan, request->cache_salt);
     if (code) return code;
     code = sampling_state_init(&seq->sampling, &seq->params, shared->eos, shared->n_eos);
     if (code) return code;
@@ -47,9 +49,12 @@ int sequence_create(struct sequence **out, const struct sequence_shared *shared,
     seq->priority = request->priority;
     seq->user = request->user;
     seq->params = request->params;
+    seq->kept_mass = NAN;
     seq->tokens = request->prompt;
     seq->n_prompt = seq->n_tokens = seq->token_capacity = request->n_prompt;
-    int code = init_parts(seq, request->cache_salt);
+    if (seq->params.max_tokens > KV_MAX_TEXT - seq->n_prompt)
+        seq->params.max_tokens = KV_MAX_TEXT - seq->n_prompt;
+    int code = init_parts(seq, request);
     if (code == 0) {
         *out = seq;
         return 0;
@@ -114,11 +119,17 @@ uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t first_row,
     return n;
 }
 
+struct kv_usage sequence_usage(const struct sequence *seq) {
+    const uint32_t n_resident = seq->kv.policy->n_resident(&seq->kv, seq->n_landed);
+    return (struct kv_usage){n_resident, seq->n_landed - n_resident, seq->kept_mass};
+}
+
 static void fill_final(const struct sequence *seq, struct engine_event *event) {
     event->kind = EVENT_FINISH;
     event->n_prompt = seq->n_prompt;
     event->n_generated = sequence_n_generated(seq);
     event->n_cached = seq->n_cached;
+    event->kv = sequence_usage(seq);
 }
 
 static void emit(const struct sequence *seq, struct engine_event *event,
@@ -235,6 +246,7 @@ static bool accept_draw(struct sequence *seq, const struct sample_result *result
 
 bool sequence_accept(struct sequence *seq, uint32_t n_stored, const struct sample_row *rows,
                      const struct sample_result *results, uint32_t n, struct event_list *events) {
+    seq->n_landed = n_stored;
     for (uint32_t i = 0; i < n; i++)
         if (results[i].invalid)
             return fail(seq, ERR_NUMERIC, "the model's output for this request is not a number",

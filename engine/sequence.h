@@ -8,8 +8,9 @@
  * row after it was computed in vain; the sequence is `over`, but lives (and keeps its pages) until
  * the last step it has rows in has landed.
  *
- * Preemption only releases pages: generated tokens stay and are computed again like a prompt.
- * Draws are numbered by generated token, so computing again does not change what is drawn.
+ * Preemption only suspends the KV sequence.  Where its policy forgets what is stored, generated
+ * tokens stay and are computed again like a prompt; draws are numbered by generated token, so
+ * computing again does not change what is drawn.
  *
  * Thread: created on any, then owned by the engine thread.  Memory: one request's; the final event
  * is allocated at create, so that no shortage can keep a request from ending. */
@@ -24,6 +25,7 @@
 /* What all requests of an engine share; borrowed. */
 struct sequence_shared {
     const struct kv_space *space;
+    uint32_t trained_context; /* the model's, tokens */
     const struct tokenizer *tokenizer;
     const uint32_t *eos; /* [n_eos] */
     uint32_t n_eos;
@@ -41,6 +43,8 @@ struct sequence {
     uint32_t *tokens;              /* owned */
     uint32_t n_prompt, n_tokens, token_capacity;
     struct kv_sequence kv;
+    uint32_t n_landed;  /* tokens stored by steps that have landed, or found in the cache */
+    float kept_mass;    /* of struct keep_total, after these steps; NAN: not tracked */
     uint32_t n_rows;    /* in the step that is being planned */
     uint32_t n_flights; /* steps in flight that it has rows in */
     uint32_t n_drawn;   /* of these, how many draw a token */
@@ -71,6 +75,9 @@ uint32_t sequence_n_left(const struct sequence *seq);
 /* True when the sequence's next row cannot be described before the token in flight is known: a
  * penalty counts it. */
 bool sequence_awaits_draw(const struct sequence *seq);
+
+/* What has become of its text by now. */
+struct kv_usage sequence_usage(const struct sequence *seq);
 
 /* Rows of logits the sequence needs from its n_rows rows, the first of which is row first_row of
  * the step: appends to rows and returns how many (<= n_rows). */

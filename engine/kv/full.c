@@ -13,36 +13,25 @@
 #include <stdlib.h>
 
 #include "engine/error.h"
+#include "engine/kv/lists.h"
 #include "engine/kv/policy.h"
 #include "engine/kv/pool.h"
 #include "engine/kv/prefix_cache.h"
 
-static uint32_t pages_per_layer(uint64_t n_tokens) {
-    return (uint32_t)((n_tokens + PAGE_TOKENS - 1) / PAGE_TOKENS);
+static uint64_t full_most_pages(const struct kv_space *space, const struct kv_plan *plan) {
+    return kv_pages_per_layer(plan->n_most) * space->n_layers;
 }
 
-static uint64_t full_pages_for(const struct kv_space *space, uint64_t n_tokens) {
-    return (n_tokens + PAGE_TOKENS - 1) / PAGE_TOKENS * space->n_layers;
-}
-
-static uint32_t grown(uint32_t capacity, uint32_t need) {
-    uint32_t twice = capacity < UINT32_MAX / 2 ? 2 * capacity : UINT32_MAX;
-    return twice > need ? twice : need;
+static uint64_t full_n_missing(const struct kv_sequence *kv, uint64_t n_tokens) {
+    const uint64_t want = kv_pages_per_layer(n_tokens), have = kv->layers[0].n;
+    return want > have ? (want - have) * kv->space->n_layers : 0;
 }
 
 /* Room for n_pages pages in every list and as many blocks. */
 static int grow_lists(struct kv_sequence *kv, uint32_t n_pages) {
-    for (uint32_t i = 0; i < kv->space->n_layers; i++) {
-        struct page_list *list = &kv->layers[i];
-        if (n_pages <= list->capacity) continue;
-        uint32_t capacity = grown(list->capacity, n_pages);
-        uint32_t *pages = realloc(list->pages, capacity * sizeof(*pages));
-        if (!pages) return ERR_NOMEM;
-        list->pages = pages;
-        list->capacity = capacity;
-    }
-    if (!kv->space->cache || n_pages <= kv->block_capacity) return 0;
-    uint32_t capacity = grown(kv->block_capacity, n_pages);
+    int code = kv_lists_grow(kv, n_pages);
+    if (code || !kv->space->cache || n_pages <= kv->block_capacity) return code;
+    uint32_t capacity = kv_grown(kv->block_capacity, n_pages);
     uint32_t *blocks = realloc(kv->blocks, capacity * sizeof(*blocks));
     if (blocks) kv->blocks = blocks;
     uint64_t *hashes = realloc(kv->hashes, capacity * sizeof(*hashes));
@@ -61,11 +50,11 @@ static void hash_blocks(struct kv_sequence *kv, const uint32_t *tokens, uint32_t
     if (n_blocks > kv->n_hashes) kv->n_hashes = n_blocks;
 }
 
-static int full_prepare(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
-    int code = grow_lists(kv, pages_per_layer(n_tokens));
+static int full_prepare(struct kv_sequence *kv, const uint32_t *prompt) {
+    const uint32_t n_tokens = kv->plan.n_prompt;
+    int code = grow_lists(kv, (uint32_t)kv_pages_per_layer(n_tokens));
     if (code) return code;
-    kv->n_prompt = n_tokens;
-    if (kv->space->cache) hash_blocks(kv, tokens, n_tokens / PAGE_TOKENS);
+    if (kv->space->cache) hash_blocks(kv, prompt, n_tokens / PAGE_TOKENS);
     return 0;
 }
 
@@ -102,26 +91,20 @@ static uint32_t full_adopt(struct kv_sequence *kv, const uint32_t *tokens, uint3
 }
 
 static int full_reserve(struct kv_sequence *kv, uint32_t n_tokens) {
-    uint32_t n_layers = kv->space->n_layers, want = pages_per_layer(n_tokens),
-             have = kv->layers[0].n;
-    if (want <= have) return 0;
+    const uint32_t want = (uint32_t)kv_pages_per_layer(n_tokens);
+    if (want <= kv->layers[0].n) return 0;
     int code = grow_lists(kv, want);
-    if (code) return code;
-    struct page_pool *pool = kv->space->pool;
-    uint64_t need = (uint64_t)(want - have) * n_layers;
-    uint64_t n_idle = kv->space->cache ? prefix_cache_n_idle_pages(kv->space->cache) : 0;
-    if (need > page_pool_n_free(pool) + n_idle) return ERR_FULL; /* nothing is evicted in vain */
-    if (need > page_pool_n_free(pool)) prefix_cache_evict(kv->space->cache, (uint32_t)need);
-    for (uint32_t l = 0; l < n_layers; l++) {
-        code = page_pool_take(pool, kv->layers[l].pages + have, want - have);
-        assert(code == 0); /* counted above, and nobody else takes pages */
-        kv->layers[l].n = want;
-    }
-    return 0;
+    return code ? code : kv_lists_take(kv, want);
 }
 
-static void full_view(struct kv_sequence *kv, uint32_t n_rows) {
-    assert(pages_per_layer((uint64_t)kv->n_tokens + n_rows) <= kv->layers[0].n);
+static uint32_t full_max_rows(const struct kv_sequence *kv) {
+    (void)kv;
+    return UINT32_MAX;
+}
+
+static void full_view(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq) {
+    assert(kv_pages_per_layer((uint64_t)kv->n_tokens + n_rows) <= kv->layers[0].n);
+    *seq = (struct step_seq){.n_rows = n_rows, .layers = kv->views, .n_before = kv->n_tokens};
     for (uint32_t l = 0; l < kv->space->n_layers; l++)
         kv->views[l] = (struct kv_view){kv->layers[l].pages, kv->n_tokens + n_rows, kv->n_tokens};
 }
@@ -132,7 +115,8 @@ static void full_commit(struct kv_sequence *kv, uint32_t n_rows) {
 
 /* How many of the first n_tokens tokens other sequences may use. */
 static uint32_t n_shareable(const struct kv_sequence *kv, uint32_t n_tokens) {
-    return kv->space->batch_invariant && n_tokens > kv->n_prompt ? kv->n_prompt : n_tokens;
+    const uint32_t n_prompt = kv->plan.n_prompt;
+    return kv->space->batch_invariant && n_tokens > n_prompt ? n_prompt : n_tokens;
 }
 
 static void full_publish(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
@@ -148,25 +132,45 @@ static void full_publish(struct kv_sequence *kv, const uint32_t *tokens, uint32_
     }
 }
 
+static uint32_t full_n_resident(const struct kv_sequence *kv, uint32_t n_tokens) {
+    (void)kv;
+    return n_tokens;
+}
+
 /* Children first, so that they grow old before their parents; see prefix_cache.h. */
 static void full_release(struct kv_sequence *kv) {
-    for (uint32_t l = 0; l < kv->space->n_layers; l++) {
-        page_pool_release(kv->space->pool, kv->layers[l].pages, kv->layers[l].n);
-        kv->layers[l].n = 0;
-    }
+    kv_lists_trim(kv, 0);
     while (kv->n_blocks > 0) prefix_cache_unuse(kv->space->cache, kv->blocks[--kv->n_blocks]);
     kv->n_tokens = 0;
 }
 
+/* Everything can be computed again, or is found in the cache. */
+static int full_suspend(struct kv_sequence *kv, struct error *err) {
+    (void)err;
+    full_release(kv);
+    return 0;
+}
+
+static int full_resume(struct kv_sequence *kv, struct error *err) {
+    (void)kv, (void)err;
+    return 0;
+}
+
 const struct kv_policy kv_policy_full = {
     .name = "full",
-    .pages_for = full_pages_for,
+    .grows = true,
+    .most_pages = full_most_pages,
+    .n_missing = full_n_missing,
     .prepare = full_prepare,
     .worth_waiting = full_worth_waiting,
     .adopt = full_adopt,
     .reserve = full_reserve,
+    .max_rows = full_max_rows,
     .view = full_view,
     .commit = full_commit,
     .publish = full_publish,
+    .n_resident = full_n_resident,
+    .suspend = full_suspend,
+    .resume = full_resume,
     .release = full_release,
 };

@@ -6,7 +6,8 @@
  *       └─ views[]: the same as a step sees it
  *
  * The scheduler calls the table and never asks which policy it is.  A sequence's life:
- * prepare, adopt, then reserve + view + commit + publish for every step, release.
+ * prepare, adopt, then reserve + view + commit + publish for every step, release.  A sequence that
+ * loses its place is suspended, and goes on with adopt, reserve and resume.
  *
  * A sequence's rows are committed when their step is planned and published when its results are
  * known to be sound; another step may have been planned in between.
@@ -22,7 +23,9 @@
 #include <stdint.h>
 
 #include "engine/backend.h"
+#include "engine/kv/choice.h"
 
+struct error;
 struct page_pool;
 struct prefix_cache;
 struct kv_sequence;
@@ -32,6 +35,9 @@ struct kv_space {
     struct page_pool *pool;
     struct prefix_cache *cache; /* NULL: prefixes are not shared */
     uint32_t n_layers;
+    /* Where the pages are, for what is kept elsewhere while a sequence is suspended. */
+    struct backend *be;
+    const struct kv_pool *memory;
     /* A token's keys and values have different bits when another kernel made them, so each is made
      * once, by the kernel of its kind: requests get all their pages when they start (nobody is
      * preempted and computed again like a prompt), and generated tokens are not shared with
@@ -41,11 +47,13 @@ struct kv_space {
 
 struct kv_policy {
     const char *name;
-    /* Pages that a sequence of n_tokens holds when it is alone. */
-    uint64_t (*pages_for)(const struct kv_space *space, uint64_t n_tokens);
-    /* Called once the prompt is known, with its tokens: makes room in the lists, names the blocks.
-     * ERR_NOMEM. */
-    int (*prepare)(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens);
+    bool grows; /* pages are taken as the text becomes longer; else all when it starts */
+    /* Pages that a sequence may come to hold at once. */
+    uint64_t (*most_pages)(const struct kv_space *space, const struct kv_plan *plan);
+    /* Pages that reserve() would have to take. */
+    uint64_t (*n_missing)(const struct kv_sequence *kv, uint64_t n_tokens);
+    /* Called once, with the prompt: makes room in the lists, names the blocks.  ERR_NOMEM. */
+    int (*prepare)(struct kv_sequence *kv, const uint32_t *prompt);
     /* True when `other`, which is computing its prompt, will soon publish a block that `kv` needs
      * next. */
     bool (*worth_waiting)(const struct kv_sequence *kv, const struct kv_sequence *other);
@@ -55,14 +63,24 @@ struct kv_policy {
     /* Makes sure that n_tokens tokens in all have room, all or none.  Evicts cached blocks when
      * pages are short; ERR_FULL when that is not enough, ERR_NOMEM. */
     int (*reserve)(struct kv_sequence *kv, uint32_t n_tokens);
-    /* Fills views for a step that appends n_rows tokens. */
-    void (*view)(struct kv_sequence *kv, uint32_t n_rows);
+    /* Rows that the next step may have: a piece of a prompt ends with its chunk. */
+    uint32_t (*max_rows)(const struct kv_sequence *kv);
+    /* Describes a step that appends n_rows tokens: fills views, and seq but for its first_row. */
+    void (*view)(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq);
     /* The step is planned: n_rows more tokens will be stored once it has run. */
     void (*commit)(struct kv_sequence *kv, uint32_t n_rows);
     /* The first n_tokens tokens are stored and known to be sound: whole blocks of them may be
-     * shared from now on (of the prompt only, where the space is batch-invariant). */
+     * shared from now on (of the prompt only, where the space is batch-invariant), and pages that
+     * only the prompt needed go back. */
     void (*publish)(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens);
-    /* Gives every page back; the sequence may begin again with adopt. */
+    /* How many of the first n_tokens tokens are still there once they are stored. */
+    uint32_t (*n_resident)(const struct kv_sequence *kv, uint32_t n_tokens);
+    /* Gives every page back; what cannot be computed again is kept in the system's memory.
+     * ERR_NOMEM, ERR_DEVICE: then the sequence cannot go on. */
+    int (*suspend)(struct kv_sequence *kv, struct error *err);
+    /* Brings back what suspend() kept, into the pages that have been reserved.  ERR_DEVICE. */
+    int (*resume)(struct kv_sequence *kv, struct error *err);
+    /* Gives every page back and forgets what is stored. */
     void (*release)(struct kv_sequence *kv);
 };
 
@@ -73,24 +91,29 @@ struct page_list {
 
 /* One sequence's share of the cache, embedded in the sequence. */
 struct kv_sequence {
-    const struct kv_policy *policy;
+    const struct kv_policy *policy; /* plan.policy */
     const struct kv_space *space;
+    struct kv_plan plan;
     uint64_t salt;
     uint32_t n_tokens;        /* stored, or about to be by a step in flight */
-    uint32_t n_prompt;        /* known when the sequence was prepared */
     struct page_list *layers; /* [n_layers] */
     struct kv_view *views;    /* [n_layers] */
     uint64_t *hashes;         /* of the sequence's whole blocks, as far as known */
     uint32_t *blocks;         /* the prefix cache's blocks that the sequence uses */
     uint32_t n_hashes, n_blocks, block_capacity;
+    bool prompt_done;         /* its last step has landed */
+    char *suspended;          /* NULL, or what its pages held: [n_layers][layers[].n][page_bytes] */
 };
 
 /* On failure nothing is left behind.  ERR_NOMEM. */
 int kv_sequence_init(struct kv_sequence *kv, const struct kv_space *space,
-                     const struct kv_policy *policy, uint64_t salt);
+                     const struct kv_plan *plan, uint64_t salt);
 void kv_sequence_fini(struct kv_sequence *kv); /* releases its pages; a zeroed struct is allowed */
 
 /* Keeps every token, on the device; shares whole blocks of equal prefixes. */
 extern const struct kv_policy kv_policy_full;
+/* Keeps a budget of tokens, in place: all pages are taken when the sequence starts.  Nothing is
+ * shared, for what is kept of a prefix depends on what follows it. */
+extern const struct kv_policy kv_policy_bounded;
 
 #endif

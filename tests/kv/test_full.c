@@ -123,16 +123,21 @@ static bool oracle_evict(struct fixture *f) {
     return true;
 }
 
+static void begin(struct fixture *f, struct user *u, uint32_t n_tokens, uint64_t salt) {
+    const struct kv_plan plan = {
+        .policy = &kv_policy_full, .n_prompt = n_tokens, .n_most = n_tokens};
+    assert_int_equal(kv_sequence_init(&u->kv, &f->space, &plan, salt), 0);
+    assert_int_equal(kv_policy_full.prepare(&u->kv, u->tokens), 0);
+}
+
 static void start(struct fixture *f, struct user *u) {
     const char *alphabet = "aab";
     size_t n = 1 + (size_t)rand() % MAX_TEXT;
     memset(u, 0, sizeof(*u));
     for (size_t i = 0; i < n; i++) u->text[i] = alphabet[rand() % 3];
     make_tokens(u->tokens, u->text);
-    assert_int_equal(kv_sequence_init(&u->kv, &f->space, &kv_policy_full, (uint64_t)(rand() % 2)),
-                     0);
     const uint32_t n_tokens = (uint32_t)n * PAGE_TOKENS;
-    assert_int_equal(u->kv.policy->prepare(&u->kv, u->tokens, n_tokens), 0);
+    begin(f, u, n_tokens, (uint64_t)(rand() % 2));
     uint32_t limit = n_tokens - 1;
     uint32_t adopted = u->kv.policy->adopt(&u->kv, u->tokens, limit);
     assert_int_equal(adopted, oracle_use(f, u, limit / PAGE_TOKENS) * PAGE_TOKENS);
@@ -169,7 +174,10 @@ static void advance(struct fixture *f, struct user *u) {
         stop(f, u);
         return;
     }
-    u->kv.policy->view(&u->kv, n);
+    struct step_seq seq;
+    u->kv.policy->view(&u->kv, n, &seq);
+    assert_ptr_equal(seq.layers, u->kv.views);
+    assert_null(seq.budget);
     assert_int_equal(u->kv.views[N_LAYERS - 1].append_slot, u->kv.n_tokens);
     assert_int_equal(u->kv.views[N_LAYERS - 1].n_slots, u->kv.n_tokens + n);
     u->kv.policy->commit(&u->kv, n);
@@ -224,8 +232,7 @@ static void compute(struct fixture *f, struct user *u, const char *text, uint64_
     snprintf(u->text, sizeof(u->text), "%s", text);
     make_tokens(u->tokens, text);
     uint32_t n = (uint32_t)strlen(text) * PAGE_TOKENS;
-    assert_int_equal(kv_sequence_init(&u->kv, &f->space, &kv_policy_full, salt), 0);
-    assert_int_equal(kv_policy_full.prepare(&u->kv, u->tokens, n), 0);
+    begin(f, u, n, salt);
     uint32_t cached = kv_policy_full.adopt(&u->kv, u->tokens, n);
     assert_int_equal(kv_policy_full.reserve(&u->kv, n), 0);
     kv_policy_full.commit(&u->kv, n - cached);
@@ -236,8 +243,7 @@ static uint32_t cached_tokens(struct fixture *f, const char *text, uint64_t salt
     struct user u = {0};
     make_tokens(u.tokens, text);
     uint32_t n = (uint32_t)strlen(text) * PAGE_TOKENS;
-    assert_int_equal(kv_sequence_init(&u.kv, &f->space, &kv_policy_full, salt), 0);
-    assert_int_equal(kv_policy_full.prepare(&u.kv, u.tokens, n), 0);
+    begin(f, &u, n, salt);
     uint32_t cached = kv_policy_full.adopt(&u.kv, u.tokens, n);
     kv_sequence_fini(&u.kv);
     return cached;

@@ -1,0 +1,43 @@
+/* choice.h - what a request's choice of a KV policy comes to: whether it can be honoured, and what
+ * the sequence will keep.
+ *
+ * Thread: any.  Memory: none. */
+#ifndef ENGINE_KV_CHOICE_H
+#define ENGINE_KV_CHOICE_H
+
+#include "engine/engine.h"
+
+struct error;
+struct kv_policy;
+
+/* Tokens that a text may have.  Counters and arrays of tokens that grow by half stay far inside 32
+ * bits. */
+#define KV_MAX_TEXT ((uint32_t)INT32_MAX)
+
+/* A sequence's choice, worked out. */
+struct kv_plan {
+    const struct kv_policy *policy;
+    enum kv_type type;       /* to count by, not to ask */
+    struct kv_budget budget; /* where not everything is kept */
+    uint32_t chunk;          /* tokens of the prompt between two compressions */
+    uint32_t n_prompt;
+    uint32_t n_most; /* tokens that the text may come to have, <= KV_MAX_TEXT */
+};
+
+/* What an engine can do. */
+struct kv_limits {
+    uint32_t max_model_len;   /* of texts that are kept whole */
+    uint32_t trained_context; /* the model's */
+    bool bounded_caches;
+};
+
+/* ERR_INVALID, or ERR_TOO_LONG where everything is kept: err says what is wrong with the choice, or
+ * with the choice for this text. */
+int kv_choice_check(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens,
+                    const struct kv_limits *limits, struct error *err);
+/* The choice has passed the check.  Texts that may outgrow the trained context count positions
+ * inside the cache. */
+struct kv_plan kv_plan_make(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens,
+                            uint32_t trained_context);
+
+#endif

@@ -1,0 +1,207 @@
+/* test_bounded.c - the bounded policy's steps over a life, and the choices that it is given.
+ *
+ * What it keeps is the device's business; here it is counted: where chunks begin and end, which
+ * slots a step sees, which rows count, how many pages the sequence holds. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/error.h"
+#include "engine/kv/policy.h"
+#include "engine/kv/pool.h"
+
+enum { N_LAYERS = 3, N_PAGES = 100 * N_LAYERS, CONTEXT = 2000 };
+
+static uint32_t min_u32(uint32_t a, uint32_t b) {
+    return a < b ? a : b;
+}
+
+static uint32_t pages(uint32_t n_slots) {
+    return (n_slots + PAGE_TOKENS - 1) / PAGE_TOKENS * N_LAYERS;
+}
+
+/* A text and what should be there after each of its steps. */
+struct life {
+    struct kv_space space;
+    struct kv_sequence kv;
+    struct kv_choice choice;
+    uint32_t n_prompt, max_tokens, capacity;
+    uint32_t n_slots, chunk_begin; /* expected, before the next step */
+};
+
+static void begin(struct life *life, struct kv_choice choice, uint32_t n_prompt,
+                  uint32_t max_tokens) {
+    const struct kv_limits limits = {CONTEXT, CONTEXT, true};
+    *life = (struct life){.space.n_layers = N_LAYERS,
+                          .choice = choice,
+                          .n_prompt = n_prompt,
+                          .max_tokens = max_tokens,
+                          .capacity = (uint32_t)kv_choice_capacity(&choice)};
+    assert_int_equal(page_pool_create(&life->space.pool, N_PAGES, NULL), 0);
+    assert_int_equal(kv_choice_check(&choice, n_prompt, max_tokens, &limits, NULL), 0);
+    const struct kv_plan plan = kv_plan_make(&choice, n_prompt, max_tokens, CONTEXT);
+    assert_int_equal(plan.budget.cache_positions, n_prompt + max_tokens > CONTEXT);
+    assert_int_equal(kv_sequence_init(&life->kv, &life->space, &plan, 0), 0);
+    assert_int_equal(life->kv.policy->prepare(&life->kv, NULL), 0);
+    assert_int_equal(life->kv.policy->adopt(&life->kv, NULL, n_prompt), 0);
+}
+
+static void end(struct life *life) {
+    kv_sequence_fini(&life->kv);
+    assert_int_equal(page_pool_n_free(life->space.pool), N_PAGES);
+    page_pool_destroy(life->space.pool);
+}
+
+static uint32_t n_held(const struct life *life) {
+    return N_PAGES - page_pool_n_free(life->space.pool);
+}
+
+static void check_views(const struct life *life, const struct step_seq *seq, uint32_t append_slot,
+                        uint32_t n_slots) {
+    assert_ptr_equal(seq->budget, &life->kv.plan.budget);
+    assert_int_equal(seq->n_before, life->kv.n_tokens);
+    for (uint32_t l = 0; l < N_LAYERS; l++) {
+        assert_int_equal(seq->layers[l].append_slot, append_slot);
+        assert_int_equal(seq->layers[l].n_slots, n_slots);
+        assert_ptr_equal(seq->layers[l].pages, life->kv.layers[l].pages);
+        assert_true(pages(n_slots) <= life->kv.layers[l].n * N_LAYERS);
+    }
+}
+
+/* One piece of the prompt, of at most max_rows rows. */
+static void run_piece(struct life *life, uint32_t max_rows) {
+    const struct kv_policy *policy = life->kv.policy;
+    const uint32_t chunk = life->choice.chunk ? life->choice.chunk : KV_DEFAULT_CHUNK;
+    const uint32_t chunk_end = min_u32(life->chunk_begin + chunk, life->n_prompt);
+    const uint32_t left = chunk_end - life->kv.n_tokens, n = min_u32(left, max_rows);
+    struct step_seq seq;
+    assert_int_equal(policy->max_rows(&life->kv), left);
+    policy->view(&life->kv, n, &seq);
+    check_views(life, &seq, life->n_slots, life->n_slots + n);
+    assert_int_equal(seq.begins_chunk, life->kv.n_tokens == life->chunk_begin);
+    assert_int_equal(seq.compress, n == left);
+    for (uint32_t i = 0; i < n; i++) /* from the end of the chunk row i is number left - i */
+        assert_int_equal(i >= seq.score_row,
+                         life->choice.score != KV_SCORE_WINDOW || left - i <= 64);
+    policy->commit(&life->kv, n);
+    life->n_slots += n;
+    if (n == left) {
+        life->n_slots = min_u32(life->n_slots, life->capacity);
+        life->chunk_begin = chunk_end;
+    }
+    assert_int_equal(policy->n_resident(&life->kv, life->kv.n_tokens), life->n_slots);
+    policy->publish(&life->kv, NULL, life->kv.n_tokens);
+}
+
+static void run_generated(struct life *life) {
+    struct step_seq seq;
+    const bool full = life->n_slots == life->capacity;
+    assert_int_equal(life->kv.policy->max_rows(&life->kv), 1);
+    life->kv.policy->view(&life->kv, 1, &seq);
+    check_views(life, &seq, full ? KV_FREE_SLOT : life->n_slots, life->n_slots + 1);
+    assert_false(seq.begins_chunk || seq.compress);
+    assert_int_equal(seq.score_row, 0);
+    life->kv.policy->commit(&life->kv, 1);
+    life->n_slots += !full;
+    assert_int_equal(life->kv.policy->n_resident(&life->kv, life->kv.n_tokens), life->n_slots);
+}
+
+static void live(struct kv_choice choice, uint32_t n_prompt, uint32_t max_tokens,
+                 uint32_t max_rows) {
+    struct life life;
+    const uint32_t chunk = choice.chunk ? choice.chunk : KV_DEFAULT_CHUNK;
+    begin(&life, choice, n_prompt, max_tokens);
+    const uint32_t later = pages(min_u32(n_prompt + max_tokens, life.capacity + 1));
+    const uint32_t first = pages(min_u32(n_prompt, life.capacity + chunk));
+    assert_int_equal(life.kv.policy->n_missing(&life.kv, 1), first > later ? first : later);
+    while (life.kv.n_tokens < n_prompt) {
+        assert_int_equal(life.kv.policy->reserve(&life.kv, life.kv.n_tokens + 1), 0);
+        assert_int_equal(n_held(&life), first > later ? first : later);
+        run_piece(&life, 1 + (uint32_t)rand() % max_rows);
+    }
+    for (uint32_t i = 0; i + 1 < max_tokens; i++) {
+        assert_int_equal(n_held(&life), later);
+        assert_int_equal(life.kv.policy->n_missing(&life.kv, life.kv.n_tokens + 1), 0);
+        run_generated(&life);
+    }
+    end(&life);
+}
+
+static void steps_and_pages_over_a_life(void **state) {
+    (void)state;
+    const uint32_t budgets[] = {1, 63, 64, 65, 200}, chunks[] = {0, 1, 63, 64, 65, 100},
+                   prompts[] = {1, 63, 64, 65, 128, 511, 512, 513, 1500};
+    srand(3);
+    for (uint32_t b = 0; b < 5; b++)
+        for (uint32_t c = 0; c < 6; c++)
+            for (uint32_t p = 0; p < 9; p++) {
+                struct kv_choice choice = {
+                    .type = KV_STREAMING, .n_recent = budgets[b], .chunk = chunks[c]};
+                live(choice, prompts[p], 1 + (uint32_t)rand() % 700, 1000);
+                choice.type = KV_HEAVY_HITTER;
+                choice.n_heavy = 1 + (uint32_t)rand() % 100;
+                choice.score = KV_SCORE_WINDOW;
+                live(choice, prompts[p], 1 + (uint32_t)rand() % 700, 90);
+            }
+}
+
+static int check(struct kv_choice choice, uint32_t n_prompt, uint32_t max_tokens) {
+    const struct kv_limits limits = {500, CONTEXT, true};
+    struct error err = {0};
+    int code = kv_choice_check(&choice, n_prompt, max_tokens, &limits, &err);
+    assert_int_equal(code, err.code);
+    assert_true((code != 0) == (err.text[0] != '\0'));
+    return code;
+}
+
+static void impossible_choices_are_refused(void **state) {
+    (void)state;
+    const struct kv_choice good = {.type = KV_HEAVY_HITTER, .n_sink = 4, .n_recent = 100,
+                                   .n_heavy = 100, .score = KV_SCORE_DECAY, .decay = 0.99f};
+    struct kv_choice bad = good;
+    assert_int_equal(check(good, 1000, 5), 0);
+    bad.n_recent = 0;
+    assert_int_equal(check(bad, 1000, 5), ERR_INVALID);
+    bad = good;
+    bad.n_heavy = 0;
+    assert_int_equal(check(bad, 1000, 5), ERR_INVALID);
+    bad = good;
+    bad.type = KV_STREAMING;
+    assert_int_equal(check(bad, 1000, 5), ERR_INVALID);
+    bad = good;
+    bad.decay = 1;
+    assert_int_equal(check(bad, 1000, 5), ERR_INVALID);
+    bad = good;
+    bad.n_recent = bad.n_heavy = UINT32_MAX;
+    assert_int_equal(check(bad, 1000, 5), ERR_INVALID);
+}
+
+/* The text's length decides how positions are counted, and so what must fit. */
+static void lengths_are_bounded_where_they_matter(void **state) {
+    (void)state;
+    const struct kv_choice full = {.type = KV_FULL};
+    struct kv_choice choice = {.type = KV_STREAMING, .n_recent = CONTEXT - KV_DEFAULT_CHUNK - 1};
+    assert_int_equal(check(full, 400, 100), 0);
+    assert_int_equal(check(full, 400, 101), ERR_TOO_LONG);
+    assert_int_equal(check(choice, 1000000, 1), 0);
+    assert_int_equal(check(choice, 1, UINT32_MAX), 0);
+    choice.n_recent++;
+    assert_int_equal(check(choice, 1000000, 1), ERR_INVALID);
+    assert_int_equal(check(choice, CONTEXT - 10, 11), ERR_INVALID);
+    assert_int_equal(check(choice, CONTEXT - 10, 10), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(steps_and_pages_over_a_life),
+        cmocka_unit_test(impossible_choices_are_refused),
+        cmocka_unit_test(lengths_are_bounded_where_they_matter),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
