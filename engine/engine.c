@@ -112,9 +112,15 @@ static struct decoder_limits decoder_plan(const struct engine_config *c,
     return (struct decoder_limits){.max_rows = c->max_batched_tokens, .max_logit_rows = rows};
 }
 
+/* Slots of a layer that one sequence may have.  Bounded ones never have more than the trained
+ * context, whatever max_model_len is: kv_choice_check. */
+static uint32_t longest_sequence(const struct engine *e) {
+    return e->kv.tracked ? e->model->config.max_position : e->info.max_model_len;
+}
+
 /* As if all that is free became pages: the pool comes last. */
 static uint64_t most_slots(const struct engine *e, struct device_memory device) {
-    const uint64_t longest = (uint64_t)e->config.max_num_seqs * e->info.max_model_len;
+    const uint64_t longest = (uint64_t)e->config.max_num_seqs * longest_sequence(e);
     const uint64_t block_bytes = (uint64_t)e->kv.page_bytes * e->model->config.n_layers;
     const uint64_t room = device.free / block_bytes * PAGE_TOKENS;
     return device.total && room < longest ? room : longest;
@@ -131,7 +137,7 @@ static int create_workspace(struct engine *e, struct error *err) {
     const struct step_limits largest = {
         .max_rows = limits.max_rows,
         .max_seqs = c->max_num_seqs,
-        .max_seq_pages = (e->info.max_model_len + PAGE_TOKENS - 1) / PAGE_TOKENS,
+        .max_seq_pages = (longest_sequence(e) + PAGE_TOKENS - 1) / PAGE_TOKENS,
         .max_slots = most_slots(e, before),
         .kv_dtype = c->kv_dtype,
         .max_logit_rows = limits.max_logit_rows,
@@ -140,7 +146,9 @@ static int create_workspace(struct engine *e, struct error *err) {
         .n_kv_heads = model->n_kv_heads,
         .head_dim = model->head_dim,
         .n_freqs = model->n_freqs,
-        .n_vocab = model->n_vocab};
+        .n_vocab = model->n_vocab,
+        .tracked = e->kv.tracked,
+        .max_positions = model->max_position};
     int code = decoder_create(&e->decoder, e->model, be, &e->kv, &limits, err);
     if (!code) code = be->ops->reserve(be, &largest, err);
     if (code) return code;
@@ -171,10 +179,13 @@ static int create_memory(struct engine *e, struct error *err) {
     const struct engine_config *c = &e->config;
     const uint32_t n_layers = e->model->config.n_layers;
     e->kv = memory_plan_pages(c, &e->model->config);
+    e->info.bounded_caches = e->kv.tracked;
     int code = create_workspace(e, err);
     if (!code) code = create_pages(e, err);
     if (code) return code;
     e->space.n_layers = n_layers;
+    e->space.be = c->backend;
+    e->space.memory = &e->kv;
     e->space.batch_invariant = c->batch_invariant;
     code = page_pool_create(&e->space.pool, e->kv.n_pages, err);
     if (!code && c->prefix_caching)
@@ -206,6 +217,7 @@ int engine_create(struct engine **out, const struct engine_config *config, struc
     if (!code) code = create_memory(e, err);
     if (code) goto fail;
     e->shared = (struct sequence_shared){.space = &e->space,
+                                         .trained_context = e->model->config.max_position,
                                          .tokenizer = e->tokenizer,
                                          .eos = e->model->config.eos,
                                          .n_eos = e->model->config.n_eos};
@@ -287,7 +299,7 @@ static void run_step(struct engine *e, struct event_list *events) {
     }
     struct batch *batch = scheduler_plan(e->scheduler, events);
     if (batch && decoder_submit(e->decoder, &batch->step, batch->samples, batch->n_samples,
-                                batch->results, &err)) {
+                                batch->results, batch->totals, &err)) {
         device_failed(e, &err, events);
         return;
     }
@@ -314,15 +326,26 @@ static void *run_engine(void *arg) {
 
 /* ---- any thread ---- */
 
+static int check_kv(const struct engine *e, const struct engine_request *r, struct error *err) {
+    const struct kv_limits limits = {e->info.max_model_len, e->info.model->max_position,
+                                     e->info.bounded_caches};
+    int code = kv_choice_check(&r->kv, r->n_prompt, r->params.max_tokens, &limits, err);
+    if (code) return code;
+    const struct kv_plan plan =
+        kv_plan_make(&r->kv, r->n_prompt, r->params.max_tokens, limits.trained_context);
+    const uint64_t n_pages = plan.policy->most_pages(&e->space, &plan);
+    if (n_pages <= e->info.n_pages) return 0;
+    return error_set(err, ERR_TOO_LONG,
+                     "the request takes %" PRIu64 " pages of the KV cache, which has %" PRIu32,
+                     n_pages, e->info.n_pages);
+}
+
 static int check_request(const struct engine *e, const struct engine_request *r,
                          struct error *err) {
     if (r->n_prompt == 0) return error_set(err, ERR_INVALID, "the prompt is empty");
-    uint32_t limit = e->info.max_model_len, n_vocab = e->info.model->n_vocab;
-    if (r->n_prompt > limit || r->params.max_tokens > limit - r->n_prompt)
-        return error_set(err, ERR_TOO_LONG,
-                         "the context is %" PRIu32 " tokens at most; the prompt has %" PRIu32
-                         " and %" PRIu32 " more are asked for",
-                         limit, r->n_prompt, r->params.max_tokens);
+    const uint32_t n_vocab = e->info.model->n_vocab;
+    int code = check_kv(e, r, err);
+    if (code) return code;
     for (uint32_t i = 0; i < r->n_prompt; i++)
         if (r->prompt[i] >= n_vocab)
             return error_set(err, ERR_INVALID,

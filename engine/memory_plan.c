@@ -43,11 +43,16 @@ static uint64_t min_u64(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
+static bool can_keep(const struct backend *be) {
+    return be->ops->keep_decode && be->ops->keep_prefill && be->ops->keep_totals;
+}
+
 struct kv_pool memory_plan_pages(const struct engine_config *config,
                                  const struct model_config *model) {
     struct kv_pool pool = {.dtype = config->kv_dtype,
                            .n_kv_heads = model->n_kv_heads,
-                           .head_dim = model->head_dim};
+                           .head_dim = model->head_dim,
+                           .tracked = config->bounded_caches && can_keep(config->backend)};
     pool.page_bytes = kv_page_bytes(&pool);
     return pool;
 }

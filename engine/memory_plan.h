@@ -10,7 +10,8 @@
  * limit.  0: unknown. */
 uint64_t memory_available(void);
 
-/* The pool's shape, of the settings and the model; n_pages and base are 0. */
+/* The pool's shape, of the settings and the model; n_pages and base are 0.  Tracked if bounded
+ * caches are asked for and the backend can keep budgets. */
 struct kv_pool memory_plan_pages(const struct engine_config *config,
                                  const struct model_config *model);
 

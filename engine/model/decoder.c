@@ -15,9 +15,11 @@
  * After the last layer's attention only the rows that need logits go on: they are gathered into
  * `last`, a slice at a time, which is also how a long prompt's log-probabilities fit.  A step in
  * which every sequence decodes needs all of its rows: it is the same operations every time, and the
- * backend may record them (repeat). */
+ * backend may record them (repeat).  Where sequences have budgets, there are more of them: that is
+ * another recording. */
 #include "engine/model/decoder.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +33,12 @@ struct plan {
     size_t x, normed, qkv, attn, gate_up, ffn, last, last_attn, logits, total;
 };
 
+/* A step's operations from tokens to logits, as repeat() knows them. */
+struct decode_body {
+    struct decoder *decoder;
+    bool keeps; /* some sequence has a budget */
+};
+
 struct decoder {
     const struct model *model;
     struct backend *be;
@@ -41,6 +49,8 @@ struct decoder {
     void *x, *normed, *qkv, *attn, *gate_up, *ffn, *last, *last_attn, *logits;
     uint32_t *slice_rows;            /* host [max_logit_rows]: rows of the step */
     struct sample_row *slice_samples; /* host [max_logit_rows]: logit_row counts within the slice */
+    struct decode_body bodies[2]; /* [keeps] */
+    bool keeps;       /* in the step that is being submitted, some sequence has a budget */
     uint32_t n_drawn; /* sample rows of the newest step: what STEP_DRAWN may name */
 };
 
@@ -109,6 +119,7 @@ int decoder_create(struct decoder **out, const struct model *model, struct backe
     struct decoder *d = calloc(1, sizeof(*d));
     if (!d) return error_set(err, ERR_NOMEM, "decoder: no memory");
     *d = (struct decoder){.model = model, .be = be, .kv = kv, .limits = *limits};
+    for (int i = 0; i < 2; i++) d->bodies[i] = (struct decode_body){d, i == 1};
     d->q_dim = c->n_heads * c->head_dim;
     d->kv_dim = c->n_kv_heads * c->head_dim;
     d->qkv_dim = d->q_dim + 2 * d->kv_dim;
@@ -191,12 +202,17 @@ static int run_attention(struct decoder *d, uint32_t layer, uint32_t n_rows, str
                                    .kv = d->kv,
                                    .layer = layer,
                                    .n_heads = c->n_heads,
-                                   .scale = c->attn_scale};
+                                   .scale = c->attn_scale,
+                                   .inv_freq = c->inv_freq,
+                                   .rope_scale = c->rope_scale,
+                                   .n_freqs = c->n_freqs};
     int rc = run_qkv(d, w, n_rows, err);
     if (rc) return rc;
     if ((rc = d->be->ops->rope_append(d->be, &rope, err))) return rc;
     if ((rc = d->be->ops->attn_decode(d->be, &attn, err))) return rc;
-    return d->be->ops->attn_prefill(d->be, &attn, err);
+    if ((rc = d->be->ops->attn_prefill(d->be, &attn, err)) || !d->keeps) return rc;
+    if ((rc = d->be->ops->keep_decode(d->be, &attn, err))) return rc;
+    return d->be->ops->keep_prefill(d->be, &attn, err);
 }
 
 /* The rest of a layer, on n_rows rows of attention results and of the residual stream x. */
@@ -310,7 +326,9 @@ static uint32_t padded_rows(const struct decoder *d, uint32_t n) {
 
 /* From tokens to logits. */
 static int run_decode(void *ctx, uint32_t n_rows, struct error *err) {
-    struct decoder *d = ctx;
+    const struct decode_body *decode = ctx;
+    struct decoder *d = decode->decoder;
+    assert(decode->keeps == d->keeps);
     int rc = run_layers(d, n_rows, err);
     if (!rc) rc = run_ffn(d, d->model->config.n_layers - 1, d->attn, d->x, n_rows, err);
     return rc ? rc : run_logits(d, d->x, n_rows, err);
@@ -318,7 +336,8 @@ static int run_decode(void *ctx, uint32_t n_rows, struct error *err) {
 
 static int run_plain_decode(struct decoder *d, uint32_t n_rows, const struct sample_row *samples,
                             struct sample_result *results, float *logits_out, struct error *err) {
-    int rc = d->be->ops->repeat(d->be, padded_rows(d, n_rows), run_decode, d, err);
+    struct decode_body *body = &d->bodies[d->keeps];
+    int rc = d->be->ops->repeat(d->be, padded_rows(d, n_rows), run_decode, body, err);
     return rc ? rc : run_sample(d, samples, n_rows, results, logits_out, err);
 }
 
@@ -346,18 +365,21 @@ static int check_step(const struct decoder *d, const struct step *step,
     return 0;
 }
 
-static int submit(struct decoder *d, const struct step *step, const struct sample_row *samples,
-                  uint32_t n_samples, struct sample_result *results, float *logits_out,
-                  struct error *err) {
+static bool has_budgets(const struct step *step) {
+    for (uint32_t i = 0; i < step->n_seqs; i++)
+        if (step->seqs[i].budget) return true;
+    return false;
+}
+
+static int run_step(struct decoder *d, const struct step *step, const struct sample_row *samples,
+                    uint32_t n_samples, struct sample_result *results, float *logits_out,
+                    struct error *err) {
     const uint32_t max = d->limits.max_logit_rows;
     const size_t n_vocab = d->model->config.n_vocab;
-    int rc = check_step(d, step, samples, n_samples, err);
-    if (rc) return rc;
-    d->n_drawn = n_samples;
-    if ((rc = d->be->ops->step_begin(d->be, step, err))) return rc;
     if (is_plain_decode(d, step, samples, n_samples))
         return run_plain_decode(d, n_samples, samples, results, logits_out, err);
-    if ((rc = run_layers(d, step->n_rows, err))) return rc;
+    int rc = run_layers(d, step->n_rows, err);
+    if (rc) return rc;
     for (uint32_t at = 0; at < n_samples; at += max) {
         const uint32_t n = n_samples - at < max ? n_samples - at : max;
         rc = run_slice(d, samples + at, n, results + at,
@@ -367,10 +389,25 @@ static int submit(struct decoder *d, const struct step *step, const struct sampl
     return 0;
 }
 
+static int submit(struct decoder *d, const struct step *step, const struct sample_row *samples,
+                  uint32_t n_samples, struct sample_result *results, struct keep_total *totals,
+                  float *logits_out, struct error *err) {
+    int rc = check_step(d, step, samples, n_samples, err);
+    if (rc) return rc;
+    d->n_drawn = n_samples;
+    d->keeps = has_budgets(step);
+    if (d->keeps && !d->kv->tracked)
+        return error_set(err, ERR_INVALID, "decoder: budgets, but the pages have no room for them");
+    if ((rc = d->be->ops->step_begin(d->be, step, err))) return rc;
+    rc = run_step(d, step, samples, n_samples, results, logits_out, err);
+    if (rc || !d->keeps || !totals) return rc;
+    return d->be->ops->keep_totals(d->be, d->kv, totals, err);
+}
+
 int decoder_submit(struct decoder *decoder, const struct step *step,
                    const struct sample_row *samples, uint32_t n_samples,
-                   struct sample_result *results, struct error *err) {
-    return submit(decoder, step, samples, n_samples, results, NULL, err);
+                   struct sample_result *results, struct keep_total *totals, struct error *err) {
+    return submit(decoder, step, samples, n_samples, results, totals, NULL, err);
 }
 
 int decoder_collect(struct decoder *decoder, uint32_t n_newer, struct error *err) {
@@ -378,8 +415,8 @@ int decoder_collect(struct decoder *decoder, uint32_t n_newer, struct error *err
 }
 
 int decoder_step(struct decoder *decoder, const struct step *step, const struct sample_row *samples,
-                 uint32_t n_samples, struct sample_result *results, float *logits_out,
-                 struct error *err) {
-    int rc = submit(decoder, step, samples, n_samples, results, logits_out, err);
+                 uint32_t n_samples, struct sample_result *results, struct keep_total *totals,
+                 float *logits_out, struct error *err) {
+    int rc = submit(decoder, step, samples, n_samples, results, totals, logits_out, err);
     return rc ? rc : decoder->be->ops->sync(decoder->be, err);
 }

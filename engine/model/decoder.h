@@ -26,18 +26,19 @@ int decoder_create(struct decoder **out, const struct model *model, struct backe
 void decoder_destroy(struct decoder *decoder); /* NULL is allowed */
 
 /* Submits the step.  samples[i].logit_row is a row of the *step* (any order, repeats allowed);
- * results[i] answers samples[i] once the step has been collected.  Until then results is not to be
- * touched; all else may change as soon as this returns. */
+ * results[i] answers samples[i], and totals[i] sequence i if it has a budget, once the step has
+ * been collected.  Until then neither is to be touched; all else may change as soon as this
+ * returns. */
 int decoder_submit(struct decoder *decoder, const struct step *step,
                    const struct sample_row *samples, uint32_t n_samples,
-                   struct sample_result *results, struct error *err);
+                   struct sample_result *results, struct keep_total *totals, struct error *err);
 /* Waits until all submitted steps but the newest n_newer are done. */
 int decoder_collect(struct decoder *decoder, uint32_t n_newer, struct error *err);
 
-/* Submits the step and waits for it.  logits_out, if not NULL, is host f32 [n_samples, n_vocab] and
- * receives the raw logits (tests, goldens). */
+/* Submits the step and waits for it.  totals may be NULL; logits_out, if not NULL, is host f32
+ * [n_samples, n_vocab] and receives the raw logits (tests, goldens). */
 int decoder_step(struct decoder *decoder, const struct step *step, const struct sample_row *samples,
-                 uint32_t n_samples, struct sample_result *results, float *logits_out,
-                 struct error *err);
+                 uint32_t n_samples, struct sample_result *results, struct keep_total *totals,
+                 float *logits_out, struct error *err);
 
 #endif

@@ -127,7 +127,7 @@ void runner_step(struct runner *r, const struct runner_rows *rows, uint32_t n_se
                         .seqs = arrays.seqs,
                         .n_layers = r->model->config.n_layers};
     for (uint32_t i = 0; i < n_seqs; i++) fill_seq(r, &rows[i], &step, &arrays, i);
-    check(decoder_step(r->decoder, &step, samples, n_samples, results, logits, &err), &err);
+    check(decoder_step(r->decoder, &step, samples, n_samples, results, NULL, logits, &err), &err);
     for (uint32_t i = 0; i < n_seqs; i++) rows[i].seq->n_tokens += rows[i].n;
     free(arrays.tokens);
     free(arrays.positions);

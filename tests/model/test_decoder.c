@@ -261,18 +261,18 @@ static void check_bad_steps(struct fixture *f) {
                         .seqs = &step_seq};
     struct sample_row sample = runner_greedy(1);
     struct decoder *d = f->runner.decoder;
-    assert_int_equal(decoder_step(d, &step, &sample, 1, &result, NULL, &err), ERR_INVALID);
+    assert_int_equal(decoder_step(d, &step, &sample, 1, &result, NULL, NULL, &err), ERR_INVALID);
     assert_non_null(strstr(err.text, "row 1 of 1"));
     step.tokens = tokens + 1;
-    assert_int_equal(decoder_step(d, &step, NULL, 0, NULL, NULL, &err), ERR_INVALID);
+    assert_int_equal(decoder_step(d, &step, NULL, 0, NULL, NULL, NULL, &err), ERR_INVALID);
     assert_non_null(strstr(err.text, "outside the vocabulary"));
     const uint32_t undrawn = STEP_DRAWN; /* nothing has been drawn yet */
     step.tokens = &undrawn;
-    assert_int_equal(decoder_step(d, &step, NULL, 0, NULL, NULL, &err), ERR_INVALID);
+    assert_int_equal(decoder_step(d, &step, NULL, 0, NULL, NULL, NULL, &err), ERR_INVALID);
     step.n_rows = MAX_ROWS + 1;
-    assert_int_equal(decoder_step(d, &step, NULL, 0, NULL, NULL, &err), ERR_INVALID);
+    assert_int_equal(decoder_step(d, &step, NULL, 0, NULL, NULL, NULL, &err), ERR_INVALID);
     step.n_rows = 0;
-    assert_int_equal(decoder_step(d, &step, NULL, 0, NULL, NULL, &err), ERR_INVALID);
+    assert_int_equal(decoder_step(d, &step, NULL, 0, NULL, NULL, NULL, &err), ERR_INVALID);
     runner_seq_fini(&f->runner, &seq);
 }
 
