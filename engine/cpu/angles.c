@@ -72,7 +72,8 @@ static int make_table(struct cpu_backend *cpu, const struct attn_args *args, uin
                       struct error *err) {
     struct rank_angles *angles = &cpu->rank_angles;
     const uint32_t stride = angle_stride(args->n_freqs);
-    const size_t row_bytes = 2 * stride * sizeof(float), freq_bytes = args->n_freqs * sizeof(double);
+    const size_t row_bytes = 2 * stride * sizeof(float),
+                 freq_bytes = args->n_freqs * sizeof(double);
     angles->n_ranks = 0;
     int rc = buffer_reserve(&angles->inv_freq, freq_bytes, err);
     if (!rc) rc = buffer_reserve(&angles->table, n_ranks * row_bytes, err);

@@ -98,26 +98,19 @@ static const float *softmax_at(const struct keep_job *job, uint32_t row, uint32_
            2 * ((size_t)row * job->args->n_heads + (size_t)kv_head * job->group);
 }
 
-/* A token of row `row` of the step sees the first n slots of a page: s, its query heads' scores,
- * become weights, which factor[head] makes probabilities, and the slots' scores grow by those. */
+/* A token of row `row` of the step sees the first n slots of a page; s are its query heads' raw
+ * scores there. */
 static void count_token(const struct keep_job *job, const struct head *h, uint32_t row,
-                        uint32_t page, uint32_t n, float *s, float *factor) {
-    const struct cpu_kernels *kernels = job->cpu->kernels;
-    const float *softmax = softmax_at(job, row, h->kv_head);
-    for (uint32_t g = 0; g < job->group; g++) {
-        float max = softmax[2 * g], sum = 0;
-        kernels->softmax_update(s + (size_t)g * PAGE_TOKENS, n, &max, &sum);
-        factor[g] = 1.0f / softmax[2 * g + 1];
-    }
-    kernels->add_scores(state_at(h, page)->score, decay_of(h->budget), s, factor, job->group, n);
+                        uint32_t page, uint32_t n, const float *s) {
+    job->cpu->kernels->add_scores(state_at(h, page)->score, decay_of(h->budget), s,
+                                  softmax_at(job, row, h->kv_head), job->group, n);
 }
 
-static void add_decode_scores(const struct keep_job *job, uint32_t seq, const struct head *h,
-                              float *factor) {
+static void add_decode_scores(const struct keep_job *job, uint32_t seq, const struct head *h) {
     const uint32_t row = job->cpu->step->seqs[seq].first_row;
     for (uint32_t page = 0; page < pages_of(h); page++) {
         const uint32_t n = slots_of_page(h->view->n_slots, page);
-        count_token(job, h, row, page, n, raw_at(job, seq, h, page), factor);
+        count_token(job, h, row, page, n, raw_at(job, seq, h, page));
     }
 }
 
@@ -139,11 +132,12 @@ static uint32_t lowest_slot(const struct head *h) {
 
 /* The share of the row's attention that a slot did not get. */
 static double share_without(const struct keep_job *job, uint32_t seq, const struct head *h,
-                            uint32_t slot, const float *factor) {
-    const float *weights = raw_at(job, seq, h, slot / PAGE_TOKENS);
+                            uint32_t slot) {
+    const float *s = raw_at(job, seq, h, slot / PAGE_TOKENS) + slot % PAGE_TOKENS,
+                *softmax = softmax_at(job, job->cpu->step->seqs[seq].first_row, h->kv_head);
     double p = 0;
     for (uint32_t g = 0; g < job->group; g++)
-        p += weights[g * PAGE_TOKENS + slot % PAGE_TOKENS] * factor[g];
+        p += exp2f(s[g * PAGE_TOKENS] - softmax[2 * g]) / softmax[2 * g + 1];
     return 1 - p / job->group;
 }
 
@@ -158,16 +152,16 @@ static void free_slot(const struct head *h, uint32_t slot) {
 }
 
 static void keep_decode_task(void *ctx, uint32_t task, uint32_t worker) {
+    (void)worker;
     const struct keep_job *job = ctx;
     const uint32_t n_kv = job->args->kv->n_kv_heads, seq = task / n_kv;
     const struct head h = head_of(job, seq, task % n_kv);
-    float *factor = scratch_of(job->cpu, worker);
     if (!h.budget) return;
-    if (has_scores(h.budget)) add_decode_scores(job, seq, &h, factor);
+    if (has_scores(h.budget)) add_decode_scores(job, seq, &h);
     if (h.view->n_slots <= h.budget->capacity) return;
     const uint32_t slot = lowest_slot(&h);
     if (has_scores(h.budget))
-        state_at(&h, 0)->kept_mass += share_without(job, seq, &h, slot, factor);
+        state_at(&h, 0)->kept_mass += share_without(job, seq, &h, slot);
     free_slot(&h, slot);
 }
 
@@ -178,10 +172,9 @@ static struct keep_job keep_job(struct backend *be, const struct attn_args *args
 }
 
 int cpu_keep_decode(struct backend *be, const struct attn_args *args, struct error *err) {
+    (void)err;
     struct keep_job job = keep_job(be, args);
     if (!job.cpu->bounded) return 0;
-    int rc = scratch_reserve(job.cpu, job.group * sizeof(float), err);
-    if (rc < 0) return rc;
     pool_run(job.cpu->pool, keep_decode_task, &job, job.cpu->step->n_decode * args->kv->n_kv_heads);
     return 0;
 }
@@ -189,19 +182,17 @@ int cpu_keep_decode(struct backend *be, const struct attn_args *args, struct err
 /* --- Prefill, scores: a task is some pages of a KV head; the rows pass over them in order. --- */
 
 struct score_work {
-    float *q, *scores, *room, *factor;
+    float *q, *scores, *room;
 };
 
 static size_t score_work_bytes(uint32_t rows, uint32_t dim) {
-    return sizeof(float) *
-           ((size_t)rows * (dim + PAGE_TOKENS) + (size_t)PAGE_TOKENS * dim + rows);
+    return sizeof(float) * ((size_t)rows * (dim + PAGE_TOKENS) + (size_t)PAGE_TOKENS * dim);
 }
 
 static struct score_work score_work_layout(void *scratch, uint32_t rows, uint32_t dim) {
     struct score_work w = {.q = scratch};
     w.scores = w.q + (size_t)rows * dim;
     w.room = w.scores + (size_t)rows * PAGE_TOKENS;
-    w.factor = w.room + (size_t)PAGE_TOKENS * dim;
     return w;
 }
 
@@ -210,8 +201,8 @@ static void add_tile_scores(const struct keep_job *job, const struct head *h, co
     tile_scores(t, w->scores, w->q, page, w->room);
     for (uint32_t token = 0; token < t->n_rows / t->group; token++) {
         const uint32_t n = slots_of_page(t->first_visible + token, page);
-        float *s = w->scores + (size_t)token * t->group * PAGE_TOKENS;
-        if (n > 0) count_token(job, h, first_row + token, page, n, s, w->factor);
+        const float *s = w->scores + (size_t)token * t->group * PAGE_TOKENS;
+        if (n > 0) count_token(job, h, first_row + token, page, n, s);
     }
 }
 
@@ -361,7 +352,6 @@ static void compress(const struct head *h, uint64_t *keys) {
         to++;
     }
     struct kv_page_state *first = state_at(h, 0);
-    first->free_slot = h->budget->capacity;
     first->n_evictions++;
     if (has_scores(h->budget)) first->kept_mass += all == 0 ? 1 : kept / all;
 }

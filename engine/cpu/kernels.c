@@ -324,7 +324,20 @@ static void page_scores(float *s, const float *q, uint32_t n_rows, const void *k
     else if (n_rows == 1) scores_rows(s, q, 1, kt, dim);
 }
 
-static void rotate_page(float *k, const uint32_t *rank, const float *angles, uint32_t n_freqs) {
+/* LANES slots' keys, n of their pairs from i on; c and s hold the slots of an angle each. */
+INLINE void rotate_pairs(float *out, const void *k, enum dtype dtype, uint32_t n_freqs, uint32_t i,
+                         uint32_t n, uint32_t slot, const vecf *c, const vecf *s) {
+    for (uint32_t f = 0; f < n; f++) {
+        const size_t first = (size_t)(i + f) * PAGE_TOKENS + slot,
+                     second = first + (size_t)n_freqs * PAGE_TOKENS;
+        const vecf a = vec_load_as(k, first, dtype), b = vec_load_as(k, second, dtype);
+        vec_store(out + first, a * c[f] - b * s[f]);
+        vec_store(out + second, b * c[f] + a * s[f]);
+    }
+}
+
+INLINE void rotate_as(float *out, const void *k, enum dtype dtype, const uint32_t *rank,
+                      const float *angles, uint32_t n_freqs) {
     const uint32_t stride = angle_stride(n_freqs);
     for (uint32_t slot = 0; slot < PAGE_TOKENS; slot += LANES) {
         for (uint32_t i = 0; i < n_freqs; i += LANES) {
@@ -337,15 +350,21 @@ static void rotate_page(float *k, const uint32_t *rank, const float *angles, uin
             }
             vec_transpose(c);
             vec_transpose(s);
-            for (uint32_t f = 0; f < LANES && i + f < n_freqs; f++) {
-                float *first = k + (size_t)(i + f) * PAGE_TOKENS + slot,
-                      *second = first + (size_t)n_freqs * PAGE_TOKENS;
-                const vecf a = vec_load(first), b = vec_load(second);
-                vec_store(first, a * c[f] - b * s[f]);
-                vec_store(second, b * c[f] + a * s[f]);
-            }
+            rotate_pairs(out, k, dtype, n_freqs, i, n_freqs - i < LANES ? n_freqs - i : LANES, slot,
+                         c, s);
         }
     }
+}
+
+static void rotate_page(float *out, const void *k, enum dtype dtype, uint32_t dim,
+                        const uint32_t *rank, const float *angles, uint32_t n_freqs) {
+    const size_t done = (size_t)2 * n_freqs * PAGE_TOKENS, all = (size_t)dim * PAGE_TOKENS;
+    switch (dtype) { /* a constant dtype lets the conversion inline */
+    case DTYPE_F32: rotate_as(out, k, DTYPE_F32, rank, angles, n_freqs); break;
+    case DTYPE_F16: rotate_as(out, k, DTYPE_F16, rank, angles, n_freqs); break;
+    case DTYPE_BF16: rotate_as(out, k, DTYPE_BF16, rank, angles, n_freqs); break;
+    }
+    to_f32(out + done, (const char *)k + done * dtype_size(dtype), all - done, dtype);
 }
 
 static float softmax_update(float *s, uint32_t n, float *max, float *sum) {
@@ -433,16 +452,19 @@ static void page_values(float *o, const float *factor, const float *s, uint32_t 
     else if (n_rows == 1) values_rows(o, factor, s, 1, wide, dim, n_slots);
 }
 
-static void add_scores(float *score, float decay, const float *weights, const float *factor,
+static void add_scores(float *score, float decay, const float *s, const float *softmax,
                        uint32_t n_rows, uint32_t n) {
+    vecf p[PAGE_TOKENS / LANES] = {0};
     veci lanes;
     for (int lane = 0; lane < LANES; lane++) lanes[lane] = lane;
+    for (uint32_t r = 0; r < n_rows; r++) {
+        const float max = softmax[2 * r], factor = 1.0f / softmax[2 * r + 1];
+        for (uint32_t i = 0; i < PAGE_TOKENS / LANES; i++)
+            p[i] += vec_exp2(vec_load(s + r * PAGE_TOKENS + i * LANES) - max) * factor;
+    }
     for (uint32_t slot = 0; slot < n; slot += LANES) {
-        vecf p = {0};
-        for (uint32_t r = 0; r < n_rows; r++)
-            p += vec_load(weights + r * PAGE_TOKENS + slot) * factor[r];
-        const vecf before = vec_load(score + slot), after = before * decay + p;
-        const veci seen = lanes < (int32_t)(n - slot); /* the others stay: 0 * NaN is not 0 */
+        const vecf before = vec_load(score + slot), after = before * decay + p[slot / LANES];
+        const veci seen = lanes < (int32_t)(n - slot);
         vec_store(score + slot, (vecf)(((veci)after & seen) | ((veci)before & ~seen)));
     }
 }

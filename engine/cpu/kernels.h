@@ -39,9 +39,10 @@ struct cpu_kernels {
      * give numbers without meaning. */
     void (*page_scores)(float *s, const float *q, uint32_t n_rows, const void *k, enum dtype dtype,
                         uint32_t dim, float *scratch);
-    /* Rotates the keys of a page, f32 [dim, PAGE_TOKENS], in place: each by row rank[slot] of
-     * angles, [2][angle_stride(n_freqs)]: cos, sin. */
-    void (*rotate_page)(float *k, const uint32_t *rank, const float *angles, uint32_t n_freqs);
+    /* A copy of a page's keys, [dim, PAGE_TOKENS], each slot rotated by row rank[slot] of angles,
+     * [2][angle_stride(n_freqs)]: cos, sin. */
+    void (*rotate_page)(float *out, const void *k, enum dtype dtype, uint32_t dim,
+                        const uint32_t *rank, const float *angles, uint32_t n_freqs);
     /* Online softmax of one row in base 2: s[0..n) becomes weights, max and sum are updated;
      * returns the factor for what was accumulated before. */
     float (*softmax_update)(float *s, uint32_t n, float *max, float *sum);
@@ -50,8 +51,9 @@ struct cpu_kernels {
                         const void *v, enum dtype dtype, uint32_t dim, uint32_t n_slots,
                         float *scratch);
     /* One query token's share in the scores of a page's first n slots: score = decay * score + the
-     * sum over r < n_rows, in their order, of weights[r][slot] * factor[r]. */
-    void (*add_scores)(float *score, float decay, const float *weights, const float *factor,
+     * sum over its heads, r < n_rows, in their order, of the probability of s[r][slot] (base 2)
+     * where softmax[r] is (max, sum). */
+    void (*add_scores)(float *score, float decay, const float *s, const float *softmax,
                        uint32_t n_rows, uint32_t n);
     /* log(sum of exp(x[i])); max is the largest of x. */
     float (*log_sum_exp)(const float *x, uint32_t n, float max);

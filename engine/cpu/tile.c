@@ -30,8 +30,8 @@ static void rotated_keys(const struct tile *t, float *out, const char *keys, uin
     uint32_t rank[PAGE_TOKENS];
     /* A slot not in use may hold anything; its rank must still be one of the table's. */
     for (uint32_t i = 0; i < PAGE_TOKENS; i++) rank[i] = i < n ? state->rank[i] : 0;
-    t->kernels->to_f32(out, keys, (size_t)PAGE_TOKENS * kv->head_dim, kv->dtype);
-    t->kernels->rotate_page(out, rank, t->angles->table.data, t->angles->n_freqs);
+    t->kernels->rotate_page(out, keys, kv->dtype, kv->head_dim, rank, t->angles->table.data,
+                            t->angles->n_freqs);
 }
 
 void tile_scores(const struct tile *t, float *scores, const float *q, uint32_t page, float *room) {
