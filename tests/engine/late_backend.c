@@ -7,10 +7,10 @@
 
 enum { MAX_LATE = 64 };
 
-/* What a sample operation of step number `step` drew. */
+/* What an operation of step number `step` had to say. */
 struct late_results {
-    struct sample_result *to, *results;
-    uint32_t n;
+    void *to, *results;
+    size_t bytes;
     uint64_t step;
 };
 
@@ -20,25 +20,40 @@ static struct {
     const struct backend_ops *real;
     struct backend_ops ops;
     struct late_results late[MAX_LATE]; /* [n_late], the oldest first */
-    uint32_t n_late;
+    uint32_t n_late, n_seqs; /* n_seqs: of the newest step */
     uint64_t n_begun, n_drawn_rows;
 } late;
 
 static int late_step_begin(struct backend *be, const struct step *step, struct error *err) {
     late.n_begun++;
+    late.n_seqs = step->n_seqs;
     for (uint32_t i = 0; i < step->n_rows; i++)
         late.n_drawn_rows += (step->tokens[i] & STEP_DRAWN) != 0;
     return late.real->step_begin(be, step, err);
 }
 
+/* Puts garbage where the results will come. */
+static void hold_back(void *to, void *results, size_t bytes) {
+    assert(late.n_late < MAX_LATE);
+    memset(to, 0xee, bytes);
+    late.late[late.n_late++] = (struct late_results){to, results, bytes, late.n_begun};
+}
+
 static int late_sample(struct backend *be, const struct sample_args *args, struct error *err) {
     struct sample_args own = *args;
     own.results = malloc((args->n + 1) * sizeof(*own.results));
-    assert(own.results && late.n_late < MAX_LATE);
+    assert(own.results);
     int code = late.real->sample(be, &own, err);
-    memset(args->results, 0xee, args->n * sizeof(*args->results));
-    late.late[late.n_late++] =
-        (struct late_results){args->results, own.results, args->n, late.n_begun};
+    hold_back(args->results, own.results, args->n * sizeof(*args->results));
+    return code;
+}
+
+static int late_keep_totals(struct backend *be, const struct kv_pool *kv,
+                            struct keep_total *totals, struct error *err) {
+    struct keep_total *own = calloc(late.n_seqs, sizeof(*own));
+    assert(own);
+    int code = late.real->keep_totals(be, kv, own, err);
+    hold_back(totals, own, late.n_seqs * sizeof(*own));
     return code;
 }
 
@@ -46,7 +61,7 @@ static int late_collect(struct backend *be, uint32_t n_newer, struct error *err)
     uint32_t n = 0;
     while (n < late.n_late && late.late[n].step + n_newer <= late.n_begun) {
         struct late_results *done = &late.late[n++];
-        memcpy(done->to, done->results, done->n * sizeof(*done->to));
+        memcpy(done->to, done->results, done->bytes);
         free(done->results);
     }
     late.n_late -= n;
@@ -65,6 +80,7 @@ void late_backend_begin(struct backend *be) {
     late.ops = *be->ops;
     late.ops.step_begin = late_step_begin;
     late.ops.sample = late_sample;
+    late.ops.keep_totals = late_keep_totals;
     late.ops.collect = late_collect;
     late.ops.sync = late_sync;
     late.n_begun = late.n_drawn_rows = 0;

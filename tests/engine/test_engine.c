@@ -21,20 +21,11 @@
 #include "engine/error.h"
 #include "engine/model/model.h"
 #include "engine/tokenizer.h"
+#include "tests/engine/answers.h"
 #include "tests/engine/late_backend.h"
 
 static const char *model_dir;
 static struct backend *backend;
-
-struct answer {
-    char *text;
-    struct token_info *tokens; /* without their tops */
-    uint32_t n_tokens;
-    struct token_info *prompt;
-    uint32_t n_prompt_infos, n_events;
-    struct engine_event last;
-    bool finished;
-};
 
 static struct engine *start(uint32_t n_blocks, bool prefix_caching) {
     struct engine *engine;
@@ -55,75 +46,6 @@ static struct engine *start(uint32_t n_blocks, bool prefix_caching) {
     model_config_fini(&model);
     if (engine_create(&engine, &config, &err)) fail_msg("%s", err.text);
     return engine;
-}
-
-static void drain(struct engine *engine) {
-    for (struct engine_event *e = engine_take_events(engine), *next; e; e = next) {
-        struct answer *a = e->user;
-        next = e->next;
-        assert_false(a->finished);
-        a->n_events++;
-        size_t n = a->text ? strlen(a->text) : 0;
-        a->text = realloc(a->text, n + e->text_length + 1);
-        memcpy(a->text + n, e->text, e->text_length + 1);
-        struct token_info **list = e->kind == EVENT_PROMPT ? &a->prompt : &a->tokens;
-        uint32_t *count = e->kind == EVENT_PROMPT ? &a->n_prompt_infos : &a->n_tokens;
-        *list = realloc(*list, (*count + e->n_tokens + 1) * sizeof(**list));
-        memcpy(*list + *count, e->tokens, e->n_tokens * sizeof(**list));
-        *count += e->n_tokens;
-        if (e->kind == EVENT_FINISH) {
-            a->finished = true;
-            a->last = *e;
-        }
-        engine_event_free(e);
-    }
-}
-
-static void wait_for(struct engine *engine, struct answer *answers, uint32_t n) {
-    for (uint32_t i = 0; i < n; i++)
-        for (drain(engine); !answers[i].finished; drain(engine)) poll(NULL, 0, 1);
-}
-
-static void forget(struct answer *a) {
-    free(a->text);
-    free(a->tokens);
-    free(a->prompt);
-    *a = (struct answer){0};
-}
-
-/* The step in flight when the last request ended may still hold pages. */
-static void check_all_free(struct engine *engine) {
-    struct engine_stats stats;
-    engine_stats(engine, &stats);
-    for (int i = 0; i < 5000 && stats.pages_free + stats.pages_cached < stats.pages_total; i++) {
-        poll(NULL, 0, 1);
-        engine_stats(engine, &stats);
-    }
-    assert_int_equal(stats.n_running + stats.n_waiting, 0);
-    assert_int_equal(stats.pages_free + stats.pages_cached, stats.pages_total);
-}
-
-/* A request written down, so that it can be made again. */
-struct recipe {
-    uint32_t prompt[600], n_prompt;
-    struct sampling_params params; /* owns nothing */
-    const char *stop;              /* one stop string, or NULL */
-};
-
-static uint64_t submit(struct engine *engine, const struct recipe *recipe, struct answer *answer) {
-    struct engine_request r = {
-        .n_prompt = recipe->n_prompt, .params = recipe->params, .user = answer};
-    struct error err = {0};
-    uint64_t id;
-    r.prompt = malloc(recipe->n_prompt * sizeof(*r.prompt));
-    memcpy(r.prompt, recipe->prompt, recipe->n_prompt * sizeof(*r.prompt));
-    if (recipe->stop) {
-        r.params.n_stop = 1;
-        r.params.stop = malloc(sizeof(*r.params.stop));
-        r.params.stop[0] = strdup(recipe->stop);
-    }
-    if (engine_submit(engine, &r, 1, &id, &err)) fail_msg("%s", err.text);
-    return id;
 }
 
 static struct recipe random_recipe(void) {
@@ -148,29 +70,15 @@ static struct recipe random_recipe(void) {
     return r;
 }
 
-static void assert_same(const struct answer *a, const struct answer *b) {
-    assert_int_equal(a->last.reason, b->last.reason);
-    assert_int_equal(a->n_tokens, b->n_tokens);
-    for (uint32_t i = 0; i < a->n_tokens; i++) {
-        assert_int_equal(a->tokens[i].token, b->tokens[i].token);
-        /* To the bit. */
-        assert_memory_equal(&a->tokens[i].logprob, &b->tokens[i].logprob, sizeof(float));
-    }
-    assert_int_equal(a->n_prompt_infos, b->n_prompt_infos);
-    for (uint32_t i = 1; i < a->n_prompt_infos; i++)
-        assert_memory_equal(&a->prompt[i].logprob, &b->prompt[i].logprob, sizeof(float));
-    assert_string_equal(a->text, b->text);
-}
-
 /* Makes the requests one by one in an engine without a cache and a step at a time. */
 static void answer_alone(const struct recipe *recipes, struct answer *alone, uint32_t n) {
     struct engine *engine = start(8, false);
     for (uint32_t i = 0; i < n; i++) {
-        submit(engine, &recipes[i], &alone[i]);
-        wait_for(engine, &alone[i], 1);
+        recipe_submit(engine, &recipes[i], &alone[i]);
+        answers_wait(engine, &alone[i], 1);
         assert_int_not_equal(alone[i].last.reason, FINISH_ERROR);
     }
-    check_all_free(engine);
+    answers_leave_no_page(engine);
     engine_destroy(engine);
 }
 
@@ -181,13 +89,13 @@ static struct engine_stats compare_with_alone(const struct recipe *recipes,
     struct engine_stats stats;
     struct answer *together = calloc(n, sizeof(*together));
     struct engine *engine = start(n_blocks, caching);
-    for (uint32_t i = 0; i < n; i++) submit(engine, &recipes[i], &together[i]);
-    wait_for(engine, together, n);
+    for (uint32_t i = 0; i < n; i++) recipe_submit(engine, &recipes[i], &together[i]);
+    answers_wait(engine, together, n);
     for (uint32_t i = 0; i < n; i++) {
-        assert_same(&alone[i], &together[i]);
-        forget(&together[i]);
+        answers_assert_same(&alone[i], &together[i]);
+        answer_forget(&together[i]);
     }
-    check_all_free(engine);
+    answers_leave_no_page(engine);
     engine_stats(engine, &stats);
     engine_destroy(engine);
     free(together);
@@ -208,7 +116,7 @@ static void answers_do_not_depend_on_company_or_cache(void **state) {
     compare_with_alone(recipes, alone, N, 400, true);
     compare_with_alone(recipes, alone, N, 16, false);
     assert_true(late_backend_end() > 0);
-    for (int i = 0; i < N; i++) forget(&alone[i]);
+    for (int i = 0; i < N; i++) answer_forget(&alone[i]);
 }
 
 /* Eight blocks: four requests start with one each and one in reserve, and every one of them grows
@@ -233,13 +141,13 @@ static void answers_do_not_depend_on_preemption(void **state) {
     assert_true(compare_with_alone(recipes, alone, N, 8, false).n_preempted > 0);
     for (int i = 0; i < N; i++) recipes[i].params.presence_penalty = 0;
     for (int i = 0; i < N; i++) recipes[i].params.repetition_penalty = 1;
-    for (int i = 0; i < N; i++) forget(&alone[i]);
+    for (int i = 0; i < N; i++) answer_forget(&alone[i]);
     answer_alone(recipes, alone, N);
     late_backend_begin(backend);
     assert_true(compare_with_alone(recipes, alone, N, 8, true).n_preempted > 0);
     assert_true(compare_with_alone(recipes, alone, N, 8, false).n_preempted > 0);
     assert_true(late_backend_end() > 0);
-    for (int i = 0; i < N; i++) forget(&alone[i]);
+    for (int i = 0; i < N; i++) answer_forget(&alone[i]);
 }
 
 static void greedy_answers_are_the_goldens(void **state) {
@@ -267,11 +175,11 @@ static void greedy_answers_are_the_goldens(void **state) {
         r.params.max_tokens = (uint32_t)json_array_size(golden);
         r.params.ignore_eos = true;
         if (engine_submit(engine, &r, 1, &id, &err)) fail_msg("%s", err.text);
-        wait_for(engine, &a, 1);
+        answers_wait(engine, &a, 1);
         assert_int_equal(a.n_tokens, json_array_size(golden));
         for (uint32_t j = 0; j < a.n_tokens; j++)
             assert_int_equal(a.tokens[j].token, json_integer_value(json_array_get(golden, j)));
-        forget(&a);
+        answer_forget(&a);
     }
     json_decref(root);
     engine_destroy(engine);
@@ -291,15 +199,15 @@ static void a_cached_prefix_gives_the_same_answer(void **state) {
     struct recipe r = plain_recipe(300, 20);
     struct answer first = {0}, second = {0};
     r.params.n_logprobs = 0;
-    submit(engine, &r, &first);
-    wait_for(engine, &first, 1);
-    submit(engine, &r, &second);
-    wait_for(engine, &second, 1);
+    recipe_submit(engine, &r, &first);
+    answers_wait(engine, &first, 1);
+    recipe_submit(engine, &r, &second);
+    answers_wait(engine, &second, 1);
     assert_int_equal(first.last.n_cached, 0);
     assert_int_equal(second.last.n_cached, 256);
-    assert_same(&first, &second);
-    forget(&first);
-    forget(&second);
+    answers_assert_same(&first, &second);
+    answer_forget(&first);
+    answer_forget(&second);
     engine_destroy(engine);
 }
 
@@ -311,14 +219,14 @@ static void scoring_agrees_with_generating(void **state) {
     struct answer generated = {0}, scored = {0};
     r.params.n_logprobs = 0;
     r.params.ignore_eos = true;
-    submit(engine, &r, &generated);
-    wait_for(engine, &generated, 1);
+    recipe_submit(engine, &r, &generated);
+    answers_wait(engine, &generated, 1);
     for (uint32_t i = 0; i < generated.n_tokens; i++)
         r.prompt[r.n_prompt++] = generated.tokens[i].token;
     r.params.max_tokens = 0;
     r.params.n_prompt_logprobs = 5;
-    submit(engine, &r, &scored);
-    wait_for(engine, &scored, 1);
+    recipe_submit(engine, &r, &scored);
+    answers_wait(engine, &scored, 1);
     assert_int_equal(scored.last.reason, FINISH_LENGTH);
     assert_int_equal(scored.last.n_generated, 0);
     assert_int_equal(scored.n_prompt_infos, 100);
@@ -328,8 +236,8 @@ static void scoring_agrees_with_generating(void **state) {
         assert_memory_equal(&scored.prompt[70 + i].logprob, &generated.tokens[i].logprob,
                             sizeof(float));
     }
-    forget(&generated);
-    forget(&scored);
+    answer_forget(&generated);
+    answer_forget(&scored);
     engine_destroy(engine);
 }
 
@@ -343,13 +251,13 @@ static void seeds_are_reproducible_and_differ(void **state) {
         r.params.ignore_eos = true;
         r.params.has_seed = i < 3;
         r.params.seed = i / 2;
-        submit(engine, &r, &answers[i]);
+        recipe_submit(engine, &r, &answers[i]);
     }
-    wait_for(engine, answers, 4);
+    answers_wait(engine, answers, 4);
     assert_string_equal(answers[0].text, answers[1].text);
     assert_string_not_equal(answers[0].text, answers[2].text);
     assert_string_not_equal(answers[0].text, answers[3].text);
-    for (int i = 0; i < 4; i++) forget(&answers[i]);
+    for (int i = 0; i < 4; i++) answer_forget(&answers[i]);
     engine_destroy(engine);
 }
 
@@ -360,22 +268,22 @@ static void cancelling_frees_pages_in_every_phase(void **state) {
     struct recipe r = plain_recipe(500, 500);
     r.params.ignore_eos = true;
     for (int phase = 0; phase < 20; phase++) { /* from still queued to generating */
-        uint64_t id = submit(engine, &r, &a);
+        uint64_t id = recipe_submit(engine, &r, &a);
         poll(NULL, 0, phase * 3);
         engine_cancel(engine, id);
         engine_cancel(engine, id);
-        wait_for(engine, &a, 1);
+        answers_wait(engine, &a, 1);
         assert_int_equal(a.last.reason, FINISH_CANCELLED);
-        check_all_free(engine);
-        forget(&a);
+        answers_leave_no_page(engine);
+        answer_forget(&a);
     }
-    uint64_t id = submit(engine, &r, &a);
-    while (a.n_tokens < 2) drain(engine);
+    uint64_t id = recipe_submit(engine, &r, &a);
+    while (a.n_tokens < 2) answers_drain(engine);
     engine_cancel(engine, id);
-    wait_for(engine, &a, 1);
+    answers_wait(engine, &a, 1);
     assert_int_equal(a.last.reason, FINISH_CANCELLED);
-    check_all_free(engine);
-    forget(&a);
+    answers_leave_no_page(engine);
+    answer_forget(&a);
     engine_cancel(engine, 123456); /* never heard of */
     engine_destroy(engine);
 }
@@ -411,22 +319,22 @@ static void answers_do_not_depend_on_running_ahead(void **state) {
     late_backend_begin(backend);
     for (uint32_t round = 0; round < 2; round++) {
         struct engine *engine = start(round ? 14 : 100, round == 0);
-        for (int i = 0; i < N; i++) ids[i] = submit(engine, &recipes[i], &ahead[i]);
+        for (int i = 0; i < N; i++) ids[i] = recipe_submit(engine, &recipes[i], &ahead[i]);
         for (int i = 5; i < N; i += 7) {
             poll(NULL, 0, 5);
             engine_cancel(engine, ids[i]);
         }
-        wait_for(engine, ahead, N);
+        answers_wait(engine, ahead, N);
         for (int i = 0; i < N; i++) {
             if (ahead[i].last.reason == FINISH_CANCELLED) assert_begins_like(&ahead[i], &alone[i]);
-            else assert_same(&alone[i], &ahead[i]);
-            forget(&ahead[i]);
+            else answers_assert_same(&alone[i], &ahead[i]);
+            answer_forget(&ahead[i]);
         }
-        check_all_free(engine);
+        answers_leave_no_page(engine);
         engine_destroy(engine);
     }
     assert_true(late_backend_end() > 0);
-    for (int i = 0; i < N; i++) forget(&alone[i]);
+    for (int i = 0; i < N; i++) answer_forget(&alone[i]);
 }
 
 /* With steps in flight, too. */
@@ -437,13 +345,13 @@ static void stopping_ends_everything_once(void **state) {
     r.params.ignore_eos = true;
     late_backend_begin(backend);
     struct engine *engine = start(64, true);
-    for (int i = 0; i < 20; i++) submit(engine, &r, &answers[i]);
-    while (answers[0].n_tokens < 3) drain(engine);
+    for (int i = 0; i < 20; i++) recipe_submit(engine, &r, &answers[i]);
+    while (answers[0].n_tokens < 3) answers_drain(engine);
     engine_stop(engine);
-    drain(engine);
+    answers_drain(engine);
     for (int i = 0; i < 20; i++) {
         assert_true(answers[i].finished);
-        forget(&answers[i]);
+        answer_forget(&answers[i]);
     }
     struct engine_request late = {.prompt = r.prompt, .n_prompt = 1, .params = sampling_defaults()};
     struct error err = {0};
@@ -475,7 +383,7 @@ static void requests_that_cannot_run_are_refused(void **state) {
     bad = good, prompt[3] = 1u << 30;
     assert_int_equal(engine_submit(engine, &bad, 1, ids, &err), ERR_INVALID);
     assert_null(engine_take_events(engine));
-    check_all_free(engine);
+    answers_leave_no_page(engine);
     engine_destroy(engine);
 }
 
@@ -490,14 +398,14 @@ static void a_full_queue_refuses_all_or_none(void **state) {
     struct recipe r = plain_recipe(50, 900);
     r.params.ignore_eos = true;
     assert_int_equal(engine_create(&engine, &config, &err), 0);
-    uint64_t id = submit(engine, &r, &a), ids[2];
+    uint64_t id = recipe_submit(engine, &r, &a), ids[2];
     struct engine_request two[2] = {
         {.prompt = r.prompt, .n_prompt = 5, .params = sampling_defaults()}};
     two[1] = two[0];
     assert_int_equal(engine_submit(engine, two, 2, ids, &err), ERR_FULL);
     engine_cancel(engine, id);
-    wait_for(engine, &a, 1);
-    forget(&a);
+    answers_wait(engine, &a, 1);
+    answer_forget(&a);
     engine_destroy(engine);
 }
 
@@ -539,15 +447,15 @@ static void fail_while_running(bool ahead) {
     struct answer answers[5] = {0};
     struct recipe r = plain_recipe(200, 700);
     r.params.ignore_eos = true;
-    for (int i = 0; i < 5; i++) submit(engine, &r, &answers[i]);
-    while (answers[0].n_tokens < 3) drain(engine);
+    for (int i = 0; i < 5; i++) recipe_submit(engine, &r, &answers[i]);
+    while (answers[0].n_tokens < 3) answers_drain(engine);
     assert_true(engine_healthy(engine));
     atomic_store(&broken, true);
-    wait_for(engine, answers, 5);
+    answers_wait(engine, answers, 5);
     for (int i = 0; i < 5; i++) {
         assert_int_equal(answers[i].last.reason, FINISH_ERROR);
         assert_string_equal(answers[i].last.error_text, "pulled the plug");
-        forget(&answers[i]);
+        answer_forget(&answers[i]);
     }
     assert_false(engine_healthy(engine));
     struct engine_request late = {.prompt = r.prompt, .n_prompt = 1, .params = sampling_defaults()};
@@ -581,7 +489,7 @@ static void *run_client(void *arg) {
         struct recipe r =
             plain_recipe(1 + (uint32_t)rand_r(&c->seed) % 100, 1 + (uint32_t)rand_r(&c->seed) % 10);
         struct engine_stats stats;
-        uint64_t id = submit(c->engine, &r, &c->answers[i]);
+        uint64_t id = recipe_submit(c->engine, &r, &c->answers[i]);
         engine_stats(c->engine, &stats);
         if (rand_r(&c->seed) % 3 == 0) engine_cancel(c->engine, id);
     }
@@ -599,10 +507,10 @@ static void many_threads_may_use_one_engine(void **state) {
     }
     for (int t = 0; t < CLIENT_THREADS; t++) pthread_join(threads[t], NULL);
     for (int t = 0; t < CLIENT_THREADS; t++) {
-        wait_for(engine, clients[t].answers, PER_THREAD);
-        for (int i = 0; i < PER_THREAD; i++) forget(&clients[t].answers[i]);
+        answers_wait(engine, clients[t].answers, PER_THREAD);
+        for (int i = 0; i < PER_THREAD; i++) answer_forget(&clients[t].answers[i]);
     }
-    check_all_free(engine);
+    answers_leave_no_page(engine);
     engine_destroy(engine);
 }
 

@@ -1,0 +1,43 @@
+/* answers.h - requests to a whole engine, written down, and what comes back of them.
+ *
+ * Any failure fails the calling cmocka test.
+ *
+ * Thread: the test's.  Memory: an answer's arrays are its own, until answer_forget(). */
+#ifndef TESTS_ENGINE_ANSWERS_H
+#define TESTS_ENGINE_ANSWERS_H
+
+#include "engine/engine.h"
+
+struct answer {
+    char *text;
+    struct token_info *tokens; /* without their tops */
+    uint32_t n_tokens;
+    struct token_info *prompt;
+    uint32_t n_prompt_infos, n_events;
+    struct engine_event last;
+    bool finished;
+};
+
+/* A request written down, so that it can be made again. */
+struct recipe {
+    uint32_t prompt[600], n_prompt;
+    struct sampling_params params; /* owns nothing */
+    struct kv_choice kv;
+    const char *stop;              /* one stop string, or NULL */
+    const uint32_t *stop_token;    /* one stop token, or NULL */
+};
+
+/* The answer must live until it is finished. */
+uint64_t recipe_submit(struct engine *engine, const struct recipe *recipe, struct answer *answer);
+
+/* Takes all events into the answers that they belong to. */
+void answers_drain(struct engine *engine);
+void answers_wait(struct engine *engine, struct answer *answers, uint32_t n);
+/* Waits until every page is free or cached: the step in flight when the last request ended may
+ * still hold some. */
+void answers_leave_no_page(struct engine *engine);
+/* Equal to the bit. */
+void answers_assert_same(const struct answer *a, const struct answer *b);
+void answer_forget(struct answer *answer);
+
+#endif
