@@ -1,9 +1,9 @@
 """What a Llama model with a bounded KV cache must answer, computed from the definition: slow and
 obvious, in numpy and float64, for models small enough.
 
-Nothing is ever thrown away here.  A Text keeps the query-independent halves of attention (keys
-before RoPE, and values) of all its tokens, and beside them, for each KV head of each layer, the list
-of those that a bounded cache would still hold.  Every row is computed from these lists anew.
+Nothing is ever thrown away here.  A Text keeps the keys before RoPE and the values of all its
+tokens, and beside them, for each KV head of each layer, the list of those that a bounded cache
+would still hold.  Every row is computed from these lists anew.
 
   Model(directory)            weights, and the layers' arithmetic
   Budget(sink, recent, ...)   what is kept

@@ -1,0 +1,203 @@
+"""Bounded KV caches of a real process against the oracle that keeps everything and recomputes from
+the definition: every log-probability of the prompt and of thousands of generated tokens.
+
+The tokens are sampled by the server and given to the oracle, so that the text does not run in
+circles as greedy text does; where they are greedy, they must be the oracle's.  In f32 and f64 two
+scores nearer than NEAR_TIE may change places, and from there on the two keep different tokens: the
+comparison ends there, and a test says how much it must have seen by then."""
+import concurrent.futures
+import dataclasses
+import random
+
+import numpy
+import pytest
+
+from bounded_oracle import Budget, Model, Text, log_softmax
+from random_model import write_random_model
+from server import DEVICE, MODEL, SLOW, Server
+
+TOLERANCE = 1e-4  # of the last log-probability among the best
+NEAR_TIE = 3e-6  # f32 sums of a few thousand probabilities are right to 1e-6 of themselves
+CONTEXT = {"text": 16384, "cache": 320}  # trained; beyond it positions are those in the cache
+N_TOP = 5
+N_GENERATED = 300 if SLOW else 3000
+ALL_SCORES = ("none", "sum", "mean", "decay", "window")
+CHUNKS = (16, 64, 100)  # with the largest budget they fit into the shorter context
+PRECISE = ("--dtype", "float32", "--kv-cache-dtype", "float32", "--threads", 2)
+
+pytestmark = pytest.mark.skipif(DEVICE != "cpu", reason="other devices compute in bf16")
+
+
+@pytest.fixture(scope="module", params=sorted(CONTEXT))
+def regime(request, tmp_path_factory):
+    """(a server, the same model for the oracle, whether positions are those in the cache)."""
+    context = CONTEXT[request.param]
+    directory = write_random_model(tmp_path_factory.mktemp("random"), context)
+    with Server(directory, "--max-num-batched-tokens", 96, "--max-num-seqs", 16, *PRECISE, model=directory) as server:
+        yield server, Model(directory), request.param == "cache"
+
+
+def kv_policy(budget):
+    common = {"sink": budget.sink, "recent": budget.recent, "chunk": budget.chunk}
+    if budget.score == "none":
+        return {"type": "streaming", **common}
+    decay = {"decay": budget.decay} if budget.score == "decay" else {}
+    return {"type": "heavy_hitter", **common, "heavy": budget.heavy, "score": budget.score, **decay}
+
+
+def random_tokens(n, seed):
+    return random.Random(seed).choices(range(3, 8000), k=n)
+
+
+def ask(server, prompt, budget, n, **parameters):
+    """The choice and the usage of one completion that reports every log-probability."""
+    body = {"prompt": prompt, "kv_policy": kv_policy(budget), "max_tokens": n, "echo": True,
+            "logprobs": N_TOP, "return_token_ids": True, "ignore_eos": True, "seed": 1,
+            **parameters}
+    reply = server.post("/v1/completions", body, timeout=300)
+    assert reply.status == 200, reply.body
+    answer = reply.json()
+    return answer["choices"][0], answer["usage"]
+
+
+def check_row(values, logits, token, where):
+    """values: the log-probabilities the server gave, of the token, then of the best, to which the
+    token was added if it is not one of them; logits: the oracle's."""
+    wanted = log_softmax(logits)
+    best = numpy.sort(wanted)[::-1][:N_TOP]
+    got = [values[0], *sorted(values[1:], reverse=True)[:N_TOP]]
+    difference = abs(numpy.array(got) - [wanted[token], *best]).max()
+    assert difference < TOLERANCE * abs(best).max(), f"{where}: {got}, not {best}"
+
+
+def check_choice(choice, model, prompt, budget, greedy=False):
+    """Compares until the end or a near tie; returns the oracle's text and how many of the generated
+    tokens it has seen."""
+    text = Text(model, budget)
+    ids, listed = choice["token_ids"], choice["logprobs"]
+    values = [[value, *(top or {}).values()]
+              for value, top in zip(listed["token_logprobs"], listed["top_logprobs"])]
+    assert len(values) == len(prompt) + len(ids)
+    rows = text.prompt(prompt)
+    if text.closest < NEAR_TIE:
+        return text, 0
+    for i in range(1, len(prompt)):
+        check_row(values[i], rows[i - 1], prompt[i], f"prompt token {i}")
+    logits = rows[-1]
+    for i, token in enumerate(ids):
+        check_row(values[len(prompt) + i], logits, token, f"generated token {i}")
+        if greedy:
+            assert logits[token] >= logits.max() - TOLERANCE * abs(logits).max()
+        if i + 1 < len(ids):
+            logits = text.token(token)
+        if text.closest < NEAR_TIE:
+            return text, i + 1
+    return text, len(ids)
+
+
+def check_usage(usage, text, budget):
+    """Of a text whose last token was drawn but never computed."""
+    kv = usage["kv"]
+    assert kv["policy"] == kv_policy(budget)["type"]
+    assert kv["budget_tokens"] == budget.capacity
+    assert kv["resident_tokens"] == text.n_kept
+    assert kv["evicted_tokens"] == text.n - text.n_kept
+    wanted = text.retained_attention
+    assert kv["retained_attention"] == (wanted if wanted is None
+                                        else pytest.approx(wanted, rel=TOLERANCE))
+
+
+def check_answers(server, model, questions, at_least=1.0, **parameters):
+    """questions: (prompt, budget, tokens to generate), asked all at once.  at_least: the share of
+    the generated tokens that must have been compared before a near tie."""
+    greedy = parameters.get("temperature") == 0
+    with concurrent.futures.ThreadPoolExecutor(len(questions)) as pool:
+        answers = list(pool.map(lambda q: ask(server, *q, **parameters), questions))
+    n_seen = 0
+    for (prompt, budget, n), (choice, usage) in zip(questions, answers):
+        text, seen = check_choice(choice, model, prompt, budget, greedy)
+        n_seen += seen
+        if seen == n:
+            check_usage(usage, text, budget)
+    assert n_seen >= at_least * sum(n for _, _, n in questions)
+
+
+def random_budget(rng, score, cache_positions, capacity=None):
+    sink = rng.randint(0, 5)
+    recent = rng.randint(1, capacity - sink - 1 if capacity else 100)
+    heavy = capacity - sink - recent if capacity else rng.randint(1, 100)
+    if score == "none":
+        recent, heavy = recent + heavy, 0
+    return Budget(sink, recent, heavy, score, rng.choice([0.9, 0.99, 0.999]),
+                  rng.choice(CHUNKS), cache_positions)
+
+
+def test_thousands_of_steps_with_every_score(regime):
+    """Prompts, budgets and lengths are random; all run beside each other."""
+    server, model, cache_positions = regime
+    rng = random.Random(5)
+    questions = [(random_tokens(rng.randint(100, 900), rng.random()),
+                  random_budget(rng, score, cache_positions), N_GENERATED - 10 * i)
+                 for i, score in enumerate(ALL_SCORES)]
+    check_answers(server, model, questions, at_least=0.7)
+
+
+@pytest.mark.parametrize("capacity", [63, 64, 65, 128])
+def test_prompts_around_the_borders_of_pages_chunks_and_budgets(regime, capacity):
+    server, model, cache_positions = regime
+    rng = random.Random(capacity)
+    chunk = rng.choice(CHUNKS)
+    lengths = [1, 2, 63, 64, 65, capacity - 1, capacity, capacity + 1, chunk - 1, chunk, chunk + 1,
+               2 * chunk + 1, 128, 129]
+    questions = []
+    for i, length in enumerate(sorted({*lengths})):
+        budget = random_budget(rng, ALL_SCORES[(i + capacity) % 5], cache_positions, capacity)
+        # Past the trained context, if positions are to be those in the cache.
+        n = max(20, CONTEXT["cache"] + 1 - length) if cache_positions else 20 + length
+        questions.append((random_tokens(length, i), dataclasses.replace(budget, chunk=chunk), n))
+    check_answers(server, model, questions, at_least=0.9)
+
+
+def test_greedy_tokens_are_the_most_likely_ones(regime):
+    server, model, cache_positions = regime
+    rng = random.Random(6)
+    questions = [(random_tokens(100, i), random_budget(rng, score, cache_positions), 600)
+                 for i, score in enumerate(ALL_SCORES)]
+    check_answers(server, model, questions, at_least=0.7, temperature=0)
+
+
+@pytest.mark.parametrize("rows", [3, 2048])
+def test_pieces_of_any_size_give_the_same(rows, serve, tmp_path):
+    directory = write_random_model(tmp_path / "model", CONTEXT["cache"])
+    server = serve("--max-num-batched-tokens", rows, "--max-num-seqs", 3, *PRECISE,
+                   model=directory)
+    rng = random.Random(7)
+    questions = [(random_tokens(700, i), random_budget(rng, score, cache_positions=True), 100)
+                 for i, score in enumerate(ALL_SCORES)]
+    check_answers(server, Model(directory), questions, at_least=0.9)
+
+
+@pytest.mark.parametrize("score", ALL_SCORES)
+def test_a_budget_of_the_whole_text_is_the_policy_full(regime, score):
+    server, _, _ = regime
+    prompt, n = random_tokens(150, seed=8), 50
+    full = {"prompt": prompt, "max_tokens": n, "echo": True, "logprobs": N_TOP, "temperature": 0,
+            "return_token_ids": True}
+    choice = server.complete(**full)["choices"][0]
+    heavy = 0 if score == "none" else 60
+    bounded, usage = ask(server, prompt, Budget(4, 196 - heavy, heavy, score, chunk=64), n,
+                         temperature=0)
+    assert bounded["token_ids"] == choice["token_ids"]
+    assert usage["kv"]["evicted_tokens"] == 0 and usage["kv"]["retained_attention"] is None
+    values, wanted = (c["logprobs"]["token_logprobs"][1:] for c in (bounded, choice))
+    assert values == pytest.approx(wanted, rel=1e-5, abs=1e-5)
+
+
+def test_the_default_model(serve, tokenizer):
+    """Its heads differ as those of a trained model do."""
+    server = serve(*PRECISE)
+    with open(MODEL / "eval" / "held_out.txt", encoding="utf-8") as file:
+        prompt = tokenizer.encode(file.read(2000), add_special_tokens=False).ids[:300]
+    questions = [(prompt, Budget(4, 30, 30, "sum", chunk=128), 20),
+                 (prompt, Budget(4, 60, chunk=128), 20)]
+    check_answers(server, Model(MODEL), questions, at_least=0.7)
