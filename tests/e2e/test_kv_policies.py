@@ -1,0 +1,416 @@
+"""kv_policy: each policy with everything else that a request may ask for.  The README's table names
+the test behind each of its rows, and is read here to hold it to that.
+
+What a policy computes is judged by its definition elsewhere (test_bounded_oracle.py); here a policy
+must be what it is whatever is around it, and must never be quietly ignored."""
+import concurrent.futures
+import inspect
+import json
+import pathlib
+import re
+import sys
+import time
+
+import pytest
+
+from raw import RawConnection
+from server import DEVICE, INVARIANT, PATIENCE, ROOT
+
+FULL = {"type": "full"}
+STREAMING = {"type": "streaming", "sink": 4, "recent": 28, "chunk": 64}
+HEAVY = {"type": "heavy_hitter", "sink": 4, "recent": 14, "heavy": 14, "chunk": 64}
+CAPACITY = 32  # of all bounded ones here
+SCORES = ("sum", "mean", "decay", "window")
+POLICIES = [FULL, STREAMING, *({**HEAVY, "score": score} for score in SCORES)]
+NAMES = ["full", "streaming", *(f"heavy_hitter-{score}" for score in SCORES)]
+every_policy = pytest.mark.parametrize("policy", POLICIES, ids=NAMES)
+every_bounded_policy = pytest.mark.parametrize("policy", POLICIES[1:], ids=NAMES[1:])
+
+# How far log-probabilities may move when a prompt is cut into other steps (test_completions.py).
+SAME_TOKEN = {"cpu": 1e-3, "cuda": 0.2}[DEVICE]
+
+
+def prompt_of(n, seed=0):
+    """n tokens of nothing in particular, the same for one seed."""
+    ids, state = [], seed + 1
+    for _ in range(n):
+        state = (state * 1103515245 + 12345) % 2**31
+        ids.append(300 + (state >> 8) % 7000)
+    return ids
+
+
+PROMPT = prompt_of(300)  # several chunks, and long enough to lose most of it
+LONG = {"max_tokens": 48, "ignore_eos": True}
+
+
+def text_of(answer, index=0):
+    return answer["choices"][index]["text"]
+
+
+def kv_of(answer):
+    return answer["usage"]["kv"]
+
+
+def assert_kv(kv, policy, n_text, n_sequences=1):
+    """What a whole request of n_text tokens, in each of n_sequences, must report."""
+    assert set(kv) == {"policy", "budget_tokens", "resident_tokens", "evicted_tokens",
+                       "retained_attention"}
+    assert kv["policy"] == policy["type"]
+    # The last token that was generated never got into the cache.
+    assert kv["resident_tokens"] + kv["evicted_tokens"] == n_sequences * (n_text - 1)
+    if policy["type"] == "full":
+        assert kv["budget_tokens"] is None and kv["evicted_tokens"] == 0
+    else:
+        assert kv["budget_tokens"] == n_sequences * CAPACITY
+        assert kv["resident_tokens"] == n_sequences * min(CAPACITY, n_text - 1)
+    if policy["type"] == "heavy_hitter":
+        assert 0 < kv["retained_attention"] <= 1
+    else:
+        assert kv["retained_attention"] is None
+
+
+# ---- the rows of the README's table, each over every policy ----
+
+
+@every_policy
+def test_event_streams(server, policy):
+    whole = server.complete(PROMPT, kv_policy=policy, **LONG)
+    chunks = server.stream(PROMPT, kv_policy=policy, stream_options={"include_usage": True}, **LONG)
+    last = chunks.pop()
+    assert "".join(text_of(chunk) for chunk in chunks) == text_of(whole)
+    assert all(chunk["usage"] is None for chunk in chunks)
+    assert_kv(kv_of(last), policy, 348)
+    assert kv_of(last) == kv_of(whole)
+    each = server.stream(PROMPT, kv_policy=policy, **LONG, stream_options={
+        "include_usage": True, "continuous_usage_stats": True})
+    assert kv_of(each[-1]) == kv_of(whole)
+    assert all("kv" not in chunk["usage"] for chunk in each[:-2])  # known at the end only
+
+
+@every_policy
+def test_several_choices(server, policy):
+    together = server.complete(PROMPT, n=3, seed=5, temperature=0.9, kv_policy=policy, **LONG)
+    for i in range(3):
+        alone = server.complete(PROMPT, seed=5 + i, temperature=0.9, kv_policy=policy, **LONG)
+        assert text_of(together, i) == text_of(alone)
+    assert_kv(kv_of(together), policy, 348, n_sequences=3)
+    best = server.complete(PROMPT, n=1, best_of=3, seed=5, temperature=0.9, kv_policy=policy,
+                           **LONG)
+    assert text_of(best) in [text_of(together, i) for i in range(3)]
+    assert_kv(kv_of(best), policy, 348, n_sequences=3)
+
+
+def echo(server, policy, prompt, **parameters):
+    answer = server.complete(prompt, echo=True, logprobs=1, kv_policy=policy,
+                             return_token_ids=True, **parameters)
+    (choice,) = answer["choices"]
+    return answer, choice["logprobs"]["token_logprobs"]
+
+
+@every_policy
+def test_echo_and_logprobs(server, policy):
+    answer, scores = echo(server, policy, PROMPT, **LONG)
+    assert len(scores) == 348 and scores[0] is None and all(x <= 0 for x in scores[1:])
+    generated = answer["choices"][0]["token_ids"]
+    # Scoring prompt and answer again as one prompt needs no generation.  Bounded, a generated token
+    # sees what generation keeps, not what a chunk does, so only the prompt's scores come again.
+    again, rescored = echo(server, policy, PROMPT + generated, max_tokens=0)
+    n_same = 348 if policy == FULL else len(PROMPT)
+    assert rescored[1:n_same] == pytest.approx(scores[1:n_same], abs=SAME_TOKEN)
+    assert kv_of(again)["policy"] == policy["type"]
+    # The first chunk sees all that full does; behind it the policy shows.
+    _, full = echo(server, FULL, PROMPT, max_tokens=0)
+    assert scores[1:64] == pytest.approx(full[1:64], abs=SAME_TOKEN)
+    if policy != FULL:
+        assert max(abs(a - b) for a, b in zip(scores[64:300], full[64:])) > 2 * SAME_TOKEN
+
+
+@every_policy
+def test_prefix_cache(server, policy):
+    """Bounded requests neither fill the cache nor take from it, whoever was there before."""
+    def ask(salt, policy_now):
+        return server.complete(PROMPT, kv_policy=policy_now, cache_salt=salt + json.dumps(policy),
+                               **LONG)
+
+    def n_cached(answer):
+        return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    fresh = ask("one", policy)
+    ask("one", FULL)
+    warm = ask("one", policy)
+    assert text_of(warm) == text_of(fresh)
+    assert n_cached(warm) >= 256 if policy == FULL else n_cached(warm) == 0
+    # And what full finds afterwards is full's.
+    before = ask("two", FULL)
+    ask("three", policy)
+    after = ask("three", FULL)
+    assert text_of(after) == text_of(before)
+    assert n_cached(after) >= 256 if policy == FULL else n_cached(after) == 0
+
+
+@every_policy
+def test_chunked_prefill(server, serve, policy):
+    """Steps of another size cut the prompt elsewhere, also in the middle of the policy's chunks."""
+    small = serve(*INVARIANT, "--max-num-batched-tokens", 48, "--max-num-seqs", 8)
+    expected, scores = echo(server, policy, PROMPT, **LONG)
+    answer, small_scores = echo(small, policy, PROMPT, **LONG)
+    assert small_scores[1:300] == pytest.approx(scores[1:300], abs=SAME_TOKEN)
+    if DEVICE == "cpu":  # a GPU's sums are others for other sizes of step
+        assert text_of(answer) == text_of(expected)
+        assert kv_of(answer) == kv_of(expected)
+
+
+@every_policy
+def test_preemption(serve, policy):
+    """Some of the policy run; then full requests that matter more need all of a pool of 13
+    blocks."""
+    pool = {"cpu": "10500K", "cuda": "5400K"}[DEVICE]
+    small = serve("--kv-cache-memory", pool, "--max-model-len", 512)
+    prompts = [prompt_of(200, seed=i) for i in range(8)]
+
+    def ask(prompt):
+        return small.complete(prompt, max_tokens=250, ignore_eos=True, kv_policy=policy, priority=1)
+
+    def ask_full(prompt):
+        return small.complete(prompt, max_tokens=200, ignore_eos=True, kv_policy=FULL)
+
+    with concurrent.futures.ThreadPoolExecutor(len(prompts)) as threads:
+        bounded = [threads.submit(ask, prompt) for prompt in prompts[:4]]
+        wait_running(small, 2)
+        full = [threads.submit(ask_full, prompt) for prompt in prompts[4:]]
+        together = [each.result() for each in bounded]
+        for each in full:
+            each.result()
+    assert small.metrics()["quire_preemptions_total"] > 0
+    for prompt, answer in zip(prompts[:2], together):
+        alone = ask(prompt)
+        assert text_of(answer) == text_of(alone)
+        assert kv_of(answer) == kv_of(alone)
+    small.wait_idle()
+
+
+def wait_running(server, n):
+    deadline = time.monotonic() + 20 * PATIENCE
+    while server.metrics()["quire_requests_running"] < n:
+        assert time.monotonic() < deadline, server.metrics()
+        time.sleep(0.002)
+
+
+@every_policy
+def test_cancellation(server, policy):
+    with RawConnection(server) as connection:
+        connection.send_completion(prompt=PROMPT, stream=True, max_tokens=20000, ignore_eos=True,
+                                   kv_policy=policy)
+        connection.read_head()
+        for _ in range(40):
+            connection.read_chunk()
+    server.wait_idle()
+    assert resident(server, policy) == 0
+    with RawConnection(server) as connection:  # while its prompt is read
+        connection.send_completion(prompt=prompt_of(8000), max_tokens=5, kv_policy=policy)
+        wait_running(server, 1)
+    server.wait_idle(20)
+
+
+@every_policy
+def test_stop_strings(server, policy):
+    whole = text_of(server.complete(PROMPT, kv_policy=policy, **LONG))
+    middle = len(whole) // 2
+    stop = whole[middle:middle + 6]
+    answer = server.complete(PROMPT, kv_policy=policy, stop=stop, **LONG)
+    assert text_of(answer) == whole[:whole.index(stop)]
+    assert answer["choices"][0]["finish_reason"] == "stop"
+    assert answer["choices"][0]["stop_reason"] == stop
+
+
+@every_policy
+def test_seeds(server, policy):
+    def drawn(seed):
+        return text_of(server.complete(PROMPT, temperature=1, seed=seed, kv_policy=policy, **LONG))
+
+    assert drawn(7) == drawn(7)
+    assert drawn(7) != drawn(8)
+
+
+# ---- the table itself ----
+
+HEADER = "| together with | full | streaming | heavy_hitter | tested by |"
+
+
+def test_the_readme_says_what_is_tested():
+    """Each row's test exists and is run with every policy of the columns; each test has its row."""
+    lines = pathlib.Path(ROOT, "README.md").read_text(encoding="utf-8").split("\n")
+    rows = []
+    for line in lines[lines.index(HEADER) + 2:]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    named = [row[4].strip("`") for row in rows]
+    tests = {name: function for name, function in inspect.getmembers(sys.modules[__name__])
+             if name.startswith("test_") and every_policy.mark in getattr(function, "pytestmark",
+                                                                          [])}
+    assert sorted(named) == sorted(tests)
+    assert all(re.match(r"works|400", cell) for row in rows for cell in row[1:4])
+
+
+# ---- budgets ----
+
+
+def resident(server, policy):
+    return server.metrics()[f'quire_kv_resident_tokens{{policy="{policy["type"]}"}}']
+
+
+def evicted(server, policy):
+    return server.metrics()[f'quire_kv_evicted_tokens_total{{policy="{policy["type"]}"}}']
+
+
+@every_bounded_policy
+def test_a_budget_above_the_text_keeps_everything(server, policy):
+    roomy = {**policy, "recent": 400}
+    full, full_scores = echo(server, FULL, PROMPT, **LONG)
+    answer, scores = echo(server, roomy, PROMPT, **LONG)
+    assert scores[1:300] == pytest.approx(full_scores[1:300], abs=SAME_TOKEN)
+    if DEVICE == "cpu":
+        assert text_of(answer) == text_of(full)
+    assert kv_of(answer)["resident_tokens"] == 347
+    assert kv_of(answer)["evicted_tokens"] == 0
+    assert kv_of(answer)["retained_attention"] is None
+
+
+@every_bounded_policy
+def test_metrics_count_what_leaves(server, policy):
+    server.wait_idle()
+    before = evicted(server, policy)
+    kv = kv_of(server.complete(PROMPT, kv_policy=policy, **LONG))
+    assert evicted(server, policy) - before == kv["evicted_tokens"] == 347 - CAPACITY
+    server.wait_idle()
+    assert resident(server, policy) == 0
+
+
+def test_fractions_are_of_the_prompt(server):
+    policy = {"type": "heavy_hitter", "sink": 4, "recent": 0.1, "heavy": 0.2}
+    kv = kv_of(server.complete(PROMPT, kv_policy=policy, **LONG))
+    assert kv["budget_tokens"] == kv["resident_tokens"] == 4 + 30 + 60
+    several = server.complete([PROMPT, PROMPT[:100]], kv_policy=policy, **LONG)
+    assert kv_of(several)["budget_tokens"] == 94 + 4 + 10 + 20
+
+
+@every_bounded_policy
+def test_memory_is_flat(server, policy):
+    """Pages stay what they are once the budget is reached."""
+    with RawConnection(server) as connection:
+        connection.send_completion(prompt=PROMPT, stream=True, max_tokens=20000, ignore_eos=True,
+                                   kv_policy=policy)
+        connection.read_head()
+        pages = set()
+        for _ in range(6):
+            for _ in range(40):
+                connection.read_chunk()
+            pages.add(server.pages_in_use())
+            assert resident(server, policy) <= CAPACITY + 1
+    assert len(pages) == 1, pages
+    assert 0 < pages.pop() <= 2 * 12  # layers, with a page or two each
+    server.wait_idle()
+
+
+class TestBeyondTheTrainedContext:
+    """Of 4,096 tokens, in the tiny model."""
+
+    @pytest.fixture
+    def tiny(self, serve, tiny_model):
+        return serve(model=tiny_model)
+
+    @pytest.mark.parametrize("prompt,max_tokens", [(prompt_of(6000), 100), (PROMPT, 5000)],
+                             ids=["prompt", "answer"])
+    def test_only_bounded_requests_get_there(self, tiny, prompt, max_tokens):
+        body = {"prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True}
+        reply = tiny.post("/v1/completions", {**body, "kv_policy": FULL})
+        assert reply.status == 400 and reply.error["code"] == "context_length_exceeded"
+        for policy in POLICIES[1:]:
+            answer = tiny.complete(kv_policy=policy, **body)
+            assert answer["usage"]["completion_tokens"] == max_tokens
+            assert_kv(kv_of(answer), policy, len(prompt) + max_tokens)
+
+    def test_max_model_len_is_for_full_requests(self, serve, tiny_model):
+        short = serve("--max-model-len", 128, model=tiny_model)
+        assert short.post("/v1/completions", {"prompt": PROMPT}).status == 400
+        kv = kv_of(short.complete(PROMPT, kv_policy=STREAMING, **LONG))
+        assert kv["evicted_tokens"] == 347 - CAPACITY
+
+    def test_cache_and_chunk_must_fit_it(self, tiny):
+        # 4 + 3579 + 512 + 1 = 4096
+        def reply(recent, **parameters):
+            policy = {"type": "streaming", "recent": recent}
+            return tiny.post("/v1/completions", {"prompt": PROMPT, "kv_policy": policy,
+                                                 "ignore_eos": True, **parameters})
+
+        assert reply(3579, max_tokens=4000).status == 200
+        refused = reply(3580, max_tokens=4000)
+        assert refused.status == 400 and refused.error["param"] == "kv_policy"
+        assert "4096" in refused.error["message"]
+        assert reply(3580, max_tokens=10).status == 200  # the text stays within it
+
+
+BAD_BUDGETS = [
+    ({"type": "streaming", "recent": 0}, "kv_policy.recent"),
+    ({"type": "streaming", "recent": 1.0}, "kv_policy.recent"),
+    ({"type": "streaming", "sink": -1}, "kv_policy.sink"),
+    ({"type": "streaming", "heavy": 10}, "kv_policy.heavy"),
+    ({"type": "heavy_hitter", "heavy": -1}, "kv_policy.heavy"),
+    ({"type": "heavy_hitter", "score": "max"}, "kv_policy.score"),
+    ({"type": "heavy_hitter", "decay": 0.5}, "kv_policy.decay"),
+    ({"type": "full", "recent": 10}, "kv_policy.recent"),
+    ({"type": "lru"}, "kv_policy.type"),
+    ({"type": "streaming", "resent": 10}, "kv_policy"),
+    ({"recent": 10}, "kv_policy.type"),
+    ("streaming", "kv_policy"),
+    # Larger than any pool, in each of its parts.
+    ({"type": "streaming", "sink": 2**28}, "kv_policy"),
+    ({"type": "streaming", "recent": 2**28}, "kv_policy"),
+    ({"type": "heavy_hitter", "heavy": 2**28}, "kv_policy"),
+    ({"type": "streaming", "chunk": 2**28}, "kv_policy"),
+]
+
+
+@pytest.mark.parametrize("policy,parameter", BAD_BUDGETS,
+                         ids=[json.dumps(case[0]) for case in BAD_BUDGETS])
+def test_a_bad_budget_is_refused_by_name(server, policy, parameter):
+    # The text outgrows the context, so that every part of the budget would be used.
+    reply = server.post("/v1/completions", {"prompt": "a", "kv_policy": policy, "stream": True,
+                                            "max_tokens": 40000})
+    assert reply.status == 400, reply.body
+    assert reply.error["param"] == parameter
+    assert parameter in reply.error["message"]
+
+
+# ---- the server's settings ----
+
+
+def test_the_model_lists_its_policies(server):
+    model = server.get("/v1/models").json()["data"][0]
+    assert model["kv_policy"] == FULL
+    assert [policy["type"] for policy in model["kv_policies"]] == ["full", "streaming",
+                                                                   "heavy_hitter"]
+    for policy in model["kv_policies"]:  # each as it is, for a client to send back
+        assert kv_of(server.complete("a", max_tokens=1, kv_policy=policy))["policy"] == policy[
+            "type"]
+
+
+def test_settings_choose_and_restrict(serve):
+    server = serve("--kv-policy", json.dumps(STREAMING), "--allowed-kv-policies",
+                   "streaming,full")
+    assert_kv(kv_of(server.complete(PROMPT, **LONG)), STREAMING, 348)
+    assert_kv(kv_of(server.complete(PROMPT, kv_policy=FULL, **LONG)), FULL, 348)
+    refused = server.post("/v1/completions", {"prompt": PROMPT, "kv_policy": HEAVY})
+    assert refused.status == 400 and refused.error["param"] == "kv_policy.type"
+    assert "streaming" in refused.error["message"]
+    model = server.get("/v1/models").json()["data"][0]
+    assert model["kv_policy"] == STREAMING
+    assert [policy["type"] for policy in model["kv_policies"]] == ["full", "streaming"]
+
+
+def test_without_bounded_caches_only_full_is_allowed(serve):
+    server = serve("--allowed-kv-policies", "full")
+    assert kv_of(server.complete(PROMPT, **LONG))["policy"] == "full"
+    refused = server.post("/v1/completions", {"prompt": PROMPT, "kv_policy": STREAMING})
+    assert refused.status == 400 and refused.error["param"] == "kv_policy.type"
