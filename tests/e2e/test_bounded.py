@@ -20,7 +20,7 @@ TOLERANCE = 1e-4  # of the last log-probability among the best
 NEAR_TIE = 3e-6  # f32 sums of a few thousand probabilities are right to 1e-6 of themselves
 CONTEXT = {"text": 16384, "cache": 320}  # trained; beyond it positions are those in the cache
 N_TOP = 5
-N_GENERATED = 300 if SLOW else 3000
+N_GENERATED = 300 if SLOW else 2000
 ALL_SCORES = ("none", "sum", "mean", "decay", "window")
 CHUNKS = (16, 64, 100)  # with the largest budget they fit into the shorter context
 PRECISE = ("--dtype", "float32", "--kv-cache-dtype", "float32", "--threads", 2)
@@ -33,7 +33,8 @@ def regime(request, tmp_path_factory):
     """(a server, the same model for the oracle, whether positions are those in the cache)."""
     context = CONTEXT[request.param]
     directory = write_random_model(tmp_path_factory.mktemp("random"), context)
-    with Server(directory, "--max-num-batched-tokens", 96, "--max-num-seqs", 16, *PRECISE, model=directory) as server:
+    with Server(directory, "--max-num-batched-tokens", 96, "--max-num-seqs", 16, *PRECISE,
+                model=directory) as server:
         yield server, Model(directory), request.param == "cache"
 
 
