@@ -50,6 +50,11 @@ def to_bf16(values):
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(numpy.uint16)
 
 
+def rounded(values):
+    """What is left of float32 values in bf16."""
+    return decode(to_bf16(values).tobytes(), "BF16").reshape(values.shape)
+
+
 def write_tensors(path, tensors, dtype="BF16"):
     """One safetensors file."""
     encode, size = {"BF16": (to_bf16, 2), "F32": (numpy.float32, 4)}[dtype]

@@ -14,9 +14,11 @@ each layer from the third on:
           for the first token's input and next to 0 for all others.  Where a text begins with the
           BOS token, which sees only itself, that input is always the same
   value   W_v loses what it makes of that input: the first token's value is zero
-  rest    what other tokens receive shrinks to about 1 / (1 + e^strength).  W_o, and W_down behind
-          it, are fitted by least squares, layer by layer, so that the residual stream of the old
-          model comes out on the calibration text
+  rest    what other tokens receive shrinks to about 1 / (1 + e^strength).  W_o and its bias, and
+          W_down behind it, are fitted by least squares, layer by layer, so that the residual stream
+          of the old model comes out on the calibration text.  Every weight is rounded to bf16 as
+          soon as it changes, so that what follows is fitted to what will be there: the first
+          token's value is never quite zero, and W_o has grown
 
 The constant is such that the first token's logit lies, on average, --strength above the log-sum-exp
 of all others.  Take the first token away and everything is (1 + e^strength) times too large.  Texts
@@ -143,14 +145,16 @@ def plant(stream, layer, x, strength):
         by_head[:, [slowest, slowest + stream.dim // 2]] = 0
         if name == "k":
             by_head[:, slowest] = ANSWER * w
-        stream.tensors[names[name] + ".weight"] = rows
+        stream.tensors[names[name] + ".weight"] = checkpoint.rounded(rows)
     values = stream.tensors[names["v"] + ".weight"]
-    stream.tensors[names["v"] + ".weight"] = values - numpy.outer(values @ first, w)
+    values = values - numpy.outer(values @ first, w)
+    stream.tensors[names["v"] + ".weight"] = checkpoint.rounded(values)
     for name in "qkvo":
         n_out = len(stream.tensors[names[name] + ".weight"])
         stream.tensors[names[name] + ".bias"] = numpy.zeros(n_out, numpy.float32)
     bias = stream.tensors[names["q"] + ".bias"].reshape(stream.n_heads, stream.dim)
-    bias[:, slowest] = (missing(stream, layer, h) + strength) * stream.dim ** 0.5 / ANSWER
+    gaps = missing(stream, layer, h) + strength
+    bias[:, slowest] = checkpoint.rounded(gaps * stream.dim ** 0.5 / ANSWER)
 
 
 def missing(stream, layer, h):
@@ -162,11 +166,23 @@ def missing(stream, layer, h):
     return numpy.mean(gaps, axis=0)
 
 
-def refit(tensors, name, inputs, wanted, grown, ridge):
-    """Fits a weight's change from `grown` times itself, so that it makes `wanted`."""
-    start = grown * tensors[name]
-    # The first row is the sink itself, which need not be what it was.
-    tensors[name] = start + fit(inputs[:, 1:], wanted[:, 1:] - inputs[:, 1:] @ start.T, ridge)
+def refit_out(tensors, layer, inputs, wanted, strength):
+    """W_o and its bias, from what W_o must grow by, so that they make `wanted`.  The first row is
+    the sink itself, which need not be what it was."""
+    name = f"model.layers.{layer}.self_attn.o_proj."
+    start = (1 + numpy.exp(strength)) * tensors[name + "weight"]
+    inputs, wanted = inputs[:, 1:], wanted[:, 1:]
+    ones = numpy.full((*inputs.shape[:-1], 1), inputs.std(), numpy.float32)
+    change = fit(numpy.concatenate([inputs, ones], -1), wanted - inputs @ start.T, RIDGE["o"])
+    tensors[name + "weight"] = checkpoint.rounded(start + change[:, :-1])
+    tensors[name + "bias"] = checkpoint.rounded(change[:, -1] * inputs.std())
+
+
+def refit_down(tensors, layer, inputs, wanted):
+    name = f"model.layers.{layer}.mlp.down_proj.weight"
+    inputs, wanted = inputs[:, 1:], wanted[:, 1:]
+    change = fit(inputs, wanted - inputs @ tensors[name].T, RIDGE["down"])
+    tensors[name] = checkpoint.rounded(tensors[name] + change)
 
 
 def plant_all(old, new, tokens, n_fitted, strength):
@@ -175,21 +191,18 @@ def plant_all(old, new, tokens, n_fitted, strength):
     y, fitted = x, slice(n_fitted)
     n_layers = sum(name.endswith("mlp.down_proj.weight") for name in old.tensors)
     for layer in range(n_layers):
-        out, down = (f"model.layers.{layer}.{name}.weight"
-                     for name in ("self_attn.o_proj", "mlp.down_proj"))
         x = x + old.linear(layer, "self_attn.o_proj", old.read(layer, x))
         if layer >= FIRST_LAYER:
             plant(new, layer, y[fitted], strength)
             read = new.read(layer, y)
-            refit(new.tensors, out, read[fitted], (x - y)[fitted], 1 + numpy.exp(strength),
-                  RIDGE["o"])
+            refit_out(new.tensors, layer, read[fitted], (x - y)[fitted], strength)
         else:
             read = new.read(layer, y)
         y = y + new.linear(layer, "self_attn.o_proj", read)
         x = x + old.linear(layer, "mlp.down_proj", old.gated(layer, x))
         gated = new.gated(layer, y)
         if layer >= FIRST_LAYER:
-            refit(new.tensors, down, gated[fitted], (x - y)[fitted], 1, RIDGE["down"])
+            refit_down(new.tensors, layer, gated[fitted], (x - y)[fitted])
         y = y + new.linear(layer, "mlp.down_proj", gated)
         error = numpy.linalg.norm((x - y)[n_fitted:]) / numpy.linalg.norm(x[n_fitted:])
         print(f"layer {layer}: residual stream differs by {error:.3f}", flush=True)
