@@ -45,7 +45,7 @@ def test_a_request_that_is_not_a_number_fails_alone(serve, poisoned_model):
     poisoned = [i % 3 == 0 for i in range(N_REQUESTS)]
     bodies = [{"prompt": prompt_of(rng, bad), "max_tokens": 12, "temperature": 0,
                "ignore_eos": True} for bad in poisoned]
-    server = serve("--kv-cache-memory", "256K", "--max-model-len", "512", *INVARIANT,
+    server = serve("--kv-cache-memory", "264K", "--max-model-len", "512", *INVARIANT,
                    model=poisoned_model)
     alone = [server.post("/v1/completions", body) for body in bodies]
     server.wait_idle()
