@@ -23,7 +23,7 @@
 #include <stdint.h>
 
 #include "engine/backend.h"
-#include "engine/kv/choice.h"
+#include "engine/kv/plan.h"
 
 struct error;
 struct page_pool;

@@ -1,11 +1,13 @@
-/* choice.h - what a request's choice of a KV policy comes to: whether it can be honoured, and what
+/* plan.h - what a request's choice of a KV policy comes to: whether it can be honoured, and what
  * the sequence will keep.
  *
  * Thread: any.  Memory: none. */
-#ifndef ENGINE_KV_CHOICE_H
-#define ENGINE_KV_CHOICE_H
+#ifndef ENGINE_KV_PLAN_H
+#define ENGINE_KV_PLAN_H
 
-#include "engine/engine.h"
+#include <stdbool.h>
+
+#include "engine/kv_choice.h"
 
 struct error;
 struct kv_policy;

@@ -1,7 +1,7 @@
-/* choice.c - see choice.h.
+/* plan.c - see plan.h.
  *
  * Thread: any.  Memory: none. */
-#include "engine/kv/choice.h"
+#include "engine/kv/plan.h"
 
 #include <inttypes.h>
 
