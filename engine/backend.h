@@ -96,8 +96,7 @@ struct kv_page_state {
 
 /* Where in a page of a tracked pool the state of a KV head begins. */
 static inline size_t kv_state_offset(const struct kv_pool *kv, uint32_t kv_head) {
-    const size_t element_bytes = kv->dtype == DTYPE_F32 ? 4 : 2;
-    return kv->n_kv_heads * 2 * PAGE_TOKENS * kv->head_dim * element_bytes +
+    return kv->n_kv_heads * 2 * PAGE_TOKENS * kv->head_dim * dtype_size(kv->dtype) +
            kv_head * sizeof(struct kv_page_state);
 }
 
@@ -147,8 +146,8 @@ struct step_seq {
     const struct kv_view *layers; /* [step.n_layers] */
     const struct kv_budget *budget; /* NULL: it keeps everything.  Not NULL: all layers have the
                                        same n_slots and append_slot */
+    uint32_t n_before;              /* tokens of the text before the first row */
     /* With a budget: */
-    uint32_t n_before;  /* tokens of the text before the first row */
     bool begins_chunk;  /* prompts: the first row does.  With KV_SCORE_WINDOW, what earlier chunks
                            gave is forgotten before this step's rows count */
     uint32_t score_row; /* prompts: the sequence's rows from this one on count for scores */
@@ -225,7 +224,9 @@ struct gated_args {
 
 /* Rotates q and k of the step's rows in place (half-split pairs (i, i + dim/2) of the first
  * 2 * n_freqs elements) and writes k, v into the sequences' pages of `layer`.
- * qkv act [n_rows, (n_heads + 2 * n_kv_heads) * head_dim]: q heads, k heads, v heads. */
+ * qkv act [n_rows, (n_heads + 2 * n_kv_heads) * head_dim]: q heads, k heads, v heads.
+ * With a budget it also writes the rows' position, rank and score (0) into their slots' state, and
+ * with cache_positions leaves k as it is (q is rotated). */
 struct rope_append_args {
     void *qkv;
     const struct kv_pool *kv;
@@ -234,8 +235,6 @@ struct rope_append_args {
     float rope_scale;
     uint32_t n_freqs, layer, n_heads;
 };
-/* With a budget it also writes the rows' position, rank and score (0) into their slots' state, and
- * with cache_positions leaves k as it is (q is rotated). */
 
 /* Attention of the step's rows over the pages of `layer`.  attn_decode handles sequences
  * [0, n_decode), attn_prefill the rest; an empty range is a no-op.  q rows are the q heads inside

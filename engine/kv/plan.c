@@ -12,6 +12,11 @@ static uint32_t chunk_of(const struct kv_choice *choice) {
     return choice->chunk ? choice->chunk : KV_DEFAULT_CHUNK;
 }
 
+/* Slots that the sequence needs at most: while the last chunk of its prompt is computed. */
+static uint64_t room_of(const struct kv_choice *choice) {
+    return kv_choice_capacity(choice) + chunk_of(choice) + 1;
+}
+
 static bool outgrows(uint32_t n_prompt, uint32_t max_tokens, uint32_t trained_context) {
     return (uint64_t)n_prompt + max_tokens > trained_context;
 }
@@ -42,8 +47,7 @@ static int check_length(uint32_t n_prompt, uint32_t max_tokens, uint32_t limit,
 
 static int check_positions(const struct kv_choice *choice, uint32_t trained_context,
                            struct error *err) {
-    const uint64_t room = kv_choice_capacity(choice) + chunk_of(choice) + 1;
-    if (room <= trained_context) return 0;
+    if (room_of(choice) <= trained_context) return 0;
     return error_set(err, ERR_INVALID,
                      "the text may outgrow the model's trained context (%" PRIu32
                      " tokens), so the KV budget (%" PRIu64 ") and a chunk of the prompt (%" PRIu32
@@ -61,8 +65,7 @@ int kv_choice_check(const struct kv_choice *choice, uint32_t n_prompt, uint32_t 
         return error_set(err, ERR_INVALID, "the KV policy must keep at least 1 recent token");
     int code = check_heavy(choice, err);
     if (code) return code;
-    const uint64_t room = kv_choice_capacity(choice) + chunk_of(choice) + 1;
-    if (room > KV_MAX_TEXT || n_prompt > KV_MAX_TEXT)
+    if (room_of(choice) > KV_MAX_TEXT || n_prompt > KV_MAX_TEXT)
         return error_set(err, ERR_INVALID, "prompts and KV budgets end at %" PRIu32 " tokens",
                          KV_MAX_TEXT);
     if (!outgrows(n_prompt, max_tokens, limits->trained_context)) return 0;
