@@ -93,3 +93,20 @@ void answers_assert_same(const struct answer *a, const struct answer *b) {
     assert_int_equal(a->last.kv.n_evicted, b->last.kv.n_evicted);
     assert_memory_equal(&a->last.kv.kept_mass, &b->last.kv.kept_mass, sizeof(float));
 }
+
+struct engine_stats answers_compare(struct engine *engine, const struct recipe *recipes,
+                                    const struct answer *expected, uint32_t n) {
+    struct answer *together = calloc(n, sizeof(*together));
+    struct engine_stats stats;
+    for (uint32_t i = 0; i < n; i++) recipe_submit(engine, &recipes[i], &together[i]);
+    answers_wait(engine, together, n);
+    for (uint32_t i = 0; i < n; i++) {
+        answers_assert_same(&expected[i], &together[i]);
+        answer_forget(&together[i]);
+    }
+    answers_leave_no_page(engine);
+    engine_stats(engine, &stats);
+    engine_destroy(engine);
+    free(together);
+    return stats;
+}

@@ -39,5 +39,9 @@ void answers_leave_no_page(struct engine *engine);
 /* Equal to the bit. */
 void answers_assert_same(const struct answer *a, const struct answer *b);
 void answer_forget(struct answer *answer);
+/* Makes the requests all at once, compares each answer with the expected one to the bit, and takes
+ * the engine down; returns its statistics. */
+struct engine_stats answers_compare(struct engine *engine, const struct recipe *recipes,
+                                    const struct answer *expected, uint32_t n);
 
 #endif

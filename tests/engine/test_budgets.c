@@ -190,20 +190,7 @@ static void answer_alone(struct recipe *recipes, struct answer *alone, uint32_t 
 static struct engine_stats compare_with_alone(const struct recipe *recipes,
                                               const struct answer *alone, uint32_t n,
                                               uint32_t n_blocks, uint32_t max_batched_tokens) {
-    struct answer *together = calloc(n, sizeof(*together));
-    struct engine *engine = start(n_blocks, max_batched_tokens, true);
-    struct engine_stats stats;
-    for (uint32_t i = 0; i < n; i++) recipe_submit(engine, &recipes[i], &together[i]);
-    answers_wait(engine, together, n);
-    for (uint32_t i = 0; i < n; i++) {
-        answers_assert_same(&alone[i], &together[i]);
-        answer_forget(&together[i]);
-    }
-    answers_leave_no_page(engine);
-    engine_stats(engine, &stats);
-    engine_destroy(engine);
-    free(together);
-    return stats;
+    return answers_compare(start(n_blocks, max_batched_tokens, true), recipes, alone, n);
 }
 
 static void answers_depend_on_the_budget_alone(void **state) {
