@@ -16,6 +16,8 @@
  * Host code, C++ because the launchers are. */
 #include "cuda/internal.h"
 
+#include <algorithm>
+
 #include "cuda/attn_decode.cuh"
 #include "cuda/attn_prefill.cuh"
 #include "engine/error.h"
@@ -33,7 +35,7 @@ struct attention {
     uint64_t max_slots;
     struct attn_plan_room room;
 
-    uint32_t n_items; /* of the present step */
+    uint32_t n_items, n_turned; /* of the present step; the last n_turned have keys to turn */
     const struct attn_prefill_item *items;
 };
 
@@ -68,7 +70,7 @@ static int shape_decode(struct cuda_backend *cuda, struct attention *a, struct e
 static bool same_pool(const struct kv_pool *a, const struct kv_pool *b) {
     return a->base == b->base && a->dtype == b->dtype && a->n_pages == b->n_pages &&
            a->n_kv_heads == b->n_kv_heads && a->head_dim == b->head_dim &&
-           a->page_bytes == b->page_bytes;
+           a->page_bytes == b->page_bytes && a->tracked == b->tracked;
 }
 
 /* Makes cuda->attention fit args.  The first operation on a pool finds a step packed without plans,
@@ -144,10 +146,13 @@ int attention_reserve(struct cuda_backend *cuda, const struct step_limits *limit
     a.kv.head_dim = limits->head_dim;
     a.n_heads = limits->n_heads;
     *bytes = *n_items = 0;
-    if (!has_kernels(&a.kv, a.n_heads)) return 0;
+    int rc = limits->tracked ? traces_reserve(cuda, limits->max_rows, limits->max_slots,
+                                              limits->n_heads, err)
+                             : 0;
+    if (rc || !has_kernels(&a.kv, a.n_heads)) return rc;
     *n_items = attn_prefill_max_items(limits->max_rows, limits->max_seqs);
     if (a.n_heads / a.kv.n_kv_heads > ATTN_DECODE_MAX_GROUP) return 0;
-    int rc = shape_decode(cuda, &a, err);
+    rc = shape_decode(cuda, &a, err);
     if (!rc) rc = make_room(cuda, &a, limits->max_seqs, limits->max_slots, 1, err);
     *bytes = plan_bytes(&a);
     return rc;
@@ -158,11 +163,12 @@ int attention_room(struct cuda_backend *cuda, const struct step *step, size_t *b
     struct attention *a = cuda->attention;
     *bytes = *n_items = 0;
     if (!a) return 0;
+    int rc = a->kv.tracked ? traces_room(cuda, step, a->n_heads, err) : 0;
+    if (rc) return rc;
     if (a->prefill_fits && step->n_seqs > step->n_decode)
         *n_items = attn_prefill_max_items(step->n_rows - step->n_decode,
                                           step->n_seqs - step->n_decode);
     if (!a->decode_fits) return 0;
-    int rc = 0;
     const uint64_t n_slots = a->shape.split_slots ? most_slots(step) : 0;
     const uint32_t n_plans =
         a->n_plans > 1 || layers_differ(step) ? step->n_layers : a->n_plans;
@@ -188,21 +194,29 @@ static void plan_decode(const struct attention *a, const struct device_step *ste
     }
 }
 
+static bool is_turned(const struct step *step, uint32_t seq) {
+    return step->seqs[seq].budget && step->seqs[seq].budget->cache_positions;
+}
+
 static void plan_prefill(struct attention *a, const struct device_step *step,
-                         const struct step_arrays *arrays) {
+                         const struct step *host_step, const struct step_arrays *arrays) {
+    struct attn_prefill_item *items = reinterpret_cast<struct attn_prefill_item *>(arrays->items);
     a->items = reinterpret_cast<const struct attn_prefill_item *>(arrays->device_items);
-    a->n_items = 0;
+    a->n_items = a->n_turned = 0;
     if (!a->prefill_fits || step->n_seqs == step->n_decode) return;
     a->n_items = attn_prefill_plan(reinterpret_cast<const uint32_t *>(arrays->seq_rows),
                                    reinterpret_cast<const uint32_t *>(arrays->n_slots),
-                                   step->n_decode, step->n_seqs,
-                                   reinterpret_cast<struct attn_prefill_item *>(arrays->items));
+                                   step->n_decode, step->n_seqs, items);
+    const auto *turned = std::partition(items, items + a->n_items, [=](const auto &item) {
+        return !is_turned(host_step, (uint32_t)item.seq);
+    });
+    a->n_turned = (uint32_t)(items + a->n_items - turned);
 }
 
 void attention_plan(struct cuda_backend *cuda, const struct step_arrays *arrays, char *plans) {
     if (!cuda->attention) return;
     plan_decode(cuda->attention, &cuda->step, arrays, plans);
-    plan_prefill(cuda->attention, &cuda->step, arrays);
+    plan_prefill(cuda->attention, &cuda->step, cuda->host_step, arrays);
 }
 
 /* ---- the operations ---- */
@@ -215,20 +229,27 @@ static int attend_simply(struct cuda_backend *cuda, const struct attn_args *args
     p.q = args->q;
     p.q_stride = args->q_stride;
     p.out = args->out;
-    p.pool = args->kv->base;
-    p.dtype = args->kv->dtype;
+    p.kv = *args->kv;
     p.n_heads = args->n_heads;
-    p.n_kv_heads = args->kv->n_kv_heads;
-    p.head_dim = args->kv->head_dim;
     p.layer = args->layer;
     p.n_rows = n_rows;
     p.decode = decode;
     p.scale = args->scale;
+    if (args->kv->tracked) p.traces = cuda->traces;
+    p.turns = key_turns_of(cuda, args);
     return cuda_check(cuda, launch_attn_simple(&p, launch_of(cuda)), "attention", err);
 }
 
+/* The fast kernels move 16 bytes at a time, also where they turn keys. */
 static bool aligned(const struct attn_args *args) {
-    return ((uintptr_t)args->q | (uintptr_t)args->out) % 16 == 0 && args->q_stride % 8 == 0;
+    return ((uintptr_t)args->q | (uintptr_t)args->out) % 16 == 0 && args->q_stride % 8 == 0 &&
+           (!args->kv->tracked || args->n_freqs % 8 == 0);
+}
+
+/* What attention over a tracked pool needs beside the step. */
+static int open_turns(struct cuda_backend *cuda, const struct attn_args *args, struct error *err) {
+    if (!args->kv->tracked || !args->inv_freq) return 0;
+    return freqs_send(cuda, args->inv_freq, args->n_freqs, err);
 }
 
 int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct error *err) {
@@ -236,6 +257,7 @@ int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct er
     const uint32_t n_rows = cuda->repeating ? cuda->launch_rows : cuda->step.n_decode;
     if (n_rows == 0) return 0;
     int rc = open_attention(cuda, args, err);
+    if (!rc) rc = open_turns(cuda, args, err);
     if (rc) return rc;
     struct attention *a = cuda->attention;
     if (!a->decode_fits || !aligned(args)) return attend_simply(cuda, args, true, n_rows, err);
@@ -254,7 +276,22 @@ int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct er
     p.partial_out = static_cast<float *>(cuda->partials);
     p.partial_lse = p.partial_out +
                     (size_t)a->room.n_partials * (a->n_heads / a->kv.n_kv_heads) * a->kv.head_dim;
+    if (args->kv->tracked) p.traces = cuda->traces;
+    p.turns = key_turns_of(cuda, args);
     return cuda_check(cuda, launch_attn_decode(p, cuda->stream), "decode attention", err);
+}
+
+/* Items [at, end) of the step. */
+static int launch_items(struct cuda_backend *cuda, struct attn_prefill_params p, uint32_t at,
+                        uint32_t end, struct error *err) {
+    const uint32_t most = ATTN_PREFILL_MAX_ITEMS;
+    int rc = 0;
+    for (; at < end && !rc; at += p.n_items) {
+        p.items = cuda->attention->items + at;
+        p.n_items = end - at < most ? end - at : most;
+        rc = cuda_check(cuda, launch_attn_prefill(p, cuda->stream), "prefill attention", err);
+    }
+    return rc;
 }
 
 int cuda_attn_prefill(struct backend *be, const struct attn_args *args, struct error *err) {
@@ -263,6 +300,7 @@ int cuda_attn_prefill(struct backend *be, const struct attn_args *args, struct e
     const size_t first = (size_t)args->layer * step->n_seqs;
     if (step->n_seqs == step->n_decode) return 0;
     int rc = open_attention(cuda, args, err);
+    if (!rc) rc = open_turns(cuda, args, err);
     if (rc) return rc;
     struct attention *a = cuda->attention;
     if (!a->prefill_fits || !aligned(args))
@@ -280,11 +318,9 @@ int cuda_attn_prefill(struct backend *be, const struct attn_args *args, struct e
     p.n_total_rows = step->n_rows;
     p.n_heads = args->n_heads;
     p.scale = args->scale;
-    const uint32_t most = ATTN_PREFILL_MAX_ITEMS;
-    for (uint32_t at = 0; at < a->n_items && !rc; at += p.n_items) {
-        p.items = a->items + at;
-        p.n_items = a->n_items - at < most ? a->n_items - at : most;
-        rc = cuda_check(cuda, launch_attn_prefill(p, cuda->stream), "prefill attention", err);
-    }
-    return rc;
+    if (args->kv->tracked) p.lse = cuda->traces.lse;
+    p.turns = key_turns_of(cuda, args);
+    rc = launch_items(cuda, p, 0, a->n_items - a->n_turned, err);
+    p.turned = true;
+    return rc ? rc : launch_items(cuda, p, a->n_items - a->n_turned, a->n_items, err);
 }

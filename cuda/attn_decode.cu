@@ -27,6 +27,7 @@
  * Oracle: sums in double (cuda/tests/attn_decode_test.cu). */
 #include "cuda/attn_decode.cuh"
 
+#include "cuda/keep.cuh"
 #include "cuda/sm90.cuh"
 
 namespace {
@@ -263,6 +264,58 @@ unit_scores(float (&s)[S::N_TILES][4], const state<S> &st, uint32_t stage, int l
         for (int i = 0; i < 4; i++) s[n][i] += odd[n][i];
 }
 
+/* What a tile does for its sequence's budget. */
+struct duties {
+    float *scores; /* of the item: [slot][group]; NULL: none */
+    bool turned;   /* keys are stored before RoPE */
+};
+
+__device__ __forceinline__ duties duties_of(const attn_decode_params &p, const attn_tile &tile,
+                                            int group) {
+    duties d = {nullptr, false};
+    if (!p.step->budgets) return d;
+    const device_budget &b = p.step->budgets[tile.seq];
+    d.turned = b.capacity > 0 && b.cache_positions;
+    if (p.traces.scores && b.scores_at >= 0)
+        d.scores =
+            p.traces.scores + (tile.kv_head * p.traces.score_stride + (size_t)b.scores_at) * group;
+    return d;
+}
+
+/* Where a chunk of 16 bytes of a row of a unit lies: see rows_at. */
+template <class S>
+__device__ __forceinline__ uint4 *chunk_at(uint32_t unit, int row, int chunk) {
+    const uint32_t column = unit + chunk / 8 * (ATTN_UNIT_SLOTS * 128),
+                   bulk = column + row * 128 + (chunk % 8 ^ row % 8) * 16,
+                   plain = unit + row * S::ROW_BYTES + chunk * 16;
+    return static_cast<uint4 *>(__cvta_shared_to_generic(S::BULK ? bulk : plain));
+}
+
+/* Turns a unit's keys in place, a row to two lanes.  Later the copy engine writes there again. */
+template <class S>
+__device__ __forceinline__ void turn_unit(const attn_decode_params &p, const attn_tile &tile,
+                                          int slot, uint32_t unit, const int32_t *table,
+                                          const ring &r) {
+    const int row = r.lane % ATTN_UNIT_SLOTS, n = (int)p.turns.n_freqs / 8;
+    const int page = __ldg(table + tile.pages + slot / PAGE_TOKENS);
+    const char *states = static_cast<const char *>(p.pool) + page * p.page_bytes +
+                         (size_t)p.n_kv_heads * 2 * PAGE_TOKENS * S::D * 2;
+    const kv_page_state *state = reinterpret_cast<const kv_page_state *>(states) + tile.kv_head;
+    if (slot + row < tile.end) {
+        const uint32_t rank = state->rank[slot % PAGE_TOKENS + row];
+#pragma unroll 1
+        for (int i = r.lane / ATTN_UNIT_SLOTS; i < n; i += 2) {
+            uint4 *const a = chunk_at<S>(unit, row, i), *const b = chunk_at<S>(unit, row, i + n);
+            uint4 x = *a, y = *b;
+            turn_pairs<typename S::T>(&x, &y, p.turns, i * 8, rank);
+            *a = x;
+            *b = y;
+        }
+    }
+    if (S::BULK) fence_async_proxy();
+    __syncwarp();
+}
+
 /* A slot's scores of a group lie together, and slots in a row: whole lines are written.
  *
  * What they cost is what memory takes for writes among reads; the instructions cost 0.5 %.  On an
@@ -279,12 +332,11 @@ unit_scores(float (&s)[S::N_TILES][4], const state<S> &st, uint32_t stage, int l
  * rows padded, a part of L2 set aside.  Only less does: 2 bytes a score cost 3.5 to 7.9 %.  That
  * scores leave L2 before anything else helps the small ones: 5 % instead of 7.5 % of 1 x 131072. */
 template <class S>
-__device__ __forceinline__ void store_scores(const attn_decode_params &p, const attn_tile &tile,
+__device__ __forceinline__ void store_scores(float *item, const attn_decode_params &p,
+                                             const attn_tile &tile,
                                              const float (&s)[S::N_TILES][4], int slot, int group,
                                              const ring &r) {
     const int lane = r.lane;
-    float *const item =
-        p.scores + ((size_t)tile.seq * p.n_kv_heads + tile.kv_head) * group * p.score_stride;
 #pragma unroll
     for (int n = 0; n < S::N_TILES; n++) {
         const int head = n * 8 + lane % 4 * 2;
@@ -342,12 +394,14 @@ template <class S> __device__ __forceinline__ void softmax_step(state<S> *st, in
 
 template <class S>
 __device__ __forceinline__ void attend_unit(state<S> *st, const attn_decode_params &p,
-                                            const attn_tile &tile, int slot, uint32_t stage,
-                                            int group, const ring &r) {
+                                            const attn_tile &tile, const duties &d, int slot,
+                                            uint32_t stage, int group, const int32_t *table,
+                                            const ring &r) {
     const int lane = r.lane;
     float s[S::N_TILES][4] = {};
+    if (d.turned) turn_unit<S>(p, tile, slot, stage, table, r);
     unit_scores<S>(s, *st, stage, lane);
-    if (p.scores) store_scores<S>(p, tile, s, slot, group, r);
+    if (d.scores) store_scores<S>(d.scores, p, tile, s, slot, group, r);
     uint32_t prob[S::N_TILES][2];
 #pragma unroll
     for (int n = 0; n < S::N_TILES; n++)
@@ -432,6 +486,7 @@ __device__ __forceinline__ void store_tile(const attn_decode_params &p, const at
         const float4 out = combine<S>(ring, free_stage, head, d, &lse);
         if (tile.partial < 0) {
             const size_t row = (size_t)tile.seq * p.n_heads + tile.kv_head * group + head;
+            if (p.traces.lse && d == 0) p.traces.lse[row] = lse;
             store_bf16(static_cast<__nv_bfloat16 *>(p.out) + row * S::D + d, out);
         } else {
             const size_t row = (size_t)tile.partial * group + head;
@@ -497,7 +552,7 @@ template <int D> struct merge_row {
         }
     }
 
-    __device__ __forceinline__ void store(__nv_bfloat16 *to) const {
+    __device__ __forceinline__ void store(__nv_bfloat16 *to, float *lse) const {
         float top = -INFINITY, weights = 0.0f, weight[MERGE_WARPS];
 #pragma unroll
         for (int w = 0; w < MERGE_WARPS; w++) top = fmaxf(top, max[w]);
@@ -512,6 +567,7 @@ template <int D> struct merge_row {
             for (int w = 0; w < MERGE_WARPS; w++) x += out[w][d] * weight[w];
             to[d] = __float2bfloat16(x * scale);
         }
+        if (lse && threadIdx.x == 0) *lse = top + log2f(weights);
     }
 };
 
@@ -530,8 +586,9 @@ template <int D> __global__ void __launch_bounds__(MERGE_WARPS * 32)
         row.gather(p.partial_out + first * D, p.partial_lse + first, merge.n_partials, group,
                    threadIdx.x / 32, threadIdx.x % 32);
         __syncthreads();
-        row.store(static_cast<__nv_bfloat16 *>(p.out) +
-                  ((size_t)merge.seq * p.n_heads + merge.kv_head * group + head) * D);
+        const size_t at = (size_t)merge.seq * p.n_heads + merge.kv_head * group + head;
+        row.store(static_cast<__nv_bfloat16 *>(p.out) + at * D,
+                  p.traces.lse ? p.traces.lse + at : nullptr);
         job += gridDim.x;
         if (job < n_jobs) merge = p.merges[job / group];
         __syncthreads(); /* row is read */
@@ -594,6 +651,7 @@ template <class S> __global__ void __launch_bounds__(S::N_WARPS * 32)
     for (; next < S::N_STAGES - 1; next++) ask_unit<S>(&ahead, p, next, r);
     state<S> st;
     load_queries<S>(&st, p, tile, group, r.lane);
+    duties d = duties_of(p, tile, group);
     for (;;) {
         convert_queries<S>(&st);
         clear_results<S>(&st);
@@ -604,7 +662,8 @@ template <class S> __global__ void __launch_bounds__(S::N_WARPS * 32)
             next = next + 1 == S::N_STAGES ? 0 : next + 1;
             parity ^= next == 0;
             await_unit<S>(next, parity, tile.end - slot, r);
-            attend_unit<S>(&st, p, tile, slot, r.stages + next * S::STAGE_BYTES, group, r);
+            attend_unit<S>(&st, p, tile, d, slot, r.stages + next * S::STAGE_BYTES, group,
+                           ahead.table, r);
             __syncwarp(); /* all lanes have read: the stage is free */
         }
         const attn_tile done = tile;
@@ -612,7 +671,10 @@ template <class S> __global__ void __launch_bounds__(S::N_WARPS * 32)
         hand_over<S>(reinterpret_cast<warp_result<S> *>(
                          memory + (size_t)(r.warp * S::N_STAGES + next) * S::STAGE_BYTES),
                      st, r.lane);
-        if (done.next >= 0) load_queries<S>(&st, p, tile, group, r.lane);
+        if (done.next >= 0) {
+            load_queries<S>(&st, p, tile, group, r.lane);
+            d = duties_of(p, tile, group);
+        }
         if (r.lane == 0) free_stage[r.warp] = next;
         if (S::BULK) fence_async_proxy();
         __syncthreads();

@@ -22,7 +22,8 @@ struct attn_decode_params {
     const void *q;    /* bf16, sequence s at q + s * q_stride: [n_heads, head_dim] */
     size_t q_stride;  /* elements */
     void *out;        /* bf16 [n_seqs, n_heads * head_dim] */
-    const void *pool; /* pages [K, V][n_kv_heads][PAGE_TOKENS][head_dim] of kv_dtype */
+    const void *pool; /* pages [K, V][n_kv_heads][PAGE_TOKENS][head_dim] of kv_dtype, and the states
+                         of budgets where the step has any */
     size_t page_bytes;
     enum dtype kv_dtype; /* DTYPE_BF16 or DTYPE_F16 */
     uint32_t n_heads, n_kv_heads;
@@ -39,8 +40,8 @@ struct attn_decode_params {
     float *partial_out;  /* [room.n_partials][group][head_dim] */
     float *partial_lse;  /* [room.n_partials][group], base 2 */
 
-    float *scores;       /* NULL, or [n_seqs][n_kv_heads][score_stride][group]: q.k * scale */
-    size_t score_stride; /* slots */
+    struct attn_traces traces;
+    struct key_turns turns; /* n_freqs a multiple of 8 */
 
     /* Programmatic dependent launch (compute capability 9.0): the kernels start while the one
      * before ends.  They read the plan, the step and the page tables, and prefetch pages into L2,

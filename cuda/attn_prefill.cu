@@ -25,7 +25,8 @@ uint32_t attn_prefill_plan(const uint32_t *n_rows, const uint32_t *n_slots, uint
 
 static bool wants_sm90(const struct attn_prefill_params &p) {
     static const bool is_there = attn_prefill_sm90_is_there();
-    return is_there && p.kv.dtype == DTYPE_BF16 && (p.kv.head_dim == 64 || p.kv.head_dim == 128);
+    return is_there && !p.turned && p.kv.dtype == DTYPE_BF16 &&
+           (p.kv.head_dim == 64 || p.kv.head_dim == 128);
 }
 
 cudaError_t launch_attn_prefill(const struct attn_prefill_params &p, cudaStream_t stream) {

@@ -8,7 +8,7 @@
  * longest first, so that the last blocks to start are the short ones.  Two kernels take it:
  *
  *   attn_prefill_mma.cu    sm_80 and later, head_dim 64, 80, 96, 128, 256, bf16 and f16 pages
- *   attn_prefill_sm90.cu   sm_90a, head_dim 64 and 128, bf16 pages
+ *   attn_prefill_sm90.cu   sm_90a, head_dim 64 and 128, bf16 pages, keys that are stored after RoPE
  *
  * A row's bits depend on its own queries, keys and slot numbers only: not on the batch, nor on how
  * a prompt was cut into steps.  Slots past n_slots may hold anything, NaN included.
@@ -22,6 +22,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "cuda/kernels.h"
 #include "engine/backend.h"
 
 enum { ATTN_PREFILL_TILE = 128, ATTN_PREFILL_MAX_ITEMS = 65535 };
@@ -43,6 +44,10 @@ struct attn_prefill_params {
     uint32_t n_total_rows; /* rows of the q matrix */
     uint32_t n_heads;      /* multiple of kv.n_kv_heads */
     float scale;
+    float *lse; /* [n_total_rows][n_heads], base 2, of the rows that are written; or NULL */
+    /* The items' keys are stored before RoPE (keep.cuh); turns.n_freqs is a multiple of 8. */
+    bool turned;
+    struct key_turns turns;
 };
 
 /* Host: the items of sequences [first_seq, n_seqs), longest first.  Returns their number, which is

@@ -6,12 +6,14 @@
  *   shared  | Q rows x (D + 8) | K 64 x (D + 8) | V 64 x (D + 8) | 16 bytes of padding per row keep
  *                                                                  ldmatrix free of bank conflicts
  *   loads   V of this block flies while S is computed, K of the next while P V is
+ *   turned  keys that are stored before RoPE turn in shared memory, block by block
  *
  * Grid:   (heads x parts of a tile, items).   Bound: tensor cores.
  * Oracle: engine/cpu/attention.c in plain C; the test's oracle is in double. */
 #include "cuda/attn_prefill.cuh"
 
 #include "cuda/attn_prefill_tile.cuh"
+#include "cuda/keep.cuh"
 #include "cuda/mma.cuh"
 
 enum { WARPS = 4, THREADS = WARPS * 32, KEYS = PAGE_TOKENS };
@@ -160,11 +162,11 @@ template <int D>
 static __device__ __forceinline__ void store_rows(const struct attn_prefill_params &p,
                                                   const struct prefill_tile &t,
                                                   const struct warp_state<D> &w, int head,
-                                                  int row) {
+                                                  int row, float scale) {
 #pragma unroll
     for (int i = 0; i < 2 * bands(D); i++) {
         const int b = i / 2, h = i % 2;
-        store_row<D>(p, t, row + 8 * i, head, w.sum[b][h], [&](int n) {
+        store_row<D>(p, t, row + 8 * i, head, w.max[b][h] * scale, w.sum[b][h], [&](int n) {
             return make_float2(w.o[b][n][2 * h], w.o[b][n][2 * h + 1]);
         });
     }
@@ -185,6 +187,11 @@ template <typename T> struct block_source {
     __device__ const T *page(const struct prefill_tile &t, int i) const {
         return keys + page_of_block(t, block(i)) * page_elements;
     }
+    __device__ const struct kv_page_state *state(const struct attn_prefill_params &p,
+                                                 const struct prefill_tile &t, int i,
+                                                 int kv_head) const {
+        return page_state(p.kv, page_of_block(t, block(i)), kv_head);
+    }
 };
 
 template <typename T, int D>
@@ -195,7 +202,7 @@ static __device__ __forceinline__ struct block_source<T> block_source_of(
             p.kv.page_bytes / sizeof(T), p.kv.n_kv_heads *head_elements, dense_pairs_of(t)};
 }
 
-template <typename T, int D>
+template <typename T, int D, bool TURNED>
 static __global__ void __launch_bounds__(THREADS)
     attn_prefill_mma_kernel(const struct attn_prefill_params p) {
     constexpr int ROWS = block_rows(D), PARTS = ATTN_PREFILL_TILE / ROWS;
@@ -218,6 +225,11 @@ static __global__ void __launch_bounds__(THREADS)
         copy_async_wait_all();
         __syncthreads(); /* K(i) is there, and everyone is done with V(i - 1) */
         load_block<T, D>(plan.v, from.page(t, i) + from.to_values, from.n_valid(t, i));
+        if constexpr (TURNED) {
+            turn_page<T>(plan.k, mma_plan<T, D>::STRIDE, from.n_valid(t, i), p.turns,
+                         from.state(p, t, i, head / (p.n_heads / p.kv.n_kv_heads)));
+            __syncthreads();
+        }
         scores<T, D>(w, plan.q + warp_row * mma_plan<T, D>::STRIDE, plan.k, lane);
         copy_async_wait_all();
         __syncthreads(); /* V(i) is there, and everyone is done with K(i) */
@@ -228,17 +240,19 @@ static __global__ void __launch_bounds__(THREADS)
         for (int b = 0; b < 2 * bands(D); b++) update_softmax(w, b / 2, b % 2, scale);
         add_values<T, D>(w, plan.v, lane);
     }
-    store_rows(p, t, w, head, warp_row + lane / 4);
+    store_rows(p, t, w, head, warp_row + lane / 4, scale);
 }
 
 template <typename T, int D>
 static cudaError_t launch(const struct attn_prefill_params &p, cudaStream_t stream) {
+    const auto kernel =
+        p.turned ? attn_prefill_mma_kernel<T, D, true> : attn_prefill_mma_kernel<T, D, false>;
     const int bytes = sizeof(struct mma_plan<T, D>);
-    const cudaError_t status = cudaFuncSetAttribute(
-        attn_prefill_mma_kernel<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    const cudaError_t status =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (status != cudaSuccess) return status;
     const dim3 grid(p.n_heads * (ATTN_PREFILL_TILE / block_rows(D)), p.n_items);
-    attn_prefill_mma_kernel<T, D><<<grid, THREADS, bytes, stream>>>(p);
+    kernel<<<grid, THREADS, bytes, stream>>>(p);
     return cudaGetLastError();
 }
 

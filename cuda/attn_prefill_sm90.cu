@@ -15,7 +15,8 @@
  *
  *   q       bf16 rows through a tensor map [n_total_rows, n_heads * D]; rows past the end of the
  *           sequence belong to a neighbour: they are computed and not stored
- *   pages   the pool is a matrix of rows ((page * 2 + is_v) * n_kv_heads + kv_head) * 64 + slot
+ *   pages   the pool is a stack of matrices, one a page, of rows (is_v * n_kv_heads + kv_head) * 64
+ *           + slot
  *
  * Grid:   (heads, items): heads of one tile run together and share pages in L2.  One block per SM.
  * Bound:  tensor cores, 4 * D operations per visible (row, slot) and head.
@@ -53,13 +54,14 @@ struct sm90_maps {
 
 /* --- producer: one warp; lane 0 gives the orders --- */
 
+/* Rows from `row` on of both pages. */
 template <int D>
-static __device__ void load_pages(unsigned char *to, const CUtensorMap *pool, int row0, int row1,
-                                  uint64_t *bar) {
+static __device__ void load_pages(unsigned char *to, const CUtensorMap *pool, int row, int page0,
+                                  int page1, uint64_t *bar) {
     barrier_arrive_expect(bar, sm90_plan<D>::TILE_BYTES);
     for (int c = 0; c < D / COLUMN; c++) {
-        tensor_load(to + c * COLUMN_BYTES, pool, c * COLUMN, row0, bar);
-        tensor_load(to + c * COLUMN_BYTES + PAGE_COLUMN_BYTES, pool, c * COLUMN, row1, bar);
+        tensor_load(to + c * COLUMN_BYTES, pool, c * COLUMN, row, page0, bar);
+        tensor_load(to + c * COLUMN_BYTES + PAGE_COLUMN_BYTES, pool, c * COLUMN, row, page1, bar);
     }
 }
 
@@ -76,13 +78,13 @@ static __device__ void clear_tail(unsigned char *v, struct key_pair pair, int n_
 
 template <int D>
 static __device__ void load_values(struct sm90_plan<D> &plan, const CUtensorMap *pool, int stage,
-                                   int row0, int row1, struct key_pair pair, int n_slots,
-                                   uint32_t &tail_parity, int lane) {
+                                   int row, int page0, int page1, struct key_pair pair,
+                                   int n_slots, uint32_t &tail_parity, int lane) {
     if ((max(pair.first, pair.second) + 1) * PAGE_TOKENS <= n_slots) {
-        if (lane == 0) load_pages<D>(plan.v[stage], pool, row0, row1, &plan.v_full[stage]);
+        if (lane == 0) load_pages<D>(plan.v[stage], pool, row, page0, page1, &plan.v_full[stage]);
         return;
     }
-    if (lane == 0) load_pages<D>(plan.v[stage], pool, row0, row1, &plan.tail_full);
+    if (lane == 0) load_pages<D>(plan.v[stage], pool, row, page0, page1, &plan.tail_full);
     barrier_wait(&plan.tail_full, tail_parity);
     tail_parity ^= 1;
     clear_tail<D>(plan.v[stage], pair, n_slots, lane);
@@ -96,10 +98,8 @@ static __device__ void produce(struct sm90_plan<D> &plan, const struct sm90_maps
                                const struct prefill_tile &t, const Pairs &pairs, int head,
                                int kv_head, int n_kv_heads) {
     constexpr int STAGES = sm90_plan<D>::STAGES;
-    const int lane = threadIdx.x % 32, values = n_kv_heads * PAGE_TOKENS;
-    const auto row_of = [&](int block) {
-        return (page_of_block(t, block) * 2 * n_kv_heads + kv_head) * PAGE_TOKENS;
-    };
+    const int lane = threadIdx.x % 32, keys = kv_head * PAGE_TOKENS,
+              values = (n_kv_heads + kv_head) * PAGE_TOKENS;
     uint32_t tail_parity = 0;
     if (lane == 0) {
         barrier_arrive_expect(&plan.q_full, sm90_plan<D>::TILE_BYTES);
@@ -108,19 +108,20 @@ static __device__ void produce(struct sm90_plan<D> &plan, const struct sm90_maps
                         &plan.q_full);
     }
     struct key_pair pair = pairs.at(0);
-    int row0 = row_of(pair.first), row1 = row_of(pair.second);
+    int page0 = page_of_block(t, pair.first), page1 = page_of_block(t, pair.second);
     for (int j = 0; j < pairs.n; j++) {
         const int stage = j % STAGES;
         const uint32_t parity = j / STAGES % 2 ^ 1; /* the first round finds the stages empty */
         /* The next pair's page numbers are on their way while this one waits for its stage. */
         const struct key_pair next = pairs.at(min(j + 1, pairs.n - 1));
-        const int next0 = row_of(next.first), next1 = row_of(next.second);
+        const int next0 = page_of_block(t, next.first), next1 = page_of_block(t, next.second);
         barrier_wait(&plan.k_empty[stage], parity);
-        if (lane == 0) load_pages<D>(plan.k[stage], &maps.pool, row0, row1, &plan.k_full[stage]);
+        if (lane == 0)
+            load_pages<D>(plan.k[stage], &maps.pool, keys, page0, page1, &plan.k_full[stage]);
         barrier_wait(&plan.v_empty[stage], parity);
-        load_values<D>(plan, &maps.pool, stage, row0 + values, row1 + values, pair, t.n_slots,
-                       tail_parity, lane);
-        pair = next, row0 = next0, row1 = next1;
+        load_values<D>(plan, &maps.pool, stage, values, page0, page1, pair, t.n_slots, tail_parity,
+                       lane);
+        pair = next, page0 = next0, page1 = next1;
     }
 }
 
@@ -302,7 +303,7 @@ static __device__ __forceinline__ void consume(struct sm90_plan<D> &plan,
     last_values(plan, r, pairs.n - 1);
 #pragma unroll
     for (int h = 0; h < 2; h++)
-        store_row<D>(p, t, row + 8 * h, head, r.sum[h], [&](int n) {
+        store_row<D>(p, t, row + 8 * h, head, r.top[h] * scale, r.sum[h], [&](int n) {
             return make_float2(r.o[4 * n + 2 * h], r.o[4 * n + 2 * h + 1]);
         });
 }
@@ -353,12 +354,13 @@ static __global__ void __launch_bounds__(THREADS, 1)
 template <int D>
 static cudaError_t launch(const struct attn_prefill_params &p, cudaStream_t stream) {
     const int bytes = sizeof(struct sm90_plan<D>);
-    const uint64_t pool_rows = (uint64_t)p.kv.n_pages * 2 * p.kv.n_kv_heads * PAGE_TOKENS;
+    const uint64_t page_rows = (uint64_t)2 * p.kv.n_kv_heads * PAGE_TOKENS;
     struct sm90_maps maps;
     cudaError_t status = tensor_map_matrix(&maps.q, p.q, p.n_total_rows, (uint64_t)p.n_heads * D,
                                            p.q_stride * 2, ATTN_PREFILL_TILE);
     if (status == cudaSuccess)
-        status = tensor_map_matrix(&maps.pool, p.kv.base, pool_rows, D, D * 2, PAGE_TOKENS);
+        status = tensor_map_stack(&maps.pool, p.kv.base, p.kv.n_pages, p.kv.page_bytes, page_rows,
+                                  D, D * 2, PAGE_TOKENS);
     if (status == cudaSuccess)
         status = cudaFuncSetAttribute(attn_prefill_sm90_kernel<D>,
                                       cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);

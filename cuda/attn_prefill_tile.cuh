@@ -56,18 +56,20 @@ static __device__ __forceinline__ int page_of_block(const struct prefill_tile &t
     return t.pages[min(block, (t.n_slots - 1) / PAGE_TOKENS)];
 }
 
-/* Writes one row of the tile of queries, of which a quad of lanes holds the accumulators and the
- * sum of the weights: pair(n) is what this lane holds of columns 8 n and on. */
+/* Writes one row of the tile of queries, of which a quad of lanes holds the accumulators, the
+ * largest score (base 2) and the sum of the weights: pair(n) is what this lane holds of columns 8 n
+ * and on. */
 template <int D, typename Pair>
 static __device__ __forceinline__ void store_row(const struct attn_prefill_params &p,
                                                  const struct prefill_tile &t, int row, int head,
-                                                 float sum, Pair pair) {
+                                                 float top, float sum, Pair pair) {
     float total = sum + __shfl_xor_sync(~0u, sum, 1);
     total += __shfl_xor_sync(~0u, total, 2);
     if (row >= t.n_rows) return;
     const float inverse = 1.0f / total;
-    __nv_bfloat16 *to =
-        (__nv_bfloat16 *)p.out + ((size_t)(t.first_row + row) * p.n_heads + head) * D;
+    const size_t at = (size_t)(t.first_row + row) * p.n_heads + head;
+    __nv_bfloat16 *to = (__nv_bfloat16 *)p.out + at * D;
+    if (p.lse && threadIdx.x % 4 == 0) p.lse[at] = top + log2f(total);
 #pragma unroll
     for (int n = 0; n < D / 8; n++) {
         const float2 x = pair(n);

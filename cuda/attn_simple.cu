@@ -2,7 +2,7 @@
  * what runs where they do not fit (any head_dim up to 256, any dtype of pages).
  *
  *   q     bf16 rows of [n_heads, head_dim]
- *   pool  dtype [n_pages][K,V][n_kv_heads][PAGE_TOKENS][head_dim]
+ *   pool  pages of dtype [K,V][n_kv_heads][PAGE_TOKENS][head_dim], and the states of budgets
  *   out   bf16 [n_rows, n_heads * head_dim]
  *
  * Grid:   one block per (row, kv head); its query heads one after the other.
@@ -10,6 +10,7 @@
  * the warps' (max, sum, out) are merged at the end.  Row i of a sequence sees slots [0, n_slots -
  * n_rows + i]. */
 #include "cuda/device.cuh"
+#include "cuda/keep.cuh"
 
 enum { N_WARPS = 4, LANE_DIMS = 8, MAX_DIM = 32 * LANE_DIMS };
 
@@ -23,14 +24,30 @@ struct softmax {
     float out[LANE_DIMS]; /* dimension lane + 32 * i */
 };
 
-static __device__ void visit_slot(struct softmax *state, const float *q, const void *pool,
-                                  enum dtype dtype, size_t key, size_t value, uint32_t dim) {
+static __device__ __forceinline__ float dot_key(const struct kv_pool &kv, const float *q,
+                                                size_t key) {
     const uint32_t lane = threadIdx.x % 32;
     float dot = 0.0f;
 #pragma unroll
     for (uint32_t i = 0; i < LANE_DIMS; i++)
-        if (lane + 32 * i < dim) dot += q[i] * load_dtype(pool, key + lane + 32 * i, dtype);
-    const float score = warp_sum(dot);
+        if (lane + 32 * i < kv.head_dim)
+            dot += q[i] * load_dtype(kv.base, key + lane + 32 * i, kv.dtype);
+    return warp_sum(dot);
+}
+
+static __device__ float dot_turned_key(const struct kv_pool &kv, const float *q, size_t key,
+                                       const struct key_turns &turns, uint32_t rank) {
+    const uint32_t lane = threadIdx.x % 32;
+    float dot = 0.0f;
+    for (uint32_t i = 0; i < LANE_DIMS; i++)
+        if (lane + 32 * i < kv.head_dim)
+            dot += q[i] * turned_element(kv, key, lane + 32 * i, turns, rank);
+    return warp_sum(dot);
+}
+
+static __device__ __forceinline__ void visit_slot(struct softmax *state, const struct kv_pool &kv,
+                                                  float score, size_t value) {
+    const uint32_t lane = threadIdx.x % 32, dim = kv.head_dim;
     const float max = fmaxf(state->max, score);
     const float keep = __expf(state->max - max),
                 weight = __expf(score - max); /* the first max is -inf: keep 0 */
@@ -39,12 +56,13 @@ static __device__ void visit_slot(struct softmax *state, const float *q, const v
 #pragma unroll
     for (uint32_t i = 0; i < LANE_DIMS; i++)
         if (lane + 32 * i < dim)
-            state->out[i] =
-                state->out[i] * keep + weight * load_dtype(pool, value + lane + 32 * i, dtype);
+            state->out[i] = state->out[i] * keep +
+                            weight * load_dtype(kv.base, value + lane + 32 * i, kv.dtype);
 }
 
+/* lse: where the row's log-sum-exp goes, or NULL. */
 static __device__ void merge_warps(const struct softmax *state, struct plan *plan,
-                                   __nv_bfloat16 *out, uint32_t dim) {
+                                   __nv_bfloat16 *out, uint32_t dim, float *lse) {
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     float max = -INFINITY, sum = 0.0f;
     if (lane == 0) {
@@ -62,17 +80,32 @@ static __device__ void merge_warps(const struct softmax *state, struct plan *pla
         for (uint32_t w = 0; w < N_WARPS; w++) x += plan->out[w][d] * __expf(plan->max[w] - max);
         store_as(out + d, sum > 0.0f ? x / sum : 0.0f);
     }
+    if (lse && threadIdx.x == 0) *lse = max * KEEP_LOG2_E + log2f(sum);
     __syncthreads(); /* the plan is used again by the next head */
+}
+
+/* Where a decoding row's scores for the group of a KV head go; NULL: nobody wants them. */
+static __device__ float *scores_of(const struct attn_simple_params &p,
+                                   const struct device_budget *budget, uint32_t kv_head) {
+    if (!p.decode || !p.traces.scores || !budget || budget->scores_at < 0) return nullptr;
+    const uint32_t group = p.n_heads / p.kv.n_kv_heads;
+    return p.traces.scores +
+           (kv_head * p.traces.score_stride + (size_t)budget->scores_at) * group;
 }
 
 static __device__ void attend(const struct attn_simple_params &p, struct plan *plan, uint32_t row,
                               uint32_t kv_head, uint32_t head) {
     const struct device_step &s = *p.step;
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, dim = p.head_dim;
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, dim = p.kv.head_dim;
+    const uint32_t group = p.n_heads / p.kv.n_kv_heads;
     const size_t seq = (size_t)s.row_seq[row], view = p.layer * (size_t)s.n_seqs + seq;
     const uint32_t first = (uint32_t)s.first_row[seq], n_rows = (uint32_t)s.seq_rows[seq];
     const uint32_t n_seen = (uint32_t)s.n_slots[view] - n_rows + (row - first) + 1;
-    const int32_t *table = s.table + (size_t)p.layer * s.layer_pages + s.table_at[view];
+    const int32_t *pages = pages_of(s, p.layer, seq);
+    const size_t page_elements = p.kv.page_bytes / (p.kv.dtype == DTYPE_F32 ? 4 : 2);
+    const struct device_budget *budget = budget_of(s, seq);
+    const bool turned = budget && budget->cache_positions;
+    float *const scores = scores_of(p, budget, kv_head);
     const __nv_bfloat16 *from =
         static_cast<const __nv_bfloat16 *>(p.q) + row * p.q_stride + (size_t)head * dim;
     struct softmax state = {-INFINITY, 0.0f, {}};
@@ -81,18 +114,24 @@ static __device__ void attend(const struct attn_simple_params &p, struct plan *p
     for (uint32_t i = 0; i < LANE_DIMS; i++)
         q[i] = lane + 32 * i < dim ? to_float(from[lane + 32 * i]) * p.scale : 0.0f;
     for (uint32_t slot = warp; slot < n_seen; slot += N_WARPS) {
-        const size_t page = (size_t)table[slot / PAGE_TOKENS], at = slot % PAGE_TOKENS;
-        const size_t key = ((page * 2 * p.n_kv_heads + kv_head) * PAGE_TOKENS + at) * dim;
-        visit_slot(&state, q, p.pool, p.dtype, key, key + (size_t)p.n_kv_heads * PAGE_TOKENS * dim,
-                   dim);
+        const int32_t page = pages[slot / PAGE_TOKENS];
+        const uint32_t at = slot % PAGE_TOKENS;
+        const size_t key =
+            (size_t)page * page_elements + (kv_head * PAGE_TOKENS + at) * (size_t)dim;
+        const float score = turned ? dot_turned_key(p.kv, q, key, p.turns,
+                                                    page_state(p.kv, page, kv_head)->rank[at])
+                                   : dot_key(p.kv, q, key);
+        if (scores && lane == 0) scores[(size_t)slot * group + head % group] = score;
+        visit_slot(&state, p.kv, score, key + (size_t)p.kv.n_kv_heads * PAGE_TOKENS * dim);
     }
-    merge_warps(&state, plan,
-                static_cast<__nv_bfloat16 *>(p.out) + ((size_t)row * p.n_heads + head) * dim, dim);
+    const size_t out = (size_t)row * p.n_heads + head;
+    merge_warps(&state, plan, static_cast<__nv_bfloat16 *>(p.out) + out * dim, dim,
+                p.traces.lse ? p.traces.lse + out : nullptr);
 }
 
 static __global__ void attn_simple_kernel(struct attn_simple_params p) {
     __shared__ struct plan plan;
-    const uint32_t group = p.n_heads / p.n_kv_heads;
+    const uint32_t group = p.n_heads / p.kv.n_kv_heads;
     let_next_start();
     wait_for_previous();
     const uint32_t row = blockIdx.x + (p.decode ? 0 : p.step->n_decode);
@@ -103,7 +142,7 @@ static __global__ void attn_simple_kernel(struct attn_simple_params p) {
 
 cudaError_t launch_attn_simple(const struct attn_simple_params *p, struct launch launch) {
     if (p->n_rows == 0) return cudaSuccess;
-    if (p->head_dim > MAX_DIM) return cudaErrorInvalidValue;
-    return launch_kernel(launch, attn_simple_kernel, dim3(p->n_rows, p->n_kv_heads), 32 * N_WARPS,
-                         0, *p);
+    if (p->kv.head_dim > MAX_DIM) return cudaErrorInvalidValue;
+    return launch_kernel(launch, attn_simple_kernel, dim3(p->n_rows, p->kv.n_kv_heads),
+                         32 * N_WARPS, 0, *p);
 }

@@ -88,6 +88,9 @@ static void cuda_destroy(struct backend *be) {
     flights_close(cuda);
     cudaFree(cuda->angles);
     cudaFree(cuda->device_freqs);
+    cudaFree(cuda->device_turns);
+    cudaFree(cuda->traces.lse);
+    cudaFree(cuda->traces.scores);
     cudaFree(cuda->changed);
     cudaFree(cuda->partials);
     if (cuda->step_copied) cudaEventDestroy(cuda->step_copied);
@@ -114,6 +117,9 @@ static const struct backend_ops cuda_ops = {
     .rope_append = cuda_rope_append,
     .attn_decode = cuda_attn_decode,
     .attn_prefill = cuda_attn_prefill,
+    .keep_decode = cuda_keep_decode,
+    .keep_prefill = cuda_keep_prefill,
+    .keep_totals = cuda_keep_totals,
     .gather_rows = cuda_gather_rows,
     .sample = cuda_sample,
     .repeat = cuda_repeat,
@@ -162,6 +168,8 @@ static int open_device(struct cuda_backend *cuda, struct error *err) {
     if (!rc) rc = mirror_reserve(cuda, &cuda->step_block, FIRST_BLOCK_BYTES, err);
     if (!rc) rc = flights_open(cuda, err);
     if (!rc) rc = device_alloc(cuda, sizeof(cuda->inv_freq), (void **)&cuda->device_freqs, err);
+    if (!rc)
+        rc = device_alloc(cuda, 2 * MAX_FREQS * sizeof(float), (void **)&cuda->device_turns, err);
     return rc ? rc : linear_open(cuda, err);
 }
 

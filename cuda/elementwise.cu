@@ -2,13 +2,15 @@
  * SiLU, gather.
  *
  *   rows        bf16, row-major; strides in elements
- *   cache       dtype [n_pages][K,V][n_kv_heads][PAGE_TOKENS][head_dim]; a slot is one row's
+ *   cache       pages of dtype [K,V][n_kv_heads][PAGE_TOKENS][head_dim], and the states of budgets;
+ *               a slot is one row's
  *
  * Rows move 16 bytes a thread where width and addresses allow it, else an element a thread: the odd
  * widths of tests and tiny models, not of models that are served for speed.
  *
  * Bound: memory, each input and output once.     Oracle: engine/cpu/elementwise.c. */
 #include "cuda/device.cuh"
+#include "cuda/keep.cuh"
 
 typedef __nv_bfloat16 bf16;
 
@@ -182,16 +184,70 @@ cudaError_t launch_angles(const struct angles_params *p, struct launch launch) {
     return launch_kernel(launch, angles_kernel, (unsigned)((n + 127) / 128), 128, 0, *p);
 }
 
-/* Where the row's slot begins in the page of the K or V half of a kv head; elements. */
-static __device__ __forceinline__ size_t slot_at(const struct rope_append_params &p, uint32_t row,
-                                                 uint32_t is_v, uint32_t kv_head) {
+/* Where a row's key or value goes, and what its KV head notes about it. */
+struct append_place {
+    size_t at;                          /* elements */
+    const struct device_budget *budget; /* NULL: nothing is noted, and keys are turned */
+    struct kv_page_state *first, *page; /* of the list's first page, and of the slot's */
+    uint32_t slot, rank, position;
+};
+
+static __device__ __forceinline__ void place_in_page(struct append_place *place,
+                                                     const struct rope_append_params &p,
+                                                     const int32_t *pages, uint32_t is_v,
+                                                     uint32_t kv_head) {
+    const int32_t page = pages[place->slot / PAGE_TOKENS];
+    const size_t page_elements = p.kv.page_bytes / (p.kv.dtype == DTYPE_F32 ? 4 : 2);
+    place->at = (size_t)page * page_elements + ((is_v * p.kv.n_kv_heads + kv_head) * PAGE_TOKENS +
+                                                place->slot % PAGE_TOKENS) *
+                                                   (size_t)p.kv.head_dim;
+    place->page = page_state(p.kv, page, kv_head);
+}
+
+/* May run while the kernel before does: unless the slot is the KV head's own free one, all of this
+ * is the step's. */
+static __device__ __forceinline__ struct append_place place_of(const struct rope_append_params &p,
+                                                               uint32_t row, uint32_t is_v,
+                                                               uint32_t kv_head) {
     const struct device_step &s = *p.step;
     const size_t seq = (size_t)s.row_seq[row], view = p.layer * (size_t)s.n_seqs + seq;
-    const uint32_t slot = (uint32_t)s.append_slot[view] + row - (uint32_t)s.first_row[seq];
-    const int32_t *table = s.table + (size_t)p.layer * s.layer_pages + s.table_at[view];
-    const size_t page = (size_t)table[slot / PAGE_TOKENS];
-    return (((page * 2 + is_v) * p.n_kv_heads + kv_head) * PAGE_TOKENS + slot % PAGE_TOKENS) *
-           p.head_dim;
+    const uint32_t i = row - (uint32_t)s.first_row[seq];
+    const int32_t *pages = pages_of(s, p.layer, seq);
+    struct append_place place = {};
+    place.slot = (uint32_t)s.append_slot[view];
+    place.budget = budget_of(s, seq);
+    if (place.budget) {
+        place.rank = (uint32_t)s.n_slots[view] - (uint32_t)s.seq_rows[seq] + i;
+        place.position = place.budget->n_before + i;
+        place.first = page_state(p.kv, pages[0], kv_head);
+    }
+    if (place.slot == KV_FREE_SLOT) return place;
+    place.slot += i;
+    place_in_page(&place, p, pages, is_v, kv_head);
+    return place;
+}
+
+/* After the wait for the kernel before, which may have freed the slot. */
+static __device__ __forceinline__ void settle_place(struct append_place *place,
+                                                    const struct rope_append_params &p,
+                                                    uint32_t row, uint32_t is_v,
+                                                    uint32_t kv_head) {
+    if (place->slot != KV_FREE_SLOT) return;
+    place->slot = place->first->free_slot;
+    place_in_page(place, p, pages_of(*p.step, p.layer, (size_t)p.step->row_seq[row]), is_v,
+                  kv_head);
+}
+
+/* One thread of each (row, KV head). */
+static __device__ __forceinline__ void note_token(const struct append_place &place) {
+    const uint32_t at = place.slot % PAGE_TOKENS;
+    place.page->position[at] = place.position;
+    place.page->rank[at] = place.rank;
+    place.page->score[at] = 0.0f;
+    if (place.position > 0) return;
+    place.first->free_slot = place.budget->capacity;
+    place.first->n_evictions = 0;
+    place.first->kept_mass = 0.0;
 }
 
 /* Pairs (a, b) turned by angles whose cosines and sines begin at c and s. */
@@ -212,24 +268,27 @@ static __device__ __forceinline__ void rotate_vectors(uint4 *a, uint4 *b, const 
  * threadIdx.y of ROPE_HEADS heads.  The slot is looked up while the kernel before still runs. */
 static __global__ void rope_append_vector_kernel(struct rope_append_params p) {
     const uint32_t row = blockIdx.x, head = blockIdx.y * blockDim.y + threadIdx.y, n = p.n_freqs;
-    const uint32_t n_heads = p.n_heads + 2 * p.n_kv_heads, at = threadIdx.x * VECTOR;
-    const bool is_q = head < p.n_heads, is_v = head >= p.n_heads + p.n_kv_heads,
+    const uint32_t n_heads = p.n_heads + 2 * p.kv.n_kv_heads, at = threadIdx.x * VECTOR;
+    const bool is_q = head < p.n_heads, is_v = head >= p.n_heads + p.kv.n_kv_heads,
                inside = head < n_heads && row < p.step->n_rows;
-    const size_t to =
-        is_q || !inside ? 0 : slot_at(p, row, is_v, (head - p.n_heads) % p.n_kv_heads);
+    const uint32_t kv_head = is_q ? 0 : (head - p.n_heads) % p.kv.n_kv_heads;
+    struct append_place place = {};
+    if (!is_q && inside) place = place_of(p, row, is_v, kv_head);
     let_next_start();
     wait_for_previous();
     if (!inside) return;
-    bf16 *x = static_cast<bf16 *>(p.qkv) + ((size_t)row * n_heads + head) * p.head_dim + at;
+    bf16 *x = static_cast<bf16 *>(p.qkv) + ((size_t)row * n_heads + head) * p.kv.head_dim + at;
     uint4 a = *reinterpret_cast<const uint4 *>(x), b = *reinterpret_cast<const uint4 *>(x + n);
-    if (!is_v) {
+    if (!is_v && !(place.budget && place.budget->cache_positions)) {
         const float *c = p.angles + (size_t)row * 2 * n + at;
         rotate_vectors(&a, &b, c, c + n);
         *reinterpret_cast<uint4 *>(x) = a;
         *reinterpret_cast<uint4 *>(x + n) = b;
     }
     if (is_q) return;
-    bf16 *slot = static_cast<bf16 *>(p.pool) + to + at;
+    settle_place(&place, p, row, is_v, kv_head);
+    if (place.budget && is_v && threadIdx.x == 0) note_token(place);
+    bf16 *slot = static_cast<bf16 *>(p.kv.base) + place.at + at;
     *reinterpret_cast<uint4 *>(slot) = a;
     *reinterpret_cast<uint4 *>(slot + n) = b;
 }
@@ -239,35 +298,42 @@ static __global__ void rope_append_vector_kernel(struct rope_append_params p) {
  */
 static __global__ void rope_append_kernel(struct rope_append_params p) {
     const uint32_t row = blockIdx.x, head = blockIdx.y * blockDim.y + threadIdx.y;
-    const uint32_t n_heads = p.n_heads + 2 * p.n_kv_heads, n = p.n_freqs;
+    const uint32_t n_heads = p.n_heads + 2 * p.kv.n_kv_heads, n = p.n_freqs, dim = p.kv.head_dim;
     let_next_start();
     wait_for_previous();
     if (head >= n_heads || row >= p.step->n_rows) return;
-    bf16 *x = static_cast<bf16 *>(p.qkv) + ((size_t)row * n_heads + head) * p.head_dim;
-    const bool is_q = head < p.n_heads, is_v = head >= p.n_heads + p.n_kv_heads;
-    const size_t to = is_q ? 0 : slot_at(p, row, is_v, (head - p.n_heads) % p.n_kv_heads);
+    bf16 *x = static_cast<bf16 *>(p.qkv) + ((size_t)row * n_heads + head) * dim;
+    const bool is_q = head < p.n_heads, is_v = head >= p.n_heads + p.kv.n_kv_heads;
+    struct append_place place = {};
+    if (!is_q) {
+        const uint32_t kv_head = (head - p.n_heads) % p.kv.n_kv_heads;
+        place = place_of(p, row, is_v, kv_head);
+        settle_place(&place, p, row, is_v, kv_head);
+        if (place.budget && is_v && threadIdx.x == 0) note_token(place);
+    }
+    const bool turns = !is_v && !(place.budget && place.budget->cache_positions);
     const float *c = p.angles + (size_t)row * 2 * n, *s = c + n;
-    if (!is_v) {
+    if (turns) {
         for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
             const float a = to_float(x[i]), b = to_float(x[i + n]);
             const float u = a * c[i] - b * s[i], v = b * c[i] + a * s[i];
             store_as(x + i, u);
             store_as(x + i + n, v);
             if (is_q) continue;
-            store_dtype(p.pool, to + i, u, p.dtype);
-            store_dtype(p.pool, to + i + n, v, p.dtype);
+            store_dtype(p.kv.base, place.at + i, u, p.kv.dtype);
+            store_dtype(p.kv.base, place.at + i + n, v, p.kv.dtype);
         }
     }
     if (is_q) return;
-    for (uint32_t i = (is_v ? 0 : 2 * n) + threadIdx.x; i < p.head_dim; i += blockDim.x)
-        store_dtype(p.pool, to + i, to_float(x[i]), p.dtype);
+    for (uint32_t i = (turns ? 2 * n : 0) + threadIdx.x; i < dim; i += blockDim.x)
+        store_dtype(p.kv.base, place.at + i, to_float(x[i]), p.kv.dtype);
 }
 
 cudaError_t launch_rope_append(const struct rope_append_params *p, struct launch launch) {
     if (p->n_rows == 0) return cudaSuccess;
-    const uint32_t n_heads = p->n_heads + 2 * p->n_kv_heads, n_threads = p->n_freqs / VECTOR;
-    const bool vectors = p->dtype == DTYPE_BF16 && p->n_freqs * 2 == p->head_dim &&
-                         vectors_fit(p->n_freqs, p->qkv, p->pool) &&
+    const uint32_t n_heads = p->n_heads + 2 * p->kv.n_kv_heads, n_threads = p->n_freqs / VECTOR;
+    const bool vectors = p->kv.dtype == DTYPE_BF16 && p->n_freqs * 2 == p->kv.head_dim &&
+                         vectors_fit(p->n_freqs, p->qkv, p->kv.base) &&
                          (uintptr_t)p->angles % 16 == 0 && n_threads <= 64;
     if (vectors)
         return launch_kernel(launch, rope_append_vector_kernel,

@@ -48,8 +48,7 @@ void flights_close(struct cuda_backend *cuda) {
 /* Its results are in pinned memory. */
 static void hand_out(struct flight *flight) {
     for (uint32_t i = 0; i < flight->n_pending; i++)
-        memcpy(flight->pending[i].to, flight->pending[i].from,
-               flight->pending[i].n * sizeof(struct sample_result));
+        memcpy(flight->pending[i].to, flight->pending[i].from, flight->pending[i].bytes);
     flight->n_pending = 0;
     flight->args.used = 0;
     flight->under_way = false;
@@ -114,16 +113,15 @@ int args_send(struct cuda_backend *cuda, const struct args *args, void *to, size
 
 /* ---- results ---- */
 
-int results_fetch(struct cuda_backend *cuda, const struct args *from, struct sample_result *to,
-                  uint32_t n, struct error *err) {
+int results_fetch(struct cuda_backend *cuda, const struct args *from, void *to, size_t bytes,
+                  struct error *err) {
     struct flight *flight = newest(cuda);
-    const int rc = cuda_check(cuda,
-                              cudaMemcpyAsync(from->host, from->device, n * sizeof(*to),
-                                              cudaMemcpyDeviceToHost, cuda->stream),
-                              "results from the device", err);
+    const int rc = cuda_check(
+        cuda,
+        cudaMemcpyAsync(from->host, from->device, bytes, cudaMemcpyDeviceToHost, cuda->stream),
+        "results from the device", err);
     if (rc) return rc;
-    flight->pending[flight->n_pending++] =
-        (struct pending_results){(const struct sample_result *)from->host, to, n};
+    flight->pending[flight->n_pending++] = (struct pending_results){from->host, to, bytes};
     flight->under_way = true; /* again, where a sync in the middle of the step has ended it */
     return flight->n_pending < MAX_PENDING ? 0 : cuda_sync(&cuda->base, err);
 }

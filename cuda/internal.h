@@ -39,11 +39,11 @@ struct args {
     char *host, *device;
 };
 
-/* Results that a sample op left in pinned memory, to be handed out. */
+/* Results that an operation left in pinned memory, to be handed out. */
 struct pending_results {
-    const struct sample_result *from;
-    struct sample_result *to;
-    uint32_t n;
+    const void *from;
+    void *to;
+    size_t bytes;
 };
 
 /* One of the steps under way: flight.c. */
@@ -108,13 +108,16 @@ struct cuda_backend {
     uint32_t launch_rows; /* rows that operations launch: step.n_rows, or what repeat() was given */
     void *partials;              /* attention's, device: out, then lse, of each partial result */
     size_t partials_bytes;
+    struct attn_traces traces;   /* of attention over tracked pools, device */
+    size_t lse_bytes, scores_bytes;
     struct attention *attention; /* of the pool that was attended last; NULL: none yet */
     bool angles_valid; /* of the current step */
     float *angles;     /* device [n_rows][2][n_freqs] */
     size_t angles_bytes;
-    double inv_freq[MAX_FREQS]; /* what device_freqs holds */
+    double inv_freq[MAX_FREQS]; /* what device_freqs and device_turns hold */
     uint32_t n_freqs;
     double *device_freqs;
+    float *device_turns; /* struct key_turns */
 
     float *changed; /* device: logits of sample rows that penalties and biases change */
     size_t changed_bytes;
@@ -165,9 +168,9 @@ int args_take(struct cuda_backend *cuda, size_t bytes, struct args *out, struct 
 size_t args_capacity(struct cuda_backend *cuda);
 int args_send(struct cuda_backend *cuda, const struct args *args, void *to, size_t bytes,
               struct error *err);
-/* Brings n results, which lie in args, to the host; `to` has them once they are collected. */
-int results_fetch(struct cuda_backend *cuda, const struct args *from, struct sample_result *to,
-                  uint32_t n, struct error *err);
+/* Brings results, which lie in args, to the host; `to` has them once they are collected. */
+int results_fetch(struct cuda_backend *cuda, const struct args *from, void *to, size_t bytes,
+                  struct error *err);
 /* Makes room for n tokens in cuda->drawn, and keeps those that are there. */
 int drawn_reserve(struct cuda_backend *cuda, uint32_t n, struct error *err);
 
@@ -177,6 +180,18 @@ void repeat_close(struct cuda_backend *cuda);
 
 /* Packs the present step and sends it. */
 int step_send(struct cuda_backend *cuda, struct error *err);
+bool step_has_budgets(const struct step *step);
+
+/* Sees to it that the device has these frequencies: they are the model's, and travel once. */
+int freqs_send(struct cuda_backend *cuda, const double *inv_freq, uint32_t n_freqs,
+               struct error *err);
+struct key_turns key_turns_of(const struct cuda_backend *cuda, const struct attn_args *args);
+/* Room for the traces of attention over a tracked pool. */
+int traces_reserve(struct cuda_backend *cuda, size_t n_rows, size_t n_slots, uint32_t n_heads,
+                   struct error *err);
+/* The same for the step at hand. */
+int traces_room(struct cuda_backend *cuda, const struct step *step, uint32_t n_heads,
+                struct error *err);
 
 /* attention.cu.  A step's block has room for attention's plans, `bytes` right behind the header,
  * and for n_items pairs of words among its arrays; attention_plan() fills both once the arrays are
@@ -213,6 +228,10 @@ int cuda_rmsnorm(struct backend *be, const struct rmsnorm_args *args, struct err
 int cuda_rope_append(struct backend *be, const struct rope_append_args *args, struct error *err);
 int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct error *err);
 int cuda_attn_prefill(struct backend *be, const struct attn_args *args, struct error *err);
+int cuda_keep_decode(struct backend *be, const struct attn_args *args, struct error *err);
+int cuda_keep_prefill(struct backend *be, const struct attn_args *args, struct error *err);
+int cuda_keep_totals(struct backend *be, const struct kv_pool *kv, struct keep_total *totals,
+                     struct error *err);
 int cuda_gather_rows(struct backend *be, const struct gather_rows_args *args, struct error *err);
 int cuda_sample(struct backend *be, const struct sample_args *args, struct error *err);
 int cuda_collect(struct backend *be, uint32_t n_newer, struct error *err);

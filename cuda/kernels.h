@@ -26,6 +26,17 @@ struct launch {
     bool overlap;
 };
 
+/* A sequence's budget and its rows' part in it, as kernels read it (kv_budget, step_seq). */
+struct device_budget {
+    uint32_t capacity; /* 0: it has none */
+    uint32_t n_sink, n_recent;
+    uint32_t score; /* enum kv_score */
+    float decay;
+    uint32_t cache_positions;
+    uint32_t n_before, score_row, begins_chunk, compress;
+    int32_t scores_at; /* where its slots begin in each KV head's scores; -1: it needs none */
+};
+
 /* What a step looks like on the device, all layers at once: see step.c.  The struct itself lies
  * there, too, at the same address in every step: kernels that are launched again with the same
  * arguments (repeat.c) learn everything that changes from there.  It is complete when the first
@@ -39,6 +50,22 @@ struct device_step {
     const int32_t *table;    /* [n_layers][layer_pages]: pages in slot order, list after list */
     const int32_t *table_at; /* [n_layers][n_seqs]: where a sequence's list begins in its layer */
     uint32_t layer_pages;
+    const struct device_budget *budgets; /* [n_seqs]; NULL: no sequence has one */
+};
+
+/* How keys that are stored before RoPE turn when they are read: by their slot's rank. */
+struct key_turns {
+    const float *per_rank; /* [n_freqs][2]: inv_freq / 2 pi, rounded, and what that lost */
+    uint32_t n_freqs;
+    float scale; /* of cosines and sines */
+};
+
+/* What attention leaves for those who judge tokens by it. */
+struct attn_traces {
+    float *lse;    /* [n_rows of the step][n_heads], base 2; or NULL */
+    float *scores; /* [n_kv_heads][score_stride][group]: q.k * scale of the decoding sequences whose
+                      budget has scores, from slot budget.scores_at on; or NULL */
+    size_t score_stride; /* slots */
 };
 
 /* n_rows, here and below where there is a step: of the launch; rows past the step's do nothing. */
@@ -72,9 +99,8 @@ struct rope_append_params {
     const struct device_step *step;
     void *qkv;           /* bf16 [n_rows, (n_heads + 2 * n_kv_heads) * head_dim] */
     const float *angles; /* of angles_params */
-    void *pool;          /* dtype: [n_pages][K,V][n_kv_heads][PAGE_TOKENS][head_dim] */
-    enum dtype dtype;
-    uint32_t n_rows, n_heads, n_kv_heads, head_dim, n_freqs, layer;
+    struct kv_pool kv;   /* page: dtype [K,V][n_kv_heads][PAGE_TOKENS][head_dim], then the states */
+    uint32_t n_rows, n_heads, n_freqs, layer;
 };
 
 /* Attention of the step's first n_decode rows, or of those behind them. */
@@ -83,12 +109,25 @@ struct attn_simple_params {
     const void *q; /* bf16, row i at q + i * q_stride elements: [n_heads, head_dim] */
     size_t q_stride;
     void *out;        /* bf16 [n_rows of the step, n_heads * head_dim] */
-    const void *pool; /* as in rope_append_params */
-    enum dtype dtype;
-    uint32_t n_heads, n_kv_heads, head_dim, layer;
+    struct kv_pool kv; /* as in rope_append_params */
+    uint32_t n_heads, layer;
     uint32_t n_rows; /* of the launch */
     bool decode;
     float scale;
+    struct attn_traces traces;
+    struct key_turns turns;
+};
+
+/* Who stays in a bounded cache: keep_decode.cu, keep_scores.cu, keep_compress.cu. */
+struct keep_params {
+    const struct device_step *step;
+    const void *q; /* bf16, row i at q + i * q_stride elements: [n_heads, head_dim] */
+    size_t q_stride;
+    struct kv_pool kv;
+    uint32_t n_heads, layer;
+    float scale;
+    struct attn_traces traces; /* of the same layer's attention */
+    struct key_turns turns;
 };
 
 struct silu_mul_params {
@@ -150,6 +189,16 @@ cudaError_t launch_rmsnorm(const struct rmsnorm_params *p, struct launch launch)
 cudaError_t launch_angles(const struct angles_params *p, struct launch launch);
 cudaError_t launch_rope_append(const struct rope_append_params *p, struct launch launch);
 cudaError_t launch_attn_simple(const struct attn_simple_params *p, struct launch launch);
+/* For the sequences with a budget: of n_rows rows that decode, or of n_seqs that do not and hold at
+ * most max_slots slots each. */
+cudaError_t launch_keep_decode(const struct keep_params *p, uint32_t n_rows, struct launch launch);
+cudaError_t launch_keep_scores(const struct keep_params *p, uint32_t n_seqs, uint32_t max_slots,
+                               struct launch launch);
+cudaError_t launch_keep_compress(const struct keep_params *p, uint32_t n_seqs,
+                                 struct launch launch);
+/* totals [n_seqs] */
+cudaError_t launch_keep_totals(const struct device_step *step, const struct kv_pool *kv,
+                               struct keep_total *totals, uint32_t n_seqs, struct launch launch);
 cudaError_t launch_silu_mul(const struct silu_mul_params *p, struct launch launch);
 cudaError_t launch_gather(const struct gather_params *p, struct launch launch);
 /* bf16 weights, n_in % 8 == 0, x and w 16-byte aligned, at most SKINNY_MAX_ROWS rows. */

@@ -30,23 +30,33 @@ int cuda_rmsnorm(struct backend *be, const struct rmsnorm_args *args, struct err
     return cuda_check(cuda, launch_rmsnorm(&params, launch_of(cuda)), "rmsnorm", err);
 }
 
-/* The frequencies are the model's and stay: they travel once. */
-static int send_freqs(struct cuda_backend *cuda, const struct rope_append_args *args,
+static int send_array(struct cuda_backend *cuda, void *to, const void *host, size_t bytes,
                       struct error *err) {
-    const size_t bytes = args->n_freqs * sizeof(double);
-    if (args->n_freqs > MAX_FREQS)
-        return error_set(err, ERR_UNSUPPORTED, "cuda: %u rotary pairs, at most %d are supported",
-                         args->n_freqs, MAX_FREQS);
-    if (cuda->n_freqs == args->n_freqs && memcmp(cuda->inv_freq, args->inv_freq, bytes) == 0)
-        return 0;
     struct args room;
     int rc = args_take(cuda, bytes, &room, err);
     if (rc) return rc;
-    memcpy(room.host, args->inv_freq, bytes);
-    rc = args_send(cuda, &room, cuda->device_freqs, bytes, err);
+    memcpy(room.host, host, bytes);
+    return args_send(cuda, &room, to, bytes, err);
+}
+
+int freqs_send(struct cuda_backend *cuda, const double *inv_freq, uint32_t n_freqs,
+               struct error *err) {
+    const size_t bytes = n_freqs * sizeof(double);
+    const double turn = 6.283185307179586476925;
+    float turns[MAX_FREQS][2];
+    if (n_freqs > MAX_FREQS)
+        return error_set(err, ERR_UNSUPPORTED, "cuda: %u rotary pairs, at most %d are supported",
+                         n_freqs, MAX_FREQS);
+    if (cuda->n_freqs == n_freqs && memcmp(cuda->inv_freq, inv_freq, bytes) == 0) return 0;
+    for (uint32_t i = 0; i < n_freqs; i++) {
+        turns[i][0] = (float)(inv_freq[i] / turn);
+        turns[i][1] = (float)(inv_freq[i] / turn - turns[i][0]);
+    }
+    int rc = send_array(cuda, cuda->device_freqs, inv_freq, bytes, err);
+    if (!rc) rc = send_array(cuda, cuda->device_turns, turns, n_freqs * sizeof(turns[0]), err);
     if (rc) return rc;
-    memcpy(cuda->inv_freq, args->inv_freq, bytes);
-    cuda->n_freqs = args->n_freqs;
+    memcpy(cuda->inv_freq, inv_freq, bytes);
+    cuda->n_freqs = n_freqs;
     return 0;
 }
 
@@ -62,7 +72,7 @@ int angles_reserve(struct cuda_backend *cuda, const struct step_limits *limits, 
 
 static int make_angles(struct cuda_backend *cuda, const struct rope_append_args *args,
                        struct error *err) {
-    int rc = send_freqs(cuda, args, err);
+    int rc = freqs_send(cuda, args->inv_freq, args->n_freqs, err);
     if (!rc) rc = room_for_angles(cuda, cuda->launch_rows, args->n_freqs, err);
     if (rc) return rc;
     const struct angles_params params = {.step = cuda->device_step,
@@ -85,12 +95,9 @@ int cuda_rope_append(struct backend *be, const struct rope_append_args *args, st
     const struct rope_append_params params = {.step = cuda->device_step,
                                               .qkv = args->qkv,
                                               .angles = cuda->angles,
-                                              .pool = args->kv->base,
-                                              .dtype = args->kv->dtype,
+                                              .kv = *args->kv,
                                               .n_rows = cuda->launch_rows,
                                               .n_heads = args->n_heads,
-                                              .n_kv_heads = args->kv->n_kv_heads,
-                                              .head_dim = args->kv->head_dim,
                                               .n_freqs = args->n_freqs,
                                               .layer = args->layer};
     return cuda_check(cuda, launch_rope_append(&params, launch_of(cuda)), "rope_append", err);

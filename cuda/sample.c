@@ -9,8 +9,8 @@
 
 #include "engine/error.h"
 
-/* A row of gather_rows, twice in a step, travels through args, too. */
-enum { LIST_ALIGN = 8, SHORT_LISTS_BYTES = 8192, GATHER_ROW_BYTES = 8 };
+/* A row of gather_rows, twice in a step, and what keep_totals answers travel through args, too. */
+enum { LIST_ALIGN = 8, SHORT_LISTS_BYTES = 8192, GATHER_ROW_BYTES = 8, KEEP_TOTALS_ALIGN = 256 };
 
 static size_t padded(size_t bytes) {
     return (bytes + LIST_ALIGN - 1) / LIST_ALIGN * LIST_ALIGN;
@@ -111,7 +111,8 @@ static int sample_rows(struct cuda_backend *cuda, const struct sample_args *args
                                          .n_vocab = args->n_vocab};
     rc = cuda_check(cuda, launch_sample(&params, launch_of(cuda)), "sample", err);
     cuda->n_drawn += args->n;
-    return rc ? rc : results_fetch(cuda, &results, args->results, args->n, err);
+    return rc ? rc : results_fetch(cuda, &results, args->results,
+                                  args->n * sizeof(*args->results), err);
 }
 
 /* How many of n rows have room in args together; at least one, for which args may grow. */
@@ -151,6 +152,7 @@ int sample_reserve(struct cuda_backend *cuda, const struct step_limits *limits, 
     const size_t short_row = row_bytes(&(struct sample_row){0}) + SHORT_LISTS_BYTES;
     size_t bytes = limits->max_logit_rows * short_row;
     if (bytes < row_bytes(&longest)) bytes = row_bytes(&longest);
+    if (limits->tracked) bytes += limits->max_seqs * sizeof(struct keep_total) + KEEP_TOTALS_ALIGN;
     int rc = flights_reserve(cuda, bytes + GATHER_ROW_BYTES * limits->max_logit_rows, err);
     if (!rc) rc = drawn_reserve(cuda, limits->max_rows, err);
     if (rc) return rc;

@@ -81,6 +81,16 @@ static __device__ __forceinline__ void tensor_load(shared_at to, const CUtensorM
         : "memory");
 }
 
+/* The same of a matrix in a stack. */
+static __device__ __forceinline__ void tensor_load(shared_at to, const CUtensorMap *map, int column,
+                                                   int row, int matrix, shared_at bar) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+        "[%1, {%2, %3, %4}], [%5];" ::"r"(to.address),
+        "l"(map), "r"(column), "r"(row), "r"(matrix), "r"(bar.address)
+        : "memory");
+}
+
 /* To L2; nothing below 9.0. */
 static __device__ __forceinline__ void prefetch_l2(const void *from, int bytes) {
 #if __CUDA_ARCH__ >= 900
@@ -188,19 +198,28 @@ static inline PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
     return (PFN_cuTensorMapEncodeTiled_v12000)found;
 }
 
-/* A bf16 matrix, read in boxes of box_rows x 64 in 128-byte swizzle; rows past its end are 0. */
+/* A stack of bf16 matrices, read in boxes of box_rows x 64 of one of them, in 128-byte swizzle;
+ * rows past a matrix's end are 0. */
+static inline cudaError_t tensor_map_stack(CUtensorMap *map, const void *base, uint64_t matrices,
+                                           uint64_t matrix_bytes, uint64_t rows, uint64_t columns,
+                                           uint64_t stride_bytes, uint32_t box_rows) {
+    static const PFN_cuTensorMapEncodeTiled_v12000 encode = tensor_map_encoder();
+    const cuuint64_t sizes[3] = {columns, rows, matrices},
+                     strides[2] = {stride_bytes, matrix_bytes};
+    const cuuint32_t box[3] = {64, box_rows, 1}, steps[3] = {1, 1, 1};
+    if (!encode) return cudaErrorNotSupported;
+    const CUresult status =
+        encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, matrix_bytes ? 3 : 2, (void *)base, sizes,
+               strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return status == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+/* One matrix: its boxes are asked for without a matrix's number. */
 static inline cudaError_t tensor_map_matrix(CUtensorMap *map, const void *base, uint64_t rows,
                                             uint64_t columns, uint64_t stride_bytes,
                                             uint32_t box_rows) {
-    static const PFN_cuTensorMapEncodeTiled_v12000 encode = tensor_map_encoder();
-    const cuuint64_t sizes[2] = {columns, rows}, strides[1] = {stride_bytes};
-    const cuuint32_t box[2] = {64, box_rows}, steps[2] = {1, 1};
-    if (!encode) return cudaErrorNotSupported;
-    const CUresult status =
-        encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)base, sizes, strides, box, steps,
-               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    return status == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+    return tensor_map_stack(map, base, 1, 0, rows, columns, stride_bytes, box_rows);
 }
 
 #endif

@@ -7,6 +7,7 @@
  *   n_slots append_slot table_at   [n_layers][n_seqs] each
  *   table                          [n_layers][layer_pages]: a layer's lists, one after the other
  *   items                          [n_items][2], attn_prefill's work: attention.cu
+ *   budgets                        [n_seqs] struct device_budget, if some sequence has one
  *
  * The arrays are int32, for all layers at once.  layer_pages is what the layer with the most
  * needs. */
@@ -21,7 +22,10 @@
 struct step_shape {
     size_t n_rows, n_seqs, n_views, n_layers, layer_pages;
     size_t plan_bytes, n_items; /* attention's */
+    bool has_budgets;
 };
+
+enum { BUDGET_WORDS = sizeof(struct device_budget) / sizeof(int32_t) };
 
 static size_t count_pages(const struct step *step, uint32_t seq, uint32_t layer) {
     return ((size_t)step->seqs[seq].layers[layer].n_slots + PAGE_TOKENS - 1) / PAGE_TOKENS;
@@ -36,6 +40,7 @@ static struct step_shape shape_of(const struct step *step) {
         for (uint32_t i = 0; i < step->n_seqs; i++) n += count_pages(step, i, l);
         if (n > shape.layer_pages) shape.layer_pages = n;
     }
+    shape.has_budgets = step_has_budgets(step);
     return shape;
 }
 
@@ -43,7 +48,8 @@ static_assert(sizeof(struct device_step) <= STEP_HEADER_BYTES, "the header has o
 
 static size_t count_bytes(const struct step_shape *s) {
     const size_t words = 3 * s->n_rows + 2 * s->n_seqs + 3 * s->n_views +
-                         s->n_layers * s->layer_pages + 2 * s->n_items;
+                         s->n_layers * s->layer_pages + 2 * s->n_items +
+                         (s->has_budgets ? s->n_seqs * BUDGET_WORDS : 0);
     return STEP_HEADER_BYTES + s->plan_bytes + words * sizeof(int32_t);
 }
 
@@ -96,13 +102,53 @@ static struct step_arrays pack_seqs(struct mirror *block, const struct step *ste
     return arrays;
 }
 
+/* A prompt's place serves its compression. */
+static bool needs_scores(const struct step *step, uint32_t seq) {
+    return seq >= step->n_decode || step->seqs[seq].budget->score != KV_SCORE_NONE;
+}
+
+static void pack_budgets(struct mirror *block, const struct step *step, struct device_step *out) {
+    const int32_t *device;
+    struct device_budget *to =
+        (struct device_budget *)take(block, step->n_seqs * (size_t)BUDGET_WORDS, &device);
+    out->budgets = (const struct device_budget *)device;
+    int32_t at = 0;
+    for (uint32_t i = 0; i < step->n_seqs; i++) {
+        const struct step_seq *seq = &step->seqs[i];
+        const struct kv_budget *budget = seq->budget;
+        to[i] = (struct device_budget){.scores_at = -1};
+        if (!budget) continue;
+        to[i] = (struct device_budget){.capacity = budget->capacity,
+                                       .n_sink = budget->n_sink,
+                                       .n_recent = budget->n_recent,
+                                       .score = budget->score,
+                                       .decay = budget->decay,
+                                       .cache_positions = budget->cache_positions,
+                                       .n_before = seq->n_before,
+                                       .score_row = seq->score_row,
+                                       .begins_chunk = seq->begins_chunk,
+                                       .compress = seq->compress,
+                                       .scores_at = -1};
+        if (!needs_scores(step, i)) continue;
+        to[i].scores_at = at;
+        at += (int32_t)seq->layers[0].n_slots;
+    }
+}
+
+bool step_has_budgets(const struct step *step) {
+    for (uint32_t i = 0; i < step->n_seqs; i++)
+        if (step->seqs[i].budget) return true;
+    return false;
+}
+
 int step_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err) {
     struct step_shape largest = {
         .n_rows = limits->max_rows,
         .n_seqs = limits->max_seqs,
         .n_views = (size_t)limits->n_layers * limits->max_seqs,
         .n_layers = limits->n_layers,
-        .layer_pages = (size_t)limits->max_seqs * limits->max_seq_pages};
+        .layer_pages = (size_t)limits->max_seqs * limits->max_seq_pages,
+        .has_budgets = limits->tracked};
     int rc = attention_reserve(cuda, limits, &largest.plan_bytes, &largest.n_items, err);
     return rc ? rc : mirror_reserve(cuda, &cuda->step_block, count_bytes(&largest), err);
 }
@@ -126,6 +172,7 @@ int step_send(struct cuda_backend *cuda, struct error *err) {
     block->used = STEP_HEADER_BYTES + shape.plan_bytes;
     pack_rows(block, step, out);
     const struct step_arrays arrays = pack_seqs(block, step, &shape, out);
+    if (shape.has_budgets) pack_budgets(block, step, out);
     attention_plan(cuda, &arrays, block->host + STEP_HEADER_BYTES);
     memcpy(block->host, out, sizeof(*out));
     cuda->device_step = (const struct device_step *)block->device;

@@ -248,7 +248,8 @@ struct rig {
     device_array<device_step> step{1};
     device_array<int32_t> table; /* two layers; the first is never to be followed */
     int n_prepared = 0;
-    device_array<float> partial_out, partial_lse, scores;
+    device_array<float> partial_out, partial_lse, scores, lse;
+    device_array<device_budget> budgets;
     attn_decode_params p = {};
 
     explicit rig(const fixture &f_)
@@ -259,7 +260,8 @@ struct rig {
           table(2 * (f.pages.size() + MAX_PREPARED)),
           partial_out((size_t)plan.room.n_partials * group * f.c.dim),
           partial_lse((size_t)plan.room.n_partials * group),
-          scores(f.c.scores ? (size_t)n_seqs * f.c.n_heads * score_stride : 0) {
+          scores(f.c.scores ? (size_t)n_seqs * f.c.n_heads * score_stride : 0),
+          lse((size_t)n_seqs * f.c.n_heads), budgets(n_seqs) {
         const test_case &c = f.c;
         q.upload(f.q);
         pool.upload(f.pool);
@@ -270,7 +272,13 @@ struct rig {
         p.tiles = plan.d_tiles.data, p.n_blocks = c.n_blocks, p.merges = plan.d_merges.data;
         p.max_merges = plan.room.n_merges;
         p.partial_out = partial_out.data, p.partial_lse = partial_lse.data;
-        p.scores = c.scores ? scores.data : nullptr, p.score_stride = score_stride;
+        p.traces = {lse.data, c.scores ? scores.data : nullptr, (size_t)n_seqs * score_stride};
+        std::vector<device_budget> wishes(n_seqs);
+        for (uint32_t i = 0; i < n_seqs; i++) {
+            wishes[i].capacity = 1;
+            wishes[i].scores_at = (int32_t)(i * score_stride);
+        }
+        budgets.upload(wishes);
         p.overlap = c.overlap;
         if (!g_portable) CHECK(attn_decode_map_pool(&p, f.n_pages));
     }
@@ -283,6 +291,7 @@ struct rig {
         for (int32_t &at : table_at) at += (int32_t)moved;
         device_step header = {};
         header.table = table.data, header.layer_pages = (uint32_t)layer_pages;
+        header.budgets = f.c.scores ? budgets.data : nullptr;
         table.upload(host);
         step.upload({header});
         plan.build(n_slots, table_at);
@@ -294,6 +303,7 @@ struct rig {
         partial_out.poison();
         partial_lse.poison();
         scores.poison();
+        lse.poison();
     }
 
     /* Largest relative error of a row of the output, against sums in double. */
@@ -311,6 +321,24 @@ struct rig {
         return worst;
     }
 
+    /* Largest relative error of a log-sum-exp, base 2. */
+    double worst_lse(fixture *of) const {
+        const auto got = lse.download();
+        std::vector<double> unused, scores_of_row;
+        double worst = 0;
+        for (uint32_t row = 0; row < n_seqs * f.c.n_heads; row++) {
+            if (f.c.n_slots[row / f.c.n_heads] == 0) continue;
+            of->oracle(row / f.c.n_heads, row % f.c.n_heads, &unused, &scores_of_row);
+            const double max = *std::max_element(scores_of_row.begin(), scores_of_row.end());
+            double sum = 0;
+            for (double score : scores_of_row) sum += exp(score - max);
+            const double expected = max / log(2) + log2(sum);
+            const double error = fabs(got[row] - expected) / (1 + fabs(expected));
+            if (!(error <= worst)) worst = error;
+        }
+        return worst;
+    }
+
     /* The same of the raw scores; infinite if anything behind them was written. */
     double worst_score(fixture *of) const {
         const auto got = scores.download();
@@ -319,7 +347,9 @@ struct rig {
         for (uint32_t row = 0; row < n_seqs * f.c.n_heads; row++) {
             const uint32_t seq = row / f.c.n_heads, n = f.c.n_slots[seq];
             of->oracle(seq, row % f.c.n_heads, &unused, &expected);
-            const float *item = &got[(size_t)(row - row % group) * score_stride];
+            const uint32_t kv_head = row % f.c.n_heads / group;
+            const float *item =
+                &got[(size_t)(kv_head * n_seqs + seq) * score_stride * group];
             distance d;
             d.norm = n; /* a single score may be next to zero */
             for (uint32_t i = 0; i < n; i++)
@@ -337,6 +367,8 @@ struct rig {
 
 /* P is rounded to 16 bits (2^-9 for bf16) and so is the output: 2e-3 each at worst, per element. */
 constexpr double OUT_LIMIT = 5e-3, SCORE_LIMIT = 1e-5;
+/* Scores and their sum are f32. */
+constexpr double LSE_LIMIT = 1e-5;
 
 void check_case(const test_case &c) {
     fixture f(c);
@@ -350,6 +382,8 @@ void check_case(const test_case &c) {
              c.split_slots);
     const double worst = r.worst_row(&f);
     verdict(worst < OUT_LIMIT, what, worst, OUT_LIMIT);
+    const double worst_lse = r.worst_lse(&f);
+    verdict(worst_lse < LSE_LIMIT, "    its log-sum-exp", worst_lse, LSE_LIMIT);
     if (!c.scores) return;
     const double worst_score = r.worst_score(&f);
     verdict(worst_score < SCORE_LIMIT, "    its raw scores", worst_score, SCORE_LIMIT);
@@ -668,13 +702,21 @@ struct bench {
         device_array<device_step> step(1); /* a set is a layer */
         device_step header = {};
         header.table = pages.data, header.layer_pages = (uint32_t)set_pages;
+        device_array<device_budget> budgets(b.n_seqs);
+        std::vector<device_budget> wishes(b.n_seqs);
+        for (uint32_t i = 0; i < b.n_seqs; i++) {
+            wishes[i].capacity = 1;
+            wishes[i].scores_at = (int32_t)(i * b.n_slots);
+        }
+        budgets.upload(wishes);
+        header.budgets = with_scores ? budgets.data : nullptr;
         step.upload({header});
         device_array<float> partial_out((size_t)plan.room.n_partials * group * b.dim),
             partial_lse((size_t)plan.room.n_partials * group);
         p.step = step.data, p.tiles = plan.d_tiles.data, p.n_blocks = n_blocks;
         p.merges = plan.d_merges.data, p.max_merges = plan.room.n_merges;
         p.partial_out = partial_out.data, p.partial_lse = partial_lse.data;
-        p.scores = with_scores ? scores.data : nullptr, p.score_stride = b.n_slots;
+        p.traces = {nullptr, with_scores ? scores.data : nullptr, (size_t)b.n_seqs * b.n_slots};
         p.overlap = overlap;
         cudaGraph_t graph;
         const int per_graph = launches_in_graph(b);

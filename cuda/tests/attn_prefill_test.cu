@@ -145,7 +145,8 @@ static void upload(struct batch &b) {
             b.n_pages,
             (uint32_t)b.shape.n_kv_heads,
             (uint32_t)b.shape.dim,
-            (size_t)2 * b.shape.n_kv_heads * PAGE_TOKENS * b.shape.dim * 2};
+            (size_t)2 * b.shape.n_kv_heads * PAGE_TOKENS * b.shape.dim * 2,
+            false};
     p.page_table = to_device(b.table);
     p.table_at = to_device(b.table_at);
     p.first_row = to_device(b.first_row);

@@ -82,9 +82,14 @@ static cudaError_t run_silu(const struct arena *a, int set, uint32_t n, struct l
 }
 
 static cudaError_t run_rope(const struct arena *a, int set, uint32_t n, struct launch launch) {
-    const struct rope_append_params p = {a->step, a->in[set], a->angles, a->out[set],  DTYPE_BF16,
-                                         n,       HEADS,      KV_HEADS,  HEAD_DIM,     HEAD_DIM / 2,
-                                         0};
+    struct kv_pool kv = {};
+    kv.base = a->out[set];
+    kv.dtype = DTYPE_BF16;
+    kv.n_kv_heads = KV_HEADS;
+    kv.head_dim = HEAD_DIM;
+    kv.page_bytes = kv_page_bytes(&kv);
+    const struct rope_append_params p = {a->step, a->in[set], a->angles,    kv,
+                                         n,       HEADS,      HEAD_DIM / 2, 0};
     return launch_rope_append(&p, launch);
 }
 
