@@ -461,7 +461,7 @@ static void check_shape(const uint32_t *shape, enum dtype dtype, bool cache_posi
 
 static const uint32_t shapes[][4] = {/* heads, kv heads, head_dim, rotary pairs */
                                      {6, 2, 64, 32},  {32, 8, 128, 64}, {8, 1, 80, 40},
-                                     {3, 1, 96, 48},  {4, 2, 256, 128}, {16, 2, 64, 16},
+                                     {3, 1, 96, 48},  {4, 2, 256, 128}, {24, 2, 64, 16},
                                      {17, 1, 64, 32}, {4, 4, 128, 60},  {2, 1, 20, 10}};
 enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 
