@@ -23,7 +23,6 @@ CAPACITY = 32  # of all bounded ones here
 SCORES = ("sum", "mean", "decay", "window")
 POLICIES = [FULL, STREAMING, *({**HEAVY, "score": score} for score in SCORES)]
 NAMES = ["full", "streaming", *(f"heavy_hitter-{score}" for score in SCORES)]
-pytestmark = pytest.mark.skipif(DEVICE != "cpu", reason="only the CPU backend keeps budgets")
 every_policy = pytest.mark.parametrize("policy", POLICIES, ids=NAMES)
 every_bounded_policy = pytest.mark.parametrize("policy", POLICIES[1:], ids=NAMES[1:])
 
