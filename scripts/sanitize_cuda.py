@@ -17,6 +17,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import sys
@@ -31,11 +32,15 @@ TOOLS = {
     # A program's own check of what it cannot have calls the runtime wrongly on purpose, and every
     # call is checked where it is made.
     "memcheck": ("--report-api-errors", "no"),
-    # It does not see how the vendor's matrix kernels (linear.c calls them) wait for each other.
-    "racecheck": (*BARRIERS, "--kernel-name-exclude", "kernel_substring=nvjet"),
+    "racecheck": BARRIERS,
     "initcheck": (),
     "synccheck": BARRIERS,
 }
+# racecheck does not see how cuBLASLt's kernels wait for each other: hazards between their accesses
+# are not ours.  (Its own filter cannot be used: a kernel of theirs that it leaves out faults.)
+HAZARD = re.compile(r"Race reported between .*")
+SUMMARY = re.compile(r"RACECHECK SUMMARY: (\d+) hazards? displayed")
+VENDOR = "nvjet"
 # A tool makes a kernel slower by a factor of ten to a thousand.
 SMALLER = "--small"
 SANITIZER = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
@@ -97,6 +102,14 @@ async def run_command(command, timeout, output):
             await process.wait()
 
 
+def is_vendors(text):
+    """True: all that racecheck found lies in the vendor's kernels, and the program passed."""
+    hazards, summary = HAZARD.findall(text), SUMMARY.search(text)
+    return (bool(hazards) and summary is not None and int(summary[1]) == len(hazards)
+            and all(VENDOR in hazard for hazard in hazards)
+            and "Target application returned an error" not in text)
+
+
 async def run_one(tool, program, timeout):
     wrapped = [SANITIZER, "--tool", tool, *TOOLS[tool], f"--error-exitcode={FOUND}",
                *program.command]
@@ -107,6 +120,8 @@ async def run_one(tool, program, timeout):
         status = await run_command(wrapped, timeout, output)
         output.seek(0)
         text = output.read().decode(errors="replace")
+    if status == FOUND and is_vendors(text):
+        status = 0
     return Result(tool, program.name, reasons.get(status, f"exit status {status}"), text,
                   time.monotonic() - start)
 
