@@ -26,6 +26,25 @@
  * (step_seq.compress) keep_prefill moves what stays to the first `capacity` slots, in the order of
  * the text.  What a head must know of its tokens lies in their pages, behind keys and values.
  *
+ * Sparse prefill (struct attn_sparse; MInference section 3).  Of a long prompt each query head
+ * visits only part of the keys, which attn_index chooses for one layer, and attn_prefill follows
+ * until the next attn_index.  Slots are chosen by groups of SPARSE_GROUP, for tiles of SPARSE_TILE
+ * rows:
+ *
+ *   rows    first_slot + SPARSE_TILE t …       tile t; the last may be shorter
+ *   groups  SPARSE_GROUP g … + SPARSE_GROUP - 1
+ *
+ *   a tile visits   the groups that hold its own rows
+ *                   groups 0 … n_first - 1
+ *                   groups at the head's distances: (first slot of the tile) / SPARSE_GROUP - g
+ *                   single slots before the tile (vertical lines) in groups that it does not visit
+ *   or, block-sparse, whole pages of its own choice, and those of its own rows and slot 0's
+ *   or, dense, everything
+ *
+ * each slot once, and of those every row sees the ones that are not behind it.  A distance d in the
+ * list stands for all diagonals that a group at that distance can meet, so a tile visits a superset
+ * of what the lines say, and never less.
+ *
  * Matrices are row-major.  `void *` is device memory, to be touched only through operations.
  * Activations are in `act_dtype` (f32 on the CPU); logits are f32 everywhere.
  *
@@ -132,6 +151,40 @@ struct kv_budget {
 
 #define KV_FREE_SLOT UINT32_MAX /* as append_slot: each KV head's own free slot */
 
+enum { SPARSE_GROUP = 16, SPARSE_TILE = 128, SPARSE_QUERIES = 64, SPARSE_MIN_DIAGONALS = 100,
+       SPARSE_MIN_COLUMNS = 30 };
+
+/* How a query head chooses keys (MInference section 3.2). */
+enum attn_pattern_kind {
+    PATTERN_DENSE,          /* it does not */
+    PATTERN_A_SHAPE, /* the first p1 slots and of every row the p2 newest, its own among them */
+    PATTERN_VERTICAL_SLASH, /* the p1 slots and the p2 diagonals with the most attention of the last
+                               SPARSE_QUERIES rows; the first SPARSE_MIN_COLUMNS slots and the
+                               nearest SPARSE_MIN_DIAGONALS diagonals are always among them */
+    PATTERN_BLOCK_SPARSE,   /* of every tile the p1 pages whose mean key has the largest product
+                               with the tile's mean query */
+    PATTERN_N_KINDS
+};
+
+struct attn_pattern {
+    enum attn_pattern_kind kind;
+    uint32_t p1, p2;
+};
+
+/* Which keys a prompt's rows visit. */
+struct attn_sparse {
+    const struct attn_pattern *patterns; /* host [n_layers][n_heads] */
+    uint32_t first_slot;  /* of the rows that are indexed together; a multiple of PAGE_TOKENS */
+    uint32_t n_rows;      /* of them: rows from first_slot on */
+    uint32_t dense_from;  /* slot: a tile with a row there or behind it is dense */
+    /* A head that would visit more than this share of what is causal visits everything. */
+    float dense_above;
+    /* For benchmarks on random weights, whose attention has no lines: diagonals are scored by
+     * distance and by a hash of this, half of p2 next to the rows, the others in runs of 64 at
+     * random.  0: by attention. */
+    uint32_t synthetic;
+};
+
 /* One layer of one sequence as a step sees it. */
 struct kv_view {
     const uint32_t *pages; /* host, in slot order: slot s is in pages[s / PAGE_TOKENS] */
@@ -153,6 +206,10 @@ struct step_seq {
     uint32_t score_row; /* prompts: the sequence's rows from this one on count for scores */
     bool compress;      /* prompts: the last row ends a chunk.  After this step the first
                            min(n_slots, capacity) slots are kept */
+    /* NULL: attention is dense.  At most one sequence of a step has this, a prompt's without a
+     * budget, whose rows are some of those that are indexed together.  Those that attn_prefill
+     * computes begin at a multiple of SPARSE_TILE from first_slot. */
+    const struct attn_sparse *sparse;
 };
 
 /* Query row i of a sequence sees slots [0, n_slots - n_rows + i]: the rows are the newest tokens,
@@ -250,6 +307,28 @@ struct attn_args {
     const double *inv_freq;
     float rope_scale;
     uint32_t n_freqs;
+    /* f32 [n_rows, n_heads], or NULL: base-2 logarithm of the sum of exp over the visited keys, of
+     * the rows that attn_prefill computes.  Not with keys that are rotated when they are read. */
+    float *lse;
+};
+
+/* Lines are scored by the attention of the last min(SPARSE_QUERIES, sparse->n_rows) rows over slots
+ * [0, first_slot + n_rows), softmax in f32, summed by slot and by diagonal; ties go to the lower
+ * slot and the shorter distance. */
+struct attn_index_args {
+    const void *q; /* act, sparse->n_rows rows as in attn_args */
+    size_t q_stride;
+    const struct kv_pool *kv;
+    uint32_t layer, n_heads;
+    float scale;
+};
+
+/* What attn_prefill visited since the last call, over layers, heads and rows, for each kind of
+ * pattern that attn_sparse names. */
+struct sparse_totals {
+    double visited[PATTERN_N_KINDS], causal[PATTERN_N_KINDS]; /* pairs of row and slot */
+    uint64_t n_dense; /* heads of one layer that were dense because they were above dense_above */
+    double index_s, attention_s; /* the device was busy with */
 };
 
 /* What the evictions of one sequence have cost so far, over its layers and KV heads. */
@@ -341,6 +420,7 @@ struct step_limits {
     uint32_t n_layers, n_heads, n_kv_heads, head_dim, n_freqs, n_vocab;
     bool tracked; /* sequences may have budgets, */
     uint32_t max_positions; /* and then ranks are smaller than this */
+    uint32_t max_sparse_rows, max_sparse_slots; /* of attn_index; 0: there is none */
 };
 
 struct device_memory {
@@ -387,6 +467,13 @@ struct backend_ops {
     int (*rope_append)(struct backend *be, const struct rope_append_args *args, struct error *err);
     int (*attn_decode)(struct backend *be, const struct attn_args *args, struct error *err);
     int (*attn_prefill)(struct backend *be, const struct attn_args *args, struct error *err);
+    /* Chooses the keys of every head for one layer of the step's sparse sequence, whose step this
+     * is that has the last of the rows indexed together: all of them and their keys are there.
+     * NULL: this backend has only dense attention. */
+    int (*attn_index)(struct backend *be, const struct attn_index_args *args, struct error *err);
+    /* Adds up what sparse sequences visited since the last call; out is valid after collect() or
+     * sync(). */
+    int (*sparse_totals)(struct backend *be, struct sparse_totals *out, struct error *err);
     /* What follows the attention of a layer, with the same arguments, for the sequences that have a
      * budget: keep_decode for [0, n_decode), keep_prefill for the rest.  Scores are brought up to
      * date from the queries and the keys, then whoever must go goes. */
