@@ -25,8 +25,6 @@
 
 enum { SPARSE_TILE_GROUPS = SPARSE_TILE / SPARSE_GROUP, SPARSE_MARK_SHIFT = 8,
        SPARSE_PAGE_GROUPS = PAGE_TOKENS / SPARSE_GROUP };
-/* A larger p1 of vertical lines, or of pages, is refused. */
-enum { SPARSE_MAX_COLUMNS = 16384, SPARSE_MAX_PAGES = 1024 };
 
 struct sparse_head {
     int32_t kind; /* enum attn_pattern_kind; PATTERN_DENSE also where density made it so */

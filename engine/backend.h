@@ -154,6 +154,9 @@ struct kv_budget {
 enum { SPARSE_GROUP = 16, SPARSE_TILE = 128, SPARSE_QUERIES = 64, SPARSE_MIN_DIAGONALS = 100,
        SPARSE_MIN_COLUMNS = 30 };
 
+/* A larger p1 of vertical lines, or of pages, is refused.  The largest published is 22,032. */
+enum { SPARSE_MAX_COLUMNS = 24576, SPARSE_MAX_PAGES = 1024 };
+
 /* How a query head chooses keys (MInference section 3.2). */
 enum attn_pattern_kind {
     PATTERN_DENSE,          /* it does not */
