@@ -31,8 +31,8 @@ static bool scan_byte(struct scan *scan, char byte) {
     return scan->depth <= JSON_GUARD_MAX_DEPTH && scan->n_values <= JSON_GUARD_MAX_VALUES;
 }
 
-int json_guard_parse(json_t **out, const char *bytes, size_t size, const char *label,
-                     struct error *err) {
+int json_guard_parse_any(json_t **out, const char *bytes, size_t size, const char *label,
+                         struct error *err) {
     struct scan scan = {0};
     for (size_t i = 0; i < size; i++) {
         if (!scan_byte(&scan, bytes[i]))
@@ -44,12 +44,25 @@ int json_guard_parse(json_t **out, const char *bytes, size_t size, const char *l
     json_t *root = json_loadb(bytes, size, JSON_REJECT_DUPLICATES, &why);
     if (!root)
         return error_set(err, ERR_INVALID, "%.200s: line %d: %.150s", label, why.line, why.text);
+    *out = root;
+    return 0;
+}
+
+/* Takes root over: it is *out, or gone. */
+static int expect_object(json_t **out, json_t *root, const char *label, struct error *err) {
     if (!json_is_object(root)) {
         json_decref(root);
         return error_set(err, ERR_INVALID, "%.200s: not a JSON object", label);
     }
     *out = root;
     return 0;
+}
+
+int json_guard_parse(json_t **out, const char *bytes, size_t size, const char *label,
+                     struct error *err) {
+    json_t *root = NULL;
+    const int rc = json_guard_parse_any(&root, bytes, size, label, err);
+    return rc ? rc : expect_object(out, root, label, err);
 }
 
 /* The size of a regular file; refuses directories and devices, which fopen() would not. */
@@ -66,7 +79,7 @@ static int file_size(FILE *file, const char *path, size_t max_bytes, size_t *out
     return 0;
 }
 
-int json_guard_read(json_t **out, const char *path, size_t max_bytes, struct error *err) {
+int json_guard_read_any(json_t **out, const char *path, size_t max_bytes, struct error *err) {
     FILE *file = fopen(path, "rb");
     if (!file)
         return error_set(err, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, "%.200s: %s", path,
@@ -84,10 +97,16 @@ int json_guard_read(json_t **out, const char *path, size_t max_bytes, struct err
         rc = error_set(err, ERR_IO, "%.200s: could not be read", path);
         goto done;
     }
-    rc = json_guard_parse(out, bytes, size, path, err);
+    rc = json_guard_parse_any(out, bytes, size, path, err);
 
 done:
     free(bytes);
     fclose(file);
     return rc;
+}
+
+int json_guard_read(json_t **out, const char *path, size_t max_bytes, struct error *err) {
+    json_t *root = NULL;
+    const int rc = json_guard_read_any(&root, path, max_bytes, err);
+    return rc ? rc : expect_object(out, root, path, err);
 }

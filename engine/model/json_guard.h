@@ -19,7 +19,12 @@ enum { JSON_GUARD_MAX_DEPTH = 32, JSON_GUARD_MAX_VALUES = 1 << 21 };
 int json_guard_parse(json_t **out, const char *bytes, size_t size, const char *label,
                      struct error *err);
 
+/* The root may be an array, too. */
+int json_guard_parse_any(json_t **out, const char *bytes, size_t size, const char *label,
+                         struct error *err);
+
 /* Reads and parses a whole file of at most max_bytes.  ERR_NOT_FOUND when there is none. */
 int json_guard_read(json_t **out, const char *path, size_t max_bytes, struct error *err);
+int json_guard_read_any(json_t **out, const char *path, size_t max_bytes, struct error *err);
 
 #endif
