@@ -324,6 +324,9 @@ struct attn_index_args {
     const struct kv_pool *kv;
     uint32_t layer, n_heads;
     float scale;
+    /* f32 [n_heads], or NULL: the share of causal pairs that each head's choice visits, which
+     * dense_above judges.  The search of patterns asks for it. */
+    float *density;
 };
 
 /* What attn_prefill visited since the last call, over layers, heads and rows, for each kind of
