@@ -182,9 +182,15 @@ struct attn_sparse {
     uint32_t dense_from;  /* slot: a tile with a row there or behind it is dense */
     /* A head that would visit more than this share of what is causal visits everything. */
     float dense_above;
-    /* For benchmarks on random weights, whose attention has no lines: diagonals are scored by
-     * distance and by a hash of this, half of p2 next to the rows, the others in runs of 64 at
-     * random.  0: by attention. */
+    /* For benchmarks on random weights, whose attention has no lines; 0: by attention.  Otherwise
+     * a vertical-slash head's lines are scored without it, half of p2 next to the rows and the
+     * others in runs of 64 at random, the same on every backend (all integers are 32-bit):
+     *
+     *   diagonal o   2 if o < p2 / 2, otherwise 1 + h(o / 64)
+     *   column j     h(0x80000000 | j)
+     *   h(x)         v = x * 0x9e3779b9 + head * 0x85ebca6b + synthetic
+     *                v ^= v >> 16, v *= 0x7feb352d, v ^= v >> 15, v *= 0x846ca68b, v ^= v >> 16
+     *                (v >> 9) / 2^23, in [0, 1) and exact in f32, as 1 + h is */
     uint32_t synthetic;
 };
 
