@@ -340,11 +340,31 @@ static int check_kv(const struct engine *e, const struct engine_request *r, stru
                      n_pages, e->info.n_pages);
 }
 
+static int check_prefill(const struct engine *e, const struct engine_request *r,
+                         struct error *err) {
+    const struct prefill_choice *choice = &r->prefill;
+    if (!(choice->dense_above >= 0 && choice->dense_above <= 1))
+        return error_set(err, ERR_INVALID,
+                         "the density above which heads are dense must lie between 0 and 1");
+    if (choice->mode != PREFILL_SPARSE) return 0;
+    if (!e->info.sparse_prefill)
+        return error_set(err, ERR_INVALID, "sparse prefill is not available here");
+    if (!choice->patterns && !e->config.patterns)
+        return error_set(err, ERR_INVALID, "sparse prefill needs patterns for the model's heads");
+    if (r->kv.type != KV_FULL)
+        return error_set(err, ERR_INVALID, "sparse prefill needs the KV policy `full`");
+    if (r->params.n_prompt_logprobs >= 0)
+        return error_set(err, ERR_INVALID,
+                         "log-probabilities of the prompt are exact only with dense prefill");
+    return 0;
+}
+
 static int check_request(const struct engine *e, const struct engine_request *r,
                          struct error *err) {
     if (r->n_prompt == 0) return error_set(err, ERR_INVALID, "the prompt is empty");
     const uint32_t n_vocab = e->info.model->n_vocab;
     int code = check_kv(e, r, err);
+    if (!code) code = check_prefill(e, r, err);
     if (code) return code;
     for (uint32_t i = 0; i < r->n_prompt; i++)
         if (r->prompt[i] >= n_vocab)

@@ -17,6 +17,7 @@
 
 #include "engine/backend.h"
 #include "engine/kv_choice.h"
+#include "engine/prefill_choice.h"
 
 struct engine;
 struct error;
@@ -36,6 +37,19 @@ struct engine_config {
     enum dtype kv_dtype;
     bool prefix_caching;
     bool bounded_caches; /* requests may have a bounded KV cache: pages are larger for it */
+    bool sparse_prefill; /* prompts may be computed sparsely: room is planned for it */
+    /* Host [n_layers][n_heads] of the model, borrowed until engine_destroy(), for requests without
+     * their own.  NULL: those are dense. */
+    const struct attn_pattern *patterns;
+    uint32_t min_sparse_tokens; /* under PREFILL_AUTO shorter prompts are dense: the break-even */
+    /* Rows of the longest prompt that is computed layer by layer, its activations in a room of
+     * their own; sparse prompts with more rows are computed in chunks.  0: enough for
+     * max_model_len, but at most a tenth of the device's share (of a system's memory, of what is
+     * available).  Less than SPARSE_TILE: no such room. */
+    uint32_t max_long_rows;
+    /* While anybody generates, pieces of prompts are cut so that a step takes no longer, as far as
+     * earlier ones tell.  0: they are as large as max_batched_tokens allows. */
+    uint32_t max_itl_ms;
     /* A request's tokens and log-probabilities have the same bits whatever runs beside it; the
      * backend must have been created for it, too, where it can be told. */
     bool batch_invariant;
@@ -57,6 +71,9 @@ struct engine_info {
     uint64_t other_bytes;  /* of the device, in use besides: other processes', the driver's */
     uint64_t kv_tokens;     /* tokens that the pool holds over all layers */
     bool bounded_caches;    /* asked for, and the backend can */
+    bool sparse_prefill;    /* likewise */
+    uint32_t long_rows;     /* engine_config.max_long_rows, as planned; 0: no such room */
+    uint64_t long_bytes;    /* of that room; part of workspace_bytes */
     const struct model_config *model;
     const struct tokenizer *tokenizer; /* NULL: tokens_only */
 };
@@ -93,6 +110,7 @@ struct engine_request {
     uint32_t n_prompt;
     struct sampling_params params;
     struct kv_choice kv;
+    struct prefill_choice prefill;
     /* Sequences share cached prefixes only within one salt; 0: the common one. */
     uint64_t cache_salt;
     int32_t priority;    /* lower runs first; ties by arrival */
@@ -132,6 +150,7 @@ struct engine_event {
     uint32_t stop_index, stop_token;
     uint32_t n_prompt, n_generated, n_cached; /* tokens; cached = found in the prefix cache */
     struct kv_usage kv;
+    struct prefill_usage prefill;
     int error_code;              /* FINISH_ERROR */
     char error_text[256];
 };
@@ -142,6 +161,9 @@ struct engine_stats {
     uint64_t prompt_tokens, cached_tokens, generated_tokens, n_steps;
     /* By policy, as in struct kv_usage: of all requests so far, and of those that run now. */
     uint64_t kv_evicted[KV_N_TYPES], kv_resident[KV_N_TYPES];
+    /* Prompts that began to be computed sparsely, and what such steps visited, by pattern. */
+    uint64_t n_sparse;
+    struct sparse_totals sparse;
 };
 
 struct sampling_params sampling_defaults(void);
@@ -152,8 +174,10 @@ int engine_create(struct engine **out, const struct engine_config *config, struc
 const struct engine_info *engine_info(const struct engine *engine);
 
 /* ERR_FULL: the queue is full (n_requests are accepted all or none).  ERR_TOO_LONG and ERR_INVALID:
- * the request can never run (text says why); max_model_len is for requests that keep everything.  On success takes the arrays and writes ids[i]; on
- * failure ownership stays with the caller. */
+ * the request can never run (text says why); max_model_len is for requests that keep everything.
+ * PREFILL_SPARSE is ERR_INVALID where it cannot be had: without sparse_prefill or patterns, with a
+ * bounded cache, with log-probabilities of the prompt.  On success takes the arrays and writes
+ * ids[i]; on failure ownership stays with the caller. */
 int engine_submit(struct engine *engine, struct engine_request *requests, uint32_t n_requests,
                   uint64_t *ids, struct error *err);
 /* The request's final event follows (FINISH_CANCELLED unless it ended first).  Unknown ids are

@@ -130,6 +130,7 @@ static void fill_final(const struct sequence *seq, struct engine_event *event) {
     event->n_generated = sequence_n_generated(seq);
     event->n_cached = seq->n_cached;
     event->kv = sequence_usage(seq);
+    event->prefill = (struct prefill_usage){.mode = PREFILL_DENSE, .density = 1};
 }
 
 static void emit(const struct sequence *seq, struct engine_event *event,

@@ -174,6 +174,11 @@ static void log_plan(const struct serve *s) {
               " tokens in %u pages), workspace %.1f MiB",
               (double)info->weight_bytes / mib, (double)info->kv_bytes / mib, info->kv_tokens,
               info->n_pages, (double)info->workspace_bytes / mib);
+    if (info->sparse_prefill)
+        log_event(LOG_INFO,
+                  "memory plan: %.1f MiB of the workspace for prompts of up to %u tokens that are "
+                  "computed layer by layer",
+                  (double)info->long_bytes / mib, info->long_rows);
     log_event(LOG_INFO,
               "memory plan: %.1f sequences of the maximum length (%u tokens) fit into the KV pool",
               (double)info->kv_tokens / info->max_model_len, info->max_model_len);

@@ -363,6 +363,10 @@ static void requests_that_cannot_run_are_refused(void **state) {
     assert_int_equal(engine_submit(engine, &bad, 1, ids, &err), ERR_INVALID);
     bad = good, bad.n_prompt = 0;
     assert_int_equal(engine_submit(engine, &bad, 1, ids, &err), ERR_INVALID);
+    bad = good, bad.prefill.dense_above = 1.5f;
+    assert_int_equal(engine_submit(engine, &bad, 1, ids, &err), ERR_INVALID);
+    bad = good, bad.prefill.mode = PREFILL_SPARSE; /* no room was planned for it */
+    assert_int_equal(engine_submit(engine, &bad, 1, ids, &err), ERR_INVALID);
     bad = good, bad.n_prompt = 1020; /* and 16 to generate */
     assert_int_equal(engine_submit(engine, &bad, 1, ids, &err), ERR_TOO_LONG);
     struct engine_request two[2] = {good, bad};
