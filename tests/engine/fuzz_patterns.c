@@ -1,0 +1,43 @@
+/* fuzz_patterns.c - any bytes at all as a pattern file of a model with 2 layers of 3 heads.
+ *
+ * What is accepted must keep the promises that index buffers are sized by. */
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "engine/error.h"
+#include "engine/patterns.h"
+
+enum { N_LAYERS = 2, N_HEADS = 3 };
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void check(const struct attn_pattern *pattern) {
+    switch (pattern->kind) {
+    case PATTERN_DENSE:
+        if (pattern->p1 || pattern->p2) abort();
+        break;
+    case PATTERN_A_SHAPE:
+        if (pattern->p2 == 0) abort();
+        break;
+    case PATTERN_VERTICAL_SLASH:
+        if (pattern->p1 > SPARSE_MAX_COLUMNS) abort();
+        break;
+    case PATTERN_BLOCK_SPARSE:
+        if (pattern->p1 == 0 || pattern->p1 > SPARSE_MAX_PAGES || pattern->p2) abort();
+        break;
+    default: abort();
+    }
+    if (pattern->p1 > PATTERNS_MAX_TOKENS || pattern->p2 > PATTERNS_MAX_TOKENS) abort();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    struct error err = {0};
+    struct patterns patterns;
+    if (patterns_parse(&patterns, (const char *)data, size, "fuzz", N_LAYERS, N_HEADS, &err))
+        return err.text[0] ? 0 : 1;
+    for (size_t i = 0; i < N_LAYERS * N_HEADS; i++) check(&patterns.heads[i]);
+    if (patterns.hash != patterns_hash(patterns.heads, N_LAYERS, N_HEADS)) abort();
+    patterns_fini(&patterns);
+    return 0;
+}

@@ -1,0 +1,255 @@
+/* test_patterns.c - pattern files: published ones, those that `quire tune` writes, and what is
+ * wrong in a file is named. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "engine/error.h"
+#include "engine/patterns.h"
+
+enum { MOST_TEXT = 4 << 20 };
+
+static int parse(struct patterns *out, const char *text, uint32_t n_layers, uint32_t n_heads,
+                 struct error *err) {
+    return patterns_parse(out, text, strlen(text), "FILE", n_layers, n_heads, err);
+}
+
+static struct patterns expect_parsed(const char *text, uint32_t n_layers, uint32_t n_heads) {
+    struct patterns patterns = {0};
+    struct error err = {0};
+    if (parse(&patterns, text, n_layers, n_heads, &err)) fail_msg("%s", err.text);
+    return patterns;
+}
+
+static void assert_pattern(const struct attn_pattern *pattern, enum attn_pattern_kind kind,
+                           uint32_t p1, uint32_t p2) {
+    assert_int_equal(pattern->kind, kind);
+    assert_int_equal(pattern->p1, p1);
+    assert_int_equal(pattern->p2, p2);
+}
+
+/* The shapes of the files that exist, and every entry that is in one of them. */
+static void published_files_are_read(void **state) {
+    (void)state;
+    static const struct {
+        uint32_t n_layers, n_heads;
+    } shapes[] = {{32, 32}, {80, 64}, {48, 32}, {40, 32}, {28, 28}, {64, 40}, {48, 40}};
+    static const struct {
+        const char *text;
+        struct attn_pattern pattern;
+    } entries[] = {
+        {"[\"vertical_and_slash\", 1000, 6096, 0.607]", {PATTERN_VERTICAL_SLASH, 1000, 6096}},
+        {"[\"vertical_and_slash\", 30, 800, 20000000]", {PATTERN_VERTICAL_SLASH, 30, 800}},
+        {"[\"vertical_and_slash\", 3500, 100, 1.0]", {PATTERN_VERTICAL_SLASH, 3500, 100}},
+        {"[\"vertical_and_slash\", 512, 2048, 0]", {PATTERN_VERTICAL_SLASH, 512, 2048}},
+        {"[\"vertical_and_slash\", 22032, 18532, 1]", {PATTERN_VERTICAL_SLASH, 22032, 18532}},
+        {"[\"stream_llm\", 100, 800, 0.99]", {PATTERN_A_SHAPE, 100, 800}},
+        {"[\"block_sparse\", 1000, 6096, 0.5]", {PATTERN_BLOCK_SPARSE, 100, 0}},
+    };
+    enum { N_ENTRIES = sizeof(entries) / sizeof(*entries) };
+    char *text = malloc(MOST_TEXT);
+    assert_non_null(text);
+    for (size_t s = 0; s < sizeof(shapes) / sizeof(*shapes); s++) {
+        const uint32_t n_layers = shapes[s].n_layers, n_heads = shapes[s].n_heads;
+        size_t n = 0, entry = 0;
+        for (uint32_t i = 0; i < n_layers; i++)
+            for (uint32_t h = 0; h < n_heads; h++)
+                n += (size_t)snprintf(text + n, MOST_TEXT - n, "%s\"%u\": %s%s",
+                                      h ? ", " : i ? ", {" : "[{", h,
+                                      entries[entry++ % N_ENTRIES].text,
+                                      h + 1 < n_heads ? "" : "}");
+        snprintf(text + n, MOST_TEXT - n, "]");
+        struct patterns patterns = expect_parsed(text, n_layers, n_heads);
+        for (size_t i = 0; i < entry; i++) {
+            const struct attn_pattern *expected = &entries[i % N_ENTRIES].pattern;
+            assert_pattern(&patterns.heads[i], expected->kind, expected->p1, expected->p2);
+        }
+        assert_int_equal(patterns.min_sparse_tokens, 0);
+        patterns_fini(&patterns);
+    }
+    free(text);
+}
+
+static void an_unnamed_head_has_the_documented_default(void **state) {
+    (void)state;
+    struct error err = {0};
+    struct patterns patterns = expect_parsed("[{\"1\": [\"dense\", 7, 8, 1]}, {}]", 2, 2), all;
+    assert_pattern(&patterns.heads[0], PATTERN_VERTICAL_SLASH, 1000, 6096);
+    assert_pattern(&patterns.heads[1], PATTERN_DENSE, 0, 0);
+    assert_pattern(&patterns.heads[3], PATTERN_VERTICAL_SLASH, 1000, 6096);
+    patterns_fini(&patterns);
+    patterns = expect_parsed("[{}, {}]", 2, 2);
+    assert_int_equal(patterns_default(&all, 2, 2, &err), 0);
+    assert_int_equal(all.hash, patterns.hash);
+    assert_memory_equal(all.heads, patterns.heads, 4 * sizeof(*all.heads));
+    patterns_fini(&patterns);
+    patterns_fini(&all);
+}
+
+static void the_second_form_has_pages_of_its_own(void **state) {
+    (void)state;
+    struct patterns patterns = expect_parsed(
+        "{\"format\": \"quire-patterns-1\", \"provenance\": {\"model\": \"a\"},"
+        " \"min_sparse_tokens\": 16384,"
+        " \"layers\": [{\"0\": [\"block_sparse\", 37, 5, 0.5]}]}", 1, 1);
+    assert_pattern(&patterns.heads[0], PATTERN_BLOCK_SPARSE, 37, 0);
+    assert_true(patterns.scores[0] == 0.5);
+    assert_int_equal(patterns.min_sparse_tokens, 16384);
+    patterns_fini(&patterns);
+}
+
+static void what_is_wrong_is_named(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *needle;
+    } cases[] = {
+        {"", "FILE: line"},
+        {"7", "FILE: line"},
+        {"[{}]", "FILE: patterns of 1 layers, the model has 2"},
+        {"[{}, {}, {}]", "FILE: patterns of 3 layers, the model has 2"},
+        {"[{}, []]", "FILE: layer 1 is not an object"},
+        {"[{}, {\"2\": [\"dense\", 0, 0, 0]}]", "layer 1, head 2: the model has heads 0 to 1"},
+        {"[{}, {\"01\": [\"dense\", 0, 0, 0]}]", "layer 1, head 01: "},
+        {"[{}, {\"-1\": [\"dense\", 0, 0, 0]}]", "layer 1, head -1: "},
+        {"[{}, {\"\": [\"dense\", 0, 0, 0]}]", "layer 1, head : "},
+        {"[{}, {\"4294967297\": [\"dense\", 0, 0, 0]}]", "layer 1, head 4294967297: "},
+        {"[{}, {\"1\": {}}]", "layer 1, head 1: not a list"},
+        {"[{}, {\"1\": [\"dense\", 0, 0]}]", "layer 1, head 1: not a list"},
+        {"[{}, {\"1\": [\"dense\", 0, 0, \"good\"]}]", "layer 1, head 1: not a list"},
+        {"[{}, {\"1\": [\"vertical\", 0, 0, 0]}]", "layer 1, head 1: the pattern is not"},
+        {"[{}, {\"1\": [3, 0, 0, 0]}]", "layer 1, head 1: the pattern is not"},
+        {"[{}, {\"1\": [\"vertical_and_slash\", -1, 0, 0]}]", "head 1: p1 is not a whole number"},
+        {"[{}, {\"1\": [\"vertical_and_slash\", 1.5, 0, 0]}]", "head 1: p1 is not a whole number"},
+        {"[{}, {\"1\": [\"vertical_and_slash\", 24577, 0, 0]}]", "from 0 to 24576"},
+        {"[{}, {\"1\": [\"vertical_and_slash\", 1, 16777217, 0]}]", "p2 is not a whole number"},
+        {"[{}, {\"1\": [\"vertical_and_slash\", 1, \"1\", 0]}]", "p2 is not a whole number"},
+        {"[{}, {\"1\": [\"stream_llm\", 1, 0, 0]}]", "p2 is not a whole number from 1 to"},
+        {"[{}, {\"1\": [\"dense\", 0, 0, 0], \"1\": [\"dense\", 0, 0, 0]}]", "duplicate"},
+        {"{}", "FILE: 'format' is not quire-patterns-1"},
+        {"{\"format\": \"quire-patterns-2\"}", "FILE: 'format' is not quire-patterns-1"},
+        {"{\"format\": \"quire-patterns-1\"}", "FILE: 'layers' is not a list"},
+        {"{\"format\": \"quire-patterns-1\", \"min_sparse_tokens\": -1, \"layers\": [{}, {}]}",
+         "FILE: 'min_sparse_tokens' is not a number of tokens"},
+        {"{\"format\": \"quire-patterns-1\", \"layers\": [{\"0\": [\"block_sparse\", 0, 0, 0]}, "
+         "{}]}",
+         "layer 0, head 0: p1 is not a whole number from 1 to 1024"},
+        {"{\"format\": \"quire-patterns-1\", \"layers\": [{\"0\": [\"block_sparse\", 1025, 0, 0]}, "
+         "{}]}", "layer 0, head 0: p1 is not a whole number from 1 to 1024"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct patterns patterns = {.hash = 5};
+        struct error err = {0};
+        assert_int_equal(parse(&patterns, cases[i].text, 2, 2, &err), ERR_INVALID);
+        if (!strstr(err.text, cases[i].needle))
+            fail_msg("%s: '%s' does not say '%s'", cases[i].text, err.text, cases[i].needle);
+        assert_int_equal(patterns.hash, 5); /* untouched */
+    }
+}
+
+static void depth_is_bounded(void **state) {
+    (void)state;
+    char text[200];
+    struct patterns patterns;
+    struct error err = {0};
+    memset(text, '[', 100);
+    memset(text + 100, ']', 100);
+    assert_int_equal(patterns_parse(&patterns, text, sizeof(text), "FILE", 1, 1, &err),
+                     ERR_INVALID);
+    assert_non_null(strstr(err.text, "nests deeper"));
+}
+
+static void the_hash_is_of_what_was_resolved(void **state) {
+    (void)state;
+    static const char *const same[] = {
+        "[{\"0\": [\"stream_llm\", 4, 8, 0.1], \"1\": [\"block_sparse\", 1, 2, 3]}]",
+        "[{\"1\": [\"block_sparse\", 9, 9, 9], \"0\": [\"stream_llm\", 4, 8, 7]}]",
+        "{\"format\": \"quire-patterns-1\", \"layers\":"
+        " [{\"0\": [\"stream_llm\", 4, 8, 1], \"1\": [\"block_sparse\", 100, 2, 3]}]}",
+    };
+    static const char *const others[] = {
+        "[{\"0\": [\"stream_llm\", 4, 9, 0.1], \"1\": [\"block_sparse\", 1, 2, 3]}]",
+        "[{\"0\": [\"stream_llm\", 5, 8, 0.1], \"1\": [\"block_sparse\", 1, 2, 3]}]",
+        "[{\"0\": [\"vertical_and_slash\", 4, 8, 0.1], \"1\": [\"block_sparse\", 1, 2, 3]}]",
+        "[{\"1\": [\"stream_llm\", 4, 8, 0.1], \"0\": [\"block_sparse\", 1, 2, 3]}]",
+    };
+    struct patterns first = expect_parsed(same[0], 1, 2);
+    assert_int_not_equal(first.hash, 0);
+    for (size_t i = 1; i < sizeof(same) / sizeof(*same); i++) {
+        struct patterns again = expect_parsed(same[i], 1, 2);
+        assert_true(again.hash == first.hash);
+        patterns_fini(&again);
+    }
+    for (size_t i = 0; i < sizeof(others) / sizeof(*others); i++) {
+        struct patterns other = expect_parsed(others[i], 1, 2);
+        assert_true(other.hash != first.hash);
+        patterns_fini(&other);
+    }
+    patterns_fini(&first);
+    /* The same heads as two layers. */
+    struct patterns wide = expect_parsed("[{}]", 1, 4), tall = expect_parsed("[{}, {}]", 2, 2);
+    assert_true(wide.hash != tall.hash);
+    patterns_fini(&wide);
+    patterns_fini(&tall);
+}
+
+static void what_is_saved_is_loaded(void **state) {
+    (void)state;
+    char path[] = "/tmp/test_patterns_XXXXXX";
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    struct patterns given = expect_parsed(
+        "[{\"0\": [\"stream_llm\", 4, 8, 0.125], \"1\": [\"block_sparse\", 1, 2, 3]},"
+        " {\"0\": [\"dense\", 0, 0, 1], \"1\": [\"vertical_and_slash\", 50, 60, 2e7]}]", 2, 2);
+    given.heads[1].p1 = 77;
+    given.min_sparse_tokens = 12345;
+    const struct pattern_note notes[] = {{"model", "a \"quoted\" name"}, {"samples", "3"}};
+    struct error err = {0};
+    assert_int_equal(patterns_save(&given, notes, 2, path, &err), 0);
+    struct patterns loaded = {0};
+    if (patterns_load(&loaded, path, 2, 2, &err)) fail_msg("%s", err.text);
+    assert_memory_equal(loaded.heads, given.heads, 4 * sizeof(*loaded.heads));
+    assert_memory_equal(loaded.scores, given.scores, 4 * sizeof(*loaded.scores));
+    assert_int_equal(loaded.min_sparse_tokens, 12345);
+    assert_true(loaded.hash == patterns_hash(given.heads, 2, 2));
+    patterns_fini(&loaded);
+    /* A file that cannot be written leaves the one that is there, and nothing beside it. */
+    const struct pattern_note bad = {"model", "\xff"};
+    assert_int_equal(patterns_save(&given, &bad, 1, path, &err), ERR_INVALID);
+    assert_int_equal(patterns_load(&loaded, path, 2, 2, &err), 0);
+    patterns_fini(&loaded);
+    patterns_fini(&given);
+    unlink(path);
+}
+
+static void files_that_are_none_are_told_apart(void **state) {
+    (void)state;
+    struct patterns patterns;
+    struct error err = {0};
+    assert_int_equal(patterns_load(&patterns, "/nowhere/at/all.json", 1, 1, &err), ERR_NOT_FOUND);
+    assert_int_equal(patterns_load(&patterns, "/tmp", 1, 1, &err), ERR_INVALID);
+    struct patterns given = expect_parsed("[{}]", 1, 1);
+    assert_int_equal(patterns_save(&given, NULL, 0, "/nowhere/at/all.json", &err), ERR_IO);
+    patterns_fini(&given);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(published_files_are_read),
+        cmocka_unit_test(an_unnamed_head_has_the_documented_default),
+        cmocka_unit_test(the_second_form_has_pages_of_its_own),
+        cmocka_unit_test(what_is_wrong_is_named),
+        cmocka_unit_test(depth_is_bounded),
+        cmocka_unit_test(the_hash_is_of_what_was_resolved),
+        cmocka_unit_test(what_is_saved_is_loaded),
+        cmocka_unit_test(files_that_are_none_are_told_apart),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
