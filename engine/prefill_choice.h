@@ -21,8 +21,8 @@ enum prefill_mode {
 /* Under auto, fewer rows than this to compute are dense, whatever min_sparse_tokens says. */
 enum { PREFILL_MIN_AUTO_ROWS = 513 };
 
-/* Zeroed: auto, with the engine's patterns.  Requests share cached prefixes only where they agree in
- * all of this, and sparse ones never with dense ones. */
+/* Zeroed: auto, with the engine's patterns.  Requests share cached prefixes only where they agree
+ * in all of this, and sparse ones never with dense ones. */
 struct prefill_choice {
     enum prefill_mode mode;
     const struct attn_pattern *patterns; /* host [n_layers][n_heads], borrowed until the request's

@@ -11,6 +11,8 @@
  *   last     act [max_logit_rows, dim]      the rows that need logits, of x
  *   last_attn act [max_logit_rows, n_heads * head_dim]                 and of attn
  *   logits   f32 [max_logit_rows, n_vocab]
+ *   long_x   act [max_long_rows, dim]       x and qkv of a long prompt's rows,
+ *   long_qkv act [max_long_rows, as qkv]    which outlive the step
  *
  * After the last layer's attention only the rows that need logits go on: they are gathered into
  * `last`, a slice at a time, which is also how a long prompt's log-probabilities fit.  A step in
@@ -30,7 +32,13 @@ enum { ARENA_ALIGN = 64, F32_BYTES = 4 };
 
 /* Offsets in bytes from the start of the arena. */
 struct plan {
-    size_t x, normed, qkv, attn, gate_up, ffn, last, last_attn, logits, total;
+    size_t x, normed, qkv, attn, gate_up, ffn, last, last_attn, logits, long_x, long_qkv, total;
+};
+
+/* Activations of rows that follow one another in the step. */
+struct row_range {
+    void *x, *qkv;
+    uint32_t n;
 };
 
 /* A step's operations from tokens to logits, as repeat() knows them. */
@@ -46,11 +54,13 @@ struct decoder {
     struct decoder_limits limits;
     uint32_t q_dim, kv_dim, qkv_dim;
     void *arena;
-    void *x, *normed, *qkv, *attn, *gate_up, *ffn, *last, *last_attn, *logits;
+    void *x, *normed, *qkv, *attn, *gate_up, *ffn, *last, *last_attn, *logits, *long_x, *long_qkv;
     uint32_t *slice_rows;            /* host [max_logit_rows]: rows of the step */
     struct sample_row *slice_samples; /* host [max_logit_rows]: logit_row counts within the slice */
     struct decode_body bodies[2]; /* [keeps] */
-    bool keeps;       /* in the step that is being submitted, some sequence has a budget */
+    /* Of the step that is being submitted: */
+    bool keeps;                    /* some sequence has a budget */
+    const struct step_seq *sparse; /* the sequence with sparse attention, or NULL */
     uint32_t n_drawn; /* sample rows of the newest step: what STEP_DRAWN may name */
 };
 
@@ -77,7 +87,14 @@ static struct plan make_plan(const struct model_config *c, const struct decoder_
     plan.last = reserve(&plan, limits->max_logit_rows, c->dim, act_bytes);
     plan.last_attn = reserve(&plan, limits->max_logit_rows, q_dim, act_bytes);
     plan.logits = reserve(&plan, limits->max_logit_rows, c->n_vocab, F32_BYTES);
+    plan.long_x = reserve(&plan, limits->max_long_rows, c->dim, act_bytes);
+    plan.long_qkv = reserve(&plan, limits->max_long_rows, q_dim + 2 * kv_dim, act_bytes);
     return plan;
+}
+
+size_t decoder_long_bytes(const struct model_config *c, uint32_t n_rows, enum dtype act_dtype) {
+    const size_t n_heads = c->n_heads + 2 * (size_t)c->n_kv_heads;
+    return n_rows * (c->dim + n_heads * c->head_dim) * dtype_size(act_dtype);
 }
 
 size_t decoder_workspace_bytes(const struct model_config *config,
@@ -104,6 +121,8 @@ static int make_arena(struct decoder *d, struct error *err) {
     d->last = base + plan.last;
     d->last_attn = base + plan.last_attn;
     d->logits = base + plan.logits;
+    d->long_x = base + plan.long_x;
+    d->long_qkv = base + plan.long_qkv;
     return 0;
 }
 
@@ -162,53 +181,82 @@ static int run_residual(struct decoder *d, const void *in, const struct weight *
     return d->be->ops->linear(d->be, &args, err);
 }
 
-static int run_qkv(struct decoder *d, const struct layer_weights *w, uint32_t n_rows,
+static int run_qkv(struct decoder *d, const struct layer_weights *w, struct row_range rows,
                    struct error *err) {
     const struct rmsnorm_input norm = norm_with(d, &w->attn_norm);
     const struct linear_args args = {
-        .x = d->x,
+        .x = rows.x,
         .norm = &norm,
-        .n_rows = n_rows,
+        .n_rows = rows.n,
         .n_in = d->model->config.dim,
         .n_parts = 3,
         .parts = {
-            {.w = &w->q, .bias = weight_if_present(&w->q_bias), .y = d->qkv, .y_stride = d->qkv_dim},
+            {.w = &w->q,
+             .bias = weight_if_present(&w->q_bias),
+             .y = rows.qkv,
+             .y_stride = d->qkv_dim},
             {.w = &w->k,
              .bias = weight_if_present(&w->k_bias),
-             .y = act_at(d, d->qkv, d->q_dim),
+             .y = act_at(d, rows.qkv, d->q_dim),
              .y_stride = d->qkv_dim},
             {.w = &w->v,
              .bias = weight_if_present(&w->v_bias),
-             .y = act_at(d, d->qkv, d->q_dim + d->kv_dim),
+             .y = act_at(d, rows.qkv, d->q_dim + d->kv_dim),
              .y_stride = d->qkv_dim},
         }};
     return d->be->ops->linear(d->be, &args, err);
 }
 
-/* From x to attn. */
-static int run_attention(struct decoder *d, uint32_t layer, uint32_t n_rows, struct error *err) {
+/* From x to q, and to keys and values in their pages. */
+static int enter_layer(struct decoder *d, uint32_t layer, struct row_range rows,
+                       struct error *err) {
     const struct model_config *c = &d->model->config;
-    const struct layer_weights *w = &d->model->layers[layer];
-    const struct rope_append_args rope = {.qkv = d->qkv,
+    const struct rope_append_args rope = {.qkv = rows.qkv,
                                           .kv = d->kv,
                                           .inv_freq = c->inv_freq,
                                           .rope_scale = c->rope_scale,
                                           .n_freqs = c->n_freqs,
                                           .layer = layer,
                                           .n_heads = c->n_heads};
-    const struct attn_args attn = {.q = d->qkv,
-                                   .q_stride = d->qkv_dim,
-                                   .out = d->attn,
-                                   .kv = d->kv,
-                                   .layer = layer,
-                                   .n_heads = c->n_heads,
-                                   .scale = c->attn_scale,
-                                   .inv_freq = c->inv_freq,
-                                   .rope_scale = c->rope_scale,
-                                   .n_freqs = c->n_freqs};
-    int rc = run_qkv(d, w, n_rows, err);
+    const int rc = run_qkv(d, &d->model->layers[layer], rows, err);
+    return rc ? rc : d->be->ops->rope_append(d->be, &rope, err);
+}
+
+/* q: of the first of the rows that the sparse sequence indexes together. */
+static int run_index(struct decoder *d, uint32_t layer, const void *q, struct error *err) {
+    const struct model_config *c = &d->model->config;
+    const struct attn_index_args args = {.q = q,
+                                         .q_stride = d->qkv_dim,
+                                         .kv = d->kv,
+                                         .layer = layer,
+                                         .n_heads = c->n_heads,
+                                         .scale = c->attn_scale};
+    return d->be->ops->attn_index(d->be, &args, err);
+}
+
+static struct attn_args attn_of(const struct decoder *d, uint32_t layer, const void *q) {
+    const struct model_config *c = &d->model->config;
+    return (struct attn_args){.q = q,
+                              .q_stride = d->qkv_dim,
+                              .out = d->attn,
+                              .kv = d->kv,
+                              .layer = layer,
+                              .n_heads = c->n_heads,
+                              .scale = c->attn_scale,
+                              .inv_freq = c->inv_freq,
+                              .rope_scale = c->rope_scale,
+                              .n_freqs = c->n_freqs};
+}
+
+/* From x to attn. */
+static int run_attention(struct decoder *d, uint32_t layer, struct row_range rows,
+                         struct error *err) {
+    const struct attn_args attn = attn_of(d, layer, rows.qkv);
+    int rc = enter_layer(d, layer, rows, err);
+    if (!rc && d->sparse)
+        rc = run_index(d, layer, act_at(d, rows.qkv, (size_t)d->sparse->first_row * d->qkv_dim),
+                       err);
     if (rc) return rc;
-    if ((rc = d->be->ops->rope_append(d->be, &rope, err))) return rc;
     if ((rc = d->be->ops->attn_decode(d->be, &attn, err))) return rc;
     if ((rc = d->be->ops->attn_prefill(d->be, &attn, err)) || !d->keeps) return rc;
     if ((rc = d->be->ops->keep_decode(d->be, &attn, err))) return rc;
@@ -236,13 +284,18 @@ static int run_ffn(struct decoder *d, uint32_t layer, const void *attn_out, void
     return run_residual(d, d->ffn, &w->down, &w->down_bias, x, n_rows, err);
 }
 
+static int run_embed(struct decoder *d, void *x, struct error *err) {
+    const struct embed_args embed = {.table = &d->model->embedding, .out = x};
+    return d->be->ops->embed(d->be, &embed, err);
+}
+
 /* All layers but the last one's rest. */
 static int run_layers(struct decoder *d, uint32_t n_rows, struct error *err) {
     const uint32_t n_layers = d->model->config.n_layers;
-    const struct embed_args embed = {.table = &d->model->embedding, .out = d->x};
-    int rc = d->be->ops->embed(d->be, &embed, err);
+    const struct row_range rows = {d->x, d->qkv, n_rows};
+    int rc = run_embed(d, d->x, err);
     for (uint32_t layer = 0; layer < n_layers && !rc; layer++) {
-        rc = run_attention(d, layer, n_rows, err);
+        rc = run_attention(d, layer, rows, err);
         if (!rc && layer + 1 < n_layers) rc = run_ffn(d, layer, d->attn, d->x, n_rows, err);
     }
     return rc;
@@ -346,8 +399,7 @@ static bool is_drawn(const struct decoder *d, uint32_t token) {
 }
 
 /* A wrong row or token would be read or written outside a buffer, on a device that cannot tell. */
-static int check_step(const struct decoder *d, const struct step *step,
-                      const struct sample_row *samples, uint32_t n_samples, struct error *err) {
+static int check_rows(const struct decoder *d, const struct step *step, struct error *err) {
     const uint32_t n_vocab = d->model->config.n_vocab;
     if (step->n_rows == 0 || step->n_rows > d->limits.max_rows)
         return error_set(err, ERR_INVALID,
@@ -357,6 +409,11 @@ static int check_step(const struct decoder *d, const struct step *step,
         if (step->tokens[i] >= n_vocab && !is_drawn(d, step->tokens[i]))
             return error_set(err, ERR_INVALID, "decoder: token %" PRIu32 " outside the vocabulary",
                              step->tokens[i]);
+    return 0;
+}
+
+static int check_samples(const struct step *step, const struct sample_row *samples,
+                         uint32_t n_samples, struct error *err) {
     for (uint32_t i = 0; i < n_samples; i++)
         if (samples[i].logit_row >= step->n_rows)
             return error_set(err, ERR_INVALID,
@@ -369,6 +426,12 @@ static bool has_budgets(const struct step *step) {
     for (uint32_t i = 0; i < step->n_seqs; i++)
         if (step->seqs[i].budget) return true;
     return false;
+}
+
+static const struct step_seq *sparse_of(const struct step *step) {
+    for (uint32_t i = 0; i < step->n_seqs; i++)
+        if (step->seqs[i].sparse) return &step->seqs[i];
+    return NULL;
 }
 
 static int run_step(struct decoder *d, const struct step *step, const struct sample_row *samples,
@@ -389,13 +452,20 @@ static int run_step(struct decoder *d, const struct step *step, const struct sam
     return 0;
 }
 
+static int refuse_sparse(struct error *err) {
+    return error_set(err, ERR_INVALID, "decoder: this backend has only dense attention");
+}
+
 static int submit(struct decoder *d, const struct step *step, const struct sample_row *samples,
                   uint32_t n_samples, struct sample_result *results, struct keep_total *totals,
                   float *logits_out, struct error *err) {
-    int rc = check_step(d, step, samples, n_samples, err);
+    int rc = check_rows(d, step, err);
+    if (!rc) rc = check_samples(step, samples, n_samples, err);
     if (rc) return rc;
     d->n_drawn = n_samples;
     d->keeps = has_budgets(step);
+    d->sparse = sparse_of(step);
+    if (d->sparse && !d->be->ops->attn_index) return refuse_sparse(err);
     if (d->keeps && !d->kv->tracked)
         return error_set(err, ERR_INVALID, "decoder: budgets, but the pages have no room for them");
     if ((rc = d->be->ops->step_begin(d->be, step, err))) return rc;
@@ -408,6 +478,56 @@ int decoder_submit(struct decoder *decoder, const struct step *step,
                    const struct sample_row *samples, uint32_t n_samples,
                    struct sample_result *results, struct keep_total *totals, struct error *err) {
     return submit(decoder, step, samples, n_samples, results, totals, NULL, err);
+}
+
+/* ---- a long prompt ---- */
+
+static int check_slice(const struct decoder *d, const struct step *step,
+                       const struct long_slice *slice, struct error *err) {
+    const bool alone = step->n_seqs == 1 && step->n_decode == 0 && !step->seqs[0].budget;
+    if (!alone || slice->n_rows != step->n_rows || slice->layer >= d->model->config.n_layers ||
+        slice->n_prompt_rows > d->limits.max_long_rows ||
+        slice->first_row > slice->n_prompt_rows ||
+        slice->n_rows > slice->n_prompt_rows - slice->first_row)
+        return error_set(err, ERR_INVALID, "decoder: the slice is not one of a long prompt's");
+    return check_rows(d, step, err);
+}
+
+/* Attention and feed-forward. */
+static int leave_layer(struct decoder *d, uint32_t layer, struct row_range rows,
+                       struct error *err) {
+    const struct attn_args attn = attn_of(d, layer, rows.qkv);
+    const int rc = d->be->ops->attn_prefill(d->be, &attn, err);
+    return rc ? rc : run_ffn(d, layer, d->attn, rows.x, rows.n, err);
+}
+
+static int run_long_slice(struct decoder *d, const struct long_slice *slice, struct error *err) {
+    const struct row_range rows = {
+        act_at(d, d->long_x, (size_t)slice->first_row * d->model->config.dim),
+        act_at(d, d->long_qkv, (size_t)slice->first_row * d->qkv_dim), slice->n_rows};
+    const bool is_last = slice->first_row + slice->n_rows == slice->n_prompt_rows;
+    int rc = slice->layer == 0 ? run_embed(d, rows.x, err)
+                               : leave_layer(d, slice->layer - 1, rows, err);
+    if (!rc) rc = enter_layer(d, slice->layer, rows, err);
+    /* Nobody leaves the last layer. */
+    if (rc || !d->sparse || !is_last || slice->layer + 1 == d->model->config.n_layers) return rc;
+    return run_index(d, slice->layer, d->long_qkv, err);
+}
+
+int decoder_submit_slice(struct decoder *d, const struct step *step,
+                         const struct long_slice *slice, struct error *err) {
+    int rc = check_slice(d, step, slice, err);
+    if (rc) return rc;
+    d->n_drawn = 0;
+    d->keeps = false;
+    d->sparse = sparse_of(step);
+    if (d->sparse && !d->be->ops->attn_index) return refuse_sparse(err);
+    if ((rc = d->be->ops->step_begin(d->be, step, err))) return rc;
+    return run_long_slice(d, slice, err);
+}
+
+int decoder_submit_totals(struct decoder *d, struct sparse_totals *out, struct error *err) {
+    return d->be->ops->sparse_totals(d->be, out, err);
 }
 
 int decoder_collect(struct decoder *decoder, uint32_t n_newer, struct error *err) {

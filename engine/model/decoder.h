@@ -1,6 +1,20 @@
 /* decoder.h - runs a step of a transformer decoder on a backend.  Written once, driven by
  * model_config.
  *
+ * A step takes its rows through all layers.  A long prompt may instead go layer by layer, so that
+ * all of its rows and keys are there when attn_index chooses for one layer: its rows are cut into
+ * slices, and a slice is a step of its own, between which ordinary steps may run.
+ *
+ *   layer 0     1     2  …  n_layers - 1
+ *   slice 0   ┃ ┃   ┃ ┃   ┃ ┃       enters a layer: norm, q k v, keys and values into their pages;
+ *   slice 1   ┃ ┃ ─►┃ ┃ ─►┃ ┃       the last slice's step ends with attn_index
+ *   slice 2   ┃ ┃   ┃ ┃   ┃ ┃       leaves it: attention, feed-forward
+ *
+ * The step that takes a slice out of a layer takes it into the next: (layer, slice) leaves layer - 1
+ * and enters layer.  Behind the last layer nobody needs the rows, so they never leave it; their
+ * pages are filled, and the prompt's last token, which is not one of them, takes the ordinary way.
+ * Until a slice leaves a layer, x and q stay in a room for all rows of the one long prompt.
+ *
  * Thread: engine.  Memory: activation buffers are allocated at create for the largest step. */
 #ifndef ENGINE_MODEL_DECODER_H
 #define ENGINE_MODEL_DECODER_H
@@ -12,8 +26,18 @@ struct decoder;
 struct decoder_limits {
     uint32_t max_rows;       /* rows of the largest step */
     uint32_t max_logit_rows; /* logits are made in slices of at most this many rows */
+    uint32_t max_long_rows;  /* of a long prompt; 0: there are none */
 };
 
+/* Which rows of a long prompt go where. */
+struct long_slice {
+    uint32_t layer;           /* that they enter */
+    uint32_t first_row, n_rows;
+    uint32_t n_prompt_rows;   /* all that go layer by layer */
+};
+
+/* Bytes of a long prompt's room, a part of decoder_workspace_bytes(). */
+size_t decoder_long_bytes(const struct model_config *config, uint32_t n_rows, enum dtype act_dtype);
 /* Bytes of activations that decoder_create() will allocate where activations are f32; half of most
  * of it where they are 16 bits wide, so it is a bound everywhere. */
 size_t decoder_workspace_bytes(const struct model_config *config,
@@ -32,6 +56,13 @@ void decoder_destroy(struct decoder *decoder); /* NULL is allowed */
 int decoder_submit(struct decoder *decoder, const struct step *step,
                    const struct sample_row *samples, uint32_t n_samples,
                    struct sample_result *results, struct keep_total *totals, struct error *err);
+/* Submits a step of one sequence without samples, whose rows are the slice's.  Slices come in order
+ * of their rows, layer by layer. */
+int decoder_submit_slice(struct decoder *decoder, const struct step *step,
+                         const struct long_slice *slice, struct error *err);
+/* Behind a submitted step or slice with a sparse sequence: what was visited since the last call,
+ * there once the step has been collected. */
+int decoder_submit_totals(struct decoder *decoder, struct sparse_totals *out, struct error *err);
 /* Waits until all submitted steps but the newest n_newer are done. */
 int decoder_collect(struct decoder *decoder, uint32_t n_newer, struct error *err);
 

@@ -109,30 +109,69 @@ static void fill_seq(const struct runner *r, const struct runner_rows *rows, str
     }
 }
 
+static struct step_arrays arrays_make(const struct runner *r, size_t n_rows, size_t n_seqs) {
+    return (struct step_arrays){
+        .tokens = zalloc(n_rows, sizeof(uint32_t)),
+        .positions = zalloc(n_rows, sizeof(uint32_t)),
+        .seqs = zalloc(n_seqs, sizeof(struct step_seq)),
+        .views = zalloc(n_seqs * r->model->config.n_layers, sizeof(struct kv_view)),
+    };
+}
+
+static struct step empty_step(const struct runner *r, const struct step_arrays *arrays) {
+    return (struct step){.tokens = arrays->tokens,
+                         .positions = arrays->positions,
+                         .seqs = arrays->seqs,
+                         .n_layers = r->model->config.n_layers};
+}
+
+static void arrays_free(struct step_arrays *arrays) {
+    free(arrays->tokens);
+    free(arrays->positions);
+    free(arrays->seqs);
+    free(arrays->views);
+}
+
 void runner_step(struct runner *r, const struct runner_rows *rows, uint32_t n_seqs,
                  const struct sample_row *samples, uint32_t n_samples,
                  struct sample_result *results, float *logits) {
     struct error err = {0};
     size_t n_rows = 0;
     for (uint32_t i = 0; i < n_seqs; i++) n_rows += rows[i].n;
-    struct step_arrays arrays = {
-        .tokens = zalloc(n_rows, sizeof(uint32_t)),
-        .positions = zalloc(n_rows, sizeof(uint32_t)),
-        .seqs = zalloc(n_seqs, sizeof(struct step_seq)),
-        .views = zalloc((size_t)n_seqs * r->model->config.n_layers, sizeof(struct kv_view)),
-    };
-    struct step step = {.n_seqs = n_seqs,
-                        .tokens = arrays.tokens,
-                        .positions = arrays.positions,
-                        .seqs = arrays.seqs,
-                        .n_layers = r->model->config.n_layers};
+    struct step_arrays arrays = arrays_make(r, n_rows, n_seqs);
+    struct step step = empty_step(r, &arrays);
+    step.n_seqs = n_seqs;
     for (uint32_t i = 0; i < n_seqs; i++) fill_seq(r, &rows[i], &step, &arrays, i);
     check(decoder_step(r->decoder, &step, samples, n_samples, results, NULL, logits, &err), &err);
     for (uint32_t i = 0; i < n_seqs; i++) rows[i].seq->n_tokens += rows[i].n;
-    free(arrays.tokens);
-    free(arrays.positions);
-    free(arrays.seqs);
-    free(arrays.views);
+    arrays_free(&arrays);
+}
+
+static void run_slice(struct runner *r, struct runner_seq *seq, const uint32_t *tokens,
+                      const struct long_slice *slice) {
+    struct error err = {0};
+    struct step_arrays arrays = arrays_make(r, slice->n_rows, 1);
+    struct step step = empty_step(r, &arrays);
+    seq->n_tokens = slice->first_row; /* they count as stored only when all layers have them */
+    fill_seq(r, &(struct runner_rows){seq, tokens + slice->first_row, slice->n_rows}, &step,
+             &arrays, 0);
+    step.n_seqs = 1;
+    step.n_decode = 0;
+    check(decoder_submit_slice(r->decoder, &step, slice, &err), &err);
+    check(decoder_collect(r->decoder, 0, &err), &err);
+    arrays_free(&arrays);
+}
+
+void runner_feed_long(struct runner *r, struct runner_seq *seq, const uint32_t *tokens, uint32_t n,
+                      uint32_t rows, void (*between)(void *ctx), void *ctx) {
+    assert_int_equal(seq->n_tokens, 0);
+    for (uint32_t layer = 0; layer < r->model->config.n_layers; layer++)
+        for (uint32_t at = 0; at < n; at += rows) {
+            const uint32_t take = n - at < rows ? n - at : rows;
+            run_slice(r, seq, tokens, &(struct long_slice){layer, at, take, n});
+            if (between) between(ctx);
+        }
+    seq->n_tokens = n;
 }
 
 struct sample_row runner_greedy(uint32_t logit_row) {

@@ -52,6 +52,11 @@ void runner_step(struct runner *runner, const struct runner_rows *rows, uint32_t
                  const struct sample_row *samples, uint32_t n_samples,
                  struct sample_result *results, float *logits);
 
+/* Stores n tokens of a sequence that has none, layer by layer, in slices of at most `rows` rows;
+ * between two slices `between` (may be NULL) runs. */
+void runner_feed_long(struct runner *runner, struct runner_seq *seq, const uint32_t *tokens,
+                      uint32_t n, uint32_t rows, void (*between)(void *ctx), void *ctx);
+
 /* A sample row that takes the most likely token. */
 struct sample_row runner_greedy(uint32_t logit_row);
 

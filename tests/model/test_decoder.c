@@ -52,7 +52,8 @@ static void with_every_model(void (*body)(struct fixture *fixture)) {
             goldens_load(&f.goldens, dir);
             runner_open(&f.runner, dir, &cpu, N_PAGES, DTYPE_F32,
                         &(struct decoder_limits){.max_rows = MAX_ROWS,
-                                                 .max_logit_rows = MAX_LOGIT_ROWS});
+                                                 .max_logit_rows = MAX_LOGIT_ROWS,
+                                                 .max_long_rows = MAX_ROWS});
             f.n_vocab = f.runner.model->config.n_vocab;
             body(&f);
             runner_close(&f.runner);
@@ -276,6 +277,73 @@ static void check_bad_steps(struct fixture *f) {
     runner_seq_fini(&f->runner, &seq);
 }
 
+/* Another sequence that generates all the while. */
+struct neighbour {
+    struct runner *runner;
+    struct runner_seq seq;
+    uint32_t token;
+};
+
+static void generate(void *ctx) {
+    struct neighbour *n = ctx;
+    if (n->seq.n_tokens < n->seq.n_pages * PAGE_TOKENS)
+        n->token = runner_feed(n->runner, &n->seq, &n->token, 1, 1, NULL);
+}
+
+static void check_layer_by_layer(struct fixture *f) {
+    static const uint32_t slices[] = {1, 37, MAX_ROWS};
+    for (uint32_t i = 0; i < f->goldens.n_prompts; i++) {
+        const struct golden_prompt *p = &f->goldens.prompts[i];
+        const uint32_t last = p->n_tokens - 1;
+        float *want = new_logits(f, 1), *got = new_logits(f, 1);
+        struct runner_seq seq;
+        runner_seq_init(&f->runner, &seq, p->n_tokens);
+        runner_feed(&f->runner, &seq, p->tokens, p->n_tokens, MAX_ROWS, want);
+        runner_seq_fini(&f->runner, &seq);
+        for (size_t s = 0; s < sizeof(slices) / sizeof(slices[0]); s++) {
+            struct neighbour other = {.runner = &f->runner, .token = 1};
+            runner_seq_init(&f->runner, &seq, p->n_tokens);
+            runner_seq_init(&f->runner, &other.seq, PAGE_TOKENS);
+            runner_feed_long(&f->runner, &seq, p->tokens, last, slices[s], generate, &other);
+            runner_feed(&f->runner, &seq, p->tokens + last, 1, 1, got);
+            assert_memory_equal(got, want, f->n_vocab * sizeof(*got)); /* to the bit */
+            runner_seq_fini(&f->runner, &other.seq);
+            runner_seq_fini(&f->runner, &seq);
+        }
+        free(want);
+        free(got);
+    }
+}
+
+static void check_bad_slices(struct fixture *f) {
+    const uint32_t token = 1, position = 0, n_layers = f->runner.model->config.n_layers;
+    struct kv_view views[8];
+    struct runner_seq seq;
+    struct error err = {0};
+    assert_true(n_layers <= 8);
+    runner_seq_init(&f->runner, &seq, 1);
+    for (uint32_t l = 0; l < n_layers; l++) views[l] = (struct kv_view){seq.pages[l], 1, 0};
+    struct step_seq step_seq = {.n_rows = 1, .layers = views};
+    struct step step = {.n_rows = 1,
+                        .n_seqs = 1,
+                        .n_layers = n_layers,
+                        .tokens = &token,
+                        .positions = &position,
+                        .seqs = &step_seq};
+    const struct long_slice bad[] = {{n_layers, 0, 1, 1},
+                                     {0, 0, 2, 2},
+                                     {0, 1, 1, 1},
+                                     {0, 2, 1, 1},
+                                     {0, 0, 1, MAX_ROWS + 1}};
+    struct decoder *d = f->runner.decoder;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        assert_int_equal(decoder_submit_slice(d, &step, &bad[i], &err), ERR_INVALID);
+    const struct long_slice good = {0, 0, 1, 1};
+    step.n_decode = 1;
+    assert_int_equal(decoder_submit_slice(d, &step, &good, &err), ERR_INVALID);
+    runner_seq_fini(&f->runner, &seq);
+}
+
 static void check_limits(struct fixture *f) {
     struct error err = {0};
     struct decoder *d = NULL;
@@ -290,6 +358,11 @@ static void check_limits(struct fixture *f) {
     const struct decoder_limits two = {.max_rows = 129, .max_logit_rows = 1};
     assert_true(decoder_workspace_bytes(&r->model->config, &one) <
                 decoder_workspace_bytes(&r->model->config, &two));
+    struct decoder_limits three = two;
+    three.max_long_rows = 1000;
+    assert_true(decoder_workspace_bytes(&r->model->config, &three) >=
+                decoder_workspace_bytes(&r->model->config, &two) +
+                    decoder_long_bytes(&r->model->config, 1000, DTYPE_F32));
 }
 
 static void a_prompt_in_one_step_gives_the_golden_logits(void **state) {
@@ -312,8 +385,14 @@ static void batches_mix_prompts_and_decoding(void **state) {
     with_every_model(check_mixed_batches);
 }
 
+static void layer_by_layer_gives_the_same_bits(void **state) {
+    (void)state;
+    with_every_model(check_layer_by_layer);
+}
+
 static void steps_outside_the_plan_are_refused(void **state) {
     (void)state;
+    with_every_model(check_bad_slices);
     with_every_model(check_bad_steps);
 }
 
@@ -328,6 +407,7 @@ int main(void) {
         cmocka_unit_test(a_token_may_be_named_before_it_is_known),
         cmocka_unit_test(chunks_of_any_size_give_the_same),
         cmocka_unit_test(batches_mix_prompts_and_decoding),
+        cmocka_unit_test(layer_by_layer_gives_the_same_bits),
         cmocka_unit_test(steps_outside_the_plan_are_refused),
         cmocka_unit_test(decoders_without_a_plan_are_refused),
     };
