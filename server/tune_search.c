@@ -1,0 +1,167 @@
+/* tune_search.c - see tune_search.h. */
+#include "server/tune_search.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "engine/error.h"
+
+/* The published search's and its files' sizes, and smaller ones of pages. */
+static const struct attn_pattern candidates[] = {
+    {PATTERN_A_SHAPE, 100, 800},          {PATTERN_A_SHAPE, 1024, 4096},
+    {PATTERN_VERTICAL_SLASH, 30, 800},    {PATTERN_VERTICAL_SLASH, 100, 750},
+    {PATTERN_VERTICAL_SLASH, 500, 700},   {PATTERN_VERTICAL_SLASH, 30, 2048},
+    {PATTERN_VERTICAL_SLASH, 500, 1500},  {PATTERN_VERTICAL_SLASH, 3000, 200},
+    {PATTERN_VERTICAL_SLASH, 3500, 100},  {PATTERN_VERTICAL_SLASH, 1000, 4096},
+    {PATTERN_VERTICAL_SLASH, 1000, 6096}, {PATTERN_BLOCK_SPARSE, 25, 0},
+    {PATTERN_BLOCK_SPARSE, 50, 0},        {PATTERN_BLOCK_SPARSE, 100, 0},
+};
+enum { N_CANDIDATES = sizeof(candidates) / sizeof(*candidates), FIRST_ROW = 2500 };
+_Static_assert(sizeof(candidates) <= TUNE_MAX_CANDIDATES * sizeof(*candidates),
+               "all of them are tried at once");
+
+static uint64_t pattern_size(const struct attn_pattern *p) {
+    return p->kind == PATTERN_BLOCK_SPARSE ? (uint64_t)p->p1 * PAGE_TOKENS
+                                           : (uint64_t)p->p1 + p->p2;
+}
+
+uint32_t tune_candidates(uint32_t n_tokens, struct attn_pattern out[TUNE_MAX_CANDIDATES]) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < N_CANDIDATES; i++)
+        if (pattern_size(&candidates[i]) < n_tokens) out[n++] = candidates[i];
+    return n;
+}
+
+uint32_t tune_first_row(uint32_t n_tokens) {
+    return n_tokens / 4 < FIRST_ROW ? n_tokens / 4 : FIRST_ROW;
+}
+
+void tune_add_recall(double *sums, const float *sparse, const float *dense, uint32_t n_rows,
+                     uint32_t n_heads) {
+    for (uint32_t r = 0; r < n_rows; r++)
+        for (uint32_t h = 0; h < n_heads; h++) {
+            const size_t i = (size_t)r * n_heads + h;
+            const float recall = exp2f(sparse[i] - dense[i]);
+            /* A part that is nearly everything may sum up to a little more; NaN is no recall. */
+            if (recall > 0) sums[h] += recall < 1 ? recall : 1;
+        }
+}
+
+/* ---- results ---- */
+
+int tune_results_init(struct tune_results *out, uint32_t n_samples, uint32_t n_layers,
+                      uint32_t n_heads, uint32_t n_candidates, struct error *err) {
+    const size_t n = (size_t)n_samples * n_layers, per_head = (size_t)n_candidates * n_heads;
+    const size_t bytes = 2 * (n_candidates * sizeof(double) + per_head * sizeof(float));
+    *out = (struct tune_results){n_samples, n_layers, n_heads, n_candidates, NULL, NULL};
+    out->layers = calloc(n, sizeof(*out->layers));
+    out->arena = calloc(n, (bytes + sizeof(double) - 1) / sizeof(double) * sizeof(double));
+    if (!out->layers || !out->arena) {
+        tune_results_fini(out);
+        return error_set(err, ERR_NOMEM, "tune: no memory for the results of %zu layers", n);
+    }
+    char *at = out->arena;
+    for (size_t i = 0; i < n; i++) {
+        struct tune_layer *layer = &out->layers[i];
+        layer->index_s = (double *)at;
+        layer->attention_s = layer->index_s + n_candidates;
+        layer->recall = (float *)(layer->attention_s + n_candidates);
+        layer->density = layer->recall + per_head;
+        at = (char *)(layer->density + per_head);
+    }
+    return 0;
+}
+
+void tune_results_fini(struct tune_results *results) {
+    free(results->layers);
+    free(results->arena);
+    *results = (struct tune_results){0};
+}
+
+struct tune_layer *tune_results_at(const struct tune_results *results, uint32_t sample,
+                                   uint32_t layer) {
+    assert(sample < results->n_samples && layer < results->n_layers);
+    return &results->layers[(size_t)sample * results->n_layers + layer];
+}
+
+/* ---- choice ---- */
+
+static int compare_doubles(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *values, uint32_t n) {
+    qsort(values, n, sizeof(*values), compare_doubles);
+    return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+static double head_cost(const struct tune_results *r, const struct tune_layer *layer,
+                        uint32_t candidate, uint32_t head) {
+    const float *density = layer->density + (size_t)candidate * r->n_heads;
+    double all = 0;
+    for (uint32_t h = 0; h < r->n_heads; h++) all += density[h];
+    const double attention = layer->attention_s[candidate] * (all > 0 ? density[head] / all : 0);
+    const double index = layer->index_s[candidate] / r->n_heads;
+    return (attention + index) / (layer->dense_s / r->n_heads);
+}
+
+/* A head's candidate over all samples. */
+static struct tune_choice judge(const struct tune_results *r, uint32_t layer, uint32_t head,
+                                uint32_t candidate) {
+    struct tune_choice choice = {.candidate = (int32_t)candidate, .worst_recall = 1};
+    double costs[TUNE_MAX_SAMPLES];
+    assert(r->n_samples > 0 && r->n_samples <= TUNE_MAX_SAMPLES);
+    for (uint32_t s = 0; s < r->n_samples; s++) {
+        const struct tune_layer *at = tune_results_at(r, s, layer);
+        const size_t i = (size_t)candidate * r->n_heads + head;
+        assert(at->done);
+        choice.mean_recall += at->recall[i] / r->n_samples;
+        if (at->recall[i] < choice.worst_recall) choice.worst_recall = at->recall[i];
+        choice.density += at->density[i] / r->n_samples;
+        costs[s] = head_cost(r, at, candidate, head);
+    }
+    choice.cost = median(costs, r->n_samples);
+    return choice;
+}
+
+/* Candidates that reach the target compete by their cost, the others by their recall. */
+static bool is_better(const struct tune_choice *a, const struct tune_choice *b,
+                      const struct tune_goal *goal) {
+    const bool a_reaches = a->worst_recall >= goal->target,
+               b_reaches = b->worst_recall >= goal->target;
+    if (a_reaches != b_reaches) return a_reaches;
+    return a_reaches ? a->cost < b->cost : a->worst_recall > b->worst_recall;
+}
+
+struct tune_choice tune_choose(const struct tune_results *results, const struct tune_goal *goal,
+                               uint32_t layer, uint32_t head) {
+    const struct tune_choice dense = {-1, 1, 1, 1, 1};
+    struct tune_choice best = dense;
+    for (uint32_t c = 0; c < results->n_candidates; c++) {
+        const struct tune_choice choice = judge(results, layer, head, c);
+        if (choice.cost >= dense.cost || choice.worst_recall < goal->floor) continue;
+        if (best.candidate < 0 || is_better(&choice, &best, goal)) best = choice;
+    }
+    return best;
+}
+
+/* ---- break-even ---- */
+
+static double slowdown(const struct tune_rung *rung) {
+    return log(rung->sparse_s / rung->dense_s);
+}
+
+uint32_t tune_break_even(const struct tune_rung *rungs, uint32_t n) {
+    uint32_t first = n; /* the first of those at the end that are no slower */
+    while (first > 0 && slowdown(&rungs[first - 1]) <= 0) first--;
+    if (first == n) return TUNE_NEVER;
+    if (first == 0) return rungs[0].n_tokens;
+    const struct tune_rung *slow = &rungs[first - 1], *fast = &rungs[first];
+    const double above = slowdown(slow), below = slowdown(fast);
+    const double ratio = log((double)fast->n_tokens / slow->n_tokens);
+    const double length = slow->n_tokens * exp(ratio * above / (above - below));
+    const double tiles = ceil(length / SPARSE_TILE - 1e-6); /* exp and log may miss a whole one */
+    return (uint32_t)tiles * SPARSE_TILE;
+}

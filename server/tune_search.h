@@ -1,0 +1,82 @@
+/* tune_search.h - the search of head patterns without a model: candidates, what was measured of
+ * them, and what is chosen (MInference section 3.2).
+ *
+ *   recall    of a row: the share of its attention that lies on the keys that a candidate visits,
+ *             2^(lse of those - lse of all).  A head's is the mean over rows that see enough keys.
+ *   cost      of a head: its part of the time of a run in which all heads had the candidate, as a
+ *             multiple of its part of the dense run's.  The index is shared out evenly, attention
+ *             by what each head visited.
+ *
+ * Thread: any.  Memory: tune_results owns its arrays; nothing else allocates. */
+#ifndef SERVER_TUNE_SEARCH_H
+#define SERVER_TUNE_SEARCH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/backend.h"
+
+struct error;
+
+enum { TUNE_MAX_CANDIDATES = 24, TUNE_MAX_SAMPLES = 64, TUNE_MAX_RUNGS = 16 };
+
+/* Candidates that leave something out of a prompt of n_tokens; returns how many. */
+uint32_t tune_candidates(uint32_t n_tokens, struct attn_pattern out[TUNE_MAX_CANDIDATES]);
+
+/* The first row that counts: rows before it see so few keys that anything finds them all. */
+uint32_t tune_first_row(uint32_t n_tokens);
+
+/* Adds n_rows rows' recall to sums [n_heads]; lse f32 [n_rows, n_heads]. */
+void tune_add_recall(double *sums, const float *sparse, const float *dense, uint32_t n_rows,
+                     uint32_t n_heads);
+
+/* What one layer of one sample showed. */
+struct tune_layer {
+    bool done;
+    double dense_s;
+    double *index_s, *attention_s; /* [n_candidates], of all heads together */
+    float *recall, *density;       /* [n_candidates][n_heads] */
+};
+
+struct tune_results {
+    uint32_t n_samples, n_layers, n_heads, n_candidates;
+    struct tune_layer *layers; /* [n_samples][n_layers] */
+    void *arena;               /* of what they point to */
+};
+
+int tune_results_init(struct tune_results *out, uint32_t n_samples, uint32_t n_layers,
+                      uint32_t n_heads, uint32_t n_candidates, struct error *err);
+void tune_results_fini(struct tune_results *results); /* a zeroed struct is allowed */
+struct tune_layer *tune_results_at(const struct tune_results *results, uint32_t sample,
+                                   uint32_t layer);
+
+/* What is asked of a head's recall. */
+struct tune_goal {
+    double target; /* the cheapest candidate that has it in every sample */
+    double floor;  /* if none has, the best one; below this the head is dense */
+};
+
+struct tune_choice {
+    int32_t candidate;          /* -1: dense */
+    double mean_recall, worst_recall; /* over samples */
+    double cost, density;
+};
+
+/* Of candidates that are cheaper than dense attention; every sample of the layer is done. */
+struct tune_choice tune_choose(const struct tune_results *results, const struct tune_goal *goal,
+                               uint32_t layer, uint32_t head);
+
+/* All layers' attention of one prompt. */
+struct tune_rung {
+    uint32_t n_tokens;
+    double dense_s, sparse_s; /* sparse: with its index */
+};
+
+#define TUNE_NEVER UINT32_MAX
+
+/* The length from which on sparse attention is no slower, by rungs of ascending length: read off
+ * the line between the last rung that is slower and the next one, on logarithmic axes, and rounded
+ * up to a tile.  TUNE_NEVER: the longest is slower. */
+uint32_t tune_break_even(const struct tune_rung *rungs, uint32_t n);
+
+#endif

@@ -1,0 +1,180 @@
+/* test_tune_search.c - which pattern a head gets of what was measured, by hand-made results. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+
+#include "engine/error.h"
+#include "server/tune_search.h"
+
+enum { N_HEADS = 2 };
+static const struct tune_goal goal = {.target = 0.95, .floor = 0.8};
+
+/* Results of one layer in which nothing is known yet but that dense attention takes a second for
+ * each head. */
+static struct tune_results make(uint32_t n_samples, uint32_t n_candidates) {
+    struct tune_results r;
+    struct error err = {0};
+    assert_int_equal(tune_results_init(&r, n_samples, 1, N_HEADS, n_candidates, &err), 0);
+    for (uint32_t s = 0; s < n_samples; s++) {
+        tune_results_at(&r, s, 0)->done = true;
+        tune_results_at(&r, s, 0)->dense_s = N_HEADS;
+    }
+    return r;
+}
+
+/* Both heads alike: this recall, and this part of the dense time, half of it for the index. */
+static void set(struct tune_results *r, uint32_t sample, uint32_t candidate, float recall,
+                double cost) {
+    struct tune_layer *layer = tune_results_at(r, sample, 0);
+    layer->index_s[candidate] = layer->attention_s[candidate] = cost;
+    for (uint32_t h = 0; h < N_HEADS; h++) {
+        layer->recall[candidate * N_HEADS + h] = recall;
+        layer->density[candidate * N_HEADS + h] = 0.25f;
+    }
+}
+
+static void the_cheapest_that_reaches_the_target_wins(void **state) {
+    (void)state;
+    struct tune_results r = make(1, 4);
+    set(&r, 0, 0, 0.94f, 0.1);
+    set(&r, 0, 1, 0.99f, 0.5);
+    set(&r, 0, 2, 0.96f, 0.3);
+    set(&r, 0, 3, 1.00f, 0.4);
+    const struct tune_choice choice = tune_choose(&r, &goal, 0, 1);
+    assert_int_equal(choice.candidate, 2);
+    assert_true(fabs(choice.cost - 0.3) < 1e-9);
+    assert_true(fabs(choice.mean_recall - 0.96) < 1e-6);
+    assert_true(fabs(choice.density - 0.25) < 1e-9);
+    tune_results_fini(&r);
+}
+
+static void every_sample_must_reach_the_target(void **state) {
+    (void)state;
+    struct tune_results r = make(2, 2);
+    set(&r, 0, 0, 1.00f, 0.1);
+    set(&r, 1, 0, 0.92f, 0.1); /* the mean would do */
+    set(&r, 0, 1, 0.95f, 0.4);
+    set(&r, 1, 1, 0.97f, 0.4);
+    const struct tune_choice choice = tune_choose(&r, &goal, 0, 0);
+    assert_int_equal(choice.candidate, 1);
+    assert_true(fabs(choice.worst_recall - 0.95) < 1e-6);
+    assert_true(fabs(choice.mean_recall - 0.96) < 1e-6);
+    tune_results_fini(&r);
+}
+
+static void without_one_that_does_the_best_recall_wins(void **state) {
+    (void)state;
+    struct tune_results r = make(1, 3);
+    set(&r, 0, 0, 0.85f, 0.1);
+    set(&r, 0, 1, 0.94f, 0.9);
+    set(&r, 0, 2, 0.93f, 0.2);
+    assert_int_equal(tune_choose(&r, &goal, 0, 0).candidate, 1);
+    tune_results_fini(&r);
+}
+
+static void a_head_that_nothing_suits_is_dense(void **state) {
+    (void)state;
+    struct tune_results r = make(1, 2);
+    set(&r, 0, 0, 0.79f, 0.1); /* below the floor */
+    set(&r, 0, 1, 1.00f, 1.0); /* no cheaper than dense */
+    const struct tune_choice choice = tune_choose(&r, &goal, 0, 0);
+    assert_int_equal(choice.candidate, -1);
+    assert_true(choice.worst_recall == 1 && choice.cost == 1 && choice.density == 1);
+    tune_results_fini(&r);
+}
+
+/* One slow run does not spoil a candidate: costs are medians over samples. */
+static void a_cost_is_the_median_of_the_samples(void **state) {
+    (void)state;
+    struct tune_results r = make(3, 2);
+    for (uint32_t s = 0; s < 3; s++) {
+        set(&r, s, 0, 1, s == 1 ? 50 : 0.2);
+        set(&r, s, 1, 1, 0.5);
+    }
+    assert_int_equal(tune_choose(&r, &goal, 0, 0).candidate, 0);
+    tune_results_fini(&r);
+}
+
+static void heads_pay_for_what_they_visit(void **state) {
+    (void)state;
+    struct tune_results r = make(1, 1);
+    struct tune_layer *layer = tune_results_at(&r, 0, 0);
+    set(&r, 0, 0, 1, 0);
+    layer->attention_s[0] = 0.8;
+    layer->index_s[0] = 0.2;
+    layer->density[0] = 0.3f;
+    layer->density[1] = 0.1f;
+    assert_true(fabs(tune_choose(&r, &goal, 0, 0).cost - (0.6 + 0.1)) < 1e-6);
+    assert_true(fabs(tune_choose(&r, &goal, 0, 1).cost - (0.2 + 0.1)) < 1e-6);
+    tune_results_fini(&r);
+}
+
+static void candidates_are_smaller_than_the_prompt(void **state) {
+    (void)state;
+    struct attn_pattern out[TUNE_MAX_CANDIDATES];
+    bool kinds[PATTERN_N_KINDS] = {false};
+    assert_int_equal(tune_candidates(100, out), 0);
+    uint32_t before = 0;
+    for (uint32_t length = 128; length <= 32768; length *= 2) {
+        const uint32_t n = tune_candidates(length, out);
+        assert_true(n >= before && n <= TUNE_MAX_CANDIDATES);
+        before = n;
+        for (uint32_t i = 0; i < n; i++) {
+            const bool pages = out[i].kind == PATTERN_BLOCK_SPARSE;
+            assert_true((pages ? out[i].p1 * PAGE_TOKENS : out[i].p1 + out[i].p2) < length);
+            kinds[out[i].kind] = true;
+        }
+    }
+    assert_true(kinds[PATTERN_A_SHAPE] && kinds[PATTERN_VERTICAL_SLASH] &&
+                kinds[PATTERN_BLOCK_SPARSE] && !kinds[PATTERN_DENSE]);
+}
+
+static void recall_is_the_share_of_the_sum(void **state) {
+    (void)state;
+    const float dense[] = {3, 0, 1, 1, NAN, 0}, sparse[] = {2, 0, 1.001f, -INFINITY, 0, NAN};
+    double sums[N_HEADS] = {0};
+    tune_add_recall(sums, sparse, dense, 3, N_HEADS);
+    assert_true(fabs(sums[0] - 1.5) < 1e-9); /* half of the first row; never more than all; NaN: none */
+    assert_true(fabs(sums[1] - 1.0) < 1e-9);
+}
+
+static void short_prompts_count_three_quarters(void **state) {
+    (void)state;
+    assert_int_equal(tune_first_row(4096), 1024);
+    assert_int_equal(tune_first_row(10000), 2500);
+    assert_int_equal(tune_first_row(131072), 2500);
+}
+
+static void the_break_even_lies_between_two_rungs(void **state) {
+    (void)state;
+    const struct tune_rung rungs[] = {
+        {1024, 1, 3}, {2048, 4, 8}, {4096, 16, 16 / 2.0}, {8192, 64, 20}};
+    /* Twice as slow at 2048, twice as fast at 4096: half way on logarithmic axes, in tiles. */
+    assert_int_equal(tune_break_even(rungs, 4), 2944);
+    assert_int_equal(tune_break_even(rungs, 2), TUNE_NEVER);
+    assert_int_equal(tune_break_even(rungs + 2, 2), 4096);
+    const struct tune_rung equal[] = {{1024, 1, 2}, {2048, 4, 4}};
+    assert_int_equal(tune_break_even(equal, 2), 2048);
+    /* Faster once, by chance, and slower after that. */
+    const struct tune_rung uneven[] = {{1024, 1, 0.9}, {2048, 4, 8}, {4096, 16, 8}};
+    assert_int_equal(tune_break_even(uneven, 3), 2944);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_cheapest_that_reaches_the_target_wins),
+        cmocka_unit_test(every_sample_must_reach_the_target),
+        cmocka_unit_test(without_one_that_does_the_best_recall_wins),
+        cmocka_unit_test(a_head_that_nothing_suits_is_dense),
+        cmocka_unit_test(a_cost_is_the_median_of_the_samples),
+        cmocka_unit_test(heads_pay_for_what_they_visit),
+        cmocka_unit_test(candidates_are_smaller_than_the_prompt),
+        cmocka_unit_test(recall_is_the_share_of_the_sum),
+        cmocka_unit_test(short_prompts_count_three_quarters),
+        cmocka_unit_test(the_break_even_lies_between_two_rungs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
