@@ -30,6 +30,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --system --no-create-home --shell /usr/sbin/nologin quire
 COPY models/quire-22m /opt/quire/models/quire-22m
+COPY config /opt/quire/config
 COPY LICENSE /opt/quire/LICENSE
 COPY --from=build-cuda /src/lib /opt/quire/lib
 COPY --from=build-cuda /src/build/quire /opt/quire/bin/quire
@@ -61,8 +62,10 @@ RUN apt-get update && apt-get install -y --no-install-recommends \
         libmicrohttpd12 libuv1 libjansson4 libpcre2-8-0 libutf8proc2 \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --system --no-create-home --shell /usr/sbin/nologin quire
-# The binary looks for its default model in ../models beside its own directory.
+# The binary looks for its default model in ../models beside its own directory, and for the patterns
+# of models in ../config/patterns.
 COPY models/quire-22m /opt/quire/models/quire-22m
+COPY config /opt/quire/config
 COPY LICENSE /opt/quire/LICENSE
 COPY --from=build /src/build/quire /opt/quire/bin/quire
 ENV PATH=/opt/quire/bin:$PATH \

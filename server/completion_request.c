@@ -262,6 +262,11 @@ static int read_kv_policy(struct reading *r, const struct field *field, const js
     return rc ? rc : kv_rules_check(&r->limits->kv, &r->request->kv, r->err);
 }
 
+static int read_prefill(struct reading *r, const struct field *field, const json_t *value) {
+    (void)field;
+    return prefill_rules_read(&r->request->prefill, value, &r->limits->prefill, r->err);
+}
+
 #define AT(member) offsetof(struct completion_request, member)
 
 /* max_tokens comes after max_completion_tokens: where a client sends both, the endpoint's own name
@@ -296,6 +301,7 @@ static const struct field fields[] = {
     {"return_token_ids", read_bool, AT(return_token_ids), 0, 0},
     {"cache_salt", read_salt, 0, 0, 0},
     {"kv_policy", read_kv_policy, 0, 0, 0},
+    {"prefill", read_prefill, 0, 0, 0},
     {"priority", read_i32, AT(priority), INT32_MIN, INT32_MAX},
     {"user", read_ignored_string, 0, 0, 0},
     {"suffix", read_refused, 0, 0, 0},
@@ -320,6 +326,21 @@ static const struct field fields[] = {
 };
 
 #undef AT
+
+/* What a sparse prefill leaves out is missing from the prompt's own log-probabilities, and from the
+ * scores by which a bounded cache chooses. */
+static int check_prefill(const struct completion_request *q, struct api_error *err) {
+    if (q->prefill.mode != PREFILL_SPARSE) return 0;
+    if (completion_request_scores_prompt(q))
+        return api_error_set(err, 400, "unsupported", "prefill",
+                             "prefill sparse: log-probabilities of the prompt (echo with logprobs) "
+                             "are exact with dense prefill only");
+    if (completion_request_is_bounded(q))
+        return api_error_set(err, 400, "unsupported", "prefill",
+                             "prefill sparse: a bounded kv_policy reads its prompt in chunks that "
+                             "visit everything kept; only full goes with sparse");
+    return 0;
+}
 
 /* What no member shows alone. */
 static int check_together(struct reading *r) {
@@ -348,7 +369,7 @@ static int check_together(struct reading *r) {
                              "min_tokens (%u) is above max_tokens (%u)", q->params.min_tokens,
                              q->max_tokens);
     }
-    return 0;
+    return check_prefill(q, err);
 }
 
 static int read_fields(struct reading *r, const json_t *root) {
@@ -394,6 +415,7 @@ int completion_request_parse(struct completion_request *out, const char *body, s
 void completion_request_fini(struct completion_request *request) {
     prompt_list_fini(&request->prompts);
     sampling_fini(&request->params);
+    prefill_request_fini(&request->prefill);
     *request = (struct completion_request){0};
 }
 

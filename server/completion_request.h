@@ -14,6 +14,7 @@
 
 #include "engine/engine.h"
 #include "server/kv_rules.h"
+#include "server/prefill_rules.h"
 #include "server/prompts.h"
 #include "server/salt.h"
 
@@ -41,6 +42,7 @@ struct request_limits {
     uint32_t trained_context;
     uint64_t kv_tokens;    /* that the KV cache holds */
     struct kv_rules kv;
+    struct prefill_rules prefill;
     struct salt_key salt_key;
 };
 
@@ -48,6 +50,7 @@ struct completion_request {
     struct prompt_list prompts;
     struct sampling_params params;
     struct kv_policy kv;
+    struct prefill_request prefill;
     uint32_t n, best_of;
     uint32_t max_tokens; /* without has_max_tokens a default, cut to the room there is */
     bool has_max_tokens;
@@ -58,6 +61,11 @@ struct completion_request {
 
 static inline bool completion_request_is_bounded(const struct completion_request *request) {
     return request->kv.tokens.type != KV_FULL;
+}
+
+/* Log-probabilities of the prompt are asked for. */
+static inline bool completion_request_scores_prompt(const struct completion_request *request) {
+    return request->echo && request->params.n_logprobs >= 0;
 }
 
 /* On failure *out holds nothing to free and err says why. */

@@ -14,6 +14,7 @@
 #include "server/job.h"
 #include "server/kv_account.h"
 #include "server/log.h"
+#include "server/prefill_account.h"
 #include "server/reply.h"
 #include "server/server.h"
 
@@ -32,7 +33,8 @@ struct completion {
     uint64_t started_ns, written_ms;
     bool seen_first;
     uint32_t n_prompt, n_cached; /* tokens */
-    struct kv_account kv;        /* of the sequences that have ended */
+    struct kv_account kv;        /* of the sequences that have ended, as prefill is */
+    struct prefill_account prefill;
     struct buffer out;
 };
 
@@ -137,6 +139,8 @@ static void write_usage(struct completion *c) {
     if (c->n_live == 0) {
         buffer_puts(&c->out, ",\"kv\":");
         kv_account_write(&c->kv, &c->request.kv, &c->out);
+        buffer_puts(&c->out, ",\"prefill\":");
+        prefill_account_write(&c->prefill, &c->out);
     }
     buffer_puts(&c->out, "}");
 }
@@ -277,6 +281,8 @@ static void take_ending(struct completion *c, struct choice *choice,
     if (choice == &c->choices[choice->prompt_index * c->request.best_of])
         c->n_cached += event->n_cached;
     kv_account_add(&c->kv, &c->request.kv, event);
+    prefill_account_add(&c->prefill, &event->prefill);
+    metrics_count_prompt(&c->job.server->metrics, event->prefill.mode);
     if (!c->job.exchange || (event->reason != FINISH_ERROR && event->reason != FINISH_CANCELLED))
         return;
     struct api_error err;

@@ -7,12 +7,18 @@
 #include "engine/engine.h"
 #include "server/buffer.h"
 #include "server/kv_policy.h"
+#include "server/prefill_rules.h"
 
 static const double bounds[METRICS_N_BUCKETS] = {0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
                                                  1,    2.5,   5,    10,  30,   60};
 
 void metrics_count_answer(struct metrics *metrics, unsigned status) {
     metrics->by_class[status / 100 < 6 ? status / 100 : 5]++;
+}
+
+void metrics_count_prompt(struct metrics *metrics, enum prefill_mode mode) {
+    if (mode == PREFILL_SPARSE) metrics->sparse_prompts++;
+    else metrics->dense_prompts++;
 }
 
 void metrics_observe(struct histogram *histogram, double seconds) {
@@ -60,6 +66,44 @@ static void write_by_policy(struct buffer *out, const char *name, const char *ty
                       kv_type_name((enum kv_type)i), values[i]);
 }
 
+static void write_by_pattern(struct buffer *out, const char *name, const char *help,
+                             const double values[PATTERN_N_KINDS]) {
+    buffer_printf(out, "# HELP %s %s\n# TYPE %s counter\n", name, help, name);
+    for (unsigned i = 0; i < PATTERN_N_KINDS; i++)
+        buffer_printf(out, "%s{pattern=\"%s\"} %.0f\n", name,
+                      prefill_pattern_name((enum attn_pattern_kind)i), values[i]);
+}
+
+static void write_seconds(struct buffer *out, const char *name, const char *help, double value) {
+    buffer_printf(out, "# HELP %s %s\n# TYPE %s counter\n%s %.6f\n", name, help, name, name,
+                  value);
+}
+
+static void write_prefill(struct buffer *out, const struct metrics *metrics,
+                          const struct sparse_totals *sparse) {
+    buffer_printf(out,
+                  "# HELP quire_prefill_prompts_total Sequences that ended, by how their prompt "
+                  "was computed.\n# TYPE quire_prefill_prompts_total counter\n"
+                  "quire_prefill_prompts_total{mode=\"dense\"} %" PRIu64 "\n"
+                  "quire_prefill_prompts_total{mode=\"sparse\"} %" PRIu64 "\n",
+                  metrics->dense_prompts, metrics->sparse_prompts);
+    write_by_pattern(out, "quire_sparse_visited_pairs_total",
+                     "Pairs of row and key that sparse prompts visited, by the head's pattern.",
+                     sparse->visited);
+    write_by_pattern(out, "quire_sparse_causal_pairs_total",
+                     "Pairs that dense ones would have visited.", sparse->causal);
+    buffer_printf(out,
+                  "# HELP quire_sparse_dense_heads_total Heads of a layer that visited everything "
+                  "because their index was too dense.\n"
+                  "# TYPE quire_sparse_dense_heads_total counter\n"
+                  "quire_sparse_dense_heads_total %" PRIu64 "\n",
+                  sparse->n_dense);
+    write_seconds(out, "quire_sparse_index_seconds_total",
+                  "Time of the device for indices of sparse prompts.", sparse->index_s);
+    write_seconds(out, "quire_sparse_attention_seconds_total",
+                  "Time of the device for the attention of sparse prompts.", sparse->attention_s);
+}
+
 void metrics_write(const struct metrics *metrics, const struct engine_stats *stats,
                    struct buffer *out) {
     const struct {
@@ -96,6 +140,7 @@ void metrics_write(const struct metrics *metrics, const struct engine_stats *sta
                     "Tokens that running sequences keep in the KV cache.", stats->kv_resident);
     write_by_policy(out, "quire_kv_evicted_tokens_total", "counter",
                     "Tokens that have left the KV cache of their sequence.", stats->kv_evicted);
+    write_prefill(out, metrics, &stats->sparse);
     write_answers(out, metrics);
     write_histogram(out, "quire_time_to_first_token_seconds",
                     "From the request to its first event.", &metrics->first_token);

@@ -6,6 +6,8 @@
 
 #include <stdint.h>
 
+#include "engine/prefill_choice.h"
+
 struct buffer;
 struct engine_stats;
 
@@ -19,10 +21,12 @@ struct histogram {
 
 struct metrics {
     uint64_t by_class[6]; /* answers by the first digit of their status; [0]: nobody was left */
+    uint64_t sparse_prompts, dense_prompts; /* of sequences that have ended */
     struct histogram first_token, whole; /* completions: until the first token, until the end */
 };
 
 void metrics_count_answer(struct metrics *metrics, unsigned status);
+void metrics_count_prompt(struct metrics *metrics, enum prefill_mode mode);
 void metrics_observe(struct histogram *histogram, double seconds);
 void metrics_write(const struct metrics *metrics, const struct engine_stats *stats,
                    struct buffer *out);

@@ -16,6 +16,8 @@ static void write_model(const struct server *server, struct buffer *out) {
         out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"quire\",\"max_model_len\":%u,",
         (long long)server->created, server->info->max_model_len);
     kv_rules_write(&server->limits.kv, out);
+    buffer_puts(out, ",");
+    prefill_rules_write(&server->limits.prefill, out);
     buffer_puts(out, "}");
 }
 

@@ -11,6 +11,7 @@
 static const char *const device_words[] = {"auto", "cpu", "cuda", NULL};
 static const char *const kv_dtype_words[] = {"auto", "float32", "float16", "bfloat16", NULL};
 static const char *const dtype_words[] = {"auto", "float32", "bfloat16", NULL};
+static const char *const prefill_words[] = {"auto", "dense", "sparse", NULL};
 static const char *const load_words[] = {"auto", "dummy", NULL};
 static const char *const isa_words[] = {"auto", "plain", "avx2", "avx512", NULL};
 static const char *const level_words[] = {"error", "warn", "info", "debug", NULL};
@@ -56,6 +57,18 @@ static const struct option entries[] = {
                          "what requests keep that name no kv_policy, as its JSON")},
     {"allowed-kv-policies", STRING(allowed_kv_policies, "full,streaming,heavy_hitter",
                                    "types of kv_policy that requests may name")},
+    {"prefill", CHOICE(prefill, prefill_words, "auto",
+                       "how prompts are computed; dense: no request may ask for sparse")},
+    {"pattern-file", STRING(pattern_file, NULL,
+                            "what each head visits of a long prompt [config/patterns/MODEL.json]")},
+    {"min-sparse-tokens", NUMBER(min_sparse_tokens, 0, 1u << 30, "0",
+                                 "auto: shorter prompts are dense; 0: as the pattern file says")},
+    {"dense-tail", NUMBER(dense_tail, 0, 1u << 24, "64",
+                          "last tokens of a sparse prompt that visit everything")},
+    {"max-long-tokens", NUMBER(max_long_tokens, 0, 1u << 30, "0",
+                               "longest prompt computed layer by layer; 0: as memory allows")},
+    {"max-itl", NUMBER(max_itl, 0, 60000, "0",
+                       "milliseconds a step may take while others generate; 0: any")},
     {"enable-prefix-caching",
      BOOL(enable_prefix_caching, "true", "share the cached beginnings of prompts")},
     {"batch-invariant", BOOL(batch_invariant, "false",

@@ -18,6 +18,7 @@
 #include "server/load_progress.h"
 #include "server/log.h"
 #include "server/options.h"
+#include "server/prefill_setup.h"
 #include "server/routes.h"
 #include "server/server.h"
 
@@ -43,6 +44,7 @@ struct serve {
     bool cancelled, closing;
     struct error *failure; /* the caller's; code 0: none */
     char *model_name;
+    struct prefill_setup prefill;
 };
 
 static void engine_wake(void *ctx) {
@@ -137,6 +139,8 @@ struct engine_config serve_engine_config(const struct options *options, const ch
         .kv_dtype = options->kv_cache_dtype == KV_DTYPE_AUTO ? backend->act_dtype
                                                              : kv_dtypes[options->kv_cache_dtype],
         .prefix_caching = options->enable_prefix_caching,
+        .max_long_rows = (uint32_t)options->max_long_tokens,
+        .max_itl_ms = (uint32_t)options->max_itl,
         .batch_invariant = options->batch_invariant,
         .random_weights = options->load_format == LOAD_DUMMY,
     };
@@ -154,10 +158,26 @@ int serve_create_engine(struct engine **out, const struct engine_config *config,
 static int start_engine(struct serve *s, const char *model_dir, struct backend *backend,
                         struct error *err) {
     struct engine_config config = serve_engine_config(s->options, model_dir, backend);
+    int rc = prefill_setup_load(&s->prefill, s->options, model_dir, err);
+    if (rc) return rc;
+    prefill_setup_configure(&s->prefill, s->options, &config);
     config.bounded_caches = kv_rules_allow_bounded(&s->options->kv_rules);
     config.wake = engine_wake;
     config.wake_ctx = &s->wake;
     return serve_create_engine(&s->server.engine, &config, err);
+}
+
+static void log_prefill(const struct serve *s) {
+    const struct prefill_rules *rules = &s->server.limits.prefill;
+    if (!rules->sparse) {
+        log_event(LOG_INFO, "prefill: dense: %s", rules->why_dense);
+    } else if (s->prefill.path) {
+        log_event(LOG_INFO, "prefill: %s, sparse from %u tokens on under auto, patterns of %s",
+                  prefill_mode_name(rules->initial), rules->min_sparse_tokens, s->prefill.path);
+    } else {
+        log_event(LOG_INFO, "prefill: %s, dense under auto: no pattern file for this model",
+                  prefill_mode_name(rules->initial));
+    }
 }
 
 static void log_plan(const struct serve *s) {
@@ -211,7 +231,9 @@ static int describe_server(struct serve *s, const char *model_dir, struct error 
     if (getrandom(&server->limits.salt_key, sizeof(server->limits.salt_key), 0) < 0) {
         return error_set(err, ERR_IO, "the system has no random numbers to give");
     }
-    return kv_rules_settle(&server->limits.kv, server->info, err);
+    const int rc = prefill_setup_rules(&server->limits.prefill, &s->prefill, s->options,
+                                       server->info, err);
+    return rc ? rc : kv_rules_settle(&server->limits.kv, server->info, err);
 }
 
 /* What never became a request of a route is logged and counted all the same. */
@@ -290,6 +312,7 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
         transport_closed(&s);
     } else {
         log_plan(&s);
+        log_prefill(&s);
         start_handles(&s);
         log_event(LOG_INFO, "listening on http://%s:%u", options->host, http_port(s.server.http));
     }
@@ -298,6 +321,7 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
     if (s.server.engine) completions_take_events(&s.server);
     engine_destroy(s.server.engine);
     uv_loop_close(&s.loop);
+    prefill_setup_fini(&s.prefill);
     free(s.model_name);
     return err->code;
 }

@@ -214,6 +214,9 @@ static void finish(struct engine *engine, struct sequence *s, enum finish_reason
     event->n_prompt = s->request.n_prompt;
     event->n_generated = s->n_generated;
     event->kv = use_of_cache(s);
+    event->prefill = s->request.prefill.mode == PREFILL_SPARSE
+                         ? (struct prefill_usage){PREFILL_SPARSE, 0.25, 0.001, 0.0025}
+                         : (struct prefill_usage){PREFILL_DENSE, 1, 0, 0};
     if (reason == FINISH_ERROR) {
         event->error_code = ERR_DEVICE;
         strcpy(event->error_text, "the fake engine failed");
@@ -319,7 +322,12 @@ void engine_stats(struct engine *engine, struct engine_stats *out) {
                                  .n_submitted = engine->n_submitted,
                                  .n_cancelled = engine->n_cancelled,
                                  .kv_evicted = {0, 7, 8},
-                                 .kv_resident = {1, 2, 3}};
+                                 .kv_resident = {1, 2, 3},
+                                 .sparse = {.visited = {[PATTERN_A_SHAPE] = 2},
+                                            .causal = {[PATTERN_BLOCK_SPARSE] = 8e9},
+                                            .n_dense = 9,
+                                            .index_s = 1.5,
+                                            .attention_s = 2.5}};
 }
 
 bool engine_healthy(struct engine *engine) {

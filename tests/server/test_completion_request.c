@@ -19,6 +19,7 @@ static const struct request_limits limits = {
     .model_name = "m", .n_vocab = FAKE_N_VOCAB, .max_model_len = FAKE_MAX_LEN,
     .max_sequences = 300, .trained_context = FAKE_MAX_LEN, .kv_tokens = FAKE_KV_TOKENS,
     .kv = {.allowed = {[KV_FULL] = true, [KV_STREAMING] = true}}, .salt_key = {{1, 2}},
+    .prefill = {.sparse = true, .n_heads = 4},
 };
 
 static int parse(const char *body, struct completion_request *out, struct api_error *err) {
@@ -62,7 +63,7 @@ static void null_means_default(void **state) {
                "\"echo\":null,\"stop\":null,\"presence_penalty\":null,"
                "\"frequency_penalty\":null,\"best_of\":null,\"logit_bias\":null,"
                "\"user\":null,\"seed\":null,\"top_k\":null,\"stop_token_ids\":null,"
-               "\"cache_salt\":null,\"kv_policy\":null,\"unheard_of\":{\"a\":[1]}",
+               "\"cache_salt\":null,\"kv_policy\":null,\"prefill\":null,\"unheard_of\":{\"a\":[1]}",
                &q);
     assert_int_equal(q.max_tokens, 16);
     assert_int_equal(q.params.n_stop, 0);
@@ -224,6 +225,8 @@ static const struct bad bad_members[] = {
     {"\"prompt_logprobs\":1", "prompt_logprobs", 400},
     {"\"use_beam_search\":true", "use_beam_search", 400},
     {"\"response_format\":{\"type\":\"json_object\"}", "response_format", 400},
+    {"\"prefill\":\"fast\"", "prefill", 400},
+    {"\"prefill\":{\"mode\":\"sparse\",\"pattern\":{}}", "prefill.pattern.type", 400},
     {"\"kv_policy\":\"full\"", "kv_policy", 400},
     {"\"kv_policy\":{}", "kv_policy.type", 400},
     {"\"kv_policy\":{\"type\":\"streaming\",\"recent\":0}", "kv_policy.recent", 400},
@@ -377,6 +380,57 @@ static void without_a_policy_the_servers_holds(void **state) {
     completion_request_fini(&q);
 }
 
+#define SPARSE "\"prefill\":\"sparse\""
+
+/* What needs every key is refused with the reason when sparse was asked for, and is dense when
+ * nothing was. */
+static void sparse_prompts_cannot_be_scored_or_bounded(void **state) {
+    (void)state;
+    struct completion_request q;
+    struct api_error err;
+    assert_int_equal(parse("{\"prompt\":\"a\"," SPARSE ",\"echo\":true,\"logprobs\":0}", &q, &err),
+                     ERR_INVALID);
+    assert_string_equal(err.param, "prefill");
+    assert_non_null(strstr(err.message, "log-probabilities of the prompt"));
+    assert_int_equal(parse("{\"prompt\":\"a\"," SPARSE "," STREAMING("9") "}", &q, &err),
+                     ERR_INVALID);
+    assert_string_equal(err.param, "prefill");
+    assert_non_null(strstr(err.message, "kv_policy"));
+    static const char *const allowed[] = {SPARSE ",\"echo\":true", SPARSE ",\"logprobs\":2",
+                                          SPARSE ",\"kv_policy\":{\"type\":\"full\"}"};
+    for (size_t i = 0; i < sizeof(allowed) / sizeof(*allowed); i++) {
+        parse_good(allowed[i], &q);
+        assert_int_equal(q.prefill.mode, PREFILL_SPARSE);
+        completion_request_fini(&q);
+    }
+}
+
+static enum prefill_mode submitted_mode(const char *members) {
+    struct request_limits eager = limits;
+    struct completion_request q;
+    struct engine_request *requests = NULL;
+    struct api_error err = {0};
+    struct error why = {0};
+    char body[256];
+    eager.prefill.initial = PREFILL_SPARSE;
+    snprintf(body, sizeof(body), "{\"prompt\":\"hi\"%s}", members);
+    assert_int_equal(completion_request_parse(&q, body, strlen(body), &eager, &err), 0);
+    assert_int_equal(completion_request_tokenize(&q, NULL, &eager, &err), 0);
+    assert_int_equal(fanout_create(&requests, &q, &eager, &why), 0);
+    const enum prefill_mode mode = requests[0].prefill.mode;
+    fanout_destroy(requests, 1);
+    completion_request_fini(&q);
+    return mode;
+}
+
+static void a_sparse_server_is_dense_where_it_must(void **state) {
+    (void)state;
+    assert_int_equal(submitted_mode(""), PREFILL_SPARSE);
+    assert_int_equal(submitted_mode(",\"prefill\":\"auto\""), PREFILL_AUTO);
+    assert_int_equal(submitted_mode(",\"echo\":true,\"logprobs\":0"), PREFILL_DENSE);
+    assert_int_equal(submitted_mode("," STREAMING("9")), PREFILL_DENSE);
+}
+
 /* The generated tokens that fill a bounded and a full request's submission. */
 static uint32_t submitted(uint32_t n_prompt, const char *members, struct kv_choice *kv) {
     struct completion_request q;
@@ -477,6 +531,8 @@ int main(void) {
         cmocka_unit_test(a_prompt_needs_a_token),
         cmocka_unit_test(bounded_requests_are_as_large_as_their_budget),
         cmocka_unit_test(without_a_policy_the_servers_holds),
+        cmocka_unit_test(sparse_prompts_cannot_be_scored_or_bounded),
+        cmocka_unit_test(a_sparse_server_is_dense_where_it_must),
         cmocka_unit_test(max_tokens_ends_at_the_trained_context_unless_asked_for),
         cmocka_unit_test(answers_are_bounded),
         cmocka_unit_test(salts_separate),

@@ -38,7 +38,8 @@ static int set_up(void **state) {
                                           .max_model_len = FAKE_MAX_LEN, .max_sequences = 1280,
                                           .trained_context = FAKE_MAX_LEN,
                                           .kv_tokens = FAKE_KV_TOKENS,
-                                          .kv = {.allowed = {true, true, true}}};
+                                          .kv = {.allowed = {true, true, true}},
+                                          .prefill = {.sparse = true, .n_heads = 2}};
     *state = rig;
     return 0;
 }
@@ -257,7 +258,8 @@ static void a_stream_is_chunks_and_done(void **state) {
     ",\"prompt_tokens_details\":{\"cached_tokens\":0}" kv "}}\n\n"
 #define KV_3                                                                                       \
     ",\"kv\":{\"policy\":\"full\",\"budget_tokens\":null,\"resident_tokens\":3,"                     \
-    "\"evicted_tokens\":0,\"retained_attention\":null}"
+    "\"evicted_tokens\":0,\"retained_attention\":null}"                                            \
+    ",\"prefill\":{\"mode\":\"dense\",\"density\":1,\"index_ms\":null,\"attention_ms\":null}"
 
 static void usage_comes_last_or_with_every_chunk(void **state) {
     struct rig *rig = *state;
@@ -283,6 +285,17 @@ static void usage_comes_last_or_with_every_chunk(void **state) {
                   "data: \"choices\":[]," USAGE("1", "3", KV_3)
                   "data: [DONE]\n\n");
     fake_http_fini(&exchange);
+}
+
+static void usage_tells_how_prompts_were_computed(void **state) {
+    json_t *a = ask(*state, "{\"prompt\":[\"hello\",\"x\"],\"max_tokens\":4,\"prefill\":{\"mode\":"
+                            "\"sparse\",\"pattern\":{\"type\":\"a_shape\"}}}", 200);
+    assert_json(json_object_get(json_object_get(a, "usage"), "prefill"),
+                "{\"mode\":\"sparse\",\"density\":0.25,\"index_ms\":2.0,\"attention_ms\":5.0}");
+    json_decref(a);
+    a = ask(*state, "{\"prompt\":\"hello\",\"prefill\":\"quick\"}", 400);
+    assert_json(json_object_get(json_object_get(a, "error"), "param"), "\"prefill\"");
+    json_decref(a);
 }
 
 /* Counts are sums over the sequences, attention their mean. */
@@ -528,6 +541,9 @@ static void the_model_lists_its_policies(void **state) {
     assert_json(json_object_get(model, "kv_policies"),
                 "[{\"type\":\"full\"},{\"type\":\"heavy_hitter\",\"sink\":4,\"recent\":1020,"
                 "\"heavy\":1024,\"score\":\"sum\",\"chunk\":512}]");
+    assert_json(json_object_get(model, "prefill"),
+                "{\"mode\":\"auto\",\"modes\":[\"auto\",\"dense\",\"sparse\"],"
+                "\"pattern_file\":null,\"min_sparse_tokens\":null,\"dense_tail\":0}");
     json_decref(model);
     fake_http_fini(&exchange);
 }
@@ -542,6 +558,25 @@ static void metrics_count_by_policy(void **state) {
                            "quire_kv_evicted_tokens_total{policy=\"heavy_hitter\"} 8\n"));
     assert_non_null(strstr(exchange.out.data,
                            "quire_kv_resident_tokens{policy=\"streaming\"} 2\n"));
+    fake_http_fini(&exchange);
+}
+
+static void metrics_count_by_pattern(void **state) {
+    json_decref(ask(*state, "{\"prompt\":[\"a\",\"b\"],\"prefill\":\"sparse\"}", 200));
+    json_decref(ask(*state, "{\"prompt\":\"a\"}", 200));
+    struct http_exchange exchange = {.method = "GET", .path = "/metrics", .body = ""};
+    begin(*state, &exchange);
+    static const char *const samples[] = {
+        "quire_prefill_prompts_total{mode=\"dense\"} 1\n",
+        "quire_prefill_prompts_total{mode=\"sparse\"} 2\n",
+        "quire_sparse_visited_pairs_total{pattern=\"a_shape\"} 2\n",
+        "quire_sparse_causal_pairs_total{pattern=\"block_sparse\"} 8000000000\n",
+        "quire_sparse_dense_heads_total 9\n",
+        "quire_sparse_index_seconds_total 1.500000\n",
+        "quire_sparse_attention_seconds_total 2.500000\n",
+    };
+    for (size_t i = 0; i < sizeof(samples) / sizeof(*samples); i++)
+        assert_non_null(strstr(exchange.out.data, samples[i]));
     fake_http_fini(&exchange);
 }
 
@@ -625,6 +660,7 @@ int main(void) {
         TEST(a_stream_is_chunks_and_done),
         TEST(usage_comes_last_or_with_every_chunk),
         TEST(usage_tells_what_was_kept),
+        TEST(usage_tells_how_prompts_were_computed),
         TEST(choices_of_a_stream_interleave),
         TEST(an_echo_is_streamed_before_the_answer),
         TEST(a_failure_midway_is_an_error_event),
@@ -639,6 +675,7 @@ int main(void) {
         TEST(paths_and_methods_are_checked),
         TEST(the_model_lists_its_policies),
         TEST(metrics_count_by_policy),
+        TEST(metrics_count_by_pattern),
         TEST(the_key_is_asked_for),
         TEST(readiness_ends_with_draining),
         TEST(texts_become_tokens_and_back),
