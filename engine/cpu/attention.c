@@ -10,10 +10,15 @@
  * threads. The query heads that share a KV head are rows of one tile (GQA packing), so a page is
  * read once.
  *
+ * A sparse prompt (sparse.h) goes the same way, with one query head in a tile and past the pages
+ * that it does not visit.  Slots that it does not visit in other pages get the weight 0, like those
+ * in a row's future, so a head that visits everything computes the bits of dense attention.
+ *
  * For sequences whose budget has scores (keep.c), every row's maximum and sum are left behind, and
  * what decode multiplied. */
 #include "engine/cpu/tile.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -25,6 +30,7 @@ enum { CHUNK_PAGES = 8, CHUNK_SLOTS = CHUNK_PAGES * PAGE_TOKENS };
 struct work {
     float *q, *scores, *out, *chunk_out, *page;
     float *max, *sum, *chunk_max, *chunk_sum, *factor;
+    const uint64_t *visited; /* NULL, or of each page the slots that are visited */
     float *raw; /* NULL, or where the scores of page p are left: at raw + p * raw_stride */
     size_t raw_stride;
 };
@@ -48,21 +54,30 @@ static struct work work_layout(void *scratch, uint32_t rows, uint32_t dim) {
     return w;
 }
 
+/* A bit for each slot; what is hidden gets no weight. */
+static void hide_slots(float *s, uint64_t visited) {
+    int32_t seen[PAGE_TOKENS];
+    for (uint32_t i = 0; i < PAGE_TOKENS; i++) seen[i] = (int32_t)(visited >> i & 1);
+    for (uint32_t i = 0; i < PAGE_TOKENS; i++) s[i] = seen[i] ? s[i] : -INFINITY;
+}
+
 /* One page: scores, online softmax and values of every row into (max, sum, out). */
 static void attend_page(const struct tile *t, const struct work *w, const float *q, uint32_t page,
                         float *max, float *sum, float *out) {
     const struct kv_pool *kv = t->kv;
     const char *values = page_of_head(kv, t->view->pages[page], kv->n_kv_heads + t->kv_head);
+    const uint64_t visited = w->visited ? w->visited[page] : UINT64_MAX;
     tile_scores(t, w->scores, q, page, w->page);
     if (w->raw)
         memcpy(w->raw + page * w->raw_stride, w->scores, t->n_rows * PAGE_TOKENS * sizeof(float));
     for (uint32_t r = 0; r < t->n_rows; r++) {
         const uint32_t n = slots_of_page(t->first_visible + r / t->group, page);
         float *s = w->scores + (size_t)r * PAGE_TOKENS;
-        if (n == 0) { /* the page lies in this row's future */
+        if (!(visited & sparse_first_slots(n))) { /* or the page lies in this row's future */
             memset(s, 0, PAGE_TOKENS * sizeof(float));
             w->factor[r] = 1.0f;
         } else {
+            if (visited != UINT64_MAX) hide_slots(s, visited);
             w->factor[r] = t->kernels->softmax_update(s, n, &max[r], &sum[r]);
         }
     }
@@ -79,11 +94,13 @@ static void attend_chunk(const struct tile *t, const struct work *w, const float
         sum[r] = 0.0f;
     }
     memset(out, 0, (size_t)t->n_rows * t->kv->head_dim * sizeof(float));
-    for (uint32_t page = chunk * CHUNK_PAGES; page < end; page++)
-        attend_page(t, w, q, page, max, sum, out);
+    for (uint32_t page = chunk * CHUNK_PAGES; page < end; page++) {
+        if (!w->visited || w->visited[page]) attend_page(t, w, q, page, max, sum, out);
+    }
 }
 
-/* Folds a chunk's result into a row's state; an empty chunk (max -inf) changes nothing. */
+/* Folds a chunk's result into a row's state; one of which the row sees nothing (max -inf) changes
+ * nothing. */
 static void fold_row(float *max, float *sum, float *out, float chunk_max, float chunk_sum,
                      const float *chunk_out, uint32_t dim) {
     if (chunk_max == -INFINITY) return;
@@ -100,6 +117,9 @@ struct attn_job {
     uint32_t group, work_rows;
     uint32_t tile_tokens;  /* prefill: tokens of a tile */
     uint32_t *first_task;  /* [n_seqs + 1]: prefix sums over sequences */
+    const struct step_seq *sparse; /* NULL, or prefill's sequence that does not see everything */
+    uint32_t visited_pages; /* in front of its workers' scratch: a bitmap for each page */
+    uint64_t *pairs;       /* its [task]: how many slots its rows visited */
     float *partials;       /* decode: [task][group][head_dim + 2]: out, max, sum */
 };
 
@@ -116,8 +136,8 @@ static void store_row(const struct attn_job *job, const struct tile *t, uint32_t
                       uint32_t r, float max, float sum, const float *out) {
     const struct score_inputs *scores = &job->cpu->scores;
     const uint32_t dim = t->kv->head_dim;
-    const size_t at = (size_t)(first_row + r / t->group) * job->args->n_heads +
-                      t->kv_head * t->group + r % t->group;
+    const size_t at = (size_t)(first_row + r / t->group) * job->args->n_heads + t->first_head +
+                      r % t->group;
     float *to = (float *)job->args->out + at * dim;
     for (uint32_t d = 0; d < dim; d++) to[d] = out[d] / sum;
     if (!scores->wanted) return;
@@ -138,6 +158,7 @@ static struct tile decode_tile(const struct attn_job *job, uint32_t seq, uint32_
                          .view = view_of(job, seq),
                          .angles = angles_for(job, seq),
                          .kv_head = kv_head,
+                         .first_head = kv_head * job->group,
                          .group = job->group,
                          .n_rows = job->group,
                          .first_visible = view_of(job, seq)->n_slots};
@@ -243,59 +264,175 @@ int cpu_attn_decode(struct backend *be, const struct attn_args *args, struct err
 
 /* --- Prefill: a task is a tile of tokens of one KV head, folding its chunks as it goes. --- */
 
+/* The tile's tokens are rows of the step from first_row on. */
+static void attend_tile(const struct attn_job *job, const struct tile *t, const struct work *w,
+                        uint32_t first_row) {
+    const uint32_t dim = t->kv->head_dim, n_chunks = chunks_of(tile_last_visible(t));
+    tile_load_queries(job->args, t, first_row, w->q);
+    attend_chunk(t, w, w->q, 0, w->max, w->sum, w->out);
+    for (uint32_t c = 1; c < n_chunks; c++) {
+        attend_chunk(t, w, w->q, c, w->chunk_max, w->chunk_sum, w->chunk_out);
+        for (uint32_t r = 0; r < t->n_rows; r++) {
+            fold_row(&w->max[r], &w->sum[r], w->out + (size_t)r * dim, w->chunk_max[r],
+                     w->chunk_sum[r], w->chunk_out + (size_t)r * dim, dim);
+        }
+    }
+    for (uint32_t r = 0; r < t->n_rows; r++) {
+        store_row(job, t, first_row, r, w->max[r], w->sum[r], w->out + (size_t)r * dim);
+        if (!job->args->lse) continue;
+        job->args->lse[(size_t)(first_row + r / t->group) * job->args->n_heads + t->first_head +
+                       r % t->group] = w->max[r] + log2f(w->sum[r]);
+    }
+}
+
+/* A tile of a sequence that prefills, n_tokens from its first_token-th row on. */
+static struct tile prefill_tile(const struct attn_job *job, uint32_t seq, uint32_t first_token,
+                                uint32_t n_tokens, uint32_t kv_head) {
+    const struct step_seq *s = &job->cpu->step->seqs[seq];
+    return (struct tile){.kernels = job->cpu->kernels,
+                         .kv = job->args->kv,
+                         .view = view_of(job, seq),
+                         .angles = angles_for(job, seq),
+                         .kv_head = kv_head,
+                         .first_head = kv_head * job->group,
+                         .group = job->group,
+                         .n_rows = n_tokens * job->group,
+                         .first_visible = view_of(job, seq)->n_slots - s->n_rows + first_token + 1};
+}
+
 static void prefill_task(void *ctx, uint32_t task, uint32_t worker) {
     struct attn_job *job = ctx;
     const struct step *step = job->cpu->step;
-    uint32_t dim = job->args->kv->head_dim, n_kv = job->args->kv->n_kv_heads;
-    uint32_t i = task_owner(job->first_task, step->n_seqs - step->n_decode, task);
+    const uint32_t n_kv = job->args->kv->n_kv_heads,
+                   i = task_owner(job->first_task, step->n_seqs - step->n_decode, task),
+                   n_tiles = (job->first_task[i + 1] - job->first_task[i]) / n_kv,
+                   at = task - job->first_task[i];
     const struct step_seq *seq = &step->seqs[step->n_decode + i];
-    uint32_t n_tiles = (job->first_task[i + 1] - job->first_task[i]) / n_kv,
-             at = task - job->first_task[i];
     /* Late tokens see most keys: their tiles first, so that no long task is left for the end. */
-    uint32_t first_token = (n_tiles - 1 - at / n_kv) * job->tile_tokens;
-    uint32_t left = seq->n_rows - first_token,
-             n_tokens = left < job->tile_tokens ? left : job->tile_tokens;
-    const struct kv_view *view = &seq->layers[job->args->layer];
-    struct tile t = {.kernels = job->cpu->kernels,
-                     .kv = job->args->kv,
-                     .view = view,
-                     .angles = angles_for(job, step->n_decode + i),
-                     .kv_head = at % n_kv,
-                     .group = job->group,
-                     .n_rows = n_tokens * job->group,
-                     .first_visible = view->n_slots - seq->n_rows + first_token + 1};
-    struct work w = work_layout(scratch_of(job->cpu, worker), job->work_rows, dim);
-    tile_load_queries(job->args, &t, seq->first_row + first_token, w.q);
-    uint32_t n_chunks = chunks_of(t.first_visible + n_tokens - 1);
-    attend_chunk(&t, &w, w.q, 0, w.max, w.sum, w.out);
-    for (uint32_t c = 1; c < n_chunks; c++) {
-        attend_chunk(&t, &w, w.q, c, w.chunk_max, w.chunk_sum, w.chunk_out);
-        for (uint32_t r = 0; r < t.n_rows; r++) {
-            fold_row(&w.max[r], &w.sum[r], w.out + (size_t)r * dim, w.chunk_max[r], w.chunk_sum[r],
-                     w.chunk_out + (size_t)r * dim, dim);
-        }
+    const uint32_t first_token = (n_tiles - 1 - at / n_kv) * job->tile_tokens,
+                   n_tokens = sparse_min(job->tile_tokens, seq->n_rows - first_token);
+    const struct tile t =
+        prefill_tile(job, step->n_decode + i, first_token, n_tokens, at % n_kv);
+    const struct work w = work_layout(scratch_of(job->cpu, worker), job->work_rows,
+                                      job->args->kv->head_dim);
+    attend_tile(job, &t, &w, seq->first_row + first_token);
+}
+
+static int prefill_dense(struct attn_job *job, struct error *err) {
+    const struct step *step = job->cpu->step;
+    const struct kv_pool *kv = job->args->kv;
+    const uint32_t n = step->n_seqs - step->n_decode;
+    int rc = reserve_tasks(job, n, err);
+    if (rc < 0) return rc;
+    job->first_task[0] = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct step_seq *seq = &step->seqs[step->n_decode + i];
+        const uint32_t n_tiles = (seq->n_rows + job->tile_tokens - 1) / job->tile_tokens;
+        job->first_task[i + 1] = job->first_task[i] + (seq->sparse ? 0 : n_tiles * kv->n_kv_heads);
     }
-    for (uint32_t r = 0; r < t.n_rows; r++) {
-        store_row(job, &t, seq->first_row + first_token, r, w.max[r], w.sum[r],
-                  w.out + (size_t)r * dim);
+    rc = scratch_reserve(job->cpu, work_bytes(job->work_rows, kv->head_dim), err);
+    if (rc < 0) return rc;
+    pool_run(job->cpu->pool, prefill_task, job, job->first_task[n]);
+    return 0;
+}
+
+/* --- Prefill of a sequence with an index: a task is half a tile for one query head, as each has
+ * its own keys.  Its rows lie in one page. --- */
+
+enum { SPARSE_ROWS = PAGE_TOKENS };
+
+/* Of a task's rows: how many slots each of them visits, summed. */
+static uint64_t pairs_of(const struct tile *t, const uint64_t *visited) {
+    const uint64_t before = t->first_visible - 1, n = t->n_rows;
+    uint64_t n_before = 0;
+    if (!visited) return n * before + n * (n + 1) / 2;
+    for (uint32_t page = 0; page < before / PAGE_TOKENS; page++)
+        n_before += (uint64_t)__builtin_popcountll(visited[page]);
+    return n * n_before + n * (n + 1) / 2;
+}
+
+static struct tile sparse_tile(const struct attn_job *job, uint32_t first_token, uint32_t head) {
+    const uint32_t seq = (uint32_t)(job->sparse - job->cpu->step->seqs),
+                   n_tokens = sparse_min(SPARSE_ROWS, job->sparse->n_rows - first_token);
+    struct tile t = prefill_tile(job, seq, first_token, n_tokens, head / job->group);
+    t.first_head = head;
+    t.group = 1;
+    t.n_rows = n_tokens;
+    return t;
+}
+
+static void sparse_task(void *ctx, uint32_t task, uint32_t worker) {
+    struct attn_job *job = ctx;
+    const struct sparse_index *index = &job->cpu->sparse;
+    const uint32_t n_heads = job->args->n_heads, head = task % n_heads,
+                   n_parts = (job->sparse->n_rows + SPARSE_ROWS - 1) / SPARSE_ROWS,
+                   first_token = (n_parts - 1 - task / n_heads) * SPARSE_ROWS;
+    const struct tile t = sparse_tile(job, first_token, head);
+    const uint32_t tile = (t.first_visible - 1 - index->first_slot) / SPARSE_TILE;
+    uint64_t *visited = scratch_of(job->cpu, worker);
+    struct work w = work_layout(visited + job->visited_pages, SPARSE_ROWS, t.kv->head_dim);
+    if (!sparse_visits_all(index, head, tile)) {
+        sparse_visit(index, head, tile, visited);
+        w.visited = visited;
     }
+    attend_tile(job, &t, &w, job->sparse->first_row + first_token);
+    job->pairs[task] = pairs_of(&t, w.visited);
+}
+
+/* An index of these rows, in this layer? */
+static int check_index(const struct attn_job *job, struct error *err) {
+    const struct sparse_index *index = &job->cpu->sparse;
+    const struct step_seq *seq = job->sparse;
+    const uint32_t end = seq->layers[job->args->layer].n_slots, first = end - seq->n_rows;
+    const bool fits = index->valid && index->layer == job->args->layer &&
+                      index->n_heads == job->args->n_heads &&
+                      index->first_slot == seq->sparse->first_slot &&
+                      index->n_rows == seq->sparse->n_rows;
+    if (!fits)
+        return error_set(err, ERR_INVALID, "cpu: layer %" PRIu32 " has no index", job->args->layer);
+    if (first < index->first_slot || (first - index->first_slot) % SPARSE_TILE != 0 ||
+        end - index->first_slot > index->n_rows)
+        return error_set(err, ERR_INVALID, "cpu: rows [%" PRIu32 ", %" PRIu32 ") are not tiles of "
+                         "the index", first, end);
+    return 0;
+}
+
+static void add_totals(const struct attn_job *job, uint32_t n_tasks, double seconds) {
+    struct sparse_index *index = &job->cpu->sparse;
+    struct sparse_totals *totals = &index->totals;
+    const uint32_t n_heads = job->args->n_heads;
+    const uint64_t n = job->sparse->n_rows,
+                   before = job->sparse->layers[job->args->layer].n_slots - n,
+                   causal = n * before + n * (n + 1) / 2;
+    for (uint32_t task = 0; task < n_tasks; task++)
+        totals->visited[sparse_head_of(index, task % n_heads)->named] += (double)job->pairs[task];
+    for (uint32_t head = 0; head < n_heads; head++)
+        totals->causal[sparse_head_of(index, head)->named] += (double)causal;
+    totals->attention_s += seconds;
+}
+
+static int prefill_sparse(struct attn_job *job, struct error *err) {
+    const double start = sparse_clock();
+    const uint32_t n_parts = (job->sparse->n_rows + SPARSE_ROWS - 1) / SPARSE_ROWS,
+                   n_tasks = n_parts * job->args->n_heads,
+                   n_slots = job->sparse->layers[job->args->layer].n_slots;
+    int rc = check_index(job, err);
+    if (rc < 0) return rc;
+    job->visited_pages = (n_slots + 8 * PAGE_TOKENS - 1) / (8 * PAGE_TOKENS) * 8; /* 64 bytes */
+    rc = scratch_reserve(job->cpu, job->visited_pages * sizeof(uint64_t) +
+                                       work_bytes(SPARSE_ROWS, job->args->kv->head_dim), err);
+    if (!rc) rc = buffer_reserve(&job->cpu->partials, n_tasks * sizeof(uint64_t), err);
+    if (rc < 0) return rc;
+    job->pairs = job->cpu->partials.data;
+    pool_run(job->cpu->pool, sparse_task, job, n_tasks);
+    add_totals(job, n_tasks, sparse_clock() - start);
+    return 0;
 }
 
 int cpu_attn_prefill(struct backend *be, const struct attn_args *args, struct error *err) {
     struct attn_job job = attn_job(be, args);
-    const struct step *step = job.cpu->step;
-    uint32_t n = step->n_seqs - step->n_decode;
-    if (n == 0) return 0;
-    int rc = reserve_tasks(&job, n, err);
-    if (rc < 0) return rc;
-    job.first_task[0] = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t n_tiles = (step->seqs[step->n_decode + i].n_rows + job.tile_tokens - 1) /
-                           job.tile_tokens;
-        job.first_task[i + 1] = job.first_task[i] + n_tiles * args->kv->n_kv_heads;
-    }
-    rc = scratch_reserve(job.cpu, work_bytes(job.work_rows, args->kv->head_dim), err);
-    if (rc < 0) return rc;
-    pool_run(job.cpu->pool, prefill_task, &job, job.first_task[n]);
-    return 0;
+    if (job.cpu->step->n_seqs == job.cpu->step->n_decode) return 0;
+    job.sparse = sparse_seq(job.cpu->step);
+    int rc = prefill_dense(&job, err);
+    return rc < 0 || !job.sparse ? rc : prefill_sparse(&job, err);
 }

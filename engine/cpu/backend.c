@@ -53,10 +53,10 @@ static struct device_memory cpu_memory(struct backend *be) {
     return (struct device_memory){0};
 }
 
-/* Scratch grows to the largest step seen and is kept: here there is nobody to leave room for. */
+/* Scratch grows to the largest step seen and is kept: here there is nobody to leave room for.  Only
+ * the index of a sparse prompt outlives its step, and has its size from here. */
 static int cpu_reserve(struct backend *be, const struct step_limits *limits, struct error *err) {
-    (void)be, (void)limits, (void)err;
-    return 0;
+    return sparse_reserve((struct cpu_backend *)be, limits, err);
 }
 
 static int cpu_alloc(struct backend *be, size_t bytes, void **out, struct error *err) {
@@ -170,6 +170,7 @@ static void cpu_destroy(struct backend *be) {
     buffer_free(&cpu->scores.first_page);
     buffer_free(&cpu->scores.raw);
     buffer_free(&cpu->scores.softmax);
+    sparse_free(&cpu->sparse);
     free(cpu->drawn);
     free(cpu);
 }
@@ -200,6 +201,8 @@ static const struct backend_ops cpu_ops = {
     .rope_append = cpu_rope_append,
     .attn_decode = cpu_attn_decode,
     .attn_prefill = cpu_attn_prefill,
+    .attn_index = cpu_attn_index,
+    .sparse_totals = cpu_sparse_totals,
     .keep_decode = cpu_keep_decode,
     .keep_prefill = cpu_keep_prefill,
     .keep_totals = cpu_keep_totals,

@@ -6,15 +6,11 @@
 #ifndef ENGINE_CPU_BACKEND_H
 #define ENGINE_CPU_BACKEND_H
 
+#include "engine/cpu/buffer.h"
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/kernels.h"
 #include "engine/cpu/pool.h"
-
-/* 64-byte aligned memory that only grows. */
-struct buffer {
-    void *data;
-    size_t capacity;
-};
+#include "engine/cpu/sparse.h"
 
 /* cos and sin of every rank, for keys that are rotated when they are read; see angles.c. */
 struct rank_angles {
@@ -50,11 +46,10 @@ struct cpu_backend {
     bool bounded;               /* some sequence of the step has a budget */
     struct rank_angles rank_angles;
     struct score_inputs scores;
+    struct sparse_index sparse; /* of the layer that attn_index saw last */
     struct buffer inputs;      /* packed inputs of a product, see linear.c */
 };
 
-int buffer_reserve(struct buffer *buffer, size_t bytes, struct error *err);
-void buffer_free(struct buffer *buffer);
 /* Makes at least `bytes` of scratch available to every worker. */
 int scratch_reserve(struct cpu_backend *cpu, size_t bytes, struct error *err);
 void *scratch_of(const struct cpu_backend *cpu, uint32_t worker);
@@ -73,6 +68,8 @@ int cpu_gated(struct backend *be, const struct gated_args *args, struct error *e
 int cpu_rope_append(struct backend *be, const struct rope_append_args *args, struct error *err);
 int cpu_attn_decode(struct backend *be, const struct attn_args *args, struct error *err);
 int cpu_attn_prefill(struct backend *be, const struct attn_args *args, struct error *err);
+int cpu_attn_index(struct backend *be, const struct attn_index_args *args, struct error *err);
+int cpu_sparse_totals(struct backend *be, struct sparse_totals *out, struct error *err);
 int cpu_keep_decode(struct backend *be, const struct attn_args *args, struct error *err);
 int cpu_keep_prefill(struct backend *be, const struct attn_args *args, struct error *err);
 int cpu_keep_totals(struct backend *be, const struct kv_pool *kv, struct keep_total *totals,

@@ -219,6 +219,7 @@ static void add_prefill_scores(const struct keep_job *job, const struct step_seq
             .view = h->view,
             .angles = h->budget->cache_positions ? &job->cpu->rank_angles : NULL,
             .kv_head = h->kv_head,
+            .first_head = h->kv_head * job->group,
             .group = job->group,
             .n_rows = n_tokens * job->group,
             .first_visible = h->view->n_slots - seq->n_rows + token + 1};

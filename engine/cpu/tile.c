@@ -17,7 +17,7 @@ void tile_load_queries(const struct attn_args *args, const struct tile *t, uint3
     float scale = (float)(args->scale * LOG2_E);
     for (uint32_t r = 0; r < t->n_rows; r++) {
         const float *from = (const float *)args->q + (first_row + r / t->group) * args->q_stride +
-                            (size_t)(t->kv_head * t->group + r % t->group) * dim;
+                            (size_t)(t->first_head + r % t->group) * dim;
         for (uint32_t d = 0; d < dim; d++) q[(size_t)r * dim + d] = from[d] * scale;
     }
 }

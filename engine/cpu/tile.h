@@ -11,13 +11,13 @@
 enum { TILE_ROWS = 96 };
 #define LOG2_E 1.4426950408889634
 
-/* Row r is head r % group of token r / group. */
+/* Row r is query head first_head + r % group of token r / group. */
 struct tile {
     const struct cpu_kernels *kernels;
     const struct kv_pool *kv;
     const struct kv_view *view;
     const struct rank_angles *angles; /* NULL: keys lie in their pages rotated */
-    uint32_t kv_head, group, n_rows;
+    uint32_t kv_head, first_head, group, n_rows;
     uint32_t first_visible; /* slots that the first token sees; each later token sees one more */
 };
 

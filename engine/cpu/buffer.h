@@ -1,0 +1,20 @@
+/* buffer.h - memory that an operation needs beside its arguments, kept for the next one.
+ *
+ * Thread: engine.  Memory: 64-byte aligned; grows to the largest size asked for. */
+#ifndef ENGINE_CPU_BUFFER_H
+#define ENGINE_CPU_BUFFER_H
+
+#include <stddef.h>
+
+struct error;
+
+struct buffer {
+    void *data;
+    size_t capacity;
+};
+
+/* What it held may be lost. */
+int buffer_reserve(struct buffer *buffer, size_t bytes, struct error *err);
+void buffer_free(struct buffer *buffer);
+
+#endif

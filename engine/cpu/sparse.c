@@ -1,0 +1,294 @@
+/* sparse.c - see sparse.h: the index of one layer, a task for each query head.
+ *
+ * A tile whose first slot is T, in group R, meets a diagonal o at the keys T + i - o, i < 128.  With
+ * c = o / 16 these lie in the groups R - c - 1 … R - c + 7, wherever o is among its sixteen
+ * neighbours.  Hence a chosen diagonal marks distances c - 7 … c + 1, once for all tiles.
+ *
+ * The published conversion works on blocks of 64 rows: there the diagonal o visits a window of 64
+ * keys, from B - o for the block's first row B.  With B = T or T + 64 a window ends at most at
+ * T - o + 127, so it lies in the same nine groups, and what it visits is visited here.  What it
+ * visits beyond its lines is not: windows that are pushed to the right to begin at key 0, and
+ * ranges that grow by whole blocks. */
+#define _GNU_SOURCE /* clock_gettime */
+#include "engine/cpu/sparse.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/cpu/sparse_lines.h"
+#include "engine/error.h"
+
+enum { FIRST_GROUPS = (SPARSE_MIN_COLUMNS + SPARSE_GROUP - 1) / SPARSE_GROUP,
+       PAGE_GROUPS = PAGE_TOKENS / SPARSE_GROUP,
+       TILE_PAGES = SPARSE_TILE / PAGE_TOKENS,
+       TILE_GROUPS = SPARSE_TILE / SPARSE_GROUP };
+
+double sparse_clock(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static uint32_t pages_of(uint32_t n_slots) {
+    return (n_slots + PAGE_TOKENS - 1) / PAGE_TOKENS;
+}
+
+/* A distance beyond the sequence's start can be marked, too. */
+static size_t distance_words_of(uint32_t n_slots) {
+    return ((size_t)n_slots / SPARSE_GROUP + 2) / 64 + 1;
+}
+
+int sparse_reserve(struct cpu_backend *cpu, const struct step_limits *limits, struct error *err) {
+    struct sparse_index *index = &cpu->sparse;
+    const uint32_t n_heads = limits->n_heads, n_pages = pages_of(limits->max_sparse_slots);
+    index->valid = false;
+    index->max_rows = limits->max_sparse_rows;
+    index->max_slots = limits->max_sparse_slots;
+    index->max_heads = n_heads;
+    if (index->max_rows == 0) return 0;
+    index->distance_words = distance_words_of(index->max_slots);
+    index->column_words = n_pages;
+    index->block_words = (n_pages + 63) / 64;
+    const size_t n_tiles = (index->max_rows + SPARSE_TILE - 1) / SPARSE_TILE;
+    const struct {
+        struct buffer *buffer;
+        size_t bytes;
+    } wanted[] = {{&index->heads, n_heads * sizeof(struct sparse_head)},
+                  {&index->distances, n_heads * index->distance_words * sizeof(uint64_t)},
+                  {&index->columns, n_heads * index->column_words * sizeof(uint64_t)},
+                  {&index->blocks, n_heads * n_tiles * index->block_words * sizeof(uint64_t)}};
+    for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
+        int rc = buffer_reserve(wanted[i].buffer, wanted[i].bytes, err);
+        if (rc < 0) return rc;
+    }
+    return scratch_reserve(cpu, lines_room_bytes(index->max_slots, limits->head_dim), err);
+}
+
+void sparse_free(struct sparse_index *index) {
+    buffer_free(&index->heads);
+    buffer_free(&index->distances);
+    buffer_free(&index->columns);
+    buffer_free(&index->blocks);
+}
+
+const struct step_seq *sparse_seq(const struct step *step) {
+    for (uint32_t i = step->n_decode; i < step->n_seqs; i++) {
+        if (step->seqs[i].sparse) return &step->seqs[i];
+    }
+    return NULL;
+}
+
+/* --- What a tile visits. --- */
+
+/* The slot behind a tile's last row. */
+static uint32_t tile_end(const struct sparse_index *index, uint32_t tile) {
+    return index->first_slot + sparse_min(index->n_rows, (tile + 1) * SPARSE_TILE);
+}
+
+static bool bit(const uint64_t *bits, uint32_t i) {
+    return bits[i / 64] >> i % 64 & 1;
+}
+
+static void set_bit(uint64_t *bits, uint32_t i) {
+    bits[i / 64] |= (uint64_t)1 << i % 64;
+}
+
+static bool behind_dense_from(const struct sparse_index *index, uint32_t tile) {
+    return tile_end(index, tile) > index->dense_from;
+}
+
+bool sparse_visits_all(const struct sparse_index *index, uint32_t head, uint32_t tile) {
+    return sparse_head_of(index, head)->kind == PATTERN_DENSE || behind_dense_from(index, tile);
+}
+
+static uint64_t visited_of_page(const struct sparse_index *index, uint32_t head, uint32_t own_group,
+                                uint32_t page) {
+    const uint64_t *distances = sparse_distances(index, head);
+    const uint32_t n_first = sparse_head_of(index, head)->n_first;
+    uint64_t visited = 0;
+    for (uint32_t i = 0; i < PAGE_GROUPS; i++) {
+        const uint32_t group = page * PAGE_GROUPS + i;
+        if (group >= own_group || group < n_first || bit(distances, own_group - group))
+            visited |= sparse_first_slots(SPARSE_GROUP) << i * SPARSE_GROUP;
+    }
+    return page * PAGE_GROUPS < own_group ? visited | sparse_columns(index, head)[page] : visited;
+}
+
+uint32_t sparse_visit(const struct sparse_index *index, uint32_t head, uint32_t tile,
+                      uint64_t *pages) {
+    const uint32_t first = index->first_slot + tile * SPARSE_TILE, end = tile_end(index, tile),
+                   n_pages = pages_of(end);
+    const bool all = sparse_visits_all(index, head, tile),
+               blocks = sparse_head_of(index, head)->kind == PATTERN_BLOCK_SPARSE;
+    for (uint32_t page = 0; page < n_pages; page++) {
+        if (all) pages[page] = UINT64_MAX;
+        else if (blocks) pages[page] = bit(sparse_blocks(index, head, tile), page) ? UINT64_MAX : 0;
+        else pages[page] = visited_of_page(index, head, first / SPARSE_GROUP, page);
+    }
+    pages[n_pages - 1] &= sparse_first_slots(end - (n_pages - 1) * PAGE_TOKENS);
+    return n_pages;
+}
+
+/* --- Building. --- */
+
+/* The distances at which any of the chosen diagonals can meet a group. */
+static void mark_distances(const uint64_t *diagonals, uint32_t n_slots, uint64_t *distances) {
+    for (uint32_t c = 0; c * SPARSE_GROUP < n_slots; c++) {
+        const uint64_t chosen = diagonals[c / PAGE_GROUPS] >> c % PAGE_GROUPS * SPARSE_GROUP;
+        if (!(chosen & sparse_first_slots(SPARSE_GROUP))) continue;
+        for (uint32_t d = c < TILE_GROUPS ? 0 : c - (TILE_GROUPS - 1); d <= c + 1; d++)
+            set_bit(distances, d);
+    }
+}
+
+static void find_vertical_slash(struct sparse_index *index, const struct lines_task *task,
+                                const struct attn_pattern *pattern) {
+    sparse_head_of(index, task->head)->n_first = FIRST_GROUPS;
+    lines_find(task, pattern, sparse_columns(index, task->head), task->room.bits);
+    mark_distances(task->room.bits, task->n_slots, sparse_distances(index, task->head));
+}
+
+static void find_a_shape(struct sparse_index *index, const struct lines_task *task,
+                         const struct attn_pattern *pattern) {
+    const uint64_t furthest = ((uint64_t)pattern->p2 + SPARSE_GROUP - 2) / SPARSE_GROUP;
+    uint64_t *distances = sparse_distances(index, task->head);
+    const uint64_t n_first = ((uint64_t)pattern->p1 + SPARSE_GROUP - 1) / SPARSE_GROUP;
+    sparse_head_of(index, task->head)->n_first = (uint32_t)n_first;
+    for (uint32_t d = 0; d <= furthest && d <= task->n_slots / SPARSE_GROUP; d++)
+        set_bit(distances, d);
+}
+
+static void find_blocks(struct sparse_index *index, const struct lines_task *task,
+                        const struct attn_pattern *pattern) {
+    const uint32_t n_tiles = sparse_tiles(index), first_page = index->first_slot / PAGE_TOKENS;
+    lines_mean_keys(task, first_page + (n_tiles - 1) * TILE_PAGES);
+    for (uint32_t tile = 0; tile < n_tiles; tile++) {
+        const uint32_t own = first_page + tile * TILE_PAGES, first_row = tile * SPARSE_TILE;
+        uint64_t *blocks = sparse_blocks(index, task->head, tile);
+        memset(blocks, 0, index->block_words * sizeof(*blocks));
+        lines_best_pages(task, first_row, sparse_min(SPARSE_TILE, index->n_rows - first_row), own,
+                         pattern->p1, blocks);
+        set_bit(blocks, 0);
+        for (uint32_t page = own; page < pages_of(tile_end(index, tile)); page++)
+            set_bit(blocks, page);
+    }
+}
+
+/* Pairs of the tiles before dense_from. */
+static void count_pairs(const struct sparse_index *index, uint32_t head, uint64_t *pages) {
+    struct sparse_head *h = sparse_head_of(index, head);
+    for (uint32_t tile = 0; tile < sparse_tiles(index) && !behind_dense_from(index, tile); tile++) {
+        const uint32_t first = index->first_slot + tile * SPARSE_TILE;
+        const uint64_t n_rows = tile_end(index, tile) - first, own = n_rows * (n_rows + 1) / 2;
+        uint64_t n_before = 0;
+        sparse_visit(index, head, tile, pages);
+        for (uint32_t page = 0; page < first / PAGE_TOKENS; page++)
+            n_before += (uint64_t)__builtin_popcountll(pages[page]);
+        h->visited += n_before * n_rows + own;
+        h->causal += first * n_rows + own;
+    }
+}
+
+struct index_job {
+    struct cpu_backend *cpu;
+    const struct attn_index_args *args;
+    const struct step_seq *seq;
+};
+
+static void index_task(void *ctx, uint32_t head, uint32_t worker) {
+    const struct index_job *job = ctx;
+    struct sparse_index *index = &job->cpu->sparse;
+    const struct attn_sparse *sparse = job->seq->sparse;
+    const struct attn_pattern *pattern =
+        &sparse->patterns[(size_t)job->args->layer * job->args->n_heads + head];
+    const uint32_t n_slots = sparse->first_slot + sparse->n_rows;
+    const struct lines_task task = {
+        .cpu = job->cpu,
+        .args = job->args,
+        .sparse = sparse,
+        .view = &job->seq->layers[job->args->layer],
+        .room = lines_room_layout(scratch_of(job->cpu, worker), n_slots, job->args->kv->head_dim),
+        .head = head,
+        .n_slots = n_slots};
+    struct sparse_head *h = sparse_head_of(index, head);
+    *h = (struct sparse_head){.named = pattern->kind, .kind = pattern->kind};
+    memset(sparse_distances(index, head), 0, index->distance_words * sizeof(uint64_t));
+    memset(sparse_columns(index, head), 0, index->column_words * sizeof(uint64_t));
+    if (pattern->kind == PATTERN_VERTICAL_SLASH) find_vertical_slash(index, &task, pattern);
+    else if (pattern->kind == PATTERN_A_SHAPE) find_a_shape(index, &task, pattern);
+    else if (pattern->kind == PATTERN_BLOCK_SPARSE) find_blocks(index, &task, pattern);
+    else return;
+    count_pairs(index, head, task.room.bits);
+    if ((double)h->visited > (double)sparse->dense_above * (double)h->causal)
+        h->kind = PATTERN_DENSE;
+}
+
+static int check_request(const struct sparse_index *index, const struct attn_index_args *args,
+                         const struct step_seq *seq, struct error *err) {
+    if (index->max_rows == 0)
+        return error_set(err, ERR_UNSUPPORTED, "cpu: no memory was reserved for sparse prefill");
+    if (!seq) return error_set(err, ERR_INVALID, "cpu: no sequence of the step is sparse");
+    const struct attn_sparse *sparse = seq->sparse;
+    const uint64_t n_slots = (uint64_t)sparse->first_slot + sparse->n_rows;
+    if (sparse->n_rows == 0 || sparse->n_rows > index->max_rows || n_slots > index->max_slots ||
+        args->n_heads > index->max_heads)
+        return error_set(err, ERR_INVALID,
+                         "cpu: rows [%" PRIu32 ", %" PRIu64 ") exceed the limits of sparse prefill, "
+                         "%" PRIu32 " rows and %" PRIu32 " slots",
+                         sparse->first_slot, n_slots, index->max_rows, index->max_slots);
+    if (sparse->first_slot % PAGE_TOKENS != 0 || n_slots > seq->layers[args->layer].n_slots)
+        return error_set(err, ERR_INVALID, "cpu: rows [%" PRIu32 ", %" PRIu64 ") cannot be indexed",
+                         sparse->first_slot, n_slots);
+    return 0;
+}
+
+int cpu_attn_index(struct backend *be, const struct attn_index_args *args, struct error *err) {
+    struct cpu_backend *cpu = (struct cpu_backend *)be;
+    struct sparse_index *index = &cpu->sparse;
+    struct index_job job = {cpu, args, sparse_seq(cpu->step)};
+    const double start = sparse_clock();
+    int rc = check_request(index, args, job.seq, err);
+    if (rc < 0) return rc;
+    const struct attn_sparse *sparse = job.seq->sparse;
+    rc = scratch_reserve(
+        cpu, lines_room_bytes(sparse->first_slot + sparse->n_rows, args->kv->head_dim), err);
+    if (rc < 0) return rc;
+    index->valid = true;
+    index->layer = args->layer;
+    index->n_heads = args->n_heads;
+    index->first_slot = sparse->first_slot;
+    index->n_rows = sparse->n_rows;
+    index->dense_from = sparse->dense_from;
+    pool_run(cpu->pool, index_task, &job, args->n_heads);
+    for (uint32_t head = 0; head < args->n_heads; head++) {
+        const struct sparse_head *h = sparse_head_of(index, head);
+        index->totals.n_dense += h->kind != h->named;
+    }
+    index->totals.index_s += sparse_clock() - start;
+    return 0;
+}
+
+int cpu_sparse_totals(struct backend *be, struct sparse_totals *out, struct error *err) {
+    struct sparse_index *index = &((struct cpu_backend *)be)->sparse;
+    (void)err;
+    *out = index->totals;
+    index->totals = (struct sparse_totals){0};
+    return 0;
+}
+
+enum attn_pattern_kind cpu_sparse_kind(const struct backend *be, uint32_t head) {
+    return sparse_head_of(&((const struct cpu_backend *)be)->sparse, head)->kind;
+}
+
+uint32_t cpu_sparse_visited(const struct backend *be, uint32_t head, uint32_t tile,
+                            uint32_t *slots) {
+    const struct cpu_backend *cpu = (const struct cpu_backend *)be;
+    uint64_t *pages = scratch_of(cpu, 0); /* as many as attn_index had room for */
+    const uint32_t n_pages = sparse_visit(&cpu->sparse, head, tile, pages);
+    uint32_t n = 0;
+    for (uint32_t slot = 0; slot < n_pages * PAGE_TOKENS; slot++) {
+        if (bit(pages, slot)) slots[n++] = slot;
+    }
+    return n;
+}

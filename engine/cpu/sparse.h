@@ -1,0 +1,92 @@
+/* sparse.h - which keys the heads of one layer visit: built by attn_index, followed by
+ * attn_prefill (the contract is at the top of engine/backend.h).
+ *
+ *   lines        sparse_lines.c: attention of the last rows -> columns and diagonals, as bits
+ *   distances    bit d: groups d before a tile's first are visited; those of its own rows always
+ *   columns      bit j: slot j is visited by every tile that lies behind it
+ *   blocks       bit p of a tile: its page p is visited
+ *
+ *   of (head, tile)   pages  [ 0 ][ 1 ][ 2 ] …    64 bits each, one per slot: sparse_visit()
+ *
+ * A set of slots is a bitmap everywhere, so each is visited once whatever put it there.
+ *
+ * Thread: engine; sparse_visit() from any worker.  Memory: as much as the largest index needs, from
+ * reserve() on; pages of it that no head uses are never touched. */
+#ifndef ENGINE_CPU_SPARSE_H
+#define ENGINE_CPU_SPARSE_H
+
+#include "engine/backend.h"
+#include "engine/cpu/buffer.h"
+
+struct cpu_backend;
+
+struct sparse_head {
+    enum attn_pattern_kind named; /* by its pattern, */
+    enum attn_pattern_kind kind;  /* and dense, too, if it would visit too much */
+    uint32_t n_first;             /* groups that every tile visits */
+    uint64_t visited, causal;     /* pairs of row and slot, of the tiles before dense_from */
+};
+
+struct sparse_index {
+    uint32_t max_rows, max_slots, max_heads; /* limits; 0: there is no index */
+    bool valid;                              /* the rest is */
+    uint32_t layer, n_heads, first_slot, n_rows, dense_from;
+    size_t distance_words, column_words, block_words; /* of a head, a head and a tile */
+    struct buffer heads;                              /* struct sparse_head [n_heads] */
+    struct buffer distances, columns;                 /* u64 [n_heads][words] */
+    struct buffer blocks;                             /* u64 [n_heads][n_tiles][words] */
+    struct sparse_totals totals;
+};
+
+static inline uint32_t sparse_min(uint32_t a, uint32_t b) {
+    return a < b ? a : b;
+}
+
+static inline uint32_t sparse_tiles(const struct sparse_index *index) {
+    return (index->n_rows + SPARSE_TILE - 1) / SPARSE_TILE;
+}
+
+static inline struct sparse_head *sparse_head_of(const struct sparse_index *index, uint32_t head) {
+    return (struct sparse_head *)index->heads.data + head;
+}
+
+static inline uint64_t *sparse_distances(const struct sparse_index *index, uint32_t head) {
+    return (uint64_t *)index->distances.data + head * index->distance_words;
+}
+
+static inline uint64_t *sparse_columns(const struct sparse_index *index, uint32_t head) {
+    return (uint64_t *)index->columns.data + head * index->column_words;
+}
+
+static inline uint64_t *sparse_blocks(const struct sparse_index *index, uint32_t head,
+                                      uint32_t tile) {
+    const size_t n_tiles = (index->max_rows + SPARSE_TILE - 1) / SPARSE_TILE;
+    return (uint64_t *)index->blocks.data + (head * n_tiles + tile) * index->block_words;
+}
+
+/* The first n of a page's slots. */
+static inline uint64_t sparse_first_slots(uint32_t n) {
+    return n < PAGE_TOKENS ? ((uint64_t)1 << n) - 1 : UINT64_MAX;
+}
+
+int sparse_reserve(struct cpu_backend *cpu, const struct step_limits *limits, struct error *err);
+void sparse_free(struct sparse_index *index);
+/* The sequence of the step that has a `sparse`, or NULL. */
+const struct step_seq *sparse_seq(const struct step *step);
+/* Does (head, tile) visit everything? */
+bool sparse_visits_all(const struct sparse_index *index, uint32_t head, uint32_t tile);
+/* Writes the visited slots of a tile that has an end, page by page, and returns how many pages
+ * there are up to that end. */
+uint32_t sparse_visit(const struct sparse_index *index, uint32_t head, uint32_t tile,
+                      uint64_t *pages);
+/* Seconds, for differences. */
+double sparse_clock(void);
+
+/* For tests, here and of other backends: the slots that (head, tile) visits by the last attn_index,
+ * ascending; room for first_slot + n_rows of them.  Returns their number. */
+uint32_t cpu_sparse_visited(const struct backend *be, uint32_t head, uint32_t tile,
+                            uint32_t *slots);
+/* The head's kind after the rule about density. */
+enum attn_pattern_kind cpu_sparse_kind(const struct backend *be, uint32_t head);
+
+#endif

@@ -1,0 +1,224 @@
+/* sparse_lines.c - see sparse_lines.h (algorithms: the estimate of MInference section 3.2).
+ *
+ *   keys     |- page 0 -|- page 1 -|- …           pass 1: maximum and sum of each row
+ *   rows     the last 64, one query head          pass 2: the same products again, as
+ *                                                 probabilities, to their column and diagonal
+ *
+ * Nothing of the size of rows x keys is kept.  A sum takes its terms in the order of the rows,
+ * whoever computes it: the bits of a score depend on nothing but queries and keys. */
+#include "engine/cpu/sparse_lines.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "engine/cpu/tile.h"
+
+static uint32_t pages_of(uint32_t n_slots) {
+    return (n_slots + PAGE_TOKENS - 1) / PAGE_TOKENS;
+}
+
+/* Columns and diagonals, or means: whichever is more. */
+static size_t shared_floats(uint32_t n_pages, uint32_t dim) {
+    const uint32_t each = dim > 2 * PAGE_TOKENS ? dim : 2 * PAGE_TOKENS;
+    return (size_t)n_pages * each;
+}
+
+size_t lines_room_bytes(uint32_t n_slots, uint32_t head_dim) {
+    const uint32_t n_pages = pages_of(n_slots);
+    return n_pages * sizeof(uint64_t) +
+           sizeof(float) *
+               (shared_floats(n_pages, head_dim) + n_pages + (size_t)2 * PAGE_TOKENS * head_dim +
+                SPARSE_QUERIES * PAGE_TOKENS + 2 * SPARSE_QUERIES);
+}
+
+struct lines_room lines_room_layout(void *scratch, uint32_t n_slots, uint32_t head_dim) {
+    const uint32_t n_pages = pages_of(n_slots);
+    struct lines_room room = {.bits = scratch};
+    room.first = room.means = (float *)(room.bits + n_pages);
+    room.second = room.first + (size_t)n_pages * PAGE_TOKENS;
+    room.products = room.first + shared_floats(n_pages, head_dim);
+    room.q = room.products + n_pages;
+    room.keys = room.q + (size_t)PAGE_TOKENS * head_dim;
+    room.scores = room.keys + (size_t)PAGE_TOKENS * head_dim;
+    room.softmax = room.scores + SPARSE_QUERIES * PAGE_TOKENS;
+    return room;
+}
+
+/* --- The k largest: the k-th of whole numbers that sort as floats do, byte by byte. --- */
+
+static uint32_t key_of(float x) {
+    uint32_t bits;
+    if (isnan(x)) return 0;
+    memcpy(&bits, &x, sizeof(bits));
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+/* Of the keys that begin with the bits of `key` above `shift` + 8, the byte at `shift` that the
+ * k-th largest has; k becomes its rank among those that have it, too. */
+static uint32_t byte_of_kth(const float *scores, uint32_t n, uint32_t key, int shift, uint32_t *k) {
+    uint32_t count[256] = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t each = key_of(scores[i]);
+        if ((uint64_t)each >> (shift + 8) == (uint64_t)key >> (shift + 8))
+            count[each >> shift & 255]++;
+    }
+    uint32_t byte = 255;
+    for (; *k > count[byte]; byte--) *k -= count[byte];
+    return byte;
+}
+
+void lines_select(const float *scores, uint32_t n, uint32_t k, uint64_t *bits) {
+    memset(bits, 0, (n + 63) / 64 * sizeof(*bits));
+    if (k == 0) return;
+    uint32_t kth = 0, n_equal = k;
+    for (int shift = 24; shift >= 0; shift -= 8)
+        kth |= byte_of_kth(scores, n, kth, shift, &n_equal) << shift;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t key = key_of(scores[i]);
+        const bool equal = key == kth && n_equal > 0;
+        n_equal -= equal;
+        if (key > kth || equal) bits[i / 64] |= (uint64_t)1 << i % 64;
+    }
+}
+
+/* --- Columns and diagonals. --- */
+
+/* The rows that are asked, as a tile of one query head. */
+static struct tile asked_rows(const struct lines_task *task) {
+    const uint32_t n = sparse_min(SPARSE_QUERIES, task->sparse->n_rows),
+                   group = task->args->n_heads / task->args->kv->n_kv_heads;
+    return (struct tile){.kernels = task->cpu->kernels,
+                         .kv = task->args->kv,
+                         .view = task->view,
+                         .kv_head = task->head / group,
+                         .first_head = task->head,
+                         .group = 1,
+                         .n_rows = n,
+                         .first_visible = task->n_slots - n + 1};
+}
+
+static void sum_rows(const struct lines_task *task, const struct tile *t) {
+    const struct lines_room *room = &task->room;
+    for (uint32_t r = 0; r < t->n_rows; r++) {
+        room->softmax[2 * r] = -INFINITY;
+        room->softmax[2 * r + 1] = 0.0f;
+    }
+    for (uint32_t page = 0; page < pages_of(task->n_slots); page++) {
+        tile_scores(t, room->scores, room->q, page, room->keys);
+        for (uint32_t r = 0; r < t->n_rows; r++) {
+            const uint32_t n = slots_of_page(t->first_visible + r, page);
+            float *softmax = room->softmax + 2 * r;
+            if (n > 0)
+                t->kernels->softmax_update(room->scores + r * PAGE_TOKENS, n, softmax, softmax + 1);
+        }
+    }
+}
+
+/* The probabilities of a row's first n slots of a page, to their lines. */
+static void add_to_lines(const struct lines_task *task, const struct tile *t, uint32_t row,
+                         uint32_t page, uint32_t n) {
+    float p[PAGE_TOKENS] = {0};
+    float *columns = task->room.first + (size_t)page * PAGE_TOKENS;
+    const uint32_t distance = t->first_visible - 1 + row - page * PAGE_TOKENS; /* of its first */
+    t->kernels->add_scores(p, 1.0f, task->room.scores + row * PAGE_TOKENS,
+                           task->room.softmax + 2 * row, 1, n);
+    for (uint32_t i = 0; i < n; i++) columns[i] += p[i];
+    for (uint32_t i = 0; i < n; i++) task->room.second[distance - i] += p[i];
+}
+
+static void score_lines(const struct lines_task *task) {
+    const struct lines_room *room = &task->room;
+    const struct tile t = asked_rows(task);
+    const struct attn_args queries = {
+        .q = task->args->q, .q_stride = task->args->q_stride, .scale = task->args->scale};
+    const uint32_t n_pages = pages_of(task->n_slots);
+    tile_load_queries(&queries, &t, task->sparse->n_rows - t.n_rows, room->q);
+    sum_rows(task, &t);
+    memset(room->first, 0, (size_t)n_pages * 2 * PAGE_TOKENS * sizeof(float));
+    for (uint32_t page = 0; page < n_pages; page++) {
+        tile_scores(&t, room->scores, room->q, page, room->keys);
+        for (uint32_t r = 0; r < t.n_rows; r++) {
+            const uint32_t n = slots_of_page(t.first_visible + r, page);
+            if (n > 0) add_to_lines(task, &t, r, page, n);
+        }
+    }
+}
+
+/* h of attn_sparse.synthetic. */
+static float synthetic_share(const struct lines_task *task, uint32_t x) {
+    uint32_t v = x * 0x9e3779b9u + task->head * 0x85ebca6bu + task->sparse->synthetic;
+    v ^= v >> 16;
+    v *= 0x7feb352du;
+    v ^= v >> 15;
+    v *= 0x846ca68bu;
+    v ^= v >> 16;
+    return (float)(v >> 9) * 0x1p-23f;
+}
+
+static void score_synthetic_lines(const struct lines_task *task, uint32_t p2) {
+    for (uint32_t i = 0; i < task->n_slots; i++) {
+        task->room.first[i] = synthetic_share(task, 0x80000000u | i);
+        task->room.second[i] = i < p2 / 2 ? 2.0f : 1.0f + synthetic_share(task, i / 64);
+    }
+}
+
+/* The best k, and among them the first n_always. */
+static void select_lines(float *scores, uint32_t n, uint32_t k, uint32_t n_always,
+                         uint64_t *bits) {
+    for (uint32_t i = 0; i < sparse_min(n, n_always); i++) scores[i] = INFINITY;
+    lines_select(scores, n, sparse_min(n, k > n_always ? k : n_always), bits);
+}
+
+void lines_find(const struct lines_task *task, const struct attn_pattern *pattern,
+                uint64_t *columns, uint64_t *diagonals) {
+    const uint32_t n = task->n_slots;
+    if (task->sparse->synthetic) score_synthetic_lines(task, pattern->p2);
+    else score_lines(task);
+    select_lines(task->room.first, n, pattern->p1, SPARSE_MIN_COLUMNS, columns);
+    select_lines(task->room.second, n, pattern->p2, SPARSE_MIN_DIAGONALS, diagonals);
+}
+
+/* --- Pages: their mean keys against a tile's mean query. --- */
+
+void lines_mean_keys(const struct lines_task *task, uint32_t n_pages) {
+    const struct kv_pool *kv = task->args->kv;
+    const uint32_t kv_head = task->head / (task->args->n_heads / kv->n_kv_heads);
+    for (uint32_t page = 0; page < n_pages; page++) {
+        const char *stored = page_of_head(kv, task->view->pages[page], kv_head);
+        float *mean = task->room.means + (size_t)page * kv->head_dim;
+        task->cpu->kernels->to_f32(task->room.keys, stored, (size_t)PAGE_TOKENS * kv->head_dim,
+                                   kv->dtype);
+        for (uint32_t d = 0; d < kv->head_dim; d++) {
+            const float *slots = task->room.keys + (size_t)d * PAGE_TOKENS;
+            float sum = 0.0f;
+            for (uint32_t i = 0; i < PAGE_TOKENS; i++) sum += slots[i];
+            mean[d] = sum / PAGE_TOKENS;
+        }
+    }
+}
+
+static void mean_query(const struct lines_task *task, uint32_t first_row, uint32_t n_rows,
+                       float *mean) {
+    const uint32_t dim = task->args->kv->head_dim;
+    memset(mean, 0, dim * sizeof(float));
+    for (uint32_t r = 0; r < n_rows; r++) {
+        const float *q = (const float *)task->args->q +
+                         (size_t)(first_row + r) * task->args->q_stride + (size_t)task->head * dim;
+        for (uint32_t d = 0; d < dim; d++) mean[d] += q[d];
+    }
+    for (uint32_t d = 0; d < dim; d++) mean[d] /= (float)n_rows;
+}
+
+void lines_best_pages(const struct lines_task *task, uint32_t first_row, uint32_t n_rows,
+                      uint32_t n_pages, uint32_t k, uint64_t *bits) {
+    const uint32_t dim = task->args->kv->head_dim;
+    const float *q = task->room.q;
+    mean_query(task, first_row, n_rows, task->room.q);
+    for (uint32_t page = 0; page < n_pages; page++) {
+        const float *key = task->room.means + (size_t)page * dim;
+        float product = 0.0f;
+        for (uint32_t d = 0; d < dim; d++) product += q[d] * key[d];
+        task->room.products[page] = product;
+    }
+    lines_select(task->room.products, n_pages, sparse_min(k, n_pages), bits);
+}
