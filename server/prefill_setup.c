@@ -73,20 +73,15 @@ static uint32_t min_sparse_tokens(const struct prefill_setup *setup,
     return tuned ? tuned : PREFILL_MIN_SPARSE_TOKENS;
 }
 
-/* Keys and values of a sparse prompt depend on where it was cut and on which request computed the
- * prefix that it found: that is what --batch-invariant promises against. */
 void prefill_setup_configure(const struct prefill_setup *setup, const struct options *options,
                              struct engine_config *config) {
-    config->sparse_prefill = options->prefill != PREFILL_DENSE && !options->batch_invariant;
+    config->sparse_prefill = options->prefill != PREFILL_DENSE;
     config->patterns = setup->path ? setup->patterns.heads : NULL;
     config->min_sparse_tokens = min_sparse_tokens(setup, options);
 }
 
 static const char *why_dense(const struct options *options, const struct engine_info *info) {
     if (options->prefill == PREFILL_DENSE) return "the server was started with --prefill dense";
-    if (options->batch_invariant)
-        return "under --batch-invariant prompts are dense: what a sparse one computes depends on "
-               "how it is cut and on the prefix it finds";
     return info->sparse_prefill ? NULL : "the backend computes prompts densely only";
 }
 
