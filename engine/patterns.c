@@ -13,7 +13,6 @@
 
 #include "engine/error.h"
 #include "engine/model/json_guard.h"
-#include "engine/siphash.h"
 
 enum { MAX_FILE_BYTES = 16 << 20, REFERENCE_PAGES = 100, N_ENTRY = 4 };
 
@@ -42,19 +41,6 @@ struct reader {
 
 const char *pattern_kind_name(enum attn_pattern_kind kind) {
     return kinds[kind].name;
-}
-
-uint64_t patterns_hash(const struct attn_pattern *heads, uint32_t n_layers, uint32_t n_heads) {
-    static const uint64_t key[2] = {0}; /* nobody chooses patterns to make them collide */
-    struct siphash hash;
-    siphash_init(&hash, key);
-    siphash_absorb(&hash, (uint64_t)n_layers << 32 | n_heads);
-    for (size_t i = 0; i < (size_t)n_layers * n_heads; i++) {
-        siphash_absorb(&hash, heads[i].kind);
-        siphash_absorb(&hash, (uint64_t)heads[i].p1 << 32 | heads[i].p2);
-    }
-    const uint64_t value = siphash_end(&hash);
-    return value ? value : 1;
 }
 
 /* ---- reading ---- */
@@ -182,7 +168,6 @@ static int read_root(struct patterns *out, const json_t *root, const char *label
         patterns_fini(&patterns);
         return rc;
     }
-    patterns.hash = patterns_hash(patterns.heads, n_layers, n_heads);
     *out = patterns;
     return 0;
 }
@@ -216,7 +201,6 @@ int patterns_default(struct patterns *out, uint32_t n_layers, uint32_t n_heads,
         return error_set(err, ERR_NOMEM, "no memory for the patterns of %zu heads", n);
     }
     for (size_t i = 0; i < n; i++) patterns.heads[i] = unnamed_head;
-    patterns.hash = patterns_hash(patterns.heads, n_layers, n_heads);
     *out = patterns;
     return 0;
 }

@@ -34,7 +34,6 @@ struct patterns {
     struct attn_pattern *heads; /* [n_layers][n_heads] */
     double *scores;             /* the same; 0: none */
     uint32_t min_sparse_tokens; /* a shorter prompt is better off dense; 0: not known */
-    uint64_t hash;              /* of heads alone: the same from either form of file */
 };
 
 /* What a file says of its making, in the order given. */
@@ -50,14 +49,10 @@ int patterns_load(struct patterns *out, const char *path, uint32_t n_layers, uin
                   struct error *err);
 int patterns_parse(struct patterns *out, const char *bytes, size_t size, const char *label,
                    uint32_t n_layers, uint32_t n_heads, struct error *err);
-/* Writes the second form, whole or not at all: a file of that name is replaced at the end.
- * patterns->hash is not used. */
+/* Writes the second form, whole or not at all: a file of that name is replaced at the end. */
 int patterns_save(const struct patterns *patterns, const struct pattern_note *notes,
                   size_t n_notes, const char *path, struct error *err);
 void patterns_fini(struct patterns *patterns); /* zeroed ones are allowed */
-
-/* Never 0. */
-uint64_t patterns_hash(const struct attn_pattern *heads, uint32_t n_layers, uint32_t n_heads);
 
 /* As written in files. */
 const char *pattern_kind_name(enum attn_pattern_kind kind);

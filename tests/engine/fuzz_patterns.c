@@ -37,7 +37,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (patterns_parse(&patterns, (const char *)data, size, "fuzz", N_LAYERS, N_HEADS, &err))
         return err.text[0] ? 0 : 1;
     for (size_t i = 0; i < N_LAYERS * N_HEADS; i++) check(&patterns.heads[i]);
-    if (patterns.hash != patterns_hash(patterns.heads, N_LAYERS, N_HEADS)) abort();
     patterns_fini(&patterns);
     return 0;
 }

@@ -87,7 +87,6 @@ static void an_unnamed_head_has_the_documented_default(void **state) {
     patterns_fini(&patterns);
     patterns = expect_parsed("[{}, {}]", 2, 2);
     assert_int_equal(patterns_default(&all, 2, 2, &err), 0);
-    assert_int_equal(all.hash, patterns.hash);
     assert_memory_equal(all.heads, patterns.heads, 4 * sizeof(*all.heads));
     patterns_fini(&patterns);
     patterns_fini(&all);
@@ -144,12 +143,12 @@ static void what_is_wrong_is_named(void **state) {
          "{}]}", "layer 0, head 0: p1 is not a whole number from 1 to 1024"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-        struct patterns patterns = {.hash = 5};
+        struct patterns patterns = {.n_heads = 5};
         struct error err = {0};
         assert_int_equal(parse(&patterns, cases[i].text, 2, 2, &err), ERR_INVALID);
         if (!strstr(err.text, cases[i].needle))
             fail_msg("%s: '%s' does not say '%s'", cases[i].text, err.text, cases[i].needle);
-        assert_int_equal(patterns.hash, 5); /* untouched */
+        assert_int_equal(patterns.n_heads, 5); /* untouched */
     }
 }
 
@@ -163,40 +162,6 @@ static void depth_is_bounded(void **state) {
     assert_int_equal(patterns_parse(&patterns, text, sizeof(text), "FILE", 1, 1, &err),
                      ERR_INVALID);
     assert_non_null(strstr(err.text, "nests deeper"));
-}
-
-static void the_hash_is_of_what_was_resolved(void **state) {
-    (void)state;
-    static const char *const same[] = {
-        "[{\"0\": [\"stream_llm\", 4, 8, 0.1], \"1\": [\"block_sparse\", 1, 2, 3]}]",
-        "[{\"1\": [\"block_sparse\", 9, 9, 9], \"0\": [\"stream_llm\", 4, 8, 7]}]",
-        "{\"format\": \"quire-patterns-1\", \"layers\":"
-        " [{\"0\": [\"stream_llm\", 4, 8, 1], \"1\": [\"block_sparse\", 100, 2, 3]}]}",
-    };
-    static const char *const others[] = {
-        "[{\"0\": [\"stream_llm\", 4, 9, 0.1], \"1\": [\"block_sparse\", 1, 2, 3]}]",
-        "[{\"0\": [\"stream_llm\", 5, 8, 0.1], \"1\": [\"block_sparse\", 1, 2, 3]}]",
-        "[{\"0\": [\"vertical_and_slash\", 4, 8, 0.1], \"1\": [\"block_sparse\", 1, 2, 3]}]",
-        "[{\"1\": [\"stream_llm\", 4, 8, 0.1], \"0\": [\"block_sparse\", 1, 2, 3]}]",
-    };
-    struct patterns first = expect_parsed(same[0], 1, 2);
-    assert_int_not_equal(first.hash, 0);
-    for (size_t i = 1; i < sizeof(same) / sizeof(*same); i++) {
-        struct patterns again = expect_parsed(same[i], 1, 2);
-        assert_true(again.hash == first.hash);
-        patterns_fini(&again);
-    }
-    for (size_t i = 0; i < sizeof(others) / sizeof(*others); i++) {
-        struct patterns other = expect_parsed(others[i], 1, 2);
-        assert_true(other.hash != first.hash);
-        patterns_fini(&other);
-    }
-    patterns_fini(&first);
-    /* The same heads as two layers. */
-    struct patterns wide = expect_parsed("[{}]", 1, 4), tall = expect_parsed("[{}, {}]", 2, 2);
-    assert_true(wide.hash != tall.hash);
-    patterns_fini(&wide);
-    patterns_fini(&tall);
 }
 
 static void what_is_saved_is_loaded(void **state) {
@@ -218,7 +183,6 @@ static void what_is_saved_is_loaded(void **state) {
     assert_memory_equal(loaded.heads, given.heads, 4 * sizeof(*loaded.heads));
     assert_memory_equal(loaded.scores, given.scores, 4 * sizeof(*loaded.scores));
     assert_int_equal(loaded.min_sparse_tokens, 12345);
-    assert_true(loaded.hash == patterns_hash(given.heads, 2, 2));
     patterns_fini(&loaded);
     /* A file that cannot be written leaves the one that is there, and nothing beside it. */
     const struct pattern_note bad = {"model", "\xff"};
@@ -247,7 +211,6 @@ int main(void) {
         cmocka_unit_test(the_second_form_has_pages_of_its_own),
         cmocka_unit_test(what_is_wrong_is_named),
         cmocka_unit_test(depth_is_bounded),
-        cmocka_unit_test(the_hash_is_of_what_was_resolved),
         cmocka_unit_test(what_is_saved_is_loaded),
         cmocka_unit_test(files_that_are_none_are_told_apart),
     };
