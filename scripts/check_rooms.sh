@@ -4,7 +4,8 @@
 #   room             system libraries                      our headers
 #   server/          uv, microhttpd, jansson               server/, engine/*.h (public) and
 #                                                          engine/model/model.h; main.c also the
-#                                                          backends, bench* also random weights
+#                                                          backends, bench* also random weights,
+#                                                          tune* also the decoder
 #   engine/          jansson and pcre2, where needed       engine/ but not engine/cpu/
 #   engine/cpu/      none                                  engine/cpu/, engine/backend.h,
 #                                                          engine/error.h
@@ -59,6 +60,7 @@ allowed_header() {
     case $1:$2 in
     server/main.c:engine/cpu/cpu.h | server/main.c:cuda/cuda.h) return 0 ;;
     server/bench*:engine/model/random_weights.h) return 0 ;;
+    server/tune*:engine/model/decoder.h) return 0 ;;
     server/*:engine/*/*)
         [ "$2" = engine/model/model.h ] ;;
     server/*:server/* | server/*:engine/*) return 0 ;;

@@ -526,6 +526,11 @@ int decoder_submit_slice(struct decoder *d, const struct step *step,
     return run_long_slice(d, slice, err);
 }
 
+const void *decoder_long_q(const struct decoder *d, size_t *q_stride) {
+    *q_stride = d->qkv_dim;
+    return d->long_qkv;
+}
+
 int decoder_submit_totals(struct decoder *d, struct sparse_totals *out, struct error *err) {
     return d->be->ops->sparse_totals(d->be, out, err);
 }

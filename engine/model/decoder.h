@@ -60,6 +60,9 @@ int decoder_submit(struct decoder *decoder, const struct step *step,
  * of their rows, layer by layer. */
 int decoder_submit_slice(struct decoder *decoder, const struct step *step,
                          const struct long_slice *slice, struct error *err);
+/* q of the long prompt's first row, as in attn_args and attn_index_args, of the layer that all of
+ * its slices have entered and none has left: for whoever measures attention there. */
+const void *decoder_long_q(const struct decoder *decoder, size_t *q_stride);
 /* Behind a submitted step or slice with a sparse sequence: what was visited since the last call,
  * there once the step has been collected. */
 int decoder_submit_totals(struct decoder *decoder, struct sparse_totals *out, struct error *err);

@@ -1,0 +1,43 @@
+/* tune_pass.h - a prompt on its way through a model, layer by layer with dense attention, and what
+ * is measured at each layer: how long dense and sparse attention take there, and how much of the
+ * dense one the sparse one sees.
+ *
+ *   begin ─► enter 0 ─► dense, sparse, sparse, … ─► enter 1 ─► … ─► enter n_layers - 1 ─► …
+ *
+ * Nothing that is measured changes what follows: outputs of measurements are discarded.
+ *
+ * Thread: any one.  Memory: all at create: one prompt's activations and sums, and the pages of two
+ * layers, which take turns: the layer that is left is still read while the next one is entered. */
+#ifndef SERVER_TUNE_PASS_H
+#define SERVER_TUNE_PASS_H
+
+#include "engine/engine.h"
+
+struct model_config;
+struct tune_pass;
+
+/* config: as serve_engine_config() makes it; the model is loaded here.  Prompts have at most
+ * max_tokens. */
+int tune_pass_create(struct tune_pass **out, const struct engine_config *config,
+                     uint32_t max_tokens, struct error *err);
+void tune_pass_destroy(struct tune_pass *pass); /* NULL is allowed */
+const struct model_config *tune_pass_model(const struct tune_pass *pass);
+
+/* tokens is borrowed until the last measurement. */
+void tune_pass_begin(struct tune_pass *pass, const uint32_t *tokens, uint32_t n_tokens);
+/* Layers come in order, from 0. */
+int tune_pass_enter(struct tune_pass *pass, uint32_t layer, struct error *err);
+
+/* Dense attention of the layer that has been entered last; recall is judged by it. */
+int tune_pass_dense(struct tune_pass *pass, double *seconds, struct error *err);
+
+struct tune_run {
+    double index_s, attention_s; /* of all heads */
+    float *recall, *density;     /* [n_heads]; NULL: not asked for */
+};
+
+/* Attention with head h's pattern heads[h].  recall needs tune_pass_dense() before. */
+int tune_pass_sparse(struct tune_pass *pass, const struct attn_pattern *heads, float dense_above,
+                     struct tune_run *run, struct error *err);
+
+#endif
