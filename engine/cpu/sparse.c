@@ -264,6 +264,8 @@ int cpu_attn_index(struct backend *be, const struct attn_index_args *args, struc
     for (uint32_t head = 0; head < args->n_heads; head++) {
         const struct sparse_head *h = sparse_head_of(index, head);
         index->totals.n_dense += h->kind != h->named;
+        if (args->density) /* without a sparse tile there is no choice */
+            args->density[head] = h->causal ? (float)h->visited / (float)h->causal : 1;
     }
     index->totals.index_s += sparse_clock() - start;
     return 0;

@@ -19,6 +19,7 @@ struct prompt {
     uint32_t pages[MAX_SLOTS / PAGE_TOKENS], positions[MAX_SLOTS];
     float *qkv;       /* [n_slots, WIDTH] */
     float *out, *lse; /* of the indexed rows */
+    float density[N_HEADS];
 };
 
 static inline void reserve_sparse(struct backend *be, uint32_t max_rows, uint32_t max_slots) {
@@ -119,7 +120,8 @@ static inline int index_rows(struct prompt *p, struct prompt_step *s) {
                                          .q_stride = WIDTH,
                                          .kv = &p->kv,
                                          .n_heads = N_HEADS,
-                                         .scale = 0.25f};
+                                         .scale = 0.25f,
+                                         .density = p->density};
     step_fill(s, p, p->sparse.first_slot, p->sparse.n_rows, true);
     return p->be->ops->attn_index(p->be, &args, NULL);
 }

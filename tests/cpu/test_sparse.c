@@ -369,6 +369,8 @@ static void a_head_above_the_density_is_dense(void **state) {
         p->sparse.dense_from = from;
         index_prompt(p);
         for (uint32_t h = 0; h < 3; h++) density[h] = density_of(p, h);
+        for (uint32_t h = 0; h < 3; h++) assert_true(fabs(p->density[h] - density[h]) < 1e-6);
+        assert_true(p->density[3] == 1); /* its pattern is dense */
         for (uint32_t h = 0; h < 3; h++) {
             assert_true(density[h] > 0.1 && density[h] < 0.95);
             p->sparse.dense_above = (float)(density[h] * 1.001);
@@ -378,6 +380,7 @@ static void a_head_above_the_density_is_dense(void **state) {
             assert_int_equal(be->ops->sparse_totals(be, &totals, NULL), 0);
             index_prompt(p);
             assert_int_equal(cpu_sparse_kind(be, h), PATTERN_DENSE);
+            assert_true(fabs(p->density[h] - density[h]) < 1e-6); /* of its choice, all the same */
             attend_prompt(p, true);
             assert_int_equal(be->ops->sparse_totals(be, &totals, NULL), 0);
             const enum attn_pattern_kind kind = p->patterns[h].kind;
