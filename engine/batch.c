@@ -53,6 +53,15 @@ static uint32_t first_position(const struct step_seq *seq) {
     return in_cache ? seq->layers[0].n_slots - seq->n_rows : seq->n_before;
 }
 
+/* Its rows from slot `first` on are indexed together. */
+static void choose_keys(struct batch *batch, struct sequence *seq, struct step_seq *out,
+                        uint32_t first, uint32_t n_rows) {
+    assert(!batch->sparse); /* one in a step */
+    batch->sparse = seq;
+    batch->choice = prefill_rows(&seq->prefill, first, n_rows);
+    out->sparse = &batch->choice;
+}
+
 static void add(struct batch *batch, struct sequence *seq) {
     struct step *step = &batch->step;
     assert(step->n_seqs < batch->max_seqs && step->n_rows + seq->n_rows <= batch->max_rows);
@@ -61,6 +70,7 @@ static void add(struct batch *batch, struct sequence *seq) {
     struct step_seq *out = &batch->seqs[step->n_seqs];
     seq->kv.policy->view(&seq->kv, seq->n_rows, out);
     out->first_row = first;
+    if (seq->is_sparse_piece) choose_keys(batch, seq, out, begin, seq->n_rows);
     for (uint32_t i = 0; i < seq->n_rows; i++)
         batch->positions[first + i] = first_position(out) + i;
     uint32_t n_samples = sequence_sample_rows(seq, first, batch->samples + batch->n_samples);
@@ -77,15 +87,44 @@ static bool is_decoding(const struct sequence *seq) {
     return seq->n_rows == 1 && seq->kv.n_tokens >= seq->n_prompt;
 }
 
-void batch_build(struct batch *batch, struct sequence *const *seqs, uint32_t n_seqs) {
+static void begin(struct batch *batch, enum pace_kind kind) {
     batch->step =
         (struct step){.tokens = batch->tokens, .positions = batch->positions, .seqs = batch->seqs};
     batch->n_samples = 0;
+    batch->kind = kind;
+    batch->sparse = NULL;
+    batch->visited = (struct sparse_totals){0};
+}
+
+void batch_build(struct batch *batch, struct sequence *const *seqs, uint32_t n_seqs) {
+    begin(batch, PACE_STEP);
     for (uint32_t i = 0; i < n_seqs; i++)
         if (is_decoding(seqs[i])) add(batch, seqs[i]);
     batch->step.n_decode = batch->step.n_seqs;
     for (uint32_t i = 0; i < n_seqs; i++)
         if (seqs[i]->n_rows > 0 && !is_decoding(seqs[i])) add(batch, seqs[i]);
+}
+
+void batch_build_slice(struct batch *batch, struct sequence *seq, uint32_t n_rows) {
+    struct step_seq *out = &batch->seqs[0];
+    const uint32_t stored = seq->kv.n_tokens, before = seq->slice.first_row,
+                   first = stored + before;
+    assert(n_rows > 0 && n_rows <= batch->max_rows);
+    begin(batch, PACE_SLICE);
+    batch->slice = seq->slice;
+    batch->slice.n_rows = n_rows;
+    /* To the policy all rows of the layer up to the slice's last one are new. */
+    seq->kv.policy->view(&seq->kv, before + n_rows, out);
+    for (uint32_t l = 0; l < seq->kv.space->n_layers; l++) seq->kv.views[l].append_slot = first;
+    out->n_rows = n_rows;
+    out->n_before = first;
+    choose_keys(batch, seq, out, stored, seq->slice.n_prompt_rows);
+    memcpy(batch->tokens, seq->tokens + first, n_rows * sizeof(*batch->tokens));
+    for (uint32_t i = 0; i < n_rows; i++) batch->positions[i] = first + i;
+    batch->entries[0] = (struct batch_entry){.seq = seq, .n_stored = stored};
+    batch->step.n_seqs = 1;
+    batch->step.n_rows = n_rows;
+    batch->step.n_layers = seq->kv.space->n_layers;
 }
 
 bool batch_draws(const struct batch *batch, const struct batch_entry *entry) {

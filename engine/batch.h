@@ -1,10 +1,13 @@
-/* batch.h - the arrays of one step: rows, sequences, and which logits to sample.
+/* batch.h - the arrays of one step: rows, sequences, and which logits to sample; or of one slice of
+ * a long prompt.
  *
  * Thread: engine.  Memory: sized for the largest step at create; nothing is allocated in a step. */
 #ifndef ENGINE_BATCH_H
 #define ENGINE_BATCH_H
 
 #include "engine/backend.h"
+#include "engine/model/long_slice.h"
+#include "engine/pace.h"
 
 struct error;
 struct sequence;
@@ -22,6 +25,14 @@ struct batch {
     struct sample_result *results;
     struct keep_total *totals; /* [step.n_seqs], of those with a budget */
     uint32_t n_samples;
+    enum pace_kind kind;     /* PACE_SLICE: `slice`, nothing to sample, else a step */
+    struct long_slice slice;
+    struct sequence *sparse; /* the one that chooses keys, or NULL; it has `visited` in the end */
+    struct attn_sparse choice;
+    struct sparse_totals visited;
+    double prompt_work;      /* pace.h */
+    bool decodes;            /* some sequence generates */
+    double planned_s;        /* when */
     uint32_t max_rows, max_seqs;
     uint32_t *tokens, *positions;
     struct step_seq *seqs;
@@ -33,6 +44,8 @@ void batch_fini(struct batch *batch); /* a zeroed struct is allowed */
 /* Describes the step in which each sequence with n_rows > 0 runs that many rows.  A token that is
  * still to be drawn by the step in flight is left for the device to fill in. */
 void batch_build(struct batch *batch, struct sequence *const *seqs, uint32_t n_seqs);
+/* Describes the sequence's next slice (sequence.h), n_rows rows of it. */
+void batch_build_slice(struct batch *batch, struct sequence *seq, uint32_t n_rows);
 
 /* True when the entry's last row draws a token. */
 bool batch_draws(const struct batch *batch, const struct batch_entry *entry);

@@ -21,6 +21,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
+#include <time.h>
 
 #include "engine/error.h"
 #include "engine/kv/policy.h"
@@ -102,14 +104,26 @@ static int load_files(struct engine *e, struct error *err) {
 
 /* Logits are made a slice at a time: a prompt's log-probabilities need one row per token, and a row
  * is large.  What all sequences of an ordinary batch draw in a step is one slice. */
-static struct decoder_limits decoder_plan(const struct engine_config *c,
-                                          const struct model_config *model) {
+static struct decoder_limits decoder_plan(struct engine *e, struct device_memory device) {
+    const struct engine_config *c = &e->config;
+    const struct model_config *model = &e->model->config;
     const uint32_t slice_bytes = 64u << 20;
     uint32_t rows = slice_bytes / (model->n_vocab * (uint32_t)sizeof(float));
     const uint32_t n_draws = c->max_num_seqs < 256 ? c->max_num_seqs : 256;
     if (rows < n_draws) rows = n_draws;
     if (rows > c->max_batched_tokens) rows = c->max_batched_tokens;
-    return (struct decoder_limits){.max_rows = c->max_batched_tokens, .max_logit_rows = rows};
+    e->info.sparse_prefill = memory_plan_sparse(c);
+    e->info.long_rows =
+        memory_plan_long_rows(c, model, e->info.max_model_len, device, memory_available());
+    e->info.long_bytes = decoder_long_bytes(model, e->info.long_rows, c->backend->act_dtype);
+    return (struct decoder_limits){.max_rows = c->max_batched_tokens,
+                                   .max_logit_rows = rows,
+                                   .max_long_rows = e->info.long_rows};
+}
+
+/* Of a chunk, or of a prompt that goes layer by layer. */
+static uint32_t most_sparse_rows(const struct decoder_limits *limits) {
+    return limits->max_long_rows > limits->max_rows ? limits->max_long_rows : limits->max_rows;
 }
 
 /* Slots of a layer that one sequence may have.  Bounded ones never have more than the trained
@@ -133,7 +147,7 @@ static int create_workspace(struct engine *e, struct error *err) {
     const struct model_config *model = &e->model->config;
     struct backend *be = c->backend;
     const struct device_memory before = be->ops->memory(be);
-    const struct decoder_limits limits = decoder_plan(c, model);
+    const struct decoder_limits limits = decoder_plan(e, before);
     const struct step_limits largest = {
         .max_rows = limits.max_rows,
         .max_seqs = c->max_num_seqs,
@@ -148,7 +162,9 @@ static int create_workspace(struct engine *e, struct error *err) {
         .n_freqs = model->n_freqs,
         .n_vocab = model->n_vocab,
         .tracked = e->kv.tracked,
-        .max_positions = model->max_position};
+        .max_positions = model->max_position,
+        .max_sparse_rows = e->info.sparse_prefill ? most_sparse_rows(&limits) : 0,
+        .max_sparse_slots = e->info.sparse_prefill ? e->info.max_model_len : 0};
     int code = decoder_create(&e->decoder, e->model, be, &e->kv, &limits, err);
     if (!code) code = be->ops->reserve(be, &largest, err);
     if (code) return code;
@@ -175,6 +191,30 @@ static int create_pages(struct engine *e, struct error *err) {
     return be->ops->alloc(be, e->info.kv_bytes, &e->kv.base, err);
 }
 
+static double monotonic_s(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Multiply-adds of a layer: its matrices for every row, two products of its heads for every row and
+ * slot. */
+static int create_scheduler(struct engine *e, struct error *err) {
+    const struct model_config *m = &e->model->config;
+    const double dim = m->dim, q_dim = (double)m->n_heads * m->head_dim,
+                 kv_dim = (double)m->n_kv_heads * m->head_dim;
+    const struct scheduler_config config = {
+        .space = &e->space,
+        .max_rows = e->config.max_batched_tokens,
+        .max_seqs = e->config.max_num_seqs,
+        .max_long_rows = e->info.long_rows,
+        .max_itl_s = e->config.max_itl_ms / 1000.0,
+        .row_work = dim * (2 * q_dim + 2 * kv_dim + 3 * (double)m->ffn_dim),
+        .pair_work = 2 * q_dim,
+        .now_s = monotonic_s};
+    return scheduler_create(&e->scheduler, &config, err);
+}
+
 static int create_memory(struct engine *e, struct error *err) {
     const struct engine_config *c = &e->config;
     const uint32_t n_layers = e->model->config.n_layers;
@@ -191,7 +231,7 @@ static int create_memory(struct engine *e, struct error *err) {
     if (!code && c->prefix_caching)
         code = prefix_cache_create(&e->space.cache, e->space.pool, n_layers, err);
     if (code) return code;
-    return scheduler_create(&e->scheduler, &e->space, c->max_batched_tokens, c->max_num_seqs, err);
+    return create_scheduler(e, err);
 }
 
 static int create_queues(struct engine *e, struct error *err) {
@@ -199,6 +239,17 @@ static int create_queues(struct engine *e, struct error *err) {
     e->has_events = mailbox_init(&e->events) == 0;
     if (e->has_commands && e->has_events) return 0;
     return error_set(err, ERR_NOMEM, "no memory for the engine's queues");
+}
+
+static int make_rules(struct engine *e, struct error *err) {
+    const struct model_config *model = &e->model->config;
+    struct prefill_rules *rules = &e->shared.prefill;
+    *rules = (struct prefill_rules){.available = e->info.sparse_prefill,
+                                    .patterns = e->config.patterns,
+                                    .n_heads_in_all = model->n_layers * model->n_heads,
+                                    .min_sparse_tokens = e->config.min_sparse_tokens};
+    if (getrandom(rules->key, sizeof(rules->key), 0) == (ssize_t)sizeof(rules->key)) return 0;
+    return error_set(err, ERR_IO, "the system has no random numbers");
 }
 
 static void *run_engine(void *arg);
@@ -221,6 +272,7 @@ int engine_create(struct engine **out, const struct engine_config *config, struc
                                          .tokenizer = e->tokenizer,
                                          .eos = e->model->config.eos,
                                          .n_eos = e->model->config.n_eos};
+    if ((code = make_rules(e, err))) goto fail;
     scheduler_stats(e->scheduler, &e->stats);
     if (pthread_create(&e->thread, NULL, run_engine, e)) {
         code = error_set(err, ERR_NOMEM, "cannot start the engine thread");
@@ -290,6 +342,16 @@ static void take_results(struct engine *e, struct event_list *events) {
     else scheduler_finish_step(e->scheduler, events);
 }
 
+static int submit_batch(struct engine *e, struct batch *batch, struct error *err) {
+    const int code =
+        batch->kind == PACE_SLICE
+            ? decoder_submit_slice(e->decoder, &batch->step, &batch->slice, err)
+            : decoder_submit(e->decoder, &batch->step, batch->samples, batch->n_samples,
+                             batch->results, batch->totals, err);
+    if (code || !batch->sparse) return code;
+    return decoder_submit_totals(e->decoder, &batch->visited, err);
+}
+
 static void run_step(struct engine *e, struct event_list *events) {
     struct error err = {0};
     if (!atomic_load(&e->healthy)) { /* submitted before the failure was seen */
@@ -298,8 +360,7 @@ static void run_step(struct engine *e, struct event_list *events) {
         return;
     }
     struct batch *batch = scheduler_plan(e->scheduler, events);
-    if (batch && decoder_submit(e->decoder, &batch->step, batch->samples, batch->n_samples,
-                                batch->results, batch->totals, &err)) {
+    if (batch && submit_batch(e, batch, &err)) {
         device_failed(e, &err, events);
         return;
     }

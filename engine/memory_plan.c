@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 #include "engine/error.h"
-#include "engine/model/model.h"
+#include "engine/model/decoder.h"
 
 static uint64_t meminfo_available(void) {
     FILE *file = fopen("/proc/meminfo", "r");
@@ -55,6 +55,32 @@ struct kv_pool memory_plan_pages(const struct engine_config *config,
                            .tracked = config->bounded_caches && can_keep(config->backend)};
     pool.page_bytes = kv_page_bytes(&pool);
     return pool;
+}
+
+bool memory_plan_sparse(const struct engine_config *config) {
+    const struct backend_ops *ops = config->backend->ops;
+    return config->sparse_prefill && ops->attn_index && ops->sparse_totals;
+}
+
+/* A tenth of what the engine may use; no more is known to be there. */
+static uint64_t affordable_rows(const struct engine_config *config,
+                                const struct model_config *model, struct device_memory device,
+                                uint64_t available) {
+    const double share = device.total ? (double)device.total * config->device_share
+                                      : (double)available;
+    const size_t row_bytes = decoder_long_bytes(model, 1, config->backend->act_dtype);
+    return (uint64_t)(share / 10) / row_bytes;
+}
+
+uint32_t memory_plan_long_rows(const struct engine_config *config, const struct model_config *model,
+                               uint32_t max_model_len, struct device_memory device,
+                               uint64_t available) {
+    if (!memory_plan_sparse(config)) return 0;
+    const uint64_t enough = ((uint64_t)max_model_len + SPARSE_TILE - 1) / SPARSE_TILE * SPARSE_TILE;
+    const uint64_t n_rows = config->max_long_rows
+                                ? config->max_long_rows
+                                : affordable_rows(config, model, device, available);
+    return (uint32_t)min_u64(enough, n_rows / SPARSE_TILE * SPARSE_TILE);
 }
 
 /* What is left of the share once everything else has its part, whoever that is. */

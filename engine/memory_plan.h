@@ -15,6 +15,14 @@ uint64_t memory_available(void);
 struct kv_pool memory_plan_pages(const struct engine_config *config,
                                  const struct model_config *model);
 
+/* True where prompts may be computed sparsely: asked for, and the backend can. */
+bool memory_plan_sparse(const struct engine_config *config);
+/* Rows of the room for prompts that go layer by layer, whole tiles: config->max_long_rows, or as
+ * engine.h says; never more than max_model_len needs.  `available` as for memory_plan_kv(). */
+uint32_t memory_plan_long_rows(const struct engine_config *config, const struct model_config *model,
+                               uint32_t max_model_len, struct device_memory device,
+                               uint64_t available);
+
 /* Tokens that are of use in a system's memory, however short the context. */
 enum { MEMORY_PLAN_TOKENS = 131072 };
 

@@ -26,6 +26,15 @@
  * after n is finished: when a penalty counts tokens, and when pages are short, for nobody is
  * preempted while a step is in flight.
  *
+ * Sparse prompts (prefill.h) take turns: one at a time is computed, from its first sparse row to its
+ * last; others wait for its end, and whoever ranks behind them does not.  One that goes layer by
+ * layer runs in slices, each a flight of its own, between the steps of everybody else:
+ *
+ *   step ─► slice ─► step ─► slice ─► …      more slices in a row where max_itl_s leaves the time
+ *
+ * While some sequence generates, pieces of prompts and slices are cut so that the time between two
+ * of its tokens stays below max_itl_s, as far as earlier flights tell (pace.h).
+ *
  * Thread: engine.  Memory: sized at create; sequences are owned from add until their final
  * event. */
 #ifndef ENGINE_SCHEDULER_H
@@ -41,9 +50,17 @@ struct sequence;
 
 enum { MAX_FLIGHTS = 2 };
 
-/* space is borrowed.  max_rows >= max_seqs >= 1. */
-int scheduler_create(struct scheduler **out, const struct kv_space *space, uint32_t max_rows,
-                     uint32_t max_seqs, struct error *err);
+struct scheduler_config {
+    const struct kv_space *space;  /* borrowed */
+    uint32_t max_rows, max_seqs;   /* of a step; max_rows >= max_seqs >= 1 */
+    uint32_t max_long_rows;        /* of the prompts that go layer by layer; 0: none does */
+    double max_itl_s;              /* 0: no limit */
+    double row_work, pair_work;    /* as in struct pace */
+    double (*now_s)(void);         /* a clock that never goes back */
+};
+
+int scheduler_create(struct scheduler **out, const struct scheduler_config *config,
+                     struct error *err);
 void scheduler_destroy(struct scheduler *scheduler); /* NULL is allowed; no sequence may be left */
 
 /* Takes the sequence.  One that could never run ends at once. */
@@ -55,7 +72,7 @@ void scheduler_cancel(struct scheduler *scheduler, uint64_t id, struct event_lis
 void scheduler_end_all(struct scheduler *scheduler, enum finish_reason reason, int code,
                        const char *text, struct event_list *events);
 
-/* Plans the next step, or returns NULL when there is nothing to do before the steps in flight are
+/* Plans the next step or slice, or returns NULL when there is nothing to do before the steps in flight are
  * finished.  Fewer than MAX_FLIGHTS may be in flight.  Run it, fill results, then call
  * scheduler_finish_step, which takes the oldest step in flight; or, if it failed,
  * scheduler_end_all. */

@@ -29,7 +29,11 @@ static int init_parts(struct sequence *seq, const struct engine_request *request
     if (!seq->ending) return ERR_NOMEM;
     const struct kv_plan plan = kv_plan_make(&request->kv, seq->n_prompt, seq->params.max_tokens,
                                              shared->trained_context);
-    int code = kv_sequence_init(&seq->kv, shared->space, &plan, request->cache_salt);
+    seq->prefill = prefill_plan_make(&request->prefill, &shared->prefill, plan.type, seq->n_prompt,
+                                     seq->params.n_prompt_logprobs >= 0);
+    const uint64_t salt = prefill_salt(&seq->prefill, &shared->prefill, request->cache_salt,
+                                       shared->space->batch_invariant ? seq->id : 0);
+    int code = kv_sequence_init(&seq->kv, shared->space, &plan, salt);
     if (code) return code;
     code = sampling_state_init(&seq->sampling, &seq->params, shared->eos, shared->n_eos);
     if (code) return code;
@@ -130,7 +134,7 @@ static void fill_final(const struct sequence *seq, struct engine_event *event) {
     event->n_generated = sequence_n_generated(seq);
     event->n_cached = seq->n_cached;
     event->kv = sequence_usage(seq);
-    event->prefill = (struct prefill_usage){.mode = PREFILL_DENSE, .density = 1};
+    event->prefill = prefill_usage(seq->was_sparse, &seq->visited);
 }
 
 static void emit(const struct sequence *seq, struct engine_event *event,

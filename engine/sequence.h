@@ -8,6 +8,10 @@
  * row after it was computed in vain; the sequence is `over`, but lives (and keeps its pages) until
  * the last step it has rows in has landed.
  *
+ * Of a prompt that is computed layer by layer nothing counts as stored until its last slice is
+ * planned; `slice` says where the next one begins.  When the sequence loses its place that progress
+ * is lost.
+ *
  * Preemption only suspends the KV sequence.  Where its policy forgets what is stored, generated
  * tokens stay and are computed again like a prompt; draws are numbered by generated token, so
  * computing again does not change what is drawn.
@@ -19,7 +23,9 @@
 
 #include "engine/engine.h"
 #include "engine/kv/policy.h"
+#include "engine/model/long_slice.h"
 #include "engine/output.h"
+#include "engine/prefill.h"
 #include "engine/sampling.h"
 
 /* What all requests of an engine share; borrowed. */
@@ -29,6 +35,7 @@ struct sequence_shared {
     const struct tokenizer *tokenizer;
     const uint32_t *eos; /* [n_eos] */
     uint32_t n_eos;
+    struct prefill_rules prefill;
 };
 
 struct event_list;
@@ -44,6 +51,13 @@ struct sequence {
     uint32_t n_prompt, n_tokens, token_capacity;
     struct kv_sequence kv;
     uint32_t n_landed;  /* tokens stored by steps that have landed, or found in the cache */
+    struct prefill_plan prefill;
+    enum prefill_way way;     /* while rows of the prompt are left to be computed that way */
+    struct long_slice slice;  /* WAY_BY_LAYERS: the next, but for its n_rows */
+    bool is_sparse_piece;     /* WAY_IN_CHUNKS: the rows in the step that is being planned */
+    bool was_sparse;          /* some of its rows have been computed sparsely */
+    uint32_t refused_turn;    /* the scheduler's turn that it waits for the end of */
+    struct sparse_totals visited;
     float kept_mass;    /* of struct keep_total, after these steps; NAN: not tracked */
     uint32_t n_rows;    /* in the step that is being planned */
     uint32_t n_flights; /* steps in flight that it has rows in */

@@ -19,6 +19,7 @@
 #ifndef ENGINE_MODEL_DECODER_H
 #define ENGINE_MODEL_DECODER_H
 
+#include "engine/model/long_slice.h"
 #include "engine/model/model.h"
 
 struct decoder;
@@ -27,13 +28,6 @@ struct decoder_limits {
     uint32_t max_rows;       /* rows of the largest step */
     uint32_t max_logit_rows; /* logits are made in slices of at most this many rows */
     uint32_t max_long_rows;  /* of a long prompt; 0: there are none */
-};
-
-/* Which rows of a long prompt go where. */
-struct long_slice {
-    uint32_t layer;           /* that they enter */
-    uint32_t first_row, n_rows;
-    uint32_t n_prompt_rows;   /* all that go layer by layer */
 };
 
 /* Bytes of a long prompt's room, a part of decoder_workspace_bytes(). */

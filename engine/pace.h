@@ -1,0 +1,44 @@
+/* pace.h - how much of a prompt may be computed without letting those who generate wait too long.
+ *
+ *   seconds of a step = base + work of its prompts' rows * seconds per work
+ *   seconds of a slice of a long prompt = work * seconds per work, another number
+ *
+ * Work is counted as the model's shape says: so much for a row (its products with weights), so much
+ * for a row and a slot that it sees (attention).  base is what a step takes in which everybody
+ * generates.  What it all takes in seconds is learned from the steps as they land; until anything is
+ * known, nothing but the floor fits.
+ *
+ * Thread: engine.  Memory: none. */
+#ifndef ENGINE_PACE_H
+#define ENGINE_PACE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { PACE_FLOOR = 64 }; /* rows that a prompt gets in a step in any case, so that it goes on */
+
+enum pace_kind { PACE_STEP, PACE_SLICE, PACE_N_KINDS };
+
+struct pace {
+    double row_work, pair_work;
+    double max_s;  /* between two tokens of a sequence; 0: no limit */
+    double base_s; /* 0: not known */
+    double s_per_work[PACE_N_KINDS]; /* 0: not known */
+};
+
+struct pace pace_make(double row_work, double pair_work, double max_s);
+
+/* Of n_rows rows behind n_before slots. */
+double pace_work(const struct pace *pace, uint32_t n_rows, uint32_t n_before);
+/* Work that fits the seconds, base not counted. */
+double pace_room(const struct pace *pace, enum pace_kind kind, double seconds);
+/* Rows behind n_before slots that are at most so much work. */
+uint32_t pace_rows(const struct pace *pace, double work, uint32_t n_before);
+double pace_seconds(const struct pace *pace, enum pace_kind kind, double work);
+
+/* A step or slice has taken so long.  work: of its prompts' rows; decodes: somebody generated,
+ * too. */
+void pace_measure(struct pace *pace, enum pace_kind kind, double work, bool decodes,
+                  double seconds);
+
+#endif

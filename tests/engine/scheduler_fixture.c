@@ -1,0 +1,547 @@
+/* scheduler_fixture.c - see scheduler_fixture.h. */
+#include "tests/engine/scheduler_fixture.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/error.h"
+#include "engine/kv/pool.h"
+#include "engine/kv/prefix_cache.h"
+#include "engine/rng.h"
+#include "tests/engine/fake_tokenizer.h"
+
+bool run_ahead;
+struct device device;
+double clock_s;
+
+static const uint32_t eos[] = {FAKE_EOS};
+
+static void flight_fini(struct flight *flight) {
+    free(flight->results);
+    free(flight->totals);
+    free(flight->pages);
+}
+
+static int fake_download(struct backend *be, void *host, const void *from, size_t bytes,
+                         struct error *err) {
+    (void)be;
+    if (device.fails) return error_set(err, ERR_DEVICE, "the cable is loose");
+    memcpy(host, from, bytes);
+    device.n_downloads++;
+    return 0;
+}
+
+static int fake_upload(struct backend *be, void *to, const void *host, size_t bytes,
+                       struct error *err) {
+    (void)be, (void)err;
+    memcpy(to, host, bytes);
+    device.n_uploads++;
+    return 0;
+}
+
+static int fake_sync(struct backend *be, struct error *err) {
+    (void)be, (void)err;
+    return 0;
+}
+
+static const struct backend_ops fake_ops = {
+    .download = fake_download, .upload = fake_upload, .sync = fake_sync};
+static struct backend fake_backend = {.ops = &fake_ops};
+
+static double fake_now_s(void) {
+    return clock_s;
+}
+
+static const struct attn_pattern patterns[N_LAYERS]; /* a head each */
+
+void fixture_init(struct fixture *f, uint32_t n_pages, uint32_t max_rows, uint32_t max_seqs) {
+    fixture_init_with(f, n_pages,
+                      (struct scheduler_config){.max_rows = max_rows, .max_seqs = max_seqs});
+}
+
+void fixture_init_with(struct fixture *f, uint32_t n_pages, struct scheduler_config config) {
+    *f = (struct fixture){
+        .n_pages = n_pages, .max_rows = config.max_rows, .max_seqs = config.max_seqs};
+    memset(&device, 0, sizeof(device));
+    f->memory = calloc(n_pages, sizeof(*f->memory));
+    f->pool = (struct kv_pool){.base = f->memory, .page_bytes = sizeof(*f->memory)};
+    f->space.n_layers = N_LAYERS;
+    f->space.be = &fake_backend;
+    f->space.memory = &f->pool;
+    assert_int_equal(page_pool_create(&f->space.pool, n_pages, NULL), 0);
+    assert_int_equal(prefix_cache_create(&f->space.cache, f->space.pool, N_LAYERS, NULL), 0);
+    f->shared = (struct sequence_shared){
+        .space = &f->space, .trained_context = TRAINED_CONTEXT, .tokenizer = fake_tokenizer,
+        .eos = eos, .n_eos = 1,
+        .prefill = {.available = true, .patterns = patterns, .n_heads_in_all = N_LAYERS,
+                    .min_sparse_tokens = UINT32_MAX}};
+    config.space = &f->space;
+    config.now_s = fake_now_s;
+    if (config.row_work <= 0) config.row_work = 1;
+    assert_int_equal(scheduler_create(&f->scheduler, &config, NULL), 0);
+}
+
+void fixture_fini(struct fixture *f) {
+    assert_int_equal(scheduler_n_live(f->scheduler), 0);
+    scheduler_destroy(f->scheduler);
+    prefix_cache_evict(f->space.cache, f->n_pages);
+    assert_int_equal(page_pool_n_free(f->space.pool), f->n_pages); /* nothing leaked */
+    prefix_cache_destroy(f->space.cache);
+    page_pool_destroy(f->space.pool);
+    for (uint32_t i = 0; i < f->n_flights; i++) flight_fini(&f->flights[i]);
+    free(f->memory);
+    free(f->drawn);
+}
+
+uint32_t fixture_mix(uint32_t hash, uint32_t token) {
+    return (hash ^ token) * 16777619u + 12345;
+}
+
+static uint32_t predict(uint32_t hash) {
+    hash ^= hash >> 15;
+    return hash % 200 == 0 ? FAKE_EOS : 'a' + hash % 26;
+}
+
+/* What the kernel for generated tokens leaves in the cache beside the token. */
+static uint32_t decode_mark(const struct kv_space *space) {
+    return space->batch_invariant ? DECODED : 0;
+}
+
+/* What the device reads: it knows what it drew last. */
+static uint32_t token_of(struct fixture *f, const struct step *step, uint32_t row) {
+    uint32_t token = step->tokens[row];
+    if (!(token & STEP_DRAWN)) return token;
+    f->drawn_rows_run++;
+    return f->drawn[token & ~STEP_DRAWN];
+}
+
+/* As predicted, drawn as number n_generated of a request with that seed, which counts or not. */
+static uint32_t draw(uint32_t hash, double uniform, uint32_t n_counted) {
+    return predict(fixture_mix(fixture_mix(hash, (uint32_t)(uniform * 65536)), n_counted));
+}
+
+static uint32_t count_outputs(const struct sample_row *row) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < row->n_counts; i++) n += row->counts[i].n_output;
+    return n;
+}
+
+/* A row of the step on its way through a layer. */
+struct row_set {
+    const uint32_t *tokens, *positions; /* of the sequence's rows */
+    uint32_t *hashes;                   /* of all that each of them sees */
+    uint32_t layer, mark;
+    bool decoding;
+    uint32_t choice; /* of the sequence, see struct page */
+};
+
+static uint32_t *cell_of(struct fixture *f, const struct kv_view *view, uint32_t slot) {
+    return &f->memory[view->pages[slot / PAGE_TOKENS]].cells[slot % PAGE_TOKENS];
+}
+
+static void set_hash(const struct row_set *rows, uint32_t i, uint32_t hash) {
+    if (rows->layer > 0) assert_int_equal(rows->hashes[i], hash);
+    rows->hashes[i] = hash;
+}
+
+static uint32_t *choice_at(struct fixture *f, const struct kv_view *view, uint32_t slot) {
+    return &f->memory[view->pages[slot / PAGE_TOKENS]].choices[slot % PAGE_TOKENS];
+}
+
+/* By `synthetic`, which the tests set to tell choices apart. */
+static uint32_t choice_of(const struct sequence *seq) {
+    return seq->prefill.is_sparse ? 1 + seq->prefill.sparse.synthetic : 0;
+}
+
+/* Sparse rows leave their choice behind, and nobody may see another one than his own. */
+static void check_choices(struct fixture *f, const struct step_seq *seq,
+                          const struct row_set *rows) {
+    const struct kv_view *view = &seq->layers[rows->layer];
+    for (uint32_t slot = 0; slot < view->n_slots; slot++) {
+        uint32_t *choice = choice_at(f, view, slot);
+        if (slot >= view->append_slot) *choice = seq->sparse ? rows->choice : 0;
+        else if (*choice > 0) assert_int_equal(*choice, rows->choice);
+    }
+}
+
+static void run_full(struct fixture *f, const struct step_seq *seq, const struct row_set *rows) {
+    const struct kv_view *view = &seq->layers[rows->layer];
+    check_choices(f, seq, rows);
+    const uint32_t first = view->append_slot, base = rows->layer * 1000;
+    uint32_t hash = 7;
+    assert_int_equal(first + seq->n_rows, view->n_slots);
+    for (uint32_t slot = 0; slot < view->n_slots; slot++) {
+        uint32_t *cell = cell_of(f, view, slot);
+        if (slot >= first) *cell = rows->tokens[slot - first] + base + rows->mark;
+        hash = fixture_mix(hash, *cell - base);
+        if (slot < first) continue;
+        assert_int_equal(rows->positions[slot - first], slot);
+        set_hash(rows, slot - first, hash);
+    }
+}
+
+struct kept {
+    uint32_t position, cell, slot;
+};
+
+static int by_position(const void *a, const void *b) {
+    const struct kept *left = a, *right = b;
+    return (left->position > right->position) - (left->position < right->position);
+}
+
+/* Which of n tokens, in order of the text, goes first. */
+static uint32_t victim(const struct kept *kept, const struct kv_budget *budget) {
+    uint32_t at = 0;
+    while (kept[at].position < budget->n_sink) at++;
+    return at;
+}
+
+static void put(struct fixture *f, const struct kv_view *view, struct kept token) {
+    *cell_of(f, view, token.slot) = token.cell;
+    f->memory[view->pages[token.slot / PAGE_TOKENS]].positions[token.slot % PAGE_TOKENS] =
+        token.position;
+}
+
+static uint32_t append(struct fixture *f, const struct step_seq *seq, const struct row_set *rows,
+                       struct kept *kept) {
+    const struct kv_view *view = &seq->layers[rows->layer];
+    const bool full = view->append_slot == KV_FREE_SLOT;
+    const uint32_t free_slot = f->memory[view->pages[0]].free_slot;
+    if (full) assert_int_equal(view->n_slots, seq->budget->capacity + 1);
+    else assert_int_equal(view->append_slot + seq->n_rows, view->n_slots);
+    for (uint32_t i = 0; i < seq->n_rows; i++)
+        put(f, view, (struct kept){seq->n_before + i, rows->tokens[i] + rows->mark,
+                                   full ? free_slot : view->append_slot + i});
+    for (uint32_t slot = 0; slot < view->n_slots; slot++) {
+        const struct page *page = &f->memory[view->pages[slot / PAGE_TOKENS]];
+        kept[slot] = (struct kept){page->positions[slot % PAGE_TOKENS],
+                                   page->cells[slot % PAGE_TOKENS], slot};
+    }
+    qsort(kept, view->n_slots, sizeof(*kept), by_position);
+    return view->n_slots;
+}
+
+static void run_bounded(struct fixture *f, const struct step_seq *seq, const struct row_set *rows) {
+    static struct kept kept[1024];
+    const struct kv_view *view = &seq->layers[rows->layer];
+    const struct kv_budget *budget = seq->budget;
+    struct page *state = &f->memory[view->pages[0]];
+    uint32_t n = append(f, seq, rows, kept), hash = 7;
+    if (seq->n_before == 0) state->free_slot = budget->capacity;
+    for (uint32_t i = 0; i < n; i++) {
+        hash = fixture_mix(hash, kept[i].cell);
+        if (i + seq->n_rows < n) continue;
+        const uint32_t row = i + seq->n_rows - n;
+        assert_int_equal(rows->positions[row],
+                         budget->cache_positions ? i : seq->n_before + row);
+        set_hash(rows, row, hash);
+    }
+    if (rows->decoding && n > budget->capacity) state->free_slot = kept[victim(kept, budget)].slot;
+    if (!seq->compress) return;
+    for (; n > budget->capacity; n--) {
+        const uint32_t at = victim(kept, budget);
+        memmove(kept + at, kept + at + 1, (n - 1 - at) * sizeof(*kept));
+    }
+    for (uint32_t i = 0; i < n; i++) put(f, view, (struct kept){kept[i].position, kept[i].cell, i});
+    state->free_slot = budget->capacity;
+}
+
+/* Steps number their totals, so that it shows which came last. */
+static void run_totals(const struct batch *batch) {
+    for (uint32_t s = 0; s < batch->step.n_seqs; s++)
+        if (batch->step.seqs[s].budget)
+            batch->totals[s].kept_mass = (float)batch->entries[s].n_stored;
+}
+
+static void visit(struct batch *batch, uint64_t n_rows) {
+    batch->visited.visited[PATTERN_A_SHAPE] += (double)n_rows;
+    batch->visited.causal[PATTERN_A_SHAPE] += 2 * (double)n_rows;
+    batch->visited.attention_s += 0.5;
+}
+
+/* A piece of a sparse prompt that goes in chunks is indexed by itself. */
+static void check_chunk(struct fixture *f, struct batch *batch, const struct step_seq *seq) {
+    const struct attn_sparse *sparse = seq->sparse;
+    if (!sparse) return;
+    f->n_chunks++;
+    assert_true(sparse->first_slot % PAGE_TOKENS == 0);
+    assert_int_equal(sparse->first_slot, seq->n_before);
+    assert_int_equal(sparse->n_rows, seq->n_rows);
+    visit(batch, seq->n_rows);
+}
+
+/* Slices come in order, and all of a layer before the next. */
+static void check_order(struct fixture *f, const struct batch *batch) {
+    const struct long_slice *slice = &batch->slice;
+    struct long_slice *next = &f->next_slice;
+    if (slice->layer == 0 && slice->first_row == 0) {
+        f->long_seq = batch->sparse;
+        *next = *slice;
+    }
+    assert_ptr_equal(batch->sparse, f->long_seq);
+    assert_int_equal(slice->layer, next->layer);
+    assert_int_equal(slice->first_row, next->first_row);
+    assert_int_equal(slice->n_prompt_rows, next->n_prompt_rows);
+    next->first_row += slice->n_rows;
+    assert_true(next->first_row % SPARSE_TILE == 0 || next->first_row == slice->n_prompt_rows);
+    if (next->first_row < slice->n_prompt_rows) return;
+    next->first_row = 0;
+    next->layer++;
+}
+
+static void run_slice(struct fixture *f, struct batch *batch) {
+    const struct long_slice *slice = &batch->slice;
+    const struct step_seq *seq = &batch->step.seqs[0];
+    const struct attn_sparse *sparse = seq->sparse;
+    const struct kv_view *view = &seq->layers[slice->layer];
+    const struct row_set rows = {.layer = slice->layer, .choice = choice_of(batch->sparse)};
+    check_order(f, batch);
+    assert_true(batch->step.n_seqs == 1 && batch->step.n_decode == 0 && batch->n_samples == 0);
+    assert_int_equal(slice->n_rows, batch->step.n_rows);
+    assert_int_equal(view->append_slot, sparse->first_slot + slice->first_row);
+    assert_int_equal(view->n_slots, view->append_slot + slice->n_rows);
+    assert_int_equal(sparse->n_rows, slice->n_prompt_rows);
+    assert_true(sparse->first_slot % PAGE_TOKENS == 0);
+    check_choices(f, seq, &rows);
+    for (uint32_t i = 0; i < slice->n_rows; i++) {
+        const uint32_t token = batch->step.tokens[i], slot = view->append_slot + i;
+        assert_int_equal(batch->step.positions[i], slot);
+        *cell_of(f, view, slot) = token + slice->layer * 1000;
+        if (slice->layer > 0) /* it has been through the layer before */
+            assert_int_equal(*cell_of(f, view - 1, slot), token + (slice->layer - 1) * 1000);
+    }
+    f->n_slices++;
+    visit(batch, slice->n_rows);
+}
+
+/* The fake model: runs a step over f->memory. */
+static void run_step(struct fixture *f, struct batch *batch) {
+    const struct step *step = &batch->step;
+    if (batch->kind == PACE_SLICE) {
+        run_slice(f, batch);
+        return;
+    }
+    uint32_t *hashes = calloc(step->n_rows, sizeof(*hashes));
+    uint32_t *tokens = calloc(step->n_rows, sizeof(*tokens));
+    assert_true(step->n_rows <= f->max_rows && step->n_seqs <= f->max_seqs);
+    for (uint32_t i = 0; i < step->n_rows; i++) tokens[i] = token_of(f, step, i);
+    f->rows_run += step->n_rows;
+    for (uint32_t s = 0, row = 0; s < step->n_seqs; s++) {
+        const struct step_seq *seq = &step->seqs[s];
+        assert_int_equal(seq->first_row, row);
+        const bool decoding = s < step->n_decode;
+        if (decoding) assert_int_equal(seq->n_rows, 1);
+        for (uint32_t l = 0; l < N_LAYERS; l++) {
+            const struct row_set rows = {tokens + row, step->positions + row, hashes + row, l,
+                                         decoding ? decode_mark(&f->space) : 0, decoding,
+                                         choice_of(batch->entries[s].seq)};
+            if (seq->budget) run_bounded(f, seq, &rows);
+            else run_full(f, seq, &rows);
+        }
+        check_chunk(f, batch, seq);
+        row += seq->n_rows;
+    }
+    run_totals(batch);
+    for (uint32_t i = 0; i < batch->n_samples; i++) {
+        const struct sample_row *row = &batch->samples[i];
+        struct sample_result *r = &batch->results[i];
+        *r = (struct sample_result){.rank = 1};
+        r->token = draw(hashes[row->logit_row], row->uniform, count_outputs(row));
+        for (uint32_t j = 0; j < row->n_banned; j++)
+            if (r->token == row->banned[j]) r->token = 'z';
+        if (row->kind == SAMPLE_SCORE) r->token = row->target;
+        r->logprob = -(float)(hashes[row->logit_row] % 1000);
+        r->invalid = tokens[row->logit_row] == POISON;
+    }
+    free(tokens);
+    free(hashes);
+}
+
+/* Runs the step, but keeps the results back. */
+void fixture_submit_step(struct fixture *f, struct batch *batch) {
+    const size_t bytes = batch->n_samples * sizeof(*batch->results);
+    struct flight *flight = &f->flights[f->n_flights++];
+    *flight = (struct flight){.batch = batch, .results = malloc(bytes + 1)};
+    flight->pages = malloc(f->n_pages * sizeof(*flight->pages));
+    for (uint32_t s = 0; s < batch->step.n_seqs; s++) {
+        const struct kv_view *view = batch->step.seqs[s].layers;
+        for (uint32_t slot = 0; slot < view->n_slots; slot += PAGE_TOKENS)
+            if (flight->n_pages < f->n_pages)
+                flight->pages[flight->n_pages++] = view->pages[slot / PAGE_TOKENS];
+    }
+    run_step(f, batch);
+    f->drawn = realloc(f->drawn, (batch->n_samples + 1) * sizeof(*f->drawn));
+    for (uint32_t i = 0; i < batch->n_samples; i++) f->drawn[i] = batch->results[i].token;
+    flight->visited = batch->visited;
+    memset(&batch->visited, 0xee, sizeof(batch->visited));
+    memcpy(flight->results, batch->results, bytes);
+    memset(batch->results, 0xee, bytes);
+    flight->totals = malloc(batch->step.n_seqs * sizeof(*flight->totals));
+    memcpy(flight->totals, batch->totals, batch->step.n_seqs * sizeof(*flight->totals));
+    memset(batch->totals, 0xee, batch->step.n_seqs * sizeof(*batch->totals));
+}
+
+void fixture_land_step(struct fixture *f) {
+    struct flight flight = f->flights[0];
+    f->flights[0] = f->flights[1];
+    f->n_flights--;
+    for (uint32_t i = 0; i < flight.n_pages; i++)
+        assert_true(page_pool_n_holders(f->space.pool, flight.pages[i]) > 0);
+    memcpy(flight.batch->results, flight.results,
+           flight.batch->n_samples * sizeof(*flight.results));
+    memcpy(flight.batch->totals, flight.totals,
+           flight.batch->step.n_seqs * sizeof(*flight.totals));
+    flight.batch->visited = flight.visited;
+    flight_fini(&flight);
+    scheduler_finish_step(f->scheduler, &f->events);
+}
+
+/* The tokens that a request keeps, by the definition, and the hash of them. */
+struct memory {
+    const struct kv_choice *kv;
+    uint32_t n, n_text, capacity;
+    struct kept *kept;
+};
+
+static void remember(struct memory *m, uint32_t cell) {
+    m->kept = realloc(m->kept, (m->n + 1) * sizeof(*m->kept));
+    m->kept[m->n++] = (struct kept){m->n_text++, cell, 0};
+}
+
+static void forget(struct memory *m) {
+    const struct kv_budget budget = {.n_sink = m->kv->n_sink};
+    for (; m->kv->type != KV_FULL && m->n > m->capacity; m->n--) {
+        const uint32_t at = victim(m->kept, &budget);
+        memmove(m->kept + at, m->kept + at + 1, (m->n - 1 - at) * sizeof(*m->kept));
+    }
+}
+
+static uint32_t hash_of(const struct memory *m) {
+    uint32_t hash = 7;
+    for (uint32_t i = 0; i < m->n; i++) hash = fixture_mix(hash, m->kept[i].cell);
+    return hash;
+}
+
+/* The hash that the prompt's last row sees; then it is over. */
+static uint32_t remember_prompt(struct memory *m, const struct engine_request *r) {
+    for (uint32_t i = 0; i < r->n_prompt; i++) {
+        if (i > 0 && i % (m->kv->chunk ? m->kv->chunk : KV_DEFAULT_CHUNK) == 0) forget(m);
+        remember(m, r->prompt[i]);
+    }
+    const uint32_t hash = hash_of(m);
+    forget(m);
+    return hash;
+}
+
+static struct expectation expect(const struct kv_space *space, const struct engine_request *r) {
+    const struct sampling_params *p = &r->params;
+    const bool counting = p->presence_penalty != 0;
+    struct expectation e = {.reason = FINISH_LENGTH};
+    struct memory m = {.kv = &r->kv, .capacity = (uint32_t)kv_choice_capacity(&r->kv)};
+    uint32_t hash = remember_prompt(&m, r);
+    while (e.n_generated < p->max_tokens) {
+        uint32_t n = e.n_generated;
+        uint32_t token = draw(hash, rng_uniform(p->seed, n), counting ? n : 0);
+        if (token == FAKE_EOS && n < p->min_tokens && !p->ignore_eos) token = 'z';
+        e.n_generated++;
+        if (token == FAKE_EOS && !p->ignore_eos) {
+            e.reason = FINISH_STOP;
+            break;
+        }
+        if (token != FAKE_EOS) e.text[strlen(e.text)] = (char)token; /* that has no text */
+        if (e.n_generated == p->max_tokens) break; /* the last token is not stored */
+        remember(&m, token + decode_mark(space));
+        hash = hash_of(&m);
+        forget(&m);
+    }
+    e.n_resident = m.n;
+    e.n_stored = m.n_text;
+    e.n_evicted = m.n_text - m.n;
+    free(m.kept);
+    return e;
+}
+
+void fixture_drain(struct fixture *f, uint32_t step_number) {
+    struct engine_event *e = f->events.first, *next;
+    for (; e; e = next) {
+        struct client *c = e->user;
+        next = e->next;
+        assert_false(c->finished); /* nothing follows the final event */
+        if (e->kind == EVENT_PROMPT) {
+            c->n_prompt_infos = e->n_tokens;
+            if (e->n_tokens > 1) c->first_score = e->tokens[1].logprob;
+        } else {
+            /* One event a step. */
+            assert_true(step_number == 0 || c->step_of_last_event != step_number);
+            c->step_of_last_event = step_number;
+        }
+        strcat(c->text, e->text);
+        if (e->kind == EVENT_FINISH) {
+            c->finished = true;
+            c->last = *e;
+        }
+        engine_event_free(e);
+    }
+    f->events = (struct event_list){0};
+}
+
+struct engine_request client_request(struct client *c, uint32_t n_prompt,
+                                          uint32_t max_tokens) {
+    struct engine_request r = {.n_prompt = n_prompt, .params = sampling_defaults(), .user = c};
+    r.prompt = calloc(n_prompt, sizeof(*r.prompt));
+    r.params.max_tokens = max_tokens;
+    r.params.has_seed = true;
+    return r;
+}
+
+void fixture_submit(struct fixture *f, struct engine_request *r, uint64_t id) {
+    struct client *c = r->user;
+    struct sequence *seq;
+    c->expected = expect(&f->space, r);
+    c->bounded = r->kv.type != KV_FULL;
+    c->submitted = true;
+    assert_int_equal(sequence_create(&seq, &f->shared, r, id), 0);
+    scheduler_add(f->scheduler, seq, &f->events);
+}
+
+bool fixture_step(struct fixture *f, uint32_t number) {
+    struct batch *batch = scheduler_plan(f->scheduler, &f->events);
+    if (batch) fixture_submit_step(f, batch);
+    assert_int_equal(scheduler_n_flights(f->scheduler), f->n_flights);
+    bool some = f->n_flights > 0;
+    if (f->n_flights > (batch && run_ahead)) fixture_land_step(f);
+    fixture_drain(f, number);
+    return some;
+}
+
+void fixture_run(struct fixture *f) {
+    for (uint32_t n = 1; fixture_step(f, n); n++) assert_true(n < 100000);
+}
+
+void client_check(const struct client *c) {
+    assert_true(c->finished);
+    if (c->last.reason == FINISH_CANCELLED) {
+        assert_true(c->cancelled);
+        assert_memory_equal(c->text, c->expected.text, strlen(c->text)); /* a prefix */
+        return;
+    }
+    assert_int_equal(c->last.reason, c->expected.reason);
+    assert_string_equal(c->text, c->expected.text);
+    assert_int_equal(c->last.n_generated, c->expected.n_generated);
+    assert_int_equal(c->last.kv.n_resident, c->expected.n_resident);
+    assert_int_equal(c->last.kv.n_evicted, c->expected.n_evicted);
+    if (c->bounded) assert_true(c->last.kv.kept_mass == (float)c->expected.n_stored);
+    else assert_true(isnan(c->last.kv.kept_mass));
+}
+
+void client_fill_prompt(struct engine_request *r) {
+    uint32_t family = (uint32_t)rand() % 3, shared = (uint32_t)rand() % (r->n_prompt + 1);
+    for (uint32_t i = 0; i < r->n_prompt; i++)
+        r->prompt[i] = i < shared ? 'a' + (family + i) % 26 : 'a' + (uint32_t)rand() % 26;
+}
+

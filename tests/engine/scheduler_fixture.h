@@ -1,0 +1,122 @@
+/* scheduler_fixture.h - a scheduler with a fake model, for its tests.
+ *
+ * The fake writes every row's token into its slot of every layer's page, and "predicts" a hash of
+ * all the tokens that a row can see, read back through the step's views.  So a page that is handed
+ * out twice, shared wrongly or filled with gaps changes what is generated, and every output is
+ * compared with what the request gives alone.
+ *
+ * Draws depend on the row's number and on what the penalties count, so that a row described too
+ * early or for the wrong token is noticed.
+ *
+ * Where `run_ahead` is set, the next step is planned before the results of one are there.  Until a
+ * step is landed its results are garbage, and its pages must not be let go.
+ *
+ * A request with a bounded cache keeps the first tokens and the newest, as the fake's device sees
+ * to; its pages say which token is where, and nothing else does.
+ *
+ * In a batch-invariant space the fake's two kernels also leave different marks: a prompt's token
+ * that was computed by the kernel for generated ones, or the other way round, changes the output,
+ * too.
+ *
+ * Of sparse prompts the fake checks that slices and pieces come as backend.h and decoder.h want them,
+ * and that nobody sees a token that was computed under another choice; what they predict is the
+ * same.  A sparse step visits half of what is causal.
+ *
+ * Any failure fails the calling cmocka test.
+ *
+ * Thread: the test's.  Memory: a fixture's is its own, until fixture_fini(). */
+#ifndef TESTS_ENGINE_SCHEDULER_FIXTURE_H
+#define TESTS_ENGINE_SCHEDULER_FIXTURE_H
+
+#include "engine/batch.h"
+#include "engine/engine.h"
+#include "engine/event.h"
+#include "engine/kv/policy.h"
+#include "engine/scheduler.h"
+#include "engine/sequence.h"
+
+enum { N_LAYERS = 2, MAX_PAGES = 400, POISON = 999, DECODED = 1 << 20, TRAINED_CONTEXT = 200 };
+
+extern bool run_ahead; /* which of the two runs this is */
+extern double clock_s; /* the scheduler's */
+
+struct page {
+    uint32_t cells[PAGE_TOKENS];
+    uint32_t choices[PAGE_TOKENS];   /* that the token was computed under; 0: dense */
+    uint32_t positions[PAGE_TOKENS]; /* of bounded caches, as is: */
+    uint32_t free_slot;              /* in the first page */
+};
+
+/* A step on its way: what it will hand out, and the pages it was given. */
+struct flight {
+    struct batch *batch;
+    struct sample_result *results; /* [batch->n_samples] */
+    struct keep_total *totals;     /* [batch->step.n_seqs] */
+    struct sparse_totals visited;
+    uint32_t *pages;               /* [n_pages] */
+    uint32_t n_pages;
+};
+
+struct fixture {
+    struct kv_space space;
+    struct sequence_shared shared;
+    struct scheduler *scheduler;
+    struct event_list events;
+    struct page *memory; /* [n_pages] */
+    struct kv_pool pool; /* the same, as policies see it */
+    uint32_t n_pages, max_rows, max_seqs;
+    uint64_t rows_run, drawn_rows_run;
+    struct flight flights[MAX_FLIGHTS]; /* [n_flights], the oldest first */
+    uint32_t n_flights;
+    uint32_t *drawn; /* by the newest step, by sample row */
+    const struct sequence *long_seq; /* of the newest slice, */
+    struct long_slice next_slice;    /* and what its next one must be, but for n_rows */
+    uint64_t n_slices, n_chunks;     /* sparse ones */
+};
+
+/* The operations that a suspended sequence needs. */
+extern struct device {
+    uint32_t n_downloads, n_uploads;
+    bool fails;
+} device;
+
+void fixture_init(struct fixture *f, uint32_t n_pages, uint32_t max_rows, uint32_t max_seqs);
+/* The same with more settings; space and now_s are the fixture's. */
+void fixture_init_with(struct fixture *f, uint32_t n_pages, struct scheduler_config config);
+void fixture_fini(struct fixture *f); /* nothing may have leaked */
+
+uint32_t fixture_mix(uint32_t hash, uint32_t token);
+
+/* What one request should give, worked out from the definition. */
+struct expectation {
+    char text[512];
+    uint32_t n_generated, n_resident, n_evicted, n_stored;
+    enum finish_reason reason;
+};
+
+/* A request as the test sees it; events find it through `user`. */
+struct client {
+    struct expectation expected;
+    char text[512];
+    bool bounded, submitted, cancelled, finished;
+    struct engine_event last; /* the final event's numbers */
+    uint32_t n_prompt_infos, step_of_last_event;
+    float first_score;
+};
+
+struct engine_request client_request(struct client *c, uint32_t n_prompt, uint32_t max_tokens);
+/* Prompts share prefixes of several blocks now and then. */
+void client_fill_prompt(struct engine_request *r);
+void client_check(const struct client *c); /* it has what it gives alone */
+
+void fixture_submit(struct fixture *f, struct engine_request *r, uint64_t id);
+/* Runs a batch of the scheduler's plan, and lands the oldest one. */
+void fixture_submit_step(struct fixture *f, struct batch *batch);
+void fixture_land_step(struct fixture *f);
+/* Takes the events; step_number, if not 0: each client gets one event a step. */
+void fixture_drain(struct fixture *f, uint32_t step_number);
+/* Plans and lands; false when there is nothing left to do. */
+bool fixture_step(struct fixture *f, uint32_t number);
+void fixture_run(struct fixture *f);
+
+#endif

@@ -1,0 +1,77 @@
+/* test_pace.c - pieces of prompts are cut to a time that is learned. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "engine/pace.h"
+
+static void rows_are_the_most_that_the_work_allows(void **state) {
+    (void)state;
+    const struct pace pace = pace_make(1000, 2, 0);
+    const uint32_t before[] = {0, 1, 1000, 1000000}, rows[] = {1, 64, 5000, 300000};
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 4; j++) {
+            const double work = pace_work(&pace, rows[j], before[i]);
+            assert_int_equal(pace_rows(&pace, work * (1 + 1e-9), before[i]), rows[j]);
+            assert_int_equal(pace_rows(&pace, work * (1 - 1e-9), before[i]), rows[j] - 1);
+        }
+    assert_int_equal(pace_rows(&pace, 0, 7), 0);
+    assert_int_equal(pace_rows(&pace, INFINITY, 7), UINT32_MAX);
+}
+
+static void nothing_fits_before_anything_is_known(void **state) {
+    (void)state;
+    const struct pace pace = pace_make(10, 1, 0.1);
+    assert_true(pace_room(&pace, PACE_STEP, 0.1) == 0);
+    assert_true(pace_room(&pace, PACE_SLICE, 0.1) == 0);
+}
+
+/* A machine where work takes 2 us and generating 5 ms. */
+static void the_machine_is_learned(void **state) {
+    (void)state;
+    struct pace pace = pace_make(10, 1, 0.1);
+    for (int i = 0; i < 10; i++) pace_measure(&pace, PACE_STEP, 0, true, 5e-3);
+    for (int i = 0; i < 10; i++) pace_measure(&pace, PACE_STEP, 1000, true, 7e-3);
+    for (int i = 0; i < 10; i++) pace_measure(&pace, PACE_SLICE, 1000, false, 8e-3);
+    assert_true(fabs(pace_seconds(&pace, PACE_STEP, 500) - 6e-3) < 1e-6);
+    assert_true(fabs(pace_seconds(&pace, PACE_SLICE, 500) - 4e-3) < 1e-6);
+    assert_true(fabs(pace_room(&pace, PACE_STEP, 2e-3) - 1000) < 1e-3);
+    assert_true(pace_room(&pace, PACE_STEP, -1e-3) == 0);
+}
+
+static void a_change_is_followed_and_an_outlier_forgotten(void **state) {
+    (void)state;
+    struct pace pace = pace_make(10, 1, 0.1);
+    pace_measure(&pace, PACE_SLICE, 1000, false, 1e-3);
+    for (int i = 0; i < 20; i++) pace_measure(&pace, PACE_SLICE, 1000, false, 4e-3);
+    assert_true(fabs(pace_seconds(&pace, PACE_SLICE, 1000) - 4e-3) < 1e-5);
+    for (int i = 0; i < 10; i++) pace_measure(&pace, PACE_STEP, 0, true, 5e-3);
+    pace_measure(&pace, PACE_STEP, 0, true, 1); /* a first launch, say */
+    assert_true(pace.base_s < 0.06);
+    for (int i = 0; i < 10; i++) pace_measure(&pace, PACE_STEP, 0, true, 5e-3);
+    assert_true(pace.base_s < 7e-3);
+}
+
+/* Whatever was measured, a step is never free. */
+static void a_step_faster_than_its_base_costs_something(void **state) {
+    (void)state;
+    struct pace pace = pace_make(10, 1, 0.1);
+    pace_measure(&pace, PACE_STEP, 0, true, 5e-3);
+    pace_measure(&pace, PACE_STEP, 1000, true, 1e-3);
+    assert_true(pace.s_per_work[PACE_STEP] > 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_are_the_most_that_the_work_allows),
+        cmocka_unit_test(nothing_fits_before_anything_is_known),
+        cmocka_unit_test(the_machine_is_learned),
+        cmocka_unit_test(a_change_is_followed_and_an_outlier_forgotten),
+        cmocka_unit_test(a_step_faster_than_its_base_costs_something),
+    };
+    return cmocka_run_group_tests_name("pace", tests, NULL, NULL);
+}
