@@ -32,3 +32,9 @@ static bool wants_sm90(const struct attn_prefill_params &p) {
 cudaError_t launch_attn_prefill(const struct attn_prefill_params &p, cudaStream_t stream) {
     return wants_sm90(p) ? launch_attn_prefill_sm90(p, stream) : launch_attn_prefill_mma(p, stream);
 }
+
+cudaError_t launch_attn_prefill_sparse(const struct attn_prefill_params &p,
+                                       const struct sparse_view &s, cudaStream_t stream) {
+    return wants_sm90(p) ? launch_attn_sparse_sm90(p, s, stream)
+                         : launch_attn_sparse_mma(p, s, stream);
+}

@@ -25,6 +25,8 @@
 #include "cuda/kernels.h"
 #include "engine/backend.h"
 
+struct sparse_view; /* sparse.cuh */
+
 enum { ATTN_PREFILL_TILE = 128, ATTN_PREFILL_MAX_ITEMS = 65535 };
 
 struct attn_prefill_item {
@@ -63,10 +65,19 @@ static inline uint32_t attn_prefill_max_items(uint32_t n_rows, uint32_t n_seqs) 
 /* Picks the kernel.  cudaErrorInvalidValue: a shape or type that no kernel has. */
 cudaError_t launch_attn_prefill(const struct attn_prefill_params &p, cudaStream_t stream);
 
-/* The two kernels by name, for their test; launch_attn_prefill() is what the backend calls.  The
- * second is compiled for compute capability 9.0 alone: it is there or it is not. */
+/* The items' rows visit what the index says, which describes the layer at hand of their sequence:
+ * its tiles are theirs.  Not for keys that are stored before RoPE. */
+cudaError_t launch_attn_prefill_sparse(const struct attn_prefill_params &p,
+                                       const struct sparse_view &s, cudaStream_t stream);
+
+/* The kernels by name, for their tests; the two above are what the backend calls.  Those of sm90
+ * are compiled for compute capability 9.0 alone: they are there or they are not. */
 bool attn_prefill_sm90_is_there(void);
 cudaError_t launch_attn_prefill_mma(const struct attn_prefill_params &p, cudaStream_t stream);
 cudaError_t launch_attn_prefill_sm90(const struct attn_prefill_params &p, cudaStream_t stream);
+cudaError_t launch_attn_sparse_mma(const struct attn_prefill_params &p, const struct sparse_view &s,
+                                   cudaStream_t stream);
+cudaError_t launch_attn_sparse_sm90(const struct attn_prefill_params &p,
+                                    const struct sparse_view &s, cudaStream_t stream);
 
 #endif

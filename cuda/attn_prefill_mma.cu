@@ -7,12 +7,14 @@
  *                                                                  ldmatrix free of bank conflicts
  *   loads   V of this block flies while S is computed, K of the next while P V is
  *   turned  keys that are stored before RoPE turn in shared memory, block by block
+ *   sparse  blocks are any 64 slots, named by a list in shared memory (attn_sparse.cuh)
  *
  * Grid:   (heads x parts of a tile, items).   Bound: tensor cores.
  * Oracle: engine/cpu/attention.c in plain C; the test's oracle is in double. */
 #include "cuda/attn_prefill.cuh"
 
 #include "cuda/attn_prefill_tile.cuh"
+#include "cuda/attn_sparse.cuh"
 #include "cuda/keep.cuh"
 #include "cuda/mma.cuh"
 
@@ -243,36 +245,166 @@ static __global__ void __launch_bounds__(THREADS)
     store_rows(p, t, w, head, warp_row + lane / 4, scale);
 }
 
+/* --- sparse --- */
+
+template <typename T, int D> struct sparse_mma_plan {
+    struct mma_plan<T, D> dense;
+    struct sparse_keys keys; /* here, as registers are short */
+    int32_t slots[2][KEYS];  /* of a block and of the next one; -1: none */
+};
+
+/* Names the slots of half a pair; next_column: where warp 0 goes on in the head's columns. */
+static __device__ __forceinline__ void name_slots(int32_t *to, const struct sparse_view &s,
+                                                  const struct sparse_keys &keys, int head, int i,
+                                                  int &next_column) {
+    const int pair = i / 2, first = i % 2 * KEYS, n = keys.n_valid(pair) - first;
+    if (pair < keys.n_listed) {
+        if (threadIdx.x < KEYS)
+            to[threadIdx.x] =
+                (int)threadIdx.x < n ? keys.slot(pair, first + (int)threadIdx.x) : -1;
+    } else if (threadIdx.x < 32) {
+        next_column = list_columns(s, head, keys.own, next_column, to, min(n, (int)KEYS));
+        for (int c = threadIdx.x; c < KEYS; c += 32)
+            if (c >= n) to[c] = -1;
+    }
+}
+
+/* Starts the copy of the named slots; zeros where there is none. */
 template <typename T, int D>
-static cudaError_t launch(const struct attn_prefill_params &p, cudaStream_t stream) {
-    const auto kernel =
+static __device__ void load_slots(T *to, const T *from, size_t page_elements,
+                                  const struct prefill_tile &t, const int32_t *slots) {
+    for (int i = threadIdx.x; i < KEYS * (D / 8); i += THREADS) {
+        const int row = i / (D / 8), col = i % (D / 8) * 8, slot = slots[row];
+        const bool valid = slot >= 0 && slot < t.n_slots;
+        const T *at = valid ? from + t.pages[slot / PAGE_TOKENS] * page_elements +
+                                  slot % PAGE_TOKENS * D
+                            : from;
+        copy_async(to + row * mma_plan<T, D>::STRIDE + col, at + col, valid);
+    }
+}
+
+/* Hides slots that the rows may not see, and what names none: -1 is behind all as unsigned. */
+template <int D>
+static __device__ __forceinline__ void mask_slots(struct warp_state<D> &w, const int32_t *slots,
+                                                  int visible, int lane) {
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const uint32_t slot = (uint32_t)slots[n * 8 + lane % 4 * 2 + e % 2];
+#pragma unroll
+            for (int b = 0; b < bands(D); b++)
+                if (slot >= (uint32_t)(visible + b * 16 + e / 2 * 8)) w.s[b][n][e] = -INFINITY;
+        }
+}
+
+static __device__ __forceinline__ bool has_hidden(const struct prefill_tile &t,
+                                                  const struct sparse_keys &keys, int i) {
+    return (keys.causal_block(i / 2) + 2) * PAGE_TOKENS > t.first_visible ||
+           keys.n_valid(i / 2) < 2 * PAGE_TOKENS;
+}
+
+template <typename T, int D>
+static __global__ void __launch_bounds__(THREADS)
+    attn_sparse_mma_kernel(const struct attn_prefill_params p, const struct sparse_view s) {
+    constexpr int ROWS = block_rows(D), PARTS = ATTN_PREFILL_TILE / ROWS;
+    extern __shared__ __align__(16) unsigned char shared[];
+    struct sparse_mma_plan<T, D> &sparse =
+        *reinterpret_cast<struct sparse_mma_plan<T, D> *>(shared);
+    struct mma_plan<T, D> &plan = sparse.dense;
+    const int head = blockIdx.x / PARTS, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    struct prefill_tile t = prefill_tile_of(p, blockIdx.y);
+    const struct sparse_keys &keys = sparse.keys;
+    if (warp == 0) {
+        const struct sparse_keys found = sparse_keys_of(s, t, head);
+        if (lane == 0) sparse.keys = found;
+    }
+    const int skip = blockIdx.x % PARTS * ROWS; /* to this block's part of the tile */
+    t.first_row += skip, t.first_visible += skip, t.n_rows = min(t.n_rows - skip, ROWS);
+    if (t.n_rows <= 0) return;
+    __syncthreads();
+
+    const struct block_source<T> from = block_source_of<T, D>(p, t, head);
+    const int n = 2 * keys.n, warp_row = warp * 16 * bands(D);
+    const float scale = p.scale * 1.44269504f; /* softmax in base 2 */
+    struct warp_state<D> w = {};
+    int next_column = 0;
+    for (int i = 0; i < 2 * bands(D); i++) w.max[i / 2][i % 2] = -INFINITY;
+    load_queries<T, D>(plan.q, p, t.first_row, t.n_rows, head);
+    name_slots(sparse.slots[0], s, keys, head, 0, next_column);
+    __syncthreads();
+    load_slots<T, D>(plan.k, from.keys, from.page_elements, t, sparse.slots[0]);
+    for (int i = 0; i < n; i++) {
+        const int32_t *slots = sparse.slots[i % 2];
+        copy_async_wait_all();
+        __syncthreads(); /* K(i) is there, and everyone is done with V(i - 1) and its slots */
+        load_slots<T, D>(plan.v, from.keys + from.to_values, from.page_elements, t, slots);
+        if (i + 1 < n) name_slots(sparse.slots[(i + 1) % 2], s, keys, head, i + 1, next_column);
+        scores<T, D>(w, plan.q + warp_row * mma_plan<T, D>::STRIDE, plan.k, lane);
+        copy_async_wait_all();
+        __syncthreads(); /* V(i) and the next slots are there, and everyone is done with K(i) */
+        if (i + 1 < n)
+            load_slots<T, D>(plan.k, from.keys, from.page_elements, t, sparse.slots[(i + 1) % 2]);
+        if (has_hidden(t, keys, i))
+            mask_slots(w, slots, t.first_visible + warp_row + lane / 4, lane);
+#pragma unroll
+        for (int b = 0; b < 2 * bands(D); b++) update_softmax(w, b / 2, b % 2, scale);
+        add_values<T, D>(w, plan.v, lane);
+    }
+    store_rows(p, t, w, head, warp_row + lane / 4, scale);
+}
+
+/* --- launchers --- */
+
+template <int D> static dim3 grid_of(const struct attn_prefill_params &p) {
+    return dim3(p.n_heads * (ATTN_PREFILL_TILE / block_rows(D)), p.n_items);
+}
+
+/* Without an index: dense. */
+template <typename T, int D>
+static cudaError_t launch(const struct attn_prefill_params &p, const struct sparse_view *s,
+                          cudaStream_t stream) {
+    const auto dense =
         p.turned ? attn_prefill_mma_kernel<T, D, true> : attn_prefill_mma_kernel<T, D, false>;
-    const int bytes = sizeof(struct mma_plan<T, D>);
+    const auto sparse = attn_sparse_mma_kernel<T, D>;
+    const int bytes = s ? sizeof(struct sparse_mma_plan<T, D>) : sizeof(struct mma_plan<T, D>);
     const cudaError_t status =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+        cudaFuncSetAttribute(s ? (const void *)sparse : (const void *)dense,
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (status != cudaSuccess) return status;
-    const dim3 grid(p.n_heads * (ATTN_PREFILL_TILE / block_rows(D)), p.n_items);
-    kernel<<<grid, THREADS, bytes, stream>>>(p);
+    if (s) sparse<<<grid_of<D>(p), THREADS, bytes, stream>>>(p, *s);
+    else dense<<<grid_of<D>(p), THREADS, bytes, stream>>>(p);
     return cudaGetLastError();
 }
 
 template <typename T>
-static cudaError_t launch_dim(const struct attn_prefill_params &p, cudaStream_t stream) {
+static cudaError_t launch_dim(const struct attn_prefill_params &p, const struct sparse_view *s,
+                              cudaStream_t stream) {
     switch (p.kv.head_dim) {
-    case 64: return launch<T, 64>(p, stream);
-    case 80: return launch<T, 80>(p, stream);
-    case 96: return launch<T, 96>(p, stream);
-    case 128: return launch<T, 128>(p, stream);
-    case 256: return launch<T, 256>(p, stream);
+    case 64: return launch<T, 64>(p, s, stream);
+    case 80: return launch<T, 80>(p, s, stream);
+    case 96: return launch<T, 96>(p, s, stream);
+    case 128: return launch<T, 128>(p, s, stream);
+    case 256: return launch<T, 256>(p, s, stream);
+    default: return cudaErrorInvalidValue;
+    }
+}
+
+static cudaError_t launch_dtype(const struct attn_prefill_params &p, const struct sparse_view *s,
+                                cudaStream_t stream) {
+    if (p.n_items == 0) return cudaSuccess; /* an empty grid is a launch error */
+    switch (p.kv.dtype) {
+    case DTYPE_BF16: return launch_dim<__nv_bfloat16>(p, s, stream);
+    case DTYPE_F16: return launch_dim<__half>(p, s, stream);
     default: return cudaErrorInvalidValue;
     }
 }
 
 cudaError_t launch_attn_prefill_mma(const struct attn_prefill_params &p, cudaStream_t stream) {
-    if (p.n_items == 0) return cudaSuccess; /* an empty grid is a launch error */
-    switch (p.kv.dtype) {
-    case DTYPE_BF16: return launch_dim<__nv_bfloat16>(p, stream);
-    case DTYPE_F16: return launch_dim<__half>(p, stream);
-    default: return cudaErrorInvalidValue;
-    }
+    return launch_dtype(p, nullptr, stream);
+}
+
+cudaError_t launch_attn_sparse_mma(const struct attn_prefill_params &p, const struct sparse_view &s,
+                                   cudaStream_t stream) {
+    return p.turned ? cudaErrorInvalidValue : launch_dtype(p, &s, stream);
 }

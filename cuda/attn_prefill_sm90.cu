@@ -18,12 +18,20 @@
  *   pages   the pool is a stack of matrices, one a page, of rows (is_v * n_kv_heads + kv_head) * 64
  *           + slot
  *
+ * Of a sparse prompt a tile visits other pairs in the same way (attn_sparse.cuh).  The producers:
+ *
+ *   warps 0, 2  keys, values: pairs of pages in boxes of 64 rows, of groups in boxes of 16
+ *   warp 1      meanwhile lists the tile's columns in shared memory
+ *   all         then copy those, row by row (cp.async), into the same swizzle: 0 and 1 their keys,
+ *               2 and 3 their values
+ *
  * Grid:   (heads, items): heads of one tile run together and share pages in L2.  One block per SM.
  * Bound:  tensor cores, 4 * D operations per visible (row, slot) and head.
  * Oracle: engine/cpu/attention.c in plain C; the test's oracle is in double. */
 #include "cuda/attn_prefill.cuh"
 
 #include "cuda/attn_prefill_tile.cuh"
+#include "cuda/attn_sparse.cuh"
 #include "cuda/device.cuh"
 #include "cuda/sm90.cuh"
 
@@ -37,7 +45,12 @@ enum {
     PAGE_COLUMN_BYTES = PAGE_TOKENS * COLUMN * 2,
     TURN_BARRIER = 1, /* named barriers 1 and 2: consumer 0's and 1's turn */
     PRODUCER_REGISTERS = 24,
-    CONSUMER_REGISTERS = 240
+    CONSUMER_REGISTERS = 240,
+    LIST_BARRIER = 3, /* all producers: the columns are listed, the other pairs under way */
+    SIDE_BARRIER = 4, /* 4 and 5: those of keys and those of values */
+    SIDE_THREADS = GROUP_THREADS / 2,
+    SPARSE_PRODUCER_REGISTERS = 40,
+    SPARSE_CONSUMER_REGISTERS = 232
 };
 
 template <int D> struct sm90_plan {
@@ -48,11 +61,30 @@ template <int D> struct sm90_plan {
     uint64_t q_full, tail_full, k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
 };
 
+/* With room for the columns of a sparse tile behind the rest. */
+template <int D> struct sparse_plan {
+    struct sm90_plan<D> dense;
+    int32_t columns[1]; /* sparse_view.max_columns */
+};
+
 struct sm90_maps {
     CUtensorMap q, pool;
 };
 
+struct sparse_maps {
+    CUtensorMap q, pool, groups; /* the pool twice: in boxes of a page and of a group */
+};
+
 /* --- producer: one warp; lane 0 gives the orders --- */
+
+template <int D>
+static __device__ void load_queries(struct sm90_plan<D> &plan, const CUtensorMap *queries,
+                                    int first_row, int head) {
+    barrier_arrive_expect(&plan.q_full, sm90_plan<D>::TILE_BYTES);
+    for (int c = 0; c < D / COLUMN; c++)
+        tensor_load(plan.q + c * COLUMN_BYTES, queries, head * D + c * COLUMN, first_row,
+                    &plan.q_full);
+}
 
 /* Rows from `row` on of both pages. */
 template <int D>
@@ -101,12 +133,7 @@ static __device__ void produce(struct sm90_plan<D> &plan, const struct sm90_maps
     const int lane = threadIdx.x % 32, keys = kv_head * PAGE_TOKENS,
               values = (n_kv_heads + kv_head) * PAGE_TOKENS;
     uint32_t tail_parity = 0;
-    if (lane == 0) {
-        barrier_arrive_expect(&plan.q_full, sm90_plan<D>::TILE_BYTES);
-        for (int c = 0; c < D / COLUMN; c++)
-            tensor_load(plan.q + c * COLUMN_BYTES, &maps.q, head * D + c * COLUMN, t.first_row,
-                        &plan.q_full);
-    }
+    if (lane == 0) load_queries(plan, &maps.q, t.first_row, head);
     struct key_pair pair = pairs.at(0);
     int page0 = page_of_block(t, pair.first), page1 = page_of_block(t, pair.second);
     for (int j = 0; j < pairs.n; j++) {
@@ -125,6 +152,157 @@ static __device__ void produce(struct sm90_plan<D> &plan, const struct sm90_maps
     }
 }
 
+/* --- producers of a sparse tile --- */
+
+/* Keys or values: where they go, and their rows in a page. */
+template <int D> struct side {
+    unsigned char *to; /* [STAGES][TILE_BYTES] */
+    uint64_t *full, *empty;
+    int first_row, id;
+};
+
+template <int D>
+static __device__ __forceinline__ struct side<D> side_of(struct sm90_plan<D> &plan, int id,
+                                                         int kv_head, int n_kv_heads) {
+    return id == 0 ? side<D>{plan.k[0], plan.k_full, plan.k_empty, kv_head * PAGE_TOKENS, id}
+                   : side<D>{plan.v[0], plan.v_full, plan.v_empty,
+                             (n_kv_heads + kv_head) * PAGE_TOKENS, id};
+}
+
+template <int D>
+static __device__ __forceinline__ void wait_empty(const struct side<D> &side, int pair) {
+    constexpr int STAGES = sm90_plan<D>::STAGES;
+    barrier_wait(&side.empty[pair % STAGES], pair / STAGES % 2 ^ 1);
+}
+
+/* A lane's share of a pair: `rows` slots from one on, 64 elements wide. */
+struct box {
+    int rows, index, column;
+    int page, row; /* in the pool */
+};
+
+static __device__ __forceinline__ struct box box_of(const struct prefill_tile &t,
+                                                    const struct sparse_keys &keys, int pair,
+                                                    int lane) {
+    const bool pages = keys.has_pages(pair);
+    struct box box;
+    box.rows = pages ? PAGE_TOKENS : SPARSE_GROUP;
+    box.index = pages ? lane % 2 : lane % SPARSE_TILE_GROUPS;
+    box.column = pages ? lane / 2 : lane / SPARSE_TILE_GROUPS;
+    const int slot = keys.slot(pair, box.index * box.rows);
+    box.page = page_of_block(t, slot / PAGE_TOKENS);
+    box.row = slot % PAGE_TOKENS;
+    return box;
+}
+
+template <int D>
+static __device__ __forceinline__ void load_box(unsigned char *to, const struct sparse_maps &maps,
+                                                const struct box &box, int first_row,
+                                                uint64_t *bar, int lane) {
+    if (lane == 0) barrier_arrive_expect(bar, sm90_plan<D>::TILE_BYTES);
+    __syncwarp();
+    if (box.column < D / COLUMN)
+        tensor_load(to + box.column * COLUMN_BYTES + box.index * box.rows * COLUMN * 2,
+                    box.rows == PAGE_TOKENS ? &maps.pool : &maps.groups, box.column * COLUMN,
+                    first_row + box.row, box.page, bar);
+}
+
+/* A side's first warp: the pairs in front of the columns. */
+template <int D>
+static __device__ void produce_boxes(struct sm90_plan<D> &plan, const struct sparse_maps &maps,
+                                     const struct prefill_tile &t, const struct sparse_keys &keys,
+                                     const struct side<D> &side, int lane) {
+    constexpr int STAGES = sm90_plan<D>::STAGES, BYTES = sm90_plan<D>::TILE_BYTES;
+    uint32_t tail_parity = 0;
+    struct box next = box_of(t, keys, 0, lane);
+    for (int j = 0; j < keys.n_listed; j++) {
+        const struct box box = next;
+        const int stage = j % STAGES, block = keys.causal_block(j);
+        unsigned char *to = side.to + stage * BYTES;
+        /* Known early: a distance and then a page number are waited for. */
+        next = box_of(t, keys, min(j + 1, keys.n_listed - 1), lane);
+        wait_empty(side, j);
+        if (side.id == 0 || (block + 2) * PAGE_TOKENS <= t.n_slots) {
+            load_box<D>(to, maps, box, side.first_row, &side.full[stage], lane);
+            continue;
+        }
+        load_box<D>(to, maps, box, side.first_row, &plan.tail_full, lane);
+        barrier_wait(&plan.tail_full, tail_parity);
+        tail_parity ^= 1;
+        clear_tail<D>(to, {block, block + 1}, t.n_slots, lane);
+        fence_async_proxy();
+        __syncwarp();
+        if (lane == 0) barrier_arrive(&side.full[stage]);
+    }
+}
+
+/* A warp's half of a pair of columns, from key `first` of the pair on: a lane looks up two slots,
+ * and D / 8 lanes copy a row. */
+template <int D>
+static __device__ __forceinline__ void copy_columns(unsigned char *to, const struct kv_pool &kv,
+                                                    const struct prefill_tile &t,
+                                                    const int32_t *columns, int n_valid, int first,
+                                                    int first_row, int lane) {
+    constexpr int LANES = D / 8;
+    const char *from[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int slot = columns[min(first + h * 32 + lane, n_valid - 1)];
+        from[h] = (const char *)kv.base + t.pages[slot / PAGE_TOKENS] * kv.page_bytes +
+                  (first_row + slot % PAGE_TOKENS) * (D * 2);
+    }
+    const int chunk = lane % LANES;
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+#pragma unroll 4
+        for (int i = 0; i < 32; i += 32 / LANES) {
+            const int source = i + lane / LANES, row = first + h * 32 + source;
+            const char *at = (const char *)__shfl_sync(~0u, (unsigned long long)from[h], source);
+            copy_async(to + chunk / 8 * COLUMN_BYTES + row * 128 + (chunk % 8 ^ row % 8) * 16,
+                       at + chunk * 16, true);
+        }
+}
+
+/* Both warps of a side.  Keys and values come by ordinary copies, which the tensor cores see after
+ * the fence. */
+template <int D>
+static __device__ void produce_columns(const struct kv_pool &kv, const struct prefill_tile &t,
+                                       const struct sparse_keys &keys, const struct side<D> &side,
+                                       const int32_t *columns) {
+    constexpr int STAGES = sm90_plan<D>::STAGES, BYTES = sm90_plan<D>::TILE_BYTES;
+    const int thread = threadIdx.x % SIDE_THREADS;
+    for (int j = keys.n_listed; j < keys.n; j++) {
+        wait_empty(side, j);
+        copy_columns<D>(side.to + j % STAGES * BYTES, kv, t,
+                        columns + (j - keys.n_listed) * PAIR_KEYS, keys.n_valid(j),
+                        thread / 32 * (PAIR_KEYS / 2), side.first_row, thread % 32);
+        copy_async_wait_all();
+        fence_async_proxy();
+        named_sync(SIDE_BARRIER + side.id, SIDE_THREADS);
+        if (thread == 0) barrier_arrive(&side.full[j % STAGES]);
+    }
+}
+
+/* The four warps of the producing group.  Before they meet, the first warp of each side has waited
+ * for every stage's last pair but one: whoever waits for a stage after that cannot mistake an
+ * earlier phase for the one it needs. */
+template <int D>
+static __device__ void produce_sparse(struct sparse_plan<D> &plan, const struct sparse_maps &maps,
+                                      const struct attn_prefill_params &p,
+                                      const struct sparse_view &s, const struct prefill_tile &t,
+                                      const struct sparse_keys &keys, int head) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_kv_heads = p.kv.n_kv_heads;
+    const struct side<D> side =
+        side_of(plan.dense, warp / 2, head / (p.n_heads / n_kv_heads), n_kv_heads);
+    if (threadIdx.x == 0) load_queries(plan.dense, &maps.q, t.first_row, head);
+    if (warp == 1 && keys.n_columns)
+        list_columns(s, head, keys.own, 0, plan.columns, keys.n_columns);
+    if (warp % 2 == 0) produce_boxes(plan.dense, maps, t, keys, side, lane);
+    if (keys.n_columns == 0) return;
+    named_sync(LIST_BARRIER, GROUP_THREADS);
+    produce_columns(p.kv, t, keys, side, plan.columns);
+}
+
 /* --- consumers --- */
 
 /* Accumulator fragments: element e of 4-tuple n is row lane / 4 + e / 2 * 8 of the warp's 16 rows,
@@ -138,6 +316,33 @@ static __device__ __forceinline__ void mask_scores(float (&s)[64], struct key_pa
         const int slot = block * PAGE_TOKENS + i % 32 / 4 * 8 + column + i % 2;
         if (slot >= visible + i % 4 / 2 * 8) s[i] = -INFINITY;
     }
+}
+
+/* Hides all keys from n_valid on. */
+static __device__ __forceinline__ void mask_behind(float (&s)[64], int n_valid) {
+    const int column = threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < 64; i++)
+        if (i / 4 * 8 + column + i % 2 >= n_valid) s[i] = -INFINITY;
+}
+
+/* What the rows may not see of pair j: this thread's first row, and a consumer whose first row sees
+ * first_visible slots. */
+static __device__ __forceinline__ void hide(float (&s)[64], const struct dense_pairs &pairs, int j,
+                                            const struct prefill_tile &t, int row,
+                                            int first_visible) {
+    const struct key_pair pair = pairs.at(j);
+    if ((max(pair.first, pair.second) + 1) * PAGE_TOKENS > first_visible)
+        mask_scores(s, pair, t.first_visible + row);
+}
+
+static __device__ __forceinline__ void hide(float (&s)[64], const struct sparse_keys &keys, int j,
+                                            const struct prefill_tile &t, int row,
+                                            int first_visible) {
+    const int block = keys.causal_block(j), n_valid = keys.n_valid(j);
+    if ((block + 2) * PAGE_TOKENS > first_visible)
+        mask_scores(s, {block, block + 1}, t.first_visible + row);
+    if (n_valid < PAIR_KEYS) mask_behind(s, n_valid);
 }
 
 /* Turns scores into weights; factor[h] is what earlier sums and outputs are multiplied by.  A row
@@ -286,9 +491,7 @@ static __device__ __forceinline__ void consume(struct sm90_plan<D> &plan,
     const struct consumer c = {me, thread, wgmma_matrix(plan.q + me * 64 * 128, 0)};
     struct rows_state<D> r;
     const auto weigh = [&](float(&s)[64], int j) {
-        const struct key_pair pair = pairs.at(j);
-        if ((max(pair.first, pair.second) + 1) * PAGE_TOKENS > first_visible)
-            mask_scores(s, pair, t.first_visible + row);
+        hide(s, pairs, j, t, row, first_visible);
         update_softmax(s, r.top, r.sum, r.factor, scale);
     };
 #pragma unroll
@@ -349,23 +552,74 @@ static __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
-/* --- launcher --- */
+template <int D>
+static __global__ void __launch_bounds__(THREADS, 1)
+    attn_sparse_sm90_kernel(const __grid_constant__ struct sparse_maps maps,
+                            const __grid_constant__ struct attn_prefill_params p,
+                            const __grid_constant__ struct sparse_view s) {
+    extern __shared__ __align__(1024) unsigned char shared[];
+    struct sparse_plan<D> &plan = *reinterpret_cast<struct sparse_plan<D> *>(shared);
+    const int group = __shfl_sync(~0u, threadIdx.x / GROUP_THREADS, 0), head = blockIdx.x;
+    const struct prefill_tile t = prefill_tile_of(p, blockIdx.y);
+    if (threadIdx.x == 0) {
+        tensor_map_prefetch(&maps.q);
+        tensor_map_prefetch(&maps.pool);
+        tensor_map_prefetch(&maps.groups);
+        init_barriers(plan.dense);
+    }
+    const struct sparse_keys keys = sparse_keys_of(s, t, head);
+    __syncthreads();
+    if (group == 0) {
+        registers_lower<SPARSE_PRODUCER_REGISTERS>();
+        produce_sparse<D>(plan, maps, p, s, t, keys, head);
+    } else {
+        registers_raise<SPARSE_CONSUMER_REGISTERS>();
+        consume<D>(plan.dense, p, t, keys, head, group - 1);
+    }
+}
+
+/* --- launchers --- */
+
+template <int D>
+static cudaError_t map_queries(CUtensorMap *map, const struct attn_prefill_params &p) {
+    return tensor_map_matrix(map, p.q, p.n_total_rows, (uint64_t)p.n_heads * D, p.q_stride * 2,
+                             ATTN_PREFILL_TILE);
+}
+
+template <int D>
+static cudaError_t map_pool(CUtensorMap *map, const struct kv_pool &kv, uint32_t box_rows) {
+    const uint64_t page_rows = (uint64_t)2 * kv.n_kv_heads * PAGE_TOKENS;
+    return tensor_map_stack(map, kv.base, kv.n_pages, kv.page_bytes, page_rows, D, D * 2, box_rows);
+}
 
 template <int D>
 static cudaError_t launch(const struct attn_prefill_params &p, cudaStream_t stream) {
     const int bytes = sizeof(struct sm90_plan<D>);
-    const uint64_t page_rows = (uint64_t)2 * p.kv.n_kv_heads * PAGE_TOKENS;
     struct sm90_maps maps;
-    cudaError_t status = tensor_map_matrix(&maps.q, p.q, p.n_total_rows, (uint64_t)p.n_heads * D,
-                                           p.q_stride * 2, ATTN_PREFILL_TILE);
-    if (status == cudaSuccess)
-        status = tensor_map_stack(&maps.pool, p.kv.base, p.kv.n_pages, p.kv.page_bytes, page_rows,
-                                  D, D * 2, PAGE_TOKENS);
+    cudaError_t status = map_queries<D>(&maps.q, p);
+    if (status == cudaSuccess) status = map_pool<D>(&maps.pool, p.kv, PAGE_TOKENS);
     if (status == cudaSuccess)
         status = cudaFuncSetAttribute(attn_prefill_sm90_kernel<D>,
                                       cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (status != cudaSuccess) return status;
     attn_prefill_sm90_kernel<D><<<dim3(p.n_heads, p.n_items), THREADS, bytes, stream>>>(maps, p);
+    return cudaGetLastError();
+}
+
+template <int D>
+static cudaError_t launch_sparse(const struct attn_prefill_params &p, const struct sparse_view &s,
+                                 cudaStream_t stream) {
+    const int bytes = sizeof(struct sparse_plan<D>) + s.max_columns * sizeof(int32_t);
+    struct sparse_maps maps;
+    cudaError_t status = map_queries<D>(&maps.q, p);
+    if (status == cudaSuccess) status = map_pool<D>(&maps.pool, p.kv, PAGE_TOKENS);
+    if (status == cudaSuccess) status = map_pool<D>(&maps.groups, p.kv, SPARSE_GROUP);
+    if (status == cudaSuccess)
+        status = cudaFuncSetAttribute(attn_sparse_sm90_kernel<D>,
+                                      cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (status != cudaSuccess) return status;
+    attn_sparse_sm90_kernel<D>
+        <<<dim3(p.n_heads, p.n_items), THREADS, bytes, stream>>>(maps, p, s);
     return cudaGetLastError();
 }
 
@@ -379,6 +633,17 @@ cudaError_t launch_attn_prefill_sm90(const struct attn_prefill_params &p, cudaSt
     switch (p.kv.head_dim) {
     case 64: return launch<64>(p, stream);
     case 128: return launch<128>(p, stream);
+    default: return cudaErrorInvalidValue;
+    }
+}
+
+cudaError_t launch_attn_sparse_sm90(const struct attn_prefill_params &p,
+                                    const struct sparse_view &s, cudaStream_t stream) {
+    if (p.n_items == 0) return cudaSuccess;
+    if (p.kv.dtype != DTYPE_BF16) return cudaErrorInvalidValue;
+    switch (p.kv.head_dim) {
+    case 64: return launch_sparse<64>(p, s, stream);
+    case 128: return launch_sparse<128>(p, s, stream);
     default: return cudaErrorInvalidValue;
     }
 }

@@ -2,10 +2,9 @@
  * query tile and the order in which it visits the keys.
  *
  * A key block is the PAGE_TOKENS slots of one page, named by its index in the sequence's page
- * table. Kernels never count blocks themselves: they ask an iterator for pair i of n, so that a
- * sparse plan is another struct with the same two members, naming any pairs of blocks in any order.
- * A pair may name a block past the last slot (an odd number of blocks): it is loaded from some page
- * and masked. */
+ * table. Kernels never count blocks themselves: they ask an iterator for pair i of n (sparse tiles
+ * have one of their own, attn_sparse.cuh).  A pair may name a block past the last slot (an odd
+ * number of blocks): it is loaded from some page and masked. */
 #ifndef CUDA_ATTN_PREFILL_TILE_CUH
 #define CUDA_ATTN_PREFILL_TILE_CUH
 

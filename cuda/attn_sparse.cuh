@@ -1,0 +1,161 @@
+/* attn_sparse.cuh - what a tile of a sparse prompt visits (sparse.cuh), as pairs of 128 keys in the
+ * order in which the attention kernels take them.
+ *
+ *   pair 0      the two pages of the tile's own rows, causal; behind the end they are masked
+ *   pairs 1 ..  entries, all of them in front of the tile: groups, the nearest first, and then the
+ *               first groups that are at no distance; or pages
+ *   then        columns, which have to be listed first: list_columns()
+ *
+ *   dense       pairs of pages as in dense_pairs; nothing else
+ *
+ * Every row of a tile sees its own slot in the first pair.  Entries and columns that are missing in
+ * the last pair of their kind repeat the last one, whose values are finite, and are masked:
+ * n_valid().
+ *
+ * Thread: device code, by whole warps where it says so.  Memory: none. */
+#ifndef CUDA_ATTN_SPARSE_CUH
+#define CUDA_ATTN_SPARSE_CUH
+
+#include "cuda/attn_prefill_tile.cuh"
+#include "cuda/sparse.cuh"
+
+/* How many of the ascending numbers list[from, end) are at most x, and those before.  A whole warp
+ * asks: 32 probes a round, as each round waits for memory. */
+static __device__ inline int count_up_to(const int32_t *list, int from, int end, int x) {
+    while (from < end) {
+        const int step = (end - from + 31) / 32, probe = from + (threadIdx.x % 32 + 1) * step - 1;
+        from += __popc(__ballot_sync(~0u, probe < end && list[probe] <= x)) * step;
+        end = min(end, from + step - 1);
+    }
+    return from;
+}
+
+struct sparse_keys {
+    int n;        /* pairs */
+    int n_listed; /* of them in front of the columns */
+    int listed_tail, column_tail;  /* keys of the last pair of each kind */
+    int first_block, blocks_a_pair; /* of pair 0, and by how much it falls from pair to pair: by 2,
+                                       or at once in front of everything */
+    bool dense, paged;              /* paged: entries are pages */
+    int own;                        /* the tile's first slot */
+    int n_entries, n_columns;
+    const int32_t *entries; /* pages, or distances from 1 on */
+    int n_near;             /* entries that are distances; the others are first groups */
+    int first_near, first_end; /* entries[first_near, n_near) lie in the first groups, which end
+                                  in front of this one */
+
+    /* The first block of a pair that a causal mask may have to touch, else a negative one. */
+    __device__ int causal_block(int pair) const { return first_block - pair * blocks_a_pair; }
+    __device__ int n_valid(int pair) const {
+        if (pair == n_listed - 1) return listed_tail;
+        return pair == n - 1 ? column_tail : 2 * PAGE_TOKENS;
+    }
+    __device__ bool has_pages(int pair) const { return dense || paged || pair == 0; }
+
+    /* The k-th of the first groups, from the tile on downwards, that is at no distance: distance d
+     * has d - low groups before it, of which first_near .. are taken. */
+    __device__ int first_group(int k) const {
+        const int R = own / SPARSE_GROUP, low = R - first_end + 1;
+        int from = first_near, end = n_near;
+        while (from < end) {
+            const int middle = (from + end) / 2;
+            if (entries[middle] - low - (middle - first_near) > k) end = middle;
+            else from = middle + 1;
+        }
+        return R - (low + k + from - first_near);
+    }
+
+    /* The slot of key i of a pair that has no columns. */
+    __device__ int slot(int pair, int i) const {
+        if (dense || pair == 0) return causal_block(pair) * PAGE_TOKENS + i;
+        if (paged) {
+            const int page = min((pair - 1) * 2 + i / PAGE_TOKENS, n_entries - 1);
+            return entries[page] * PAGE_TOKENS + i % PAGE_TOKENS;
+        }
+        const int entry = min((pair - 1) * SPARSE_TILE_GROUPS + i / SPARSE_GROUP, n_entries - 1);
+        const int group = entry < n_near ? own / SPARSE_GROUP - entries[entry]
+                                         : first_group(entry - n_near);
+        return group * SPARSE_GROUP + i % SPARSE_GROUP;
+    }
+};
+
+/* How many of `n` keys the last pair has; pairs are full where there are none. */
+static __device__ __forceinline__ int tail_keys(int n) {
+    return n == 0 ? 2 * PAGE_TOKENS : (n - 1) % (2 * PAGE_TOKENS) + 1;
+}
+
+static __device__ __forceinline__ int pairs_of_keys(int n) {
+    return (n + 2 * PAGE_TOKENS - 1) / (2 * PAGE_TOKENS);
+}
+
+static __device__ __forceinline__ void find_pages(struct sparse_keys &keys,
+                                                  const struct sparse_view &s, size_t at) {
+    keys.paged = true;
+    keys.entries = s.blocks + at * s.max_blocks;
+    keys.n_entries = count_up_to(keys.entries, 0, s.block_count[at], keys.own / PAGE_TOKENS - 1);
+}
+
+static __device__ __forceinline__ void find_groups(struct sparse_keys &keys,
+                                                   const struct sparse_view &s, int head,
+                                                   size_t at) {
+    const struct sparse_head h = s.heads[head];
+    const int R = keys.own / SPARSE_GROUP;
+    keys.entries = s.distances + (size_t)head * s.max_distances + SPARSE_TILE_GROUPS;
+    keys.n_near = count_up_to(keys.entries, 0, h.n_distances - SPARSE_TILE_GROUPS, R);
+    keys.first_end = min(h.n_first, R);
+    keys.first_near = count_up_to(keys.entries, max(keys.n_near - keys.first_end, 0), keys.n_near,
+                                  R - keys.first_end);
+    keys.n_entries = keys.first_near + keys.first_end;
+    keys.n_columns = h.n_columns ? s.column_count[at] : 0;
+}
+
+/* A whole warp asks. */
+static __device__ __forceinline__ struct sparse_keys sparse_keys_of(const struct sparse_view &s,
+                                                                    const struct prefill_tile &t,
+                                                                    int head) {
+    struct sparse_keys keys = {};
+    keys.own = t.first_visible - 1;
+    const int tile = (keys.own - (int)s.first_slot) / SPARSE_TILE, kind = s.heads[head].kind;
+    const size_t at = (size_t)head * s.max_tiles + tile;
+    keys.dense = kind == PATTERN_DENSE || tile >= (int)s.first_dense_tile;
+    if (keys.dense) {
+        keys.n_listed = keys.n = dense_pairs_of(t).n;
+        keys.listed_tail = 2 * PAGE_TOKENS;
+        keys.first_block = 2 * (keys.n - 1), keys.blocks_a_pair = 2;
+        return keys;
+    }
+    if (kind == PATTERN_BLOCK_SPARSE) find_pages(keys, s, at);
+    else find_groups(keys, s, head, at);
+    const int n_keys = keys.n_entries * (keys.paged ? PAGE_TOKENS : SPARSE_GROUP);
+    keys.n_listed = 1 + pairs_of_keys(n_keys);
+    keys.n = keys.n_listed + pairs_of_keys(keys.n_columns);
+    keys.listed_tail = tail_keys(n_keys), keys.column_tail = tail_keys(keys.n_columns);
+    keys.first_block = keys.own / PAGE_TOKENS, keys.blocks_a_pair = keys.first_block + 2;
+    return keys;
+}
+
+/* Writes the next n_wanted columns of the tile whose first slot is `own`; of the head's chosen ones
+ * those from `from` on are to come.  Returns from which on they are now.  A whole warp does it, and
+ * others may read `to` after a barrier. */
+static __device__ inline int list_columns(const struct sparse_view &s, int head, int own, int from,
+                                          int32_t *to, int n_wanted) {
+    const int lane = threadIdx.x % 32, n_columns = s.heads[head].n_columns;
+    const int32_t *columns = s.columns + (size_t)head * s.max_columns;
+    int n = 0, ahead = from + lane < n_columns ? columns[from + lane] : own;
+    while (n < n_wanted && from < n_columns) {
+        const int column = ahead, next = from + 32 + lane;
+        ahead = next < n_columns ? columns[next] : own;
+        const bool stays = column < own && !sparse_covers(s, (uint32_t)head, own / SPARSE_GROUP,
+                                                          column / SPARSE_GROUP);
+        const uint32_t all = __ballot_sync(~0u, stays);
+        const int place = n + __popc(all & ((1u << lane) - 1));
+        if (stays && place < n_wanted) to[place] = column;
+        const uint32_t left = __ballot_sync(~0u, stays && place == n_wanted);
+        if (left) return from + __ffs(left) - 1;
+        n += __popc(all);
+        from += 32;
+    }
+    return from;
+}
+
+#endif
