@@ -20,6 +20,7 @@
 
 #include "cuda/attn_decode.cuh"
 #include "cuda/attn_prefill.cuh"
+#include "cuda/sparse_index.h"
 #include "engine/error.h"
 
 static_assert(sizeof(struct attn_tile) == 32, "tiles are read as two 16-byte words");
@@ -35,7 +36,9 @@ struct attention {
     uint64_t max_slots;
     struct attn_plan_room room;
 
-    uint32_t n_items, n_turned; /* of the present step; the last n_turned have keys to turn */
+    /* Of the present step.  Of its items the last n_turned have keys to turn, and n_sparse in front
+     * of these are a sparse prompt's. */
+    uint32_t n_items, n_sparse, n_turned;
     const struct attn_prefill_item *items;
 };
 
@@ -198,19 +201,30 @@ static bool is_turned(const struct step *step, uint32_t seq) {
     return step->seqs[seq].budget && step->seqs[seq].budget->cache_positions;
 }
 
+static bool is_sparse(const struct step *step, const struct attn_prefill_item &item) {
+    const struct step_seq *seq = &step->seqs[item.seq];
+    if (!seq->sparse) return false;
+    const uint32_t begin = seq->layers[0].n_slots - seq->n_rows - seq->sparse->first_slot;
+    return begin / SPARSE_TILE + (uint32_t)item.tile < sparse_first_dense_tile(seq->sparse);
+}
+
 static void plan_prefill(struct attention *a, const struct device_step *step,
                          const struct step *host_step, const struct step_arrays *arrays) {
     struct attn_prefill_item *items = reinterpret_cast<struct attn_prefill_item *>(arrays->items);
     a->items = reinterpret_cast<const struct attn_prefill_item *>(arrays->device_items);
-    a->n_items = a->n_turned = 0;
+    a->n_items = a->n_sparse = a->n_turned = 0;
     if (!a->prefill_fits || step->n_seqs == step->n_decode) return;
     a->n_items = attn_prefill_plan(reinterpret_cast<const uint32_t *>(arrays->seq_rows),
                                    reinterpret_cast<const uint32_t *>(arrays->n_slots),
                                    step->n_decode, step->n_seqs, items);
-    const auto *turned = std::partition(items, items + a->n_items, [=](const auto &item) {
+    auto *turned = std::partition(items, items + a->n_items, [=](const auto &item) {
         return !is_turned(host_step, (uint32_t)item.seq);
     });
+    const auto *sparse = std::partition(items, turned, [=](const auto &item) {
+        return !is_sparse(host_step, item);
+    });
     a->n_turned = (uint32_t)(items + a->n_items - turned);
+    a->n_sparse = (uint32_t)(turned - sparse);
 }
 
 void attention_plan(struct cuda_backend *cuda, const struct step_arrays *arrays, char *plans) {
@@ -220,6 +234,18 @@ void attention_plan(struct cuda_backend *cuda, const struct step_arrays *arrays,
 }
 
 /* ---- the operations ---- */
+
+static float *lse_of(const struct cuda_backend *cuda, const struct attn_args *args) {
+    if (args->lse) return args->lse;
+    return args->kv->tracked ? cuda->traces.lse : nullptr;
+}
+
+/* The step's sequence whose rows follow an index, -1 if there is none. */
+static int32_t sparse_seq_of(const struct step *step) {
+    for (uint32_t i = step->n_decode; i < step->n_seqs; i++)
+        if (step->seqs[i].sparse) return (int32_t)i;
+    return -1;
+}
 
 /* Both kinds of rows, whatever the shape. */
 static int attend_simply(struct cuda_backend *cuda, const struct attn_args *args, bool decode,
@@ -236,7 +262,10 @@ static int attend_simply(struct cuda_backend *cuda, const struct attn_args *args
     p.decode = decode;
     p.scale = args->scale;
     if (args->kv->tracked) p.traces = cuda->traces;
+    if (!decode) p.traces.lse = lse_of(cuda, args);
     p.turns = key_turns_of(cuda, args);
+    p.sparse_seq = decode ? -1 : sparse_seq_of(cuda->host_step);
+    p.sparse = cuda->sparse.view;
     return cuda_check(cuda, launch_attn_simple(&p, launch_of(cuda)), "attention", err);
 }
 
@@ -294,16 +323,12 @@ static int launch_items(struct cuda_backend *cuda, struct attn_prefill_params p,
     return rc;
 }
 
-int cuda_attn_prefill(struct backend *be, const struct attn_args *args, struct error *err) {
-    struct cuda_backend *cuda = CUDA_BACKEND(be);
+static int attend_prompts(struct cuda_backend *cuda, const struct attn_args *args,
+                          struct error *err) {
     const struct device_step *step = &cuda->step;
     const size_t first = (size_t)args->layer * step->n_seqs;
-    if (step->n_seqs == step->n_decode) return 0;
-    int rc = open_attention(cuda, args, err);
-    if (!rc) rc = open_turns(cuda, args, err);
-    if (rc) return rc;
-    struct attention *a = cuda->attention;
-    if (!a->prefill_fits || !aligned(args))
+    const struct attention *a = cuda->attention;
+    if (!a->prefill_fits || !aligned(args) || a->n_sparse > 0)
         return attend_simply(cuda, args, false, step->n_rows - step->n_decode, err);
     struct attn_prefill_params p = {};
     p.q = args->q;
@@ -318,9 +343,33 @@ int cuda_attn_prefill(struct backend *be, const struct attn_args *args, struct e
     p.n_total_rows = step->n_rows;
     p.n_heads = args->n_heads;
     p.scale = args->scale;
-    if (args->kv->tracked) p.lse = cuda->traces.lse;
+    p.lse = lse_of(cuda, args);
     p.turns = key_turns_of(cuda, args);
-    rc = launch_items(cuda, p, 0, a->n_items - a->n_turned, err);
+    const int rc = launch_items(cuda, p, 0, a->n_items - a->n_turned, err);
     p.turned = true;
     return rc ? rc : launch_items(cuda, p, a->n_items - a->n_turned, a->n_items, err);
+}
+
+/* Without an index the step's sparse sequence cannot be attended, whatever its heads do. */
+static int check_index(const struct cuda_backend *cuda, const struct attn_args *args,
+                       struct error *err) {
+    if (cuda->sparse.account && cuda->sparse.layer == args->layer) return 0;
+    return error_set(err, ERR_INVALID, "cuda: layer %u has no index", args->layer);
+}
+
+static int stamp(struct cuda_backend *cuda, enum sparse_stamp stamp, struct error *err) {
+    return cuda_check(cuda, launch_sparse_stamp(cuda->sparse.account, stamp, launch_of(cuda)),
+                      "reading the clock", err);
+}
+
+int cuda_attn_prefill(struct backend *be, const struct attn_args *args, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    if (cuda->step.n_seqs == cuda->step.n_decode) return 0;
+    int rc = open_attention(cuda, args, err);
+    if (!rc) rc = open_turns(cuda, args, err);
+    if (rc || sparse_seq_of(cuda->host_step) < 0) return rc ? rc : attend_prompts(cuda, args, err);
+    rc = check_index(cuda, args, err);
+    if (!rc) rc = stamp(cuda, SPARSE_BEGINS, err);
+    if (!rc) rc = attend_prompts(cuda, args, err);
+    return rc ? rc : stamp(cuda, SPARSE_ATTENTION_ENDS, err);
 }

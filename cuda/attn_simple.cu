@@ -8,9 +8,10 @@
  * Grid:   one block per (row, kv head); its query heads one after the other.
  * A warp takes every N_WARPS-th slot with an online softmax in f32, a lane every 32nd dimension;
  * the warps' (max, sum, out) are merged at the end.  Row i of a sequence sees slots [0, n_slots -
- * n_rows + i]. */
+ * n_rows + i], of a sparse prompt those of them that its index says. */
 #include "cuda/device.cuh"
 #include "cuda/keep.cuh"
+#include "cuda/sparse.cuh"
 
 enum { N_WARPS = 4, LANE_DIMS = 8, MAX_DIM = 32 * LANE_DIMS };
 
@@ -113,7 +114,12 @@ static __device__ void attend(const struct attn_simple_params &p, struct plan *p
 #pragma unroll
     for (uint32_t i = 0; i < LANE_DIMS; i++)
         q[i] = lane + 32 * i < dim ? to_float(from[lane + 32 * i]) * p.scale : 0.0f;
+    const bool sparse = (int32_t)seq == p.sparse_seq;
+    const uint32_t tile = sparse ? sparse_first_tile(p.sparse, (uint32_t)s.n_slots[view], n_rows) +
+                                       (row - first) / SPARSE_TILE
+                                 : 0;
     for (uint32_t slot = warp; slot < n_seen; slot += N_WARPS) {
+        if (sparse && !sparse_visits(p.sparse, head, tile, slot)) continue;
         const int32_t page = pages[slot / PAGE_TOKENS];
         const uint32_t at = slot % PAGE_TOKENS;
         const size_t key =

@@ -27,6 +27,7 @@ static int cuda_reserve(struct backend *be, const struct step_limits *limits, st
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     int rc = step_reserve(cuda, limits, err);
     if (!rc) rc = angles_reserve(cuda, limits, err);
+    if (!rc) rc = sparse_reserve(cuda, limits, err);
     return rc ? rc : sample_reserve(cuda, limits, err);
 }
 
@@ -82,6 +83,7 @@ static void cuda_destroy(struct backend *be) {
     if (cuda->stream) cudaStreamSynchronize(cuda->stream);
     repeat_close(cuda);
     attention_close(cuda);
+    sparse_close(cuda);
     linear_close(cuda);
     weights_free(cuda);
     mirror_free(&cuda->step_block);
@@ -117,6 +119,8 @@ static const struct backend_ops cuda_ops = {
     .rope_append = cuda_rope_append,
     .attn_decode = cuda_attn_decode,
     .attn_prefill = cuda_attn_prefill,
+    .attn_index = cuda_attn_index,
+    .sparse_totals = cuda_sparse_totals,
     .keep_decode = cuda_keep_decode,
     .keep_prefill = cuda_keep_prefill,
     .keep_totals = cuda_keep_totals,

@@ -18,6 +18,7 @@
 #include "cuda/blas.h"
 #include "cuda/cuda.h"
 #include "cuda/kernels.h"
+#include "cuda/sparse.cuh"
 
 #ifdef __cplusplus
 extern "C" {
@@ -74,6 +75,16 @@ struct recording {
     cudaGraphExec_t graph; /* NULL: it has run once, so that everything it needs is there */
 };
 
+/* Of the layer that was indexed last: sparse.c. */
+struct sparse_account;
+struct sparse_memory {
+    void *memory; /* device */
+    size_t bytes;
+    struct sparse_account *account; /* device; NULL: nothing was indexed yet */
+    struct sparse_view view;
+    uint32_t layer;
+};
+
 struct weight_chunk {
     struct weight_chunk *next;
     char *base;
@@ -114,6 +125,7 @@ struct cuda_backend {
     bool angles_valid; /* of the current step */
     float *angles;     /* device [n_rows][2][n_freqs] */
     size_t angles_bytes;
+    struct sparse_memory sparse;
     double inv_freq[MAX_FREQS]; /* what device_freqs and device_turns hold */
     uint32_t n_freqs;
     double *device_freqs;
@@ -210,6 +222,12 @@ int attention_reserve(struct cuda_backend *cuda, const struct step_limits *limit
 void attention_plan(struct cuda_backend *cuda, const struct step_arrays *arrays, char *plans);
 void attention_close(struct cuda_backend *cuda); /* nothing open is allowed */
 
+/* sparse.c.  The first tile of those that are indexed together in which all heads are dense. */
+uint32_t sparse_first_dense_tile(const struct attn_sparse *sparse);
+bool sparse_has_kind(const struct attn_sparse *sparse, uint32_t layer, uint32_t n_heads,
+                     enum attn_pattern_kind kind);
+void sparse_close(struct cuda_backend *cuda);
+
 int cuda_step_begin(struct backend *be, const struct step *step, struct error *err);
 int cuda_weight_upload(struct backend *be, const void *host, size_t bytes, const void **out,
                        struct error *err);
@@ -228,6 +246,8 @@ int cuda_rmsnorm(struct backend *be, const struct rmsnorm_args *args, struct err
 int cuda_rope_append(struct backend *be, const struct rope_append_args *args, struct error *err);
 int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct error *err);
 int cuda_attn_prefill(struct backend *be, const struct attn_args *args, struct error *err);
+int cuda_attn_index(struct backend *be, const struct attn_index_args *args, struct error *err);
+int cuda_sparse_totals(struct backend *be, struct sparse_totals *out, struct error *err);
 int cuda_keep_decode(struct backend *be, const struct attn_args *args, struct error *err);
 int cuda_keep_prefill(struct backend *be, const struct attn_args *args, struct error *err);
 int cuda_keep_totals(struct backend *be, const struct kv_pool *kv, struct keep_total *totals,
@@ -242,6 +262,7 @@ int cuda_measure(struct backend *be, struct ceilings *out, struct error *err);
 int step_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
 int angles_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
 int sample_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
+int sparse_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
 
 #ifdef __cplusplus
 }

@@ -15,6 +15,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "cuda/sparse.cuh"
 #include "engine/backend.h"
 
 #ifdef __cplusplus
@@ -116,6 +117,8 @@ struct attn_simple_params {
     float scale;
     struct attn_traces traces;
     struct key_turns turns;
+    int32_t sparse_seq; /* of the step: its rows visit what `sparse` says; -1: nobody's */
+    struct sparse_view sparse;
 };
 
 /* Who stays in a bounded cache: keep_decode.cu, keep_scores.cu, keep_compress.cu. */

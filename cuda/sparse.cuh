@@ -1,8 +1,8 @@
 /* sparse.cuh - which keys the tiles of a sparse prompt visit, as the index kernels leave it for one
  * layer and as the attention kernels read it (engine/backend.h: "Sparse prefill").
  *
- * Rows [0, n_rows) of the index are slots first_slot on; tile t are rows [SPARSE_TILE t, + 128), its
- * first slot T = first_slot + SPARSE_TILE t and its first group R = T / SPARSE_GROUP.
+ * Rows [0, n_rows) of the index are slots first_slot on; tile t has rows [128 t, 128 t + 128), its
+ * first slot T = first_slot + 128 t and its first group R = T / SPARSE_GROUP.
  *
  *   groups   0 .. n_first   first groups: every tile
  *            R - d          d in distances[head], ascending from -7; -7 .. 0 are the tile's own
@@ -15,7 +15,7 @@
  * both first and at a distance one.  Columns are those that were chosen for the head, whatever the
  * tile: a reader drops those that sparse_covers() and stops at T; column_count says how many stay.
  *
- * Thread: device code; the struct is C, too.  Memory: none, cuda/sparse.c owns what is pointed to. */
+ * Thread: device code; the structs are C, too.  Memory: none, sparse.c owns what is pointed to. */
 #ifndef CUDA_SPARSE_CUH
 #define CUDA_SPARSE_CUH
 
@@ -45,7 +45,7 @@ struct sparse_view {
     uint32_t n_heads;
     uint32_t first_slot, n_rows, n_slots; /* n_slots = first_slot + n_rows */
     uint32_t n_tiles;
-    uint32_t first_dense_tile; /* tiles from this one on visit everything, whatever their heads do */
+    uint32_t first_dense_tile; /* from here on tiles visit everything, whatever their heads do */
 };
 
 #ifdef __CUDACC__
