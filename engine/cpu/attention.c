@@ -30,7 +30,9 @@ enum { CHUNK_PAGES = 8, CHUNK_SLOTS = CHUNK_PAGES * PAGE_TOKENS };
 struct work {
     float *q, *scores, *out, *chunk_out, *page;
     float *max, *sum, *chunk_max, *chunk_sum, *factor;
-    const uint64_t *visited; /* NULL, or of each page the slots that are visited */
+    /* NULL, or of each page the slots that are visited: none, or some that every row sees that sees
+     * any slot of the page */
+    const uint64_t *visited;
     float *raw; /* NULL, or where the scores of page p are left: at raw + p * raw_stride */
     size_t raw_stride;
 };
@@ -54,11 +56,14 @@ static struct work work_layout(void *scratch, uint32_t rows, uint32_t dim) {
     return w;
 }
 
-/* A bit for each slot; what is hidden gets no weight. */
-static void hide_slots(float *s, uint64_t visited) {
+/* Of each row's scores in a page; what is hidden gets no weight. */
+static void hide_slots(float *scores, uint32_t n_rows, uint64_t visited) {
     int32_t seen[PAGE_TOKENS];
     for (uint32_t i = 0; i < PAGE_TOKENS; i++) seen[i] = (int32_t)(visited >> i & 1);
-    for (uint32_t i = 0; i < PAGE_TOKENS; i++) s[i] = seen[i] ? s[i] : -INFINITY;
+    for (uint32_t r = 0; r < n_rows; r++) {
+        float *s = scores + (size_t)r * PAGE_TOKENS;
+        for (uint32_t i = 0; i < PAGE_TOKENS; i++) s[i] = seen[i] ? s[i] : -INFINITY;
+    }
 }
 
 /* One page: scores, online softmax and values of every row into (max, sum, out). */
@@ -66,18 +71,18 @@ static void attend_page(const struct tile *t, const struct work *w, const float 
                         float *max, float *sum, float *out) {
     const struct kv_pool *kv = t->kv;
     const char *values = page_of_head(kv, t->view->pages[page], kv->n_kv_heads + t->kv_head);
-    const uint64_t visited = w->visited ? w->visited[page] : UINT64_MAX;
     tile_scores(t, w->scores, q, page, w->page);
     if (w->raw)
         memcpy(w->raw + page * w->raw_stride, w->scores, t->n_rows * PAGE_TOKENS * sizeof(float));
+    if (w->visited && w->visited[page] != UINT64_MAX)
+        hide_slots(w->scores, t->n_rows, w->visited[page]);
     for (uint32_t r = 0; r < t->n_rows; r++) {
         const uint32_t n = slots_of_page(t->first_visible + r / t->group, page);
         float *s = w->scores + (size_t)r * PAGE_TOKENS;
-        if (!(visited & sparse_first_slots(n))) { /* or the page lies in this row's future */
+        if (n == 0) { /* the page lies in this row's future */
             memset(s, 0, PAGE_TOKENS * sizeof(float));
             w->factor[r] = 1.0f;
         } else {
-            if (visited != UINT64_MAX) hide_slots(s, visited);
             w->factor[r] = t->kernels->softmax_update(s, n, &max[r], &sum[r]);
         }
     }

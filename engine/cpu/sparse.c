@@ -1,14 +1,14 @@
 /* sparse.c - see sparse.h: the index of one layer, a task for each query head.
  *
- * A tile whose first slot is T, in group R, meets a diagonal o at the keys T + i - o, i < 128.  With
- * c = o / 16 these lie in the groups R - c - 1 … R - c + 7, wherever o is among its sixteen
+ * A tile whose first slot is T, in group R, meets a diagonal o at the keys T + i - o, i < 128.
+ * With c = o / 16 these lie in the groups R - c - 1 … R - c + 7, wherever o is among its sixteen
  * neighbours.  Hence a chosen diagonal marks distances c - 7 … c + 1, once for all tiles.
  *
  * The published conversion works on blocks of 64 rows: there the diagonal o visits a window of 64
  * keys, from B - o for the block's first row B.  With B = T or T + 64 a window ends at most at
- * T - o + 127, so it lies in the same nine groups, and what it visits is visited here.  What it
- * visits beyond its lines is not: windows that are pushed to the right to begin at key 0, and
- * ranges that grow by whole blocks. */
+ * T - o + 127, so it lies in the same nine groups, and what it visits is visited here.  Beyond that
+ * the conversion pushes windows to the right that would begin before key 0, and grows ranges by
+ * whole blocks: what only that covers, no line asks for, and tiles here may leave it out. */
 #define _GNU_SOURCE /* clock_gettime */
 #include "engine/cpu/sparse.h"
 
@@ -81,6 +81,11 @@ const struct step_seq *sparse_seq(const struct step *step) {
 
 /* --- What a tile visits. --- */
 
+/* The first n of a page's slots. */
+static uint64_t first_slots(uint32_t n) {
+    return n < PAGE_TOKENS ? ((uint64_t)1 << n) - 1 : UINT64_MAX;
+}
+
 /* The slot behind a tile's last row. */
 static uint32_t tile_end(const struct sparse_index *index, uint32_t tile) {
     return index->first_slot + sparse_min(index->n_rows, (tile + 1) * SPARSE_TILE);
@@ -110,7 +115,7 @@ static uint64_t visited_of_page(const struct sparse_index *index, uint32_t head,
     for (uint32_t i = 0; i < PAGE_GROUPS; i++) {
         const uint32_t group = page * PAGE_GROUPS + i;
         if (group >= own_group || group < n_first || bit(distances, own_group - group))
-            visited |= sparse_first_slots(SPARSE_GROUP) << i * SPARSE_GROUP;
+            visited |= first_slots(SPARSE_GROUP) << i * SPARSE_GROUP;
     }
     return page * PAGE_GROUPS < own_group ? visited | sparse_columns(index, head)[page] : visited;
 }
@@ -126,7 +131,7 @@ uint32_t sparse_visit(const struct sparse_index *index, uint32_t head, uint32_t 
         else if (blocks) pages[page] = bit(sparse_blocks(index, head, tile), page) ? UINT64_MAX : 0;
         else pages[page] = visited_of_page(index, head, first / SPARSE_GROUP, page);
     }
-    pages[n_pages - 1] &= sparse_first_slots(end - (n_pages - 1) * PAGE_TOKENS);
+    pages[n_pages - 1] &= first_slots(end - (n_pages - 1) * PAGE_TOKENS);
     return n_pages;
 }
 
@@ -136,7 +141,7 @@ uint32_t sparse_visit(const struct sparse_index *index, uint32_t head, uint32_t 
 static void mark_distances(const uint64_t *diagonals, uint32_t n_slots, uint64_t *distances) {
     for (uint32_t c = 0; c * SPARSE_GROUP < n_slots; c++) {
         const uint64_t chosen = diagonals[c / PAGE_GROUPS] >> c % PAGE_GROUPS * SPARSE_GROUP;
-        if (!(chosen & sparse_first_slots(SPARSE_GROUP))) continue;
+        if (!(chosen & first_slots(SPARSE_GROUP))) continue;
         for (uint32_t d = c < TILE_GROUPS ? 0 : c - (TILE_GROUPS - 1); d <= c + 1; d++)
             set_bit(distances, d);
     }
@@ -234,8 +239,8 @@ static int check_request(const struct sparse_index *index, const struct attn_ind
     if (sparse->n_rows == 0 || sparse->n_rows > index->max_rows || n_slots > index->max_slots ||
         args->n_heads > index->max_heads)
         return error_set(err, ERR_INVALID,
-                         "cpu: rows [%" PRIu32 ", %" PRIu64 ") exceed the limits of sparse prefill, "
-                         "%" PRIu32 " rows and %" PRIu32 " slots",
+                         "cpu: rows [%" PRIu32 ", %" PRIu64 ") exceed the limits of sparse "
+                         "prefill, %" PRIu32 " rows and %" PRIu32 " slots",
                          sparse->first_slot, n_slots, index->max_rows, index->max_slots);
     if (sparse->first_slot % PAGE_TOKENS != 0 || n_slots > seq->layers[args->layer].n_slots)
         return error_set(err, ERR_INVALID, "cpu: rows [%" PRIu32 ", %" PRIu64 ") cannot be indexed",

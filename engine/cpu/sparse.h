@@ -64,11 +64,6 @@ static inline uint64_t *sparse_blocks(const struct sparse_index *index, uint32_t
     return (uint64_t *)index->blocks.data + (head * n_tiles + tile) * index->block_words;
 }
 
-/* The first n of a page's slots. */
-static inline uint64_t sparse_first_slots(uint32_t n) {
-    return n < PAGE_TOKENS ? ((uint64_t)1 << n) - 1 : UINT64_MAX;
-}
-
 int sparse_reserve(struct cpu_backend *cpu, const struct step_limits *limits, struct error *err);
 void sparse_free(struct sparse_index *index);
 /* The sequence of the step that has a `sparse`, or NULL. */

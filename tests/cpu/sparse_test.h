@@ -1,5 +1,5 @@
-/* sparse_test.h - a sparse prompt, for tests: its inputs, the lines that its heads should choose, by
- * sorting, and what tiles then visit, slot by slot from the definitions. */
+/* sparse_test.h - a sparse prompt, for tests: its inputs, the lines that its heads should choose,
+ * by sorting, and what tiles then visit, slot by slot from the definitions. */
 #ifndef TESTS_CPU_SPARSE_TEST_H
 #define TESTS_CPU_SPARSE_TEST_H
 

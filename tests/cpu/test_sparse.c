@@ -50,7 +50,8 @@ static struct prompt *random_prompt(struct backend *be, uint32_t most) {
     struct prompt *p = prompt_make(be, first, 1 + random_below(most - first), DTYPE_F32);
     for (uint32_t h = 0; h < N_HEADS; h++) {
         p->patterns[h] = (struct attn_pattern){PATTERN_VERTICAL_SLASH, random_below(120),
-                                               random_below(3) ? random_below(250) : 100};
+                                               random_below(3) ? 100 + random_below(10)
+                                                               : random_below(250)};
     }
     return p;
 }
@@ -254,7 +255,7 @@ static void check_attention(const struct prompt *p, double tolerance) {
 }
 
 static void mix_patterns(struct prompt *p) {
-    p->patterns[0] = (struct attn_pattern){PATTERN_VERTICAL_SLASH, 40, 110};
+    p->patterns[0] = (struct attn_pattern){PATTERN_VERTICAL_SLASH, 40, 102};
     p->patterns[1] = (struct attn_pattern){PATTERN_A_SHAPE, 20, 70};
     p->patterns[2] = (struct attn_pattern){PATTERN_BLOCK_SPARSE, 2, 1};
     p->patterns[3] = (struct attn_pattern){PATTERN_DENSE, 0, 0};
