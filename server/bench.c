@@ -27,8 +27,8 @@ static const struct option entries[] = {
 };
 static const struct option_table flags = {entries, sizeof(entries) / sizeof(*entries)};
 
-static int read_sizes(const char *name, const char *text, unsigned long high,
-                      struct bench_sizes *out, struct error *err) {
+int bench_sizes_read(struct bench_sizes *out, const char *name, const char *text,
+                     unsigned long high, struct error *err) {
     for (out->n = 0;; text++) {
         char *end;
         errno = 0;
@@ -49,8 +49,8 @@ static int read_sizes(const char *name, const char *text, unsigned long high,
 int bench_plan_read(struct bench_plan *plan, int *argc, char **argv, struct error *err) {
     *plan = (struct bench_plan){0};
     int rc = options_take(&flags, plan, argc, argv, err);
-    if (!rc) rc = read_sizes("prompts", plan->prompts_text, 1u << 22, &plan->prompts, err);
-    if (!rc) rc = read_sizes("batches", plan->batches_text, 4096, &plan->batches, err);
+    if (!rc) rc = bench_sizes_read(&plan->prompts, "prompts", plan->prompts_text, 1u << 22, err);
+    if (!rc) rc = bench_sizes_read(&plan->batches, "batches", plan->batches_text, 4096, err);
     if (rc) bench_plan_fini(plan);
     return rc;
 }

@@ -38,6 +38,10 @@ int bench_plan_read(struct bench_plan *plan, int *argc, char **argv, struct erro
 void bench_plan_fini(struct bench_plan *plan);
 void bench_print_help(void);
 
+/* "512,4096": whole numbers from 1 to high.  --name is whose value they are. */
+int bench_sizes_read(struct bench_sizes *out, const char *name, const char *text,
+                     unsigned long high, struct error *err);
+
 /* Measures the backend, runs the plan on it and prints to stdout.  backend is borrowed. */
 int bench_run(const struct bench_plan *plan, const struct options *options, const char *model_dir,
               struct backend *backend, struct error *err);

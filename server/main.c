@@ -21,6 +21,7 @@
 #include "server/options.h"
 #include "server/serve.h"
 #include "server/tokenize_command.h"
+#include "server/tune.h"
 
 extern char **environ;
 
@@ -118,6 +119,12 @@ static int run_serve(int argc, char **argv) {
     return rc ? STATUS_FAILED : STATUS_OK;
 }
 
+static bool wants_help(int argc, char **argv) {
+    for (int i = 0; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return true;
+    return false;
+}
+
 static int run_bench(int argc, char **argv) {
     struct options options;
     struct bench_plan plan;
@@ -125,11 +132,9 @@ static int run_bench(int argc, char **argv) {
     struct error err = {0};
     char path[PATH_MAX + 64];
     int status;
-    for (int i = 0; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            bench_print_help();
-            return STATUS_OK;
-        }
+    if (wants_help(argc, argv)) {
+        bench_print_help();
+        return STATUS_OK;
     }
     if (bench_plan_read(&plan, &argc, argv, &err)) {
         fprintf(stderr, "quire: %s\n", err.text);
@@ -147,6 +152,36 @@ static int run_bench(int argc, char **argv) {
     if (rc) fprintf(stderr, "quire: %s\n", err.text);
     options_fini(&options);
     bench_plan_fini(&plan);
+    return rc ? STATUS_FAILED : STATUS_OK;
+}
+
+static int run_tune(int argc, char **argv) {
+    struct options options;
+    struct tune_plan plan;
+    struct backend *backend = NULL;
+    struct error err = {0};
+    char path[PATH_MAX + 64];
+    int status;
+    if (wants_help(argc, argv)) {
+        tune_print_help();
+        return STATUS_OK;
+    }
+    if (tune_plan_read(&plan, &argc, argv, &err)) {
+        fprintf(stderr, "quire: %s\n", err.text);
+        return STATUS_USAGE;
+    }
+    if (load_options(&options, argc, argv, &status)) {
+        tune_plan_fini(&plan);
+        return status;
+    }
+    int rc = create_backend(&backend, &options, &err);
+    if (!rc) {
+        rc = tune_run(&plan, &options, find_model(&options, path, sizeof(path)), backend, &err);
+        backend->ops->destroy(backend);
+    }
+    if (rc) fprintf(stderr, "quire: %s\n", err.text);
+    options_fini(&options);
+    tune_plan_fini(&plan);
     return rc ? STATUS_FAILED : STATUS_OK;
 }
 
@@ -175,6 +210,8 @@ static const struct command commands[] = {
      run_serve},
     {"bench", "bench [MODEL] [options]   measure the engine without HTTP; --help lists the options",
      run_bench},
+    {"tune", "tune [MODEL] [options]    find what each head may leave out of a long prompt; --help",
+     run_tune},
     {"tokenize", "tokenize [MODEL]          print the tokens of the text on standard input",
      run_tokenize},
     {"version", "version                   print the version", run_version},

@@ -1,0 +1,542 @@
+/* tune.c - see tune.h. */
+#include "server/tune.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/error.h"
+#include "engine/model/model.h"
+#include "engine/patterns.h"
+#include "engine/rng.h"
+#include "engine/siphash.h"
+#include "engine/tokenizer.h"
+#include "server/buffer.h"
+#include "server/options.h"
+#include "server/report.h"
+#include "server/serve.h"
+#include "server/tune_pass.h"
+#include "server/tune_progress.h"
+#include "server/tune_prompts.h"
+#include "server/tune_state.h"
+
+enum {
+    DEFAULT_TOKENS = 32768,
+    FIRST_RUNG = 1024,
+    ENOUGH_WINS = 2, /* longer prompts gain more: a ladder need not go on */
+    MAX_RUNS = 3
+};
+/* A measurement this long needs no other beside it. */
+static const double LONG_RUN_S = 0.2;
+/* While recall is measured no head may be made dense. */
+static const float NEVER_DENSE = 2;
+
+#define AT(member) offsetof(struct tune_plan, member)
+
+static const struct option entries[] = {
+    {"lengths", OPTION_STRING, AT(lengths_text), 0, 0, NULL, NULL,
+     "prompt lengths, in tokens, at which patterns must do [the context, at most 32768]"},
+    {"samples", OPTION_NUMBER, AT(n_samples), 1, TUNE_MAX_SAMPLES, "3", NULL,
+     "prompts of each length: retrieval, needles and prose take turns"},
+    {"recall", OPTION_FRACTION, AT(target), 1, 100, "0.95", NULL,
+     "share of its attention that a head must find in every prompt"},
+    {"floor", OPTION_FRACTION, AT(floor), 0, 100, "0.8", NULL,
+     "a head that finds less with every pattern stays dense"},
+    {"seed", OPTION_NUMBER, AT(seed), 0, UINT32_MAX, "1", NULL, "of the prompts"},
+    {"out", OPTION_STRING, AT(out), 0, 0, NULL, NULL,
+     "the pattern file to write [MODEL.json in this directory]"},
+    {"state", OPTION_STRING, AT(state), 0, 0, NULL, NULL,
+     "what has been measured, so that a second run goes on [OUT.state; removed at the end]"},
+};
+static const struct option_table flags = {entries, sizeof(entries) / sizeof(*entries)};
+
+int tune_plan_read(struct tune_plan *plan, int *argc, char **argv, struct error *err) {
+    *plan = (struct tune_plan){0};
+    int rc = options_take(&flags, plan, argc, argv, err);
+    if (!rc && plan->lengths_text)
+        rc = bench_sizes_read(&plan->lengths, "lengths", plan->lengths_text, 1u << 22, err);
+    if (!rc && plan->lengths.n * plan->n_samples > TUNE_MAX_SAMPLES)
+        rc = error_set(err, ERR_INVALID, "--lengths and --samples: at most %d prompts",
+                       TUNE_MAX_SAMPLES);
+    if (rc) tune_plan_fini(plan);
+    return rc;
+}
+
+void tune_plan_fini(struct tune_plan *plan) {
+    options_free(&flags, plan);
+}
+
+void tune_print_help(void) {
+    puts("usage: quire tune [MODEL] [options of `quire serve`] [options below]\n"
+         "\n"
+         "Finds for every head which keys it may leave out of a long prompt, and from which length\n"
+         "on that is faster on this machine, and writes the pattern file that `quire serve` reads.\n"
+         "A run that was stopped goes on when it is started again.\n");
+    options_print_table(stdout, &flags);
+}
+
+/* A search under way. */
+struct tune {
+    const struct tune_plan *plan;
+    const char *model_dir, *model_name;
+    struct backend *be;
+    struct engine_config config;
+    struct model_config model;
+    struct bench_sizes lengths;
+    uint32_t longest, shortest, top; /* top: of the ladder */
+    char out[PATH_MAX], state_path[PATH_MAX];
+    struct tokenizer *tokenizer; /* NULL: weights are made up, and so are tokens */
+    char *prose;                 /* NULL: the model has none */
+    struct tune_pass *pass;
+    struct attn_pattern candidates[TUNE_MAX_CANDIDATES];
+    struct tune_results results;
+    struct tune_state *state;
+    struct tune_progress progress;
+    struct token_list prompt;
+    struct patterns patterns; /* what was chosen */
+    struct tune_rung rungs[TUNE_MAX_RUNGS];
+    uint32_t n_rungs;
+};
+
+/* ---- set up ---- */
+
+static int settle_lengths(struct tune *t, struct error *err) {
+    const uint32_t context = t->model.max_position;
+    t->lengths = t->plan->lengths;
+    if (t->lengths.n == 0) {
+        t->lengths.n = 1;
+        t->lengths.sizes[0] = context < DEFAULT_TOKENS ? context : DEFAULT_TOKENS;
+    }
+    t->shortest = UINT32_MAX;
+    for (uint32_t i = 0; i < t->lengths.n; i++) {
+        const uint32_t length = t->lengths.sizes[i];
+        if (length > context)
+            return error_set(err, ERR_INVALID, "--lengths: the model's context is %" PRIu32
+                             " tokens", context);
+        if (length > t->longest) t->longest = length;
+        if (length < t->shortest) t->shortest = length;
+    }
+    const uint32_t usual = context < DEFAULT_TOKENS ? context : DEFAULT_TOKENS;
+    t->top = t->longest > usual ? t->longest : usual;
+    return 0;
+}
+
+/* The last part of the model's directory, by which `quire serve` finds the file. */
+static int settle_paths(struct tune *t, char *real_dir, struct error *err) {
+    const char *dir = realpath(t->model_dir, real_dir) ? real_dir : t->model_dir;
+    const char *slash = strrchr(dir, '/');
+    const struct tune_plan *plan = t->plan;
+    int n, m;
+    t->model_name = slash ? slash + 1 : dir;
+    n = plan->out ? snprintf(t->out, PATH_MAX, "%s", plan->out)
+                  : snprintf(t->out, PATH_MAX, "%s.json", t->model_name);
+    m = plan->state ? snprintf(t->state_path, PATH_MAX, "%s", plan->state)
+                    : snprintf(t->state_path, PATH_MAX, "%s.state", t->out);
+    return n < PATH_MAX && m < PATH_MAX ? 0 : error_set(err, ERR_INVALID, "--out: too long a path");
+}
+
+static void print_pattern(struct buffer *out, const struct attn_pattern *p) {
+    buffer_printf(out, "%s %" PRIu32 " %" PRIu32, pattern_kind_name(p->kind), p->p1, p->p2);
+}
+
+static void print_lengths(struct buffer *out, const struct tune *t) {
+    for (uint32_t i = 0; i < t->lengths.n; i++)
+        buffer_printf(out, "%s%" PRIu32, i ? ", " : "", t->lengths.sizes[i]);
+}
+
+static void print_candidates(struct buffer *out, const struct tune *t) {
+    for (uint32_t i = 0; i < t->results.n_candidates; i++) {
+        buffer_puts(out, i ? ", " : "");
+        print_pattern(out, &t->candidates[i]);
+    }
+}
+
+/* All that a measurement depends on. */
+static void print_settings(struct buffer *out, const struct tune *t) {
+    buffer_printf(out, "quire " QUIRE_VERSION "; %s, %" PRIu32 " layers, %" PRIu32 " heads; %s; "
+                  "rows %" PRIu32 "; kv %d; seed %" PRIu64 "; samples %" PRIu64 "; lengths ",
+                  t->model_name, t->model.n_layers, t->model.n_heads, t->be->description,
+                  t->config.max_batched_tokens, (int)t->config.kv_dtype, t->plan->seed,
+                  t->plan->n_samples);
+    print_lengths(out, t);
+    buffer_puts(out, "; ");
+    print_candidates(out, t);
+}
+
+static int open_state(struct tune *t, struct error *err) {
+    struct buffer settings = {0};
+    print_settings(&settings, t);
+    const int rc = settings.failed
+                       ? error_set(err, ERR_NOMEM, "tune: no memory")
+                       : tune_state_open(&t->state, t->state_path, settings.data, &t->results, err);
+    buffer_fini(&settings);
+    return rc;
+}
+
+static int open_tune(struct tune *t, char *real_dir, struct error *err) {
+    const uint32_t n_samples = (uint32_t)t->plan->n_samples;
+    int rc = model_config_load(&t->model, t->model_dir, err);
+    if (!rc) rc = settle_lengths(t, err);
+    if (!rc) rc = settle_paths(t, real_dir, err);
+    if (rc) return rc;
+    const uint32_t n_candidates = tune_candidates(t->shortest, t->candidates);
+    if (n_candidates == 0)
+        return error_set(err, ERR_INVALID,
+                         "--lengths: in %" PRIu32 " tokens there is nothing to leave out",
+                         t->shortest);
+    if (!t->config.random_weights) rc = tokenizer_load(&t->tokenizer, t->model_dir, err);
+    if (!rc) rc = tune_prose_load(&t->prose, t->model_dir, err);
+    if (!rc)
+        rc = tune_results_init(&t->results, n_samples * t->lengths.n, t->model.n_layers,
+                               t->model.n_heads, n_candidates, err);
+    if (!rc) rc = open_state(t, err);
+    if (!rc) rc = patterns_default(&t->patterns, t->model.n_layers, t->model.n_heads, err);
+    return rc ? rc : tune_pass_create(&t->pass, &t->config, t->top, err);
+}
+
+static void close_tune(struct tune *t) {
+    tune_progress_end(&t->progress);
+    tune_pass_destroy(t->pass);
+    tune_state_close(t->state);
+    tune_results_fini(&t->results);
+    patterns_fini(&t->patterns);
+    tokenizer_destroy(t->tokenizer);
+    model_config_fini(&t->model);
+    free(t->prompt.ids);
+    free(t->prose);
+}
+
+/* ---- prompts ---- */
+
+static int random_prompt(struct tune *t, uint64_t seed, uint32_t n_tokens, struct error *err) {
+    uint32_t *ids = realloc(t->prompt.ids, n_tokens * sizeof(*ids));
+    if (!ids) return error_set(err, ERR_NOMEM, "tune: no memory for a prompt");
+    for (uint32_t i = 0; i < n_tokens; i++)
+        ids[i] = (uint32_t)(rng_uniform(seed, i) * t->model.n_vocab);
+    t->prompt = (struct token_list){ids, n_tokens, n_tokens};
+    return 0;
+}
+
+static int begin_prompt(struct tune *t, enum tune_text kind, uint64_t number, uint32_t n_tokens,
+                        struct error *err) {
+    const uint64_t seed = t->plan->seed * 1000003 + number;
+    t->prompt.n = 0;
+    const int rc = t->tokenizer ? tune_prompt_make(&t->prompt, t->tokenizer, t->prose, kind, seed,
+                                                   n_tokens, err)
+                                : random_prompt(t, seed, n_tokens, err);
+    if (!rc) tune_pass_begin(t->pass, t->prompt.ids, (uint32_t)t->prompt.n);
+    return rc;
+}
+
+/* ---- measurements ---- */
+
+static bool is_enough(uint32_t n_runs, double seconds) {
+    return n_runs == MAX_RUNS || seconds >= LONG_RUN_S;
+}
+
+static int time_dense(struct tune *t, double *seconds, struct error *err) {
+    double times[MAX_RUNS], spent = 0;
+    uint32_t n = 0;
+    int rc = 0;
+    while (!rc && !is_enough(n, spent)) {
+        rc = tune_pass_dense(t->pass, &times[n], err);
+        if (!rc) spent += times[n++];
+    }
+    if (!rc) *seconds = report_spread(times, n).median;
+    return rc;
+}
+
+static int time_sparse(struct tune *t, const struct attn_pattern *heads, float dense_above,
+                       struct tune_run *run, struct error *err) {
+    double index[MAX_RUNS], attention[MAX_RUNS], spent = 0;
+    uint32_t n = 0;
+    int rc = 0;
+    while (!rc && !is_enough(n, spent)) {
+        rc = tune_pass_sparse(t->pass, heads, dense_above, run, err);
+        if (rc) return rc;
+        index[n] = run->index_s;
+        attention[n++] = run->attention_s;
+        spent += run->index_s + run->attention_s;
+    }
+    run->index_s = report_spread(index, n).median;
+    run->attention_s = report_spread(attention, n).median;
+    return rc;
+}
+
+static int try_candidate(struct tune *t, struct tune_layer *at, uint32_t candidate,
+                         struct error *err) {
+    const uint32_t n_heads = t->model.n_heads;
+    struct attn_pattern *heads = calloc(n_heads, sizeof(*heads));
+    if (!heads) return error_set(err, ERR_NOMEM, "tune: no memory");
+    for (uint32_t h = 0; h < n_heads; h++) heads[h] = t->candidates[candidate];
+    struct tune_run run = {.recall = at->recall + (size_t)candidate * n_heads,
+                           .density = at->density + (size_t)candidate * n_heads};
+    const int rc = time_sparse(t, heads, NEVER_DENSE, &run, err);
+    at->index_s[candidate] = run.index_s;
+    at->attention_s[candidate] = run.attention_s;
+    free(heads);
+    return rc;
+}
+
+static int measure_layer(struct tune *t, uint32_t sample, uint32_t layer, struct error *err) {
+    char where[64];
+    struct tune_layer *at = tune_results_at(&t->results, sample, layer);
+    snprintf(where, sizeof(where), "prompt %" PRIu32 " of %" PRIu32 ", layer %" PRIu32 " of %"
+             PRIu32, sample + 1, t->results.n_samples, layer + 1, t->results.n_layers);
+    int rc = time_dense(t, &at->dense_s, err);
+    for (uint32_t c = 0; c < t->results.n_candidates && !rc; c++) {
+        rc = try_candidate(t, at, c, err);
+        tune_progress_add(&t->progress, 1, where);
+    }
+    if (rc) return rc;
+    at->done = true;
+    return tune_state_add_layer(t->state, &t->results, sample, layer, err);
+}
+
+static uint32_t layers_to_do(const struct tune *t, uint32_t sample) {
+    uint32_t n = t->results.n_layers;
+    while (n > 0 && tune_results_at(&t->results, sample, n - 1)->done) n--;
+    return n;
+}
+
+static int measure_sample(struct tune *t, uint32_t sample, struct error *err) {
+    const uint32_t n_each = (uint32_t)t->plan->n_samples, n_layers = layers_to_do(t, sample);
+    if (n_layers == 0) return 0;
+    int rc = begin_prompt(t, sample % n_each % TUNE_N_TEXTS, sample,
+                          t->lengths.sizes[sample / n_each], err);
+    for (uint32_t l = 0; l < n_layers && !rc; l++) {
+        rc = tune_pass_enter(t->pass, l, err);
+        if (!rc && !tune_results_at(&t->results, sample, l)->done)
+            rc = measure_layer(t, sample, l, err);
+    }
+    return rc;
+}
+
+/* ---- the choice ---- */
+
+static struct tune_choice choose(struct tune *t, uint32_t layer, uint32_t head) {
+    const struct tune_goal goal = {t->plan->target, t->plan->floor};
+    const struct tune_choice choice = tune_choose(&t->results, &goal, layer, head);
+    const size_t i = (size_t)layer * t->model.n_heads + head;
+    t->patterns.heads[i] = choice.candidate < 0 ? (struct attn_pattern){.kind = PATTERN_DENSE}
+                                                : t->candidates[choice.candidate];
+    t->patterns.scores[i] = choice.mean_recall;
+    return choice;
+}
+
+static const char *const names[] = {"layer",        "head",    "pattern", "p1",  "p2", "mean_recall",
+                                    "worst_recall", "density", "cost"};
+enum { N_COLUMNS = sizeof(names) / sizeof(*names) };
+
+static void print_head(const struct report *report, const struct tune *t, uint32_t layer,
+                       uint32_t head, const struct tune_choice *choice) {
+    char cells[N_COLUMNS][REPORT_CELL];
+    const struct attn_pattern *p = &t->patterns.heads[(size_t)layer * t->model.n_heads + head];
+    snprintf(cells[0], REPORT_CELL, "%" PRIu32, layer);
+    snprintf(cells[1], REPORT_CELL, "%" PRIu32, head);
+    snprintf(cells[2], REPORT_CELL, "%s", pattern_kind_name(p->kind));
+    snprintf(cells[3], REPORT_CELL, "%" PRIu32, p->p1);
+    snprintf(cells[4], REPORT_CELL, "%" PRIu32, p->p2);
+    snprintf(cells[5], REPORT_CELL, "%.4f", choice->mean_recall);
+    snprintf(cells[6], REPORT_CELL, "%.4f", choice->worst_recall);
+    snprintf(cells[7], REPORT_CELL, "%.3f", choice->density);
+    snprintf(cells[8], REPORT_CELL, "%.3f", choice->cost);
+    report_row(report, (const char (*)[REPORT_CELL])cells);
+}
+
+/* Means over heads, and the worst head. */
+struct summary {
+    double recall, worst, cost;
+};
+
+static struct summary choose_all(struct tune *t) {
+    const struct report report = {.names = names, .n = N_COLUMNS};
+    const uint32_t n_layers = t->model.n_layers, n_heads = t->model.n_heads;
+    const double n = (double)n_layers * n_heads;
+    struct summary sum = {.worst = 1};
+    report_begin(&report);
+    for (uint32_t l = 0; l < n_layers; l++)
+        for (uint32_t h = 0; h < n_heads; h++) {
+            const struct tune_choice choice = choose(t, l, h);
+            print_head(&report, t, l, h, &choice);
+            sum.recall += choice.mean_recall / n;
+            sum.cost += choice.cost / n;
+            if (choice.worst_recall < sum.worst) sum.worst = choice.worst_recall;
+        }
+    return sum;
+}
+
+/* ---- the break-even ---- */
+
+/* What a rung of an earlier run must have been measured with. */
+static uint64_t hash_patterns(const struct tune *t) {
+    static const uint64_t key[2] = {0}; /* nobody chooses patterns to make them collide */
+    const size_t n = (size_t)t->model.n_layers * t->model.n_heads;
+    struct siphash hash;
+    siphash_init(&hash, key);
+    for (size_t i = 0; i < n; i++) {
+        const struct attn_pattern *p = &t->patterns.heads[i];
+        siphash_absorb(&hash, p->kind);
+        siphash_absorb(&hash, (uint64_t)p->p1 << 32 | p->p2);
+    }
+    return siphash_end(&hash);
+}
+
+static int measure_rung(struct tune *t, struct tune_rung *rung, struct error *err) {
+    char where[64];
+    snprintf(where, sizeof(where), "break-even: %" PRIu32 " tokens", rung->n_tokens);
+    int rc = begin_prompt(t, TUNE_RETRIEVAL, TUNE_MAX_SAMPLES, rung->n_tokens, err);
+    for (uint32_t l = 0; l < t->model.n_layers && !rc; l++) {
+        const struct attn_pattern *heads = t->patterns.heads + (size_t)l * t->model.n_heads;
+        struct tune_run run = {0};
+        double dense_s = 0;
+        rc = tune_pass_enter(t->pass, l, err);
+        if (!rc) rc = time_dense(t, &dense_s, err);
+        if (!rc) rc = time_sparse(t, heads, PREFILL_DENSE_ABOVE, &run, err);
+        rung->dense_s += dense_s;
+        rung->sparse_s += run.index_s + run.attention_s;
+        tune_progress_add(&t->progress, 0, where);
+    }
+    return rc;
+}
+
+/* Doubling lengths, until sparse attention has won often enough or they end. */
+static int climb_ladder(struct tune *t, struct error *err) {
+    const uint64_t patterns = hash_patterns(t);
+    uint32_t n_wins = 0;
+    int rc = 0;
+    for (uint32_t length = FIRST_RUNG; length <= t->top && n_wins < ENOUGH_WINS && !rc;
+         length *= 2) {
+        struct tune_rung *rung = &t->rungs[t->n_rungs];
+        if (t->n_rungs == TUNE_MAX_RUNGS) break;
+        *rung = (struct tune_rung){.n_tokens = length};
+        if (!tune_state_find_rung(t->state, patterns, length, rung)) {
+            rc = measure_rung(t, rung, err);
+            if (!rc) rc = tune_state_add_rung(t->state, patterns, rung, err);
+        }
+        t->n_rungs++;
+        n_wins = rung->sparse_s <= rung->dense_s ? n_wins + 1 : 0;
+    }
+    return rc;
+}
+
+/* ---- the file ---- */
+
+static void print_rungs(struct buffer *out, const struct tune *t) {
+    for (uint32_t i = 0; i < t->n_rungs; i++)
+        buffer_printf(out, "%s%" PRIu32 ": %.4g and %.4g s", i ? "; " : "", t->rungs[i].n_tokens,
+                      t->rungs[i].dense_s, t->rungs[i].sparse_s);
+}
+
+static void print_prompts(struct buffer *out, const struct tune *t) {
+    buffer_printf(out, "%" PRIu64 " of each length", t->plan->n_samples);
+    for (uint32_t i = 0; i < TUNE_N_TEXTS && i < t->plan->n_samples; i++)
+        buffer_printf(out, ", %s", t->tokenizer ? tune_text_name(i) : "random tokens");
+    buffer_printf(out, "; seed %" PRIu64, t->plan->seed);
+}
+
+enum { N_NOTES = 9 };
+static const char *const note_names[N_NOTES] = {"model",      "version",    "device",
+                                                "date",       "lengths",    "prompts",
+                                                "candidates", "recall",     "attention"};
+
+static void print_notes(struct buffer notes[N_NOTES], const struct tune *t,
+                        const struct summary *sum) {
+    char date[32];
+    const time_t now = time(NULL);
+    struct tm utc;
+    strftime(date, sizeof(date), "%Y-%m-%d", gmtime_r(&now, &utc));
+    buffer_printf(&notes[0], "%s, %" PRIu32 " layers of %" PRIu32 " heads", t->model_name,
+                  t->model.n_layers, t->model.n_heads);
+    buffer_puts(&notes[1], "quire " QUIRE_VERSION);
+    buffer_printf(&notes[2], "%s: %s", t->be->name, t->be->description);
+    buffer_puts(&notes[3], date);
+    print_lengths(&notes[4], t);
+    print_prompts(&notes[5], t);
+    print_candidates(&notes[6], t);
+    buffer_printf(&notes[7],
+                  "asked for: %.3g of every prompt, at least %.3g; found: %.4f on average, %.4f in "
+                  "the worst head and prompt. A head's score is its mean",
+                  t->plan->target, t->plan->floor, sum->recall, sum->worst);
+    buffer_puts(&notes[8], "all layers' by tokens, dense and sparse: ");
+    print_rungs(&notes[8], t);
+}
+
+static int save(struct tune *t, const struct summary *sum, struct error *err) {
+    struct buffer texts[N_NOTES] = {{0}};
+    struct pattern_note notes[N_NOTES];
+    bool failed = false;
+    int rc;
+    t->patterns.min_sparse_tokens = tune_break_even(t->rungs, t->n_rungs);
+    print_notes(texts, t, sum);
+    for (int i = 0; i < N_NOTES; i++) {
+        failed |= texts[i].failed;
+        notes[i] = (struct pattern_note){note_names[i], texts[i].data};
+    }
+    rc = failed ? error_set(err, ERR_NOMEM, "tune: no memory")
+                : patterns_save(&t->patterns, notes, N_NOTES, t->out, err);
+    for (int i = 0; i < N_NOTES; i++) buffer_fini(&texts[i]);
+    return rc;
+}
+
+static void print_summary(const struct tune *t, const struct summary *sum) {
+    uint32_t counts[PATTERN_N_KINDS] = {0};
+    const size_t n = (size_t)t->model.n_layers * t->model.n_heads;
+    for (size_t i = 0; i < n; i++) counts[t->patterns.heads[i].kind]++;
+    for (unsigned kind = 0; kind < PATTERN_N_KINDS; kind++)
+        fprintf(stderr, "tune: %" PRIu32 " heads %s\n", counts[kind], pattern_kind_name(kind));
+    fprintf(stderr, "tune: recall %.4f on average, %.4f at worst; attention takes %.2f of dense\n",
+            sum->recall, sum->worst, sum->cost);
+    if (t->patterns.min_sparse_tokens == TUNE_NEVER)
+        fprintf(stderr, "tune: dense attention is faster up to %" PRIu32 " tokens\n", t->top);
+    else
+        fprintf(stderr, "tune: sparse attention pays from %" PRIu32 " tokens on\n",
+                t->patterns.min_sparse_tokens);
+    fprintf(stderr, "tune: written to %s\n", t->out);
+}
+
+/* ---- all of it ---- */
+
+static void begin_progress(struct tune *t) {
+    const struct tune_results *r = &t->results;
+    double n_done = 0;
+    for (uint32_t s = 0; s < r->n_samples; s++)
+        for (uint32_t l = 0; l < r->n_layers; l++)
+            n_done += tune_results_at(r, s, l)->done ? r->n_candidates : 0;
+    fprintf(stderr, "tune: what is measured goes to %s: a run that was stopped goes on from there\n",
+            t->state_path);
+    tune_progress_begin(&t->progress, (double)r->n_samples * r->n_layers * r->n_candidates, n_done);
+}
+
+static int run(struct tune *t, struct error *err) {
+    int rc = 0;
+    begin_progress(t);
+    for (uint32_t s = 0; s < t->results.n_samples && !rc; s++) rc = measure_sample(t, s, err);
+    tune_progress_end(&t->progress);
+    if (rc) return rc;
+    const struct summary sum = choose_all(t);
+    rc = climb_ladder(t, err);
+    tune_progress_end(&t->progress);
+    if (!rc) rc = save(t, &sum, err);
+    if (rc) return rc;
+    print_summary(t, &sum);
+    unlink(t->state_path);
+    return 0;
+}
+
+int tune_run(const struct tune_plan *plan, const struct options *options, const char *model_dir,
+             struct backend *backend, struct error *err) {
+    char real_dir[PATH_MAX];
+    struct tune t = {.plan = plan,
+                     .model_dir = model_dir,
+                     .be = backend,
+                     .config = serve_engine_config(options, model_dir, backend)};
+    int rc = open_tune(&t, real_dir, err);
+    if (!rc) rc = run(&t, err);
+    close_tune(&t);
+    return rc;
+}

@@ -1,0 +1,59 @@
+/* tune_progress.c - see tune_progress.h. */
+#include "server/tune_progress.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "server/report.h"
+
+enum { BAR_WIDTH = 24, LINE_BYTES = 160 };
+
+static void write_duration(double seconds, char *out, size_t size) {
+    const long s = (long)(seconds + 0.5);
+    if (s >= 3600) snprintf(out, size, "%ld h %02ld min", s / 3600, s % 3600 / 60);
+    else if (s >= 60) snprintf(out, size, "%ld min %02ld s", s / 60, s % 60);
+    else snprintf(out, size, "%ld s", s);
+}
+
+void tune_progress_line(const struct tune_progress *p, double now_s, const char *next, char *line,
+                        size_t size) {
+    char bar[BAR_WIDTH + 1], left[48] = "";
+    const double share = p->total > 0 && p->done < p->total ? p->done / p->total : 1;
+    const double here = p->done - p->given;
+    const int n = (int)(share * BAR_WIDTH);
+    memset(bar, '-', BAR_WIDTH);
+    memset(bar, '#', (size_t)n);
+    bar[BAR_WIDTH] = 0;
+    if (here > 0)
+        write_duration((now_s - p->begun_s) / here * (p->total - p->done), left, sizeof(left));
+    snprintf(line, size, "tune: [%s] %3.0f %%, %s%s%s", bar, 100 * share, left,
+             here > 0 ? " left: " : "", next);
+}
+
+void tune_progress_begin(struct tune_progress *progress, double total, double given) {
+    *progress = (struct tune_progress){.total = total,
+                                       .done = given,
+                                       .given = given,
+                                       .begun_s = report_seconds_now(),
+                                       .tenth = -1,
+                                       .is_terminal = isatty(STDERR_FILENO)};
+}
+
+void tune_progress_add(struct tune_progress *p, double amount, const char *next) {
+    char line[LINE_BYTES];
+    p->done += amount;
+    const int tenth = (int)(10 * p->done / p->total);
+    if (!p->is_terminal && (tenth == p->tenth || p->done <= p->given)) return;
+    p->tenth = tenth;
+    tune_progress_line(p, report_seconds_now(), next, line, sizeof(line));
+    /* A shorter line must cover the whole of a longer one. */
+    if (p->is_terminal) fprintf(stderr, "\r%-100s", line);
+    else fprintf(stderr, "%s\n", line);
+    p->is_open = p->is_terminal;
+}
+
+void tune_progress_end(struct tune_progress *p) {
+    if (p->is_open) fputc('\n', stderr);
+    p->is_open = false;
+}
