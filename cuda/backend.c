@@ -27,7 +27,7 @@ static int cuda_reserve(struct backend *be, const struct step_limits *limits, st
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     int rc = step_reserve(cuda, limits, err);
     if (!rc) rc = angles_reserve(cuda, limits, err);
-    if (!rc) rc = sparse_reserve(cuda, limits, err);
+    if (!rc) rc = sparse_memory_reserve(cuda, limits, err);
     return rc ? rc : sample_reserve(cuda, limits, err);
 }
 
@@ -83,7 +83,7 @@ static void cuda_destroy(struct backend *be) {
     if (cuda->stream) cudaStreamSynchronize(cuda->stream);
     repeat_close(cuda);
     attention_close(cuda);
-    sparse_close(cuda);
+    sparse_memory_free(cuda);
     linear_close(cuda);
     weights_free(cuda);
     mirror_free(&cuda->step_block);

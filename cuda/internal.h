@@ -226,7 +226,7 @@ void attention_close(struct cuda_backend *cuda); /* nothing open is allowed */
 uint32_t sparse_first_dense_tile(const struct attn_sparse *sparse);
 bool sparse_has_kind(const struct attn_sparse *sparse, uint32_t layer, uint32_t n_heads,
                      enum attn_pattern_kind kind);
-void sparse_close(struct cuda_backend *cuda);
+void sparse_memory_free(struct cuda_backend *cuda);
 
 int cuda_step_begin(struct backend *be, const struct step *step, struct error *err);
 int cuda_weight_upload(struct backend *be, const void *host, size_t bytes, const void **out,
@@ -262,7 +262,7 @@ int cuda_measure(struct backend *be, struct ceilings *out, struct error *err);
 int step_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
 int angles_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
 int sample_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
-int sparse_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
+int sparse_memory_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
 
 #ifdef __cplusplus
 }

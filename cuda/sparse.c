@@ -112,7 +112,7 @@ static int account_open(struct cuda_backend *cuda, struct error *err) {
                            "clearing totals", err);
 }
 
-int sparse_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err) {
+int sparse_memory_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err) {
     const uint32_t n_slots = limits->max_sparse_slots;
     const struct shape shape = {.n_heads = limits->n_heads,
                                 .n_kv_heads = limits->n_kv_heads,
@@ -129,7 +129,7 @@ int sparse_reserve(struct cuda_backend *cuda, const struct step_limits *limits, 
                                lay_out(&build, &shape, NULL), err);
 }
 
-void sparse_close(struct cuda_backend *cuda) {
+void sparse_memory_free(struct cuda_backend *cuda) {
     cudaFree(cuda->sparse.memory);
     cudaFree(cuda->sparse.account);
 }
