@@ -241,14 +241,33 @@ static int create_queues(struct engine *e, struct error *err) {
     return error_set(err, ERR_NOMEM, "no memory for the engine's queues");
 }
 
-static int make_rules(struct engine *e, struct error *err) {
+/* What a backend's index has no room for would fail everybody's step. */
+static int check_patterns(const struct engine *e, const struct attn_pattern *patterns,
+                          struct error *err) {
+    const uint32_t n_heads = e->info.model->n_heads;
+    for (uint32_t i = 0; i < e->info.model->n_layers * n_heads; i++) {
+        const struct attn_pattern *p = &patterns[i];
+        const bool fits = (p->kind != PATTERN_VERTICAL_SLASH || p->p1 <= SPARSE_MAX_COLUMNS) &&
+                          (p->kind != PATTERN_BLOCK_SPARSE || p->p1 <= SPARSE_MAX_PAGES);
+        if ((uint32_t)p->kind < PATTERN_N_KINDS && fits) continue;
+        return error_set(err, ERR_INVALID,
+                         "the pattern of layer %" PRIu32 ", head %" PRIu32
+                         " is unknown, or has more than %d columns or %d pages",
+                         i / n_heads, i % n_heads, SPARSE_MAX_COLUMNS, SPARSE_MAX_PAGES);
+    }
+    return 0;
+}
+
+static int describe_prefill(struct engine *e, struct error *err) {
     const struct model_config *model = &e->model->config;
-    struct prefill_rules *rules = &e->shared.prefill;
-    *rules = (struct prefill_rules){.available = e->info.sparse_prefill,
+    struct prefill_support *support = &e->shared.prefill;
+    if (e->config.patterns && check_patterns(e, e->config.patterns, err)) return ERR_INVALID;
+    *support = (struct prefill_support){.available = e->info.sparse_prefill,
                                     .patterns = e->config.patterns,
                                     .n_heads_in_all = model->n_layers * model->n_heads,
                                     .min_sparse_tokens = e->config.min_sparse_tokens};
-    if (getrandom(rules->key, sizeof(rules->key), 0) == (ssize_t)sizeof(rules->key)) return 0;
+    const size_t key_bytes = sizeof(support->key);
+    if (getrandom(support->key, key_bytes, 0) == (ssize_t)key_bytes) return 0;
     return error_set(err, ERR_IO, "the system has no random numbers");
 }
 
@@ -272,7 +291,7 @@ int engine_create(struct engine **out, const struct engine_config *config, struc
                                          .tokenizer = e->tokenizer,
                                          .eos = e->model->config.eos,
                                          .n_eos = e->model->config.n_eos};
-    if ((code = make_rules(e, err))) goto fail;
+    if ((code = describe_prefill(e, err))) goto fail;
     scheduler_stats(e->scheduler, &e->stats);
     if (pthread_create(&e->thread, NULL, run_engine, e)) {
         code = error_set(err, ERR_NOMEM, "cannot start the engine thread");
@@ -407,6 +426,7 @@ static int check_prefill(const struct engine *e, const struct engine_request *r,
     if (!(choice->dense_above >= 0 && choice->dense_above <= 1))
         return error_set(err, ERR_INVALID,
                          "the density above which heads are dense must lie between 0 and 1");
+    if (choice->patterns && check_patterns(e, choice->patterns, err)) return ERR_INVALID;
     if (choice->mode != PREFILL_SPARSE) return 0;
     if (!e->info.sparse_prefill)
         return error_set(err, ERR_INVALID, "sparse prefill is not available here");

@@ -5,8 +5,8 @@
  *
  * Work is counted as the model's shape says: so much for a row (its products with weights), so much
  * for a row and a slot that it sees (attention).  base is what a step takes in which everybody
- * generates.  What it all takes in seconds is learned from the steps as they land; until anything is
- * known, nothing but the floor fits.
+ * generates.  What it all takes in seconds is learned from the steps as they land; until anything
+ * is known, nothing but the floor fits.
  *
  * Thread: engine.  Memory: none. */
 #ifndef ENGINE_PACE_H

@@ -8,23 +8,23 @@
 
 #include "engine/siphash.h"
 
-static bool is_sparse(const struct prefill_choice *choice, const struct prefill_rules *rules,
+static bool is_sparse(const struct prefill_choice *choice, const struct prefill_support *support,
                       enum kv_type kv, uint32_t n_prompt, bool scores_prompt) {
-    if (!rules->available || (!choice->patterns && !rules->patterns)) return false;
+    if (!support->available || (!choice->patterns && !support->patterns)) return false;
     if (kv != KV_FULL || scores_prompt || choice->mode == PREFILL_DENSE) return false;
-    return choice->mode == PREFILL_SPARSE || n_prompt >= rules->min_sparse_tokens;
+    return choice->mode == PREFILL_SPARSE || n_prompt >= support->min_sparse_tokens;
 }
 
 struct prefill_plan prefill_plan_make(const struct prefill_choice *choice,
-                                      const struct prefill_rules *rules, enum kv_type kv,
+                                      const struct prefill_support *support, enum kv_type kv,
                                       uint32_t n_prompt, bool scores_prompt) {
     struct prefill_plan plan = {.last = n_prompt - 1};
-    if (!is_sparse(choice, rules, kv, n_prompt, scores_prompt)) return plan;
+    if (!is_sparse(choice, support, kv, n_prompt, scores_prompt)) return plan;
     const uint32_t tail = choice->dense_tail < plan.last ? choice->dense_tail : plan.last;
     plan.is_sparse = true;
     plan.min_rows = choice->mode == PREFILL_SPARSE ? 1 : PREFILL_MIN_AUTO_ROWS;
     plan.sparse = (struct attn_sparse){
-        .patterns = choice->patterns ? choice->patterns : rules->patterns,
+        .patterns = choice->patterns ? choice->patterns : support->patterns,
         .dense_from = plan.last - tail,
         .dense_above = choice->dense_above > 0 ? choice->dense_above : PREFILL_DENSE_ABOVE,
         .synthetic = choice->synthetic};
@@ -37,17 +37,17 @@ static uint32_t float_bits(float value) {
     return bits;
 }
 
-uint64_t prefill_salt(const struct prefill_plan *plan, const struct prefill_rules *rules,
+uint64_t prefill_salt(const struct prefill_plan *plan, const struct prefill_support *support,
                       uint64_t cache_salt, uint64_t owner) {
     if (!plan->is_sparse) return cache_salt;
     const struct attn_sparse *sparse = &plan->sparse;
     struct siphash hash;
-    siphash_init(&hash, rules->key);
+    siphash_init(&hash, support->key);
     siphash_absorb(&hash, cache_salt);
     siphash_absorb(&hash, owner);
     siphash_absorb(&hash, float_bits(sparse->dense_above) | (uint64_t)sparse->synthetic << 32);
     siphash_absorb(&hash, plan->last - sparse->dense_from);
-    for (uint32_t i = 0; i < rules->n_heads_in_all; i++) {
+    for (uint32_t i = 0; i < support->n_heads_in_all; i++) {
         const struct attn_pattern *pattern = &sparse->patterns[i];
         siphash_absorb(&hash, pattern->kind);
         siphash_absorb(&hash, pattern->p1 | (uint64_t)pattern->p2 << 32);

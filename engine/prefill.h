@@ -3,8 +3,8 @@
  *
  *   layer by layer   rows [cached, n_prompt - 1), all indexed together (model/decoder.h), where the
  *                    room for long prompts has that many; the last token is an ordinary row
- *   in chunks        each piece is indexed by itself; pieces begin at whole pages, so a few rows may
- *                    be dense to get there
+ *   in chunks        each piece is indexed by itself; pieces begin at whole pages, so a few rows
+ *                    may be dense to get there
  *   ordinary         dense: few rows, or not sparse at all
  *
  * Thread: any.  Memory: none. */
@@ -17,7 +17,7 @@
 enum prefill_way { WAY_ORDINARY, WAY_IN_CHUNKS, WAY_BY_LAYERS };
 
 /* What an engine can do and prefers. */
-struct prefill_rules {
+struct prefill_support {
     bool available; /* the backend chooses keys, and there is room for it */
     const struct attn_pattern *patterns; /* or NULL */
     uint32_t n_heads_in_all;             /* of all layers: how many patterns there are */
@@ -34,12 +34,12 @@ struct prefill_plan {
 };
 
 struct prefill_plan prefill_plan_make(const struct prefill_choice *choice,
-                                      const struct prefill_rules *rules, enum kv_type kv,
+                                      const struct prefill_support *support, enum kv_type kv,
                                       uint32_t n_prompt, bool scores_prompt);
-/* The salt of a request's blocks: another one wherever their contents may be others.  What is sparse
- * depends on what it was computed with; whoever must not notice that is the only `owner` of its
- * blocks (0: they are shared). */
-uint64_t prefill_salt(const struct prefill_plan *plan, const struct prefill_rules *rules,
+/* The salt of a request's blocks: another one wherever their contents may be others.  What is
+ * sparse depends on what it was computed with; whoever must not notice that is the only `owner` of
+ * its blocks (0: they are shared). */
+uint64_t prefill_salt(const struct prefill_plan *plan, const struct prefill_support *support,
                       uint64_t cache_salt, uint64_t owner);
 
 /* How to compute a prompt of which n_stored tokens are stored.  max_long_rows: of the room for long

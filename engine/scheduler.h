@@ -26,9 +26,9 @@
  * after n is finished: when a penalty counts tokens, and when pages are short, for nobody is
  * preempted while a step is in flight.
  *
- * Sparse prompts (prefill.h) take turns: one at a time is computed, from its first sparse row to its
- * last; others wait for its end, and whoever ranks behind them does not.  One that goes layer by
- * layer runs in slices, each a flight of its own, between the steps of everybody else:
+ * Sparse prompts (prefill.h) take turns: one at a time is computed, from its first sparse row to
+ * its last; others wait for its end, and whoever ranks behind them does not.  One that goes layer
+ * by layer runs in slices, each a flight of its own, between the steps of everybody else:
  *
  *   step ─► slice ─► step ─► slice ─► …      more slices in a row where max_itl_s leaves the time
  *
@@ -72,9 +72,9 @@ void scheduler_cancel(struct scheduler *scheduler, uint64_t id, struct event_lis
 void scheduler_end_all(struct scheduler *scheduler, enum finish_reason reason, int code,
                        const char *text, struct event_list *events);
 
-/* Plans the next step or slice, or returns NULL when there is nothing to do before the steps in flight are
- * finished.  Fewer than MAX_FLIGHTS may be in flight.  Run it, fill results, then call
- * scheduler_finish_step, which takes the oldest step in flight; or, if it failed,
+/* Plans the next step or slice, or returns NULL when there is nothing to do before those in flight
+ * are finished.  Fewer than MAX_FLIGHTS may be in flight.  Run it, fill results, then call
+ * scheduler_finish_step, which takes the oldest one in flight; or, if it failed,
  * scheduler_end_all. */
 struct batch *scheduler_plan(struct scheduler *scheduler, struct event_list *events);
 void scheduler_finish_step(struct scheduler *scheduler, struct event_list *events);

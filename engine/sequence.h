@@ -35,7 +35,7 @@ struct sequence_shared {
     const struct tokenizer *tokenizer;
     const uint32_t *eos; /* [n_eos] */
     uint32_t n_eos;
-    struct prefill_rules prefill;
+    struct prefill_support prefill;
 };
 
 struct event_list;

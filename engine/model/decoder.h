@@ -10,9 +10,10 @@
  *   slice 1   ┃ ┃ ─►┃ ┃ ─►┃ ┃       the last slice's step ends with attn_index
  *   slice 2   ┃ ┃   ┃ ┃   ┃ ┃       leaves it: attention, feed-forward
  *
- * The step that takes a slice out of a layer takes it into the next: (layer, slice) leaves layer - 1
- * and enters layer.  Behind the last layer nobody needs the rows, so they never leave it; their
- * pages are filled, and the prompt's last token, which is not one of them, takes the ordinary way.
+ * The step that takes a slice out of a layer takes it into the next: (layer, slice) leaves
+ * layer - 1 and enters layer.  Behind the last layer nobody needs the rows, so they never leave it;
+ * their pages are filled, and the prompt's last token, which is not one of them, takes the ordinary
+ * way.
  * Until a slice leaves a layer, x and q stay in a room for all rows of the one long prompt.
  *
  * Thread: engine.  Memory: activation buffers are allocated at create for the largest step. */

@@ -57,8 +57,11 @@ void answers_leave_no_page(struct engine *engine) {
 }
 
 uint64_t recipe_submit(struct engine *engine, const struct recipe *recipe, struct answer *answer) {
-    struct engine_request r = {
-        .n_prompt = recipe->n_prompt, .params = recipe->params, .kv = recipe->kv, .user = answer};
+    struct engine_request r = {.n_prompt = recipe->n_prompt,
+                               .params = recipe->params,
+                               .kv = recipe->kv,
+                               .prefill = recipe->prefill,
+                               .user = answer};
     struct error err = {0};
     uint64_t id;
     r.prompt = malloc(recipe->n_prompt * sizeof(*r.prompt));

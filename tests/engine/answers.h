@@ -20,9 +20,10 @@ struct answer {
 
 /* A request written down, so that it can be made again. */
 struct recipe {
-    uint32_t prompt[600], n_prompt;
+    uint32_t prompt[1600], n_prompt;
     struct sampling_params params; /* owns nothing */
     struct kv_choice kv;
+    struct prefill_choice prefill;
     const char *stop;              /* one stop string, or NULL */
     const uint32_t *stop_token;    /* one stop token, or NULL */
 };

@@ -57,6 +57,15 @@ static int late_keep_totals(struct backend *be, const struct kv_pool *kv,
     return code;
 }
 
+static int late_sparse_totals(struct backend *be, struct sparse_totals *totals,
+                              struct error *err) {
+    struct sparse_totals *own = calloc(1, sizeof(*own));
+    assert(own);
+    int code = late.real->sparse_totals(be, own, err);
+    hold_back(totals, own, sizeof(*own));
+    return code;
+}
+
 static int late_collect(struct backend *be, uint32_t n_newer, struct error *err) {
     uint32_t n = 0;
     while (n < late.n_late && late.late[n].step + n_newer <= late.n_begun) {
@@ -81,6 +90,7 @@ void late_backend_begin(struct backend *be) {
     late.ops.step_begin = late_step_begin;
     late.ops.sample = late_sample;
     late.ops.keep_totals = late_keep_totals;
+    late.ops.sparse_totals = late_sparse_totals;
     late.ops.collect = late_collect;
     late.ops.sync = late_sync;
     late.n_begun = late.n_drawn_rows = 0;

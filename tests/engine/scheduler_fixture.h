@@ -18,9 +18,9 @@
  * that was computed by the kernel for generated ones, or the other way round, changes the output,
  * too.
  *
- * Of sparse prompts the fake checks that slices and pieces come as backend.h and decoder.h want them,
- * and that nobody sees a token that was computed under another choice; what they predict is the
- * same.  A sparse step visits half of what is causal.
+ * Of sparse prompts the fake checks that slices and pieces come as backend.h and decoder.h want
+ * them, and that nobody sees a token that was computed under another choice; what they predict is
+ * the same.  A sparse step visits half of what is causal.
  *
  * Any failure fails the calling cmocka test.
  *

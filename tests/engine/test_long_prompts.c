@@ -1,5 +1,5 @@
-/* test_long_prompts.c - sparse prompts, whole or in chunks, between the steps of others, with a fake
- * model (scheduler_fixture.h).
+/* test_long_prompts.c - sparse prompts, layer by layer or in chunks, between the steps of others,
+ * with a fake model (scheduler_fixture.h).
  *
  * All tests run twice: a step at a time, and with the next step planned before the results of one
  * are there. */

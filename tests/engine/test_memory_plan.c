@@ -83,11 +83,53 @@ static void a_system_gives_a_quarter_or_what_is_of_use(void **state) {
     assert_int_equal(plan(&config, 1024, none, 60 * BLOCK, &n, &err), ERR_NOMEM);
 }
 
+/* A row of the room for long prompts is 4096 + 2048 elements of 2 bytes. */
+static uint32_t long_rows(const struct engine_config *config, uint32_t max_model_len,
+                          struct device_memory device, uint64_t available) {
+    const struct model_config model = {
+        .dim = 4096, .n_heads = 8, .n_kv_heads = 4, .head_dim = 128};
+    return memory_plan_long_rows(config, &model, max_model_len, device, available);
+}
+
+static int no_index(struct backend *be, const struct attn_index_args *args, struct error *err) {
+    (void)be, (void)args, (void)err;
+    return 0;
+}
+
+static int no_totals(struct backend *be, struct sparse_totals *out, struct error *err) {
+    (void)be, (void)out, (void)err;
+    return 0;
+}
+
+static void long_prompts_get_a_tenth_of_the_share(void **state) {
+    (void)state;
+    const uint64_t row_bytes = 2 * (4096 + 2048);
+    struct backend_ops ops = {.attn_index = no_index, .sparse_totals = no_totals};
+    struct backend be = {.ops = &ops, .act_dtype = DTYPE_BF16};
+    struct engine_config config = {.backend = &be, .sparse_prefill = true, .device_share = 0.5};
+    const struct device_memory device = {.free = GIB, .total = row_bytes * 20 * 1280}, none = {0};
+    assert_int_equal(long_rows(&config, 1000000, device, 0), 1280);
+    assert_int_equal(long_rows(&config, 1000, device, 0), 1024); /* all that is of use */
+    assert_int_equal(long_rows(&config, 1000000, none, row_bytes * 10 * 400), 384);
+    assert_int_equal(long_rows(&config, 1000000, none, 0), 0);
+    config.max_long_rows = 100000;
+    assert_int_equal(long_rows(&config, 1000000, device, 0), 99968); /* whole tiles */
+    config.max_long_rows = 127;
+    assert_int_equal(long_rows(&config, 1000000, device, 0), 0);
+    config.max_long_rows = 1280;
+    config.sparse_prefill = false;
+    assert_int_equal(long_rows(&config, 1000000, device, 0), 0);
+    config.sparse_prefill = true;
+    ops.attn_index = NULL;
+    assert_int_equal(long_rows(&config, 1000000, device, 0), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_device_gives_what_is_left_of_its_share),
         cmocka_unit_test(too_small_a_share_is_refused_in_numbers),
         cmocka_unit_test(a_given_size_is_taken_as_it_is),
+        cmocka_unit_test(long_prompts_get_a_tenth_of_the_share),
         cmocka_unit_test(a_system_gives_a_quarter_or_what_is_of_use),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

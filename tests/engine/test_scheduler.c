@@ -1,5 +1,5 @@
-/* test_scheduler.c - the scheduler with a fake model (scheduler_fixture.h): what a request gives must
- * not depend on what else is running.
+/* test_scheduler.c - the scheduler with a fake model (scheduler_fixture.h): what a request gives
+ * must not depend on what else is running.
  *
  * All tests run twice: a step at a time, and with the next step planned before the results of one
  * are there. */

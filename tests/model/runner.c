@@ -103,6 +103,7 @@ static void fill_seq(const struct runner *r, const struct runner_rows *rows, str
         arrays->tokens[step->n_rows] = rows->tokens[j];
         arrays->positions[step->n_rows] = rows->seq->n_tokens + j;
     }
+    if (rows->n > 1) arrays->seqs[i].sparse = r->sparse;
     if (rows->n == 1) {
         assert_int_equal(step->n_decode, i); /* single rows come first */
         step->n_decode++;

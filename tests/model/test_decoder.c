@@ -16,7 +16,8 @@
 #include "tests/model/goldens.h"
 #include "tests/model/runner.h"
 
-enum { MAX_ROWS = 256, MAX_LOGIT_ROWS = 4, N_PAGES = 100, N_THREADS = 2 };
+enum { MAX_ROWS = 256, MAX_LOGIT_ROWS = 4, N_PAGES = 100, N_THREADS = 2,
+       SPARSE_ROWS = 250 };
 
 static const char *const models[] = {"mha-f32", "gqa-bf16-llama3-tied", "mqa-f16-linear-bias",
                                      "gqa-bf16-head128", "gqa-f32-sharded"};
@@ -315,6 +316,67 @@ static void check_layer_by_layer(struct fixture *f) {
     }
 }
 
+/* Of a model whose layers have so many heads. */
+static struct attn_pattern *every_kind_of_pattern(const struct model_config *c) {
+    static const struct attn_pattern kinds[] = {{PATTERN_VERTICAL_SLASH, 30, 100},
+                                                {PATTERN_A_SHAPE, 16, 20},
+                                                {PATTERN_DENSE, 0, 0},
+                                                {PATTERN_BLOCK_SPARSE, 1, 0}};
+    struct attn_pattern *patterns = calloc(c->n_layers * c->n_heads, sizeof(*patterns));
+    assert_non_null(patterns);
+    for (uint32_t i = 0; i < c->n_layers * c->n_heads; i++) patterns[i] = kinds[i % 4];
+    return patterns;
+}
+
+static void reserve_sparse(struct fixture *f) {
+    const struct model_config *c = &f->runner.model->config;
+    const struct step_limits limits = {.max_rows = MAX_ROWS,
+                                       .max_seqs = 4,
+                                       .max_seq_pages = SPARSE_ROWS / PAGE_TOKENS + 1,
+                                       .max_slots = 4 * SPARSE_ROWS,
+                                       .max_logit_rows = MAX_LOGIT_ROWS,
+                                       .n_layers = c->n_layers,
+                                       .n_heads = c->n_heads,
+                                       .n_kv_heads = c->n_kv_heads,
+                                       .head_dim = c->head_dim,
+                                       .n_freqs = c->n_freqs,
+                                       .n_vocab = c->n_vocab,
+                                       .max_sparse_rows = SPARSE_ROWS,
+                                       .max_sparse_slots = SPARSE_ROWS};
+    struct error err = {0};
+    if (f->runner.be->ops->reserve(f->runner.be, &limits, &err)) fail_msg("%s", err.text);
+}
+
+/* Rows that are indexed together give the same in one step and layer by layer; the token behind
+ * them sees what became of them. */
+static void check_sparse_layer_by_layer(struct fixture *f) {
+    uint32_t tokens[SPARSE_ROWS + 1];
+    struct runner *r = &f->runner;
+    struct attn_pattern *patterns = every_kind_of_pattern(&r->model->config);
+    const struct attn_sparse sparse = {
+        .patterns = patterns, .n_rows = SPARSE_ROWS, .dense_from = SPARSE_ROWS, .dense_above = 1};
+    float *exact = new_logits(f, 1), *want = new_logits(f, 1), *got = new_logits(f, 1);
+    struct runner_seq seq;
+    for (uint32_t i = 0; i <= SPARSE_ROWS; i++) tokens[i] = i * 7919 % f->n_vocab;
+    reserve_sparse(f);
+    for (int way = 0; way < 3; way++) {
+        runner_seq_init(r, &seq, SPARSE_ROWS + 1);
+        r->sparse = way > 0 ? &sparse : NULL;
+        if (way < 2) runner_feed(r, &seq, tokens, SPARSE_ROWS, SPARSE_ROWS, NULL);
+        else runner_feed_long(r, &seq, tokens, SPARSE_ROWS, SPARSE_TILE, NULL, NULL);
+        float *logits = way == 0 ? exact : way == 1 ? want : got;
+        runner_feed(r, &seq, tokens + SPARSE_ROWS, 1, 1, logits);
+        runner_seq_fini(r, &seq);
+    }
+    r->sparse = NULL;
+    assert_memory_equal(got, want, f->n_vocab * sizeof(*got));
+    assert_memory_not_equal(got, exact, f->n_vocab * sizeof(*got)); /* something was left out */
+    free(patterns);
+    free(exact);
+    free(want);
+    free(got);
+}
+
 static void check_bad_slices(struct fixture *f) {
     const uint32_t token = 1, position = 0, n_layers = f->runner.model->config.n_layers;
     struct kv_view views[8];
@@ -388,6 +450,7 @@ static void batches_mix_prompts_and_decoding(void **state) {
 static void layer_by_layer_gives_the_same_bits(void **state) {
     (void)state;
     with_every_model(check_layer_by_layer);
+    with_every_model(check_sparse_layer_by_layer);
 }
 
 static void steps_outside_the_plan_are_refused(void **state) {

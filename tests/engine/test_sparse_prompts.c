@@ -1,0 +1,311 @@
+/* test_sparse_prompts.c - the whole engine with the default model on the CPU and sparse prompts: the
+ * order in which a prompt is computed changes no bit, nor does who runs beside it, and what was
+ * visited is told. */
+#include <poll.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/cpu/cpu.h"
+#include "engine/engine.h"
+#include "engine/error.h"
+#include "engine/model/model.h"
+#include "tests/engine/answers.h"
+#include "tests/engine/late_backend.h"
+
+enum { MAX_HEADS = 256, WHOLE = 0, IN_CHUNKS = 1 };
+
+static const char *model_dir;
+static struct backend *backend;
+static struct attn_pattern dense[MAX_HEADS], mixed[MAX_HEADS];
+
+static struct engine_config plain_config(void) {
+    return (struct engine_config){.model_dir = model_dir,
+                                  .backend = backend,
+                                  .max_num_seqs = 16,
+                                  .max_model_len = 2048,
+                                  .max_batched_tokens = 256,
+                                  .max_queued = 64,
+                                  .kv_dtype = DTYPE_F32,
+                                  .kv_cache_bytes = 1u << 28,
+                                  .sparse_prefill = true,
+                                  .patterns = mixed,
+                                  .min_sparse_tokens = 1 << 20};
+}
+
+static struct engine *start(const struct engine_config *config) {
+    struct engine *engine;
+    struct error err = {0};
+    if (engine_create(&engine, config, &err)) fail_msg("%s", err.text);
+    return engine;
+}
+
+/* max_long_rows: WHOLE or IN_CHUNKS. */
+static struct engine *start_sparse(uint32_t max_long_rows, bool caching) {
+    struct engine_config config = plain_config();
+    config.max_long_rows = max_long_rows;
+    config.prefix_caching = caching;
+    return start(&config);
+}
+
+static struct recipe sparse_recipe(uint32_t n_prompt, uint32_t max_tokens,
+                                   const struct attn_pattern *patterns) {
+    struct recipe r = {.n_prompt = n_prompt, .params = sampling_defaults()};
+    for (uint32_t i = 0; i < n_prompt; i++) r.prompt[i] = (uint32_t)rand() % 8000;
+    r.params.max_tokens = max_tokens;
+    r.params.temperature = 0;
+    r.params.ignore_eos = true;
+    r.params.n_logprobs = 0;
+    r.prefill = (struct prefill_choice){
+        .mode = PREFILL_SPARSE, .patterns = patterns, .dense_above = 1, .dense_tail = 64};
+    return r;
+}
+
+static struct answer answer_in(struct engine *engine, const struct recipe *recipe) {
+    struct answer answer = {0};
+    recipe_submit(engine, recipe, &answer);
+    answers_wait(engine, &answer, 1);
+    assert_int_not_equal(answer.last.reason, FINISH_ERROR);
+    answers_leave_no_page(engine);
+    return answer;
+}
+
+static void patterns_that_leave_nothing_out_change_no_bit(void **state) {
+    (void)state;
+    static const uint32_t lengths[] = {2, 129, 700, 1537};
+    static const uint32_t ways[] = {WHOLE, IN_CHUNKS};
+    srand(5);
+    for (int i = 0; i < 4; i++)
+        for (int way = 0; way < 2; way++) {
+            struct recipe r = sparse_recipe(lengths[i], 8, dense);
+            struct engine *engine = start_sparse(ways[way], false);
+            struct answer sparse = answer_in(engine, &r);
+            r.prefill.mode = PREFILL_DENSE;
+            struct answer exact = answer_in(engine, &r);
+            answers_assert_same(&sparse, &exact);
+            assert_int_equal(sparse.last.prefill.mode, PREFILL_SPARSE);
+            assert_int_equal(exact.last.prefill.mode, PREFILL_DENSE);
+            assert_true(sparse.last.prefill.density == 1);
+            answer_forget(&sparse);
+            answer_forget(&exact);
+            engine_destroy(engine);
+        }
+}
+
+/* Prompts that go layer by layer are indexed whole, whoever runs beside them. */
+static void company_and_running_ahead_change_no_bit(void **state) {
+    (void)state;
+    enum { N = 6 };
+    static struct recipe recipes[N];
+    static struct answer alone[N];
+    srand(6);
+    for (int i = 0; i < N; i++) {
+        recipes[i] = sparse_recipe(200 + 240 * (uint32_t)i, 20, i % 3 ? mixed : dense);
+        if (i % 2) recipes[i].prefill.mode = PREFILL_DENSE;
+        struct engine *engine = start_sparse(WHOLE, false);
+        alone[i] = answer_in(engine, &recipes[i]);
+        engine_destroy(engine);
+    }
+    for (int caching = 0; caching < 2; caching++) {
+        assert_int_equal(
+            answers_compare(start_sparse(WHOLE, caching), recipes, alone, N).n_sparse, N / 2);
+        late_backend_begin(backend);
+        answers_compare(start_sparse(WHOLE, caching), recipes, alone, N);
+        assert_true(late_backend_end() > 0);
+    }
+    struct engine_config config = plain_config();
+    config.max_itl_ms = 1; /* slices and pieces of the smallest size */
+    answers_compare(start(&config), recipes, alone, N);
+    for (int i = 0; i < N; i++) answer_forget(&alone[i]);
+}
+
+static double sum(const double *by_kind) {
+    double total = 0;
+    for (int kind = 0; kind < PATTERN_N_KINDS; kind++) total += by_kind[kind];
+    return total;
+}
+
+static void what_was_visited_is_told(void **state) {
+    (void)state;
+    static const uint32_t ways[] = {WHOLE, IN_CHUNKS};
+    struct engine_stats stats;
+    srand(7);
+    for (int way = 0; way < 2; way++) {
+        struct engine *engine = start_sparse(ways[way], true);
+        const struct recipe r = sparse_recipe(1500, 4, NULL);
+        struct answer a = answer_in(engine, &r);
+        const struct prefill_usage *used = &a.last.prefill;
+        engine_stats(engine, &stats);
+        assert_int_equal(used->mode, PREFILL_SPARSE);
+        assert_true(used->density > 0.05 && used->density < 0.9);
+        assert_true(used->index_s > 0 && used->attention_s > 0);
+        assert_int_equal(stats.n_sparse, 1);
+        assert_true(stats.sparse.visited[PATTERN_A_SHAPE] > 0);
+        assert_true(stats.sparse.visited[PATTERN_A_SHAPE] < stats.sparse.causal[PATTERN_A_SHAPE]);
+        assert_true(used->density == sum(stats.sparse.visited) / sum(stats.sparse.causal));
+        answer_forget(&a);
+        a = answer_in(engine, &r); /* nearly all of it is cached by now, under the same choice */
+        assert_true(a.last.n_cached > 1400);
+        answer_forget(&a);
+        engine_destroy(engine);
+    }
+}
+
+static void auto_begins_at_the_break_even(void **state) {
+    (void)state;
+    struct engine_config config = plain_config();
+    config.min_sparse_tokens = 1000;
+    struct engine *engine = start(&config);
+    struct engine_info info = *engine_info(engine);
+    assert_true(info.sparse_prefill && info.long_rows == 2048 && info.long_bytes > 0);
+    for (uint32_t n = 999; n <= 1000; n++) {
+        struct recipe r = sparse_recipe(n, 1, NULL);
+        r.prefill = (struct prefill_choice){0};
+        struct answer a = answer_in(engine, &r);
+        assert_int_equal(a.last.prefill.mode, n < 1000 ? PREFILL_DENSE : PREFILL_SPARSE);
+        answer_forget(&a);
+    }
+    engine_destroy(engine);
+}
+
+static int refusal(struct engine *engine, const struct engine_request *r) {
+    struct error err = {0};
+    struct engine_request copy = *r;
+    uint64_t id;
+    const int code = engine_submit(engine, &copy, 1, &id, &err);
+    if (code) assert_true(strlen(err.text) > 20); /* a sentence */
+    return code;
+}
+
+static void sparse_prompts_that_cannot_be_are_refused(void **state) {
+    (void)state;
+    static struct attn_pattern wrong[MAX_HEADS];
+    uint32_t prompt[100] = {1};
+    const struct engine_request good = {.prompt = prompt, .n_prompt = 100,
+                                        .params = sampling_defaults(),
+                                        .prefill = {.mode = PREFILL_SPARSE}};
+    struct engine_config config = plain_config();
+    struct engine *engine = start(&config);
+    struct engine_request bad = good;
+    bad.params.n_prompt_logprobs = 0;
+    assert_int_equal(refusal(engine, &bad), ERR_INVALID);
+    bad = good, bad.kv = (struct kv_choice){.type = KV_STREAMING, .n_sink = 4, .n_recent = 60};
+    assert_int_equal(refusal(engine, &bad), ERR_INVALID);
+    wrong[3] = (struct attn_pattern){PATTERN_VERTICAL_SLASH, SPARSE_MAX_COLUMNS + 1, 1};
+    bad = good, bad.prefill.patterns = wrong;
+    assert_int_equal(refusal(engine, &bad), ERR_INVALID);
+    engine_destroy(engine);
+    config.patterns = NULL;
+    engine = start(&config);
+    assert_int_equal(refusal(engine, &good), ERR_INVALID);
+    engine_destroy(engine);
+    config.patterns = wrong;
+    struct error err = {0};
+    assert_int_equal(engine_create(&engine, &config, &err), ERR_INVALID);
+    /* A backend that has only dense attention. */
+    config = plain_config();
+    const struct backend_ops *real = backend->ops;
+    struct backend_ops ops = *real;
+    ops.attn_index = NULL;
+    backend->ops = &ops;
+    config.min_sparse_tokens = 0;
+    engine = start(&config);
+    assert_false(engine_info(engine)->sparse_prefill);
+    assert_int_equal(refusal(engine, &good), ERR_INVALID);
+    struct recipe r = sparse_recipe(700, 1, NULL);
+    r.prefill.mode = PREFILL_AUTO;
+    struct answer a = answer_in(engine, &r);
+    assert_int_equal(a.last.prefill.mode, PREFILL_DENSE);
+    answer_forget(&a);
+    engine_destroy(engine);
+    backend->ops = real;
+}
+
+static void cancelling_a_sparse_prompt_leaves_no_page(void **state) {
+    (void)state;
+    struct engine *engine = start_sparse(WHOLE, true);
+    struct answer a = {0};
+    srand(8);
+    for (int phase = 0; phase < 12; phase++) {
+        const struct recipe r = sparse_recipe(1500, 200, NULL);
+        const uint64_t id = recipe_submit(engine, &r, &a);
+        poll(NULL, 0, phase * 8);
+        engine_cancel(engine, id);
+        answers_wait(engine, &a, 1);
+        assert_int_equal(a.last.reason, FINISH_CANCELLED);
+        answers_leave_no_page(engine);
+        answer_forget(&a);
+    }
+    engine_destroy(engine);
+}
+
+static atomic_int n_indexed;
+
+static int failing_index(struct backend *be, const struct attn_index_args *args,
+                         struct error *err) {
+    (void)be, (void)args;
+    if (atomic_fetch_add(&n_indexed, 1) < 3) return 0;
+    return error_set(err, ERR_DEVICE, "pulled the plug");
+}
+
+/* In the middle of a long prompt, with another that generates and one that waits for its turn. */
+static void a_failure_ends_every_request(void **state) {
+    (void)state;
+    const struct backend_ops *real = backend->ops;
+    struct backend_ops ops = *real;
+    ops.attn_index = failing_index;
+    struct answer answers[3] = {0};
+    srand(9);
+    backend->ops = &ops;
+    struct engine *engine = start_sparse(WHOLE, true);
+    struct recipe r = sparse_recipe(20, 1500, NULL);
+    r.prefill.mode = PREFILL_DENSE;
+    recipe_submit(engine, &r, &answers[0]);
+    while (answers[0].n_tokens < 2) answers_drain(engine);
+    for (int i = 1; i < 3; i++) {
+        r = sparse_recipe(600, 10, dense);
+        recipe_submit(engine, &r, &answers[i]);
+    }
+    answers_wait(engine, answers, 3);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(answers[i].last.reason, FINISH_ERROR);
+        answer_forget(&answers[i]);
+    }
+    assert_false(engine_healthy(engine));
+    engine_destroy(engine);
+    backend->ops = real;
+}
+
+static void make_patterns(void) {
+    static const struct attn_pattern kinds[] = {{PATTERN_A_SHAPE, 64, 256},
+                                                {PATTERN_VERTICAL_SLASH, 60, 150},
+                                                {PATTERN_BLOCK_SPARSE, 3, 0},
+                                                {PATTERN_DENSE, 0, 0}};
+    for (int i = 0; i < MAX_HEADS; i++) mixed[i] = kinds[i % 4];
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(patterns_that_leave_nothing_out_change_no_bit),
+        cmocka_unit_test(company_and_running_ahead_change_no_bit),
+        cmocka_unit_test(what_was_visited_is_told),
+        cmocka_unit_test(auto_begins_at_the_break_even),
+        cmocka_unit_test(sparse_prompts_that_cannot_be_are_refused),
+        cmocka_unit_test(cancelling_a_sparse_prompt_leaves_no_page),
+        cmocka_unit_test(a_failure_ends_every_request),
+    };
+    struct error err = {0};
+    if (argc < 2) return 1;
+    model_dir = argv[1];
+    make_patterns();
+    if (cpu_backend_create(&backend, &(struct cpu_config){.n_threads = 2}, &err)) return 1;
+    const int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
+    backend->ops->destroy(backend);
+    return n_failed;
+}
