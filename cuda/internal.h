@@ -262,7 +262,8 @@ int cuda_measure(struct backend *be, struct ceilings *out, struct error *err);
 int step_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
 int angles_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
 int sample_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
-int sparse_memory_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
+int sparse_memory_reserve(struct cuda_backend *cuda, const struct step_limits *limits,
+                          struct error *err);
 
 #ifdef __cplusplus
 }

@@ -13,8 +13,10 @@
 #include "cuda/internal.h"
 #include "cuda/sparse_index.h"
 
+#include <stdlib.h>
 #include <string.h>
 
+#include "cuda/sparse_test.h"
 #include "engine/error.h"
 
 enum { ALIGNMENT = 256, RESERVED_PAGES = 128 };
@@ -112,7 +114,8 @@ static int account_open(struct cuda_backend *cuda, struct error *err) {
                            "clearing totals", err);
 }
 
-int sparse_memory_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err) {
+int sparse_memory_reserve(struct cuda_backend *cuda, const struct step_limits *limits,
+                          struct error *err) {
     const uint32_t n_slots = limits->max_sparse_slots;
     const struct shape shape = {.n_heads = limits->n_heads,
                                 .n_kv_heads = limits->n_kv_heads,
@@ -288,4 +291,29 @@ int cuda_sparse_totals(struct backend *be, struct sparse_totals *out, struct err
         rc = cuda_check(cuda, cudaMemsetAsync(totals, 0, sizeof(*totals), cuda->stream),
                         "sparse totals", err);
     return rc ? rc : results_fetch(cuda, &room, out, sizeof(*totals), err);
+}
+
+int cuda_sparse_visited(struct backend *be, uint32_t head, uint32_t tile, uint32_t *slots,
+                        uint32_t *n, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    const struct sparse_view *view = &cuda->sparse.view;
+    const uint32_t end = view->first_slot + at_most((tile + 1) * SPARSE_TILE, view->n_rows);
+    bool *host = malloc(view->n_slots), *device = NULL;
+    if (!host) return error_set(err, ERR_NOMEM, "cuda: no memory");
+    int rc = device_alloc(cuda, view->n_slots, (void **)&device, err);
+    if (!rc)
+        rc = cuda_check(cuda, launch_sparse_visited(view, head, tile, device, launch_of(cuda)),
+                        "visited slots", err);
+    if (!rc)
+        rc = cuda_check(cuda,
+                        cudaMemcpyAsync(host, device, view->n_slots, cudaMemcpyDeviceToHost,
+                                        cuda->stream),
+                        "visited slots", err);
+    if (!rc) rc = cuda_sync(be, err);
+    *n = 0;
+    for (uint32_t slot = 0; !rc && slot < end; slot++)
+        if (host[slot]) slots[(*n)++] = slot;
+    cudaFree(device);
+    free(host);
+    return rc;
 }

@@ -75,6 +75,10 @@ cudaError_t launch_sparse_lists(const struct sparse_build *b, struct launch laun
 cudaError_t launch_sparse_pages(const struct sparse_build *b, struct launch launch);
 cudaError_t launch_sparse_rule(const struct sparse_build *b, struct launch launch);
 
+/* out [view->n_slots]: which slots a tile visits; of its own rows whole groups or pages */
+cudaError_t launch_sparse_visited(const struct sparse_view *view, uint32_t head, uint32_t tile,
+                                  bool *out, struct launch launch);
+
 enum sparse_stamp { SPARSE_BEGINS, SPARSE_INDEX_ENDS, SPARSE_ATTENTION_ENDS };
 /* The device's clock: what lies between two stamps is added to the totals. */
 cudaError_t launch_sparse_stamp(struct sparse_account *account, enum sparse_stamp stamp,

@@ -239,3 +239,19 @@ cudaError_t launch_sparse_stamp(struct sparse_account *account, enum sparse_stam
                                 struct launch launch) {
     return launch_kernel(launch, sparse_stamp_kernel, 1, 1, 0, account, stamp);
 }
+
+/* ---- for tests ---- */
+
+static __global__ void __launch_bounds__(THREADS) sparse_visited_kernel(
+    const struct sparse_view view, uint32_t head, uint32_t tile, bool *out) {
+    const uint32_t slot = blockIdx.x * THREADS + threadIdx.x;
+    let_next_start();
+    wait_for_previous();
+    if (slot < view.n_slots) out[slot] = sparse_visits(view, head, tile, slot);
+}
+
+cudaError_t launch_sparse_visited(const struct sparse_view *view, uint32_t head, uint32_t tile,
+                                  bool *out, struct launch launch) {
+    return launch_kernel(launch, sparse_visited_kernel, (view->n_slots + THREADS - 1) / THREADS,
+                         THREADS, 0, *view, head, tile, out);
+}
