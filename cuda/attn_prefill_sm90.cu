@@ -20,7 +20,8 @@
  *
  * Of a sparse prompt a tile visits other pairs in the same way (attn_sparse.cuh).  The producers:
  *
- *   warps 0, 2  keys, values: pairs of pages in boxes of 64 rows, of groups in boxes of 16
+ *   warps 0, 2  keys, values: pairs of pages in boxes of 64 rows, of groups in boxes of 16, or of
+ *               64 where four of them are a page
  *   warp 1      meanwhile lists the tile's columns in shared memory
  *   all         then copy those, row by row (cp.async), into the same swizzle: 0 and 1 their keys,
  *               2 and 3 their values
@@ -177,19 +178,35 @@ static __device__ __forceinline__ void wait_empty(const struct side<D> &side, in
 
 /* A lane's share of a pair: `rows` slots from one on, 64 elements wide. */
 struct box {
-    int rows, index, column;
-    int page, row; /* in the pool */
+    int rows, to_row, column; /* a column past the last: nothing */
+    int page, row;            /* in the pool */
 };
 
+/* Four lanes' groups, highest first, that are a page: the last lane takes it all.  Order within a
+ * pair is free where there is nothing to mask, and such groups are never the repeated ones. */
+static __device__ __forceinline__ int join_groups(struct box &box, int slot, int lane) {
+    const int last = SPARSE_PAGE_GROUPS - 1, behind = last - lane % SPARSE_PAGE_GROUPS;
+    const int lowest = __shfl_sync(~0u, slot, lane | last);
+    const uint32_t fits = __ballot_sync(~0u, lowest % PAGE_TOKENS == 0 &&
+                                                 slot == lowest + behind * SPARSE_GROUP);
+    if ((~fits >> (lane & ~last) & ((1 << SPARSE_PAGE_GROUPS) - 1)) != 0) return slot;
+    box.rows = PAGE_TOKENS;
+    box.to_row -= lane % SPARSE_PAGE_GROUPS * SPARSE_GROUP;
+    if (behind > 0) box.column = INT32_MAX;
+    return lowest;
+}
+
+/* A whole warp asks. */
 static __device__ __forceinline__ struct box box_of(const struct prefill_tile &t,
                                                     const struct sparse_keys &keys, int pair,
                                                     int lane) {
     const bool pages = keys.has_pages(pair);
     struct box box;
     box.rows = pages ? PAGE_TOKENS : SPARSE_GROUP;
-    box.index = pages ? lane % 2 : lane % SPARSE_TILE_GROUPS;
+    box.to_row = pages ? lane % 2 * PAGE_TOKENS : lane % SPARSE_TILE_GROUPS * SPARSE_GROUP;
     box.column = pages ? lane / 2 : lane / SPARSE_TILE_GROUPS;
-    const int slot = keys.slot(pair, box.index * box.rows);
+    int slot = keys.slot(pair, box.to_row);
+    if (!pages) slot = join_groups(box, slot, lane);
     box.page = page_of_block(t, slot / PAGE_TOKENS);
     box.row = slot % PAGE_TOKENS;
     return box;
@@ -202,7 +219,7 @@ static __device__ __forceinline__ void load_box(unsigned char *to, const struct 
     if (lane == 0) barrier_arrive_expect(bar, sm90_plan<D>::TILE_BYTES);
     __syncwarp();
     if (box.column < D / COLUMN)
-        tensor_load(to + box.column * COLUMN_BYTES + box.index * box.rows * COLUMN * 2,
+        tensor_load(to + box.column * COLUMN_BYTES + box.to_row * COLUMN * 2,
                     box.rows == PAGE_TOKENS ? &maps.pool : &maps.groups, box.column * COLUMN,
                     first_row + box.row, box.page, bar);
 }
