@@ -1,0 +1,521 @@
+"""prefill: dense and sparse, layer by layer and in chunks, with everything else that a request may
+ask for.  The README's table names the test behind each of its rows, and is read here to hold it to
+that.
+
+Which keys a pattern visits is judged by its definition elsewhere (tests/cpu, tests/cuda); here sparse
+must be what it is whatever is around it, and must never be quietly ignored or mixed with dense."""
+import concurrent.futures
+import inspect
+import json
+import pathlib
+import re
+import shutil
+import sys
+import threading
+import time
+
+import pytest
+
+import server as server_module
+from raw import RawConnection
+from server import BINARY, DEVICE, INVARIANT, MODEL, PATIENCE, ROOT, Server
+
+N_LAYERS, N_HEADS = 12, 6  # of the default model
+WAYS = ("dense", "by_layers", "in_chunks")
+every_way = pytest.mark.parametrize("way", WAYS)
+every_sparse_way = pytest.mark.parametrize("way", WAYS[1:])
+
+# How far log-probabilities may move when sums are taken in another order (test_completions.py).
+SAME_TOKEN = {"cpu": 1e-3, "cuda": 0.2}[DEVICE]
+STEP = 256  # tokens: a prompt is several steps
+SETTINGS = ("--max-model-len", 8192, "--max-num-batched-tokens", STEP, "--max-num-seqs", 16,
+            "--threads", 2)
+WAY_SETTINGS = {"dense": (), "by_layers": (), "in_chunks": ("--max-long-tokens", 1)}
+
+# One head of each kind in every layer, and one that no layer names.
+HEADS = {"0": ["vertical_and_slash", 30, 100, 0.9], "1": ["stream_llm", 64, 128, 0.8],
+         "2": ["block_sparse", 2, 0, 0.7], "3": ["dense", 0, 0, 1],
+         "4": ["vertical_and_slash", 200, 50, 0.6]}
+NARROW = {"type": "a_shape", "sink": 0, "recent": 16}
+EVERYTHING = {"type": "a_shape", "sink": 8192, "recent": 8192}
+
+
+def prompt_of(n, seed=0):
+    """n tokens of nothing in particular, the same for one seed."""
+    ids, state = [], seed + 1
+    for _ in range(n):
+        state = (state * 1103515245 + 12345) % 2**31
+        ids.append(300 + (state >> 8) % 7000)
+    return ids
+
+
+PROMPT = prompt_of(1500)
+LONG = {"max_tokens": 24, "ignore_eos": True}
+
+
+def write_patterns(path, heads=None, **members):
+    layers = [heads if heads is not None else HEADS] * N_LAYERS
+    path.write_text(json.dumps({"format": "quire-patterns-1", "provenance": {"by": "a test"},
+                                "layers": layers, **members}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def pattern_file(tmp_path_factory):
+    return write_patterns(tmp_path_factory.mktemp("patterns") / "narrow.json")
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory, pattern_file):
+    """A server for each way; tests must leave them idle."""
+    directory = tmp_path_factory.mktemp("prefill")
+    common = (*SETTINGS, "--pattern-file", pattern_file)
+    with Server(directory, *common) as whole, \
+            Server(directory, *common, *WAY_SETTINGS["in_chunks"]) as chunks:
+        yield {"dense": whole, "by_layers": whole, "in_chunks": chunks}
+
+
+class Way:
+    """A server and the member that makes it compute prompts in one way."""
+
+    def __init__(self, name, server):
+        self.name, self.server = name, server
+        self.mode = "dense" if name == "dense" else "sparse"
+
+    def complete(self, prompt=PROMPT, **parameters):
+        return self.server.complete(prompt, **{"prefill": self.mode, **parameters})
+
+
+@pytest.fixture
+def asked(way, servers):
+    return Way(way, servers[way])
+
+
+def text_of(answer, index=0):
+    return answer["choices"][index]["text"]
+
+
+def prefill_of(answer):
+    return answer["usage"]["prefill"]
+
+
+def n_cached(answer):
+    return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def scores_of(answer):
+    return answer["choices"][0]["logprobs"]["token_logprobs"]
+
+
+def assert_prefill(prefill, mode):
+    assert set(prefill) == {"mode", "density", "index_ms", "attention_ms"}
+    assert prefill["mode"] == mode
+    if mode == "dense":
+        assert prefill == {"mode": "dense", "density": 1, "index_ms": None, "attention_ms": None}
+    else:
+        assert 0.02 < prefill["density"] < 0.98
+        assert prefill["index_ms"] > 0 and prefill["attention_ms"] > 0
+
+
+def without_times(prefill):
+    return {"mode": prefill["mode"], "density": prefill["density"]}
+
+
+# ---- the rows of the README's table, each in every way ----
+
+
+@every_way
+def test_event_streams(asked):
+    whole = asked.complete(cache_salt="streams", **LONG)
+    assert_prefill(prefill_of(whole), asked.mode)
+    chunks = asked.server.stream(PROMPT, prefill=asked.mode, cache_salt="streams again",
+                                 stream_options={"include_usage": True}, **LONG)
+    last = chunks.pop()
+    assert "".join(text_of(chunk) for chunk in chunks) == text_of(whole)
+    assert without_times(prefill_of(last)) == without_times(prefill_of(whole))
+    each = asked.server.stream(PROMPT, prefill=asked.mode, **LONG, stream_options={
+        "include_usage": True, "continuous_usage_stats": True})
+    assert all("prefill" not in chunk["usage"] for chunk in each[:-2])  # known at the end only
+
+
+@every_way
+def test_several_choices(asked):
+    drawn = {"seed": 5, "temperature": 0.9, **LONG}
+    together = asked.complete(n=3, **drawn)
+    for i in range(3):
+        alone = asked.complete(**{**drawn, "seed": 5 + i})
+        assert text_of(together, i) == text_of(alone)
+    assert prefill_of(together)["mode"] == asked.mode
+    best = asked.complete(n=1, best_of=3, **drawn)
+    assert text_of(best) in [text_of(together, i) for i in range(3)]
+    several = asked.complete([PROMPT[:900], PROMPT[:1200]], cache_salt="several", **LONG)
+    assert_prefill(prefill_of(several), asked.mode)
+
+
+@every_way
+def test_echo_and_logprobs(asked):
+    answer = asked.complete(logprobs=2, cache_salt="scores", **LONG)
+    assert len(scores_of(answer)) == 24 and all(x <= 0 for x in scores_of(answer))
+    assert_prefill(prefill_of(answer), asked.mode)
+    echoed = asked.complete(echo=True, cache_salt="echo", **LONG)
+    assert text_of(echoed).endswith(text_of(answer))
+    assert_prefill(prefill_of(echoed), asked.mode)
+    reply = asked.server.post("/v1/completions", {"prompt": PROMPT, "echo": True, "logprobs": 1,
+                                                  "max_tokens": 0, "prefill": asked.mode})
+    if asked.mode == "dense":
+        assert reply.status == 200 and len(scores_of(reply.json())) == 1500
+    else:
+        assert reply.status == 400 and reply.error["param"] == "prefill"
+        assert "log-probabilities of the prompt" in reply.error["message"]
+
+
+@every_way
+def test_bounded_caches(asked):
+    policy = {"type": "streaming", "recent": 100}
+    reply = asked.server.post("/v1/completions", {"prompt": PROMPT, "kv_policy": policy,
+                                                  "max_tokens": 4, "prefill": asked.mode})
+    if asked.mode == "dense":
+        assert reply.status == 200 and reply.json()["usage"]["kv"]["policy"] == "streaming"
+    else:
+        assert reply.status == 400 and reply.error["param"] == "prefill"
+        assert "kv_policy" in reply.error["message"]
+
+
+@every_way
+def test_prefix_cache(asked):
+    """What one way has stored another never finds, in either order; its own it does."""
+    other = {"dense": "sparse", "sparse": "dense"}[asked.mode]
+    salt = f"shared, first {asked.name}"
+    fresh = asked.complete(cache_salt=salt, **LONG)
+    assert n_cached(fresh) == 0
+    crossed = asked.complete(cache_salt=salt, **{**LONG, "prefill": other})
+    assert n_cached(crossed) == 0
+    again = asked.complete(cache_salt=salt, **LONG)
+    assert n_cached(again) >= 1408
+    assert text_of(again) == text_of(fresh)
+    if asked.mode == "sparse":  # nor is one pattern's another's
+        narrow = asked.complete(cache_salt=salt, max_tokens=1,
+                                prefill={"mode": "sparse", "pattern": NARROW})
+        assert n_cached(narrow) == 0
+
+
+@every_way
+def test_chunked_prefill(asked, serve, pattern_file):
+    """Steps of another size: layer by layer and dense compute the same; chunks are chunks."""
+    other = serve(*INVARIANT, *SETTINGS, "--max-num-batched-tokens", 1024, "--pattern-file",
+                  pattern_file, *WAY_SETTINGS[asked.name])
+    if DEVICE == "cuda" and asked.name == "in_chunks":
+        pytest.skip("under --batch-invariant nothing is sparse in chunks")
+    expected = asked.complete(cache_salt="sizes", logprobs=0, **LONG)
+    answer = other.complete(PROMPT, prefill=asked.mode, logprobs=0, **LONG)
+    assert prefill_of(answer)["mode"] == prefill_of(expected)["mode"] == asked.mode
+    if asked.name == "in_chunks":
+        again = asked.complete(cache_salt="sizes again", logprobs=0, **LONG)
+        assert scores_of(again) == pytest.approx(scores_of(expected), abs=SAME_TOKEN)
+        assert prefill_of(answer)["density"] != prefill_of(expected)["density"]
+    elif DEVICE == "cpu":  # a GPU's sums are others for other sizes of step
+        assert scores_of(answer) == pytest.approx(scores_of(expected), abs=SAME_TOKEN)
+        assert prefill_of(answer)["density"] == pytest.approx(prefill_of(expected)["density"],
+                                                              abs=1e-3)
+
+
+@every_way
+def test_preemption(serve, way, pattern_file):
+    """Two fit a pool of 24 blocks until they have answered for a while."""
+    pool = {"cpu": "19M", "cuda": "10M"}[DEVICE]
+    small = serve(*SETTINGS, "--max-model-len", 1100, "--kv-cache-memory", pool, "--pattern-file",
+                  pattern_file, *WAY_SETTINGS[way])
+    asked = Way(way, small)
+
+    def ask(seed):
+        return asked.complete(prompt_of(600, seed), max_tokens=400, ignore_eos=True)
+
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        together = list(threads.map(ask, range(2)))
+    assert small.metrics()["quire_preemptions_total"] > 0
+    for seed, answer in enumerate(together):
+        assert prefill_of(answer)["mode"] == asked.mode
+        assert answer["usage"]["completion_tokens"] == 400
+        if way != "in_chunks" and DEVICE == "cpu":  # where it is cut depends on the company
+            assert text_of(answer) == text_of(ask(seed))
+    small.wait_idle()
+
+
+def wait_running(server, n):
+    deadline = time.monotonic() + 20 * PATIENCE
+    while server.metrics()["quire_requests_running"] < n:
+        assert time.monotonic() < deadline, server.metrics()
+        time.sleep(0.002)
+
+
+@every_way
+def test_cancellation(asked):
+    with RawConnection(asked.server) as connection:
+        connection.send_completion(prompt=PROMPT, stream=True, max_tokens=5000, ignore_eos=True,
+                                   prefill=asked.mode)
+        connection.read_head()
+        for _ in range(10):
+            connection.read_chunk()
+    asked.server.wait_idle()
+    for pause in (0, 0.05, 0.2, 0.5):  # in the middle of its prompt, wherever that is
+        with RawConnection(asked.server) as connection:
+            connection.send_completion(prompt=prompt_of(8000), max_tokens=5, prefill=asked.mode)
+            wait_running(asked.server, 1)
+            time.sleep(pause)
+        asked.server.wait_idle(20)
+    assert_prefill(prefill_of(asked.complete(cache_salt="after", **LONG)), asked.mode)
+
+
+@every_way
+def test_stop_strings(asked):
+    whole = text_of(asked.complete(**LONG))
+    middle = len(whole) // 2
+    stop = whole[middle:middle + 6]
+    answer = asked.complete(stop=stop, **LONG)
+    assert text_of(answer) == whole[:whole.index(stop)]
+    assert answer["choices"][0]["finish_reason"] == "stop"
+    assert answer["choices"][0]["stop_reason"] == stop
+
+
+@every_way
+def test_seeds(asked):
+    def drawn(seed):
+        return text_of(asked.complete(temperature=1, seed=seed, **LONG))
+
+    assert drawn(7) == drawn(7)
+    assert drawn(7) != drawn(8)
+
+
+@every_way
+def test_others_go_on(asked):
+    """Who generates is given tokens while a long prompt is computed, and the ones it would have
+    been given alone."""
+    def generate(on_token=lambda: None):
+        with RawConnection(asked.server, timeout=60) as connection:
+            connection.send_completion(prompt=PROMPT[:20], stream=True, max_tokens=400,
+                                       temperature=0, ignore_eos=True)
+            assert connection.read_head()[0] == 200
+            text = ""
+            while chunk := connection.read_chunk():
+                for event in re.findall(rb"^data: ({.*)$", chunk, re.MULTILINE):
+                    text += text_of(json.loads(event))
+                    on_token()
+            return text
+
+    alone = generate()
+    times, begun = [], threading.Event()
+
+    def note():
+        times.append(time.monotonic())
+        if len(times) == 5:
+            begun.set()
+
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        stream = threads.submit(generate, note)
+        assert begun.wait(20 * PATIENCE)
+        start = time.monotonic()
+        answer = asked.complete(prompt_of(4000, seed=3), max_tokens=1, cache_salt=asked.name)
+        end = time.monotonic()
+        text = stream.result()
+    assert_prefill(prefill_of(answer), asked.mode)
+    assert sum(start < at < end for at in times) > 4
+    if DEVICE == "cpu":
+        assert text == alone
+
+
+@every_way
+def test_batch_invariance(serve, way, pattern_file):
+    """The same bits in any company: layer by layer, and nothing sparse is shared; where that does
+    not fit, dense."""
+    invariant = serve(*SETTINGS, "--batch-invariant", "true", "--pattern-file", pattern_file,
+                      *WAY_SETTINGS[way])
+    asked = Way(way, invariant)
+    alone = asked.complete(logprobs=0, **LONG)
+    assert_prefill(prefill_of(alone), "sparse" if way == "by_layers" else "dense")
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        others = [threads.submit(asked.complete, PROMPT[:1000] + prompt_of(300, seed), **LONG)
+                  for seed in range(1, 4)]
+        wait_running(invariant, 1)
+        company = asked.complete(logprobs=0, **LONG)
+        for each in others:
+            each.result()
+    assert text_of(company) == text_of(alone)
+    assert scores_of(company) == scores_of(alone)
+
+
+# ---- the table itself ----
+
+HEADER = "| together with | dense | sparse, layer by layer | sparse, in chunks | tested by |"
+
+
+def test_the_readme_says_what_is_tested():
+    """Each row's test exists and is run in every way of the columns; each test has its row."""
+    lines = pathlib.Path(ROOT, "README.md").read_text(encoding="utf-8").split("\n")
+    rows = []
+    for line in lines[lines.index(HEADER) + 2:]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    named = [row[4].strip("`") for row in rows]
+    tests = {name: function for name, function in inspect.getmembers(sys.modules[__name__])
+             if name.startswith("test_") and every_way.mark in getattr(function, "pytestmark", [])}
+    assert sorted(named) == sorted(tests)
+    assert all(re.match(r"works|400", cell) for row in rows for cell in row[1:4])
+
+
+# ---- what is computed ----
+
+
+@every_sparse_way
+def test_patterns_that_see_everything_are_dense(asked):
+    exact = asked.complete(prefill="dense", logprobs=0, **LONG)
+    sparse = asked.complete(prefill={"mode": "sparse", "pattern": EVERYTHING}, logprobs=0, **LONG)
+    assert scores_of(sparse) == pytest.approx(scores_of(exact), abs=SAME_TOKEN)
+    assert prefill_of(sparse)["mode"] == "sparse" and prefill_of(sparse)["density"] == 1
+    narrow = asked.complete(prefill={"mode": "sparse", "pattern": NARROW}, logprobs=0, **LONG)
+    assert prefill_of(narrow)["density"] < 0.3  # most of it the dense tail's
+    difference = max(abs(a - b) for a, b in zip(scores_of(narrow), scores_of(exact)))
+    assert difference > 2 * SAME_TOKEN
+
+
+def test_a_file_of_dense_heads_is_dense(serve, tmp_path):
+    heads = {str(head): ["dense", 0, 0, 1] for head in range(N_HEADS)}
+    file = write_patterns(tmp_path / "dense.json", heads)
+    server = serve(*SETTINGS, "--pattern-file", file)
+    exact = server.complete(PROMPT, prefill="dense", logprobs=0, **LONG)
+    sparse = server.complete(PROMPT, prefill="sparse", logprobs=0, **LONG)
+    assert scores_of(sparse) == pytest.approx(scores_of(exact), abs=SAME_TOKEN)
+    assert prefill_of(sparse)["density"] == 1
+
+
+@every_sparse_way
+def test_metrics_count_by_pattern(asked):
+    def counters():
+        samples = asked.server.metrics()
+        return {name: value for name, value in samples.items() if name.startswith(
+            ("quire_sparse_", "quire_prefill_"))}
+
+    asked.server.wait_idle()
+    before = counters()
+    usage = prefill_of(asked.complete(cache_salt="metrics", **LONG))
+    asked.complete(PROMPT[:10], prefill="dense", max_tokens=1)
+    now = counters()
+    grown = {name: now[name] - before[name] for name in now}
+    assert grown['quire_prefill_prompts_total{mode="sparse"}'] == 1
+    assert grown['quire_prefill_prompts_total{mode="dense"}'] == 1
+    visited = {}
+    for kind in ("dense", "a_shape", "vertical_slash", "block_sparse"):
+        visited[kind] = grown[f'quire_sparse_visited_pairs_total{{pattern="{kind}"}}']
+        causal = grown[f'quire_sparse_causal_pairs_total{{pattern="{kind}"}}']
+        assert 0 < visited[kind] <= causal
+        assert visited[kind] == causal if kind == "dense" else visited[kind] < causal
+    n_causal = sum(value for name, value in grown.items() if "causal" in name)
+    assert sum(visited.values()) / n_causal == pytest.approx(usage["density"], abs=1e-3)
+    seconds = grown["quire_sparse_index_seconds_total"]
+    assert seconds == pytest.approx(usage["index_ms"] / 1000, abs=1e-4)
+
+
+# ---- who decides ----
+
+
+def test_auto_is_sparse_from_a_length_on(serve, tmp_path):
+    file = write_patterns(tmp_path / "tuned.json", min_sparse_tokens=1200)
+    server = serve(*SETTINGS, "--pattern-file", file)
+    for mode in ({}, {"prefill": "auto"}):
+        assert_prefill(prefill_of(server.complete(PROMPT[:1199], **mode, **LONG)), "dense")
+    assert_prefill(prefill_of(server.complete(PROMPT, **LONG)), "sparse")
+    again = server.complete(PROMPT, prefill="sparse", **LONG)
+    assert n_cached(again) >= 1408  # what auto chose is what was asked for
+    assert_prefill(prefill_of(server.complete(PROMPT, echo=True, logprobs=0, **LONG)), "dense")
+    policy = {"type": "streaming", "recent": 100}
+    assert_prefill(prefill_of(server.complete(PROMPT, kv_policy=policy, **LONG)), "dense")
+    model = server.get("/v1/models").json()["data"][0]
+    assert model["prefill"] == {"mode": "auto", "modes": ["auto", "dense", "sparse"],
+                                "pattern_file": "tuned.json", "min_sparse_tokens": 1200,
+                                "dense_tail": 64}
+
+
+def test_the_setting_beats_the_file(serve, tmp_path):
+    file = write_patterns(tmp_path / "tuned.json", min_sparse_tokens=1200)
+    server = serve(*SETTINGS, "--pattern-file", file, "--min-sparse-tokens", 1000, "--dense-tail",
+                   100)
+    assert prefill_of(server.complete(PROMPT[:1100], **LONG))["mode"] == "sparse"
+    prefill = server.get("/v1/models").json()["data"][0]["prefill"]
+    assert prefill["min_sparse_tokens"] == 1000 and prefill["dense_tail"] == 100
+
+
+def test_a_sparse_server_is_dense_where_it_must(serve, pattern_file):
+    server = serve(*SETTINGS, "--prefill", "sparse", "--pattern-file", pattern_file)
+    assert prefill_of(server.complete(PROMPT[:400], **LONG))["mode"] == "sparse"
+    assert prefill_of(server.complete(PROMPT[:400], echo=True, logprobs=0))["mode"] == "dense"
+    policy = {"type": "streaming", "recent": 100}
+    assert prefill_of(server.complete(PROMPT[:400], kv_policy=policy))["mode"] == "dense"
+    assert prefill_of(server.complete(PROMPT[:400], prefill="auto"))["mode"] == "dense"
+
+
+def test_a_dense_server_refuses_sparse(serve, pattern_file):
+    server = serve(*SETTINGS, "--prefill", "dense", "--pattern-file", pattern_file)
+    assert prefill_of(server.complete(PROMPT, prefill="auto", **LONG))["mode"] == "dense"
+    reply = server.post("/v1/completions", {"prompt": PROMPT, "prefill": "sparse"})
+    assert reply.status == 400 and reply.error["param"] == "prefill"
+    assert "--prefill dense" in reply.error["message"]
+    prefill = server.get("/v1/models").json()["data"][0]["prefill"]
+    assert prefill["mode"] == "dense" and prefill["modes"] == ["auto", "dense"]
+
+
+def test_without_a_file_only_who_asks_gets_sparse(serve, tiny_model):
+    """No file is named after the tiny model's directory."""
+    server = serve("--min-sparse-tokens", 600, "--threads", 2, model=tiny_model)
+    assert "no pattern file" in server.log
+    prefill = server.get("/v1/models").json()["data"][0]["prefill"]
+    assert prefill["pattern_file"] is None and prefill["min_sparse_tokens"] is None
+    assert prefill_of(server.complete(PROMPT, **LONG))["mode"] == "dense"
+    assert prefill_of(server.complete(PROMPT, prefill="sparse", **LONG))["mode"] == "sparse"
+
+
+@pytest.mark.skipif(server_module.WRAPPER != [], reason="a wrapper names the binary it runs")
+def test_the_file_is_found_by_the_models_name(tmp_path, monkeypatch):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "config" / "patterns").mkdir(parents=True)
+    shutil.copy(BINARY, tmp_path / "bin" / "quire")
+    monkeypatch.setattr(server_module, "BINARY", str(tmp_path / "bin" / "quire"))
+    file = write_patterns(tmp_path / "config" / "patterns" / f"{MODEL.name}.json",
+                          min_sparse_tokens=4321)
+    with Server(tmp_path, *SETTINGS, "--served-model-name", "other", model=MODEL) as server:
+        prefill = server.get("/v1/models").json()["data"][0]["prefill"]
+        assert prefill["pattern_file"] == file.name and prefill["min_sparse_tokens"] == 4321
+
+
+def test_a_bad_pattern_file_ends_the_start(tmp_path):
+    heads = {**HEADS, "1": ["stream_llm", 4, -1, 0]}
+    for name, text, sentence in (
+            ("bad.json", json.dumps([HEADS] * 7 + [heads] + [HEADS] * 4), "layer 7, head 1"),
+            ("short.json", json.dumps([HEADS] * 3), "patterns of 3 layers, the model has 12"),
+            ("none.json", None, "none.json")):
+        if text is not None:
+            (tmp_path / name).write_text(text)
+        server = Server(tmp_path, "--pattern-file", tmp_path / name, wait=False)
+        assert server.process.wait(30 * PATIENCE) == 1
+        assert name in server.log and sentence in server.log, server.log
+
+
+BAD_CHOICES = [
+    ("fast", "prefill"),
+    (1, "prefill"),
+    ({"pattern": NARROW}, "prefill.mode"),
+    ({"mode": "sparse", "patterns": []}, "prefill"),
+    ({"mode": "dense", "pattern": NARROW}, "prefill.pattern"),
+    ({"mode": "sparse", "pattern": {"type": "a_shape", "pages": 3}}, "prefill.pattern"),
+    ({"mode": "sparse", "pattern": {"type": "diagonal"}}, "prefill.pattern.type"),
+    ({"mode": "sparse", "pattern": {"type": "vertical_slash", "columns": 10**6}},
+     "prefill.pattern.columns"),
+]
+
+
+@pytest.mark.parametrize("choice,parameter", BAD_CHOICES,
+                         ids=[json.dumps(case[0]) for case in BAD_CHOICES])
+def test_a_bad_choice_is_refused_by_name(server, choice, parameter):
+    reply = server.post("/v1/completions", {"prompt": "a", "prefill": choice, "stream": True})
+    assert reply.status == 400, reply.body
+    assert reply.error["param"] == parameter
+    assert parameter in reply.error["message"]
