@@ -2,7 +2,8 @@
  * work, made once per step for all layers.
  *
  *   decoding rows    attn_decode, planned per length list (attn_plan.h)
- *   other rows       attn_prefill, a list of (sequence, tile)
+ *   other rows       attn_prefill, a list of (sequence, tile); a sparse prompt's tiles are a list of
+ *                    their own, but for those that are dense for all heads
  *   shapes that neither has (tiny models, f32 pages): attn_simple
  *
  * In the step's block, behind its header:
@@ -310,15 +311,18 @@ int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct er
     return cuda_check(cuda, launch_attn_decode(p, cuda->stream), "decode attention", err);
 }
 
-/* Items [at, end) of the step. */
+/* Items [at, end) of the step; they visit everything, or what `index` says. */
 static int launch_items(struct cuda_backend *cuda, struct attn_prefill_params p, uint32_t at,
-                        uint32_t end, struct error *err) {
+                        uint32_t end, const struct sparse_view *index, struct error *err) {
     const uint32_t most = ATTN_PREFILL_MAX_ITEMS;
     int rc = 0;
     for (; at < end && !rc; at += p.n_items) {
         p.items = cuda->attention->items + at;
         p.n_items = end - at < most ? end - at : most;
-        rc = cuda_check(cuda, launch_attn_prefill(p, cuda->stream), "prefill attention", err);
+        rc = cuda_check(cuda,
+                        index ? launch_attn_prefill_sparse(p, *index, cuda->stream)
+                              : launch_attn_prefill(p, cuda->stream),
+                        "prefill attention", err);
     }
     return rc;
 }
@@ -328,7 +332,8 @@ static int attend_prompts(struct cuda_backend *cuda, const struct attn_args *arg
     const struct device_step *step = &cuda->step;
     const size_t first = (size_t)args->layer * step->n_seqs;
     const struct attention *a = cuda->attention;
-    if (!a->prefill_fits || !aligned(args) || a->n_sparse > 0)
+    const uint32_t turned = a->n_items - a->n_turned, sparse = turned - a->n_sparse;
+    if (!a->prefill_fits || !aligned(args))
         return attend_simply(cuda, args, false, step->n_rows - step->n_decode, err);
     struct attn_prefill_params p = {};
     p.q = args->q;
@@ -345,9 +350,10 @@ static int attend_prompts(struct cuda_backend *cuda, const struct attn_args *arg
     p.scale = args->scale;
     p.lse = lse_of(cuda, args);
     p.turns = key_turns_of(cuda, args);
-    const int rc = launch_items(cuda, p, 0, a->n_items - a->n_turned, err);
+    int rc = launch_items(cuda, p, 0, sparse, nullptr, err);
+    if (!rc) rc = launch_items(cuda, p, sparse, turned, &cuda->sparse.view, err);
     p.turned = true;
-    return rc ? rc : launch_items(cuda, p, a->n_items - a->n_turned, a->n_items, err);
+    return rc ? rc : launch_items(cuda, p, turned, a->n_items, nullptr, err);
 }
 
 /* Without an index the step's sparse sequence cannot be attended, whatever its heads do. */
