@@ -74,6 +74,31 @@ static void tiles_visit_what_their_lines_meet(void **state) {
     be->ops->destroy(be);
 }
 
+/* The lines themselves, of which tiles show no more than groups of sixteen. */
+static void check_lines(const struct prompt *p, uint32_t head, const struct lines *lines) {
+    const struct attn_index_args args = {.q = indexed_q(p),
+                                         .q_stride = WIDTH,
+                                         .kv = &p->kv,
+                                         .n_heads = N_HEADS,
+                                         .scale = 0.25f};
+    const struct kv_view view = {p->pages, p->n_slots, p->sparse.first_slot};
+    void *room = malloc(lines_room_bytes(p->n_slots, DIM));
+    uint64_t columns[MAX_SLOTS / 64], diagonals[MAX_SLOTS / 64];
+    const struct lines_task task = {.cpu = (const struct cpu_backend *)p->be,
+                                    .args = &args,
+                                    .sparse = &p->sparse,
+                                    .view = &view,
+                                    .room = lines_room_layout(room, p->n_slots, DIM),
+                                    .head = head,
+                                    .n_slots = p->n_slots};
+    lines_find(&task, &p->patterns[head], columns, diagonals);
+    for (uint32_t i = 0; i < p->n_slots; i++) {
+        assert_int_equal(columns[i / 64] >> i % 64 & 1, lines->column[i]);
+        assert_int_equal(diagonals[i / 64] >> i % 64 & 1, lines->diagonal[i]);
+    }
+    free(room);
+}
+
 static void lines_are_those_with_the_most_attention(void **state) {
     (void)state;
     struct backend *be = backend_make();
@@ -85,6 +110,7 @@ static void lines_are_those_with_the_most_attention(void **state) {
         index_prompt(p);
         for (uint32_t h = 0; h < N_HEADS; h++) {
             if (!attention_lines(p, h, &lines)) continue;
+            check_lines(p, h, &lines);
             check_line_tiles(p, h, &lines);
             n_clear++;
         }
