@@ -2,8 +2,9 @@
 ask for.  The README's table names the test behind each of its rows, and is read here to hold it to
 that.
 
-Which keys a pattern visits is judged by its definition elsewhere (tests/cpu, tests/cuda); here sparse
-must be what it is whatever is around it, and must never be quietly ignored or mixed with dense."""
+Which keys a pattern visits is judged by its definition elsewhere (tests/cpu, tests/cuda); here
+sparse must be what it is whatever is around it, and must never be quietly ignored or mixed with
+dense."""
 import concurrent.futures
 import inspect
 import json

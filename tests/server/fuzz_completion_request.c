@@ -51,7 +51,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                           .max_model_len = FAKE_MAX_LEN, .max_sequences = 1280,
                                           .trained_context = FAKE_MAX_LEN,
                                           .kv_tokens = FAKE_KV_TOKENS,
-                                          .kv = {.allowed = {true, true, true}}};
+                                          .kv = {.allowed = {true, true, true}},
+                                          .prefill = {.sparse = true, .n_heads = 3}};
     struct completion_request request;
     struct api_error err = {0};
     const int rc = completion_request_parse(&request, (const char *)data, size, &limits, &err);
@@ -64,6 +65,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     require(json_is_object(whole));
     json_decref(whole);
     check_bounds(&request);
+    const struct attn_pattern *patterns = request.prefill.patterns;
+    require(!patterns || request.prefill.mode == PREFILL_SPARSE);
+    require(!patterns || (patterns[0].kind != PATTERN_DENSE && patterns[2].kind < PATTERN_N_KINDS));
     if (completion_request_tokenize(&request, NULL, &limits, &err) == 0) {
         for (uint32_t i = 0; i < request.prompts.n; i++) {
             const struct token_list *tokens = &request.prompts.items[i].tokens;
