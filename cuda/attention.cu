@@ -2,8 +2,8 @@
  * work, made once per step for all layers.
  *
  *   decoding rows    attn_decode, planned per length list (attn_plan.h)
- *   other rows       attn_prefill, a list of (sequence, tile); a sparse prompt's tiles are a list of
- *                    their own, but for those that are dense for all heads
+ *   other rows       attn_prefill, a list of (sequence, tile); a sparse prompt's tiles that are not
+ *                    dense for all heads are a list of their own
  *   shapes that neither has (tiny models, f32 pages): attn_simple
  *
  * In the step's block, behind its header:

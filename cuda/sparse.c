@@ -4,12 +4,9 @@
  *   attn_prefill   reads the index until the next attn_index: attention.cu
  *   sparse_totals  what has been added up on the device since the last time
  *
- * All of it lies in one block, laid out anew by every attn_index:
- *
- *   the view's arrays | bitmap of diagonals, log-sum-exps | scratch: lines, then pages
- *
- * Memory: reserved for the longest prompt, with RESERVED_PAGES for each tile of block-sparse heads;
- * patterns that ask for more, and steps without a reservation, grow it. */
+ * Memory: one block (sparse_layout.c), laid out anew by every attn_index.  It is reserved for the
+ * longest prompt, with RESERVED_PAGES for each tile of block-sparse heads; patterns that ask for
+ * more, and steps without a reservation, grow it. */
 #include "cuda/internal.h"
 #include "cuda/sparse_index.h"
 
@@ -19,89 +16,10 @@
 #include "cuda/sparse_test.h"
 #include "engine/error.h"
 
-enum { ALIGNMENT = 256, RESERVED_PAGES = 128 };
-
-/* What decides how long the arrays are. */
-struct shape {
-    uint32_t n_heads, n_kv_heads, head_dim, n_rows, n_slots, max_columns, max_pages;
-};
-
-struct layout {
-    char *base;
-    size_t used;
-};
-
-static uint32_t divided_up(uint32_t n, uint32_t by) {
-    return n / by + (n % by != 0);
-}
+enum { RESERVED_PAGES = 128 };
 
 static uint32_t at_most(uint32_t n, uint32_t most) {
     return n < most ? n : most;
-}
-
-/* The next array; NULL while the block is only measured. */
-static void *take(struct layout *l, size_t n, size_t size) {
-    void *at = l->base ? l->base + l->used : NULL;
-    l->used += (n * size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    return at;
-}
-
-static void lay_out_view(struct layout *l, const struct shape *s, struct sparse_view *v) {
-    const size_t n = s->n_heads;
-    v->n_heads = s->n_heads;
-    v->n_rows = s->n_rows;
-    v->n_slots = s->n_slots;
-    v->n_tiles = v->max_tiles = divided_up(s->n_rows, SPARSE_TILE);
-    v->max_distances = s->n_slots / SPARSE_GROUP + SPARSE_TILE_GROUPS;
-    v->mark_words = v->max_distances / 32 + 1;
-    v->max_columns = s->max_columns;
-    v->max_blocks = s->max_pages + 3;
-    v->heads = take(l, n, sizeof(*v->heads));
-    v->distances = take(l, n * v->max_distances, sizeof(*v->distances));
-    v->marks = take(l, n * v->mark_words, sizeof(*v->marks));
-    v->columns = take(l, n * v->max_columns, sizeof(*v->columns));
-    v->column_count = take(l, n * v->max_tiles, sizeof(*v->column_count));
-    v->blocks = take(l, n * v->max_tiles * v->max_blocks, sizeof(*v->blocks));
-    v->block_count = take(l, n * v->max_tiles, sizeof(*v->block_count));
-}
-
-static void lay_out_lines(struct layout *l, struct sparse_build *b) {
-    const size_t n = b->view.n_heads;
-    b->columns = take(l, n * b->stride, sizeof(float));
-    b->lower = take(l, n * b->stride, sizeof(float));
-    b->upper = take(l, n * b->stride, sizeof(float));
-    b->row_parts = take(l, n * SPARSE_QUERIES * b->n_chunks, sizeof(*b->row_parts));
-}
-
-/* As many tiles at a time as `room` allows. */
-static void lay_out_pages(struct layout *l, const struct shape *s, size_t room,
-                          struct sparse_build *b) {
-    const size_t n = s->n_heads, dim = s->head_dim, begin = l->used;
-    const size_t batch_bytes = n * SPARSE_PAGE_BATCH * b->page_stride * sizeof(float);
-    b->mean_queries = take(l, n * b->view.n_tiles * dim, sizeof(float));
-    b->mean_keys = take(l, s->n_kv_heads * b->page_stride * dim, sizeof(float));
-    const size_t means = l->used - begin, rest = room > means ? room - means : 0;
-    b->batch = SPARSE_PAGE_BATCH * (rest > batch_bytes ? (uint32_t)(rest / batch_bytes) : 1);
-    b->products = take(l, n * b->batch * b->page_stride, sizeof(float));
-}
-
-/* Sets b's pointers and lengths; returns how many bytes there have to be at `base`. */
-static size_t lay_out(struct sparse_build *b, const struct shape *s, char *base) {
-    struct layout l = {base, 0};
-    const uint32_t n_pages = divided_up(s->n_slots, PAGE_TOKENS);
-    lay_out_view(&l, s, &b->view);
-    b->stride = (size_t)divided_up(s->n_slots, SPARSE_UNIT) * SPARSE_UNIT;
-    b->page_stride = (size_t)divided_up(n_pages, SPARSE_UNIT) * SPARSE_UNIT;
-    b->chunk_pages = divided_up(n_pages, SPARSE_MAX_CHUNKS);
-    if (b->chunk_pages < SPARSE_MIN_CHUNK) b->chunk_pages = SPARSE_MIN_CHUNK;
-    b->n_chunks = divided_up(n_pages, b->chunk_pages);
-    b->visited = take(&l, s->n_heads, sizeof(*b->visited));
-    b->near_diagonals = take(&l, s->n_heads, b->stride / SPARSE_UNIT);
-    b->lse = take(&l, (size_t)s->n_heads * SPARSE_QUERIES, sizeof(float));
-    struct layout lines = l, pages = l;
-    lay_out_lines(&lines, b);
-    lay_out_pages(&pages, s, lines.used - l.used, b);
-    return lines.used > pages.used ? lines.used : pages.used;
 }
 
 static int account_open(struct cuda_backend *cuda, struct error *err) {
@@ -117,7 +35,7 @@ static int account_open(struct cuda_backend *cuda, struct error *err) {
 int sparse_memory_reserve(struct cuda_backend *cuda, const struct step_limits *limits,
                           struct error *err) {
     const uint32_t n_slots = limits->max_sparse_slots;
-    const struct shape shape = {.n_heads = limits->n_heads,
+    const struct sparse_shape shape = {.n_heads = limits->n_heads,
                                 .n_kv_heads = limits->n_kv_heads,
                                 .head_dim = limits->head_dim,
                                 .n_rows = limits->max_sparse_rows,
@@ -129,7 +47,7 @@ int sparse_memory_reserve(struct cuda_backend *cuda, const struct step_limits *l
     int rc = account_open(cuda, err);
     return rc ? rc
               : device_reserve(cuda, &cuda->sparse.memory, &cuda->sparse.bytes,
-                               lay_out(&build, &shape, NULL), err);
+                               sparse_lay_out(&build, &shape, NULL), err);
 }
 
 void sparse_memory_free(struct cuda_backend *cuda) {
@@ -139,7 +57,7 @@ void sparse_memory_free(struct cuda_backend *cuda) {
 
 uint32_t sparse_first_dense_tile(const struct attn_sparse *sparse) {
     if (sparse->dense_from >= sparse->first_slot + sparse->n_rows)
-        return divided_up(sparse->n_rows, SPARSE_TILE);
+        return (sparse->n_rows + SPARSE_TILE - 1) / SPARSE_TILE;
     if (sparse->dense_from < sparse->first_slot) return 0;
     return (sparse->dense_from - sparse->first_slot) / SPARSE_TILE;
 }
@@ -164,7 +82,7 @@ static uint32_t most_p1(const struct attn_pattern *patterns, uint32_t n_heads,
 }
 
 static int shape_of(const struct attn_index_args *args, const struct step_seq *seq,
-                    struct shape *out, struct error *err) {
+                    struct sparse_shape *out, struct error *err) {
     const struct attn_sparse *sparse = seq->sparse;
     const struct attn_pattern *patterns = sparse->patterns + (size_t)args->layer * args->n_heads;
     const uint32_t n_columns = most_p1(patterns, args->n_heads, PATTERN_VERTICAL_SLASH),
@@ -179,7 +97,7 @@ static int shape_of(const struct attn_index_args *args, const struct step_seq *s
         n_slots > seq->layers[args->layer].n_slots)
         return error_set(err, ERR_INVALID, "cuda: %u rows from slot %u on cannot be indexed",
                          sparse->n_rows, sparse->first_slot);
-    *out = (struct shape){.n_heads = args->n_heads,
+    *out = (struct sparse_shape){.n_heads = args->n_heads,
                           .n_kv_heads = args->kv->n_kv_heads,
                           .head_dim = args->kv->head_dim,
                           .n_rows = sparse->n_rows,
@@ -230,17 +148,17 @@ static int prepare(struct cuda_backend *cuda, const struct attn_index_args *args
                    struct sparse_build *b, struct args *room, struct error *err) {
     const struct step_seq *seq = &cuda->host_step->seqs[b->seq];
     const struct attn_sparse *sparse = seq->sparse;
-    struct shape shape;
+    struct sparse_shape shape;
     int rc = shape_of(args, seq, &shape, err);
     if (!rc) rc = account_open(cuda, err);
     if (!rc)
         rc = device_reserve(cuda, &cuda->sparse.memory, &cuda->sparse.bytes,
-                            lay_out(b, &shape, NULL), err);
+                            sparse_lay_out(b, &shape, NULL), err);
     if (!rc) rc = send_patterns(cuda, args, sparse, room, err);
     if (rc) return rc;
     b->patterns = (const struct attn_pattern *)room->device;
     if (args->density) b->density = (float *)(b->patterns + args->n_heads);
-    lay_out(b, &shape, cuda->sparse.memory);
+    sparse_lay_out(b, &shape, cuda->sparse.memory);
     b->view.first_slot = sparse->first_slot;
     b->view.first_dense_tile = sparse_first_dense_tile(sparse);
     b->account = cuda->sparse.account;

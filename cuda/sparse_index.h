@@ -9,7 +9,7 @@
  *
  * Lines and pages come one after the other, so their scratch is the same memory.
  *
- * Thread: engine.  Memory: the caller's (cuda/sparse.c). */
+ * Thread: engine.  Memory: the caller's (cuda/sparse.c, cuda/sparse_layout.c). */
 #ifndef CUDA_SPARSE_INDEX_H
 #define CUDA_SPARSE_INDEX_H
 
@@ -68,6 +68,16 @@ struct sparse_build {
     float *mean_keys;    /* [n_kv_heads][page_stride][head_dim] */
     float *products;     /* [n_heads][batch][page_stride] */
 };
+
+/* What decides how long the arrays are. */
+struct sparse_shape {
+    uint32_t n_heads, n_kv_heads, head_dim, n_rows, n_slots;
+    uint32_t max_columns, max_pages; /* the largest k of any head */
+};
+
+/* Sets b's pointers and lengths; returns how many bytes there have to be at `base`, which may be
+ * NULL to learn just that. */
+size_t sparse_lay_out(struct sparse_build *b, const struct sparse_shape *s, char *base);
 
 cudaError_t launch_sparse_scores(const struct sparse_build *b, struct launch launch);
 cudaError_t launch_sparse_select(const struct sparse_build *b, struct launch launch);
