@@ -439,7 +439,9 @@ static void count_keys(const struct index &x, double *visited, double *computed)
             const int32_t R = tile_group(x, tile),
                           *d = &x.distances[(size_t)head * x.max_distances];
             size_t n_keys, n_columns = 0;
-            if (h.kind == PATTERN_BLOCK_SPARSE) {
+            if (h.kind == PATTERN_DENSE) {
+                n_keys = (size_t)R * SPARSE_GROUP;
+            } else if (h.kind == PATTERN_BLOCK_SPARSE) {
                 n_keys = (size_t)(x.block_count[at] - 2) * PAGE_TOKENS;
             } else {
                 n_keys = std::upper_bound(d, d + h.n_distances, R) - d - SPARSE_TILE_GROUPS;
@@ -465,12 +467,13 @@ static void bench(const struct batch &b, const char *name, const struct head_cho
         return median_ms(n_times, [&] { return launch(b.device, x.device, 0); });
     };
     const bool has = has_sm90(b.shape);
-    const double ms = time(has ? launch_attn_sparse_sm90 : launch_attn_sparse_mma, 9);
+    const int n_times = choice.kind == PATTERN_DENSE ? 1 : 9;
+    const double ms = time(has ? launch_attn_sparse_sm90 : launch_attn_sparse_mma, n_times);
     const double flops = 4.0 * b.shape.dim * b.shape.n_heads * b.n_rows * computed;
     printf("bench,%s,%s,%u rows,%.0f keys a row,%.0f computed,%.3f ms,%.1f TFLOP/s,%.2f of dense\n",
            has ? "sm90" : "mma", name, b.n_rows, visited, computed, ms, flops / ms * 1e-9,
            ms / dense_ms);
-    if (has && b.n_rows <= 32768)
+    if (has && b.n_rows <= 32768 && choice.kind != PATTERN_DENSE)
         printf("bench,mma,%s,%u rows,%.3f ms\n", name, b.n_rows, time(launch_attn_sparse_mma, 1));
     fflush(stdout);
     free_index(x);
@@ -485,7 +488,8 @@ static void bench_all(const char *rows) {
         {"vertical-slash local", {PATTERN_VERTICAL_SLASH, LINES_LOCAL, 1000, 6096}},
         {"vertical-slash columns", {PATTERN_VERTICAL_SLASH, LINES_LOCAL, 3500, 100}},
         {"block-sparse", {PATTERN_BLOCK_SPARSE, LINES_NONE, 100, 0}},
-        {"A-shape", {PATTERN_A_SHAPE, LINES_LOCAL, 1024, 4096}}};
+        {"A-shape", {PATTERN_A_SHAPE, LINES_LOCAL, 1024, 4096}},
+        {"dense heads", {PATTERN_DENSE, LINES_NONE, 0, 0}}};
     for (const uint32_t n : {32768u, 131072u, 524288u}) {
         if (rows && n != strtoul(rows, NULL, 10)) continue;
         struct batch b = make_bench(n);
