@@ -26,6 +26,7 @@
 
 enum {
     DEFAULT_TOKENS = 32768,
+    SYSTEM_TOKENS = 8192, /* the default where a search at the other would take an hour */
     FIRST_RUNG = 1024,
     ENOUGH_WINS = 2, /* longer prompts gain more: a ladder need not go on */
     MAX_RUNS = 3
@@ -39,7 +40,7 @@ static const float NEVER_DENSE = 2;
 
 static const struct option entries[] = {
     {"lengths", OPTION_STRING, AT(lengths_text), 0, 0, NULL, NULL,
-     "prompt lengths, in tokens, at which patterns must do [the context, at most 32768]"},
+     "prompt lengths, in tokens, at which patterns must do [the context, at most 32768; on the CPU 8192]"},
     {"samples", OPTION_NUMBER, AT(n_samples), 1, TUNE_MAX_SAMPLES, "3", NULL,
      "prompts of each length: retrieval, needles and prose take turns"},
     {"recall", OPTION_FRACTION, AT(target), 1, 100, "0.95", NULL,
@@ -73,8 +74,9 @@ void tune_plan_fini(struct tune_plan *plan) {
 void tune_print_help(void) {
     puts("usage: quire tune [MODEL] [options of `quire serve`] [options below]\n"
          "\n"
-         "Finds for every head which keys it may leave out of a long prompt, and from which length\n"
-         "on that is faster on this machine, and writes the pattern file that `quire serve` reads.\n"
+         "Finds for every head which keys it may leave out of a long prompt, and from which\n"
+         "length on that is faster on this machine, and writes the pattern file that `quire serve`\n"
+         "reads.  What each head got is printed as CSV.\n"
          "A run that was stopped goes on when it is started again.\n");
     options_print_table(stdout, &flags);
 }
@@ -104,12 +106,17 @@ struct tune {
 
 /* ---- set up ---- */
 
+static uint32_t min_u32(uint32_t a, uint32_t b) {
+    return a < b ? a : b;
+}
+
 static int settle_lengths(struct tune *t, struct error *err) {
-    const uint32_t context = t->model.max_position;
+    const uint32_t context = t->model.max_position, usual = min_u32(context, DEFAULT_TOKENS);
     t->lengths = t->plan->lengths;
     if (t->lengths.n == 0) {
         t->lengths.n = 1;
-        t->lengths.sizes[0] = context < DEFAULT_TOKENS ? context : DEFAULT_TOKENS;
+        t->lengths.sizes[0] =
+            t->be->ops->memory(t->be).total ? usual : min_u32(usual, SYSTEM_TOKENS);
     }
     t->shortest = UINT32_MAX;
     for (uint32_t i = 0; i < t->lengths.n; i++) {
@@ -120,7 +127,6 @@ static int settle_lengths(struct tune *t, struct error *err) {
         if (length > t->longest) t->longest = length;
         if (length < t->shortest) t->shortest = length;
     }
-    const uint32_t usual = context < DEFAULT_TOKENS ? context : DEFAULT_TOKENS;
     t->top = t->longest > usual ? t->longest : usual;
     return 0;
 }
@@ -318,55 +324,28 @@ static int measure_sample(struct tune *t, uint32_t sample, struct error *err) {
 
 /* ---- the choice ---- */
 
-static struct tune_choice choose(struct tune *t, uint32_t layer, uint32_t head) {
-    const struct tune_goal goal = {t->plan->target, t->plan->floor};
-    const struct tune_choice choice = tune_choose(&t->results, &goal, layer, head);
-    const size_t i = (size_t)layer * t->model.n_heads + head;
-    t->patterns.heads[i] = choice.candidate < 0 ? (struct attn_pattern){.kind = PATTERN_DENSE}
-                                                : t->candidates[choice.candidate];
-    t->patterns.scores[i] = choice.mean_recall;
-    return choice;
-}
-
-static const char *const names[] = {"layer",        "head",    "pattern", "p1",  "p2", "mean_recall",
-                                    "worst_recall", "density", "cost"};
-enum { N_COLUMNS = sizeof(names) / sizeof(*names) };
-
-static void print_head(const struct report *report, const struct tune *t, uint32_t layer,
-                       uint32_t head, const struct tune_choice *choice) {
-    char cells[N_COLUMNS][REPORT_CELL];
-    const struct attn_pattern *p = &t->patterns.heads[(size_t)layer * t->model.n_heads + head];
-    snprintf(cells[0], REPORT_CELL, "%" PRIu32, layer);
-    snprintf(cells[1], REPORT_CELL, "%" PRIu32, head);
-    snprintf(cells[2], REPORT_CELL, "%s", pattern_kind_name(p->kind));
-    snprintf(cells[3], REPORT_CELL, "%" PRIu32, p->p1);
-    snprintf(cells[4], REPORT_CELL, "%" PRIu32, p->p2);
-    snprintf(cells[5], REPORT_CELL, "%.4f", choice->mean_recall);
-    snprintf(cells[6], REPORT_CELL, "%.4f", choice->worst_recall);
-    snprintf(cells[7], REPORT_CELL, "%.3f", choice->density);
-    snprintf(cells[8], REPORT_CELL, "%.3f", choice->cost);
-    report_row(report, (const char (*)[REPORT_CELL])cells);
-}
-
 /* Means over heads, and the worst head. */
 struct summary {
     double recall, worst, cost;
 };
 
+static struct tune_choice choice_of(const struct tune *t, uint32_t layer, uint32_t head) {
+    const struct tune_goal goal = {t->plan->target, t->plan->floor};
+    return tune_choose(&t->results, &goal, layer, head);
+}
+
 static struct summary choose_all(struct tune *t) {
-    const struct report report = {.names = names, .n = N_COLUMNS};
-    const uint32_t n_layers = t->model.n_layers, n_heads = t->model.n_heads;
-    const double n = (double)n_layers * n_heads;
+    const uint32_t n_heads = t->model.n_heads, n = t->model.n_layers * n_heads;
     struct summary sum = {.worst = 1};
-    report_begin(&report);
-    for (uint32_t l = 0; l < n_layers; l++)
-        for (uint32_t h = 0; h < n_heads; h++) {
-            const struct tune_choice choice = choose(t, l, h);
-            print_head(&report, t, l, h, &choice);
-            sum.recall += choice.mean_recall / n;
-            sum.cost += choice.cost / n;
-            if (choice.worst_recall < sum.worst) sum.worst = choice.worst_recall;
-        }
+    for (uint32_t i = 0; i < n; i++) {
+        const struct tune_choice choice = choice_of(t, i / n_heads, i % n_heads);
+        t->patterns.heads[i] = choice.candidate < 0 ? (struct attn_pattern){.kind = PATTERN_DENSE}
+                                                    : t->candidates[choice.candidate];
+        t->patterns.scores[i] = choice.mean_recall;
+        sum.recall += choice.mean_recall / n;
+        sum.cost += choice.cost / n;
+        if (choice.worst_recall < sum.worst) sum.worst = choice.worst_recall;
+    }
     return sum;
 }
 
@@ -386,9 +365,24 @@ static uint64_t hash_patterns(const struct tune *t) {
     return siphash_end(&hash);
 }
 
+/* In runs of a candidate on the longest prompt: dense, sparse, and dense again on the way. */
+static double rung_work(const struct tune *t, uint32_t n_tokens) {
+    const double share = (double)n_tokens / t->longest;
+    return 3 * share * share * t->model.n_layers;
+}
+
+/* Of the rungs that are expected. */
+static double ladder_work(const struct tune *t) {
+    double work = 0;
+    for (uint32_t length = FIRST_RUNG; length <= t->longest; length *= 2)
+        work += rung_work(t, length);
+    return work;
+}
+
 static int measure_rung(struct tune *t, struct tune_rung *rung, struct error *err) {
     char where[64];
-    snprintf(where, sizeof(where), "break-even: %" PRIu32 " tokens", rung->n_tokens);
+    snprintf(where, sizeof(where), "break-even, %" PRIu32 " tokens", rung->n_tokens);
+    if (rung->n_tokens > t->longest) t->progress.total += rung_work(t, rung->n_tokens);
     int rc = begin_prompt(t, TUNE_RETRIEVAL, TUNE_MAX_SAMPLES, rung->n_tokens, err);
     for (uint32_t l = 0; l < t->model.n_layers && !rc; l++) {
         const struct attn_pattern *heads = t->patterns.heads + (size_t)l * t->model.n_heads;
@@ -399,7 +393,7 @@ static int measure_rung(struct tune *t, struct tune_rung *rung, struct error *er
         if (!rc) rc = time_sparse(t, heads, PREFILL_DENSE_ABOVE, &run, err);
         rung->dense_s += dense_s;
         rung->sparse_s += run.index_s + run.attention_s;
-        tune_progress_add(&t->progress, 0, where);
+        tune_progress_add(&t->progress, rung_work(t, rung->n_tokens) / t->model.n_layers, where);
     }
     return rc;
 }
@@ -483,6 +477,32 @@ static int save(struct tune *t, const struct summary *sum, struct error *err) {
     return rc;
 }
 
+static const char *const names[] = {"layer", "head",        "pattern",      "p1",
+                                    "p2",    "mean_recall", "worst_recall", "density",
+                                    "cost"};
+enum { N_COLUMNS = sizeof(names) / sizeof(*names) };
+
+static void print_heads(const struct tune *t) {
+    const struct report report = {.names = names, .n = N_COLUMNS};
+    const uint32_t n_heads = t->model.n_heads, n = t->model.n_layers * n_heads;
+    report_begin(&report);
+    for (uint32_t i = 0; i < n; i++) {
+        char cells[N_COLUMNS][REPORT_CELL];
+        const struct tune_choice choice = choice_of(t, i / n_heads, i % n_heads);
+        const struct attn_pattern *p = &t->patterns.heads[i];
+        snprintf(cells[0], REPORT_CELL, "%" PRIu32, i / n_heads);
+        snprintf(cells[1], REPORT_CELL, "%" PRIu32, i % n_heads);
+        snprintf(cells[2], REPORT_CELL, "%s", pattern_kind_name(p->kind));
+        snprintf(cells[3], REPORT_CELL, "%" PRIu32, p->p1);
+        snprintf(cells[4], REPORT_CELL, "%" PRIu32, p->p2);
+        snprintf(cells[5], REPORT_CELL, "%.4f", choice.mean_recall);
+        snprintf(cells[6], REPORT_CELL, "%.4f", choice.worst_recall);
+        snprintf(cells[7], REPORT_CELL, "%.3f", choice.density);
+        snprintf(cells[8], REPORT_CELL, "%.3f", choice.cost);
+        report_row(&report, (const char (*)[REPORT_CELL])cells);
+    }
+}
+
 static void print_summary(const struct tune *t, const struct summary *sum) {
     uint32_t counts[PATTERN_N_KINDS] = {0};
     const size_t n = (size_t)t->model.n_layers * t->model.n_heads;
@@ -507,22 +527,24 @@ static void begin_progress(struct tune *t) {
     for (uint32_t s = 0; s < r->n_samples; s++)
         for (uint32_t l = 0; l < r->n_layers; l++)
             n_done += tune_results_at(r, s, l)->done ? r->n_candidates : 0;
-    fprintf(stderr, "tune: what is measured goes to %s: a run that was stopped goes on from there\n",
+    fprintf(stderr, "tune: what is measured goes to %s, from where another run goes on\n",
             t->state_path);
-    tune_progress_begin(&t->progress, (double)r->n_samples * r->n_layers * r->n_candidates, n_done);
+    tune_progress_begin(&t->progress,
+                        (double)r->n_samples * r->n_layers * r->n_candidates + ladder_work(t),
+                        n_done);
 }
 
 static int run(struct tune *t, struct error *err) {
     int rc = 0;
     begin_progress(t);
     for (uint32_t s = 0; s < t->results.n_samples && !rc; s++) rc = measure_sample(t, s, err);
-    tune_progress_end(&t->progress);
     if (rc) return rc;
     const struct summary sum = choose_all(t);
     rc = climb_ladder(t, err);
     tune_progress_end(&t->progress);
     if (!rc) rc = save(t, &sum, err);
     if (rc) return rc;
+    print_heads(t);
     print_summary(t, &sum);
     unlink(t->state_path);
     return 0;

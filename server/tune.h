@@ -1,5 +1,5 @@
-/* tune.h - `quire tune`: finds for every head which keys it may leave out of a long prompt, and from
- * which length on that pays on this machine (MInference section 3.2).
+/* tune.h - `quire tune`: finds for every head which keys it may leave out of a long prompt, and
+ * from which length on that pays on this machine (MInference section 3.2).
  *
  *   tune_prompts.c    calibration prompts
  *   tune_pass.c       one prompt through the model, attention measured at each layer

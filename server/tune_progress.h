@@ -1,5 +1,5 @@
-/* tune_progress.h - how far a long search is, on standard error: a bar that is drawn again and again
- * on a terminal, a line at every tenth of the way elsewhere.
+/* tune_progress.h - how far a long search is, on standard error: on a terminal a bar that is drawn
+ * again and again, elsewhere a line at every tenth of the way.
  *
  * Thread: any one.  Memory: none. */
 #ifndef SERVER_TUNE_PROGRESS_H

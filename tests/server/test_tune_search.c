@@ -137,7 +137,8 @@ static void recall_is_the_share_of_the_sum(void **state) {
     const float dense[] = {3, 0, 1, 1, NAN, 0}, sparse[] = {2, 0, 1.001f, -INFINITY, 0, NAN};
     double sums[N_HEADS] = {0};
     tune_add_recall(sums, sparse, dense, 3, N_HEADS);
-    assert_true(fabs(sums[0] - 1.5) < 1e-9); /* half of the first row; never more than all; NaN: none */
+    /* Half of the first row; never more than all; none of NaN. */
+    assert_true(fabs(sums[0] - 1.5) < 1e-9);
     assert_true(fabs(sums[1] - 1.0) < 1e-9);
 }
 
