@@ -1,0 +1,142 @@
+/* test_tune_pass.c - attention measured in the middle of the default model: recall is that of the
+ * visited keys, and nobody downstream notices. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <string.h>
+
+#include "engine/cpu/cpu.h"
+#include "engine/error.h"
+#include "engine/model/model.h"
+#include "engine/rng.h"
+#include "server/tune_pass.h"
+
+enum { N_TOKENS = 700, N_HEADS = 6, N_VOCAB = 8000, LAYER = 2 };
+static const float NEVER_DENSE = 2;
+
+struct rig {
+    struct backend *be;
+    struct tune_pass *pass;
+    uint32_t tokens[N_TOKENS];
+};
+
+/* rows: of a slice. */
+static void open_rig(struct rig *rig, uint32_t rows) {
+    struct error err = {0};
+    const struct cpu_config cpu = {.n_threads = 2};
+    assert_int_equal(cpu_backend_create(&rig->be, &cpu, &err), 0);
+    const struct engine_config config = {.model_dir = MODEL_DIR,
+                                         .backend = rig->be,
+                                         .max_batched_tokens = rows,
+                                         .kv_dtype = DTYPE_F32};
+    if (tune_pass_create(&rig->pass, &config, N_TOKENS, &err)) fail_msg("%s", err.text);
+    for (uint32_t i = 0; i < N_TOKENS; i++)
+        rig->tokens[i] = (uint32_t)(rng_uniform(5, i % 300) * N_VOCAB); /* text that repeats */
+    tune_pass_begin(rig->pass, rig->tokens, N_TOKENS);
+}
+
+static void close_rig(struct rig *rig) {
+    tune_pass_destroy(rig->pass);
+    rig->be->ops->destroy(rig->be);
+}
+
+struct seen {
+    float recall[N_HEADS], density[N_HEADS];
+};
+
+/* All heads with one pattern, in the layer that was entered. */
+static struct seen look(struct rig *rig, enum attn_pattern_kind kind, uint32_t p1, uint32_t p2) {
+    struct attn_pattern heads[N_HEADS];
+    struct seen seen;
+    struct error err = {0};
+    double seconds = 0;
+    struct tune_run run = {.recall = seen.recall, .density = seen.density};
+    for (uint32_t h = 0; h < N_HEADS; h++) heads[h] = (struct attn_pattern){kind, p1, p2};
+    assert_int_equal(tune_pass_dense(rig->pass, &seconds, &err), 0);
+    assert_int_equal(tune_pass_sparse(rig->pass, heads, NEVER_DENSE, &run, &err), 0);
+    assert_true(seconds > 0 && run.index_s > 0 && run.attention_s > 0);
+    return seen;
+}
+
+static void enter(struct rig *rig, uint32_t layer) {
+    struct error err = {0};
+    if (tune_pass_enter(rig->pass, layer, &err)) fail_msg("%s", err.text);
+}
+
+static void what_visits_everything_recalls_everything(void **state) {
+    (void)state;
+    struct rig rig;
+    open_rig(&rig, 256);
+    enter(&rig, 0);
+    const struct seen all = look(&rig, PATTERN_A_SHAPE, 0, N_TOKENS);
+    for (uint32_t h = 0; h < N_HEADS; h++) {
+        assert_true(fabs(all.recall[h] - 1.0) < 1e-5);
+        assert_true(all.density[h] == 1);
+    }
+    close_rig(&rig);
+}
+
+static void larger_patterns_recall_more(void **state) {
+    (void)state;
+    struct rig rig;
+    open_rig(&rig, 256);
+    enter(&rig, 0);
+    const struct seen few = look(&rig, PATTERN_A_SHAPE, 16, 100),
+                      more = look(&rig, PATTERN_A_SHAPE, 16, 300);
+    for (uint32_t h = 0; h < N_HEADS; h++) {
+        assert_true(few.recall[h] > 0.01 && few.recall[h] < more.recall[h]);
+        assert_true(more.recall[h] < 1 && few.density[h] < more.density[h]);
+    }
+    close_rig(&rig);
+}
+
+/* Where slices end does not matter, nor what was tried in the layers before. */
+static void measurements_change_nothing_downstream(void **state) {
+    (void)state;
+    struct rig measured, untouched;
+    open_rig(&measured, 256);
+    open_rig(&untouched, 1024);
+    for (uint32_t l = 0; l <= LAYER; l++) {
+        enter(&measured, l);
+        enter(&untouched, l);
+        if (l < LAYER) look(&measured, PATTERN_VERTICAL_SLASH, 30, 100);
+    }
+    const struct seen a = look(&measured, PATTERN_VERTICAL_SLASH, 60, 200),
+                      b = look(&untouched, PATTERN_VERTICAL_SLASH, 60, 200);
+    assert_memory_equal(a.density, b.density, sizeof(a.density));
+    for (uint32_t h = 0; h < N_HEADS; h++) {
+        assert_true(a.recall[h] > 0 && a.recall[h] <= 1);
+        assert_true(fabsf(a.recall[h] - b.recall[h]) < 1e-5f);
+    }
+    close_rig(&measured);
+    close_rig(&untouched);
+}
+
+static void a_backend_without_sparse_attention_is_refused(void **state) {
+    (void)state;
+    struct rig rig;
+    struct error err = {0};
+    struct tune_pass *pass = NULL;
+    open_rig(&rig, 256);
+    struct backend_ops dense_only = *rig.be->ops;
+    dense_only.attn_index = NULL;
+    struct backend be = *rig.be;
+    be.ops = &dense_only;
+    const struct engine_config config = {.model_dir = MODEL_DIR, .backend = &be};
+    assert_int_equal(tune_pass_create(&pass, &config, N_TOKENS, &err), ERR_UNSUPPORTED);
+    assert_null(pass);
+    close_rig(&rig);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_visits_everything_recalls_everything),
+        cmocka_unit_test(larger_patterns_recall_more),
+        cmocka_unit_test(measurements_change_nothing_downstream),
+        cmocka_unit_test(a_backend_without_sparse_attention_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,48 @@
+/* test_tune_progress.c - what a search says of how far it is. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "server/tune_progress.h"
+
+static void assert_line(double done, double given, double now_s, const char *expected) {
+    const struct tune_progress progress = {
+        .total = 100, .done = done, .given = given, .begun_s = 1000};
+    char line[160];
+    tune_progress_line(&progress, now_s, "layer 1", line, sizeof(line));
+    assert_string_equal(line, expected);
+}
+
+static void what_is_left_takes_as_long_as_what_was_done(void **state) {
+    (void)state;
+    assert_line(25, 0, 1010, "tune: [######------------------]  25 %, 30 s left: layer 1");
+    assert_line(50, 0, 1090, "tune: [############------------]  50 %, 1 min 30 s left: layer 1");
+    assert_line(1, 0, 1100, "tune: [------------------------]   1 %, 2 h 45 min left: layer 1");
+    assert_line(100, 0, 1100, "tune: [########################] 100 %, 0 s left: layer 1");
+}
+
+/* What an earlier run did says nothing about this one's speed. */
+static void an_earlier_run_is_not_counted(void **state) {
+    (void)state;
+    assert_line(75, 50, 1010, "tune: [##################------]  75 %, 10 s left: layer 1");
+    assert_line(50, 50, 1010, "tune: [############------------]  50 %, layer 1");
+}
+
+static void lines_are_cut_to_size(void **state) {
+    (void)state;
+    const struct tune_progress progress = {.total = 2, .done = 3, .begun_s = 0};
+    char line[12];
+    tune_progress_line(&progress, 1, "x", line, sizeof(line));
+    assert_string_equal(line, "tune: [####");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_left_takes_as_long_as_what_was_done),
+        cmocka_unit_test(an_earlier_run_is_not_counted),
+        cmocka_unit_test(lines_are_cut_to_size),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
