@@ -7,6 +7,7 @@
 
 #include "engine/error.h"
 #include "server/options.h"
+#include "server/prefill_setup.h"
 #include "server/serve.h"
 
 #define AT(member) offsetof(struct bench_plan, member)
@@ -23,6 +24,9 @@ static const struct option entries[] = {
      "runs of each: the median counts, and the least and the greatest are shown"},
     {"max-resident", OPTION_NUMBER, AT(max_resident), 0, UINT64_MAX, "65536", NULL,
      "most prompt tokens times sequences of a decode row; 0: no bound"},
+    {"synthetic-lines", OPTION_NUMBER, AT(synthetic), 0, UINT32_MAX, "0", NULL,
+     "sparse prompts: lines drawn from this seed, half of the diagonals next to the rows, the others "
+     "in runs; 0: those that attention finds, and random weights have none"},
     {"table", OPTION_BOOL, AT(table), 0, 0, "false", NULL, "columns for people in place of CSV"},
 };
 static const struct option_table flags = {entries, sizeof(entries) / sizeof(*entries)};
@@ -68,9 +72,29 @@ void bench_print_help(void) {
     options_print_table(stdout, &flags);
 }
 
+static int run_engine(const struct bench_plan *plan, const struct options *options,
+                      struct engine_config *config, const struct ceilings *ceilings,
+                      struct error *err) {
+    struct prefill_setup setup = {0};
+    int rc = prefill_setup_load(&setup, options, config->model_dir, err);
+    if (rc) return rc;
+    prefill_setup_configure(&setup, options, config);
+    /* Without a file, what is asked for by name has the default patterns. */
+    if (options->prefill == PREFILL_SPARSE) config->patterns = setup.patterns.heads;
+    config->sparse_prefill = config->sparse_prefill && config->patterns;
+    const struct bench_requests like = {
+        .kv = &options->kv_rules.initial,
+        .prefill = {.mode = (enum prefill_mode)options->prefill,
+                    .dense_tail = (uint32_t)options->dense_tail,
+                    .synthetic = (uint32_t)plan->synthetic}};
+    rc = bench_engine_run(plan, ceilings, *config, &like, err);
+    prefill_setup_fini(&setup);
+    return rc;
+}
+
 int bench_run(const struct bench_plan *plan, const struct options *options, const char *model_dir,
               struct backend *backend, struct error *err) {
-    const struct engine_config config = serve_engine_config(options, model_dir, backend);
+    struct engine_config config = serve_engine_config(options, model_dir, backend);
     struct ceilings ceilings;
     printf("# %s\n", backend->description);
     int rc = backend->ops->measure(backend, &ceilings, err);
@@ -79,5 +103,5 @@ int bench_run(const struct bench_plan *plan, const struct options *options, cons
            ceilings.copy_bytes_per_s * 1e-9, ceilings.read_bytes_per_s * 1e-9,
            ceilings.flops_per_s * 1e-9);
     return plan->kernels ? bench_kernels_run(plan, &ceilings, &config, err)
-                         : bench_engine_run(plan, &ceilings, config, &options->kv_rules.initial, err);
+                         : run_engine(plan, options, &config, &ceilings, err);
 }

@@ -15,6 +15,7 @@
 
 struct kv_policy;
 struct options;
+struct patterns;
 
 enum { BENCH_MAX_SIZES = 16, BENCH_MAX_RUNS = 100 };
 
@@ -29,6 +30,7 @@ struct bench_plan {
     uint64_t n_runs;
     uint64_t max_resident; /* tokens: combinations that would need more are named and not run; 0: no
                               bound */
+    uint64_t synthetic; /* of sparse prompts: struct attn_sparse */
     bool kernels, table;
     char *prompts_text, *batches_text;
 };
@@ -46,9 +48,16 @@ int bench_sizes_read(struct bench_sizes *out, const char *name, const char *text
 int bench_run(const struct bench_plan *plan, const struct options *options, const char *model_dir,
               struct backend *backend, struct error *err);
 
-/* The two halves; config as serve_engine_config() makes it.  Whole prompts keep what kv says. */
+/* How whole prompts are computed, and what is kept of them. */
+struct bench_requests {
+    const struct kv_policy *kv;
+    struct prefill_choice prefill;
+};
+
+/* The two halves; config as serve_engine_config() makes it. */
 int bench_engine_run(const struct bench_plan *plan, const struct ceilings *ceilings,
-                     struct engine_config config, const struct kv_policy *kv, struct error *err);
+                     struct engine_config config, const struct bench_requests *like,
+                     struct error *err);
 int bench_kernels_run(const struct bench_plan *plan, const struct ceilings *ceilings,
                       const struct engine_config *config, struct error *err);
 

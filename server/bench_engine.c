@@ -26,7 +26,7 @@ struct bench {
     const struct engine_info *info;
     uint64_t kv_token_bytes; /* of all layers */
     sem_t bell; /* rung when the engine has events */
-    const struct kv_policy *kv;
+    const struct bench_requests *like;
     uint64_t random;
 };
 
@@ -37,6 +37,7 @@ struct timing {
                               one's end */
     uint64_t decode_tokens;
     double context_tokens; /* of all sequences, the mean of that time */
+    struct prefill_usage prefill; /* of the one that finished last */
 };
 
 static void ring(void *bench) {
@@ -60,7 +61,8 @@ static int submit(struct bench *b, uint32_t n_prompt, uint32_t batch, uint32_t n
         requests[i].prompt = malloc(n_prompt * sizeof(uint32_t));
         if (!requests[i].prompt) rc = error_set(err, ERR_NOMEM, "bench: no memory");
         for (uint32_t t = 0; rc == 0 && t < n_prompt; t++) requests[i].prompt[t] = random_token(b);
-        requests[i].kv = kv_policy_resolve(b->kv, n_prompt);
+        requests[i].kv = kv_policy_resolve(b->like->kv, n_prompt);
+        requests[i].prefill = b->like->prefill;
         requests[i].params.temperature = 0;
         requests[i].params.ignore_eos = true;
         requests[i].params.max_tokens = n_generate;
@@ -75,12 +77,14 @@ static int submit(struct bench *b, uint32_t n_prompt, uint32_t batch, uint32_t n
 }
 
 /* Takes what the engine has to say and counts the sequences that are done. */
-static int take_finished(struct bench *b, uint32_t *n_finished, struct error *err) {
+static int take_finished(struct bench *b, uint32_t *n_finished, struct prefill_usage *prefill,
+                         struct error *err) {
     int rc = 0;
     struct engine_event *event = engine_take_events(b->engine), *next;
     for (; event; event = next) {
         next = event->next;
         *n_finished += event->kind == EVENT_FINISH;
+        if (event->kind == EVENT_FINISH) *prefill = event->prefill;
         if (event->kind == EVENT_FINISH && event->reason == FINISH_ERROR) {
             rc = error_set(err, event->error_code, "bench: %s", event->error_text);
         }
@@ -107,7 +111,7 @@ static int run_batch(struct bench *b, uint32_t n_prompt, uint32_t batch, uint32_
         double time = report_seconds_now();
         engine_stats(b->engine, &now);
         uint32_t n_before = n_finished;
-        rc = take_finished(b, &n_finished, err);
+        rc = take_finished(b, &n_finished, &out->prefill, err);
         if (n_before == 0 && n_finished > 0 && decoding > 0) {
             out->decode_seconds = time - decoding;
             out->decode_tokens = now.generated_tokens - tokens_then;
@@ -188,19 +192,26 @@ static void print_result(const struct bench *b, const char *phase, uint32_t n_pr
     report_row(&b->report, (const char (*)[REPORT_CELL])cells);
 }
 
+static void print_sparse(uint32_t n_prompt, const struct prefill_usage *usage) {
+    if (usage->mode == PREFILL_SPARSE)
+        printf("# prefill,%u sparse: density %.4f, index %.3f s, attention %.3f s\n", n_prompt,
+               usage->density, usage->index_s, usage->attention_s);
+}
+
 static int bench_prefill(struct bench *b, uint32_t n_prompt, struct error *err) {
     double rates[BENCH_MAX_RUNS];
-    const struct kv_choice kv = kv_policy_resolve(b->kv, n_prompt);
+    struct timing t = {0};
+    const struct kv_choice kv = kv_policy_resolve(b->like->kv, n_prompt);
     if (!is_bounded(&kv) && n_prompt >= b->info->max_model_len) {
         printf("# prefill,%u not run: more than --max-model-len\n", n_prompt);
         return 0;
     }
     for (uint32_t run = 0; run < b->plan->n_runs; run++) {
-        struct timing t;
         int rc = run_batch(b, n_prompt, 1, 1, &t, err);
         if (rc < 0) return rc;
         rates[run] = n_prompt / t.total_seconds;
     }
+    print_sparse(n_prompt, &t.prefill);
     print_result(b, "prefill", n_prompt, 1, rates,
                  n_prompt * b->ceilings->flops_per_s / prompt_flops(b->info->model, &kv, n_prompt));
     return 0;
@@ -215,7 +226,7 @@ static uint32_t decode_slack(uint32_t n_prompt, uint32_t batch) {
 static int bench_decode(struct bench *b, uint32_t n_prompt, uint32_t batch, struct error *err) {
     double rates[BENCH_MAX_RUNS], step_bytes = 0;
     const uint32_t n_generate = (uint32_t)b->plan->n_generate + decode_slack(n_prompt, batch);
-    const struct kv_choice kv = kv_policy_resolve(b->kv, n_prompt);
+    const struct kv_choice kv = kv_policy_resolve(b->like->kv, n_prompt);
     for (uint32_t run = 0; run < b->plan->n_runs; run++) {
         struct timing t;
         int rc = run_batch(b, n_prompt, batch, n_generate, &t, err);
@@ -234,7 +245,7 @@ static int bench_decode(struct bench *b, uint32_t n_prompt, uint32_t batch, stru
 static int bench_decode_if_it_fits(struct bench *b, uint32_t n_prompt, uint32_t batch,
                                    struct error *err) {
     const uint64_t longest = n_prompt + b->plan->n_generate + decode_slack(n_prompt, batch);
-    const struct kv_choice kv = kv_policy_resolve(b->kv, n_prompt);
+    const struct kv_choice kv = kv_policy_resolve(b->like->kv, n_prompt);
     /* While its prompt is read, a sequence has a chunk beside what it keeps. */
     const uint64_t most =
         is_bounded(&kv) ? (uint64_t)kept_tokens(&kv, (double)longest) + kv.chunk : longest;
@@ -261,13 +272,14 @@ static int run_plan(struct bench *b, struct error *err) {
 }
 
 int bench_engine_run(const struct bench_plan *plan, const struct ceilings *ceilings,
-                     struct engine_config config, const struct kv_policy *kv, struct error *err) {
+                     struct engine_config config, const struct bench_requests *like,
+                     struct error *err) {
     struct bench b = {.plan = plan,
                       .ceilings = ceilings,
                       .report = {plan->table, names, N_COLUMNS},
-                      .kv = kv,
+                      .like = like,
                       .random = 42};
-    config.bounded_caches = is_bounded(&kv->tokens);
+    config.bounded_caches = is_bounded(&like->kv->tokens);
     config.prefix_caching = false; /* every prompt is computed */
     config.tokens_only = true;     /* no text is wanted, so no tokenizer is needed */
     config.wake = ring;
