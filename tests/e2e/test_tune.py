@@ -1,0 +1,94 @@
+"""`quire tune`: a search from start to end, stopped and gone on with, and its file served."""
+import json
+import signal
+import subprocess
+import time
+
+from server import BINARY, DEVICE, PATIENCE, WRAPPER
+
+N_LAYERS, N_HEADS = 1, 2  # of the tiny model
+
+
+def command(model, *flags):
+    return [*WRAPPER, BINARY, "tune", str(model), "--device", DEVICE, "--threads", "2", *flags]
+
+
+def tune(model, directory, *flags):
+    return subprocess.run(command(model, *flags), cwd=directory, text=True, capture_output=True,
+                          timeout=120 * PATIENCE)
+
+
+def test_a_search_writes_a_pattern_file_that_is_served(tiny_model, tmp_path, serve):
+    done = tune(tiny_model, tmp_path, "--lengths", "1024,2048", "--samples", "2", "--seed", "7")
+    assert done.returncode == 0, done.stderr
+    out = tmp_path / f"{tiny_model.name}.json"
+    found = json.loads(out.read_text())
+    assert found["format"] == "quire-patterns-1"
+    assert found["min_sparse_tokens"] >= 1024
+    assert [sorted(layer) for layer in found["layers"]] == [["0", "1"]] * N_LAYERS
+    notes = found["provenance"]
+    assert notes["lengths"] == "1024, 2048" and "seed 7" in notes["prompts"]
+    assert "1024: " in notes["attention"]
+    rows = done.stdout.splitlines()
+    assert rows[0].startswith("layer,head,pattern,p1,p2,mean_recall,worst_recall")
+    assert len(rows) == 1 + N_LAYERS * N_HEADS
+    for row in rows[1:]:
+        layer, head, pattern, p1, p2, mean, worst, *_ = row.split(",")
+        entry = found["layers"][int(layer)][head]
+        assert entry[:3] == [pattern, int(p1), int(p2)]
+        assert abs(entry[3] - float(mean)) < 1e-3 and float(worst) <= float(mean) + 1e-4
+    assert not (tmp_path / f"{tiny_model.name}.json.state").exists()
+    server = serve(str(tiny_model), "--pattern-file", str(out))
+    assert server.get("/health").status == 200
+    assert out.name in server.log
+
+
+def wait_for_lines(process, state, n):
+    deadline = time.monotonic() + 60 * PATIENCE
+    while not state.exists() or state.read_text().count("\n") < n:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_search_that_was_stopped_goes_on(tiny_model, tmp_path):
+    flags = ("--lengths", "1024", "--samples", "40", "--out", "out.json")
+    state = tmp_path / "out.json.state"
+    with subprocess.Popen(command(tiny_model, *flags), cwd=tmp_path, stdout=subprocess.DEVNULL,
+                          stderr=subprocess.DEVNULL) as process:
+        wait_for_lines(process, state, 3)
+        process.send_signal(signal.SIGINT)
+    assert process.returncode != 0 and not (tmp_path / "out.json").exists()
+
+    # What the second run takes from the file shows in what it finds: nothing was recalled.
+    lines = state.read_text().splitlines()
+    first = json.loads(lines[1])
+    first["recall"] = [[0.0] * N_HEADS for _ in first["recall"]]
+    lines[1] = json.dumps(first)
+    state.write_text("\n".join(lines) + "\n" + '{"sample": 1, "lay')
+    done = tune(tiny_model, tmp_path, *flags)
+    assert done.returncode == 0, done.stderr
+    layers = json.loads((tmp_path / "out.json").read_text())["layers"]
+    assert layers == [{"0": ["dense", 0, 0, 1.0], "1": ["dense", 0, 0, 1.0]}]
+    assert not state.exists()
+
+
+def test_another_searchs_state_is_refused(tiny_model, tmp_path):
+    state = tmp_path / "mine"
+    state.write_text('{"format": "quire-tune-1", "settings": "other"}\n')
+    done = tune(tiny_model, tmp_path, "--lengths", "1024", "--state", "mine")
+    assert done.returncode == 1 and "mine is of another search" in done.stderr
+    assert state.exists()
+
+
+def test_wrong_flags_are_refused(tiny_model, tmp_path):
+    for flags, status, why in (
+            (("--lengths", "8192"), 1, "context is 4096"),
+            (("--lengths", "256"), 1, "nothing to leave out"),
+            (("--lengths", "1024,x"), 2, "--lengths"),
+            (("--samples", "65"), 2, "--samples"),
+            (("--lengths", "1024,2048", "--samples", "33"), 2, "at most 64 prompts"),
+            (("--recall", "2"), 2, "--recall"),
+            (("--nonsense",), 2, "--nonsense")):
+        done = tune(tiny_model, tmp_path, *flags)
+        assert done.returncode == status and why in done.stderr, (flags, done.stderr)
+    assert list(tmp_path.iterdir()) == []
