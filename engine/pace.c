@@ -36,6 +36,10 @@ double pace_seconds(const struct pace *pace, enum pace_kind kind, double work) {
     return (kind == PACE_STEP ? pace->base_s : 0) + work * pace->s_per_work[kind];
 }
 
+double pace_index_seconds(const struct pace *pace, uint32_t n_slots) {
+    return n_slots * pace->index_s_per_slot;
+}
+
 static void average(double *value, double measured, double weight) {
     *value = *value > 0 ? *value + weight * (measured - *value) : measured;
 }
@@ -51,4 +55,8 @@ void pace_measure(struct pace *pace, enum pace_kind kind, double work, bool deco
     const double base = kind == PACE_STEP && decodes ? pace->base_s : 0;
     const double rest = fmax(seconds - base, seconds / 10);
     average(&pace->s_per_work[kind], rest / work, weight_of_new);
+}
+
+void pace_measure_index(struct pace *pace, uint32_t n_slots, double seconds) {
+    average(&pace->index_s_per_slot, seconds / n_slots, weight_of_new);
 }

@@ -2,6 +2,7 @@
  *
  *   seconds of a step = base + work of its prompts' rows * seconds per work
  *   seconds of a slice of a long prompt = work * seconds per work, another number
+ *                                         + those of the index, if it is the layer's last one
  *
  * Work is counted as the model's shape says: so much for a row (its products with weights), so much
  * for a row and a slot that it sees (attention).  base is what a step takes in which everybody
@@ -24,6 +25,7 @@ struct pace {
     double max_s;  /* between two tokens of a sequence; 0: no limit */
     double base_s; /* 0: not known */
     double s_per_work[PACE_N_KINDS]; /* 0: not known */
+    double index_s_per_slot;         /* likewise */
 };
 
 struct pace pace_make(double row_work, double pair_work, double max_s);
@@ -36,9 +38,13 @@ double pace_room(const struct pace *pace, enum pace_kind kind, double seconds);
 uint32_t pace_rows(const struct pace *pace, double work, uint32_t n_before);
 double pace_seconds(const struct pace *pace, enum pace_kind kind, double work);
 
-/* A step or slice has taken so long.  work: of its prompts' rows; decodes: somebody generated,
- * too. */
+/* Of choosing keys among n_slots slots in one layer, for all heads. */
+double pace_index_seconds(const struct pace *pace, uint32_t n_slots);
+
+/* A step or slice has taken so long, its index not counted.  work: of its prompts' rows; decodes:
+ * somebody generated, too. */
 void pace_measure(struct pace *pace, enum pace_kind kind, double work, bool decodes,
                   double seconds);
+void pace_measure_index(struct pace *pace, uint32_t n_slots, double seconds);
 
 #endif

@@ -503,6 +503,11 @@ static struct batch *take_off(struct scheduler *s, struct batch *batch) {
     return batch;
 }
 
+/* Slots that the keys of a long prompt are chosen among. */
+static uint32_t n_indexed(const struct sequence *seq) {
+    return seq->kv.n_tokens + seq->slice.n_prompt_rows;
+}
+
 /* All slices but the last are whole tiles. */
 static uint32_t slice_rows(const struct sequence *seq, uint32_t most) {
     const uint32_t left = seq->slice.n_prompt_rows - seq->slice.first_row;
@@ -513,10 +518,18 @@ static uint32_t largest_slice(const struct scheduler *s, const struct sequence *
     return slice_rows(seq, s->max_rows);
 }
 
-/* What the rest of the interval allows; a tile at least. */
+static uint32_t rows_in(const struct scheduler *s, const struct sequence *seq, double seconds) {
+    return pace_rows(&s->pace, pace_room(&s->pace, PACE_SLICE, seconds),
+                     seq->kv.n_tokens + seq->slice.first_row);
+}
+
+/* What the rest of the interval allows; a tile at least.  The last slice of a layer leaves time for
+ * the index. */
 static uint32_t limited_slice(const struct scheduler *s, const struct sequence *seq) {
-    const double work = pace_room(&s->pace, PACE_SLICE, s->until_step_s);
-    uint32_t most = pace_rows(&s->pace, work, seq->kv.n_tokens + seq->slice.first_row);
+    const uint32_t left = seq->slice.n_prompt_rows - seq->slice.first_row;
+    uint32_t most = rows_in(s, seq, s->until_step_s);
+    if (left <= most)
+        most = rows_in(s, seq, s->until_step_s - pace_index_seconds(&s->pace, n_indexed(seq)));
     if (most < SPARSE_TILE) most = SPARSE_TILE;
     return slice_rows(seq, most < s->max_rows ? most : s->max_rows);
 }
@@ -569,7 +582,11 @@ static bool finish_entry(struct scheduler *s, const struct batch *batch, uint32_
 static void measure(struct scheduler *s, const struct batch *batch) {
     const double now_s = s->now_s(),
                  begin_s = s->landed_s > batch->planned_s ? s->landed_s : batch->planned_s;
-    pace_measure(&s->pace, batch->kind, batch->prompt_work, batch->decodes, now_s - begin_s);
+    const double index_s = batch->kind == PACE_SLICE ? batch->visited.index_s : 0;
+    pace_measure(&s->pace, batch->kind, batch->prompt_work, batch->decodes,
+                 now_s - begin_s - index_s);
+    if (index_s > 0)
+        pace_measure_index(&s->pace, batch->choice.first_slot + batch->choice.n_rows, index_s);
     s->landed_s = now_s;
 }
 

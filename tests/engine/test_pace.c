@@ -56,6 +56,14 @@ static void a_change_is_followed_and_an_outlier_forgotten(void **state) {
     assert_true(pace.base_s < 7e-3);
 }
 
+static void the_index_is_learned_by_itself(void **state) {
+    (void)state;
+    struct pace pace = pace_make(10, 1, 0.1);
+    assert_true(pace_index_seconds(&pace, 1000) == 0);
+    for (int i = 0; i < 10; i++) pace_measure_index(&pace, 1000, 5e-3);
+    assert_true(fabs(pace_index_seconds(&pace, 3000) - 15e-3) < 1e-9);
+}
+
 /* Whatever was measured, a step is never free. */
 static void a_step_faster_than_its_base_costs_something(void **state) {
     (void)state;
@@ -71,6 +79,7 @@ int main(void) {
         cmocka_unit_test(nothing_fits_before_anything_is_known),
         cmocka_unit_test(the_machine_is_learned),
         cmocka_unit_test(a_change_is_followed_and_an_outlier_forgotten),
+        cmocka_unit_test(the_index_is_learned_by_itself),
         cmocka_unit_test(a_step_faster_than_its_base_costs_something),
     };
     return cmocka_run_group_tests_name("pace", tests, NULL, NULL);
