@@ -523,13 +523,17 @@ static uint32_t rows_in(const struct scheduler *s, const struct sequence *seq, d
                      seq->kv.n_tokens + seq->slice.first_row);
 }
 
-/* What the rest of the interval allows; a tile at least.  The last slice of a layer leaves time for
- * the index. */
+/* What the rest of the interval allows.  The last slice of a layer leaves time for the index. */
+static uint32_t timely_rows(const struct scheduler *s, const struct sequence *seq) {
+    const uint32_t left = seq->slice.n_prompt_rows - seq->slice.first_row,
+                   most = rows_in(s, seq, s->until_step_s);
+    if (left > most) return most;
+    return rows_in(s, seq, s->until_step_s - pace_index_seconds(&s->pace, n_indexed(seq)));
+}
+
+/* A tile at least, so that it goes on. */
 static uint32_t limited_slice(const struct scheduler *s, const struct sequence *seq) {
-    const uint32_t left = seq->slice.n_prompt_rows - seq->slice.first_row;
-    uint32_t most = rows_in(s, seq, s->until_step_s);
-    if (left <= most)
-        most = rows_in(s, seq, s->until_step_s - pace_index_seconds(&s->pace, n_indexed(seq)));
+    uint32_t most = timely_rows(s, seq);
     if (most < SPARSE_TILE) most = SPARSE_TILE;
     return slice_rows(seq, most < s->max_rows ? most : s->max_rows);
 }
@@ -542,7 +546,7 @@ static struct batch *plan_slice(struct scheduler *s, struct batch *batch) {
     batch_build_slice(batch, seq, n_rows);
     take_off(s, batch);
     s->until_step_s -= pace_seconds(&s->pace, PACE_SLICE, batch->prompt_work);
-    s->slice_is_due = is_limited && is_long(s) && limited_slice(s, seq) == largest_slice(s, seq);
+    s->slice_is_due = is_limited && is_long(s) && timely_rows(s, seq) >= largest_slice(s, seq);
     return batch;
 }
 
