@@ -245,9 +245,10 @@ cudaError_t launch_sparse_stamp(struct sparse_account *account, enum sparse_stam
 static __global__ void __launch_bounds__(THREADS) sparse_visited_kernel(
     const struct sparse_view view, uint32_t head, uint32_t tile, bool *out) {
     const uint32_t slot = blockIdx.x * THREADS + threadIdx.x;
+    const uint32_t end = view.first_slot + (tile + 1) * SPARSE_TILE; /* marks end there, too */
     let_next_start();
     wait_for_previous();
-    if (slot < view.n_slots) out[slot] = sparse_visits(view, head, tile, slot);
+    if (slot < view.n_slots) out[slot] = slot < end && sparse_visits(view, head, tile, slot);
 }
 
 cudaError_t launch_sparse_visited(const struct sparse_view *view, uint32_t head, uint32_t tile,

@@ -62,17 +62,28 @@ static __device__ __forceinline__ struct lines lines_of(const struct sparse_buil
     return l;
 }
 
-/* Four keys of a lane; 0 past the end. */
+/* Four scores of a lane. */
+static __device__ __forceinline__ float4 load_scores(const struct lines &l, uint32_t first) {
+    const float4 x = *reinterpret_cast<const float4 *>(l.a + first);
+    if (!l.b) return x;
+    const float4 y = *reinterpret_cast<const float4 *>(l.b + first);
+    return make_float4(x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w);
+}
+
+/* Four keys of a lane; 0 past the end, where nothing was ever written. */
 static __device__ __forceinline__ void load_unit(uint32_t (&keys)[4], const struct lines &l,
                                                  uint32_t unit) {
     const uint32_t first = unit * SPARSE_UNIT + threadIdx.x % 32 * 4;
-    float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    if (!l.synthetic) x = *reinterpret_cast<const float4 *>(l.a + first);
-    if (l.b && !l.synthetic) {
-        const float4 y = *reinterpret_cast<const float4 *>(l.b + first);
-        x = make_float4(x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w);
+    float scores[4] = {};
+    if (!l.synthetic && first + 4 <= l.n) {
+        const float4 x = load_scores(l, first);
+        scores[0] = x.x, scores[1] = x.y, scores[2] = x.z, scores[3] = x.w;
+    } else if (!l.synthetic) {
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++)
+            if (first + i < l.n)
+                scores[i] = l.a[first + i] + (l.b ? l.b[first + i] : 0.0f);
     }
-    const float scores[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++)
         keys[i] = first + i < l.n ? key_of(l, first + i, scores[i]) : 0;
