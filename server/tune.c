@@ -428,8 +428,9 @@ static void print_rungs(struct buffer *out, const struct tune *t) {
 
 static void print_prompts(struct buffer *out, const struct tune *t) {
     buffer_printf(out, "%" PRIu64 " of each length", t->plan->n_samples);
-    for (uint32_t i = 0; i < TUNE_N_TEXTS && i < t->plan->n_samples; i++)
-        buffer_printf(out, ", %s", t->tokenizer ? tune_text_name(i) : "random tokens");
+    for (uint32_t i = 0; t->tokenizer && i < TUNE_N_TEXTS && i < t->plan->n_samples; i++)
+        buffer_printf(out, ", %s", tune_text_name(i));
+    if (!t->tokenizer) buffer_puts(out, " of random tokens");
     buffer_printf(out, "; seed %" PRIu64, t->plan->seed);
 }
 

@@ -135,13 +135,16 @@ static bool is_better(const struct tune_choice *a, const struct tune_choice *b,
     return a_reaches ? a->cost < b->cost : a->worst_recall > b->worst_recall;
 }
 
+/* What gains less than this is within the noise of its measurement, and not worth a key. */
+static const double WORTHWHILE_COST = 0.95;
+
 struct tune_choice tune_choose(const struct tune_results *results, const struct tune_goal *goal,
                                uint32_t layer, uint32_t head) {
     const struct tune_choice dense = {-1, 1, 1, 1, 1};
     struct tune_choice best = dense;
     for (uint32_t c = 0; c < results->n_candidates; c++) {
         const struct tune_choice choice = judge(results, layer, head, c);
-        if (choice.cost >= dense.cost || choice.worst_recall < goal->floor) continue;
+        if (choice.cost > WORTHWHILE_COST || choice.worst_recall < goal->floor) continue;
         if (best.candidate < 0 || is_better(&choice, &best, goal)) best = choice;
     }
     return best;
