@@ -117,7 +117,7 @@ static __device__ __forceinline__ struct sparse_keys sparse_keys_of(const struct
     keys.own = t.first_visible - 1;
     const int tile = (keys.own - (int)s.first_slot) / SPARSE_TILE, kind = s.heads[head].kind;
     const size_t at = (size_t)head * s.max_tiles + tile;
-    keys.dense = kind == PATTERN_DENSE || tile >= (int)s.first_dense_tile;
+    keys.dense = kind == PATTERN_DENSE || (uint32_t)tile >= s.first_dense_tile;
     if (keys.dense) {
         keys.n_listed = keys.n = dense_pairs_of(t).n;
         keys.listed_tail = 2 * PAGE_TOKENS;
