@@ -35,6 +35,6 @@ cudaError_t launch_attn_prefill(const struct attn_prefill_params &p, cudaStream_
 
 cudaError_t launch_attn_prefill_sparse(const struct attn_prefill_params &p,
                                        const struct sparse_view &s, cudaStream_t stream) {
-    return wants_sm90(p) ? launch_attn_sparse_sm90(p, s, stream)
-                         : launch_attn_sparse_mma(p, s, stream);
+    const bool sm90 = wants_sm90(p) && attn_sparse_sm90_fits(s, p.kv.head_dim);
+    return sm90 ? launch_attn_sparse_sm90(p, s, stream) : launch_attn_sparse_mma(p, s, stream);
 }

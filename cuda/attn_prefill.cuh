@@ -77,6 +77,8 @@ cudaError_t launch_attn_prefill_mma(const struct attn_prefill_params &p, cudaStr
 cudaError_t launch_attn_prefill_sm90(const struct attn_prefill_params &p, cudaStream_t stream);
 cudaError_t launch_attn_sparse_mma(const struct attn_prefill_params &p, const struct sparse_view &s,
                                    cudaStream_t stream);
+/* False: the index has room for more columns than a block can list. */
+bool attn_sparse_sm90_fits(const struct sparse_view &s, uint32_t head_dim);
 cudaError_t launch_attn_sparse_sm90(const struct attn_prefill_params &p,
                                     const struct sparse_view &s, cudaStream_t stream);
 

@@ -27,6 +27,8 @@
  *               2 and 3 their values
  *
  * Grid:   (heads, items): heads of one tile run together and share pages in L2.  One block per SM.
+ *         Sparse: (heads of a group, items, KV heads), one KV head after the other: tiles visit keys
+ *         here and there, and those of one head nearly fit into L2.
  * Bound:  tensor cores, 4 * D operations per visible (row, slot) and head.
  * Oracle: engine/cpu/attention.c in plain C; the test's oracle is in double. */
 #include "cuda/attn_prefill.cuh"
@@ -44,6 +46,7 @@ enum {
     COLUMN = 64, /* elements of a swizzled row */
     COLUMN_BYTES = PAIR_KEYS * COLUMN * 2,
     PAGE_COLUMN_BYTES = PAGE_TOKENS * COLUMN * 2,
+    SM90_SHARED_BYTES = 227 * 1024, /* that a block may have */
     TURN_BARRIER = 1, /* named barriers 1 and 2: consumer 0's and 1's turn */
     PRODUCER_REGISTERS = 24,
     CONSUMER_REGISTERS = 240,
@@ -576,7 +579,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
                             const __grid_constant__ struct sparse_view s) {
     extern __shared__ __align__(1024) unsigned char shared[];
     struct sparse_plan<D> &plan = *reinterpret_cast<struct sparse_plan<D> *>(shared);
-    const int group = __shfl_sync(~0u, threadIdx.x / GROUP_THREADS, 0), head = blockIdx.x;
+    const int group = __shfl_sync(~0u, threadIdx.x / GROUP_THREADS, 0);
+    const int head = blockIdx.z * gridDim.x + blockIdx.x;
     const struct prefill_tile t = prefill_tile_of(p, blockIdx.y);
     if (threadIdx.x == 0) {
         tensor_map_prefetch(&maps.q);
@@ -623,10 +627,15 @@ static cudaError_t launch(const struct attn_prefill_params &p, cudaStream_t stre
     return cudaGetLastError();
 }
 
+template <int D> static size_t sparse_bytes(const struct sparse_view &s) {
+    return sizeof(struct sparse_plan<D>) + s.max_columns * sizeof(int32_t);
+}
+
 template <int D>
 static cudaError_t launch_sparse(const struct attn_prefill_params &p, const struct sparse_view &s,
                                  cudaStream_t stream) {
-    const int bytes = sizeof(struct sparse_plan<D>) + s.max_columns * sizeof(int32_t);
+    const int bytes = (int)sparse_bytes<D>(s);
+    const uint32_t group = p.n_heads / p.kv.n_kv_heads;
     struct sparse_maps maps;
     cudaError_t status = map_queries<D>(&maps.q, p);
     if (status == cudaSuccess) status = map_pool<D>(&maps.pool, p.kv, PAGE_TOKENS);
@@ -636,12 +645,16 @@ static cudaError_t launch_sparse(const struct attn_prefill_params &p, const stru
                                       cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (status != cudaSuccess) return status;
     attn_sparse_sm90_kernel<D>
-        <<<dim3(p.n_heads, p.n_items), THREADS, bytes, stream>>>(maps, p, s);
+        <<<dim3(group, p.n_items, p.kv.n_kv_heads), THREADS, bytes, stream>>>(maps, p, s);
     return cudaGetLastError();
 }
 
 bool attn_prefill_sm90_is_there(void) {
     return runs_sm90_code(attn_prefill_sm90_kernel<128>);
+}
+
+bool attn_sparse_sm90_fits(const struct sparse_view &s, uint32_t head_dim) {
+    return (head_dim == 64 ? sparse_bytes<64>(s) : sparse_bytes<128>(s)) <= SM90_SHARED_BYTES;
 }
 
 cudaError_t launch_attn_prefill_sm90(const struct attn_prefill_params &p, cudaStream_t stream) {
