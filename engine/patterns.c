@@ -43,6 +43,31 @@ const char *pattern_kind_name(enum attn_pattern_kind kind) {
     return kinds[kind].name;
 }
 
+/* ---- break-evens ---- */
+
+/* n_break_evens: there is none. */
+static uint32_t find_backend(const struct patterns *p, const char *backend) {
+    uint32_t i = 0;
+    while (i < p->n_break_evens && strcmp(p->break_evens[i].backend, backend) != 0) i++;
+    return i;
+}
+
+uint32_t patterns_min_sparse_tokens(const struct patterns *patterns, const char *backend) {
+    const uint32_t i = find_backend(patterns, backend);
+    return i < patterns->n_break_evens ? patterns->break_evens[i].n_tokens : 0;
+}
+
+int patterns_set_min_sparse_tokens(struct patterns *patterns, const char *backend,
+                                   uint32_t n_tokens) {
+    const uint32_t i = find_backend(patterns, backend);
+    if (i == PATTERNS_MAX_BACKENDS || strlen(backend) > PATTERNS_MAX_NAME) return ERR_FULL;
+    struct pattern_break_even *at = &patterns->break_evens[i];
+    snprintf(at->backend, sizeof(at->backend), "%s", backend);
+    at->n_tokens = n_tokens;
+    if (i == patterns->n_break_evens) patterns->n_break_evens++;
+    return 0;
+}
+
 /* ---- reading ---- */
 
 static int refuse(const struct reader *r, uint32_t layer, const char *head, const char *rule) {
@@ -144,17 +169,30 @@ static int read_layers(const struct reader *r, const json_t *layers) {
     return 0;
 }
 
+static int read_break_evens(const struct reader *r, json_t *object) {
+    if (object && !json_is_object(object))
+        return error_set(r->err, ERR_INVALID,
+                         "%.200s: 'min_sparse_tokens' is not an object with backends", r->label);
+    for (void *at = json_object_iter(object); at; at = json_object_iter_next(object, at)) {
+        const json_t *value = json_object_iter_value(at);
+        const json_int_t n = json_integer_value(value);
+        const char *backend = json_object_iter_key(at), *rule = "not a number of tokens";
+        if (json_is_integer(value) && n > 0 && n <= UINT32_MAX) {
+            if (!patterns_set_min_sparse_tokens(r->out, backend, (uint32_t)n)) continue;
+            rule = "one backend too many, or too long a name";
+        }
+        return error_set(r->err, ERR_INVALID, "%.200s: 'min_sparse_tokens' of %.32s: %s",
+                         r->label, backend, rule);
+    }
+    return 0;
+}
+
 static int read_wrapped(const struct reader *r, const json_t *root) {
     const char *format = json_string_value(json_object_get(root, "format"));
-    const json_t *least = json_object_get(root, "min_sparse_tokens");
-    const json_int_t n = json_integer_value(least);
     if (!format || strcmp(format, FORMAT) != 0)
         return error_set(r->err, ERR_INVALID, "%.200s: 'format' is not " FORMAT, r->label);
-    if (least && (!json_is_integer(least) || n < 0 || n > UINT32_MAX))
-        return error_set(r->err, ERR_INVALID,
-                         "%.200s: 'min_sparse_tokens' is not a number of tokens", r->label);
-    r->out->min_sparse_tokens = (uint32_t)n;
-    return read_layers(r, json_object_get(root, "layers"));
+    const int rc = read_break_evens(r, json_object_get(root, "min_sparse_tokens"));
+    return rc ? rc : read_layers(r, json_object_get(root, "layers"));
 }
 
 static int read_root(struct patterns *out, const json_t *root, const char *label,
@@ -228,19 +266,33 @@ static json_t *layer_to_json(const struct patterns *p, uint32_t layer) {
     return object;
 }
 
+static json_t *break_evens_to_json(const struct patterns *p) {
+    json_t *object = json_object();
+    for (uint32_t i = 0; i < p->n_break_evens; i++)
+        json_object_set_new(object, p->break_evens[i].backend,
+                            json_integer(p->break_evens[i].n_tokens));
+    return object;
+}
+
+/* Takes the value, which is short by some members when there was no memory for them. */
+static int write_whole(FILE *file, json_t *value, uint32_t n_members, size_t flags) {
+    const int failed = json_object_size(value) != n_members || json_dumpf(value, file, flags) != 0;
+    json_decref(value);
+    return failed;
+}
+
 /* A line for each layer, as a person would write it; jansson puts all on one, or each number on its
  * own. */
 static int write_json(FILE *file, const struct patterns *p, const json_t *provenance) {
     const size_t flags = JSON_COMPACT | JSON_REAL_PRECISION(6);
     int failed = fprintf(file, "{\"format\": \"" FORMAT "\",\n\"provenance\": ") < 0;
     failed |= json_dumpf(provenance, file, JSON_INDENT(1)) != 0;
-    failed |= fprintf(file, ",\n\"min_sparse_tokens\": %" PRIu32 ",\n\"layers\": [",
-                      p->min_sparse_tokens) < 0;
+    failed |= fputs(",\n\"min_sparse_tokens\": ", file) < 0;
+    failed |= write_whole(file, break_evens_to_json(p), p->n_break_evens, 0);
+    failed |= fputs(",\n\"layers\": [", file) < 0;
     for (uint32_t i = 0; i < p->n_layers && !failed; i++) {
-        json_t *layer = layer_to_json(p, i);
-        failed |= json_object_size(layer) != p->n_heads; /* no memory */
-        failed |= fputs(i ? ",\n" : "\n", file) < 0 || json_dumpf(layer, file, flags) != 0;
-        json_decref(layer);
+        failed |= fputs(i ? ",\n" : "\n", file) < 0;
+        failed |= write_whole(file, layer_to_json(p, i), p->n_heads, flags);
     }
     failed |= fputs("\n]}\n", file) < 0;
     return failed ? ERR_IO : 0;

@@ -76,7 +76,7 @@ static int run_engine(const struct bench_plan *plan, const struct options *optio
                       struct engine_config *config, const struct ceilings *ceilings,
                       struct error *err) {
     struct prefill_setup setup = {0};
-    int rc = prefill_setup_load(&setup, options, config->model_dir, err);
+    int rc = prefill_setup_load(&setup, options, config, err);
     if (rc) return rc;
     prefill_setup_configure(&setup, options, config);
     /* Without a file, what is asked for by name has the default patterns. */

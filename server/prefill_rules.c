@@ -171,22 +171,25 @@ struct prefill_choice prefill_rules_resolve(const struct prefill_rules *rules,
     return choice;
 }
 
+static void write_name(struct buffer *out, const char *name) {
+    if (name) buffer_json_string(out, name, strlen(name));
+    else buffer_puts(out, "null");
+}
+
 void prefill_rules_write(const struct prefill_rules *rules, struct buffer *out) {
     const bool chooses = rules->sparse && rules->pattern_file;
     buffer_printf(out, "\"prefill\":{\"mode\":\"%s\",\"modes\":[\"auto\",\"dense\"%s]",
                   rules->sparse ? mode_names[rules->initial] : mode_names[PREFILL_DENSE],
                   rules->sparse ? ",\"sparse\"" : "");
     buffer_puts(out, ",\"pattern_file\":");
-    if (rules->pattern_file) {
-        buffer_json_string(out, rules->pattern_file, strlen(rules->pattern_file));
-    } else {
-        buffer_puts(out, "null");
-    }
+    write_name(out, rules->pattern_file);
     buffer_puts(out, ",\"min_sparse_tokens\":");
     if (chooses) {
         buffer_printf(out, "%" PRIu32, rules->min_sparse_tokens);
     } else {
         buffer_puts(out, "null");
     }
+    buffer_puts(out, ",\"measured_on\":");
+    write_name(out, chooses ? rules->measured_on : NULL);
     buffer_printf(out, ",\"dense_tail\":%" PRIu32 "}", rules->dense_tail);
 }

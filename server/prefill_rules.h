@@ -23,7 +23,8 @@
 struct api_error;
 struct buffer;
 
-/* Where neither the settings nor the pattern file say from where on sparse is faster. */
+/* Where neither the settings nor the pattern file say from where on sparse is faster with the
+ * backend that runs. */
 enum { PREFILL_MIN_SPARSE_TOKENS = 32768 };
 
 /* Zeroed: prompts are dense, and requests may ask for nothing else. */
@@ -35,6 +36,8 @@ struct prefill_rules {
     const struct attn_pattern *fallback; /* without it, [n_heads] for those that ask for sparse */
     uint32_t n_heads;          /* of all layers */
     uint32_t min_sparse_tokens, dense_tail;
+    const char *measured_on; /* the backend that min_sparse_tokens was measured with, borrowed;
+                                NULL: it is set, or the default */
 };
 
 /* Zeroed: the request names nothing. */

@@ -35,8 +35,9 @@ static bool find_file(char *path, const char *model_dir) {
     return found(path, QUIRE_PATTERN_DIR, "", name);
 }
 
-static int load(struct prefill_setup *setup, const struct options *options, const char *model_dir,
-                const struct model_config *model, struct error *err) {
+static int load_patterns(struct prefill_setup *setup, const struct options *options,
+                         const char *model_dir, const struct model_config *model,
+                         struct error *err) {
     char path[PATH_MAX];
     const char *file = options->pattern_file;
     if (!file && find_file(path, model_dir)) file = path;
@@ -47,14 +48,23 @@ static int load(struct prefill_setup *setup, const struct options *options, cons
     return setup->path ? 0 : error_set(err, ERR_NOMEM, "no memory for the pattern file's name");
 }
 
+static void settle_break_even(struct prefill_setup *setup, const struct options *options,
+                              const char *backend) {
+    const uint32_t asked = (uint32_t)options->min_sparse_tokens;
+    const uint32_t tuned = patterns_min_sparse_tokens(&setup->patterns, backend);
+    setup->min_sparse_tokens = asked ? asked : tuned ? tuned : PREFILL_MIN_SPARSE_TOKENS;
+    setup->measured_on = tuned && !asked ? backend : NULL;
+}
+
 int prefill_setup_load(struct prefill_setup *out, const struct options *options,
-                       const char *model_dir, struct error *err) {
+                       const struct engine_config *config, struct error *err) {
     struct model_config model;
     struct prefill_setup setup = {0};
-    int rc = model_config_load(&model, model_dir, err);
+    int rc = model_config_load(&model, config->model_dir, err);
     if (rc) return rc;
-    rc = load(&setup, options, model_dir, &model, err);
+    rc = load_patterns(&setup, options, config->model_dir, &model, err);
     model_config_fini(&model);
+    settle_break_even(&setup, options, config->backend->name);
     if (rc) prefill_setup_fini(&setup);
     else *out = setup;
     return rc;
@@ -66,18 +76,11 @@ void prefill_setup_fini(struct prefill_setup *setup) {
     *setup = (struct prefill_setup){0};
 }
 
-static uint32_t min_sparse_tokens(const struct prefill_setup *setup,
-                                  const struct options *options) {
-    if (options->min_sparse_tokens) return (uint32_t)options->min_sparse_tokens;
-    const uint32_t tuned = setup->patterns.min_sparse_tokens;
-    return tuned ? tuned : PREFILL_MIN_SPARSE_TOKENS;
-}
-
 void prefill_setup_configure(const struct prefill_setup *setup, const struct options *options,
                              struct engine_config *config) {
     config->sparse_prefill = options->prefill != PREFILL_DENSE;
     config->patterns = setup->path ? setup->patterns.heads : NULL;
-    config->min_sparse_tokens = min_sparse_tokens(setup, options);
+    config->min_sparse_tokens = setup->min_sparse_tokens;
 }
 
 static const char *why_dense(const struct options *options, const struct engine_info *info) {
@@ -96,7 +99,8 @@ int prefill_setup_rules(struct prefill_rules *out, const struct prefill_setup *s
         .pattern_file = slash ? slash + 1 : setup->path,
         .fallback = setup->path ? NULL : patterns->heads,
         .n_heads = patterns->n_layers * patterns->n_heads,
-        .min_sparse_tokens = min_sparse_tokens(setup, options),
+        .min_sparse_tokens = setup->min_sparse_tokens,
+        .measured_on = setup->measured_on,
         .dense_tail = (uint32_t)options->dense_tail,
     };
     out->sparse = !out->why_dense;

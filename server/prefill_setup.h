@@ -17,12 +17,15 @@ struct options;
 struct prefill_rules;
 
 struct prefill_setup {
-    struct patterns patterns; /* without a file every head has the default */
-    char *path;               /* of the file; NULL: none was found */
+    struct patterns patterns;   /* without a file every head has the default */
+    char *path;                 /* of the file; NULL: none was found */
+    uint32_t min_sparse_tokens; /* of the settings, else of the file, else the default */
+    const char *measured_on;    /* the backend's name when it is the file's, else NULL */
 };
 
+/* For the model and backend of the configuration, whose `name` is borrowed. */
 int prefill_setup_load(struct prefill_setup *out, const struct options *options,
-                       const char *model_dir, struct error *err);
+                       const struct engine_config *config, struct error *err);
 void prefill_setup_fini(struct prefill_setup *setup);
 
 void prefill_setup_configure(const struct prefill_setup *setup, const struct options *options,

@@ -158,7 +158,7 @@ int serve_create_engine(struct engine **out, const struct engine_config *config,
 static int start_engine(struct serve *s, const char *model_dir, struct backend *backend,
                         struct error *err) {
     struct engine_config config = serve_engine_config(s->options, model_dir, backend);
-    int rc = prefill_setup_load(&s->prefill, s->options, model_dir, err);
+    int rc = prefill_setup_load(&s->prefill, s->options, &config, err);
     if (rc) return rc;
     prefill_setup_configure(&s->prefill, s->options, &config);
     config.bounded_caches = kv_rules_allow_bounded(&s->options->kv_rules);
@@ -167,13 +167,22 @@ static int start_engine(struct serve *s, const char *model_dir, struct backend *
     return serve_create_engine(&s->server.engine, &config, err);
 }
 
+/* Of auto's least length, for people. */
+static const char *break_even_source(const struct serve *s) {
+    if (s->options->min_sparse_tokens) return "--min-sparse-tokens";
+    return s->prefill.measured_on ? "the file has measured it on this backend"
+                                  : "the default: the file has not measured it on this backend";
+}
+
 static void log_prefill(const struct serve *s) {
     const struct prefill_rules *rules = &s->server.limits.prefill;
     if (!rules->sparse) {
         log_event(LOG_INFO, "prefill: dense: %s", rules->why_dense);
     } else if (s->prefill.path) {
-        log_event(LOG_INFO, "prefill: %s, sparse from %u tokens on under auto, patterns of %s",
-                  prefill_mode_name(rules->initial), rules->min_sparse_tokens, s->prefill.path);
+        log_event(LOG_INFO,
+                  "prefill: %s, sparse from %u tokens on under auto (%s), patterns of %s",
+                  prefill_mode_name(rules->initial), rules->min_sparse_tokens,
+                  break_even_source(s), s->prefill.path);
     } else {
         log_event(LOG_INFO, "prefill: %s, dense under auto: no pattern file for this model",
                   prefill_mode_name(rules->initial));
@@ -197,8 +206,9 @@ static void log_plan(const struct serve *s) {
     if (info->sparse_prefill)
         log_event(LOG_INFO,
                   "memory plan: %.1f MiB of the workspace for prompts of up to %u tokens that are "
-                  "computed layer by layer",
-                  (double)info->long_bytes / mib, info->long_rows);
+                  "computed layer by layer%s",
+                  (double)info->long_bytes / mib, info->long_rows,
+                  s->prefill.path ? "" : ", for requests that ask for sparse prefill");
     log_event(LOG_INFO,
               "memory plan: %.1f sequences of the maximum length (%u tokens) fit into the KV pool",
               (double)info->kv_tokens / info->max_model_len, info->max_model_len);

@@ -183,6 +183,13 @@ static int open_state(struct tune *t, struct error *err) {
     return rc;
 }
 
+/* Every head will be chosen anew; what a file of this name has measured on other backends stays. */
+static int open_patterns(struct tune *t, struct error *err) {
+    const uint32_t n_layers = t->model.n_layers, n_heads = t->model.n_heads;
+    const int rc = patterns_load(&t->patterns, t->out, n_layers, n_heads, err);
+    return rc == ERR_NOT_FOUND ? patterns_default(&t->patterns, n_layers, n_heads, err) : rc;
+}
+
 static int open_tune(struct tune *t, char *real_dir, struct error *err) {
     const uint32_t n_samples = (uint32_t)t->plan->n_samples;
     int rc = model_config_load(&t->model, t->model_dir, err);
@@ -199,8 +206,8 @@ static int open_tune(struct tune *t, char *real_dir, struct error *err) {
     if (!rc)
         rc = tune_results_init(&t->results, n_samples * t->lengths.n, t->model.n_layers,
                                t->model.n_heads, n_candidates, err);
+    if (!rc) rc = open_patterns(t, err);
     if (!rc) rc = open_state(t, err);
-    if (!rc) rc = patterns_default(&t->patterns, t->model.n_layers, t->model.n_heads, err);
     return rc ? rc : tune_pass_create(&t->pass, &t->config, t->top, err);
 }
 
@@ -465,8 +472,9 @@ static int save(struct tune *t, const struct summary *sum, struct error *err) {
     struct buffer texts[N_NOTES] = {{0}};
     struct pattern_note notes[N_NOTES];
     bool failed = false;
-    int rc;
-    t->patterns.min_sparse_tokens = tune_break_even(t->rungs, t->n_rungs);
+    int rc = patterns_set_min_sparse_tokens(&t->patterns, t->be->name,
+                                            tune_break_even(t->rungs, t->n_rungs));
+    if (rc) return error_set(err, rc, "%.200s: break-evens of too many other backends", t->out);
     print_notes(texts, t, sum);
     for (int i = 0; i < N_NOTES; i++) {
         failed |= texts[i].failed;
@@ -512,11 +520,11 @@ static void print_summary(const struct tune *t, const struct summary *sum) {
         fprintf(stderr, "tune: %" PRIu32 " heads %s\n", counts[kind], pattern_kind_name(kind));
     fprintf(stderr, "tune: recall %.4f on average, %.4f at worst; attention takes %.2f of dense\n",
             sum->recall, sum->worst, sum->cost);
-    if (t->patterns.min_sparse_tokens == TUNE_NEVER)
+    if (tune_break_even(t->rungs, t->n_rungs) == TUNE_NEVER)
         fprintf(stderr, "tune: dense attention is faster up to %" PRIu32 " tokens\n", t->top);
     else
         fprintf(stderr, "tune: sparse attention pays from %" PRIu32 " tokens on\n",
-                t->patterns.min_sparse_tokens);
+                tune_break_even(t->rungs, t->n_rungs));
     fprintf(stderr, "tune: written to %s\n", t->out);
 }
 

@@ -420,7 +420,7 @@ def test_metrics_count_by_pattern(asked):
 
 
 def test_auto_is_sparse_from_a_length_on(serve, tmp_path):
-    file = write_patterns(tmp_path / "tuned.json", min_sparse_tokens=1200)
+    file = write_patterns(tmp_path / "tuned.json", min_sparse_tokens={DEVICE: 1200})
     server = serve(*SETTINGS, "--pattern-file", file)
     for mode in ({}, {"prefill": "auto"}):
         assert_prefill(prefill_of(server.complete(PROMPT[:1199], **mode, **LONG)), "dense")
@@ -433,16 +433,27 @@ def test_auto_is_sparse_from_a_length_on(serve, tmp_path):
     model = server.get("/v1/models").json()["data"][0]
     assert model["prefill"] == {"mode": "auto", "modes": ["auto", "dense", "sparse"],
                                 "pattern_file": "tuned.json", "min_sparse_tokens": 1200,
-                                "dense_tail": 64}
+                                "measured_on": DEVICE, "dense_tail": 64}
+    assert "the file has measured it on this backend" in server.log
 
 
 def test_the_setting_beats_the_file(serve, tmp_path):
-    file = write_patterns(tmp_path / "tuned.json", min_sparse_tokens=1200)
+    file = write_patterns(tmp_path / "tuned.json", min_sparse_tokens={DEVICE: 1200})
     server = serve(*SETTINGS, "--pattern-file", file, "--min-sparse-tokens", 1000, "--dense-tail",
                    100)
     assert prefill_of(server.complete(PROMPT[:1100], **LONG))["mode"] == "sparse"
     prefill = server.get("/v1/models").json()["data"][0]["prefill"]
     assert prefill["min_sparse_tokens"] == 1000 and prefill["dense_tail"] == 100
+    assert prefill["measured_on"] is None and "auto (--min-sparse-tokens)" in server.log
+
+
+def test_another_backends_break_even_is_not_this_ones(serve, tmp_path):
+    server = serve(*SETTINGS, "--pattern-file",
+                   write_patterns(tmp_path / "tuned.json", min_sparse_tokens={"abacus": 600}))
+    assert prefill_of(server.complete(PROMPT, **LONG))["mode"] == "dense"
+    prefill = server.get("/v1/models").json()["data"][0]["prefill"]
+    assert prefill["min_sparse_tokens"] == 32768 and prefill["measured_on"] is None
+    assert "the default: the file has not measured it on this backend" in server.log
 
 
 def test_a_sparse_server_is_dense_where_it_must(serve, pattern_file):
@@ -468,6 +479,7 @@ def test_without_a_file_only_who_asks_gets_sparse(serve, tiny_model):
     """No file is named after the tiny model's directory."""
     server = serve("--min-sparse-tokens", 600, "--threads", 2, model=tiny_model)
     assert "no pattern file" in server.log
+    assert "layer by layer, for requests that ask for sparse prefill" in server.log
     prefill = server.get("/v1/models").json()["data"][0]["prefill"]
     assert prefill["pattern_file"] is None and prefill["min_sparse_tokens"] is None
     assert prefill_of(server.complete(PROMPT, **LONG))["mode"] == "dense"
@@ -481,7 +493,7 @@ def test_the_file_is_found_by_the_models_name(tmp_path, monkeypatch):
     shutil.copy(BINARY, tmp_path / "bin" / "quire")
     monkeypatch.setattr(server_module, "BINARY", str(tmp_path / "bin" / "quire"))
     file = write_patterns(tmp_path / "config" / "patterns" / f"{MODEL.name}.json",
-                          min_sparse_tokens=4321)
+                          min_sparse_tokens={DEVICE: 4321})
     with Server(tmp_path, *SETTINGS, "--served-model-name", "other", model=MODEL) as server:
         prefill = server.get("/v1/models").json()["data"][0]["prefill"]
         assert prefill["pattern_file"] == file.name and prefill["min_sparse_tokens"] == 4321

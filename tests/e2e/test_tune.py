@@ -19,12 +19,16 @@ def tune(model, directory, *flags):
 
 
 def test_a_search_writes_a_pattern_file_that_is_served(tiny_model, tmp_path, serve):
+    out = tmp_path / f"{tiny_model.name}.json"
+    # What was measured elsewhere stays.
+    out.write_text(json.dumps({"format": "quire-patterns-1", "layers": [{}] * N_LAYERS,
+                               "min_sparse_tokens": {"abacus": 600, DEVICE: 1}}))
     done = tune(tiny_model, tmp_path, "--lengths", "1024,2048", "--samples", "2", "--seed", "7")
     assert done.returncode == 0, done.stderr
-    out = tmp_path / f"{tiny_model.name}.json"
     found = json.loads(out.read_text())
     assert found["format"] == "quire-patterns-1"
-    assert found["min_sparse_tokens"] >= 1024
+    assert found["min_sparse_tokens"].pop("abacus") == 600
+    assert [least >= 1024 for least in found["min_sparse_tokens"].values()] == [True]
     assert [sorted(layer) for layer in found["layers"]] == [["0", "1"]] * N_LAYERS
     notes = found["provenance"]
     assert notes["lengths"] == "1024, 2048" and "seed 7" in notes["prompts"]
@@ -40,7 +44,7 @@ def test_a_search_writes_a_pattern_file_that_is_served(tiny_model, tmp_path, ser
     assert not (tmp_path / f"{tiny_model.name}.json.state").exists()
     server = serve(str(tiny_model), "--pattern-file", str(out))
     assert server.get("/health").status == 200
-    assert out.name in server.log
+    assert out.name in server.log and "measured it on this backend" in server.log
 
 
 def wait_for_lines(process, state, n):
@@ -78,6 +82,13 @@ def test_another_searchs_state_is_refused(tiny_model, tmp_path):
     done = tune(tiny_model, tmp_path, "--lengths", "1024", "--state", "mine")
     assert done.returncode == 1 and "mine is of another search" in done.stderr
     assert state.exists()
+
+
+def test_a_file_that_is_none_is_not_written_over(tiny_model, tmp_path):
+    (tmp_path / "out.json").write_text("[{}, {}, {}]")
+    done = tune(tiny_model, tmp_path, "--lengths", "1024", "--out", "out.json")
+    assert done.returncode == 1 and "patterns of 3 layers" in done.stderr
+    assert (tmp_path / "out.json").read_text() == "[{}, {}, {}]"
 
 
 def test_wrong_flags_are_refused(tiny_model, tmp_path):

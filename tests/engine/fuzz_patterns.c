@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/error.h"
 #include "engine/patterns.h"
@@ -37,6 +38,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (patterns_parse(&patterns, (const char *)data, size, "fuzz", N_LAYERS, N_HEADS, &err))
         return err.text[0] ? 0 : 1;
     for (size_t i = 0; i < N_LAYERS * N_HEADS; i++) check(&patterns.heads[i]);
+    if (patterns.n_break_evens > PATTERNS_MAX_BACKENDS) abort();
+    for (uint32_t i = 0; i < patterns.n_break_evens; i++) {
+        const struct pattern_break_even *at = &patterns.break_evens[i];
+        if (!memchr(at->backend, 0, sizeof(at->backend)) || at->n_tokens == 0) abort();
+        if (patterns_min_sparse_tokens(&patterns, at->backend) != at->n_tokens) abort();
+    }
     patterns_fini(&patterns);
     return 0;
 }

@@ -71,7 +71,7 @@ static void published_files_are_read(void **state) {
             const struct attn_pattern *expected = &entries[i % N_ENTRIES].pattern;
             assert_pattern(&patterns.heads[i], expected->kind, expected->p1, expected->p2);
         }
-        assert_int_equal(patterns.min_sparse_tokens, 0);
+        assert_int_equal(patterns_min_sparse_tokens(&patterns, "cpu"), 0);
         patterns_fini(&patterns);
     }
     free(text);
@@ -96,13 +96,18 @@ static void the_second_form_has_pages_of_its_own(void **state) {
     (void)state;
     struct patterns patterns = expect_parsed(
         "{\"format\": \"quire-patterns-1\", \"provenance\": {\"model\": \"a\"},"
-        " \"min_sparse_tokens\": 16384,"
+        " \"min_sparse_tokens\": {\"cpu\": 2304, \"cuda\": 4294967295},"
         " \"layers\": [{\"0\": [\"block_sparse\", 37, 5, 0.5]}]}", 1, 1);
     assert_pattern(&patterns.heads[0], PATTERN_BLOCK_SPARSE, 37, 0);
     assert_true(patterns.scores[0] == 0.5);
-    assert_int_equal(patterns.min_sparse_tokens, 16384);
+    assert_int_equal(patterns_min_sparse_tokens(&patterns, "cpu"), 2304);
+    assert_int_equal(patterns_min_sparse_tokens(&patterns, "cuda"), UINT32_MAX);
+    assert_int_equal(patterns_min_sparse_tokens(&patterns, "cp"), 0);
     patterns_fini(&patterns);
 }
+
+#define BREAK_EVENS(text) \
+    "{\"format\": \"quire-patterns-1\", \"min_sparse_tokens\": " text ", \"layers\": [{}, {}]}"
 
 static void what_is_wrong_is_named(void **state) {
     (void)state;
@@ -134,8 +139,14 @@ static void what_is_wrong_is_named(void **state) {
         {"{}", "FILE: 'format' is not quire-patterns-1"},
         {"{\"format\": \"quire-patterns-2\"}", "FILE: 'format' is not quire-patterns-1"},
         {"{\"format\": \"quire-patterns-1\"}", "FILE: 'layers' is not a list"},
-        {"{\"format\": \"quire-patterns-1\", \"min_sparse_tokens\": -1, \"layers\": [{}, {}]}",
-         "FILE: 'min_sparse_tokens' is not a number of tokens"},
+        {BREAK_EVENS("16384"), "FILE: 'min_sparse_tokens' is not an object with backends"},
+        {BREAK_EVENS("{\"cpu\": 1, \"cuda\": -1}"), "of cuda: not a number of tokens"},
+        {BREAK_EVENS("{\"cpu\": 0}"), "of cpu: not a number of tokens"},
+        {BREAK_EVENS("{\"cpu\": 4294967296}"), "of cpu: not a number of tokens"},
+        {BREAK_EVENS("{\"cpu\": \"1\"}"), "of cpu: not a number of tokens"},
+        {BREAK_EVENS("{\"a\":1,\"b\":1,\"c\":1,\"d\":1,\"e\":1,\"f\":1,\"g\":1,\"h\":1,\"i\":1}"),
+         "of i: one backend too many"},
+        {BREAK_EVENS("{\"abcdefghijklmnopqrstuvwxyz012345\": 1}"), "or too long a name"},
         {"{\"format\": \"quire-patterns-1\", \"layers\": [{\"0\": [\"block_sparse\", 0, 0, 0]}, "
          "{}]}",
          "layer 0, head 0: p1 is not a whole number from 1 to 1024"},
@@ -174,7 +185,9 @@ static void what_is_saved_is_loaded(void **state) {
         "[{\"0\": [\"stream_llm\", 4, 8, 0.125], \"1\": [\"block_sparse\", 1, 2, 3]},"
         " {\"0\": [\"dense\", 0, 0, 1], \"1\": [\"vertical_and_slash\", 50, 60, 2e7]}]", 2, 2);
     given.heads[1].p1 = 77;
-    given.min_sparse_tokens = 12345;
+    assert_int_equal(patterns_set_min_sparse_tokens(&given, "a \"quoted\" one", UINT32_MAX), 0);
+    assert_int_equal(patterns_set_min_sparse_tokens(&given, "cpu", 7), 0);
+    assert_int_equal(patterns_set_min_sparse_tokens(&given, "cpu", 12345), 0);
     const struct pattern_note notes[] = {{"model", "a \"quoted\" name"}, {"samples", "3"}};
     struct error err = {0};
     assert_int_equal(patterns_save(&given, notes, 2, path, &err), 0);
@@ -182,7 +195,9 @@ static void what_is_saved_is_loaded(void **state) {
     if (patterns_load(&loaded, path, 2, 2, &err)) fail_msg("%s", err.text);
     assert_memory_equal(loaded.heads, given.heads, 4 * sizeof(*loaded.heads));
     assert_memory_equal(loaded.scores, given.scores, 4 * sizeof(*loaded.scores));
-    assert_int_equal(loaded.min_sparse_tokens, 12345);
+    assert_int_equal(loaded.n_break_evens, 2);
+    assert_int_equal(patterns_min_sparse_tokens(&loaded, "cpu"), 12345);
+    assert_int_equal(patterns_min_sparse_tokens(&loaded, "a \"quoted\" one"), UINT32_MAX);
     patterns_fini(&loaded);
     /* A file that cannot be written leaves the one that is there, and nothing beside it. */
     const struct pattern_note bad = {"model", "\xff"};

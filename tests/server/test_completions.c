@@ -543,7 +543,8 @@ static void the_model_lists_its_policies(void **state) {
                 "\"heavy\":1024,\"score\":\"sum\",\"chunk\":512}]");
     assert_json(json_object_get(model, "prefill"),
                 "{\"mode\":\"auto\",\"modes\":[\"auto\",\"dense\",\"sparse\"],"
-                "\"pattern_file\":null,\"min_sparse_tokens\":null,\"dense_tail\":0}");
+                "\"pattern_file\":null,\"min_sparse_tokens\":null,\"measured_on\":null,"
+                "\"dense_tail\":0}");
     json_decref(model);
     fake_http_fini(&exchange);
 }

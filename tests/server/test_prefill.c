@@ -17,7 +17,7 @@
 static const struct attn_pattern fallback[6] = {{PATTERN_VERTICAL_SLASH, 1000, 6096}};
 static const struct prefill_rules tuned = {.sparse = true, .pattern_file = "tiny.json",
                                            .n_heads = 6, .min_sparse_tokens = 16384,
-                                           .dense_tail = 64};
+                                           .measured_on = "cpu", .dense_tail = 64};
 static const struct prefill_rules untuned = {.sparse = true, .fallback = fallback, .n_heads = 6,
                                              .min_sparse_tokens = 32768};
 static const struct prefill_rules dense = {.why_dense = "because", .pattern_file = "tiny.json",
@@ -177,13 +177,13 @@ static void rules_are_shown(void **state) {
     (void)state;
     assert_shown(&tuned, "\"prefill\":{\"mode\":\"auto\",\"modes\":[\"auto\",\"dense\",\"sparse\"],"
                          "\"pattern_file\":\"tiny.json\",\"min_sparse_tokens\":16384,"
-                         "\"dense_tail\":64}");
+                         "\"measured_on\":\"cpu\",\"dense_tail\":64}");
     assert_shown(&untuned, "\"prefill\":{\"mode\":\"auto\",\"modes\":[\"auto\",\"dense\","
                            "\"sparse\"],\"pattern_file\":null,\"min_sparse_tokens\":null,"
-                           "\"dense_tail\":0}");
+                           "\"measured_on\":null,\"dense_tail\":0}");
     assert_shown(&dense, "\"prefill\":{\"mode\":\"dense\",\"modes\":[\"auto\",\"dense\"],"
                          "\"pattern_file\":\"tiny.json\",\"min_sparse_tokens\":null,"
-                         "\"dense_tail\":0}");
+                         "\"measured_on\":null,\"dense_tail\":0}");
 }
 
 static void accounts_are_of_what_was_sparse(void **state) {
