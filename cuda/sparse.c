@@ -5,8 +5,8 @@
  *   sparse_totals  what has been added up on the device since the last time
  *
  * Memory: one block (sparse_layout.c), laid out anew by every attn_index.  It is reserved for the
- * longest prompt, with RESERVED_PAGES for each tile of block-sparse heads; patterns that ask for
- * more, and steps without a reservation, grow it. */
+ * longest prompt with the largest patterns that anybody may ask for: where others have the rest of
+ * the device, growing could fail.  Only without a reservation it grows. */
 #include "cuda/internal.h"
 #include "cuda/sparse_index.h"
 
@@ -15,8 +15,6 @@
 
 #include "cuda/sparse_test.h"
 #include "engine/error.h"
-
-enum { RESERVED_PAGES = 128 };
 
 static uint32_t at_most(uint32_t n, uint32_t most) {
     return n < most ? n : most;
@@ -41,7 +39,7 @@ int sparse_memory_reserve(struct cuda_backend *cuda, const struct step_limits *l
                                 .n_rows = limits->max_sparse_rows,
                                 .n_slots = n_slots,
                                 .max_columns = at_most(SPARSE_MAX_COLUMNS, n_slots),
-                                .max_pages = RESERVED_PAGES};
+                                .max_pages = SPARSE_MAX_PAGES};
     struct sparse_build build = {0};
     if (limits->max_sparse_rows == 0) return 0;
     int rc = account_open(cuda, err);

@@ -26,6 +26,7 @@ static void *take(struct layout *l, size_t n, size_t size) {
 
 static void lay_out_view(struct layout *l, const struct sparse_shape *s, struct sparse_view *v) {
     const size_t n = s->n_heads;
+    const uint32_t n_pages = divided_up(s->n_slots, PAGE_TOKENS), n_own = SPARSE_TILE / PAGE_TOKENS;
     v->n_heads = s->n_heads;
     v->n_rows = s->n_rows;
     v->n_slots = s->n_slots;
@@ -33,7 +34,8 @@ static void lay_out_view(struct layout *l, const struct sparse_shape *s, struct 
     v->max_distances = s->n_slots / SPARSE_GROUP + SPARSE_TILE_GROUPS;
     v->mark_words = v->max_distances / 32 + 1;
     v->max_columns = s->max_columns;
-    v->max_blocks = s->max_pages + 3;
+    v->max_blocks = s->max_pages + 1 + n_own; /* and page 0 */
+    if (v->max_blocks > n_pages) v->max_blocks = n_pages;
     v->heads = take(l, n, sizeof(*v->heads));
     v->distances = take(l, n * v->max_distances, sizeof(*v->distances));
     v->marks = take(l, n * v->mark_words, sizeof(*v->marks));
@@ -48,7 +50,8 @@ static void lay_out_lines(struct layout *l, struct sparse_build *b) {
     b->columns = take(l, n * b->stride, sizeof(float));
     b->lower = take(l, n * b->stride, sizeof(float));
     b->upper = take(l, n * b->stride, sizeof(float));
-    b->row_parts = take(l, n * SPARSE_QUERIES * b->n_chunks, sizeof(*b->row_parts));
+    /* Of two prompts the shorter one may have more chunks, but never more memory. */
+    b->row_parts = take(l, n * SPARSE_QUERIES * SPARSE_MAX_CHUNKS, sizeof(*b->row_parts));
 }
 
 /* As many tiles at a time as `room` allows. */
