@@ -45,7 +45,7 @@ struct engine_config {
     /* Rows of the longest prompt that is computed layer by layer, its activations in a room of
      * their own; sparse prompts with more rows are computed in chunks.  0: enough for
      * max_model_len, but at most a tenth of the device's share (of a system's memory, of what is
-     * available).  Less than SPARSE_TILE: no such room. */
+     * available).  Less than SPARSE_TILE, as of max_batched_tokens: no such room. */
     uint32_t max_long_rows;
     /* While anybody generates, pieces of prompts are cut so that a step takes no longer, as far as
      * earlier ones tell.  0: they are as large as max_batched_tokens allows. */

@@ -75,7 +75,8 @@ static uint64_t affordable_rows(const struct engine_config *config,
 uint32_t memory_plan_long_rows(const struct engine_config *config, const struct model_config *model,
                                uint32_t max_model_len, struct device_memory device,
                                uint64_t available) {
-    if (!memory_plan_sparse(config)) return 0;
+    /* Slices are whole tiles. */
+    if (!memory_plan_sparse(config) || config->max_batched_tokens < SPARSE_TILE) return 0;
     const uint64_t enough = ((uint64_t)max_model_len + SPARSE_TILE - 1) / SPARSE_TILE * SPARSE_TILE;
     const uint64_t n_rows = config->max_long_rows
                                 ? config->max_long_rows

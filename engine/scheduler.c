@@ -48,12 +48,13 @@ int scheduler_create(struct scheduler **out, const struct scheduler_config *conf
                      struct error *err) {
     const uint32_t max_rows = config->max_rows, max_seqs = config->max_seqs;
     assert(max_seqs >= 1 && max_rows >= max_seqs);
+    assert(config->max_long_rows == 0 || max_rows >= SPARSE_TILE);
     struct scheduler *s = calloc(1, sizeof(*s));
     if (!s) return error_set(err, ERR_NOMEM, "no memory for the scheduler");
     s->space = config->space;
     s->max_rows = max_rows;
     s->max_seqs = max_seqs;
-    s->max_long_rows = max_rows < SPARSE_TILE ? 0 : config->max_long_rows;
+    s->max_long_rows = config->max_long_rows;
     s->pace = pace_make(config->row_work, config->pair_work, config->max_itl_s);
     s->now_s = config->now_s;
     int code = 0;

@@ -106,7 +106,10 @@ static void long_prompts_get_a_tenth_of_the_share(void **state) {
     const uint64_t row_bytes = 2 * (4096 + 2048);
     struct backend_ops ops = {.attn_index = no_index, .sparse_totals = no_totals};
     struct backend be = {.ops = &ops, .act_dtype = DTYPE_BF16};
-    struct engine_config config = {.backend = &be, .sparse_prefill = true, .device_share = 0.5};
+    struct engine_config config = {.backend = &be,
+                                   .sparse_prefill = true,
+                                   .device_share = 0.5,
+                                   .max_batched_tokens = SPARSE_TILE};
     const struct device_memory device = {.free = GIB, .total = row_bytes * 20 * 1280}, none = {0};
     assert_int_equal(long_rows(&config, 1000000, device, 0), 1280);
     assert_int_equal(long_rows(&config, 1000, device, 0), 1024); /* all that is of use */
@@ -120,6 +123,9 @@ static void long_prompts_get_a_tenth_of_the_share(void **state) {
     config.sparse_prefill = false;
     assert_int_equal(long_rows(&config, 1000000, device, 0), 0);
     config.sparse_prefill = true;
+    config.max_batched_tokens = SPARSE_TILE - 1; /* no step can take a tile */
+    assert_int_equal(long_rows(&config, 1000000, device, 0), 0);
+    config.max_batched_tokens = SPARSE_TILE;
     ops.attn_index = NULL;
     assert_int_equal(long_rows(&config, 1000000, device, 0), 0);
 }
