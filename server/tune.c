@@ -389,7 +389,7 @@ static double ladder_work(const struct tune *t) {
 static int measure_rung(struct tune *t, struct tune_rung *rung, struct error *err) {
     char where[64];
     snprintf(where, sizeof(where), "break-even, %" PRIu32 " tokens", rung->n_tokens);
-    if (rung->n_tokens > t->longest) t->progress.total += rung_work(t, rung->n_tokens);
+    if (rung->n_tokens > t->longest) tune_progress_expect(&t->progress, rung_work(t, rung->n_tokens));
     int rc = begin_prompt(t, TUNE_RETRIEVAL, TUNE_MAX_SAMPLES, rung->n_tokens, err);
     for (uint32_t l = 0; l < t->model.n_layers && !rc; l++) {
         const struct attn_pattern *heads = t->patterns.heads + (size_t)l * t->model.n_heads;

@@ -146,10 +146,6 @@ void tune_pass_destroy(struct tune_pass *p) {
     free(p);
 }
 
-const struct model_config *tune_pass_model(const struct tune_pass *pass) {
-    return &pass->model->config;
-}
-
 /* ---- steps ---- */
 
 /* Makes p->step the step of the rows from first on. */

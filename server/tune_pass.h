@@ -13,7 +13,6 @@
 
 #include "engine/engine.h"
 
-struct model_config;
 struct tune_pass;
 
 /* config: as serve_engine_config() makes it; the model is loaded here.  Prompts have at most
@@ -21,7 +20,6 @@ struct tune_pass;
 int tune_pass_create(struct tune_pass **out, const struct engine_config *config,
                      uint32_t max_tokens, struct error *err);
 void tune_pass_destroy(struct tune_pass *pass); /* NULL is allowed */
-const struct model_config *tune_pass_model(const struct tune_pass *pass);
 
 /* tokens is borrowed until the last measurement. */
 void tune_pass_begin(struct tune_pass *pass, const uint32_t *tokens, uint32_t n_tokens);

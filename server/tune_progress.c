@@ -1,6 +1,7 @@
 /* tune_progress.c - see tune_progress.h. */
 #include "server/tune_progress.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -19,15 +20,15 @@ static void write_duration(double seconds, char *out, size_t size) {
 void tune_progress_line(const struct tune_progress *p, double now_s, const char *next, char *line,
                         size_t size) {
     char bar[BAR_WIDTH + 1], left[48] = "";
-    const double share = p->total > 0 && p->done < p->total ? p->done / p->total : 1;
-    const double here = p->done - p->given;
+    const double share = fmin(p->shown, 0.99), here = p->done - p->given;
     const int n = (int)(share * BAR_WIDTH);
     memset(bar, '-', BAR_WIDTH);
     memset(bar, '#', (size_t)n);
     bar[BAR_WIDTH] = 0;
     if (here > 0)
-        write_duration((now_s - p->begun_s) / here * (p->total - p->done), left, sizeof(left));
-    snprintf(line, size, "tune: [%s] %3.0f %%, %s%s%s", bar, 100 * share, left,
+        write_duration((now_s - p->begun_s) / here * fmax(p->total - p->done, 0), left,
+                       sizeof(left));
+    snprintf(line, size, "tune: [%s] %3d %%, %s%s%s", bar, (int)(100 * share), left,
              here > 0 ? " left: " : "", next);
 }
 
@@ -35,15 +36,21 @@ void tune_progress_begin(struct tune_progress *progress, double total, double gi
     *progress = (struct tune_progress){.total = total,
                                        .done = given,
                                        .given = given,
-                                       .begun_s = report_seconds_now(),
+                                       .shown = given / total,
+                                     .begun_s = report_seconds_now(),
                                        .tenth = -1,
                                        .is_terminal = isatty(STDERR_FILENO)};
+}
+
+void tune_progress_expect(struct tune_progress *progress, double amount) {
+    progress->total += amount;
 }
 
 void tune_progress_add(struct tune_progress *p, double amount, const char *next) {
     char line[LINE_BYTES];
     p->done += amount;
-    const int tenth = (int)(10 * p->done / p->total);
+    p->shown = fmax(p->shown, p->done / p->total);
+    const int tenth = (int)(10 * p->shown);
     if (!p->is_terminal && (tenth == p->tenth || p->done <= p->given)) return;
     p->tenth = tenth;
     tune_progress_line(p, report_seconds_now(), next, line, sizeof(line));

@@ -9,7 +9,7 @@
 
 static void assert_line(double done, double given, double now_s, const char *expected) {
     const struct tune_progress progress = {
-        .total = 100, .done = done, .given = given, .begun_s = 1000};
+        .total = 100, .done = done, .shown = done / 100, .given = given, .begun_s = 1000};
     char line[160];
     tune_progress_line(&progress, now_s, "layer 1", line, sizeof(line));
     assert_string_equal(line, expected);
@@ -20,7 +20,7 @@ static void what_is_left_takes_as_long_as_what_was_done(void **state) {
     assert_line(25, 0, 1010, "tune: [######------------------]  25 %, 30 s left: layer 1");
     assert_line(50, 0, 1090, "tune: [############------------]  50 %, 1 min 30 s left: layer 1");
     assert_line(1, 0, 1100, "tune: [------------------------]   1 %, 2 h 45 min left: layer 1");
-    assert_line(100, 0, 1100, "tune: [########################] 100 %, 0 s left: layer 1");
+    assert_line(100, 0, 1100, "tune: [#######################-]  99 %, 0 s left: layer 1");
 }
 
 /* What an earlier run did says nothing about this one's speed. */
@@ -32,10 +32,27 @@ static void an_earlier_run_is_not_counted(void **state) {
 
 static void lines_are_cut_to_size(void **state) {
     (void)state;
-    const struct tune_progress progress = {.total = 2, .done = 3, .begun_s = 0};
+    const struct tune_progress progress = {.total = 2, .done = 3, .shown = 1.5, .begun_s = 0};
     char line[12];
     tune_progress_line(&progress, 1, "x", line, sizeof(line));
     assert_string_equal(line, "tune: [####");
+}
+
+/* A ladder that has to go on climbs past what was foreseen. */
+static void more_to_do_does_not_take_it_back(void **state) {
+    (void)state;
+    struct tune_progress progress;
+    char line[160];
+    tune_progress_begin(&progress, 100, 0);
+    tune_progress_add(&progress, 80, "a");
+    tune_progress_expect(&progress, 100);
+    tune_progress_add(&progress, 20, "b");
+    tune_progress_line(&progress, progress.begun_s + 10, "b", line, sizeof(line));
+    assert_string_equal(line, "tune: [###################-----]  80 %, 10 s left: b");
+    tune_progress_add(&progress, 80, "c");
+    tune_progress_line(&progress, progress.begun_s + 9, "c", line, sizeof(line));
+    assert_string_equal(line, "tune: [#####################---]  90 %, 1 s left: c");
+    tune_progress_end(&progress);
 }
 
 int main(void) {
@@ -43,6 +60,7 @@ int main(void) {
         cmocka_unit_test(what_is_left_takes_as_long_as_what_was_done),
         cmocka_unit_test(an_earlier_run_is_not_counted),
         cmocka_unit_test(lines_are_cut_to_size),
+        cmocka_unit_test(more_to_do_does_not_take_it_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
