@@ -46,6 +46,7 @@ static void average(double *value, double measured, double weight) {
 
 void pace_measure(struct pace *pace, enum pace_kind kind, double work, bool decodes,
                   double seconds) {
+    if (seconds <= 0) return; /* the device's clock said that the index alone took longer */
     if (work <= 0) {
         average(&pace->base_s, seconds,
                 seconds > pace->base_s ? weight_of_slower_base : weight_of_new);

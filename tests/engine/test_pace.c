@@ -73,6 +73,17 @@ static void a_step_faster_than_its_base_costs_something(void **state) {
     assert_true(pace.s_per_work[PACE_STEP] > 0);
 }
 
+/* Two clocks: what is left of a slice's time without its index may be less than nothing. */
+static void time_that_cannot_be_is_not_learned(void **state) {
+    (void)state;
+    struct pace pace = pace_make(10, 1, 0.1);
+    pace_measure(&pace, PACE_SLICE, 1000, true, -1e-3);
+    assert_true(pace.s_per_work[PACE_SLICE] == 0);
+    pace_measure(&pace, PACE_SLICE, 1000, true, 2e-3);
+    pace_measure(&pace, PACE_SLICE, 1000, true, -1);
+    assert_true(fabs(pace_seconds(&pace, PACE_SLICE, 1000) - 2e-3) < 1e-9);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_are_the_most_that_the_work_allows),
@@ -81,6 +92,7 @@ int main(void) {
         cmocka_unit_test(a_change_is_followed_and_an_outlier_forgotten),
         cmocka_unit_test(the_index_is_learned_by_itself),
         cmocka_unit_test(a_step_faster_than_its_base_costs_something),
+        cmocka_unit_test(time_that_cannot_be_is_not_learned),
     };
     return cmocka_run_group_tests_name("pace", tests, NULL, NULL);
 }
