@@ -30,10 +30,6 @@ double sparse_clock(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static uint32_t pages_of(uint32_t n_slots) {
-    return (n_slots + PAGE_TOKENS - 1) / PAGE_TOKENS;
-}
-
 /* A distance beyond the sequence's start can be marked, too. */
 static size_t distance_words_of(uint32_t n_slots) {
     return ((size_t)n_slots / SPARSE_GROUP + 2) / 64 + 1;
@@ -41,7 +37,7 @@ static size_t distance_words_of(uint32_t n_slots) {
 
 int sparse_reserve(struct cpu_backend *cpu, const struct step_limits *limits, struct error *err) {
     struct sparse_index *index = &cpu->sparse;
-    const uint32_t n_heads = limits->n_heads, n_pages = pages_of(limits->max_sparse_slots);
+    const uint32_t n_heads = limits->n_heads, n_pages = sparse_pages(limits->max_sparse_slots);
     index->valid = false;
     index->max_rows = limits->max_sparse_rows;
     index->max_slots = limits->max_sparse_slots;
@@ -123,7 +119,7 @@ static uint64_t visited_of_page(const struct sparse_index *index, uint32_t head,
 uint32_t sparse_visit(const struct sparse_index *index, uint32_t head, uint32_t tile,
                       uint64_t *pages) {
     const uint32_t first = index->first_slot + tile * SPARSE_TILE, end = tile_end(index, tile),
-                   n_pages = pages_of(end);
+                   n_pages = sparse_pages(end);
     const bool all = sparse_visits_all(index, head, tile),
                blocks = sparse_head_of(index, head)->kind == PATTERN_BLOCK_SPARSE;
     for (uint32_t page = 0; page < n_pages; page++) {
@@ -175,7 +171,7 @@ static void find_blocks(struct sparse_index *index, const struct lines_task *tas
         lines_best_pages(task, first_row, sparse_min(SPARSE_TILE, index->n_rows - first_row), own,
                          pattern->p1, blocks);
         set_bit(blocks, 0);
-        for (uint32_t page = own; page < pages_of(tile_end(index, tile)); page++)
+        for (uint32_t page = own; page < sparse_pages(tile_end(index, tile)); page++)
             set_bit(blocks, page);
     }
 }

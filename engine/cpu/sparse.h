@@ -42,6 +42,10 @@ static inline uint32_t sparse_min(uint32_t a, uint32_t b) {
     return a < b ? a : b;
 }
 
+static inline uint32_t sparse_pages(uint32_t n_slots) {
+    return (n_slots + PAGE_TOKENS - 1) / PAGE_TOKENS;
+}
+
 static inline uint32_t sparse_tiles(const struct sparse_index *index) {
     return (index->n_rows + SPARSE_TILE - 1) / SPARSE_TILE;
 }

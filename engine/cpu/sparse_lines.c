@@ -13,10 +13,6 @@
 
 #include "engine/cpu/tile.h"
 
-static uint32_t pages_of(uint32_t n_slots) {
-    return (n_slots + PAGE_TOKENS - 1) / PAGE_TOKENS;
-}
-
 /* Columns and diagonals, or means: whichever is more. */
 static size_t shared_floats(uint32_t n_pages, uint32_t dim) {
     const uint32_t each = dim > 2 * PAGE_TOKENS ? dim : 2 * PAGE_TOKENS;
@@ -24,7 +20,7 @@ static size_t shared_floats(uint32_t n_pages, uint32_t dim) {
 }
 
 size_t lines_room_bytes(uint32_t n_slots, uint32_t head_dim) {
-    const uint32_t n_pages = pages_of(n_slots);
+    const uint32_t n_pages = sparse_pages(n_slots);
     return n_pages * sizeof(uint64_t) +
            sizeof(float) *
                (shared_floats(n_pages, head_dim) + n_pages + (size_t)2 * PAGE_TOKENS * head_dim +
@@ -32,7 +28,7 @@ size_t lines_room_bytes(uint32_t n_slots, uint32_t head_dim) {
 }
 
 struct lines_room lines_room_layout(void *scratch, uint32_t n_slots, uint32_t head_dim) {
-    const uint32_t n_pages = pages_of(n_slots);
+    const uint32_t n_pages = sparse_pages(n_slots);
     struct lines_room room = {.bits = scratch};
     room.first = room.means = (float *)(room.bits + n_pages);
     room.second = room.first + (size_t)n_pages * PAGE_TOKENS;
@@ -103,7 +99,7 @@ static void sum_rows(const struct lines_task *task, const struct tile *t) {
         room->softmax[2 * r] = -INFINITY;
         room->softmax[2 * r + 1] = 0.0f;
     }
-    for (uint32_t page = 0; page < pages_of(task->n_slots); page++) {
+    for (uint32_t page = 0; page < sparse_pages(task->n_slots); page++) {
         tile_scores(t, room->scores, room->q, page, room->keys);
         for (uint32_t r = 0; r < t->n_rows; r++) {
             const uint32_t n = slots_of_page(t->first_visible + r, page);
@@ -131,7 +127,7 @@ static void score_lines(const struct lines_task *task) {
     const struct tile t = asked_rows(task);
     const struct attn_args queries = {
         .q = task->args->q, .q_stride = task->args->q_stride, .scale = task->args->scale};
-    const uint32_t n_pages = pages_of(task->n_slots);
+    const uint32_t n_pages = sparse_pages(task->n_slots);
     tile_load_queries(&queries, &t, task->sparse->n_rows - t.n_rows, room->q);
     sum_rows(task, &t);
     memset(room->first, 0, (size_t)n_pages * 2 * PAGE_TOKENS * sizeof(float));
