@@ -2,25 +2,20 @@
 #include "server/tune.h"
 
 #include <inttypes.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "engine/error.h"
-#include "engine/model/model.h"
-#include "engine/patterns.h"
 #include "engine/rng.h"
 #include "engine/siphash.h"
-#include "engine/tokenizer.h"
 #include "server/buffer.h"
 #include "server/options.h"
 #include "server/report.h"
 #include "server/serve.h"
+#include "server/tune_job.h"
 #include "server/tune_pass.h"
-#include "server/tune_progress.h"
 #include "server/tune_prompts.h"
 #include "server/tune_state.h"
 
@@ -40,7 +35,8 @@ static const float NEVER_DENSE = 2;
 
 static const struct option entries[] = {
     {"lengths", OPTION_STRING, AT(lengths_text), 0, 0, NULL, NULL,
-     "prompt lengths, in tokens, at which patterns must do [the context, at most 32768; on the CPU 8192]"},
+     "prompt lengths, in tokens, at which patterns must do [the context, at most 32768; on the CPU "
+     "8192]"},
     {"samples", OPTION_NUMBER, AT(n_samples), 1, TUNE_MAX_SAMPLES, "3", NULL,
      "prompts of each length: retrieval, needles and prose take turns"},
     {"recall", OPTION_FRACTION, AT(target), 1, 100, "0.95", NULL,
@@ -75,34 +71,11 @@ void tune_print_help(void) {
     puts("usage: quire tune [MODEL] [options of `quire serve`] [options below]\n"
          "\n"
          "Finds for every head which keys it may leave out of a long prompt, and from which\n"
-         "length on that is faster on this machine, and writes the pattern file that `quire serve`\n"
-         "reads.  What each head got is printed as CSV.\n"
+         "length on that is faster on this machine, and writes the pattern file that `quire\n"
+         "serve` reads.  What each head got is printed as CSV.\n"
          "A run that was stopped goes on when it is started again.\n");
     options_print_table(stdout, &flags);
 }
-
-/* A search under way. */
-struct tune {
-    const struct tune_plan *plan;
-    const char *model_dir, *model_name;
-    struct backend *be;
-    struct engine_config config;
-    struct model_config model;
-    struct bench_sizes lengths;
-    uint32_t longest, shortest, top; /* top: of the ladder */
-    char out[PATH_MAX], state_path[PATH_MAX];
-    struct tokenizer *tokenizer; /* NULL: weights are made up, and so are tokens */
-    char *prose;                 /* NULL: the model has none */
-    struct tune_pass *pass;
-    struct attn_pattern candidates[TUNE_MAX_CANDIDATES];
-    struct tune_results results;
-    struct tune_state *state;
-    struct tune_progress progress;
-    struct token_list prompt;
-    struct patterns patterns; /* what was chosen */
-    struct tune_rung rungs[TUNE_MAX_RUNGS];
-    uint32_t n_rungs;
-};
 
 /* ---- set up ---- */
 
@@ -145,37 +118,9 @@ static int settle_paths(struct tune *t, char *real_dir, struct error *err) {
     return n < PATH_MAX && m < PATH_MAX ? 0 : error_set(err, ERR_INVALID, "--out: too long a path");
 }
 
-static void print_pattern(struct buffer *out, const struct attn_pattern *p) {
-    buffer_printf(out, "%s %" PRIu32 " %" PRIu32, pattern_kind_name(p->kind), p->p1, p->p2);
-}
-
-static void print_lengths(struct buffer *out, const struct tune *t) {
-    for (uint32_t i = 0; i < t->lengths.n; i++)
-        buffer_printf(out, "%s%" PRIu32, i ? ", " : "", t->lengths.sizes[i]);
-}
-
-static void print_candidates(struct buffer *out, const struct tune *t) {
-    for (uint32_t i = 0; i < t->results.n_candidates; i++) {
-        buffer_puts(out, i ? ", " : "");
-        print_pattern(out, &t->candidates[i]);
-    }
-}
-
-/* All that a measurement depends on. */
-static void print_settings(struct buffer *out, const struct tune *t) {
-    buffer_printf(out, "quire " QUIRE_VERSION "; %s, %" PRIu32 " layers, %" PRIu32 " heads; %s; "
-                  "rows %" PRIu32 "; kv %d; seed %" PRIu64 "; samples %" PRIu64 "; lengths ",
-                  t->model_name, t->model.n_layers, t->model.n_heads, t->be->description,
-                  t->config.max_batched_tokens, (int)t->config.kv_dtype, t->plan->seed,
-                  t->plan->n_samples);
-    print_lengths(out, t);
-    buffer_puts(out, "; ");
-    print_candidates(out, t);
-}
-
 static int open_state(struct tune *t, struct error *err) {
     struct buffer settings = {0};
-    print_settings(&settings, t);
+    tune_print_settings(&settings, t);
     const int rc = settings.failed
                        ? error_set(err, ERR_NOMEM, "tune: no memory")
                        : tune_state_open(&t->state, t->state_path, settings.data, &t->results, err);
@@ -331,21 +276,16 @@ static int measure_sample(struct tune *t, uint32_t sample, struct error *err) {
 
 /* ---- the choice ---- */
 
-/* Means over heads, and the worst head. */
-struct summary {
-    double recall, worst, cost;
-};
-
-static struct tune_choice choice_of(const struct tune *t, uint32_t layer, uint32_t head) {
+struct tune_choice tune_choice_of(const struct tune *t, uint32_t layer, uint32_t head) {
     const struct tune_goal goal = {t->plan->target, t->plan->floor};
     return tune_choose(&t->results, &goal, layer, head);
 }
 
-static struct summary choose_all(struct tune *t) {
+static struct tune_summary choose_all(struct tune *t) {
     const uint32_t n_heads = t->model.n_heads, n = t->model.n_layers * n_heads;
-    struct summary sum = {.worst = 1};
+    struct tune_summary sum = {.worst = 1};
     for (uint32_t i = 0; i < n; i++) {
-        const struct tune_choice choice = choice_of(t, i / n_heads, i % n_heads);
+        const struct tune_choice choice = tune_choice_of(t, i / n_heads, i % n_heads);
         t->patterns.heads[i] = choice.candidate < 0 ? (struct attn_pattern){.kind = PATTERN_DENSE}
                                                     : t->candidates[choice.candidate];
         t->patterns.scores[i] = choice.mean_recall;
@@ -389,7 +329,8 @@ static double ladder_work(const struct tune *t) {
 static int measure_rung(struct tune *t, struct tune_rung *rung, struct error *err) {
     char where[64];
     snprintf(where, sizeof(where), "break-even, %" PRIu32 " tokens", rung->n_tokens);
-    if (rung->n_tokens > t->longest) tune_progress_expect(&t->progress, rung_work(t, rung->n_tokens));
+    if (rung->n_tokens > t->longest) /* as ladder_work() did not foresee */
+        tune_progress_expect(&t->progress, rung_work(t, rung->n_tokens));
     int rc = begin_prompt(t, TUNE_RETRIEVAL, TUNE_MAX_SAMPLES, rung->n_tokens, err);
     for (uint32_t l = 0; l < t->model.n_layers && !rc; l++) {
         const struct attn_pattern *heads = t->patterns.heads + (size_t)l * t->model.n_heads;
@@ -425,109 +366,6 @@ static int climb_ladder(struct tune *t, struct error *err) {
     return rc;
 }
 
-/* ---- the file ---- */
-
-static void print_rungs(struct buffer *out, const struct tune *t) {
-    for (uint32_t i = 0; i < t->n_rungs; i++)
-        buffer_printf(out, "%s%" PRIu32 ": %.4g and %.4g s", i ? "; " : "", t->rungs[i].n_tokens,
-                      t->rungs[i].dense_s, t->rungs[i].sparse_s);
-}
-
-static void print_prompts(struct buffer *out, const struct tune *t) {
-    buffer_printf(out, "%" PRIu64 " of each length", t->plan->n_samples);
-    for (uint32_t i = 0; t->tokenizer && i < TUNE_N_TEXTS && i < t->plan->n_samples; i++)
-        buffer_printf(out, ", %s", tune_text_name(i));
-    if (!t->tokenizer) buffer_puts(out, " of random tokens");
-    buffer_printf(out, "; seed %" PRIu64, t->plan->seed);
-}
-
-enum { N_NOTES = 9 };
-static const char *const note_names[N_NOTES] = {"model",      "version",    "device",
-                                                "date",       "lengths",    "prompts",
-                                                "candidates", "recall",     "attention"};
-
-static void print_notes(struct buffer notes[N_NOTES], const struct tune *t,
-                        const struct summary *sum) {
-    char date[32];
-    const time_t now = time(NULL);
-    struct tm utc;
-    strftime(date, sizeof(date), "%Y-%m-%d", gmtime_r(&now, &utc));
-    buffer_printf(&notes[0], "%s, %" PRIu32 " layers of %" PRIu32 " heads", t->model_name,
-                  t->model.n_layers, t->model.n_heads);
-    buffer_puts(&notes[1], "quire " QUIRE_VERSION);
-    buffer_printf(&notes[2], "%s: %s", t->be->name, t->be->description);
-    buffer_puts(&notes[3], date);
-    print_lengths(&notes[4], t);
-    print_prompts(&notes[5], t);
-    print_candidates(&notes[6], t);
-    buffer_printf(&notes[7],
-                  "asked for: %.3g of every prompt, at least %.3g; found: %.4f on average, %.4f in "
-                  "the worst head and prompt. A head's score is its mean",
-                  t->plan->target, t->plan->floor, sum->recall, sum->worst);
-    buffer_puts(&notes[8], "all layers' by tokens, dense and sparse: ");
-    print_rungs(&notes[8], t);
-}
-
-static int save(struct tune *t, const struct summary *sum, struct error *err) {
-    struct buffer texts[N_NOTES] = {{0}};
-    struct pattern_note notes[N_NOTES];
-    bool failed = false;
-    int rc = patterns_set_min_sparse_tokens(&t->patterns, t->be->name,
-                                            tune_break_even(t->rungs, t->n_rungs));
-    if (rc) return error_set(err, rc, "%.200s: break-evens of too many other backends", t->out);
-    print_notes(texts, t, sum);
-    for (int i = 0; i < N_NOTES; i++) {
-        failed |= texts[i].failed;
-        notes[i] = (struct pattern_note){note_names[i], texts[i].data};
-    }
-    rc = failed ? error_set(err, ERR_NOMEM, "tune: no memory")
-                : patterns_save(&t->patterns, notes, N_NOTES, t->out, err);
-    for (int i = 0; i < N_NOTES; i++) buffer_fini(&texts[i]);
-    return rc;
-}
-
-static const char *const names[] = {"layer", "head",        "pattern",      "p1",
-                                    "p2",    "mean_recall", "worst_recall", "density",
-                                    "cost"};
-enum { N_COLUMNS = sizeof(names) / sizeof(*names) };
-
-static void print_heads(const struct tune *t) {
-    const struct report report = {.names = names, .n = N_COLUMNS};
-    const uint32_t n_heads = t->model.n_heads, n = t->model.n_layers * n_heads;
-    report_begin(&report);
-    for (uint32_t i = 0; i < n; i++) {
-        char cells[N_COLUMNS][REPORT_CELL];
-        const struct tune_choice choice = choice_of(t, i / n_heads, i % n_heads);
-        const struct attn_pattern *p = &t->patterns.heads[i];
-        snprintf(cells[0], REPORT_CELL, "%" PRIu32, i / n_heads);
-        snprintf(cells[1], REPORT_CELL, "%" PRIu32, i % n_heads);
-        snprintf(cells[2], REPORT_CELL, "%s", pattern_kind_name(p->kind));
-        snprintf(cells[3], REPORT_CELL, "%" PRIu32, p->p1);
-        snprintf(cells[4], REPORT_CELL, "%" PRIu32, p->p2);
-        snprintf(cells[5], REPORT_CELL, "%.4f", choice.mean_recall);
-        snprintf(cells[6], REPORT_CELL, "%.4f", choice.worst_recall);
-        snprintf(cells[7], REPORT_CELL, "%.3f", choice.density);
-        snprintf(cells[8], REPORT_CELL, "%.3f", choice.cost);
-        report_row(&report, (const char (*)[REPORT_CELL])cells);
-    }
-}
-
-static void print_summary(const struct tune *t, const struct summary *sum) {
-    uint32_t counts[PATTERN_N_KINDS] = {0};
-    const size_t n = (size_t)t->model.n_layers * t->model.n_heads;
-    for (size_t i = 0; i < n; i++) counts[t->patterns.heads[i].kind]++;
-    for (unsigned kind = 0; kind < PATTERN_N_KINDS; kind++)
-        fprintf(stderr, "tune: %" PRIu32 " heads %s\n", counts[kind], pattern_kind_name(kind));
-    fprintf(stderr, "tune: recall %.4f on average, %.4f at worst; attention takes %.2f of dense\n",
-            sum->recall, sum->worst, sum->cost);
-    if (tune_break_even(t->rungs, t->n_rungs) == TUNE_NEVER)
-        fprintf(stderr, "tune: dense attention is faster up to %" PRIu32 " tokens\n", t->top);
-    else
-        fprintf(stderr, "tune: sparse attention pays from %" PRIu32 " tokens on\n",
-                tune_break_even(t->rungs, t->n_rungs));
-    fprintf(stderr, "tune: written to %s\n", t->out);
-}
-
 /* ---- all of it ---- */
 
 static void begin_progress(struct tune *t) {
@@ -548,13 +386,13 @@ static int run(struct tune *t, struct error *err) {
     begin_progress(t);
     for (uint32_t s = 0; s < t->results.n_samples && !rc; s++) rc = measure_sample(t, s, err);
     if (rc) return rc;
-    const struct summary sum = choose_all(t);
+    const struct tune_summary sum = choose_all(t);
     rc = climb_ladder(t, err);
     tune_progress_end(&t->progress);
-    if (!rc) rc = save(t, &sum, err);
+    if (!rc) rc = tune_save(t, &sum, err);
     if (rc) return rc;
-    print_heads(t);
-    print_summary(t, &sum);
+    tune_print_heads(t);
+    tune_print_summary(t, &sum);
     unlink(t->state_path);
     return 0;
 }

@@ -62,7 +62,8 @@ struct tune_choice {
     double cost, density;
 };
 
-/* Of candidates that are clearly cheaper than dense attention; every sample of the layer is done. */
+/* Of candidates that are clearly cheaper than dense attention; every sample of the layer is
+ * done. */
 struct tune_choice tune_choose(const struct tune_results *results, const struct tune_goal *goal,
                                uint32_t layer, uint32_t head);
 

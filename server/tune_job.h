@@ -1,0 +1,59 @@
+/* tune_job.h - a search under way: what tune.c sets up and runs, and tune_output.c tells of.
+ *
+ * Thread: main.  Memory: tune.c's. */
+#ifndef SERVER_TUNE_JOB_H
+#define SERVER_TUNE_JOB_H
+
+#include <limits.h>
+
+#include "engine/engine.h"
+#include "engine/model/model.h"
+#include "engine/patterns.h"
+#include "engine/tokenizer.h"
+#include "server/tune.h"
+#include "server/tune_progress.h"
+#include "server/tune_search.h"
+
+struct buffer;
+struct tune_pass;
+struct tune_state;
+
+struct tune {
+    const struct tune_plan *plan;
+    const char *model_dir, *model_name;
+    struct backend *be;
+    struct engine_config config;
+    struct model_config model;
+    struct bench_sizes lengths;
+    uint32_t longest, shortest, top; /* top: of the ladder */
+    char out[PATH_MAX], state_path[PATH_MAX];
+    struct tokenizer *tokenizer; /* NULL: weights are made up, and so are tokens */
+    char *prose;                 /* NULL: the model has none */
+    struct tune_pass *pass;
+    struct attn_pattern candidates[TUNE_MAX_CANDIDATES];
+    struct tune_results results;
+    struct tune_state *state;
+    struct tune_progress progress;
+    struct token_list prompt;
+    struct patterns patterns; /* what was chosen */
+    struct tune_rung rungs[TUNE_MAX_RUNGS];
+    uint32_t n_rungs;
+};
+
+/* Means over heads, and the worst head. */
+struct tune_summary {
+    double recall, worst, cost;
+};
+
+/* What the head gets, by all that was measured. */
+struct tune_choice tune_choice_of(const struct tune *tune, uint32_t layer, uint32_t head);
+
+/* All that a measurement depends on, in a line. */
+void tune_print_settings(struct buffer *out, const struct tune *tune);
+/* Writes the pattern file, with what it was found by. */
+int tune_save(struct tune *tune, const struct tune_summary *sum, struct error *err);
+/* What each head got, to stdout. */
+void tune_print_heads(const struct tune *tune);
+void tune_print_summary(const struct tune *tune, const struct tune_summary *sum);
+
+#endif

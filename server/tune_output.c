@@ -1,0 +1,144 @@
+/* tune_output.c - what a search has found: the pattern file and where it comes from, a row of CSV
+ * for each head, and a summary for people.
+ *
+ * Thread: main.  Memory: none that outlives a call. */
+#include "server/tune_job.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <time.h>
+
+#include "engine/error.h"
+#include "server/buffer.h"
+#include "server/report.h"
+#include "server/tune_prompts.h"
+
+static void print_pattern(struct buffer *out, const struct attn_pattern *p) {
+    buffer_printf(out, "%s %" PRIu32 " %" PRIu32, pattern_kind_name(p->kind), p->p1, p->p2);
+}
+
+static void print_lengths(struct buffer *out, const struct tune *t) {
+    for (uint32_t i = 0; i < t->lengths.n; i++)
+        buffer_printf(out, "%s%" PRIu32, i ? ", " : "", t->lengths.sizes[i]);
+}
+
+static void print_candidates(struct buffer *out, const struct tune *t) {
+    for (uint32_t i = 0; i < t->results.n_candidates; i++) {
+        buffer_puts(out, i ? ", " : "");
+        print_pattern(out, &t->candidates[i]);
+    }
+}
+
+void tune_print_settings(struct buffer *out, const struct tune *t) {
+    buffer_printf(out, "quire " QUIRE_VERSION "; %s, %" PRIu32 " layers, %" PRIu32 " heads; %s; "
+                  "rows %" PRIu32 "; kv %d; seed %" PRIu64 "; samples %" PRIu64 "; lengths ",
+                  t->model_name, t->model.n_layers, t->model.n_heads, t->be->description,
+                  t->config.max_batched_tokens, (int)t->config.kv_dtype, t->plan->seed,
+                  t->plan->n_samples);
+    print_lengths(out, t);
+    buffer_puts(out, "; ");
+    print_candidates(out, t);
+}
+
+/* ---- the file ---- */
+
+static void print_rungs(struct buffer *out, const struct tune *t) {
+    for (uint32_t i = 0; i < t->n_rungs; i++)
+        buffer_printf(out, "%s%" PRIu32 ": %.4g and %.4g s", i ? "; " : "", t->rungs[i].n_tokens,
+                      t->rungs[i].dense_s, t->rungs[i].sparse_s);
+}
+
+static void print_prompts(struct buffer *out, const struct tune *t) {
+    buffer_printf(out, "%" PRIu64 " of each length", t->plan->n_samples);
+    for (uint32_t i = 0; t->tokenizer && i < TUNE_N_TEXTS && i < t->plan->n_samples; i++)
+        buffer_printf(out, ", %s", tune_text_name(i));
+    if (!t->tokenizer) buffer_puts(out, " of random tokens");
+    buffer_printf(out, "; seed %" PRIu64, t->plan->seed);
+}
+
+enum { N_NOTES = 9 };
+static const char *const note_names[N_NOTES] = {"model",      "version",    "device",
+                                                "date",       "lengths",    "prompts",
+                                                "candidates", "recall",     "attention"};
+
+static void print_notes(struct buffer notes[N_NOTES], const struct tune *t,
+                        const struct tune_summary *sum) {
+    char date[32];
+    const time_t now = time(NULL);
+    struct tm utc;
+    strftime(date, sizeof(date), "%Y-%m-%d", gmtime_r(&now, &utc));
+    buffer_printf(&notes[0], "%s, %" PRIu32 " layers of %" PRIu32 " heads", t->model_name,
+                  t->model.n_layers, t->model.n_heads);
+    buffer_puts(&notes[1], "quire " QUIRE_VERSION);
+    buffer_printf(&notes[2], "%s: %s", t->be->name, t->be->description);
+    buffer_puts(&notes[3], date);
+    print_lengths(&notes[4], t);
+    print_prompts(&notes[5], t);
+    print_candidates(&notes[6], t);
+    buffer_printf(&notes[7],
+                  "asked for: %.3g of every prompt, at least %.3g; found: %.4f on average, %.4f in "
+                  "the worst head and prompt. A head's score is its mean",
+                  t->plan->target, t->plan->floor, sum->recall, sum->worst);
+    buffer_puts(&notes[8], "all layers' by tokens, dense and sparse: ");
+    print_rungs(&notes[8], t);
+}
+
+int tune_save(struct tune *t, const struct tune_summary *sum, struct error *err) {
+    struct buffer texts[N_NOTES] = {{0}};
+    struct pattern_note notes[N_NOTES];
+    bool failed = false;
+    int rc = patterns_set_min_sparse_tokens(&t->patterns, t->be->name,
+                                            tune_break_even(t->rungs, t->n_rungs));
+    if (rc) return error_set(err, rc, "%.200s: break-evens of too many other backends", t->out);
+    print_notes(texts, t, sum);
+    for (int i = 0; i < N_NOTES; i++) {
+        failed |= texts[i].failed;
+        notes[i] = (struct pattern_note){note_names[i], texts[i].data};
+    }
+    rc = failed ? error_set(err, ERR_NOMEM, "tune: no memory")
+                : patterns_save(&t->patterns, notes, N_NOTES, t->out, err);
+    for (int i = 0; i < N_NOTES; i++) buffer_fini(&texts[i]);
+    return rc;
+}
+
+static const char *const names[] = {"layer", "head",        "pattern",      "p1",
+                                    "p2",    "mean_recall", "worst_recall", "density",
+                                    "cost"};
+enum { N_COLUMNS = sizeof(names) / sizeof(*names) };
+
+void tune_print_heads(const struct tune *t) {
+    const struct report report = {.names = names, .n = N_COLUMNS};
+    const uint32_t n_heads = t->model.n_heads, n = t->model.n_layers * n_heads;
+    report_begin(&report);
+    for (uint32_t i = 0; i < n; i++) {
+        char cells[N_COLUMNS][REPORT_CELL];
+        const struct tune_choice choice = tune_choice_of(t, i / n_heads, i % n_heads);
+        const struct attn_pattern *p = &t->patterns.heads[i];
+        snprintf(cells[0], REPORT_CELL, "%" PRIu32, i / n_heads);
+        snprintf(cells[1], REPORT_CELL, "%" PRIu32, i % n_heads);
+        snprintf(cells[2], REPORT_CELL, "%s", pattern_kind_name(p->kind));
+        snprintf(cells[3], REPORT_CELL, "%" PRIu32, p->p1);
+        snprintf(cells[4], REPORT_CELL, "%" PRIu32, p->p2);
+        snprintf(cells[5], REPORT_CELL, "%.4f", choice.mean_recall);
+        snprintf(cells[6], REPORT_CELL, "%.4f", choice.worst_recall);
+        snprintf(cells[7], REPORT_CELL, "%.3f", choice.density);
+        snprintf(cells[8], REPORT_CELL, "%.3f", choice.cost);
+        report_row(&report, (const char (*)[REPORT_CELL])cells);
+    }
+}
+
+void tune_print_summary(const struct tune *t, const struct tune_summary *sum) {
+    uint32_t counts[PATTERN_N_KINDS] = {0};
+    const size_t n = (size_t)t->model.n_layers * t->model.n_heads;
+    for (size_t i = 0; i < n; i++) counts[t->patterns.heads[i].kind]++;
+    for (unsigned kind = 0; kind < PATTERN_N_KINDS; kind++)
+        fprintf(stderr, "tune: %" PRIu32 " heads %s\n", counts[kind], pattern_kind_name(kind));
+    fprintf(stderr, "tune: recall %.4f on average, %.4f at worst; attention takes %.2f of dense\n",
+            sum->recall, sum->worst, sum->cost);
+    if (tune_break_even(t->rungs, t->n_rungs) == TUNE_NEVER)
+        fprintf(stderr, "tune: dense attention is faster up to %" PRIu32 " tokens\n", t->top);
+    else
+        fprintf(stderr, "tune: sparse attention pays from %" PRIu32 " tokens on\n",
+                tune_break_even(t->rungs, t->n_rungs));
+    fprintf(stderr, "tune: written to %s\n", t->out);
+}
