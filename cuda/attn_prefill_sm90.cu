@@ -27,8 +27,8 @@
  *               2 and 3 their values
  *
  * Grid:   (heads, items): heads of one tile run together and share pages in L2.  One block per SM.
- *         Sparse: (heads of a group, items, KV heads), one KV head after the other: tiles visit keys
- *         here and there, and those of one head nearly fit into L2.
+ *         Sparse: (heads of a group, items, KV heads), one KV head after the other: tiles visit
+ *         keys here and there, and those of one head nearly fit into L2.
  * Bound:  tensor cores, 4 * D operations per visible (row, slot) and head.
  * Oracle: engine/cpu/attention.c in plain C; the test's oracle is in double. */
 #include "cuda/attn_prefill.cuh"

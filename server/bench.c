@@ -25,8 +25,8 @@ static const struct option entries[] = {
     {"max-resident", OPTION_NUMBER, AT(max_resident), 0, UINT64_MAX, "65536", NULL,
      "most prompt tokens times sequences of a decode row; 0: no bound"},
     {"synthetic-lines", OPTION_NUMBER, AT(synthetic), 0, UINT32_MAX, "0", NULL,
-     "sparse prompts: lines drawn from this seed, half of the diagonals next to the rows, the others "
-     "in runs; 0: those that attention finds, and random weights have none"},
+     "sparse prompts: lines drawn from this seed, half of the diagonals next to the rows, the "
+     "others in runs; 0: those that attention finds, and random weights have none"},
     {"table", OPTION_BOOL, AT(table), 0, 0, "false", NULL, "columns for people in place of CSV"},
 };
 static const struct option_table flags = {entries, sizeof(entries) / sizeof(*entries)};

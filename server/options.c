@@ -62,7 +62,8 @@ static const struct option entries[] = {
     {"pattern-file", STRING(pattern_file, NULL,
                             "what each head visits of a long prompt [config/patterns/MODEL.json]")},
     {"min-sparse-tokens", NUMBER(min_sparse_tokens, 0, 1u << 30, "0",
-                                 "auto: shorter prompts are dense; 0: as the pattern file says for this backend, else 32768")},
+                                 "auto: shorter prompts are dense; 0: the pattern file's for this "
+                                 "backend, else 32768")},
     {"dense-tail", NUMBER(dense_tail, 0, 1u << 24, "64",
                           "last tokens of a sparse prompt that visit everything")},
     {"max-long-tokens", NUMBER(max_long_tokens, 0, 1u << 30, "0",
