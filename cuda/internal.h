@@ -224,8 +224,6 @@ void attention_close(struct cuda_backend *cuda); /* nothing open is allowed */
 
 /* sparse.c.  The first tile of those that are indexed together in which all heads are dense. */
 uint32_t sparse_first_dense_tile(const struct attn_sparse *sparse);
-bool sparse_has_kind(const struct attn_sparse *sparse, uint32_t layer, uint32_t n_heads,
-                     enum attn_pattern_kind kind);
 void sparse_memory_free(struct cuda_backend *cuda);
 
 int cuda_step_begin(struct backend *be, const struct step *step, struct error *err);

@@ -60,9 +60,14 @@ uint32_t sparse_first_dense_tile(const struct attn_sparse *sparse) {
     return (sparse->dense_from - sparse->first_slot) / SPARSE_TILE;
 }
 
-bool sparse_has_kind(const struct attn_sparse *sparse, uint32_t layer, uint32_t n_heads,
+/* Host [n_heads]: of the layer that is indexed. */
+static const struct attn_pattern *layer_patterns(const struct attn_index_args *args,
+                                                 const struct attn_sparse *sparse) {
+    return sparse->patterns + (size_t)args->layer * args->n_heads;
+}
+
+static bool has_kind(const struct attn_pattern *patterns, uint32_t n_heads,
                      enum attn_pattern_kind kind) {
-    const struct attn_pattern *patterns = sparse->patterns + (size_t)layer * n_heads;
     for (uint32_t i = 0; i < n_heads; i++)
         if (patterns[i].kind == kind) return true;
     return false;
@@ -82,7 +87,7 @@ static uint32_t most_p1(const struct attn_pattern *patterns, uint32_t n_heads,
 static int shape_of(const struct attn_index_args *args, const struct step_seq *seq,
                     struct sparse_shape *out, struct error *err) {
     const struct attn_sparse *sparse = seq->sparse;
-    const struct attn_pattern *patterns = sparse->patterns + (size_t)args->layer * args->n_heads;
+    const struct attn_pattern *patterns = layer_patterns(args, sparse);
     const uint32_t n_columns = most_p1(patterns, args->n_heads, PATTERN_VERTICAL_SLASH),
                    n_pages = most_p1(patterns, args->n_heads, PATTERN_BLOCK_SPARSE);
     const uint64_t n_slots = (uint64_t)sparse->first_slot + sparse->n_rows;
@@ -114,20 +119,20 @@ static int send_patterns(struct cuda_backend *cuda, const struct attn_index_args
     const size_t bytes = args->n_heads * sizeof(*sparse->patterns);
     int rc = args_take(cuda, bytes + args->n_heads * sizeof(float), room, err);
     if (rc) return rc;
-    memcpy(room->host, sparse->patterns + (size_t)args->layer * args->n_heads, bytes);
+    memcpy(room->host, layer_patterns(args, sparse), bytes);
     return args_send(cuda, room, room->device, bytes, err);
 }
 
-static cudaError_t launch_all(const struct sparse_build *b, const struct attn_sparse *sparse,
+static cudaError_t launch_all(const struct sparse_build *b, const struct attn_pattern *patterns,
                               struct launch launch) {
     const uint32_t n = b->view.n_heads;
     cudaError_t code = launch_sparse_stamp(b->account, SPARSE_BEGINS, launch);
-    if (sparse_has_kind(sparse, b->layer, n, PATTERN_VERTICAL_SLASH)) {
+    if (has_kind(patterns, n, PATTERN_VERTICAL_SLASH)) {
         if (code == cudaSuccess && !b->synthetic) code = launch_sparse_scores(b, launch);
         if (code == cudaSuccess) code = launch_sparse_select(b, launch);
     }
     if (code == cudaSuccess) code = launch_sparse_lists(b, launch);
-    if (code == cudaSuccess && sparse_has_kind(sparse, b->layer, n, PATTERN_BLOCK_SPARSE))
+    if (code == cudaSuccess && has_kind(patterns, n, PATTERN_BLOCK_SPARSE))
         code = launch_sparse_pages(b, launch);
     if (code == cudaSuccess) code = launch_sparse_rule(b, launch);
     if (code == cudaSuccess) code = launch_sparse_stamp(b->account, SPARSE_INDEX_ENDS, launch);
@@ -180,8 +185,8 @@ int cuda_attn_index(struct backend *be, const struct attn_index_args *args, stru
     if (rc) return rc;
     cuda->sparse.view = build.view;
     cuda->sparse.layer = args->layer;
-    rc = cuda_check(cuda,
-                    launch_all(&build, cuda->host_step->seqs[build.seq].sparse, launch_of(cuda)),
+    const struct attn_sparse *sparse = cuda->host_step->seqs[build.seq].sparse;
+    rc = cuda_check(cuda, launch_all(&build, layer_patterns(args, sparse), launch_of(cuda)),
                     "attn_index", err);
     if (rc || !args->density) return rc;
     room.host += patterns_bytes;

@@ -15,7 +15,6 @@
 
 struct kv_policy;
 struct options;
-struct patterns;
 
 enum { BENCH_MAX_SIZES = 16, BENCH_MAX_RUNS = 100 };
 
