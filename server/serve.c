@@ -192,6 +192,8 @@ static void log_prefill(const struct serve *s) {
 static void log_plan(const struct serve *s) {
     const struct engine_info *info = s->server.info;
     const double mib = 1 << 20;
+    /* Without patterns auto is dense, but whoever asks gets the default ones. */
+    const bool only_if_asked = !s->prefill.path && s->options->prefill == PREFILL_AUTO;
     log_event(LOG_INFO, "model %s: context %u tokens", s->model_name, info->max_model_len);
     if (info->device_bytes)
         log_event(LOG_INFO,
@@ -208,7 +210,7 @@ static void log_plan(const struct serve *s) {
                   "memory plan: %.1f MiB of the workspace for prompts of up to %u tokens that are "
                   "computed layer by layer%s",
                   (double)info->long_bytes / mib, info->long_rows,
-                  s->prefill.path ? "" : ", for requests that ask for sparse prefill");
+                  only_if_asked ? ", for requests that ask for sparse prefill" : "");
     log_event(LOG_INFO,
               "memory plan: %.1f sequences of the maximum length (%u tokens) fit into the KV pool",
               (double)info->kv_tokens / info->max_model_len, info->max_model_len);

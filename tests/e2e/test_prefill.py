@@ -478,12 +478,15 @@ def test_a_dense_server_refuses_sparse(serve, pattern_file):
 def test_without_a_file_only_who_asks_gets_sparse(serve, tiny_model):
     """No file is named after the tiny model's directory."""
     server = serve("--min-sparse-tokens", 600, "--threads", 2, model=tiny_model)
-    assert "no pattern file" in server.log
-    assert "layer by layer, for requests that ask for sparse prefill" in server.log
+    only_if_asked = "layer by layer, for requests that ask for sparse prefill"
+    assert "no pattern file" in server.log and only_if_asked in server.log
     prefill = server.get("/v1/models").json()["data"][0]["prefill"]
     assert prefill["pattern_file"] is None and prefill["min_sparse_tokens"] is None
     assert prefill_of(server.complete(PROMPT, **LONG))["mode"] == "dense"
     assert prefill_of(server.complete(PROMPT, prefill="sparse", **LONG))["mode"] == "sparse"
+    server = serve("--prefill", "sparse", "--threads", 2, model=tiny_model)
+    assert "layer by layer" in server.log and only_if_asked not in server.log
+    assert prefill_of(server.complete(PROMPT, **LONG))["mode"] == "sparse"
 
 
 @pytest.mark.skipif(server_module.WRAPPER != [], reason="a wrapper names the binary it runs")
