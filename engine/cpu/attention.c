@@ -155,9 +155,10 @@ static uint32_t chunks_of(uint32_t n_slots) {
     return (n_slots + CHUNK_SLOTS - 1) / CHUNK_SLOTS;
 }
 
-/* --- Decode: a task is a chunk of one KV head of one sequence; then one fold per head. --- */
-
-static struct tile decode_tile(const struct attn_job *job, uint32_t seq, uint32_t kv_head) {
+/* Of n_tokens rows of a sequence, from its first_token-th row on. */
+static struct tile tile_of(const struct attn_job *job, uint32_t seq, uint32_t first_token,
+                           uint32_t n_tokens, uint32_t kv_head) {
+    const struct step_seq *s = &job->cpu->step->seqs[seq];
     return (struct tile){.kernels = job->cpu->kernels,
                          .kv = job->args->kv,
                          .view = view_of(job, seq),
@@ -165,8 +166,14 @@ static struct tile decode_tile(const struct attn_job *job, uint32_t seq, uint32_
                          .kv_head = kv_head,
                          .first_head = kv_head * job->group,
                          .group = job->group,
-                         .n_rows = job->group,
-                         .first_visible = view_of(job, seq)->n_slots};
+                         .n_rows = n_tokens * job->group,
+                         .first_visible = view_of(job, seq)->n_slots - s->n_rows + first_token + 1};
+}
+
+/* --- Decode: a task is a chunk of one KV head of one sequence; then one fold per head. --- */
+
+static struct tile decode_tile(const struct attn_job *job, uint32_t seq, uint32_t kv_head) {
+    return tile_of(job, seq, 0, 1, kv_head);
 }
 
 /* Where a sequence with scores leaves what decode multiplies. */
@@ -290,21 +297,6 @@ static void attend_tile(const struct attn_job *job, const struct tile *t, const 
     }
 }
 
-/* A tile of a sequence that prefills, n_tokens from its first_token-th row on. */
-static struct tile prefill_tile(const struct attn_job *job, uint32_t seq, uint32_t first_token,
-                                uint32_t n_tokens, uint32_t kv_head) {
-    const struct step_seq *s = &job->cpu->step->seqs[seq];
-    return (struct tile){.kernels = job->cpu->kernels,
-                         .kv = job->args->kv,
-                         .view = view_of(job, seq),
-                         .angles = angles_for(job, seq),
-                         .kv_head = kv_head,
-                         .first_head = kv_head * job->group,
-                         .group = job->group,
-                         .n_rows = n_tokens * job->group,
-                         .first_visible = view_of(job, seq)->n_slots - s->n_rows + first_token + 1};
-}
-
 static void prefill_task(void *ctx, uint32_t task, uint32_t worker) {
     struct attn_job *job = ctx;
     const struct step *step = job->cpu->step;
@@ -317,7 +309,7 @@ static void prefill_task(void *ctx, uint32_t task, uint32_t worker) {
     const uint32_t first_token = (n_tiles - 1 - at / n_kv) * job->tile_tokens,
                    n_tokens = sparse_min(job->tile_tokens, seq->n_rows - first_token);
     const struct tile t =
-        prefill_tile(job, step->n_decode + i, first_token, n_tokens, at % n_kv);
+        tile_of(job, step->n_decode + i, first_token, n_tokens, at % n_kv);
     const struct work w = work_layout(scratch_of(job->cpu, worker), job->work_rows,
                                       job->args->kv->head_dim);
     attend_tile(job, &t, &w, seq->first_row + first_token);
@@ -359,7 +351,7 @@ static uint64_t pairs_of(const struct tile *t, const uint64_t *visited) {
 static struct tile sparse_tile(const struct attn_job *job, uint32_t first_token, uint32_t head) {
     const uint32_t seq = (uint32_t)(job->sparse - job->cpu->step->seqs),
                    n_tokens = sparse_min(SPARSE_ROWS, job->sparse->n_rows - first_token);
-    struct tile t = prefill_tile(job, seq, first_token, n_tokens, head / job->group);
+    struct tile t = tile_of(job, seq, first_token, n_tokens, head / job->group);
     t.first_head = head;
     t.group = 1;
     t.n_rows = n_tokens;
