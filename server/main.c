@@ -125,64 +125,66 @@ static bool wants_help(int argc, char **argv) {
     return false;
 }
 
-static int run_bench(int argc, char **argv) {
+/* What a command does with a plan of its own, the other options, and a backend. */
+typedef int (*backend_work)(const void *plan, const struct options *options, const char *model_dir,
+                            struct backend *backend, struct error *err);
+
+static int run_on_backend(backend_work work, const void *plan, int argc, char **argv) {
     struct options options;
-    struct bench_plan plan;
     struct backend *backend = NULL;
     struct error err = {0};
     char path[PATH_MAX + 64];
     int status;
+    if (load_options(&options, argc, argv, &status)) return status;
+    int rc = create_backend(&backend, &options, &err);
+    if (!rc) {
+        rc = work(plan, &options, find_model(&options, path, sizeof(path)), backend, &err);
+        backend->ops->destroy(backend);
+    }
+    if (rc) fprintf(stderr, "quire: %s\n", err.text);
+    options_fini(&options);
+    return rc ? STATUS_FAILED : STATUS_OK;
+}
+
+static int refuse_usage(const struct error *err) {
+    fprintf(stderr, "quire: %s\n", err->text);
+    return STATUS_USAGE;
+}
+
+static int bench_work(const void *plan, const struct options *options, const char *model_dir,
+                      struct backend *backend, struct error *err) {
+    return bench_run(plan, options, model_dir, backend, err);
+}
+
+static int run_bench(int argc, char **argv) {
+    struct bench_plan plan;
+    struct error err = {0};
     if (wants_help(argc, argv)) {
         bench_print_help();
         return STATUS_OK;
     }
-    if (bench_plan_read(&plan, &argc, argv, &err)) {
-        fprintf(stderr, "quire: %s\n", err.text);
-        return STATUS_USAGE;
-    }
-    if (load_options(&options, argc, argv, &status)) {
-        bench_plan_fini(&plan);
-        return status;
-    }
-    int rc = create_backend(&backend, &options, &err);
-    if (!rc) {
-        rc = bench_run(&plan, &options, find_model(&options, path, sizeof(path)), backend, &err);
-        backend->ops->destroy(backend);
-    }
-    if (rc) fprintf(stderr, "quire: %s\n", err.text);
-    options_fini(&options);
+    if (bench_plan_read(&plan, &argc, argv, &err)) return refuse_usage(&err);
+    const int status = run_on_backend(bench_work, &plan, argc, argv);
     bench_plan_fini(&plan);
-    return rc ? STATUS_FAILED : STATUS_OK;
+    return status;
+}
+
+static int tune_work(const void *plan, const struct options *options, const char *model_dir,
+                     struct backend *backend, struct error *err) {
+    return tune_run(plan, options, model_dir, backend, err);
 }
 
 static int run_tune(int argc, char **argv) {
-    struct options options;
     struct tune_plan plan;
-    struct backend *backend = NULL;
     struct error err = {0};
-    char path[PATH_MAX + 64];
-    int status;
     if (wants_help(argc, argv)) {
         tune_print_help();
         return STATUS_OK;
     }
-    if (tune_plan_read(&plan, &argc, argv, &err)) {
-        fprintf(stderr, "quire: %s\n", err.text);
-        return STATUS_USAGE;
-    }
-    if (load_options(&options, argc, argv, &status)) {
-        tune_plan_fini(&plan);
-        return status;
-    }
-    int rc = create_backend(&backend, &options, &err);
-    if (!rc) {
-        rc = tune_run(&plan, &options, find_model(&options, path, sizeof(path)), backend, &err);
-        backend->ops->destroy(backend);
-    }
-    if (rc) fprintf(stderr, "quire: %s\n", err.text);
-    options_fini(&options);
+    if (tune_plan_read(&plan, &argc, argv, &err)) return refuse_usage(&err);
+    const int status = run_on_backend(tune_work, &plan, argc, argv);
     tune_plan_fini(&plan);
-    return rc ? STATUS_FAILED : STATUS_OK;
+    return status;
 }
 
 static int run_tokenize(int argc, char **argv) {
