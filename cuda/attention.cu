@@ -273,7 +273,7 @@ static int attend_simply(struct cuda_backend *cuda, const struct attn_args *args
 /* The fast kernels move 16 bytes at a time, also where they turn keys. */
 static bool aligned(const struct attn_args *args) {
     return ((uintptr_t)args->q | (uintptr_t)args->out) % 16 == 0 && args->q_stride % 8 == 0 &&
-           (!args->kv->tracked || args->n_freqs % 8 == 0);
+           (!args->kv->tracked || turns_in_vectors(args->n_freqs));
 }
 
 /* What attention over a tracked pool needs beside the step. */

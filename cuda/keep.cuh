@@ -112,11 +112,6 @@ static __device__ __forceinline__ void turn_pairs(uint4 *a, uint4 *b, const stru
     }
 }
 
-/* What the vectors of turn_pairs() ask of a shape; others turn element by element. */
-static inline bool turns_in_vectors(const struct key_turns &t) {
-    return t.n_freqs % 8 == 0;
-}
-
 /* Turns the keys of a page's slots in shared memory (rows of `stride` elements), all threads of the
  * block; slots from n_valid on stay as they are. */
 template <typename T>

@@ -287,7 +287,7 @@ static bool has_shape(const struct keep_params &p) {
     const bool dim = p.kv.head_dim == 64 || p.kv.head_dim == 80 || p.kv.head_dim == 96 ||
                      p.kv.head_dim == 128 || p.kv.head_dim == 256;
     return dim && p.kv.dtype != DTYPE_F32 && (uintptr_t)p.q % 16 == 0 && p.q_stride % 8 == 0 &&
-           turns_in_vectors(p.turns);
+           turns_in_vectors(p.turns.n_freqs);
 }
 
 cudaError_t launch_keep_scores(const struct keep_params *p, uint32_t n_seqs, uint32_t max_slots,

@@ -61,6 +61,11 @@ struct key_turns {
     float scale; /* of cosines and sines */
 };
 
+/* What kernels that turn eight pairs at a time ask of a shape; others turn element by element. */
+static inline bool turns_in_vectors(uint32_t n_freqs) {
+    return n_freqs % 8 == 0;
+}
+
 /* What attention leaves for those who judge tokens by it. */
 struct attn_traces {
     float *lse;    /* [n_rows of the step][n_heads], base 2; or NULL */
