@@ -182,6 +182,13 @@ class Server:
             assert time.monotonic() < deadline, f"still busy: {m}"
             time.sleep(0.01)
 
+    def wait_running(self, n):
+        """Waits until n sequences run at once."""
+        deadline = time.monotonic() + 20 * PATIENCE
+        while self.metrics()["quire_requests_running"] < n:
+            assert time.monotonic() < deadline, self.metrics()
+            time.sleep(0.002)
+
     def resident_bytes(self):
         status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.search(r"VmRSS:\s+(\d+) kB", status).group(1)) * 1024

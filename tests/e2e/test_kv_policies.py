@@ -4,17 +4,14 @@ the test behind each of its rows, and is read here to hold it to that.
 What a policy computes is judged by its definition elsewhere (test_bounded_oracle.py); here a policy
 must be what it is whatever is around it, and must never be quietly ignored."""
 import concurrent.futures
-import inspect
+import contextlib
 import json
-import pathlib
-import re
-import sys
-import time
 
 import pytest
 
+from composition import assert_table, prompt_of, text_of
 from raw import RawConnection
-from server import DEVICE, INVARIANT, PATIENCE, ROOT
+from server import DEVICE, INVARIANT
 
 FULL = {"type": "full"}
 STREAMING = {"type": "streaming", "sink": 4, "recent": 28, "chunk": 64}
@@ -32,21 +29,8 @@ SAME_TOKEN = {"cpu": 1e-3, "cuda": 0.2}[DEVICE]
 RANDOM_TOKEN = {"cpu": 1e-3, "cuda": 0.5}[DEVICE]
 
 
-def prompt_of(n, seed=0):
-    """n tokens of nothing in particular, the same for one seed."""
-    ids, state = [], seed + 1
-    for _ in range(n):
-        state = (state * 1103515245 + 12345) % 2**31
-        ids.append(300 + (state >> 8) % 7000)
-    return ids
-
-
 PROMPT = prompt_of(300)  # several chunks, and long enough to lose most of it
 LONG = {"max_tokens": 48, "ignore_eos": True}
-
-
-def text_of(answer, index=0):
-    return answer["choices"][index]["text"]
 
 
 def kv_of(answer):
@@ -180,7 +164,7 @@ def test_preemption(serve, policy):
 
     with concurrent.futures.ThreadPoolExecutor(len(prompts)) as threads:
         bounded = [threads.submit(ask, prompt) for prompt in prompts[:4]]
-        wait_running(small, 2)
+        small.wait_running(2)
         full = [threads.submit(ask_full, prompt) for prompt in prompts[4:]]
         together = [each.result() for each in bounded]
         for each in full:
@@ -195,26 +179,26 @@ def test_preemption(serve, policy):
     small.wait_idle()
 
 
-def wait_running(server, n):
-    deadline = time.monotonic() + 20 * PATIENCE
-    while server.metrics()["quire_requests_running"] < n:
-        assert time.monotonic() < deadline, server.metrics()
-        time.sleep(0.002)
-
-
-@every_policy
-def test_cancellation(server, policy):
+@contextlib.contextmanager
+def endless(server, policy):
+    """A connection on which an answer streams that will not end by itself."""
     with RawConnection(server) as connection:
         connection.send_completion(prompt=PROMPT, stream=True, max_tokens=20000, ignore_eos=True,
                                    kv_policy=policy)
         connection.read_head()
+        yield connection
+
+
+@every_policy
+def test_cancellation(server, policy):
+    with endless(server, policy) as connection:
         for _ in range(40):
             connection.read_chunk()
     server.wait_idle()
     assert resident(server, policy) == 0
     with RawConnection(server) as connection:  # while its prompt is read
         connection.send_completion(prompt=prompt_of(8000), max_tokens=5, kv_policy=policy)
-        wait_running(server, 1)
+        server.wait_running(1)
     server.wait_idle(20)
 
 
@@ -245,18 +229,7 @@ HEADER = "| together with | full | streaming | heavy_hitter | tested by |"
 
 def test_the_readme_says_what_is_tested():
     """Each row's test exists and is run with every policy of the columns; each test has its row."""
-    lines = pathlib.Path(ROOT, "README.md").read_text(encoding="utf-8").split("\n")
-    rows = []
-    for line in lines[lines.index(HEADER) + 2:]:
-        if not line.startswith("|"):
-            break
-        rows.append([cell.strip() for cell in line.strip("|").split("|")])
-    named = [row[4].strip("`") for row in rows]
-    tests = {name: function for name, function in inspect.getmembers(sys.modules[__name__])
-             if name.startswith("test_") and every_policy.mark in getattr(function, "pytestmark",
-                                                                          [])}
-    assert sorted(named) == sorted(tests)
-    assert all(re.match(r"works|400", cell) for row in rows for cell in row[1:4])
+    assert_table(HEADER, __name__, every_policy)
 
 
 # ---- budgets ----
@@ -304,10 +277,7 @@ def test_fractions_are_of_the_prompt(server):
 @every_bounded_policy
 def test_memory_is_flat(server, policy):
     """Pages stay what they are once the budget is reached."""
-    with RawConnection(server) as connection:
-        connection.send_completion(prompt=PROMPT, stream=True, max_tokens=20000, ignore_eos=True,
-                                   kv_policy=policy)
-        connection.read_head()
+    with endless(server, policy) as connection:
         pages = set()
         for _ in range(6):
             for _ in range(40):

@@ -6,20 +6,18 @@ Which keys a pattern visits is judged by its definition elsewhere (tests/cpu, te
 sparse must be what it is whatever is around it, and must never be quietly ignored or mixed with
 dense."""
 import concurrent.futures
-import inspect
 import json
-import pathlib
 import re
 import shutil
-import sys
 import threading
 import time
 
 import pytest
 
 import server as server_module
+from composition import assert_table, prompt_of, text_of
 from raw import RawConnection
-from server import BINARY, DEVICE, INVARIANT, MODEL, PATIENCE, ROOT, Server
+from server import BINARY, DEVICE, INVARIANT, MODEL, PATIENCE, Server
 
 N_LAYERS, N_HEADS = 12, 6  # of the default model
 WAYS = ("dense", "by_layers", "in_chunks")
@@ -39,15 +37,6 @@ HEADS = {"0": ["vertical_and_slash", 30, 100, 0.9], "1": ["stream_llm", 64, 128,
          "4": ["vertical_and_slash", 200, 50, 0.6]}
 NARROW = {"type": "a_shape", "sink": 0, "recent": 16}
 EVERYTHING = {"type": "a_shape", "sink": 8192, "recent": 8192}
-
-
-def prompt_of(n, seed=0):
-    """n tokens of nothing in particular, the same for one seed."""
-    ids, state = [], seed + 1
-    for _ in range(n):
-        state = (state * 1103515245 + 12345) % 2**31
-        ids.append(300 + (state >> 8) % 7000)
-    return ids
 
 
 PROMPT = prompt_of(1500)
@@ -90,10 +79,6 @@ class Way:
 @pytest.fixture
 def asked(way, servers):
     return Way(way, servers[way])
-
-
-def text_of(answer, index=0):
-    return answer["choices"][index]["text"]
 
 
 def prefill_of(answer):
@@ -242,13 +227,6 @@ def test_preemption(serve, way, pattern_file):
     small.wait_idle()
 
 
-def wait_running(server, n):
-    deadline = time.monotonic() + 20 * PATIENCE
-    while server.metrics()["quire_requests_running"] < n:
-        assert time.monotonic() < deadline, server.metrics()
-        time.sleep(0.002)
-
-
 @every_way
 def test_cancellation(asked):
     with RawConnection(asked.server) as connection:
@@ -261,7 +239,7 @@ def test_cancellation(asked):
     for pause in (0, 0.05, 0.2, 0.5):  # in the middle of its prompt, wherever that is
         with RawConnection(asked.server) as connection:
             connection.send_completion(prompt=prompt_of(8000), max_tokens=5, prefill=asked.mode)
-            wait_running(asked.server, 1)
+            asked.server.wait_running(1)
             time.sleep(pause)
         asked.server.wait_idle(20)
     assert_prefill(prefill_of(asked.complete(cache_salt="after", **LONG)), asked.mode)
@@ -336,7 +314,7 @@ def test_batch_invariance(serve, way, pattern_file):
     with concurrent.futures.ThreadPoolExecutor(4) as threads:
         others = [threads.submit(asked.complete, PROMPT[:1000] + prompt_of(300, seed), **LONG)
                   for seed in range(1, 4)]
-        wait_running(invariant, 1)
+        invariant.wait_running(1)
         company = asked.complete(logprobs=0, **LONG)
         for each in others:
             each.result()
@@ -351,17 +329,7 @@ HEADER = "| together with | dense | sparse, layer by layer | sparse, in chunks |
 
 def test_the_readme_says_what_is_tested():
     """Each row's test exists and is run in every way of the columns; each test has its row."""
-    lines = pathlib.Path(ROOT, "README.md").read_text(encoding="utf-8").split("\n")
-    rows = []
-    for line in lines[lines.index(HEADER) + 2:]:
-        if not line.startswith("|"):
-            break
-        rows.append([cell.strip() for cell in line.strip("|").split("|")])
-    named = [row[4].strip("`") for row in rows]
-    tests = {name: function for name, function in inspect.getmembers(sys.modules[__name__])
-             if name.startswith("test_") and every_way.mark in getattr(function, "pytestmark", [])}
-    assert sorted(named) == sorted(tests)
-    assert all(re.match(r"works|400", cell) for row in rows for cell in row[1:4])
+    assert_table(HEADER, __name__, every_way)
 
 
 # ---- what is computed ----

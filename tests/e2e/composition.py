@@ -1,0 +1,37 @@
+"""What the tests of the README's tables of composition share: prompts, and the check that table and
+tests name each other."""
+import inspect
+import pathlib
+import re
+import sys
+
+from server import ROOT
+
+
+def prompt_of(n, seed=0):
+    """n tokens of nothing in particular, the same for one seed."""
+    ids, state = [], seed + 1
+    for _ in range(n):
+        state = (state * 1103515245 + 12345) % 2**31
+        ids.append(300 + (state >> 8) % 7000)
+    return ids
+
+
+def text_of(answer, index=0):
+    return answer["choices"][index]["text"]
+
+
+def assert_table(header, module, parametrize):
+    """Each row of the table names, in its fifth column, a test of the module that is run over all
+    of the next three; each such test has its row."""
+    lines = pathlib.Path(ROOT, "README.md").read_text(encoding="utf-8").split("\n")
+    rows = []
+    for line in lines[lines.index(header) + 2:]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    named = [row[4].strip("`") for row in rows]
+    tests = {name: function for name, function in inspect.getmembers(sys.modules[module])
+             if name.startswith("test_") and parametrize.mark in getattr(function, "pytestmark", [])}
+    assert sorted(named) == sorted(tests)
+    assert all(re.match(r"works|400", cell) for row in rows for cell in row[1:4])
