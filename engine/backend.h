@@ -45,6 +45,19 @@
  * list stands for all diagonals that a group at that distance can meet, so a tile visits a superset
  * of what the lines say, and never less.
  *
+ * Selections (struct kv_select; OmniKV section 4).  What matters to one layer matters to the next
+ * ones, too.  So of a long text only some layers look at everything while tokens are generated; the
+ * *filters* among these also choose tokens, and the *sparse* layers behind a filter, its group, see
+ * what it chose and the newest tokens, the tail.  Nothing is dropped: the next step chooses anew.
+ *
+ *   a filter's slots        [ token 0, 1, 2 …                    n_candidates …            newest ]
+ *   a sparse layer's slots  [ the n_selected chosen, any order ] [ the tail: n_candidates … newest ]
+ *   the store               [ token 0, 1, 2 … n_candidates - 1   … ]   of every sparse layer
+ *
+ * select() follows the filter's attention: it chooses, and brings keys and values of what was not
+ * there yet from the store into the slots of those that were not chosen again.  The store is in the
+ * system's memory (struct kv_store), or pages of the same pool.
+ *
  * Matrices are row-major.  `void *` is device memory, to be touched only through operations.
  * Activations are in `act_dtype` (f32 on the CPU); logits are f32 everywhere.
  *
@@ -113,6 +126,11 @@ struct kv_page_state {
                                        million, a float would add 1 for 0.999 */
 };
 
+/* Slots whose tokens one page of kv_select.state_pages names. */
+static inline uint32_t kv_state_slots(const struct kv_pool *kv) {
+    return (uint32_t)(kv->page_bytes / sizeof(uint32_t));
+}
+
 /* Where in a page of a tracked pool the state of a KV head begins. */
 static inline size_t kv_state_offset(const struct kv_pool *kv, uint32_t kv_head) {
     return kv->n_kv_heads * 2 * PAGE_TOKENS * kv->head_dim * dtype_size(kv->dtype) +
@@ -174,6 +192,46 @@ struct attn_pattern {
     uint32_t p1, p2;
 };
 
+/* A filter layer and the sparse layers that follow its choice. */
+struct layer_group {
+    uint32_t filter, first, end; /* sparse: [first, end) */
+};
+
+enum { MAX_LAYER_GROUPS = 8 };
+
+/* Where tokens of sparse layers lie that are not in the pool, in the system's memory:
+ * [n_blocks][n_planes][PAGE_TOKENS][K, V][n_kv_heads][head_dim], so that a token of a layer is one
+ * contiguous read.  A block is PAGE_TOKENS tokens of one sequence; a plane is a sparse layer, in
+ * the order of the layers. */
+struct kv_store {
+    void *base; /* of store_alloc() */
+    enum dtype dtype;
+    uint32_t n_blocks, n_planes, n_kv_heads, head_dim;
+};
+
+static inline size_t kv_store_token_bytes(const struct kv_store *store) {
+    return 2 * (size_t)store->n_kv_heads * store->head_dim * dtype_size(store->dtype);
+}
+
+static inline size_t kv_store_block_bytes(const struct kv_store *store) {
+    return store->n_planes * PAGE_TOKENS * kv_store_token_bytes(store);
+}
+
+/* Which tokens the sparse layers of a sequence that generates see. */
+struct kv_select {
+    uint32_t n_selected;   /* slots for chosen tokens; a multiple of PAGE_TOKENS */
+    uint32_t n_candidates; /* of which they are chosen; a multiple of PAGE_TOKENS, > n_selected */
+    uint32_t n_sink;       /* the first tokens, always chosen; <= n_selected */
+    bool fresh;            /* the slots hold nothing yet: all that is chosen is fetched */
+    /* Host [n_groups][n_state_pages]: of each group, uint32_t [n_selected]: the token in each slot,
+     * kv_state_slots() of them in a page. */
+    const uint32_t *state_pages;
+    /* The store, host [n_candidates / PAGE_TOKENS]: blocks; or, where it is NULL, pages of each
+     * layer [n_layers], those of layers that are not sparse unused. */
+    const uint32_t *blocks;
+    const uint32_t *const *store_pages;
+};
+
 /* Which keys a prompt's rows visit. */
 struct attn_sparse {
     const struct attn_pattern *patterns; /* host [n_layers][n_heads] */
@@ -219,6 +277,9 @@ struct step_seq {
      * budget, whose rows are some of those that are indexed together.  Those that attn_prefill
      * computes begin at a multiple of SPARSE_TILE from first_slot. */
     const struct attn_sparse *sparse;
+    /* NULL: the slots of all layers are those of the text.  Only of sequences that decode, without
+     * a budget. */
+    const struct kv_select *select;
 };
 
 /* Query row i of a sequence sees slots [0, n_slots - n_rows + i]: the rows are the newest tokens,
@@ -319,6 +380,31 @@ struct attn_args {
     /* f32 [n_rows, n_heads], or NULL: base-2 logarithm of the sum of exp over the visited keys, of
      * the rows that attn_prefill computes.  Not with keys that are rotated when they are read. */
     float *lse;
+    /* select() follows, with the same arguments: attn_decode leaves behind what it needs. */
+    bool selects;
+};
+
+/* What select() does for the sequences that have a kv_select: a candidate is worth the largest
+ * softmax weight that any query head of `attn`'s layer gives it (among all that the row sees; f32).
+ * The n_selected best are chosen, the first n_sink in any case; ties go to the lower token, NaN
+ * counts as the lowest.  The sparse layers of the group have them in their slots before their
+ * attention. */
+struct select_args {
+    struct attn_args attn; /* of the filter's attn_decode */
+    const struct layer_group *group;
+    uint32_t group_index;  /* among all groups: whose state_pages */
+    uint32_t first_plane;  /* of group->first in the store */
+    const struct kv_store *store; /* NULL: no sequence has blocks */
+};
+
+/* Copies n pages of a layer of the pool to its plane of n blocks, once everything submitted before
+ * is done; the pages may be overwritten by what is submitted after the next step_begin(), the
+ * blocks be read by it. */
+struct store_args {
+    const struct kv_pool *kv;
+    const struct kv_store *store;
+    uint32_t plane, n;
+    const uint32_t *pages, *blocks; /* host [n] */
 };
 
 /* Lines are scored by the attention of the last min(SPARSE_QUERIES, sparse->n_rows) rows over slots
@@ -348,6 +434,11 @@ struct keep_total {
     float kept_mass;      /* mean share of attention that the kept tokens held; NAN: no scores, or
                              nothing was evicted */
     uint32_t n_evictions; /* of one KV head of one layer */
+};
+
+/* What select() did for one sequence in one step, summed over the groups: tokens, of one layer. */
+struct select_total {
+    uint32_t n_chosen, n_fetched;
 };
 
 /* out[i] = x[rows[i]]: picks the rows that need logits. */
@@ -433,6 +524,10 @@ struct step_limits {
     bool tracked; /* sequences may have budgets, */
     uint32_t max_positions; /* and then ranks are smaller than this */
     uint32_t max_sparse_rows, max_sparse_slots; /* of attn_index; 0: there is none */
+    uint32_t max_select_slots; /* of a sequence with a kv_select, in a filter layer; 0: there is
+                                  none, */
+    uint32_t max_selected;     /* its n_selected, */
+    uint32_t n_groups, max_group_layers; /* sparse ones of the largest group */
 };
 
 struct device_memory {
@@ -467,6 +562,9 @@ struct backend_ops {
     int (*upload)(struct backend *be, void *to, const void *host, size_t bytes, struct error *err);
     int (*download)(struct backend *be, void *host, const void *from, size_t bytes,
                     struct error *err);
+    /* The system's memory that the device reads and writes, for kv_store.base; not cleared. */
+    int (*store_alloc)(struct backend *be, size_t bytes, void **out, struct error *err);
+    void (*store_free)(struct backend *be, void *memory);
     int (*copy_pages)(struct backend *be, const struct kv_pool *kv, const uint32_t *from,
                       const uint32_t *to, uint32_t n, struct error *err);
 
@@ -495,6 +593,14 @@ struct backend_ops {
      * collect() or sync(). */
     int (*keep_totals)(struct backend *be, const struct kv_pool *kv, struct keep_total *totals,
                        struct error *err);
+    /* Behind attn_decode of a filter layer; before that of the group's first sparse layer.  NULL:
+     * this backend cannot select. */
+    int (*select)(struct backend *be, const struct select_args *args, struct error *err);
+    /* After the last layer: totals host [step.n_decode], of those with a kv_select, valid after
+     * collect() or sync(). */
+    int (*select_totals)(struct backend *be, struct select_total *totals, struct error *err);
+    /* Between steps. */
+    int (*store_pages)(struct backend *be, const struct store_args *args, struct error *err);
     int (*gather_rows)(struct backend *be, const struct gather_rows_args *args, struct error *err);
     int (*sample)(struct backend *be, const struct sample_args *args, struct error *err);
     /* Runs the operations of `body`, or launches again what it launched for the same ctx and n_rows

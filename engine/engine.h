@@ -37,6 +37,13 @@ struct engine_config {
     enum dtype kv_dtype;
     bool prefix_caching;
     bool bounded_caches; /* requests may have a bounded KV cache: pages are larger for it */
+    /* Host [n_groups], ascending, borrowed until engine_destroy(): requests may have the policy
+     * KV_OFFLOAD.  n_groups 0: they may not. */
+    const struct layer_group *groups;
+    uint32_t n_groups;
+    uint64_t kv_store_bytes; /* of the system's memory, for what KV_OFFLOAD moves there; 0: it moves
+                                nothing */
+    uint32_t max_selected;   /* of KV_OFFLOAD: the largest n_selected that requests may ask for */
     bool sparse_prefill; /* prompts may be computed sparsely: room is planned for it */
     /* Host [n_layers][n_heads] of the model, borrowed until engine_destroy(), for requests without
      * their own.  NULL: those are dense. */
@@ -71,7 +78,9 @@ struct engine_info {
     uint64_t other_bytes;  /* of the device, in use besides: other processes', the driver's */
     uint64_t kv_tokens;     /* tokens that the pool holds over all layers */
     bool bounded_caches;    /* asked for, and the backend can */
-    bool sparse_prefill;    /* likewise */
+    bool selections;        /* KV_OFFLOAD: there are groups, and the backend can */
+    uint64_t store_bytes, store_tokens; /* of the store in the system's memory; 0: there is none */
+    bool sparse_prefill;    /* asked for, and the backend can */
     uint32_t long_rows;     /* engine_config.max_long_rows, as planned; 0: no such room */
     uint64_t long_bytes;    /* of that room; part of workspace_bytes */
     const struct model_config *model;
@@ -83,6 +92,8 @@ struct kv_usage {
     uint32_t n_resident; /* tokens in the cache at the end */
     uint64_t n_evicted;  /* tokens that left it */
     float kept_mass;     /* struct keep_total */
+    uint32_t n_offloaded; /* of the resident ones, in sparse layers in the system's memory only */
+    uint64_t n_chosen, n_fetched; /* struct select_total, over all steps */
 };
 
 /* Everything that shapes a request's output.  sampling_defaults() gives the OpenAI defaults. */

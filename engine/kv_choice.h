@@ -5,6 +5,7 @@
 #ifndef ENGINE_KV_CHOICE_H
 #define ENGINE_KV_CHOICE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "engine/backend.h"
@@ -13,11 +14,14 @@
 enum kv_type {
     KV_FULL,        /* all of it */
     KV_STREAMING,   /* the first n_sink tokens and the n_recent newest */
-    KV_HEAVY_HITTER /* those, and the n_heavy of the others that attention needs most */
+    KV_HEAVY_HITTER, /* those, and the n_heavy of the others that attention needs most */
+    KV_OFFLOAD /* all of it; but while it generates, sparse layers see only what a filter layer
+                  selected and the newest tokens (struct kv_select), and may have the rest in the
+                  system's memory */
 };
-enum { KV_N_TYPES = KV_HEAVY_HITTER + 1, KV_DEFAULT_CHUNK = 512 };
+enum { KV_N_TYPES = KV_OFFLOAD + 1, KV_DEFAULT_CHUNK = 512 };
 
-/* Zeroed: full.  Each KV head keeps n_sink + n_recent + n_heavy tokens.  A request whose text may
+/* Zeroed: full.  Of a bounded cache each KV head keeps n_sink + n_recent + n_heavy tokens.  A request whose text may
  * outgrow the model's trained context counts positions inside the cache, which must then fit that
  * context together with a chunk of the prompt. */
 struct kv_choice {
@@ -26,7 +30,15 @@ struct kv_choice {
     enum kv_score score;                /* of KV_HEAVY_HITTER; else KV_SCORE_NONE */
     float decay;                        /* of KV_SCORE_DECAY, (0, 1) */
     uint32_t chunk; /* tokens of the prompt between two compressions; 0: KV_DEFAULT_CHUNK */
+    /* Of KV_OFFLOAD: */
+    uint32_t n_selected; /* >= n_sink, and */
+    uint32_t n_tail;     /* newest ones; both are rounded up to whole pages */
+    bool on_device;      /* nothing is moved: faster, as long as there is room */
 };
+
+static inline bool kv_choice_is_bounded(const struct kv_choice *kv) {
+    return kv->type == KV_STREAMING || kv->type == KV_HEAVY_HITTER;
+}
 
 static inline uint64_t kv_choice_capacity(const struct kv_choice *kv) {
     return (uint64_t)kv->n_sink + kv->n_recent + kv->n_heavy;

@@ -125,7 +125,9 @@ uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t first_row,
 
 struct kv_usage sequence_usage(const struct sequence *seq) {
     const uint32_t n_resident = seq->kv.policy->n_resident(&seq->kv, seq->n_landed);
-    return (struct kv_usage){n_resident, seq->n_landed - n_resident, seq->kept_mass};
+    return (struct kv_usage){.n_resident = n_resident,
+                             .n_evicted = seq->n_landed - n_resident,
+                             .kept_mass = seq->kept_mass};
 }
 
 static void fill_final(const struct sequence *seq, struct engine_event *event) {

@@ -8,7 +8,10 @@
 #include "server/buffer.h"
 
 static const char *const type_names[KV_N_TYPES] = {
-    [KV_FULL] = "full", [KV_STREAMING] = "streaming", [KV_HEAVY_HITTER] = "heavy_hitter"};
+    [KV_FULL] = "full",
+    [KV_STREAMING] = "streaming",
+    [KV_HEAVY_HITTER] = "heavy_hitter",
+    [KV_OFFLOAD] = "offload"};
 
 static const char *const score_names[] = {[KV_SCORE_SUM] = "sum",
                                           [KV_SCORE_MEAN] = "mean",

@@ -202,10 +202,11 @@ static struct engine_event *new_event(struct sequence *s, enum event_kind kind, 
 static struct kv_usage use_of_cache(const struct sequence *s) {
     const struct kv_choice *kv = &s->request.kv;
     const uint32_t n_text = s->request.n_prompt + s->n_generated;
-    const uint64_t capacity = kv->type == KV_FULL ? n_text : kv_choice_capacity(kv);
+    const uint64_t capacity = kv_choice_is_bounded(kv) ? kv_choice_capacity(kv) : n_text;
     const uint32_t n_kept = n_text < capacity ? n_text : (uint32_t)capacity;
-    return (struct kv_usage){n_kept, n_text - n_kept,
-                             kv->score == KV_SCORE_NONE ? NAN : 0.5f};
+    return (struct kv_usage){.n_resident = n_kept,
+                             .n_evicted = n_text - n_kept,
+                             .kept_mass = kv->score == KV_SCORE_NONE ? NAN : 0.5f};
 }
 
 static void finish(struct engine *engine, struct sequence *s, enum finish_reason reason) {

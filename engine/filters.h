@@ -1,0 +1,35 @@
+/* filters.h - which layers of a model choose tokens for which others (OmniKV section 4.2), and the
+ * files that say so.
+ *
+ *   {"format": "quire-filters-1", "filters": [2, 8, 18], "wait": 1, "provenance": {...}}
+ *
+ *   layer   0 1 │2 3│4 5 6 7│8 9│10 … 17│18 19│20 … 31
+ *           dense F w  sparse F w  sparse  F  w  sparse
+ *
+ * Layers before the first filter, the filters and the `wait` layers behind each look at everything;
+ * the others follow the filter before them.  The wait covers the time that a fetch takes.
+ *
+ * Thread: any.  Memory: none is kept. */
+#ifndef ENGINE_FILTERS_H
+#define ENGINE_FILTERS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/backend.h"
+
+struct error;
+
+struct filters {
+    uint32_t layers[MAX_LAYER_GROUPS], n; /* ascending */
+    uint32_t n_wait;
+};
+
+/* ERR_INVALID names what is wrong, with the file's name. */
+int filters_read(struct filters *out, const char *file, struct error *err);
+/* The groups of a model of n_layers layers; a filter behind which no layer is left sparse has none.
+ * Returns how many, <= filters->n; ERR_INVALID for filters that are not layers of the model. */
+int filters_groups(const struct filters *filters, uint32_t n_layers,
+                   struct layer_group groups[MAX_LAYER_GROUPS], struct error *err);
+
+#endif
