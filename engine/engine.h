@@ -172,6 +172,8 @@ struct engine_stats {
     uint64_t prompt_tokens, cached_tokens, generated_tokens, n_steps;
     /* By policy, as in struct kv_usage: of all requests so far, and of those that run now. */
     uint64_t kv_evicted[KV_N_TYPES], kv_resident[KV_N_TYPES];
+    uint64_t n_chosen, n_fetched; /* struct select_total, of all requests so far */
+    uint64_t store_used_bytes;    /* of engine_info.store_bytes */
     /* Prompts that began to be computed sparsely, and what such steps visited, by pattern. */
     uint64_t n_sparse;
     struct sparse_totals sparse;
