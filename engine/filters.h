@@ -13,7 +13,7 @@
 #ifndef ENGINE_FILTERS_H
 #define ENGINE_FILTERS_H
 
-#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "engine/backend.h"
@@ -25,8 +25,11 @@ struct filters {
     uint32_t n_wait;
 };
 
-/* ERR_INVALID names what is wrong, with the file's name. */
+/* ERR_NOT_FOUND when there is no such file; ERR_INVALID names what is wrong, with the file's name.
+ * On failure *out is untouched. */
 int filters_read(struct filters *out, const char *file, struct error *err);
+int filters_parse(struct filters *out, const char *bytes, size_t size, const char *label,
+                  struct error *err);
 /* The groups of a model of n_layers layers; a filter behind which no layer is left sparse has none.
  * Returns how many, <= filters->n; ERR_INVALID for filters that are not layers of the model. */
 int filters_groups(const struct filters *filters, uint32_t n_layers,

@@ -1,0 +1,150 @@
+/* test_filters.c - files of filters, the groups of layers that come of them, and those that are
+ * shipped. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/error.h"
+#include "engine/filters.h"
+
+static const char *shipped_dir;
+
+static int parse(struct filters *out, const char *text, struct error *err) {
+    return filters_parse(out, text, strlen(text), "FILE", err);
+}
+
+#define FILTERS(layers, wait) \
+    "{\"format\": \"quire-filters-1\", \"filters\": " layers ", \"wait\": " wait "}"
+
+static void assert_groups(const struct filters *filters, uint32_t n_layers,
+                          const struct layer_group *expected, int n) {
+    struct layer_group groups[MAX_LAYER_GROUPS];
+    struct error err = {0};
+    assert_int_equal(filters_groups(filters, n_layers, groups, &err), n);
+    for (int i = 0; i < n; i++) {
+        assert_int_equal(groups[i].filter, expected[i].filter);
+        assert_int_equal(groups[i].first, expected[i].first);
+        assert_int_equal(groups[i].end, expected[i].end);
+    }
+}
+
+static void layers_follow_the_filter_before_them(void **state) {
+    (void)state;
+    struct filters filters;
+    struct error err = {0};
+    assert_int_equal(parse(&filters, FILTERS("[2, 8, 18]", "1"), &err), 0);
+    const struct layer_group three[] = {{2, 4, 8}, {8, 10, 18}, {18, 20, 32}};
+    assert_groups(&filters, 32, three, 3);
+    assert_int_equal(parse(&filters, FILTERS("[0]", "0"), &err), 0);
+    const struct layer_group one[] = {{0, 1, 2}};
+    assert_groups(&filters, 2, one, 1);
+}
+
+static void a_filter_that_nobody_follows_has_no_group(void **state) {
+    (void)state;
+    struct filters filters;
+    struct error err = {0};
+    assert_int_equal(parse(&filters, FILTERS("[1, 3, 9]", "1"), &err), 0);
+    const struct layer_group one[] = {{3, 5, 9}};
+    assert_groups(&filters, 11, one, 1); /* 2 waits, and so does 10 */
+    const struct layer_group two[] = {{3, 5, 9}, {9, 11, 12}};
+    assert_groups(&filters, 12, two, 2);
+}
+
+static void filters_must_be_layers_of_the_model(void **state) {
+    (void)state;
+    struct layer_group groups[MAX_LAYER_GROUPS];
+    struct filters filters;
+    struct error err = {0};
+    assert_int_equal(parse(&filters, FILTERS("[2, 8]", "1"), &err), 0);
+    assert_true(filters_groups(&filters, 9, groups, &err) > 0);
+    assert_int_equal(filters_groups(&filters, 8, groups, &err), ERR_INVALID);
+    assert_non_null(strstr(err.text, "layer 8 "));
+}
+
+static void what_is_wrong_is_named(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *needle;
+    } cases[] = {
+        {"", "FILE: line"},
+        {"[]", "FILE: "},
+        {"{}", "FILE: 'format' is not quire-filters-1"},
+        {"{\"format\": \"quire-patterns-1\"}", "FILE: 'format' is not quire-filters-1"},
+        {"{\"format\": \"quire-filters-1\", \"wait\": 1}", "FILE: 'filters' is not a list of 1 to"},
+        {"{\"format\": \"quire-filters-1\", \"filters\": [1]}", "FILE: 'wait' is not a number"},
+        {FILTERS("[]", "1"), "'filters' is not a list of 1 to"},
+        {FILTERS("3", "1"), "'filters' is not a list of 1 to"},
+        {FILTERS("[1,2,3,4,5,6,7,8,9]", "1"), "'filters' is not a list of 1 to 8 layers"},
+        {FILTERS("[2, 2]", "1"), "in ascending order"},
+        {FILTERS("[8, 2]", "1"), "in ascending order"},
+        {FILTERS("[-1]", "1"), "not numbers of layers"},
+        {FILTERS("[1.0]", "1"), "not numbers of layers"},
+        {FILTERS("[\"1\"]", "1"), "not numbers of layers"},
+        {FILTERS("[4294967297]", "1"), "not numbers of layers"},
+        {FILTERS("[1]", "-1"), "'wait' is not a number"},
+        {FILTERS("[1]", "4294967295"), "'wait' is not a number"},
+        {FILTERS("[1]", "true"), "'wait' is not a number"},
+        {"{\"filters\": [1], \"filters\": [2]}", "duplicate"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct filters filters = {.n = 77};
+        struct error err = {0};
+        assert_int_not_equal(parse(&filters, cases[i].text, &err), 0);
+        if (!strstr(err.text, cases[i].needle)) fail_msg("%s: %s", cases[i].text, err.text);
+        assert_int_equal(filters.n, 77);
+    }
+}
+
+/* The published sets leave as many layers dense as their authors say. */
+static void shipped_files_are_read(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        uint32_t n_layers, n_groups, n_sparse;
+    } files[] = {{"llama-3-8b", 32, 3, 24},
+                 {"yi-9b", 48, 3, 36},
+                 {"llama-3.1-70b", 80, 3, 70},
+                 {"quire-22m", 12, 0, 0}}; /* tuned: whatever it is */
+    for (size_t i = 0; i < sizeof(files) / sizeof(*files); i++) {
+        char path[512];
+        struct layer_group groups[MAX_LAYER_GROUPS];
+        struct filters filters;
+        struct error err = {0};
+        uint32_t n_sparse = 0;
+        snprintf(path, sizeof(path), "%s/%s.json", shipped_dir, files[i].name);
+        if (filters_read(&filters, path, &err)) fail_msg("%s", err.text);
+        const int n = filters_groups(&filters, files[i].n_layers, groups, &err);
+        assert_true(n > 0);
+        for (int g = 0; g < n; g++) n_sparse += groups[g].end - groups[g].first;
+        if (files[i].n_groups == 0) continue;
+        assert_int_equal(n, files[i].n_groups);
+        assert_int_equal(n_sparse, files[i].n_sparse);
+    }
+}
+
+static void a_missing_file_is_not_found(void **state) {
+    (void)state;
+    struct filters filters;
+    struct error err = {0};
+    assert_int_equal(filters_read(&filters, "/nonexistent/filters.json", &err), ERR_NOT_FOUND);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(layers_follow_the_filter_before_them),
+        cmocka_unit_test(a_filter_that_nobody_follows_has_no_group),
+        cmocka_unit_test(filters_must_be_layers_of_the_model),
+        cmocka_unit_test(what_is_wrong_is_named),
+        cmocka_unit_test(shipped_files_are_read),
+        cmocka_unit_test(a_missing_file_is_not_found),
+    };
+    if (argc != 2) return 1;
+    shipped_dir = argv[1];
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
