@@ -62,8 +62,8 @@ RUN apt-get update && apt-get install -y --no-install-recommends \
         libmicrohttpd12 libuv1 libjansson4 libpcre2-8-0 libutf8proc2 \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --system --no-create-home --shell /usr/sbin/nologin quire
-# The binary looks for its default model in ../models beside its own directory, and for the patterns
-# of models in ../config/patterns.
+# The binary looks for its default model in ../models beside its own directory, and for what is
+# known of models in ../config.
 COPY models/quire-22m /opt/quire/models/quire-22m
 COPY config /opt/quire/config
 COPY LICENSE /opt/quire/LICENSE

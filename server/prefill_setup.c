@@ -1,51 +1,24 @@
 /* prefill_setup.c - see prefill_setup.h. */
 #include "server/prefill_setup.h"
 
-#include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-#include <uv.h>
 
 #include "engine/engine.h"
 #include "engine/error.h"
 #include "engine/model/model.h"
+#include "server/model_file.h"
 #include "server/options.h"
 #include "server/prefill_rules.h"
-
-/* Puts the path into `path` when such a file can be read. */
-static bool found(char *path, const char *dir, const char *beside, const char *name) {
-    const int length = snprintf(path, PATH_MAX, "%s%s/%s.json", dir, beside, name);
-    return length > 0 && length < PATH_MAX && access(path, R_OK) == 0;
-}
-
-/* path: [PATH_MAX]. */
-static bool find_file(char *path, const char *model_dir) {
-    char exe[PATH_MAX], model[PATH_MAX];
-    size_t length = sizeof(exe);
-    const char *whole = realpath(model_dir, model) ? model : model_dir;
-    const char *slash = strrchr(whole, '/');
-    const char *name = slash ? slash + 1 : whole;
-    if (uv_exepath(exe, &length) == 0) {
-        char *end = strrchr(exe, '/');
-        if (end) *end = 0;
-        if (found(path, exe, "/../config/patterns", name)) return true;
-    }
-    return found(path, QUIRE_PATTERN_DIR, "", name);
-}
 
 static int load_patterns(struct prefill_setup *setup, const struct options *options,
                          const char *model_dir, const struct model_config *model,
                          struct error *err) {
-    char path[PATH_MAX];
-    const char *file = options->pattern_file;
-    if (!file && find_file(path, model_dir)) file = path;
-    if (!file) return patterns_default(&setup->patterns, model->n_layers, model->n_heads, err);
-    const int rc = patterns_load(&setup->patterns, file, model->n_layers, model->n_heads, err);
+    const int rc =
+        model_file_choose(&setup->path, options->pattern_file, "patterns", model_dir, err);
     if (rc) return rc;
-    setup->path = strdup(file);
-    return setup->path ? 0 : error_set(err, ERR_NOMEM, "no memory for the pattern file's name");
+    if (!setup->path)
+        return patterns_default(&setup->patterns, model->n_layers, model->n_heads, err);
+    return patterns_load(&setup->patterns, setup->path, model->n_layers, model->n_heads, err);
 }
 
 static void settle_break_even(struct prefill_setup *setup, const struct options *options,
@@ -91,12 +64,11 @@ static const char *why_dense(const struct options *options, const struct engine_
 int prefill_setup_rules(struct prefill_rules *out, const struct prefill_setup *setup,
                         const struct options *options, const struct engine_info *info,
                         struct error *err) {
-    const char *slash = setup->path ? strrchr(setup->path, '/') : NULL;
     const struct patterns *patterns = &setup->patterns;
     *out = (struct prefill_rules){
         .initial = (enum prefill_mode)options->prefill,
         .why_dense = why_dense(options, info),
-        .pattern_file = slash ? slash + 1 : setup->path,
+        .pattern_file = model_file_name(setup->path),
         .fallback = setup->path ? NULL : patterns->heads,
         .n_heads = patterns->n_layers * patterns->n_heads,
         .min_sparse_tokens = setup->min_sparse_tokens,

@@ -1,7 +1,6 @@
 /* prefill_setup.h - what the settings and the model's pattern file say of sparse prefill.
  *
- * The file is --pattern-file, or NAME.json of the directory config/patterns that lies beside the
- * binary's own, or in the source tree, where NAME is the last part of the model's directory.
+ * The file is --pattern-file, or what model_file.h finds in config/patterns.
  *
  * Thread: main, at start-up.  Memory: the setup owns the patterns, which the engine and the rules
  * borrow: it goes after both. */
