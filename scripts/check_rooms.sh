@@ -50,7 +50,8 @@ allowed_library() {
     *:libc | server/*:uv | server/*:microhttpd | server/*:jansson | cuda/*:cuda) return 0 ;;
     engine/cpu/*:blas) return 0 ;;
     engine/cpu/*) return 1 ;;
-    engine/model/*:jansson | engine/tokenizer/*:jansson | engine/patterns.c:jansson) return 0 ;;
+    engine/model/*:jansson | engine/tokenizer/*:jansson) return 0 ;;
+    engine/filters.c:jansson | engine/patterns.c:jansson) return 0 ;;
     engine/tokenizer/*:pcre2 | engine/tokenizer/*:utf8proc) return 0 ;;
     esac
     return 1
