@@ -6,6 +6,8 @@
 #include <stdlib.h>
 
 #include "engine/error.h"
+#include "server/api_error.h"
+#include "server/offload_setup.h"
 #include "server/options.h"
 #include "server/prefill_setup.h"
 #include "server/serve.h"
@@ -72,22 +74,41 @@ void bench_print_help(void) {
     options_print_table(stdout, &flags);
 }
 
+/* Of any other policy there is nothing to set up, and nothing is set aside. */
+static int setup_offload(struct offload_setup *setup, struct bench_requests *like,
+                         const struct options *options, struct engine_config *config,
+                         struct error *err) {
+    struct api_error refusal = {0};
+    if (like->kv.tokens.type != KV_OFFLOAD) return 0;
+    int rc = offload_setup_load(setup, options, config, err);
+    if (rc) return rc;
+    offload_setup_configure(setup, options, config);
+    offload_setup_rules(&like->offload, setup, options);
+    if (like->offload.why_not)
+        return error_set(err, ERR_UNSUPPORTED, "--kv-policy offload: %s", like->offload.why_not);
+    rc = offload_rules_apply(&like->offload, &like->kv, &refusal);
+    return rc ? error_set(err, rc, "--kv-policy: %s", refusal.message) : 0;
+}
+
 static int run_engine(const struct bench_plan *plan, const struct options *options,
                       struct engine_config *config, const struct ceilings *ceilings,
                       struct error *err) {
     struct prefill_setup setup = {0};
+    struct offload_setup offload = {0};
     int rc = prefill_setup_load(&setup, options, config, err);
     if (rc) return rc;
     prefill_setup_configure(&setup, options, config);
     /* Without a file, what is asked for by name has the default patterns. */
     if (options->prefill == PREFILL_SPARSE) config->patterns = setup.patterns.heads;
     config->sparse_prefill = config->sparse_prefill && config->patterns;
-    const struct bench_requests like = {
-        .kv = &options->kv_rules.initial,
+    struct bench_requests like = {
+        .kv = options->kv_rules.initial,
         .prefill = {.mode = (enum prefill_mode)options->prefill,
                     .dense_tail = (uint32_t)options->dense_tail,
                     .synthetic = (uint32_t)plan->synthetic}};
-    rc = bench_engine_run(plan, ceilings, *config, &like, err);
+    rc = setup_offload(&offload, &like, options, config, err);
+    if (!rc) rc = bench_engine_run(plan, ceilings, *config, &like, err);
+    offload_setup_fini(&offload);
     prefill_setup_fini(&setup);
     return rc;
 }

@@ -12,8 +12,9 @@
 #include <stdint.h>
 
 #include "engine/engine.h"
+#include "server/kv_policy.h"
+#include "server/offload_rules.h"
 
-struct kv_policy;
 struct options;
 
 enum { BENCH_MAX_SIZES = 16, BENCH_MAX_RUNS = 100 };
@@ -49,7 +50,8 @@ int bench_run(const struct bench_plan *plan, const struct options *options, cons
 
 /* How whole prompts are computed, and what is kept of them. */
 struct bench_requests {
-    const struct kv_policy *kv;
+    struct kv_policy kv;
+    struct offload_rules offload; /* of KV_OFFLOAD */
     struct prefill_choice prefill;
 };
 

@@ -3,8 +3,8 @@
  *   prefill   one prompt, one token: prompt tokens / time to the first token
  *   decode    B prompts; from when all of them decode to when the first is done
  *
- * The bounds: a decode step must read every weight once and the keys and values of every sequence;
- * a prefilled token must be multiplied with every weight once and with the keys and values before
+ * The bounds: a decode step must read every weight once and the keys and values of every sequence,
+ * of sparse layers those that are seen, wherever they were fetched from; a prefilled token must be multiplied with every weight once and with the keys and values before
  * it. */
 #include <semaphore.h>
 #include <stdio.h>
@@ -37,7 +37,8 @@ struct timing {
                               one's end */
     uint64_t decode_tokens;
     double context_tokens; /* of all sequences, the mean of that time */
-    struct prefill_usage prefill; /* of the one that finished last */
+    struct prefill_usage prefill; /* of the one that finished last, */
+    struct kv_usage kv;           /* too */
 };
 
 static void ring(void *bench) {
@@ -61,7 +62,7 @@ static int submit(struct bench *b, uint32_t n_prompt, uint32_t batch, uint32_t n
         requests[i].prompt = malloc(n_prompt * sizeof(uint32_t));
         if (!requests[i].prompt) rc = error_set(err, ERR_NOMEM, "bench: no memory");
         for (uint32_t t = 0; rc == 0 && t < n_prompt; t++) requests[i].prompt[t] = random_token(b);
-        requests[i].kv = kv_policy_resolve(b->like->kv, n_prompt);
+        requests[i].kv = kv_policy_resolve(&b->like->kv, n_prompt);
         requests[i].prefill = b->like->prefill;
         requests[i].params.temperature = 0;
         requests[i].params.ignore_eos = true;
@@ -77,14 +78,17 @@ static int submit(struct bench *b, uint32_t n_prompt, uint32_t batch, uint32_t n
 }
 
 /* Takes what the engine has to say and counts the sequences that are done. */
-static int take_finished(struct bench *b, uint32_t *n_finished, struct prefill_usage *prefill,
+static int take_finished(struct bench *b, uint32_t *n_finished, struct timing *out,
                          struct error *err) {
     int rc = 0;
     struct engine_event *event = engine_take_events(b->engine), *next;
     for (; event; event = next) {
         next = event->next;
         *n_finished += event->kind == EVENT_FINISH;
-        if (event->kind == EVENT_FINISH) *prefill = event->prefill;
+        if (event->kind == EVENT_FINISH) {
+            out->prefill = event->prefill;
+            out->kv = event->kv;
+        }
         if (event->kind == EVENT_FINISH && event->reason == FINISH_ERROR) {
             rc = error_set(err, event->error_code, "bench: %s", event->error_text);
         }
@@ -111,7 +115,7 @@ static int run_batch(struct bench *b, uint32_t n_prompt, uint32_t batch, uint32_
         double time = report_seconds_now();
         engine_stats(b->engine, &now);
         uint32_t n_before = n_finished;
-        rc = take_finished(b, &n_finished, &out->prefill, err);
+        rc = take_finished(b, &n_finished, out, err);
         if (n_before == 0 && n_finished > 0 && decoding > 0) {
             out->decode_seconds = time - decoding;
             out->decode_tokens = now.generated_tokens - tokens_then;
@@ -141,14 +145,35 @@ static double step_weight_bytes(const struct engine_info *info) {
     return (double)info->weight_bytes - table;
 }
 
-static bool is_bounded(const struct kv_choice *kv) {
-    return kv->type != KV_FULL;
-}
-
 /* What a sequence keeps of n tokens that have been read or generated. */
 static double kept_tokens(const struct kv_choice *kv, double n) {
     const double capacity = (double)kv_choice_capacity(kv);
-    return is_bounded(kv) && capacity < n ? capacity : n;
+    return kv_choice_is_bounded(kv) && capacity < n ? capacity : n;
+}
+
+static double sparse_share(const struct offload_rules *offload) {
+    double n = 0;
+    for (uint32_t i = 0; i < offload->n_groups; i++)
+        n += offload->groups[i].end - offload->groups[i].first;
+    return offload->n_groups ? n / offload->n_layers : 0;
+}
+
+/* Of n tokens those whose keys and values a step reads that generates: the mean of the layers. */
+static double read_tokens(const struct bench *b, const struct kv_choice *kv, double n) {
+    const double few = (double)kv->n_selected + kv->n_tail;
+    if (kv->type != KV_OFFLOAD || n <= few) return kept_tokens(kv, n);
+    return n - sparse_share(&b->like->offload) * (n - few);
+}
+
+/* What so many sequences of n tokens hold in the KV pool, at most. */
+static double pool_tokens(const struct bench *b, const struct kv_choice *kv, uint32_t batch,
+                          double n) {
+    /* While its prompt is read, a sequence has a chunk beside what it keeps; or, what will be
+     * moved. */
+    if (kv_choice_is_bounded(kv)) return batch * (kept_tokens(kv, n) + kv->chunk);
+    if (kv->type != KV_OFFLOAD) return batch * n;
+    if (kv->on_device) return batch * (n + sparse_share(&b->like->offload) * kv->n_selected);
+    return n + (batch - 1) * read_tokens(b, kv, n);
 }
 
 /* Tokens that the queries of a prompt see, together: what was kept before their chunk, and of the
@@ -156,7 +181,7 @@ static double kept_tokens(const struct kv_choice *kv, double n) {
 static double seen_tokens(const struct kv_choice *kv, uint32_t n) {
     double seen = 0;
     for (uint32_t at = 0, rows; at < n; at += rows) {
-        rows = is_bounded(kv) && kv->chunk < n - at ? kv->chunk : n - at;
+        rows = kv_choice_is_bounded(kv) && kv->chunk < n - at ? kv->chunk : n - at;
         seen += rows * (kept_tokens(kv, at) + (rows + 1.0) / 2);
     }
     return seen;
@@ -198,11 +223,19 @@ static void print_sparse(uint32_t n_prompt, const struct prefill_usage *usage) {
                usage->density, usage->index_s, usage->attention_s);
 }
 
+static void print_offload(const struct bench *b, uint32_t n_prompt, uint32_t batch,
+                          uint32_t n_generate, const struct kv_usage *usage) {
+    if (usage->n_chosen == 0) return;
+    printf("# decode,%u,%u offload: hit rate %.4f, %.3f MB fetched a token\n", n_prompt, batch,
+           1 - (double)usage->n_fetched / (double)usage->n_chosen,
+           1e-6 * (double)usage->n_fetched * b->like->offload.fetch_bytes / n_generate);
+}
+
 static int bench_prefill(struct bench *b, uint32_t n_prompt, struct error *err) {
     double rates[BENCH_MAX_RUNS];
     struct timing t = {0};
-    const struct kv_choice kv = kv_policy_resolve(b->like->kv, n_prompt);
-    if (!is_bounded(&kv) && n_prompt >= b->info->max_model_len) {
+    const struct kv_choice kv = kv_policy_resolve(&b->like->kv, n_prompt);
+    if (!kv_choice_is_bounded(&kv) && n_prompt >= b->info->max_model_len) {
         printf("# prefill,%u not run: more than --max-model-len\n", n_prompt);
         return 0;
     }
@@ -226,7 +259,7 @@ static uint32_t decode_slack(uint32_t n_prompt, uint32_t batch) {
 static int bench_decode(struct bench *b, uint32_t n_prompt, uint32_t batch, struct error *err) {
     double rates[BENCH_MAX_RUNS], step_bytes = 0;
     const uint32_t n_generate = (uint32_t)b->plan->n_generate + decode_slack(n_prompt, batch);
-    const struct kv_choice kv = kv_policy_resolve(b->like->kv, n_prompt);
+    const struct kv_choice kv = kv_policy_resolve(&b->like->kv, n_prompt);
     for (uint32_t run = 0; run < b->plan->n_runs; run++) {
         struct timing t;
         int rc = run_batch(b, n_prompt, batch, n_generate, &t, err);
@@ -234,8 +267,9 @@ static int bench_decode(struct bench *b, uint32_t n_prompt, uint32_t batch, stru
         if (t.decode_tokens == 0)
             return error_set(err, ERR_INVALID, "bench: no step had all %u sequences", batch);
         rates[run] = (double)t.decode_tokens / t.decode_seconds;
-        step_bytes = step_weight_bytes(b->info) + batch * (double)b->kv_token_bytes *
-                                                      kept_tokens(&kv, t.context_tokens / batch);
+        const double n_read = batch * read_tokens(b, &kv, t.context_tokens / batch);
+        step_bytes = step_weight_bytes(b->info) + (double)b->kv_token_bytes * n_read;
+        if (run == 0) print_offload(b, n_prompt, batch, n_generate, &t.kv);
     }
     print_result(b, "decode", n_prompt, batch, rates,
                  batch * b->ceilings->read_bytes_per_s / step_bytes);
@@ -245,15 +279,16 @@ static int bench_decode(struct bench *b, uint32_t n_prompt, uint32_t batch, stru
 static int bench_decode_if_it_fits(struct bench *b, uint32_t n_prompt, uint32_t batch,
                                    struct error *err) {
     const uint64_t longest = n_prompt + b->plan->n_generate + decode_slack(n_prompt, batch);
-    const struct kv_choice kv = kv_policy_resolve(b->like->kv, n_prompt);
-    /* While its prompt is read, a sequence has a chunk beside what it keeps. */
-    const uint64_t most =
-        is_bounded(&kv) ? (uint64_t)kept_tokens(&kv, (double)longest) + kv.chunk : longest;
+    const struct kv_choice kv = kv_policy_resolve(&b->like->kv, n_prompt);
     const uint64_t resident = batch * (uint64_t)kept_tokens(&kv, n_prompt);
     const char *why = NULL;
     if (b->plan->max_resident && resident > b->plan->max_resident) why = "--max-resident";
-    else if (!is_bounded(&kv) && longest > b->info->max_model_len) why = "--max-model-len";
-    else if (batch * most > b->info->kv_tokens) why = "the KV pool";
+    else if (!kv_choice_is_bounded(&kv) && longest > b->info->max_model_len)
+        why = "--max-model-len";
+    else if (pool_tokens(b, &kv, batch, (double)longest) > (double)b->info->kv_tokens)
+        why = "the KV pool";
+    else if (kv.type == KV_OFFLOAD && !kv.on_device && batch * longest > b->info->store_tokens)
+        why = "--kv-offload-size";
     if (!why) return bench_decode(b, n_prompt, batch, err);
     printf("# decode,%u,%u not run: more than %s\n", n_prompt, batch, why);
     return 0;
@@ -279,7 +314,7 @@ int bench_engine_run(const struct bench_plan *plan, const struct ceilings *ceili
                       .report = {plan->table, names, N_COLUMNS},
                       .like = like,
                       .random = 42};
-    config.bounded_caches = is_bounded(&like->kv->tokens);
+    config.bounded_caches = kv_choice_is_bounded(&like->kv.tokens);
     config.prefix_caching = false; /* every prompt is computed */
     config.tokens_only = true;     /* no text is wanted, so no tokenizer is needed */
     config.wake = ring;

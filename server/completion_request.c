@@ -259,7 +259,7 @@ static int read_salt(struct reading *r, const struct field *field, const json_t 
 static int read_kv_policy(struct reading *r, const struct field *field, const json_t *value) {
     (void)field;
     const int rc = kv_policy_read(&r->request->kv, value, r->err);
-    return rc ? rc : kv_rules_check(&r->limits->kv, &r->request->kv, r->err);
+    return rc ? rc : kv_rules_apply(&r->limits->kv, &r->request->kv, r->err);
 }
 
 static int read_prefill(struct reading *r, const struct field *field, const json_t *value) {
@@ -338,7 +338,8 @@ static int check_prefill(const struct completion_request *q, struct api_error *e
     if (completion_request_is_bounded(q))
         return api_error_set(err, 400, "unsupported", "prefill",
                              "prefill sparse: a bounded kv_policy reads its prompt in chunks that "
-                             "visit everything kept; only full goes with sparse");
+                             "visit everything kept; only full and offload go with "
+                             "sparse");
     return 0;
 }
 
@@ -458,6 +459,13 @@ static int check_budget(const struct completion_request *request, size_t n_promp
                          capacity, limits->kv_tokens);
 }
 
+/* Of a fraction it is known only now. */
+static int check_selected(const struct completion_request *request, size_t n_prompt,
+                          const struct request_limits *limits, struct api_error *err) {
+    const struct kv_choice choice = kv_policy_resolve(&request->kv, (uint32_t)n_prompt);
+    return offload_rules_check(&limits->kv.offload, choice.n_selected, err);
+}
+
 static int check_length(struct completion_request *request, size_t n_prompt,
                         const struct request_limits *limits, struct api_error *err) {
     const uint32_t wanted = request->has_max_tokens ? request->max_tokens : 1;
@@ -475,7 +483,8 @@ static int check_length(struct completion_request *request, size_t n_prompt,
             "and %u to be generated",
             limits->max_model_len, n_prompt + wanted, n_prompt, wanted);
     }
-    return 0;
+    return request->kv.tokens.type == KV_OFFLOAD ? check_selected(request, n_prompt, limits, err)
+                                                 : 0;
 }
 
 /* How much JSON a request makes, roughly: a token's text or id, its place in the lists of

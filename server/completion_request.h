@@ -60,7 +60,7 @@ struct completion_request {
 };
 
 static inline bool completion_request_is_bounded(const struct completion_request *request) {
-    return request->kv.tokens.type != KV_FULL;
+    return kv_choice_is_bounded(&request->kv.tokens);
 }
 
 /* Log-probabilities of the prompt are asked for. */

@@ -138,7 +138,8 @@ static void write_usage(struct completion *c) {
                   c->n_prompt, n_generated, c->n_prompt + n_generated, c->n_cached);
     if (c->n_live == 0) {
         buffer_puts(&c->out, ",\"kv\":");
-        kv_account_write(&c->kv, &c->request.kv, &c->out);
+        kv_account_write(&c->kv, &c->request.kv, c->job.server->limits.kv.offload.fetch_bytes,
+                         &c->out);
         buffer_puts(&c->out, ",\"prefill\":");
         prefill_account_write(&c->prefill, &c->out);
     }
@@ -345,11 +346,11 @@ static void begin_answer(struct completion *c) {
     c->written_ms = uv_now(c->job.server->loop);
 }
 
-/* What the engine will not take is too long a prompt, or a budget that does not suit the model or
+/* What the engine will not take is too long a prompt, or a policy that does not suit the model or
  * the pool. */
 static int refuse_submission(struct completion *c, const struct error *why) {
     const bool about_request = why->code == ERR_INVALID || why->code == ERR_TOO_LONG;
-    if (about_request && completion_request_is_bounded(&c->request))
+    if (about_request && c->request.kv.tokens.type != KV_FULL)
         return api_error_set(&c->job.err, 400, NULL, "kv_policy", "kv_policy: %s", why->text);
     return api_error_from(&c->job.err, why, "prompt");
 }

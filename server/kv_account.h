@@ -13,7 +13,8 @@ struct engine_event;
 struct kv_policy;
 
 struct kv_account {
-    uint64_t n_budget, n_resident, n_evicted; /* tokens */
+    uint64_t n_budget, n_resident, n_evicted, n_offloaded; /* tokens */
+    uint64_t n_chosen, n_fetched, n_generated;
     double kept_mass;                         /* sum over n_tracked sequences */
     uint32_t n_tracked;
 };
@@ -21,8 +22,9 @@ struct kv_account {
 /* event: a sequence's last. */
 void kv_account_add(struct kv_account *account, const struct kv_policy *policy,
                     const struct engine_event *event);
-/* {"policy":...}; once every sequence has been added. */
+/* {"policy":...}; once every sequence has been added.  What the policy does not have is null.
+ * fetch_bytes: struct offload_rules. */
 void kv_account_write(const struct kv_account *account, const struct kv_policy *policy,
-                      struct buffer *out);
+                      double fetch_bytes, struct buffer *out);
 
 #endif

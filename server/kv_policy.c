@@ -22,8 +22,14 @@ enum { N_SCORES = sizeof(score_names) / sizeof(*score_names) };
 /* Errors name members by their whole path; in the object stands what follows the prefix. */
 #define PREFIX "kv_policy."
 #define DECAY_NAME PREFIX "decay"
+#define SINK_NAME PREFIX "sink"
 
-enum { STREAMING = 1u << KV_STREAMING, HEAVY = 1u << KV_HEAVY_HITTER, BOUNDED = STREAMING | HEAVY };
+enum {
+    STREAMING = 1u << KV_STREAMING,
+    HEAVY = 1u << KV_HEAVY_HITTER,
+    OFFLOAD = 1u << KV_OFFLOAD,
+    BOUNDED = STREAMING | HEAVY
+};
 
 struct member {
     const char *name;
@@ -40,20 +46,22 @@ const char *kv_type_name(enum kv_type type) {
 
 struct kv_policy kv_policy_default(enum kv_type type) {
     static const struct kv_policy defaults[KV_N_TYPES] = {
-        [KV_FULL] = {{.type = KV_FULL}, 0, 0},
-        [KV_STREAMING] = {{.type = KV_STREAMING,
-                           .n_sink = 4,
-                           .n_recent = 2044,
-                           .chunk = KV_DEFAULT_CHUNK},
-                          0, 0},
-        [KV_HEAVY_HITTER] = {{.type = KV_HEAVY_HITTER,
-                              .n_sink = 4,
-                              .n_recent = 1020,
-                              .n_heavy = 1024,
-                              .score = KV_SCORE_SUM,
-                              .decay = 0.99f,
-                              .chunk = KV_DEFAULT_CHUNK},
-                             0, 0},
+        [KV_FULL] = {.tokens = {.type = KV_FULL}},
+        [KV_STREAMING] = {.tokens = {.type = KV_STREAMING,
+                                     .n_sink = 4,
+                                     .n_recent = 2044,
+                                     .chunk = KV_DEFAULT_CHUNK}},
+        [KV_HEAVY_HITTER] = {.tokens = {.type = KV_HEAVY_HITTER,
+                                        .n_sink = 4,
+                                        .n_recent = 1020,
+                                        .n_heavy = 1024,
+                                        .score = KV_SCORE_SUM,
+                                        .decay = 0.99f,
+                                        .chunk = KV_DEFAULT_CHUNK}},
+        [KV_OFFLOAD] = {.tokens = {.type = KV_OFFLOAD,
+                                   .n_sink = 4,
+                                   .n_selected = 2048,
+                                   .n_tail = 512}},
     };
     return defaults[type];
 }
@@ -108,15 +116,26 @@ static int read_decay(struct kv_policy *out, const struct member *member, const 
     return 0;
 }
 
+static int read_offload(struct kv_policy *out, const struct member *member, const json_t *value,
+                        struct api_error *err) {
+    if (!json_is_boolean(value)) return refuse(err, member->name, "must be true or false");
+    out->tokens.on_device = json_is_false(value);
+    out->placed = true;
+    return 0;
+}
+
 #define AT(member) offsetof(struct kv_policy, member)
 
 static const struct member members[] = {
-    {PREFIX "sink", BOUNDED, read_tokens, 0, AT(tokens.n_sink), 0},
+    {SINK_NAME, BOUNDED | OFFLOAD, read_tokens, 0, AT(tokens.n_sink), 0},
     {PREFIX "recent", BOUNDED, read_amount, 1, AT(tokens.n_recent), AT(recent)},
     {PREFIX "heavy", HEAVY, read_amount, 1, AT(tokens.n_heavy), AT(heavy)},
     {PREFIX "score", HEAVY, read_score, 0, 0, 0},
     {DECAY_NAME, HEAVY, read_decay, 0, 0, 0},
     {PREFIX "chunk", BOUNDED, read_tokens, 1, AT(tokens.chunk), 0},
+    {PREFIX "selected", OFFLOAD, read_amount, 1, AT(tokens.n_selected), AT(selected)},
+    {PREFIX "tail", OFFLOAD, read_tokens, 1, AT(tokens.n_tail), 0},
+    {PREFIX "offload", OFFLOAD, read_offload, 0, 0, 0},
 };
 
 #undef AT
@@ -135,7 +154,7 @@ static int read_type(enum kv_type *out, const json_t *value, struct api_error *e
         *out = (enum kv_type)i;
         return 0;
     }
-    return refuse(err, name, "must be full, streaming or heavy_hitter");
+    return refuse(err, name, "must be full, streaming, heavy_hitter or offload");
 }
 
 static int read_member(struct kv_policy *policy, const char *key, const json_t *value,
@@ -152,6 +171,18 @@ static int read_member(struct kv_policy *policy, const char *key, const json_t *
     return member->read(policy, member, value, err);
 }
 
+/* What no member shows alone. */
+static int check_together(const struct kv_policy *policy, const json_t *value,
+                          struct api_error *err) {
+    const struct kv_choice *c = &policy->tokens;
+    const json_t *decay = json_object_get(value, "decay");
+    if (decay && !json_is_null(decay) && c->score != KV_SCORE_DECAY)
+        return refuse(err, DECAY_NAME, "needs the score decay");
+    if (c->type == KV_OFFLOAD && !(policy->selected > 0) && c->n_sink > c->n_selected)
+        return refuse(err, SINK_NAME, "must not be more than selected");
+    return 0;
+}
+
 int kv_policy_read(struct kv_policy *out, const json_t *value, struct api_error *err) {
     enum kv_type type = KV_FULL;
     if (!json_is_object(value)) return refuse(err, "kv_policy", "must be an object");
@@ -161,12 +192,9 @@ int kv_policy_read(struct kv_policy *out, const json_t *value, struct api_error 
     void *at = json_object_iter((json_t *)value);
     for (; at && !rc; at = json_object_iter_next((json_t *)value, at))
         rc = read_member(&policy, json_object_iter_key(at), json_object_iter_value(at), err);
-    if (rc) return rc;
-    const json_t *decay = json_object_get(value, "decay");
-    if (decay && !json_is_null(decay) && policy.tokens.score != KV_SCORE_DECAY)
-        return refuse(err, DECAY_NAME, "needs the score decay");
-    *out = policy;
-    return 0;
+    if (!rc) rc = check_together(&policy, value, err);
+    if (!rc) *out = policy;
+    return rc;
 }
 
 static uint32_t resolve(uint32_t n_tokens, double fraction, uint32_t n_prompt) {
@@ -179,6 +207,9 @@ struct kv_choice kv_policy_resolve(const struct kv_policy *policy, uint32_t n_pr
     struct kv_choice choice = policy->tokens;
     choice.n_recent = resolve(choice.n_recent, policy->recent, n_prompt);
     choice.n_heavy = resolve(choice.n_heavy, policy->heavy, n_prompt);
+    choice.n_selected = resolve(choice.n_selected, policy->selected, n_prompt);
+    if (choice.n_selected < choice.n_sink && policy->selected > 0)
+        choice.n_selected = choice.n_sink;
     return choice;
 }
 
@@ -193,15 +224,18 @@ static void write_amount(struct buffer *out, const char *name, uint32_t n_tokens
 void kv_policy_write(const struct kv_policy *policy, struct buffer *out) {
     const struct kv_choice *c = &policy->tokens;
     buffer_printf(out, "{\"type\":\"%s\"", type_names[c->type]);
-    if (c->type != KV_FULL) {
-        write_amount(out, "sink", c->n_sink, 0);
-        write_amount(out, "recent", c->n_recent, policy->recent);
-    }
+    if (c->type != KV_FULL) write_amount(out, "sink", c->n_sink, 0);
+    if (kv_choice_is_bounded(c)) write_amount(out, "recent", c->n_recent, policy->recent);
     if (c->type == KV_HEAVY_HITTER) {
         write_amount(out, "heavy", c->n_heavy, policy->heavy);
         buffer_printf(out, ",\"score\":\"%s\"", score_names[c->score]);
     }
     if (c->score == KV_SCORE_DECAY) buffer_printf(out, ",\"decay\":%.6g", (double)c->decay);
-    if (c->type != KV_FULL) write_amount(out, "chunk", c->chunk, 0);
+    if (kv_choice_is_bounded(c)) write_amount(out, "chunk", c->chunk, 0);
+    if (c->type == KV_OFFLOAD) {
+        write_amount(out, "selected", c->n_selected, policy->selected);
+        write_amount(out, "tail", c->n_tail, 0);
+    }
+    if (policy->placed) buffer_printf(out, ",\"offload\":%s", c->on_device ? "false" : "true");
     buffer_puts(out, "}");
 }

@@ -28,7 +28,8 @@ static int allow(struct kv_rules *rules, const char *name, size_t length, struct
         return 0;
     }
     return error_set(err, ERR_INVALID,
-                     "--allowed-kv-policies: '%.*s' is not full, streaming or heavy_hitter",
+                     "--allowed-kv-policies: '%.*s' is not full, streaming, heavy_hitter or "
+                     "offload",
                      (int)(length > 64 ? 64 : length), name);
 }
 
@@ -55,25 +56,49 @@ bool kv_rules_allow_bounded(const struct kv_rules *rules) {
     return rules->allowed[KV_STREAMING] || rules->allowed[KV_HEAVY_HITTER];
 }
 
-int kv_rules_settle(struct kv_rules *rules, const struct engine_info *info, struct error *err) {
+static int settle_bounded(struct kv_rules *rules, const struct engine_info *info,
+                          struct error *err) {
     const struct kv_choice *initial = &rules->initial.tokens;
+    const bool bounded = kv_choice_is_bounded(initial);
     if (!info->bounded_caches) {
         rules->allowed[KV_STREAMING] = rules->allowed[KV_HEAVY_HITTER] = false;
-        if (initial->type != KV_FULL)
+        if (bounded)
             return error_set(err, ERR_UNSUPPORTED, "--kv-policy: the backend keeps all or nothing");
     }
-    if (kv_choice_capacity(initial) > info->kv_tokens)
+    if (bounded && kv_choice_capacity(initial) > info->kv_tokens)
         return error_set(err, ERR_INVALID,
                          "--kv-policy keeps %" PRIu64 " tokens, the KV cache holds %" PRIu64,
                          kv_choice_capacity(initial), info->kv_tokens);
     return 0;
 }
 
-int kv_rules_check(const struct kv_rules *rules, const struct kv_policy *policy,
-                   struct api_error *err) {
+static int settle_offload(struct kv_rules *rules, const struct engine_info *info,
+                          struct error *err) {
+    struct api_error refusal = {0};
+    if (!rules->allowed[KV_OFFLOAD]) {
+        rules->offload.why_not = NULL; /* that is the reason, whatever else is missing */
+        return 0;
+    }
+    rules->offload.store_bytes = info->store_bytes;
+    if (!info->selections && !rules->offload.why_not)
+        rules->offload.why_not = "the backend cannot select tokens";
+    if (rules->offload.why_not) rules->allowed[KV_OFFLOAD] = false;
+    if (rules->initial.tokens.type != KV_OFFLOAD) return 0;
+    if (kv_rules_apply(rules, &rules->initial, &refusal) == 0) return 0;
+    return error_set(err, ERR_UNSUPPORTED, "--kv-policy: %s", refusal.message);
+}
+
+int kv_rules_settle(struct kv_rules *rules, const struct engine_info *info, struct error *err) {
+    const int rc = settle_bounded(rules, info, err);
+    return rc ? rc : settle_offload(rules, info, err);
+}
+
+static int refuse_type(const struct kv_rules *rules, enum kv_type type, struct api_error *err) {
     char all[64] = "";
     size_t length = 0;
-    if (rules->allowed[policy->tokens.type]) return 0;
+    if (type == KV_OFFLOAD && rules->offload.why_not)
+        return api_error_set(err, 400, "unsupported", "kv_policy.type",
+                             "kv_policy.type offload: %s", rules->offload.why_not);
     for (unsigned i = 0; i < KV_N_TYPES; i++) {
         if (!rules->allowed[i]) continue;
         length += (size_t)snprintf(all + length, sizeof(all) - length, "%s%s", length ? ", " : "",
@@ -81,7 +106,13 @@ int kv_rules_check(const struct kv_rules *rules, const struct kv_policy *policy,
     }
     return api_error_set(err, 400, "unsupported", "kv_policy.type",
                          "kv_policy.type %s is not allowed by this server, only %s",
-                         kv_type_name(policy->tokens.type), all);
+                         kv_type_name(type), all);
+}
+
+int kv_rules_apply(const struct kv_rules *rules, struct kv_policy *policy, struct api_error *err) {
+    const enum kv_type type = policy->tokens.type;
+    if (!rules->allowed[type]) return refuse_type(rules, type, err);
+    return type == KV_OFFLOAD ? offload_rules_apply(&rules->offload, policy, err) : 0;
 }
 
 void kv_rules_write(const struct kv_rules *rules, struct buffer *out) {
@@ -91,10 +122,13 @@ void kv_rules_write(const struct kv_rules *rules, struct buffer *out) {
     buffer_puts(out, ",\"kv_policies\":[");
     for (unsigned i = 0; i < KV_N_TYPES; i++) {
         if (!rules->allowed[i]) continue;
-        const struct kv_policy policy = kv_policy_default((enum kv_type)i);
+        struct kv_policy policy = kv_policy_default((enum kv_type)i);
+        if (i == KV_OFFLOAD) offload_rules_place(&rules->offload, &policy);
         if (listed) buffer_puts(out, ",");
         listed = true;
         kv_policy_write(&policy, out);
     }
-    buffer_puts(out, "]");
+    buffer_puts(out, "],\"offload\":");
+    if (rules->allowed[KV_OFFLOAD]) offload_rules_write(&rules->offload, out);
+    else buffer_puts(out, "null");
 }

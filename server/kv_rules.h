@@ -8,6 +8,7 @@
 #include <stdbool.h>
 
 #include "server/kv_policy.h"
+#include "server/offload_rules.h"
 
 struct engine_info;
 struct error;
@@ -16,6 +17,7 @@ struct error;
 struct kv_rules {
     struct kv_policy initial;
     bool allowed[KV_N_TYPES];
+    struct offload_rules offload; /* of KV_OFFLOAD, where that is allowed */
 };
 
 /* policy: a kv_policy as JSON text; allowed: names of types, separated by commas, the policy's
@@ -25,11 +27,11 @@ int kv_rules_read(struct kv_rules *out, const char *policy, const char *allowed,
 bool kv_rules_allow_bounded(const struct kv_rules *rules);
 /* Takes away what this engine cannot do.  Fails when the initial policy is left without a place. */
 int kv_rules_settle(struct kv_rules *rules, const struct engine_info *info, struct error *err);
-/* May a request name this policy? */
-int kv_rules_check(const struct kv_rules *rules, const struct kv_policy *policy,
-                   struct api_error *err);
-/* Two members of a JSON object: "kv_policy", the initial one, and "kv_policies", those that are
- * allowed, each with the defaults of its parameters. */
+/* Decides what a policy that a request names leaves to the server, or refuses it. */
+int kv_rules_apply(const struct kv_rules *rules, struct kv_policy *policy, struct api_error *err);
+/* Three members of a JSON object: "kv_policy", the initial one; "kv_policies", those that are
+ * allowed, each with the defaults of its parameters; "offload", what that policy does here, or
+ * null. */
 void kv_rules_write(const struct kv_rules *rules, struct buffer *out);
 
 #endif

@@ -7,6 +7,7 @@
 #include "engine/engine.h"
 #include "server/buffer.h"
 #include "server/kv_policy.h"
+#include "server/offload_rules.h"
 #include "server/prefill_rules.h"
 
 static const double bounds[METRICS_N_BUCKETS] = {0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
@@ -105,7 +106,7 @@ static void write_prefill(struct buffer *out, const struct metrics *metrics,
 }
 
 void metrics_write(const struct metrics *metrics, const struct engine_stats *stats,
-                   struct buffer *out) {
+                   const struct offload_rules *offload, struct buffer *out) {
     const struct {
         const char *name, *type, *help;
         uint64_t value;
@@ -130,6 +131,15 @@ void metrics_write(const struct metrics *metrics, const struct engine_stats *sta
          stats->cached_tokens},
         {"quire_generated_tokens_total", "counter", "Tokens generated.", stats->generated_tokens},
         {"quire_steps_total", "counter", "Passes of the model.", stats->n_steps},
+        {"quire_kv_selected_tokens_total", "counter",
+         "Tokens that filter layers chose, over steps and groups of layers.", stats->n_chosen},
+        {"quire_kv_fetched_tokens_total", "counter",
+         "Those that had not been chosen in the step before.", stats->n_fetched},
+        {"quire_kv_fetched_bytes_total", "counter", "Their keys and values.",
+         (uint64_t)((double)stats->n_fetched * offload->fetch_bytes)},
+        {"quire_kv_store_bytes", "gauge", "Of the system's memory, for tokens that are moved.",
+         offload->store_bytes},
+        {"quire_kv_store_used_bytes", "gauge", "Of these, in use.", stats->store_used_bytes},
     };
     for (size_t i = 0; i < sizeof(samples) / sizeof(*samples); i++) {
         buffer_printf(out, "# HELP %s %s\n# TYPE %s %s\n%s %" PRIu64 "\n", samples[i].name,

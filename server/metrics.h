@@ -10,6 +10,7 @@
 
 struct buffer;
 struct engine_stats;
+struct offload_rules;
 
 enum { METRICS_N_BUCKETS = 12 };
 
@@ -29,6 +30,6 @@ void metrics_count_answer(struct metrics *metrics, unsigned status);
 void metrics_count_prompt(struct metrics *metrics, enum prefill_mode mode);
 void metrics_observe(struct histogram *histogram, double seconds);
 void metrics_write(const struct metrics *metrics, const struct engine_stats *stats,
-                   struct buffer *out);
+                   const struct offload_rules *offload, struct buffer *out);
 
 #endif

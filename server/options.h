@@ -29,11 +29,13 @@ enum isa_choice { ISA_AUTO, ISA_PLAIN, ISA_AVX2, ISA_AVX512 };
 /* Numbers and choices are uint64_t, so that the table needs one reader for each kind of text. */
 struct options {
     char *model, *host, *served_model_name, *api_key, *config; /* NULL: not given */
-    char *kv_policy, *allowed_kv_policies, *pattern_file;
+    char *kv_policy, *allowed_kv_policies;
     struct kv_rules kv_rules; /* what these two say */
+    char *filters_file, *pattern_file;
     uint64_t port;
     uint64_t max_model_len, max_num_seqs, max_num_batched_tokens, max_num_queued_reqs;
     uint64_t kv_cache_memory, kv_cache_dtype, dtype, threads, device, isa;
+    uint64_t kv_offload_size, max_selected;
     uint64_t prefill; /* enum prefill_mode */
     uint64_t min_sparse_tokens, dense_tail, max_itl, max_long_tokens;
     uint64_t load_format, log_level, shutdown_timeout, request_timeout;

@@ -17,6 +17,7 @@
 #include "server/http.h"
 #include "server/load_progress.h"
 #include "server/log.h"
+#include "server/offload_setup.h"
 #include "server/options.h"
 #include "server/prefill_setup.h"
 #include "server/routes.h"
@@ -45,6 +46,7 @@ struct serve {
     struct error *failure; /* the caller's; code 0: none */
     char *model_name;
     struct prefill_setup prefill;
+    struct offload_setup offload;
 };
 
 static void engine_wake(void *ctx) {
@@ -160,7 +162,10 @@ static int start_engine(struct serve *s, const char *model_dir, struct backend *
     struct engine_config config = serve_engine_config(s->options, model_dir, backend);
     int rc = prefill_setup_load(&s->prefill, s->options, &config, err);
     if (rc) return rc;
+    rc = offload_setup_load(&s->offload, s->options, &config, err);
+    if (rc) return rc;
     prefill_setup_configure(&s->prefill, s->options, &config);
+    offload_setup_configure(&s->offload, s->options, &config);
     config.bounded_caches = kv_rules_allow_bounded(&s->options->kv_rules);
     config.wake = engine_wake;
     config.wake_ctx = &s->wake;
@@ -187,6 +192,20 @@ static void log_prefill(const struct serve *s) {
         log_event(LOG_INFO, "prefill: %s, dense under auto: no pattern file for this model",
                   prefill_mode_name(rules->initial));
     }
+}
+
+static void log_offload(const struct serve *s) {
+    const struct offload_rules *rules = &s->server.limits.kv.offload;
+    const struct engine_info *info = s->server.info;
+    if (!s->options->kv_rules.allowed[KV_OFFLOAD]) return;
+    if (rules->why_not) {
+        log_event(s->options->kv_offload_size ? LOG_WARN : LOG_INFO, "offload: none: %s",
+                  rules->why_not);
+        return;
+    }
+    log_event(LOG_INFO,
+              "offload: filter layers of %s, %.1f MiB of the system's memory (%" PRIu64 " tokens)",
+              s->offload.path, (double)info->store_bytes / (1 << 20), info->store_tokens);
 }
 
 static void log_plan(const struct serve *s) {
@@ -243,6 +262,7 @@ static int describe_server(struct serve *s, const char *model_dir, struct error 
     if (getrandom(&server->limits.salt_key, sizeof(server->limits.salt_key), 0) < 0) {
         return error_set(err, ERR_IO, "the system has no random numbers to give");
     }
+    offload_setup_rules(&server->limits.kv.offload, &s->offload, s->options);
     const int rc = prefill_setup_rules(&server->limits.prefill, &s->prefill, s->options,
                                        server->info, err);
     return rc ? rc : kv_rules_settle(&server->limits.kv, server->info, err);
@@ -325,6 +345,7 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
     } else {
         log_plan(&s);
         log_prefill(&s);
+        log_offload(&s);
         start_handles(&s);
         log_event(LOG_INFO, "listening on http://%s:%u", options->host, http_port(s.server.http));
     }
@@ -334,6 +355,7 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
     engine_destroy(s.server.engine);
     uv_loop_close(&s.loop);
     prefill_setup_fini(&s.prefill);
+    offload_setup_fini(&s.offload);
     free(s.model_name);
     return err->code;
 }

@@ -40,7 +40,8 @@ def kv_of(answer):
 def assert_kv(kv, policy, n_text, n_sequences=1):
     """What a whole request of n_text tokens, in each of n_sequences, must report."""
     assert set(kv) == {"policy", "budget_tokens", "resident_tokens", "evicted_tokens",
-                       "retained_attention"}
+                       "retained_attention", "offloaded_tokens", "selected_tokens",
+                       "bytes_fetched_per_token", "hit_rate"}
     assert kv["policy"] == policy["type"]
     # The last token that was generated never got into the cache.
     assert kv["resident_tokens"] + kv["evicted_tokens"] == n_sequences * (n_text - 1)

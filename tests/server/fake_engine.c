@@ -148,6 +148,8 @@ struct engine *fake_engine_create(void (*wake)(void *), void *wake_ctx) {
                                         .n_pages = 64,
                                         .kv_tokens = FAKE_KV_TOKENS,
                                         .bounded_caches = true,
+                                        .selections = true,
+                                        .store_bytes = FAKE_STORE_BYTES,
                                         .model = &engine->model,
                                         .tokenizer = the_tokenizer()};
     engine->wake = wake;
@@ -198,15 +200,20 @@ static struct engine_event *new_event(struct sequence *s, enum event_kind kind, 
     return event;
 }
 
-/* As if the text had only passed through the cache; half the attention stayed. */
+/* As if the text had only passed through the cache; half the attention stayed.  Of eight tokens
+ * that each generated one chooses, two are new; half of a text that may is moved. */
 static struct kv_usage use_of_cache(const struct sequence *s) {
     const struct kv_choice *kv = &s->request.kv;
+    const bool selects = kv->type == KV_OFFLOAD, offloads = selects && !kv->on_device;
     const uint32_t n_text = s->request.n_prompt + s->n_generated;
     const uint64_t capacity = kv_choice_is_bounded(kv) ? kv_choice_capacity(kv) : n_text;
     const uint32_t n_kept = n_text < capacity ? n_text : (uint32_t)capacity;
     return (struct kv_usage){.n_resident = n_kept,
                              .n_evicted = n_text - n_kept,
-                             .kept_mass = kv->score == KV_SCORE_NONE ? NAN : 0.5f};
+                             .kept_mass = kv->score == KV_SCORE_NONE ? NAN : 0.5f,
+                             .n_offloaded = offloads ? n_text / 2 : 0,
+                             .n_chosen = selects ? 8 * s->n_generated : 0,
+                             .n_fetched = selects ? 2 * s->n_generated : 0};
 }
 
 static void finish(struct engine *engine, struct sequence *s, enum finish_reason reason) {
@@ -324,6 +331,9 @@ void engine_stats(struct engine *engine, struct engine_stats *out) {
                                  .n_cancelled = engine->n_cancelled,
                                  .kv_evicted = {0, 7, 8},
                                  .kv_resident = {1, 2, 3},
+                                 .n_chosen = 4000,
+                                 .n_fetched = 1000,
+                                 .store_used_bytes = 12345,
                                  .sparse = {.visited = {[PATTERN_A_SHAPE] = 2},
                                             .causal = {[PATTERN_BLOCK_SPARSE] = 8e9},
                                             .n_dense = 9,

@@ -17,7 +17,7 @@ static void require(int truth) {
 
 static void check_policy(const struct kv_policy *policy) {
     const struct kv_choice *c = &policy->tokens;
-    const bool bounded = c->type != KV_FULL;
+    const bool bounded = kv_choice_is_bounded(c), selects = c->type == KV_OFFLOAD;
     require(c->n_sink <= KV_POLICY_MAX_TOKENS && c->n_recent <= KV_POLICY_MAX_TOKENS);
     require(c->n_heavy <= KV_POLICY_MAX_TOKENS && c->chunk <= KV_POLICY_MAX_TOKENS);
     require((c->score == KV_SCORE_NONE) == (c->type != KV_HEAVY_HITTER));
@@ -25,7 +25,12 @@ static void check_policy(const struct kv_policy *policy) {
     require(policy->recent >= 0 && policy->recent < 1 && policy->heavy >= 0 && policy->heavy < 1);
     const struct kv_choice resolved = kv_policy_resolve(policy, FAKE_MAX_LEN);
     require(bounded ? resolved.n_recent >= 1 && resolved.chunk >= 1
-                    : kv_choice_capacity(&resolved) == 0);
+                    : resolved.n_recent == 0 && resolved.n_heavy == 0 && resolved.chunk == 0);
+    require(policy->selected >= 0 && policy->selected < 1 && policy->placed == selects);
+    require(c->n_selected <= FAKE_MAX_SELECTED && c->n_tail <= KV_POLICY_MAX_TOKENS);
+    require(selects ? resolved.n_selected >= 1 && resolved.n_tail >= 1 &&
+                          resolved.n_sink <= resolved.n_selected
+                    : resolved.n_selected == 0 && resolved.n_tail == 0 && !resolved.on_device);
 }
 
 static void check_bounds(const struct completion_request *q) {
@@ -51,7 +56,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                           .max_model_len = FAKE_MAX_LEN, .max_sequences = 1280,
                                           .trained_context = FAKE_MAX_LEN,
                                           .kv_tokens = FAKE_KV_TOKENS,
-                                          .kv = {.allowed = {true, true, true}},
+                                          .kv = {.allowed = {true, true, true, true},
+                                                 .offload = {.max_selected = FAKE_MAX_SELECTED,
+                                                             .store_bytes = FAKE_STORE_BYTES}},
                                           .prefill = {.sparse = true, .n_heads = 3}};
     struct completion_request request;
     struct api_error err = {0};

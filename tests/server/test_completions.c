@@ -24,6 +24,7 @@ struct rig {
 };
 
 static int set_up(void **state) {
+    static const struct layer_group group = {0, 2, 4};
     struct rig *rig = calloc(1, sizeof(*rig));
     assert_non_null(rig);
     log_set_level(LOG_ERROR);
@@ -38,7 +39,12 @@ static int set_up(void **state) {
                                           .max_model_len = FAKE_MAX_LEN, .max_sequences = 1280,
                                           .trained_context = FAKE_MAX_LEN,
                                           .kv_tokens = FAKE_KV_TOKENS,
-                                          .kv = {.allowed = {true, true, true}},
+                                          .kv = {.allowed = {true, true, true, true},
+                                                 .offload = {.groups = &group, .n_groups = 1,
+                                                             .n_layers = 4, .max_selected = 64,
+                                                             .filters_file = "m.json",
+                                                             .store_bytes = FAKE_STORE_BYTES,
+                                                             .fetch_bytes = 100}},
                                           .prefill = {.sparse = true, .n_heads = 2}};
     *state = rig;
     return 0;
@@ -258,7 +264,8 @@ static void a_stream_is_chunks_and_done(void **state) {
     ",\"prompt_tokens_details\":{\"cached_tokens\":0}" kv "}}\n\n"
 #define KV_3                                                                                       \
     ",\"kv\":{\"policy\":\"full\",\"budget_tokens\":null,\"resident_tokens\":3,"                     \
-    "\"evicted_tokens\":0,\"retained_attention\":null}"                                            \
+    "\"evicted_tokens\":0,\"retained_attention\":null,\"offloaded_tokens\":null,"                    \
+    "\"selected_tokens\":null,\"bytes_fetched_per_token\":null,\"hit_rate\":null}"                  \
     ",\"prefill\":{\"mode\":\"dense\",\"density\":1,\"index_ms\":null,\"attention_ms\":null}"
 
 static void usage_comes_last_or_with_every_chunk(void **state) {
@@ -305,15 +312,28 @@ static void usage_tells_what_was_kept(void **state) {
     } cases[] = {
         {"{\"prompt\":\"hello\",\"max_tokens\":4}",
          "{\"policy\":\"full\",\"budget_tokens\":null,\"resident_tokens\":10,"
-         "\"evicted_tokens\":0,\"retained_attention\":null}"},
+         "\"evicted_tokens\":0,\"retained_attention\":null,\"offloaded_tokens\":null,"
+         "\"selected_tokens\":null,\"bytes_fetched_per_token\":null,\"hit_rate\":null}"},
         {"{\"prompt\":\"hello\",\"max_tokens\":40,\"kv_policy\":"
          "{\"type\":\"streaming\",\"sink\":2,\"recent\":14}}",
          "{\"policy\":\"streaming\",\"budget_tokens\":16,\"resident_tokens\":16,"
-         "\"evicted_tokens\":30,\"retained_attention\":null}"},
+         "\"evicted_tokens\":30,\"retained_attention\":null,\"offloaded_tokens\":null,"
+         "\"selected_tokens\":null,\"bytes_fetched_per_token\":null,\"hit_rate\":null}"},
         {"{\"prompt\":[\"hello\",\"abcdefghi\"],\"n\":2,\"max_tokens\":40,"
          "\"kv_policy\":{\"type\":\"heavy_hitter\",\"sink\":0,\"recent\":0.5,\"heavy\":1}}",
          "{\"policy\":\"heavy_hitter\",\"budget_tokens\":20,\"resident_tokens\":20,"
-         "\"evicted_tokens\":172,\"retained_attention\":0.5}"},
+         "\"evicted_tokens\":172,\"retained_attention\":0.5,\"offloaded_tokens\":null,"
+         "\"selected_tokens\":null,\"bytes_fetched_per_token\":null,\"hit_rate\":null}"},
+        {"{\"prompt\":\"hello\",\"n\":2,\"max_tokens\":4,"
+         "\"kv_policy\":{\"type\":\"offload\",\"selected\":64}}",
+         "{\"policy\":\"offload\",\"budget_tokens\":null,\"resident_tokens\":20,"
+         "\"evicted_tokens\":0,\"retained_attention\":null,\"offloaded_tokens\":10,"
+         "\"selected_tokens\":64,\"bytes_fetched_per_token\":200,\"hit_rate\":0.75}"},
+        {"{\"prompt\":\"hello\",\"max_tokens\":0,"
+         "\"kv_policy\":{\"type\":\"offload\",\"selected\":64,\"offload\":false}}",
+         "{\"policy\":\"offload\",\"budget_tokens\":null,\"resident_tokens\":6,"
+         "\"evicted_tokens\":0,\"retained_attention\":null,\"offloaded_tokens\":0,"
+         "\"selected_tokens\":0,\"bytes_fetched_per_token\":null,\"hit_rate\":null}"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         json_t *a = ask(*state, cases[i].body, 200);
@@ -540,7 +560,11 @@ static void the_model_lists_its_policies(void **state) {
     assert_json(json_object_get(model, "kv_policy"), "{\"type\":\"full\"}");
     assert_json(json_object_get(model, "kv_policies"),
                 "[{\"type\":\"full\"},{\"type\":\"heavy_hitter\",\"sink\":4,\"recent\":1020,"
-                "\"heavy\":1024,\"score\":\"sum\",\"chunk\":512}]");
+                "\"heavy\":1024,\"score\":\"sum\",\"chunk\":512},"
+                "{\"type\":\"offload\",\"sink\":4,\"selected\":2048,\"tail\":512,"
+                "\"offload\":true}]");
+    assert_json(json_object_get(json_object_get(model, "offload"), "layers"),
+                "{\"dense\":[1],\"filter\":[0],\"sparse\":[2,3]}");
     assert_json(json_object_get(model, "prefill"),
                 "{\"mode\":\"auto\",\"modes\":[\"auto\",\"dense\",\"sparse\"],"
                 "\"pattern_file\":null,\"min_sparse_tokens\":null,\"measured_on\":null,"
@@ -559,6 +583,18 @@ static void metrics_count_by_policy(void **state) {
                            "quire_kv_evicted_tokens_total{policy=\"heavy_hitter\"} 8\n"));
     assert_non_null(strstr(exchange.out.data,
                            "quire_kv_resident_tokens{policy=\"streaming\"} 2\n"));
+    fake_http_fini(&exchange);
+}
+
+static void metrics_tell_of_selections(void **state) {
+    struct http_exchange exchange = {.method = "GET", .path = "/metrics", .body = ""};
+    begin(*state, &exchange);
+    static const char *const samples[] = {
+        "quire_kv_selected_tokens_total 4000\n", "quire_kv_fetched_tokens_total 1000\n",
+        "quire_kv_fetched_bytes_total 100000\n", "quire_kv_store_bytes 1048576\n",
+        "quire_kv_store_used_bytes 12345\n"};
+    for (size_t i = 0; i < sizeof(samples) / sizeof(*samples); i++)
+        assert_non_null(strstr(exchange.out.data, samples[i]));
     fake_http_fini(&exchange);
 }
 
@@ -676,6 +712,7 @@ int main(void) {
         TEST(paths_and_methods_are_checked),
         TEST(the_model_lists_its_policies),
         TEST(metrics_count_by_policy),
+        TEST(metrics_tell_of_selections),
         TEST(metrics_count_by_pattern),
         TEST(the_key_is_asked_for),
         TEST(readiness_ends_with_draining),

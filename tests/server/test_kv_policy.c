@@ -60,6 +60,13 @@ static void policies_are_completed_and_shown(void **state) {
         {"{\"type\":\"heavy_hitter\",\"decay\":0.5,\"score\":\"decay\"}",
          "{\"type\":\"heavy_hitter\",\"sink\":4,\"recent\":1020,\"heavy\":1024,"
          "\"score\":\"decay\",\"decay\":0.5,\"chunk\":512}"},
+        {"{\"type\":\"offload\"}",
+         "{\"type\":\"offload\",\"sink\":4,\"selected\":2048,\"tail\":512}"},
+        {"{\"type\":\"offload\",\"offload\":true,\"tail\":1,\"selected\":4}",
+         "{\"type\":\"offload\",\"sink\":4,\"selected\":4,\"tail\":1,\"offload\":true}"},
+        {"{\"type\":\"offload\",\"offload\":false,\"sink\":99,\"selected\":0.0625}",
+         "{\"type\":\"offload\",\"sink\":99,\"selected\":0.0625,\"tail\":512,"
+         "\"offload\":false}"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         struct kv_policy policy = read_good(cases[i].given);
@@ -114,6 +121,18 @@ static void what_is_wrong_is_named(void **state) {
         {"{\"type\":\"heavy_hitter\",\"score\":\"decay\",\"decay\":0.999999999}",
          "kv_policy.decay"},
         {"{\"type\":\"heavy_hitter\",\"score\":\"decay\",\"decay\":\"a\"}", "kv_policy.decay"},
+        {"{\"type\":\"heavy_hitter\",\"selected\":4}", "kv_policy.selected"},
+        {"{\"type\":\"full\",\"offload\":true}", "kv_policy.offload"},
+        {"{\"type\":\"offload\",\"recent\":4}", "kv_policy.recent"},
+        {"{\"type\":\"offload\",\"chunk\":4}", "kv_policy.chunk"},
+        {"{\"type\":\"offload\",\"select\":4}", "kv_policy"},
+        {"{\"type\":\"offload\",\"offload\":1}", "kv_policy.offload"},
+        {"{\"type\":\"offload\",\"selected\":0}", "kv_policy.selected"},
+        {"{\"type\":\"offload\",\"selected\":1.5}", "kv_policy.selected"},
+        {"{\"type\":\"offload\",\"tail\":0}", "kv_policy.tail"},
+        {"{\"type\":\"offload\",\"tail\":0.5}", "kv_policy.tail"},
+        {"{\"type\":\"offload\",\"selected\":3}", "kv_policy.sink"},
+        {"{\"type\":\"offload\",\"sink\":2049}", "kv_policy.sink"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         struct kv_policy policy;
@@ -140,6 +159,9 @@ static void fractions_are_of_the_prompt(void **state) {
     assert_int_equal(choice.n_heavy, 1000);
     choice = kv_policy_resolve(&policy, 1);
     assert_int_equal(choice.n_recent, 1);
+    const struct kv_policy selects = read_good("{\"type\":\"offload\",\"selected\":0.1}");
+    assert_int_equal(kv_policy_resolve(&selects, 300).n_selected, 30);
+    assert_int_equal(kv_policy_resolve(&selects, 20).n_selected, 4); /* the sinks */
 
     const struct kv_policy largest = read_good(
         "{\"type\":\"heavy_hitter\",\"sink\":268435456,\"recent\":268435456,\"heavy\":268435456}");
@@ -155,6 +177,8 @@ static void settings_are_checked(void **state) {
         {"{\"type\":\"full\"}", "full", NULL},
         {"{\"type\":\"streaming\",\"recent\":9}", "heavy_hitter,streaming", NULL},
         {"{\"type\":\"heavy_hitter\",\"heavy\":0.1}", "full,heavy_hitter", NULL},
+        {"{\"type\":\"offload\",\"selected\":64}", "offload", NULL},
+        {"{\"type\":\"offload\",\"sink\":65,\"selected\":64}", "offload", "kv_policy.sink"},
         {"full", "full", "--kv-policy"},
         {"", "full", "--kv-policy"},
         {"{\"type\":\"streaming\",\"recent\":0}", "streaming", "kv_policy.recent"},
@@ -189,11 +213,11 @@ static struct kv_rules rules_of(const char *policy, const char *allowed) {
 static void what_is_not_allowed_is_refused(void **state) {
     (void)state;
     const struct kv_rules rules = rules_of("{\"type\":\"streaming\"}", "full,streaming");
-    const struct kv_policy full = kv_policy_default(KV_FULL);
-    const struct kv_policy heavy = kv_policy_default(KV_HEAVY_HITTER);
+    struct kv_policy full = kv_policy_default(KV_FULL);
+    struct kv_policy heavy = kv_policy_default(KV_HEAVY_HITTER);
     struct api_error err = {0};
-    assert_int_equal(kv_rules_check(&rules, &full, &err), 0);
-    assert_int_equal(kv_rules_check(&rules, &heavy, &err), ERR_INVALID);
+    assert_int_equal(kv_rules_apply(&rules, &full, &err), 0);
+    assert_int_equal(kv_rules_apply(&rules, &heavy, &err), ERR_INVALID);
     assert_int_equal(err.status, 400);
     assert_string_equal(err.param, "kv_policy.type");
     assert_non_null(strstr(err.message, "only full, streaming"));
@@ -224,6 +248,93 @@ static void rules_settle_for_what_the_engine_can(void **state) {
     assert_false(kv_rules_allow_bounded(&rules));
 }
 
+/* Rules of a server whose engine selects, with and without memory to move tokens to. */
+static struct kv_rules rules_that_select(const char *policy, uint64_t store_bytes) {
+    static const struct layer_group groups[] = {{1, 3, 5}, {5, 7, 8}};
+    const struct engine_info info = {.selections = true, .store_bytes = store_bytes};
+    struct kv_rules rules = rules_of(policy, "full,offload");
+    struct error err = {0};
+    rules.offload = (struct offload_rules){.filters_file = "m.json", .groups = groups,
+                                           .n_groups = 2, .n_layers = 9, .max_selected = 100};
+    if (kv_rules_settle(&rules, &info, &err)) fail_msg("%s", err.text);
+    return rules;
+}
+
+static void assert_refused(const struct kv_rules *rules, const char *policy, const char *param,
+                           const char *sentence) {
+    struct kv_policy named = read_good(policy);
+    struct api_error err = {0};
+    assert_int_equal(kv_rules_apply(rules, &named, &err), ERR_INVALID);
+    assert_int_equal(err.status, 400);
+    assert_string_equal(err.param, param);
+    if (!strstr(err.message, sentence)) fail_msg("%s", err.message);
+}
+
+static void offload_moves_tokens_where_there_is_room(void **state) {
+    (void)state;
+    static const char unplaced[] = "{\"type\":\"offload\",\"selected\":100}";
+    static const char moves[] = "{\"type\":\"offload\",\"selected\":100,\"offload\":true}";
+    static const char stays[] = "{\"type\":\"offload\",\"selected\":100,\"offload\":false}";
+    const struct kv_rules with = rules_that_select(unplaced, 4096);
+    const struct kv_rules without = rules_that_select(unplaced, 0);
+    struct api_error err = {0};
+    assert_false(with.initial.tokens.on_device);
+    assert_true(without.initial.tokens.on_device);
+    struct kv_policy policy = read_good(stays);
+    assert_int_equal(kv_rules_apply(&with, &policy, &err), 0);
+    assert_true(policy.tokens.on_device);
+    policy = read_good(moves);
+    assert_int_equal(kv_rules_apply(&with, &policy, &err), 0);
+    assert_false(policy.tokens.on_device);
+    policy = read_good(unplaced);
+    assert_int_equal(kv_rules_apply(&without, &policy, &err), 0);
+    assert_true(policy.tokens.on_device && policy.placed);
+    assert_refused(&without, moves, "kv_policy.offload", "--kv-offload-size");
+    assert_refused(&with, "{\"type\":\"offload\",\"selected\":101}", "kv_policy.selected",
+                   "at most 100");
+}
+
+static void offload_is_had_where_filters_are_known(void **state) {
+    (void)state;
+    static const char offload[] = "{\"type\":\"offload\",\"selected\":64}";
+    static const char why[] = "no filters";
+    const struct engine_info able = {.selections = true}, unable = {.selections = false};
+    struct error err = {0};
+    struct kv_rules rules = rules_of("{\"type\":\"full\"}", "full,offload");
+    rules.offload = (struct offload_rules){.why_not = why, .max_selected = 64};
+    assert_int_equal(kv_rules_settle(&rules, &able, &err), 0);
+    assert_refused(&rules, offload, "kv_policy.type", why);
+    rules.allowed[KV_OFFLOAD] = true;
+    rules.offload.why_not = NULL;
+    assert_int_equal(kv_rules_settle(&rules, &unable, &err), 0);
+    assert_refused(&rules, offload, "kv_policy.type", "backend");
+
+    rules = rules_of(offload, "full,offload");
+    rules.offload = (struct offload_rules){.why_not = why, .max_selected = 64};
+    assert_int_equal(kv_rules_settle(&rules, &able, &err), ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "--kv-policy"));
+    assert_non_null(strstr(err.text, why));
+
+    rules = rules_of("{\"type\":\"full\"}", "full"); /* whatever else is missing */
+    rules.offload.why_not = why;
+    assert_int_equal(kv_rules_settle(&rules, &able, &err), 0);
+    assert_refused(&rules, offload, "kv_policy.type", "only full");
+}
+
+static void layers_are_listed_by_what_they_do(void **state) {
+    (void)state;
+    const struct kv_rules rules = rules_that_select("{\"type\":\"full\"}", 4096);
+    struct buffer out = {0};
+    kv_rules_write(&rules, &out);
+    assert_string_equal(
+        out.data,
+        "\"kv_policy\":{\"type\":\"full\"},\"kv_policies\":[{\"type\":\"full\"},"
+        "{\"type\":\"offload\",\"sink\":4,\"selected\":2048,\"tail\":512,\"offload\":true}],"
+        "\"offload\":{\"filters_file\":\"m.json\",\"max_selected\":100,\"store_bytes\":4096,"
+        "\"layers\":{\"dense\":[0,2,6,8],\"filter\":[1,5],\"sparse\":[3,4,7]}}");
+    buffer_fini(&out);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(policies_are_completed_and_shown),
@@ -232,6 +343,9 @@ int main(void) {
         cmocka_unit_test(settings_are_checked),
         cmocka_unit_test(what_is_not_allowed_is_refused),
         cmocka_unit_test(rules_settle_for_what_the_engine_can),
+        cmocka_unit_test(offload_moves_tokens_where_there_is_room),
+        cmocka_unit_test(offload_is_had_where_filters_are_known),
+        cmocka_unit_test(layers_are_listed_by_what_they_do),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

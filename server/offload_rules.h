@@ -1,0 +1,37 @@
+/* offload_rules.h - what the KV policy `offload` is on this server: why it cannot be had, how many
+ * tokens a request may select, whether there is memory to move the others to, and which layers do
+ * what.
+ *
+ * Thread: any; written at start-up only.  Memory: none. */
+#ifndef SERVER_OFFLOAD_RULES_H
+#define SERVER_OFFLOAD_RULES_H
+
+#include <stdint.h>
+
+struct api_error;
+struct buffer;
+struct kv_policy;
+struct layer_group;
+
+struct offload_rules {
+    const char *why_not;              /* the reason, for people; NULL: requests may have it */
+    const char *filters_file;         /* its name, borrowed */
+    const struct layer_group *groups; /* [n_groups], borrowed */
+    uint32_t n_groups, n_layers;
+    uint32_t max_selected;
+    uint64_t store_bytes; /* 0: nothing is moved */
+    double fetch_bytes;   /* of a token that is fetched: its keys and values in the sparse layers of
+                             a group, the mean of all groups */
+};
+
+/* Decides what a policy of this type leaves to the server. */
+void offload_rules_place(const struct offload_rules *rules, struct kv_policy *policy);
+/* The same; and refuses what cannot be had, by its member. */
+int offload_rules_apply(const struct offload_rules *rules, struct kv_policy *policy,
+                        struct api_error *err);
+/* May a request select so many? */
+int offload_rules_check(const struct offload_rules *rules, uint32_t n_selected,
+                        struct api_error *err);
+void offload_rules_write(const struct offload_rules *rules, struct buffer *out); /* JSON object */
+
+#endif

@@ -1,0 +1,79 @@
+/* offload_setup.c - see offload_setup.h. */
+#include "server/offload_setup.h"
+
+#include <stdlib.h>
+
+#include "engine/engine.h"
+#include "engine/error.h"
+#include "engine/filters.h"
+#include "engine/model/model.h"
+#include "server/model_file.h"
+#include "server/offload_rules.h"
+#include "server/options.h"
+
+static int load_groups(struct offload_setup *setup, struct error *err) {
+    struct filters filters;
+    struct error why = {0};
+    const int rc = filters_read(&filters, setup->path, err);
+    if (rc) return rc;
+    const int n = filters_groups(&filters, setup->n_layers, setup->groups, &why);
+    if (n < 0) return error_set(err, n, "%s: %.400s", setup->path, why.text);
+    setup->n_groups = (uint32_t)n;
+    return 0;
+}
+
+static double fetch_bytes(const struct offload_setup *setup, const struct model_config *model,
+                          enum dtype dtype) {
+    uint32_t n_sparse = 0;
+    for (uint32_t i = 0; i < setup->n_groups; i++)
+        n_sparse += setup->groups[i].end - setup->groups[i].first;
+    const double bytes = 2.0 * model->n_kv_heads * model->head_dim * (double)dtype_size(dtype);
+    return setup->n_groups ? n_sparse * bytes / setup->n_groups : 0;
+}
+
+int offload_setup_load(struct offload_setup *out, const struct options *options,
+                       const struct engine_config *config, struct error *err) {
+    struct model_config model;
+    struct offload_setup setup = {0};
+    int rc = model_config_load(&model, config->model_dir, err);
+    if (rc) return rc;
+    setup.n_layers = model.n_layers;
+    rc = model_file_choose(&setup.path, options->filters_file, "filters", config->model_dir, err);
+    if (!rc && setup.path) rc = load_groups(&setup, err);
+    setup.fetch_bytes = fetch_bytes(&setup, &model, config->kv_dtype);
+    model_config_fini(&model);
+    if (rc) offload_setup_fini(&setup);
+    else *out = setup;
+    return rc;
+}
+
+void offload_setup_fini(struct offload_setup *setup) {
+    free(setup->path);
+    *setup = (struct offload_setup){0};
+}
+
+void offload_setup_configure(const struct offload_setup *setup, const struct options *options,
+                             struct engine_config *config) {
+    if (!options->kv_rules.allowed[KV_OFFLOAD] || setup->n_groups == 0) return;
+    config->groups = setup->groups;
+    config->n_groups = setup->n_groups;
+    config->kv_store_bytes = options->kv_offload_size;
+    config->max_selected = (uint32_t)options->max_selected;
+}
+
+static const char *why_not(const struct offload_setup *setup) {
+    if (!setup->path) return "no filter layers are known for this model (--filters-file)";
+    return setup->n_groups ? NULL : "the model's filter layers leave no layer behind them";
+}
+
+void offload_setup_rules(struct offload_rules *out, const struct offload_setup *setup,
+                         const struct options *options) {
+    *out = (struct offload_rules){.why_not = why_not(setup),
+                                  .filters_file = model_file_name(setup->path),
+                                  .groups = setup->groups,
+                                  .n_groups = setup->n_groups,
+                                  .n_layers = setup->n_layers,
+                                  .max_selected = (uint32_t)options->max_selected,
+                                  .store_bytes = options->kv_offload_size,
+                                  .fetch_bytes = setup->fetch_bytes};
+}
