@@ -17,8 +17,8 @@
  * After the last layer's attention only the rows that need logits go on: they are gathered into
  * `last`, a slice at a time, which is also how a long prompt's log-probabilities fit.  A step in
  * which every sequence decodes needs all of its rows: it is the same operations every time, and the
- * backend may record them (repeat).  Where sequences have budgets, there are more of them: that is
- * another recording. */
+ * backend may record them (repeat).  Where sequences have budgets or select, there are more of them:
+ * those are other recordings. */
 #include "engine/model/decoder.h"
 
 #include <assert.h>
@@ -44,7 +44,8 @@ struct row_range {
 /* A step's operations from tokens to logits, as repeat() knows them. */
 struct decode_body {
     struct decoder *decoder;
-    bool keeps; /* some sequence has a budget */
+    bool keeps;   /* some sequence has a budget */
+    bool selects; /* some sequence has a kv_select */
 };
 
 struct decoder {
@@ -57,9 +58,9 @@ struct decoder {
     void *x, *normed, *qkv, *attn, *gate_up, *ffn, *last, *last_attn, *logits, *long_x, *long_qkv;
     uint32_t *slice_rows;            /* host [max_logit_rows]: rows of the step */
     struct sample_row *slice_samples; /* host [max_logit_rows]: logit_row counts within the slice */
-    struct decode_body bodies[2]; /* [keeps] */
+    struct decode_body bodies[2][2]; /* [keeps][selects] */
     /* Of the step that is being submitted: */
-    bool keeps;                    /* some sequence has a budget */
+    bool keeps, selects;           /* as in decode_body */
     const struct step_seq *sparse; /* the sequence with sparse attention, or NULL */
     uint32_t n_drawn; /* sample rows of the newest step: what STEP_DRAWN may name */
 };
@@ -138,7 +139,7 @@ int decoder_create(struct decoder **out, const struct model *model, struct backe
     struct decoder *d = calloc(1, sizeof(*d));
     if (!d) return error_set(err, ERR_NOMEM, "decoder: no memory");
     *d = (struct decoder){.model = model, .be = be, .kv = kv, .limits = *limits};
-    for (int i = 0; i < 2; i++) d->bodies[i] = (struct decode_body){d, i == 1};
+    for (int i = 0; i < 4; i++) d->bodies[i / 2][i % 2] = (struct decode_body){d, i / 2, i % 2};
     d->q_dim = c->n_heads * c->head_dim;
     d->kv_dim = c->n_kv_heads * c->head_dim;
     d->qkv_dim = d->q_dim + 2 * d->kv_dim;
@@ -248,6 +249,32 @@ static struct attn_args attn_of(const struct decoder *d, uint32_t layer, const v
                               .n_freqs = c->n_freqs};
 }
 
+/* Of the group whose filter the layer is; n_groups: of none. */
+static uint32_t group_index(const struct decoder *d, uint32_t layer) {
+    uint32_t i = 0;
+    while (i < d->limits.n_groups && d->limits.groups[i].filter != layer) i++;
+    return i;
+}
+
+static int run_select(struct decoder *d, const struct attn_args *attn, uint32_t index,
+                      struct error *err) {
+    const struct layer_group *groups = d->limits.groups;
+    struct select_args args = {.attn = *attn,
+                               .group = &groups[index],
+                               .group_index = index,
+                               .store = d->limits.store};
+    for (uint32_t i = 0; i < index; i++) args.first_plane += groups[i].end - groups[i].first;
+    return d->be->ops->select(d->be, &args, err);
+}
+
+/* Attention of the sequences that decode; behind a filter's they choose. */
+static int run_attn_decode(struct decoder *d, struct attn_args attn, struct error *err) {
+    const uint32_t index = group_index(d, attn.layer);
+    attn.selects = d->selects && index < d->limits.n_groups;
+    const int rc = d->be->ops->attn_decode(d->be, &attn, err);
+    return rc || !attn.selects ? rc : run_select(d, &attn, index, err);
+}
+
 /* From x to attn. */
 static int run_attention(struct decoder *d, uint32_t layer, struct row_range rows,
                          struct error *err) {
@@ -257,7 +284,7 @@ static int run_attention(struct decoder *d, uint32_t layer, struct row_range row
         rc = run_index(d, layer, act_at(d, rows.qkv, (size_t)d->sparse->first_row * d->qkv_dim),
                        err);
     if (rc) return rc;
-    if ((rc = d->be->ops->attn_decode(d->be, &attn, err))) return rc;
+    if ((rc = run_attn_decode(d, attn, err))) return rc;
     if ((rc = d->be->ops->attn_prefill(d->be, &attn, err)) || !d->keeps) return rc;
     if ((rc = d->be->ops->keep_decode(d->be, &attn, err))) return rc;
     return d->be->ops->keep_prefill(d->be, &attn, err);
@@ -381,7 +408,7 @@ static uint32_t padded_rows(const struct decoder *d, uint32_t n) {
 static int run_decode(void *ctx, uint32_t n_rows, struct error *err) {
     const struct decode_body *decode = ctx;
     struct decoder *d = decode->decoder;
-    assert(decode->keeps == d->keeps);
+    assert(decode->keeps == d->keeps && decode->selects == d->selects);
     int rc = run_layers(d, n_rows, err);
     if (!rc) rc = run_ffn(d, d->model->config.n_layers - 1, d->attn, d->x, n_rows, err);
     return rc ? rc : run_logits(d, d->x, n_rows, err);
@@ -389,7 +416,7 @@ static int run_decode(void *ctx, uint32_t n_rows, struct error *err) {
 
 static int run_plain_decode(struct decoder *d, uint32_t n_rows, const struct sample_row *samples,
                             struct sample_result *results, float *logits_out, struct error *err) {
-    struct decode_body *body = &d->bodies[d->keeps];
+    struct decode_body *body = &d->bodies[d->keeps][d->selects];
     int rc = d->be->ops->repeat(d->be, padded_rows(d, n_rows), run_decode, body, err);
     return rc ? rc : run_sample(d, samples, n_rows, results, logits_out, err);
 }
@@ -425,6 +452,12 @@ static int check_samples(const struct step *step, const struct sample_row *sampl
 static bool has_budgets(const struct step *step) {
     for (uint32_t i = 0; i < step->n_seqs; i++)
         if (step->seqs[i].budget) return true;
+    return false;
+}
+
+static bool has_selections(const struct step *step) {
+    for (uint32_t i = 0; i < step->n_decode; i++)
+        if (step->seqs[i].select) return true;
     return false;
 }
 
@@ -464,10 +497,13 @@ static int submit(struct decoder *d, const struct step *step, const struct sampl
     if (rc) return rc;
     d->n_drawn = n_samples;
     d->keeps = has_budgets(step);
+    d->selects = has_selections(step);
     d->sparse = sparse_of(step);
     if (d->sparse && !d->be->ops->attn_index) return refuse_sparse(err);
     if (d->keeps && !d->kv->tracked)
         return error_set(err, ERR_INVALID, "decoder: budgets, but the pages have no room for them");
+    if (d->selects && (!d->be->ops->select || d->limits.n_groups == 0))
+        return error_set(err, ERR_INVALID, "decoder: nobody can select here");
     if ((rc = d->be->ops->step_begin(d->be, step, err))) return rc;
     rc = run_step(d, step, samples, n_samples, results, logits_out, err);
     if (rc || !d->keeps || !totals) return rc;
@@ -519,7 +555,7 @@ int decoder_submit_slice(struct decoder *d, const struct step *step,
     int rc = check_slice(d, step, slice, err);
     if (rc) return rc;
     d->n_drawn = 0;
-    d->keeps = false;
+    d->keeps = d->selects = false;
     d->sparse = sparse_of(step);
     if (d->sparse && !d->be->ops->attn_index) return refuse_sparse(err);
     if ((rc = d->be->ops->step_begin(d->be, step, err))) return rc;
@@ -533,6 +569,10 @@ const void *decoder_long_q(const struct decoder *d, size_t *q_stride) {
 
 int decoder_submit_totals(struct decoder *d, struct sparse_totals *out, struct error *err) {
     return d->be->ops->sparse_totals(d->be, out, err);
+}
+
+int decoder_submit_selected(struct decoder *d, struct select_total *out, struct error *err) {
+    return d->be->ops->select_totals(d->be, out, err);
 }
 
 int decoder_collect(struct decoder *decoder, uint32_t n_newer, struct error *err) {

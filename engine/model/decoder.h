@@ -29,6 +29,11 @@ struct decoder_limits {
     uint32_t max_rows;       /* rows of the largest step */
     uint32_t max_logit_rows; /* logits are made in slices of at most this many rows */
     uint32_t max_long_rows;  /* of a long prompt; 0: there are none */
+    /* For sequences that select, borrowed: host [n_groups], ascending; and where their tokens are
+     * that are not in the pool, or NULL. */
+    const struct layer_group *groups;
+    uint32_t n_groups;
+    const struct kv_store *store;
 };
 
 /* Bytes of a long prompt's room, a part of decoder_workspace_bytes(). */
@@ -61,6 +66,9 @@ const void *decoder_long_q(const struct decoder *decoder, size_t *q_stride);
 /* Behind a submitted step or slice with a sparse sequence: what was visited since the last call,
  * there once the step has been collected. */
 int decoder_submit_totals(struct decoder *decoder, struct sparse_totals *out, struct error *err);
+/* Behind a submitted step: out[i] is sequence i's if it selects, there once the step has been
+ * collected. */
+int decoder_submit_selected(struct decoder *decoder, struct select_total *out, struct error *err);
 /* Waits until all submitted steps but the newest n_newer are done. */
 int decoder_collect(struct decoder *decoder, uint32_t n_newer, struct error *err);
 
