@@ -19,8 +19,9 @@ int batch_init(struct batch *batch, uint32_t max_rows, uint32_t max_seqs, struct
     batch->samples = calloc(max_rows, sizeof(*batch->samples));
     batch->results = calloc(max_rows, sizeof(*batch->results));
     batch->totals = calloc(max_seqs, sizeof(*batch->totals));
+    batch->selected = calloc(max_seqs, sizeof(*batch->selected));
     if (batch->entries && batch->seqs && batch->tokens && batch->positions && batch->samples &&
-        batch->results && batch->totals)
+        batch->results && batch->totals && batch->selected)
         return 0;
     batch_fini(batch);
     return error_set(err, ERR_NOMEM, "no memory for steps of %u rows", max_rows);
@@ -34,6 +35,7 @@ void batch_fini(struct batch *batch) {
     free(batch->samples);
     free(batch->results);
     free(batch->totals);
+    free(batch->selected);
     *batch = (struct batch){0};
 }
 
@@ -70,6 +72,7 @@ static void add(struct batch *batch, struct sequence *seq) {
     struct step_seq *out = &batch->seqs[step->n_seqs];
     seq->kv.policy->view(&seq->kv, seq->n_rows, out);
     out->first_row = first;
+    batch->selects |= out->select != NULL;
     if (seq->is_sparse_piece) choose_keys(batch, seq, out, begin, seq->n_rows);
     for (uint32_t i = 0; i < seq->n_rows; i++)
         batch->positions[first + i] = first_position(out) + i;
@@ -92,6 +95,7 @@ static void begin(struct batch *batch, enum pace_kind kind) {
         (struct step){.tokens = batch->tokens, .positions = batch->positions, .seqs = batch->seqs};
     batch->n_samples = 0;
     batch->kind = kind;
+    batch->selects = false;
     batch->sparse = NULL;
     batch->visited = (struct sparse_totals){0};
 }
@@ -125,6 +129,15 @@ void batch_build_slice(struct batch *batch, struct sequence *seq, uint32_t n_row
     batch->step.n_seqs = 1;
     batch->step.n_rows = n_rows;
     batch->step.n_layers = seq->kv.space->n_layers;
+}
+
+int batch_submitted(const struct batch *batch, struct error *err) {
+    int code = 0;
+    for (uint32_t i = 0; i < batch->step.n_seqs && !code; i++) {
+        struct kv_sequence *kv = &batch->entries[i].seq->kv;
+        code = kv->policy->submitted(kv, err);
+    }
+    return code;
 }
 
 bool batch_draws(const struct batch *batch, const struct batch_entry *entry) {

@@ -24,6 +24,8 @@ struct batch {
     struct sample_row *samples;  /* [n_samples] */
     struct sample_result *results;
     struct keep_total *totals; /* [step.n_seqs], of those with a budget */
+    struct select_total *selected; /* [step.n_decode], of those that select: */
+    bool selects;                  /* there is one */
     uint32_t n_samples;
     enum pace_kind kind;     /* PACE_SLICE: `slice`, nothing to sample, else a step */
     struct long_slice slice;
@@ -46,6 +48,10 @@ void batch_fini(struct batch *batch); /* a zeroed struct is allowed */
 void batch_build(struct batch *batch, struct sequence *const *seqs, uint32_t n_seqs);
 /* Describes the sequence's next slice (sequence.h), n_rows rows of it. */
 void batch_build_slice(struct batch *batch, struct sequence *seq, uint32_t n_rows);
+
+/* Behind its submission: whatever became of pages that are whole from now on has been submitted,
+ * too.  ERR_DEVICE. */
+int batch_submitted(const struct batch *batch, struct error *err);
 
 /* True when the entry's last row draws a token. */
 bool batch_draws(const struct batch *batch, const struct batch_entry *entry);

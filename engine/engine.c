@@ -50,6 +50,7 @@ struct engine {
     struct tokenizer *tokenizer;
     struct model *model;
     struct kv_pool kv;
+    struct kv_store store; /* base NULL: there is none */
     struct kv_space space;
     struct sequence_shared shared;
 
@@ -118,7 +119,10 @@ static struct decoder_limits decoder_plan(struct engine *e, struct device_memory
     e->info.long_bytes = decoder_long_bytes(model, e->info.long_rows, c->backend->act_dtype);
     return (struct decoder_limits){.max_rows = c->max_batched_tokens,
                                    .max_logit_rows = rows,
-                                   .max_long_rows = e->info.long_rows};
+                                   .max_long_rows = e->info.long_rows,
+                                   .groups = c->groups,
+                                   .n_groups = e->info.selections ? c->n_groups : 0,
+                                   .store = e->store.base ? &e->store : NULL};
 }
 
 /* Of a chunk, or of a prompt that goes layer by layer. */
@@ -140,6 +144,22 @@ static uint64_t most_slots(const struct engine *e, struct device_memory device) 
     return device.total && room < longest ? room : longest;
 }
 
+static uint32_t most_selected(const struct engine *e) {
+    return e->info.selections ? e->config.max_selected : 0;
+}
+
+static void limit_selections(struct step_limits *limits, const struct engine *e) {
+    const struct engine_config *c = &e->config;
+    if (!e->info.selections) return;
+    limits->max_select_slots = e->info.max_model_len;
+    limits->max_selected = (most_selected(e) + PAGE_TOKENS - 1) / PAGE_TOKENS * PAGE_TOKENS;
+    limits->n_groups = c->n_groups;
+    for (uint32_t i = 0; i < c->n_groups; i++) {
+        const uint32_t n = c->groups[i].end - c->groups[i].first;
+        if (n > limits->max_group_layers) limits->max_group_layers = n;
+    }
+}
+
 /* Everything that a step needs beside weights and pages, so that what is free afterwards may all be
  * pages.  Where the device counts its bytes the plan says what was really taken. */
 static int create_workspace(struct engine *e, struct error *err) {
@@ -148,7 +168,7 @@ static int create_workspace(struct engine *e, struct error *err) {
     struct backend *be = c->backend;
     const struct device_memory before = be->ops->memory(be);
     const struct decoder_limits limits = decoder_plan(e, before);
-    const struct step_limits largest = {
+    struct step_limits largest = {
         .max_rows = limits.max_rows,
         .max_seqs = c->max_num_seqs,
         .max_seq_pages = (longest_sequence(e) + PAGE_TOKENS - 1) / PAGE_TOKENS,
@@ -165,6 +185,7 @@ static int create_workspace(struct engine *e, struct error *err) {
         .max_positions = model->max_position,
         .max_sparse_rows = e->info.sparse_prefill ? most_sparse_rows(&limits) : 0,
         .max_sparse_slots = e->info.sparse_prefill ? e->info.max_model_len : 0};
+    limit_selections(&largest, e);
     int code = decoder_create(&e->decoder, e->model, be, &e->kv, &limits, err);
     if (!code) code = be->ops->reserve(be, &largest, err);
     if (code) return code;
@@ -189,6 +210,39 @@ static int create_pages(struct engine *e, struct error *err) {
     e->info.kv_bytes = (uint64_t)e->kv.n_pages * e->kv.page_bytes;
     e->info.kv_tokens = (uint64_t)e->kv.n_pages / n_layers * PAGE_TOKENS;
     return be->ops->alloc(be, e->info.kv_bytes, &e->kv.base, err);
+}
+
+static int check_groups(const struct engine *e, struct error *err) {
+    uint32_t end = 0;
+    for (uint32_t i = 0; i < e->config.n_groups; i++) {
+        const struct layer_group *group = &e->config.groups[i];
+        if (group->filter < end || group->filter >= group->first || group->first >= group->end ||
+            group->end > e->model->config.n_layers)
+            return error_set(err, ERR_INVALID,
+                             "the layers that follow filter layer %" PRIu32
+                             " are not layers of the model, or of another filter, too",
+                             group->filter);
+        end = group->end;
+    }
+    return e->config.n_groups <= MAX_LAYER_GROUPS
+               ? 0
+               : error_set(err, ERR_INVALID, "more than %d filter layers", MAX_LAYER_GROUPS);
+}
+
+/* In the system's memory; before the workspace, for a device may need some of its own for it. */
+static int create_store(struct engine *e, struct error *err) {
+    struct backend *be = e->config.backend;
+    struct kv_store *store = &e->store;
+    e->info.selections = memory_plan_selections(&e->config);
+    int code = check_groups(e, err);
+    if (!code) code = memory_plan_store(store, &e->config, &e->model->config, err);
+    if (code || store->n_blocks == 0) return code;
+    e->info.store_bytes = store->n_blocks * (uint64_t)kv_store_block_bytes(store);
+    e->info.store_tokens = (uint64_t)store->n_blocks * PAGE_TOKENS;
+    code = be->ops->store_alloc(be, e->info.store_bytes, &store->base, err);
+    if (!code) code = page_pool_create(&e->space.blocks, store->n_blocks, err);
+    e->space.store = store;
+    return code;
 }
 
 static double monotonic_s(void) {
@@ -220,12 +274,15 @@ static int create_memory(struct engine *e, struct error *err) {
     const uint32_t n_layers = e->model->config.n_layers;
     e->kv = memory_plan_pages(c, &e->model->config);
     e->info.bounded_caches = e->kv.tracked;
-    int code = create_workspace(e, err);
+    int code = create_store(e, err);
+    if (!code) code = create_workspace(e, err);
     if (!code) code = create_pages(e, err);
     if (code) return code;
     e->space.n_layers = n_layers;
     e->space.be = c->backend;
     e->space.memory = &e->kv;
+    e->space.groups = c->groups;
+    e->space.n_groups = e->info.selections ? c->n_groups : 0;
     e->space.batch_invariant = c->batch_invariant;
     code = page_pool_create(&e->space.pool, e->kv.n_pages, err);
     if (!code && c->prefix_caching)
@@ -362,13 +419,15 @@ static void take_results(struct engine *e, struct event_list *events) {
 }
 
 static int submit_batch(struct engine *e, struct batch *batch, struct error *err) {
-    const int code =
+    int code =
         batch->kind == PACE_SLICE
             ? decoder_submit_slice(e->decoder, &batch->step, &batch->slice, err)
             : decoder_submit(e->decoder, &batch->step, batch->samples, batch->n_samples,
                              batch->results, batch->totals, err);
-    if (code || !batch->sparse) return code;
-    return decoder_submit_totals(e->decoder, &batch->visited, err);
+    if (!code && batch->selects)
+        code = decoder_submit_selected(e->decoder, batch->selected, err);
+    if (!code && batch->sparse) code = decoder_submit_totals(e->decoder, &batch->visited, err);
+    return code ? code : batch_submitted(batch, err);
 }
 
 static void run_step(struct engine *e, struct event_list *events) {
@@ -406,18 +465,32 @@ static void *run_engine(void *arg) {
 
 /* ---- any thread ---- */
 
+static struct kv_limits kv_limits(const struct engine *e) {
+    return (struct kv_limits){.max_model_len = e->info.max_model_len,
+                              .trained_context = e->info.model->max_position,
+                              .bounded_caches = e->info.bounded_caches,
+                              .selections = e->info.selections,
+                              .max_selected = most_selected(e),
+                              .has_store = e->store.base != NULL};
+}
+
 static int check_kv(const struct engine *e, const struct engine_request *r, struct error *err) {
-    const struct kv_limits limits = {e->info.max_model_len, e->info.model->max_position,
-                                     e->info.bounded_caches};
+    const struct kv_limits limits = kv_limits(e);
     int code = kv_choice_check(&r->kv, r->n_prompt, r->params.max_tokens, &limits, err);
     if (code) return code;
     const struct kv_plan plan =
         kv_plan_make(&r->kv, r->n_prompt, r->params.max_tokens, limits.trained_context);
-    const uint64_t n_pages = plan.policy->most_pages(&e->space, &plan);
-    if (n_pages <= e->info.n_pages) return 0;
-    return error_set(err, ERR_TOO_LONG,
-                     "the request takes %" PRIu64 " pages of the KV cache, which has %" PRIu32,
-                     n_pages, e->info.n_pages);
+    const struct kv_amount most = plan.policy->most(&e->space, &plan);
+    if (most.pages > e->info.n_pages)
+        return error_set(err, ERR_TOO_LONG,
+                         "the request takes %" PRIu64 " pages of the KV cache, which has %" PRIu32,
+                         most.pages, e->info.n_pages);
+    if (most.blocks > e->store.n_blocks)
+        return error_set(err, ERR_TOO_LONG,
+                         "the request moves up to %" PRIu64 " tokens out of the KV cache, and "
+                         "there is room for %" PRIu64,
+                         most.blocks * PAGE_TOKENS, e->info.store_tokens);
+    return 0;
 }
 
 static int check_prefill(const struct engine *e, const struct engine_request *r,
@@ -432,8 +505,9 @@ static int check_prefill(const struct engine *e, const struct engine_request *r,
         return error_set(err, ERR_INVALID, "sparse prefill is not available here");
     if (!choice->patterns && !e->config.patterns)
         return error_set(err, ERR_INVALID, "sparse prefill needs patterns for the model's heads");
-    if (r->kv.type != KV_FULL)
-        return error_set(err, ERR_INVALID, "sparse prefill needs the KV policy `full`");
+    if (kv_choice_is_bounded(&r->kv))
+        return error_set(err, ERR_INVALID,
+                         "sparse prefill needs a KV policy that keeps everything");
     if (r->params.n_prompt_logprobs >= 0)
         return error_set(err, ERR_INVALID,
                          "log-probabilities of the prompt are exact only with dense prefill");
@@ -572,6 +646,8 @@ void engine_destroy(struct engine *e) {
     decoder_destroy(e->decoder);
     prefix_cache_destroy(e->space.cache);
     page_pool_destroy(e->space.pool);
+    page_pool_destroy(e->space.blocks);
+    if (e->store.base) e->config.backend->ops->store_free(e->config.backend, e->store.base);
     if (e->kv.base) e->config.backend->ops->free(e->config.backend, e->kv.base);
     model_destroy(e->model, e->config.backend);
     tokenizer_destroy(e->tokenizer);

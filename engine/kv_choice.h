@@ -36,8 +36,12 @@ struct kv_choice {
     bool on_device;      /* nothing is moved: faster, as long as there is room */
 };
 
+static inline bool kv_type_is_bounded(enum kv_type type) {
+    return type == KV_STREAMING || type == KV_HEAVY_HITTER;
+}
+
 static inline bool kv_choice_is_bounded(const struct kv_choice *kv) {
-    return kv->type == KV_STREAMING || kv->type == KV_HEAVY_HITTER;
+    return kv_type_is_bounded(kv->type);
 }
 
 static inline uint64_t kv_choice_capacity(const struct kv_choice *kv) {

@@ -57,6 +57,27 @@ struct kv_pool memory_plan_pages(const struct engine_config *config,
     return pool;
 }
 
+bool memory_plan_selections(const struct engine_config *config) {
+    const struct backend_ops *ops = config->backend->ops;
+    return config->n_groups > 0 && ops->select && ops->select_totals;
+}
+
+int memory_plan_store(struct kv_store *store, const struct engine_config *config,
+                      const struct model_config *model, struct error *err) {
+    *store = (struct kv_store){.dtype = config->kv_dtype,
+                               .n_kv_heads = model->n_kv_heads,
+                               .head_dim = model->head_dim};
+    if (!memory_plan_selections(config) || config->kv_store_bytes == 0) return 0;
+    for (uint32_t i = 0; i < config->n_groups; i++)
+        store->n_planes += config->groups[i].end - config->groups[i].first;
+    const size_t block_bytes = kv_store_block_bytes(store);
+    store->n_blocks = (uint32_t)min_u64(config->kv_store_bytes / block_bytes, UINT32_MAX);
+    if (store->n_blocks > 0) return 0;
+    return error_set(err, ERR_INVALID,
+                     "%" PRIu64 " bytes for what leaves the KV cache are less than %d tokens take, "
+                     "%zu", config->kv_store_bytes, PAGE_TOKENS, block_bytes);
+}
+
 bool memory_plan_sparse(const struct engine_config *config) {
     const struct backend_ops *ops = config->backend->ops;
     return config->sparse_prefill && ops->attn_index && ops->sparse_totals;

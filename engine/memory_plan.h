@@ -15,6 +15,13 @@ uint64_t memory_available(void);
 struct kv_pool memory_plan_pages(const struct engine_config *config,
                                  const struct model_config *model);
 
+/* True where sequences may select: there are groups of layers, and the backend can. */
+bool memory_plan_selections(const struct engine_config *config);
+/* The store, of the settings and the groups; n_blocks 0: there is none.  base is NULL.  ERR_INVALID
+ * when there is to be one, but not a block fits. */
+int memory_plan_store(struct kv_store *store, const struct engine_config *config,
+                      const struct model_config *model, struct error *err);
+
 /* True where prompts may be computed sparsely: asked for, and the backend can. */
 bool memory_plan_sparse(const struct engine_config *config);
 /* Rows of the room for prompts that go layer by layer, whole tiles: config->max_long_rows, or as

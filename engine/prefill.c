@@ -11,7 +11,7 @@
 static bool is_sparse(const struct prefill_choice *choice, const struct prefill_support *support,
                       enum kv_type kv, uint32_t n_prompt, bool scores_prompt) {
     if (!support->available || (!choice->patterns && !support->patterns)) return false;
-    if (kv != KV_FULL || scores_prompt || choice->mode == PREFILL_DENSE) return false;
+    if (kv_type_is_bounded(kv) || scores_prompt || choice->mode == PREFILL_DENSE) return false;
     return choice->mode == PREFILL_SPARSE || n_prompt >= support->min_sparse_tokens;
 }
 

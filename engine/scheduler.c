@@ -21,6 +21,12 @@
 #include "engine/pace.h"
 #include "engine/sequence.h"
 
+/* Pages and blocks that a sequence may be started with, negative when there is not even what those
+ * that run will want next. */
+struct spare {
+    int64_t pages, blocks;
+};
+
 struct scheduler {
     const struct kv_space *space;
     uint32_t max_rows, max_seqs, max_long_rows;
@@ -30,10 +36,9 @@ struct scheduler {
     struct sequence *first_waiting, *last_waiting;
     struct sequence **running; /* [n_running], by rank */
     uint32_t n_waiting, n_running;
-    /* The sequence that found too few pages, and how many it found: no need to try again with as
-     * few. */
+    /* The sequence that found too little, and what it found: no need to try again with no more. */
     const struct sequence *blocked;
-    int64_t blocked_pages;
+    struct spare blocked_by;
     /* The running sequence whose turn it is to be sparse, or NULL; turns are counted. */
     struct sequence *sparse;
     uint32_t turn;
@@ -149,10 +154,22 @@ static void end(struct scheduler *s, struct sequence *seq, enum finish_reason re
     retire(s, seq);
 }
 
+static uint32_t n_free_blocks(const struct scheduler *s) {
+    return s->space->blocks ? page_pool_n_free(s->space->blocks) : 0;
+}
+
+static uint32_t n_blocks(const struct scheduler *s) {
+    return s->space->blocks ? page_pool_n_pages(s->space->blocks) : 0;
+}
+
 void scheduler_add(struct scheduler *s, struct sequence *seq, struct event_list *events) {
     const struct kv_policy *policy = seq->kv.policy;
-    if (policy->most_pages(s->space, &seq->kv.plan) > page_pool_n_pages(s->space->pool))
+    const struct kv_amount most = policy->most(s->space, &seq->kv.plan);
+    if (most.pages > page_pool_n_pages(s->space->pool))
         end(s, seq, FINISH_ERROR, ERR_TOO_LONG, "the request is longer than the whole KV cache",
+            events);
+    else if (most.blocks > n_blocks(s))
+        end(s, seq, FINISH_ERROR, ERR_TOO_LONG, "the request is longer than the whole KV store",
             events);
     else if (policy->prepare(&seq->kv, seq->tokens))
         end(s, seq, FINISH_ERROR, ERR_NOMEM, "no memory for the request's page lists", events);
@@ -208,9 +225,10 @@ static uint64_t available_pages(const struct scheduler *s) {
     return page_pool_n_free(s->space->pool) + n_idle;
 }
 
-static void preempt_last(struct scheduler *s, struct event_list *events) {
-    struct sequence *seq = s->running[--s->n_running];
+static void preempt(struct scheduler *s, uint32_t at, struct event_list *events) {
+    struct sequence *seq = s->running[at];
     struct error err;
+    running_remove(s, at);
     int code = seq->kv.policy->suspend(&seq->kv, &err);
     end_turn(s, seq);
     seq->n_rows = 0;
@@ -220,15 +238,25 @@ static void preempt_last(struct scheduler *s, struct event_list *events) {
     else waiting_insert(s, seq);
 }
 
+/* The last sequence that has some of what running[at] is short of for `want` more tokens; at worst
+ * that one itself. */
+static uint32_t victim(const struct scheduler *s, uint32_t at, uint32_t want) {
+    const struct kv_sequence *kv = &s->running[at]->kv;
+    const bool blocks = kv->policy->missing(kv, kv->n_tokens + want).blocks > n_free_blocks(s);
+    uint32_t last = s->n_running - 1;
+    while (blocks && last > at && s->running[last]->kv.selection.blocks.n == 0) last--;
+    return last;
+}
+
 /* Room for `want` more tokens of running[at], at the expense of those after it.  False: it lost its
  * own place. */
 static bool make_room(struct scheduler *s, uint32_t at, uint32_t want, struct event_list *events) {
     struct sequence *seq = s->running[at];
     int code;
     while ((code = seq->kv.policy->reserve(&seq->kv, seq->kv.n_tokens + want)) == ERR_FULL) {
-        bool itself = s->n_running - 1 == at;
-        preempt_last(s, events);
-        if (itself) return false;
+        const uint32_t last = victim(s, at, want);
+        preempt(s, last, events);
+        if (last == at) return false;
     }
     if (code == 0) return true;
     running_remove(s, at);
@@ -339,13 +367,22 @@ static bool is_held_back(const struct scheduler *s, const struct sequence *seq) 
     return false;
 }
 
-/* Pages that a sequence may be started with: a page in every layer is left for each running
- * sequence that will want more, so that what is admitted is not preempted at once.  Negative when
- * there are not even those. */
-static int64_t spare_pages(const struct scheduler *s) {
-    uint64_t n_growing = 0;
-    for (uint32_t i = 0; i < s->n_running; i++) n_growing += s->running[i]->kv.policy->grows;
-    return (int64_t)available_pages(s) - (int64_t)(n_growing * s->space->n_layers);
+/* A page in every layer is left for each running sequence that will want more, and the block that
+ * it may need, so that what is admitted is not preempted at once. */
+static struct spare spare(const struct scheduler *s) {
+    struct spare spare = {(int64_t)available_pages(s), n_free_blocks(s)};
+    for (uint32_t i = 0; i < s->n_running; i++) {
+        const struct sequence *seq = s->running[i];
+        const struct kv_policy *policy = seq->kv.policy;
+        if (policy->grows) spare.pages -= s->space->n_layers;
+        spare.blocks -= (int64_t)policy->missing(&seq->kv, seq->n_tokens + PAGE_TOKENS).blocks;
+    }
+    return spare;
+}
+
+static bool is_spare(struct kv_amount need, struct spare spare) {
+    return (int64_t)need.pages <= spare.pages &&
+           (need.blocks == 0 || (int64_t)need.blocks <= spare.blocks);
 }
 
 /* Tokens that a sequence has pages for when it starts: its own, or all it may come to have where it
@@ -358,17 +395,19 @@ static uint32_t admission_tokens(const struct scheduler *s, const struct sequenc
 static int take_pages(struct scheduler *s, struct sequence *seq) {
     const struct kv_policy *policy = seq->kv.policy;
     const uint32_t n_tokens = admission_tokens(s, seq);
-    int64_t before = spare_pages(s);
-    if (s->blocked == seq && before <= s->blocked_pages) return ERR_FULL;
+    const struct spare before = spare(s);
+    if (s->blocked == seq && before.pages <= s->blocked_by.pages &&
+        before.blocks <= s->blocked_by.blocks)
+        return ERR_FULL;
     /* Log-probabilities of a prompt need every row of it computed. */
     if (!seq->prompt_event) policy->adopt(&seq->kv, seq->tokens, seq->n_tokens - 1);
-    int64_t need = (int64_t)policy->n_missing(&seq->kv, n_tokens);
     int code = ERR_FULL;
-    if (s->n_running == 0 || need <= spare_pages(s)) code = policy->reserve(&seq->kv, n_tokens);
+    if (s->n_running == 0 || is_spare(policy->missing(&seq->kv, n_tokens), spare(s)))
+        code = policy->reserve(&seq->kv, n_tokens);
     if (code == 0) return 0;
     policy->suspend(&seq->kv, NULL); /* never a failure: it has nothing new to keep */
     s->blocked = seq;
-    s->blocked_pages = before;
+    s->blocked_by = before;
     return code;
 }
 
@@ -565,6 +604,14 @@ struct batch *scheduler_plan(struct scheduler *s, struct event_list *events) {
     return NULL;
 }
 
+static void count_selected(struct scheduler *s, struct sequence *seq,
+                           const struct select_total *total) {
+    seq->n_chosen += total->n_chosen;
+    seq->n_fetched += total->n_fetched;
+    s->stats.n_chosen += total->n_chosen;
+    s->stats.n_fetched += total->n_fetched;
+}
+
 /* True when the sequence has had its final event. */
 static bool finish_entry(struct scheduler *s, const struct batch *batch, uint32_t at,
                          struct event_list *events) {
@@ -573,6 +620,7 @@ static bool finish_entry(struct scheduler *s, const struct batch *batch, uint32_
     const uint32_t n_generated = sequence_n_generated(seq);
     const uint64_t n_evicted = sequence_usage(seq).n_evicted;
     if (batch->step.seqs[at].budget) seq->kept_mass = batch->totals[at].kept_mass;
+    if (batch->step.seqs[at].select) count_selected(s, seq, &batch->selected[at]);
     bool over = sequence_accept(seq, entry->n_stored, batch->samples + entry->first_sample,
                                 batch->results + entry->first_sample, entry->n_samples, events);
     s->stats.generated_tokens += sequence_n_generated(seq) - n_generated;
@@ -628,6 +676,9 @@ void scheduler_stats(const struct scheduler *s, struct engine_stats *out) {
     out->n_waiting = s->n_waiting;
     out->pages_free = page_pool_n_free(s->space->pool);
     out->pages_total = page_pool_n_pages(s->space->pool);
+    if (s->space->store)
+        out->store_used_bytes =
+            (n_blocks(s) - n_free_blocks(s)) * (uint64_t)kv_store_block_bytes(s->space->store);
     for (uint32_t i = 0; i < s->n_running; i++)
         out->kv_resident[s->running[i]->kv.plan.type] +=
             sequence_usage(s->running[i]).n_resident;

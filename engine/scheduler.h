@@ -8,8 +8,9 @@
  * Both lists are in order of rank: lower priority number first, then arrival.  A step has one row
  * for every running sequence that generates, and fills up with pieces of prompts in order of rank.
  * Pages for a prompt are taken when it is admitted, pages for generated tokens as they come, or all
- * at once (the KV policy knows); when they run out, the sequence of last rank is preempted.  The
- * first of the running sequences can always go on, so the engine as a whole never stands still.
+ * at once (the KV policy knows); when they run out, the sequence of last rank is preempted, or when
+ * blocks of the store do, the last that has any.  The first of the running sequences can always go
+ * on, so the engine as a whole never stands still.
  *
  * In a batch-invariant space (kv/policy.h) pages for all tokens that a request may generate are
  * taken when it is admitted, and nobody is preempted.
@@ -73,7 +74,7 @@ void scheduler_end_all(struct scheduler *scheduler, enum finish_reason reason, i
                        const char *text, struct event_list *events);
 
 /* Plans the next step or slice, or returns NULL when there is nothing to do before those in flight
- * are finished.  Fewer than MAX_FLIGHTS may be in flight.  Run it, fill results, then call
+ * are finished.  Fewer than MAX_FLIGHTS may be in flight.  Run it, call batch_submitted, fill results, then call
  * scheduler_finish_step, which takes the oldest one in flight; or, if it failed,
  * scheduler_end_all. */
 struct batch *scheduler_plan(struct scheduler *scheduler, struct event_list *events);

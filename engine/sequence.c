@@ -127,7 +127,10 @@ struct kv_usage sequence_usage(const struct sequence *seq) {
     const uint32_t n_resident = seq->kv.policy->n_resident(&seq->kv, seq->n_landed);
     return (struct kv_usage){.n_resident = n_resident,
                              .n_evicted = seq->n_landed - n_resident,
-                             .kept_mass = seq->kept_mass};
+                             .kept_mass = seq->kept_mass,
+                             .n_offloaded = seq->kv.n_offloaded,
+                             .n_chosen = seq->n_chosen,
+                             .n_fetched = seq->n_fetched};
 }
 
 static void fill_final(const struct sequence *seq, struct engine_event *event) {

@@ -48,8 +48,8 @@ static uint32_t most_slots(const struct kv_plan *plan) {
     return max_u32(prompt_slots(plan), generating_slots(plan));
 }
 
-static uint64_t bounded_most_pages(const struct kv_space *space, const struct kv_plan *plan) {
-    return kv_pages_per_layer(most_slots(plan)) * space->n_layers;
+static struct kv_amount bounded_most(const struct kv_space *space, const struct kv_plan *plan) {
+    return (struct kv_amount){.pages = kv_pages_per_layer(most_slots(plan)) * space->n_layers};
 }
 
 /* Pages of a layer that the sequence has for the rest of its life. */
@@ -59,9 +59,10 @@ static uint32_t pages_due(const struct kv_sequence *kv) {
                                                         : most_slots(plan));
 }
 
-static uint64_t bounded_n_missing(const struct kv_sequence *kv, uint64_t n_tokens) {
+static struct kv_amount bounded_missing(const struct kv_sequence *kv, uint64_t n_tokens) {
     (void)n_tokens;
-    return (uint64_t)(pages_due(kv) - kv->layers[0].n) * kv->space->n_layers;
+    const uint64_t n_pages = pages_due(kv) - kv->layers[0].n;
+    return (struct kv_amount){.pages = n_pages * kv->space->n_layers};
 }
 
 static int bounded_prepare(struct kv_sequence *kv, const uint32_t *prompt) {
@@ -132,6 +133,11 @@ static void bounded_commit(struct kv_sequence *kv, uint32_t n_rows) {
     kv->n_tokens += n_rows;
 }
 
+static int bounded_submitted(struct kv_sequence *kv, struct error *err) {
+    (void)kv, (void)err;
+    return 0;
+}
+
 static void bounded_publish(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
     (void)tokens;
     if (kv->prompt_done || n_tokens < kv->plan.n_prompt) return;
@@ -176,9 +182,13 @@ static int bounded_suspend(struct kv_sequence *kv, struct error *err) {
     return code;
 }
 
+/* Some page may have been let go by a sequence whose copy to the store still reads it: only after
+ * the next step_begin() is that certain to be over, or after a sync. */
 static int bounded_resume(struct kv_sequence *kv, struct error *err) {
     if (!kv->suspended) return 0;
-    int code = copy_pages(kv, true, err);
+    struct backend *be = kv->space->be;
+    int code = kv->space->store ? be->ops->sync(be, err) : 0;
+    if (!code) code = copy_pages(kv, true, err);
     forget_suspended(kv);
     return code;
 }
@@ -193,8 +203,8 @@ static void bounded_release(struct kv_sequence *kv) {
 const struct kv_policy kv_policy_bounded = {
     .name = "bounded",
     .grows = false,
-    .most_pages = bounded_most_pages,
-    .n_missing = bounded_n_missing,
+    .most = bounded_most,
+    .missing = bounded_missing,
     .prepare = bounded_prepare,
     .worth_waiting = bounded_worth_waiting,
     .adopt = bounded_adopt,
@@ -202,6 +212,7 @@ const struct kv_policy kv_policy_bounded = {
     .max_rows = bounded_max_rows,
     .view = bounded_view,
     .commit = bounded_commit,
+    .submitted = bounded_submitted,
     .publish = bounded_publish,
     .n_resident = bounded_n_resident,
     .suspend = bounded_suspend,

@@ -9,6 +9,8 @@
  * first one's block, so that the chain of blocks has no gaps and its next blocks have a parent.
  *
  * Thread: engine.  Memory: see policy.h. */
+#include "engine/kv/full.h"
+
 #include <assert.h>
 #include <stdlib.h>
 
@@ -18,13 +20,12 @@
 #include "engine/kv/pool.h"
 #include "engine/kv/prefix_cache.h"
 
-static uint64_t full_most_pages(const struct kv_space *space, const struct kv_plan *plan) {
-    return kv_pages_per_layer(plan->n_most) * space->n_layers;
+struct kv_amount kv_full_most(const struct kv_space *space, const struct kv_plan *plan) {
+    return (struct kv_amount){.pages = kv_pages_per_layer(plan->n_most) * space->n_layers};
 }
 
-static uint64_t full_n_missing(const struct kv_sequence *kv, uint64_t n_tokens) {
-    const uint64_t want = kv_pages_per_layer(n_tokens), have = kv->layers[0].n;
-    return want > have ? (want - have) * kv->space->n_layers : 0;
+struct kv_amount kv_full_missing(const struct kv_sequence *kv, uint64_t n_tokens) {
+    return (struct kv_amount){.pages = kv_lists_missing(kv, kv_pages_per_layer(n_tokens))};
 }
 
 /* Room for n_pages pages in every list and as many blocks. */
@@ -50,7 +51,7 @@ static void hash_blocks(struct kv_sequence *kv, const uint32_t *tokens, uint32_t
     if (n_blocks > kv->n_hashes) kv->n_hashes = n_blocks;
 }
 
-static int full_prepare(struct kv_sequence *kv, const uint32_t *prompt) {
+int kv_full_prepare(struct kv_sequence *kv, const uint32_t *prompt) {
     const uint32_t n_tokens = kv->plan.n_prompt;
     int code = grow_lists(kv, (uint32_t)kv_pages_per_layer(n_tokens));
     if (code) return code;
@@ -60,7 +61,7 @@ static int full_prepare(struct kv_sequence *kv, const uint32_t *prompt) {
 
 /* Hashes are chained, so one equal pair at the first block that `other` has not published means
  * that all the blocks up to it are equal, too. */
-static bool full_worth_waiting(const struct kv_sequence *kv, const struct kv_sequence *other) {
+bool kv_full_worth_waiting(const struct kv_sequence *kv, const struct kv_sequence *other) {
     uint32_t next = other->n_blocks;
     if (next >= other->n_hashes || next >= kv->n_hashes) return false;
     return kv->hashes[next] == other->hashes[next];
@@ -70,7 +71,7 @@ static uint32_t last_block(const struct kv_sequence *kv) {
     return kv->n_blocks ? kv->blocks[kv->n_blocks - 1] : PREFIX_NONE;
 }
 
-static uint32_t full_adopt(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
+uint32_t kv_full_adopt(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
     assert(kv->n_tokens == 0 && kv->n_blocks == 0);
     struct prefix_cache *cache = kv->space->cache;
     if (!cache) return 0;
@@ -90,27 +91,32 @@ static uint32_t full_adopt(struct kv_sequence *kv, const uint32_t *tokens, uint3
     return kv->n_tokens;
 }
 
-static int full_reserve(struct kv_sequence *kv, uint32_t n_tokens) {
+int kv_full_reserve(struct kv_sequence *kv, uint32_t n_tokens) {
     const uint32_t want = (uint32_t)kv_pages_per_layer(n_tokens);
     if (want <= kv->layers[0].n) return 0;
     int code = grow_lists(kv, want);
     return code ? code : kv_lists_take(kv, want);
 }
 
-static uint32_t full_max_rows(const struct kv_sequence *kv) {
+uint32_t kv_full_max_rows(const struct kv_sequence *kv) {
     (void)kv;
     return UINT32_MAX;
 }
 
-static void full_view(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq) {
+void kv_full_view(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq) {
     assert(kv_pages_per_layer((uint64_t)kv->n_tokens + n_rows) <= kv->layers[0].n);
     *seq = (struct step_seq){.n_rows = n_rows, .layers = kv->views, .n_before = kv->n_tokens};
     for (uint32_t l = 0; l < kv->space->n_layers; l++)
         kv->views[l] = (struct kv_view){kv->layers[l].pages, kv->n_tokens + n_rows, kv->n_tokens};
 }
 
-static void full_commit(struct kv_sequence *kv, uint32_t n_rows) {
+void kv_full_commit(struct kv_sequence *kv, uint32_t n_rows) {
     kv->n_tokens += n_rows;
+}
+
+int kv_full_submitted(struct kv_sequence *kv, struct error *err) {
+    (void)kv, (void)err;
+    return 0;
 }
 
 /* How many of the first n_tokens tokens other sequences may use. */
@@ -119,7 +125,7 @@ static uint32_t n_shareable(const struct kv_sequence *kv, uint32_t n_tokens) {
     return kv->space->batch_invariant && n_tokens > n_prompt ? n_prompt : n_tokens;
 }
 
-static void full_publish(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
+void kv_full_publish(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
     struct prefix_cache *cache = kv->space->cache;
     uint32_t n_blocks = n_shareable(kv, n_tokens) / PAGE_TOKENS;
     if (!cache || n_blocks <= kv->n_blocks) return;
@@ -132,26 +138,26 @@ static void full_publish(struct kv_sequence *kv, const uint32_t *tokens, uint32_
     }
 }
 
-static uint32_t full_n_resident(const struct kv_sequence *kv, uint32_t n_tokens) {
+uint32_t kv_full_n_resident(const struct kv_sequence *kv, uint32_t n_tokens) {
     (void)kv;
     return n_tokens;
 }
 
 /* Children first, so that they grow old before their parents; see prefix_cache.h. */
-static void full_release(struct kv_sequence *kv) {
+void kv_full_release(struct kv_sequence *kv) {
     kv_lists_trim(kv, 0);
     while (kv->n_blocks > 0) prefix_cache_unuse(kv->space->cache, kv->blocks[--kv->n_blocks]);
     kv->n_tokens = 0;
 }
 
 /* Everything can be computed again, or is found in the cache. */
-static int full_suspend(struct kv_sequence *kv, struct error *err) {
+static int kv_full_suspend(struct kv_sequence *kv, struct error *err) {
     (void)err;
-    full_release(kv);
+    kv_full_release(kv);
     return 0;
 }
 
-static int full_resume(struct kv_sequence *kv, struct error *err) {
+int kv_full_resume(struct kv_sequence *kv, struct error *err) {
     (void)kv, (void)err;
     return 0;
 }
@@ -159,18 +165,19 @@ static int full_resume(struct kv_sequence *kv, struct error *err) {
 const struct kv_policy kv_policy_full = {
     .name = "full",
     .grows = true,
-    .most_pages = full_most_pages,
-    .n_missing = full_n_missing,
-    .prepare = full_prepare,
-    .worth_waiting = full_worth_waiting,
-    .adopt = full_adopt,
-    .reserve = full_reserve,
-    .max_rows = full_max_rows,
-    .view = full_view,
-    .commit = full_commit,
-    .publish = full_publish,
-    .n_resident = full_n_resident,
-    .suspend = full_suspend,
-    .resume = full_resume,
-    .release = full_release,
+    .most = kv_full_most,
+    .missing = kv_full_missing,
+    .prepare = kv_full_prepare,
+    .worth_waiting = kv_full_worth_waiting,
+    .adopt = kv_full_adopt,
+    .reserve = kv_full_reserve,
+    .max_rows = kv_full_max_rows,
+    .view = kv_full_view,
+    .commit = kv_full_commit,
+    .submitted = kv_full_submitted,
+    .publish = kv_full_publish,
+    .n_resident = kv_full_n_resident,
+    .suspend = kv_full_suspend,
+    .resume = kv_full_resume,
+    .release = kv_full_release,
 };

@@ -9,6 +9,8 @@
 #include "engine/backend.h"
 
 struct kv_sequence;
+struct kv_space;
+struct page_list;
 
 static inline uint64_t kv_pages_per_layer(uint64_t n_slots) {
     return (n_slots + PAGE_TOKENS - 1) / PAGE_TOKENS;
@@ -16,10 +18,25 @@ static inline uint64_t kv_pages_per_layer(uint64_t n_slots) {
 
 /* The larger of twice the capacity and what is needed. */
 uint32_t kv_grown(uint32_t capacity, uint32_t need);
-/* Room for n_pages pages in every layer's list.  ERR_NOMEM. */
+/* Room for n_pages pages in a list.  ERR_NOMEM. */
+int kv_list_grow(struct page_list *list, uint32_t n_pages);
+/* Gives back all but its first n_pages pages. */
+void kv_list_trim(struct page_list *list, const struct kv_space *space, uint32_t n_pages);
+
+/* n_pages free pages in the pool: evicts cached blocks that nobody uses when there are fewer.
+ * ERR_FULL: nothing is evicted in vain. */
+int kv_make_room(const struct kv_space *space, uint64_t n_pages);
+
+/* Layers of all groups; their planes of the store count in the same order. */
+uint32_t kv_n_sparse(const struct kv_space *space);
+
+/* The lists of a sequence: all that grow are of the same length, the first layer's among them. */
+
+/* Room for n_pages pages in every list.  ERR_NOMEM. */
 int kv_lists_grow(struct kv_sequence *kv, uint32_t n_pages);
-/* n_pages pages in every layer's list, all or none; evicts cached blocks that nobody uses when
- * pages are short.  ERR_FULL, ERR_NOMEM. */
+/* Pages that kv_lists_take() would take. */
+uint64_t kv_lists_missing(const struct kv_sequence *kv, uint64_t n_pages);
+/* n_pages pages in every list, all or none; evicts as kv_make_room().  ERR_FULL, ERR_NOMEM. */
 int kv_lists_take(struct kv_sequence *kv, uint32_t n_pages);
 /* Gives back all but the first n_pages pages of every layer's list. */
 void kv_lists_trim(struct kv_sequence *kv, uint32_t n_pages);

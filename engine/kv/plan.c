@@ -6,6 +6,7 @@
 #include <inttypes.h>
 
 #include "engine/error.h"
+#include "engine/kv/lists.h"
 #include "engine/kv/policy.h"
 
 static uint32_t chunk_of(const struct kv_choice *choice) {
@@ -55,10 +56,8 @@ static int check_positions(const struct kv_choice *choice, uint32_t trained_cont
                      trained_context, kv_choice_capacity(choice), chunk_of(choice));
 }
 
-int kv_choice_check(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens,
-                    const struct kv_limits *limits, struct error *err) {
-    if (choice->type == KV_FULL)
-        return check_length(n_prompt, max_tokens, limits->max_model_len, err);
+static int check_bounded(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens,
+                         const struct kv_limits *limits, struct error *err) {
     if (!limits->bounded_caches)
         return error_set(err, ERR_INVALID, "bounded KV caches are not available here");
     if (choice->n_recent == 0)
@@ -72,6 +71,55 @@ int kv_choice_check(const struct kv_choice *choice, uint32_t n_prompt, uint32_t 
     return check_positions(choice, limits->trained_context, err);
 }
 
+static int check_selection(const struct kv_choice *choice, const struct kv_limits *limits,
+                           struct error *err) {
+    if (!limits->selections)
+        return error_set(err, ERR_INVALID,
+                         "the KV policy `offload` is not available here: it needs filter layers "
+                         "and a backend that selects");
+    if (choice->n_selected == 0 || choice->n_selected > limits->max_selected)
+        return error_set(err, ERR_INVALID,
+                         "the KV policy must select 1 to %" PRIu32 " tokens, not %" PRIu32,
+                         limits->max_selected, choice->n_selected);
+    if (choice->n_sink > choice->n_selected)
+        return error_set(err, ERR_INVALID,
+                         "the KV policy selects %" PRIu32 " tokens, which cannot be the first "
+                         "%" PRIu32, choice->n_selected, choice->n_sink);
+    if (choice->n_tail == 0 || choice->n_tail > KV_MAX_TEXT)
+        return error_set(err, ERR_INVALID,
+                         "the KV policy's tail must be 1 to %" PRIu32 " tokens", KV_MAX_TEXT);
+    if (!choice->on_device && !limits->has_store)
+        return error_set(err, ERR_INVALID,
+                         "no memory has been set aside to move KV pages to: the KV policy "
+                         "`offload` works on the device only");
+    return 0;
+}
+
+int kv_choice_check(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens,
+                    const struct kv_limits *limits, struct error *err) {
+    if (kv_choice_is_bounded(choice))
+        return check_bounded(choice, n_prompt, max_tokens, limits, err);
+    const int code = choice->type == KV_OFFLOAD ? check_selection(choice, limits, err) : 0;
+    return code ? code : check_length(n_prompt, max_tokens, limits->max_model_len, err);
+}
+
+static uint32_t whole_pages(uint32_t n_tokens) {
+    return (uint32_t)kv_pages_per_layer(n_tokens) * PAGE_TOKENS;
+}
+
+uint32_t kv_plan_candidates(const struct kv_plan *plan, uint32_t n_tokens) {
+    const uint32_t n_slots = n_tokens + 1;
+    return n_slots > plan->n_tail ? (n_slots - plan->n_tail) / PAGE_TOKENS * PAGE_TOKENS : 0;
+}
+
+static void plan_selection(struct kv_plan *plan, const struct kv_choice *choice) {
+    plan->n_selected = whole_pages(choice->n_selected);
+    plan->n_tail = whole_pages(choice->n_tail);
+    plan->n_sink = choice->n_sink;
+    if (kv_plan_candidates(plan, plan->n_most - 1) <= plan->n_selected) return;
+    plan->policy = choice->on_device ? &kv_policy_select : &kv_policy_offload;
+}
+
 struct kv_plan kv_plan_make(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens,
                             uint32_t trained_context) {
     const uint64_t n_most = (uint64_t)n_prompt + max_tokens;
@@ -79,7 +127,8 @@ struct kv_plan kv_plan_make(const struct kv_choice *choice, uint32_t n_prompt, u
                            .type = choice->type,
                            .n_prompt = n_prompt,
                            .n_most = n_most < KV_MAX_TEXT ? (uint32_t)n_most : KV_MAX_TEXT};
-    if (choice->type == KV_FULL) return plan;
+    if (choice->type == KV_OFFLOAD) plan_selection(&plan, choice);
+    if (!kv_choice_is_bounded(choice)) return plan;
     plan.policy = &kv_policy_bounded;
     plan.chunk = chunk_of(choice);
     plan.budget = (struct kv_budget){

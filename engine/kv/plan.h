@@ -6,6 +6,7 @@
 #define ENGINE_KV_PLAN_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "engine/kv_choice.h"
 
@@ -22,6 +23,9 @@ struct kv_plan {
     enum kv_type type;       /* to count by, not to ask */
     struct kv_budget budget; /* where not everything is kept */
     uint32_t chunk;          /* tokens of the prompt between two compressions */
+    /* Where sparse layers see what is selected: whole pages of chosen tokens, of which n_sink are
+     * the first ones, and of the newest. */
+    uint32_t n_selected, n_tail, n_sink;
     uint32_t n_prompt;
     uint32_t n_most; /* tokens that the text may come to have, <= KV_MAX_TEXT */
 };
@@ -31,6 +35,9 @@ struct kv_limits {
     uint32_t max_model_len;   /* of texts that are kept whole */
     uint32_t trained_context; /* the model's */
     bool bounded_caches;
+    bool selections;       /* there are filter layers, and the backend selects: */
+    uint32_t max_selected; /* so many at most; 0 where it does not */
+    bool has_store;        /* the system's memory keeps what is not on the device */
 };
 
 /* ERR_INVALID, or ERR_TOO_LONG where everything is kept: err says what is wrong with the choice, or
@@ -38,8 +45,12 @@ struct kv_limits {
 int kv_choice_check(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens,
                     const struct kv_limits *limits, struct error *err);
 /* The choice has passed the check.  Texts that may outgrow the trained context count positions
- * inside the cache. */
+ * inside the cache; those that are too short for a selection are kept like any other. */
 struct kv_plan kv_plan_make(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens,
                             uint32_t trained_context);
+
+/* In a step whose row comes behind n_tokens tokens sparse layers see n_selected of the first so
+ * many: all but the tail.  If these are no more than n_selected, there is nothing to choose. */
+uint32_t kv_plan_candidates(const struct kv_plan *plan, uint32_t n_tokens);
 
 #endif

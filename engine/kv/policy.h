@@ -6,11 +6,12 @@
  *       └─ views[]: the same as a step sees it
  *
  * The scheduler calls the table and never asks which policy it is.  A sequence's life:
- * prepare, adopt, then reserve + view + commit + publish for every step, release.  A sequence that
- * loses its place is suspended, and goes on with adopt, reserve and resume.
+ * prepare, adopt, then reserve + view + commit + submitted + publish for every step, release.  A
+ * sequence that loses its place is suspended, and goes on with adopt, reserve and resume.
  *
- * A sequence's rows are committed when their step is planned and published when its results are
- * known to be sound; another step may have been planned in between.
+ * A sequence's rows are committed when their step is planned, `submitted` once the device has been
+ * told, and published when the results are known to be sound; another step may have been planned in
+ * between.
  *
  * Thread: engine.  No page is released (and handed out again) while a step that uses it is in
  * flight: the scheduler sees to that.
@@ -30,14 +31,23 @@ struct page_pool;
 struct prefix_cache;
 struct kv_sequence;
 
+/* Pages of the pool, and blocks of the store (backend.h, struct kv_store). */
+struct kv_amount {
+    uint64_t pages, blocks;
+};
+
 /* What all sequences of an engine draw from; borrowed by them. */
 struct kv_space {
     struct page_pool *pool;
+    struct page_pool *blocks; /* of the store; NULL: there is none */
     struct prefix_cache *cache; /* NULL: prefixes are not shared */
     uint32_t n_layers;
     /* Where the pages are, for what is kept elsewhere while a sequence is suspended. */
     struct backend *be;
     const struct kv_pool *memory;
+    const struct kv_store *store;      /* its memory; NULL: there is none */
+    const struct layer_group *groups;  /* host [n_groups]: the layers that are sparse where a */
+    uint32_t n_groups;                 /* sequence selects */
     /* A token's keys and values have different bits when another kernel made them, so each is made
      * once, by the kernel of its kind: requests get all their pages when they start (nobody is
      * preempted and computed again like a prompt), and generated tokens are not shared with
@@ -48,10 +58,10 @@ struct kv_space {
 struct kv_policy {
     const char *name;
     bool grows; /* pages are taken as the text becomes longer; else all when it starts */
-    /* Pages that a sequence may come to hold at once. */
-    uint64_t (*most_pages)(const struct kv_space *space, const struct kv_plan *plan);
-    /* Pages that reserve() would have to take. */
-    uint64_t (*n_missing)(const struct kv_sequence *kv, uint64_t n_tokens);
+    /* What a sequence may come to hold at once. */
+    struct kv_amount (*most)(const struct kv_space *space, const struct kv_plan *plan);
+    /* What reserve() would have to take. */
+    struct kv_amount (*missing)(const struct kv_sequence *kv, uint64_t n_tokens);
     /* Called once, with the prompt: makes room in the lists, names the blocks.  ERR_NOMEM. */
     int (*prepare)(struct kv_sequence *kv, const uint32_t *prompt);
     /* True when `other`, which is computing its prompt, will soon publish a block that `kv` needs
@@ -69,6 +79,9 @@ struct kv_policy {
     void (*view)(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq);
     /* The step is planned: n_rows more tokens will be stored once it has run. */
     void (*commit)(struct kv_sequence *kv, uint32_t n_rows);
+    /* The step has been submitted, and the next one has not: what its pages will hold may be copied
+     * now.  ERR_DEVICE. */
+    int (*submitted)(struct kv_sequence *kv, struct error *err);
     /* The first n_tokens tokens are stored and known to be sound: whole blocks of them may be
      * shared from now on (of the prompt only, where the space is batch-invariant), and pages that
      * only the prompt needed go back. */
@@ -89,6 +102,20 @@ struct page_list {
     uint32_t n, capacity;
 };
 
+/* What a sequence that selects has beside its layers' lists; else zeroed. */
+struct kv_selection {
+    struct kv_select select; /* of its newest step that selected; n_candidates 0: none has */
+    struct page_list held;   /* select.state_pages, then what the policy says; all or none */
+    /* select.c: */
+    uint32_t *windows;          /* [n_planes]: the pages that a sparse layer sees */
+    const uint32_t **all_pages; /* [n_layers]: select.store_pages */
+    /* offload.c: */
+    struct page_list blocks; /* select.blocks, in the order of the text */
+    uint32_t n_written;      /* of them have been copied to the store */
+    bool has_left;           /* sparse layers' lists are what is selected, and grow no more */
+    uint32_t n_before;       /* tokens that were stored when they left */
+};
+
 /* One sequence's share of the cache, embedded in the sequence. */
 struct kv_sequence {
     const struct kv_policy *policy; /* plan.policy */
@@ -102,6 +129,8 @@ struct kv_sequence {
     uint32_t *blocks;         /* the prefix cache's blocks that the sequence uses */
     uint32_t n_hashes, n_blocks, block_capacity;
     bool prompt_done;         /* its last step has landed */
+    struct kv_selection selection;
+    uint32_t n_offloaded;     /* tokens that sparse layers have in the store only */
     char *suspended;          /* NULL, or what its pages held: [n_layers][layers[].n][page_bytes] */
 };
 
@@ -115,5 +144,11 @@ extern const struct kv_policy kv_policy_full;
 /* Keeps a budget of tokens, in place: all pages are taken when the sequence starts.  Nothing is
  * shared, for what is kept of a prefix depends on what follows it. */
 extern const struct kv_policy kv_policy_bounded;
+/* Keeps every token, on the device, and shares the prompt's blocks like `full`.  While it generates
+ * its sparse layers see what is selected: pages for that are taken when it starts.  What it
+ * generates is not shared: it depends on the selection. */
+extern const struct kv_policy kv_policy_select;
+/* The same, but what sparse layers have not selected leaves for the store.  Nothing is shared. */
+extern const struct kv_policy kv_policy_offload;
 
 #endif

@@ -24,5 +24,9 @@ void kv_sequence_fini(struct kv_sequence *kv) {
     free(kv->views);
     free(kv->hashes);
     free(kv->blocks);
+    free(kv->selection.held.pages);
+    free(kv->selection.windows);
+    free(kv->selection.all_pages);
+    free(kv->selection.blocks.pages);
     *kv = (struct kv_sequence){0};
 }

@@ -37,7 +37,8 @@ struct life {
 
 static void begin(struct life *life, struct kv_choice choice, uint32_t n_prompt,
                   uint32_t max_tokens) {
-    const struct kv_limits limits = {CONTEXT, CONTEXT, true};
+    const struct kv_limits limits = {
+        .max_model_len = CONTEXT, .trained_context = CONTEXT, .bounded_caches = true};
     *life = (struct life){.space.n_layers = N_LAYERS,
                           .choice = choice,
                           .n_prompt = n_prompt,
@@ -119,7 +120,7 @@ static void live(struct kv_choice choice, uint32_t n_prompt, uint32_t max_tokens
     begin(&life, choice, n_prompt, max_tokens);
     const uint32_t later = pages(min_u32(n_prompt + max_tokens, life.capacity + 1));
     const uint32_t first = pages(min_u32(n_prompt, life.capacity + chunk));
-    assert_int_equal(life.kv.policy->n_missing(&life.kv, 1), first > later ? first : later);
+    assert_int_equal(life.kv.policy->missing(&life.kv, 1).pages, first > later ? first : later);
     while (life.kv.n_tokens < n_prompt) {
         assert_int_equal(life.kv.policy->reserve(&life.kv, life.kv.n_tokens + 1), 0);
         assert_int_equal(n_held(&life), first > later ? first : later);
@@ -127,7 +128,7 @@ static void live(struct kv_choice choice, uint32_t n_prompt, uint32_t max_tokens
     }
     for (uint32_t i = 0; i + 1 < max_tokens; i++) {
         assert_int_equal(n_held(&life), later);
-        assert_int_equal(life.kv.policy->n_missing(&life.kv, life.kv.n_tokens + 1), 0);
+        assert_int_equal(life.kv.policy->missing(&life.kv, life.kv.n_tokens + 1).pages, 0);
         run_generated(&life);
     }
     end(&life);
@@ -152,7 +153,8 @@ static void steps_and_pages_over_a_life(void **state) {
 }
 
 static int check(struct kv_choice choice, uint32_t n_prompt, uint32_t max_tokens) {
-    const struct kv_limits limits = {500, CONTEXT, true};
+    const struct kv_limits limits = {
+        .max_model_len = 500, .trained_context = CONTEXT, .bounded_caches = true};
     struct error err = {0};
     int code = kv_choice_check(&choice, n_prompt, max_tokens, &limits, &err);
     assert_int_equal(code, err.code);

@@ -1,0 +1,25 @@
+/* full.h - what the policy `full` does, for those that do the same and something more.
+ *
+ * Thread: engine.  Memory: see policy.h. */
+#ifndef ENGINE_KV_FULL_H
+#define ENGINE_KV_FULL_H
+
+#include "engine/kv/policy.h"
+
+/* As in struct kv_policy. */
+struct kv_amount kv_full_most(const struct kv_space *space, const struct kv_plan *plan);
+struct kv_amount kv_full_missing(const struct kv_sequence *kv, uint64_t n_tokens);
+int kv_full_prepare(struct kv_sequence *kv, const uint32_t *prompt);
+bool kv_full_worth_waiting(const struct kv_sequence *kv, const struct kv_sequence *other);
+uint32_t kv_full_adopt(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max);
+int kv_full_reserve(struct kv_sequence *kv, uint32_t n_tokens);
+uint32_t kv_full_max_rows(const struct kv_sequence *kv);
+void kv_full_view(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq);
+void kv_full_commit(struct kv_sequence *kv, uint32_t n_rows);
+int kv_full_submitted(struct kv_sequence *kv, struct error *err);
+void kv_full_publish(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens);
+uint32_t kv_full_n_resident(const struct kv_sequence *kv, uint32_t n_tokens);
+int kv_full_resume(struct kv_sequence *kv, struct error *err);
+void kv_full_release(struct kv_sequence *kv);
+
+#endif
