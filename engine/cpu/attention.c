@@ -14,8 +14,8 @@
  * that it does not visit.  Slots that it does not visit in other pages get the weight 0, like those
  * in a row's future, so a head that visits everything computes the bits of dense attention.
  *
- * For sequences whose budget has scores (keep.c), every row's maximum and sum are left behind, and
- * what decode multiplied. */
+ * For sequences whose budget has scores (keep.c) or that have a selection (select.c), every row's
+ * maximum and sum are left behind, and what decode multiplied. */
 #include "engine/cpu/tile.h"
 
 #include <inttypes.h>
@@ -176,11 +176,13 @@ static struct tile decode_tile(const struct attn_job *job, uint32_t seq, uint32_
     return tile_of(job, seq, 0, 1, kv_head);
 }
 
-/* Where a sequence with scores leaves what decode multiplies. */
+/* Where a sequence with scores, or in a filter layer with a selection, leaves what decode
+ * multiplies. */
 static void leave_raw(const struct attn_job *job, struct work *w, uint32_t seq, uint32_t kv_head) {
     const struct score_inputs *scores = &job->cpu->scores;
     const uint32_t *first_page = scores->first_page.data;
     if (!scores->wanted || first_page[seq] == first_page[seq + 1]) return;
+    if (job->cpu->step->seqs[seq].select && !job->args->selects) return;
     w->raw_stride = (size_t)job->args->n_heads * PAGE_TOKENS;
     w->raw = (float *)scores->raw.data + first_page[seq] * w->raw_stride +
              (size_t)kv_head * job->group * PAGE_TOKENS;
@@ -222,8 +224,8 @@ static void decode_fold_task(void *ctx, uint32_t task, uint32_t worker) {
     }
 }
 
-/* What sequences with budgets need beside the rest. */
-static int reserve_bounded(struct attn_job *job, struct error *err) {
+/* What sequences with budgets or selections need beside the rest. */
+static int reserve_scores(struct attn_job *job, struct error *err) {
     struct cpu_backend *cpu = job->cpu;
     struct score_inputs *scores = &cpu->scores;
     const size_t n_heads = job->args->n_heads;
@@ -239,7 +241,7 @@ static int reserve_bounded(struct attn_job *job, struct error *err) {
 static int reserve_tasks(struct attn_job *job, uint32_t n_seqs, struct error *err) {
     int rc = buffer_reserve(&job->cpu->tasks, (n_seqs + 1) * sizeof(uint32_t), err);
     job->first_task = job->cpu->tasks.data;
-    return rc < 0 || !job->cpu->bounded ? rc : reserve_bounded(job, err);
+    return rc < 0 ? rc : reserve_scores(job, err);
 }
 
 static struct attn_job attn_job(struct backend *be, const struct attn_args *args) {

@@ -115,15 +115,20 @@ static int cpu_copy_pages(struct backend *be, const struct kv_pool *kv, const ui
     return 0;
 }
 
-/* What the step's budgets ask for: are there any, are there scores, and where those of the
- * sequences that decode go. */
-static int begin_bounded(struct cpu_backend *cpu, const struct step *step, struct error *err) {
+static bool has_scores(const struct step_seq *seq) {
+    return seq->budget && seq->budget->score != KV_SCORE_NONE;
+}
+
+/* What the step's budgets and selections ask for: are there any budgets, are there scores, and
+ * where those of the sequences that decode go.  Their first layer sees everything: it is no sparse
+ * one. */
+static int begin_scores(struct cpu_backend *cpu, const struct step *step, struct error *err) {
     struct score_inputs *scores = &cpu->scores;
     cpu->bounded = scores->wanted = false;
     for (uint32_t i = 0; i < step->n_seqs; i++) {
-        const struct kv_budget *budget = step->seqs[i].budget;
-        cpu->bounded |= budget != NULL;
-        scores->wanted |= budget && budget->score != KV_SCORE_NONE;
+        const struct step_seq *seq = &step->seqs[i];
+        cpu->bounded |= seq->budget != NULL;
+        scores->wanted |= has_scores(seq) || seq->select;
     }
     if (!scores->wanted) return 0;
     int rc = buffer_reserve(&scores->first_page, (step->n_decode + 1) * sizeof(uint32_t), err);
@@ -132,9 +137,8 @@ static int begin_bounded(struct cpu_backend *cpu, const struct step *step, struc
     first_page[0] = 0;
     for (uint32_t i = 0; i < step->n_decode; i++) {
         const struct step_seq *seq = &step->seqs[i];
-        const bool scored = seq->budget && seq->budget->score != KV_SCORE_NONE;
         const uint32_t n_pages = (seq->layers[0].n_slots + PAGE_TOKENS - 1) / PAGE_TOKENS;
-        first_page[i + 1] = first_page[i] + (scored ? n_pages : 0);
+        first_page[i + 1] = first_page[i] + (has_scores(seq) || seq->select ? n_pages : 0);
     }
     return 0;
 }
@@ -144,7 +148,8 @@ static int cpu_step_begin(struct backend *be, const struct step *step, struct er
     cpu->step = step;
     cpu->angles_valid = false;
     cpu->drew = false;
-    return begin_bounded(cpu, step, err);
+    int rc = begin_scores(cpu, step, err);
+    return rc < 0 ? rc : select_begin(cpu, step, err);
 }
 
 static int cpu_collect(struct backend *be, uint32_t n_newer, struct error *err) {
@@ -170,6 +175,7 @@ static void cpu_destroy(struct backend *be) {
     buffer_free(&cpu->scores.first_page);
     buffer_free(&cpu->scores.raw);
     buffer_free(&cpu->scores.softmax);
+    select_free(&cpu->selections);
     sparse_free(&cpu->sparse);
     free(cpu->drawn);
     free(cpu);
@@ -192,6 +198,8 @@ static const struct backend_ops cpu_ops = {
     .weight_release = cpu_weight_release,
     .upload = cpu_upload,
     .download = cpu_download,
+    .store_alloc = cpu_alloc,
+    .store_free = cpu_free,
     .copy_pages = cpu_copy_pages,
     .step_begin = cpu_step_begin,
     .embed = cpu_embed,
@@ -206,6 +214,9 @@ static const struct backend_ops cpu_ops = {
     .keep_decode = cpu_keep_decode,
     .keep_prefill = cpu_keep_prefill,
     .keep_totals = cpu_keep_totals,
+    .select = cpu_select,
+    .select_totals = cpu_select_totals,
+    .store_pages = cpu_store_pages,
     .gather_rows = cpu_gather_rows,
     .sample = cpu_sample,
     .repeat = cpu_repeat,

@@ -20,12 +20,26 @@ struct rank_angles {
     uint32_t n_freqs, n_ranks;
 };
 
-/* What attention leaves to the scores of bounded caches; see attention.c and keep.c. */
+/* What attention leaves to the scores of bounded caches and to selections; see attention.c, keep.c
+ * and select.c. */
 struct score_inputs {
-    bool wanted;              /* some sequence of the step has scores */
+    bool wanted;              /* some sequence of the step has scores or a selection */
     struct buffer first_page; /* u32 [n_decode + 1]: prefix sums of the pages of those that do */
     struct buffer raw;        /* f32 [page][n_heads][PAGE_TOKENS]: decode's q . k in base 2 */
     struct buffer softmax;    /* f32 [n_rows][n_heads][2]: maximum (base 2) and sum */
+};
+
+/* Of one sequence in the current step. */
+struct selection {
+    uint32_t n_moves; /* of the newest group */
+    struct select_total total;
+};
+
+struct selections {
+    bool wanted;         /* some sequence of the step has one */
+    struct buffer worth; /* f32 [page][PAGE_TOKENS], pages as in score_inputs.raw */
+    struct buffer moves; /* as many; see select.c */
+    struct buffer done;  /* struct selection [n_decode] */
 };
 
 struct cpu_backend {
@@ -46,6 +60,7 @@ struct cpu_backend {
     bool bounded;               /* some sequence of the step has a budget */
     struct rank_angles rank_angles;
     struct score_inputs scores;
+    struct selections selections;
     struct sparse_index sparse; /* of the layer that attn_index saw last */
     struct buffer inputs;      /* packed inputs of a product, see linear.c */
 };
@@ -58,6 +73,9 @@ int row_angles_prepare(struct cpu_backend *cpu, const struct rope_append_args *a
                        struct error *err);
 /* Those of all ranks in the step, if any sequence has its positions in the cache. */
 int rank_angles_prepare(struct cpu_backend *cpu, const struct attn_args *args, struct error *err);
+/* Nothing is chosen yet in the step. */
+int select_begin(struct cpu_backend *cpu, const struct step *step, struct error *err);
+void select_free(struct selections *selections);
 /* The end of a gated product: args->out from args->gate_up. */
 int silu_mul_rows(struct cpu_backend *cpu, const struct gated_args *args);
 
@@ -74,6 +92,9 @@ int cpu_keep_decode(struct backend *be, const struct attn_args *args, struct err
 int cpu_keep_prefill(struct backend *be, const struct attn_args *args, struct error *err);
 int cpu_keep_totals(struct backend *be, const struct kv_pool *kv, struct keep_total *totals,
                     struct error *err);
+int cpu_select(struct backend *be, const struct select_args *args, struct error *err);
+int cpu_select_totals(struct backend *be, struct select_total *totals, struct error *err);
+int cpu_store_pages(struct backend *be, const struct store_args *args, struct error *err);
 int cpu_gather_rows(struct backend *be, const struct gather_rows_args *args, struct error *err);
 int cpu_measure(struct backend *be, struct ceilings *out, struct error *err);
 int cpu_sample(struct backend *be, const struct sample_args *args, struct error *err);

@@ -311,27 +311,11 @@ static uint64_t leaving_bound(const struct head *h, uint64_t *keys) {
     return nth_smallest(keys, n, n - h->budget->capacity - 1);
 }
 
-static void move_key(char *to, uint32_t to_at, const char *from, uint32_t from_at,
-                     const struct kv_pool *kv) {
-    if (kv->dtype == DTYPE_F32) {
-        for (size_t d = 0; d < (size_t)kv->head_dim * PAGE_TOKENS; d += PAGE_TOKENS)
-            ((float *)to)[d + to_at] = ((const float *)from)[d + from_at];
-    } else {
-        for (size_t d = 0; d < (size_t)kv->head_dim * PAGE_TOKENS; d += PAGE_TOKENS)
-            ((uint16_t *)to)[d + to_at] = ((const uint16_t *)from)[d + from_at];
-    }
-}
-
 static void move_token(const struct head *h, uint32_t to, uint32_t from) {
     const struct kv_pool *kv = h->kv;
-    const size_t value_bytes = kv->head_dim * dtype_size(kv->dtype);
     const uint32_t to_page = h->view->pages[to / PAGE_TOKENS], to_at = to % PAGE_TOKENS,
                    from_page = h->view->pages[from / PAGE_TOKENS], from_at = from % PAGE_TOKENS;
-    move_key(page_of_head(kv, to_page, h->kv_head), to_at, page_of_head(kv, from_page, h->kv_head),
-             from_at, kv);
-    memcpy(page_of_head(kv, to_page, kv->n_kv_heads + h->kv_head) + to_at * value_bytes,
-           page_of_head(kv, from_page, kv->n_kv_heads + h->kv_head) + from_at * value_bytes,
-           value_bytes);
+    copy_token(kv, h->kv_head, to_page, to_at, from_page, from_at);
     const struct kv_page_state *source = page_state(kv, from_page, h->kv_head);
     struct kv_page_state *target = page_state(kv, to_page, h->kv_head);
     target->position[to_at] = source->position[from_at];

@@ -1,6 +1,30 @@
 /* tile.c - see tile.h. */
 #include "engine/cpu/tile.h"
 
+#include <string.h>
+
+void copy_elements(char *to, uint32_t to_stride, const char *from, uint32_t from_stride, uint32_t n,
+                   enum dtype dtype) {
+    if (dtype == DTYPE_F32) {
+        for (size_t i = 0; i < n; i++)
+            ((float *)to)[i * to_stride] = ((const float *)from)[i * from_stride];
+    } else {
+        for (size_t i = 0; i < n; i++)
+            ((uint16_t *)to)[i * to_stride] = ((const uint16_t *)from)[i * from_stride];
+    }
+}
+
+void copy_token(const struct kv_pool *kv, uint32_t kv_head, uint32_t to_page, uint32_t to_at,
+                uint32_t from_page, uint32_t from_at) {
+    const size_t size = dtype_size(kv->dtype), value_bytes = kv->head_dim * size;
+    const uint32_t values = kv->n_kv_heads + kv_head;
+    copy_elements(page_of_head(kv, to_page, kv_head) + to_at * size, PAGE_TOKENS,
+                  page_of_head(kv, from_page, kv_head) + from_at * size, PAGE_TOKENS, kv->head_dim,
+                  kv->dtype);
+    memcpy(page_of_head(kv, to_page, values) + to_at * value_bytes,
+           page_of_head(kv, from_page, values) + from_at * value_bytes, value_bytes);
+}
+
 uint32_t task_owner(const uint32_t *first_task, uint32_t n, uint32_t task) {
     uint32_t low = 0, high = n;
     while (high - low > 1) {

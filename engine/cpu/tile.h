@@ -48,6 +48,13 @@ static inline struct kv_page_state *page_state(const struct kv_pool *kv, uint32_
     return (void *)((char *)kv->base + page * kv->page_bytes + kv_state_offset(kv, head));
 }
 
+/* Copies n elements, each `stride` of them behind the one before. */
+void copy_elements(char *to, uint32_t to_stride, const char *from, uint32_t from_stride, uint32_t n,
+                   enum dtype dtype);
+/* Copies a token's key and value for one KV head from slot to slot of two pages. */
+void copy_token(const struct kv_pool *kv, uint32_t kv_head, uint32_t to_page, uint32_t to_at,
+                uint32_t from_page, uint32_t from_at);
+
 /* Whom a task belongs to: first_task [n + 1] are prefix sums of everybody's tasks. */
 uint32_t task_owner(const uint32_t *first_task, uint32_t n, uint32_t task);
 

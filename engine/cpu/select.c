@@ -1,0 +1,244 @@
+/* select.c - which tokens the sparse layers of a sequence see, brought to where they see them
+ * (OmniKV section 4; the contract is in engine/backend.h).
+ *
+ *   attention of the filter     raw scores of every page, (max, sum) of every head
+ *   worth    a task is a page   max over heads of p, of each of its tokens
+ *   choose   a sequence         the best; slots whose token is not among them get new ones
+ *   fetch    a sparse layer     keys and values of these, from the store to their slots
+ *            of a sequence
+ *
+ *   slots     D A F C           chosen: A B C E
+ *   leaving   x   x
+ *   moves     B   E             free slots and new tokens, both ascending
+ *   slots     B A E C
+ *
+ * Every task has what it writes to itself, and none depends on how many workers there are. */
+#include "engine/cpu/tile.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "engine/cpu/sparse_lines.h"
+#include "engine/error.h"
+
+struct move {
+    uint32_t slot, token;
+};
+
+struct select_job {
+    struct cpu_backend *cpu;
+    const struct select_args *args;
+    const uint32_t *first_page; /* of score_inputs, */
+    float *worth;               /* [page][PAGE_TOKENS], its pages */
+    struct move *moves;         /* the same */
+    struct selection *done;     /* [n_decode] */
+};
+
+static const struct kv_select *select_of(const struct select_job *job, uint32_t seq) {
+    return job->cpu->step->seqs[seq].select;
+}
+
+/* --- What a candidate is worth. --- */
+
+/* One head's probabilities p are among those that count; NaN is below everything. */
+static void keep_larger(float *worth, const float *p) {
+    for (uint32_t i = 0; i < PAGE_TOKENS; i++) worth[i] = p[i] > worth[i] ? p[i] : worth[i];
+}
+
+static void worth_task(void *ctx, uint32_t page, uint32_t worker) {
+    (void)worker;
+    const struct select_job *job = ctx;
+    const struct step *step = job->cpu->step;
+    const struct score_inputs *scores = &job->cpu->scores;
+    const uint32_t n_heads = job->args->attn.n_heads,
+                   seq = task_owner(job->first_page, step->n_decode, page);
+    const struct kv_select *select = select_of(job, seq);
+    if (!select || page - job->first_page[seq] >= select->n_candidates / PAGE_TOKENS) return;
+    const float *raw = (const float *)scores->raw.data + (size_t)page * n_heads * PAGE_TOKENS,
+                *softmax = (const float *)scores->softmax.data +
+                           2 * (size_t)step->seqs[seq].first_row * n_heads;
+    float *worth = job->worth + (size_t)page * PAGE_TOKENS;
+    for (uint32_t i = 0; i < PAGE_TOKENS; i++) worth[i] = -1.0f; /* less than any probability */
+    for (uint32_t head = 0; head < n_heads; head++) {
+        float p[PAGE_TOKENS] = {0};
+        job->cpu->kernels->add_scores(p, 1.0f, raw + (size_t)head * PAGE_TOKENS,
+                                      softmax + 2 * (size_t)head, 1, PAGE_TOKENS);
+        keep_larger(worth, p);
+    }
+}
+
+/* --- Who is chosen, and where the new ones go. --- */
+
+/* Where it says which token a slot holds. */
+static uint32_t *token_in(const struct select_job *job, const struct kv_select *select,
+                          uint32_t slot) {
+    const struct kv_pool *kv = job->args->attn.kv;
+    const uint32_t each = kv_state_slots(kv), n_pages = (select->n_selected + each - 1) / each,
+                   page = select->state_pages[job->args->group_index * n_pages + slot / each];
+    return (uint32_t *)((char *)kv->base + page * kv->page_bytes) + slot % each;
+}
+
+/* Takes the token's bit, if it is there. */
+static bool take(uint64_t *chosen, uint32_t token) {
+    const uint64_t bit = (uint64_t)1 << token % 64;
+    const bool was = chosen[token / 64] & bit;
+    chosen[token / 64] &= ~bit;
+    return was;
+}
+
+/* Returns how many there are. */
+static uint32_t plan_moves(const struct select_job *job, const struct kv_select *select,
+                           uint64_t *chosen, struct move *moves) {
+    uint32_t n_free = 0, n = 0;
+    for (uint32_t slot = 0; slot < select->n_selected; slot++) {
+        const bool stays = !select->fresh && take(chosen, *token_in(job, select, slot));
+        if (!stays) moves[n_free++].slot = slot;
+    }
+    for (uint32_t token = 0; token < select->n_candidates; token++) {
+        if (!take(chosen, token)) continue;
+        moves[n].token = token;
+        *token_in(job, select, moves[n++].slot) = token;
+    }
+    assert(n == n_free);
+    return n;
+}
+
+static void choose_task(void *ctx, uint32_t seq, uint32_t worker) {
+    const struct select_job *job = ctx;
+    const struct kv_select *select = select_of(job, seq);
+    if (!select) return;
+    const size_t first = (size_t)job->first_page[seq] * PAGE_TOKENS;
+    uint64_t *chosen = scratch_of(job->cpu, worker);
+    float *worth = job->worth + first;
+    for (uint32_t i = 0; i < select->n_sink; i++) worth[i] = INFINITY;
+    lines_select(worth, select->n_candidates, select->n_selected, chosen);
+    struct selection *done = &job->done[seq];
+    done->n_moves = plan_moves(job, select, chosen, job->moves + first);
+    done->total.n_chosen += select->n_selected;
+    done->total.n_fetched += done->n_moves;
+}
+
+/* --- Keys and values of a layer's token in the store, and in a page. --- */
+
+static char *stored_token(const struct kv_store *store, uint32_t block, uint32_t plane,
+                          uint32_t at) {
+    return (char *)store->base + block * kv_store_block_bytes(store) +
+           ((size_t)plane * PAGE_TOKENS + at) * kv_store_token_bytes(store);
+}
+
+static void token_from_store(const struct kv_pool *kv, uint32_t page, uint32_t at,
+                             const char *from) {
+    const size_t size = dtype_size(kv->dtype), bytes = kv->head_dim * size;
+    for (uint32_t head = 0; head < kv->n_kv_heads; head++, from += bytes)
+        copy_elements(page_of_head(kv, page, head) + at * size, PAGE_TOKENS, from, 1,
+                      kv->head_dim, kv->dtype);
+    for (uint32_t head = kv->n_kv_heads; head < 2 * kv->n_kv_heads; head++, from += bytes)
+        memcpy(page_of_head(kv, page, head) + at * bytes, from, bytes);
+}
+
+static void token_to_store(const struct kv_pool *kv, uint32_t page, uint32_t at, char *to) {
+    const size_t size = dtype_size(kv->dtype), bytes = kv->head_dim * size;
+    for (uint32_t head = 0; head < kv->n_kv_heads; head++, to += bytes)
+        copy_elements(to, 1, page_of_head(kv, page, head) + at * size, PAGE_TOKENS,
+                      kv->head_dim, kv->dtype);
+    for (uint32_t head = kv->n_kv_heads; head < 2 * kv->n_kv_heads; head++, to += bytes)
+        memcpy(to, page_of_head(kv, page, head) + at * bytes, bytes);
+}
+
+/* --- Fetching. --- */
+
+static void fetch_token(const struct select_job *job, const struct kv_select *select,
+                        uint32_t layer, uint32_t token, uint32_t page, uint32_t at) {
+    const struct kv_pool *kv = job->args->attn.kv;
+    const uint32_t from = token / PAGE_TOKENS, from_at = token % PAGE_TOKENS;
+    if (select->blocks) {
+        const uint32_t plane = job->args->first_plane + layer - job->args->group->first;
+        token_from_store(
+            kv, page, at, stored_token(job->args->store, select->blocks[from], plane, from_at));
+        return;
+    }
+    for (uint32_t head = 0; head < kv->n_kv_heads; head++)
+        copy_token(kv, head, page, at, select->store_pages[layer][from], from_at);
+}
+
+static void fetch_task(void *ctx, uint32_t task, uint32_t worker) {
+    (void)worker;
+    const struct select_job *job = ctx;
+    const struct layer_group *group = job->args->group;
+    const uint32_t n_layers = group->end - group->first, seq = task / n_layers,
+                   layer = group->first + task % n_layers;
+    const struct kv_select *select = select_of(job, seq);
+    if (!select) return;
+    const struct move *moves = job->moves + (size_t)job->first_page[seq] * PAGE_TOKENS;
+    const uint32_t *pages = job->cpu->step->seqs[seq].layers[layer].pages;
+    for (uint32_t i = 0; i < job->done[seq].n_moves; i++) {
+        const uint32_t slot = moves[i].slot;
+        fetch_token(job, select, layer, moves[i].token, pages[slot / PAGE_TOKENS],
+                    slot % PAGE_TOKENS);
+    }
+}
+
+/* --- The operations. --- */
+
+int select_begin(struct cpu_backend *cpu, const struct step *step, struct error *err) {
+    struct selections *selections = &cpu->selections;
+    const size_t bytes = step->n_decode * sizeof(struct selection);
+    selections->wanted = false;
+    for (uint32_t i = 0; i < step->n_decode; i++)
+        selections->wanted |= step->seqs[i].select != NULL;
+    if (!selections->wanted) return 0;
+    int rc = buffer_reserve(&selections->done, bytes, err);
+    if (!rc) memset(selections->done.data, 0, bytes);
+    return rc;
+}
+
+void select_free(struct selections *selections) {
+    buffer_free(&selections->worth);
+    buffer_free(&selections->moves);
+    buffer_free(&selections->done);
+}
+
+int cpu_select(struct backend *be, const struct select_args *args, struct error *err) {
+    struct select_job job = {.cpu = (struct cpu_backend *)be, .args = args};
+    struct selections *selections = &job.cpu->selections;
+    if (!selections->wanted) return 0;
+    job.first_page = job.cpu->scores.first_page.data;
+    const uint32_t n = job.cpu->step->n_decode, n_pages = job.first_page[n];
+    const size_t n_tokens = (size_t)n_pages * PAGE_TOKENS;
+    int rc = buffer_reserve(&selections->worth, n_tokens * sizeof(float), err);
+    if (!rc) rc = buffer_reserve(&selections->moves, n_tokens * sizeof(struct move), err);
+    if (!rc) rc = scratch_reserve(job.cpu, n_pages * sizeof(uint64_t), err);
+    if (rc < 0) return rc;
+    job.worth = selections->worth.data;
+    job.moves = selections->moves.data;
+    job.done = selections->done.data;
+    pool_run(job.cpu->pool, worth_task, &job, n_pages);
+    pool_run(job.cpu->pool, choose_task, &job, n);
+    pool_run(job.cpu->pool, fetch_task, &job, n * (args->group->end - args->group->first));
+    return 0;
+}
+
+int cpu_select_totals(struct backend *be, struct select_total *totals, struct error *err) {
+    (void)err;
+    const struct cpu_backend *cpu = (struct cpu_backend *)be;
+    const struct selection *done = cpu->selections.done.data;
+    for (uint32_t i = 0; i < cpu->step->n_decode; i++)
+        if (cpu->step->seqs[i].select) totals[i] = done[i].total;
+    return 0;
+}
+
+static void store_task(void *ctx, uint32_t task, uint32_t worker) {
+    (void)worker;
+    const struct store_args *args = ctx;
+    for (uint32_t at = 0; at < PAGE_TOKENS; at++)
+        token_to_store(args->kv, args->pages[task], at,
+                       stored_token(args->store, args->blocks[task], args->plane, at));
+}
+
+int cpu_store_pages(struct backend *be, const struct store_args *args, struct error *err) {
+    (void)err;
+    struct store_args job = *args;
+    pool_run(((struct cpu_backend *)be)->pool, store_task, &job, args->n);
+    return 0;
+}
