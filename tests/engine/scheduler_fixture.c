@@ -13,6 +13,7 @@
 #include "engine/kv/pool.h"
 #include "engine/kv/prefix_cache.h"
 #include "engine/rng.h"
+#include "tests/engine/fake_select.h"
 #include "tests/engine/fake_tokenizer.h"
 
 bool run_ahead;
@@ -24,7 +25,9 @@ static const uint32_t eos[] = {FAKE_EOS};
 static void flight_fini(struct flight *flight) {
     free(flight->results);
     free(flight->totals);
-    free(flight->pages);
+    free(flight->selected);
+    free(flight->pages.pages);
+    free(flight->blocks.pages);
 }
 
 static int fake_download(struct backend *be, void *host, const void *from, size_t bytes,
@@ -46,11 +49,14 @@ static int fake_upload(struct backend *be, void *to, const void *host, size_t by
 
 static int fake_sync(struct backend *be, struct error *err) {
     (void)be, (void)err;
+    fake_store_finish();
     return 0;
 }
 
-static const struct backend_ops fake_ops = {
-    .download = fake_download, .upload = fake_upload, .sync = fake_sync};
+static const struct backend_ops fake_ops = {.download = fake_download,
+                                            .upload = fake_upload,
+                                            .store_pages = fake_store_pages,
+                                            .sync = fake_sync};
 static struct backend fake_backend = {.ops = &fake_ops};
 
 static double fake_now_s(void) {
@@ -73,6 +79,8 @@ void fixture_init_with(struct fixture *f, uint32_t n_pages, struct scheduler_con
     f->space.n_layers = N_LAYERS;
     f->space.be = &fake_backend;
     f->space.memory = &f->pool;
+    f->space.groups = fake_groups;
+    f->space.n_groups = 1;
     assert_int_equal(page_pool_create(&f->space.pool, n_pages, NULL), 0);
     assert_int_equal(prefix_cache_create(&f->space.cache, f->space.pool, N_LAYERS, NULL), 0);
     f->shared = (struct sequence_shared){
@@ -86,13 +94,26 @@ void fixture_init_with(struct fixture *f, uint32_t n_pages, struct scheduler_con
     assert_int_equal(scheduler_create(&f->scheduler, &config, NULL), 0);
 }
 
+void fixture_add_store(struct fixture *f, uint32_t n_blocks) {
+    f->store = (struct kv_store){
+        .dtype = DTYPE_F32, .n_blocks = n_blocks, .n_planes = 1, .n_kv_heads = 1, .head_dim = 1};
+    f->store.base = calloc(n_blocks, kv_store_block_bytes(&f->store));
+    f->space.store = &f->store;
+    assert_int_equal(page_pool_create(&f->space.blocks, n_blocks, NULL), 0);
+}
+
 void fixture_fini(struct fixture *f) {
     assert_int_equal(scheduler_n_live(f->scheduler), 0);
     scheduler_destroy(f->scheduler);
     prefix_cache_evict(f->space.cache, f->n_pages);
     assert_int_equal(page_pool_n_free(f->space.pool), f->n_pages); /* nothing leaked */
+    if (f->space.blocks)
+        assert_int_equal(page_pool_n_free(f->space.blocks), f->store.n_blocks);
     prefix_cache_destroy(f->space.cache);
     page_pool_destroy(f->space.pool);
+    page_pool_destroy(f->space.blocks);
+    fake_store_finish();
+    free(f->store.base);
     for (uint32_t i = 0; i < f->n_flights; i++) flight_fini(&f->flights[i]);
     free(f->memory);
     free(f->drawn);
@@ -336,12 +357,14 @@ static void run_step(struct fixture *f, struct batch *batch) {
         assert_int_equal(seq->first_row, row);
         const bool decoding = s < step->n_decode;
         if (decoding) assert_int_equal(seq->n_rows, 1);
+        assert_true(!seq->select || (decoding && batch->selects));
         for (uint32_t l = 0; l < N_LAYERS; l++) {
             const struct row_set rows = {tokens + row, step->positions + row, hashes + row, l,
                                          decoding ? decode_mark(&f->space) : 0, decoding,
                                          choice_of(batch->entries[s].seq)};
             if (seq->budget) run_bounded(f, seq, &rows);
-            else run_full(f, seq, &rows);
+            else if (l == 0 || !seq->select) run_full(f, seq, &rows);
+            else fake_select_run(f, seq, rows.tokens[0] + rows.mark, &batch->selected[s]);
         }
         check_chunk(f, batch, seq);
         row += seq->n_rows;
@@ -362,18 +385,39 @@ static void run_step(struct fixture *f, struct batch *batch) {
     free(hashes);
 }
 
+static void watch(struct page_list *list, const uint32_t *pages, uint32_t n) {
+    list->pages = realloc(list->pages, (list->n + n + 1) * sizeof(*list->pages));
+    memcpy(list->pages + list->n, pages, n * sizeof(*pages));
+    list->n += n;
+}
+
+/* What the sequence's rows are computed from must not be let go before that is over. */
+static void watch_seq(struct fixture *f, struct flight *flight, const struct step_seq *seq) {
+    const struct kv_select *select = seq->select;
+    for (uint32_t l = 0; l < N_LAYERS; l++)
+        watch(&flight->pages, seq->layers[l].pages,
+              (seq->layers[l].n_slots + PAGE_TOKENS - 1) / PAGE_TOKENS);
+    if (!select) return;
+    const uint32_t n_slots = kv_state_slots(&f->pool), n_pages = select->n_candidates / PAGE_TOKENS;
+    watch(&flight->pages, select->state_pages, (select->n_selected + n_slots - 1) / n_slots);
+    if (select->blocks) watch(&flight->blocks, select->blocks, n_pages);
+    else watch(&flight->pages, select->store_pages[1], n_pages);
+}
+
+static void check_watched(const struct page_list *list, const struct page_pool *pool) {
+    for (uint32_t i = 0; i < list->n; i++)
+        assert_true(page_pool_n_holders(pool, list->pages[i]) > 0);
+}
+
 /* Runs the step, but keeps the results back. */
 void fixture_submit_step(struct fixture *f, struct batch *batch) {
     const size_t bytes = batch->n_samples * sizeof(*batch->results);
     struct flight *flight = &f->flights[f->n_flights++];
+    struct error err;
+    fake_store_finish();
     *flight = (struct flight){.batch = batch, .results = malloc(bytes + 1)};
-    flight->pages = malloc(f->n_pages * sizeof(*flight->pages));
-    for (uint32_t s = 0; s < batch->step.n_seqs; s++) {
-        const struct kv_view *view = batch->step.seqs[s].layers;
-        for (uint32_t slot = 0; slot < view->n_slots; slot += PAGE_TOKENS)
-            if (flight->n_pages < f->n_pages)
-                flight->pages[flight->n_pages++] = view->pages[slot / PAGE_TOKENS];
-    }
+    for (uint32_t s = 0; s < batch->step.n_seqs; s++)
+        watch_seq(f, flight, &batch->step.seqs[s]);
     run_step(f, batch);
     f->drawn = realloc(f->drawn, (batch->n_samples + 1) * sizeof(*f->drawn));
     for (uint32_t i = 0; i < batch->n_samples; i++) f->drawn[i] = batch->results[i].token;
@@ -384,18 +428,24 @@ void fixture_submit_step(struct fixture *f, struct batch *batch) {
     flight->totals = malloc(batch->step.n_seqs * sizeof(*flight->totals));
     memcpy(flight->totals, batch->totals, batch->step.n_seqs * sizeof(*flight->totals));
     memset(batch->totals, 0xee, batch->step.n_seqs * sizeof(*batch->totals));
+    flight->selected = malloc(batch->step.n_seqs * sizeof(*flight->selected));
+    memcpy(flight->selected, batch->selected, batch->step.n_seqs * sizeof(*flight->selected));
+    memset(batch->selected, 0xee, batch->step.n_seqs * sizeof(*batch->selected));
+    assert_int_equal(batch_submitted(batch, &err), 0);
 }
 
 void fixture_land_step(struct fixture *f) {
     struct flight flight = f->flights[0];
     f->flights[0] = f->flights[1];
     f->n_flights--;
-    for (uint32_t i = 0; i < flight.n_pages; i++)
-        assert_true(page_pool_n_holders(f->space.pool, flight.pages[i]) > 0);
+    check_watched(&flight.pages, f->space.pool);
+    check_watched(&flight.blocks, f->space.blocks);
     memcpy(flight.batch->results, flight.results,
            flight.batch->n_samples * sizeof(*flight.results));
     memcpy(flight.batch->totals, flight.totals,
            flight.batch->step.n_seqs * sizeof(*flight.totals));
+    memcpy(flight.batch->selected, flight.selected,
+           flight.batch->step.n_seqs * sizeof(*flight.selected));
     flight.batch->visited = flight.visited;
     flight_fini(&flight);
     scheduler_finish_step(f->scheduler, &f->events);
@@ -415,7 +465,7 @@ static void remember(struct memory *m, uint32_t cell) {
 
 static void forget(struct memory *m) {
     const struct kv_budget budget = {.n_sink = m->kv->n_sink};
-    for (; m->kv->type != KV_FULL && m->n > m->capacity; m->n--) {
+    for (; kv_choice_is_bounded(m->kv) && m->n > m->capacity; m->n--) {
         const uint32_t at = victim(m->kept, &budget);
         memmove(m->kept + at, m->kept + at + 1, (m->n - 1 - at) * sizeof(*m->kept));
     }
@@ -503,7 +553,7 @@ void fixture_submit(struct fixture *f, struct engine_request *r, uint64_t id) {
     struct client *c = r->user;
     struct sequence *seq;
     c->expected = expect(&f->space, r);
-    c->bounded = r->kv.type != KV_FULL;
+    c->bounded = kv_choice_is_bounded(&r->kv);
     c->submitted = true;
     assert_int_equal(sequence_create(&seq, &f->shared, r, id), 0);
     scheduler_add(f->scheduler, seq, &f->events);

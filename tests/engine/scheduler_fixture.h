@@ -14,6 +14,9 @@
  * A request with a bounded cache keeps the first tokens and the newest, as the fake's device sees
  * to; its pages say which token is where, and nothing else does.
  *
+ * Sequences that select do so in layer 1, by what layer 0 saw (fake_select.h); what they predict is
+ * still a hash of everything.
+ *
  * In a batch-invariant space the fake's two kernels also leave different marks: a prompt's token
  * that was computed by the kernel for generated ones, or the other way round, changes the output,
  * too.
@@ -52,9 +55,9 @@ struct flight {
     struct batch *batch;
     struct sample_result *results; /* [batch->n_samples] */
     struct keep_total *totals;     /* [batch->step.n_seqs] */
+    struct select_total *selected; /* [batch->step.n_seqs] */
     struct sparse_totals visited;
-    uint32_t *pages;               /* [n_pages] */
-    uint32_t n_pages;
+    struct page_list pages, blocks;
 };
 
 struct fixture {
@@ -64,6 +67,7 @@ struct fixture {
     struct event_list events;
     struct page *memory; /* [n_pages] */
     struct kv_pool pool; /* the same, as policies see it */
+    struct kv_store store;
     uint32_t n_pages, max_rows, max_seqs;
     uint64_t rows_run, drawn_rows_run;
     struct flight flights[MAX_FLIGHTS]; /* [n_flights], the oldest first */
@@ -76,13 +80,15 @@ struct fixture {
 
 /* The operations that a suspended sequence needs. */
 extern struct device {
-    uint32_t n_downloads, n_uploads;
+    uint32_t n_downloads, n_uploads, n_stored; /* pages */
     bool fails;
 } device;
 
 void fixture_init(struct fixture *f, uint32_t n_pages, uint32_t max_rows, uint32_t max_seqs);
 /* The same with more settings; space and now_s are the fixture's. */
 void fixture_init_with(struct fixture *f, uint32_t n_pages, struct scheduler_config config);
+/* Memory for pages that leave; before the first request. */
+void fixture_add_store(struct fixture *f, uint32_t n_blocks);
 void fixture_fini(struct fixture *f); /* nothing may have leaked */
 
 uint32_t fixture_mix(uint32_t hash, uint32_t token);

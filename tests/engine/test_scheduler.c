@@ -17,22 +17,46 @@
 #include "engine/kv/pool.h"
 #include "tests/engine/scheduler_fixture.h"
 
-/* Half of the requests have a bounded cache, with budgets around pages and prompts. */
-static struct kv_choice random_choice(void) {
-    if (rand() % 2) return (struct kv_choice){.type = KV_FULL};
+enum mix { ALL_FULL, HALF_BOUNDED, HALF_SELECT };
+
+static struct kv_choice random_selection(void) {
+    return (struct kv_choice){.type = KV_OFFLOAD,
+                              .n_selected = 1 + (uint32_t)rand() % 128,
+                              .n_tail = 1 + (uint32_t)rand() % 100,
+                              .on_device = rand() % 2};
+}
+
+/* Half of the requests have a bounded cache, with budgets around pages and prompts; or it is these
+ * and those that select. */
+static struct kv_choice random_choice(enum mix mixed) {
+    if (mixed == ALL_FULL || rand() % 2) return (struct kv_choice){.type = KV_FULL};
+    if (mixed == HALF_SELECT && rand() % 4) return random_selection();
     return (struct kv_choice){.type = KV_STREAMING,
                               .n_sink = (uint32_t)rand() % 5,
                               .n_recent = 1 + (uint32_t)rand() % (rand() % 3 ? 20 : 150),
                               .chunk = rand() % 4 ? 1 + (uint32_t)rand() % 100 : 0};
 }
 
-enum mix { ALL_FULL, HALF_BOUNDED };
+static void check_selected(const struct engine_stats *stats, const struct client *clients,
+                           uint32_t n, bool some) {
+    uint64_t n_chosen = 0, n_fetched = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        n_chosen += clients[i].last.kv.n_chosen;
+        n_fetched += clients[i].last.kv.n_fetched;
+    }
+    assert_int_equal(stats->n_chosen, n_chosen);
+    assert_int_equal(stats->n_fetched, n_fetched);
+    assert_int_equal(stats->store_used_bytes, 0);
+    assert_true((n_fetched > 0) == some && (n_chosen > n_fetched) == some);
+    assert_true((device.n_stored > 0) == some);
+}
 
 static struct engine_stats random_load(enum mix mixed, bool batch_invariant, uint32_t n_pages,
                                        uint32_t max_rows, uint32_t max_seqs, unsigned seed) {
     enum { N = 300 };
     /* Those who will generate much are let in easily, and lose their places later. */
-    const uint32_t longest = mixed == ALL_FULL ? 250 : 60, most = mixed == ALL_FULL ? 134 : 300;
+    const uint32_t longest = mixed == HALF_BOUNDED ? 60 : 250,
+                   most = mixed == ALL_FULL ? 134 : 300;
     const int patience = mixed == ALL_FULL ? 6 : 60; /* steps */
     struct fixture f;
     struct client *clients = calloc(N, sizeof(*clients));
@@ -40,6 +64,7 @@ static struct engine_stats random_load(enum mix mixed, bool batch_invariant, uin
     print_message("pages %u rows %u seqs %u seed %u\n", n_pages, max_rows, max_seqs, seed);
     fixture_init(&f, n_pages, max_rows, max_seqs);
     f.space.batch_invariant = batch_invariant;
+    if (mixed == HALF_SELECT) fixture_add_store(&f, n_pages / 2);
     srand(seed);
     for (uint32_t i = 0, n = 1; i < N || scheduler_n_live(f.scheduler) + f.n_flights > 0; n++) {
         for (int k = rand() % 3; k > 0 && i < N; k--, i++) {
@@ -49,7 +74,7 @@ static struct engine_stats random_load(enum mix mixed, bool batch_invariant, uin
             client_fill_prompt(&r);
             r.priority = rand() % 4 - 2;
             r.cache_salt = (uint64_t)(rand() % 2);
-            if (mixed == HALF_BOUNDED) r.kv = random_choice();
+            r.kv = random_choice(mixed);
             r.priority += r.kv.type;
             r.params.n_prompt_logprobs = rand() % 10 == 0 ? 0 : -1;
             r.params.presence_penalty = rand() % 20 == 0;
@@ -71,8 +96,9 @@ static struct engine_stats random_load(enum mix mixed, bool batch_invariant, uin
     scheduler_stats(f.scheduler, &stats);
     assert_int_equal(stats.n_finished + stats.n_cancelled, N);
     if (batch_invariant) assert_int_equal(stats.n_preempted, 0);
-    assert_true((stats.kv_evicted[KV_STREAMING] > 0) == (mixed == HALF_BOUNDED));
-    assert_int_equal(stats.kv_evicted[KV_FULL], 0);
+    assert_true((stats.kv_evicted[KV_STREAMING] > 0) == (mixed != ALL_FULL));
+    assert_int_equal(stats.kv_evicted[KV_FULL] + stats.kv_evicted[KV_OFFLOAD], 0);
+    check_selected(&stats, clients, N, mixed == HALF_SELECT);
     assert_int_equal(stats.kv_resident[KV_FULL] + stats.kv_resident[KV_STREAMING], 0);
     assert_true((f.drawn_rows_run > 0) == run_ahead);
     fixture_fini(&f);
@@ -112,6 +138,16 @@ static void bounded_requests_give_what_they_give_alone(void **state) {
     random_load(HALF_BOUNDED, false, 20, 8, 8, 4);
     random_load(HALF_BOUNDED, false, 24, 100, 12, 5);
     random_load(HALF_BOUNDED, true, 24, 33, 8, 6);
+}
+
+static void requests_that_select_give_what_they_give_alone(void **state) {
+    (void)state;
+    random_load(HALF_SELECT, false, MAX_PAGES, 512, 16, 1);
+    random_load(HALF_SELECT, false, 60, 64, 8, 2);
+    /* One request of full length fits: preemption all the time. */
+    assert_true(random_load(HALF_SELECT, false, 26, 33, 8, 3).n_preempted > 0);
+    random_load(HALF_SELECT, false, 30, 8, 8, 4);
+    random_load(HALF_SELECT, true, 60, 33, 8, 5);
 }
 
 static void each_token_is_computed_by_the_kernel_of_its_kind(void **state) {
@@ -447,6 +483,7 @@ int main(void) {
         cmocka_unit_test(an_endless_text_takes_the_pages_of_its_budget),
         cmocka_unit_test(random_requests_give_what_they_give_alone),
         cmocka_unit_test(bounded_requests_give_what_they_give_alone),
+        cmocka_unit_test(requests_that_select_give_what_they_give_alone),
         cmocka_unit_test(each_token_is_computed_by_the_kernel_of_its_kind),
     };
     int n_failed = cmocka_run_group_tests_name("step by step", tests, NULL, NULL);

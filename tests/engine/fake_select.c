@@ -1,0 +1,135 @@
+/* fake_select.c - see fake_select.h. */
+#include "tests/engine/fake_select.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/error.h"
+
+enum { MOST_TOKENS = 4096, MOST_COPIES = 256, BASE = 1000 /* of layer 1's cells */ };
+
+const struct layer_group fake_groups[1] = {{.filter = 0, .first = 1, .end = N_LAYERS}};
+
+static struct copy {
+    const struct page *from;
+    char *to;
+} copies[MOST_COPIES];
+static uint32_t n_copies;
+
+/* A token of the fake store: its cell in the place of the key. */
+static uint32_t *store_cell(const struct kv_store *store, uint32_t block, uint32_t token) {
+    char *base = (char *)store->base + block * kv_store_block_bytes(store);
+    return (uint32_t *)(void *)(base + token % PAGE_TOKENS * kv_store_token_bytes(store));
+}
+
+int fake_store_pages(struct backend *be, const struct store_args *args, struct error *err) {
+    (void)be;
+    if (device.fails) return error_set(err, ERR_DEVICE, "the cable is loose");
+    assert_int_equal(args->plane, 0);
+    for (uint32_t i = 0; i < args->n; i++) {
+        assert_true(n_copies < MOST_COPIES && args->blocks[i] < args->store->n_blocks);
+        copies[n_copies++] = (struct copy){(struct page *)args->kv->base + args->pages[i],
+                                           (char *)store_cell(args->store, args->blocks[i], 0)};
+    }
+    device.n_stored += args->n;
+    return 0;
+}
+
+void fake_store_finish(void) {
+    for (uint32_t i = 0; i < n_copies; i++)
+        for (uint32_t t = 0; t < PAGE_TOKENS; t++)
+            memcpy(copies[i].to + 2 * t * sizeof(uint32_t), &copies[i].from->cells[t],
+                   sizeof(uint32_t));
+    n_copies = 0;
+}
+
+static uint32_t *cell_at(struct fixture *f, const uint32_t *pages, uint32_t slot) {
+    return &f->memory[pages[slot / PAGE_TOKENS]].cells[slot % PAGE_TOKENS];
+}
+
+static uint32_t *state_at(struct fixture *f, const struct kv_select *select, uint32_t slot) {
+    const uint32_t n = kv_state_slots(&f->pool);
+    return (uint32_t *)(void *)&f->memory[select->state_pages[slot / n]] + slot % n;
+}
+
+struct candidate {
+    uint32_t token, key;
+};
+
+static int by_key(const void *a, const void *b) {
+    const struct candidate *left = a, *right = b;
+    return (left->key > right->key) - (left->key < right->key);
+}
+
+/* Each token's key is another one every eighth step. */
+static void choose(const struct kv_select *select, uint32_t n_before, bool *chosen) {
+    static struct candidate candidates[MOST_TOKENS];
+    assert_true(select->n_candidates <= MOST_TOKENS && select->n_sink <= select->n_selected);
+    for (uint32_t t = 0; t < select->n_candidates; t++) {
+        const uint32_t key = fixture_mix(fixture_mix(7, t), (n_before + t) / 8);
+        candidates[t] = (struct candidate){t, t < select->n_sink ? 0 : key};
+        chosen[t] = false;
+    }
+    qsort(candidates, select->n_candidates, sizeof(*candidates), by_key);
+    for (uint32_t i = 0; i < select->n_selected; i++) chosen[candidates[i].token] = true;
+}
+
+static uint32_t fetch(struct fixture *f, const struct kv_select *select, uint32_t token) {
+    assert_true((select->blocks == NULL) != (select->store_pages == NULL));
+    if (!select->blocks) return *cell_at(f, select->store_pages[1], token);
+    return *store_cell(&f->store, select->blocks[token / PAGE_TOKENS], token);
+}
+
+/* Slots whose token is not chosen again get those that are not there, both in ascending order. */
+static uint32_t replace(struct fixture *f, const struct kv_select *select,
+                        const struct kv_view *view, bool *missing) {
+    uint32_t next = 0, n_fetched = 0;
+    static bool is_free[MOST_TOKENS];
+    for (uint32_t s = 0; s < select->n_selected; s++) {
+        const uint32_t token = select->fresh ? 0 : *state_at(f, select, s);
+        if (!select->fresh) assert_true(token < select->n_candidates);
+        is_free[s] = select->fresh || !missing[token];
+        if (!is_free[s]) missing[token] = false;
+    }
+    for (uint32_t s = 0; s < select->n_selected; s++) {
+        if (!is_free[s]) continue;
+        while (!missing[next]) next++;
+        *state_at(f, select, s) = next;
+        *cell_at(f, view->pages, s) = fetch(f, select, next++);
+        n_fetched++;
+    }
+    return n_fetched;
+}
+
+static void check_slots(struct fixture *f, const struct step_seq *seq) {
+    const struct kv_select *select = seq->select;
+    const struct kv_view *all = &seq->layers[0], *view = &seq->layers[1];
+    for (uint32_t s = 0; s < view->n_slots; s++) {
+        const uint32_t token = s < select->n_selected
+                                   ? *state_at(f, select, s)
+                                   : select->n_candidates + s - select->n_selected;
+        assert_int_equal(*cell_at(f, view->pages, s), *cell_at(f, all->pages, token) + BASE);
+    }
+}
+
+void fake_select_run(struct fixture *f, const struct step_seq *seq, uint32_t cell,
+                     struct select_total *total) {
+    static bool chosen[MOST_TOKENS];
+    const struct kv_select *select = seq->select;
+    const struct kv_view *view = &seq->layers[1];
+    assert_true(seq->n_rows == 1 && !seq->budget && !seq->sparse);
+    assert_true(select->n_selected % PAGE_TOKENS == 0 && select->n_candidates % PAGE_TOKENS == 0);
+    assert_true(select->n_selected < select->n_candidates);
+    assert_int_equal(view->append_slot,
+                     select->n_selected + seq->n_before - select->n_candidates);
+    assert_int_equal(view->n_slots, view->append_slot + 1);
+    choose(select, seq->n_before, chosen);
+    const uint32_t n_fetched = replace(f, select, view, chosen);
+    *total = (struct select_total){select->n_selected, n_fetched};
+    *cell_at(f, view->pages, view->append_slot) = cell + BASE;
+    check_slots(f, seq);
+}

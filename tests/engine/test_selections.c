@@ -1,0 +1,290 @@
+/* test_selections.c - requests whose sparse layers see what is selected, on the device or with a
+ * store, with a fake model (scheduler_fixture.h, fake_select.h).
+ *
+ * All tests run twice: a step at a time, and with the next step planned before the results of one
+ * are there. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/error.h"
+#include "engine/kv/pool.h"
+#include "tests/engine/scheduler_fixture.h"
+
+enum { ON_DEVICE = true, IN_STORE = false };
+
+static struct engine_request select_request(struct client *c, uint32_t n_prompt,
+                                            uint32_t max_tokens, bool on_device) {
+    struct engine_request r = client_request(c, n_prompt, max_tokens);
+    for (uint32_t i = 0; i < n_prompt; i++) r.prompt[i] = 'a' + i * 7 % 26;
+    r.kv = (struct kv_choice){
+        .type = KV_OFFLOAD, .n_sink = 4, .n_selected = 64, .n_tail = 64, .on_device = on_device};
+    r.params.ignore_eos = true;
+    return r;
+}
+
+static uint32_t n_used(const struct fixture *f) {
+    return f->n_pages - page_pool_n_free(f->space.pool);
+}
+
+static uint32_t n_used_blocks(const struct fixture *f) {
+    return f->store.n_blocks - page_pool_n_free(f->space.blocks);
+}
+
+/* 300 tokens are five pages; from there on layer 0 grows, and layer 1 has a page of chosen tokens,
+ * one for the tail and one more.  Both layers' states take a page. */
+static void what_leaves_gives_its_pages_back(void **state) {
+    (void)state;
+    struct fixture f;
+    struct client c = {0};
+    fixture_init(&f, 40, 512, 4);
+    fixture_add_store(&f, 10);
+    struct engine_request r = select_request(&c, 300, 200, IN_STORE);
+    fixture_submit(&f, &r, 1);
+    fixture_step(&f, 0);
+    assert_int_equal(n_used(&f), 2 * 5 + 1);
+    assert_int_equal(device.n_stored, 4);
+    for (int i = 0; i < 3; i++) fixture_step(&f, 0);
+    assert_int_equal(n_used(&f), 5 + 3 + 1);
+    while (strlen(c.text) < 150) assert_true(fixture_step(&f, 0));
+    assert_int_equal(n_used(&f), 8 + 3 + 1);
+    assert_int_equal(n_used_blocks(&f), 7);
+    fixture_run(&f);
+    client_check(&c);
+    /* 499 tokens are stored, the last step's row is behind 498: 384 candidates. */
+    assert_int_equal(c.last.kv.n_offloaded, 384 - 64);
+    assert_int_equal(c.last.kv.n_chosen, 199 * 64);
+    assert_int_equal(device.n_stored, 7);
+    assert_int_equal(n_used(&f), 0); /* nothing was shared */
+    fixture_fini(&f);
+}
+
+/* The same text on the device: all pages stay, and there are some for what is chosen. */
+static void on_the_device_everything_stays(void **state) {
+    (void)state;
+    struct fixture f;
+    struct client c = {0};
+    fixture_init(&f, 40, 512, 4);
+    struct engine_request r = select_request(&c, 300, 200, ON_DEVICE);
+    fixture_submit(&f, &r, 1);
+    while (strlen(c.text) < 150) assert_true(fixture_step(&f, 0));
+    assert_int_equal(n_used(&f), 2 * 8 + 1 + 1);
+    fixture_run(&f);
+    client_check(&c);
+    assert_int_equal(c.last.kv.n_offloaded, 0);
+    assert_int_equal(c.last.kv.n_chosen, 199 * 64);
+    assert_true(c.last.kv.n_fetched >= 64 && c.last.kv.n_fetched < 199 * 64);
+    assert_int_equal(n_used(&f), 2 * 4); /* the prompt's blocks are shared */
+    fixture_fini(&f);
+}
+
+/* A text that has no more candidates than are selected is kept like any other. */
+static void short_texts_are_kept_whole(void **state) {
+    (void)state;
+    struct fixture f;
+    struct client c = {0};
+    fixture_init(&f, 40, 512, 4);
+    fixture_add_store(&f, 10);
+    struct engine_request r = select_request(&c, 100, 91, IN_STORE);
+    fixture_submit(&f, &r, 1);
+    fixture_run(&f);
+    client_check(&c);
+    assert_int_equal(c.last.kv.n_chosen + device.n_stored, 0);
+    fixture_fini(&f);
+}
+
+static uint32_t cached_after(bool on_device) {
+    struct fixture f;
+    struct client first = {0}, again = {0};
+    fixture_init(&f, 60, 512, 4);
+    fixture_add_store(&f, 10);
+    struct engine_request r = select_request(&first, 300, 200, on_device);
+    fixture_submit(&f, &r, 1);
+    fixture_run(&f);
+    r = client_request(&again, 450, 5);
+    for (uint32_t i = 0; i < 300; i++) r.prompt[i] = 'a' + i * 7 % 26;
+    for (uint32_t i = 0; i < 150; i++) r.prompt[300 + i] = (unsigned char)first.text[i];
+    fixture_submit(&f, &r, 2);
+    fixture_run(&f);
+    client_check(&again);
+    fixture_fini(&f);
+    return again.last.n_cached;
+}
+
+/* What is generated depends on the selection. */
+static void only_prompts_are_shared(void **state) {
+    (void)state;
+    assert_int_equal(cached_after(ON_DEVICE), 256);
+    assert_int_equal(cached_after(IN_STORE), 0);
+}
+
+static void a_text_longer_than_the_store_is_refused(void **state) {
+    (void)state;
+    struct fixture f;
+    struct client c = {0};
+    fixture_init(&f, 60, 512, 4);
+    fixture_add_store(&f, 6);
+    struct engine_request r = select_request(&c, 300, 148, IN_STORE);
+    fixture_submit(&f, &r, 1);
+    fixture_drain(&f, 0);
+    assert_int_equal(c.last.error_code, ERR_TOO_LONG);
+    fixture_fini(&f);
+}
+
+/* There are pages for everybody, and blocks for one of two. */
+static void who_has_no_blocks_does_not_go_for_them(void **state) {
+    (void)state;
+    struct fixture f;
+    struct client first = {0}, second = {0}, full = {0};
+    struct engine_stats stats;
+    fixture_init(&f, 100, 512, 4);
+    fixture_add_store(&f, 10);
+    struct engine_request r = select_request(&first, 200, 300, IN_STORE);
+    fixture_submit(&f, &r, 1);
+    r = select_request(&second, 200, 300, IN_STORE);
+    fixture_submit(&f, &r, 2);
+    r = client_request(&full, 20, 300);
+    r.params.ignore_eos = true;
+    fixture_submit(&f, &r, 3);
+    while (!full.finished) assert_true(fixture_step(&f, 0));
+    scheduler_stats(f.scheduler, &stats);
+    assert_int_equal(stats.n_preempted, 1);
+    assert_false(second.finished);
+    fixture_run(&f);
+    client_check(&first);
+    client_check(&second);
+    client_check(&full);
+    fixture_fini(&f);
+}
+
+/* Blocks that others have are waited for. */
+static void who_finds_no_blocks_waits(void **state) {
+    (void)state;
+    struct fixture f;
+    struct client first = {0}, second = {0};
+    struct engine_stats stats;
+    fixture_init(&f, 100, 512, 4);
+    fixture_add_store(&f, 7);
+    struct engine_request r = select_request(&first, 300, 100, IN_STORE);
+    fixture_submit(&f, &r, 1);
+    r = select_request(&second, 300, 100, IN_STORE);
+    fixture_submit(&f, &r, 2);
+    while (!first.finished) assert_true(fixture_step(&f, 0));
+    assert_int_equal(strlen(second.text), 0);
+    fixture_run(&f);
+    client_check(&first);
+    client_check(&second);
+    scheduler_stats(f.scheduler, &stats);
+    assert_int_equal(stats.n_preempted, 0);
+    fixture_fini(&f);
+}
+
+/* After any number of steps: while a prompt is computed, when layers leave, while the tail moves
+ * on, while one waits. */
+static void cancelling_leaves_nothing_behind(void **state) {
+    (void)state;
+    for (uint32_t n_steps = 0; n_steps < 90; n_steps++) {
+        struct fixture f;
+        struct client clients[4] = {0};
+        fixture_init(&f, 60, 100, 3);
+        fixture_add_store(&f, 12);
+        for (uint32_t i = 0; i < 4; i++) {
+            struct engine_request r = select_request(&clients[i], 190 + 50 * i, 120, i % 2);
+            r.prompt[0] = i;
+            fixture_submit(&f, &r, i + 1);
+        }
+        for (uint32_t n = 0; n < n_steps; n++) fixture_step(&f, 0);
+        for (uint64_t id = 1; id <= 4; id++) {
+            clients[id - 1].cancelled = !clients[id - 1].finished;
+            scheduler_cancel(f.scheduler, (id + n_steps) % 4 + 1, &f.events);
+        }
+        fixture_run(&f);
+        assert_int_equal(n_used_blocks(&f), 0);
+        fixture_fini(&f);
+    }
+}
+
+static void ending_all_leaves_nothing_behind(void **state) {
+    (void)state;
+    for (uint32_t n_steps = 1; n_steps < 20; n_steps++) {
+        struct fixture f;
+        struct client clients[4] = {0};
+        fixture_init(&f, 60, 100, 3);
+        fixture_add_store(&f, 12);
+        for (uint32_t i = 0; i < 4; i++) {
+            struct engine_request r = select_request(&clients[i], 190 + 50 * i, 120, i % 2);
+            fixture_submit(&f, &r, i + 1);
+        }
+        for (uint32_t n = 0; n < n_steps; n++) fixture_step(&f, 0);
+        scheduler_end_all(f.scheduler, FINISH_ERROR, ERR_DEVICE, "the device is gone", &f.events);
+        fixture_drain(&f, 0);
+        for (int i = 0; i < 4; i++) assert_int_equal(clients[i].last.error_code, ERR_DEVICE);
+        fixture_fini(&f);
+    }
+}
+
+/* A copy that cannot be submitted is the device's failure. */
+static void a_failing_copy_is_told(void **state) {
+    (void)state;
+    struct fixture f;
+    struct client c = {0};
+    struct error err = {0};
+    fixture_init(&f, 60, 512, 3);
+    fixture_add_store(&f, 12);
+    struct engine_request r = select_request(&c, 300, 50, IN_STORE);
+    fixture_submit(&f, &r, 1);
+    struct batch *batch = scheduler_plan(f.scheduler, &f.events);
+    device.fails = true;
+    assert_int_equal(batch_submitted(batch, &err), ERR_DEVICE);
+    scheduler_end_all(f.scheduler, FINISH_ERROR, ERR_DEVICE, err.text, &f.events);
+    fixture_drain(&f, 0);
+    assert_int_equal(c.last.error_code, ERR_DEVICE);
+    fixture_fini(&f);
+}
+
+/* The prompt goes layer by layer or in chunks, and what is generated selects. */
+static void sparse_prompts_may_be_followed_by_selections(void **state) {
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++) {
+        struct fixture f;
+        struct client c = {0};
+        const struct scheduler_config config = {
+            .max_rows = 256, .max_seqs = 4, .max_long_rows = i / 2 ? 1024 : 0};
+        fixture_init_with(&f, 60, config);
+        fixture_add_store(&f, 12);
+        struct engine_request r = select_request(&c, 600, 100, i % 2);
+        r.prefill.mode = PREFILL_SPARSE;
+        fixture_submit(&f, &r, 1);
+        fixture_run(&f);
+        client_check(&c);
+        assert_true((f.n_slices > 0) == (i / 2) && (f.n_chunks > 0) == !(i / 2));
+        assert_int_equal(c.last.kv.n_chosen, 99 * 64);
+        assert_true((device.n_stored > 0) == (i % 2 == 0));
+        fixture_fini(&f);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_leaves_gives_its_pages_back),
+        cmocka_unit_test(on_the_device_everything_stays),
+        cmocka_unit_test(short_texts_are_kept_whole),
+        cmocka_unit_test(only_prompts_are_shared),
+        cmocka_unit_test(a_text_longer_than_the_store_is_refused),
+        cmocka_unit_test(who_has_no_blocks_does_not_go_for_them),
+        cmocka_unit_test(who_finds_no_blocks_waits),
+        cmocka_unit_test(cancelling_leaves_nothing_behind),
+        cmocka_unit_test(ending_all_leaves_nothing_behind),
+        cmocka_unit_test(a_failing_copy_is_told),
+        cmocka_unit_test(sparse_prompts_may_be_followed_by_selections),
+    };
+    int n_failed = cmocka_run_group_tests_name("step by step", tests, NULL, NULL);
+    run_ahead = true;
+    return n_failed + cmocka_run_group_tests_name("a step ahead", tests, NULL, NULL);
+}
