@@ -11,17 +11,23 @@ import pytest
 
 from composition import assert_table, prompt_of, text_of
 from raw import RawConnection
-from server import DEVICE, INVARIANT
+from server import DEVICE, INVARIANT, Server
 
 FULL = {"type": "full"}
 STREAMING = {"type": "streaming", "sink": 4, "recent": 28, "chunk": 64}
 HEAVY = {"type": "heavy_hitter", "sink": 4, "recent": 14, "heavy": 14, "chunk": 64}
 CAPACITY = 32  # of all bounded ones here
 SCORES = ("sum", "mean", "decay", "window")
-POLICIES = [FULL, STREAMING, *({**HEAVY, "score": score} for score in SCORES)]
-NAMES = ["full", "streaming", *(f"heavy_hitter-{score}" for score in SCORES)]
-every_policy = pytest.mark.parametrize("policy", POLICIES, ids=NAMES)
-every_bounded_policy = pytest.mark.parametrize("policy", POLICIES[1:], ids=NAMES[1:])
+BOUNDED = [STREAMING, *({**HEAVY, "score": score} for score in SCORES)]
+BOUNDED_NAMES = ["streaming", *(f"heavy_hitter-{score}" for score in SCORES)]
+MOVED = {"type": "offload", "sink": 4, "selected": 64, "tail": 64, "offload": True}
+NOT_MOVED = {**MOVED, "offload": False}
+SELECTING = [MOVED, NOT_MOVED]
+N_FILTERS = 2  # of the default model
+every_policy = pytest.mark.parametrize("policy", [FULL, *BOUNDED, *SELECTING],
+                                       ids=["full", *BOUNDED_NAMES, "offload", "on_device"])
+every_bounded_policy = pytest.mark.parametrize("policy", BOUNDED, ids=BOUNDED_NAMES)
+STORE = ("--kv-offload-size", "256M")
 
 # How far log-probabilities may move when a prompt is cut into other steps (test_completions.py).
 SAME_TOKEN = {"cpu": 1e-3, "cuda": 0.2}[DEVICE]
@@ -33,19 +39,28 @@ PROMPT = prompt_of(300)  # several chunks, and long enough to lose most of it
 LONG = {"max_tokens": 48, "ignore_eos": True}
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """The default model, with memory to move tokens to.  Tests must leave it idle."""
+    with Server(tmp_path_factory.mktemp("policies"), *STORE) as shared:
+        yield shared
+
+
 def kv_of(answer):
     return answer["usage"]["kv"]
+
+
+SELECTION = ("offloaded_tokens", "selected_tokens", "bytes_fetched_per_token", "hit_rate")
 
 
 def assert_kv(kv, policy, n_text, n_sequences=1):
     """What a whole request of n_text tokens, in each of n_sequences, must report."""
     assert set(kv) == {"policy", "budget_tokens", "resident_tokens", "evicted_tokens",
-                       "retained_attention", "offloaded_tokens", "selected_tokens",
-                       "bytes_fetched_per_token", "hit_rate"}
+                       "retained_attention", *SELECTION}
     assert kv["policy"] == policy["type"]
     # The last token that was generated never got into the cache.
     assert kv["resident_tokens"] + kv["evicted_tokens"] == n_sequences * (n_text - 1)
-    if policy["type"] == "full":
+    if policy not in BOUNDED:
         assert kv["budget_tokens"] is None and kv["evicted_tokens"] == 0
     else:
         assert kv["budget_tokens"] == n_sequences * CAPACITY
@@ -54,6 +69,12 @@ def assert_kv(kv, policy, n_text, n_sequences=1):
         assert 0 < kv["retained_attention"] <= 1
     else:
         assert kv["retained_attention"] is None
+    if policy in SELECTING:
+        assert kv["selected_tokens"] > 0 and kv["selected_tokens"] % (N_FILTERS * 64) == 0
+        assert 0 < kv["hit_rate"] < 1 and kv["bytes_fetched_per_token"] > 0
+        assert (kv["offloaded_tokens"] > 0) == policy["offload"]
+    else:
+        assert all(kv[name] is None for name in SELECTION)
 
 
 # ---- the rows of the README's table, each over every policy ----
@@ -101,22 +122,26 @@ def test_echo_and_logprobs(server, policy):
     answer, scores = echo(server, policy, PROMPT, **LONG)
     assert len(scores) == 348 and scores[0] is None and all(x <= 0 for x in scores[1:])
     generated = answer["choices"][0]["token_ids"]
-    # Scoring prompt and answer again as one prompt needs no generation.  Bounded, a generated token
-    # sees what generation keeps, not what a chunk does, so only the prompt's scores come again.
+    # Scoring prompt and answer again as one prompt needs no generation.  Otherwise a generated token
+    # sees what generation keeps or selects, so only the prompt's scores come again.
     again, rescored = echo(server, policy, PROMPT + generated, max_tokens=0)
     n_same = 348 if policy == FULL else len(PROMPT)
     assert rescored[1:n_same] == pytest.approx(scores[1:n_same], abs=SAME_TOKEN)
     assert kv_of(again)["policy"] == policy["type"]
-    # The first chunk sees all that full does; behind it the policy shows.
+    # The first chunk sees all that full does; behind it a budget shows.
     _, full = echo(server, FULL, PROMPT, max_tokens=0)
-    assert scores[1:64] == pytest.approx(full[1:64], abs=SAME_TOKEN)
-    if policy != FULL:
+    n_exact = 64 if policy in BOUNDED else 300
+    assert scores[1:n_exact] == pytest.approx(full[1:n_exact], abs=SAME_TOKEN)
+    if policy in BOUNDED:
         assert max(abs(a - b) for a, b in zip(scores[64:300], full[64:])) > 2 * SAME_TOKEN
 
 
 @every_policy
 def test_prefix_cache(server, policy):
-    """Bounded requests neither fill the cache nor take from it, whoever was there before."""
+    """Bounded requests neither fill the cache nor take from it, whoever was there before; nor do
+    those whose tokens are moved."""
+    shares = policy in (FULL, NOT_MOVED)
+
     def ask(salt, policy_now):
         return server.complete(PROMPT, kv_policy=policy_now, cache_salt=salt + json.dumps(policy),
                                **LONG)
@@ -128,19 +153,19 @@ def test_prefix_cache(server, policy):
     ask("one", FULL)
     warm = ask("one", policy)
     assert text_of(warm) == text_of(fresh)
-    assert n_cached(warm) >= 256 if policy == FULL else n_cached(warm) == 0
+    assert n_cached(warm) >= 256 if shares else n_cached(warm) == 0
     # And what full finds afterwards is full's.
     before = ask("two", FULL)
     ask("three", policy)
     after = ask("three", FULL)
     assert text_of(after) == text_of(before)
-    assert n_cached(after) >= 256 if policy == FULL else n_cached(after) == 0
+    assert n_cached(after) >= 256 if shares else n_cached(after) == 0
 
 
 @every_policy
 def test_chunked_prefill(server, serve, policy):
     """Steps of another size cut the prompt elsewhere, also in the middle of the policy's chunks."""
-    small = serve(*INVARIANT, "--max-num-batched-tokens", 48, "--max-num-seqs", 8)
+    small = serve(*INVARIANT, *STORE, "--max-num-batched-tokens", 48, "--max-num-seqs", 8)
     expected, scores = echo(server, policy, PROMPT, **LONG)
     answer, small_scores = echo(small, policy, PROMPT, **LONG)
     assert small_scores[1:300] == pytest.approx(scores[1:300], abs=RANDOM_TOKEN)
@@ -154,7 +179,7 @@ def test_preemption(serve, policy):
     """Some of the policy run; then full requests that matter more need all of a pool of 13
     blocks."""
     pool = {"cpu": "10500K", "cuda": "5400K"}[DEVICE]
-    small = serve("--kv-cache-memory", pool, "--max-model-len", 512)
+    small = serve(*STORE, "--kv-cache-memory", pool, "--max-model-len", 512)
     prompts = [prompt_of(200, seed=i) for i in range(8)]
 
     def ask(prompt):
@@ -174,7 +199,8 @@ def test_preemption(serve, policy):
     for prompt, answer in zip(prompts[:2], together):
         alone = ask(prompt)
         assert_kv(kv_of(answer), policy, len(prompt) + 250)
-        if DEVICE == "cpu":  # as above
+        # As above; and what had been generated with a selection is computed again without.
+        if DEVICE == "cpu" and policy not in SELECTING:
             assert text_of(answer) == text_of(alone)
             assert kv_of(answer) == kv_of(alone)
     small.wait_idle()
@@ -225,7 +251,8 @@ def test_seeds(server, policy):
 
 # ---- the table itself ----
 
-HEADER = "| together with | full | streaming | heavy_hitter | tested by |"
+HEADER = ("| together with | full | streaming | heavy_hitter | offload, moved | offload, not moved "
+          "| tested by |")
 
 
 def test_the_readme_says_what_is_tested():
@@ -303,7 +330,7 @@ class TestBeyondTheTrainedContext:
         body = {"prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True}
         reply = tiny.post("/v1/completions", {**body, "kv_policy": FULL})
         assert reply.status == 400 and reply.error["code"] == "context_length_exceeded"
-        for policy in POLICIES[1:]:
+        for policy in BOUNDED:
             answer = tiny.complete(kv_policy=policy, **body)
             assert answer["usage"]["completion_tokens"] == max_tokens
             assert_kv(kv_of(answer), policy, len(prompt) + max_tokens)
@@ -341,6 +368,14 @@ BAD_BUDGETS = [
     ({"type": "streaming", "resent": 10}, "kv_policy"),
     ({"recent": 10}, "kv_policy.type"),
     ("streaming", "kv_policy"),
+    ({"type": "offload", "selected": 0}, "kv_policy.selected"),
+    ({"type": "offload", "selected": 1.5}, "kv_policy.selected"),
+    ({"type": "offload", "selected": 16385}, "kv_policy.selected"),  # --max-selected
+    ({"type": "offload", "tail": 0}, "kv_policy.tail"),
+    ({"type": "offload", "sink": 65, "selected": 64}, "kv_policy.sink"),
+    ({"type": "offload", "offload": "yes"}, "kv_policy.offload"),
+    ({"type": "offload", "recent": 10}, "kv_policy.recent"),
+    ({"type": "offload", "window": 10}, "kv_policy"),
     # Larger than any pool, in each of its parts.
     ({"type": "streaming", "sink": 2**28}, "kv_policy"),
     ({"type": "streaming", "recent": 2**28}, "kv_policy"),
@@ -367,7 +402,7 @@ def test_the_model_lists_its_policies(server):
     model = server.get("/v1/models").json()["data"][0]
     assert model["kv_policy"] == FULL
     assert [policy["type"] for policy in model["kv_policies"]] == ["full", "streaming",
-                                                                   "heavy_hitter"]
+                                                                   "heavy_hitter", "offload"]
     for policy in model["kv_policies"]:  # each as it is, for a client to send back
         assert kv_of(server.complete("a", max_tokens=1, kv_policy=policy))["policy"] == policy[
             "type"]
