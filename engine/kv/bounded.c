@@ -182,13 +182,9 @@ static int bounded_suspend(struct kv_sequence *kv, struct error *err) {
     return code;
 }
 
-/* Some page may have been let go by a sequence whose copy to the store still reads it: only after
- * the next step_begin() is that certain to be over, or after a sync. */
 static int bounded_resume(struct kv_sequence *kv, struct error *err) {
     if (!kv->suspended) return 0;
-    struct backend *be = kv->space->be;
-    int code = kv->space->store ? be->ops->sync(be, err) : 0;
-    if (!code) code = copy_pages(kv, true, err);
+    int code = copy_pages(kv, true, err);
     forget_suspended(kv);
     return code;
 }

@@ -13,8 +13,9 @@
  * A sequence that was suspended is computed again, its generated tokens like a prompt, and needs
  * pages for all of its text while that goes on.
  *
- * A block is let go with the sequence.  Copies to the store, and what reads them, keep the order of
- * their submission on the device, so who has it next may be given it at once.
+ * Blocks are let go with the sequence, with its pages.  A copy between them may still be under way
+ * then, and another owner write to the page: what the block gets is of no use to anybody.  Copies
+ * keep the order of their submission, so the block's next owner writes and reads later.
  *
  * Thread: engine.  Memory: see policy.h. */
 #include <assert.h>
@@ -113,7 +114,6 @@ static void offload_view(struct kv_sequence *kv, uint32_t n_rows, struct step_se
     for (uint32_t i = 0; i < space->n_groups; i++)
         for (uint32_t l = space->groups[i].first; l < space->groups[i].end; l++)
             view_sparse(kv, l, n_moved);
-    if (!s->has_left) s->n_before = kv->n_tokens;
     s->has_left = true;
     kv->n_offloaded = s->select.n_candidates - s->select.n_selected;
 }
@@ -141,11 +141,11 @@ static int offload_submitted(struct kv_sequence *kv, struct error *err) {
     return code;
 }
 
-/* No step from before sparse layers left is in flight any more. */
+/* When sparse layers left at most one step was in flight; that, or a later one, has landed now. */
 static void offload_publish(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
-    (void)tokens;
+    (void)tokens, (void)n_tokens;
     const struct kv_space *space = kv->space;
-    if (!kv->selection.has_left || n_tokens < kv->selection.n_before) return;
+    if (!kv->selection.has_left) return;
     const uint32_t n_pages =
         selection_chosen_pages(&kv->plan) + selection_tail_pages(&kv->plan);
     for (uint32_t i = 0; i < space->n_groups; i++)

@@ -113,7 +113,6 @@ struct kv_selection {
     struct page_list blocks; /* select.blocks, in the order of the text */
     uint32_t n_written;      /* of them have been copied to the store */
     bool has_left;           /* sparse layers' lists are what is selected, and grow no more */
-    uint32_t n_before;       /* tokens that were stored when they left */
 };
 
 /* One sequence's share of the cache, embedded in the sequence. */

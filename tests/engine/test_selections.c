@@ -185,6 +185,50 @@ static void who_finds_no_blocks_waits(void **state) {
     fixture_fini(&f);
 }
 
+/* The second would find the blocks for its prompt, but the first will want one of them soon. */
+static void the_next_block_is_left_to_those_who_run(void **state) {
+    (void)state;
+    struct fixture f;
+    struct client first = {0}, second = {0};
+    struct engine_stats stats;
+    fixture_init(&f, 100, 512, 4);
+    fixture_add_store(&f, 6);
+    struct engine_request r = select_request(&first, 300, 100, IN_STORE);
+    fixture_submit(&f, &r, 1);
+    r = select_request(&second, 190, 100, IN_STORE);
+    fixture_submit(&f, &r, 2);
+    fixture_run(&f);
+    client_check(&first);
+    client_check(&second);
+    scheduler_stats(f.scheduler, &stats);
+    assert_int_equal(stats.n_preempted, 0);
+    fixture_fini(&f);
+}
+
+/* When the first ends there are fewer pages than when the second asked, but blocks. */
+static void blocks_alone_are_reason_enough_to_try_again(void **state) {
+    (void)state;
+    struct fixture f;
+    struct client first = {0}, second = {0}, full = {0};
+    fixture_init(&f, 100, 1024, 4);
+    fixture_add_store(&f, 11);
+    struct engine_request r = client_request(&full, 20, 480);
+    r.params.ignore_eos = true;
+    fixture_submit(&f, &r, 1);
+    r = select_request(&first, 200, 460, IN_STORE);
+    fixture_submit(&f, &r, 2);
+    r = select_request(&second, 600, 50, IN_STORE);
+    fixture_submit(&f, &r, 3);
+    while (!first.finished) assert_true(fixture_step(&f, 0));
+    assert_false(full.finished || second.text[0]);
+    for (int i = 0; i < 4; i++) fixture_step(&f, 0);
+    assert_false(full.finished);
+    assert_true(second.text[0]);
+    fixture_run(&f);
+    client_check(&second);
+    fixture_fini(&f);
+}
+
 /* After any number of steps: while a prompt is computed, when layers leave, while the tail moves
  * on, while one waits. */
 static void cancelling_leaves_nothing_behind(void **state) {
@@ -279,6 +323,8 @@ int main(void) {
         cmocka_unit_test(a_text_longer_than_the_store_is_refused),
         cmocka_unit_test(who_has_no_blocks_does_not_go_for_them),
         cmocka_unit_test(who_finds_no_blocks_waits),
+        cmocka_unit_test(the_next_block_is_left_to_those_who_run),
+        cmocka_unit_test(blocks_alone_are_reason_enough_to_try_again),
         cmocka_unit_test(cancelling_leaves_nothing_behind),
         cmocka_unit_test(ending_all_leaves_nothing_behind),
         cmocka_unit_test(a_failing_copy_is_told),
