@@ -28,7 +28,7 @@ every_sparse_way = pytest.mark.parametrize("way", WAYS[1:])
 SAME_TOKEN = {"cpu": 1e-3, "cuda": 0.2}[DEVICE]
 STEP = 256  # tokens: a prompt is several steps
 SETTINGS = ("--max-model-len", 8192, "--max-num-batched-tokens", STEP, "--max-num-seqs", 16,
-            "--threads", 2)
+            "--threads", 2, "--kv-offload-size", "64M")
 WAY_SETTINGS = {"dense": (), "by_layers": (), "in_chunks": ("--max-long-tokens", 1)}
 
 # One head of each kind in every layer, and one that no layer names.
@@ -165,6 +165,26 @@ def test_bounded_caches(asked):
     else:
         assert reply.status == 400 and reply.error["param"] == "prefill"
         assert "kv_policy" in reply.error["message"]
+
+
+@every_way
+def test_selections(asked):
+    """They begin behind the prompt: the first token sees what it sees without."""
+    scored = {"logprobs": 1, **LONG}
+    full = asked.complete(cache_salt="selections, full", **scored)
+    answers = []
+    for moved in (True, False):
+        policy = {"type": "offload", "selected": 128, "tail": 64, "offload": moved}
+        answer = asked.complete(kv_policy=policy, cache_salt=f"selections {moved}", **scored)
+        assert_prefill(prefill_of(answer), asked.mode)
+        assert scores_of(answer)[0] == pytest.approx(scores_of(full)[0], abs=SAME_TOKEN)
+        assert scores_of(answer) != scores_of(full)
+        kv = answer["usage"]["kv"]
+        assert kv["selected_tokens"] > 0 and (kv["offloaded_tokens"] > 0) == moved
+        answers.append(answer)
+    if DEVICE == "cpu":
+        assert text_of(answers[0]) == text_of(answers[1])
+        assert scores_of(answers[0]) == scores_of(answers[1])
 
 
 @every_way
