@@ -20,13 +20,14 @@ static struct {
     const struct backend_ops *real;
     struct backend_ops ops;
     struct late_results late[MAX_LATE]; /* [n_late], the oldest first */
-    uint32_t n_late, n_seqs; /* n_seqs: of the newest step */
+    uint32_t n_late, n_seqs, n_decode; /* n_seqs, n_decode: of the newest step */
     uint64_t n_begun, n_drawn_rows;
 } late;
 
 static int late_step_begin(struct backend *be, const struct step *step, struct error *err) {
     late.n_begun++;
     late.n_seqs = step->n_seqs;
+    late.n_decode = step->n_decode;
     for (uint32_t i = 0; i < step->n_rows; i++)
         late.n_drawn_rows += (step->tokens[i] & STEP_DRAWN) != 0;
     return late.real->step_begin(be, step, err);
@@ -54,6 +55,15 @@ static int late_keep_totals(struct backend *be, const struct kv_pool *kv,
     assert(own);
     int code = late.real->keep_totals(be, kv, own, err);
     hold_back(totals, own, late.n_seqs * sizeof(*own));
+    return code;
+}
+
+static int late_select_totals(struct backend *be, struct select_total *totals,
+                              struct error *err) {
+    struct select_total *own = calloc(late.n_decode, sizeof(*own));
+    assert(own);
+    int code = late.real->select_totals(be, own, err);
+    hold_back(totals, own, late.n_decode * sizeof(*own));
     return code;
 }
 
@@ -90,6 +100,7 @@ void late_backend_begin(struct backend *be) {
     late.ops.step_begin = late_step_begin;
     late.ops.sample = late_sample;
     late.ops.keep_totals = late_keep_totals;
+    late.ops.select_totals = late_select_totals;
     late.ops.sparse_totals = late_sparse_totals;
     late.ops.collect = late_collect;
     late.ops.sync = late_sync;

@@ -130,8 +130,46 @@ static void long_prompts_get_a_tenth_of_the_share(void **state) {
     assert_int_equal(long_rows(&config, 1000000, device, 0), 0);
 }
 
+static int fake_select(struct backend *be, const struct select_args *args, struct error *err) {
+    (void)be, (void)args, (void)err;
+    return 0;
+}
+
+static int fake_totals(struct backend *be, struct select_total *totals, struct error *err) {
+    (void)be, (void)totals, (void)err;
+    return 0;
+}
+
+/* 5 sparse layers * 64 tokens * 2 * 4 KV heads * 128 elements * 2 bytes. */
+static void the_store_has_whole_blocks(void **state) {
+    (void)state;
+    const uint64_t block = 5 * 64 * 2 * 4 * 128 * 2;
+    const struct layer_group groups[] = {{0, 2, 4}, {4, 5, 8}};
+    const struct backend_ops can = {.select = fake_select, .select_totals = fake_totals},
+                             cannot = {.select_totals = fake_totals};
+    struct backend backend = {.ops = &can};
+    struct engine_config config = {.kv_dtype = DTYPE_BF16, .backend = &backend, .groups = groups,
+                                   .n_groups = 2, .kv_store_bytes = 3 * block - 1};
+    const struct model_config model = {.n_kv_heads = 4, .head_dim = 128};
+    struct kv_store store;
+    struct error err = {0};
+    assert_int_equal(memory_plan_store(&store, &config, &model, &err), 0);
+    assert_int_equal(kv_store_block_bytes(&store), block);
+    assert_int_equal(store.n_blocks, 2);
+    config.kv_store_bytes = block - 1;
+    assert_int_equal(memory_plan_store(&store, &config, &model, &err), ERR_INVALID);
+    config.kv_store_bytes = 0;
+    assert_int_equal(memory_plan_store(&store, &config, &model, &err), 0);
+    assert_int_equal(store.n_blocks, 0);
+    config.kv_store_bytes = block;
+    backend.ops = &cannot;
+    assert_int_equal(memory_plan_store(&store, &config, &model, &err), 0);
+    assert_int_equal(store.n_blocks, 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_store_has_whole_blocks),
         cmocka_unit_test(a_device_gives_what_is_left_of_its_share),
         cmocka_unit_test(too_small_a_share_is_refused_in_numbers),
         cmocka_unit_test(a_given_size_is_taken_as_it_is),

@@ -1,0 +1,245 @@
+/* test_offload.c - the whole engine with sequences that select, with the default model on the CPU.
+ *
+ * Where the tokens lie that are not selected must change nothing, nor whatever else is running; a
+ * selection of everything must give what the full cache gives.  That what is selected is the right
+ * thing is tested elsewhere, against the definition. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/cpu/cpu.h"
+#include "engine/error.h"
+#include "engine/model/model.h"
+#include "tests/engine/answers.h"
+#include "tests/engine/late_backend.h"
+
+enum { N_PLANES = 6, MAX_SELECTED = 256 };
+
+static const char *model_dir;
+static struct backend *backend;
+static const struct layer_group groups[2] = {{2, 4, 6}, {6, 8, 12}};
+
+enum kind { PLAIN, INVARIANT, WITHOUT_GROUPS };
+
+/* Sizes in blocks of PAGE_TOKENS tokens; n_store 0: there is no store. */
+struct room {
+    uint32_t n_blocks, n_store, max_rows;
+    enum kind kind;
+};
+
+static struct engine *start(struct room room) {
+    struct engine *engine;
+    struct error err = {0};
+    struct engine_config config = {.model_dir = model_dir,
+                                   .backend = backend,
+                                   .max_num_seqs = 16,
+                                   .max_model_len = 24 * PAGE_TOKENS,
+                                   .max_batched_tokens = room.max_rows,
+                                   .max_queued = 1024,
+                                   .kv_dtype = DTYPE_F32,
+                                   .prefix_caching = true,
+                                   .bounded_caches = true,
+                                   .groups = groups,
+                                   .n_groups = room.kind == WITHOUT_GROUPS ? 0 : 2,
+                                   .max_selected = MAX_SELECTED,
+                                   .batch_invariant = room.kind == INVARIANT};
+    struct model_config model;
+    assert_int_equal(model_config_load(&model, model_dir, &err), 0);
+    const struct kv_pool pool = {.dtype = DTYPE_F32,
+                                 .n_kv_heads = model.n_kv_heads,
+                                 .head_dim = model.head_dim,
+                                 .tracked = true};
+    const struct kv_store store = {.dtype = DTYPE_F32,
+                                   .n_planes = N_PLANES,
+                                   .n_kv_heads = model.n_kv_heads,
+                                   .head_dim = model.head_dim};
+    config.kv_cache_bytes = (uint64_t)room.n_blocks * model.n_layers * kv_page_bytes(&pool);
+    config.kv_store_bytes = room.n_store * kv_store_block_bytes(&store);
+    model_config_fini(&model);
+    if (engine_create(&engine, &config, &err)) fail_msg("%s", err.text);
+    assert_int_equal(engine_info(engine)->selections, room.kind != WITHOUT_GROUPS);
+    assert_int_equal(engine_info(engine)->store_tokens, room.n_store * PAGE_TOKENS);
+    return engine;
+}
+
+static struct recipe make_recipe(uint32_t n_prompt, uint32_t max_tokens) {
+    struct recipe r = {.n_prompt = n_prompt, .params = sampling_defaults()};
+    for (uint32_t i = 0; i < n_prompt; i++) r.prompt[i] = (uint32_t)rand() % 8000;
+    r.params.max_tokens = max_tokens;
+    r.params.ignore_eos = true;
+    r.params.has_seed = true;
+    r.params.seed = (uint64_t)rand();
+    r.params.n_logprobs = 0;
+    return r;
+}
+
+static struct kv_choice selecting(uint32_t n_selected, uint32_t n_tail, bool on_device) {
+    return (struct kv_choice){.type = KV_OFFLOAD, .n_sink = 4, .n_selected = n_selected,
+                              .n_tail = n_tail, .on_device = on_device};
+}
+
+static void answer_one(struct engine *engine, const struct recipe *recipe, struct answer *answer) {
+    recipe_submit(engine, recipe, answer);
+    answers_wait(engine, answer, 1);
+    assert_int_not_equal(answer->last.reason, FINISH_ERROR);
+}
+
+static void finish(struct engine *engine) {
+    struct engine_stats stats;
+    answers_leave_no_page(engine);
+    engine_stats(engine, &stats);
+    assert_int_equal(stats.store_used_bytes, 0);
+    engine_destroy(engine);
+}
+
+static void a_selection_of_everything_changes_nothing(void **state) {
+    (void)state;
+    struct engine *engine = start((struct room){40, 40, 256, PLAIN});
+    struct answer expected = {0}, a = {0};
+    srand(5);
+    struct recipe r = make_recipe(250, 60);
+    answer_one(engine, &r, &expected);
+    for (int on_device = 0; on_device < 2; on_device++) {
+        r.kv = selecting(200, 64, on_device);
+        answer_one(engine, &r, &a);
+        answers_assert_same(&expected, &a);
+        assert_int_equal(a.last.kv.n_chosen, 0);
+        answer_forget(&a);
+    }
+    answer_forget(&expected);
+    finish(engine);
+}
+
+/* 699 tokens are stored in the end: the last step's row is behind 698. */
+static void it_does_not_matter_where_tokens_wait(void **state) {
+    (void)state;
+    struct engine *engine = start((struct room){60, 20, 256, PLAIN});
+    struct answer full = {0}, device = {0}, moved = {0};
+    srand(6);
+    struct recipe r = make_recipe(600, 100);
+    answer_one(engine, &r, &full);
+    r.kv = selecting(128, 64, true);
+    answer_one(engine, &r, &device);
+    r.kv.on_device = false;
+    answer_one(engine, &r, &moved);
+    answers_assert_same(&device, &moved);
+    assert_true(memcmp(full.tokens, device.tokens, 100 * sizeof(*full.tokens)) != 0);
+    assert_int_equal(moved.last.kv.n_chosen, 99 * 2 * 128);
+    assert_int_equal(device.last.kv.n_chosen, moved.last.kv.n_chosen);
+    assert_int_equal(device.last.kv.n_fetched, moved.last.kv.n_fetched);
+    assert_true(moved.last.kv.n_fetched >= 2 * 128);
+    assert_true(moved.last.kv.n_fetched < moved.last.kv.n_chosen);
+    assert_int_equal(moved.last.kv.n_offloaded, 576 - 128);
+    assert_int_equal(device.last.kv.n_offloaded, 0);
+    assert_int_equal(moved.last.kv.n_resident, 699);
+    assert_int_equal(moved.last.n_cached, 0);
+    answer_forget(&full);
+    answer_forget(&device);
+    answer_forget(&moved);
+    finish(engine);
+}
+
+static struct recipe random_recipe(int i) {
+    struct recipe r = make_recipe(1 + (uint32_t)rand() % (i % 4 ? 500 : 60), 60);
+    r.params.temperature = rand() % 2 ? 1.0f : 0;
+    if (i % 4 == 1)
+        r.kv = (struct kv_choice){
+            .type = KV_STREAMING, .n_sink = 4, .n_recent = 1 + (uint32_t)rand() % 60, .chunk = 64};
+    if (i % 4 >= 2)
+        r.kv = selecting(4 + (uint32_t)rand() % 150, 1 + (uint32_t)rand() % 100, rand() % 2);
+    return r;
+}
+
+static void answers_depend_on_the_selection_alone(void **state) {
+    (void)state;
+    enum { N = 24 };
+    static struct recipe recipes[N];
+    static struct answer alone[N];
+    struct engine_stats stats;
+    srand(7);
+    for (int i = 0; i < N; i++) recipes[i] = random_recipe(i);
+    struct engine *engine = start((struct room){24, 24, 256, PLAIN});
+    for (int i = 0; i < N; i++) answer_one(engine, &recipes[i], &alone[i]);
+    finish(engine);
+    const struct room rooms[] = {
+        {300, 300, 300, PLAIN}, {300, 300, 17, PLAIN}, {40, 20, 64, INVARIANT}};
+    for (int i = 0; i < 5; i++) {
+        if (i == 3) late_backend_begin(backend);
+        stats = answers_compare(start(rooms[i % 3]), recipes, alone, N);
+        assert_int_equal(stats.n_preempted, 0);
+        assert_true(stats.n_fetched > 0 && stats.n_chosen > stats.n_fetched);
+        assert_int_equal(stats.store_used_bytes, 0);
+    }
+    assert_true(late_backend_end() > 0);
+    for (int i = 0; i < N; i++) answer_forget(&alone[i]);
+}
+
+static int submit(struct engine *engine, struct kv_choice kv, uint32_t max_tokens,
+                  struct error *err) {
+    uint32_t prompt[5] = {0};
+    uint64_t id;
+    struct engine_request r = {
+        .prompt = prompt, .n_prompt = 5, .params = sampling_defaults(), .kv = kv};
+    r.params.max_tokens = max_tokens;
+    return engine_submit(engine, &r, 1, &id, err);
+}
+
+static void selections_that_cannot_be_had_are_refused(void **state) {
+    (void)state;
+    struct error err = {0};
+    struct engine *engine = start((struct room){40, 0, 256, WITHOUT_GROUPS});
+    assert_int_equal(submit(engine, selecting(64, 64, true), 5, &err), ERR_INVALID);
+    assert_non_null(strstr(err.text, "filter layers"));
+    engine_destroy(engine);
+    engine = start((struct room){40, 0, 256, PLAIN});
+    assert_int_equal(submit(engine, selecting(64, 64, false), 5, &err), ERR_INVALID);
+    assert_int_equal(submit(engine, selecting(MAX_SELECTED + 1, 64, true), 5, &err), ERR_INVALID);
+    engine_destroy(engine);
+    engine = start((struct room){40, 10, 256, PLAIN});
+    assert_int_equal(submit(engine, selecting(64, 64, false), 11 * PAGE_TOKENS, &err),
+                     ERR_TOO_LONG);
+    assert_non_null(strstr(err.text, "room for 640"));
+    finish(engine);
+}
+
+static void groups_must_be_layers_of_the_model(void **state) {
+    (void)state;
+    static const struct layer_group wrong[][2] = {
+        {{2, 4, 13}, {0, 0, 0}}, {{2, 2, 5}, {0, 0, 0}}, {{2, 4, 4}, {0, 0, 0}}, {{2, 4, 7}, {6, 8, 12}}};
+    for (int i = 0; i < 4; i++) {
+        struct engine *engine;
+        struct error err = {0};
+        const struct engine_config config = {.model_dir = model_dir, .backend = backend,
+                                             .max_num_seqs = 1, .max_batched_tokens = 64,
+                                             .kv_dtype = DTYPE_F32, .max_model_len = 64,
+                                             .groups = wrong[i], .n_groups = i == 3 ? 2 : 1,
+                                             .max_selected = 64};
+        assert_int_equal(engine_create(&engine, &config, &err), ERR_INVALID);
+        assert_non_null(strstr(err.text, "filter layer"));
+    }
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(selections_that_cannot_be_had_are_refused),
+        cmocka_unit_test(groups_must_be_layers_of_the_model),
+        cmocka_unit_test(a_selection_of_everything_changes_nothing),
+        cmocka_unit_test(it_does_not_matter_where_tokens_wait),
+        cmocka_unit_test(answers_depend_on_the_selection_alone),
+    };
+    struct cpu_config config = {.n_threads = 2};
+    struct error err = {0};
+    if (argc < 2 || cpu_backend_create(&backend, &config, &err)) {
+        fprintf(stderr, "usage: test_offload MODEL_DIR %s\n", err.text);
+        return 1;
+    }
+    model_dir = argv[1];
+    int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
+    backend->ops->destroy(backend);
+    return n_failed;
+}
