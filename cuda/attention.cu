@@ -150,9 +150,9 @@ int attention_reserve(struct cuda_backend *cuda, const struct step_limits *limit
     a.kv.head_dim = limits->head_dim;
     a.n_heads = limits->n_heads;
     *bytes = *n_items = 0;
-    int rc = limits->tracked ? traces_reserve(cuda, limits->max_rows, limits->max_slots,
-                                              limits->n_heads, err)
-                             : 0;
+    int rc = 0;
+    if (limits->tracked || limits->max_select_slots > 0)
+        rc = traces_reserve(cuda, limits->max_rows, limits->max_slots, limits->n_heads, err);
     if (rc || !has_kernels(&a.kv, a.n_heads)) return rc;
     *n_items = attn_prefill_max_items(limits->max_rows, limits->max_seqs);
     if (a.n_heads / a.kv.n_kv_heads > ATTN_DECODE_MAX_GROUP) return 0;
@@ -167,7 +167,8 @@ int attention_room(struct cuda_backend *cuda, const struct step *step, size_t *b
     struct attention *a = cuda->attention;
     *bytes = *n_items = 0;
     if (!a) return 0;
-    int rc = a->kv.tracked ? traces_room(cuda, step, a->n_heads, err) : 0;
+    int rc = 0;
+    if (a->kv.tracked || step_has_selects(step)) rc = traces_room(cuda, step, a->n_heads, err);
     if (rc) return rc;
     if (a->prefill_fits && step->n_seqs > step->n_decode)
         *n_items = attn_prefill_max_items(step->n_rows - step->n_decode,
@@ -248,9 +249,14 @@ static int32_t sparse_seq_of(const struct step *step) {
     return -1;
 }
 
+/* For those who judge tokens by it. */
+static bool leaves_traces(const struct attn_args *args) {
+    return args->kv->tracked || args->selects;
+}
+
 /* Both kinds of rows, whatever the shape. */
 static int attend_simply(struct cuda_backend *cuda, const struct attn_args *args, bool decode,
-                         uint32_t n_rows, struct error *err) {
+                         uint32_t n_rows, struct launch launch, struct error *err) {
     struct attn_simple_params p = {};
     p.step = cuda->device_step;
     p.q = args->q;
@@ -262,12 +268,13 @@ static int attend_simply(struct cuda_backend *cuda, const struct attn_args *args
     p.n_rows = n_rows;
     p.decode = decode;
     p.scale = args->scale;
-    if (args->kv->tracked) p.traces = cuda->traces;
+    if (leaves_traces(args)) p.traces = cuda->traces;
+    p.selects = args->selects;
     if (!decode) p.traces.lse = lse_of(cuda, args);
     p.turns = key_turns_of(cuda, args);
     p.sparse_seq = decode ? -1 : sparse_seq_of(cuda->host_step);
     p.sparse = cuda->sparse.view;
-    return cuda_check(cuda, launch_attn_simple(&p, launch_of(cuda)), "attention", err);
+    return cuda_check(cuda, launch_attn_simple(&p, launch), "attention", err);
 }
 
 /* The fast kernels move 16 bytes at a time, also where they turn keys. */
@@ -288,9 +295,13 @@ int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct er
     if (n_rows == 0) return 0;
     int rc = open_attention(cuda, args, err);
     if (!rc) rc = open_turns(cuda, args, err);
+    bool fetched = false;
+    if (!rc) rc = select_await(cuda, args->layer, &fetched, err);
     if (rc) return rc;
     struct attention *a = cuda->attention;
-    if (!a->decode_fits || !aligned(args)) return attend_simply(cuda, args, true, n_rows, err);
+    if (!a->decode_fits || !aligned(args))
+        return attend_simply(cuda, args, true, n_rows,
+                             {cuda->stream, cuda->overlap && !fetched}, err);
     struct attn_decode_params p = a->decode;
     const char *plan = reinterpret_cast<const char *>(cuda->device_step) + STEP_HEADER_BYTES +
                        (a->n_plans > 1 ? args->layer : 0) * plan_bytes(a);
@@ -306,7 +317,9 @@ int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct er
     p.partial_out = static_cast<float *>(cuda->partials);
     p.partial_lse = p.partial_out +
                     (size_t)a->room.n_partials * (a->n_heads / a->kv.n_kv_heads) * a->kv.head_dim;
-    if (args->kv->tracked) p.traces = cuda->traces;
+    if (leaves_traces(args)) p.traces = cuda->traces;
+    p.selects = args->selects;
+    p.fetched = fetched;
     p.turns = key_turns_of(cuda, args);
     return cuda_check(cuda, launch_attn_decode(p, cuda->stream), "decode attention", err);
 }
@@ -334,7 +347,8 @@ static int attend_prompts(struct cuda_backend *cuda, const struct attn_args *arg
     const struct attention *a = cuda->attention;
     const uint32_t turned = a->n_items - a->n_turned, sparse = turned - a->n_sparse;
     if (!a->prefill_fits || !aligned(args))
-        return attend_simply(cuda, args, false, step->n_rows - step->n_decode, err);
+        return attend_simply(cuda, args, false, step->n_rows - step->n_decode, launch_of(cuda),
+                             err);
     struct attn_prefill_params p = {};
     p.q = args->q;
     p.q_stride = args->q_stride;

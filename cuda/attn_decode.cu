@@ -264,7 +264,7 @@ unit_scores(float (&s)[S::N_TILES][4], const state<S> &st, uint32_t stage, int l
         for (int i = 0; i < 4; i++) s[n][i] += odd[n][i];
 }
 
-/* What a tile does for its sequence's budget. */
+/* What a tile does for its sequence's budget, or for a selection. */
 struct duties {
     float *scores; /* of the item: [slot][group]; NULL: none */
     bool turned;   /* keys are stored before RoPE */
@@ -273,12 +273,11 @@ struct duties {
 __device__ __forceinline__ duties duties_of(const attn_decode_params &p, const attn_tile &tile,
                                             int group) {
     duties d = {nullptr, false};
-    if (!p.step->budgets) return d;
-    const device_budget &b = p.step->budgets[tile.seq];
-    d.turned = b.capacity > 0 && b.cache_positions;
-    if (p.traces.scores && b.scores_at >= 0)
-        d.scores =
-            p.traces.scores + (tile.kv_head * p.traces.score_stride + (size_t)b.scores_at) * group;
+    const device_budget *budget = budget_of(*p.step, tile.seq);
+    d.turned = budget && budget->cache_positions;
+    const int32_t at = p.traces.scores ? scores_place(*p.step, tile.seq, p.selects) : -1;
+    if (at >= 0)
+        d.scores = p.traces.scores + (tile.kv_head * p.traces.score_stride + (size_t)at) * group;
     return d;
 }
 
@@ -639,7 +638,7 @@ template <class S> __global__ void __launch_bounds__(S::N_WARPS * 32)
     cursor ahead = {};
     ahead.table = table_of_layer(p);
     const ring r = make_ring<S>(memory, barriers);
-    if (p.overlap) prefetch_first_units<S>(p, tile, ahead.table, r.warp, r.lane);
+    if (p.overlap && !p.fetched) prefetch_first_units<S>(p, tile, ahead.table, r.warp, r.lane);
     cursor_enter<S>(&ahead, p, tile, r.warp);
     cursor_settle<S>(&ahead, p, r.warp, r.lane);
     let_next_start();
@@ -703,7 +702,7 @@ cudaError_t launch_shape(const attn_decode_params &p, cudaStream_t stream, int *
     if (n_resident)
         return cudaOccupancyMaxActiveBlocksPerMultiprocessor(n_resident, kernel, S::N_WARPS * 32,
                                                              S::RING_BYTES);
-    error = launch_kernel({stream, p.overlap}, kernel, p.n_blocks, S::N_WARPS * 32, S::RING_BYTES,
+    error = launch_kernel({stream, p.overlap && !p.fetched}, kernel, p.n_blocks, S::N_WARPS * 32, S::RING_BYTES,
                           p);
     return error != cudaSuccess ? error : launch_merge<S::D>(p, stream);
 }

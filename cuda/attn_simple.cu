@@ -86,12 +86,13 @@ static __device__ void merge_warps(const struct softmax *state, struct plan *pla
 }
 
 /* Where a decoding row's scores for the group of a KV head go; NULL: nobody wants them. */
-static __device__ float *scores_of(const struct attn_simple_params &p,
-                                   const struct device_budget *budget, uint32_t kv_head) {
-    if (!p.decode || !p.traces.scores || !budget || budget->scores_at < 0) return nullptr;
+static __device__ float *scores_of(const struct attn_simple_params &p, size_t seq,
+                                   uint32_t kv_head) {
+    if (!p.decode || !p.traces.scores) return nullptr;
+    const int32_t at = scores_place(*p.step, seq, p.selects);
     const uint32_t group = p.n_heads / p.kv.n_kv_heads;
-    return p.traces.scores +
-           (kv_head * p.traces.score_stride + (size_t)budget->scores_at) * group;
+    if (at < 0) return nullptr;
+    return p.traces.scores + (kv_head * p.traces.score_stride + (size_t)at) * group;
 }
 
 static __device__ void attend(const struct attn_simple_params &p, struct plan *plan, uint32_t row,
@@ -106,7 +107,7 @@ static __device__ void attend(const struct attn_simple_params &p, struct plan *p
     const size_t page_elements = p.kv.page_bytes / (p.kv.dtype == DTYPE_F32 ? 4 : 2);
     const struct device_budget *budget = budget_of(s, seq);
     const bool turned = budget && budget->cache_positions;
-    float *const scores = scores_of(p, budget, kv_head);
+    float *const scores = scores_of(p, seq, kv_head);
     const __nv_bfloat16 *from =
         static_cast<const __nv_bfloat16 *>(p.q) + row * p.q_stride + (size_t)head * dim;
     struct softmax state = {-INFINITY, 0.0f, {}};

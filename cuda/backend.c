@@ -21,11 +21,13 @@ static struct device_memory cuda_memory(struct backend *be) {
 
 /* cuBLASLt's workspace is there since create.  Not reserved, and to be found in what
  * --gpu-memory-utilization leaves free: modules that load when first used, recorded steps, and
- * attention's partial results when shared pages are attended by more sequences than the pool holds
- * tokens of (--batch-invariant). */
+ * what grows with the tokens that a step attends to, when shared pages are attended by more
+ * sequences than the pool holds tokens of: attention's partial results (--batch-invariant), scores
+ * and candidates of selections. */
 static int cuda_reserve(struct backend *be, const struct step_limits *limits, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
-    int rc = step_reserve(cuda, limits, err);
+    int rc = select_reserve(cuda, limits, err); /* first: it knows what a step has to say */
+    if (!rc) rc = step_reserve(cuda, limits, err);
     if (!rc) rc = angles_reserve(cuda, limits, err);
     if (!rc) rc = sparse_memory_reserve(cuda, limits, err);
     return rc ? rc : sample_reserve(cuda, limits, err);
@@ -66,7 +68,7 @@ static int cuda_copy_pages(struct backend *be, const struct kv_pool *kv, const u
                            const uint32_t *to, uint32_t n, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     char *base = kv->base;
-    int rc = 0;
+    int rc = store_await(cuda, err);
     for (uint32_t i = 0; i < n && !rc; i++) {
         const cudaError_t code =
             cudaMemcpyAsync(base + to[i] * kv->page_bytes, base + from[i] * kv->page_bytes,
@@ -81,6 +83,8 @@ static int cuda_copy_pages(struct backend *be, const struct kv_pool *kv, const u
 static void cuda_destroy(struct backend *be) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     if (cuda->stream) cudaStreamSynchronize(cuda->stream);
+    store_close(cuda);
+    select_close(cuda);
     repeat_close(cuda);
     attention_close(cuda);
     sparse_memory_free(cuda);
@@ -110,6 +114,8 @@ static const struct backend_ops cuda_ops = {
     .weight_release = cuda_weight_release,
     .upload = cuda_upload,
     .download = cuda_download,
+    .store_alloc = cuda_store_alloc,
+    .store_free = cuda_store_free,
     .copy_pages = cuda_copy_pages,
     .step_begin = cuda_step_begin,
     .embed = cuda_embed,
@@ -124,6 +130,9 @@ static const struct backend_ops cuda_ops = {
     .keep_decode = cuda_keep_decode,
     .keep_prefill = cuda_keep_prefill,
     .keep_totals = cuda_keep_totals,
+    .select = cuda_select,
+    .select_totals = cuda_select_totals,
+    .store_pages = cuda_store_pages,
     .gather_rows = cuda_gather_rows,
     .sample = cuda_sample,
     .repeat = cuda_repeat,

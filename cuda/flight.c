@@ -80,8 +80,8 @@ int cuda_collect(struct backend *be, uint32_t n_newer, struct error *err) {
 
 int cuda_sync(struct backend *be, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
-    const int rc = cuda_check(cuda, cudaStreamSynchronize(cuda->stream), "running a step", err);
-    if (rc) return rc;
+    int rc = cuda_check(cuda, cudaStreamSynchronize(cuda->stream), "running a step", err);
+    if (rc || (rc = store_sync(cuda, err))) return rc;
     for (uint32_t i = 0; i < N_FLIGHTS; i++) hand_out(&cuda->flights[i]);
     return 0;
 }

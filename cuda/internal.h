@@ -18,6 +18,8 @@
 #include "cuda/blas.h"
 #include "cuda/cuda.h"
 #include "cuda/kernels.h"
+#include "cuda/select.h"
+#include "cuda/select_pack.h"
 #include "cuda/sparse.cuh"
 
 #ifdef __cplusplus
@@ -85,6 +87,32 @@ struct sparse_memory {
     uint32_t layer;
 };
 
+/* Selections: select.c.  A group's tokens come over the bus on a stream of their own, layer after
+ * layer; what attends to a layer waits for it. */
+struct select_memory {
+    struct select_shape shape; /* n_groups 0: nothing is reserved */
+    uint32_t max_rows, max_fetches, n_blocks;
+    void *memory, *bits; /* of `room`: by row; by candidate */
+    size_t bytes, bits_bytes;
+    struct select_room room;
+    cudaStream_t fetcher;
+    cudaEvent_t chosen; /* what must be fetched is known */
+    cudaEvent_t *fetched; /* [max_layers]: a layer of the group is there */
+    uint32_t max_layers;
+    uint32_t first, next, end; /* layers [next, end) of the group from `first` are to be awaited */
+};
+
+/* The store: store.c.  Copies to it have a stream of their own, too. */
+struct store_memory;
+struct store_copies {
+    struct store_memory *memories;
+    cudaStream_t stream;
+    cudaEvent_t submitted, copied;
+    uint32_t *pages; /* bits, host [n_pages]: of the pool's pages those under way */
+    uint32_t n_pages;
+    bool under_way;  /* what may overwrite them must wait for `copied` */
+};
+
 struct weight_chunk {
     struct weight_chunk *next;
     char *base;
@@ -126,6 +154,8 @@ struct cuda_backend {
     float *angles;     /* device [n_rows][2][n_freqs] */
     size_t angles_bytes;
     struct sparse_memory sparse;
+    struct select_memory select;
+    struct store_copies store;
     double inv_freq[MAX_FREQS]; /* what device_freqs and device_turns hold */
     uint32_t n_freqs;
     double *device_freqs;
@@ -198,7 +228,7 @@ bool step_has_budgets(const struct step *step);
 int freqs_send(struct cuda_backend *cuda, const double *inv_freq, uint32_t n_freqs,
                struct error *err);
 struct key_turns key_turns_of(const struct cuda_backend *cuda, const struct attn_args *args);
-/* Room for the traces of attention over a tracked pool. */
+/* Room for the traces of attention. */
 int traces_reserve(struct cuda_backend *cuda, size_t n_rows, size_t n_slots, uint32_t n_heads,
                    struct error *err);
 /* The same for the step at hand. */
@@ -226,6 +256,21 @@ void attention_close(struct cuda_backend *cuda); /* nothing open is allowed */
 uint32_t sparse_first_dense_tile(const struct attn_sparse *sparse);
 void sparse_memory_free(struct cuda_backend *cuda);
 
+/* select.c.  Of the present step's candidates, whose selections are checked, too. */
+int select_room(struct cuda_backend *cuda, const struct step *step, struct error *err);
+/* Before the attention of a layer: waits for what select() had fetched for it.  *fetched: there was
+ * something to wait for. */
+int select_await(struct cuda_backend *cuda, uint32_t layer, bool *fetched, struct error *err);
+void select_close(struct cuda_backend *cuda);
+
+/* store.c.  Lets the stream wait for copies of pages that this step may write, or of blocks that it
+ * may read. */
+int store_await_step(struct cuda_backend *cuda, const struct step *step, struct error *err);
+/* The same for all copies. */
+int store_await(struct cuda_backend *cuda, struct error *err);
+int store_sync(struct cuda_backend *cuda, struct error *err);
+void store_close(struct cuda_backend *cuda);
+
 int cuda_step_begin(struct backend *be, const struct step *step, struct error *err);
 int cuda_weight_upload(struct backend *be, const void *host, size_t bytes, const void **out,
                        struct error *err);
@@ -250,6 +295,11 @@ int cuda_keep_decode(struct backend *be, const struct attn_args *args, struct er
 int cuda_keep_prefill(struct backend *be, const struct attn_args *args, struct error *err);
 int cuda_keep_totals(struct backend *be, const struct kv_pool *kv, struct keep_total *totals,
                      struct error *err);
+int cuda_select(struct backend *be, const struct select_args *args, struct error *err);
+int cuda_select_totals(struct backend *be, struct select_total *totals, struct error *err);
+int cuda_store_alloc(struct backend *be, size_t bytes, void **out, struct error *err);
+void cuda_store_free(struct backend *be, void *memory);
+int cuda_store_pages(struct backend *be, const struct store_args *args, struct error *err);
 int cuda_gather_rows(struct backend *be, const struct gather_rows_args *args, struct error *err);
 int cuda_sample(struct backend *be, const struct sample_args *args, struct error *err);
 int cuda_collect(struct backend *be, uint32_t n_newer, struct error *err);
@@ -260,6 +310,7 @@ int cuda_measure(struct backend *be, struct ceilings *out, struct error *err);
 int step_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
 int angles_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
 int sample_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
+int select_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
 int sparse_memory_reserve(struct cuda_backend *cuda, const struct step_limits *limits,
                           struct error *err);
 

@@ -29,6 +29,14 @@ static __device__ __forceinline__ const struct device_budget *budget_of(
     return step.budgets + seq;
 }
 
+/* Where a decoding sequence's scores go (struct attn_traces); -1: nobody wants them. */
+static __device__ __forceinline__ int32_t scores_place(const struct device_step &step, size_t seq,
+                                                       bool selects) {
+    if (selects && step.selects && step.selects[seq].n_selected > 0)
+        return step.selects[seq].scores_at;
+    return step.budgets ? step.budgets[seq].scores_at : -1;
+}
+
 /* The pages of a sequence in a layer. */
 static __device__ __forceinline__ const int32_t *pages_of(const struct device_step &step,
                                                           uint32_t layer, size_t seq) {

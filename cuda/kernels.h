@@ -38,6 +38,18 @@ struct device_budget {
     int32_t scores_at; /* where its slots begin in each KV head's scores; -1: it needs none */
 };
 
+/* What a sequence that decodes selects, as kernels read it (kv_select).  Lists are named by where
+ * they begin in device_step.select_lists; see select_pack.h. */
+struct device_select {
+    uint32_t n_selected; /* 0: it selects nothing */
+    uint32_t n_candidates, n_sink, fresh;
+    int32_t scores_at; /* where its slots begin in each KV head's scores: struct attn_traces */
+    int32_t keys_at;   /* where its candidates begin in struct select_room; a multiple of 64 */
+    int32_t states;    /* pages [n_groups][n_state_pages] */
+    int32_t blocks;    /* [n_candidates / PAGE_TOKENS]; -1: the store is pages, */
+    int32_t pages;     /* [n_layers]: where each sparse layer's list begins */
+};
+
 /* What a step looks like on the device, all layers at once: see step.c.  The struct itself lies
  * there, too, at the same address in every step: kernels that are launched again with the same
  * arguments (repeat.c) learn everything that changes from there.  It is complete when the first
@@ -52,6 +64,8 @@ struct device_step {
     const int32_t *table_at; /* [n_layers][n_seqs]: where a sequence's list begins in its layer */
     uint32_t layer_pages;
     const struct device_budget *budgets; /* [n_seqs]; NULL: no sequence has one */
+    const struct device_select *selects; /* [n_decode]; NULL: no sequence selects */
+    const int32_t *select_lists;
 };
 
 /* How keys that are stored before RoPE turn when they are read: by their slot's rank. */
@@ -70,7 +84,8 @@ static inline bool turns_in_vectors(uint32_t n_freqs) {
 struct attn_traces {
     float *lse;    /* [n_rows of the step][n_heads], base 2; or NULL */
     float *scores; /* [n_kv_heads][score_stride][group]: q.k * scale of the decoding sequences whose
-                      budget has scores, from slot budget.scores_at on; or NULL */
+                      budget has scores, from slot budget.scores_at on, and, where a selection
+                      follows, of those that select, from select.scores_at on; or NULL */
     size_t score_stride; /* slots */
 };
 
@@ -121,6 +136,7 @@ struct attn_simple_params {
     bool decode;
     float scale;
     struct attn_traces traces;
+    bool selects; /* as in attn_args */
     struct key_turns turns;
     int32_t sparse_seq; /* of the step: its rows visit what `sparse` says; -1: nobody's */
     struct sparse_view sparse;

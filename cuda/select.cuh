@@ -16,8 +16,7 @@
 #include <cooperative_groups.h>
 
 #include "cuda/device.cuh"
-
-enum { SELECT_DIGITS = 3, SELECT_BINS = 2048 };
+#include "cuda/select.h"
 
 template <int THREADS> struct select_plan {
     uint32_t histograms[SELECT_DIGITS][SELECT_BINS]; /* one each: others read them late */

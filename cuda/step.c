@@ -8,6 +8,7 @@
  *   table                          [n_layers][layer_pages]: a layer's lists, one after the other
  *   items                          [n_items][2], attn_prefill's work: attention.cu
  *   budgets                        [n_seqs] struct device_budget, if some sequence has one
+ *   selections                     if some sequence has one: select_pack.h
  *
  * The arrays are int32, for all layers at once.  layer_pages is what the layer with the most
  * needs. */
@@ -23,6 +24,7 @@ struct step_shape {
     size_t n_rows, n_seqs, n_views, n_layers, layer_pages;
     size_t plan_bytes, n_items; /* attention's */
     bool has_budgets;
+    size_t select_words;
 };
 
 enum { BUDGET_WORDS = sizeof(struct device_budget) / sizeof(int32_t) };
@@ -31,7 +33,7 @@ static size_t count_pages(const struct step *step, uint32_t seq, uint32_t layer)
     return ((size_t)step->seqs[seq].layers[layer].n_slots + PAGE_TOKENS - 1) / PAGE_TOKENS;
 }
 
-static struct step_shape shape_of(const struct step *step) {
+static struct step_shape shape_of(const struct step *step, const struct select_shape *select) {
     struct step_shape shape = {
         .n_rows = step->n_rows, .n_seqs = step->n_seqs, .n_layers = step->n_layers};
     shape.n_views = shape.n_layers * shape.n_seqs;
@@ -41,6 +43,7 @@ static struct step_shape shape_of(const struct step *step) {
         if (n > shape.layer_pages) shape.layer_pages = n;
     }
     shape.has_budgets = step_has_budgets(step);
+    shape.select_words = select_pack_words(step, select);
     return shape;
 }
 
@@ -49,7 +52,7 @@ static_assert(sizeof(struct device_step) <= STEP_HEADER_BYTES, "the header has o
 static size_t count_bytes(const struct step_shape *s) {
     const size_t words = 3 * s->n_rows + 2 * s->n_seqs + 3 * s->n_views +
                          s->n_layers * s->layer_pages + 2 * s->n_items +
-                         (s->has_budgets ? s->n_seqs * BUDGET_WORDS : 0);
+                         (s->has_budgets ? s->n_seqs * BUDGET_WORDS : 0) + s->select_words;
     return STEP_HEADER_BYTES + s->plan_bytes + words * sizeof(int32_t);
 }
 
@@ -107,7 +110,9 @@ static bool needs_scores(const struct step *step, uint32_t seq) {
     return seq >= step->n_decode || step->seqs[seq].budget->score != KV_SCORE_NONE;
 }
 
-static void pack_budgets(struct mirror *block, const struct step *step, struct device_step *out) {
+/* Returns the slots whose scores budgets take. */
+static int32_t pack_budgets(struct mirror *block, const struct step *step,
+                            struct device_step *out) {
     const int32_t *device;
     struct device_budget *to =
         (struct device_budget *)take(block, step->n_seqs * (size_t)BUDGET_WORDS, &device);
@@ -133,6 +138,17 @@ static void pack_budgets(struct mirror *block, const struct step *step, struct d
         to[i].scores_at = at;
         at += (int32_t)seq->layers[0].n_slots;
     }
+    return at;
+}
+
+static void pack_selects(struct cuda_backend *cuda, const struct step_shape *shape,
+                         int32_t scores_at) {
+    const struct step *step = cuda->host_step;
+    const int32_t *device;
+    int32_t *words = take(&cuda->step_block, shape->select_words, &device);
+    select_pack(step, &cuda->select.shape, scores_at, words);
+    cuda->step.selects = (const struct device_select *)device;
+    cuda->step.select_lists = device + (size_t)step->n_decode * SELECT_WORDS;
 }
 
 bool step_has_budgets(const struct step *step) {
@@ -148,7 +164,8 @@ int step_reserve(struct cuda_backend *cuda, const struct step_limits *limits, st
         .n_views = (size_t)limits->n_layers * limits->max_seqs,
         .n_layers = limits->n_layers,
         .layer_pages = (size_t)limits->max_seqs * limits->max_seq_pages,
-        .has_budgets = limits->tracked};
+        .has_budgets = limits->tracked,
+        .select_words = select_pack_most_words(limits, &cuda->select.shape)};
     int rc = attention_reserve(cuda, limits, &largest.plan_bytes, &largest.n_items, err);
     return rc ? rc : mirror_reserve(cuda, &cuda->step_block, count_bytes(&largest), err);
 }
@@ -156,9 +173,11 @@ int step_reserve(struct cuda_backend *cuda, const struct step_limits *limits, st
 int step_send(struct cuda_backend *cuda, struct error *err) {
     const struct step *step = cuda->host_step;
     struct mirror *block = &cuda->step_block;
-    struct step_shape shape = shape_of(step);
-    int rc = cuda_check(cuda, cudaEventSynchronize(cuda->step_copied),
-                        "waiting for the step before", err);
+    int rc = select_room(cuda, step, err);
+    if (rc) return rc;
+    struct step_shape shape = shape_of(step, &cuda->select.shape);
+    rc = cuda_check(cuda, cudaEventSynchronize(cuda->step_copied),
+                    "waiting for the step before", err);
     if (!rc) rc = attention_room(cuda, step, &shape.plan_bytes, &shape.n_items, err);
     if (!rc) rc = mirror_reserve(cuda, block, count_bytes(&shape), err);
     if (rc) return rc;
@@ -172,7 +191,8 @@ int step_send(struct cuda_backend *cuda, struct error *err) {
     block->used = STEP_HEADER_BYTES + shape.plan_bytes;
     pack_rows(block, step, out);
     const struct step_arrays arrays = pack_seqs(block, step, &shape, out);
-    if (shape.has_budgets) pack_budgets(block, step, out);
+    const int32_t n_scores = shape.has_budgets ? pack_budgets(block, step, out) : 0;
+    if (shape.select_words > 0) pack_selects(cuda, &shape, n_scores);
     attention_plan(cuda, &arrays, block->host + STEP_HEADER_BYTES);
     memcpy(block->host, out, sizeof(*out));
     cuda->device_step = (const struct device_step *)block->device;
@@ -189,6 +209,7 @@ int cuda_step_begin(struct backend *be, const struct step *step, struct error *e
     /* The device is chosen per thread, and steps run on another one than create(). */
     int rc = cuda_check(cuda, cudaSetDevice(cuda->device), "choosing the device", err);
     if (!rc) rc = flight_begin(cuda, err);
+    if (!rc) rc = store_await_step(cuda, step, err);
     if (rc) return rc;
     cuda->host_step = step;
     cuda->launch_rows = step->n_rows;

@@ -1,0 +1,131 @@
+/* select_fetch.cu - tokens' keys and values from the store into pages, and pages into the store.
+ *
+ *   page    [K, V][n_kv_heads][PAGE_TOKENS][head_dim]
+ *   block   [n_planes][PAGE_TOKENS][K, V][n_kv_heads][head_dim], in the system's memory: read and
+ *           written by the kernels themselves, a token's plane in one run
+ *
+ * Across the bus what counts is how much is asked for at a time: 50 GB/s with 2 us there and back is
+ * 100 KB.  16 blocks of 256 threads that ask for 8 x 16 bytes each are 512 KB, on few
+ * multiprocessors: the others are for the attention that runs meanwhile.
+ *
+ * Grid: fetch: (blocks, layers); a thread moves a unit of 16 bytes, or of 2 where rows of head_dim
+ * or addresses are no multiple of that.  store: blocks over the units of all pages.
+ * Shared: none.          Oracle: engine/cpu/, exact. */
+#include "cuda/keep.cuh"
+#include "cuda/select.h"
+
+enum { THREADS = 256, UNROLL = 8, BUS_BLOCKS = 16, DEVICE_BLOCKS = 64 };
+
+/* In units of a thread: how long a head's row is, and a token's keys and values. */
+template <typename T> struct units {
+    uint32_t row, token;
+    __device__ __forceinline__ explicit units(const struct kv_pool &kv) {
+        row = kv.head_dim * (kv.dtype == DTYPE_F32 ? 4 : 2) / sizeof(T);
+        token = row * 2 * kv.n_kv_heads;
+    }
+};
+
+/* Unit `unit` of slot `at` of a page. */
+template <typename T>
+static __device__ __forceinline__ T *page_unit(const struct kv_pool &kv, uint32_t page,
+                                               uint32_t at, uint32_t unit, const units<T> &n) {
+    char *base = static_cast<char *>(kv.base) + (size_t)page * kv.page_bytes;
+    return reinterpret_cast<T *>(base) + (unit / n.row * PAGE_TOKENS + at) * n.row + unit % n.row;
+}
+
+template <typename T>
+static __device__ __forceinline__ T *store_unit(const struct kv_store &store, uint32_t block,
+                                                uint32_t plane, uint32_t at, uint32_t unit,
+                                                const units<T> &n) {
+    const size_t token = ((size_t)block * store.n_planes + plane) * PAGE_TOKENS + at;
+    return static_cast<T *>(store.base) + token * n.token + unit;
+}
+
+template <typename T>
+static __device__ __forceinline__ const T *source_of(const struct fetch_params &p,
+                                                     const struct fetch &f, uint32_t unit,
+                                                     const units<T> &n) {
+    const uint32_t page = f.source / PAGE_TOKENS, at = f.source % PAGE_TOKENS;
+    if (p.store.base)
+        return store_unit<T>(p.store, page, p.first_plane + blockIdx.y, at, unit, n);
+    const int32_t *lists = p.step->select_lists;
+    const int32_t list = lists[p.step->selects[f.seq].pages + p.first_layer + blockIdx.y];
+    return page_unit<T>(p.kv, (uint32_t)lists[list + page], at, unit, n);
+}
+
+static __device__ __forceinline__ struct fetch load_fetch(const struct fetch *from) {
+    const uint4 x = *reinterpret_cast<const uint4 *>(from);
+    return {x.x, x.y, x.z, x.w};
+}
+
+/* Every unit `from` gives goes where `to` says: first UNROLL loads, then as many stores. */
+template <typename T, typename From, typename To>
+static __device__ __forceinline__ void move_units(uint32_t total, const From &from, const To &to) {
+    const uint32_t stride = gridDim.x * THREADS;
+    for (uint32_t first = blockIdx.x * THREADS + threadIdx.x; first < total;
+         first += UNROLL * stride) {
+        T x[UNROLL];
+#pragma unroll
+        for (uint32_t u = 0; u < UNROLL; u++)
+            if (first + u * stride < total) x[u] = __ldcs(from(first + u * stride));
+#pragma unroll
+        for (uint32_t u = 0; u < UNROLL; u++)
+            if (first + u * stride < total) *to(first + u * stride) = x[u];
+    }
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(THREADS) fetch_kernel(const struct fetch_params p) {
+    const units<T> n(p.kv);
+    let_next_start();
+    wait_for_previous();
+    const auto from = [&](uint32_t i) {
+        return source_of<T>(p, load_fetch(p.fetches + i / n.token), i % n.token, n);
+    };
+    const auto to = [&](uint32_t i) {
+        const struct fetch f = load_fetch(p.fetches + i / n.token);
+        const int32_t *pages = pages_of(*p.step, p.first_layer + blockIdx.y, f.seq);
+        return page_unit<T>(p.kv, (uint32_t)pages[f.slot / PAGE_TOKENS], f.slot % PAGE_TOKENS,
+                            i % n.token, n);
+    };
+    move_units<T>(*p.n_fetches * n.token, from, to);
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(THREADS) store_kernel(
+    const __grid_constant__ struct store_params p) {
+    const units<T> n(p.kv);
+    const uint32_t page_units = PAGE_TOKENS * n.token;
+    let_next_start();
+    wait_for_previous();
+    const auto from = [&](uint32_t i) -> const T * {
+        return page_unit<T>(p.kv, p.copies[i / page_units].page, i / n.token % PAGE_TOKENS,
+                            i % n.token, n);
+    };
+    const auto to = [&](uint32_t i) {
+        return store_unit<T>(p.store, p.copies[i / page_units].block, p.plane,
+                             i / n.token % PAGE_TOKENS, i % n.token, n);
+    };
+    move_units<T>(p.n * page_units, from, to);
+}
+
+/* 16 bytes at a time. */
+static bool moves_vectors(const struct kv_pool *kv, const struct kv_store *store) {
+    return kv->head_dim * dtype_size(kv->dtype) % 16 == 0 && kv->page_bytes % 16 == 0 &&
+           ((uintptr_t)kv->base | (uintptr_t)store->base) % 16 == 0;
+}
+
+cudaError_t launch_fetch(const struct fetch_params *p, uint32_t n_layers, struct launch launch) {
+    const dim3 grid(p->store.base ? BUS_BLOCKS : DEVICE_BLOCKS, n_layers);
+    if (n_layers == 0) return cudaSuccess;
+    if (moves_vectors(&p->kv, &p->store))
+        return launch_kernel(launch, fetch_kernel<uint4>, grid, THREADS, 0, *p);
+    return launch_kernel(launch, fetch_kernel<uint16_t>, grid, THREADS, 0, *p);
+}
+
+cudaError_t launch_store(const struct store_params *p, struct launch launch) {
+    if (p->n == 0) return cudaSuccess;
+    if (moves_vectors(&p->kv, &p->store))
+        return launch_kernel(launch, store_kernel<uint4>, BUS_BLOCKS, THREADS, 0, *p);
+    return launch_kernel(launch, store_kernel<uint16_t>, BUS_BLOCKS, THREADS, 0, *p);
+}
