@@ -1,0 +1,144 @@
+"""What a Llama model must answer whose sparse layers see only what filter layers choose, in numpy
+and float64: the definition of selections at the top of engine/backend.h, slow and obvious.
+
+  Selection(filters, wait, selected, ...)   which layers choose, and how many tokens
+  Text(model, selection)                    one sequence; prompt() and token() give logits
+"""
+import dataclasses
+import itertools
+import math
+
+import numpy
+
+from bounded_oracle import Rows, softmax
+
+PAGE = 64
+NEAR_TIE = 3e-5  # two candidates worth so nearly the same may change places in f32
+
+
+def whole_pages(n):
+    return -(-n // PAGE) * PAGE
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    filters: tuple  # layers, ascending
+    wait: int
+    selected: int  # tokens; this and the tail are rounded up to whole pages
+    tail: int
+    sink: int = 4
+
+    def group_of(self, layer):
+        """The filter that a sparse layer follows; None: the layer sees everything."""
+        behind = max((f for f in self.filters if f <= layer), default=None)
+        return None if behind is None or layer <= behind + self.wait else behind
+
+    def n_candidates(self, n_stored):
+        """In a step whose row comes behind n_stored tokens; 0: there is nothing to choose."""
+        n = (n_stored + 1 - whole_pages(self.tail)) // PAGE * PAGE
+        return n if n > whole_pages(self.selected) else 0
+
+
+class Text:
+    """One sequence.  n_chosen, n_fetched: tokens that the groups chose, and those of them that they
+    had not chosen in the step before."""
+
+    def __init__(self, model, selection):
+        self.model, self.selection = model, selection
+        shape = (model.n_kv_heads, model.head_dim)
+        self.keys = [Rows(shape) for _ in range(model.n_layers)]
+        self.values = [Rows(shape) for _ in range(model.n_layers)]
+        self.groups = {selection.group_of(i) for i in range(model.n_layers)} - {None}
+        self.held = dict.fromkeys(self.groups, frozenset())
+        self.n_chosen = self.n_fetched = self.n_ties = 0
+
+    @property
+    def n(self):
+        return self.keys[0].n
+
+    def prompt(self, tokens):
+        """Logits after each token.  All layers see everything."""
+        return numpy.concatenate([self._rows(tokens[i:i + 512], None)
+                                  for i in range(0, len(tokens), 512)])
+
+    def token(self, token, off_by):
+        """Logits after one more token, as generated.  Where rounding may decide who is chosen, all
+        choices are tried, and that stays which is off_by(logits) least."""
+        step = Step(self.selection, self.n, ())
+        logits = self._rows([token], step)[0]
+        if step.ties:
+            self.n_ties += 1
+            subsets = itertools.chain.from_iterable(
+                itertools.combinations(sorted(step.ties), n) for n in range(len(step.ties) + 1))
+            step, logits = min((self._again(token, swaps) for swaps in subsets),
+                               key=lambda tried: off_by(tried[1]))
+            self._again(token, step.swaps)
+        for group, chosen in step.chosen.items():
+            chosen = frozenset(chosen.tolist())
+            self.n_chosen += len(chosen)
+            self.n_fetched += len(chosen - self.held[group])
+            self.held[group] = chosen
+        return logits
+
+    def _again(self, token, swaps):
+        """The newest token in another way: (its step, the logits)."""
+        for rows in (*self.keys, *self.values):
+            rows.n -= 1
+        step = Step(self.selection, self.n, swaps)
+        return step, self._rows([token], step)[0]
+
+    def _rows(self, tokens, step):
+        m = self.model
+        at = self.n + numpy.arange(len(tokens))
+        x = m.table[numpy.asarray(tokens)]
+        for i in range(m.n_layers):
+            q, k, v = m.qkv(i, x)
+            self.keys[i].append(m.rotate(k.transpose(1, 0, 2), at).transpose(1, 0, 2))
+            self.values[i].append(v)
+            read = self._attend(i, m.rotate(q.transpose(1, 0, 2), at), at, step)
+            x = x + m.linear(i, "self_attn.o_proj", read.transpose(1, 0, 2).reshape(len(x), -1))
+            x = x + m.feed_forward(i, x)
+        return m.logits(x)
+
+    def _attend(self, layer, q, at, step):
+        """q [heads, rows, dim], of the tokens `at`; what they read, [heads, rows, dim]."""
+        m = self.model
+        group = self.selection.group_of(layer)
+        seen = step.seen(group, at[-1] + 1) if step else numpy.arange(at[-1] + 1)
+        k, v = (part[layer].all[seen].transpose(1, 0, 2)[:, None]
+                for part in (self.keys, self.values))
+        s = q.reshape(m.n_kv_heads, m.group, *q.shape[1:]) @ k.swapaxes(2, 3)
+        p = softmax(numpy.where(seen <= at[:, None], s / math.sqrt(m.head_dim), -numpy.inf))
+        if step and layer in self.groups:
+            step.choose(layer, p[:, :, 0].max(axis=(0, 1)))
+        return (p @ v).reshape(q.shape)
+
+
+class Step:
+    """What the groups choose for one generated token.  swaps: groups in which the last that would
+    be chosen and the first that would not change places."""
+
+    def __init__(self, selection, n_stored, swaps):
+        self.selection, self.swaps = selection, swaps
+        self.n_candidates = selection.n_candidates(n_stored)
+        self.chosen, self.ties = {}, set()
+
+    def choose(self, group, worth):
+        n = whole_pages(self.selection.selected)
+        if not self.n_candidates:
+            return
+        worth = worth[:self.n_candidates].copy()
+        worth[:self.selection.sink] = numpy.inf
+        order = numpy.argsort(-worth, kind="stable")
+        if worth[order[n - 1]] * (1 - NEAR_TIE) < worth[order[n]]:
+            self.ties.add(group)
+        if group in self.swaps:
+            order[[n - 1, n]] = order[[n, n - 1]]
+        self.chosen[group] = order[:n]
+
+    def seen(self, group, n):
+        """Of a text of n tokens, in a layer of a group."""
+        if group not in self.chosen:
+            return numpy.arange(n)
+        tail = numpy.arange(self.n_candidates, n)
+        return numpy.concatenate([numpy.sort(self.chosen[group]), tail])
