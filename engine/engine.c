@@ -85,8 +85,10 @@ static int check_config(const struct engine_config *c, struct error *err) {
 
 static int load_files(struct engine *e, struct error *err) {
     const struct engine_config *c = &e->config;
-    const struct model_source source = {
-        .random = c->random_weights, .progress = c->load_progress, .ctx = c->load_ctx};
+    const struct model_source source = {.random = c->random_weights,
+                                        .context = c->max_model_len,
+                                        .progress = c->load_progress,
+                                        .ctx = c->load_ctx};
     int code = c->tokens_only ? 0 : tokenizer_load(&e->tokenizer, c->model_dir, err);
     if (!code) code = model_load(&e->model, c->model_dir, &source, c->backend, err);
     if (code) return code;

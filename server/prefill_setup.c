@@ -60,7 +60,7 @@ int prefill_setup_load(struct prefill_setup *out, const struct options *options,
                        const struct engine_config *config, struct error *err) {
     struct model_config model;
     struct prefill_setup setup = {0};
-    int rc = model_config_load(&model, config->model_dir, err);
+    int rc = model_config_load(&model, config->model_dir, 0, err);
     if (rc) return rc;
     rc = load_patterns(&setup, options, config->model_dir, &model, err);
     model_config_fini(&model);

@@ -81,13 +81,14 @@ static int move_weight(struct loader *l, const struct weight_rule *rule, const c
     return 0;
 }
 
-static int visit_rules(struct loader *l, weight_visitor visit, const struct weight_rule *rules,
-                       size_t n, uint32_t layer, void *base) {
+static int visit_rules(struct loader *l, weight_visitor visit, const struct weight_rules *rules,
+                       uint32_t layer, void *base) {
     char name[MAX_NAME];
-    for (size_t i = 0; i < n; i++) {
-        if (!weights_rule_applies(&rules[i], &l->model->config)) continue;
-        expand_name(name, rules[i].name, layer);
-        int rc = visit(l, &rules[i], name, (struct weight *)((char *)base + rules[i].offset));
+    for (size_t i = 0; i < rules->n; i++) {
+        const struct weight_rule *rule = &rules->rules[i];
+        if (!weights_rule_applies(rule, &l->model->config)) continue;
+        expand_name(name, rule->name, layer);
+        int rc = visit(l, rule, name, (struct weight *)((char *)base + rule->offset));
         if (rc) return rc;
     }
     return 0;
@@ -95,11 +96,9 @@ static int visit_rules(struct loader *l, weight_visitor visit, const struct weig
 
 static int visit_weights(struct loader *l, weight_visitor visit) {
     struct model *model = l->model;
-    const struct weight_family *family = weights_find_family(model->config.architecture);
-    int rc = visit_rules(l, visit, family->model_rules, family->n_model_rules, 0, model);
+    int rc = visit_rules(l, visit, &weights_of_model, 0, model);
     for (uint32_t i = 0; !rc && i < model->config.n_layers; i++)
-        rc = visit_rules(l, visit, family->layer_rules, family->n_layer_rules, i,
-                         &model->layers[i]);
+        rc = visit_rules(l, visit, &weights_of_layer, i, &model->layers[i]);
     return rc;
 }
 
@@ -123,7 +122,7 @@ int model_load(struct model **out, const char *dir, const struct model_source *s
     struct loader loader = {
         .model = model, .source = source ? source : &files, .be = be, .err = err};
     if (!model) return error_set(err, ERR_NOMEM, "%.200s: no memory for the model", dir);
-    rc = model_config_load(&model->config, dir, err);
+    rc = model_config_load(&model->config, dir, loader.source->context, err);
     if (rc) goto fail;
     model->layers = calloc(model->config.n_layers, sizeof(*model->layers));
     if (!model->layers) {
@@ -142,21 +141,21 @@ fail:
     return rc;
 }
 
-static void release_rules(struct backend *be, const struct weight_rule *rules, size_t n,
-                          const void *base) {
-    for (size_t i = 0; i < n; i++) {
-        const struct weight *w = (const struct weight *)((const char *)base + rules[i].offset);
+/* Two rules may fill the same member, one for each of the ways to store it. */
+static void release_rules(struct backend *be, const struct weight_rules *rules, void *base) {
+    for (size_t i = 0; i < rules->n; i++) {
+        struct weight *w = (struct weight *)((char *)base + rules->rules[i].offset);
         if (w->data) be->ops->weight_release(be, w->data);
+        w->data = NULL;
     }
 }
 
 void model_destroy(struct model *model, struct backend *be) {
     if (!model) return;
-    const struct weight_family *family = weights_find_family(model->config.architecture);
     if (model->config.tied_head) model->head.data = NULL; /* the embedding's, released once */
-    if (family) release_rules(be, family->model_rules, family->n_model_rules, model);
+    release_rules(be, &weights_of_model, model);
     for (uint32_t i = 0; model->layers && i < model->config.n_layers; i++)
-        release_rules(be, family->layer_rules, family->n_layer_rules, &model->layers[i]);
+        release_rules(be, &weights_of_layer, &model->layers[i]);
     checkpoint_close(model->checkpoint);
     random_weights_destroy(model->random);
     free(model->layers);

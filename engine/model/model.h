@@ -16,9 +16,9 @@ enum { MODEL_MAX_EOS = 16 };
 struct model_config {
     char architecture[64];
     uint32_t n_vocab, dim, n_layers, n_heads, n_kv_heads, head_dim, ffn_dim;
-    uint32_t max_position; /* trained context, tokens */
+    uint32_t max_position; /* trained context, tokens; the window of a model that has one */
     float norm_eps, attn_scale, rope_scale;
-    bool tied_head, attn_bias, mlp_bias;
+    bool tied_head, qkv_bias, o_bias, mlp_bias;
     uint32_t n_freqs;  /* rotary pairs, head_dim / 2 when the whole head rotates */
     double *inv_freq;  /* [n_freqs], owned by the model; scaling (linear, llama3) already applied */
     uint32_t bos; bool has_bos;
@@ -43,13 +43,16 @@ struct model {
 /* Where weights come from, and whom to tell.  All zero: the directory's files, and nobody. */
 struct model_source {
     bool random; /* made up: only config.json is read (random_weights.h) */
+    uint32_t context; /* as in model_config_load() */
     /* Bytes that the backend has, of all; called at the start and after each weight. */
     void (*progress)(void *ctx, uint64_t done, uint64_t total);
     void *ctx;
 };
 
-/* Reads only config.json and generation_config.json: enough to answer questions about a model. */
-int model_config_load(struct model_config *out, const char *dir, struct error *err);
+/* Reads only config.json and generation_config.json: enough to answer questions about a model.
+ * context: the longest text that it will be asked for; 0: the model's own, max_position. */
+int model_config_load(struct model_config *out, const char *dir, uint32_t context,
+                      struct error *err);
 void model_config_fini(struct model_config *config);
 
 /* source may be NULL. */

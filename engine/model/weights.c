@@ -1,7 +1,5 @@
-/* weights.c - see weights.h.  A new family is another pair of tables. */
+/* weights.c - see weights.h.  What a family has and others have not is a condition of its rules. */
 #include "engine/model/weights.h"
-
-#include <string.h>
 
 #include "engine/model/model.h"
 
@@ -9,13 +7,13 @@
 #define IN_LAYER(member) offsetof(struct layer_weights, member)
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-static const struct weight_rule llama_model[] = {
+static const struct weight_rule model_rules[] = {
     {"model.embed_tokens.weight", IN_MODEL(embedding), SIDE_VOCAB, SIDE_DIM, WHEN_ALWAYS, false},
     {"model.norm.weight", IN_MODEL(final_norm), SIDE_VECTOR, SIDE_DIM, WHEN_ALWAYS, true},
     {"lm_head.weight", IN_MODEL(head), SIDE_VOCAB, SIDE_DIM, WHEN_UNTIED, false},
 };
 
-static const struct weight_rule llama_layer[] = {
+static const struct weight_rule layer_rules[] = {
     {"model.layers.#.input_layernorm.weight", IN_LAYER(attn_norm), SIDE_VECTOR, SIDE_DIM,
      WHEN_ALWAYS, true},
     {"model.layers.#.self_attn.q_proj.weight", IN_LAYER(q), SIDE_Q, SIDE_DIM, WHEN_ALWAYS, false},
@@ -23,13 +21,13 @@ static const struct weight_rule llama_layer[] = {
     {"model.layers.#.self_attn.v_proj.weight", IN_LAYER(v), SIDE_KV, SIDE_DIM, WHEN_ALWAYS, false},
     {"model.layers.#.self_attn.o_proj.weight", IN_LAYER(o), SIDE_DIM, SIDE_Q, WHEN_ALWAYS, false},
     {"model.layers.#.self_attn.q_proj.bias", IN_LAYER(q_bias), SIDE_VECTOR, SIDE_Q,
-     WHEN_ATTN_BIAS, false},
+     WHEN_QKV_BIAS, false},
     {"model.layers.#.self_attn.k_proj.bias", IN_LAYER(k_bias), SIDE_VECTOR, SIDE_KV,
-     WHEN_ATTN_BIAS, false},
+     WHEN_QKV_BIAS, false},
     {"model.layers.#.self_attn.v_proj.bias", IN_LAYER(v_bias), SIDE_VECTOR, SIDE_KV,
-     WHEN_ATTN_BIAS, false},
+     WHEN_QKV_BIAS, false},
     {"model.layers.#.self_attn.o_proj.bias", IN_LAYER(o_bias), SIDE_VECTOR, SIDE_DIM,
-     WHEN_ATTN_BIAS, false},
+     WHEN_O_BIAS, false},
     {"model.layers.#.post_attention_layernorm.weight", IN_LAYER(ffn_norm), SIDE_VECTOR, SIDE_DIM,
      WHEN_ALWAYS, true},
     {"model.layers.#.mlp.gate_proj.weight", IN_LAYER(gate), SIDE_FFN, SIDE_DIM, WHEN_ALWAYS, false},
@@ -43,20 +41,14 @@ static const struct weight_rule llama_layer[] = {
      WHEN_MLP_BIAS, false},
 };
 
-static const struct weight_family families[] = {
-    {"LlamaForCausalLM", llama_model, llama_layer, COUNT(llama_model), COUNT(llama_layer)},
-};
-
-const struct weight_family *weights_find_family(const char *architecture) {
-    for (size_t i = 0; i < COUNT(families); i++)
-        if (strcmp(families[i].architecture, architecture) == 0) return &families[i];
-    return NULL;
-}
+const struct weight_rules weights_of_model = {model_rules, COUNT(model_rules)};
+const struct weight_rules weights_of_layer = {layer_rules, COUNT(layer_rules)};
 
 bool weights_rule_applies(const struct weight_rule *rule, const struct model_config *config) {
     switch (rule->when) {
     case WHEN_UNTIED: return !config->tied_head;
-    case WHEN_ATTN_BIAS: return config->attn_bias;
+    case WHEN_QKV_BIAS: return config->qkv_bias;
+    case WHEN_O_BIAS: return config->o_bias;
     case WHEN_MLP_BIAS: return config->mlp_bias;
     case WHEN_ALWAYS: break;
     }

@@ -37,7 +37,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const size_t n = nul ? (size_t)(nul - data) : size;
     if (nul) json_guard_parse(&generation, (const char *)nul + 1, size - n - 1, "fuzz", &err);
     if (json_guard_parse(&root, (const char *)data, n, "fuzz", &err) == 0 &&
-        model_config_parse(&config, root, generation, "fuzz", &err) == 0) {
+        model_config_parse(&config, root, generation, "fuzz", 0, &err) == 0) {
         check(&config);
         model_config_fini(&config);
     }

@@ -20,33 +20,43 @@ static const char base[] = "{\"architectures\":[\"LlamaForCausalLM\"],\"vocab_si
 
 /* Parses `base` with the members of `changes` put over it; generation may be NULL. */
 static int parse(struct model_config *out, const char *changes, const char *generation,
-                 struct error *err) {
+                 uint32_t context, struct error *err) {
     json_t *root = json_loads(base, 0, NULL), *over = json_loads(changes, 0, NULL);
     json_t *gen = generation ? json_loads(generation, 0, NULL) : NULL;
     assert_non_null(root);
     assert_non_null(over);
     json_object_update(root, over);
-    int rc = model_config_parse(out, root, gen, "dir", err);
+    int rc = model_config_parse(out, root, gen, "dir", context, err);
     json_decref(root);
     json_decref(over);
     json_decref(gen);
     return rc;
 }
 
-static void expect_refused(const char *changes, int code, const char *needle) {
+static void expect_refused_at(uint32_t context, const char *changes, int code,
+                              const char *needle) {
     struct model_config config = {0};
     struct error err = {0};
-    int rc = parse(&config, changes, NULL, &err);
+    int rc = parse(&config, changes, NULL, context, &err);
     if (rc != code) fail_msg("%s: %d, not %d", changes, rc, code);
     assert_null(config.inv_freq);
     if (!strstr(err.text, needle)) fail_msg("'%s' does not say '%s'", err.text, needle);
 }
 
-static struct model_config expect_parsed(const char *changes, const char *generation) {
+static void expect_refused(const char *changes, int code, const char *needle) {
+    expect_refused_at(0, changes, code, needle);
+}
+
+static struct model_config expect_parsed_at(uint32_t context, const char *changes,
+                                            const char *generation) {
     struct model_config config = {0};
     struct error err = {0};
-    if (parse(&config, changes, generation, &err)) fail_msg("%s: %s", changes, err.text);
+    if (parse(&config, changes, generation, context, &err)) fail_msg("%s: %s", changes, err.text);
     return config;
+}
+
+static struct model_config expect_parsed(const char *changes, const char *generation) {
+    return expect_parsed_at(0, changes, generation);
 }
 
 static void fills_in_defaults(void **state) {
@@ -62,7 +72,7 @@ static void fills_in_defaults(void **state) {
     assert_int_equal(c.ffn_dim, 96);
     assert_int_equal(c.max_position, 256);
     assert_true(c.norm_eps == 1e-6f && c.attn_scale == 0.25f && c.rope_scale == 1.0f);
-    assert_false(c.tied_head || c.attn_bias || c.mlp_bias || c.has_bos);
+    assert_false(c.tied_head || c.qkv_bias || c.o_bias || c.mlp_bias || c.has_bos);
     for (uint32_t i = 0; i < 8; i++)
         assert_true(fabs(c.inv_freq[i] / pow(10000.0, -(double)i / 8) - 1) < 1e-12);
     model_config_fini(&c);
@@ -80,7 +90,7 @@ static void reads_options(void **state) {
     assert_int_equal(c.n_kv_heads, 2);
     assert_int_equal(c.head_dim, 32);
     assert_int_equal(c.n_layers, 1024);
-    assert_true(c.norm_eps == 1e-5f && c.tied_head && c.attn_bias && c.mlp_bias);
+    assert_true(c.norm_eps == 1e-5f && c.tied_head && c.qkv_bias && c.o_bias && c.mlp_bias);
     assert_int_equal(c.weight_dtype, DTYPE_BF16);
     assert_true(c.has_bos);
     assert_int_equal(c.bos, 1);
@@ -162,6 +172,49 @@ static void refuses_what_the_decoder_cannot_do(void **state) {
     expect_refused("{\"rms_norm_eps\":\"1e-5\"}", ERR_INVALID, "rms_norm_eps");
 }
 
+#define MISTRAL "{\"architectures\":[\"MistralForCausalLM\"],"
+#define QWEN2 "{\"architectures\":[\"Qwen2ForCausalLM\"],"
+
+static void expect_context(uint32_t expected, uint32_t asked, const char *changes) {
+    struct model_config c = expect_parsed_at(asked, changes, NULL);
+    assert_int_equal(c.max_position, expected);
+    model_config_fini(&c);
+}
+
+static void a_window_is_the_longest_context(void **state) {
+    (void)state;
+    expect_context(256, 0, MISTRAL "\"sliding_window\":null}");
+    expect_context(256, 0, MISTRAL "\"sliding_window\":256}");
+    expect_context(200, 0, MISTRAL "\"sliding_window\":200}");
+    expect_context(200, 200, MISTRAL "\"sliding_window\":200}");
+    expect_refused_at(201, MISTRAL "\"sliding_window\":200}", ERR_UNSUPPORTED, "sliding_window");
+    expect_refused(MISTRAL "\"sliding_window\":\"200\"}", ERR_INVALID, "sliding_window");
+    expect_context(256, 0, "{\"sliding_window\":200}"); /* Llama has none, whatever is said */
+    expect_context(256, 0, QWEN2 "\"sliding_window\":200,\"use_sliding_window\":false}");
+    expect_context(200, 0, QWEN2 "\"sliding_window\":200,\"use_sliding_window\":true}");
+    expect_context(200, 0,
+                   QWEN2 "\"sliding_window\":200,\"use_sliding_window\":true,"
+                         "\"layer_types\":[\"full_attention\",\"sliding_attention\"]}");
+    expect_refused(QWEN2 "\"layer_types\":[\"full_attention\",\"sliding_attention\"]}",
+                   ERR_UNSUPPORTED, "layer_types");
+    expect_refused(QWEN2 "\"layer_types\":[3]}", ERR_UNSUPPORTED, "layer_types");
+}
+
+static void a_family_has_its_own_biases(void **state) {
+    (void)state;
+    struct model_config c = expect_parsed(QWEN2 "\"head_dim\":32}", NULL);
+    assert_true(c.qkv_bias && !c.o_bias && !c.mlp_bias);
+    model_config_fini(&c);
+    c = expect_parsed("{\"attention_bias\":true}", NULL);
+    assert_true(c.qkv_bias && c.o_bias && !c.mlp_bias);
+    model_config_fini(&c);
+    c = expect_parsed(MISTRAL "\"attention_bias\":false}", NULL);
+    assert_false(c.qkv_bias || c.o_bias || c.mlp_bias);
+    model_config_fini(&c);
+    expect_refused(MISTRAL "\"attention_bias\":true}", ERR_UNSUPPORTED, "attention_bias");
+    expect_refused(QWEN2 "\"mlp_bias\":true}", ERR_UNSUPPORTED, "mlp_bias");
+}
+
 static void both_rope_spellings_mean_the_same(void **state) {
     (void)state;
     static const char *const spellings[] = {
@@ -219,12 +272,12 @@ static void loads_the_default_model(void **state) {
     (void)state;
     struct model_config c = {0};
     struct error err = {0};
-    assert_int_equal(model_config_load(&c, MODEL_DIR, &err), 0);
+    assert_int_equal(model_config_load(&c, MODEL_DIR, 0, &err), 0);
     assert_int_equal(c.n_vocab, 8192);
     assert_int_equal(c.n_kv_heads, 2);
     assert_true(c.tied_head && c.n_eos >= 1);
     model_config_fini(&c);
-    assert_int_equal(model_config_load(&c, MODEL_DIR "/nowhere", &err), ERR_NOT_FOUND);
+    assert_int_equal(model_config_load(&c, MODEL_DIR "/nowhere", 0, &err), ERR_NOT_FOUND);
     assert_non_null(strstr(err.text, "nowhere/config.json"));
 }
 
@@ -237,6 +290,8 @@ int main(void) {
         cmocka_unit_test(refuses_missing_or_wild_sizes),
         cmocka_unit_test(refuses_heads_that_do_not_fit),
         cmocka_unit_test(refuses_what_the_decoder_cannot_do),
+        cmocka_unit_test(a_window_is_the_longest_context),
+        cmocka_unit_test(a_family_has_its_own_biases),
         cmocka_unit_test(both_rope_spellings_mean_the_same),
         cmocka_unit_test(llama3_scales_each_band),
         cmocka_unit_test(refuses_incomplete_rope),

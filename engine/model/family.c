@@ -1,0 +1,21 @@
+/* family.c - see family.h.  A new family is a row here and, where tensors have other names or
+ * shapes, rules in weights.c. */
+#include "engine/model/family.h"
+
+#include <stddef.h>
+#include <string.h>
+
+static const struct model_family families[] = {
+    {.architecture = "LlamaForCausalLM",
+     .qkv_bias = BIAS_AS_SAID,
+     .o_bias = BIAS_AS_SAID,
+     .mlp_bias = BIAS_AS_SAID},
+    {.architecture = "MistralForCausalLM", .window = WINDOW_AS_SAID},
+    {.architecture = "Qwen2ForCausalLM", .qkv_bias = BIAS_ALWAYS, .window = WINDOW_IF_USED},
+};
+
+const struct model_family *family_find(const char *architecture) {
+    for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++)
+        if (strcmp(families[i].architecture, architecture) == 0) return &families[i];
+    return NULL;
+}

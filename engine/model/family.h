@@ -1,0 +1,28 @@
+/* family.h - what the name of an architecture says that its config.json does not.
+ *
+ * Thread: any.  Memory: constant. */
+#ifndef ENGINE_MODEL_FAMILY_H
+#define ENGINE_MODEL_FAMILY_H
+
+#include <stdbool.h>
+
+/* Whether a product has a bias. */
+enum family_bias { BIAS_NEVER, BIAS_ALWAYS, BIAS_AS_SAID /* by 'attention_bias', 'mlp_bias' */ };
+
+/* Whether a token sees only the newest ones before it. */
+enum family_window {
+    WINDOW_NEVER,
+    WINDOW_AS_SAID, /* where 'sliding_window' is a number */
+    WINDOW_IF_USED  /* and 'use_sliding_window' is true */
+};
+
+struct model_family {
+    const char *architecture;
+    enum family_bias qkv_bias, o_bias, mlp_bias;
+    enum family_window window;
+};
+
+/* NULL: not a family this program knows. */
+const struct model_family *family_find(const char *architecture);
+
+#endif
