@@ -31,6 +31,8 @@ LINEAR = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
 # An original context of 64 puts frequencies into all three bands.
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 64, "rope_theta": 50000.0}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64,
+        "rope_theta": 50000.0}
 
 
 @dataclasses.dataclass
@@ -48,6 +50,13 @@ class Model:
 def heads(n, n_kv, dim, hidden, **others):
     return dict(num_attention_heads=n, num_key_value_heads=n_kv, head_dim=dim, hidden_size=hidden,
                 **others)
+
+
+def longrope(n_pairs, original):
+    return {"rope_type": "longrope", "rope_theta": 10000.0,
+            "original_max_position_embeddings": original,
+            "short_factor": [1 + 0.05 * i for i in range(n_pairs)],
+            "long_factor": [1 + 0.5 * i for i in range(n_pairs)]}
 
 
 def theta(base):
@@ -82,6 +91,20 @@ MODELS = {
         family="Qwen2", spelling=4),
     "qwen2-mha-f32": Model(dict(num_attention_heads=3, num_key_value_heads=3, hidden_size=48),
                            "float32", family="Qwen2"),
+    "qwen2-gqa-bf16-head128-yarn": Model(
+        heads(4, 2, 128, 24, rope_parameters=YARN, max_position_embeddings=64), "bfloat16",
+        family="Qwen2", spelling=4),
+    "mqa-bf16-yarn-mscale": Model(
+        heads(2, 1, 64, 40, rope_parameters=dict(YARN, mscale=1.5, mscale_all_dim=0.5,
+                                                 truncate=False, beta_fast=8, beta_slow=2)),
+        "bfloat16"),
+    # Texts go beyond the trained context of 100; the longest that is asked for has 300.
+    "gqa-bf16-dynamic": Model(
+        heads(4, 2, 32, 40, max_position_embeddings=100,
+              rope_parameters={"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}),
+        "bfloat16", spelling=4, context=300),
+    "mha-f16-longrope-short": Model(heads(2, 2, 32, 32, rope_parameters=longrope(16, 214)),
+                                    "float16", context=214),
 }
 
 

@@ -15,7 +15,7 @@
 #include "engine/model/config_reader.h"
 #include "engine/model/family.h"
 #include "engine/model/json_guard.h"
-#include "engine/model/rope.h"
+#include "engine/model/rope_config.h"
 
 enum { MAX_CONFIG_BYTES = 1 << 20, MAX_HEAD_DIM = 256 };
 
@@ -54,11 +54,12 @@ static int read_heads(const struct config_reader *r, struct model_config *c) {
     if (rc) return rc;
     if (c->n_heads % c->n_kv_heads != 0)
         return config_refuse(r, ERR_INVALID, "num_key_value_heads",
-                      "does not divide 'num_attention_heads'");
+                             "does not divide 'num_attention_heads'");
     rc = config_read_count(r, r->root, "head_dim", MAX_HEAD_DIM, &c->head_dim);
     if (rc) return rc;
     if (c->head_dim == 0 && c->dim % c->n_heads != 0)
-        return config_refuse(r, ERR_INVALID, "hidden_size", "is not a multiple of 'num_attention_heads'");
+        return config_refuse(r, ERR_INVALID, "hidden_size",
+                             "is not a multiple of 'num_attention_heads'");
     if (c->head_dim == 0) c->head_dim = c->dim / c->n_heads;
     if (c->head_dim < 2 || c->head_dim % 2 != 0 || c->head_dim > MAX_HEAD_DIM)
         return config_refuse(r, ERR_UNSUPPORTED, "head_dim", "is odd or larger than 256");
@@ -68,7 +69,8 @@ static int read_heads(const struct config_reader *r, struct model_config *c) {
 static int read_shape(const struct config_reader *r, struct model_config *c) {
     for (size_t i = 0; i < sizeof(required_counts) / sizeof(required_counts[0]); i++) {
         const struct count_key *k = &required_counts[i];
-        if (!config_get(r->root, k->key)) return config_refuse(r, ERR_INVALID, k->key, "is missing");
+        if (!config_get(r->root, k->key))
+            return config_refuse(r, ERR_INVALID, k->key, "is missing");
         int rc = config_read_count(r, r->root, k->key, k->max, (uint32_t *)((char *)c + k->offset));
         if (rc) return rc;
     }
@@ -161,69 +163,6 @@ static int read_options(const struct config_reader *r, struct model_config *c) {
     return read_dtype(r, c);
 }
 
-/* transformers 4 writes rope_theta and "rope_scaling", 5 both inside "rope_parameters". */
-static int find_rope(const struct config_reader *r, const json_t **out) {
-    const json_t *scaling = config_get(r->root, "rope_scaling"),
-                 *parameters = config_get(r->root, "rope_parameters");
-    if (scaling && parameters)
-        return config_refuse(r, ERR_INVALID, "rope_scaling", "is given beside 'rope_parameters'");
-    const char *key = scaling ? "rope_scaling" : "rope_parameters";
-    *out = scaling ? scaling : parameters;
-    if (*out && !json_is_object(*out)) return config_refuse(r, ERR_INVALID, key, "is not an object");
-    return 0;
-}
-
-static int read_rope_kind(const struct config_reader *r, const json_t *rope, enum rope_kind *out) {
-    static const char *const names[] = {
-        [ROPE_DEFAULT] = "default", [ROPE_LINEAR] = "linear", [ROPE_LLAMA3] = "llama3"};
-    const json_t *value = config_get(rope, "rope_type");
-    if (!value) value = config_get(rope, "type"); /* the older spelling */
-    if (!value) return 0;
-    const char *name = json_string_value(value);
-    for (int i = 0; name && i < 3; i++) {
-        if (strcmp(name, names[i]) != 0) continue;
-        *out = (enum rope_kind)i;
-        return 0;
-    }
-    return error_set(r->err, ERR_UNSUPPORTED,
-                     "%.200s: config.json: 'rope_type' '%.60s' is not default, linear or llama3",
-                     r->label, name ? name : "");
-}
-
-static int read_llama3(const struct config_reader *r, const json_t *rope, struct rope_params *p) {
-    int rc = config_read_number(r, rope, "low_freq_factor", 1e-3, 1e6, &p->low_freq_factor);
-    if (rc) return rc;
-    if ((rc = config_read_number(r, rope, "high_freq_factor", 1e-3, 1e6, &p->high_freq_factor))) return rc;
-    rc = config_read_number(r, rope, "original_max_position_embeddings", 1.0, 1 << 30,
-                     &p->original_max_position);
-    if (rc) return rc;
-    if (p->low_freq_factor == 0 || p->high_freq_factor == 0 || p->original_max_position == 0)
-        return config_refuse(r, ERR_INVALID, "rope_type",
-                      "llama3 needs low_freq_factor, high_freq_factor and "
-                      "original_max_position_embeddings");
-    if (p->high_freq_factor <= p->low_freq_factor)
-        return config_refuse(r, ERR_INVALID, "high_freq_factor", "is not above 'low_freq_factor'");
-    return 0;
-}
-
-static int read_rope(const struct config_reader *r, struct rope_params *p) {
-    const json_t *rope = NULL;
-    double rotary = 1.0;
-    int rc = find_rope(r, &rope);
-    if (rc) return rc;
-    if ((rc = config_read_number(r, r->root, "rope_theta", 1.0, 1e15, &p->theta))) return rc;
-    if ((rc = config_read_number(r, rope, "rope_theta", 1.0, 1e15, &p->theta))) return rc;
-    if ((rc = config_read_number(r, r->root, "partial_rotary_factor", 0.0, 1.0, &rotary))) return rc;
-    if ((rc = config_read_number(r, rope, "partial_rotary_factor", 0.0, rotary, &rotary))) return rc;
-    if (rotary != 1.0) return config_refuse(r, ERR_UNSUPPORTED, "partial_rotary_factor", "is not 1");
-    if ((rc = read_rope_kind(r, rope, &p->kind))) return rc;
-    if (p->kind == ROPE_DEFAULT) return 0;
-    if ((rc = config_read_number(r, rope, "factor", 1.0, 1e6, &p->factor))) return rc;
-    if (p->factor == 0)
-        return config_refuse(r, ERR_INVALID, "factor", "is missing from the rope settings");
-    return p->kind == ROPE_LLAMA3 ? read_llama3(r, rope, p) : 0;
-}
-
 static int read_token(const struct config_reader *r, const struct model_config *c, const char *key,
                       const json_t *value, uint32_t *out) {
     if (!json_is_integer(value) || json_integer_value(value) < 0 ||
@@ -248,8 +187,10 @@ static int add_eos(const struct config_reader *r, struct model_config *c, const 
 }
 
 /* The end tokens of both files count: chat models often add theirs in the second one only. */
-static int read_tokens(const struct config_reader *r, const json_t *object, struct model_config *c) {
-    const json_t *bos = config_get(object, "bos_token_id"), *eos = config_get(object, "eos_token_id");
+static int read_tokens(const struct config_reader *r, const json_t *object,
+                       struct model_config *c) {
+    const json_t *bos = config_get(object, "bos_token_id"),
+                 *eos = config_get(object, "eos_token_id");
     if (bos && !c->has_bos) {
         int rc = read_token(r, c, "bos_token_id", bos, &c->bos);
         if (rc) return rc;
@@ -268,17 +209,16 @@ int model_config_parse(struct model_config *out, const json_t *config, const jso
                        const char *label, uint32_t context, struct error *err) {
     const struct config_reader r = {
         .root = config, .label = label, .context = context, .err = err};
-    struct model_config c = {.rope_scale = 1.0f};
-    struct rope_params rope = {.theta = 10000.0}; /* LlamaConfig's default */
+    struct model_config c = {0};
+    struct rope_params rope;
     int rc = read_architecture(&r, &c);
     if (rc) return rc;
     if ((rc = read_shape(&r, &c))) return rc;
     if ((rc = read_options(&r, &c))) return rc;
-    if ((rc = read_rope(&r, &rope))) return rc;
+    if ((rc = rope_config_read(&r, &c, &rope))) return rc;
     if ((rc = read_tokens(&r, config, &c))) return rc;
     if (generation && (rc = read_tokens(&r, generation, &c))) return rc;
     c.attn_scale = (float)(1.0 / sqrt(c.head_dim));
-    c.n_freqs = c.head_dim / 2;
     c.inv_freq = calloc(c.n_freqs, sizeof(*c.inv_freq));
     if (!c.inv_freq)
         return error_set(err, ERR_NOMEM, "%.200s: no memory for the rotary frequencies", label);

@@ -20,7 +20,7 @@ struct model_config {
     float norm_eps, attn_scale, rope_scale;
     bool tied_head, qkv_bias, o_bias, mlp_bias;
     uint32_t n_freqs;  /* rotary pairs, head_dim / 2 when the whole head rotates */
-    double *inv_freq;  /* [n_freqs], owned by the model; scaling (linear, llama3) already applied */
+    double *inv_freq;  /* [n_freqs], owned by the model; scaling already applied */
     uint32_t bos; bool has_bos;
     uint32_t eos[MODEL_MAX_EOS]; uint32_t n_eos; /* config.json and generation_config.json */
     enum dtype weight_dtype; /* of the embedding, for the log */
@@ -50,7 +50,8 @@ struct model_source {
 };
 
 /* Reads only config.json and generation_config.json: enough to answer questions about a model.
- * context: the longest text that it will be asked for; 0: the model's own, max_position. */
+ * context: the longest text that it will be asked for; 0: the model's own, max_position.  Rotary
+ * scaling that depends on the length is settled by it (rope_config.h). */
 int model_config_load(struct model_config *out, const char *dir, uint32_t context,
                       struct error *err);
 void model_config_fini(struct model_config *config);

@@ -1,5 +1,6 @@
-/* weights.h - the map from tensor names to the members of struct model.  It is one for all families:
- * they call the same things by the same names, and what only some have is asked of the config.
+/* weights.h - the map from tensor names to the members of struct model.  It is one for all
+ * families: they call the same things by the same names, and what only some have is asked of the
+ * config.
  *
  * Thread: any.  Memory: none of its own. */
 #ifndef ENGINE_MODEL_WEIGHTS_H

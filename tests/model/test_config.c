@@ -165,8 +165,9 @@ static void refuses_what_the_decoder_cannot_do(void **state) {
     expect_refused("{\"partial_rotary_factor\":0.5}", ERR_UNSUPPORTED, "partial_rotary_factor");
     expect_refused("{\"rope_parameters\":{\"partial_rotary_factor\":0.5}}", ERR_UNSUPPORTED,
                    "partial_rotary_factor");
-    expect_refused("{\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2.0}}", ERR_UNSUPPORTED,
-                   "yarn");
+    expect_refused("{\"rope_scaling\":{\"rope_type\":\"proportional\"}}", ERR_UNSUPPORTED,
+                   "proportional");
+    expect_refused("{\"rope_scaling\":{\"mrope_section\":[1,2]}}", ERR_UNSUPPORTED, "mrope_section");
     expect_refused("{\"mlp_bias\":1}", ERR_INVALID, "mlp_bias");
     expect_refused("{\"rms_norm_eps\":0}", ERR_INVALID, "rms_norm_eps");
     expect_refused("{\"rms_norm_eps\":\"1e-5\"}", ERR_INVALID, "rms_norm_eps");
@@ -268,6 +269,76 @@ static void refuses_incomplete_rope(void **state) {
                    ERR_INVALID, "high_freq_factor");
 }
 
+static void yarn_stretches_the_context(void **state) {
+    (void)state;
+    expect_context(1024, 0, "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}");
+    expect_context(256, 0,
+                   "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,"
+                   "\"original_max_position_embeddings\":64}}");
+    expect_context(200, 0,
+                   MISTRAL "\"sliding_window\":200,"
+                           "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}");
+    struct model_config c =
+        expect_parsed("{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}", NULL);
+    assert_true(fabs(c.rope_scale - (0.1 * log(4) + 1)) < 1e-6);
+    model_config_fini(&c);
+    c = expect_parsed("{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,"
+                      "\"attention_factor\":0.75}}",
+                      NULL);
+    assert_true(c.rope_scale == 0.75f);
+    model_config_fini(&c);
+    expect_refused("{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"beta_slow\":32}}",
+                   ERR_INVALID, "beta_fast");
+    expect_refused("{\"rope_theta\":1,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}",
+                   ERR_INVALID, "rope_theta");
+}
+
+/* The slowest of 8 pairs; theta^(-7/8) by default. */
+static double slowest_pair(uint32_t context, const char *changes, uint32_t expected_context) {
+    struct model_config c = expect_parsed_at(context, changes, NULL);
+    const double slowest = c.inv_freq[7];
+    assert_int_equal(c.max_position, expected_context);
+    model_config_fini(&c);
+    return slowest;
+}
+
+/* With 8 pairs theta grows by (factor * stretch - factor + 1)^(8/7), the slowest pair's divisor
+ * therefore by the inside of the bracket. */
+static void dynamic_scaling_is_settled_by_the_longest_text(void **state) {
+    (void)state;
+    static const char dynamic[] = "{\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":3}}";
+    const double usual = pow(10000.0, -7.0 / 8);
+    assert_true(fabs(slowest_pair(0, dynamic, 256) / usual - 1) < 1e-12);
+    assert_true(fabs(slowest_pair(100, dynamic, 256) / usual - 1) < 1e-12);
+    assert_true(fabs(slowest_pair(512, dynamic, 512) / (usual / 4) - 1) < 1e-12);
+    assert_true(fabs(slowest_pair(9999, dynamic, 768) / (usual / 7) - 1) < 1e-12);
+    expect_refused("{\"head_dim\":2,\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":3}}",
+                   ERR_UNSUPPORTED, "dynamic");
+}
+
+#define LONGROPE(short_factor)                                                                \
+    "{\"original_max_position_embeddings\":64,\"rope_scaling\":{\"type\":\"longrope\","       \
+    "\"short_factor\":" short_factor ",\"long_factor\":[1,1,1,1,1,1,1,5]}}"
+
+static void longrope_is_settled_by_the_longest_text(void **state) {
+    (void)state;
+    static const char longrope[] = LONGROPE("[1,1,1,1,1,1,1,2]");
+    const double usual = pow(10000.0, -7.0 / 8);
+    assert_true(fabs(slowest_pair(64, longrope, 64) / (usual / 2) - 1) < 1e-12);
+    assert_true(fabs(slowest_pair(65, longrope, 256) / (usual / 5) - 1) < 1e-12);
+    assert_true(fabs(slowest_pair(0, longrope, 256) / (usual / 5) - 1) < 1e-12);
+    struct model_config c = expect_parsed(longrope, NULL);
+    assert_true(fabs(c.rope_scale - sqrt(1 + log(4) / log(64))) < 1e-6);
+    model_config_fini(&c);
+    expect_refused(LONGROPE("[1,1,1]"), ERR_INVALID, "short_factor");
+    expect_refused(LONGROPE("[1,1,1,1,1,1,1,0]"), ERR_INVALID, "short_factor");
+    expect_refused(LONGROPE("[1,1,1,1,1,1,1,\"1\"]"), ERR_INVALID, "short_factor");
+    expect_refused("{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2,\"long_factor\":[1]}}",
+                   ERR_UNSUPPORTED, "longrope");
+    expect_refused("{\"rope_scaling\":{\"type\":\"su\"}}", ERR_INVALID,
+                   "original_max_position_embeddings");
+}
+
 static void loads_the_default_model(void **state) {
     (void)state;
     struct model_config c = {0};
@@ -295,6 +366,9 @@ int main(void) {
         cmocka_unit_test(both_rope_spellings_mean_the_same),
         cmocka_unit_test(llama3_scales_each_band),
         cmocka_unit_test(refuses_incomplete_rope),
+        cmocka_unit_test(yarn_stretches_the_context),
+        cmocka_unit_test(dynamic_scaling_is_settled_by_the_longest_text),
+        cmocka_unit_test(longrope_is_settled_by_the_longest_text),
         cmocka_unit_test(loads_the_default_model),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -16,6 +16,10 @@ static const char *const tiny_models[] = {
     "mistral-mha-bf16-window",
     "qwen2-gqa-bf16-head64-tied",
     "qwen2-mha-f32",
+    "qwen2-gqa-bf16-head128-yarn",
+    "mqa-bf16-yarn-mscale",
+    "gqa-bf16-dynamic",
+    "mha-f16-longrope-short",
 };
 enum { N_TINY_MODELS = sizeof(tiny_models) / sizeof(tiny_models[0]) };
 
