@@ -214,16 +214,16 @@ int cuda_sparse_totals(struct backend *be, struct sparse_totals *out, struct err
     return rc ? rc : results_fetch(cuda, &room, out, sizeof(*totals), err);
 }
 
-int cuda_sparse_visited(struct backend *be, uint32_t head, uint32_t tile, uint32_t *slots,
+int cuda_sparse_visited(struct backend *be, uint32_t head, uint32_t half, uint32_t *slots,
                         uint32_t *n, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     const struct sparse_view *view = &cuda->sparse.view;
-    const uint32_t end = view->first_slot + at_most((tile + 1) * SPARSE_TILE, view->n_rows);
+    const uint32_t end = view->first_slot + at_most((half + 1) * SPARSE_HALF, view->n_rows);
     bool *host = malloc(view->n_slots), *device = NULL;
     if (!host) return error_set(err, ERR_NOMEM, "cuda: no memory");
     int rc = device_alloc(cuda, view->n_slots, (void **)&device, err);
     if (!rc)
-        rc = cuda_check(cuda, launch_sparse_visited(view, head, tile, device, launch_of(cuda)),
+        rc = cuda_check(cuda, launch_sparse_visited(view, head, half, device, launch_of(cuda)),
                         "visited slots", err);
     if (!rc)
         rc = cuda_check(cuda,

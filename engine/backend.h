@@ -29,21 +29,22 @@
  * Sparse prefill (struct attn_sparse; MInference section 3).  Of a long prompt each query head
  * visits only part of the keys, which attn_index chooses for one layer, and attn_prefill follows
  * until the next attn_index.  Slots are chosen by groups of SPARSE_GROUP, for tiles of SPARSE_TILE
- * rows:
+ * rows, and where diagonals choose, for each half of a tile: a diagonal meets fewer groups of it.
  *
  *   rows    first_slot + SPARSE_TILE t …       tile t; the last may be shorter
+ *           first_slot + SPARSE_HALF h …       half h, of tile h / 2
  *   groups  SPARSE_GROUP g … + SPARSE_GROUP - 1
  *
- *   a tile visits   the groups that hold its own rows
+ *   a half visits   the groups that hold rows of its tile
  *                   groups 0 … n_first - 1
- *                   groups at the head's distances: (first slot of the tile) / SPARSE_GROUP - g
+ *                   groups at the head's distances: (first slot of the half) / SPARSE_GROUP - g
  *                   single slots before the tile (vertical lines) in groups that it does not visit
- *   or, block-sparse, whole pages of its own choice, and those of its own rows and slot 0's
+ *   or, block-sparse, whole pages of its tile's choice, those of the tile's rows and slot 0's
  *   or, dense, everything
  *
- * each slot once, and of those every row sees the ones that are not behind it.  A distance d in the
- * list stands for all diagonals that a group at that distance can meet, so a tile visits a superset
- * of what the lines say, and never less.
+ * each slot once, and of those every row sees the ones that are not behind it.  A distance d is the
+ * head's if a group at that distance meets any of its diagonals in some row of a half, so a half
+ * visits a superset of what the lines say, and never less.
  *
  * Matrices are row-major.  `void *` is device memory, to be touched only through operations.
  * Activations are in `act_dtype` (f32 on the CPU); logits are f32 everywhere.
@@ -151,8 +152,8 @@ struct kv_budget {
 
 #define KV_FREE_SLOT UINT32_MAX /* as append_slot: each KV head's own free slot */
 
-enum { SPARSE_GROUP = 16, SPARSE_TILE = 128, SPARSE_QUERIES = 64, SPARSE_MIN_DIAGONALS = 100,
-       SPARSE_MIN_COLUMNS = 30 };
+enum { SPARSE_GROUP = 16, SPARSE_TILE = 128, SPARSE_HALF = SPARSE_TILE / 2, SPARSE_QUERIES = 64,
+       SPARSE_MIN_DIAGONALS = 100, SPARSE_MIN_COLUMNS = 30 };
 
 /* A larger p1 of vertical lines, or of pages, is refused.  The largest published is 22,032. */
 enum { SPARSE_MAX_COLUMNS = 24576, SPARSE_MAX_PAGES = 1024 };

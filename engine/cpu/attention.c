@@ -336,7 +336,7 @@ static int prefill_dense(struct attn_job *job, struct error *err) {
 /* --- Prefill of a sequence with an index: a task is half a tile for one query head, as each has
  * its own keys.  Its rows lie in one page. --- */
 
-enum { SPARSE_ROWS = PAGE_TOKENS };
+enum { SPARSE_ROWS = SPARSE_HALF };
 
 /* Of a task's rows: how many slots each of them visits, summed. */
 static uint64_t pairs_of(const struct tile *t, const uint64_t *visited) {
@@ -365,11 +365,11 @@ static void sparse_task(void *ctx, uint32_t task, uint32_t worker) {
                    n_parts = (job->sparse->n_rows + SPARSE_ROWS - 1) / SPARSE_ROWS,
                    first_token = (n_parts - 1 - task / n_heads) * SPARSE_ROWS;
     const struct tile t = sparse_tile(job, first_token, head);
-    const uint32_t tile = (t.first_visible - 1 - index->first_slot) / SPARSE_TILE;
+    const uint32_t half = (t.first_visible - 1 - index->first_slot) / SPARSE_HALF;
     uint64_t *visited = scratch_of(job->cpu, worker);
     struct work w = work_layout(visited + job->visited_pages, SPARSE_ROWS, t.kv->head_dim);
-    if (!sparse_visits_all(index, head, tile)) {
-        sparse_visit(index, head, tile, visited);
+    if (!sparse_visits_all(index, head, half / 2)) {
+        sparse_visit(index, head, half, visited);
         w.visited = visited;
     }
     attend_tile(job, &t, &w, job->sparse->first_row + first_token);

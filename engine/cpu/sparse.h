@@ -2,11 +2,11 @@
  * attn_prefill (the contract is at the top of engine/backend.h).
  *
  *   lines        sparse_lines.c: attention of the last rows -> columns and diagonals, as bits
- *   distances    bit d: groups d before a tile's first are visited; those of its own rows always
+ *   distances    bit d: groups d before a half's first are visited; those of its tile's rows always
  *   columns      bit j: slot j is visited by every tile that lies behind it
  *   blocks       bit p of a tile: its page p is visited
  *
- *   of (head, tile)   pages  [ 0 ][ 1 ][ 2 ] …    64 bits each, one per slot: sparse_visit()
+ *   of (head, half)   pages  [ 0 ][ 1 ][ 2 ] …    64 bits each, one per slot: sparse_visit()
  *
  * A set of slots is a bitmap everywhere, so each is visited once whatever put it there.
  *
@@ -74,16 +74,16 @@ void sparse_free(struct sparse_index *index);
 const struct step_seq *sparse_seq(const struct step *step);
 /* Does (head, tile) visit everything? */
 bool sparse_visits_all(const struct sparse_index *index, uint32_t head, uint32_t tile);
-/* Writes the visited slots of a tile that has an end, page by page, and returns how many pages
- * there are up to that end. */
-uint32_t sparse_visit(const struct sparse_index *index, uint32_t head, uint32_t tile,
+/* Writes the slots that half a tile visits, page by page, and returns how many pages there are up
+ * to its last row. */
+uint32_t sparse_visit(const struct sparse_index *index, uint32_t head, uint32_t half,
                       uint64_t *pages);
 /* Seconds, for differences. */
 double sparse_clock(void);
 
-/* For tests, here and of other backends: the slots that (head, tile) visits by the last attn_index,
+/* For tests, here and of other backends: the slots that (head, half) visits by the last attn_index,
  * ascending; room for first_slot + n_rows of them.  Returns their number. */
-uint32_t cpu_sparse_visited(const struct backend *be, uint32_t head, uint32_t tile,
+uint32_t cpu_sparse_visited(const struct backend *be, uint32_t head, uint32_t half,
                             uint32_t *slots);
 /* The head's kind after the rule about density. */
 enum attn_pattern_kind cpu_sparse_kind(const struct backend *be, uint32_t head);
