@@ -331,8 +331,8 @@ struct attn_index_args {
     const struct kv_pool *kv;
     uint32_t layer, n_heads;
     float scale;
-    /* f32 [n_heads], or NULL: the share of causal pairs that each head's choice visits, which
-     * dense_above judges.  The search of patterns asks for it. */
+    /* Host [n_heads], valid after collect() or sync(), or NULL: the share of causal pairs that each
+     * head's choice visits, which dense_above judges.  The search of patterns asks for it. */
     float *density;
 };
 

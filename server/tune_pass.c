@@ -34,7 +34,7 @@ struct tune_pass {
 
     struct attn_pattern *patterns; /* [n_layers][n_heads], as the backend wants them */
     void *out;                     /* device act [max_rows, n_heads * head_dim]: discarded */
-    void *lse, *density;           /* device f32 [max_tokens, n_heads] and [n_heads] */
+    void *lse;                     /* device f32 [max_tokens, n_heads] */
     float *dense_lse, *sparse_lse; /* host [max_tokens, n_heads] */
     double *sums;                  /* [n_heads] */
 };
@@ -107,8 +107,7 @@ static int alloc_device(struct tune_pass *p, struct error *err) {
     p->kv.n_pages = N_TURNS * pages_of(p->max_tokens);
     int rc = ops->alloc(p->be, p->kv.n_pages * p->kv.page_bytes, &p->kv.base, err);
     if (!rc) rc = ops->alloc(p->be, out * dtype_size(p->be->act_dtype), &p->out, err);
-    if (!rc) rc = ops->alloc(p->be, lse * sizeof(float), &p->lse, err);
-    return rc ? rc : ops->alloc(p->be, m->n_heads * sizeof(float), &p->density, err);
+    return rc ? rc : ops->alloc(p->be, lse * sizeof(float), &p->lse, err);
 }
 
 int tune_pass_create(struct tune_pass **out, const struct engine_config *config,
@@ -135,7 +134,7 @@ int tune_pass_create(struct tune_pass **out, const struct engine_config *config,
 
 void tune_pass_destroy(struct tune_pass *p) {
     if (!p) return;
-    void *const device[] = {p->kv.base, p->out, p->lse, p->density};
+    void *const device[] = {p->kv.base, p->out, p->lse};
     void *const host[] = {p->positions, p->pages,     p->views, p->patterns,
                           p->dense_lse, p->sparse_lse, p->sums};
     decoder_destroy(p->decoder);
@@ -227,14 +226,14 @@ int tune_pass_dense(struct tune_pass *pass, double *seconds, struct error *err) 
     return run_attention(pass, NULL, pass->dense_lse, seconds, err);
 }
 
-static int run_index(struct tune_pass *p, const struct attn_sparse *sparse, double *seconds,
-                     struct error *err) {
+static int run_index(struct tune_pass *p, const struct attn_sparse *sparse, float *density,
+                     double *seconds, struct error *err) {
     const struct model_config *m = &p->model->config;
     struct attn_index_args args = {.kv = &p->kv,
                                    .layer = p->layer,
                                    .n_heads = m->n_heads,
                                    .scale = m->attn_scale,
-                                   .density = p->density};
+                                   .density = density};
     args.q = decoder_long_q(p->decoder, &args.q_stride);
     const double begin = report_seconds_now();
     describe_slice(p, (p->n_tokens - 1) / p->max_rows * p->max_rows, sparse);
@@ -262,10 +261,7 @@ int tune_pass_sparse(struct tune_pass *pass, const struct attn_pattern *heads, f
                                        .dense_from = UINT32_MAX,
                                        .dense_above = dense_above};
     memcpy(pass->patterns + (size_t)pass->layer * n_heads, heads, n_heads * sizeof(*heads));
-    int rc = run_index(pass, &sparse, &run->index_s, err);
-    if (!rc && run->density)
-        rc = pass->be->ops->download(pass->be, run->density, pass->density,
-                                     n_heads * sizeof(*run->density), err);
+    int rc = run_index(pass, &sparse, run->density, &run->index_s, err);
     if (!rc) rc = run_attention(pass, &sparse, pass->sparse_lse, &run->attention_s, err);
     if (!rc && run->recall) find_recall(pass, run->recall);
     return rc;
