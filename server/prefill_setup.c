@@ -102,6 +102,7 @@ int prefill_setup_rules(struct prefill_rules *out, const struct prefill_setup *s
         .min_sparse_tokens = setup->min_sparse_tokens,
         .measured_on = setup->measured_on,
         .dense_tail = (uint32_t)options->dense_tail,
+        .synthetic = (uint32_t)options->synthetic_lines,
     };
     out->sparse = !out->why_dense;
     if (options->prefill == PREFILL_SPARSE && !out->sparse)
