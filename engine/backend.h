@@ -236,13 +236,16 @@ struct embed_args {
     void *out;                  /* act [n_rows, dim]: the step's tokens */
 };
 
+/* Norms n_heads vectors of each row, one behind the other, each by itself. */
 struct rmsnorm_args {
-    const void *x;               /* act, row i at x + i * x_stride elements */
+    const void *x;               /* act, row i at x + i * x_stride elements: [n_heads, dim] */
     const struct weight *weight; /* [dim] */
     void *out;                   /* act, row i at out + i * out_stride elements; may be x */
     uint32_t n_rows, dim;
     size_t x_stride, out_stride;
     float eps;
+    uint32_t n_heads; /* >= 1 */
+    bool accumulate;  /* out += the norm; out is not x */
 };
 
 /* A product's input that is RMSNorm(x), not x: a device may norm while it multiplies, or first. */
@@ -274,7 +277,8 @@ struct linear_args {
 static inline struct rmsnorm_args linear_norm(const struct linear_args *args) {
     const struct rmsnorm_args norm = {args->x,      args->norm->weight, args->norm->normed,
                                       args->n_rows, args->n_in,         args->n_in,
-                                      args->n_in,   args->norm->eps};
+                                      args->n_in,   args->norm->eps,    1,
+                                      false};
     return norm;
 }
 

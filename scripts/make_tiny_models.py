@@ -94,6 +94,13 @@ MODELS = {
     "qwen2-gqa-bf16-head128-yarn": Model(
         heads(4, 2, 128, 24, rope_parameters=YARN, max_position_embeddings=64), "bfloat16",
         family="Qwen2", spelling=4),
+    "qwen3-gqa-bf16-head128-tied": Model(
+        heads(4, 2, 128, 24, rope_parameters=theta(1e6), tie_word_embeddings=True), "bfloat16",
+        family="Qwen3", spelling=4),
+    "qwen3-mqa-f16-head80-yarn": Model(heads(3, 1, 80, 32, rope_parameters=YARN), "float16",
+                                       family="Qwen3"),
+    "qwen3-gqa-bf16-head64-bias": Model(heads(6, 3, 64, 24, attention_bias=True), "bfloat16",
+                                        family="Qwen3"),
     "mqa-bf16-yarn-mscale": Model(
         heads(2, 1, 64, 40, rope_parameters=dict(YARN, mscale=1.5, mscale_all_dim=0.5,
                                                  truncate=False, beta_fast=8, beta_slow=2)),

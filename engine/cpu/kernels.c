@@ -248,7 +248,8 @@ static void linear_block_bf16(const uint16_t *x, size_t x_stride, uint32_t n_row
 
 #endif
 
-static void rmsnorm(float *out, const float *x, const float *weight, uint32_t n, float eps) {
+static void rmsnorm(float *out, const float *x, const float *weight, uint32_t n, float eps,
+                    bool accumulate) {
     vecf acc = {0};
     uint32_t i = 0;
     for (; i + LANES <= n; i += LANES) {
@@ -258,7 +259,8 @@ static void rmsnorm(float *out, const float *x, const float *weight, uint32_t n,
     float sum = vec_sum(acc);
     for (; i < n; i++) sum += x[i] * x[i];
     float scale = 1.0f / sqrtf(sum / (float)n + eps);
-    for (i = 0; i < n; i++) out[i] = x[i] * scale * weight[i];
+    if (accumulate) for (i = 0; i < n; i++) out[i] += x[i] * scale * weight[i];
+    else for (i = 0; i < n; i++) out[i] = x[i] * scale * weight[i];
 }
 
 /* Through exp(-|g|), so that the exponent is never positive. */

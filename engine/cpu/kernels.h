@@ -32,7 +32,8 @@ struct cpu_kernels {
                               const uint16_t *w, uint32_t n_cols, const float *bias, float *y,
                               size_t y_stride, bool accumulate);
     void (*to_f32)(float *out, const void *in, size_t n, enum dtype dtype);
-    void (*rmsnorm)(float *out, const float *x, const float *weight, uint32_t n, float eps);
+    void (*rmsnorm)(float *out, const float *x, const float *weight, uint32_t n, float eps,
+                    bool accumulate);
     void (*silu_mul)(float *out, const float *gate, const float *up, uint32_t n);
     /* Scores of n_rows queries against one page: s[r][slot] = dot(q[r], k[.][slot]); s rows are
      * PAGE_TOKENS long. k is [dim, PAGE_TOKENS]; scratch holds as many floats.  Slots not in use

@@ -45,6 +45,7 @@ static int read_architecture(const struct config_reader *r, struct model_config 
         return error_set(r->err, ERR_UNSUPPORTED, "%.200s: architecture '%.100s' is not supported",
                          r->label, name);
     snprintf(c->architecture, sizeof(c->architecture), "%s", name);
+    c->qk_norm = family_find(name)->qk_norm;
     return 0;
 }
 

@@ -207,6 +207,30 @@ static int run_qkv(struct decoder *d, const struct layer_weights *w, struct row_
     return d->be->ops->linear(d->be, &args, err);
 }
 
+/* Each of the n_heads heads that begin at x, in every row of qkv. */
+static int norm_heads(struct decoder *d, void *x, const struct weight *weight, uint32_t n_heads,
+                      uint32_t n_rows, struct error *err) {
+    const struct rmsnorm_args norm = {.x = x,
+                                      .weight = weight,
+                                      .out = x,
+                                      .n_rows = n_rows,
+                                      .dim = d->model->config.head_dim,
+                                      .x_stride = d->qkv_dim,
+                                      .out_stride = d->qkv_dim,
+                                      .eps = d->model->config.norm_eps,
+                                      .n_heads = n_heads};
+    return d->be->ops->rmsnorm(d->be, &norm, err);
+}
+
+static int norm_qk(struct decoder *d, const struct layer_weights *w, struct row_range rows,
+                   struct error *err) {
+    const struct model_config *c = &d->model->config;
+    if (!c->qk_norm) return 0;
+    const int rc = norm_heads(d, rows.qkv, &w->q_norm, c->n_heads, rows.n, err);
+    if (rc) return rc;
+    return norm_heads(d, act_at(d, rows.qkv, d->q_dim), &w->k_norm, c->n_kv_heads, rows.n, err);
+}
+
 /* From x to q, and to keys and values in their pages. */
 static int enter_layer(struct decoder *d, uint32_t layer, struct row_range rows,
                        struct error *err) {
@@ -218,7 +242,9 @@ static int enter_layer(struct decoder *d, uint32_t layer, struct row_range rows,
                                           .n_freqs = c->n_freqs,
                                           .layer = layer,
                                           .n_heads = c->n_heads};
-    const int rc = run_qkv(d, &d->model->layers[layer], rows, err);
+    const struct layer_weights *w = &d->model->layers[layer];
+    int rc = run_qkv(d, w, rows, err);
+    if (!rc) rc = norm_qk(d, w, rows, err);
     return rc ? rc : d->be->ops->rope_append(d->be, &rope, err);
 }
 

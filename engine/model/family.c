@@ -12,6 +12,11 @@ static const struct model_family families[] = {
      .mlp_bias = BIAS_AS_SAID},
     {.architecture = "MistralForCausalLM", .window = WINDOW_AS_SAID},
     {.architecture = "Qwen2ForCausalLM", .qkv_bias = BIAS_ALWAYS, .window = WINDOW_IF_USED},
+    {.architecture = "Qwen3ForCausalLM",
+     .qkv_bias = BIAS_AS_SAID,
+     .o_bias = BIAS_AS_SAID,
+     .window = WINDOW_IF_USED,
+     .qk_norm = true},
 };
 
 const struct model_family *family_find(const char *architecture) {

@@ -20,6 +20,7 @@ struct model_family {
     const char *architecture;
     enum family_bias qkv_bias, o_bias, mlp_bias;
     enum family_window window;
+    bool qk_norm; /* as in model_config */
     double partial_rotary; /* usual share of a head that turns; 0: all of it, always */
 };
 

@@ -19,6 +19,7 @@ struct model_config {
     uint32_t max_position; /* trained context, tokens; the window of a model that has one */
     float norm_eps, attn_scale, rope_scale;
     bool tied_head, qkv_bias, o_bias, mlp_bias;
+    bool qk_norm; /* the heads of q and k, each by itself, before they turn */
     uint32_t n_freqs;  /* rotary pairs, head_dim / 2 when the whole head rotates */
     double *inv_freq;  /* [n_freqs], owned by the model; scaling already applied */
     uint32_t bos; bool has_bos;
@@ -27,7 +28,7 @@ struct model_config {
 };
 
 struct layer_weights {
-    struct weight attn_norm, q, k, v, o, q_bias, k_bias, v_bias, o_bias;
+    struct weight attn_norm, q, k, v, o, q_bias, k_bias, v_bias, o_bias, q_norm, k_norm;
     struct weight ffn_norm, gate, up, down, gate_bias, up_bias, down_bias;
 };
 

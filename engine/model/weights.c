@@ -28,6 +28,10 @@ static const struct weight_rule layer_rules[] = {
      WHEN_QKV_BIAS, false},
     {"model.layers.#.self_attn.o_proj.bias", IN_LAYER(o_bias), SIDE_VECTOR, SIDE_DIM,
      WHEN_O_BIAS, false},
+    {"model.layers.#.self_attn.q_norm.weight", IN_LAYER(q_norm), SIDE_VECTOR, SIDE_HEAD,
+     WHEN_QK_NORM, true},
+    {"model.layers.#.self_attn.k_norm.weight", IN_LAYER(k_norm), SIDE_VECTOR, SIDE_HEAD,
+     WHEN_QK_NORM, true},
     {"model.layers.#.post_attention_layernorm.weight", IN_LAYER(ffn_norm), SIDE_VECTOR, SIDE_DIM,
      WHEN_ALWAYS, true},
     {"model.layers.#.mlp.gate_proj.weight", IN_LAYER(gate), SIDE_FFN, SIDE_DIM, WHEN_ALWAYS, false},
@@ -50,6 +54,7 @@ bool weights_rule_applies(const struct weight_rule *rule, const struct model_con
     case WHEN_QKV_BIAS: return config->qkv_bias;
     case WHEN_O_BIAS: return config->o_bias;
     case WHEN_MLP_BIAS: return config->mlp_bias;
+    case WHEN_QK_NORM: return config->qk_norm;
     case WHEN_ALWAYS: break;
     }
     return true;
@@ -62,6 +67,7 @@ uint32_t weights_side(enum weight_side side, const struct model_config *config) 
     case SIDE_Q: return config->n_heads * config->head_dim;
     case SIDE_KV: return config->n_kv_heads * config->head_dim;
     case SIDE_FFN: return config->ffn_dim;
+    case SIDE_HEAD: return config->head_dim;
     case SIDE_VECTOR: break;
     }
     return 1;

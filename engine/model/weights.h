@@ -13,9 +13,11 @@
 struct model_config;
 
 /* A side of a tensor, in terms of the configuration. */
-enum weight_side { SIDE_VECTOR, SIDE_VOCAB, SIDE_DIM, SIDE_Q, SIDE_KV, SIDE_FFN };
+enum weight_side { SIDE_VECTOR, SIDE_VOCAB, SIDE_DIM, SIDE_Q, SIDE_KV, SIDE_FFN,
+                   SIDE_HEAD };
 
-enum weight_when { WHEN_ALWAYS, WHEN_UNTIED, WHEN_QKV_BIAS, WHEN_O_BIAS, WHEN_MLP_BIAS };
+enum weight_when { WHEN_ALWAYS, WHEN_UNTIED, WHEN_QKV_BIAS, WHEN_O_BIAS, WHEN_MLP_BIAS,
+                   WHEN_QK_NORM };
 
 struct weight_rule {
     const char *name;      /* layer rules: '#' stands for the layer's number */
