@@ -63,6 +63,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/sizes.h"
+
 struct backend;
 struct error;
 
@@ -123,7 +125,12 @@ static inline size_t kv_state_offset(const struct kv_pool *kv, uint32_t kv_head)
 /* Rounded up, so that every page begins a cache line of any device. */
 static inline size_t kv_page_bytes(const struct kv_pool *kv) {
     const size_t bytes = kv_state_offset(kv, kv->tracked ? kv->n_kv_heads : 0);
-    return (bytes + PAGE_ALIGN - 1) / PAGE_ALIGN * PAGE_ALIGN;
+    return round_up(bytes, PAGE_ALIGN);
+}
+
+/* That a layer needs for so many slots. */
+static inline uint64_t kv_n_pages(uint64_t n_slots) {
+    return div_up(n_slots, PAGE_TOKENS);
 }
 
 /* How tokens between the sinks and the recent ones are judged: by the attention probabilities they

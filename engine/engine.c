@@ -33,6 +33,7 @@
 #include "engine/model/decoder.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
+#include "engine/sizes.h"
 #include "engine/tokenizer.h"
 
 enum command_kind { COMMAND_SUBMIT, COMMAND_CANCEL, COMMAND_STOP };
@@ -125,7 +126,7 @@ static struct decoder_limits decoder_plan(struct engine *e, struct device_memory
 
 /* Of a chunk, or of a prompt that goes layer by layer. */
 static uint32_t most_sparse_rows(const struct decoder_limits *limits) {
-    return limits->max_long_rows > limits->max_rows ? limits->max_long_rows : limits->max_rows;
+    return max_u32(limits->max_long_rows, limits->max_rows);
 }
 
 /* Slots of a layer that one sequence may have.  Bounded ones never have more than the trained
@@ -139,7 +140,7 @@ static uint64_t most_slots(const struct engine *e, struct device_memory device) 
     const uint64_t longest = (uint64_t)e->config.max_num_seqs * longest_sequence(e);
     const uint64_t block_bytes = (uint64_t)e->kv.page_bytes * e->model->config.n_layers;
     const uint64_t room = device.free / block_bytes * PAGE_TOKENS;
-    return device.total && room < longest ? room : longest;
+    return device.total ? min_u64(room, longest) : longest;
 }
 
 /* Everything that a step needs beside weights and pages, so that what is free afterwards may all be
@@ -153,7 +154,7 @@ static int create_workspace(struct engine *e, struct error *err) {
     const struct step_limits largest = {
         .max_rows = limits.max_rows,
         .max_seqs = c->max_num_seqs,
-        .max_seq_pages = (longest_sequence(e) + PAGE_TOKENS - 1) / PAGE_TOKENS,
+        .max_seq_pages = (uint32_t)kv_n_pages(longest_sequence(e)),
         .max_slots = most_slots(e, before),
         .kv_dtype = c->kv_dtype,
         .max_logit_rows = limits.max_logit_rows,

@@ -7,6 +7,7 @@
 
 #include "engine/kv/policy.h"
 #include "engine/sequence.h"
+#include "engine/sizes.h"
 
 /* ---- turns ---- */
 
@@ -82,8 +83,7 @@ static uint32_t fitting_rows(const struct prompts *p, const struct prompt_room *
                              const struct sequence *seq, uint32_t n_rows) {
     uint32_t most = pace_rows(&p->pace, room->work, n_slots_before(seq));
     if (room->is_whole && most < PACE_FLOOR) most = PACE_FLOOR;
-    if (most > room->n_rows) most = room->n_rows;
-    return n_rows < most ? n_rows : most;
+    return min_u32(n_rows, min_u32(most, room->n_rows));
 }
 
 uint32_t prompts_next_rows(const struct prompts *p, const struct prompt_room *room,
@@ -92,7 +92,7 @@ uint32_t prompts_next_rows(const struct prompts *p, const struct prompt_room *ro
     seq->is_sparse_piece = false;
     if (seq->way == WAY_BY_LAYERS) return 0;
     if (left <= 1) return left;
-    if (seq->way == WAY_ORDINARY) return fitting_rows(p, room, seq, left < most ? left : most);
+    if (seq->way == WAY_ORDINARY) return fitting_rows(p, room, seq, min_u32(left, most));
     return prefill_chunk_rows(seq->kv.n_tokens, seq->n_prompt - seq->kv.n_tokens,
                               fitting_rows(p, room, seq, UINT32_MAX), &seq->is_sparse_piece);
 }
@@ -142,9 +142,8 @@ static uint32_t timely_rows(const struct prompts *p, const struct sequence *seq)
 /* A tile at least, so that it goes on. */
 uint32_t prompts_slice_rows(const struct prompts *p, bool is_limited) {
     if (!is_limited) return slice_rows(p->sparse, p->max_rows);
-    uint32_t most = timely_rows(p, p->sparse);
-    if (most < SPARSE_TILE) most = SPARSE_TILE;
-    return slice_rows(p->sparse, most < p->max_rows ? most : p->max_rows);
+    const uint32_t most = max_u32(timely_rows(p, p->sparse), SPARSE_TILE);
+    return slice_rows(p->sparse, min_u32(most, p->max_rows));
 }
 
 static void advance(struct prompts *p, struct batch *slice) {

@@ -10,6 +10,7 @@
 #include "engine/error.h"
 #include "engine/rng.h"
 #include "engine/siphash.h"
+#include "engine/sizes.h"
 #include "server/buffer.h"
 #include "server/options.h"
 #include "server/report.h"
@@ -79,10 +80,6 @@ void tune_print_help(void) {
 
 /* ---- set up ---- */
 
-static uint32_t min_u32(uint32_t a, uint32_t b) {
-    return a < b ? a : b;
-}
-
 static int settle_lengths(struct tune *t, struct error *err) {
     const uint32_t context = t->model.max_position, usual = min_u32(context, DEFAULT_TOKENS);
     t->lengths = t->plan->lengths;
@@ -100,7 +97,7 @@ static int settle_lengths(struct tune *t, struct error *err) {
         if (length > t->longest) t->longest = length;
         if (length < t->shortest) t->shortest = length;
     }
-    t->top = t->longest > usual ? t->longest : usual;
+    t->top = max_u32(t->longest, usual);
     return 0;
 }
 

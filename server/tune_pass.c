@@ -9,6 +9,7 @@
 #include "engine/memory_plan.h"
 #include "engine/model/decoder.h"
 #include "engine/model/model.h"
+#include "engine/sizes.h"
 #include "server/load_progress.h"
 #include "server/report.h"
 #include "server/tune_search.h"
@@ -39,14 +40,6 @@ struct tune_pass {
     double *sums;                  /* [n_heads] */
 };
 
-static uint32_t min_u32(uint32_t a, uint32_t b) {
-    return a < b ? a : b;
-}
-
-static uint32_t pages_of(uint32_t n_tokens) {
-    return (n_tokens + PAGE_TOKENS - 1) / PAGE_TOKENS;
-}
-
 /* ---- create ---- */
 
 static int load_model(struct tune_pass *p, const struct engine_config *config, struct error *err) {
@@ -60,7 +53,7 @@ static int alloc_host(struct tune_pass *p, struct error *err) {
     const struct model_config *m = &p->model->config;
     const size_t n_lse = (size_t)p->max_tokens * m->n_heads;
     p->positions = calloc(p->max_tokens, sizeof(*p->positions));
-    p->pages = calloc(N_TURNS * (size_t)pages_of(p->max_tokens), sizeof(*p->pages));
+    p->pages = calloc(N_TURNS * kv_n_pages(p->max_tokens), sizeof(*p->pages));
     p->views = calloc(m->n_layers, sizeof(*p->views));
     p->patterns = calloc((size_t)m->n_layers * m->n_heads, sizeof(*p->patterns));
     p->dense_lse = calloc(n_lse, sizeof(*p->dense_lse));
@@ -71,7 +64,7 @@ static int alloc_host(struct tune_pass *p, struct error *err) {
         return error_set(err, ERR_NOMEM, "tune: no memory for prompts of %" PRIu32 " tokens",
                          p->max_tokens);
     for (uint32_t i = 0; i < p->max_tokens; i++) p->positions[i] = i;
-    for (uint32_t i = 0; i < N_TURNS * pages_of(p->max_tokens); i++) p->pages[i] = i;
+    for (uint32_t i = 0; i < N_TURNS * kv_n_pages(p->max_tokens); i++) p->pages[i] = i;
     return 0;
 }
 
@@ -82,7 +75,7 @@ static int make_decoder(struct tune_pass *p, const struct engine_config *config,
         .max_rows = p->max_rows, .max_logit_rows = 1, .max_long_rows = p->max_tokens};
     const struct step_limits largest = {.max_rows = p->max_rows,
                                         .max_seqs = 1,
-                                        .max_seq_pages = pages_of(p->max_tokens),
+                                        .max_seq_pages = kv_n_pages(p->max_tokens),
                                         .max_slots = p->max_tokens,
                                         .kv_dtype = config->kv_dtype,
                                         .max_logit_rows = 1,
@@ -104,7 +97,7 @@ static int alloc_device(struct tune_pass *p, struct error *err) {
     const struct backend_ops *ops = p->be->ops;
     const size_t out = (size_t)p->max_rows * m->n_heads * m->head_dim;
     const size_t lse = (size_t)p->max_tokens * m->n_heads;
-    p->kv.n_pages = N_TURNS * pages_of(p->max_tokens);
+    p->kv.n_pages = N_TURNS * kv_n_pages(p->max_tokens);
     int rc = ops->alloc(p->be, p->kv.n_pages * p->kv.page_bytes, &p->kv.base, err);
     if (!rc) rc = ops->alloc(p->be, out * dtype_size(p->be->act_dtype), &p->out, err);
     return rc ? rc : ops->alloc(p->be, lse * sizeof(float), &p->lse, err);
@@ -153,7 +146,7 @@ static void describe_slice(struct tune_pass *p, uint32_t first, const struct att
     const uint32_t n_layers = p->model->config.n_layers;
     for (uint32_t l = 0; l < n_layers; l++)
         p->views[l] =
-            (struct kv_view){.pages = p->pages + l % N_TURNS * (size_t)pages_of(p->max_tokens),
+            (struct kv_view){.pages = p->pages + l % N_TURNS * kv_n_pages(p->max_tokens),
                              .n_slots = first + n_rows,
                              .append_slot = first};
     p->seq = (struct step_seq){

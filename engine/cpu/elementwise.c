@@ -6,6 +6,7 @@
 
 #include "engine/cpu/tile.h"
 #include "engine/cpu/vec.h"
+#include "engine/sizes.h"
 
 enum { TASK_ROWS = 16 }; /* rows a task: enough to pay for handing it out */
 
@@ -23,7 +24,7 @@ static void rows_task(void *ctx, uint32_t task, uint32_t worker) {
 }
 
 static int run_rows(struct row_job *job) {
-    pool_run(job->cpu->pool, rows_task, job, (job->n_rows + TASK_ROWS - 1) / TASK_ROWS);
+    pool_run(job->cpu->pool, rows_task, job, div_up(job->n_rows, TASK_ROWS));
     return 0;
 }
 

@@ -6,12 +6,13 @@
 #define ENGINE_CPU_KERNELS_H
 
 #include "engine/backend.h"
+#include "engine/sizes.h"
 
 enum { PACK_UNIT = 32, ANGLE_UNIT = 16 };
 
 /* cos (or sin) of a rank's n_freqs angles, padded to whole registers. */
 static inline uint32_t angle_stride(uint32_t n_freqs) {
-    return (n_freqs + ANGLE_UNIT - 1) / ANGLE_UNIT * ANGLE_UNIT;
+    return (uint32_t)round_up(n_freqs, ANGLE_UNIT);
 }
 
 struct cpu_kernels {

@@ -17,6 +17,7 @@
 
 #include "engine/cpu/sparse_lines.h"
 #include "engine/error.h"
+#include "engine/sizes.h"
 
 enum { FIRST_GROUPS = (SPARSE_MIN_COLUMNS + SPARSE_GROUP - 1) / SPARSE_GROUP,
        PAGE_GROUPS = PAGE_TOKENS / SPARSE_GROUP,
@@ -37,7 +38,7 @@ static size_t distance_words_of(uint32_t n_slots) {
 
 int sparse_reserve(struct cpu_backend *cpu, const struct step_limits *limits, struct error *err) {
     struct sparse_index *index = &cpu->sparse;
-    const uint32_t n_heads = limits->n_heads, n_pages = sparse_pages(limits->max_sparse_slots);
+    const uint32_t n_heads = limits->n_heads, n_pages = kv_n_pages(limits->max_sparse_slots);
     index->valid = false;
     index->max_rows = limits->max_sparse_rows;
     index->max_slots = limits->max_sparse_slots;
@@ -45,8 +46,8 @@ int sparse_reserve(struct cpu_backend *cpu, const struct step_limits *limits, st
     if (index->max_rows == 0) return 0;
     index->distance_words = distance_words_of(index->max_slots);
     index->column_words = n_pages;
-    index->block_words = (n_pages + 63) / 64;
-    const size_t n_tiles = (index->max_rows + SPARSE_TILE - 1) / SPARSE_TILE;
+    index->block_words = div_up(n_pages, 64);
+    const size_t n_tiles = div_up(index->max_rows, SPARSE_TILE);
     const struct {
         struct buffer *buffer;
         size_t bytes;
@@ -84,11 +85,11 @@ static uint64_t first_slots(uint32_t n) {
 
 /* The slot behind a tile's last row. */
 static uint32_t tile_end(const struct sparse_index *index, uint32_t tile) {
-    return index->first_slot + sparse_min(index->n_rows, (tile + 1) * SPARSE_TILE);
+    return index->first_slot + min_u32(index->n_rows, (tile + 1) * SPARSE_TILE);
 }
 
 static uint32_t half_end(const struct sparse_index *index, uint32_t half) {
-    return index->first_slot + sparse_min(index->n_rows, (half + 1) * SPARSE_HALF);
+    return index->first_slot + min_u32(index->n_rows, (half + 1) * SPARSE_HALF);
 }
 
 static bool bit(const uint64_t *bits, uint32_t i) {
@@ -124,7 +125,7 @@ static uint64_t visited_of_page(const struct sparse_index *index, uint32_t head,
 
 uint32_t sparse_visit(const struct sparse_index *index, uint32_t head, uint32_t half,
                       uint64_t *pages) {
-    const uint32_t tile = half / 2, end = half_end(index, half), n_pages = sparse_pages(end);
+    const uint32_t tile = half / 2, end = half_end(index, half), n_pages = kv_n_pages(end);
     const bool all = sparse_visits_all(index, head, tile),
                blocks = sparse_head_of(index, head)->kind == PATTERN_BLOCK_SPARSE;
     for (uint32_t page = 0; page < n_pages; page++) {
@@ -159,7 +160,7 @@ static void find_a_shape(struct sparse_index *index, const struct lines_task *ta
                          const struct attn_pattern *pattern) {
     const uint64_t furthest = ((uint64_t)pattern->p2 + SPARSE_GROUP - 2) / SPARSE_GROUP;
     uint64_t *distances = sparse_distances(index, task->head);
-    const uint64_t n_first = ((uint64_t)pattern->p1 + SPARSE_GROUP - 1) / SPARSE_GROUP;
+    const uint64_t n_first = div_up(pattern->p1, SPARSE_GROUP);
     sparse_head_of(index, task->head)->n_first = (uint32_t)n_first;
     for (uint32_t d = 0; d <= furthest && d <= task->n_slots / SPARSE_GROUP; d++)
         set_bit(distances, d);
@@ -173,10 +174,10 @@ static void find_blocks(struct sparse_index *index, const struct lines_task *tas
         const uint32_t own = first_page + tile * TILE_PAGES, first_row = tile * SPARSE_TILE;
         uint64_t *blocks = sparse_blocks(index, task->head, tile);
         memset(blocks, 0, index->block_words * sizeof(*blocks));
-        lines_best_pages(task, first_row, sparse_min(SPARSE_TILE, index->n_rows - first_row), own,
+        lines_best_pages(task, first_row, min_u32(SPARSE_TILE, index->n_rows - first_row), own,
                          pattern->p1, blocks);
         set_bit(blocks, 0);
-        for (uint32_t page = own; page < sparse_pages(tile_end(index, tile)); page++)
+        for (uint32_t page = own; page < kv_n_pages(tile_end(index, tile)); page++)
             set_bit(blocks, page);
     }
 }

@@ -17,6 +17,7 @@
 
 #include "engine/backend.h"
 #include "engine/cpu/buffer.h"
+#include "engine/sizes.h"
 
 struct cpu_backend;
 
@@ -38,16 +39,8 @@ struct sparse_index {
     struct sparse_totals totals;
 };
 
-static inline uint32_t sparse_min(uint32_t a, uint32_t b) {
-    return a < b ? a : b;
-}
-
-static inline uint32_t sparse_pages(uint32_t n_slots) {
-    return (n_slots + PAGE_TOKENS - 1) / PAGE_TOKENS;
-}
-
 static inline uint32_t sparse_tiles(const struct sparse_index *index) {
-    return (index->n_rows + SPARSE_TILE - 1) / SPARSE_TILE;
+    return (uint32_t)div_up(index->n_rows, SPARSE_TILE);
 }
 
 static inline struct sparse_head *sparse_head_of(const struct sparse_index *index, uint32_t head) {
@@ -64,7 +57,7 @@ static inline uint64_t *sparse_columns(const struct sparse_index *index, uint32_
 
 static inline uint64_t *sparse_blocks(const struct sparse_index *index, uint32_t head,
                                       uint32_t tile) {
-    const size_t n_tiles = (index->max_rows + SPARSE_TILE - 1) / SPARSE_TILE;
+    const size_t n_tiles = div_up(index->max_rows, SPARSE_TILE);
     return (uint64_t *)index->blocks.data + (head * n_tiles + tile) * index->block_words;
 }
 

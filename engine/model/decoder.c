@@ -27,6 +27,7 @@
 #include <string.h>
 
 #include "engine/error.h"
+#include "engine/sizes.h"
 
 enum { ARENA_ALIGN = 64, F32_BYTES = 4 };
 
@@ -67,7 +68,7 @@ struct decoder {
 static size_t reserve(struct plan *plan, size_t rows, size_t cols, size_t element_bytes) {
     const size_t at = plan->total;
     const size_t bytes = rows * cols * element_bytes;
-    plan->total += (bytes + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
+    plan->total += round_up(bytes, ARENA_ALIGN);
     return at;
 }
 
@@ -393,14 +394,12 @@ static bool is_plain_decode(const struct decoder *d, const struct step *step,
 
 /* A backend that records a body wants few sizes: finer ones where a row more costs more. */
 static uint32_t padded_rows(const struct decoder *d, uint32_t n) {
-    const uint32_t most = d->limits.max_rows < d->limits.max_logit_rows ? d->limits.max_rows
-                                                                        : d->limits.max_logit_rows;
+    const uint32_t most = min_u32(d->limits.max_rows, d->limits.max_logit_rows);
     uint32_t unit = 1;
     if (!d->be->repeats) return n;
     while (unit < n && unit < 8) unit *= 2;
     if (n > 64) unit = 16;
-    const uint32_t padded = (n + unit - 1) / unit * unit;
-    return padded < most ? padded : most;
+    return min_u32((uint32_t)round_up(n, unit), most);
 }
 
 /* From tokens to logits. */
