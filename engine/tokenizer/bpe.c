@@ -34,7 +34,6 @@ int bpe_init(struct bpe *bpe, size_t n_merges) {
     if (!bpe->merges) return ERR_NOMEM;
     bpe->mask = size - 1;
     for (size_t i = 0; i < size; i++) bpe->merges[i].pair = EMPTY_PAIR;
-    for (size_t b = 0; b < 256; b++) bpe->byte_ids[b] = NO_TOKEN;
     return 0;
 }
 
@@ -58,15 +57,6 @@ static const struct merge *find_merge(const struct bpe *bpe, uint32_t left, uint
         if (bpe->merges[i].pair == pair) return &bpe->merges[i];
     }
     return NULL;
-}
-
-static size_t byte_symbols(const struct bpe *bpe, const char *piece, size_t n, uint32_t *ids) {
-    size_t n_ids = 0;
-    for (size_t i = 0; i < n; i++) {
-        const uint32_t id = bpe->byte_ids[(unsigned char)piece[i]];
-        if (id != NO_TOKEN) ids[n_ids++] = id;
-    }
-    return n_ids;
 }
 
 static void rank_pair(const struct bpe *bpe, const uint32_t *ids, size_t i, uint32_t *ranks,
@@ -105,38 +95,38 @@ struct node {
     uint32_t id, prev, next;
 };
 
-struct candidate {
-    uint32_t rank, node, id; /* id: what the pair becomes, to recognise a stale entry */
-};
+/* Four children of eight bytes, so that a level of a large heap costs one line of cache. */
+enum { CHILDREN = 4 };
 
 struct heap {
-    struct candidate *entries;
+    uint64_t *entries; /* rank << 32 | left node: the lowest rank first, leftmost on a tie */
     size_t n;
 };
 
-static bool comes_before(const struct candidate *a, const struct candidate *b) {
-    return a->rank != b->rank ? a->rank < b->rank : a->node < b->node;
-}
-
-static void heap_push(struct heap *heap, struct candidate entry) {
+static void heap_push(struct heap *heap, uint64_t entry) {
     size_t i = heap->n++;
-    while (i > 0 && comes_before(&entry, &heap->entries[(i - 1) / 2])) {
-        heap->entries[i] = heap->entries[(i - 1) / 2];
-        i = (i - 1) / 2;
+    while (i > 0 && entry < heap->entries[(i - 1) / CHILDREN]) {
+        heap->entries[i] = heap->entries[(i - 1) / CHILDREN];
+        i = (i - 1) / CHILDREN;
     }
     heap->entries[i] = entry;
 }
 
-static struct candidate heap_pop(struct heap *heap) {
-    const struct candidate top = heap->entries[0];
-    const struct candidate last = heap->entries[--heap->n];
+static size_t least_child(const struct heap *heap, size_t i) {
+    const size_t first = CHILDREN * i + 1;
+    size_t least = first;
+    for (size_t child = first + 1; child < first + CHILDREN && child < heap->n; child++)
+        if (heap->entries[child] < heap->entries[least]) least = child;
+    return least;
+}
+
+static uint64_t heap_pop(struct heap *heap) {
+    const uint64_t top = heap->entries[0];
+    const uint64_t last = heap->entries[--heap->n];
     size_t i = 0;
-    for (;;) {
-        size_t child = 2 * i + 1;
-        if (child >= heap->n) break;
-        if (child + 1 < heap->n && comes_before(&heap->entries[child + 1], &heap->entries[child]))
-            child++;
-        if (!comes_before(&heap->entries[child], &last)) break;
+    while (CHILDREN * i + 1 < heap->n) {
+        const size_t child = least_child(heap, i);
+        if (heap->entries[child] >= last) break;
         heap->entries[i] = heap->entries[child];
         i = child;
     }
@@ -144,21 +134,18 @@ static struct candidate heap_pop(struct heap *heap) {
     return top;
 }
 
-static void push_pair(const struct bpe *bpe, struct heap *heap, const struct node *nodes,
-                      uint32_t left) {
-    if (left == NONE || nodes[left].next == NONE) return;
-    const struct merge *merge = find_merge(bpe, nodes[left].id, nodes[nodes[left].next].id);
-    if (merge)
-        heap_push(heap, (struct candidate){.rank = merge->rank, .node = left, .id = merge->id});
+/* The merge of a node and the one after it, or NULL.  A merged node's right half has left the list:
+ * its id says so. */
+static const struct merge *merge_at(const struct bpe *bpe, const struct node *nodes,
+                                    uint32_t left) {
+    if (left == NONE || nodes[left].id == NO_TOKEN || nodes[left].next == NONE) return NULL;
+    return find_merge(bpe, nodes[left].id, nodes[nodes[left].next].id);
 }
 
-/* A merged node's right half has left the list: its id says so. */
-static bool is_stale(const struct bpe *bpe, const struct node *nodes,
-                     const struct candidate *entry) {
-    const struct node *node = &nodes[entry->node];
-    if (node->id == NO_TOKEN || node->next == NONE) return true;
-    const struct merge *merge = find_merge(bpe, node->id, nodes[node->next].id);
-    return !merge || merge->id != entry->id;
+static void push_pair(const struct bpe *bpe, struct heap *heap, const struct node *nodes,
+                      uint32_t left) {
+    const struct merge *merge = merge_at(bpe, nodes, left);
+    if (merge) heap_push(heap, (uint64_t)merge->rank << 32 | left);
 }
 
 static void merge_node(struct node *nodes, uint32_t left, uint32_t id) {
@@ -170,9 +157,9 @@ static void merge_node(struct node *nodes, uint32_t left, uint32_t id) {
     right->id = NO_TOKEN;
 }
 
-/* Room for n nodes and 2n candidates: n - 1 pairs at first, each merge takes one and adds two. */
+/* Room for 2n candidates and n nodes: n - 1 pairs at first, each merge takes one and adds two. */
 static int reserve(struct bpe_scratch *scratch, size_t n) {
-    const size_t size = n * (sizeof(struct node) + 2 * sizeof(struct candidate));
+    const size_t size = n * (sizeof(struct node) + 2 * sizeof(uint64_t));
     if (size <= scratch->size) return 0;
     void *memory = realloc(scratch->memory, size);
     if (!memory) return ERR_NOMEM;
@@ -185,28 +172,29 @@ static int merge_long(const struct bpe *bpe, struct bpe_scratch *scratch, uint32
                       size_t *n_ids) {
     const size_t n = *n_ids;
     if (reserve(scratch, n)) return ERR_NOMEM;
-    struct node *nodes = scratch->memory;
-    struct heap heap = {.entries = (struct candidate *)(void *)(nodes + n)};
+    struct heap heap = {.entries = scratch->memory};
+    struct node *nodes = (struct node *)(void *)(heap.entries + 2 * n);
     for (uint32_t i = 0; i < n; i++) {
         nodes[i] = (struct node){
             .id = ids[i], .prev = i > 0 ? i - 1 : NONE, .next = i + 1 < n ? i + 1 : NONE};
     }
     for (uint32_t i = 0; i < n; i++) push_pair(bpe, &heap, nodes, i);
     while (heap.n > 0) {
-        const struct candidate top = heap_pop(&heap);
-        if (is_stale(bpe, nodes, &top)) continue;
-        merge_node(nodes, top.node, top.id);
-        push_pair(bpe, &heap, nodes, nodes[top.node].prev);
-        push_pair(bpe, &heap, nodes, top.node);
+        const uint64_t top = heap_pop(&heap);
+        const uint32_t left = (uint32_t)top;
+        const struct merge *merge = merge_at(bpe, nodes, left);
+        /* Another pair has come in the place of a stale entry's. */
+        if (!merge || merge->rank != top >> 32) continue;
+        merge_node(nodes, left, merge->id);
+        push_pair(bpe, &heap, nodes, nodes[left].prev);
+        push_pair(bpe, &heap, nodes, left);
     }
     *n_ids = 0;
     for (uint32_t i = 0; i != NONE; i = nodes[i].next) ids[(*n_ids)++] = nodes[i].id;
     return 0;
 }
 
-int bpe_encode(const struct bpe *bpe, struct bpe_scratch *scratch, const char *piece, size_t n,
-               uint32_t *ids, size_t *n_ids) {
-    *n_ids = byte_symbols(bpe, piece, n, ids);
+int bpe_merge(const struct bpe *bpe, struct bpe_scratch *scratch, uint32_t *ids, size_t *n_ids) {
     if (*n_ids > SHORT_PIECE) return merge_long(bpe, scratch, ids, n_ids);
     *n_ids = merge_short(bpe, ids, *n_ids);
     return 0;
