@@ -64,7 +64,6 @@ def theta(base):
 
 
 LLAMA = dict(n_greedy=32, min_margin=5e-3)
-
 MODELS = {
     "mha-f32": Model(heads(5, 5, 8, 40), "float32", **LLAMA),
     "gqa-bf16-llama3-tied": Model(
@@ -101,6 +100,18 @@ MODELS = {
                                        family="Qwen3"),
     "qwen3-gqa-bf16-head64-bias": Model(heads(6, 3, 64, 24, attention_bias=True), "bfloat16",
                                         family="Qwen3"),
+    "phi3-mha-bf16-head96": Model(
+        dict(hidden_size=96, num_attention_heads=1, num_key_value_heads=1, intermediate_size=20,
+             pad_token_id=0), "bfloat16", family="Phi3", spelling=4),
+    # 48 of 64 elements turn; texts go beyond the original context of 64.
+    "phi3-gqa-bf16-partial-longrope": Model(
+        dict(hidden_size=128, num_attention_heads=2, num_key_value_heads=1, intermediate_size=20,
+             pad_token_id=0, original_max_position_embeddings=64, partial_rotary_factor=0.75,
+             rope_parameters=longrope(24, 64)), "bfloat16", family="Phi3", context=512),
+    "phi3-mqa-f16-longrope-short": Model(
+        dict(hidden_size=96, num_attention_heads=4, num_key_value_heads=1, pad_token_id=0,
+             original_max_position_embeddings=256, rope_parameters=longrope(12, 256)), "float16",
+        family="Phi3", context=214),
     "mqa-bf16-yarn-mscale": Model(
         heads(2, 1, 64, 40, rope_parameters=dict(YARN, mscale=1.5, mscale_all_dim=0.5,
                                                  truncate=False, beta_fast=8, beta_slow=2)),

@@ -45,7 +45,10 @@ static int read_architecture(const struct config_reader *r, struct model_config 
         return error_set(r->err, ERR_UNSUPPORTED, "%.200s: architecture '%.100s' is not supported",
                          r->label, name);
     snprintf(c->architecture, sizeof(c->architecture), "%s", name);
-    c->qk_norm = family_find(name)->qk_norm;
+    const struct model_family *family = family_find(name);
+    c->qk_norm = family->qk_norm;
+    c->fused_qkv = family->fused_qkv;
+    c->fused_gate_up = family->fused_gate_up;
     return 0;
 }
 
@@ -131,11 +134,13 @@ static int check_layer_types(const struct config_reader *r, bool windows) {
  * is inside. */
 static int read_window(const struct config_reader *r, struct model_config *c) {
     const struct model_family *family = family_find(c->architecture);
+    const bool is_said = json_object_get(r->root, "sliding_window") != NULL;
     uint32_t window = 0;
     bool used = family->window == WINDOW_AS_SAID;
     int rc = 0;
     if (family->window == WINDOW_IF_USED)
         rc = config_read_bool(r, r->root, "use_sliding_window", &used);
+    if (used && !is_said) window = family->usual_window;
     if (!rc && used) rc = config_read_count(r, r->root, "sliding_window", 1 << 30, &window);
     if (!rc && family->window != WINDOW_NEVER) rc = check_layer_types(r, window > 0);
     if (rc || window == 0 || window >= c->max_position) return rc;
@@ -149,7 +154,7 @@ static int read_window(const struct config_reader *r, struct model_config *c) {
 }
 
 static int read_options(const struct config_reader *r, struct model_config *c) {
-    double eps = 1e-6; /* LlamaConfig's default */
+    double eps = family_find(c->architecture)->norm_eps;
     int rc = config_read_number(r, r->root, "rms_norm_eps", 1e-12, 1.0, &eps);
     if (rc) return rc;
     c->norm_eps = (float)eps;

@@ -5,6 +5,7 @@
 #define ENGINE_MODEL_FAMILY_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 /* Whether a product has a bias. */
 enum family_bias { BIAS_NEVER, BIAS_ALWAYS, BIAS_AS_SAID /* by 'attention_bias', 'mlp_bias' */ };
@@ -20,7 +21,9 @@ struct model_family {
     const char *architecture;
     enum family_bias qkv_bias, o_bias, mlp_bias;
     enum family_window window;
-    bool qk_norm; /* as in model_config */
+    uint32_t usual_window; /* where config.json does not even say null; 0: none */
+    double norm_eps;       /* unless config.json says so */
+    bool qk_norm, fused_qkv, fused_gate_up; /* as in model_config */
     double partial_rotary; /* usual share of a head that turns; 0: all of it, always */
 };
 

@@ -39,14 +39,20 @@ static uint64_t weight_bytes(const struct weight *w) {
 static int find_weight(struct loader *l, const struct weight_rule *rule, const char *name,
                        struct weight *host) {
     const struct model_config *config = &l->model->config;
+    const uint32_t rows = weights_side(rule->rows, config);
     const struct tensor_shape shape = {
         .n_dims = rule->rows == SIDE_VECTOR ? 1 : 2,
-        .rows = weights_side(rule->rows, config),
+        .rows = rule->whole ? weights_side(rule->whole, config) : rows,
         .cols = weights_side(rule->cols, config),
     };
-    *host = (struct weight){.dtype = DTYPE_BF16, .rows = shape.rows, .cols = shape.cols};
+    *host = (struct weight){.dtype = DTYPE_BF16, .rows = rows, .cols = shape.cols};
     if (l->source->random) return 0;
-    return checkpoint_get(l->model->checkpoint, name, &shape, host, l->err);
+    int rc = checkpoint_get(l->model->checkpoint, name, &shape, host, l->err);
+    if (rc) return rc;
+    const size_t before = weights_side(rule->before, config);
+    host->data = (const char *)host->data + before * shape.cols * dtype_size(host->dtype);
+    host->rows = rows;
+    return 0;
 }
 
 static int measure_weight(struct loader *l, const struct weight_rule *rule, const char *name,
@@ -88,7 +94,7 @@ static int visit_rules(struct loader *l, weight_visitor visit, const struct weig
         const struct weight_rule *rule = &rules->rules[i];
         if (!weights_rule_applies(rule, &l->model->config)) continue;
         expand_name(name, rule->name, layer);
-        int rc = visit(l, rule, name, (struct weight *)((char *)base + rule->offset));
+        int rc = visit(l, rule, name, (struct weight *)((char *)base + rule->at));
         if (rc) return rc;
     }
     return 0;
@@ -144,7 +150,7 @@ fail:
 /* Two rules may fill the same member, one for each of the ways to store it. */
 static void release_rules(struct backend *be, const struct weight_rules *rules, void *base) {
     for (size_t i = 0; i < rules->n; i++) {
-        struct weight *w = (struct weight *)((char *)base + rules->rules[i].offset);
+        struct weight *w = (struct weight *)((char *)base + rules->rules[i].at);
         if (w->data) be->ops->weight_release(be, w->data);
         w->data = NULL;
     }

@@ -20,6 +20,7 @@ struct model_config {
     float norm_eps, attn_scale, rope_scale;
     bool tied_head, qkv_bias, o_bias, mlp_bias;
     bool qk_norm; /* the heads of q and k, each by itself, before they turn */
+    bool fused_qkv, fused_gate_up; /* in the checkpoint they are one tensor */
     uint32_t n_freqs;  /* rotary pairs, head_dim / 2 when the whole head rotates */
     double *inv_freq;  /* [n_freqs], owned by the model; scaling already applied */
     uint32_t bos; bool has_bos;

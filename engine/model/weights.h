@@ -13,17 +13,24 @@
 struct model_config;
 
 /* A side of a tensor, in terms of the configuration. */
-enum weight_side { SIDE_VECTOR, SIDE_VOCAB, SIDE_DIM, SIDE_Q, SIDE_KV, SIDE_FFN,
-                   SIDE_HEAD };
+enum weight_side {
+    SIDE_NONE, SIDE_VECTOR, SIDE_VOCAB, SIDE_DIM, SIDE_Q, SIDE_KV, SIDE_QK, SIDE_QKV, SIDE_FFN,
+    SIDE_GATE_UP, SIDE_HEAD
+};
 
-enum weight_when { WHEN_ALWAYS, WHEN_UNTIED, WHEN_QKV_BIAS, WHEN_O_BIAS, WHEN_MLP_BIAS,
-                   WHEN_QK_NORM };
+enum weight_when {
+    WHEN_ALWAYS, WHEN_UNTIED, WHEN_QKV_BIAS, WHEN_O_BIAS, WHEN_MLP_BIAS, WHEN_QK_NORM,
+    WHEN_SPLIT_QKV, WHEN_FUSED_QKV, WHEN_SPLIT_GATE_UP, WHEN_FUSED_GATE_UP
+};
 
 struct weight_rule {
     const char *name;      /* layer rules: '#' stands for the layer's number */
-    size_t offset;         /* of the struct weight, in struct model or struct layer_weights */
+    size_t at;             /* offset of the struct weight, in struct model or layer_weights */
     enum weight_side rows; /* SIDE_VECTOR: the tensor has one dimension, cols */
     enum weight_side cols;
+    /* The tensor holds others, too: it has `whole` rows, and `before` of them come before these.
+     * SIDE_NONE: it does not, and none. */
+    enum weight_side whole, before;
     enum weight_when when;
     bool is_norm; /* a vector that scales: 1 where weights are made up */
 };

@@ -174,6 +174,7 @@ static void refuses_what_the_decoder_cannot_do(void **state) {
 }
 
 #define MISTRAL "{\"architectures\":[\"MistralForCausalLM\"],"
+#define PHI3 "{\"architectures\":[\"Phi3ForCausalLM\"],"
 #define QWEN2 "{\"architectures\":[\"Qwen2ForCausalLM\"],"
 
 static void expect_context(uint32_t expected, uint32_t asked, const char *changes) {
@@ -187,6 +188,9 @@ static void a_window_is_the_longest_context(void **state) {
     expect_context(256, 0, MISTRAL "\"sliding_window\":null}");
     expect_context(256, 0, MISTRAL "\"sliding_window\":256}");
     expect_context(200, 0, MISTRAL "\"sliding_window\":200}");
+    expect_context(4096, 0, MISTRAL "\"max_position_embeddings\":8192}");
+    expect_context(8192, 0, PHI3 "\"max_position_embeddings\":8192}");
+    expect_context(200, 0, PHI3 "\"sliding_window\":200}");
     expect_context(200, 200, MISTRAL "\"sliding_window\":200}");
     expect_refused_at(201, MISTRAL "\"sliding_window\":200}", ERR_UNSUPPORTED, "sliding_window");
     expect_refused(MISTRAL "\"sliding_window\":\"200\"}", ERR_INVALID, "sliding_window");
