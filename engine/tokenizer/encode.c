@@ -9,7 +9,7 @@
 #include "engine/error.h"
 #include "engine/tokenizer/internal.h"
 
-/* Symbols of a piece are numbered in 32 bits, and long pieces take 32 bytes a byte. */
+/* Symbols of a piece are numbered in 32 bits, and long pieces take forty bytes a byte. */
 enum { LONGEST_TEXT = 1 << 30 };
 
 int token_list_reserve(struct token_list *list, size_t n) {
@@ -53,7 +53,7 @@ static int encode_word(struct encoding *e, const char *word, size_t n) {
     const struct tokenizer *tokenizer = e->tokenizer;
     const uint32_t whole = words_find(&tokenizer->words, word, n);
     if (whole != NO_TOKEN) return append(e, &whole, 1);
-    /* Merging takes 32 bytes a byte, so a word that is too long whatever it merges to is not
+    /* Merging takes forty bytes a byte, so a word that is too long whatever it merges to is not
      * begun. */
     int rc = tokenizer->longest > 0 ? check_bound(e, n / tokenizer->longest) : 0;
     if (rc) return rc;
@@ -116,7 +116,7 @@ static int encode_all(struct encoding *e, const char *text, size_t length, bool 
     if (rc == 0 && length > 0) rc = encode_around(e, &tokenizer->added, text, length, encode_plain);
     if (rc == 0 && add_special) rc = append(e, tokenizer->suffix.ids, tokenizer->suffix.n);
     matcher_fini(&e->matcher);
-    free(e->scratch.memory);
+    bpe_scratch_fini(&e->scratch);
     return rc;
 }
 

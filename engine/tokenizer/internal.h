@@ -177,7 +177,10 @@ struct bpe {
 struct bpe_scratch {
     void *memory;
     size_t size;
+    struct batch *heap; /* of bpe.c */
+    size_t n_heap;
 };
+void bpe_scratch_fini(struct bpe_scratch *scratch);
 
 int bpe_init(struct bpe *bpe, size_t n_merges);
 void bpe_fini(struct bpe *bpe);

@@ -208,7 +208,7 @@ static int load_words(struct tokenizer *t, json_t *vocab, bool ignore_merges) {
         if (rc == 0 && is_word) rc = words_add(&t->words, word.data, word.n, id);
         if (rc) break;
     }
-    free(scratch.memory);
+    bpe_scratch_fini(&scratch);
     free(ids.ids);
     free(word.data);
     return rc;
