@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Makes the tiny random models of tests/model/data, with goldens by transformers.
 
-    scripts/make_tiny_models.py [DIRECTORY [NAME ...]]   default: tests/model/data beside this script
+    scripts/make_tiny_models.py [DIRECTORY [NAME ...]]
+
+DIRECTORY is tests/model/data beside this script unless it is given; without NAMEs all are made.
 
 Each model is one small corner of what config.json can say: families, heads shared or not, head
 sizes, rotary scalings in both spellings, tied or untied, biases, dtypes, one file or shards.
@@ -64,6 +66,14 @@ def theta(base):
 
 
 LLAMA = dict(n_greedy=32, min_margin=5e-3)
+GLM = dict(family="Glm", min_margin=5e-4)
+GLM4 = dict(family="Glm4", min_margin=5e-4)
+
+
+def glm_heads(n, n_kv, dim, **others):
+    return heads(n, n_kv, dim, 16, intermediate_size=24, pad_token_id=0, **others)
+
+
 MODELS = {
     "mha-f32": Model(heads(5, 5, 8, 40), "float32", **LLAMA),
     "gqa-bf16-llama3-tied": Model(
@@ -112,6 +122,14 @@ MODELS = {
         dict(hidden_size=96, num_attention_heads=4, num_key_value_heads=1, pad_token_id=0,
              original_max_position_embeddings=256, rope_parameters=longrope(12, 256)), "float16",
         family="Phi3", context=214),
+    "glm-gqa-bf16-head64": Model(glm_heads(4, 2, 64), "bfloat16", **GLM),
+    "glm-mqa-f16-head80-whole": Model(
+        glm_heads(3, 1, 80, partial_rotary_factor=1.0, attention_bias=False), "float16", **GLM),
+    "glm-mha-bf16-head96-linear": Model(glm_heads(2, 2, 96, rope_parameters=LINEAR), "bfloat16",
+                                        **GLM),
+    "glm4-gqa-bf16-head128": Model(glm_heads(2, 1, 128), "bfloat16", **GLM4),
+    "glm4-mha-f16-head32-yarn": Model(glm_heads(2, 2, 32, rope_parameters=YARN), "float16", **GLM4),
+    "glm4-mqa-bf16-head256": Model(glm_heads(2, 1, 256, attention_bias=False), "bfloat16", **GLM4),
     "mqa-bf16-yarn-mscale": Model(
         heads(2, 1, 64, 40, rope_parameters=dict(YARN, mscale=1.5, mscale_all_dim=0.5,
                                                  truncate=False, beta_fast=8, beta_slow=2)),

@@ -49,6 +49,8 @@ static int read_architecture(const struct config_reader *r, struct model_config 
     c->qk_norm = family->qk_norm;
     c->fused_qkv = family->fused_qkv;
     c->fused_gate_up = family->fused_gate_up;
+    c->post_norms = family->post_norms;
+    c->paired_rotary = family->paired_rotary;
     return 0;
 }
 
@@ -102,7 +104,7 @@ static bool has_bias(enum family_bias bias, bool said) {
 
 static int read_biases(const struct config_reader *r, struct model_config *c) {
     const struct model_family *family = family_find(c->architecture);
-    bool attention = false, mlp = false;
+    bool attention = family->usual_bias, mlp = false;
     int rc = config_read_bool(r, r->root, "attention_bias", &attention);
     if (!rc) rc = config_read_bool(r, r->root, "mlp_bias", &mlp);
     if (rc) return rc;

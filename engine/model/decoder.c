@@ -3,7 +3,7 @@
  * One arena holds every activation, planned once for the largest step:
  *
  *   x        act [max_rows, dim]            the residual stream
- *   normed   act [max_rows, dim]            room for the norms inside products
+ *   normed   act [max_rows, dim]            room for the norms inside products and behind them
  *   qkv      act [max_rows, (n_heads + 2 * n_kv_heads) * head_dim]
  *   attn     act [max_rows, n_heads * head_dim]
  *   gate_up  act [max_rows, 2 * ffn_dim]
@@ -173,13 +173,32 @@ static struct rmsnorm_input norm_with(const struct decoder *d, const struct weig
     return (struct rmsnorm_input){weight, d->model->config.norm_eps, d->normed};
 }
 
-/* x += in W^T (+ b): the way back into the residual stream. */
+/* x += in W^T (+ b), or its norm: the way back into the residual stream. */
 static int run_residual(struct decoder *d, const void *in, const struct weight *w,
-                        const struct weight *bias, void *x, uint32_t n_rows, struct error *err) {
-    const struct linear_args args = {
-        .x = in, .n_rows = n_rows, .n_in = w->cols, .n_parts = 1, .accumulate = true,
-        .parts = {{.w = w, .bias = weight_if_present(bias), .y = x, .y_stride = w->rows}}};
-    return d->be->ops->linear(d->be, &args, err);
+                        const struct weight *bias, const struct weight *post_norm, void *x,
+                        uint32_t n_rows, struct error *err) {
+    const bool normed = d->model->config.post_norms;
+    const struct linear_args args = {.x = in,
+                                     .n_rows = n_rows,
+                                     .n_in = w->cols,
+                                     .n_parts = 1,
+                                     .accumulate = !normed,
+                                     .parts = {{.w = w,
+                                                .bias = weight_if_present(bias),
+                                                .y = normed ? d->normed : x,
+                                                .y_stride = w->rows}}};
+    const struct rmsnorm_args norm = {.x = d->normed,
+                                      .weight = post_norm,
+                                      .out = x,
+                                      .n_rows = n_rows,
+                                      .dim = w->rows,
+                                      .x_stride = w->rows,
+                                      .out_stride = w->rows,
+                                      .eps = d->model->config.norm_eps,
+                                      .n_heads = 1,
+                                      .accumulate = true};
+    const int rc = d->be->ops->linear(d->be, &args, err);
+    return rc || !normed ? rc : d->be->ops->rmsnorm(d->be, &norm, err);
 }
 
 static int run_qkv(struct decoder *d, const struct layer_weights *w, struct row_range rows,
@@ -305,10 +324,10 @@ static int run_ffn(struct decoder *d, uint32_t layer, const void *attn_out, void
                                      .up_bias = weight_if_present(&w->up_bias),
                                      .gate_up = d->gate_up,
                                      .out = d->ffn};
-    int rc = run_residual(d, attn_out, &w->o, &w->o_bias, x, n_rows, err);
+    int rc = run_residual(d, attn_out, &w->o, &w->o_bias, &w->attn_post_norm, x, n_rows, err);
     if (rc) return rc;
     if ((rc = d->be->ops->gated(d->be, &gated, err))) return rc;
-    return run_residual(d, d->ffn, &w->down, &w->down_bias, x, n_rows, err);
+    return run_residual(d, d->ffn, &w->down, &w->down_bias, &w->ffn_post_norm, x, n_rows, err);
 }
 
 static int run_embed(struct decoder *d, void *x, struct error *err) {

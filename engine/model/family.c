@@ -33,6 +33,21 @@ static const struct model_family families[] = {
      .partial_rotary = 1.0,
      .fused_qkv = true,
      .fused_gate_up = true},
+    {.architecture = "GlmForCausalLM",
+     .qkv_bias = BIAS_AS_SAID,
+     .usual_bias = true,
+     .norm_eps = 1.5625e-7,
+     .partial_rotary = 0.5,
+     .fused_gate_up = true,
+     .paired_rotary = true},
+    {.architecture = "Glm4ForCausalLM",
+     .qkv_bias = BIAS_AS_SAID,
+     .usual_bias = true,
+     .norm_eps = 1.5625e-7,
+     .partial_rotary = 0.5,
+     .post_norms = true,
+     .fused_gate_up = true,
+     .paired_rotary = true},
 };
 
 const struct model_family *family_find(const char *architecture) {

@@ -23,7 +23,9 @@ struct model_family {
     enum family_window window;
     uint32_t usual_window; /* where config.json does not even say null; 0: none */
     double norm_eps;       /* unless config.json says so */
-    bool qk_norm, fused_qkv, fused_gate_up; /* as in model_config */
+    bool usual_bias;       /* 'attention_bias' unless config.json says so */
+    /* As in model_config: */
+    bool qk_norm, post_norms, fused_qkv, fused_gate_up, paired_rotary;
     double partial_rotary; /* usual share of a head that turns; 0: all of it, always */
 };
 

@@ -8,9 +8,15 @@
 #include "engine/error.h"
 #include "engine/model/checkpoint.h"
 #include "engine/model/random_weights.h"
+#include "engine/model/turning.h"
 #include "engine/model/weights.h"
 
 enum { MAX_NAME = 128 };
+
+struct reordered {
+    struct reordered *next;
+    max_align_t data[];
+};
 
 struct loader {
     struct model *model;
@@ -68,18 +74,41 @@ static void tell(const struct loader *l) {
     if (l->source->progress) l->source->progress(l->source->ctx, l->model->weight_bytes, l->total);
 }
 
+/* A copy of the weight in the decoder's order, which the model owns. */
+static int reorder(struct loader *l, struct weight *host) {
+    const struct model_config *c = &l->model->config;
+    const bool is_vector = host->rows == 1;
+    const size_t n_rows = is_vector ? host->cols : host->rows, bytes = weight_bytes(host);
+    struct reordered *own = malloc(sizeof(*own) + bytes);
+    if (!own) return error_set(l->err, ERR_NOMEM, "no memory to reorder a weight");
+    turning_order(own->data, host->data, n_rows, bytes / n_rows, c->head_dim, c->n_freqs);
+    host->data = own->data;
+    own->next = l->model->reordered;
+    l->model->reordered = own;
+    return 0;
+}
+
+static void drop_reordered(struct model *model) {
+    struct reordered *own = model->reordered;
+    model->reordered = own->next;
+    free(own);
+}
+
 static int move_weight(struct loader *l, const struct weight_rule *rule, const char *name,
                        struct weight *out) {
     struct model *model = l->model;
     struct weight host;
     const void *data;
+    const bool reorders = rule->turns && model->config.paired_rotary && !model->random;
     int rc = find_weight(l, rule, name, &host);
     if (rc == 0 && model->random)
         rc = random_weights_get(model->random, rule->is_norm, &host, l->err);
+    if (rc == 0 && reorders) rc = reorder(l, &host);
     if (rc) return rc;
     rc = l->be->ops->weight_upload(l->be, host.data, weight_bytes(&host), &data, l->err);
     if (rc) return rc;
     if (model->random && data != host.data) random_weights_take_back(model->random);
+    if (reorders && data != host.data) drop_reordered(model);
     *out = host;
     out->data = data;
     model->weight_bytes += weight_bytes(&host);
@@ -162,6 +191,7 @@ void model_destroy(struct model *model, struct backend *be) {
     release_rules(be, &weights_of_model, model);
     for (uint32_t i = 0; model->layers && i < model->config.n_layers; i++)
         release_rules(be, &weights_of_layer, &model->layers[i]);
+    while (model->reordered) drop_reordered(model);
     checkpoint_close(model->checkpoint);
     random_weights_destroy(model->random);
     free(model->layers);

@@ -9,6 +9,7 @@
 
 struct checkpoint;
 struct random_weights;
+struct reordered;
 
 enum { MODEL_MAX_EOS = 16 };
 
@@ -20,7 +21,9 @@ struct model_config {
     float norm_eps, attn_scale, rope_scale;
     bool tied_head, qkv_bias, o_bias, mlp_bias;
     bool qk_norm; /* the heads of q and k, each by itself, before they turn */
+    bool post_norms; /* what attention and feed-forward give to the residual stream is normed */
     bool fused_qkv, fused_gate_up; /* in the checkpoint they are one tensor */
+    bool paired_rotary;            /* in the checkpoint q and k turn by neighbours (turning.h) */
     uint32_t n_freqs;  /* rotary pairs, head_dim / 2 when the whole head rotates */
     double *inv_freq;  /* [n_freqs], owned by the model; scaling already applied */
     uint32_t bos; bool has_bos;
@@ -30,6 +33,7 @@ struct model_config {
 
 struct layer_weights {
     struct weight attn_norm, q, k, v, o, q_bias, k_bias, v_bias, o_bias, q_norm, k_norm;
+    struct weight attn_post_norm, ffn_post_norm;
     struct weight ffn_norm, gate, up, down, gate_bias, up_bias, down_bias;
 };
 
@@ -40,6 +44,7 @@ struct model {
     size_t weight_bytes;
     struct checkpoint *checkpoint;         /* the mappings, or: */
     struct random_weights *random;
+    struct reordered *reordered; /* weights that a backend aliases and no file has like this */
 };
 
 /* Where weights come from, and whom to tell.  All zero: the directory's files, and nobody. */

@@ -20,9 +20,11 @@ static const struct weight_rule layer_rules[] = {
     {.name = "model.layers.#.input_layernorm.weight",
      .at = IN_LAYER(attn_norm), .rows = SIDE_VECTOR, .cols = SIDE_DIM, .is_norm = true},
     {.name = "model.layers.#.self_attn.q_proj.weight",
-     .at = IN_LAYER(q), .rows = SIDE_Q, .cols = SIDE_DIM, .when = WHEN_SPLIT_QKV},
+     .at = IN_LAYER(q), .rows = SIDE_Q, .cols = SIDE_DIM, .when = WHEN_SPLIT_QKV,
+     .turns = true},
     {.name = "model.layers.#.self_attn.k_proj.weight",
-     .at = IN_LAYER(k), .rows = SIDE_KV, .cols = SIDE_DIM, .when = WHEN_SPLIT_QKV},
+     .at = IN_LAYER(k), .rows = SIDE_KV, .cols = SIDE_DIM, .when = WHEN_SPLIT_QKV,
+     .turns = true},
     {.name = "model.layers.#.self_attn.v_proj.weight",
      .at = IN_LAYER(v), .rows = SIDE_KV, .cols = SIDE_DIM, .when = WHEN_SPLIT_QKV},
     {.name = "model.layers.#.self_attn.qkv_proj.weight",
@@ -37,9 +39,11 @@ static const struct weight_rule layer_rules[] = {
     {.name = "model.layers.#.self_attn.o_proj.weight",
      .at = IN_LAYER(o), .rows = SIDE_DIM, .cols = SIDE_Q},
     {.name = "model.layers.#.self_attn.q_proj.bias",
-     .at = IN_LAYER(q_bias), .rows = SIDE_VECTOR, .cols = SIDE_Q, .when = WHEN_QKV_BIAS},
+     .at = IN_LAYER(q_bias), .rows = SIDE_VECTOR, .cols = SIDE_Q, .when = WHEN_QKV_BIAS,
+     .turns = true},
     {.name = "model.layers.#.self_attn.k_proj.bias",
-     .at = IN_LAYER(k_bias), .rows = SIDE_VECTOR, .cols = SIDE_KV, .when = WHEN_QKV_BIAS},
+     .at = IN_LAYER(k_bias), .rows = SIDE_VECTOR, .cols = SIDE_KV, .when = WHEN_QKV_BIAS,
+     .turns = true},
     {.name = "model.layers.#.self_attn.v_proj.bias",
      .at = IN_LAYER(v_bias), .rows = SIDE_VECTOR, .cols = SIDE_KV, .when = WHEN_QKV_BIAS},
     {.name = "model.layers.#.self_attn.o_proj.bias",
@@ -50,6 +54,12 @@ static const struct weight_rule layer_rules[] = {
     {.name = "model.layers.#.self_attn.k_norm.weight",
      .at = IN_LAYER(k_norm), .rows = SIDE_VECTOR, .cols = SIDE_HEAD, .when = WHEN_QK_NORM,
      .is_norm = true},
+    {.name = "model.layers.#.post_self_attn_layernorm.weight",
+     .at = IN_LAYER(attn_post_norm), .rows = SIDE_VECTOR, .cols = SIDE_DIM,
+     .when = WHEN_POST_NORMS, .is_norm = true},
+    {.name = "model.layers.#.post_mlp_layernorm.weight",
+     .at = IN_LAYER(ffn_post_norm), .rows = SIDE_VECTOR, .cols = SIDE_DIM,
+     .when = WHEN_POST_NORMS, .is_norm = true},
     {.name = "model.layers.#.post_attention_layernorm.weight",
      .at = IN_LAYER(ffn_norm), .rows = SIDE_VECTOR, .cols = SIDE_DIM, .is_norm = true},
     {.name = "model.layers.#.mlp.gate_proj.weight",
@@ -82,6 +92,7 @@ bool weights_rule_applies(const struct weight_rule *rule, const struct model_con
     case WHEN_O_BIAS: return config->o_bias;
     case WHEN_MLP_BIAS: return config->mlp_bias;
     case WHEN_QK_NORM: return config->qk_norm;
+    case WHEN_POST_NORMS: return config->post_norms;
     case WHEN_SPLIT_QKV: return !config->fused_qkv;
     case WHEN_FUSED_QKV: return config->fused_qkv;
     case WHEN_SPLIT_GATE_UP: return !config->fused_gate_up;

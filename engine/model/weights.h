@@ -20,7 +20,7 @@ enum weight_side {
 
 enum weight_when {
     WHEN_ALWAYS, WHEN_UNTIED, WHEN_QKV_BIAS, WHEN_O_BIAS, WHEN_MLP_BIAS, WHEN_QK_NORM,
-    WHEN_SPLIT_QKV, WHEN_FUSED_QKV, WHEN_SPLIT_GATE_UP, WHEN_FUSED_GATE_UP
+    WHEN_POST_NORMS, WHEN_SPLIT_QKV, WHEN_FUSED_QKV, WHEN_SPLIT_GATE_UP, WHEN_FUSED_GATE_UP
 };
 
 struct weight_rule {
@@ -33,6 +33,7 @@ struct weight_rule {
     enum weight_side whole, before;
     enum weight_when when;
     bool is_norm; /* a vector that scales: 1 where weights are made up */
+    bool turns;   /* its rows are q's or k's (turning.h) */
 };
 
 struct weight_rules {

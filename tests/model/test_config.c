@@ -18,6 +18,10 @@ static const char base[] = "{\"architectures\":[\"LlamaForCausalLM\"],\"vocab_si
                            "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"max_position_"
                            "embeddings\":256,\"eos_token_id\":2}";
 
+#define MISTRAL "{\"architectures\":[\"MistralForCausalLM\"],"
+#define PHI3 "{\"architectures\":[\"Phi3ForCausalLM\"],"
+#define QWEN2 "{\"architectures\":[\"Qwen2ForCausalLM\"],"
+
 /* Parses `base` with the members of `changes` put over it; generation may be NULL. */
 static int parse(struct model_config *out, const char *changes, const char *generation,
                  uint32_t context, struct error *err) {
@@ -165,17 +169,19 @@ static void refuses_what_the_decoder_cannot_do(void **state) {
     expect_refused("{\"partial_rotary_factor\":0.5}", ERR_UNSUPPORTED, "partial_rotary_factor");
     expect_refused("{\"rope_parameters\":{\"partial_rotary_factor\":0.5}}", ERR_UNSUPPORTED,
                    "partial_rotary_factor");
+    expect_refused(PHI3 "\"partial_rotary_factor\":0.2}", ERR_UNSUPPORTED,
+                   "partial_rotary_factor");
+    expect_refused(PHI3 "\"partial_rotary_factor\":0.01}", ERR_UNSUPPORTED,
+                   "partial_rotary_factor");
     expect_refused("{\"rope_scaling\":{\"rope_type\":\"proportional\"}}", ERR_UNSUPPORTED,
                    "proportional");
-    expect_refused("{\"rope_scaling\":{\"mrope_section\":[1,2]}}", ERR_UNSUPPORTED, "mrope_section");
+    expect_refused("{\"rope_scaling\":{\"mrope_section\":[1,2]}}", ERR_UNSUPPORTED,
+                   "mrope_section");
     expect_refused("{\"mlp_bias\":1}", ERR_INVALID, "mlp_bias");
     expect_refused("{\"rms_norm_eps\":0}", ERR_INVALID, "rms_norm_eps");
     expect_refused("{\"rms_norm_eps\":\"1e-5\"}", ERR_INVALID, "rms_norm_eps");
 }
 
-#define MISTRAL "{\"architectures\":[\"MistralForCausalLM\"],"
-#define PHI3 "{\"architectures\":[\"Phi3ForCausalLM\"],"
-#define QWEN2 "{\"architectures\":[\"Qwen2ForCausalLM\"],"
 
 static void expect_context(uint32_t expected, uint32_t asked, const char *changes) {
     struct model_config c = expect_parsed_at(asked, changes, NULL);
@@ -215,6 +221,9 @@ static void a_family_has_its_own_biases(void **state) {
     model_config_fini(&c);
     c = expect_parsed(MISTRAL "\"attention_bias\":false}", NULL);
     assert_false(c.qkv_bias || c.o_bias || c.mlp_bias);
+    model_config_fini(&c);
+    c = expect_parsed("{\"architectures\":[\"Glm4ForCausalLM\"]}", NULL);
+    assert_true(c.qkv_bias && !c.o_bias && c.n_freqs == 4); /* half of a head of 16 turns */
     model_config_fini(&c);
     expect_refused(MISTRAL "\"attention_bias\":true}", ERR_UNSUPPORTED, "attention_bias");
     expect_refused(QWEN2 "\"mlp_bias\":true}", ERR_UNSUPPORTED, "mlp_bias");
