@@ -42,8 +42,9 @@ static int read_architecture(const struct config_reader *r, struct model_config 
     if (!name || json_array_size(list) != 1)
         return config_refuse(r, ERR_INVALID, "architectures", "is not a list of one name");
     if (!family_find(name))
-        return error_set(r->err, ERR_UNSUPPORTED, "%.200s: architecture '%.100s' is not supported",
-                         r->label, name);
+        return error_set(r->err, ERR_UNSUPPORTED,
+                         "%.200s: architecture '%.100s' is not supported%s", r->label, name,
+                         family_missing(name));
     snprintf(c->architecture, sizeof(c->architecture), "%s", name);
     const struct model_family *family = family_find(name);
     c->qk_norm = family->qk_norm;

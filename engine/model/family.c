@@ -55,3 +55,18 @@ const struct model_family *family_find(const char *architecture) {
         if (strcmp(families[i].architecture, architecture) == 0) return &families[i];
     return NULL;
 }
+
+const char *family_missing(const char *architecture) {
+    static const char *const known[][2] = {
+        {"Gemma2ForCausalLM", ": attention has no soft caps and no windows"},
+        {"Gemma3ForCausalLM", ": layers have no windows and no rotary frequencies of their own"},
+        {"Gemma3ForConditionalGeneration", ": only text is served"},
+        {"ChatGLMModel", ": its layout is not that of GlmForCausalLM, which is served"},
+        {"Qwen2MoeForCausalLM", ": there is no mixture of experts"},
+        {"Qwen3MoeForCausalLM", ": there is no mixture of experts"},
+        {"MixtralForCausalLM", ": there is no mixture of experts"},
+    };
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+        if (strcmp(known[i][0], architecture) == 0) return known[i][1];
+    return "";
+}

@@ -29,7 +29,9 @@ struct model_family {
     double partial_rotary; /* usual share of a head that turns; 0: all of it, always */
 };
 
-/* NULL: not a family this program knows. */
+/* NULL: not a family that is served. */
 const struct model_family *family_find(const char *architecture);
+/* What is missing for one that is not; "" where nobody has looked. */
+const char *family_missing(const char *architecture);
 
 #endif

@@ -6,7 +6,7 @@
  *
  * The goldens are float32.  bf16 activations keep 8 bits, and are rounded a dozen times on the way
  * through two layers of random weights.  transformers itself, run on these models and prompts in
- * bfloat16, is off by 0.8 to 1.8 % of the largest logit at the median position, and by 1.0 to 7.8 %
+ * bfloat16, is off by 0.8 to 2.1 % of the largest logit at the median position, and by 1.0 to 7.8 %
  * at the worst of a prompt: those are the bounds, of the mean and of each.  A wrong rotation, mask,
  * bias or scale is off by far more. */
 #include "tests/cuda/cuda_test.h"
@@ -16,7 +16,7 @@
 #include "tests/model/tiny_models.h"
 
 enum { MAX_ROWS = 256, MAX_LOGIT_ROWS = 4, N_PAGES = 100, SMALL_STEPS = 16 };
-static const double MEAN_BOUND = 0.018, WORST_BOUND = 0.078;
+static const double MEAN_BOUND = 0.021, WORST_BOUND = 0.078;
 
 static const enum dtype page_dtypes[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
 enum { N_PAGE_DTYPES = sizeof(page_dtypes) / sizeof(page_dtypes[0]) };

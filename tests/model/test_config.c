@@ -160,6 +160,8 @@ static void refuses_what_the_decoder_cannot_do(void **state) {
     (void)state;
     expect_refused("{\"architectures\":[\"MambaForCausalLM\"]}", ERR_UNSUPPORTED,
                    "MambaForCausalLM");
+    expect_refused("{\"architectures\":[\"Gemma2ForCausalLM\"]}", ERR_UNSUPPORTED,
+                   "'Gemma2ForCausalLM' is not supported: attention has no soft caps");
     expect_refused("{\"architectures\":[]}", ERR_INVALID, "architectures");
     expect_refused("{\"architectures\":null}", ERR_INVALID, "architectures");
     expect_refused("{\"hidden_act\":\"gelu\"}", ERR_UNSUPPORTED, "hidden_act");
