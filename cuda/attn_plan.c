@@ -3,6 +3,8 @@
 
 #include <assert.h>
 
+#include "engine/sizes.h"
+
 enum {
     /* A tile shorter than this costs more in partials and merging than it saves in reading. */
     MIN_TILE_UNITS = 8,
@@ -25,7 +27,7 @@ struct course {
 };
 
 static uint32_t units_of(uint32_t n_slots) {
-    return (n_slots + ATTN_UNIT_SLOTS - 1) / ATTN_UNIT_SLOTS;
+    return (uint32_t)div_up(n_slots, ATTN_UNIT_SLOTS);
 }
 
 static uint64_t units_of_batch(const struct attn_plan_shape *shape,
@@ -41,7 +43,7 @@ struct attn_plan_room attn_plan_room(const struct attn_plan_shape *shape, uint32
     if (shape->split_slots > 0) cuts = max_slots / shape->split_slots * shape->n_kv_heads;
     struct attn_plan_room room = {
         .n_tiles = (uint32_t)(shape->n_blocks + items + cuts),
-        .n_merges = (uint32_t)(items < cuts ? items : cuts),
+        .n_merges = (uint32_t)min_u64(items, cuts),
         .n_partials = (uint32_t)(cuts * 2),
     };
     return room;
@@ -158,14 +160,14 @@ static void cut_as_asked(struct filler *f, const struct attn_plan_shape *shape,
         cut_fixed(f, shape, batch, &c);
         return;
     }
-    uint64_t mean = (c.n_units + c.n_blocks - 1) / c.n_blocks;
+    uint64_t mean = div_up(c.n_units, c.n_blocks);
     if (mean < MIN_TILE_UNITS) mean = MIN_TILE_UNITS;
     for (uint64_t capacity = mean; capacity <= mean + MERGE_COST_UNITS; capacity++) {
         if (pack_whole(NULL, shape, batch, capacity) > c.n_blocks) continue;
         pack_whole(f, shape, batch, capacity);
         return;
     }
-    uint64_t most = (c.n_units + MIN_TILE_UNITS - 1) / MIN_TILE_UNITS;
+    uint64_t most = div_up(c.n_units, MIN_TILE_UNITS);
     if (most < c.n_blocks) c.n_blocks = (uint32_t)most;
     cut_evenly(f, shape, batch, &c);
 }

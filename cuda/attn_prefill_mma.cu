@@ -7,7 +7,8 @@
  *                                                                  ldmatrix free of bank conflicts
  *   loads   V of this block flies while S is computed, K of the next while P V is
  *   turned  keys that are stored before RoPE turn in shared memory, block by block
- *   sparse  blocks are any 64 slots, named by a list in shared memory (attn_sparse.cuh)
+ *   sparse  blocks are any 64 slots, named by a list in shared memory (attn_sparse.cuh), with a bit
+ *           for each half of a tile that must not see them: a warp's rows are all of one half
  *
  * Grid:   (heads x parts of a tile, items).   Bound: tensor cores.
  * Oracle: engine/cpu/attention.c in plain C; the test's oracle is in double. */
@@ -250,7 +251,7 @@ static __global__ void __launch_bounds__(THREADS)
 template <typename T, int D> struct sparse_mma_plan {
     struct mma_plan<T, D> dense;
     struct sparse_keys keys; /* here, as registers are short */
-    int32_t slots[2][KEYS];  /* of a block and of the next one; -1: none */
+    int32_t slots[2][KEYS];  /* of a block and of the next one, as columns are listed; -1: none */
 };
 
 /* Names the slots of half a pair; next_column: where warp 0 goes on in the head's columns. */
@@ -258,10 +259,11 @@ static __device__ __forceinline__ void name_slots(int32_t *to, const struct spar
                                                   const struct sparse_keys &keys, int head, int i,
                                                   int &next_column) {
     const int pair = i / 2, first = i % 2 * KEYS, n = keys.n_valid(pair) - first;
-    if (pair < keys.n_listed) {
+    if (!keys.has_columns(pair)) {
+        const int hidden = keys.is_shared(pair) ? 0 : 1 << (COLUMN_HIDDEN + 1 - keys.half_of(pair));
         if (threadIdx.x < KEYS)
             to[threadIdx.x] =
-                (int)threadIdx.x < n ? keys.slot(pair, first + (int)threadIdx.x) : -1;
+                (int)threadIdx.x < n ? keys.slot(pair, first + (int)threadIdx.x) | hidden : -1;
     } else if (threadIdx.x < 32) {
         next_column = list_columns(s, head, keys.own, next_column, to, min(n, (int)KEYS));
         for (int c = threadIdx.x; c < KEYS; c += 32)
@@ -274,8 +276,8 @@ template <typename T, int D>
 static __device__ void load_slots(T *to, const T *from, size_t page_elements,
                                   const struct prefill_tile &t, const int32_t *slots) {
     for (int i = threadIdx.x; i < KEYS * (D / 8); i += THREADS) {
-        const int row = i / (D / 8), col = i % (D / 8) * 8, slot = slots[row];
-        const bool valid = slot >= 0 && slot < t.n_slots;
+        const int row = i / (D / 8), col = i % (D / 8) * 8, slot = slots[row] & COLUMN_SLOT;
+        const bool valid = slot < t.n_slots; /* what is named -1 lies behind all */
         const T *at = valid ? from + t.pages[slot / PAGE_TOKENS] * page_elements +
                                   slot % PAGE_TOKENS * D
                             : from;
@@ -283,25 +285,28 @@ static __device__ void load_slots(T *to, const T *from, size_t page_elements,
     }
 }
 
-/* Hides slots that the rows may not see, and what names none: -1 is behind all as unsigned. */
+/* Hides slots that the rows, of half a tile, may not see, and what names none. */
 template <int D>
 static __device__ __forceinline__ void mask_slots(struct warp_state<D> &w, const int32_t *slots,
-                                                  int visible, int lane) {
+                                                  int half, int visible, int lane) {
 #pragma unroll
     for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            const uint32_t slot = (uint32_t)slots[n * 8 + lane % 4 * 2 + e % 2];
+            const uint32_t named = (uint32_t)slots[n * 8 + lane % 4 * 2 + e % 2];
+            const int slot = named >> (COLUMN_HIDDEN + half) & 1 ? COLUMN_SLOT
+                                                                 : (int)(named & COLUMN_SLOT);
 #pragma unroll
             for (int b = 0; b < bands(D); b++)
-                if (slot >= (uint32_t)(visible + b * 16 + e / 2 * 8)) w.s[b][n][e] = -INFINITY;
+                if (slot >= visible + b * 16 + e / 2 * 8) w.s[b][n][e] = -INFINITY;
         }
 }
 
 static __device__ __forceinline__ bool has_hidden(const struct prefill_tile &t,
                                                   const struct sparse_keys &keys, int i) {
     return (keys.causal_block(i / 2) + 2) * PAGE_TOKENS > t.first_visible ||
-           keys.n_valid(i / 2) < 2 * PAGE_TOKENS;
+           keys.n_valid(i / 2) < 2 * PAGE_TOKENS || keys.has_columns(i / 2) ||
+           !keys.is_shared(i / 2);
 }
 
 template <typename T, int D>
@@ -346,7 +351,8 @@ static __global__ void __launch_bounds__(THREADS)
         if (i + 1 < n)
             load_slots<T, D>(plan.k, from.keys, from.page_elements, t, sparse.slots[(i + 1) % 2]);
         if (has_hidden(t, keys, i))
-            mask_slots(w, slots, t.first_visible + warp_row + lane / 4, lane);
+            mask_slots(w, slots, (skip + warp_row) / SPARSE_HALF,
+                       t.first_visible + warp_row + lane / 4, lane);
 #pragma unroll
         for (int b = 0; b < 2 * bands(D); b++) update_softmax(w, b / 2, b % 2, scale);
         add_values<T, D>(w, plan.v, lane);

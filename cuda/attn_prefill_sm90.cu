@@ -25,6 +25,11 @@
  *   warp 1      meanwhile lists the tile's columns in shared memory
  *   all         then copy those, row by row (cp.async), into the same swizzle: 0 and 1 their keys,
  *               2 and 3 their values
+ *   0, 2        the pairs of one half alone
+ *
+ * The last pairs of a sparse tile are for one consumer each, in turns.  Whoever takes such a pair
+ * gives it back for both, and the other never looks at its stage again: as the number of stages is
+ * even, each meets only stages that it has followed from phase to phase.
  *
  * Grid:   (heads, items): heads of one tile run together and share pages in L2.  One block per SM.
  *         Sparse: (heads of a group, items, KV heads), one KV head after the other: tiles visit
@@ -68,7 +73,7 @@ template <int D> struct sm90_plan {
 /* With room for the columns of a sparse tile behind the rest. */
 template <int D> struct sparse_plan {
     struct sm90_plan<D> dense;
-    int32_t columns[1]; /* sparse_view.max_columns */
+    int32_t columns[1]; /* sparse_view.max_columns, in whole pairs */
 };
 
 struct sm90_maps {
@@ -227,20 +232,21 @@ static __device__ __forceinline__ void load_box(unsigned char *to, const struct 
                     first_row + box.row, box.page, bar);
 }
 
-/* A side's first warp: the pairs in front of the columns. */
+/* A side's first warp: pairs [from, end), none of them columns. */
 template <int D>
 static __device__ void produce_boxes(struct sm90_plan<D> &plan, const struct sparse_maps &maps,
                                      const struct prefill_tile &t, const struct sparse_keys &keys,
-                                     const struct side<D> &side, int lane) {
+                                     const struct side<D> &side, int from, int end, int lane) {
+    if (from == end) return;
     constexpr int STAGES = sm90_plan<D>::STAGES, BYTES = sm90_plan<D>::TILE_BYTES;
     uint32_t tail_parity = 0;
-    struct box next = box_of(t, keys, 0, lane);
-    for (int j = 0; j < keys.n_listed; j++) {
+    struct box next = box_of(t, keys, from, lane);
+    for (int j = from; j < end; j++) {
         const struct box box = next;
         const int stage = j % STAGES, block = keys.causal_block(j);
         unsigned char *to = side.to + stage * BYTES;
         /* Known early: a distance and then a page number are waited for. */
-        next = box_of(t, keys, min(j + 1, keys.n_listed - 1), lane);
+        next = box_of(t, keys, min(j + 1, end - 1), lane);
         wait_empty(side, j);
         if (side.id == 0 || (block + 2) * PAGE_TOKENS <= t.n_slots) {
             load_box<D>(to, maps, box, side.first_row, &side.full[stage], lane);
@@ -267,7 +273,7 @@ static __device__ __forceinline__ void copy_columns(unsigned char *to, const str
     const char *from[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const int slot = columns[min(first + h * 32 + lane, n_valid - 1)];
+        const int slot = columns[min(first + h * 32 + lane, n_valid - 1)] & COLUMN_SLOT;
         from[h] = (const char *)kv.base + t.pages[slot / PAGE_TOKENS] * kv.page_bytes +
                   (first_row + slot % PAGE_TOKENS) * (D * 2);
     }
@@ -291,7 +297,7 @@ static __device__ void produce_columns(const struct kv_pool &kv, const struct pr
                                        const int32_t *columns) {
     constexpr int STAGES = sm90_plan<D>::STAGES, BYTES = sm90_plan<D>::TILE_BYTES;
     const int thread = threadIdx.x % SIDE_THREADS;
-    for (int j = keys.n_listed; j < keys.n; j++) {
+    for (int j = keys.n_listed; j < keys.n_shared; j++) {
         wait_empty(side, j);
         copy_columns<D>(side.to + j % STAGES * BYTES, kv, t,
                         columns + (j - keys.n_listed) * PAIR_KEYS, keys.n_valid(j),
@@ -317,10 +323,13 @@ static __device__ void produce_sparse(struct sparse_plan<D> &plan, const struct 
     if (threadIdx.x == 0) load_queries(plan.dense, &maps.q, t.first_row, head);
     if (warp == 1 && keys.n_columns)
         list_columns(s, head, keys.own, 0, plan.columns, keys.n_columns);
-    if (warp % 2 == 0) produce_boxes(plan.dense, maps, t, keys, side, lane);
-    if (keys.n_columns == 0) return;
-    named_sync(LIST_BARRIER, GROUP_THREADS);
-    produce_columns(p.kv, t, keys, side, plan.columns);
+    const bool boxes = warp % 2 == 0;
+    if (boxes) produce_boxes(plan.dense, maps, t, keys, side, 0, keys.n_listed, lane);
+    if (keys.n_columns) {
+        named_sync(LIST_BARRIER, GROUP_THREADS);
+        produce_columns(p.kv, t, keys, side, plan.columns);
+    }
+    if (boxes) produce_boxes(plan.dense, maps, t, keys, side, keys.n_shared, keys.n, lane);
 }
 
 /* --- consumers --- */
@@ -346,10 +355,22 @@ static __device__ __forceinline__ void mask_behind(float (&s)[64], int n_valid) 
         if (i / 4 * 8 + column + i % 2 >= n_valid) s[i] = -INFINITY;
 }
 
+/* Hides the columns that a half visits with their groups. */
+static __device__ __forceinline__ void mask_columns(float (&s)[64], const int32_t *columns,
+                                                    int half) {
+    const int column = threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < 16; n++)
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            if ((uint32_t)columns[n * 8 + column + e] >> (COLUMN_HIDDEN + half) & 1)
+                s[4 * n + e] = s[4 * n + e + 2] = -INFINITY;
+}
+
 /* What the rows may not see of pair j: this thread's first row, and a consumer whose first row sees
- * first_visible slots. */
+ * first_visible slots.  columns: of a sparse tile. */
 static __device__ __forceinline__ void hide(float (&s)[64], const struct dense_pairs &pairs, int j,
-                                            const struct prefill_tile &t, int row,
+                                            const struct prefill_tile &t, const int32_t *, int row,
                                             int first_visible) {
     const struct key_pair pair = pairs.at(j);
     if ((max(pair.first, pair.second) + 1) * PAGE_TOKENS > first_visible)
@@ -357,9 +378,12 @@ static __device__ __forceinline__ void hide(float (&s)[64], const struct dense_p
 }
 
 static __device__ __forceinline__ void hide(float (&s)[64], const struct sparse_keys &keys, int j,
-                                            const struct prefill_tile &t, int row,
-                                            int first_visible) {
+                                            const struct prefill_tile &t, const int32_t *columns,
+                                            int row, int first_visible) {
     const int block = keys.causal_block(j), n_valid = keys.n_valid(j);
+    /* Room for whole pairs is there: what lies behind the list is masked below. */
+    if (keys.has_columns(j))
+        mask_columns(s, columns + (j - keys.n_listed) * PAIR_KEYS, row / SPARSE_HALF);
     if ((block + 2) * PAGE_TOKENS > first_visible)
         mask_scores(s, {block, block + 1}, t.first_visible + row);
     if (n_valid < PAIR_KEYS) mask_behind(s, n_valid);
@@ -424,9 +448,10 @@ static __device__ __forceinline__ void issue_values(float (&o)[D / 2], const uin
     wgmma_commit();
 }
 
-/* After a wait for wgmma: one thread speaks for the warpgroup, whose products complete together. */
-static __device__ __forceinline__ void release(uint64_t *bar, int thread) {
-    if (thread == 0) barrier_arrive(bar);
+/* After a wait for wgmma: one thread speaks for the warpgroup, whose products complete together;
+ * and another one for a warpgroup that does not take the pair. */
+static __device__ __forceinline__ void release(uint64_t *bar, int thread, bool shared) {
+    if (thread < (shared ? 1 : CONSUMERS)) barrier_arrive(bar);
 }
 
 struct consumer {
@@ -452,36 +477,37 @@ static __device__ __forceinline__ void first_pair(struct sm90_plan<D> &plan,
     issue_scores<D>(r.s, c.q, wgmma_matrix(plan.k[0], 0));
     wgmma_wait<0>();
     wgmma_pin(r.s);
-    release(&plan.k_empty[0], c.thread);
+    release(&plan.k_empty[0], c.thread, true); /* the first pair is for both */
     weigh(r.s, 0);
     round_weights(r.w, r.s);
 }
 
-/* Pair j's scores and softmax, with pair j - 1's values under way meanwhile. */
-template <int D, typename Weigh>
+/* Pair j's scores and softmax, with the values of the pair before it under way meanwhile. */
+template <int D, typename Pairs, typename Weigh>
 static __device__ __forceinline__ void next_pair(struct sm90_plan<D> &plan, struct rows_state<D> &r,
-                                                 const struct consumer &c, int j, int n,
-                                                 const Weigh &weigh) {
+                                                 const struct consumer &c, const Pairs &pairs,
+                                                 int j, const Weigh &weigh) {
     constexpr int STAGES = sm90_plan<D>::STAGES;
-    const int stage = j % STAGES, before = (j - 1) % STAGES;
+    const int last = pairs.before(j), stage = j % STAGES, before = last % STAGES;
     barrier_wait(&plan.k_full[stage], j / STAGES % 2);
     named_sync(TURN_BARRIER + c.me, CONSUMERS * GROUP_THREADS);
     wgmma_pin(r.s);
     wgmma_pin(r.o);
     wgmma_fence();
     issue_scores<D>(r.s, c.q, wgmma_matrix(plan.k[stage], 0));
-    barrier_wait(&plan.v_full[before], (j - 1) / STAGES % 2);
+    barrier_wait(&plan.v_full[before], last / STAGES % 2);
     wgmma_fence(); /* again: after the wait's branches the compiler would serialise */
     issue_values<D>(r.o, r.w, wgmma_matrix(plan.v[before], COLUMN_BYTES));
     /* Every turn that is handed over is taken: the last of all is handed to nobody. */
-    if (c.me == 0 || j + 1 < n) named_arrive(TURN_BARRIER + 1 - c.me, CONSUMERS * GROUP_THREADS);
+    if (j + 1 < pairs.n || (c.me == 0 && pairs.is_shared(j)))
+        named_arrive(TURN_BARRIER + 1 - c.me, CONSUMERS * GROUP_THREADS);
     wgmma_wait<1>();
     wgmma_pin(r.s);
-    release(&plan.k_empty[stage], c.thread);
+    release(&plan.k_empty[stage], c.thread, pairs.is_shared(j));
     weigh(r.s, j);
     wgmma_wait<0>();
     wgmma_pin(r.o);
-    release(&plan.v_empty[before], c.thread);
+    release(&plan.v_empty[before], c.thread, pairs.is_shared(last));
     scale_rows(r.o, r.factor);
     round_weights(r.w, r.s);
 }
@@ -502,7 +528,7 @@ template <int D, typename Pairs>
 static __device__ __forceinline__ void consume(struct sm90_plan<D> &plan,
                                                const struct attn_prefill_params &p,
                                                const struct prefill_tile &t, const Pairs &pairs,
-                                               int head, int me) {
+                                               const int32_t *columns, int head, int me) {
     const int thread = threadIdx.x % GROUP_THREADS;
     const int row =
         me * 64 + thread / 32 * 16 + thread % 32 / 4;    /* of the tile: the thread's first */
@@ -511,7 +537,7 @@ static __device__ __forceinline__ void consume(struct sm90_plan<D> &plan,
     const struct consumer c = {me, thread, wgmma_matrix(plan.q + me * 64 * 128, 0)};
     struct rows_state<D> r;
     const auto weigh = [&](float(&s)[64], int j) {
-        hide(s, pairs, j, t, row, first_visible);
+        hide(s, pairs, j, t, columns, row, first_visible);
         update_softmax(s, r.top, r.sum, r.factor, scale);
     };
 #pragma unroll
@@ -522,8 +548,9 @@ static __device__ __forceinline__ void consume(struct sm90_plan<D> &plan,
     if (me == 1 && pairs.n > 1)
         named_arrive(TURN_BARRIER, CONSUMERS * GROUP_THREADS); /* 0 begins */
     first_pair(plan, r, c, weigh);
-    for (int j = 1; j < pairs.n; j++) next_pair(plan, r, c, j, pairs.n, weigh);
-    last_values(plan, r, pairs.n - 1);
+    int j = pairs.after(0, me);
+    for (; j < pairs.n; j = pairs.after(j, me)) next_pair(plan, r, c, pairs, j, weigh);
+    last_values(plan, r, pairs.before(j));
 #pragma unroll
     for (int h = 0; h < 2; h++)
         store_row<D>(p, t, row + 8 * h, head, r.top[h] * scale, r.sum[h], [&](int n) {
@@ -568,7 +595,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
         if (threadIdx.x < 32) produce<D>(plan, maps, t, pairs, head, kv_head, n_kv_heads);
     } else {
         registers_raise<CONSUMER_REGISTERS>();
-        consume<D>(plan, p, t, pairs, head, group - 1);
+        consume<D>(plan, p, t, pairs, nullptr, head, group - 1);
     }
 }
 
@@ -595,7 +622,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
         produce_sparse<D>(plan, maps, p, s, t, keys, head);
     } else {
         registers_raise<SPARSE_CONSUMER_REGISTERS>();
-        consume<D>(plan.dense, p, t, keys, head, group - 1);
+        consume<D>(plan.dense, p, t, keys, plan.columns, head, group - 1);
     }
 }
 
@@ -627,8 +654,10 @@ static cudaError_t launch(const struct attn_prefill_params &p, cudaStream_t stre
     return cudaGetLastError();
 }
 
+/* Consumers look at the list a pair at a time. */
 template <int D> static size_t sparse_bytes(const struct sparse_view &s) {
-    return sizeof(struct sparse_plan<D>) + s.max_columns * sizeof(int32_t);
+    const size_t n_pairs = (s.max_columns + PAIR_KEYS - 1) / PAIR_KEYS;
+    return sizeof(struct sparse_plan<D>) + n_pairs * PAIR_KEYS * sizeof(int32_t);
 }
 
 template <int D>

@@ -23,6 +23,10 @@ struct dense_pairs {
         const int pair = n - 1 - i;
         return {2 * pair, 2 * pair + 1};
     }
+    /* As of sparse tiles: all are for both halves of a tile. */
+    __device__ bool is_shared(int) const { return true; }
+    __device__ int after(int i, int) const { return i + 1; }
+    __device__ int before(int i) const { return i - 1; }
 };
 
 struct prefill_tile {

@@ -116,11 +116,12 @@ static __device__ void attend(const struct attn_simple_params &p, struct plan *p
     for (uint32_t i = 0; i < LANE_DIMS; i++)
         q[i] = lane + 32 * i < dim ? to_float(from[lane + 32 * i]) * p.scale : 0.0f;
     const bool sparse = (int32_t)seq == p.sparse_seq;
-    const uint32_t tile = sparse ? sparse_first_tile(p.sparse, (uint32_t)s.n_slots[view], n_rows) +
-                                       (row - first) / SPARSE_TILE
-                                 : 0;
+    const uint32_t half =
+        sparse ? 2 * sparse_first_tile(p.sparse, (uint32_t)s.n_slots[view], n_rows) +
+                     (row - first) / SPARSE_HALF
+               : 0;
     for (uint32_t slot = warp; slot < n_seen; slot += N_WARPS) {
-        if (sparse && !sparse_visits(p.sparse, head, tile, slot)) continue;
+        if (sparse && !sparse_visits(p.sparse, head, half, slot)) continue;
         const int32_t page = pages[slot / PAGE_TOKENS];
         const uint32_t at = slot % PAGE_TOKENS;
         const size_t key =

@@ -2,15 +2,23 @@
  * order in which the attention kernels take them.
  *
  *   pair 0      the two pages of the tile's own rows, causal; behind the end they are masked
- *   pairs 1 ..  entries, all of them in front of the tile: groups, the nearest first, and then the
- *               first groups that are at no distance; or pages
+ *   pairs 1 ..  entries, all of them in front of the tile: groups that both halves visit, the
+ *               nearest first, and then the first groups; or pages
  *   then        columns, which have to be listed first: list_columns()
+ *   then        groups of one half alone: a pair of the lower half's, one of the upper half's, and
+ *               so on, so that two who take a half each are never more than a pair apart
  *
  *   dense       pairs of pages as in dense_pairs; nothing else
  *
  * Every row of a tile sees its own slot in the first pair.  Entries and columns that are missing in
  * the last pair of their kind repeat the last one, whose values are finite, and are masked:
- * n_valid().
+ * n_valid().  A column that one half visits with its group is masked for that half.
+ *
+ * The halves' pairs have to alternate, from the lower half's on.  Of an index (sparse_lists.cu)
+ * the lower half has as many groups as the upper one, or up to 4 more: distances 1 .. 4 of a half
+ * are all visited or, of an A-shape, a beginning of all that are, and for every other distance d
+ * that is visited while d + 4 is not, there is one the other way round.  Whatever an index has,
+ * empty pairs fill the gap.
  *
  * Thread: device code, by whole warps where it says so.  Memory: none. */
 #ifndef CUDA_ATTN_SPARSE_CUH
@@ -30,8 +38,12 @@ static __device__ inline int count_up_to(const int32_t *list, int from, int end,
     return from;
 }
 
+/* A listed column: its slot, and above that a bit for each half that must not see it. */
+enum { COLUMN_HIDDEN = 30, COLUMN_SLOT = (1 << COLUMN_HIDDEN) - 1 };
+
 struct sparse_keys {
     int n;        /* pairs */
+    int n_shared; /* of them for both halves */
     int n_listed; /* of them in front of the columns */
     int listed_tail, column_tail;  /* keys of the last pair of each kind */
     int first_block, blocks_a_pair; /* of pair 0, and by how much it falls from pair to pair: by 2,
@@ -41,28 +53,46 @@ struct sparse_keys {
     int n_entries, n_columns;
     const int32_t *entries; /* pages, or distances from 1 on */
     int n_near;             /* entries that are distances; the others are first groups */
-    int first_near, first_end; /* entries[first_near, n_near) lie in the first groups, which end
-                                  in front of this one */
+    const int32_t *lower, *upper; /* distances that one half visits alone */
+    int n_lower, n_upper;
 
     /* The first block of a pair that a causal mask may have to touch, else a negative one. */
     __device__ int causal_block(int pair) const { return first_block - pair * blocks_a_pair; }
     __device__ int n_valid(int pair) const {
+        if (pair >= n_shared) {
+            const int left = (half_of(pair) ? n_upper : n_lower) * SPARSE_GROUP -
+                             (pair - n_shared) / 2 * (2 * PAGE_TOKENS);
+            return max(0, min(left, 2 * PAGE_TOKENS));
+        }
         if (pair == n_listed - 1) return listed_tail;
-        return pair == n - 1 ? column_tail : 2 * PAGE_TOKENS;
+        return pair == n_shared - 1 ? column_tail : 2 * PAGE_TOKENS;
     }
     __device__ bool has_pages(int pair) const { return dense || paged || pair == 0; }
+    __device__ bool has_columns(int pair) const { return pair >= n_listed && pair < n_shared; }
 
-    /* The k-th of the first groups, from the tile on downwards, that is at no distance: distance d
-     * has d - low groups before it, of which first_near .. are taken. */
-    __device__ int first_group(int k) const {
-        const int R = own / SPARSE_GROUP, low = R - first_end + 1;
-        int from = first_near, end = n_near;
-        while (from < end) {
-            const int middle = (from + end) / 2;
-            if (entries[middle] - low - (middle - first_near) > k) end = middle;
-            else from = middle + 1;
-        }
-        return R - (low + k + from - first_near);
+    /* Who takes a pair: both halves, or the one that half_of() names. */
+    __device__ bool is_shared(int pair) const { return pair < n_shared; }
+    __device__ int half_of(int pair) const { return (pair - n_shared) % 2; }
+    /* The pair that a half takes after this one, and before it. */
+    __device__ int after(int pair, int half) const {
+        if (pair + 1 < n_shared) return pair + 1;
+        return pair < n_shared ? n_shared + half : pair + 2;
+    }
+    __device__ int before(int pair) const {
+        return pair < n_shared ? pair - 1 : max(pair - 2, n_shared - 1);
+    }
+
+    /* The group of entry i of the pairs of a half alone; an empty pair has group 0 eight times. */
+    __device__ int group_alone(int half, int i) const {
+        const int32_t *list = half ? upper : lower;
+        const int n_listed_alone = half ? n_upper : n_lower;
+        if (n_listed_alone == 0) return 0;
+        return own / SPARSE_GROUP - list[min(i, n_listed_alone - 1)];
+    }
+
+    __device__ int group_shared(int i) const {
+        const int entry = min(i, n_entries - 1);
+        return entry < n_near ? own / SPARSE_GROUP - entries[entry] : n_entries - 1 - entry;
     }
 
     /* The slot of key i of a pair that has no columns. */
@@ -72,9 +102,10 @@ struct sparse_keys {
             const int page = min((pair - 1) * 2 + i / PAGE_TOKENS, n_entries - 1);
             return entries[page] * PAGE_TOKENS + i % PAGE_TOKENS;
         }
-        const int entry = min((pair - 1) * SPARSE_TILE_GROUPS + i / SPARSE_GROUP, n_entries - 1);
-        const int group = entry < n_near ? own / SPARSE_GROUP - entries[entry]
-                                         : first_group(entry - n_near);
+        const int at = i / SPARSE_GROUP, alone = pair - n_shared;
+        const int group = is_shared(pair)
+                              ? group_shared((pair - 1) * SPARSE_TILE_GROUPS + at)
+                              : group_alone(alone % 2, alone / 2 * SPARSE_TILE_GROUPS + at);
         return group * SPARSE_GROUP + i % SPARSE_GROUP;
     }
 };
@@ -99,14 +130,23 @@ static __device__ __forceinline__ void find_groups(struct sparse_keys &keys,
                                                    const struct sparse_view &s, int head,
                                                    size_t at) {
     const struct sparse_head h = s.heads[head];
-    const int R = keys.own / SPARSE_GROUP;
-    keys.entries = s.distances + (size_t)head * s.max_distances + SPARSE_TILE_GROUPS;
-    keys.n_near = count_up_to(keys.entries, 0, h.n_distances - SPARSE_TILE_GROUPS, R);
-    keys.first_end = min(h.n_first, R);
-    keys.first_near = count_up_to(keys.entries, max(keys.n_near - keys.first_end, 0), keys.n_near,
-                                  R - keys.first_end);
-    keys.n_entries = keys.first_near + keys.first_end;
+    const int R = keys.own / SPARSE_GROUP, n_first = min(h.n_first, R);
+    const int reach = R - n_first; /* what is farther is a first group */
+    keys.entries = s.distances + (size_t)head * s.max_distances;
+    keys.lower = keys.entries + h.n_both;
+    keys.upper = keys.lower + h.n_lower;
+    keys.n_near = count_up_to(keys.entries, 0, h.n_both, reach);
+    keys.n_lower = count_up_to(keys.lower, 0, h.n_lower, reach);
+    keys.n_upper = count_up_to(keys.upper, 0, h.n_upper, reach);
+    keys.n_entries = keys.n_near + n_first;
     keys.n_columns = h.n_columns ? s.column_count[at] : 0;
+}
+
+/* Pairs of one half alone, with those that are empty. */
+static __device__ __forceinline__ int pairs_alone(const struct sparse_keys &keys) {
+    const int upper = pairs_of_keys(keys.n_upper * SPARSE_GROUP),
+              lower = max(pairs_of_keys(keys.n_lower * SPARSE_GROUP), upper);
+    return lower + max(upper, lower - 1);
 }
 
 /* A whole warp asks. */
@@ -119,7 +159,7 @@ static __device__ __forceinline__ struct sparse_keys sparse_keys_of(const struct
     const size_t at = (size_t)head * s.max_tiles + tile;
     keys.dense = kind == PATTERN_DENSE || (uint32_t)tile >= s.first_dense_tile;
     if (keys.dense) {
-        keys.n_listed = keys.n = dense_pairs_of(t).n;
+        keys.n_listed = keys.n_shared = keys.n = dense_pairs_of(t).n;
         keys.listed_tail = 2 * PAGE_TOKENS;
         keys.first_block = 2 * (keys.n - 1), keys.blocks_a_pair = 2;
         return keys;
@@ -128,10 +168,19 @@ static __device__ __forceinline__ struct sparse_keys sparse_keys_of(const struct
     else find_groups(keys, s, head, at);
     const int n_keys = keys.n_entries * (keys.paged ? PAGE_TOKENS : SPARSE_GROUP);
     keys.n_listed = 1 + pairs_of_keys(n_keys);
-    keys.n = keys.n_listed + pairs_of_keys(keys.n_columns);
+    keys.n_shared = keys.n_listed + pairs_of_keys(keys.n_columns);
+    keys.n = keys.n_shared + pairs_alone(keys);
     keys.listed_tail = tail_keys(n_keys), keys.column_tail = tail_keys(keys.n_columns);
     keys.first_block = keys.own / PAGE_TOKENS, keys.blocks_a_pair = keys.first_block + 2;
     return keys;
+}
+
+/* Which halves cover the column, as listed; all bits of COLUMN_HIDDEN: nobody visits it alone. */
+static __device__ __forceinline__ uint32_t hidden_column(const struct sparse_view &s, int head,
+                                                         int own, int column) {
+    const int R = own / SPARSE_GROUP, g = column / SPARSE_GROUP;
+    return (uint32_t)sparse_covers(s, (uint32_t)head, R, 0, g) << COLUMN_HIDDEN |
+           (uint32_t)sparse_covers(s, (uint32_t)head, R, 1, g) << (COLUMN_HIDDEN + 1);
 }
 
 /* Writes the next n_wanted columns of the tile whose first slot is `own`; of the head's chosen ones
@@ -145,11 +194,11 @@ static __device__ inline int list_columns(const struct sparse_view &s, int head,
     while (n < n_wanted && from < n_columns) {
         const int column = ahead, next = from + 32 + lane;
         ahead = next < n_columns ? columns[next] : own;
-        const bool stays = column < own && !sparse_covers(s, (uint32_t)head, own / SPARSE_GROUP,
-                                                          column / SPARSE_GROUP);
+        const uint32_t hidden = column < own ? hidden_column(s, head, own, column) : ~0u;
+        const bool stays = hidden >> COLUMN_HIDDEN != 3;
         const uint32_t all = __ballot_sync(~0u, stays);
         const int place = n + __popc(all & ((1u << lane) - 1));
-        if (stays && place < n_wanted) to[place] = column;
+        if (stays && place < n_wanted) to[place] = (int32_t)(hidden | (uint32_t)column);
         const uint32_t left = __ballot_sync(~0u, stays && place == n_wanted);
         if (left) return from + __ffs(left) - 1;
         n += __popc(all);

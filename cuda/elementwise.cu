@@ -75,9 +75,9 @@ cudaError_t launch_embed(const struct embed_params *p, struct launch launch) {
 /* ---- RMSNorm ---- */
 
 static __device__ __forceinline__ uint32_t scale_pair(uint32_t pair, float scale, float w0,
-                                                      float w1) {
-    const float2 f = unpack_bf16(pair);
-    return pack_bf16(f.x * scale * w0, f.y * scale * w1);
+                                                      float w1, uint32_t base) {
+    const float2 f = unpack_bf16(pair), b = unpack_bf16(base);
+    return pack_bf16(f.x * scale * w0 + b.x, f.y * scale * w1 + b.y);
 }
 
 /* Elements 8 * i .. 8 * i + 7 of the weight. */
@@ -99,12 +99,21 @@ static __device__ __forceinline__ void load_weight(float *w, const struct rmsnor
     }
 }
 
-static __device__ __forceinline__ uint4 normalised(uint4 v, float scale, const float *w) {
-    return make_uint4(scale_pair(v.x, scale, w[0], w[1]), scale_pair(v.y, scale, w[2], w[3]),
-                      scale_pair(v.z, scale, w[4], w[5]), scale_pair(v.w, scale, w[6], w[7]));
+/* On top of what is at `out`, or in its place. */
+static __device__ __forceinline__ void store_normalised(uint4 *out, uint4 v, float scale,
+                                                        const float *w, bool accumulate) {
+    const uint4 base = accumulate ? *out : make_uint4(0, 0, 0, 0);
+    *out = make_uint4(
+        scale_pair(v.x, scale, w[0], w[1], base.x), scale_pair(v.y, scale, w[2], w[3], base.y),
+        scale_pair(v.z, scale, w[4], w[5], base.z), scale_pair(v.w, scale, w[6], w[7], base.w));
 }
 
-/* One block a row.  The first HELD vectors of a thread stay in registers between the two passes:
+/* The block's vector, of head blockIdx.y of row blockIdx.x. */
+static __device__ __forceinline__ size_t vector_at(const struct rmsnorm_params &p, size_t stride) {
+    return blockIdx.x * stride + (size_t)blockIdx.y * p.dim;
+}
+
+/* One block a vector.  The first HELD vectors of a thread stay in registers between the two passes:
  * small blocks, many of them on a multiprocessor, so that the others read while one adds up. */
 static __global__ void rmsnorm_vector_kernel(struct rmsnorm_params p) {
     __shared__ float shared[32];
@@ -113,9 +122,10 @@ static __global__ void rmsnorm_vector_kernel(struct rmsnorm_params p) {
     float sum = 0.0f, w[VECTOR];
     let_next_start();
     wait_for_previous();
-    const uint4 *x =
-        reinterpret_cast<const uint4 *>(static_cast<const bf16 *>(p.x) + blockIdx.x * p.x_stride);
-    uint4 *out = reinterpret_cast<uint4 *>(static_cast<bf16 *>(p.out) + blockIdx.x * p.out_stride);
+    const uint4 *x = reinterpret_cast<const uint4 *>(static_cast<const bf16 *>(p.x) +
+                                                     vector_at(p, p.x_stride));
+    uint4 *out =
+        reinterpret_cast<uint4 *>(static_cast<bf16 *>(p.out) + vector_at(p, p.out_stride));
 #pragma unroll
     for (uint32_t k = 0; k < HELD; k++) {
         const uint32_t i = threadIdx.x + k * blockDim.x;
@@ -131,11 +141,11 @@ static __global__ void rmsnorm_vector_kernel(struct rmsnorm_params p) {
         const uint32_t i = threadIdx.x + k * blockDim.x;
         if (i >= n) break;
         load_weight(w, p, i);
-        out[i] = normalised(held[k], scale, w);
+        store_normalised(out + i, held[k], scale, w, p.accumulate);
     }
     for (uint32_t i = rest; i < n; i += blockDim.x) {
         load_weight(w, p, i);
-        out[i] = normalised(x[i], scale, w);
+        store_normalised(out + i, x[i], scale, w, p.accumulate);
     }
 }
 
@@ -144,22 +154,24 @@ static __global__ void rmsnorm_kernel(struct rmsnorm_params p) {
     float sum = 0.0f;
     let_next_start();
     wait_for_previous();
-    const bf16 *x = static_cast<const bf16 *>(p.x) + blockIdx.x * p.x_stride;
-    bf16 *out = static_cast<bf16 *>(p.out) + blockIdx.x * p.out_stride;
+    const bf16 *x = static_cast<const bf16 *>(p.x) + vector_at(p, p.x_stride);
+    bf16 *out = static_cast<bf16 *>(p.out) + vector_at(p, p.out_stride);
     for (uint32_t i = threadIdx.x; i < p.dim; i += blockDim.x)
         sum += to_float(x[i]) * to_float(x[i]);
     const float scale = rsqrtf(block_sum(sum, shared) / (float)p.dim + p.eps);
     for (uint32_t i = threadIdx.x; i < p.dim; i += blockDim.x)
-        store_as(out + i, to_float(x[i]) * scale * load_dtype(p.weight, i, p.dtype));
+        store_as(out + i, to_float(x[i]) * scale * load_dtype(p.weight, i, p.dtype) +
+                              (p.accumulate ? to_float(out[i]) : 0.0f));
 }
 
 cudaError_t launch_rmsnorm(const struct rmsnorm_params *p, struct launch launch) {
     if (p->n_rows == 0) return cudaSuccess;
+    const dim3 grid(p->n_rows, p->n_heads);
     const bool vectors =
         vectors_fit(p->dim, p->x, p->out) && (p->x_stride | p->out_stride) % VECTOR == 0;
-    if (!vectors) return launch_kernel(launch, rmsnorm_kernel, p->n_rows, 256, 0, *p);
+    if (!vectors) return launch_kernel(launch, rmsnorm_kernel, grid, 256, 0, *p);
     const uint32_t n = (p->dim / VECTOR + 32 * HELD - 1) / (32 * HELD) * 32;
-    return launch_kernel(launch, rmsnorm_vector_kernel, p->n_rows, n < 512 ? n : 512, 0, *p);
+    return launch_kernel(launch, rmsnorm_vector_kernel, grid, n < 512 ? n : 512, 0, *p);
 }
 
 /* ---- RoPE and append ---- */

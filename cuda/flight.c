@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "engine/error.h"
+#include "engine/sizes.h"
 
 enum { ALIGNMENT = 256, FIRST_DRAWN = 1024, FIRST_ARGS_BYTES = 1 << 20 };
 
@@ -100,7 +101,7 @@ int args_take(struct cuda_backend *cuda, size_t bytes, struct args *out, struct 
         if (rc) return rc;
     }
     *out = (struct args){room->host + room->used, room->device + room->used};
-    room->used += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    room->used += round_up(bytes, ALIGNMENT);
     return 0;
 }
 

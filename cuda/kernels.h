@@ -99,13 +99,15 @@ struct embed_params {
 };
 
 struct rmsnorm_params {
-    const void *x;      /* bf16, row i at x + i * x_stride elements */
+    const void *x;      /* bf16, row i at x + i * x_stride elements: [n_heads, dim] */
     const void *weight; /* dtype [dim] */
     enum dtype dtype;
-    void *out; /* bf16, row i at out + i * out_stride; may be x */
+    void *out; /* bf16, row i at out + i * out_stride; may be x unless it accumulates */
     uint32_t n_rows, dim;
     size_t x_stride, out_stride;
     float eps;
+    uint32_t n_heads;
+    bool accumulate;
 };
 
 struct angles_params {

@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "engine/error.h"
+#include "engine/sizes.h"
 
 enum { WORKSPACE_BYTES = 64 << 20, BLAS_ALIGN = 16, BLAS_WIDTH = 8, MAX_CANDIDATES = 8 };
 
@@ -166,7 +167,7 @@ static void ask_heuristics(struct cuda_backend *cuda, const struct matmul *m,
 static uint32_t round_rows(uint32_t n) {
     uint32_t step = 8;
     while (n > 8 * step) step *= 2;
-    return (n + step - 1) / step * step;
+    return (uint32_t)round_up(n, step);
 }
 
 /* The entry of a shape, asked for once; another shape with the same hash is forgotten. */

@@ -26,7 +26,9 @@ int cuda_rmsnorm(struct backend *be, const struct rmsnorm_args *args, struct err
                                           .dim = args->dim,
                                           .x_stride = args->x_stride,
                                           .out_stride = args->out_stride,
-                                          .eps = args->eps};
+                                          .eps = args->eps,
+                                          .n_heads = args->n_heads,
+                                          .accumulate = args->accumulate};
     return cuda_check(cuda, launch_rmsnorm(&params, launch_of(cuda)), "rmsnorm", err);
 }
 

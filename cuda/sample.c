@@ -8,12 +8,13 @@
 #include <string.h>
 
 #include "engine/error.h"
+#include "engine/sizes.h"
 
 /* A row of gather_rows, twice in a step, and what keep_totals answers travel through args, too. */
 enum { LIST_ALIGN = 8, SHORT_LISTS_BYTES = 8192, GATHER_ROW_BYTES = 8, KEEP_TOTALS_ALIGN = 256 };
 
 static size_t padded(size_t bytes) {
-    return (bytes + LIST_ALIGN - 1) / LIST_ALIGN * LIST_ALIGN;
+    return round_up(bytes, LIST_ALIGN);
 }
 
 static bool changes_logits(const struct sample_row *row) {

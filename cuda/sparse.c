@@ -15,10 +15,7 @@
 
 #include "cuda/sparse_test.h"
 #include "engine/error.h"
-
-static uint32_t at_most(uint32_t n, uint32_t most) {
-    return n < most ? n : most;
-}
+#include "engine/sizes.h"
 
 static int account_open(struct cuda_backend *cuda, struct error *err) {
     if (cuda->sparse.account) return 0;
@@ -38,7 +35,7 @@ int sparse_memory_reserve(struct cuda_backend *cuda, const struct step_limits *l
                                 .head_dim = limits->head_dim,
                                 .n_rows = limits->max_sparse_rows,
                                 .n_slots = n_slots,
-                                .max_columns = at_most(SPARSE_MAX_COLUMNS, n_slots),
+                                .max_columns = min_u32(SPARSE_MAX_COLUMNS, n_slots),
                                 .max_pages = SPARSE_MAX_PAGES};
     struct sparse_build build = {0};
     if (limits->max_sparse_rows == 0) return 0;
@@ -55,7 +52,7 @@ void sparse_memory_free(struct cuda_backend *cuda) {
 
 uint32_t sparse_first_dense_tile(const struct attn_sparse *sparse) {
     if (sparse->dense_from >= sparse->first_slot + sparse->n_rows)
-        return (sparse->n_rows + SPARSE_TILE - 1) / SPARSE_TILE;
+        return (uint32_t)div_up(sparse->n_rows, SPARSE_TILE);
     if (sparse->dense_from < sparse->first_slot) return 0;
     return (sparse->dense_from - sparse->first_slot) / SPARSE_TILE;
 }
@@ -105,9 +102,7 @@ static int shape_of(const struct attn_index_args *args, const struct step_seq *s
                           .head_dim = args->kv->head_dim,
                           .n_rows = sparse->n_rows,
                           .n_slots = (uint32_t)n_slots,
-                          .max_columns = at_most(n_columns > SPARSE_MIN_COLUMNS
-                                                     ? n_columns
-                                                     : SPARSE_MIN_COLUMNS,
+                          .max_columns = min_u32(max_u32(n_columns, SPARSE_MIN_COLUMNS),
                                                  (uint32_t)n_slots),
                           .max_pages = n_pages};
     return 0;
@@ -214,16 +209,16 @@ int cuda_sparse_totals(struct backend *be, struct sparse_totals *out, struct err
     return rc ? rc : results_fetch(cuda, &room, out, sizeof(*totals), err);
 }
 
-int cuda_sparse_visited(struct backend *be, uint32_t head, uint32_t tile, uint32_t *slots,
+int cuda_sparse_visited(struct backend *be, uint32_t head, uint32_t half, uint32_t *slots,
                         uint32_t *n, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     const struct sparse_view *view = &cuda->sparse.view;
-    const uint32_t end = view->first_slot + at_most((tile + 1) * SPARSE_TILE, view->n_rows);
+    const uint32_t end = view->first_slot + min_u32((half + 1) * SPARSE_HALF, view->n_rows);
     bool *host = malloc(view->n_slots), *device = NULL;
     if (!host) return error_set(err, ERR_NOMEM, "cuda: no memory");
     int rc = device_alloc(cuda, view->n_slots, (void **)&device, err);
     if (!rc)
-        rc = cuda_check(cuda, launch_sparse_visited(view, head, tile, device, launch_of(cuda)),
+        rc = cuda_check(cuda, launch_sparse_visited(view, head, half, device, launch_of(cuda)),
                         "visited slots", err);
     if (!rc)
         rc = cuda_check(cuda,

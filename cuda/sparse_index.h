@@ -85,8 +85,8 @@ cudaError_t launch_sparse_lists(const struct sparse_build *b, struct launch laun
 cudaError_t launch_sparse_pages(const struct sparse_build *b, struct launch launch);
 cudaError_t launch_sparse_rule(const struct sparse_build *b, struct launch launch);
 
-/* out [view->n_slots]: which slots a tile visits; of its own rows whole groups or pages */
-cudaError_t launch_sparse_visited(const struct sparse_view *view, uint32_t head, uint32_t tile,
+/* out [view->n_slots]: which slots half a tile visits; of its rows whole groups or pages */
+cudaError_t launch_sparse_visited(const struct sparse_view *view, uint32_t head, uint32_t half,
                                   bool *out, struct launch launch);
 
 enum sparse_stamp { SPARSE_BEGINS, SPARSE_INDEX_ENDS, SPARSE_ATTENTION_ENDS };

@@ -6,6 +6,8 @@
  * Thread: engine.  Memory: the caller's. */
 #include "cuda/sparse_index.h"
 
+#include "engine/sizes.h"
+
 enum { ALIGNMENT = 256 };
 
 struct layout {
@@ -13,26 +15,22 @@ struct layout {
     size_t used;
 };
 
-static uint32_t divided_up(uint32_t n, uint32_t by) {
-    return n / by + (n % by != 0);
-}
-
 /* The next array; NULL while the block is only measured. */
 static void *take(struct layout *l, size_t n, size_t size) {
     void *at = l->base ? l->base + l->used : NULL;
-    l->used += (n * size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    l->used += round_up(n * size, ALIGNMENT);
     return at;
 }
 
 static void lay_out_view(struct layout *l, const struct sparse_shape *s, struct sparse_view *v) {
     const size_t n = s->n_heads;
-    const uint32_t n_pages = divided_up(s->n_slots, PAGE_TOKENS), n_own = SPARSE_TILE / PAGE_TOKENS;
+    const uint32_t n_pages = kv_n_pages(s->n_slots), n_own = SPARSE_TILE / PAGE_TOKENS;
     v->n_heads = s->n_heads;
     v->n_rows = s->n_rows;
     v->n_slots = s->n_slots;
-    v->n_tiles = v->max_tiles = divided_up(s->n_rows, SPARSE_TILE);
+    v->n_tiles = v->max_tiles = div_up(s->n_rows, SPARSE_TILE);
     v->max_distances = s->n_slots / SPARSE_GROUP + SPARSE_TILE_GROUPS;
-    v->mark_words = v->max_distances / 32 + 1;
+    v->mark_words = (v->max_distances + SPARSE_HALF_GROUPS) / 32 + 1;
     v->max_columns = s->max_columns;
     v->max_blocks = s->max_pages + 1 + n_own; /* and page 0 */
     if (v->max_blocks > n_pages) v->max_blocks = n_pages;
@@ -68,13 +66,13 @@ static void lay_out_pages(struct layout *l, const struct sparse_shape *s, size_t
 
 size_t sparse_lay_out(struct sparse_build *b, const struct sparse_shape *s, char *base) {
     struct layout l = {base, 0};
-    const uint32_t n_pages = divided_up(s->n_slots, PAGE_TOKENS);
+    const uint32_t n_pages = kv_n_pages(s->n_slots);
     lay_out_view(&l, s, &b->view);
-    b->stride = (size_t)divided_up(s->n_slots, SPARSE_UNIT) * SPARSE_UNIT;
-    b->page_stride = (size_t)divided_up(n_pages, SPARSE_UNIT) * SPARSE_UNIT;
-    b->chunk_pages = divided_up(n_pages, SPARSE_MAX_CHUNKS);
+    b->stride = round_up(s->n_slots, SPARSE_UNIT);
+    b->page_stride = round_up(n_pages, SPARSE_UNIT);
+    b->chunk_pages = div_up(n_pages, SPARSE_MAX_CHUNKS);
     if (b->chunk_pages < SPARSE_MIN_CHUNK) b->chunk_pages = SPARSE_MIN_CHUNK;
-    b->n_chunks = divided_up(n_pages, b->chunk_pages);
+    b->n_chunks = div_up(n_pages, b->chunk_pages);
     b->visited = take(&l, s->n_heads, sizeof(*b->visited));
     b->near_diagonals = take(&l, s->n_heads, b->stride / SPARSE_UNIT);
     b->lse = take(&l, (size_t)s->n_heads * SPARSE_QUERIES, sizeof(float));

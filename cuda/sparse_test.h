@@ -6,9 +6,9 @@
 
 #include "engine/backend.h"
 
-/* The slots that (head, tile) visits, ascending; room for first_slot + n_rows of them.  *n: their
+/* The slots that (head, half) visits, ascending; room for first_slot + n_rows of them.  *n: their
  * number. */
-int cuda_sparse_visited(struct backend *be, uint32_t head, uint32_t tile, uint32_t *slots,
+int cuda_sparse_visited(struct backend *be, uint32_t head, uint32_t half, uint32_t *slots,
                         uint32_t *n, struct error *err);
 
 #endif

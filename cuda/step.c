@@ -30,7 +30,7 @@ struct step_shape {
 enum { BUDGET_WORDS = sizeof(struct device_budget) / sizeof(int32_t) };
 
 static size_t count_pages(const struct step *step, uint32_t seq, uint32_t layer) {
-    return ((size_t)step->seqs[seq].layers[layer].n_slots + PAGE_TOKENS - 1) / PAGE_TOKENS;
+    return kv_n_pages(step->seqs[seq].layers[layer].n_slots);
 }
 
 static struct step_shape shape_of(const struct step *step, const struct select_shape *select) {

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "engine/error.h"
+#include "engine/sizes.h"
 
 enum { WEIGHT_ALIGN = 256, MAX_THREADS = 64 };
 static const size_t STAGING_BYTES = (size_t)32 << 20, THREAD_BYTES = (size_t)1 << 20;
@@ -106,7 +107,7 @@ static int add_chunk(struct cuda_backend *cuda, size_t bytes, struct error *err)
 int cuda_weight_upload(struct backend *be, const void *host, size_t bytes, const void **out,
                        struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
-    const size_t room = (bytes + WEIGHT_ALIGN - 1) / WEIGHT_ALIGN * WEIGHT_ALIGN;
+    const size_t room = round_up(bytes, WEIGHT_ALIGN);
     int rc = 0;
     if (!cuda->chunks || cuda->chunks->capacity - cuda->chunks->used < room)
         rc = add_chunk(cuda, room, err);

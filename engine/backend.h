@@ -29,21 +29,22 @@
  * Sparse prefill (struct attn_sparse; MInference section 3).  Of a long prompt each query head
  * visits only part of the keys, which attn_index chooses for one layer, and attn_prefill follows
  * until the next attn_index.  Slots are chosen by groups of SPARSE_GROUP, for tiles of SPARSE_TILE
- * rows:
+ * rows, and where diagonals choose, for each half of a tile: a diagonal meets fewer groups of it.
  *
  *   rows    first_slot + SPARSE_TILE t …       tile t; the last may be shorter
+ *           first_slot + SPARSE_HALF h …       half h, of tile h / 2
  *   groups  SPARSE_GROUP g … + SPARSE_GROUP - 1
  *
- *   a tile visits   the groups that hold its own rows
+ *   a half visits   the groups that hold rows of its tile
  *                   groups 0 … n_first - 1
- *                   groups at the head's distances: (first slot of the tile) / SPARSE_GROUP - g
+ *                   groups at the head's distances: (first slot of the half) / SPARSE_GROUP - g
  *                   single slots before the tile (vertical lines) in groups that it does not visit
- *   or, block-sparse, whole pages of its own choice, and those of its own rows and slot 0's
+ *   or, block-sparse, whole pages of its tile's choice, those of the tile's rows and slot 0's
  *   or, dense, everything
  *
- * each slot once, and of those every row sees the ones that are not behind it.  A distance d in the
- * list stands for all diagonals that a group at that distance can meet, so a tile visits a superset
- * of what the lines say, and never less.
+ * each slot once, and of those every row sees the ones that are not behind it.  A distance d is the
+ * head's if a group at that distance meets any of its diagonals in some row of a half, so a half
+ * visits a superset of what the lines say, and never less.
  *
  * Selections (struct kv_select; OmniKV section 4).  What matters to one layer matters to the next
  * ones, too.  So of a long text only some layers look at everything while tokens are generated; the
@@ -74,6 +75,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "engine/sizes.h"
 
 struct backend;
 struct error;
@@ -140,7 +143,12 @@ static inline size_t kv_state_offset(const struct kv_pool *kv, uint32_t kv_head)
 /* Rounded up, so that every page begins a cache line of any device. */
 static inline size_t kv_page_bytes(const struct kv_pool *kv) {
     const size_t bytes = kv_state_offset(kv, kv->tracked ? kv->n_kv_heads : 0);
-    return (bytes + PAGE_ALIGN - 1) / PAGE_ALIGN * PAGE_ALIGN;
+    return round_up(bytes, PAGE_ALIGN);
+}
+
+/* That a layer needs for so many slots. */
+static inline uint64_t kv_n_pages(uint64_t n_slots) {
+    return div_up(n_slots, PAGE_TOKENS);
 }
 
 /* How tokens between the sinks and the recent ones are judged: by the attention probabilities they
@@ -169,8 +177,8 @@ struct kv_budget {
 
 #define KV_FREE_SLOT UINT32_MAX /* as append_slot: each KV head's own free slot */
 
-enum { SPARSE_GROUP = 16, SPARSE_TILE = 128, SPARSE_QUERIES = 64, SPARSE_MIN_DIAGONALS = 100,
-       SPARSE_MIN_COLUMNS = 30 };
+enum { SPARSE_GROUP = 16, SPARSE_TILE = 128, SPARSE_HALF = SPARSE_TILE / 2, SPARSE_QUERIES = 64,
+       SPARSE_MIN_DIAGONALS = 100, SPARSE_MIN_COLUMNS = 30 };
 
 /* A larger p1 of vertical lines, or of pages, is refused.  The largest published is 22,032. */
 enum { SPARSE_MAX_COLUMNS = 24576, SPARSE_MAX_PAGES = 1024 };
@@ -296,13 +304,16 @@ struct embed_args {
     void *out;                  /* act [n_rows, dim]: the step's tokens */
 };
 
+/* Norms n_heads vectors of each row, one behind the other, each by itself. */
 struct rmsnorm_args {
-    const void *x;               /* act, row i at x + i * x_stride elements */
+    const void *x;               /* act, row i at x + i * x_stride elements: [n_heads, dim] */
     const struct weight *weight; /* [dim] */
     void *out;                   /* act, row i at out + i * out_stride elements; may be x */
     uint32_t n_rows, dim;
     size_t x_stride, out_stride;
     float eps;
+    uint32_t n_heads; /* >= 1 */
+    bool accumulate;  /* out += the norm; out is not x */
 };
 
 /* A product's input that is RMSNorm(x), not x: a device may norm while it multiplies, or first. */
@@ -334,7 +345,8 @@ struct linear_args {
 static inline struct rmsnorm_args linear_norm(const struct linear_args *args) {
     const struct rmsnorm_args norm = {args->x,      args->norm->weight, args->norm->normed,
                                       args->n_rows, args->n_in,         args->n_in,
-                                      args->n_in,   args->norm->eps};
+                                      args->n_in,   args->norm->eps,    1,
+                                      false};
     return norm;
 }
 
@@ -416,8 +428,8 @@ struct attn_index_args {
     const struct kv_pool *kv;
     uint32_t layer, n_heads;
     float scale;
-    /* f32 [n_heads], or NULL: the share of causal pairs that each head's choice visits, which
-     * dense_above judges.  The search of patterns asks for it. */
+    /* Host [n_heads], valid after collect() or sync(), or NULL: the share of causal pairs that each
+     * head's choice visits, which dense_above judges.  The search of patterns asks for it. */
     float *density;
 };
 

@@ -33,6 +33,7 @@
 #include "engine/model/decoder.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
+#include "engine/sizes.h"
 #include "engine/tokenizer.h"
 
 enum command_kind { COMMAND_SUBMIT, COMMAND_CANCEL, COMMAND_STOP };
@@ -86,8 +87,10 @@ static int check_config(const struct engine_config *c, struct error *err) {
 
 static int load_files(struct engine *e, struct error *err) {
     const struct engine_config *c = &e->config;
-    const struct model_source source = {
-        .random = c->random_weights, .progress = c->load_progress, .ctx = c->load_ctx};
+    const struct model_source source = {.random = c->random_weights,
+                                        .context = c->max_model_len,
+                                        .progress = c->load_progress,
+                                        .ctx = c->load_ctx};
     int code = c->tokens_only ? 0 : tokenizer_load(&e->tokenizer, c->model_dir, err);
     if (!code) code = model_load(&e->model, c->model_dir, &source, c->backend, err);
     if (code) return code;
@@ -127,7 +130,7 @@ static struct decoder_limits decoder_plan(struct engine *e, struct device_memory
 
 /* Of a chunk, or of a prompt that goes layer by layer. */
 static uint32_t most_sparse_rows(const struct decoder_limits *limits) {
-    return limits->max_long_rows > limits->max_rows ? limits->max_long_rows : limits->max_rows;
+    return max_u32(limits->max_long_rows, limits->max_rows);
 }
 
 /* Slots of a layer that one sequence may have.  Bounded ones never have more than the trained
@@ -141,7 +144,7 @@ static uint64_t most_slots(const struct engine *e, struct device_memory device) 
     const uint64_t longest = (uint64_t)e->config.max_num_seqs * longest_sequence(e);
     const uint64_t block_bytes = (uint64_t)e->kv.page_bytes * e->model->config.n_layers;
     const uint64_t room = device.free / block_bytes * PAGE_TOKENS;
-    return device.total && room < longest ? room : longest;
+    return device.total ? min_u64(room, longest) : longest;
 }
 
 static uint32_t most_selected(const struct engine *e) {
@@ -171,7 +174,7 @@ static int create_workspace(struct engine *e, struct error *err) {
     struct step_limits largest = {
         .max_rows = limits.max_rows,
         .max_seqs = c->max_num_seqs,
-        .max_seq_pages = (longest_sequence(e) + PAGE_TOKENS - 1) / PAGE_TOKENS,
+        .max_seq_pages = (uint32_t)kv_n_pages(longest_sequence(e)),
         .max_slots = most_slots(e, before),
         .kv_dtype = c->kv_dtype,
         .max_logit_rows = limits.max_logit_rows,

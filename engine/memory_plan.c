@@ -8,6 +8,7 @@
 
 #include "engine/error.h"
 #include "engine/model/decoder.h"
+#include "engine/sizes.h"
 
 static uint64_t meminfo_available(void) {
     FILE *file = fopen("/proc/meminfo", "r");
@@ -36,11 +37,7 @@ uint64_t memory_available(void) {
     uint64_t used = read_number("/sys/fs/cgroup/memory.current");
     if (limit == UINT64_MAX || used == UINT64_MAX) return available;
     uint64_t left = limit > used ? limit - used : 0;
-    return available == 0 || left < available ? left : available;
-}
-
-static uint64_t min_u64(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
+    return available ? min_u64(left, available) : left;
 }
 
 static bool can_keep(const struct backend *be) {
@@ -98,7 +95,7 @@ uint32_t memory_plan_long_rows(const struct engine_config *config, const struct 
                                uint64_t available) {
     /* Slices are whole tiles. */
     if (!memory_plan_sparse(config) || config->max_batched_tokens < SPARSE_TILE) return 0;
-    const uint64_t enough = ((uint64_t)max_model_len + SPARSE_TILE - 1) / SPARSE_TILE * SPARSE_TILE;
+    const uint64_t enough = round_up(max_model_len, SPARSE_TILE);
     const uint64_t n_rows = config->max_long_rows
                                 ? config->max_long_rows
                                 : affordable_rows(config, model, device, available);
@@ -115,7 +112,7 @@ static uint64_t left_of_share(struct device_memory device, double share) {
 static uint64_t system_bytes(uint64_t available, uint64_t block_bytes, uint32_t max_model_len) {
     uint64_t useful = 4 * (uint64_t)max_model_len;
     if (useful < MEMORY_PLAN_TOKENS) useful = MEMORY_PLAN_TOKENS;
-    useful = (useful + PAGE_TOKENS - 1) / PAGE_TOKENS * block_bytes;
+    useful = kv_n_pages(useful) * block_bytes;
     return available ? min_u64(useful, available / 4) : useful;
 }
 
@@ -149,7 +146,7 @@ int memory_plan_kv(struct kv_pool *pool, const struct engine_config *config, uin
                            : device.total ? left_of_share(device, config->device_share)
                                           : system_bytes(available, block_bytes, max_model_len);
     const uint64_t n_blocks = min_u64(bytes / block_bytes, UINT32_MAX / n_layers);
-    const uint64_t need = ((uint64_t)max_model_len + PAGE_TOKENS - 1) / PAGE_TOKENS;
+    const uint64_t need = kv_n_pages(max_model_len);
     if (n_blocks < need)
         return refuse_plan(n_blocks * PAGE_TOKENS, max_model_len, need * block_bytes, config,
                            device, err);

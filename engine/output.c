@@ -18,6 +18,7 @@ struct output_token {
 int output_init(struct output *out, const struct tokenizer *tokenizer,
                 const struct sampling_params *params) {
     *out = (struct output){.tokenizer = tokenizer, .params = params};
+    out->detokenizer.begun = true; /* the prompt's text stands before it */
     return stop_match_init(&out->stops, params->stop, params->n_stop);
 }
 
@@ -91,7 +92,7 @@ int output_push(struct output *out, const struct sample_result *result, enum out
 
 int output_flush(struct output *out) {
     if (reserve_text(out, DETOKENIZER_GROWTH)) return ERR_NOMEM;
-    long n = detokenizer_finish(&out->detokenizer, out->text + out->n_text,
+    long n = detokenizer_finish(&out->detokenizer, out->tokenizer, out->text + out->n_text,
                                 out->text_capacity - out->n_text);
     if (n < 0) return (int)n;
     out->n_text += (size_t)n;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/siphash.h"
+#include "engine/sizes.h"
 
 static bool is_sparse(const struct prefill_choice *choice, const struct prefill_support *support,
                       enum kv_type kv, uint32_t n_prompt, bool scores_prompt) {
@@ -20,7 +21,7 @@ struct prefill_plan prefill_plan_make(const struct prefill_choice *choice,
                                       uint32_t n_prompt, bool scores_prompt) {
     struct prefill_plan plan = {.last = n_prompt - 1};
     if (!is_sparse(choice, support, kv, n_prompt, scores_prompt)) return plan;
-    const uint32_t tail = choice->dense_tail < plan.last ? choice->dense_tail : plan.last;
+    const uint32_t tail = min_u32(choice->dense_tail, plan.last);
     plan.is_sparse = true;
     plan.min_rows = choice->mode == PREFILL_SPARSE ? 1 : PREFILL_MIN_AUTO_ROWS;
     plan.sparse = (struct attn_sparse){
@@ -64,7 +65,7 @@ enum prefill_way prefill_way(const struct prefill_plan *plan, uint32_t n_stored,
 
 uint32_t prefill_chunk_rows(uint32_t n_stored, uint32_t n_left, uint32_t most, bool *is_sparse) {
     const uint32_t ragged = n_stored % PAGE_TOKENS;
-    uint32_t n_rows = n_left < most ? n_left : most;
+    uint32_t n_rows = min_u32(n_left, most);
     *is_sparse = ragged == 0 && (n_rows == n_left || n_rows >= PAGE_TOKENS);
     if (ragged > 0 && n_rows > PAGE_TOKENS - ragged) return PAGE_TOKENS - ragged;
     if (*is_sparse && n_rows < n_left) n_rows -= n_rows % PAGE_TOKENS;

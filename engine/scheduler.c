@@ -1,4 +1,5 @@
-/* scheduler.c - see scheduler.h for the rules, this file for their order.
+/* scheduler.c - see scheduler.h for the rules, this file for their order; how many rows of a prompt
+ * a step or slice takes is worked out in prompts.c.
  *
  * Running sequences are walked in order of rank and victims are taken from the end, so a sequence
  * that already has its place in the step being planned is never preempted by a later one.
@@ -10,7 +11,6 @@
 #include "engine/scheduler.h"
 
 #include <assert.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,7 +18,7 @@
 #include "engine/kv/policy.h"
 #include "engine/kv/pool.h"
 #include "engine/kv/prefix_cache.h"
-#include "engine/pace.h"
+#include "engine/prompts.h"
 #include "engine/sequence.h"
 
 /* Pages and blocks that a sequence may be started with, negative when there is not even what those
@@ -29,21 +29,15 @@ struct spare {
 
 struct scheduler {
     const struct kv_space *space;
-    uint32_t max_rows, max_seqs, max_long_rows;
-    struct pace pace;
+    uint32_t max_rows, max_seqs;
     double (*now_s)(void);
-    double landed_s; /* when the last flight did */
+    struct prompts prompts;
     struct sequence *first_waiting, *last_waiting;
     struct sequence **running; /* [n_running], by rank */
     uint32_t n_waiting, n_running;
     /* The sequence that found too little, and what it found: no need to try again with no more. */
     const struct sequence *blocked;
     struct spare blocked_by;
-    /* The running sequence whose turn it is to be sparse, or NULL; turns are counted. */
-    struct sequence *sparse;
-    uint32_t turn;
-    bool slice_is_due;
-    double until_step_s; /* while somebody generates: what slices may still take of the interval */
     struct batch batches[MAX_FLIGHTS]; /* a ring: in flight are n_flights, from `oldest` on */
     uint32_t oldest, n_flights;
     struct engine_stats stats;
@@ -59,9 +53,13 @@ int scheduler_create(struct scheduler **out, const struct scheduler_config *conf
     s->space = config->space;
     s->max_rows = max_rows;
     s->max_seqs = max_seqs;
-    s->max_long_rows = config->max_long_rows;
-    s->pace = pace_make(config->row_work, config->pair_work, config->max_itl_s);
     s->now_s = config->now_s;
+    s->prompts = (struct prompts){
+        .space = config->space,
+        .max_rows = max_rows,
+        .max_long_rows = config->max_long_rows,
+        .pace = pace_make(config->row_work, config->pair_work, config->max_itl_s),
+    };
     int code = 0;
     for (int i = 0; i < MAX_FLIGHTS && !code; i++)
         code = batch_init(&s->batches[i], max_rows, max_seqs, err);
@@ -133,14 +131,9 @@ static void running_remove(struct scheduler *s, uint32_t at) {
     memmove(s->running + at, s->running + at + 1, (s->n_running - at) * sizeof(*s->running));
 }
 
-static void end_turn(struct scheduler *s, struct sequence *seq) {
-    if (s->sparse == seq) s->sparse = NULL;
-    seq->way = WAY_ORDINARY;
-}
-
 /* The sequence has had its final event; a step in flight may still use its pages. */
 static void retire(struct scheduler *s, struct sequence *seq) {
-    end_turn(s, seq);
+    prompts_end_turn(&s->prompts, seq);
     seq->over = true;
     if (seq->n_flights == 0) sequence_destroy(seq);
 }
@@ -230,7 +223,7 @@ static void preempt(struct scheduler *s, uint32_t at, struct event_list *events)
     struct error err;
     running_remove(s, at);
     int code = seq->kv.policy->suspend(&seq->kv, &err);
-    end_turn(s, seq);
+    prompts_end_turn(&s->prompts, seq);
     seq->n_rows = 0;
     seq->n_landed = seq->kv.n_tokens;
     s->stats.n_preempted++;
@@ -264,77 +257,6 @@ static bool make_room(struct scheduler *s, uint32_t at, uint32_t want, struct ev
     return false;
 }
 
-/* What is left of a step for pieces of prompts. */
-struct room {
-    uint32_t n_rows;
-    double work;   /* pace.h; INFINITY: no limit */
-    bool is_whole; /* nobody has had a piece: somebody gets PACE_FLOOR rows in any case */
-};
-
-static bool has_room(const struct room *room) {
-    return room->n_rows > 0 && (room->is_whole || room->work > 0);
-}
-
-/* The turn is a prompt's that goes layer by layer. */
-static bool is_long(const struct scheduler *s) {
-    return s->sparse && s->sparse->way == WAY_BY_LAYERS;
-}
-
-static bool generates(const struct sequence *seq) {
-    return seq->kv.n_tokens >= seq->n_prompt;
-}
-
-static bool somebody_generates(const struct scheduler *s) {
-    for (uint32_t i = 0; i < s->n_running; i++)
-        if (generates(s->running[i])) return true;
-    return false;
-}
-
-static uint32_t n_slots_before(const struct sequence *seq) {
-    return seq->kv.policy->n_resident(&seq->kv, seq->kv.n_tokens);
-}
-
-/* A step of everybody's rows without pieces of prompts has room for these; a long prompt's slices
- * get half of the time. */
-static struct room step_room(const struct scheduler *s) {
-    struct room room = {.n_rows = s->max_rows, .work = INFINITY, .is_whole = true};
-    for (uint32_t i = 0; i < s->n_running; i++)
-        room.n_rows -= sequence_n_left(s->running[i]) == 1;
-    if (s->pace.max_s <= 0 || !somebody_generates(s)) return room;
-    const double seconds = s->pace.max_s - s->pace.base_s;
-    room.work = pace_room(&s->pace, PACE_STEP, is_long(s) ? seconds / 2 : seconds);
-    return room;
-}
-
-/* Rows of the sequence's next piece in the room, of at most n_rows. */
-static uint32_t fitting_rows(const struct scheduler *s, const struct room *room,
-                             const struct sequence *seq, uint32_t n_rows) {
-    uint32_t most = pace_rows(&s->pace, room->work, n_slots_before(seq));
-    if (room->is_whole && most < PACE_FLOOR) most = PACE_FLOOR;
-    if (most > room->n_rows) most = room->n_rows;
-    return n_rows < most ? n_rows : most;
-}
-
-/* Rows that the sequence has in the next step, and whether they choose keys. */
-static uint32_t next_rows(const struct scheduler *s, const struct room *room,
-                          struct sequence *seq) {
-    const uint32_t left = sequence_n_left(seq), most = seq->kv.policy->max_rows(&seq->kv);
-    seq->is_sparse_piece = false;
-    if (seq->way == WAY_BY_LAYERS) return 0;
-    if (left <= 1) return left;
-    if (seq->way == WAY_ORDINARY) return fitting_rows(s, room, seq, left < most ? left : most);
-    return prefill_chunk_rows(seq->kv.n_tokens, seq->n_prompt - seq->kv.n_tokens,
-                              fitting_rows(s, room, seq, UINT32_MAX), &seq->is_sparse_piece);
-}
-
-static void use_room(const struct scheduler *s, struct room *room, const struct sequence *seq) {
-    if (seq->n_rows == 0) return;
-    room->n_rows -= seq->n_rows;
-    room->work -= pace_work(&s->pace, seq->n_rows, n_slots_before(seq));
-    if (room->work < 0) room->work = 0;
-    room->is_whole = false;
-}
-
 /* True when the step in flight must be finished before the sequence can have its rows. */
 static bool must_land_first(const struct scheduler *s, struct sequence *seq, uint32_t n_rows) {
     if (s->n_flights == 0 || n_rows == 0) return false;
@@ -344,15 +266,17 @@ static bool must_land_first(const struct scheduler *s, struct sequence *seq, uin
 
 /* Gives rows to the running sequences; *room is what is left for more prompts.  False: the step in
  * flight must be finished first. */
-static bool plan_running(struct scheduler *s, struct room *room, struct event_list *events) {
-    *room = step_room(s);
+static bool plan_running(struct scheduler *s, struct prompt_room *room,
+                         struct event_list *events) {
+    *room = prompts_room(&s->prompts, s->running, s->n_running);
     for (uint32_t i = 0; i < s->n_running;) {
         struct sequence *seq = s->running[i];
-        const uint32_t n_rows = next_rows(s, room, seq);
+        const uint32_t n_rows = prompts_next_rows(&s->prompts, room, seq);
         if (must_land_first(s, seq, n_rows)) return false;
         if (n_rows > 0 && !make_room(s, i, n_rows, events)) continue;
         seq->n_rows = n_rows;
-        if (sequence_n_left(seq) > 1) use_room(s, room, seq); /* else step_room() has counted it */
+        /* A single row has been counted by prompts_room(). */
+        if (sequence_n_left(seq) > 1) prompts_use_room(&s->prompts, room, seq);
         i++;
     }
     return true;
@@ -411,37 +335,8 @@ static int take_pages(struct scheduler *s, struct sequence *seq) {
     return code;
 }
 
-/* How the rest of the sequence's prompt is to be computed.  Where nothing may depend on company,
- * chunks may not, which do. */
-static enum prefill_way way_of(const struct scheduler *s, const struct sequence *seq) {
-    const enum prefill_way way = prefill_way(&seq->prefill, seq->kv.n_tokens, s->max_long_rows);
-    return way == WAY_IN_CHUNKS && s->space->batch_invariant ? WAY_ORDINARY : way;
-}
-
-/* True while another prompt has the turn to be sparse that this one would need.  It is asked once a
- * turn, for a long prompt's blocks are many to look up. */
-static bool waits_for_turn(struct scheduler *s, struct sequence *seq) {
-    if (!s->sparse || !seq->prefill.is_sparse) return false;
-    if (seq->refused_turn == s->turn) return true;
-    seq->kv.policy->adopt(&seq->kv, seq->tokens, seq->n_tokens - 1);
-    const bool waits = way_of(s, seq) != WAY_ORDINARY;
-    seq->kv.policy->suspend(&seq->kv, NULL); /* never a failure: it has nothing to keep */
-    if (waits) seq->refused_turn = s->turn;
-    return waits;
-}
-
-static void begin_turn(struct scheduler *s, struct sequence *seq) {
-    seq->way = way_of(s, seq);
-    if (seq->way == WAY_ORDINARY) return;
-    s->sparse = seq;
-    s->turn++;
-    s->stats.n_sparse += !seq->was_sparse;
-    seq->was_sparse = true;
-    seq->slice = (struct long_slice){.n_prompt_rows = seq->prefill.last - seq->kv.n_tokens};
-}
-
 /* Moves the sequence from waiting to running, with its first rows. */
-static void start_running(struct scheduler *s, struct sequence *seq, struct room *room) {
+static void start_running(struct scheduler *s, struct sequence *seq, struct prompt_room *room) {
     waiting_remove(s, seq);
     if (!seq->admitted) {
         seq->n_cached = seq->kv.n_tokens;
@@ -450,10 +345,10 @@ static void start_running(struct scheduler *s, struct sequence *seq, struct room
     }
     seq->admitted = true;
     seq->n_landed = seq->kv.n_tokens;
-    begin_turn(s, seq);
-    seq->n_rows = next_rows(s, room, seq);
+    s->stats.n_sparse += prompts_begin_turn(&s->prompts, seq);
+    seq->n_rows = prompts_next_rows(&s->prompts, room, seq);
     running_insert(s, seq);
-    use_room(s, room, seq);
+    prompts_use_room(&s->prompts, room, seq);
 }
 
 /* Gives the sequence its pages and what it had left in them.  ERR_FULL is an answer. */
@@ -463,13 +358,13 @@ static int start_kv(struct scheduler *s, struct sequence *seq, struct error *err
     return error_set(err, code, "no memory for the request's pages");
 }
 
-static void admit(struct scheduler *s, struct room *room, struct event_list *events) {
+static void admit(struct scheduler *s, struct prompt_room *room, struct event_list *events) {
     struct sequence *next;
     struct error err;
     for (struct sequence *seq = s->first_waiting;
-         seq && has_room(room) && s->n_running < s->max_seqs; seq = next) {
+         seq && prompts_have_room(room) && s->n_running < s->max_seqs; seq = next) {
         next = seq->next;
-        if (is_held_back(s, seq) || waits_for_turn(s, seq)) continue;
+        if (is_held_back(s, seq) || prompts_turn_is_taken(&s->prompts, seq)) continue;
         int code = start_kv(s, seq, &err);
         /* Whoever comes first waits for pages first: nobody overtakes, so long requests do not
          * starve. */
@@ -485,21 +380,6 @@ static void admit(struct scheduler *s, struct room *room, struct event_list *eve
 
 /* ---- flights ---- */
 
-static double step_work(const struct scheduler *s, const struct batch *batch) {
-    double work = 0;
-    for (uint32_t i = batch->step.n_decode; i < batch->step.n_seqs; i++)
-        work += pace_work(&s->pace, batch->step.seqs[i].n_rows,
-                          batch->step.seqs[i].layers[0].n_slots - batch->step.seqs[i].n_rows);
-    return work;
-}
-
-/* The time that slices may take until the next step: what this one leaves of max_s. */
-static void begin_interval(struct scheduler *s, const struct batch *step) {
-    s->until_step_s = 0;
-    if (s->pace.max_s > 0 && step->decodes)
-        s->until_step_s = s->pace.max_s - pace_seconds(&s->pace, PACE_STEP, step->prompt_work);
-}
-
 /* From here on the step's rows count as stored, and the tokens it draws as the sequences' own. */
 static void commit_step(struct scheduler *s, struct batch *batch) {
     for (uint32_t i = 0; i < batch->step.n_seqs; i++) {
@@ -507,99 +387,47 @@ static void commit_step(struct scheduler *s, struct batch *batch) {
         struct sequence *seq = entry->seq;
         seq->kv.policy->commit(&seq->kv, seq->n_rows);
         seq->n_rows = 0;
-        if (seq->way == WAY_IN_CHUNKS && seq->kv.n_tokens >= seq->n_prompt) end_turn(s, seq);
+        if (seq->way == WAY_IN_CHUNKS && seq->kv.n_tokens >= seq->n_prompt)
+            prompts_end_turn(&s->prompts, seq);
         if (!batch_draws(batch, entry)) continue;
         seq->n_drawn++;
         seq->draw_row = entry->first_sample + entry->n_samples - 1;
     }
 }
 
-/* Rows of a long prompt count as stored once its last slice is planned. */
-static void commit_slice(struct scheduler *s, struct batch *batch) {
-    struct sequence *seq = batch->sparse;
-    struct long_slice *next = &seq->slice;
-    next->first_row += batch->slice.n_rows;
-    if (next->first_row < next->n_prompt_rows) return;
-    next->first_row = 0;
-    if (++next->layer < s->space->n_layers) return;
-    seq->kv.policy->commit(&seq->kv, next->n_prompt_rows);
-    batch->entries[0].n_stored = seq->kv.n_tokens;
-    end_turn(s, seq);
-}
-
-static struct batch *take_off(struct scheduler *s, struct batch *batch) {
+static void take_off(struct scheduler *s, struct batch *batch) {
     s->n_flights++;
     for (uint32_t i = 0; i < batch->step.n_seqs; i++) batch->entries[i].seq->n_flights++;
     batch->decodes = batch->step.n_decode > 0;
-    batch->prompt_work = step_work(s, batch);
+    batch->prompt_work = prompts_work(&s->prompts, batch);
     batch->planned_s = s->now_s();
-    if (batch->kind == PACE_SLICE) {
-        commit_slice(s, batch);
-    } else {
-        s->slice_is_due = true;
-        begin_interval(s, batch);
-        commit_step(s, batch);
-    }
+}
+
+static struct batch *take_off_step(struct scheduler *s, struct batch *batch) {
+    take_off(s, batch);
+    prompts_begin_interval(&s->prompts, batch);
+    commit_step(s, batch);
     return batch;
 }
 
-/* Slots that the keys of a long prompt are chosen among. */
-static uint32_t n_indexed(const struct sequence *seq) {
-    return seq->kv.n_tokens + seq->slice.n_prompt_rows;
-}
-
-/* All slices but the last are whole tiles. */
-static uint32_t slice_rows(const struct sequence *seq, uint32_t most) {
-    const uint32_t left = seq->slice.n_prompt_rows - seq->slice.first_row;
-    return left <= most ? left : most - most % SPARSE_TILE;
-}
-
-static uint32_t largest_slice(const struct scheduler *s, const struct sequence *seq) {
-    return slice_rows(seq, s->max_rows);
-}
-
-static uint32_t rows_in(const struct scheduler *s, const struct sequence *seq, double seconds) {
-    return pace_rows(&s->pace, pace_room(&s->pace, PACE_SLICE, seconds),
-                     seq->kv.n_tokens + seq->slice.first_row);
-}
-
-/* What the rest of the interval allows.  The last slice of a layer leaves time for the index. */
-static uint32_t timely_rows(const struct scheduler *s, const struct sequence *seq) {
-    const uint32_t left = seq->slice.n_prompt_rows - seq->slice.first_row,
-                   most = rows_in(s, seq, s->until_step_s);
-    if (left > most) return most;
-    return rows_in(s, seq, s->until_step_s - pace_index_seconds(&s->pace, n_indexed(seq)));
-}
-
-/* A tile at least, so that it goes on. */
-static uint32_t limited_slice(const struct scheduler *s, const struct sequence *seq) {
-    uint32_t most = timely_rows(s, seq);
-    if (most < SPARSE_TILE) most = SPARSE_TILE;
-    return slice_rows(seq, most < s->max_rows ? most : s->max_rows);
-}
-
-/* After every step a slice, and another one as long as there is time for a large one. */
 static struct batch *plan_slice(struct scheduler *s, struct batch *batch) {
-    struct sequence *seq = s->sparse;
-    const bool is_limited = s->pace.max_s > 0 && somebody_generates(s);
-    const uint32_t n_rows = is_limited ? limited_slice(s, seq) : largest_slice(s, seq);
-    batch_build_slice(batch, seq, n_rows);
+    const bool is_limited = prompts_are_limited(&s->prompts, s->running, s->n_running);
+    batch_build_slice(batch, s->prompts.sparse, prompts_slice_rows(&s->prompts, is_limited));
     take_off(s, batch);
-    s->until_step_s -= pace_seconds(&s->pace, PACE_SLICE, batch->prompt_work);
-    s->slice_is_due = is_limited && is_long(s) && timely_rows(s, seq) >= largest_slice(s, seq);
+    prompts_commit_slice(&s->prompts, batch, is_limited);
     return batch;
 }
 
 struct batch *scheduler_plan(struct scheduler *s, struct event_list *events) {
     assert(s->n_flights < MAX_FLIGHTS);
     struct batch *batch = &s->batches[(s->oldest + s->n_flights) % MAX_FLIGHTS];
-    struct room room;
-    if (is_long(s) && s->slice_is_due) return plan_slice(s, batch);
+    struct prompt_room room;
+    if (prompts_go_by_layers(&s->prompts) && s->prompts.slice_is_due) return plan_slice(s, batch);
     if (!plan_running(s, &room, events)) return NULL;
     admit(s, &room, events);
     batch_build(batch, s->running, s->n_running);
-    if (batch->step.n_rows > 0) return take_off(s, batch);
-    if (is_long(s)) return plan_slice(s, batch);
+    if (batch->step.n_rows > 0) return take_off_step(s, batch);
+    if (prompts_go_by_layers(&s->prompts)) return plan_slice(s, batch);
     assert(s->n_running == 0 || s->n_flights > 0); /* or it would stand still */
     return NULL;
 }
@@ -631,23 +459,11 @@ static bool finish_entry(struct scheduler *s, const struct batch *batch, uint32_
     return true;
 }
 
-/* A flight begins when it is planned, or when the one before it is over. */
-static void measure(struct scheduler *s, const struct batch *batch) {
-    const double now_s = s->now_s(),
-                 begin_s = s->landed_s > batch->planned_s ? s->landed_s : batch->planned_s;
-    const double index_s = batch->kind == PACE_SLICE ? batch->visited.index_s : 0;
-    pace_measure(&s->pace, batch->kind, batch->prompt_work, batch->decodes,
-                 now_s - begin_s - index_s);
-    if (index_s > 0)
-        pace_measure_index(&s->pace, batch->choice.first_slot + batch->choice.n_rows, index_s);
-    s->landed_s = now_s;
-}
-
 void scheduler_finish_step(struct scheduler *s, struct event_list *events) {
     const struct batch *batch = land(s);
     uint32_t n_kept = 0;
     s->stats.n_steps++;
-    measure(s, batch);
+    prompts_measure(&s->prompts, batch, s->now_s());
     if (batch->sparse) {
         sparse_totals_add(&batch->sparse->visited, &batch->visited);
         sparse_totals_add(&s->stats.sparse, &batch->visited);

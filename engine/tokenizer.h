@@ -41,20 +41,27 @@ int tokenizer_decode(const struct tokenizer *tokenizer, const uint32_t *ids, siz
                      bool skip_special, char **out, size_t *length, struct error *err);
 
 /* Streaming decode: bytes go in token by token, whole UTF-8 characters come out.  The concatenation
- * of what it returns equals tokenizer_decode() of the same ids.  Zero-initialise. */
+ * of what it returns equals tokenizer_decode() of the same ids.  Zero-initialise; set begun where
+ * the text continues another, whose first token is not the one that loses its space. */
+enum { DETOKENIZER_RUN = 32 };
 struct detokenizer {
-    unsigned char pending[4]; /* the beginning of an unfinished character */
+    /* The beginning of an unfinished character, or a run of byte fallback's tokens: whether those
+     * are text is known when the run ends. */
+    unsigned char pending[DETOKENIZER_RUN];
     uint32_t n_pending;
+    bool begun;  /* what only the beginning of a text loses is behind */
+    bool broken; /* the run is not text: each of its bytes is U+FFFD */
 };
 
 /* Appends the text that id completes to buffer: at most 3 bytes for each byte of the token, all of
  * which may turn into U+FFFD, and DETOKENIZER_GROWTH more.  Returns the bytes written, or negative
  * ERR_FULL when capacity is too small (state unchanged).  An id that does not exist writes
  * nothing. */
-enum { DETOKENIZER_GROWTH = 16 };
+enum { DETOKENIZER_GROWTH = 3 * DETOKENIZER_RUN + 16 };
 long detokenizer_push(struct detokenizer *d, const struct tokenizer *tokenizer, uint32_t id,
                       bool skip_special, char *buffer, size_t capacity);
-/* Flushes an unfinished character as U+FFFD.  capacity >= DETOKENIZER_GROWTH. */
-long detokenizer_finish(struct detokenizer *d, char *buffer, size_t capacity);
+/* Flushes what is unfinished as U+FFFD, and the run that waits.  capacity >= DETOKENIZER_GROWTH. */
+long detokenizer_finish(struct detokenizer *d, const struct tokenizer *tokenizer, char *buffer,
+                        size_t capacity);
 
 #endif

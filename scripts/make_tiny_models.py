@@ -1,51 +1,146 @@
 #!/usr/bin/env python3
-"""Makes the tiny random Llama models of tests/model/data, with goldens by transformers.
+"""Makes the tiny random models of tests/model/data, with goldens by transformers.
 
-    scripts/make_tiny_models.py [DIRECTORY]      default: tests/model/data beside this script
+    scripts/make_tiny_models.py [DIRECTORY [NAME ...]]
 
-Each model is one small corner of what config.json can say: heads shared or not, head sizes, rotary
-scalings in both spellings, tied or untied, biases, dtypes, one file or shards.  goldens.json holds,
-per prompt, the logits after chosen positions and 32 greedy tokens, computed in float64 from the
-stored weights.  A seed whose greedy choice is ever a near tie is passed over: a tie would test
-rounding.
+DIRECTORY is tests/model/data beside this script unless it is given; without NAMEs all are made.
+
+Each model is one small corner of what config.json can say: families, heads shared or not, head
+sizes, rotary scalings in both spellings, tied or untied, biases, dtypes, one file or shards.
+goldens.json holds, per prompt, the logits after chosen positions and greedy tokens, computed in
+float64 from the stored weights.  A seed whose greedy choice is ever a near tie is passed over: a
+tie would test rounding.
+
+Rotary frequencies that depend on the length of the text are those of Model.context, from the first
+token on: a server that keeps rotated keys cannot change its mind in the middle of a text.
 
 Needs torch and transformers 5.  The output is the same for the same versions of both."""
 
+import dataclasses
 import json
 import pathlib
 import shutil
 import sys
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+import transformers
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-N_GREEDY = 32
 # Either side of the 64-token pages, and the last row of every prompt.
 PROMPTS = {5: [0, 1, 2, 3, 4], 70: [63, 64, 69], 150: [0, 63, 64, 127, 128, 149]}
-MIN_MARGIN = 5e-3  # of the largest logit
 
 LINEAR = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
 # An original context of 64 puts frequencies into all three bands.
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 64, "rope_theta": 50000.0}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64,
+        "rope_theta": 50000.0}
 
-# name: (config, dtype, largest shard, spelling of the rotary settings by transformers 4 or 5)
+
+@dataclasses.dataclass
+class Model:
+    changes: dict                  # to the settings that all of them share
+    dtype: str
+    family: str = "Llama"
+    shard_size: str | None = None  # of the largest
+    spelling: int = 5              # of the rotary settings, by transformers 4 or 5
+    context: int | None = None     # that it is loaded for
+    n_greedy: int = 64
+    min_margin: float = 1e-3       # between the two best tokens, of the largest logit
+
+
+def heads(n, n_kv, dim, hidden, **others):
+    return dict(num_attention_heads=n, num_key_value_heads=n_kv, head_dim=dim, hidden_size=hidden,
+                **others)
+
+
+def longrope(n_pairs, original):
+    return {"rope_type": "longrope", "rope_theta": 10000.0,
+            "original_max_position_embeddings": original,
+            "short_factor": [1 + 0.05 * i for i in range(n_pairs)],
+            "long_factor": [1 + 0.5 * i for i in range(n_pairs)]}
+
+
+def theta(base):
+    return {"rope_type": "default", "rope_theta": base}
+
+
+LLAMA = dict(n_greedy=32, min_margin=5e-3)
+GLM = dict(family="Glm", min_margin=5e-4)
+GLM4 = dict(family="Glm4", min_margin=5e-4)
+
+
+def glm_heads(n, n_kv, dim, **others):
+    return heads(n, n_kv, dim, 16, intermediate_size=24, pad_token_id=0, **others)
+
+
 MODELS = {
-    "mha-f32": (dict(hidden_size=40, num_attention_heads=5, num_key_value_heads=5, head_dim=8),
-                "float32", None, 5),
-    "gqa-bf16-llama3-tied": (dict(hidden_size=32, num_attention_heads=4, num_key_value_heads=2,
-                                  head_dim=64, rope_parameters=LLAMA3,
-                                  tie_word_embeddings=True),
-                             "bfloat16", None, 4),
-    "mqa-f16-linear-bias": (dict(hidden_size=48, num_attention_heads=3, num_key_value_heads=1,
-                                 head_dim=16, rope_parameters=LINEAR, attention_bias=True,
-                                 mlp_bias=True),
-                            "float16", None, 4),
-    "gqa-bf16-head128": (dict(hidden_size=32, num_attention_heads=2, num_key_value_heads=1,
-                              head_dim=128, rope_parameters=LLAMA3), "bfloat16", None, 5),
-    "gqa-f32-sharded": (dict(hidden_size=36, num_attention_heads=6, num_key_value_heads=2,
-                             head_dim=6, rope_parameters=LINEAR, attention_bias=True,
-                             tie_word_embeddings=True), "float32", "40KB", 5),
+    "mha-f32": Model(heads(5, 5, 8, 40), "float32", **LLAMA),
+    "gqa-bf16-llama3-tied": Model(
+        heads(4, 2, 64, 32, rope_parameters=LLAMA3, tie_word_embeddings=True), "bfloat16",
+        spelling=4, **LLAMA),
+    "mqa-f16-linear-bias": Model(
+        heads(3, 1, 16, 48, rope_parameters=LINEAR, attention_bias=True, mlp_bias=True), "float16",
+        spelling=4, **LLAMA),
+    "gqa-bf16-head128": Model(heads(2, 1, 128, 32, rope_parameters=LLAMA3), "bfloat16", **LLAMA),
+    "gqa-f32-sharded": Model(
+        heads(6, 2, 6, 36, rope_parameters=LINEAR, attention_bias=True, tie_word_embeddings=True),
+        "float32", shard_size="40KB", **LLAMA),
+    "mistral-gqa-bf16-head80": Model(
+        heads(4, 2, 80, 32, rope_parameters=theta(1e6), sliding_window=None), "bfloat16",
+        family="Mistral", spelling=4),
+    "mistral-mqa-f16-head96-linear": Model(
+        heads(3, 1, 96, 24, rope_parameters=LINEAR, sliding_window=None), "float16",
+        family="Mistral"),
+    # The window is as long as the goldens' texts, shorter than what max_position_embeddings says.
+    "mistral-mha-bf16-window": Model(heads(2, 2, 32, 40, sliding_window=214), "bfloat16",
+                                     family="Mistral"),
+    "qwen2-gqa-bf16-head64-tied": Model(
+        heads(6, 2, 64, 24, rope_parameters=theta(1e6), tie_word_embeddings=True), "bfloat16",
+        family="Qwen2", spelling=4),
+    "qwen2-mha-f32": Model(dict(num_attention_heads=3, num_key_value_heads=3, hidden_size=48),
+                           "float32", family="Qwen2"),
+    "qwen2-gqa-bf16-head128-yarn": Model(
+        heads(4, 2, 128, 24, rope_parameters=YARN, max_position_embeddings=64), "bfloat16",
+        family="Qwen2", spelling=4),
+    "qwen3-gqa-bf16-head128-tied": Model(
+        heads(4, 2, 128, 24, rope_parameters=theta(1e6), tie_word_embeddings=True), "bfloat16",
+        family="Qwen3", spelling=4),
+    "qwen3-mqa-f16-head80-yarn": Model(heads(3, 1, 80, 32, rope_parameters=YARN), "float16",
+                                       family="Qwen3"),
+    "qwen3-gqa-bf16-head64-bias": Model(heads(6, 3, 64, 24, attention_bias=True), "bfloat16",
+                                        family="Qwen3"),
+    "phi3-mha-bf16-head96": Model(
+        dict(hidden_size=96, num_attention_heads=1, num_key_value_heads=1, intermediate_size=20,
+             pad_token_id=0), "bfloat16", family="Phi3", spelling=4),
+    # 48 of 64 elements turn; texts go beyond the original context of 64.
+    "phi3-gqa-bf16-partial-longrope": Model(
+        dict(hidden_size=128, num_attention_heads=2, num_key_value_heads=1, intermediate_size=20,
+             pad_token_id=0, original_max_position_embeddings=64, partial_rotary_factor=0.75,
+             rope_parameters=longrope(24, 64)), "bfloat16", family="Phi3", context=512),
+    "phi3-mqa-f16-longrope-short": Model(
+        dict(hidden_size=96, num_attention_heads=4, num_key_value_heads=1, pad_token_id=0,
+             original_max_position_embeddings=256, rope_parameters=longrope(12, 256)), "float16",
+        family="Phi3", context=214),
+    "glm-gqa-bf16-head64": Model(glm_heads(4, 2, 64), "bfloat16", **GLM),
+    "glm-mqa-f16-head80-whole": Model(
+        glm_heads(3, 1, 80, partial_rotary_factor=1.0, attention_bias=False), "float16", **GLM),
+    "glm-mha-bf16-head96-linear": Model(glm_heads(2, 2, 96, rope_parameters=LINEAR), "bfloat16",
+                                        **GLM),
+    "glm4-gqa-bf16-head128": Model(glm_heads(2, 1, 128), "bfloat16", **GLM4),
+    "glm4-mha-f16-head32-yarn": Model(glm_heads(2, 2, 32, rope_parameters=YARN), "float16", **GLM4),
+    "glm4-mqa-bf16-head256": Model(glm_heads(2, 1, 256, attention_bias=False), "bfloat16", **GLM4),
+    "mqa-bf16-yarn-mscale": Model(
+        heads(2, 1, 64, 40, rope_parameters=dict(YARN, mscale=1.5, mscale_all_dim=0.5,
+                                                 truncate=False, beta_fast=8, beta_slow=2)),
+        "bfloat16"),
+    # Texts go beyond the trained context of 100; the longest that is asked for has 300.
+    "gqa-bf16-dynamic": Model(
+        heads(4, 2, 32, 40, max_position_embeddings=100,
+              rope_parameters={"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}),
+        "bfloat16", spelling=4, context=300),
+    "mha-f16-longrope-short": Model(heads(2, 2, 32, 32, rope_parameters=longrope(16, 214)),
+                                    "float16", context=214),
 }
 
 
@@ -63,7 +158,7 @@ def randomize(model, seed):
         p.data = noise.to(p.dtype)
 
 
-def run_prompt(model, length, positions, seed):
+def run_prompt(model, length, positions, n_greedy, seed):
     """The goldens of one prompt, and the smallest greedy margin relative to the largest logit."""
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(3, model.config.vocab_size, (length,), generator=generator).tolist()
@@ -71,7 +166,7 @@ def run_prompt(model, length, positions, seed):
     with torch.no_grad():
         logits = model(torch.tensor([tokens])).logits[0]
         rows = logits[positions].tolist()
-        for _ in range(N_GREEDY):
+        for _ in range(n_greedy):
             last = model(torch.tensor([sequence])).logits[0, -1]
             best = torch.topk(last, 2).values
             margin = min(margin, float((best[0] - best[1]) / last.abs().max()))
@@ -81,16 +176,26 @@ def run_prompt(model, length, positions, seed):
             "logits": [[float(f"{x:.7g}") for x in row] for row in rows]}, margin
 
 
-def make_goldens(path, seed):
+def pin_rope(model, context):
+    """Takes the rotary frequencies of a text of `context` tokens for texts of any length."""
+    rotary = model.model.rotary_emb
+    frequencies, scale = ROPE_INIT_FUNCTIONS[rotary.rope_type](model.config, seq_len=context)
+    rotary.inv_freq, rotary.attention_scaling, rotary.rope_type = frequencies, scale, "pinned"
+
+
+def make_goldens(path, spec, seed):
     # Loaded anew: casting the model that was saved would leave its rotary frequencies rounded to
     # its dtype.
-    reference = LlamaForCausalLM.from_pretrained(path, dtype=torch.float64).eval()
+    reference = model_class(spec).from_pretrained(path, dtype=torch.float64).eval()
+    if spec.context:
+        pin_rope(reference, spec.context)
     prompts, margin = [], float("inf")
     for length, positions in PROMPTS.items():
-        prompt, m = run_prompt(reference, length, positions, seed * 1000 + length)
+        prompt, m = run_prompt(reference, length, positions, spec.n_greedy, seed * 1000 + length)
         prompts.append(prompt)
         margin = min(margin, m)
-    return {"prompts": prompts}, margin
+    goldens = {"context": spec.context} if spec.context else {}
+    return {**goldens, "prompts": prompts}, margin
 
 
 def respell(path):
@@ -103,21 +208,26 @@ def respell(path):
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
-def make_model(out, changes, dtype, shard_size, spelling):
-    config = LlamaConfig(**{**dict(vocab_size=131, intermediate_size=52, num_hidden_layers=2,
-                                   max_position_embeddings=512, bos_token_id=1, eos_token_id=2),
-                            **changes})
+def model_class(spec):
+    return getattr(transformers, spec.family + "ForCausalLM")
+
+
+def make_model(out, spec):
+    config = getattr(transformers, spec.family + "Config")(
+        **{**dict(vocab_size=131, intermediate_size=52, num_hidden_layers=2,
+                  max_position_embeddings=512, bos_token_id=1, eos_token_id=2), **spec.changes})
     for seed in range(1, 200):
-        model = LlamaForCausalLM(config).to(getattr(torch, dtype)).eval()
+        model = model_class(spec)(config).to(getattr(torch, spec.dtype)).eval()
         randomize(model, seed)
         shutil.rmtree(out, ignore_errors=True)
-        model.save_pretrained(out, **({"max_shard_size": shard_size} if shard_size else {}))
-        goldens, margin = make_goldens(out, seed)
-        if margin >= MIN_MARGIN:
+        model.save_pretrained(
+            out, **({"max_shard_size": spec.shard_size} if spec.shard_size else {}))
+        goldens, margin = make_goldens(out, spec, seed)
+        if margin >= spec.min_margin:
             break
     else:
         sys.exit(f"{out.name}: no seed without near ties")
-    if spelling == 4:
+    if spec.spelling == 4:
         respell(out / "config.json")
     (out / "goldens.json").write_text(json.dumps(goldens, separators=(",", ":")) + "\n")
     size = sum(f.stat().st_size for f in out.iterdir())
@@ -129,8 +239,8 @@ def main():
     default = pathlib.Path(__file__).resolve().parent.parent / "tests" / "model" / "data"
     root = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else default
     torch.set_num_threads(2)
-    for name, arguments in MODELS.items():
-        make_model(root / name, *arguments)
+    for name in sys.argv[2:] or MODELS:
+        make_model(root / name, MODELS[name])
 
 
 if __name__ == "__main__":

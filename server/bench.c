@@ -26,9 +26,6 @@ static const struct option entries[] = {
      "runs of each: the median counts, and the least and the greatest are shown"},
     {"max-resident", OPTION_NUMBER, AT(max_resident), 0, UINT64_MAX, "65536", NULL,
      "most prompt tokens times sequences of a decode row; 0: no bound"},
-    {"synthetic-lines", OPTION_NUMBER, AT(synthetic), 0, UINT32_MAX, "0", NULL,
-     "sparse prompts: lines drawn from this seed, half of the diagonals next to the rows, the "
-     "others in runs; 0: those that attention finds, and random weights have none"},
     {"table", OPTION_BOOL, AT(table), 0, 0, "false", NULL, "columns for people in place of CSV"},
 };
 static const struct option_table flags = {entries, sizeof(entries) / sizeof(*entries)};
@@ -105,7 +102,7 @@ static int run_engine(const struct bench_plan *plan, const struct options *optio
         .kv = options->kv_rules.initial,
         .prefill = {.mode = (enum prefill_mode)options->prefill,
                     .dense_tail = (uint32_t)options->dense_tail,
-                    .synthetic = (uint32_t)plan->synthetic}};
+                    .synthetic = (uint32_t)options->synthetic_lines}};
     rc = setup_offload(&offload, &like, options, config, err);
     if (!rc) rc = bench_engine_run(plan, ceilings, *config, &like, err);
     offload_setup_fini(&offload);

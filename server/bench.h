@@ -30,7 +30,6 @@ struct bench_plan {
     uint64_t n_runs;
     uint64_t max_resident; /* tokens: combinations that would need more are named and not run; 0: no
                               bound */
-    uint64_t synthetic; /* of sparse prompts: struct attn_sparse */
     bool kernels, table;
     char *prompts_text, *batches_text;
 };

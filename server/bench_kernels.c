@@ -19,6 +19,7 @@
 #include "engine/memory_plan.h"
 #include "engine/model/model.h"
 #include "engine/model/random_weights.h"
+#include "engine/sizes.h"
 #include "server/bench.h"
 #include "server/report.h"
 
@@ -208,7 +209,7 @@ static int run_product(struct kernels *k, const char *name, turn_body body, size
         if (n_rows > (is_head ? (uint32_t)MAX_HEAD_ROWS : k->max_rows)) continue;
         struct kernel_case *c = new_case(k, name, body, n_rows, err);
         if (!c) return ERR_NOMEM;
-        if (!is_head) c->n_turns = n_layers < MAX_TURNS ? n_layers : MAX_TURNS;
+        if (!is_head) c->n_turns = min_u32(n_layers, MAX_TURNS);
         snprintf(c->shape, sizeof(c->shape), "%ux%zux%zu", n_rows, n_out, n_in);
         c->repeated = n_rows <= MAX_HEAD_ROWS;
         c->bytes =
@@ -254,10 +255,6 @@ static int do_attn_prefill(const struct kernel_case *c, uint32_t turn, struct er
     return c->k->be->ops->attn_prefill(c->k->be, &args, err);
 }
 
-static uint64_t pages_of(uint32_t n_slots) {
-    return ((uint64_t)n_slots + PAGE_TOKENS - 1) / PAGE_TOKENS;
-}
-
 static uint32_t turns_of(const struct kernels *k, uint64_t n_pages) {
     const double turns = COLD_BYTES / ((double)n_pages * (double)k->kv.page_bytes) + 1;
     return turns < MAX_TURNS ? (uint32_t)turns : MAX_TURNS;
@@ -266,7 +263,7 @@ static uint32_t turns_of(const struct kernels *k, uint64_t n_pages) {
 /* Runs the case as a step of `batch` sequences of n_slots tokens, rows_each of them new. */
 static int run_attention(struct kernel_case *c, uint32_t batch, uint32_t n_slots,
                          uint32_t rows_each, struct error *err) {
-    const uint32_t n_pages = (uint32_t)pages_of(n_slots);
+    const uint32_t n_pages = (uint32_t)kv_n_pages(n_slots);
     uint32_t *pages = calloc(c->k->kv.n_pages, sizeof(*pages));
     struct kv_view *views = calloc((size_t)batch * c->n_turns, sizeof(*views));
     struct step_seq *seqs = calloc(batch, sizeof(*seqs));
@@ -297,7 +294,7 @@ static int run_attention(struct kernel_case *c, uint32_t batch, uint32_t n_slots
 
 static int run_attn_decode(struct kernels *k, uint32_t batch, uint32_t n_slots, struct error *err) {
     const struct model_config *m = &k->model->config;
-    const uint64_t n_pages = batch * pages_of(n_slots);
+    const uint64_t n_pages = batch * kv_n_pages(n_slots);
     const uint32_t n_turns = turns_of(k, n_pages);
     if (batch > k->max_rows || n_pages * n_turns > k->kv.n_pages) {
         printf("# attn_decode,%ux%u not run: more than %s\n", batch, n_slots,
@@ -317,8 +314,8 @@ static int run_attn_decode(struct kernels *k, uint32_t batch, uint32_t n_slots, 
 
 static int run_attn_prefill(struct kernels *k, uint32_t n_slots, struct error *err) {
     const struct model_config *m = &k->model->config;
-    const uint32_t n_rows = n_slots < k->max_rows ? n_slots : k->max_rows;
-    if (n_rows < 2 || pages_of(n_slots) > k->kv.n_pages) {
+    const uint32_t n_rows = min_u32(n_slots, k->max_rows);
+    if (n_rows < 2 || kv_n_pages(n_slots) > k->kv.n_pages) {
         printf("# attn_prefill,%ux%u not run: one row, or more than the memory\n", n_rows, n_slots);
         return 0;
     }
@@ -440,7 +437,7 @@ static int make_pool(struct kernels *k, struct error *err) {
     uint64_t n = 1;
     for (uint32_t i = 0; i < plan->batches.n; i++)
         for (uint32_t j = 0; j < plan->prompts.n; j++) {
-            const uint64_t pages = plan->batches.sizes[i] * pages_of(plan->prompts.sizes[j]);
+            const uint64_t pages = plan->batches.sizes[i] * kv_n_pages(plan->prompts.sizes[j]);
             const uint64_t resident = (uint64_t)plan->batches.sizes[i] * plan->prompts.sizes[j];
             const uint64_t all = pages * turns_of(k, pages);
             if (plan->max_resident && resident > plan->max_resident) continue;

@@ -12,7 +12,8 @@ void choice_init(struct choice *choice, struct completion *completion, const str
                               .prompt = prompt,
                               .prompt_index = prompt_index,
                               .stop_string = -1,
-                              .stop_token = -1};
+                              .stop_token = -1,
+                              .detokenizer.begun = true}; /* by the prompt */
 }
 
 void choice_fini(struct choice *choice) {
@@ -130,11 +131,13 @@ static void add_prompt(struct choice *choice, const struct choice_format *format
     choice->echoed = true;
     buffer_append(&choice->text, choice->prompt->text, choice->prompt->length);
     if (event->kind != EVENT_PROMPT || !format->logprobs) return;
+    choice->detokenizer.begun = false;
     for (uint32_t i = 0; i < event->n_tokens; i++) {
         const struct token_info *info = &event->tokens[i];
         add_logprobs(choice, format, info, is_unseen(choice, format, i, info->token));
     }
-    choice->detokenizer = (struct detokenizer){0}; /* what follows is decoded by itself */
+    /* What follows is decoded by itself, but begins no text. */
+    choice->detokenizer = (struct detokenizer){.begun = true};
 }
 
 void choice_add(struct choice *choice, const struct choice_format *format,

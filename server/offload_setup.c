@@ -35,7 +35,7 @@ int offload_setup_load(struct offload_setup *out, const struct options *options,
                        const struct engine_config *config, struct error *err) {
     struct model_config model;
     struct offload_setup setup = {0};
-    int rc = model_config_load(&model, config->model_dir, err);
+    int rc = model_config_load(&model, config->model_dir, 0, err);
     if (rc) return rc;
     setup.n_layers = model.n_layers;
     rc = model_file_choose(&setup.path, options->filters_file, "filters", config->model_dir, err);

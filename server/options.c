@@ -73,6 +73,9 @@ static const struct option entries[] = {
                                  "backend, else 32768")},
     {"dense-tail", NUMBER(dense_tail, 0, 1u << 24, "64",
                           "last tokens of a sparse prompt that visit everything")},
+    {"synthetic-lines", NUMBER(synthetic_lines, 0, UINT32_MAX, "0",
+                               "for comparisons: columns and diagonals are drawn from this seed "
+                               "and not found in the prompt; 0: found")},
     {"max-long-tokens", NUMBER(max_long_tokens, 0, 1u << 30, "0",
                                "longest prompt computed layer by layer; 0: as memory allows")},
     {"max-itl", NUMBER(max_itl, 0, 60000, "0",

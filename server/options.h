@@ -37,7 +37,7 @@ struct options {
     uint64_t kv_cache_memory, kv_cache_dtype, dtype, threads, device, isa;
     uint64_t kv_offload_size, max_selected;
     uint64_t prefill; /* enum prefill_mode */
-    uint64_t min_sparse_tokens, dense_tail, max_itl, max_long_tokens;
+    uint64_t min_sparse_tokens, dense_tail, synthetic_lines, max_itl, max_long_tokens;
     uint64_t load_format, log_level, shutdown_timeout, request_timeout;
     uint64_t keep_alive_timeout, stall_timeout;
     uint64_t max_body_size, max_connections;

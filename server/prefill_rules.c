@@ -165,7 +165,8 @@ struct prefill_choice prefill_rules_resolve(const struct prefill_rules *rules,
                                             const struct prefill_request *request, bool exact) {
     struct prefill_choice choice = {.mode = request->named ? request->mode : rules->initial,
                                     .patterns = request->patterns,
-                                    .dense_tail = rules->dense_tail};
+                                    .dense_tail = rules->dense_tail,
+                                    .synthetic = rules->synthetic};
     if (!rules->sparse || exact) choice.mode = PREFILL_DENSE;
     if (choice.mode == PREFILL_SPARSE && !choice.patterns) choice.patterns = rules->fallback;
     return choice;

@@ -36,6 +36,7 @@ struct prefill_rules {
     const struct attn_pattern *fallback; /* without it, [n_heads] for those that ask for sparse */
     uint32_t n_heads;          /* of all layers */
     uint32_t min_sparse_tokens, dense_tail;
+    uint32_t synthetic; /* as in struct attn_sparse */
     const char *measured_on; /* the backend that min_sparse_tokens was measured with, borrowed;
                                 NULL: it is set, or the default */
 };

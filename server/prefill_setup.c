@@ -33,7 +33,7 @@ int prefill_setup_load(struct prefill_setup *out, const struct options *options,
                        const struct engine_config *config, struct error *err) {
     struct model_config model;
     struct prefill_setup setup = {0};
-    int rc = model_config_load(&model, config->model_dir, err);
+    int rc = model_config_load(&model, config->model_dir, 0, err);
     if (rc) return rc;
     rc = load_patterns(&setup, options, config->model_dir, &model, err);
     model_config_fini(&model);
@@ -74,6 +74,7 @@ int prefill_setup_rules(struct prefill_rules *out, const struct prefill_setup *s
         .min_sparse_tokens = setup->min_sparse_tokens,
         .measured_on = setup->measured_on,
         .dense_tail = (uint32_t)options->dense_tail,
+        .synthetic = (uint32_t)options->synthetic_lines,
     };
     out->sparse = !out->why_dense;
     if (options->prefill == PREFILL_SPARSE && !out->sparse)

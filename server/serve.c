@@ -13,6 +13,7 @@
 #include "engine/engine.h"
 #include "engine/error.h"
 #include "engine/model/model.h"
+#include "engine/sizes.h"
 #include "server/completions.h"
 #include "server/http.h"
 #include "server/load_progress.h"
@@ -284,7 +285,7 @@ static uint32_t affordable_connections(uint64_t wanted) {
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return (uint32_t)wanted;
     if (limit.rlim_cur < needed) {
         const rlim_t before = limit.rlim_cur;
-        limit.rlim_cur = limit.rlim_max < needed ? limit.rlim_max : needed;
+        limit.rlim_cur = min_u64(limit.rlim_max, needed);
         if (setrlimit(RLIMIT_NOFILE, &limit) != 0) limit.rlim_cur = before;
     }
     if (limit.rlim_cur >= needed) return (uint32_t)wanted;

@@ -10,6 +10,7 @@
 #include "engine/error.h"
 #include "engine/rng.h"
 #include "engine/siphash.h"
+#include "engine/sizes.h"
 #include "server/buffer.h"
 #include "server/options.h"
 #include "server/report.h"
@@ -79,10 +80,6 @@ void tune_print_help(void) {
 
 /* ---- set up ---- */
 
-static uint32_t min_u32(uint32_t a, uint32_t b) {
-    return a < b ? a : b;
-}
-
 static int settle_lengths(struct tune *t, struct error *err) {
     const uint32_t context = t->model.max_position, usual = min_u32(context, DEFAULT_TOKENS);
     t->lengths = t->plan->lengths;
@@ -100,7 +97,7 @@ static int settle_lengths(struct tune *t, struct error *err) {
         if (length > t->longest) t->longest = length;
         if (length < t->shortest) t->shortest = length;
     }
-    t->top = t->longest > usual ? t->longest : usual;
+    t->top = max_u32(t->longest, usual);
     return 0;
 }
 
@@ -137,7 +134,7 @@ static int open_patterns(struct tune *t, struct error *err) {
 
 static int open_tune(struct tune *t, char *real_dir, struct error *err) {
     const uint32_t n_samples = (uint32_t)t->plan->n_samples;
-    int rc = model_config_load(&t->model, t->model_dir, err);
+    int rc = model_config_load(&t->model, t->model_dir, 0, err);
     if (!rc) rc = settle_lengths(t, err);
     if (!rc) rc = settle_paths(t, real_dir, err);
     if (rc) return rc;

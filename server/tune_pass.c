@@ -9,6 +9,7 @@
 #include "engine/memory_plan.h"
 #include "engine/model/decoder.h"
 #include "engine/model/model.h"
+#include "engine/sizes.h"
 #include "server/load_progress.h"
 #include "server/report.h"
 #include "server/tune_search.h"
@@ -34,18 +35,10 @@ struct tune_pass {
 
     struct attn_pattern *patterns; /* [n_layers][n_heads], as the backend wants them */
     void *out;                     /* device act [max_rows, n_heads * head_dim]: discarded */
-    void *lse, *density;           /* device f32 [max_tokens, n_heads] and [n_heads] */
+    void *lse;                     /* device f32 [max_tokens, n_heads] */
     float *dense_lse, *sparse_lse; /* host [max_tokens, n_heads] */
     double *sums;                  /* [n_heads] */
 };
-
-static uint32_t min_u32(uint32_t a, uint32_t b) {
-    return a < b ? a : b;
-}
-
-static uint32_t pages_of(uint32_t n_tokens) {
-    return (n_tokens + PAGE_TOKENS - 1) / PAGE_TOKENS;
-}
 
 /* ---- create ---- */
 
@@ -60,7 +53,7 @@ static int alloc_host(struct tune_pass *p, struct error *err) {
     const struct model_config *m = &p->model->config;
     const size_t n_lse = (size_t)p->max_tokens * m->n_heads;
     p->positions = calloc(p->max_tokens, sizeof(*p->positions));
-    p->pages = calloc(N_TURNS * (size_t)pages_of(p->max_tokens), sizeof(*p->pages));
+    p->pages = calloc(N_TURNS * kv_n_pages(p->max_tokens), sizeof(*p->pages));
     p->views = calloc(m->n_layers, sizeof(*p->views));
     p->patterns = calloc((size_t)m->n_layers * m->n_heads, sizeof(*p->patterns));
     p->dense_lse = calloc(n_lse, sizeof(*p->dense_lse));
@@ -71,7 +64,7 @@ static int alloc_host(struct tune_pass *p, struct error *err) {
         return error_set(err, ERR_NOMEM, "tune: no memory for prompts of %" PRIu32 " tokens",
                          p->max_tokens);
     for (uint32_t i = 0; i < p->max_tokens; i++) p->positions[i] = i;
-    for (uint32_t i = 0; i < N_TURNS * pages_of(p->max_tokens); i++) p->pages[i] = i;
+    for (uint32_t i = 0; i < N_TURNS * kv_n_pages(p->max_tokens); i++) p->pages[i] = i;
     return 0;
 }
 
@@ -82,7 +75,7 @@ static int make_decoder(struct tune_pass *p, const struct engine_config *config,
         .max_rows = p->max_rows, .max_logit_rows = 1, .max_long_rows = p->max_tokens};
     const struct step_limits largest = {.max_rows = p->max_rows,
                                         .max_seqs = 1,
-                                        .max_seq_pages = pages_of(p->max_tokens),
+                                        .max_seq_pages = kv_n_pages(p->max_tokens),
                                         .max_slots = p->max_tokens,
                                         .kv_dtype = config->kv_dtype,
                                         .max_logit_rows = 1,
@@ -104,11 +97,10 @@ static int alloc_device(struct tune_pass *p, struct error *err) {
     const struct backend_ops *ops = p->be->ops;
     const size_t out = (size_t)p->max_rows * m->n_heads * m->head_dim;
     const size_t lse = (size_t)p->max_tokens * m->n_heads;
-    p->kv.n_pages = N_TURNS * pages_of(p->max_tokens);
+    p->kv.n_pages = N_TURNS * kv_n_pages(p->max_tokens);
     int rc = ops->alloc(p->be, p->kv.n_pages * p->kv.page_bytes, &p->kv.base, err);
     if (!rc) rc = ops->alloc(p->be, out * dtype_size(p->be->act_dtype), &p->out, err);
-    if (!rc) rc = ops->alloc(p->be, lse * sizeof(float), &p->lse, err);
-    return rc ? rc : ops->alloc(p->be, m->n_heads * sizeof(float), &p->density, err);
+    return rc ? rc : ops->alloc(p->be, lse * sizeof(float), &p->lse, err);
 }
 
 int tune_pass_create(struct tune_pass **out, const struct engine_config *config,
@@ -135,7 +127,7 @@ int tune_pass_create(struct tune_pass **out, const struct engine_config *config,
 
 void tune_pass_destroy(struct tune_pass *p) {
     if (!p) return;
-    void *const device[] = {p->kv.base, p->out, p->lse, p->density};
+    void *const device[] = {p->kv.base, p->out, p->lse};
     void *const host[] = {p->positions, p->pages,     p->views, p->patterns,
                           p->dense_lse, p->sparse_lse, p->sums};
     decoder_destroy(p->decoder);
@@ -154,7 +146,7 @@ static void describe_slice(struct tune_pass *p, uint32_t first, const struct att
     const uint32_t n_layers = p->model->config.n_layers;
     for (uint32_t l = 0; l < n_layers; l++)
         p->views[l] =
-            (struct kv_view){.pages = p->pages + l % N_TURNS * (size_t)pages_of(p->max_tokens),
+            (struct kv_view){.pages = p->pages + l % N_TURNS * kv_n_pages(p->max_tokens),
                              .n_slots = first + n_rows,
                              .append_slot = first};
     p->seq = (struct step_seq){
@@ -227,14 +219,14 @@ int tune_pass_dense(struct tune_pass *pass, double *seconds, struct error *err) 
     return run_attention(pass, NULL, pass->dense_lse, seconds, err);
 }
 
-static int run_index(struct tune_pass *p, const struct attn_sparse *sparse, double *seconds,
-                     struct error *err) {
+static int run_index(struct tune_pass *p, const struct attn_sparse *sparse, float *density,
+                     double *seconds, struct error *err) {
     const struct model_config *m = &p->model->config;
     struct attn_index_args args = {.kv = &p->kv,
                                    .layer = p->layer,
                                    .n_heads = m->n_heads,
                                    .scale = m->attn_scale,
-                                   .density = p->density};
+                                   .density = density};
     args.q = decoder_long_q(p->decoder, &args.q_stride);
     const double begin = report_seconds_now();
     describe_slice(p, (p->n_tokens - 1) / p->max_rows * p->max_rows, sparse);
@@ -262,10 +254,7 @@ int tune_pass_sparse(struct tune_pass *pass, const struct attn_pattern *heads, f
                                        .dense_from = UINT32_MAX,
                                        .dense_above = dense_above};
     memcpy(pass->patterns + (size_t)pass->layer * n_heads, heads, n_heads * sizeof(*heads));
-    int rc = run_index(pass, &sparse, &run->index_s, err);
-    if (!rc && run->density)
-        rc = pass->be->ops->download(pass->be, run->density, pass->density,
-                                     n_heads * sizeof(*run->density), err);
+    int rc = run_index(pass, &sparse, run->density, &run->index_s, err);
     if (!rc) rc = run_attention(pass, &sparse, pass->sparse_lse, &run->attention_s, err);
     if (!rc && run->recall) find_recall(pass, run->recall);
     return rc;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "engine/error.h"
+#include "engine/sizes.h"
 
 /* The published search's and its files' sizes, and smaller ones of pages. */
 static const struct attn_pattern candidates[] = {
@@ -56,7 +57,7 @@ int tune_results_init(struct tune_results *out, uint32_t n_samples, uint32_t n_l
     const size_t bytes = 2 * (n_candidates * sizeof(double) + per_head * sizeof(float));
     *out = (struct tune_results){n_samples, n_layers, n_heads, n_candidates, NULL, NULL};
     out->layers = calloc(n, sizeof(*out->layers));
-    out->arena = calloc(n, (bytes + sizeof(double) - 1) / sizeof(double) * sizeof(double));
+    out->arena = calloc(n, round_up(bytes, sizeof(double)));
     if (!out->layers || !out->arena) {
         tune_results_fini(out);
         return error_set(err, ERR_NOMEM, "tune: no memory for the results of %zu layers", n);

@@ -61,21 +61,41 @@ static std::vector<bool> choose_diagonals(enum lines lines, uint32_t n, uint32_t
     return chosen;
 }
 
-/* A distance is visited where one of the groups of diagonals d - 1 .. d + 7 has a chosen one. */
-static void add_distances(struct index &x, uint32_t head, const std::vector<bool> &chosen) {
-    const int32_t n_groups = (int32_t)((x.n_slots + SPARSE_GROUP - 1) / SPARSE_GROUP);
-    std::vector<bool> coarse(n_groups + 8);
-    struct sparse_head &h = x.heads[head];
+static bool is_marked(const struct index &x, uint32_t head, int32_t distance) {
+    const uint32_t bit = (uint32_t)(distance + SPARSE_MARK_SHIFT);
+    return x.marks[(size_t)head * x.mark_words + bit / 32] >> bit % 32 & 1;
+}
+
+/* A half visits a distance where one of the groups of diagonals d - 1 .. d + 3 has a chosen one. */
+static void mark_distances(struct index &x, uint32_t head, const std::vector<bool> &chosen) {
+    const int32_t end = (int32_t)((x.n_slots + SPARSE_GROUP - 1) / SPARSE_GROUP) +
+                        SPARSE_HALF_GROUPS;
+    std::vector<bool> coarse(end + SPARSE_HALF_GROUPS);
     for (size_t o = 0; o < chosen.size(); o++)
         if (chosen[o]) coarse[o / SPARSE_GROUP] = true;
-    for (int32_t d = 1 - SPARSE_TILE_GROUPS; d < n_groups; d++) {
+    for (int32_t d = 1 - SPARSE_HALF_GROUPS; d < end; d++) {
         bool visited = d <= 0;
-        for (int32_t c = std::max(d - 1, 0); c < d + SPARSE_TILE_GROUPS; c++) visited |= coarse[c];
-        if (!visited) continue;
+        for (int32_t c = std::max(d - 1, 0); c < d + SPARSE_HALF_GROUPS; c++) visited |= coarse[c];
         const uint32_t bit = (uint32_t)(d + SPARSE_MARK_SHIFT);
-        x.distances[(size_t)head * x.max_distances + h.n_distances++] = d;
-        x.marks[(size_t)head * x.mark_words + bit / 32] |= 1u << bit % 32;
+        if (visited) x.marks[(size_t)head * x.mark_words + bit / 32] |= 1u << bit % 32;
     }
+}
+
+static int32_t list_distances(struct index &x, uint32_t head, int32_t at, bool lower, bool upper) {
+    const int32_t n_groups = (int32_t)((x.n_slots + SPARSE_GROUP - 1) / SPARSE_GROUP);
+    int32_t n = 0;
+    for (int32_t d = 1; d < n_groups; d++)
+        if (is_marked(x, head, d) == lower && is_marked(x, head, d + SPARSE_HALF_GROUPS) == upper)
+            x.distances[(size_t)head * x.max_distances + at + n++] = d;
+    return n;
+}
+
+static void add_distances(struct index &x, uint32_t head, const std::vector<bool> &chosen) {
+    struct sparse_head &h = x.heads[head];
+    mark_distances(x, head, chosen);
+    h.n_both = list_distances(x, head, 0, true, true);
+    h.n_lower = list_distances(x, head, h.n_both, true, false);
+    h.n_upper = list_distances(x, head, h.n_both + h.n_lower, false, true);
 }
 
 static void add_columns(struct index &x, uint32_t head, uint32_t n_chosen) {
@@ -87,10 +107,9 @@ static void add_columns(struct index &x, uint32_t head, uint32_t n_chosen) {
             x.columns[(size_t)head * x.max_columns + x.heads[head].n_columns++] = (int32_t)slot;
 }
 
-static bool covers(const struct index &x, uint32_t head, int32_t R, int32_t group) {
-    const uint32_t bit = (uint32_t)(R - group + SPARSE_MARK_SHIFT);
+static bool covers(const struct index &x, uint32_t head, int32_t R, int32_t half, int32_t group) {
     return group < x.heads[head].n_first ||
-           (x.marks[(size_t)head * x.mark_words + bit / 32] >> bit % 32 & 1);
+           is_marked(x, head, R + half * SPARSE_HALF_GROUPS - group);
 }
 
 static void count_columns(struct index &x, uint32_t head) {
@@ -99,7 +118,8 @@ static void count_columns(struct index &x, uint32_t head) {
         const int32_t R = tile_group(x, tile);
         int32_t n = 0;
         for (int32_t i = 0; i < x.heads[head].n_columns && columns[i] < R * SPARSE_GROUP; i++)
-            n += !covers(x, head, R, columns[i] / SPARSE_GROUP);
+            n += !covers(x, head, R, 0, columns[i] / SPARSE_GROUP) ||
+                 !covers(x, head, R, 1, columns[i] / SPARSE_GROUP);
         x.column_count[(size_t)head * x.n_tiles + tile] = n;
     }
 }
@@ -161,7 +181,7 @@ static struct index make_index(uint32_t first_slot, uint32_t n_slots, uint32_t n
     x.first_slot = first_slot, x.n_slots = n_slots, x.n_heads = n_heads;
     x.n_tiles = (n_slots - first_slot + SPARSE_TILE - 1) / SPARSE_TILE;
     x.first_dense_tile = first_dense_tile;
-    x.max_distances = n_groups + 8, x.mark_words = (n_groups + 8) / 32 + 1;
+    x.max_distances = n_groups + 8, x.mark_words = (n_groups + 12) / 32 + 1;
     x.max_columns = x.max_blocks = 1;
     for (const struct head_choice &c : choices)
         if (c.kind == PATTERN_VERTICAL_SLASH) x.max_columns = std::max(x.max_columns, c.p1);
@@ -185,9 +205,10 @@ static void free_index(struct index &x) {
     for (void *p : all) CHECK(cudaFree(p));
 }
 
-/* Of each slot in front of the tile's end whether the tile visits it: from the arrays' meaning. */
-static std::vector<bool> visited_slots(const struct index &x, uint32_t head, uint32_t tile) {
+/* Of each slot in front of the tile's end whether the half visits it: from the arrays' meaning. */
+static std::vector<bool> visited_slots(const struct index &x, uint32_t head, uint32_t half) {
     const struct sparse_head &h = x.heads[head];
+    const uint32_t tile = half / 2;
     const int32_t R = tile_group(x, tile), end = (R + SPARSE_TILE_GROUPS) * SPARSE_GROUP;
     const bool dense = h.kind == PATTERN_DENSE || tile >= x.first_dense_tile;
     std::vector<bool> visited(end, dense);
@@ -203,8 +224,10 @@ static std::vector<bool> visited_slots(const struct index &x, uint32_t head, uin
         return visited;
     }
     visit(0, h.n_first * SPARSE_GROUP);
-    for (int32_t i = 0; i < h.n_distances; i++)
-        visit((R - x.distances[(size_t)head * x.max_distances + i]) * SPARSE_GROUP, SPARSE_GROUP);
+    visit(R * SPARSE_GROUP, SPARSE_TILE);
+    for (int32_t group = 0; group < R; group++)
+        if (is_marked(x, head, R + (int32_t)(half % 2) * SPARSE_HALF_GROUPS - group))
+            visit(group * SPARSE_GROUP, SPARSE_GROUP);
     for (int32_t i = 0; i < h.n_columns; i++)
         visit(x.columns[(size_t)head * x.max_columns + i], 1);
     return visited;
@@ -248,13 +271,13 @@ static double oracle_row(const struct batch &b, uint32_t row, int head,
 static struct expected oracle(const struct batch &b, const struct index &x) {
     const size_t n_heads = (size_t)b.shape.n_heads, width = n_heads * b.shape.dim;
     const uint32_t first = (b.slots[0] - b.rows[0] - x.first_slot) / SPARSE_TILE;
-    const uint32_t n_tiles = (b.rows[0] + SPARSE_TILE - 1) / SPARSE_TILE;
+    const uint32_t n_halves = (b.rows[0] + SPARSE_HALF - 1) / SPARSE_HALF;
     struct expected e = {std::vector<double>(b.n_rows * width),
                          std::vector<double>(b.n_rows * n_heads)};
-    const auto work = [&](uint32_t tile, size_t head) {
-        const std::vector<bool> visited = visited_slots(x, (uint32_t)head, first + tile);
-        const uint32_t end = std::min((tile + 1) * SPARSE_TILE, b.rows[0]);
-        for (uint32_t row = tile * SPARSE_TILE; row < end; row++)
+    const auto work = [&](uint32_t half, size_t head) {
+        const std::vector<bool> visited = visited_slots(x, (uint32_t)head, 2 * first + half);
+        const uint32_t end = std::min((half + 1) * SPARSE_HALF, b.rows[0]);
+        for (uint32_t row = half * SPARSE_HALF; row < end; row++)
             e.lse[row * n_heads + head] = oracle_row(b, row, (int)head, visited,
                                                      &e.out[row * width + head * b.shape.dim]);
     };
@@ -262,7 +285,7 @@ static struct expected oracle(const struct batch &b, const struct index &x) {
     std::vector<std::thread> threads;
     for (unsigned t = 0; t < n_threads; t++)
         threads.emplace_back([&, t] {
-            for (size_t i = t; i < n_tiles * n_heads; i += n_threads)
+            for (size_t i = t; i < n_halves * n_heads; i += n_threads)
                 work((uint32_t)(i / n_heads), i % n_heads);
         });
     for (std::thread &t : threads) t.join();
@@ -427,32 +450,41 @@ template <typename Launch> static double median_ms(int n_times, Launch launch) {
     return ms[n_times / 2];
 }
 
+/* Keys in front of a tile: of both halves, and of groups of one half alone. */
+struct tile_keys {
+    size_t both, lower, upper, columns;
+};
+
+static struct tile_keys keys_of(const struct index &x, uint32_t head, uint32_t tile) {
+    const struct sparse_head &h = x.heads[head];
+    const size_t at = (size_t)head * x.n_tiles + tile;
+    const int32_t R = tile_group(x, tile);
+    if (h.kind == PATTERN_DENSE) return {(size_t)R * SPARSE_GROUP, 0, 0, 0};
+    if (h.kind == PATTERN_BLOCK_SPARSE)
+        return {(size_t)(x.block_count[at] - 2) * PAGE_TOKENS, 0, 0, 0};
+    const int32_t n_first = std::min(h.n_first, R),
+                  *list = &x.distances[(size_t)head * x.max_distances];
+    const auto count = [&](int32_t n) {
+        const size_t found = std::upper_bound(list, list + n, R - n_first) - list;
+        list += n;
+        return found * SPARSE_GROUP;
+    };
+    const size_t both = count(h.n_both), lower = count(h.n_lower);
+    return {both + n_first * SPARSE_GROUP, lower, count(h.n_upper), (size_t)x.column_count[at]};
+}
+
 /* Means over heads and rows: the keys that the index names, and those that are computed, in whole
- * pairs of 128. */
+ * pairs of 128, of which a half's count half. */
 static void count_keys(const struct index &x, double *visited, double *computed) {
     const auto pairs = [](size_t n) { return (n + 127) / 128; };
     double n_visited = 0.0, n_pairs = 0.0;
     for (uint32_t head = 0; head < x.n_heads; head++)
         for (uint32_t tile = 0; tile < x.n_tiles; tile++) {
-            const struct sparse_head &h = x.heads[head];
-            const size_t at = (size_t)head * x.n_tiles + tile;
-            const int32_t R = tile_group(x, tile),
-                          *d = &x.distances[(size_t)head * x.max_distances];
-            size_t n_keys, n_columns = 0;
-            if (h.kind == PATTERN_DENSE) {
-                n_keys = (size_t)R * SPARSE_GROUP;
-            } else if (h.kind == PATTERN_BLOCK_SPARSE) {
-                n_keys = (size_t)(x.block_count[at] - 2) * PAGE_TOKENS;
-            } else {
-                n_keys = std::upper_bound(d, d + h.n_distances, R) - d - SPARSE_TILE_GROUPS;
-                for (int32_t g = 0; g < std::min(h.n_first, R); g++) {
-                    const uint32_t bit = (uint32_t)(R - g + SPARSE_MARK_SHIFT);
-                    n_keys += !(x.marks[(size_t)head * x.mark_words + bit / 32] >> bit % 32 & 1);
-                }
-                n_keys *= SPARSE_GROUP, n_columns = (size_t)x.column_count[at];
-            }
-            n_visited += (double)(n_keys + n_columns) + SPARSE_TILE / 2;
-            n_pairs += (double)(1 + pairs(n_keys) + pairs(n_columns));
+            const struct tile_keys k = keys_of(x, head, tile);
+            n_visited += (double)(k.both + k.columns) + 0.5 * (double)(k.lower + k.upper) +
+                         SPARSE_TILE / 2;
+            n_pairs += (double)(1 + pairs(k.both) + pairs(k.columns)) +
+                       0.5 * (double)(pairs(k.lower) + pairs(k.upper));
         }
     *visited = n_visited / x.n_heads / x.n_tiles;
     *computed = n_pairs * 128 / x.n_heads / x.n_tiles;

@@ -72,7 +72,7 @@ static void make_arena(struct arena *arena) {
 
 static cudaError_t run_rmsnorm(const struct arena *a, int set, uint32_t n, struct launch launch) {
     const struct rmsnorm_params p = {a->in[set], a->weight, DTYPE_BF16, a->out[set], n,
-                                     DIM,        DIM,       DIM,        1e-5f};
+                                     DIM,        DIM,       DIM,        1e-5f,      1};
     return launch_rmsnorm(&p, launch);
 }
 

@@ -110,7 +110,8 @@ static cudaError_t run_apart(const struct shape *s, const struct arena *arena,
     if (s->norm) {
         const struct rmsnorm_params norm = {p->x,          arena->norm_weight, DTYPE_BF16,
                                             arena->normed, p->n_rows,          p->n_in,
-                                            p->n_in,       p->n_in,            1e-5f};
+                                            p->n_in,       p->n_in,            1e-5f,
+                                            1};
         check(launch_rmsnorm(&norm, launch), "rmsnorm");
         p->x = arena->normed;
     }

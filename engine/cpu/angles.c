@@ -9,6 +9,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/sizes.h"
+
 enum { ROWS_PER_TASK = 16, MIN_RANKS = 512 };
 
 struct angle_job {
@@ -35,7 +37,7 @@ static void angles_task(void *ctx, uint32_t task, uint32_t worker) {
 }
 
 static void run_angles(struct cpu_backend *cpu, struct angle_job *job) {
-    pool_run(cpu->pool, angles_task, job, (job->n_rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK);
+    pool_run(cpu->pool, angles_task, job, div_up(job->n_rows, ROWS_PER_TASK));
 }
 
 int row_angles_prepare(struct cpu_backend *cpu, const struct rope_append_args *args,

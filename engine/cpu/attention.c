@@ -23,6 +23,7 @@
 #include <string.h>
 
 #include "engine/error.h"
+#include "engine/sizes.h"
 
 enum { CHUNK_PAGES = 8, CHUNK_SLOTS = CHUNK_PAGES * PAGE_TOKENS };
 
@@ -92,7 +93,7 @@ static void attend_page(const struct tile *t, const struct work *w, const float 
 
 static void attend_chunk(const struct tile *t, const struct work *w, const float *q, uint32_t chunk,
                          float *max, float *sum, float *out) {
-    uint32_t n_pages = (tile_last_visible(t) + PAGE_TOKENS - 1) / PAGE_TOKENS;
+    uint32_t n_pages = (uint32_t)kv_n_pages(tile_last_visible(t));
     uint32_t end = (chunk + 1) * CHUNK_PAGES < n_pages ? (chunk + 1) * CHUNK_PAGES : n_pages;
     for (uint32_t r = 0; r < t->n_rows; r++) {
         max[r] = -INFINITY;
@@ -152,7 +153,7 @@ static void store_row(const struct attn_job *job, const struct tile *t, uint32_t
 }
 
 static uint32_t chunks_of(uint32_t n_slots) {
-    return (n_slots + CHUNK_SLOTS - 1) / CHUNK_SLOTS;
+    return (uint32_t)div_up(n_slots, CHUNK_SLOTS);
 }
 
 /* Of n_tokens rows of a sequence, from its first_token-th row on. */
@@ -309,7 +310,7 @@ static void prefill_task(void *ctx, uint32_t task, uint32_t worker) {
     const struct step_seq *seq = &step->seqs[step->n_decode + i];
     /* Late tokens see most keys: their tiles first, so that no long task is left for the end. */
     const uint32_t first_token = (n_tiles - 1 - at / n_kv) * job->tile_tokens,
-                   n_tokens = sparse_min(job->tile_tokens, seq->n_rows - first_token);
+                   n_tokens = min_u32(job->tile_tokens, seq->n_rows - first_token);
     const struct tile t =
         tile_of(job, step->n_decode + i, first_token, n_tokens, at % n_kv);
     const struct work w = work_layout(scratch_of(job->cpu, worker), job->work_rows,
@@ -326,7 +327,7 @@ static int prefill_dense(struct attn_job *job, struct error *err) {
     job->first_task[0] = 0;
     for (uint32_t i = 0; i < n; i++) {
         const struct step_seq *seq = &step->seqs[step->n_decode + i];
-        const uint32_t n_tiles = (seq->n_rows + job->tile_tokens - 1) / job->tile_tokens;
+        const uint32_t n_tiles = (uint32_t)div_up(seq->n_rows, job->tile_tokens);
         job->first_task[i + 1] = job->first_task[i] + (seq->sparse ? 0 : n_tiles * kv->n_kv_heads);
     }
     rc = scratch_reserve(job->cpu, work_bytes(job->work_rows, kv->head_dim), err);
@@ -338,7 +339,7 @@ static int prefill_dense(struct attn_job *job, struct error *err) {
 /* --- Prefill of a sequence with an index: a task is half a tile for one query head, as each has
  * its own keys.  Its rows lie in one page. --- */
 
-enum { SPARSE_ROWS = PAGE_TOKENS };
+enum { SPARSE_ROWS = SPARSE_HALF };
 
 /* Of a task's rows: how many slots each of them visits, summed. */
 static uint64_t pairs_of(const struct tile *t, const uint64_t *visited) {
@@ -352,7 +353,7 @@ static uint64_t pairs_of(const struct tile *t, const uint64_t *visited) {
 
 static struct tile sparse_tile(const struct attn_job *job, uint32_t first_token, uint32_t head) {
     const uint32_t seq = (uint32_t)(job->sparse - job->cpu->step->seqs),
-                   n_tokens = sparse_min(SPARSE_ROWS, job->sparse->n_rows - first_token);
+                   n_tokens = min_u32(SPARSE_ROWS, job->sparse->n_rows - first_token);
     struct tile t = tile_of(job, seq, first_token, n_tokens, head / job->group);
     t.first_head = head;
     t.group = 1;
@@ -364,14 +365,14 @@ static void sparse_task(void *ctx, uint32_t task, uint32_t worker) {
     struct attn_job *job = ctx;
     const struct sparse_index *index = &job->cpu->sparse;
     const uint32_t n_heads = job->args->n_heads, head = task % n_heads,
-                   n_parts = (job->sparse->n_rows + SPARSE_ROWS - 1) / SPARSE_ROWS,
+                   n_parts = (uint32_t)div_up(job->sparse->n_rows, SPARSE_ROWS),
                    first_token = (n_parts - 1 - task / n_heads) * SPARSE_ROWS;
     const struct tile t = sparse_tile(job, first_token, head);
-    const uint32_t tile = (t.first_visible - 1 - index->first_slot) / SPARSE_TILE;
+    const uint32_t half = (t.first_visible - 1 - index->first_slot) / SPARSE_HALF;
     uint64_t *visited = scratch_of(job->cpu, worker);
     struct work w = work_layout(visited + job->visited_pages, SPARSE_ROWS, t.kv->head_dim);
-    if (!sparse_visits_all(index, head, tile)) {
-        sparse_visit(index, head, tile, visited);
+    if (!sparse_visits_all(index, head, half / 2)) {
+        sparse_visit(index, head, half, visited);
         w.visited = visited;
     }
     attend_tile(job, &t, &w, job->sparse->first_row + first_token);
@@ -412,12 +413,12 @@ static void add_totals(const struct attn_job *job, uint32_t n_tasks, double seco
 
 static int prefill_sparse(struct attn_job *job, struct error *err) {
     const double start = sparse_clock();
-    const uint32_t n_parts = (job->sparse->n_rows + SPARSE_ROWS - 1) / SPARSE_ROWS,
+    const uint32_t n_parts = (uint32_t)div_up(job->sparse->n_rows, SPARSE_ROWS),
                    n_tasks = n_parts * job->args->n_heads,
                    n_slots = job->sparse->layers[job->args->layer].n_slots;
     int rc = check_index(job, err);
     if (rc < 0) return rc;
-    job->visited_pages = (n_slots + 8 * PAGE_TOKENS - 1) / (8 * PAGE_TOKENS) * 8; /* 64 bytes */
+    job->visited_pages = (uint32_t)round_up(kv_n_pages(n_slots), 8); /* 64 bytes */
     rc = scratch_reserve(job->cpu, job->visited_pages * sizeof(uint64_t) +
                                        work_bytes(SPARSE_ROWS, job->args->kv->head_dim), err);
     if (!rc) rc = buffer_reserve(&job->cpu->partials, n_tasks * sizeof(uint64_t), err);

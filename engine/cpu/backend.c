@@ -9,12 +9,13 @@
 #include <sys/mman.h>
 
 #include "engine/error.h"
+#include "engine/sizes.h"
 
 enum { ALIGNMENT = 64, MAX_THREADS = 1024 };
 
 int buffer_reserve(struct buffer *buffer, size_t bytes, struct error *err) {
     if (bytes <= buffer->capacity) return 0;
-    size_t capacity = (bytes + bytes / 2 + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    size_t capacity = round_up(bytes + bytes / 2, ALIGNMENT);
     void *data = aligned_alloc(ALIGNMENT, capacity);
     if (!data)
         return error_set(err, ERR_NOMEM, "cpu: no memory for %zu bytes of scratch", capacity);
@@ -30,7 +31,7 @@ void buffer_free(struct buffer *buffer) {
 
 int scratch_reserve(struct cpu_backend *cpu, size_t bytes, struct error *err) {
     if (bytes <= cpu->scratch_bytes) return 0;
-    size_t each = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    size_t each = round_up(bytes, ALIGNMENT);
     int rc = buffer_reserve(&cpu->scratch, each * pool_size(cpu->pool), err);
     if (rc < 0) return rc;
     cpu->scratch_bytes = each;
@@ -137,7 +138,7 @@ static int begin_scores(struct cpu_backend *cpu, const struct step *step, struct
     first_page[0] = 0;
     for (uint32_t i = 0; i < step->n_decode; i++) {
         const struct step_seq *seq = &step->seqs[i];
-        const uint32_t n_pages = (seq->layers[0].n_slots + PAGE_TOKENS - 1) / PAGE_TOKENS;
+        const uint32_t n_pages = (uint32_t)kv_n_pages(seq->layers[0].n_slots);
         first_page[i + 1] = first_page[i] + (has_scores(seq) || seq->select ? n_pages : 0);
     }
     return 0;

@@ -6,6 +6,7 @@
 
 #include "engine/cpu/tile.h"
 #include "engine/cpu/vec.h"
+#include "engine/sizes.h"
 
 enum { TASK_ROWS = 16 }; /* rows a task: enough to pay for handing it out */
 
@@ -23,7 +24,7 @@ static void rows_task(void *ctx, uint32_t task, uint32_t worker) {
 }
 
 static int run_rows(struct row_job *job) {
-    pool_run(job->cpu->pool, rows_task, job, (job->n_rows + TASK_ROWS - 1) / TASK_ROWS);
+    pool_run(job->cpu->pool, rows_task, job, div_up(job->n_rows, TASK_ROWS));
     return 0;
 }
 
@@ -49,10 +50,12 @@ int cpu_embed(struct backend *be, const struct embed_args *args, struct error *e
 
 static void rmsnorm_row(const struct row_job *job, uint32_t row, uint32_t worker) {
     const struct rmsnorm_args *args = job->args;
-    job->cpu->kernels->rmsnorm((float *)args->out + row * args->out_stride,
-                               (const float *)args->x + row * args->x_stride,
-                               (const float *)scratch_of(job->cpu, 0), args->dim, args->eps);
+    const float *x = (const float *)args->x + row * args->x_stride,
+                *weight = scratch_of(job->cpu, 0);
+    float *out = (float *)args->out + row * args->out_stride;
     (void)worker;
+    for (uint32_t h = 0; h < args->n_heads; h++, x += args->dim, out += args->dim)
+        job->cpu->kernels->rmsnorm(out, x, weight, args->dim, args->eps, args->accumulate);
 }
 
 int cpu_rmsnorm(struct backend *be, const struct rmsnorm_args *args, struct error *err) {

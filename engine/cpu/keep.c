@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "engine/error.h"
+#include "engine/sizes.h"
 
 enum { TASK_PAGES = 8 };
 #define STAYS UINT64_MAX
@@ -52,7 +53,7 @@ static struct kv_page_state *state_at(const struct head *h, uint32_t page) {
 }
 
 static uint32_t pages_of(const struct head *h) {
-    return (h->view->n_slots + PAGE_TOKENS - 1) / PAGE_TOKENS;
+    return (uint32_t)kv_n_pages(h->view->n_slots);
 }
 
 static bool has_scores(const struct kv_budget *budget) {
@@ -212,7 +213,7 @@ static void add_prefill_scores(const struct keep_job *job, const struct step_seq
                                const struct score_work *w) {
     const uint32_t most = tile_tokens(job->group);
     for (uint32_t token = seq->score_row; token < seq->n_rows; token += most) {
-        const uint32_t left = seq->n_rows - token, n_tokens = left < most ? left : most;
+        const uint32_t n_tokens = min_u32(seq->n_rows - token, most);
         const struct tile t = {
             .kernels = job->cpu->kernels,
             .kv = h->kv,
@@ -232,8 +233,7 @@ static void add_prefill_scores(const struct keep_job *job, const struct step_seq
 }
 
 static uint32_t score_tasks_of(const struct step_seq *seq, uint32_t layer) {
-    const uint32_t slots = TASK_PAGES * PAGE_TOKENS;
-    return (seq->layers[layer].n_slots + slots - 1) / slots;
+    return (uint32_t)div_up(seq->layers[layer].n_slots, TASK_PAGES * PAGE_TOKENS);
 }
 
 static void forget_scores(const struct head *h, uint32_t first, uint32_t end) {

@@ -6,6 +6,7 @@
 #endif
 
 #include "engine/cpu/vec.h"
+#include "engine/sizes.h"
 
 /* Register tiles.  Products: TILE_ROWS x TILE_COLS accumulators and an operand of each kind.
  * Attention: ATTN_ROWS queries x ATTN_VECS registers.  AVX-512 has 32 registers, the others 16. */
@@ -183,7 +184,7 @@ static void linear_block(const float *x, size_t x_stride, uint32_t n_rows, uint3
 #if defined(__AVX512BF16__)
 
 static void pack_row_bf16(uint16_t *out, const float *x, uint32_t n_in) {
-    uint32_t padded = (n_in + PACK_UNIT - 1) / PACK_UNIT * PACK_UNIT, i = 0;
+    uint32_t padded = (uint32_t)round_up(n_in, PACK_UNIT), i = 0;
     for (; i + LANES <= n_in; i += LANES) {
         __m256bh rounded = _mm512_cvtneps_pbh(_mm512_loadu_ps(x + i));
         memcpy(out + i, &rounded, sizeof(rounded));
@@ -248,7 +249,8 @@ static void linear_block_bf16(const uint16_t *x, size_t x_stride, uint32_t n_row
 
 #endif
 
-static void rmsnorm(float *out, const float *x, const float *weight, uint32_t n, float eps) {
+static void rmsnorm(float *out, const float *x, const float *weight, uint32_t n, float eps,
+                    bool accumulate) {
     vecf acc = {0};
     uint32_t i = 0;
     for (; i + LANES <= n; i += LANES) {
@@ -258,7 +260,8 @@ static void rmsnorm(float *out, const float *x, const float *weight, uint32_t n,
     float sum = vec_sum(acc);
     for (; i < n; i++) sum += x[i] * x[i];
     float scale = 1.0f / sqrtf(sum / (float)n + eps);
-    for (i = 0; i < n; i++) out[i] = x[i] * scale * weight[i];
+    if (accumulate) for (i = 0; i < n; i++) out[i] += x[i] * scale * weight[i];
+    else for (i = 0; i < n; i++) out[i] = x[i] * scale * weight[i];
 }
 
 /* Through exp(-|g|), so that the exponent is never positive. */

@@ -6,12 +6,13 @@
 #define ENGINE_CPU_KERNELS_H
 
 #include "engine/backend.h"
+#include "engine/sizes.h"
 
 enum { PACK_UNIT = 32, ANGLE_UNIT = 16 };
 
 /* cos (or sin) of a rank's n_freqs angles, padded to whole registers. */
 static inline uint32_t angle_stride(uint32_t n_freqs) {
-    return (n_freqs + ANGLE_UNIT - 1) / ANGLE_UNIT * ANGLE_UNIT;
+    return (uint32_t)round_up(n_freqs, ANGLE_UNIT);
 }
 
 struct cpu_kernels {
@@ -32,7 +33,8 @@ struct cpu_kernels {
                               const uint16_t *w, uint32_t n_cols, const float *bias, float *y,
                               size_t y_stride, bool accumulate);
     void (*to_f32)(float *out, const void *in, size_t n, enum dtype dtype);
-    void (*rmsnorm)(float *out, const float *x, const float *weight, uint32_t n, float eps);
+    void (*rmsnorm)(float *out, const float *x, const float *weight, uint32_t n, float eps,
+                    bool accumulate);
     void (*silu_mul)(float *out, const float *gate, const float *up, uint32_t n);
     /* Scores of n_rows queries against one page: s[r][slot] = dot(q[r], k[.][slot]); s rows are
      * PAGE_TOKENS long. k is [dim, PAGE_TOKENS]; scratch holds as many floats.  Slots not in use

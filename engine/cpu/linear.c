@@ -12,6 +12,7 @@
 
 #include "engine/cpu/vec.h"
 #include "engine/error.h"
+#include "engine/sizes.h"
 
 /* COL_UNIT and ROW_UNIT divide into the register tiles of every kernel. */
 enum { COL_UNIT = 12, ROW_UNIT = 12, BLOCK_COLS = 48, MIN_BLOCK_ROWS = 48 };
@@ -92,9 +93,9 @@ static void linear_task(void *ctx, uint32_t task, uint32_t worker) {
 static uint32_t rows_of_block(const struct linear_job *job) {
     size_t fit = PACKED_BLOCK_BYTES / (job->x_stride * packed_size(job)),
            n_rows = job->args->n_rows;
-    size_t n_blocks = fit < MIN_BLOCK_ROWS ? n_rows / MIN_BLOCK_ROWS : (n_rows + fit - 1) / fit;
+    size_t n_blocks = fit < MIN_BLOCK_ROWS ? n_rows / MIN_BLOCK_ROWS : div_up(n_rows, fit);
     if (n_blocks == 0) n_blocks = 1;
-    return (uint32_t)((n_rows + n_blocks - 1) / n_blocks + ROW_UNIT - 1) / ROW_UNIT * ROW_UNIT;
+    return (uint32_t)round_up(div_up(n_rows, n_blocks), ROW_UNIT);
 }
 
 /* The next block when n_left columns are.  Few rows: each worker's share is one long stream of
@@ -131,15 +132,15 @@ static int run_parts(struct cpu_backend *cpu, const struct linear_args *args, ui
     job.dtype = job.parts[0].w->dtype;
     job.bf16 = cpu->bf16_products && job.dtype == DTYPE_BF16;
     /* The rest of a cache line more, so that rows do not all begin in the same cache set. */
-    job.x_stride = (args->n_in + PACK_UNIT - 1) / PACK_UNIT * PACK_UNIT + 64 / packed_size(&job);
+    job.x_stride = round_up(args->n_in, PACK_UNIT) + 64 / packed_size(&job);
     job.block_rows = rows_of_block(&job);
     int rc = cut_columns(&job, n, err);
     if (rc < 0) return rc;
     rc = buffer_reserve(&cpu->inputs, args->n_rows * job.x_stride * packed_size(&job), err);
     if (rc < 0) return rc;
-    pool_run(cpu->pool, pack_task, &job, (args->n_rows + PACK_ROWS - 1) / PACK_ROWS);
+    pool_run(cpu->pool, pack_task, &job, div_up(args->n_rows, PACK_ROWS));
     pool_run(cpu->pool, linear_task, &job,
-             (args->n_rows + job.block_rows - 1) / job.block_rows * job.n_cuts);
+             div_up(args->n_rows, job.block_rows) * job.n_cuts);
     return 0;
 }
 

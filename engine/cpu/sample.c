@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "engine/error.h"
+#include "engine/sizes.h"
 
 struct candidate {
     float value; /* the logit after penalties */
@@ -237,8 +238,7 @@ static void sample_task(void *ctx, uint32_t task, uint32_t worker) {
     float lse = job->cpu->kernels->log_sum_exp(logits, n_vocab, logits[arg_max(logits, n_vocab)]);
     result->logprob = logits[result->token] - lse;
     result->rank = rank_of(logits, n_vocab, result->token);
-    report_top(result, logits, n_vocab, row->n_top < SAMPLE_MAX_TOP ? row->n_top : SAMPLE_MAX_TOP,
-               lse);
+    report_top(result, logits, n_vocab, min_u32(row->n_top, SAMPLE_MAX_TOP), lse);
 }
 
 /* Keeps the tokens for the next step, which may ask for them; see STEP_DRAWN. */

@@ -1,14 +1,13 @@
 /* sparse.c - see sparse.h: the index of one layer, a task for each query head.
  *
- * A tile whose first slot is T, in group R, meets a diagonal o at the keys T + i - o, i < 128.
- * With c = o / 16 these lie in the groups R - c - 1 … R - c + 7, wherever o is among its sixteen
- * neighbours.  Hence a chosen diagonal marks distances c - 7 … c + 1, once for all tiles.
+ * Half a tile whose first slot is B, in group R, meets a diagonal o at the keys B + i - o, i < 64.
+ * With c = o / 16 these lie in the groups R - c - 1 … R - c + 3, wherever o is among its sixteen
+ * neighbours.  Hence a chosen diagonal marks distances c - 3 … c + 1, once for all halves.
  *
- * The published conversion works on blocks of 64 rows: there the diagonal o visits a window of 64
- * keys, from B - o for the block's first row B.  With B = T or T + 64 a window ends at most at
- * T - o + 127, so it lies in the same nine groups, and what it visits is visited here.  Beyond that
+ * The published conversion works on the same 64 rows: there the diagonal o visits the window of 64
+ * keys from B - o on, which lies in these groups: what it visits is visited here.  Beyond that
  * the conversion pushes windows to the right that would begin before key 0, and grows ranges by
- * whole blocks: what only that covers, no line asks for, and tiles here may leave it out. */
+ * whole blocks: what only that covers, no line asks for, and halves here may leave it out. */
 #define _GNU_SOURCE /* clock_gettime */
 #include "engine/cpu/sparse.h"
 
@@ -18,11 +17,13 @@
 
 #include "engine/cpu/sparse_lines.h"
 #include "engine/error.h"
+#include "engine/sizes.h"
 
 enum { FIRST_GROUPS = (SPARSE_MIN_COLUMNS + SPARSE_GROUP - 1) / SPARSE_GROUP,
        PAGE_GROUPS = PAGE_TOKENS / SPARSE_GROUP,
        TILE_PAGES = SPARSE_TILE / PAGE_TOKENS,
-       TILE_GROUPS = SPARSE_TILE / SPARSE_GROUP };
+       TILE_GROUPS = SPARSE_TILE / SPARSE_GROUP,
+       HALF_GROUPS = SPARSE_HALF / SPARSE_GROUP };
 
 double sparse_clock(void) {
     struct timespec now;
@@ -37,7 +38,7 @@ static size_t distance_words_of(uint32_t n_slots) {
 
 int sparse_reserve(struct cpu_backend *cpu, const struct step_limits *limits, struct error *err) {
     struct sparse_index *index = &cpu->sparse;
-    const uint32_t n_heads = limits->n_heads, n_pages = sparse_pages(limits->max_sparse_slots);
+    const uint32_t n_heads = limits->n_heads, n_pages = kv_n_pages(limits->max_sparse_slots);
     index->valid = false;
     index->max_rows = limits->max_sparse_rows;
     index->max_slots = limits->max_sparse_slots;
@@ -45,8 +46,8 @@ int sparse_reserve(struct cpu_backend *cpu, const struct step_limits *limits, st
     if (index->max_rows == 0) return 0;
     index->distance_words = distance_words_of(index->max_slots);
     index->column_words = n_pages;
-    index->block_words = (n_pages + 63) / 64;
-    const size_t n_tiles = (index->max_rows + SPARSE_TILE - 1) / SPARSE_TILE;
+    index->block_words = div_up(n_pages, 64);
+    const size_t n_tiles = div_up(index->max_rows, SPARSE_TILE);
     const struct {
         struct buffer *buffer;
         size_t bytes;
@@ -75,7 +76,7 @@ const struct step_seq *sparse_seq(const struct step *step) {
     return NULL;
 }
 
-/* --- What a tile visits. --- */
+/* --- What half a tile visits. --- */
 
 /* The first n of a page's slots. */
 static uint64_t first_slots(uint32_t n) {
@@ -84,7 +85,11 @@ static uint64_t first_slots(uint32_t n) {
 
 /* The slot behind a tile's last row. */
 static uint32_t tile_end(const struct sparse_index *index, uint32_t tile) {
-    return index->first_slot + sparse_min(index->n_rows, (tile + 1) * SPARSE_TILE);
+    return index->first_slot + min_u32(index->n_rows, (tile + 1) * SPARSE_TILE);
+}
+
+static uint32_t half_end(const struct sparse_index *index, uint32_t half) {
+    return index->first_slot + min_u32(index->n_rows, (half + 1) * SPARSE_HALF);
 }
 
 static bool bit(const uint64_t *bits, uint32_t i) {
@@ -103,29 +108,30 @@ bool sparse_visits_all(const struct sparse_index *index, uint32_t head, uint32_t
     return sparse_head_of(index, head)->kind == PATTERN_DENSE || behind_dense_from(index, tile);
 }
 
-static uint64_t visited_of_page(const struct sparse_index *index, uint32_t head, uint32_t own_group,
+static uint64_t visited_of_page(const struct sparse_index *index, uint32_t head, uint32_t half,
                                 uint32_t page) {
     const uint64_t *distances = sparse_distances(index, head);
-    const uint32_t n_first = sparse_head_of(index, head)->n_first;
+    const uint32_t n_first = sparse_head_of(index, head)->n_first,
+                   first_group = index->first_slot / SPARSE_GROUP + half * HALF_GROUPS,
+                   tile_group = index->first_slot / SPARSE_GROUP + half / 2 * TILE_GROUPS;
     uint64_t visited = 0;
     for (uint32_t i = 0; i < PAGE_GROUPS; i++) {
         const uint32_t group = page * PAGE_GROUPS + i;
-        if (group >= own_group || group < n_first || bit(distances, own_group - group))
+        if (group >= tile_group || group < n_first || bit(distances, first_group - group))
             visited |= first_slots(SPARSE_GROUP) << i * SPARSE_GROUP;
     }
-    return page * PAGE_GROUPS < own_group ? visited | sparse_columns(index, head)[page] : visited;
+    return page * PAGE_GROUPS < tile_group ? visited | sparse_columns(index, head)[page] : visited;
 }
 
-uint32_t sparse_visit(const struct sparse_index *index, uint32_t head, uint32_t tile,
+uint32_t sparse_visit(const struct sparse_index *index, uint32_t head, uint32_t half,
                       uint64_t *pages) {
-    const uint32_t first = index->first_slot + tile * SPARSE_TILE, end = tile_end(index, tile),
-                   n_pages = sparse_pages(end);
+    const uint32_t tile = half / 2, end = half_end(index, half), n_pages = kv_n_pages(end);
     const bool all = sparse_visits_all(index, head, tile),
                blocks = sparse_head_of(index, head)->kind == PATTERN_BLOCK_SPARSE;
     for (uint32_t page = 0; page < n_pages; page++) {
         if (all) pages[page] = UINT64_MAX;
         else if (blocks) pages[page] = bit(sparse_blocks(index, head, tile), page) ? UINT64_MAX : 0;
-        else pages[page] = visited_of_page(index, head, first / SPARSE_GROUP, page);
+        else pages[page] = visited_of_page(index, head, half, page);
     }
     pages[n_pages - 1] &= first_slots(end - (n_pages - 1) * PAGE_TOKENS);
     return n_pages;
@@ -138,7 +144,7 @@ static void mark_distances(const uint64_t *diagonals, uint32_t n_slots, uint64_t
     for (uint32_t c = 0; c * SPARSE_GROUP < n_slots; c++) {
         const uint64_t chosen = diagonals[c / PAGE_GROUPS] >> c % PAGE_GROUPS * SPARSE_GROUP;
         if (!(chosen & first_slots(SPARSE_GROUP))) continue;
-        for (uint32_t d = c < TILE_GROUPS ? 0 : c - (TILE_GROUPS - 1); d <= c + 1; d++)
+        for (uint32_t d = c < HALF_GROUPS ? 0 : c - (HALF_GROUPS - 1); d <= c + 1; d++)
             set_bit(distances, d);
     }
 }
@@ -154,7 +160,7 @@ static void find_a_shape(struct sparse_index *index, const struct lines_task *ta
                          const struct attn_pattern *pattern) {
     const uint64_t furthest = ((uint64_t)pattern->p2 + SPARSE_GROUP - 2) / SPARSE_GROUP;
     uint64_t *distances = sparse_distances(index, task->head);
-    const uint64_t n_first = ((uint64_t)pattern->p1 + SPARSE_GROUP - 1) / SPARSE_GROUP;
+    const uint64_t n_first = div_up(pattern->p1, SPARSE_GROUP);
     sparse_head_of(index, task->head)->n_first = (uint32_t)n_first;
     for (uint32_t d = 0; d <= furthest && d <= task->n_slots / SPARSE_GROUP; d++)
         set_bit(distances, d);
@@ -168,10 +174,10 @@ static void find_blocks(struct sparse_index *index, const struct lines_task *tas
         const uint32_t own = first_page + tile * TILE_PAGES, first_row = tile * SPARSE_TILE;
         uint64_t *blocks = sparse_blocks(index, task->head, tile);
         memset(blocks, 0, index->block_words * sizeof(*blocks));
-        lines_best_pages(task, first_row, sparse_min(SPARSE_TILE, index->n_rows - first_row), own,
+        lines_best_pages(task, first_row, min_u32(SPARSE_TILE, index->n_rows - first_row), own,
                          pattern->p1, blocks);
         set_bit(blocks, 0);
-        for (uint32_t page = own; page < sparse_pages(tile_end(index, tile)); page++)
+        for (uint32_t page = own; page < kv_n_pages(tile_end(index, tile)); page++)
             set_bit(blocks, page);
     }
 }
@@ -179,11 +185,12 @@ static void find_blocks(struct sparse_index *index, const struct lines_task *tas
 /* Pairs of the tiles before dense_from. */
 static void count_pairs(const struct sparse_index *index, uint32_t head, uint64_t *pages) {
     struct sparse_head *h = sparse_head_of(index, head);
-    for (uint32_t tile = 0; tile < sparse_tiles(index) && !behind_dense_from(index, tile); tile++) {
-        const uint32_t first = index->first_slot + tile * SPARSE_TILE;
-        const uint64_t n_rows = tile_end(index, tile) - first, own = n_rows * (n_rows + 1) / 2;
+    for (uint32_t half = 0; half * SPARSE_HALF < index->n_rows; half++) {
+        if (behind_dense_from(index, half / 2)) return;
+        const uint32_t first = index->first_slot + half * SPARSE_HALF;
+        const uint64_t n_rows = half_end(index, half) - first, own = n_rows * (n_rows + 1) / 2;
         uint64_t n_before = 0;
-        sparse_visit(index, head, tile, pages);
+        sparse_visit(index, head, half, pages);
         for (uint32_t page = 0; page < first / PAGE_TOKENS; page++)
             n_before += (uint64_t)__builtin_popcountll(pages[page]);
         h->visited += n_before * n_rows + own;
@@ -284,11 +291,11 @@ enum attn_pattern_kind cpu_sparse_kind(const struct backend *be, uint32_t head) 
     return sparse_head_of(&((const struct cpu_backend *)be)->sparse, head)->kind;
 }
 
-uint32_t cpu_sparse_visited(const struct backend *be, uint32_t head, uint32_t tile,
+uint32_t cpu_sparse_visited(const struct backend *be, uint32_t head, uint32_t half,
                             uint32_t *slots) {
     const struct cpu_backend *cpu = (const struct cpu_backend *)be;
     uint64_t *pages = scratch_of(cpu, 0); /* as many as attn_index had room for */
-    const uint32_t n_pages = sparse_visit(&cpu->sparse, head, tile, pages);
+    const uint32_t n_pages = sparse_visit(&cpu->sparse, head, half, pages);
     uint32_t n = 0;
     for (uint32_t slot = 0; slot < n_pages * PAGE_TOKENS; slot++) {
         if (bit(pages, slot)) slots[n++] = slot;

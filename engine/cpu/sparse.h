@@ -2,11 +2,11 @@
  * attn_prefill (the contract is at the top of engine/backend.h).
  *
  *   lines        sparse_lines.c: attention of the last rows -> columns and diagonals, as bits
- *   distances    bit d: groups d before a tile's first are visited; those of its own rows always
+ *   distances    bit d: groups d before a half's first are visited; those of its tile's rows always
  *   columns      bit j: slot j is visited by every tile that lies behind it
  *   blocks       bit p of a tile: its page p is visited
  *
- *   of (head, tile)   pages  [ 0 ][ 1 ][ 2 ] …    64 bits each, one per slot: sparse_visit()
+ *   of (head, half)   pages  [ 0 ][ 1 ][ 2 ] …    64 bits each, one per slot: sparse_visit()
  *
  * A set of slots is a bitmap everywhere, so each is visited once whatever put it there.
  *
@@ -17,6 +17,7 @@
 
 #include "engine/backend.h"
 #include "engine/cpu/buffer.h"
+#include "engine/sizes.h"
 
 struct cpu_backend;
 
@@ -38,16 +39,8 @@ struct sparse_index {
     struct sparse_totals totals;
 };
 
-static inline uint32_t sparse_min(uint32_t a, uint32_t b) {
-    return a < b ? a : b;
-}
-
-static inline uint32_t sparse_pages(uint32_t n_slots) {
-    return (n_slots + PAGE_TOKENS - 1) / PAGE_TOKENS;
-}
-
 static inline uint32_t sparse_tiles(const struct sparse_index *index) {
-    return (index->n_rows + SPARSE_TILE - 1) / SPARSE_TILE;
+    return (uint32_t)div_up(index->n_rows, SPARSE_TILE);
 }
 
 static inline struct sparse_head *sparse_head_of(const struct sparse_index *index, uint32_t head) {
@@ -64,7 +57,7 @@ static inline uint64_t *sparse_columns(const struct sparse_index *index, uint32_
 
 static inline uint64_t *sparse_blocks(const struct sparse_index *index, uint32_t head,
                                       uint32_t tile) {
-    const size_t n_tiles = (index->max_rows + SPARSE_TILE - 1) / SPARSE_TILE;
+    const size_t n_tiles = div_up(index->max_rows, SPARSE_TILE);
     return (uint64_t *)index->blocks.data + (head * n_tiles + tile) * index->block_words;
 }
 
@@ -74,16 +67,16 @@ void sparse_free(struct sparse_index *index);
 const struct step_seq *sparse_seq(const struct step *step);
 /* Does (head, tile) visit everything? */
 bool sparse_visits_all(const struct sparse_index *index, uint32_t head, uint32_t tile);
-/* Writes the visited slots of a tile that has an end, page by page, and returns how many pages
- * there are up to that end. */
-uint32_t sparse_visit(const struct sparse_index *index, uint32_t head, uint32_t tile,
+/* Writes the slots that half a tile visits, page by page, and returns how many pages there are up
+ * to its last row. */
+uint32_t sparse_visit(const struct sparse_index *index, uint32_t head, uint32_t half,
                       uint64_t *pages);
 /* Seconds, for differences. */
 double sparse_clock(void);
 
-/* For tests, here and of other backends: the slots that (head, tile) visits by the last attn_index,
+/* For tests, here and of other backends: the slots that (head, half) visits by the last attn_index,
  * ascending; room for first_slot + n_rows of them.  Returns their number. */
-uint32_t cpu_sparse_visited(const struct backend *be, uint32_t head, uint32_t tile,
+uint32_t cpu_sparse_visited(const struct backend *be, uint32_t head, uint32_t half,
                             uint32_t *slots);
 /* The head's kind after the rule about density. */
 enum attn_pattern_kind cpu_sparse_kind(const struct backend *be, uint32_t head);

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "engine/cpu/tile.h"
+#include "engine/sizes.h"
 
 /* Columns and diagonals, or means: whichever is more. */
 static size_t shared_floats(uint32_t n_pages, uint32_t dim) {
@@ -20,7 +21,7 @@ static size_t shared_floats(uint32_t n_pages, uint32_t dim) {
 }
 
 size_t lines_room_bytes(uint32_t n_slots, uint32_t head_dim) {
-    const uint32_t n_pages = sparse_pages(n_slots);
+    const uint32_t n_pages = kv_n_pages(n_slots);
     return n_pages * sizeof(uint64_t) +
            sizeof(float) *
                (shared_floats(n_pages, head_dim) + n_pages + (size_t)2 * PAGE_TOKENS * head_dim +
@@ -28,7 +29,7 @@ size_t lines_room_bytes(uint32_t n_slots, uint32_t head_dim) {
 }
 
 struct lines_room lines_room_layout(void *scratch, uint32_t n_slots, uint32_t head_dim) {
-    const uint32_t n_pages = sparse_pages(n_slots);
+    const uint32_t n_pages = kv_n_pages(n_slots);
     struct lines_room room = {.bits = scratch};
     room.first = room.means = (float *)(room.bits + n_pages);
     room.second = room.first + (size_t)n_pages * PAGE_TOKENS;
@@ -81,7 +82,7 @@ void lines_select(const float *scores, uint32_t n, uint32_t k, uint64_t *bits) {
 
 /* The rows that are asked, as a tile of one query head. */
 static struct tile asked_rows(const struct lines_task *task) {
-    const uint32_t n = sparse_min(SPARSE_QUERIES, task->sparse->n_rows),
+    const uint32_t n = min_u32(SPARSE_QUERIES, task->sparse->n_rows),
                    group = task->args->n_heads / task->args->kv->n_kv_heads;
     return (struct tile){.kernels = task->cpu->kernels,
                          .kv = task->args->kv,
@@ -99,7 +100,7 @@ static void sum_rows(const struct lines_task *task, const struct tile *t) {
         room->softmax[2 * r] = -INFINITY;
         room->softmax[2 * r + 1] = 0.0f;
     }
-    for (uint32_t page = 0; page < sparse_pages(task->n_slots); page++) {
+    for (uint32_t page = 0; page < kv_n_pages(task->n_slots); page++) {
         tile_scores(t, room->scores, room->q, page, room->keys);
         for (uint32_t r = 0; r < t->n_rows; r++) {
             const uint32_t n = slots_of_page(t->first_visible + r, page);
@@ -127,7 +128,7 @@ static void score_lines(const struct lines_task *task) {
     const struct tile t = asked_rows(task);
     const struct attn_args queries = {
         .q = task->args->q, .q_stride = task->args->q_stride, .scale = task->args->scale};
-    const uint32_t n_pages = sparse_pages(task->n_slots);
+    const uint32_t n_pages = kv_n_pages(task->n_slots);
     tile_load_queries(&queries, &t, task->sparse->n_rows - t.n_rows, room->q);
     sum_rows(task, &t);
     memset(room->first, 0, (size_t)n_pages * 2 * PAGE_TOKENS * sizeof(float));
@@ -161,8 +162,8 @@ static void score_synthetic_lines(const struct lines_task *task, uint32_t p2) {
 /* The best k, and among them the first n_always. */
 static void select_lines(float *scores, uint32_t n, uint32_t k, uint32_t n_always,
                          uint64_t *bits) {
-    for (uint32_t i = 0; i < sparse_min(n, n_always); i++) scores[i] = INFINITY;
-    lines_select(scores, n, sparse_min(n, k > n_always ? k : n_always), bits);
+    for (uint32_t i = 0; i < min_u32(n, n_always); i++) scores[i] = INFINITY;
+    lines_select(scores, n, min_u32(n, max_u32(k, n_always)), bits);
 }
 
 void lines_find(const struct lines_task *task, const struct attn_pattern *pattern,
@@ -216,5 +217,5 @@ void lines_best_pages(const struct lines_task *task, uint32_t first_row, uint32_
         for (uint32_t d = 0; d < dim; d++) product += q[d] * key[d];
         task->room.products[page] = product;
     }
-    lines_select(task->room.products, n_pages, sparse_min(k, n_pages), bits);
+    lines_select(task->room.products, n_pages, min_u32(k, n_pages), bits);
 }

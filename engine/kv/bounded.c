@@ -24,16 +24,9 @@
 #include "engine/error.h"
 #include "engine/kv/lists.h"
 #include "engine/kv/policy.h"
+#include "engine/sizes.h"
 
 enum { WINDOW_ROWS = 64 }; /* of a chunk, those that count with KV_SCORE_WINDOW */
-
-static uint32_t min_u32(uint32_t a, uint32_t b) {
-    return a < b ? a : b;
-}
-
-static uint32_t max_u32(uint32_t a, uint32_t b) {
-    return a > b ? a : b;
-}
 
 /* Slots while tokens are generated.  Sums stay below 2^31: kv_choice_check. */
 static uint32_t generating_slots(const struct kv_plan *plan) {
@@ -49,14 +42,13 @@ static uint32_t most_slots(const struct kv_plan *plan) {
 }
 
 static struct kv_amount bounded_most(const struct kv_space *space, const struct kv_plan *plan) {
-    return (struct kv_amount){.pages = kv_pages_per_layer(most_slots(plan)) * space->n_layers};
+    return (struct kv_amount){.pages = kv_n_pages(most_slots(plan)) * space->n_layers};
 }
 
 /* Pages of a layer that the sequence has for the rest of its life. */
 static uint32_t pages_due(const struct kv_sequence *kv) {
     const struct kv_plan *plan = &kv->plan;
-    return (uint32_t)kv_pages_per_layer(kv->prompt_done ? generating_slots(plan)
-                                                        : most_slots(plan));
+    return (uint32_t)kv_n_pages(kv->prompt_done ? generating_slots(plan) : most_slots(plan));
 }
 
 static struct kv_amount bounded_missing(const struct kv_sequence *kv, uint64_t n_tokens) {
@@ -113,7 +105,7 @@ static void bounded_view(struct kv_sequence *kv, uint32_t n_rows, struct step_se
     const uint32_t before = bounded_n_resident(kv, kv->n_tokens), end = kv->n_tokens + n_rows;
     const bool full = !in_prompt && before == plan->budget.capacity;
     assert(n_rows <= bounded_max_rows(kv));
-    assert(kv_pages_per_layer(before + n_rows) <= kv->layers[0].n);
+    assert(kv_n_pages(before + n_rows) <= kv->layers[0].n);
     *seq = (struct step_seq){.n_rows = n_rows,
                              .layers = kv->views,
                              .budget = &plan->budget,

@@ -21,11 +21,11 @@
 #include "engine/kv/prefix_cache.h"
 
 struct kv_amount kv_full_most(const struct kv_space *space, const struct kv_plan *plan) {
-    return (struct kv_amount){.pages = kv_pages_per_layer(plan->n_most) * space->n_layers};
+    return (struct kv_amount){.pages = kv_n_pages(plan->n_most) * space->n_layers};
 }
 
 struct kv_amount kv_full_missing(const struct kv_sequence *kv, uint64_t n_tokens) {
-    return (struct kv_amount){.pages = kv_lists_missing(kv, kv_pages_per_layer(n_tokens))};
+    return (struct kv_amount){.pages = kv_lists_missing(kv, kv_n_pages(n_tokens))};
 }
 
 /* Room for n_pages pages in every list and as many blocks. */
@@ -53,7 +53,7 @@ static void hash_blocks(struct kv_sequence *kv, const uint32_t *tokens, uint32_t
 
 int kv_full_prepare(struct kv_sequence *kv, const uint32_t *prompt) {
     const uint32_t n_tokens = kv->plan.n_prompt;
-    int code = grow_lists(kv, (uint32_t)kv_pages_per_layer(n_tokens));
+    int code = grow_lists(kv, (uint32_t)kv_n_pages(n_tokens));
     if (code) return code;
     if (kv->space->cache) hash_blocks(kv, prompt, n_tokens / PAGE_TOKENS);
     return 0;
@@ -92,7 +92,7 @@ uint32_t kv_full_adopt(struct kv_sequence *kv, const uint32_t *tokens, uint32_t 
 }
 
 int kv_full_reserve(struct kv_sequence *kv, uint32_t n_tokens) {
-    const uint32_t want = (uint32_t)kv_pages_per_layer(n_tokens);
+    const uint32_t want = (uint32_t)kv_n_pages(n_tokens);
     if (want <= kv->layers[0].n) return 0;
     int code = grow_lists(kv, want);
     return code ? code : kv_lists_take(kv, want);
@@ -104,7 +104,7 @@ uint32_t kv_full_max_rows(const struct kv_sequence *kv) {
 }
 
 void kv_full_view(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq) {
-    assert(kv_pages_per_layer((uint64_t)kv->n_tokens + n_rows) <= kv->layers[0].n);
+    assert(kv_n_pages((uint64_t)kv->n_tokens + n_rows) <= kv->layers[0].n);
     *seq = (struct step_seq){.n_rows = n_rows, .layers = kv->views, .n_before = kv->n_tokens};
     for (uint32_t l = 0; l < kv->space->n_layers; l++)
         kv->views[l] = (struct kv_view){kv->layers[l].pages, kv->n_tokens + n_rows, kv->n_tokens};

@@ -10,10 +10,10 @@
 #include "engine/kv/policy.h"
 #include "engine/kv/pool.h"
 #include "engine/kv/prefix_cache.h"
+#include "engine/sizes.h"
 
 uint32_t kv_grown(uint32_t capacity, uint32_t need) {
-    uint32_t twice = capacity < UINT32_MAX / 2 ? 2 * capacity : UINT32_MAX;
-    return twice > need ? twice : need;
+    return max_u32(capacity < UINT32_MAX / 2 ? 2 * capacity : UINT32_MAX, need);
 }
 
 int kv_list_grow(struct page_list *list, uint32_t n_pages) {

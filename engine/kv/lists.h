@@ -12,10 +12,6 @@ struct kv_sequence;
 struct kv_space;
 struct page_list;
 
-static inline uint64_t kv_pages_per_layer(uint64_t n_slots) {
-    return (n_slots + PAGE_TOKENS - 1) / PAGE_TOKENS;
-}
-
 /* The larger of twice the capacity and what is needed. */
 uint32_t kv_grown(uint32_t capacity, uint32_t need);
 /* Room for n_pages pages in a list.  ERR_NOMEM. */

@@ -35,14 +35,14 @@ static struct kv_amount offload_most(const struct kv_space *space, const struct 
 static struct kv_amount offload_missing(const struct kv_sequence *kv, uint64_t n_tokens) {
     const uint64_t n_blocks = n_tokens / PAGE_TOKENS, have = kv->selection.blocks.n;
     return (struct kv_amount){
-        .pages = kv_lists_missing(kv, kv_pages_per_layer(n_tokens)) + selection_missing(kv),
+        .pages = kv_lists_missing(kv, kv_n_pages(n_tokens)) + selection_missing(kv),
         .blocks = n_blocks > have ? n_blocks - have : 0};
 }
 
 static int offload_prepare(struct kv_sequence *kv, const uint32_t *prompt) {
     (void)prompt;
     const int code = selection_prepare(kv, selection_state_pages(kv->space, &kv->plan));
-    return code ? code : kv_lists_grow(kv, (uint32_t)kv_pages_per_layer(kv->plan.n_prompt));
+    return code ? code : kv_lists_grow(kv, (uint32_t)kv_n_pages(kv->plan.n_prompt));
 }
 
 static bool offload_worth_waiting(const struct kv_sequence *kv, const struct kv_sequence *other) {
@@ -62,7 +62,7 @@ static int offload_reserve(struct kv_sequence *kv, uint32_t n_tokens) {
     if (n_blocks > page_pool_n_free(kv->space->blocks)) return ERR_FULL;
     int code = kv_list_grow(blocks, blocks->n + n_blocks);
     if (!code) code = kv_make_room(kv->space, missing.pages);
-    if (!code) code = kv_lists_take(kv, (uint32_t)kv_pages_per_layer(n_tokens));
+    if (!code) code = kv_lists_take(kv, (uint32_t)kv_n_pages(n_tokens));
     if (code) return code;
     selection_hold(kv);
     code = page_pool_take(kv->space->blocks, blocks->pages + blocks->n, n_blocks);

@@ -104,7 +104,7 @@ int kv_choice_check(const struct kv_choice *choice, uint32_t n_prompt, uint32_t 
 }
 
 static uint32_t whole_pages(uint32_t n_tokens) {
-    return (uint32_t)kv_pages_per_layer(n_tokens) * PAGE_TOKENS;
+    return (uint32_t)kv_n_pages(n_tokens) * PAGE_TOKENS;
 }
 
 uint32_t kv_plan_candidates(const struct kv_plan *plan, uint32_t n_tokens) {

@@ -58,7 +58,7 @@ static void view_plane(struct kv_sequence *kv, uint32_t plane, uint32_t layer) {
     const uint32_t n_chosen = selection_chosen_pages(&kv->plan),
                    n_state = selection_state_pages(kv->space, &kv->plan),
                    first = s->select.n_candidates / PAGE_TOKENS,
-                   n_tail = (uint32_t)kv_pages_per_layer(kv->n_tokens + 1) - first;
+                   n_tail = (uint32_t)kv_n_pages(kv->n_tokens + 1) - first;
     uint32_t *window = s->windows + (size_t)plane * window_pages(&kv->plan);
     memcpy(window, s->held.pages + n_state + (size_t)plane * n_chosen, n_chosen * sizeof(*window));
     memcpy(window + n_chosen, kv->layers[layer].pages + first, n_tail * sizeof(*window));

@@ -12,27 +12,12 @@
 #include <string.h>
 
 #include "engine/error.h"
+#include "engine/model/config_reader.h"
+#include "engine/model/family.h"
 #include "engine/model/json_guard.h"
-#include "engine/model/rope.h"
-#include "engine/model/weights.h"
+#include "engine/model/rope_config.h"
 
 enum { MAX_CONFIG_BYTES = 1 << 20, MAX_HEAD_DIM = 256 };
-
-struct reader {
-    const json_t *root;
-    const char *label;
-    struct error *err;
-};
-
-static int refuse(const struct reader *r, int code, const char *key, const char *why) {
-    return error_set(r->err, code, "%.200s: config.json: '%s' %s", r->label, key, why);
-}
-
-/* Absent and null mean the same to the library that writes these files. */
-static const json_t *get(const json_t *object, const char *key) {
-    const json_t *value = json_object_get(object, key);
-    return json_is_null(value) ? NULL : value;
-}
 
 /* Keys with a whole number.  The bounds are far beyond any model and keep every product of two or
  * three of them within 64 bits. */
@@ -51,84 +36,59 @@ static const struct count_key required_counts[] = {
     {"max_position_embeddings", offsetof(struct model_config, max_position), 1 << 30},
 };
 
-/* Leaves *out alone when the key is absent. */
-static int read_count(const struct reader *r, const char *key, uint32_t max, uint32_t *out) {
-    const json_t *value = get(r->root, key);
-    if (!value) return 0;
-    json_int_t n = json_integer_value(value); /* 0 for other types */
-    if (n < 1 || n > (json_int_t)max)
-        return error_set(r->err, ERR_INVALID,
-                         "%.200s: config.json: '%s' is not a whole number from 1 to %" PRIu32,
-                         r->label, key, max);
-    *out = (uint32_t)n;
-    return 0;
-}
-
-static int read_number(const struct reader *r, const json_t *object, const char *key, double min,
-                       double max, double *out) {
-    const json_t *value = get(object, key);
-    if (!value) return 0;
-    double n = json_number_value(value); /* 0 for other types */
-    if (!json_is_number(value) || !(n >= min && n <= max))
-        return error_set(r->err, ERR_INVALID,
-                         "%.200s: config.json: '%s' is not a number from %g to %g", r->label, key,
-                         min, max);
-    *out = n;
-    return 0;
-}
-
-static int read_bool(const struct reader *r, const char *key, bool *out) {
-    const json_t *value = get(r->root, key);
-    if (value && !json_is_boolean(value))
-        return refuse(r, ERR_INVALID, key, "is not true or false");
-    *out = json_is_true(value);
-    return 0;
-}
-
-static int read_architecture(const struct reader *r, struct model_config *c) {
-    const json_t *list = get(r->root, "architectures");
+static int read_architecture(const struct config_reader *r, struct model_config *c) {
+    const json_t *list = config_get(r->root, "architectures");
     const char *name = json_string_value(json_array_get(list, 0));
     if (!name || json_array_size(list) != 1)
-        return refuse(r, ERR_INVALID, "architectures", "is not a list of one name");
-    if (!weights_find_family(name))
-        return error_set(r->err, ERR_UNSUPPORTED, "%.200s: architecture '%.100s' is not supported",
-                         r->label, name);
+        return config_refuse(r, ERR_INVALID, "architectures", "is not a list of one name");
+    if (!family_find(name))
+        return error_set(r->err, ERR_UNSUPPORTED,
+                         "%.200s: architecture '%.100s' is not supported%s", r->label, name,
+                         family_missing(name));
     snprintf(c->architecture, sizeof(c->architecture), "%s", name);
+    const struct model_family *family = family_find(name);
+    c->qk_norm = family->qk_norm;
+    c->fused_qkv = family->fused_qkv;
+    c->fused_gate_up = family->fused_gate_up;
+    c->post_norms = family->post_norms;
+    c->paired_rotary = family->paired_rotary;
     return 0;
 }
 
-static int read_heads(const struct reader *r, struct model_config *c) {
+static int read_heads(const struct config_reader *r, struct model_config *c) {
     c->n_kv_heads = c->n_heads;
-    int rc = read_count(r, "num_key_value_heads", c->n_heads, &c->n_kv_heads);
+    int rc = config_read_count(r, r->root, "num_key_value_heads", c->n_heads, &c->n_kv_heads);
     if (rc) return rc;
     if (c->n_heads % c->n_kv_heads != 0)
-        return refuse(r, ERR_INVALID, "num_key_value_heads",
-                      "does not divide 'num_attention_heads'");
-    rc = read_count(r, "head_dim", MAX_HEAD_DIM, &c->head_dim);
+        return config_refuse(r, ERR_INVALID, "num_key_value_heads",
+                             "does not divide 'num_attention_heads'");
+    rc = config_read_count(r, r->root, "head_dim", MAX_HEAD_DIM, &c->head_dim);
     if (rc) return rc;
     if (c->head_dim == 0 && c->dim % c->n_heads != 0)
-        return refuse(r, ERR_INVALID, "hidden_size", "is not a multiple of 'num_attention_heads'");
+        return config_refuse(r, ERR_INVALID, "hidden_size",
+                             "is not a multiple of 'num_attention_heads'");
     if (c->head_dim == 0) c->head_dim = c->dim / c->n_heads;
     if (c->head_dim < 2 || c->head_dim % 2 != 0 || c->head_dim > MAX_HEAD_DIM)
-        return refuse(r, ERR_UNSUPPORTED, "head_dim", "is odd or larger than 256");
+        return config_refuse(r, ERR_UNSUPPORTED, "head_dim", "is odd or larger than 256");
     return 0;
 }
 
-static int read_shape(const struct reader *r, struct model_config *c) {
+static int read_shape(const struct config_reader *r, struct model_config *c) {
     for (size_t i = 0; i < sizeof(required_counts) / sizeof(required_counts[0]); i++) {
         const struct count_key *k = &required_counts[i];
-        if (!get(r->root, k->key)) return refuse(r, ERR_INVALID, k->key, "is missing");
-        int rc = read_count(r, k->key, k->max, (uint32_t *)((char *)c + k->offset));
+        if (!config_get(r->root, k->key))
+            return config_refuse(r, ERR_INVALID, k->key, "is missing");
+        int rc = config_read_count(r, r->root, k->key, k->max, (uint32_t *)((char *)c + k->offset));
         if (rc) return rc;
     }
     return read_heads(r, c);
 }
 
-static int read_dtype(const struct reader *r, struct model_config *c) {
+static int read_dtype(const struct config_reader *r, struct model_config *c) {
     static const char *const names[] = {
         [DTYPE_F32] = "float32", [DTYPE_F16] = "float16", [DTYPE_BF16] = "bfloat16"};
-    const json_t *value = get(r->root, "dtype");
-    if (!value) value = get(r->root, "torch_dtype"); /* its name before transformers 5 */
+    const json_t *value = config_get(r->root, "dtype");
+    if (!value) value = config_get(r->root, "torch_dtype"); /* its name before transformers 5 */
     if (!value) return 0;
     const char *name = json_string_value(value);
     for (int i = 0; name && i < 3; i++) {
@@ -136,89 +96,83 @@ static int read_dtype(const struct reader *r, struct model_config *c) {
         c->weight_dtype = (enum dtype)i;
         return 0;
     }
-    return refuse(r, ERR_UNSUPPORTED, "dtype", "is not float32, float16 or bfloat16");
+    return config_refuse(r, ERR_UNSUPPORTED, "dtype", "is not float32, float16 or bfloat16");
 }
 
-static int read_options(const struct reader *r, struct model_config *c) {
-    double eps = 1e-6; /* LlamaConfig's default */
-    int rc = read_number(r, r->root, "rms_norm_eps", 1e-12, 1.0, &eps);
+static bool has_bias(enum family_bias bias, bool said) {
+    return bias == BIAS_ALWAYS || (bias == BIAS_AS_SAID && said);
+}
+
+static int read_biases(const struct config_reader *r, struct model_config *c) {
+    const struct model_family *family = family_find(c->architecture);
+    bool attention = family->usual_bias, mlp = false;
+    int rc = config_read_bool(r, r->root, "attention_bias", &attention);
+    if (!rc) rc = config_read_bool(r, r->root, "mlp_bias", &mlp);
+    if (rc) return rc;
+    if (attention && family->qkv_bias == BIAS_NEVER)
+        return config_refuse(r, ERR_UNSUPPORTED, "attention_bias", "is not of this architecture");
+    if (mlp && family->mlp_bias == BIAS_NEVER)
+        return config_refuse(r, ERR_UNSUPPORTED, "mlp_bias", "is not of this architecture");
+    c->qkv_bias = has_bias(family->qkv_bias, attention);
+    c->o_bias = has_bias(family->o_bias, attention);
+    c->mlp_bias = has_bias(family->mlp_bias, mlp);
+    return 0;
+}
+
+/* Layers that differ by more than their windows are not the decoder's. */
+static int check_layer_types(const struct config_reader *r, bool windows) {
+    const json_t *types = config_get(r->root, "layer_types");
+    for (size_t i = 0; i < json_array_size(types); i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        const bool known = type && (strcmp(type, "full_attention") == 0 ||
+                                    (windows && strcmp(type, "sliding_attention") == 0));
+        if (!known)
+            return config_refuse(r, ERR_UNSUPPORTED, "layer_types",
+                                 "has a layer that is not full_attention");
+    }
+    return 0;
+}
+
+/* No attention here has a window: a model that does is served up to its length, where every token
+ * is inside. */
+static int read_window(const struct config_reader *r, struct model_config *c) {
+    const struct model_family *family = family_find(c->architecture);
+    const bool is_said = json_object_get(r->root, "sliding_window") != NULL;
+    uint32_t window = 0;
+    bool used = family->window == WINDOW_AS_SAID;
+    int rc = 0;
+    if (family->window == WINDOW_IF_USED)
+        rc = config_read_bool(r, r->root, "use_sliding_window", &used);
+    if (used && !is_said) window = family->usual_window;
+    if (!rc && used) rc = config_read_count(r, r->root, "sliding_window", 1 << 30, &window);
+    if (!rc && family->window != WINDOW_NEVER) rc = check_layer_types(r, window > 0);
+    if (rc || window == 0 || window >= c->max_position) return rc;
+    if (r->context > window)
+        return error_set(r->err, ERR_UNSUPPORTED,
+                         "%.200s: config.json: 'sliding_window' is %" PRIu32
+                         ", and longer texts (--max-model-len %" PRIu32 ") are not supported",
+                         r->label, window, r->context);
+    c->max_position = window;
+    return 0;
+}
+
+static int read_options(const struct config_reader *r, struct model_config *c) {
+    double eps = family_find(c->architecture)->norm_eps;
+    int rc = config_read_number(r, r->root, "rms_norm_eps", 1e-12, 1.0, &eps);
     if (rc) return rc;
     c->norm_eps = (float)eps;
-    if ((rc = read_bool(r, "tie_word_embeddings", &c->tied_head))) return rc;
-    if ((rc = read_bool(r, "attention_bias", &c->attn_bias))) return rc;
-    if ((rc = read_bool(r, "mlp_bias", &c->mlp_bias))) return rc;
-    const json_t *act = get(r->root, "hidden_act");
+    if ((rc = config_read_bool(r, r->root, "tie_word_embeddings", &c->tied_head))) return rc;
+    if ((rc = read_biases(r, c))) return rc;
+    if ((rc = read_window(r, c))) return rc;
+    const json_t *act = config_get(r->root, "hidden_act");
     if (act && (!json_is_string(act) || strcmp(json_string_value(act), "silu") != 0))
-        return refuse(r, ERR_UNSUPPORTED, "hidden_act", "is not silu");
-    if (get(r->root, "quantization_config"))
-        return refuse(r, ERR_UNSUPPORTED, "quantization_config", "is not supported");
+        return config_refuse(r, ERR_UNSUPPORTED, "hidden_act", "is not silu");
+    if (config_get(r->root, "quantization_config"))
+        return config_refuse(r, ERR_UNSUPPORTED, "quantization_config", "is not supported");
     return read_dtype(r, c);
 }
 
-/* transformers 4 writes rope_theta and "rope_scaling", 5 both inside "rope_parameters". */
-static int find_rope(const struct reader *r, const json_t **out) {
-    const json_t *scaling = get(r->root, "rope_scaling"),
-                 *parameters = get(r->root, "rope_parameters");
-    if (scaling && parameters)
-        return refuse(r, ERR_INVALID, "rope_scaling", "is given beside 'rope_parameters'");
-    const char *key = scaling ? "rope_scaling" : "rope_parameters";
-    *out = scaling ? scaling : parameters;
-    if (*out && !json_is_object(*out)) return refuse(r, ERR_INVALID, key, "is not an object");
-    return 0;
-}
-
-static int read_rope_kind(const struct reader *r, const json_t *rope, enum rope_kind *out) {
-    static const char *const names[] = {
-        [ROPE_DEFAULT] = "default", [ROPE_LINEAR] = "linear", [ROPE_LLAMA3] = "llama3"};
-    const json_t *value = get(rope, "rope_type");
-    if (!value) value = get(rope, "type"); /* the older spelling */
-    if (!value) return 0;
-    const char *name = json_string_value(value);
-    for (int i = 0; name && i < 3; i++) {
-        if (strcmp(name, names[i]) != 0) continue;
-        *out = (enum rope_kind)i;
-        return 0;
-    }
-    return error_set(r->err, ERR_UNSUPPORTED,
-                     "%.200s: config.json: 'rope_type' '%.60s' is not default, linear or llama3",
-                     r->label, name ? name : "");
-}
-
-static int read_llama3(const struct reader *r, const json_t *rope, struct rope_params *p) {
-    int rc = read_number(r, rope, "low_freq_factor", 1e-3, 1e6, &p->low_freq_factor);
-    if (rc) return rc;
-    if ((rc = read_number(r, rope, "high_freq_factor", 1e-3, 1e6, &p->high_freq_factor))) return rc;
-    rc = read_number(r, rope, "original_max_position_embeddings", 1.0, 1 << 30,
-                     &p->original_max_position);
-    if (rc) return rc;
-    if (p->low_freq_factor == 0 || p->high_freq_factor == 0 || p->original_max_position == 0)
-        return refuse(r, ERR_INVALID, "rope_type",
-                      "llama3 needs low_freq_factor, high_freq_factor and "
-                      "original_max_position_embeddings");
-    if (p->high_freq_factor <= p->low_freq_factor)
-        return refuse(r, ERR_INVALID, "high_freq_factor", "is not above 'low_freq_factor'");
-    return 0;
-}
-
-static int read_rope(const struct reader *r, struct rope_params *p) {
-    const json_t *rope = NULL;
-    double rotary = 1.0;
-    int rc = find_rope(r, &rope);
-    if (rc) return rc;
-    if ((rc = read_number(r, r->root, "rope_theta", 1.0, 1e15, &p->theta))) return rc;
-    if ((rc = read_number(r, rope, "rope_theta", 1.0, 1e15, &p->theta))) return rc;
-    if ((rc = read_number(r, r->root, "partial_rotary_factor", 0.0, 1.0, &rotary))) return rc;
-    if ((rc = read_number(r, rope, "partial_rotary_factor", 0.0, rotary, &rotary))) return rc;
-    if (rotary != 1.0) return refuse(r, ERR_UNSUPPORTED, "partial_rotary_factor", "is not 1");
-    if ((rc = read_rope_kind(r, rope, &p->kind))) return rc;
-    if (p->kind == ROPE_DEFAULT) return 0;
-    if ((rc = read_number(r, rope, "factor", 1.0, 1e6, &p->factor))) return rc;
-    if (p->factor == 0)
-        return refuse(r, ERR_INVALID, "factor", "is missing from the rope settings");
-    return p->kind == ROPE_LLAMA3 ? read_llama3(r, rope, p) : 0;
-}
-
-static int read_token(const struct reader *r, const struct model_config *c, const char *key,
+static int read_token(const struct config_reader *r, const struct model_config *c, const char *key,
                       const json_t *value, uint32_t *out) {
     if (!json_is_integer(value) || json_integer_value(value) < 0 ||
         json_integer_value(value) >= c->n_vocab)
@@ -228,7 +182,7 @@ static int read_token(const struct reader *r, const struct model_config *c, cons
     return 0;
 }
 
-static int add_eos(const struct reader *r, struct model_config *c, const json_t *value) {
+static int add_eos(const struct config_reader *r, struct model_config *c, const json_t *value) {
     uint32_t token = 0;
     int rc = read_token(r, c, "eos_token_id", value, &token);
     if (rc) return rc;
@@ -242,8 +196,10 @@ static int add_eos(const struct reader *r, struct model_config *c, const json_t 
 }
 
 /* The end tokens of both files count: chat models often add theirs in the second one only. */
-static int read_tokens(const struct reader *r, const json_t *object, struct model_config *c) {
-    const json_t *bos = get(object, "bos_token_id"), *eos = get(object, "eos_token_id");
+static int read_tokens(const struct config_reader *r, const json_t *object,
+                       struct model_config *c) {
+    const json_t *bos = config_get(object, "bos_token_id"),
+                 *eos = config_get(object, "eos_token_id");
     if (bos && !c->has_bos) {
         int rc = read_token(r, c, "bos_token_id", bos, &c->bos);
         if (rc) return rc;
@@ -259,19 +215,19 @@ static int read_tokens(const struct reader *r, const json_t *object, struct mode
 }
 
 int model_config_parse(struct model_config *out, const json_t *config, const json_t *generation,
-                       const char *label, struct error *err) {
-    const struct reader r = {.root = config, .label = label, .err = err};
-    struct model_config c = {.rope_scale = 1.0f};
-    struct rope_params rope = {.theta = 10000.0}; /* LlamaConfig's default */
+                       const char *label, uint32_t context, struct error *err) {
+    const struct config_reader r = {
+        .root = config, .label = label, .context = context, .err = err};
+    struct model_config c = {0};
+    struct rope_params rope;
     int rc = read_architecture(&r, &c);
     if (rc) return rc;
     if ((rc = read_shape(&r, &c))) return rc;
     if ((rc = read_options(&r, &c))) return rc;
-    if ((rc = read_rope(&r, &rope))) return rc;
+    if ((rc = rope_config_read(&r, &c, &rope))) return rc;
     if ((rc = read_tokens(&r, config, &c))) return rc;
     if (generation && (rc = read_tokens(&r, generation, &c))) return rc;
     c.attn_scale = (float)(1.0 / sqrt(c.head_dim));
-    c.n_freqs = c.head_dim / 2;
     c.inv_freq = calloc(c.n_freqs, sizeof(*c.inv_freq));
     if (!c.inv_freq)
         return error_set(err, ERR_NOMEM, "%.200s: no memory for the rotary frequencies", label);
@@ -288,13 +244,14 @@ static int read_file(json_t **out, const char *dir, const char *name, struct err
     return json_guard_read(out, path, MAX_CONFIG_BYTES, err);
 }
 
-int model_config_load(struct model_config *out, const char *dir, struct error *err) {
+int model_config_load(struct model_config *out, const char *dir, uint32_t context,
+                      struct error *err) {
     json_t *config = NULL, *generation = NULL;
     int rc = read_file(&config, dir, "config.json", err);
     if (rc) goto done;
     rc = read_file(&generation, dir, "generation_config.json", err);
     if (rc && rc != ERR_NOT_FOUND) goto done; /* many models have none */
-    rc = model_config_parse(out, config, generation, dir, err);
+    rc = model_config_parse(out, config, generation, dir, context, err);
 
 done:
     json_decref(config);

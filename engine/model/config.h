@@ -8,9 +8,9 @@
 
 #include "engine/model/model.h"
 
-/* Borrows both roots; generation may be NULL.  `label` names the directory in messages.
- * On failure *out is untouched. */
+/* Borrows both roots; generation may be NULL.  `label` names the directory in messages, `context`
+ * is as in model_config_load().  On failure *out is untouched. */
 int model_config_parse(struct model_config *out, const json_t *config, const json_t *generation,
-                       const char *label, struct error *err);
+                       const char *label, uint32_t context, struct error *err);
 
 #endif

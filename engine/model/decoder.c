@@ -3,7 +3,7 @@
  * One arena holds every activation, planned once for the largest step:
  *
  *   x        act [max_rows, dim]            the residual stream
- *   normed   act [max_rows, dim]            room for the norms inside products
+ *   normed   act [max_rows, dim]            room for the norms inside products and behind them
  *   qkv      act [max_rows, (n_heads + 2 * n_kv_heads) * head_dim]
  *   attn     act [max_rows, n_heads * head_dim]
  *   gate_up  act [max_rows, 2 * ffn_dim]
@@ -27,6 +27,7 @@
 #include <string.h>
 
 #include "engine/error.h"
+#include "engine/sizes.h"
 
 enum { ARENA_ALIGN = 64, F32_BYTES = 4 };
 
@@ -68,7 +69,7 @@ struct decoder {
 static size_t reserve(struct plan *plan, size_t rows, size_t cols, size_t element_bytes) {
     const size_t at = plan->total;
     const size_t bytes = rows * cols * element_bytes;
-    plan->total += (bytes + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
+    plan->total += round_up(bytes, ARENA_ALIGN);
     return at;
 }
 
@@ -173,13 +174,32 @@ static struct rmsnorm_input norm_with(const struct decoder *d, const struct weig
     return (struct rmsnorm_input){weight, d->model->config.norm_eps, d->normed};
 }
 
-/* x += in W^T (+ b): the way back into the residual stream. */
+/* x += in W^T (+ b), or its norm: the way back into the residual stream. */
 static int run_residual(struct decoder *d, const void *in, const struct weight *w,
-                        const struct weight *bias, void *x, uint32_t n_rows, struct error *err) {
-    const struct linear_args args = {
-        .x = in, .n_rows = n_rows, .n_in = w->cols, .n_parts = 1, .accumulate = true,
-        .parts = {{.w = w, .bias = weight_if_present(bias), .y = x, .y_stride = w->rows}}};
-    return d->be->ops->linear(d->be, &args, err);
+                        const struct weight *bias, const struct weight *post_norm, void *x,
+                        uint32_t n_rows, struct error *err) {
+    const bool normed = d->model->config.post_norms;
+    const struct linear_args args = {.x = in,
+                                     .n_rows = n_rows,
+                                     .n_in = w->cols,
+                                     .n_parts = 1,
+                                     .accumulate = !normed,
+                                     .parts = {{.w = w,
+                                                .bias = weight_if_present(bias),
+                                                .y = normed ? d->normed : x,
+                                                .y_stride = w->rows}}};
+    const struct rmsnorm_args norm = {.x = d->normed,
+                                      .weight = post_norm,
+                                      .out = x,
+                                      .n_rows = n_rows,
+                                      .dim = w->rows,
+                                      .x_stride = w->rows,
+                                      .out_stride = w->rows,
+                                      .eps = d->model->config.norm_eps,
+                                      .n_heads = 1,
+                                      .accumulate = true};
+    const int rc = d->be->ops->linear(d->be, &args, err);
+    return rc || !normed ? rc : d->be->ops->rmsnorm(d->be, &norm, err);
 }
 
 static int run_qkv(struct decoder *d, const struct layer_weights *w, struct row_range rows,
@@ -208,6 +228,30 @@ static int run_qkv(struct decoder *d, const struct layer_weights *w, struct row_
     return d->be->ops->linear(d->be, &args, err);
 }
 
+/* Each of the n_heads heads that begin at x, in every row of qkv. */
+static int norm_heads(struct decoder *d, void *x, const struct weight *weight, uint32_t n_heads,
+                      uint32_t n_rows, struct error *err) {
+    const struct rmsnorm_args norm = {.x = x,
+                                      .weight = weight,
+                                      .out = x,
+                                      .n_rows = n_rows,
+                                      .dim = d->model->config.head_dim,
+                                      .x_stride = d->qkv_dim,
+                                      .out_stride = d->qkv_dim,
+                                      .eps = d->model->config.norm_eps,
+                                      .n_heads = n_heads};
+    return d->be->ops->rmsnorm(d->be, &norm, err);
+}
+
+static int norm_qk(struct decoder *d, const struct layer_weights *w, struct row_range rows,
+                   struct error *err) {
+    const struct model_config *c = &d->model->config;
+    if (!c->qk_norm) return 0;
+    const int rc = norm_heads(d, rows.qkv, &w->q_norm, c->n_heads, rows.n, err);
+    if (rc) return rc;
+    return norm_heads(d, act_at(d, rows.qkv, d->q_dim), &w->k_norm, c->n_kv_heads, rows.n, err);
+}
+
 /* From x to q, and to keys and values in their pages. */
 static int enter_layer(struct decoder *d, uint32_t layer, struct row_range rows,
                        struct error *err) {
@@ -219,7 +263,9 @@ static int enter_layer(struct decoder *d, uint32_t layer, struct row_range rows,
                                           .n_freqs = c->n_freqs,
                                           .layer = layer,
                                           .n_heads = c->n_heads};
-    const int rc = run_qkv(d, &d->model->layers[layer], rows, err);
+    const struct layer_weights *w = &d->model->layers[layer];
+    int rc = run_qkv(d, w, rows, err);
+    if (!rc) rc = norm_qk(d, w, rows, err);
     return rc ? rc : d->be->ops->rope_append(d->be, &rope, err);
 }
 
@@ -305,10 +351,10 @@ static int run_ffn(struct decoder *d, uint32_t layer, const void *attn_out, void
                                      .up_bias = weight_if_present(&w->up_bias),
                                      .gate_up = d->gate_up,
                                      .out = d->ffn};
-    int rc = run_residual(d, attn_out, &w->o, &w->o_bias, x, n_rows, err);
+    int rc = run_residual(d, attn_out, &w->o, &w->o_bias, &w->attn_post_norm, x, n_rows, err);
     if (rc) return rc;
     if ((rc = d->be->ops->gated(d->be, &gated, err))) return rc;
-    return run_residual(d, d->ffn, &w->down, &w->down_bias, x, n_rows, err);
+    return run_residual(d, d->ffn, &w->down, &w->down_bias, &w->ffn_post_norm, x, n_rows, err);
 }
 
 static int run_embed(struct decoder *d, void *x, struct error *err) {
@@ -394,14 +440,12 @@ static bool is_plain_decode(const struct decoder *d, const struct step *step,
 
 /* A backend that records a body wants few sizes: finer ones where a row more costs more. */
 static uint32_t padded_rows(const struct decoder *d, uint32_t n) {
-    const uint32_t most = d->limits.max_rows < d->limits.max_logit_rows ? d->limits.max_rows
-                                                                        : d->limits.max_logit_rows;
+    const uint32_t most = min_u32(d->limits.max_rows, d->limits.max_logit_rows);
     uint32_t unit = 1;
     if (!d->be->repeats) return n;
     while (unit < n && unit < 8) unit *= 2;
     if (n > 64) unit = 16;
-    const uint32_t padded = (n + unit - 1) / unit * unit;
-    return padded < most ? padded : most;
+    return min_u32((uint32_t)round_up(n, unit), most);
 }
 
 /* From tokens to logits. */

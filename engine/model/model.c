@@ -8,9 +8,15 @@
 #include "engine/error.h"
 #include "engine/model/checkpoint.h"
 #include "engine/model/random_weights.h"
+#include "engine/model/turning.h"
 #include "engine/model/weights.h"
 
 enum { MAX_NAME = 128 };
+
+struct reordered {
+    struct reordered *next;
+    max_align_t data[];
+};
 
 struct loader {
     struct model *model;
@@ -39,14 +45,20 @@ static uint64_t weight_bytes(const struct weight *w) {
 static int find_weight(struct loader *l, const struct weight_rule *rule, const char *name,
                        struct weight *host) {
     const struct model_config *config = &l->model->config;
+    const uint32_t rows = weights_side(rule->rows, config);
     const struct tensor_shape shape = {
         .n_dims = rule->rows == SIDE_VECTOR ? 1 : 2,
-        .rows = weights_side(rule->rows, config),
+        .rows = rule->whole ? weights_side(rule->whole, config) : rows,
         .cols = weights_side(rule->cols, config),
     };
-    *host = (struct weight){.dtype = DTYPE_BF16, .rows = shape.rows, .cols = shape.cols};
+    *host = (struct weight){.dtype = DTYPE_BF16, .rows = rows, .cols = shape.cols};
     if (l->source->random) return 0;
-    return checkpoint_get(l->model->checkpoint, name, &shape, host, l->err);
+    int rc = checkpoint_get(l->model->checkpoint, name, &shape, host, l->err);
+    if (rc) return rc;
+    const size_t before = weights_side(rule->before, config);
+    host->data = (const char *)host->data + before * shape.cols * dtype_size(host->dtype);
+    host->rows = rows;
+    return 0;
 }
 
 static int measure_weight(struct loader *l, const struct weight_rule *rule, const char *name,
@@ -62,18 +74,41 @@ static void tell(const struct loader *l) {
     if (l->source->progress) l->source->progress(l->source->ctx, l->model->weight_bytes, l->total);
 }
 
+/* A copy of the weight in the decoder's order, which the model owns. */
+static int reorder(struct loader *l, struct weight *host) {
+    const struct model_config *c = &l->model->config;
+    const bool is_vector = host->rows == 1;
+    const size_t n_rows = is_vector ? host->cols : host->rows, bytes = weight_bytes(host);
+    struct reordered *own = malloc(sizeof(*own) + bytes);
+    if (!own) return error_set(l->err, ERR_NOMEM, "no memory to reorder a weight");
+    turning_order(own->data, host->data, n_rows, bytes / n_rows, c->head_dim, c->n_freqs);
+    host->data = own->data;
+    own->next = l->model->reordered;
+    l->model->reordered = own;
+    return 0;
+}
+
+static void drop_reordered(struct model *model) {
+    struct reordered *own = model->reordered;
+    model->reordered = own->next;
+    free(own);
+}
+
 static int move_weight(struct loader *l, const struct weight_rule *rule, const char *name,
                        struct weight *out) {
     struct model *model = l->model;
     struct weight host;
     const void *data;
+    const bool reorders = rule->turns && model->config.paired_rotary && !model->random;
     int rc = find_weight(l, rule, name, &host);
     if (rc == 0 && model->random)
         rc = random_weights_get(model->random, rule->is_norm, &host, l->err);
+    if (rc == 0 && reorders) rc = reorder(l, &host);
     if (rc) return rc;
     rc = l->be->ops->weight_upload(l->be, host.data, weight_bytes(&host), &data, l->err);
     if (rc) return rc;
     if (model->random && data != host.data) random_weights_take_back(model->random);
+    if (reorders && data != host.data) drop_reordered(model);
     *out = host;
     out->data = data;
     model->weight_bytes += weight_bytes(&host);
@@ -81,13 +116,14 @@ static int move_weight(struct loader *l, const struct weight_rule *rule, const c
     return 0;
 }
 
-static int visit_rules(struct loader *l, weight_visitor visit, const struct weight_rule *rules,
-                       size_t n, uint32_t layer, void *base) {
+static int visit_rules(struct loader *l, weight_visitor visit, const struct weight_rules *rules,
+                       uint32_t layer, void *base) {
     char name[MAX_NAME];
-    for (size_t i = 0; i < n; i++) {
-        if (!weights_rule_applies(&rules[i], &l->model->config)) continue;
-        expand_name(name, rules[i].name, layer);
-        int rc = visit(l, &rules[i], name, (struct weight *)((char *)base + rules[i].offset));
+    for (size_t i = 0; i < rules->n; i++) {
+        const struct weight_rule *rule = &rules->rules[i];
+        if (!weights_rule_applies(rule, &l->model->config)) continue;
+        expand_name(name, rule->name, layer);
+        int rc = visit(l, rule, name, (struct weight *)((char *)base + rule->at));
         if (rc) return rc;
     }
     return 0;
@@ -95,11 +131,9 @@ static int visit_rules(struct loader *l, weight_visitor visit, const struct weig
 
 static int visit_weights(struct loader *l, weight_visitor visit) {
     struct model *model = l->model;
-    const struct weight_family *family = weights_find_family(model->config.architecture);
-    int rc = visit_rules(l, visit, family->model_rules, family->n_model_rules, 0, model);
+    int rc = visit_rules(l, visit, &weights_of_model, 0, model);
     for (uint32_t i = 0; !rc && i < model->config.n_layers; i++)
-        rc = visit_rules(l, visit, family->layer_rules, family->n_layer_rules, i,
-                         &model->layers[i]);
+        rc = visit_rules(l, visit, &weights_of_layer, i, &model->layers[i]);
     return rc;
 }
 
@@ -123,7 +157,7 @@ int model_load(struct model **out, const char *dir, const struct model_source *s
     struct loader loader = {
         .model = model, .source = source ? source : &files, .be = be, .err = err};
     if (!model) return error_set(err, ERR_NOMEM, "%.200s: no memory for the model", dir);
-    rc = model_config_load(&model->config, dir, err);
+    rc = model_config_load(&model->config, dir, loader.source->context, err);
     if (rc) goto fail;
     model->layers = calloc(model->config.n_layers, sizeof(*model->layers));
     if (!model->layers) {
@@ -142,21 +176,22 @@ fail:
     return rc;
 }
 
-static void release_rules(struct backend *be, const struct weight_rule *rules, size_t n,
-                          const void *base) {
-    for (size_t i = 0; i < n; i++) {
-        const struct weight *w = (const struct weight *)((const char *)base + rules[i].offset);
+/* Two rules may fill the same member, one for each of the ways to store it. */
+static void release_rules(struct backend *be, const struct weight_rules *rules, void *base) {
+    for (size_t i = 0; i < rules->n; i++) {
+        struct weight *w = (struct weight *)((char *)base + rules->rules[i].at);
         if (w->data) be->ops->weight_release(be, w->data);
+        w->data = NULL;
     }
 }
 
 void model_destroy(struct model *model, struct backend *be) {
     if (!model) return;
-    const struct weight_family *family = weights_find_family(model->config.architecture);
     if (model->config.tied_head) model->head.data = NULL; /* the embedding's, released once */
-    if (family) release_rules(be, family->model_rules, family->n_model_rules, model);
+    release_rules(be, &weights_of_model, model);
     for (uint32_t i = 0; model->layers && i < model->config.n_layers; i++)
-        release_rules(be, family->layer_rules, family->n_layer_rules, &model->layers[i]);
+        release_rules(be, &weights_of_layer, &model->layers[i]);
+    while (model->reordered) drop_reordered(model);
     checkpoint_close(model->checkpoint);
     random_weights_destroy(model->random);
     free(model->layers);

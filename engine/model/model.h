@@ -9,6 +9,7 @@
 
 struct checkpoint;
 struct random_weights;
+struct reordered;
 
 enum { MODEL_MAX_EOS = 16 };
 
@@ -16,18 +17,23 @@ enum { MODEL_MAX_EOS = 16 };
 struct model_config {
     char architecture[64];
     uint32_t n_vocab, dim, n_layers, n_heads, n_kv_heads, head_dim, ffn_dim;
-    uint32_t max_position; /* trained context, tokens */
+    uint32_t max_position; /* trained context, tokens; the window of a model that has one */
     float norm_eps, attn_scale, rope_scale;
-    bool tied_head, attn_bias, mlp_bias;
+    bool tied_head, qkv_bias, o_bias, mlp_bias;
+    bool qk_norm; /* the heads of q and k, each by itself, before they turn */
+    bool post_norms; /* what attention and feed-forward give to the residual stream is normed */
+    bool fused_qkv, fused_gate_up; /* in the checkpoint they are one tensor */
+    bool paired_rotary;            /* in the checkpoint q and k turn by neighbours (turning.h) */
     uint32_t n_freqs;  /* rotary pairs, head_dim / 2 when the whole head rotates */
-    double *inv_freq;  /* [n_freqs], owned by the model; scaling (linear, llama3) already applied */
+    double *inv_freq;  /* [n_freqs], owned by the model; scaling already applied */
     uint32_t bos; bool has_bos;
     uint32_t eos[MODEL_MAX_EOS]; uint32_t n_eos; /* config.json and generation_config.json */
     enum dtype weight_dtype; /* of the embedding, for the log */
 };
 
 struct layer_weights {
-    struct weight attn_norm, q, k, v, o, q_bias, k_bias, v_bias, o_bias;
+    struct weight attn_norm, q, k, v, o, q_bias, k_bias, v_bias, o_bias, q_norm, k_norm;
+    struct weight attn_post_norm, ffn_post_norm;
     struct weight ffn_norm, gate, up, down, gate_bias, up_bias, down_bias;
 };
 
@@ -38,18 +44,23 @@ struct model {
     size_t weight_bytes;
     struct checkpoint *checkpoint;         /* the mappings, or: */
     struct random_weights *random;
+    struct reordered *reordered; /* weights that a backend aliases and no file has like this */
 };
 
 /* Where weights come from, and whom to tell.  All zero: the directory's files, and nobody. */
 struct model_source {
     bool random; /* made up: only config.json is read (random_weights.h) */
+    uint32_t context; /* as in model_config_load() */
     /* Bytes that the backend has, of all; called at the start and after each weight. */
     void (*progress)(void *ctx, uint64_t done, uint64_t total);
     void *ctx;
 };
 
-/* Reads only config.json and generation_config.json: enough to answer questions about a model. */
-int model_config_load(struct model_config *out, const char *dir, struct error *err);
+/* Reads only config.json and generation_config.json: enough to answer questions about a model.
+ * context: the longest text that it will be asked for; 0: the model's own, max_position.  Rotary
+ * scaling that depends on the length is settled by it (rope_config.h). */
+int model_config_load(struct model_config *out, const char *dir, uint32_t context,
+                      struct error *err);
 void model_config_fini(struct model_config *config);
 
 /* source may be NULL. */

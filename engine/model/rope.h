@@ -4,16 +4,31 @@
 #ifndef ENGINE_MODEL_ROPE_H
 #define ENGINE_MODEL_ROPE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
-enum rope_kind { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3 };
+enum { ROPE_MAX_FREQS = 128 };
+
+enum rope_kind {
+    ROPE_DEFAULT,
+    ROPE_LINEAR,
+    ROPE_LLAMA3,
+    ROPE_DYNAMIC,
+    ROPE_YARN,
+    ROPE_LONGROPE,
+    ROPE_N_KINDS
+};
 
 struct rope_params {
     enum rope_kind kind;
     double theta;
-    double factor;                           /* linear, llama3 */
+    double factor;                            /* linear, llama3, dynamic, yarn */
+    double original_max_position;             /* llama3, yarn */
     double low_freq_factor, high_freq_factor; /* llama3 */
-    double original_max_position;            /* llama3 */
+    double stretch;              /* dynamic: longest text / trained context, at least 1 */
+    double beta_fast, beta_slow; /* yarn: turns within the original context, */
+    bool truncate;               /* and whether the pairs found by them are whole numbers */
+    double divisors[ROPE_MAX_FREQS]; /* longrope */
 };
 
 /* inv_freq[i], i in [0, n_freqs): radians per position of the pair (i, i + n_freqs). */

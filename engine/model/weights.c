@@ -1,7 +1,5 @@
-/* weights.c - see weights.h.  A new family is another pair of tables. */
+/* weights.c - see weights.h.  What a family has and others have not is a condition of its rules. */
 #include "engine/model/weights.h"
-
-#include <string.h>
 
 #include "engine/model/model.h"
 
@@ -9,68 +7,116 @@
 #define IN_LAYER(member) offsetof(struct layer_weights, member)
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-static const struct weight_rule llama_model[] = {
-    {"model.embed_tokens.weight", IN_MODEL(embedding), SIDE_VOCAB, SIDE_DIM, WHEN_ALWAYS, false},
-    {"model.norm.weight", IN_MODEL(final_norm), SIDE_VECTOR, SIDE_DIM, WHEN_ALWAYS, true},
-    {"lm_head.weight", IN_MODEL(head), SIDE_VOCAB, SIDE_DIM, WHEN_UNTIED, false},
+static const struct weight_rule model_rules[] = {
+    {.name = "model.embed_tokens.weight",
+     .at = IN_MODEL(embedding), .rows = SIDE_VOCAB, .cols = SIDE_DIM},
+    {.name = "model.norm.weight",
+     .at = IN_MODEL(final_norm), .rows = SIDE_VECTOR, .cols = SIDE_DIM, .is_norm = true},
+    {.name = "lm_head.weight",
+     .at = IN_MODEL(head), .rows = SIDE_VOCAB, .cols = SIDE_DIM, .when = WHEN_UNTIED},
 };
 
-static const struct weight_rule llama_layer[] = {
-    {"model.layers.#.input_layernorm.weight", IN_LAYER(attn_norm), SIDE_VECTOR, SIDE_DIM,
-     WHEN_ALWAYS, true},
-    {"model.layers.#.self_attn.q_proj.weight", IN_LAYER(q), SIDE_Q, SIDE_DIM, WHEN_ALWAYS, false},
-    {"model.layers.#.self_attn.k_proj.weight", IN_LAYER(k), SIDE_KV, SIDE_DIM, WHEN_ALWAYS, false},
-    {"model.layers.#.self_attn.v_proj.weight", IN_LAYER(v), SIDE_KV, SIDE_DIM, WHEN_ALWAYS, false},
-    {"model.layers.#.self_attn.o_proj.weight", IN_LAYER(o), SIDE_DIM, SIDE_Q, WHEN_ALWAYS, false},
-    {"model.layers.#.self_attn.q_proj.bias", IN_LAYER(q_bias), SIDE_VECTOR, SIDE_Q,
-     WHEN_ATTN_BIAS, false},
-    {"model.layers.#.self_attn.k_proj.bias", IN_LAYER(k_bias), SIDE_VECTOR, SIDE_KV,
-     WHEN_ATTN_BIAS, false},
-    {"model.layers.#.self_attn.v_proj.bias", IN_LAYER(v_bias), SIDE_VECTOR, SIDE_KV,
-     WHEN_ATTN_BIAS, false},
-    {"model.layers.#.self_attn.o_proj.bias", IN_LAYER(o_bias), SIDE_VECTOR, SIDE_DIM,
-     WHEN_ATTN_BIAS, false},
-    {"model.layers.#.post_attention_layernorm.weight", IN_LAYER(ffn_norm), SIDE_VECTOR, SIDE_DIM,
-     WHEN_ALWAYS, true},
-    {"model.layers.#.mlp.gate_proj.weight", IN_LAYER(gate), SIDE_FFN, SIDE_DIM, WHEN_ALWAYS, false},
-    {"model.layers.#.mlp.up_proj.weight", IN_LAYER(up), SIDE_FFN, SIDE_DIM, WHEN_ALWAYS, false},
-    {"model.layers.#.mlp.down_proj.weight", IN_LAYER(down), SIDE_DIM, SIDE_FFN, WHEN_ALWAYS, false},
-    {"model.layers.#.mlp.gate_proj.bias", IN_LAYER(gate_bias), SIDE_VECTOR, SIDE_FFN,
-     WHEN_MLP_BIAS, false},
-    {"model.layers.#.mlp.up_proj.bias", IN_LAYER(up_bias), SIDE_VECTOR, SIDE_FFN,
-     WHEN_MLP_BIAS, false},
-    {"model.layers.#.mlp.down_proj.bias", IN_LAYER(down_bias), SIDE_VECTOR, SIDE_DIM,
-     WHEN_MLP_BIAS, false},
+static const struct weight_rule layer_rules[] = {
+    {.name = "model.layers.#.input_layernorm.weight",
+     .at = IN_LAYER(attn_norm), .rows = SIDE_VECTOR, .cols = SIDE_DIM, .is_norm = true},
+    {.name = "model.layers.#.self_attn.q_proj.weight",
+     .at = IN_LAYER(q), .rows = SIDE_Q, .cols = SIDE_DIM, .when = WHEN_SPLIT_QKV,
+     .turns = true},
+    {.name = "model.layers.#.self_attn.k_proj.weight",
+     .at = IN_LAYER(k), .rows = SIDE_KV, .cols = SIDE_DIM, .when = WHEN_SPLIT_QKV,
+     .turns = true},
+    {.name = "model.layers.#.self_attn.v_proj.weight",
+     .at = IN_LAYER(v), .rows = SIDE_KV, .cols = SIDE_DIM, .when = WHEN_SPLIT_QKV},
+    {.name = "model.layers.#.self_attn.qkv_proj.weight",
+     .at = IN_LAYER(q), .rows = SIDE_Q, .cols = SIDE_DIM, .whole = SIDE_QKV,
+     .when = WHEN_FUSED_QKV},
+    {.name = "model.layers.#.self_attn.qkv_proj.weight",
+     .at = IN_LAYER(k), .rows = SIDE_KV, .cols = SIDE_DIM, .whole = SIDE_QKV, .before = SIDE_Q,
+     .when = WHEN_FUSED_QKV},
+    {.name = "model.layers.#.self_attn.qkv_proj.weight",
+     .at = IN_LAYER(v), .rows = SIDE_KV, .cols = SIDE_DIM, .whole = SIDE_QKV, .before = SIDE_QK,
+     .when = WHEN_FUSED_QKV},
+    {.name = "model.layers.#.self_attn.o_proj.weight",
+     .at = IN_LAYER(o), .rows = SIDE_DIM, .cols = SIDE_Q},
+    {.name = "model.layers.#.self_attn.q_proj.bias",
+     .at = IN_LAYER(q_bias), .rows = SIDE_VECTOR, .cols = SIDE_Q, .when = WHEN_QKV_BIAS,
+     .turns = true},
+    {.name = "model.layers.#.self_attn.k_proj.bias",
+     .at = IN_LAYER(k_bias), .rows = SIDE_VECTOR, .cols = SIDE_KV, .when = WHEN_QKV_BIAS,
+     .turns = true},
+    {.name = "model.layers.#.self_attn.v_proj.bias",
+     .at = IN_LAYER(v_bias), .rows = SIDE_VECTOR, .cols = SIDE_KV, .when = WHEN_QKV_BIAS},
+    {.name = "model.layers.#.self_attn.o_proj.bias",
+     .at = IN_LAYER(o_bias), .rows = SIDE_VECTOR, .cols = SIDE_DIM, .when = WHEN_O_BIAS},
+    {.name = "model.layers.#.self_attn.q_norm.weight",
+     .at = IN_LAYER(q_norm), .rows = SIDE_VECTOR, .cols = SIDE_HEAD, .when = WHEN_QK_NORM,
+     .is_norm = true},
+    {.name = "model.layers.#.self_attn.k_norm.weight",
+     .at = IN_LAYER(k_norm), .rows = SIDE_VECTOR, .cols = SIDE_HEAD, .when = WHEN_QK_NORM,
+     .is_norm = true},
+    {.name = "model.layers.#.post_self_attn_layernorm.weight",
+     .at = IN_LAYER(attn_post_norm), .rows = SIDE_VECTOR, .cols = SIDE_DIM,
+     .when = WHEN_POST_NORMS, .is_norm = true},
+    {.name = "model.layers.#.post_mlp_layernorm.weight",
+     .at = IN_LAYER(ffn_post_norm), .rows = SIDE_VECTOR, .cols = SIDE_DIM,
+     .when = WHEN_POST_NORMS, .is_norm = true},
+    {.name = "model.layers.#.post_attention_layernorm.weight",
+     .at = IN_LAYER(ffn_norm), .rows = SIDE_VECTOR, .cols = SIDE_DIM, .is_norm = true},
+    {.name = "model.layers.#.mlp.gate_proj.weight",
+     .at = IN_LAYER(gate), .rows = SIDE_FFN, .cols = SIDE_DIM, .when = WHEN_SPLIT_GATE_UP},
+    {.name = "model.layers.#.mlp.up_proj.weight",
+     .at = IN_LAYER(up), .rows = SIDE_FFN, .cols = SIDE_DIM, .when = WHEN_SPLIT_GATE_UP},
+    {.name = "model.layers.#.mlp.gate_up_proj.weight",
+     .at = IN_LAYER(gate), .rows = SIDE_FFN, .cols = SIDE_DIM, .whole = SIDE_GATE_UP,
+     .when = WHEN_FUSED_GATE_UP},
+    {.name = "model.layers.#.mlp.gate_up_proj.weight",
+     .at = IN_LAYER(up), .rows = SIDE_FFN, .cols = SIDE_DIM, .whole = SIDE_GATE_UP,
+     .before = SIDE_FFN, .when = WHEN_FUSED_GATE_UP},
+    {.name = "model.layers.#.mlp.down_proj.weight",
+     .at = IN_LAYER(down), .rows = SIDE_DIM, .cols = SIDE_FFN},
+    {.name = "model.layers.#.mlp.gate_proj.bias",
+     .at = IN_LAYER(gate_bias), .rows = SIDE_VECTOR, .cols = SIDE_FFN, .when = WHEN_MLP_BIAS},
+    {.name = "model.layers.#.mlp.up_proj.bias",
+     .at = IN_LAYER(up_bias), .rows = SIDE_VECTOR, .cols = SIDE_FFN, .when = WHEN_MLP_BIAS},
+    {.name = "model.layers.#.mlp.down_proj.bias",
+     .at = IN_LAYER(down_bias), .rows = SIDE_VECTOR, .cols = SIDE_DIM, .when = WHEN_MLP_BIAS},
 };
 
-static const struct weight_family families[] = {
-    {"LlamaForCausalLM", llama_model, llama_layer, COUNT(llama_model), COUNT(llama_layer)},
-};
-
-const struct weight_family *weights_find_family(const char *architecture) {
-    for (size_t i = 0; i < COUNT(families); i++)
-        if (strcmp(families[i].architecture, architecture) == 0) return &families[i];
-    return NULL;
-}
+const struct weight_rules weights_of_model = {model_rules, COUNT(model_rules)};
+const struct weight_rules weights_of_layer = {layer_rules, COUNT(layer_rules)};
 
 bool weights_rule_applies(const struct weight_rule *rule, const struct model_config *config) {
     switch (rule->when) {
     case WHEN_UNTIED: return !config->tied_head;
-    case WHEN_ATTN_BIAS: return config->attn_bias;
+    case WHEN_QKV_BIAS: return config->qkv_bias;
+    case WHEN_O_BIAS: return config->o_bias;
     case WHEN_MLP_BIAS: return config->mlp_bias;
+    case WHEN_QK_NORM: return config->qk_norm;
+    case WHEN_POST_NORMS: return config->post_norms;
+    case WHEN_SPLIT_QKV: return !config->fused_qkv;
+    case WHEN_FUSED_QKV: return config->fused_qkv;
+    case WHEN_SPLIT_GATE_UP: return !config->fused_gate_up;
+    case WHEN_FUSED_GATE_UP: return config->fused_gate_up;
     case WHEN_ALWAYS: break;
     }
     return true;
 }
 
 uint32_t weights_side(enum weight_side side, const struct model_config *config) {
+    const uint32_t q = config->n_heads * config->head_dim,
+                   kv = config->n_kv_heads * config->head_dim;
     switch (side) {
+    case SIDE_NONE: break;
+    case SIDE_VECTOR: return 1;
     case SIDE_VOCAB: return config->n_vocab;
     case SIDE_DIM: return config->dim;
-    case SIDE_Q: return config->n_heads * config->head_dim;
-    case SIDE_KV: return config->n_kv_heads * config->head_dim;
+    case SIDE_Q: return q;
+    case SIDE_KV: return kv;
+    case SIDE_QK: return q + kv;
+    case SIDE_QKV: return q + 2 * kv;
     case SIDE_FFN: return config->ffn_dim;
-    case SIDE_VECTOR: break;
+    case SIDE_GATE_UP: return 2 * config->ffn_dim;
+    case SIDE_HEAD: return config->head_dim;
     }
-    return 1;
+    return 0;
 }

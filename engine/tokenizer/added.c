@@ -86,26 +86,6 @@ static bool stands_alone(const char *text, size_t n, size_t begin, size_t end) {
     return end == n || !char_is_word(utf8_next(text + end, &after));
 }
 
-static size_t skip_space_back(const char *text, size_t from, size_t least) {
-    const char *p = text + from;
-    while (p > text + least) {
-        const char *after, *before = utf8_before(p);
-        if (!char_is_space(utf8_next(before, &after))) break;
-        p = before;
-    }
-    return (size_t)(p - text);
-}
-
-static size_t skip_space(const char *text, size_t from, size_t n) {
-    const char *p = text + from;
-    while (p < text + n) {
-        const char *after;
-        if (!char_is_space(utf8_next(p, &after))) break;
-        p = after;
-    }
-    return (size_t)(p - text);
-}
-
 void added_next(const struct added_set *set, const char *text, size_t n,
                 struct added_match *match) {
     match->id = NO_TOKEN;

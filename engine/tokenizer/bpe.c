@@ -3,8 +3,11 @@
  * Short pieces (nearly all) scan an array for the lowest rank.  Long ones keep the candidates in a
  * heap over a linked list of symbols, so that a megabyte of one letter costs n log n:
  *
- *   nodes   [id|prev|next] [id|prev|next] ...      next of the last: NONE
- *   heap    (rank, node) of every adjacent pair that merges; stale entries go when they surface
+ *   nodes       [id|prev|next] [id|prev|next] ...      next of the last: NONE
+ *   candidates  every adjacent pair that merges, by its left node; stale ones go when they surface
+ *   batches     candidates of one rank from left to right, as they mostly come; the heap holds these
+ *
+ * so that a run of one letter, whose candidates have few ranks, keeps a heap of few batches.
  *
  * Thread: any; what changes is in the caller's scratch.  Memory: the merge table, the scratch. */
 #include <stdlib.h>
@@ -16,7 +19,7 @@
 enum { SHORT_PIECE = 64 };
 
 static const uint64_t EMPTY_PAIR = UINT64_MAX;
-static const uint32_t NONE = UINT32_MAX;
+static const uint32_t NONE = UINT32_MAX, TAKEN = UINT32_MAX - 1;
 
 static uint64_t pair_of(uint32_t left, uint32_t right) {
     return (uint64_t)left << 32 | right;
@@ -34,7 +37,6 @@ int bpe_init(struct bpe *bpe, size_t n_merges) {
     if (!bpe->merges) return ERR_NOMEM;
     bpe->mask = size - 1;
     for (size_t i = 0; i < size; i++) bpe->merges[i].pair = EMPTY_PAIR;
-    for (size_t b = 0; b < 256; b++) bpe->byte_ids[b] = NO_TOKEN;
     return 0;
 }
 
@@ -58,15 +60,6 @@ static const struct merge *find_merge(const struct bpe *bpe, uint32_t left, uint
         if (bpe->merges[i].pair == pair) return &bpe->merges[i];
     }
     return NULL;
-}
-
-static size_t byte_symbols(const struct bpe *bpe, const char *piece, size_t n, uint32_t *ids) {
-    size_t n_ids = 0;
-    for (size_t i = 0; i < n; i++) {
-        const uint32_t id = bpe->byte_ids[(unsigned char)piece[i]];
-        if (id != NO_TOKEN) ids[n_ids++] = id;
-    }
-    return n_ids;
 }
 
 static void rank_pair(const struct bpe *bpe, const uint32_t *ids, size_t i, uint32_t *ranks,
@@ -106,59 +99,103 @@ struct node {
 };
 
 struct candidate {
-    uint32_t rank, node, id; /* id: what the pair becomes, to recognise a stale entry */
+    uint32_t node, next; /* next of a batch's last: NONE; TAKEN: it has surfaced */
 };
 
-struct heap {
-    struct candidate *entries;
+struct batch {
+    uint64_t key; /* rank << 32 | node of the first: the lowest rank first, leftmost on a tie */
+    uint32_t first;
+};
+
+enum { N_RECENT = 256 };
+
+struct queue {
+    struct bpe_scratch *scratch; /* the heap of batches */
     size_t n;
+    struct candidate *candidates;
+    uint32_t n_candidates;
+    uint32_t last[N_RECENT], rank[N_RECENT]; /* the batches that lately grew, by rank */
 };
 
-static bool comes_before(const struct candidate *a, const struct candidate *b) {
-    return a->rank != b->rank ? a->rank < b->rank : a->node < b->node;
-}
-
-static void heap_push(struct heap *heap, struct candidate entry) {
-    size_t i = heap->n++;
-    while (i > 0 && comes_before(&entry, &heap->entries[(i - 1) / 2])) {
-        heap->entries[i] = heap->entries[(i - 1) / 2];
+static int heap_push(struct queue *queue, struct batch batch) {
+    struct bpe_scratch *scratch = queue->scratch;
+    if (queue->n == scratch->n_heap) {
+        const size_t capacity = 2 * scratch->n_heap + 64;
+        struct batch *heap = realloc(scratch->heap, capacity * sizeof(*heap));
+        if (!heap) return ERR_NOMEM;
+        scratch->heap = heap;
+        scratch->n_heap = capacity;
+    }
+    size_t i = queue->n++;
+    while (i > 0 && batch.key < scratch->heap[(i - 1) / 2].key) {
+        scratch->heap[i] = scratch->heap[(i - 1) / 2];
         i = (i - 1) / 2;
     }
-    heap->entries[i] = entry;
+    scratch->heap[i] = batch;
+    return 0;
 }
 
-static struct candidate heap_pop(struct heap *heap) {
-    const struct candidate top = heap->entries[0];
-    const struct candidate last = heap->entries[--heap->n];
+/* Puts a batch at the top, in place of the one there, and lets it sink. */
+static void heap_sink(struct queue *queue, struct batch batch) {
+    struct batch *heap = queue->scratch->heap;
     size_t i = 0;
     for (;;) {
         size_t child = 2 * i + 1;
-        if (child >= heap->n) break;
-        if (child + 1 < heap->n && comes_before(&heap->entries[child + 1], &heap->entries[child]))
-            child++;
-        if (!comes_before(&heap->entries[child], &last)) break;
-        heap->entries[i] = heap->entries[child];
+        if (child >= queue->n) break;
+        if (child + 1 < queue->n && heap[child + 1].key < heap[child].key) child++;
+        if (heap[child].key >= batch.key) break;
+        heap[i] = heap[child];
         i = child;
     }
-    heap->entries[i] = last;
-    return top;
+    heap[i] = batch;
 }
 
-static void push_pair(const struct bpe *bpe, struct heap *heap, const struct node *nodes,
-                      uint32_t left) {
-    if (left == NONE || nodes[left].next == NONE) return;
-    const struct merge *merge = find_merge(bpe, nodes[left].id, nodes[nodes[left].next].id);
-    if (merge)
-        heap_push(heap, (struct candidate){.rank = merge->rank, .node = left, .id = merge->id});
+static uint64_t key_of(uint32_t rank, uint32_t node) {
+    return (uint64_t)rank << 32 | node;
 }
 
-/* A merged node's right half has left the list: its id says so. */
-static bool is_stale(const struct bpe *bpe, const struct node *nodes,
-                     const struct candidate *entry) {
-    const struct node *node = &nodes[entry->node];
-    if (node->id == NO_TOKEN || node->next == NONE) return true;
-    const struct merge *merge = find_merge(bpe, node->id, nodes[node->next].id);
-    return !merge || merge->id != entry->id;
+static int queue_push(struct queue *queue, uint32_t rank, uint32_t node) {
+    const uint32_t candidate = queue->n_candidates++;
+    queue->candidates[candidate] = (struct candidate){.node = node, .next = NONE};
+    const size_t slot = rank % N_RECENT;
+    const uint32_t last = queue->last[slot];
+    queue->last[slot] = candidate;
+    if (last != NONE && queue->rank[slot] == rank && queue->candidates[last].next == NONE &&
+        queue->candidates[last].node < node) {
+        queue->candidates[last].next = candidate;
+        return 0;
+    }
+    queue->rank[slot] = rank;
+    return heap_push(queue, (struct batch){.key = key_of(rank, node), .first = candidate});
+}
+
+static uint64_t queue_pop(struct queue *queue) {
+    const struct batch top = queue->scratch->heap[0];
+    struct candidate *taken = &queue->candidates[top.first];
+    const uint32_t next = taken->next;
+    taken->next = TAKEN;
+    if (next != NONE) {
+        const uint32_t rank = (uint32_t)(top.key >> 32);
+        heap_sink(queue, (struct batch){.key = key_of(rank, queue->candidates[next].node),
+                                        .first = next});
+    } else if (--queue->n > 0) {
+        heap_sink(queue, queue->scratch->heap[queue->n]);
+    }
+    return top.key;
+}
+
+/* The merge of a node and the one after it, or NULL.  A merged node's right half has left the list:
+ * its id says so. */
+static const struct merge *merge_at(const struct bpe *bpe, const struct node *nodes,
+                                    uint32_t left) {
+    if (left == NONE || nodes[left].id == NO_TOKEN || nodes[left].next == NONE) return NULL;
+    return find_merge(bpe, nodes[left].id, nodes[nodes[left].next].id);
+}
+
+static int push_pair(const struct bpe *bpe, struct queue *queue, const struct node *nodes,
+                     uint32_t left) {
+    const struct merge *merge = merge_at(bpe, nodes, left);
+    return merge ? queue_push(queue, merge->rank, left) : 0;
 }
 
 static void merge_node(struct node *nodes, uint32_t left, uint32_t id) {
@@ -170,9 +207,9 @@ static void merge_node(struct node *nodes, uint32_t left, uint32_t id) {
     right->id = NO_TOKEN;
 }
 
-/* Room for n nodes and 2n candidates: n - 1 pairs at first, each merge takes one and adds two. */
+/* Room for n nodes and 3n candidates: n - 1 pairs at first, and two for each merge. */
 static int reserve(struct bpe_scratch *scratch, size_t n) {
-    const size_t size = n * (sizeof(struct node) + 2 * sizeof(struct candidate));
+    const size_t size = n * (sizeof(struct node) + 3 * sizeof(struct candidate));
     if (size <= scratch->size) return 0;
     void *memory = realloc(scratch->memory, size);
     if (!memory) return ERR_NOMEM;
@@ -181,32 +218,46 @@ static int reserve(struct bpe_scratch *scratch, size_t n) {
     return 0;
 }
 
+static int merge_all(const struct bpe *bpe, struct queue *queue, struct node *nodes) {
+    while (queue->n > 0) {
+        const uint64_t top = queue_pop(queue);
+        const uint32_t left = (uint32_t)top;
+        const struct merge *merge = merge_at(bpe, nodes, left);
+        /* Another pair has come in the place of a stale candidate's. */
+        if (!merge || merge->rank != top >> 32) continue;
+        merge_node(nodes, left, merge->id);
+        if (push_pair(bpe, queue, nodes, nodes[left].prev)) return ERR_NOMEM;
+        if (push_pair(bpe, queue, nodes, left)) return ERR_NOMEM;
+    }
+    return 0;
+}
+
 static int merge_long(const struct bpe *bpe, struct bpe_scratch *scratch, uint32_t *ids,
                       size_t *n_ids) {
     const size_t n = *n_ids;
     if (reserve(scratch, n)) return ERR_NOMEM;
     struct node *nodes = scratch->memory;
-    struct heap heap = {.entries = (struct candidate *)(void *)(nodes + n)};
+    struct queue queue = {.scratch = scratch,
+                          .candidates = (struct candidate *)(void *)(nodes + n)};
+    for (size_t i = 0; i < N_RECENT; i++) queue.last[i] = NONE;
     for (uint32_t i = 0; i < n; i++) {
         nodes[i] = (struct node){
             .id = ids[i], .prev = i > 0 ? i - 1 : NONE, .next = i + 1 < n ? i + 1 : NONE};
     }
-    for (uint32_t i = 0; i < n; i++) push_pair(bpe, &heap, nodes, i);
-    while (heap.n > 0) {
-        const struct candidate top = heap_pop(&heap);
-        if (is_stale(bpe, nodes, &top)) continue;
-        merge_node(nodes, top.node, top.id);
-        push_pair(bpe, &heap, nodes, nodes[top.node].prev);
-        push_pair(bpe, &heap, nodes, top.node);
-    }
+    for (uint32_t i = 0; i < n; i++)
+        if (push_pair(bpe, &queue, nodes, i)) return ERR_NOMEM;
+    if (merge_all(bpe, &queue, nodes)) return ERR_NOMEM;
     *n_ids = 0;
     for (uint32_t i = 0; i != NONE; i = nodes[i].next) ids[(*n_ids)++] = nodes[i].id;
     return 0;
 }
 
-int bpe_encode(const struct bpe *bpe, struct bpe_scratch *scratch, const char *piece, size_t n,
-               uint32_t *ids, size_t *n_ids) {
-    *n_ids = byte_symbols(bpe, piece, n, ids);
+void bpe_scratch_fini(struct bpe_scratch *scratch) {
+    free(scratch->memory);
+    free(scratch->heap);
+}
+
+int bpe_merge(const struct bpe *bpe, struct bpe_scratch *scratch, uint32_t *ids, size_t *n_ids) {
     if (*n_ids > SHORT_PIECE) return merge_long(bpe, scratch, ids, n_ids);
     *n_ids = merge_short(bpe, ids, *n_ids);
     return 0;

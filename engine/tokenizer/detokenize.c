@@ -7,6 +7,15 @@
  *   E2 82 | AC       E2 82 waits, AC completes it: one character
  *   E2 82 | 41       E2 82 can no longer become a character: U+FFFD, then A
  *
+ * That is ByteLevel.  Under byte fallback a run of byte tokens is text as a whole or not at all: if
+ * it is not UTF-8, each of its bytes becomes U+FFFD.  So a run waits for its end:
+ *
+ *   E2 82 AC E2 | A     five replacements, then A
+ *
+ * but not for ever: a model that writes a language in bytes must be heard before it ends.  Of a run
+ * longer than DETOKENIZER_RUN the whole characters so far are shown, and stay if the rest is not
+ * UTF-8.  There alone decoding differs from the reference library's.
+ *
  * The whole decode pushes its ids through the streaming one, so the two cannot differ.
  *
  * Thread: any.  Memory: the caller's. */
@@ -38,50 +47,138 @@ static bool continues(const struct detokenizer *d, unsigned char byte) {
     return byte >= low && byte <= high;
 }
 
-static size_t replace(char *out) {
-    memcpy(out, REPLACEMENT, sizeof(REPLACEMENT));
-    return sizeof(REPLACEMENT);
+/* Where text goes. */
+struct sink {
+    char *buffer;
+    size_t n, capacity;
+    bool full;
+};
+
+static void emit(struct detokenizer *d, const struct tokenizer *tokenizer, struct sink *sink,
+                 const void *bytes, size_t n) {
+    const struct text *strip = &tokenizer->decoder.strip;
+    if (n == 0) return;
+    if (!d->begun && strip->n > 0 && n >= strip->n && memcmp(bytes, strip->data, strip->n) == 0) {
+        bytes = (const char *)bytes + strip->n;
+        n -= strip->n;
+    }
+    d->begun = true;
+    sink->full = sink->full || n > sink->capacity - sink->n;
+    if (sink->full) return;
+    memcpy(sink->buffer + sink->n, bytes, n);
+    sink->n += n;
+}
+
+static void replace(struct detokenizer *d, const struct tokenizer *tokenizer, struct sink *sink,
+                    size_t times) {
+    for (size_t i = 0; i < times; i++) emit(d, tokenizer, sink, REPLACEMENT, sizeof(REPLACEMENT));
 }
 
 /* Takes one byte and writes what it completes: a character, or up to two replacements (one for what
  * waited, one for the byte itself). */
-static size_t push_byte(struct detokenizer *d, unsigned char byte, char out[6]) {
-    size_t n = 0;
+static void push_byte(struct detokenizer *d, const struct tokenizer *tokenizer, struct sink *sink,
+                      unsigned char byte) {
     if (d->n_pending > 0 && !continues(d, byte)) {
-        n = replace(out);
+        replace(d, tokenizer, sink, 1);
         d->n_pending = 0;
     }
-    if (d->n_pending == 0 && expected_length(byte) == 0) return n + replace(out + n);
+    if (d->n_pending == 0 && expected_length(byte) == 0) {
+        replace(d, tokenizer, sink, 1);
+        return;
+    }
     d->pending[d->n_pending++] = byte;
-    if (d->n_pending < expected_length(d->pending[0])) return n;
-    memcpy(out + n, d->pending, d->n_pending);
-    n += d->n_pending;
+    if (d->n_pending < expected_length(d->pending[0])) return;
+    emit(d, tokenizer, sink, d->pending, d->n_pending);
     d->n_pending = 0;
-    return n;
+}
+
+/* The bytes of the whole characters that the run begins with. */
+static size_t whole_characters(const struct detokenizer *d) {
+    size_t whole = 0;
+    while (whole < d->n_pending) {
+        const size_t n = expected_length(d->pending[whole]);
+        if (n == 0 || whole + n > d->n_pending) break;
+        if (!utf8_is_valid((const char *)d->pending + whole, n)) break;
+        whole += n;
+    }
+    return whole;
+}
+
+static void end_run(struct detokenizer *d, const struct tokenizer *tokenizer, struct sink *sink) {
+    if (whole_characters(d) == d->n_pending) {
+        emit(d, tokenizer, sink, d->pending, d->n_pending);
+    } else {
+        replace(d, tokenizer, sink, d->n_pending);
+    }
+    d->n_pending = 0;
+    d->broken = false;
+}
+
+/* Adds a byte to the run. */
+static void push_run(struct detokenizer *d, const struct tokenizer *tokenizer, struct sink *sink,
+                     unsigned char byte) {
+    if (d->broken) {
+        replace(d, tokenizer, sink, 1);
+        return;
+    }
+    d->pending[d->n_pending++] = byte;
+    if (d->n_pending < DETOKENIZER_RUN) return;
+    const size_t whole = whole_characters(d);
+    if (d->n_pending - whole >= 4) { /* more than a character may lack */
+        end_run(d, tokenizer, sink);
+        d->broken = true;
+        return;
+    }
+    emit(d, tokenizer, sink, d->pending, whole);
+    memmove(d->pending, d->pending + whole, d->n_pending - whole);
+    d->n_pending -= (uint32_t)whole;
+}
+
+static void push_token(struct detokenizer *d, const struct tokenizer *tokenizer, struct sink *sink,
+                       const struct token *token) {
+    const char *bytes = tokenizer->bytes.data + token->offset;
+    size_t n = token->length;
+    if (token->is_byte) {
+        push_run(d, tokenizer, sink, (unsigned char)*bytes);
+    } else if (tokenizer->decoder.byte_level) {
+        for (size_t i = 0; i < n; i++) push_byte(d, tokenizer, sink, (unsigned char)bytes[i]);
+    } else {
+        end_run(d, tokenizer, sink);
+        if (!d->begun && token->first_differs) {
+            bytes += n;
+            n = token->first_length;
+        }
+        emit(d, tokenizer, sink, bytes, n);
+    }
+    if (tokenizer->decoder.first_counts) d->begun = true;
 }
 
 long detokenizer_push(struct detokenizer *d, const struct tokenizer *tokenizer, uint32_t id,
                       bool skip_special, char *buffer, size_t capacity) {
-    size_t length, n = 0;
-    const char *bytes = tokenizer_token_bytes(tokenizer, id, &length);
-    if (!bytes || (skip_special && tokenizer_is_special(tokenizer, id))) return 0;
+    if (id >= tokenizer->n_tokens || !tokenizer->tokens[id].exists) return 0;
+    if (skip_special && tokenizer_is_special(tokenizer, id)) return 0;
     struct detokenizer next = *d;
-    for (size_t i = 0; i < length; i++) {
-        char completed[6];
-        const size_t n_completed = push_byte(&next, (unsigned char)bytes[i], completed);
-        if (n_completed > capacity - n) return ERR_FULL;
-        memcpy(buffer + n, completed, n_completed);
-        n += n_completed;
-    }
+    struct sink sink = {.buffer = buffer, .capacity = capacity};
+    push_token(&next, tokenizer, &sink, &tokenizer->tokens[id]);
+    if (sink.full) return ERR_FULL;
     *d = next;
-    return (long)n;
+    return (long)sink.n;
 }
 
-long detokenizer_finish(struct detokenizer *d, char *buffer, size_t capacity) {
+long detokenizer_finish(struct detokenizer *d, const struct tokenizer *tokenizer, char *buffer,
+                        size_t capacity) {
     if (d->n_pending == 0) return 0;
-    if (capacity < sizeof(REPLACEMENT)) return ERR_FULL;
-    d->n_pending = 0;
-    return (long)replace(buffer);
+    struct detokenizer next = *d;
+    struct sink sink = {.buffer = buffer, .capacity = capacity};
+    if (tokenizer->decoder.byte_level) {
+        replace(&next, tokenizer, &sink, 1);
+        next.n_pending = 0;
+    } else {
+        end_run(&next, tokenizer, &sink);
+    }
+    if (sink.full) return ERR_FULL;
+    *d = next;
+    return (long)sink.n;
 }
 
 int tokenizer_decode(const struct tokenizer *tokenizer, const uint32_t *ids, size_t n,
@@ -100,7 +197,7 @@ int tokenizer_decode(const struct tokenizer *tokenizer, const uint32_t *ids, siz
         used += (size_t)detokenizer_push(&d, tokenizer, ids[i], skip_special, text + used,
                                          capacity - used);
     }
-    used += (size_t)detokenizer_finish(&d, text + used, capacity - used);
+    used += (size_t)detokenizer_finish(&d, tokenizer, text + used, capacity - used);
     text[used] = '\0';
     *out = text;
     *length = used;

@@ -9,7 +9,7 @@
 #include "engine/error.h"
 #include "engine/tokenizer/internal.h"
 
-/* Symbols of a piece are numbered in 32 bits, and long pieces take 36 bytes a byte. */
+/* Symbols of a piece are numbered in 32 bits, and long pieces take forty bytes a byte. */
 enum { LONGEST_TEXT = 1 << 30 };
 
 int token_list_reserve(struct token_list *list, size_t n) {
@@ -48,18 +48,30 @@ static int append(struct encoding *e, const uint32_t *ids, size_t n) {
     return extend(e, n);
 }
 
-int encode_piece(struct encoding *e, const char *piece, size_t n) {
+/* Encodes a piece, or what its cuts leave of it. */
+static int encode_word(struct encoding *e, const char *word, size_t n) {
     const struct tokenizer *tokenizer = e->tokenizer;
-    const uint32_t whole = words_find(&tokenizer->words, tokenizer, piece, n);
+    const uint32_t whole = words_find(&tokenizer->words, word, n);
     if (whole != NO_TOKEN) return append(e, &whole, 1);
-    size_t n_ids;
-    /* Merging takes forty bytes a byte, so a piece that is too long whatever it merges to is not
+    /* Merging takes forty bytes a byte, so a word that is too long whatever it merges to is not
      * begun. */
     int rc = tokenizer->longest > 0 ? check_bound(e, n / tokenizer->longest) : 0;
     if (rc) return rc;
     if (token_list_reserve(e->out, n)) return ERR_NOMEM;
-    rc = bpe_encode(&tokenizer->bpe, &e->scratch, piece, n, e->out->ids + e->out->n, &n_ids);
+    uint32_t *ids = e->out->ids + e->out->n;
+    size_t n_ids = symbols_write(&tokenizer->symbols, word, n, ids);
+    rc = bpe_merge(&tokenizer->bpe, &e->scratch, ids, &n_ids);
     return rc ? rc : extend(e, n_ids);
+}
+
+int encode_piece(struct encoding *e, const char *piece, size_t n) {
+    for (size_t i = 0; i < n;) {
+        const size_t length = symbols_cut(&e->tokenizer->symbols, piece + i, n - i);
+        const int rc = encode_word(e, piece + i, length);
+        if (rc) return rc;
+        i += length;
+    }
+    return 0;
 }
 
 typedef int (*between_fn)(struct encoding *e, const char *text, size_t n);
@@ -68,10 +80,12 @@ typedef int (*between_fn)(struct encoding *e, const char *text, size_t n);
 static int encode_around(struct encoding *e, const struct added_set *set, const char *text,
                          size_t n, between_fn between) {
     struct added_match match = {0};
+    const bool at_start = e->at_start;
     for (;;) {
         added_next(set, text, n, &match);
         const size_t until = match.id != NO_TOKEN ? match.begin : n;
         int rc = 0;
+        e->at_start = at_start && match.taken == 0;
         if (until > match.taken) rc = between(e, text + match.taken, until - match.taken);
         if (rc || match.id == NO_TOKEN) return rc;
         rc = append(e, &match.id, 1);
@@ -102,7 +116,7 @@ static int encode_all(struct encoding *e, const char *text, size_t length, bool 
     if (rc == 0 && length > 0) rc = encode_around(e, &tokenizer->added, text, length, encode_plain);
     if (rc == 0 && add_special) rc = append(e, tokenizer->suffix.ids, tokenizer->suffix.n);
     matcher_fini(&e->matcher);
-    free(e->scratch.memory);
+    bpe_scratch_fini(&e->scratch);
     return rc;
 }
 
@@ -115,7 +129,8 @@ int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t
     }
     if (!utf8_is_valid(text, length))
         return error_set(err, ERR_INVALID, "the text is not valid UTF-8");
-    struct encoding e = {.tokenizer = tokenizer, .out = out, .max_ids = max_ids, .err = err};
+    struct encoding e = {
+        .tokenizer = tokenizer, .out = out, .max_ids = max_ids, .at_start = true, .err = err};
     const int rc = encode_all(&e, text, length, add_special);
     if (rc == ERR_NOMEM)
         return error_set(err, rc, "tokenizer: no memory to encode %zu bytes", length);

@@ -1,9 +1,12 @@
 /* internal.h - the parts of a tokenizer and how text passes through them.
  *
- *   text ─ added.c ─► between ─ normalize.c, added.c ─► between ─ pretokenize.c ─► pieces ─ bpe.c
- *              └─ added tokens              └─ normalized added tokens                      └─ ids
+ *   text ─ added.c ─► between ─ normalize.c, added.c ─► between ─ pretokenize.c ─► pieces
+ *              └─ added tokens              └─ normalized added tokens                 │
+ *                                                        ids ◄─ bpe.c ◄─ symbols.c ◄───┘
  *
- * load.c builds all of it from a tokenizer.json; encode.c drives it; detokenize.c goes back.
+ * load.c builds all of it from a tokenizer.json, with vocabulary.c for the tokens and their merges
+ * and post_processor.c for what goes around a text; encode.c drives it; detokenize.c goes back, with
+ * what decoder.c made of each token.
  *
  * Thread: a loaded tokenizer never changes; what changes is in struct encoding, one a call.
  * Memory: each part has a _fini that accepts a zeroed or half-built one.  Functions here
@@ -33,6 +36,8 @@ enum {
 const char *component_type(const json_t *component);
 /* A string member; NULL when absent or not a string. */
 const char *member_text(const json_t *object, const char *key, size_t *n);
+/* The same, appended to text; ERR_INVALID when it is not there. */
+int member_append(struct text *text, const json_t *object, const char *key, struct error *err);
 /* A boolean member; other when absent. */
 bool member_flag(const json_t *object, const char *key, bool other);
 /* The one sentence for everything this program cannot do. */
@@ -49,10 +54,16 @@ struct matcher {
 int matcher_init(struct matcher *matcher);
 void matcher_fini(struct matcher *matcher);
 
+struct pattern {
+    struct text literal; /* what is searched, or, if it is empty, */
+    pcre2_code *code;
+};
+
 /* pattern: {"String": ...} or {"Regex": ...}. */
-int pattern_parse(pcre2_code **out, const json_t *pattern, struct error *err);
-int pattern_compile(pcre2_code **out, const char *pattern, size_t n, bool literal,
+int pattern_parse(struct pattern **out, const json_t *pattern, struct error *err);
+int pattern_compile(struct pattern **out, const char *pattern, size_t n, bool literal,
                     struct error *err);
+void pattern_free(struct pattern *pattern); /* NULL is allowed */
 
 /* The matches of a pattern in a text, left to right, none overlapping. */
 struct match {
@@ -61,18 +72,24 @@ struct match {
     bool found;    /* false: there are no more */
     bool repeated; /* a match was found before */
 };
-int match_next(struct matcher *matcher, const pcre2_code *code, const char *text, size_t n,
+int match_next(struct matcher *matcher, const struct pattern *pattern, const char *text, size_t n,
                struct match *match, struct error *err);
+
+/* The normalizer and the decoder Replace: every match in the text becomes content. */
+int replace_parse(struct pattern **pattern, struct text *content, const json_t *component,
+                  struct error *err);
+int replace_run(struct matcher *matcher, const struct pattern *pattern, const char *content,
+                size_t n_content, struct text *text, struct error *err);
 
 /* --- normalize.c ----------------------------------------------------------------------------- */
 
-enum normalizer_kind { NORMALIZE_FORM, NORMALIZE_LOWERCASE, NORMALIZE_REPLACE, NORMALIZE_PREPEND };
+struct normalizer_kind; /* a row of normalize.c's table */
 
 struct normalizer_step {
-    enum normalizer_kind kind;
-    bool compose, compat; /* NORMALIZE_FORM: which of NFC, NFD, NFKC, NFKD */
-    pcre2_code *pattern;  /* NORMALIZE_REPLACE */
-    struct text content;  /* NORMALIZE_REPLACE, NORMALIZE_PREPEND */
+    const struct normalizer_kind *kind;
+    struct pattern *pattern; /* Replace */
+    struct text content; /* Replace, Prepend */
+    bool left, right;    /* Strip */
 };
 
 struct normalizer {
@@ -115,6 +132,35 @@ struct added_match {
 };
 void added_next(const struct added_set *set, const char *text, size_t n, struct added_match *match);
 
+/* --- symbols.c: what merging begins with ---------------------------------------------------- */
+
+enum { N_CHAR_PAGES = 0x1100, CHAR_PAGE = 256, JOIN_WORDS = 1 << 14 };
+
+/* The symbols of a piece are its bytes (after ByteLevel) or its characters.  A character that has
+ * no token becomes the tokens <0x00> to <0xFF> of its bytes, or the unknown token, or nothing. */
+struct symbols {
+    bool bytes;                    /* ByteLevel */
+    uint32_t byte_ids[256];        /* NO_TOKEN: the reference library drops the byte */
+    uint32_t *pages[N_CHAR_PAGES]; /* by character; NULL: none of its 256 has a token */
+    uint32_t fallback[256];
+    bool falls_back, fuses_unknown;
+    uint32_t unknown; /* NO_TOKEN: none */
+    /* Which characters some merge joins, as bits under a hash of the pair.  Two characters that no
+     * merge joins are a cut: what stands before it merges without regard to what follows.  Bits
+     * that share a place only hide cuts.  NULL: there are no cuts. */
+    uint64_t *joins;
+};
+
+void symbols_init(struct symbols *symbols, bool bytes);
+void symbols_fini(struct symbols *symbols);
+int symbols_add_char(struct symbols *symbols, uint32_t character, uint32_t id);
+/* A merge joins the last character of left and the first of right; neither is empty. */
+void symbols_join(struct symbols *symbols, const char *left, size_t n_left, const char *right);
+/* ids: room for n.  Returns the number of ids. */
+size_t symbols_write(const struct symbols *symbols, const char *piece, size_t n, uint32_t *ids);
+/* The bytes before the first cut; n if there is none. */
+size_t symbols_cut(const struct symbols *symbols, const char *piece, size_t n);
+
 /* --- bpe.c ---------------------------------------------------------------------------------- */
 
 struct merge {
@@ -123,8 +169,7 @@ struct merge {
 };
 
 struct bpe {
-    uint32_t byte_ids[256]; /* NO_TOKEN: the reference library drops the byte */
-    struct merge *merges;   /* open addressing; EMPTY_PAIR where free */
+    struct merge *merges; /* open addressing; EMPTY_PAIR where free */
     size_t mask;
 };
 
@@ -132,33 +177,36 @@ struct bpe {
 struct bpe_scratch {
     void *memory;
     size_t size;
+    struct batch *heap; /* of bpe.c */
+    size_t n_heap;
 };
+void bpe_scratch_fini(struct bpe_scratch *scratch);
 
 int bpe_init(struct bpe *bpe, size_t n_merges);
 void bpe_fini(struct bpe *bpe);
 /* A pair given twice keeps its last rank, as in the reference library. */
 void bpe_add_merge(struct bpe *bpe, uint32_t left, uint32_t right, uint32_t rank, uint32_t id);
-/* ids: room for n.  Writes the number of ids to *n_ids. */
-int bpe_encode(const struct bpe *bpe, struct bpe_scratch *scratch, const char *piece, size_t n,
-               uint32_t *ids, size_t *n_ids);
+/* Merges n_ids symbols in place. */
+int bpe_merge(const struct bpe *bpe, struct bpe_scratch *scratch, uint32_t *ids, size_t *n_ids);
 
 /* --- words.c: pieces that are one token ---------------------------------------------------- */
 
 struct word_slot {
     uint32_t tag; /* the hash's other half: a mismatch seldom touches the bytes */
     uint32_t id;  /* NO_TOKEN: free */
+    uint32_t offset, length;
 };
 
 struct words {
     struct word_slot *slots;
+    struct text bytes;
     size_t mask, longest;
 };
 
 int words_init(struct words *words, size_t n_words);
 void words_fini(struct words *words);
-void words_add(struct words *words, const struct tokenizer *tokenizer, uint32_t id);
-uint32_t words_find(const struct words *words, const struct tokenizer *tokenizer, const char *bytes,
-                    size_t n);
+int words_add(struct words *words, const char *bytes, size_t n, uint32_t id);
+uint32_t words_find(const struct words *words, const char *bytes, size_t n);
 
 /* --- pretokenize.c ---------------------------------------------------------------------------- */
 
@@ -170,28 +218,66 @@ enum split_behavior {
     SPLIT_CONTIGUOUS,
 };
 
+enum prepend { PREPEND_NEVER, PREPEND_FIRST, PREPEND_ALWAYS };
+
+struct metaspace {
+    char space[5]; /* one character, which stands for a space */
+    enum prepend prepend;
+    bool split;
+};
+
 struct split {
-    pcre2_code *pattern; /* NULL: the step only adds the space */
+    struct pattern *pattern; /* NULL: the step only rewrites */
     enum split_behavior behavior;
     bool invert;
-    bool prefix_space; /* ByteLevel: a piece that does not begin with a space gets one */
+    char space[5];        /* Metaspace and ByteLevel: what stands for a space; "": no rewriting */
+    enum prepend prepend; /* whether a piece that does not begin with it gets one */
 };
 
 struct pretokenizer {
     struct split steps[MAX_STEPS];
     size_t n_steps;
-    bool byte_level; /* the last step spells bytes as characters, which bpe.c never needs to see */
+    bool byte_level; /* the last step spells bytes as characters, which no one needs to see */
 };
 
+/* The pre-tokenizer and the decoder Metaspace. */
+int metaspace_parse(struct metaspace *metaspace, const json_t *component, struct error *err);
 int pretokenizer_parse(struct pretokenizer *pretokenizer, const json_t *component,
                        struct error *err);
 void pretokenizer_fini(struct pretokenizer *pretokenizer);
+
+/* --- decoder.c: what a token is to decoding --------------------------------------------------- */
+
+struct decoder_step {
+    struct pattern *pattern; /* Replace, Metaspace: every match becomes content; NULL: Strip */
+    struct text content; /* Strip: the character that goes */
+    bool drops_at_first; /* Metaspace: the first token's matches become nothing */
+    json_int_t most;     /* Strip: how many go */
+};
+
+struct decoder {
+    struct decoder_step steps[MAX_STEPS]; /* what happens to each token by itself, at load */
+    size_t n_steps;
+    bool byte_level, byte_fallback;
+    bool fused;        /* what follows sees the whole text */
+    bool first_counts; /* a step treats the first token in its own way */
+    struct text strip; /* a character that the whole text loses if it begins with it */
+};
+
+int decoder_parse(struct decoder *decoder, const json_t *component, struct error *err);
+void decoder_fini(struct decoder *decoder);
+/* Turns a token's content into the bytes it stands for.  *is_byte: a <0x00> of byte fallback. */
+int decoder_run(const struct decoder *decoder, struct matcher *matcher, bool first,
+                struct text *token, bool *is_byte, struct error *err);
 
 /* --- the tokenizer and one encoding ----------------------------------------------------------- */
 
 struct token {
     uint32_t offset, length; /* its bytes in tokenizer.bytes */
-    bool exists, special, spelled;
+    uint32_t first_length;   /* behind them, those of the token as the first of a text, if ... */
+    bool first_differs;
+    bool exists, special;
+    bool is_byte; /* one of byte fallback's */
 };
 
 struct tokenizer {
@@ -201,9 +287,11 @@ struct tokenizer {
     struct normalizer normalizer;
     struct added_set added, added_normalized;
     struct pretokenizer pretokenizer;
+    struct symbols symbols;
     struct bpe bpe;
     struct words words;
-    uint32_t longest; /* bytes of a vocabulary entry at most; 0: some bytes have no token */
+    struct decoder decoder;
+    uint32_t longest; /* bytes of a vocabulary entry at most; 0: some text has no token */
     struct token_list prefix, suffix; /* what the post-processor puts around a text */
 };
 
@@ -213,6 +301,7 @@ struct encoding {
     struct bpe_scratch scratch;
     struct token_list *out;
     size_t max_ids;
+    bool at_start; /* what is being encoded begins the text */
     struct error *err;
 };
 
@@ -223,6 +312,22 @@ int pretokenizer_run(struct encoding *encoding, const char *text, size_t n);
 int encode_piece(struct encoding *encoding, const char *piece, size_t n);
 int token_list_reserve(struct token_list *list, size_t n); /* room for n more */
 int token_list_append(struct token_list *list, const uint32_t *ids, size_t n);
+
+/* --- loading ---------------------------------------------------------------------------------- */
+
+/* A token's id, bounded by the number of tokens that the file has. */
+int check_id(const json_t *id, size_t n_entries, uint32_t *out, struct error *err);
+/* The id of a vocabulary entry, or NO_TOKEN. */
+uint32_t vocab_find(const json_t *vocab, const char *content, size_t n);
+/* load.c: makes id decode to what the decoder makes of content. */
+int define_token(struct tokenizer *tokenizer, struct matcher *matcher, uint32_t id,
+                 const char *content, size_t n, struct error *err);
+
+/* vocabulary.c: tokens, merges and words; n_added: added tokens, which may have ids behind. */
+int vocabulary_load(struct tokenizer *tokenizer, const json_t *model, size_t n_added,
+                    struct matcher *matcher, struct error *err);
+/* post_processor.c: what it puts around a text. */
+int post_processor_load(struct tokenizer *tokenizer, const json_t *component, struct error *err);
 
 /* load.c: what tokenizer_load() does with the file's bytes. */
 int tokenizer_load_bytes(struct tokenizer **out, const char *json, size_t n, struct error *err);

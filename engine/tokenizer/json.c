@@ -15,6 +15,14 @@ const char *member_text(const json_t *object, const char *key, size_t *n) {
     return json_string_value(member);
 }
 
+int member_append(struct text *text, const json_t *object, const char *key, struct error *err) {
+    size_t n;
+    const char *member = member_text(object, key, &n);
+    if (member) return text_append(text, member, n);
+    return error_set(err, ERR_INVALID, "tokenizer.json: a '%.80s' has no '%s'",
+                     component_type(object), key);
+}
+
 bool member_flag(const json_t *object, const char *key, bool other) {
     const json_t *member = json_object_get(object, key);
     return json_is_boolean(member) ? json_is_true(member) : other;

@@ -1,4 +1,5 @@
-/* normalize.c - the normalizers: Unicode forms, Lowercase, Replace, Prepend, and sequences of them.
+/* normalize.c - the normalizers: Unicode forms, Lowercase, Replace, Prepend, Strip, and sequences
+ * of them.
  *
  * Thread: immutable once parsed.  Memory: steps own their pattern and content; running one
  * allocates in proportion to the text. */
@@ -12,6 +13,14 @@
 
 /* A character decomposes into at most 18 (U+FDFA). */
 enum { DECOMPOSED_MOST = 18 };
+
+struct normalizer_kind {
+    const char *name;
+    int (*run)(const struct normalizer_step *step, struct matcher *matcher, struct text *text,
+               struct error *err);
+    int (*parse)(struct normalizer_step *step, const json_t *component, struct error *err);
+    bool compose, compat; /* which of the Unicode forms */
+};
 
 struct codepoints {
     int32_t *data;
@@ -72,13 +81,15 @@ static bool is_ascii(const struct text *text) {
     return true;
 }
 
-static int run_form(const struct normalizer_step *step, struct text *text) {
+static int run_form(const struct normalizer_step *step, struct matcher *matcher, struct text *text,
+                    struct error *err) {
+    (void)matcher, (void)err;
     if (is_ascii(text)) return 0;
     struct codepoints points = {0};
-    int rc = decompose(&points, text, step->compat);
+    int rc = decompose(&points, text, step->kind->compat);
     if (rc == 0) rc = reorder(&points);
     if (rc) goto done;
-    if (step->compose) {
+    if (step->kind->compose) {
         const utf8proc_option_t options = UTF8PROC_STABLE | UTF8PROC_COMPOSE;
         points.n =
             (size_t)utf8proc_normalize_utf32(points.data, (utf8proc_ssize_t)points.n, options);
@@ -93,7 +104,9 @@ done:
 }
 
 /* Character by character, without the final sigma's rule, as the reference library does. */
-static int run_lowercase(struct text *text) {
+static int run_lowercase(const struct normalizer_step *step, struct matcher *matcher,
+                         struct text *text, struct error *err) {
+    (void)step, (void)matcher, (void)err;
     struct text lower = {0};
     int rc = 0;
     const char *end = text->data + text->n;
@@ -112,25 +125,12 @@ static int run_lowercase(struct text *text) {
 
 static int run_replace(const struct normalizer_step *step, struct matcher *matcher,
                        struct text *text, struct error *err) {
-    struct text replaced = {0};
-    struct match match = {0};
-    size_t done = 0;
-    int rc;
-    do {
-        rc = match_next(matcher, step->pattern, text->data, text->n, &match, err);
-        if (rc) break;
-        const size_t until = match.found ? match.begin : text->n;
-        rc = text_append(&replaced, text->data + done, until - done);
-        if (rc == 0 && match.found)
-            rc = text_append(&replaced, step->content.data, step->content.n);
-        done = match.end;
-    } while (rc == 0 && match.found);
-    free(text->data);
-    *text = replaced;
-    return rc;
+    return replace_run(matcher, step->pattern, step->content.data, step->content.n, text, err);
 }
 
-static int run_prepend(const struct normalizer_step *step, struct text *text) {
+static int run_prepend(const struct normalizer_step *step, struct matcher *matcher,
+                       struct text *text, struct error *err) {
+    (void)matcher, (void)err;
     struct text longer = {0};
     int rc = text_append(&longer, step->content.data, step->content.n);
     if (rc == 0) rc = text_append(&longer, text->data, text->n);
@@ -139,40 +139,50 @@ static int run_prepend(const struct normalizer_step *step, struct text *text) {
     return rc;
 }
 
+static int run_strip(const struct normalizer_step *step, struct matcher *matcher, struct text *text,
+                     struct error *err) {
+    (void)matcher, (void)err;
+    const size_t end = step->right ? skip_space_back(text->data, text->n, 0) : text->n;
+    const size_t begin = step->left ? skip_space(text->data, 0, end) : 0;
+    text->n = end - begin;
+    memmove(text->data, text->data + begin, text->n);
+    return 0;
+}
+
+static int parse_replace(struct normalizer_step *step, const json_t *component, struct error *err) {
+    return replace_parse(&step->pattern, &step->content, component, err);
+}
+
+static int parse_prepend(struct normalizer_step *step, const json_t *component, struct error *err) {
+    return member_append(&step->content, component, "prepend", err);
+}
+
+static int parse_strip(struct normalizer_step *step, const json_t *component, struct error *err) {
+    (void)err;
+    step->left = member_flag(component, "strip_left", false);
+    step->right = member_flag(component, "strip_right", false);
+    return 0;
+}
+
+static const struct normalizer_kind KINDS[] = {
+    {"NFC", run_form, NULL, true, false},
+    {"NFD", run_form, NULL, false, false},
+    {"NFKC", run_form, NULL, true, true},
+    {"NFKD", run_form, NULL, false, true},
+    {"Lowercase", run_lowercase, NULL, false, false},
+    {"Replace", run_replace, parse_replace, false, false},
+    {"Prepend", run_prepend, parse_prepend, false, false},
+    {"Strip", run_strip, parse_strip, false, false},
+};
+
 int normalizer_run(const struct normalizer *normalizer, struct matcher *matcher, struct text *text,
                    struct error *err) {
     for (size_t i = 0; i < normalizer->n_steps && text->n > 0; i++) {
         const struct normalizer_step *step = &normalizer->steps[i];
-        int rc = 0;
-        switch (step->kind) {
-        case NORMALIZE_FORM: rc = run_form(step, text); break;
-        case NORMALIZE_LOWERCASE: rc = run_lowercase(text); break;
-        case NORMALIZE_REPLACE: rc = run_replace(step, matcher, text, err); break;
-        case NORMALIZE_PREPEND: rc = run_prepend(step, text); break;
-        }
+        const int rc = step->kind->run(step, matcher, text, err);
         if (rc) return rc;
     }
     return 0;
-}
-
-static int parse_content(struct normalizer_step *step, const json_t *component, const char *key,
-                         struct error *err) {
-    size_t n;
-    const char *content = member_text(component, key, &n);
-    if (!content)
-        return error_set(err, ERR_INVALID, "tokenizer.json: a normalizer has no '%s'", key);
-    return text_append(&step->content, content, n);
-}
-
-static int parse_replace(struct normalizer_step *step, const json_t *component, struct error *err) {
-    int rc = parse_content(step, component, "content", err);
-    if (rc == 0) rc = pattern_parse(&step->pattern, json_object_get(component, "pattern"), err);
-    if (rc) return rc;
-    /* The reference library loses characters when it replaces nothing by something: no one can rely
-     * on it. */
-    uint32_t empty = 0;
-    pcre2_pattern_info(step->pattern, PCRE2_INFO_MATCHEMPTY, &empty);
-    return empty ? refuse(err, "a pattern that matches nothing in normalizer", "Replace") : 0;
 }
 
 static int parse_sequence(struct normalizer *normalizer, const json_t *component, size_t depth,
@@ -185,22 +195,11 @@ static int parse_one(struct normalizer *normalizer, const json_t *component, siz
     if (normalizer->n_steps == MAX_STEPS)
         return refuse(err, "a longer sequence before normalizer", type);
 
-    struct normalizer_step *step = &normalizer->steps[normalizer->n_steps++];
-    const bool compose = strcmp(type, "NFC") == 0 || strcmp(type, "NFKC") == 0;
-    const bool compat = strcmp(type, "NFKC") == 0 || strcmp(type, "NFKD") == 0;
-    *step = (struct normalizer_step){.kind = NORMALIZE_FORM, .compose = compose, .compat = compat};
-    if (compose || compat || strcmp(type, "NFD") == 0) return 0;
-    if (strcmp(type, "Lowercase") == 0) {
-        step->kind = NORMALIZE_LOWERCASE;
-        return 0;
-    }
-    if (strcmp(type, "Prepend") == 0) {
-        step->kind = NORMALIZE_PREPEND;
-        return parse_content(step, component, "prepend", err);
-    }
-    if (strcmp(type, "Replace") == 0) {
-        step->kind = NORMALIZE_REPLACE;
-        return parse_replace(step, component, err);
+    for (size_t i = 0; i < sizeof(KINDS) / sizeof(*KINDS); i++) {
+        if (strcmp(type, KINDS[i].name) != 0) continue;
+        struct normalizer_step *step = &normalizer->steps[normalizer->n_steps++];
+        *step = (struct normalizer_step){.kind = &KINDS[i]};
+        return KINDS[i].parse ? KINDS[i].parse(step, component, err) : 0;
     }
     return refuse(err, "normalizer", type);
 }
@@ -226,7 +225,7 @@ int normalizer_parse(struct normalizer *normalizer, const json_t *component, str
 
 void normalizer_fini(struct normalizer *normalizer) {
     for (size_t i = 0; i < normalizer->n_steps; i++) {
-        pcre2_code_free(normalizer->steps[i].pattern);
+        pattern_free(normalizer->steps[i].pattern);
         free(normalizer->steps[i].content.data);
     }
     normalizer->n_steps = 0;

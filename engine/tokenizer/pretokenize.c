@@ -1,5 +1,5 @@
 /* pretokenize.c - cuts a text into the pieces that are encoded on their own: ByteLevel, Split,
- * Digits, and sequences of them.
+ * Digits, Metaspace, and sequences of them.
  *
  * Every step cuts each piece of the step before into matches and what lies between:
  *
@@ -79,15 +79,31 @@ static int split_text(struct encoding *encoding, size_t step, const char *text, 
     }
 }
 
+/* Appends the text with its spaces as the step writes them, and with one in front. */
+static int write_spaces(const struct encoding *encoding, const struct split *split,
+                        const char *text, size_t n, struct text *out) {
+    const size_t n_space = strlen(split->space);
+    const bool has_one =
+        text[0] == ' ' || (n >= n_space && memcmp(text, split->space, n_space) == 0);
+    const bool wants = split->prepend == PREPEND_ALWAYS ||
+                       (split->prepend == PREPEND_FIRST && encoding->at_start);
+    int rc = wants && !has_one ? text_append(out, split->space, n_space) : 0;
+    for (const char *p = text, *end = text + n; p < end && rc == 0;) {
+        const char *space = memchr(p, ' ', (size_t)(end - p));
+        rc = text_append(out, p, (size_t)((space ? space : end) - p));
+        if (rc == 0 && space) rc = text_append(out, split->space, n_space);
+        p = space ? space + 1 : end;
+    }
+    return rc;
+}
+
 static int run_step(struct encoding *encoding, size_t step, const char *text, size_t n) {
     const struct pretokenizer *pretokenizer = &encoding->tokenizer->pretokenizer;
     if (step == pretokenizer->n_steps) return encode_piece(encoding, text, n);
-    if (!pretokenizer->steps[step].prefix_space || text[0] == ' ')
-        return split_text(encoding, step, text, n);
+    if (!pretokenizer->steps[step].space[0]) return split_text(encoding, step, text, n);
 
     struct text spaced = {0};
-    int rc = text_append(&spaced, " ", 1);
-    if (rc == 0) rc = text_append(&spaced, text, n);
+    int rc = write_spaces(encoding, &pretokenizer->steps[step], text, n, &spaced);
     if (rc == 0) rc = split_text(encoding, step, spaced.data, spaced.n);
     free(spaced.data);
     return rc;
@@ -109,13 +125,17 @@ static int parse_behavior(enum split_behavior *out, const json_t *component, str
     return refuse(err, "Split behavior", name);
 }
 
-static int parse_split(struct split *split, const json_t *component, struct error *err) {
+static int parse_split(struct pretokenizer *pretokenizer, struct split *split,
+                       const json_t *component, struct error *err) {
+    (void)pretokenizer;
     split->invert = member_flag(component, "invert", false);
     const int rc = parse_behavior(&split->behavior, component, err);
     return rc ? rc : pattern_parse(&split->pattern, json_object_get(component, "pattern"), err);
 }
 
-static int parse_digits(struct split *split, const json_t *component, struct error *err) {
+static int parse_digits(struct pretokenizer *pretokenizer, struct split *split,
+                        const json_t *component, struct error *err) {
+    (void)pretokenizer;
     split->behavior =
         member_flag(component, "individual_digits", false) ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS;
     return pattern_compile(&split->pattern, "\\p{N}", 5, false, err);
@@ -127,10 +147,58 @@ static int parse_byte_level(struct pretokenizer *pretokenizer, struct split *spl
         "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
     pretokenizer->byte_level = true;
     split->behavior = SPLIT_ISOLATED;
-    split->prefix_space = member_flag(component, "add_prefix_space", true);
+    if (member_flag(component, "add_prefix_space", true)) {
+        split->space[0] = ' ';
+        split->prepend = PREPEND_ALWAYS;
+    }
     if (!member_flag(component, "use_regex", true)) return 0;
     return pattern_compile(&split->pattern, PATTERN, sizeof(PATTERN) - 1, false, err);
 }
+
+int metaspace_parse(struct metaspace *metaspace, const json_t *component, struct error *err) {
+    static const char *const SCHEMES[] = {
+        [PREPEND_NEVER] = "never", [PREPEND_FIRST] = "first", [PREPEND_ALWAYS] = "always"};
+    const char *scheme = json_string_value(json_object_get(component, "prepend_scheme"));
+    size_t n, s = 0;
+    const char *space = member_text(component, "replacement", &n), *after = space;
+    if (space && n > 0) utf8_next(space, &after);
+    if (!space || n == 0 || after != space + n || *space == '\0')
+        return error_set(err, ERR_INVALID, "tokenizer.json: a Metaspace replaces by no character");
+    while (s <= PREPEND_ALWAYS && strcmp(scheme ? scheme : "always", SCHEMES[s]) != 0) s++;
+    if (s > PREPEND_ALWAYS) return refuse(err, "Metaspace prepend_scheme", scheme);
+    if (s != PREPEND_NEVER && !member_flag(component, "add_prefix_space", true))
+        return refuse(err, "Metaspace with add_prefix_space false and prepend_scheme", SCHEMES[s]);
+    *metaspace = (struct metaspace){.prepend = (enum prepend)s};
+    metaspace->split = member_flag(component, "split", true);
+    memcpy(metaspace->space, space, n);
+    return 0;
+}
+
+static int parse_metaspace(struct pretokenizer *pretokenizer, struct split *split,
+                           const json_t *component, struct error *err) {
+    struct metaspace metaspace;
+    const int rc = metaspace_parse(&metaspace, component, err);
+    if (rc) return rc;
+    /* Which later piece begins the text is not known. */
+    if (metaspace.prepend == PREPEND_FIRST && pretokenizer->n_steps > 1)
+        return refuse(err, "behind other pre-tokenizers the Metaspace prepend_scheme", "first");
+    memcpy(split->space, metaspace.space, sizeof(split->space));
+    split->prepend = metaspace.prepend;
+    split->behavior = SPLIT_MERGED_WITH_NEXT;
+    if (!metaspace.split) return 0;
+    return pattern_compile(&split->pattern, split->space, strlen(split->space), true, err);
+}
+
+static const struct {
+    const char *name;
+    int (*parse)(struct pretokenizer *pretokenizer, struct split *split, const json_t *component,
+                 struct error *err);
+} KINDS[] = {
+    {"ByteLevel", parse_byte_level},
+    {"Digits", parse_digits},
+    {"Metaspace", parse_metaspace},
+    {"Split", parse_split},
+};
 
 static int parse_sequence(struct pretokenizer *pretokenizer, const json_t *component, size_t depth,
                           struct error *err);
@@ -144,12 +212,12 @@ static int parse_one(struct pretokenizer *pretokenizer, const json_t *component,
         return refuse(err, "a longer sequence before pre-tokenizer", type);
     if (pretokenizer->byte_level) return refuse(err, "after ByteLevel the pre-tokenizer", type);
 
-    struct split *split = &pretokenizer->steps[pretokenizer->n_steps++];
-    *split = (struct split){0};
-    if (strcmp(type, "Split") == 0) return parse_split(split, component, err);
-    if (strcmp(type, "Digits") == 0) return parse_digits(split, component, err);
-    if (strcmp(type, "ByteLevel") == 0)
-        return parse_byte_level(pretokenizer, split, component, err);
+    for (size_t i = 0; i < sizeof(KINDS) / sizeof(*KINDS); i++) {
+        if (strcmp(type, KINDS[i].name) != 0) continue;
+        struct split *split = &pretokenizer->steps[pretokenizer->n_steps++];
+        *split = (struct split){0};
+        return KINDS[i].parse(pretokenizer, split, component, err);
+    }
     return refuse(err, "pre-tokenizer", type);
 }
 
@@ -171,16 +239,11 @@ static int parse_sequence(struct pretokenizer *pretokenizer, const json_t *compo
 
 int pretokenizer_parse(struct pretokenizer *pretokenizer, const json_t *component,
                        struct error *err) {
-    const bool none = !component || json_is_null(component);
-    const int rc = none ? 0 : parse_one(pretokenizer, component, 0, err);
-    if (rc) return rc;
-    if (!pretokenizer->byte_level)
-        return refuse(err, "a pre-tokenizer without ByteLevel:", component_type(component));
-    return 0;
+    return !component || json_is_null(component) ? 0 : parse_one(pretokenizer, component, 0, err);
 }
 
 void pretokenizer_fini(struct pretokenizer *pretokenizer) {
     for (size_t i = 0; i < pretokenizer->n_steps; i++)
-        pcre2_code_free(pretokenizer->steps[i].pattern);
+        pattern_free(pretokenizer->steps[i].pattern);
     pretokenizer->n_steps = 0;
 }

@@ -1,10 +1,14 @@
-/* regex.c - the reference library's patterns (Oniguruma's Ruby syntax) on PCRE2; see internal.h.
+/* regex.c - the reference library's patterns (Oniguruma's Ruby syntax) on PCRE2, and what Replace
+ * does with them; see internal.h.
  *
  * Where the two syntaxes give one spelling two meanings, the pattern is translated (\s, \w, \b, ^,
  * $) or refused (\h, nested classes, a possessive {n,m}+): it must never silently split
  * differently.
  *
  * Thread: any.  Memory: the pattern is compiled once, at load; a matcher lives for one call. */
+#define _GNU_SOURCE /* memmem */
+
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/error.h"
@@ -154,20 +158,17 @@ static int translate(struct text *out, const char *pattern, size_t n, struct err
     return 0;
 }
 
-int pattern_compile(pcre2_code **out, const char *pattern, size_t n, bool literal,
-                    struct error *err) {
+static int compile(pcre2_code **out, const char *pattern, size_t n, struct error *err) {
     struct text text = {0};
-    int rc = literal ? text_append(&text, pattern, n) : translate(&text, pattern, n, err);
+    int rc = translate(&text, pattern, n, err);
     if (rc) goto done;
 
     /* In Ruby's syntax ^ and $ always match at lines. */
-    const uint32_t options =
-        literal ? PCRE2_UTF | PCRE2_LITERAL : PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE;
     int code = 0;
     PCRE2_SIZE where = 0;
-    pcre2_code *compiled = pcre2_compile((PCRE2_SPTR)(text.data ? text.data : ""), text.n, options,
-                                         &code, &where, NULL);
-    if (!compiled) {
+    *out = pcre2_compile((PCRE2_SPTR)(text.data ? text.data : ""), text.n,
+                         PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &code, &where, NULL);
+    if (!*out) {
         char reason[128];
         pcre2_get_error_message(code, (PCRE2_UCHAR *)reason, sizeof(reason));
         rc = error_set(err, ERR_INVALID, "tokenizer.json: pattern '%.120s': %s at %zu", pattern,
@@ -175,15 +176,35 @@ int pattern_compile(pcre2_code **out, const char *pattern, size_t n, bool litera
         goto done;
     }
     /* Without the just-in-time compiler the same matches come from the interpreter, slower. */
-    pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE);
-    *out = compiled;
+    pcre2_jit_compile(*out, PCRE2_JIT_COMPLETE);
 
 done:
     free(text.data);
     return rc;
 }
 
-int pattern_parse(pcre2_code **out, const json_t *pattern, struct error *err) {
+int pattern_compile(struct pattern **out, const char *pattern, size_t n, bool literal,
+                    struct error *err) {
+    struct pattern *compiled = calloc(1, sizeof(*compiled));
+    if (!compiled) return ERR_NOMEM;
+    const int rc = literal && n > 0 ? text_append(&compiled->literal, pattern, n)
+                                    : compile(&compiled->code, pattern, n, err);
+    if (rc) {
+        pattern_free(compiled);
+        return rc;
+    }
+    *out = compiled;
+    return 0;
+}
+
+void pattern_free(struct pattern *pattern) {
+    if (!pattern) return;
+    free(pattern->literal.data);
+    pcre2_code_free(pattern->code);
+    free(pattern);
+}
+
+int pattern_parse(struct pattern **out, const json_t *pattern, struct error *err) {
     size_t n;
     const char *text = member_text(pattern, "String", &n);
     if (text) return pattern_compile(out, text, n, true, err);
@@ -199,13 +220,24 @@ static int report(int code, struct error *err) {
     return error_set(err, ERR_INVALID, "tokenizer: the pattern gives up on this text: %s", reason);
 }
 
-int match_next(struct matcher *matcher, const pcre2_code *code, const char *text, size_t n,
+static int match_literal(const struct text *literal, const char *text, size_t n,
+                         struct match *match) {
+    const char *at = memmem(text + match->next, n - match->next, literal->data, literal->n);
+    if (at) match->begin = (size_t)(at - text);
+    if (at) match->end = match->begin + literal->n;
+    match->next = at ? match->end : n + 1;
+    match->found = at != NULL;
+    return 0;
+}
+
+int match_next(struct matcher *matcher, const struct pattern *pattern, const char *text, size_t n,
                struct match *match, struct error *err) {
     match->found = false;
     while (match->next <= n) {
+        if (pattern->literal.n > 0) return match_literal(&pattern->literal, text, n, match);
         /* Checking the whole text again for every match would be quadratic. */
-        const int rc = pcre2_match(code, (PCRE2_SPTR)text, n, match->next, PCRE2_NO_UTF_CHECK,
-                                   matcher->data, matcher->context);
+        const int rc = pcre2_match(pattern->code, (PCRE2_SPTR)text, n, match->next,
+                                   PCRE2_NO_UTF_CHECK, matcher->data, matcher->context);
         if (rc == PCRE2_ERROR_NOMATCH) {
             match->next = n + 1;
             return 0;
@@ -226,4 +258,36 @@ int match_next(struct matcher *matcher, const pcre2_code *code, const char *text
         return 0;
     }
     return 0;
+}
+
+int replace_parse(struct pattern **pattern, struct text *content, const json_t *component,
+                  struct error *err) {
+    int rc = member_append(content, component, "content", err);
+    if (rc == 0) rc = pattern_parse(pattern, json_object_get(component, "pattern"), err);
+    if (rc) return rc;
+    /* The reference library loses characters when it replaces nothing by something: no one can rely
+     * on it. */
+    uint32_t empty = 0;
+    if ((*pattern)->code)
+        pcre2_pattern_info((*pattern)->code, PCRE2_INFO_MATCHEMPTY, &empty);
+    return empty ? refuse(err, "a pattern that matches nothing in", "Replace") : 0;
+}
+
+int replace_run(struct matcher *matcher, const struct pattern *pattern, const char *content,
+                size_t n_content, struct text *text, struct error *err) {
+    struct text replaced = {0};
+    struct match match = {0};
+    size_t done = 0;
+    int rc = 0;
+    do {
+        rc = match_next(matcher, pattern, text->data, text->n, &match, err);
+        if (rc) break;
+        const size_t until = match.found ? match.begin : text->n;
+        rc = text_append(&replaced, text->data + done, until - done);
+        if (rc == 0 && match.found) rc = text_append(&replaced, content, n_content);
+        done = match.end;
+    } while (rc == 0 && match.found);
+    free(text->data);
+    *text = replaced;
+    return rc;
 }

@@ -98,6 +98,26 @@ bool char_is_space(uint32_t c) {
            c == 0x205F || c == 0x3000;
 }
 
+size_t skip_space_back(const char *text, size_t from, size_t least) {
+    const char *p = text + from;
+    while (p > text + least) {
+        const char *after, *before = utf8_before(p);
+        if (!char_is_space(utf8_next(before, &after))) break;
+        p = before;
+    }
+    return (size_t)(p - text);
+}
+
+size_t skip_space(const char *text, size_t from, size_t n) {
+    const char *p = text + from;
+    while (p < text + n) {
+        const char *after;
+        if (!char_is_space(utf8_next(p, &after))) break;
+        p = after;
+    }
+    return (size_t)(p - text);
+}
+
 bool char_is_word(uint32_t c) {
     switch (utf8proc_category((utf8proc_int32_t)c)) {
     case UTF8PROC_CATEGORY_LU:

@@ -28,6 +28,9 @@ const char *utf8_before(const char *p);
 
 /* Unicode's White_Space: what \s means to the reference library. */
 bool char_is_space(uint32_t codepoint);
+/* Where the white space that ends at `from` begins, and where that which begins there ends. */
+size_t skip_space_back(const char *text, size_t from, size_t least);
+size_t skip_space(const char *text, size_t from, size_t n);
 /* \w of Rust's regex crate: Alphabetic, marks, decimal digits, connectors, joiners. */
 bool char_is_word(uint32_t codepoint);
 

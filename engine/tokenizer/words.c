@@ -1,7 +1,7 @@
 /* words.c - a hash table of the tokens that their own bytes encode to, so that a common word costs
  * one look-up and no merging.
  *
- * Thread: immutable once loaded.  Memory: ids only; the bytes are the tokenizer's. */
+ * Thread: immutable once loaded.  Memory: the table owns a copy of the words. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,28 +34,31 @@ int words_init(struct words *words, size_t n_words) {
 
 void words_fini(struct words *words) {
     free(words->slots);
-    words->slots = NULL;
+    free(words->bytes.data);
+    *words = (struct words){0};
 }
 
-void words_add(struct words *words, const struct tokenizer *tokenizer, uint32_t id) {
-    const struct token *token = &tokenizer->tokens[id];
-    const uint64_t hash = hash_bytes(tokenizer->bytes.data + token->offset, token->length);
+int words_add(struct words *words, const char *bytes, size_t n, uint32_t id) {
+    const uint64_t hash = hash_bytes(bytes, n);
     size_t i = (size_t)(hash >> 32) & words->mask;
     while (words->slots[i].id != NO_TOKEN) i = (i + 1) & words->mask;
-    words->slots[i] = (struct word_slot){.tag = (uint32_t)hash, .id = id};
-    if (token->length > words->longest) words->longest = token->length;
+    words->slots[i] = (struct word_slot){.tag = (uint32_t)hash,
+                                         .id = id,
+                                         .offset = (uint32_t)words->bytes.n,
+                                         .length = (uint32_t)n};
+    if (n > words->longest) words->longest = n;
+    return text_append(&words->bytes, bytes, n);
 }
 
-uint32_t words_find(const struct words *words, const struct tokenizer *tokenizer, const char *bytes,
-                    size_t n) {
+uint32_t words_find(const struct words *words, const char *bytes, size_t n) {
     if (n > words->longest) return NO_TOKEN;
     const uint64_t hash = hash_bytes(bytes, n);
     for (size_t i = (size_t)(hash >> 32) & words->mask; words->slots[i].id != NO_TOKEN;
          i = (i + 1) & words->mask) {
-        if (words->slots[i].tag != (uint32_t)hash) continue;
-        const struct token *token = &tokenizer->tokens[words->slots[i].id];
-        if (token->length == n && memcmp(tokenizer->bytes.data + token->offset, bytes, n) == 0) {
-            return words->slots[i].id;
+        const struct word_slot *slot = &words->slots[i];
+        if (slot->tag == (uint32_t)hash && slot->length == n &&
+            memcmp(words->bytes.data + slot->offset, bytes, n) == 0) {
+            return slot->id;
         }
     }
     return NO_TOKEN;

@@ -29,6 +29,7 @@ WIDTH, DPI = 10.0, 100  # inches: 1000 pixels
 COLOURS_IN_FILE = 128
 PANELS_A_ROW = 3
 DEPTH_BINS = 10
+TICKS_APART = 1.1  # of one budget to the next, where their axis is logarithmic
 
 
 def draw(rows, directory):
@@ -223,9 +224,19 @@ def budget_panel(axes, rows, group, length):
     axes.set(title=f"length {short(length)}", xlabel="budget (tokens)", ylabel="score",
              ylim=(-2, 102))
     axes.set_xscale("log", base=2)
-    ticks = sorted({p[0] for points in lines.values() for p in points})
+    ticks = apart({p[0] for points in lines.values() for p in points})
     axes.set_xticks(ticks, [short(n) for n in ticks])
     axes.minorticks_off()
+
+
+def apart(budgets):
+    """Those whose labels have room beside each other: policies round a budget up differently, and
+    of neighbours the first stands for all."""
+    ticks = []
+    for budget in sorted(budgets):
+        if not ticks or budget > TICKS_APART * ticks[-1]:
+            ticks.append(budget)
+    return ticks
 
 
 # Perplexity and speed.

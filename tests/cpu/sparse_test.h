@@ -163,6 +163,19 @@ static inline uint32_t tile_end(const struct prompt *p, uint32_t tile) {
     return end < p->n_slots ? end : p->n_slots;
 }
 
+static inline uint32_t n_halves_of(const struct prompt *p) {
+    return (p->sparse.n_rows + SPARSE_HALF - 1) / SPARSE_HALF;
+}
+
+static inline uint32_t half_first(const struct prompt *p, uint32_t half) {
+    return p->sparse.first_slot + half * SPARSE_HALF;
+}
+
+static inline uint32_t half_end(const struct prompt *p, uint32_t half) {
+    const uint32_t end = half_first(p, half) + SPARSE_HALF;
+    return end < p->n_slots ? end : p->n_slots;
+}
+
 /* --- What a head should choose. --- */
 
 struct lines {
@@ -254,34 +267,35 @@ static inline bool attention_lines(const struct prompt *p, uint32_t head, struct
     return choose_lines(p, head, lines);
 }
 
-/* --- What a tile should visit. --- */
+/* --- What half a tile should visit: `first` is its first slot, `tile` its tile's. --- */
 
-static inline bool line_visits(const struct lines *lines, uint32_t first, uint32_t slot) {
-    if (slot / 16 >= first / 16 || slot / 16 < 2 || lines->column[slot]) return true;
+static inline bool line_visits(const struct lines *lines, uint32_t tile, uint32_t first,
+                               uint32_t slot) {
+    if (slot / 16 >= tile / 16 || slot / 16 < 2 || lines->column[slot]) return true;
     const uint32_t distance = first / 16 - slot / 16;
-    for (uint32_t c = distance - 1; c <= distance + 7; c++) {
+    for (uint32_t c = distance - 1; c <= distance + 3; c++) {
         for (uint32_t o = 16 * c; o < 16 * c + 16 && o < MAX_SLOTS; o++)
             if (lines->diagonal[o]) return true;
     }
     return false;
 }
 
-static inline bool a_shape_visits(const struct attn_pattern *pattern, uint32_t first,
-                                  uint32_t slot) {
+static inline bool a_shape_visits(const struct attn_pattern *pattern, uint32_t tile,
+                                  uint32_t first, uint32_t slot) {
     const uint32_t group = slot / 16;
-    if (group < (pattern->p1 + 15) / 16 || group >= first / 16) return true;
+    if (group < (pattern->p1 + 15) / 16 || group >= tile / 16) return true;
     return first / 16 - group <= (pattern->p2 - 1 + 15) / 16;
 }
 
-/* The slots that (head, tile) visits, ascending, each below the tile's end and there once. */
-static inline void visited_slots(const struct prompt *p, uint32_t head, uint32_t tile,
+/* The slots that (head, half) visits, ascending, each below the half's end and there once. */
+static inline void visited_slots(const struct prompt *p, uint32_t head, uint32_t half,
                                  bool *visited) {
     uint32_t slots[MAX_SLOTS];
-    const uint32_t n = cpu_sparse_visited(p->be, head, tile, slots);
+    const uint32_t n = cpu_sparse_visited(p->be, head, half, slots);
     memset(visited, 0, MAX_SLOTS * sizeof(*visited));
     for (uint32_t i = 0; i < n; i++) {
         assert_true(i == 0 || slots[i] > slots[i - 1]);
-        assert_true(slots[i] < tile_end(p, tile));
+        assert_true(slots[i] < half_end(p, half));
         visited[slots[i]] = true;
     }
 }

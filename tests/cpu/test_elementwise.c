@@ -20,7 +20,7 @@ static void rmsnorm_equals_its_definition_on(struct backend *be) {
                 expected[r * dim + d] = x[r * stride + d] / sqrt(sum / dim + 1e-5) * w[d];
         }
         struct weight weight = {w, DTYPE_F32, 1, dim};
-        struct rmsnorm_args args = {x, &weight, out, N_ROWS, dim, stride, dim, 1e-5f};
+        struct rmsnorm_args args = {x, &weight, out, N_ROWS, dim, stride, dim, 1e-5f, 1, false};
         assert_int_equal(be->ops->rmsnorm(be, &args, NULL), 0);
         assert_close(out, expected, (size_t)N_ROWS * dim, 2e-6);
         free(x);
@@ -33,6 +33,44 @@ static void rmsnorm_equals_its_definition_on(struct backend *be) {
 static void rmsnorm_equals_its_definition(void **state) {
     (void)state;
     for_each_backend(rmsnorm_equals_its_definition_on);
+}
+
+/* Heads are normed apart, in place, and what lies behind them is left alone; the second time the
+ * norm of what came out is added to it elsewhere. */
+static void rmsnorm_knows_heads_and_adds_on(struct backend *be) {
+    enum { HEADS = 3, DIM = 21, STRIDE = HEADS * DIM + 4 };
+    float *x = random_floats((size_t)N_ROWS * STRIDE), *w = random_floats(DIM),
+          *apart = random_floats(N_ROWS * HEADS * DIM), *sum = random_floats(N_ROWS * HEADS * DIM),
+          *before = malloc(N_ROWS * HEADS * DIM * sizeof(float));
+    double *expected = malloc(N_ROWS * HEADS * DIM * sizeof(double));
+    const struct weight weight = {w, DTYPE_F32, 1, DIM};
+    for (uint32_t h = 0; h < HEADS; h++) {
+        const struct rmsnorm_args one = {x + h * DIM, &weight, apart + h * DIM, N_ROWS, DIM,
+                                         STRIDE,      HEADS * DIM, 1e-5f, 1, false};
+        assert_int_equal(be->ops->rmsnorm(be, &one, NULL), 0);
+    }
+    const float guard = x[HEADS * DIM];
+    struct rmsnorm_args all = {x, &weight, x, N_ROWS, DIM, STRIDE, STRIDE, 1e-5f, HEADS, false};
+    assert_int_equal(be->ops->rmsnorm(be, &all, NULL), 0);
+    for (uint32_t r = 0; r < N_ROWS; r++)
+        assert_memory_equal(x + r * STRIDE, apart + r * HEADS * DIM, HEADS * DIM * sizeof(float));
+    assert_true(x[HEADS * DIM] == guard);
+    memcpy(before, sum, N_ROWS * HEADS * DIM * sizeof(float));
+    all = (struct rmsnorm_args){apart, &weight, sum, N_ROWS, DIM, HEADS * DIM,
+                                HEADS * DIM, 1e-5f, HEADS, true};
+    assert_int_equal(be->ops->rmsnorm(be, &all, NULL), 0);
+    all.out = apart;
+    all.accumulate = false;
+    assert_int_equal(be->ops->rmsnorm(be, &all, NULL), 0);
+    for (uint32_t i = 0; i < N_ROWS * HEADS * DIM; i++)
+        expected[i] = (double)before[i] + apart[i];
+    assert_close(sum, expected, N_ROWS * HEADS * DIM, 2e-6);
+    free(x), free(w), free(apart), free(sum), free(before), free(expected);
+}
+
+static void rmsnorm_knows_heads_and_adds(void **state) {
+    (void)state;
+    for_each_backend(rmsnorm_knows_heads_and_adds_on);
 }
 
 static void embedding_widens_the_rows_of_the_tokens_on(struct backend *be) {
@@ -118,6 +156,7 @@ static void rope_is_exact_at_a_million_tokens(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rmsnorm_equals_its_definition),
+        cmocka_unit_test(rmsnorm_knows_heads_and_adds),
         cmocka_unit_test(embedding_widens_the_rows_of_the_tokens),
         cmocka_unit_test(gather_picks_rows),
         cmocka_unit_test(rope_is_exact_at_a_million_tokens),

@@ -5,6 +5,7 @@
 #include "tests/cpu/cpu_test.h"
 
 #include "engine/cpu/vec.h"
+#include "engine/sizes.h"
 
 enum { WINDOW_ROWS = 64, N_LAYERS = 2 };
 
@@ -51,10 +52,6 @@ struct run {
 
 static uint32_t row_width(const struct shape *s) {
     return (s->n_heads + 2 * s->n_kv) * s->dim;
-}
-
-static uint32_t min_u32(uint32_t a, uint32_t b) {
-    return a < b ? a : b;
 }
 
 /* --- A run: one sequence, its inputs and its pages. --- */

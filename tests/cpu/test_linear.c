@@ -170,7 +170,8 @@ static void a_fused_norm_has_the_bits_of_a_norm_before_on(struct backend *be) {
         struct weight weight = {g, DTYPE_F32, 1, p.n_in}, w = {p.w, p.dtype, p.n_out, p.n_in};
         struct rmsnorm_input norm = {&weight, 1e-5f, room};
         struct rmsnorm_args before = {p.x,    &weight, normed, p.n_rows,
-                                      p.n_in, p.n_in,  p.n_in, 1e-5f};
+                                      p.n_in, p.n_in,  p.n_in, 1e-5f,
+                                      1,      false};
         struct linear_args args = {.x = normed, .n_rows = p.n_rows, .n_in = p.n_in, .n_parts = 1,
                                    .parts = {{&w, NULL, apart, p.n_out}}};
         assert_int_equal(be->ops->rmsnorm(be, &before, NULL), 0);

@@ -1,4 +1,4 @@
-/* test_sparse.c - sparse prefill: what a tile visits against the definitions, slot by slot, and
+/* test_sparse.c - sparse prefill: what tiles visit against the definitions, slot by slot, and
  * attention over that against sums in double. */
 #include "tests/cpu/sparse_test.h"
 
@@ -30,13 +30,14 @@ static void the_largest_are_chosen_and_the_first_of_equal_ones(void **state) {
 
 /* --- Vertical-slash. --- */
 
-static void check_line_tiles(const struct prompt *p, uint32_t head, const struct lines *lines) {
-    for (uint32_t tile = 0; tile < n_tiles_of(p); tile++) {
+static void check_line_halves(const struct prompt *p, uint32_t head, const struct lines *lines) {
+    for (uint32_t half = 0; half < n_halves_of(p); half++) {
         bool visited[MAX_SLOTS];
-        const uint32_t first = tile_first(p, tile), end = tile_end(p, tile);
-        visited_slots(p, head, tile, visited);
+        const uint32_t first = half_first(p, half), end = half_end(p, half);
+        visited_slots(p, head, half, visited);
         for (uint32_t slot = 0; slot < end; slot++)
-            assert_int_equal(visited[slot], line_visits(lines, first, slot));
+            assert_int_equal(visited[slot],
+                             line_visits(lines, tile_first(p, half / 2), first, slot));
         /* Nothing less than the lines: the reason for all of this. */
         for (uint32_t row = first; row < end; row++) {
             for (uint32_t slot = 0; slot <= row; slot++)
@@ -56,7 +57,7 @@ static struct prompt *random_prompt(struct backend *be, uint32_t most) {
     return p;
 }
 
-static void tiles_visit_what_their_lines_meet(void **state) {
+static void halves_of_tiles_visit_what_their_lines_meet(void **state) {
     (void)state;
     struct backend *be = backend_make();
     struct lines lines;
@@ -67,7 +68,7 @@ static void tiles_visit_what_their_lines_meet(void **state) {
         index_prompt(p);
         for (uint32_t h = 0; h < N_HEADS; h++) {
             synthetic_lines(p, h, &lines);
-            check_line_tiles(p, h, &lines);
+            check_line_halves(p, h, &lines);
         }
         prompt_free(p);
     }
@@ -111,7 +112,7 @@ static void lines_are_those_with_the_most_attention(void **state) {
         for (uint32_t h = 0; h < N_HEADS; h++) {
             if (!attention_lines(p, h, &lines)) continue;
             check_lines(p, h, &lines);
-            check_line_tiles(p, h, &lines);
+            check_line_halves(p, h, &lines);
             n_clear++;
         }
         prompt_free(p);
@@ -134,7 +135,7 @@ static void of_equal_lines_the_first_and_the_nearest_are_chosen(void **state) {
     for (uint32_t i = 0; i < 45; i++) lines.column[i] = true;
     for (uint32_t i = 0; i < 200; i++) lines.diagonal[i] = true;
     index_prompt(p);
-    for (uint32_t h = 0; h < N_HEADS; h++) check_line_tiles(p, h, &lines);
+    for (uint32_t h = 0; h < N_HEADS; h++) check_line_halves(p, h, &lines);
     prompt_free(p);
     be->ops->destroy(be);
 }
@@ -150,13 +151,14 @@ static void an_a_shape_is_the_beginning_and_the_newest(void **state) {
         for (uint32_t h = 0; h < N_HEADS; h++) p->patterns[h].kind = PATTERN_A_SHAPE;
         for (uint32_t h = 0; h < N_HEADS; h++) p->patterns[h].p2 += p->patterns[h].p2 == 0;
         index_prompt(p);
-        for (uint32_t i = 0; i < N_HEADS * n_tiles_of(p); i++) {
+        for (uint32_t i = 0; i < N_HEADS * n_halves_of(p); i++) {
             bool visited[MAX_SLOTS];
-            const uint32_t h = i % N_HEADS, tile = i / N_HEADS, first = tile_first(p, tile);
+            const uint32_t h = i % N_HEADS, half = i / N_HEADS, first = half_first(p, half),
+                           tile = tile_first(p, half / 2);
             const struct attn_pattern *pattern = &p->patterns[h];
-            visited_slots(p, h, tile, visited);
-            for (uint32_t slot = 0; slot < tile_end(p, tile); slot++) {
-                assert_int_equal(visited[slot], a_shape_visits(pattern, first, slot));
+            visited_slots(p, h, half, visited);
+            for (uint32_t slot = 0; slot < half_end(p, half); slot++) {
+                assert_int_equal(visited[slot], a_shape_visits(pattern, tile, first, slot));
                 const bool newest = slot + (uint64_t)pattern->p2 > first;
                 assert_true(visited[slot] || !(slot < pattern->p1 || newest));
             }
@@ -177,10 +179,10 @@ static void budgets_without_bounds_do_not_overflow(void **state) {
         p->patterns[h] = (struct attn_pattern){kinds[h], UINT32_MAX, UINT32_MAX};
     p->patterns[3].p1 = 0;
     index_prompt(p);
-    for (uint32_t i = 0; i < N_HEADS * n_tiles_of(p); i++) {
+    for (uint32_t i = 0; i < N_HEADS * n_halves_of(p); i++) {
         uint32_t slots[MAX_SLOTS];
         assert_int_equal(cpu_sparse_visited(be, i % N_HEADS, i / N_HEADS, slots),
-                         tile_end(p, i / N_HEADS));
+                         half_end(p, i / N_HEADS));
     }
     prompt_free(p);
     be->ops->destroy(be);
@@ -221,10 +223,12 @@ static void block_sparse_tiles_have_their_best_pages_their_own_and_the_first(voi
             page_products(p, h, tile, products);
             if (!choose(products, own, k < own ? k : own, chosen)) continue;
             n_clear++;
-            visited_slots(p, h, tile, visited);
-            for (uint32_t slot = 0; slot < tile_end(p, tile); slot++) {
-                const bool expected = slot < 64 || slot / 64 >= own || chosen[slot / 64];
-                assert_int_equal(visited[slot], expected);
+            for (uint32_t half = 2 * tile; half < 2 * tile + 2 && half < n_halves_of(p); half++) {
+                visited_slots(p, h, half, visited);
+                for (uint32_t slot = 0; slot < half_end(p, half); slot++) {
+                    const bool expected = slot < 64 || slot / 64 >= own || chosen[slot / 64];
+                    assert_int_equal(visited[slot], expected);
+                }
             }
         }
         prompt_free(p);
@@ -254,7 +258,7 @@ static double expected_row(const struct prompt *p, uint32_t head, uint32_t row,
     return (max + log(sum)) / log(2);
 }
 
-/* out, lse and totals against what the tiles say that they visit. */
+/* out, lse and totals against what the halves say that they visit. */
 static void check_attention(const struct prompt *p, double tolerance) {
     const size_t n = p->sparse.n_rows;
     double *out = malloc(n * N_HEADS * DIM * sizeof(double)),
@@ -264,7 +268,7 @@ static void check_attention(const struct prompt *p, double tolerance) {
         bool visited[MAX_SLOTS];
         for (uint32_t i = 0; i < n; i++) {
             const uint32_t row = p->sparse.first_slot + i;
-            if (i % SPARSE_TILE == 0) visited_slots(p, h, i / SPARSE_TILE, visited);
+            if (i % SPARSE_HALF == 0) visited_slots(p, h, i / SPARSE_HALF, visited);
             const size_t at = (size_t)i * N_HEADS + h;
             lse[at] = expected_row(p, h, row, visited, out + at * DIM);
             for (uint32_t slot = 0; slot <= row; slot++)
@@ -372,11 +376,11 @@ static void slices_of_an_index_give_the_same_bits(void **state) {
 
 static double density_of(const struct prompt *p, uint32_t head) {
     double pairs = 0, causal = 0;
-    for (uint32_t tile = 0; tile < n_tiles_of(p); tile++) {
+    for (uint32_t half = 0; half < n_halves_of(p); half++) {
         bool visited[MAX_SLOTS];
-        if (tile_end(p, tile) > p->sparse.dense_from) break;
-        visited_slots(p, head, tile, visited);
-        for (uint32_t row = tile_first(p, tile); row < tile_end(p, tile); row++) {
+        if (tile_end(p, half / 2) > p->sparse.dense_from) break;
+        visited_slots(p, head, half, visited);
+        for (uint32_t row = half_first(p, half); row < half_end(p, half); row++) {
             for (uint32_t slot = 0; slot <= row; slot++) pairs += visited[slot];
             causal += row + 1;
         }
@@ -429,11 +433,11 @@ static void a_tile_with_a_row_at_dense_from_is_dense(void **state) {
         p->sparse.dense_from = from;
         index_prompt(p);
         for (uint32_t h = 0; h < 3; h++) {
-            for (uint32_t tile = 2; tile < n_tiles_of(p); tile++) {
+            for (uint32_t half = 4; half < n_halves_of(p); half++) {
                 uint32_t n = 0;
-                visited_slots(p, h, tile, visited);
-                for (uint32_t slot = 0; slot < tile_end(p, tile); slot++) n += visited[slot];
-                assert_int_equal(n == tile_end(p, tile), tile >= (from < 576 ? 3 : 4));
+                visited_slots(p, h, half, visited);
+                for (uint32_t slot = 0; slot < half_end(p, half); slot++) n += visited[slot];
+                assert_int_equal(n == half_end(p, half), half >= (from < 576 ? 6 : 8));
             }
         }
         attend_prompt(p, true);
@@ -537,7 +541,7 @@ static void what_was_not_reserved_or_indexed_is_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_largest_are_chosen_and_the_first_of_equal_ones),
-        cmocka_unit_test(tiles_visit_what_their_lines_meet),
+        cmocka_unit_test(halves_of_tiles_visit_what_their_lines_meet),
         cmocka_unit_test(lines_are_those_with_the_most_attention),
         cmocka_unit_test(of_equal_lines_the_first_and_the_nearest_are_chosen),
         cmocka_unit_test(an_a_shape_is_the_beginning_and_the_newest),

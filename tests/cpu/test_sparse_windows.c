@@ -85,8 +85,8 @@ static void check_work(const struct work *w, const struct lines *lines, const st
     }
 }
 
-/* What the rows [end - 64, end) visit there and a tile must visit here: columns in the list, and
- * ranges wherever a window of some diagonal lies. */
+/* What the rows [end - 64, end) visit there and half a tile must visit here: columns in the list,
+ * and ranges wherever a window of some diagonal lies. */
 static void check_contained(const struct work *w, const struct chosen *c, uint32_t end, uint32_t n,
                             const bool *visited) {
     bool window[MAX_SLOTS] = {false};
@@ -118,15 +118,13 @@ static void check_head(const struct prompt *p, uint32_t head) {
     struct work w;
     synthetic_lines(p, head, &lines);
     const struct chosen c = in_order(&lines, p->n_slots);
-    for (uint32_t tile = 0; tile < n_tiles_of(p); tile++) {
+    for (uint32_t half = 0; half < n_halves_of(p); half++) {
+        const uint32_t end = half_first(p, half) + BLOCK;
         bool visited[MAX_SLOTS];
-        visited_slots(p, head, tile, visited);
-        for (uint32_t end = tile_first(p, tile) + BLOCK; end < tile_end(p, tile) + BLOCK;
-             end += BLOCK) {
-            convert(&c, end, &w);
-            check_work(&w, &lines, &c, end, p->n_slots);
-            check_contained(&w, &c, end, p->n_slots, visited);
-        }
+        visited_slots(p, head, half, visited);
+        convert(&c, end, &w);
+        check_work(&w, &lines, &c, end, p->n_slots);
+        check_contained(&w, &c, end, p->n_slots, visited);
     }
 }
 

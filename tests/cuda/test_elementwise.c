@@ -16,10 +16,12 @@ static void check_rmsnorm(uint32_t n_rows, uint32_t dim, uint32_t gap, enum dtyp
          *gpu_w = gpu_array(w, dim, dtype);
     void *out = in_place ? gpu_x : gpu_poison(n_rows * dim, DTYPE_BF16);
     const struct weight cpu_weight = {host_w, dtype, 1, dim}, gpu_weight = {gpu_w, dtype, 1, dim};
-    struct rmsnorm_args args = {x, &cpu_weight, expected, n_rows, dim, stride, dim, 1e-5f};
+    struct rmsnorm_args args = {x,      &cpu_weight, expected, n_rows, dim,
+                                stride, dim,         1e-5f,    1,      false};
     must(cpu->ops->rmsnorm(cpu, &args, &err), &err);
     args = (struct rmsnorm_args){
-        gpu_x, &gpu_weight, out, n_rows, dim, stride, in_place ? stride : dim, 1e-5f};
+        gpu_x, &gpu_weight, out,    n_rows, dim,
+        stride, in_place ? stride : dim, 1e-5f, 1, false};
     must(gpu->ops->rmsnorm(gpu, &args, &err), &err);
     gpu_read(got, out, in_place ? n : n_rows * dim, DTYPE_BF16);
     for (size_t r = 0; in_place && r < n_rows; r++)
@@ -36,6 +38,43 @@ static void rmsnorm_equals_the_cpu(void **state) {
         for (size_t j = 0; j < N_HEIGHTS; j++)
             for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++)
                 check_rmsnorm(heights[j], widths[i], (i + j) % 3 * 4, dtype, (i + j) % 2);
+}
+
+/* Rows of heads with a gap behind them; in place, or added to what is there. */
+static void check_rmsnorm_of_heads(uint32_t n_rows, uint32_t n_heads, uint32_t dim,
+                                   bool accumulate) {
+    const size_t stride = n_heads * dim + 8, n = n_rows * stride;
+    struct error err = {0};
+    float *x = random_bf16(n, 3), *w = random_bf16(dim, 2), *expected = random_bf16(n, 1),
+          *got = random_floats(n);
+    void *gpu_x = gpu_array(x, n, DTYPE_BF16), *gpu_w = gpu_array(w, dim, DTYPE_F32),
+         *gpu_out = accumulate ? gpu_array(expected, n, DTYPE_BF16) : gpu_x;
+    const struct weight cpu_weight = {w, DTYPE_F32, 1, dim},
+                        gpu_weight = {gpu_w, DTYPE_F32, 1, dim};
+    struct rmsnorm_args args = {.x = x, .weight = &cpu_weight, .out = accumulate ? expected : x,
+                                .n_rows = n_rows, .dim = dim, .x_stride = stride,
+                                .out_stride = stride, .eps = 1e-5f, .n_heads = n_heads,
+                                .accumulate = accumulate};
+    must(cpu->ops->rmsnorm(cpu, &args, &err), &err);
+    args.x = gpu_x;
+    args.weight = &gpu_weight;
+    args.out = gpu_out;
+    must(gpu->ops->rmsnorm(gpu, &args, &err), &err);
+    gpu_read(got, gpu_out, n, DTYPE_BF16);
+    assert_near(got, accumulate ? expected : x, n, BF16_TOLERANCE, "rmsnorm of heads");
+    if (accumulate) gpu_free(gpu_out);
+    gpu_free(gpu_x), gpu_free(gpu_w);
+    free(x), free(w), free(expected), free(got);
+}
+
+static void rmsnorm_of_heads_equals_the_cpu(void **state) {
+    (void)state;
+    static const uint32_t dims[] = {6, 64, 80, 128, 256, 4096};
+    for (size_t i = 0; i < sizeof(dims) / sizeof(dims[0]); i++)
+        for (int accumulate = 0; accumulate < 2; accumulate++) {
+            check_rmsnorm_of_heads(1, 1, dims[i], accumulate);
+            check_rmsnorm_of_heads(37, 5, dims[i], accumulate);
+        }
 }
 
 static void check_embed(uint32_t n_rows, uint32_t dim, enum dtype dtype) {
@@ -95,6 +134,7 @@ int main(int argc, char **argv) {
     bool small;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rmsnorm_equals_the_cpu),
+        cmocka_unit_test(rmsnorm_of_heads_equals_the_cpu),
         cmocka_unit_test(embedding_equals_the_cpu),
         cmocka_unit_test(gather_picks_rows),
     };

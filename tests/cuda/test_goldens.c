@@ -44,7 +44,7 @@ static uint32_t open_runner(struct runner *r, struct goldens *goldens, uint32_t 
     must(cuda_backend_create(&be, &(struct cuda_config){0}, &err), &err);
     goldens_load(goldens, model_dir);
     assert_in_range(goldens->n_prompts, SMALL_PROMPTS, MAX_PROMPTS);
-    runner_open_on(r, model_dir, be, N_PAGES, DTYPE_BF16,
+    runner_open_on(r, model_dir, 0, be, N_PAGES, DTYPE_BF16,
                    &(struct decoder_limits){.max_rows = chunk, .max_logit_rows = 16});
     return small ? SMALL_PROMPTS : goldens->n_prompts;
 }

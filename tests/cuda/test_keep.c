@@ -7,6 +7,8 @@
  * compression the same goes for keys and values. */
 #include "tests/cuda/cuda_test.h"
 
+#include "engine/sizes.h"
+
 enum { N_LAYERS = 2, N_TEXTS = 8, CHUNK = 96, WINDOW_ROWS = 64, MOST_ROWS = N_TEXTS * CHUNK };
 enum { N_STEPS = 75, FEW_STEPS = 20, RECORDED_ROWS = 8, TEXT_PAGES = 10 };
 enum { N_PAGES = N_LAYERS * N_TEXTS * TEXT_PAGES };
@@ -44,10 +46,6 @@ struct rig {
 
 static uint32_t width_of(const struct rig *r) {
     return (r->n_heads + 2 * r->n_kv) * r->dim;
-}
-
-static uint32_t min_u32(uint32_t a, uint32_t b) {
-    return a < b ? a : b;
 }
 
 /* ---- what comes in ---- */

@@ -264,18 +264,18 @@ static bool may_differ(const struct rig *r, uint32_t head) {
            (kind == PATTERN_VERTICAL_SLASH && r->shape->synthetic == 0);
 }
 
-static void compare_tile(struct rig *r, uint32_t head, uint32_t tile) {
+static void compare_half(struct rig *r, uint32_t head, uint32_t half) {
     static uint32_t got[MAX_SLOTS], expected[MAX_SLOTS];
     struct error err = {0};
     uint32_t n;
-    must(cuda_sparse_visited(gpu, head, tile, got, &n, &err), &err);
-    const uint32_t n_expected = cpu_sparse_visited(cpu, head, tile, expected);
+    must(cuda_sparse_visited(gpu, head, half, got, &n, &err), &err);
+    const uint32_t n_expected = cpu_sparse_visited(cpu, head, half, expected);
     if (n == n_expected && memcmp(got, expected, n * sizeof(*got)) == 0) return;
     if (!may_differ(r, head)) {
         uint32_t i = 0;
         while (i < n && i < n_expected && got[i] == expected[i]) i++;
-        fail_msg("head %u of kind %d, tile %u: %u slots, not %u; the first other one is slot %u",
-                 head, r->patterns[head].kind, tile, n, n_expected,
+        fail_msg("head %u of kind %d, half %u: %u slots, not %u; the first other one is slot %u",
+                 head, r->patterns[head].kind, half, n, n_expected,
                  i < n_expected ? expected[i] : got[i]);
     }
     r->differs[head] = true;
@@ -283,10 +283,10 @@ static void compare_tile(struct rig *r, uint32_t head, uint32_t tile) {
 
 /* Returns whether all heads are the same. */
 static bool compare_sets(struct rig *r) {
-    const uint32_t n_tiles = (r->shape->n_rows + SPARSE_TILE - 1) / SPARSE_TILE;
+    const uint32_t n_halves = (r->shape->n_rows + SPARSE_HALF - 1) / SPARSE_HALF;
     bool same = true;
     for (uint32_t head = 0; head < r->shape->n_heads; head++) {
-        for (uint32_t tile = 0; tile < n_tiles; tile++) compare_tile(r, head, tile);
+        for (uint32_t half = 0; half < n_halves; half++) compare_half(r, head, half);
         n_heads_seen++;
         n_ties += r->differs[head];
         same &= !r->differs[head];

@@ -11,14 +11,12 @@
 
 #include "cuda/sparse_index.h"
 
+#include "engine/sizes.h"
+
 enum { N_MODELS = 40, N_PROMPTS = 500 };
 
 static uint32_t up_to(uint32_t most) {
     return 1 + (uint32_t)rand() % most;
-}
-
-static uint32_t at_most(uint32_t n, uint32_t most) {
-    return n < most ? n : most;
 }
 
 static size_t bytes_of(const struct sparse_shape *shape) {
@@ -34,7 +32,7 @@ static struct sparse_shape largest_shape(void) {
                                  .head_dim = 64 * up_to(4),
                                  .n_rows = up_to(2 * n_slots),
                                  .n_slots = n_slots,
-                                 .max_columns = at_most(SPARSE_MAX_COLUMNS, n_slots),
+                                 .max_columns = min_u32(SPARSE_MAX_COLUMNS, n_slots),
                                  .max_pages = SPARSE_MAX_PAGES};
 }
 
@@ -43,8 +41,8 @@ static struct sparse_shape shape_within(const struct sparse_shape *largest) {
     /* Where little is missing, rounding shows. */
     const bool is_close = rand() % 2;
     shape.n_slots -= (uint32_t)rand() % (is_close ? largest->n_slots / 50 : largest->n_slots);
-    shape.n_rows = at_most(is_close ? largest->n_rows : up_to(largest->n_rows), shape.n_slots);
-    shape.max_columns = at_most(is_close ? SPARSE_MAX_COLUMNS : up_to(SPARSE_MAX_COLUMNS),
+    shape.n_rows = min_u32(is_close ? largest->n_rows : up_to(largest->n_rows), shape.n_slots);
+    shape.max_columns = min_u32(is_close ? SPARSE_MAX_COLUMNS : up_to(SPARSE_MAX_COLUMNS),
                                 shape.n_slots);
     if (!is_close) shape.max_pages = (uint32_t)rand() % (SPARSE_MAX_PAGES + 1);
     return shape;

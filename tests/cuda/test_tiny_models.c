@@ -6,22 +6,20 @@
  *
  * The goldens are float32.  bf16 activations keep 8 bits, and are rounded a dozen times on the way
  * through two layers of random weights.  transformers itself, run on these models and prompts in
- * bfloat16, is off by 0.8 to 1.8 % of the largest logit at the median position, and by 1.0 to 7.8 %
+ * bfloat16, is off by 0.8 to 2.1 % of the largest logit at the median position, and by 1.0 to 7.8 %
  * at the worst of a prompt: those are the bounds, of the mean and of each.  A wrong rotation, mask,
  * bias or scale is off by far more. */
 #include "tests/cuda/cuda_test.h"
 
 #include "tests/model/goldens.h"
 #include "tests/model/runner.h"
+#include "tests/model/tiny_models.h"
 
 enum { MAX_ROWS = 256, MAX_LOGIT_ROWS = 4, N_PAGES = 100, SMALL_STEPS = 16 };
-static const double MEAN_BOUND = 0.018, WORST_BOUND = 0.078;
+static const double MEAN_BOUND = 0.021, WORST_BOUND = 0.078;
 
-static const char *const models[] = {"mha-f32", "gqa-bf16-llama3-tied", "mqa-f16-linear-bias",
-                                     "gqa-bf16-head128", "gqa-f32-sharded"};
 static const enum dtype page_dtypes[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
-enum { N_MODELS = sizeof(models) / sizeof(models[0]),
-       N_PAGE_DTYPES = sizeof(page_dtypes) / sizeof(page_dtypes[0]) };
+enum { N_PAGE_DTYPES = sizeof(page_dtypes) / sizeof(page_dtypes[0]) };
 static const char *models_dir;
 static bool small;
 
@@ -70,7 +68,7 @@ static void check_model(const char *name, enum dtype page_dtype) {
     snprintf(dir, sizeof(dir), "%s/%s", models_dir, name);
     must(cuda_backend_create(&be, &(struct cuda_config){0}, &err), &err);
     goldens_load(&goldens, dir);
-    runner_open_on(&r, dir, be, N_PAGES, page_dtype,
+    runner_open_on(&r, dir, goldens.context, be, N_PAGES, page_dtype,
                    &(struct decoder_limits){.max_rows = MAX_ROWS,
                                             .max_logit_rows = MAX_LOGIT_ROWS});
     struct errors errors = {0, 0};
@@ -89,9 +87,9 @@ static void check_model(const char *name, enum dtype page_dtype) {
 
 static void logits_equal_those_of_transformers(void **state) {
     (void)state;
-    for (size_t m = 0; m < N_MODELS; m++)
+    for (size_t m = 0; m < N_TINY_MODELS; m++)
         for (size_t d = 0; d < N_PAGE_DTYPES; d++)
-            if (!small || d == m % N_PAGE_DTYPES) check_model(models[m], page_dtypes[d]);
+            if (!small || d == m % N_PAGE_DTYPES) check_model(tiny_models[m], page_dtypes[d]);
 }
 
 int main(int argc, char **argv) {

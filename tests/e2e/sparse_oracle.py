@@ -17,6 +17,7 @@ import numpy
 from bounded_oracle import softmax
 
 GROUP, PAGE, TILE = 16, 64, 128
+HALF = TILE // 2  # whose rows visit the same groups
 QUERIES = 64  # the last rows, by whose attention lines are chosen
 MIN_DIAGONALS, MIN_COLUMNS = 100, 30  # always chosen
 
@@ -74,8 +75,9 @@ class Choice:
         if pattern.kind == "vertical_and_slash":
             self.columns, self.diagonals = self._best_lines()
         visited, n_sparse = self.causal.copy(), min(TILE * len(tiles), len(queries))
-        for tile in tiles:
-            visited[tile - first:tile - first + TILE] &= seen_by(tile)
+        for half in (half for tile in tiles for half in (tile, tile + HALF)):
+            tile = half - (half - first) % TILE
+            visited[half - first:half - first + HALF] &= seen_by(tile, half)
         density = visited[:n_sparse].sum() / self.causal[:n_sparse].sum()
         if density <= numpy.float32(prefill.dense_above):
             self.visited = visited
@@ -104,34 +106,33 @@ class Choice:
         return (self._best(p.sum(axis=0), self.pattern.p1, MIN_COLUMNS),
                 self._best(diagonals, self.pattern.p2, MIN_DIAGONALS))
 
-    def _groups(self, tile, n_first, is_near):
-        """Slots in the tile's own groups, in the first ones, and in those at distances that are
-        near."""
+    def _groups(self, tile, half, n_first, is_near):
+        """Slots in the tile's own groups, in the first ones, and in those at distances from half of
+        it that are near."""
         seen = numpy.zeros(self.n_slots, bool)
         for group in range(-(-self.n_slots // GROUP)):
-            distance = tile // GROUP - group
-            is_own = -TILE // GROUP < distance <= 0
-            if is_own or group < n_first or is_near(distance):
+            is_own = tile // GROUP <= group < (tile + TILE) // GROUP
+            if is_own or group < n_first or is_near(half // GROUP - group):
                 seen[GROUP * group:GROUP * (group + 1)] = True
         return seen
 
-    def _lines(self, tile):
+    def _lines(self, tile, half):
         def is_near(distance):
-            """Whether a chosen diagonal is among the nine sixteens that a group may meet."""
+            """Whether a chosen diagonal is among the five sixteens that a group may meet."""
             begin = max(0, GROUP * (distance - 1))
-            return self.diagonals[begin:max(0, GROUP * (distance + 8))].any()
+            return self.diagonals[begin:max(0, GROUP * (distance + 4))].any()
 
-        seen = self._groups(tile, -(-MIN_COLUMNS // GROUP), is_near)
+        seen = self._groups(tile, half, -(-MIN_COLUMNS // GROUP), is_near)
         return seen | self.columns & (numpy.arange(self.n_slots) < tile)
 
-    def _a_shape(self, tile):
+    def _a_shape(self, tile, half):
         def is_near(distance):
-            """Whether the group's last slot is among the p2 newest of the tile's first row."""
+            """Whether the group's last slot is among the p2 newest of the half's first row."""
             return GROUP * distance - (GROUP - 1) < self.pattern.p2
 
-        return self._groups(tile, -(-self.pattern.p1 // GROUP), is_near)
+        return self._groups(tile, half, -(-self.pattern.p1 // GROUP), is_near)
 
-    def _pages(self, tile):
+    def _pages(self, tile, _half):
         page, own = numpy.arange(self.n_slots) // PAGE, tile // PAGE
         begin = tile - self.first
         query = self.queries[begin:begin + TILE].mean(axis=0)

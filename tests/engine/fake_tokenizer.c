@@ -52,7 +52,9 @@ long detokenizer_push(struct detokenizer *d, const struct tokenizer *tokenizer, 
     return (long)n;
 }
 
-long detokenizer_finish(struct detokenizer *d, char *buffer, size_t capacity) {
+long detokenizer_finish(struct detokenizer *d, const struct tokenizer *tokenizer, char *buffer,
+                        size_t capacity) {
+    (void)tokenizer;
     if (d->n_pending == 0 || capacity < 3) return 0;
     d->n_pending = 0;
     memcpy(buffer, "\xef\xbf\xbd", 3);

@@ -47,7 +47,7 @@ static struct engine *start(uint32_t n_blocks, uint32_t max_batched_tokens, bool
                                    .prefix_caching = true,
                                    .bounded_caches = bounded};
     struct model_config model;
-    assert_int_equal(model_config_load(&model, model_dir, &err), 0);
+    assert_int_equal(model_config_load(&model, model_dir, 0, &err), 0);
     const struct kv_pool pool = {.dtype = DTYPE_F32,
                                  .n_kv_heads = model.n_kv_heads,
                                  .head_dim = model.head_dim,

@@ -40,7 +40,7 @@ static struct engine *start(uint32_t n_blocks, bool prefix_caching) {
         .kv_dtype = DTYPE_F32,
         .prefix_caching = prefix_caching};
     struct model_config model;
-    assert_int_equal(model_config_load(&model, model_dir, &err), 0);
+    assert_int_equal(model_config_load(&model, model_dir, 0, &err), 0);
     config.kv_cache_bytes = (uint64_t)n_blocks * model.n_layers * 2 * model.n_kv_heads *
                             model.head_dim * PAGE_TOKENS * 4;
     model_config_fini(&model);

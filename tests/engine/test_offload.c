@@ -49,7 +49,7 @@ static struct engine *start(struct room room) {
                                    .max_selected = MAX_SELECTED,
                                    .batch_invariant = room.kind == INVARIANT};
     struct model_config model;
-    assert_int_equal(model_config_load(&model, model_dir, &err), 0);
+    assert_int_equal(model_config_load(&model, model_dir, 0, &err), 0);
     const struct kv_pool pool = {.dtype = DTYPE_F32,
                                  .n_kv_heads = model.n_kv_heads,
                                  .head_dim = model.head_dim,

@@ -76,6 +76,10 @@ def test_the_budget_plot_has_a_point_a_budget_and_a_level_line_for_all(tmp_path)
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["512"]
 
 
+def test_of_budgets_that_nearly_agree_one_is_named():
+    assert plots.apart({516, 209, 106, 208}) == [106, 208, 516]
+
+
 def test_every_configuration_can_be_told_apart():
     looks = {(colour, marker) for colour, marker in zip(plots.COLOURS, plots.MARKERS)}
     assert len(looks) == len(set(plots.COLOURS)) == len(set(plots.MARKERS)) == 8

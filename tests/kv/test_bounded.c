@@ -15,12 +15,9 @@
 #include "engine/error.h"
 #include "engine/kv/policy.h"
 #include "engine/kv/pool.h"
+#include "engine/sizes.h"
 
 enum { N_LAYERS = 3, N_PAGES = 100 * N_LAYERS, CONTEXT = 2000 };
-
-static uint32_t min_u32(uint32_t a, uint32_t b) {
-    return a < b ? a : b;
-}
 
 static uint32_t pages(uint32_t n_slots) {
     return (n_slots + PAGE_TOKENS - 1) / PAGE_TOKENS * N_LAYERS;

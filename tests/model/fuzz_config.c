@@ -19,14 +19,13 @@ static void check(const struct model_config *c) {
         c->max_position == 0)
         abort();
     if (c->n_heads == 0 || c->n_kv_heads == 0 || c->n_heads % c->n_kv_heads != 0) abort();
-    if (c->head_dim == 0 || c->head_dim % 2 != 0 || c->head_dim > 256 ||
-        c->n_freqs != c->head_dim / 2)
-        abort();
+    if (c->head_dim == 0 || c->head_dim % 2 != 0 || c->head_dim > 256) abort();
+    if (c->n_freqs == 0 || c->n_freqs > c->head_dim / 2 || !(c->rope_scale > 0)) abort();
     if (c->n_eos > MODEL_MAX_EOS || !(c->norm_eps > 0)) abort();
     for (uint32_t i = 0; i < c->n_eos; i++)
         if (c->eos[i] >= c->n_vocab) abort();
     for (uint32_t i = 0; i < c->n_freqs; i++)
-        if (!isfinite(c->inv_freq[i]) || c->inv_freq[i] < 0 || c->inv_freq[i] > 1) abort();
+        if (!isfinite(c->inv_freq[i]) || c->inv_freq[i] < 0 || c->inv_freq[i] > 100) abort();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -37,7 +36,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const size_t n = nul ? (size_t)(nul - data) : size;
     if (nul) json_guard_parse(&generation, (const char *)nul + 1, size - n - 1, "fuzz", &err);
     if (json_guard_parse(&root, (const char *)data, n, "fuzz", &err) == 0 &&
-        model_config_parse(&config, root, generation, "fuzz", &err) == 0) {
+        model_config_parse(&config, root, generation, "fuzz", 0, &err) == 0) {
         check(&config);
         model_config_fini(&config);
     }

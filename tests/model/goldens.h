@@ -16,6 +16,7 @@ struct golden_prompt {
 struct goldens {
     struct golden_prompt *prompts;
     uint32_t n_prompts;
+    uint32_t context; /* that the model is to be loaded for; 0: its own */
 };
 
 void goldens_load(struct goldens *goldens, const char *dir);

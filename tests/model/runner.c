@@ -37,19 +37,22 @@ static void make_pool(struct runner *r, uint32_t n_pages, enum dtype dtype) {
     r->n_free = n_pages;
 }
 
-void runner_open(struct runner *r, const char *dir, const struct cpu_config *cpu, uint32_t n_pages,
-                 enum dtype kv_dtype, const struct decoder_limits *limits) {
+void runner_open(struct runner *r, const char *dir, uint32_t context,
+                 const struct cpu_config *cpu, uint32_t n_pages, enum dtype kv_dtype,
+                 const struct decoder_limits *limits) {
     struct error err = {0};
     struct backend *be = NULL;
     check(cpu_backend_create(&be, cpu, &err), &err);
-    runner_open_on(r, dir, be, n_pages, kv_dtype, limits);
+    runner_open_on(r, dir, context, be, n_pages, kv_dtype, limits);
 }
 
-void runner_open_on(struct runner *r, const char *dir, struct backend *be, uint32_t n_pages,
-                    enum dtype kv_dtype, const struct decoder_limits *limits) {
+void runner_open_on(struct runner *r, const char *dir, uint32_t context, struct backend *be,
+                    uint32_t n_pages, enum dtype kv_dtype,
+                    const struct decoder_limits *limits) {
     struct error err = {0};
+    const struct model_source source = {.context = context};
     *r = (struct runner){.be = be};
-    check(model_load(&r->model, dir, NULL, r->be, &err), &err);
+    check(model_load(&r->model, dir, &source, r->be, &err), &err);
     make_pool(r, n_pages, kv_dtype);
     check(decoder_create(&r->decoder, r->model, r->be, &r->kv, limits, &err), &err);
 }

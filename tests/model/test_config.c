@@ -18,35 +18,49 @@ static const char base[] = "{\"architectures\":[\"LlamaForCausalLM\"],\"vocab_si
                            "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"max_position_"
                            "embeddings\":256,\"eos_token_id\":2}";
 
+#define MISTRAL "{\"architectures\":[\"MistralForCausalLM\"],"
+#define PHI3 "{\"architectures\":[\"Phi3ForCausalLM\"],"
+#define QWEN2 "{\"architectures\":[\"Qwen2ForCausalLM\"],"
+
 /* Parses `base` with the members of `changes` put over it; generation may be NULL. */
 static int parse(struct model_config *out, const char *changes, const char *generation,
-                 struct error *err) {
+                 uint32_t context, struct error *err) {
     json_t *root = json_loads(base, 0, NULL), *over = json_loads(changes, 0, NULL);
     json_t *gen = generation ? json_loads(generation, 0, NULL) : NULL;
     assert_non_null(root);
     assert_non_null(over);
     json_object_update(root, over);
-    int rc = model_config_parse(out, root, gen, "dir", err);
+    int rc = model_config_parse(out, root, gen, "dir", context, err);
     json_decref(root);
     json_decref(over);
     json_decref(gen);
     return rc;
 }
 
-static void expect_refused(const char *changes, int code, const char *needle) {
+static void expect_refused_at(uint32_t context, const char *changes, int code,
+                              const char *needle) {
     struct model_config config = {0};
     struct error err = {0};
-    int rc = parse(&config, changes, NULL, &err);
+    int rc = parse(&config, changes, NULL, context, &err);
     if (rc != code) fail_msg("%s: %d, not %d", changes, rc, code);
     assert_null(config.inv_freq);
     if (!strstr(err.text, needle)) fail_msg("'%s' does not say '%s'", err.text, needle);
 }
 
-static struct model_config expect_parsed(const char *changes, const char *generation) {
+static void expect_refused(const char *changes, int code, const char *needle) {
+    expect_refused_at(0, changes, code, needle);
+}
+
+static struct model_config expect_parsed_at(uint32_t context, const char *changes,
+                                            const char *generation) {
     struct model_config config = {0};
     struct error err = {0};
-    if (parse(&config, changes, generation, &err)) fail_msg("%s: %s", changes, err.text);
+    if (parse(&config, changes, generation, context, &err)) fail_msg("%s: %s", changes, err.text);
     return config;
+}
+
+static struct model_config expect_parsed(const char *changes, const char *generation) {
+    return expect_parsed_at(0, changes, generation);
 }
 
 static void fills_in_defaults(void **state) {
@@ -62,7 +76,7 @@ static void fills_in_defaults(void **state) {
     assert_int_equal(c.ffn_dim, 96);
     assert_int_equal(c.max_position, 256);
     assert_true(c.norm_eps == 1e-6f && c.attn_scale == 0.25f && c.rope_scale == 1.0f);
-    assert_false(c.tied_head || c.attn_bias || c.mlp_bias || c.has_bos);
+    assert_false(c.tied_head || c.qkv_bias || c.o_bias || c.mlp_bias || c.has_bos);
     for (uint32_t i = 0; i < 8; i++)
         assert_true(fabs(c.inv_freq[i] / pow(10000.0, -(double)i / 8) - 1) < 1e-12);
     model_config_fini(&c);
@@ -80,7 +94,7 @@ static void reads_options(void **state) {
     assert_int_equal(c.n_kv_heads, 2);
     assert_int_equal(c.head_dim, 32);
     assert_int_equal(c.n_layers, 1024);
-    assert_true(c.norm_eps == 1e-5f && c.tied_head && c.attn_bias && c.mlp_bias);
+    assert_true(c.norm_eps == 1e-5f && c.tied_head && c.qkv_bias && c.o_bias && c.mlp_bias);
     assert_int_equal(c.weight_dtype, DTYPE_BF16);
     assert_true(c.has_bos);
     assert_int_equal(c.bos, 1);
@@ -146,6 +160,8 @@ static void refuses_what_the_decoder_cannot_do(void **state) {
     (void)state;
     expect_refused("{\"architectures\":[\"MambaForCausalLM\"]}", ERR_UNSUPPORTED,
                    "MambaForCausalLM");
+    expect_refused("{\"architectures\":[\"Gemma2ForCausalLM\"]}", ERR_UNSUPPORTED,
+                   "'Gemma2ForCausalLM' is not supported: attention has no soft caps");
     expect_refused("{\"architectures\":[]}", ERR_INVALID, "architectures");
     expect_refused("{\"architectures\":null}", ERR_INVALID, "architectures");
     expect_refused("{\"hidden_act\":\"gelu\"}", ERR_UNSUPPORTED, "hidden_act");
@@ -155,11 +171,64 @@ static void refuses_what_the_decoder_cannot_do(void **state) {
     expect_refused("{\"partial_rotary_factor\":0.5}", ERR_UNSUPPORTED, "partial_rotary_factor");
     expect_refused("{\"rope_parameters\":{\"partial_rotary_factor\":0.5}}", ERR_UNSUPPORTED,
                    "partial_rotary_factor");
-    expect_refused("{\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2.0}}", ERR_UNSUPPORTED,
-                   "yarn");
+    expect_refused(PHI3 "\"partial_rotary_factor\":0.2}", ERR_UNSUPPORTED,
+                   "partial_rotary_factor");
+    expect_refused(PHI3 "\"partial_rotary_factor\":0.01}", ERR_UNSUPPORTED,
+                   "partial_rotary_factor");
+    expect_refused("{\"rope_scaling\":{\"rope_type\":\"proportional\"}}", ERR_UNSUPPORTED,
+                   "proportional");
+    expect_refused("{\"rope_scaling\":{\"mrope_section\":[1,2]}}", ERR_UNSUPPORTED,
+                   "mrope_section");
     expect_refused("{\"mlp_bias\":1}", ERR_INVALID, "mlp_bias");
     expect_refused("{\"rms_norm_eps\":0}", ERR_INVALID, "rms_norm_eps");
     expect_refused("{\"rms_norm_eps\":\"1e-5\"}", ERR_INVALID, "rms_norm_eps");
+}
+
+
+static void expect_context(uint32_t expected, uint32_t asked, const char *changes) {
+    struct model_config c = expect_parsed_at(asked, changes, NULL);
+    assert_int_equal(c.max_position, expected);
+    model_config_fini(&c);
+}
+
+static void a_window_is_the_longest_context(void **state) {
+    (void)state;
+    expect_context(256, 0, MISTRAL "\"sliding_window\":null}");
+    expect_context(256, 0, MISTRAL "\"sliding_window\":256}");
+    expect_context(200, 0, MISTRAL "\"sliding_window\":200}");
+    expect_context(4096, 0, MISTRAL "\"max_position_embeddings\":8192}");
+    expect_context(8192, 0, PHI3 "\"max_position_embeddings\":8192}");
+    expect_context(200, 0, PHI3 "\"sliding_window\":200}");
+    expect_context(200, 200, MISTRAL "\"sliding_window\":200}");
+    expect_refused_at(201, MISTRAL "\"sliding_window\":200}", ERR_UNSUPPORTED, "sliding_window");
+    expect_refused(MISTRAL "\"sliding_window\":\"200\"}", ERR_INVALID, "sliding_window");
+    expect_context(256, 0, "{\"sliding_window\":200}"); /* Llama has none, whatever is said */
+    expect_context(256, 0, QWEN2 "\"sliding_window\":200,\"use_sliding_window\":false}");
+    expect_context(200, 0, QWEN2 "\"sliding_window\":200,\"use_sliding_window\":true}");
+    expect_context(200, 0,
+                   QWEN2 "\"sliding_window\":200,\"use_sliding_window\":true,"
+                         "\"layer_types\":[\"full_attention\",\"sliding_attention\"]}");
+    expect_refused(QWEN2 "\"layer_types\":[\"full_attention\",\"sliding_attention\"]}",
+                   ERR_UNSUPPORTED, "layer_types");
+    expect_refused(QWEN2 "\"layer_types\":[3]}", ERR_UNSUPPORTED, "layer_types");
+}
+
+static void a_family_has_its_own_biases(void **state) {
+    (void)state;
+    struct model_config c = expect_parsed(QWEN2 "\"head_dim\":32}", NULL);
+    assert_true(c.qkv_bias && !c.o_bias && !c.mlp_bias);
+    model_config_fini(&c);
+    c = expect_parsed("{\"attention_bias\":true}", NULL);
+    assert_true(c.qkv_bias && c.o_bias && !c.mlp_bias);
+    model_config_fini(&c);
+    c = expect_parsed(MISTRAL "\"attention_bias\":false}", NULL);
+    assert_false(c.qkv_bias || c.o_bias || c.mlp_bias);
+    model_config_fini(&c);
+    c = expect_parsed("{\"architectures\":[\"Glm4ForCausalLM\"]}", NULL);
+    assert_true(c.qkv_bias && !c.o_bias && c.n_freqs == 4); /* half of a head of 16 turns */
+    model_config_fini(&c);
+    expect_refused(MISTRAL "\"attention_bias\":true}", ERR_UNSUPPORTED, "attention_bias");
+    expect_refused(QWEN2 "\"mlp_bias\":true}", ERR_UNSUPPORTED, "mlp_bias");
 }
 
 static void both_rope_spellings_mean_the_same(void **state) {
@@ -215,16 +284,86 @@ static void refuses_incomplete_rope(void **state) {
                    ERR_INVALID, "high_freq_factor");
 }
 
+static void yarn_stretches_the_context(void **state) {
+    (void)state;
+    expect_context(1024, 0, "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}");
+    expect_context(256, 0,
+                   "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,"
+                   "\"original_max_position_embeddings\":64}}");
+    expect_context(200, 0,
+                   MISTRAL "\"sliding_window\":200,"
+                           "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}");
+    struct model_config c =
+        expect_parsed("{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}", NULL);
+    assert_true(fabs(c.rope_scale - (0.1 * log(4) + 1)) < 1e-6);
+    model_config_fini(&c);
+    c = expect_parsed("{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,"
+                      "\"attention_factor\":0.75}}",
+                      NULL);
+    assert_true(c.rope_scale == 0.75f);
+    model_config_fini(&c);
+    expect_refused("{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"beta_slow\":32}}",
+                   ERR_INVALID, "beta_fast");
+    expect_refused("{\"rope_theta\":1,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}",
+                   ERR_INVALID, "rope_theta");
+}
+
+/* The slowest of 8 pairs; theta^(-7/8) by default. */
+static double slowest_pair(uint32_t context, const char *changes, uint32_t expected_context) {
+    struct model_config c = expect_parsed_at(context, changes, NULL);
+    const double slowest = c.inv_freq[7];
+    assert_int_equal(c.max_position, expected_context);
+    model_config_fini(&c);
+    return slowest;
+}
+
+/* With 8 pairs theta grows by (factor * stretch - factor + 1)^(8/7), the slowest pair's divisor
+ * therefore by the inside of the bracket. */
+static void dynamic_scaling_is_settled_by_the_longest_text(void **state) {
+    (void)state;
+    static const char dynamic[] = "{\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":3}}";
+    const double usual = pow(10000.0, -7.0 / 8);
+    assert_true(fabs(slowest_pair(0, dynamic, 256) / usual - 1) < 1e-12);
+    assert_true(fabs(slowest_pair(100, dynamic, 256) / usual - 1) < 1e-12);
+    assert_true(fabs(slowest_pair(512, dynamic, 512) / (usual / 4) - 1) < 1e-12);
+    assert_true(fabs(slowest_pair(9999, dynamic, 768) / (usual / 7) - 1) < 1e-12);
+    expect_refused("{\"head_dim\":2,\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":3}}",
+                   ERR_UNSUPPORTED, "dynamic");
+}
+
+#define LONGROPE(short_factor)                                                                \
+    "{\"original_max_position_embeddings\":64,\"rope_scaling\":{\"type\":\"longrope\","       \
+    "\"short_factor\":" short_factor ",\"long_factor\":[1,1,1,1,1,1,1,5]}}"
+
+static void longrope_is_settled_by_the_longest_text(void **state) {
+    (void)state;
+    static const char longrope[] = LONGROPE("[1,1,1,1,1,1,1,2]");
+    const double usual = pow(10000.0, -7.0 / 8);
+    assert_true(fabs(slowest_pair(64, longrope, 64) / (usual / 2) - 1) < 1e-12);
+    assert_true(fabs(slowest_pair(65, longrope, 256) / (usual / 5) - 1) < 1e-12);
+    assert_true(fabs(slowest_pair(0, longrope, 256) / (usual / 5) - 1) < 1e-12);
+    struct model_config c = expect_parsed(longrope, NULL);
+    assert_true(fabs(c.rope_scale - sqrt(1 + log(4) / log(64))) < 1e-6);
+    model_config_fini(&c);
+    expect_refused(LONGROPE("[1,1,1]"), ERR_INVALID, "short_factor");
+    expect_refused(LONGROPE("[1,1,1,1,1,1,1,0]"), ERR_INVALID, "short_factor");
+    expect_refused(LONGROPE("[1,1,1,1,1,1,1,\"1\"]"), ERR_INVALID, "short_factor");
+    expect_refused("{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2,\"long_factor\":[1]}}",
+                   ERR_UNSUPPORTED, "longrope");
+    expect_refused("{\"rope_scaling\":{\"type\":\"su\"}}", ERR_INVALID,
+                   "original_max_position_embeddings");
+}
+
 static void loads_the_default_model(void **state) {
     (void)state;
     struct model_config c = {0};
     struct error err = {0};
-    assert_int_equal(model_config_load(&c, MODEL_DIR, &err), 0);
+    assert_int_equal(model_config_load(&c, MODEL_DIR, 0, &err), 0);
     assert_int_equal(c.n_vocab, 8192);
     assert_int_equal(c.n_kv_heads, 2);
     assert_true(c.tied_head && c.n_eos >= 1);
     model_config_fini(&c);
-    assert_int_equal(model_config_load(&c, MODEL_DIR "/nowhere", &err), ERR_NOT_FOUND);
+    assert_int_equal(model_config_load(&c, MODEL_DIR "/nowhere", 0, &err), ERR_NOT_FOUND);
     assert_non_null(strstr(err.text, "nowhere/config.json"));
 }
 
@@ -237,9 +376,14 @@ int main(void) {
         cmocka_unit_test(refuses_missing_or_wild_sizes),
         cmocka_unit_test(refuses_heads_that_do_not_fit),
         cmocka_unit_test(refuses_what_the_decoder_cannot_do),
+        cmocka_unit_test(a_window_is_the_longest_context),
+        cmocka_unit_test(a_family_has_its_own_biases),
         cmocka_unit_test(both_rope_spellings_mean_the_same),
         cmocka_unit_test(llama3_scales_each_band),
         cmocka_unit_test(refuses_incomplete_rope),
+        cmocka_unit_test(yarn_stretches_the_context),
+        cmocka_unit_test(dynamic_scaling_is_settled_by_the_longest_text),
+        cmocka_unit_test(longrope_is_settled_by_the_longest_text),
         cmocka_unit_test(loads_the_default_model),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,13 +15,10 @@
 #include "engine/error.h"
 #include "tests/model/goldens.h"
 #include "tests/model/runner.h"
+#include "tests/model/tiny_models.h"
 
 enum { MAX_ROWS = 256, MAX_LOGIT_ROWS = 4, N_PAGES = 100, N_THREADS = 2,
        SPARSE_ROWS = 250 };
-
-static const char *const models[] = {"mha-f32", "gqa-bf16-llama3-tied", "mqa-f16-linear-bias",
-                                     "gqa-bf16-head128", "gqa-f32-sharded"};
-enum { N_MODELS = sizeof(models) / sizeof(models[0]) };
 
 static const enum cpu_isa isas[] = {CPU_ISA_PLAIN, CPU_ISA_AVX2, CPU_ISA_AVX512};
 
@@ -46,12 +43,12 @@ static void with_every_model(void (*body)(struct fixture *fixture)) {
     for (size_t i = 0; i < sizeof(isas) / sizeof(isas[0]); i++) {
         const struct cpu_config cpu = {.n_threads = N_THREADS, .isa = isas[i]};
         if (!machine_has(isas[i])) continue;
-        for (size_t m = 0; m < N_MODELS; m++) {
-            struct fixture f = {.name = models[m]};
+        for (size_t m = 0; m < N_TINY_MODELS; m++) {
+            struct fixture f = {.name = tiny_models[m]};
             char dir[4096];
-            snprintf(dir, sizeof(dir), "%s/%s", DATA_DIR, models[m]);
+            snprintf(dir, sizeof(dir), "%s/%s", DATA_DIR, tiny_models[m]);
             goldens_load(&f.goldens, dir);
-            runner_open(&f.runner, dir, &cpu, N_PAGES, DTYPE_F32,
+            runner_open(&f.runner, dir, f.goldens.context, &cpu, N_PAGES, DTYPE_F32,
                         &(struct decoder_limits){.max_rows = MAX_ROWS,
                                                  .max_logit_rows = MAX_LOGIT_ROWS,
                                                  .max_long_rows = MAX_ROWS});

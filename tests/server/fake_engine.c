@@ -101,7 +101,9 @@ long detokenizer_push(struct detokenizer *d, const struct tokenizer *tokenizer, 
     return (long)length;
 }
 
-long detokenizer_finish(struct detokenizer *d, char *buffer, size_t capacity) {
+long detokenizer_finish(struct detokenizer *d, const struct tokenizer *tokenizer, char *buffer,
+                        size_t capacity) {
+    (void)tokenizer;
     (void)d, (void)buffer, (void)capacity;
     return 0;
 }

@@ -17,7 +17,8 @@
 static const struct attn_pattern fallback[6] = {{PATTERN_VERTICAL_SLASH, 1000, 6096}};
 static const struct prefill_rules tuned = {.sparse = true, .pattern_file = "tiny.json",
                                            .n_heads = 6, .min_sparse_tokens = 16384,
-                                           .measured_on = "cpu", .dense_tail = 64};
+                                           .measured_on = "cpu", .dense_tail = 64,
+                                           .synthetic = 7};
 static const struct prefill_rules untuned = {.sparse = true, .fallback = fallback, .n_heads = 6,
                                              .min_sparse_tokens = 32768};
 static const struct prefill_rules dense = {.why_dense = "because", .pattern_file = "tiny.json",
@@ -160,6 +161,7 @@ static void what_nobody_names_is_the_servers(void **state) {
     assert_int_equal(prefill_rules_resolve(&eager, &none, true).mode, PREFILL_DENSE);
     assert_int_equal(prefill_rules_resolve(&tuned, &automatic, true).mode, PREFILL_DENSE);
     assert_int_equal(prefill_rules_resolve(&tuned, &none, false).dense_tail, 64);
+    assert_int_equal(prefill_rules_resolve(&tuned, &none, false).synthetic, 7);
     /* Without a file those who ask get the default; auto is left without patterns. */
     assert_null(prefill_rules_resolve(&tuned, &sparse, false).patterns);
     assert_ptr_equal(prefill_rules_resolve(&untuned, &sparse, false).patterns, fallback);

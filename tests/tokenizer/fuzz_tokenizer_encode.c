@@ -25,16 +25,34 @@ struct subjects {
     size_t n;
 };
 
+static void load_json(struct subjects *subjects, const json_t *parts) {
+    char *json = json_dumps(parts, JSON_COMPACT);
+    require(json && subjects->n < 64);
+    require(tokenizer_load_bytes(&subjects->tokenizers[subjects->n++], json, strlen(json), NULL) ==
+            0);
+    free(json);
+}
+
+static void load_families(struct subjects *subjects) {
+    static const char *const PATHS[] = {
+        DATA_DIR "/families/llama-2.json", DATA_DIR "/families/llama-2-normalized.json",
+        DATA_DIR "/families/mistral.json", DATA_DIR "/families/phi-3.json",
+        DATA_DIR "/families/gemma.json",   DATA_DIR "/families/phrases.json",
+        DATA_DIR "/families/unknown.json", DATA_DIR "/families/partial.json"};
+    for (size_t i = 0; i < sizeof(PATHS) / sizeof(*PATHS); i++) {
+        json_t *root = json_load_file(PATHS[i], JSON_ALLOW_NUL, NULL);
+        load_json(subjects, json_object_get(root, "tokenizer"));
+        json_decref(root);
+    }
+}
+
 static void load_variants(struct subjects *subjects) {
     json_t *root = json_load_file(DATA_DIR "/variants.json", JSON_ALLOW_NUL, NULL);
     const json_t *variants = json_object_get(root, "variants");
-    for (size_t i = 0; i < json_array_size(variants) && subjects->n < 64; i++) {
+    for (size_t i = 0; i < json_array_size(variants); i++) {
         json_t *parts = json_copy(json_object_get(root, "base"));
         json_object_update(parts, json_object_get(json_array_get(variants, i), "parts"));
-        char *json = json_dumps(parts, JSON_COMPACT);
-        require(json && tokenizer_load_bytes(&subjects->tokenizers[subjects->n++], json,
-                                             strlen(json), NULL) == 0);
-        free(json);
+        load_json(subjects, parts);
         json_decref(parts);
     }
     json_decref(root);
@@ -45,8 +63,9 @@ static const struct subjects *all_subjects(void) {
     if (subjects.n > 0) return &subjects;
     require(tokenizer_load(&subjects.tokenizers[subjects.n++], DATA_DIR "/llama3", NULL) == 0);
     require(tokenizer_load(&subjects.tokenizers[subjects.n++], DATA_DIR "/gpt2", NULL) == 0);
+    load_families(&subjects);
     load_variants(&subjects);
-    require(subjects.n > 30);
+    require(subjects.n > 40);
     return &subjects;
 }
 
@@ -63,7 +82,7 @@ static void check_stream(const struct tokenizer *tokenizer, const struct token_l
         require(room <= sizeof(buffer));
         const long n = i < ids->n
                            ? detokenizer_push(&d, tokenizer, ids->ids[i], false, buffer, room)
-                           : detokenizer_finish(&d, buffer, DETOKENIZER_GROWTH);
+                           : detokenizer_finish(&d, tokenizer, buffer, DETOKENIZER_GROWTH);
         require(n >= 0 && utf8_is_valid(buffer, (size_t)n));
         require((size_t)n <= length - done && memcmp(whole + done, buffer, (size_t)n) == 0);
         done += (size_t)n;

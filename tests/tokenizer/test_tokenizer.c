@@ -184,7 +184,7 @@ static void streaming_holds_back_half_characters(void **state) {
     assert_int_equal(detokenizer_push(&d, tokenizer, 11, false, buffer, 2), ERR_FULL);
     assert_int_equal(detokenizer_push(&d, tokenizer, 11, false, buffer, 3), 3);
     assert_memory_equal(buffer, "\xE2\x82\xAC", 3);
-    assert_int_equal(detokenizer_finish(&d, buffer, DETOKENIZER_GROWTH), 0);
+    assert_int_equal(detokenizer_finish(&d, tokenizer, buffer, DETOKENIZER_GROWTH), 0);
 
     /* What waited and both bytes of the token become replacements: within three a byte and the
      * growth. */
@@ -192,9 +192,9 @@ static void streaming_holds_back_half_characters(void **state) {
     assert_int_equal(detokenizer_push(&d, tokenizer, 12, false, buffer, sizeof(buffer)), 3);
     assert_int_equal(detokenizer_push(&d, tokenizer, 9, false, buffer, sizeof(buffer)), 0);
     assert_int_equal(detokenizer_push(&d, tokenizer, 9, false, buffer, sizeof(buffer)), 3);
-    assert_int_equal(detokenizer_finish(&d, buffer, 2), ERR_FULL);
-    assert_int_equal(detokenizer_finish(&d, buffer, DETOKENIZER_GROWTH), 3);
-    assert_int_equal(detokenizer_finish(&d, buffer, DETOKENIZER_GROWTH), 0);
+    assert_int_equal(detokenizer_finish(&d, tokenizer, buffer, 2), ERR_FULL);
+    assert_int_equal(detokenizer_finish(&d, tokenizer, buffer, DETOKENIZER_GROWTH), 3);
+    assert_int_equal(detokenizer_finish(&d, tokenizer, buffer, DETOKENIZER_GROWTH), 0);
     tokenizer_destroy(tokenizer);
 }
 
@@ -215,9 +215,18 @@ static void load_refuses_what_it_cannot_do_by_name(void **state) {
         {"normalizer", "{'type':'BertNormalizer'}", "BertNormalizer", ERR_UNSUPPORTED},
         {"normalizer", "{'type':'Replace','pattern':{'Regex':'x*'},'content':''}", "Replace",
          ERR_UNSUPPORTED},
-        {"pre_tokenizer", "{'type':'Metaspace'}", "Metaspace", ERR_UNSUPPORTED},
-        {"pre_tokenizer", "{'type':'Digits'}", "ByteLevel", ERR_UNSUPPORTED},
-        {"pre_tokenizer", "null", "ByteLevel", ERR_UNSUPPORTED},
+        {"normalizer", "{'type':'Precompiled'}", "Precompiled", ERR_UNSUPPORTED},
+        {"normalizer", "{'type':'Prepend'}", "prepend", ERR_INVALID},
+        {"pre_tokenizer", "{'type':'WhitespaceSplit'}", "WhitespaceSplit", ERR_UNSUPPORTED},
+        {"pre_tokenizer", "{'type':'Metaspace'}", "Metaspace", ERR_INVALID},
+        {"pre_tokenizer", "{'type':'Metaspace','replacement':'_','prepend_scheme':'last'}", "last",
+         ERR_UNSUPPORTED},
+        {"pre_tokenizer", "{'type':'Metaspace','replacement':'_','add_prefix_space':false}",
+         "add_prefix_space", ERR_UNSUPPORTED},
+        {"pre_tokenizer",
+         "{'type':'Sequence','pretokenizers':[{'type':'Digits'},{'type':'Metaspace',"
+         "'replacement':'_','prepend_scheme':'first'}]}",
+         "first", ERR_UNSUPPORTED},
         {"pre_tokenizer",
          "{'type':'Sequence','pretokenizers':[{'type':'ByteLevel'},{'type':'Digits'}]}", "Digits",
          ERR_UNSUPPORTED},
@@ -235,6 +244,20 @@ static void load_refuses_what_it_cannot_do_by_name(void **state) {
         {"post_processor/single", "[]", "single", ERR_UNSUPPORTED},
         {"decoder", "{'type':'WordPiece'}", "WordPiece", ERR_UNSUPPORTED},
         {"decoder", "null", "decoder", ERR_UNSUPPORTED},
+        {"decoder", "{'type':'Sequence','decoders':[{'type':'Fuse'},{'type':'Replace'}]}",
+         "Replace", ERR_UNSUPPORTED},
+        {"decoder", "{'type':'Sequence','decoders':[{'type':'ByteLevel'},{'type':'ByteFallback'}]}",
+         "ByteFallback", ERR_UNSUPPORTED},
+        {"decoder", "{'type':'Sequence','decoders':[{'type':'Fuse'},{'type':'ByteLevel'}]}",
+         "ByteLevel", ERR_UNSUPPORTED},
+        {"decoder", "{'type':'Sequence','decoders':[{'type':'Sequence','decoders':[]}]}",
+         "Sequence", ERR_UNSUPPORTED},
+        {"decoder", "{'type':'Strip','content':'a','start':1,'stop':1}", "stop", ERR_UNSUPPORTED},
+        {"decoder", "{'type':'Strip','content':'ab','start':1,'stop':0}", "Strip", ERR_INVALID},
+        {"decoder",
+         "{'type':'Sequence','decoders':[{'type':'Fuse'},{'type':'Strip','content':'a','start':2,"
+         "'stop':0}]}",
+         "Strip", ERR_UNSUPPORTED},
     };
     for (size_t i = 0; i < sizeof(CHANGES) / sizeof(*CHANGES); i++) {
         struct tokenizer *tokenizer = NULL;
@@ -315,14 +338,14 @@ static void words_are_what_the_reference_library_takes_for_words(void **state) {
     for (size_t i = 0; i < sizeof(CASES) / sizeof(*CASES); i++) {
         struct match match = {0};
         struct error err = {0};
-        pcre2_code *code = NULL;
+        struct pattern *code = NULL;
         const char *text = CASES[i].text;
         if (pattern_compile(&code, CASES[i].pattern, strlen(CASES[i].pattern), false, &err))
             fail_msg("%s", err.text);
         assert_int_equal(match_next(&matcher, code, text, strlen(text), &match, &err), 0);
         if (!match.found || match.begin != CASES[i].begin || match.end != CASES[i].end)
             fail_msg("%s in '%s': %zu to %zu", CASES[i].pattern, text, match.begin, match.end);
-        pcre2_code_free(code);
+        pattern_free(code);
     }
     matcher_fini(&matcher);
 }
@@ -336,7 +359,7 @@ static void patterns_of_two_meanings_are_refused(void **state) {
     static const char *const ALIKE[] = {"a{2}", "a{1,2}?", "\\x41", "\\x{E9}", "(?i:m)", "(?:m)"};
     for (size_t i = 0; i < sizeof(PATTERNS) / sizeof(*PATTERNS); i++) {
         struct error err = {0};
-        pcre2_code *code = NULL;
+        struct pattern *code = NULL;
         const char *pattern = PATTERNS[i];
         const int rc = pattern_compile(&code, pattern, strlen(pattern), false, &err);
         if (rc != ERR_UNSUPPORTED) fail_msg("%s: %d", pattern, rc);
@@ -344,10 +367,10 @@ static void patterns_of_two_meanings_are_refused(void **state) {
     }
     for (size_t i = 0; i < sizeof(ALIKE) / sizeof(*ALIKE); i++) {
         struct error err = {0};
-        pcre2_code *code = NULL;
+        struct pattern *code = NULL;
         if (pattern_compile(&code, ALIKE[i], strlen(ALIKE[i]), false, &err))
             fail_msg("%s", err.text);
-        pcre2_code_free(code);
+        pattern_free(code);
     }
 }
 

@@ -58,7 +58,7 @@ static bool decodes_to(const struct tokenizer *tokenizer, const struct token_lis
         assert_true(utf8_is_valid(buffer, (size_t)n)); /* never half a character */
         assert_int_equal(text_append(&streamed, buffer, (size_t)n), 0);
     }
-    const long n = detokenizer_finish(&d, buffer, DETOKENIZER_GROWTH);
+    const long n = detokenizer_finish(&d, tokenizer, buffer, DETOKENIZER_GROWTH);
     assert_true(n >= 0);
     assert_int_equal(text_append(&streamed, buffer, (size_t)n), 0);
 

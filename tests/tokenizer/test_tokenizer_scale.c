@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -167,6 +168,25 @@ static void every_component_is_linear(void **state) {
     assert_int_equal(n_found, sizeof(HARD) / sizeof(*HARD));
 }
 
+/* SentencePiece-style texts are one piece; in phrases hardly a place can be cut. */
+static void every_family_is_linear(void **state) {
+    (void)state;
+    static const char *const FAMILIES[] = {"llama-2", "mistral", "mistral-tekken", "qwen",
+                                           "glm-4",   "gemma",   "phrases"};
+    for (size_t i = 0; i < sizeof(FAMILIES) / sizeof(*FAMILIES); i++) {
+        char path[512];
+        snprintf(path, sizeof(path), DATA_DIR "/families/%s.json", FAMILIES[i]);
+        json_t *root = json_load_file(path, JSON_ALLOW_NUL, NULL);
+        char *json = json_dumps(json_object_get(root, "tokenizer"), JSON_COMPACT);
+        struct tokenizer *tokenizer = NULL;
+        assert_int_equal(tokenizer_load_bytes(&tokenizer, json, strlen(json), NULL), 0);
+        encode_all_texts(tokenizer, N_BYTES_COMPONENT, false);
+        tokenizer_destroy(tokenizer);
+        free(json);
+        json_decref(root);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shipped_tokenizer_is_linear),
@@ -174,6 +194,7 @@ int main(void) {
         cmocka_unit_test(gpt2_style_is_linear),
         cmocka_unit_test(llama3_style_is_linear),
         cmocka_unit_test(every_component_is_linear),
+        cmocka_unit_test(every_family_is_linear),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

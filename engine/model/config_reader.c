@@ -1,0 +1,50 @@
+/* config_reader.c - see config_reader.h. */
+#include "engine/model/config_reader.h"
+
+#include <inttypes.h>
+
+#include "engine/error.h"
+
+int config_refuse(const struct config_reader *r, int code, const char *key, const char *why) {
+    return error_set(r->err, code, "%.200s: config.json: '%s' %s", r->label, key, why);
+}
+
+const json_t *config_get(const json_t *object, const char *key) {
+    const json_t *value = json_object_get(object, key);
+    return json_is_null(value) ? NULL : value;
+}
+
+int config_read_count(const struct config_reader *r, const json_t *object, const char *key,
+                      uint32_t max, uint32_t *out) {
+    const json_t *value = config_get(object, key);
+    if (!value) return 0;
+    const json_int_t n = json_integer_value(value); /* 0 for other types */
+    if (n < 1 || n > (json_int_t)max)
+        return error_set(r->err, ERR_INVALID,
+                         "%.200s: config.json: '%s' is not a whole number from 1 to %" PRIu32,
+                         r->label, key, max);
+    *out = (uint32_t)n;
+    return 0;
+}
+
+int config_read_number(const struct config_reader *r, const json_t *object, const char *key,
+                       double min, double max, double *out) {
+    const json_t *value = config_get(object, key);
+    if (!value) return 0;
+    const double n = json_number_value(value); /* 0 for other types */
+    if (!json_is_number(value) || !(n >= min && n <= max))
+        return error_set(r->err, ERR_INVALID,
+                         "%.200s: config.json: '%s' is not a number from %g to %g", r->label, key,
+                         min, max);
+    *out = n;
+    return 0;
+}
+
+int config_read_bool(const struct config_reader *r, const json_t *object, const char *key,
+                     bool *out) {
+    const json_t *value = config_get(object, key);
+    if (!value) return 0;
+    if (!json_is_boolean(value)) return config_refuse(r, ERR_INVALID, key, "is not true or false");
+    *out = json_is_true(value);
+    return 0;
+}

@@ -1,0 +1,72 @@
+/* family.c - see family.h.  A new family is a row here and, where tensors have other names or
+ * shapes, rules in weights.c. */
+#include "engine/model/family.h"
+
+#include <stddef.h>
+#include <string.h>
+
+static const struct model_family families[] = {
+    {.architecture = "LlamaForCausalLM",
+     .qkv_bias = BIAS_AS_SAID,
+     .o_bias = BIAS_AS_SAID,
+     .mlp_bias = BIAS_AS_SAID,
+     .norm_eps = 1e-6},
+    {.architecture = "MistralForCausalLM",
+     .window = WINDOW_AS_SAID,
+     .usual_window = 4096,
+     .norm_eps = 1e-6},
+    {.architecture = "Qwen2ForCausalLM",
+     .qkv_bias = BIAS_ALWAYS,
+     .window = WINDOW_IF_USED,
+     .usual_window = 4096,
+     .norm_eps = 1e-6},
+    {.architecture = "Qwen3ForCausalLM",
+     .qkv_bias = BIAS_AS_SAID,
+     .o_bias = BIAS_AS_SAID,
+     .window = WINDOW_IF_USED,
+     .usual_window = 4096,
+     .norm_eps = 1e-6,
+     .qk_norm = true},
+    {.architecture = "Phi3ForCausalLM",
+     .window = WINDOW_AS_SAID,
+     .norm_eps = 1e-5,
+     .partial_rotary = 1.0,
+     .fused_qkv = true,
+     .fused_gate_up = true},
+    {.architecture = "GlmForCausalLM",
+     .qkv_bias = BIAS_AS_SAID,
+     .usual_bias = true,
+     .norm_eps = 1.5625e-7,
+     .partial_rotary = 0.5,
+     .fused_gate_up = true,
+     .paired_rotary = true},
+    {.architecture = "Glm4ForCausalLM",
+     .qkv_bias = BIAS_AS_SAID,
+     .usual_bias = true,
+     .norm_eps = 1.5625e-7,
+     .partial_rotary = 0.5,
+     .post_norms = true,
+     .fused_gate_up = true,
+     .paired_rotary = true},
+};
+
+const struct model_family *family_find(const char *architecture) {
+    for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++)
+        if (strcmp(families[i].architecture, architecture) == 0) return &families[i];
+    return NULL;
+}
+
+const char *family_missing(const char *architecture) {
+    static const char *const known[][2] = {
+        {"Gemma2ForCausalLM", ": attention has no soft caps and no windows"},
+        {"Gemma3ForCausalLM", ": layers have no windows and no rotary frequencies of their own"},
+        {"Gemma3ForConditionalGeneration", ": only text is served"},
+        {"ChatGLMModel", ": its layout is not that of GlmForCausalLM, which is served"},
+        {"Qwen2MoeForCausalLM", ": there is no mixture of experts"},
+        {"Qwen3MoeForCausalLM", ": there is no mixture of experts"},
+        {"MixtralForCausalLM", ": there is no mixture of experts"},
+    };
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+        if (strcmp(known[i][0], architecture) == 0) return known[i][1];
+    return "";
+}

@@ -1,0 +1,37 @@
+/* family.h - what the name of an architecture says that its config.json does not.
+ *
+ * Thread: any.  Memory: constant. */
+#ifndef ENGINE_MODEL_FAMILY_H
+#define ENGINE_MODEL_FAMILY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Whether a product has a bias. */
+enum family_bias { BIAS_NEVER, BIAS_ALWAYS, BIAS_AS_SAID /* by 'attention_bias', 'mlp_bias' */ };
+
+/* Whether a token sees only the newest ones before it. */
+enum family_window {
+    WINDOW_NEVER,
+    WINDOW_AS_SAID, /* where 'sliding_window' is a number */
+    WINDOW_IF_USED  /* and 'use_sliding_window' is true */
+};
+
+struct model_family {
+    const char *architecture;
+    enum family_bias qkv_bias, o_bias, mlp_bias;
+    enum family_window window;
+    uint32_t usual_window; /* where config.json does not even say null; 0: none */
+    double norm_eps;       /* unless config.json says so */
+    bool usual_bias;       /* 'attention_bias' unless config.json says so */
+    /* As in model_config: */
+    bool qk_norm, post_norms, fused_qkv, fused_gate_up, paired_rotary;
+    double partial_rotary; /* usual share of a head that turns; 0: all of it, always */
+};
+
+/* NULL: not a family that is served. */
+const struct model_family *family_find(const char *architecture);
+/* What is missing for one that is not; "" where nobody has looked. */
+const char *family_missing(const char *architecture);
+
+#endif

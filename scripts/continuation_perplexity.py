@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""Perplexity of what follows a prompt, for ways to compute the prompt that give no log-probabilities
+of the prompt itself, such as sparse prefill.
+
+    scripts/continuation_perplexity.py --url http://127.0.0.1:8000 --lengths 8192,32768 \\
+        --config 'dense={"prefill": "dense"}' --config 'sparse={"prefill": "sparse"}'
+
+A window is --tokens tokens of the books (their beginning: the BOS token, if the tokenizer has one)
+behind a prompt that has so many tokens that all are a length.  Each token is a request of its own:
+the prompt and the tokens before it, found in the prefix cache, and a bias that leaves no other
+choice; the log-probability that comes back is of the logits without it.
+
+Prints CSV, one line a length and configuration: perplexity, and how far it is from that of the first
+configuration, with the 95 % interval of the difference over windows (Student's t).
+"""
+import argparse
+import concurrent.futures
+import csv
+import json
+import math
+import pathlib
+import sys
+import urllib.error
+import urllib.request
+
+import numpy
+
+BOOKS = pathlib.Path(__file__).resolve().parent.parent / "models/quire-22m/eval/held_out.txt"
+FORCED = 100  # the largest bias that the API takes
+T_95 = {4: 3.182, 8: 2.365, 16: 2.131, 32: 2.040, 64: 1.998}  # two-sided, by number of windows
+
+
+class Server:
+    def __init__(self, url, timeout):
+        self.url, self.timeout = url.rstrip("/").removesuffix("/v1"), timeout
+
+    def post(self, path, body):
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode(),
+                                         {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=self.timeout) as reply:
+                return json.load(reply)
+        except urllib.error.HTTPError as error:
+            sys.exit(f"{path}: {error.code} {error.read().decode(errors='replace')}")
+
+    def tokens(self, text, special):
+        return self.post("/tokenize", {"prompt": text, "add_special_tokens": special})["tokens"]
+
+    def logprob(self, prompt, token, fields):
+        """Of the token behind the prompt, in nats."""
+        answer = self.post("/v1/completions", {
+            "prompt": prompt, "max_tokens": 1, "logit_bias": {str(token): FORCED}, "logprobs": 0,
+            "temperature": 0, "ignore_eos": True, "return_token_ids": True, **fields})
+        (choice,) = answer["choices"]
+        if choice["token_ids"] != [token]:
+            sys.exit(f"the bias was to give token {token}, not {choice['token_ids']}")
+        return choice["logprobs"]["token_logprobs"][0]
+
+
+def score(server, ids, n_tokens, fields):
+    """Mean negative log-likelihood of the last n_tokens tokens."""
+    first = len(ids) - n_tokens
+    return -sum(server.logprob(ids[:i], ids[i], fields) for i in range(first, len(ids))) / n_tokens
+
+
+def windows(server, text, length, n):
+    beginning, book = server.tokens("", True), server.tokens(text, False)
+    step = (len(book) - length) // max(1, n - 1)
+    if step < 1:
+        sys.exit(f"the books have {len(book)} tokens, too few for {n} windows of {length}")
+    return [(beginning + book[i * step:])[:length] for i in range(n)]
+
+
+def configuration(text):
+    name, _, fields = text.partition("=")
+    return name, json.loads(fields)
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--url", required=True)
+    parser.add_argument("--lengths", default="8192,32768")
+    parser.add_argument("--windows", type=int, choices=sorted(T_95), default=16)
+    parser.add_argument("--tokens", type=int, default=64, help="scored, a window (%(default)s)")
+    parser.add_argument("--config", type=configuration, action="append", required=True,
+                        metavar="NAME={JSON}", help="extra fields; the first is the baseline")
+    parser.add_argument("--text", type=pathlib.Path, default=BOOKS)
+    parser.add_argument("--concurrency", type=int, default=8)
+    parser.add_argument("--timeout", type=float, default=600)
+    return parser.parse_args()
+
+
+def measure(server, texts, args, fields):
+    fields = {"cache_salt": json.dumps(fields, sort_keys=True), **fields}
+    with concurrent.futures.ThreadPoolExecutor(args.concurrency) as threads:
+        return numpy.array(list(threads.map(
+            lambda ids: score(server, ids, args.tokens, fields), texts)))
+
+
+def main():
+    args = parse_arguments()
+    server = Server(args.url, args.timeout)
+    text = args.text.read_text(encoding="utf-8")
+    out = csv.writer(sys.stdout)
+    out.writerow(["length", "config", "tokens", "perplexity", "change", "low", "high"])
+    for length in map(int, args.lengths.split(",")):
+        texts, baseline = windows(server, text, length, args.windows), None
+        for name, fields in args.config:
+            nll = measure(server, texts, args, fields)
+            baseline = nll if baseline is None else baseline
+            apart = nll - baseline
+            half = T_95[args.windows] * apart.std(ddof=1) / math.sqrt(args.windows)
+            base = math.exp(baseline.mean())
+            changes = [base * math.expm1(apart.mean() + x) for x in (0, -half, half)]
+            out.writerow([length, name, args.windows * args.tokens, f"{math.exp(nll.mean()):.3f}",
+                          *(f"{x:+.3f}" for x in changes)])
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

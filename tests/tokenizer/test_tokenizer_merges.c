@@ -1,0 +1,106 @@
+/* test_tokenizer_merges.c - merging long pieces, with its queue of batches, against the definition:
+ * again and again the pair of lowest rank, leftmost on a tie.
+ *
+ * The merges are random, and so are their ranks: what a merge makes may come before it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/tokenizer/internal.h"
+
+enum { N_SYMBOLS = 3, N_MERGES = 24, N_PIECE = 400, N_TRIES = 400 };
+
+struct rule {
+    uint32_t left, right, rank, id;
+};
+
+static uint32_t draw(uint64_t *state, uint32_t n) {
+    *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)((*state >> 33) % n);
+}
+
+static bool is_known(const struct rule *rules, size_t n, uint32_t left, uint32_t right) {
+    for (size_t i = 0; i < n; i++)
+        if (rules[i].left == left && rules[i].right == right) return true;
+    return false;
+}
+
+/* Distinct pairs with distinct ranks, some of which make the same token; returns their number. */
+static size_t draw_rules(uint64_t *state, struct rule *rules) {
+    size_t n = 0;
+    for (uint32_t i = 0; i < N_MERGES; i++) {
+        const uint32_t n_ids = N_SYMBOLS + (uint32_t)n;
+        const uint32_t left = draw(state, n_ids);
+        const uint32_t right = draw(state, 3) ? draw(state, n_ids) : left; /* as in a run */
+        if (is_known(rules, n, left, right)) continue;
+        const uint32_t again = draw(state, N_MERGES);
+        const uint32_t id = again < n ? rules[again].id : n_ids;
+        const uint32_t rank = 64 * (draw(state, 64) * N_MERGES + i); /* many share a slot */
+        rules[n++] = (struct rule){left, right, rank, id};
+    }
+    return n;
+}
+
+static const struct rule *find_rule(const struct rule *rules, size_t n, uint32_t left,
+                                    uint32_t right) {
+    for (size_t i = 0; i < n; i++)
+        if (rules[i].left == left && rules[i].right == right) return &rules[i];
+    return NULL;
+}
+
+static size_t merge_by_definition(const struct rule *rules, size_t n_rules, uint32_t *ids,
+                                  size_t n) {
+    for (;;) {
+        const struct rule *best = NULL;
+        size_t at = 0;
+        for (size_t i = 0; i + 1 < n; i++) {
+            const struct rule *rule = find_rule(rules, n_rules, ids[i], ids[i + 1]);
+            if (!rule || (best && best->rank <= rule->rank)) continue;
+            best = rule;
+            at = i;
+        }
+        if (!best) return n;
+        ids[at] = best->id;
+        memmove(ids + at + 1, ids + at + 2, (n - at - 2) * sizeof(*ids));
+        n--;
+    }
+}
+
+static void long_pieces_merge_by_the_definition(void **state) {
+    (void)state;
+    uint64_t seed = 20250808;
+    struct bpe_scratch scratch = {0};
+    size_t n_merged = 0;
+    for (int t = 0; t < N_TRIES; t++) {
+        struct rule rules[N_MERGES];
+        struct bpe bpe;
+        uint32_t ids[N_PIECE], expected[N_PIECE];
+        const size_t n_rules = draw_rules(&seed, rules);
+        const uint32_t n_letters = 1 + draw(&seed, N_SYMBOLS);
+        size_t n = 65 + draw(&seed, N_PIECE - 65); /* shorter ones do not come here */
+        for (size_t i = 0; i < n; i++) ids[i] = expected[i] = draw(&seed, n_letters);
+        const size_t n_expected = merge_by_definition(rules, n_rules, expected, n);
+        n_merged += n - n_expected;
+        assert_int_equal(bpe_init(&bpe, n_rules), 0);
+        for (size_t i = 0; i < n_rules; i++)
+            bpe_add_merge(&bpe, rules[i].left, rules[i].right, rules[i].rank, rules[i].id);
+        assert_int_equal(bpe_merge(&bpe, &scratch, ids, &n), 0);
+        if (n != n_expected || memcmp(ids, expected, n * sizeof(*ids)) != 0)
+            fail_msg("try %d: %zu ids, and not %zu, or others", t, n, n_expected);
+        bpe_fini(&bpe);
+    }
+    assert_true(n_merged > 1000);
+    bpe_scratch_fini(&scratch);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(long_pieces_merge_by_the_definition),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
