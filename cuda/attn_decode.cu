@@ -702,8 +702,8 @@ cudaError_t launch_shape(const attn_decode_params &p, cudaStream_t stream, int *
     if (n_resident)
         return cudaOccupancyMaxActiveBlocksPerMultiprocessor(n_resident, kernel, S::N_WARPS * 32,
                                                              S::RING_BYTES);
-    error = launch_kernel({stream, p.overlap && !p.fetched}, kernel, p.n_blocks, S::N_WARPS * 32, S::RING_BYTES,
-                          p);
+    error = launch_kernel({stream, p.overlap && !p.fetched}, kernel, p.n_blocks, S::N_WARPS * 32,
+                          S::RING_BYTES, p);
     return error != cudaSuccess ? error : launch_merge<S::D>(p, stream);
 }
 

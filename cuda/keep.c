@@ -32,7 +32,8 @@ int traces_room(struct cuda_backend *cuda, const struct step *step, uint32_t n_h
                 struct error *err) {
     size_t n_slots = 0, room = cuda->scores_bytes / sizeof(float) / n_heads;
     for (uint32_t i = 0; i < step->n_seqs; i++)
-        if (step->seqs[i].budget || step->seqs[i].select) n_slots += step->seqs[i].layers[0].n_slots;
+        if (step->seqs[i].budget || step->seqs[i].select)
+            n_slots += step->seqs[i].layers[0].n_slots;
     if (n_slots > room) room = n_slots > 2 * room ? n_slots : 2 * room;
     return traces_reserve(cuda, step->n_rows, room, n_heads, err);
 }

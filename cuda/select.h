@@ -1,13 +1,14 @@
 /* select.h - the launchers of selections, and what they work in.
  *
- *   worth    each candidate's largest weight over the heads, as a key; a histogram of their top bits
+ *   worth    each candidate's largest weight over the heads, as a key; how many share the top bits
  *   narrow   the digits of the n_selected-th key, one after the other
  *   mark     bits: whose key is above it, whose equals it
  *   choose   ties are settled; slots whose token is not chosen again get the new tokens; a list of
  *            what must be fetched
  *   fetch    their keys and values into the slots, layer by layer
  *
- * What is to be fetched is on the device only: grids are fixed, and a recorded step learns it there.
+ * What is to be fetched is known on the device only: grids are fixed, and a recorded step learns it
+ * there.
  *
  * Thread: engine.  Memory: the caller's. */
 #ifndef CUDA_SELECT_H
@@ -24,7 +25,7 @@ enum { SELECT_DIGITS = 3, SELECT_BINS = 2048 };
 /* A token that goes into a slot of every sparse layer of its group. */
 struct fetch {
     uint32_t seq, slot;
-    uint32_t source; /* block * PAGE_TOKENS + place in it; or, where the store is pages, the token */
+    uint32_t source; /* block * PAGE_TOKENS + place in it; where the store is pages, the token */
     uint32_t unused; /* 16 bytes in all: one load */
 };
 

@@ -4,8 +4,8 @@
  *   block   [n_planes][PAGE_TOKENS][K, V][n_kv_heads][head_dim], in the system's memory: read and
  *           written by the kernels themselves, a token's plane in one run
  *
- * Across the bus what counts is how much is asked for at a time: 50 GB/s with 2 us there and back is
- * 100 KB.  16 blocks of 256 threads that ask for 8 x 16 bytes each are 512 KB, on few
+ * Across the bus what counts is how much is asked for at a time: 50 GB/s with 2 us there and back
+ * is 100 KB.  16 blocks of 256 threads that ask for 8 x 16 bytes each are 512 KB, on few
  * multiprocessors: the others are for the attention that runs meanwhile.
  *
  * Grid: fetch: (blocks, layers); a thread moves a unit of 16 bytes, or of 2 where rows of head_dim

@@ -140,7 +140,8 @@ void cuda_store_free(struct backend *be, void *base) {
     while (*link && (*link)->base != base) link = &(*link)->next;
     struct store_memory *memory = *link;
     if (!memory) return;
-    (void)cuda_sync(be, NULL); /* nobody reads or writes it any more */
+    cudaStreamSynchronize(cuda->stream); /* nobody reads or writes it any more */
+    if (cuda->store.stream) cudaStreamSynchronize(cuda->store.stream);
     cuda->n_moves++;
     *link = memory->next;
     unmap(memory->base, memory->bytes, NULL);

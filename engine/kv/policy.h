@@ -145,7 +145,7 @@ extern const struct kv_policy kv_policy_full;
 extern const struct kv_policy kv_policy_bounded;
 /* Keeps every token, on the device, and shares the prompt's blocks like `full`.  While it generates
  * its sparse layers see what is selected: pages for that are taken when it starts.  What it
- * generates is not shared: it depends on the selection. */
+ * generates is not shared: it depends on the selection, which depends on nobody else. */
 extern const struct kv_policy kv_policy_select;
 /* The same, but what sparse layers have not selected leaves for the store.  Nothing is shared. */
 extern const struct kv_policy kv_policy_offload;

@@ -2,8 +2,8 @@
  * the system's memory, or pages, beside one that selects nothing, token after token, recorded and
  * launched again.
  *
- * A text's keys and values are known beforehand and lie in full pages of every layer; its blocks are
- * filled by store_pages().  After every step the states, which token each slot holds, are compared,
+ * A text's keys and values are known beforehand and lie in full pages of every layer; its blocks
+ * are filled by store_pages().  After every step the states, which token each slot holds, are compared,
  * and the chosen slots of the device with the text, bit by bit.  Where rounding has decided between
  * two tokens, the text is made fresh on both sides: so no step begins differently. */
 #include "tests/cuda/cuda_test.h"

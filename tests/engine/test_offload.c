@@ -22,9 +22,23 @@ enum { N_PLANES = 6, MAX_SELECTED = 256 };
 
 static const char *model_dir;
 static struct backend *backend;
+static struct backend_ops ops; /* the backend's, but for one: */
+static int (*real_repeat)(struct backend *be, uint32_t n_rows, repeat_body body, void *ctx,
+                          struct error *err);
+static const void *recordings[4]; /* the first that came since n_recordings was 0 */
+static uint32_t n_recordings;
 static const struct layer_group groups[2] = {{2, 4, 6}, {6, 8, 12}};
 
 enum kind { PLAIN, INVARIANT, WITHOUT_GROUPS };
+
+/* Remembers the bodies that a device would have recorded. */
+static int remembering_repeat(struct backend *be, uint32_t n_rows, repeat_body body, void *ctx,
+                              struct error *err) {
+    uint32_t i = 0;
+    while (i < n_recordings && recordings[i] != ctx) i++;
+    if (i == n_recordings && i < 4) recordings[n_recordings++] = ctx;
+    return real_repeat(be, n_rows, body, ctx, err);
+}
 
 /* Sizes in blocks of PAGE_TOKENS tokens; n_store 0: there is no store. */
 struct room {
@@ -179,6 +193,36 @@ static void answers_depend_on_the_selection_alone(void **state) {
     for (int i = 0; i < N; i++) answer_forget(&alone[i]);
 }
 
+/* Steps with budgets, with selections, with both and with neither have other operations. */
+static void each_kind_of_step_has_its_own_recording(void **state) {
+    (void)state;
+    struct engine *engine = start((struct room){60, 20, 512, PLAIN});
+    struct answer answers[2] = {0};
+    srand(9);
+    struct recipe r = make_recipe(300, 200);
+    n_recordings = 0;
+    answer_one(engine, &r, &answers[0]);
+    assert_int_equal(n_recordings, 1);
+    answer_forget(&answers[0]);
+    const struct kv_choice selects = selecting(64, 64, false);
+    const struct kv_choice bounded = {.type = KV_STREAMING, .n_recent = 50, .chunk = 64};
+    r.kv = selects;
+    answer_one(engine, &r, &answers[0]);
+    assert_int_equal(n_recordings, 2);
+    answer_forget(&answers[0]);
+    r.kv = bounded;
+    answer_one(engine, &r, &answers[0]);
+    assert_int_equal(n_recordings, 3);
+    answer_forget(&answers[0]);
+    recipe_submit(engine, &r, &answers[0]);
+    r.kv = selects;
+    recipe_submit(engine, &r, &answers[1]);
+    answers_wait(engine, answers, 2);
+    assert_int_equal(n_recordings, 4);
+    for (int i = 0; i < 2; i++) answer_forget(&answers[i]);
+    finish(engine);
+}
+
 static int submit(struct engine *engine, struct kv_choice kv, uint32_t max_tokens,
                   struct error *err) {
     uint32_t prompt[5] = {0};
@@ -228,6 +272,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(selections_that_cannot_be_had_are_refused),
         cmocka_unit_test(groups_must_be_layers_of_the_model),
+        cmocka_unit_test(each_kind_of_step_has_its_own_recording),
         cmocka_unit_test(a_selection_of_everything_changes_nothing),
         cmocka_unit_test(it_does_not_matter_where_tokens_wait),
         cmocka_unit_test(answers_depend_on_the_selection_alone),
@@ -239,6 +284,10 @@ int main(int argc, char **argv) {
         return 1;
     }
     model_dir = argv[1];
+    ops = *backend->ops;
+    real_repeat = ops.repeat;
+    ops.repeat = remembering_repeat;
+    backend->ops = &ops;
     int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
     backend->ops->destroy(backend);
     return n_failed;

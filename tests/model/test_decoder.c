@@ -400,6 +400,9 @@ static void check_bad_slices(struct fixture *f) {
     const struct long_slice good = {0, 0, 1, 1};
     step.n_decode = 1;
     assert_int_equal(decoder_submit_slice(d, &step, &good, &err), ERR_INVALID);
+    const struct kv_select select = {.n_selected = 64, .n_candidates = 128};
+    step_seq.select = &select; /* there are no groups */
+    assert_int_equal(decoder_submit(d, &step, NULL, 0, NULL, NULL, &err), ERR_INVALID);
     runner_seq_fini(&f->runner, &seq);
 }
 
@@ -452,8 +455,8 @@ static void layer_by_layer_gives_the_same_bits(void **state) {
 
 static void steps_outside_the_plan_are_refused(void **state) {
     (void)state;
-    with_every_model(check_bad_slices);
     with_every_model(check_bad_steps);
+    with_every_model(check_bad_slices);
 }
 
 static void decoders_without_a_plan_are_refused(void **state) {
