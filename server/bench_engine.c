@@ -4,134 +4,48 @@
  *   decode    B prompts; from when all of them decode to when the first is done
  *
  * The bounds: a decode step must read every weight once and the keys and values of every sequence,
- * of sparse layers those that are seen, wherever they were fetched from; a prefilled token must be multiplied with every weight once and with the keys and values before
- * it. */
-#include <semaphore.h>
+ * of sparse layers those that are seen, wherever they were fetched from; a prefilled token must be
+ * multiplied with every weight once and with the keys and values before it. */
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "engine/engine.h"
 #include "engine/error.h"
 #include "engine/model/model.h"
 #include "server/bench.h"
 #include "server/kv_policy.h"
 #include "server/report.h"
-#include "server/serve.h"
+#include "server/timed_engine.h"
 
 struct bench {
     const struct bench_plan *plan;
     const struct ceilings *ceilings;
     struct report report;
-    struct engine *engine;
+    struct timed_engine timed;
     const struct engine_info *info;
     uint64_t kv_token_bytes; /* of all layers */
-    sem_t bell; /* rung when the engine has events */
     const struct bench_requests *like;
     uint64_t random;
 };
-
-/* What one batch showed. */
-struct timing {
-    double total_seconds;  /* from submission to the last sequence's end */
-    double decode_seconds; /* from the first step in which every sequence generated to the first
-                              one's end */
-    uint64_t decode_tokens;
-    double context_tokens; /* of all sequences, the mean of that time */
-    struct prefill_usage prefill; /* of the one that finished last, */
-    struct kv_usage kv;           /* too */
-};
-
-static void ring(void *bench) {
-    sem_post(&((struct bench *)bench)->bell);
-}
-
-/* --- one batch --- */
 
 static uint32_t random_token(struct bench *b) {
     b->random = b->random * 6364136223846793005u + 1442695040888963407u;
     return (uint32_t)(b->random >> 33) % b->info->model->n_vocab;
 }
 
-static int submit(struct bench *b, uint32_t n_prompt, uint32_t batch, uint32_t n_generate,
-                  struct error *err) {
-    struct engine_request *requests = calloc(batch, sizeof(*requests));
-    uint64_t *ids = calloc(batch, sizeof(*ids));
-    int rc = requests && ids ? 0 : error_set(err, ERR_NOMEM, "bench: no memory");
-    for (uint32_t i = 0; rc == 0 && i < batch; i++) {
-        requests[i] = (struct engine_request){.n_prompt = n_prompt, .params = sampling_defaults()};
-        requests[i].prompt = malloc(n_prompt * sizeof(uint32_t));
-        if (!requests[i].prompt) rc = error_set(err, ERR_NOMEM, "bench: no memory");
-        for (uint32_t t = 0; rc == 0 && t < n_prompt; t++) requests[i].prompt[t] = random_token(b);
-        requests[i].kv = kv_policy_resolve(&b->like->kv, n_prompt);
-        requests[i].prefill = b->like->prefill;
-        requests[i].params.temperature = 0;
-        requests[i].params.ignore_eos = true;
-        requests[i].params.max_tokens = n_generate;
-    }
-    if (rc == 0) rc = engine_submit(b->engine, requests, batch, ids, err);
-    if (rc < 0 && requests) { /* still ours */
-        for (uint32_t i = 0; i < batch; i++) free(requests[i].prompt);
-    }
-    free(requests);
-    free(ids);
-    return rc;
-}
-
-/* Takes what the engine has to say and counts the sequences that are done. */
-static int take_finished(struct bench *b, uint32_t *n_finished, struct timing *out,
-                         struct error *err) {
-    int rc = 0;
-    struct engine_event *event = engine_take_events(b->engine), *next;
-    for (; event; event = next) {
-        next = event->next;
-        *n_finished += event->kind == EVENT_FINISH;
-        if (event->kind == EVENT_FINISH) {
-            out->prefill = event->prefill;
-            out->kv = event->kv;
-        }
-        if (event->kind == EVENT_FINISH && event->reason == FINISH_ERROR) {
-            rc = error_set(err, event->error_code, "bench: %s", event->error_text);
-        }
-        engine_event_free(event);
-    }
-    return rc;
-}
-
-/* Counts through the engine's statistics: an event may hold a token back until its text is
- * complete. */
 static int run_batch(struct bench *b, uint32_t n_prompt, uint32_t batch, uint32_t n_generate,
                      struct timing *out, struct error *err) {
-    struct engine_stats last, now;
-    uint32_t n_finished = 0;
-    uint64_t tokens_then = 0, tokens_at_start;
-    double start = report_seconds_now(), decoding = 0;
-    *out = (struct timing){0};
-    engine_stats(b->engine, &last);
-    tokens_at_start = last.generated_tokens;
-    int rc = submit(b, n_prompt, batch, n_generate, err);
-    while (rc == 0 && n_finished < batch) {
-        while (sem_wait(&b->bell) != 0) { /* interrupted by a signal */
-        }
-        double time = report_seconds_now();
-        engine_stats(b->engine, &now);
-        uint32_t n_before = n_finished;
-        rc = take_finished(b, &n_finished, out, err);
-        if (n_before == 0 && n_finished > 0 && decoding > 0) {
-            out->decode_seconds = time - decoding;
-            out->decode_tokens = now.generated_tokens - tokens_then;
-            out->context_tokens =
-                (double)batch * n_prompt +
-                ((double)now.generated_tokens + (double)tokens_then) / 2 - (double)tokens_at_start;
-        }
-        if (n_finished == batch) out->total_seconds = time - start;
-        uint64_t n_steps = now.n_steps - last.n_steps;
-        if (decoding == 0 && n_steps > 0 &&
-            now.generated_tokens - last.generated_tokens == n_steps * batch) {
-            decoding = time;
-            tokens_then = now.generated_tokens;
-        }
-        last = now;
-    }
+    const size_t n = (size_t)batch * n_prompt;
+    uint32_t *tokens = malloc(n * sizeof(*tokens));
+    if (!tokens) return error_set(err, ERR_NOMEM, "bench: no memory");
+    for (size_t i = 0; i < n; i++) tokens[i] = random_token(b);
+    const struct timed_batch prompts = {.tokens = tokens,
+                                        .n_prompt = n_prompt,
+                                        .n_sequences = batch,
+                                        .n_generate = n_generate,
+                                        .kv = kv_policy_resolve(&b->like->kv, n_prompt),
+                                        .prefill = b->like->prefill};
+    const int rc = timed_engine_run(&b->timed, &prompts, out, err);
+    free(tokens);
     return rc;
 }
 
@@ -315,21 +229,14 @@ int bench_engine_run(const struct bench_plan *plan, const struct ceilings *ceili
                       .like = like,
                       .random = 42};
     config.bounded_caches = kv_choice_is_bounded(&like->kv.tokens);
-    config.prefix_caching = false; /* every prompt is computed */
-    config.tokens_only = true;     /* no text is wanted, so no tokenizer is needed */
-    config.wake = ring;
-    config.wake_ctx = &b;
-    sem_init(&b.bell, 0, 0);
-    int rc = serve_create_engine(&b.engine, &config, err);
-    if (rc == 0) {
-        b.info = engine_info(b.engine);
-        b.kv_token_bytes = b.info->kv_bytes / b.info->kv_tokens;
-        printf("# weights %.1f MB, KV %.1f kB a token, room for %llu tokens\n",
-               (double)b.info->weight_bytes * 1e-6, (double)b.kv_token_bytes * 1e-3,
-               (unsigned long long)b.info->kv_tokens);
-        rc = run_plan(&b, err);
-    }
-    engine_destroy(b.engine);
-    sem_destroy(&b.bell);
+    int rc = timed_engine_open(&b.timed, config, err);
+    if (rc) return rc;
+    b.info = b.timed.info;
+    b.kv_token_bytes = b.info->kv_bytes / b.info->kv_tokens;
+    printf("# weights %.1f MB, KV %.1f kB a token, room for %llu tokens\n",
+           (double)b.info->weight_bytes * 1e-6, (double)b.kv_token_bytes * 1e-3,
+           (unsigned long long)b.info->kv_tokens);
+    rc = run_plan(&b, err);
+    timed_engine_close(&b.timed);
     return rc;
 }
