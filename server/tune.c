@@ -9,7 +9,6 @@
 
 #include "engine/error.h"
 #include "engine/rng.h"
-#include "engine/siphash.h"
 #include "engine/sizes.h"
 #include "server/buffer.h"
 #include "server/options.h"
@@ -23,8 +22,6 @@
 enum {
     DEFAULT_TOKENS = 32768,
     SYSTEM_TOKENS = 8192, /* the default where a search at the other would take an hour */
-    FIRST_RUNG = 1024,
-    ENOUGH_WINS = 2, /* longer prompts gain more: a ladder need not go on */
     MAX_RUNS = 3
 };
 /* A measurement this long needs no other beside it. */
@@ -97,7 +94,7 @@ static int settle_lengths(struct tune *t, struct error *err) {
         if (length > t->longest) t->longest = length;
         if (length < t->shortest) t->shortest = length;
     }
-    t->top = max_u32(t->longest, usual);
+    t->top = min_u32(max_u32(t->longest, usual), context - 1); /* one token is generated */
     return 0;
 }
 
@@ -150,7 +147,7 @@ static int open_tune(struct tune *t, char *real_dir, struct error *err) {
                                t->model.n_heads, n_candidates, err);
     if (!rc) rc = open_patterns(t, err);
     if (!rc) rc = open_state(t, err);
-    return rc ? rc : tune_pass_create(&t->pass, &t->config, t->top, err);
+    return rc ? rc : tune_pass_create(&t->pass, &t->config, t->longest, err);
 }
 
 static void close_tune(struct tune *t) {
@@ -176,15 +173,13 @@ static int random_prompt(struct tune *t, uint64_t seed, uint32_t n_tokens, struc
     return 0;
 }
 
-static int begin_prompt(struct tune *t, enum tune_text kind, uint64_t number, uint32_t n_tokens,
-                        struct error *err) {
+int tune_make_prompt(struct tune *t, enum tune_text kind, uint64_t number, uint32_t n_tokens,
+                     struct error *err) {
     const uint64_t seed = t->plan->seed * 1000003 + number;
     t->prompt.n = 0;
-    const int rc = t->tokenizer ? tune_prompt_make(&t->prompt, t->tokenizer, t->prose, kind, seed,
-                                                   n_tokens, err)
-                                : random_prompt(t, seed, n_tokens, err);
-    if (!rc) tune_pass_begin(t->pass, t->prompt.ids, (uint32_t)t->prompt.n);
-    return rc;
+    return t->tokenizer ? tune_prompt_make(&t->prompt, t->tokenizer, t->prose, kind, seed,
+                                           n_tokens, err)
+                        : random_prompt(t, seed, n_tokens, err);
 }
 
 /* ---- measurements ---- */
@@ -261,8 +256,9 @@ static uint32_t layers_to_do(const struct tune *t, uint32_t sample) {
 static int measure_sample(struct tune *t, uint32_t sample, struct error *err) {
     const uint32_t n_each = (uint32_t)t->plan->n_samples, n_layers = layers_to_do(t, sample);
     if (n_layers == 0) return 0;
-    int rc = begin_prompt(t, sample % n_each % TUNE_N_TEXTS, sample,
-                          t->lengths.sizes[sample / n_each], err);
+    int rc = tune_make_prompt(t, sample % n_each % TUNE_N_TEXTS, sample,
+                              t->lengths.sizes[sample / n_each], err);
+    if (!rc) tune_pass_begin(t->pass, t->prompt.ids, (uint32_t)t->prompt.n);
     for (uint32_t l = 0; l < n_layers && !rc; l++) {
         rc = tune_pass_enter(t->pass, l, err);
         if (!rc && !tune_results_at(&t->results, sample, l)->done)
@@ -293,76 +289,6 @@ static struct tune_summary choose_all(struct tune *t) {
     return sum;
 }
 
-/* ---- the break-even ---- */
-
-/* What a rung of an earlier run must have been measured with. */
-static uint64_t hash_patterns(const struct tune *t) {
-    static const uint64_t key[2] = {0}; /* nobody chooses patterns to make them collide */
-    const size_t n = (size_t)t->model.n_layers * t->model.n_heads;
-    struct siphash hash;
-    siphash_init(&hash, key);
-    for (size_t i = 0; i < n; i++) {
-        const struct attn_pattern *p = &t->patterns.heads[i];
-        siphash_absorb(&hash, p->kind);
-        siphash_absorb(&hash, (uint64_t)p->p1 << 32 | p->p2);
-    }
-    return siphash_end(&hash);
-}
-
-/* In runs of a candidate on the longest prompt: dense, sparse, and dense again on the way. */
-static double rung_work(const struct tune *t, uint32_t n_tokens) {
-    const double share = (double)n_tokens / t->longest;
-    return 3 * share * share * t->model.n_layers;
-}
-
-/* Of the rungs that are expected. */
-static double ladder_work(const struct tune *t) {
-    double work = 0;
-    for (uint32_t length = FIRST_RUNG; length <= t->longest; length *= 2)
-        work += rung_work(t, length);
-    return work;
-}
-
-static int measure_rung(struct tune *t, struct tune_rung *rung, struct error *err) {
-    char where[64];
-    snprintf(where, sizeof(where), "break-even, %" PRIu32 " tokens", rung->n_tokens);
-    if (rung->n_tokens > t->longest) /* as ladder_work() did not foresee */
-        tune_progress_expect(&t->progress, rung_work(t, rung->n_tokens));
-    int rc = begin_prompt(t, TUNE_RETRIEVAL, TUNE_MAX_SAMPLES, rung->n_tokens, err);
-    for (uint32_t l = 0; l < t->model.n_layers && !rc; l++) {
-        const struct attn_pattern *heads = t->patterns.heads + (size_t)l * t->model.n_heads;
-        struct tune_run run = {0};
-        double dense_s = 0;
-        rc = tune_pass_enter(t->pass, l, err);
-        if (!rc) rc = time_dense(t, &dense_s, err);
-        if (!rc) rc = time_sparse(t, heads, PREFILL_DENSE_ABOVE, &run, err);
-        rung->dense_s += dense_s;
-        rung->sparse_s += run.index_s + run.attention_s;
-        tune_progress_add(&t->progress, rung_work(t, rung->n_tokens) / t->model.n_layers, where);
-    }
-    return rc;
-}
-
-/* Doubling lengths, until sparse attention has won often enough or they end. */
-static int climb_ladder(struct tune *t, struct error *err) {
-    const uint64_t patterns = hash_patterns(t);
-    uint32_t n_wins = 0;
-    int rc = 0;
-    for (uint32_t length = FIRST_RUNG; length <= t->top && n_wins < ENOUGH_WINS && !rc;
-         length *= 2) {
-        struct tune_rung *rung = &t->rungs[t->n_rungs];
-        if (t->n_rungs == TUNE_MAX_RUNGS) break;
-        *rung = (struct tune_rung){.n_tokens = length};
-        if (!tune_state_find_rung(t->state, patterns, length, rung)) {
-            rc = measure_rung(t, rung, err);
-            if (!rc) rc = tune_state_add_rung(t->state, patterns, rung, err);
-        }
-        t->n_rungs++;
-        n_wins = rung->sparse_s <= rung->dense_s ? n_wins + 1 : 0;
-    }
-    return rc;
-}
-
 /* ---- all of it ---- */
 
 static void begin_progress(struct tune *t) {
@@ -374,7 +300,7 @@ static void begin_progress(struct tune *t) {
     fprintf(stderr, "tune: what is measured goes to %s, from where another run goes on\n",
             t->state_path);
     tune_progress_begin(&t->progress,
-                        (double)r->n_samples * r->n_layers * r->n_candidates + ladder_work(t),
+                        (double)r->n_samples * r->n_layers * r->n_candidates + tune_ladder_work(t),
                         n_done);
 }
 
@@ -384,7 +310,9 @@ static int run(struct tune *t, struct error *err) {
     for (uint32_t s = 0; s < t->results.n_samples && !rc; s++) rc = measure_sample(t, s, err);
     if (rc) return rc;
     const struct tune_summary sum = choose_all(t);
-    rc = climb_ladder(t, err);
+    tune_pass_destroy(t->pass); /* the engine needs its memory */
+    t->pass = NULL;
+    rc = tune_climb_ladder(t, err);
     tune_progress_end(&t->progress);
     if (!rc) rc = tune_save(t, &sum, err);
     if (rc) return rc;
@@ -398,6 +326,7 @@ int tune_run(const struct tune_plan *plan, const struct options *options, const 
              struct backend *backend, struct error *err) {
     char real_dir[PATH_MAX];
     struct tune t = {.plan = plan,
+                     .options = options,
                      .model_dir = model_dir,
                      .be = backend,
                      .config = serve_engine_config(options, model_dir, backend)};

@@ -6,6 +6,7 @@
  *   tune_search.c     what is tried, and what is chosen of it
  *   tune_state.c      what has been measured, so that a second run goes on
  *   tune_progress.c   how far it is
+ *   tune_ladder.c     from which length on whole prompts are faster, through an engine
  *   tune_output.c     the file, and what is printed
  *   tune.c            the flags, and the order of all this
  *

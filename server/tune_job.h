@@ -1,4 +1,5 @@
-/* tune_job.h - a search under way: what tune.c sets up and runs, and tune_output.c tells of.
+/* tune_job.h - a search under way: what tune.c sets up and runs, tune_ladder.c ends, and
+ * tune_output.c tells of.
  *
  * Thread: main.  Memory: tune.c's. */
 #ifndef SERVER_TUNE_JOB_H
@@ -12,6 +13,7 @@
 #include "engine/tokenizer.h"
 #include "server/tune.h"
 #include "server/tune_progress.h"
+#include "server/tune_prompts.h"
 #include "server/tune_search.h"
 
 struct buffer;
@@ -20,6 +22,7 @@ struct tune_state;
 
 struct tune {
     const struct tune_plan *plan;
+    const struct options *options;
     const char *model_dir, *model_name;
     struct backend *be;
     struct engine_config config;
@@ -29,14 +32,14 @@ struct tune {
     char out[PATH_MAX], state_path[PATH_MAX];
     struct tokenizer *tokenizer; /* NULL: weights are made up, and so are tokens */
     char *prose;                 /* NULL: the model has none */
-    struct tune_pass *pass;
+    struct tune_pass *pass; /* NULL: layers have been measured */
     struct attn_pattern candidates[TUNE_MAX_CANDIDATES];
     struct tune_results results;
     struct tune_state *state;
     struct tune_progress progress;
     struct token_list prompt;
     struct patterns patterns; /* what was chosen */
-    struct tune_rung rungs[TUNE_MAX_RUNGS];
+    struct tune_rung rungs[TUNE_MAX_RUNGS]; /* by length */
     uint32_t n_rungs;
 };
 
@@ -47,6 +50,16 @@ struct tune_summary {
 
 /* What the head gets, by all that was measured. */
 struct tune_choice tune_choice_of(const struct tune *tune, uint32_t layer, uint32_t head);
+
+/* Makes t->prompt; the number tells it from others of its kind. */
+int tune_make_prompt(struct tune *t, enum tune_text kind, uint64_t number, uint32_t n_tokens,
+                     struct error *err);
+
+/* Finds t->rungs; nothing else of the search may hold a device's memory.  None: every head is
+ * dense. */
+int tune_climb_ladder(struct tune *t, struct error *err);
+/* What is expected of it, in runs of a candidate on the longest prompt. */
+double tune_ladder_work(const struct tune *t);
 
 /* All that a measurement depends on, in a line. */
 void tune_print_settings(struct buffer *out, const struct tune *tune);

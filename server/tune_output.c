@@ -11,7 +11,6 @@
 #include "engine/error.h"
 #include "server/buffer.h"
 #include "server/report.h"
-#include "server/tune_prompts.h"
 
 static void print_pattern(struct buffer *out, const struct attn_pattern *p) {
     buffer_printf(out, "%s %" PRIu32 " %" PRIu32, pattern_kind_name(p->kind), p->p1, p->p2);
@@ -43,6 +42,8 @@ void tune_print_settings(struct buffer *out, const struct tune *t) {
 /* ---- the file ---- */
 
 static void print_rungs(struct buffer *out, const struct tune *t) {
+    buffer_puts(out, "prompts by tokens, dense and sparse: ");
+    if (t->n_rungs == 0) buffer_puts(out, "none, for every head is dense");
     for (uint32_t i = 0; i < t->n_rungs; i++)
         buffer_printf(out, "%s%" PRIu32 ": %.4g and %.4g s", i ? "; " : "", t->rungs[i].n_tokens,
                       t->rungs[i].dense_s, t->rungs[i].sparse_s);
@@ -59,7 +60,7 @@ static void print_prompts(struct buffer *out, const struct tune *t) {
 enum { N_NOTES = 9 };
 static const char *const note_names[N_NOTES] = {"model",      "version",    "device",
                                                 "date",       "lengths",    "prompts",
-                                                "candidates", "recall",     "attention"};
+                                                "candidates", "recall",     "break_even"};
 
 static void print_notes(struct buffer notes[N_NOTES], const struct tune *t,
                         const struct tune_summary *sum) {
@@ -79,7 +80,6 @@ static void print_notes(struct buffer notes[N_NOTES], const struct tune *t,
                   "asked for: %.3g of every prompt, at least %.3g; found: %.4f on average, %.4f in "
                   "the worst head and prompt. A head's score is its mean",
                   t->plan->target, t->plan->floor, sum->recall, sum->worst);
-    buffer_puts(&notes[8], "all layers' by tokens, dense and sparse: ");
     print_rungs(&notes[8], t);
 }
 
@@ -136,9 +136,9 @@ void tune_print_summary(const struct tune *t, const struct tune_summary *sum) {
     fprintf(stderr, "tune: recall %.4f on average, %.4f at worst; attention takes %.2f of dense\n",
             sum->recall, sum->worst, sum->cost);
     if (tune_break_even(t->rungs, t->n_rungs) == TUNE_NEVER)
-        fprintf(stderr, "tune: dense attention is faster up to %" PRIu32 " tokens\n", t->top);
+        fprintf(stderr, "tune: dense prompts are faster up to %" PRIu32 " tokens\n", t->top);
     else
-        fprintf(stderr, "tune: sparse attention pays from %" PRIu32 " tokens on\n",
+        fprintf(stderr, "tune: sparse prompts pay from %" PRIu32 " tokens on\n",
                 tune_break_even(t->rungs, t->n_rungs));
     fprintf(stderr, "tune: written to %s\n", t->out);
 }

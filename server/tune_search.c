@@ -151,21 +151,61 @@ struct tune_choice tune_choose(const struct tune_results *results, const struct 
     return best;
 }
 
-/* ---- break-even ---- */
+/* ---- the ladder ---- */
 
-static double slowdown(const struct tune_rung *rung) {
-    return log(rung->sparse_s / rung->dense_s);
+enum {
+    ENOUGH_WINS = 2, /* longer prompts gain more: a ladder need not go on */
+    N_HALVINGS = 3
+};
+
+static bool has_won(const struct tune_rung *rung) {
+    return rung->sparse_s <= rung->dense_s;
+}
+
+/* The first of those at the end that were no slower; n: there are none. */
+static uint32_t first_win(const struct tune_rung *rungs, uint32_t n) {
+    uint32_t first = n;
+    while (first > 0 && has_won(&rungs[first - 1])) first--;
+    return first;
+}
+
+/* The doubling one after n_tokens, or the top. */
+static uint32_t double_length(uint32_t n_tokens, uint32_t top) {
+    return n_tokens > top / 2 ? top : 2 * n_tokens;
+}
+
+static bool is_halfway(uint32_t n_tokens, uint32_t top) {
+    uint32_t length = TUNE_FIRST_RUNG;
+    while (length < n_tokens) length = double_length(length, top);
+    return length != n_tokens;
+}
+
+/* Between the last loss and the first win. */
+static uint32_t halve(const struct tune_rung *rungs, uint32_t n, uint32_t top) {
+    const uint32_t first = first_win(rungs, n);
+    uint32_t n_halvings = 0;
+    for (uint32_t i = 0; i < n; i++) n_halvings += is_halfway(rungs[i].n_tokens, top);
+    if (first == 0 || first == n || n_halvings == N_HALVINGS) return 0;
+    const uint32_t slow = rungs[first - 1].n_tokens, fast = rungs[first].n_tokens;
+    const uint32_t middle = (uint32_t)round_up(slow + (fast - slow) / 2, SPARSE_TILE);
+    return middle < fast ? middle : 0;
+}
+
+uint32_t tune_next_rung(const struct tune_rung *rungs, uint32_t n, uint32_t top) {
+    if (n == TUNE_MAX_RUNGS) return 0;
+    if (n == 0) return min_u32(TUNE_FIRST_RUNG, top);
+    const uint32_t last = rungs[n - 1].n_tokens;
+    if (last >= top || n - first_win(rungs, n) >= ENOUGH_WINS) return halve(rungs, n, top);
+    return double_length(last, top);
+}
+
+void tune_insert_rung(struct tune_rung *rungs, uint32_t n, const struct tune_rung *rung) {
+    uint32_t at = n;
+    for (; at > 0 && rungs[at - 1].n_tokens > rung->n_tokens; at--) rungs[at] = rungs[at - 1];
+    rungs[at] = *rung;
 }
 
 uint32_t tune_break_even(const struct tune_rung *rungs, uint32_t n) {
-    uint32_t first = n; /* the first of those at the end that are no slower */
-    while (first > 0 && slowdown(&rungs[first - 1]) <= 0) first--;
-    if (first == n) return TUNE_NEVER;
-    if (first == 0) return rungs[0].n_tokens;
-    const struct tune_rung *slow = &rungs[first - 1], *fast = &rungs[first];
-    const double above = slowdown(slow), below = slowdown(fast);
-    const double ratio = log((double)fast->n_tokens / slow->n_tokens);
-    const double length = slow->n_tokens * exp(ratio * above / (above - below));
-    const double tiles = ceil(length / SPARSE_TILE - 1e-6); /* exp and log may miss a whole one */
-    return (uint32_t)tiles * SPARSE_TILE;
+    const uint32_t first = first_win(rungs, n);
+    return first == n ? TUNE_NEVER : (uint32_t)round_up(rungs[first].n_tokens, SPARSE_TILE);
 }

@@ -67,17 +67,27 @@ struct tune_choice {
 struct tune_choice tune_choose(const struct tune_results *results, const struct tune_goal *goal,
                                uint32_t layer, uint32_t head);
 
-/* All layers' attention of one prompt. */
+/* ---- the ladder: which prompts tell from which length on sparse ones are faster ---- */
+
+enum { TUNE_FIRST_RUNG = 1024 };
+
+/* Prompts of one length. */
 struct tune_rung {
     uint32_t n_tokens;
-    double dense_s, sparse_s; /* sparse: with its index */
+    double dense_s, sparse_s;
 };
+
+/* The length to measure next, of rungs by ascending length: doubling lengths up to top, until
+ * sparse ones have won often enough; then, a few times, halfway between the last one that lost and
+ * the next.  0: enough is known, or there is no room for more. */
+uint32_t tune_next_rung(const struct tune_rung *rungs, uint32_t n, uint32_t top);
+/* Into its place among the n; rungs has room for one more. */
+void tune_insert_rung(struct tune_rung *rungs, uint32_t n, const struct tune_rung *rung);
 
 #define TUNE_NEVER UINT32_MAX
 
-/* The length from which on sparse attention is no slower, by rungs of ascending length: read off
- * the line between the last rung that is slower and the next one, on logarithmic axes, and rounded
- * up to a tile.  TUNE_NEVER: the longest is slower. */
+/* The shortest length that was measured from which on sparse prompts were nowhere slower, rounded
+ * up to a tile.  TUNE_NEVER: those of the longest were slower. */
 uint32_t tune_break_even(const struct tune_rung *rungs, uint32_t n);
 
 #endif

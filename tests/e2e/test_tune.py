@@ -32,7 +32,7 @@ def test_a_search_writes_a_pattern_file_that_is_served(tiny_model, tmp_path, ser
     assert [sorted(layer) for layer in found["layers"]] == [["0", "1"]] * N_LAYERS
     notes = found["provenance"]
     assert notes["lengths"] == "1024, 2048" and "seed 7" in notes["prompts"]
-    assert "1024: " in notes["attention"]
+    assert notes["break_even"].startswith("prompts by tokens, dense and sparse: ")
     rows = done.stdout.splitlines()
     assert rows[0].startswith("layer,head,pattern,p1,p2,mean_recall,worst_recall")
     assert len(rows) == 1 + N_LAYERS * N_HEADS
@@ -47,21 +47,26 @@ def test_a_search_writes_a_pattern_file_that_is_served(tiny_model, tmp_path, ser
     assert out.name in server.log and "measured it on this backend" in server.log
 
 
-def wait_for_lines(process, state, n):
+def wait_for(process, state, n, word):
     deadline = time.monotonic() + 60 * PATIENCE
-    while not state.exists() or state.read_text().count("\n") < n:
+    while not state.exists() or state.read_text().count(word) < n:
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.005)
+
+
+def stop_at(model, directory, state, n, word, *flags):
+    """Runs a search until its state has n of the word."""
+    with subprocess.Popen(command(model, *flags), cwd=directory, stdout=subprocess.DEVNULL,
+                          stderr=subprocess.DEVNULL) as process:
+        wait_for(process, state, n, word)
+        process.send_signal(signal.SIGINT)
+    assert process.returncode != 0 and not (directory / "out.json").exists()
 
 
 def test_a_search_that_was_stopped_goes_on(tiny_model, tmp_path):
     flags = ("--lengths", "1024", "--samples", "40", "--out", "out.json")
     state = tmp_path / "out.json.state"
-    with subprocess.Popen(command(tiny_model, *flags), cwd=tmp_path, stdout=subprocess.DEVNULL,
-                          stderr=subprocess.DEVNULL) as process:
-        wait_for_lines(process, state, 3)
-        process.send_signal(signal.SIGINT)
-    assert process.returncode != 0 and not (tmp_path / "out.json").exists()
+    stop_at(tiny_model, tmp_path, state, 3, "\n", *flags)
 
     # What the second run takes from the file shows in what it finds: nothing was recalled.
     lines = state.read_text().splitlines()
@@ -71,9 +76,52 @@ def test_a_search_that_was_stopped_goes_on(tiny_model, tmp_path):
     state.write_text("\n".join(lines) + "\n" + '{"sample": 1, "lay')
     done = tune(tiny_model, tmp_path, *flags)
     assert done.returncode == 0, done.stderr
-    layers = json.loads((tmp_path / "out.json").read_text())["layers"]
-    assert layers == [{"0": ["dense", 0, 0, 1.0], "1": ["dense", 0, 0, 1.0]}]
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["layers"] == [{"0": ["dense", 0, 0, 1.0], "1": ["dense", 0, 0, 1.0]}]
+    # Nothing is left out, so nothing can be faster.
+    assert "every head is dense" in found["provenance"]["break_even"]
+    assert found["min_sparse_tokens"] == {DEVICE: 2**32 - 1}
     assert not state.exists()
+
+
+LADDER = ("--lengths", "1024", "--samples", "40", "--out", "out.json")
+
+
+def write_results(model, directory, state):
+    """A state in which all layers are measured, and sparse attention costs next to nothing."""
+    stop_at(model, directory, state, 2, "\n", *LADDER)
+    head, first = (json.loads(line) for line in state.read_text().splitlines()[:2])
+    first["dense_s"] = 1000.0
+    first["recall"] = [[1.0] * N_HEADS for _ in first["recall"]]
+    lines = [head] + [{**first, "sample": i} for i in range(40)]
+    state.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_a_ladder_goes_on_with_rungs_of_its_own(tiny_model, tmp_path):
+    state = tmp_path / "out.json.state"
+    write_results(tiny_model, tmp_path, state)
+    stop_at(tiny_model, tmp_path, state, 1, '"patterns"', *LADDER)
+    *lines, rung = (json.loads(line) for line in state.read_text().splitlines())
+    assert rung["n_tokens"] == 1024
+    rung["dense_s"] = 12345.0
+    stopped = "".join(json.dumps(line) + "\n" for line in [*lines, rung])
+    for flags, is_taken in (("--dense-tail", "0"), False), ((), True):
+        state.write_text(stopped)
+        done = tune(tiny_model, tmp_path, *LADDER, *flags)
+        assert done.returncode == 0, done.stderr
+        found = json.loads((tmp_path / "out.json").read_text())
+        rungs = found["provenance"]["break_even"]
+        assert "dense and sparse: 1024: " in rungs
+        assert ("1024: 1.234e+04 and" in rungs) == is_taken, rungs
+
+
+def test_a_ladder_without_memory_says_so(tiny_model, tmp_path):
+    state = tmp_path / "out.json.state"
+    write_results(tiny_model, tmp_path, state)
+    done = tune(tiny_model, tmp_path, *LADDER, "--kv-cache-memory", "65536")
+    assert done.returncode == 1
+    assert "break-even, prompts of up to 4095 tokens: the KV cache has room" in done.stderr
+    assert state.read_text().count("\n") == 41  # nothing that was measured is lost
 
 
 def test_another_searchs_state_is_refused(tiny_model, tmp_path):

@@ -149,19 +149,87 @@ static void short_prompts_count_three_quarters(void **state) {
     assert_int_equal(tune_first_row(131072), 2500);
 }
 
-static void the_break_even_lies_between_two_rungs(void **state) {
+/* ---- the ladder ---- */
+
+/* Climbs with prompts whose dense time is 1: sparse ones are slower where slow says so. */
+struct climb {
+    struct tune_rung rungs[TUNE_MAX_RUNGS];
+    uint32_t n, asked[TUNE_MAX_RUNGS]; /* in the order they were measured */
+};
+
+static struct climb climb(bool (*is_slow)(uint32_t n_tokens), uint32_t top) {
+    struct climb c = {.n = 0};
+    uint32_t n_tokens;
+    while ((n_tokens = tune_next_rung(c.rungs, c.n, top)) > 0) {
+        const struct tune_rung rung = {n_tokens, 1, is_slow(n_tokens) ? 1.01 : 1};
+        assert_true(c.n < TUNE_MAX_RUNGS);
+        c.asked[c.n] = n_tokens;
+        tune_insert_rung(c.rungs, c.n++, &rung);
+    }
+    for (uint32_t i = 1; i < c.n; i++) assert_true(c.rungs[i - 1].n_tokens < c.rungs[i].n_tokens);
+    return c;
+}
+
+static bool is_below_20000(uint32_t n_tokens) {
+    return n_tokens < 20000;
+}
+
+static void a_ladder_doubles_and_then_halves(void **state) {
     (void)state;
-    const struct tune_rung rungs[] = {
-        {1024, 1, 3}, {2048, 4, 8}, {4096, 16, 16 / 2.0}, {8192, 64, 20}};
-    /* Twice as slow at 2048, twice as fast at 4096: half way on logarithmic axes, in tiles. */
-    assert_int_equal(tune_break_even(rungs, 4), 2944);
-    assert_int_equal(tune_break_even(rungs, 2), TUNE_NEVER);
-    assert_int_equal(tune_break_even(rungs + 2, 2), 4096);
-    const struct tune_rung equal[] = {{1024, 1, 2}, {2048, 4, 4}};
-    assert_int_equal(tune_break_even(equal, 2), 2048);
-    /* Faster once, by chance, and slower after that. */
-    const struct tune_rung uneven[] = {{1024, 1, 0.9}, {2048, 4, 8}, {4096, 16, 8}};
-    assert_int_equal(tune_break_even(uneven, 3), 2944);
+    static const uint32_t expected[] = {1024,  2048,  4096,  8192, 16384,
+                                        32768, 65536, 24576, 20480, 18432};
+    const struct climb c = climb(is_below_20000, 131072);
+    assert_int_equal(c.n, 10);
+    assert_memory_equal(c.asked, expected, sizeof(expected));
+    assert_int_equal(tune_break_even(c.rungs, c.n), 20480);
+}
+
+/* One win is none until it is confirmed, but for the longest, behind which there is no other. */
+static void a_ladder_ends_at_its_top(void **state) {
+    (void)state;
+    static const uint32_t expected[] = {1024, 2048, 4096, 8192, 16384, 24000, 20224, 18304, 19328};
+    const struct climb c = climb(is_below_20000, 24000);
+    assert_int_equal(c.n, 9);
+    assert_memory_equal(c.asked, expected, sizeof(expected));
+    assert_int_equal(tune_break_even(c.rungs, c.n), 20224);
+}
+
+static bool is_always(uint32_t n_tokens) {
+    (void)n_tokens;
+    return true;
+}
+
+static bool is_never(uint32_t n_tokens) {
+    (void)n_tokens;
+    return false;
+}
+
+static void a_ladder_without_both_outcomes_has_nothing_to_halve(void **state) {
+    (void)state;
+    const struct climb lost = climb(is_always, 4095), won = climb(is_never, 131072),
+                       single = climb(is_never, 700);
+    assert_int_equal(lost.n, 3);
+    assert_int_equal(lost.asked[2], 4095);
+    assert_int_equal(tune_break_even(lost.rungs, lost.n), TUNE_NEVER);
+    assert_int_equal(won.n, 2);
+    assert_int_equal(tune_break_even(won.rungs, won.n), 1024);
+    assert_int_equal(single.n, 1);
+    assert_int_equal(tune_break_even(single.rungs, single.n), 768); /* in tiles */
+    assert_int_equal(tune_break_even(NULL, 0), TUNE_NEVER);
+}
+
+static bool is_at_2048(uint32_t n_tokens) {
+    return n_tokens == 2048;
+}
+
+/* Faster once, by chance, and slower after that: what counts is the last loss. */
+static void a_win_below_a_loss_does_not_count(void **state) {
+    (void)state;
+    const struct tune_rung uneven[] = {{1024, 1, 0.9}, {2048, 1, 2}, {4096, 1, 0.5}};
+    assert_int_equal(tune_break_even(uneven, 3), 4096);
+    const struct climb c = climb(is_at_2048, 131072);
+    assert_int_equal(c.n, 7); /* 1024 did not end it: three halvings */
+    assert_int_equal(tune_break_even(c.rungs, c.n), 2304);
 }
 
 int main(void) {
@@ -175,7 +243,10 @@ int main(void) {
         cmocka_unit_test(candidates_are_smaller_than_the_prompt),
         cmocka_unit_test(recall_is_the_share_of_the_sum),
         cmocka_unit_test(short_prompts_count_three_quarters),
-        cmocka_unit_test(the_break_even_lies_between_two_rungs),
+        cmocka_unit_test(a_ladder_doubles_and_then_halves),
+        cmocka_unit_test(a_ladder_ends_at_its_top),
+        cmocka_unit_test(a_ladder_without_both_outcomes_has_nothing_to_halve),
+        cmocka_unit_test(a_win_below_a_loss_does_not_count),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
