@@ -22,13 +22,14 @@ enum pace_kind { PACE_STEP, PACE_SLICE, PACE_N_KINDS };
 
 struct pace {
     double row_work, pair_work;
-    double max_s;  /* between two tokens of a sequence; 0: no limit */
+    double max_s;  /* planned between two tokens of a sequence; 0: no limit */
     double base_s; /* 0: not known */
     double s_per_work[PACE_N_KINDS]; /* 0: not known */
     double index_s_per_slot;         /* likewise */
 };
 
-struct pace pace_make(double row_work, double pair_work, double max_s);
+/* limit_s: between two tokens; 0: none.  Less is planned, as forecasts err. */
+struct pace pace_make(double row_work, double pair_work, double limit_s);
 
 /* Of n_rows rows behind n_before slots. */
 double pace_work(const struct pace *pace, uint32_t n_rows, uint32_t n_before);
