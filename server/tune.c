@@ -147,7 +147,8 @@ static int open_tune(struct tune *t, char *real_dir, struct error *err) {
                                t->model.n_heads, n_candidates, err);
     if (!rc) rc = open_patterns(t, err);
     if (!rc) rc = open_state(t, err);
-    return rc ? rc : tune_pass_create(&t->pass, &t->config, t->longest, err);
+    return rc ? rc : tune_pass_create(&t->pass, &t->config, t->longest,
+                                      (uint32_t)t->options->synthetic_lines, err);
 }
 
 static void close_tune(struct tune *t) {

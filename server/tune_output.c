@@ -10,6 +10,7 @@
 
 #include "engine/error.h"
 #include "server/buffer.h"
+#include "server/options.h"
 #include "server/report.h"
 
 static void print_pattern(struct buffer *out, const struct attn_pattern *p) {
@@ -30,10 +31,11 @@ static void print_candidates(struct buffer *out, const struct tune *t) {
 
 void tune_print_settings(struct buffer *out, const struct tune *t) {
     buffer_printf(out, "quire " QUIRE_VERSION "; %s, %" PRIu32 " layers, %" PRIu32 " heads; %s; "
-                  "rows %" PRIu32 "; kv %d; seed %" PRIu64 "; samples %" PRIu64 "; lengths ",
+                  "rows %" PRIu32 "; kv %d; lines %" PRIu32 "; seed %" PRIu64 "; samples %" PRIu64
+                  "; lengths ",
                   t->model_name, t->model.n_layers, t->model.n_heads, t->be->description,
-                  t->config.max_batched_tokens, (int)t->config.kv_dtype, t->plan->seed,
-                  t->plan->n_samples);
+                  t->config.max_batched_tokens, (int)t->config.kv_dtype,
+                  (uint32_t)t->options->synthetic_lines, t->plan->seed, t->plan->n_samples);
     print_lengths(out, t);
     buffer_puts(out, "; ");
     print_candidates(out, t);
@@ -127,10 +129,23 @@ void tune_print_heads(const struct tune *t) {
     }
 }
 
+/* What each candidate would find if all heads had it: the families beside each other, and with
+ * --synthetic-lines what looking at the prompt is worth. */
+static void print_families(const struct tune *t) {
+    for (uint32_t c = 0; c < t->results.n_candidates; c++) {
+        const struct tune_finding found = tune_finding_of(&t->results, c);
+        const struct attn_pattern *p = &t->candidates[c];
+        fprintf(stderr,
+                "tune: %s %" PRIu32 " %" PRIu32 " on every head: recall %.4f, density %.4f\n",
+                pattern_kind_name(p->kind), p->p1, p->p2, found.recall, found.density);
+    }
+}
+
 void tune_print_summary(const struct tune *t, const struct tune_summary *sum) {
     uint32_t counts[PATTERN_N_KINDS] = {0};
     const size_t n = (size_t)t->model.n_layers * t->model.n_heads;
     for (size_t i = 0; i < n; i++) counts[t->patterns.heads[i].kind]++;
+    print_families(t);
     for (unsigned kind = 0; kind < PATTERN_N_KINDS; kind++)
         fprintf(stderr, "tune: %" PRIu32 " heads %s\n", counts[kind], pattern_kind_name(kind));
     fprintf(stderr, "tune: recall %.4f on average, %.4f at worst; attention takes %.2f of dense\n",

@@ -23,6 +23,7 @@ struct tune_pass {
     struct kv_pool kv;
     uint32_t max_tokens, max_rows; /* max_rows: of a slice */
     uint32_t layer;                /* entered last */
+    uint32_t synthetic;
 
     /* The prompt, and a step of one of its slices. */
     const uint32_t *tokens;
@@ -104,7 +105,7 @@ static int alloc_device(struct tune_pass *p, struct error *err) {
 }
 
 int tune_pass_create(struct tune_pass **out, const struct engine_config *config,
-                     uint32_t max_tokens, struct error *err) {
+                     uint32_t max_tokens, uint32_t synthetic, struct error *err) {
     if (!config->backend->ops->attn_index)
         return error_set(err, ERR_UNSUPPORTED,
                          "tune: this backend has only dense attention: there is nothing to tune");
@@ -112,6 +113,7 @@ int tune_pass_create(struct tune_pass **out, const struct engine_config *config,
     if (!p) return error_set(err, ERR_NOMEM, "tune: no memory");
     p->be = config->backend;
     p->max_tokens = max_tokens;
+    p->synthetic = synthetic;
     /* Sparse rows are computed in tiles; a slice begins with one. */
     p->max_rows = min_u32(config->max_batched_tokens, max_tokens) / SPARSE_TILE * SPARSE_TILE;
     if (p->max_rows == 0) p->max_rows = SPARSE_TILE;
@@ -252,7 +254,8 @@ int tune_pass_sparse(struct tune_pass *pass, const struct attn_pattern *heads, f
     const struct attn_sparse sparse = {.patterns = pass->patterns,
                                        .n_rows = pass->n_tokens,
                                        .dense_from = UINT32_MAX,
-                                       .dense_above = dense_above};
+                                       .dense_above = dense_above,
+                                       .synthetic = pass->synthetic};
     memcpy(pass->patterns + (size_t)pass->layer * n_heads, heads, n_heads * sizeof(*heads));
     int rc = run_index(pass, &sparse, run->density, &run->index_s, err);
     if (!rc) rc = run_attention(pass, &sparse, pass->sparse_lse, &run->attention_s, err);

@@ -16,9 +16,9 @@
 struct tune_pass;
 
 /* config: as serve_engine_config() makes it; the model is loaded here.  Prompts have at most
- * max_tokens. */
+ * max_tokens.  synthetic: as in struct attn_sparse. */
 int tune_pass_create(struct tune_pass **out, const struct engine_config *config,
-                     uint32_t max_tokens, struct error *err);
+                     uint32_t max_tokens, uint32_t synthetic, struct error *err);
 void tune_pass_destroy(struct tune_pass *pass); /* NULL is allowed */
 
 /* tokens is borrowed until the last measurement. */

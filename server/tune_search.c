@@ -86,6 +86,19 @@ struct tune_layer *tune_results_at(const struct tune_results *results, uint32_t 
     return &results->layers[(size_t)sample * results->n_layers + layer];
 }
 
+struct tune_finding tune_finding_of(const struct tune_results *r, uint32_t candidate) {
+    const size_t n_layers = (size_t)r->n_samples * r->n_layers;
+    struct tune_finding found = {0};
+    for (size_t l = 0; l < n_layers; l++)
+        for (uint32_t h = 0; h < r->n_heads; h++) {
+            const size_t i = (size_t)candidate * r->n_heads + h;
+            found.recall += r->layers[l].recall[i];
+            found.density += r->layers[l].density[i];
+        }
+    const double n = (double)n_layers * r->n_heads;
+    return (struct tune_finding){found.recall / n, found.density / n};
+}
+
 /* ---- choice ---- */
 
 static int compare_doubles(const void *a, const void *b) {

@@ -67,6 +67,12 @@ struct tune_choice {
 struct tune_choice tune_choose(const struct tune_results *results, const struct tune_goal *goal,
                                uint32_t layer, uint32_t head);
 
+/* A candidate on every head, over heads, layers and samples. */
+struct tune_finding {
+    double recall, density;
+};
+struct tune_finding tune_finding_of(const struct tune_results *results, uint32_t candidate);
+
 /* ---- the ladder: which prompts tell from which length on sparse ones are faster ---- */
 
 enum { TUNE_FIRST_RUNG = 1024 };

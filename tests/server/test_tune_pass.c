@@ -32,7 +32,7 @@ static void open_rig(struct rig *rig, uint32_t rows) {
                                          .backend = rig->be,
                                          .max_batched_tokens = rows,
                                          .kv_dtype = DTYPE_F32};
-    if (tune_pass_create(&rig->pass, &config, N_TOKENS, &err)) fail_msg("%s", err.text);
+    if (tune_pass_create(&rig->pass, &config, N_TOKENS, 0, &err)) fail_msg("%s", err.text);
     for (uint32_t i = 0; i < N_TOKENS; i++)
         rig->tokens[i] = (uint32_t)(rng_uniform(5, i % 300) * N_VOCAB); /* text that repeats */
     tune_pass_begin(rig->pass, rig->tokens, N_TOKENS);
@@ -126,7 +126,7 @@ static void a_backend_without_sparse_attention_is_refused(void **state) {
     struct backend be = *rig.be;
     be.ops = &dense_only;
     const struct engine_config config = {.model_dir = MODEL_DIR, .backend = &be};
-    assert_int_equal(tune_pass_create(&pass, &config, N_TOKENS, &err), ERR_UNSUPPORTED);
+    assert_int_equal(tune_pass_create(&pass, &config, N_TOKENS, 0, &err), ERR_UNSUPPORTED);
     assert_null(pass);
     close_rig(&rig);
 }
