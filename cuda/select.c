@@ -181,7 +181,8 @@ static cudaError_t choose(const struct cuda_backend *cuda, const struct select_a
                                          .group_index = args->group_index,
                                          .state_slots = cuda->select.shape.state_slots,
                                          .n_blocks = cuda->select.n_blocks,
-                                         .room = cuda->select.room};
+                                         .room = cuda->select.room,
+                                         .worth = args->worth};
     const cudaError_t code = launch_select_keys(&params, n_rows, launch_of(cuda));
     return code != cudaSuccess ? code : launch_select_slots(&params, n_rows, launch_of(cuda));
 }

@@ -53,6 +53,7 @@ struct select_params {
     uint32_t n_heads, group_index;
     uint32_t state_slots, n_blocks; /* n_blocks: as many as fill the device */
     struct select_room room;
+    float *worth; /* select_args */
 };
 
 struct fetch_params {

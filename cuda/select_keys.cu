@@ -109,7 +109,9 @@ static __global__ void __launch_bounds__(THREADS) worth_kernel(const struct sele
         for (uint32_t head = 0; head < p.kv.n_kv_heads; head++)
             best = best_of_group<GROUP>(best, at + head * p.traces.score_stride * group,
                                         lse + head * group, group);
-        const uint32_t key = t < w.s.n_sink ? (uint32_t)KEY_SINK : key_of_exponent(best);
+        const uint32_t weight = key_of_exponent(best),
+                       key = t < w.s.n_sink ? (uint32_t)KEY_SINK : weight;
+        if (p.worth && w.row == 0) p.worth[t] = weight ? __uint_as_float(weight - 1) : -1.0f;
         p.room.keys[(size_t)w.s.keys_at + t] = key;
         atomicAdd(&bins[key >> digit_shift(0)], 1u);
     }

@@ -407,6 +407,10 @@ struct select_args {
     uint32_t group_index;  /* among all groups: whose state_pages */
     uint32_t first_plane;  /* of group->first in the store */
     const struct kv_store *store; /* NULL: no sequence has blocks */
+    /* f32 [n_candidates], or NULL: what each candidate of the step's first sequence, which has a
+     * kv_select, is worth; NaN: -1.  The search of filters asks for it, with a group that has no
+     * sparse layers. */
+    float *worth;
 };
 
 /* Copies n pages of a layer of the pool to its plane of n blocks, once everything submitted before

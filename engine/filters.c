@@ -7,6 +7,7 @@
 
 #include "engine/error.h"
 #include "engine/model/json_guard.h"
+#include "engine/provenance.h"
 
 enum { MAX_FILE_BYTES = 1 << 20, MAX_LAYER = 1 << 16 };
 
@@ -65,6 +66,20 @@ int filters_read(struct filters *out, const char *file, struct error *err) {
     if (!rc) rc = read_root(out, root, file, err);
     json_decref(root);
     return rc;
+}
+
+static int write_members(FILE *file, const void *ctx) {
+    const struct filters *filters = ctx;
+    int failed = fputs("\"filters\": [", file) < 0;
+    for (uint32_t i = 0; i < filters->n; i++)
+        failed |= fprintf(file, "%s%" PRIu32, i ? ", " : "", filters->layers[i]) < 0;
+    failed |= fprintf(file, "], \"wait\": %" PRIu32, filters->n_wait) < 0;
+    return failed ? ERR_IO : 0;
+}
+
+int filters_save(const struct filters *filters, const struct provenance_note *notes,
+                 size_t n_notes, const char *path, struct error *err) {
+    return provenance_save(path, FORMAT, notes, n_notes, write_members, filters, err);
 }
 
 int filters_groups(const struct filters *filters, uint32_t n_layers,

@@ -19,6 +19,7 @@
 #include "engine/backend.h"
 
 struct error;
+struct provenance_note;
 
 struct filters {
     uint32_t layers[MAX_LAYER_GROUPS], n; /* ascending */
@@ -30,6 +31,9 @@ struct filters {
 int filters_read(struct filters *out, const char *file, struct error *err);
 int filters_parse(struct filters *out, const char *bytes, size_t size, const char *label,
                   struct error *err);
+/* Writes such a file, whole or not at all, with what it says of its making. */
+int filters_save(const struct filters *filters, const struct provenance_note *notes,
+                 size_t n_notes, const char *path, struct error *err);
 /* The groups of a model of n_layers layers; a filter behind which no layer is left sparse has none.
  * Returns how many, <= filters->n; ERR_INVALID for filters that are not layers of the model. */
 int filters_groups(const struct filters *filters, uint32_t n_layers,

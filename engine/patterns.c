@@ -1,18 +1,16 @@
 /* patterns.c - see patterns.h. */
 #include "engine/patterns.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
-#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "engine/error.h"
 #include "engine/model/json_guard.h"
+#include "engine/provenance.h"
 
 enum { MAX_FILE_BYTES = 16 << 20, REFERENCE_PAGES = 100, N_ENTRY = 4 };
 
@@ -283,47 +281,21 @@ static int write_whole(FILE *file, json_t *value, uint32_t n_members, size_t fla
 
 /* A line for each layer, as a person would write it; jansson puts all on one, or each number on its
  * own. */
-static int write_json(FILE *file, const struct patterns *p, const json_t *provenance) {
+static int write_members(FILE *file, const void *ctx) {
+    const struct patterns *p = ctx;
     const size_t flags = JSON_COMPACT | JSON_REAL_PRECISION(6);
-    int failed = fprintf(file, "{\"format\": \"" FORMAT "\",\n\"provenance\": ") < 0;
-    failed |= json_dumpf(provenance, file, JSON_INDENT(1)) != 0;
-    failed |= fputs(",\n\"min_sparse_tokens\": ", file) < 0;
+    int failed = fputs("\"min_sparse_tokens\": ", file) < 0;
     failed |= write_whole(file, break_evens_to_json(p), p->n_break_evens, 0);
     failed |= fputs(",\n\"layers\": [", file) < 0;
     for (uint32_t i = 0; i < p->n_layers && !failed; i++) {
         failed |= fputs(i ? ",\n" : "\n", file) < 0;
         failed |= write_whole(file, layer_to_json(p, i), p->n_heads, flags);
     }
-    failed |= fputs("\n]}\n", file) < 0;
+    failed |= fputs("\n]", file) < 0;
     return failed ? ERR_IO : 0;
 }
 
-static int write_file(const struct patterns *p, const json_t *provenance, const char *path,
-                      struct error *err) {
-    FILE *file = fopen(path, "wb");
-    if (!file) return error_set(err, ERR_IO, "%.200s: %s", path, strerror(errno));
-    int rc = write_json(file, p, provenance);
-    if (fclose(file) != 0) rc = ERR_IO;
-    return rc ? error_set(err, rc, "%.200s: could not be written", path) : 0;
-}
-
-int patterns_save(const struct patterns *patterns, const struct pattern_note *notes,
+int patterns_save(const struct patterns *patterns, const struct provenance_note *notes,
                   size_t n_notes, const char *path, struct error *err) {
-    char unfinished[PATH_MAX];
-    const int length = snprintf(unfinished, sizeof(unfinished), "%s.unfinished", path);
-    if (length < 0 || length >= PATH_MAX)
-        return error_set(err, ERR_INVALID, "%.200s: the path is too long", path);
-    json_t *provenance = json_object();
-    int rc = provenance ? 0 : error_set(err, ERR_NOMEM, "no memory for the patterns' provenance");
-    for (size_t i = 0; i < n_notes && !rc; i++) {
-        if (json_object_set_new(provenance, notes[i].name, json_string(notes[i].text)))
-            rc = error_set(err, ERR_INVALID, "'%.64s' of the patterns' provenance is not UTF-8",
-                           notes[i].name);
-    }
-    if (!rc) rc = write_file(patterns, provenance, unfinished, err);
-    json_decref(provenance);
-    if (!rc && rename(unfinished, path) != 0)
-        rc = error_set(err, ERR_IO, "%.200s: %s", path, strerror(errno));
-    if (rc) unlink(unfinished);
-    return rc;
+    return provenance_save(path, FORMAT, notes, n_notes, write_members, patterns, err);
 }

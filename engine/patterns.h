@@ -26,6 +26,7 @@
 #include "engine/backend.h"
 
 struct error;
+struct provenance_note;
 
 /* Of keys, diagonals and tokens; columns and pages: SPARSE_MAX_COLUMNS, SPARSE_MAX_PAGES. */
 enum { PATTERNS_MAX_TOKENS = 1 << 24, PATTERNS_MAX_BACKENDS = 8, PATTERNS_MAX_NAME = 31 };
@@ -44,11 +45,6 @@ struct patterns {
     uint32_t n_break_evens;
 };
 
-/* What a file says of its making, in the order given. */
-struct pattern_note {
-    const char *name, *text;
-};
-
 /* Every head as if no layer named it.  ERR_NOMEM. */
 int patterns_default(struct patterns *out, uint32_t n_layers, uint32_t n_heads, struct error *err);
 /* For a model of this shape.  ERR_NOT_FOUND when there is no such file; what is wrong in it is
@@ -58,7 +54,7 @@ int patterns_load(struct patterns *out, const char *path, uint32_t n_layers, uin
 int patterns_parse(struct patterns *out, const char *bytes, size_t size, const char *label,
                    uint32_t n_layers, uint32_t n_heads, struct error *err);
 /* Writes the second form, whole or not at all: a file of that name is replaced at the end. */
-int patterns_save(const struct patterns *patterns, const struct pattern_note *notes,
+int patterns_save(const struct patterns *patterns, const struct provenance_note *notes,
                   size_t n_notes, const char *path, struct error *err);
 void patterns_fini(struct patterns *patterns); /* zeroed ones are allowed */
 

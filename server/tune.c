@@ -11,6 +11,7 @@
 #include "engine/rng.h"
 #include "engine/sizes.h"
 #include "server/buffer.h"
+#include "server/model_file.h"
 #include "server/options.h"
 #include "server/report.h"
 #include "server/serve.h"
@@ -28,52 +29,6 @@ enum {
 static const double LONG_RUN_S = 0.2;
 /* While recall is measured no head may be made dense. */
 static const float NEVER_DENSE = 2;
-
-#define AT(member) offsetof(struct tune_plan, member)
-
-static const struct option entries[] = {
-    {"lengths", OPTION_STRING, AT(lengths_text), 0, 0, NULL, NULL,
-     "prompt lengths, in tokens, at which patterns must do [the context, at most 32768; on the CPU "
-     "8192]"},
-    {"samples", OPTION_NUMBER, AT(n_samples), 1, TUNE_MAX_SAMPLES, "3", NULL,
-     "prompts of each length: retrieval, needles and prose take turns"},
-    {"recall", OPTION_FRACTION, AT(target), 1, 100, "0.95", NULL,
-     "share of its attention that a head must find in every prompt"},
-    {"floor", OPTION_FRACTION, AT(floor), 0, 100, "0.8", NULL,
-     "a head that finds less with every pattern stays dense"},
-    {"seed", OPTION_NUMBER, AT(seed), 0, UINT32_MAX, "1", NULL, "of the prompts"},
-    {"out", OPTION_STRING, AT(out), 0, 0, NULL, NULL,
-     "the pattern file to write [MODEL.json in this directory]"},
-    {"state", OPTION_STRING, AT(state), 0, 0, NULL, NULL,
-     "what has been measured, so that a second run goes on [OUT.state; removed at the end]"},
-};
-static const struct option_table flags = {entries, sizeof(entries) / sizeof(*entries)};
-
-int tune_plan_read(struct tune_plan *plan, int *argc, char **argv, struct error *err) {
-    *plan = (struct tune_plan){0};
-    int rc = options_take(&flags, plan, argc, argv, err);
-    if (!rc && plan->lengths_text)
-        rc = bench_sizes_read(&plan->lengths, "lengths", plan->lengths_text, 1u << 22, err);
-    if (!rc && plan->lengths.n * plan->n_samples > TUNE_MAX_SAMPLES)
-        rc = error_set(err, ERR_INVALID, "--lengths and --samples: at most %d prompts",
-                       TUNE_MAX_SAMPLES);
-    if (rc) tune_plan_fini(plan);
-    return rc;
-}
-
-void tune_plan_fini(struct tune_plan *plan) {
-    options_free(&flags, plan);
-}
-
-void tune_print_help(void) {
-    puts("usage: quire tune [MODEL] [options of `quire serve`] [options below]\n"
-         "\n"
-         "Finds for every head which keys it may leave out of a long prompt, and from which\n"
-         "length on that is faster on this machine, and writes the pattern file that `quire\n"
-         "serve` reads.  What each head got is printed as CSV.\n"
-         "A run that was stopped goes on when it is started again.\n");
-    options_print_table(stdout, &flags);
-}
 
 /* ---- set up ---- */
 
@@ -98,18 +53,39 @@ static int settle_lengths(struct tune *t, struct error *err) {
     return 0;
 }
 
-/* The last part of the model's directory, by which `quire serve` finds the file. */
+/* path: [PATH_MAX] = given, or NULL: name and what is appended to it. */
+static bool settle_path(char *path, const char *given, const char *name, const char *appended) {
+    const int n = given ? snprintf(path, PATH_MAX, "%s", given)
+                        : snprintf(path, PATH_MAX, "%s%s", name, appended);
+    return n < PATH_MAX;
+}
+
+/* The last part of the model's directory is that by which `quire serve` finds files. */
 static int settle_paths(struct tune *t, char *real_dir, struct error *err) {
     const char *dir = realpath(t->model_dir, real_dir) ? real_dir : t->model_dir;
-    const char *slash = strrchr(dir, '/');
     const struct tune_plan *plan = t->plan;
-    int n, m;
-    t->model_name = slash ? slash + 1 : dir;
-    n = plan->out ? snprintf(t->out, PATH_MAX, "%s", plan->out)
-                  : snprintf(t->out, PATH_MAX, "%s.json", t->model_name);
-    m = plan->state ? snprintf(t->state_path, PATH_MAX, "%s", plan->state)
-                    : snprintf(t->state_path, PATH_MAX, "%s.state", t->out);
-    return n < PATH_MAX && m < PATH_MAX ? 0 : error_set(err, ERR_INVALID, "--out: too long a path");
+    t->model_name = model_file_name(dir);
+    if (settle_path(t->out, plan->out, t->model_name, ".json") &&
+        settle_path(t->filters_out, plan->filters_out, t->model_name, ".filters.json") &&
+        settle_path(t->state_path, plan->state, t->finds_patterns ? t->out : t->filters_out,
+                    ".state"))
+        return 0;
+    return error_set(err, ERR_INVALID, "--out, --filters-out or --state: too long a path");
+}
+
+/* Filters need a model with layers to spare, and a backend that can select. */
+static int settle_parts(struct tune *t, struct error *err) {
+    const uint64_t find = t->plan->find;
+    const char *why_not = NULL;
+    if (t->model.n_layers < TUNE_WAIT + 2) why_not = "the model has too few layers";
+    else if (!t->be->ops->select) why_not = "this backend cannot select tokens";
+    if (why_not && find == TUNE_FIND_FILTERS)
+        return error_set(err, ERR_UNSUPPORTED, "--find filters: %s", why_not);
+    if (why_not && find == TUNE_FIND_BOTH)
+        fprintf(stderr, "tune: no filters are sought: %s\n", why_not);
+    t->finds_patterns = find != TUNE_FIND_FILTERS;
+    t->finds_filters = find != TUNE_FIND_PATTERNS && !why_not;
+    return 0;
 }
 
 static int open_state(struct tune *t, struct error *err) {
@@ -125,6 +101,7 @@ static int open_state(struct tune *t, struct error *err) {
 /* Every head will be chosen anew; what a file of this name has measured on other backends stays. */
 static int open_patterns(struct tune *t, struct error *err) {
     const uint32_t n_layers = t->model.n_layers, n_heads = t->model.n_heads;
+    if (!t->finds_patterns) return 0;
     const int rc = patterns_load(&t->patterns, t->out, n_layers, n_heads, err);
     return rc == ERR_NOT_FOUND ? patterns_default(&t->patterns, n_layers, n_heads, err) : rc;
 }
@@ -133,10 +110,13 @@ static int open_tune(struct tune *t, char *real_dir, struct error *err) {
     const uint32_t n_samples = (uint32_t)t->plan->n_samples;
     int rc = model_config_load(&t->model, t->model_dir, 0, err);
     if (!rc) rc = settle_lengths(t, err);
+    if (!rc) rc = settle_parts(t, err);
     if (!rc) rc = settle_paths(t, real_dir, err);
+    if (!rc) rc = tune_layers_open(t, err);
     if (rc) return rc;
-    const uint32_t n_candidates = tune_candidates(t->shortest, t->candidates);
-    if (n_candidates == 0)
+    const uint32_t n_candidates =
+        t->finds_patterns ? tune_candidates(t->shortest, t->candidates) : 0;
+    if (n_candidates == 0 && t->finds_patterns)
         return error_set(err, ERR_INVALID,
                          "--lengths: in %" PRIu32 " tokens there is nothing to leave out",
                          t->shortest);
@@ -147,7 +127,7 @@ static int open_tune(struct tune *t, char *real_dir, struct error *err) {
                                t->model.n_heads, n_candidates, err);
     if (!rc) rc = open_patterns(t, err);
     if (!rc) rc = open_state(t, err);
-    return rc ? rc : tune_pass_create(&t->pass, &t->config, t->longest,
+    return rc ? rc : tune_pass_create(&t->pass, &t->config, t->longest, t->comparison.max_selected,
                                       (uint32_t)t->options->synthetic_lines, err);
 }
 
@@ -156,6 +136,7 @@ static void close_tune(struct tune *t) {
     tune_pass_destroy(t->pass);
     tune_state_close(t->state);
     tune_results_fini(&t->results);
+    tune_layers_close(t);
     patterns_fini(&t->patterns);
     tokenizer_destroy(t->tokenizer);
     model_config_fini(&t->model);
@@ -233,11 +214,9 @@ static int try_candidate(struct tune *t, struct tune_layer *at, uint32_t candida
     return rc;
 }
 
-static int measure_layer(struct tune *t, uint32_t sample, uint32_t layer, struct error *err) {
-    char where[64];
+static int try_candidates(struct tune *t, uint32_t sample, uint32_t layer, const char *where,
+                          struct error *err) {
     struct tune_layer *at = tune_results_at(&t->results, sample, layer);
-    snprintf(where, sizeof(where), "prompt %" PRIu32 " of %" PRIu32 ", layer %" PRIu32 " of %"
-             PRIu32, sample + 1, t->results.n_samples, layer + 1, t->results.n_layers);
     int rc = time_dense(t, &at->dense_s, err);
     for (uint32_t c = 0; c < t->results.n_candidates && !rc; c++) {
         rc = try_candidate(t, at, c, err);
@@ -248,23 +227,37 @@ static int measure_layer(struct tune *t, uint32_t sample, uint32_t layer, struct
     return tune_state_add_layer(t->state, &t->results, sample, layer, err);
 }
 
+/* compares: filters need all layers of a prompt in one pass. */
+static int measure_layer(struct tune *t, uint32_t sample, uint32_t layer, bool compares,
+                         struct error *err) {
+    char where[64];
+    int rc = tune_pass_enter(t->pass, layer, err);
+    snprintf(where, sizeof(where), "prompt %" PRIu32 " of %" PRIu32 ", layer %" PRIu32 " of %"
+             PRIu32, sample + 1, t->results.n_samples, layer + 1, t->results.n_layers);
+    if (!rc && compares) {
+        rc = tune_layers_compare(t, sample, layer, err);
+        tune_progress_add(&t->progress, 1, where);
+    }
+    if (!rc && t->finds_patterns && !tune_results_at(&t->results, sample, layer)->done)
+        rc = try_candidates(t, sample, layer, where, err);
+    return rc;
+}
+
 static uint32_t layers_to_do(const struct tune *t, uint32_t sample) {
-    uint32_t n = t->results.n_layers;
+    uint32_t n = t->finds_patterns ? t->results.n_layers : 0;
     while (n > 0 && tune_results_at(&t->results, sample, n - 1)->done) n--;
     return n;
 }
 
 static int measure_sample(struct tune *t, uint32_t sample, struct error *err) {
-    const uint32_t n_each = (uint32_t)t->plan->n_samples, n_layers = layers_to_do(t, sample);
+    const bool compares = t->finds_filters && !t->results.compared[sample];
+    const uint32_t n_each = (uint32_t)t->plan->n_samples,
+                   n_layers = compares ? t->results.n_layers : layers_to_do(t, sample);
     if (n_layers == 0) return 0;
     int rc = tune_make_prompt(t, sample % n_each % TUNE_N_TEXTS, sample,
                               t->lengths.sizes[sample / n_each], err);
     if (!rc) tune_pass_begin(t->pass, t->prompt.ids, (uint32_t)t->prompt.n);
-    for (uint32_t l = 0; l < n_layers && !rc; l++) {
-        rc = tune_pass_enter(t->pass, l, err);
-        if (!rc && !tune_results_at(&t->results, sample, l)->done)
-            rc = measure_layer(t, sample, l, err);
-    }
+    for (uint32_t l = 0; l < n_layers && !rc; l++) rc = measure_layer(t, sample, l, compares, err);
     return rc;
 }
 
@@ -294,33 +287,49 @@ static struct tune_summary choose_all(struct tune *t) {
 
 static void begin_progress(struct tune *t) {
     const struct tune_results *r = &t->results;
-    double n_done = 0;
-    for (uint32_t s = 0; s < r->n_samples; s++)
+    double n_done = 0, n_all = (double)r->n_samples * r->n_layers * r->n_candidates;
+    for (uint32_t s = 0; s < r->n_samples; s++) {
         for (uint32_t l = 0; l < r->n_layers; l++)
             n_done += tune_results_at(r, s, l)->done ? r->n_candidates : 0;
+        n_done += r->compared[s] ? r->n_layers : 0;
+    }
+    if (t->finds_filters) n_all += (double)r->n_samples * r->n_layers;
+    if (t->finds_patterns) n_all += tune_ladder_work(t);
     fprintf(stderr, "tune: what is measured goes to %s, from where another run goes on\n",
             t->state_path);
-    tune_progress_begin(&t->progress,
-                        (double)r->n_samples * r->n_layers * r->n_candidates + tune_ladder_work(t),
-                        n_done);
+    tune_progress_begin(&t->progress, n_all, n_done);
+}
+
+static int find_patterns(struct tune *t, struct error *err) {
+    const struct tune_summary sum = choose_all(t);
+    tune_pass_destroy(t->pass); /* the engine needs its memory */
+    t->pass = NULL;
+    int rc = tune_climb_ladder(t, err);
+    tune_progress_end(&t->progress);
+    if (!rc) rc = tune_save(t, &sum, err);
+    if (rc) return rc;
+    tune_print_heads(t);
+    tune_print_summary(t, &sum);
+    return 0;
+}
+
+static int find_filters(struct tune *t, struct error *err) {
+    const int rc = tune_layers_save(t, err);
+    if (rc) return rc;
+    if (t->finds_patterns) puts(""); /* between two tables */
+    tune_layers_print(t);
+    return 0;
 }
 
 static int run(struct tune *t, struct error *err) {
     int rc = 0;
     begin_progress(t);
     for (uint32_t s = 0; s < t->results.n_samples && !rc; s++) rc = measure_sample(t, s, err);
-    if (rc) return rc;
-    const struct tune_summary sum = choose_all(t);
-    tune_pass_destroy(t->pass); /* the engine needs its memory */
-    t->pass = NULL;
-    rc = tune_climb_ladder(t, err);
+    if (!rc && t->finds_patterns) rc = find_patterns(t, err);
     tune_progress_end(&t->progress);
-    if (!rc) rc = tune_save(t, &sum, err);
-    if (rc) return rc;
-    tune_print_heads(t);
-    tune_print_summary(t, &sum);
-    unlink(t->state_path);
-    return 0;
+    if (!rc && t->finds_filters) rc = find_filters(t, err);
+    if (!rc) unlink(t->state_path);
+    return rc;
 }
 
 int tune_run(const struct tune_plan *plan, const struct options *options, const char *model_dir,

@@ -10,15 +10,28 @@
 #include "engine/engine.h"
 #include "engine/model/model.h"
 #include "engine/patterns.h"
+#include "engine/provenance.h"
 #include "engine/tokenizer.h"
+#include "server/buffer.h"
 #include "server/tune.h"
+#include "server/tune_filters.h"
 #include "server/tune_progress.h"
 #include "server/tune_prompts.h"
 #include "server/tune_search.h"
 
-struct buffer;
 struct tune_pass;
 struct tune_state;
+
+/* Which tokens the layers of a prompt choose, and of all prompts what came of it. */
+struct tune_comparison {
+    uint32_t max_selected; /* of any prompt; 0: layers are not compared */
+    uint32_t max_dense;
+    uint32_t *chosen;   /* [n_layers][rows that are looked at][max_selected], of one prompt */
+    float *worth;       /* [longest] */
+    double *similarity; /* [n_layers][n_layers], the mean of all samples */
+    struct tune_filters best[TUNE_N_CHOICES];
+    uint32_t n_best;
+};
 
 struct tune {
     const struct tune_plan *plan;
@@ -29,7 +42,8 @@ struct tune {
     struct model_config model;
     struct bench_sizes lengths;
     uint32_t longest, shortest, top; /* top: of the ladder */
-    char out[PATH_MAX], state_path[PATH_MAX];
+    bool finds_patterns, finds_filters;
+    char out[PATH_MAX], filters_out[PATH_MAX], state_path[PATH_MAX];
     struct tokenizer *tokenizer; /* NULL: weights are made up, and so are tokens */
     char *prose;                 /* NULL: the model has none */
     struct tune_pass *pass; /* NULL: layers have been measured */
@@ -41,6 +55,7 @@ struct tune {
     struct patterns patterns; /* what was chosen */
     struct tune_rung rungs[TUNE_MAX_RUNGS]; /* by length */
     uint32_t n_rungs;
+    struct tune_comparison comparison;
 };
 
 /* Means over heads, and the worst head. */
@@ -63,10 +78,34 @@ double tune_ladder_work(const struct tune *t);
 
 /* All that a measurement depends on, in a line. */
 void tune_print_settings(struct buffer *out, const struct tune *tune);
-/* Writes the pattern file, with what it was found by. */
-int tune_save(struct tune *tune, const struct tune_summary *sum, struct error *err);
 /* What each head got, to stdout. */
 void tune_print_heads(const struct tune *tune);
 void tune_print_summary(const struct tune *tune, const struct tune_summary *sum);
+/* Writes the pattern file, with what it was found by. */
+int tune_save(struct tune *tune, const struct tune_summary *sum, struct error *err);
+
+enum { TUNE_MAX_NOTES = 10 };
+
+/* What a file says of its making. */
+struct tune_notes {
+    struct buffer texts[TUNE_MAX_NOTES];
+    struct provenance_note notes[TUNE_MAX_NOTES];
+    size_t n;
+};
+
+/* Begins with what all files of a search say. */
+void tune_notes_init(struct tune_notes *notes, const struct tune *tune);
+struct buffer *tune_notes_add(struct tune_notes *notes, const char *name); /* the text to write */
+int tune_notes_finish(struct tune_notes *notes, struct error *err); /* notes->notes are there */
+void tune_notes_fini(struct tune_notes *notes);
+
+/* tune_layers.c: the comparison of layers. */
+int tune_layers_open(struct tune *tune, struct error *err);
+void tune_layers_close(struct tune *tune);
+/* Of the sample's prompt, in the layer that was entered last; layers come in order, from 0. */
+int tune_layers_compare(struct tune *tune, uint32_t sample, uint32_t layer, struct error *err);
+/* All samples are compared: chooses filters and writes their file. */
+int tune_layers_save(struct tune *tune, struct error *err);
+void tune_layers_print(const struct tune *tune); /* the matrix to stdout, a summary to stderr */
 
 #endif

@@ -4,6 +4,7 @@
  * Thread: main.  Memory: none that outlives a call. */
 #include "server/tune_job.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <time.h>
@@ -37,7 +38,7 @@ void tune_print_settings(struct buffer *out, const struct tune *t) {
                   t->config.max_batched_tokens, (int)t->config.kv_dtype,
                   (uint32_t)t->options->synthetic_lines, t->plan->seed, t->plan->n_samples);
     print_lengths(out, t);
-    buffer_puts(out, "; ");
+    buffer_printf(out, "; selected %" PRIu64 "; ", t->plan->n_selected);
     print_candidates(out, t);
 }
 
@@ -59,47 +60,64 @@ static void print_prompts(struct buffer *out, const struct tune *t) {
     buffer_printf(out, "; seed %" PRIu64, t->plan->seed);
 }
 
-enum { N_NOTES = 9 };
-static const char *const note_names[N_NOTES] = {"model",      "version",    "device",
-                                                "date",       "lengths",    "prompts",
-                                                "candidates", "recall",     "break_even"};
-
-static void print_notes(struct buffer notes[N_NOTES], const struct tune *t,
-                        const struct tune_summary *sum) {
+static void print_date(struct buffer *out) {
     char date[32];
     const time_t now = time(NULL);
     struct tm utc;
     strftime(date, sizeof(date), "%Y-%m-%d", gmtime_r(&now, &utc));
-    buffer_printf(&notes[0], "%s, %" PRIu32 " layers of %" PRIu32 " heads", t->model_name,
-                  t->model.n_layers, t->model.n_heads);
-    buffer_puts(&notes[1], "quire " QUIRE_VERSION);
-    buffer_printf(&notes[2], "%s: %s", t->be->name, t->be->description);
-    buffer_puts(&notes[3], date);
-    print_lengths(&notes[4], t);
-    print_prompts(&notes[5], t);
-    print_candidates(&notes[6], t);
-    buffer_printf(&notes[7],
+    buffer_puts(out, date);
+}
+
+struct buffer *tune_notes_add(struct tune_notes *notes, const char *name) {
+    assert(notes->n < TUNE_MAX_NOTES);
+    notes->notes[notes->n].name = name;
+    return &notes->texts[notes->n++];
+}
+
+void tune_notes_init(struct tune_notes *notes, const struct tune *t) {
+    *notes = (struct tune_notes){0};
+    buffer_printf(tune_notes_add(notes, "model"), "%s, %" PRIu32 " layers of %" PRIu32 " heads",
+                  t->model_name, t->model.n_layers, t->model.n_heads);
+    buffer_puts(tune_notes_add(notes, "version"), "quire " QUIRE_VERSION);
+    buffer_printf(tune_notes_add(notes, "device"), "%s: %s", t->be->name, t->be->description);
+    print_date(tune_notes_add(notes, "date"));
+    print_lengths(tune_notes_add(notes, "lengths"), t);
+    print_prompts(tune_notes_add(notes, "prompts"), t);
+}
+
+int tune_notes_finish(struct tune_notes *notes, struct error *err) {
+    bool failed = false;
+    for (size_t i = 0; i < notes->n; i++) {
+        failed |= notes->texts[i].failed;
+        notes->notes[i].text = notes->texts[i].data;
+    }
+    return failed ? error_set(err, ERR_NOMEM, "tune: no memory") : 0;
+}
+
+void tune_notes_fini(struct tune_notes *notes) {
+    for (size_t i = 0; i < notes->n; i++) buffer_fini(&notes->texts[i]);
+}
+
+static void note_patterns(struct tune_notes *notes, const struct tune *t,
+                          const struct tune_summary *sum) {
+    print_candidates(tune_notes_add(notes, "candidates"), t);
+    buffer_printf(tune_notes_add(notes, "recall"),
                   "asked for: %.3g of every prompt, at least %.3g; found: %.4f on average, %.4f in "
                   "the worst head and prompt. A head's score is its mean",
                   t->plan->target, t->plan->floor, sum->recall, sum->worst);
-    print_rungs(&notes[8], t);
+    print_rungs(tune_notes_add(notes, "break_even"), t);
 }
 
 int tune_save(struct tune *t, const struct tune_summary *sum, struct error *err) {
-    struct buffer texts[N_NOTES] = {{0}};
-    struct pattern_note notes[N_NOTES];
-    bool failed = false;
+    struct tune_notes notes;
     int rc = patterns_set_min_sparse_tokens(&t->patterns, t->be->name,
                                             tune_break_even(t->rungs, t->n_rungs));
     if (rc) return error_set(err, rc, "%.200s: break-evens of too many other backends", t->out);
-    print_notes(texts, t, sum);
-    for (int i = 0; i < N_NOTES; i++) {
-        failed |= texts[i].failed;
-        notes[i] = (struct pattern_note){note_names[i], texts[i].data};
-    }
-    rc = failed ? error_set(err, ERR_NOMEM, "tune: no memory")
-                : patterns_save(&t->patterns, notes, N_NOTES, t->out, err);
-    for (int i = 0; i < N_NOTES; i++) buffer_fini(&texts[i]);
+    tune_notes_init(&notes, t);
+    note_patterns(&notes, t, sum);
+    rc = tune_notes_finish(&notes, err);
+    if (!rc) rc = patterns_save(&t->patterns, notes.notes, notes.n, t->out, err);
+    tune_notes_fini(&notes);
     return rc;
 }
 

@@ -22,6 +22,7 @@ struct tune_pass {
     struct decoder *decoder;
     struct kv_pool kv;
     uint32_t max_tokens, max_rows; /* max_rows: of a slice */
+    uint32_t max_selected;
     uint32_t layer;                /* entered last */
     uint32_t synthetic;
 
@@ -29,17 +30,22 @@ struct tune_pass {
     const uint32_t *tokens;
     uint32_t n_tokens;
     uint32_t *positions; /* [max_tokens] */
-    uint32_t *pages;     /* [N_TURNS][pages of max_tokens] */
+    uint32_t *pages; /* [N_TURNS][pages of max_tokens], then those that name max_selected slots */
     struct kv_view *views; /* [n_layers] */
     struct step_seq seq;
     struct step step;
 
     struct attn_pattern *patterns; /* [n_layers][n_heads], as the backend wants them */
     void *out;                     /* device act [max_rows, n_heads * head_dim]: discarded */
-    void *lse;                     /* device f32 [max_tokens, n_heads] */
+    void *lse, *worth;             /* device f32 [max_tokens, n_heads] and [max_tokens] */
     float *dense_lse, *sparse_lse; /* host [max_tokens, n_heads] */
     double *sums;                  /* [n_heads] */
 };
+
+static uint32_t n_pages_of(const struct tune_pass *p) {
+    return (uint32_t)(N_TURNS * kv_n_pages(p->max_tokens) +
+                      div_up(p->max_selected, kv_state_slots(&p->kv)));
+}
 
 /* ---- create ---- */
 
@@ -54,7 +60,7 @@ static int alloc_host(struct tune_pass *p, struct error *err) {
     const struct model_config *m = &p->model->config;
     const size_t n_lse = (size_t)p->max_tokens * m->n_heads;
     p->positions = calloc(p->max_tokens, sizeof(*p->positions));
-    p->pages = calloc(N_TURNS * kv_n_pages(p->max_tokens), sizeof(*p->pages));
+    p->pages = calloc(n_pages_of(p), sizeof(*p->pages));
     p->views = calloc(m->n_layers, sizeof(*p->views));
     p->patterns = calloc((size_t)m->n_layers * m->n_heads, sizeof(*p->patterns));
     p->dense_lse = calloc(n_lse, sizeof(*p->dense_lse));
@@ -65,7 +71,7 @@ static int alloc_host(struct tune_pass *p, struct error *err) {
         return error_set(err, ERR_NOMEM, "tune: no memory for prompts of %" PRIu32 " tokens",
                          p->max_tokens);
     for (uint32_t i = 0; i < p->max_tokens; i++) p->positions[i] = i;
-    for (uint32_t i = 0; i < N_TURNS * kv_n_pages(p->max_tokens); i++) p->pages[i] = i;
+    for (uint32_t i = 0; i < n_pages_of(p); i++) p->pages[i] = i;
     return 0;
 }
 
@@ -88,7 +94,11 @@ static int make_decoder(struct tune_pass *p, const struct engine_config *config,
                                         .n_vocab = m->n_vocab,
                                         .max_positions = m->max_position,
                                         .max_sparse_rows = p->max_tokens,
-                                        .max_sparse_slots = p->max_tokens};
+                                        .max_sparse_slots = p->max_tokens,
+                                        .max_select_slots = p->max_selected ? p->max_tokens : 0,
+                                        .max_selected = p->max_selected,
+                                        .n_groups = 1,
+                                        .max_group_layers = 1};
     const int rc = decoder_create(&p->decoder, p->model, p->be, &p->kv, &limits, err);
     return rc ? rc : p->be->ops->reserve(p->be, &largest, err);
 }
@@ -98,14 +108,16 @@ static int alloc_device(struct tune_pass *p, struct error *err) {
     const struct backend_ops *ops = p->be->ops;
     const size_t out = (size_t)p->max_rows * m->n_heads * m->head_dim;
     const size_t lse = (size_t)p->max_tokens * m->n_heads;
-    p->kv.n_pages = N_TURNS * kv_n_pages(p->max_tokens);
+    p->kv.n_pages = n_pages_of(p);
     int rc = ops->alloc(p->be, p->kv.n_pages * p->kv.page_bytes, &p->kv.base, err);
     if (!rc) rc = ops->alloc(p->be, out * dtype_size(p->be->act_dtype), &p->out, err);
-    return rc ? rc : ops->alloc(p->be, lse * sizeof(float), &p->lse, err);
+    if (!rc) rc = ops->alloc(p->be, lse * sizeof(float), &p->lse, err);
+    return rc ? rc : ops->alloc(p->be, p->max_tokens * sizeof(float), &p->worth, err);
 }
 
 int tune_pass_create(struct tune_pass **out, const struct engine_config *config,
-                     uint32_t max_tokens, uint32_t synthetic, struct error *err) {
+                     uint32_t max_tokens, uint32_t max_selected, uint32_t synthetic,
+                     struct error *err) {
     if (!config->backend->ops->attn_index)
         return error_set(err, ERR_UNSUPPORTED,
                          "tune: this backend has only dense attention: there is nothing to tune");
@@ -113,6 +125,7 @@ int tune_pass_create(struct tune_pass **out, const struct engine_config *config,
     if (!p) return error_set(err, ERR_NOMEM, "tune: no memory");
     p->be = config->backend;
     p->max_tokens = max_tokens;
+    p->max_selected = max_selected;
     p->synthetic = synthetic;
     /* Sparse rows are computed in tiles; a slice begins with one. */
     p->max_rows = min_u32(config->max_batched_tokens, max_tokens) / SPARSE_TILE * SPARSE_TILE;
@@ -129,7 +142,7 @@ int tune_pass_create(struct tune_pass **out, const struct engine_config *config,
 
 void tune_pass_destroy(struct tune_pass *p) {
     if (!p) return;
-    void *const device[] = {p->kv.base, p->out, p->lse};
+    void *const device[] = {p->kv.base, p->out, p->lse, p->worth};
     void *const host[] = {p->positions, p->pages,     p->views, p->patterns,
                           p->dense_lse, p->sparse_lse, p->sums};
     decoder_destroy(p->decoder);
@@ -142,23 +155,26 @@ void tune_pass_destroy(struct tune_pass *p) {
 
 /* ---- steps ---- */
 
-/* Makes p->step the step of the rows from first on. */
-static void describe_slice(struct tune_pass *p, uint32_t first, const struct attn_sparse *sparse) {
-    const uint32_t n_rows = min_u32(p->max_rows, p->n_tokens - first);
+/* Makes p->step the step of the n_rows from first on. */
+static void describe_rows(struct tune_pass *p, uint32_t first, uint32_t n_rows) {
     const uint32_t n_layers = p->model->config.n_layers;
     for (uint32_t l = 0; l < n_layers; l++)
         p->views[l] =
             (struct kv_view){.pages = p->pages + l % N_TURNS * kv_n_pages(p->max_tokens),
                              .n_slots = first + n_rows,
                              .append_slot = first};
-    p->seq = (struct step_seq){
-        .n_rows = n_rows, .layers = p->views, .n_before = first, .sparse = sparse};
+    p->seq = (struct step_seq){.n_rows = n_rows, .layers = p->views, .n_before = first};
     p->step = (struct step){.n_rows = n_rows,
                             .n_seqs = 1,
                             .n_layers = n_layers,
                             .tokens = p->tokens + first,
                             .positions = p->positions + first,
                             .seqs = &p->seq};
+}
+
+static void describe_slice(struct tune_pass *p, uint32_t first, const struct attn_sparse *sparse) {
+    describe_rows(p, first, min_u32(p->max_rows, p->n_tokens - first));
+    p->seq.sparse = sparse;
 }
 
 void tune_pass_begin(struct tune_pass *pass, const uint32_t *tokens, uint32_t n_tokens) {
@@ -182,21 +198,26 @@ int tune_pass_enter(struct tune_pass *pass, uint32_t layer, struct error *err) {
 
 /* ---- measurements ---- */
 
-static int run_slice(struct tune_pass *p, uint32_t first, struct error *err) {
+/* Of the rows from first on. */
+static struct attn_args args_from(const struct tune_pass *p, uint32_t first) {
     const struct model_config *m = &p->model->config;
     size_t q_stride;
     const char *q = decoder_long_q(p->decoder, &q_stride);
-    const struct attn_args args = {.q = q + first * q_stride * dtype_size(p->be->act_dtype),
-                                   .q_stride = q_stride,
-                                   .out = p->out,
-                                   .kv = &p->kv,
-                                   .layer = p->layer,
-                                   .n_heads = m->n_heads,
-                                   .scale = m->attn_scale,
-                                   .inv_freq = m->inv_freq,
-                                   .rope_scale = m->rope_scale,
-                                   .n_freqs = m->n_freqs,
-                                   .lse = (float *)p->lse + (size_t)first * m->n_heads};
+    return (struct attn_args){.q = q + first * q_stride * dtype_size(p->be->act_dtype),
+                              .q_stride = q_stride,
+                              .out = p->out,
+                              .kv = &p->kv,
+                              .layer = p->layer,
+                              .n_heads = m->n_heads,
+                              .scale = m->attn_scale,
+                              .inv_freq = m->inv_freq,
+                              .rope_scale = m->rope_scale,
+                              .n_freqs = m->n_freqs};
+}
+
+static int run_slice(struct tune_pass *p, uint32_t first, struct error *err) {
+    struct attn_args args = args_from(p, first);
+    args.lse = (float *)p->lse + (size_t)first * p->model->config.n_heads;
     return p->be->ops->attn_prefill(p->be, &args, err);
 }
 
@@ -260,5 +281,37 @@ int tune_pass_sparse(struct tune_pass *pass, const struct attn_pattern *heads, f
     int rc = run_index(pass, &sparse, run->density, &run->index_s, err);
     if (!rc) rc = run_attention(pass, &sparse, pass->sparse_lse, &run->attention_s, err);
     if (!rc && run->recall) find_recall(pass, run->recall);
+    return rc;
+}
+
+static int run_select(struct tune_pass *p, uint32_t row, struct error *err) {
+    const struct layer_group none = {p->layer, p->layer + 1, p->layer + 1};
+    struct select_args args = {.attn = args_from(p, row), .group = &none, .worth = p->worth};
+    args.attn.selects = true;
+    const int rc = p->be->ops->attn_decode(p->be, &args.attn, err);
+    return rc ? rc : p->be->ops->select(p->be, &args, err);
+}
+
+int tune_pass_select(struct tune_pass *pass, const struct tune_look *look, struct error *err) {
+    const struct backend_ops *ops = pass->be->ops;
+    const size_t state_page = N_TURNS * kv_n_pages(pass->max_tokens);
+    const struct kv_select select = {.n_selected = look->n_selected,
+                                     .n_candidates = look->n_candidates,
+                                     .fresh = true,
+                                     .state_pages = pass->pages + state_page};
+    describe_rows(pass, look->row, 1);
+    pass->step.n_decode = 1;
+    pass->seq.select = &select;
+    int rc = ops->step_begin(pass->be, &pass->step, err);
+    if (!rc) rc = run_select(pass, look->row, err);
+    if (!rc) rc = ops->sync(pass->be, err);
+    /* The slots' pages follow each other, and so do the slots. */
+    const char *state = (const char *)pass->kv.base + state_page * pass->kv.page_bytes;
+    if (!rc)
+        rc = ops->download(pass->be, look->chosen, state,
+                           look->n_selected * sizeof(*look->chosen), err);
+    if (!rc)
+        rc = ops->download(pass->be, look->worth, pass->worth,
+                           look->n_candidates * sizeof(*look->worth), err);
     return rc;
 }

@@ -1,6 +1,6 @@
 /* tune_pass.h - a prompt on its way through a model, layer by layer with dense attention, and what
- * is measured at each layer: how long dense and sparse attention take there, and how much of the
- * dense one the sparse one sees.
+ * is measured at each layer: how long dense and sparse attention take there, how much of the
+ * dense one the sparse one sees, and which tokens the layer would choose as a filter.
  *
  *   begin ─► enter 0 ─► dense, sparse, sparse, … ─► enter 1 ─► … ─► enter n_layers - 1 ─► …
  *
@@ -16,9 +16,11 @@
 struct tune_pass;
 
 /* config: as serve_engine_config() makes it; the model is loaded here.  Prompts have at most
- * max_tokens.  synthetic: as in struct attn_sparse. */
+ * max_tokens; of these at most max_selected are chosen, 0: none are.  synthetic: as in struct
+ * attn_sparse. */
 int tune_pass_create(struct tune_pass **out, const struct engine_config *config,
-                     uint32_t max_tokens, uint32_t synthetic, struct error *err);
+                     uint32_t max_tokens, uint32_t max_selected, uint32_t synthetic,
+                     struct error *err);
 void tune_pass_destroy(struct tune_pass *pass); /* NULL is allowed */
 
 /* tokens is borrowed until the last measurement. */
@@ -37,5 +39,14 @@ struct tune_run {
 /* Attention with head h's pattern heads[h].  recall needs tune_pass_dense() before. */
 int tune_pass_sparse(struct tune_pass *pass, const struct attn_pattern *heads, float dense_above,
                      struct tune_run *run, struct error *err);
+
+/* What the layer that has been entered last would choose if the row were generated (struct
+ * kv_select). */
+struct tune_look {
+    uint32_t row, n_selected, n_candidates;
+    uint32_t *chosen; /* [n_selected], in any order */
+    float *worth;     /* [n_candidates] */
+};
+int tune_pass_select(struct tune_pass *pass, const struct tune_look *look, struct error *err);
 
 #endif

@@ -55,10 +55,15 @@ int tune_results_init(struct tune_results *out, uint32_t n_samples, uint32_t n_l
                       uint32_t n_heads, uint32_t n_candidates, struct error *err) {
     const size_t n = (size_t)n_samples * n_layers, per_head = (size_t)n_candidates * n_heads;
     const size_t bytes = 2 * (n_candidates * sizeof(double) + per_head * sizeof(float));
-    *out = (struct tune_results){n_samples, n_layers, n_heads, n_candidates, NULL, NULL};
+    *out = (struct tune_results){.n_samples = n_samples,
+                                 .n_layers = n_layers,
+                                 .n_heads = n_heads,
+                                 .n_candidates = n_candidates};
     out->layers = calloc(n, sizeof(*out->layers));
-    out->arena = calloc(n, round_up(bytes, sizeof(double)));
-    if (!out->layers || !out->arena) {
+    out->similarity = calloc(n * n_layers, sizeof(*out->similarity));
+    out->compared = calloc(n_samples, sizeof(*out->compared));
+    out->arena = calloc(n, round_up(bytes + 1, sizeof(double))); /* never of no bytes */
+    if (!out->layers || !out->arena || !out->similarity || !out->compared) {
         tune_results_fini(out);
         return error_set(err, ERR_NOMEM, "tune: no memory for the results of %zu layers", n);
     }
@@ -77,6 +82,8 @@ int tune_results_init(struct tune_results *out, uint32_t n_samples, uint32_t n_l
 void tune_results_fini(struct tune_results *results) {
     free(results->layers);
     free(results->arena);
+    free(results->similarity);
+    free(results->compared);
     *results = (struct tune_results){0};
 }
 
@@ -84,6 +91,11 @@ struct tune_layer *tune_results_at(const struct tune_results *results, uint32_t 
                                    uint32_t layer) {
     assert(sample < results->n_samples && layer < results->n_layers);
     return &results->layers[(size_t)sample * results->n_layers + layer];
+}
+
+double *tune_results_similarity(const struct tune_results *results, uint32_t sample) {
+    assert(sample < results->n_samples);
+    return results->similarity + (size_t)sample * results->n_layers * results->n_layers;
 }
 
 struct tune_finding tune_finding_of(const struct tune_results *r, uint32_t candidate) {

@@ -42,6 +42,8 @@ struct tune_results {
     uint32_t n_samples, n_layers, n_heads, n_candidates;
     struct tune_layer *layers; /* [n_samples][n_layers] */
     void *arena;               /* of what they point to */
+    double *similarity;        /* [n_samples][n_layers][n_layers], struct tune_filters */
+    bool *compared;            /* [n_samples]: that is known */
 };
 
 int tune_results_init(struct tune_results *out, uint32_t n_samples, uint32_t n_layers,
@@ -49,6 +51,7 @@ int tune_results_init(struct tune_results *out, uint32_t n_samples, uint32_t n_l
 void tune_results_fini(struct tune_results *results); /* a zeroed struct is allowed */
 struct tune_layer *tune_results_at(const struct tune_results *results, uint32_t sample,
                                    uint32_t layer);
+double *tune_results_similarity(const struct tune_results *results, uint32_t sample);
 
 /* What is asked of a head's recall. */
 struct tune_goal {

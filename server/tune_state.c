@@ -79,6 +79,18 @@ static bool read_layer(const json_t *line, struct tune_results *r) {
     return at->done;
 }
 
+static bool read_similarity(const json_t *line, struct tune_results *r) {
+    const json_t *rows = json_object_get(line, "similarity");
+    uint32_t sample;
+    if (!read_index(line, "compared", r->n_samples, &sample)) return false;
+    if (json_array_size(rows) != r->n_layers) return false;
+    double *at = tune_results_similarity(r, sample);
+    for (uint32_t l = 0; l < r->n_layers; l++)
+        if (!read_doubles(json_array_get(rows, l), r->n_layers, at + (size_t)l * r->n_layers))
+            return false;
+    return r->compared[sample] = true;
+}
+
 static bool read_rung(const json_t *line, struct tune_state *state) {
     const char *patterns = json_string_value(json_object_get(line, "patterns"));
     struct known_rung known;
@@ -95,8 +107,10 @@ static bool read_rung(const json_t *line, struct tune_state *state) {
 static bool read_result(const char *text, size_t length, struct tune_state *state,
                         struct tune_results *results) {
     json_t *line = json_loadb(text, length, 0, NULL);
-    const bool is_layer = json_object_get(line, "sample") != NULL;
-    const bool good = is_layer ? read_layer(line, results) : read_rung(line, state);
+    bool good;
+    if (json_object_get(line, "sample")) good = read_layer(line, results);
+    else if (json_object_get(line, "compared")) good = read_similarity(line, results);
+    else good = read_rung(line, state);
     json_decref(line);
     return good;
 }
@@ -176,6 +190,18 @@ int tune_state_add_layer(struct tune_state *state, const struct tune_results *re
         doubles_to_json(at->attention_s, results->n_candidates), "recall",
         table_to_json(at->recall, results), "density", table_to_json(at->density, results));
     return write_line(state, line, err);
+}
+
+int tune_state_add_similarity(struct tune_state *state, const struct tune_results *results,
+                              uint32_t sample, struct error *err) {
+    const uint32_t n_layers = results->n_layers;
+    const double *at = tune_results_similarity(results, sample);
+    json_t *rows = json_array();
+    for (uint32_t l = 0; l < n_layers; l++)
+        json_array_append_new(rows, doubles_to_json(at + (size_t)l * n_layers, n_layers));
+    return write_line(state,
+                      json_pack("{s:I, s:o}", "compared", (json_int_t)sample, "similarity", rows),
+                      err);
 }
 
 int tune_state_add_rung(struct tune_state *state, uint64_t patterns, const struct tune_rung *rung,

@@ -5,6 +5,7 @@
  *   {"format": "quire-tune-1", "settings": "..."}
  *   {"sample": 0, "layer": 3, "dense_s": 0.61, "index_s": [...], "attention_s": [...],
  *    "recall": [[...], ...], "density": [[...], ...]}                    by candidate and head
+ *   {"compared": 0, "similarity": [[...], ...]}                         of a sample, by layers
  *   {"patterns": "9f3c...", "n_tokens": 4096, "dense_s": 2.1, "sparse_s": 1.4}
  *
  * A run that was killed leaves at most half a line at the end, which is dropped.
@@ -23,9 +24,11 @@ struct tune_state;
 int tune_state_open(struct tune_state **out, const char *path, const char *settings,
                     struct tune_results *results, struct error *err);
 void tune_state_close(struct tune_state *state); /* the file stays; NULL is allowed */
-/* Both are in the file when they return. */
+/* What is added is in the file when they return. */
 int tune_state_add_layer(struct tune_state *state, const struct tune_results *results,
                          uint32_t sample, uint32_t layer, struct error *err);
+int tune_state_add_similarity(struct tune_state *state, const struct tune_results *results,
+                              uint32_t sample, struct error *err);
 /* patterns: hash of what was compared with dense attention. */
 int tune_state_add_rung(struct tune_state *state, uint64_t patterns, const struct tune_rung *rung,
                         struct error *err);

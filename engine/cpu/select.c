@@ -214,6 +214,8 @@ int cpu_select(struct backend *be, const struct select_args *args, struct error 
     job.moves = selections->moves.data;
     job.done = selections->done.data;
     pool_run(job.cpu->pool, worth_task, &job, n_pages);
+    if (args->worth)
+        memcpy(args->worth, job.worth, select_of(&job, 0)->n_candidates * sizeof(float));
     pool_run(job.cpu->pool, choose_task, &job, n);
     pool_run(job.cpu->pool, fetch_task, &job, n * (args->group->end - args->group->first));
     return 0;

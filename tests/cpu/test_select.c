@@ -1,6 +1,6 @@
 /* test_select.c - selections of tokens against their definition: an oracle in double chooses anew
- * in every step, from inputs that it keeps itself.  Outputs, chosen tokens, their slots, what lies
- * in these and totals must agree; where two candidates are worth the same within rounding either
+ * in every step, from inputs that it keeps itself.  Outputs, what tokens are worth, which are
+ * chosen, their slots, what lies in these and totals must agree; where two candidates are worth the same within rounding either
  * may be chosen, and the oracle goes on with the backend's choice.
  *
  *   layer   0   1   2      3      4   5          RoPE's frequencies are 0: keys lie in their pages
@@ -319,8 +319,18 @@ static void check_slot(const struct run *r, uint32_t layer, uint32_t slot, uint3
     }
 }
 
-static void check_group(struct run *r, uint32_t g) {
+/* Sinks are chosen whatever they are worth. */
+static void check_worth(const struct run *r, uint32_t g, const float *worth) {
+    struct candidate *c = oracle_choice(r, groups[g].filter);
+    for (uint32_t i = 0; i < r->select.n_candidates; i++)
+        if (c[i].worth < INFINITY)
+            assert_true(fabs(worth[c[i].token] - c[i].worth) <= 1e-4 * fabs(c[i].worth));
+    free(c);
+}
+
+static void check_group(struct run *r, uint32_t g, const float *worth) {
     check_choice(r, g);
+    if (worth) check_worth(r, g, worth);
     check_slots(r, g);
     for (uint32_t slot = 0; slot < r->plan.n_selected; slot++) {
         const uint32_t token = held_token(r, g, slot);
@@ -431,10 +441,14 @@ static void move_rows(struct run *runs, uint32_t n_runs, uint32_t layer, float *
 static void run_select(struct run *runs, uint32_t n_runs, uint32_t g, const struct attn_args *attn,
                        bool checked) {
     struct rig *rig = runs[0].rig;
-    const struct select_args args = {*attn, &groups[g], g, plane_of(groups[g].first), &rig->store};
+    const bool alone = n_runs == 1 && runs[0].select.n_candidates > 0;
+    float *worth = alone ? malloc(runs[0].select.n_candidates * sizeof(*worth)) : NULL;
+    const struct select_args args = {*attn,        &groups[g], g, plane_of(groups[g].first),
+                                     &rig->store, worth};
     assert_int_equal(rig->be->ops->select(rig->be, &args, NULL), 0);
     for (uint32_t i = 0; i < n_runs && checked; i++)
-        if (runs[i].select.n_candidates) check_group(&runs[i], g);
+        if (runs[i].select.n_candidates) check_group(&runs[i], g, worth);
+    free(worth);
 }
 
 static void run_layer(struct run *runs, uint32_t n_runs, uint32_t layer, uint32_t n_rows,

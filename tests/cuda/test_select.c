@@ -3,9 +3,10 @@
  * launched again.
  *
  * A text's keys and values are known beforehand and lie in full pages of every layer; its blocks
- * are filled by store_pages().  After every step the states, which token each slot holds, are compared,
- * and the chosen slots of the device with the text, bit by bit.  Where rounding has decided between
- * two tokens, the text is made fresh on both sides: so no step begins differently. */
+ * are filled by store_pages().  After every step the states, which token each slot holds, are
+ * compared, what the first text's tokens are worth, and the chosen slots of the device with the
+ * text, bit by bit.  Where rounding has decided between two tokens, the text is made fresh on both
+ * sides: so no step begins differently. */
 #include "tests/cuda/cuda_test.h"
 
 enum { N_LAYERS = 7, N_TEXTS = 4, MAX_TOKENS = 1600, TEXT_PAGES = MAX_TOKENS / PAGE_TOKENS };
@@ -39,7 +40,7 @@ struct side {
     struct backend *be;
     struct kv_pool kv;
     struct kv_store store;
-    void *q[N_LAYERS], *out[N_LAYERS];
+    void *q[N_LAYERS], *out[N_LAYERS], *worth[N_GROUPS]; /* worth: the first text's */
     struct select_total totals[N_TEXTS];
 };
 
@@ -176,7 +177,8 @@ static int run_layers(struct rig *r, struct side *side, struct error *err) {
             .group = &groups[filters ? g : 0],
             .group_index = g,
             .first_plane = first_plane(g),
-            .store = r->with_blocks ? &side->store : NULL};
+            .store = r->with_blocks ? &side->store : NULL,
+            .worth = side->worth[filters ? g : 0]};
         rc = ops->attn_decode(side->be, &args.attn, err);
         if (!rc && filters) rc = ops->select(side->be, &args, err);
         g += filters;
@@ -308,6 +310,18 @@ static bool compare_group(struct rig *r, const struct text *t, uint32_t row, uin
     return same;
 }
 
+/* Queries and keys are the same bits: sums, exponentials and denominators are rounded. */
+static void compare_worth(const struct rig *r, uint32_t group) {
+    const uint32_t n = r->texts[0].select.n_candidates;
+    const float *expected = r->cpu.worth[group];
+    float *got = random_floats(n);
+    gpu_read(got, r->gpu.worth[group], n, DTYPE_F32);
+    for (uint32_t i = 0; i < n; i++)
+        if (!(fabsf(got[i] - expected[i]) <= 1e-3f * expected[i]))
+            fail_msg("token %u is worth %g, not %g", i, (double)got[i], (double)expected[i]);
+    free(got);
+}
+
 static void compare_outputs(const struct rig *r, uint32_t row, uint32_t layer) {
     const size_t n = (size_t)r->n_heads * r->dim, first = row * n;
     float *got = random_floats(first + n);
@@ -317,6 +331,7 @@ static void compare_outputs(const struct rig *r, uint32_t row, uint32_t layer) {
 }
 
 static void compare_step(struct rig *r) {
+    for (uint32_t g = 0; g < N_GROUPS; g++) compare_worth(r, g);
     for (uint32_t i = 0; i < N_TEXTS; i++) {
         struct text *t = &r->texts[i];
         bool same = true;
@@ -391,6 +406,8 @@ static void make_side(struct rig *r, struct side *side, struct backend *be, enum
         must(be->ops->alloc(be, n, &side->q[l], &err), &err);
         must(be->ops->alloc(be, n, &side->out[l], &err), &err);
     }
+    for (uint32_t g = 0; g < N_GROUPS; g++)
+        must(be->ops->alloc(be, MAX_TOKENS * sizeof(float), &side->worth[g], &err), &err);
     const struct step_limits limits = {.max_rows = RECORDED_ROWS,
                                        .max_seqs = RECORDED_ROWS,
                                        .max_seq_pages = TEXT_PAGES,
@@ -415,6 +432,7 @@ static void free_side(struct side *side) {
         side->be->ops->free(side->be, side->q[l]);
         side->be->ops->free(side->be, side->out[l]);
     }
+    for (uint32_t g = 0; g < N_GROUPS; g++) side->be->ops->free(side->be, side->worth[g]);
     side->be->ops->store_free(side->be, side->store.base);
     side->be->ops->free(side->be, side->kv.base);
 }

@@ -1,12 +1,16 @@
-"""`quire tune`: a search from start to end, stopped and gone on with, and its file served."""
+"""`quire tune`: a search from start to end, stopped and gone on with, and its files served."""
+import itertools
 import json
 import signal
 import subprocess
 import time
 
+import pytest
+from random_model import write_random_model
 from server import BINARY, DEVICE, PATIENCE, WRAPPER
 
-N_LAYERS, N_HEADS = 1, 2  # of the tiny model
+N_LAYERS, N_HEADS = 1, 2  # of the tiny model, which has no layer to spare for filters
+N_DEEP = 7  # layers of the one that has
 
 
 def command(model, *flags):
@@ -147,7 +151,109 @@ def test_wrong_flags_are_refused(tiny_model, tmp_path):
             (("--samples", "65"), 2, "--samples"),
             (("--lengths", "1024,2048", "--samples", "33"), 2, "at most 64 prompts"),
             (("--recall", "2"), 2, "--recall"),
+            (("--find", "words"), 2, "--find"),
+            (("--find", "filters"), 1, "too few layers"),
+            (("--max-filters", "5"), 2, "--max-filters"),
             (("--nonsense",), 2, "--nonsense")):
         done = tune(tiny_model, tmp_path, *flags)
         assert done.returncode == status and why in done.stderr, (flags, done.stderr)
     assert list(tmp_path.iterdir()) == []
+
+
+# ---- filters ----
+
+@pytest.fixture(scope="module")
+def deep_model(tmp_path_factory):
+    return write_random_model(tmp_path_factory.mktemp("deep"), 4096, num_hidden_layers=N_DEEP)
+
+
+def matrix_of(rows):
+    header, *lines = [row.split(",") for row in rows]
+    assert header == ["filter"] + [str(j) for j in range(N_DEEP)]
+    assert [line[0] for line in lines] == [str(i) for i in range(N_DEEP)]
+    matrix = [[float(cell) if cell else None for cell in line[1:]] for line in lines]
+    for i, line in enumerate(matrix):
+        assert [cell is None for cell in line] == [j < i for j in range(N_DEEP)]
+        assert all(0 < cell < 1 for cell in line[i:])
+    return matrix
+
+
+def sparse_layers(filters):
+    return {j: f for f, end in zip(filters, [*filters[1:], N_DEEP]) for j in range(f + 2, end)}
+
+
+def lost(matrix, filters):
+    return sum(1 - matrix[f][j] for j, f in sparse_layers(filters).items())
+
+
+def least_lost(matrix, n_filters, n_dense):
+    return min(lost(matrix, filters)
+               for n in range(1, n_filters + 1)
+               for filters in itertools.combinations(range(N_DEEP), n)
+               # Each has layers that follow it.
+               if set(sparse_layers(filters).values()) == set(filters)
+               and N_DEEP - n_dense <= len(sparse_layers(filters)))
+
+
+def check_filters(path, matrix, n_filters, n_dense):
+    found = json.loads(path.read_text())
+    assert found["format"] == "quire-filters-1" and found["wait"] == 1
+    assert len(found["filters"]) <= n_filters
+    assert N_DEEP - len(sparse_layers(found["filters"])) <= n_dense
+    # The matrix is printed with four digits.
+    assert abs(lost(matrix, found["filters"]) - least_lost(matrix, n_filters, n_dense)) < 2e-3
+    return found
+
+
+def test_a_search_writes_a_filters_file_that_is_served(deep_model, tmp_path, serve):
+    out = tmp_path / f"{deep_model.name}.filters.json"
+    done = tune(deep_model, tmp_path, "--find", "filters", "--lengths", "1024,2048",
+                "--samples", "2", "--max-filters", "2", "--dense-layers", "4")
+    assert done.returncode == 0, done.stderr
+    found = check_filters(out, matrix_of(done.stdout.splitlines()), 2, 4)
+    assert found["provenance"]["lengths"] == "1024, 2048"
+    assert "next best: filters" in done.stderr and found["provenance"]["next best"] != "none"
+    assert list(tmp_path.iterdir()) == [out]
+    server = serve(str(deep_model), "--filters-file", str(out))
+    assert out.name in json.dumps(server.get("/v1/models").json())
+
+
+def test_one_search_finds_both(deep_model, tmp_path):
+    done = tune(deep_model, tmp_path, "--lengths", "1024", "--samples", "1")
+    assert done.returncode == 0, done.stderr
+    heads, matrix = done.stdout.split("\n\n")
+    assert heads.startswith("layer,head,") and heads.count("\n") == 4 * N_DEEP
+    check_filters(tmp_path / f"{deep_model.name}.filters.json", matrix_of(matrix.splitlines()),
+                  3, 6)
+    assert json.loads((tmp_path / f"{deep_model.name}.json").read_text())["layers"]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_comparison_that_was_stopped_goes_on(deep_model, tmp_path):
+    flags = ("--find", "filters", "--lengths", "1024", "--samples", "60", "--filters-out", "out",
+             "--max-filters", "1", "--dense-layers", "5")
+    state = tmp_path / "out.state"
+    with subprocess.Popen(command(deep_model, *flags), cwd=tmp_path, stdout=subprocess.DEVNULL,
+                          stderr=subprocess.DEVNULL) as process:
+        wait_for_lines(process, state, 3)
+        process.send_signal(signal.SIGINT)
+    assert process.returncode != 0 and not (tmp_path / "out").exists()
+
+    # What the second run takes from the file shows in what it finds.
+    lines = state.read_text().splitlines()
+    first = json.loads(lines[1])
+    first["similarity"][3] = [1000.0] * N_DEEP
+    lines[1] = json.dumps(first)
+    state.write_text("\n".join(lines) + "\n" + '{"compared": 1, "simil')
+    done = tune(deep_model, tmp_path, *flags)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "out").read_text())["filters"] == [3]
+    assert not state.exists()
+
+
+def test_filters_that_cannot_be_sought_are_refused(deep_model, tmp_path):
+    for flags, why in ((("--selected", "1000"), "there are no 1024 to choose"),
+                       (("--dense-layers", "1"), "a filter needs 2")):
+        done = tune(deep_model, tmp_path, "--find", "filters", "--lengths", "1024", *flags)
+        assert done.returncode == 1 and why in done.stderr, (flags, done.stderr)
+    assert not list(tmp_path.glob("*.json"))

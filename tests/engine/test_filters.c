@@ -5,12 +5,15 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "engine/error.h"
 #include "engine/filters.h"
+#include "engine/provenance.h"
 
 static const char *shipped_dir;
 
@@ -128,6 +131,26 @@ static void shipped_files_are_read(void **state) {
     }
 }
 
+static void what_is_saved_is_read_again(void **state) {
+    (void)state;
+    const struct filters given = {.layers = {2, 8, 18}, .n = 3, .n_wait = 1};
+    const struct provenance_note note = {"model", "a \"quoted\" name"}, bad = {"model", "\xff"};
+    struct filters found = {0};
+    struct error err = {0};
+    char path[] = "/tmp/test_filters.XXXXXX";
+    const int file = mkstemp(path);
+    assert_true(file >= 0 && close(file) == 0);
+    if (filters_save(&given, &note, 1, path, &err)) fail_msg("%s", err.text);
+    if (filters_read(&found, path, &err)) fail_msg("%s", err.text);
+    assert_memory_equal(&found, &given, sizeof(given));
+    /* What cannot be written leaves the old one. */
+    assert_int_equal(filters_save(&(struct filters){.n = 1}, &bad, 1, path, &err), ERR_INVALID);
+    if (filters_read(&found, path, &err)) fail_msg("%s", err.text);
+    assert_memory_equal(&found, &given, sizeof(given));
+    assert_int_equal(filters_save(&given, NULL, 0, "/nowhere/at/all.json", &err), ERR_IO);
+    unlink(path);
+}
+
 static void a_missing_file_is_not_found(void **state) {
     (void)state;
     struct filters filters;
@@ -142,6 +165,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(filters_must_be_layers_of_the_model),
         cmocka_unit_test(what_is_wrong_is_named),
         cmocka_unit_test(shipped_files_are_read),
+        cmocka_unit_test(what_is_saved_is_read_again),
         cmocka_unit_test(a_missing_file_is_not_found),
     };
     if (argc != 2) return 1;

@@ -13,6 +13,7 @@
 
 #include "engine/error.h"
 #include "engine/patterns.h"
+#include "engine/provenance.h"
 
 enum { MOST_TEXT = 4 << 20 };
 
@@ -188,7 +189,7 @@ static void what_is_saved_is_loaded(void **state) {
     assert_int_equal(patterns_set_min_sparse_tokens(&given, "a \"quoted\" one", UINT32_MAX), 0);
     assert_int_equal(patterns_set_min_sparse_tokens(&given, "cpu", 7), 0);
     assert_int_equal(patterns_set_min_sparse_tokens(&given, "cpu", 12345), 0);
-    const struct pattern_note notes[] = {{"model", "a \"quoted\" name"}, {"samples", "3"}};
+    const struct provenance_note notes[] = {{"model", "a \"quoted\" name"}, {"samples", "3"}};
     struct error err = {0};
     assert_int_equal(patterns_save(&given, notes, 2, path, &err), 0);
     struct patterns loaded = {0};
@@ -200,7 +201,7 @@ static void what_is_saved_is_loaded(void **state) {
     assert_int_equal(patterns_min_sparse_tokens(&loaded, "a \"quoted\" one"), UINT32_MAX);
     patterns_fini(&loaded);
     /* A file that cannot be written leaves the one that is there, and nothing beside it. */
-    const struct pattern_note bad = {"model", "\xff"};
+    const struct provenance_note bad = {"model", "\xff"};
     assert_int_equal(patterns_save(&given, &bad, 1, path, &err), ERR_INVALID);
     assert_int_equal(patterns_load(&loaded, path, 2, 2, &err), 0);
     patterns_fini(&loaded);

@@ -1,5 +1,6 @@
 /* test_tune_pass.c - attention measured in the middle of the default model: recall is that of the
- * visited keys, and nobody downstream notices. */
+ * visited keys, what tokens are worth to the first layer is what its weights say, and nobody
+ * downstream notices. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,12 +10,13 @@
 #include <string.h>
 
 #include "engine/cpu/cpu.h"
+#include "engine/cpu/vec.h"
 #include "engine/error.h"
 #include "engine/model/model.h"
 #include "engine/rng.h"
 #include "server/tune_pass.h"
 
-enum { N_TOKENS = 700, N_HEADS = 6, N_VOCAB = 8000, LAYER = 2 };
+enum { N_TOKENS = 700, N_HEADS = 6, N_VOCAB = 8000, LAYER = 2, N_SELECTED = 128 };
 static const float NEVER_DENSE = 2;
 
 struct rig {
@@ -32,7 +34,8 @@ static void open_rig(struct rig *rig, uint32_t rows) {
                                          .backend = rig->be,
                                          .max_batched_tokens = rows,
                                          .kv_dtype = DTYPE_F32};
-    if (tune_pass_create(&rig->pass, &config, N_TOKENS, 0, &err)) fail_msg("%s", err.text);
+    if (tune_pass_create(&rig->pass, &config, N_TOKENS, N_SELECTED, 0, &err))
+        fail_msg("%s", err.text);
     for (uint32_t i = 0; i < N_TOKENS; i++)
         rig->tokens[i] = (uint32_t)(rng_uniform(5, i % 300) * N_VOCAB); /* text that repeats */
     tune_pass_begin(rig->pass, rig->tokens, N_TOKENS);
@@ -115,6 +118,109 @@ static void measurements_change_nothing_downstream(void **state) {
     close_rig(&untouched);
 }
 
+/* ---- choices ---- */
+
+enum { DIM = 384, HEAD_DIM = 64, GROUP = 3, ROW = 690, N_CANDIDATES = 576 };
+
+struct choice {
+    float worth[N_CANDIDATES];
+    uint32_t chosen[N_SELECTED];
+};
+
+static struct choice choose(struct rig *rig) {
+    struct choice choice;
+    struct error err = {0};
+    const struct tune_look look = {ROW, N_SELECTED, N_CANDIDATES, choice.chosen, choice.worth};
+    if (tune_pass_select(rig->pass, &look, &err)) fail_msg("%s", err.text);
+    return choice;
+}
+
+/* What row `head` of a projection of the first layer makes of a token: normed, projected, rotated
+ * to its position. */
+static void project(const struct model *m, const struct weight *w, uint32_t head, uint32_t token,
+                    uint32_t position, double *out) {
+    const struct weight *norm = &m->layers[0].attn_norm;
+    double x[DIM], squares = 0, flat[HEAD_DIM] = {0};
+    for (uint32_t i = 0; i < DIM; i++) {
+        x[i] = load_as_f32(m->embedding.data, (size_t)token * DIM + i, m->embedding.dtype);
+        squares += x[i] * x[i];
+    }
+    for (uint32_t i = 0; i < DIM; i++)
+        x[i] *= load_as_f32(norm->data, i, norm->dtype) /
+                sqrt(squares / DIM + (double)m->config.norm_eps);
+    for (uint32_t d = 0; d < HEAD_DIM; d++)
+        for (uint32_t i = 0; i < DIM; i++)
+            flat[d] += x[i] *
+                       load_as_f32(w->data, ((size_t)head * HEAD_DIM + d) * DIM + i, w->dtype);
+    for (uint32_t d = 0; d < HEAD_DIM / 2; d++) {
+        const double angle = position * m->config.inv_freq[d], c = cos(angle), s = sin(angle);
+        out[d] = flat[d] * c - flat[d + HEAD_DIM / 2] * s;
+        out[d + HEAD_DIM / 2] = flat[d + HEAD_DIM / 2] * c + flat[d] * s;
+    }
+}
+
+/* The largest softmax weight of any head. */
+static void weigh(const struct rig *rig, const struct model *m, double *worth) {
+    static double keys[ROW + 1][HEAD_DIM];
+    double q[HEAD_DIM], p[ROW + 1];
+    for (uint32_t h = 0; h < N_HEADS; h++) {
+        double sum = 0;
+        project(m, &m->layers[0].q, h, rig->tokens[ROW], ROW, q);
+        for (uint32_t t = 0; t <= ROW; t++) {
+            if (h % GROUP == 0) project(m, &m->layers[0].k, h / GROUP, rig->tokens[t], t, keys[t]);
+            p[t] = 0;
+            for (uint32_t d = 0; d < HEAD_DIM; d++) p[t] += q[d] * keys[t][d];
+            sum += p[t] = exp(p[t] / sqrt(HEAD_DIM));
+        }
+        for (uint32_t t = 0; t < N_CANDIDATES; t++)
+            worth[t] = fmax(h ? worth[t] : 0, p[t] / sum);
+    }
+}
+
+static void tokens_are_worth_their_largest_weight(void **state) {
+    (void)state;
+    struct rig rig;
+    struct error err = {0};
+    struct model *model = NULL;
+    double expected[N_CANDIDATES];
+    open_rig(&rig, 256);
+    if (model_load(&model, MODEL_DIR, NULL, rig.be, &err)) fail_msg("%s", err.text);
+    weigh(&rig, model, expected);
+    enter(&rig, 0);
+    const struct choice choice = choose(&rig);
+    for (uint32_t t = 0; t < N_CANDIDATES; t++)
+        assert_true(fabs(choice.worth[t] - expected[t]) < 1e-3 * expected[t]);
+    model_destroy(model, rig.be);
+    close_rig(&rig);
+}
+
+/* In a layer that others were measured before, and whatever slices were. */
+static void the_best_are_chosen(void **state) {
+    (void)state;
+    struct rig measured, untouched;
+    open_rig(&measured, 256);
+    open_rig(&untouched, 1024);
+    for (uint32_t l = 0; l <= LAYER; l++) {
+        enter(&measured, l);
+        enter(&untouched, l);
+        if (l < LAYER) choose(&measured);
+    }
+    const struct choice a = choose(&measured), b = choose(&untouched);
+    bool is_chosen[N_CANDIDATES] = {false};
+    float least = INFINITY;
+    for (uint32_t i = 0; i < N_SELECTED; i++) {
+        assert_true(a.chosen[i] < N_CANDIDATES && !is_chosen[a.chosen[i]]);
+        is_chosen[a.chosen[i]] = true;
+        least = fminf(least, a.worth[a.chosen[i]]);
+    }
+    for (uint32_t t = 0; t < N_CANDIDATES; t++) {
+        assert_true(is_chosen[t] || a.worth[t] <= least);
+        assert_true(fabsf(a.worth[t] - b.worth[t]) <= 1e-3f * b.worth[t]);
+    }
+    close_rig(&measured);
+    close_rig(&untouched);
+}
+
 static void a_backend_without_sparse_attention_is_refused(void **state) {
     (void)state;
     struct rig rig;
@@ -126,7 +232,7 @@ static void a_backend_without_sparse_attention_is_refused(void **state) {
     struct backend be = *rig.be;
     be.ops = &dense_only;
     const struct engine_config config = {.model_dir = MODEL_DIR, .backend = &be};
-    assert_int_equal(tune_pass_create(&pass, &config, N_TOKENS, 0, &err), ERR_UNSUPPORTED);
+    assert_int_equal(tune_pass_create(&pass, &config, N_TOKENS, 0, 0, &err), ERR_UNSUPPORTED);
     assert_null(pass);
     close_rig(&rig);
 }
@@ -136,6 +242,8 @@ int main(void) {
         cmocka_unit_test(what_visits_everything_recalls_everything),
         cmocka_unit_test(larger_patterns_recall_more),
         cmocka_unit_test(measurements_change_nothing_downstream),
+        cmocka_unit_test(tokens_are_worth_their_largest_weight),
+        cmocka_unit_test(the_best_are_chosen),
         cmocka_unit_test(a_backend_without_sparse_attention_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -102,6 +102,26 @@ static void results_come_back(void **state) {
     tune_results_fini(&after);
 }
 
+static void comparisons_come_back(void **state) {
+    (void)state;
+    struct tune_results before = make_results(), after = make_results();
+    struct tune_state *file = open_state(&before);
+    struct error err = {0};
+    double *given = tune_results_similarity(&before, 1);
+    for (uint32_t i = 0; i < N_LAYERS * N_LAYERS; i++) given[i] = 0.125 * i;
+    assert_int_equal(tune_state_add_similarity(file, &before, 1, &err), 0);
+    add_layer(file, &before, 0, 0);
+    tune_state_close(file);
+
+    tune_state_close(open_state(&after));
+    assert_true(after.compared[1] && !after.compared[0]);
+    assert_int_equal(count_done(&after), 1);
+    assert_memory_equal(tune_results_similarity(&after, 1), given,
+                        N_LAYERS * N_LAYERS * sizeof(*given));
+    tune_results_fini(&before);
+    tune_results_fini(&after);
+}
+
 static size_t file_size(void) {
     struct stat status;
     assert_int_equal(stat(path, &status), 0);
@@ -150,6 +170,8 @@ static void lines_that_do_not_fit_end_the_file(void **state) {
     static const char *const lines[] = {
         "{\"sample\": 2, \"layer\": 0}", "{\"sample\": 0, \"layer\": 0, \"dense_s\": 1}",
         "{\"patterns\": \"xyz\"}", "[]", "",
+        "{\"compared\": 0, \"similarity\": [[1,1,1],[1,1,1]]}",
+        "{\"compared\": 2, \"similarity\": [[1,1,1],[1,1,1],[1,1,1]]}",
         "{\"sample\":0,\"layer\":0,\"dense_s\":1,\"index_s\":[0,0],\"attention_s\":[0,0],"
         "\"recall\":[[1,1],[1]],\"density\":[[1,1],[1,1]]}"};
     for (size_t i = 0; i < sizeof(lines) / sizeof(*lines); i++) {
@@ -162,6 +184,7 @@ static void lines_that_do_not_fit_end_the_file(void **state) {
         fclose(file);
         tune_state_close(open_state(&results));
         assert_int_equal(count_done(&results), 0);
+        assert_false(results.compared[0] || results.compared[1]);
         assert_int_equal(file_size(), good);
         tune_results_fini(&results);
     }
@@ -185,6 +208,7 @@ static void a_file_of_other_settings_is_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(results_come_back, fresh_path, remove_path),
+        cmocka_unit_test_setup_teardown(comparisons_come_back, fresh_path, remove_path),
         cmocka_unit_test_setup_teardown(half_a_line_is_dropped, fresh_path, remove_path),
         cmocka_unit_test_setup_teardown(a_file_cut_in_its_first_line_begins_anew, fresh_path,
                                         remove_path),

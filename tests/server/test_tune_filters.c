@@ -1,0 +1,139 @@
+/* test_tune_filters.c - which layers become filters: against every set of layers there is, on
+ * matrices at random. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "engine/error.h"
+#include "engine/rng.h"
+#include "server/tune_filters.h"
+
+enum { MOST_LAYERS = 14, N_MATRICES = 300 };
+
+static uint64_t n_drawn;
+
+static double draw(void) {
+    return rng_uniform(20, n_drawn++);
+}
+
+/* The definition, of the filters whose bits are set: false where a filter has no layer behind. */
+static bool judge(uint32_t bits, const double *similarity, uint32_t n_layers, uint32_t *n_dense,
+                  double *lost) {
+    struct filters filters = {.n_wait = TUNE_WAIT};
+    struct layer_group groups[MAX_LAYER_GROUPS];
+    for (uint32_t l = 0; l < n_layers; l++)
+        if (bits >> l & 1) filters.layers[filters.n++] = l;
+    const int n = filters_groups(&filters, n_layers, groups, NULL);
+    if (n != (int)filters.n) return false;
+    *n_dense = n_layers;
+    *lost = 0;
+    for (int g = 0; g < n; g++)
+        for (uint32_t j = groups[g].first; j < groups[g].end; j++) {
+            (*n_dense)--;
+            *lost += 1 - similarity[groups[g].filter * n_layers + j];
+        }
+    return true;
+}
+
+/* The least that can be lost; INFINITY: there is no way. */
+static double try_all(const double *similarity, uint32_t n_layers,
+                      const struct tune_filter_goal *goal, double above) {
+    double least = INFINITY;
+    for (uint32_t bits = 1; bits < 1u << n_layers; bits++) {
+        uint32_t n_dense;
+        double lost;
+        if ((uint32_t)__builtin_popcount(bits) > goal->max_filters) continue;
+        if (!judge(bits, similarity, n_layers, &n_dense, &lost)) continue;
+        if (n_dense <= goal->max_dense && lost > above && lost < least) least = lost;
+    }
+    return least;
+}
+
+static uint32_t bits_of(const struct filters *filters) {
+    uint32_t bits = 0;
+    for (uint32_t i = 0; i < filters->n; i++) bits |= 1u << filters->layers[i];
+    return bits;
+}
+
+static void check(const double *similarity, uint32_t n_layers,
+                  const struct tune_filter_goal *goal) {
+    struct tune_filters best[TUNE_N_CHOICES];
+    struct error err = {0};
+    const int n = tune_filters_choose(best, similarity, n_layers, goal, &err);
+    double above = -INFINITY;
+    assert_in_range(n, 0, TUNE_N_CHOICES);
+    for (int i = 0; i < n; i++) {
+        uint32_t n_dense;
+        double lost;
+        assert_int_equal(best[i].filters.n_wait, TUNE_WAIT);
+        assert_true(judge(bits_of(&best[i].filters), similarity, n_layers, &n_dense, &lost));
+        assert_int_equal(best[i].n_dense, n_dense);
+        assert_true(fabs(best[i].lost - lost) < 1e-9);
+        assert_true(fabs(lost - try_all(similarity, n_layers, goal, above)) < 1e-9);
+        above = lost + 1e-9;
+    }
+    if (n < TUNE_N_CHOICES)
+        assert_true(isinf(try_all(similarity, n_layers, goal, above)));
+}
+
+static void nothing_loses_less(void **state) {
+    (void)state;
+    for (uint32_t i = 0; i < N_MATRICES; i++) {
+        double similarity[MOST_LAYERS * MOST_LAYERS];
+        const uint32_t n_layers = 1 + i % MOST_LAYERS;
+        const struct tune_filter_goal goal = {
+            .max_filters = 1 + (uint32_t)(draw() * TUNE_MAX_FILTERS),
+            .max_dense = (uint32_t)(draw() * (n_layers + 1))};
+        for (uint32_t k = 0; k < n_layers * n_layers; k++) similarity[k] = draw();
+        check(similarity, n_layers, &goal);
+    }
+}
+
+/* A layer that looks at everything is worth as much as one whose filter finds everything. */
+static void the_room_for_dense_layers_is_used(void **state) {
+    (void)state;
+    enum { N = 6 };
+    double similarity[N * N];
+    struct tune_filters best[TUNE_N_CHOICES];
+    struct error err = {0};
+    for (uint32_t i = 0; i < N * N; i++) similarity[i] = 0.5;
+    const struct tune_filter_goal goal = {.max_filters = 1, .max_dense = 4};
+    assert_int_equal(tune_filters_choose(best, similarity, N, &goal, &err), 3);
+    assert_int_equal(best[0].filters.layers[0], 2);
+    assert_true(best[0].n_dense == 4 && fabs(best[0].lost - 1) < 1e-9);
+}
+
+static void there_may_be_no_way(void **state) {
+    (void)state;
+    const double similarity[9] = {0};
+    struct tune_filters best[TUNE_N_CHOICES];
+    struct error err = {0};
+    struct tune_filter_goal goal = {.max_filters = 3, .max_dense = 1};
+    assert_int_equal(tune_filters_choose(best, similarity, 3, &goal, &err), 0);
+    goal.max_dense = 2;
+    assert_int_equal(tune_filters_choose(best, similarity, 2, &goal, &err), 0);
+    assert_int_equal(tune_filters_choose(best, similarity, 3, &goal, &err), 1);
+}
+
+static void shares_are_of_what_is_worth_something(void **state) {
+    (void)state;
+    const float worth[] = {0.5f, -1, 0.25f, NAN, 0, 0.25f}, nothing[] = {-1, NAN, 0};
+    const uint32_t chosen[] = {5, 1, 0, 3};
+    assert_true(tune_share(worth, 6, chosen, 4) == 0.75);
+    assert_true(tune_share(worth, 6, chosen, 1) == 0.25);
+    assert_true(tune_share(nothing, 3, chosen + 1, 1) == 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_loses_less),
+        cmocka_unit_test(the_room_for_dense_layers_is_used),
+        cmocka_unit_test(there_may_be_no_way),
+        cmocka_unit_test(shares_are_of_what_is_worth_something),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
