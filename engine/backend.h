@@ -306,13 +306,21 @@ struct step_seq {
 };
 
 /* Query row i of a sequence sees slots [0, n_slots - n_rows + i]: the rows are the newest tokens,
- * causal among themselves. */
+ * causal among themselves.  In a layer with a window it sees only the newest of these. */
 struct step {
     uint32_t n_rows, n_seqs, n_decode, n_layers;
+    /* Host [n_layers]: how many slots a row sees at most, its own among them; 0: all.  NULL: all
+     * everywhere.  In layers with a window sequences with a budget have no more slots than it,
+     * nobody selects, and a sparse sequence is dense. */
+    const uint32_t *windows;
     const uint32_t *tokens;    /* host [n_rows]; or STEP_DRAWN | i */
     const uint32_t *positions; /* host [n_rows], RoPE positions; with cache_positions, ranks */
     const struct step_seq *seqs;
 };
+
+static inline uint32_t step_window(const struct step *step, uint32_t layer) {
+    return step->windows ? step->windows[layer] : 0;
+}
 
 struct embed_args {
     const struct weight *table; /* [vocab, dim] */
