@@ -10,9 +10,10 @@
  *
  *   plan 0: tiles, merges | plan 1 ... | arrays of the step | items of attn_prefill
  *
- * Layers whose sequences are equally long share plan 0; once a step came in which they are not,
- * each layer has its own.  Plans lie at fixed places, because recordings refer to them: their room
- * is that of the largest batch seen, and when it grows the recordings are forgotten.
+ * Layers whose sequences are equally long share plan 0, those with the same window the plan of the
+ * first of them; once a step came in which they are not, each layer has its own.  Plans lie at
+ * fixed places, because recordings refer to them: their room is that of the largest batch seen, and
+ * when it grows the recordings are forgotten.
  *
  * Host code, C++ because the launchers are. */
 #include "cuda/internal.h"
@@ -110,11 +111,32 @@ static size_t plan_bytes(const struct attention *a) {
            a->room.n_merges * sizeof(struct attn_merge);
 }
 
+/* The first layer with the same window, whose sequences are equally long then. */
+static uint32_t first_with_window(const struct step *step, uint32_t layer) {
+    uint32_t first = 0;
+    while (step->windows[first] != step->windows[layer]) first++;
+    return first;
+}
+
+/* The plan of a layer. */
+static uint32_t plan_of(const struct attention *a, const struct step *step, uint32_t layer) {
+    if (step->windows) return first_with_window(step, layer);
+    return a->n_plans > 1 ? layer : 0;
+}
+
 static bool layers_differ(const struct step *step) {
     for (uint32_t i = 0; i < step->n_decode; i++)
         for (uint32_t l = 1; l < step->n_layers; l++)
             if (step->seqs[i].layers[l].n_slots != step->seqs[i].layers[0].n_slots) return true;
     return false;
+}
+
+/* How many plans a step needs. */
+static uint32_t plans_of(const struct attention *a, const struct step *step) {
+    uint32_t n = 1;
+    if (!step->windows) return a->n_plans > 1 || layers_differ(step) ? step->n_layers : 1;
+    for (uint32_t l = 0; l < step->n_layers; l++) n = std::max(n, first_with_window(step, l) + 1);
+    return n;
 }
 
 static uint64_t most_slots(const struct step *step) {
@@ -175,8 +197,7 @@ int attention_room(struct cuda_backend *cuda, const struct step *step, size_t *b
                                           step->n_seqs - step->n_decode);
     if (!a->decode_fits) return 0;
     const uint64_t n_slots = a->shape.split_slots ? most_slots(step) : 0;
-    const uint32_t n_plans =
-        a->n_plans > 1 || layers_differ(step) ? step->n_layers : a->n_plans;
+    const uint32_t n_plans = std::max(a->n_plans, plans_of(a, step));
     if (step->n_decode > a->max_seqs || n_slots > a->max_slots || n_plans > a->n_plans)
         rc = make_room(cuda, a, step->n_decode, n_slots, n_plans, err);
     *bytes = a->n_plans * plan_bytes(a);
@@ -184,17 +205,18 @@ int attention_room(struct cuda_backend *cuda, const struct step *step, size_t *b
 }
 
 /* Nothing before the first step in which somebody decodes: there is no room yet. */
-static void plan_decode(const struct attention *a, const struct device_step *step,
+static void plan_decode(const struct attention *a, const struct step *step,
                         const struct step_arrays *arrays, char *plans) {
     if (!a->decode_fits || a->max_seqs == 0) return;
     for (uint32_t i = 0; i < a->n_plans && i < step->n_layers; i++) {
+        if (plan_of(a, step, i) != i) continue;
         struct attn_plan plan = {};
         plan.tiles = reinterpret_cast<struct attn_tile *>(plans + i * plan_bytes(a));
         plan.merges = reinterpret_cast<struct attn_merge *>(plan.tiles + a->room.n_tiles);
         const size_t first = (size_t)i * step->n_seqs;
         const struct attn_plan_batch batch = {
             reinterpret_cast<const uint32_t *>(arrays->n_slots + first), arrays->table_at + first,
-            step->n_decode};
+            step->n_decode, step_window(step, i)};
         attn_plan_build(&plan, &a->shape, &batch);
     }
 }
@@ -231,7 +253,7 @@ static void plan_prefill(struct attention *a, const struct device_step *step,
 
 void attention_plan(struct cuda_backend *cuda, const struct step_arrays *arrays, char *plans) {
     if (!cuda->attention) return;
-    plan_decode(cuda->attention, &cuda->step, arrays, plans);
+    plan_decode(cuda->attention, cuda->host_step, arrays, plans);
     plan_prefill(cuda->attention, &cuda->step, cuda->host_step, arrays);
 }
 
@@ -242,11 +264,16 @@ static float *lse_of(const struct cuda_backend *cuda, const struct attn_args *ar
     return args->kv->tracked ? cuda->traces.lse : nullptr;
 }
 
-/* The step's sequence whose rows follow an index, -1 if there is none. */
-static int32_t sparse_seq_of(const struct step *step) {
+/* The step's sequence whose rows follow an index in the layer, -1 if there is none. */
+static int32_t sparse_seq_of(const struct step *step, uint32_t layer) {
+    if (step_window(step, layer) > 0) return -1;
     for (uint32_t i = step->n_decode; i < step->n_seqs; i++)
         if (step->seqs[i].sparse) return (int32_t)i;
     return -1;
+}
+
+static uint32_t window_of(const struct cuda_backend *cuda, const struct attn_args *args) {
+    return step_window(cuda->host_step, args->layer);
 }
 
 /* For those who judge tokens by it. */
@@ -272,7 +299,8 @@ static int attend_simply(struct cuda_backend *cuda, const struct attn_args *args
     p.selects = args->selects;
     if (!decode) p.traces.lse = lse_of(cuda, args);
     p.turns = key_turns_of(cuda, args);
-    p.sparse_seq = decode ? -1 : sparse_seq_of(cuda->host_step);
+    p.window = window_of(cuda, args);
+    p.sparse_seq = decode ? -1 : sparse_seq_of(cuda->host_step, args->layer);
     p.sparse = cuda->sparse.view;
     return cuda_check(cuda, launch_attn_simple(&p, launch), "attention", err);
 }
@@ -304,13 +332,14 @@ int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct er
                              {cuda->stream, cuda->overlap && !fetched}, err);
     struct attn_decode_params p = a->decode;
     const char *plan = reinterpret_cast<const char *>(cuda->device_step) + STEP_HEADER_BYTES +
-                       (a->n_plans > 1 ? args->layer : 0) * plan_bytes(a);
+                       plan_of(a, cuda->host_step, args->layer) * plan_bytes(a);
     p.q = args->q;
     p.q_stride = args->q_stride;
     p.out = args->out;
     p.scale = args->scale;
     p.step = cuda->device_step;
     p.layer = args->layer;
+    p.window = window_of(cuda, args);
     p.tiles = reinterpret_cast<const struct attn_tile *>(plan);
     p.merges = reinterpret_cast<const struct attn_merge *>(p.tiles + a->room.n_tiles);
     p.max_merges = a->room.n_merges;
@@ -345,7 +374,9 @@ static int attend_prompts(struct cuda_backend *cuda, const struct attn_args *arg
     const struct device_step *step = &cuda->step;
     const size_t first = (size_t)args->layer * step->n_seqs;
     const struct attention *a = cuda->attention;
-    const uint32_t turned = a->n_items - a->n_turned, sparse = turned - a->n_sparse;
+    const bool indexed = sparse_seq_of(cuda->host_step, args->layer) >= 0;
+    const uint32_t turned = a->n_items - a->n_turned,
+                   sparse = turned - (indexed ? a->n_sparse : 0);
     if (!a->prefill_fits || !aligned(args))
         return attend_simply(cuda, args, false, step->n_rows - step->n_decode, launch_of(cuda),
                              err);
@@ -362,6 +393,7 @@ static int attend_prompts(struct cuda_backend *cuda, const struct attn_args *arg
     p.n_total_rows = step->n_rows;
     p.n_heads = args->n_heads;
     p.scale = args->scale;
+    p.window = window_of(cuda, args);
     p.lse = lse_of(cuda, args);
     p.turns = key_turns_of(cuda, args);
     int rc = launch_items(cuda, p, 0, sparse, nullptr, err);
@@ -387,7 +419,8 @@ int cuda_attn_prefill(struct backend *be, const struct attn_args *args, struct e
     if (cuda->step.n_seqs == cuda->step.n_decode) return 0;
     int rc = open_attention(cuda, args, err);
     if (!rc) rc = open_turns(cuda, args, err);
-    if (rc || sparse_seq_of(cuda->host_step) < 0) return rc ? rc : attend_prompts(cuda, args, err);
+    if (rc) return rc;
+    if (sparse_seq_of(cuda->host_step, args->layer) < 0) return attend_prompts(cuda, args, err);
     rc = check_index(cuda, args, err);
     if (!rc) rc = stamp(cuda, SPARSE_BEGINS, err);
     if (!rc) rc = attend_prompts(cuda, args, err);

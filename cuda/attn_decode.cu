@@ -16,7 +16,8 @@
  *   O^T [d, 8 heads]       += V^T [d, 16] P^T [16, 8]      A: ldmatrix.trans B: movmatrix of S^T
  *
  * Softmax is online, in base 2, f32. Slots past the tile's end are masked, and their values
- * replaced by zeros: a page's unused slots may hold anything, NaN too.
+ * replaced by zeros: a page's unused slots may hold anything, NaN too.  Before a window's first
+ * slot in its unit they are masked alone.
  *
  * The merge is a kernel of its own, started while the attention ends. (The alternative, that
  * the last block to finish a part of an item merges them, was measured: 3 us less where no item is
@@ -264,15 +265,19 @@ unit_scores(float (&s)[S::N_TILES][4], const state<S> &st, uint32_t stage, int l
         for (int i = 0; i < 4; i++) s[n][i] += odd[n][i];
 }
 
-/* What a tile does for its sequence's budget, or for a selection. */
+/* What a tile does beside attention to everything: for its layer's window, for its sequence's
+ * budget, or for a selection. */
 struct duties {
-    float *scores; /* of the item: [slot][group]; NULL: none */
-    bool turned;   /* keys are stored before RoPE */
+    float *scores;  /* of the item: [slot][group]; NULL: none */
+    bool turned;    /* keys are stored before RoPE */
+    int first_seen; /* slot */
 };
 
 __device__ __forceinline__ duties duties_of(const attn_decode_params &p, const attn_tile &tile,
                                             int group) {
-    duties d = {nullptr, false};
+    duties d = {nullptr, false, 0};
+    if (p.window > 0)
+        d.first_seen = p.step->n_slots[(size_t)p.layer * p.step->n_seqs + tile.seq] - (int)p.window;
     const device_budget *budget = budget_of(*p.step, tile.seq);
     d.turned = budget && budget->cache_positions;
     const int32_t at = p.traces.scores ? scores_place(*p.step, tile.seq, p.selects) : -1;
@@ -366,6 +371,16 @@ __device__ __forceinline__ float column_sum(float x) {
     return x;
 }
 
+/* Of a unit's slots the first n_hidden. */
+template <class S>
+__device__ __forceinline__ void hide_slots(float (&s)[S::N_TILES][4], int n_hidden, int lane) {
+#pragma unroll
+    for (int n = 0; n < S::N_TILES; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (lane / 4 + i / 2 * 8 < n_hidden) s[n][i] = -INFINITY;
+}
+
 /* Scores of one column tile to probabilities (unnormalised), in the layout of B. */
 template <class S> __device__ __forceinline__ void softmax_step(state<S> *st, int n, float (&s)[4],
                                                                 int n_valid, float scale_log2,
@@ -401,6 +416,7 @@ __device__ __forceinline__ void attend_unit(state<S> *st, const attn_decode_para
     if (d.turned) turn_unit<S>(p, tile, slot, stage, table, r);
     unit_scores<S>(s, *st, stage, lane);
     if (d.scores) store_scores<S>(d.scores, p, tile, s, slot, group, r);
+    if (slot < d.first_seen) hide_slots<S>(s, d.first_seen - slot, lane);
     uint32_t prob[S::N_TILES][2];
 #pragma unroll
     for (int n = 0; n < S::N_TILES; n++)

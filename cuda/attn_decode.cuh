@@ -33,6 +33,8 @@ struct attn_decode_params {
     const struct device_step *step;
     uint32_t layer;
 
+    uint32_t window; /* as in the plan's batch */
+
     const struct attn_tile *tiles; /* the plan of this layer's lengths */
     uint32_t n_blocks;             /* as in the plan's shape */
     const struct attn_merge *merges;

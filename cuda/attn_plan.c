@@ -26,14 +26,25 @@ struct course {
     uint32_t n_blocks; /* that get any */
 };
 
-static uint32_t units_of(uint32_t n_slots) {
-    return (uint32_t)div_up(n_slots, ATTN_UNIT_SLOTS);
+/* Where the unit with the first slot begins that the sequence sees. */
+static uint32_t first_slot(const struct attn_plan_batch *batch, uint32_t seq) {
+    const uint32_t n = batch->n_slots[seq];
+    if (batch->window == 0 || n <= batch->window) return 0;
+    return (n - batch->window) / ATTN_UNIT_SLOTS * ATTN_UNIT_SLOTS;
+}
+
+static uint32_t units_between(uint32_t begin, uint32_t end) {
+    return (uint32_t)div_up(end - begin, ATTN_UNIT_SLOTS);
+}
+
+static uint32_t units_of(const struct attn_plan_batch *batch, uint32_t seq) {
+    return units_between(first_slot(batch, seq), batch->n_slots[seq]);
 }
 
 static uint64_t units_of_batch(const struct attn_plan_shape *shape,
                                const struct attn_plan_batch *batch) {
     uint64_t sum = 0;
-    for (uint32_t i = 0; i < batch->n_seqs; i++) sum += units_of(batch->n_slots[i]);
+    for (uint32_t i = 0; i < batch->n_seqs; i++) sum += units_of(batch, i);
     return sum * shape->n_kv_heads;
 }
 
@@ -73,8 +84,9 @@ static struct attn_tile make_tile(struct attn_plan *plan, const struct attn_plan
                              .pages = batch->table_at[seq],
                              .partial = -1,
                              .next = -1};
-    if (begin == 0 && end == batch->n_slots[seq]) return tile;
-    if (begin == 0) {
+    const uint32_t first = first_slot(batch, seq);
+    if (begin == first && end == batch->n_slots[seq]) return tile;
+    if (begin == first) {
         plan->merges[plan->n_merges++] = (struct attn_merge){
             .seq = tile.seq, .kv_head = tile.kv_head, .first_partial = (int32_t)plan->n_partials};
     }
@@ -90,7 +102,7 @@ static uint32_t pack_whole(struct filler *f, const struct attn_plan_shape *shape
     uint32_t block = 0;
     uint64_t used = 0;
     for (uint32_t seq = 0; seq < batch->n_seqs; seq++) {
-        uint32_t units = units_of(batch->n_slots[seq]);
+        uint32_t units = units_of(batch, seq);
         if (units > capacity) return UINT32_MAX;
         for (uint32_t head = 0; units > 0 && head < shape->n_kv_heads; head++) {
             if (used + units > capacity) {
@@ -99,7 +111,8 @@ static uint32_t pack_whole(struct filler *f, const struct attn_plan_shape *shape
             }
             used += units;
             if (!f) continue;
-            struct attn_tile tile = make_tile(f->plan, batch, seq, head, 0, batch->n_slots[seq]);
+            struct attn_tile tile = make_tile(f->plan, batch, seq, head, first_slot(batch, seq),
+                                              batch->n_slots[seq]);
             add_tile(f, block, &tile);
         }
     }
@@ -116,16 +129,16 @@ static void cut_evenly(struct filler *f, const struct attn_plan_shape *shape,
     uint64_t at = 0;
     uint32_t block = 0;
     for (uint32_t seq = 0; seq < batch->n_seqs; seq++) {
-        const uint32_t n = batch->n_slots[seq];
+        const uint32_t n = batch->n_slots[seq], begin = first_slot(batch, seq);
         for (uint32_t head = 0; head < shape->n_kv_heads; head++) {
-            uint64_t first = at, end = at + units_of(n);
+            uint64_t first = at, end = at + units_of(batch, seq);
             while (at < end) {
                 while (even_end(c, block) <= at) block++;
                 uint64_t stop = even_end(c, block) < end ? even_end(c, block) : end;
-                uint64_t end_slot = stop == end ? n : (stop - first) * ATTN_UNIT_SLOTS;
-                struct attn_tile tile =
-                    make_tile(f->plan, batch, seq, head,
-                              (uint32_t)((at - first) * ATTN_UNIT_SLOTS), (uint32_t)end_slot);
+                uint64_t begin_slot = begin + (at - first) * ATTN_UNIT_SLOTS,
+                         end_slot = stop == end ? n : begin + (stop - first) * ATTN_UNIT_SLOTS;
+                struct attn_tile tile = make_tile(f->plan, batch, seq, head, (uint32_t)begin_slot,
+                                                  (uint32_t)end_slot);
                 add_tile(f, block, &tile);
                 at = stop;
             }
@@ -133,16 +146,17 @@ static void cut_evenly(struct filler *f, const struct attn_plan_shape *shape,
     }
 }
 
-/* Every item by the same rule; a tile goes to the block in whose even share its middle lies. */
+/* Every item by the same rule, at multiples of split_slots; a tile goes to the block in whose even
+ * share its middle lies. */
 static void cut_fixed(struct filler *f, const struct attn_plan_shape *shape,
                       const struct attn_plan_batch *batch, const struct course *c) {
     uint64_t at = 0;
     for (uint32_t seq = 0; seq < batch->n_seqs; seq++) {
         uint32_t n = batch->n_slots[seq], split = shape->split_slots;
         for (uint32_t head = 0; head < shape->n_kv_heads; head++) {
-            for (uint32_t begin = 0; begin < n; begin += split) {
-                uint32_t end = n - begin > split ? begin + split : n;
-                uint32_t units = units_of(end - begin);
+            for (uint32_t begin = first_slot(batch, seq), end; begin < n; begin = end) {
+                end = min_u32((begin / split + 1) * split, n);
+                uint32_t units = units_between(begin, end);
                 uint64_t block = (2 * at + units) * c->n_blocks / (2 * c->n_units);
                 struct attn_tile tile = make_tile(f->plan, batch, seq, head, begin, end);
                 add_tile(f, (uint32_t)block, &tile);

@@ -1,6 +1,7 @@
 /* attn_plan.h - which block of the decode attention reads which keys.
  *
- *   item        one (sequence, KV head): all of its slots, read once for the whole group of heads
+ *   item        one (sequence, KV head): all of its slots, read once for the whole group of heads;
+ *               where the layer has a window, from the unit on that its first slot is in
  *   tile        a run of slots of one item, attended by one block; the blocks are a fixed number
  *   partial     the result of a tile that is not its whole item
  *   merge       the partials of one item, in the order of their slots
@@ -71,6 +72,7 @@ struct attn_plan_batch {
     const uint32_t *n_slots;
     const int32_t *table_at;
     uint32_t n_seqs;
+    uint32_t window; /* the layer's: only so many slots are seen, the newest; 0: all */
 };
 
 /* Fills plan->tiles and plan->merges. */

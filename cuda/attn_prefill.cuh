@@ -1,7 +1,8 @@
 /* attn_prefill.cuh - causal attention of many query rows per sequence over paged keys and values.
  *
  *   slots   0 ............................ n_slots
- *   rows                     0 ....... n_rows         row i sees slots [0, n_slots - n_rows + i]
+ *   rows                     0 ....... n_rows         row i sees slots [0, n_slots - n_rows + i],
+ *                                                     or of these the newest `window`
  *   tile                     |  |  |  |               ATTN_PREFILL_TILE rows of one sequence
  *
  * The work of a step is a flat list of (sequence, tile) items, made once per step on the host,
@@ -46,6 +47,7 @@ struct attn_prefill_params {
     uint32_t n_total_rows; /* rows of the q matrix */
     uint32_t n_heads;      /* multiple of kv.n_kv_heads */
     float scale;
+    uint32_t window; /* 0: a row sees all; dense attention only */
     float *lse; /* [n_total_rows][n_heads], base 2, of the rows that are written; or NULL */
     /* The items' keys are stored before RoPE (keep.cuh); turns.n_freqs is a multiple of 8. */
     bool turned;

@@ -134,6 +134,20 @@ static __device__ __forceinline__ void mask_scores(struct warp_state<D> &w, int 
                     w.s[b][n][e] = -INFINITY;
 }
 
+/* Hides what lies before the rows' windows: column c of the block while c < first for the lane's
+ * first row, and for each later row one more. */
+template <int D>
+static __device__ __forceinline__ void mask_before(struct warp_state<D> &w, int first, int lane) {
+#pragma unroll
+    for (int b = 0; b < bands(D); b++)
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                if (n * 8 + lane % 4 * 2 + e % 2 < first + b * 16 + e / 2 * 8)
+                    w.s[b][n][e] = -INFINITY;
+}
+
 /* Turns the scores of band b, row half h, into weights against the new running maximum and scales
  * what was summed so far.  A row that has seen nothing yet keeps the maximum -inf, which must not
  * meet another -inf in a subtraction; where the maximum stays, the factor is exactly 1: masked
@@ -176,10 +190,10 @@ static __device__ __forceinline__ void store_rows(const struct attn_prefill_para
 }
 
 /* Where the keys and values of block i of the tile's plan lie, and how many of its slots exist. */
-template <typename T> struct block_source {
+template <typename T, typename Pairs> struct block_source {
     const T *keys; /* of the KV head, in page 0 */
     size_t page_elements, to_values;
-    struct dense_pairs pairs;
+    Pairs pairs;
 
     __device__ int block(int i) const {
         return i % 2 ? pairs.at(i / 2).first : pairs.at(i / 2).second;
@@ -197,15 +211,16 @@ template <typename T> struct block_source {
     }
 };
 
-template <typename T, int D>
-static __device__ __forceinline__ struct block_source<T> block_source_of(
-    const struct attn_prefill_params &p, const struct prefill_tile &t, int head) {
+template <typename T, int D, typename Pairs>
+static __device__ __forceinline__ struct block_source<T, Pairs> block_source_of(
+    const struct attn_prefill_params &p, int head, const Pairs &pairs) {
     const size_t head_elements = (size_t)KEYS * D;
     return {(const T *)p.kv.base + head / (p.n_heads / p.kv.n_kv_heads) * head_elements,
-            p.kv.page_bytes / sizeof(T), p.kv.n_kv_heads *head_elements, dense_pairs_of(t)};
+            p.kv.page_bytes / sizeof(T), p.kv.n_kv_heads *head_elements, pairs};
 }
 
-template <typename T, int D, bool TURNED>
+/* Never both: a bounded cache is no longer than the window. */
+template <typename T, int D, bool TURNED, bool WINDOW>
 static __global__ void __launch_bounds__(THREADS)
     attn_prefill_mma_kernel(const struct attn_prefill_params p) {
     constexpr int ROWS = block_rows(D), PARTS = ATTN_PREFILL_TILE / ROWS;
@@ -217,7 +232,7 @@ static __global__ void __launch_bounds__(THREADS)
     t.first_row += skip, t.first_visible += skip, t.n_rows = min(t.n_rows - skip, ROWS);
     if (t.n_rows <= 0) return;
 
-    const struct block_source<T> from = block_source_of<T, D>(p, t, head);
+    const auto from = block_source_of<T, D>(p, head, pairs_of<WINDOW>(p, t));
     const int n = 2 * from.pairs.n, warp_row = warp * 16 * bands(D);
     const float scale = p.scale * 1.44269504f; /* softmax in base 2 */
     struct warp_state<D> w = {};
@@ -239,6 +254,10 @@ static __global__ void __launch_bounds__(THREADS)
         if (i + 1 < n) load_block<T, D>(plan.k, from.page(t, i + 1), from.n_valid(t, i + 1));
         const int limit = t.first_visible - from.block(i) * KEYS; /* of row 0 */
         if (limit < KEYS) mask_scores(w, limit + warp_row + lane / 4, lane);
+        if constexpr (WINDOW) {
+            const int first = limit - from.pairs.window; /* of the block, that row 0 sees */
+            if (first + ROWS > 0) mask_before(w, first + warp_row + lane / 4, lane);
+        }
 #pragma unroll
         for (int b = 0; b < 2 * bands(D); b++) update_softmax(w, b / 2, b % 2, scale);
         add_values<T, D>(w, plan.v, lane);
@@ -329,7 +348,7 @@ static __global__ void __launch_bounds__(THREADS)
     if (t.n_rows <= 0) return;
     __syncthreads();
 
-    const struct block_source<T> from = block_source_of<T, D>(p, t, head);
+    const auto from = block_source_of<T, D>(p, head, pairs_of<false>(p, t));
     const int n = 2 * keys.n, warp_row = warp * 16 * bands(D);
     const float scale = p.scale * 1.44269504f; /* softmax in base 2 */
     struct warp_state<D> w = {};
@@ -370,8 +389,9 @@ template <int D> static dim3 grid_of(const struct attn_prefill_params &p) {
 template <typename T, int D>
 static cudaError_t launch(const struct attn_prefill_params &p, const struct sparse_view *s,
                           cudaStream_t stream) {
-    const auto dense =
-        p.turned ? attn_prefill_mma_kernel<T, D, true> : attn_prefill_mma_kernel<T, D, false>;
+    const auto dense = p.turned       ? attn_prefill_mma_kernel<T, D, true, false>
+                       : p.window > 0 ? attn_prefill_mma_kernel<T, D, false, true>
+                                      : attn_prefill_mma_kernel<T, D, false, false>;
     const auto sparse = attn_sparse_mma_kernel<T, D>;
     const int bytes = s ? sizeof(struct sparse_mma_plan<T, D>) : sizeof(struct mma_plan<T, D>);
     const cudaError_t status =

@@ -347,6 +347,18 @@ static __device__ __forceinline__ void mask_scores(float (&s)[64], struct key_pa
     }
 }
 
+/* Hides what lies before the rows' windows; that of the thread's first row begins at slot `first`. */
+static __device__ __forceinline__ void mask_before(float (&s)[64], struct key_pair pair,
+                                                   int first) {
+    const int column = threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < 64; i++) {
+        const int block = i < 32 ? pair.first : pair.second;
+        const int slot = block * PAGE_TOKENS + i % 32 / 4 * 8 + column + i % 2;
+        if (slot < first + i % 4 / 2 * 8) s[i] = -INFINITY;
+    }
+}
+
 /* Hides all keys from n_valid on. */
 static __device__ __forceinline__ void mask_behind(float (&s)[64], int n_valid) {
     const int column = threadIdx.x % 4 * 2;
@@ -375,6 +387,16 @@ static __device__ __forceinline__ void hide(float (&s)[64], const struct dense_p
     const struct key_pair pair = pairs.at(j);
     if ((max(pair.first, pair.second) + 1) * PAGE_TOKENS > first_visible)
         mask_scores(s, pair, t.first_visible + row);
+}
+
+static __device__ __forceinline__ void hide(float (&s)[64], const struct window_pairs &pairs, int j,
+                                            const struct prefill_tile &t, const int32_t *, int row,
+                                            int first_visible) {
+    const struct key_pair pair = pairs.at(j);
+    if ((pair.second + 1) * PAGE_TOKENS > first_visible)
+        mask_scores(s, pair, t.first_visible + row);
+    if (pair.first * PAGE_TOKENS < first_visible + ATTN_PREFILL_TILE / CONSUMERS - pairs.window)
+        mask_before(s, pair, t.first_visible + row - pairs.window);
 }
 
 static __device__ __forceinline__ void hide(float (&s)[64], const struct sparse_keys &keys, int j,
@@ -572,7 +594,7 @@ template <int D> static __device__ void init_barriers(struct sm90_plan<D> &plan)
     barriers_publish();
 }
 
-template <int D>
+template <int D, bool WINDOW>
 static __global__ void __launch_bounds__(THREADS, 1)
     attn_prefill_sm90_kernel(const __grid_constant__ struct sm90_maps maps,
                              const __grid_constant__ struct attn_prefill_params p) {
@@ -582,7 +604,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
      * serialised. */
     const int group = __shfl_sync(~0u, threadIdx.x / GROUP_THREADS, 0), head = blockIdx.x;
     const struct prefill_tile t = prefill_tile_of(p, blockIdx.y);
-    const struct dense_pairs pairs = dense_pairs_of(t);
+    const auto pairs = pairs_of<WINDOW>(p, t);
     if (threadIdx.x == 0) {
         tensor_map_prefetch(&maps.q);
         tensor_map_prefetch(&maps.pool);
@@ -643,14 +665,15 @@ static cudaError_t map_pool(CUtensorMap *map, const struct kv_pool &kv, uint32_t
 template <int D>
 static cudaError_t launch(const struct attn_prefill_params &p, cudaStream_t stream) {
     const int bytes = sizeof(struct sm90_plan<D>);
+    const auto kernel =
+        p.window > 0 ? attn_prefill_sm90_kernel<D, true> : attn_prefill_sm90_kernel<D, false>;
     struct sm90_maps maps;
     cudaError_t status = map_queries<D>(&maps.q, p);
     if (status == cudaSuccess) status = map_pool<D>(&maps.pool, p.kv, PAGE_TOKENS);
     if (status == cudaSuccess)
-        status = cudaFuncSetAttribute(attn_prefill_sm90_kernel<D>,
-                                      cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+        status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (status != cudaSuccess) return status;
-    attn_prefill_sm90_kernel<D><<<dim3(p.n_heads, p.n_items), THREADS, bytes, stream>>>(maps, p);
+    kernel<<<dim3(p.n_heads, p.n_items), THREADS, bytes, stream>>>(maps, p);
     return cudaGetLastError();
 }
 
@@ -679,7 +702,7 @@ static cudaError_t launch_sparse(const struct attn_prefill_params &p, const stru
 }
 
 bool attn_prefill_sm90_is_there(void) {
-    return runs_sm90_code(attn_prefill_sm90_kernel<128>);
+    return runs_sm90_code(attn_prefill_sm90_kernel<128, false>);
 }
 
 bool attn_sparse_sm90_fits(const struct sparse_view &s, uint32_t head_dim) {

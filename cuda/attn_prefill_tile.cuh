@@ -29,6 +29,17 @@ struct dense_pairs {
     __device__ int before(int i) const { return i - 1; }
 };
 
+/* The same where rows see only the newest slots: pairs before the first row's are left out. */
+struct window_pairs {
+    int n, last, window;
+    __device__ struct key_pair at(int i) const {
+        return {2 * (last - i), 2 * (last - i) + 1};
+    }
+    __device__ bool is_shared(int) const { return true; }
+    __device__ int after(int i, int) const { return i + 1; }
+    __device__ int before(int i) const { return i - 1; }
+};
+
 struct prefill_tile {
     int first_row;     /* in the step's matrices */
     int n_rows;        /* rows of this tile that exist, 1 .. ATTN_PREFILL_TILE */
@@ -52,6 +63,19 @@ static __device__ __forceinline__ struct prefill_tile prefill_tile_of(
 static __device__ __forceinline__ struct dense_pairs dense_pairs_of(const struct prefill_tile &t) {
     const int visible = t.first_visible + t.n_rows - 1;
     return {(visible + 2 * PAGE_TOKENS - 1) / (2 * PAGE_TOKENS)};
+}
+
+template <bool WINDOW>
+static __device__ __forceinline__ auto pairs_of(const struct attn_prefill_params &p,
+                                                const struct prefill_tile &t) {
+    const struct dense_pairs all = dense_pairs_of(t);
+    if constexpr (WINDOW) {
+        const int window = (int)p.window,
+                  first = max(t.first_visible - window, 0) / (2 * PAGE_TOKENS);
+        return window_pairs{all.n - first, all.n - 1, window};
+    } else {
+        return all;
+    }
 }
 
 /* The page to load for a block: one past the end is masked, any page of the sequence will do. */

@@ -8,7 +8,8 @@
  * Grid:   one block per (row, kv head); its query heads one after the other.
  * A warp takes every N_WARPS-th slot with an online softmax in f32, a lane every 32nd dimension;
  * the warps' (max, sum, out) are merged at the end.  Row i of a sequence sees slots [0, n_slots -
- * n_rows + i], of a sparse prompt those of them that its index says. */
+ * n_rows + i], of these the newest where the layer has a window, and of a sparse prompt those that
+ * its index says. */
 #include "cuda/device.cuh"
 #include "cuda/keep.cuh"
 #include "cuda/sparse.cuh"
@@ -120,7 +121,8 @@ static __device__ void attend(const struct attn_simple_params &p, struct plan *p
         sparse ? 2 * sparse_first_tile(p.sparse, (uint32_t)s.n_slots[view], n_rows) +
                      (row - first) / SPARSE_HALF
                : 0;
-    for (uint32_t slot = warp; slot < n_seen; slot += N_WARPS) {
+    const uint32_t first_seen = p.window > 0 && n_seen > p.window ? n_seen - p.window : 0;
+    for (uint32_t slot = first_seen + warp; slot < n_seen; slot += N_WARPS) {
         if (sparse && !sparse_visits(p.sparse, head, half, slot)) continue;
         const int32_t page = pages[slot / PAGE_TOKENS];
         const uint32_t at = slot % PAGE_TOKENS;

@@ -139,6 +139,7 @@ struct attn_simple_params {
     float scale;
     struct attn_traces traces;
     bool selects; /* as in attn_args */
+    uint32_t window; /* a row sees only so many slots, the newest; 0: all */
     struct key_turns turns;
     int32_t sparse_seq; /* of the step: its rows visit what `sparse` says; -1: nobody's */
     struct sparse_view sparse;

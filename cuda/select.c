@@ -156,7 +156,9 @@ static int check(const struct cuda_backend *cuda, const struct select_args *args
     const struct select_memory *s = &cuda->select;
     const struct kv_pool *kv = args->attn.kv;
     const struct kv_store *store = args->store;
-    const uint64_t row_bytes = kv->head_dim * dtype_size(kv->dtype), unit = row_bytes % 16 ? 2 : 16;
+    /* Of a row, in units of a thread; an fp8 store's are 16 elements, or one. */
+    const uint64_t row_bytes = kv->head_dim * dtype_size(kv->dtype),
+                   unit = row_bytes % 16 || (store && store->fp8 && kv->head_dim % 16) ? 2 : 16;
     if (args->group_index >= s->shape.n_groups ||
         args->group->end - args->group->first > s->max_layers)
         return error_set(err, ERR_INVALID, "cuda: no room was reserved for group %u",

@@ -84,6 +84,10 @@ cudaError_t launch_select_slots(const struct select_params *p, uint32_t n_rows,
 /* For n_layers layers from the first on. */
 cudaError_t launch_fetch(const struct fetch_params *p, uint32_t n_layers, struct launch launch);
 cudaError_t launch_store(const struct store_params *p, struct launch launch);
+/* The same where the store is fp8; theirs to call. */
+cudaError_t launch_fetch_fp8(const struct fetch_params *p, uint32_t n_layers,
+                             struct launch launch);
+cudaError_t launch_store_fp8(const struct store_params *p, struct launch launch);
 
 #ifdef __cplusplus
 }

@@ -1,20 +1,16 @@
-/* select_fetch.cu - tokens' keys and values from the store into pages, and pages into the store.
+/* select_fetch.cu - tokens' keys and values from the store into pages, and pages into the store, as
+ * they are; where the store is fp8, select_fp8.cu does both.
  *
  *   page    [K, V][n_kv_heads][PAGE_TOKENS][head_dim]
  *   block   [n_planes][PAGE_TOKENS][K, V][n_kv_heads][head_dim], in the system's memory: read and
  *           written by the kernels themselves, a token's plane in one run
  *
- * Across the bus what counts is how much is asked for at a time: 50 GB/s with 2 us there and back
- * is 100 KB.  16 blocks of 256 threads that ask for 8 x 16 bytes each are 512 KB, on few
- * multiprocessors: the others are for the attention that runs meanwhile.
- *
  * Grid: fetch: (blocks, layers); a thread moves a unit of 16 bytes, or of 2 where rows of head_dim
  * or addresses are no multiple of that.  store: blocks over the units of all pages.
  * Shared: none.          Oracle: engine/cpu/, exact. */
-#include "cuda/keep.cuh"
-#include "cuda/select.h"
+#include "cuda/store.cuh"
 
-enum { THREADS = 256, UNROLL = 8, BUS_BLOCKS = 16, DEVICE_BLOCKS = 64 };
+enum { THREADS = MOVE_THREADS, UNROLL = MOVE_UNROLL, DEVICE_BLOCKS = 64 };
 
 /* In units of a thread: how long a head's row is, and a token's keys and values. */
 template <typename T> struct units {
@@ -51,11 +47,6 @@ static __device__ __forceinline__ const T *source_of(const struct fetch_params &
     const int32_t *lists = p.step->select_lists;
     const int32_t list = lists[p.step->selects[f.seq].pages + p.first_layer + blockIdx.y];
     return page_unit<T>(p.kv, (uint32_t)lists[list + page], at, unit, n);
-}
-
-static __device__ __forceinline__ struct fetch load_fetch(const struct fetch *from) {
-    const uint4 x = *reinterpret_cast<const uint4 *>(from);
-    return {x.x, x.y, x.z, x.w};
 }
 
 /* Every unit `from` gives goes where `to` says: first UNROLL loads, then as many stores. */
@@ -109,15 +100,10 @@ static __global__ void __launch_bounds__(THREADS) store_kernel(
     move_units<T>(p.n * page_units, from, to);
 }
 
-/* 16 bytes at a time. */
-static bool moves_vectors(const struct kv_pool *kv, const struct kv_store *store) {
-    return kv->head_dim * dtype_size(kv->dtype) % 16 == 0 && kv->page_bytes % 16 == 0 &&
-           ((uintptr_t)kv->base | (uintptr_t)store->base) % 16 == 0;
-}
-
 cudaError_t launch_fetch(const struct fetch_params *p, uint32_t n_layers, struct launch launch) {
     const dim3 grid(p->store.base ? BUS_BLOCKS : DEVICE_BLOCKS, n_layers);
     if (n_layers == 0) return cudaSuccess;
+    if (p->store.base && p->store.fp8) return launch_fetch_fp8(p, n_layers, launch);
     if (moves_vectors(&p->kv, &p->store))
         return launch_kernel(launch, fetch_kernel<uint4>, grid, THREADS, 0, *p);
     return launch_kernel(launch, fetch_kernel<uint16_t>, grid, THREADS, 0, *p);
@@ -125,6 +111,7 @@ cudaError_t launch_fetch(const struct fetch_params *p, uint32_t n_layers, struct
 
 cudaError_t launch_store(const struct store_params *p, struct launch launch) {
     if (p->n == 0) return cudaSuccess;
+    if (p->store.fp8) return launch_store_fp8(p, launch);
     if (moves_vectors(&p->kv, &p->store))
         return launch_kernel(launch, store_kernel<uint4>, BUS_BLOCKS, THREADS, 0, *p);
     return launch_kernel(launch, store_kernel<uint16_t>, BUS_BLOCKS, THREADS, 0, *p);

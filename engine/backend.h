@@ -208,17 +208,32 @@ struct layer_group {
 enum { MAX_LAYER_GROUPS = 8 };
 
 /* Where tokens of sparse layers lie that are not in the pool, in the system's memory:
- * [n_blocks][n_planes][PAGE_TOKENS][K, V][n_kv_heads][head_dim], so that a token of a layer is one
- * contiguous read.  A block is PAGE_TOKENS tokens of one sequence; a plane is a sparse layer, in
- * the order of the layers. */
+ * [n_blocks][n_planes][PAGE_TOKENS] tokens, each [K, V][n_kv_heads][head_dim] and one contiguous
+ * read.  A block is PAGE_TOKENS tokens of one sequence; a plane is a sparse layer, in the order of
+ * the layers.
+ *
+ * With fp8 each element is a byte, and behind them a byte for each head's keys and values is their
+ * scale: powers of two, so that scaling costs no bit, and what 4 bits can hold returns unchanged.
+ *
+ *   token     u8 [K, V][n_kv_heads][head_dim], u8 [K, V][n_kv_heads], up to a multiple of 16
+ *   element   (e4m3) * 2^(scale - 127), rounded to nearest even: finite elements are off by at most
+ *             a 16th, or those below 2^(scale - 133) by 2^(scale - 137); NaN stays NaN
+ *   scale     of 1 … FP8_MOST_SCALE the least with which 448, e4m3's largest, covers every element;
+ *             what the largest scale does not cover, infinity too, becomes 448 times it */
 struct kv_store {
     void *base; /* of store_alloc() */
-    enum dtype dtype;
+    enum dtype dtype; /* of the pool */
     uint32_t n_blocks, n_planes, n_kv_heads, head_dim;
+    bool fp8;
 };
 
+/* 448 times the largest scale is finite in f32 and bf16, and in f16. */
+enum { FP8_MOST_SCALE = 246, FP8_MOST_SCALE_F16 = 134 };
+
 static inline size_t kv_store_token_bytes(const struct kv_store *store) {
-    return 2 * (size_t)store->n_kv_heads * store->head_dim * dtype_size(store->dtype);
+    const size_t n_rows = 2 * (size_t)store->n_kv_heads;
+    return store->fp8 ? round_up(n_rows * (store->head_dim + 1), 16)
+                      : n_rows * store->head_dim * dtype_size(store->dtype);
 }
 
 static inline size_t kv_store_block_bytes(const struct kv_store *store) {
@@ -291,13 +306,21 @@ struct step_seq {
 };
 
 /* Query row i of a sequence sees slots [0, n_slots - n_rows + i]: the rows are the newest tokens,
- * causal among themselves. */
+ * causal among themselves.  In a layer with a window it sees only the newest of these. */
 struct step {
     uint32_t n_rows, n_seqs, n_decode, n_layers;
+    /* Host [n_layers]: how many slots a row sees at most, its own among them; 0: all.  NULL: all
+     * everywhere.  In layers with a window sequences with a budget have no more slots than it,
+     * nobody selects, and a sparse sequence is dense. */
+    const uint32_t *windows;
     const uint32_t *tokens;    /* host [n_rows]; or STEP_DRAWN | i */
     const uint32_t *positions; /* host [n_rows], RoPE positions; with cache_positions, ranks */
     const struct step_seq *seqs;
 };
+
+static inline uint32_t step_window(const struct step *step, uint32_t layer) {
+    return step->windows ? step->windows[layer] : 0;
+}
 
 struct embed_args {
     const struct weight *table; /* [vocab, dim] */

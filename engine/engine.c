@@ -95,6 +95,10 @@ static int load_files(struct engine *e, struct error *err) {
     if (!code) code = model_load(&e->model, c->model_dir, &source, c->backend, err);
     if (code) return code;
     const struct model_config *model = &e->model->config;
+    if (c->n_groups > 0 && model->window > 0)
+        return error_set(err, ERR_INVALID,
+                         "layers that see %" PRIu32 " tokens at most can select none",
+                         model->window);
     if (c->max_model_len > model->max_position)
         return error_set(err, ERR_INVALID,
                          "--max-model-len (%" PRIu32 ") is more than the model's context, %" PRIu32,
@@ -116,7 +120,7 @@ static struct decoder_limits decoder_plan(struct engine *e, struct device_memory
     const uint32_t n_draws = c->max_num_seqs < 256 ? c->max_num_seqs : 256;
     if (rows < n_draws) rows = n_draws;
     if (rows > c->max_batched_tokens) rows = c->max_batched_tokens;
-    e->info.sparse_prefill = memory_plan_sparse(c);
+    e->info.sparse_prefill = memory_plan_sparse(c, model);
     e->info.long_rows =
         memory_plan_long_rows(c, model, e->info.max_model_len, device, memory_available());
     e->info.long_bytes = decoder_long_bytes(model, e->info.long_rows, c->backend->act_dtype);
@@ -471,6 +475,7 @@ static void *run_engine(void *arg) {
 static struct kv_limits kv_limits(const struct engine *e) {
     return (struct kv_limits){.max_model_len = e->info.max_model_len,
                               .trained_context = e->info.model->max_position,
+                              .window = e->info.model->window,
                               .bounded_caches = e->info.bounded_caches,
                               .selections = e->info.selections,
                               .max_selected = most_selected(e),

@@ -75,9 +75,10 @@ int memory_plan_store(struct kv_store *store, const struct engine_config *config
                      "%zu", config->kv_store_bytes, PAGE_TOKENS, block_bytes);
 }
 
-bool memory_plan_sparse(const struct engine_config *config) {
+bool memory_plan_sparse(const struct engine_config *config, const struct model_config *model) {
     const struct backend_ops *ops = config->backend->ops;
-    return config->sparse_prefill && ops->attn_index && ops->sparse_totals;
+    return config->sparse_prefill && ops->attn_index && ops->sparse_totals &&
+           model_has_wide_layers(model);
 }
 
 /* A tenth of what the engine may use; no more is known to be there. */
@@ -94,7 +95,7 @@ uint32_t memory_plan_long_rows(const struct engine_config *config, const struct 
                                uint32_t max_model_len, struct device_memory device,
                                uint64_t available) {
     /* Slices are whole tiles. */
-    if (!memory_plan_sparse(config) || config->max_batched_tokens < SPARSE_TILE) return 0;
+    if (!memory_plan_sparse(config, model) || config->max_batched_tokens < SPARSE_TILE) return 0;
     const uint64_t enough = round_up(max_model_len, SPARSE_TILE);
     const uint64_t n_rows = config->max_long_rows
                                 ? config->max_long_rows

@@ -23,7 +23,7 @@ int memory_plan_store(struct kv_store *store, const struct engine_config *config
                       const struct model_config *model, struct error *err);
 
 /* True where prompts may be computed sparsely: asked for, and the backend can. */
-bool memory_plan_sparse(const struct engine_config *config);
+bool memory_plan_sparse(const struct engine_config *config, const struct model_config *model);
 /* Rows of the room for prompts that go layer by layer, whole tiles: config->max_long_rows, or as
  * engine.h says; never more than max_model_len needs.  `available` as for memory_plan_kv(). */
 uint32_t memory_plan_long_rows(const struct engine_config *config, const struct model_config *model,

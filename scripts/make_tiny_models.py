@@ -92,14 +92,21 @@ MODELS = {
     "mistral-mqa-f16-head96-linear": Model(
         heads(3, 1, 96, 24, rope_parameters=LINEAR, sliding_window=None), "float16",
         family="Mistral"),
-    # The window is as long as the goldens' texts, shorter than what max_position_embeddings says.
-    "mistral-mha-bf16-window": Model(heads(2, 2, 32, 40, sliding_window=214), "bfloat16",
+    # Windows that begin at any slot, within a page and pages before the newest token.
+    "mistral-mha-bf16-window": Model(heads(2, 2, 32, 40, sliding_window=40), "bfloat16",
                                      family="Mistral"),
+    "mistral-gqa-bf16-head128-window": Model(
+        heads(2, 1, 128, 20, intermediate_size=24, sliding_window=101), "bfloat16",
+        family="Mistral"),
     "qwen2-gqa-bf16-head64-tied": Model(
         heads(6, 2, 64, 24, rope_parameters=theta(1e6), tie_word_embeddings=True), "bfloat16",
         family="Qwen2", spelling=4),
     "qwen2-mha-f32": Model(dict(num_attention_heads=3, num_key_value_heads=3, hidden_size=48),
                            "float32", family="Qwen2"),
+    # The first of the layers sees everything.
+    "qwen2-gqa-bf16-head64-window": Model(
+        heads(4, 1, 64, 24, intermediate_size=24, use_sliding_window=True, sliding_window=64,
+              max_window_layers=1), "bfloat16", family="Qwen2", spelling=4),
     "qwen2-gqa-bf16-head128-yarn": Model(
         heads(4, 2, 128, 24, rope_parameters=YARN, max_position_embeddings=64), "bfloat16",
         family="Qwen2", spelling=4),
@@ -118,6 +125,9 @@ MODELS = {
         dict(hidden_size=128, num_attention_heads=2, num_key_value_heads=1, intermediate_size=20,
              pad_token_id=0, original_max_position_embeddings=64, partial_rotary_factor=0.75,
              rope_parameters=longrope(24, 64)), "bfloat16", family="Phi3", context=512),
+    "phi3-mha-f16-head64-window": Model(
+        dict(hidden_size=64, num_attention_heads=1, num_key_value_heads=1, intermediate_size=16,
+             pad_token_id=0, sliding_window=17), "float16", family="Phi3"),
     "phi3-mqa-f16-longrope-short": Model(
         dict(hidden_size=96, num_attention_heads=4, num_key_value_heads=1, pad_token_id=0,
              original_max_position_embeddings=256, rope_parameters=longrope(12, 256)), "float16",

@@ -38,6 +38,7 @@ int offload_setup_load(struct offload_setup *out, const struct options *options,
     int rc = model_config_load(&model, config->model_dir, 0, err);
     if (rc) return rc;
     setup.n_layers = model.n_layers;
+    setup.has_windows = model.window > 0;
     rc = model_file_choose(&setup.path, options->filters_file, "filters", config->model_dir, err);
     if (!rc && setup.path) rc = load_groups(&setup, err);
     setup.fetch_bytes = fetch_bytes(&setup, &model, config->kv_dtype);
@@ -52,18 +53,19 @@ void offload_setup_fini(struct offload_setup *setup) {
     *setup = (struct offload_setup){0};
 }
 
+static const char *why_not(const struct offload_setup *setup) {
+    if (setup->has_windows) return "layers of this model see the newest tokens only";
+    if (!setup->path) return "no filter layers are known for this model (--filters-file)";
+    return setup->n_groups ? NULL : "the model's filter layers leave no layer behind them";
+}
+
 void offload_setup_configure(const struct offload_setup *setup, const struct options *options,
                              struct engine_config *config) {
-    if (!options->kv_rules.allowed[KV_OFFLOAD] || setup->n_groups == 0) return;
+    if (!options->kv_rules.allowed[KV_OFFLOAD] || why_not(setup)) return;
     config->groups = setup->groups;
     config->n_groups = setup->n_groups;
     config->kv_store_bytes = options->kv_offload_size;
     config->max_selected = (uint32_t)options->max_selected;
-}
-
-static const char *why_not(const struct offload_setup *setup) {
-    if (!setup->path) return "no filter layers are known for this model (--filters-file)";
-    return setup->n_groups ? NULL : "the model's filter layers leave no layer behind them";
 }
 
 void offload_setup_rules(struct offload_rules *out, const struct offload_setup *setup,

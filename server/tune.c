@@ -109,6 +109,9 @@ static int open_patterns(struct tune *t, struct error *err) {
 static int open_tune(struct tune *t, char *real_dir, struct error *err) {
     const uint32_t n_samples = (uint32_t)t->plan->n_samples;
     int rc = model_config_load(&t->model, t->model_dir, 0, err);
+    if (!rc && t->model.window > 0)
+        rc = error_set(err, ERR_UNSUPPORTED, "tune: layers of this model see %" PRIu32
+                       " tokens at most, which it cannot measure", t->model.window);
     if (!rc) rc = settle_lengths(t, err);
     if (!rc) rc = settle_parts(t, err);
     if (!rc) rc = settle_paths(t, real_dir, err);

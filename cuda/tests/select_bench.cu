@@ -4,6 +4,7 @@
  *   blocks        2,048 and 512 tokens for each of 12 layers from the system's memory, in order
  *   pages         the same from pages on the device
  *   store         pages to blocks
+ *   fp8 …         blocks and store, with elements of 8 bits: bytes are those of the store
  *
  *   select_bench [CANDIDATES ...]     128K, 450K and 1M if none is given
  *
@@ -18,7 +19,7 @@
 
 enum { HEADS = 32, KV_HEADS = 8, DIM = 128, LAYERS = 12, REPLAYS = 11, MOST_SELECTED = 2048 };
 enum { BLOCKS = 640, CHOSEN_PAGES = MOST_SELECTED / PAGE_TOKENS }; /* 40,960 tokens */
-enum { N_PAGES = LAYERS * (BLOCKS + CHOSEN_PAGES) + 1, TOKEN_BYTES = 4 * KV_HEADS * DIM };
+enum { N_PAGES = LAYERS * (BLOCKS + CHOSEN_PAGES) + 1 };
 
 static void *device_bytes(size_t bytes) {
     void *memory;
@@ -67,7 +68,7 @@ static void make_pools(struct rig *r) {
     r->kv = {nullptr, DTYPE_BF16, N_PAGES, KV_HEADS, DIM, 0, false};
     r->kv.page_bytes = kv_page_bytes(&r->kv);
     r->kv.base = device_bytes(N_PAGES * r->kv.page_bytes);
-    r->store = {nullptr, DTYPE_BF16, BLOCKS, LAYERS, KV_HEADS, DIM};
+    r->store = {nullptr, DTYPE_BF16, BLOCKS, LAYERS, KV_HEADS, DIM, false};
     check(cudaHostAlloc(&r->store.base, BLOCKS * kv_store_block_bytes(&r->store),
                         cudaHostAllocPortable | cudaHostAllocMapped),
           "pinned memory");
@@ -164,28 +165,44 @@ static void time_choice(struct rig *r, uint32_t n, struct launch launch, int n_b
         cudaFree(memory);
 }
 
-static void time_fetches(struct rig *r, uint32_t n, bool blocks, struct launch launch) {
+/* With fp8 in a part of the memory. */
+static struct kv_store store_of(const struct rig *r, bool fp8) {
+    struct kv_store store = r->store;
+    store.fp8 = fp8;
+    return store;
+}
+
+static void time_blocks(struct rig *r, uint32_t n, bool fp8, struct launch launch) {
     r->fetch.step = send_step(r, BLOCKS * PAGE_TOKENS, MOST_SELECTED);
-    r->fetch.store = r->store;
-    if (!blocks) r->fetch.store.base = nullptr;
+    r->fetch.store = store_of(r, fp8);
     make_fetches(r, n);
     const double us = time_graph(launch.stream, REPLAYS, [&] {
-        if (!blocks) check(launch_fetch(&r->fetch, LAYERS, launch), "pages");
-        for (uint32_t l = 0; blocks && l < LAYERS; l++) {
+        for (uint32_t l = 0; l < LAYERS; l++) {
             struct fetch_params p = r->fetch;
             p.first_layer = p.first_plane = l;
             check(launch_fetch(&p, 1, launch), "blocks");
         }
     });
-    print(blocks ? "blocks" : "pages", 0, n, us, (double)n * LAYERS * TOKEN_BYTES);
+    print(fp8 ? "fp8 blocks" : "blocks", 0, n, us,
+          (double)n * LAYERS * kv_store_token_bytes(&r->fetch.store));
 }
 
-static void time_store(struct rig *r, struct launch launch) {
-    struct store_params p = {r->kv, r->store, 0, 128, {}};
+static void time_pages(struct rig *r, uint32_t n, struct launch launch) {
+    r->fetch.step = send_step(r, BLOCKS * PAGE_TOKENS, MOST_SELECTED);
+    r->fetch.store = {};
+    make_fetches(r, n);
+    const double us = time_graph(launch.stream, REPLAYS,
+                                 [&] { check(launch_fetch(&r->fetch, LAYERS, launch), "pages"); });
+    print("pages", 0, n, us, (double)n * LAYERS * kv_store_token_bytes(&r->store));
+}
+
+static void time_store(struct rig *r, bool fp8, struct launch launch) {
+    struct store_params p = {r->kv, store_of(r, fp8), 0, 128, {}};
     for (uint32_t i = 0; i < p.n; i++) p.copies[i] = {i * 5 % BLOCKS, i * 3 % BLOCKS};
     const double us = time_graph(launch.stream, REPLAYS,
                                  [&] { check(launch_store(&p, launch), "store"); });
-    print("store", 0, p.n * PAGE_TOKENS, us, (double)p.n * PAGE_TOKENS * TOKEN_BYTES);
+    print(fp8 ? "fp8 store" : "store", 0, p.n * PAGE_TOKENS, us,
+          (double)p.n * PAGE_TOKENS * kv_store_token_bytes(&p.store));
 }
 
 int main(int argc, char **argv) {
@@ -205,8 +222,9 @@ int main(int argc, char **argv) {
         if (n / PAGE_TOKENS * PAGE_TOKENS > MOST_SELECTED)
             time_choice(&r, n / PAGE_TOKENS * PAGE_TOKENS, launch,
                         2 * properties.multiProcessorCount);
-    for (uint32_t n : {2048u, 512u}) time_fetches(&r, n, true, alone);
-    for (uint32_t n : {2048u, 512u}) time_fetches(&r, n, false, launch);
-    time_store(&r, alone);
+    for (bool fp8 : {false, true})
+        for (uint32_t n : {2048u, 512u}) time_blocks(&r, n, fp8, alone);
+    for (uint32_t n : {2048u, 512u}) time_pages(&r, n, launch);
+    for (bool fp8 : {false, true}) time_store(&r, fp8, alone);
     return 0;
 }

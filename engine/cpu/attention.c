@@ -14,6 +14,9 @@
  * that it does not visit.  Slots that it does not visit in other pages get the weight 0, like those
  * in a row's future, so a head that visits everything computes the bits of dense attention.
  *
+ * Where a layer has a window, pages that lie before it for all rows of a tile are passed over, and
+ * for a row what lies before its own gets no weight, or leaves it as it was.
+ *
  * For sequences whose budget has scores (keep.c) or that have a selection (select.c), every row's
  * maximum and sum are left behind, and what decode multiplied. */
 #include "engine/cpu/tile.h"
@@ -78,12 +81,15 @@ static void attend_page(const struct tile *t, const struct work *w, const float 
     if (w->visited && w->visited[page] != UINT64_MAX)
         hide_slots(w->scores, t->n_rows, w->visited[page]);
     for (uint32_t r = 0; r < t->n_rows; r++) {
-        const uint32_t n = slots_of_page(t->first_visible + r / t->group, page);
+        const uint32_t visible = t->first_visible + r / t->group,
+                       n = slots_of_page(visible, page),
+                       n_hidden = slots_of_page(tile_first_slot(t, visible), page);
         float *s = w->scores + (size_t)r * PAGE_TOKENS;
-        if (n == 0) { /* the page lies in this row's future */
+        if (n == n_hidden) { /* the page lies in this row's future, or before its window */
             memset(s, 0, PAGE_TOKENS * sizeof(float));
             w->factor[r] = 1.0f;
         } else {
+            for (uint32_t i = 0; i < n_hidden; i++) s[i] = -INFINITY;
             w->factor[r] = t->kernels->softmax_update(s, n, &max[r], &sum[r]);
         }
     }
@@ -93,16 +99,28 @@ static void attend_page(const struct tile *t, const struct work *w, const float 
 
 static void attend_chunk(const struct tile *t, const struct work *w, const float *q, uint32_t chunk,
                          float *max, float *sum, float *out) {
-    uint32_t n_pages = (uint32_t)kv_n_pages(tile_last_visible(t));
-    uint32_t end = (chunk + 1) * CHUNK_PAGES < n_pages ? (chunk + 1) * CHUNK_PAGES : n_pages;
+    const uint32_t n_pages = (uint32_t)kv_n_pages(tile_last_visible(t)),
+                   first_page = tile_first_slot(t, t->first_visible) / PAGE_TOKENS,
+                   end = min_u32((chunk + 1) * CHUNK_PAGES, n_pages);
+    uint32_t page = chunk * CHUNK_PAGES;
+    if (page < first_page) page = first_page;
     for (uint32_t r = 0; r < t->n_rows; r++) {
         max[r] = -INFINITY;
         sum[r] = 0.0f;
     }
     memset(out, 0, (size_t)t->n_rows * t->kv->head_dim * sizeof(float));
-    for (uint32_t page = chunk * CHUNK_PAGES; page < end; page++) {
+    for (; page < end; page++) {
         if (!w->visited || w->visited[page]) attend_page(t, w, q, page, max, sum, out);
     }
+}
+
+static uint32_t first_chunk(const struct tile *t) {
+    return tile_first_slot(t, t->first_visible) / CHUNK_SLOTS;
+}
+
+/* Behind the last that has slots for the tile. */
+static uint32_t end_chunk(const struct tile *t) {
+    return (uint32_t)div_up(tile_last_visible(t), CHUNK_SLOTS);
 }
 
 /* Folds a chunk's result into a row's state; one of which the row sees nothing (max -inf) changes
@@ -152,10 +170,6 @@ static void store_row(const struct attn_job *job, const struct tile *t, uint32_t
     softmax[1] = sum;
 }
 
-static uint32_t chunks_of(uint32_t n_slots) {
-    return (uint32_t)div_up(n_slots, CHUNK_SLOTS);
-}
-
 /* Of n_tokens rows of a sequence, from its first_token-th row on. */
 static struct tile tile_of(const struct attn_job *job, uint32_t seq, uint32_t first_token,
                            uint32_t n_tokens, uint32_t kv_head) {
@@ -168,13 +182,19 @@ static struct tile tile_of(const struct attn_job *job, uint32_t seq, uint32_t fi
                          .first_head = kv_head * job->group,
                          .group = job->group,
                          .n_rows = n_tokens * job->group,
-                         .first_visible = view_of(job, seq)->n_slots - s->n_rows + first_token + 1};
+                         .first_visible = view_of(job, seq)->n_slots - s->n_rows + first_token + 1,
+                         .window = step_window(job->cpu->step, job->args->layer)};
 }
 
 /* --- Decode: a task is a chunk of one KV head of one sequence; then one fold per head. --- */
 
 static struct tile decode_tile(const struct attn_job *job, uint32_t seq, uint32_t kv_head) {
     return tile_of(job, seq, 0, 1, kv_head);
+}
+
+static uint32_t chunks_of(const struct attn_job *job, uint32_t seq) {
+    const struct tile t = decode_tile(job, seq, 0);
+    return end_chunk(&t) - first_chunk(&t);
 }
 
 /* Where a sequence with scores, or in a filter layer with a selection, leaves what decode
@@ -193,14 +213,14 @@ static void decode_chunk_task(void *ctx, uint32_t task, uint32_t worker) {
     struct attn_job *job = ctx;
     const struct kv_pool *kv = job->args->kv;
     uint32_t seq = task_owner(job->first_task, job->cpu->step->n_decode, task);
-    uint32_t n_chunks = chunks_of(view_of(job, seq)->n_slots), at = task - job->first_task[seq];
+    uint32_t n_chunks = chunks_of(job, seq), at = task - job->first_task[seq];
     struct tile t = decode_tile(job, seq, at / n_chunks);
     struct work w = work_layout(scratch_of(job->cpu, worker), job->work_rows, kv->head_dim);
     leave_raw(job, &w, seq, t.kv_head);
     tile_load_queries(job->args, &t, job->cpu->step->seqs[seq].first_row, w.q);
     float *out = job->partials + (size_t)task * job->group * (kv->head_dim + 2);
     float *max = out + (size_t)job->group * kv->head_dim;
-    attend_chunk(&t, &w, w.q, at % n_chunks, max, max + job->group, out);
+    attend_chunk(&t, &w, w.q, first_chunk(&t) + at % n_chunks, max, max + job->group, out);
 }
 
 static void decode_fold_task(void *ctx, uint32_t task, uint32_t worker) {
@@ -210,7 +230,7 @@ static void decode_fold_task(void *ctx, uint32_t task, uint32_t worker) {
     uint32_t seq = task / kv->n_kv_heads, kv_head = task % kv->n_kv_heads, dim = kv->head_dim,
              group = job->group;
     struct tile t = decode_tile(job, seq, kv_head);
-    uint32_t n_chunks = chunks_of(t.view->n_slots);
+    uint32_t n_chunks = chunks_of(job, seq);
     size_t partial = (size_t)group * (dim + 2);
     float *state = job->partials + (job->first_task[seq] + (size_t)kv_head * n_chunks) * partial;
     for (uint32_t r = 0; r < group; r++) {
@@ -262,8 +282,7 @@ int cpu_attn_decode(struct backend *be, const struct attn_args *args, struct err
     if (rc < 0) return rc;
     job.first_task[0] = 0;
     for (uint32_t i = 0; i < n; i++) {
-        job.first_task[i + 1] = job.first_task[i] +
-                                kv->n_kv_heads * chunks_of(view_of(&job, i)->n_slots);
+        job.first_task[i + 1] = job.first_task[i] + kv->n_kv_heads * chunks_of(&job, i);
     }
     rc = scratch_reserve(job.cpu, work_bytes(job.work_rows, kv->head_dim), err);
     if (rc < 0) return rc;
@@ -282,10 +301,10 @@ int cpu_attn_decode(struct backend *be, const struct attn_args *args, struct err
 /* The tile's tokens are rows of the step from first_row on. */
 static void attend_tile(const struct attn_job *job, const struct tile *t, const struct work *w,
                         uint32_t first_row) {
-    const uint32_t dim = t->kv->head_dim, n_chunks = chunks_of(tile_last_visible(t));
+    const uint32_t dim = t->kv->head_dim, first = first_chunk(t), end = end_chunk(t);
     tile_load_queries(job->args, t, first_row, w->q);
-    attend_chunk(t, w, w->q, 0, w->max, w->sum, w->out);
-    for (uint32_t c = 1; c < n_chunks; c++) {
+    attend_chunk(t, w, w->q, first, w->max, w->sum, w->out);
+    for (uint32_t c = first + 1; c < end; c++) {
         attend_chunk(t, w, w->q, c, w->chunk_max, w->chunk_sum, w->chunk_out);
         for (uint32_t r = 0; r < t->n_rows; r++) {
             fold_row(&w->max[r], &w->sum[r], w->out + (size_t)r * dim, w->chunk_max[r],
@@ -328,7 +347,8 @@ static int prefill_dense(struct attn_job *job, struct error *err) {
     for (uint32_t i = 0; i < n; i++) {
         const struct step_seq *seq = &step->seqs[step->n_decode + i];
         const uint32_t n_tiles = (uint32_t)div_up(seq->n_rows, job->tile_tokens);
-        job->first_task[i + 1] = job->first_task[i] + (seq->sparse ? 0 : n_tiles * kv->n_kv_heads);
+        const uint32_t n_tasks = seq == job->sparse ? 0 : n_tiles * kv->n_kv_heads;
+        job->first_task[i + 1] = job->first_task[i] + n_tasks;
     }
     rc = scratch_reserve(job->cpu, work_bytes(job->work_rows, kv->head_dim), err);
     if (rc < 0) return rc;
@@ -432,7 +452,7 @@ static int prefill_sparse(struct attn_job *job, struct error *err) {
 int cpu_attn_prefill(struct backend *be, const struct attn_args *args, struct error *err) {
     struct attn_job job = attn_job(be, args);
     if (job.cpu->step->n_seqs == job.cpu->step->n_decode) return 0;
-    job.sparse = sparse_seq(job.cpu->step);
+    if (step_window(job.cpu->step, args->layer) == 0) job.sparse = sparse_seq(job.cpu->step);
     int rc = prefill_dense(&job, err);
     return rc < 0 || !job.sparse ? rc : prefill_sparse(&job, err);
 }

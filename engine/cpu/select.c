@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "engine/cpu/sparse_lines.h"
+#include "engine/cpu/store.h"
 #include "engine/error.h"
 
 struct move {
@@ -119,33 +120,6 @@ static void choose_task(void *ctx, uint32_t seq, uint32_t worker) {
     done->total.n_fetched += done->n_moves;
 }
 
-/* --- Keys and values of a layer's token in the store, and in a page. --- */
-
-static char *stored_token(const struct kv_store *store, uint32_t block, uint32_t plane,
-                          uint32_t at) {
-    return (char *)store->base + block * kv_store_block_bytes(store) +
-           ((size_t)plane * PAGE_TOKENS + at) * kv_store_token_bytes(store);
-}
-
-static void token_from_store(const struct kv_pool *kv, uint32_t page, uint32_t at,
-                             const char *from) {
-    const size_t size = dtype_size(kv->dtype), bytes = kv->head_dim * size;
-    for (uint32_t head = 0; head < kv->n_kv_heads; head++, from += bytes)
-        copy_elements(page_of_head(kv, page, head) + at * size, PAGE_TOKENS, from, 1,
-                      kv->head_dim, kv->dtype);
-    for (uint32_t head = kv->n_kv_heads; head < 2 * kv->n_kv_heads; head++, from += bytes)
-        memcpy(page_of_head(kv, page, head) + at * bytes, from, bytes);
-}
-
-static void token_to_store(const struct kv_pool *kv, uint32_t page, uint32_t at, char *to) {
-    const size_t size = dtype_size(kv->dtype), bytes = kv->head_dim * size;
-    for (uint32_t head = 0; head < kv->n_kv_heads; head++, to += bytes)
-        copy_elements(to, 1, page_of_head(kv, page, head) + at * size, PAGE_TOKENS,
-                      kv->head_dim, kv->dtype);
-    for (uint32_t head = kv->n_kv_heads; head < 2 * kv->n_kv_heads; head++, to += bytes)
-        memcpy(to, page_of_head(kv, page, head) + at * bytes, bytes);
-}
-
 /* --- Fetching. --- */
 
 static void fetch_token(const struct select_job *job, const struct kv_select *select,
@@ -154,8 +128,8 @@ static void fetch_token(const struct select_job *job, const struct kv_select *se
     const uint32_t from = token / PAGE_TOKENS, from_at = token % PAGE_TOKENS;
     if (select->blocks) {
         const uint32_t plane = job->args->first_plane + layer - job->args->group->first;
-        token_from_store(
-            kv, page, at, stored_token(job->args->store, select->blocks[from], plane, from_at));
+        token_from_store(kv, page, at, job->args->store,
+                         (struct stored){select->blocks[from], plane, from_at});
         return;
     }
     for (uint32_t head = 0; head < kv->n_kv_heads; head++)
@@ -227,20 +201,5 @@ int cpu_select_totals(struct backend *be, struct select_total *totals, struct er
     const struct selection *done = cpu->selections.done.data;
     for (uint32_t i = 0; i < cpu->step->n_decode; i++)
         if (cpu->step->seqs[i].select) totals[i] = done[i].total;
-    return 0;
-}
-
-static void store_task(void *ctx, uint32_t task, uint32_t worker) {
-    (void)worker;
-    const struct store_args *args = ctx;
-    for (uint32_t at = 0; at < PAGE_TOKENS; at++)
-        token_to_store(args->kv, args->pages[task], at,
-                       stored_token(args->store, args->blocks[task], args->plane, at));
-}
-
-int cpu_store_pages(struct backend *be, const struct store_args *args, struct error *err) {
-    (void)err;
-    struct store_args job = *args;
-    pool_run(((struct cpu_backend *)be)->pool, store_task, &job, args->n);
     return 0;
 }

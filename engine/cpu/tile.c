@@ -5,7 +5,9 @@
 
 void copy_elements(char *to, uint32_t to_stride, const char *from, uint32_t from_stride, uint32_t n,
                    enum dtype dtype) {
-    if (dtype == DTYPE_F32) {
+    if (to_stride == 1 && from_stride == 1) {
+        memcpy(to, from, n * dtype_size(dtype));
+    } else if (dtype == DTYPE_F32) {
         for (size_t i = 0; i < n; i++)
             ((float *)to)[i * to_stride] = ((const float *)from)[i * from_stride];
     } else {

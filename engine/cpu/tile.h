@@ -19,6 +19,7 @@ struct tile {
     const struct rank_angles *angles; /* NULL: keys lie in their pages rotated */
     uint32_t kv_head, first_head, group, n_rows;
     uint32_t first_visible; /* slots that the first token sees; each later token sees one more */
+    uint32_t window;        /* of these only the newest so many; 0: all */
 };
 
 /* Tokens of a tile, when that many are left. */
@@ -28,6 +29,11 @@ static inline uint32_t tile_tokens(uint32_t group) {
 
 static inline uint32_t tile_last_visible(const struct tile *t) {
     return t->first_visible + (t->n_rows - 1) / t->group;
+}
+
+/* The first slot that a token sees which has `visible` of them. */
+static inline uint32_t tile_first_slot(const struct tile *t, uint32_t visible) {
+    return t->window > 0 && visible > t->window ? visible - t->window : 0;
 }
 
 /* How many slots of a page the first `visible` of the whole list are. */

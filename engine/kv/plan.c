@@ -56,6 +56,16 @@ static int check_positions(const struct kv_choice *choice, uint32_t trained_cont
                      trained_context, kv_choice_capacity(choice), chunk_of(choice));
 }
 
+/* In a cache that fits the window nobody sees more slots than that. */
+static int check_window(const struct kv_choice *choice, uint32_t window, struct error *err) {
+    if (window == 0 || room_of(choice) <= window) return 0;
+    return error_set(err, ERR_INVALID,
+                     "layers of this model see %" PRIu32
+                     " tokens at most, so the KV budget (%" PRIu64
+                     ") and a chunk of the prompt (%" PRIu32 ") with one token more must fit that",
+                     window, kv_choice_capacity(choice), chunk_of(choice));
+}
+
 static int check_bounded(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens,
                          const struct kv_limits *limits, struct error *err) {
     if (!limits->bounded_caches)
@@ -67,6 +77,7 @@ static int check_bounded(const struct kv_choice *choice, uint32_t n_prompt, uint
     if (room_of(choice) > KV_MAX_TEXT || n_prompt > KV_MAX_TEXT)
         return error_set(err, ERR_INVALID, "prompts and KV budgets end at %" PRIu32 " tokens",
                          KV_MAX_TEXT);
+    if ((code = check_window(choice, limits->window, err))) return code;
     if (!outgrows(n_prompt, max_tokens, limits->trained_context)) return 0;
     return check_positions(choice, limits->trained_context, err);
 }

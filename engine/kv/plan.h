@@ -34,6 +34,7 @@ struct kv_plan {
 struct kv_limits {
     uint32_t max_model_len;   /* of texts that are kept whole */
     uint32_t trained_context; /* the model's */
+    uint32_t window;          /* its layers', 0: none */
     bool bounded_caches;
     bool selections;       /* there are filter layers, and the backend selects: */
     uint32_t max_selected; /* so many at most; 0 where it does not */

@@ -16,6 +16,7 @@
 #include "engine/model/family.h"
 #include "engine/model/json_guard.h"
 #include "engine/model/rope_config.h"
+#include "engine/model/window_config.h"
 
 enum { MAX_CONFIG_BYTES = 1 << 20, MAX_HEAD_DIM = 256 };
 
@@ -119,43 +120,6 @@ static int read_biases(const struct config_reader *r, struct model_config *c) {
     return 0;
 }
 
-/* Layers that differ by more than their windows are not the decoder's. */
-static int check_layer_types(const struct config_reader *r, bool windows) {
-    const json_t *types = config_get(r->root, "layer_types");
-    for (size_t i = 0; i < json_array_size(types); i++) {
-        const char *type = json_string_value(json_array_get(types, i));
-        const bool known = type && (strcmp(type, "full_attention") == 0 ||
-                                    (windows && strcmp(type, "sliding_attention") == 0));
-        if (!known)
-            return config_refuse(r, ERR_UNSUPPORTED, "layer_types",
-                                 "has a layer that is not full_attention");
-    }
-    return 0;
-}
-
-/* No attention here has a window: a model that does is served up to its length, where every token
- * is inside. */
-static int read_window(const struct config_reader *r, struct model_config *c) {
-    const struct model_family *family = family_find(c->architecture);
-    const bool is_said = json_object_get(r->root, "sliding_window") != NULL;
-    uint32_t window = 0;
-    bool used = family->window == WINDOW_AS_SAID;
-    int rc = 0;
-    if (family->window == WINDOW_IF_USED)
-        rc = config_read_bool(r, r->root, "use_sliding_window", &used);
-    if (used && !is_said) window = family->usual_window;
-    if (!rc && used) rc = config_read_count(r, r->root, "sliding_window", 1 << 30, &window);
-    if (!rc && family->window != WINDOW_NEVER) rc = check_layer_types(r, window > 0);
-    if (rc || window == 0 || window >= c->max_position) return rc;
-    if (r->context > window)
-        return error_set(r->err, ERR_UNSUPPORTED,
-                         "%.200s: config.json: 'sliding_window' is %" PRIu32
-                         ", and longer texts (--max-model-len %" PRIu32 ") are not supported",
-                         r->label, window, r->context);
-    c->max_position = window;
-    return 0;
-}
-
 static int read_options(const struct config_reader *r, struct model_config *c) {
     double eps = family_find(c->architecture)->norm_eps;
     int rc = config_read_number(r, r->root, "rms_norm_eps", 1e-12, 1.0, &eps);
@@ -163,7 +127,6 @@ static int read_options(const struct config_reader *r, struct model_config *c) {
     c->norm_eps = (float)eps;
     if ((rc = config_read_bool(r, r->root, "tie_word_embeddings", &c->tied_head))) return rc;
     if ((rc = read_biases(r, c))) return rc;
-    if ((rc = read_window(r, c))) return rc;
     const json_t *act = config_get(r->root, "hidden_act");
     if (act && (!json_is_string(act) || strcmp(json_string_value(act), "silu") != 0))
         return config_refuse(r, ERR_UNSUPPORTED, "hidden_act", "is not silu");
@@ -232,6 +195,10 @@ int model_config_parse(struct model_config *out, const json_t *config, const jso
     if (!c.inv_freq)
         return error_set(err, ERR_NOMEM, "%.200s: no memory for the rotary frequencies", label);
     rope_frequencies(&rope, c.inv_freq, c.n_freqs);
+    if ((rc = window_config_read(&r, &c))) {
+        model_config_fini(&c);
+        return rc;
+    }
     *out = c;
     return 0;
 }
@@ -261,5 +228,7 @@ done:
 
 void model_config_fini(struct model_config *config) {
     free(config->inv_freq);
+    free(config->windows);
     config->inv_freq = NULL;
+    config->windows = NULL;
 }

@@ -61,6 +61,7 @@ struct decoder {
     struct sample_row *slice_samples; /* host [max_logit_rows]: logit_row counts within the slice */
     struct decode_body bodies[2][2]; /* [keeps][selects] */
     /* Of the step that is being submitted: */
+    struct step step;              /* with the model's windows */
     bool keeps, selects;           /* as in decode_body */
     const struct step_seq *sparse; /* the sequence with sparse attention, or NULL */
     uint32_t n_drawn; /* sample rows of the newest step: what STEP_DRAWN may name */
@@ -269,6 +270,10 @@ static int enter_layer(struct decoder *d, uint32_t layer, struct row_range rows,
     return rc ? rc : d->be->ops->rope_append(d->be, &rope, err);
 }
 
+static bool is_indexed(const struct decoder *d, uint32_t layer) {
+    return d->sparse && step_window(&d->step, layer) == 0;
+}
+
 /* q: of the first of the rows that the sparse sequence indexes together. */
 static int run_index(struct decoder *d, uint32_t layer, const void *q, struct error *err) {
     const struct model_config *c = &d->model->config;
@@ -326,7 +331,7 @@ static int run_attention(struct decoder *d, uint32_t layer, struct row_range row
                          struct error *err) {
     const struct attn_args attn = attn_of(d, layer, rows.qkv);
     int rc = enter_layer(d, layer, rows, err);
-    if (!rc && d->sparse)
+    if (!rc && is_indexed(d, layer))
         rc = run_index(d, layer, act_at(d, rows.qkv, (size_t)d->sparse->first_row * d->qkv_dim),
                        err);
     if (rc) return rc;
@@ -533,6 +538,12 @@ static int refuse_sparse(struct error *err) {
     return error_set(err, ERR_INVALID, "decoder: this backend has only dense attention");
 }
 
+static int begin(struct decoder *d, const struct step *step, struct error *err) {
+    d->step = *step;
+    d->step.windows = d->model->config.windows;
+    return d->be->ops->step_begin(d->be, &d->step, err);
+}
+
 static int submit(struct decoder *d, const struct step *step, const struct sample_row *samples,
                   uint32_t n_samples, struct sample_result *results, struct keep_total *totals,
                   float *logits_out, struct error *err) {
@@ -548,7 +559,7 @@ static int submit(struct decoder *d, const struct step *step, const struct sampl
         return error_set(err, ERR_INVALID, "decoder: budgets, but the pages have no room for them");
     if (d->selects && (!d->be->ops->select || d->limits.n_groups == 0))
         return error_set(err, ERR_INVALID, "decoder: nobody can select here");
-    if ((rc = d->be->ops->step_begin(d->be, step, err))) return rc;
+    if ((rc = begin(d, step, err))) return rc;
     rc = run_step(d, step, samples, n_samples, results, logits_out, err);
     if (rc || !d->keeps || !totals) return rc;
     return d->be->ops->keep_totals(d->be, d->kv, totals, err);
@@ -590,7 +601,8 @@ static int run_long_slice(struct decoder *d, const struct long_slice *slice, str
                                : leave_layer(d, slice->layer - 1, rows, err);
     if (!rc) rc = enter_layer(d, slice->layer, rows, err);
     /* Nobody leaves the last layer. */
-    if (rc || !d->sparse || !is_last || slice->layer + 1 == d->model->config.n_layers) return rc;
+    if (rc || !is_last || slice->layer + 1 == d->model->config.n_layers) return rc;
+    if (!is_indexed(d, slice->layer)) return 0;
     return run_index(d, slice->layer, d->long_qkv, err);
 }
 
@@ -602,7 +614,7 @@ int decoder_submit_slice(struct decoder *d, const struct step *step,
     d->keeps = d->selects = false;
     d->sparse = sparse_of(step);
     if (d->sparse && !d->be->ops->attn_index) return refuse_sparse(err);
-    if ((rc = d->be->ops->step_begin(d->be, step, err))) return rc;
+    if ((rc = begin(d, step, err))) return rc;
     return run_long_slice(d, slice, err);
 }
 

@@ -58,8 +58,8 @@ const struct model_family *family_find(const char *architecture) {
 
 const char *family_missing(const char *architecture) {
     static const char *const known[][2] = {
-        {"Gemma2ForCausalLM", ": attention has no soft caps and no windows"},
-        {"Gemma3ForCausalLM", ": layers have no windows and no rotary frequencies of their own"},
+        {"Gemma2ForCausalLM", ": attention and logits have no soft caps"},
+        {"Gemma3ForCausalLM", ": layers have no rotary frequencies of their own"},
         {"Gemma3ForConditionalGeneration", ": only text is served"},
         {"ChatGLMModel", ": its layout is not that of GlmForCausalLM, which is served"},
         {"Qwen2MoeForCausalLM", ": there is no mixture of experts"},

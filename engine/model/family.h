@@ -10,11 +10,11 @@
 /* Whether a product has a bias. */
 enum family_bias { BIAS_NEVER, BIAS_ALWAYS, BIAS_AS_SAID /* by 'attention_bias', 'mlp_bias' */ };
 
-/* Whether a token sees only the newest ones before it. */
+/* Whether tokens of some layers see only the newest ones before them. */
 enum family_window {
     WINDOW_NEVER,
     WINDOW_AS_SAID, /* where 'sliding_window' is a number */
-    WINDOW_IF_USED  /* and 'use_sliding_window' is true */
+    WINDOW_IF_USED  /* and 'use_sliding_window' is true, from layer 'max_window_layers' on */
 };
 
 struct model_family {

@@ -17,7 +17,9 @@ enum { MODEL_MAX_EOS = 16 };
 struct model_config {
     char architecture[64];
     uint32_t n_vocab, dim, n_layers, n_heads, n_kv_heads, head_dim, ffn_dim;
-    uint32_t max_position; /* trained context, tokens; the window of a model that has one */
+    uint32_t max_position; /* trained context, tokens */
+    uint32_t window;       /* tokens that some layers see at most; 0: all see everything */
+    uint32_t *windows;     /* [n_layers], owned: as in struct step; NULL where there is none */
     float norm_eps, attn_scale, rope_scale;
     bool tied_head, qkv_bias, o_bias, mlp_bias;
     bool qk_norm; /* the heads of q and k, each by itself, before they turn */
@@ -55,6 +57,9 @@ struct model_source {
     void (*progress)(void *ctx, uint64_t done, uint64_t total);
     void *ctx;
 };
+
+/* Whether some layer sees everything. */
+bool model_has_wide_layers(const struct model_config *config);
 
 /* Reads only config.json and generation_config.json: enough to answer questions about a model.
  * context: the longest text that it will be asked for; 0: the model's own, max_position.  Rotary

@@ -167,8 +167,7 @@ static int read_yarn(const struct rope_reader *r) {
         return refuse(r, ERR_INVALID, "beta_fast", "is not above 'beta_slow'");
     if (p->theta <= 1.0) return refuse(r, ERR_INVALID, "rope_theta", "is not above 1");
     const double stretched = fmin(floor(p->original_max_position * p->factor), MAX_CONTEXT);
-    if (r->c->max_position == r->max_position && stretched > r->max_position)
-        r->c->max_position = (uint32_t)stretched;
+    if (stretched > r->max_position) r->c->max_position = (uint32_t)stretched;
     if (mscale == 0 || mscale_all == 0) return read_attention_factor(r, yarn_scale(p->factor, 1));
     return read_attention_factor(r, yarn_scale(p->factor, mscale) /
                                         yarn_scale(p->factor, mscale_all));
@@ -228,8 +227,6 @@ int rope_config_read(const struct config_reader *config, struct model_config *c,
     c->rope_scale = 1.0f;
     int rc = find_rope(&r);
     if (!rc) rc = check_keys(&r);
-    if (!rc) rc = config_read_count(config, config->root, "max_position_embeddings", MAX_CONTEXT,
-                                    &r.max_position);
     if (!rc) rc = config_read_number(config, config->root, "rope_theta", 1.0, 1e15, &p->theta);
     if (!rc) rc = read_number(&r, "rope_theta", 1.0, 1e15, &p->theta);
     if (!rc) rc = read_share(&r);

@@ -12,6 +12,7 @@ struct batch {
     uint32_t pages[N_LAYERS][MAX_SEQS][MAX_PAGES];
     struct kv_view views[MAX_SEQS][N_LAYERS];
     struct step_seq seqs[MAX_SEQS];
+    uint32_t windows[N_LAYERS];
     uint32_t *positions;
     double inv_freq[128];
     struct kv_pool cpu_kv, gpu_kv;
@@ -40,7 +41,7 @@ static void make_pools(struct batch *b) {
 
 /* One step: every sequence appends n[i] tokens (none: not in the step) to the `seen` it has. */
 static struct step make_step(struct batch *b, const uint32_t *seen, const uint32_t *n) {
-    struct step step = {.n_layers = N_LAYERS, .seqs = b->seqs};
+    struct step step = {.n_layers = N_LAYERS, .windows = b->windows, .seqs = b->seqs};
     b->positions = realloc(b->positions, 4096 * sizeof(uint32_t));
     for (int decoding = 1; decoding >= 0; decoding--) {
         for (uint32_t i = 0; i < b->n_seqs; i++) {
@@ -134,19 +135,35 @@ static const uint32_t shapes[][4] = {/* heads, kv heads, head_dim, rotary pairs 
                                      {3, 1, 96, 48},  {4, 2, 256, 128}, {16, 2, 64, 16}};
 enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 
-static void ragged_batches_equal_the_cpu(void **state) {
-    (void)state;
-    static const uint32_t history[MAX_SEQS] = {0, 1, 63, 64, 65, 130, 577, 200},
-                          rows[MAX_SEQS] = {1, 1, 1, 1, 70, 5, 1, 128};
+static void check_ragged(const uint32_t *rows, const uint32_t *windows) {
+    static const uint32_t history[MAX_SEQS] = {0, 1, 63, 64, 65, 130, 577, 200};
     for (size_t s = 0; s < N_SHAPES; s++) {
         for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
             struct batch *b =
                 new_batch(shapes[s][0], shapes[s][1], shapes[s][2], shapes[s][3], dtype);
             b->n_seqs = MAX_SEQS;
             memcpy(b->history, history, sizeof(history));
-            memcpy(b->rows, rows, sizeof(rows));
+            memcpy(b->rows, rows, sizeof(b->rows));
+            memcpy(b->windows, windows, sizeof(b->windows));
             check_batch(b);
         }
+    }
+}
+
+static void ragged_batches_equal_the_cpu(void **state) {
+    (void)state;
+    check_ragged((const uint32_t[MAX_SEQS]){1, 1, 1, 1, 70, 5, 1, 128},
+                 (const uint32_t[N_LAYERS]){0, 0});
+}
+
+/* Windows that begin within a page, end with one, and are longer than most of the texts; plans of
+ * their own, shared ones, and one for layers without. */
+static void windows_equal_the_cpu(void **state) {
+    (void)state;
+    static const uint32_t windows[][N_LAYERS] = {{17, 0}, {0, 300}, {64, 64}, {1, 129}};
+    for (size_t i = 0; i < sizeof(windows) / sizeof(windows[0]); i++) {
+        check_ragged((const uint32_t[MAX_SEQS]){1, 1, 1, 1, 70, 5, 1, 128}, windows[i]);
+        check_ragged((const uint32_t[MAX_SEQS]){1, 300, 1, 1, 1, 1, 200, 1}, windows[i]);
     }
 }
 
@@ -169,6 +186,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(single_sequences_equal_the_cpu),
         cmocka_unit_test(ragged_batches_equal_the_cpu),
+        cmocka_unit_test(windows_equal_the_cpu),
     };
     if (!read_arguments(argc, argv, 0, &small)) return 1;
     const int status = open_backends();

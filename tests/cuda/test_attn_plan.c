@@ -16,24 +16,24 @@ struct planned {
     struct attn_plan_shape shape;
     struct attn_plan_room room;
     struct attn_plan plan;
-    uint32_t n_seqs;
+    uint32_t n_seqs, window;
     const uint32_t *n_slots;
     int32_t table_at[MAX_SEQS];
 };
 
 static struct planned make_plan(struct attn_plan_shape shape, const uint32_t *n_slots,
-                                uint32_t n_seqs) {
+                                uint32_t n_seqs, uint32_t window) {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < n_seqs; i++) sum += n_slots[i];
     struct planned p = {.shape = shape, .room = attn_plan_room(&shape, n_seqs, sum),
-                        .n_seqs = n_seqs, .n_slots = n_slots};
+                        .n_seqs = n_seqs, .window = window, .n_slots = n_slots};
     /* Nothing of an earlier plan may shine through. */
     size_t tiles = p.room.n_tiles * sizeof(*p.plan.tiles);
     size_t merges = (p.room.n_merges + 1) * sizeof(*p.plan.merges);
     p.plan.tiles = memset(malloc(tiles), 0x55, tiles);
     p.plan.merges = memset(malloc(merges), 0x55, merges);
     for (uint32_t i = 0; i < n_seqs; i++) p.table_at[i] = (int32_t)(3 * i + 1000);
-    const struct attn_plan_batch batch = {n_slots, p.table_at, n_seqs};
+    const struct attn_plan_batch batch = {n_slots, p.table_at, n_seqs, window};
     attn_plan_build(&p.plan, &shape, &batch);
     assert_true(p.plan.n_tiles <= p.room.n_tiles);
     assert_true(p.plan.n_merges <= p.room.n_merges);
@@ -57,14 +57,21 @@ static const struct attn_merge *merge_of(const struct planned *p, int32_t partia
     return NULL;
 }
 
+/* Slots of a sequence that are read: from the unit with the first one that is seen. */
+static uint32_t first_slot(const struct planned *p, uint32_t seq) {
+    const uint32_t n = p->n_slots[seq];
+    const uint32_t hidden = p->window > 0 && n > p->window ? n - p->window : 0;
+    return hidden - hidden % ATTN_UNIT_SLOTS;
+}
+
 static void check_tile(const struct planned *p, const struct attn_tile *t, uint8_t *partial_seen) {
-    uint32_t n = p->n_slots[t->seq];
-    assert_true(t->begin >= 0 && t->begin < t->end && (uint32_t)t->end <= n);
+    uint32_t n = p->n_slots[t->seq], first = first_slot(p, (uint32_t)t->seq);
+    assert_true(t->begin >= (int32_t)first && t->begin < t->end && (uint32_t)t->end <= n);
     assert_int_equal(t->pages, p->table_at[t->seq]);
     assert_int_equal(t->begin % ATTN_UNIT_SLOTS, 0);
     assert_true((uint32_t)t->end == n || t->end % ATTN_UNIT_SLOTS == 0);
     if (t->partial < 0) {
-        assert_true(t->begin == 0 && (uint32_t)t->end == n);
+        assert_true((uint32_t)t->begin == first && (uint32_t)t->end == n);
         return;
     }
     const struct attn_merge *m = merge_of(p, t->partial);
@@ -95,7 +102,7 @@ static uint64_t check_plan(const struct planned *p) {
         if (units > largest) largest = units;
     }
     for (uint32_t i = 0; i < p->n_seqs; i++)
-        expected += (uint64_t)p->n_slots[i] * p->shape.n_kv_heads;
+        expected += (uint64_t)(p->n_slots[i] - first_slot(p, i)) * p->shape.n_kv_heads;
     assert_int_equal(covered, expected); /* with distinct partials: every slot once */
     assert_int_equal(n_partials, p->plan.n_partials);
     free(partial_seen);
@@ -105,7 +112,8 @@ static uint64_t check_plan(const struct planned *p) {
 static uint64_t units_of_batch(const struct planned *p) {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < p->n_seqs; i++)
-        sum += (uint64_t)(p->n_slots[i] + ATTN_UNIT_SLOTS - 1) / ATTN_UNIT_SLOTS;
+        sum += (uint64_t)(p->n_slots[i] - first_slot(p, i) + ATTN_UNIT_SLOTS - 1) /
+               ATTN_UNIT_SLOTS;
     return sum * p->shape.n_kv_heads;
 }
 
@@ -119,7 +127,8 @@ static void random_batches_are_covered_and_balanced(void **state) {
         for (uint32_t i = 0; i < n_seqs; i++) n_slots[i] = (uint32_t)rand() % longest;
         struct attn_plan_shape shape = {1 + (uint32_t)rand() % 264, 1 + (uint32_t)rand() % 8,
                                         round % 3 ? 0 : ATTN_FIXED_SPLIT_SLOTS};
-        struct planned p = make_plan(shape, n_slots, n_seqs);
+        uint32_t window = round % 2 ? 1 + (uint32_t)rand() % longest : 0;
+        struct planned p = make_plan(shape, n_slots, n_seqs, window);
         uint64_t largest = check_plan(&p);
         uint64_t mean = (units_of_batch(&p) + shape.n_blocks - 1) / shape.n_blocks;
         uint64_t slack = shape.split_slots ? ATTN_FIXED_SPLIT_SLOTS / ATTN_UNIT_SLOTS : 4;
@@ -132,7 +141,7 @@ static void equal_items_that_fit_are_not_cut(void **state) {
     (void)state;
     uint32_t n_slots[256];
     for (int i = 0; i < 256; i++) n_slots[i] = 256;
-    struct planned p = make_plan((struct attn_plan_shape){132, 2, 0}, n_slots, 256);
+    struct planned p = make_plan((struct attn_plan_shape){132, 2, 0}, n_slots, 256, 0);
     assert_int_equal(p.plan.n_merges, 0);
     assert_int_equal(check_plan(&p), 64);
     drop_plan(&p);
@@ -141,7 +150,7 @@ static void equal_items_that_fit_are_not_cut(void **state) {
 static void one_long_sequence_goes_to_all_blocks(void **state) {
     (void)state;
     uint32_t n_slots[] = {65536};
-    struct planned p = make_plan((struct attn_plan_shape){132, 2, 0}, n_slots, 1);
+    struct planned p = make_plan((struct attn_plan_shape){132, 2, 0}, n_slots, 1, 0);
     assert_int_equal(p.plan.n_merges, 2);
     assert_int_equal(check_plan(&p), 63); /* 8192 units / 132 */
     drop_plan(&p);
@@ -151,10 +160,30 @@ static void an_empty_batch_has_no_work(void **state) {
     (void)state;
     uint32_t n_slots[] = {0, 0};
     for (uint32_t n_seqs = 0; n_seqs <= 2; n_seqs++) {
-        struct planned p = make_plan((struct attn_plan_shape){132, 2, 0}, n_slots, n_seqs);
+        struct planned p = make_plan((struct attn_plan_shape){132, 2, 0}, n_slots, n_seqs, 0);
         assert_int_equal(check_plan(&p), 0);
         drop_plan(&p);
     }
+}
+
+/* Cut where they are cut without one: what is behind the first tile moves by whole splits. */
+static void fixed_splits_stay_where_they_are_in_a_window(void **state) {
+    (void)state;
+    uint32_t n_slots[] = {3001};
+    struct attn_plan_shape shape = {132, 1, ATTN_FIXED_SPLIT_SLOTS};
+    struct planned p = make_plan(shape, n_slots, 1, 1000);
+    uint32_t n_first = 0;
+    check_plan(&p);
+    for (uint32_t i = 0; i < p.plan.n_tiles; i++) {
+        const struct attn_tile *t = &p.plan.tiles[i];
+        if (t->begin == t->end) continue;
+        n_first += t->begin == 2000; /* of the unit that slot 2001 is in */
+        assert_true(t->begin == 2000 || t->begin % ATTN_FIXED_SPLIT_SLOTS == 0);
+        assert_true(t->end == 3001 || t->end % ATTN_FIXED_SPLIT_SLOTS == 0);
+    }
+    assert_int_equal(n_first, 1);
+    assert_int_equal(p.plan.n_partials, 3);
+    drop_plan(&p);
 }
 
 /* The tiles of the last sequence: their limits may depend on nothing but its length. */
@@ -163,7 +192,7 @@ static void fixed_splits_do_not_depend_on_the_batch(void **state) {
     uint32_t alone[] = {3001}, batch[] = {5, 70000, 1, 512, 3001};
     for (uint32_t blocks = 1; blocks < 200; blocks += 33) {
         struct attn_plan_shape shape = {blocks, 2, ATTN_FIXED_SPLIT_SLOTS};
-        struct planned a = make_plan(shape, alone, 1), b = make_plan(shape, batch, 5);
+        struct planned a = make_plan(shape, alone, 1, 0), b = make_plan(shape, batch, 5, 0);
         check_plan(&a);
         check_plan(&b);
         uint32_t limits = 0;
@@ -187,6 +216,7 @@ int main(void) {
         cmocka_unit_test(equal_items_that_fit_are_not_cut),
         cmocka_unit_test(one_long_sequence_goes_to_all_blocks),
         cmocka_unit_test(an_empty_batch_has_no_work),
+        cmocka_unit_test(fixed_splits_stay_where_they_are_in_a_window),
         cmocka_unit_test(fixed_splits_do_not_depend_on_the_batch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

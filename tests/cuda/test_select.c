@@ -6,11 +6,16 @@
  * are filled by store_pages().  After every step the states, which token each slot holds, are
  * compared, what the first text's tokens are worth, and the chosen slots of the device with the
  * text, bit by bit.  Where rounding has decided between two tokens, the text is made fresh on both
- * sides: so no step begins differently. */
+ * sides: so no step begins differently.
+ *
+ * Where the store is fp8, texts are such that it loses nothing; all others are test_fp8.c's. */
 #include "tests/cuda/cuda_test.h"
+
+#include "engine/cpu/fp8.h"
 
 enum { N_LAYERS = 7, N_TEXTS = 4, MAX_TOKENS = 1600, TEXT_PAGES = MAX_TOKENS / PAGE_TOKENS };
 enum { MAX_SELECTED = 192, CHOSEN_PAGES = MAX_SELECTED / PAGE_TOKENS, N_SINK = 4, N_TAIL = 64 };
+enum { MAX_DIM = 128 };
 enum { EACH_LAYER = TEXT_PAGES + CHOSEN_PAGES, RECORDED_ROWS = 8 };
 enum { N_PAGES = N_TEXTS * (N_LAYERS * EACH_LAYER + 2), N_BLOCKS = N_TEXTS * TEXT_PAGES };
 
@@ -51,7 +56,7 @@ struct rig {
     float *q[N_LAYERS]; /* of the step */
     struct step_seq seqs[N_TEXTS];
     struct step step;
-    bool with_blocks;
+    bool with_blocks, fp8; /* fp8: blocks are */
     uint32_t n_states, n_ties, n_fetched;
 };
 
@@ -350,10 +355,19 @@ static void compare_step(struct rig *r) {
 
 /* ---- cases ---- */
 
+static void make_exact_in_fp8(float *rows, size_t n, uint32_t dim) {
+    uint8_t codes[MAX_DIM];
+    for (char *row = (char *)rows; row < (char *)(rows + n); row += dim * sizeof(float)) {
+        const uint8_t scale = fp8_pack(codes, row, 1, dim, DTYPE_F32);
+        fp8_unpack(row, 1, codes, scale, dim, DTYPE_F32);
+    }
+}
+
 static void make_tokens(struct rig *r, struct text *t) {
     const size_t n = MAX_TOKENS * token_bytes(r) / dtype_size(r->cpu.kv.dtype);
     for (uint32_t l = 0; l < N_LAYERS; l++) {
         float *x = random_bf16(n, 2);
+        if (r->fp8) make_exact_in_fp8(x, n, r->dim);
         t->tokens[l] = converted(x, n, r->cpu.kv.dtype);
         free(x);
         for (uint32_t p = 0; p < TEXT_PAGES; p++) {
@@ -398,7 +412,7 @@ static void make_side(struct rig *r, struct side *side, struct backend *be, enum
         .dtype = dtype, .n_pages = N_PAGES, .n_kv_heads = r->n_kv, .head_dim = r->dim};
     side->kv.page_bytes = kv_page_bytes(&side->kv);
     must(be->ops->alloc(be, N_PAGES * side->kv.page_bytes, &side->kv.base, &err), &err);
-    side->store = (struct kv_store){NULL, dtype, N_BLOCKS, N_PLANES, r->n_kv, r->dim};
+    side->store = (struct kv_store){NULL, dtype, N_BLOCKS, N_PLANES, r->n_kv, r->dim, r->fp8};
     must(be->ops->store_alloc(be, N_BLOCKS * kv_store_block_bytes(&side->store),
                               &side->store.base, &err),
          &err);
@@ -437,11 +451,15 @@ static void free_side(struct side *side) {
     side->be->ops->free(side->be, side->kv.base);
 }
 
-static struct rig *new_rig(const uint32_t *shape, enum dtype dtype, bool with_blocks) {
+/* Of blocks: what their elements are. */
+enum store_kind { IN_PAGES, IN_BLOCKS, IN_FP8_BLOCKS };
+
+static struct rig *new_rig(const uint32_t *shape, enum dtype dtype, enum store_kind kind) {
     struct rig *r = calloc(1, sizeof(*r));
     assert_non_null(r);
     r->n_heads = shape[0], r->n_kv = shape[1], r->dim = shape[2];
-    r->with_blocks = with_blocks;
+    r->with_blocks = kind != IN_PAGES;
+    r->fp8 = kind == IN_FP8_BLOCKS;
     make_side(r, &r->cpu, cpu, dtype);
     make_side(r, &r->gpu, gpu, dtype);
     make_texts(r);
@@ -459,8 +477,9 @@ static void free_rig(struct rig *r) {
     free(r);
 }
 
-static void check_shape(const uint32_t *shape, enum dtype dtype, bool with_blocks) {
-    struct rig *r = new_rig(shape, dtype, with_blocks);
+static void check_shape(const uint32_t *shape, enum dtype dtype, enum store_kind kind) {
+    static const char *const names[] = {"pages", "blocks", "fp8 blocks"};
+    struct rig *r = new_rig(shape, dtype, kind);
     const uint32_t n_steps = small ? 4 : 80;
     for (uint32_t step = 0; step < n_steps; step++) {
         make_step(r);
@@ -469,7 +488,7 @@ static void check_shape(const uint32_t *shape, enum dtype dtype, bool with_block
         for (uint32_t i = 0; i < N_TEXTS; i++) r->texts[i].n_tokens += small ? 40 : 1;
     }
     printf("%u/%u heads of %u, dtype %d, %s: %u states, %u near ties, %u tokens fetched\n",
-           r->n_heads, r->n_kv, r->dim, (int)dtype, with_blocks ? "blocks" : "pages", r->n_states,
+           r->n_heads, r->n_kv, r->dim, (int)dtype, names[kind], r->n_states,
            r->n_ties, r->n_fetched);
     assert_true(r->n_states > 2 * n_steps && r->n_ties * 4 < r->n_states && r->n_fetched > 0);
     free_rig(r);
@@ -483,18 +502,26 @@ enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 static void bf16_selections_equal_the_cpu(void **state) {
     (void)state;
     for (uint32_t i = 0; i < N_SHAPES; i += small ? N_SHAPES - 1 : 1)
-        check_shape(shapes[i], DTYPE_BF16, true);
-    check_shape(shapes[0], DTYPE_BF16, false);
+        check_shape(shapes[i], DTYPE_BF16, IN_BLOCKS);
+    check_shape(shapes[0], DTYPE_BF16, IN_PAGES);
 }
 
 static void f16_selections_equal_the_cpu(void **state) {
     (void)state;
-    check_shape(shapes[small ? N_SHAPES - 1 : 1], DTYPE_F16, true);
+    check_shape(shapes[small ? N_SHAPES - 1 : 1], DTYPE_F16, IN_BLOCKS);
 }
 
 static void f32_selections_equal_the_cpu(void **state) {
     (void)state;
-    check_shape(shapes[small ? N_SHAPES - 1 : 0], DTYPE_F32, true);
+    check_shape(shapes[small ? N_SHAPES - 1 : 0], DTYPE_F32, IN_BLOCKS);
+}
+
+static void fp8_selections_equal_the_cpu(void **state) {
+    (void)state;
+    for (uint32_t i = 0; i < N_SHAPES; i += small ? N_SHAPES - 1 : 1)
+        check_shape(shapes[i], DTYPE_BF16, IN_FP8_BLOCKS);
+    check_shape(shapes[0], DTYPE_F16, IN_FP8_BLOCKS);
+    check_shape(shapes[0], DTYPE_F32, IN_FP8_BLOCKS);
 }
 
 /* What was written by then is in the blocks, although the pages are written again by the step that
@@ -505,7 +532,7 @@ static void copies_end_before_a_step_writes_their_pages(void **state) {
     struct error err = {0};
     struct kv_pool kv = {
         .dtype = DTYPE_BF16, .n_pages = N, .n_kv_heads = KV, .head_dim = DIM};
-    struct kv_store store = {NULL, DTYPE_BF16, N, 1, KV, DIM};
+    struct kv_store store = {NULL, DTYPE_BF16, N, 1, KV, DIM, false};
     const uint32_t pages[N] = {3, 1, 0, 7, 6, 2, 5, 4}, blocks[N] = {5, 0, 7, 1, 4, 6, 2, 3};
     const double inv_freq[DIM / 2] = {0}; /* nothing turns */
     uint32_t positions[ROWS] = {0};
@@ -548,6 +575,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(bf16_selections_equal_the_cpu),
         cmocka_unit_test(f16_selections_equal_the_cpu),
         cmocka_unit_test(f32_selections_equal_the_cpu),
+        cmocka_unit_test(fp8_selections_equal_the_cpu),
         cmocka_unit_test(copies_end_before_a_step_writes_their_pages),
     };
     const int status = open_backends();

@@ -84,6 +84,10 @@ class Model:
         self.head_dim = c.get("head_dim") or c["hidden_size"] // self.n_heads
         self.eps = c["rms_norm_eps"]
         self.inv_freq = inverse_frequencies(c, self.head_dim)
+        # Of what a row would see only so many tokens, the newest; Llama has none, whatever is said.
+        self.window = math.inf
+        if c["architectures"] == ["MistralForCausalLM"]:
+            self.window = c["sliding_window"] or math.inf
         self.table = self.weights["model.embed_tokens.weight"]
         self.head = self.weights.get("lm_head.weight", self.table)
 
@@ -165,7 +169,10 @@ class Head:
         q = self.model.rotate(queries, query_at)
         k = self.model.rotate(self.keys.all[seen], at)
         s = q @ k.T / math.sqrt(self.model.head_dim)
-        p = softmax(numpy.where(seen > new[:, None], -numpy.inf, s))
+        # A budget and a chunk fit the window, which then hides nothing of what is kept.
+        window = math.inf if self.budget else self.model.window
+        hidden = (seen > new[:, None]) | (seen <= new[:, None] - window)
+        p = softmax(numpy.where(hidden, -numpy.inf, s))
         self.kept = seen
         if self.budget:
             self._score(p.sum(axis=0), seen, generated)

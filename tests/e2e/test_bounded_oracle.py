@@ -12,8 +12,8 @@ TINY = ROOT / "tests/model/data"
 
 
 def is_covered(directory):
-    """The oracle is a Llama, which Mistral is, too, with the scalings of rotary frequencies that
-    Llama's own models have; the other families have goldens by transformers only."""
+    """The oracle is a Llama, which Mistral is, too, but for its windows, with the scalings of rotary
+    frequencies that Llama's own models have; the other families have goldens by transformers only."""
     config = json.loads((directory / "config.json").read_text())
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     return (config["architectures"][0] in ("LlamaForCausalLM", "MistralForCausalLM")

@@ -233,11 +233,8 @@ def test_a_comparison_that_was_stopped_goes_on(deep_model, tmp_path):
     flags = ("--find", "filters", "--lengths", "1024", "--samples", "60", "--filters-out", "out",
              "--max-filters", "1", "--dense-layers", "5")
     state = tmp_path / "out.state"
-    with subprocess.Popen(command(deep_model, *flags), cwd=tmp_path, stdout=subprocess.DEVNULL,
-                          stderr=subprocess.DEVNULL) as process:
-        wait_for_lines(process, state, 3)
-        process.send_signal(signal.SIGINT)
-    assert process.returncode != 0 and not (tmp_path / "out").exists()
+    stop_at(deep_model, tmp_path, state, 2, '"similarity"', *flags)
+    assert not (tmp_path / "out").exists()
 
     # What the second run takes from the file shows in what it finds.
     lines = state.read_text().splitlines()

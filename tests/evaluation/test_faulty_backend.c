@@ -93,8 +93,13 @@ static void run_step(struct backend *be, struct cache *cache, const struct input
             fill_row(qkv + (s * n + i) * WIDTH, s, token);
         }
     }
-    const struct step step = {N_SEQS * n, N_SEQS, decode ? N_SEQS : 0, N_LAYERS,
-                              tokens,     positions, seqs};
+    const struct step step = {.n_rows = N_SEQS * n,
+                              .n_seqs = N_SEQS,
+                              .n_decode = decode ? N_SEQS : 0,
+                              .n_layers = N_LAYERS,
+                              .tokens = tokens,
+                              .positions = positions,
+                              .seqs = seqs};
     const struct rope_append_args rope = {qkv, &cache->pool, inv_freq, 1, N_FREQS, LAYER, N_HEADS};
     const struct attn_args attn = {.q = qkv,
                                    .q_stride = WIDTH,

@@ -149,14 +149,32 @@ static void steps_and_pages_over_a_life(void **state) {
             }
 }
 
-static int check(struct kv_choice choice, uint32_t n_prompt, uint32_t max_tokens) {
-    const struct kv_limits limits = {
-        .max_model_len = 500, .trained_context = CONTEXT, .bounded_caches = true};
+static int check_in(uint32_t window, struct kv_choice choice, uint32_t n_prompt,
+                    uint32_t max_tokens) {
+    const struct kv_limits limits = {.max_model_len = 500,
+                                     .trained_context = CONTEXT,
+                                     .window = window,
+                                     .bounded_caches = true};
     struct error err = {0};
     int code = kv_choice_check(&choice, n_prompt, max_tokens, &limits, &err);
     assert_int_equal(code, err.code);
     assert_true((code != 0) == (err.text[0] != '\0'));
     return code;
+}
+
+static int check(struct kv_choice choice, uint32_t n_prompt, uint32_t max_tokens) {
+    return check_in(0, choice, n_prompt, max_tokens);
+}
+
+/* What a step attends to is the budget, a chunk and nothing else. */
+static void budgets_fit_the_window(void **state) {
+    (void)state;
+    const struct kv_choice choice = {
+        .type = KV_STREAMING, .n_sink = 4, .n_recent = 100, .chunk = 50};
+    assert_int_equal(check_in(155, choice, 1000, 5), 0);
+    assert_int_equal(check_in(154, choice, 1000, 5), ERR_INVALID);
+    assert_int_equal(check_in(154, choice, 10, 5), ERR_INVALID); /* a short text, too */
+    assert_int_equal(check_in(154, (struct kv_choice){.type = KV_FULL}, 400, 5), 0);
 }
 
 static void impossible_choices_are_refused(void **state) {
@@ -199,6 +217,7 @@ static void lengths_are_bounded_where_they_matter(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_and_pages_over_a_life),
+        cmocka_unit_test(budgets_fit_the_window),
         cmocka_unit_test(impossible_choices_are_refused),
         cmocka_unit_test(lengths_are_bounded_where_they_matter),
     };

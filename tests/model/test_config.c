@@ -161,7 +161,7 @@ static void refuses_what_the_decoder_cannot_do(void **state) {
     expect_refused("{\"architectures\":[\"MambaForCausalLM\"]}", ERR_UNSUPPORTED,
                    "MambaForCausalLM");
     expect_refused("{\"architectures\":[\"Gemma2ForCausalLM\"]}", ERR_UNSUPPORTED,
-                   "'Gemma2ForCausalLM' is not supported: attention has no soft caps");
+                   "'Gemma2ForCausalLM' is not supported: attention and logits have no soft caps");
     expect_refused("{\"architectures\":[]}", ERR_INVALID, "architectures");
     expect_refused("{\"architectures\":null}", ERR_INVALID, "architectures");
     expect_refused("{\"hidden_act\":\"gelu\"}", ERR_UNSUPPORTED, "hidden_act");
@@ -191,26 +191,49 @@ static void expect_context(uint32_t expected, uint32_t asked, const char *change
     model_config_fini(&c);
 }
 
-static void a_window_is_the_longest_context(void **state) {
+/* Of the two layers; 0: it sees everything. */
+static void expect_windows(uint32_t first, uint32_t second, const char *changes) {
+    struct model_config c = expect_parsed(changes, NULL);
+    assert_int_equal(c.window, first ? first : second);
+    assert_true((c.windows == NULL) == (c.window == 0));
+    if (c.windows) assert_true(c.windows[0] == first && c.windows[1] == second);
+    assert_true(model_has_wide_layers(&c) == (first == 0 || second == 0));
+    model_config_fini(&c);
+}
+
+#define QWEN2_WINDOW QWEN2 "\"use_sliding_window\":true,\"sliding_window\":200,"
+
+static void families_have_windows_in_their_own_layers(void **state) {
     (void)state;
-    expect_context(256, 0, MISTRAL "\"sliding_window\":null}");
-    expect_context(256, 0, MISTRAL "\"sliding_window\":256}");
-    expect_context(200, 0, MISTRAL "\"sliding_window\":200}");
-    expect_context(4096, 0, MISTRAL "\"max_position_embeddings\":8192}");
-    expect_context(8192, 0, PHI3 "\"max_position_embeddings\":8192}");
-    expect_context(200, 0, PHI3 "\"sliding_window\":200}");
-    expect_context(200, 200, MISTRAL "\"sliding_window\":200}");
-    expect_refused_at(201, MISTRAL "\"sliding_window\":200}", ERR_UNSUPPORTED, "sliding_window");
+    expect_windows(0, 0, MISTRAL "\"sliding_window\":null}");
+    expect_windows(0, 0, MISTRAL "\"sliding_window\":256}"); /* as long as the context */
+    expect_windows(255, 255, MISTRAL "\"sliding_window\":255}");
+    expect_windows(4096, 4096, MISTRAL "\"max_position_embeddings\":8192}");
+    expect_windows(256, 256,
+                   MISTRAL "\"sliding_window\":256,"
+                           "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}");
+    expect_windows(0, 0, PHI3 "\"max_position_embeddings\":8192}");
+    expect_windows(200, 200, PHI3 "\"sliding_window\":200}");
+    expect_windows(0, 0, "{\"sliding_window\":200}"); /* Llama has none, whatever is said */
+    expect_windows(0, 0, QWEN2 "\"sliding_window\":200,\"use_sliding_window\":false}");
+    expect_windows(0, 0, QWEN2_WINDOW "\"max_window_layers\":2}");
+    expect_windows(0, 0, QWEN2_WINDOW "\"max_position_embeddings\":256}"); /* 28 layers have none */
+    expect_windows(0, 200, QWEN2_WINDOW "\"max_window_layers\":1}");
+    expect_windows(200, 200, QWEN2_WINDOW "\"max_window_layers\":0}");
+    expect_windows(200, 0, QWEN2_WINDOW
+                   "\"max_window_layers\":1,"
+                   "\"layer_types\":[\"sliding_attention\",\"full_attention\"]}");
+}
+
+static void refuses_windows_that_it_cannot_place(void **state) {
+    (void)state;
     expect_refused(MISTRAL "\"sliding_window\":\"200\"}", ERR_INVALID, "sliding_window");
-    expect_context(256, 0, "{\"sliding_window\":200}"); /* Llama has none, whatever is said */
-    expect_context(256, 0, QWEN2 "\"sliding_window\":200,\"use_sliding_window\":false}");
-    expect_context(200, 0, QWEN2 "\"sliding_window\":200,\"use_sliding_window\":true}");
-    expect_context(200, 0,
-                   QWEN2 "\"sliding_window\":200,\"use_sliding_window\":true,"
-                         "\"layer_types\":[\"full_attention\",\"sliding_attention\"]}");
+    expect_refused(QWEN2_WINDOW "\"max_window_layers\":-1}", ERR_INVALID, "max_window_layers");
+    expect_refused(QWEN2_WINDOW "\"layer_types\":[\"full_attention\"]}", ERR_INVALID,
+                   "layer_types");
     expect_refused(QWEN2 "\"layer_types\":[\"full_attention\",\"sliding_attention\"]}",
                    ERR_UNSUPPORTED, "layer_types");
-    expect_refused(QWEN2 "\"layer_types\":[3]}", ERR_UNSUPPORTED, "layer_types");
+    expect_refused(QWEN2 "\"layer_types\":[3,3]}", ERR_UNSUPPORTED, "layer_types");
 }
 
 static void a_family_has_its_own_biases(void **state) {
@@ -290,9 +313,6 @@ static void yarn_stretches_the_context(void **state) {
     expect_context(256, 0,
                    "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,"
                    "\"original_max_position_embeddings\":64}}");
-    expect_context(200, 0,
-                   MISTRAL "\"sliding_window\":200,"
-                           "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}");
     struct model_config c =
         expect_parsed("{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}", NULL);
     assert_true(fabs(c.rope_scale - (0.1 * log(4) + 1)) < 1e-6);
@@ -376,7 +396,8 @@ int main(void) {
         cmocka_unit_test(refuses_missing_or_wild_sizes),
         cmocka_unit_test(refuses_heads_that_do_not_fit),
         cmocka_unit_test(refuses_what_the_decoder_cannot_do),
-        cmocka_unit_test(a_window_is_the_longest_context),
+        cmocka_unit_test(families_have_windows_in_their_own_layers),
+        cmocka_unit_test(refuses_windows_that_it_cannot_place),
         cmocka_unit_test(a_family_has_its_own_biases),
         cmocka_unit_test(both_rope_spellings_mean_the_same),
         cmocka_unit_test(llama3_scales_each_band),

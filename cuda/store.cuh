@@ -1,0 +1,26 @@
+/* store.cuh - what the kernels share that move tokens between pages and the store.
+ *
+ * Thread: device code, and launchers on the engine thread.  Memory: none. */
+#ifndef CUDA_STORE_CUH
+#define CUDA_STORE_CUH
+
+#include "cuda/keep.cuh"
+#include "cuda/select.h"
+
+/* Across the bus what counts is how much is asked for at a time: 50 GB/s with 2 us there and back
+ * is 100 KB.  16 blocks of 256 threads that ask for 8 x 16 bytes each are 512 KB, on few
+ * multiprocessors: the others are for the attention that runs meanwhile. */
+enum { MOVE_THREADS = 256, MOVE_UNROLL = 8, BUS_BLOCKS = 16 };
+
+static __device__ __forceinline__ struct fetch load_fetch(const struct fetch *from) {
+    const uint4 x = *reinterpret_cast<const uint4 *>(from);
+    return {x.x, x.y, x.z, x.w};
+}
+
+/* 16 bytes at a time. */
+static inline bool moves_vectors(const struct kv_pool *kv, const struct kv_store *store) {
+    return kv->head_dim * dtype_size(kv->dtype) % 16 == 0 && kv->page_bytes % 16 == 0 &&
+           ((uintptr_t)kv->base | (uintptr_t)store->base) % 16 == 0;
+}
+
+#endif

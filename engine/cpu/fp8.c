@@ -1,0 +1,77 @@
+/* fp8.c - see fp8.h.
+ *
+ *   f32    s eeeeeeee mmmmmmmmmmmmmmmmmmmmmmm     both order their magnitudes as integers do, so
+ *   e4m3   s     eeee mmm                         rounding carries into the exponent by itself */
+#include "engine/cpu/fp8.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "engine/cpu/vec.h"
+
+enum { INFINITY_BITS = 0x7f800000, LARGEST = 0x7e, NOT_A_NUMBER = 0x7f };
+enum { DROPPED = 23 - 3, BIAS_APART = (127 - 7) << 3 };
+
+static uint32_t bits_of(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof(bits));
+    return bits;
+}
+
+static float of_bits(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof(x));
+    return x;
+}
+
+/* Below 2^-6 codes are multiples of 2^-9, which is what 2^14 leaves room for behind it. */
+static uint32_t round_magnitude(uint32_t bits) {
+    const float x = of_bits(bits);
+    if (x < 0x1p-6f) return bits_of(x + 0x1p14f) - bits_of(0x1p14f);
+    const uint32_t half_less = (1u << (DROPPED - 1)) - 1, odd = bits >> DROPPED & 1;
+    return min_u32(((bits + half_less + odd) >> DROPPED) - BIAS_APART, LARGEST);
+}
+
+uint8_t fp8_from_f32(float x) {
+    const uint32_t bits = bits_of(x), magnitude = bits & 0x7fffffff;
+    if (magnitude > INFINITY_BITS) return NOT_A_NUMBER;
+    return (uint8_t)((bits >> 24 & 0x80) | round_magnitude(magnitude));
+}
+
+/* As a subnormal f32 the code is 2^-120 times its value: subnormal codes, too. */
+float fp8_to_f32(uint8_t code) {
+    if ((code & 0x7f) == NOT_A_NUMBER) return NAN;
+    const float magnitude = of_bits((uint32_t)(code & 0x7f) << DROPPED) * 0x1p120f;
+    return code & 0x80 ? -magnitude : magnitude;
+}
+
+/* 448 = 1.75 * 2^8: a mantissa above 1.75 carries into the exponent, and takes the next scale. */
+static uint8_t scale_of(float largest, enum dtype dtype) {
+    const uint32_t carry = 0x7fffff - 0x600000, exponent = (bits_of(largest) + carry) >> 23,
+                   most = dtype == DTYPE_F16 ? FP8_MOST_SCALE_F16 : FP8_MOST_SCALE;
+    return (uint8_t)min_u32(exponent > 9 ? exponent - 8 : 1, most);
+}
+
+static float power_of_two(uint32_t biased) {
+    return of_bits(biased << 23);
+}
+
+uint8_t fp8_pack(uint8_t *codes, const char *from, uint32_t stride, uint32_t n, enum dtype dtype) {
+    float largest = 0;
+    for (size_t i = 0; i < n; i++) {
+        const float x = fabsf(load_as_f32(from, i * stride, dtype));
+        largest = x > largest ? x : largest; /* NaN is not */
+    }
+    const uint8_t scale = scale_of(largest, dtype);
+    const float inverse = power_of_two(2 * 127 - scale);
+    for (size_t i = 0; i < n; i++)
+        codes[i] = fp8_from_f32(load_as_f32(from, i * stride, dtype) * inverse);
+    return scale;
+}
+
+void fp8_unpack(char *to, uint32_t stride, const uint8_t *codes, uint8_t scale, uint32_t n,
+                enum dtype dtype) {
+    const float factor = power_of_two(scale);
+    for (size_t i = 0; i < n; i++)
+        store_f32_as(to, i * stride, fp8_to_f32(codes[i]) * factor, dtype);
+}

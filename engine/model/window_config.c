@@ -1,0 +1,89 @@
+/* window_config.c - see window_config.h. */
+#include "engine/model/window_config.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/error.h"
+#include "engine/model/family.h"
+
+enum { MAX_WINDOW = 1 << 30, MAX_LAYERS = 1024, USUAL_WINDOW_LAYERS = 28 };
+
+/* 0: no layer has one. */
+static int read_window(const struct config_reader *r, const struct model_family *family,
+                       uint32_t *out) {
+    bool used = family->window == WINDOW_AS_SAID;
+    int rc = 0;
+    if (family->window == WINDOW_IF_USED)
+        rc = config_read_bool(r, r->root, "use_sliding_window", &used);
+    if (rc || !used) return rc;
+    if (!json_object_get(r->root, "sliding_window")) *out = family->usual_window;
+    return config_read_count(r, r->root, "sliding_window", MAX_WINDOW, out);
+}
+
+/* The first layer that may have one. */
+static int read_first_layer(const struct config_reader *r, const struct model_family *family,
+                            uint32_t *out) {
+    double first = family->window == WINDOW_IF_USED ? USUAL_WINDOW_LAYERS : 0;
+    int rc = 0;
+    if (family->window == WINDOW_IF_USED)
+        rc = config_read_number(r, r->root, "max_window_layers", 0, MAX_LAYERS, &first);
+    *out = (uint32_t)first;
+    return rc;
+}
+
+/* As config.json says for each layer. */
+static int read_type(const struct config_reader *r, const json_t *value, bool has_window,
+                     bool *out) {
+    const char *type = json_string_value(value);
+    *out = has_window && type && strcmp(type, "sliding_attention") == 0;
+    if (*out || (type && strcmp(type, "full_attention") == 0)) return 0;
+    return config_refuse(r, ERR_UNSUPPORTED, "layer_types",
+                         "has a layer that is not full_attention");
+}
+
+static int place_windows(const struct config_reader *r, uint32_t window, uint32_t first,
+                         uint32_t *windows, uint32_t n_layers) {
+    const json_t *types = config_get(r->root, "layer_types");
+    if (types && json_array_size(types) != n_layers)
+        return config_refuse(r, ERR_INVALID, "layer_types", "is not a list of one for each layer");
+    for (uint32_t layer = 0; layer < n_layers; layer++) {
+        bool windowed = window > 0 && layer >= first;
+        const int rc =
+            types ? read_type(r, json_array_get(types, layer), window > 0, &windowed) : 0;
+        if (rc) return rc;
+        windows[layer] = windowed ? window : 0;
+    }
+    return 0;
+}
+
+static bool is_placed(const struct model_config *c) {
+    for (uint32_t layer = 0; layer < c->n_layers; layer++)
+        if (c->windows[layer] > 0) return true;
+    return false;
+}
+
+bool model_has_wide_layers(const struct model_config *c) {
+    for (uint32_t layer = 0; layer < c->n_layers && c->window > 0; layer++)
+        if (c->windows[layer] == 0) return true;
+    return c->window == 0;
+}
+
+int window_config_read(const struct config_reader *r, struct model_config *c) {
+    const struct model_family *family = family_find(c->architecture);
+    uint32_t window = 0, first = 0;
+    if (family->window == WINDOW_NEVER) return 0;
+    int rc = read_window(r, family, &window);
+    if (!rc) rc = read_first_layer(r, family, &first);
+    if (rc) return rc;
+    c->windows = calloc(c->n_layers, sizeof(*c->windows));
+    if (!c->windows)
+        return error_set(r->err, ERR_NOMEM, "%.200s: no memory for the layers' windows", r->label);
+    rc = place_windows(r, window, first, c->windows, c->n_layers);
+    /* One that no text is longer than is none. */
+    c->window = is_placed(c) && window < c->max_position ? window : 0;
+    if (rc || c->window > 0) return rc;
+    free(c->windows);
+    c->windows = NULL;
+    return 0;
+}
