@@ -240,7 +240,8 @@ static inline size_t kv_store_block_bytes(const struct kv_store *store) {
     return store->n_planes * PAGE_TOKENS * kv_store_token_bytes(store);
 }
 
-/* Which tokens the sparse layers of a sequence that generates see. */
+/* Which tokens the sparse layers of a sequence that generates see, or whose prompt's last token is
+ * computed like that. */
 struct kv_select {
     uint32_t n_selected;   /* slots for chosen tokens; a multiple of PAGE_TOKENS */
     uint32_t n_candidates; /* of which they are chosen; a multiple of PAGE_TOKENS, > n_selected */

@@ -87,7 +87,7 @@ static void add(struct batch *batch, struct sequence *seq) {
 /* Rows of a prompt are computed by attn_prefill, however few a step has of them, and generated ones
  * by attn_decode: a row's bits must not depend on how its prompt was cut into steps. */
 static bool is_decoding(const struct sequence *seq) {
-    return seq->n_rows == 1 && seq->kv.n_tokens >= seq->n_prompt;
+    return seq->n_rows == 1 && seq->kv.n_tokens >= kv_plan_together(&seq->kv.plan);
 }
 
 static void begin(struct batch *batch, enum pace_kind kind) {
@@ -122,7 +122,7 @@ void batch_build_slice(struct batch *batch, struct sequence *seq, uint32_t n_row
     for (uint32_t l = 0; l < seq->kv.space->n_layers; l++) seq->kv.views[l].append_slot = first;
     out->n_rows = n_rows;
     out->n_before = first;
-    choose_keys(batch, seq, out, stored, seq->slice.n_prompt_rows);
+    if (seq->was_sparse) choose_keys(batch, seq, out, stored, seq->slice.n_prompt_rows);
     memcpy(batch->tokens, seq->tokens + first, n_rows * sizeof(*batch->tokens));
     for (uint32_t i = 0; i < n_rows; i++) batch->positions[i] = first + i;
     batch->entries[0] = (struct batch_entry){.seq = seq, .n_stored = stored};
@@ -135,7 +135,7 @@ int batch_submitted(const struct batch *batch, struct error *err) {
     int code = 0;
     for (uint32_t i = 0; i < batch->step.n_seqs && !code; i++) {
         struct kv_sequence *kv = &batch->entries[i].seq->kv;
-        code = kv->policy->submitted(kv, err);
+        code = kv->policy->submitted(kv, batch->kind == PACE_SLICE ? &batch->slice : NULL, err);
     }
     return code;
 }

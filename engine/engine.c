@@ -143,11 +143,11 @@ static uint32_t longest_sequence(const struct engine *e) {
     return e->kv.tracked ? e->model->config.max_position : e->info.max_model_len;
 }
 
-/* As if all that is free became pages: the pool comes last. */
+/* As if all that is free became pages, the pool comes last: of layers that keep everything. */
 static uint64_t most_slots(const struct engine *e, struct device_memory device) {
     const uint64_t longest = (uint64_t)e->config.max_num_seqs * longest_sequence(e);
-    const uint64_t block_bytes = (uint64_t)e->kv.page_bytes * e->model->config.n_layers;
-    const uint64_t room = device.free / block_bytes * PAGE_TOKENS;
+    const uint64_t n_layers = e->model->config.n_layers - e->store.n_planes;
+    const uint64_t room = device.free / (e->kv.page_bytes * n_layers) * PAGE_TOKENS;
     return device.total ? min_u64(room, longest) : longest;
 }
 
@@ -210,8 +210,11 @@ static int create_pages(struct engine *e, struct error *err) {
     const struct engine_config *c = &e->config;
     struct backend *be = c->backend;
     const uint32_t n_layers = e->model->config.n_layers;
-    int code = memory_plan_kv(&e->kv, c, n_layers, e->info.max_model_len, be->ops->memory(be),
-                              memory_available(), err);
+    const struct longest_text longest = {.n_layers = n_layers,
+                                         .n_tokens = e->info.max_model_len,
+                                         .long_rows = e->info.long_rows,
+                                         .store = &e->store};
+    int code = memory_plan_kv(&e->kv, c, &longest, be->ops->memory(be), memory_available(), err);
     if (code) return code;
     e->info.n_pages = e->kv.n_pages;
     e->info.kv_bytes = (uint64_t)e->kv.n_pages * e->kv.page_bytes;
@@ -354,7 +357,8 @@ int engine_create(struct engine **out, const struct engine_config *config, struc
                                          .trained_context = e->model->config.max_position,
                                          .tokenizer = e->tokenizer,
                                          .eos = e->model->config.eos,
-                                         .n_eos = e->model->config.n_eos};
+                                         .n_eos = e->model->config.n_eos,
+                                         .max_long_rows = e->info.long_rows};
     if ((code = describe_prefill(e, err))) goto fail;
     scheduler_stats(e->scheduler, &e->stats);
     if (pthread_create(&e->thread, NULL, run_engine, e)) {
@@ -486,8 +490,7 @@ static int check_kv(const struct engine *e, const struct engine_request *r, stru
     const struct kv_limits limits = kv_limits(e);
     int code = kv_choice_check(&r->kv, r->n_prompt, r->params.max_tokens, &limits, err);
     if (code) return code;
-    const struct kv_plan plan =
-        kv_plan_make(&r->kv, r->n_prompt, r->params.max_tokens, limits.trained_context);
+    const struct kv_plan plan = sequence_kv_plan(&e->shared, r);
     const struct kv_amount most = plan.policy->most(&e->space, &plan);
     if (most.pages > e->info.n_pages)
         return error_set(err, ERR_TOO_LONG,

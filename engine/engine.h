@@ -50,7 +50,8 @@ struct engine_config {
     const struct attn_pattern *patterns;
     uint32_t min_sparse_tokens; /* under PREFILL_AUTO shorter prompts are dense: the break-even */
     /* Rows of the longest prompt that is computed layer by layer, its activations in a room of
-     * their own; sparse prompts with more rows are computed in chunks.  0: enough for
+     * their own; sparse prompts with more rows are computed in chunks, and of KV_OFFLOAD those that
+     * do not fit the KV cache are refused.  0: enough for
      * max_model_len, but at most a tenth of the device's share (of a system's memory, of what is
      * available).  Less than SPARSE_TILE, as of max_batched_tokens: no such room. */
     uint32_t max_long_rows;

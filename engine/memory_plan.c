@@ -94,12 +94,15 @@ static uint64_t affordable_rows(const struct engine_config *config,
 uint32_t memory_plan_long_rows(const struct engine_config *config, const struct model_config *model,
                                uint32_t max_model_len, struct device_memory device,
                                uint64_t available) {
+    const bool some_leave = memory_plan_selections(config) && config->kv_store_bytes > 0;
+    if (!memory_plan_sparse(config, model) && !some_leave) return 0;
     /* Slices are whole tiles. */
-    if (!memory_plan_sparse(config, model) || config->max_batched_tokens < SPARSE_TILE) return 0;
+    if (config->max_batched_tokens < SPARSE_TILE) return 0;
     const uint64_t enough = round_up(max_model_len, SPARSE_TILE);
-    const uint64_t n_rows = config->max_long_rows
-                                ? config->max_long_rows
-                                : affordable_rows(config, model, device, available);
+    if (config->max_long_rows >= SPARSE_TILE)
+        return (uint32_t)min_u64(enough, round_up(config->max_long_rows, SPARSE_TILE));
+    const uint64_t n_rows =
+        config->max_long_rows ? 0 : affordable_rows(config, model, device, available);
     return (uint32_t)min_u64(enough, n_rows / SPARSE_TILE * SPARSE_TILE);
 }
 
@@ -138,18 +141,29 @@ static int refuse_plan(uint64_t n_tokens, uint32_t max_model_len, uint64_t need,
         (double)(device.total - device.free) / gib);
 }
 
-int memory_plan_kv(struct kv_pool *pool, const struct engine_config *config, uint32_t n_layers,
-                   uint32_t max_model_len, struct device_memory device, uint64_t available,
-                   struct error *err) {
+/* Of a sequence that keeps the longest text; with a store for all of it sparse layers keep two
+ * lists of pages for a prompt that goes layer by layer, and a few of their own. */
+static uint64_t needed_pages(const struct longest_text *text) {
+    const uint64_t n_pages = kv_n_pages(text->n_tokens), in_all = n_pages * text->n_layers;
+    const struct kv_store *store = text->store;
+    if (text->long_rows == 0 || store->n_blocks < text->n_tokens / PAGE_TOKENS) return in_all;
+    const uint64_t n_long = min_u64(n_pages, kv_n_pages(text->long_rows));
+    return min_u64(in_all, n_pages * (text->n_layers - store->n_planes) + 2 * n_long);
+}
+
+int memory_plan_kv(struct kv_pool *pool, const struct engine_config *config,
+                   const struct longest_text *longest, struct device_memory device,
+                   uint64_t available, struct error *err) {
+    const uint32_t n_layers = longest->n_layers, max_model_len = longest->n_tokens;
     /* A page of every layer: 64 tokens. */
     const uint64_t block_bytes = (uint64_t)pool->page_bytes * n_layers;
     const uint64_t bytes = config->kv_cache_bytes ? config->kv_cache_bytes
                            : device.total ? left_of_share(device, config->device_share)
                                           : system_bytes(available, block_bytes, max_model_len);
     const uint64_t n_blocks = min_u64(bytes / block_bytes, UINT32_MAX / n_layers);
-    const uint64_t need = kv_n_pages(max_model_len);
-    if (n_blocks < need)
-        return refuse_plan(n_blocks * PAGE_TOKENS, max_model_len, need * block_bytes, config,
+    const uint64_t need = needed_pages(longest);
+    if (n_blocks * n_layers < need)
+        return refuse_plan(n_blocks * PAGE_TOKENS, max_model_len, need * pool->page_bytes, config,
                            device, err);
     pool->n_pages = (uint32_t)(n_blocks * n_layers);
     return 0;

@@ -25,7 +25,8 @@ int memory_plan_store(struct kv_store *store, const struct engine_config *config
 /* True where prompts may be computed sparsely: asked for, and the backend can. */
 bool memory_plan_sparse(const struct engine_config *config, const struct model_config *model);
 /* Rows of the room for prompts that go layer by layer, whole tiles: config->max_long_rows, or as
- * engine.h says; never more than max_model_len needs.  `available` as for memory_plan_kv(). */
+ * engine.h says; never more than max_model_len needs.  0 where none does: they are sparse, or leave
+ * for the store.  `available` as for memory_plan_kv(). */
 uint32_t memory_plan_long_rows(const struct engine_config *config, const struct model_config *model,
                                uint32_t max_model_len, struct device_memory device,
                                uint64_t available);
@@ -33,12 +34,20 @@ uint32_t memory_plan_long_rows(const struct engine_config *config, const struct 
 /* Tokens that are of use in a system's memory, however short the context. */
 enum { MEMORY_PLAN_TOKENS = 131072 };
 
+/* The longest text that is to fit, and where it may go. */
+struct longest_text {
+    uint32_t n_layers, n_tokens; /* max_model_len */
+    uint32_t long_rows;          /* memory_plan_long_rows() */
+    const struct kv_store *store; /* memory_plan_store() */
+};
+
 /* Sets pool's n_pages.  Without kv_cache_bytes the pool gets what is left of the device's share;
  * of the system's memory (device.total 0, `available` bytes or unknown) at most a quarter, and no
  * more than four longest sequences or MEMORY_PLAN_TOKENS tokens can use.  ERR_NOMEM when one
- * sequence of max_model_len tokens would not fit: the text names numbers and settings. */
-int memory_plan_kv(struct kv_pool *pool, const struct engine_config *config, uint32_t n_layers,
-                   uint32_t max_model_len, struct device_memory device, uint64_t available,
-                   struct error *err);
+ * sequence of that length would not fit, whatever its policy: the text names numbers and
+ * settings. */
+int memory_plan_kv(struct kv_pool *pool, const struct engine_config *config,
+                   const struct longest_text *longest, struct device_memory device,
+                   uint64_t available, struct error *err);
 
 #endif

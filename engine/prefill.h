@@ -7,6 +7,9 @@
  *                    may be dense to get there
  *   ordinary         dense: few rows, or not sparse at all
  *
+ * A prompt whose pages do not fit (kv_plan.by_layers) goes layer by layer in any case, sparse or
+ * dense.
+ *
  * Thread: any.  Memory: none. */
 #ifndef ENGINE_PREFILL_H
 #define ENGINE_PREFILL_H

@@ -15,12 +15,13 @@
  * chunks may not, which do. */
 static enum prefill_way way_of(const struct prompts *p, const struct sequence *seq) {
     const enum prefill_way way = prefill_way(&seq->prefill, seq->kv.n_tokens, p->max_long_rows);
+    if (seq->kv.plan.by_layers) return WAY_BY_LAYERS; /* nothing of it is ever found stored */
     return way == WAY_IN_CHUNKS && p->space->batch_invariant ? WAY_ORDINARY : way;
 }
 
 /* It is worked out once a turn, for a long prompt's blocks are many to look up. */
 bool prompts_turn_is_taken(const struct prompts *p, struct sequence *seq) {
-    if (!p->sparse || !seq->prefill.is_sparse) return false;
+    if (!p->on_turn || !(seq->prefill.is_sparse || seq->kv.plan.by_layers)) return false;
     if (seq->refused_turn == p->turn) return true;
     seq->kv.policy->adopt(&seq->kv, seq->tokens, seq->n_tokens - 1);
     const bool waits = way_of(p, seq) != WAY_ORDINARY;
@@ -32,21 +33,22 @@ bool prompts_turn_is_taken(const struct prompts *p, struct sequence *seq) {
 bool prompts_begin_turn(struct prompts *p, struct sequence *seq) {
     seq->way = way_of(p, seq);
     if (seq->way == WAY_ORDINARY) return false;
-    const bool is_first = !seq->was_sparse;
-    p->sparse = seq;
+    const bool was_sparse = seq->was_sparse;
+    p->on_turn = seq;
     p->turn++;
-    seq->was_sparse = true;
+    seq->was_sparse = prefill_way(&seq->prefill, seq->kv.n_tokens, p->max_long_rows) !=
+                      WAY_ORDINARY;
     seq->slice = (struct long_slice){.n_prompt_rows = seq->prefill.last - seq->kv.n_tokens};
-    return is_first;
+    return seq->was_sparse && !was_sparse;
 }
 
 void prompts_end_turn(struct prompts *p, struct sequence *seq) {
-    if (p->sparse == seq) p->sparse = NULL;
+    if (p->on_turn == seq) p->on_turn = NULL;
     seq->way = WAY_ORDINARY;
 }
 
 bool prompts_go_by_layers(const struct prompts *p) {
-    return p->sparse && p->sparse->way == WAY_BY_LAYERS;
+    return p->on_turn && p->on_turn->way == WAY_BY_LAYERS;
 }
 
 /* ---- pieces in steps ---- */
@@ -135,19 +137,19 @@ static uint32_t rows_in(const struct prompts *p, const struct sequence *seq, dou
 static uint32_t timely_rows(const struct prompts *p, const struct sequence *seq) {
     const uint32_t left = seq->slice.n_prompt_rows - seq->slice.first_row,
                    most = rows_in(p, seq, p->until_step_s);
-    if (left > most) return most;
+    if (left > most || !seq->was_sparse) return most;
     return rows_in(p, seq, p->until_step_s - pace_index_seconds(&p->pace, n_indexed(seq)));
 }
 
 /* A tile at least, so that it goes on. */
 uint32_t prompts_slice_rows(const struct prompts *p, bool is_limited) {
-    if (!is_limited) return slice_rows(p->sparse, p->max_rows);
-    const uint32_t most = max_u32(timely_rows(p, p->sparse), SPARSE_TILE);
-    return slice_rows(p->sparse, min_u32(most, p->max_rows));
+    if (!is_limited) return slice_rows(p->on_turn, p->max_rows);
+    const uint32_t most = max_u32(timely_rows(p, p->on_turn), SPARSE_TILE);
+    return slice_rows(p->on_turn, min_u32(most, p->max_rows));
 }
 
 static void advance(struct prompts *p, struct batch *slice) {
-    struct sequence *seq = p->sparse;
+    struct sequence *seq = p->on_turn;
     struct long_slice *next = &seq->slice;
     next->first_row += slice->slice.n_rows;
     if (next->first_row < next->n_prompt_rows) return;
@@ -160,7 +162,7 @@ static void advance(struct prompts *p, struct batch *slice) {
 
 /* After every step comes a slice, and another one as long as there is time for a large one. */
 void prompts_commit_slice(struct prompts *p, struct batch *slice, bool is_limited) {
-    const struct sequence *seq = p->sparse;
+    const struct sequence *seq = p->on_turn;
     advance(p, slice);
     p->until_step_s -= pace_seconds(&p->pace, PACE_SLICE, slice->prompt_work);
     p->slice_is_due = is_limited && prompts_go_by_layers(p) &&

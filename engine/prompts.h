@@ -4,7 +4,8 @@
  *           that chooses its keys
  *   slice   rows of the one prompt that goes layer by layer, between the steps
  *
- * One prompt at a time has the turn to be sparse, from prompts_begin_turn to prompts_end_turn.
+ * One prompt at a time has the turn to be sparse or to go layer by layer, from prompts_begin_turn to
+ * prompts_end_turn.
  * Where somebody generates and max_itl_s is set, both are cut to the time that pace.h says is left.
  *
  * Thread: engine.  Memory: none; sequences are borrowed. */
@@ -24,8 +25,8 @@ struct prompts {
     const struct kv_space *space;
     uint32_t max_rows, max_long_rows; /* see struct scheduler_config */
     struct pace pace;
-    struct sequence *sparse; /* the running sequence whose turn it is to be sparse, or NULL */
-    uint32_t turn;           /* how many there have been */
+    struct sequence *on_turn; /* the running sequence whose turn it is, or NULL */
+    uint32_t turn;            /* how many there have been */
     bool slice_is_due;
     double until_step_s; /* while somebody generates: what slices may still take of the interval */
     double landed_s;     /* when the last flight did */
@@ -33,7 +34,7 @@ struct prompts {
 
 /* ---- turns ---- */
 
-/* True while another prompt has the turn to be sparse that this one would need. */
+/* True while another prompt has the turn that this one would need. */
 bool prompts_turn_is_taken(const struct prompts *p, struct sequence *seq);
 /* The sequence begins to run: decides how the rest of its prompt is computed, with the turn or
  * without.  True when some of it is sparse for the first time. */

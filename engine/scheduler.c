@@ -412,7 +412,7 @@ static struct batch *take_off_step(struct scheduler *s, struct batch *batch) {
 
 static struct batch *plan_slice(struct scheduler *s, struct batch *batch) {
     const bool is_limited = prompts_are_limited(&s->prompts, s->running, s->n_running);
-    batch_build_slice(batch, s->prompts.sparse, prompts_slice_rows(&s->prompts, is_limited));
+    batch_build_slice(batch, s->prompts.on_turn, prompts_slice_rows(&s->prompts, is_limited));
     take_off(s, batch);
     prompts_commit_slice(&s->prompts, batch, is_limited);
     return batch;

@@ -23,12 +23,20 @@ static int init_prompt_event(struct sequence *seq) {
     return 0;
 }
 
+struct kv_plan sequence_kv_plan(const struct sequence_shared *shared,
+                                const struct engine_request *request) {
+    struct kv_plan plan = kv_plan_make(&request->kv, request->n_prompt, request->params.max_tokens,
+                                       shared->trained_context);
+    if (request->params.n_prompt_logprobs < 0)
+        kv_plan_by_layers(&plan, shared->space, shared->max_long_rows);
+    return plan;
+}
+
 static int init_parts(struct sequence *seq, const struct engine_request *request) {
     const struct sequence_shared *shared = seq->shared;
     seq->ending = event_create(EVENT_FINISH, 0, 0, 0, NULL);
     if (!seq->ending) return ERR_NOMEM;
-    const struct kv_plan plan = kv_plan_make(&request->kv, seq->n_prompt, seq->params.max_tokens,
-                                             shared->trained_context);
+    const struct kv_plan plan = sequence_kv_plan(shared, request);
     seq->prefill = prefill_plan_make(&request->prefill, &shared->prefill, plan.type, seq->n_prompt,
                                      seq->params.n_prompt_logprobs >= 0);
     const uint64_t salt = prefill_salt(&seq->prefill, &shared->prefill, request->cache_salt,

@@ -13,7 +13,7 @@
  * is lost.
  *
  * Preemption only suspends the KV sequence.  Where its policy forgets what is stored, generated
- * tokens stay and are computed again like a prompt; draws are numbered by generated token, so
+ * tokens stay and are computed again, like a prompt or one by one; draws are numbered by generated token, so
  * computing again does not change what is drawn.
  *
  * Thread: created on any, then owned by the engine thread.  Memory: one request's; the final event
@@ -36,6 +36,7 @@ struct sequence_shared {
     const uint32_t *eos; /* [n_eos] */
     uint32_t n_eos;
     struct prefill_support prefill;
+    uint32_t max_long_rows; /* of prompts that go layer by layer */
 };
 
 struct event_list;
@@ -55,7 +56,8 @@ struct sequence {
     enum prefill_way way;     /* while rows of the prompt are left to be computed that way */
     struct long_slice slice;  /* WAY_BY_LAYERS: the next, but for its n_rows */
     bool is_sparse_piece;     /* WAY_IN_CHUNKS: the rows in the step that is being planned */
-    bool was_sparse;          /* some of its rows have been computed sparsely */
+    bool was_sparse;          /* some of its rows have been computed sparsely; of a prompt that
+                                 goes layer by layer, all do */
     uint32_t refused_turn;    /* the scheduler's turn that it waits for the end of */
     struct sparse_totals visited;
     uint64_t n_chosen, n_fetched; /* by select(), in its steps so far */
@@ -75,6 +77,10 @@ struct sequence {
     uint32_t n_scored;           /* prompt tokens whose log-probability is known */
     struct engine_event *ending; /* the final event, should there be no memory for a better one */
 };
+
+/* What the request's choice of a KV policy comes to; it has been checked. */
+struct kv_plan sequence_kv_plan(const struct sequence_shared *shared,
+                                const struct engine_request *request);
 
 /* Takes over the request's arrays on success.  ERR_NOMEM. */
 int sequence_create(struct sequence **out, const struct sequence_shared *shared,

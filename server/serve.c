@@ -213,7 +213,8 @@ static void log_plan(const struct serve *s) {
     const struct engine_info *info = s->server.info;
     const double mib = 1 << 20;
     /* Without patterns auto is dense, but whoever asks gets the default ones. */
-    const bool only_if_asked = !s->prefill.path && s->options->prefill == PREFILL_AUTO;
+    const bool only_if_asked =
+        !s->prefill.path && s->options->prefill == PREFILL_AUTO && info->store_bytes == 0;
     log_event(LOG_INFO, "model %s: context %u tokens", s->model_name, info->max_model_len);
     if (info->device_bytes)
         log_event(LOG_INFO,
@@ -225,7 +226,7 @@ static void log_plan(const struct serve *s) {
               " tokens in %u pages), workspace %.1f MiB",
               (double)info->weight_bytes / mib, (double)info->kv_bytes / mib, info->kv_tokens,
               info->n_pages, (double)info->workspace_bytes / mib);
-    if (info->sparse_prefill)
+    if (info->long_rows > 0)
         log_event(LOG_INFO,
                   "memory plan: %.1f MiB of the workspace for prompts of up to %u tokens that are "
                   "computed layer by layer%s",

@@ -125,8 +125,9 @@ static void bounded_commit(struct kv_sequence *kv, uint32_t n_rows) {
     kv->n_tokens += n_rows;
 }
 
-static int bounded_submitted(struct kv_sequence *kv, struct error *err) {
-    (void)kv, (void)err;
+static int bounded_submitted(struct kv_sequence *kv, const struct long_slice *slice,
+                             struct error *err) {
+    (void)kv, (void)slice, (void)err;
     return 0;
 }
 

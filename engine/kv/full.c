@@ -114,8 +114,8 @@ void kv_full_commit(struct kv_sequence *kv, uint32_t n_rows) {
     kv->n_tokens += n_rows;
 }
 
-int kv_full_submitted(struct kv_sequence *kv, struct error *err) {
-    (void)kv, (void)err;
+int kv_full_submitted(struct kv_sequence *kv, const struct long_slice *slice, struct error *err) {
+    (void)kv, (void)slice, (void)err;
     return 0;
 }
 

@@ -16,7 +16,7 @@ int kv_full_reserve(struct kv_sequence *kv, uint32_t n_tokens);
 uint32_t kv_full_max_rows(const struct kv_sequence *kv);
 void kv_full_view(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq);
 void kv_full_commit(struct kv_sequence *kv, uint32_t n_rows);
-int kv_full_submitted(struct kv_sequence *kv, struct error *err);
+int kv_full_submitted(struct kv_sequence *kv, const struct long_slice *slice, struct error *err);
 void kv_full_publish(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens);
 uint32_t kv_full_n_resident(const struct kv_sequence *kv, uint32_t n_tokens);
 int kv_full_resume(struct kv_sequence *kv, struct error *err);

@@ -47,14 +47,20 @@ uint32_t kv_n_sparse(const struct kv_space *space) {
     return n;
 }
 
-static bool is_sparse(const struct kv_space *space, uint32_t layer) {
-    for (uint32_t i = 0; i < space->n_groups; i++)
-        if (layer >= space->groups[i].first && layer < space->groups[i].end) return true;
-    return false;
+uint32_t kv_layer_of(const struct kv_space *space, uint32_t plane) {
+    const struct layer_group *group = space->groups;
+    for (; plane >= group->end - group->first; group++) plane -= group->end - group->first;
+    return group->first + plane;
+}
+
+uint32_t kv_plane_of(const struct kv_space *space, uint32_t layer) {
+    uint32_t plane = 0;
+    while (plane < kv_n_sparse(space) && kv_layer_of(space, plane) != layer) plane++;
+    return plane;
 }
 
 static bool grows(const struct kv_sequence *kv, uint32_t layer) {
-    return !kv->selection.has_left || !is_sparse(kv->space, layer);
+    return !kv->selection.has_left || kv_plane_of(kv->space, layer) == kv_n_sparse(kv->space);
 }
 
 int kv_lists_grow(struct kv_sequence *kv, uint32_t n_pages) {

@@ -23,8 +23,11 @@ void kv_list_trim(struct page_list *list, const struct kv_space *space, uint32_t
  * ERR_FULL: nothing is evicted in vain. */
 int kv_make_room(const struct kv_space *space, uint64_t n_pages);
 
-/* Layers of all groups; their planes of the store count in the same order. */
+/* Layers of all groups: planes, in the order of the store's. */
 uint32_t kv_n_sparse(const struct kv_space *space);
+uint32_t kv_layer_of(const struct kv_space *space, uint32_t plane);
+/* kv_n_sparse(): the layer is not sparse. */
+uint32_t kv_plane_of(const struct kv_space *space, uint32_t layer);
 
 /* The lists of a sequence: all that grow are of the same length, the first layer's among them. */
 

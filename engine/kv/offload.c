@@ -1,7 +1,7 @@
 /* offload.c - the policy that keeps everything, what sparse layers have not selected in the store.
  *
  * The prompt is computed with all of its pages; whole ones are copied to the store as soon as the
- * step that fills them has been submitted.  With the first step that selects, sparse layers leave:
+ * step, or slice of a layer, that fills them has been submitted.  With the first step that selects, sparse layers leave:
  * pages whose tokens are in the store already become those of the chosen ones, the tail's pages
  * move up behind them, one more is kept for the tail to grow into, and the others go once no step
  * in flight reads them.
@@ -12,6 +12,19 @@
  *
  * A sequence that was suspended is computed again, its generated tokens like a prompt, and needs
  * pages for all of its text while that goes on.
+ *
+ * A prompt that does not fit so (kv_plan_by_layers) goes layer by layer, dense or not: its sparse
+ * layers have left from the start, and take turns with two lists of pages for the prompt.  A slice
+ * leaves one layer and enters the next, so two are needed at a time.  What a slice writes is copied
+ * to the store as soon as it has been submitted, and when the last one has entered a layer, the tail
+ * to the layer's own pages.
+ *
+ *   scratch   [ 0 ][ 1 ][ 2 ][ 3 ][ 4 ][ 5 ]    of planes 0, 2, 4, …
+ *             [ 0 ][ 1 ][ 2 ][ 3 ][ 4 ][ 5 ]    of planes 1, 3, 5, …
+ *   a layer   [   ][   ][ 4 ][ 5 ][ . ]         its own, as above
+ *
+ * The prompt's last token, and generated ones of a sequence that was suspended, then come one by
+ * one and select: the others are not there any more.
  *
  * Blocks are let go with the sequence, with its pages.  A copy between them may still be under way
  * then, and another owner write to the page: what the block gets is of no use to anybody.  Copies
@@ -25,23 +38,65 @@
 #include "engine/kv/lists.h"
 #include "engine/kv/pool.h"
 #include "engine/kv/selection.h"
+#include "engine/model/long_slice.h"
+
+enum { N_TURNS = 2 };
+
+static uint32_t window_pages(const struct kv_plan *plan) {
+    return selection_chosen_pages(plan) + selection_tail_pages(plan);
+}
+
+/* Of one turn: all rows of the prompt that go layer by layer. */
+static uint32_t turn_pages(const struct kv_plan *plan) {
+    return (uint32_t)kv_n_pages(kv_plan_together(plan));
+}
+
+/* Where sparse layers leave before they have come: their own pages, and those that they share. */
+static uint32_t by_layers_pages(const struct kv_space *space, const struct kv_plan *plan) {
+    const uint32_t n_own = kv_n_sparse(space) * window_pages(plan);
+    return plan->by_layers ? n_own + N_TURNS * turn_pages(plan) : 0;
+}
 
 static struct kv_amount offload_most(const struct kv_space *space, const struct kv_plan *plan) {
-    return (struct kv_amount){
-        .pages = kv_full_most(space, plan).pages + selection_state_pages(space, plan),
-        .blocks = plan->n_most / PAGE_TOKENS};
+    const uint32_t n_growing = space->n_layers - (plan->by_layers ? kv_n_sparse(space) : 0);
+    return (struct kv_amount){.pages = kv_n_pages(plan->n_most) * n_growing +
+                                       by_layers_pages(space, plan) +
+                                       selection_state_pages(space, plan),
+                              .blocks = plan->n_most / PAGE_TOKENS};
+}
+
+static bool has_window(const struct kv_sequence *kv) {
+    return kv->layers[kv_layer_of(kv->space, 0)].n > 0;
 }
 
 static struct kv_amount offload_missing(const struct kv_sequence *kv, uint64_t n_tokens) {
     const uint64_t n_blocks = n_tokens / PAGE_TOKENS, have = kv->selection.blocks.n;
     return (struct kv_amount){
-        .pages = kv_lists_missing(kv, kv_n_pages(n_tokens)) + selection_missing(kv),
+        .pages = kv_lists_missing(kv, kv_n_pages(n_tokens)) + selection_missing(kv) +
+                 (has_window(kv) ? 0 : by_layers_pages(kv->space, &kv->plan)),
         .blocks = n_blocks > have ? n_blocks - have : 0};
+}
+
+/* Nothing is stored yet.  Layer by layer sparse layers have left from the start. */
+static void begin(struct kv_sequence *kv) {
+    const struct kv_plan *plan = &kv->plan;
+    kv->selection.has_left = plan->by_layers;
+    kv->selection.tail_from =
+        plan->by_layers ? kv_plan_candidates(plan, kv_plan_together(plan)) : 0;
+}
+
+static int grow_by_layers(struct kv_sequence *kv) {
+    int code = kv_list_grow(&kv->selection.scratch, N_TURNS * turn_pages(&kv->plan));
+    for (uint32_t i = 0; i < kv_n_sparse(kv->space) && !code; i++)
+        code = kv_list_grow(&kv->layers[kv_layer_of(kv->space, i)], window_pages(&kv->plan));
+    return code;
 }
 
 static int offload_prepare(struct kv_sequence *kv, const uint32_t *prompt) {
     (void)prompt;
-    const int code = selection_prepare(kv, selection_state_pages(kv->space, &kv->plan));
+    begin(kv);
+    int code = selection_prepare(kv, selection_state_pages(kv->space, &kv->plan));
+    if (!code && kv->plan.by_layers) code = grow_by_layers(kv);
     return code ? code : kv_lists_grow(kv, (uint32_t)kv_n_pages(kv->plan.n_prompt));
 }
 
@@ -55,6 +110,21 @@ static uint32_t offload_adopt(struct kv_sequence *kv, const uint32_t *tokens, ui
     return 0;
 }
 
+/* So many are free. */
+static void take(const struct kv_space *space, struct page_list *list, uint32_t n_pages) {
+    const int code = page_pool_take(space->pool, list->pages, n_pages);
+    assert(code == 0 && list->n == 0);
+    (void)code;
+    list->n = n_pages;
+}
+
+static void take_by_layers(struct kv_sequence *kv) {
+    const struct kv_space *space = kv->space;
+    for (uint32_t i = 0; i < kv_n_sparse(space); i++)
+        take(space, &kv->layers[kv_layer_of(space, i)], window_pages(&kv->plan));
+    take(space, &kv->selection.scratch, N_TURNS * turn_pages(&kv->plan));
+}
+
 static int offload_reserve(struct kv_sequence *kv, uint32_t n_tokens) {
     struct page_list *blocks = &kv->selection.blocks;
     const struct kv_amount missing = offload_missing(kv, n_tokens);
@@ -64,6 +134,7 @@ static int offload_reserve(struct kv_sequence *kv, uint32_t n_tokens) {
     if (!code) code = kv_make_room(kv->space, missing.pages);
     if (!code) code = kv_lists_take(kv, (uint32_t)kv_n_pages(n_tokens));
     if (code) return code;
+    if (kv->plan.by_layers && !has_window(kv)) take_by_layers(kv);
     selection_hold(kv);
     code = page_pool_take(kv->space->blocks, blocks->pages + blocks->n, n_blocks);
     assert(code == 0); /* counted above */
@@ -73,6 +144,11 @@ static int offload_reserve(struct kv_sequence *kv, uint32_t n_tokens) {
 
 static uint32_t offload_max_rows(const struct kv_sequence *kv) {
     return kv->selection.has_left ? 1 : UINT32_MAX;
+}
+
+/* The pages that a sparse layer has in its turn. */
+static uint32_t *turn_of(const struct kv_sequence *kv, uint32_t plane) {
+    return kv->selection.scratch.pages + (size_t)(plane % N_TURNS) * turn_pages(&kv->plan);
 }
 
 /* Where there is no last page of the tail yet, a page whose tokens have left takes its place. */
@@ -99,58 +175,95 @@ static void view_sparse(struct kv_sequence *kv, uint32_t layer, uint32_t n_moved
     selection_view(kv, layer, list->pages);
 }
 
-static void offload_view(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq) {
+static void view_selecting(struct kv_sequence *kv, struct step_seq *seq) {
     const struct kv_space *space = kv->space;
     struct kv_selection *s = &kv->selection;
-    kv_full_view(kv, n_rows, seq);
-    if (!selection_is_due(kv, n_rows)) return;
-    const uint32_t before = s->select.n_candidates;
     selection_describe(kv, seq);
     s->select.blocks = s->blocks.pages;
     /* Pages by which the tail has moved since the last step; when sparse layers leave, since the
      * text began. */
-    const uint32_t n_moved = (s->select.n_candidates - before) / PAGE_TOKENS;
+    const uint32_t n_moved = (s->select.n_candidates - s->tail_from) / PAGE_TOKENS;
     assert(!s->has_left || n_moved <= 1);
-    for (uint32_t i = 0; i < space->n_groups; i++)
-        for (uint32_t l = space->groups[i].first; l < space->groups[i].end; l++)
-            view_sparse(kv, l, n_moved);
+    for (uint32_t i = 0; i < kv_n_sparse(space); i++)
+        view_sparse(kv, kv_layer_of(space, i), n_moved);
     s->has_left = true;
+    s->tail_from = s->select.n_candidates;
     kv->n_offloaded = s->select.n_candidates - s->select.n_selected;
 }
 
-/* Pages that are whole from now on, of every plane. */
-static int offload_submitted(struct kv_sequence *kv, struct error *err) {
+static void offload_view(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq) {
     const struct kv_space *space = kv->space;
+    kv_full_view(kv, n_rows, seq);
+    if (selection_is_due(kv, n_rows)) view_selecting(kv, seq);
+    else if (kv->plan.by_layers)
+        for (uint32_t i = 0; i < kv_n_sparse(space); i++)
+            kv->views[kv_layer_of(space, i)].pages = turn_of(kv, i);
+}
+
+/* The n pages of the text from `first` on, of one layer, whose list begins with them. */
+static int store_plane(const struct kv_sequence *kv, uint32_t plane, const uint32_t *list,
+                       uint32_t first, uint32_t n, struct error *err) {
+    const struct kv_space *space = kv->space;
+    const struct store_args args = {.kv = space->memory,
+                                    .store = space->store,
+                                    .plane = plane,
+                                    .n = n,
+                                    .pages = list,
+                                    .blocks = kv->selection.blocks.pages + first};
+    return n == 0 ? 0 : space->be->ops->store_pages(space->be, &args, err);
+}
+
+/* All of the prompt's rows have entered the layer. */
+static int copy_tail(const struct kv_sequence *kv, uint32_t plane, struct error *err) {
+    const struct kv_space *space = kv->space;
+    const uint32_t first = kv->selection.tail_from / PAGE_TOKENS,
+                   *own = kv->layers[kv_layer_of(space, plane)].pages;
+    return space->be->ops->copy_pages(space->be, space->memory, turn_of(kv, plane) + first,
+                                      own + selection_chosen_pages(&kv->plan),
+                                      turn_pages(&kv->plan) - first, err);
+}
+
+/* Pages of its layer that the slice has made whole.  Slices begin with a page; behind the last one
+ * of all the prompt is there. */
+static int store_slice(struct kv_sequence *kv, const struct long_slice *slice, struct error *err) {
+    const struct kv_space *space = kv->space;
+    const bool by_layers = kv->plan.by_layers;
+    const uint32_t plane = kv_plane_of(space, slice->layer), end = slice->first_row + slice->n_rows,
+                   first = slice->first_row / PAGE_TOKENS, n = end / PAGE_TOKENS - first;
+    const uint32_t *list = by_layers ? turn_of(kv, plane) : kv->layers[slice->layer].pages;
+    const bool is_last = end == slice->n_prompt_rows;
+    if (slice->layer + 1 == space->n_layers) kv->selection.n_written = first + n;
+    if (plane == kv_n_sparse(space)) return 0;
+    const int code = store_plane(kv, plane, list + first, first, n, err);
+    return code || !by_layers || !is_last ? code : copy_tail(kv, plane, err);
+}
+
+/* Pages that are whole from now on, of every plane. */
+static int offload_submitted(struct kv_sequence *kv, const struct long_slice *slice,
+                             struct error *err) {
     struct kv_selection *s = &kv->selection;
+    if (slice) return store_slice(kv, slice, err);
     const uint32_t first = s->n_written, n = kv->n_tokens / PAGE_TOKENS - first;
     /* In a list that begins with what is chosen the tail's pages are elsewhere. */
     const uint32_t at = s->has_left ? first + selection_chosen_pages(&kv->plan) -
-                                          s->select.n_candidates / PAGE_TOKENS
+                                          s->tail_from / PAGE_TOKENS
                                     : first;
-    struct store_args args = {
-        .kv = space->memory, .store = space->store, .n = n, .blocks = s->blocks.pages + first};
     int code = 0;
-    if (n == 0) return 0;
-    for (uint32_t i = 0; i < space->n_groups; i++)
-        for (uint32_t l = space->groups[i].first; l < space->groups[i].end && !code; l++) {
-            args.pages = kv->layers[l].pages + at;
-            code = space->be->ops->store_pages(space->be, &args, err);
-            args.plane++;
-        }
+    for (uint32_t i = 0; i < kv_n_sparse(kv->space) && !code; i++)
+        code = store_plane(kv, i, kv->layers[kv_layer_of(kv->space, i)].pages + at, first, n, err);
     s->n_written += n;
     return code;
 }
 
-/* When sparse layers left at most one step was in flight; that, or a later one, has landed now. */
+/* When sparse layers left at most one step was in flight; that, or a later one, has landed now; and
+ * with it all slices. */
 static void offload_publish(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
     (void)tokens, (void)n_tokens;
     const struct kv_space *space = kv->space;
     if (!kv->selection.has_left) return;
-    const uint32_t n_pages =
-        selection_chosen_pages(&kv->plan) + selection_tail_pages(&kv->plan);
-    for (uint32_t i = 0; i < space->n_groups; i++)
-        for (uint32_t l = space->groups[i].first; l < space->groups[i].end; l++)
-            kv_list_trim(&kv->layers[l], space, n_pages);
+    for (uint32_t i = 0; i < kv_n_sparse(space); i++)
+        kv_list_trim(&kv->layers[kv_layer_of(space, i)], space, window_pages(&kv->plan));
+    kv_list_trim(&kv->selection.scratch, space, 0);
 }
 
 static void offload_release(struct kv_sequence *kv) {
@@ -158,8 +271,9 @@ static void offload_release(struct kv_sequence *kv) {
     kv_lists_trim(kv, 0);
     selection_drop(kv);
     if (s->blocks.n > 0) page_pool_release(kv->space->blocks, s->blocks.pages, s->blocks.n);
+    kv_list_trim(&s->scratch, kv->space, 0);
     s->blocks.n = s->n_written = 0;
-    s->has_left = false;
+    begin(kv);
     kv->n_tokens = kv->n_offloaded = 0;
 }
 

@@ -8,6 +8,7 @@
 #include "engine/error.h"
 #include "engine/kv/lists.h"
 #include "engine/kv/policy.h"
+#include "engine/kv/pool.h"
 
 static uint32_t chunk_of(const struct kv_choice *choice) {
     return choice->chunk ? choice->chunk : KV_DEFAULT_CHUNK;
@@ -121,6 +122,13 @@ static uint32_t whole_pages(uint32_t n_tokens) {
 uint32_t kv_plan_candidates(const struct kv_plan *plan, uint32_t n_tokens) {
     const uint32_t n_slots = n_tokens + 1;
     return n_slots > plan->n_tail ? (n_slots - plan->n_tail) / PAGE_TOKENS * PAGE_TOKENS : 0;
+}
+
+void kv_plan_by_layers(struct kv_plan *plan, const struct kv_space *space, uint32_t max_long_rows) {
+    const uint32_t n_rows = plan->n_prompt - 1;
+    plan->by_layers = plan->policy == &kv_policy_offload && n_rows <= max_long_rows &&
+                      kv_plan_candidates(plan, n_rows) > plan->n_selected &&
+                      plan->policy->most(space, plan).pages > page_pool_n_pages(space->pool);
 }
 
 static void plan_selection(struct kv_plan *plan, const struct kv_choice *choice) {

@@ -12,6 +12,7 @@
 
 struct error;
 struct kv_policy;
+struct kv_space;
 
 /* Tokens that a text may have.  Counters and arrays of tokens that grow by half stay far inside 32
  * bits. */
@@ -26,6 +27,9 @@ struct kv_plan {
     /* Where sparse layers see what is selected: whole pages of chosen tokens, of which n_sink are
      * the first ones, and of the newest. */
     uint32_t n_selected, n_tail, n_sink;
+    /* And the prompt, but for its last token, goes layer by layer, with sparse layers' pages there
+     * for two of them at a time (offload.c). */
+    bool by_layers;
     uint32_t n_prompt;
     uint32_t n_most; /* tokens that the text may come to have, <= KV_MAX_TEXT */
 };
@@ -49,6 +53,17 @@ int kv_choice_check(const struct kv_choice *choice, uint32_t n_prompt, uint32_t 
  * inside the cache; those that are too short for a selection are kept like any other. */
 struct kv_plan kv_plan_make(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens,
                             uint32_t trained_context);
+
+/* The prompt goes layer by layer if not all of its pages fit the space, its rows fit the room for
+ * such prompts, and its last token can select.  For prompts of which only the last row needs
+ * logits. */
+void kv_plan_by_layers(struct kv_plan *plan, const struct kv_space *space, uint32_t max_long_rows);
+
+/* Tokens of the prompt that are computed together; what follows comes one by one, as if it had been
+ * generated. */
+static inline uint32_t kv_plan_together(const struct kv_plan *plan) {
+    return plan->n_prompt - plan->by_layers;
+}
 
 /* In a step whose row comes behind n_tokens tokens sparse layers see n_selected of the first so
  * many: all but the tail.  If these are no more than n_selected, there is nothing to choose. */

@@ -30,6 +30,7 @@ struct error;
 struct page_pool;
 struct prefix_cache;
 struct kv_sequence;
+struct long_slice;
 
 /* Pages of the pool, and blocks of the store (backend.h, struct kv_store). */
 struct kv_amount {
@@ -79,9 +80,9 @@ struct kv_policy {
     void (*view)(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq);
     /* The step is planned: n_rows more tokens will be stored once it has run. */
     void (*commit)(struct kv_sequence *kv, uint32_t n_rows);
-    /* The step has been submitted, and the next one has not: what its pages will hold may be copied
-     * now.  ERR_DEVICE. */
-    int (*submitted)(struct kv_sequence *kv, struct error *err);
+    /* The step (slice NULL) or slice has been submitted, and the next one has not: what its pages
+     * will hold may be copied now.  ERR_DEVICE. */
+    int (*submitted)(struct kv_sequence *kv, const struct long_slice *slice, struct error *err);
     /* The first n_tokens tokens are stored and known to be sound: whole blocks of them may be
      * shared from now on (of the prompt only, where the space is batch-invariant), and pages that
      * only the prompt needed go back. */
@@ -112,7 +113,9 @@ struct kv_selection {
     /* offload.c: */
     struct page_list blocks; /* select.blocks, in the order of the text */
     uint32_t n_written;      /* of them have been copied to the store */
-    bool has_left;           /* sparse layers' lists are what is selected, and grow no more */
+    bool has_left;           /* sparse layers' lists are what is selected, and grow no more: */
+    uint32_t tail_from;      /* the first token of the tail's pages in them */
+    struct page_list scratch; /* while a prompt goes layer by layer: two lists of its pages */
 };
 
 /* One sequence's share of the cache, embedded in the sequence. */
@@ -147,7 +150,8 @@ extern const struct kv_policy kv_policy_bounded;
  * its sparse layers see what is selected: pages for that are taken when it starts.  What it
  * generates is not shared: it depends on the selection, which depends on nobody else. */
 extern const struct kv_policy kv_policy_select;
-/* The same, but what sparse layers have not selected leaves for the store.  Nothing is shared. */
+/* The same, but what sparse layers have not selected leaves for the store; of a prompt that does not
+ * fit the space, layer by layer, and its last token selects.  Nothing is shared. */
 extern const struct kv_policy kv_policy_offload;
 
 #endif

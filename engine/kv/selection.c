@@ -38,7 +38,7 @@ void selection_hold(struct kv_sequence *kv) {
 }
 
 bool selection_is_due(const struct kv_sequence *kv, uint32_t n_rows) {
-    return n_rows == 1 && kv->n_tokens >= kv->plan.n_prompt &&
+    return n_rows == 1 && kv->n_tokens >= kv_plan_together(&kv->plan) &&
            kv_plan_candidates(&kv->plan, kv->n_tokens) > kv->plan.n_selected;
 }
 

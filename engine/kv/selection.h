@@ -29,8 +29,8 @@ uint32_t selection_missing(const struct kv_sequence *kv);
 /* Takes them; so many are free. */
 void selection_hold(struct kv_sequence *kv);
 
-/* True when the step of so many rows selects: it is one of a generated token, and there is
- * something to choose. */
+/* True when the step of so many rows selects: it is one of a generated token, or of one that is
+ * computed like it, and there is something to choose. */
 bool selection_is_due(const struct kv_sequence *kv, uint32_t n_rows);
 /* Describes such a step but for where the store is; the views are still to be those of `full`. */
 void selection_describe(struct kv_sequence *kv, struct step_seq *seq);

@@ -28,5 +28,6 @@ void kv_sequence_fini(struct kv_sequence *kv) {
     free(kv->selection.windows);
     free(kv->selection.all_pages);
     free(kv->selection.blocks.pages);
+    free(kv->selection.scratch.pages);
     *kv = (struct kv_sequence){0};
 }

@@ -124,6 +124,21 @@ def check_answers(server, model, questions):
     return texts
 
 
+def check_generated(choice, model, prompt, selection):
+    """Of a prompt that went layer by layer: its last token is computed as if it had been generated.
+    Returns the oracle's text, as above."""
+    text = Text(model, selection)
+    text.prompt(prompt[:-1])
+    before = [prompt[-1], *choice["token_ids"]]
+    listed = choice["logprobs"]
+    for i, (value, top) in enumerate(zip(listed["token_logprobs"], listed["top_logprobs"],
+                                         strict=True)):
+        values, token = [value, *top.values()], choice["token_ids"][i]
+        logits = text.token(before[i], lambda tried: off_by(values, tried, token))
+        assert off_by(values, logits, token) < 1, f"token {i} behind {len(prompt)}"
+    return text
+
+
 def random_selection(rng, filters):
     return Selection(*filters, selected=rng.choice([10, 64, 65, 128, 190, 300]),
                      tail=rng.choice([1, 64, 65, 128]), sink=rng.randint(0, 8))
@@ -196,6 +211,42 @@ def test_a_second_prompt_finds_the_first_ones_blocks(regime):
         values = [value, *top.values()]
         assert off_by(values, logits, token) < 1
         logits = text.token(token, lambda tried: 0)
+
+
+@pytest.fixture(scope="module")
+def scarce(model, tmp_path_factory):
+    """A server whose pages are 8 layers of 13 blocks: a text of 16 has room only if its prompt goes
+    layer by layer, 3 dense layers and 2 lists for the other 5."""
+    directory, filters = tmp_path_factory.mktemp("scarce"), FILTERS["three"]
+    file = write_filters(directory / "filters.json", *filters)
+    oracle = Model(model)
+    page_bytes = 2 * oracle.n_kv_heads * PAGE * oracle.head_dim * 4
+    with Server(directory, "--filters-file", file, "--max-num-batched-tokens", 256,
+                "--max-model-len", 16 * PAGE, "--allowed-kv-policies", "full,offload",
+                "--kv-cache-memory", 13 * N_LAYERS * page_bytes, *SETTINGS, model=model) as server:
+        yield server, oracle, filters
+
+
+@pytest.mark.parametrize("prefill", [
+    "dense", {"mode": "sparse", "pattern": {"type": "a_shape", "sink": 64, "recent": 4096}}])
+def test_prompts_that_go_layer_by_layer(scarce, prefill):
+    """The pattern is one that visits everything."""
+    server, model, filters = scarce
+    rng = random.Random(13)
+    lengths = [13 * PAGE, 14 * PAGE + 1, 15 * PAGE - 1, 940]
+    questions = [(random_tokens(n, n), Selection(*filters, selected=rng.choice([10, 64, 128]),
+                                                 tail=64, sink=3), 16 * PAGE - n) for n in lengths]
+    short = random_tokens(100, 1), Selection(*filters, selected=64, tail=64), True, 40
+    with concurrent.futures.ThreadPoolExecutor(len(questions) + 1) as pool:
+        beside = pool.submit(ask, server, *short)
+        answers = list(pool.map(lambda q: ask(server, *q[:2], True, q[2], echo=False,
+                                              prefill=prefill), questions))
+    for (prompt, selection, n), (choice, usage) in zip(questions, answers):
+        text = check_generated(choice, model, prompt, selection)
+        check_usage(usage, text, n, True)
+        assert text.n_chosen == len(text.groups) * whole_pages(selection.selected) * n
+        assert usage["prefill"]["mode"] == ("dense" if prefill == "dense" else "sparse")
+    check_choice(beside.result()[0], model, short[0], short[1])
 
 
 @pytest.mark.parametrize("offload", [False, True])

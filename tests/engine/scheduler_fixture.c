@@ -47,6 +47,14 @@ static int fake_upload(struct backend *be, void *to, const void *host, size_t by
     return 0;
 }
 
+static int fake_copy_pages(struct backend *be, const struct kv_pool *kv, const uint32_t *from,
+                           const uint32_t *to, uint32_t n, struct error *err) {
+    (void)be, (void)err;
+    struct page *pages = kv->base;
+    for (uint32_t i = 0; i < n; i++) pages[to[i]] = pages[from[i]];
+    return 0;
+}
+
 static int fake_sync(struct backend *be, struct error *err) {
     (void)be, (void)err;
     fake_store_finish();
@@ -55,6 +63,7 @@ static int fake_sync(struct backend *be, struct error *err) {
 
 static const struct backend_ops fake_ops = {.download = fake_download,
                                             .upload = fake_upload,
+                                            .copy_pages = fake_copy_pages,
                                             .store_pages = fake_store_pages,
                                             .sync = fake_sync};
 static struct backend fake_backend = {.ops = &fake_ops};
@@ -87,7 +96,8 @@ void fixture_init_with(struct fixture *f, uint32_t n_pages, struct scheduler_con
         .space = &f->space, .trained_context = TRAINED_CONTEXT, .tokenizer = fake_tokenizer,
         .eos = eos, .n_eos = 1,
         .prefill = {.available = true, .patterns = patterns, .n_heads_in_all = N_LAYERS,
-                    .min_sparse_tokens = UINT32_MAX}};
+                    .min_sparse_tokens = UINT32_MAX},
+        .max_long_rows = config.max_long_rows};
     config.space = &f->space;
     config.now_s = fake_now_s;
     if (config.row_work <= 0) config.row_work = 1;
@@ -301,10 +311,10 @@ static void check_order(struct fixture *f, const struct batch *batch) {
     const struct long_slice *slice = &batch->slice;
     struct long_slice *next = &f->next_slice;
     if (slice->layer == 0 && slice->first_row == 0) {
-        f->long_seq = batch->sparse;
+        f->long_seq = batch->entries[0].seq;
         *next = *slice;
     }
-    assert_ptr_equal(batch->sparse, f->long_seq);
+    assert_ptr_equal(batch->entries[0].seq, f->long_seq);
     assert_int_equal(slice->layer, next->layer);
     assert_int_equal(slice->first_row, next->first_row);
     assert_int_equal(slice->n_prompt_rows, next->n_prompt_rows);
@@ -315,19 +325,24 @@ static void check_order(struct fixture *f, const struct batch *batch) {
     next->layer++;
 }
 
+static void check_indexed(const struct attn_sparse *sparse, const struct long_slice *slice,
+                          uint32_t first_slot) {
+    assert_int_equal(sparse->first_slot, first_slot);
+    assert_int_equal(sparse->n_rows, slice->n_prompt_rows);
+    assert_true(sparse->first_slot % PAGE_TOKENS == 0);
+}
+
 static void run_slice(struct fixture *f, struct batch *batch) {
     const struct long_slice *slice = &batch->slice;
     const struct step_seq *seq = &batch->step.seqs[0];
-    const struct attn_sparse *sparse = seq->sparse;
     const struct kv_view *view = &seq->layers[slice->layer];
-    const struct row_set rows = {.layer = slice->layer, .choice = choice_of(batch->sparse)};
+    const struct row_set rows = {.layer = slice->layer, .choice = choice_of(batch->entries[0].seq)};
     check_order(f, batch);
     assert_true(batch->step.n_seqs == 1 && batch->step.n_decode == 0 && batch->n_samples == 0);
     assert_int_equal(slice->n_rows, batch->step.n_rows);
-    assert_int_equal(view->append_slot, sparse->first_slot + slice->first_row);
     assert_int_equal(view->n_slots, view->append_slot + slice->n_rows);
-    assert_int_equal(sparse->n_rows, slice->n_prompt_rows);
-    assert_true(sparse->first_slot % PAGE_TOKENS == 0);
+    assert_true((batch->sparse != NULL) == (seq->sparse != NULL));
+    if (seq->sparse) check_indexed(seq->sparse, slice, view->append_slot - slice->first_row);
     check_choices(f, seq, &rows);
     for (uint32_t i = 0; i < slice->n_rows; i++) {
         const uint32_t token = batch->step.tokens[i], slot = view->append_slot + i;
@@ -337,7 +352,7 @@ static void run_slice(struct fixture *f, struct batch *batch) {
             assert_int_equal(*cell_of(f, view - 1, slot), token + (slice->layer - 1) * 1000);
     }
     f->n_slices++;
-    visit(batch, slice->n_rows);
+    if (seq->sparse) visit(batch, slice->n_rows);
 }
 
 /* The fake model: runs a step over f->memory. */

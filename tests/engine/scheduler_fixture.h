@@ -38,7 +38,8 @@
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
 
-enum { N_LAYERS = 2, MAX_PAGES = 400, POISON = 999, DECODED = 1 << 20, TRAINED_CONTEXT = 200 };
+enum { N_LAYERS = 2, MAX_PAGES = 400, POISON = 999, DECODED = 1 << 20, TRAINED_CONTEXT = 200,
+       MAX_TEXT = 1200 };
 
 extern bool run_ahead; /* which of the two runs this is */
 extern double clock_s; /* the scheduler's */
@@ -75,7 +76,7 @@ struct fixture {
     uint32_t *drawn; /* by the newest step, by sample row */
     const struct sequence *long_seq; /* of the newest slice, */
     struct long_slice next_slice;    /* and what its next one must be, but for n_rows */
-    uint64_t n_slices, n_chunks;     /* sparse ones */
+    uint64_t n_slices, n_chunks;     /* these are sparse */
 };
 
 /* The operations that a suspended sequence needs. */
@@ -95,7 +96,7 @@ uint32_t fixture_mix(uint32_t hash, uint32_t token);
 
 /* What one request should give, worked out from the definition. */
 struct expectation {
-    char text[512];
+    char text[MAX_TEXT];
     uint32_t n_generated, n_resident, n_evicted, n_stored;
     enum finish_reason reason;
 };
@@ -103,7 +104,7 @@ struct expectation {
 /* A request as the test sees it; events find it through `user`. */
 struct client {
     struct expectation expected;
-    char text[512];
+    char text[MAX_TEXT];
     bool bounded, submitted, cancelled, finished;
     struct engine_event last; /* the final event's numbers */
     uint32_t n_prompt_infos, step_of_last_event;

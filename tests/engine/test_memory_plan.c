@@ -8,7 +8,10 @@
 #include <cmocka.h>
 
 #include "engine/error.h"
+#include "engine/kv/policy.h"
+#include "engine/kv/pool.h"
 #include "engine/memory_plan.h"
+#include "engine/model/decoder.h"
 #include "engine/model/model.h"
 
 /* 2 * 4 KV heads * 64 tokens * 128 elements * 2 bytes, in 8 layers: 1 MiB for 64 tokens. */
@@ -21,7 +24,10 @@ static int plan(const struct engine_config *config, uint32_t max_model_len,
     const struct model_config model = {.n_kv_heads = 4, .head_dim = 128};
     struct kv_pool pool = memory_plan_pages(config, &model);
     assert_int_equal(pool.page_bytes * N_LAYERS, BLOCK);
-    const int rc = memory_plan_kv(&pool, config, N_LAYERS, max_model_len, device, available, err);
+    const struct kv_store none = {0};
+    const struct longest_text longest = {
+        .n_layers = N_LAYERS, .n_tokens = max_model_len, .store = &none};
+    const int rc = memory_plan_kv(&pool, config, &longest, device, available, err);
     assert_int_equal(pool.n_pages % N_LAYERS, 0);
     *n_blocks = pool.n_pages / N_LAYERS;
     return rc;
@@ -101,6 +107,16 @@ static int no_totals(struct backend *be, struct sparse_totals *out, struct error
     return 0;
 }
 
+static int fake_select(struct backend *be, const struct select_args *args, struct error *err) {
+    (void)be, (void)args, (void)err;
+    return 0;
+}
+
+static int fake_totals(struct backend *be, struct select_total *totals, struct error *err) {
+    (void)be, (void)totals, (void)err;
+    return 0;
+}
+
 static void long_prompts_get_a_tenth_of_the_share(void **state) {
     (void)state;
     const uint64_t row_bytes = 2 * (4096 + 2048);
@@ -116,28 +132,27 @@ static void long_prompts_get_a_tenth_of_the_share(void **state) {
     assert_int_equal(long_rows(&config, 1000000, none, row_bytes * 10 * 400), 384);
     assert_int_equal(long_rows(&config, 1000000, none, 0), 0);
     config.max_long_rows = 100000;
-    assert_int_equal(long_rows(&config, 1000000, device, 0), 99968); /* whole tiles */
+    assert_int_equal(long_rows(&config, 1000000, device, 0), 100096); /* whole tiles */
     config.max_long_rows = 127;
     assert_int_equal(long_rows(&config, 1000000, device, 0), 0);
     config.max_long_rows = 1280;
     config.sparse_prefill = false;
     assert_int_equal(long_rows(&config, 1000000, device, 0), 0);
+    const struct layer_group group = {0, 1, 2};
+    config.groups = &group;
+    config.n_groups = 1;
+    config.kv_store_bytes = 1; /* dense ones that leave for it go layer by layer, too */
+    assert_int_equal(long_rows(&config, 1000000, device, 0), 0);
+    ops.select = fake_select;
+    ops.select_totals = fake_totals;
+    assert_int_equal(long_rows(&config, 1000000, device, 0), 1280);
+    ops.select = NULL;
     config.sparse_prefill = true;
     config.max_batched_tokens = SPARSE_TILE - 1; /* no step can take a tile */
     assert_int_equal(long_rows(&config, 1000000, device, 0), 0);
     config.max_batched_tokens = SPARSE_TILE;
     ops.attn_index = NULL;
     assert_int_equal(long_rows(&config, 1000000, device, 0), 0);
-}
-
-static int fake_select(struct backend *be, const struct select_args *args, struct error *err) {
-    (void)be, (void)args, (void)err;
-    return 0;
-}
-
-static int fake_totals(struct backend *be, struct select_total *totals, struct error *err) {
-    (void)be, (void)totals, (void)err;
-    return 0;
 }
 
 /* 5 sparse layers * 64 tokens * 2 * 4 KV heads * 128 elements * 2 bytes. */
@@ -167,12 +182,76 @@ static void the_store_has_whole_blocks(void **state) {
     assert_int_equal(store.n_blocks, 0);
 }
 
+enum { TOKENS = 1000000, GENERATED = 100, N_DENSE = 8 };
+
+/* A server on 80 GB for one such text: the shape of Llama-3-8B with its filters, and a store. */
+struct million {
+    struct backend_ops ops;
+    struct backend be;
+    struct model_config model;
+    struct engine_config config;
+    struct kv_store store;
+    struct kv_pool pool;
+    uint32_t n_long;
+};
+
+static const struct layer_group million_groups[] = {{2, 4, 8}, {8, 10, 18}, {18, 20, 32}};
+
+/* What is left when weights, activations and the index have theirs: of 85 GB 14, 2 and 1.5, and the
+ * driver's 0.6. */
+static int plan_million(struct million *m, uint64_t store_bytes, struct error *err) {
+    *m = (struct million){
+        .ops = {.attn_index = no_index, .sparse_totals = no_totals, .select = fake_select,
+                .select_totals = fake_totals},
+        .model = {.n_layers = 32, .dim = 4096, .n_heads = 32, .n_kv_heads = 8, .head_dim = 128},
+        .config = {.kv_dtype = DTYPE_BF16, .device_share = 0.97, .sparse_prefill = true,
+                   .groups = million_groups, .n_groups = 3, .kv_store_bytes = store_bytes,
+                   .max_batched_tokens = 2048, .max_long_rows = TOKENS}};
+    const uint64_t giga = 1000000000, total = 85 * giga, used = (uint64_t)(18.1 * 1e9);
+    m->be = (struct backend){.ops = &m->ops, .act_dtype = DTYPE_BF16};
+    m->config.backend = &m->be;
+    struct device_memory device = {.total = total, .free = total - used};
+    m->n_long =
+        memory_plan_long_rows(&m->config, &m->model, TOKENS + GENERATED, device, 0);
+    device.free -= decoder_long_bytes(&m->model, m->n_long, DTYPE_BF16);
+    m->pool = memory_plan_pages(&m->config, &m->model);
+    const int rc = memory_plan_store(&m->store, &m->config, &m->model, err);
+    const struct longest_text longest = {.n_layers = 32, .n_tokens = TOKENS + GENERATED,
+                                         .long_rows = m->n_long, .store = &m->store};
+    return rc ? rc : memory_plan_kv(&m->pool, &m->config, &longest, device, 0, err);
+}
+
+static void a_million_tokens_fit_where_most_of_them_leave(void **state) {
+    (void)state;
+    static struct million m;
+    struct error err = {0};
+    const struct kv_choice choice = {
+        .type = KV_OFFLOAD, .n_sink = 4, .n_selected = 2048, .n_tail = 512};
+    struct kv_space space = {.n_layers = 32, .groups = million_groups, .n_groups = 3};
+    assert_int_equal(plan_million(&m, 100 * GIB, &err), 0);
+    assert_true(m.n_long >= TOKENS - 1);
+    space.memory = &m.pool;
+    assert_int_equal(page_pool_create(&space.pool, m.pool.n_pages, &err), 0);
+    struct kv_plan plan = kv_plan_make(&choice, TOKENS, GENERATED, UINT32_MAX);
+    kv_plan_by_layers(&plan, &space, m.n_long);
+    assert_true(plan.by_layers);
+    const struct kv_amount most = plan.policy->most(&space, &plan);
+    assert_true(most.pages <= m.pool.n_pages && most.blocks <= m.store.n_blocks);
+    /* Beside it there are 16,384 tokens for others, of every layer. */
+    assert_true(m.pool.n_pages - most.pages >= 16384 / PAGE_TOKENS * 32);
+    page_pool_destroy(space.pool);
+    /* Neither the whole text nor a store that is too small. */
+    assert_true((uint64_t)TOKENS / PAGE_TOKENS * 32 > m.pool.n_pages);
+    assert_int_equal(plan_million(&m, 80 * GIB, &err), ERR_NOMEM);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_store_has_whole_blocks),
         cmocka_unit_test(a_device_gives_what_is_left_of_its_share),
         cmocka_unit_test(too_small_a_share_is_refused_in_numbers),
         cmocka_unit_test(a_given_size_is_taken_as_it_is),
+        cmocka_unit_test(a_million_tokens_fit_where_most_of_them_leave),
         cmocka_unit_test(long_prompts_get_a_tenth_of_the_share),
         cmocka_unit_test(a_system_gives_a_quarter_or_what_is_of_use),
     };

@@ -292,6 +292,99 @@ static void a_failing_copy_is_told(void **state) {
     fixture_fini(&f);
 }
 
+static struct scheduler_config long_config(uint32_t max_rows) {
+    return (struct scheduler_config){.max_rows = max_rows, .max_seqs = 4, .max_long_rows = 640};
+}
+
+/* 600 tokens and 900 generated ones are 24 pages in layer 0, 10 of them the prompt's.  Layer 1 has
+ * a page of chosen tokens, one for the tail and one more, and two lists of 10 while the prompt is
+ * computed.  The state is a page.  All pages of both layers are one more than there is. */
+static void a_prompt_that_does_not_fit_goes_layer_by_layer(void **state) {
+    (void)state;
+    for (int sparse = 0; sparse < 2; sparse++) {
+        struct fixture f;
+        struct client c = {0};
+        enum { DURING = 10 + 2 * 10 + 3 + 1, AFTER = DURING - 2 * 10 };
+        fixture_init_with(&f, 2 * 24, long_config(256));
+        fixture_add_store(&f, 24);
+        struct engine_request r = select_request(&c, 600, 900, IN_STORE);
+        r.prefill.mode = sparse ? PREFILL_SPARSE : PREFILL_DENSE;
+        fixture_submit(&f, &r, 1);
+        for (int i = 0; i < 6; i++) { /* slices of both layers */
+            fixture_step(&f, 0);
+            assert_int_equal(n_used(&f), DURING);
+        }
+        for (int i = 0; i < 3; i++) fixture_step(&f, 0);
+        assert_int_equal(n_used(&f), AFTER);
+        assert_int_equal(f.n_slices, 6);
+        assert_int_equal(device.n_stored, 9);
+        fixture_run(&f);
+        client_check(&c);
+        assert_int_equal(c.last.kv.n_chosen, 900 * 64); /* for the first token, too */
+        assert_int_equal(c.last.prefill.mode, sparse ? PREFILL_SPARSE : PREFILL_DENSE);
+        assert_int_equal(n_used(&f), 0);
+        fixture_fini(&f);
+    }
+}
+
+/* With 40 pages: 20 for layer 0 or more, and prompts of up to 6. */
+static void random_prompts_that_do_not_fit(void **state) {
+    (void)state;
+    enum { N = 60 };
+    struct fixture f;
+    struct client *clients = calloc(N, sizeof(*clients));
+    struct scheduler_config config = long_config(200);
+    struct engine_stats stats;
+    fixture_init_with(&f, 40, config);
+    fixture_add_store(&f, 40);
+    srand(11);
+    for (uint32_t i = 0, n = 1; i < N || scheduler_n_live(f.scheduler) + f.n_flights > 0; n++) {
+        for (int k = rand() % 3; k > 0 && i < N; k--, i++) {
+            struct engine_request r = select_request(
+                &clients[i], 200 + (uint32_t)rand() % 180, (uint32_t)rand() % 1100, IN_STORE);
+            client_fill_prompt(&r);
+            r.prefill.mode = rand() % 2 ? PREFILL_SPARSE : PREFILL_DENSE;
+            r.priority = rand() % 3;
+            fixture_submit(&f, &r, i + 1);
+        }
+        const uint32_t victim = (uint32_t)rand() % N;
+        if (rand() % 60 == 0 && clients[victim].submitted && !clients[victim].finished) {
+            clients[victim].cancelled = true;
+            scheduler_cancel(f.scheduler, victim + 1, &f.events);
+            fixture_drain(&f, 0);
+        }
+        fixture_step(&f, n);
+        assert_true(n < 200000);
+    }
+    for (int i = 0; i < N; i++) client_check(&clients[i]);
+    scheduler_stats(f.scheduler, &stats);
+    assert_true(f.n_slices > 0 && stats.n_preempted > 0 && stats.n_cancelled > 0);
+    fixture_fini(&f);
+    free(clients);
+}
+
+/* At any slice of it, with its copies under way. */
+static void a_long_prompt_that_is_cancelled_leaves_nothing(void **state) {
+    (void)state;
+    for (uint32_t n_steps = 0; n_steps < 14; n_steps++) {
+        struct fixture f;
+        struct client clients[2] = {0};
+        clients[0].cancelled = true;
+        fixture_init_with(&f, 48, long_config(128));
+        fixture_add_store(&f, 24);
+        struct engine_request r = select_request(&clients[0], 600, 900, IN_STORE);
+        fixture_submit(&f, &r, 1);
+        for (uint32_t n = 0; n < n_steps; n++) fixture_step(&f, 0);
+        scheduler_cancel(f.scheduler, 1, &f.events);
+        r = select_request(&clients[1], 600, 900, IN_STORE); /* its pages are the first one's */
+        fixture_submit(&f, &r, 2);
+        fixture_run(&f);
+        client_check(&clients[0]);
+        client_check(&clients[1]);
+        fixture_fini(&f);
+    }
+}
+
 /* The prompt goes layer by layer or in chunks, and what is generated selects. */
 static void sparse_prompts_may_be_followed_by_selections(void **state) {
     (void)state;
@@ -328,6 +421,9 @@ int main(void) {
         cmocka_unit_test(cancelling_leaves_nothing_behind),
         cmocka_unit_test(ending_all_leaves_nothing_behind),
         cmocka_unit_test(a_failing_copy_is_told),
+        cmocka_unit_test(a_prompt_that_does_not_fit_goes_layer_by_layer),
+        cmocka_unit_test(random_prompts_that_do_not_fit),
+        cmocka_unit_test(a_long_prompt_that_is_cancelled_leaves_nothing),
         cmocka_unit_test(sparse_prompts_may_be_followed_by_selections),
     };
     int n_failed = cmocka_run_group_tests_name("step by step", tests, NULL, NULL);

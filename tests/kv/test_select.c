@@ -3,7 +3,8 @@
  *
  * Every page and block carries a tag that says which page of which layer's text it holds.  Steps
  * write tags as a device would, and what a step would read is checked.  Results are taken late now
- * and then, and sequences are suspended and computed again. */
+ * and then, and sequences are suspended and computed again.  Long prompts go layer by layer, some
+ * of them not to their end. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,8 +18,10 @@
 #include "engine/error.h"
 #include "engine/kv/policy.h"
 #include "engine/kv/pool.h"
+#include "engine/model/long_slice.h"
 
-enum { N_LAYERS = 7, N_SPARSE = 3, N_GROUPS = 2, N_PAGES = 400, N_BLOCKS = 40, STATE_SLOTS = 64 };
+enum { N_LAYERS = 7, N_SPARSE = 3, N_GROUPS = 2, N_PAGES = 400, N_BLOCKS = 40, STATE_SLOTS = 64,
+       MAX_LONG_ROWS = 800, SCARCE = 0 /* as the size of a pool */ };
 
 /* Layers 0, 1, 3 and 4 are dense: 0 and 3 are filters. */
 static const struct layer_group groups[N_GROUPS] = {{0, 2, 3}, {3, 5, 7}};
@@ -37,7 +40,14 @@ static int store_pages(struct backend *be, const struct store_args *args, struct
     return 0;
 }
 
-static const struct backend_ops ops = {.store_pages = store_pages};
+static int copy_pages(struct backend *be, const struct kv_pool *kv, const uint32_t *from,
+                      const uint32_t *to, uint32_t n, struct error *err) {
+    (void)be, (void)kv, (void)err;
+    for (uint32_t i = 0; i < n; i++) page_tags[to[i]] = page_tags[from[i]];
+    return 0;
+}
+
+static const struct backend_ops ops = {.store_pages = store_pages, .copy_pages = copy_pages};
 static struct backend backend = {.ops = &ops};
 static const struct kv_pool memory = {.page_bytes = STATE_SLOTS * sizeof(uint32_t)};
 static const struct kv_store store = {.n_blocks = N_BLOCKS, .n_planes = N_SPARSE};
@@ -52,45 +62,12 @@ struct life {
     uint32_t n_published; /* of them */
     uint32_t n_reserved;
     uint32_t n_left_at;   /* tokens that were stored when sparse layers left; 0: they have not */
+    uint32_t n_pages;     /* in the pool */
+    bool by_layers;
 };
 
 static uint32_t pages(uint32_t n_tokens) {
     return (n_tokens + PAGE_TOKENS - 1) / PAGE_TOKENS;
-}
-
-static void begin(struct life *life, struct kv_choice choice, uint32_t n_prompt,
-                  uint32_t max_tokens) {
-    *life = (struct life){.space = {.n_layers = N_LAYERS, .be = &backend, .memory = &memory,
-                                    .store = &store, .groups = groups, .n_groups = N_GROUPS},
-                          .choice = choice,
-                          .n_selected = pages(choice.n_selected) * PAGE_TOKENS,
-                          .n_tail = pages(choice.n_tail) * PAGE_TOKENS,
-                          .n_prompt = n_prompt,
-                          .n_known = n_prompt,
-                          .n_most = n_prompt + max_tokens};
-    assert_int_equal(page_pool_create(&life->space.pool, N_PAGES, NULL), 0);
-    assert_int_equal(page_pool_create(&life->space.blocks, N_BLOCKS, NULL), 0);
-    const struct kv_plan plan = kv_plan_make(&choice, n_prompt, max_tokens, 1);
-    assert_int_equal(kv_sequence_init(&life->kv, &life->space, &plan, 0), 0);
-    assert_int_equal(life->kv.policy->prepare(&life->kv, NULL), 0);
-}
-
-static uint32_t n_held(const struct life *life) {
-    return N_PAGES - page_pool_n_free(life->space.pool);
-}
-
-static uint32_t n_blocks_held(const struct life *life) {
-    return N_BLOCKS - page_pool_n_free(life->space.blocks);
-}
-
-static void end(struct life *life) {
-    const struct kv_amount most = life->kv.policy->most(&life->space, &life->kv.plan);
-    assert_true(most.pages <= N_PAGES && most.blocks <= N_BLOCKS);
-    kv_sequence_fini(&life->kv);
-    assert_int_equal(n_held(life), 0);
-    assert_int_equal(n_blocks_held(life), 0);
-    page_pool_destroy(life->space.pool);
-    page_pool_destroy(life->space.blocks);
 }
 
 /* By the definition. */
@@ -99,22 +76,85 @@ static uint32_t n_candidates(const struct life *life, uint32_t n_tokens) {
     return n < 0 ? 0 : (uint32_t)n / PAGE_TOKENS * PAGE_TOKENS;
 }
 
+/* Pages that the sequence needs at most where its prompt goes layer by layer, or does not. */
+static uint32_t most_pages(const struct life *life, bool by_layers) {
+    const uint32_t n_text = pages(life->n_most), n_chosen = life->n_selected / PAGE_TOKENS,
+                   n_window = n_chosen + life->n_tail / PAGE_TOKENS + 1,
+                   n_sparse = by_layers ? N_SPARSE * n_window + 2 * pages(life->n_prompt - 1)
+                                        : N_SPARSE * n_text;
+    return (N_LAYERS - N_SPARSE) * n_text + n_sparse + N_GROUPS * n_chosen;
+}
+
+static bool may_go_by_layers(const struct life *life) {
+    return !life->choice.on_device && life->n_prompt <= MAX_LONG_ROWS + 1 &&
+           n_candidates(life, life->n_prompt - 1) > life->n_selected;
+}
+
+/* As few as will do. */
+static uint32_t scarce_pages(const struct life *life) {
+    const uint32_t few = most_pages(life, true), all = most_pages(life, false);
+    return may_go_by_layers(life) && few < all ? few : N_PAGES;
+}
+
+static void begin(struct life *life, struct kv_choice choice, uint32_t n_prompt,
+                  uint32_t max_tokens, uint32_t n_pages) {
+    *life = (struct life){.space = {.n_layers = N_LAYERS, .be = &backend, .memory = &memory,
+                                    .store = &store, .groups = groups, .n_groups = N_GROUPS},
+                          .choice = choice,
+                          .n_selected = pages(choice.n_selected) * PAGE_TOKENS,
+                          .n_tail = pages(choice.n_tail) * PAGE_TOKENS,
+                          .n_prompt = n_prompt,
+                          .n_known = n_prompt,
+                          .n_most = n_prompt + max_tokens};
+    life->n_pages = n_pages;
+    if (n_pages == SCARCE) life->n_pages = scarce_pages(life);
+    assert_int_equal(page_pool_create(&life->space.pool, life->n_pages, NULL), 0);
+    assert_int_equal(page_pool_create(&life->space.blocks, N_BLOCKS, NULL), 0);
+    struct kv_plan plan = kv_plan_make(&choice, n_prompt, max_tokens, 1);
+    kv_plan_by_layers(&plan, &life->space, MAX_LONG_ROWS);
+    life->by_layers = may_go_by_layers(life) && most_pages(life, false) > life->n_pages;
+    assert_int_equal(plan.by_layers, life->by_layers);
+    assert_int_equal(kv_sequence_init(&life->kv, &life->space, &plan, 0), 0);
+    assert_int_equal(life->kv.policy->prepare(&life->kv, NULL), 0);
+}
+
+static uint32_t n_held(const struct life *life) {
+    return life->n_pages - page_pool_n_free(life->space.pool);
+}
+
+static uint32_t n_blocks_held(const struct life *life) {
+    return N_BLOCKS - page_pool_n_free(life->space.blocks);
+}
+
+static void end(struct life *life) {
+    const struct kv_amount most = life->kv.policy->most(&life->space, &life->kv.plan);
+    assert_true(most.pages <= life->n_pages && most.blocks <= N_BLOCKS);
+    kv_sequence_fini(&life->kv);
+    assert_int_equal(n_held(life), 0);
+    assert_int_equal(n_blocks_held(life), 0);
+    page_pool_destroy(life->space.pool);
+    page_pool_destroy(life->space.blocks);
+}
+
 static bool ever_selects(const struct life *life) {
     return n_candidates(life, life->n_most - 1) > life->n_selected;
 }
 
 static void check_amounts(const struct life *life) {
     const uint32_t n_text = pages(life->n_reserved), n_chosen = life->n_selected / PAGE_TOKENS,
-                   n_state = N_GROUPS * n_chosen;
+                   n_state = N_GROUPS * n_chosen,
+                   n_scratch = life->n_published == 0 ? 2 * pages(life->n_prompt - 1) : 0;
     uint32_t expected = N_LAYERS * n_text, n_blocks = 0;
     if (ever_selects(life)) {
         expected += n_state;
         if (life->choice.on_device) expected += N_SPARSE * n_chosen;
         else n_blocks = life->n_reserved / PAGE_TOKENS;
     }
-    if (life->n_left_at > 0 && life->n_published >= life->n_left_at)
+    const bool are_gone = life->n_left_at > 0 && life->n_published >= life->n_left_at;
+    if (are_gone || life->by_layers)
         expected -= N_SPARSE * (n_text - (n_chosen + life->n_tail / PAGE_TOKENS + 1));
-    if (life->n_left_at == 0 || life->n_published >= life->n_left_at)
+    if (life->by_layers) expected += n_scratch;
+    if (life->n_left_at == 0 || are_gone || life->by_layers)
         assert_int_equal(n_held(life), expected);
     assert_int_equal(n_blocks_held(life), n_blocks);
     const struct kv_amount most = life->kv.policy->most(&life->space, &life->kv.plan);
@@ -189,10 +229,43 @@ static bool is_plane(uint32_t layer) {
     return layer == 2 || layer == 5 || layer == 6;
 }
 
+/* A slice leaves the layer before and enters its own. */
+static void run_slice(struct life *life, const struct long_slice *slice) {
+    const struct kv_policy *policy = life->kv.policy;
+    const uint32_t end = slice->first_row + slice->n_rows, layer = slice->layer;
+    struct step_seq seq;
+    policy->view(&life->kv, end, &seq);
+    assert_true(!seq.select && seq.layers[layer].n_slots == end);
+    for (uint32_t p = 0; p < pages(end); p++) {
+        if (layer > 0)
+            assert_int_equal(page_tags[seq.layers[layer - 1].pages[p]], tag(layer - 1, p));
+        if (p >= slice->first_row / PAGE_TOKENS)
+            page_tags[seq.layers[layer].pages[p]] = tag(layer, p);
+    }
+    if (layer + 1 == N_LAYERS && end == slice->n_prompt_rows) policy->commit(&life->kv, end);
+    assert_int_equal(policy->submitted(&life->kv, slice, NULL), 0);
+}
+
+/* All of the prompt but its last token, or so many slices of it.  True: it is done. */
+static bool run_slices(struct life *life, uint32_t n_slices) {
+    struct long_slice slice = {.n_prompt_rows = life->n_prompt - 1};
+    for (uint32_t i = 0; i < n_slices && slice.layer < N_LAYERS; i++) {
+        slice.n_rows = (1 + (uint32_t)rand() % 3) * SPARSE_TILE;
+        if (slice.n_rows > slice.n_prompt_rows - slice.first_row)
+            slice.n_rows = slice.n_prompt_rows - slice.first_row;
+        const uint32_t end = slice.first_row + slice.n_rows;
+        const bool is_last = end == slice.n_prompt_rows;
+        run_slice(life, &slice);
+        slice.first_row = is_last ? 0 : end;
+        slice.layer += is_last;
+    }
+    return slice.layer == N_LAYERS;
+}
+
 static void step(struct life *life, uint32_t n_rows) {
     const struct kv_policy *policy = life->kv.policy;
     const uint32_t n_tokens = life->kv.n_tokens;
-    const bool selects = n_rows == 1 && n_tokens >= life->n_prompt &&
+    const bool selects = n_rows == 1 && n_tokens >= life->n_prompt - life->by_layers &&
                          n_candidates(life, n_tokens) > life->n_selected;
     const bool fresh = life->kv.selection.select.n_candidates == 0;
     struct step_seq seq;
@@ -210,7 +283,7 @@ static void step(struct life *life, uint32_t n_rows) {
         assert_int_equal(life->kv.n_offloaded, seq.select->n_candidates - life->n_selected);
     }
     policy->commit(&life->kv, n_rows);
-    assert_int_equal(policy->submitted(&life->kv, NULL), 0);
+    assert_int_equal(policy->submitted(&life->kv, NULL, NULL), 0);
     assert_int_equal(policy->n_resident(&life->kv, life->kv.n_tokens), life->kv.n_tokens);
 }
 
@@ -232,11 +305,16 @@ static void suspend(struct life *life) {
 /* max_rows: of a step.  late: results come a step late, so a token is drawn before the one before
  * it is known. */
 static void live(struct kv_choice choice, uint32_t n_prompt, uint32_t max_tokens, uint32_t max_rows,
-                 bool late) {
+                 bool late, bool scarce) {
     struct life life;
-    begin(&life, choice, n_prompt, max_tokens);
+    begin(&life, choice, n_prompt, max_tokens, scarce ? SCARCE : N_PAGES);
     reserve(&life, n_prompt);
     while (life.kv.n_tokens < life.n_most) {
+        if (life.by_layers && life.kv.n_tokens == 0 &&
+            !run_slices(&life, rand() % 2 ? UINT32_MAX : (uint32_t)rand() % 30)) {
+            suspend(&life);
+            continue;
+        }
         const uint32_t n_before = life.kv.n_tokens, left = life.n_known - n_before,
                        most = life.kv.policy->max_rows(&life.kv);
         uint32_t n_rows = 1 + (uint32_t)rand() % max_rows;
@@ -262,19 +340,19 @@ static void lives_are_as_defined(void **state) {
                                    .on_device = rand() % 2};
         choice.n_sink = (uint32_t)rand() % (choice.n_selected + 1);
         live(choice, 1 + (uint32_t)rand() % 1000, 1 + (uint32_t)rand() % 500,
-             1 + (uint32_t)rand() % 300, rand() % 2);
+             1 + (uint32_t)rand() % 300, rand() % 2, rand() % 2);
     }
 }
 
 /* All that it may come to need, as where nobody is preempted. */
-static void everything_may_be_reserved_at_once(void **state) {
-    (void)state;
+static void reserve_all(bool by_layers) {
     struct life life;
     const struct kv_choice choice = {.type = KV_OFFLOAD, .n_selected = 100, .n_tail = 70};
-    begin(&life, choice, 300, 200);
+    begin(&life, choice, 300, 200, by_layers ? SCARCE : N_PAGES);
     reserve(&life, 500);
-    step(&life, 300);
-    publish(&life, 300);
+    if (by_layers) assert_true(run_slices(&life, UINT32_MAX));
+    else step(&life, 300);
+    publish(&life, life.kv.n_tokens);
     while (life.kv.n_tokens < 500) {
         step(&life, 1);
         publish(&life, life.kv.n_tokens);
@@ -282,16 +360,23 @@ static void everything_may_be_reserved_at_once(void **state) {
     end(&life);
 }
 
+static void everything_may_be_reserved_at_once(void **state) {
+    (void)state;
+    reserve_all(false);
+    reserve_all(true);
+}
+
 static void nothing_is_taken_when_something_is_short(void **state) {
     (void)state;
     struct life life;
     uint32_t taken[N_PAGES];
     struct kv_choice choice = {.type = KV_OFFLOAD, .n_selected = 128, .n_tail = 64};
-    for (int i = 0; i < 2; i++) {
-        choice.on_device = i;
-        begin(&life, choice, 640, 10);
+    for (int i = 0; i < 3; i++) {
+        choice.on_device = i == 1;
+        begin(&life, choice, 640, 10, i == 2 ? SCARCE : N_PAGES);
+        assert_int_equal(life.by_layers, i == 2);
         const struct kv_amount missing = life.kv.policy->missing(&life.kv, 640);
-        const uint32_t n = N_PAGES - (uint32_t)missing.pages + 1;
+        const uint32_t n = life.n_pages - (uint32_t)missing.pages + 1;
         assert_int_equal(page_pool_take(life.space.pool, taken, n), 0);
         assert_int_equal(life.kv.policy->reserve(&life.kv, 640), ERR_FULL);
         assert_int_equal(n_held(&life), n);
