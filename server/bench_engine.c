@@ -79,15 +79,23 @@ static double read_tokens(const struct bench *b, const struct kv_choice *kv, dou
     return n - sparse_share(&b->like->offload) * (n - few);
 }
 
+/* What a sequence that will be moved holds while its prompt is read; one that does not fit is read
+ * layer by layer, two sparse layers at a time. */
+static double reading_tokens(const struct bench *b, uint32_t n_prompt, double n) {
+    const struct offload_rules *offload = &b->like->offload;
+    if (n <= (double)b->info->kv_tokens || n_prompt > b->info->long_rows + 1) return n;
+    return n * (1 - sparse_share(offload) + 2.0 / offload->n_layers);
+}
+
 /* What so many sequences of n tokens hold in the KV pool, at most. */
-static double pool_tokens(const struct bench *b, const struct kv_choice *kv, uint32_t batch,
-                          double n) {
+static double pool_tokens(const struct bench *b, const struct kv_choice *kv, uint32_t n_prompt,
+                          uint32_t batch, double n) {
     /* While its prompt is read, a sequence has a chunk beside what it keeps; or, what will be
      * moved. */
     if (kv_choice_is_bounded(kv)) return batch * (kept_tokens(kv, n) + kv->chunk);
     if (kv->type != KV_OFFLOAD) return batch * n;
     if (kv->on_device) return batch * (n + sparse_share(&b->like->offload) * kv->n_selected);
-    return n + (batch - 1) * read_tokens(b, kv, n);
+    return reading_tokens(b, n_prompt, n) + (batch - 1) * read_tokens(b, kv, n);
 }
 
 /* Tokens that the queries of a prompt see, together: what was kept before their chunk, and of the
@@ -199,7 +207,7 @@ static int bench_decode_if_it_fits(struct bench *b, uint32_t n_prompt, uint32_t 
     if (b->plan->max_resident && resident > b->plan->max_resident) why = "--max-resident";
     else if (!kv_choice_is_bounded(&kv) && longest > b->info->max_model_len)
         why = "--max-model-len";
-    else if (pool_tokens(b, &kv, batch, (double)longest) > (double)b->info->kv_tokens)
+    else if (pool_tokens(b, &kv, n_prompt, batch, (double)longest) > (double)b->info->kv_tokens)
         why = "the KV pool";
     else if (kv.type == KV_OFFLOAD && !kv.on_device && batch * longest > b->info->store_tokens)
         why = "--kv-offload-size";
