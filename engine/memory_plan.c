@@ -62,6 +62,7 @@ bool memory_plan_selections(const struct engine_config *config) {
 int memory_plan_store(struct kv_store *store, const struct engine_config *config,
                       const struct model_config *model, struct error *err) {
     *store = (struct kv_store){.dtype = config->kv_dtype,
+                               .fp8 = config->kv_store_fp8,
                                .n_kv_heads = model->n_kv_heads,
                                .head_dim = model->head_dim};
     if (!memory_plan_selections(config) || config->kv_store_bytes == 0) return 0;

@@ -438,6 +438,7 @@ static void count_selected(struct scheduler *s, struct sequence *seq,
     seq->n_fetched += total->n_fetched;
     s->stats.n_chosen += total->n_chosen;
     s->stats.n_fetched += total->n_fetched;
+    if (seq->kv.policy == &kv_policy_offload) s->stats.n_fetched_moved += total->n_fetched;
 }
 
 /* True when the sequence has had its final event. */

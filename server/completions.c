@@ -138,8 +138,7 @@ static void write_usage(struct completion *c) {
                   c->n_prompt, n_generated, c->n_prompt + n_generated, c->n_cached);
     if (c->n_live == 0) {
         buffer_puts(&c->out, ",\"kv\":");
-        kv_account_write(&c->kv, &c->request.kv, c->job.server->limits.kv.offload.fetch_bytes,
-                         &c->out);
+        kv_account_write(&c->kv, &c->request.kv, &c->job.server->limits.kv.offload, &c->out);
         buffer_puts(&c->out, ",\"prefill\":");
         prefill_account_write(&c->prefill, &c->out);
     }

@@ -7,6 +7,7 @@
 
 #include "server/buffer.h"
 #include "server/kv_policy.h"
+#include "server/offload_rules.h"
 
 void kv_account_add(struct kv_account *account, const struct kv_policy *policy,
                     const struct engine_event *event) {
@@ -35,11 +36,12 @@ static void write_ratio(struct buffer *out, const char *name, double part, uint6
 }
 
 void kv_account_write(const struct kv_account *account, const struct kv_policy *policy,
-                      double fetch_bytes, struct buffer *out) {
+                      const struct offload_rules *rules, struct buffer *out) {
     const struct kv_account *a = account;
     const struct kv_choice *choice = &policy->tokens;
     const bool selects = choice->type == KV_OFFLOAD, bounded = kv_choice_is_bounded(choice);
-    const double bytes = (double)a->n_fetched * fetch_bytes;
+    const double bytes = offload_rules_fetched_bytes(rules, a->n_fetched,
+                                                     choice->on_device ? 0 : a->n_fetched);
     buffer_printf(out, "{\"policy\":\"%s\"", kv_type_name(choice->type));
     write_count(out, "budget_tokens", bounded, a->n_budget);
     write_count(out, "resident_tokens", true, a->n_resident);

@@ -11,6 +11,7 @@
 struct buffer;
 struct engine_event;
 struct kv_policy;
+struct offload_rules;
 
 struct kv_account {
     uint64_t n_budget, n_resident, n_evicted, n_offloaded; /* tokens */
@@ -23,8 +24,8 @@ struct kv_account {
 void kv_account_add(struct kv_account *account, const struct kv_policy *policy,
                     const struct engine_event *event);
 /* {"policy":...}; once every sequence has been added.  What the policy does not have is null.
- * fetch_bytes: struct offload_rules. */
+ * Of the rules, what a fetched token has. */
 void kv_account_write(const struct kv_account *account, const struct kv_policy *policy,
-                      double fetch_bytes, struct buffer *out);
+                      const struct offload_rules *rules, struct buffer *out);
 
 #endif

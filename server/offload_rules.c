@@ -2,7 +2,6 @@
 #include "server/offload_rules.h"
 
 #include <inttypes.h>
-#include <stdbool.h>
 #include <string.h>
 
 #include "server/api_error.h"
@@ -32,6 +31,12 @@ int offload_rules_check(const struct offload_rules *rules, uint32_t n_selected,
                          PRIu32 " (--max-selected)", n_selected, rules->max_selected);
 }
 
+double offload_rules_fetched_bytes(const struct offload_rules *rules, uint64_t n_fetched,
+                                   uint64_t n_moved) {
+    return (double)(n_fetched - n_moved) * rules->page_bytes +
+           (double)n_moved * rules->moved_bytes;
+}
+
 enum layer_class { LAYER_DENSE, LAYER_FILTER, LAYER_SPARSE };
 
 static enum layer_class class_of(const struct offload_rules *rules, uint32_t layer) {
@@ -58,8 +63,9 @@ static void write_layers(const struct offload_rules *rules, enum layer_class cla
 void offload_rules_write(const struct offload_rules *rules, struct buffer *out) {
     buffer_puts(out, "{\"filters_file\":");
     buffer_json_string(out, rules->filters_file, strlen(rules->filters_file));
-    buffer_printf(out, ",\"max_selected\":%" PRIu32 ",\"store_bytes\":%" PRIu64 ",\"layers\":{",
-                  rules->max_selected, rules->store_bytes);
+    buffer_printf(out, ",\"max_selected\":%" PRIu32 ",\"store_bytes\":%" PRIu64
+                       ",\"store_fp8\":%s,\"layers\":{",
+                  rules->max_selected, rules->store_bytes, rules->store_fp8 ? "true" : "false");
     write_layers(rules, LAYER_DENSE, "dense", out);
     buffer_puts(out, ",");
     write_layers(rules, LAYER_FILTER, "filter", out);

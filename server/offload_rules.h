@@ -6,6 +6,7 @@
 #ifndef SERVER_OFFLOAD_RULES_H
 #define SERVER_OFFLOAD_RULES_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct api_error;
@@ -20,8 +21,10 @@ struct offload_rules {
     uint32_t n_groups, n_layers;
     uint32_t max_selected;
     uint64_t store_bytes; /* 0: nothing is moved */
-    double fetch_bytes;   /* of a token that is fetched: its keys and values in the sparse layers of
-                             a group, the mean of all groups */
+    bool store_fp8;       /* and what is, is kept in 8 bits */
+    /* Of a token that is fetched: its keys and values in the sparse layers of a group, the mean of
+     * all groups.  As pages have them, and as the store does. */
+    double page_bytes, moved_bytes;
 };
 
 /* Decides what a policy of this type leaves to the server. */
@@ -32,6 +35,9 @@ int offload_rules_apply(const struct offload_rules *rules, struct kv_policy *pol
 /* May a request select so many? */
 int offload_rules_check(const struct offload_rules *rules, uint32_t n_selected,
                         struct api_error *err);
+/* Of n_fetched tokens, n_moved of them from the store. */
+double offload_rules_fetched_bytes(const struct offload_rules *rules, uint64_t n_fetched,
+                                   uint64_t n_moved);
 void offload_rules_write(const struct offload_rules *rules, struct buffer *out); /* JSON object */
 
 #endif

@@ -22,13 +22,16 @@ static int load_groups(struct offload_setup *setup, struct error *err) {
     return 0;
 }
 
-static double fetch_bytes(const struct offload_setup *setup, const struct model_config *model,
-                          enum dtype dtype) {
+static double fetch_bytes(const struct offload_setup *setup, const struct kv_store *store) {
     uint32_t n_sparse = 0;
     for (uint32_t i = 0; i < setup->n_groups; i++)
         n_sparse += setup->groups[i].end - setup->groups[i].first;
-    const double bytes = 2.0 * model->n_kv_heads * model->head_dim * (double)dtype_size(dtype);
-    return setup->n_groups ? n_sparse * bytes / setup->n_groups : 0;
+    const double bytes = (double)n_sparse * (double)kv_store_token_bytes(store);
+    return setup->n_groups ? bytes / setup->n_groups : 0;
+}
+
+static bool is_fp8(const struct options *options) {
+    return options->kv_offload_dtype == OFFLOAD_DTYPE_FP8;
 }
 
 int offload_setup_load(struct offload_setup *out, const struct options *options,
@@ -41,7 +44,12 @@ int offload_setup_load(struct offload_setup *out, const struct options *options,
     setup.has_windows = model.window > 0;
     rc = model_file_choose(&setup.path, options->filters_file, "filters", config->model_dir, err);
     if (!rc && setup.path) rc = load_groups(&setup, err);
-    setup.fetch_bytes = fetch_bytes(&setup, &model, config->kv_dtype);
+    struct kv_store store = {.dtype = config->kv_dtype,
+                             .n_kv_heads = model.n_kv_heads,
+                             .head_dim = model.head_dim};
+    setup.page_bytes = fetch_bytes(&setup, &store);
+    store.fp8 = is_fp8(options);
+    setup.moved_bytes = fetch_bytes(&setup, &store);
     model_config_fini(&model);
     if (rc) offload_setup_fini(&setup);
     else *out = setup;
@@ -65,6 +73,7 @@ void offload_setup_configure(const struct offload_setup *setup, const struct opt
     config->groups = setup->groups;
     config->n_groups = setup->n_groups;
     config->kv_store_bytes = options->kv_offload_size;
+    config->kv_store_fp8 = is_fp8(options);
     config->max_selected = (uint32_t)options->max_selected;
 }
 
@@ -77,5 +86,7 @@ void offload_setup_rules(struct offload_rules *out, const struct offload_setup *
                                   .n_layers = setup->n_layers,
                                   .max_selected = (uint32_t)options->max_selected,
                                   .store_bytes = options->kv_offload_size,
-                                  .fetch_bytes = setup->fetch_bytes};
+                                  .store_fp8 = is_fp8(options),
+                                  .page_bytes = setup->page_bytes,
+                                  .moved_bytes = setup->moved_bytes};
 }

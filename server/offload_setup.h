@@ -19,7 +19,7 @@ struct options;
 struct offload_setup {
     struct layer_group groups[MAX_LAYER_GROUPS];
     uint32_t n_groups, n_layers;
-    double fetch_bytes; /* struct offload_rules */
+    double page_bytes, moved_bytes; /* struct offload_rules */
     bool has_windows;   /* layers of the model do not see everything: they cannot choose of it */
     char *path;         /* of the file; NULL: none was found */
 };

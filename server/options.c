@@ -10,6 +10,7 @@
 
 static const char *const device_words[] = {"auto", "cpu", "cuda", NULL};
 static const char *const kv_dtype_words[] = {"auto", "float32", "float16", "bfloat16", NULL};
+static const char *const offload_dtype_words[] = {"auto", "fp8", NULL};
 static const char *const dtype_words[] = {"auto", "float32", "bfloat16", NULL};
 static const char *const prefill_words[] = {"auto", "dense", "sparse", NULL};
 static const char *const load_words[] = {"auto", "dummy", NULL};
@@ -60,6 +61,8 @@ static const struct option entries[] = {
     {"kv-offload-size", BYTES(kv_offload_size, 0, UINT64_MAX, "0",
                               "bytes of the system's memory for kv_policy offload, with K, M or G; "
                               "0: nothing is moved there")},
+    {"kv-offload-dtype", CHOICE(kv_offload_dtype, offload_dtype_words, "auto",
+                                "how it is kept there; auto: as in the KV cache")},
     {"max-selected", NUMBER(max_selected, 64, KV_POLICY_MAX_TOKENS, "16384",
                             "kv_policy offload: tokens that a request may select")},
     {"filters-file", STRING(filters_file, NULL,

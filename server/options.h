@@ -22,6 +22,7 @@ struct error;
 /* The choices of the settings that name one, in the order of their words in the table. */
 enum device_choice { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA };
 enum kv_dtype_choice { KV_DTYPE_AUTO, KV_DTYPE_F32, KV_DTYPE_F16, KV_DTYPE_BF16 };
+enum offload_dtype_choice { OFFLOAD_DTYPE_AUTO, OFFLOAD_DTYPE_FP8 };
 enum dtype_choice { PRODUCTS_AUTO, PRODUCTS_F32, PRODUCTS_BF16 };
 enum load_choice { LOAD_AUTO, LOAD_DUMMY };
 enum isa_choice { ISA_AUTO, ISA_PLAIN, ISA_AVX2, ISA_AVX512 };
@@ -35,7 +36,7 @@ struct options {
     uint64_t port;
     uint64_t max_model_len, max_num_seqs, max_num_batched_tokens, max_num_queued_reqs;
     uint64_t kv_cache_memory, kv_cache_dtype, dtype, threads, device, isa;
-    uint64_t kv_offload_size, max_selected;
+    uint64_t kv_offload_size, kv_offload_dtype, max_selected;
     uint64_t prefill; /* enum prefill_mode */
     uint64_t min_sparse_tokens, dense_tail, synthetic_lines, max_itl, max_long_tokens;
     uint64_t load_format, log_level, shutdown_timeout, request_timeout;

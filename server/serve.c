@@ -205,8 +205,10 @@ static void log_offload(const struct serve *s) {
         return;
     }
     log_event(LOG_INFO,
-              "offload: filter layers of %s, %.1f MiB of the system's memory (%" PRIu64 " tokens)",
-              s->offload.path, (double)info->store_bytes / (1 << 20), info->store_tokens);
+              "offload: filter layers of %s, %.1f MiB of the system's memory (%" PRIu64
+              " tokens%s)",
+              s->offload.path, (double)info->store_bytes / (1 << 20), info->store_tokens,
+              rules->store_fp8 ? ", in 8 bits" : "");
 }
 
 static void log_plan(const struct serve *s) {

@@ -267,7 +267,7 @@ def test_the_file_is_found_by_the_models_name(tmp_path, monkeypatch):
     with Server(tmp_path, "--max-selected", 256, model=MODEL) as server:
         offload = server.get("/v1/models").json()["data"][0]["offload"]
     assert offload == {"filters_file": f"{MODEL.name}.json", "max_selected": 256, "store_bytes": 0,
-                       "layers": {"dense": [0, 1, 3, 8], "filter": [2, 7],
+                       "store_fp8": False, "layers": {"dense": [0, 1, 3, 8], "filter": [2, 7],
                                   "sparse": [4, 5, 6, 9, 10, 11]}}
 
 

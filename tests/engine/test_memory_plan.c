@@ -171,6 +171,11 @@ static void the_store_has_whole_blocks(void **state) {
     assert_int_equal(memory_plan_store(&store, &config, &model, &err), 0);
     assert_int_equal(kv_store_block_bytes(&store), block);
     assert_int_equal(store.n_blocks, 2);
+    config.kv_store_fp8 = true; /* and a byte for each head's keys and values */
+    assert_int_equal(memory_plan_store(&store, &config, &model, &err), 0);
+    assert_int_equal(kv_store_block_bytes(&store), 5 * 64 * (2 * 4 * 128 + 16));
+    assert_int_equal(store.n_blocks, 5);
+    config.kv_store_fp8 = false;
     config.kv_store_bytes = block - 1;
     assert_int_equal(memory_plan_store(&store, &config, &model, &err), ERR_INVALID);
     config.kv_store_bytes = 0;

@@ -152,6 +152,10 @@ static void it_does_not_matter_where_tokens_wait(void **state) {
     assert_int_equal(device.last.kv.n_offloaded, 0);
     assert_int_equal(moved.last.kv.n_resident, 699);
     assert_int_equal(moved.last.n_cached, 0);
+    struct engine_stats stats;
+    engine_stats(engine, &stats);
+    assert_int_equal(stats.n_fetched, 2 * moved.last.kv.n_fetched);
+    assert_int_equal(stats.n_fetched_moved, moved.last.kv.n_fetched);
     answer_forget(&full);
     answer_forget(&device);
     answer_forget(&moved);

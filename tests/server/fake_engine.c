@@ -335,6 +335,7 @@ void engine_stats(struct engine *engine, struct engine_stats *out) {
                                  .kv_resident = {1, 2, 3},
                                  .n_chosen = 4000,
                                  .n_fetched = 1000,
+                                 .n_fetched_moved = 400,
                                  .store_used_bytes = 12345,
                                  .sparse = {.visited = {[PATTERN_A_SHAPE] = 2},
                                             .causal = {[PATTERN_BLOCK_SPARSE] = 8e9},

@@ -44,7 +44,8 @@ static int set_up(void **state) {
                                                              .n_layers = 4, .max_selected = 64,
                                                              .filters_file = "m.json",
                                                              .store_bytes = FAKE_STORE_BYTES,
-                                                             .fetch_bytes = 100}},
+                                                             .page_bytes = 100,
+                                                             .moved_bytes = 60}},
                                           .prefill = {.sparse = true, .n_heads = 2}};
     *state = rig;
     return 0;
@@ -328,7 +329,12 @@ static void usage_tells_what_was_kept(void **state) {
          "\"kv_policy\":{\"type\":\"offload\",\"selected\":64}}",
          "{\"policy\":\"offload\",\"budget_tokens\":null,\"resident_tokens\":20,"
          "\"evicted_tokens\":0,\"retained_attention\":null,\"offloaded_tokens\":10,"
-         "\"selected_tokens\":64,\"bytes_fetched_per_token\":200,\"hit_rate\":0.75}"},
+         "\"selected_tokens\":64,\"bytes_fetched_per_token\":120,\"hit_rate\":0.75}"},
+        {"{\"prompt\":\"hello\",\"max_tokens\":4,"
+         "\"kv_policy\":{\"type\":\"offload\",\"selected\":64,\"offload\":false}}",
+         "{\"policy\":\"offload\",\"budget_tokens\":null,\"resident_tokens\":10,"
+         "\"evicted_tokens\":0,\"retained_attention\":null,\"offloaded_tokens\":0,"
+         "\"selected_tokens\":32,\"bytes_fetched_per_token\":200,\"hit_rate\":0.75}"},
         {"{\"prompt\":\"hello\",\"max_tokens\":0,"
          "\"kv_policy\":{\"type\":\"offload\",\"selected\":64,\"offload\":false}}",
          "{\"policy\":\"offload\",\"budget_tokens\":null,\"resident_tokens\":6,"
@@ -591,7 +597,7 @@ static void metrics_tell_of_selections(void **state) {
     begin(*state, &exchange);
     static const char *const samples[] = {
         "quire_kv_selected_tokens_total 4000\n", "quire_kv_fetched_tokens_total 1000\n",
-        "quire_kv_fetched_bytes_total 100000\n", "quire_kv_store_bytes 1048576\n",
+        "quire_kv_fetched_bytes_total 84000\n", "quire_kv_store_bytes 1048576\n",
         "quire_kv_store_used_bytes 12345\n"};
     for (size_t i = 0; i < sizeof(samples) / sizeof(*samples); i++)
         assert_non_null(strstr(exchange.out.data, samples[i]));

@@ -331,6 +331,7 @@ static void layers_are_listed_by_what_they_do(void **state) {
         "\"kv_policy\":{\"type\":\"full\"},\"kv_policies\":[{\"type\":\"full\"},"
         "{\"type\":\"offload\",\"sink\":4,\"selected\":2048,\"tail\":512,\"offload\":true}],"
         "\"offload\":{\"filters_file\":\"m.json\",\"max_selected\":100,\"store_bytes\":4096,"
+        "\"store_fp8\":false,"
         "\"layers\":{\"dense\":[0,2,6,8],\"filter\":[1,5],\"sparse\":[3,4,7]}}");
     buffer_fini(&out);
 }
