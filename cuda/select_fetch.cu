@@ -10,7 +10,7 @@
  * Shared: none.          Oracle: engine/cpu/, exact. */
 #include "cuda/store.cuh"
 
-enum { THREADS = MOVE_THREADS, UNROLL = MOVE_UNROLL, DEVICE_BLOCKS = 64 };
+enum { THREADS = MOVE_THREADS, UNROLL = MOVE_UNROLL };
 
 /* In units of a thread: how long a head's row is, and a token's keys and values. */
 template <typename T> struct units {

@@ -10,7 +10,7 @@
 /* Across the bus what counts is how much is asked for at a time: 50 GB/s with 2 us there and back
  * is 100 KB.  16 blocks of 256 threads that ask for 8 x 16 bytes each are 512 KB, on few
  * multiprocessors: the others are for the attention that runs meanwhile. */
-enum { MOVE_THREADS = 256, MOVE_UNROLL = 8, BUS_BLOCKS = 16 };
+enum { MOVE_THREADS = 256, MOVE_UNROLL = 8, BUS_BLOCKS = 16, DEVICE_BLOCKS = 64 };
 
 static __device__ __forceinline__ struct fetch load_fetch(const struct fetch *from) {
     const uint4 x = *reinterpret_cast<const uint4 *>(from);
