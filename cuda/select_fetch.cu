@@ -5,12 +5,15 @@
  *   block   [n_planes][PAGE_TOKENS][K, V][n_kv_heads][head_dim], in the system's memory: read and
  *           written by the kernels themselves, a token's plane in one run
  *
- * Grid: fetch: (blocks, layers); a thread moves a unit of 16 bytes, or of 2 where rows of head_dim
- * or addresses are no multiple of that.  store: blocks over the units of all pages.
+ * Grid: fetch: (blocks, layers), a warp a token; store: blocks over the units of all pages.  A
+ * thread moves units of 16 bytes, or of 2 where rows of head_dim or addresses are no multiple of
+ * that.
  * Shared: none.          Oracle: engine/cpu/, exact. */
 #include "cuda/store.cuh"
 
-enum { THREADS = MOVE_THREADS, UNROLL = MOVE_UNROLL };
+/* 4 blocks a layer that ask for 4 KB a warp keep the bus busy, and leave the multiprocessors to the
+ * attention that runs meanwhile. */
+enum { THREADS = MOVE_THREADS, UNROLL = MOVE_UNROLL, LAYER_BLOCKS = 4 };
 
 /* In units of a thread: how long a head's row is, and a token's keys and values. */
 template <typename T> struct units {
@@ -49,12 +52,12 @@ static __device__ __forceinline__ const T *source_of(const struct fetch_params &
     return page_unit<T>(p.kv, (uint32_t)lists[list + page], at, unit, n);
 }
 
-/* Every unit `from` gives goes where `to` says: first UNROLL loads, then as many stores. */
+/* Every stride-th unit that `from` gives goes where `to` says: first UNROLL loads, then as many
+ * stores. */
 template <typename T, typename From, typename To>
-static __device__ __forceinline__ void move_units(uint32_t total, const From &from, const To &to) {
-    const uint32_t stride = gridDim.x * THREADS;
-    for (uint32_t first = blockIdx.x * THREADS + threadIdx.x; first < total;
-         first += UNROLL * stride) {
+static __device__ __forceinline__ void move_units(uint32_t first, uint32_t stride, uint32_t total,
+                                                  const From &from, const To &to) {
+    for (; first < total; first += UNROLL * stride) {
         T x[UNROLL];
 #pragma unroll
         for (uint32_t u = 0; u < UNROLL; u++)
@@ -65,21 +68,24 @@ static __device__ __forceinline__ void move_units(uint32_t total, const From &fr
     }
 }
 
+/* A warp moves a token: what it asks for at a time lies in one run, of one page of the system's
+ * memory.  Threads that each asked for parts of many tokens got 28 GB/s where this gets 50. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) fetch_kernel(const struct fetch_params p) {
     const units<T> n(p.kv);
+    const uint32_t warp = (blockIdx.x * THREADS + threadIdx.x) / 32,
+                   n_warps = gridDim.x * THREADS / 32;
     let_next_start();
     wait_for_previous();
-    const auto from = [&](uint32_t i) {
-        return source_of<T>(p, load_fetch(p.fetches + i / n.token), i % n.token, n);
-    };
-    const auto to = [&](uint32_t i) {
-        const struct fetch f = load_fetch(p.fetches + i / n.token);
+    for (uint32_t i = warp; i < *p.n_fetches; i += n_warps) {
+        const struct fetch f = load_fetch(p.fetches + i);
         const int32_t *pages = pages_of(*p.step, p.first_layer + blockIdx.y, f.seq);
-        return page_unit<T>(p.kv, (uint32_t)pages[f.slot / PAGE_TOKENS], f.slot % PAGE_TOKENS,
-                            i % n.token, n);
-    };
-    move_units<T>(*p.n_fetches * n.token, from, to);
+        const uint32_t page = (uint32_t)pages[f.slot / PAGE_TOKENS], at = f.slot % PAGE_TOKENS;
+        move_units<T>(
+            threadIdx.x % 32, 32, n.token,
+            [&](uint32_t unit) { return source_of<T>(p, f, unit, n); },
+            [&](uint32_t unit) { return page_unit<T>(p.kv, page, at, unit, n); });
+    }
 }
 
 template <typename T>
@@ -97,11 +103,12 @@ static __global__ void __launch_bounds__(THREADS) store_kernel(
         return store_unit<T>(p.store, p.copies[i / page_units].block, p.plane,
                              i / n.token % PAGE_TOKENS, i % n.token, n);
     };
-    move_units<T>(p.n * page_units, from, to);
+    move_units<T>(blockIdx.x * THREADS + threadIdx.x, gridDim.x * THREADS, p.n * page_units, from,
+                  to);
 }
 
 cudaError_t launch_fetch(const struct fetch_params *p, uint32_t n_layers, struct launch launch) {
-    const dim3 grid(p->store.base ? BUS_BLOCKS : DEVICE_BLOCKS, n_layers);
+    const dim3 grid(p->store.base ? +LAYER_BLOCKS : +DEVICE_BLOCKS, n_layers);
     if (n_layers == 0) return cudaSuccess;
     if (p->store.base && p->store.fp8) return launch_fetch_fp8(p, n_layers, launch);
     if (moves_vectors(&p->kv, &p->store))
