@@ -314,7 +314,7 @@ static bool aligned(const struct attn_args *args) {
 /* What attention over a tracked pool needs beside the step. */
 static int open_turns(struct cuda_backend *cuda, const struct attn_args *args, struct error *err) {
     if (!args->kv->tracked || !args->inv_freq) return 0;
-    return freqs_send(cuda, args->inv_freq, args->n_freqs, err);
+    return freqs_send(cuda, &cuda->rotary[args->rope], args->inv_freq, args->n_freqs, err);
 }
 
 int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct error *err) {

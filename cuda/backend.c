@@ -92,9 +92,7 @@ static void cuda_destroy(struct backend *be) {
     weights_free(cuda);
     mirror_free(&cuda->step_block);
     flights_close(cuda);
-    cudaFree(cuda->angles);
-    cudaFree(cuda->device_freqs);
-    cudaFree(cuda->device_turns);
+    rotary_close(cuda);
     cudaFree(cuda->traces.lse);
     cudaFree(cuda->traces.scores);
     cudaFree(cuda->changed);
@@ -180,9 +178,7 @@ static int open_device(struct cuda_backend *cuda, struct error *err) {
                         "an event", err);
     if (!rc) rc = mirror_reserve(cuda, &cuda->step_block, FIRST_BLOCK_BYTES, err);
     if (!rc) rc = flights_open(cuda, err);
-    if (!rc) rc = device_alloc(cuda, sizeof(cuda->inv_freq), (void **)&cuda->device_freqs, err);
-    if (!rc)
-        rc = device_alloc(cuda, 2 * MAX_FREQS * sizeof(float), (void **)&cuda->device_turns, err);
+    if (!rc) rc = rotary_open(cuda, err);
     return rc ? rc : linear_open(cuda, err);
 }
 

@@ -125,8 +125,9 @@ static __device__ __forceinline__ float sum_squares(uint4 v) {
     return sum;
 }
 
-static __device__ __forceinline__ float silu_mul(float gate, float up) {
-    return gate / (1.0f + __expf(-gate)) * up; /* __expf: 2 ulp near 0, far under bf16's rounding */
+static __device__ __forceinline__ float gate_mul(float gate, float up, enum gate_kind kind) {
+    const float x = kind == GATE_GELU ? gate * (GELU_1 + GELU_3 * gate * gate) : gate;
+    return gate / (1.0f + __expf(-x)) * up; /* __expf: 2 ulp near 0, far under bf16's rounding */
 }
 
 /* 2 ulp, and 2^-inf = 0: far below the rounding of weights to 16 bits. */

@@ -1,5 +1,5 @@
 /* elementwise.cu - the operations that touch each row on its own: embedding, norm, RoPE + append,
- * SiLU, gather.
+ * gate, gather.
  *
  *   rows        bf16, row-major; strides in elements
  *   cache       pages of dtype [K,V][n_kv_heads][PAGE_TOKENS][head_dim], and the states of budgets;
@@ -52,7 +52,7 @@ static __global__ void embed_kernel(struct embed_params p) {
     const size_t token = token_of(*p.step, row);
     bf16 *out = static_cast<bf16 *>(p.out) + row * p.dim;
     for (uint32_t i = threadIdx.x; i < p.dim; i += blockDim.x)
-        store_as(out + i, load_dtype(p.table, token * p.dim + i, p.dtype));
+        store_as(out + i, load_dtype(p.table, token * p.dim + i, p.dtype) * p.scale);
 }
 
 static __global__ void embed_vector_kernel(struct embed_params p) {
@@ -66,7 +66,8 @@ static __global__ void embed_vector_kernel(struct embed_params p) {
 }
 
 cudaError_t launch_embed(const struct embed_params *p, struct launch launch) {
-    const bool vectors = p->dtype == DTYPE_BF16 && vectors_fit(p->dim, p->table, p->out);
+    const bool vectors =
+        p->dtype == DTYPE_BF16 && p->scale == 1.0f && vectors_fit(p->dim, p->table, p->out);
     if (p->n_rows == 0) return cudaSuccess;
     return launch_kernel(launch, vectors ? embed_vector_kernel : embed_kernel, p->n_rows, 256, 0,
                          *p);
@@ -355,15 +356,16 @@ cudaError_t launch_rope_append(const struct rope_append_params *p, struct launch
                          dim3(64, 4), 0, *p);
 }
 
-/* ---- SiLU * up ---- */
+/* ---- gate * up ---- */
 
-static __device__ __forceinline__ uint32_t silu_mul_pair(uint32_t gate, uint32_t up) {
+static __device__ __forceinline__ uint32_t gate_mul_pair(uint32_t gate, uint32_t up,
+                                                         enum gate_kind kind) {
     const float2 g = unpack_bf16(gate), u = unpack_bf16(up);
-    return pack_bf16(silu_mul(g.x, u.x), silu_mul(g.y, u.y));
+    return pack_bf16(gate_mul(g.x, u.x, kind), gate_mul(g.y, u.y, kind));
 }
 
 /* A block a row and a stretch of it: blockIdx.y. */
-static __global__ void silu_mul_vector_kernel(struct silu_mul_params p) {
+static __global__ void gate_mul_vector_kernel(struct gate_mul_params p) {
     const uint32_t width = p.dim / VECTOR, at = blockIdx.y * blockDim.x + threadIdx.x;
     let_next_start();
     wait_for_previous();
@@ -371,24 +373,24 @@ static __global__ void silu_mul_vector_kernel(struct silu_mul_params p) {
     const uint4 *from = static_cast<const uint4 *>(p.gate_up) + (size_t)blockIdx.x * 2 * width + at;
     const uint4 gate = from[0], up = from[width];
     static_cast<uint4 *>(p.out)[(size_t)blockIdx.x * width + at] =
-        make_uint4(silu_mul_pair(gate.x, up.x), silu_mul_pair(gate.y, up.y),
-                   silu_mul_pair(gate.z, up.z), silu_mul_pair(gate.w, up.w));
+        make_uint4(gate_mul_pair(gate.x, up.x, p.kind), gate_mul_pair(gate.y, up.y, p.kind),
+                   gate_mul_pair(gate.z, up.z, p.kind), gate_mul_pair(gate.w, up.w, p.kind));
 }
 
-static __global__ void silu_mul_kernel(struct silu_mul_params p) {
+static __global__ void gate_mul_kernel(struct gate_mul_params p) {
     const uint32_t at = blockIdx.y * blockDim.x + threadIdx.x;
     let_next_start();
     wait_for_previous();
     if (at >= p.dim) return;
     const bf16 *gate = static_cast<const bf16 *>(p.gate_up) + (size_t)blockIdx.x * 2 * p.dim + at;
     store_as(static_cast<bf16 *>(p.out) + (size_t)blockIdx.x * p.dim + at,
-             silu_mul(to_float(gate[0]), to_float(gate[p.dim])));
+             gate_mul(to_float(gate[0]), to_float(gate[p.dim]), p.kind));
 }
 
-cudaError_t launch_silu_mul(const struct silu_mul_params *p, struct launch launch) {
+cudaError_t launch_gate_mul(const struct gate_mul_params *p, struct launch launch) {
     const bool vectors = vectors_fit(p->dim, p->gate_up, p->out);
     const uint32_t width = p->dim / (vectors ? VECTOR : 1);
     if (p->n_rows == 0 || width == 0) return cudaSuccess;
-    return launch_kernel(launch, vectors ? silu_mul_vector_kernel : silu_mul_kernel,
+    return launch_kernel(launch, vectors ? gate_mul_vector_kernel : gate_mul_kernel,
                          dim3(p->n_rows, (width + 255) / 256), 256, 0, *p);
 }

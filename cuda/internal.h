@@ -125,6 +125,17 @@ struct staging {
     cudaEvent_t copied;
 };
 
+/* Of layers that turn by the same frequencies. */
+struct rotary {
+    bool angles_valid; /* of the current step */
+    float *angles;     /* device [n_rows][2][n_freqs] */
+    size_t angles_bytes;
+    double inv_freq[MAX_FREQS]; /* what device_freqs and device_turns hold */
+    uint32_t n_freqs;
+    double *device_freqs;
+    float *device_turns; /* struct key_turns */
+};
+
 struct cuda_backend {
     struct backend base;
     int device;
@@ -150,16 +161,10 @@ struct cuda_backend {
     struct attn_traces traces;   /* of attention over tracked pools, device */
     size_t lse_bytes, scores_bytes;
     struct attention *attention; /* of the pool that was attended last; NULL: none yet */
-    bool angles_valid; /* of the current step */
-    float *angles;     /* device [n_rows][2][n_freqs] */
-    size_t angles_bytes;
     struct sparse_memory sparse;
     struct select_memory select;
     struct store_copies store;
-    double inv_freq[MAX_FREQS]; /* what device_freqs and device_turns hold */
-    uint32_t n_freqs;
-    double *device_freqs;
-    float *device_turns; /* struct key_turns */
+    struct rotary rotary[MAX_ROPES];
 
     float *changed; /* device: logits of sample rows that penalties and biases change */
     size_t changed_bytes;
@@ -224,9 +229,11 @@ void repeat_close(struct cuda_backend *cuda);
 int step_send(struct cuda_backend *cuda, struct error *err);
 bool step_has_budgets(const struct step *step);
 
+int rotary_open(struct cuda_backend *cuda, struct error *err);
+void rotary_close(struct cuda_backend *cuda);
 /* Sees to it that the device has these frequencies: they are the model's, and travel once. */
-int freqs_send(struct cuda_backend *cuda, const double *inv_freq, uint32_t n_freqs,
-               struct error *err);
+int freqs_send(struct cuda_backend *cuda, struct rotary *rotary, const double *inv_freq,
+               uint32_t n_freqs, struct error *err);
 struct key_turns key_turns_of(const struct cuda_backend *cuda, const struct attn_args *args);
 /* Room for the traces of attention. */
 int traces_reserve(struct cuda_backend *cuda, size_t n_rows, size_t n_slots, uint32_t n_heads,

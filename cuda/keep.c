@@ -13,7 +13,8 @@
 #include "engine/error.h"
 
 struct key_turns key_turns_of(const struct cuda_backend *cuda, const struct attn_args *args) {
-    return (struct key_turns){cuda->device_turns, args->n_freqs, args->rope_scale};
+    const struct rotary *rotary = &cuda->rotary[args->rope];
+    return (struct key_turns){rotary->device_turns, args->n_freqs, args->rope_scale};
 }
 
 int traces_reserve(struct cuda_backend *cuda, size_t n_rows, size_t n_slots, uint32_t n_heads,

@@ -96,6 +96,7 @@ struct embed_params {
     enum dtype dtype;
     void *out; /* bf16 [n_rows, dim] */
     uint32_t n_rows, dim;
+    float scale;
 };
 
 struct rmsnorm_params {
@@ -157,10 +158,11 @@ struct keep_params {
     struct key_turns turns;
 };
 
-struct silu_mul_params {
+struct gate_mul_params {
     const void *gate_up; /* bf16 [n_rows, 2 * dim] */
     void *out;           /* bf16 [n_rows, dim] */
     uint32_t n_rows, dim;
+    enum gate_kind kind;
 };
 
 struct gather_params {
@@ -181,7 +183,7 @@ struct skinny_part {
 
 /* y = x W^T (+ b) or y += x W^T (+ b) for all parts in one launch.  launch_skinny() only: of
  * RMSNorm(x) where there is a norm_weight; and gated: the parts are gate and up, and parts[0].y is
- * silu(gate) * up. */
+ * kind(gate) * up. */
 struct skinny_params {
     const void *x; /* bf16 [n_rows, n_in] */
     uint32_t n_rows, n_in, n_parts;
@@ -190,6 +192,7 @@ struct skinny_params {
     const void *norm_weight; /* bf16 [n_in], 16-byte aligned, or NULL */
     float eps;
     bool gated, accumulate, y_f32;
+    enum gate_kind kind;
 };
 
 /* A row of a sample op with its lists, which lie in device memory. */
@@ -226,7 +229,7 @@ cudaError_t launch_keep_compress(const struct keep_params *p, uint32_t n_seqs,
 /* totals [n_seqs] */
 cudaError_t launch_keep_totals(const struct device_step *step, const struct kv_pool *kv,
                                struct keep_total *totals, uint32_t n_seqs, struct launch launch);
-cudaError_t launch_silu_mul(const struct silu_mul_params *p, struct launch launch);
+cudaError_t launch_gate_mul(const struct gate_mul_params *p, struct launch launch);
 cudaError_t launch_gather(const struct gather_params *p, struct launch launch);
 /* bf16 weights, n_in % 8 == 0, x and w 16-byte aligned, at most SKINNY_MAX_ROWS rows. */
 enum { SKINNY_MAX_ROWS = 16 };

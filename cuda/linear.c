@@ -338,10 +338,11 @@ int cuda_linear(struct backend *be, const struct linear_args *args, struct error
 }
 
 /* Few rows: one launch for all of it. */
-static int run_gated(struct cuda_backend *cuda, const struct linear_args *both, void *out,
-                     struct error *err) {
+static int run_gated(struct cuda_backend *cuda, const struct linear_args *both,
+                     enum gate_kind kind, void *out, struct error *err) {
     struct skinny_params params = own_params(both, 0, 2);
     params.gated = true;
+    params.kind = kind;
     params.parts[0].y = out;
     params.parts[0].y_stride = params.parts[0].n_out;
     return cuda_check(cuda, launch_skinny(&params, launch_of(cuda)), "gated", err);
@@ -355,9 +356,12 @@ int cuda_gated(struct backend *be, const struct gated_args *args, struct error *
         .x = args->x, .norm = args->norm, .n_rows = args->n_rows, .n_in = args->n_in, .n_parts = 2,
         .parts = {{args->gate, args->gate_bias, gate, 2 * (size_t)n_out},
                   {args->up, args->up_bias, gate + n_out, 2 * (size_t)n_out}}};
-    const struct silu_mul_params silu = {
-        .gate_up = gate, .out = args->out, .n_rows = args->n_rows, .dim = n_out};
-    if (fits_one_launch(cuda, &both)) return run_gated(cuda, &both, args->out, err);
+    const struct gate_mul_params gated = {.gate_up = gate,
+                                          .out = args->out,
+                                          .n_rows = args->n_rows,
+                                          .dim = n_out,
+                                          .kind = args->kind};
+    if (fits_one_launch(cuda, &both)) return run_gated(cuda, &both, args->kind, args->out, err);
     int rc = cuda_linear(be, &both, err);
-    return rc ? rc : cuda_check(cuda, launch_silu_mul(&silu, launch_of(cuda)), "silu_mul", err);
+    return rc ? rc : cuda_check(cuda, launch_gate_mul(&gated, launch_of(cuda)), "gate_mul", err);
 }

@@ -18,7 +18,7 @@
  * way: the eight warps of a block see every x, so 1 / rms is there when the sums are, and scales
  * them.
  *
- * gated: the tile is 8 rows of gate over 8 rows of up, and what leaves is silu(gate) * up.
+ * gated: the tile is 8 rows of gate over 8 rows of up, and what leaves is kind(gate) * up.
  *
  * N_AHEAD slices of a warp are always on their way from memory, the first of them from before the
  * wait for the previous kernel: weights never change.
@@ -163,7 +163,8 @@ static __device__ __forceinline__ void store_tile(const struct plan<N_MMA> *plan
         const float scale = NORM ? scale_of(plan, row, p) : 1.0f;
         float x = with_bias(part, out, add_warps(plan, row, i) * scale);
         if (p.gated)
-            x = silu_mul(x, with_bias(part + 1, out, add_warps(plan, row, i + width) * scale));
+            x = gate_mul(x, with_bias(part + 1, out, add_warps(plan, row, i + width) * scale),
+                         p.kind);
         store_result(p, part, row, out, x);
     }
 }

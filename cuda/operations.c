@@ -12,7 +12,8 @@ int cuda_embed(struct backend *be, const struct embed_args *args, struct error *
                                         .dtype = args->table->dtype,
                                         .out = args->out,
                                         .n_rows = cuda->launch_rows,
-                                        .dim = args->table->cols};
+                                        .dim = args->table->cols,
+                                        .scale = args->scale};
     return cuda_check(cuda, launch_embed(&params, launch_of(cuda)), "embed", err);
 }
 
@@ -41,62 +42,85 @@ static int send_array(struct cuda_backend *cuda, void *to, const void *host, siz
     return args_send(cuda, &room, to, bytes, err);
 }
 
-int freqs_send(struct cuda_backend *cuda, const double *inv_freq, uint32_t n_freqs,
-               struct error *err) {
+int rotary_open(struct cuda_backend *cuda, struct error *err) {
+    int rc = 0;
+    for (int i = 0; i < MAX_ROPES && !rc; i++) {
+        struct rotary *r = &cuda->rotary[i];
+        rc = device_alloc(cuda, sizeof(r->inv_freq), (void **)&r->device_freqs, err);
+        if (rc) break;
+        rc = device_alloc(cuda, 2 * MAX_FREQS * sizeof(float), (void **)&r->device_turns, err);
+    }
+    return rc;
+}
+
+void rotary_close(struct cuda_backend *cuda) {
+    for (int i = 0; i < MAX_ROPES; i++) {
+        cudaFree(cuda->rotary[i].angles);
+        cudaFree(cuda->rotary[i].device_freqs);
+        cudaFree(cuda->rotary[i].device_turns);
+    }
+}
+
+int freqs_send(struct cuda_backend *cuda, struct rotary *rotary, const double *inv_freq,
+               uint32_t n_freqs, struct error *err) {
     const size_t bytes = n_freqs * sizeof(double);
     const double turn = 6.283185307179586476925;
     float turns[MAX_FREQS][2];
     if (n_freqs > MAX_FREQS)
         return error_set(err, ERR_UNSUPPORTED, "cuda: %u rotary pairs, at most %d are supported",
                          n_freqs, MAX_FREQS);
-    if (cuda->n_freqs == n_freqs && memcmp(cuda->inv_freq, inv_freq, bytes) == 0) return 0;
+    if (rotary->n_freqs == n_freqs && memcmp(rotary->inv_freq, inv_freq, bytes) == 0) return 0;
     for (uint32_t i = 0; i < n_freqs; i++) {
         turns[i][0] = (float)(inv_freq[i] / turn);
         turns[i][1] = (float)(inv_freq[i] / turn - turns[i][0]);
     }
-    int rc = send_array(cuda, cuda->device_freqs, inv_freq, bytes, err);
-    if (!rc) rc = send_array(cuda, cuda->device_turns, turns, n_freqs * sizeof(turns[0]), err);
+    int rc = send_array(cuda, rotary->device_freqs, inv_freq, bytes, err);
+    if (!rc) rc = send_array(cuda, rotary->device_turns, turns, n_freqs * sizeof(turns[0]), err);
     if (rc) return rc;
-    memcpy(cuda->inv_freq, inv_freq, bytes);
-    cuda->n_freqs = n_freqs;
+    memcpy(rotary->inv_freq, inv_freq, bytes);
+    rotary->n_freqs = n_freqs;
     return 0;
 }
 
-static int room_for_angles(struct cuda_backend *cuda, size_t n_rows, uint32_t n_freqs,
-                           struct error *err) {
-    return device_reserve(cuda, (void **)&cuda->angles, &cuda->angles_bytes,
+static int room_for_angles(struct cuda_backend *cuda, struct rotary *rotary, size_t n_rows,
+                           uint32_t n_freqs, struct error *err) {
+    return device_reserve(cuda, (void **)&rotary->angles, &rotary->angles_bytes,
                           n_rows * 2 * n_freqs * sizeof(float), err);
 }
 
 int angles_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err) {
-    return room_for_angles(cuda, limits->max_rows, limits->n_freqs, err);
+    int rc = 0;
+    for (int i = 0; i < MAX_ROPES && !rc; i++)
+        rc = room_for_angles(cuda, &cuda->rotary[i], limits->max_rows, limits->n_freqs, err);
+    return rc;
 }
 
-static int make_angles(struct cuda_backend *cuda, const struct rope_append_args *args,
-                       struct error *err) {
-    int rc = freqs_send(cuda, args->inv_freq, args->n_freqs, err);
-    if (!rc) rc = room_for_angles(cuda, cuda->launch_rows, args->n_freqs, err);
+static int make_angles(struct cuda_backend *cuda, struct rotary *rotary,
+                       const struct rope_append_args *args, struct error *err) {
+    int rc = freqs_send(cuda, rotary, args->inv_freq, args->n_freqs, err);
+    if (!rc) rc = room_for_angles(cuda, rotary, cuda->launch_rows, args->n_freqs, err);
     if (rc) return rc;
     const struct angles_params params = {.step = cuda->device_step,
-                                         .inv_freq = cuda->device_freqs,
-                                         .angles = cuda->angles,
+                                         .inv_freq = rotary->device_freqs,
+                                         .angles = rotary->angles,
                                          .n_rows = cuda->launch_rows,
                                          .n_freqs = args->n_freqs,
                                          .scale = args->rope_scale};
     rc = cuda_check(cuda, launch_angles(&params, launch_of(cuda)), "rotary angles", err);
-    cuda->angles_valid = !rc;
+    rotary->angles_valid = !rc;
     return rc;
 }
 
 int cuda_rope_append(struct backend *be, const struct rope_append_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
-    if (!cuda->angles_valid) {
-        int rc = make_angles(cuda, args, err);
+    struct rotary *rotary = &cuda->rotary[args->rope];
+    if (!rotary->angles_valid) {
+        int rc = make_angles(cuda, rotary, args, err);
         if (rc) return rc;
     }
     const struct rope_append_params params = {.step = cuda->device_step,
                                               .qkv = args->qkv,
-                                              .angles = cuda->angles,
+                                              .angles = rotary->angles,
                                               .kv = *args->kv,
                                               .n_rows = cuda->launch_rows,
                                               .n_heads = args->n_heads,

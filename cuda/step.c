@@ -213,6 +213,6 @@ int cuda_step_begin(struct backend *be, const struct step *step, struct error *e
     if (rc) return rc;
     cuda->host_step = step;
     cuda->launch_rows = step->n_rows;
-    cuda->angles_valid = false;
+    for (int i = 0; i < MAX_ROPES; i++) cuda->rotary[i].angles_valid = false;
     return step_send(cuda, err);
 }

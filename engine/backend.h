@@ -83,6 +83,9 @@ struct error;
 
 enum { PAGE_TOKENS = 64, PAGE_ALIGN = 128, LINEAR_MAX_PARTS = 3, SAMPLE_MAX_TOP = 20 };
 
+/* Layers of a model have no more different rotary frequencies. */
+enum { MAX_ROPES = 2 };
+
 /* In step.tokens, STEP_DRAWN | i is the token that row i of the step before drew, counting the rows
  * of all its sample operations: the device knows it already, the host does not.  A row whose result
  * is invalid may give any token of the vocabulary. */
@@ -325,7 +328,8 @@ static inline uint32_t step_window(const struct step *step, uint32_t layer) {
 
 struct embed_args {
     const struct weight *table; /* [vocab, dim] */
-    void *out;                  /* act [n_rows, dim]: the step's tokens */
+    void *out;                  /* act [n_rows, dim]: the step's tokens, */
+    float scale;                /* times this */
 };
 
 /* Norms n_heads vectors of each row, one behind the other, each by itself. */
@@ -374,7 +378,13 @@ static inline struct rmsnorm_args linear_norm(const struct linear_args *args) {
     return norm;
 }
 
-/* The gated half of a feed-forward layer: out = silu(x Wg^T + bg) * (x Wu^T + bu). */
+/* What the gate goes through: g * sigmoid(g), or the tanh approximation of GELU, which is
+ * g * sigmoid(GELU_1 g + GELU_3 g^3). */
+enum gate_kind { GATE_SILU, GATE_GELU };
+#define GELU_1 1.5957691216f /* 2 sqrt(2 / pi) */
+#define GELU_3 0.0713548163f /* 0.044715 of that */
+
+/* The gated half of a feed-forward layer: out = kind(x Wg^T + bg) * (x Wu^T + bu). */
 struct gated_args {
     const void *x;                    /* act [n_rows, n_in], packed */
     const struct rmsnorm_input *norm; /* NULL: x as it is */
@@ -383,6 +393,7 @@ struct gated_args {
     const struct weight *gate_bias, *up_bias; /* [n_out] or NULL */
     void *gate_up; /* act [n_rows, 2 * n_out]: room; what it holds afterwards is undefined */
     void *out;     /* act [n_rows, n_out], packed */
+    enum gate_kind kind;
 };
 
 /* Rotates q and k of the step's rows in place (half-split pairs (i, i + dim/2) of the first
@@ -397,6 +408,7 @@ struct rope_append_args {
     /* Multiplies cos and sin (attention factor); 1 unless the model says so. */
     float rope_scale;
     uint32_t n_freqs, layer, n_heads;
+    uint32_t rope; /* < MAX_ROPES: which of the model's frequencies these are */
 };
 
 /* Attention of the step's rows over the pages of `layer`.  attn_decode handles sequences
@@ -412,7 +424,7 @@ struct attn_args {
     /* For keys that are rotated when they are read, as in rope_append_args. */
     const double *inv_freq;
     float rope_scale;
-    uint32_t n_freqs;
+    uint32_t n_freqs, rope;
     /* f32 [n_rows, n_heads], or NULL: base-2 logarithm of the sum of exp over the visited keys, of
      * the rows that attn_prefill computes.  Not with keys that are rotated when they are read. */
     float *lse;

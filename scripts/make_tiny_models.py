@@ -68,10 +68,17 @@ def theta(base):
 LLAMA = dict(n_greedy=32, min_margin=5e-3)
 GLM = dict(family="Glm", min_margin=5e-4)
 GLM4 = dict(family="Glm4", min_margin=5e-4)
+GEMMA3 = dict(family="Gemma3", min_margin=5e-4)
 
 
 def glm_heads(n, n_kv, dim, **others):
     return heads(n, n_kv, dim, 16, intermediate_size=24, pad_token_id=0, **others)
+
+
+def gemma_heads(n, n_kv, dim, **others):
+    return heads(n, n_kv, dim, 16, intermediate_size=24, pad_token_id=0, sliding_window=50,
+                 query_pre_attn_scalar=24, layer_types=["full_attention", "sliding_attention"],
+                 **others)
 
 
 MODELS = {
@@ -140,6 +147,14 @@ MODELS = {
     "glm4-gqa-bf16-head128": Model(glm_heads(2, 1, 128), "bfloat16", **GLM4),
     "glm4-mha-f16-head32-yarn": Model(glm_heads(2, 2, 32, rope_parameters=YARN), "float16", **GLM4),
     "glm4-mqa-bf16-head256": Model(glm_heads(2, 1, 256, attention_bias=False), "bfloat16", **GLM4),
+    "gemma3-gqa-bf16-head64": Model(gemma_heads(4, 2, 64), "bfloat16", spelling=4, **GEMMA3),
+    "gemma3-mqa-f16-head128-linear": Model(
+        gemma_heads(2, 1, 128, tie_word_embeddings=False,
+                    rope_parameters={"full_attention": LINEAR, "sliding_attention": theta(5000.0)}),
+        "float16", **GEMMA3),
+    "gemma3-gqa-bf16-head256-linear": Model(
+        gemma_heads(2, 1, 256, rope_parameters={"full_attention": LINEAR}), "bfloat16", spelling=4,
+        **GEMMA3),
     "mqa-bf16-yarn-mscale": Model(
         heads(2, 1, 64, 40, rope_parameters=dict(YARN, mscale=1.5, mscale_all_dim=0.5,
                                                  truncate=False, beta_fast=8, beta_slow=2)),
@@ -160,7 +175,7 @@ def randomize(model, seed):
     for name, p in model.named_parameters():
         noise = torch.randn(p.shape, generator=generator)
         if "norm" in name:
-            noise = 1 + 0.3 * noise
+            noise = (0 if "Gemma" in type(model).__name__ else 1) + 0.3 * noise
         elif p.dim() == 1:
             noise = 0.3 * noise
         elif "embed" not in name:
@@ -212,6 +227,9 @@ def respell(path):
     """Rewrites config.json as transformers 4 did."""
     config = json.loads(path.read_text())
     rope = config.pop("rope_parameters")
+    if "sliding_attention" in rope:
+        config["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+        rope = rope["full_attention"]
     config["rope_theta"] = rope.pop("rope_theta")
     config["rope_scaling"] = rope
     config["torch_dtype"] = config.pop("dtype")
@@ -222,8 +240,13 @@ def model_class(spec):
     return getattr(transformers, spec.family + "ForCausalLM")
 
 
+def config_class(spec):
+    plain = getattr(transformers, spec.family + "Config")
+    return getattr(transformers, spec.family + "TextConfig", plain)
+
+
 def make_model(out, spec):
-    config = getattr(transformers, spec.family + "Config")(
+    config = config_class(spec)(
         **{**dict(vocab_size=131, intermediate_size=52, num_hidden_layers=2,
                   max_position_embeddings=512, bos_token_id=1, eos_token_id=2), **spec.changes})
     for seed in range(1, 200):

@@ -77,8 +77,8 @@ static cudaError_t run_rmsnorm(const struct arena *a, int set, uint32_t n, struc
 }
 
 static cudaError_t run_silu(const struct arena *a, int set, uint32_t n, struct launch launch) {
-    const struct silu_mul_params p = {a->in[set], a->out[set], n, FFN};
-    return launch_silu_mul(&p, launch);
+    const struct gate_mul_params p = {a->in[set], a->out[set], n, FFN};
+    return launch_gate_mul(&p, launch);
 }
 
 static cudaError_t run_rope(const struct arena *a, int set, uint32_t n, struct launch launch) {
@@ -94,7 +94,7 @@ static cudaError_t run_rope(const struct arena *a, int set, uint32_t n, struct l
 }
 
 static cudaError_t run_embed(const struct arena *a, int set, uint32_t n, struct launch launch) {
-    const struct embed_params p = {a->step, a->in[set], DTYPE_BF16, a->out[set], n, DIM};
+    const struct embed_params p = {a->step, a->in[set], DTYPE_BF16, a->out[set], n, DIM, 1.0f};
     return launch_embed(&p, launch);
 }
 

@@ -117,8 +117,8 @@ static cudaError_t run_apart(const struct shape *s, const struct arena *arena,
     }
     check(launch_skinny(p, launch), s->name);
     if (!s->gated) return cudaSuccess;
-    const struct silu_mul_params silu = {arena->y, arena->normed, p->n_rows, p->parts[0].n_out};
-    return launch_silu_mul(&silu, launch);
+    const struct gate_mul_params silu = {arena->y, arena->normed, p->n_rows, p->parts[0].n_out};
+    return launch_gate_mul(&silu, launch);
 }
 
 static void bench_shape(const struct shape *s, const struct arena *arena, cudaStream_t stream,

@@ -43,14 +43,15 @@ static void run_angles(struct cpu_backend *cpu, struct angle_job *job) {
 int row_angles_prepare(struct cpu_backend *cpu, const struct rope_append_args *args,
                        struct error *err) {
     const uint32_t n_rows = cpu->step->n_rows, n_freqs = args->n_freqs;
-    if (cpu->angles_valid) return 0; /* every layer rotates by the same angles */
-    int rc = buffer_reserve(&cpu->angles, (size_t)n_rows * 2 * n_freqs * sizeof(float), err);
+    struct buffer *angles = &cpu->angles[args->rope];
+    if (cpu->angles_valid[args->rope]) return 0; /* many layers rotate by the same angles */
+    int rc = buffer_reserve(angles, (size_t)n_rows * 2 * n_freqs * sizeof(float), err);
     if (rc < 0) return rc;
     struct angle_job job = {args->inv_freq,   args->rope_scale, cpu->step->positions,
-                            cpu->angles.data, n_rows,           n_freqs,
+                            angles->data,     n_rows,           n_freqs,
                             n_freqs};
     run_angles(cpu, &job);
-    cpu->angles_valid = true;
+    cpu->angles_valid[args->rope] = true;
     return 0;
 }
 

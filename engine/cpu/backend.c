@@ -147,7 +147,7 @@ static int begin_scores(struct cpu_backend *cpu, const struct step *step, struct
 static int cpu_step_begin(struct backend *be, const struct step *step, struct error *err) {
     struct cpu_backend *cpu = (struct cpu_backend *)be;
     cpu->step = step;
-    cpu->angles_valid = false;
+    memset(cpu->angles_valid, 0, sizeof(cpu->angles_valid));
     cpu->drew = false;
     int rc = begin_scores(cpu, step, err);
     return rc < 0 ? rc : select_begin(cpu, step, err);
@@ -167,7 +167,7 @@ static void cpu_destroy(struct backend *be) {
     struct cpu_backend *cpu = (struct cpu_backend *)be;
     pool_destroy(cpu->pool);
     buffer_free(&cpu->scratch);
-    buffer_free(&cpu->angles);
+    for (int i = 0; i < MAX_ROPES; i++) buffer_free(&cpu->angles[i]);
     buffer_free(&cpu->tasks);
     buffer_free(&cpu->partials);
     buffer_free(&cpu->inputs);

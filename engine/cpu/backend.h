@@ -51,10 +51,10 @@ struct cpu_backend {
     uint32_t *drawn;           /* [n_drawn]: by the step before, until the current one draws */
     uint32_t n_drawn, drawn_capacity;
     bool drew;                 /* the current step has */
-    bool angles_valid;         /* for the current step */
+    bool angles_valid[MAX_ROPES]; /* for the current step */
     struct buffer scratch;     /* per worker: scratch_bytes each */
     size_t scratch_bytes;
-    struct buffer angles;      /* f32 [n_rows][2][n_freqs]: cos, sin */
+    struct buffer angles[MAX_ROPES]; /* f32 [n_rows][2][n_freqs]: cos, sin */
     struct buffer tasks;        /* how the operation at hand is cut */
     struct buffer partials;     /* of attention, see attention.c */
     bool bounded;               /* some sequence of the step has a budget */
@@ -68,7 +68,7 @@ struct cpu_backend {
 /* Makes at least `bytes` of scratch available to every worker. */
 int scratch_reserve(struct cpu_backend *cpu, size_t bytes, struct error *err);
 void *scratch_of(const struct cpu_backend *cpu, uint32_t worker);
-/* The angles of the step's rows, into cpu->angles. */
+/* The angles of the step's rows, into cpu->angles[args->rope]. */
 int row_angles_prepare(struct cpu_backend *cpu, const struct rope_append_args *args,
                        struct error *err);
 /* Those of all ranks in the step, if any sequence has its positions in the cache. */
@@ -77,7 +77,7 @@ int rank_angles_prepare(struct cpu_backend *cpu, const struct attn_args *args, s
 int select_begin(struct cpu_backend *cpu, const struct step *step, struct error *err);
 void select_free(struct selections *selections);
 /* The end of a gated product: args->out from args->gate_up. */
-int silu_mul_rows(struct cpu_backend *cpu, const struct gated_args *args);
+int gate_mul_rows(struct cpu_backend *cpu, const struct gated_args *args);
 
 int cpu_embed(struct backend *be, const struct embed_args *args, struct error *err);
 int cpu_rmsnorm(struct backend *be, const struct rmsnorm_args *args, struct error *err);

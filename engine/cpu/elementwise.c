@@ -1,5 +1,5 @@
 /* elementwise.c - the operations that touch each row on its own: embedding, norm, RoPE + append,
- * SiLU, gather. */
+ * gate, gather. */
 #include "engine/cpu/backend.h"
 
 #include <string.h>
@@ -39,7 +39,9 @@ static void embed_row(const struct row_job *job, uint32_t row, uint32_t worker) 
     size_t dim = args->table->cols, token = token_of(job->cpu, row);
     const char *from = (const char *)args->table->data +
                        token * dim * dtype_size(args->table->dtype);
-    job->cpu->kernels->to_f32((float *)args->out + row * dim, from, dim, args->table->dtype);
+    float *to = (float *)args->out + row * dim;
+    job->cpu->kernels->to_f32(to, from, dim, args->table->dtype);
+    for (size_t i = 0; i < dim && args->scale != 1; i++) to[i] *= args->scale;
 }
 
 int cpu_embed(struct backend *be, const struct embed_args *args, struct error *err) {
@@ -67,16 +69,17 @@ int cpu_rmsnorm(struct backend *be, const struct rmsnorm_args *args, struct erro
     return run_rows(&(struct row_job){cpu, args, args->n_rows, rmsnorm_row});
 }
 
-static void silu_mul_row(const struct row_job *job, uint32_t row, uint32_t worker) {
+static void gate_mul_row(const struct row_job *job, uint32_t row, uint32_t worker) {
     (void)worker;
     const struct gated_args *args = job->args;
     const uint32_t n = args->gate->rows;
     const float *gate = (const float *)args->gate_up + (size_t)row * 2 * n;
-    job->cpu->kernels->silu_mul((float *)args->out + (size_t)row * n, gate, gate + n, n);
+    job->cpu->kernels->gate_mul((float *)args->out + (size_t)row * n, gate, gate + n, n,
+                                args->kind);
 }
 
-int silu_mul_rows(struct cpu_backend *cpu, const struct gated_args *args) {
-    return run_rows(&(struct row_job){cpu, args, args->n_rows, silu_mul_row});
+int gate_mul_rows(struct cpu_backend *cpu, const struct gated_args *args) {
+    return run_rows(&(struct row_job){cpu, args, args->n_rows, gate_mul_row});
 }
 
 static void gather_row(const struct row_job *job, uint32_t row, uint32_t worker) {
@@ -161,7 +164,8 @@ static void rope_append_row(const struct row_job *job, uint32_t row, uint32_t wo
     const struct step_seq *seq = seq_of_row(job->cpu->step, row);
     const uint32_t dim = args->kv->head_dim, n_kv = args->kv->n_kv_heads;
     const bool rotates_k = !(seq->budget && seq->budget->cache_positions);
-    const float *c = (const float *)job->cpu->angles.data + (size_t)row * 2 * args->n_freqs,
+    const float *c = (const float *)job->cpu->angles[args->rope].data +
+                     (size_t)row * 2 * args->n_freqs,
                 *s = c + args->n_freqs;
     float *q = (float *)args->qkv + (size_t)row * (args->n_heads + 2 * n_kv) * dim;
     float *k = q + (size_t)args->n_heads * dim, *v = k + (size_t)n_kv * dim;

@@ -264,21 +264,27 @@ static void rmsnorm(float *out, const float *x, const float *weight, uint32_t n,
     else for (i = 0; i < n; i++) out[i] = x[i] * scale * weight[i];
 }
 
-/* Through exp(-|g|), so that the exponent is never positive. */
-INLINE vecf silu(vecf g) {
-    vecf magnitude = (vecf)((veci)g & 0x7fffffff);
+/* g * sigmoid(x), through exp(-|x|), so that the exponent is never positive. */
+INLINE vecf gated(vecf g, vecf x) {
+    vecf magnitude = (vecf)((veci)x & 0x7fffffff);
     vecf e = vec_exp2(magnitude * -1.44269504f);
-    veci negative = g < 0.0f;
+    veci negative = x < 0.0f;
     vecf numerator = (vecf)(((veci)e & negative) | ((veci)vec_set(1.0f) & ~negative));
     return g * numerator / (1.0f + e);
 }
 
-static void silu_mul(float *out, const float *gate, const float *up, uint32_t n) {
+INLINE vecf through_gate(vecf g, enum gate_kind kind) {
+    if (kind == GATE_GELU) return gated(g, g * (GELU_1 + GELU_3 * g * g));
+    return gated(g, g);
+}
+
+static void gate_mul(float *out, const float *gate, const float *up, uint32_t n,
+                     enum gate_kind kind) {
     uint32_t i = 0;
     for (; i + LANES <= n; i += LANES)
-        vec_store(out + i, silu(vec_load(gate + i)) * vec_load(up + i));
+        vec_store(out + i, through_gate(vec_load(gate + i), kind) * vec_load(up + i));
     if (i == n) return;
-    vecf last = silu(vec_load_tail(gate, i, n - i, DTYPE_F32)) *
+    vecf last = through_gate(vec_load_tail(gate, i, n - i, DTYPE_F32), kind) *
                 vec_load_tail(up, i, n - i, DTYPE_F32);
     memcpy(out + i, &last, (n - i) * sizeof(float));
 }
@@ -512,7 +518,7 @@ const struct cpu_kernels KERNELS_NAME = {
 #endif
     .to_f32 = to_f32,
     .rmsnorm = rmsnorm,
-    .silu_mul = silu_mul,
+    .gate_mul = gate_mul,
     .page_scores = page_scores,
     .rotate_page = rotate_page,
     .softmax_update = softmax_update,

@@ -35,7 +35,8 @@ struct cpu_kernels {
     void (*to_f32)(float *out, const void *in, size_t n, enum dtype dtype);
     void (*rmsnorm)(float *out, const float *x, const float *weight, uint32_t n, float eps,
                     bool accumulate);
-    void (*silu_mul)(float *out, const float *gate, const float *up, uint32_t n);
+    void (*gate_mul)(float *out, const float *gate, const float *up, uint32_t n,
+                     enum gate_kind kind);
     /* Scores of n_rows queries against one page: s[r][slot] = dot(q[r], k[.][slot]); s rows are
      * PAGE_TOKENS long. k is [dim, PAGE_TOKENS]; scratch holds as many floats.  Slots not in use
      * give numbers without meaning. */

@@ -170,5 +170,5 @@ int cpu_gated(struct backend *be, const struct gated_args *args, struct error *e
         .parts = {{args->gate, args->gate_bias, gate, 2 * (size_t)n_out},
                   {args->up, args->up_bias, gate + n_out, 2 * (size_t)n_out}}};
     int rc = cpu_linear(be, &both, err);
-    return rc ? rc : silu_mul_rows((struct cpu_backend *)be, args);
+    return rc ? rc : gate_mul_rows((struct cpu_backend *)be, args);
 }

@@ -53,6 +53,11 @@ static int read_architecture(const struct config_reader *r, struct model_config 
     c->fused_gate_up = family->fused_gate_up;
     c->post_norms = family->post_norms;
     c->paired_rotary = family->paired_rotary;
+    c->own_ffn_norms = family->own_ffn_norms;
+    c->norms_from_one = family->norms_from_one;
+    c->tied_head = family->usually_tied;
+    c->gate = family->gate;
+    c->head_dim = family->usual_head_dim;
     return 0;
 }
 
@@ -120,6 +125,39 @@ static int read_biases(const struct config_reader *r, struct model_config *c) {
     return 0;
 }
 
+static int read_gate(const struct config_reader *r, const struct model_config *c) {
+    static const char *const keys[] = {"hidden_act", "hidden_activation"};
+    const bool gelu = c->gate == GATE_GELU;
+    for (int i = 0; i < 2; i++) {
+        const json_t *act = config_get(r->root, keys[i]);
+        const char *name = json_string_value(act);
+        if (act && (!name || strcmp(name, gelu ? "gelu_pytorch_tanh" : "silu") != 0))
+            return config_refuse(r, ERR_UNSUPPORTED, keys[i],
+                                 gelu ? "is not gelu_pytorch_tanh" : "is not silu");
+    }
+    return 0;
+}
+
+/* Of what attention and embedding are multiplied with. */
+static int read_scales(const struct config_reader *r, struct model_config *c) {
+    static const char *const caps[] = {"attn_logit_softcapping", "final_logit_softcapping"};
+    const struct model_family *family = family_find(c->architecture);
+    bool both_ways = false;
+    double scalar = family->usual_query_scalar;
+    int rc = config_read_bool(r, r->root, "use_bidirectional_attention", &both_ways);
+    if (!rc && scalar > 0)
+        rc = config_read_number(r, r->root, "query_pre_attn_scalar", 1e-3, 1e6, &scalar);
+    if (rc) return rc;
+    if (both_ways)
+        return config_refuse(r, ERR_UNSUPPORTED, "use_bidirectional_attention", "is true");
+    for (int i = 0; i < 2; i++)
+        if (config_get(r->root, caps[i]))
+            return config_refuse(r, ERR_UNSUPPORTED, caps[i], "is not null");
+    c->attn_scale = (float)(1.0 / sqrt(scalar > 0 ? scalar : c->head_dim));
+    c->embed_scale = family->scales_embedding ? sqrtf((float)c->dim) : 1.0f;
+    return 0;
+}
+
 static int read_options(const struct config_reader *r, struct model_config *c) {
     double eps = family_find(c->architecture)->norm_eps;
     int rc = config_read_number(r, r->root, "rms_norm_eps", 1e-12, 1.0, &eps);
@@ -127,9 +165,8 @@ static int read_options(const struct config_reader *r, struct model_config *c) {
     c->norm_eps = (float)eps;
     if ((rc = config_read_bool(r, r->root, "tie_word_embeddings", &c->tied_head))) return rc;
     if ((rc = read_biases(r, c))) return rc;
-    const json_t *act = config_get(r->root, "hidden_act");
-    if (act && (!json_is_string(act) || strcmp(json_string_value(act), "silu") != 0))
-        return config_refuse(r, ERR_UNSUPPORTED, "hidden_act", "is not silu");
+    if ((rc = read_gate(r, c))) return rc;
+    if ((rc = read_scales(r, c))) return rc;
     if (config_get(r->root, "quantization_config"))
         return config_refuse(r, ERR_UNSUPPORTED, "quantization_config", "is not supported");
     return read_dtype(r, c);
@@ -177,6 +214,20 @@ static int read_tokens(const struct config_reader *r, const json_t *object,
     return 0;
 }
 
+static int make_frequencies(const struct config_reader *r, struct model_config *c,
+                            const struct rope_params *rope) {
+    const struct rope_params local = {.theta = rope->local_theta};
+    const bool differ = rope->local_theta > 0 && c->windows;
+    c->inv_freq = calloc(c->n_freqs, sizeof(*c->inv_freq));
+    if (differ) c->local_freq = calloc(c->n_freqs, sizeof(*c->local_freq));
+    if (!c->inv_freq || (differ && !c->local_freq))
+        return error_set(r->err, ERR_NOMEM, "%.200s: no memory for the rotary frequencies",
+                         r->label);
+    rope_frequencies(rope, c->inv_freq, c->n_freqs);
+    if (differ) rope_frequencies(&local, c->local_freq, c->n_freqs);
+    return 0;
+}
+
 int model_config_parse(struct model_config *out, const json_t *config, const json_t *generation,
                        const char *label, uint32_t context, struct error *err) {
     const struct config_reader r = {
@@ -190,17 +241,11 @@ int model_config_parse(struct model_config *out, const json_t *config, const jso
     if ((rc = rope_config_read(&r, &c, &rope))) return rc;
     if ((rc = read_tokens(&r, config, &c))) return rc;
     if (generation && (rc = read_tokens(&r, generation, &c))) return rc;
-    c.attn_scale = (float)(1.0 / sqrt(c.head_dim));
-    c.inv_freq = calloc(c.n_freqs, sizeof(*c.inv_freq));
-    if (!c.inv_freq)
-        return error_set(err, ERR_NOMEM, "%.200s: no memory for the rotary frequencies", label);
-    rope_frequencies(&rope, c.inv_freq, c.n_freqs);
-    if ((rc = window_config_read(&r, &c))) {
-        model_config_fini(&c);
-        return rc;
-    }
-    *out = c;
-    return 0;
+    rc = window_config_read(&r, &c);
+    if (!rc) rc = make_frequencies(&r, &c, &rope);
+    if (rc) model_config_fini(&c);
+    else *out = c;
+    return rc;
 }
 
 static int read_file(json_t **out, const char *dir, const char *name, struct error *err) {
@@ -229,6 +274,7 @@ done:
 void model_config_fini(struct model_config *config) {
     free(config->inv_freq);
     free(config->windows);
-    config->inv_freq = NULL;
+    free(config->local_freq);
+    config->inv_freq = config->local_freq = NULL;
     config->windows = NULL;
 }

@@ -1,6 +1,6 @@
 /* config.h - fill a model_config from the text of config.json and generation_config.json.
  *
- * Thread: any.  Memory: inv_freq and windows are freed by model_config_fini(). */
+ * Thread: any.  Memory: what the config owns is freed by model_config_fini(). */
 #ifndef ENGINE_MODEL_CONFIG_H
 #define ENGINE_MODEL_CONFIG_H
 

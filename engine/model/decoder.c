@@ -253,17 +253,26 @@ static int norm_qk(struct decoder *d, const struct layer_weights *w, struct row_
     return norm_heads(d, act_at(d, rows.qkv, d->q_dim), &w->k_norm, c->n_kv_heads, rows.n, err);
 }
 
+static bool is_local(const struct model_config *c, uint32_t layer) {
+    return c->local_freq && c->windows[layer] > 0;
+}
+
+static const double *freqs_of(const struct model_config *c, uint32_t layer) {
+    return is_local(c, layer) ? c->local_freq : c->inv_freq;
+}
+
 /* From x to q, and to keys and values in their pages. */
 static int enter_layer(struct decoder *d, uint32_t layer, struct row_range rows,
                        struct error *err) {
     const struct model_config *c = &d->model->config;
     const struct rope_append_args rope = {.qkv = rows.qkv,
                                           .kv = d->kv,
-                                          .inv_freq = c->inv_freq,
+                                          .inv_freq = freqs_of(c, layer),
                                           .rope_scale = c->rope_scale,
                                           .n_freqs = c->n_freqs,
                                           .layer = layer,
-                                          .n_heads = c->n_heads};
+                                          .n_heads = c->n_heads,
+                                          .rope = is_local(c, layer)};
     const struct layer_weights *w = &d->model->layers[layer];
     int rc = run_qkv(d, w, rows, err);
     if (!rc) rc = norm_qk(d, w, rows, err);
@@ -295,9 +304,10 @@ static struct attn_args attn_of(const struct decoder *d, uint32_t layer, const v
                               .layer = layer,
                               .n_heads = c->n_heads,
                               .scale = c->attn_scale,
-                              .inv_freq = c->inv_freq,
+                              .inv_freq = freqs_of(c, layer),
                               .rope_scale = c->rope_scale,
-                              .n_freqs = c->n_freqs};
+                              .n_freqs = c->n_freqs,
+                              .rope = is_local(c, layer)};
 }
 
 /* Of the group whose filter the layer is; n_groups: of none. */
@@ -355,7 +365,8 @@ static int run_ffn(struct decoder *d, uint32_t layer, const void *attn_out, void
                                      .gate_bias = weight_if_present(&w->gate_bias),
                                      .up_bias = weight_if_present(&w->up_bias),
                                      .gate_up = d->gate_up,
-                                     .out = d->ffn};
+                                     .out = d->ffn,
+                                     .kind = d->model->config.gate};
     int rc = run_residual(d, attn_out, &w->o, &w->o_bias, &w->attn_post_norm, x, n_rows, err);
     if (rc) return rc;
     if ((rc = d->be->ops->gated(d->be, &gated, err))) return rc;
@@ -363,7 +374,8 @@ static int run_ffn(struct decoder *d, uint32_t layer, const void *attn_out, void
 }
 
 static int run_embed(struct decoder *d, void *x, struct error *err) {
-    const struct embed_args embed = {.table = &d->model->embedding, .out = x};
+    const struct embed_args embed = {
+        .table = &d->model->embedding, .out = x, .scale = d->model->config.embed_scale};
     return d->be->ops->embed(d->be, &embed, err);
 }
 

@@ -48,6 +48,24 @@ static const struct model_family families[] = {
      .post_norms = true,
      .fused_gate_up = true,
      .paired_rotary = true},
+    {.architecture = "Gemma3ForCausalLM",
+     .qkv_bias = BIAS_AS_SAID,
+     .o_bias = BIAS_AS_SAID,
+     .window = WINDOW_AS_SAID,
+     .usual_window = 4096,
+     .norm_eps = 1e-6,
+     .qk_norm = true,
+     .post_norms = true,
+     .own_ffn_norms = true,
+     .norms_from_one = true,
+     .usual_local_theta = 10000,
+     .window_period = 6,
+     .usual_theta = 1e6,
+     .usual_head_dim = 256,
+     .usual_query_scalar = 256,
+     .usually_tied = true,
+     .scales_embedding = true,
+     .gate = GATE_GELU},
 };
 
 const struct model_family *family_find(const char *architecture) {
@@ -59,7 +77,6 @@ const struct model_family *family_find(const char *architecture) {
 const char *family_missing(const char *architecture) {
     static const char *const known[][2] = {
         {"Gemma2ForCausalLM", ": attention and logits have no soft caps"},
-        {"Gemma3ForCausalLM", ": layers have no rotary frequencies of their own"},
         {"Gemma3ForConditionalGeneration", ": only text is served"},
         {"ChatGLMModel", ": its layout is not that of GlmForCausalLM, which is served"},
         {"Qwen2MoeForCausalLM", ": there is no mixture of experts"},

@@ -7,6 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/backend.h"
+
 /* Whether a product has a bias. */
 enum family_bias { BIAS_NEVER, BIAS_ALWAYS, BIAS_AS_SAID /* by 'attention_bias', 'mlp_bias' */ };
 
@@ -25,8 +27,18 @@ struct model_family {
     double norm_eps;       /* unless config.json says so */
     bool usual_bias;       /* 'attention_bias' unless config.json says so */
     /* As in model_config: */
-    bool qk_norm, post_norms, fused_qkv, fused_gate_up, paired_rotary;
+    bool qk_norm, post_norms, own_ffn_norms, norms_from_one;
+    bool fused_qkv, fused_gate_up, paired_rotary;
     double partial_rotary; /* usual share of a head that turns; 0: all of it, always */
+    /* Of layers with a window, which all but every window_period-th have: the usual base of their
+     * rotary frequencies.  0: that of the others; all of them. */
+    double usual_local_theta;
+    uint32_t window_period;
+    double usual_theta; /* 0: 10000 */
+    /* Unless config.json says so; 0: by the heads' number, and by their size. */
+    uint32_t usual_head_dim, usual_query_scalar;
+    bool usually_tied, scales_embedding; /* by the root of its width */
+    enum gate_kind gate;
 };
 
 /* NULL: not a family that is served. */

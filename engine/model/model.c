@@ -1,6 +1,7 @@
 /* model.c - see model.h.  Walks the family's weight map: find, check, hand to the backend. */
 #include "engine/model/model.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,17 +75,54 @@ static void tell(const struct loader *l) {
     if (l->source->progress) l->source->progress(l->source->ctx, l->model->weight_bytes, l->total);
 }
 
-/* A copy of the weight in the decoder's order, which the model owns. */
+/* Room for a copy of a weight, which the model owns.  NULL: no memory. */
+static void *own_room(struct loader *l, size_t bytes) {
+    struct reordered *own = malloc(sizeof(*own) + bytes);
+    if (!own) {
+        error_set(l->err, ERR_NOMEM, "no memory for another form of a weight");
+        return NULL;
+    }
+    own->next = l->model->reordered;
+    l->model->reordered = own;
+    return own->data;
+}
+
+/* A copy of the weight in the decoder's order. */
 static int reorder(struct loader *l, struct weight *host) {
     const struct model_config *c = &l->model->config;
     const bool is_vector = host->rows == 1;
     const size_t n_rows = is_vector ? host->cols : host->rows, bytes = weight_bytes(host);
-    struct reordered *own = malloc(sizeof(*own) + bytes);
-    if (!own) return error_set(l->err, ERR_NOMEM, "no memory to reorder a weight");
-    turning_order(own->data, host->data, n_rows, bytes / n_rows, c->head_dim, c->n_freqs);
-    host->data = own->data;
-    own->next = l->model->reordered;
-    l->model->reordered = own;
+    void *out = own_room(l, bytes);
+    if (!out) return ERR_NOMEM;
+    turning_order(out, host->data, n_rows, bytes / n_rows, c->head_dim, c->n_freqs);
+    host->data = out;
+    return 0;
+}
+
+static float half_to_float(uint16_t bits) {
+    const int exponent = bits >> 10 & 31, mantissa = bits & 1023;
+    float size = exponent ? ldexpf((float)(1024 + mantissa), exponent - 25)
+                          : ldexpf((float)mantissa, -24);
+    if (exponent == 31) size = mantissa ? NAN : INFINITY;
+    return bits >> 15 ? -size : size;
+}
+
+static float to_float(const void *values, size_t i, enum dtype dtype) {
+    if (dtype == DTYPE_F32) return ((const float *)values)[i];
+    const uint16_t bits = ((const uint16_t *)values)[i];
+    const uint32_t wide = (uint32_t)bits << 16;
+    float x;
+    memcpy(&x, &wide, sizeof(x));
+    return dtype == DTYPE_BF16 ? x : half_to_float(bits);
+}
+
+/* A copy of a vector with 1 added to each element, in f32: what is near 1 in 16 bits is rounded. */
+static int add_one(struct loader *l, struct weight *host) {
+    float *out = own_room(l, host->cols * sizeof(float));
+    if (!out) return ERR_NOMEM;
+    for (uint32_t i = 0; i < host->cols; i++) out[i] = 1 + to_float(host->data, i, host->dtype);
+    host->data = out;
+    host->dtype = DTYPE_F32;
     return 0;
 }
 
@@ -99,19 +137,22 @@ static int move_weight(struct loader *l, const struct weight_rule *rule, const c
     struct model *model = l->model;
     struct weight host;
     const void *data;
-    const bool reorders = rule->turns && model->config.paired_rotary && !model->random;
+    const bool reorders = rule->turns && model->config.paired_rotary && !model->random,
+               adds_one = rule->is_norm && model->config.norms_from_one && !model->random;
     int rc = find_weight(l, rule, name, &host);
     if (rc == 0 && model->random)
         rc = random_weights_get(model->random, rule->is_norm, &host, l->err);
+    const uint64_t file_bytes = rc ? 0 : weight_bytes(&host);
     if (rc == 0 && reorders) rc = reorder(l, &host);
+    if (rc == 0 && adds_one) rc = add_one(l, &host);
     if (rc) return rc;
     rc = l->be->ops->weight_upload(l->be, host.data, weight_bytes(&host), &data, l->err);
     if (rc) return rc;
     if (model->random && data != host.data) random_weights_take_back(model->random);
-    if (reorders && data != host.data) drop_reordered(model);
+    if ((reorders || adds_one) && data != host.data) drop_reordered(model);
     *out = host;
     out->data = data;
-    model->weight_bytes += weight_bytes(&host);
+    model->weight_bytes += file_bytes;
     tell(l);
     return 0;
 }

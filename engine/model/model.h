@@ -20,14 +20,18 @@ struct model_config {
     uint32_t max_position; /* trained context, tokens */
     uint32_t window;       /* tokens that some layers see at most; 0: all see everything */
     uint32_t *windows;     /* [n_layers], owned: as in struct step; NULL where there is none */
-    float norm_eps, attn_scale, rope_scale;
+    float norm_eps, attn_scale, rope_scale, embed_scale;
+    enum gate_kind gate;
     bool tied_head, qkv_bias, o_bias, mlp_bias;
     bool qk_norm; /* the heads of q and k, each by itself, before they turn */
     bool post_norms; /* what attention and feed-forward give to the residual stream is normed */
+    bool own_ffn_norms; /* in the checkpoint the norms around the feed-forward are called so */
+    bool norms_from_one; /* in the checkpoint norms' weights are less 1 */
     bool fused_qkv, fused_gate_up; /* in the checkpoint they are one tensor */
     bool paired_rotary;            /* in the checkpoint q and k turn by neighbours (turning.h) */
     uint32_t n_freqs;  /* rotary pairs, head_dim / 2 when the whole head rotates */
     double *inv_freq;  /* [n_freqs], owned by the model; scaling already applied */
+    double *local_freq; /* the same of layers with a window; NULL: as the others */
     uint32_t bos; bool has_bos;
     uint32_t eos[MODEL_MAX_EOS]; uint32_t n_eos; /* config.json and generation_config.json */
     enum dtype weight_dtype; /* of the embedding, for the log */

@@ -29,6 +29,7 @@ struct rope_params {
     double beta_fast, beta_slow; /* yarn: turns within the original context, */
     bool truncate;               /* and whether the pairs found by them are whole numbers */
     double divisors[ROPE_MAX_FREQS]; /* longrope */
+    double local_theta; /* the base of layers with a window, unscaled; 0: they are like others */
 };
 
 /* inv_freq[i], i in [0, n_freqs): radians per position of the pair (i, i + n_freqs). */

@@ -27,6 +27,10 @@ static int read_number(const struct rope_reader *r, const char *key, double min,
     return config_read_number(r->config, r->rope, key, min, max, out);
 }
 
+static const struct model_family *family_of(const struct rope_reader *r) {
+    return family_find(r->c->architecture);
+}
+
 /* transformers 4 writes rope_theta and "rope_scaling", 5 both inside "rope_parameters". */
 static int find_rope(struct rope_reader *r) {
     const json_t *root = r->config->root, *scaling = config_get(root, "rope_scaling"),
@@ -34,6 +38,8 @@ static int find_rope(struct rope_reader *r) {
     if (scaling && parameters)
         return refuse(r, ERR_INVALID, "rope_scaling", "is given beside 'rope_parameters'");
     r->rope = scaling ? scaling : parameters;
+    if (config_get(parameters, "full_attention") && family_of(r)->usual_local_theta > 0)
+        r->rope = config_get(parameters, "full_attention");
     if (r->rope && !json_is_object(r->rope))
         return refuse(r, ERR_INVALID, scaling ? "rope_scaling" : "rope_parameters",
                       "is not an object");
@@ -55,6 +61,22 @@ static int check_keys(const struct rope_reader *r) {
             return refuse(r, ERR_UNSUPPORTED, key, "is not a known rotary setting");
     }
     return 0;
+}
+
+/* Layers with a window, where they have frequencies of their own: unscaled ones. */
+static int read_local(const struct rope_reader *r) {
+    const json_t *root = r->config->root,
+                 *local = config_get(config_get(root, "rope_parameters"), "sliding_attention");
+    const char *type = json_string_value(config_get(local, "rope_type"));
+    const size_t n_known = (type != NULL) + (config_get(local, "rope_theta") != NULL);
+    r->p->local_theta = family_of(r)->usual_local_theta;
+    if (r->p->local_theta == 0) return 0;
+    if ((type && strcmp(type, "default") != 0) || json_object_size(local) != n_known)
+        return refuse(r, ERR_UNSUPPORTED, "sliding_attention", "has scaled rotary frequencies");
+    const int rc =
+        config_read_number(r->config, root, "rope_local_base_freq", 1.0, 1e15, &r->p->local_theta);
+    if (rc) return rc;
+    return config_read_number(r->config, local, "rope_theta", 1.0, 1e15, &r->p->local_theta);
 }
 
 static int read_kind(const struct rope_reader *r) {
@@ -79,7 +101,7 @@ static int read_kind(const struct rope_reader *r) {
 
 /* The share of a head that turns. */
 static int read_share(const struct rope_reader *r) {
-    const double usual = family_find(r->c->architecture)->partial_rotary;
+    const double usual = family_of(r)->partial_rotary;
     double share = usual > 0 ? usual : 1.0;
     int rc = config_read_number(r->config, r->config->root, "partial_rotary_factor", 0.0, 1.0,
                                 &share);
@@ -223,12 +245,14 @@ static int read_scaling(const struct rope_reader *r) {
 int rope_config_read(const struct config_reader *config, struct model_config *c,
                      struct rope_params *p) {
     struct rope_reader r = {.config = config, .c = c, .p = p, .max_position = c->max_position};
-    *p = (struct rope_params){.theta = 10000.0}; /* the default of all families */
+    const double usual = family_of(&r)->usual_theta;
+    *p = (struct rope_params){.theta = usual > 0 ? usual : 10000.0};
     c->rope_scale = 1.0f;
     int rc = find_rope(&r);
     if (!rc) rc = check_keys(&r);
     if (!rc) rc = config_read_number(config, config->root, "rope_theta", 1.0, 1e15, &p->theta);
     if (!rc) rc = read_number(&r, "rope_theta", 1.0, 1e15, &p->theta);
+    if (!rc) rc = read_local(&r);
     if (!rc) rc = read_share(&r);
     if (!rc) rc = read_kind(&r);
     if (rc) return rc;

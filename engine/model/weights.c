@@ -61,7 +61,17 @@ static const struct weight_rule layer_rules[] = {
      .at = IN_LAYER(ffn_post_norm), .rows = SIDE_VECTOR, .cols = SIDE_DIM,
      .when = WHEN_POST_NORMS, .is_norm = true},
     {.name = "model.layers.#.post_attention_layernorm.weight",
-     .at = IN_LAYER(ffn_norm), .rows = SIDE_VECTOR, .cols = SIDE_DIM, .is_norm = true},
+     .at = IN_LAYER(ffn_norm), .rows = SIDE_VECTOR, .cols = SIDE_DIM, .when = WHEN_FFN_NORM,
+     .is_norm = true},
+    {.name = "model.layers.#.post_attention_layernorm.weight",
+     .at = IN_LAYER(attn_post_norm), .rows = SIDE_VECTOR, .cols = SIDE_DIM,
+     .when = WHEN_OWN_FFN_NORMS, .is_norm = true},
+    {.name = "model.layers.#.pre_feedforward_layernorm.weight",
+     .at = IN_LAYER(ffn_norm), .rows = SIDE_VECTOR, .cols = SIDE_DIM,
+     .when = WHEN_OWN_FFN_NORMS, .is_norm = true},
+    {.name = "model.layers.#.post_feedforward_layernorm.weight",
+     .at = IN_LAYER(ffn_post_norm), .rows = SIDE_VECTOR, .cols = SIDE_DIM,
+     .when = WHEN_OWN_FFN_NORMS, .is_norm = true},
     {.name = "model.layers.#.mlp.gate_proj.weight",
      .at = IN_LAYER(gate), .rows = SIDE_FFN, .cols = SIDE_DIM, .when = WHEN_SPLIT_GATE_UP},
     {.name = "model.layers.#.mlp.up_proj.weight",
@@ -92,7 +102,9 @@ bool weights_rule_applies(const struct weight_rule *rule, const struct model_con
     case WHEN_O_BIAS: return config->o_bias;
     case WHEN_MLP_BIAS: return config->mlp_bias;
     case WHEN_QK_NORM: return config->qk_norm;
-    case WHEN_POST_NORMS: return config->post_norms;
+    case WHEN_POST_NORMS: return config->post_norms && !config->own_ffn_norms;
+    case WHEN_FFN_NORM: return !config->own_ffn_norms;
+    case WHEN_OWN_FFN_NORMS: return config->own_ffn_norms;
     case WHEN_SPLIT_QKV: return !config->fused_qkv;
     case WHEN_FUSED_QKV: return config->fused_qkv;
     case WHEN_SPLIT_GATE_UP: return !config->fused_gate_up;

@@ -18,7 +18,9 @@ static int read_window(const struct config_reader *r, const struct model_family 
         rc = config_read_bool(r, r->root, "use_sliding_window", &used);
     if (rc || !used) return rc;
     if (!json_object_get(r->root, "sliding_window")) *out = family->usual_window;
-    return config_read_count(r, r->root, "sliding_window", MAX_WINDOW, out);
+    rc = config_read_count(r, r->root, "sliding_window", MAX_WINDOW, out);
+    if (rc || *out > 0 || family->usual_local_theta == 0) return rc;
+    return config_refuse(r, ERR_UNSUPPORTED, "sliding_window", "is null");
 }
 
 /* The first layer that may have one. */
@@ -43,12 +45,12 @@ static int read_type(const struct config_reader *r, const json_t *value, bool ha
 }
 
 static int place_windows(const struct config_reader *r, uint32_t window, uint32_t first,
-                         uint32_t *windows, uint32_t n_layers) {
+                         uint32_t period, uint32_t *windows, uint32_t n_layers) {
     const json_t *types = config_get(r->root, "layer_types");
     if (types && json_array_size(types) != n_layers)
         return config_refuse(r, ERR_INVALID, "layer_types", "is not a list of one for each layer");
     for (uint32_t layer = 0; layer < n_layers; layer++) {
-        bool windowed = window > 0 && layer >= first;
+        bool windowed = window > 0 && layer >= first && (period == 0 || (layer + 1) % period != 0);
         const int rc =
             types ? read_type(r, json_array_get(types, layer), window > 0, &windowed) : 0;
         if (rc) return rc;
@@ -71,17 +73,20 @@ bool model_has_wide_layers(const struct model_config *c) {
 
 int window_config_read(const struct config_reader *r, struct model_config *c) {
     const struct model_family *family = family_find(c->architecture);
-    uint32_t window = 0, first = 0;
+    uint32_t window = 0, first = 0, period = family->window_period;
     if (family->window == WINDOW_NEVER) return 0;
     int rc = read_window(r, family, &window);
     if (!rc) rc = read_first_layer(r, family, &first);
+    if (!rc && period > 0)
+        rc = config_read_count(r, r->root, "sliding_window_pattern", MAX_LAYERS, &period);
     if (rc) return rc;
     c->windows = calloc(c->n_layers, sizeof(*c->windows));
     if (!c->windows)
         return error_set(r->err, ERR_NOMEM, "%.200s: no memory for the layers' windows", r->label);
-    rc = place_windows(r, window, first, c->windows, c->n_layers);
-    /* One that no text is longer than is none. */
-    c->window = is_placed(c) && window < c->max_position ? window : 0;
+    rc = place_windows(r, window, first, period, c->windows, c->n_layers);
+    /* One that no text is longer than is none, unless its layers differ in more. */
+    const bool matters = window < c->max_position || family->usual_local_theta > 0;
+    c->window = is_placed(c) && matters ? window : 0;
     if (rc || c->window > 0) return rc;
     free(c->windows);
     c->windows = NULL;

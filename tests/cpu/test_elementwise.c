@@ -84,9 +84,9 @@ static void embedding_widens_the_rows_of_the_tokens_on(struct backend *be) {
         float out[N_ROWS * DIM];
         struct step step = {.n_rows = N_ROWS, .tokens = tokens};
         assert_int_equal(be->ops->step_begin(be, &step, NULL), 0);
-        assert_int_equal(be->ops->embed(be, &(struct embed_args){&w, out}, NULL), 0);
+        assert_int_equal(be->ops->embed(be, &(struct embed_args){&w, out, 3}, NULL), 0);
         for (size_t i = 0; i < N_ROWS * DIM; i++) {
-            assert_true(out[i] == load_as_f32(table, tokens[i / DIM] * DIM + i % DIM, dtype));
+            assert_true(out[i] == 3 * load_as_f32(table, tokens[i / DIM] * DIM + i % DIM, dtype));
         }
     }
 }
@@ -139,7 +139,7 @@ static void rope_is_exact_at_a_million_tokens_on(struct backend *be) {
     struct step step = {
         .n_rows = 1, .n_seqs = 1, .n_decode = 1, .positions = &position, .seqs = &seq};
     assert_int_equal(be->ops->step_begin(be, &step, NULL), 0);
-    struct rope_append_args args = {qkv, &kv, inv_freq, 1.0f, DIM / 2, 0, 1};
+    struct rope_append_args args = {qkv, &kv, inv_freq, 1.0f, DIM / 2, 0, 1, 0};
     assert_int_equal(be->ops->rope_append(be, &args, NULL), 0);
     assert_close(qkv, expected, 2 * DIM, 3e-7);
     /* In the page a key is a column, a value a row. */

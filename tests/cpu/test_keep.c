@@ -213,7 +213,7 @@ static void run_layer(const struct part *parts, uint32_t n_parts, uint32_t layer
     float *qkv = gather_rows(parts, n_parts, layer, n_rows),
           *out = random_floats((size_t)n_rows * s->n_heads * s->dim);
     const struct rope_append_args rope = {qkv,        &r->kv, r->inv_freq, s->rope_scale,
-                                          s->n_freqs, layer,  s->n_heads};
+                                          s->n_freqs, layer,  s->n_heads, 0};
     const struct attn_args attn = {.q = qkv, .q_stride = row_width(s), .out = out, .kv = &r->kv,
                                    .layer = layer, .n_heads = s->n_heads,
                                    .scale = (float)(1 / sqrt(s->dim)), .inv_freq = r->inv_freq,

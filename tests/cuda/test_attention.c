@@ -64,7 +64,7 @@ static void run_layer(struct backend *be, const struct batch *b, const struct kv
                       uint32_t layer, void *qkv, void *out) {
     struct error err = {0};
     const struct rope_append_args rope = {qkv,        kv,    b->inv_freq, 1.25f,
-                                          b->n_freqs, layer, b->n_heads};
+                                          b->n_freqs, layer, b->n_heads, 0};
     const struct attn_args attn = {.q = qkv,
                                    .q_stride = width_of(b),
                                    .out = out,

@@ -91,10 +91,11 @@ static void check_embed(uint32_t n_rows, uint32_t dim, enum dtype dtype) {
                         gpu_weight = {gpu_table, dtype, VOCAB, dim};
     for (uint32_t i = 0; i < n_rows; i++) tokens[i] = random_below(VOCAB);
     const struct step step = {.n_rows = n_rows, .tokens = tokens};
+    const float scale = n_rows % 2 ? 1 : 2;
     must(cpu->ops->step_begin(cpu, &step, &err), &err);
-    must(cpu->ops->embed(cpu, &(struct embed_args){&cpu_weight, expected}, &err), &err);
+    must(cpu->ops->embed(cpu, &(struct embed_args){&cpu_weight, expected, scale}, &err), &err);
     must(gpu->ops->step_begin(gpu, &step, &err), &err);
-    must(gpu->ops->embed(gpu, &(struct embed_args){&gpu_weight, out}, &err), &err);
+    must(gpu->ops->embed(gpu, &(struct embed_args){&gpu_weight, out, scale}, &err), &err);
     gpu_read(got, out, (size_t)n_rows * dim, DTYPE_BF16);
     assert_memory_equal(got, expected, (size_t)n_rows * dim * sizeof(float)); /* copies are exact */
     gpu_free(gpu_table), gpu_free(out);

@@ -168,6 +168,7 @@ struct fused {
     uint32_t n_rows, n_in, n_out;
     enum dtype dtype, norm_dtype;
     bool norm, bias, gated;
+    enum gate_kind kind;
 };
 
 /* The CPU normalises in f32, the device multiplies what bf16 holds of it: each of n_in terms is off
@@ -206,13 +207,13 @@ static void check_fused(const struct fused *f) {
                                   .gate = &gate.cpu_weight, .up = &up.cpu_weight,
                                   .gate_bias = f->bias ? &gate.cpu_bias : NULL,
                                   .up_bias = f->bias ? &up.cpu_bias : NULL, .gate_up = wide,
-                                  .out = expected};
+                                  .out = expected, .kind = f->kind};
         must(cpu->ops->gated(cpu, &args, &err), &err);
         args = (struct gated_args){.x = gpu_x, .norm = norms[1], .n_rows = f->n_rows,
                                    .n_in = f->n_in, .gate = &gate.gpu_weight, .up = &up.gpu_weight,
                                    .gate_bias = f->bias ? &gate.gpu_bias_weight : NULL,
                                    .up_bias = f->bias ? &up.gpu_bias_weight : NULL,
-                                   .gate_up = gpu_wide, .out = gpu_y};
+                                   .gate_up = gpu_wide, .out = gpu_y, .kind = f->kind};
         must(gpu->ops->gated(gpu, &args, &err), &err);
     } else {
         struct linear_args args = {
@@ -226,8 +227,9 @@ static void check_fused(const struct fused *f) {
     }
     gpu_read(got, gpu_y, n_y, DTYPE_BF16);
     char what[160];
-    snprintf(what, sizeof(what), "%u x %u x %u, dtype %d, norm %d (dtype %d), bias %d, gated %d",
-             f->n_rows, f->n_in, f->n_out, f->dtype, f->norm, f->norm_dtype, f->bias, f->gated);
+    snprintf(what, sizeof(what),
+             "%u x %u x %u, dtype %d, norm %d (dtype %d), bias %d, gated %d (kind %d)", f->n_rows,
+             f->n_in, f->n_out, f->dtype, f->norm, f->norm_dtype, f->bias, f->gated, f->kind);
     assert_near_of(got, expected, n_y, typical_size(f), fused_tolerance(f), what);
     free_part(&gate, true), free_part(&up, true);
     gpu_free(gpu_g), gpu_free(gpu_x), gpu_free(gpu_room), gpu_free(gpu_wide), gpu_free(gpu_y);
@@ -243,7 +245,8 @@ static void check_all_fused(const struct matrix *m, uint32_t n_rows, size_t turn
                                     .norm_dtype = (enum dtype)(turn % 3),
                                     .norm = kind != 2,
                                     .bias = (turn + kind) % 2,
-                                    .gated = kind >= 2});
+                                    .gated = kind >= 2,
+                                    .kind = turn / 2 % 2 ? GATE_GELU : GATE_SILU});
 }
 
 static void fused_products_equal_the_cpu(void **state) {

@@ -160,6 +160,9 @@ static void refuses_what_the_decoder_cannot_do(void **state) {
     (void)state;
     expect_refused("{\"architectures\":[\"MambaForCausalLM\"]}", ERR_UNSUPPORTED,
                    "MambaForCausalLM");
+    expect_refused("{\"final_logit_softcapping\":30}", ERR_UNSUPPORTED, "final_logit_softcapping");
+    expect_refused("{\"use_bidirectional_attention\":true}", ERR_UNSUPPORTED,
+                   "use_bidirectional_attention");
     expect_refused("{\"architectures\":[\"Gemma2ForCausalLM\"]}", ERR_UNSUPPORTED,
                    "'Gemma2ForCausalLM' is not supported: attention and logits have no soft caps");
     expect_refused("{\"architectures\":[]}", ERR_INVALID, "architectures");
@@ -223,6 +226,43 @@ static void families_have_windows_in_their_own_layers(void **state) {
     expect_windows(200, 0, QWEN2_WINDOW
                    "\"max_window_layers\":1,"
                    "\"layer_types\":[\"sliding_attention\",\"full_attention\"]}");
+}
+
+#define GEMMA3 "{\"architectures\":[\"Gemma3ForCausalLM\"],\"sliding_window\":100,"
+
+/* Of a head of 16, by the second pair: theta^(-1/8). */
+static void expect_thetas(double wide, double local, const char *changes) {
+    struct model_config c = expect_parsed(changes, NULL);
+    assert_true(c.local_freq && c.n_freqs == 8);
+    assert_true(fabs(c.inv_freq[1] / wide - 1) < 1e-12);
+    assert_true(fabs(c.local_freq[1] / pow(local, -1.0 / 8) - 1) < 1e-12);
+    model_config_fini(&c);
+}
+
+static void gemma_3_has_settings_of_its_own(void **state) {
+    (void)state;
+    const double million = pow(1e6, -1.0 / 8);
+    expect_windows(100, 100, GEMMA3 "\"head_dim\":16}"); /* the sixth would see everything */
+    expect_windows(100, 0, GEMMA3 "\"sliding_window_pattern\":2}");
+    expect_windows(4096, 4096, "{\"architectures\":[\"Gemma3ForCausalLM\"]}");
+    expect_thetas(million, 10000, GEMMA3 "\"head_dim\":16}");
+    expect_thetas(million / 8, 3000,
+                  GEMMA3 "\"head_dim\":16,\"rope_local_base_freq\":3000,"
+                         "\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":8}}");
+    expect_thetas(pow(500.0, -1.0 / 8), 3000,
+                  GEMMA3 "\"head_dim\":16,\"rope_parameters\":{"
+                         "\"full_attention\":{\"rope_theta\":500},"
+                         "\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":3000}}}");
+    struct model_config c = expect_parsed(GEMMA3 "\"query_pre_attn_scalar\":25}", NULL);
+    assert_true(c.head_dim == 256 && c.attn_scale == 0.2f && c.tied_head);
+    assert_true(c.embed_scale == sqrtf((float)c.dim) && c.gate == GATE_GELU && c.norms_from_one);
+    model_config_fini(&c);
+    expect_refused(GEMMA3 "\"hidden_activation\":\"silu\"}", ERR_UNSUPPORTED, "hidden_activation");
+    expect_refused("{\"architectures\":[\"Gemma3ForCausalLM\"],\"sliding_window\":null}",
+                   ERR_UNSUPPORTED, "sliding_window");
+    expect_refused(GEMMA3 "\"rope_parameters\":{\"full_attention\":{},"
+                          "\"sliding_attention\":{\"rope_type\":\"linear\",\"factor\":2}}}",
+                   ERR_UNSUPPORTED, "sliding_attention");
 }
 
 static void refuses_windows_that_it_cannot_place(void **state) {
@@ -397,6 +437,7 @@ int main(void) {
         cmocka_unit_test(refuses_heads_that_do_not_fit),
         cmocka_unit_test(refuses_what_the_decoder_cannot_do),
         cmocka_unit_test(families_have_windows_in_their_own_layers),
+        cmocka_unit_test(gemma_3_has_settings_of_its_own),
         cmocka_unit_test(refuses_windows_that_it_cannot_place),
         cmocka_unit_test(a_family_has_its_own_biases),
         cmocka_unit_test(both_rope_spellings_mean_the_same),
