@@ -1,7 +1,6 @@
 """`quire tune`: a search from start to end, stopped and gone on with, and its files served."""
 import itertools
 import json
-import signal
 import subprocess
 import time
 
@@ -63,7 +62,7 @@ def stop_at(model, directory, state, n, word, *flags):
     with subprocess.Popen(command(model, *flags), cwd=directory, stdout=subprocess.DEVNULL,
                           stderr=subprocess.DEVNULL) as process:
         wait_for(process, state, n, word)
-        process.send_signal(signal.SIGINT)
+        process.kill()
     assert process.returncode != 0 and not (directory / "out.json").exists()
 
 
