@@ -16,7 +16,7 @@
 #include "engine/rng.h"
 #include "server/tune_pass.h"
 
-enum { N_TOKENS = 700, N_HEADS = 6, N_VOCAB = 8000, LAYER = 2, N_SELECTED = 128 };
+enum { N_TOKENS = 700, N_HEADS = 6, N_VOCAB = 8000, LAYER = 2, DEEP_LAYER = 7, N_SELECTED = 128 };
 static const float NEVER_DENSE = 2;
 
 struct rig {
@@ -25,8 +25,8 @@ struct rig {
     uint32_t tokens[N_TOKENS];
 };
 
-/* rows: of a slice. */
-static void open_rig(struct rig *rig, uint32_t rows) {
+/* rows: of a slice; synthetic: as in struct attn_sparse. */
+static void open_lines(struct rig *rig, uint32_t rows, uint32_t synthetic) {
     struct error err = {0};
     const struct cpu_config cpu = {.n_threads = 2};
     assert_int_equal(cpu_backend_create(&rig->be, &cpu, &err), 0);
@@ -34,11 +34,15 @@ static void open_rig(struct rig *rig, uint32_t rows) {
                                          .backend = rig->be,
                                          .max_batched_tokens = rows,
                                          .kv_dtype = DTYPE_F32};
-    if (tune_pass_create(&rig->pass, &config, N_TOKENS, N_SELECTED, 0, &err))
+    if (tune_pass_create(&rig->pass, &config, N_TOKENS, N_SELECTED, synthetic, &err))
         fail_msg("%s", err.text);
     for (uint32_t i = 0; i < N_TOKENS; i++)
         rig->tokens[i] = (uint32_t)(rng_uniform(5, i % 300) * N_VOCAB); /* text that repeats */
     tune_pass_begin(rig->pass, rig->tokens, N_TOKENS);
+}
+
+static void open_rig(struct rig *rig, uint32_t rows) {
+    open_lines(rig, rows, 0);
 }
 
 static void close_rig(struct rig *rig) {
@@ -94,6 +98,32 @@ static void larger_patterns_recall_more(void **state) {
         assert_true(more.recall[h] < 1 && few.density[h] < more.density[h]);
     }
     close_rig(&rig);
+}
+
+static double mean(const float *values) {
+    double sum = 0;
+    for (uint32_t h = 0; h < N_HEADS; h++) sum += values[h] / N_HEADS;
+    return sum;
+}
+
+/* So that an index that does not look at the prompt would show.  The text repeats after 300 tokens:
+ * lines that were found know, those that were drawn do not, and the nearest 250 cannot. */
+static void lines_are_worth_looking_for(void **state) {
+    (void)state;
+    struct rig found_rig, drawn_rig;
+    open_lines(&found_rig, 256, 0);
+    open_lines(&drawn_rig, 256, 7);
+    for (uint32_t l = 0; l <= DEEP_LAYER; l++) {
+        enter(&found_rig, l);
+        enter(&drawn_rig, l);
+    }
+    const struct seen found = look(&found_rig, PATTERN_VERTICAL_SLASH, 30, 120),
+                      drawn = look(&drawn_rig, PATTERN_VERTICAL_SLASH, 30, 120),
+                      near = look(&found_rig, PATTERN_A_SHAPE, 30, 250);
+    assert_true(mean(found.recall) > mean(drawn.recall) + 0.2);
+    assert_true(mean(found.recall) > mean(near.recall) + 0.1);
+    close_rig(&found_rig);
+    close_rig(&drawn_rig);
 }
 
 /* Where slices end does not matter, nor what was tried in the layers before. */
@@ -241,6 +271,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_visits_everything_recalls_everything),
         cmocka_unit_test(larger_patterns_recall_more),
+        cmocka_unit_test(lines_are_worth_looking_for),
         cmocka_unit_test(measurements_change_nothing_downstream),
         cmocka_unit_test(tokens_are_worth_their_largest_weight),
         cmocka_unit_test(the_best_are_chosen),
