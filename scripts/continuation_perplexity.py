@@ -20,47 +20,30 @@ import json
 import math
 import pathlib
 import sys
-import urllib.error
-import urllib.request
 
 import numpy
 
-BOOKS = pathlib.Path(__file__).resolve().parent.parent / "models/quire-22m/eval/held_out.txt"
+from streaming_perplexity import BOOKS, Server
+
 FORCED = 100  # the largest bias that the API takes
 T_95 = {4: 3.182, 8: 2.365, 16: 2.131, 32: 2.040, 64: 1.998}  # two-sided, by number of windows
 
 
-class Server:
-    def __init__(self, url, timeout):
-        self.url, self.timeout = url.rstrip("/").removesuffix("/v1"), timeout
-
-    def post(self, path, body):
-        request = urllib.request.Request(self.url + path, json.dumps(body).encode(),
-                                         {"Content-Type": "application/json"})
-        try:
-            with urllib.request.urlopen(request, timeout=self.timeout) as reply:
-                return json.load(reply)
-        except urllib.error.HTTPError as error:
-            sys.exit(f"{path}: {error.code} {error.read().decode(errors='replace')}")
-
-    def tokens(self, text, special):
-        return self.post("/tokenize", {"prompt": text, "add_special_tokens": special})["tokens"]
-
-    def logprob(self, prompt, token, fields):
-        """Of the token behind the prompt, in nats."""
-        answer = self.post("/v1/completions", {
-            "prompt": prompt, "max_tokens": 1, "logit_bias": {str(token): FORCED}, "logprobs": 0,
-            "temperature": 0, "ignore_eos": True, "return_token_ids": True, **fields})
-        (choice,) = answer["choices"]
-        if choice["token_ids"] != [token]:
-            sys.exit(f"the bias was to give token {token}, not {choice['token_ids']}")
-        return choice["logprobs"]["token_logprobs"][0]
+def logprob(server, prompt, token, fields):
+    """Of the token behind the prompt, in nats."""
+    answer = server.post("/v1/completions", {
+        "prompt": prompt, "max_tokens": 1, "logit_bias": {str(token): FORCED}, "logprobs": 0,
+        "temperature": 0, "ignore_eos": True, "return_token_ids": True, **fields})
+    (choice,) = answer["choices"]
+    if choice["token_ids"] != [token]:
+        sys.exit(f"the bias was to give token {token}, not {choice['token_ids']}")
+    return choice["logprobs"]["token_logprobs"][0]
 
 
 def score(server, ids, n_tokens, fields):
     """Mean negative log-likelihood of the last n_tokens tokens."""
     first = len(ids) - n_tokens
-    return -sum(server.logprob(ids[:i], ids[i], fields) for i in range(first, len(ids))) / n_tokens
+    return -sum(logprob(server, ids[:i], ids[i], fields) for i in range(first, len(ids))) / n_tokens
 
 
 def windows(server, text, length, n):
@@ -99,7 +82,7 @@ def measure(server, texts, args, fields):
 
 def main():
     args = parse_arguments()
-    server = Server(args.url, args.timeout)
+    server = Server(args)
     text = args.text.read_text(encoding="utf-8")
     out = csv.writer(sys.stdout)
     out.writerow(["length", "config", "tokens", "perplexity", "change", "low", "high"])
