@@ -11,9 +11,7 @@
  * Shared: none.          Oracle: engine/cpu/, exact. */
 #include "cuda/store.cuh"
 
-/* 4 blocks a layer that ask for 4 KB a warp keep the bus busy, and leave the multiprocessors to the
- * attention that runs meanwhile. */
-enum { THREADS = MOVE_THREADS, UNROLL = MOVE_UNROLL, LAYER_BLOCKS = 4 };
+enum { THREADS = MOVE_THREADS, UNROLL = MOVE_UNROLL };
 
 /* In units of a thread: how long a head's row is, and a token's keys and values. */
 template <typename T> struct units {
@@ -69,7 +67,7 @@ static __device__ __forceinline__ void move_units(uint32_t first, uint32_t strid
 }
 
 /* A warp moves a token: what it asks for at a time lies in one run, of one page of the system's
- * memory.  Threads that each asked for parts of many tokens got 28 GB/s where this gets 50. */
+ * memory. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) fetch_kernel(const struct fetch_params p) {
     const units<T> n(p.kv);
@@ -108,7 +106,7 @@ static __global__ void __launch_bounds__(THREADS) store_kernel(
 }
 
 cudaError_t launch_fetch(const struct fetch_params *p, uint32_t n_layers, struct launch launch) {
-    const dim3 grid(p->store.base ? +LAYER_BLOCKS : +DEVICE_BLOCKS, n_layers);
+    const dim3 grid(p->store.base ? +BUS_BLOCKS : +DEVICE_BLOCKS, n_layers);
     if (n_layers == 0) return cudaSuccess;
     if (p->store.base && p->store.fp8) return launch_fetch_fp8(p, n_layers, launch);
     if (moves_vectors(&p->kv, &p->store))

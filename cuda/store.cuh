@@ -7,9 +7,10 @@
 #include "cuda/keep.cuh"
 #include "cuda/select.h"
 
-/* Across the bus what counts is how much is asked for at a time: 50 GB/s with 2 us there and back
- * is 100 KB.  16 blocks of 256 threads that ask for 8 x 16 bytes each are 512 KB, on few
- * multiprocessors: the others are for the attention that runs meanwhile. */
+/* Across the bus what counts is how much is asked for at a time: a round trip takes 3.4 us, and 6
+ * or more while other kernels keep the device's memory busy.  16 blocks of 256 threads that ask for
+ * 8 x 16 bytes each are 512 KB, which gives 49 GB/s, and 35 to 42 beside those kernels; of 4 blocks
+ * came 38, and 20.  More would only slow down the others. */
 enum { MOVE_THREADS = 256, MOVE_UNROLL = 8, BUS_BLOCKS = 16, DEVICE_BLOCKS = 64 };
 
 static __device__ __forceinline__ struct fetch load_fetch(const struct fetch *from) {
