@@ -421,6 +421,9 @@ struct attn_args {
     const struct kv_pool *kv;
     uint32_t layer, n_heads;
     float scale;     /* 1 / sqrt(head_dim) unless the model says otherwise */
+    /* 0, or scores, which are scale * q . k, become softcap * tanh(score / softcap), wherever they
+     * are made, before anything is hidden. */
+    float softcap;
     /* For keys that are rotated when they are read, as in rope_append_args. */
     const double *inv_freq;
     float rope_scale;
@@ -467,7 +470,7 @@ struct attn_index_args {
     size_t q_stride;
     const struct kv_pool *kv;
     uint32_t layer, n_heads;
-    float scale;
+    float scale, softcap; /* as in attn_args */
     /* Host [n_heads], valid after collect() or sync(), or NULL: the share of causal pairs that each
      * head's choice visits, which dense_above judges.  The search of patterns asks for it. */
     float *density;
@@ -499,6 +502,13 @@ struct gather_rows_args {
     void *out;     /* act [n, dim] */
     const uint32_t *rows; /* host [n] */
     uint32_t n, dim;
+};
+
+/* x = cap * tanh(x / cap), where linear has left logits; NaN stays NaN. */
+struct soft_cap_args {
+    void *x; /* f32 [n_rows, dim] */
+    uint32_t n_rows, dim;
+    float cap;
 };
 
 struct logit_bias {
@@ -654,6 +664,7 @@ struct backend_ops {
     /* Between steps. */
     int (*store_pages)(struct backend *be, const struct store_args *args, struct error *err);
     int (*gather_rows)(struct backend *be, const struct gather_rows_args *args, struct error *err);
+    int (*soft_cap)(struct backend *be, const struct soft_cap_args *args, struct error *err);
     int (*sample)(struct backend *be, const struct sample_args *args, struct error *err);
     /* Runs the operations of `body`, or launches again what it launched for the same ctx and n_rows
      * before.  For steps whose sequences all decode, and bodies whose arguments depend on ctx and

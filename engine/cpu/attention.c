@@ -183,7 +183,8 @@ static struct tile tile_of(const struct attn_job *job, uint32_t seq, uint32_t fi
                          .group = job->group,
                          .n_rows = n_tokens * job->group,
                          .first_visible = view_of(job, seq)->n_slots - s->n_rows + first_token + 1,
-                         .window = step_window(job->cpu->step, job->args->layer)};
+                         .window = step_window(job->cpu->step, job->args->layer),
+                         .softcap = job->args->softcap};
 }
 
 /* --- Decode: a task is a chunk of one KV head of one sequence; then one fold per head. --- */

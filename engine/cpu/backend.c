@@ -219,6 +219,7 @@ static const struct backend_ops cpu_ops = {
     .select_totals = cpu_select_totals,
     .store_pages = cpu_store_pages,
     .gather_rows = cpu_gather_rows,
+    .soft_cap = cpu_soft_cap,
     .sample = cpu_sample,
     .repeat = cpu_repeat,
     .collect = cpu_collect,

@@ -25,7 +25,7 @@ struct rank_angles {
 struct score_inputs {
     bool wanted;              /* some sequence of the step has scores or a selection */
     struct buffer first_page; /* u32 [n_decode + 1]: prefix sums of the pages of those that do */
-    struct buffer raw;        /* f32 [page][n_heads][PAGE_TOKENS]: decode's q . k in base 2 */
+    struct buffer raw;        /* f32 [page][n_heads][PAGE_TOKENS]: decode's scores in base 2 */
     struct buffer softmax;    /* f32 [n_rows][n_heads][2]: maximum (base 2) and sum */
 };
 
@@ -96,6 +96,7 @@ int cpu_select(struct backend *be, const struct select_args *args, struct error 
 int cpu_select_totals(struct backend *be, struct select_total *totals, struct error *err);
 int cpu_store_pages(struct backend *be, const struct store_args *args, struct error *err);
 int cpu_gather_rows(struct backend *be, const struct gather_rows_args *args, struct error *err);
+int cpu_soft_cap(struct backend *be, const struct soft_cap_args *args, struct error *err);
 int cpu_measure(struct backend *be, struct ceilings *out, struct error *err);
 int cpu_sample(struct backend *be, const struct sample_args *args, struct error *err);
 

@@ -1,5 +1,5 @@
 /* elementwise.c - the operations that touch each row on its own: embedding, norm, RoPE + append,
- * gate, gather. */
+ * gate, gather, soft cap. */
 #include "engine/cpu/backend.h"
 
 #include <string.h>
@@ -92,6 +92,17 @@ static void gather_row(const struct row_job *job, uint32_t row, uint32_t worker)
 int cpu_gather_rows(struct backend *be, const struct gather_rows_args *args, struct error *err) {
     (void)err;
     return run_rows(&(struct row_job){(struct cpu_backend *)be, args, args->n, gather_row});
+}
+
+static void soft_cap_row(const struct row_job *job, uint32_t row, uint32_t worker) {
+    (void)worker;
+    const struct soft_cap_args *args = job->args;
+    job->cpu->kernels->soft_cap((float *)args->x + (size_t)row * args->dim, args->dim, args->cap);
+}
+
+int cpu_soft_cap(struct backend *be, const struct soft_cap_args *args, struct error *err) {
+    (void)err;
+    return run_rows(&(struct row_job){(struct cpu_backend *)be, args, args->n_rows, soft_cap_row});
 }
 
 static void rotate_head(float *x, const float *c, const float *s, uint32_t n) {

@@ -223,7 +223,8 @@ static void add_prefill_scores(const struct keep_job *job, const struct step_seq
             .first_head = h->kv_head * job->group,
             .group = job->group,
             .n_rows = n_tokens * job->group,
-            .first_visible = h->view->n_slots - seq->n_rows + token + 1};
+            .first_visible = h->view->n_slots - seq->n_rows + token + 1,
+            .softcap = job->args->softcap};
         tile_load_queries(job->args, &t, seq->first_row + token, w->q);
         for (uint32_t page = first; page < end; page++) {
             if (slots_of_page(tile_last_visible(&t), page) == 0) break;

@@ -289,6 +289,22 @@ static void gate_mul(float *out, const float *gate, const float *up, uint32_t n,
     memcpy(out + i, &last, (n - i) * sizeof(float));
 }
 
+/* tanh(y) = (1 - e) / (1 + e) with e = exp(-2 y), of |x| and with its sign. */
+INLINE vecf capped(vecf x, float cap) {
+    const veci sign = (veci)x & INT32_MIN, is_nan = x != x;
+    const vecf e = vec_exp2((vecf)((veci)x & INT32_MAX) * (-2.88539008f / cap));
+    const veci y = (veci)((1.0f - e) / (1.0f + e) * cap) | sign;
+    return (vecf)((y & ~is_nan) | ((veci)x & is_nan));
+}
+
+static void soft_cap(float *x, size_t n, float cap) {
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES) vec_store(x + i, capped(vec_load(x + i), cap));
+    if (i == n) return;
+    const vecf last = capped(vec_load_tail(x, i, (uint32_t)(n - i), DTYPE_F32), cap);
+    memcpy(x + i, &last, (n - i) * sizeof(float));
+}
+
 /* Scores of `rows` queries against ATTN_VECS * LANES slots. */
 INLINE void scores_tile(float *s, const float *q, uint32_t rows, const float *kt, uint32_t dim) {
     vecf acc[ATTN_ROWS][ATTN_VECS] = {0};
@@ -519,6 +535,7 @@ const struct cpu_kernels KERNELS_NAME = {
     .to_f32 = to_f32,
     .rmsnorm = rmsnorm,
     .gate_mul = gate_mul,
+    .soft_cap = soft_cap,
     .page_scores = page_scores,
     .rotate_page = rotate_page,
     .softmax_update = softmax_update,

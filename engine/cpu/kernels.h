@@ -37,6 +37,8 @@ struct cpu_kernels {
                     bool accumulate);
     void (*gate_mul)(float *out, const float *gate, const float *up, uint32_t n,
                      enum gate_kind kind);
+    /* x[i] = cap * tanh(x[i] / cap); NaN stays NaN. */
+    void (*soft_cap)(float *x, size_t n, float cap);
     /* Scores of n_rows queries against one page: s[r][slot] = dot(q[r], k[.][slot]); s rows are
      * PAGE_TOKENS long. k is [dim, PAGE_TOKENS]; scratch holds as many floats.  Slots not in use
      * give numbers without meaning. */

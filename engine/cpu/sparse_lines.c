@@ -91,7 +91,8 @@ static struct tile asked_rows(const struct lines_task *task) {
                          .first_head = task->head,
                          .group = 1,
                          .n_rows = n,
-                         .first_visible = task->n_slots - n + 1};
+                         .first_visible = task->n_slots - n + 1,
+                         .softcap = task->args->softcap};
 }
 
 static void sum_rows(const struct lines_task *task, const struct tile *t) {

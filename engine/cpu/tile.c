@@ -68,4 +68,7 @@ void tile_scores(const struct tile *t, float *scores, const float *q, uint32_t p
     } else {
         t->kernels->page_scores(scores, q, t->n_rows, keys, t->kv->dtype, t->kv->head_dim, room);
     }
+    if (t->softcap > 0) /* scores are in base 2, and so is what they tend to */
+        t->kernels->soft_cap(scores, (size_t)t->n_rows * PAGE_TOKENS,
+                             (float)(t->softcap * LOG2_E));
 }

@@ -20,6 +20,7 @@ struct tile {
     uint32_t kv_head, first_head, group, n_rows;
     uint32_t first_visible; /* slots that the first token sees; each later token sees one more */
     uint32_t window;        /* of these only the newest so many; 0: all */
+    float softcap;          /* of scores, as in attn_args */
 };
 
 /* Tokens of a tile, when that many are left. */

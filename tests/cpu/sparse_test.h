@@ -20,6 +20,7 @@ struct prompt {
     float *qkv;       /* [n_slots, WIDTH] */
     float *out, *lse; /* of the indexed rows */
     float density[N_HEADS];
+    float softcap;
 };
 
 static inline void reserve_sparse(struct backend *be, uint32_t max_rows, uint32_t max_slots) {
@@ -121,6 +122,7 @@ static inline int index_rows(struct prompt *p, struct prompt_step *s) {
                                          .kv = &p->kv,
                                          .n_heads = N_HEADS,
                                          .scale = 0.25f,
+                                         .softcap = p->softcap,
                                          .density = p->density};
     step_fill(s, p, p->sparse.first_slot, p->sparse.n_rows, true);
     return p->be->ops->attn_index(p->be, &args, NULL);
@@ -135,6 +137,7 @@ static inline int attend_rows(struct prompt *p, uint32_t first, uint32_t n, bool
                                    .kv = &p->kv,
                                    .n_heads = N_HEADS,
                                    .scale = 0.25f,
+                                   .softcap = p->softcap,
                                    .lse = p->lse + (size_t)first * N_HEADS};
     step_fill(s, p, p->sparse.first_slot + first, n, sparse);
     return p->be->ops->attn_prefill(p->be, &args, NULL);
@@ -243,13 +246,13 @@ static inline float stored(float x, enum dtype dtype) {
     return x;
 }
 
-/* q . k of a row (a slot) and a slot, natural base. */
+/* The score of a row (a slot) and a slot, natural base. */
 static inline double logit(const struct prompt *p, uint32_t head, uint32_t row, uint32_t slot) {
     const float *q = p->qkv + (size_t)row * WIDTH + head * DIM,
                 *k = p->qkv + (size_t)slot * WIDTH + (N_HEADS + head / (N_HEADS / N_KV)) * DIM;
     double sum = 0;
     for (uint32_t d = 0; d < DIM; d++) sum += (double)q[d] * stored(k[d], p->kv.dtype);
-    return sum / 4;
+    return p->softcap > 0 ? p->softcap * tanh(sum / 4 / p->softcap) : sum / 4;
 }
 
 /* By attention; false: see choose(). */

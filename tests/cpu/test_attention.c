@@ -4,6 +4,7 @@
 
 struct shape {
     uint32_t n_heads, n_kv, dim, n_tokens, window;
+    float softcap;
 };
 
 /* One sequence: its inputs, its pages in a shuffled pool, and what attention should give. */
@@ -52,6 +53,7 @@ static void oracle(struct fixture *f) {
                 for (uint32_t d = 0; d < dim; d++)
                     p[j] += q[d] * all[(size_t)j * width + kv_at + d];
                 p[j] /= sqrt(dim);
+                if (s->softcap > 0) p[j] = s->softcap * tanh(p[j] / s->softcap);
                 max = fmax(max, p[j]);
             }
             for (uint32_t j = first; j <= t; j++) sum += p[j] = exp(p[j] - max);
@@ -119,7 +121,8 @@ static void feed(struct backend *be, struct fixture *f, uint32_t first, uint32_t
                              .out = out,
                              .kv = &f->kv,
                              .n_heads = f->s.n_heads,
-                             .scale = (float)(1 / sqrt(f->s.dim))};
+                             .scale = (float)(1 / sqrt(f->s.dim)),
+                             .softcap = f->s.softcap};
     assert_int_equal(be->ops->step_begin(be, &step, NULL), 0);
     assert_int_equal(be->ops->rope_append(be, &rope, NULL), 0);
     assert_int_equal(be->ops->attn_decode(be, &attn, NULL), 0);
@@ -136,11 +139,14 @@ static void feed_in_chunks(struct backend *be, struct fixture *f, uint32_t chunk
 }
 
 static const struct shape shapes[] = {/* either side of a page and of a chunk of 512 */
-    {1, 1, 8, 1, 0}, {2, 1, 16, 63, 0}, {6, 2, 64, 64, 0}, {6, 2, 64, 65, 0}, {4, 4, 128, 130, 0},
-    {8, 1, 20, 97, 0}, {6, 2, 64, 513, 0}, {3, 1, 64, 1030, 0}, {2, 2, 80, 512, 0},
+    {1, 1, 8, 1, 0, 0}, {2, 1, 16, 63, 0, 0}, {6, 2, 64, 64, 0, 0}, {6, 2, 64, 65, 0, 0},
+    {4, 4, 128, 130, 0, 0}, {8, 1, 20, 97, 0, 0}, {6, 2, 64, 513, 0, 0}, {3, 1, 64, 1030, 0, 0},
+    {2, 2, 80, 512, 0, 0},
     /* windows within a page, of whole pages, of more than a chunk; one token is the smallest */
-    {2, 1, 16, 63, 10}, {6, 2, 64, 513, 1}, {6, 2, 64, 700, 64}, {4, 4, 128, 1100, 100},
-    {3, 1, 64, 1230, 513}};
+    {2, 1, 16, 63, 10, 0}, {6, 2, 64, 513, 1, 0}, {6, 2, 64, 700, 64, 0}, {4, 4, 128, 1100, 100, 0},
+    {3, 1, 64, 1230, 513, 0},
+    /* scores are about 10 at most: caps that flatten, that bend, and beside windows */
+    {2, 1, 16, 63, 0, 0.5f}, {6, 2, 64, 700, 0, 4}, {4, 4, 128, 600, 100, 6}};
 
 static double tolerance_of(enum dtype dtype) {
     return dtype == DTYPE_F32   ? 4e-6
@@ -191,7 +197,8 @@ static void any_cut_gives_the_same_bits(void **state) {
 
 /* Three sequences in one step: two decode, one prefills; each must equal what it gets alone. */
 static void a_batch_gives_the_same_bits_on(struct backend *be) {
-    static const struct shape each[3] = {{6, 2, 64, 700, 0}, {6, 2, 64, 33, 0}, {6, 2, 64, 140, 0}};
+    static const struct shape each[3] = {
+        {6, 2, 64, 700, 0, 3}, {6, 2, 64, 33, 0, 3}, {6, 2, 64, 140, 0, 3}};
     static const uint32_t n_rows[3] = {1, 1, 90};
     uint32_t width = row_width(&each[0]), out_width = 6 * 64, row = 0;
     struct fixture f[3];
@@ -233,7 +240,8 @@ static void a_batch_gives_the_same_bits_on(struct backend *be) {
                              .out = batch,
                              .kv = &shared,
                              .n_heads = 6,
-                             .scale = 0.125f};
+                             .scale = 0.125f,
+                             .softcap = each[0].softcap};
     assert_int_equal(be->ops->step_begin(be, &step, NULL), 0);
     assert_int_equal(be->ops->rope_append(be, &rope, NULL), 0);
     assert_int_equal(be->ops->attn_decode(be, &attn, NULL), 0);

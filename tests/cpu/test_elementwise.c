@@ -1,5 +1,5 @@
-/* test_elementwise.c - norm, RoPE, embedding and gather against their definitions, at ragged
- * widths. */
+/* test_elementwise.c - norm, RoPE, embedding, soft cap and gather against their definitions, at
+ * ragged widths. */
 #include "tests/cpu/cpu_test.h"
 
 #include "engine/cpu/vec.h"
@@ -96,6 +96,31 @@ static void embedding_widens_the_rows_of_the_tokens(void **state) {
     for_each_backend(embedding_widens_the_rows_of_the_tokens_on);
 }
 
+/* From linear to flat, infinity and NaN among them; what lies behind is left alone. */
+static void soft_cap_equals_its_definition_on(struct backend *be) {
+    for (size_t i = 0; i < N_WIDTHS; i++) {
+        const uint32_t n = N_ROWS * widths[i];
+        float *x = random_floats(n + 1);
+        double *expected = malloc(n * sizeof(double));
+        for (uint32_t j = 0; j < n; j++) x[j] *= j % 3 == 0 ? 0.1f : j % 3 == 1 ? 30 : 1000;
+        x[0] = NAN, x[1] = INFINITY, x[2] = -INFINITY;
+        for (uint32_t j = 0; j < n; j++) expected[j] = 30 * tanh((double)x[j] / 30);
+        const float behind = x[n];
+        assert_int_equal(
+            be->ops->soft_cap(be, &(struct soft_cap_args){x, N_ROWS, widths[i], 30}, NULL), 0);
+        assert_true(x[n] == behind && x[1] == 30 && x[2] == -30);
+        assert_true(isnan(x[0]));
+        assert_close(x + 1, expected + 1, n - 1, 3e-7);
+        free(x);
+        free(expected);
+    }
+}
+
+static void soft_cap_equals_its_definition(void **state) {
+    (void)state;
+    for_each_backend(soft_cap_equals_its_definition_on);
+}
+
 static void gather_picks_rows_on(struct backend *be) {
     float x[40 * 7], out[5 * 7];
     uint32_t rows[5] = {39, 0, 7, 7, 12};
@@ -159,6 +184,7 @@ int main(void) {
         cmocka_unit_test(rmsnorm_knows_heads_and_adds),
         cmocka_unit_test(embedding_widens_the_rows_of_the_tokens),
         cmocka_unit_test(gather_picks_rows),
+        cmocka_unit_test(soft_cap_equals_its_definition),
         cmocka_unit_test(rope_is_exact_at_a_million_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -13,6 +13,7 @@ struct shape {
     uint32_t n_heads, n_kv, dim, n_freqs;
     float rope_scale;
     enum dtype dtype; /* of pages */
+    float softcap;
 };
 
 struct plan {
@@ -216,7 +217,8 @@ static void run_layer(const struct part *parts, uint32_t n_parts, uint32_t layer
                                           s->n_freqs, layer,  s->n_heads, 0};
     const struct attn_args attn = {.q = qkv, .q_stride = row_width(s), .out = out, .kv = &r->kv,
                                    .layer = layer, .n_heads = s->n_heads,
-                                   .scale = (float)(1 / sqrt(s->dim)), .inv_freq = r->inv_freq,
+                                   .scale = (float)(1 / sqrt(s->dim)),
+                                   .softcap = s->softcap, .inv_freq = r->inv_freq,
                                    .rope_scale = s->rope_scale, .n_freqs = s->n_freqs};
     assert_int_equal(ops->rope_append(r->be, &rope, NULL), 0);
     assert_int_equal(ops->attn_decode(r->be, &attn, NULL), 0);
@@ -292,6 +294,8 @@ static void probabilities(const struct run *r, const struct oracle_head *h, uint
         p[i] = 0;
         for (uint32_t d = 0; d < dim; d++) p[i] += q[d] * keys[(size_t)i * dim + d];
         p[i] /= sqrt(dim);
+        if (r->plan.shape.softcap > 0)
+            p[i] = r->plan.shape.softcap * tanh(p[i] / r->plan.shape.softcap);
         max = fmax(max, p[i]);
     }
     for (uint32_t i = 0; i < h->n; i++) sum += p[i] = exp(p[i] - max);
@@ -504,6 +508,7 @@ static struct shape random_shape(void) {
     s.n_heads = s.n_kv * (1 + random_below(8));
     s.n_freqs = s.dim / (random_below(4) ? 2 : 4);
     if (random_below(4) == 0) s.rope_scale = 1.125f;
+    if (random_below(2) == 0) s.softcap = 1.5f; /* scores are about 5 at most */
     return s;
 }
 
@@ -548,7 +553,7 @@ static void bounded_caches_equal_the_definition(void **state) {
 
 /* A NaN row spoils every score it touches: those leave first, and then all is well again. */
 static void what_a_nan_row_touched_leaves_first_on(struct backend *be) {
-    struct plan plan = {.shape = {4, 2, 64, 32, 1, DTYPE_F32},
+    struct plan plan = {.shape = {4, 2, 64, 32, 1, DTYPE_F32, 2},
                         .budget = {40, 2, 10, KV_SCORE_SUM, 0, false},
                         .chunk = 32, .n_prompt = 70, .n_text = 200};
     static const uint32_t nan_rows[] = {0, 45, 69, 100};
@@ -566,7 +571,7 @@ static void what_a_nan_row_touched_leaves_first(void **state) {
 /* Queries of zero see everything alike: of tokens that came before the window, all equal, the
  * older ones go. */
 static void of_equals_the_older_goes_on(struct backend *be) {
-    const struct plan plan = {.shape = {3, 1, 64, 32, 1, DTYPE_F32},
+    const struct plan plan = {.shape = {3, 1, 64, 32, 1, DTYPE_F32, 0},
                               .budget = {20, 1, 5, KV_SCORE_WINDOW, 0, false},
                               .chunk = 128, .n_prompt = 128, .n_text = 128, .nan_row = UINT32_MAX};
     struct run r;
@@ -672,7 +677,7 @@ static void a_batch_changes_no_bit_on(struct backend *be) {
     struct run runs[2];
     float *alone[2][N_LAYERS];
     for (uint32_t i = 0; i < 2; i++) {
-        plans[i].shape = (struct shape){6, 2, 64, 32, 1, DTYPE_F32};
+        plans[i].shape = (struct shape){6, 2, 64, 32, 1, DTYPE_F32, 2};
         plans[i].budget.capacity = 100;
         plans[i].budget.n_recent = 50;
         plans[i].chunk = 80;

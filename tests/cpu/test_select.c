@@ -25,6 +25,7 @@ struct shape {
     uint32_t n_heads, n_kv, dim;
     enum dtype dtype; /* of pages and store */
     bool fp8;         /* the store is */
+    float softcap;
 };
 
 struct plan {
@@ -213,6 +214,7 @@ static void probabilities(const struct run *r, uint32_t layer, uint32_t head,
         p[i] = 0;
         for (uint32_t d = 0; d < s->dim; d++) p[i] += (double)q[d] * k[d];
         p[i] /= sqrt(s->dim);
+        if (s->softcap > 0) p[i] = s->softcap * tanh(p[i] / s->softcap);
         max = fmax(max, p[i]);
     }
     for (uint32_t i = 0; i < n; i++) sum += p[i] = exp(p[i] - max);
@@ -492,8 +494,8 @@ static void run_layer(struct run *runs, uint32_t n_runs, uint32_t layer, uint32_
                                           s->n_heads, 0};
     struct attn_args attn = {.q = qkv, .q_stride = row_width(s), .out = out, .kv = &rig->kv,
                              .layer = layer, .n_heads = s->n_heads,
-                             .scale = (float)(1 / sqrt(s->dim)), .inv_freq = inv_freq,
-                             .rope_scale = 1, .n_freqs = s->dim / 2,
+                             .scale = (float)(1 / sqrt(s->dim)), .softcap = s->softcap,
+                             .inv_freq = inv_freq, .rope_scale = 1, .n_freqs = s->dim / 2,
                              .selects = layer == groups[0].filter || layer == groups[1].filter};
     assert_int_equal(ops->rope_append(rig->be, &rope, NULL), 0);
     assert_int_equal(ops->attn_decode(rig->be, &attn, NULL), 0);
@@ -565,6 +567,7 @@ static struct shape random_shape(void) {
     struct shape s = {.n_kv = 1 + random_below(2), .dim = dims[random_below(4)],
                       .dtype = (enum dtype)random_below(3), .fp8 = random_below(2)};
     s.n_heads = s.n_kv * (1 + random_below(4));
+    if (random_below(2) == 0) s.softcap = 2;
     return s;
 }
 
@@ -613,7 +616,7 @@ static void a_long_text_stays_exact(void **state) {
         const struct plan plan = {.n_prompt = 200, .n_text = 900, .n_selected = 128, .n_tail = 64,
                                   .n_sink = 4, .on_device = on_device};
         assert_int_equal(cpu_backend_create(&be, &(struct cpu_config){.n_threads = 3}, NULL), 0);
-        const uint64_t n_fetched = run_and_check(be, (struct shape){2, 1, 16, DTYPE_F32, false}, &plan);
+        const uint64_t n_fetched = run_and_check(be, (struct shape){2, 1, 16, DTYPE_F32, false, 0}, &plan);
         assert_true(n_fetched > 0 && n_fetched < 700 * N_GROUPS * 128);
         be->ops->destroy(be);
     }
@@ -624,7 +627,7 @@ static void fp8_loses_little_on(struct backend *be) {
     for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
         struct plan plan = random_plan(false);
         plan.rough = true;
-        assert_true(run_and_check(be, (struct shape){4, 2, 64, dtype, true}, &plan) > 0);
+        assert_true(run_and_check(be, (struct shape){4, 2, 64, dtype, true, 0}, &plan) > 0);
     }
 }
 
@@ -636,7 +639,7 @@ static void fp8_loses_little(void **state) {
 /* More slots than one page has room to name. */
 static void the_tokens_of_many_slots_are_named(void **state) {
     (void)state;
-    const struct shape shape = {1, 1, 16, DTYPE_BF16, false};
+    const struct shape shape = {1, 1, 16, DTYPE_BF16, false, 0};
     struct backend *be = NULL;
     struct rig rig;
     struct run r;
@@ -696,7 +699,7 @@ static void a_batch_changes_no_bit_on(struct backend *be) {
     struct run runs[MOST_RUNS];
     float *alone[MOST_RUNS];
     size_t n[MOST_RUNS];
-    rig_init(&rig, be, (struct shape){6, 2, 64, DTYPE_F32, true});
+    rig_init(&rig, be, (struct shape){6, 2, 64, DTYPE_F32, true, 3});
     for (uint32_t i = 0; i < MOST_RUNS; i++) {
         run_init(&runs[i], &rig, &companions[i]);
         while (runs[i].n_done < runs[i].plan.n_text) run_step(&runs[i], 1, false);
