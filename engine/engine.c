@@ -143,12 +143,24 @@ static uint32_t longest_sequence(const struct engine *e) {
     return e->kv.tracked ? e->model->config.max_position : e->info.max_model_len;
 }
 
+/* Layers with a window keep its pages only; not where all pages are taken when a request starts. */
+static bool gives_back(const struct engine *e) {
+    return e->model->config.window > 0 && !e->config.batch_invariant;
+}
+
+static uint32_t n_windowed(const struct engine *e) {
+    uint32_t n = 0;
+    for (uint32_t l = 0; l < e->model->config.n_layers && gives_back(e); l++)
+        n += e->model->config.windows[l] > 0;
+    return n;
+}
+
 /* As if all that is free became pages, the pool comes last: of layers that keep everything. */
 static uint64_t most_slots(const struct engine *e, struct device_memory device) {
     const uint64_t longest = (uint64_t)e->config.max_num_seqs * longest_sequence(e);
-    const uint64_t n_layers = e->model->config.n_layers - e->store.n_planes;
-    const uint64_t room = device.free / (e->kv.page_bytes * n_layers) * PAGE_TOKENS;
-    return device.total ? min_u64(room, longest) : longest;
+    const uint64_t n_layers = e->model->config.n_layers - e->store.n_planes - n_windowed(e);
+    if (device.total == 0 || n_layers == 0) return longest;
+    return min_u64(device.free / (e->kv.page_bytes * n_layers) * PAGE_TOKENS, longest);
 }
 
 static uint32_t most_selected(const struct engine *e) {
@@ -212,11 +224,15 @@ static int create_pages(struct engine *e, struct error *err) {
     const uint32_t n_layers = e->model->config.n_layers;
     const struct longest_text longest = {.n_layers = n_layers,
                                          .n_tokens = e->info.max_model_len,
+                                         .n_windowed = n_windowed(e),
+                                         .window = e->model->config.window,
+                                         .step_rows = c->max_batched_tokens,
                                          .long_rows = e->info.long_rows,
                                          .store = &e->store};
     int code = memory_plan_kv(&e->kv, c, &longest, be->ops->memory(be), memory_available(), err);
     if (code) return code;
     e->info.n_pages = e->kv.n_pages;
+    e->info.text_pages = memory_plan_text_pages(&longest);
     e->info.kv_bytes = (uint64_t)e->kv.n_pages * e->kv.page_bytes;
     e->info.kv_tokens = (uint64_t)e->kv.n_pages / n_layers * PAGE_TOKENS;
     return be->ops->alloc(be, e->info.kv_bytes, &e->kv.base, err);
@@ -289,6 +305,10 @@ static int create_memory(struct engine *e, struct error *err) {
     if (!code) code = create_pages(e, err);
     if (code) return code;
     e->space.n_layers = n_layers;
+    if (gives_back(e)) {
+        e->space.windows = e->model->config.windows;
+        e->space.window = e->model->config.window;
+    }
     e->space.be = c->backend;
     e->space.memory = &e->kv;
     e->space.groups = c->groups;
@@ -296,7 +316,7 @@ static int create_memory(struct engine *e, struct error *err) {
     e->space.batch_invariant = c->batch_invariant;
     code = page_pool_create(&e->space.pool, e->kv.n_pages, err);
     if (!code && c->prefix_caching)
-        code = prefix_cache_create(&e->space.cache, e->space.pool, n_layers, err);
+        code = prefix_cache_create(&e->space.cache, e->space.pool, e->space.windows, n_layers, err);
     if (code) return code;
     return create_scheduler(e, err);
 }
@@ -358,6 +378,7 @@ int engine_create(struct engine **out, const struct engine_config *config, struc
                                          .tokenizer = e->tokenizer,
                                          .eos = e->model->config.eos,
                                          .n_eos = e->model->config.n_eos,
+                                         .max_rows = e->config.max_batched_tokens,
                                          .max_long_rows = e->info.long_rows};
     if ((code = describe_prefill(e, err))) goto fail;
     scheduler_stats(e->scheduler, &e->stats);

@@ -79,6 +79,7 @@ struct engine_info {
     uint64_t device_bytes; /* 0: the system's memory */
     uint64_t other_bytes;  /* of the device, in use besides: other processes', the driver's */
     uint64_t kv_tokens;     /* tokens that the pool holds over all layers */
+    uint64_t text_pages;    /* that a text of max_model_len tokens takes, which is kept whole */
     bool bounded_caches;    /* asked for, and the backend can */
     bool selections;        /* KV_OFFLOAD: there are groups, and the backend can */
     uint64_t store_bytes, store_tokens; /* of the store in the system's memory; 0: there is none */

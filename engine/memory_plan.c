@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "engine/error.h"
+#include "engine/kv/full.h"
 #include "engine/model/decoder.h"
 #include "engine/sizes.h"
 
@@ -142,10 +143,16 @@ static int refuse_plan(uint64_t n_tokens, uint32_t max_model_len, uint64_t need,
         (double)(device.total - device.free) / gib);
 }
 
+uint64_t memory_plan_text_pages(const struct longest_text *text) {
+    const uint64_t n_near = kv_windowed_pages(text->window, text->step_rows, text->n_tokens);
+    return kv_n_pages(text->n_tokens) * (text->n_layers - text->n_windowed) +
+           n_near * text->n_windowed;
+}
+
 /* Of a sequence that keeps the longest text; with a store for all of it sparse layers keep two
  * lists of pages for a prompt that goes layer by layer, and a few of their own. */
 static uint64_t needed_pages(const struct longest_text *text) {
-    const uint64_t n_pages = kv_n_pages(text->n_tokens), in_all = n_pages * text->n_layers;
+    const uint64_t n_pages = kv_n_pages(text->n_tokens), in_all = memory_plan_text_pages(text);
     const struct kv_store *store = text->store;
     if (text->long_rows == 0 || store->n_blocks < text->n_tokens / PAGE_TOKENS) return in_all;
     const uint64_t n_long = min_u64(n_pages, kv_n_pages(text->long_rows));

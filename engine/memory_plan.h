@@ -37,9 +37,14 @@ enum { MEMORY_PLAN_TOKENS = 131072 };
 /* The longest text that is to fit, and where it may go. */
 struct longest_text {
     uint32_t n_layers, n_tokens; /* max_model_len */
+    /* Layers that keep the pages of their window only, and how many rows a step may append. */
+    uint32_t n_windowed, window, step_rows;
     uint32_t long_rows;          /* memory_plan_long_rows() */
     const struct kv_store *store; /* memory_plan_store() */
 };
+
+/* Pages of the longest text, all of it on the device. */
+uint64_t memory_plan_text_pages(const struct longest_text *text);
 
 /* Sets pool's n_pages.  Without kv_cache_bytes the pool gets what is left of the device's share;
  * of the system's memory (device.total 0, `available` bytes or unknown) at most a quarter, and no

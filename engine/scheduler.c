@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "engine/error.h"
+#include "engine/kv/lists.h"
 #include "engine/kv/policy.h"
 #include "engine/kv/pool.h"
 #include "engine/kv/prefix_cache.h"
@@ -213,11 +214,6 @@ void scheduler_end_all(struct scheduler *s, enum finish_reason reason, int code,
     }
 }
 
-static uint64_t available_pages(const struct scheduler *s) {
-    uint64_t n_idle = s->space->cache ? prefix_cache_n_idle_pages(s->space->cache) : 0;
-    return page_pool_n_free(s->space->pool) + n_idle;
-}
-
 static void preempt(struct scheduler *s, uint32_t at, struct event_list *events) {
     struct sequence *seq = s->running[at];
     struct error err;
@@ -294,7 +290,7 @@ static bool is_held_back(const struct scheduler *s, const struct sequence *seq) 
 /* A page in every layer is left for each running sequence that will want more, and the block that
  * it may need, so that what is admitted is not preempted at once. */
 static struct spare spare(const struct scheduler *s) {
-    struct spare spare = {(int64_t)available_pages(s), n_free_blocks(s)};
+    struct spare spare = {(int64_t)kv_n_available(s->space), n_free_blocks(s)};
     for (uint32_t i = 0; i < s->n_running; i++) {
         const struct sequence *seq = s->running[i];
         const struct kv_policy *policy = seq->kv.policy;

@@ -11,6 +11,7 @@
 
 #include "engine/error.h"
 #include "engine/event.h"
+#include "engine/sizes.h"
 
 static int init_prompt_event(struct sequence *seq) {
     if (seq->params.n_prompt_logprobs < 0) return 0;
@@ -23,10 +24,25 @@ static int init_prompt_event(struct sequence *seq) {
     return 0;
 }
 
+static struct prefill_plan prefill_of(const struct sequence_shared *shared,
+                                      const struct engine_request *request) {
+    return prefill_plan_make(&request->prefill, &shared->prefill, request->kv.type,
+                             request->n_prompt, request->params.n_prompt_logprobs >= 0);
+}
+
+/* What is sparse may go layer by layer. */
+static uint32_t step_rows(const struct sequence_shared *shared,
+                          const struct engine_request *request) {
+    const uint32_t n_long = min_u32(request->n_prompt, shared->max_long_rows);
+    return prefill_of(shared, request).is_sparse ? max_u32(n_long, shared->max_rows)
+                                                 : shared->max_rows;
+}
+
 struct kv_plan sequence_kv_plan(const struct sequence_shared *shared,
                                 const struct engine_request *request) {
     struct kv_plan plan = kv_plan_make(&request->kv, request->n_prompt, request->params.max_tokens,
                                        shared->trained_context);
+    plan.step_rows = step_rows(shared, request);
     if (request->params.n_prompt_logprobs < 0)
         kv_plan_by_layers(&plan, shared->space, shared->max_long_rows);
     return plan;
@@ -37,8 +53,7 @@ static int init_parts(struct sequence *seq, const struct engine_request *request
     seq->ending = event_create(EVENT_FINISH, 0, 0, 0, NULL);
     if (!seq->ending) return ERR_NOMEM;
     const struct kv_plan plan = sequence_kv_plan(shared, request);
-    seq->prefill = prefill_plan_make(&request->prefill, &shared->prefill, plan.type, seq->n_prompt,
-                                     seq->params.n_prompt_logprobs >= 0);
+    seq->prefill = prefill_of(shared, request);
     const uint64_t salt = prefill_salt(&seq->prefill, &shared->prefill, request->cache_salt,
                                        shared->space->batch_invariant ? seq->id : 0);
     int code = kv_sequence_init(&seq->kv, shared->space, &plan, salt);
@@ -272,6 +287,7 @@ bool sequence_accept(struct sequence *seq, uint32_t n_stored, const struct sampl
     /* Sound logits of the newest row have seen every page before it: only now may others share
      * them. */
     if (n > 0) seq->kv.policy->publish(&seq->kv, seq->tokens, n_stored);
+    seq->kv.policy->landed(&seq->kv, n_stored);
     for (uint32_t i = 0; i < n && rows[i].kind == SAMPLE_SCORE; i++) accept_score(seq, &results[i]);
     if (n == 0 || rows[n - 1].kind != SAMPLE_DRAW) return false;
     if (seq->prompt_event) {

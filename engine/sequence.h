@@ -36,6 +36,7 @@ struct sequence_shared {
     const uint32_t *eos; /* [n_eos] */
     uint32_t n_eos;
     struct prefill_support prefill;
+    uint32_t max_rows;      /* of a step */
     uint32_t max_long_rows; /* of prompts that go layer by layer */
 };
 

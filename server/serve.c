@@ -236,7 +236,7 @@ static void log_plan(const struct serve *s) {
                   only_if_asked ? ", for requests that ask for sparse prefill" : "");
     log_event(LOG_INFO,
               "memory plan: %.1f sequences of the maximum length (%u tokens) fit into the KV pool",
-              (double)info->kv_tokens / info->max_model_len, info->max_model_len);
+              (double)info->n_pages / (double)info->text_pages, info->max_model_len);
 }
 
 static int describe_server(struct serve *s, const char *model_dir, struct error *err) {

@@ -74,7 +74,7 @@ static uint32_t bounded_adopt(struct kv_sequence *kv, const uint32_t *tokens, ui
 
 static int bounded_reserve(struct kv_sequence *kv, uint32_t n_tokens) {
     (void)n_tokens;
-    return kv_lists_take(kv, pages_due(kv));
+    return kv_lists_take(kv, kv_lengths_all(pages_due(kv)));
 }
 
 /* Where the chunk of the prompt ends that token number `at` is in. */
@@ -129,6 +129,10 @@ static int bounded_submitted(struct kv_sequence *kv, const struct long_slice *sl
                              struct error *err) {
     (void)kv, (void)slice, (void)err;
     return 0;
+}
+
+static void bounded_landed(struct kv_sequence *kv, uint32_t n_tokens) {
+    (void)kv, (void)n_tokens;
 }
 
 static void bounded_publish(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
@@ -203,6 +207,7 @@ const struct kv_policy kv_policy_bounded = {
     .commit = bounded_commit,
     .submitted = bounded_submitted,
     .publish = bounded_publish,
+    .landed = bounded_landed,
     .n_resident = bounded_n_resident,
     .suspend = bounded_suspend,
     .resume = bounded_resume,

@@ -1,5 +1,4 @@
-/* full.c - the policy that keeps everything: slot = position, the same number of pages in every
- * layer.
+/* full.c - the policy that keeps everything: slot = position.
  *
  *   blocks:  [ 0 ][ 1 ][ 2 ]              used blocks of the prefix cache: a page in every layer
  *   pages:   [ 7 ][ 4 ][ 9 ][ 3 ][ 8 ]    of a layer: 3 is full, not published yet, 8 is filling
@@ -7,6 +6,16 @@
  * The sequence holds a reference to each of its pages.  It also uses the blocks that name its
  * tokens; when two sequences computed the same block, the second keeps its own pages but uses the
  * first one's block, so that the chain of blocks has no gaps and its next blocks have a parent.
+ *
+ * A layer with a window has pages from the first one that the next row sees to those of the next
+ * step; it is a step's rows and the window that it can have at once.  The sequence is near the
+ * blocks from that page on.  Layers' windows are alike where there are any; if not, the largest
+ * counts.
+ *
+ *   a window:  [ . ][ . ][ 9 ][ 3 ][ 8 ]    n_passed is 2
+ *
+ * What a prompt has passed cannot be shared before it is published.  While there are pages for
+ * another sequence like this one it is kept until then; later the cache keeps it.
  *
  * Thread: engine.  Memory: see policy.h. */
 #include "engine/kv/full.h"
@@ -19,13 +28,38 @@
 #include "engine/kv/policy.h"
 #include "engine/kv/pool.h"
 #include "engine/kv/prefix_cache.h"
+#include "engine/sizes.h"
+
+/* Of layers with a window: the first so many that no row sees which comes behind n_tokens tokens.
+ * The last page stays whatever the window is. */
+static uint32_t n_behind(const struct kv_space *space, uint32_t n_tokens) {
+    const uint32_t n_seen = max_u32(space->window, 2) - 1; /* of these tokens */
+    return space->window > 0 && n_tokens > n_seen ? (n_tokens - n_seen) / PAGE_TOKENS : 0;
+}
+
+uint64_t kv_windowed_pages(uint32_t window, uint32_t step_rows, uint32_t n_tokens) {
+    return min_u64(kv_n_pages(n_tokens), kv_n_pages((uint64_t)window + step_rows) + 1);
+}
 
 struct kv_amount kv_full_most(const struct kv_space *space, const struct kv_plan *plan) {
-    return (struct kv_amount){.pages = kv_n_pages(plan->n_most) * space->n_layers};
+    const uint64_t n_pages = kv_n_pages(plan->n_most),
+                   n_near = kv_windowed_pages(space->window, plan->step_rows, plan->n_most);
+    struct kv_amount most = {0};
+    for (uint32_t l = 0; l < space->n_layers; l++)
+        most.pages += kv_has_window(space, l) ? n_near : n_pages;
+    return most;
+}
+
+/* For n_tokens tokens in all.  Ahead of its rows a layer with a window has pages for another step,
+ * and in a text's beginning for what the window will keep. */
+static struct kv_lengths lengths_for(const struct kv_sequence *kv, uint64_t n_tokens) {
+    const uint64_t end = (uint64_t)max_u32(kv->n_tokens, kv->space->window) + kv->plan.step_rows;
+    return (struct kv_lengths){.windowed = (uint32_t)kv_n_pages(min_u64(n_tokens, end)),
+                               .others = (uint32_t)kv_n_pages(n_tokens)};
 }
 
 struct kv_amount kv_full_missing(const struct kv_sequence *kv, uint64_t n_tokens) {
-    return (struct kv_amount){.pages = kv_lists_missing(kv, kv_n_pages(n_tokens))};
+    return (struct kv_amount){.pages = kv_lists_missing(kv, lengths_for(kv, n_tokens))};
 }
 
 /* Room for n_pages pages in every list and as many blocks. */
@@ -71,31 +105,55 @@ static uint32_t last_block(const struct kv_sequence *kv) {
     return kv->n_blocks ? kv->blocks[kv->n_blocks - 1] : PREFIX_NONE;
 }
 
-uint32_t kv_full_adopt(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
-    assert(kv->n_tokens == 0 && kv->n_blocks == 0);
-    struct prefix_cache *cache = kv->space->cache;
-    if (!cache) return 0;
-    uint32_t n_layers = kv->space->n_layers;
+static bool is_near(const struct kv_sequence *kv, uint32_t block) {
+    return block >= kv->n_passed;
+}
+
+/* Names the blocks of the text that are known; returns how many of them are all that the next row
+ * needs. */
+static uint32_t find_blocks(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
+    const struct prefix_cache *cache = kv->space->cache;
+    uint32_t n = 0, end_slim = 0, parent = PREFIX_NONE;
     for (uint32_t i = 0; i < n_max / PAGE_TOKENS && i < kv->n_hashes; i++) {
         const uint32_t *block_tokens = tokens + (size_t)i * PAGE_TOKENS;
-        uint32_t block =
-            prefix_cache_find(cache, last_block(kv), kv->salt, kv->hashes[i], block_tokens);
-        if (block == PREFIX_NONE) break;
-        prefix_cache_use(cache, block);
-        kv->blocks[kv->n_blocks++] = block;
-        const uint32_t *pages = prefix_cache_pages(cache, block);
-        page_pool_share(kv->space->pool, pages, n_layers);
-        for (uint32_t l = 0; l < n_layers; l++) kv->layers[l].pages[kv->layers[l].n++] = pages[l];
+        parent = prefix_cache_find(cache, parent, kv->salt, kv->hashes[i], block_tokens);
+        if (parent == PREFIX_NONE) break;
+        kv->blocks[i] = parent;
+        if (prefix_cache_is_slim(cache, parent)) end_slim = i + 1;
+        if (end_slim <= n_behind(kv->space, (i + 1) * PAGE_TOKENS)) n = i + 1;
     }
-    kv->n_tokens = kv->n_blocks * PAGE_TOKENS;
+    return n;
+}
+
+/* Block i's pages; for those that it has passed, the first one that it is near, as
+ * kv_lists_pass(). */
+static void adopt_block(struct kv_sequence *kv, uint32_t i) {
+    struct prefix_cache *cache = kv->space->cache;
+    const uint32_t *pages = prefix_cache_pages(cache, kv->blocks[i]),
+                   *near_pages = prefix_cache_pages(cache, kv->blocks[max_u32(i, kv->n_passed)]);
+    prefix_cache_use(cache, kv->blocks[i], is_near(kv, i));
+    for (uint32_t l = 0; l < kv->space->n_layers; l++) {
+        const bool has_passed = !is_near(kv, i) && kv_has_window(kv->space, l);
+        if (!has_passed) page_pool_share(kv->space->pool, &pages[l], 1);
+        kv->layers[l].pages[kv->layers[l].n++] = has_passed ? near_pages[l] : pages[l];
+    }
+}
+
+uint32_t kv_full_adopt(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
+    assert(kv->n_tokens == 0 && kv->n_blocks == 0);
+    if (!kv->space->cache) return 0;
+    const uint32_t n = find_blocks(kv, tokens, n_max);
+    kv->n_passed = n_behind(kv->space, n * PAGE_TOKENS);
+    for (uint32_t i = 0; i < n; i++) adopt_block(kv, i);
+    kv->n_blocks = n;
+    kv->n_tokens = n * PAGE_TOKENS;
     return kv->n_tokens;
 }
 
 int kv_full_reserve(struct kv_sequence *kv, uint32_t n_tokens) {
-    const uint32_t want = (uint32_t)kv_n_pages(n_tokens);
-    if (want <= kv->layers[0].n) return 0;
-    int code = grow_lists(kv, want);
-    return code ? code : kv_lists_take(kv, want);
+    const struct kv_lengths lengths = lengths_for(kv, n_tokens);
+    int code = grow_lists(kv, lengths.others);
+    return code ? code : kv_lists_take(kv, lengths);
 }
 
 uint32_t kv_full_max_rows(const struct kv_sequence *kv) {
@@ -132,10 +190,24 @@ void kv_full_publish(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_
     hash_blocks(kv, tokens, n_blocks);
     struct page_list *layers = kv->layers;
     for (uint32_t i = kv->n_blocks; i < n_blocks; i++) {
-        kv->blocks[i] = prefix_cache_publish(cache, last_block(kv), kv->salt, kv->hashes[i],
-                                             tokens + (size_t)i * PAGE_TOKENS, layers, i);
+        const uint32_t block = prefix_cache_publish(
+            cache, last_block(kv), kv->salt, kv->hashes[i], tokens + (size_t)i * PAGE_TOKENS,
+            layers, i, is_near(kv, i));
+        if (block == PREFIX_NONE) return;
+        kv->blocks[i] = block;
         kv->n_blocks = i + 1;
     }
+}
+
+void kv_full_landed(struct kv_sequence *kv, uint32_t n_tokens) {
+    uint32_t n = n_behind(kv->space, n_tokens);
+    if (n <= kv->n_passed) return;
+    if (kv->space->cache &&
+        kv_n_available(kv->space) >= kv_full_most(kv->space, &kv->plan).pages)
+        n = min_u32(n, kv->n_blocks);
+    for (uint32_t i = kv->n_passed; i < n && i < kv->n_blocks; i++)
+        prefix_cache_pass(kv->space->cache, kv->blocks[i]);
+    if (n > kv->n_passed) kv_lists_pass(kv, n);
 }
 
 uint32_t kv_full_n_resident(const struct kv_sequence *kv, uint32_t n_tokens) {
@@ -145,8 +217,11 @@ uint32_t kv_full_n_resident(const struct kv_sequence *kv, uint32_t n_tokens) {
 
 /* Children first, so that they grow old before their parents; see prefix_cache.h. */
 void kv_full_release(struct kv_sequence *kv) {
+    while (kv->n_blocks > 0) {
+        const uint32_t i = --kv->n_blocks;
+        prefix_cache_unuse(kv->space->cache, kv->blocks[i], is_near(kv, i));
+    }
     kv_lists_trim(kv, 0);
-    while (kv->n_blocks > 0) prefix_cache_unuse(kv->space->cache, kv->blocks[--kv->n_blocks]);
     kv->n_tokens = 0;
 }
 
@@ -176,6 +251,7 @@ const struct kv_policy kv_policy_full = {
     .commit = kv_full_commit,
     .submitted = kv_full_submitted,
     .publish = kv_full_publish,
+    .landed = kv_full_landed,
     .n_resident = kv_full_n_resident,
     .suspend = kv_full_suspend,
     .resume = kv_full_resume,

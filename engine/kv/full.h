@@ -6,6 +6,9 @@
 
 #include "engine/kv/policy.h"
 
+/* Pages that a layer with a window has at most for a text of n_tokens tokens. */
+uint64_t kv_windowed_pages(uint32_t window, uint32_t step_rows, uint32_t n_tokens);
+
 /* As in struct kv_policy. */
 struct kv_amount kv_full_most(const struct kv_space *space, const struct kv_plan *plan);
 struct kv_amount kv_full_missing(const struct kv_sequence *kv, uint64_t n_tokens);
@@ -18,6 +21,7 @@ void kv_full_view(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq)
 void kv_full_commit(struct kv_sequence *kv, uint32_t n_rows);
 int kv_full_submitted(struct kv_sequence *kv, const struct long_slice *slice, struct error *err);
 void kv_full_publish(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens);
+void kv_full_landed(struct kv_sequence *kv, uint32_t n_tokens);
 uint32_t kv_full_n_resident(const struct kv_sequence *kv, uint32_t n_tokens);
 int kv_full_resume(struct kv_sequence *kv, struct error *err);
 void kv_full_release(struct kv_sequence *kv);

@@ -32,9 +32,13 @@ void kv_list_trim(struct page_list *list, const struct kv_space *space, uint32_t
     list->n = n_pages;
 }
 
-int kv_make_room(const struct kv_space *space, uint64_t n_pages) {
+uint64_t kv_n_available(const struct kv_space *space) {
     const uint64_t n_idle = space->cache ? prefix_cache_n_idle_pages(space->cache) : 0;
-    if (n_pages > page_pool_n_free(space->pool) + n_idle) return ERR_FULL;
+    return page_pool_n_free(space->pool) + n_idle;
+}
+
+int kv_make_room(const struct kv_space *space, uint64_t n_pages) {
+    if (n_pages > kv_n_available(space)) return ERR_FULL;
     if (n_pages > page_pool_n_free(space->pool))
         prefix_cache_evict(space->cache, (uint32_t)n_pages);
     return 0;
@@ -55,8 +59,16 @@ uint32_t kv_layer_of(const struct kv_space *space, uint32_t plane) {
 
 uint32_t kv_plane_of(const struct kv_space *space, uint32_t layer) {
     uint32_t plane = 0;
-    while (plane < kv_n_sparse(space) && kv_layer_of(space, plane) != layer) plane++;
+    for (uint32_t i = 0; i < space->n_groups; i++) {
+        const struct layer_group *group = &space->groups[i];
+        if (layer >= group->first && layer < group->end) return plane + layer - group->first;
+        plane += group->end - group->first;
+    }
     return plane;
+}
+
+bool kv_has_window(const struct kv_space *space, uint32_t layer) {
+    return space->windows && space->windows[layer] > 0;
 }
 
 static bool grows(const struct kv_sequence *kv, uint32_t layer) {
@@ -70,29 +82,52 @@ int kv_lists_grow(struct kv_sequence *kv, uint32_t n_pages) {
     return code;
 }
 
-uint64_t kv_lists_missing(const struct kv_sequence *kv, uint64_t n_pages) {
-    const uint32_t have = kv->layers[0].n;
-    if (n_pages <= have) return 0;
-    const uint32_t n_fixed = kv->selection.has_left ? kv_n_sparse(kv->space) : 0;
-    return (n_pages - have) * (kv->space->n_layers - n_fixed);
+/* Of the layer's list. */
+static uint32_t missing(const struct kv_sequence *kv, uint32_t layer, struct kv_lengths lengths) {
+    const uint32_t have = kv->layers[layer].n,
+                   want = kv_has_window(kv->space, layer) ? lengths.windowed : lengths.others;
+    return want > have && grows(kv, layer) ? want - have : 0;
 }
 
-int kv_lists_take(struct kv_sequence *kv, uint32_t n_pages) {
-    const uint32_t have = kv->layers[0].n;
-    if (n_pages <= have) return 0;
-    int code = kv_lists_grow(kv, n_pages);
-    if (!code) code = kv_make_room(kv->space, kv_lists_missing(kv, n_pages));
+uint64_t kv_lists_missing(const struct kv_sequence *kv, struct kv_lengths lengths) {
+    uint64_t n = 0;
+    for (uint32_t l = 0; l < kv->space->n_layers; l++) n += missing(kv, l, lengths);
+    return n;
+}
+
+int kv_lists_take(struct kv_sequence *kv, struct kv_lengths lengths) {
+    const uint64_t n_missing = kv_lists_missing(kv, lengths);
+    if (n_missing == 0) return 0;
+    int code = kv_lists_grow(kv, max_u32(lengths.windowed, lengths.others));
+    if (!code) code = kv_make_room(kv->space, n_missing);
     if (code) return code;
     for (uint32_t l = 0; l < kv->space->n_layers; l++) {
-        if (!grows(kv, l)) continue;
-        code = page_pool_take(kv->space->pool, kv->layers[l].pages + have, n_pages - have);
+        struct page_list *list = &kv->layers[l];
+        const uint32_t n = missing(kv, l, lengths);
+        code = page_pool_take(kv->space->pool, list->pages + list->n, n);
         assert(code == 0); /* counted above, and nobody else takes pages */
-        kv->layers[l].n = n_pages;
+        list->n += n;
     }
     return 0;
 }
 
 void kv_lists_trim(struct kv_sequence *kv, uint32_t n_pages) {
-    for (uint32_t l = 0; l < kv->space->n_layers; l++)
-        kv_list_trim(&kv->layers[l], kv->space, n_pages);
+    for (uint32_t l = 0; l < kv->space->n_layers; l++) {
+        struct page_list *list = &kv->layers[l];
+        const uint32_t n_gone = kv_has_window(kv->space, l) ? kv->n_passed : 0;
+        kv_list_trim(list, kv->space, max_u32(n_pages, n_gone));
+        list->n = min_u32(list->n, n_pages);
+    }
+    kv->n_passed = min_u32(kv->n_passed, n_pages);
+}
+
+void kv_lists_pass(struct kv_sequence *kv, uint32_t n_pages) {
+    for (uint32_t l = 0; l < kv->space->n_layers; l++) {
+        if (!kv_has_window(kv->space, l)) continue;
+        uint32_t *pages = kv->layers[l].pages;
+        assert(n_pages < kv->layers[l].n);
+        page_pool_release(kv->space->pool, pages + kv->n_passed, n_pages - kv->n_passed);
+        for (uint32_t i = kv->n_passed; i < n_pages; i++) pages[i] = pages[n_pages];
+    }
+    kv->n_passed = n_pages;
 }

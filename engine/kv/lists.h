@@ -4,6 +4,7 @@
 #ifndef ENGINE_KV_LISTS_H
 #define ENGINE_KV_LISTS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "engine/backend.h"
@@ -19,6 +20,8 @@ int kv_list_grow(struct page_list *list, uint32_t n_pages);
 /* Gives back all but its first n_pages pages. */
 void kv_list_trim(struct page_list *list, const struct kv_space *space, uint32_t n_pages);
 
+/* Pages that are free, or could be. */
+uint64_t kv_n_available(const struct kv_space *space);
 /* n_pages free pages in the pool: evicts cached blocks that nobody uses when there are fewer.
  * ERR_FULL: nothing is evicted in vain. */
 int kv_make_room(const struct kv_space *space, uint64_t n_pages);
@@ -29,15 +32,31 @@ uint32_t kv_layer_of(const struct kv_space *space, uint32_t plane);
 /* kv_n_sparse(): the layer is not sparse. */
 uint32_t kv_plane_of(const struct kv_space *space, uint32_t layer);
 
-/* The lists of a sequence: all that grow are of the same length, the first layer's among them. */
+/* The lists of a sequence. */
 
-/* Room for n_pages pages in every list.  ERR_NOMEM. */
+/* How long they are to be: of layers with a window, and of the others. */
+struct kv_lengths {
+    uint32_t windowed, others;
+};
+
+static inline struct kv_lengths kv_lengths_all(uint64_t n_pages) {
+    return (struct kv_lengths){(uint32_t)n_pages, (uint32_t)n_pages};
+}
+
+/* The layer has a window, of which sequences keep the pages only. */
+bool kv_has_window(const struct kv_space *space, uint32_t layer);
+
+/* Room for n_pages pages in every list that grows.  ERR_NOMEM. */
 int kv_lists_grow(struct kv_sequence *kv, uint32_t n_pages);
 /* Pages that kv_lists_take() would take. */
-uint64_t kv_lists_missing(const struct kv_sequence *kv, uint64_t n_pages);
-/* n_pages pages in every list, all or none; evicts as kv_make_room().  ERR_FULL, ERR_NOMEM. */
-int kv_lists_take(struct kv_sequence *kv, uint32_t n_pages);
+uint64_t kv_lists_missing(const struct kv_sequence *kv, struct kv_lengths lengths);
+/* So many pages in every list that grows, all or none; evicts as kv_make_room().  ERR_FULL,
+ * ERR_NOMEM. */
+int kv_lists_take(struct kv_sequence *kv, struct kv_lengths lengths);
 /* Gives back all but the first n_pages pages of every layer's list. */
 void kv_lists_trim(struct kv_sequence *kv, uint32_t n_pages);
+/* Layers with a window give back their pages before page n_pages, which they have, and which takes
+ * their place in the lists: a kernel that reads pages in pairs reads nobody else's. */
+void kv_lists_pass(struct kv_sequence *kv, uint32_t n_pages);
 
 #endif

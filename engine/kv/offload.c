@@ -72,7 +72,7 @@ static bool has_window(const struct kv_sequence *kv) {
 static struct kv_amount offload_missing(const struct kv_sequence *kv, uint64_t n_tokens) {
     const uint64_t n_blocks = n_tokens / PAGE_TOKENS, have = kv->selection.blocks.n;
     return (struct kv_amount){
-        .pages = kv_lists_missing(kv, kv_n_pages(n_tokens)) + selection_missing(kv) +
+        .pages = kv_lists_missing(kv, kv_lengths_all(kv_n_pages(n_tokens))) + selection_missing(kv) +
                  (has_window(kv) ? 0 : by_layers_pages(kv->space, &kv->plan)),
         .blocks = n_blocks > have ? n_blocks - have : 0};
 }
@@ -132,7 +132,7 @@ static int offload_reserve(struct kv_sequence *kv, uint32_t n_tokens) {
     if (n_blocks > page_pool_n_free(kv->space->blocks)) return ERR_FULL;
     int code = kv_list_grow(blocks, blocks->n + n_blocks);
     if (!code) code = kv_make_room(kv->space, missing.pages);
-    if (!code) code = kv_lists_take(kv, (uint32_t)kv_n_pages(n_tokens));
+    if (!code) code = kv_lists_take(kv, kv_lengths_all(kv_n_pages(n_tokens)));
     if (code) return code;
     if (kv->plan.by_layers && !has_window(kv)) take_by_layers(kv);
     selection_hold(kv);
@@ -297,6 +297,7 @@ const struct kv_policy kv_policy_offload = {
     .commit = kv_full_commit,
     .submitted = offload_submitted,
     .publish = offload_publish,
+    .landed = kv_full_landed,
     .n_resident = kv_full_n_resident,
     .suspend = offload_suspend,
     .resume = kv_full_resume,

@@ -32,6 +32,7 @@ struct kv_plan {
     bool by_layers;
     uint32_t n_prompt;
     uint32_t n_most; /* tokens that the text may come to have, <= KV_MAX_TEXT */
+    uint32_t step_rows; /* that a step, or a prompt's slices together, may append at most */
 };
 
 /* What an engine can do. */

@@ -6,12 +6,13 @@
  *       └─ views[]: the same as a step sees it
  *
  * The scheduler calls the table and never asks which policy it is.  A sequence's life:
- * prepare, adopt, then reserve + view + commit + submitted + publish for every step, release.  A
- * sequence that loses its place is suspended, and goes on with adopt, reserve and resume.
+ * prepare, adopt, then reserve + view + commit + submitted + publish + landed for every step,
+ * release.  A sequence that loses its place is suspended, and goes on with adopt, reserve and
+ * resume.
  *
  * A sequence's rows are committed when their step is planned, `submitted` once the device has been
- * told, and published when the results are known to be sound; another step may have been planned in
- * between.
+ * told, published when the results are known to be sound, and landed in any case; another step may
+ * have been planned in between.
  *
  * Thread: engine.  No page is released (and handed out again) while a step that uses it is in
  * flight: the scheduler sees to that.
@@ -43,6 +44,10 @@ struct kv_space {
     struct page_pool *blocks; /* of the store; NULL: there is none */
     struct prefix_cache *cache; /* NULL: prefixes are not shared */
     uint32_t n_layers;
+    /* As in struct step, and the largest; NULL and 0: there are none, or pages are kept all the
+     * same. */
+    const uint32_t *windows;
+    uint32_t window;
     /* Where the pages are, for what is kept elsewhere while a sequence is suspended. */
     struct backend *be;
     const struct kv_pool *memory;
@@ -87,6 +92,8 @@ struct kv_policy {
      * shared from now on (of the prompt only, where the space is batch-invariant), and pages that
      * only the prompt needed go back. */
     void (*publish)(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens);
+    /* The first n_tokens tokens are stored: pages that no row behind them sees may go back. */
+    void (*landed)(struct kv_sequence *kv, uint32_t n_tokens);
     /* How many of the first n_tokens tokens are still there once they are stored. */
     uint32_t (*n_resident)(const struct kv_sequence *kv, uint32_t n_tokens);
     /* Gives every page back; what cannot be computed again is kept in the system's memory.
@@ -130,6 +137,7 @@ struct kv_sequence {
     uint64_t *hashes;         /* of the sequence's whole blocks, as far as known */
     uint32_t *blocks;         /* the prefix cache's blocks that the sequence uses */
     uint32_t n_hashes, n_blocks, block_capacity;
+    uint32_t n_passed;        /* pages that layers with a window have given back: the first ones */
     bool prompt_done;         /* its last step has landed */
     struct kv_selection selection;
     uint32_t n_offloaded;     /* tokens that sparse layers have in the store only */
@@ -141,7 +149,8 @@ int kv_sequence_init(struct kv_sequence *kv, const struct kv_space *space,
                      const struct kv_plan *plan, uint64_t salt);
 void kv_sequence_fini(struct kv_sequence *kv); /* releases its pages; a zeroed struct is allowed */
 
-/* Keeps every token, on the device; shares whole blocks of equal prefixes. */
+/* Keeps every token that a later one may see, on the device; shares whole blocks of equal
+ * prefixes. */
 extern const struct kv_policy kv_policy_full;
 /* Keeps a budget of tokens, in place: all pages are taken when the sequence starts.  Nothing is
  * shared, for what is kept of a prefix depends on what follows it. */

@@ -1,9 +1,15 @@
-/* prefix_cache.c - blocks in fixed arrays, a chained hash table over them, and a list of the idle
- * ones.
+/* prefix_cache.c - blocks in fixed arrays, a chained hash table over them, and lists of those that
+ * have pages to give.
  *
- * Every block owns n_layers pages of the pool, so n_pages / n_layers entries are always enough and
- * no operation allocates.  The hash is SipHash-2-4 under a random key: clients choose the tokens,
- * and must not be able to choose collisions that turn the table into one long list.
+ *   n_users       0: the block is in `idle`, and may go
+ *   n_near        of these, how many need its pages in layers with a window.  0, and it has them,
+ *                 and n_users > 0: the block is in `passed`, and these pages may go
+ *
+ * Every block owns a page in each layer that has no window, so entries for the pool's pages divided
+ * by these layers are always enough, and no operation allocates.  Where all layers have windows
+ * there is one for every page; as slim blocks own none, they may run out.  The hash is SipHash-2-4
+ * under a random key: clients choose the tokens, and must not be able to choose collisions that turn
+ * the table into one long list.
  *
  * Thread: engine.  Memory: see prefix_cache.h. */
 #include "engine/kv/prefix_cache.h"
@@ -19,21 +25,32 @@
 #include "engine/kv/policy.h"
 #include "engine/kv/pool.h"
 #include "engine/siphash.h"
+#include "engine/sizes.h"
 
 struct block {
     uint64_t hash, salt;
+    uint64_t since; /* when it came into its list */
     uint32_t parent;
-    uint32_t n_users, n_children;
-    uint32_t older, newer; /* in the idle list, while n_users == 0 */
+    uint32_t n_users, n_near, n_children;
+    uint32_t older, newer; /* in its list */
     uint32_t next;         /* in its bucket, or in the list of vacant entries */
+    bool is_slim;          /* it has no pages in layers with a window */
+};
+
+/* By age. */
+struct block_list {
+    uint32_t oldest, newest;
 };
 
 struct prefix_cache {
     struct page_pool *pool;
     uint64_t key[2];
-    uint32_t n_layers, n_entries, n_blocks, n_idle;
-    uint32_t vacant;         /* head of the list of vacant entries */
-    uint32_t oldest, newest; /* ends of the idle list */
+    const uint32_t *windows; /* [n_layers], or NULL */
+    uint32_t n_layers, n_windowed, n_entries, n_blocks;
+    uint32_t n_idle_pages; /* of blocks in lists, what they have to give */
+    uint64_t clock;
+    uint32_t vacant; /* head of the list of vacant entries */
+    struct block_list idle, passed;
     uint32_t bucket_mask;
     uint32_t *buckets;
     struct block *blocks; /* [n_entries] */
@@ -59,15 +76,21 @@ static int alloc_tables(struct prefix_cache *cache) {
     return 0;
 }
 
-int prefix_cache_create(struct prefix_cache **out, struct page_pool *pool, uint32_t n_layers,
-                        struct error *err) {
+static bool has_window(const struct prefix_cache *cache, uint32_t layer) {
+    return cache->windows && cache->windows[layer] > 0;
+}
+
+int prefix_cache_create(struct prefix_cache **out, struct page_pool *pool, const uint32_t *windows,
+                        uint32_t n_layers, struct error *err) {
     assert(n_layers > 0);
     struct prefix_cache *cache = calloc(1, sizeof(*cache));
     if (!cache) goto fail;
     cache->pool = pool;
+    cache->windows = windows;
     cache->n_layers = n_layers;
-    cache->n_entries = page_pool_n_pages(pool) / n_layers;
-    cache->oldest = cache->newest = PREFIX_NONE;
+    for (uint32_t l = 0; l < n_layers; l++) cache->n_windowed += has_window(cache, l);
+    cache->n_entries = page_pool_n_pages(pool) / max_u32(n_layers - cache->n_windowed, 1);
+    cache->idle = cache->passed = (struct block_list){PREFIX_NONE, PREFIX_NONE};
     if (alloc_tables(cache) || make_key(cache->key)) goto fail;
     cache->vacant = PREFIX_NONE;
     for (uint32_t i = cache->n_entries; i-- > 0;) {
@@ -120,85 +143,170 @@ uint32_t prefix_cache_find(const struct prefix_cache *cache, uint32_t parent, ui
     return PREFIX_NONE;
 }
 
-static void idle_remove(struct prefix_cache *cache, struct block *b) {
+/* NULL: it has nothing to give. */
+static struct block_list *list_of(struct prefix_cache *cache, const struct block *b) {
+    if (b->n_users == 0) return &cache->idle;
+    return b->n_near == 0 && !b->is_slim && cache->n_windowed > 0 ? &cache->passed : NULL;
+}
+
+/* That the block would give in its list. */
+static uint32_t n_idle_pages(const struct prefix_cache *cache, const struct block *b) {
+    return (b->n_users == 0 ? cache->n_layers - cache->n_windowed : 0) +
+           (b->is_slim ? 0 : cache->n_windowed);
+}
+
+static void list_remove(struct prefix_cache *cache, const struct block *b) {
+    struct block_list *list = list_of(cache, b);
+    if (!list) return;
     if (b->older != PREFIX_NONE) cache->blocks[b->older].newer = b->newer;
-    else cache->oldest = b->newer;
+    else list->oldest = b->newer;
     if (b->newer != PREFIX_NONE) cache->blocks[b->newer].older = b->older;
-    else cache->newest = b->older;
-    cache->n_idle--;
+    else list->newest = b->older;
+    cache->n_idle_pages -= n_idle_pages(cache, b);
 }
 
-static void idle_append(struct prefix_cache *cache, uint32_t block) {
+static void list_append(struct prefix_cache *cache, uint32_t block) {
     struct block *b = &cache->blocks[block];
-    b->older = cache->newest;
+    struct block_list *list = list_of(cache, b);
+    if (!list) return;
+    b->older = list->newest;
     b->newer = PREFIX_NONE;
-    if (cache->newest != PREFIX_NONE) cache->blocks[cache->newest].newer = block;
-    else cache->oldest = block;
-    cache->newest = block;
-    cache->n_idle++;
+    b->since = cache->clock++;
+    if (list->newest != PREFIX_NONE) cache->blocks[list->newest].newer = block;
+    else list->oldest = block;
+    list->newest = block;
+    cache->n_idle_pages += n_idle_pages(cache, b);
 }
 
-void prefix_cache_use(struct prefix_cache *cache, uint32_t block) {
+void prefix_cache_use(struct prefix_cache *cache, uint32_t block, bool near) {
     struct block *b = &cache->blocks[block];
-    if (b->n_users++ == 0) idle_remove(cache, b);
+    assert(!near || !b->is_slim);
+    list_remove(cache, b);
+    b->n_users++;
+    b->n_near += near;
+    list_append(cache, block);
 }
 
-void prefix_cache_unuse(struct prefix_cache *cache, uint32_t block) {
+void prefix_cache_pass(struct prefix_cache *cache, uint32_t block) {
     struct block *b = &cache->blocks[block];
-    assert(b->n_users > 0);
-    if (--b->n_users == 0) idle_append(cache, block);
+    assert(b->n_near > 0);
+    if (--b->n_near == 0) list_append(cache, block);
+}
+
+void prefix_cache_unuse(struct prefix_cache *cache, uint32_t block, bool near) {
+    struct block *b = &cache->blocks[block];
+    assert(b->n_users > 0 && b->n_near >= near);
+    list_remove(cache, b);
+    b->n_users--;
+    b->n_near -= near;
+    list_append(cache, block);
+}
+
+bool prefix_cache_is_slim(const struct prefix_cache *cache, uint32_t block) {
+    return cache->blocks[block].is_slim;
 }
 
 const uint32_t *prefix_cache_pages(const struct prefix_cache *cache, uint32_t block) {
     return block_pages(cache, block);
 }
 
-uint32_t prefix_cache_publish(struct prefix_cache *cache, uint32_t parent, uint64_t salt,
-                              uint64_t hash, const uint32_t *tokens, const struct page_list *layers,
-                              uint32_t index) {
-    uint32_t block = prefix_cache_find(cache, parent, salt, hash, tokens);
-    if (block != PREFIX_NONE) {
-        prefix_cache_use(cache, block);
-        return block;
+/* Takes or gives back the block's pages in layers with a window, or in the others. */
+static void hold_pages(struct prefix_cache *cache, uint32_t block, bool windowed,
+                       const struct page_list *layers, uint32_t index) {
+    uint32_t *pages = block_pages(cache, block);
+    for (uint32_t l = 0; l < cache->n_layers; l++) {
+        if (has_window(cache, l) != windowed) continue;
+        pages[l] = layers[l].pages[index];
+        page_pool_share(cache->pool, &pages[l], 1);
     }
-    block = cache->vacant;
-    assert(block != PREFIX_NONE); /* every other entry owns n_layers pages that are not these */
+}
+
+static void release_pages(struct prefix_cache *cache, uint32_t block, bool windowed) {
+    const uint32_t *pages = block_pages(cache, block);
+    for (uint32_t l = 0; l < cache->n_layers; l++)
+        if (has_window(cache, l) == windowed) page_pool_release(cache->pool, &pages[l], 1);
+}
+
+static void set_windowed(struct prefix_cache *cache, uint32_t block, const struct page_list *layers,
+                         uint32_t index) {
+    list_remove(cache, &cache->blocks[block]);
+    hold_pages(cache, block, true, layers, index);
+    cache->blocks[block].is_slim = false;
+    list_append(cache, block);
+}
+
+static void slim_oldest(struct prefix_cache *cache) {
+    const uint32_t block = cache->passed.oldest;
+    list_remove(cache, &cache->blocks[block]);
+    release_pages(cache, block, true);
+    cache->blocks[block].is_slim = true;
+}
+
+static void evict_oldest(struct prefix_cache *cache) {
+    uint32_t block = cache->idle.oldest;
+    struct block *b = &cache->blocks[block];
+    assert(b->n_users == 0 && b->n_near == 0 && b->n_children == 0);
+    list_remove(cache, b);
+    uint32_t *link = &cache->buckets[b->hash & cache->bucket_mask];
+    while (*link != block) link = &cache->blocks[*link].next;
+    *link = b->next;
+    if (b->parent != PREFIX_NONE) cache->blocks[b->parent].n_children--;
+    release_pages(cache, block, false);
+    if (!b->is_slim) release_pages(cache, block, true);
+    b->next = cache->vacant;
+    cache->vacant = block;
+    cache->n_blocks--;
+}
+
+/* False: there is nothing to give. */
+static bool give_oldest(struct prefix_cache *cache) {
+    const uint32_t idle = cache->idle.oldest, passed = cache->passed.oldest;
+    if (idle == PREFIX_NONE && passed == PREFIX_NONE) return false;
+    if (idle == PREFIX_NONE ||
+        (passed != PREFIX_NONE && cache->blocks[passed].since < cache->blocks[idle].since))
+        slim_oldest(cache);
+    else evict_oldest(cache);
+    return true;
+}
+
+void prefix_cache_evict(struct prefix_cache *cache, uint32_t n_pages) {
+    while (page_pool_n_free(cache->pool) < n_pages && give_oldest(cache)) {}
+}
+
+/* An entry with this name, of a parent in use, by nobody; PREFIX_NONE: there is no entry. */
+static uint32_t add_block(struct prefix_cache *cache, uint32_t parent, uint64_t salt, uint64_t hash,
+                          const uint32_t *tokens) {
+    if (cache->vacant == PREFIX_NONE && cache->idle.oldest != PREFIX_NONE) evict_oldest(cache);
+    const uint32_t block = cache->vacant;
+    if (block == PREFIX_NONE) return PREFIX_NONE;
     struct block *b = &cache->blocks[block];
     cache->vacant = b->next;
     uint32_t *bucket = &cache->buckets[hash & cache->bucket_mask];
-    *b =
-        (struct block){.hash = hash, .salt = salt, .parent = parent, .n_users = 1, .next = *bucket};
+    *b = (struct block){
+        .hash = hash, .salt = salt, .parent = parent, .next = *bucket, .is_slim = true};
     *bucket = block;
     if (parent != PREFIX_NONE) {
         assert(cache->blocks[parent].n_users > 0);
         cache->blocks[parent].n_children++;
     }
     memcpy(block_tokens(cache, block), tokens, PAGE_TOKENS * sizeof(*tokens));
-    uint32_t *pages = block_pages(cache, block);
-    for (uint32_t l = 0; l < cache->n_layers; l++) pages[l] = layers[l].pages[index];
-    page_pool_share(cache->pool, pages, cache->n_layers);
     cache->n_blocks++;
     return block;
 }
 
-static void evict_oldest(struct prefix_cache *cache) {
-    uint32_t block = cache->oldest;
-    struct block *b = &cache->blocks[block];
-    assert(b->n_users == 0 && b->n_children == 0);
-    idle_remove(cache, b);
-    uint32_t *link = &cache->buckets[b->hash & cache->bucket_mask];
-    while (*link != block) link = &cache->blocks[*link].next;
-    *link = b->next;
-    if (b->parent != PREFIX_NONE) cache->blocks[b->parent].n_children--;
-    page_pool_release(cache->pool, block_pages(cache, block), cache->n_layers);
-    b->next = cache->vacant;
-    cache->vacant = block;
-    cache->n_blocks--;
-}
-
-void prefix_cache_evict(struct prefix_cache *cache, uint32_t n_pages) {
-    while (cache->oldest != PREFIX_NONE && page_pool_n_free(cache->pool) < n_pages)
-        evict_oldest(cache);
+uint32_t prefix_cache_publish(struct prefix_cache *cache, uint32_t parent, uint64_t salt,
+                              uint64_t hash, const uint32_t *tokens, const struct page_list *layers,
+                              uint32_t index, bool near) {
+    uint32_t block = prefix_cache_find(cache, parent, salt, hash, tokens);
+    if (block == PREFIX_NONE) {
+        block = add_block(cache, parent, salt, hash, tokens);
+        if (block == PREFIX_NONE) return PREFIX_NONE;
+        hold_pages(cache, block, false, layers, index);
+        list_append(cache, block);
+    }
+    if (near && cache->blocks[block].is_slim) set_windowed(cache, block, layers, index);
+    prefix_cache_use(cache, block, near);
+    return block;
 }
 
 uint32_t prefix_cache_n_blocks(const struct prefix_cache *cache) {
@@ -206,5 +314,5 @@ uint32_t prefix_cache_n_blocks(const struct prefix_cache *cache) {
 }
 
 uint32_t prefix_cache_n_idle_pages(const struct prefix_cache *cache) {
-    return cache->n_idle * cache->n_layers;
+    return cache->n_idle_pages;
 }

@@ -11,11 +11,21 @@
  * nobody uses, a child is always older than its parent, and evicting the least recently used one
  * never leaves a child without its parent.
  *
+ * Where layers have windows, a sequence soon needs only the names of its oldest blocks, and their
+ * pages in the other layers.  When pages are short a block gives up those in layers with a window
+ * that nobody needs, and is slim from then on: its name is found, but whoever adopts it must not
+ * need them either.
+ *
+ *   blocks      [ slim ][ slim ][ slim ][  .  ][  .  ]   next token
+ *   no window   [  7   ][  4   ][  9   ][  3  ][  8  ]
+ *   a window                            [  1  ][  6  ]   all that the next token sees
+ *
  * Thread: engine.  Memory: allocates at create, never afterwards; the cache holds one reference to
  * each page. */
 #ifndef ENGINE_KV_PREFIX_CACHE_H
 #define ENGINE_KV_PREFIX_CACHE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct error;
@@ -25,9 +35,9 @@ struct prefix_cache; /* opaque: the fields live in prefix_cache.c */
 
 #define PREFIX_NONE UINT32_MAX /* no block: a root's parent, or not found */
 
-/* The pool is borrowed. */
-int prefix_cache_create(struct prefix_cache **out, struct page_pool *pool, uint32_t n_layers,
-                        struct error *err);
+/* The pool is borrowed, and windows [n_layers], not 0 where the layer has one; NULL: none has. */
+int prefix_cache_create(struct prefix_cache **out, struct page_pool *pool, const uint32_t *windows,
+                        uint32_t n_layers, struct error *err);
 void prefix_cache_destroy(struct prefix_cache *cache); /* NULL is allowed */
 
 /* The hash of a block of PAGE_TOKENS tokens: chain is its parent's hash, or the salt for a first
@@ -39,19 +49,27 @@ uint64_t prefix_cache_hash(const struct prefix_cache *cache, uint64_t chain,
 uint32_t prefix_cache_find(const struct prefix_cache *cache, uint32_t parent, uint64_t salt,
                            uint64_t hash, const uint32_t *tokens);
 /* Files page number `index` of every layer's list as a block, unless it exists already; returns the
- * block that is now the one to find, used once by the caller.  A parent must be in use. */
+ * block that is now the one to find, used once by the caller.  A parent must be in use.  Not near:
+ * lists of layers with a window have no such page.  PREFIX_NONE: there is no room for more names,
+ * which may be where all layers have windows. */
 uint32_t prefix_cache_publish(struct prefix_cache *cache, uint32_t parent, uint64_t salt,
                               uint64_t hash, const uint32_t *tokens, const struct page_list *layers,
-                              uint32_t index);
+                              uint32_t index, bool near);
 
-/* A block in use is never evicted.  Use parents first, stop using them last. */
-void prefix_cache_use(struct prefix_cache *cache, uint32_t block);
-void prefix_cache_unuse(struct prefix_cache *cache, uint32_t block);
-/* The block's page in every layer, [n_layers]. */
+/* A block in use is never evicted, and not slimmed while a user needs all of its pages: is `near`.
+ * Use parents first, stop using them last. */
+void prefix_cache_use(struct prefix_cache *cache, uint32_t block, bool near);
+void prefix_cache_unuse(struct prefix_cache *cache, uint32_t block, bool near);
+/* A user is near no longer. */
+void prefix_cache_pass(struct prefix_cache *cache, uint32_t block);
+/* The block's page in every layer, [n_layers]; where it is slim, those of layers with a window are
+ * meaningless. */
 const uint32_t *prefix_cache_pages(const struct prefix_cache *cache, uint32_t block);
+bool prefix_cache_is_slim(const struct prefix_cache *cache, uint32_t block);
 
-/* Gives pages of unused blocks back to the pool, least recently used first, until at least n_pages
- * are free there or nothing more can go. */
+/* Gives pages back to the pool, of what was needed least recently first, until at least n_pages are
+ * free there or nothing more can go: unused blocks go whole, used ones that nobody is near become
+ * slim. */
 void prefix_cache_evict(struct prefix_cache *cache, uint32_t n_pages);
 uint32_t prefix_cache_n_blocks(const struct prefix_cache *cache);
 uint32_t prefix_cache_n_idle_pages(const struct prefix_cache *cache); /* what evict could give */

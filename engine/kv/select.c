@@ -109,6 +109,7 @@ const struct kv_policy kv_policy_select = {
     .commit = kv_full_commit,
     .submitted = kv_full_submitted,
     .publish = select_publish,
+    .landed = kv_full_landed,
     .n_resident = kv_full_n_resident,
     .suspend = select_suspend,
     .resume = kv_full_resume,

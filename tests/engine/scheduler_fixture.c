@@ -91,7 +91,7 @@ void fixture_init_with(struct fixture *f, uint32_t n_pages, struct scheduler_con
     f->space.groups = fake_groups;
     f->space.n_groups = 1;
     assert_int_equal(page_pool_create(&f->space.pool, n_pages, NULL), 0);
-    assert_int_equal(prefix_cache_create(&f->space.cache, f->space.pool, N_LAYERS, NULL), 0);
+    assert_int_equal(prefix_cache_create(&f->space.cache, f->space.pool, NULL, N_LAYERS, NULL), 0);
     f->shared = (struct sequence_shared){
         .space = &f->space, .trained_context = TRAINED_CONTEXT, .tokenizer = fake_tokenizer,
         .eos = eos, .n_eos = 1,

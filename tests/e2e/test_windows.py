@@ -1,0 +1,161 @@
+"""Layers with a window keep its pages only, on a real process: what is computed in a KV cache that
+whole texts do not fit is what a large one gives, and what is found of a text is right."""
+import json
+import threading
+
+import pytest
+
+from server import DEVICE, Server
+from test_families import DATA, FAMILIES, N_VOCAB, WINDOWS, write_tokenizer
+
+pytestmark = pytest.mark.skipif(DEVICE != "cpu", reason="other devices compute in bf16")
+
+CONTEXT, ROWS, PAGE_TOKENS, N_LAYERS = 4096, 128, 64, 2
+TOLERANCE = 1e-4  # of log-probabilities: steps of different rows add up in different orders
+
+
+def pages_of(n_tokens):
+    return -(-n_tokens // PAGE_TOKENS)
+
+
+class Model:
+    """A checkpoint of the family whose context is longer."""
+
+    def __init__(self, directory, family):
+        source, self.path = DATA / FAMILIES[family], directory / family
+        self.path.mkdir()
+        for path in source.iterdir():
+            (self.path / path.name).symlink_to(path)
+        write_tokenizer(self.path / "tokenizer.json")
+        config = json.loads((source / "config.json").read_text())
+        (self.path / "config.json").unlink()
+        (self.path / "config.json").write_text(
+            json.dumps({**config, "max_position_embeddings": CONTEXT}))
+        self.directory = directory
+        self.n_windowed = 2 if family == "mistral" else 1
+        self.page_bytes = 2 * config["num_key_value_heads"] * PAGE_TOKENS * config["head_dim"] * 4
+        self.near = pages_of(WINDOWS[family] + ROWS) + 1
+
+    def text_pages(self, n_tokens):
+        """That a text takes at most."""
+        return (pages_of(n_tokens) * (N_LAYERS - self.n_windowed)
+                + min(pages_of(n_tokens), self.near) * self.n_windowed)
+
+    def server(self, size_bytes, **rest):
+        return Server(self.directory, "--dtype", "float32", "--kv-cache-dtype", "float32",
+                      "--allowed-kv-policies", "full", "--threads", 2, "--max-num-seqs", 4,
+                      "--max-num-batched-tokens", ROWS, "--kv-cache-memory", size_bytes,
+                      model=self.path, **rest)
+
+
+@pytest.fixture(scope="module", params=WINDOWS)
+def model(request, tmp_path_factory):
+    return Model(tmp_path_factory.mktemp("windows"), request.param)
+
+
+@pytest.fixture(scope="module")
+def large(model):
+    with model.server(16 * N_LAYERS * pages_of(CONTEXT) * model.page_bytes) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def small(model):
+    """One text fits, and only because pages go back.  The prefix cache has a name for a page."""
+    n_pages = max(-(-model.text_pages(CONTEXT) // N_LAYERS) * N_LAYERS, pages_of(CONTEXT))
+    assert n_pages < N_LAYERS * pages_of(CONTEXT) * 2 // 3
+    with model.server(n_pages * model.page_bytes) as server:
+        yield server
+
+
+def prompt_of(n_tokens, seed):
+    return [3 + (seed * 7919 + i * i * 31 + i // 5) % (N_VOCAB - 3) for i in range(n_tokens)]
+
+
+def ask(server, prompt, n_tokens=32, **parameters):
+    return server.complete(prompt, max_tokens=n_tokens, ignore_eos=True, return_token_ids=True,
+                           logprobs=1, **parameters)
+
+
+def assert_same(answer, expected):
+    (one,), (other,) = answer["choices"], expected["choices"]
+    assert one["token_ids"] == other["token_ids"]
+    assert one["logprobs"]["token_logprobs"] == pytest.approx(
+        other["logprobs"]["token_logprobs"], abs=TOLERANCE)
+
+
+def cached_tokens(answer):
+    return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def test_long_texts_are_those_of_a_large_cache(small, large):
+    for seed, (n_prompt, n_generated) in enumerate([(4000, 96), (70, 1500), (2500, 300)]):
+        prompt = prompt_of(n_prompt, seed)
+        assert_same(ask(small, prompt, n_generated), ask(large, prompt, n_generated))
+    small.wait_idle()
+
+
+def test_texts_in_company_take_turns(small, large):
+    """More than fits at once: some are preempted, or wait."""
+    prompts = [prompt_of(600 + 400 * i, 10 + i) for i in range(4)]
+    answers = [None] * 4
+
+    def run(i):
+        answers[i] = ask(small, prompts[i], 500)
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for prompt, answer in zip(prompts, answers):
+        assert_same(answer, ask(large, prompt, 500))
+    small.wait_idle()
+
+
+@pytest.mark.parametrize("size", ["small", "large"])
+def test_what_is_found_of_a_text_is_right(size, small, large):
+    """A conversation, whose turns end anywhere in a page; another salt finds nothing."""
+    server = {"small": small, "large": large}[size]
+    text = prompt_of(1500, 20)
+    for turn in range(4):
+        answer = ask(server, text, 90)
+        if turn > 0:
+            assert cached_tokens(answer) >= len(text) - 200
+        assert_same(answer, fresh := ask(large, text, 90, cache_salt=f"{size}{turn}"))
+        assert cached_tokens(fresh) == 0
+        text = text + answer["choices"][0]["token_ids"] + prompt_of(37, turn)
+
+
+def test_beginnings_are_shared_while_there_are_pages(large):
+    """Of a prompt whose window has long left them."""
+    beginning = prompt_of(640, 30)
+    ask(large, beginning + prompt_of(2000, 31))
+    answer = ask(large, beginning + prompt_of(100, 32))
+    assert cached_tokens(answer) == 640
+    assert_same(answer, ask(large, beginning + prompt_of(100, 32), cache_salt="none"))
+
+
+def test_pages_in_use_are_those_of_the_window(model, large):
+    """While a long text is generated, and none of its pages is anybody's afterwards."""
+    most, done = 0, threading.Event()
+
+    def run():
+        ask(large, prompt_of(100, 40), 3000)
+        done.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    while not done.wait(0.002):
+        most = max(most, large.pages_in_use())
+    thread.join()
+    assert pages_of(1500) * (N_LAYERS - model.n_windowed) < most <= model.text_pages(3100)
+    large.wait_idle()
+
+
+def test_what_does_not_fit_is_refused(model):
+    """By a sentence that names what the window leaves of it."""
+    server = model.server(N_LAYERS * model.page_bytes, wait=False)
+    assert server.process.wait(60) != 0
+    least = int(server.log.rsplit("at least ", 1)[1].split()[0].rstrip("."))
+    assert least == model.text_pages(CONTEXT) * model.page_bytes

@@ -1,0 +1,373 @@
+/* test_windows.c - what sequences keep where layers have windows: their pages are counted, and tags
+ * in them say what they were computed for.
+ *
+ * Layer 1 has no window, the others have the same.  A text is letters, each of them a block of
+ * tokens. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/error.h"
+#include "engine/kv/lists.h"
+#include "engine/kv/policy.h"
+#include "engine/kv/pool.h"
+#include "engine/kv/prefix_cache.h"
+#include "engine/sizes.h"
+
+enum {
+    N_LAYERS = 3, WIDE = 1, N_WINDOWED = 2,
+    WINDOW = 150,
+    STEP_ROWS = 100,
+    N_PAGES = 90,
+    N_SEQS = 4,
+    MAX_TEXT = 24, /* blocks */
+    TAG_BYTES = MAX_TEXT + 8
+};
+
+static const uint32_t windows[N_LAYERS] = {WINDOW, 0, WINDOW};
+static const uint32_t everywhere[N_LAYERS] = {WINDOW, WINDOW, WINDOW};
+
+struct fixture {
+    struct kv_space space;
+    uint32_t n_pages;
+    char tags[N_PAGES][TAG_BYTES];
+};
+
+struct user {
+    bool active;
+    struct kv_sequence kv;
+    uint32_t landed;
+    char text[MAX_TEXT + 1];
+    uint32_t tokens[MAX_TEXT * PAGE_TOKENS];
+};
+
+static void setup(struct fixture *f, const uint32_t *of_layers, uint32_t n_pages, bool cache) {
+    memset(f, 0, sizeof(*f));
+    f->n_pages = n_pages;
+    f->space.n_layers = N_LAYERS;
+    f->space.windows = of_layers;
+    f->space.window = WINDOW;
+    assert_int_equal(page_pool_create(&f->space.pool, n_pages, NULL), 0);
+    if (!cache) return;
+    assert_int_equal(
+        prefix_cache_create(&f->space.cache, f->space.pool, of_layers, N_LAYERS, NULL), 0);
+}
+
+/* Whatever the sequences did, every page comes back. */
+static void teardown(struct fixture *f) {
+    if (f->space.cache) {
+        assert_int_equal(kv_n_available(&f->space), f->n_pages);
+        prefix_cache_evict(f->space.cache, f->n_pages);
+    }
+    assert_int_equal(page_pool_n_free(f->space.pool), f->n_pages);
+    prefix_cache_destroy(f->space.cache);
+    page_pool_destroy(f->space.pool);
+}
+
+static uint32_t n_tokens_of(const struct user *u) {
+    return (uint32_t)strlen(u->text) * PAGE_TOKENS;
+}
+
+static void begin(struct fixture *f, struct user *u, const char *text) {
+    memset(u, 0, sizeof(*u));
+    snprintf(u->text, sizeof(u->text), "%s", text);
+    const uint32_t n_tokens = n_tokens_of(u);
+    const struct kv_plan plan = {.policy = &kv_policy_full,
+                                 .n_prompt = n_tokens,
+                                 .n_most = n_tokens,
+                                 .step_rows = STEP_ROWS};
+    for (uint32_t i = 0; i < n_tokens; i++)
+        u->tokens[i] = (uint32_t)text[i / PAGE_TOKENS] * 1000 + i % PAGE_TOKENS;
+    assert_int_equal(kv_sequence_init(&u->kv, &f->space, &plan, 0), 0);
+    assert_int_equal(kv_policy_full.prepare(&u->kv, u->tokens), 0);
+    u->active = true;
+}
+
+/* The page that the first slot is in which a row behind n tokens sees. */
+static uint32_t first_seen(uint32_t n) {
+    return n + 1 > WINDOW ? (n + 1 - WINDOW) / PAGE_TOKENS : 0;
+}
+
+static void tag(char out[TAG_BYTES], const struct user *u, uint32_t layer, uint32_t block) {
+    snprintf(out, TAG_BYTES, "%d/%.*s", (int)layer, (int)block + 1, u->text);
+}
+
+/* All that the next row sees is there, and what is read beside that is the sequence's own, too. */
+static void check_pages(struct fixture *f, const struct user *u) {
+    char expected[TAG_BYTES];
+    const uint32_t passed = u->kv.n_passed;
+    assert_true(passed <= first_seen(u->landed));
+    for (uint32_t l = 0; l < N_LAYERS; l++) {
+        const bool has_window = kv_has_window(&f->space, l);
+        const uint32_t *pages = u->kv.layers[l].pages;
+        for (uint32_t b = has_window ? passed : 0; b < u->kv.n_tokens / PAGE_TOKENS; b++) {
+            tag(expected, u, l, b);
+            assert_string_equal(f->tags[pages[b]], expected);
+        }
+        if (has_window && passed > 0) assert_int_equal(pages[passed - 1], pages[passed]);
+    }
+}
+
+/* One step of n rows, in the air when this returns.  ERR_FULL. */
+static int take_off(struct fixture *f, struct user *u, uint32_t n) {
+    struct step_seq seq;
+    const int code = kv_policy_full.reserve(&u->kv, u->kv.n_tokens + n);
+    if (code) return code;
+    kv_policy_full.view(&u->kv, n, &seq);
+    for (uint32_t l = 0; l < N_LAYERS; l++) {
+        assert_int_equal(seq.layers[l].n_slots, u->kv.n_tokens + n);
+        assert_int_equal(seq.layers[l].append_slot, u->kv.n_tokens);
+    }
+    for (uint32_t l = 0; l < N_LAYERS; l++)
+        for (uint32_t b = u->kv.n_tokens / PAGE_TOKENS; b < (u->kv.n_tokens + n) / PAGE_TOKENS; b++)
+            tag(f->tags[u->kv.layers[l].pages[b]], u, l, b);
+    kv_policy_full.commit(&u->kv, n);
+    return 0;
+}
+
+static void land(struct fixture *f, struct user *u, uint32_t n_tokens, bool is_sound) {
+    if (is_sound) kv_policy_full.publish(&u->kv, u->tokens, n_tokens);
+    u->landed = n_tokens;
+    kv_policy_full.landed(&u->kv, n_tokens);
+    check_pages(f, u);
+}
+
+static void compute(struct fixture *f, struct user *u, const char *text) {
+    begin(f, u, text);
+    const uint32_t end = n_tokens_of(u);
+    kv_policy_full.adopt(&u->kv, u->tokens, end - 1);
+    for (u->landed = u->kv.n_tokens; u->kv.n_tokens < end;) {
+        assert_int_equal(take_off(f, u, min_u32(STEP_ROWS, end - u->kv.n_tokens)), 0);
+        land(f, u, u->kv.n_tokens, u->kv.n_tokens == end);
+    }
+}
+
+static uint32_t cached_tokens(struct fixture *f, const char *text) {
+    struct user u;
+    begin(f, &u, text);
+    const uint32_t n = kv_policy_full.adopt(&u.kv, u.tokens, n_tokens_of(&u));
+    u.landed = n;
+    check_pages(f, &u);
+    kv_sequence_fini(&u.kv);
+    return n;
+}
+
+static uint32_t n_used(const struct fixture *f) {
+    return f->n_pages - page_pool_n_free(f->space.pool);
+}
+
+static const char *const long_text = "abcdefghijklmnopqrstuvwx";
+
+/* A page in the wide layer for every 64 tokens, and in the others for those that the next row
+ * sees; while it goes on never more than it was said to. */
+static void pages_in_use_are_those_of_the_window(void **state) {
+    (void)state;
+    struct fixture f;
+    struct user u;
+    setup(&f, windows, N_PAGES, false);
+    begin(&f, &u, long_text);
+    const uint32_t end = n_tokens_of(&u);
+    const struct kv_amount most = kv_policy_full.most(&f.space, &u.kv.plan);
+    assert_int_equal(most.pages, MAX_TEXT + N_WINDOWED * ((WINDOW + STEP_ROWS + 63) / 64 + 1));
+    for (uint32_t n; u.kv.n_tokens < end; land(&f, &u, u.kv.n_tokens, true)) {
+        n = min_u32(1 + (uint32_t)rand() % STEP_ROWS, end - u.kv.n_tokens);
+        const uint64_t missing = kv_policy_full.missing(&u.kv, u.kv.n_tokens + n).pages;
+        const uint32_t before = n_used(&f);
+        assert_int_equal(take_off(&f, &u, n), 0);
+        assert_int_equal(n_used(&f), before + missing);
+        assert_true(n_used(&f) <= most.pages);
+        const uint32_t n_pages = (uint32_t)kv_n_pages(u.kv.n_tokens);
+        kv_policy_full.landed(&u.kv, u.landed = u.kv.n_tokens);
+        assert_int_equal(n_used(&f),
+                         n_pages + N_WINDOWED * (n_pages - first_seen(u.kv.n_tokens)));
+    }
+    kv_sequence_fini(&u.kv);
+    teardown(&f);
+}
+
+/* When it starts it takes what it will have while its prompt goes on, not all of the prompt. */
+static void a_long_prompt_starts_with_a_window_and_a_step(void **state) {
+    (void)state;
+    struct fixture f;
+    struct user u;
+    setup(&f, windows, N_PAGES, false);
+    begin(&f, &u, long_text);
+    assert_int_equal(kv_policy_full.reserve(&u.kv, n_tokens_of(&u)), 0);
+    assert_int_equal(n_used(&f), MAX_TEXT + N_WINDOWED * ((WINDOW + STEP_ROWS + 63) / 64));
+    kv_sequence_fini(&u.kv);
+    teardown(&f);
+}
+
+/* Rows in flight were planned when fewer tokens had landed: what they see stays. */
+static void a_step_in_flight_keeps_what_it_sees(void **state) {
+    (void)state;
+    struct fixture f;
+    struct user u;
+    setup(&f, windows, N_PAGES, false);
+    begin(&f, &u, long_text);
+    for (uint32_t landed = 0; u.kv.n_tokens < n_tokens_of(&u); landed = u.kv.n_tokens - 64) {
+        assert_int_equal(take_off(&f, &u, 64), 0);
+        land(&f, &u, landed, false);
+        assert_int_equal(u.kv.n_passed, first_seen(landed));
+    }
+    kv_sequence_fini(&u.kv);
+    teardown(&f);
+}
+
+/* A pool of what one sequence has at most is enough for it, again and again, whatever the cache
+ * holds. */
+static void a_text_longer_than_the_pool_has_room(void **state) {
+    (void)state;
+    struct fixture f;
+    struct user u;
+    setup(&f, windows, MAX_TEXT + N_WINDOWED * 5, true);
+    assert_true(f.n_pages < MAX_TEXT * N_LAYERS);
+    compute(&f, &u, long_text);
+    kv_sequence_fini(&u.kv);
+    assert_int_equal(cached_tokens(&f, long_text), n_tokens_of(&u));
+    compute(&f, &u, "ABCDEFGHIJKLMNOPQRSTUVWX");
+    assert_int_equal(cached_tokens(&f, "ABCDEFGHIJKLMNOPQRSTUVWX"), MAX_TEXT * PAGE_TOKENS);
+    kv_sequence_fini(&u.kv);
+    teardown(&f);
+}
+
+/* While there are pages, all of the prompt is shared from any of its blocks on.  When they run
+ * short, those go that nobody is near, and then only the text's end is found. */
+static void short_pools_keep_the_end_of_a_text(void **state) {
+    (void)state;
+    struct fixture f;
+    struct user u;
+    setup(&f, windows, N_PAGES, true);
+    compute(&f, &u, "abcdefghijkl");
+    assert_int_equal(cached_tokens(&f, "abcdefXY"), 6 * PAGE_TOKENS);
+    assert_int_equal(prefix_cache_n_idle_pages(f.space.cache),
+                     N_WINDOWED * first_seen(12 * PAGE_TOKENS));
+    prefix_cache_evict(f.space.cache, N_PAGES);
+    assert_int_equal(n_used(&f),
+                     12 + N_WINDOWED * (12 - first_seen(12 * PAGE_TOKENS)));
+    assert_int_equal(cached_tokens(&f, "abcdefXY"), 0);
+    assert_int_equal(cached_tokens(&f, "abcdefghijklXY"), 12 * PAGE_TOKENS);
+    assert_int_equal(cached_tokens(&f, "abcdefghijkXY"), 0); /* block 8 would be seen */
+    kv_sequence_fini(&u.kv);
+    assert_int_equal(cached_tokens(&f, "abcdefghijklXY"), 12 * PAGE_TOKENS);
+    teardown(&f);
+}
+
+/* Who computes a slim block again fills it. */
+static void a_slim_block_is_filled_again(void **state) {
+    (void)state;
+    struct fixture f;
+    struct user u, again;
+    setup(&f, windows, N_PAGES, true);
+    compute(&f, &u, "abcdefghijkl");
+    prefix_cache_evict(f.space.cache, N_PAGES);
+    assert_int_equal(cached_tokens(&f, "abX"), 0);
+    compute(&f, &again, "abX");
+    assert_int_equal(cached_tokens(&f, "abY"), 2 * PAGE_TOKENS);
+    assert_int_equal(prefix_cache_n_blocks(f.space.cache), 13);
+    kv_sequence_fini(&again.kv);
+    kv_sequence_fini(&u.kv);
+    teardown(&f);
+}
+
+/* Where every layer has a window blocks may have no pages at all, and there are not names for all:
+ * sequences go on without. */
+static void names_may_run_out(void **state) {
+    (void)state;
+    struct fixture f;
+    struct user users[N_SEQS];
+    const char *const texts[N_SEQS] = {long_text, "ABCDEFGHIJKLMNOPQRSTUVWX",
+                                       "xABCDEFGHIJKLMNOPQRSTUVW", "xabcdefghijklmnopqrstuvw"};
+    setup(&f, everywhere, 44, true);
+    for (int i = 0; i < N_SEQS; i++) compute(&f, &users[i], texts[i]);
+    assert_int_equal(prefix_cache_n_blocks(f.space.cache), 44);
+    assert_true(users[1].kv.n_blocks < MAX_TEXT);
+    for (int i = 0; i < N_SEQS; i++) kv_sequence_fini(&users[i].kv);
+    assert_int_equal(cached_tokens(&f, long_text), MAX_TEXT * PAGE_TOKENS);
+    teardown(&f);
+}
+
+/* ---- at random ---- */
+
+static void start(struct fixture *f, struct user *u) {
+    char text[MAX_TEXT + 1] = {0};
+    const size_t n = 1 + (size_t)rand() % MAX_TEXT;
+    for (size_t i = 0; i < n; i++) text[i] = "aaaaab"[rand() % 6];
+    begin(f, u, text);
+    u->landed = kv_policy_full.adopt(&u->kv, u->tokens, n_tokens_of(u) - 1);
+    assert_int_equal(u->landed % PAGE_TOKENS, 0);
+    check_pages(f, u);
+}
+
+static void advance(struct fixture *f, struct user *u) {
+    const uint32_t left = n_tokens_of(u) - u->kv.n_tokens, landed = u->kv.n_tokens;
+    const uint32_t n = min_u32(1 + (uint32_t)rand() % STEP_ROWS, left);
+    const uint64_t missing = kv_policy_full.missing(&u->kv, u->kv.n_tokens + n).pages,
+                   available = kv_n_available(&f->space);
+    const int code = n ? take_off(f, u, n) : 0;
+    assert_int_equal(code, missing <= available ? 0 : ERR_FULL);
+    if (code || left == 0) {
+        kv_sequence_fini(&u->kv);
+        u->active = false;
+        return;
+    }
+    land(f, u, rand() % 2 ? landed : u->kv.n_tokens, rand() % 2);
+}
+
+/* A page is free, a sequence's or the cache's, and what the cache says it can give, it gives. */
+static void check_counts(struct fixture *f, const struct user *users) {
+    bool used[N_PAGES] = {false};
+    for (int s = 0; s < N_SEQS; s++)
+        for (uint32_t l = 0; users[s].active && l < N_LAYERS; l++) {
+            const struct page_list *list = &users[s].kv.layers[l];
+            for (uint32_t i = l == WIDE ? 0 : users[s].kv.n_passed; i < list->n; i++)
+                used[list->pages[i]] = true;
+        }
+    for (uint32_t i = 0; i < N_PAGES; i++)
+        assert_true(page_pool_n_holders(f->space.pool, i) > 0 || !used[i]);
+    if (rand() % 64) return;
+    const uint64_t available = kv_n_available(&f->space);
+    prefix_cache_evict(f->space.cache, N_PAGES);
+    assert_int_equal(page_pool_n_free(f->space.pool), available);
+    assert_int_equal(prefix_cache_n_idle_pages(f->space.cache), 0);
+}
+
+static void random_sequences_keep_what_they_see(void **state) {
+    (void)state;
+    struct fixture f;
+    struct user *users = calloc(N_SEQS, sizeof(*users));
+    setup(&f, windows, N_PAGES, true);
+    srand(5);
+    for (int op = 0; op < 30000; op++) {
+        struct user *u = &users[rand() % N_SEQS];
+        if (!u->active) start(&f, u);
+        else advance(&f, u);
+        for (int i = 0; i < N_SEQS; i++)
+            if (users[i].active) check_pages(&f, &users[i]);
+        check_counts(&f, users);
+    }
+    for (int i = 0; i < N_SEQS; i++)
+        if (users[i].active) kv_sequence_fini(&users[i].kv);
+    free(users);
+    teardown(&f);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pages_in_use_are_those_of_the_window),
+        cmocka_unit_test(a_long_prompt_starts_with_a_window_and_a_step),
+        cmocka_unit_test(a_step_in_flight_keeps_what_it_sees),
+        cmocka_unit_test(a_text_longer_than_the_pool_has_room),
+        cmocka_unit_test(short_pools_keep_the_end_of_a_text),
+        cmocka_unit_test(a_slim_block_is_filled_again),
+        cmocka_unit_test(names_may_run_out),
+        cmocka_unit_test(random_sequences_keep_what_they_see),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
