@@ -294,7 +294,7 @@ static int attend_simply(struct cuda_backend *cuda, const struct attn_args *args
     p.layer = args->layer;
     p.n_rows = n_rows;
     p.decode = decode;
-    p.scale = args->scale;
+    p.scale = score_scale_of(args->scale, args->softcap);
     if (leaves_traces(args)) p.traces = cuda->traces;
     p.selects = args->selects;
     if (!decode) p.traces.lse = lse_of(cuda, args);
@@ -336,7 +336,7 @@ int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct er
     p.q = args->q;
     p.q_stride = args->q_stride;
     p.out = args->out;
-    p.scale = args->scale;
+    p.scale = score_scale_of(args->scale, args->softcap);
     p.step = cuda->device_step;
     p.layer = args->layer;
     p.window = window_of(cuda, args);
@@ -392,7 +392,7 @@ static int attend_prompts(struct cuda_backend *cuda, const struct attn_args *arg
     p.n_slots = step->n_slots + first;
     p.n_total_rows = step->n_rows;
     p.n_heads = args->n_heads;
-    p.scale = args->scale;
+    p.scale = score_scale_of(args->scale, args->softcap);
     p.window = window_of(cuda, args);
     p.lse = lse_of(cuda, args);
     p.turns = key_turns_of(cuda, args);

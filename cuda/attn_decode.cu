@@ -349,7 +349,7 @@ __device__ __forceinline__ void store_scores(float *item, const attn_decode_para
             const int at = slot + lane / 4 + i * 8;
             if (at >= tile.end || head >= group) continue;
             float *const to = item + (size_t)at * group + head;
-            const float2 x = make_float2(s[n][i * 2] * p.scale, s[n][i * 2 + 1] * p.scale);
+            const float2 x = make_float2(s[n][i * 2] * p.scale.outer, s[n][i * 2 + 1] * p.scale.outer);
             if (group % 2 == 0) {
                 store_global(to, x, r.policy);
             } else {
@@ -415,12 +415,14 @@ __device__ __forceinline__ void attend_unit(state<S> *st, const attn_decode_para
     float s[S::N_TILES][4] = {};
     if (d.turned) turn_unit<S>(p, tile, slot, stage, table, r);
     unit_scores<S>(s, *st, stage, lane);
+    if (p.scale.inner > 0) cap_products(s, p.scale.inner);
     if (d.scores) store_scores<S>(d.scores, p, tile, s, slot, group, r);
     if (slot < d.first_seen) hide_slots<S>(s, d.first_seen - slot, lane);
     uint32_t prob[S::N_TILES][2];
 #pragma unroll
     for (int n = 0; n < S::N_TILES; n++)
-        softmax_step<S>(st, n, s[n], tile.end - slot, p.scale * LOG2_E, prob[n], lane);
+        softmax_step<S>(st, n, s[n], tile.end - slot, p.scale.outer * LOG2_E, prob[n],
+                        lane);
     const rows_at<S> at(stage + S::UNIT_BYTES, lane % 8 + lane / 16 * 8, lane / 8 % 2);
 #pragma unroll
     for (int k = 0; k < S::K_STEPS; k++) {

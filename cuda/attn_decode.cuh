@@ -28,7 +28,7 @@ struct attn_decode_params {
     enum dtype kv_dtype; /* DTYPE_BF16 or DTYPE_F16 */
     uint32_t n_heads, n_kv_heads;
     uint32_t head_dim; /* 64, 80, 96, 128, 256 */
-    float scale;
+    struct score_scale scale;
     /* Where the page tables lie: read by the kernel, as it may change from step to step. */
     const struct device_step *step;
     uint32_t layer;

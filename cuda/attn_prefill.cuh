@@ -46,7 +46,7 @@ struct attn_prefill_params {
     uint32_t n_items;      /* 0 is allowed; at most ATTN_PREFILL_MAX_ITEMS */
     uint32_t n_total_rows; /* rows of the q matrix */
     uint32_t n_heads;      /* multiple of kv.n_kv_heads */
-    float scale;
+    struct score_scale scale;
     uint32_t window; /* 0: a row sees all; dense attention only */
     float *lse; /* [n_total_rows][n_heads], base 2, of the rows that are written; or NULL */
     /* The items' keys are stored before RoPE (keep.cuh); turns.n_freqs is a multiple of 8. */

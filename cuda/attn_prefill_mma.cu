@@ -219,8 +219,8 @@ static __device__ __forceinline__ struct block_source<T, Pairs> block_source_of(
             p.kv.page_bytes / sizeof(T), p.kv.n_kv_heads *head_elements, pairs};
 }
 
-/* Never both: a bounded cache is no longer than the window. */
-template <typename T, int D, bool TURNED, bool WINDOW>
+/* Never TURNED and WINDOW: a bounded cache is no longer than the window. */
+template <typename T, int D, bool TURNED, bool WINDOW, bool CAPPED>
 static __global__ void __launch_bounds__(THREADS)
     attn_prefill_mma_kernel(const struct attn_prefill_params p) {
     constexpr int ROWS = block_rows(D), PARTS = ATTN_PREFILL_TILE / ROWS;
@@ -234,7 +234,7 @@ static __global__ void __launch_bounds__(THREADS)
 
     const auto from = block_source_of<T, D>(p, head, pairs_of<WINDOW>(p, t));
     const int n = 2 * from.pairs.n, warp_row = warp * 16 * bands(D);
-    const float scale = p.scale * 1.44269504f; /* softmax in base 2 */
+    const float scale = p.scale.outer * 1.44269504f; /* softmax in base 2 */
     struct warp_state<D> w = {};
     for (int i = 0; i < 2 * bands(D); i++) w.max[i / 2][i % 2] = -INFINITY;
     load_queries<T, D>(plan.q, p, t.first_row, t.n_rows, head);
@@ -249,6 +249,7 @@ static __global__ void __launch_bounds__(THREADS)
             __syncthreads();
         }
         scores<T, D>(w, plan.q + warp_row * mma_plan<T, D>::STRIDE, plan.k, lane);
+        if constexpr (CAPPED) cap_products(w.s, p.scale.inner);
         copy_async_wait_all();
         __syncthreads(); /* V(i) is there, and everyone is done with K(i) */
         if (i + 1 < n) load_block<T, D>(plan.k, from.page(t, i + 1), from.n_valid(t, i + 1));
@@ -328,7 +329,7 @@ static __device__ __forceinline__ bool has_hidden(const struct prefill_tile &t,
            !keys.is_shared(i / 2);
 }
 
-template <typename T, int D>
+template <typename T, int D, bool CAPPED>
 static __global__ void __launch_bounds__(THREADS)
     attn_sparse_mma_kernel(const struct attn_prefill_params p, const struct sparse_view s) {
     constexpr int ROWS = block_rows(D), PARTS = ATTN_PREFILL_TILE / ROWS;
@@ -350,7 +351,7 @@ static __global__ void __launch_bounds__(THREADS)
 
     const auto from = block_source_of<T, D>(p, head, pairs_of<false>(p, t));
     const int n = 2 * keys.n, warp_row = warp * 16 * bands(D);
-    const float scale = p.scale * 1.44269504f; /* softmax in base 2 */
+    const float scale = p.scale.outer * 1.44269504f; /* softmax in base 2 */
     struct warp_state<D> w = {};
     int next_column = 0;
     for (int i = 0; i < 2 * bands(D); i++) w.max[i / 2][i % 2] = -INFINITY;
@@ -365,6 +366,7 @@ static __global__ void __launch_bounds__(THREADS)
         load_slots<T, D>(plan.v, from.keys + from.to_values, from.page_elements, t, slots);
         if (i + 1 < n) name_slots(sparse.slots[(i + 1) % 2], s, keys, head, i + 1, next_column);
         scores<T, D>(w, plan.q + warp_row * mma_plan<T, D>::STRIDE, plan.k, lane);
+        if constexpr (CAPPED) cap_products(w.s, p.scale.inner);
         copy_async_wait_all();
         __syncthreads(); /* V(i) and the next slots are there, and everyone is done with K(i) */
         if (i + 1 < n)
@@ -386,13 +388,13 @@ template <int D> static dim3 grid_of(const struct attn_prefill_params &p) {
 }
 
 /* Without an index: dense. */
-template <typename T, int D>
+template <typename T, int D, bool CAPPED>
 static cudaError_t launch(const struct attn_prefill_params &p, const struct sparse_view *s,
                           cudaStream_t stream) {
-    const auto dense = p.turned       ? attn_prefill_mma_kernel<T, D, true, false>
-                       : p.window > 0 ? attn_prefill_mma_kernel<T, D, false, true>
-                                      : attn_prefill_mma_kernel<T, D, false, false>;
-    const auto sparse = attn_sparse_mma_kernel<T, D>;
+    const auto dense = p.turned       ? attn_prefill_mma_kernel<T, D, true, false, CAPPED>
+                       : p.window > 0 ? attn_prefill_mma_kernel<T, D, false, true, CAPPED>
+                                      : attn_prefill_mma_kernel<T, D, false, false, CAPPED>;
+    const auto sparse = attn_sparse_mma_kernel<T, D, CAPPED>;
     const int bytes = s ? sizeof(struct sparse_mma_plan<T, D>) : sizeof(struct mma_plan<T, D>);
     const cudaError_t status =
         cudaFuncSetAttribute(s ? (const void *)sparse : (const void *)dense,
@@ -403,15 +405,22 @@ static cudaError_t launch(const struct attn_prefill_params &p, const struct spar
     return cudaGetLastError();
 }
 
+/* Not a branch in the kernels: it costs those of head_dim 64 and 128 registers, or memory. */
+template <typename T, int D>
+static cudaError_t launch_cap(const struct attn_prefill_params &p, const struct sparse_view *s,
+                              cudaStream_t stream) {
+    return p.scale.inner > 0 ? launch<T, D, true>(p, s, stream) : launch<T, D, false>(p, s, stream);
+}
+
 template <typename T>
 static cudaError_t launch_dim(const struct attn_prefill_params &p, const struct sparse_view *s,
                               cudaStream_t stream) {
     switch (p.kv.head_dim) {
-    case 64: return launch<T, 64>(p, s, stream);
-    case 80: return launch<T, 80>(p, s, stream);
-    case 96: return launch<T, 96>(p, s, stream);
-    case 128: return launch<T, 128>(p, s, stream);
-    case 256: return launch<T, 256>(p, s, stream);
+    case 64: return launch_cap<T, 64>(p, s, stream);
+    case 80: return launch_cap<T, 80>(p, s, stream);
+    case 96: return launch_cap<T, 96>(p, s, stream);
+    case 128: return launch_cap<T, 128>(p, s, stream);
+    case 256: return launch_cap<T, 256>(p, s, stream);
     default: return cudaErrorInvalidValue;
     }
 }

@@ -546,7 +546,7 @@ static __device__ __forceinline__ void last_values(struct sm90_plan<D> &plan,
     wgmma_pin(r.o);
 }
 
-template <int D, typename Pairs>
+template <int D, bool CAPPED, typename Pairs>
 static __device__ __forceinline__ void consume(struct sm90_plan<D> &plan,
                                                const struct attn_prefill_params &p,
                                                const struct prefill_tile &t, const Pairs &pairs,
@@ -555,10 +555,11 @@ static __device__ __forceinline__ void consume(struct sm90_plan<D> &plan,
     const int row =
         me * 64 + thread / 32 * 16 + thread % 32 / 4;    /* of the tile: the thread's first */
     const int first_visible = t.first_visible + me * 64; /* of this consumer's first row */
-    const float scale = p.scale * 1.44269504f;           /* softmax in base 2 */
+    const float scale = p.scale.outer * 1.44269504f;     /* softmax in base 2 */
     const struct consumer c = {me, thread, wgmma_matrix(plan.q + me * 64 * 128, 0)};
     struct rows_state<D> r;
     const auto weigh = [&](float(&s)[64], int j) {
+        if constexpr (CAPPED) cap_products(s, p.scale.inner);
         hide(s, pairs, j, t, columns, row, first_visible);
         update_softmax(s, r.top, r.sum, r.factor, scale);
     };
@@ -594,7 +595,7 @@ template <int D> static __device__ void init_barriers(struct sm90_plan<D> &plan)
     barriers_publish();
 }
 
-template <int D, bool WINDOW>
+template <int D, bool WINDOW, bool CAPPED>
 static __global__ void __launch_bounds__(THREADS, 1)
     attn_prefill_sm90_kernel(const __grid_constant__ struct sm90_maps maps,
                              const __grid_constant__ struct attn_prefill_params p) {
@@ -617,11 +618,11 @@ static __global__ void __launch_bounds__(THREADS, 1)
         if (threadIdx.x < 32) produce<D>(plan, maps, t, pairs, head, kv_head, n_kv_heads);
     } else {
         registers_raise<CONSUMER_REGISTERS>();
-        consume<D>(plan, p, t, pairs, nullptr, head, group - 1);
+        consume<D, CAPPED>(plan, p, t, pairs, nullptr, head, group - 1);
     }
 }
 
-template <int D>
+template <int D, bool CAPPED>
 static __global__ void __launch_bounds__(THREADS, 1)
     attn_sparse_sm90_kernel(const __grid_constant__ struct sparse_maps maps,
                             const __grid_constant__ struct attn_prefill_params p,
@@ -644,7 +645,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
         produce_sparse<D>(plan, maps, p, s, t, keys, head);
     } else {
         registers_raise<SPARSE_CONSUMER_REGISTERS>();
-        consume<D>(plan.dense, p, t, keys, plan.columns, head, group - 1);
+        consume<D, CAPPED>(plan.dense, p, t, keys, plan.columns, head, group - 1);
     }
 }
 
@@ -665,8 +666,12 @@ static cudaError_t map_pool(CUtensorMap *map, const struct kv_pool &kv, uint32_t
 template <int D>
 static cudaError_t launch(const struct attn_prefill_params &p, cudaStream_t stream) {
     const int bytes = sizeof(struct sm90_plan<D>);
-    const auto kernel =
-        p.window > 0 ? attn_prefill_sm90_kernel<D, true> : attn_prefill_sm90_kernel<D, false>;
+    const bool capped = p.scale.inner > 0;
+    const auto windowed =
+        capped ? attn_prefill_sm90_kernel<D, true, true> : attn_prefill_sm90_kernel<D, true, false>;
+    const auto wide = capped ? attn_prefill_sm90_kernel<D, false, true>
+                             : attn_prefill_sm90_kernel<D, false, false>;
+    const auto kernel = p.window > 0 ? windowed : wide;
     struct sm90_maps maps;
     cudaError_t status = map_queries<D>(&maps.q, p);
     if (status == cudaSuccess) status = map_pool<D>(&maps.pool, p.kv, PAGE_TOKENS);
@@ -688,21 +693,21 @@ static cudaError_t launch_sparse(const struct attn_prefill_params &p, const stru
                                  cudaStream_t stream) {
     const int bytes = (int)sparse_bytes<D>(s);
     const uint32_t group = p.n_heads / p.kv.n_kv_heads;
+    const auto kernel =
+        p.scale.inner > 0 ? attn_sparse_sm90_kernel<D, true> : attn_sparse_sm90_kernel<D, false>;
     struct sparse_maps maps;
     cudaError_t status = map_queries<D>(&maps.q, p);
     if (status == cudaSuccess) status = map_pool<D>(&maps.pool, p.kv, PAGE_TOKENS);
     if (status == cudaSuccess) status = map_pool<D>(&maps.groups, p.kv, SPARSE_GROUP);
     if (status == cudaSuccess)
-        status = cudaFuncSetAttribute(attn_sparse_sm90_kernel<D>,
-                                      cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+        status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (status != cudaSuccess) return status;
-    attn_sparse_sm90_kernel<D>
-        <<<dim3(group, p.n_items, p.kv.n_kv_heads), THREADS, bytes, stream>>>(maps, p, s);
+    kernel<<<dim3(group, p.n_items, p.kv.n_kv_heads), THREADS, bytes, stream>>>(maps, p, s);
     return cudaGetLastError();
 }
 
 bool attn_prefill_sm90_is_there(void) {
-    return runs_sm90_code(attn_prefill_sm90_kernel<128, false>);
+    return runs_sm90_code(attn_prefill_sm90_kernel<128, false, false>);
 }
 
 bool attn_sparse_sm90_fits(const struct sparse_view &s, uint32_t head_dim) {

@@ -115,7 +115,7 @@ static __device__ void attend(const struct attn_simple_params &p, struct plan *p
     float q[LANE_DIMS];
 #pragma unroll
     for (uint32_t i = 0; i < LANE_DIMS; i++)
-        q[i] = lane + 32 * i < dim ? to_float(from[lane + 32 * i]) * p.scale : 0.0f;
+        q[i] = lane + 32 * i < dim ? to_float(from[lane + 32 * i]) : 0.0f;
     const bool sparse = (int32_t)seq == p.sparse_seq;
     const uint32_t half =
         sparse ? 2 * sparse_first_tile(p.sparse, (uint32_t)s.n_slots[view], n_rows) +
@@ -128,9 +128,10 @@ static __device__ void attend(const struct attn_simple_params &p, struct plan *p
         const uint32_t at = slot % PAGE_TOKENS;
         const size_t key =
             (size_t)page * page_elements + (kv_head * PAGE_TOKENS + at) * (size_t)dim;
-        const float score = turned ? dot_turned_key(p.kv, q, key, p.turns,
-                                                    page_state(p.kv, page, kv_head)->rank[at])
-                                   : dot_key(p.kv, q, key);
+        const float product = turned ? dot_turned_key(p.kv, q, key, p.turns,
+                                                      page_state(p.kv, page, kv_head)->rank[at])
+                                     : dot_key(p.kv, q, key);
+        const float score = score_of(p.scale, product);
         if (scores && lane == 0) scores[(size_t)slot * group + head % group] = score;
         visit_slot(&state, p.kv, score, key + (size_t)p.kv.n_kv_heads * PAGE_TOKENS * dim);
     }

@@ -132,6 +132,7 @@ static const struct backend_ops cuda_ops = {
     .select_totals = cuda_select_totals,
     .store_pages = cuda_store_pages,
     .gather_rows = cuda_gather_rows,
+    .soft_cap = cuda_soft_cap,
     .sample = cuda_sample,
     .repeat = cuda_repeat,
     .collect = cuda_collect,

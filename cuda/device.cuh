@@ -137,6 +137,26 @@ static __device__ __forceinline__ float exp2_fast(float x) {
     return y;
 }
 
+/* tanh(x / TANH2_UNIT) = 1 - 2 / (1 + 2^x), off by 2^-22: a score's cap times that is far below what
+ * the rounding of keys does to the score.  NaN stays NaN. */
+static __device__ __forceinline__ float tanh2(float x) {
+    return 1.0f - __fdividef(2.0f, 1.0f + exp2_fast(x));
+}
+
+static __device__ __forceinline__ float score_of(const struct score_scale &scale, float product) {
+    return scale.outer * (scale.inner > 0 ? tanh2(scale.inner * product) : product);
+}
+
+/* For kernels that multiply by scale.outer later on: what it is multiplied with, of products. */
+static __device__ __forceinline__ void cap_products(float &product, float inner) {
+    product = tanh2(inner * product);
+}
+template <typename Element, int N>
+static __device__ __forceinline__ void cap_products(Element (&products)[N], float inner) {
+#pragma unroll
+    for (int i = 0; i < N; i++) cap_products(products[i], inner);
+}
+
 static __device__ __forceinline__ float warp_sum(float x) {
     for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
     return x;

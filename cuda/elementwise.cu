@@ -1,5 +1,5 @@
 /* elementwise.cu - the operations that touch each row on its own: embedding, norm, RoPE + append,
- * gate, gather.
+ * gate, gather, soft cap.
  *
  *   rows        bf16, row-major; strides in elements
  *   cache       pages of dtype [K,V][n_kv_heads][PAGE_TOKENS][head_dim], and the states of budgets;
@@ -393,4 +393,18 @@ cudaError_t launch_gate_mul(const struct gate_mul_params *p, struct launch launc
     if (p->n_rows == 0 || width == 0) return cudaSuccess;
     return launch_kernel(launch, vectors ? gate_mul_vector_kernel : gate_mul_kernel,
                          dim3(p->n_rows, (width + 255) / 256), 256, 0, *p);
+}
+
+/* ---- soft cap ---- */
+
+static __global__ void soft_cap_kernel(struct soft_cap_params p) {
+    const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    let_next_start();
+    wait_for_previous();
+    if (i < p.n) p.x[i] = score_of(p.scale, p.x[i]);
+}
+
+cudaError_t launch_soft_cap(const struct soft_cap_params *p, struct launch launch) {
+    if (p->n == 0) return cudaSuccess;
+    return launch_kernel(launch, soft_cap_kernel, (uint32_t)((p->n + 255) / 256), 256, 0, *p);
 }

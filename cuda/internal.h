@@ -308,6 +308,7 @@ int cuda_store_alloc(struct backend *be, size_t bytes, void **out, struct error 
 void cuda_store_free(struct backend *be, void *memory);
 int cuda_store_pages(struct backend *be, const struct store_args *args, struct error *err);
 int cuda_gather_rows(struct backend *be, const struct gather_rows_args *args, struct error *err);
+int cuda_soft_cap(struct backend *be, const struct soft_cap_args *args, struct error *err);
 int cuda_sample(struct backend *be, const struct sample_args *args, struct error *err);
 int cuda_collect(struct backend *be, uint32_t n_newer, struct error *err);
 int cuda_sync(struct backend *be, struct error *err);

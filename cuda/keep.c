@@ -47,7 +47,7 @@ static struct keep_params keep_params(const struct cuda_backend *cuda,
                                 .kv = *args->kv,
                                 .n_heads = args->n_heads,
                                 .layer = args->layer,
-                                .scale = args->scale,
+                                .scale = score_scale_of(args->scale, args->softcap),
                                 .traces = cuda->traces,
                                 .turns = key_turns_of(cuda, args)};
 }

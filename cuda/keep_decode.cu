@@ -1,7 +1,7 @@
 /* keep_decode.cu - after a decode step's attention: what each kept token received is added to its
  * score, and in a full cache one token goes.
  *
- *   scores   f32 [n_kv_heads][score_stride][group]   q.k * scale, as attention wrote them
+ *   scores   f32 [n_kv_heads][score_stride][group]   as attention wrote them
  *   lse      f32 [n_rows][n_heads], base 2           p = 2^(score * log2 e - lse)
  *   states   struct kv_page_state, one a page and KV head
  *

@@ -147,8 +147,8 @@ static __device__ __forceinline__ void store_probabilities(
         for (int n = 0; n < PAGE_TOKENS / 8; n++) {
             const int slot = n * 8 + lane % 4 * 2;
             float2 x;
-            x.x = exp2_fast(fmaf(s[n][2 * h], p.scale * KEEP_LOG2_E, -lse));
-            x.y = exp2_fast(fmaf(s[n][2 * h + 1], p.scale * KEEP_LOG2_E, -lse));
+            x.x = exp2_fast(fmaf(s[n][2 * h], p.scale.outer * KEEP_LOG2_E, -lse));
+            x.y = exp2_fast(fmaf(s[n][2 * h + 1], p.scale.outer * KEEP_LOG2_E, -lse));
             if (slot >= n_seen) x.x = 0.0f;
             if (slot + 1 >= n_seen) x.y = 0.0f;
             *reinterpret_cast<float2 *>(to + row * P_STRIDE + slot) = x;
@@ -201,6 +201,7 @@ static __global__ void __launch_bounds__(THREADS) keep_scores_kernel(const struc
         __syncthreads(); /* Q is there, and everyone is done with P */
         float s[PAGE_TOKENS / 8][4] = {};
         multiply<T, D>(s, plan.q + warp * 16 * plan.STRIDE, plan.k, lane);
+        if (p.scale.inner > 0) cap_products(s, p.scale.inner);
         store_probabilities(plan.p + warp * 16 * P_STRIDE, p, w, s, first + warp * 16, end, group,
                             lane);
         __syncthreads(); /* P is there, and everyone is done with Q */
@@ -223,7 +224,7 @@ static __device__ float dot_query(const struct keep_params &p, const float *key,
 #pragma unroll
     for (uint32_t i = 0; i < LANE_DIMS; i++)
         if (lane + 32 * i < dim) dot += to_float(q[lane + 32 * i]) * key[i];
-    return warp_sum(dot) * p.scale;
+    return score_of(p.scale, warp_sum(dot));
 }
 
 /* A warp takes every WARPS-th slot. */

@@ -83,11 +83,26 @@ static inline bool turns_in_vectors(uint32_t n_freqs) {
 /* What attention leaves for those who judge tokens by it. */
 struct attn_traces {
     float *lse;    /* [n_rows of the step][n_heads], base 2; or NULL */
-    float *scores; /* [n_kv_heads][score_stride][group]: q.k * scale of the decoding sequences whose
+    float *scores; /* [n_kv_heads][score_stride][group]: scores of the decoding sequences whose
                       budget has scores, from slot budget.scores_at on, and, where a selection
                       follows, of those that select, from select.scores_at on; or NULL */
     size_t score_stride; /* slots */
 };
+
+/* How a product q . k becomes a score: outer * product or, where there is a soft cap (inner > 0),
+ * outer * tanh2(inner * product), of device.cuh. */
+struct score_scale {
+    float outer, inner;
+};
+
+#define TANH2_UNIT 2.885390082f /* 2 log2(e): tanh(x) = tanh2(TANH2_UNIT * x) */
+
+static inline struct score_scale score_scale_of(float scale, float softcap) {
+    const bool capped = softcap > 0;
+    const struct score_scale s = {capped ? softcap : scale,
+                                  capped ? TANH2_UNIT * scale / softcap : 0.0f};
+    return s;
+}
 
 /* n_rows, here and below where there is a step: of the launch; rows past the step's do nothing. */
 struct embed_params {
@@ -137,7 +152,7 @@ struct attn_simple_params {
     uint32_t n_heads, layer;
     uint32_t n_rows; /* of the launch */
     bool decode;
-    float scale;
+    struct score_scale scale;
     struct attn_traces traces;
     bool selects; /* as in attn_args */
     uint32_t window; /* a row sees only so many slots, the newest; 0: all */
@@ -153,7 +168,7 @@ struct keep_params {
     size_t q_stride;
     struct kv_pool kv;
     uint32_t n_heads, layer;
-    float scale;
+    struct score_scale scale;
     struct attn_traces traces; /* of the same layer's attention */
     struct key_turns turns;
 };
@@ -170,6 +185,12 @@ struct gather_params {
     void *out;            /* bf16 [n, dim] */
     const uint32_t *rows; /* [n] */
     uint32_t n, dim;
+};
+
+struct soft_cap_params {
+    float *x; /* [n] */
+    size_t n;
+    struct score_scale scale;
 };
 
 struct skinny_part {
@@ -231,6 +252,7 @@ cudaError_t launch_keep_totals(const struct device_step *step, const struct kv_p
                                struct keep_total *totals, uint32_t n_seqs, struct launch launch);
 cudaError_t launch_gate_mul(const struct gate_mul_params *p, struct launch launch);
 cudaError_t launch_gather(const struct gather_params *p, struct launch launch);
+cudaError_t launch_soft_cap(const struct soft_cap_params *p, struct launch launch);
 /* bf16 weights, n_in % 8 == 0, x and w 16-byte aligned, at most SKINNY_MAX_ROWS rows. */
 enum { SKINNY_MAX_ROWS = 16 };
 cudaError_t launch_skinny(const struct skinny_params *p, struct launch launch);

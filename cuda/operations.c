@@ -145,3 +145,10 @@ int cuda_gather_rows(struct backend *be, const struct gather_rows_args *args, st
                                          .dim = args->dim};
     return cuda_check(cuda, launch_gather(&params, launch_of(cuda)), "gather_rows", err);
 }
+
+int cuda_soft_cap(struct backend *be, const struct soft_cap_args *args, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    const struct soft_cap_params params = {
+        .x = args->x, .n = (size_t)args->n_rows * args->dim, .scale = score_scale_of(1, args->cap)};
+    return cuda_check(cuda, launch_soft_cap(&params, launch_of(cuda)), "soft_cap", err);
+}

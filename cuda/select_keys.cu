@@ -1,6 +1,6 @@
 /* select_keys.cu - which candidates of each sequence are the n_selected best.
  *
- *   scores   f32 [n_kv_heads][score_stride][group]   q.k * scale, as attention wrote them
+ *   scores   f32 [n_kv_heads][score_stride][group]   as attention wrote them
  *   lse      f32 [n_rows][n_heads], base 2
  *   keys     u32 [n_candidates]       bits of the largest weight, + 1: NaN is 0; sinks above all
  *   chosen   bits, keys above the n_selected-th

@@ -172,7 +172,7 @@ int cuda_attn_index(struct backend *be, const struct attn_index_args *args, stru
                                  .q = args->q,
                                  .q_stride = args->q_stride,
                                  .kv = *args->kv,
-                                 .scale = args->scale};
+                                 .scale = score_scale_of(args->scale, args->softcap)};
     const size_t patterns_bytes = args->n_heads * sizeof(*build.patterns);
     struct args room;
     int rc = find_seq(cuda->host_step, &build.seq, err);

@@ -44,7 +44,8 @@ struct sparse_build {
     const void *q;       /* bf16, [view.n_rows] rows of q_stride: [n_heads, head_dim] */
     size_t q_stride;
     struct kv_pool kv;
-    float scale, dense_above;
+    struct score_scale scale;
+    float dense_above;
     uint32_t synthetic;
     const struct attn_pattern *patterns; /* device [n_heads]: of the layer */
     struct sparse_view view;

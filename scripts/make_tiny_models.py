@@ -47,6 +47,7 @@ class Model:
     context: int | None = None     # that it is loaded for
     n_greedy: int = 64
     min_margin: float = 1e-3       # between the two best tokens, of the largest logit
+    attention: str = "sdpa"        # by transformers; only its "eager" one has soft caps
 
 
 def heads(n, n_kv, dim, hidden, **others):
@@ -68,6 +69,7 @@ def theta(base):
 LLAMA = dict(n_greedy=32, min_margin=5e-3)
 GLM = dict(family="Glm", min_margin=5e-4)
 GLM4 = dict(family="Glm4", min_margin=5e-4)
+GEMMA2 = dict(family="Gemma2", min_margin=5e-4, attention="eager")
 GEMMA3 = dict(family="Gemma3", min_margin=5e-4)
 
 
@@ -77,8 +79,15 @@ def glm_heads(n, n_kv, dim, **others):
 
 def gemma_heads(n, n_kv, dim, **others):
     return heads(n, n_kv, dim, 16, intermediate_size=24, pad_token_id=0, sliding_window=50,
-                 query_pre_attn_scalar=24, layer_types=["full_attention", "sliding_attention"],
-                 **others)
+                 query_pre_attn_scalar=24, **others)
+
+
+def gemma3_heads(n, n_kv, dim, **others):
+    return gemma_heads(n, n_kv, dim, layer_types=["full_attention", "sliding_attention"], **others)
+
+
+def caps(attention, logits):
+    return dict(attn_logit_softcapping=attention, final_logit_softcapping=logits)
 
 
 MODELS = {
@@ -147,14 +156,23 @@ MODELS = {
     "glm4-gqa-bf16-head128": Model(glm_heads(2, 1, 128), "bfloat16", **GLM4),
     "glm4-mha-f16-head32-yarn": Model(glm_heads(2, 2, 32, rope_parameters=YARN), "float16", **GLM4),
     "glm4-mqa-bf16-head256": Model(glm_heads(2, 1, 256, attention_bias=False), "bfloat16", **GLM4),
-    "gemma3-gqa-bf16-head64": Model(gemma_heads(4, 2, 64), "bfloat16", spelling=4, **GEMMA3),
+    # The first of the layers has the window, as transformers has it for every other one.
+    "gemma2-gqa-bf16-head64": Model(gemma_heads(4, 2, 64, **caps(4.0, 8.0)), "bfloat16", spelling=4,
+                                    **GEMMA2),
+    "gemma2-mqa-f16-head128-linear": Model(
+        gemma_heads(4, 1, 128, tie_word_embeddings=False, rope_parameters=LINEAR,
+                    **caps(2.5, None)), "float16", **GEMMA2),
+    "gemma2-mha-bf16-head256": Model(gemma_heads(2, 2, 256, **caps(6.0, 5.0)), "bfloat16",
+                                     **GEMMA2),
+    "gemma3-gqa-bf16-head64": Model(gemma3_heads(4, 2, 64), "bfloat16", spelling=4, **GEMMA3),
     "gemma3-mqa-f16-head128-linear": Model(
-        gemma_heads(2, 1, 128, tie_word_embeddings=False,
-                    rope_parameters={"full_attention": LINEAR, "sliding_attention": theta(5000.0)}),
+        gemma3_heads(2, 1, 128, tie_word_embeddings=False,
+                     rope_parameters={"full_attention": LINEAR,
+                                      "sliding_attention": theta(5000.0)}),
         "float16", **GEMMA3),
     "gemma3-gqa-bf16-head256-linear": Model(
-        gemma_heads(2, 1, 256, rope_parameters={"full_attention": LINEAR}), "bfloat16", spelling=4,
-        **GEMMA3),
+        gemma3_heads(2, 1, 256, rope_parameters={"full_attention": LINEAR}), "bfloat16",
+        spelling=4, **GEMMA3),
     "mqa-bf16-yarn-mscale": Model(
         heads(2, 1, 64, 40, rope_parameters=dict(YARN, mscale=1.5, mscale_all_dim=0.5,
                                                  truncate=False, beta_fast=8, beta_slow=2)),
@@ -208,10 +226,31 @@ def pin_rope(model, context):
     rotary.inv_freq, rotary.attention_scaling, rotary.rope_type = frequencies, scale, "pinned"
 
 
+def check_caps(model, prompt):
+    """Ends the program if a soft cap hardly changes the logits: it would test nothing."""
+    layers = [layer.self_attn for layer in model.model.layers]
+    for name, owners in {"attn_logit_softcapping": layers,
+                         "final_logit_softcapping": [model.config]}.items():
+        cap = getattr(model.config, name, None)
+        if cap is None:
+            continue
+        for owner in owners:
+            setattr(owner, name, None)
+        with torch.no_grad():
+            uncapped = model(torch.tensor([prompt["tokens"]])).logits[0][prompt["positions"]]
+        for owner in owners:
+            setattr(owner, name, cap)
+        capped = torch.tensor(prompt["logits"], dtype=torch.float64)
+        change = float((uncapped - capped).abs().max() / capped.abs().max())
+        if change < 0.1:
+            sys.exit(f"{name} {cap} changes logits by {change:.2g} of the largest")
+
+
 def make_goldens(path, spec, seed):
     # Loaded anew: casting the model that was saved would leave its rotary frequencies rounded to
     # its dtype.
-    reference = model_class(spec).from_pretrained(path, dtype=torch.float64).eval()
+    reference = model_class(spec).from_pretrained(path, dtype=torch.float64,
+                                                  attn_implementation=spec.attention).eval()
     if spec.context:
         pin_rope(reference, spec.context)
     prompts, margin = [], float("inf")
@@ -219,6 +258,7 @@ def make_goldens(path, spec, seed):
         prompt, m = run_prompt(reference, length, positions, spec.n_greedy, seed * 1000 + length)
         prompts.append(prompt)
         margin = min(margin, m)
+    check_caps(reference, prompts[-1])
     goldens = {"context": spec.context} if spec.context else {}
     return {**goldens, "prompts": prompts}, margin
 

@@ -89,7 +89,7 @@ __global__ void oracle_kernel(attn_decode_params p, int n_seqs, int n, double *w
             for (int d = 0; d < 8; d++)
                 dot += (double)__bfloat162float(q[chunk * 8 + d]) * __bfloat162float(k[d]);
         }
-        w[i] = exp(dot * p.scale); /* logits are small: no maximum needed in double */
+        w[i] = exp(dot * p.scale.outer); /* logits are small: no maximum needed in double */
     }
     __shared__ double sums[1024], outs[1024];
     const int n_slices = blockDim.x / dim, slice = threadIdx.x / dim, d = threadIdx.x % dim;
@@ -214,7 +214,7 @@ struct bench {
         p.q = q.data, p.q_stride = (size_t)b.n_heads * b.dim, p.out = out.data, p.pool = pool.data;
         p.page_bytes = (size_t)2 * b.n_kv_heads * 64 * b.dim * 2, p.kv_dtype = DTYPE_BF16;
         p.n_heads = b.n_heads, p.n_kv_heads = b.n_kv_heads, p.head_dim = b.dim;
-        p.scale = (float)(1 / sqrt(b.dim));
+        p.scale = score_scale_of((float)(1 / sqrt(b.dim)), 0);
         return p;
     }
 

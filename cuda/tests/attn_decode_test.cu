@@ -126,6 +126,16 @@ void check_logits() {
         }
 }
 
+/* Scores are around 1, so this bends all of them, and 60 to what it tends to. */
+void check_caps() {
+    for (enum dtype dtype : {DTYPE_BF16, DTYPE_F16})
+        for (uint32_t dim : {64u, 80u, 128u, 256u}) {
+            const std::vector<uint32_t> n_slots = {1, 3000, 65};
+            check_case({"capped", 16, 2, dim, dtype, n_slots, 132, 0, RANDOM, true, true, 1.5f});
+            check_case({"capped", 9, 1, dim, dtype, n_slots, 17, 0, HUGE_LOGIT, true, true, 1.5f});
+        }
+}
+
 /* A row's bits under fixed splits: alone, in a batch, with another number of blocks. */
 void check_batch_invariance() {
     test_case c = {"invariance", 16, 2, 128, DTYPE_BF16, {3001}, 132, 512, RANDOM, false, true};
@@ -172,6 +182,7 @@ int main(int argc, char **argv) {
     check_graph_replay(ATTN_FIXED_SPLIT_SLOTS);
     check_batch_invariance();
     check_logits();
+    check_caps();
     if (!small) {
         check_lengths();
         check_shapes();

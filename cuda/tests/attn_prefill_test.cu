@@ -28,7 +28,7 @@ static void oracle_row(const struct batch &b, uint32_t seq, uint32_t i, int head
         const int page = b.table[b.table_at[seq] + slot / PAGE_TOKENS];
         const uint16_t *k = &b.pool[slot_at(b, page, 0, kv_head, (int)(slot % PAGE_TOKENS))];
         for (int d = 0; d < dim; d++) w[slot] += query[d] * from_half(k[d], b.shape.dtype);
-        w[slot] *= b.device.scale;
+        w[slot] = score_of_product(b.shape, w[slot]);
         top = std::max(top, w[slot]);
     }
     for (double &x : w) sum += x = exp(x - top);
@@ -100,9 +100,10 @@ static void compare(const struct batch &b, const std::vector<double> &want, laun
         norm += want[i] * want[i];
     }
     const double error = sqrt(difference / norm);
-    snprintf(what, sizeof(what), "%s heads %d/%d dim %d %s q x%g, %u sequences", name,
+    snprintf(what, sizeof(what), "%s heads %d/%d dim %d %s q x%g cap %g, %u sequences", name,
              b.shape.n_heads, b.shape.n_kv_heads, b.shape.dim,
-             b.shape.dtype == DTYPE_BF16 ? "bf16" : "f16", b.shape.q_scale, b.n_seqs);
+             b.shape.dtype == DTYPE_BF16 ? "bf16" : "f16", b.shape.q_scale, b.shape.softcap,
+             b.n_seqs);
     verdict(error < 4e-3 && untouched, what, error);
     if (!(error < 4e-3)) report_worst(b, out, want);
 }
@@ -260,6 +261,10 @@ static void test_all(bool small) {
                 if (small && (group[0] != 6 || dim == 80 || dim == 96)) continue;
                 test_shape({group[0], group[1], dim, dtype, 1.0f}, small ? few : ragged);
             }
+    for (const int dim : dims) /* caps that bend most scores, and that flatten them */
+        for (const float cap : {4.0f, 0.5f})
+            test_shape({6, 2, dim, dim == 80 ? DTYPE_F16 : DTYPE_BF16, 3.0f, cap},
+                       small ? few : ragged);
     if (small) return;
     test_shape({4, 2, 128, DTYPE_BF16, 12.0f}, ragged);
     test_shape({4, 2, 64, DTYPE_BF16, 12.0f}, ragged);

@@ -257,7 +257,7 @@ static double oracle_row(const struct batch &b, uint32_t row, int head,
         if (!visited[slot]) continue;
         double score = 0.0;
         for (int d = 0; d < dim; d++) score += query[d] * from_half(at(0, slot)[d], b.shape.dtype);
-        top = std::max(top, w[slot] = score * b.device.scale);
+        top = std::max(top, w[slot] = score_of_product(b.shape, score));
     }
     for (double &x : w) sum += x = exp(x - top);
     std::fill(out, out + dim, 0.0);
@@ -341,10 +341,11 @@ static void compare(struct batch b, const struct index &x, const struct expected
         if (std::isnan(worst_lse)) break;
     }
     char what[128];
-    snprintf(what, sizeof(what), "%s heads %d/%d dim %d %s, index %u.., rows %u of %u, lse %.0e",
-             name, b.shape.n_heads, b.shape.n_kv_heads, b.shape.dim,
-             b.shape.dtype == DTYPE_BF16 ? "bf16" : "f16", x.first_slot, b.rows[0], b.slots[0],
-             worst_lse);
+    snprintf(what, sizeof(what),
+             "%s heads %d/%d dim %d %s cap %g, index %u.., rows %u of %u, lse %.0e", name,
+             b.shape.n_heads, b.shape.n_kv_heads, b.shape.dim,
+             b.shape.dtype == DTYPE_BF16 ? "bf16" : "f16", b.shape.softcap, x.first_slot, b.rows[0],
+             b.slots[0], worst_lse);
     verdict(error < 4e-3 && worst_lse < 1e-3, what, error);
     if (!(error < 4e-3)) printf("     worst: head %d, kind %d\n", head, x.heads[head].kind);
 }
@@ -399,6 +400,7 @@ static void test_all(bool small) {
     for (const int dim : {64, 80, 96, 128, 256})
         for (const enum dtype dtype : {DTYPE_BF16, DTYPE_F16})
             test_extent({8, 4, dim, dtype, 1.0f}, e);
+    for (const int dim : {64, 128, 256}) test_extent({8, 4, dim, DTYPE_BF16, 4.0f, 3.0f}, e);
     for (const int dim : {64, 128}) {
         test_extent({8, 8, dim, DTYPE_BF16, 4.0f}, e);
         test_extent({16, 1, dim, DTYPE_BF16, 4.0f}, e);

@@ -57,6 +57,7 @@ struct test_case {
     uint32_t split_slots;
     enum content content;
     bool scores, overlap;
+    float softcap = 0;
 };
 
 struct fixture {
@@ -140,6 +141,7 @@ struct fixture {
             for (uint32_t d = 0; d < c.dim; d++)
                 dot += (double)from_bits(query[d], DTYPE_BF16) * from_bits(key[d], c.dtype);
             (*scores)[i] = dot / sqrt(c.dim);
+            if (c.softcap > 0) (*scores)[i] = c.softcap * tanh((*scores)[i] / c.softcap);
             max = std::max(max, (*scores)[i]);
         }
         for (double s : *scores) sum += exp(s - max);
@@ -193,7 +195,8 @@ struct rig {
         p.q = q.data, p.q_stride = (size_t)c.n_heads * c.dim, p.out = out.data;
         p.pool = pool.data, p.page_bytes = f.page_elements * 2, p.kv_dtype = c.dtype;
         p.n_heads = c.n_heads, p.n_kv_heads = c.n_kv_heads, p.head_dim = c.dim;
-        p.scale = (float)(1 / sqrt(c.dim)), p.step = step.data, p.layer = 1;
+        p.scale = score_scale_of((float)(1 / sqrt(c.dim)), c.softcap);
+        p.step = step.data, p.layer = 1;
         p.tiles = plan.d_tiles.data, p.n_blocks = c.n_blocks, p.merges = plan.d_merges.data;
         p.max_merges = plan.room.n_merges;
         p.partial_out = partial_out.data, p.partial_lse = partial_lse.data;

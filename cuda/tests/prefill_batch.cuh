@@ -77,6 +77,7 @@ struct shape {
     int n_heads, n_kv_heads, dim;
     enum dtype dtype;
     float q_scale; /* 1, or more for peaked weights */
+    float softcap = 0;
 };
 
 struct seq_shape {
@@ -128,6 +129,11 @@ static size_t q_stride(const struct shape &s) {
     return (size_t)(s.n_heads + 2 * s.n_kv_heads) * s.dim;
 }
 
+static double score_of_product(const struct shape &s, double product) {
+    const double score = product / sqrt(s.dim);
+    return s.softcap > 0 ? s.softcap * tanh(score / s.softcap) : score;
+}
+
 static std::vector<int32_t> as_int(const std::vector<uint32_t> &from) {
     return std::vector<int32_t>(from.begin(), from.end());
 }
@@ -155,7 +161,7 @@ static void upload(struct batch &b) {
     p.n_items = (uint32_t)items.size();
     p.n_total_rows = b.n_rows;
     p.n_heads = (uint32_t)b.shape.n_heads;
-    p.scale = 1.0f / sqrtf((float)b.shape.dim);
+    p.scale = score_scale_of(1.0f / sqrtf((float)b.shape.dim), b.shape.softcap);
     CHECK(cudaMalloc(&p.out, (size_t)b.n_rows * b.shape.n_heads * b.shape.dim * 2));
 }
 

@@ -65,7 +65,7 @@ static void make_inputs(struct rig *r) {
     check(cudaDeviceSynchronize(), "inputs");
     r->build.q = r->q;
     r->build.q_stride = HEADS * DIM;
-    r->build.scale = 0.088f;
+    r->build.scale = score_scale_of(0.088f, 0);
     r->build.dense_above = 1.0f;
 }
 

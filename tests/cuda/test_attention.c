@@ -13,6 +13,7 @@ struct batch {
     struct kv_view views[MAX_SEQS][N_LAYERS];
     struct step_seq seqs[MAX_SEQS];
     uint32_t windows[N_LAYERS];
+    float softcap;
     uint32_t *positions;
     double inv_freq[128];
     struct kv_pool cpu_kv, gpu_kv;
@@ -71,7 +72,8 @@ static void run_layer(struct backend *be, const struct batch *b, const struct kv
                                    .kv = kv,
                                    .layer = layer,
                                    .n_heads = b->n_heads,
-                                   .scale = (float)(1 / sqrt(b->dim))};
+                                   .scale = (float)(1 / sqrt(b->dim)),
+                                   .softcap = b->softcap};
     must(be->ops->rope_append(be, &rope, &err), &err);
     must(be->ops->attn_decode(be, &attn, &err), &err);
     must(be->ops->attn_prefill(be, &attn, &err), &err);
@@ -135,7 +137,7 @@ static const uint32_t shapes[][4] = {/* heads, kv heads, head_dim, rotary pairs 
                                      {3, 1, 96, 48},  {4, 2, 256, 128}, {16, 2, 64, 16}};
 enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 
-static void check_ragged(const uint32_t *rows, const uint32_t *windows) {
+static void check_ragged(const uint32_t *rows, const uint32_t *windows, float softcap) {
     static const uint32_t history[MAX_SEQS] = {0, 1, 63, 64, 65, 130, 577, 200};
     for (size_t s = 0; s < N_SHAPES; s++) {
         for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
@@ -145,6 +147,7 @@ static void check_ragged(const uint32_t *rows, const uint32_t *windows) {
             memcpy(b->history, history, sizeof(history));
             memcpy(b->rows, rows, sizeof(b->rows));
             memcpy(b->windows, windows, sizeof(b->windows));
+            b->softcap = softcap;
             check_batch(b);
         }
     }
@@ -153,7 +156,7 @@ static void check_ragged(const uint32_t *rows, const uint32_t *windows) {
 static void ragged_batches_equal_the_cpu(void **state) {
     (void)state;
     check_ragged((const uint32_t[MAX_SEQS]){1, 1, 1, 1, 70, 5, 1, 128},
-                 (const uint32_t[N_LAYERS]){0, 0});
+                 (const uint32_t[N_LAYERS]){0, 0}, 0);
 }
 
 /* Windows that begin within a page, end with one, and are longer than most of the texts; plans of
@@ -162,9 +165,17 @@ static void windows_equal_the_cpu(void **state) {
     (void)state;
     static const uint32_t windows[][N_LAYERS] = {{17, 0}, {0, 300}, {64, 64}, {1, 129}};
     for (size_t i = 0; i < sizeof(windows) / sizeof(windows[0]); i++) {
-        check_ragged((const uint32_t[MAX_SEQS]){1, 1, 1, 1, 70, 5, 1, 128}, windows[i]);
-        check_ragged((const uint32_t[MAX_SEQS]){1, 300, 1, 1, 1, 1, 200, 1}, windows[i]);
+        check_ragged((const uint32_t[MAX_SEQS]){1, 1, 1, 1, 70, 5, 1, 128}, windows[i], 0);
+        check_ragged((const uint32_t[MAX_SEQS]){1, 300, 1, 1, 1, 1, 200, 1}, windows[i], 0);
     }
+}
+
+/* Scores are about 10 at most: a cap that bends many of them, and one that flattens most. */
+static void soft_caps_equal_the_cpu(void **state) {
+    (void)state;
+    static const uint32_t windows[N_LAYERS] = {0, 50};
+    check_ragged((const uint32_t[MAX_SEQS]){1, 1, 1, 1, 70, 5, 1, 128}, windows, 4);
+    check_ragged((const uint32_t[MAX_SEQS]){1, 300, 1, 1, 1, 1, 200, 1}, windows, 0.5f);
 }
 
 static void single_sequences_equal_the_cpu(void **state) {
@@ -187,6 +198,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(single_sequences_equal_the_cpu),
         cmocka_unit_test(ragged_batches_equal_the_cpu),
         cmocka_unit_test(windows_equal_the_cpu),
+        cmocka_unit_test(soft_caps_equal_the_cpu),
     };
     if (!read_arguments(argc, argv, 0, &small)) return 1;
     const int status = open_backends();

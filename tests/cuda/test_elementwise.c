@@ -131,6 +131,27 @@ static void gather_picks_rows(void **state) {
     }
 }
 
+/* Logits: from linear to flat, one of them NaN; what lies behind is left alone. */
+static void soft_cap_equals_the_cpu(void **state) {
+    (void)state;
+    struct error err = {0};
+    for (size_t i = 0; i < N_WIDTHS; i++) {
+        const uint32_t rows = heights[i % N_HEIGHTS], n = rows * widths[i];
+        float *x = random_floats(n + 1), *got = random_floats(n + 1);
+        for (uint32_t k = 0; k < n; k++) x[k] *= k % 2 ? 10 : 200;
+        x[0] = NAN;
+        void *gpu_x = gpu_array(x, n + 1, DTYPE_F32);
+        must(cpu->ops->soft_cap(cpu, &(struct soft_cap_args){x, rows, widths[i], 30}, &err), &err);
+        must(gpu->ops->soft_cap(gpu, &(struct soft_cap_args){gpu_x, rows, widths[i], 30}, &err),
+             &err);
+        gpu_read(got, gpu_x, n + 1, DTYPE_F32);
+        assert_true(isnan(got[0]) && got[n] == x[n]);
+        assert_near(got + 1, x + 1, n, 1e-6, "soft cap");
+        gpu_free(gpu_x);
+        free(x), free(got);
+    }
+}
+
 int main(int argc, char **argv) {
     bool small;
     const struct CMUnitTest tests[] = {
@@ -138,6 +159,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(rmsnorm_of_heads_equals_the_cpu),
         cmocka_unit_test(embedding_equals_the_cpu),
         cmocka_unit_test(gather_picks_rows),
+        cmocka_unit_test(soft_cap_equals_the_cpu),
     };
     if (!read_arguments(argc, argv, 0, &small)) return 1;
     const int status = open_backends();

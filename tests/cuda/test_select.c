@@ -51,6 +51,7 @@ struct side {
 
 struct rig {
     uint32_t n_heads, n_kv, dim;
+    float softcap;
     struct side cpu, gpu;
     struct text texts[N_TEXTS];
     float *q[N_LAYERS]; /* of the step */
@@ -178,6 +179,7 @@ static int run_layers(struct rig *r, struct side *side, struct error *err) {
                      .layer = l,
                      .n_heads = r->n_heads,
                      .scale = (float)(1 / sqrt(r->dim)),
+                     .softcap = r->softcap,
                      .selects = filters},
             .group = &groups[filters ? g : 0],
             .group_index = g,
@@ -480,6 +482,7 @@ static void free_rig(struct rig *r) {
 static void check_shape(const uint32_t *shape, enum dtype dtype, enum store_kind kind) {
     static const char *const names[] = {"pages", "blocks", "fp8 blocks"};
     struct rig *r = new_rig(shape, dtype, kind);
+    if (dtype == DTYPE_F16 || kind == IN_PAGES) r->softcap = 6; /* scores are about 10 at most */
     const uint32_t n_steps = small ? 4 : 80;
     for (uint32_t step = 0; step < n_steps; step++) {
         make_step(r);

@@ -26,20 +26,21 @@ struct shape {
     float dense_above;
     uint32_t synthetic;
     uint32_t slice; /* attn_prefill: rows at a time; 0: all of them, in the step of attn_index */
+    float softcap;
 };
 
 static const struct shape shapes[] = {
-    {8, 2, 128, DTYPE_BF16, 0, 700, 0, 1.0f, 0, 0},
-    {8, 8, 64, DTYPE_BF16, 64, 128, 0, 1.0f, 0, 0},
-    {8, 1, 64, DTYPE_F16, 192, 513, 64, 1.0f, 0, 256},
-    {6, 2, 80, DTYPE_BF16, 0, 64, 0, 1.0f, 0, 0},
-    {5, 1, 96, DTYPE_BF16, 320, 1, 0, 1.0f, 0, 0},
-    {14, 2, 128, DTYPE_BF16, 1024, 1025, 130, 1.0f, 0, 640},
-    {4, 2, 256, DTYPE_F16, 128, 300, 0, 0.5f, 0, 0},
-    {4, 4, 16, DTYPE_F32, 64, 350, 0, 1.0f, 0, 128},
-    {4, 2, 72, DTYPE_BF16, 128, 200, 10, 0.6f, 0, 0},
-    {8, 2, 128, DTYPE_BF16, 512, 1500, 64, 1.0f, 77, 512},
-    {8, 4, 128, DTYPE_BF16, 0, 2300, 0, 0.7f, 0, 0},
+    {8, 2, 128, DTYPE_BF16, 0, 700, 0, 1.0f, 0, 0, 6},
+    {8, 8, 64, DTYPE_BF16, 64, 128, 0, 1.0f, 0, 0, 0},
+    {8, 1, 64, DTYPE_F16, 192, 513, 64, 1.0f, 0, 256, 6},
+    {6, 2, 80, DTYPE_BF16, 0, 64, 0, 1.0f, 0, 0, 0},
+    {5, 1, 96, DTYPE_BF16, 320, 1, 0, 1.0f, 0, 0, 0},
+    {14, 2, 128, DTYPE_BF16, 1024, 1025, 130, 1.0f, 0, 640, 0},
+    {4, 2, 256, DTYPE_F16, 128, 300, 0, 0.5f, 0, 0, 6},
+    {4, 4, 16, DTYPE_F32, 64, 350, 0, 1.0f, 0, 128, 6},
+    {4, 2, 72, DTYPE_BF16, 128, 200, 10, 0.6f, 0, 0, 0},
+    {8, 2, 128, DTYPE_BF16, 512, 1500, 64, 1.0f, 77, 512, 0},
+    {8, 4, 128, DTYPE_BF16, 0, 2300, 0, 0.7f, 0, 0, 0},
 };
 
 struct rig {
@@ -210,6 +211,7 @@ static void attend(const struct rig *r, const struct side *s) {
                                    .kv = s->kv,
                                    .n_heads = r->shape->n_heads,
                                    .scale = (float)(1 / sqrt(r->shape->dim)),
+                                   .softcap = r->shape->softcap,
                                    .lse = s->lse};
     must(s->be->ops->attn_prefill(s->be, &args, &err), &err);
 }
@@ -223,6 +225,7 @@ static void build_index(const struct rig *r, const struct side *s, float *densit
         .kv = s->kv,
         .n_heads = r->shape->n_heads,
         .scale = (float)(1 / sqrt(r->shape->dim)),
+        .softcap = r->shape->softcap,
         .density = density};
     must(s->be->ops->attn_index(s->be, &args, &err), &err);
 }
