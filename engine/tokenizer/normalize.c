@@ -27,12 +27,12 @@ struct codepoints {
     size_t n, capacity;
 };
 
-static int decompose(struct codepoints *out, const struct text *text, bool compat) {
+static int decompose(struct codepoints *out, const char *part, size_t n_part, bool compat) {
     const utf8proc_option_t options = UTF8PROC_DECOMPOSE | (compat ? UTF8PROC_COMPAT : 0);
-    const char *end = text->data + text->n;
-    for (const char *p = text->data; p < end;) {
+    const char *end = part + n_part;
+    for (const char *p = part; p < end;) {
         if (out->capacity - out->n < DECOMPOSED_MOST) {
-            const size_t capacity = 2 * out->capacity + text->n + DECOMPOSED_MOST;
+            const size_t capacity = 2 * out->capacity + n_part + DECOMPOSED_MOST;
             int32_t *data = realloc(out->data, capacity * sizeof(*data));
             if (!data) return ERR_NOMEM;
             out->data = data;
@@ -74,32 +74,55 @@ static int reorder(struct codepoints *text) {
     return 0;
 }
 
-static bool is_ascii(const struct text *text) {
-    for (size_t i = 0; i < text->n; i++) {
-        if ((unsigned char)text->data[i] >= 0x80) return false;
+static int append_form(const struct normalizer_kind *kind, struct codepoints *points,
+                       const char *part, size_t n, struct text *out) {
+    points->n = 0;
+    int rc = decompose(points, part, n, kind->compat);
+    if (rc == 0) rc = reorder(points);
+    if (rc) return rc;
+    if (kind->compose) {
+        const utf8proc_option_t options = UTF8PROC_STABLE | UTF8PROC_COMPOSE;
+        points->n =
+            (size_t)utf8proc_normalize_utf32(points->data, (utf8proc_ssize_t)points->n, options);
     }
-    return true;
+    for (size_t i = 0; i < points->n && rc == 0; i++)
+        rc = text_append_char(out, (uint32_t)points->data[i]);
+    return rc;
 }
 
+static size_t ascii_length(const char *bytes, size_t n) {
+    size_t i = 0;
+    while (i < n && (unsigned char)bytes[i] < 0x80) i++;
+    return i;
+}
+
+static size_t other_length(const char *bytes, size_t n) {
+    size_t i = 0;
+    while (i < n && (unsigned char)bytes[i] >= 0x80) i++;
+    return i;
+}
+
+/* ASCII has one form and joins nothing before it, so only what follows its last character can
+ * change that: other characters are written with the one before them. */
 static int run_form(const struct normalizer_step *step, struct matcher *matcher, struct text *text,
                     struct error *err) {
     (void)matcher, (void)err;
-    if (is_ascii(text)) return 0;
     struct codepoints points = {0};
-    int rc = decompose(&points, text, step->kind->compat);
-    if (rc == 0) rc = reorder(&points);
-    if (rc) goto done;
-    if (step->kind->compose) {
-        const utf8proc_option_t options = UTF8PROC_STABLE | UTF8PROC_COMPOSE;
-        points.n =
-            (size_t)utf8proc_normalize_utf32(points.data, (utf8proc_ssize_t)points.n, options);
+    struct text out = {0};
+    int rc = 0;
+    for (size_t i = 0; i < text->n && rc == 0;) {
+        const size_t ascii = ascii_length(text->data + i, text->n - i);
+        const size_t other = other_length(text->data + i + ascii, text->n - i - ascii);
+        const size_t same = ascii > 0 && other > 0 ? ascii - 1 : ascii;
+        rc = text_append(&out, text->data + i, same);
+        if (rc == 0 && other > 0)
+            rc = append_form(step->kind, &points, text->data + i + same, ascii - same + other,
+                             &out);
+        i += ascii + other;
     }
-    text->n = 0;
-    for (size_t i = 0; i < points.n && rc == 0; i++)
-        rc = text_append_char(text, (uint32_t)points.data[i]);
-
-done:
     free(points.data);
+    free(text->data);
+    *text = out;
     return rc;
 }
 
