@@ -111,7 +111,7 @@ static int encode_plain(struct encoding *e, const char *text, size_t n) {
 
 static int encode_all(struct encoding *e, const char *text, size_t length, bool add_special) {
     const struct tokenizer *tokenizer = e->tokenizer;
-    int rc = matcher_init(&e->matcher);
+    int rc = matcher_init(&e->matcher, length);
     if (rc == 0 && add_special) rc = append(e, tokenizer->prefix.ids, tokenizer->prefix.n);
     if (rc == 0 && length > 0) rc = encode_around(e, &tokenizer->added, text, length, encode_plain);
     if (rc == 0 && add_special) rc = append(e, tokenizer->suffix.ids, tokenizer->suffix.n);

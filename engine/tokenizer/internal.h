@@ -51,7 +51,7 @@ struct matcher {
     pcre2_match_context *context;
     pcre2_jit_stack *stack;
 };
-int matcher_init(struct matcher *matcher);
+int matcher_init(struct matcher *matcher, size_t n_text); /* bytes of the longest text */
 void matcher_fini(struct matcher *matcher);
 
 struct pattern {

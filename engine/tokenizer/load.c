@@ -159,7 +159,7 @@ static int build(struct tokenizer *t, const json_t *root, struct error *err) {
     struct matcher matcher;
     if (!json_is_object(model))
         return error_set(err, ERR_INVALID, "tokenizer.json: there is no model");
-    if (matcher_init(&matcher)) return ERR_NOMEM;
+    if (matcher_init(&matcher, 0)) return ERR_NOMEM;
     int rc = normalizer_parse(&t->normalizer, json_object_get(root, "normalizer"), err);
     if (rc == 0)
         rc = pretokenizer_parse(&t->pretokenizer, json_object_get(root, "pre_tokenizer"), err);

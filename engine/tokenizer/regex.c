@@ -17,9 +17,18 @@
 enum {
     JIT_STACK_START = 32 << 10,
     JIT_STACK_MOST = 4 << 20,
+    LEAST_STEPS = 10000000, /* PCRE2's own limit */
+    STEPS_PER_BYTE = 8,
 };
 
-int matcher_init(struct matcher *matcher) {
+/* A run of space is tried by several alternatives from end to end, so the steps that a match may
+ * take grow with the text; what backtracks without end needs more than any multiple of it. */
+static uint32_t most_steps(size_t n_text) {
+    const size_t n = LEAST_STEPS + STEPS_PER_BYTE * n_text;
+    return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
+}
+
+int matcher_init(struct matcher *matcher, size_t n_text) {
     /* One pair is enough: nothing here asks for a group. */
     matcher->data = pcre2_match_data_create(1, NULL);
     matcher->context = pcre2_match_context_create(NULL);
@@ -28,6 +37,7 @@ int matcher_init(struct matcher *matcher) {
         matcher_fini(matcher);
         return ERR_NOMEM;
     }
+    pcre2_set_match_limit(matcher->context, most_steps(n_text));
     pcre2_jit_stack_assign(matcher->context, NULL, matcher->stack);
     return 0;
 }

@@ -334,7 +334,7 @@ static void words_are_what_the_reference_library_takes_for_words(void **state) {
         {"\\v", "\n\x0B", 1, 2},
     };
     struct matcher matcher;
-    assert_int_equal(matcher_init(&matcher), 0);
+    assert_int_equal(matcher_init(&matcher, 0), 0);
     for (size_t i = 0; i < sizeof(CASES) / sizeof(*CASES); i++) {
         struct match match = {0};
         struct error err = {0};

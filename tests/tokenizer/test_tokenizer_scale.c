@@ -129,6 +129,22 @@ static void a_piece_beyond_the_bound_costs_nothing(void **state) {
     tokenizer_destroy(tokenizer);
 }
 
+/* Of the pattern's alternatives several go to the end of a run, and back. */
+static void a_run_of_any_length_is_encoded(void **state) {
+    (void)state;
+    struct tokenizer *tokenizer = NULL;
+    struct token_list ids = {0};
+    struct error err = {0};
+    size_t n;
+    char *text = write_out(&(struct monotony){" ", "x"}, 16 * (size_t)N_BYTES, &n);
+    if (tokenizer_load(&tokenizer, DATA_DIR "/llama3", &err)) fail_msg("%s", err.text);
+    if (tokenizer_encode(tokenizer, text, n, false, 0, &ids, &err)) fail_msg("%s", err.text);
+    assert_true(ids.n > 0);
+    free(ids.ids);
+    free(text);
+    tokenizer_destroy(tokenizer);
+}
+
 static void gpt2_style_is_linear(void **state) {
     (void)state;
     encode_texts_of(DATA_DIR "/gpt2", false); /* its added tokens strip space */
@@ -191,6 +207,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shipped_tokenizer_is_linear),
         cmocka_unit_test(a_piece_beyond_the_bound_costs_nothing),
+        cmocka_unit_test(a_run_of_any_length_is_encoded),
         cmocka_unit_test(gpt2_style_is_linear),
         cmocka_unit_test(llama3_style_is_linear),
         cmocka_unit_test(every_component_is_linear),
