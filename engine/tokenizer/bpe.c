@@ -1,7 +1,7 @@
-/* bpe.c - byte pair encoding of one piece: the pair of lowest rank merges first, leftmost on a tie.
+/* bpe.c - byte pair encoding: the pair of lowest rank merges first, leftmost on a tie.
  *
- * Short pieces (nearly all) scan an array for the lowest rank.  Long ones keep the candidates in a
- * heap over a linked list of symbols, so that a megabyte of one letter costs n log n:
+ * Few symbols (nearly always) are scanned for the lowest rank.  Many keep the candidates in a heap
+ * over a linked list of symbols, so that whatever is merged at once costs n log n:
  *
  *   nodes       [id|prev|next] [id|prev|next] ...      next of the last: NONE
  *   candidates  every adjacent pair that merges, by its left node; stale ones go when they surface
@@ -16,7 +16,7 @@
 #include "engine/error.h"
 #include "engine/tokenizer/internal.h"
 
-enum { SHORT_PIECE = 64 };
+enum { SIEVE_BITS = 8 }; /* for each slot: a megabyte of them stands for a table of sixteen */
 
 static const uint64_t EMPTY_PAIR = UINT64_MAX;
 static const uint32_t NONE = UINT32_MAX, TAKEN = UINT32_MAX - 1;
@@ -25,9 +25,14 @@ static uint64_t pair_of(uint32_t left, uint32_t right) {
     return (uint64_t)left << 32 | right;
 }
 
-static size_t pair_slot(const struct bpe *bpe, uint64_t pair) {
+static uint64_t pair_hash(uint64_t pair) {
     const uint64_t hash = pair * UINT64_C(0x9E3779B97F4A7C15);
-    return (size_t)(hash ^ hash >> 32) & bpe->mask;
+    return hash ^ hash >> 32;
+}
+
+/* A pair's bit of the sieve: of other bits of its hash than the slot, beneath. */
+static size_t sieve_bit(const struct bpe *bpe, uint64_t hash) {
+    return (size_t)(hash >> 28) & (SIEVE_BITS * (bpe->mask + 1) - 1);
 }
 
 int bpe_init(struct bpe *bpe, size_t n_merges) {
@@ -37,17 +42,22 @@ int bpe_init(struct bpe *bpe, size_t n_merges) {
     if (!bpe->merges) return ERR_NOMEM;
     bpe->mask = size - 1;
     for (size_t i = 0; i < size; i++) bpe->merges[i].pair = EMPTY_PAIR;
-    return 0;
+    bpe->sieve = calloc(SIEVE_BITS * size / 8, 1);
+    return bpe->sieve ? 0 : ERR_NOMEM;
 }
 
 void bpe_fini(struct bpe *bpe) {
     free(bpe->merges);
-    bpe->merges = NULL;
+    free(bpe->sieve);
+    *bpe = (struct bpe){0};
 }
 
 void bpe_add_merge(struct bpe *bpe, uint32_t left, uint32_t right, uint32_t rank, uint32_t id) {
     const uint64_t pair = pair_of(left, right);
-    size_t i = pair_slot(bpe, pair);
+    const uint64_t hash = pair_hash(pair);
+    const size_t bit = sieve_bit(bpe, hash);
+    bpe->sieve[bit / 8] |= (uint8_t)(1u << bit % 8);
+    size_t i = (size_t)hash & bpe->mask;
     while (bpe->merges[i].pair != EMPTY_PAIR && bpe->merges[i].pair != pair)
         i = (i + 1) & bpe->mask;
     bpe->merges[i] = (struct merge){.pair = pair, .rank = rank, .id = id};
@@ -55,7 +65,10 @@ void bpe_add_merge(struct bpe *bpe, uint32_t left, uint32_t right, uint32_t rank
 
 static const struct merge *find_merge(const struct bpe *bpe, uint32_t left, uint32_t right) {
     const uint64_t pair = pair_of(left, right);
-    for (size_t i = pair_slot(bpe, pair); bpe->merges[i].pair != EMPTY_PAIR;
+    const uint64_t hash = pair_hash(pair);
+    const size_t bit = sieve_bit(bpe, hash);
+    if (!(bpe->sieve[bit / 8] >> bit % 8 & 1)) return NULL;
+    for (size_t i = (size_t)hash & bpe->mask; bpe->merges[i].pair != EMPTY_PAIR;
          i = (i + 1) & bpe->mask) {
         if (bpe->merges[i].pair == pair) return &bpe->merges[i];
     }
@@ -73,18 +86,25 @@ static void remove_at(uint32_t *values, size_t i, size_t n) {
     memmove(values + i, values + i + 1, (n - i - 1) * sizeof(*values));
 }
 
-/* ids holds n symbols and is merged in place. */
-static size_t merge_short(const struct bpe *bpe, uint32_t *ids, size_t n) {
-    uint32_t ranks[SHORT_PIECE], merged[SHORT_PIECE]; /* of the pairs (i, i + 1) */
+/* Twice through, because a minimum without its place is found several values at a time. */
+static size_t find_lowest(const uint32_t *values, size_t n) {
+    uint32_t lowest = values[0];
+    for (size_t i = 1; i < n; i++) lowest = values[i] < lowest ? values[i] : lowest;
+    size_t i = 0;
+    while (values[i] != lowest) i++;
+    return i;
+}
+
+static size_t merge_few(const struct bpe *bpe, uint32_t *ids, uint32_t *begins, size_t n) {
+    uint32_t ranks[BPE_FEW], merged[BPE_FEW]; /* of the pairs (i, i + 1) */
+    for (size_t i = 0; i < n; i++) begins[i] = (uint32_t)i;
     for (size_t i = 0; i + 1 < n; i++) rank_pair(bpe, ids, i, ranks, merged);
     while (n > 1) {
-        size_t best = 0;
-        for (size_t i = 1; i + 1 < n; i++) {
-            if (ranks[i] < ranks[best]) best = i;
-        }
+        const size_t best = find_lowest(ranks, n - 1);
         if (ranks[best] == NONE) break;
         ids[best] = merged[best];
         remove_at(ids, best + 1, n);
+        remove_at(begins, best + 1, n);
         remove_at(ranks, best, n - 1);
         remove_at(merged, best, n - 1);
         n--;
@@ -232,8 +252,8 @@ static int merge_all(const struct bpe *bpe, struct queue *queue, struct node *no
     return 0;
 }
 
-static int merge_long(const struct bpe *bpe, struct bpe_scratch *scratch, uint32_t *ids,
-                      size_t *n_ids) {
+static int merge_many(const struct bpe *bpe, struct bpe_scratch *scratch, uint32_t *ids,
+                      uint32_t *begins, size_t *n_ids) {
     const size_t n = *n_ids;
     if (reserve(scratch, n)) return ERR_NOMEM;
     struct node *nodes = scratch->memory;
@@ -248,17 +268,16 @@ static int merge_long(const struct bpe *bpe, struct bpe_scratch *scratch, uint32
         if (push_pair(bpe, &queue, nodes, i)) return ERR_NOMEM;
     if (merge_all(bpe, &queue, nodes)) return ERR_NOMEM;
     *n_ids = 0;
-    for (uint32_t i = 0; i != NONE; i = nodes[i].next) ids[(*n_ids)++] = nodes[i].id;
+    for (uint32_t i = 0; i != NONE; i = nodes[i].next) {
+        begins[*n_ids] = i;
+        ids[(*n_ids)++] = nodes[i].id;
+    }
     return 0;
 }
 
-void bpe_scratch_fini(struct bpe_scratch *scratch) {
-    free(scratch->memory);
-    free(scratch->heap);
-}
-
-int bpe_merge(const struct bpe *bpe, struct bpe_scratch *scratch, uint32_t *ids, size_t *n_ids) {
-    if (*n_ids > SHORT_PIECE) return merge_long(bpe, scratch, ids, n_ids);
-    *n_ids = merge_short(bpe, ids, *n_ids);
+int bpe_merge_at_once(const struct bpe *bpe, struct bpe_scratch *scratch, uint32_t *ids,
+                      uint32_t *begins, size_t *n_ids) {
+    if (*n_ids > BPE_FEW) return merge_many(bpe, scratch, ids, begins, n_ids);
+    *n_ids = merge_few(bpe, ids, begins, *n_ids);
     return 0;
 }

@@ -9,7 +9,7 @@
 #include "engine/error.h"
 #include "engine/tokenizer/internal.h"
 
-/* Symbols of a piece are numbered in 32 bits, and long pieces take forty bytes a byte. */
+/* Symbols of a piece are numbered in 32 bits, and a long piece may take fifty bytes a byte. */
 enum { LONGEST_TEXT = 1 << 30 };
 
 int token_list_reserve(struct token_list *list, size_t n) {
@@ -53,7 +53,7 @@ static int encode_word(struct encoding *e, const char *word, size_t n) {
     const struct tokenizer *tokenizer = e->tokenizer;
     const uint32_t whole = words_find(&tokenizer->words, word, n);
     if (whole != NO_TOKEN) return append(e, &whole, 1);
-    /* Merging takes forty bytes a byte, so a word that is too long whatever it merges to is not
+    /* Merging may take fifty bytes a byte, so a word that is too long whatever it merges to is not
      * begun. */
     int rc = tokenizer->longest > 0 ? check_bound(e, n / tokenizer->longest) : 0;
     if (rc) return rc;

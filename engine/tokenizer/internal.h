@@ -2,7 +2,7 @@
  *
  *   text ─ added.c ─► between ─ normalize.c, added.c ─► between ─ pretokenize.c ─► pieces
  *              └─ added tokens              └─ normalized added tokens                 │
- *                                                        ids ◄─ bpe.c ◄─ symbols.c ◄───┘
+ *                                             ids ◄─ windows.c, bpe.c ◄─ symbols.c ◄───┘
  *
  * load.c builds all of it from a tokenizer.json, with vocabulary.c for the tokens and their merges
  * and post_processor.c for what goes around a text; encode.c drives it; detokenize.c goes back, with
@@ -171,6 +171,19 @@ struct merge {
 struct bpe {
     struct merge *merges; /* open addressing; EMPTY_PAIR where free */
     size_t mask;
+    /* A bit for each pair under its hash, which a cache holds where it does not hold the table:
+     * most pairs that are asked for do not merge. */
+    uint8_t *sieve;
+};
+
+enum { BPE_FEW = 64 }; /* symbols that are merged without a heap */
+
+/* Symbols of a piece, and what they merge to; see windows.c. */
+struct window {
+    size_t begin, end; /* in the piece */
+    uint32_t *ids;     /* tokens */
+    uint32_t *begins;  /* the symbol that each begins with, from the window's first */
+    size_t n, capacity;
 };
 
 /* Room for the symbols of one long piece, kept from piece to piece. */
@@ -179,15 +192,22 @@ struct bpe_scratch {
     size_t size;
     struct batch *heap; /* of bpe.c */
     size_t n_heap;
+    struct window windows[2];
 };
-void bpe_scratch_fini(struct bpe_scratch *scratch);
 
 int bpe_init(struct bpe *bpe, size_t n_merges);
 void bpe_fini(struct bpe *bpe);
 /* A pair given twice keeps its last rank, as in the reference library. */
 void bpe_add_merge(struct bpe *bpe, uint32_t left, uint32_t right, uint32_t rank, uint32_t id);
-/* Merges n_ids symbols in place. */
+/* Merges n_ids symbols in place.  begins: room for n_ids; the symbol each token begins with. */
+int bpe_merge_at_once(const struct bpe *bpe, struct bpe_scratch *scratch, uint32_t *ids,
+                      uint32_t *begins, size_t *n_ids);
+
+/* --- windows.c ------------------------------------------------------------------------------ */
+
+/* Merges n_ids symbols in place, as bpe_merge_at_once() does, in time that grows with them. */
 int bpe_merge(const struct bpe *bpe, struct bpe_scratch *scratch, uint32_t *ids, size_t *n_ids);
+void bpe_scratch_fini(struct bpe_scratch *scratch);
 
 /* --- words.c: pieces that are one token ---------------------------------------------------- */
 

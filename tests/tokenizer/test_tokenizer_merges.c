@@ -1,5 +1,5 @@
-/* test_tokenizer_merges.c - merging long pieces, with its queue of batches, against the definition:
- * again and again the pair of lowest rank, leftmost on a tie.
+/* test_tokenizer_merges.c - merging long pieces, with its windows and with its queue of batches,
+ * against the definition: again and again the pair of lowest rank, leftmost on a tie.
  *
  * The merges are random, and so are their ranks: what a merge makes may come before it. */
 #include <setjmp.h>
@@ -13,7 +13,7 @@
 
 #include "engine/tokenizer/internal.h"
 
-enum { N_SYMBOLS = 3, N_MERGES = 24, N_PIECE = 400, N_TRIES = 400 };
+enum { N_SYMBOLS = 3, N_MERGES = 24, N_PIECE = 400, N_TRIES = 2000 };
 
 struct rule {
     uint32_t left, right, rank, id;
@@ -71,6 +71,21 @@ static size_t merge_by_definition(const struct rule *rules, size_t n_rules, uint
     }
 }
 
+/* Windows, which mostly agree, and all at once. */
+static void assert_merges_to(const struct bpe *bpe, struct bpe_scratch *scratch, uint32_t *ids,
+                             size_t n, const uint32_t *expected, size_t n_expected) {
+    uint32_t copy[N_PIECE], begins[N_PIECE];
+    size_t n_at_once = n;
+    memcpy(copy, ids, n * sizeof(*ids));
+    assert_int_equal(bpe_merge(bpe, scratch, ids, &n), 0);
+    assert_int_equal(n, n_expected);
+    assert_memory_equal(ids, expected, n * sizeof(*ids));
+    assert_int_equal(bpe_merge_at_once(bpe, scratch, copy, begins, &n_at_once), 0);
+    assert_int_equal(n_at_once, n_expected);
+    assert_memory_equal(copy, expected, n_at_once * sizeof(*copy));
+    assert_int_equal(begins[0], 0);
+}
+
 static void long_pieces_merge_by_the_definition(void **state) {
     (void)state;
     uint64_t seed = 20250808;
@@ -82,25 +97,42 @@ static void long_pieces_merge_by_the_definition(void **state) {
         uint32_t ids[N_PIECE], expected[N_PIECE];
         const size_t n_rules = draw_rules(&seed, rules);
         const uint32_t n_letters = 1 + draw(&seed, N_SYMBOLS);
-        size_t n = 65 + draw(&seed, N_PIECE - 65); /* shorter ones do not come here */
+        const size_t n = 65 + draw(&seed, N_PIECE - 65); /* shorter ones do not come here */
         for (size_t i = 0; i < n; i++) ids[i] = expected[i] = draw(&seed, n_letters);
         const size_t n_expected = merge_by_definition(rules, n_rules, expected, n);
         n_merged += n - n_expected;
         assert_int_equal(bpe_init(&bpe, n_rules), 0);
         for (size_t i = 0; i < n_rules; i++)
             bpe_add_merge(&bpe, rules[i].left, rules[i].right, rules[i].rank, rules[i].id);
-        assert_int_equal(bpe_merge(&bpe, &scratch, ids, &n), 0);
-        if (n != n_expected || memcmp(ids, expected, n * sizeof(*ids)) != 0)
-            fail_msg("try %d: %zu ids, and not %zu, or others", t, n, n_expected);
+        assert_merges_to(&bpe, &scratch, ids, n, expected, n_expected);
         bpe_fini(&bpe);
     }
     assert_true(n_merged > 1000);
     bpe_scratch_fini(&scratch);
 }
 
+/* b b b ... b Z: Z swallows them one after the other, but a window without it pairs them. */
+static void an_end_may_change_all_before_it(void **state) {
+    (void)state;
+    enum { B, Z, PAIR };
+    struct bpe_scratch scratch = {0};
+    struct bpe bpe;
+    uint32_t ids[N_PIECE];
+    const uint32_t expected[] = {Z};
+    for (size_t i = 0; i < N_PIECE; i++) ids[i] = B;
+    ids[N_PIECE - 1] = Z;
+    assert_int_equal(bpe_init(&bpe, 2), 0);
+    bpe_add_merge(&bpe, B, Z, 0, Z);
+    bpe_add_merge(&bpe, B, B, 1, PAIR);
+    assert_merges_to(&bpe, &scratch, ids, N_PIECE, expected, 1);
+    bpe_fini(&bpe);
+    bpe_scratch_fini(&scratch);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(long_pieces_merge_by_the_definition),
+        cmocka_unit_test(an_end_may_change_all_before_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

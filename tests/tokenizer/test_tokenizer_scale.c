@@ -104,7 +104,7 @@ static void shipped_tokenizer_is_linear(void **state) {
 }
 
 /* A piece that cannot fit is refused before anything is allocated for it: ids and scratch would
- * take forty times its size, and a request's body may be large. */
+ * may take fifty times its size, and a request's body may be large. */
 static void a_piece_beyond_the_bound_costs_nothing(void **state) {
     (void)state;
     struct tokenizer *tokenizer = NULL;
