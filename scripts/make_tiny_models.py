@@ -82,12 +82,14 @@ def gemma_heads(n, n_kv, dim, **others):
                  query_pre_attn_scalar=24, **others)
 
 
+def gemma2_heads(n, n_kv, dim, attention_cap, logit_cap, **others):
+    """Only the layer in the middle sees everything, as transformers has it for every other one."""
+    return gemma_heads(n, n_kv, dim, num_hidden_layers=3, attn_logit_softcapping=attention_cap,
+                       final_logit_softcapping=logit_cap, **others)
+
+
 def gemma3_heads(n, n_kv, dim, **others):
     return gemma_heads(n, n_kv, dim, layer_types=["full_attention", "sliding_attention"], **others)
-
-
-def caps(attention, logits):
-    return dict(attn_logit_softcapping=attention, final_logit_softcapping=logits)
 
 
 MODELS = {
@@ -156,14 +158,13 @@ MODELS = {
     "glm4-gqa-bf16-head128": Model(glm_heads(2, 1, 128), "bfloat16", **GLM4),
     "glm4-mha-f16-head32-yarn": Model(glm_heads(2, 2, 32, rope_parameters=YARN), "float16", **GLM4),
     "glm4-mqa-bf16-head256": Model(glm_heads(2, 1, 256, attention_bias=False), "bfloat16", **GLM4),
-    # The first of the layers has the window, as transformers has it for every other one.
-    "gemma2-gqa-bf16-head64": Model(gemma_heads(4, 2, 64, **caps(4.0, 8.0)), "bfloat16", spelling=4,
-                                    **GEMMA2),
+    "gemma2-gqa-bf16-head64": Model(
+        gemma2_heads(4, 2, 64, 4.0, 8.0, tie_word_embeddings=False), "bfloat16", spelling=4,
+        **GEMMA2),
     "gemma2-mqa-f16-head128-linear": Model(
-        gemma_heads(4, 1, 128, tie_word_embeddings=False, rope_parameters=LINEAR,
-                    **caps(2.5, None)), "float16", **GEMMA2),
-    "gemma2-mha-bf16-head256": Model(gemma_heads(2, 2, 256, **caps(6.0, 5.0)), "bfloat16",
-                                     **GEMMA2),
+        gemma2_heads(4, 1, 128, 2.5, None, tie_word_embeddings=False, rope_parameters=LINEAR),
+        "float16", **GEMMA2),
+    "gemma2-mha-bf16-head256": Model(gemma2_heads(2, 2, 256, 6.0, 5.0), "bfloat16", **GEMMA2),
     "gemma3-gqa-bf16-head64": Model(gemma3_heads(4, 2, 64), "bfloat16", spelling=4, **GEMMA3),
     "gemma3-mqa-f16-head128-linear": Model(
         gemma3_heads(2, 1, 128, tie_word_embeddings=False,

@@ -242,7 +242,8 @@ static struct attn_args attn_args_of(const struct kernels *k, uint32_t turn) {
                               .kv = &k->kv,
                               .layer = turn,
                               .n_heads = m->n_heads,
-                              .scale = m->attn_scale};
+                              .scale = m->attn_scale,
+                              .softcap = m->attn_softcap};
 }
 
 static int do_attn_decode(const struct kernel_case *c, uint32_t turn, struct error *err) {

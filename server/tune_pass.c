@@ -210,6 +210,7 @@ static struct attn_args args_from(const struct tune_pass *p, uint32_t first) {
                               .layer = p->layer,
                               .n_heads = m->n_heads,
                               .scale = m->attn_scale,
+                              .softcap = m->attn_softcap,
                               .inv_freq = m->inv_freq,
                               .rope_scale = m->rope_scale,
                               .n_freqs = m->n_freqs};
@@ -249,6 +250,7 @@ static int run_index(struct tune_pass *p, const struct attn_sparse *sparse, floa
                                    .layer = p->layer,
                                    .n_heads = m->n_heads,
                                    .scale = m->attn_scale,
+                                   .softcap = m->attn_softcap,
                                    .density = density};
     args.q = decoder_long_q(p->decoder, &args.q_stride);
     const double begin = report_seconds_now();

@@ -138,9 +138,28 @@ static int read_gate(const struct config_reader *r, const struct model_config *c
     return 0;
 }
 
+/* Null: none. */
+static int read_softcap(const struct config_reader *r, const char *key, double usual, float *out) {
+    double cap = json_object_get(r->root, key) ? 0 : usual;
+    if (usual == 0 && config_get(r->root, key))
+        return config_refuse(r, ERR_UNSUPPORTED, key, "is not null");
+    const int rc = config_read_number(r, r->root, key, 1e-3, 1e6, &cap);
+    *out = (float)cap;
+    return rc;
+}
+
+static int read_softcaps(const struct config_reader *r, struct model_config *c) {
+    const struct model_family *family = family_find(c->architecture);
+    int rc = read_softcap(r, "attn_logit_softcapping", family->usual_attn_softcap,
+                          &c->attn_softcap);
+    if (!rc)
+        rc = read_softcap(r, "final_logit_softcapping", family->usual_logit_softcap,
+                          &c->logit_softcap);
+    return rc;
+}
+
 /* Of what attention and embedding are multiplied with. */
 static int read_scales(const struct config_reader *r, struct model_config *c) {
-    static const char *const caps[] = {"attn_logit_softcapping", "final_logit_softcapping"};
     const struct model_family *family = family_find(c->architecture);
     bool both_ways = false;
     double scalar = family->usual_query_scalar;
@@ -150,9 +169,6 @@ static int read_scales(const struct config_reader *r, struct model_config *c) {
     if (rc) return rc;
     if (both_ways)
         return config_refuse(r, ERR_UNSUPPORTED, "use_bidirectional_attention", "is true");
-    for (int i = 0; i < 2; i++)
-        if (config_get(r->root, caps[i]))
-            return config_refuse(r, ERR_UNSUPPORTED, caps[i], "is not null");
     c->attn_scale = (float)(1.0 / sqrt(scalar > 0 ? scalar : c->head_dim));
     c->embed_scale = family->scales_embedding ? sqrtf((float)c->dim) : 1.0f;
     return 0;
@@ -167,6 +183,7 @@ static int read_options(const struct config_reader *r, struct model_config *c) {
     if ((rc = read_biases(r, c))) return rc;
     if ((rc = read_gate(r, c))) return rc;
     if ((rc = read_scales(r, c))) return rc;
+    if ((rc = read_softcaps(r, c))) return rc;
     if (config_get(r->root, "quantization_config"))
         return config_refuse(r, ERR_UNSUPPORTED, "quantization_config", "is not supported");
     return read_dtype(r, c);

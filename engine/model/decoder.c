@@ -291,7 +291,8 @@ static int run_index(struct decoder *d, uint32_t layer, const void *q, struct er
                                          .kv = d->kv,
                                          .layer = layer,
                                          .n_heads = c->n_heads,
-                                         .scale = c->attn_scale};
+                                         .scale = c->attn_scale,
+                                         .softcap = c->attn_softcap};
     return d->be->ops->attn_index(d->be, &args, err);
 }
 
@@ -304,6 +305,7 @@ static struct attn_args attn_of(const struct decoder *d, uint32_t layer, const v
                               .layer = layer,
                               .n_heads = c->n_heads,
                               .scale = c->attn_scale,
+                              .softcap = c->attn_softcap,
                               .inv_freq = freqs_of(c, layer),
                               .rope_scale = c->rope_scale,
                               .n_freqs = c->n_freqs,
@@ -405,7 +407,9 @@ static int run_logits(struct decoder *d, const void *x, uint32_t n, struct error
     const struct linear_args head = {
         .x = x, .norm = &norm, .n_rows = n, .n_in = c->dim, .n_parts = 1, .y_f32 = true,
         .parts = {{.w = &d->model->head, .y = d->logits, .y_stride = c->n_vocab}}};
-    return d->be->ops->linear(d->be, &head, err);
+    const struct soft_cap_args cap = {d->logits, n, c->n_vocab, c->logit_softcap};
+    const int rc = d->be->ops->linear(d->be, &head, err);
+    return rc || cap.cap == 0 ? rc : d->be->ops->soft_cap(d->be, &cap, err);
 }
 
 /* Logits of the n rows in slice_rows. */

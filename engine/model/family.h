@@ -30,13 +30,14 @@ struct model_family {
     bool qk_norm, post_norms, own_ffn_norms, norms_from_one;
     bool fused_qkv, fused_gate_up, paired_rotary;
     double partial_rotary; /* usual share of a head that turns; 0: all of it, always */
-    /* Of layers with a window, which all but every window_period-th have: the usual base of their
-     * rotary frequencies.  0: that of the others; all of them. */
+    uint32_t window_period; /* all layers but every so-many-th have the window; 0: all of them */
+    /* Of layers with a window: the usual base of their rotary frequencies; 0: that of the others. */
     double usual_local_theta;
-    uint32_t window_period;
     double usual_theta; /* 0: 10000 */
     /* Unless config.json says so; 0: by the heads' number, and by their size. */
     uint32_t usual_head_dim, usual_query_scalar;
+    /* Of scores and logits where config.json does not even say null; 0: there may be none. */
+    double usual_attn_softcap, usual_logit_softcap;
     bool usually_tied, scales_embedding; /* by the root of its width */
     enum gate_kind gate;
 };

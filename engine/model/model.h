@@ -21,6 +21,7 @@ struct model_config {
     uint32_t window;       /* tokens that some layers see at most; 0: all see everything */
     uint32_t *windows;     /* [n_layers], owned: as in struct step; NULL where there is none */
     float norm_eps, attn_scale, rope_scale, embed_scale;
+    float attn_softcap, logit_softcap; /* 0: none */
     enum gate_kind gate;
     bool tied_head, qkv_bias, o_bias, mlp_bias;
     bool qk_norm; /* the heads of q and k, each by itself, before they turn */

@@ -20,9 +20,9 @@ FAMILIES = {"llama": "gqa-f32-sharded", "mistral": "mistral-gqa-bf16-head128-win
             "qwen2": "qwen2-gqa-bf16-head64-tied", "qwen3": "qwen3-gqa-bf16-head64-bias",
             "phi3": "phi3-gqa-bf16-partial-longrope", "glm": "glm-gqa-bf16-head64",
             "glm4": "glm4-gqa-bf16-head128", "some_windows": "qwen2-gqa-bf16-head64-window",
-            "gemma3": "gemma3-mqa-f16-head128-linear"}
+            "gemma2": "gemma2-gqa-bf16-head64", "gemma3": "gemma3-mqa-f16-head128-linear"}
 every_family = pytest.mark.parametrize("family", FAMILIES)
-WINDOWS = {"mistral": 101, "some_windows": 64, "gemma3": 50}
+WINDOWS = {"mistral": 101, "some_windows": 64, "gemma2": 50, "gemma3": 50}
 N_VOCAB, CONTEXT = 131, 512
 TOLERANCE = 1e-3  # of log-probabilities: sums in f32 and float64 differ by 1e-5
 
@@ -193,4 +193,4 @@ def test_sparse_prompts(families, family):
 
 def test_the_readme_has_all_rows():
     assert_table("| together with | Llama | Mistral | Qwen2 | Qwen3 | Phi-3 | GLM | GLM-4 "
-                 "| windows in some layers | Gemma 3 | tested by |", __name__, every_family)
+                 "| windows in some layers | Gemma 2 | Gemma 3 | tested by |", __name__, every_family)

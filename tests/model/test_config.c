@@ -163,8 +163,9 @@ static void refuses_what_the_decoder_cannot_do(void **state) {
     expect_refused("{\"final_logit_softcapping\":30}", ERR_UNSUPPORTED, "final_logit_softcapping");
     expect_refused("{\"use_bidirectional_attention\":true}", ERR_UNSUPPORTED,
                    "use_bidirectional_attention");
-    expect_refused("{\"architectures\":[\"Gemma2ForCausalLM\"]}", ERR_UNSUPPORTED,
-                   "'Gemma2ForCausalLM' is not supported: attention and logits have no soft caps");
+    expect_refused("{\"attn_logit_softcapping\":50}", ERR_UNSUPPORTED, "attn_logit_softcapping");
+    expect_refused("{\"architectures\":[\"Gemma3ForConditionalGeneration\"]}", ERR_UNSUPPORTED,
+                   "'Gemma3ForConditionalGeneration' is not supported: only text is served");
     expect_refused("{\"architectures\":[]}", ERR_INVALID, "architectures");
     expect_refused("{\"architectures\":null}", ERR_INVALID, "architectures");
     expect_refused("{\"hidden_act\":\"gelu\"}", ERR_UNSUPPORTED, "hidden_act");
@@ -226,6 +227,32 @@ static void families_have_windows_in_their_own_layers(void **state) {
     expect_windows(200, 0, QWEN2_WINDOW
                    "\"max_window_layers\":1,"
                    "\"layer_types\":[\"sliding_attention\",\"full_attention\"]}");
+}
+
+#define GEMMA2 "{\"architectures\":[\"Gemma2ForCausalLM\"]"
+
+static void expect_caps(float attention, float logits, const char *changes) {
+    struct model_config c = expect_parsed(changes, NULL);
+    assert_true(c.attn_softcap == attention && c.logit_softcap == logits);
+    model_config_fini(&c);
+}
+
+static void gemma_2_has_settings_of_its_own(void **state) {
+    (void)state;
+    expect_caps(50, 30, GEMMA2 "}");
+    expect_caps(0, 0, GEMMA2 ",\"attn_logit_softcapping\":null,\"final_logit_softcapping\":null}");
+    expect_caps(20.5f, 30, GEMMA2 ",\"attn_logit_softcapping\":20.5}");
+    expect_caps(50, 7, GEMMA2 ",\"final_logit_softcapping\":7}");
+    expect_refused(GEMMA2 ",\"final_logit_softcapping\":0}", ERR_INVALID,
+                   "final_logit_softcapping");
+    expect_refused(GEMMA2 ",\"attn_logit_softcapping\":\"50\"}", ERR_INVALID,
+                   "attn_logit_softcapping");
+    expect_windows(100, 0, GEMMA2 ",\"sliding_window\":100}"); /* every other layer */
+    struct model_config c = expect_parsed(GEMMA2 ",\"query_pre_attn_scalar\":25}", NULL);
+    assert_true(c.head_dim == 256 && c.attn_scale == 0.2f && c.tied_head && !c.qk_norm);
+    assert_true(c.embed_scale == sqrtf((float)c.dim) && c.gate == GATE_GELU && c.norms_from_one);
+    assert_true(!c.local_freq && c.inv_freq[1] > pow(10000, -1.0 / 128) - 1e-9);
+    model_config_fini(&c);
 }
 
 #define GEMMA3 "{\"architectures\":[\"Gemma3ForCausalLM\"],\"sliding_window\":100,"
@@ -437,6 +464,7 @@ int main(void) {
         cmocka_unit_test(refuses_heads_that_do_not_fit),
         cmocka_unit_test(refuses_what_the_decoder_cannot_do),
         cmocka_unit_test(families_have_windows_in_their_own_layers),
+        cmocka_unit_test(gemma_2_has_settings_of_its_own),
         cmocka_unit_test(gemma_3_has_settings_of_its_own),
         cmocka_unit_test(refuses_windows_that_it_cannot_place),
         cmocka_unit_test(a_family_has_its_own_biases),
