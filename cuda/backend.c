@@ -52,6 +52,8 @@ static void cuda_free(struct backend *be, void *memory) {
 static int cuda_upload(struct backend *be, void *to, const void *host, size_t bytes,
                        struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
+    const int rc = store_await(cuda, err);
+    if (rc) return rc;
     const cudaError_t code = cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, cuda->stream);
     return cuda_check(cuda, code, "upload", err);
 }
@@ -59,6 +61,8 @@ static int cuda_upload(struct backend *be, void *to, const void *host, size_t by
 static int cuda_download(struct backend *be, void *host, const void *from, size_t bytes,
                          struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
+    const int rc = store_await(cuda, err);
+    if (rc) return rc;
     const cudaError_t code =
         cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, cuda->stream);
     return cuda_check(cuda, code, "download", err);

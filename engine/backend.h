@@ -65,7 +65,8 @@
  * Operations may run asynchronously, in the order of their submission.  Host memory that arguments
  * point to is read before the operation returns, a step's before its last operation does: the
  * engine describes step n + 1 while the device works on step n.  What is written to host memory
- * (sample results) is there after collect() or sync().
+ * (sample results) is there after collect() or sync().  Only the store is the device's, too: it is
+ * read and written when the operation runs.
  *
  * Thread: engine.  Memory: alloc() and reserve() are for start-up; then no operation allocates
  * device memory.  All operations return 0 or a negative ERR_*. */

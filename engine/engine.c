@@ -52,6 +52,7 @@ struct engine {
     struct model *model;
     struct kv_pool kv;
     struct kv_store store; /* base NULL: there is none */
+    struct kv_swaps swaps;
     struct kv_space space;
     struct sequence_shared shared;
 
@@ -158,7 +159,8 @@ static uint32_t n_windowed(const struct engine *e) {
 /* As if all that is free became pages, the pool comes last: of layers that keep everything. */
 static uint64_t most_slots(const struct engine *e, struct device_memory device) {
     const uint64_t longest = (uint64_t)e->config.max_num_seqs * longest_sequence(e);
-    const uint64_t n_layers = e->model->config.n_layers - e->store.n_planes - n_windowed(e);
+    const uint64_t n_sparse = e->info.selections ? e->store.n_planes : 0;
+    const uint64_t n_layers = e->model->config.n_layers - n_sparse - n_windowed(e);
     if (device.total == 0 || n_layers == 0) return longest;
     return min_u64(device.free / (e->kv.page_bytes * n_layers) * PAGE_TOKENS, longest);
 }
@@ -228,7 +230,7 @@ static int create_pages(struct engine *e, struct error *err) {
                                          .window = e->model->config.window,
                                          .step_rows = c->max_batched_tokens,
                                          .long_rows = e->info.long_rows,
-                                         .store = &e->store};
+                                         .store = e->info.selections ? &e->store : NULL};
     int code = memory_plan_kv(&e->kv, c, &longest, be->ops->memory(be), memory_available(), err);
     if (code) return code;
     e->info.n_pages = e->kv.n_pages;
@@ -261,13 +263,15 @@ static int create_store(struct engine *e, struct error *err) {
     struct kv_store *store = &e->store;
     e->info.selections = memory_plan_selections(&e->config);
     int code = check_groups(e, err);
-    if (!code) code = memory_plan_store(store, &e->config, &e->model->config, err);
+    if (code || gives_back(e)) return code; /* pages that come and go do not wait (kv/swap.h) */
+    code = memory_plan_store(store, &e->config, &e->model->config, err);
     if (code || store->n_blocks == 0) return code;
     e->info.store_bytes = store->n_blocks * (uint64_t)kv_store_block_bytes(store);
     e->info.store_tokens = (uint64_t)store->n_blocks * PAGE_TOKENS;
     code = be->ops->store_alloc(be, e->info.store_bytes, &store->base, err);
     if (!code) code = page_pool_create(&e->space.blocks, store->n_blocks, err);
     e->space.store = store;
+    e->space.swaps = &e->swaps;
     return code;
 }
 

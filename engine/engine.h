@@ -41,9 +41,10 @@ struct engine_config {
      * KV_OFFLOAD.  n_groups 0: they may not. */
     const struct layer_group *groups;
     uint32_t n_groups;
-    uint64_t kv_store_bytes; /* of the system's memory, for what KV_OFFLOAD moves there; 0: it moves
-                                nothing */
-    bool kv_store_fp8;       /* it is kept in 8 bits an element: struct kv_store */
+    uint64_t kv_store_bytes; /* of the system's memory, for what KV_OFFLOAD moves there and for the
+                                pages of sequences that wait; 0: nothing goes there */
+    bool kv_store_fp8;       /* KV_OFFLOAD's tokens are kept in 8 bits an element: struct
+                                kv_store */
     uint32_t max_selected;   /* of KV_OFFLOAD: the largest n_selected that requests may ask for */
     bool sparse_prefill; /* prompts may be computed sparsely: room is planned for it */
     /* Host [n_layers][n_heads] of the model, borrowed until engine_destroy(), for requests without
@@ -178,6 +179,7 @@ struct engine_stats {
     uint64_t n_chosen, n_fetched; /* struct select_total, of all requests so far */
     uint64_t n_fetched_moved;     /* of n_fetched: from the store in the system's memory */
     uint64_t store_used_bytes;    /* of engine_info.store_bytes */
+    uint64_t n_swapped_out, n_swapped_in; /* pages that went to the store whole, and came back */
     /* Prompts that began to be computed sparsely, and what such steps visited, by pattern. */
     uint64_t n_sparse;
     struct sparse_totals sparse;

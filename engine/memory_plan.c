@@ -60,15 +60,29 @@ bool memory_plan_selections(const struct engine_config *config) {
     return config->n_groups > 0 && ops->select && ops->select_totals;
 }
 
+static uint32_t sparse_layers(const struct engine_config *config) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < config->n_groups; i++)
+        n += config->groups[i].end - config->groups[i].first;
+    return n;
+}
+
+/* Planes as large as a page of every layer. */
+static uint32_t planes_of_pages(const struct kv_store *store, const struct engine_config *config,
+                                const struct model_config *model) {
+    const uint64_t bytes = (uint64_t)memory_plan_pages(config, model).page_bytes * model->n_layers;
+    return (uint32_t)div_up(bytes, PAGE_TOKENS * kv_store_token_bytes(store));
+}
+
 int memory_plan_store(struct kv_store *store, const struct engine_config *config,
                       const struct model_config *model, struct error *err) {
+    const bool selects = memory_plan_selections(config);
     *store = (struct kv_store){.dtype = config->kv_dtype,
-                               .fp8 = config->kv_store_fp8,
+                               .fp8 = selects && config->kv_store_fp8,
                                .n_kv_heads = model->n_kv_heads,
                                .head_dim = model->head_dim};
-    if (!memory_plan_selections(config) || config->kv_store_bytes == 0) return 0;
-    for (uint32_t i = 0; i < config->n_groups; i++)
-        store->n_planes += config->groups[i].end - config->groups[i].first;
+    if (config->kv_store_bytes == 0) return 0;
+    store->n_planes = selects ? sparse_layers(config) : planes_of_pages(store, config, model);
     const size_t block_bytes = kv_store_block_bytes(store);
     store->n_blocks = (uint32_t)min_u64(config->kv_store_bytes / block_bytes, UINT32_MAX);
     if (store->n_blocks > 0) return 0;
@@ -154,7 +168,8 @@ uint64_t memory_plan_text_pages(const struct longest_text *text) {
 static uint64_t needed_pages(const struct longest_text *text) {
     const uint64_t n_pages = kv_n_pages(text->n_tokens), in_all = memory_plan_text_pages(text);
     const struct kv_store *store = text->store;
-    if (text->long_rows == 0 || store->n_blocks < text->n_tokens / PAGE_TOKENS) return in_all;
+    if (!store || text->long_rows == 0 || store->n_blocks < text->n_tokens / PAGE_TOKENS)
+        return in_all;
     const uint64_t n_long = min_u64(n_pages, kv_n_pages(text->long_rows));
     return min_u64(in_all, n_pages * (text->n_layers - store->n_planes) + 2 * n_long);
 }

@@ -17,8 +17,9 @@ struct kv_pool memory_plan_pages(const struct engine_config *config,
 
 /* True where sequences may select: there are groups of layers, and the backend can. */
 bool memory_plan_selections(const struct engine_config *config);
-/* The store, of the settings and the groups; n_blocks 0: there is none.  base is NULL.  ERR_INVALID
- * when there is to be one, but not a block fits. */
+/* The store, of the settings and the groups; n_blocks 0: there is none.  Without groups a block
+ * holds a page of every layer.  base is NULL.  ERR_INVALID when there is to be a store, but not a
+ * block fits. */
 int memory_plan_store(struct kv_store *store, const struct engine_config *config,
                       const struct model_config *model, struct error *err);
 
@@ -40,7 +41,7 @@ struct longest_text {
     /* Layers that keep the pages of their window only, and how many rows a step may append. */
     uint32_t n_windowed, window, step_rows;
     uint32_t long_rows;          /* memory_plan_long_rows() */
-    const struct kv_store *store; /* memory_plan_store() */
+    const struct kv_store *store; /* memory_plan_store(); NULL: no sequence selects */
 };
 
 /* Pages of the longest text, all of it on the device. */

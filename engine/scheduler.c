@@ -19,6 +19,7 @@
 #include "engine/kv/policy.h"
 #include "engine/kv/pool.h"
 #include "engine/kv/prefix_cache.h"
+#include "engine/kv/swap.h"
 #include "engine/prompts.h"
 #include "engine/sequence.h"
 
@@ -148,10 +149,6 @@ static void end(struct scheduler *s, struct sequence *seq, enum finish_reason re
     retire(s, seq);
 }
 
-static uint32_t n_free_blocks(const struct scheduler *s) {
-    return s->space->blocks ? page_pool_n_free(s->space->blocks) : 0;
-}
-
 static uint32_t n_blocks(const struct scheduler *s) {
     return s->space->blocks ? page_pool_n_pages(s->space->blocks) : 0;
 }
@@ -231,7 +228,7 @@ static void preempt(struct scheduler *s, uint32_t at, struct event_list *events)
  * that one itself. */
 static uint32_t victim(const struct scheduler *s, uint32_t at, uint32_t want) {
     const struct kv_sequence *kv = &s->running[at]->kv;
-    const bool blocks = kv->policy->missing(kv, kv->n_tokens + want).blocks > n_free_blocks(s);
+    const bool blocks = kv->policy->missing(kv, kv->n_tokens + want).blocks > kv_spare_blocks(s->space);
     uint32_t last = s->n_running - 1;
     while (blocks && last > at && s->running[last]->kv.selection.blocks.n == 0) last--;
     return last;
@@ -290,7 +287,7 @@ static bool is_held_back(const struct scheduler *s, const struct sequence *seq) 
 /* A page in every layer is left for each running sequence that will want more, and the block that
  * it may need, so that what is admitted is not preempted at once. */
 static struct spare spare(const struct scheduler *s) {
-    struct spare spare = {(int64_t)kv_n_available(s->space), n_free_blocks(s)};
+    struct spare spare = {(int64_t)kv_n_available(s->space), kv_spare_blocks(s->space)};
     for (uint32_t i = 0; i < s->n_running; i++) {
         const struct sequence *seq = s->running[i];
         const struct kv_policy *policy = seq->kv.policy;
@@ -320,7 +317,7 @@ static int take_pages(struct scheduler *s, struct sequence *seq) {
         before.blocks <= s->blocked_by.blocks)
         return ERR_FULL;
     /* Log-probabilities of a prompt need every row of it computed. */
-    if (!seq->prompt_event) policy->adopt(&seq->kv, seq->tokens, seq->n_tokens - 1);
+    policy->adopt(&seq->kv, seq->tokens, seq->prompt_event ? 0 : seq->n_tokens - 1);
     int code = ERR_FULL;
     if (s->n_running == 0 || is_spare(policy->missing(&seq->kv, n_tokens), spare(s)))
         code = policy->reserve(&seq->kv, n_tokens);
@@ -483,15 +480,22 @@ uint32_t scheduler_n_live(const struct scheduler *s) {
     return s->n_running + s->n_waiting;
 }
 
+static void count_store(const struct scheduler *s, struct engine_stats *out) {
+    const struct kv_space *space = s->space;
+    if (!space->store) return;
+    const uint64_t n_used = n_blocks(s) - page_pool_n_free(space->blocks);
+    out->store_used_bytes = n_used * kv_store_block_bytes(space->store);
+    out->n_swapped_out = space->swaps->n_out;
+    out->n_swapped_in = space->swaps->n_in;
+}
+
 void scheduler_stats(const struct scheduler *s, struct engine_stats *out) {
     *out = s->stats;
     out->n_running = s->n_running;
     out->n_waiting = s->n_waiting;
     out->pages_free = page_pool_n_free(s->space->pool);
     out->pages_total = page_pool_n_pages(s->space->pool);
-    if (s->space->store)
-        out->store_used_bytes =
-            (n_blocks(s) - n_free_blocks(s)) * (uint64_t)kv_store_block_bytes(s->space->store);
+    count_store(s, out);
     for (uint32_t i = 0; i < s->n_running; i++)
         out->kv_resident[s->running[i]->kv.plan.type] +=
             sequence_usage(s->running[i]).n_resident;

@@ -137,9 +137,13 @@ void metrics_write(const struct metrics *metrics, const struct engine_stats *sta
          "Those that had not been chosen in the step before.", stats->n_fetched},
         {"quire_kv_fetched_bytes_total", "counter", "Their keys and values.",
          (uint64_t)offload_rules_fetched_bytes(offload, stats->n_fetched, stats->n_fetched_moved)},
-        {"quire_kv_store_bytes", "gauge", "Of the system's memory, for tokens that are moved.",
+        {"quire_kv_store_bytes", "gauge", "Of the system's memory, for what leaves the KV pool.",
          offload->store_bytes},
         {"quire_kv_store_used_bytes", "gauge", "Of these, in use.", stats->store_used_bytes},
+        {"quire_kv_pages_swapped_out_total", "counter",
+         "Pages whose contents went to the machine's memory.", stats->n_swapped_out},
+        {"quire_kv_pages_swapped_in_total", "counter", "Pages whose contents came back.",
+         stats->n_swapped_in},
     };
     for (size_t i = 0; i < sizeof(samples) / sizeof(*samples); i++) {
         buffer_printf(out, "# HELP %s %s\n# TYPE %s %s\n%s %" PRIu64 "\n", samples[i].name,

@@ -69,10 +69,10 @@ static const char *why_not(const struct offload_setup *setup) {
 
 void offload_setup_configure(const struct offload_setup *setup, const struct options *options,
                              struct engine_config *config) {
+    config->kv_store_bytes = options->kv_offload_size;
     if (!options->kv_rules.allowed[KV_OFFLOAD] || why_not(setup)) return;
     config->groups = setup->groups;
     config->n_groups = setup->n_groups;
-    config->kv_store_bytes = options->kv_offload_size;
     config->kv_store_fp8 = is_fp8(options);
     config->max_selected = (uint32_t)options->max_selected;
 }

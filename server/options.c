@@ -59,10 +59,10 @@ static const struct option entries[] = {
     {"allowed-kv-policies", STRING(allowed_kv_policies, "full,streaming,heavy_hitter,offload",
                                    "types of kv_policy that requests may name")},
     {"kv-offload-size", BYTES(kv_offload_size, 0, UINT64_MAX, "0",
-                              "bytes of the system's memory for kv_policy offload, with K, M or G; "
-                              "0: nothing is moved there")},
+                              "bytes of the system's memory for kv_policy offload and for who "
+                              "waits, with K, M or G; 0: nothing is moved there")},
     {"kv-offload-dtype", CHOICE(kv_offload_dtype, offload_dtype_words, "auto",
-                                "how it is kept there; auto: as in the KV cache")},
+                                "how offload's tokens are kept there; auto: as in the KV cache")},
     {"max-selected", NUMBER(max_selected, 64, KV_POLICY_MAX_TOKENS, "16384",
                             "kv_policy offload: tokens that a request may select")},
     {"filters-file", STRING(filters_file, NULL,

@@ -200,15 +200,11 @@ static void log_offload(const struct serve *s) {
     const struct engine_info *info = s->server.info;
     if (!s->options->kv_rules.allowed[KV_OFFLOAD]) return;
     if (rules->why_not) {
-        log_event(s->options->kv_offload_size ? LOG_WARN : LOG_INFO, "offload: none: %s",
-                  rules->why_not);
+        log_event(LOG_INFO, "offload: none: %s", rules->why_not);
         return;
     }
-    log_event(LOG_INFO,
-              "offload: filter layers of %s, %.1f MiB of the system's memory (%" PRIu64
-              " tokens%s)",
-              s->offload.path, (double)info->store_bytes / (1 << 20), info->store_tokens,
-              rules->store_fp8 ? ", in 8 bits" : "");
+    log_event(LOG_INFO, "offload: filter layers of %s, memory for %" PRIu64 " tokens%s",
+              s->offload.path, info->store_tokens, rules->store_fp8 ? ", in 8 bits" : "");
 }
 
 static void log_plan(const struct serve *s) {
@@ -216,7 +212,8 @@ static void log_plan(const struct serve *s) {
     const double mib = 1 << 20;
     /* Without patterns auto is dense, but whoever asks gets the default ones. */
     const bool only_if_asked =
-        !s->prefill.path && s->options->prefill == PREFILL_AUTO && info->store_bytes == 0;
+        !s->prefill.path && s->options->prefill == PREFILL_AUTO &&
+        !(info->selections && info->store_bytes > 0);
     log_event(LOG_INFO, "model %s: context %u tokens", s->model_name, info->max_model_len);
     if (info->device_bytes)
         log_event(LOG_INFO,
@@ -228,6 +225,12 @@ static void log_plan(const struct serve *s) {
               " tokens in %u pages), workspace %.1f MiB",
               (double)info->weight_bytes / mib, (double)info->kv_bytes / mib, info->kv_tokens,
               info->n_pages, (double)info->workspace_bytes / mib);
+    if (info->store_bytes == 0 && s->options->kv_offload_size > 0)
+        log_event(LOG_WARN, "--kv-offload-size: nothing leaves the pool of a model whose layers see "
+                            "the newest tokens only");
+    if (info->store_bytes > 0)
+        log_event(LOG_INFO, "memory plan: %.1f MiB of the system's memory for what leaves the pool",
+                  (double)info->store_bytes / mib);
     if (info->long_rows > 0)
         log_event(LOG_INFO,
                   "memory plan: %.1f MiB of the workspace for prompts of up to %u tokens that are "

@@ -28,6 +28,7 @@
 #include "engine/kv/policy.h"
 #include "engine/kv/pool.h"
 #include "engine/kv/prefix_cache.h"
+#include "engine/kv/swap.h"
 #include "engine/sizes.h"
 
 /* Of layers with a window: the first so many that no row sees which comes behind n_tokens tokens.
@@ -141,12 +142,11 @@ static void adopt_block(struct kv_sequence *kv, uint32_t i) {
 
 uint32_t kv_full_adopt(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
     assert(kv->n_tokens == 0 && kv->n_blocks == 0);
-    if (!kv->space->cache) return 0;
-    const uint32_t n = find_blocks(kv, tokens, n_max);
+    const uint32_t n = kv->space->cache ? find_blocks(kv, tokens, n_max) : 0;
     kv->n_passed = n_behind(kv->space, n * PAGE_TOKENS);
     for (uint32_t i = 0; i < n; i++) adopt_block(kv, i);
     kv->n_blocks = n;
-    kv->n_tokens = n * PAGE_TOKENS;
+    kv->n_tokens = kv->n_found = max_u32(n * PAGE_TOKENS, kv_swap_tokens(kv));
     return kv->n_tokens;
 }
 
@@ -216,25 +216,29 @@ uint32_t kv_full_n_resident(const struct kv_sequence *kv, uint32_t n_tokens) {
 }
 
 /* Children first, so that they grow old before their parents; see prefix_cache.h. */
-void kv_full_release(struct kv_sequence *kv) {
+void kv_full_let_go(struct kv_sequence *kv) {
     while (kv->n_blocks > 0) {
         const uint32_t i = --kv->n_blocks;
         prefix_cache_unuse(kv->space->cache, kv->blocks[i], is_near(kv, i));
     }
     kv_lists_trim(kv, 0);
-    kv->n_tokens = 0;
+    kv->n_tokens = kv->n_found = 0;
 }
 
-/* Everything can be computed again, or is found in the cache. */
+void kv_full_release(struct kv_sequence *kv) {
+    kv_full_let_go(kv);
+    kv_swap_drop(kv->space, &kv->swap);
+}
+
+/* What is neither in the store nor in the cache can be computed again. */
 static int kv_full_suspend(struct kv_sequence *kv, struct error *err) {
-    (void)err;
-    kv_full_release(kv);
-    return 0;
+    const int code = kv_swap_out(kv, err);
+    kv_full_let_go(kv);
+    return code;
 }
 
 int kv_full_resume(struct kv_sequence *kv, struct error *err) {
-    (void)kv, (void)err;
-    return 0;
+    return kv_swap_in(kv, err);
 }
 
 const struct kv_policy kv_policy_full = {

@@ -24,6 +24,8 @@ void kv_full_publish(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_
 void kv_full_landed(struct kv_sequence *kv, uint32_t n_tokens);
 uint32_t kv_full_n_resident(const struct kv_sequence *kv, uint32_t n_tokens);
 int kv_full_resume(struct kv_sequence *kv, struct error *err);
+/* Gives every page back, and nothing more. */
+void kv_full_let_go(struct kv_sequence *kv);
 void kv_full_release(struct kv_sequence *kv);
 
 #endif

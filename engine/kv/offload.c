@@ -38,6 +38,7 @@
 #include "engine/kv/lists.h"
 #include "engine/kv/pool.h"
 #include "engine/kv/selection.h"
+#include "engine/kv/swap.h"
 #include "engine/model/long_slice.h"
 
 enum { N_TURNS = 2 };
@@ -129,10 +130,11 @@ static int offload_reserve(struct kv_sequence *kv, uint32_t n_tokens) {
     struct page_list *blocks = &kv->selection.blocks;
     const struct kv_amount missing = offload_missing(kv, n_tokens);
     const uint32_t n_blocks = (uint32_t)missing.blocks;
-    if (n_blocks > page_pool_n_free(kv->space->blocks)) return ERR_FULL;
+    if (missing.blocks > kv_spare_blocks(kv->space)) return ERR_FULL;
     int code = kv_list_grow(blocks, blocks->n + n_blocks);
     if (!code) code = kv_make_room(kv->space, missing.pages);
     if (!code) code = kv_lists_take(kv, kv_lengths_all(kv_n_pages(n_tokens)));
+    if (!code) code = kv_make_blocks(kv->space, n_blocks);
     if (code) return code;
     if (kv->plan.by_layers && !has_window(kv)) take_by_layers(kv);
     selection_hold(kv);

@@ -16,8 +16,8 @@
  *
  * Thread: engine.  No page is released (and handed out again) while a step that uses it is in
  * flight: the scheduler sees to that.
- * Memory: lists grow geometrically, in prepare and reserve only; nothing is allocated in view,
- * commit or publish. */
+ * Memory: lists grow geometrically, in prepare, reserve and suspend only; nothing is allocated in
+ * view, commit or publish. */
 #ifndef ENGINE_KV_POLICY_H
 #define ENGINE_KV_POLICY_H
 
@@ -52,6 +52,7 @@ struct kv_space {
     struct backend *be;
     const struct kv_pool *memory;
     const struct kv_store *store;      /* its memory; NULL: there is none */
+    struct kv_swaps *swaps;            /* what of it waiting sequences have; NULL: nothing */
     const struct layer_group *groups;  /* host [n_groups]: the layers that are sparse where a */
     uint32_t n_groups;                 /* sequence selects */
     /* A token's keys and values have different bits when another kernel made them, so each is made
@@ -59,6 +60,26 @@ struct kv_space {
      * preempted and computed again like a prompt), and generated tokens are not shared with
      * prompts. */
     bool batch_invariant;
+};
+
+struct page_list {
+    uint32_t *pages; /* in slot order */
+    uint32_t n, capacity;
+};
+
+/* What a suspended sequence has in the store (swap.h). */
+struct kv_swap {
+    struct kv_swap *older, *newer;
+    struct page_list blocks;
+    uint32_t n_tokens; /* 0: nothing */
+    uint32_t first;    /* page of each layer that is there, and all behind it */
+    struct kv_select select; /* when it lost its place; its pages are there, too */
+};
+
+struct kv_swaps {
+    struct kv_swap *oldest, *newest;
+    uint32_t n_blocks;     /* of all of them */
+    uint64_t n_out, n_in;  /* pages that were copied to the store and back, so far */
 };
 
 struct kv_policy {
@@ -74,7 +95,7 @@ struct kv_policy {
      * next. */
     bool (*worth_waiting)(const struct kv_sequence *kv, const struct kv_sequence *other);
     /* Takes what the prefix cache knows of the first n_max tokens; returns how many tokens that
-     * is. */
+     * is, with those that resume() will bring back. */
     uint32_t (*adopt)(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max);
     /* Makes sure that n_tokens tokens in all have room, all or none.  Evicts cached blocks when
      * pages are short; ERR_FULL when that is not enough, ERR_NOMEM. */
@@ -96,18 +117,13 @@ struct kv_policy {
     void (*landed)(struct kv_sequence *kv, uint32_t n_tokens);
     /* How many of the first n_tokens tokens are still there once they are stored. */
     uint32_t (*n_resident)(const struct kv_sequence *kv, uint32_t n_tokens);
-    /* Gives every page back; what cannot be computed again is kept in the system's memory.
-     * ERR_NOMEM, ERR_DEVICE: then the sequence cannot go on. */
+    /* Gives every page back; what cannot be computed again, and what the store has room for, is
+     * kept in the system's memory.  ERR_NOMEM, ERR_DEVICE: then the sequence cannot go on. */
     int (*suspend)(struct kv_sequence *kv, struct error *err);
     /* Brings back what suspend() kept, into the pages that have been reserved.  ERR_DEVICE. */
     int (*resume)(struct kv_sequence *kv, struct error *err);
     /* Gives every page back and forgets what is stored. */
     void (*release)(struct kv_sequence *kv);
-};
-
-struct page_list {
-    uint32_t *pages; /* in slot order */
-    uint32_t n, capacity;
 };
 
 /* What a sequence that selects has beside its layers' lists; else zeroed. */
@@ -132,6 +148,7 @@ struct kv_sequence {
     struct kv_plan plan;
     uint64_t salt;
     uint32_t n_tokens;        /* stored, or about to be by a step in flight */
+    uint32_t n_found;         /* of them adopt() found */
     struct page_list *layers; /* [n_layers] */
     struct kv_view *views;    /* [n_layers] */
     uint64_t *hashes;         /* of the sequence's whole blocks, as far as known */
@@ -141,6 +158,7 @@ struct kv_sequence {
     bool prompt_done;         /* its last step has landed */
     struct kv_selection selection;
     uint32_t n_offloaded;     /* tokens that sparse layers have in the store only */
+    struct kv_swap swap;
     char *suspended;          /* NULL, or what its pages held: [n_layers][layers[].n][page_bytes] */
 };
 

@@ -206,6 +206,10 @@ bool prefix_cache_is_slim(const struct prefix_cache *cache, uint32_t block) {
     return cache->blocks[block].is_slim;
 }
 
+uint32_t prefix_cache_n_users(const struct prefix_cache *cache, uint32_t block) {
+    return cache->blocks[block].n_users;
+}
+
 const uint32_t *prefix_cache_pages(const struct prefix_cache *cache, uint32_t block) {
     return block_pages(cache, block);
 }

@@ -60,6 +60,7 @@ uint32_t prefix_cache_publish(struct prefix_cache *cache, uint32_t parent, uint6
  * Use parents first, stop using them last. */
 void prefix_cache_use(struct prefix_cache *cache, uint32_t block, bool near);
 void prefix_cache_unuse(struct prefix_cache *cache, uint32_t block, bool near);
+uint32_t prefix_cache_n_users(const struct prefix_cache *cache, uint32_t block);
 /* A user is near no longer. */
 void prefix_cache_pass(struct prefix_cache *cache, uint32_t block);
 /* The block's page in every layer, [n_layers]; where it is slim, those of layers with a window are

@@ -7,9 +7,9 @@
  *
  * The tail's pages are the text's own, so that nothing is written twice.
  *
- * A sequence that was suspended is computed again, its generated tokens like a prompt: what comes
- * of them is close to what was there, not the same.  That is why only the prompt's blocks are
- * shared, which everybody computes alike.
+ * A sequence that was suspended and is not in the store is computed again, its generated tokens like
+ * a prompt: what comes of them is close to what was there, not the same.  That is why only the
+ * prompt's blocks are shared, which everybody computes alike.
  *
  * Thread: engine.  Memory: see policy.h. */
 #include <stdlib.h>
@@ -19,6 +19,7 @@
 #include "engine/kv/full.h"
 #include "engine/kv/lists.h"
 #include "engine/kv/selection.h"
+#include "engine/kv/swap.h"
 
 static uint32_t window_pages(const struct kv_plan *plan) {
     return selection_chosen_pages(plan) + selection_tail_pages(plan);
@@ -90,9 +91,10 @@ static void select_release(struct kv_sequence *kv) {
 }
 
 static int select_suspend(struct kv_sequence *kv, struct error *err) {
-    (void)err;
-    select_release(kv);
-    return 0;
+    const int code = kv_swap_out(kv, err);
+    selection_drop(kv);
+    kv_full_let_go(kv);
+    return code;
 }
 
 const struct kv_policy kv_policy_select = {

@@ -29,5 +29,6 @@ void kv_sequence_fini(struct kv_sequence *kv) {
     free(kv->selection.all_pages);
     free(kv->selection.blocks.pages);
     free(kv->selection.scratch.pages);
+    free(kv->swap.blocks.pages);
     *kv = (struct kv_sequence){0};
 }

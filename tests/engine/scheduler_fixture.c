@@ -34,6 +34,7 @@ static int fake_download(struct backend *be, void *host, const void *from, size_
                          struct error *err) {
     (void)be;
     if (device.fails) return error_set(err, ERR_DEVICE, "the cable is loose");
+    fake_store_finish(); /* submitted before */
     memcpy(host, from, bytes);
     device.n_downloads++;
     return 0;
@@ -42,6 +43,7 @@ static int fake_download(struct backend *be, void *host, const void *from, size_
 static int fake_upload(struct backend *be, void *to, const void *host, size_t bytes,
                        struct error *err) {
     (void)be, (void)err;
+    fake_store_finish();
     memcpy(to, host, bytes);
     device.n_uploads++;
     return 0;
@@ -109,6 +111,7 @@ void fixture_add_store(struct fixture *f, uint32_t n_blocks) {
         .dtype = DTYPE_F32, .n_blocks = n_blocks, .n_planes = 1, .n_kv_heads = 1, .head_dim = 1};
     f->store.base = calloc(n_blocks, kv_store_block_bytes(&f->store));
     f->space.store = &f->store;
+    f->space.swaps = &f->swaps;
     assert_int_equal(page_pool_create(&f->space.blocks, n_blocks, NULL), 0);
 }
 

@@ -69,6 +69,7 @@ struct fixture {
     struct page *memory; /* [n_pages] */
     struct kv_pool pool; /* the same, as policies see it */
     struct kv_store store;
+    struct kv_swaps swaps;
     uint32_t n_pages, max_rows, max_seqs;
     uint64_t rows_run, drawn_rows_run;
     struct flight flights[MAX_FLIGHTS]; /* [n_flights], the oldest first */

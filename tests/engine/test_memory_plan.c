@@ -24,9 +24,7 @@ static int plan(const struct engine_config *config, uint32_t max_model_len,
     const struct model_config model = {.n_kv_heads = 4, .head_dim = 128};
     struct kv_pool pool = memory_plan_pages(config, &model);
     assert_int_equal(pool.page_bytes * N_LAYERS, BLOCK);
-    const struct kv_store none = {0};
-    const struct longest_text longest = {
-        .n_layers = N_LAYERS, .n_tokens = max_model_len, .store = &none};
+    const struct longest_text longest = {.n_layers = N_LAYERS, .n_tokens = max_model_len};
     const int rc = memory_plan_kv(&pool, config, &longest, device, available, err);
     assert_int_equal(pool.n_pages % N_LAYERS, 0);
     *n_blocks = pool.n_pages / N_LAYERS;
@@ -117,6 +115,17 @@ static int fake_totals(struct backend *be, struct select_total *totals, struct e
     return 0;
 }
 
+static int fake_keep(struct backend *be, const struct attn_args *args, struct error *err) {
+    (void)be, (void)args, (void)err;
+    return 0;
+}
+
+static int fake_keep_totals(struct backend *be, const struct kv_pool *kv,
+                            struct keep_total *totals, struct error *err) {
+    (void)be, (void)kv, (void)totals, (void)err;
+    return 0;
+}
+
 static void long_prompts_get_a_tenth_of_the_share(void **state) {
     (void)state;
     const uint64_t row_bytes = 2 * (4096 + 2048);
@@ -160,12 +169,11 @@ static void the_store_has_whole_blocks(void **state) {
     (void)state;
     const uint64_t block = 5 * 64 * 2 * 4 * 128 * 2;
     const struct layer_group groups[] = {{0, 2, 4}, {4, 5, 8}};
-    const struct backend_ops can = {.select = fake_select, .select_totals = fake_totals},
-                             cannot = {.select_totals = fake_totals};
+    const struct backend_ops can = {.select = fake_select, .select_totals = fake_totals};
     struct backend backend = {.ops = &can};
     struct engine_config config = {.kv_dtype = DTYPE_BF16, .backend = &backend, .groups = groups,
                                    .n_groups = 2, .kv_store_bytes = 3 * block - 1};
-    const struct model_config model = {.n_kv_heads = 4, .head_dim = 128};
+    const struct model_config model = {.n_layers = 9, .n_kv_heads = 4, .head_dim = 128};
     struct kv_store store;
     struct error err = {0};
     assert_int_equal(memory_plan_store(&store, &config, &model, &err), 0);
@@ -181,10 +189,30 @@ static void the_store_has_whole_blocks(void **state) {
     config.kv_store_bytes = 0;
     assert_int_equal(memory_plan_store(&store, &config, &model, &err), 0);
     assert_int_equal(store.n_blocks, 0);
-    config.kv_store_bytes = block;
-    backend.ops = &cannot;
+}
+
+/* A page of each of 9 layers, with what KV heads know of it or without. */
+static void without_selections_a_block_is_for_all_layers(void **state) {
+    (void)state;
+    const struct layer_group groups[] = {{0, 2, 9}};
+    const struct backend_ops ops = {.select_totals = fake_totals, .keep_decode = fake_keep,
+                                    .keep_prefill = fake_keep, .keep_totals = fake_keep_totals};
+    struct backend backend = {.ops = &ops};
+    const struct model_config model = {.n_layers = 9, .n_kv_heads = 4, .head_dim = 128};
+    const uint64_t plain = 9 * 64 * 2 * 4 * 128 * 2;
+    struct engine_config config = {.kv_dtype = DTYPE_BF16, .backend = &backend, .groups = groups,
+                                   .n_groups = 1, .kv_store_bytes = 4 * plain,
+                                   .kv_store_fp8 = true};
+    struct kv_store store;
+    struct error err = {0};
     assert_int_equal(memory_plan_store(&store, &config, &model, &err), 0);
-    assert_int_equal(store.n_blocks, 0);
+    assert_int_equal(kv_store_block_bytes(&store), plain);
+    assert_int_equal(store.n_blocks, 4);
+    config.bounded_caches = true;
+    assert_int_equal(memory_plan_store(&store, &config, &model, &err), 0);
+    const uint64_t pages = 9 * memory_plan_pages(&config, &model).page_bytes;
+    assert_true(pages > plain && kv_store_block_bytes(&store) >= pages);
+    assert_true(kv_store_block_bytes(&store) < pages + plain / 9);
 }
 
 enum { TOKENS = 1000000, GENERATED = 100, N_DENSE = 8 };
@@ -245,6 +273,14 @@ static void a_million_tokens_fit_where_most_of_them_leave(void **state) {
     /* Beside it there are 16,384 tokens for others, of every layer. */
     assert_true(m.pool.n_pages - most.pages >= 16384 / PAGE_TOKENS * 32);
     page_pool_destroy(space.pool);
+    /* As many pages are too few where nobody selects. */
+    m.config.kv_cache_bytes = (uint64_t)m.pool.n_pages * m.pool.page_bytes;
+    struct longest_text text = {.n_layers = 32, .n_tokens = TOKENS + GENERATED,
+                                .long_rows = m.n_long, .store = &m.store};
+    const struct device_memory any = {0};
+    assert_int_equal(memory_plan_kv(&m.pool, &m.config, &text, any, 0, &err), 0);
+    text.store = NULL;
+    assert_int_equal(memory_plan_kv(&m.pool, &m.config, &text, any, 0, &err), ERR_NOMEM);
     /* Neither the whole text nor a store that is too small. */
     assert_true((uint64_t)TOKENS / PAGE_TOKENS * 32 > m.pool.n_pages);
     assert_int_equal(plan_million(&m, 80 * GIB, &err), ERR_NOMEM);
@@ -253,6 +289,7 @@ static void a_million_tokens_fit_where_most_of_them_leave(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_store_has_whole_blocks),
+        cmocka_unit_test(without_selections_a_block_is_for_all_layers),
         cmocka_unit_test(a_device_gives_what_is_left_of_its_share),
         cmocka_unit_test(too_small_a_share_is_refused_in_numbers),
         cmocka_unit_test(a_given_size_is_taken_as_it_is),

@@ -197,6 +197,32 @@ static void answers_depend_on_the_selection_alone(void **state) {
     for (int i = 0; i < N; i++) answer_forget(&alone[i]);
 }
 
+/* What is chosen is not worked out by a prompt's rows, so computing again would show. */
+static void swapping_changes_no_bit(void **state) {
+    (void)state;
+    enum { N = 12 };
+    static struct recipe recipes[N];
+    static struct answer alone[N];
+    srand(8);
+    struct engine *engine = start((struct room){60, 0, 256, PLAIN});
+    for (int i = 0; i < N; i++) {
+        recipes[i] = make_recipe(100 + (uint32_t)rand() % 400, 150);
+        if (i % 2) recipes[i].kv = selecting(64, 64, true);
+        answer_one(engine, &recipes[i], &alone[i]);
+    }
+    finish(engine);
+    for (int i = 0; i < 2; i++) {
+        if (i == 1) late_backend_begin(backend);
+        const struct engine_stats stats =
+            answers_compare(start((struct room){30, 300, 64, PLAIN}), recipes, alone, N);
+        assert_true(stats.n_preempted > 0 && stats.n_swapped_in > 0);
+        assert_true(stats.n_swapped_in <= stats.n_swapped_out);
+        assert_int_equal(stats.store_used_bytes, 0);
+    }
+    late_backend_end();
+    for (int i = 0; i < N; i++) answer_forget(&alone[i]);
+}
+
 /* Steps with budgets, with selections, with both and with neither have other operations. */
 static void each_kind_of_step_has_its_own_recording(void **state) {
     (void)state;
@@ -280,6 +306,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_selection_of_everything_changes_nothing),
         cmocka_unit_test(it_does_not_matter_where_tokens_wait),
         cmocka_unit_test(answers_depend_on_the_selection_alone),
+        cmocka_unit_test(swapping_changes_no_bit),
     };
     struct cpu_config config = {.n_threads = 2};
     struct error err = {0};

@@ -3,8 +3,8 @@
  *
  * Every page and block carries a tag that says which page of which layer's text it holds.  Steps
  * write tags as a device would, and what a step would read is checked.  Results are taken late now
- * and then, and sequences are suspended and computed again.  Long prompts go layer by layer, some
- * of them not to their end. */
+ * and then, and sequences are suspended and swapped, or computed again.  Long prompts go layer by
+ * layer, some of them not to their end. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,13 +21,16 @@
 #include "engine/model/long_slice.h"
 
 enum { N_LAYERS = 7, N_SPARSE = 3, N_GROUPS = 2, N_PAGES = 400, N_BLOCKS = 40, STATE_SLOTS = 64,
-       MAX_LONG_ROWS = 800, SCARCE = 0 /* as the size of a pool */ };
+       MAX_LONG_ROWS = 800, BLOCK_PAGES = 3, SCARCE = 0 /* as the size of a pool */ };
 
 /* Layers 0, 1, 3 and 4 are dense: 0 and 3 are filters. */
 static const struct layer_group groups[N_GROUPS] = {{0, 2, 3}, {3, 5, 7}};
 static const uint32_t plane_layers[N_SPARSE] = {2, 5, 6};
 
-static uint32_t page_tags[N_PAGES], block_tags[N_BLOCKS][N_SPARSE];
+static struct {
+    uint32_t tag, rest[STATE_SLOTS - 1];
+} page_memory[N_PAGES];
+static uint32_t block_tags[N_BLOCKS][N_SPARSE];
 
 static uint32_t tag(uint32_t layer, uint32_t page_of_text) {
     return 1 + layer + page_of_text * N_LAYERS;
@@ -36,24 +39,41 @@ static uint32_t tag(uint32_t layer, uint32_t page_of_text) {
 static int store_pages(struct backend *be, const struct store_args *args, struct error *err) {
     (void)be, (void)err;
     for (uint32_t i = 0; i < args->n; i++)
-        block_tags[args->blocks[i]][args->plane] = page_tags[args->pages[i]];
+        block_tags[args->blocks[i]][args->plane] = page_memory[args->pages[i]].tag;
     return 0;
 }
 
 static int copy_pages(struct backend *be, const struct kv_pool *kv, const uint32_t *from,
                       const uint32_t *to, uint32_t n, struct error *err) {
     (void)be, (void)kv, (void)err;
-    for (uint32_t i = 0; i < n; i++) page_tags[to[i]] = page_tags[from[i]];
+    for (uint32_t i = 0; i < n; i++) page_memory[to[i]].tag = page_memory[from[i]].tag;
     return 0;
 }
 
-static const struct backend_ops ops = {.store_pages = store_pages, .copy_pages = copy_pages};
+static int upload(struct backend *be, void *to, const void *host, size_t bytes,
+                  struct error *err) {
+    (void)be, (void)err;
+    memcpy(to, host, bytes);
+    return 0;
+}
+
+static int download(struct backend *be, void *host, const void *from, size_t bytes,
+                    struct error *err) {
+    return upload(be, host, from, bytes, err);
+}
+
+static char store_memory[N_BLOCKS][BLOCK_PAGES * sizeof(*page_memory)];
+static const struct backend_ops ops = {.store_pages = store_pages, .copy_pages = copy_pages,
+                                       .upload = upload, .download = download};
 static struct backend backend = {.ops = &ops};
-static const struct kv_pool memory = {.page_bytes = STATE_SLOTS * sizeof(uint32_t)};
-static const struct kv_store store = {.n_blocks = N_BLOCKS, .n_planes = N_SPARSE};
+static const struct kv_pool memory = {.base = page_memory, .page_bytes = sizeof(*page_memory)};
+static const struct kv_store store = {.base = store_memory, .n_blocks = N_BLOCKS,
+                                      .n_planes = N_SPARSE, .dtype = DTYPE_F16,
+                                      .n_kv_heads = 1, .head_dim = 1};
 
 struct life {
     struct kv_space space;
+    struct kv_swaps swaps;
     struct kv_sequence kv;
     struct kv_choice choice;
     uint32_t n_selected, n_tail; /* whole pages, in tokens */
@@ -65,6 +85,8 @@ struct life {
     uint32_t n_pages;     /* in the pool */
     bool by_layers;
 };
+
+static uint32_t n_swaps;
 
 static uint32_t pages(uint32_t n_tokens) {
     return (n_tokens + PAGE_TOKENS - 1) / PAGE_TOKENS;
@@ -106,6 +128,7 @@ static void begin(struct life *life, struct kv_choice choice, uint32_t n_prompt,
                           .n_prompt = n_prompt,
                           .n_known = n_prompt,
                           .n_most = n_prompt + max_tokens};
+    life->space.swaps = &life->swaps;
     life->n_pages = n_pages;
     if (n_pages == SCARCE) life->n_pages = scarce_pages(life);
     assert_int_equal(page_pool_create(&life->space.pool, life->n_pages, NULL), 0);
@@ -179,9 +202,9 @@ static void run_layer(const struct life *life, uint32_t layer, const uint32_t *l
                       uint32_t first, uint32_t n_rows) {
     const uint32_t n_before = life->kv.n_tokens, n_pages = pages(n_before + n_rows);
     for (uint32_t p = n_before / PAGE_TOKENS; p < n_pages; p++)
-        page_tags[list[at + p - first]] = tag(layer, p);
+        page_memory[list[at + p - first]].tag = tag(layer, p);
     for (uint32_t p = first; p < n_pages; p++)
-        assert_int_equal(page_tags[list[at + p - first]], tag(layer, p));
+        assert_int_equal(page_memory[list[at + p - first]].tag, tag(layer, p));
 }
 
 static void check_store(const struct life *life, const struct kv_select *select) {
@@ -189,7 +212,7 @@ static void check_store(const struct life *life, const struct kv_select *select)
         for (uint32_t i = 0; i < N_SPARSE; i++) {
             const uint32_t layer = plane_layers[i], expected = tag(layer, p);
             if (life->choice.on_device)
-                assert_int_equal(page_tags[select->store_pages[layer][p]], expected);
+                assert_int_equal(page_memory[select->store_pages[layer][p]].tag, expected);
             else assert_int_equal(block_tags[select->blocks[p]][i], expected);
         }
     assert_true((select->blocks == NULL) == life->choice.on_device);
@@ -199,10 +222,10 @@ static void check_store(const struct life *life, const struct kv_select *select)
 static void overwrite(const struct step_seq *seq) {
     const struct kv_select *select = seq->select;
     const uint32_t n_chosen = select->n_selected / PAGE_TOKENS;
-    for (uint32_t i = 0; i < N_GROUPS * n_chosen; i++) page_tags[select->state_pages[i]] = 0;
+    for (uint32_t i = 0; i < N_GROUPS * n_chosen; i++) page_memory[select->state_pages[i]].tag = 0;
     for (uint32_t i = 0; i < N_SPARSE; i++)
         for (uint32_t p = 0; p < n_chosen; p++)
-            page_tags[seq->layers[plane_layers[i]].pages[p]] = 0;
+            page_memory[seq->layers[plane_layers[i]].pages[p]].tag = 0;
 }
 
 static void run_selecting(struct life *life, const struct step_seq *seq, bool fresh) {
@@ -238,9 +261,9 @@ static void run_slice(struct life *life, const struct long_slice *slice) {
     assert_true(!seq.select && seq.layers[layer].n_slots == end);
     for (uint32_t p = 0; p < pages(end); p++) {
         if (layer > 0)
-            assert_int_equal(page_tags[seq.layers[layer - 1].pages[p]], tag(layer - 1, p));
+            assert_int_equal(page_memory[seq.layers[layer - 1].pages[p]].tag, tag(layer - 1, p));
         if (p >= slice->first_row / PAGE_TOKENS)
-            page_tags[seq.layers[layer].pages[p]] = tag(layer, p);
+            page_memory[seq.layers[layer].pages[p]].tag = tag(layer, p);
     }
     if (layer + 1 == N_LAYERS && end == slice->n_prompt_rows) policy->commit(&life->kv, end);
     assert_int_equal(policy->submitted(&life->kv, slice, NULL), 0);
@@ -293,13 +316,38 @@ static void publish(struct life *life, uint32_t n_tokens) {
     check_amounts(life);
 }
 
+/* Blocks that what is there takes in the store; 0: it does not go there. */
+static uint32_t swap_blocks(const struct life *life) {
+    const struct kv_sequence *kv = &life->kv;
+    const uint32_t n_pages = N_LAYERS * pages(kv->n_tokens) +
+                             (kv->selection.select.n_candidates ? kv->selection.held.n : 0),
+                   n_blocks = (n_pages + BLOCK_PAGES - 1) / BLOCK_PAGES;
+    return kv->policy == &kv_policy_offload || n_blocks > N_BLOCKS ? 0 : n_blocks;
+}
+
+/* Pages get lost meanwhile.  What was chosen is in the store, too, and tokens are looked for by the
+ * steps that follow. */
 static void suspend(struct life *life) {
-    assert_int_equal(life->kv.policy->suspend(&life->kv, NULL), 0);
-    assert_int_equal(n_held(life) + n_blocks_held(life), 0);
+    const struct kv_policy *policy = life->kv.policy;
+    const uint32_t n_blocks = swap_blocks(life), n_tokens = n_blocks ? life->kv.n_tokens : 0,
+                   n_selected_of = n_blocks ? life->kv.selection.select.n_candidates : 0;
+    assert_int_equal(policy->suspend(&life->kv, NULL), 0);
+    assert_int_equal(n_held(life), 0);
+    assert_int_equal(n_blocks_held(life), n_blocks);
     assert_int_equal(life->kv.n_tokens + life->kv.n_offloaded, 0);
+    memset(page_memory, 0xee, sizeof(page_memory));
     life->n_published = life->n_reserved = life->n_left_at = 0;
-    assert_int_equal(life->kv.policy->adopt(&life->kv, NULL, life->n_known), 0);
+    assert_int_equal(policy->adopt(&life->kv, NULL, life->n_known), n_tokens);
+    assert_int_equal(policy->suspend(&life->kv, NULL), 0); /* it tried to start, in vain */
+    assert_int_equal(n_blocks_held(life), n_blocks);
+    assert_int_equal(policy->adopt(&life->kv, NULL, life->n_known), n_tokens);
+    assert_int_equal(policy->reserve(&life->kv, life->n_known), 0);
+    assert_int_equal(policy->resume(&life->kv, NULL), 0);
+    assert_int_equal(life->kv.n_tokens, n_tokens);
+    assert_int_equal(life->kv.selection.select.n_candidates, n_selected_of);
+    life->n_published = n_tokens;
     reserve(life, life->n_known);
+    n_swaps += n_blocks > 0;
 }
 
 /* max_rows: of a step.  late: results come a step late, so a token is drawn before the one before
@@ -333,6 +381,7 @@ static void live(struct kv_choice choice, uint32_t n_prompt, uint32_t max_tokens
 static void lives_are_as_defined(void **state) {
     (void)state;
     srand(5);
+    n_swaps = 0;
     for (int i = 0; i < 400; i++) {
         struct kv_choice choice = {.type = KV_OFFLOAD,
                                    .n_selected = 1 + (uint32_t)rand() % 300,
@@ -342,6 +391,7 @@ static void lives_are_as_defined(void **state) {
         live(choice, 1 + (uint32_t)rand() % 1000, 1 + (uint32_t)rand() % 500,
              1 + (uint32_t)rand() % 300, rand() % 2, rand() % 2);
     }
+    assert_true(n_swaps > 100);
 }
 
 /* All that it may come to need, as where nobody is preempted. */

@@ -1,0 +1,68 @@
+"""--kv-offload-size without the policy that it is named for: sequences that lose their places keep
+what they have computed, and their answers do not change."""
+import concurrent.futures
+
+import pytest
+
+from composition import prompt_of, text_of
+from server import DEVICE
+
+POOL = ("--kv-cache-memory", {"cpu": "24M", "cuda": "12M"}[DEVICE], "--max-model-len", 1024,
+        "--no-enable-prefix-caching")
+PROMPTS = [prompt_of(300, seed=seed) for seed in range(8)]
+
+
+def ask(server, prompt, **parameters):
+    return server.complete(prompt, max_tokens=150, ignore_eos=True, temperature=0, logprobs=0,
+                           **parameters)
+
+
+def ask_all(server, **parameters):
+    """All at once, for which there are too few pages."""
+    with concurrent.futures.ThreadPoolExecutor(len(PROMPTS)) as threads:
+        answers = list(threads.map(lambda prompt: ask(server, prompt, **parameters), PROMPTS))
+    server.wait_idle()
+    return answers
+
+
+def said(answer):
+    return text_of(answer), answer["choices"][0]["logprobs"]
+
+
+@pytest.mark.parametrize("settings", [("--allowed-kv-policies", "full"),
+                                      ("--kv-offload-dtype", "fp8")], ids=["no_filters", "fp8"])
+def test_answers_of_those_that_lose_their_places(serve, settings):
+    """With filter layers the store's blocks are cut for something else, in 8 bits even: what is
+    swapped is not."""
+    server = serve(*POOL, *settings, "--kv-offload-size", "256M")
+    answers = ask_all(server)
+    metrics = server.metrics()
+    assert metrics["quire_preemptions_total"] > 0
+    assert metrics["quire_kv_pages_swapped_in_total"] > 0
+    assert metrics["quire_kv_pages_swapped_out_total"] == metrics["quire_kv_pages_swapped_in_total"]
+    assert metrics["quire_kv_store_used_bytes"] == 0
+    if DEVICE == "cpu":
+        assert [said(ask(server, prompt)) for prompt in PROMPTS[:4]] == [
+            said(answer) for answer in answers[:4]]
+
+
+def test_selections_of_those_that_lose_their_places(serve):
+    """What they had generated cannot be worked out again like a prompt."""
+    server = serve(*POOL, "--kv-offload-size", "256M")
+    policy = {"type": "offload", "selected": 64, "tail": 64, "offload": False}
+    answers = ask_all(server, kv_policy=policy)
+    assert server.metrics()["quire_kv_pages_swapped_in_total"] > 0
+    if DEVICE == "cpu":
+        alone = [ask(server, prompt, kv_policy=policy) for prompt in PROMPTS[-4:]]
+        assert [said(each) for each in alone] == [said(answer) for answer in answers[-4:]]
+        assert [each["usage"] for each in alone] == [each["usage"] for each in answers[-4:]]
+
+
+def test_a_store_without_room_is_no_loss(serve):
+    server = serve(*POOL, "--allowed-kv-policies", "full", "--kv-offload-size", "1M")
+    answers = ask_all(server)
+    metrics = server.metrics()
+    assert metrics["quire_preemptions_total"] > 0 and metrics["quire_kv_store_bytes"] > 0
+    assert metrics["quire_kv_pages_swapped_out_total"] == 0
+    if DEVICE == "cpu":
+        assert text_of(ask(server, PROMPTS[-1])) == text_of(answers[-1])

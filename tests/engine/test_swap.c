@@ -1,0 +1,348 @@
+/* test_swap.c - sequences that lose their place while the store has room for their pages, with a
+ * fake model (scheduler_fixture.h).
+ *
+ * That nothing is lost shows in the answers; that nothing is computed twice, in the rows that have
+ * been run.  A block of the fake's store is 512 bytes, so a page lies in two of them or three.
+ *
+ * All tests run twice: a step at a time, and with the next step planned before the results of one
+ * are there. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/error.h"
+#include "engine/kv/pool.h"
+#include "tests/engine/scheduler_fixture.h"
+
+enum { PLENTY = 400 /* blocks */ };
+
+/* Texts differ from their first token on. */
+static struct engine_request plain_request(struct client *c, uint32_t n_prompt, uint32_t max_tokens,
+                                           uint32_t text) {
+    struct engine_request r = client_request(c, n_prompt, max_tokens);
+    for (uint32_t i = 0; i < n_prompt; i++) r.prompt[i] = 'a' + (text + i * 7) % 26;
+    r.params.ignore_eos = true;
+    return r;
+}
+
+static struct kv_choice selecting(bool on_device) {
+    return (struct kv_choice){.type = KV_OFFLOAD, .n_sink = 4, .n_selected = 64, .n_tail = 64,
+                              .on_device = on_device};
+}
+
+static struct engine_stats stats_of(const struct fixture *f) {
+    struct engine_stats stats;
+    scheduler_stats(f->scheduler, &stats);
+    return stats;
+}
+
+/* Two texts of 300 tokens and 200 generated ones, 8 pages of each layer, where there are pages for
+ * one and a half.  Rows that they take at least: all but each one's last token. */
+enum { N_PROMPT = 300, N_GENERATED = 200, LEAST_ROWS = 2 * (N_PROMPT + N_GENERATED - 1),
+       N_BLOCKS_OF_ONE = 19 };
+
+struct pair {
+    struct fixture f;
+    struct client clients[2];
+    struct engine_stats stats;
+};
+
+static void begin_pair(struct pair *p, struct kv_choice kv, uint32_t n_blocks) {
+    memset(p, 0, sizeof(*p));
+    fixture_init(&p->f, 26, 700, 4);
+    if (n_blocks) fixture_add_store(&p->f, n_blocks);
+    for (uint32_t i = 0; i < 2; i++) {
+        struct engine_request r = plain_request(&p->clients[i], N_PROMPT, N_GENERATED, i);
+        r.kv = kv;
+        fixture_submit(&p->f, &r, i + 1);
+    }
+}
+
+static void end_pair(struct pair *p) {
+    fixture_run(&p->f);
+    for (int i = 0; i < 2; i++) client_check(&p->clients[i]);
+    p->stats = stats_of(&p->f);
+    assert_int_equal(p->stats.n_preempted, 1);
+    assert_int_equal(p->stats.store_used_bytes, 0);
+    fixture_fini(&p->f);
+}
+
+static void until_one_waits(struct pair *p) {
+    while (stats_of(&p->f).n_preempted == 0) assert_true(fixture_step(&p->f, 0));
+}
+
+static struct pair run_pair(struct kv_choice kv, uint32_t n_blocks) {
+    struct pair p;
+    begin_pair(&p, kv, n_blocks);
+    end_pair(&p);
+    return p;
+}
+
+static void what_was_swapped_is_not_computed_again(void **state) {
+    (void)state;
+    const struct pair p = run_pair((struct kv_choice){0}, PLENTY);
+    assert_int_equal(p.f.rows_run, LEAST_ROWS);
+    assert_true(p.stats.n_swapped_out > 10 && p.stats.n_swapped_out % N_LAYERS == 0);
+    /* What the cache still has comes from there. */
+    assert_true(p.stats.n_swapped_in > 0 && p.stats.n_swapped_in <= p.stats.n_swapped_out);
+}
+
+/* What was chosen is there again, too, in the same slots: as much is fetched as without. */
+static void a_selection_outlives_its_place(void **state) {
+    (void)state;
+    struct fixture f;
+    struct client alone = {0};
+    fixture_init(&f, 60, 700, 4);
+    struct engine_request r = plain_request(&alone, N_PROMPT, N_GENERATED, 1);
+    r.kv = selecting(true);
+    fixture_submit(&f, &r, 1);
+    fixture_run(&f);
+    fixture_fini(&f);
+    const struct pair p = run_pair(selecting(true), PLENTY);
+    assert_int_equal(p.f.rows_run, LEAST_ROWS);
+    assert_true(p.stats.n_swapped_in > 0);
+    assert_int_equal(p.clients[1].last.kv.n_fetched, alone.last.kv.n_fetched);
+    assert_int_equal(p.clients[1].last.kv.n_chosen, alone.last.kv.n_chosen);
+}
+
+static void where_the_store_is_full_it_is_computed_again(void **state) {
+    (void)state;
+    for (uint32_t n_blocks = 0; n_blocks < 11; n_blocks += 5) {
+        const struct pair p = run_pair((struct kv_choice){0}, n_blocks);
+        assert_true(p.f.rows_run > LEAST_ROWS);
+        assert_int_equal(p.stats.n_swapped_out + p.stats.n_swapped_in, 0);
+    }
+}
+
+/* Of the second text's first 256 tokens the first text has the pages. */
+static void what_others_use_stays_where_it_is(void **state) {
+    (void)state;
+    struct fixture f;
+    struct client clients[2] = {0};
+    fixture_init(&f, 18, 700, 4);
+    fixture_add_store(&f, PLENTY);
+    for (uint32_t i = 0; i < 2; i++) {
+        struct engine_request r = plain_request(&clients[i], N_PROMPT, N_GENERATED, 0);
+        r.prompt[N_PROMPT - 1] = 'a' + i;
+        fixture_submit(&f, &r, i + 1);
+    }
+    fixture_run(&f);
+    for (int i = 0; i < 2; i++) client_check(&clients[i]);
+    const struct engine_stats stats = stats_of(&f);
+    assert_int_equal(stats.n_preempted, 1);
+    assert_int_equal(clients[1].last.n_cached, 256);
+    assert_int_equal(f.rows_run, LEAST_ROWS - 256);
+    /* Tokens behind them, when a page of nine is short for each of two: one to three pages. */
+    assert_true(stats.n_swapped_out >= N_LAYERS && stats.n_swapped_out <= 3 * N_LAYERS);
+    fixture_fini(&f);
+}
+
+/* The same, but whoever has the first pages ends, and somebody else needs them, before it goes on:
+ * what is in the store is of no use then. */
+static void without_its_beginning_it_is_computed_again(void **state) {
+    (void)state;
+    struct fixture f;
+    struct client clients[3] = {0};
+    fixture_init(&f, 18, 700, 4);
+    fixture_add_store(&f, PLENTY);
+    for (uint32_t i = 0; i < 2; i++) {
+        struct engine_request r = plain_request(&clients[i], N_PROMPT, N_GENERATED, 0);
+        r.prompt[N_PROMPT - 1] = 'a' + i;
+        fixture_submit(&f, &r, i + 1);
+    }
+    while (stats_of(&f).n_preempted == 0) assert_true(fixture_step(&f, 0));
+    struct engine_request r = plain_request(&clients[2], 500, 60, 5);
+    r.priority = -1;
+    fixture_submit(&f, &r, 3);
+    fixture_run(&f);
+    for (int i = 0; i < 3; i++) client_check(&clients[i]);
+    assert_true(f.rows_run > LEAST_ROWS - 256 + 559);
+    assert_int_equal(stats_of(&f).store_used_bytes, 0);
+    fixture_fini(&f);
+}
+
+/* All blocks are those of who waits, until somebody runs who needs some. */
+static void who_runs_may_have_the_blocks_of_who_waits(void **state) {
+    (void)state;
+    struct pair p;
+    struct client moving = {0};
+    begin_pair(&p, (struct kv_choice){0}, N_BLOCKS_OF_ONE);
+    until_one_waits(&p);
+    const uint64_t n_all = N_BLOCKS_OF_ONE * kv_store_block_bytes(&p.f.store);
+    assert_int_equal(stats_of(&p.f).store_used_bytes, n_all);
+    struct engine_request r = plain_request(&moving, 200, 100, 7);
+    r.kv = selecting(false);
+    r.priority = -1;
+    fixture_submit(&p.f, &r, 3);
+    fixture_run(&p.f);
+    for (int i = 0; i < 2; i++) client_check(&p.clients[i]);
+    client_check(&moving);
+    assert_int_equal(device.n_stored, 4);
+    assert_int_equal(stats_of(&p.f).n_swapped_in, 0);
+    assert_true(p.f.rows_run > LEAST_ROWS + 299);
+    fixture_fini(&p.f);
+}
+
+/* It finds no place for a while, and tries again and again. */
+static void trying_in_vain_changes_nothing(void **state) {
+    (void)state;
+    struct pair p;
+    struct client more[3] = {0};
+    begin_pair(&p, (struct kv_choice){0}, PLENTY);
+    until_one_waits(&p);
+    const uint64_t n_out = stats_of(&p.f).n_swapped_out;
+    for (uint32_t i = 0; i < 3; i++) {
+        struct engine_request r = plain_request(&more[i], 20, 10 + 10 * i, 8 + i);
+        r.priority = -1;
+        fixture_submit(&p.f, &r, 3 + i);
+    }
+    fixture_run(&p.f);
+    for (int i = 0; i < 2; i++) client_check(&p.clients[i]);
+    for (int i = 0; i < 3; i++) client_check(&more[i]);
+    assert_true(stats_of(&p.f).n_swapped_out >= n_out);
+    assert_int_equal(p.f.rows_run, LEAST_ROWS + 3 * 19 + 10 + 20 + 30);
+    fixture_fini(&p.f);
+}
+
+/* It finds 256 tokens in the cache, and then no pages for the others. */
+static void who_has_computed_nothing_has_nothing_to_keep(void **state) {
+    (void)state;
+    struct fixture f;
+    struct client clients[3] = {0};
+    fixture_init(&f, 26, 700, 4);
+    fixture_add_store(&f, PLENTY);
+    struct engine_request r = plain_request(&clients[0], N_PROMPT, 1, 0);
+    fixture_submit(&f, &r, 1);
+    fixture_run(&f);
+    r = plain_request(&clients[1], 500, 30, 1);
+    fixture_submit(&f, &r, 2);
+    r = plain_request(&clients[2], 640, 30, 0);
+    fixture_submit(&f, &r, 3);
+    fixture_step(&f, 0);
+    assert_int_equal(stats_of(&f).n_waiting, 1);
+    fixture_run(&f);
+    for (int i = 0; i < 3; i++) client_check(&clients[i]);
+    assert_int_equal(clients[2].last.n_cached, 256);
+    assert_int_equal(stats_of(&f).n_swapped_out, 0);
+    fixture_fini(&f);
+}
+
+static void who_waits_may_be_cancelled(void **state) {
+    (void)state;
+    for (uint32_t n_steps = 0; n_steps < 3; n_steps++) {
+        struct pair p;
+        begin_pair(&p, (struct kv_choice){0}, PLENTY);
+        until_one_waits(&p);
+        for (uint32_t i = 0; i < n_steps; i++) fixture_step(&p.f, 0);
+        p.clients[1].cancelled = true;
+        scheduler_cancel(p.f.scheduler, 2, &p.f.events);
+        assert_int_equal(stats_of(&p.f).store_used_bytes, 0);
+        fixture_run(&p.f);
+        for (int i = 0; i < 2; i++) client_check(&p.clients[i]);
+        fixture_fini(&p.f);
+    }
+}
+
+static void ending_all_leaves_nothing_behind(void **state) {
+    (void)state;
+    struct pair p;
+    begin_pair(&p, (struct kv_choice){0}, PLENTY);
+    until_one_waits(&p);
+    scheduler_end_all(p.f.scheduler, FINISH_ERROR, ERR_DEVICE, "the device is gone", &p.f.events);
+    fixture_drain(&p.f, 0);
+    assert_int_equal(stats_of(&p.f).store_used_bytes, 0);
+    fixture_fini(&p.f);
+}
+
+/* A copy that cannot be submitted is the device's failure. */
+static void a_failing_copy_is_told(void **state) {
+    (void)state;
+    struct pair p;
+    begin_pair(&p, (struct kv_choice){0}, PLENTY);
+    for (int i = 0; i < 3; i++) fixture_step(&p.f, 0);
+    device.fails = true;
+    fixture_run(&p.f);
+    client_check(&p.clients[0]);
+    assert_int_equal(p.clients[1].last.reason, FINISH_ERROR);
+    assert_int_equal(p.clients[1].last.error_code, ERR_DEVICE);
+    fixture_fini(&p.f);
+}
+
+static struct kv_choice random_choice(void) {
+    struct kv_choice kv = {.type = KV_OFFLOAD, .n_selected = 1 + (uint32_t)rand() % 128,
+                           .n_tail = 1 + (uint32_t)rand() % 100, .on_device = rand() % 3 > 0};
+    return rand() % 2 ? kv : (struct kv_choice){0};
+}
+
+static struct engine_stats random_load(uint32_t n_pages, uint32_t n_blocks, unsigned seed) {
+    enum { N = 150 };
+    struct fixture f;
+    struct client *clients = calloc(N, sizeof(*clients));
+    fixture_init(&f, n_pages, 64, 8);
+    fixture_add_store(&f, n_blocks);
+    srand(seed);
+    for (uint32_t i = 0, n = 1; i < N || scheduler_n_live(f.scheduler) + f.n_flights > 0; n++) {
+        for (int k = rand() % 3; k > 0 && i < N; k--, i++) {
+            struct engine_request r = client_request(&clients[i], 1 + (uint32_t)rand() % 300,
+                                                     (uint32_t)rand() % 250);
+            client_fill_prompt(&r);
+            r.kv = random_choice();
+            r.priority = rand() % 3;
+            r.params.n_prompt_logprobs = rand() % 10 == 0 ? 0 : -1;
+            r.params.presence_penalty = rand() % 20 == 0;
+            fixture_submit(&f, &r, i + 1);
+        }
+        const uint32_t victim = (uint32_t)rand() % N;
+        if (rand() % 40 == 0 && clients[victim].submitted && !clients[victim].finished) {
+            clients[victim].cancelled = true;
+            scheduler_cancel(f.scheduler, victim + 1, &f.events);
+            fixture_drain(&f, 0);
+        }
+        fixture_step(&f, n);
+        assert_true(n < 200000);
+    }
+    for (int i = 0; i < N; i++) client_check(&clients[i]);
+    const struct engine_stats stats = stats_of(&f);
+    assert_int_equal(stats.store_used_bytes, 0);
+    fixture_fini(&f);
+    free(clients);
+    return stats;
+}
+
+static void random_requests_give_what_they_give_alone(void **state) {
+    (void)state;
+    uint64_t n_swapped_in = 0;
+    for (unsigned seed = 1; seed < 5; seed++) {
+        const uint32_t n_blocks = seed % 2 ? 20 : 150;
+        const struct engine_stats stats = random_load(26 + 4 * seed, n_blocks, seed);
+        assert_true(stats.n_preempted > 0 && stats.n_swapped_out >= stats.n_swapped_in);
+        n_swapped_in += stats.n_swapped_in;
+    }
+    assert_true(n_swapped_in > 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_was_swapped_is_not_computed_again),
+        cmocka_unit_test(a_selection_outlives_its_place),
+        cmocka_unit_test(where_the_store_is_full_it_is_computed_again),
+        cmocka_unit_test(what_others_use_stays_where_it_is),
+        cmocka_unit_test(without_its_beginning_it_is_computed_again),
+        cmocka_unit_test(who_runs_may_have_the_blocks_of_who_waits),
+        cmocka_unit_test(trying_in_vain_changes_nothing),
+        cmocka_unit_test(who_has_computed_nothing_has_nothing_to_keep),
+        cmocka_unit_test(who_waits_may_be_cancelled),
+        cmocka_unit_test(ending_all_leaves_nothing_behind),
+        cmocka_unit_test(a_failing_copy_is_told),
+        cmocka_unit_test(random_requests_give_what_they_give_alone),
+    };
+    int n_failed = cmocka_run_group_tests_name("step by step", tests, NULL, NULL);
+    run_ahead = true;
+    return n_failed + cmocka_run_group_tests_name("a step ahead", tests, NULL, NULL);
+}
