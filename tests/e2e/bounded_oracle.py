@@ -1,23 +1,19 @@
-"""What a Llama model with a bounded KV cache must answer, computed from the definition: slow and
-obvious, in numpy and float64, for models small enough.
+"""What a model with a bounded KV cache must answer, computed from the definition: slow and obvious,
+in numpy and float64, for models small enough.
 
 Nothing is ever thrown away here.  A Text keeps the keys before RoPE and the values of all its
 tokens, and beside them, for each KV head of each layer, the list of those that a bounded cache
 would still hold.  Every row is computed from these lists anew.
 
-  Model(directory)            weights, and the layers' arithmetic
   Budget(sink, recent, ...)   what is kept
   Text(model, budget)         one sequence; prompt() and token() give logits
 """
 import dataclasses
 import math
-import pathlib
-import sys
 
 import numpy
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
-import checkpoint  # noqa: E402  reads safetensors
+from oracle_model import softmax
 
 WINDOW = 64  # queries of a chunk that count under the score "window"
 
@@ -40,90 +36,6 @@ class Budget:
         return self.sink + self.recent + self.heavy
 
 
-def softmax(x):
-    e = numpy.exp(x - x.max(axis=-1, keepdims=True))
-    return e / e.sum(axis=-1, keepdims=True)
-
-
-def log_softmax(x):
-    x = x - x.max(axis=-1, keepdims=True)
-    return x - numpy.log(numpy.exp(x).sum(axis=-1, keepdims=True))
-
-
-def rms_norm(x, weight, eps):
-    return x / numpy.sqrt((x * x).mean(axis=-1, keepdims=True) + eps) * weight
-
-
-def inverse_frequencies(config, head_dim):
-    """Radians per position of each pair, with the scalings of both spellings of config.json."""
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    theta = rope.get("rope_theta") or config.get("rope_theta")
-    freq = theta ** -(numpy.arange(0, head_dim, 2) / head_dim)
-    kind = rope.get("rope_type") or rope.get("type") or "default"
-    if kind == "linear":
-        return freq / rope["factor"]
-    if kind == "llama3":
-        turns = rope["original_max_position_embeddings"] * freq / (2 * math.pi)
-        low, high = rope["low_freq_factor"], rope["high_freq_factor"]
-        keep = numpy.clip((turns - low) / (high - low), 0, 1)
-        return freq * (keep + (1 - keep) / rope["factor"])
-    assert kind == "default", kind
-    return freq
-
-
-class Model:
-    def __init__(self, directory):
-        c = checkpoint.read_config(directory)
-        self.weights = {name: values.astype(numpy.float64)
-                        for name, values in checkpoint.read_tensors(directory).items()}
-        self.context = c["max_position_embeddings"]
-        self.n_layers = c["num_hidden_layers"]
-        self.n_heads = c["num_attention_heads"]
-        self.n_kv_heads = c.get("num_key_value_heads") or self.n_heads
-        self.group = self.n_heads // self.n_kv_heads
-        self.head_dim = c.get("head_dim") or c["hidden_size"] // self.n_heads
-        self.eps = c["rms_norm_eps"]
-        self.inv_freq = inverse_frequencies(c, self.head_dim)
-        # Of what a row would see only so many tokens, the newest; Llama has none, whatever is said.
-        self.window = math.inf
-        if c["architectures"] == ["MistralForCausalLM"]:
-            self.window = c["sliding_window"] or math.inf
-        self.table = self.weights["model.embed_tokens.weight"]
-        self.head = self.weights.get("lm_head.weight", self.table)
-
-    def layer(self, i, name):
-        return self.weights[f"model.layers.{i}.{name}"]
-
-    def norm(self, i, name, x):
-        return rms_norm(x, self.layer(i, name + ".weight"), self.eps)
-
-    def linear(self, i, name, x):
-        y = x @ self.layer(i, name + ".weight").T
-        bias = self.weights.get(f"model.layers.{i}.{name}.bias")
-        return y if bias is None else y + bias
-
-    def qkv(self, i, x):
-        """Queries [rows, heads, dim], keys before RoPE and values [rows, KV heads, dim]."""
-        x = self.norm(i, "input_layernorm", x)
-        return tuple(self.linear(i, f"self_attn.{name}_proj", x).reshape(len(x), -1, self.head_dim)
-                     for name in "qkv")
-
-    def feed_forward(self, i, x):
-        x = self.norm(i, "post_attention_layernorm", x)
-        gate, up = self.linear(i, "mlp.gate_proj", x), self.linear(i, "mlp.up_proj", x)
-        return self.linear(i, "mlp.down_proj", gate / (1 + numpy.exp(-gate)) * up)
-
-    def logits(self, x):
-        return rms_norm(x, self.weights["model.norm.weight"], self.eps) @ self.head.T
-
-    def rotate(self, x, positions):
-        """x [..., rows, dim] at positions [rows]: pairs are (i, i + dim / 2)."""
-        angle = numpy.asarray(positions)[:, None] * self.inv_freq
-        cos, sin, half = numpy.cos(angle), numpy.sin(angle), self.head_dim // 2
-        a, b = x[..., :half], x[..., half:]
-        return numpy.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
-
-
 class Rows:
     """An array that grows by rows."""
 
@@ -142,10 +54,10 @@ class Rows:
 
 
 class Head:
-    """What one KV head of one layer knows of the text."""
+    """What one KV head of a layer knows of the text."""
 
-    def __init__(self, model, budget):
-        self.model, self.budget = model, budget
+    def __init__(self, model, layer, budget):
+        self.model, self.layer, self.budget = model, layer, budget
         self.keys, self.values = Rows((model.head_dim,)), Rows((model.head_dim,))
         self.scores = Rows(())
         self.kept = numpy.zeros(0, int)  # positions in the text, ascending
@@ -166,12 +78,11 @@ class Head:
             at, query_at = numpy.arange(len(seen)), len(self.kept) + numpy.arange(rows)
         else:
             at, query_at = seen, new
-        q = self.model.rotate(queries, query_at)
-        k = self.model.rotate(self.keys.all[seen], at)
-        s = q @ k.T / math.sqrt(self.model.head_dim)
+        s = self.model.scores(self.model.rotate(self.layer, queries, query_at),
+                              self.model.rotate(self.layer, self.keys.all[seen], at))
         # A budget and a chunk fit the window, which then hides nothing of what is kept.
-        window = math.inf if self.budget else self.model.window
-        hidden = (seen > new[:, None]) | (seen <= new[:, None] - window)
+        hidden = (seen > new[:, None] if self.budget
+                  else self.model.is_hidden(self.layer, new, seen))
         p = softmax(numpy.where(hidden, -numpy.inf, s))
         self.kept = seen
         if self.budget:
@@ -217,8 +128,8 @@ class Text:
     def __init__(self, model, budget=None):
         self.model, self.budget = model, budget
         self.n = 0
-        self.heads = [[Head(model, budget) for _ in range(model.n_kv_heads)]
-                      for _ in range(model.n_layers)]
+        self.heads = [[Head(model, i, budget) for _ in range(model.n_kv_heads)]
+                      for i in range(model.n_layers)]
 
     def prompt(self, tokens):
         """Logits after each token.  The text must be at its beginning."""
@@ -248,8 +159,7 @@ class Text:
             read = [head.attend(q[h], k[:, h], v[:, h], generated)
                     for h, head in enumerate(self.heads[i])]
             read = numpy.concatenate(read).transpose(1, 0, 2).reshape(len(x), -1)
-            x = x + m.linear(i, "self_attn.o_proj", read)
-            x = x + m.feed_forward(i, x)
+            x = m.add_feed_forward(i, m.add_attention(i, x, read))
         self.n += len(tokens)
         return m.logits(x)
 

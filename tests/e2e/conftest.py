@@ -1,6 +1,10 @@
 """Fixtures: a server that the tests of a session share, one for tests that need their own,
 a tiny model."""
 import json
+import os
+
+# Before numpy is there: its products are small here, and threads for each cost more than they do.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 

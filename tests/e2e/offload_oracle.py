@@ -1,4 +1,4 @@
-"""What a Llama model must answer whose sparse layers see only what filter layers choose, in numpy
+"""What a model must answer whose sparse layers see only what filter layers choose, in numpy
 and float64: the definition of selections at the top of engine/backend.h, slow and obvious.
 
   Selection(filters, wait, selected, ...)   which layers choose, and how many tokens
@@ -6,11 +6,11 @@ and float64: the definition of selections at the top of engine/backend.h, slow a
 """
 import dataclasses
 import itertools
-import math
 
 import numpy
 
-from bounded_oracle import Rows, softmax
+from bounded_oracle import Rows
+from oracle_model import softmax
 
 PAGE = 64
 NEAR_TIE = 3e-5  # two candidates worth so nearly the same may change places in f32
@@ -93,11 +93,11 @@ class Text:
         x = m.table[numpy.asarray(tokens)]
         for i in range(m.n_layers):
             q, k, v = m.qkv(i, x)
-            self.keys[i].append(m.rotate(k.transpose(1, 0, 2), at).transpose(1, 0, 2))
+            self.keys[i].append(m.rotate(i, k.transpose(1, 0, 2), at).transpose(1, 0, 2))
             self.values[i].append(v)
-            read = self._attend(i, m.rotate(q.transpose(1, 0, 2), at), at, step)
-            x = x + m.linear(i, "self_attn.o_proj", read.transpose(1, 0, 2).reshape(len(x), -1))
-            x = x + m.feed_forward(i, x)
+            read = self._attend(i, m.rotate(i, q.transpose(1, 0, 2), at), at, step)
+            x = m.add_attention(i, x, read.transpose(1, 0, 2).reshape(len(x), -1))
+            x = m.add_feed_forward(i, x)
         return m.logits(x)
 
     def _attend(self, layer, q, at, step):
@@ -107,8 +107,8 @@ class Text:
         seen = step.seen(group, at[-1] + 1) if step else numpy.arange(at[-1] + 1)
         k, v = (part[layer].all[seen].transpose(1, 0, 2)[:, None]
                 for part in (self.keys, self.values))
-        s = q.reshape(m.n_kv_heads, m.group, *q.shape[1:]) @ k.swapaxes(2, 3)
-        p = softmax(numpy.where(seen <= at[:, None], s / math.sqrt(m.head_dim), -numpy.inf))
+        s = m.scores(q.reshape(m.n_kv_heads, m.group, *q.shape[1:]), k)
+        p = softmax(numpy.where(seen <= at[:, None], s, -numpy.inf))
         if step and layer in self.groups:
             step.choose(layer, p[:, :, 0].max(axis=(0, 1)))
         return (p @ v).reshape(q.shape)

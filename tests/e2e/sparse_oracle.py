@@ -1,4 +1,4 @@
-"""What a Llama model must answer to a prompt that is computed sparsely, in numpy and float64: the
+"""What a model must answer to a prompt that is computed sparsely, in numpy and float64: the
 definition at the top of engine/backend.h, slow and obvious.
 
 There are no lists of groups here.  A query head has a matrix of booleans that says of each row and
@@ -14,7 +14,7 @@ import math
 
 import numpy
 
-from bounded_oracle import softmax
+from oracle_model import softmax
 
 GROUP, PAGE, TILE = 16, 64, 128
 HALF = TILE // 2  # whose rows visit the same groups
@@ -51,16 +51,22 @@ class Prefill:
         return pieces
 
 
+def scaled_products(queries, keys):
+    return queries @ keys.T / math.sqrt(queries.shape[1])
+
+
 class Choice:
     """What a query head visits in rows that are indexed together.  queries [rows, dim] stand in the
-    slots from `first` on, keys [slots, dim] in all, and both end together.
+    slots from `first` on, keys [slots, dim] in all, and both end together.  scores: what the model
+    makes of them.
 
     visited, causal   [rows, slots]
     closest           how near a choice came to a tie: the smallest difference of the last score
                       that was chosen and the first that was not, relative to what rounding is
                       relative to"""
 
-    def __init__(self, pattern, queries, keys, first, prefill, dense_from):
+    def __init__(self, pattern, queries, keys, first, prefill, dense_from,
+                 scores=scaled_products):
         self.pattern, self.queries, self.keys, self.first = pattern, queries, keys, first
         self.n_slots, self.closest = len(keys), math.inf
         slots = numpy.arange(self.n_slots)
@@ -73,7 +79,7 @@ class Choice:
         if not seen_by or not tiles:
             return
         if pattern.kind == "vertical_and_slash":
-            self.columns, self.diagonals = self._best_lines()
+            self.columns, self.diagonals = self._best_lines(scores(queries[-QUERIES:], keys))
         visited, n_sparse = self.causal.copy(), min(TILE * len(tiles), len(queries))
         for half in (half for tile in tiles for half in (tile, tile + HALF)):
             tile = half - (half - first) % TILE
@@ -95,10 +101,9 @@ class Choice:
         chosen[last] = True
         return chosen
 
-    def _best_lines(self):
-        """Whether each slot is a column, and whether each distance is a diagonal."""
-        queries = self.queries[-QUERIES:]
-        s = queries @ self.keys.T / math.sqrt(queries.shape[1])
+    def _best_lines(self, s):
+        """Whether each slot is a column, and whether each distance is a diagonal, by the scores of
+        the last rows."""
         p = softmax(numpy.where(self.causal[-QUERIES:], s, -numpy.inf))
         diagonals = numpy.zeros(self.n_slots)
         for row, slot in zip(p, range(self.n_slots - len(p), self.n_slots)):
@@ -182,29 +187,29 @@ class Text:
         x = m.table[numpy.asarray(tokens)]
         for i in range(m.n_layers):
             q, k, v = (part.transpose(1, 0, 2) for part in m.qkv(i, x))
-            self.keys[i] = numpy.concatenate([self.keys[i], m.rotate(k, at)], axis=1)
+            self.keys[i] = numpy.concatenate([self.keys[i], m.rotate(i, k, at)], axis=1)
             self.values[i] = numpy.concatenate([self.values[i], v], axis=1)
             if i + 1 == m.n_layers and not leaves_last:
                 return None
-            read = [self._attend(i, head, m.rotate(q[head], at), first, dense_from)
+            read = [self._attend(i, head, m.rotate(i, q[head], at), first, dense_from)
                     for head in range(m.n_heads)]
-            x = x + m.linear(i, "self_attn.o_proj", numpy.concatenate(read, axis=1))
-            x = x + m.feed_forward(i, x)
+            x = m.add_feed_forward(i, m.add_attention(i, x, numpy.concatenate(read, axis=1)))
         return x
 
     def _attend(self, layer, head, queries, first, dense_from):
         kv_head = head // self.model.group
         keys, values = self.keys[layer][kv_head], self.values[layer][kv_head]
-        if dense_from is None:
-            visited = numpy.arange(len(keys)) <= numpy.arange(first, len(keys))[:, None]
+        if dense_from is None or self.model.windows[layer] < math.inf:
+            slots = numpy.arange(len(keys))
+            visited = ~self.model.is_hidden(layer, slots[first:], slots)
         else:
             visited = self._choose(layer, head, queries, keys, first, dense_from)
-        s = queries @ keys.T / math.sqrt(self.model.head_dim)
+        s = self.model.scores(queries, keys)
         return softmax(numpy.where(visited, s, -numpy.inf)) @ values
 
     def _choose(self, layer, head, queries, keys, first, dense_from):
         choice = Choice(self.prefill.patterns[layer][head], queries, keys, first, self.prefill,
-                        dense_from)
+                        dense_from, self.model.scores)
         self.n_visited += choice.visited.sum()
         self.n_causal += choice.causal.sum()
         self.closest = min(self.closest, choice.closest)

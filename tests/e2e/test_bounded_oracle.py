@@ -5,27 +5,23 @@ import json
 import numpy
 import pytest
 
-from bounded_oracle import Budget, Head, Model, Text, softmax
+from bounded_oracle import Budget, Head, Text
+from oracle_model import Model, softmax
 from server import MODEL, ROOT
 
 TINY = ROOT / "tests/model/data"
 
 
-def is_covered(directory):
-    """The oracle is a Llama, which Mistral is, too, but for its windows, with the scalings of rotary
-    frequencies that Llama's own models have; the other families have goldens by transformers only."""
-    config = json.loads((directory / "config.json").read_text())
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    return (config["architectures"][0] in ("LlamaForCausalLM", "MistralForCausalLM")
-            and rope.get("rope_type", "default") in ("default", "linear", "llama3"))
+NAMES = sorted(path.name for path in TINY.iterdir())
 
 
-NAMES = sorted(path.name for path in TINY.iterdir() if is_covered(path))
+def goldens_of(name):
+    return json.loads((TINY / name / "goldens.json").read_text())
 
 
 def model_of(name, cache={}):
     if name not in cache:
-        cache[name] = Model(TINY / name)
+        cache[name] = Model(TINY / name, goldens_of(name).get("context"))
     return cache[name]
 
 
@@ -42,7 +38,7 @@ def follow(text, prompt, rest):
 @pytest.mark.parametrize("name", NAMES)
 def test_keeping_everything_gives_the_goldens_of_the_tiny_models(name):
     model = model_of(name)
-    for golden in json.loads((TINY / name / "goldens.json").read_text())["prompts"]:
+    for golden in goldens_of(name)["prompts"]:
         text = Text(model)
         logits = text.prompt(golden["tokens"])
         wanted = numpy.array(golden["logits"])
@@ -87,11 +83,11 @@ def streaming_logits(model, tokens, starts, sink, recent, cache_positions):
     for i in range(model.n_layers):
         q, k, v = (part.transpose(1, 0, 2) for part in model.qkv(i, x))
         k, v = (numpy.repeat(part, model.group, axis=0) for part in (k, v))
-        k = model.rotate(k, t).transpose(0, 2, 1)
-        s = numpy.where(is_sink, model.rotate(q, near) @ k, model.rotate(q, t) @ k)
+        k = model.rotate(i, k, t).transpose(0, 2, 1)
+        s = numpy.where(is_sink, model.rotate(i, q, near) @ k, model.rotate(i, q, t) @ k)
         p = softmax(numpy.where(mask, s / model.head_dim ** 0.5, -numpy.inf))
-        x = x + model.linear(i, "self_attn.o_proj", (p @ v).transpose(1, 0, 2).reshape(n, -1))
-        x = x + model.feed_forward(i, x)
+        x = model.add_attention(i, x, (p @ v).transpose(1, 0, 2).reshape(n, -1))
+        x = model.add_feed_forward(i, x)
     return model.logits(x)
 
 
@@ -147,7 +143,7 @@ def test_heavy_hitters_are_those_counted_by_hand(sink, recent, heavy, n_prompt, 
     follow(text, tokens[:n_prompt], tokens[n_prompt:])
     q, k, _ = model.qkv(0, model.table[numpy.asarray(tokens)])
     at = numpy.arange(len(tokens))
-    q, k = (model.rotate(part.transpose(1, 0, 2), at) for part in (q, k))
+    q, k = (model.rotate(0, part.transpose(1, 0, 2), at) for part in (q, k))
     for h, head in enumerate(text.heads[0]):
         group = slice(h * model.group, (h + 1) * model.group)
 
@@ -160,7 +156,7 @@ def test_heavy_hitters_are_those_counted_by_hand(sink, recent, heavy, n_prompt, 
 
 def test_among_equal_scores_the_oldest_goes():
     model = model_of("mha-f32")
-    head = Head(model, Budget(1, 2, 3, "sum"))
+    head = Head(model, 0, Budget(1, 2, 3, "sum"))
     queries = numpy.zeros((model.group, 1, model.head_dim))  # give the same to everybody
     for _ in range(6):
         head.attend(queries, queries[0], queries[0], True)

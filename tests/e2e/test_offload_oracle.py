@@ -12,8 +12,8 @@ import numpy
 import pytest
 
 import bounded_oracle
-from bounded_oracle import Model, log_softmax
 from offload_oracle import PAGE, Selection, Text, whole_pages
+from oracle_model import Model, log_softmax, softmax
 from random_model import write_random_model
 from server import DEVICE, SLOW, Server
 
@@ -164,9 +164,9 @@ def test_the_oracle_chooses_what_is_counted_by_hand(model):
     text.token(tokens[399], None)
     q, k, _ = model.qkv(0, model.table[numpy.asarray(tokens)])
     at = numpy.arange(400)
-    q, k = (model.rotate(part.transpose(1, 0, 2), at) for part in (q, k))
+    q, k = (model.rotate(0, part.transpose(1, 0, 2), at) for part in (q, k))
     p = [softmaxed[-1] for softmaxed in
-         (bounded_oracle.softmax(q[h] @ k[h // model.group].T / model.head_dim ** 0.5)
+         (softmax(q[h] @ k[h // model.group].T / model.head_dim ** 0.5)
           for h in range(model.n_heads))]
     worth = {token: max(head[token] for head in p) for token in range(2, 320)}  # 400 - 64 in pages
     best = sorted(worth, key=worth.get)[-62:]

@@ -17,7 +17,7 @@ import numpy
 import pytest
 
 import bounded_oracle
-from bounded_oracle import Model, log_softmax
+from oracle_model import Model, log_softmax
 from random_model import write_random_model
 from server import DEVICE, SLOW, Server
 from sparse_oracle import Choice, Pattern, Prefill, Text

@@ -1,0 +1,225 @@
+"""The arithmetic of every family's layers but attention itself, by the definition: slow and obvious,
+in numpy and float64, for models small enough.  The oracles of the policies read it.
+
+  Model(directory, context)    weights, what a layer does with them, rotary frequencies
+
+A layer's tensors have the names of Llama's here, whatever the family calls them."""
+import math
+import pathlib
+import sys
+
+import numpy
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
+import checkpoint  # noqa: E402  reads safetensors
+
+
+def softmax(x):
+    e = numpy.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def log_softmax(x):
+    x = x - x.max(axis=-1, keepdims=True)
+    return x - numpy.log(numpy.exp(x).sum(axis=-1, keepdims=True))
+
+
+def rms_norm(x, weight, eps):
+    return x / numpy.sqrt((x * x).mean(axis=-1, keepdims=True) + eps) * weight
+
+
+def silu(x):
+    return x / (1 + numpy.exp(-x))
+
+
+def gelu_tanh(x):
+    return x / 2 * (1 + numpy.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3)))
+
+
+def soft_cap(x, cap):
+    return cap * numpy.tanh(x / cap) if cap else x
+
+
+def default_rope(_rope, freq, *_):
+    return freq, 1
+
+
+def linear_rope(rope, freq, *_):
+    return freq / rope["factor"], 1
+
+
+def llama3_rope(rope, freq, *_):
+    turns = rope["original_max_position_embeddings"] * freq / (2 * math.pi)
+    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+    keep = numpy.clip((turns - low) / (high - low), 0, 1)
+    return freq * (keep + (1 - keep) / rope["factor"]), 1
+
+
+def dynamic_rope(rope, freq, dim, trained, context):
+    grown = rope["factor"] * max(context, trained) / trained - (rope["factor"] - 1)
+    return freq * grown ** (-2 * numpy.arange(dim // 2) / (dim - 2)), 1
+
+
+def yarn_rope(rope, freq, dim, *_):
+    factor, original = rope["factor"], rope["original_max_position_embeddings"]
+
+    def pair_that_turns(times):
+        return dim * math.log(original / (times * 2 * math.pi)) / (2 * math.log(rope["rope_theta"]))
+
+    def scale(weight):
+        return 0.1 * weight * math.log(factor) + 1
+
+    low, high = (pair_that_turns(rope.get(name) or other)
+                 for name, other in (("beta_fast", 32), ("beta_slow", 1)))
+    if rope.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    stretched = numpy.clip((numpy.arange(dim // 2) - low) / max(high - low, 0.001), 0, 1)
+    both = rope.get("mscale") and rope.get("mscale_all_dim")
+    length = scale(rope["mscale"]) / scale(rope["mscale_all_dim"]) if both else scale(1)
+    return freq * (1 - stretched) + freq / factor * stretched, length
+
+
+def longrope_rope(rope, freq, _dim, trained, context):
+    original = rope["original_max_position_embeddings"]
+    factors = rope["long_factor" if context > original else "short_factor"]
+    grown = trained / original
+    length = math.sqrt(1 + math.log(grown) / math.log(original)) if grown > 1 else 1
+    return freq / numpy.array(factors), length
+
+
+ROPES = {"default": default_rope, "linear": linear_rope, "llama3": llama3_rope,
+         "dynamic": dynamic_rope, "yarn": yarn_rope, "longrope": longrope_rope}
+
+
+class Rope:
+    """How queries and keys are turned: frequencies, and what their length is multiplied by."""
+
+    def __init__(self, config, rope, head_dim, context):
+        share = rope.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1
+        self.dim = int(head_dim * share)
+        # GLM's pairs are neighbours, the others' are half of what turns apart.
+        self.neighbours = config["architectures"][0].startswith("Glm")
+        theta = rope.get("rope_theta") or config.get("rope_theta")
+        freq = theta ** -(numpy.arange(0, self.dim, 2) / self.dim)
+        kind = rope.get("rope_type") or rope.get("type") or "default"
+        original = config.get("original_max_position_embeddings")
+        rope = {"rope_theta": theta, "original_max_position_embeddings": original, **rope}
+        self.freq, self.length = ROPES[kind](rope, freq, self.dim,
+                                             config["max_position_embeddings"], context)
+
+    def turn(self, x, positions):
+        """x [..., rows, dim] at positions [rows]."""
+        angle = numpy.asarray(positions)[:, None] * self.freq
+        cos, sin = numpy.cos(angle) * self.length, numpy.sin(angle) * self.length
+        half, out = self.dim // 2, x.copy()
+        first, second = ((slice(0, self.dim, 2), slice(1, self.dim, 2)) if self.neighbours
+                         else (slice(0, half), slice(half, self.dim)))
+        a, b = x[..., first], x[..., second]
+        out[..., first], out[..., second] = a * cos - b * sin, b * cos + a * sin
+        return out
+
+
+def ropes_of(config, head_dim, context):
+    """One for each layer, of both spellings of config.json."""
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    kinds = config.get("layer_types") or ["full_attention"] * config["num_hidden_layers"]
+    by_kind = {kind: rope[kind] if kind in rope else rope for kind in set(kinds)}
+    if "rope_local_base_freq" in config:
+        by_kind["sliding_attention"] = {"rope_theta": config["rope_local_base_freq"]}
+    ropes = {kind: Rope(config, by_kind[kind], head_dim, context) for kind in by_kind}
+    return [ropes[kind] for kind in kinds]
+
+
+def windows_of(config):
+    """Of what a row of each layer would see only so many tokens, the newest."""
+    n, kinds = config["num_hidden_layers"], config.get("layer_types")
+    if kinds:
+        return [config["sliding_window"] if kind == "sliding_attention" else math.inf
+                for kind in kinds]
+    # Llama has none, whatever is said.
+    has = config["architectures"][0] in ("MistralForCausalLM", "Phi3ForCausalLM")
+    return [has and config.get("sliding_window") or math.inf] * n
+
+
+class Model:
+    def __init__(self, directory, context=None):
+        """context: what it is loaded for, where rotary frequencies depend on it."""
+        c = checkpoint.read_config(directory)
+        self.family = c["architectures"][0].removesuffix("ForCausalLM")
+        self.is_gemma = self.family.startswith("Gemma")
+        self.n_layers = c["num_hidden_layers"]
+        self.n_heads = c["num_attention_heads"]
+        self.n_kv_heads = c.get("num_key_value_heads") or self.n_heads
+        self.group = self.n_heads // self.n_kv_heads
+        self.head_dim = c.get("head_dim") or c["hidden_size"] // self.n_heads
+        self.eps = c["rms_norm_eps"]
+        self.scale = (c.get("query_pre_attn_scalar") or self.head_dim) ** -0.5
+        self.score_cap = c.get("attn_logit_softcapping")
+        self.logit_cap = c.get("final_logit_softcapping")
+        self.activate = gelu_tanh if self.is_gemma else silu
+        self.ropes = ropes_of(c, self.head_dim, context or c["max_position_embeddings"])
+        self.windows = windows_of(c)
+        self.weights = {name: values.astype(numpy.float64)
+                        for name, values in checkpoint.read_tensors(directory).items()}
+        self._cut_fused()
+        table = self.weights["model.embed_tokens.weight"]
+        self.head = self.weights.get("lm_head.weight", table)
+        self.table = table * c["hidden_size"] ** 0.5 if self.is_gemma else table
+
+    def _cut_fused(self):
+        sizes = [part * self.head_dim for part in (self.n_heads, self.n_kv_heads)]
+        for name, values in list(self.weights.items()):
+            if ".qkv_proj." in name:
+                parts = zip("qkv", numpy.split(values, [sizes[0], sum(sizes)]))
+                self.weights |= {name.replace("qkv", part): cut for part, cut in parts}
+            if ".gate_up_proj." in name:
+                parts = zip(("gate", "up"), numpy.split(values, 2))
+                self.weights |= {name.replace("gate_up", part): cut for part, cut in parts}
+
+    def norm(self, name, x):
+        """x, if there is no such norm."""
+        weight = self.weights.get(name + ".weight")
+        return x if weight is None else rms_norm(x, weight + self.is_gemma, self.eps)
+
+    def linear(self, i, name, x):
+        y = x @ self.weights[f"model.layers.{i}.{name}.weight"].T
+        return y + self.weights.get(f"model.layers.{i}.{name}.bias", 0)
+
+    def qkv(self, i, x):
+        """Queries [rows, heads, dim], keys before RoPE and values [rows, KV heads, dim]."""
+        layer = f"model.layers.{i}."
+        x = self.norm(layer + "input_layernorm", x)
+        q, k, v = (self.linear(i, f"self_attn.{name}_proj", x).reshape(len(x), -1, self.head_dim)
+                   for name in "qkv")
+        return (self.norm(layer + "self_attn.q_norm", q),
+                self.norm(layer + "self_attn.k_norm", k), v)
+
+    def rotate(self, i, x, positions):
+        return self.ropes[i].turn(x, positions)
+
+    def scores(self, q, k):
+        """Of queries [..., rows, dim] and keys [..., slots, dim], before softmax."""
+        return soft_cap(q @ k.swapaxes(-1, -2) * self.scale, self.score_cap)
+
+    def is_hidden(self, i, rows, slots):
+        """Whether rows at these positions do not see slots of those: [rows, slots]."""
+        rows = numpy.asarray(rows)[:, None]
+        return (slots > rows) | (slots <= rows - self.windows[i])
+
+    def add_attention(self, i, x, read):
+        """x after the layer's attention, whose heads have read [rows, heads * dim]."""
+        after = {"Glm4": "post_self_attn_layernorm"}.get(self.family)
+        after = "post_attention_layernorm" if self.is_gemma else after
+        return x + self.norm(f"model.layers.{i}.{after}", self.linear(i, "self_attn.o_proj", read))
+
+    def add_feed_forward(self, i, x):
+        layer = f"model.layers.{i}."
+        before = "pre_feedforward_layernorm" if self.is_gemma else "post_attention_layernorm"
+        after = "post_feedforward_layernorm" if self.is_gemma else "post_mlp_layernorm"
+        y = self.norm(layer + before, x)
+        gate, up = self.linear(i, "mlp.gate_proj", y), self.linear(i, "mlp.up_proj", y)
+        return x + self.norm(layer + after, self.linear(i, "mlp.down_proj", self.activate(gate) * up))
+
+    def logits(self, x):
+        return soft_cap(self.norm("model.norm", x) @ self.head.T, self.logit_cap)

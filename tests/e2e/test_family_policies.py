@@ -1,0 +1,133 @@
+"""What leaves something out, on every kind of layer: budgets with positions in the text and in the
+cache, selections, and sparse prompts, each of a real process against its oracle.
+
+One checkpoint stands for each thing that changes queries, keys or what surrounds attention: biases,
+norms of heads and after blocks, heads of any size, rotary embeddings of all kinds, whole and in
+part, of halves and of neighbours, windows, fused and capped products."""
+import math
+import random
+import re
+
+import pytest
+
+import offload_oracle
+import sparse_oracle
+import test_bounded
+import test_offload_oracle
+import test_sparse_oracle
+from bounded_oracle import Budget
+from oracle_model import Model
+from server import DEVICE, Server
+from test_families import DATA, write_tokenizer
+
+CONTEXT = 1024  # of all of them, here
+DENSE_TAIL = 5
+PATTERNS = [sparse_oracle.Pattern("vertical_and_slash", 40, 100),
+            sparse_oracle.Pattern("stream_llm", 20, 90), sparse_oracle.Pattern("block_sparse", 2)]
+CHECKPOINTS = {
+    "gqa-bf16-llama3-tied": "llama3 frequencies",
+    "gqa-f32-sharded": "linear ones, biases of all projections, heads of 6",
+    "gqa-bf16-dynamic": "dynamic ones",
+    "mqa-bf16-yarn-mscale": "yarn with lengths of its own",
+    "mistral-mqa-f16-head96-linear": "heads of 96",
+    "mistral-gqa-bf16-head128-window": "windows in all layers",
+    "qwen2-gqa-bf16-head64-tied": "biases of queries, keys and values",
+    "qwen2-gqa-bf16-head64-window": "a window in one layer",
+    "qwen3-mqa-f16-head80-yarn": "norms of queries and keys, heads of 80, yarn",
+    "phi3-gqa-bf16-partial-longrope": "fused, in part, longrope",
+    "glm-mha-bf16-head96-linear": "neighbours, in part, biases",
+    "glm4-mqa-bf16-head256": "norms after blocks, heads of 256",
+    "gemma2-mqa-f16-head128-linear": "soft caps, a scale, windows",
+    "gemma3-gqa-bf16-head256-linear": "frequencies of each layer's own",
+}
+
+pytestmark = pytest.mark.skipif(DEVICE != "cpu", reason="other devices compute in bf16")
+
+
+def with_context(config, is_dynamic, is_yarn):
+    """The text of a config.json for texts of CONTEXT tokens, which is four times what those say
+    that stretch it."""
+    def set_number(key, n):
+        return re.sub(f'(?<="{key}": )[0-9]+', str(n), config)
+
+    config = set_number("max_position_embeddings", CONTEXT // 4 if is_dynamic else CONTEXT)
+    return set_number("original_max_position_embeddings", CONTEXT // 4) if is_yarn else config
+
+
+class Checkpoint:
+    """A server with one, and the model for the oracles."""
+
+    def __init__(self, directory, name):
+        model = directory / "model"
+        model.mkdir()
+        for path in (DATA / name).iterdir():
+            if path.name != "config.json":
+                (model / path.name).symlink_to(path)
+        text = (DATA / name / "config.json").read_text()
+        (model / "config.json").write_text(with_context(text, "dynamic" in name, "yarn" in name))
+        write_tokenizer(model / "tokenizer.json")
+        self.model = Model(model, CONTEXT)
+        self.window = min(self.model.windows)
+        filters = test_offload_oracle.write_filters(directory / "filters.json", [0], 0)
+        selects = [] if self.has_window else ["--filters-file", filters]
+        patterns = [[PATTERNS[(i + head) % len(PATTERNS)] for head in range(self.model.n_heads)]
+                    for i in range(self.model.n_layers)]
+        self.prefill = sparse_oracle.Prefill(patterns, DENSE_TAIL)
+        shape = test_sparse_oracle.write_patterns(directory / "patterns.json", patterns)
+        self.server = Server(directory, *test_bounded.PRECISE, "--max-num-seqs", 8,
+                             "--max-num-batched-tokens", 160, "--kv-cache-memory", "64M",
+                             "--max-model-len", CONTEXT, "--dense-tail", DENSE_TAIL,
+                             "--pattern-file", shape,
+                             "--kv-offload-size", "16M", *selects, model=model)
+        self.rng = random.Random(name)
+
+    @property
+    def has_window(self):
+        return self.window < math.inf
+
+    def refusal(self, **parameters):
+        reply = self.server.post("/v1/completions", {"prompt": "x", **parameters})
+        assert reply.status == 400, reply.body
+        return reply.error["message"]
+
+    def tokens(self, n):
+        return self.rng.choices(range(3, len(self.model.table)), k=n)
+
+
+@pytest.fixture(scope="module", params=CHECKPOINTS)
+def checkpoint(request, tmp_path_factory):
+    one = Checkpoint(tmp_path_factory.mktemp("policies"), request.param)
+    yield one
+    assert one.server.stop() == 0, one.server.log[-8000:]
+
+
+@pytest.mark.parametrize("cache_positions", [False, True])
+def test_budgets(checkpoint, cache_positions):
+    """Texts that end within the trained context, and texts that go on behind it.  The budgets and
+    their chunks fit a window of 50."""
+    n_prompt, n = CONTEXT - 20 if cache_positions else 150, 40
+    questions = [(checkpoint.tokens(n_prompt), budget, n) for budget in (
+        Budget(3, 21, chunk=24, cache_positions=cache_positions),
+        Budget(4, 11, 10, "sum", chunk=24, cache_positions=cache_positions))]
+    test_bounded.check_answers(checkpoint.server, checkpoint.model, questions, at_least=0.6)
+
+
+def test_selections(checkpoint):
+    if checkpoint.has_window:
+        assert "see the newest tokens only" in checkpoint.refusal(kv_policy={"type": "offload"})
+        return
+    selection = offload_oracle.Selection((0,), 0, selected=64, tail=64, sink=3)
+    (text,) = test_offload_oracle.check_answers(
+        checkpoint.server, checkpoint.model, [(checkpoint.tokens(250), selection, True, 30)])
+    assert 0 < text.n_fetched < text.n_chosen
+
+
+def test_sparse_prompts(checkpoint):
+    if max(checkpoint.model.windows) < math.inf:
+        assert "every layer of this model has a window" in checkpoint.refusal(prefill="sparse")
+        return
+    comparison = test_sparse_oracle.Comparison(checkpoint.server)
+    for _ in range(2):
+        comparison.check(sparse_oracle.Text(checkpoint.model, checkpoint.prefill),
+                         checkpoint.tokens(900), "sparse")
+    assert comparison.n["sparse"] == comparison.n["compared"] >= 1
