@@ -11,7 +11,7 @@
  * Shared: none.          Oracle: engine/cpu/, exact. */
 #include "cuda/store.cuh"
 
-enum { THREADS = MOVE_THREADS, UNROLL = MOVE_UNROLL };
+enum { THREADS = MOVE_THREADS, UNROLL = 8 };
 
 /* In units of a thread: how long a head's row is, and a token's keys and values. */
 template <typename T> struct units {
@@ -50,40 +50,17 @@ static __device__ __forceinline__ const T *source_of(const struct fetch_params &
     return page_unit<T>(p.kv, (uint32_t)lists[list + page], at, unit, n);
 }
 
-/* Every stride-th unit that `from` gives goes where `to` says: first UNROLL loads, then as many
- * stores. */
-template <typename T, typename From, typename To>
-static __device__ __forceinline__ void move_units(uint32_t first, uint32_t stride, uint32_t total,
-                                                  const From &from, const To &to) {
-    for (; first < total; first += UNROLL * stride) {
-        T x[UNROLL];
-#pragma unroll
-        for (uint32_t u = 0; u < UNROLL; u++)
-            if (first + u * stride < total) x[u] = __ldcs(from(first + u * stride));
-#pragma unroll
-        for (uint32_t u = 0; u < UNROLL; u++)
-            if (first + u * stride < total) *to(first + u * stride) = x[u];
-    }
-}
-
-/* A warp moves a token: what it asks for at a time lies in one run, of one page of the system's
- * memory. */
 template <typename T>
-static __global__ void __launch_bounds__(THREADS) fetch_kernel(const struct fetch_params p) {
+static __global__ void __launch_bounds__(THREADS, 2) fetch_kernel(const struct fetch_params p) {
     const units<T> n(p.kv);
-    const uint32_t warp = (blockIdx.x * THREADS + threadIdx.x) / 32,
-                   n_warps = gridDim.x * THREADS / 32;
     let_next_start();
     wait_for_previous();
-    for (uint32_t i = warp; i < *p.n_fetches; i += n_warps) {
-        const struct fetch f = load_fetch(p.fetches + i);
-        const int32_t *pages = pages_of(*p.step, p.first_layer + blockIdx.y, f.seq);
-        const uint32_t page = (uint32_t)pages[f.slot / PAGE_TOKENS], at = f.slot % PAGE_TOKENS;
-        move_units<T>(
-            threadIdx.x % 32, 32, n.token,
-            [&](uint32_t unit) { return source_of<T>(p, f, unit, n); },
-            [&](uint32_t unit) { return page_unit<T>(p.kv, page, at, unit, n); });
-    }
+    each_fetch(p, [&](const struct fetch &f, uint32_t page, uint32_t at, uint32_t lane) {
+        move_units<T, UNROLL>(
+            lane, 32, n.token,
+            [&](uint32_t unit) { return __ldcs(source_of<T>(p, f, unit, n)); },
+            [&](uint32_t unit, T x) { *page_unit<T>(p.kv, page, at, unit, n) = x; });
+    });
 }
 
 template <typename T>
@@ -93,16 +70,16 @@ static __global__ void __launch_bounds__(THREADS) store_kernel(
     const uint32_t page_units = PAGE_TOKENS * n.token;
     let_next_start();
     wait_for_previous();
-    const auto from = [&](uint32_t i) -> const T * {
-        return page_unit<T>(p.kv, p.copies[i / page_units].page, i / n.token % PAGE_TOKENS,
-                            i % n.token, n);
+    const auto load = [&](uint32_t i) {
+        return __ldcs(page_unit<T>(p.kv, p.copies[i / page_units].page, i / n.token % PAGE_TOKENS,
+                                   i % n.token, n));
     };
-    const auto to = [&](uint32_t i) {
-        return store_unit<T>(p.store, p.copies[i / page_units].block, p.plane,
-                             i / n.token % PAGE_TOKENS, i % n.token, n);
+    const auto store = [&](uint32_t i, T x) {
+        *store_unit<T>(p.store, p.copies[i / page_units].block, p.plane,
+                       i / n.token % PAGE_TOKENS, i % n.token, n) = x;
     };
-    move_units<T>(blockIdx.x * THREADS + threadIdx.x, gridDim.x * THREADS, p.n * page_units, from,
-                  to);
+    move_units<T, UNROLL>(blockIdx.x * THREADS + threadIdx.x, gridDim.x * THREADS, p.n * page_units, load,
+                  store);
 }
 
 cudaError_t launch_fetch(const struct fetch_params *p, uint32_t n_layers, struct launch launch) {

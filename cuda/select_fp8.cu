@@ -7,8 +7,8 @@
  *
  * A row is one head's part of a token: head_dim elements.
  *
- * Grid: fetch: (blocks, layers); a thread moves 16 elements of a row, or one where rows or addresses
- * are no multiple of that.
+ * Grid: fetch: (blocks, layers), a warp a token; a thread moves 16 elements of a row, or one where
+ * rows or addresses are no multiple of that.
  * store: blocks, of warps with a token each: first the scales of its rows, one a lane, then the
  * codes, so that both are written in runs; rows come from the device's memory once and then from
  * its caches.
@@ -17,7 +17,8 @@
 
 #include "cuda/store.cuh"
 
-enum { THREADS = MOVE_THREADS, UNROLL = MOVE_UNROLL, WARP = 32, STORE_BLOCKS = 32 };
+/* Half as many loads a thread as elsewhere, as tokens are half as long, and twice the blocks. */
+enum { THREADS = MOVE_THREADS, UNROLL = 4, WARP = 32, STORE_BLOCKS = 16 };
 
 /* N elements, 16 bytes at most. */
 template <typename T, int N> struct alignas(N * sizeof(T)) vector {
@@ -94,48 +95,27 @@ template <typename Codes> struct pieces {
     }
 };
 
-/* Of all pieces that are fetched for a layer. */
-template <typename Codes>
-static __device__ __forceinline__ piece<Codes> load_piece(const struct fetch_params &p, uint32_t i,
-                                                          const pieces<Codes> &n) {
-    const uint32_t source = load_fetch(p.fetches + i / n.token).source, at = i % n.token;
-    const uint8_t *token = token_in_store(p.store, source / PAGE_TOKENS, p.first_plane + blockIdx.y,
-                                          source % PAGE_TOKENS);
-    return {__ldcs(reinterpret_cast<const Codes *>(token) + at),
-            __ldcs(token + n.token * sizeof(Codes) + at / n.row)};
-}
-
-/* Its place in the slot's page. */
 template <typename T, typename Codes>
-static __device__ __forceinline__ T *piece_in_page(const struct fetch_params &p, uint32_t i,
-                                                   const pieces<Codes> &n) {
-    const struct fetch f = load_fetch(p.fetches + i / n.token);
-    const int32_t *pages = pages_of(*p.step, p.first_layer + blockIdx.y, f.seq);
-    const uint32_t at = i % n.token;
-    return row_in_page<T>(p.kv, (uint32_t)pages[f.slot / PAGE_TOKENS], at / n.row,
-                          f.slot % PAGE_TOKENS) +
-           at % n.row * sizeof(Codes);
-}
-
-/* First UNROLL loads, then as many stores. */
-template <typename T, typename Codes>
-static __global__ void __launch_bounds__(THREADS) fetch_fp8_kernel(const struct fetch_params p) {
+static __global__ void __launch_bounds__(THREADS, 2)
+    fetch_fp8_kernel(const struct fetch_params p) {
     const pieces<Codes> n(p.kv);
-    const uint32_t stride = gridDim.x * THREADS;
     let_next_start();
     wait_for_previous();
-    const uint32_t total = *p.n_fetches * n.token;
-    for (uint32_t first = blockIdx.x * THREADS + threadIdx.x; first < total;
-         first += UNROLL * stride) {
-        piece<Codes> x[UNROLL];
-#pragma unroll
-        for (uint32_t u = 0; u < UNROLL; u++)
-            if (first + u * stride < total) x[u] = load_piece(p, first + u * stride, n);
-#pragma unroll
-        for (uint32_t u = 0; u < UNROLL; u++)
-            if (first + u * stride < total)
-                unpack(piece_in_page<T>(p, first + u * stride, n), x[u]);
-    }
+    each_fetch(p, [&](const struct fetch &f, uint32_t page, uint32_t at, uint32_t lane) {
+        const uint8_t *token =
+            token_in_store(p.store, f.source / PAGE_TOKENS, p.first_plane + blockIdx.y,
+                           f.source % PAGE_TOKENS);
+        const uint8_t *scales = token + n.token * sizeof(Codes);
+        move_units<piece<Codes>, UNROLL>(
+            lane, WARP, n.token,
+            [&](uint32_t i) -> piece<Codes> {
+                return {__ldcs(reinterpret_cast<const Codes *>(token) + i),
+                        __ldcs(scales + i / n.row)};
+            },
+            [&](uint32_t i, const piece<Codes> &x) {
+                unpack(row_in_page<T>(p.kv, page, i / n.row, at) + i % n.row * sizeof(Codes), x);
+            });
+    });
 }
 
 /* ---- storing ---- */
@@ -213,7 +193,7 @@ static __global__ void __launch_bounds__(THREADS) store_fp8_kernel(
 template <typename T>
 static cudaError_t launch_fetch_of(const struct fetch_params *p, uint32_t n_layers,
                                    struct launch launch) {
-    const dim3 grid(BUS_BLOCKS, n_layers);
+    const dim3 grid(2 * BUS_BLOCKS, n_layers);
     if (p->kv.head_dim % 16 == 0 && moves_vectors(&p->kv, &p->store))
         return launch_kernel(launch, fetch_fp8_kernel<T, uint4>, grid, THREADS, 0, *p);
     return launch_kernel(launch, fetch_fp8_kernel<T, uint8_t>, grid, THREADS, 0, *p);

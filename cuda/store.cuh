@@ -8,14 +8,40 @@
 #include "cuda/select.h"
 
 /* Across the bus what counts is how much is asked for at a time: a round trip takes 3.4 us, and 6
- * or more while other kernels keep the device's memory busy.  16 blocks of 256 threads that ask for
- * 8 x 16 bytes each are 512 KB, which gives 49 GB/s, and 35 to 42 beside those kernels; of 4 blocks
- * came 38, and 20.  More would only slow down the others. */
-enum { MOVE_THREADS = 256, MOVE_UNROLL = 8, BUS_BLOCKS = 16, DEVICE_BLOCKS = 64 };
+ * or more while other kernels keep the device's memory busy.  8 blocks of 512 threads that ask for
+ * 8 x 16 bytes each are 512 KB.  Few large blocks, because a product of few rows fills all registers
+ * of a multiprocessor with two of its own: as many threads in 16 blocks are in the way of twice as
+ * many. */
+enum { MOVE_THREADS = 512, BUS_BLOCKS = 8, DEVICE_BLOCKS = 64 };
 
-static __device__ __forceinline__ struct fetch load_fetch(const struct fetch *from) {
-    const uint4 x = *reinterpret_cast<const uint4 *>(from);
-    return {x.x, x.y, x.z, x.w};
+/* Every stride-th unit below `total` is loaded and stored: first UNROLL loads, then as many
+ * stores. */
+template <typename X, int UNROLL, typename Load, typename Store>
+static __device__ __forceinline__ void move_units(uint32_t first, uint32_t stride, uint32_t total,
+                                                  const Load &load, const Store &store) {
+    for (; first < total; first += UNROLL * stride) {
+        X x[UNROLL];
+#pragma unroll
+        for (uint32_t u = 0; u < UNROLL; u++)
+            if (first + u * stride < total) x[u] = load(first + u * stride);
+#pragma unroll
+        for (uint32_t u = 0; u < UNROLL; u++)
+            if (first + u * stride < total) store(first + u * stride, x[u]);
+    }
+}
+
+/* A warp moves a token: what it asks for at a time lies in one run, of one page of the system's
+ * memory.  move(fetch, the slot's page, its place there, lane) */
+template <typename Move>
+static __device__ __forceinline__ void each_fetch(const struct fetch_params &p, const Move &move) {
+    const uint32_t n = *p.n_fetches, n_warps = gridDim.x * MOVE_THREADS / 32,
+                   layer = p.first_layer + blockIdx.y;
+    for (uint32_t i = (blockIdx.x * MOVE_THREADS + threadIdx.x) / 32; i < n; i += n_warps) {
+        const uint4 x = *reinterpret_cast<const uint4 *>(p.fetches + i);
+        const struct fetch f = {x.x, x.y, x.z, x.w};
+        const int32_t *pages = pages_of(*p.step, layer, f.seq);
+        move(f, (uint32_t)pages[f.slot / PAGE_TOKENS], f.slot % PAGE_TOKENS, threadIdx.x % 32);
+    }
 }
 
 /* 16 bytes at a time. */
