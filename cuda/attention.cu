@@ -323,13 +323,13 @@ int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct er
     if (n_rows == 0) return 0;
     int rc = open_attention(cuda, args, err);
     if (!rc) rc = open_turns(cuda, args, err);
-    bool fetched = false;
-    if (!rc) rc = select_await(cuda, args->layer, &fetched, err);
+    bool awaited = false;
+    if (!rc) rc = select_await(cuda, args->layer, leaves_traces(args), &awaited, err);
     if (rc) return rc;
     struct attention *a = cuda->attention;
     if (!a->decode_fits || !aligned(args))
         return attend_simply(cuda, args, true, n_rows,
-                             {cuda->stream, cuda->overlap && !fetched}, err);
+                             {cuda->stream, cuda->overlap && !awaited}, err);
     struct attn_decode_params p = a->decode;
     const char *plan = reinterpret_cast<const char *>(cuda->device_step) + STEP_HEADER_BYTES +
                        plan_of(a, cuda->host_step, args->layer) * plan_bytes(a);
@@ -348,7 +348,7 @@ int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct er
                     (size_t)a->room.n_partials * (a->n_heads / a->kv.n_kv_heads) * a->kv.head_dim;
     if (leaves_traces(args)) p.traces = cuda->traces;
     p.selects = args->selects;
-    p.fetched = fetched;
+    p.awaited = awaited;
     p.turns = key_turns_of(cuda, args);
     return cuda_check(cuda, launch_attn_decode(p, cuda->stream), "decode attention", err);
 }

@@ -656,7 +656,7 @@ template <class S> __global__ void __launch_bounds__(S::N_WARPS * 32)
     cursor ahead = {};
     ahead.table = table_of_layer(p);
     const ring r = make_ring<S>(memory, barriers);
-    if (p.overlap && !p.fetched) prefetch_first_units<S>(p, tile, ahead.table, r.warp, r.lane);
+    if (p.overlap && !p.awaited) prefetch_first_units<S>(p, tile, ahead.table, r.warp, r.lane);
     cursor_enter<S>(&ahead, p, tile, r.warp);
     cursor_settle<S>(&ahead, p, r.warp, r.lane);
     let_next_start();
@@ -720,7 +720,7 @@ cudaError_t launch_shape(const attn_decode_params &p, cudaStream_t stream, int *
     if (n_resident)
         return cudaOccupancyMaxActiveBlocksPerMultiprocessor(n_resident, kernel, S::N_WARPS * 32,
                                                              S::RING_BYTES);
-    error = launch_kernel({stream, p.overlap && !p.fetched}, kernel, p.n_blocks, S::N_WARPS * 32,
+    error = launch_kernel({stream, p.overlap && !p.awaited}, kernel, p.n_blocks, S::N_WARPS * 32,
                           S::RING_BYTES, p);
     return error != cudaSuccess ? error : launch_merge<S::D>(p, stream);
 }

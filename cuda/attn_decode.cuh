@@ -44,7 +44,7 @@ struct attn_decode_params {
 
     struct attn_traces traces;
     bool selects; /* as in attn_args */
-    bool fetched; /* the stream waits for another one right before: no overlap with what is there */
+    bool awaited; /* the stream waits for another one right before: no overlap with what is there */
     struct key_turns turns; /* n_freqs a multiple of 8 */
 
     /* Programmatic dependent launch (compute capability 9.0): the kernels start while the one

@@ -96,8 +96,9 @@ struct select_memory {
     size_t bytes, bits_bytes;
     struct select_room room;
     cudaStream_t fetcher;
-    cudaEvent_t chosen; /* what must be fetched is known */
-    cudaEvent_t *fetched; /* [max_layers]: a layer of the group is there */
+    cudaEvent_t attended, chosen; /* scores are there; they have been read */
+    cudaEvent_t *fetched; /* [max_layers]: a layer of the group is there; or, in [0], all are */
+    bool by_layer, choosing; /* choosing: nobody waited for `chosen` yet */
     uint32_t max_layers;
     uint32_t first, next, end; /* layers [next, end) of the group from `first` are to be awaited */
 };
@@ -265,9 +266,10 @@ void sparse_memory_free(struct cuda_backend *cuda);
 
 /* select.c.  Of the present step's candidates, whose selections are checked, too. */
 int select_room(struct cuda_backend *cuda, const struct step *step, struct error *err);
-/* Before the attention of a layer: waits for what select() had fetched for it.  *fetched: there was
- * something to wait for. */
-int select_await(struct cuda_backend *cuda, uint32_t layer, bool *fetched, struct error *err);
+/* Before the attention of a layer: waits for what select() had fetched for it, and, if it leaves
+ * traces, until those before have been read.  *awaited: there was something to wait for. */
+int select_await(struct cuda_backend *cuda, uint32_t layer, bool leaves_traces, bool *awaited,
+                 struct error *err);
 void select_close(struct cuda_backend *cuda);
 
 /* store.c.  Lets the stream wait for copies of pages that this step may write, or of blocks that it

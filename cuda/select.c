@@ -1,13 +1,15 @@
 /* select.c - selections on the host: room for them, and the operation.
  *
- *   stream    filter's attention │ choose │ tokens of pages │ wait layer … │ sparse │ sparse …
- *   fetcher                           └──► layer │ layer │ layer …           ▲        ▲
- *                                            └──────┼────────────────────────┘        │
- *                                                   └─────────────────────────────────┘
+ *   stream    filter's attention │ rest of the layer │ next layer … │ sparse │ sparse …
+ *   fetcher                 └──► choose │ pages │ layer │ layer │ layer … ▲        ▲
+ *                                            └──────┼───────────────┘        │
+ *                                                   └────────────────────────┘
  *
- * What comes over the bus has a stream of its own and an event for each layer, which the layer's
- * attention waits for: the layers between hide it.  All of a group is awaited before its list is
- * written again, and, where a step is recorded, before the recording ends.
+ * Choosing, and what is fetched, has a stream of its own: the filter's other products and the layer
+ * that waits hide it.  What comes over the bus has an event for each layer, which the layer's
+ * attention waits for; what comes from pages is there at once.  Attention that leaves traces waits
+ * until the filter's have been read.  All of a group is awaited before the next one is selected
+ * for, and so before the recording of a step ends.
  *
  * Memory: by row, reserved; by candidate, reserved like the scores of attention (keep.c) and grown
  * like them. */
@@ -52,20 +54,21 @@ static int reserve_candidates(struct cuda_backend *cuda, size_t n, struct error 
     return 0;
 }
 
+static int create_event(struct cuda_backend *cuda, cudaEvent_t *event, struct error *err) {
+    return cuda_check(cuda, cudaEventCreateWithFlags(event, cudaEventDisableTiming), "an event",
+                      err);
+}
+
 static int open_fetcher(struct cuda_backend *cuda, uint32_t max_layers, struct error *err) {
     struct select_memory *s = &cuda->select;
     int rc = cuda_check(cuda, cudaStreamCreateWithFlags(&s->fetcher, cudaStreamNonBlocking),
                         "a stream", err);
-    if (!rc)
-        rc = cuda_check(cuda, cudaEventCreateWithFlags(&s->chosen, cudaEventDisableTiming),
-                        "an event", err);
+    if (!rc) rc = create_event(cuda, &s->attended, err);
+    if (!rc) rc = create_event(cuda, &s->chosen, err);
     s->fetched = calloc(max_layers, sizeof(*s->fetched));
     if (!rc && !s->fetched) rc = error_set(err, ERR_NOMEM, "cuda: no memory");
     for (; s->max_layers < max_layers && !rc; s->max_layers++)
-        rc = cuda_check(cuda,
-                        cudaEventCreateWithFlags(&s->fetched[s->max_layers],
-                                                 cudaEventDisableTiming),
-                        "an event", err);
+        rc = create_event(cuda, &s->fetched[s->max_layers], err);
     return rc;
 }
 
@@ -108,6 +111,7 @@ void select_close(struct cuda_backend *cuda) {
     struct select_memory *s = &cuda->select;
     for (uint32_t i = 0; i < s->max_layers; i++) cudaEventDestroy(s->fetched[i]);
     free(s->fetched);
+    if (s->attended) cudaEventDestroy(s->attended);
     if (s->chosen) cudaEventDestroy(s->chosen);
     if (s->fetcher) cudaStreamDestroy(s->fetcher);
     if (s->memory) cuda->n_moves++;
@@ -136,17 +140,28 @@ int select_room(struct cuda_backend *cuda, const struct step *step, struct error
 
 /* ---- waiting ---- */
 
-static int await_layers(struct cuda_backend *cuda, uint32_t end, struct error *err) {
-    struct select_memory *s = &cuda->select;
-    const cudaEvent_t last = s->fetched[end - 1 - s->first]; /* those before it came before */
-    s->next = end;
-    return cuda_check(cuda, cudaStreamWaitEvent(cuda->stream, last, 0), "awaiting tokens", err);
+static int await(struct cuda_backend *cuda, cudaEvent_t event, struct error *err) {
+    cuda->select.choosing = false; /* it comes before all else */
+    return cuda_check(cuda, cudaStreamWaitEvent(cuda->stream, event, 0), "awaiting tokens", err);
 }
 
-int select_await(struct cuda_backend *cuda, uint32_t layer, bool *fetched, struct error *err) {
+static int await_choice(struct cuda_backend *cuda, struct error *err) {
+    return await(cuda, cuda->select.chosen, err);
+}
+
+static int await_layers(struct cuda_backend *cuda, uint32_t end, struct error *err) {
+    struct select_memory *s = &cuda->select;
+    s->next = s->by_layer ? end : s->end;
+    return await(cuda, s->fetched[s->by_layer ? end - 1 - s->first : 0], err);
+}
+
+int select_await(struct cuda_backend *cuda, uint32_t layer, bool leaves_traces, bool *awaited,
+                 struct error *err) {
     const struct select_memory *s = &cuda->select;
-    *fetched = layer >= s->next && layer < s->end;
-    return *fetched ? await_layers(cuda, layer + 1, err) : 0;
+    const bool fetched = layer >= s->next && layer < s->end;
+    *awaited = fetched || (leaves_traces && s->choosing);
+    if (fetched) return await_layers(cuda, layer + 1, err);
+    return *awaited ? await_choice(cuda, err) : 0;
 }
 
 /* ---- the operations ---- */
@@ -175,7 +190,7 @@ static int check(const struct cuda_backend *cuda, const struct select_args *args
 }
 
 static cudaError_t choose(const struct cuda_backend *cuda, const struct select_args *args,
-                          uint32_t n_rows) {
+                          uint32_t n_rows, struct launch launch) {
     const struct select_params params = {.step = cuda->device_step,
                                          .traces = cuda->traces,
                                          .kv = *args->attn.kv,
@@ -185,8 +200,8 @@ static cudaError_t choose(const struct cuda_backend *cuda, const struct select_a
                                          .n_blocks = cuda->select.n_blocks,
                                          .room = cuda->select.room,
                                          .worth = args->worth};
-    const cudaError_t code = launch_select_keys(&params, n_rows, launch_of(cuda));
-    return code != cudaSuccess ? code : launch_select_slots(&params, n_rows, launch_of(cuda));
+    const cudaError_t code = launch_select_keys(&params, n_rows, launch);
+    return code != cudaSuccess ? code : launch_select_slots(&params, n_rows, launch);
 }
 
 static struct fetch_params fetch_params(const struct cuda_backend *cuda,
@@ -199,40 +214,56 @@ static struct fetch_params fetch_params(const struct cuda_backend *cuda,
                                  .first_plane = args->first_plane};
 }
 
-/* Over the bus, on the other stream. */
+/* All layers at once. */
+static cudaError_t fetch_pages(const struct cuda_backend *cuda, const struct select_args *args,
+                               struct launch launch) {
+    const struct fetch_params params = fetch_params(cuda, args, FETCH_PAGES);
+    return launch_fetch(&params, args->group->end - args->group->first, launch);
+}
+
+/* Over the bus, layer after layer. */
 static cudaError_t fetch_blocks(struct cuda_backend *cuda, const struct select_args *args) {
     struct select_memory *s = &cuda->select;
-    const struct launch launch = {s->fetcher, false};
     struct fetch_params params = fetch_params(cuda, args, FETCH_BLOCKS);
+    cudaError_t code = cudaSuccess;
     params.store = *args->store;
-    cudaError_t code = cudaEventRecord(s->chosen, cuda->stream);
-    if (code == cudaSuccess) code = cudaStreamWaitEvent(s->fetcher, s->chosen, 0);
-    for (uint32_t l = args->group->first; l < args->group->end && code == cudaSuccess; l++) {
-        code = launch_fetch(&params, 1, launch);
-        if (code == cudaSuccess)
-            code = cudaEventRecord(s->fetched[l - args->group->first], s->fetcher);
+    for (uint32_t i = 0; i < args->group->end - args->group->first && code == cudaSuccess; i++) {
+        code = launch_fetch(&params, 1, (struct launch){s->fetcher, false});
+        if (code == cudaSuccess) code = cudaEventRecord(s->fetched[i], s->fetcher);
         params.first_layer++;
         params.first_plane++;
     }
-    s->first = s->next = args->group->first;
-    s->end = args->group->end;
     return code;
 }
 
-static cudaError_t fetch_pages(const struct cuda_backend *cuda, const struct select_args *args) {
-    const struct fetch_params params = fetch_params(cuda, args, FETCH_PAGES);
-    return launch_fetch(&params, args->group->end - args->group->first, launch_of(cuda));
+static cudaError_t select_on_fetcher(struct cuda_backend *cuda, const struct select_args *args,
+                                     uint32_t n_rows) {
+    struct select_memory *s = &cuda->select;
+    const struct launch launch = {s->fetcher, cuda->overlap};
+    cudaError_t code = cudaEventRecord(s->attended, cuda->stream);
+    if (code == cudaSuccess) code = cudaStreamWaitEvent(s->fetcher, s->attended, 0);
+    if (code == cudaSuccess) code = choose(cuda, args, n_rows, launch);
+    if (code == cudaSuccess) code = cudaEventRecord(s->chosen, s->fetcher);
+    if (code != cudaSuccess || args->group->first == args->group->end) return code;
+    code = fetch_pages(cuda, args, launch);
+    if (code == cudaSuccess && args->store) return fetch_blocks(cuda, args);
+    return code == cudaSuccess ? cudaEventRecord(s->fetched[0], s->fetcher) : code;
 }
 
 int cuda_select(struct backend *be, const struct select_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
+    struct select_memory *s = &cuda->select;
     const uint32_t n_rows = cuda->repeating ? cuda->launch_rows : cuda->step.n_decode;
     if (!cuda->repeating && !cuda->step.selects) return 0;
     int rc = check(cuda, args, err);
-    if (!rc && cuda->select.next < cuda->select.end) rc = await_layers(cuda, cuda->select.end, err);
-    if (!rc) rc = cuda_check(cuda, choose(cuda, args, n_rows), "selecting tokens", err);
-    if (!rc && args->store) rc = cuda_check(cuda, fetch_blocks(cuda, args), "fetching tokens", err);
-    return rc ? rc : cuda_check(cuda, fetch_pages(cuda, args), "fetching tokens", err);
+    if (!rc && s->next < s->end) rc = await_layers(cuda, s->end, err);
+    if (!rc) rc = cuda_check(cuda, select_on_fetcher(cuda, args, n_rows), "selecting tokens", err);
+    if (rc) return rc;
+    s->first = s->next = args->group->first;
+    s->end = args->group->end;
+    s->by_layer = args->store != NULL;
+    s->choosing = true;
+    return s->next < s->end ? 0 : await_choice(cuda, err);
 }
 
 int cuda_select_totals(struct backend *be, struct select_total *totals, struct error *err) {

@@ -198,7 +198,7 @@ cudaError_t launch_select_keys(const struct select_params *p, uint32_t n_rows,
     const uint32_t least = 8; /* of a row, however many there are */
     if (n_rows == 0) return cudaSuccess;
     const dim3 grid(p->n_blocks > least * n_rows ? p->n_blocks / n_rows : least, n_rows);
-    cudaError_t code = launch_worth(p, grid, launch);
+    cudaError_t code = launch_worth(p, grid, {launch.stream, false}); /* it follows an event */
     for (uint32_t digit = 1; digit < SELECT_DIGITS && code == cudaSuccess; digit++)
         code = launch_kernel(launch, narrow_kernel, grid, THREADS, 0, *p, digit);
     return code != cudaSuccess ? code
