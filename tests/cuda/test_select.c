@@ -242,7 +242,8 @@ static double score_of(const struct rig *r, const struct text *t, uint32_t layer
     double sum = 0;
     for (uint32_t d = 0; d < r->dim; d++)
         sum += (double)q[d] * load_as_f32(key, kv_head * r->dim + d, r->cpu.kv.dtype);
-    return sum / sqrt(r->dim);
+    const double score = sum / sqrt(r->dim), cap = r->softcap;
+    return cap > 0 ? cap * tanh(score / cap) : score;
 }
 
 static double worth_of(const struct rig *r, const struct text *t, uint32_t layer, uint32_t row,
