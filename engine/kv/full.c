@@ -31,15 +31,22 @@
 #include "engine/kv/swap.h"
 #include "engine/sizes.h"
 
-/* Of layers with a window: the first so many that no row sees which comes behind n_tokens tokens.
- * The last page stays whatever the window is. */
+/* Of the tokens before a row, those that layers with a window keep: so many that their first page is
+ * whole.  It stands for those that are gone, and a kernel that reads a pair of pages, and gives what
+ * it does not see the weight 0, must find no NaN where nothing has been written. */
+static uint32_t n_kept(uint32_t window) {
+    return window == 0 ? UINT32_MAX : max_u32(window - 1, PAGE_TOKENS);
+}
+
+/* The first pages of these layers that no row needs which comes behind n_tokens tokens. */
 static uint32_t n_behind(const struct kv_space *space, uint32_t n_tokens) {
-    const uint32_t n_seen = max_u32(space->window, 2) - 1; /* of these tokens */
-    return space->window > 0 && n_tokens > n_seen ? (n_tokens - n_seen) / PAGE_TOKENS : 0;
+    const uint32_t n = n_kept(space->window);
+    return n_tokens > n ? (n_tokens - n) / PAGE_TOKENS : 0;
 }
 
 uint64_t kv_windowed_pages(uint32_t window, uint32_t step_rows, uint32_t n_tokens) {
-    return min_u64(kv_n_pages(n_tokens), kv_n_pages((uint64_t)window + step_rows) + 1);
+    const uint64_t n_slots = (uint64_t)n_kept(window) + step_rows;
+    return min_u64(kv_n_pages(n_tokens), kv_n_pages(n_slots) + 1);
 }
 
 struct kv_amount kv_full_most(const struct kv_space *space, const struct kv_plan *plan) {

@@ -10,7 +10,7 @@ from test_families import DATA, FAMILIES, N_VOCAB, WINDOWS, write_tokenizer
 
 pytestmark = pytest.mark.skipif(DEVICE != "cpu", reason="other devices compute in bf16")
 
-CONTEXT, ROWS, PAGE_TOKENS, N_LAYERS = 4096, 128, 64, 2
+CONTEXT, ROWS, PAGE_TOKENS = 4096, 128, 64
 TOLERANCE = 1e-4  # of log-probabilities: steps of different rows add up in different orders
 
 
@@ -32,13 +32,15 @@ class Model:
         (self.path / "config.json").write_text(
             json.dumps({**config, "max_position_embeddings": CONTEXT}))
         self.directory = directory
-        self.n_windowed = 2 if family == "mistral" else 1
+        self.n_layers = config["num_hidden_layers"]
+        types = config.get("layer_types") or ["sliding_attention"] * self.n_layers
+        self.n_windowed = types.count("sliding_attention")
         self.page_bytes = 2 * config["num_key_value_heads"] * PAGE_TOKENS * config["head_dim"] * 4
-        self.near = pages_of(WINDOWS[family] + ROWS) + 1
+        self.near = pages_of(max(WINDOWS[family] - 1, PAGE_TOKENS) + ROWS) + 1
 
     def text_pages(self, n_tokens):
         """That a text takes at most."""
-        return (pages_of(n_tokens) * (N_LAYERS - self.n_windowed)
+        return (pages_of(n_tokens) * (self.n_layers - self.n_windowed)
                 + min(pages_of(n_tokens), self.near) * self.n_windowed)
 
     def server(self, size_bytes, **rest):
@@ -55,15 +57,16 @@ def model(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def large(model):
-    with model.server(16 * N_LAYERS * pages_of(CONTEXT) * model.page_bytes) as server:
+    with model.server(16 * model.n_layers * pages_of(CONTEXT) * model.page_bytes) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def small(model):
     """One text fits, and only because pages go back.  The prefix cache has a name for a page."""
-    n_pages = max(-(-model.text_pages(CONTEXT) // N_LAYERS) * N_LAYERS, pages_of(CONTEXT))
-    assert n_pages < N_LAYERS * pages_of(CONTEXT) * 2 // 3
+    n_blocks = -(-model.text_pages(CONTEXT) // model.n_layers)
+    n_pages = max(n_blocks * model.n_layers, pages_of(CONTEXT))
+    assert n_pages < model.n_layers * pages_of(CONTEXT) * 2 // 3
     with model.server(n_pages * model.page_bytes) as server:
         yield server
 
@@ -149,13 +152,13 @@ def test_pages_in_use_are_those_of_the_window(model, large):
     while not done.wait(0.002):
         most = max(most, large.pages_in_use())
     thread.join()
-    assert pages_of(1500) * (N_LAYERS - model.n_windowed) < most <= model.text_pages(3100)
+    assert pages_of(1500) * (model.n_layers - model.n_windowed) < most <= model.text_pages(3100)
     large.wait_idle()
 
 
 def test_what_does_not_fit_is_refused(model):
     """By a sentence that names what the window leaves of it."""
-    server = model.server(N_LAYERS * model.page_bytes, wait=False)
+    server = model.server(model.n_layers * model.page_bytes, wait=False)
     assert server.process.wait(60) != 0
     least = int(server.log.rsplit("at least ", 1)[1].split()[0].rstrip("."))
     assert least == model.text_pages(CONTEXT) * model.page_bytes

@@ -90,8 +90,9 @@ static void begin(struct fixture *f, struct user *u, const char *text) {
 }
 
 /* The page that the first slot is in which a row behind n tokens sees. */
-static uint32_t first_seen(uint32_t n) {
-    return n + 1 > WINDOW ? (n + 1 - WINDOW) / PAGE_TOKENS : 0;
+static uint32_t first_seen(const struct fixture *f, uint32_t n) {
+    const uint32_t window = f->space.window;
+    return n + 1 > window ? (n + 1 - window) / PAGE_TOKENS : 0;
 }
 
 static void tag(char out[TAG_BYTES], const struct user *u, uint32_t layer, uint32_t block) {
@@ -102,7 +103,8 @@ static void tag(char out[TAG_BYTES], const struct user *u, uint32_t layer, uint3
 static void check_pages(struct fixture *f, const struct user *u) {
     char expected[TAG_BYTES];
     const uint32_t passed = u->kv.n_passed;
-    assert_true(passed <= first_seen(u->landed));
+    assert_true(passed <= first_seen(f, u->landed));
+    assert_true(passed == 0 || (passed + 1) * PAGE_TOKENS <= u->landed); /* it is whole */
     for (uint32_t l = 0; l < N_LAYERS; l++) {
         const bool has_window = kv_has_window(&f->space, l);
         const uint32_t *pages = u->kv.layers[l].pages;
@@ -185,7 +187,7 @@ static void pages_in_use_are_those_of_the_window(void **state) {
         const uint32_t n_pages = (uint32_t)kv_n_pages(u.kv.n_tokens);
         kv_policy_full.landed(&u.kv, u.landed = u.kv.n_tokens);
         assert_int_equal(n_used(&f),
-                         n_pages + N_WINDOWED * (n_pages - first_seen(u.kv.n_tokens)));
+                         n_pages + N_WINDOWED * (n_pages - first_seen(&f, u.kv.n_tokens)));
     }
     kv_sequence_fini(&u.kv);
     teardown(&f);
@@ -214,7 +216,7 @@ static void a_step_in_flight_keeps_what_it_sees(void **state) {
     for (uint32_t landed = 0; u.kv.n_tokens < n_tokens_of(&u); landed = u.kv.n_tokens - 64) {
         assert_int_equal(take_off(&f, &u, 64), 0);
         land(&f, &u, landed, false);
-        assert_int_equal(u.kv.n_passed, first_seen(landed));
+        assert_int_equal(u.kv.n_passed, first_seen(&f, landed));
     }
     kv_sequence_fini(&u.kv);
     teardown(&f);
@@ -247,10 +249,10 @@ static void short_pools_keep_the_end_of_a_text(void **state) {
     compute(&f, &u, "abcdefghijkl");
     assert_int_equal(cached_tokens(&f, "abcdefXY"), 6 * PAGE_TOKENS);
     assert_int_equal(prefix_cache_n_idle_pages(f.space.cache),
-                     N_WINDOWED * first_seen(12 * PAGE_TOKENS));
+                     N_WINDOWED * first_seen(&f, 12 * PAGE_TOKENS));
     prefix_cache_evict(f.space.cache, N_PAGES);
     assert_int_equal(n_used(&f),
-                     12 + N_WINDOWED * (12 - first_seen(12 * PAGE_TOKENS)));
+                     12 + N_WINDOWED * (12 - first_seen(&f, 12 * PAGE_TOKENS)));
     assert_int_equal(cached_tokens(&f, "abcdefXY"), 0);
     assert_int_equal(cached_tokens(&f, "abcdefghijklXY"), 12 * PAGE_TOKENS);
     assert_int_equal(cached_tokens(&f, "abcdefghijkXY"), 0); /* block 8 would be seen */
@@ -338,11 +340,11 @@ static void check_counts(struct fixture *f, const struct user *users) {
     assert_int_equal(prefix_cache_n_idle_pages(f->space.cache), 0);
 }
 
-static void random_sequences_keep_what_they_see(void **state) {
-    (void)state;
+static void live_at_random(uint32_t window) {
     struct fixture f;
     struct user *users = calloc(N_SEQS, sizeof(*users));
     setup(&f, windows, N_PAGES, true);
+    f.space.window = window;
     srand(5);
     for (int op = 0; op < 30000; op++) {
         struct user *u = &users[rand() % N_SEQS];
@@ -356,6 +358,13 @@ static void random_sequences_keep_what_they_see(void **state) {
         if (users[i].active) kv_sequence_fini(&users[i].kv);
     free(users);
     teardown(&f);
+}
+
+static void random_sequences_keep_what_they_see(void **state) {
+    (void)state;
+    live_at_random(WINDOW);
+    live_at_random(PAGE_TOKENS);
+    live_at_random(1);
 }
 
 int main(void) {
