@@ -1,5 +1,5 @@
-"""The arithmetic of every family's layers but attention itself, by the definition: slow and obvious,
-in numpy and float64, for models small enough.  The oracles of the policies read it.
+"""The arithmetic of every family's layers but attention itself, by the definition: slow and
+obvious, in numpy and float64, for models small enough.  The oracles of the policies read it.
 
   Model(directory, context)    weights, what a layer does with them, rotary frequencies
 
@@ -219,7 +219,8 @@ class Model:
         after = "post_feedforward_layernorm" if self.is_gemma else "post_mlp_layernorm"
         y = self.norm(layer + before, x)
         gate, up = self.linear(i, "mlp.gate_proj", y), self.linear(i, "mlp.up_proj", y)
-        return x + self.norm(layer + after, self.linear(i, "mlp.down_proj", self.activate(gate) * up))
+        y = self.linear(i, "mlp.down_proj", self.activate(gate) * up)
+        return x + self.norm(layer + after, y)
 
     def logits(self, x):
         return soft_cap(self.norm("model.norm", x) @ self.head.T, self.logit_cap)

@@ -67,7 +67,7 @@ class Checkpoint:
         (model / "config.json").write_text(with_context(text, "dynamic" in name, "yarn" in name))
         write_tokenizer(model / "tokenizer.json")
         self.model = Model(model, CONTEXT)
-        self.window = min(self.model.windows)
+        self.has_window = min(self.model.windows) < math.inf
         filters = test_offload_oracle.write_filters(directory / "filters.json", [0], 0)
         selects = [] if self.has_window else ["--filters-file", filters]
         patterns = [[PATTERNS[(i + head) % len(PATTERNS)] for head in range(self.model.n_heads)]
@@ -77,13 +77,9 @@ class Checkpoint:
         self.server = Server(directory, *test_bounded.PRECISE, "--max-num-seqs", 8,
                              "--max-num-batched-tokens", 160, "--kv-cache-memory", "64M",
                              "--max-model-len", CONTEXT, "--dense-tail", DENSE_TAIL,
-                             "--pattern-file", shape,
-                             "--kv-offload-size", "16M", *selects, model=model)
+                             "--pattern-file", shape, "--kv-offload-size", "16M", *selects,
+                             model=model)
         self.rng = random.Random(name)
-
-    @property
-    def has_window(self):
-        return self.window < math.inf
 
     def refusal(self, **parameters):
         reply = self.server.post("/v1/completions", {"prompt": "x", **parameters})
