@@ -320,7 +320,7 @@ static int create_memory(struct engine *e, struct error *err) {
     e->space.batch_invariant = c->batch_invariant;
     code = page_pool_create(&e->space.pool, e->kv.n_pages, err);
     if (!code && c->prefix_caching)
-        code = prefix_cache_create(&e->space.cache, e->space.pool, e->space.windows, n_layers, err);
+        code = prefix_cache_create(&e->space.cache, &e->space, err);
     if (code) return code;
     return create_scheduler(e, err);
 }

@@ -41,8 +41,9 @@ struct engine_config {
      * KV_OFFLOAD.  n_groups 0: they may not. */
     const struct layer_group *groups;
     uint32_t n_groups;
-    uint64_t kv_store_bytes; /* of the system's memory, for what KV_OFFLOAD moves there and for the
-                                pages of sequences that wait; 0: nothing goes there */
+    uint64_t kv_store_bytes; /* of the system's memory, for what KV_OFFLOAD moves there, for the
+                                pages of sequences that wait, and for cached ones; 0: nothing goes
+                                there */
     bool kv_store_fp8;       /* KV_OFFLOAD's tokens are kept in 8 bits an element: struct
                                 kv_store */
     uint32_t max_selected;   /* of KV_OFFLOAD: the largest n_selected that requests may ask for */
@@ -178,7 +179,8 @@ struct engine_stats {
     uint64_t kv_evicted[KV_N_TYPES], kv_resident[KV_N_TYPES];
     uint64_t n_chosen, n_fetched; /* struct select_total, of all requests so far */
     uint64_t n_fetched_moved;     /* of n_fetched: from the store in the system's memory */
-    uint64_t store_used_bytes;    /* of engine_info.store_bytes */
+    uint64_t store_used_bytes;    /* of engine_info.store_bytes, but for what is only cached */
+    uint32_t pages_stored;        /* that: pages of unused blocks of the prefix cache */
     uint64_t n_swapped_out, n_swapped_in; /* pages that went to the store whole, and came back */
     /* Prompts that began to be computed sparsely, and what such steps visited, by pattern. */
     uint64_t n_sparse;

@@ -483,10 +483,12 @@ uint32_t scheduler_n_live(const struct scheduler *s) {
 static void count_store(const struct scheduler *s, struct engine_stats *out) {
     const struct kv_space *space = s->space;
     if (!space->store) return;
-    const uint64_t n_used = n_blocks(s) - page_pool_n_free(space->blocks);
+    const uint64_t n_used = n_blocks(s) - page_pool_n_free(space->blocks) -
+                            (space->cache ? prefix_cache_n_store_blocks(space->cache) : 0);
     out->store_used_bytes = n_used * kv_store_block_bytes(space->store);
     out->n_swapped_out = space->swaps->n_out;
     out->n_swapped_in = space->swaps->n_in;
+    if (space->cache) out->pages_stored = prefix_cache_n_stored(space->cache) * space->n_layers;
 }
 
 void scheduler_stats(const struct scheduler *s, struct engine_stats *out) {

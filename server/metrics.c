@@ -140,6 +140,8 @@ void metrics_write(const struct metrics *metrics, const struct engine_stats *sta
         {"quire_kv_store_bytes", "gauge", "Of the system's memory, for what leaves the KV pool.",
          offload->store_bytes},
         {"quire_kv_store_used_bytes", "gauge", "Of these, in use.", stats->store_used_bytes},
+        {"quire_kv_pages_stored", "gauge",
+         "Pages kept in the machine's memory only for later prefix hits.", stats->pages_stored},
         {"quire_kv_pages_swapped_out_total", "counter",
          "Pages whose contents went to the machine's memory.", stats->n_swapped_out},
         {"quire_kv_pages_swapped_in_total", "counter", "Pages whose contents came back.",

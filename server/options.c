@@ -59,8 +59,8 @@ static const struct option entries[] = {
     {"allowed-kv-policies", STRING(allowed_kv_policies, "full,streaming,heavy_hitter,offload",
                                    "types of kv_policy that requests may name")},
     {"kv-offload-size", BYTES(kv_offload_size, 0, UINT64_MAX, "0",
-                              "bytes of the system's memory for kv_policy offload and for who "
-                              "waits, with K, M or G; 0: nothing is moved there")},
+                              "bytes of the system's memory for what leaves the KV cache but is "
+                              "not forgotten, with K, M or G; 0: nothing goes there")},
     {"kv-offload-dtype", CHOICE(kv_offload_dtype, offload_dtype_words, "auto",
                                 "how offload's tokens are kept there; auto: as in the KV cache")},
     {"max-selected", NUMBER(max_selected, 64, KV_POLICY_MAX_TOKENS, "16384",

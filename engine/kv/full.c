@@ -140,6 +140,7 @@ static void adopt_block(struct kv_sequence *kv, uint32_t i) {
     const uint32_t *pages = prefix_cache_pages(cache, kv->blocks[i]),
                    *near_pages = prefix_cache_pages(cache, kv->blocks[max_u32(i, kv->n_passed)]);
     prefix_cache_use(cache, kv->blocks[i], is_near(kv, i));
+    if (prefix_cache_is_stored(cache, kv->blocks[i])) return; /* and so are all behind it */
     for (uint32_t l = 0; l < kv->space->n_layers; l++) {
         const bool has_passed = !is_near(kv, i) && kv_has_window(kv->space, l);
         if (!has_passed) page_pool_share(kv->space->pool, &pages[l], 1);
@@ -245,7 +246,11 @@ static int kv_full_suspend(struct kv_sequence *kv, struct error *err) {
 }
 
 int kv_full_resume(struct kv_sequence *kv, struct error *err) {
-    return kv_swap_in(kv, err);
+    int code = 0;
+    for (uint32_t i = 0; i < kv->n_blocks && !code; i++)
+        if (prefix_cache_is_stored(kv->space->cache, kv->blocks[i]))
+            code = prefix_cache_bring_back(kv->space->cache, kv->blocks[i], kv->layers, i, err);
+    return code ? code : kv_swap_in(kv, err);
 }
 
 const struct kv_policy kv_policy_full = {

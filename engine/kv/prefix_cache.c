@@ -4,10 +4,16 @@
  *   n_users       0: the block is in `idle`, and may go
  *   n_near        of these, how many need its pages in layers with a window.  0, and it has them,
  *                 and n_users > 0: the block is in `passed`, and these pages may go
+ *   is_stored     the block has no pages but a place in the store; with n_users 0 it is in `stored`,
+ *                 and may be dropped
+ *
+ * A block goes to the store when its children have gone before it, and drops out after them: in both
+ * lists a child is older than its parent.
  *
  * Every block owns a page in each layer that has no window, so entries for the pool's pages divided
  * by these layers are always enough, and no operation allocates.  Where all layers have windows
- * there is one for every page; as slim blocks own none, they may run out.  The hash is SipHash-2-4
+ * there is one for every page; as slim blocks own none, they may run out.  In the store there are as
+ * many more as fit.  The hash is SipHash-2-4
  * under a random key: clients choose the tokens, and must not be able to choose collisions that turn
  * the table into one long list.
  *
@@ -22,6 +28,8 @@
 
 #include "engine/backend.h"
 #include "engine/error.h"
+#include "engine/kv/lists.h"
+#include "engine/kv/moves.h"
 #include "engine/kv/policy.h"
 #include "engine/kv/pool.h"
 #include "engine/siphash.h"
@@ -35,6 +43,7 @@ struct block {
     uint32_t older, newer; /* in its list */
     uint32_t next;         /* in its bucket, or in the list of vacant entries */
     bool is_slim;          /* it has no pages in layers with a window */
+    bool is_stored;
 };
 
 /* By age. */
@@ -43,19 +52,22 @@ struct block_list {
 };
 
 struct prefix_cache {
-    struct page_pool *pool;
+    const struct kv_space *space;
+    struct page_pool *pool; /* the space's */
     uint64_t key[2];
-    const uint32_t *windows; /* [n_layers], or NULL */
     uint32_t n_layers, n_windowed, n_entries, n_blocks;
+    uint32_t place_blocks; /* of the store, that a block takes there; 0: none goes there */
     uint32_t n_idle_pages; /* of blocks in lists, what they have to give */
+    uint32_t n_stored;     /* blocks in `stored` */
     uint64_t clock;
     uint32_t vacant; /* head of the list of vacant entries */
-    struct block_list idle, passed;
+    struct block_list idle, passed, stored;
     uint32_t bucket_mask;
     uint32_t *buckets;
     struct block *blocks; /* [n_entries] */
     uint32_t *tokens;     /* [n_entries][PAGE_TOKENS] */
     uint32_t *pages;      /* [n_entries][n_layers] */
+    uint32_t *places;     /* [n_entries][place_blocks] */
 };
 
 static int make_key(uint64_t key[2]) {
@@ -71,26 +83,38 @@ static int alloc_tables(struct prefix_cache *cache) {
     cache->blocks = calloc(n, sizeof(*cache->blocks));
     cache->tokens = malloc(n * PAGE_TOKENS * sizeof(*cache->tokens));
     cache->pages = malloc(n * cache->n_layers * sizeof(*cache->pages));
-    if (!cache->buckets || !cache->blocks || !cache->tokens || !cache->pages) return ERR_NOMEM;
+    cache->places = malloc((n * cache->place_blocks + 1) * sizeof(*cache->places));
+    if (!cache->buckets || !cache->blocks || !cache->tokens || !cache->pages || !cache->places)
+        return ERR_NOMEM;
     memset(cache->buckets, 0xff, n_buckets * sizeof(*cache->buckets));
     return 0;
 }
 
 static bool has_window(const struct prefix_cache *cache, uint32_t layer) {
-    return cache->windows && cache->windows[layer] > 0;
+    return kv_has_window(cache->space, layer);
 }
 
-int prefix_cache_create(struct prefix_cache **out, struct page_pool *pool, const uint32_t *windows,
-                        uint32_t n_layers, struct error *err) {
-    assert(n_layers > 0);
+/* As many as there may be: see above. */
+static void count_entries(struct prefix_cache *cache) {
+    const struct kv_space *space = cache->space;
+    for (uint32_t l = 0; l < cache->n_layers; l++) cache->n_windowed += has_window(cache, l);
+    cache->n_entries =
+        page_pool_n_pages(cache->pool) / max_u32(cache->n_layers - cache->n_windowed, 1);
+    if (!space->swaps) return;
+    cache->place_blocks = (uint32_t)kv_blocks_for(space, cache->n_layers);
+    cache->n_entries += page_pool_n_pages(space->blocks) / cache->place_blocks;
+}
+
+int prefix_cache_create(struct prefix_cache **out, const struct kv_space *space,
+                        struct error *err) {
+    assert(space->n_layers > 0);
     struct prefix_cache *cache = calloc(1, sizeof(*cache));
     if (!cache) goto fail;
-    cache->pool = pool;
-    cache->windows = windows;
-    cache->n_layers = n_layers;
-    for (uint32_t l = 0; l < n_layers; l++) cache->n_windowed += has_window(cache, l);
-    cache->n_entries = page_pool_n_pages(pool) / max_u32(n_layers - cache->n_windowed, 1);
-    cache->idle = cache->passed = (struct block_list){PREFIX_NONE, PREFIX_NONE};
+    cache->space = space;
+    cache->pool = space->pool;
+    cache->n_layers = space->n_layers;
+    count_entries(cache);
+    cache->idle = cache->passed = cache->stored = (struct block_list){PREFIX_NONE, PREFIX_NONE};
     if (alloc_tables(cache) || make_key(cache->key)) goto fail;
     cache->vacant = PREFIX_NONE;
     for (uint32_t i = cache->n_entries; i-- > 0;) {
@@ -111,6 +135,7 @@ void prefix_cache_destroy(struct prefix_cache *cache) {
     free(cache->blocks);
     free(cache->tokens);
     free(cache->pages);
+    free(cache->places);
     free(cache);
 }
 
@@ -132,6 +157,10 @@ static uint32_t *block_pages(const struct prefix_cache *cache, uint32_t block) {
     return cache->pages + (size_t)block * cache->n_layers;
 }
 
+static uint32_t *block_places(const struct prefix_cache *cache, uint32_t block) {
+    return cache->places + (size_t)block * cache->place_blocks;
+}
+
 uint32_t prefix_cache_find(const struct prefix_cache *cache, uint32_t parent, uint64_t salt,
                            uint64_t hash, const uint32_t *tokens) {
     uint32_t i = cache->buckets[hash & cache->bucket_mask];
@@ -145,12 +174,14 @@ uint32_t prefix_cache_find(const struct prefix_cache *cache, uint32_t parent, ui
 
 /* NULL: it has nothing to give. */
 static struct block_list *list_of(struct prefix_cache *cache, const struct block *b) {
+    if (b->is_stored) return b->n_users == 0 ? &cache->stored : NULL;
     if (b->n_users == 0) return &cache->idle;
     return b->n_near == 0 && !b->is_slim && cache->n_windowed > 0 ? &cache->passed : NULL;
 }
 
 /* That the block would give in its list. */
 static uint32_t n_idle_pages(const struct prefix_cache *cache, const struct block *b) {
+    if (b->is_stored) return 0;
     return (b->n_users == 0 ? cache->n_layers - cache->n_windowed : 0) +
            (b->is_slim ? 0 : cache->n_windowed);
 }
@@ -163,6 +194,7 @@ static void list_remove(struct prefix_cache *cache, const struct block *b) {
     if (b->newer != PREFIX_NONE) cache->blocks[b->newer].older = b->older;
     else list->newest = b->older;
     cache->n_idle_pages -= n_idle_pages(cache, b);
+    cache->n_stored -= b->is_stored;
 }
 
 static void list_append(struct prefix_cache *cache, uint32_t block) {
@@ -176,6 +208,7 @@ static void list_append(struct prefix_cache *cache, uint32_t block) {
     else list->oldest = block;
     list->newest = block;
     cache->n_idle_pages += n_idle_pages(cache, b);
+    cache->n_stored += b->is_stored;
 }
 
 void prefix_cache_use(struct prefix_cache *cache, uint32_t block, bool near) {
@@ -246,8 +279,13 @@ static void slim_oldest(struct prefix_cache *cache) {
     cache->blocks[block].is_slim = true;
 }
 
-static void evict_oldest(struct prefix_cache *cache) {
-    uint32_t block = cache->idle.oldest;
+static void release_places(struct prefix_cache *cache, uint32_t block) {
+    page_pool_release(cache->space->blocks, block_places(cache, block), cache->place_blocks);
+    cache->blocks[block].is_stored = false;
+}
+
+/* The block, in its list, is found no longer. */
+static void drop(struct prefix_cache *cache, uint32_t block) {
     struct block *b = &cache->blocks[block];
     assert(b->n_users == 0 && b->n_near == 0 && b->n_children == 0);
     list_remove(cache, b);
@@ -255,11 +293,64 @@ static void evict_oldest(struct prefix_cache *cache) {
     while (*link != block) link = &cache->blocks[*link].next;
     *link = b->next;
     if (b->parent != PREFIX_NONE) cache->blocks[b->parent].n_children--;
-    release_pages(cache, block, false);
-    if (!b->is_slim) release_pages(cache, block, true);
+    if (b->is_stored) {
+        release_places(cache, block);
+    } else {
+        release_pages(cache, block, false);
+        if (!b->is_slim) release_pages(cache, block, true);
+    }
     b->next = cache->vacant;
     cache->vacant = block;
     cache->n_blocks--;
+}
+
+void prefix_cache_drop_stored(struct prefix_cache *cache, uint32_t n_blocks) {
+    while (cache->n_stored > 0 && page_pool_n_free(cache->space->blocks) < n_blocks)
+        drop(cache, cache->stored.oldest);
+}
+
+/* Whoever has children there finds room: theirs, if nothing else.  A copy that fails is no reason
+ * to drop it: a device that fails does not read it again. */
+static void store_or_drop(struct prefix_cache *cache, uint32_t block) {
+    const struct kv_space *space = cache->space;
+    struct block *b = &cache->blocks[block];
+    const uint32_t n = cache->place_blocks, *pages = block_pages(cache, block);
+    uint32_t *places = block_places(cache, block);
+    if (n > 0) prefix_cache_drop_stored(cache, n);
+    if (n == 0 || page_pool_take(space->blocks, places, n)) {
+        drop(cache, block);
+        return;
+    }
+    (void)kv_pages_out(space, pages, cache->n_layers, places, 0, NULL);
+    space->swaps->n_out += cache->n_layers;
+    list_remove(cache, b);
+    release_pages(cache, block, false);
+    b->is_stored = true;
+    list_append(cache, block);
+}
+
+bool prefix_cache_is_stored(const struct prefix_cache *cache, uint32_t block) {
+    return cache->blocks[block].is_stored;
+}
+
+/* A stored block gets these pages for its place. */
+static void hold_again(struct prefix_cache *cache, uint32_t block, const struct page_list *layers,
+                       uint32_t index) {
+    list_remove(cache, &cache->blocks[block]);
+    hold_pages(cache, block, false, layers, index);
+    release_places(cache, block);
+    list_append(cache, block);
+}
+
+int prefix_cache_bring_back(struct prefix_cache *cache, uint32_t block,
+                            const struct page_list *layers, uint32_t index, struct error *err) {
+    const struct kv_space *space = cache->space;
+    assert(cache->blocks[block].is_stored && cache->blocks[block].n_users > 0);
+    hold_again(cache, block, layers, index);
+    space->swaps->n_in += cache->n_layers;
+    /* Nobody has taken its place yet, and whoever does writes there later. */
+    return kv_pages_in(space, block_pages(cache, block), cache->n_layers,
+                       block_places(cache, block), 0, err);
 }
 
 /* False: there is nothing to give. */
@@ -269,7 +360,7 @@ static bool give_oldest(struct prefix_cache *cache) {
     if (idle == PREFIX_NONE ||
         (passed != PREFIX_NONE && cache->blocks[passed].since < cache->blocks[idle].since))
         slim_oldest(cache);
-    else evict_oldest(cache);
+    else store_or_drop(cache, idle);
     return true;
 }
 
@@ -280,7 +371,8 @@ void prefix_cache_evict(struct prefix_cache *cache, uint32_t n_pages) {
 /* An entry with this name, of a parent in use, by nobody; PREFIX_NONE: there is no entry. */
 static uint32_t add_block(struct prefix_cache *cache, uint32_t parent, uint64_t salt, uint64_t hash,
                           const uint32_t *tokens) {
-    if (cache->vacant == PREFIX_NONE && cache->idle.oldest != PREFIX_NONE) evict_oldest(cache);
+    if (cache->vacant == PREFIX_NONE && cache->idle.oldest != PREFIX_NONE)
+        drop(cache, cache->idle.oldest);
     const uint32_t block = cache->vacant;
     if (block == PREFIX_NONE) return PREFIX_NONE;
     struct block *b = &cache->blocks[block];
@@ -308,6 +400,7 @@ uint32_t prefix_cache_publish(struct prefix_cache *cache, uint32_t parent, uint6
         hold_pages(cache, block, false, layers, index);
         list_append(cache, block);
     }
+    if (cache->blocks[block].is_stored) hold_again(cache, block, layers, index);
     if (near && cache->blocks[block].is_slim) set_windowed(cache, block, layers, index);
     prefix_cache_use(cache, block, near);
     return block;
@@ -319,4 +412,12 @@ uint32_t prefix_cache_n_blocks(const struct prefix_cache *cache) {
 
 uint32_t prefix_cache_n_idle_pages(const struct prefix_cache *cache) {
     return cache->n_idle_pages;
+}
+
+uint32_t prefix_cache_n_stored(const struct prefix_cache *cache) {
+    return cache->n_stored;
+}
+
+uint32_t prefix_cache_n_store_blocks(const struct prefix_cache *cache) {
+    return cache->n_stored * cache->place_blocks;
 }

@@ -20,6 +20,10 @@
  *   no window   [  7   ][  4   ][  9   ][  3  ][  8  ]
  *   a window                            [  1  ][  6  ]   all that the next token sees
  *
+ * Where the store keeps pages (moves.h), a block that is evicted goes there if it has room, at the
+ * expense of those that have been there longest, and is found as before.  Whoever adopts it brings
+ * it back.  The parent of a block with pages has pages, too.
+ *
  * Thread: engine.  Memory: allocates at create, never afterwards; the cache holds one reference to
  * each page. */
 #ifndef ENGINE_KV_PREFIX_CACHE_H
@@ -29,15 +33,15 @@
 #include <stdint.h>
 
 struct error;
+struct kv_space;
 struct page_list;
-struct page_pool;
 struct prefix_cache; /* opaque: the fields live in prefix_cache.c */
 
 #define PREFIX_NONE UINT32_MAX /* no block: a root's parent, or not found */
 
-/* The pool is borrowed, and windows [n_layers], not 0 where the layer has one; NULL: none has. */
-int prefix_cache_create(struct prefix_cache **out, struct page_pool *pool, const uint32_t *windows,
-                        uint32_t n_layers, struct error *err);
+/* The space is borrowed, and has all but the cache. */
+int prefix_cache_create(struct prefix_cache **out, const struct kv_space *space,
+                        struct error *err);
 void prefix_cache_destroy(struct prefix_cache *cache); /* NULL is allowed */
 
 /* The hash of a block of PAGE_TOKENS tokens: chain is its parent's hash, or the salt for a first
@@ -67,6 +71,12 @@ void prefix_cache_pass(struct prefix_cache *cache, uint32_t block);
  * meaningless. */
 const uint32_t *prefix_cache_pages(const struct prefix_cache *cache, uint32_t block);
 bool prefix_cache_is_slim(const struct prefix_cache *cache, uint32_t block);
+/* It has no pages, but is in the store. */
+bool prefix_cache_is_stored(const struct prefix_cache *cache, uint32_t block);
+/* The block, in use, gets page number `index` of every layer's list, and they what it held.
+ * ERR_DEVICE. */
+int prefix_cache_bring_back(struct prefix_cache *cache, uint32_t block,
+                            const struct page_list *layers, uint32_t index, struct error *err);
 
 /* Gives pages back to the pool, of what was needed least recently first, until at least n_pages are
  * free there or nothing more can go: unused blocks go whole, used ones that nobody is near become
@@ -74,5 +84,11 @@ bool prefix_cache_is_slim(const struct prefix_cache *cache, uint32_t block);
 void prefix_cache_evict(struct prefix_cache *cache, uint32_t n_pages);
 uint32_t prefix_cache_n_blocks(const struct prefix_cache *cache);
 uint32_t prefix_cache_n_idle_pages(const struct prefix_cache *cache); /* what evict could give */
+
+/* Drops unused blocks from the store, least recently used first, until at least n_blocks of the
+ * store's blocks are free or nothing more can go. */
+void prefix_cache_drop_stored(struct prefix_cache *cache, uint32_t n_blocks);
+uint32_t prefix_cache_n_stored(const struct prefix_cache *cache);       /* unused ones */
+uint32_t prefix_cache_n_store_blocks(const struct prefix_cache *cache); /* of the store, theirs */
 
 #endif

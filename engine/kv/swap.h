@@ -25,11 +25,11 @@ int kv_swap_in(struct kv_sequence *kv, struct error *err);
 /* Nothing of the sequence is in the store any more. */
 void kv_swap_drop(const struct kv_space *space, struct kv_swap *swap);
 
-/* Blocks of the store that a running sequence could have: those that are free, and those of
- * sequences that wait.  0: there is no store. */
+/* Blocks of the store that a running sequence could have: those that are free, the prefix cache's,
+ * and those of sequences that wait.  0: there is no store. */
 uint32_t kv_spare_blocks(const struct kv_space *space);
-/* That many free, at the expense of those that have waited longest.  ERR_FULL: nothing is dropped
- * in vain. */
+/* That many free, at the expense of the prefix cache and then of those that have waited longest.
+ * ERR_FULL: nothing is dropped in vain. */
 int kv_make_blocks(const struct kv_space *space, uint32_t n_blocks);
 
 #endif

@@ -66,3 +66,23 @@ def test_a_store_without_room_is_no_loss(serve):
     assert metrics["quire_kv_pages_swapped_out_total"] == 0
     if DEVICE == "cpu":
         assert text_of(ask(server, PROMPTS[-1])) == text_of(answers[-1])
+
+
+@pytest.mark.parametrize("settings", [("--allowed-kv-policies", "full"),
+                                      ("--kv-offload-dtype", "fp8")], ids=["no_filters", "fp8"])
+def test_prefixes_that_the_cache_has_evicted(serve, settings):
+    """Others need the pages; the next request with that beginning finds it all the same."""
+    server = serve("--kv-cache-memory", {"cpu": "13M", "cuda": "7M"}[DEVICE], "--max-model-len",
+                   1000, *settings, "--kv-offload-size", "256M")
+    first = ask(server, PROMPTS[0])
+    for prompt in PROMPTS[1:4]:
+        ask(server, prompt)
+    metrics = server.metrics()
+    assert metrics["quire_kv_pages_stored"] > 0 and metrics["quire_kv_store_used_bytes"] == 0
+    assert metrics["quire_kv_pages_swapped_in_total"] == 0
+    again = ask(server, PROMPTS[0])
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == 256
+    assert server.metrics()["quire_kv_pages_swapped_in_total"] == 4 * 12  # layers
+    assert text_of(again) == text_of(first)
+    if DEVICE == "cpu":
+        assert said(again) == said(first)

@@ -93,7 +93,7 @@ void fixture_init_with(struct fixture *f, uint32_t n_pages, struct scheduler_con
     f->space.groups = fake_groups;
     f->space.n_groups = 1;
     assert_int_equal(page_pool_create(&f->space.pool, n_pages, NULL), 0);
-    assert_int_equal(prefix_cache_create(&f->space.cache, f->space.pool, NULL, N_LAYERS, NULL), 0);
+    assert_int_equal(prefix_cache_create(&f->space.cache, &f->space, NULL), 0);
     f->shared = (struct sequence_shared){
         .space = &f->space, .trained_context = TRAINED_CONTEXT, .tokenizer = fake_tokenizer,
         .eos = eos, .n_eos = 1,
@@ -113,6 +113,8 @@ void fixture_add_store(struct fixture *f, uint32_t n_blocks) {
     f->space.store = &f->store;
     f->space.swaps = &f->swaps;
     assert_int_equal(page_pool_create(&f->space.blocks, n_blocks, NULL), 0);
+    prefix_cache_destroy(f->space.cache);
+    assert_int_equal(prefix_cache_create(&f->space.cache, &f->space, NULL), 0);
 }
 
 void fixture_fini(struct fixture *f) {
@@ -120,8 +122,10 @@ void fixture_fini(struct fixture *f) {
     scheduler_destroy(f->scheduler);
     prefix_cache_evict(f->space.cache, f->n_pages);
     assert_int_equal(page_pool_n_free(f->space.pool), f->n_pages); /* nothing leaked */
-    if (f->space.blocks)
+    if (f->space.blocks) {
+        prefix_cache_drop_stored(f->space.cache, f->store.n_blocks);
         assert_int_equal(page_pool_n_free(f->space.blocks), f->store.n_blocks);
+    }
     prefix_cache_destroy(f->space.cache);
     page_pool_destroy(f->space.pool);
     page_pool_destroy(f->space.blocks);

@@ -1,5 +1,5 @@
-/* test_swap.c - sequences that lose their place while the store has room for their pages, with a
- * fake model (scheduler_fixture.h).
+/* test_swap.c - sequences that lose their place, and blocks that the prefix cache evicts, while the
+ * store has room for their pages, with a fake model (scheduler_fixture.h).
  *
  * That nothing is lost shows in the answers; that nothing is computed twice, in the rows that have
  * been run.  A block of the fake's store is 512 bytes, so a page lies in two of them or three.
@@ -113,58 +113,62 @@ static void a_selection_outlives_its_place(void **state) {
 
 static void where_the_store_is_full_it_is_computed_again(void **state) {
     (void)state;
-    for (uint32_t n_blocks = 0; n_blocks < 11; n_blocks += 5) {
+    for (uint32_t n_blocks = 0; n_blocks < 4; n_blocks += 3) {
         const struct pair p = run_pair((struct kv_choice){0}, n_blocks);
         assert_true(p.f.rows_run > LEAST_ROWS);
         assert_int_equal(p.stats.n_swapped_out + p.stats.n_swapped_in, 0);
     }
 }
 
-/* Of the second text's first 256 tokens the first text has the pages. */
+/* Of the second text's first 256 tokens the first text has the pages; until the second has lost its
+ * place. */
+static void begin_sharing(struct fixture *f, struct client clients[2], uint32_t n_blocks) {
+    fixture_init(f, 18, 700, 4);
+    fixture_add_store(f, n_blocks);
+    for (uint32_t i = 0; i < 2; i++) {
+        struct engine_request r = plain_request(&clients[i], N_PROMPT, N_GENERATED, 0);
+        r.prompt[N_PROMPT - 1] = 'a' + i;
+        fixture_submit(f, &r, i + 1);
+    }
+    while (stats_of(f).n_preempted == 0) assert_true(fixture_step(f, 0));
+}
+
+/* Of each layer a page of 9 is short then, so that they have three beside the four that they
+ * share. */
 static void what_others_use_stays_where_it_is(void **state) {
     (void)state;
     struct fixture f;
     struct client clients[2] = {0};
-    fixture_init(&f, 18, 700, 4);
-    fixture_add_store(&f, PLENTY);
-    for (uint32_t i = 0; i < 2; i++) {
-        struct engine_request r = plain_request(&clients[i], N_PROMPT, N_GENERATED, 0);
-        r.prompt[N_PROMPT - 1] = 'a' + i;
-        fixture_submit(&f, &r, i + 1);
-    }
+    begin_sharing(&f, clients, PLENTY);
+    const uint64_t page_bytes = f.pool.page_bytes, used = stats_of(&f).store_used_bytes;
+    assert_true(used >= N_LAYERS * page_bytes && used <= 3 * N_LAYERS * page_bytes);
     fixture_run(&f);
     for (int i = 0; i < 2; i++) client_check(&clients[i]);
-    const struct engine_stats stats = stats_of(&f);
-    assert_int_equal(stats.n_preempted, 1);
     assert_int_equal(clients[1].last.n_cached, 256);
     assert_int_equal(f.rows_run, LEAST_ROWS - 256);
-    /* Tokens behind them, when a page of nine is short for each of two: one to three pages. */
-    assert_true(stats.n_swapped_out >= N_LAYERS && stats.n_swapped_out <= 3 * N_LAYERS);
     fixture_fini(&f);
 }
 
-/* The same, but whoever has the first pages ends, and somebody else needs them, before it goes on:
- * what is in the store is of no use then. */
+/* The same, but whoever has the first pages ends, and somebody else needs them, before it goes on.
+ * They go to the store, too; but without room for them the others are of no use there. */
 static void without_its_beginning_it_is_computed_again(void **state) {
     (void)state;
-    struct fixture f;
-    struct client clients[3] = {0};
-    fixture_init(&f, 18, 700, 4);
-    fixture_add_store(&f, PLENTY);
-    for (uint32_t i = 0; i < 2; i++) {
-        struct engine_request r = plain_request(&clients[i], N_PROMPT, N_GENERATED, 0);
-        r.prompt[N_PROMPT - 1] = 'a' + i;
-        fixture_submit(&f, &r, i + 1);
+    const uint32_t n_blocks[] = {PLENTY, 8}, least_rows = LEAST_ROWS - 256 + 559;
+    for (int i = 0; i < 2; i++) {
+        struct fixture f;
+        struct client clients[3] = {0};
+        begin_sharing(&f, clients, n_blocks[i]);
+        assert_true(stats_of(&f).store_used_bytes > 0);
+        struct engine_request r = plain_request(&clients[2], 500, 60, 5);
+        r.priority = -1;
+        fixture_submit(&f, &r, 3);
+        fixture_run(&f);
+        for (int k = 0; k < 3; k++) client_check(&clients[k]);
+        if (i == 0) assert_int_equal(f.rows_run, least_rows);
+        else assert_true(f.rows_run > least_rows);
+        assert_int_equal(stats_of(&f).store_used_bytes, 0);
+        fixture_fini(&f);
     }
-    while (stats_of(&f).n_preempted == 0) assert_true(fixture_step(&f, 0));
-    struct engine_request r = plain_request(&clients[2], 500, 60, 5);
-    r.priority = -1;
-    fixture_submit(&f, &r, 3);
-    fixture_run(&f);
-    for (int i = 0; i < 3; i++) client_check(&clients[i]);
-    assert_true(f.rows_run > LEAST_ROWS - 256 + 559);
-    assert_int_equal(stats_of(&f).store_used_bytes, 0);
-    fixture_fini(&f);
 }
 
 /* All blocks are those of who waits, until somebody runs who needs some. */
@@ -184,7 +188,6 @@ static void who_runs_may_have_the_blocks_of_who_waits(void **state) {
     for (int i = 0; i < 2; i++) client_check(&p.clients[i]);
     client_check(&moving);
     assert_int_equal(device.n_stored, 4);
-    assert_int_equal(stats_of(&p.f).n_swapped_in, 0);
     assert_true(p.f.rows_run > LEAST_ROWS + 299);
     fixture_fini(&p.f);
 }
@@ -226,10 +229,10 @@ static void who_has_computed_nothing_has_nothing_to_keep(void **state) {
     fixture_submit(&f, &r, 3);
     fixture_step(&f, 0);
     assert_int_equal(stats_of(&f).n_waiting, 1);
+    assert_int_equal(stats_of(&f).store_used_bytes, 0);
     fixture_run(&f);
     for (int i = 0; i < 3; i++) client_check(&clients[i]);
     assert_int_equal(clients[2].last.n_cached, 256);
-    assert_int_equal(stats_of(&f).n_swapped_out, 0);
     fixture_fini(&f);
 }
 
@@ -274,6 +277,107 @@ static void a_failing_copy_is_told(void **state) {
     fixture_fini(&p.f);
 }
 
+/* ---- blocks of the prefix cache ---- */
+
+enum { N_ALL = 26 / N_LAYERS * PAGE_TOKENS, PLACE = 4 /* blocks that one takes in the store */ };
+
+/* One after the other. */
+static uint32_t ask(struct fixture *f, uint32_t n_prompt, uint32_t text) {
+    struct client c = {0};
+    struct engine_request r = plain_request(&c, n_prompt, 2, text);
+    fixture_submit(f, &r, 1);
+    fixture_run(f);
+    client_check(&c);
+    return c.last.n_cached;
+}
+
+static void evicted_blocks_are_found_again(void **state) {
+    (void)state;
+    struct fixture f;
+    fixture_init(&f, 26, 700, 4);
+    fixture_add_store(&f, PLENTY);
+    assert_int_equal(ask(&f, 300, 0), 0);
+    assert_int_equal(ask(&f, N_ALL - 2, 1), 0);
+    struct engine_stats stats = stats_of(&f);
+    assert_int_equal(stats.pages_stored, 4 * N_LAYERS);
+    assert_int_equal(stats.n_swapped_out, 4 * N_LAYERS);
+    assert_int_equal(stats.store_used_bytes, 0); /* whoever needs it may have it */
+    f.rows_run = 0;
+    assert_int_equal(ask(&f, 300, 0), 256);
+    assert_int_equal(f.rows_run, 300 - 256 + 1);
+    stats = stats_of(&f);
+    assert_int_equal(stats.n_swapped_in, 4 * N_LAYERS);
+    assert_int_equal(ask(&f, 300, 0), 256); /* with pages again */
+    assert_int_equal(stats_of(&f).n_swapped_in, 4 * N_LAYERS);
+    fixture_fini(&f);
+}
+
+/* There is room for four: the beginning of the newer text. */
+static void the_store_drops_what_was_used_least_recently(void **state) {
+    (void)state;
+    struct fixture f;
+    fixture_init(&f, 26, 700, 4);
+    fixture_add_store(&f, 4 * PLACE + PLACE - 1);
+    ask(&f, 200, 0);
+    ask(&f, 300, 1);
+    ask(&f, N_ALL - 2, 2);
+    assert_int_equal(stats_of(&f).n_swapped_out, 7 * N_LAYERS);
+    assert_int_equal(stats_of(&f).pages_stored, 4 * N_LAYERS);
+    assert_int_equal(ask(&f, 300, 1), 256);
+    assert_int_equal(ask(&f, 200, 0), 0);
+    fixture_fini(&f);
+}
+
+/* A sequence that computes a stored block again, as log-probabilities ask for, lends it its pages:
+ * the block's children have pages, too. */
+static void a_stored_block_may_be_computed_again(void **state) {
+    (void)state;
+    struct fixture f;
+    struct client c = {0};
+    fixture_init(&f, 26, 700, 4);
+    fixture_add_store(&f, PLENTY);
+    ask(&f, 300, 0);
+    ask(&f, N_ALL - 2, 1);
+    const uint32_t n_stored = stats_of(&f).pages_stored;
+    struct engine_request r = plain_request(&c, 400, 2, 0);
+    r.params.n_prompt_logprobs = 0;
+    fixture_submit(&f, &r, 1);
+    fixture_run(&f);
+    client_check(&c);
+    assert_int_equal(n_stored, 4 * N_LAYERS);
+    assert_int_equal(stats_of(&f).n_swapped_in, 0);
+    assert_int_equal(ask(&f, 500, 0), 384);
+    assert_int_equal(stats_of(&f).n_swapped_in, 0);
+    fixture_fini(&f);
+}
+
+/* The store is full of them. */
+static void cached_blocks_make_nobody_wait(void **state) {
+    (void)state;
+    for (int moves = 0; moves < 2; moves++) {
+        struct fixture f;
+        struct client clients[2] = {0};
+        fixture_init(&f, 26, 700, 4);
+        fixture_add_store(&f, 24);
+        for (uint32_t text = 2; text < 6; text++) ask(&f, N_ALL - 2, text);
+        assert_int_equal(stats_of(&f).pages_stored, 24 / PLACE * N_LAYERS);
+        for (uint32_t i = 0; i < 2; i++) {
+            struct engine_request r = plain_request(&clients[i], N_PROMPT, N_GENERATED, i);
+            if (moves) r.kv = selecting(false);
+            fixture_submit(&f, &r, i + 1);
+        }
+        fixture_step(&f, 0);
+        assert_int_equal(stats_of(&f).n_running, 2);
+        fixture_run(&f);
+        for (int i = 0; i < 2; i++) client_check(&clients[i]);
+        assert_int_equal(stats_of(&f).n_preempted, !moves);
+        if (!moves) assert_int_equal(f.rows_run, 4 * (N_ALL - 1) + LEAST_ROWS);
+        fixture_fini(&f);
+    }
+}
+
+/* ---- all together ---- */
+
 static struct kv_choice random_choice(void) {
     struct kv_choice kv = {.type = KV_OFFLOAD, .n_selected = 1 + (uint32_t)rand() % 128,
                            .n_tail = 1 + (uint32_t)rand() % 100, .on_device = rand() % 3 > 0};
@@ -317,14 +421,15 @@ static struct engine_stats random_load(uint32_t n_pages, uint32_t n_blocks, unsi
 
 static void random_requests_give_what_they_give_alone(void **state) {
     (void)state;
-    uint64_t n_swapped_in = 0;
+    uint64_t n_swapped_in = 0, n_stored = 0;
     for (unsigned seed = 1; seed < 5; seed++) {
         const uint32_t n_blocks = seed % 2 ? 20 : 150;
         const struct engine_stats stats = random_load(26 + 4 * seed, n_blocks, seed);
         assert_true(stats.n_preempted > 0 && stats.n_swapped_out >= stats.n_swapped_in);
         n_swapped_in += stats.n_swapped_in;
+        n_stored += stats.pages_stored;
     }
-    assert_true(n_swapped_in > 0);
+    assert_true(n_swapped_in > 0 && n_stored > 0);
 }
 
 int main(void) {
@@ -340,6 +445,10 @@ int main(void) {
         cmocka_unit_test(who_waits_may_be_cancelled),
         cmocka_unit_test(ending_all_leaves_nothing_behind),
         cmocka_unit_test(a_failing_copy_is_told),
+        cmocka_unit_test(evicted_blocks_are_found_again),
+        cmocka_unit_test(the_store_drops_what_was_used_least_recently),
+        cmocka_unit_test(a_stored_block_may_be_computed_again),
+        cmocka_unit_test(cached_blocks_make_nobody_wait),
         cmocka_unit_test(random_requests_give_what_they_give_alone),
     };
     int n_failed = cmocka_run_group_tests_name("step by step", tests, NULL, NULL);

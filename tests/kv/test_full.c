@@ -39,7 +39,7 @@ static void setup(struct fixture *f) {
     memset(f, 0, sizeof(*f));
     f->space.n_layers = N_LAYERS;
     assert_int_equal(page_pool_create(&f->space.pool, N_PAGES, NULL), 0);
-    assert_int_equal(prefix_cache_create(&f->space.cache, f->space.pool, NULL, N_LAYERS, NULL), 0);
+    assert_int_equal(prefix_cache_create(&f->space.cache, &f->space, NULL), 0);
 }
 
 static void teardown(struct fixture *f) {

@@ -56,7 +56,7 @@ static void setup(struct fixture *f, const uint32_t *of_layers, uint32_t n_pages
     assert_int_equal(page_pool_create(&f->space.pool, n_pages, NULL), 0);
     if (!cache) return;
     assert_int_equal(
-        prefix_cache_create(&f->space.cache, f->space.pool, of_layers, N_LAYERS, NULL), 0);
+        prefix_cache_create(&f->space.cache, &f->space, NULL), 0);
 }
 
 /* Whatever the sequences did, every page comes back. */

@@ -592,13 +592,14 @@ static void metrics_count_by_policy(void **state) {
     fake_http_fini(&exchange);
 }
 
-static void metrics_tell_of_selections(void **state) {
+static void metrics_tell_of_what_leaves(void **state) {
     struct http_exchange exchange = {.method = "GET", .path = "/metrics", .body = ""};
     begin(*state, &exchange);
     static const char *const samples[] = {
         "quire_kv_selected_tokens_total 4000\n", "quire_kv_fetched_tokens_total 1000\n",
         "quire_kv_fetched_bytes_total 84000\n", "quire_kv_store_bytes 1048576\n",
-        "quire_kv_store_used_bytes 12345\n"};
+        "quire_kv_store_used_bytes 12345\n", "quire_kv_pages_stored 24\n",
+        "quire_kv_pages_swapped_out_total 36\n", "quire_kv_pages_swapped_in_total 12\n"};
     for (size_t i = 0; i < sizeof(samples) / sizeof(*samples); i++)
         assert_non_null(strstr(exchange.out.data, samples[i]));
     fake_http_fini(&exchange);
@@ -718,7 +719,7 @@ int main(void) {
         TEST(paths_and_methods_are_checked),
         TEST(the_model_lists_its_policies),
         TEST(metrics_count_by_policy),
-        TEST(metrics_tell_of_selections),
+        TEST(metrics_tell_of_what_leaves),
         TEST(metrics_count_by_pattern),
         TEST(the_key_is_asked_for),
         TEST(readiness_ends_with_draining),
