@@ -349,7 +349,8 @@ __device__ __forceinline__ void store_scores(float *item, const attn_decode_para
             const int at = slot + lane / 4 + i * 8;
             if (at >= tile.end || head >= group) continue;
             float *const to = item + (size_t)at * group + head;
-            const float2 x = make_float2(s[n][i * 2] * p.scale.outer, s[n][i * 2 + 1] * p.scale.outer);
+            const float2 x =
+                make_float2(s[n][i * 2] * p.scale.outer, s[n][i * 2 + 1] * p.scale.outer);
             if (group % 2 == 0) {
                 store_global(to, x, r.policy);
             } else {

@@ -137,8 +137,8 @@ static __device__ __forceinline__ float exp2_fast(float x) {
     return y;
 }
 
-/* tanh(x / TANH2_UNIT) = 1 - 2 / (1 + 2^x), off by 2^-22: a score's cap times that is far below what
- * the rounding of keys does to the score.  NaN stays NaN. */
+/* tanh(x / TANH2_UNIT) = 1 - 2 / (1 + 2^x), off by 2^-22: a score's cap times that is far below
+ * what the rounding of keys does to the score.  NaN stays NaN. */
 static __device__ __forceinline__ float tanh2(float x) {
     return 1.0f - __fdividef(2.0f, 1.0f + exp2_fast(x));
 }

@@ -31,7 +31,7 @@ struct model_family {
     bool fused_qkv, fused_gate_up, paired_rotary;
     double partial_rotary; /* usual share of a head that turns; 0: all of it, always */
     uint32_t window_period; /* all layers but every so-many-th have the window; 0: all of them */
-    /* Of layers with a window: the usual base of their rotary frequencies; 0: that of the others. */
+    /* Of layers with a window: the usual base of their rotary frequencies; 0: as of the others. */
     double usual_local_theta;
     double usual_theta; /* 0: 10000 */
     /* Unless config.json says so; 0: by the heads' number, and by their size. */

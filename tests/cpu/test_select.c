@@ -616,7 +616,8 @@ static void a_long_text_stays_exact(void **state) {
         const struct plan plan = {.n_prompt = 200, .n_text = 900, .n_selected = 128, .n_tail = 64,
                                   .n_sink = 4, .on_device = on_device};
         assert_int_equal(cpu_backend_create(&be, &(struct cpu_config){.n_threads = 3}, NULL), 0);
-        const uint64_t n_fetched = run_and_check(be, (struct shape){2, 1, 16, DTYPE_F32, false, 0}, &plan);
+        const struct shape shape = {2, 1, 16, DTYPE_F32, false, 0};
+        const uint64_t n_fetched = run_and_check(be, shape, &plan);
         assert_true(n_fetched > 0 && n_fetched < 700 * N_GROUPS * 128);
         be->ops->destroy(be);
     }

@@ -192,4 +192,5 @@ def test_sparse_prompts(families, family):
 
 def test_the_readme_has_all_rows():
     assert_table("| together with | Llama | Mistral | Qwen2 | Qwen3 | Phi-3 | GLM | GLM-4 "
-                 "| windows in some layers | Gemma 2 | Gemma 3 | tested by |", __name__, every_family)
+                 "| windows in some layers | Gemma 2 | Gemma 3 | tested by |", __name__,
+                 every_family)
