@@ -49,23 +49,27 @@ static void cuda_free(struct backend *be, void *memory) {
     cudaFree(memory);
 }
 
+/* In as many parts as the store's memory has there, if it is the store's. */
+static int copy(struct cuda_backend *cuda, char *to, const char *from, size_t bytes,
+                enum cudaMemcpyKind kind, struct error *err) {
+    const bool is_upload = kind == cudaMemcpyHostToDevice;
+    int rc = store_await(cuda, err);
+    for (size_t at = 0, n; at < bytes && !rc; at += n) {
+        n = store_contiguous(cuda, (is_upload ? from : to) + at, bytes - at);
+        const cudaError_t code = cudaMemcpyAsync(to + at, from + at, n, kind, cuda->stream);
+        rc = cuda_check(cuda, code, is_upload ? "upload" : "download", err);
+    }
+    return rc;
+}
+
 static int cuda_upload(struct backend *be, void *to, const void *host, size_t bytes,
                        struct error *err) {
-    struct cuda_backend *cuda = CUDA_BACKEND(be);
-    const int rc = store_await(cuda, err);
-    if (rc) return rc;
-    const cudaError_t code = cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, cuda->stream);
-    return cuda_check(cuda, code, "upload", err);
+    return copy(CUDA_BACKEND(be), to, host, bytes, cudaMemcpyHostToDevice, err);
 }
 
 static int cuda_download(struct backend *be, void *host, const void *from, size_t bytes,
                          struct error *err) {
-    struct cuda_backend *cuda = CUDA_BACKEND(be);
-    const int rc = store_await(cuda, err);
-    if (rc) return rc;
-    const cudaError_t code =
-        cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, cuda->stream);
-    return cuda_check(cuda, code, "download", err);
+    return copy(CUDA_BACKEND(be), host, from, bytes, cudaMemcpyDeviceToHost, err);
 }
 
 static int cuda_copy_pages(struct backend *be, const struct kv_pool *kv, const uint32_t *from,

@@ -2,7 +2,8 @@
  *
  * Its memory is mapped, touched and made known to the driver in parts, by several threads: what
  * takes the time is that the system clears every page, and the driver pins it.  The device reads
- * and writes it where it lies (unified addresses), across parts as within one.
+ * and writes it where it lies (unified addresses), across parts as within one.  Only copies that the
+ * driver makes end with a part.
  *
  * Copies run on a stream of their own.  A step waits for them only if it may write a page that is
  * still being copied, or selects, which may read any block: so a prompt's chunk is copied while the
@@ -21,6 +22,7 @@
 #include <sys/mman.h>
 
 #include "engine/error.h"
+#include "engine/sizes.h"
 
 enum { MAX_THREADS = 64, SYSTEM_PAGE = 4096 };
 static const size_t PART_BYTES = (size_t)1 << 30;
@@ -146,6 +148,14 @@ void cuda_store_free(struct backend *be, void *base) {
     *link = memory->next;
     unmap(memory->base, memory->bytes, NULL);
     free(memory);
+}
+
+size_t store_contiguous(const struct cuda_backend *cuda, const void *host, size_t bytes) {
+    for (const struct store_memory *memory = cuda->store.memories; memory; memory = memory->next) {
+        const size_t at = (uintptr_t)host - (uintptr_t)memory->base;
+        if (at < memory->bytes) return min_u64(bytes, PART_BYTES - at % PART_BYTES);
+    }
+    return bytes;
 }
 
 /* ---- copies ---- */
