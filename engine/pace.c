@@ -45,6 +45,10 @@ double pace_index_seconds(const struct pace *pace, uint32_t n_slots) {
     return n_slots * pace->index_s_per_slot;
 }
 
+uint32_t pace_seen(const struct pace *pace, uint32_t n_before) {
+    return pace->seen > 0 && pace->seen < n_before ? (uint32_t)pace->seen : n_before;
+}
+
 static void average(double *value, double measured, double weight) {
     *value = *value > 0 ? *value + weight * (measured - *value) : measured;
 }
@@ -65,4 +69,12 @@ void pace_measure(struct pace *pace, enum pace_kind kind, double work, bool deco
 
 void pace_measure_index(struct pace *pace, uint32_t n_slots, double seconds) {
     average(&pace->index_s_per_slot, seconds / n_slots, weight_of_new);
+}
+
+void pace_measure_seen(struct pace *pace, double n_slots) {
+    average(&pace->seen, n_slots, weight_of_new);
+}
+
+void pace_forget_seen(struct pace *pace) {
+    pace->seen = 0;
 }

@@ -5,7 +5,8 @@
  *                                         + those of the index, if it is the layer's last one
  *
  * Work is counted as the model's shape says: so much for a row (its products with weights), so much
- * for a row and a slot that it sees (attention).  base is what a step takes in which everybody
+ * for a row and a slot that it sees (attention).  How many slots rows of a sparse prompt see is
+ * learned, too: a row near its end sees hardly more of them than others.  base is what a step takes in which everybody
  * generates.  What it all takes in seconds is learned from the steps as they land; until anything
  * is known, nothing but the floor fits.
  *
@@ -26,6 +27,7 @@ struct pace {
     double base_s; /* 0: not known */
     double s_per_work[PACE_N_KINDS]; /* 0: not known */
     double index_s_per_slot;         /* likewise */
+    double seen; /* slots that a row of the sparse prompt sees, of many before it; 0: not known */
 };
 
 /* limit_s: between two tokens; 0: none.  Less is planned, as forecasts err. */
@@ -39,6 +41,9 @@ double pace_room(const struct pace *pace, enum pace_kind kind, double seconds);
 uint32_t pace_rows(const struct pace *pace, double work, uint32_t n_before);
 double pace_seconds(const struct pace *pace, enum pace_kind kind, double work);
 
+/* Of n_before slots, those that rows of the sparse prompt see. */
+uint32_t pace_seen(const struct pace *pace, uint32_t n_before);
+
 /* Of choosing keys among n_slots slots in one layer, for all heads. */
 double pace_index_seconds(const struct pace *pace, uint32_t n_slots);
 
@@ -47,5 +52,9 @@ double pace_index_seconds(const struct pace *pace, uint32_t n_slots);
 void pace_measure(struct pace *pace, enum pace_kind kind, double work, bool decodes,
                   double seconds);
 void pace_measure_index(struct pace *pace, uint32_t n_slots, double seconds);
+/* Rows of a sparse prompt have seen n_slots slots each, on average. */
+void pace_measure_seen(struct pace *pace, double n_slots);
+/* Another prompt begins. */
+void pace_forget_seen(struct pace *pace);
 
 #endif

@@ -90,16 +90,21 @@ void sparse_totals_add(struct sparse_totals *to, const struct sparse_totals *ste
     to->attention_s += step->attention_s;
 }
 
+double sparse_density(const struct sparse_totals *totals) {
+    double n_visited = 0, n_causal = 0;
+    for (int kind = 0; kind < PATTERN_N_KINDS; kind++) {
+        n_visited += totals->visited[kind];
+        n_causal += totals->causal[kind];
+    }
+    return n_causal > 0 ? n_visited / n_causal : 0;
+}
+
 struct prefill_usage prefill_usage(bool was_sparse, const struct sparse_totals *visited) {
+    const double density = sparse_density(visited);
     struct prefill_usage usage = {.mode = was_sparse ? PREFILL_SPARSE : PREFILL_DENSE,
                                   .density = 1,
                                   .index_s = visited->index_s,
                                   .attention_s = visited->attention_s};
-    double n_visited = 0, n_causal = 0;
-    for (int kind = 0; kind < PATTERN_N_KINDS; kind++) {
-        n_visited += visited->visited[kind];
-        n_causal += visited->causal[kind];
-    }
-    if (n_causal > 0) usage.density = n_visited / n_causal;
+    if (density > 0) usage.density = density;
     return usage;
 }

@@ -58,6 +58,8 @@ struct attn_sparse prefill_rows(const struct prefill_plan *plan, uint32_t first,
 
 /* Adds what a step visited. */
 void sparse_totals_add(struct sparse_totals *to, const struct sparse_totals *step);
+/* Of the pairs that are causal, those that were visited; 0: there were none. */
+double sparse_density(const struct sparse_totals *totals);
 /* Of a prompt whose sparse steps visited this; was_sparse: it had such steps. */
 struct prefill_usage prefill_usage(bool was_sparse, const struct sparse_totals *visited);
 

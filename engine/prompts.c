@@ -36,6 +36,7 @@ bool prompts_begin_turn(struct prompts *p, struct sequence *seq) {
     const bool was_sparse = seq->was_sparse;
     p->on_turn = seq;
     p->turn++;
+    pace_forget_seen(&p->pace);
     seq->was_sparse = prefill_way(&seq->prefill, seq->kv.n_tokens, p->max_long_rows) !=
                       WAY_ORDINARY;
     seq->slice = (struct long_slice){.n_prompt_rows = seq->prefill.last - seq->kv.n_tokens};
@@ -76,14 +77,16 @@ bool prompts_have_room(const struct prompt_room *room) {
     return room->n_rows > 0 && (room->is_whole || room->work > 0);
 }
 
-static uint32_t n_slots_before(const struct sequence *seq) {
-    return seq->kv.policy->n_resident(&seq->kv, seq->kv.n_tokens);
+/* Slots that the sequence's next rows see but for each other. */
+static uint32_t n_slots_before(const struct prompts *p, const struct sequence *seq) {
+    const uint32_t n_slots = seq->kv.policy->n_resident(&seq->kv, seq->kv.n_tokens);
+    return seq->way == WAY_IN_CHUNKS ? pace_seen(&p->pace, n_slots) : n_slots;
 }
 
 /* Rows of the sequence's next piece in the room, of at most n_rows. */
 static uint32_t fitting_rows(const struct prompts *p, const struct prompt_room *room,
                              const struct sequence *seq, uint32_t n_rows) {
-    uint32_t most = pace_rows(&p->pace, room->work, n_slots_before(seq));
+    uint32_t most = pace_rows(&p->pace, room->work, n_slots_before(p, seq));
     if (room->is_whole && most < PACE_FLOOR) most = PACE_FLOOR;
     return min_u32(n_rows, min_u32(most, room->n_rows));
 }
@@ -103,7 +106,7 @@ void prompts_use_room(const struct prompts *p, struct prompt_room *room,
                       const struct sequence *seq) {
     if (seq->n_rows == 0) return;
     room->n_rows -= seq->n_rows;
-    room->work -= pace_work(&p->pace, seq->n_rows, n_slots_before(seq));
+    room->work -= pace_work(&p->pace, seq->n_rows, n_slots_before(p, seq));
     if (room->work < 0) room->work = 0;
     room->is_whole = false;
 }
@@ -129,8 +132,9 @@ static uint32_t slice_rows(const struct sequence *seq, uint32_t most) {
 }
 
 static uint32_t rows_in(const struct prompts *p, const struct sequence *seq, double seconds) {
+    const uint32_t n_before = seq->kv.n_tokens + seq->slice.first_row;
     return pace_rows(&p->pace, pace_room(&p->pace, PACE_SLICE, seconds),
-                     seq->kv.n_tokens + seq->slice.first_row);
+                     seq->was_sparse ? pace_seen(&p->pace, n_before) : n_before);
 }
 
 /* What the rest of the interval allows.  The last slice of a layer leaves time for the index. */
@@ -173,10 +177,23 @@ void prompts_commit_slice(struct prompts *p, struct batch *slice, bool is_limite
 
 double prompts_work(const struct prompts *p, const struct batch *batch) {
     double work = 0;
-    for (uint32_t i = batch->step.n_decode; i < batch->step.n_seqs; i++)
-        work += pace_work(&p->pace, batch->step.seqs[i].n_rows,
-                          batch->step.seqs[i].layers[0].n_slots - batch->step.seqs[i].n_rows);
+    for (uint32_t i = batch->step.n_decode; i < batch->step.n_seqs; i++) {
+        const struct step_seq *seq = &batch->step.seqs[i];
+        const uint32_t n_before = seq->layers[0].n_slots - seq->n_rows;
+        work += pace_work(&p->pace, seq->n_rows,
+                          seq->sparse ? pace_seen(&p->pace, n_before) : n_before);
+    }
     return work;
+}
+
+/* The first layer's slices have no attention yet, and no density. */
+static void measure_seen(struct prompts *p, const struct batch *batch) {
+    const double density = sparse_density(&batch->visited);
+    for (uint32_t i = 0; i < batch->step.n_seqs && density > 0; i++) {
+        const struct step_seq *seq = &batch->step.seqs[i];
+        if (seq->sparse)
+            pace_measure_seen(&p->pace, density * (seq->n_before + seq->n_rows / 2.0));
+    }
 }
 
 /* A flight begins when it is planned, or when the one before it is over. */
@@ -185,6 +202,7 @@ void prompts_measure(struct prompts *p, const struct batch *batch, double now_s)
                  index_s = batch->kind == PACE_SLICE ? batch->visited.index_s : 0;
     pace_measure(&p->pace, batch->kind, batch->prompt_work, batch->decodes,
                  now_s - begin_s - index_s);
+    measure_seen(p, batch);
     if (index_s > 0)
         pace_measure_index(&p->pace, batch->choice.first_slot + batch->choice.n_rows, index_s);
     p->landed_s = now_s;

@@ -64,6 +64,18 @@ static void the_index_is_learned_by_itself(void **state) {
     assert_true(fabs(pace_index_seconds(&pace, 3000) - 15e-3) < 1e-9);
 }
 
+/* Rows far from the beginning see no more than was measured; those near it see what there is. */
+static void what_sparse_rows_see_is_learned(void **state) {
+    (void)state;
+    struct pace pace = pace_make(10, 1, 0.1);
+    assert_int_equal(pace_seen(&pace, 100000), 100000);
+    for (int i = 0; i < 20; i++) pace_measure_seen(&pace, 7000);
+    assert_int_equal(pace_seen(&pace, 100000), 7000);
+    assert_int_equal(pace_seen(&pace, 500), 500);
+    pace_forget_seen(&pace);
+    assert_int_equal(pace_seen(&pace, 100000), 100000);
+}
+
 /* Whatever was measured, a step is never free. */
 static void a_step_faster_than_its_base_costs_something(void **state) {
     (void)state;
@@ -91,6 +103,7 @@ int main(void) {
         cmocka_unit_test(the_machine_is_learned),
         cmocka_unit_test(a_change_is_followed_and_an_outlier_forgotten),
         cmocka_unit_test(the_index_is_learned_by_itself),
+        cmocka_unit_test(what_sparse_rows_see_is_learned),
         cmocka_unit_test(a_step_faster_than_its_base_costs_something),
         cmocka_unit_test(time_that_cannot_be_is_not_learned),
     };
