@@ -294,6 +294,7 @@ static int create_scheduler(struct engine *e, struct error *err) {
         .max_long_rows = e->info.long_rows,
         .max_itl_s = e->config.max_itl_ms / 1000.0,
         .row_work = dim * (2 * q_dim + 2 * kv_dim + 3 * (double)m->ffn_dim),
+        .enter_work = dim * (q_dim + 2 * kv_dim),
         .pair_work = 2 * q_dim,
         .now_s = monotonic_s};
     return scheduler_create(&e->scheduler, &config, err);

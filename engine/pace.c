@@ -13,9 +13,11 @@ static const double weight_of_new = 0.3, weight_of_slower_base = 0.05;
  * 256K tokens took up to half as long again. */
 static const double planned_share = 0.75;
 
-struct pace pace_make(double row_work, double pair_work, double limit_s) {
-    return (struct pace){
-        .row_work = row_work, .pair_work = pair_work, .max_s = planned_share * limit_s};
+struct pace pace_make(double row_work, double enter_work, double pair_work, double limit_s) {
+    return (struct pace){.row_work = row_work,
+                         .enter_work = enter_work,
+                         .pair_work = pair_work,
+                         .max_s = planned_share * limit_s};
 }
 
 double pace_work(const struct pace *pace, uint32_t n_rows, uint32_t n_before) {
@@ -28,13 +30,24 @@ double pace_room(const struct pace *pace, enum pace_kind kind, double seconds) {
     return s_per_work > 0 && seconds > 0 ? seconds / s_per_work : 0;
 }
 
+static uint32_t whole_rows(double n) {
+    return n < (double)UINT32_MAX ? (uint32_t)n : UINT32_MAX;
+}
+
 /* Solves pace_work() for n, in the form that does not cancel. */
 uint32_t pace_rows(const struct pace *pace, double work, uint32_t n_before) {
     if (isinf(work)) return UINT32_MAX;
     const double half = pace->pair_work / 2,
                  linear = pace->row_work + pace->pair_work * (n_before + 0.5);
-    const double n = 2 * work / (linear + sqrt(linear * linear + 4 * half * work));
-    return n < (double)UINT32_MAX ? (uint32_t)n : UINT32_MAX;
+    return whole_rows(2 * work / (linear + sqrt(linear * linear + 4 * half * work)));
+}
+
+double pace_entering_work(const struct pace *pace, uint32_t n_rows) {
+    return n_rows * pace->enter_work;
+}
+
+uint32_t pace_entering_rows(const struct pace *pace, double work) {
+    return whole_rows(work / pace->enter_work);
 }
 
 double pace_seconds(const struct pace *pace, enum pace_kind kind, double work) {
@@ -75,6 +88,7 @@ void pace_measure_seen(struct pace *pace, double n_slots) {
     average(&pace->seen, n_slots, weight_of_new);
 }
 
-void pace_forget_seen(struct pace *pace) {
+void pace_begin_prompt(struct pace *pace) {
     pace->seen = 0;
+    pace->index_s_per_slot = 0;
 }

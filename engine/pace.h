@@ -6,7 +6,8 @@
  *
  * Work is counted as the model's shape says: so much for a row (its products with weights), so much
  * for a row and a slot that it sees (attention).  How many slots rows of a sparse prompt see is
- * learned, too: a row near its end sees hardly more of them than others.  base is what a step takes in which everybody
+ * learned, too: a row near its end sees hardly more of them than others.  Slices of the first layer
+ * only enter it: their work is that of its queries, keys and values.  base is what a step takes in which everybody
  * generates.  What it all takes in seconds is learned from the steps as they land; until anything
  * is known, nothing but the floor fits.
  *
@@ -23,6 +24,7 @@ enum pace_kind { PACE_STEP, PACE_SLICE, PACE_N_KINDS };
 
 struct pace {
     double row_work, pair_work;
+    double enter_work; /* of row_work, what entering a layer is */
     double max_s;  /* planned between two tokens of a sequence; 0: no limit */
     double base_s; /* 0: not known */
     double s_per_work[PACE_N_KINDS]; /* 0: not known */
@@ -31,7 +33,7 @@ struct pace {
 };
 
 /* limit_s: between two tokens; 0: none.  Less is planned, as forecasts err. */
-struct pace pace_make(double row_work, double pair_work, double limit_s);
+struct pace pace_make(double row_work, double enter_work, double pair_work, double limit_s);
 
 /* Of n_rows rows behind n_before slots. */
 double pace_work(const struct pace *pace, uint32_t n_rows, uint32_t n_before);
@@ -39,6 +41,9 @@ double pace_work(const struct pace *pace, uint32_t n_rows, uint32_t n_before);
 double pace_room(const struct pace *pace, enum pace_kind kind, double seconds);
 /* Rows behind n_before slots that are at most so much work. */
 uint32_t pace_rows(const struct pace *pace, double work, uint32_t n_before);
+/* Of rows that enter the first layer, and as many of them. */
+double pace_entering_work(const struct pace *pace, uint32_t n_rows);
+uint32_t pace_entering_rows(const struct pace *pace, double work);
 double pace_seconds(const struct pace *pace, enum pace_kind kind, double work);
 
 /* Of n_before slots, those that rows of the sparse prompt see. */
@@ -54,7 +59,7 @@ void pace_measure(struct pace *pace, enum pace_kind kind, double work, bool deco
 void pace_measure_index(struct pace *pace, uint32_t n_slots, double seconds);
 /* Rows of a sparse prompt have seen n_slots slots each, on average. */
 void pace_measure_seen(struct pace *pace, double n_slots);
-/* Another prompt begins. */
-void pace_forget_seen(struct pace *pace);
+/* Another prompt begins: of what the last one's index and rows cost by its length nothing holds. */
+void pace_begin_prompt(struct pace *pace);
 
 #endif

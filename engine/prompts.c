@@ -36,7 +36,7 @@ bool prompts_begin_turn(struct prompts *p, struct sequence *seq) {
     const bool was_sparse = seq->was_sparse;
     p->on_turn = seq;
     p->turn++;
-    pace_forget_seen(&p->pace);
+    pace_begin_prompt(&p->pace);
     seq->was_sparse = prefill_way(&seq->prefill, seq->kv.n_tokens, p->max_long_rows) !=
                       WAY_ORDINARY;
     seq->slice = (struct long_slice){.n_prompt_rows = seq->prefill.last - seq->kv.n_tokens};
@@ -133,8 +133,9 @@ static uint32_t slice_rows(const struct sequence *seq, uint32_t most) {
 
 static uint32_t rows_in(const struct prompts *p, const struct sequence *seq, double seconds) {
     const uint32_t n_before = seq->kv.n_tokens + seq->slice.first_row;
-    return pace_rows(&p->pace, pace_room(&p->pace, PACE_SLICE, seconds),
-                     seq->was_sparse ? pace_seen(&p->pace, n_before) : n_before);
+    const double room = pace_room(&p->pace, PACE_SLICE, seconds);
+    if (seq->slice.layer == 0) return pace_entering_rows(&p->pace, room);
+    return pace_rows(&p->pace, room, seq->was_sparse ? pace_seen(&p->pace, n_before) : n_before);
 }
 
 /* What the rest of the interval allows.  The last slice of a layer leaves time for the index. */
@@ -177,6 +178,8 @@ void prompts_commit_slice(struct prompts *p, struct batch *slice, bool is_limite
 
 double prompts_work(const struct prompts *p, const struct batch *batch) {
     double work = 0;
+    if (batch->kind == PACE_SLICE && batch->slice.layer == 0)
+        return pace_entering_work(&p->pace, batch->step.n_rows);
     for (uint32_t i = batch->step.n_decode; i < batch->step.n_seqs; i++) {
         const struct step_seq *seq = &batch->step.seqs[i];
         const uint32_t n_before = seq->layers[0].n_slots - seq->n_rows;

@@ -60,7 +60,8 @@ int scheduler_create(struct scheduler **out, const struct scheduler_config *conf
         .space = config->space,
         .max_rows = max_rows,
         .max_long_rows = config->max_long_rows,
-        .pace = pace_make(config->row_work, config->pair_work, config->max_itl_s),
+        .pace = pace_make(config->row_work, config->enter_work, config->pair_work,
+                          config->max_itl_s),
     };
     int code = 0;
     for (int i = 0; i < MAX_FLIGHTS && !code; i++)

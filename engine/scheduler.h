@@ -56,7 +56,7 @@ struct scheduler_config {
     uint32_t max_rows, max_seqs;   /* of a step; max_rows >= max_seqs >= 1 */
     uint32_t max_long_rows;        /* of the prompts that go layer by layer; 0: none does */
     double max_itl_s;              /* 0: no limit */
-    double row_work, pair_work;    /* as in struct pace */
+    double row_work, enter_work, pair_work; /* as in struct pace */
     double (*now_s)(void);         /* a clock that never goes back */
 };
 

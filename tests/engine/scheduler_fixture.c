@@ -103,6 +103,7 @@ void fixture_init_with(struct fixture *f, uint32_t n_pages, struct scheduler_con
     config.space = &f->space;
     config.now_s = fake_now_s;
     if (config.row_work <= 0) config.row_work = 1;
+    if (config.enter_work <= 0) config.enter_work = 1;
     assert_int_equal(scheduler_create(&f->scheduler, &config, NULL), 0);
 }
 

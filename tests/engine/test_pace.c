@@ -11,7 +11,7 @@
 
 static void rows_are_the_most_that_the_work_allows(void **state) {
     (void)state;
-    const struct pace pace = pace_make(1000, 2, 0);
+    const struct pace pace = pace_make(1000, 100, 2, 0);
     const uint32_t before[] = {0, 1, 1000, 1000000}, rows[] = {1, 64, 5000, 300000};
     for (int i = 0; i < 4; i++)
         for (int j = 0; j < 4; j++) {
@@ -19,13 +19,14 @@ static void rows_are_the_most_that_the_work_allows(void **state) {
             assert_int_equal(pace_rows(&pace, work * (1 + 1e-9), before[i]), rows[j]);
             assert_int_equal(pace_rows(&pace, work * (1 - 1e-9), before[i]), rows[j] - 1);
         }
+    assert_int_equal(pace_entering_rows(&pace, pace_entering_work(&pace, 5000) * (1 + 1e-9)), 5000);
     assert_int_equal(pace_rows(&pace, 0, 7), 0);
     assert_int_equal(pace_rows(&pace, INFINITY, 7), UINT32_MAX);
 }
 
 static void nothing_fits_before_anything_is_known(void **state) {
     (void)state;
-    const struct pace pace = pace_make(10, 1, 0.1);
+    const struct pace pace = pace_make(10, 2, 1, 0.1);
     assert_true(pace_room(&pace, PACE_STEP, 0.1) == 0);
     assert_true(pace_room(&pace, PACE_SLICE, 0.1) == 0);
 }
@@ -33,7 +34,7 @@ static void nothing_fits_before_anything_is_known(void **state) {
 /* A machine where work takes 2 us and generating 5 ms. */
 static void the_machine_is_learned(void **state) {
     (void)state;
-    struct pace pace = pace_make(10, 1, 0.1);
+    struct pace pace = pace_make(10, 2, 1, 0.1);
     for (int i = 0; i < 10; i++) pace_measure(&pace, PACE_STEP, 0, true, 5e-3);
     for (int i = 0; i < 10; i++) pace_measure(&pace, PACE_STEP, 1000, true, 7e-3);
     for (int i = 0; i < 10; i++) pace_measure(&pace, PACE_SLICE, 1000, false, 8e-3);
@@ -45,7 +46,7 @@ static void the_machine_is_learned(void **state) {
 
 static void a_change_is_followed_and_an_outlier_forgotten(void **state) {
     (void)state;
-    struct pace pace = pace_make(10, 1, 0.1);
+    struct pace pace = pace_make(10, 2, 1, 0.1);
     pace_measure(&pace, PACE_SLICE, 1000, false, 1e-3);
     for (int i = 0; i < 20; i++) pace_measure(&pace, PACE_SLICE, 1000, false, 4e-3);
     assert_true(fabs(pace_seconds(&pace, PACE_SLICE, 1000) - 4e-3) < 1e-5);
@@ -58,28 +59,30 @@ static void a_change_is_followed_and_an_outlier_forgotten(void **state) {
 
 static void the_index_is_learned_by_itself(void **state) {
     (void)state;
-    struct pace pace = pace_make(10, 1, 0.1);
+    struct pace pace = pace_make(10, 2, 1, 0.1);
     assert_true(pace_index_seconds(&pace, 1000) == 0);
     for (int i = 0; i < 10; i++) pace_measure_index(&pace, 1000, 5e-3);
     assert_true(fabs(pace_index_seconds(&pace, 3000) - 15e-3) < 1e-9);
 }
 
 /* Rows far from the beginning see no more than was measured; those near it see what there is. */
-static void what_sparse_rows_see_is_learned(void **state) {
+static void what_sparse_rows_see_is_learned_anew(void **state) {
     (void)state;
-    struct pace pace = pace_make(10, 1, 0.1);
+    struct pace pace = pace_make(10, 2, 1, 0.1);
     assert_int_equal(pace_seen(&pace, 100000), 100000);
     for (int i = 0; i < 20; i++) pace_measure_seen(&pace, 7000);
     assert_int_equal(pace_seen(&pace, 100000), 7000);
     assert_int_equal(pace_seen(&pace, 500), 500);
-    pace_forget_seen(&pace);
+    pace_measure_index(&pace, 1000, 5e-3);
+    pace_begin_prompt(&pace);
     assert_int_equal(pace_seen(&pace, 100000), 100000);
+    assert_true(pace_index_seconds(&pace, 1000) == 0);
 }
 
 /* Whatever was measured, a step is never free. */
 static void a_step_faster_than_its_base_costs_something(void **state) {
     (void)state;
-    struct pace pace = pace_make(10, 1, 0.1);
+    struct pace pace = pace_make(10, 2, 1, 0.1);
     pace_measure(&pace, PACE_STEP, 0, true, 5e-3);
     pace_measure(&pace, PACE_STEP, 1000, true, 1e-3);
     assert_true(pace.s_per_work[PACE_STEP] > 0);
@@ -88,7 +91,7 @@ static void a_step_faster_than_its_base_costs_something(void **state) {
 /* Two clocks: what is left of a slice's time without its index may be less than nothing. */
 static void time_that_cannot_be_is_not_learned(void **state) {
     (void)state;
-    struct pace pace = pace_make(10, 1, 0.1);
+    struct pace pace = pace_make(10, 2, 1, 0.1);
     pace_measure(&pace, PACE_SLICE, 1000, true, -1e-3);
     assert_true(pace.s_per_work[PACE_SLICE] == 0);
     pace_measure(&pace, PACE_SLICE, 1000, true, 2e-3);
@@ -103,7 +106,7 @@ int main(void) {
         cmocka_unit_test(the_machine_is_learned),
         cmocka_unit_test(a_change_is_followed_and_an_outlier_forgotten),
         cmocka_unit_test(the_index_is_learned_by_itself),
-        cmocka_unit_test(what_sparse_rows_see_is_learned),
+        cmocka_unit_test(what_sparse_rows_see_is_learned_anew),
         cmocka_unit_test(a_step_faster_than_its_base_costs_something),
         cmocka_unit_test(time_that_cannot_be_is_not_learned),
     };
