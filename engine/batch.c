@@ -85,9 +85,13 @@ static void add(struct batch *batch, struct sequence *seq) {
 }
 
 /* Rows of a prompt are computed by attn_prefill, however few a step has of them, and generated ones
- * by attn_decode: a row's bits must not depend on how its prompt was cut into steps. */
+ * by attn_decode: a row's bits must not depend on how its prompt was cut into steps.  Of a prompt
+ * that went layer by layer the last row is left, whatever else there is, and attn_prefill takes
+ * many times as long for one row that sees so much. */
 static bool is_decoding(const struct sequence *seq) {
-    return seq->n_rows == 1 && seq->kv.n_tokens >= kv_plan_together(&seq->kv.plan);
+    const uint32_t together =
+        seq->was_sparse ? seq->prefill.last : kv_plan_together(&seq->kv.plan);
+    return seq->n_rows == 1 && seq->kv.n_tokens >= together;
 }
 
 static void begin(struct batch *batch, enum pace_kind kind) {

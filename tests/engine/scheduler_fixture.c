@@ -500,23 +500,33 @@ static uint32_t hash_of(const struct memory *m) {
     return hash;
 }
 
+/* The last token of a prompt that goes layer by layer is computed like a generated one. */
+static uint32_t last_mark(const struct fixture *f, const struct engine_request *r) {
+    const struct prefill_plan plan =
+        prefill_plan_make(&r->prefill, &f->shared.prefill, r->kv.type, r->n_prompt,
+                          r->params.n_prompt_logprobs >= 0);
+    const bool by_layers = prefill_way(&plan, 0, f->shared.max_long_rows) == WAY_BY_LAYERS;
+    return by_layers ? decode_mark(&f->space) : 0;
+}
+
 /* The hash that the prompt's last row sees; then it is over. */
-static uint32_t remember_prompt(struct memory *m, const struct engine_request *r) {
+static uint32_t remember_prompt(struct memory *m, const struct engine_request *r,
+                                uint32_t mark_of_last) {
     for (uint32_t i = 0; i < r->n_prompt; i++) {
         if (i > 0 && i % (m->kv->chunk ? m->kv->chunk : KV_DEFAULT_CHUNK) == 0) forget(m);
-        remember(m, r->prompt[i]);
+        remember(m, r->prompt[i] + (i + 1 == r->n_prompt ? mark_of_last : 0));
     }
     const uint32_t hash = hash_of(m);
     forget(m);
     return hash;
 }
 
-static struct expectation expect(const struct kv_space *space, const struct engine_request *r) {
+static struct expectation expect(const struct fixture *f, const struct engine_request *r) {
     const struct sampling_params *p = &r->params;
     const bool counting = p->presence_penalty != 0;
     struct expectation e = {.reason = FINISH_LENGTH};
     struct memory m = {.kv = &r->kv, .capacity = (uint32_t)kv_choice_capacity(&r->kv)};
-    uint32_t hash = remember_prompt(&m, r);
+    uint32_t hash = remember_prompt(&m, r, last_mark(f, r));
     while (e.n_generated < p->max_tokens) {
         uint32_t n = e.n_generated;
         uint32_t token = draw(hash, rng_uniform(p->seed, n), counting ? n : 0);
@@ -528,7 +538,7 @@ static struct expectation expect(const struct kv_space *space, const struct engi
         }
         if (token != FAKE_EOS) e.text[strlen(e.text)] = (char)token; /* that has no text */
         if (e.n_generated == p->max_tokens) break; /* the last token is not stored */
-        remember(&m, token + decode_mark(space));
+        remember(&m, token + decode_mark(&f->space));
         hash = hash_of(&m);
         forget(&m);
     }
@@ -575,7 +585,7 @@ struct engine_request client_request(struct client *c, uint32_t n_prompt,
 void fixture_submit(struct fixture *f, struct engine_request *r, uint64_t id) {
     struct client *c = r->user;
     struct sequence *seq;
-    c->expected = expect(&f->space, r);
+    c->expected = expect(f, r);
     c->bounded = kv_choice_is_bounded(&r->kv);
     c->submitted = true;
     assert_int_equal(sequence_create(&seq, &f->shared, r, id), 0);
