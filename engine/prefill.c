@@ -21,12 +21,11 @@ struct prefill_plan prefill_plan_make(const struct prefill_choice *choice,
                                       uint32_t n_prompt, bool scores_prompt) {
     struct prefill_plan plan = {.last = n_prompt - 1};
     if (!is_sparse(choice, support, kv, n_prompt, scores_prompt)) return plan;
-    const uint32_t tail = min_u32(choice->dense_tail, plan.last);
     plan.is_sparse = true;
     plan.min_rows = choice->mode == PREFILL_SPARSE ? 1 : PREFILL_MIN_AUTO_ROWS;
     plan.sparse = (struct attn_sparse){
         .patterns = choice->patterns ? choice->patterns : support->patterns,
-        .dense_from = plan.last - tail,
+        .dense_from = n_prompt - min_u32(choice->dense_tail, n_prompt),
         .dense_above = choice->dense_above > 0 ? choice->dense_above : PREFILL_DENSE_ABOVE,
         .synthetic = choice->synthetic};
     return plan;
@@ -47,7 +46,7 @@ uint64_t prefill_salt(const struct prefill_plan *plan, const struct prefill_supp
     siphash_absorb(&hash, cache_salt);
     siphash_absorb(&hash, owner);
     siphash_absorb(&hash, float_bits(sparse->dense_above) | (uint64_t)sparse->synthetic << 32);
-    siphash_absorb(&hash, plan->last - sparse->dense_from);
+    siphash_absorb(&hash, plan->last + 1 - sparse->dense_from);
     for (uint32_t i = 0; i < support->n_heads_in_all; i++) {
         const struct attn_pattern *pattern = &sparse->patterns[i];
         siphash_absorb(&hash, pattern->kind);

@@ -28,8 +28,8 @@ struct prefill_choice {
     const struct attn_pattern *patterns; /* host [n_layers][n_heads], borrowed until the request's
                                             final event; NULL: engine_config.patterns */
     float dense_above;   /* as in struct attn_sparse; 0: PREFILL_DENSE_ABOVE */
-    uint32_t dense_tail; /* the last so many tokens before the prompt's last one are dense, which
-                            is dense in any case */
+    uint32_t dense_tail; /* the last so many tokens of the prompt are dense; layer by layer its
+                            last one is in any case */
     uint32_t synthetic;  /* as in struct attn_sparse */
 };
 

@@ -170,7 +170,7 @@ class Text:
 
     def prompt(self, tokens):
         """Logits after the last token; those that the text has are not computed again."""
-        dense_from = max(0, len(tokens) - 1 - self.prefill.tail)
+        dense_from = max(0, len(tokens) - self.prefill.tail)
         for begin, end, is_sparse, leaves_last in self.prefill.pieces(self.n, len(tokens)):
             x = self._rows(tokens[begin:end], dense_from if is_sparse else None, leaves_last)
         return self.model.logits(x[-1])

@@ -136,7 +136,7 @@ class Comparison:
         n_shared = rng.randint(0, len(prompt))
         n_new = rng.choice([1, 20, 70, *(rng.randint(200, 900) for _ in range(4))])
         other = prompt[:n_shared] + random_tokens(n_new, rng)
-        tails = {min(text.prefill.tail, len(tokens) - 1) for tokens in (prompt, other)}
+        tails = {min(text.prefill.tail, len(tokens)) for tokens in (prompt, other)}
         # Texts with another dense tail share nothing.
         n_stored = min(n_shared, len(other) - 1) // 64 * 64 if len(tails) == 1 else 0
         self.check(text.beginning(n_stored), other, "sparse")
