@@ -4,9 +4,11 @@ test_kv_policies.py; what it computes is judged by its definition elsewhere."""
 import concurrent.futures
 import contextlib
 import json
+import pathlib
 import random
 import shutil
 import subprocess
+import sys
 import time
 
 import pytest
@@ -18,6 +20,7 @@ from server import BINARY, DEVICE, MODEL, PATIENCE, WRAPPER, Server
 
 MOVED = {"type": "offload", "selected": 128, "tail": 64, "offload": True}
 NOT_MOVED = {**MOVED, "offload": False}
+SOAK = pathlib.Path(__file__).resolve().parents[2] / "scripts/soak.py"
 both_places = pytest.mark.parametrize("policy", [MOVED, NOT_MOVED], ids=["moved", "not_moved"])
 LONG = {"max_tokens": 48, "ignore_eos": True}
 PROMPT = prompt_of(1200)
@@ -194,6 +197,28 @@ def test_a_mixed_load_leaves_nothing_behind(server):
     again = server.complete(PROMPT, kv_policy=MOVED, **LONG)
     if DEVICE == "cpu":
         assert text_of(again) == text_of(expected)
+
+
+def soak(server):
+    """The script's (exit status, output)."""
+    done = subprocess.run(
+        [sys.executable, SOAK, "--url", server.url, "--minutes", "0.05", "--warm", "1",
+         "--long-clients", "2", "--short-clients", "2", "--long-prompt", "600", "--selected", "64",
+         "--max-tokens", "20", "--patience", "0.2", "--pid", str(server.process.pid)],
+        capture_output=True, text=True, timeout=PATIENCE * 120)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_soak_leaves_nothing_behind(serve, settings):
+    status, said = soak(serve(*settings, "--kv-offload-size", N_BLOCKS * BLOCK_BYTES,
+                              "--enable-prefix-caching", "false"))
+    assert status == 0 and "everything is as it was" in said, said
+
+
+def test_a_soak_tells_what_is_left(serve, settings):
+    """Prefixes stay in the cache."""
+    status, said = soak(serve(*settings, "--kv-offload-size", N_BLOCKS * BLOCK_BYTES))
+    assert status == 1 and "quire_kv_pages_free was" in said, said
 
 
 def test_who_finds_no_memory_waits(serve, settings):
