@@ -2,8 +2,8 @@
  *
  * Its memory is mapped, touched and made known to the driver in parts, by several threads: what
  * takes the time is that the system clears every page, and the driver pins it.  The device reads
- * and writes it where it lies (unified addresses), across parts as within one.  Only copies that the
- * driver makes end with a part.
+ * and writes it where it lies (unified addresses), across parts as within one.  Only copies that
+ * the driver makes end with a part.
  *
  * Copies run on a stream of their own.  A step waits for them only if it may write a page that is
  * still being copied, or selects, which may read any block: so a prompt's chunk is copied while the

@@ -229,7 +229,8 @@ static void preempt(struct scheduler *s, uint32_t at, struct event_list *events)
  * that one itself. */
 static uint32_t victim(const struct scheduler *s, uint32_t at, uint32_t want) {
     const struct kv_sequence *kv = &s->running[at]->kv;
-    const bool blocks = kv->policy->missing(kv, kv->n_tokens + want).blocks > kv_spare_blocks(s->space);
+    const uint64_t n_blocks = kv->policy->missing(kv, kv->n_tokens + want).blocks;
+    const bool blocks = n_blocks > kv_spare_blocks(s->space);
     uint32_t last = s->n_running - 1;
     while (blocks && last > at && s->running[last]->kv.selection.blocks.n == 0) last--;
     return last;

@@ -1,7 +1,7 @@
 /* moves.h - whole pages in blocks of the store, byte for byte.
  *
- *   blocks   [ 4: page 0, page 1, pag ][ 9: e 2, page 3, … ]     pages lie one behind the other, across
- *                                                               blocks, whatever else a block can hold
+ *   blocks   [ 4: page 0, page 1, pag ][ 9: e 2, page 3, … ]     pages lie one behind the other,
+ *                                                                across blocks
  *
  * Copies keep the order of their submission, among themselves and with steps: pages and blocks may
  * be handed out again as soon as these functions have returned.

@@ -120,7 +120,8 @@ struct kv_policy {
     /* Gives every page back; what cannot be computed again, and what the store has room for, is
      * kept in the system's memory.  ERR_NOMEM, ERR_DEVICE: then the sequence cannot go on. */
     int (*suspend)(struct kv_sequence *kv, struct error *err);
-    /* Brings back what suspend() kept, into the pages that have been reserved.  ERR_DEVICE. */
+    /* Brings back what suspend() kept, and what adopt() found in the store, into the pages that
+     * have been reserved.  ERR_DEVICE. */
     int (*resume)(struct kv_sequence *kv, struct error *err);
     /* Gives every page back and forgets what is stored. */
     void (*release)(struct kv_sequence *kv);

@@ -4,18 +4,17 @@
  *   n_users       0: the block is in `idle`, and may go
  *   n_near        of these, how many need its pages in layers with a window.  0, and it has them,
  *                 and n_users > 0: the block is in `passed`, and these pages may go
- *   is_stored     the block has no pages but a place in the store; with n_users 0 it is in `stored`,
- *                 and may be dropped
+ *   is_stored     the block has no pages but a place in the store; with n_users 0 it is in
+ *                 `stored`, and may be dropped
  *
- * A block goes to the store when its children have gone before it, and drops out after them: in both
- * lists a child is older than its parent.
+ * A block goes to the store when its children have gone before it, and drops out after them: in
+ * both lists a child is older than its parent.
  *
  * Every block owns a page in each layer that has no window, so entries for the pool's pages divided
  * by these layers are always enough, and no operation allocates.  Where all layers have windows
- * there is one for every page; as slim blocks own none, they may run out.  In the store there are as
- * many more as fit.  The hash is SipHash-2-4
- * under a random key: clients choose the tokens, and must not be able to choose collisions that turn
- * the table into one long list.
+ * there is one for every page; as slim blocks own none, they may run out.  For the store there are
+ * as many more as fit there.  The hash is SipHash-2-4 under a random key: clients choose the tokens,
+ * and must not be able to choose collisions that turn the table into one long list.
  *
  * Thread: engine.  Memory: see prefix_cache.h. */
 #include "engine/kv/prefix_cache.h"

@@ -7,8 +7,8 @@
  *
  * The tail's pages are the text's own, so that nothing is written twice.
  *
- * A sequence that was suspended and is not in the store is computed again, its generated tokens like
- * a prompt: what comes of them is close to what was there, not the same.  That is why only the
+ * A sequence that was suspended and is not in the store is computed again, its generated tokens
+ * like a prompt: what comes of them is close to what was there, not the same.  That is why only the
  * prompt's blocks are shared, which everybody computes alike.
  *
  * Thread: engine.  Memory: see policy.h. */

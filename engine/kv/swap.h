@@ -17,8 +17,8 @@
 /* Before the sequence's pages are given back: copies to the store what nobody else has, if it has
  * room, and if there is anything that the prefix cache did not give.  ERR_DEVICE. */
 int kv_swap_out(struct kv_sequence *kv, struct error *err);
-/* Tokens that it will have when kv_swap_in() brings that back: it has found the blocks that it needs
- * besides.  0: it is of no use. */
+/* Tokens that it will have when kv_swap_in() brings that back: it has found the blocks that it
+ * needs besides.  0: it is of no use. */
 uint32_t kv_swap_tokens(const struct kv_sequence *kv);
 /* Once it has pages for these tokens: brings them back.  ERR_DEVICE. */
 int kv_swap_in(struct kv_sequence *kv, struct error *err);

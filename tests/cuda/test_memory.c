@@ -51,8 +51,8 @@ static void pages_are_copied(void **state) {
     free(expected), free(got);
 }
 
-/* Pages lie in the store wherever there is room: also where one part of its memory ends and the next
- * begins. */
+/* Pages lie in the store wherever there is room: also where one part of its memory ends and the
+ * next begins. */
 static void the_store_is_copied_across_its_parts(void **state) {
     (void)state;
     enum { BYTES = 1 << 16, PART = 1 << 30 };
