@@ -63,13 +63,21 @@ static int submit(struct timed_engine *timed, const struct timed_batch *batch, s
     return rc;
 }
 
+/* Returns how many tokens the single sequence has now. */
+static uint32_t take_tokens(const struct engine_event *event, uint32_t n, uint32_t *generated) {
+    for (uint32_t i = 0; i < event->n_tokens; i++) generated[n++] = event->tokens[i].token;
+    return n;
+}
+
 /* Takes what the engine has to say and counts the sequences that are done. */
-static int take_finished(struct timed_engine *timed, uint32_t *n_finished, struct timing *out,
-                         struct error *err) {
+static int take_finished(struct timed_engine *timed, const struct timed_batch *batch,
+                         uint32_t *n_finished, struct timing *out, struct error *err) {
     int rc = 0;
     struct engine_event *event = engine_take_events(timed->engine), *next;
     for (; event; event = next) {
         next = event->next;
+        if (batch->generated)
+            out->n_generated = take_tokens(event, out->n_generated, batch->generated);
         *n_finished += event->kind == EVENT_FINISH;
         if (event->kind == EVENT_FINISH) {
             out->prefill = event->prefill;
@@ -130,7 +138,7 @@ int timed_engine_run(struct timed_engine *timed, const struct timed_batch *batch
         const double time = report_seconds_now();
         const bool is_first = n_finished == 0;
         engine_stats(timed->engine, &now);
-        rc = take_finished(timed, &n_finished, out, err);
+        rc = take_finished(timed, batch, &n_finished, out, err);
         if (is_first && n_finished > 0 && counts.decoding_since > 0)
             end_decoding(&counts, batch, now.generated_tokens, time, out);
         if (n_finished == batch->n_sequences) out->total_seconds = time - start;

@@ -26,6 +26,7 @@ struct timed_batch {
     uint32_t n_prompt, n_sequences, n_generate;
     struct kv_choice kv;
     struct prefill_choice prefill;
+    uint32_t *generated; /* [n_generate], of a single sequence, or NULL */
 };
 
 /* What one batch showed. */
@@ -35,6 +36,7 @@ struct timing {
                               one's end */
     uint64_t decode_tokens;
     double context_tokens; /* of all sequences, the mean of that time */
+    uint32_t n_generated;  /* tokens in timed_batch.generated */
     struct prefill_usage prefill; /* of the one that finished last, */
     struct kv_usage kv;           /* too */
 };

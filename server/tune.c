@@ -296,7 +296,7 @@ static void begin_progress(struct tune *t) {
             n_done += tune_results_at(r, s, l)->done ? r->n_candidates : 0;
         n_done += r->compared[s] ? r->n_layers : 0;
     }
-    if (t->finds_filters) n_all += (double)r->n_samples * r->n_layers;
+    if (t->finds_filters) n_all += (double)r->n_samples * r->n_layers + tune_trial_work(t);
     if (t->finds_patterns) n_all += tune_ladder_work(t);
     fprintf(stderr, "tune: what is measured goes to %s, from where another run goes on\n",
             t->state_path);
@@ -317,7 +317,10 @@ static int find_patterns(struct tune *t, struct error *err) {
 }
 
 static int find_filters(struct tune *t, struct error *err) {
+    tune_pass_destroy(t->pass); /* as above */
+    t->pass = NULL;
     const int rc = tune_layers_save(t, err);
+    tune_progress_end(&t->progress);
     if (rc) return rc;
     if (t->finds_patterns) puts(""); /* between two tables */
     tune_layers_print(t);

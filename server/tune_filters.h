@@ -26,6 +26,7 @@ struct tune_filters {
     struct filters filters;
     uint32_t n_dense; /* layers that see everything */
     double lost;
+    double kept; /* of what the model answers without filters; told by a trial (tune_trial.c) */
 };
 
 struct tune_filter_goal {
@@ -33,7 +34,7 @@ struct tune_filter_goal {
     uint32_t max_dense;
 };
 
-/* Those that lose least, the best first; every filter has layers that follow it, TUNE_WAIT layers
+/* Those that lose least, least first, with nothing kept; every filter has layers that follow it, TUNE_WAIT layers
  * behind.  similarity [n_layers][n_layers].  Returns how many there are: 0 when max_dense has no
  * room for one filter; ERR_NOMEM. */
 int tune_filters_choose(struct tune_filters best[TUNE_N_CHOICES], const double *similarity,

@@ -84,7 +84,7 @@ void tune_print_summary(const struct tune *tune, const struct tune_summary *sum)
 /* Writes the pattern file, with what it was found by. */
 int tune_save(struct tune *tune, const struct tune_summary *sum, struct error *err);
 
-enum { TUNE_MAX_NOTES = 10 };
+enum { TUNE_MAX_NOTES = 11 };
 
 /* What a file says of its making. */
 struct tune_notes {
@@ -104,8 +104,17 @@ int tune_layers_open(struct tune *tune, struct error *err);
 void tune_layers_close(struct tune *tune);
 /* Of the sample's prompt, in the layer that was entered last; layers come in order, from 0. */
 int tune_layers_compare(struct tune *tune, uint32_t sample, uint32_t layer, struct error *err);
-/* All samples are compared: chooses filters and writes their file. */
+/* How a text is read whose prompt has so many tokens: what filters choose of it, and the tail. */
+struct kv_choice tune_layers_choice(const struct tune *tune, uint32_t n_tokens);
+/* All samples are compared: makes the shortlist, tries it, and writes the file of the best.
+ * Nothing else of the search may hold a device's memory. */
 int tune_layers_save(struct tune *tune, struct error *err);
 void tune_layers_print(const struct tune *tune); /* the matrix to stdout, a summary to stderr */
+
+/* tune_trial.c: answers with each set of the shortlist, which is sorted by them. */
+int tune_trial(struct tune *tune, struct error *err);
+void tune_trial_describe(struct buffer *out);
+/* What is expected of it, like tune_ladder_work(). */
+double tune_trial_work(const struct tune *tune);
 
 #endif

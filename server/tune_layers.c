@@ -1,5 +1,5 @@
 /* tune_layers.c - the comparison of layers: what each would choose at the end of a prompt, how much
- * of what later layers look at is among it, and the filters file that follows.
+ * of what later layers look at is among it, the shortlist of filters that follows, and the file.
  *
  *   prompt   0 … │ … n_candidates - 1 │ tail … row      rows: the last, and one in ROW_STEP before
  *
@@ -26,8 +26,13 @@ static uint32_t whole_pages(uint64_t n_tokens) {
     return max_u32((uint32_t)round_up(n_tokens, PAGE_TOKENS), PAGE_TOKENS);
 }
 
-static uint32_t selected_of(const struct tune *t, uint32_t n_tokens) {
-    return whole_pages(t->plan->n_selected ? t->plan->n_selected : n_tokens / SELECTED_PART);
+struct kv_choice tune_layers_choice(const struct tune *t, uint32_t n_tokens) {
+    const uint32_t n_selected =
+        whole_pages(t->plan->n_selected ? t->plan->n_selected : n_tokens / SELECTED_PART);
+    return (struct kv_choice){.type = KV_OFFLOAD,
+                              .n_selected = n_selected,
+                              .n_tail = whole_pages(n_selected / TAIL_PART),
+                              .on_device = true};
 }
 
 /* ---- room ---- */
@@ -45,7 +50,7 @@ int tune_layers_open(struct tune *t, struct error *err) {
     c->max_dense = dense_bound(t);
     if (c->max_dense < 1 + TUNE_WAIT)
         return error_set(err, ERR_INVALID, "--dense-layers: a filter needs %d", 1 + TUNE_WAIT);
-    c->max_selected = selected_of(t, t->longest);
+    c->max_selected = tune_layers_choice(t, t->longest).n_selected;
     c->chosen = calloc(n_layers * N_ROWS * c->max_selected, sizeof(*c->chosen));
     c->worth = calloc(t->longest, sizeof(*c->worth));
     c->similarity = calloc(n_layers * n_layers, sizeof(*c->similarity));
@@ -69,9 +74,10 @@ static uint32_t *chosen_by(const struct tune *t, uint32_t layer, uint32_t i) {
 /* Adds what row i of N_ROWS shows. */
 static int compare_row(struct tune *t, uint32_t sample, uint32_t layer, uint32_t i,
                        struct error *err) {
+    const struct kv_choice choice =
+        tune_layers_choice(t, t->lengths.sizes[sample / t->plan->n_samples]);
     const uint32_t n_layers = t->model.n_layers, row = (uint32_t)t->prompt.n - 1 - i * ROW_STEP,
-                   n_selected = selected_of(t, t->lengths.sizes[sample / t->plan->n_samples]),
-                   n_tail = whole_pages(n_selected / TAIL_PART);
+                   n_selected = choice.n_selected, n_tail = choice.n_tail;
     const struct tune_look look = {.row = row,
                                    .n_selected = n_selected,
                                    .n_candidates = (row + 1 - n_tail) / PAGE_TOKENS * PAGE_TOKENS,
@@ -99,7 +105,7 @@ int tune_layers_compare(struct tune *t, uint32_t sample, uint32_t layer, struct 
 
 /* ---- the choice ---- */
 
-static int choose(struct tune *t, struct error *err) {
+static int make_shortlist(struct tune *t, struct error *err) {
     struct tune_comparison *c = &t->comparison;
     const uint32_t n_layers = t->model.n_layers, n_samples = t->results.n_samples;
     const struct tune_filter_goal goal = {(uint32_t)t->plan->max_filters, c->max_dense};
@@ -120,8 +126,10 @@ static double mean_similarity(const struct tune *t, const struct tune_filters *s
 static void print_set(struct buffer *out, const struct tune *t, const struct tune_filters *set) {
     for (uint32_t i = 0; i < set->filters.n; i++)
         buffer_printf(out, "%s%" PRIu32, i ? ", " : "", set->filters.layers[i]);
-    buffer_printf(out, ": %.4f of what %" PRIu32 " sparse layers look at (lost: %.4f)",
-                  mean_similarity(t, set), t->model.n_layers - set->n_dense, set->lost);
+    buffer_printf(out,
+                  ": %.3f of the answers, %.4f of what %" PRIu32
+                  " sparse layers look at (lost: %.4f)",
+                  set->kept, mean_similarity(t, set), t->model.n_layers - set->n_dense, set->lost);
 }
 
 static void note_choice(struct tune_notes *notes, const struct tune *t) {
@@ -135,7 +143,8 @@ static void note_choice(struct tune_notes *notes, const struct tune *t) {
     buffer_printf(tune_notes_add(notes, "bounds"),
                   "%" PRIu64 " filters, %" PRIu32 " layers that see everything",
                   t->plan->max_filters, c->max_dense);
-    print_set(tune_notes_add(notes, "similarity"), t, &c->best[0]);
+    tune_trial_describe(tune_notes_add(notes, "answers"));
+    print_set(tune_notes_add(notes, "choice"), t, &c->best[0]);
     next = tune_notes_add(notes, "next best");
     for (uint32_t i = 1; i < c->n_best; i++) {
         buffer_puts(next, i > 1 ? "; " : "");
@@ -146,7 +155,8 @@ static void note_choice(struct tune_notes *notes, const struct tune *t) {
 
 int tune_layers_save(struct tune *t, struct error *err) {
     struct tune_notes notes;
-    int rc = choose(t, err);
+    int rc = make_shortlist(t, err);
+    if (!rc) rc = tune_trial(t, err);
     if (rc) return rc;
     tune_notes_init(&notes, t);
     note_choice(&notes, t);

@@ -1,6 +1,7 @@
 """`quire tune`: a search from start to end, stopped and gone on with, and its files served."""
 import itertools
 import json
+import re
 import subprocess
 import time
 
@@ -194,13 +195,32 @@ def least_lost(matrix, n_filters, n_dense):
                and N_DEEP - n_dense <= len(sparse_layers(filters)))
 
 
+def shortlist_of(provenance):
+    """(filters, share of the answers, loss) of the choice and of those behind it, in this order."""
+    sets = [provenance["choice"]]
+    if provenance["next best"] != "none":
+        sets += provenance["next best"].split("; ")
+    pattern = r"([\d, ]+): ([\d.]+) of the answers, .* \(lost: ([\d.-]+)\)"
+    return [([int(layer) for layer in layers.split(", ")], float(kept), float(loss))
+            for layers, kept, loss in (re.fullmatch(pattern, text).groups() for text in sets)]
+
+
 def check_filters(path, matrix, n_filters, n_dense):
     found = json.loads(path.read_text())
     assert found["format"] == "quire-filters-1" and found["wait"] == 1
     assert len(found["filters"]) <= n_filters
     assert N_DEEP - len(sparse_layers(found["filters"])) <= n_dense
+    # Sets of least loss were tried; of those the one whose answers are most like those without.
     # The matrix is printed with four digits.
-    assert abs(lost(matrix, found["filters"]) - least_lost(matrix, n_filters, n_dense)) < 2e-3
+    shortlist = shortlist_of(found["provenance"])
+    for filters, _, loss in shortlist:
+        assert abs(lost(matrix, filters) - loss) < 2e-3
+    assert abs(min(loss for *_, loss in shortlist) -
+               least_lost(matrix, n_filters, n_dense)) < 2e-3
+    worth = [(-kept, -len(sparse_layers(filters)), loss) for filters, kept, loss in shortlist]
+    assert worth == sorted(worth)
+    assert shortlist[0][0] == found["filters"]
+    assert all(0 <= kept <= 1 for _, kept, _ in shortlist)
     return found
 
 
@@ -243,7 +263,8 @@ def test_a_comparison_that_was_stopped_goes_on(deep_model, tmp_path):
     state.write_text("\n".join(lines) + "\n" + '{"compared": 1, "simil')
     done = tune(deep_model, tmp_path, *flags)
     assert done.returncode == 0, done.stderr
-    assert json.loads((tmp_path / "out").read_text())["filters"] == [3]
+    shortlist = shortlist_of(json.loads((tmp_path / "out").read_text())["provenance"])
+    assert min(shortlist, key=lambda row: row[2])[0] == [3]
     assert not state.exists()
 
 

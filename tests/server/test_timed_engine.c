@@ -88,6 +88,28 @@ static void what_decodes_together_is_timed_by_itself(void **state) {
     close_rig(&rig);
 }
 
+static void what_is_generated_is_told(void **state) {
+    (void)state;
+    enum { N_GENERATED = 8 };
+    struct rig rig;
+    uint32_t first[N_GENERATED + 1] = {0}, second[N_GENERATED + 1] = {0}, other[N_GENERATED + 1];
+    open_rig(&rig);
+    struct timed_batch batch = {.tokens = rig.tokens,
+                                .n_prompt = 40,
+                                .n_sequences = 1,
+                                .n_generate = N_GENERATED,
+                                .generated = first};
+    assert_int_equal(time_batch(&rig, &batch).n_generated, N_GENERATED);
+    batch.generated = second;
+    assert_int_equal(time_batch(&rig, &batch).n_generated, N_GENERATED);
+    batch.tokens += 40;
+    batch.generated = other;
+    assert_int_equal(time_batch(&rig, &batch).n_generated, N_GENERATED);
+    assert_memory_equal(first, second, sizeof(first));
+    assert_memory_not_equal(first, other, N_GENERATED * sizeof(*other));
+    close_rig(&rig);
+}
+
 static void what_cannot_run_is_told(void **state) {
     (void)state;
     struct rig rig;
@@ -105,6 +127,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_prompt_is_computed_as_asked_for),
         cmocka_unit_test(what_decodes_together_is_timed_by_itself),
+        cmocka_unit_test(what_is_generated_is_told),
         cmocka_unit_test(what_cannot_run_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
