@@ -2,11 +2,13 @@
  * move memory. */
 #include "cuda/internal.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "cuda/numa.h"
 #include "engine/error.h"
 
 enum { FIRST_BLOCK_BYTES = 1 << 20, MIN_MAJOR = 8, MAX_COPIERS = 8 };
@@ -177,6 +179,21 @@ static void describe(struct cuda_backend *cuda, const struct cudaDeviceProp *pro
              properties->multiProcessorCount);
 }
 
+/* Where the device is plugged in, and whether memory can be asked for there. */
+static void find_node(struct cuda_backend *cuda) {
+    char bus[32] = "", path[96], *text = cuda->base.description;
+    const size_t size = sizeof(cuda->base.description);
+    cuda->node = NUMA_ANY;
+    if (cudaDeviceGetPCIBusId(bus, sizeof(bus), cuda->device) != cudaSuccess) return;
+    for (char *c = bus; *c; c++) *c = (char)tolower((unsigned char)*c);
+    snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/numa_node", bus);
+    const int node = numa_read_node(path);
+    if (node == NUMA_ANY) return;
+    if (numa_try(node)) cuda->node = node;
+    snprintf(text + strlen(text), size - strlen(text), ", NUMA node %d%s", node,
+             cuda->node == NUMA_ANY ? " refused" : "");
+}
+
 static int open_device(struct cuda_backend *cuda, struct error *err) {
     int rc = cuda_check(cuda, cudaSetDevice(cuda->device), "choosing the device", err);
     if (!rc)
@@ -210,6 +227,7 @@ int cuda_backend_create(struct backend **out, const struct cuda_config *config, 
                       : n_cpus > MAX_COPIERS ? MAX_COPIERS
                                              : (uint32_t)n_cpus;
     describe(cuda, &properties);
+    find_node(cuda);
     rc = open_device(cuda, err);
     if (rc) cuda_destroy(&cuda->base);
     else *out = &cuda->base;

@@ -140,6 +140,7 @@ struct rotary {
 struct cuda_backend {
     struct backend base;
     int device;
+    int node; /* which of the system's memory the store prefers, or NUMA_ANY */
     bool overlap; /* compute capability 9.0: kernels.h */
     bool failed;  /* sticky: the device answers nothing any more */
     bool batch_invariant; /* cuda.h: no choice may depend on the number of rows in a step */

@@ -1,9 +1,9 @@
 /* store.c - the store of tokens in the system's memory: having it, and copying pages to it.
  *
- * Its memory is mapped, touched and made known to the driver in parts, by several threads: what
- * takes the time is that the system clears every page, and the driver pins it.  The device reads
- * and writes it where it lies (unified addresses), across parts as within one.  Only copies that
- * the driver makes end with a part.
+ * Its memory is mapped, asked for near the device, and touched and made known to the driver in
+ * parts, by several threads: what takes the time is that the system clears every page, and the
+ * driver pins it.  The device reads and writes it where it lies (unified addresses), across parts
+ * as within one.  Only copies that the driver makes end with a part.
  *
  * Copies run on a stream of their own.  A step waits for them only if it may write a page that is
  * still being copied, or selects, which may read any block: so a prompt's chunk is copied while the
@@ -21,6 +21,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "cuda/numa.h"
 #include "engine/error.h"
 #include "engine/sizes.h"
 
@@ -124,6 +125,7 @@ int cuda_store_alloc(struct backend *be, size_t bytes, void **out, struct error 
         return error_set(err, ERR_NOMEM, "cuda: no %.1f GiB of the system's memory",
                          (double)bytes / (1 << 30));
     }
+    if (cuda->node != NUMA_ANY) (void)numa_prefer(base, bytes, cuda->node); /* tried at create */
     (void)madvise(base, bytes, MADV_HUGEPAGE); /* faster to clear and to pin; no matter if not */
     const int rc = pin(cuda, base, bytes, err);
     if (rc) {
