@@ -37,7 +37,7 @@ static void a_node_is_read(void **state) {
     assert_int_equal(numa_read_node("/nowhere/numa_node"), NUMA_ANY);
 }
 
-/* Node 0 is everywhere.  A kernel without policies, or a container that may not set them, says so. */
+/* Node 0 is everywhere.  A kernel or a container without policies says so. */
 static void the_kernel_remembers_what_is_preferred(void **state) {
     (void)state;
     void *base = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
