@@ -6,6 +6,8 @@
  *                    dense for all heads are a list of their own
  *   shapes that neither has (tiny models, f32 pages): attn_simple
  *
+ * Of pages in 8 bits attn_prefill reads copies in 16 (wide.c), the others the pages themselves.
+ *
  * In the step's block, behind its header:
  *
  *   plan 0: tiles, merges | plan 1 ... | arrays of the step | items of attn_prefill
@@ -311,6 +313,13 @@ static bool aligned(const struct attn_args *args) {
            (!args->kv->tracked || turns_in_vectors(args->n_freqs));
 }
 
+/* Keys in 8 bits turn in the registers of who decodes. */
+static bool decodes_fast(const struct attention *a, const struct attn_args *args) {
+    const bool turns = args->kv->dtype != DTYPE_FP8 || !args->kv->tracked ||
+                       args->n_freqs % ATTN_DECODE_TURNS == 0;
+    return a->decode_fits && aligned(args) && turns;
+}
+
 /* What attention over a tracked pool needs beside the step. */
 static int open_turns(struct cuda_backend *cuda, const struct attn_args *args, struct error *err) {
     if (!args->kv->tracked || !args->inv_freq) return 0;
@@ -327,7 +336,7 @@ int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct er
     if (!rc) rc = select_await(cuda, args->layer, leaves_traces(args), &awaited, err);
     if (rc) return rc;
     struct attention *a = cuda->attention;
-    if (!a->decode_fits || !aligned(args))
+    if (!decodes_fast(a, args))
         return attend_simply(cuda, args, true, n_rows,
                              {cuda->stream, cuda->overlap && !awaited}, err);
     struct attn_decode_params p = a->decode;
@@ -380,12 +389,15 @@ static int attend_prompts(struct cuda_backend *cuda, const struct attn_args *arg
     if (!a->prefill_fits || !aligned(args))
         return attend_simply(cuda, args, false, step->n_rows - step->n_decode, launch_of(cuda),
                              err);
+    struct wide_view wide = {};
+    int rc = wide_open(cuda, args->kv, args->layer, &wide, err);
+    if (rc) return rc;
     struct attn_prefill_params p = {};
     p.q = args->q;
     p.q_stride = args->q_stride;
     p.out = args->out;
-    p.kv = *args->kv;
-    p.page_table = step->table + (size_t)args->layer * step->layer_pages;
+    p.kv = wide.kv;
+    p.page_table = wide.table;
     p.table_at = step->table_at + first;
     p.first_row = step->first_row;
     p.n_rows = step->seq_rows;
@@ -396,7 +408,7 @@ static int attend_prompts(struct cuda_backend *cuda, const struct attn_args *arg
     p.window = window_of(cuda, args);
     p.lse = lse_of(cuda, args);
     p.turns = key_turns_of(cuda, args);
-    int rc = launch_items(cuda, p, 0, sparse, nullptr, err);
+    rc = launch_items(cuda, p, 0, sparse, nullptr, err);
     if (!rc) rc = launch_items(cuda, p, sparse, turned, &cuda->sparse.view, err);
     p.turned = true;
     return rc ? rc : launch_items(cuda, p, turned, a->n_items, nullptr, err);

@@ -19,6 +19,16 @@
  * replaced by zeros: a page's unused slots may hold anything, NaN too.  Before a window's first
  * slot in its unit they are masked alone.
  *
+ * Pages of 8 bits (DTYPE_FP8) come by cp.async, and become bf16 as they leave shared memory.  A
+ * scale is a power of two, so it multiplies the slot's scores, or its probabilities, and nothing
+ * changes but where: those have the range of f32 and bf16.  No ldmatrix knows bytes, so dimensions
+ * are permuted:
+ *
+ *   K   a lane takes four in a row, 4 (lane % 4) of 16, where mma has 2 and 2 more 8 behind them; Q
+ *       is read the same way
+ *   V   ldmatrix.trans turns pairs of dimensions as if each were one: rows lane / 4 and + 8 of mma
+ *       are 2 (lane / 4) and the one behind it
+ *
  * The merge is a kernel of its own, started while the attention ends. (The alternative, that
  * the last block to finish a part of an item merges them, was measured: 3 us less where no item is
  * cut, 4 us more where one is cut in 66.)
@@ -35,22 +45,28 @@ namespace {
 
 constexpr float LOG2_E = 1.4426950408889634f;
 
-/* T: type of the pages.  D: head_dim.  N_TILES: 8-column tiles for the group. */
+/* T: type of the pages; uint8_t is e4m3.  D: head_dim.  N_TILES: 8-column tiles for the group. */
 template <typename T_, int D_, int N_TILES_, int N_WARPS_, int N_STAGES_, bool BULK_> struct shape {
-    using T = T_;
+    static constexpr bool FP8 = sizeof(T_) == 1;
+    using T = std::conditional_t<FP8, __nv_bfloat16, T_>; /* what is multiplied */
     static constexpr int D = D_, N_TILES = N_TILES_, N_WARPS = N_WARPS_, N_STAGES = N_STAGES_;
     static constexpr bool BULK = BULK_;
     static constexpr int HEADS = 8 * N_TILES;
     static constexpr int K_STEPS = D / 16;
-    static constexpr int CHUNKS = D / 8;                      /* of 16 bytes, in a row */
-    static constexpr int ROW_BYTES = D * 2 + (BULK ? 0 : 16); /* + 16: an odd number of chunks */
+    static constexpr int PAGE_ROW = D * sizeof(T_);
+    static constexpr int CHUNKS = PAGE_ROW / 16; /* of 16 bytes, in a row */
+    /* In shared memory an odd number of them, but for the copy engine. */
+    static constexpr int ROW_BYTES = PAGE_ROW + (BULK || CHUNKS % 2 ? 0 : 16);
     static constexpr int UNIT_BYTES = ATTN_UNIT_SLOTS * ROW_BYTES; /* K or V */
-    static constexpr int STAGE_BYTES = 2 * UNIT_BYTES;
+    static constexpr int SCALES_BYTES = FP8 ? 2 * ATTN_UNIT_SLOTS : 0; /* of K, of V: behind them */
     static constexpr int OUT_STRIDE = D + 4; /* floats: rows of a warp's result */
-    static constexpr int RING_BYTES = N_WARPS * N_STAGES * STAGE_BYTES;
     /* A warp hands over its result in the one stage of its ring that has nothing under way. */
-    static_assert((HEADS * OUT_STRIDE + 2 * HEADS) * 4 <= STAGE_BYTES,
-                  "result does not fit a stage");
+    static constexpr int RESULT_BYTES = (HEADS * OUT_STRIDE + 2 * HEADS) * 4;
+    static constexpr int LOADED_BYTES = 2 * UNIT_BYTES + SCALES_BYTES;
+    static constexpr int STAGE_BYTES =
+        FP8 && RESULT_BYTES > LOADED_BYTES ? RESULT_BYTES : LOADED_BYTES;
+    static constexpr int RING_BYTES = N_WARPS * N_STAGES * STAGE_BYTES;
+    static_assert(RESULT_BYTES <= STAGE_BYTES, "result does not fit a stage");
 };
 
 /* A warp's result for a tile, as the others read it: in its free stage. */
@@ -125,18 +141,32 @@ cursor_settle(cursor *c, const attn_decode_params &p, int warp, int lane) {
 template <class S> __device__ __forceinline__ const char *
 unit_address(const attn_decode_params &p, const attn_tile &tile, int slot, int page) {
     return static_cast<const char *>(p.pool) + page * p.page_bytes +
-           (tile.kv_head * PAGE_TOKENS + slot % PAGE_TOKENS) * (S::D * 2);
+           (tile.kv_head * PAGE_TOKENS + slot % PAGE_TOKENS) * S::PAGE_ROW;
+}
+
+/* The scales of a unit's keys, then of its values. */
+template <class S> __device__ __forceinline__ void
+copy_scales(const attn_decode_params &p, const cursor &c, int page, uint32_t stage, const ring &r) {
+    if (r.lane >= 2) return;
+    const int row = (r.lane * (int)p.n_kv_heads + c.tile.kv_head) * PAGE_TOKENS;
+    const char *scales = static_cast<const char *>(p.pool) + page * p.page_bytes +
+                         (size_t)p.n_kv_heads * 2 * PAGE_TOKENS * S::D;
+    copy_async(stage + 2 * S::UNIT_BYTES + r.lane * ATTN_UNIT_SLOTS,
+               scales + row + c.slot % PAGE_TOKENS, true, r.policy);
 }
 
 /* K and V of a unit by cp.async, 16 bytes a lane. */
 template <class S> __device__ __forceinline__ void
 copy_unit(const attn_decode_params &p, const cursor &c, int page, uint32_t stage, const ring &r) {
     const char *keys = unit_address<S>(p, c.tile, c.slot, page);
-    const char *values = keys + (size_t)p.n_kv_heads * PAGE_TOKENS * S::D * 2;
+    const char *values = keys + (size_t)p.n_kv_heads * PAGE_TOKENS * S::PAGE_ROW;
     const int n_rows = c.tile.end - c.slot;
+    constexpr int N_CHUNKS = ATTN_UNIT_SLOTS * S::CHUNKS;
+    if constexpr (S::FP8) copy_scales<S>(p, c, page, stage, r);
 #pragma unroll
-    for (int i = 0; i < S::K_STEPS; i++) {
+    for (int i = 0; i < (N_CHUNKS + 31) / 32; i++) {
         const int chunk = r.lane + 32 * i, row = chunk / S::CHUNKS;
+        if (N_CHUNKS % 32 && chunk >= N_CHUNKS) break;
         const uint32_t to = stage + row * S::ROW_BYTES + chunk % S::CHUNKS * 16;
         copy_async(to, keys + chunk * 16, row < n_rows, r.policy);
         copy_async(to + S::UNIT_BYTES, values + chunk * 16, row < n_rows, r.policy);
@@ -210,16 +240,18 @@ template <class S> struct state {
 template <class S>
 __device__ __forceinline__ void load_queries(state<S> *st, const attn_decode_params &p,
                                              const attn_tile &tile, int group, int lane) {
+    constexpr int APART = S::FP8 ? 4 : 2; /* columns of a lane and of the next */
     const __nv_bfloat16 *q = static_cast<const __nv_bfloat16 *>(p.q) + tile.seq * p.q_stride +
-                             (size_t)tile.kv_head * group * S::D + lane % 4 * 2;
+                             (size_t)tile.kv_head * group * S::D + lane % 4 * APART;
 #pragma unroll
     for (int n = 0; n < S::N_TILES; n++) {
         const int head = n * 8 + lane / 4;
 #pragma unroll
         for (int k = 0; k < 2 * S::K_STEPS; k++) {
+            const int column = S::FP8 ? k / 2 * 16 + k % 2 * 2 : k * 8;
             uint32_t x = 0;
             if (head < group)
-                x = *reinterpret_cast<const uint32_t *>(q + (size_t)head * S::D + k * 8);
+                x = *reinterpret_cast<const uint32_t *>(q + (size_t)head * S::D + column);
             st->q[n][k / 2][k % 2] = x;
         }
     }
@@ -303,7 +335,7 @@ __device__ __forceinline__ void turn_unit(const attn_decode_params &p, const att
     const int row = r.lane % ATTN_UNIT_SLOTS, n = (int)p.turns.n_freqs / 8;
     const int page = __ldg(table + tile.pages + slot / PAGE_TOKENS);
     const char *states = static_cast<const char *>(p.pool) + page * p.page_bytes +
-                         (size_t)p.n_kv_heads * 2 * PAGE_TOKENS * S::D * 2;
+                         (size_t)p.n_kv_heads * 2 * PAGE_TOKENS * S::PAGE_ROW;
     const kv_page_state *state = reinterpret_cast<const kv_page_state *>(states) + tile.kv_head;
     if (slot + row < tile.end) {
         const uint32_t rank = state->rank[slot % PAGE_TOKENS + row];
@@ -318,6 +350,110 @@ __device__ __forceinline__ void turn_unit(const attn_decode_params &p, const att
     }
     if (S::BULK) fence_async_proxy();
     __syncwarp();
+}
+
+/* ---- keys and values in 8 bits ---- */
+
+/* Of the two in the lower bytes; exact. */
+__device__ __forceinline__ uint32_t bf16_of(uint32_t codes) {
+    const float2 x = fp8_values(codes);
+    return pack_bf16(x.x, x.y);
+}
+
+/* A lane's keys of a 16 x 16 matrix; slots lane / 4 (registers 0, 2) and + 8, dimensions from
+ * 16 k + 4 (lane % 4) on. */
+template <class S> __device__ __forceinline__ void
+load_codes(uint32_t (&keys)[4], uint32_t unit, int k, int lane) {
+    const uint32_t at = unit + lane / 4 * S::ROW_BYTES + k * 16 + lane % 4 * 4;
+    const uint32_t low = load_shared(at), high = load_shared(at + 8 * S::ROW_BYTES);
+    keys[0] = bf16_of(low), keys[1] = bf16_of(high);
+    keys[2] = bf16_of(low >> 16), keys[3] = bf16_of(high >> 16);
+}
+
+/* The ranks of a lane's two slots. */
+template <class S> __device__ __forceinline__ uint2
+ranks_of(const attn_decode_params &p, const attn_tile &tile, int slot, const int32_t *table,
+         int lane) {
+    const int page = __ldg(table + tile.pages + slot / PAGE_TOKENS), at = slot + lane / 4;
+    const char *states = static_cast<const char *>(p.pool) + page * p.page_bytes +
+                         (size_t)p.n_kv_heads * 2 * PAGE_TOKENS * (S::D + 1);
+    const uint32_t *rank =
+        reinterpret_cast<const kv_page_state *>(states)[tile.kv_head].rank + at % PAGE_TOKENS;
+    return make_uint2(at < tile.end ? rank[0] : 0, at + 8 < tile.end ? rank[8] : 0);
+}
+
+/* Turns the keys of matrix k in a lane's registers, as turn_unit() does in shared memory: `other`
+ * is what they turn with, n_freqs dimensions before or behind. */
+template <class S> __device__ __forceinline__ void
+turn_codes(uint32_t (&keys)[4], const attn_decode_params &p, uint32_t unit, int k, uint2 ranks,
+           int lane) {
+    const int n = (int)p.turns.n_freqs / ATTN_DECODE_TURNS;
+    if (k >= 2 * n) return;
+    const bool is_first = k < n;
+    const uint32_t freq = (is_first ? k : k - n) * 16 + lane % 4 * 4;
+    uint32_t other[4];
+    load_codes<S>(other, unit, is_first ? k + n : k - n, lane);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const uint32_t rank = i % 2 ? ranks.y : ranks.x;
+        const float2 x = unpack_bf16(keys[i]), y = unpack_bf16(other[i]),
+                     a = angle_of(p.turns, freq + i / 2 * 2, rank),
+                     b = angle_of(p.turns, freq + i / 2 * 2 + 1, rank);
+        const float s = is_first ? -1.0f : 1.0f;
+        keys[i] = pack_bf16(x.x * a.x + s * y.x * a.y, x.y * b.x + s * y.y * b.y);
+    }
+}
+
+/* Of scores, or of what is to multiply values: slots lane / 4 (x) and + 8. */
+template <class S> __device__ __forceinline__ float2
+unit_factors(uint32_t stage, bool values, int lane) {
+    const uint32_t at = stage + 2 * S::UNIT_BYTES + values * ATTN_UNIT_SLOTS + lane / 4;
+    return make_float2(fp8_factor(load_shared_byte(at)), fp8_factor(load_shared_byte(at + 8)));
+}
+
+/* unit_scores() of codes. */
+template <class S> __device__ __forceinline__ void
+code_scores(float (&s)[S::N_TILES][4], const state<S> &st, const attn_decode_params &p,
+            const attn_tile &tile, bool turned, int slot, uint32_t stage, const int32_t *table,
+            int lane) {
+    const float2 factors = unit_factors<S>(stage, false, lane);
+    float odd[S::N_TILES][4] = {};
+    uint2 ranks = {};
+    if (turned) ranks = ranks_of<S>(p, tile, slot, table, lane);
+#pragma unroll
+    for (int k = 0; k < S::K_STEPS; k++) {
+        uint32_t keys[4];
+        load_codes<S>(keys, stage, k, lane);
+        if (turned) turn_codes<S>(keys, p, stage, k, ranks, lane);
+#pragma unroll
+        for (int n = 0; n < S::N_TILES; n++)
+            mma(k % 2 ? odd[n] : s[n], keys, st.q[n][k][0], st.q[n][k][1]);
+    }
+#pragma unroll
+    for (int n = 0; n < S::N_TILES; n++)
+        for (int i = 0; i < 4; i++)
+            s[n][i] = (s[n][i] + odd[n][i]) * (i < 2 ? factors.x : factors.y);
+}
+
+/* Two matrices of values, 32 dimensions, at a time. */
+template <class S> __device__ __forceinline__ void
+add_codes(state<S> *st, const uint32_t (&prob)[S::N_TILES][2], uint32_t unit, int lane) {
+#pragma unroll
+    for (int k = 0; k < S::K_STEPS; k += 2) {
+        const int mine = min(k + lane / 16, S::K_STEPS - 1);
+        uint32_t codes[4]; /* of slots 0 - 7, 8 - 15, and the same of the next matrix */
+        load_matrix_trans(codes, unit + lane % 16 * S::ROW_BYTES + mine * 16);
+#pragma unroll
+        for (int j = 0; j < 2 && k + j < S::K_STEPS; j++) {
+            const uint32_t *c = codes + 2 * j;
+            const uint32_t values[4] = {
+                bf16_of(__byte_perm(c[0], 0, 0x4420)), bf16_of(__byte_perm(c[0], 0, 0x4431)),
+                bf16_of(__byte_perm(c[1], 0, 0x4420)), bf16_of(__byte_perm(c[1], 0, 0x4431))};
+#pragma unroll
+            for (int n = 0; n < S::N_TILES; n++)
+                mma(st->out[n][k + j], values, prob[n][0], prob[n][1]);
+        }
+    }
 }
 
 /* A slot's scores of a group lie together, and slots in a row: whole lines are written.
@@ -382,9 +518,11 @@ __device__ __forceinline__ void hide_slots(float (&s)[S::N_TILES][4], int n_hidd
             if (lane / 4 + i / 2 * 8 < n_hidden) s[n][i] = -INFINITY;
 }
 
-/* Scores of one column tile to probabilities (unnormalised), in the layout of B. */
+/* Scores of one column tile to probabilities (unnormalised), in the layout of B.  factors: what the
+ * slots' values are to be multiplied by, where they are codes. */
 template <class S> __device__ __forceinline__ void softmax_step(state<S> *st, int n, float (&s)[4],
                                                                 int n_valid, float scale_log2,
+                                                                float2 factors,
                                                                 uint32_t (&prob)[2], int lane) {
 #pragma unroll
     for (int i = 0; i < 4; i++)
@@ -403,6 +541,12 @@ template <class S> __device__ __forceinline__ void softmax_step(state<S> *st, in
 #pragma unroll
     for (int k = 0; k < S::K_STEPS; k++)
         for (int i = 0; i < 4; i++) st->out[n][k][i] *= factor[i % 2];
+    if constexpr (S::FP8) {
+        /* A slot that is masked may have any scale. */
+        const float first = lane / 4 < n_valid ? factors.x : 0.0f,
+                    second = lane / 4 + 8 < n_valid ? factors.y : 0.0f;
+        s[0] *= first, s[1] *= first, s[2] *= second, s[3] *= second;
+    }
     prob[0] = transpose_8x8(pack<typename S::T>(s[0], s[1]));
     prob[1] = transpose_8x8(pack<typename S::T>(s[2], s[3]));
 }
@@ -414,16 +558,26 @@ __device__ __forceinline__ void attend_unit(state<S> *st, const attn_decode_para
                                             const ring &r) {
     const int lane = r.lane;
     float s[S::N_TILES][4] = {};
-    if (d.turned) turn_unit<S>(p, tile, slot, stage, table, r);
-    unit_scores<S>(s, *st, stage, lane);
+    float2 factors = {};
+    if constexpr (S::FP8) {
+        code_scores<S>(s, *st, p, tile, d.turned, slot, stage, table, lane);
+        factors = unit_factors<S>(stage, true, lane);
+    } else {
+        if (d.turned) turn_unit<S>(p, tile, slot, stage, table, r);
+        unit_scores<S>(s, *st, stage, lane);
+    }
     if (p.scale.inner > 0) cap_products(s, p.scale.inner);
     if (d.scores) store_scores<S>(d.scores, p, tile, s, slot, group, r);
     if (slot < d.first_seen) hide_slots<S>(s, d.first_seen - slot, lane);
     uint32_t prob[S::N_TILES][2];
 #pragma unroll
     for (int n = 0; n < S::N_TILES; n++)
-        softmax_step<S>(st, n, s[n], tile.end - slot, p.scale.outer * LOG2_E, prob[n],
+        softmax_step<S>(st, n, s[n], tile.end - slot, p.scale.outer * LOG2_E, factors, prob[n],
                         lane);
+    if constexpr (S::FP8) {
+        add_codes<S>(st, prob, stage + S::UNIT_BYTES, lane);
+        return;
+    }
     const rows_at<S> at(stage + S::UNIT_BYTES, lane % 8 + lane / 16 * 8, lane / 8 % 2);
 #pragma unroll
     for (int k = 0; k < S::K_STEPS; k++) {
@@ -447,8 +601,10 @@ __device__ __forceinline__ void hand_over(warp_result<S> *to, const state<S> &st
             const float sum = column_sum(st.sum[n][i]);
 #pragma unroll
             for (int k = 0; k < S::K_STEPS; k++) {
-                to->out[head][k * 16 + lane / 4] = st.out[n][k][i];
-                to->out[head][k * 16 + lane / 4 + 8] = st.out[n][k][i + 2];
+                /* Where rows of mma lie. */
+                float *row = &to->out[head][k * 16 + lane / 4 * (S::FP8 ? 2 : 1)];
+                row[0] = st.out[n][k][i];
+                row[S::FP8 ? 1 : 8] = st.out[n][k][i + 2];
             }
             if (lane < 4) {
                 to->max[head] = st.max[n][i];
@@ -622,9 +778,9 @@ prefetch_first_units(const attn_decode_params &p, const attn_tile &tile, const i
     if (lane >= S::N_STAGES || slot >= tile.end) return;
     const int page = __ldg(table + tile.pages + slot / PAGE_TOKENS);
     const char *keys = unit_address<S>(p, tile, slot, page);
-    const char *values = keys + (size_t)p.n_kv_heads * PAGE_TOKENS * S::D * 2;
-    prefetch_l2(keys, ATTN_UNIT_SLOTS * S::D * 2);
-    prefetch_l2(values, ATTN_UNIT_SLOTS * S::D * 2);
+    const char *values = keys + (size_t)p.n_kv_heads * PAGE_TOKENS * S::PAGE_ROW;
+    prefetch_l2(keys, ATTN_UNIT_SLOTS * S::PAGE_ROW);
+    prefetch_l2(values, ATTN_UNIT_SLOTS * S::PAGE_ROW);
 }
 
 /* ---- the kernel -------------------------------------------------------------------------- */
@@ -730,10 +886,13 @@ cudaError_t launch_shape(const attn_decode_params &p, cudaStream_t stream, int *
  * 2 and two blocks of 4 x 3 the best on an H100); otherwise below 99 KiB, all that 8.6 has. */
 template <typename T, int D>
 cudaError_t launch_dim(const attn_decode_params &p, cudaStream_t stream, int *n_resident) {
+    constexpr bool FP8 = sizeof(T) == 1;
     constexpr int WARPS = D == 256 ? 2 : 4, STAGES = D <= 64 ? 4 : D <= 96 ? 3 : 2;
     if (p.n_heads / p.n_kv_heads > 8)
         return launch_shape<shape<T, D, 2, WARPS, STAGES, false>>(p, stream, n_resident);
-    if constexpr (D % 64 == 0)
+    if constexpr (FP8)
+        return launch_shape<shape<T, D, 1, WARPS, 4, false>>(p, stream, n_resident);
+    if constexpr (D % 64 == 0 && !FP8)
         if (p.use_map)
             return launch_shape<shape<T, D, 1, D == 256 ? 4 : 8, D == 64 ? 4 : 2, true>>(
                 p, stream, n_resident);
@@ -759,12 +918,13 @@ cudaError_t launch_checked(const attn_decode_params &p, cudaStream_t stream, int
     switch (p.kv_dtype) {
     case DTYPE_BF16: return launch_type<__nv_bfloat16>(p, stream, n_resident);
     case DTYPE_F16: return launch_type<__half>(p, stream, n_resident);
+    case DTYPE_FP8: return launch_type<uint8_t>(p, stream, n_resident);
     default: return cudaErrorInvalidValue;
     }
 }
 
 bool suits_copy_engine(const attn_decode_params &p) {
-    return p.head_dim % 64 == 0 && p.n_heads / p.n_kv_heads <= 8;
+    return p.kv_dtype != DTYPE_FP8 && p.head_dim % 64 == 0 && p.n_heads / p.n_kv_heads <= 8;
 }
 } // namespace
 

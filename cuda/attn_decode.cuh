@@ -16,16 +16,18 @@
 
 /* The query heads that share a KV head are the columns of one tile. */
 enum { ATTN_DECODE_MAX_GROUP = 16 };
+/* Of keys in 8 bits that are stored before RoPE, n_freqs is a multiple of these. */
+enum { ATTN_DECODE_TURNS = 16 };
 
 /* All pointers are device memory.  16-byte alignment: q rows, out, pool, partial_out, tiles. */
 struct attn_decode_params {
     const void *q;    /* bf16, sequence s at q + s * q_stride: [n_heads, head_dim] */
     size_t q_stride;  /* elements */
     void *out;        /* bf16 [n_seqs, n_heads * head_dim] */
-    const void *pool; /* pages [K, V][n_kv_heads][PAGE_TOKENS][head_dim] of kv_dtype, and the states
-                         of budgets where the step has any */
+    const void *pool; /* pages [K, V][n_kv_heads][PAGE_TOKENS][head_dim] of kv_dtype, of DTYPE_FP8
+                         their scales, and the states of budgets where the step has any */
     size_t page_bytes;
-    enum dtype kv_dtype; /* DTYPE_BF16 or DTYPE_F16 */
+    enum dtype kv_dtype; /* DTYPE_BF16, DTYPE_F16 or DTYPE_FP8 */
     uint32_t n_heads, n_kv_heads;
     uint32_t head_dim; /* 64, 80, 96, 128, 256 */
     struct score_scale scale;
@@ -58,8 +60,8 @@ struct attn_decode_params {
 };
 
 /* Lets the copy engine read the pool where the device and the shape allow (compute capability 9.0,
- * head_dim 64, 128 or 256, groups of up to 8); otherwise use_map stays false, which is no error.
- * Needs the fields from pool to head_dim.  Once per pool: it asks the driver. */
+ * head_dim 64, 128 or 256 of 16 bits, groups of up to 8); otherwise use_map stays false, which is
+ * no error.  Needs the fields from pool to head_dim.  Once per pool: it asks the driver. */
 cudaError_t attn_decode_map_pool(attn_decode_params *p, uint32_t n_pages);
 
 /* Blocks that are resident at once on the device, for attn_plan_shape.n_blocks and p.n_blocks.

@@ -48,7 +48,7 @@ static __device__ float dot_turned_key(const struct kv_pool &kv, const float *q,
 }
 
 static __device__ __forceinline__ void visit_slot(struct softmax *state, const struct kv_pool &kv,
-                                                  float score, size_t value) {
+                                                  float score, size_t value, float factor) {
     const uint32_t lane = threadIdx.x % 32, dim = kv.head_dim;
     const float max = fmaxf(state->max, score);
     const float keep = __expf(state->max - max),
@@ -58,8 +58,9 @@ static __device__ __forceinline__ void visit_slot(struct softmax *state, const s
 #pragma unroll
     for (uint32_t i = 0; i < LANE_DIMS; i++)
         if (lane + 32 * i < dim)
-            state->out[i] = state->out[i] * keep +
-                            weight * load_dtype(kv.base, value + lane + 32 * i, kv.dtype);
+            state->out[i] =
+                state->out[i] * keep +
+                weight * (load_dtype(kv.base, value + lane + 32 * i, kv.dtype) * factor);
 }
 
 /* lse: where the row's log-sum-exp goes, or NULL. */
@@ -105,7 +106,7 @@ static __device__ void attend(const struct attn_simple_params &p, struct plan *p
     const uint32_t first = (uint32_t)s.first_row[seq], n_rows = (uint32_t)s.seq_rows[seq];
     const uint32_t n_seen = (uint32_t)s.n_slots[view] - n_rows + (row - first) + 1;
     const int32_t *pages = pages_of(s, p.layer, seq);
-    const size_t page_elements = p.kv.page_bytes / (p.kv.dtype == DTYPE_F32 ? 4 : 2);
+    const size_t page_elements = p.kv.page_bytes / element_bytes(p.kv.dtype);
     const struct device_budget *budget = budget_of(s, seq);
     const bool turned = budget && budget->cache_positions;
     float *const scores = scores_of(p, seq, kv_head);
@@ -125,15 +126,16 @@ static __device__ void attend(const struct attn_simple_params &p, struct plan *p
     for (uint32_t slot = first_seen + warp; slot < n_seen; slot += N_WARPS) {
         if (sparse && !sparse_visits(p.sparse, head, half, slot)) continue;
         const int32_t page = pages[slot / PAGE_TOKENS];
-        const uint32_t at = slot % PAGE_TOKENS;
-        const size_t key =
-            (size_t)page * page_elements + (kv_head * PAGE_TOKENS + at) * (size_t)dim;
+        const uint32_t at = slot % PAGE_TOKENS, key_row = kv_head * PAGE_TOKENS + at,
+                       value_row = key_row + p.kv.n_kv_heads * PAGE_TOKENS;
+        const size_t key = (size_t)page * page_elements + (size_t)key_row * dim,
+                     value = (size_t)page * page_elements + (size_t)value_row * dim;
         const float product = turned ? dot_turned_key(p.kv, q, key, p.turns,
                                                       page_state(p.kv, page, kv_head)->rank[at])
                                      : dot_key(p.kv, q, key);
-        const float score = score_of(p.scale, product);
+        const float score = score_of(p.scale, product * row_factor(p.kv, page, key_row));
         if (scores && lane == 0) scores[(size_t)slot * group + head % group] = score;
-        visit_slot(&state, p.kv, score, key + (size_t)p.kv.n_kv_heads * PAGE_TOKENS * dim);
+        visit_slot(&state, p.kv, score, value, row_factor(p.kv, page, value_row));
     }
     const size_t out = (size_t)row * p.n_heads + head;
     merge_warps(&state, plan, static_cast<__nv_bfloat16 *>(p.out) + out * dim, dim,

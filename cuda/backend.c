@@ -31,6 +31,7 @@ static int cuda_reserve(struct backend *be, const struct step_limits *limits, st
     int rc = select_reserve(cuda, limits, err); /* first: it knows what a step has to say */
     if (!rc) rc = step_reserve(cuda, limits, err);
     if (!rc) rc = angles_reserve(cuda, limits, err);
+    if (!rc) rc = wide_reserve(cuda, limits, err);
     if (!rc) rc = sparse_memory_reserve(cuda, limits, err);
     return rc ? rc : sample_reserve(cuda, limits, err);
 }
@@ -98,6 +99,7 @@ static void cuda_destroy(struct backend *be) {
     repeat_close(cuda);
     attention_close(cuda);
     sparse_memory_free(cuda);
+    wide_close(cuda);
     linear_close(cuda);
     weights_free(cuda);
     mirror_free(&cuda->step_block);

@@ -7,6 +7,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
 #include "cuda/kernels.h"
@@ -87,9 +88,37 @@ static __device__ __forceinline__ void store_as(__nv_bfloat16 *to, float x) {
     *to = __float2bfloat16_rn(x);
 }
 
-/* Element i of an array whose dtype is known at run time only. */
+/* ---- elements as bytes with a scale (engine/backend.h, struct kv_store) ---- */
+
+static __device__ __forceinline__ float fp8_factor(uint32_t scale) {
+    return __uint_as_float(scale << 23);
+}
+
+/* The least scale that covers elements of which this is the largest. */
+static __device__ __forceinline__ uint32_t fp8_scale(float largest, uint32_t most) {
+    /* 448 = 1.75 * 2^8: a mantissa above 1.75 carries into the exponent. */
+    const uint32_t exponent = (__float_as_uint(largest) + (0x7fffff - 0x600000)) >> 23;
+    return min(exponent > 9 ? exponent - 8 : 1u, most);
+}
+
+static __device__ __forceinline__ uint8_t fp8_code(float x) {
+    return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
+}
+
+/* What the codes in the lower two bytes stand for, exact in 16 bits of either kind. */
+static __device__ __forceinline__ float2 fp8_values(uint32_t codes) {
+    return __half22float2(
+        __half2(__nv_cvt_fp8x2_to_halfraw2((__nv_fp8x2_storage_t)codes, __NV_E4M3)));
+}
+
+static __host__ __device__ __forceinline__ uint32_t element_bytes(enum dtype dtype) {
+    return dtype == DTYPE_F32 ? 4 : dtype == DTYPE_FP8 ? 1 : 2;
+}
+
+/* Element i of an array whose dtype is known at run time only; without its scale. */
 static __device__ __forceinline__ float load_dtype(const void *data, size_t i, enum dtype dtype) {
     if (dtype == DTYPE_F32) return static_cast<const float *>(data)[i];
+    if (dtype == DTYPE_FP8) return fp8_values(static_cast<const uint8_t *>(data)[i]).x;
     if (dtype == DTYPE_F16) return to_float(static_cast<const __half *>(data)[i]);
     return to_float(static_cast<const __nv_bfloat16 *>(data)[i]);
 }
@@ -155,6 +184,11 @@ template <typename Element, int N>
 static __device__ __forceinline__ void cap_products(Element (&products)[N], float inner) {
 #pragma unroll
     for (int i = 0; i < N; i++) cap_products(products[i], inner);
+}
+
+static __device__ __forceinline__ float warp_max(float x) {
+    for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
+    return x;
 }
 
 static __device__ __forceinline__ float warp_sum(float x) {

@@ -15,7 +15,7 @@
 typedef __nv_bfloat16 bf16;
 
 enum { VECTOR = 8 }; /* bf16 in 16 bytes */
-enum { ROPE_HEADS = 16 };
+enum { ROPE_HEADS = 16, FP8_LANE_ELEMENTS = 8 };
 enum { HELD = 4 };   /* vectors of a row that a thread of rmsnorm keeps */
 
 static bool vectors_fit(uint32_t dim, const void *a, const void *b) {
@@ -200,6 +200,7 @@ cudaError_t launch_angles(const struct angles_params *p, struct launch launch) {
 /* Where a row's key or value goes, and what its KV head notes about it. */
 struct append_place {
     size_t at;                          /* elements */
+    uint8_t *scale;                     /* of the row, where pages are of DTYPE_FP8 */
     const struct device_budget *budget; /* NULL: nothing is noted, and keys are turned */
     struct kv_page_state *first, *page; /* of the list's first page, and of the slot's */
     uint32_t slot, rank, position;
@@ -210,10 +211,11 @@ static __device__ __forceinline__ void place_in_page(struct append_place *place,
                                                      const int32_t *pages, uint32_t is_v,
                                                      uint32_t kv_head) {
     const int32_t page = pages[place->slot / PAGE_TOKENS];
-    const size_t page_elements = p.kv.page_bytes / (p.kv.dtype == DTYPE_F32 ? 4 : 2);
-    place->at = (size_t)page * page_elements + ((is_v * p.kv.n_kv_heads + kv_head) * PAGE_TOKENS +
-                                                place->slot % PAGE_TOKENS) *
-                                                   (size_t)p.kv.head_dim;
+    const size_t page_elements = p.kv.page_bytes / element_bytes(p.kv.dtype);
+    const uint32_t row =
+        (is_v * p.kv.n_kv_heads + kv_head) * PAGE_TOKENS + place->slot % PAGE_TOKENS;
+    place->at = (size_t)page * page_elements + row * (size_t)p.kv.head_dim;
+    place->scale = row_scale(p.kv, page, row);
     place->page = page_state(p.kv, page, kv_head);
 }
 
@@ -342,9 +344,60 @@ static __global__ void rope_append_kernel(struct rope_append_params p) {
         store_dtype(p.kv.base, place.at + i, to_float(x[i]), p.kv.dtype);
 }
 
+/* Element i of a head, turned. */
+static __device__ __forceinline__ float turned(const bf16 *x, uint32_t i, uint32_t n,
+                                               const float *c, const float *s) {
+    if (i >= 2 * n) return to_float(x[i]);
+    if (i < n) return to_float(x[i]) * c[i] - to_float(x[i + n]) * s[i];
+    return to_float(x[i]) * c[i - n] + to_float(x[i - n]) * s[i - n];
+}
+
+/* The same into pages of DTYPE_FP8, a warp a head: lane i has elements i, i + 32 and on. */
+static __global__ void rope_append_fp8_kernel(struct rope_append_params p) {
+    const uint32_t row = blockIdx.x, head = blockIdx.y * blockDim.y + threadIdx.y;
+    const uint32_t n_heads = p.n_heads + 2 * p.kv.n_kv_heads, dim = p.kv.head_dim;
+    let_next_start();
+    wait_for_previous();
+    if (head >= n_heads || row >= p.step->n_rows) return;
+    bf16 *x = static_cast<bf16 *>(p.qkv) + ((size_t)row * n_heads + head) * dim;
+    const bool is_q = head < p.n_heads, is_v = head >= p.n_heads + p.kv.n_kv_heads;
+    struct append_place place = {};
+    if (!is_q) {
+        const uint32_t kv_head = (head - p.n_heads) % p.kv.n_kv_heads;
+        place = place_of(p, row, is_v, kv_head);
+        settle_place(&place, p, row, is_v, kv_head);
+        if (place.budget && is_v && threadIdx.x == 0) note_token(place);
+    }
+    const uint32_t n = is_v || (place.budget && place.budget->cache_positions) ? 0 : p.n_freqs;
+    const float *c = p.angles + (size_t)row * 2 * p.n_freqs, *s = c + p.n_freqs;
+    float u[FP8_LANE_ELEMENTS], largest = 0.0f;
+#pragma unroll
+    for (uint32_t j = 0; j < FP8_LANE_ELEMENTS; j++) {
+        const uint32_t i = threadIdx.x + 32 * j;
+        u[j] = i < dim ? turned(x, i, n, c, s) : 0.0f;
+        largest = fmaxf(largest, fabsf(u[j])); /* NaN is not */
+    }
+    __syncwarp(); /* all have read what follows overwrites */
+    const uint32_t scale = fp8_scale(warp_max(largest), FP8_MOST_SCALE);
+    const float inverse = fp8_factor(2 * 127 - scale);
+    if (!is_q && threadIdx.x == 0) *place.scale = (uint8_t)scale;
+#pragma unroll
+    for (uint32_t j = 0; j < FP8_LANE_ELEMENTS; j++) {
+        const uint32_t i = threadIdx.x + 32 * j;
+        if (i < 2 * n) store_as(x + i, u[j]);
+        if (!is_q && i < dim)
+            static_cast<uint8_t *>(p.kv.base)[place.at + i] = fp8_code(u[j] * inverse);
+    }
+}
+
 cudaError_t launch_rope_append(const struct rope_append_params *p, struct launch launch) {
     if (p->n_rows == 0) return cudaSuccess;
     const uint32_t n_heads = p->n_heads + 2 * p->kv.n_kv_heads, n_threads = p->n_freqs / VECTOR;
+    if (p->kv.dtype == DTYPE_FP8)
+        return p->kv.head_dim > 32 * FP8_LANE_ELEMENTS
+                   ? cudaErrorInvalidValue
+                   : launch_kernel(launch, rope_append_fp8_kernel,
+                                   dim3(p->n_rows, (n_heads + 3) / 4), dim3(32, 4), 0, *p);
     const bool vectors = p->kv.dtype == DTYPE_BF16 && p->n_freqs * 2 == p->kv.head_dim &&
                          vectors_fit(p->n_freqs, p->qkv, p->kv.base) &&
                          (uintptr_t)p->angles % 16 == 0 && n_threads <= 64;

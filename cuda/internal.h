@@ -87,6 +87,17 @@ struct sparse_memory {
     uint32_t layer;
 };
 
+/* Of pools in 8 bits, the pages that prompts have of a layer, in 16: wide.c. */
+struct wide_pages {
+    void *pages; /* device */
+    size_t bytes;
+    int32_t *numbers; /* device [pages there is room for]: 0, 1, ... */
+    size_t numbers_bytes;
+    bool valid; /* they are of the present step, */
+    uint32_t layer;   /* this layer, as it is now, */
+    const void *base; /* and this pool */
+};
+
 /* Selections: select.c.  A group's tokens come over the bus on a stream of their own, layer after
  * layer; what attends to a layer waits for it. */
 struct select_memory {
@@ -155,7 +166,8 @@ struct cuda_backend {
     struct mirror step_block;
     cudaEvent_t step_copied; /* the step block's pinned half may be written again */
     struct device_step step; /* of the present step; its pointers are the device's */
-    const struct device_step *device_step; /* the same, on the device */
+    const struct device_step *device_step; /* the same, on the device; behind it one that names wide
+                                              pages */
     const struct step *host_step;          /* what was packed; borrowed by its operations */
     uint32_t launch_rows; /* rows that operations launch: step.n_rows, or what repeat() was given */
     void *partials;              /* attention's, device: out, then lse, of each partial result */
@@ -164,6 +176,7 @@ struct cuda_backend {
     size_t lse_bytes, scores_bytes;
     struct attention *attention; /* of the pool that was attended last; NULL: none yet */
     struct sparse_memory sparse;
+    struct wide_pages wide;
     struct select_memory select;
     struct store_copies store;
     struct rotary rotary[MAX_ROPES];
@@ -261,6 +274,17 @@ int attention_reserve(struct cuda_backend *cuda, const struct step_limits *limit
 void attention_plan(struct cuda_backend *cuda, const struct step_arrays *arrays, char *plans);
 void attention_close(struct cuda_backend *cuda); /* nothing open is allowed */
 
+/* wide.c.  What reads the prompts' pages of a layer reads these: the pool's own, or, of one in 8
+ * bits, copies of them as they are now. */
+struct wide_view {
+    struct kv_pool kv;
+    const struct device_step *step; /* names them, */
+    const int32_t *table;           /* as does this, the layer's */
+};
+int wide_open(struct cuda_backend *cuda, const struct kv_pool *kv, uint32_t layer,
+              struct wide_view *out, struct error *err);
+void wide_close(struct cuda_backend *cuda);
+
 /* sparse.c.  The first tile of those that are indexed together in which all heads are dense. */
 uint32_t sparse_first_dense_tile(const struct attn_sparse *sparse);
 void sparse_memory_free(struct cuda_backend *cuda);
@@ -324,6 +348,7 @@ int cuda_measure(struct backend *be, struct ceilings *out, struct error *err);
 int step_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
 int angles_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
 int sample_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
+int wide_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
 int select_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
 int sparse_memory_reserve(struct cuda_backend *cuda, const struct step_limits *limits,
                           struct error *err);

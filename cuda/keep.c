@@ -52,6 +52,17 @@ static struct keep_params keep_params(const struct cuda_backend *cuda,
                                 .turns = key_turns_of(cuda, args)};
 }
 
+/* max_slots: of those with scores. */
+static cudaError_t launch_prefill(const struct cuda_backend *cuda, const struct keep_params *params,
+                                  uint32_t max_slots, bool compress) {
+    const uint32_t n_seqs = cuda->host_step->n_seqs - cuda->host_step->n_decode;
+    cudaError_t code = cudaSuccess;
+    if (max_slots > 0) code = launch_keep_scores(params, n_seqs, max_slots, launch_of(cuda));
+    if (code == cudaSuccess && compress)
+        code = launch_keep_compress(params, n_seqs, launch_of(cuda));
+    return code;
+}
+
 int cuda_keep_decode(struct backend *be, const struct attn_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     const uint32_t n_rows = cuda->repeating ? cuda->launch_rows : cuda->step.n_decode;
@@ -63,9 +74,9 @@ int cuda_keep_decode(struct backend *be, const struct attn_args *args, struct er
 int cuda_keep_prefill(struct backend *be, const struct attn_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     const struct step *step = cuda->host_step;
-    const struct keep_params params = keep_params(cuda, args);
-    const uint32_t n_seqs = step->n_seqs - step->n_decode;
-    uint32_t max_slots = 0; /* of those with scores */
+    struct keep_params params = keep_params(cuda, args);
+    struct wide_view wide;
+    uint32_t max_slots = 0;
     bool compress = false;
     for (uint32_t i = step->n_decode; i < step->n_seqs; i++) {
         const struct step_seq *seq = &step->seqs[i];
@@ -74,11 +85,14 @@ int cuda_keep_prefill(struct backend *be, const struct attn_args *args, struct e
         compress |= seq->compress && n_slots > seq->budget->capacity;
         if (seq->budget->score != KV_SCORE_NONE && n_slots > max_slots) max_slots = n_slots;
     }
-    cudaError_t code = cudaSuccess;
-    if (max_slots > 0) code = launch_keep_scores(&params, n_seqs, max_slots, launch_of(cuda));
-    if (code == cudaSuccess && compress)
-        code = launch_keep_compress(&params, n_seqs, launch_of(cuda));
-    return cuda_check(cuda, code, "keep_prefill", err);
+    if (max_slots > 0) {
+        const int rc = wide_open(cuda, args->kv, args->layer, &wide, err);
+        if (rc) return rc;
+        params.keys = wide.kv;
+        params.keys_step = wide.step;
+    }
+    return cuda_check(cuda, launch_prefill(cuda, &params, max_slots, compress), "keep_prefill",
+                      err);
 }
 
 int cuda_keep_totals(struct backend *be, const struct kv_pool *kv, struct keep_total *totals,

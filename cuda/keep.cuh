@@ -16,10 +16,24 @@ static constexpr float KEEP_LOG2_E = 1.4426950408889634f;
 static __device__ __forceinline__ struct kv_page_state *page_state(const struct kv_pool &kv,
                                                                    int32_t page,
                                                                    uint32_t kv_head) {
-    const size_t element_bytes = kv.dtype == DTYPE_F32 ? 4 : 2;
+    const uint32_t row_bytes =
+        kv.head_dim * element_bytes(kv.dtype) + (kv.dtype == DTYPE_FP8 ? 1 : 0);
     char *at = static_cast<char *>(kv.base) + (size_t)page * kv.page_bytes +
-               kv.n_kv_heads * (2 * PAGE_TOKENS * kv.head_dim * element_bytes);
+               (size_t)kv.n_kv_heads * 2 * PAGE_TOKENS * row_bytes;
     return reinterpret_cast<struct kv_page_state *>(at) + kv_head;
+}
+
+/* Where pages are of DTYPE_FP8: the scale of a row of a page, that is ([K, V], KV head, slot). */
+static __device__ __forceinline__ uint8_t *row_scale(const struct kv_pool &kv, int32_t page,
+                                                     uint32_t row) {
+    return static_cast<uint8_t *>(kv.base) + (size_t)page * kv.page_bytes +
+           (size_t)kv.n_kv_heads * 2 * PAGE_TOKENS * kv.head_dim + row;
+}
+
+/* What the row's elements, as load_dtype() gives them, are to be multiplied by. */
+static __device__ __forceinline__ float row_factor(const struct kv_pool &kv, int32_t page,
+                                                   uint32_t row) {
+    return kv.dtype == DTYPE_FP8 ? fp8_factor(*row_scale(kv, page, row)) : 1.0f;
 }
 
 /* NULL: the sequence has none. */

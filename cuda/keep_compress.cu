@@ -201,10 +201,11 @@ static __global__ void __launch_bounds__(BLOCK) keep_select_kernel(const struct 
 
 /* ---- keys and values ---- */
 
-/* T: what a thread moves at a time, a divisor of a row. */
+/* T: what a thread moves at a time, a divisor of a row; rows begin `offset` bytes behind the page.
+ */
 template <typename T>
-static __global__ void __launch_bounds__(MOVE_BLOCK) keep_move_kernel(const struct keep_params p,
-                                                                      uint32_t row_units) {
+static __global__ void __launch_bounds__(MOVE_BLOCK)
+    keep_move_kernel(const struct keep_params p, size_t offset, uint32_t row_units) {
     struct item item;
     const uint32_t kv_head = blockIdx.x / 2, is_v = blockIdx.x % 2;
     const uint32_t unit = blockIdx.z * MOVE_UNITS + threadIdx.x % MOVE_UNITS,
@@ -214,7 +215,7 @@ static __global__ void __launch_bounds__(MOVE_BLOCK) keep_move_kernel(const stru
     if (!item_of(p, kv_head, p.step->n_decode + blockIdx.y, &item)) return;
     const auto at = [&](uint32_t slot) {
         char *page = static_cast<char *>(p.kv.base) +
-                     (size_t)item.pages[slot / PAGE_TOKENS] * p.kv.page_bytes;
+                     (size_t)item.pages[slot / PAGE_TOKENS] * p.kv.page_bytes + offset;
         const uint32_t n = (is_v * p.kv.n_kv_heads + kv_head) * PAGE_TOKENS + slot % PAGE_TOKENS;
         return reinterpret_cast<T *>(page) + (size_t)n * row_units + unit;
     };
@@ -235,20 +236,23 @@ static __global__ void __launch_bounds__(MOVE_BLOCK) keep_move_kernel(const stru
 }
 
 template <typename T>
-static cudaError_t launch_move(const struct keep_params &p, uint32_t n_seqs, uint32_t row_bytes,
-                               struct launch launch) {
+static cudaError_t launch_move(const struct keep_params &p, uint32_t n_seqs, size_t offset,
+                               uint32_t row_bytes, struct launch launch) {
     const uint32_t row_units = row_bytes / sizeof(T);
     const dim3 grid(2 * p.kv.n_kv_heads, n_seqs, (row_units + MOVE_UNITS - 1) / MOVE_UNITS);
-    return launch_kernel(launch, keep_move_kernel<T>, grid, MOVE_BLOCK, 0, p, row_units);
+    return launch_kernel(launch, keep_move_kernel<T>, grid, MOVE_BLOCK, 0, p, offset,
+                         row_units);
 }
 
 cudaError_t launch_keep_compress(const struct keep_params *p, uint32_t n_seqs,
                                  struct launch launch) {
     if (n_seqs == 0) return cudaSuccess;
-    const uint32_t row_bytes = p->kv.head_dim * (p->kv.dtype == DTYPE_F32 ? 4 : 2);
-    const cudaError_t status = launch_kernel(launch, keep_select_kernel,
-                                             dim3(p->kv.n_kv_heads, n_seqs), BLOCK, 0, *p);
+    const uint32_t row_bytes = p->kv.head_dim * element_bytes(p->kv.dtype);
+    cudaError_t status = launch_kernel(launch, keep_select_kernel, dim3(p->kv.n_kv_heads, n_seqs),
+                                       BLOCK, 0, *p);
+    if (status == cudaSuccess && p->kv.dtype == DTYPE_FP8) /* scales are rows of a byte */
+        status = launch_move<uint8_t>(*p, n_seqs, kv_elements_bytes(&p->kv), 1, launch);
     if (status != cudaSuccess) return status;
-    return row_bytes % sizeof(uint4) == 0 ? launch_move<uint4>(*p, n_seqs, row_bytes, launch)
-                                          : launch_move<uint16_t>(*p, n_seqs, row_bytes, launch);
+    return row_bytes % sizeof(uint4) == 0 ? launch_move<uint4>(*p, n_seqs, 0, row_bytes, launch)
+                                          : launch_move<uint16_t>(*p, n_seqs, 0, row_bytes, launch);
 }

@@ -24,7 +24,7 @@ enum { LANE_DIMS = 8, MAX_DIM = 32 * LANE_DIMS };
 struct work {
     const struct device_budget *budget;
     struct kv_page_state *state;
-    int32_t page;
+    int32_t page;          /* of the keys */
     int n_valid;           /* slots of the page that are in use */
     int first_row, n_rows; /* of the sequence, in the step's matrices */
     int first_token;       /* the first row that counts and sees something here */
@@ -38,8 +38,8 @@ static __device__ __forceinline__ bool work_of(const struct keep_params &p, stru
     w->budget = budget_of(s, seq);
     const int n_slots = s.n_slots[(size_t)p.layer * s.n_seqs + seq];
     if (!w->budget || w->budget->score == KV_SCORE_NONE || base >= n_slots) return false;
-    w->page = pages_of(s, p.layer, seq)[blockIdx.x];
-    w->state = page_state(p.kv, w->page, blockIdx.y);
+    w->page = pages_of(*p.keys_step, p.layer, seq)[blockIdx.x];
+    w->state = page_state(p.kv, pages_of(s, p.layer, seq)[blockIdx.x], blockIdx.y);
     w->n_valid = min(n_slots - base, (int)PAGE_TOKENS);
     w->first_row = s.first_row[seq];
     w->n_rows = s.seq_rows[seq];
@@ -75,8 +75,8 @@ template <typename T, int D> struct scores_plan {
 template <typename T, int D>
 static __device__ __forceinline__ void load_keys(T *to, const struct keep_params &p,
                                                  const struct work &w) {
-    const T *from = reinterpret_cast<const T *>(static_cast<const char *>(p.kv.base) +
-                                                (size_t)w.page * p.kv.page_bytes) +
+    const T *from = reinterpret_cast<const T *>(static_cast<const char *>(p.keys.base) +
+                                                (size_t)w.page * p.keys.page_bytes) +
                     (size_t)blockIdx.y * PAGE_TOKENS * D;
     for (int i = threadIdx.x; i < PAGE_TOKENS * (D / 8); i += THREADS) {
         const int slot = i / (D / 8), col = i % (D / 8) * 8;
@@ -236,15 +236,15 @@ static __global__ void __launch_bounds__(THREADS)
     let_next_start();
     wait_for_previous();
     if (!work_of(p, &w)) return;
-    const size_t page = (size_t)w.page * (p.kv.page_bytes / (p.kv.dtype == DTYPE_F32 ? 4 : 2));
+    const size_t page = (size_t)w.page * (p.keys.page_bytes / element_bytes(p.keys.dtype));
     for (int slot = threadIdx.x / 32; slot < w.n_valid; slot += WARPS) {
         const size_t at = page + (kv_head * PAGE_TOKENS + slot) * (size_t)dim;
         float key[LANE_DIMS] = {};
         for (uint32_t i = 0; i < LANE_DIMS; i++) {
             if (lane + 32 * i >= dim) continue;
             key[i] = w.budget->cache_positions
-                         ? turned_element(p.kv, at, lane + 32 * i, p.turns, w.state->rank[slot])
-                         : load_dtype(p.kv.base, at + lane + 32 * i, p.kv.dtype);
+                         ? turned_element(p.keys, at, lane + 32 * i, p.turns, w.state->rank[slot])
+                         : load_dtype(p.keys.base, at + lane + 32 * i, p.keys.dtype);
         }
         struct column column = column_of(w, slot);
         for (int token = max(w.first_token, w.first_seer + slot); token < w.n_rows; token++) {
@@ -287,7 +287,7 @@ static cudaError_t launch_dim(const struct keep_params &p, dim3 grid, struct lau
 static bool has_shape(const struct keep_params &p) {
     const bool dim = p.kv.head_dim == 64 || p.kv.head_dim == 80 || p.kv.head_dim == 96 ||
                      p.kv.head_dim == 128 || p.kv.head_dim == 256;
-    return dim && p.kv.dtype != DTYPE_F32 && (uintptr_t)p.q % 16 == 0 && p.q_stride % 8 == 0 &&
+    return dim && p.keys.dtype != DTYPE_F32 && (uintptr_t)p.q % 16 == 0 && p.q_stride % 8 == 0 &&
            turns_in_vectors(p.turns.n_freqs);
 }
 
@@ -298,6 +298,6 @@ cudaError_t launch_keep_scores(const struct keep_params *p, uint32_t n_seqs, uin
     if (p->kv.head_dim > MAX_DIM) return cudaErrorInvalidValue;
     if (!has_shape(*p))
         return launch_kernel(launch, keep_scores_simple_kernel, grid, THREADS, 0, *p);
-    return p->kv.dtype == DTYPE_F16 ? launch_dim<__half>(*p, grid, launch)
-                                    : launch_dim<__nv_bfloat16>(*p, grid, launch);
+    return p->keys.dtype == DTYPE_F16 ? launch_dim<__half>(*p, grid, launch)
+                                      : launch_dim<__nv_bfloat16>(*p, grid, launch);
 }

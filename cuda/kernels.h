@@ -171,6 +171,18 @@ struct keep_params {
     struct score_scale scale;
     struct attn_traces traces; /* of the same layer's attention */
     struct key_turns turns;
+    /* Where launch_keep_scores() finds keys: the same, or copies of them that are wide (widen). */
+    struct kv_pool keys;
+    const struct device_step *keys_step;
+};
+
+/* Copies of the pages that the step's prompts have of a layer, in 16 bits (bf16, exact) where the
+ * pool has 8; states go with them.  Those of a prompt lie one after the other, and the prompts'
+ * too, in the order of the step. */
+struct widen_params {
+    const struct device_step *step;
+    struct kv_pool from, to; /* to: [pages of the layer] */
+    uint32_t layer, window;  /* window: of the layer; 0: none */
 };
 
 struct gate_mul_params {
@@ -250,6 +262,9 @@ cudaError_t launch_keep_compress(const struct keep_params *p, uint32_t n_seqs,
 /* totals [n_seqs] */
 cudaError_t launch_keep_totals(const struct device_step *step, const struct kv_pool *kv,
                                struct keep_total *totals, uint32_t n_seqs, struct launch launch);
+/* Of the n_seqs sequences behind those that decode, of at most max_pages each. */
+cudaError_t launch_widen(const struct widen_params *p, uint32_t n_seqs, uint32_t max_pages,
+                         struct launch launch);
 cudaError_t launch_gate_mul(const struct gate_mul_params *p, struct launch launch);
 cudaError_t launch_gather(const struct gather_params *p, struct launch launch);
 cudaError_t launch_soft_cap(const struct soft_cap_params *p, struct launch launch);

@@ -92,6 +92,18 @@ static __device__ __forceinline__ void load_matrix_trans(uint32_t (&r)[4], share
                  : "memory");
 }
 
+static __device__ __forceinline__ uint32_t load_shared(shared_at from) {
+    uint32_t x;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(from.address) : "memory");
+    return x;
+}
+
+static __device__ __forceinline__ uint32_t load_shared_byte(shared_at from) {
+    uint32_t x;
+    asm volatile("ld.shared.u8 %0, [%1];" : "=r"(x) : "r"(from.address) : "memory");
+    return x;
+}
+
 static __device__ __forceinline__ uint32_t transpose_8x8(uint32_t x) {
     uint32_t y;
     asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));

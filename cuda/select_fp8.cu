@@ -1,5 +1,5 @@
 /* select_fp8.cu - tokens of a store whose elements are bytes with a scale a head (kv_store.fp8):
- * into pages, and pages into the store.
+ * into pages of wider elements, and such pages into the store.
  *
  *   page    [K, V][n_kv_heads][PAGE_TOKENS][head_dim]
  *   block   [n_planes][PAGE_TOKENS] tokens, in the system's memory
@@ -13,8 +13,6 @@
  * codes, so that both are written in runs; rows come from the device's memory once and then from
  * its caches.
  * Shared: none.          Oracle: engine/cpu/fp8.c, exact. */
-#include <cuda_fp8.h>
-
 #include "cuda/store.cuh"
 
 /* Half as many loads a thread as elsewhere, as tokens are half as long, and twice the blocks. */
@@ -25,24 +23,11 @@ template <typename T, int N> struct alignas(N * sizeof(T)) vector {
     T x[N];
 };
 
-static __device__ __forceinline__ uint8_t *token_in_store(const struct kv_store &store,
-                                                          uint32_t block, uint32_t plane,
-                                                          uint32_t at) {
-    const uint32_t n_rows = 2 * store.n_kv_heads,
-                   bytes = (n_rows * (store.head_dim + 1) + 15) / 16 * 16;
-    const size_t token = ((size_t)block * store.n_planes + plane) * PAGE_TOKENS + at;
-    return static_cast<uint8_t *>(store.base) + token * bytes;
-}
-
 template <typename T>
 static __device__ __forceinline__ T *row_in_page(const struct kv_pool &kv, uint32_t page,
                                                  uint32_t row, uint32_t at) {
     char *base = static_cast<char *>(kv.base) + (size_t)page * kv.page_bytes;
     return reinterpret_cast<T *>(base) + (row * PAGE_TOKENS + at) * kv.head_dim;
-}
-
-static __device__ __forceinline__ float power_of_two(uint32_t biased) {
-    return __uint_as_float(biased << 23);
 }
 
 /* ---- fetching ---- */
@@ -53,21 +38,20 @@ template <typename Codes> struct piece {
     uint8_t scale;
 };
 
-/* Codes are exact as f16, and the scale a power of two: what rounds is what T cannot hold. */
+/* The scale is a power of two: what rounds is what T cannot hold. */
 static __device__ __forceinline__ float2 values_of(uint32_t codes, float scale) {
-    const float2 x = __half22float2(
-        __nv_cvt_fp8x2_to_halfraw2((__nv_fp8x2_storage_t)codes, __NV_E4M3));
+    const float2 x = fp8_values(codes);
     return make_float2(x.x * scale, x.y * scale);
 }
 
 template <typename T>
 static __device__ __forceinline__ void unpack(T *to, const piece<uint8_t> &from) {
-    store_as(to, values_of(from.codes, power_of_two(from.scale)).x);
+    store_as(to, values_of(from.codes, fp8_factor(from.scale)).x);
 }
 
 template <typename T>
 static __device__ __forceinline__ void unpack(T *to, const piece<uint4> &from) {
-    const float scale = power_of_two(from.scale);
+    const float scale = fp8_factor(from.scale);
     const uint32_t codes[] = {from.codes.x, from.codes.y, from.codes.z, from.codes.w};
     uint32_t words[4 * sizeof(T)];
 #pragma unroll
@@ -130,23 +114,18 @@ static __device__ __forceinline__ uint32_t scale_of(const vector<T, N> *row, uin
 #pragma unroll
         for (int i = 0; i < N; i++) largest = fmaxf(largest, fabsf(to_float(v.x[i])));
     }
-    for (int step = WARP / 2; step > 0; step /= 2)
-        largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, step));
-    /* 448 = 1.75 * 2^8: a mantissa above 1.75 carries into the exponent. */
-    const uint32_t exponent = (__float_as_uint(largest) + (0x7fffff - 0x600000)) >> 23;
-    return min(exponent > 9 ? exponent - 8 : 1u, most);
+    return fp8_scale(warp_max(largest), most);
 }
 
 template <typename T, int N>
 static __device__ __forceinline__ void pack_row(uint8_t *codes, const vector<T, N> *row,
                                                 uint32_t n_units, uint32_t scale) {
-    const float inverse = power_of_two(2 * 127 - scale);
+    const float inverse = fp8_factor(2 * 127 - scale);
     for (uint32_t unit = threadIdx.x % WARP; unit < n_units; unit += WARP) {
         const vector<T, N> v = row[unit];
         vector<uint8_t, N> out;
 #pragma unroll
-        for (int i = 0; i < N; i++)
-            out.x[i] = __nv_cvt_float_to_fp8(to_float(v.x[i]) * inverse, __NV_SATFINITE, __NV_E4M3);
+        for (int i = 0; i < N; i++) out.x[i] = fp8_code(to_float(v.x[i]) * inverse);
         reinterpret_cast<vector<uint8_t, N> *>(codes)[unit] = out;
     }
 }
@@ -212,6 +191,7 @@ cudaError_t launch_fetch_fp8(const struct fetch_params *p, uint32_t n_layers,
     case DTYPE_F32: return launch_fetch_of<float>(p, n_layers, launch);
     case DTYPE_F16: return launch_fetch_of<__half>(p, n_layers, launch);
     case DTYPE_BF16: return launch_fetch_of<__nv_bfloat16>(p, n_layers, launch);
+    case DTYPE_FP8: break; /* nothing to convert: select_fetch.cu */
     }
     return cudaErrorInvalidValue;
 }
@@ -221,6 +201,7 @@ cudaError_t launch_store_fp8(const struct store_params *p, struct launch launch)
     case DTYPE_F32: return launch_store_of<float>(p, launch);
     case DTYPE_F16: return launch_store_of<__half>(p, launch);
     case DTYPE_BF16: return launch_store_of<__nv_bfloat16>(p, launch);
+    case DTYPE_FP8: break;
     }
     return cudaErrorInvalidValue;
 }

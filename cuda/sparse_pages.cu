@@ -64,7 +64,7 @@ static __global__ void __launch_bounds__(MEAN_THREADS) sparse_mean_keys_kernel(
     bool is_wanted = false;
     for (uint32_t i = 0; i < group; i++) is_wanted |= is_block_sparse(b, kv_head * group + i);
     if (!is_wanted) return;
-    const size_t page_elements = b.kv.page_bytes / (b.kv.dtype == DTYPE_F32 ? 4 : 2);
+    const size_t page_elements = b.kv.page_bytes / element_bytes(b.kv.dtype);
     const size_t key = pages_of(*b.step, b.layer, b.seq)[page] * page_elements +
                        (size_t)kv_head * PAGE_TOKENS * dim;
     float *to = b.mean_keys + ((size_t)kv_head * b.page_stride + page) * dim;

@@ -368,7 +368,7 @@ static __device__ float simple_score(const struct sparse_build &b, const int32_t
                                      int row, int slot) {
     const uint32_t lane = threadIdx.x % 32, dim = b.kv.head_dim;
     const uint32_t kv_head = head / (b.view.n_heads / b.kv.n_kv_heads);
-    const size_t page_elements = b.kv.page_bytes / (b.kv.dtype == DTYPE_F32 ? 4 : 2);
+    const size_t page_elements = b.kv.page_bytes / element_bytes(b.kv.dtype);
     const size_t key = pages[slot / PAGE_TOKENS] * page_elements +
                        (kv_head * PAGE_TOKENS + slot % PAGE_TOKENS) * (size_t)dim;
     const __nv_bfloat16 *q = static_cast<const __nv_bfloat16 *>(b.q) +

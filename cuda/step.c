@@ -1,11 +1,13 @@
 /* step.c - brings the description of a step to the device: one pinned block, one copy.
  *
  *   struct device_step             pointers to the arrays below, always at the same address
+ *   struct device_step             the same, but of pages that wide.c copies
  *   attention's plans              attention.cu: their places are fixed, too
  *   tokens positions row_seq       [n_rows] each
  *   first_row seq_rows             [n_seqs] each
  *   n_slots append_slot table_at   [n_layers][n_seqs] each
- *   table                          [n_layers][layer_pages]: a layer's lists, one after the other
+ *   table                          [n_layers][layer_pages]: a layer's lists, one after the other,
+ *                                  those of prompts first
  *   items                          [n_items][2], attn_prefill's work: attention.cu
  *   budgets                        [n_seqs] struct device_budget, if some sequence has one
  *   selections                     if some sequence has one: select_pack.h
@@ -47,7 +49,8 @@ static struct step_shape shape_of(const struct step *step, const struct select_s
     return shape;
 }
 
-static_assert(sizeof(struct device_step) <= STEP_HEADER_BYTES, "the header has outgrown its place");
+static_assert(2 * sizeof(struct device_step) <= STEP_HEADER_BYTES,
+              "the header has outgrown its place");
 
 static size_t count_bytes(const struct step_shape *s) {
     const size_t words = 3 * s->n_rows + 2 * s->n_seqs + 3 * s->n_views +
@@ -90,7 +93,8 @@ static struct step_arrays pack_seqs(struct mirror *block, const struct step *ste
     }
     for (uint32_t l = 0; l < step->n_layers; l++) {
         size_t at = 0;
-        for (uint32_t i = 0; i < step->n_seqs; i++) {
+        for (uint32_t j = 0; j < step->n_seqs; j++) {
+            const uint32_t i = (step->n_decode + j) % step->n_seqs;
             const struct kv_view *view = &step->seqs[i].layers[l];
             const size_t n = count_pages(step, i, l), k = (size_t)l * step->n_seqs + i;
             n_slots[k] = (int32_t)view->n_slots;
@@ -151,6 +155,14 @@ static void pack_selects(struct cuda_backend *cuda, const struct step_shape *sha
     cuda->step.select_lists = device + (size_t)step->n_decode * SELECT_WORDS;
 }
 
+/* What wide.c copies is numbered as it comes, the same way in every layer. */
+static void pack_headers(struct cuda_backend *cuda, const struct device_step *step) {
+    struct device_step headers[2] = {*step, *step};
+    headers[1].table = cuda->wide.numbers;
+    headers[1].layer_pages = 0;
+    memcpy(cuda->step_block.host, headers, sizeof(headers));
+}
+
 bool step_has_budgets(const struct step *step) {
     for (uint32_t i = 0; i < step->n_seqs; i++)
         if (step->seqs[i].budget) return true;
@@ -194,7 +206,7 @@ int step_send(struct cuda_backend *cuda, struct error *err) {
     const int32_t n_scores = shape.has_budgets ? pack_budgets(block, step, out) : 0;
     if (shape.select_words > 0) pack_selects(cuda, &shape, n_scores);
     attention_plan(cuda, &arrays, block->host + STEP_HEADER_BYTES);
-    memcpy(block->host, out, sizeof(*out));
+    pack_headers(cuda, out);
     cuda->device_step = (const struct device_step *)block->device;
     rc = cuda_check(cuda,
                     cudaMemcpyAsync(block->device, block->host, block->used, cudaMemcpyHostToDevice,
@@ -213,6 +225,7 @@ int cuda_step_begin(struct backend *be, const struct step *step, struct error *e
     if (rc) return rc;
     cuda->host_step = step;
     cuda->launch_rows = step->n_rows;
+    cuda->wide.valid = false;
     for (int i = 0; i < MAX_ROPES; i++) cuda->rotary[i].angles_valid = false;
     return step_send(cuda, err);
 }

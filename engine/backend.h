@@ -92,10 +92,11 @@ enum { MAX_ROPES = 2 };
  * is invalid may give any token of the vocabulary. */
 #define STEP_DRAWN 0x80000000u
 
-enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16 };
+/* DTYPE_FP8 is for pages only: struct kv_pool. */
+enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_FP8 };
 
 static inline size_t dtype_size(enum dtype dtype) {
-    return dtype == DTYPE_F32 ? 4 : 2;
+    return dtype == DTYPE_F32 ? 4 : dtype == DTYPE_FP8 ? 1 : 2;
 }
 
 /* A weight on the device: rows x cols, row-major, rows = output features.  A vector is
@@ -111,7 +112,12 @@ static inline const struct weight *weight_if_present(const struct weight *weight
 }
 
 /* The KV pool and the shape of its pages: keys and values, 2 * n_kv_heads * PAGE_TOKENS * head_dim
- * elements, then, if the pool is `tracked`, a struct kv_page_state for each KV head. */
+ * elements; with DTYPE_FP8 a byte for each row, that is each head's key or value of a slot: the
+ * scale of its elements, u8 [K, V][n_kv_heads][PAGE_TOKENS], both as in struct kv_store; then, if
+ * the pool is `tracked`, a struct kv_page_state for each KV head.
+ *
+ * Whoever reads an FP8 row reads element * 2^(scale - 127): the step's own tokens are seen as they
+ * are stored, too, so that nothing depends on which step a token came in. */
 struct kv_pool {
     void *base; /* [n_pages][page_bytes] */
     enum dtype dtype;
@@ -138,10 +144,15 @@ static inline uint32_t kv_state_slots(const struct kv_pool *kv) {
     return (uint32_t)(kv->page_bytes / sizeof(uint32_t));
 }
 
+/* Of all elements of a page: the scales follow. */
+static inline size_t kv_elements_bytes(const struct kv_pool *kv) {
+    return kv->n_kv_heads * 2 * PAGE_TOKENS * kv->head_dim * dtype_size(kv->dtype);
+}
+
 /* Where in a page of a tracked pool the state of a KV head begins. */
 static inline size_t kv_state_offset(const struct kv_pool *kv, uint32_t kv_head) {
-    return kv->n_kv_heads * 2 * PAGE_TOKENS * kv->head_dim * dtype_size(kv->dtype) +
-           kv_head * sizeof(struct kv_page_state);
+    const size_t n_scales = kv->dtype == DTYPE_FP8 ? kv->n_kv_heads * 2 * PAGE_TOKENS : 0;
+    return kv_elements_bytes(kv) + n_scales + kv_head * sizeof(struct kv_page_state);
 }
 
 /* Rounded up, so that every page begins a cache line of any device. */
@@ -228,7 +239,7 @@ struct kv_store {
     void *base; /* of store_alloc() */
     enum dtype dtype; /* of the pool */
     uint32_t n_blocks, n_planes, n_kv_heads, head_dim;
-    bool fp8;
+    bool fp8; /* always, where the pool's elements are: then nothing is converted */
 };
 
 /* 448 times the largest scale is finite in f32 and bf16, and in f16. */
@@ -581,6 +592,7 @@ struct step_limits {
     uint32_t max_rows, max_seqs;
     uint32_t max_seq_pages;  /* of a sequence, in each layer */
     uint64_t max_slots;      /* of all sequences, in a layer, shared ones once */
+    uint64_t max_prompt_slots; /* with DTYPE_FP8: of those that attn_prefill computes, in a layer */
     enum dtype kv_dtype;
     uint32_t max_logit_rows; /* of one sample op */
     uint32_t n_layers, n_heads, n_kv_heads, head_dim, n_freqs, n_vocab;

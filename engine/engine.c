@@ -165,6 +165,13 @@ static uint64_t most_slots(const struct engine *e, struct device_memory device) 
     return min_u64(device.free / (e->kv.page_bytes * n_layers) * PAGE_TOKENS, longest);
 }
 
+/* Those of a step are expanded together, where pages are in 8 bits: the longest prompt, and others
+ * that are computed whole.  0: there is no limit. */
+static uint64_t most_prompt_slots(const struct engine *e) {
+    if (e->config.kv_dtype != DTYPE_FP8) return 0;
+    return (uint64_t)longest_sequence(e) + e->config.max_batched_tokens;
+}
+
 static uint32_t most_selected(const struct engine *e) {
     return e->info.selections ? e->config.max_selected : 0;
 }
@@ -194,6 +201,7 @@ static int create_workspace(struct engine *e, struct error *err) {
         .max_seqs = c->max_num_seqs,
         .max_seq_pages = (uint32_t)kv_n_pages(longest_sequence(e)),
         .max_slots = most_slots(e, before),
+        .max_prompt_slots = most_prompt_slots(e),
         .kv_dtype = c->kv_dtype,
         .max_logit_rows = limits.max_logit_rows,
         .n_layers = model->n_layers,
@@ -292,6 +300,7 @@ static int create_scheduler(struct engine *e, struct error *err) {
         .max_rows = e->config.max_batched_tokens,
         .max_seqs = e->config.max_num_seqs,
         .max_long_rows = e->info.long_rows,
+        .max_prompt_slots = most_prompt_slots(e),
         .max_itl_s = e->config.max_itl_ms / 1000.0,
         .row_work = dim * (2 * q_dim + 2 * kv_dim + 3 * (double)m->ffn_dim),
         .enter_work = dim * (q_dim + 2 * kv_dim),

@@ -44,8 +44,8 @@ struct engine_config {
     uint64_t kv_store_bytes; /* of the system's memory, for what KV_OFFLOAD moves there, for the
                                 pages of sequences that wait, and for cached ones; 0: nothing goes
                                 there */
-    bool kv_store_fp8;       /* KV_OFFLOAD's tokens are kept in 8 bits an element: struct
-                                kv_store */
+    bool kv_store_fp8;       /* KV_OFFLOAD's tokens are kept in 8 bits an element, as they are in
+                                any case where kv_dtype has no more: struct kv_store */
     uint32_t max_selected;   /* of KV_OFFLOAD: the largest n_selected that requests may ask for */
     bool sparse_prefill; /* prompts may be computed sparsely: room is planned for it */
     /* Host [n_layers][n_heads] of the model, borrowed until engine_destroy(), for requests without

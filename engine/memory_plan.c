@@ -78,7 +78,8 @@ int memory_plan_store(struct kv_store *store, const struct engine_config *config
                       const struct model_config *model, struct error *err) {
     const bool selects = memory_plan_selections(config);
     *store = (struct kv_store){.dtype = config->kv_dtype,
-                               .fp8 = selects && config->kv_store_fp8,
+                               .fp8 = config->kv_dtype == DTYPE_FP8 ||
+                                      (selects && config->kv_store_fp8),
                                .n_kv_heads = model->n_kv_heads,
                                .head_dim = model->head_dim};
     if (config->kv_store_bytes == 0) return 0;

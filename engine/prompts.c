@@ -65,7 +65,10 @@ bool prompts_are_limited(const struct prompts *p, struct sequence *const *runnin
 /* A long prompt's slices get half of the time. */
 struct prompt_room prompts_room(const struct prompts *p, struct sequence *const *running,
                                 uint32_t n_running) {
-    struct prompt_room room = {.n_rows = p->max_rows, .work = INFINITY, .is_whole = true};
+    struct prompt_room room = {.n_rows = p->max_rows,
+                               .n_slots = p->max_slots ? p->max_slots : UINT64_MAX,
+                               .work = INFINITY,
+                               .is_whole = true};
     for (uint32_t i = 0; i < n_running; i++) room.n_rows -= sequence_n_left(running[i]) == 1;
     if (!prompts_are_limited(p, running, n_running)) return room;
     const double seconds = p->pace.max_s - p->pace.base_s;
@@ -77,17 +80,24 @@ bool prompts_have_room(const struct prompt_room *room) {
     return room->n_rows > 0 && (room->is_whole || room->work > 0);
 }
 
+static uint32_t n_resident(const struct sequence *seq) {
+    return seq->kv.policy->n_resident(&seq->kv, seq->kv.n_tokens);
+}
+
 /* Slots that the sequence's next rows see but for each other. */
 static uint32_t n_slots_before(const struct prompts *p, const struct sequence *seq) {
-    const uint32_t n_slots = seq->kv.policy->n_resident(&seq->kv, seq->kv.n_tokens);
+    const uint32_t n_slots = n_resident(seq);
     return seq->way == WAY_IN_CHUNKS ? pace_seen(&p->pace, n_slots) : n_slots;
 }
 
 /* Rows of the sequence's next piece in the room, of at most n_rows. */
 static uint32_t fitting_rows(const struct prompts *p, const struct prompt_room *room,
                              const struct sequence *seq, uint32_t n_rows) {
+    const uint32_t before = n_resident(seq);
     uint32_t most = pace_rows(&p->pace, room->work, n_slots_before(p, seq));
     if (room->is_whole && most < PACE_FLOOR) most = PACE_FLOOR;
+    if (!room->is_whole)
+        most = (uint32_t)min_u64(most, room->n_slots > before ? room->n_slots - before : 0);
     return min_u32(n_rows, min_u32(most, room->n_rows));
 }
 
@@ -105,7 +115,9 @@ uint32_t prompts_next_rows(const struct prompts *p, const struct prompt_room *ro
 void prompts_use_room(const struct prompts *p, struct prompt_room *room,
                       const struct sequence *seq) {
     if (seq->n_rows == 0) return;
+    const uint64_t n_slots = (uint64_t)n_resident(seq) + seq->n_rows;
     room->n_rows -= seq->n_rows;
+    room->n_slots -= min_u64(room->n_slots, n_slots);
     room->work -= pace_work(&p->pace, seq->n_rows, n_slots_before(p, seq));
     if (room->work < 0) room->work = 0;
     room->is_whole = false;

@@ -24,6 +24,7 @@ struct sequence;
 struct prompts {
     const struct kv_space *space;
     uint32_t max_rows, max_long_rows; /* see struct scheduler_config */
+    uint64_t max_slots;               /* its max_prompt_slots */
     struct pace pace;
     struct sequence *on_turn; /* the running sequence whose turn it is, or NULL */
     uint32_t turn;            /* how many there have been */
@@ -48,6 +49,7 @@ bool prompts_go_by_layers(const struct prompts *p);
 /* What is left of a step for pieces of prompts. */
 struct prompt_room {
     uint32_t n_rows;
+    uint64_t n_slots; /* that they may see; the first piece may, in any case */
     double work;   /* pace.h; INFINITY: no limit */
     bool is_whole; /* nobody has had a piece: somebody gets PACE_FLOOR rows in any case */
 };

@@ -60,6 +60,7 @@ int scheduler_create(struct scheduler **out, const struct scheduler_config *conf
         .space = config->space,
         .max_rows = max_rows,
         .max_long_rows = config->max_long_rows,
+        .max_slots = config->max_prompt_slots,
         .pace = pace_make(config->row_work, config->enter_work, config->pair_work,
                           config->max_itl_s),
     };

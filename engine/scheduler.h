@@ -55,6 +55,8 @@ struct scheduler_config {
     const struct kv_space *space;  /* borrowed */
     uint32_t max_rows, max_seqs;   /* of a step; max_rows >= max_seqs >= 1 */
     uint32_t max_long_rows;        /* of the prompts that go layer by layer; 0: none does */
+    uint64_t max_prompt_slots; /* that prompts with pieces in a step have together; 0: any number.
+                                  One piece there may be always */
     double max_itl_s;              /* 0: no limit */
     double row_work, enter_work, pair_work; /* as in struct pace */
     double (*now_s)(void);         /* a clock that never goes back */

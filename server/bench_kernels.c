@@ -293,6 +293,11 @@ static int run_attention(struct kernel_case *c, uint32_t batch, uint32_t n_slots
     return rc;
 }
 
+/* Keys and values of a slot, with their scales where they have any. */
+static double slot_bytes(const struct kv_pool *kv) {
+    return (double)kv_state_offset(kv, 0) / PAGE_TOKENS;
+}
+
 static int run_attn_decode(struct kernels *k, uint32_t batch, uint32_t n_slots, struct error *err) {
     const struct model_config *m = &k->model->config;
     const uint64_t n_pages = batch * kv_n_pages(n_slots);
@@ -307,8 +312,7 @@ static int run_attn_decode(struct kernels *k, uint32_t batch, uint32_t n_slots, 
     snprintf(c->shape, sizeof(c->shape), "%ux%u", batch, n_slots);
     c->n_turns = n_turns;
     c->repeated = true;
-    c->bytes = (double)batch * n_slots * 2 * m->n_kv_heads * m->head_dim *
-               (double)dtype_size(k->kv.dtype);
+    c->bytes = (double)batch * n_slots * slot_bytes(&k->kv);
     c->flops = 4.0 * batch * n_slots * m->n_heads * m->head_dim;
     return run_attention(c, batch, n_slots, 1, err);
 }
@@ -323,7 +327,7 @@ static int run_attn_prefill(struct kernels *k, uint32_t n_slots, struct error *e
     struct kernel_case *c = new_case(k, "attn_prefill", do_attn_prefill, n_rows, err);
     if (!c) return ERR_NOMEM;
     snprintf(c->shape, sizeof(c->shape), "%ux%u", n_rows, n_slots);
-    c->bytes = (double)n_slots * 2 * m->n_kv_heads * m->head_dim * (double)dtype_size(k->kv.dtype) +
+    c->bytes = (double)n_slots * slot_bytes(&k->kv) +
                2.0 * n_rows * m->n_heads * m->head_dim * (double)dtype_size(k->be->act_dtype);
     /* Row i sees the context before the step and i + 1 of the step's rows. */
     c->flops = 4.0 * m->n_heads * m->head_dim *

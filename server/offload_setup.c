@@ -31,7 +31,8 @@ static double fetch_bytes(const struct offload_setup *setup, const struct kv_sto
 }
 
 static bool is_fp8(const struct options *options) {
-    return options->kv_offload_dtype == OFFLOAD_DTYPE_FP8;
+    return options->kv_offload_dtype == OFFLOAD_DTYPE_FP8 ||
+           options->kv_cache_dtype == KV_DTYPE_FP8;
 }
 
 int offload_setup_load(struct offload_setup *out, const struct options *options,
@@ -45,6 +46,7 @@ int offload_setup_load(struct offload_setup *out, const struct options *options,
     rc = model_file_choose(&setup.path, options->filters_file, "filters", config->model_dir, err);
     if (!rc && setup.path) rc = load_groups(&setup, err);
     struct kv_store store = {.dtype = config->kv_dtype,
+                             .fp8 = config->kv_dtype == DTYPE_FP8,
                              .n_kv_heads = model.n_kv_heads,
                              .head_dim = model.head_dim};
     setup.page_bytes = fetch_bytes(&setup, &store);

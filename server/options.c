@@ -9,7 +9,8 @@
 #include "engine/error.h"
 
 static const char *const device_words[] = {"auto", "cpu", "cuda", NULL};
-static const char *const kv_dtype_words[] = {"auto", "float32", "float16", "bfloat16", NULL};
+static const char *const kv_dtype_words[] = {"auto",     "float32", "float16",
+                                             "bfloat16", "fp8",     NULL};
 static const char *const offload_dtype_words[] = {"auto", "fp8", NULL};
 static const char *const dtype_words[] = {"auto", "float32", "bfloat16", NULL};
 static const char *const prefill_words[] = {"auto", "dense", "sparse", NULL};

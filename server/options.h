@@ -21,7 +21,7 @@ struct error;
 
 /* The choices of the settings that name one, in the order of their words in the table. */
 enum device_choice { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA };
-enum kv_dtype_choice { KV_DTYPE_AUTO, KV_DTYPE_F32, KV_DTYPE_F16, KV_DTYPE_BF16 };
+enum kv_dtype_choice { KV_DTYPE_AUTO, KV_DTYPE_F32, KV_DTYPE_F16, KV_DTYPE_BF16, KV_DTYPE_FP8 };
 enum offload_dtype_choice { OFFLOAD_DTYPE_AUTO, OFFLOAD_DTYPE_FP8 };
 enum dtype_choice { PRODUCTS_AUTO, PRODUCTS_F32, PRODUCTS_BF16 };
 enum load_choice { LOAD_AUTO, LOAD_DUMMY };

@@ -74,7 +74,6 @@ static void hide_slots(float *scores, uint32_t n_rows, uint64_t visited) {
 static void attend_page(const struct tile *t, const struct work *w, const float *q, uint32_t page,
                         float *max, float *sum, float *out) {
     const struct kv_pool *kv = t->kv;
-    const char *values = page_of_head(kv, t->view->pages[page], kv->n_kv_heads + t->kv_head);
     tile_scores(t, w->scores, q, page, w->page);
     if (w->raw)
         memcpy(w->raw + page * w->raw_stride, w->scores, t->n_rows * PAGE_TOKENS * sizeof(float));
@@ -93,8 +92,10 @@ static void attend_page(const struct tile *t, const struct work *w, const float 
             w->factor[r] = t->kernels->softmax_update(s, n, &max[r], &sum[r]);
         }
     }
-    t->kernels->page_values(out, w->factor, w->scores, t->n_rows, values, kv->dtype, kv->head_dim,
-                            slots_of_page(tile_last_visible(t), page), w->page);
+    const struct page_rows values = page_rows(t->kernels, kv, t->view->pages[page],
+                                              kv->n_kv_heads + t->kv_head, w->page);
+    t->kernels->page_values(out, w->factor, w->scores, t->n_rows, values.data, values.dtype,
+                            kv->head_dim, slots_of_page(tile_last_visible(t), page), w->page);
 }
 
 static void attend_chunk(const struct tile *t, const struct work *w, const float *q, uint32_t chunk,

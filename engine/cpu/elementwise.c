@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "engine/cpu/fp8.h"
 #include "engine/cpu/tile.h"
 #include "engine/cpu/vec.h"
 #include "engine/sizes.h"
@@ -113,16 +114,15 @@ static void rotate_head(float *x, const float *c, const float *s, uint32_t n) {
     }
 }
 
-/* A key is a column of its page, see tile.h. */
-static void store_key(char *to, uint32_t slot, const float *from, uint32_t dim, enum dtype dtype) {
-    for (size_t d = 0; d < dim; d++) store_f32_as(to, d * PAGE_TOKENS + slot, from[d], dtype);
-}
-
-static void store_value(char *to, uint32_t slot, const float *from, uint32_t dim,
-                        enum dtype dtype) {
-    to += (size_t)slot * dim * dtype_size(dtype);
-    if (dtype == DTYPE_F32) memcpy(to, from, dim * sizeof(float));
-    else for (uint32_t d = 0; d < dim; d++) store_f32_as(to, d, from[d], dtype);
+/* head: of keys, whose rows are columns of the page (tile.h), then of values. */
+static void store_row(const struct kv_pool *kv, uint32_t page, uint32_t head, uint32_t at,
+                      const float *from) {
+    const uint32_t dim = kv->head_dim, stride = head < kv->n_kv_heads ? PAGE_TOKENS : 1;
+    char *to = page_of_head(kv, page, head) + at * (stride > 1 ? 1 : dim) * dtype_size(kv->dtype);
+    if (kv->dtype == DTYPE_FP8)
+        page_scales(kv, page, head)[at] =
+            fp8_pack((uint8_t *)to, stride, (const char *)from, 1, dim, DTYPE_F32);
+    else for (size_t d = 0; d < dim; d++) store_f32_as(to, d * stride, from[d], kv->dtype);
 }
 
 /* The sequence of a row: sequences are in row order, so a bisection finds it. */
@@ -163,8 +163,8 @@ static void append_row(const struct kv_pool *kv, const struct step_seq *seq,
     for (uint32_t h = 0; h < n_kv; h++) {
         const uint32_t slot = slot_of_row(kv, view, h, row), at = slot % PAGE_TOKENS,
                        page = view->pages[slot / PAGE_TOKENS];
-        store_key(page_of_head(kv, page, h), at, k + (size_t)h * dim, dim, kv->dtype);
-        store_value(page_of_head(kv, page, n_kv + h), at, v + (size_t)h * dim, dim, kv->dtype);
+        store_row(kv, page, h, at, k + (size_t)h * dim);
+        store_row(kv, page, n_kv + h, at, v + (size_t)h * dim);
         if (seq->budget) track_token(kv, seq, view, h, row, slot);
     }
 }

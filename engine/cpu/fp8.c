@@ -38,11 +38,8 @@ uint8_t fp8_from_f32(float x) {
     return (uint8_t)((bits >> 24 & 0x80) | round_magnitude(magnitude));
 }
 
-/* As a subnormal f32 the code is 2^-120 times its value: subnormal codes, too. */
 float fp8_to_f32(uint8_t code) {
-    if ((code & 0x7f) == NOT_A_NUMBER) return NAN;
-    const float magnitude = of_bits((uint32_t)(code & 0x7f) << DROPPED) * 0x1p120f;
-    return code & 0x80 ? -magnitude : magnitude;
+    return e4m3_to_f32(code);
 }
 
 /* 448 = 1.75 * 2^8: a mantissa above 1.75 carries into the exponent, and takes the next scale. */
@@ -52,26 +49,27 @@ static uint8_t scale_of(float largest, enum dtype dtype) {
     return (uint8_t)min_u32(exponent > 9 ? exponent - 8 : 1, most);
 }
 
-static float power_of_two(uint32_t biased) {
-    return of_bits(biased << 23);
+float fp8_factor(uint8_t scale) {
+    return of_bits((uint32_t)scale << 23);
 }
 
-uint8_t fp8_pack(uint8_t *codes, const char *from, uint32_t stride, uint32_t n, enum dtype dtype) {
+uint8_t fp8_pack(uint8_t *codes, uint32_t codes_stride, const char *from, uint32_t stride,
+                 uint32_t n, enum dtype dtype) {
     float largest = 0;
     for (size_t i = 0; i < n; i++) {
         const float x = fabsf(load_as_f32(from, i * stride, dtype));
         largest = x > largest ? x : largest; /* NaN is not */
     }
     const uint8_t scale = scale_of(largest, dtype);
-    const float inverse = power_of_two(2 * 127 - scale);
+    const float inverse = fp8_factor((uint8_t)(2 * 127 - scale));
     for (size_t i = 0; i < n; i++)
-        codes[i] = fp8_from_f32(load_as_f32(from, i * stride, dtype) * inverse);
+        codes[i * codes_stride] = fp8_from_f32(load_as_f32(from, i * stride, dtype) * inverse);
     return scale;
 }
 
 void fp8_unpack(char *to, uint32_t stride, const uint8_t *codes, uint8_t scale, uint32_t n,
                 enum dtype dtype) {
-    const float factor = power_of_two(scale);
+    const float factor = fp8_factor(scale);
     for (size_t i = 0; i < n; i++)
         store_f32_as(to, i * stride, fp8_to_f32(codes[i]) * factor, dtype);
 }

@@ -1,4 +1,5 @@
-/* fp8.h - rows of a head's elements as bytes with a scale (engine/backend.h, struct kv_store).
+/* fp8.h - rows of a head's elements as bytes with a scale (engine/backend.h, struct kv_store and
+ * struct kv_pool).
  *
  * Thread: any.  Memory: none. */
 #ifndef ENGINE_CPU_FP8_H
@@ -13,8 +14,11 @@
 uint8_t fp8_from_f32(float x);
 float fp8_to_f32(uint8_t code);
 
+/* What a scale stands for: 2^(scale - 127); 0 of 0, which nobody packs. */
+float fp8_factor(uint8_t scale);
 /* n elements, each `stride` of them behind the one before.  fp8_pack() returns their scale. */
-uint8_t fp8_pack(uint8_t *codes, const char *from, uint32_t stride, uint32_t n, enum dtype dtype);
+uint8_t fp8_pack(uint8_t *codes, uint32_t codes_stride, const char *from, uint32_t stride,
+                 uint32_t n, enum dtype dtype);
 void fp8_unpack(char *to, uint32_t stride, const uint8_t *codes, uint8_t scale, uint32_t n,
                 enum dtype dtype);
 

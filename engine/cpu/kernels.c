@@ -178,6 +178,7 @@ static void linear_block(const float *x, size_t x_stride, uint32_t n_rows, uint3
     case DTYPE_F32: in.dtype = DTYPE_F32, dot_columns(in, n_rows, n_in, n_cols, &out); break;
     case DTYPE_F16: in.dtype = DTYPE_F16, dot_columns(in, n_rows, n_in, n_cols, &out); break;
     case DTYPE_BF16: in.dtype = DTYPE_BF16, dot_columns(in, n_rows, n_in, n_cols, &out); break;
+    case DTYPE_FP8: break; /* no weight is */
     }
 }
 
@@ -388,6 +389,7 @@ static void rotate_page(float *out, const void *k, enum dtype dtype, uint32_t di
     case DTYPE_F32: rotate_as(out, k, DTYPE_F32, rank, angles, n_freqs); break;
     case DTYPE_F16: rotate_as(out, k, DTYPE_F16, rank, angles, n_freqs); break;
     case DTYPE_BF16: rotate_as(out, k, DTYPE_BF16, rank, angles, n_freqs); break;
+    case DTYPE_FP8: break; /* they come with scales: page_rows() */
     }
     to_f32(out + done, (const char *)k + done * dtype_size(dtype), all - done, dtype);
 }

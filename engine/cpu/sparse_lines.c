@@ -182,10 +182,11 @@ void lines_mean_keys(const struct lines_task *task, uint32_t n_pages) {
     const struct kv_pool *kv = task->args->kv;
     const uint32_t kv_head = task->head / (task->args->n_heads / kv->n_kv_heads);
     for (uint32_t page = 0; page < n_pages; page++) {
-        const char *stored = page_of_head(kv, task->view->pages[page], kv_head);
         float *mean = task->room.means + (size_t)page * kv->head_dim;
-        task->cpu->kernels->to_f32(task->room.keys, stored, (size_t)PAGE_TOKENS * kv->head_dim,
-                                   kv->dtype);
+        const struct page_rows keys = page_rows(task->cpu->kernels, kv, task->view->pages[page],
+                                                kv_head, task->room.keys);
+        task->cpu->kernels->to_f32(task->room.keys, keys.data,
+                                   (size_t)PAGE_TOKENS * kv->head_dim, keys.dtype);
         for (uint32_t d = 0; d < kv->head_dim; d++) {
             const float *slots = task->room.keys + (size_t)d * PAGE_TOKENS;
             float sum = 0.0f;

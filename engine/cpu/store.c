@@ -2,7 +2,8 @@
  * it (the contract is in engine/backend.h).
  *
  * A row is what one head has of a token, its key or its value: head_dim elements, which in a page
- * lie one behind the other or, of keys, PAGE_TOKENS apart. */
+ * lie one behind the other or, of keys, PAGE_TOKENS apart.  Where pages are of DTYPE_FP8 it moves
+ * as it is, and its scale with it. */
 #include "engine/cpu/store.h"
 
 #include "engine/cpu/fp8.h"
@@ -32,7 +33,8 @@ void token_from_store(const struct kv_pool *kv, uint32_t page, uint32_t at,
     const uint8_t *scales = (const uint8_t *)from + (size_t)n_rows * dim;
     for (uint32_t i = 0; i < n_rows; i++) {
         const struct row row = row_in_page(kv, page, at, i);
-        if (store->fp8)
+        if (kv->dtype == DTYPE_FP8) page_scales(kv, page, i)[at] = scales[i];
+        if (store->fp8 && kv->dtype != DTYPE_FP8)
             fp8_unpack(row.first, row.stride, (const uint8_t *)from + (size_t)i * dim, scales[i],
                        dim, kv->dtype);
         else
@@ -48,8 +50,9 @@ static void token_to_store(const struct kv_pool *kv, uint32_t page, uint32_t at,
     uint8_t *scales = (uint8_t *)to + (size_t)n_rows * dim;
     for (uint32_t i = 0; i < n_rows; i++) {
         const struct row row = row_in_page(kv, page, at, i);
-        if (store->fp8)
-            scales[i] = fp8_pack((uint8_t *)to + (size_t)i * dim, row.first, row.stride, dim,
+        if (kv->dtype == DTYPE_FP8) scales[i] = page_scales(kv, page, i)[at];
+        if (store->fp8 && kv->dtype != DTYPE_FP8)
+            scales[i] = fp8_pack((uint8_t *)to + (size_t)i * dim, 1, row.first, row.stride, dim,
                                  kv->dtype);
         else
             copy_elements(to + (size_t)i * dim * dtype_size(kv->dtype), 1, row.first, row.stride,

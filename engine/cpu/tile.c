@@ -3,10 +3,14 @@
 
 #include <string.h>
 
+#include "engine/cpu/fp8.h"
+
 void copy_elements(char *to, uint32_t to_stride, const char *from, uint32_t from_stride, uint32_t n,
                    enum dtype dtype) {
     if (to_stride == 1 && from_stride == 1) {
         memcpy(to, from, n * dtype_size(dtype));
+    } else if (dtype == DTYPE_FP8) {
+        for (size_t i = 0; i < n; i++) to[i * to_stride] = from[i * from_stride];
     } else if (dtype == DTYPE_F32) {
         for (size_t i = 0; i < n; i++)
             ((float *)to)[i * to_stride] = ((const float *)from)[i * from_stride];
@@ -25,6 +29,28 @@ void copy_token(const struct kv_pool *kv, uint32_t kv_head, uint32_t to_page, ui
                   kv->dtype);
     memcpy(page_of_head(kv, to_page, values) + to_at * value_bytes,
            page_of_head(kv, from_page, values) + from_at * value_bytes, value_bytes);
+    if (kv->dtype != DTYPE_FP8) return;
+    page_scales(kv, to_page, kv_head)[to_at] = page_scales(kv, from_page, kv_head)[from_at];
+    page_scales(kv, to_page, values)[to_at] = page_scales(kv, from_page, values)[from_at];
+}
+
+struct page_rows page_rows(const struct cpu_kernels *kernels, const struct kv_pool *kv,
+                           uint32_t page, uint32_t head, float *room) {
+    const char *stored = page_of_head(kv, page, head);
+    const uint32_t dim = kv->head_dim;
+    float factors[PAGE_TOKENS];
+    if (kv->dtype != DTYPE_FP8) return (struct page_rows){stored, kv->dtype};
+    kernels->to_f32(room, stored, (size_t)PAGE_TOKENS * dim, DTYPE_FP8);
+    const uint8_t *scales = page_scales(kv, page, head);
+    for (uint32_t i = 0; i < PAGE_TOKENS; i++) factors[i] = fp8_factor(scales[i]);
+    if (head < kv->n_kv_heads)
+        for (uint32_t d = 0; d < dim; d++)
+            for (uint32_t i = 0; i < PAGE_TOKENS; i++)
+                room[(size_t)d * PAGE_TOKENS + i] *= factors[i];
+    else
+        for (uint32_t i = 0; i < PAGE_TOKENS; i++)
+            for (uint32_t d = 0; d < dim; d++) room[(size_t)i * dim + d] *= factors[i];
+    return (struct page_rows){room, DTYPE_F32};
 }
 
 uint32_t task_owner(const uint32_t *first_task, uint32_t n, uint32_t task) {
@@ -49,25 +75,26 @@ void tile_load_queries(const struct attn_args *args, const struct tile *t, uint3
 }
 
 /* A copy of a page's keys, each rotated by its rank. */
-static void rotated_keys(const struct tile *t, float *out, const char *keys, uint32_t page) {
+static void rotated_keys(const struct tile *t, float *out, const struct page_rows *keys,
+                         uint32_t page) {
     const struct kv_pool *kv = t->kv;
     const struct kv_page_state *state = page_state(kv, t->view->pages[page], t->kv_head);
     const uint32_t n = slots_of_page(t->view->n_slots, page);
     uint32_t rank[PAGE_TOKENS];
     /* A slot not in use may hold anything; its rank must still be one of the table's. */
     for (uint32_t i = 0; i < PAGE_TOKENS; i++) rank[i] = i < n ? state->rank[i] : 0;
-    t->kernels->rotate_page(out, keys, kv->dtype, kv->head_dim, rank, t->angles->table.data,
-                            t->angles->n_freqs);
+    t->kernels->rotate_page(out, keys->data, keys->dtype, kv->head_dim, rank,
+                            t->angles->table.data, t->angles->n_freqs);
 }
 
 void tile_scores(const struct tile *t, float *scores, const float *q, uint32_t page, float *room) {
-    const char *keys = page_of_head(t->kv, t->view->pages[page], t->kv_head);
+    struct page_rows keys =
+        page_rows(t->kernels, t->kv, t->view->pages[page], t->kv_head, room);
     if (t->angles) {
-        rotated_keys(t, room, keys, page);
-        t->kernels->page_scores(scores, q, t->n_rows, room, DTYPE_F32, t->kv->head_dim, NULL);
-    } else {
-        t->kernels->page_scores(scores, q, t->n_rows, keys, t->kv->dtype, t->kv->head_dim, room);
+        rotated_keys(t, room, &keys, page);
+        keys = (struct page_rows){room, DTYPE_F32};
     }
+    t->kernels->page_scores(scores, q, t->n_rows, keys.data, keys.dtype, t->kv->head_dim, room);
     if (t->softcap > 0) /* scores are in base 2, and so is what they tend to */
         t->kernels->soft_cap(scores, (size_t)t->n_rows * PAGE_TOKENS,
                              (float)(t->softcap * LOG2_E));

@@ -50,10 +50,26 @@ static inline char *page_of_head(const struct kv_pool *kv, uint32_t page, uint32
     return (char *)kv->base + page * kv->page_bytes + head * head_bytes;
 }
 
+/* The scales of its slots' rows, where pages are of DTYPE_FP8. */
+static inline uint8_t *page_scales(const struct kv_pool *kv, uint32_t page, uint32_t head) {
+    return (uint8_t *)kv->base + page * kv->page_bytes + kv_elements_bytes(kv) +
+           (size_t)head * PAGE_TOKENS;
+}
+
 static inline struct kv_page_state *page_state(const struct kv_pool *kv, uint32_t page,
                                                uint32_t head) {
     return (void *)((char *)kv->base + page * kv->page_bytes + kv_state_offset(kv, head));
 }
+
+/* Keys or values of a head in a page as kernels take them. */
+struct page_rows {
+    const void *data;
+    enum dtype dtype;
+};
+
+/* Where they lie, or of DTYPE_FP8 a copy in `room`, PAGE_TOKENS * head_dim floats. */
+struct page_rows page_rows(const struct cpu_kernels *kernels, const struct kv_pool *kv,
+                           uint32_t page, uint32_t head, float *room);
 
 /* Copies n elements, each `stride` of them behind the one before. */
 void copy_elements(char *to, uint32_t to_stride, const char *from, uint32_t from_stride, uint32_t n,

@@ -24,6 +24,7 @@ typedef uint32_t vecu __attribute__((vector_size(LANES * 4), aligned(4)));
 /* Pairs of 16-bit numbers, as they lie in memory. */
 typedef uint32_t vecp __attribute__((vector_size(LANES * 4), aligned(2), may_alias));
 typedef uint16_t vech __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
+typedef uint8_t vecb __attribute__((vector_size(LANES), aligned(1), may_alias));
 
 static inline vecf vec_set(float x) {
     return x - (vecf){0};
@@ -57,8 +58,17 @@ static inline vecf vec_from_f16(vech h) {
     return (vecf)(bits | ((x & 0x8000u) << 16));
 }
 
+/* e4m3, see fp8.h.  As a subnormal f32 a code is 2^-120 times its value: subnormal codes, too. */
+static inline vecf vec_from_e4m3(vecb codes) {
+    vecu x = __builtin_convertvector(codes, vecu), magnitude = x & 0x7fu;
+    vecf value = (vecf)(magnitude << 20) * 0x1p120f;
+    vecu nan = (vecu)(magnitude == 0x7fu);
+    return (vecf)((((vecu)value | (x & 0x80u) << 24) & ~nan) | (0x7fc00000u & nan));
+}
+
 static inline vecf vec_load_as(const void *p, size_t index, enum dtype dtype) {
     if (dtype == DTYPE_F32) return vec_load((const float *)p + index);
+    if (dtype == DTYPE_FP8) return vec_from_e4m3(*(const vecb *)((const uint8_t *)p + index));
     vech h = *(const vech *)((const uint16_t *)p + index);
     return dtype == DTYPE_BF16 ? vec_from_bf16(h) : vec_from_f16(h);
 }
@@ -190,8 +200,14 @@ static inline uint16_t f32_to_f16(float f) {
     return (uint16_t)(sign | ((rounded - 0x38000000u) >> 13));
 }
 
+static inline float e4m3_to_f32(uint8_t code) {
+    vecb v = {code};
+    return vec_from_e4m3(v)[0];
+}
+
 static inline float load_as_f32(const void *p, size_t index, enum dtype dtype) {
     if (dtype == DTYPE_F32) return ((const float *)p)[index];
+    if (dtype == DTYPE_FP8) return e4m3_to_f32(((const uint8_t *)p)[index]);
     uint16_t h = ((const uint16_t *)p)[index];
     return dtype == DTYPE_BF16 ? bf16_to_f32(h) : f16_to_f32(h);
 }

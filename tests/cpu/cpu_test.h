@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "engine/cpu/cpu.h"
+#include "engine/cpu/fp8.h"
 #include "engine/error.h"
 
 static uint64_t rng_state = 0x9e3779b97f4a7c15u;
@@ -38,6 +39,22 @@ static inline float *random_floats(size_t n) {
     assert_non_null(x);
     for (size_t i = 0; i < n; i++) x[i] = random_float();
     return x;
+}
+
+/* Of n rows, each a magnitude of its own, so that in 8 bits their scales differ. */
+static inline void vary_rows(float *rows, size_t n, uint32_t dim) {
+    for (size_t i = 0; i < n; i++) {
+        const float factor = ldexpf(1, -(int)random_below(4));
+        for (uint32_t d = 0; d < dim; d++) rows[i * dim + d] *= factor;
+    }
+}
+
+/* Rounds a row of at most 256 to what comes back of 8 bits; of any magnitude. */
+static inline void make_exact_in_fp8(float *row, uint32_t n) {
+    uint8_t codes[256];
+    vary_rows(row, 1, n);
+    const uint8_t scale = fp8_pack(codes, 1, (const char *)row, 1, n, DTYPE_F32);
+    fp8_unpack((char *)row, 1, codes, scale, n, DTYPE_F32);
 }
 
 /* Calls test for every instruction set of this machine, with one thread and with three. */

@@ -87,6 +87,8 @@ static inline struct prompt *prompt_make(struct backend *be, uint32_t first_slot
     for (uint32_t i = 0; i < n; i++) p->positions[i] = i;
     p->qkv = random_floats((size_t)n * WIDTH);
     for (size_t i = 0; i < (size_t)n * WIDTH; i++) p->qkv[i] *= 3; /* rows of all kinds */
+    for (size_t i = 0; dtype == DTYPE_FP8 && i < (size_t)n * WIDTH; i += DIM)
+        if (i % WIDTH >= N_HEADS * DIM) make_exact_in_fp8(p->qkv + i, DIM);
     p->out = random_floats((size_t)n_rows * N_HEADS * DIM);
     p->lse = random_floats((size_t)n_rows * N_HEADS);
     p->sparse = (struct attn_sparse){.patterns = p->patterns,
@@ -239,7 +241,7 @@ static inline void synthetic_lines(const struct prompt *p, uint32_t head, struct
 
 static inline float stored(float x, enum dtype dtype) {
     uint32_t bits;
-    if (dtype == DTYPE_F32) return x;
+    if (dtype != DTYPE_BF16) return x; /* f32, or what 8 bits can hold */
     memcpy(&bits, &x, sizeof(bits));
     bits = (bits + 0x7fffu + (bits >> 16 & 1)) & 0xffff0000u; /* bf16 */
     memcpy(&x, &bits, sizeof(x));

@@ -73,9 +73,8 @@ static struct fixture fixture_make(struct backend *be, struct shape s, enum dtyp
     f.kv = (struct kv_pool){.dtype = dtype,
                             .n_pages = pool,
                             .n_kv_heads = s.n_kv,
-                            .head_dim = s.dim,
-                            .page_bytes = (size_t)2 * s.n_kv * PAGE_TOKENS * s.dim *
-                                          dtype_size(dtype)};
+                            .head_dim = s.dim};
+    f.kv.page_bytes = kv_page_bytes(&f.kv);
     assert_int_equal(be->ops->alloc(be, pool * f.kv.page_bytes, &f.kv.base, NULL), 0);
     memset(f.kv.base, 0xff, pool * f.kv.page_bytes); /* NaN: reading an unwritten slot shows */
     f.pages = malloc(n_pages * sizeof(uint32_t));
@@ -109,8 +108,10 @@ static void pass_pages(struct fixture *f, uint32_t first) {
         memset((char *)f->kv.base + f->pages[i] * f->kv.page_bytes, 0xff, f->kv.page_bytes);
 }
 
-/* Feeds tokens [first, first + n) as the one sequence of a step. */
-static void feed(struct backend *be, struct fixture *f, uint32_t first, uint32_t n, float *out) {
+/* Feeds tokens [first, first + n) as the one sequence of a step; what they append becomes that of
+ * `instead`, a pool of the same shape, before it is attended to. */
+static void feed_other(struct backend *be, struct fixture *f, uint32_t first, uint32_t n,
+                       const struct kv_pool *instead, float *out) {
     uint32_t width = row_width(&f->s);
     pass_pages(f, first);
     struct kv_view view = {f->pages, first + n, first};
@@ -134,10 +135,15 @@ static void feed(struct backend *be, struct fixture *f, uint32_t first, uint32_t
                              .softcap = f->s.softcap};
     assert_int_equal(be->ops->step_begin(be, &step, NULL), 0);
     assert_int_equal(be->ops->rope_append(be, &rope, NULL), 0);
+    if (instead) memcpy(f->kv.base, instead->base, instead->n_pages * instead->page_bytes);
     assert_int_equal(be->ops->attn_decode(be, &attn, NULL), 0);
     assert_int_equal(be->ops->attn_prefill(be, &attn, NULL), 0);
     assert_int_equal(be->ops->sync(be, NULL), 0);
     free(qkv);
+}
+
+static void feed(struct backend *be, struct fixture *f, uint32_t first, uint32_t n, float *out) {
+    feed_other(be, f, first, n, NULL, out);
 }
 
 static void feed_in_chunks(struct backend *be, struct fixture *f, uint32_t chunk, float *out) {
@@ -182,10 +188,66 @@ static void attention_equals_the_definition(void **state) {
     for_each_backend(attention_equals_the_definition_on);
 }
 
+/* A key is a column of its page. */
+static size_t first_element(const struct kv_pool *kv, uint32_t row, uint32_t at) {
+    const uint32_t dim = kv->head_dim;
+    return (size_t)row * PAGE_TOKENS * dim + (row < kv->n_kv_heads ? at : at * dim);
+}
+
+/* The row of an f32 page, in 8 bits, is what the other page has; then the f32 page has what they
+ * stand for. */
+static void check_row(const struct kv_pool *wide, const struct kv_pool *kv, uint32_t page,
+                      uint32_t row, uint32_t at) {
+    uint8_t codes[128];
+    const uint32_t stride = row < kv->n_kv_heads ? PAGE_TOKENS : 1;
+    const size_t first = first_element(kv, row, at);
+    float *x = (float *)((char *)wide->base + page * wide->page_bytes) + first;
+    const uint8_t *stored = (const uint8_t *)kv->base + page * kv->page_bytes,
+                  scale = fp8_pack(codes, 1, (const char *)x, stride, kv->head_dim, DTYPE_F32);
+    assert_int_equal(stored[kv_elements_bytes(kv) + (size_t)row * PAGE_TOKENS + at], scale);
+    for (uint32_t d = 0; d < kv->head_dim; d++)
+        assert_int_equal(stored[first + (size_t)d * stride], codes[d]);
+    fp8_unpack((char *)x, stride, codes, scale, kv->head_dim, DTYPE_F32);
+}
+
+/* Appended rows are rounded as a store's are, and attention is that over pages of what they stand
+ * for, bit for bit: of the step's own rows, too. */
+static void pages_in_8_bits_are_seen_as_they_are_stored_on(struct backend *be) {
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+        const uint64_t seed = rng_state;
+        struct fixture wide = fixture_make(be, shapes[i], DTYPE_F32);
+        rng_state = seed;
+        struct fixture f = fixture_make(be, shapes[i], DTYPE_FP8);
+        const uint32_t n_tokens = f.s.n_tokens;
+        const size_t n = (size_t)n_tokens * f.s.n_heads * f.s.dim;
+        float *expected = random_floats(n), *out = random_floats(n);
+        feed(be, &wide, 0, n_tokens, expected);
+        feed(be, &f, 0, n_tokens, out);
+        for (uint32_t t = 0; t < n_tokens; t++)
+            for (uint32_t row = 0; row < 2 * f.s.n_kv; row++)
+                check_row(&wide.kv, &f.kv, f.pages[t / PAGE_TOKENS], row, t % PAGE_TOKENS);
+        struct kv_pool copy = wide.kv;
+        copy.base = malloc(copy.n_pages * copy.page_bytes);
+        memcpy(copy.base, wide.kv.base, copy.n_pages * copy.page_bytes);
+        feed_other(be, &wide, 0, n_tokens, &copy, expected);
+        assert_memory_equal(out, expected, n * sizeof(float));
+        free(copy.base);
+        fixture_free(be, &wide);
+        fixture_free(be, &f);
+        free(expected);
+        free(out);
+    }
+}
+
+static void pages_in_8_bits_are_seen_as_they_are_stored(void **state) {
+    (void)state;
+    for_each_backend(pages_in_8_bits_are_seen_as_they_are_stored_on);
+}
+
 static void any_cut_gives_the_same_bits_on(struct backend *be) {
     static const uint32_t chunks[] = {1, 7, 64, 100, 512};
     for (size_t i = 5; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
-        struct fixture f = fixture_make(be, shapes[i], DTYPE_F32);
+        struct fixture f = fixture_make(be, shapes[i], i % 2 ? DTYPE_FP8 : DTYPE_F32);
         size_t n = (size_t)f.s.n_tokens * f.s.n_heads * f.s.dim;
         float *whole = random_floats(n), *cut = random_floats(n);
         feed_in_chunks(be, &f, f.s.n_tokens, whole);
@@ -291,6 +353,7 @@ static void copied_pages_are_equal(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(attention_equals_the_definition),
+        cmocka_unit_test(pages_in_8_bits_are_seen_as_they_are_stored),
         cmocka_unit_test(any_cut_gives_the_same_bits),
         cmocka_unit_test(a_batch_gives_the_same_bits),
         cmocka_unit_test(copied_pages_are_equal),

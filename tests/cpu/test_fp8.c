@@ -64,7 +64,7 @@ static void check_scale(float x, enum dtype dtype) {
     store_f32_as(row, 0, x, dtype);
     store_f32_as(row, 1, NAN, dtype);
     const float held = load_as_f32(row, 0, dtype);
-    const uint32_t scale = fp8_pack(codes, row, 1, 2, dtype);
+    const uint32_t scale = fp8_pack(codes, 1, row, 1, 2, dtype);
     assert_true(scale >= 1 && scale <= most_scale(dtype));
     assert_true(covered(scale) >= held || scale == most_scale(dtype));
     assert_true(scale == 1 || covered(scale - 1) < held);
@@ -112,13 +112,13 @@ static void rows_return_as_nearly_as_promised(void **state) {
                        reach = dtype == DTYPE_F16 ? 15 : 127;
         const int to = (int)random_below(2 * reach) - (int)reach, from = to - (int)random_below(20);
         fill_row(row, stride, n, dtype, from, to);
-        const uint8_t scale = fp8_pack(codes, row, stride, n, dtype);
+        const uint8_t scale = fp8_pack(codes, 1, row, stride, n, dtype);
         fp8_unpack(back, 2, codes, scale, n, dtype);
         for (uint32_t k = 0; k < n; k++)
             expect_element(load_as_f32(back, 2 * (size_t)k, dtype),
                            load_as_f32(row, (size_t)k * stride, dtype), scale);
         /* What has come back loses nothing any more. */
-        const uint8_t same = fp8_pack(codes, back, 2, n, dtype);
+        const uint8_t same = fp8_pack(codes, 1, back, 2, n, dtype);
         fp8_unpack(again, 1, codes, same, n, dtype);
         for (uint32_t k = 0; k < n; k++) {
             const float x = load_as_f32(again, k, dtype),
@@ -133,7 +133,7 @@ static void a_row_of_zeros_stays_one(void **state) {
     const float zeros[4] = {0, -0.0f, 0, -0.0f};
     float back[4] = {1, 1, 1, 1};
     uint8_t codes[4];
-    const uint8_t scale = fp8_pack(codes, (const char *)zeros, 1, 4, DTYPE_F32);
+    const uint8_t scale = fp8_pack(codes, 1, (const char *)zeros, 1, 4, DTYPE_F32);
     fp8_unpack((char *)back, 1, codes, scale, 4, DTYPE_F32);
     assert_memory_equal(back, zeros, sizeof(zeros));
 }
@@ -147,7 +147,7 @@ static void check_token(const struct kv_pool *kv, const struct kv_store *store, 
     for (uint32_t row = 0; row < n_rows; row++) {
         const bool key = row < kv->n_kv_heads;
         const char *from = page_of_head(kv, page, row) + (key ? at : at * dim) * size;
-        const uint8_t scale = fp8_pack(expected, from, key ? PAGE_TOKENS : 1, dim, kv->dtype);
+        const uint8_t scale = fp8_pack(expected, 1, from, key ? PAGE_TOKENS : 1, dim, kv->dtype);
         assert_memory_equal(token + (size_t)row * dim, expected, dim);
         assert_int_equal(token[(size_t)n_rows * dim + row], scale);
     }

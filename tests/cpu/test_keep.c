@@ -65,10 +65,13 @@ static float *random_inputs(const struct plan *p) {
         char element[4];
         x[i] *= 2; /* sharp and flat rows */
         if (p->nan_row == i / width && i % width < q_width) x[i] = NAN;
-        if (i % width < q_width) continue;
+        if (i % width < q_width || p->shape.dtype == DTYPE_FP8) continue;
         store_f32_as(element, 0, x[i], p->shape.dtype);
         x[i] = load_as_f32(element, 0, p->shape.dtype);
     }
+    for (size_t i = 0; p->shape.dtype == DTYPE_FP8 && i < (size_t)p->n_text * width;
+         i += p->shape.dim)
+        if (i % width >= q_width) make_exact_in_fp8(x + i, p->shape.dim);
     return x;
 }
 
@@ -529,7 +532,7 @@ static struct plan random_plan(enum kv_score score, bool cache_positions) {
                                 2 * p.budget.capacity + random_below(2 * p.chunk)};
     p.budget.cache_positions = cache_positions;
     /* Keys in narrow types are compared where they are stored as they are. */
-    if (cache_positions) p.shape.dtype = (enum dtype)random_below(3);
+    if (cache_positions) p.shape.dtype = (enum dtype)random_below(4);
     p.n_prompt = prompts[random_below(4)];
     p.n_text = p.n_prompt + 1 + random_below(300);
     p.nan_row = UINT32_MAX;

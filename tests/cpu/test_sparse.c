@@ -299,9 +299,9 @@ static void attention_is_that_over_the_visited_slots_on(struct backend *be) {
                                         {576, 63}, {640, 127}, {448, 256}, {128, 513}};
     reserve_sparse(be, MAX_SLOTS, MAX_SLOTS);
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        for (uint32_t bf16 = 0; bf16 < 2; bf16++) {
-            struct prompt *p =
-                prompt_make(be, sizes[i][0], sizes[i][1], bf16 ? DTYPE_BF16 : DTYPE_F32);
+        static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_BF16, DTYPE_FP8};
+        for (uint32_t d = 0; d < 3; d++) {
+            struct prompt *p = prompt_make(be, sizes[i][0], sizes[i][1], dtypes[d]);
             mix_patterns(p);
             if (i % 2) p->softcap = 4;
             index_prompt(p);

@@ -35,7 +35,7 @@ static void expect_token(const struct kv_pool *kv, const char *page, uint32_t at
     for (uint32_t row = 0; row < n_rows; row++) {
         const char *from =
             page + ((size_t)row * PAGE_TOKENS + at) * dim * dtype_size(kv->dtype);
-        const uint8_t scale = fp8_pack(codes, from, 1, dim, kv->dtype);
+        const uint8_t scale = fp8_pack(codes, 1, from, 1, dim, kv->dtype);
         assert_memory_equal(token + (size_t)row * dim, codes, dim);
         assert_int_equal(token[(size_t)n_rows * dim + row], scale);
     }

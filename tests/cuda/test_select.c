@@ -11,11 +11,8 @@
  * Where the store is fp8, texts are such that it loses nothing; all others are test_fp8.c's. */
 #include "tests/cuda/cuda_test.h"
 
-#include "engine/cpu/fp8.h"
-
 enum { N_LAYERS = 7, N_TEXTS = 4, MAX_TOKENS = 1600, TEXT_PAGES = MAX_TOKENS / PAGE_TOKENS };
 enum { MAX_SELECTED = 192, CHOSEN_PAGES = MAX_SELECTED / PAGE_TOKENS, N_SINK = 4, N_TAIL = 64 };
-enum { MAX_DIM = 128 };
 enum { EACH_LAYER = TEXT_PAGES + CHOSEN_PAGES, RECORDED_ROWS = 8 };
 enum { N_PAGES = N_TEXTS * (N_LAYERS * EACH_LAYER + 2), N_BLOCKS = N_TEXTS * TEXT_PAGES };
 
@@ -61,8 +58,18 @@ struct rig {
     uint32_t n_states, n_ties, n_fetched;
 };
 
+static size_t n_elements(const struct rig *r) {
+    return 2 * (size_t)r->n_kv * r->dim;
+}
+
+/* With a scale for each row, behind them, where elements are codes. */
 static size_t token_bytes(const struct rig *r) {
-    return 2 * (size_t)r->n_kv * r->dim * dtype_size(r->cpu.kv.dtype);
+    return n_elements(r) * dtype_size(r->cpu.kv.dtype) +
+           (r->cpu.kv.dtype == DTYPE_FP8 ? 2 * r->n_kv : 0);
+}
+
+static uint8_t scale_of(const struct rig *r, const char *token, size_t row) {
+    return (uint8_t)token[n_elements(r) + row];
 }
 
 static const struct layer_group *group_of(uint32_t layer) {
@@ -91,6 +98,10 @@ static void *as_page(const struct rig *r, const char *tokens, bool by_dim) {
                 memcpy(page + (h * PAGE_TOKENS * r->dim + place) * size,
                        tokens + at * token_bytes(r) + (h * r->dim + d) * size, size);
             }
+    for (size_t at = 0; r->cpu.kv.dtype == DTYPE_FP8 && at < PAGE_TOKENS; at++)
+        for (size_t h = 0; h < 2 * r->n_kv; h++)
+            page[kv_elements_bytes(&r->cpu.kv) + h * PAGE_TOKENS + at] =
+                (char)scale_of(r, tokens + at * token_bytes(r), h);
     return page;
 }
 
@@ -242,6 +253,7 @@ static double score_of(const struct rig *r, const struct text *t, uint32_t layer
     double sum = 0;
     for (uint32_t d = 0; d < r->dim; d++)
         sum += (double)q[d] * load_as_f32(key, kv_head * r->dim + d, r->cpu.kv.dtype);
+    if (r->cpu.kv.dtype == DTYPE_FP8) sum *= fp8_factor(scale_of(r, key, kv_head));
     const double score = sum / sqrt(r->dim), cap = r->softcap;
     return cap > 0 ? cap * tanh(score / cap) : score;
 }
@@ -296,6 +308,7 @@ static void expect_contents(struct rig *r, const struct text *t, uint32_t group,
                        t->tokens[l] + tokens[p * PAGE_TOKENS + at] * token_bytes(r),
                        token_bytes(r));
             void *page = as_page(r, expected, false), *got = get_page(r, &r->gpu, t->chosen[l][p]);
+            /* Elements, and scales right behind them. */
             assert_memory_equal(got, page, PAGE_TOKENS * token_bytes(r));
             free(page), free(got);
         }
@@ -358,20 +371,28 @@ static void compare_step(struct rig *r) {
 
 /* ---- cases ---- */
 
-static void make_exact_in_fp8(float *rows, size_t n, uint32_t dim) {
-    uint8_t codes[MAX_DIM];
-    for (char *row = (char *)rows; row < (char *)(rows + n); row += dim * sizeof(float)) {
-        const uint8_t scale = fp8_pack(codes, row, 1, dim, DTYPE_F32);
-        fp8_unpack(row, 1, codes, scale, dim, DTYPE_F32);
+/* Rows of x as tokens of DTYPE_FP8. */
+static char *tokens_of_codes(const struct rig *r, const float *x) {
+    const uint32_t n_rows = 2 * r->n_kv;
+    char *tokens = malloc(MAX_TOKENS * token_bytes(r));
+    assert_non_null(tokens);
+    for (size_t i = 0; i < (size_t)MAX_TOKENS * n_rows; i++) {
+        char *token = tokens + i / n_rows * token_bytes(r);
+        const size_t row = i % n_rows;
+        token[n_elements(r) + row] =
+            (char)fp8_pack((uint8_t *)token + row * r->dim, 1, (const char *)(x + i * r->dim), 1,
+                           r->dim, DTYPE_F32);
     }
+    return tokens;
 }
 
 static void make_tokens(struct rig *r, struct text *t) {
-    const size_t n = MAX_TOKENS * token_bytes(r) / dtype_size(r->cpu.kv.dtype);
+    const size_t n = MAX_TOKENS * n_elements(r);
     for (uint32_t l = 0; l < N_LAYERS; l++) {
         float *x = random_bf16(n, 2);
-        if (r->fp8) make_exact_in_fp8(x, n, r->dim);
-        t->tokens[l] = converted(x, n, r->cpu.kv.dtype);
+        for (size_t i = 0; r->fp8 && i < n; i += r->dim) make_exact_in_fp8(x + i, r->dim);
+        t->tokens[l] = r->cpu.kv.dtype == DTYPE_FP8 ? tokens_of_codes(r, x)
+                                                    : converted(x, n, r->cpu.kv.dtype);
         free(x);
         for (uint32_t p = 0; p < TEXT_PAGES; p++) {
             const char *tokens = t->tokens[l] + p * PAGE_TOKENS * token_bytes(r);
@@ -462,7 +483,7 @@ static struct rig *new_rig(const uint32_t *shape, enum dtype dtype, enum store_k
     assert_non_null(r);
     r->n_heads = shape[0], r->n_kv = shape[1], r->dim = shape[2];
     r->with_blocks = kind != IN_PAGES;
-    r->fp8 = kind == IN_FP8_BLOCKS;
+    r->fp8 = kind == IN_FP8_BLOCKS || dtype == DTYPE_FP8;
     make_side(r, &r->cpu, cpu, dtype);
     make_side(r, &r->gpu, gpu, dtype);
     make_texts(r);
@@ -526,6 +547,9 @@ static void fp8_selections_equal_the_cpu(void **state) {
         check_shape(shapes[i], DTYPE_BF16, IN_FP8_BLOCKS);
     check_shape(shapes[0], DTYPE_F16, IN_FP8_BLOCKS);
     check_shape(shapes[0], DTYPE_F32, IN_FP8_BLOCKS);
+    for (uint32_t i = 0; i < N_SHAPES; i += small ? N_SHAPES - 1 : 1)
+        check_shape(shapes[i], DTYPE_FP8, IN_BLOCKS);
+    check_shape(shapes[0], DTYPE_FP8, IN_PAGES);
 }
 
 /* What was written by then is in the blocks, although the pages are written again by the step that

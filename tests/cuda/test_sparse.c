@@ -39,6 +39,9 @@ static const struct shape shapes[] = {
     {4, 2, 256, DTYPE_F16, 128, 300, 0, 0.5f, 0, 0, 6},
     {4, 4, 16, DTYPE_F32, 64, 350, 0, 1.0f, 0, 128, 6},
     {4, 2, 72, DTYPE_BF16, 128, 200, 10, 0.6f, 0, 0, 0},
+    {8, 2, 128, DTYPE_FP8, 64, 900, 40, 1.0f, 0, 256, 0},
+    {6, 2, 80, DTYPE_FP8, 192, 300, 0, 0.5f, 0, 0, 6},
+    {4, 2, 72, DTYPE_FP8, 128, 200, 10, 0.6f, 0, 0, 0},
     {8, 2, 128, DTYPE_BF16, 512, 1500, 64, 1.0f, 77, 512, 0},
     {8, 4, 128, DTYPE_BF16, 0, 2300, 0, 0.7f, 0, 0, 0},
 };
@@ -113,6 +116,7 @@ static void make_rig(struct rig *r, const struct shape *s) {
                                      .dense_above = s->dense_above,
                                      .synthetic = s->synthetic};
     r->qkv = random_bf16(n * width_of(s), 2);
+    if (s->dtype == DTYPE_FP8) vary_rows(r->qkv, n * width_of(s) / s->dim, s->dim);
     r->gpu_qkv = gpu_array(r->qkv, n * width_of(s), DTYPE_BF16);
     r->out = random_floats(n_out);
     r->gpu_out = random_floats(n_out);

@@ -184,6 +184,11 @@ static void the_store_has_whole_blocks(void **state) {
     assert_int_equal(kv_store_block_bytes(&store), 5 * 64 * (2 * 4 * 128 + 16));
     assert_int_equal(store.n_blocks, 5);
     config.kv_store_fp8 = false;
+    config.kv_dtype = DTYPE_FP8; /* what pages have is what is stored */
+    assert_int_equal(memory_plan_store(&store, &config, &model, &err), 0);
+    assert_true(store.fp8);
+    assert_int_equal(kv_store_block_bytes(&store), 5 * 64 * (2 * 4 * 128 + 16));
+    config.kv_dtype = DTYPE_BF16;
     config.kv_store_bytes = block - 1;
     assert_int_equal(memory_plan_store(&store, &config, &model, &err), ERR_INVALID);
     config.kv_store_bytes = 0;

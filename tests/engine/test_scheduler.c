@@ -314,6 +314,38 @@ static void fewer_neighbours_are_reason_enough_to_try_again(void **state) {
     fixture_fini(&f);
 }
 
+/* Of prompts in a step the first has its piece in any case, and others while all of them together
+ * stay within the limit; none of them starves. */
+static void prompts_of_a_step_share_their_slots(void **state) {
+    (void)state;
+    enum { N = 6, MOST = 150 };
+    struct fixture f;
+    struct client clients[N] = {0};
+    fixture_init_with(&f, MAX_PAGES, (struct scheduler_config){
+                                         .max_rows = 64, .max_seqs = 8, .max_prompt_slots = MOST});
+    for (uint32_t i = 0; i < N; i++) {
+        struct engine_request r = client_request(&clients[i], 20 + 60 * i, 3);
+        fixture_submit(&f, &r, i + 1);
+    }
+    bool shared = false;
+    for (struct batch *batch; scheduler_n_live(f.scheduler) > 0;) {
+        uint64_t n_slots = 0;
+        batch = scheduler_plan(f.scheduler, &f.events);
+        assert_non_null(batch);
+        const struct step *step = &batch->step;
+        for (uint32_t i = step->n_decode; i < step->n_seqs; i++)
+            n_slots += step->seqs[i].layers[0].n_slots;
+        assert_true(n_slots <= MOST || step->n_seqs - step->n_decode == 1);
+        shared |= step->n_seqs - step->n_decode > 1;
+        fixture_submit_step(&f, batch);
+        fixture_land_step(&f);
+        fixture_drain(&f, 0);
+    }
+    assert_true(shared);
+    for (uint32_t i = 0; i < N; i++) client_check(&clients[i]);
+    fixture_fini(&f);
+}
+
 static void cancelling_frees_pages_in_every_phase(void **state) {
     (void)state;
     struct fixture f;
@@ -474,6 +506,7 @@ int main(void) {
         cmocka_unit_test(prompt_scores_cover_the_prompt_whatever_is_cached),
         cmocka_unit_test(lower_priority_numbers_run_first),
         cmocka_unit_test(fewer_neighbours_are_reason_enough_to_try_again),
+        cmocka_unit_test(prompts_of_a_step_share_their_slots),
         cmocka_unit_test(cancelling_frees_pages_in_every_phase),
         cmocka_unit_test(ending_all_gives_each_its_final_event),
         cmocka_unit_test(a_compressed_prompt_gives_pages_back),

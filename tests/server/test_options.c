@@ -44,7 +44,7 @@ static void flags_are_read_in_every_form(void **state) {
     assert_int_equal(load(&o,
                           ARGS("/m", "--port", "0", "--host=::1", "--kv-cache-memory", "2G",
                                "--device", "cuda", "--enable-prefix-caching", "false",
-                               "--kv-cache-dtype=bfloat16", "--kv-offload-dtype", "fp8",
+                               "--kv-cache-dtype=fp8", "--kv-offload-dtype", "fp8",
                                "--api-key", "-k"),
                           ARGS(), NULL),
                      0);
@@ -53,7 +53,7 @@ static void flags_are_read_in_every_form(void **state) {
     assert_string_equal(o.host, "::1");
     assert_true(o.kv_cache_memory == 2ull << 30);
     assert_int_equal(o.device, DEVICE_CUDA);
-    assert_int_equal(o.kv_cache_dtype, KV_DTYPE_BF16);
+    assert_int_equal(o.kv_cache_dtype, KV_DTYPE_FP8);
     assert_int_equal(o.kv_offload_dtype, OFFLOAD_DTYPE_FP8);
     assert_false(o.enable_prefix_caching);
     assert_string_equal(o.api_key, "-k");
