@@ -196,6 +196,7 @@ static cudaError_t choose(const struct cuda_backend *cuda, const struct select_a
                                          .kv = *args->attn.kv,
                                          .n_heads = args->attn.n_heads,
                                          .group_index = args->group_index,
+                                         .n_layers = args->group->end - args->group->first,
                                          .state_slots = cuda->select.shape.state_slots,
                                          .n_blocks = cuda->select.n_blocks,
                                          .room = cuda->select.room,

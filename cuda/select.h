@@ -51,6 +51,7 @@ struct select_params {
     struct attn_traces traces; /* of the filter's attention */
     struct kv_pool kv;
     uint32_t n_heads, group_index;
+    uint32_t n_layers; /* sparse ones of the group */
     uint32_t state_slots, n_blocks; /* n_blocks: as many as fill the device */
     struct select_room room;
     float *worth; /* select_args */

@@ -117,9 +117,10 @@ static __device__ void count_fetches(const struct select_params &p, const struct
     struct select_total *total = &p.room.totals[r.row];
     if (threadIdx.x == 0) {
         plan->first_fetch = atomicAdd(&p.room.n_fetches[kind], n);
-        if (p.group_index == 0) *total = {0, 0};
+        if (p.group_index == 0) *total = {};
         total->n_chosen += r.s.n_selected;
         total->n_fetched += n;
+        total->n_copies += n * p.n_layers;
     }
     __syncthreads();
 }

@@ -506,6 +506,7 @@ struct keep_total {
 /* What select() did for one sequence in one step, summed over the groups: tokens, of one layer. */
 struct select_total {
     uint32_t n_chosen, n_fetched;
+    uint32_t n_copies; /* n_fetched, each once for every sparse layer of its group */
 };
 
 /* out[i] = x[rows[i]]: picks the rows that need logits. */

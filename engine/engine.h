@@ -98,7 +98,7 @@ struct kv_usage {
     uint64_t n_evicted;  /* tokens that left it */
     float kept_mass;     /* struct keep_total */
     uint32_t n_offloaded; /* of the resident ones, in sparse layers in the system's memory only */
-    uint64_t n_chosen, n_fetched; /* struct select_total, over all steps */
+    uint64_t n_chosen, n_fetched, n_copies; /* struct select_total, over all steps */
 };
 
 /* Everything that shapes a request's output.  sampling_defaults() gives the OpenAI defaults. */
@@ -177,8 +177,8 @@ struct engine_stats {
     uint64_t prompt_tokens, cached_tokens, generated_tokens, n_steps;
     /* By policy, as in struct kv_usage: of all requests so far, and of those that run now. */
     uint64_t kv_evicted[KV_N_TYPES], kv_resident[KV_N_TYPES];
-    uint64_t n_chosen, n_fetched; /* struct select_total, of all requests so far */
-    uint64_t n_fetched_moved;     /* of n_fetched: from the store in the system's memory */
+    uint64_t n_chosen, n_fetched, n_copies; /* struct select_total, of all requests so far */
+    uint64_t n_moved; /* of n_copies: from the store in the system's memory */
     uint64_t store_used_bytes;    /* of engine_info.store_bytes, but for what is only cached */
     uint32_t pages_stored;        /* that: pages of unused blocks of the prefix cache */
     uint64_t n_swapped_out, n_swapped_in; /* pages that went to the store whole, and came back */

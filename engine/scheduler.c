@@ -432,9 +432,11 @@ static void count_selected(struct scheduler *s, struct sequence *seq,
                            const struct select_total *total) {
     seq->n_chosen += total->n_chosen;
     seq->n_fetched += total->n_fetched;
+    seq->n_copies += total->n_copies;
     s->stats.n_chosen += total->n_chosen;
     s->stats.n_fetched += total->n_fetched;
-    if (seq->kv.policy == &kv_policy_offload) s->stats.n_fetched_moved += total->n_fetched;
+    s->stats.n_copies += total->n_copies;
+    if (seq->kv.policy == &kv_policy_offload) s->stats.n_moved += total->n_copies;
 }
 
 /* True when the sequence has had its final event. */

@@ -153,7 +153,8 @@ struct kv_usage sequence_usage(const struct sequence *seq) {
                              .kept_mass = seq->kept_mass,
                              .n_offloaded = seq->kv.n_offloaded,
                              .n_chosen = seq->n_chosen,
-                             .n_fetched = seq->n_fetched};
+                             .n_fetched = seq->n_fetched,
+                             .n_copies = seq->n_copies};
 }
 
 static void fill_final(const struct sequence *seq, struct engine_event *event) {

@@ -61,7 +61,7 @@ struct sequence {
                                  goes layer by layer, all do */
     uint32_t refused_turn;    /* the scheduler's turn that it waits for the end of */
     struct sparse_totals visited;
-    uint64_t n_chosen, n_fetched; /* by select(), in its steps so far */
+    uint64_t n_chosen, n_fetched, n_copies; /* by select(), in its steps so far */
     float kept_mass;    /* of struct keep_total, after these steps; NAN: not tracked */
     uint32_t n_rows;    /* in the step that is being planned */
     uint32_t n_flights; /* steps in flight that it has rows in */

@@ -18,6 +18,7 @@ void kv_account_add(struct kv_account *account, const struct kv_policy *policy,
     account->n_offloaded += event->kv.n_offloaded;
     account->n_chosen += event->kv.n_chosen;
     account->n_fetched += event->kv.n_fetched;
+    account->n_copies += event->kv.n_copies;
     account->n_generated += event->n_generated;
     if (isnan(event->kv.kept_mass)) return;
     account->kept_mass += event->kv.kept_mass;
@@ -40,8 +41,8 @@ void kv_account_write(const struct kv_account *account, const struct kv_policy *
     const struct kv_account *a = account;
     const struct kv_choice *choice = &policy->tokens;
     const bool selects = choice->type == KV_OFFLOAD, bounded = kv_choice_is_bounded(choice);
-    const double bytes = offload_rules_fetched_bytes(rules, a->n_fetched,
-                                                     choice->on_device ? 0 : a->n_fetched);
+    const uint64_t bytes = offload_rules_copied_bytes(rules, a->n_copies,
+                                                      choice->on_device ? 0 : a->n_copies);
     buffer_printf(out, "{\"policy\":\"%s\"", kv_type_name(choice->type));
     write_count(out, "budget_tokens", bounded, a->n_budget);
     write_count(out, "resident_tokens", true, a->n_resident);
@@ -49,7 +50,7 @@ void kv_account_write(const struct kv_account *account, const struct kv_policy *
     write_ratio(out, "retained_attention", a->kept_mass, bounded ? a->n_tracked : 0);
     write_count(out, "offloaded_tokens", selects, a->n_offloaded);
     write_count(out, "selected_tokens", selects, a->n_chosen);
-    write_ratio(out, "bytes_fetched_per_token", bytes, selects ? a->n_generated : 0);
+    write_ratio(out, "bytes_fetched_per_token", (double)bytes, selects ? a->n_generated : 0);
     write_ratio(out, "hit_rate", (double)(a->n_chosen - a->n_fetched), selects ? a->n_chosen : 0);
     buffer_puts(out, "}");
 }

@@ -136,7 +136,7 @@ void metrics_write(const struct metrics *metrics, const struct engine_stats *sta
         {"quire_kv_fetched_tokens_total", "counter",
          "Those that had not been chosen in the step before.", stats->n_fetched},
         {"quire_kv_fetched_bytes_total", "counter", "Their keys and values.",
-         (uint64_t)offload_rules_fetched_bytes(offload, stats->n_fetched, stats->n_fetched_moved)},
+         offload_rules_copied_bytes(offload, stats->n_copies, stats->n_moved)},
         {"quire_kv_store_bytes", "gauge", "Of the system's memory, for what leaves the KV pool.",
          offload->store_bytes},
         {"quire_kv_store_used_bytes", "gauge", "Of these, in use.", stats->store_used_bytes},

@@ -31,10 +31,9 @@ int offload_rules_check(const struct offload_rules *rules, uint32_t n_selected,
                          PRIu32 " (--max-selected)", n_selected, rules->max_selected);
 }
 
-double offload_rules_fetched_bytes(const struct offload_rules *rules, uint64_t n_fetched,
-                                   uint64_t n_moved) {
-    return (double)(n_fetched - n_moved) * rules->page_bytes +
-           (double)n_moved * rules->moved_bytes;
+uint64_t offload_rules_copied_bytes(const struct offload_rules *rules, uint64_t n_copies,
+                                    uint64_t n_moved) {
+    return (n_copies - n_moved) * rules->page_bytes + n_moved * rules->moved_bytes;
 }
 
 enum layer_class { LAYER_DENSE, LAYER_FILTER, LAYER_SPARSE };

@@ -7,6 +7,7 @@
 #define SERVER_OFFLOAD_RULES_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct api_error;
@@ -22,9 +23,8 @@ struct offload_rules {
     uint32_t max_selected;
     uint64_t store_bytes; /* 0: nothing is moved */
     bool store_fp8;       /* and what is, is kept in 8 bits */
-    /* Of a token that is fetched: its keys and values in the sparse layers of a group, the mean of
-     * all groups.  As pages have them, and as the store does. */
-    double page_bytes, moved_bytes;
+    size_t page_bytes, moved_bytes; /* of a token's keys and values in a layer: as pages have them,
+                                       and as the store does */
 };
 
 /* Decides what a policy of this type leaves to the server. */
@@ -35,9 +35,9 @@ int offload_rules_apply(const struct offload_rules *rules, struct kv_policy *pol
 /* May a request select so many? */
 int offload_rules_check(const struct offload_rules *rules, uint32_t n_selected,
                         struct api_error *err);
-/* Of n_fetched tokens, n_moved of them from the store. */
-double offload_rules_fetched_bytes(const struct offload_rules *rules, uint64_t n_fetched,
-                                   uint64_t n_moved);
+/* Of n_copies (struct select_total), n_moved of them from the store. */
+uint64_t offload_rules_copied_bytes(const struct offload_rules *rules, uint64_t n_copies,
+                                    uint64_t n_moved);
 void offload_rules_write(const struct offload_rules *rules, struct buffer *out); /* JSON object */
 
 #endif

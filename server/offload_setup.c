@@ -22,14 +22,6 @@ static int load_groups(struct offload_setup *setup, struct error *err) {
     return 0;
 }
 
-static double fetch_bytes(const struct offload_setup *setup, const struct kv_store *store) {
-    uint32_t n_sparse = 0;
-    for (uint32_t i = 0; i < setup->n_groups; i++)
-        n_sparse += setup->groups[i].end - setup->groups[i].first;
-    const double bytes = (double)n_sparse * (double)kv_store_token_bytes(store);
-    return setup->n_groups ? bytes / setup->n_groups : 0;
-}
-
 static bool is_fp8(const struct options *options) {
     return options->kv_offload_dtype == OFFLOAD_DTYPE_FP8 ||
            options->kv_cache_dtype == KV_DTYPE_FP8;
@@ -49,9 +41,9 @@ int offload_setup_load(struct offload_setup *out, const struct options *options,
                              .fp8 = config->kv_dtype == DTYPE_FP8,
                              .n_kv_heads = model.n_kv_heads,
                              .head_dim = model.head_dim};
-    setup.page_bytes = fetch_bytes(&setup, &store);
+    setup.page_bytes = kv_store_token_bytes(&store);
     store.fp8 = is_fp8(options);
-    setup.moved_bytes = fetch_bytes(&setup, &store);
+    setup.moved_bytes = kv_store_token_bytes(&store);
     model_config_fini(&model);
     if (rc) offload_setup_fini(&setup);
     else *out = setup;

@@ -7,6 +7,7 @@
 #ifndef SERVER_OFFLOAD_SETUP_H
 #define SERVER_OFFLOAD_SETUP_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "engine/backend.h"
@@ -19,7 +20,7 @@ struct options;
 struct offload_setup {
     struct layer_group groups[MAX_LAYER_GROUPS];
     uint32_t n_groups, n_layers;
-    double page_bytes, moved_bytes; /* struct offload_rules */
+    size_t page_bytes, moved_bytes; /* struct offload_rules */
     bool has_windows;   /* layers of the model do not see everything: they cannot choose of it */
     char *path;         /* of the file; NULL: none was found */
 };

@@ -118,6 +118,7 @@ static void choose_task(void *ctx, uint32_t seq, uint32_t worker) {
     done->n_moves = plan_moves(job, select, chosen, job->moves + first);
     done->total.n_chosen += select->n_selected;
     done->total.n_fetched += done->n_moves;
+    done->total.n_copies += done->n_moves * (job->args->group->end - job->args->group->first);
 }
 
 /* --- Fetching. --- */

@@ -315,6 +315,7 @@ static void check_slots(struct run *r, uint32_t g) {
     free(is);
     r->expected.n_chosen += r->plan.n_selected;
     r->expected.n_fetched += n_new;
+    r->expected.n_copies += n_new * (groups[g].end - groups[g].first);
 }
 
 /* Of a head's row of inputs: how far what comes from the store may be off. */

@@ -360,6 +360,7 @@ static void compare_step(struct rig *r) {
             for (uint32_t g = 0; g < N_GROUPS; g++) same &= compare_group(r, t, i, g);
             assert_int_equal(r->gpu.totals[i].n_chosen, N_GROUPS * t->n_selected);
             if (same) assert_int_equal(r->gpu.totals[i].n_fetched, r->cpu.totals[i].n_fetched);
+            if (same) assert_int_equal(r->gpu.totals[i].n_copies, r->cpu.totals[i].n_copies);
             if (t->fresh) assert_int_equal(r->gpu.totals[i].n_fetched, N_GROUPS * t->n_selected);
             else r->n_fetched += r->gpu.totals[i].n_fetched;
             t->fresh = !same;

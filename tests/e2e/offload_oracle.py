@@ -41,16 +41,17 @@ class Selection:
 
 class Text:
     """One sequence.  n_chosen, n_fetched: tokens that the groups chose, and those of them that they
-    had not chosen in the step before."""
+    had not chosen in the step before; n_copies: these once for each layer of the group."""
 
     def __init__(self, model, selection):
         self.model, self.selection = model, selection
         shape = (model.n_kv_heads, model.head_dim)
         self.keys = [Rows(shape) for _ in range(model.n_layers)]
         self.values = [Rows(shape) for _ in range(model.n_layers)]
-        self.groups = {selection.group_of(i) for i in range(model.n_layers)} - {None}
+        behind = [selection.group_of(i) for i in range(model.n_layers)]
+        self.groups = {group: behind.count(group) for group in behind if group is not None}
         self.held = dict.fromkeys(self.groups, frozenset())
-        self.n_chosen = self.n_fetched = self.n_ties = 0
+        self.n_chosen = self.n_fetched = self.n_copies = self.n_ties = 0
 
     @property
     def n(self):
@@ -76,7 +77,9 @@ class Text:
         for group, chosen in step.chosen.items():
             chosen = frozenset(chosen.tolist())
             self.n_chosen += len(chosen)
-            self.n_fetched += len(chosen - self.held[group])
+            n_new = len(chosen - self.held[group])
+            self.n_fetched += n_new
+            self.n_copies += n_new * self.groups[group]
             self.held[group] = chosen
         return logits
 

@@ -129,7 +129,7 @@ void fake_select_run(struct fixture *f, const struct step_seq *seq, uint32_t cel
     assert_int_equal(view->n_slots, view->append_slot + 1);
     choose(select, seq->n_before, chosen);
     const uint32_t n_fetched = replace(f, select, view, chosen);
-    *total = (struct select_total){select->n_selected, n_fetched};
+    *total = (struct select_total){select->n_selected, n_fetched, n_fetched}; /* one layer */
     *cell_at(f, view->pages, view->append_slot) = cell + BASE;
     check_slots(f, seq);
 }

@@ -39,13 +39,15 @@ static struct kv_choice random_choice(enum mix mixed) {
 
 static void check_selected(const struct engine_stats *stats, const struct client *clients,
                            uint32_t n, bool some) {
-    uint64_t n_chosen = 0, n_fetched = 0;
+    uint64_t n_chosen = 0, n_fetched = 0, n_copies = 0;
     for (uint32_t i = 0; i < n; i++) {
         n_chosen += clients[i].last.kv.n_chosen;
         n_fetched += clients[i].last.kv.n_fetched;
+        n_copies += clients[i].last.kv.n_copies;
     }
     assert_int_equal(stats->n_chosen, n_chosen);
     assert_int_equal(stats->n_fetched, n_fetched);
+    assert_int_equal(stats->n_copies, n_copies);
     assert_int_equal(stats->store_used_bytes, 0);
     assert_true((n_fetched > 0) == some && (n_chosen > n_fetched) == some);
     assert_true((device.n_stored > 0) == some);

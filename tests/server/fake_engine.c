@@ -203,7 +203,7 @@ static struct engine_event *new_event(struct sequence *s, enum event_kind kind, 
 }
 
 /* As if the text had only passed through the cache; half the attention stayed.  Of eight tokens
- * that each generated one chooses, two are new; half of a text that may is moved. */
+ * that each generated one chooses, two are new, in three layers; half of a text that may is moved. */
 static struct kv_usage use_of_cache(const struct sequence *s) {
     const struct kv_choice *kv = &s->request.kv;
     const bool selects = kv->type == KV_OFFLOAD, offloads = selects && !kv->on_device;
@@ -215,7 +215,8 @@ static struct kv_usage use_of_cache(const struct sequence *s) {
                              .kept_mass = kv->score == KV_SCORE_NONE ? NAN : 0.5f,
                              .n_offloaded = offloads ? n_text / 2 : 0,
                              .n_chosen = selects ? 8 * s->n_generated : 0,
-                             .n_fetched = selects ? 2 * s->n_generated : 0};
+                             .n_fetched = selects ? 2 * s->n_generated : 0,
+                             .n_copies = selects ? 6 * s->n_generated : 0};
 }
 
 static void finish(struct engine *engine, struct sequence *s, enum finish_reason reason) {
@@ -335,7 +336,8 @@ void engine_stats(struct engine *engine, struct engine_stats *out) {
                                  .kv_resident = {1, 2, 3},
                                  .n_chosen = 4000,
                                  .n_fetched = 1000,
-                                 .n_fetched_moved = 400,
+                                 .n_copies = 3000,
+                                 .n_moved = 400,
                                  .store_used_bytes = 12345,
                                  .pages_stored = 24,
                                  .n_swapped_out = 36,

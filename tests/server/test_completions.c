@@ -329,12 +329,12 @@ static void usage_tells_what_was_kept(void **state) {
          "\"kv_policy\":{\"type\":\"offload\",\"selected\":64}}",
          "{\"policy\":\"offload\",\"budget_tokens\":null,\"resident_tokens\":20,"
          "\"evicted_tokens\":0,\"retained_attention\":null,\"offloaded_tokens\":10,"
-         "\"selected_tokens\":64,\"bytes_fetched_per_token\":120,\"hit_rate\":0.75}"},
+         "\"selected_tokens\":64,\"bytes_fetched_per_token\":360,\"hit_rate\":0.75}"},
         {"{\"prompt\":\"hello\",\"max_tokens\":4,"
          "\"kv_policy\":{\"type\":\"offload\",\"selected\":64,\"offload\":false}}",
          "{\"policy\":\"offload\",\"budget_tokens\":null,\"resident_tokens\":10,"
          "\"evicted_tokens\":0,\"retained_attention\":null,\"offloaded_tokens\":0,"
-         "\"selected_tokens\":32,\"bytes_fetched_per_token\":200,\"hit_rate\":0.75}"},
+         "\"selected_tokens\":32,\"bytes_fetched_per_token\":600,\"hit_rate\":0.75}"},
         {"{\"prompt\":\"hello\",\"max_tokens\":0,"
          "\"kv_policy\":{\"type\":\"offload\",\"selected\":64,\"offload\":false}}",
          "{\"policy\":\"offload\",\"budget_tokens\":null,\"resident_tokens\":6,"
@@ -597,7 +597,7 @@ static void metrics_tell_of_what_leaves(void **state) {
     begin(*state, &exchange);
     static const char *const samples[] = {
         "quire_kv_selected_tokens_total 4000\n", "quire_kv_fetched_tokens_total 1000\n",
-        "quire_kv_fetched_bytes_total 84000\n", "quire_kv_store_bytes 1048576\n",
+        "quire_kv_fetched_bytes_total 284000\n", "quire_kv_store_bytes 1048576\n",
         "quire_kv_store_used_bytes 12345\n", "quire_kv_pages_stored 24\n",
         "quire_kv_pages_swapped_out_total 36\n", "quire_kv_pages_swapped_in_total 12\n"};
     for (size_t i = 0; i < sizeof(samples) / sizeof(*samples); i++)
