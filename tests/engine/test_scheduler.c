@@ -317,16 +317,17 @@ static void fewer_neighbours_are_reason_enough_to_try_again(void **state) {
 }
 
 /* Of prompts in a step the first has its piece in any case, and others while all of them together
- * stay within the limit; none of them starves. */
+ * stay within the limit; none of them starves.  They are shorter than a block, or they would wait for
+ * each other's. */
 static void prompts_of_a_step_share_their_slots(void **state) {
     (void)state;
-    enum { N = 6, MOST = 150 };
+    enum { N = 6, MOST = 70 };
     struct fixture f;
     struct client clients[N] = {0};
     fixture_init_with(&f, MAX_PAGES, (struct scheduler_config){
-                                         .max_rows = 64, .max_seqs = 8, .max_prompt_slots = MOST});
+                                         .max_rows = 100, .max_seqs = 8, .max_prompt_slots = MOST});
     for (uint32_t i = 0; i < N; i++) {
-        struct engine_request r = client_request(&clients[i], 20 + 60 * i, 3);
+        struct engine_request r = client_request(&clients[i], 40, 3);
         fixture_submit(&f, &r, i + 1);
     }
     bool shared = false;
