@@ -317,8 +317,8 @@ static void fewer_neighbours_are_reason_enough_to_try_again(void **state) {
 }
 
 /* Of prompts in a step the first has its piece in any case, and others while all of them together
- * stay within the limit; none of them starves.  They are shorter than a block, or they would wait for
- * each other's. */
+ * stay within the limit; none of them starves.  They are shorter than a block, or they would wait
+ * for each other's. */
 static void prompts_of_a_step_share_their_slots(void **state) {
     (void)state;
     enum { N = 6, MOST = 70 };
