@@ -84,3 +84,17 @@ int tune_filters_choose(struct tune_filters best[TUNE_N_CHOICES], const double *
     free(lost);
     return (int)search.n;
 }
+
+/* Of two that keep as much, the one with more sparse layers is worth more. */
+static bool is_better(const struct tune_filters *a, const struct tune_filters *b) {
+    return a->kept > b->kept || (a->kept == b->kept && a->n_dense < b->n_dense);
+}
+
+void tune_filters_rank(struct tune_filters *sets, uint32_t n) {
+    for (uint32_t i = 1; i < n; i++) {
+        const struct tune_filters set = sets[i];
+        uint32_t at = i;
+        for (; at > 0 && is_better(&set, &sets[at - 1]); at--) sets[at] = sets[at - 1];
+        sets[at] = set;
+    }
+}

@@ -40,4 +40,8 @@ struct tune_filter_goal {
 int tune_filters_choose(struct tune_filters best[TUNE_N_CHOICES], const double *similarity,
                         uint32_t n_layers, const struct tune_filter_goal *goal, struct error *err);
 
+/* Sorts sets that have been tried: by what they keep, those that keep as much by how many layers are
+ * sparse; of equals the one before stays before. */
+void tune_filters_rank(struct tune_filters *sets, uint32_t n);
+
 #endif

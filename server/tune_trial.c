@@ -14,13 +14,9 @@
  * Thread: main.  Memory: an engine's for each set, one after the other. */
 #include "server/tune_job.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-
 #include "engine/error.h"
 #include "engine/sizes.h"
 #include "server/timed_engine.h"
-#include "server/tune_state.h"
 
 enum { N_PROMPTS = 8, N_ANSWER = 16 };
 
@@ -117,26 +113,11 @@ static int try_set(struct trial *trial, struct tune_filters *set, bool is_first,
     return rc;
 }
 
-/* Of two that keep as much, the one with more sparse layers is worth more. */
-static bool is_better(const struct tune_filters *a, const struct tune_filters *b) {
-    return a->kept > b->kept || (a->kept == b->kept && a->n_dense < b->n_dense);
-}
-
-/* Those that are worth as much stay in the order of what they lose. */
-static void sort(struct tune_filters *sets, uint32_t n) {
-    for (uint32_t i = 1; i < n; i++) {
-        const struct tune_filters set = sets[i];
-        uint32_t at = i;
-        for (; at > 0 && is_better(&set, &sets[at - 1]); at--) sets[at] = sets[at - 1];
-        sets[at] = set;
-    }
-}
-
 int tune_trial(struct tune *t, struct error *err) {
     struct tune_comparison *c = &t->comparison;
     struct trial trial = {.tune = t};
     int rc = 0;
     for (uint32_t i = 0; i < c->n_best && !rc; i++) rc = try_set(&trial, &c->best[i], i == 0, err);
-    if (!rc) sort(c->best, c->n_best);
+    if (!rc) tune_filters_rank(c->best, c->n_best);
     return rc;
 }

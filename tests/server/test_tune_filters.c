@@ -128,12 +128,26 @@ static void shares_are_of_what_is_worth_something(void **state) {
     assert_true(tune_share(nothing, 3, chosen + 1, 1) == 0);
 }
 
+static void what_keeps_the_answers_is_first(void **state) {
+    (void)state;
+    enum { N = 5 };
+    struct tune_filters sets[N] = {{.kept = 0.5, .n_dense = 4, .lost = 1},
+                                   {.kept = 1, .n_dense = 6, .lost = 2},
+                                   {.kept = 1, .n_dense = 5, .lost = 3},
+                                   {.kept = 0.75, .n_dense = 3, .lost = 4},
+                                   {.kept = 1, .n_dense = 5, .lost = 5}};
+    static const double order[N] = {3, 5, 2, 4, 1};
+    tune_filters_rank(sets, N);
+    for (uint32_t i = 0; i < N; i++) assert_true(sets[i].lost == order[i]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_loses_less),
         cmocka_unit_test(the_room_for_dense_layers_is_used),
         cmocka_unit_test(there_may_be_no_way),
         cmocka_unit_test(shares_are_of_what_is_worth_something),
+        cmocka_unit_test(what_keeps_the_answers_is_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
