@@ -347,7 +347,8 @@ static __device__ __forceinline__ void mask_scores(float (&s)[64], struct key_pa
     }
 }
 
-/* Hides what lies before the rows' windows; that of the thread's first row begins at slot `first`. */
+/* Hides what lies before the rows' windows; that of the thread's first row begins at slot
+ * `first`. */
 static __device__ __forceinline__ void mask_before(float (&s)[64], struct key_pair pair,
                                                    int first) {
     const int column = threadIdx.x % 4 * 2;

@@ -2,9 +2,9 @@
  * they are; where the store is fp8 and pages are not, select_fp8.cu does both.
  *
  *   page    [K, V][n_kv_heads][PAGE_TOKENS][head_dim], of fp8 with scales behind (struct kv_pool)
- *   block   [n_planes][PAGE_TOKENS][K, V][n_kv_heads][head_dim], of fp8 with a token's scales behind
- *           it, in the system's memory: read and written by the kernels themselves, a token's plane
- *           in one run
+ *   block   [n_planes][PAGE_TOKENS][K, V][n_kv_heads][head_dim], of fp8 with a token's scales
+ *           behind it, in the system's memory: read and written by the kernels themselves, a
+ *           token's plane in one run
  *
  * Grid: fetch: (blocks, layers), a warp a token; store: blocks over the units of all pages.  A
  * thread moves units of 16 bytes, or of 2 where rows of head_dim or addresses are no multiple of

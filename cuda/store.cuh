@@ -9,9 +9,9 @@
 
 /* Across the bus what counts is how much is asked for at a time: a round trip takes 3.4 us, and 6
  * or more while other kernels keep the device's memory busy.  8 blocks of 512 threads that ask for
- * 8 x 16 bytes each are 512 KB.  Few large blocks, because a product of few rows fills all registers
- * of a multiprocessor with two of its own: as many threads in 16 blocks are in the way of twice as
- * many. */
+ * 8 x 16 bytes each are 512 KB.  Few large blocks, because a product of few rows fills all
+ * registers of a multiprocessor with two of its own: as many threads in 16 blocks are in the way of
+ * twice as many. */
 enum { MOVE_THREADS = 512, BUS_BLOCKS = 8, DEVICE_BLOCKS = 64 };
 
 /* Every stride-th unit below `total` is loaded and stored: first UNROLL loads, then as many

@@ -51,9 +51,9 @@
  * *filters* among these also choose tokens, and the *sparse* layers behind a filter, its group, see
  * what it chose and the newest tokens, the tail.  Nothing is dropped: the next step chooses anew.
  *
- *   a filter's slots        [ token 0, 1, 2 …                    n_candidates …            newest ]
- *   a sparse layer's slots  [ the n_selected chosen, any order ] [ the tail: n_candidates … newest ]
- *   the store               [ token 0, 1, 2 … n_candidates - 1   … ]   of every sparse layer
+ *   a filter's slots       [ token 0, 1, 2 …                    n_candidates …            newest ]
+ *   a sparse layer's slots [ the n_selected chosen, any order ] [ the tail: n_candidates … newest ]
+ *   the store              [ token 0, 1, 2 … n_candidates - 1   … ]   of every sparse layer
  *
  * select() follows the filter's attention: it chooses, and brings keys and values of what was not
  * there yet from the store into the slots of those that were not chosen again.  The store is in the

@@ -42,7 +42,8 @@ static int read_root(struct filters *out, const json_t *root, const char *label,
                      struct error *err) {
     struct filters filters = {0};
     const char *format = json_string_value(json_object_get(root, "format"));
-    if (!format || strcmp(format, FORMAT) != 0) return refuse(label, "'format' is not " FORMAT, err);
+    if (!format || strcmp(format, FORMAT) != 0)
+        return refuse(label, "'format' is not " FORMAT, err);
     const int rc = read_layers(&filters, json_object_get(root, "filters"), label, err);
     if (rc) return rc;
     if (!read_layer_number(json_object_get(root, "wait"), &filters.n_wait))

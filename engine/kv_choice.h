@@ -1,5 +1,5 @@
-/* kv_choice.h - what a request wants its KV cache to keep, as the server says it and the engine takes
- * it.
+/* kv_choice.h - what a request wants its KV cache to keep, as the server says it and the engine
+ * takes it.
  *
  * Thread: any.  Memory: none. */
 #ifndef ENGINE_KV_CHOICE_H
@@ -21,9 +21,9 @@ enum kv_type {
 };
 enum { KV_N_TYPES = KV_OFFLOAD + 1, KV_DEFAULT_CHUNK = 512 };
 
-/* Zeroed: full.  Of a bounded cache each KV head keeps n_sink + n_recent + n_heavy tokens.  A request whose text may
- * outgrow the model's trained context counts positions inside the cache, which must then fit that
- * context together with a chunk of the prompt. */
+/* Zeroed: full.  Of a bounded cache each KV head keeps n_sink + n_recent + n_heavy tokens.  A
+ * request whose text may outgrow the model's trained context counts positions inside the cache,
+ * which must then fit that context together with a chunk of the prompt. */
 struct kv_choice {
     enum kv_type type;
     uint32_t n_sink, n_recent, n_heavy; /* n_recent >= 1; n_heavy of KV_HEAVY_HITTER only, >= 1 */

@@ -7,9 +7,9 @@
  * Work is counted as the model's shape says: so much for a row (its products with weights), so much
  * for a row and a slot that it sees (attention).  How many slots rows of a sparse prompt see is
  * learned, too: a row near its end sees hardly more of them than others.  Slices of the first layer
- * only enter it: their work is that of its queries, keys and values.  base is what a step takes in which everybody
- * generates.  What it all takes in seconds is learned from the steps as they land; until anything
- * is known, nothing but the floor fits.
+ * only enter it: their work is that of its queries, keys and values.  base is what a step takes in
+ * which everybody generates.  What it all takes in seconds is learned from the steps as they land;
+ * until anything is known, nothing but the floor fits.
  *
  * Thread: engine.  Memory: none. */
 #ifndef ENGINE_PACE_H

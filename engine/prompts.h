@@ -4,9 +4,9 @@
  *           that chooses its keys
  *   slice   rows of the one prompt that goes layer by layer, between the steps
  *
- * One prompt at a time has the turn to be sparse or to go layer by layer, from prompts_begin_turn to
- * prompts_end_turn.
- * Where somebody generates and max_itl_s is set, both are cut to the time that pace.h says is left.
+ * One prompt at a time has the turn to be sparse or to go layer by layer, from prompts_begin_turn
+ * to prompts_end_turn.  Where somebody generates and max_itl_s is set, both are cut to the time
+ * that pace.h says is left.
  *
  * Thread: engine.  Memory: none; sequences are borrowed. */
 #ifndef ENGINE_PROMPTS_H

@@ -76,8 +76,8 @@ void scheduler_end_all(struct scheduler *scheduler, enum finish_reason reason, i
                        const char *text, struct event_list *events);
 
 /* Plans the next step or slice, or returns NULL when there is nothing to do before those in flight
- * are finished.  Fewer than MAX_FLIGHTS may be in flight.  Run it, call batch_submitted, fill results, then call
- * scheduler_finish_step, which takes the oldest one in flight; or, if it failed,
+ * are finished.  Fewer than MAX_FLIGHTS may be in flight.  Run it, call batch_submitted, fill
+ * results, then call scheduler_finish_step, which takes the oldest one in flight; or, if it failed,
  * scheduler_end_all. */
 struct batch *scheduler_plan(struct scheduler *scheduler, struct event_list *events);
 void scheduler_finish_step(struct scheduler *scheduler, struct event_list *events);

@@ -13,8 +13,8 @@
  * is lost.
  *
  * Preemption only suspends the KV sequence.  Where its policy forgets what is stored, generated
- * tokens stay and are computed again, like a prompt or one by one; draws are numbered by generated token, so
- * computing again does not change what is drawn.
+ * tokens stay and are computed again, like a prompt or one by one; draws are numbered by generated
+ * token, so computing again does not change what is drawn.
  *
  * Thread: created on any, then owned by the engine thread.  Memory: one request's; the final event
  * is allocated at create, so that no shortage can keep a request from ending. */

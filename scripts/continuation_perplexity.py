@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Perplexity of what follows a prompt, for ways to compute the prompt that give no log-probabilities
-of the prompt itself, such as sparse prefill.
+"""Perplexity of what follows a prompt, for ways to compute the prompt that give no
+log-probabilities of the prompt itself, such as sparse prefill.
 
     scripts/continuation_perplexity.py --url http://127.0.0.1:8000 --lengths 8192,32768 \\
         --config 'dense={"prefill": "dense"}' --config 'sparse={"prefill": "sparse"}'
@@ -10,8 +10,8 @@ behind a prompt that has so many tokens that all are a length.  Each token is a 
 the prompt and the tokens before it, found in the prefix cache, and a bias that leaves no other
 choice; the log-probability that comes back is of the logits without it.
 
-Prints CSV, one line a length and configuration: perplexity, and how far it is from that of the first
-configuration, with the 95 % interval of the difference over windows (Student's t).
+Prints CSV, one line a length and configuration: perplexity, and how far it is from that of the
+first configuration, with the 95 % interval of the difference over windows (Student's t).
 """
 import argparse
 import concurrent.futures

@@ -34,14 +34,14 @@ struct tune_filter_goal {
     uint32_t max_dense;
 };
 
-/* Those that lose least, least first, with nothing kept; every filter has layers that follow it, TUNE_WAIT layers
- * behind.  similarity [n_layers][n_layers].  Returns how many there are: 0 when max_dense has no
- * room for one filter; ERR_NOMEM. */
+/* Those that lose least, least first, with nothing kept; every filter has layers that follow it,
+ * TUNE_WAIT layers behind.  similarity [n_layers][n_layers].  Returns how many there are: 0 when
+ * max_dense has no room for one filter; ERR_NOMEM. */
 int tune_filters_choose(struct tune_filters best[TUNE_N_CHOICES], const double *similarity,
                         uint32_t n_layers, const struct tune_filter_goal *goal, struct error *err);
 
-/* Sorts sets that have been tried: by what they keep, those that keep as much by how many layers are
- * sparse; of equals the one before stays before. */
+/* Sorts sets that have been tried: by what they keep, those that keep as much by how many layers
+ * are sparse; of equals the one before stays before. */
 void tune_filters_rank(struct tune_filters *sets, uint32_t n);
 
 #endif

@@ -31,9 +31,9 @@
 #include "engine/kv/swap.h"
 #include "engine/sizes.h"
 
-/* Of the tokens before a row, those that layers with a window keep: so many that their first page is
- * whole.  It stands for those that are gone, and a kernel that reads a pair of pages, and gives what
- * it does not see the weight 0, must find no NaN where nothing has been written. */
+/* Of the tokens before a row, those that layers with a window keep: so many that their first page
+ * is whole.  It stands for those that are gone, and a kernel that reads a pair of pages, and gives
+ * what it does not see the weight 0, must find no NaN where nothing has been written. */
 static uint32_t n_kept(uint32_t window) {
     return window == 0 ? UINT32_MAX : max_u32(window - 1, PAGE_TOKENS);
 }

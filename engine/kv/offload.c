@@ -1,10 +1,10 @@
 /* offload.c - the policy that keeps everything, what sparse layers have not selected in the store.
  *
  * The prompt is computed with all of its pages; whole ones are copied to the store as soon as the
- * step, or slice of a layer, that fills them has been submitted.  With the first step that selects, sparse layers leave:
- * pages whose tokens are in the store already become those of the chosen ones, the tail's pages
- * move up behind them, one more is kept for the tail to grow into, and the others go once no step
- * in flight reads them.
+ * step, or slice of a layer, that fills them has been submitted.  With the first step that selects,
+ * sparse layers leave: pages whose tokens are in the store already become those of the chosen ones,
+ * the tail's pages move up behind them, one more is kept for the tail to grow into, and the others
+ * go once no step in flight reads them.
  *
  *   before   [ 0 ][ 1 ][ 2 ][ 3 ][ 4 ][ 5 ]    pages of the text; the tail is 4 and 5
  *   after    [ c ][ c ][ 4 ][ 5 ][ . ]          so many from now on
@@ -16,8 +16,8 @@
  * A prompt that does not fit so (kv_plan_by_layers) goes layer by layer, dense or not: its sparse
  * layers have left from the start, and take turns with two lists of pages for the prompt.  A slice
  * leaves one layer and enters the next, so two are needed at a time.  What a slice writes is copied
- * to the store as soon as it has been submitted, and when the last one has entered a layer, the tail
- * to the layer's own pages.
+ * to the store as soon as it has been submitted, and when the last one has entered a layer, the
+ * tail to the layer's own pages.
  *
  *   scratch   [ 0 ][ 1 ][ 2 ][ 3 ][ 4 ][ 5 ]    of planes 0, 2, 4, …
  *             [ 0 ][ 1 ][ 2 ][ 3 ][ 4 ][ 5 ]    of planes 1, 3, 5, …
@@ -73,7 +73,8 @@ static bool has_window(const struct kv_sequence *kv) {
 static struct kv_amount offload_missing(const struct kv_sequence *kv, uint64_t n_tokens) {
     const uint64_t n_blocks = n_tokens / PAGE_TOKENS, have = kv->selection.blocks.n;
     return (struct kv_amount){
-        .pages = kv_lists_missing(kv, kv_lengths_all(kv_n_pages(n_tokens))) + selection_missing(kv) +
+        .pages = kv_lists_missing(kv, kv_lengths_all(kv_n_pages(n_tokens))) +
+                 selection_missing(kv) +
                  (has_window(kv) ? 0 : by_layers_pages(kv->space, &kv->plan)),
         .blocks = n_blocks > have ? n_blocks - have : 0};
 }

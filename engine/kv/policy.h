@@ -178,8 +178,8 @@ extern const struct kv_policy kv_policy_bounded;
  * its sparse layers see what is selected: pages for that are taken when it starts.  What it
  * generates is not shared: it depends on the selection, which depends on nobody else. */
 extern const struct kv_policy kv_policy_select;
-/* The same, but what sparse layers have not selected leaves for the store; of a prompt that does not
- * fit the space, layer by layer, and its last token selects.  Nothing is shared. */
+/* The same, but what sparse layers have not selected leaves for the store; of a prompt that does
+ * not fit the space, layer by layer, and its last token selects.  Nothing is shared. */
 extern const struct kv_policy kv_policy_offload;
 
 #endif

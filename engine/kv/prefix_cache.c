@@ -13,8 +13,8 @@
  * Every block owns a page in each layer that has no window, so entries for the pool's pages divided
  * by these layers are always enough, and no operation allocates.  Where all layers have windows
  * there is one for every page; as slim blocks own none, they may run out.  For the store there are
- * as many more as fit there.  The hash is SipHash-2-4 under a random key: clients choose the tokens,
- * and must not be able to choose collisions that turn the table into one long list.
+ * as many more as fit there.  The hash is SipHash-2-4 under a random key: clients choose the
+ * tokens, and must not be able to choose collisions that turn the table into one long list.
  *
  * Thread: engine.  Memory: see prefix_cache.h. */
 #include "engine/kv/prefix_cache.h"

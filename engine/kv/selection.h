@@ -1,8 +1,8 @@
 /* selection.h - what a sequence's sparse layers see while it generates (backend.h, Selections), for
  * the two policies that let them.
  *
- *   a sparse layer's pages   [ n_selected: chosen tokens ][ tail: n_tail, and up to 63 tokens more ]
- *   held pages               [ n_groups: the state of its slots ][ … ]
+ *   a sparse layer's pages  [ n_selected: chosen tokens ][ tail: n_tail, and up to 63 tokens more ]
+ *   held pages              [ n_groups: the state of its slots ][ … ]
  *
  * Thread: engine.  Memory: see policy.h; selection_prepare() makes the list of held pages. */
 #ifndef ENGINE_KV_SELECTION_H

@@ -17,8 +17,8 @@
  * After the last layer's attention only the rows that need logits go on: they are gathered into
  * `last`, a slice at a time, which is also how a long prompt's log-probabilities fit.  A step in
  * which every sequence decodes needs all of its rows: it is the same operations every time, and the
- * backend may record them (repeat).  Where sequences have budgets or select, there are more of them:
- * those are other recordings. */
+ * backend may record them (repeat).  Where sequences have budgets or select, there are more of
+ * them: those are other recordings. */
 #include "engine/model/decoder.h"
 
 #include <assert.h>

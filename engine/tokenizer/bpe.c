@@ -5,7 +5,8 @@
  *
  *   nodes       [id|prev|next] [id|prev|next] ...      next of the last: NONE
  *   candidates  every adjacent pair that merges, by its left node; stale ones go when they surface
- *   batches     candidates of one rank from left to right, as they mostly come; the heap holds these
+ *   batches     candidates of one rank from left to right, as they mostly come; the heap holds
+ *               these
  *
  * so that a run of one letter, whose candidates have few ranks, keeps a heap of few batches.
  *

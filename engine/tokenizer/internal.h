@@ -5,8 +5,8 @@
  *                                             ids ◄─ windows.c, bpe.c ◄─ symbols.c ◄───┘
  *
  * load.c builds all of it from a tokenizer.json, with vocabulary.c for the tokens and their merges
- * and post_processor.c for what goes around a text; encode.c drives it; detokenize.c goes back, with
- * what decoder.c made of each token.
+ * and post_processor.c for what goes around a text; encode.c drives it; detokenize.c goes back,
+ * with what decoder.c made of each token.
  *
  * Thread: a loaded tokenizer never changes; what changes is in struct encoding, one a call.
  * Memory: each part has a _fini that accepts a zeroed or half-built one.  Functions here

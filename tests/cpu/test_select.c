@@ -1,7 +1,7 @@
 /* test_select.c - selections of tokens against their definition: an oracle in double chooses anew
  * in every step, from inputs that it keeps itself.  Outputs, what tokens are worth, which are
- * chosen, their slots, what lies in these and totals must agree; where two candidates are worth the same within rounding either
- * may be chosen, and the oracle goes on with the backend's choice.
+ * chosen, their slots, what lies in these and totals must agree; where two candidates are worth the
+ * same within rounding either may be chosen, and the oracle goes on with the backend's choice.
  *
  *   layer   0   1   2      3      4   5          RoPE's frequencies are 0: keys lie in their pages
  *           F   w   sparse sparse F   sparse     as they are

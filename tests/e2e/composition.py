@@ -32,6 +32,7 @@ def assert_table(header, module, parametrize):
         rows.append([cell.strip() for cell in line.strip("|").split("|")])
     named = [row[-1].strip("`") for row in rows]
     tests = {name: function for name, function in inspect.getmembers(sys.modules[module])
-             if name.startswith("test_") and parametrize.mark in getattr(function, "pytestmark", [])}
+             if name.startswith("test_")
+             and parametrize.mark in getattr(function, "pytestmark", [])}
     assert sorted(named) == sorted(tests)
     assert all(re.match(r"works|400", cell) for row in rows for cell in row[1:-1])

@@ -122,8 +122,8 @@ def test_echo_and_logprobs(server, policy):
     answer, scores = echo(server, policy, PROMPT, **LONG)
     assert len(scores) == 348 and scores[0] is None and all(x <= 0 for x in scores[1:])
     generated = answer["choices"][0]["token_ids"]
-    # Scoring prompt and answer again as one prompt needs no generation.  Otherwise a generated token
-    # sees what generation keeps or selects, so only the prompt's scores come again.
+    # Scoring prompt and answer again as one prompt needs no generation.  Otherwise a generated
+    # token sees what generation keeps or selects, so only the prompt's scores come again.
     again, rescored = echo(server, policy, PROMPT + generated, max_tokens=0)
     n_same = 348 if policy == FULL else len(PROMPT)
     assert rescored[1:n_same] == pytest.approx(scores[1:n_same], abs=SAME_TOKEN)

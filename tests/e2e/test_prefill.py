@@ -94,8 +94,8 @@ def scores_of(answer):
 
 
 def assert_same_scores(answer, expected):
-    """Of another way to compute the same.  On a GPU sums differ, so a near tie may end the likeness,
-    but not at once."""
+    """Of another way to compute the same.  On a GPU sums differ, so a near tie may end the
+    likeness, but not at once."""
     tokens, wanted = (each["choices"][0]["logprobs"]["tokens"] for each in (answer, expected))
     n = next((i for i, pair in enumerate(zip(tokens, wanted)) if pair[0] != pair[1]), len(wanted))
     assert n >= {"cpu": len(wanted), "cuda": 4}[DEVICE]

@@ -285,7 +285,8 @@ static void selections_that_cannot_be_had_are_refused(void **state) {
 static void groups_must_be_layers_of_the_model(void **state) {
     (void)state;
     static const struct layer_group wrong[][2] = {
-        {{2, 4, 13}, {0, 0, 0}}, {{2, 2, 5}, {0, 0, 0}}, {{2, 4, 4}, {0, 0, 0}}, {{2, 4, 7}, {6, 8, 12}}};
+        {{2, 4, 13}, {0, 0, 0}}, {{2, 2, 5}, {0, 0, 0}},
+        {{2, 4, 4}, {0, 0, 0}}, {{2, 4, 7}, {6, 8, 12}}};
     for (int i = 0; i < 4; i++) {
         struct engine *engine;
         struct error err = {0};

@@ -1,5 +1,5 @@
-/* test_sparse_prompts.c - the whole engine with the default model on the CPU and sparse prompts: the
- * order in which a prompt is computed changes no bit, nor does who runs beside it, and what was
+/* test_sparse_prompts.c - the whole engine with the default model on the CPU and sparse prompts:
+ * the order in which a prompt is computed changes no bit, nor does who runs beside it, and what was
  * visited is told. */
 #include <poll.h>
 #include <setjmp.h>

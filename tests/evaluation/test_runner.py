@@ -49,8 +49,8 @@ def test_a_run_whose_server_dies_goes_on_later_and_loses_nothing(tmp_path, monke
     monkeypatch.setattr(client, "CONNECT_TRIES", 1)
     with TinyServer() as server:
         evaluate(tmp_path / "whole", server.url, concurrency=1)
-    # Two of the requests are not questions.  Asked one at a time the others leave their answers; side
-    # by side the last ones may all be cut.
+    # Two of the requests are not questions.  Asked one at a time the others leave their answers;
+    # side by side the last ones may all be cut.
     for n_left, concurrency in ((6, 1), (5, 3)):
         with TinyServer(n_left=n_left) as server, pytest.raises(Gone):
             evaluate(tmp_path / "cut", server.url, concurrency=concurrency)

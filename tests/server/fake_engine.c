@@ -203,7 +203,8 @@ static struct engine_event *new_event(struct sequence *s, enum event_kind kind, 
 }
 
 /* As if the text had only passed through the cache; half the attention stayed.  Of eight tokens
- * that each generated one chooses, two are new, in three layers; half of a text that may is moved. */
+ * that each generated one chooses, two are new, in three layers; half of a text that may is
+ * moved. */
 static struct kv_usage use_of_cache(const struct sequence *s) {
     const struct kv_choice *kv = &s->request.kv;
     const bool selects = kv->type == KV_OFFLOAD, offloads = selects && !kv->on_device;

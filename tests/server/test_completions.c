@@ -264,9 +264,9 @@ static void a_stream_is_chunks_and_done(void **state) {
     "\"usage\":{\"prompt_tokens\":2,\"completion_tokens\":" n ",\"total_tokens\":" total           \
     ",\"prompt_tokens_details\":{\"cached_tokens\":0}" kv "}}\n\n"
 #define KV_3                                                                                       \
-    ",\"kv\":{\"policy\":\"full\",\"budget_tokens\":null,\"resident_tokens\":3,"                     \
-    "\"evicted_tokens\":0,\"retained_attention\":null,\"offloaded_tokens\":null,"                    \
-    "\"selected_tokens\":null,\"bytes_fetched_per_token\":null,\"hit_rate\":null}"                  \
+    ",\"kv\":{\"policy\":\"full\",\"budget_tokens\":null,\"resident_tokens\":3,"                   \
+    "\"evicted_tokens\":0,\"retained_attention\":null,\"offloaded_tokens\":null,"                  \
+    "\"selected_tokens\":null,\"bytes_fetched_per_token\":null,\"hit_rate\":null}"                 \
     ",\"prefill\":{\"mode\":\"dense\",\"density\":1,\"index_ms\":null,\"attention_ms\":null}"
 
 static void usage_comes_last_or_with_every_chunk(void **state) {

@@ -1,5 +1,5 @@
-/* test_tokenizer_decoders.c - text from the tokens of SentencePiece-style vocabularies: runs of byte
- * tokens, and the space that only the beginning of a text loses.
+/* test_tokenizer_decoders.c - text from the tokens of SentencePiece-style vocabularies: runs of
+ * byte tokens, and the space that only the beginning of a text loses.
  *
  *   ids  0 <unk>  1 <s> (special, normalized)  2 E2  3 82  4 AC  5 20  6 41  7 ▁a  8 a  9 ▁ */
 #include <setjmp.h>
@@ -15,10 +15,11 @@
 #include "engine/error.h"
 #include "engine/tokenizer/internal.h"
 
-static const char LLAMA[] = "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{"
-                            "\"String\":\"\xE2\x96\x81\"},\"content\":\" \"},{\"type\":"
-                            "\"ByteFallback\"},{\"type\":\"Fuse\"},{\"type\":\"Strip\","
-                            "\"content\":\" \",\"start\":1,\"stop\":0}]}";
+static const char LLAMA[] =
+    "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{"
+    "\"String\":\"\xE2\x96\x81\"},\"content\":\" \"},{\"type\":"
+    "\"ByteFallback\"},{\"type\":\"Fuse\"},{\"type\":\"Strip\","
+    "\"content\":\" \",\"start\":1,\"stop\":0}]}";
 static const char METASPACE[] =
     "{\"type\":\"Metaspace\",\"replacement\":\"\xE2\x96\x81\",\"prepend_scheme\":\"always\"}";
 
@@ -65,7 +66,8 @@ static void assert_stream(const char *decoder, bool begun, const struct push *pu
 static void a_run_of_bytes_is_text_or_is_not(void **state) {
     (void)state;
     assert_stream(LLAMA, false,
-                  (const struct push[]){{2, ""}, {3, ""}, {4, ""}, {8, "\xE2\x82\xAC" "a"}, {0}}, "");
+                  (const struct push[]){{2, ""}, {3, ""}, {4, ""}, {8, "\xE2\x82\xAC" "a"}, {0}},
+                  "");
     assert_stream(LLAMA, false,
                   (const struct push[]){
                       {2, ""}, {3, ""}, {4, ""}, {2, ""}, {7, FFFD FFFD FFFD FFFD " a"}, {0}},
