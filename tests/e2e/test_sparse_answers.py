@@ -2,19 +2,23 @@
 
 With nothing dense behind them, not even the prompt's last token, and an answer whose first token is
 the first digit of a number hidden in the prompt, only a choice of keys that looked at the prompt
-can be right: as many lines that were drawn, or the nearest tokens, must fail.  (An answer's further
-tokens see everything, and so would its first one, had the prompt gone layer by layer.)"""
+can be right: drawn lines, or the nearest tokens, must fail with as much to visit.  (An answer's
+further tokens see everything, and so would its first one, had the prompt gone layer by layer.)
+
+What counts as much is the share of pairs that was visited, not the numbers that a pattern names:
+lines that were found lie in other groups of slots than drawn ones, which often coincide."""
 import random
 
 import pytest
 
 from server import Server
 
-SETTINGS = ("--threads", 2, "--max-long-tokens", 1, "--max-num-batched-tokens", 4096,
-            "--dense-tail", 0, "--enable-prefix-caching", "false", "--max-model-len", 2048)
-LINES = {"mode": "sparse",
+SETTINGS = ("--threads", 2, "--max-long-tokens", 1, "--max-num-batched-tokens", 8192,
+            "--dense-tail", 0, "--enable-prefix-caching", "false", "--max-model-len", 8192)
+FOUND = {"mode": "sparse", "pattern": {"type": "vertical_slash", "columns": 60, "diagonals": 130}}
+DRAWN = {"mode": "sparse",
          "pattern": {"type": "vertical_slash", "columns": 100, "diagonals": 200}}
-NEAREST = {"mode": "sparse", "pattern": {"type": "a_shape", "sink": 100, "recent": 200}}
+NEAREST = {"mode": "sparse", "pattern": {"type": "a_shape", "sink": 100, "recent": 450}}
 N_PROMPTS = 8
 MOST_LUCKY = 6  # of so many, by digits in ten and what little the tokens around it know
 
@@ -23,21 +27,23 @@ def prompt_of(rng):
     """(prompt, the number that it asks for)"""
     key = rng.randrange(10000, 99999)
     lines = ["The grass is green. The sky is blue. The sun is yellow. Here we go. There and back "
-             "again. "] * 70
-    lines.insert(rng.randrange(8, 50), f"The pass key is {key}. Remember it. {key} is the pass "
+             "again. "] * 160
+    lines.insert(rng.randrange(8, 140), f"The pass key is {key}. Remember it. {key} is the pass "
                  "key. ")
     return ("<|im_start|>user\nThere is an important info hidden inside a lot of irrelevant text. "
             f"Find it and memorize it.\n{''.join(lines)}\nWhat is the pass key?<|im_end|>\n"
             "<|im_start|>assistant\nThe pass key is ", str(key))
 
 
-def n_right(server, prefill):
-    rng, n = random.Random(5), 0
+def answered(server, prefill):
+    """(how many of the prompts, the share of pairs that they visited)"""
+    rng, n, density = random.Random(5), 0, 0
     for _ in range(N_PROMPTS):
         prompt, key = prompt_of(rng)
         answer = server.complete(prompt, prefill=prefill, max_tokens=len(key), temperature=0)
         n += answer["choices"][0]["text"] == key
-    return n
+        density += answer["usage"]["prefill"]["density"] / N_PROMPTS
+    return n, density
 
 
 @pytest.fixture(scope="module")
@@ -47,13 +53,16 @@ def found(tmp_path_factory):
 
 
 def test_lines_that_are_looked_for_answer(found):
-    assert n_right(found, LINES) == N_PROMPTS
+    n, density = answered(found, FOUND)
+    assert n == N_PROMPTS and density < 0.21
 
 
 def test_the_nearest_tokens_do_not(found):
-    assert n_right(found, NEAREST) <= MOST_LUCKY
+    n, density = answered(found, NEAREST)
+    assert n <= MOST_LUCKY and density > 0.21
 
 
 def test_lines_that_are_drawn_do_not(tmp_path):
     with Server(tmp_path, *SETTINGS, "--synthetic-lines", 7) as drawn:
-        assert n_right(drawn, LINES) <= MOST_LUCKY
+        n, density = answered(drawn, DRAWN)
+    assert n <= MOST_LUCKY and density > 0.15
