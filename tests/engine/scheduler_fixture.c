@@ -606,6 +606,16 @@ void fixture_run(struct fixture *f) {
     for (uint32_t n = 1; fixture_step(f, n); n++) assert_true(n < 100000);
 }
 
+void fixture_cancel_one(struct fixture *f, struct client *clients, uint32_t n, int patience) {
+    const uint32_t victim = (uint32_t)rand() % n;
+    struct client *client = &clients[victim];
+    if (rand() % patience != 0 || !client->submitted || client->finished) return;
+    client->cancelled = true;
+    scheduler_cancel(f->scheduler, victim + 1, &f->events);
+    fixture_drain(f, 0);
+    assert_true(client->finished);
+}
+
 void client_check(const struct client *c) {
     assert_true(c->finished);
     if (c->last.reason == FINISH_CANCELLED) {

@@ -126,5 +126,8 @@ void fixture_drain(struct fixture *f, uint32_t step_number);
 /* Plans and lands; false when there is nothing left to do. */
 bool fixture_step(struct fixture *f, uint32_t number);
 void fixture_run(struct fixture *f);
+/* One time in `patience`: draws one of n clients, client i under the id i + 1, and cancels it if it
+ * has been submitted and has not finished. */
+void fixture_cancel_one(struct fixture *f, struct client *clients, uint32_t n, int patience);
 
 #endif

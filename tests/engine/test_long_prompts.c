@@ -65,12 +65,7 @@ static struct engine_stats random_load(struct fixture *f, struct load load) {
             r.params.seed = (uint64_t)rand();
             fixture_submit(f, &r, i + 1);
         }
-        const uint32_t victim = (uint32_t)rand() % N;
-        if (rand() % 30 == 0 && clients[victim].submitted && !clients[victim].finished) {
-            clients[victim].cancelled = true;
-            scheduler_cancel(f->scheduler, victim + 1, &f->events);
-            fixture_drain(f, 0);
-        }
+        fixture_cancel_one(f, clients, N, 30);
         clock_s += 1e-3 * (rand() % 5);
         fixture_step(f, n);
         assert_true(n < 200000);

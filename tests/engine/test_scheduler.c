@@ -84,13 +84,7 @@ static struct engine_stats random_load(enum mix mixed, bool batch_invariant, uin
             r.params.seed = (uint64_t)rand();
             fixture_submit(&f, &r, i + 1);
         }
-        uint32_t victim = (uint32_t)rand() % N;
-        if (rand() % patience == 0 && clients[victim].submitted && !clients[victim].finished) {
-            clients[victim].cancelled = true;
-            scheduler_cancel(f.scheduler, victim + 1, &f.events);
-            fixture_drain(&f, 0);
-            assert_true(clients[victim].finished);
-        }
+        fixture_cancel_one(&f, clients, N, patience);
         fixture_step(&f, n);
         assert_true(n < 200000);
     }

@@ -347,12 +347,7 @@ static void random_prompts_that_do_not_fit(void **state) {
             r.priority = rand() % 3;
             fixture_submit(&f, &r, i + 1);
         }
-        const uint32_t victim = (uint32_t)rand() % N;
-        if (rand() % 60 == 0 && clients[victim].submitted && !clients[victim].finished) {
-            clients[victim].cancelled = true;
-            scheduler_cancel(f.scheduler, victim + 1, &f.events);
-            fixture_drain(&f, 0);
-        }
+        fixture_cancel_one(&f, clients, N, 60);
         fixture_step(&f, n);
         assert_true(n < 200000);
     }

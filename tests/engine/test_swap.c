@@ -402,12 +402,7 @@ static struct engine_stats random_load(uint32_t n_pages, uint32_t n_blocks, unsi
             r.params.presence_penalty = rand() % 20 == 0;
             fixture_submit(&f, &r, i + 1);
         }
-        const uint32_t victim = (uint32_t)rand() % N;
-        if (rand() % 40 == 0 && clients[victim].submitted && !clients[victim].finished) {
-            clients[victim].cancelled = true;
-            scheduler_cancel(f.scheduler, victim + 1, &f.events);
-            fixture_drain(&f, 0);
-        }
+        fixture_cancel_one(&f, clients, N, 40);
         fixture_step(&f, n);
         assert_true(n < 200000);
     }
