@@ -9,24 +9,25 @@ import concurrent.futures
 import dataclasses
 import random
 
-import numpy
 import pytest
 
 from bounded_oracle import Budget, Text
-from oracle_model import Model, log_softmax
+from oracle_model import Model
+from precision import (BF16_RANDOM, EXACT, KEPT, N_TOP, PRECISE, check_chosen, check_errors,
+                       row_error, values_of)
 from random_model import write_random_model
-from server import DEVICE, MODEL, SLOW, Server
+from server import MODEL, SLOW, Server
 
-TOLERANCE = 1e-4  # of the last log-probability among the best
-NEAR_TIE = 3e-6  # f32 sums of a few thousand probabilities are right to 1e-6 of themselves
+# f32 sums of a few thousand probabilities are right to 1e-6 of themselves.
+NEAR_TIE = 3e-6 if EXACT else -1
 CONTEXT = {"text": 16384, "cache": 320}  # trained; beyond it positions are those in the cache
-N_TOP = 5
 N_GENERATED = 300 if SLOW else 2000
 ALL_SCORES = ("none", "sum", "mean", "decay", "window")
+# In bf16 other tokens leave, and after hundreds of steps the two caches have little in common:
+# of scores there only short answers are compared, below and in test_family_policies.py.
+LONG_SCORES = ALL_SCORES if EXACT else ("none",)
 CHUNKS = (16, 64, 100)  # with the largest budget they fit into the shorter context
-PRECISE = ("--dtype", "float32", "--kv-cache-dtype", "float32", "--threads", 2)
-
-pytestmark = pytest.mark.skipif(DEVICE != "cpu", reason="other devices compute in bf16")
+SETTINGS = (*PRECISE, "--threads", 2)
 
 
 @pytest.fixture(scope="module", params=sorted(CONTEXT))
@@ -34,7 +35,7 @@ def regime(request, tmp_path_factory):
     """(a server, the same model for the oracle, whether positions are those in the cache)."""
     context = CONTEXT[request.param]
     directory = write_random_model(tmp_path_factory.mktemp("random"), context)
-    with Server(directory, "--max-num-batched-tokens", 96, "--max-num-seqs", 16, *PRECISE,
+    with Server(directory, "--max-num-batched-tokens", 96, "--max-num-seqs", 16, *SETTINGS,
                 model=directory) as server:
         yield server, Model(directory), request.param == "cache"
 
@@ -62,39 +63,23 @@ def ask(server, prompt, budget, n, **parameters):
     return answer["choices"][0], answer["usage"]
 
 
-def check_row(values, logits, token, where):
-    """values: the log-probabilities the server gave, of the token, then of the best, to which the
-    token was added if it is not one of them; logits: the oracle's."""
-    wanted = log_softmax(logits)
-    best = numpy.sort(wanted)[::-1][:N_TOP]
-    got = [values[0], *sorted(values[1:], reverse=True)[:N_TOP]]
-    difference = abs(numpy.array(got) - [wanted[token], *best]).max()
-    assert difference < TOLERANCE * abs(best).max(), f"{where}: {got}, not {best}"
-
-
-def check_choice(choice, model, prompt, budget, greedy=False):
-    """Compares until the end or a near tie; returns the oracle's text and how many of the generated
-    tokens it has seen."""
-    text = Text(model, budget)
-    ids, listed = choice["token_ids"], choice["logprobs"]
-    values = [[value, *(top or {}).values()]
-              for value, top in zip(listed["token_logprobs"], listed["top_logprobs"])]
+def errors_of(choice, model, prompt, budget, greedy=False):
+    """Until the end or a near tie: the oracle's text, the errors of the prompt's tokens, and those
+    of the generated tokens that it has seen."""
+    text, ids, values = Text(model, budget), choice["token_ids"], values_of(choice)
     assert len(values) == len(prompt) + len(ids)
     rows = text.prompt(prompt)
     if text.closest < NEAR_TIE:
-        return text, 0
-    for i in range(1, len(prompt)):
-        check_row(values[i], rows[i - 1], prompt[i], f"prompt token {i}")
-    logits = rows[-1]
-    for i, token in enumerate(ids):
-        check_row(values[len(prompt) + i], logits, token, f"generated token {i}")
-        if greedy:
-            assert logits[token] >= logits.max() - TOLERANCE * abs(logits).max()
-        if i + 1 < len(ids):
+        return text, [], []
+    of_prompt = [row_error(values[i], rows[i - 1], prompt[i]) for i in range(1, len(prompt))]
+    logits, generated = rows[-1], []
+    for token, given in zip(ids, values[len(prompt):]):
+        generated.append(row_error(given, logits, token, greedy))
+        if len(generated) < len(ids):
             logits = text.token(token)
         if text.closest < NEAR_TIE:
-            return text, i + 1
-    return text, len(ids)
+            break
+    return text, of_prompt, generated
 
 
 def check_usage(usage, text, budget):
@@ -106,21 +91,30 @@ def check_usage(usage, text, budget):
     assert kv["evicted_tokens"] == text.n - text.n_kept
     wanted = text.retained_attention
     assert kv["retained_attention"] == (wanted if wanted is None
-                                        else pytest.approx(wanted, rel=TOLERANCE))
+                                        else pytest.approx(wanted, rel=1e-4 if EXACT else 0.03))
 
 
-def check_answers(server, model, questions, at_least=1.0, **parameters):
+def check_answers(server, model, questions, at_least=1.0, bf16=BF16_RANDOM, **parameters):
     """questions: (prompt, budget, tokens to generate), asked all at once.  at_least: the share of
-    the generated tokens that must have been compared before a near tie."""
+    the generated tokens that must have been compared before a near tie.  In bf16 there must be
+    some without a score, by whose errors the others' are judged."""
     greedy = parameters.get("temperature") == 0
     with concurrent.futures.ThreadPoolExecutor(len(questions)) as pool:
         answers = list(pool.map(lambda q: ask(server, *q, **parameters), questions))
-    n_seen = 0
+    n_seen, by_place, by_score = 0, ([], []), []
     for (prompt, budget, n), (choice, usage) in zip(questions, answers):
-        text, seen = check_choice(choice, model, prompt, budget, greedy)
-        n_seen += seen
-        if seen == n:
+        text, *errors = errors_of(choice, model, prompt, budget, greedy)
+        if budget.score == "none":
+            for all_errors, own in zip(by_place, errors):
+                all_errors += own
+        else:
+            by_score += [(own, f"{budget} behind {len(prompt)} tokens") for own in errors]
+        n_seen += len(errors[1])
+        if len(errors[1]) == n:
             check_usage(usage, text, budget)
+    noise = max(check_errors(errors, "kept by place", bf16) for errors in by_place)
+    for errors, what in by_score:
+        check_chosen(errors, what, noise, KEPT)
     assert n_seen >= at_least * sum(n for _, _, n in questions)
 
 
@@ -140,7 +134,7 @@ def test_thousands_of_steps_with_every_score(regime):
     rng = random.Random(5)
     questions = [(random_tokens(rng.randint(100, 900), rng.random()),
                   random_budget(rng, score, cache_positions), N_GENERATED - 10 * i)
-                 for i, score in enumerate(ALL_SCORES)]
+                 for i, score in enumerate(LONG_SCORES)]
     check_answers(server, model, questions, at_least=0.7)
 
 
@@ -153,7 +147,8 @@ def test_prompts_around_the_borders_of_pages_chunks_and_budgets(regime, capacity
                2 * chunk + 1, 128, 129]
     questions = []
     for i, length in enumerate(sorted({*lengths})):
-        budget = random_budget(rng, ALL_SCORES[(i + capacity) % 5], cache_positions, capacity)
+        score = LONG_SCORES[(i + capacity) % len(LONG_SCORES)]
+        budget = random_budget(rng, score, cache_positions, capacity)
         # Past the trained context, if positions are to be those in the cache.
         n = max(20, CONTEXT["cache"] + 1 - length) if cache_positions else 20 + length
         questions.append((random_tokens(length, i), dataclasses.replace(budget, chunk=chunk), n))
@@ -164,40 +159,45 @@ def test_greedy_tokens_are_the_most_likely_ones(regime):
     server, model, cache_positions = regime
     rng = random.Random(6)
     questions = [(random_tokens(100, i), random_budget(rng, score, cache_positions), 600)
-                 for i, score in enumerate(ALL_SCORES)]
+                 for i, score in enumerate(LONG_SCORES)]
     check_answers(server, model, questions, at_least=0.7, temperature=0)
 
 
 @pytest.mark.parametrize("rows", [3, 2048])
 def test_pieces_of_any_size_give_the_same(rows, serve, tmp_path):
     directory = write_random_model(tmp_path / "model", CONTEXT["cache"])
-    server = serve("--max-num-batched-tokens", rows, "--max-num-seqs", 3, *PRECISE,
+    server = serve("--max-num-batched-tokens", rows, "--max-num-seqs", 3, *SETTINGS,
                    model=directory)
     rng = random.Random(7)
     questions = [(random_tokens(700, i), random_budget(rng, score, cache_positions=True), 100)
-                 for i, score in enumerate(ALL_SCORES)]
+                 for i, score in enumerate(LONG_SCORES)]
     check_answers(server, Model(directory), questions, at_least=0.9)
 
 
 @pytest.mark.parametrize("score", ALL_SCORES)
 def test_a_budget_of_the_whole_text_is_the_policy_full(regime, score):
-    server, _, _ = regime
+    server, model, _ = regime
     prompt, n = random_tokens(150, seed=8), 50
     full = {"prompt": prompt, "max_tokens": n, "echo": True, "logprobs": N_TOP, "temperature": 0,
             "return_token_ids": True}
     choice = server.complete(**full)["choices"][0]
     heavy = 0 if score == "none" else 60
-    bounded, usage = ask(server, prompt, Budget(4, 196 - heavy, heavy, score, chunk=64), n,
-                         temperature=0)
-    assert bounded["token_ids"] == choice["token_ids"]
+    budget = Budget(4, 196 - heavy, heavy, score, chunk=64)
+    bounded, usage = ask(server, prompt, budget, n, temperature=0)
     assert usage["kv"]["evicted_tokens"] == 0 and usage["kv"]["retained_attention"] is None
+    for one in (bounded, choice):
+        _, *errors = errors_of(one, model, prompt, budget, greedy=True)
+        check_errors(sum(errors, []), score, BF16_RANDOM)
+    if not EXACT:
+        return  # the two come from other kernels
+    assert bounded["token_ids"] == choice["token_ids"]
     values, wanted = (c["logprobs"]["token_logprobs"][1:] for c in (bounded, choice))
     assert values == pytest.approx(wanted, rel=1e-5, abs=1e-5)
 
 
 def test_the_default_model(serve, tokenizer):
     """Its heads differ as those of a trained model do."""
-    server = serve(*PRECISE)
+    server = serve(*SETTINGS)
     with open(MODEL / "eval" / "held_out.txt", encoding="utf-8") as file:
         prompt = tokenizer.encode(file.read(2000), add_special_tokens=False).ids[:300]
     questions = [(prompt, Budget(4, 30, 30, "sum", chunk=128), 20),

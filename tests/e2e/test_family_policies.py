@@ -17,7 +17,8 @@ import test_offload_oracle
 import test_sparse_oracle
 from bounded_oracle import Budget
 from oracle_model import Model
-from server import DEVICE, Server
+from precision import BF16, check_errors
+from server import Server
 from test_families import DATA, write_tokenizer
 
 CONTEXT = 1024  # of all of them, here
@@ -40,8 +41,6 @@ CHECKPOINTS = {
     "gemma2-mqa-f16-head128-linear": "soft caps, a scale, windows",
     "gemma3-gqa-bf16-head256-linear": "frequencies of each layer's own",
 }
-
-pytestmark = pytest.mark.skipif(DEVICE != "cpu", reason="other devices compute in bf16")
 
 
 def with_context(config, is_dynamic, is_yarn):
@@ -74,7 +73,7 @@ class Checkpoint:
                     for i in range(self.model.n_layers)]
         self.prefill = sparse_oracle.Prefill(patterns, DENSE_TAIL)
         shape = test_sparse_oracle.write_patterns(directory / "patterns.json", patterns)
-        self.server = Server(directory, *test_bounded.PRECISE, "--max-num-seqs", 8,
+        self.server = Server(directory, *test_bounded.SETTINGS, "--max-num-seqs", 8,
                              "--max-num-batched-tokens", 160, "--kv-cache-memory", "64M",
                              "--max-model-len", CONTEXT, "--dense-tail", DENSE_TAIL,
                              "--pattern-file", shape, "--kv-offload-size", "16M", *selects,
@@ -105,7 +104,7 @@ def test_budgets(checkpoint, cache_positions):
     questions = [(checkpoint.tokens(n_prompt), budget, n) for budget in (
         Budget(3, 21, chunk=24, cache_positions=cache_positions),
         Budget(4, 11, 10, "sum", chunk=24, cache_positions=cache_positions))]
-    test_bounded.check_answers(checkpoint.server, checkpoint.model, questions, at_least=0.6)
+    test_bounded.check_answers(checkpoint.server, checkpoint.model, questions, 0.6, BF16)
 
 
 def test_selections(checkpoint):
@@ -114,7 +113,8 @@ def test_selections(checkpoint):
         return
     selection = offload_oracle.Selection((0,), 0, selected=64, tail=64, sink=3)
     (text,) = test_offload_oracle.check_answers(
-        checkpoint.server, checkpoint.model, [(checkpoint.tokens(250), selection, True, 30)])
+        checkpoint.server, checkpoint.model, [(checkpoint.tokens(250), selection, True, 30)],
+        BF16)
     assert 0 < text.n_fetched < text.n_chosen
 
 
@@ -126,4 +126,5 @@ def test_sparse_prompts(checkpoint):
     for _ in range(2):
         comparison.check(sparse_oracle.Text(checkpoint.model, checkpoint.prefill),
                          checkpoint.tokens(900), "sparse")
+    check_errors(comparison.errors, "all prompts")
     assert comparison.n["sparse"] == comparison.n["compared"] >= 1

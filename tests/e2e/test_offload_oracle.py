@@ -13,18 +13,16 @@ import pytest
 
 import bounded_oracle
 from offload_oracle import PAGE, Selection, Text, whole_pages
-from oracle_model import Model, log_softmax, softmax
+from oracle_model import Model, softmax
+from precision import (BF16_DEEP, ELEMENT_BYTES, EXACT, N_TOP, PRECISE, SELECTED,
+                       check_chosen, check_errors, row_error, values_of)
 from random_model import write_random_model
-from server import DEVICE, SLOW, Server
+from server import SLOW, Server
 
-TOLERANCE = 1e-4  # of the last log-probability among the best
-CONTEXT, N_LAYERS, N_TOP = 8192, 8, 5
+CONTEXT, N_LAYERS = 8192, 8
 N_GENERATED = 150 if SLOW else 1000
 FILTERS = {"two": ((1, 4), 1), "three": ((0, 3, 5), 0), "late": ((6,), 0)}  # layers, wait
-SETTINGS = ("--dtype", "float32", "--kv-cache-dtype", "float32", "--threads", 2,
-            "--max-num-seqs", 16, "--kv-offload-size", "64M")
-
-pytestmark = pytest.mark.skipif(DEVICE != "cpu", reason="other devices compute in bf16")
+SETTINGS = (*PRECISE, "--threads", 2, "--max-num-seqs", 16, "--kv-offload-size", "64M")
 
 
 def write_filters(path, filters, wait):
@@ -67,30 +65,38 @@ def ask(server, prompt, selection, offload, n, **parameters):
     return answer["choices"][0], answer["usage"]
 
 
-def off_by(values, logits, token):
-    """In tolerances.  values: the log-probabilities that the server gave, of the token, then of the
-    best, to which the token was added if it is not one of them."""
-    wanted = log_softmax(logits)
-    best = numpy.sort(numpy.partition(wanted, -N_TOP)[-N_TOP:])[::-1]
-    got = numpy.array([values[0], *sorted(values[1:], reverse=True)[:N_TOP]])
-    return abs(got - [wanted[token], *best]).max() / (TOLERANCE * abs(best).max())
+class Errors:
+    """Of log-probabilities: where everything was seen, and where some of it was chosen."""
+
+    def __init__(self):
+        self.seen, self.chosen = [], []
+
+    def read(self, text, prompt, values, following):
+        """values: of all its tokens but the first, and of one that follows."""
+        for logits, each, token in zip(text.prompt(prompt), values, [*prompt[1:], following],
+                                       strict=True):
+            self.seen.append(row_error(each, logits, token))
+
+    def generate(self, text, tokens, values):
+        """tokens: one more than there are values, which are of those behind the first.  Where
+        rounding decides what is chosen, that is chosen which comes nearest to the values."""
+        for before, each, token in zip(tokens[:-1], values, tokens[1:], strict=True):
+            n_chosen = text.n_chosen
+            logits = text.token(before, lambda tried: row_error(each, tried, token))
+            errors = self.seen if text.n_chosen == n_chosen else self.chosen
+            errors.append(row_error(each, logits, token))
+
+    def check(self, bf16=BF16_DEEP):
+        noise = check_errors(self.seen, "all seen", bf16)
+        check_chosen(self.chosen, "some chosen", noise, SELECTED)
 
 
-def check_choice(choice, model, prompt, selection):
+def read_choice(choice, model, prompt, selection, errors):
     """Returns the oracle's text, without the last token: that was never computed."""
-    text = Text(model, selection)
-    ids, listed = choice["token_ids"], choice["logprobs"]
-    values = [[value, *(top or {}).values()]
-              for value, top in zip(listed["token_logprobs"], listed["top_logprobs"])]
-    tokens = prompt + ids
-    assert len(values) == len(tokens)
-    rows = text.prompt(prompt)
-    for i in range(1, len(tokens)):
-        if i <= len(prompt):
-            logits = rows[i - 1]
-        else:
-            logits = text.token(tokens[i - 1], lambda tried: off_by(values[i], tried, tokens[i]))
-        assert off_by(values[i], logits, tokens[i]) < 1, f"token {i} of {len(prompt)} + {len(ids)}"
+    text, ids, values = Text(model, selection), choice["token_ids"], values_of(choice)
+    assert len(values) == len(prompt) + len(ids)
+    errors.read(text, prompt, values[1:len(prompt) + 1], ids[0])
+    errors.generate(text, ids, values[len(prompt) + 1:])
     return text
 
 
@@ -102,38 +108,33 @@ def check_usage(usage, text, n_generated, offload):
         assert kv["hit_rate"] is None and kv["bytes_fetched_per_token"] == 0
         return
     # Where a tie was decided, the answer need not show how.
-    slack = text.n_ties * 2
+    slack = text.n_ties * 2 if EXACT else text.n_fetched / 10
     assert abs((1 - kv["hit_rate"]) * text.n_chosen - text.n_fetched) <= slack + 1
-    copy_bytes = 2 * model.n_kv_heads * model.head_dim * 4
+    copy_bytes = 2 * model.n_kv_heads * model.head_dim * ELEMENT_BYTES
     assert kv["bytes_fetched_per_token"] * n_generated / copy_bytes == pytest.approx(
         text.n_copies, abs=slack * max(text.groups.values()) + 0.01)
     assert (kv["offloaded_tokens"] > 0) == offload
 
 
-def check_answers(server, model, questions):
+def check_answers(server, model, questions, bf16=BF16_DEEP):
     """questions: (prompt, selection, whether what is not selected is moved, tokens to generate),
     asked all at once.  Returns the texts."""
     with concurrent.futures.ThreadPoolExecutor(len(questions)) as pool:
         answers = list(pool.map(lambda q: ask(server, *q), questions))
-    texts = []
+    texts, errors = [], Errors()
     for (prompt, selection, offload, n), (choice, usage) in zip(questions, answers):
-        texts.append(check_choice(choice, model, prompt, selection))
+        texts.append(read_choice(choice, model, prompt, selection, errors))
         check_usage(usage, texts[-1], n, offload)
+    errors.check(bf16)
     return texts
 
 
-def check_generated(choice, model, prompt, selection):
+def read_generated(choice, model, prompt, selection, errors):
     """Of a prompt that went layer by layer: its last token is computed as if it had been generated.
     Returns the oracle's text, as above."""
     text = Text(model, selection)
     text.prompt(prompt[:-1])
-    before = [prompt[-1], *choice["token_ids"]]
-    listed = choice["logprobs"]
-    for i, (value, top) in enumerate(zip(listed["token_logprobs"], listed["top_logprobs"],
-                                         strict=True)):
-        values, token = [value, *top.values()], choice["token_ids"][i]
-        logits = text.token(before[i], lambda tried: off_by(values, tried, token))
-        assert off_by(values, logits, token) < 1, f"token {i} behind {len(prompt)}"
+    errors.generate(text, [prompt[-1], *choice["token_ids"]], values_of(choice))
     return text
 
 
@@ -198,17 +199,15 @@ def test_prompts_around_the_borders_of_pages_and_selections(regime, offload):
 def test_a_second_prompt_finds_the_first_ones_blocks(regime):
     server, model, filters = regime
     selection, prompt = Selection(*filters, selected=64, tail=64), random_tokens(500, 9)
-    check_answers(server, model, [(prompt, selection, False, 40)])
-    longer = prompt + random_tokens(100, 10)
+    longer, errors = prompt + random_tokens(100, 10), Errors()
+    choice, usage = ask(server, prompt, selection, False, 40)
+    check_usage(usage, read_choice(choice, model, prompt, selection, errors), 40, False)
     choice, usage = ask(server, longer, selection, False, 40, echo=False)
     assert usage["prompt_tokens_details"]["cached_tokens"] == len(prompt) // PAGE * PAGE
-    text = Text(model, selection)
-    logits = text.prompt(longer)[-1]
-    tops = choice["logprobs"]["top_logprobs"]
-    for token, value, top in zip(choice["token_ids"], choice["logprobs"]["token_logprobs"], tops):
-        values = [value, *top.values()]
-        assert off_by(values, logits, token) < 1
-        logits = text.token(token, lambda tried: 0)
+    text, ids, values = Text(model, selection), choice["token_ids"], values_of(choice)
+    errors.seen.append(row_error(values[0], text.prompt(longer)[-1], ids[0]))
+    errors.generate(text, ids, values[1:])
+    errors.check()
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +217,7 @@ def scarce(model, tmp_path_factory):
     directory, filters = tmp_path_factory.mktemp("scarce"), FILTERS["three"]
     file = write_filters(directory / "filters.json", *filters)
     oracle = Model(model)
-    page_bytes = 2 * oracle.n_kv_heads * PAGE * oracle.head_dim * 4
+    page_bytes = 2 * oracle.n_kv_heads * PAGE * oracle.head_dim * ELEMENT_BYTES
     with Server(directory, "--filters-file", file, "--max-num-batched-tokens", 256,
                 "--max-model-len", 16 * PAGE, "--allowed-kv-policies", "full,offload",
                 "--kv-cache-memory", 13 * N_LAYERS * page_bytes, *SETTINGS, model=model) as server:
@@ -239,22 +238,27 @@ def test_prompts_that_go_layer_by_layer(scarce, prefill):
         beside = pool.submit(ask, server, *short)
         answers = list(pool.map(lambda q: ask(server, *q[:2], True, q[2], echo=False,
                                               prefill=prefill), questions))
+    errors = Errors()
+    read_choice(beside.result()[0], model, short[0], short[1], errors)
     for (prompt, selection, n), (choice, usage) in zip(questions, answers):
-        text = check_generated(choice, model, prompt, selection)
+        text = read_generated(choice, model, prompt, selection, errors)
         check_usage(usage, text, n, True)
         assert text.n_chosen == len(text.groups) * whole_pages(selection.selected) * n
         assert usage["prefill"]["mode"] == ("dense" if prefill == "dense" else "sparse")
-    check_choice(beside.result()[0], model, short[0], short[1])
+    errors.check()
 
 
 @pytest.mark.parametrize("offload", [False, True])
 def test_selecting_everything_is_the_policy_full(regime, offload):
-    server, _, filters = regime
-    prompt, n = random_tokens(400, 8), 200
+    server, model, filters = regime
+    prompt, n, errors = random_tokens(400, 8), 200, Errors()
     full = {"prompt": prompt, "max_tokens": n, "echo": True, "logprobs": N_TOP, "temperature": 0,
             "return_token_ids": True, "ignore_eos": True}
     wanted = server.complete(**full)["choices"][0]
-    got, usage = ask(server, prompt, Selection(*filters, selected=600, tail=64), offload, n,
-                     temperature=0)
-    assert got["token_ids"] == wanted["token_ids"]
-    assert got["logprobs"] == wanted["logprobs"] and usage["kv"]["selected_tokens"] == 0
+    selection = Selection(*filters, selected=600, tail=64)
+    got, usage = ask(server, prompt, selection, offload, n, temperature=0)
+    assert usage["kv"]["selected_tokens"] == 0
+    read_choice(got, model, prompt, selection, errors)
+    errors.check()
+    if EXACT:
+        assert got["token_ids"] == wanted["token_ids"] and got["logprobs"] == wanted["logprobs"]

@@ -11,29 +11,31 @@ import collections
 import concurrent.futures
 import dataclasses
 import json
+import math
 import random
 
 import numpy
 import pytest
 
 import bounded_oracle
-from oracle_model import Model, log_softmax
+from oracle_model import Model
+from precision import BF16_RANDOM, EXACT, PRECISE, check_errors, row_error, values_of
 from random_model import write_random_model
-from server import DEVICE, SLOW, Server
+from server import SLOW, Server
 from sparse_oracle import Choice, Pattern, Prefill, Text
 
-TOLERANCE = 1e-4  # of the last log-probability among the best
-NEAR_TIE = 3e-6  # f32 sums of a few probabilities are right to 1e-6 of themselves
+# f32 sums of a few probabilities are right to 1e-6 of themselves.
+NEAR_TIE = 3e-6 if EXACT else -1
+DENSITY = 6e-5 if EXACT else 0.05  # it has four digits; in bf16 heads choose other keys
+# Where they do, one prompt's answer is off by up to 13 %; most are off by no more than others.
+BF16_EACH = (0.3, math.inf)
 N_TOP, N_GENERATED = 20, 64
 N_FILES, N_PROMPTS = (1, 3) if SLOW else (4, 5)
 CONTEXT = 4096
 SHAPES = [{}, {"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8},
           {"num_key_value_heads": 4}, {"num_key_value_heads": 1}]
 MIN_SPARSE = 600  # tokens, under auto
-SETTINGS = ("--dtype", "float32", "--kv-cache-dtype", "float32", "--threads", 2,
-            "--max-num-seqs", 8, "--min-sparse-tokens", MIN_SPARSE)
-
-pytestmark = pytest.mark.skipif(DEVICE != "cpu", reason="other devices compute in bf16")
+SETTINGS = (*PRECISE, "--threads", 2, "--max-num-seqs", 8, "--min-sparse-tokens", MIN_SPARSE)
 
 
 def random_pattern(rng):
@@ -79,25 +81,12 @@ def random_length(rng):
     return rng.choice([border, rng.randint(2, 600), *(rng.randint(600, 1400) for _ in range(4))])
 
 
-def check_rows(listed, ids, logits):
-    """Log-probabilities of the tokens and of the best, and that the tokens are the best."""
-    wanted = log_softmax(logits)
-    best = numpy.sort(wanted, axis=1)[:, :-N_TOP - 1:-1]
-    tokens = wanted[numpy.arange(len(ids)), ids]
-    got = numpy.array([sorted(top.values(), reverse=True) for top in listed["top_logprobs"]])
-    bound = TOLERANCE * abs(best).max(axis=1)
-    difference = abs(got - best).max(axis=1) / bound
-    assert (difference < 1).all(), difference
-    assert (abs(numpy.array(listed["token_logprobs"]) - tokens) < bound).all()
-    assert (best[:, 0] - tokens < bound).all()
-
-
 class Comparison:
     """Of one server's answers; counts what they were."""
 
     def __init__(self, server):
         self.server = server
-        self.n = collections.Counter()
+        self.n, self.errors = collections.Counter(), []
 
     def check(self, text, prompt, mode):
         """The text is at the beginning that the server has stored."""
@@ -111,10 +100,14 @@ class Comparison:
         if text.closest < NEAR_TIE:
             return
         ids = choice["token_ids"]
-        check_rows(choice["logprobs"], ids, numpy.concatenate([last[None], text.more(ids[:-1])]))
+        rows = numpy.concatenate([last[None], text.more(ids[:-1])])
+        errors = [row_error(*row, greedy=True, n_top=N_TOP)
+                  for row in zip(values_of(choice), rows, ids, strict=True)]
+        check_errors(errors, f"{len(prompt)} tokens, {n_stored} of them stored", BF16_EACH)
+        self.errors.extend(errors)
         density = text.n_visited / text.n_causal if text.n_causal else 1
         assert usage["prefill"]["mode"] == ("sparse" if text.n_causal else "dense")
-        assert usage["prefill"]["density"] == pytest.approx(density, abs=6e-5)  # four digits
+        assert usage["prefill"]["density"] == pytest.approx(density, abs=DENSITY)
         self.n.update(compared=1, stored=n_stored > 0, sparse=bool(density < 1))
 
     def converse(self, model, prefill, seed):
@@ -160,6 +153,7 @@ def compare(directory, settings, seed, n_at_once, **rest):
             comparison = Comparison(server)
             list(threads.map(lambda seed: comparison.converse(oracle, prefill, seed),
                              [1000 * (seed + i) + j for j in range(N_PROMPTS)]))
+        check_errors(comparison.errors, "all prompts", (BF16_RANDOM[0], math.inf))
         n += comparison.n
     assert n["asked"] >= 2 * N_FILES * N_PROMPTS and n["compared"] > 0.8 * n["asked"], n
     assert n["sparse"] > 0.3 * n["asked"] and n["stored"] > 0.1 * n["asked"], n
