@@ -271,7 +271,7 @@ static int create_store(struct engine *e, struct error *err) {
     struct kv_store *store = &e->store;
     e->info.selections = memory_plan_selections(&e->config);
     int code = check_groups(e, err);
-    if (code || gives_back(e)) return code; /* pages that come and go do not wait (kv/swap.h) */
+    if (code) return code;
     code = memory_plan_store(store, &e->config, &e->model->config, err);
     if (code || store->n_blocks == 0) return code;
     e->info.store_bytes = store->n_blocks * (uint64_t)kv_store_block_bytes(store);

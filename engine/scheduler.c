@@ -493,7 +493,7 @@ static void count_store(const struct scheduler *s, struct engine_stats *out) {
     out->store_used_bytes = n_used * kv_store_block_bytes(space->store);
     out->n_swapped_out = space->swaps->n_out;
     out->n_swapped_in = space->swaps->n_in;
-    if (space->cache) out->pages_stored = prefix_cache_n_stored(space->cache) * space->n_layers;
+    if (space->cache) out->pages_stored = prefix_cache_n_stored_pages(space->cache);
 }
 
 void scheduler_stats(const struct scheduler *s, struct engine_stats *out) {

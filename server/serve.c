@@ -228,9 +228,6 @@ static void log_plan(const struct serve *s) {
               " tokens in %u pages), workspace %.1f MiB",
               (double)info->weight_bytes / mib, (double)info->kv_bytes / mib, info->kv_tokens,
               info->n_pages, (double)info->workspace_bytes / mib);
-    if (info->store_bytes == 0 && s->options->kv_offload_size > 0)
-        log_event(LOG_WARN, "--kv-offload-size: nothing leaves the pool of a model whose layers "
-                            "see the newest tokens only");
     if (info->store_bytes > 0)
         log_event(LOG_INFO, "memory plan: %.1f MiB of the system's memory for what leaves the pool",
                   (double)info->store_bytes / mib);

@@ -14,6 +14,9 @@
  *
  *   a window:  [ . ][ . ][ 9 ][ 3 ][ 8 ]    n_passed is 2
  *
+ * One that comes back from the store has its own pages in these layers, and is near none of the
+ * blocks that it finds.
+ *
  * What a prompt has passed cannot be shared before it is published.  While there are pages for
  * another sequence like this one it is kept until then; later the cache keeps it.
  *
@@ -114,48 +117,57 @@ static uint32_t last_block(const struct kv_sequence *kv) {
 }
 
 static bool is_near(const struct kv_sequence *kv, uint32_t block) {
-    return block >= kv->n_passed;
+    return block >= kv->n_far;
 }
 
-/* Names the blocks of the text that are known; returns how many of them are all that the next row
- * needs. */
-static uint32_t find_blocks(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
+/* Blocks of the text that are known, and how many of them are all that the next row needs. */
+struct found {
+    uint32_t n_named, n_enough;
+};
+
+static struct found find_blocks(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
     const struct prefix_cache *cache = kv->space->cache;
-    uint32_t n = 0, end_slim = 0, parent = PREFIX_NONE;
+    struct found found = {0};
+    uint32_t end_slim = 0, parent = PREFIX_NONE;
+    if (!cache) return found;
     for (uint32_t i = 0; i < n_max / PAGE_TOKENS && i < kv->n_hashes; i++) {
         const uint32_t *block_tokens = tokens + (size_t)i * PAGE_TOKENS;
         parent = prefix_cache_find(cache, parent, kv->salt, kv->hashes[i], block_tokens);
         if (parent == PREFIX_NONE) break;
         kv->blocks[i] = parent;
+        found.n_named = i + 1;
         if (prefix_cache_is_slim(cache, parent)) end_slim = i + 1;
-        if (end_slim <= n_behind(kv->space, (i + 1) * PAGE_TOKENS)) n = i + 1;
+        if (end_slim <= n_behind(kv->space, (i + 1) * PAGE_TOKENS)) found.n_enough = i + 1;
     }
-    return n;
+    return found;
 }
 
-/* Block i's pages; for those that it has passed, the first one that it is near, as
- * kv_lists_pass(). */
 static void adopt_block(struct kv_sequence *kv, uint32_t i) {
     struct prefix_cache *cache = kv->space->cache;
-    const uint32_t *pages = prefix_cache_pages(cache, kv->blocks[i]),
-                   *near_pages = prefix_cache_pages(cache, kv->blocks[max_u32(i, kv->n_passed)]);
+    const uint32_t *pages = prefix_cache_pages(cache, kv->blocks[i]);
     prefix_cache_use(cache, kv->blocks[i], is_near(kv, i));
     if (prefix_cache_is_stored(cache, kv->blocks[i])) return; /* and so are all behind it */
     for (uint32_t l = 0; l < kv->space->n_layers; l++) {
-        const bool has_passed = !is_near(kv, i) && kv_has_window(kv->space, l);
-        if (!has_passed) page_pool_share(kv->space->pool, &pages[l], 1);
-        kv->layers[l].pages[kv->layers[l].n++] = has_passed ? near_pages[l] : pages[l];
+        if (!is_near(kv, i) && kv_has_window(kv->space, l)) continue;
+        page_pool_share(kv->space->pool, &pages[l], 1);
+        kv->layers[l].pages[kv->layers[l].n++] = pages[l];
     }
 }
 
 uint32_t kv_full_adopt(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
     assert(kv->n_tokens == 0 && kv->n_blocks == 0);
-    const uint32_t n = kv->space->cache ? find_blocks(kv, tokens, n_max) : 0;
-    kv->n_passed = n_behind(kv->space, n * PAGE_TOKENS);
+    const struct found found = find_blocks(kv, tokens, n_max);
+    const bool swapped = kv_swap_adopt(kv, found.n_named, found.n_enough * PAGE_TOKENS);
+    /* What layers with a window had comes back from the store; of blocks it needs the rest. */
+    const uint32_t n_tokens = swapped ? kv->swap.n_tokens : found.n_enough * PAGE_TOKENS,
+                   n_passed = swapped ? kv->swap.n_passed : n_behind(kv->space, n_tokens);
+    const uint32_t n = swapped ? min_u32(found.n_named, n_tokens / PAGE_TOKENS) : found.n_enough;
+    kv_lists_begin(kv, n_passed);
+    kv->n_far = swapped ? max_u32(n, n_passed) : n_passed;
     for (uint32_t i = 0; i < n; i++) adopt_block(kv, i);
     kv->n_blocks = n;
-    kv->n_tokens = kv->n_found = max_u32(n * PAGE_TOKENS, kv_swap_tokens(kv));
-    return kv->n_tokens;
+    kv->n_tokens = kv->n_found = n_tokens;
+    return n_tokens;
 }
 
 int kv_full_reserve(struct kv_sequence *kv, uint32_t n_tokens) {
@@ -213,9 +225,10 @@ void kv_full_landed(struct kv_sequence *kv, uint32_t n_tokens) {
     if (kv->space->cache &&
         kv_n_available(kv->space) >= kv_full_most(kv->space, &kv->plan).pages)
         n = min_u32(n, kv->n_blocks);
-    for (uint32_t i = kv->n_passed; i < n && i < kv->n_blocks; i++)
+    for (uint32_t i = kv->n_far; i < n && i < kv->n_blocks; i++)
         prefix_cache_pass(kv->space->cache, kv->blocks[i]);
     if (n > kv->n_passed) kv_lists_pass(kv, n);
+    kv->n_far = max_u32(kv->n_far, kv->n_passed);
 }
 
 uint32_t kv_full_n_resident(const struct kv_sequence *kv, uint32_t n_tokens) {
@@ -230,7 +243,7 @@ void kv_full_let_go(struct kv_sequence *kv) {
         prefix_cache_unuse(kv->space->cache, kv->blocks[i], is_near(kv, i));
     }
     kv_lists_trim(kv, 0);
-    kv->n_tokens = kv->n_found = 0;
+    kv->n_tokens = kv->n_found = kv->n_far = 0;
 }
 
 void kv_full_release(struct kv_sequence *kv) {
@@ -249,7 +262,9 @@ int kv_full_resume(struct kv_sequence *kv, struct error *err) {
     int code = 0;
     for (uint32_t i = 0; i < kv->n_blocks && !code; i++)
         if (prefix_cache_is_stored(kv->space->cache, kv->blocks[i]))
-            code = prefix_cache_bring_back(kv->space->cache, kv->blocks[i], kv->layers, i, err);
+            code = prefix_cache_bring_back(kv->space->cache, kv->blocks[i], kv->layers, i,
+                                           is_near(kv, i), err);
+    kv_lists_cover(kv);
     return code ? code : kv_swap_in(kv, err);
 }
 

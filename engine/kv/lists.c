@@ -71,14 +71,14 @@ bool kv_has_window(const struct kv_space *space, uint32_t layer) {
     return space->windows && space->windows[layer] > 0;
 }
 
-static bool grows(const struct kv_sequence *kv, uint32_t layer) {
+bool kv_list_is_text(const struct kv_sequence *kv, uint32_t layer) {
     return !kv->selection.has_left || kv_plane_of(kv->space, layer) == kv_n_sparse(kv->space);
 }
 
 int kv_lists_grow(struct kv_sequence *kv, uint32_t n_pages) {
     int code = 0;
     for (uint32_t l = 0; l < kv->space->n_layers && !code; l++)
-        if (grows(kv, l)) code = kv_list_grow(&kv->layers[l], n_pages);
+        if (kv_list_is_text(kv, l)) code = kv_list_grow(&kv->layers[l], n_pages);
     return code;
 }
 
@@ -86,7 +86,7 @@ int kv_lists_grow(struct kv_sequence *kv, uint32_t n_pages) {
 static uint32_t missing(const struct kv_sequence *kv, uint32_t layer, struct kv_lengths lengths) {
     const uint32_t have = kv->layers[layer].n,
                    want = kv_has_window(kv->space, layer) ? lengths.windowed : lengths.others;
-    return want > have && grows(kv, layer) ? want - have : 0;
+    return want > have && kv_list_is_text(kv, layer) ? want - have : 0;
 }
 
 uint64_t kv_lists_missing(const struct kv_sequence *kv, struct kv_lengths lengths) {
@@ -132,4 +132,19 @@ void kv_lists_pass(struct kv_sequence *kv, uint32_t n_pages) {
         for (uint32_t i = kv->n_passed; i < n_pages; i++) pages[i] = pages[n_pages];
     }
     kv->n_passed = n_pages;
+}
+
+void kv_lists_begin(struct kv_sequence *kv, uint32_t n_pages) {
+    for (uint32_t l = 0; l < kv->space->n_layers; l++)
+        if (kv_has_window(kv->space, l)) kv->layers[l].n = n_pages;
+    kv->n_passed = n_pages;
+}
+
+void kv_lists_cover(struct kv_sequence *kv) {
+    for (uint32_t l = 0; l < kv->space->n_layers; l++) {
+        const struct page_list *list = &kv->layers[l];
+        if (!kv_has_window(kv->space, l) || kv->n_passed == 0) continue;
+        assert(kv->n_passed < list->n);
+        for (uint32_t i = 0; i < kv->n_passed; i++) list->pages[i] = list->pages[kv->n_passed];
+    }
 }

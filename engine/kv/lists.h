@@ -46,6 +46,9 @@ static inline struct kv_lengths kv_lengths_all(uint64_t n_pages) {
 /* The layer has a window, of which sequences keep the pages only. */
 bool kv_has_window(const struct kv_space *space, uint32_t layer);
 
+/* The layer's list is the text's; else what the layer has selected of it, and the tail. */
+bool kv_list_is_text(const struct kv_sequence *kv, uint32_t layer);
+
 /* Room for n_pages pages in every list that grows.  ERR_NOMEM. */
 int kv_lists_grow(struct kv_sequence *kv, uint32_t n_pages);
 /* Pages that kv_lists_take() would take. */
@@ -58,5 +61,9 @@ void kv_lists_trim(struct kv_sequence *kv, uint32_t n_pages);
 /* Layers with a window give back their pages before page n_pages, which they have, and which takes
  * their place in the lists: a kernel that reads pages in pairs reads nobody else's. */
 void kv_lists_pass(struct kv_sequence *kv, uint32_t n_pages);
+/* Lists of these layers, empty so far, begin as if they had passed n_pages pages; once they have
+ * that page it takes the place of those that they never had. */
+void kv_lists_begin(struct kv_sequence *kv, uint32_t n_pages);
+void kv_lists_cover(struct kv_sequence *kv);
 
 #endif

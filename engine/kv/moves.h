@@ -18,6 +18,8 @@ struct kv_space;
 
 /* Blocks that so many pages take. */
 uint64_t kv_blocks_for(const struct kv_space *space, uint64_t n_pages);
+typedef int (*kv_move_pages)(const struct kv_space *space, const uint32_t *pages, size_t n,
+                             const uint32_t *blocks, size_t first, struct error *err);
 /* Copies n pages of the pool to the places from `first` on, or back.  ERR_DEVICE. */
 int kv_pages_out(const struct kv_space *space, const uint32_t *pages, size_t n,
                  const uint32_t *blocks, size_t first, struct error *err);

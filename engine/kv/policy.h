@@ -70,15 +70,20 @@ struct page_list {
 /* What a suspended sequence has in the store (swap.h). */
 struct kv_swap {
     struct kv_swap *older, *newer;
-    struct page_list blocks;
-    uint32_t n_tokens; /* 0: nothing */
-    uint32_t first;    /* page of each layer that is there, and all behind it */
+    struct page_list blocks; /* that its pages lie in */
+    struct page_list *kept;  /* the sequence's other blocks (kv_selection), gone when these go */
+    uint32_t n_tokens;       /* 0: nothing */
+    /* Pages of a list that are not there, the first ones: others use them, or they have been given
+     * back; of layers without a window, and with one. */
+    uint32_t n_shared, n_passed;
+    bool is_adopted; /* the sequence is about to go on: nobody else may have the blocks, */
+    uint32_t n_lent; /* and so many, the last ones, are its own already */
     struct kv_select select; /* when it lost its place; its pages are there, too */
 };
 
 struct kv_swaps {
     struct kv_swap *oldest, *newest;
-    uint32_t n_blocks;     /* of all of them */
+    uint32_t n_blocks;     /* of all that are not adopted */
     uint64_t n_out, n_in;  /* pages that were copied to the store and back, so far */
 };
 
@@ -120,8 +125,8 @@ struct kv_policy {
     /* Gives every page back; what cannot be computed again, and what the store has room for, is
      * kept in the system's memory.  ERR_NOMEM, ERR_DEVICE: then the sequence cannot go on. */
     int (*suspend)(struct kv_sequence *kv, struct error *err);
-    /* Brings back what suspend() kept, and what adopt() found in the store, into the pages that
-     * have been reserved.  ERR_DEVICE. */
+    /* When it starts, right after reserve(): brings back what suspend() kept, and what adopt()
+     * found in the store, into the pages that have been reserved.  ERR_DEVICE. */
     int (*resume)(struct kv_sequence *kv, struct error *err);
     /* Gives every page back and forgets what is stored. */
     void (*release)(struct kv_sequence *kv);
@@ -156,6 +161,7 @@ struct kv_sequence {
     uint32_t *blocks;         /* the prefix cache's blocks that the sequence uses */
     uint32_t n_hashes, n_blocks, block_capacity;
     uint32_t n_passed;        /* pages that layers with a window have given back: the first ones */
+    uint32_t n_far;           /* blocks of whose pages it does not need those: the first ones */
     bool prompt_done;         /* its last step has landed */
     struct kv_selection selection;
     uint32_t n_offloaded;     /* tokens that sparse layers have in the store only */

@@ -4,8 +4,8 @@
  *   n_users       0: the block is in `idle`, and may go
  *   n_near        of these, how many need its pages in layers with a window.  0, and it has them,
  *                 and n_users > 0: the block is in `passed`, and these pages may go
- *   is_stored     the block has no pages but a place in the store; with n_users 0 it is in
- *                 `stored`, and may be dropped
+ *   is_stored     the block has no pages but a place in the store, for those that it had; with
+ *                 n_users 0 it is in `stored`, and may be dropped
  *
  * A block goes to the store when its children have gone before it, and drops out after them: in
  * both lists a child is older than its parent.
@@ -13,8 +13,9 @@
  * Every block owns a page in each layer that has no window, so entries for the pool's pages divided
  * by these layers are always enough, and no operation allocates.  Where all layers have windows
  * there is one for every page; as slim blocks own none, they may run out.  For the store there are
- * as many more as fit there.  The hash is SipHash-2-4 under a random key: clients choose the
- * tokens, and must not be able to choose collisions that turn the table into one long list.
+ * as many more as fit there, if they are slim.  The hash is SipHash-2-4 under a random key: clients
+ * choose the tokens, and must not be able to choose collisions that turn the table into one long
+ * list.
  *
  * Thread: engine.  Memory: see prefix_cache.h. */
 #include "engine/kv/prefix_cache.h"
@@ -56,8 +57,10 @@ struct prefix_cache {
     uint64_t key[2];
     uint32_t n_layers, n_windowed, n_entries, n_blocks;
     uint32_t place_blocks; /* of the store, that a block takes there; 0: none goes there */
+    uint32_t slim_blocks;  /* that a slim one takes */
     uint32_t n_idle_pages; /* of blocks in lists, what they have to give */
-    uint32_t n_stored;     /* blocks in `stored` */
+    /* Of blocks in `stored`, their pages and what they take there. */
+    uint32_t n_stored_pages, n_store_blocks;
     uint64_t clock;
     uint32_t vacant; /* head of the list of vacant entries */
     struct block_list idle, passed, stored;
@@ -101,7 +104,8 @@ static void count_entries(struct prefix_cache *cache) {
         page_pool_n_pages(cache->pool) / max_u32(cache->n_layers - cache->n_windowed, 1);
     if (!space->swaps) return;
     cache->place_blocks = (uint32_t)kv_blocks_for(space, cache->n_layers);
-    cache->n_entries += page_pool_n_pages(space->blocks) / cache->place_blocks;
+    cache->slim_blocks = (uint32_t)kv_blocks_for(space, cache->n_layers - cache->n_windowed);
+    cache->n_entries += page_pool_n_pages(space->blocks) / max_u32(cache->slim_blocks, 1);
 }
 
 int prefix_cache_create(struct prefix_cache **out, const struct kv_space *space,
@@ -178,11 +182,26 @@ static struct block_list *list_of(struct prefix_cache *cache, const struct block
     return b->n_near == 0 && !b->is_slim && cache->n_windowed > 0 ? &cache->passed : NULL;
 }
 
+/* Of the store, that the block takes, or would take, there. */
+static uint32_t n_places(const struct prefix_cache *cache, const struct block *b) {
+    return b->is_slim ? cache->slim_blocks : cache->place_blocks;
+}
+
+static uint32_t n_block_pages(const struct prefix_cache *cache, const struct block *b) {
+    return cache->n_layers - (b->is_slim ? cache->n_windowed : 0);
+}
+
 /* That the block would give in its list. */
 static uint32_t n_idle_pages(const struct prefix_cache *cache, const struct block *b) {
     if (b->is_stored) return 0;
     return (b->n_users == 0 ? cache->n_layers - cache->n_windowed : 0) +
            (b->is_slim ? 0 : cache->n_windowed);
+}
+
+static void count_stored(struct prefix_cache *cache, const struct block *b, int sign) {
+    if (!b->is_stored) return;
+    cache->n_stored_pages += (uint32_t)sign * n_block_pages(cache, b);
+    cache->n_store_blocks += (uint32_t)sign * n_places(cache, b);
 }
 
 static void list_remove(struct prefix_cache *cache, const struct block *b) {
@@ -193,7 +212,7 @@ static void list_remove(struct prefix_cache *cache, const struct block *b) {
     if (b->newer != PREFIX_NONE) cache->blocks[b->newer].older = b->older;
     else list->newest = b->older;
     cache->n_idle_pages -= n_idle_pages(cache, b);
-    cache->n_stored -= b->is_stored;
+    count_stored(cache, b, -1);
 }
 
 static void list_append(struct prefix_cache *cache, uint32_t block) {
@@ -207,7 +226,7 @@ static void list_append(struct prefix_cache *cache, uint32_t block) {
     else list->oldest = block;
     list->newest = block;
     cache->n_idle_pages += n_idle_pages(cache, b);
-    cache->n_stored += b->is_stored;
+    count_stored(cache, b, 1);
 }
 
 void prefix_cache_use(struct prefix_cache *cache, uint32_t block, bool near) {
@@ -278,9 +297,15 @@ static void slim_oldest(struct prefix_cache *cache) {
     cache->blocks[block].is_slim = true;
 }
 
+static void release_all_pages(struct prefix_cache *cache, uint32_t block) {
+    release_pages(cache, block, false);
+    if (!cache->blocks[block].is_slim) release_pages(cache, block, true);
+}
+
 static void release_places(struct prefix_cache *cache, uint32_t block) {
-    page_pool_release(cache->space->blocks, block_places(cache, block), cache->place_blocks);
-    cache->blocks[block].is_stored = false;
+    struct block *b = &cache->blocks[block];
+    page_pool_release(cache->space->blocks, block_places(cache, block), n_places(cache, b));
+    b->is_stored = false;
 }
 
 /* The block, in its list, is found no longer. */
@@ -292,38 +317,48 @@ static void drop(struct prefix_cache *cache, uint32_t block) {
     while (*link != block) link = &cache->blocks[*link].next;
     *link = b->next;
     if (b->parent != PREFIX_NONE) cache->blocks[b->parent].n_children--;
-    if (b->is_stored) {
-        release_places(cache, block);
-    } else {
-        release_pages(cache, block, false);
-        if (!b->is_slim) release_pages(cache, block, true);
-    }
+    if (b->is_stored) release_places(cache, block);
+    else release_all_pages(cache, block);
     b->next = cache->vacant;
     cache->vacant = block;
     cache->n_blocks--;
 }
 
 void prefix_cache_drop_stored(struct prefix_cache *cache, uint32_t n_blocks) {
-    while (cache->n_stored > 0 && page_pool_n_free(cache->space->blocks) < n_blocks)
+    while (cache->stored.oldest != PREFIX_NONE &&
+           page_pool_n_free(cache->space->blocks) < n_blocks)
         drop(cache, cache->stored.oldest);
 }
 
-/* Whoever has children there finds room: theirs, if nothing else.  A copy that fails is no reason
- * to drop it: a device that fails does not read it again. */
+/* In its place pages of layers with a window come last: a slim block has none. */
+static int move_block(const struct prefix_cache *cache, uint32_t block, kv_move_pages move,
+                      struct error *err) {
+    const uint32_t *pages = block_pages(cache, block), *places = block_places(cache, block);
+    uint32_t n_wide = 0, n_near = cache->n_layers - cache->n_windowed;
+    int code = 0;
+    for (uint32_t l = 0; l < cache->n_layers && !code; l++) {
+        const bool windowed = has_window(cache, l);
+        if (windowed && cache->blocks[block].is_slim) continue;
+        code = move(cache->space, &pages[l], 1, places, windowed ? n_near++ : n_wide++, err);
+    }
+    return code;
+}
+
+/* Whoever has children there finds room, that of theirs if nothing else; or they have gone in vain.
+ * A copy that fails is no reason to drop it: a device that fails does not read it again. */
 static void store_or_drop(struct prefix_cache *cache, uint32_t block) {
     const struct kv_space *space = cache->space;
     struct block *b = &cache->blocks[block];
-    const uint32_t n = cache->place_blocks, *pages = block_pages(cache, block);
-    uint32_t *places = block_places(cache, block);
-    if (n > 0) prefix_cache_drop_stored(cache, n);
-    if (n == 0 || page_pool_take(space->blocks, places, n)) {
+    const uint32_t n = n_places(cache, b);
+    if (cache->place_blocks > 0) prefix_cache_drop_stored(cache, n);
+    if (cache->place_blocks == 0 || page_pool_take(space->blocks, block_places(cache, block), n)) {
         drop(cache, block);
         return;
     }
-    (void)kv_pages_out(space, pages, cache->n_layers, places, 0, NULL);
-    space->swaps->n_out += cache->n_layers;
+    (void)move_block(cache, block, kv_pages_out, NULL);
+    space->swaps->n_out += n_block_pages(cache, b);
     list_remove(cache, b);
-    release_pages(cache, block, false);
+    release_all_pages(cache, block);
     b->is_stored = true;
     list_append(cache, block);
 }
@@ -332,24 +367,26 @@ bool prefix_cache_is_stored(const struct prefix_cache *cache, uint32_t block) {
     return cache->blocks[block].is_stored;
 }
 
-/* A stored block gets these pages for its place. */
+/* A stored block gets these pages for its place, but for those of layers with a window. */
 static void hold_again(struct prefix_cache *cache, uint32_t block, const struct page_list *layers,
                        uint32_t index) {
     list_remove(cache, &cache->blocks[block]);
     hold_pages(cache, block, false, layers, index);
     release_places(cache, block);
+    cache->blocks[block].is_slim = cache->n_windowed > 0;
     list_append(cache, block);
 }
 
 int prefix_cache_bring_back(struct prefix_cache *cache, uint32_t block,
-                            const struct page_list *layers, uint32_t index, struct error *err) {
-    const struct kv_space *space = cache->space;
-    assert(cache->blocks[block].is_stored && cache->blocks[block].n_users > 0);
+                            const struct page_list *layers, uint32_t index, bool near,
+                            struct error *err) {
+    const struct block *b = &cache->blocks[block];
+    assert(b->is_stored && b->n_users > 0 && (!near || !b->is_slim));
     hold_again(cache, block, layers, index);
-    space->swaps->n_in += cache->n_layers;
+    if (near) set_windowed(cache, block, layers, index);
+    cache->space->swaps->n_in += n_block_pages(cache, b);
     /* Nobody has taken its place yet, and whoever does writes there later. */
-    return kv_pages_in(space, block_pages(cache, block), cache->n_layers,
-                       block_places(cache, block), 0, err);
+    return move_block(cache, block, kv_pages_in, err);
 }
 
 /* False: there is nothing to give. */
@@ -370,8 +407,9 @@ void prefix_cache_evict(struct prefix_cache *cache, uint32_t n_pages) {
 /* An entry with this name, of a parent in use, by nobody; PREFIX_NONE: there is no entry. */
 static uint32_t add_block(struct prefix_cache *cache, uint32_t parent, uint64_t salt, uint64_t hash,
                           const uint32_t *tokens) {
-    if (cache->vacant == PREFIX_NONE && cache->idle.oldest != PREFIX_NONE)
-        drop(cache, cache->idle.oldest);
+    const uint32_t oldest =
+        cache->stored.oldest != PREFIX_NONE ? cache->stored.oldest : cache->idle.oldest;
+    if (cache->vacant == PREFIX_NONE && oldest != PREFIX_NONE) drop(cache, oldest);
     const uint32_t block = cache->vacant;
     if (block == PREFIX_NONE) return PREFIX_NONE;
     struct block *b = &cache->blocks[block];
@@ -413,10 +451,10 @@ uint32_t prefix_cache_n_idle_pages(const struct prefix_cache *cache) {
     return cache->n_idle_pages;
 }
 
-uint32_t prefix_cache_n_stored(const struct prefix_cache *cache) {
-    return cache->n_stored;
+uint32_t prefix_cache_n_stored_pages(const struct prefix_cache *cache) {
+    return cache->n_stored_pages;
 }
 
 uint32_t prefix_cache_n_store_blocks(const struct prefix_cache *cache) {
-    return cache->n_stored * cache->place_blocks;
+    return cache->n_store_blocks;
 }

@@ -21,8 +21,8 @@
  *   a window                            [  1  ][  6  ]   all that the next token sees
  *
  * Where the store keeps pages (moves.h), a block that is evicted goes there if it has room, at the
- * expense of those that have been there longest, and is found as before.  Whoever adopts it brings
- * it back.  The parent of a block with pages has pages, too.
+ * expense of those that have been there longest, and is found as before; slim, if it is.  Whoever
+ * adopts it brings it back.  The parent of a block with pages has pages, too.
  *
  * Thread: engine.  Memory: allocates at create, never afterwards; the cache holds one reference to
  * each page. */
@@ -73,10 +73,11 @@ const uint32_t *prefix_cache_pages(const struct prefix_cache *cache, uint32_t bl
 bool prefix_cache_is_slim(const struct prefix_cache *cache, uint32_t block);
 /* It has no pages, but is in the store. */
 bool prefix_cache_is_stored(const struct prefix_cache *cache, uint32_t block);
-/* The block, in use, gets page number `index` of every layer's list, and they what it held.
- * ERR_DEVICE. */
+/* The block, in use, gets page number `index` of every layer's list, and they what it held.  Not
+ * near: but for layers with a window, so that it is slim from then on.  ERR_DEVICE. */
 int prefix_cache_bring_back(struct prefix_cache *cache, uint32_t block,
-                            const struct page_list *layers, uint32_t index, struct error *err);
+                            const struct page_list *layers, uint32_t index, bool near,
+                            struct error *err);
 
 /* Gives pages back to the pool, of what was needed least recently first, until at least n_pages are
  * free there or nothing more can go: unused blocks go whole, used ones that nobody is near become
@@ -88,7 +89,8 @@ uint32_t prefix_cache_n_idle_pages(const struct prefix_cache *cache); /* what ev
 /* Drops unused blocks from the store, least recently used first, until at least n_blocks of the
  * store's blocks are free or nothing more can go. */
 void prefix_cache_drop_stored(struct prefix_cache *cache, uint32_t n_blocks);
-uint32_t prefix_cache_n_stored(const struct prefix_cache *cache);       /* unused ones */
-uint32_t prefix_cache_n_store_blocks(const struct prefix_cache *cache); /* of the store, theirs */
+/* Of unused blocks: pages there, and what they take of it. */
+uint32_t prefix_cache_n_stored_pages(const struct prefix_cache *cache);
+uint32_t prefix_cache_n_store_blocks(const struct prefix_cache *cache);
 
 #endif

@@ -14,13 +14,17 @@
 
 /* ---- those that wait, in the order in which they lost their places ---- */
 
+static uint32_t n_blocks_of(const struct kv_swap *swap) {
+    return swap->blocks.n + swap->kept->n;
+}
+
 static void append(struct kv_swaps *swaps, struct kv_swap *swap) {
     swap->older = swaps->newest;
     swap->newer = NULL;
     if (swaps->newest) swaps->newest->newer = swap;
     else swaps->oldest = swap;
     swaps->newest = swap;
-    swaps->n_blocks += swap->blocks.n;
+    swaps->n_blocks += n_blocks_of(swap);
 }
 
 static void take_out(struct kv_swaps *swaps, struct kv_swap *swap) {
@@ -28,14 +32,22 @@ static void take_out(struct kv_swaps *swaps, struct kv_swap *swap) {
     else swaps->oldest = swap->newer;
     if (swap->newer) swap->newer->older = swap->older;
     else swaps->newest = swap->older;
-    swaps->n_blocks -= swap->blocks.n;
+    if (!swap->is_adopted) swaps->n_blocks -= n_blocks_of(swap);
+}
+
+/* But for the blocks that are kept. */
+static void forget(const struct kv_space *space, struct kv_swap *swap) {
+    take_out(space->swaps, swap);
+    page_pool_release(space->blocks, swap->blocks.pages, swap->blocks.n - swap->n_lent);
+    swap->blocks.n = swap->n_tokens = swap->n_lent = 0;
+    swap->is_adopted = false;
 }
 
 void kv_swap_drop(const struct kv_space *space, struct kv_swap *swap) {
     if (swap->n_tokens == 0) return;
-    take_out(space->swaps, swap);
-    page_pool_release(space->blocks, swap->blocks.pages, swap->blocks.n);
-    swap->blocks.n = swap->n_tokens = 0;
+    forget(space, swap);
+    page_pool_release(space->blocks, swap->kept->pages, swap->kept->n);
+    swap->kept->n = 0;
 }
 
 static uint32_t n_cached(const struct kv_space *space) {
@@ -47,40 +59,89 @@ uint32_t kv_spare_blocks(const struct kv_space *space) {
     return page_pool_n_free(space->blocks) + n_cached(space) + space->swaps->n_blocks;
 }
 
+/* At most one is adopted at a time. */
+static struct kv_swap *oldest(const struct kv_swaps *swaps) {
+    return swaps->oldest->is_adopted ? swaps->oldest->newer : swaps->oldest;
+}
+
 int kv_make_blocks(const struct kv_space *space, uint32_t n_blocks) {
     if (n_blocks > kv_spare_blocks(space)) return ERR_FULL;
     if (n_blocks > 0 && space->cache) prefix_cache_drop_stored(space->cache, n_blocks);
     while (n_blocks > 0 && page_pool_n_free(space->blocks) < n_blocks)
-        kv_swap_drop(space, space->swaps->oldest);
+        kv_swap_drop(space, oldest(space->swaps));
     return 0;
+}
+
+bool kv_swap_adopt(struct kv_sequence *kv, uint32_t n_blocks, uint32_t n_tokens) {
+    struct kv_swap *swap = &kv->swap;
+    if (swap->n_tokens <= n_tokens || n_blocks < swap->n_shared) return false;
+    swap->is_adopted = true;
+    kv->space->swaps->n_blocks -= n_blocks_of(swap);
+    return true;
+}
+
+static void give_up(struct kv_sequence *kv) {
+    kv->swap.is_adopted = false;
+    kv->space->swaps->n_blocks += n_blocks_of(&kv->swap);
+}
+
+uint32_t kv_swap_n_lendable(const struct kv_swap *swap) {
+    return swap->is_adopted ? swap->blocks.n - swap->n_lent : 0;
+}
+
+void kv_swap_lend(struct kv_swap *swap, struct page_list *to, uint32_t n_blocks) {
+    assert(n_blocks <= kv_swap_n_lendable(swap) && to->n + n_blocks <= to->capacity);
+    for (uint32_t i = 0; i < n_blocks; i++)
+        to->pages[to->n++] = swap->blocks.pages[swap->blocks.n - ++swap->n_lent];
 }
 
 /* ---- copies ---- */
 
 /* Pages that a selection has filled. */
-static uint32_t n_chosen_pages(const struct kv_sequence *kv, const struct kv_select *select) {
-    return select->n_candidates > 0 ? kv->selection.held.n : 0;
+static uint32_t n_chosen_pages(const struct kv_sequence *kv) {
+    return kv->swap.select.n_candidates > 0 ? kv->selection.held.n : 0;
 }
 
-static size_t n_layer_pages(const struct kv_swap *swap) {
-    return kv_n_pages(swap->n_tokens) - swap->first;
-}
+/* Of a layer's list. */
+struct range {
+    uint32_t from, end;
+};
 
-typedef int (*move_pages)(const struct kv_space *space, const uint32_t *pages, size_t n,
-                          const uint32_t *blocks, size_t first, struct error *err);
-
-/* Pages `from` and those behind it of every layer, then those of the selection. */
-static int copy(const struct kv_sequence *kv, move_pages move, uint32_t from, struct error *err) {
-    const struct kv_space *space = kv->space;
+static struct range range_of(const struct kv_sequence *kv, uint32_t layer) {
     const struct kv_swap *swap = &kv->swap;
-    const uint32_t *blocks = swap->blocks.pages;
-    const size_t n = n_layer_pages(swap), skipped = from - swap->first;
+    if (!kv_list_is_text(kv, layer)) return (struct range){0, kv->layers[layer].n};
+    return (struct range){kv_has_window(kv->space, layer) ? swap->n_passed : swap->n_shared,
+                          (uint32_t)kv_n_pages(swap->n_tokens)};
+}
+
+static uint64_t n_swapped_pages(const struct kv_sequence *kv) {
+    uint64_t n = n_chosen_pages(kv);
+    for (uint32_t l = 0; l < kv->space->n_layers; l++) {
+        const struct range range = range_of(kv, l);
+        n += range.end - range.from;
+    }
+    return n;
+}
+
+/* All but what of the first n_known pages of lists is known to be in place already, which is never
+ * that of layers with a window. */
+static int copy(const struct kv_sequence *kv, kv_move_pages move, uint32_t n_known,
+                uint64_t *n_moved, struct error *err) {
+    const struct kv_space *space = kv->space;
+    const uint32_t *blocks = kv->swap.blocks.pages, n_chosen = n_chosen_pages(kv);
+    size_t place = 0;
     int code = 0;
-    for (uint32_t l = 0; l < space->n_layers && skipped < n && !code; l++)
-        code = move(space, kv->layers[l].pages + from, n - skipped, blocks, l * n + skipped, err);
-    if (code) return code;
-    return move(space, kv->selection.held.pages, n_chosen_pages(kv, &swap->select), blocks,
-                space->n_layers * n, err);
+    for (uint32_t l = 0; l < space->n_layers && !code; l++) {
+        const struct range range = range_of(kv, l);
+        const uint32_t known = kv_has_window(space, l) ? 0 : min_u32(n_known, range.end),
+                       from = max_u32(range.from, known);
+        code = move(space, kv->layers[l].pages + from, range.end - from, blocks,
+                    place + from - range.from, err);
+        place += range.end - range.from;
+        *n_moved += range.end - from;
+    }
+    *n_moved += n_chosen;
+    return code ? code : move(space, kv->selection.held.pages, n_chosen, blocks, place, err);
 }
 
 static uint32_t n_shared(const struct kv_sequence *kv) {
@@ -107,37 +168,31 @@ static bool take_blocks(struct kv_sequence *kv, uint64_t n_pages) {
 int kv_swap_out(struct kv_sequence *kv, struct error *err) {
     const struct kv_space *space = kv->space;
     struct kv_swap *swap = &kv->swap;
+    if (swap->is_adopted) give_up(kv);
     /* Who waits has tried to start, in vain. */
     if (!space->swaps || kv->n_tokens == kv->n_found) return 0;
-    const struct kv_select *select = &kv->selection.select;
-    const uint32_t first = n_shared(kv);
-    const uint64_t n = kv_n_pages(kv->n_tokens) - first;
-    const uint64_t n_pages = n * space->n_layers + n_chosen_pages(kv, select);
-    if (!take_blocks(kv, n_pages)) return 0;
-    swap->first = first;
     swap->n_tokens = kv->n_tokens;
-    swap->select = *select;
+    swap->n_shared = n_shared(kv);
+    swap->n_passed = kv->n_passed;
+    swap->select = kv->selection.select;
+    swap->kept = &kv->selection.blocks;
+    if (!take_blocks(kv, n_swapped_pages(kv))) {
+        swap->n_tokens = 0;
+        return 0;
+    }
     append(space->swaps, swap);
-    space->swaps->n_out += n_pages;
-    return copy(kv, kv_pages_out, first, err);
-}
-
-uint32_t kv_swap_tokens(const struct kv_sequence *kv) {
-    return kv->n_blocks >= kv->swap.first ? kv->swap.n_tokens : 0;
+    return copy(kv, kv_pages_out, 0, &space->swaps->n_out, err);
 }
 
 int kv_swap_in(struct kv_sequence *kv, struct error *err) {
-    const struct kv_space *space = kv->space;
     struct kv_swap *swap = &kv->swap;
-    const uint32_t from = kv->n_blocks; /* those come first */
-    int code = 0;
-    if (swap->n_tokens > 0 && kv->n_tokens >= swap->n_tokens) {
-        const uint64_t end = kv_n_pages(swap->n_tokens);
-        code = copy(kv, kv_pages_in, from, err);
-        space->swaps->n_in += (end > from ? end - from : 0) * space->n_layers +
-                              n_chosen_pages(kv, &swap->select);
-        kv->selection.select = swap->select;
+    if (!swap->is_adopted) {
+        kv_swap_drop(kv->space, swap);
+        return 0;
     }
-    kv_swap_drop(space, swap);
+    const int code = copy(kv, kv_pages_in, kv->n_blocks, &kv->space->swaps->n_in, err);
+    kv->selection.select = swap->select;
+    kv->n_found = 0; /* it could lose all of that again */
+    forget(kv->space, swap);
     return code;
 }

@@ -1,5 +1,6 @@
 """Layers with a window keep its pages only, on a real process: what is computed in a KV cache that
 whole texts do not fit is what a large one gives, and what is found of a text is right."""
+import concurrent.futures
 import json
 import threading
 
@@ -43,10 +44,10 @@ class Model:
         return (pages_of(n_tokens) * (self.n_layers - self.n_windowed)
                 + min(pages_of(n_tokens), self.near) * self.n_windowed)
 
-    def server(self, size_bytes, **rest):
+    def server(self, size_bytes, *settings, **rest):
         return Server(self.directory, *PRECISE, "--allowed-kv-policies", "full", "--threads", 2,
                       "--max-num-seqs", 4, "--max-num-batched-tokens", ROWS,
-                      "--kv-cache-memory", size_bytes, model=self.path, **rest)
+                      "--kv-cache-memory", size_bytes, *settings, model=self.path, **rest)
 
 
 @pytest.fixture(scope="module", params=WINDOWS)
@@ -110,22 +111,39 @@ def test_long_texts_are_those_of_a_large_cache(small, large):
     small.wait_idle()
 
 
+def ask_all(server, prompts, n_tokens):
+    with concurrent.futures.ThreadPoolExecutor(len(prompts)) as threads:
+        answers = list(threads.map(lambda prompt: ask(server, prompt, n_tokens), prompts))
+    server.wait_idle()
+    return answers
+
+
 def test_texts_in_company_take_turns(small, large):
     """More than fits at once: some are preempted, or wait."""
     prompts = [prompt_of(600 + 400 * i, 10 + i) for i in range(4)]
-    answers = [None] * 4
-
-    def run(i):
-        answers[i] = ask(small, prompts[i], 500)
-
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for prompt, answer in zip(prompts, answers):
+    for prompt, answer in zip(prompts, ask_all(small, prompts, 500)):
         check_same(answer, prompt, large)
-    small.wait_idle()
+
+
+@pytest.mark.parametrize("caching", [False, True], ids=["", "caching"])
+def test_windows_wait_in_the_store(model, caching):
+    """Those that lose their places go on where they were: not a bit is another one.  Texts grow
+    from a page to their window, where there is room for one and a half."""
+    settings = ("--max-model-len", 1024, "--kv-offload-size", "64M",
+                "--enable-prefix-caching" if caching else "--no-enable-prefix-caching")
+    prompts = [prompt_of(60, 50 + i) for i in range(4)]
+    with model.server(model.text_pages(1024) * model.page_bytes * 3 // 2, *settings) as server:
+        answers = ask_all(server, prompts, 800)
+        metrics = server.metrics()
+        assert metrics["quire_preemptions_total"] > 0
+        assert metrics["quire_kv_pages_swapped_in_total"] > 0
+        if not caching:
+            assert (metrics["quire_kv_pages_swapped_out_total"]
+                    == metrics["quire_kv_pages_swapped_in_total"])
+        assert metrics["quire_kv_store_used_bytes"] == 0
+        for i, (prompt, answer) in enumerate(zip(prompts, answers)):
+            alone = check_same(answer, prompt, server, cache_salt=str(i))
+            assert not EXACT or answer["choices"] == alone["choices"]
 
 
 @pytest.mark.parametrize("size", ["small", "large"])
@@ -140,6 +158,27 @@ def test_what_is_found_of_a_text_is_right(size, small, large):
         fresh = check_same(answer, text, large, cache_salt=f"{size}{turn}")
         assert cached_tokens(fresh) == 0
         text = text + answer["choices"][0]["token_ids"] + prompt_of(37, turn)
+
+
+def test_conversations_come_back_from_the_store(model, large):
+    """Others have had all pages between two turns."""
+    settings = ("--max-model-len", 1024, "--kv-offload-size", "64M")
+    with model.server(model.text_pages(1024) * model.page_bytes * 3 // 2, *settings) as server:
+        text = prompt_of(500, 60)
+        for turn in range(3):
+            answer = ask(server, text, 90)
+            if turn > 0:
+                assert cached_tokens(answer) >= len(text) - 200
+                assert server.metrics()["quire_kv_pages_swapped_in_total"] > n_in
+            check_same(answer, text, large, cache_salt=f"store{turn}")
+            text = text + answer["choices"][0]["token_ids"] + prompt_of(37, turn)
+            for seed in range(3):
+                ask(server, prompt_of(900, 61 + 3 * turn + seed))
+            metrics = server.metrics()
+            assert metrics["quire_kv_pages_stored"] > 0
+            n_in = metrics["quire_kv_pages_swapped_in_total"]
+        server.wait_idle()
+        assert server.metrics()["quire_kv_store_used_bytes"] == 0
 
 
 def test_beginnings_are_shared_while_there_are_pages(large):

@@ -24,8 +24,8 @@ static const char *model_dir;
 static struct backend *backend;
 static struct attn_pattern patterns[64]; /* of all heads */
 
-/* n_pages 0: more than enough. */
-static struct engine *start(uint32_t n_pages, bool prefix_caching) {
+/* n_pages 0: more than enough.  n_store: as many pages leave. */
+static struct engine *start_with(uint32_t n_pages, bool prefix_caching, uint32_t n_store) {
     struct engine *engine;
     struct error err = {0};
     struct model_config model;
@@ -39,6 +39,7 @@ static struct engine *start(uint32_t n_pages, bool prefix_caching) {
         .max_queued = 64,
         .kv_dtype = DTYPE_F32,
         .kv_cache_bytes = (n_pages ? n_pages : 1000) * page_bytes,
+        .kv_store_bytes = n_store * page_bytes,
         .prefix_caching = prefix_caching,
         .sparse_prefill = model_has_wide_layers(&model),
         .patterns = patterns,
@@ -48,6 +49,10 @@ static struct engine *start(uint32_t n_pages, bool prefix_caching) {
     if (engine_create(&engine, &config, &err)) fail_msg("%s", err.text);
     model_config_fini(&model);
     return engine;
+}
+
+static struct engine *start(uint32_t n_pages, bool prefix_caching) {
+    return start_with(n_pages, prefix_caching, 0);
 }
 
 /* So many that a text fits because pages go back, and two do not. */
@@ -114,6 +119,31 @@ static void answers_do_not_depend_on_how_few_pages_there_are(void **state) {
     for (int i = 0; i < N_RECIPES; i++) answer_forget(&alone[i]);
 }
 
+/* With one text's pages or two; and a store with room for all that lose their places, or for few
+ * pages. */
+static void pages_that_wait_come_back(void **state) {
+    (void)state;
+    static struct recipe recipes[N_RECIPES];
+    static struct answer alone[N_RECIPES];
+    const uint32_t n_pages = pages_of_a_text();
+    uint64_t n_swapped_in = 0;
+    srand(31);
+    for (int i = 0; i < N_RECIPES; i++) recipes[i] = random_recipe();
+    answer_alone(recipes, alone);
+    for (uint32_t i = 0; i < 8; i++) {
+        if (i == 4) late_backend_begin(backend);
+        struct engine *engine =
+            start_with((1 + i % 2) * n_pages, i / 2 % 2, i % 3 ? 1000 : n_pages / 2);
+        const struct engine_stats stats = answers_compare(engine, recipes, alone, N_RECIPES);
+        assert_int_equal(stats.store_used_bytes, 0);
+        assert_true(stats.n_swapped_in <= stats.n_swapped_out);
+        n_swapped_in += stats.n_swapped_in;
+    }
+    assert_true(late_backend_end() > 0);
+    assert_true(n_swapped_in > 0);
+    for (int i = 0; i < N_RECIPES; i++) answer_forget(&alone[i]);
+}
+
 /* A sparse prompt goes layer by layer, and has all of its pages until it is computed. */
 static void sparse_prompts_keep_what_they_need(void **state) {
     (void)state;
@@ -146,6 +176,7 @@ static void sparse_prompts_keep_what_they_need(void **state) {
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_do_not_depend_on_how_few_pages_there_are),
+        cmocka_unit_test(pages_that_wait_come_back),
         cmocka_unit_test(sparse_prompts_keep_what_they_need),
     };
     const struct cpu_config config = {.n_threads = 2};

@@ -18,6 +18,7 @@
 #include "engine/kv/policy.h"
 #include "engine/kv/pool.h"
 #include "engine/kv/prefix_cache.h"
+#include "engine/kv/swap.h"
 #include "engine/sizes.h"
 
 enum {
@@ -27,7 +28,9 @@ enum {
     N_PAGES = 90,
     N_SEQS = 4,
     MAX_TEXT = 24, /* blocks */
-    TAG_BYTES = MAX_TEXT + 8
+    TAG_BYTES = MAX_TEXT + 8,
+    STORE_BLOCKS = 20, /* that a block of the cache takes one of, or a few pages */
+    BLOCK_BYTES = 4 * TAG_BYTES
 };
 
 static const uint32_t windows[N_LAYERS] = {WINDOW, 0, WINDOW};
@@ -36,16 +39,35 @@ static const uint32_t everywhere[N_LAYERS] = {WINDOW, WINDOW, WINDOW};
 struct fixture {
     struct kv_space space;
     uint32_t n_pages;
-    char tags[N_PAGES][TAG_BYTES];
+    char tags[N_PAGES][TAG_BYTES]; /* the pages' memory */
+    struct kv_pool memory;
+    struct kv_store store;
+    struct kv_swaps swaps;
+    char stored[STORE_BLOCKS][BLOCK_BYTES];
 };
 
 struct user {
-    bool active;
+    bool active, waits;
     struct kv_sequence kv;
     uint32_t landed;
     char text[MAX_TEXT + 1];
     uint32_t tokens[MAX_TEXT * PAGE_TOKENS];
 };
+
+static int upload(struct backend *be, void *to, const void *host, size_t bytes,
+                  struct error *err) {
+    (void)be, (void)err;
+    memcpy(to, host, bytes);
+    return 0;
+}
+
+static int download(struct backend *be, void *host, const void *from, size_t bytes,
+                    struct error *err) {
+    return upload(be, host, from, bytes, err);
+}
+
+static const struct backend_ops ops = {.upload = upload, .download = download};
+static struct backend backend = {.ops = &ops};
 
 static void setup(struct fixture *f, const uint32_t *of_layers, uint32_t n_pages, bool cache) {
     memset(f, 0, sizeof(*f));
@@ -59,8 +81,29 @@ static void setup(struct fixture *f, const uint32_t *of_layers, uint32_t n_pages
         prefix_cache_create(&f->space.cache, &f->space, NULL), 0);
 }
 
-/* Whatever the sequences did, every page comes back. */
+/* Of a space with a cache, and nothing in it. */
+static void add_store(struct fixture *f) {
+    f->memory = (struct kv_pool){.base = f->tags, .page_bytes = TAG_BYTES};
+    f->store = (struct kv_store){.base = f->stored, .dtype = DTYPE_FP8, .n_blocks = STORE_BLOCKS,
+                                 .n_planes = 1, .n_kv_heads = 1, .head_dim = 1};
+    assert_int_equal(kv_store_block_bytes(&f->store), BLOCK_BYTES);
+    f->space.be = &backend;
+    f->space.memory = &f->memory;
+    f->space.store = &f->store;
+    f->space.swaps = &f->swaps;
+    assert_int_equal(page_pool_create(&f->space.blocks, STORE_BLOCKS, NULL), 0);
+    prefix_cache_destroy(f->space.cache);
+    assert_int_equal(prefix_cache_create(&f->space.cache, &f->space, NULL), 0);
+}
+
+/* Whatever the sequences did, every page comes back, and every block. */
 static void teardown(struct fixture *f) {
+    if (f->space.blocks) {
+        assert_int_equal(kv_spare_blocks(&f->space), STORE_BLOCKS);
+        assert_int_equal(f->swaps.n_blocks, 0);
+        prefix_cache_drop_stored(f->space.cache, STORE_BLOCKS);
+        assert_int_equal(page_pool_n_free(f->space.blocks), STORE_BLOCKS);
+    }
     if (f->space.cache) {
         assert_int_equal(kv_n_available(&f->space), f->n_pages);
         prefix_cache_evict(f->space.cache, f->n_pages);
@@ -68,6 +111,7 @@ static void teardown(struct fixture *f) {
     assert_int_equal(page_pool_n_free(f->space.pool), f->n_pages);
     prefix_cache_destroy(f->space.cache);
     page_pool_destroy(f->space.pool);
+    page_pool_destroy(f->space.blocks);
 }
 
 static uint32_t n_tokens_of(const struct user *u) {
@@ -144,6 +188,7 @@ static void compute(struct fixture *f, struct user *u, const char *text) {
     begin(f, u, text);
     const uint32_t end = n_tokens_of(u);
     kv_policy_full.adopt(&u->kv, u->tokens, end - 1);
+    assert_int_equal(kv_policy_full.resume(&u->kv, NULL), 0);
     for (u->landed = u->kv.n_tokens; u->kv.n_tokens < end;) {
         assert_int_equal(take_off(f, u, min_u32(STEP_ROWS, end - u->kv.n_tokens)), 0);
         land(f, u, u->kv.n_tokens, u->kv.n_tokens == end);
@@ -154,6 +199,8 @@ static uint32_t cached_tokens(struct fixture *f, const char *text) {
     struct user u;
     begin(f, &u, text);
     const uint32_t n = kv_policy_full.adopt(&u.kv, u.tokens, n_tokens_of(&u));
+    assert_int_equal(kv_policy_full.reserve(&u.kv, n), 0); /* what is in the store */
+    assert_int_equal(kv_policy_full.resume(&u.kv, NULL), 0);
     u.landed = n;
     check_pages(f, &u);
     kv_sequence_fini(&u.kv);
@@ -295,6 +342,119 @@ static void names_may_run_out(void **state) {
     teardown(&f);
 }
 
+/* ---- what waits in the store ---- */
+
+static void lose_place(struct fixture *f, struct user *u) {
+    assert_int_equal(kv_policy_full.suspend(&u->kv, NULL), 0);
+    assert_int_equal(kv_spare_blocks(&f->space), f->space.blocks ? STORE_BLOCKS : 0);
+    u->waits = true;
+}
+
+/* It has what is missing, and no more; or nothing of it is lost by having tried. */
+static bool go_on(struct fixture *f, struct user *u) {
+    const uint32_t n_tokens = kv_policy_full.adopt(&u->kv, u->tokens, n_tokens_of(u) - 1),
+                   n_most = min_u32(n_tokens_of(u), n_tokens + STEP_ROWS);
+    const uint64_t available = kv_n_available(&f->space),
+                   missing = kv_policy_full.missing(&u->kv, n_most).pages;
+    const int code = kv_policy_full.reserve(&u->kv, n_most);
+    assert_int_equal(code, missing <= available ? 0 : ERR_FULL);
+    if (code) {
+        lose_place(f, u);
+        return false;
+    }
+    assert_int_equal(available - kv_n_available(&f->space), missing);
+    assert_int_equal(kv_policy_full.resume(&u->kv, NULL), 0);
+    assert_int_equal(u->kv.swap.n_tokens, 0);
+    u->waits = false;
+    u->landed = n_tokens;
+    check_pages(f, u);
+    return true;
+}
+
+static uint32_t blocks_for(uint32_t n_pages) {
+    return (n_pages * TAG_BYTES + BLOCK_BYTES - 1) / BLOCK_BYTES;
+}
+
+/* Of 12 pages of the wide layer, and of the others those of the window. */
+static void a_window_waits_in_the_store(void **state) {
+    (void)state;
+    struct fixture f;
+    struct user u;
+    setup(&f, windows, N_PAGES, true);
+    add_store(&f);
+    compute(&f, &u, "abcdefghijkl");
+    const uint32_t n_passed = u.kv.n_passed, n_pages = 12 + N_WINDOWED * (12 - n_passed);
+    assert_int_equal(n_passed, first_seen(&f, 12 * PAGE_TOKENS));
+    lose_place(&f, &u);
+    assert_int_equal(f.swaps.n_out, n_pages);
+    assert_int_equal(f.swaps.n_blocks, blocks_for(n_pages));
+    prefix_cache_evict(f.space.cache, N_PAGES);
+    prefix_cache_drop_stored(f.space.cache, STORE_BLOCKS);
+    memset(f.tags, 'x', sizeof(f.tags));
+    snprintf(u.text + strlen(u.text), 2, "m");
+    assert_true(go_on(&f, &u));
+    assert_int_equal(u.kv.n_tokens, 12 * PAGE_TOKENS);
+    assert_int_equal(u.kv.n_passed, n_passed);
+    assert_int_equal(f.swaps.n_in, n_pages);
+    kv_sequence_fini(&u.kv);
+    teardown(&f);
+}
+
+/* What others use of the wide layer stays; of the window all waits, for they let go of it. */
+static void slim_blocks_are_enough_beside_a_window(void **state) {
+    (void)state;
+    struct fixture f;
+    struct user u, other, last;
+    setup(&f, windows, N_PAGES, true);
+    add_store(&f);
+    compute(&f, &other, "abcdefghijkl");
+    compute(&f, &u, "abcdefghijX");
+    const uint32_t n_pages = 1 + N_WINDOWED * (11 - u.kv.n_passed);
+    lose_place(&f, &u);
+    assert_int_equal(f.swaps.n_out, n_pages);
+    prefix_cache_evict(f.space.cache, N_PAGES);
+    assert_int_equal(cached_tokens(&f, "abcdefghijX"), 0); /* of the seventh block on */
+    assert_true(go_on(&f, &u));
+    assert_int_equal(u.kv.n_tokens, 11 * PAGE_TOKENS);
+    assert_int_equal(u.kv.n_blocks, 10);
+    assert_int_equal(f.swaps.n_in, n_pages);
+    kv_sequence_fini(&u.kv);
+    compute(&f, &last, "abcdefghijY");
+    lose_place(&f, &last);
+    kv_sequence_fini(&other.kv);
+    prefix_cache_evict(f.space.cache, N_PAGES);
+    prefix_cache_drop_stored(f.space.cache, STORE_BLOCKS);
+    assert_true(go_on(&f, &last)); /* its first blocks are gone */
+    assert_int_equal(last.kv.n_tokens, 0);
+    kv_sequence_fini(&last.kv);
+    teardown(&f);
+}
+
+/* What is found depends on what was there when the block went: all of it, or what is not passed. */
+static void evicted_windows_are_found_again(void **state) {
+    (void)state;
+    struct fixture f;
+    struct user u;
+    const uint32_t n_near = 12 - (12 * PAGE_TOKENS + 1 - WINDOW) / PAGE_TOKENS;
+    for (int is_short = 0; is_short < 2; is_short++) {
+        setup(&f, windows, N_PAGES, true);
+        add_store(&f);
+        compute(&f, &u, "abcdefghijkl");
+        if (is_short) prefix_cache_evict(f.space.cache, N_PAGES);
+        kv_sequence_fini(&u.kv);
+        prefix_cache_evict(f.space.cache, N_PAGES);
+        assert_int_equal(page_pool_n_free(f.space.pool), N_PAGES);
+        const uint32_t n_pages = 12 + N_WINDOWED * (is_short ? n_near : 12);
+        assert_int_equal(prefix_cache_n_stored_pages(f.space.cache), n_pages);
+        assert_int_equal(f.swaps.n_out, n_pages);
+        memset(f.tags, 'x', sizeof(f.tags));
+        assert_int_equal(cached_tokens(&f, "abcdefXY"), is_short ? 0 : 6 * PAGE_TOKENS);
+        assert_int_equal(cached_tokens(&f, "abcdefghijklXY"), 12 * PAGE_TOKENS);
+        assert_int_equal(cached_tokens(&f, "abcdefghijklXY"), 12 * PAGE_TOKENS);
+        teardown(&f);
+    }
+}
+
 /* ---- at random ---- */
 
 static void start(struct fixture *f, struct user *u) {
@@ -302,24 +462,31 @@ static void start(struct fixture *f, struct user *u) {
     const size_t n = 1 + (size_t)rand() % MAX_TEXT;
     for (size_t i = 0; i < n; i++) text[i] = "aaaaab"[rand() % 6];
     begin(f, u, text);
-    u->landed = kv_policy_full.adopt(&u->kv, u->tokens, n_tokens_of(u) - 1);
-    assert_int_equal(u->landed % PAGE_TOKENS, 0);
-    check_pages(f, u);
+    u->waits = true;
+    if (go_on(f, u)) assert_int_equal(u->landed % PAGE_TOKENS, 0);
+}
+
+static void leave(struct user *u) {
+    kv_sequence_fini(&u->kv);
+    u->active = false;
 }
 
 static void advance(struct fixture *f, struct user *u) {
+    if (u->waits) {
+        if (!go_on(f, u) && rand() % 8 == 0) leave(u);
+        return;
+    }
     const uint32_t left = n_tokens_of(u) - u->kv.n_tokens, landed = u->kv.n_tokens;
     const uint32_t n = min_u32(1 + (uint32_t)rand() % STEP_ROWS, left);
     const uint64_t missing = kv_policy_full.missing(&u->kv, u->kv.n_tokens + n).pages,
                    available = kv_n_available(&f->space);
     const int code = n ? take_off(f, u, n) : 0;
     assert_int_equal(code, missing <= available ? 0 : ERR_FULL);
-    if (code || left == 0) {
-        kv_sequence_fini(&u->kv);
-        u->active = false;
-        return;
-    }
-    land(f, u, rand() % 2 ? landed : u->kv.n_tokens, rand() % 2);
+    if (left == 0) leave(u);
+    else if (code || rand() % 32 == 0) {
+        land(f, u, u->kv.n_tokens, rand() % 2);
+        lose_place(f, u);
+    } else land(f, u, rand() % 2 ? landed : u->kv.n_tokens, rand() % 2);
 }
 
 /* A page is free, a sequence's or the cache's, and what the cache says it can give, it gives. */
@@ -328,8 +495,8 @@ static void check_counts(struct fixture *f, const struct user *users) {
     for (int s = 0; s < N_SEQS; s++)
         for (uint32_t l = 0; users[s].active && l < N_LAYERS; l++) {
             const struct page_list *list = &users[s].kv.layers[l];
-            for (uint32_t i = l == WIDE ? 0 : users[s].kv.n_passed; i < list->n; i++)
-                used[list->pages[i]] = true;
+            const uint32_t n_passed = kv_has_window(&f->space, l) ? users[s].kv.n_passed : 0;
+            for (uint32_t i = n_passed; i < list->n; i++) used[list->pages[i]] = true;
         }
     for (uint32_t i = 0; i < N_PAGES; i++)
         assert_true(page_pool_n_holders(f->space.pool, i) > 0 || !used[i]);
@@ -340,10 +507,11 @@ static void check_counts(struct fixture *f, const struct user *users) {
     assert_int_equal(prefix_cache_n_idle_pages(f->space.cache), 0);
 }
 
-static void live_at_random(uint32_t window) {
+static void live_at_random(const uint32_t *of_layers, uint32_t window, bool store) {
     struct fixture f;
     struct user *users = calloc(N_SEQS, sizeof(*users));
-    setup(&f, windows, N_PAGES, true);
+    setup(&f, of_layers, N_PAGES, true);
+    if (store) add_store(&f);
     f.space.window = window;
     srand(5);
     for (int op = 0; op < 30000; op++) {
@@ -351,20 +519,24 @@ static void live_at_random(uint32_t window) {
         if (!u->active) start(&f, u);
         else advance(&f, u);
         for (int i = 0; i < N_SEQS; i++)
-            if (users[i].active) check_pages(&f, &users[i]);
+            if (users[i].active && !users[i].waits) check_pages(&f, &users[i]);
         check_counts(&f, users);
     }
     for (int i = 0; i < N_SEQS; i++)
         if (users[i].active) kv_sequence_fini(&users[i].kv);
     free(users);
+    if (store) assert_true(f.swaps.n_in > 1000);
     teardown(&f);
 }
 
 static void random_sequences_keep_what_they_see(void **state) {
     (void)state;
-    live_at_random(WINDOW);
-    live_at_random(PAGE_TOKENS);
-    live_at_random(1);
+    for (int store = 0; store < 2; store++) {
+        live_at_random(windows, WINDOW, store);
+        live_at_random(windows, PAGE_TOKENS, store);
+        live_at_random(windows, 1, store);
+        live_at_random(everywhere, WINDOW, store);
+    }
 }
 
 int main(void) {
@@ -376,6 +548,9 @@ int main(void) {
         cmocka_unit_test(short_pools_keep_the_end_of_a_text),
         cmocka_unit_test(a_slim_block_is_filled_again),
         cmocka_unit_test(names_may_run_out),
+        cmocka_unit_test(a_window_waits_in_the_store),
+        cmocka_unit_test(slim_blocks_are_enough_beside_a_window),
+        cmocka_unit_test(evicted_windows_are_found_again),
         cmocka_unit_test(random_sequences_keep_what_they_see),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
