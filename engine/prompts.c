@@ -15,7 +15,8 @@
  * chunks may not, which do. */
 static enum prefill_way way_of(const struct prompts *p, const struct sequence *seq) {
     const enum prefill_way way = prefill_way(&seq->prefill, seq->kv.n_tokens, p->max_long_rows);
-    if (seq->kv.plan.by_layers) return WAY_BY_LAYERS; /* nothing of it is ever found stored */
+    if (seq->kv.plan.by_layers) /* nothing of it is ever found stored, or all */
+        return seq->kv.n_tokens == 0 ? WAY_BY_LAYERS : WAY_ORDINARY;
     return way == WAY_IN_CHUNKS && p->space->batch_invariant ? WAY_ORDINARY : way;
 }
 

@@ -10,8 +10,10 @@
  *   after    [ c ][ c ][ 4 ][ 5 ][ . ]          so many from now on
  *   later    [ c ][ c ][ 5 ][ 6 ][ . ]          when the tail moves on, its first page is its next
  *
- * A sequence that was suspended is computed again, its generated tokens like a prompt, and needs
- * pages for all of its text while that goes on.
+ * A sequence that is suspended has the tokens in its blocks already; its pages, as they are, go
+ * beside them (swap.h).  Without room for those, or if somebody who runs takes either, it is
+ * computed again, its generated tokens like a prompt, and needs pages for all of its text while
+ * that goes on.
  *
  * A prompt that does not fit so (kv_plan_by_layers) goes layer by layer, dense or not: its sparse
  * layers have left from the start, and take turns with two lists of pages for the prompt.  A slice
@@ -23,8 +25,9 @@
  *             [ 0 ][ 1 ][ 2 ][ 3 ][ 4 ][ 5 ]    of planes 1, 3, 5, …
  *   a layer   [   ][   ][ 4 ][ 5 ][ . ]         its own, as above
  *
- * The prompt's last token, and generated ones of a sequence that was suspended, then come one by
- * one and select: the others are not there any more.
+ * The prompt's last token, and generated ones of a sequence that is computed again, then come one
+ * by one and select: the others are not there any more.  One that is suspended before its last
+ * slice has nothing that could go on (sequence.h), and begins anew.
  *
  * Blocks are let go with the sequence, with its pages.  A copy between them may still be under way
  * then, and another owner write to the page: what the block gets is of no use to anybody.  Copies
@@ -40,6 +43,7 @@
 #include "engine/kv/selection.h"
 #include "engine/kv/swap.h"
 #include "engine/model/long_slice.h"
+#include "engine/sizes.h"
 
 enum { N_TURNS = 2 };
 
@@ -52,10 +56,13 @@ static uint32_t turn_pages(const struct kv_plan *plan) {
     return (uint32_t)kv_n_pages(kv_plan_together(plan));
 }
 
+static uint32_t own_pages(const struct kv_space *space, const struct kv_plan *plan) {
+    return kv_n_sparse(space) * window_pages(plan);
+}
+
 /* Where sparse layers leave before they have come: their own pages, and those that they share. */
 static uint32_t by_layers_pages(const struct kv_space *space, const struct kv_plan *plan) {
-    const uint32_t n_own = kv_n_sparse(space) * window_pages(plan);
-    return plan->by_layers ? n_own + N_TURNS * turn_pages(plan) : 0;
+    return plan->by_layers ? own_pages(space, plan) + N_TURNS * turn_pages(plan) : 0;
 }
 
 static struct kv_amount offload_most(const struct kv_space *space, const struct kv_plan *plan) {
@@ -70,18 +77,35 @@ static bool has_window(const struct kv_sequence *kv) {
     return kv->layers[kv_layer_of(kv->space, 0)].n > 0;
 }
 
-static struct kv_amount offload_missing(const struct kv_sequence *kv, uint64_t n_tokens) {
+/* Pages of a turn that are missing: of one that goes layer by layer, until that is done. */
+static uint32_t missing_turn(const struct kv_sequence *kv) {
+    const bool takes_turns =
+        kv->plan.by_layers && kv->n_tokens < kv_plan_together(&kv->plan) && !has_window(kv);
+    return takes_turns ? turn_pages(&kv->plan) : 0;
+}
+
+/* Of sparse layers' lists that are not those of the text. */
+static uint32_t missing_own(const struct kv_sequence *kv) {
+    return kv->selection.has_left && !has_window(kv) ? own_pages(kv->space, &kv->plan) : 0;
+}
+
+static uint64_t missing_blocks(const struct kv_sequence *kv, uint64_t n_tokens) {
     const uint64_t n_blocks = n_tokens / PAGE_TOKENS, have = kv->selection.blocks.n;
+    return n_blocks > have ? n_blocks - have : 0;
+}
+
+static struct kv_amount offload_missing(const struct kv_sequence *kv, uint64_t n_tokens) {
+    const uint64_t n_blocks = missing_blocks(kv, n_tokens);
     return (struct kv_amount){
         .pages = kv_lists_missing(kv, kv_lengths_all(kv_n_pages(n_tokens))) +
-                 selection_missing(kv) +
-                 (has_window(kv) ? 0 : by_layers_pages(kv->space, &kv->plan)),
-        .blocks = n_blocks > have ? n_blocks - have : 0};
+                 selection_missing(kv) + missing_own(kv) + N_TURNS * missing_turn(kv),
+        .blocks = n_blocks - min_u64(n_blocks, kv_swap_n_lendable(&kv->swap))};
 }
 
 /* Nothing is stored yet.  Layer by layer sparse layers have left from the start. */
 static void begin(struct kv_sequence *kv) {
     const struct kv_plan *plan = &kv->plan;
+    kv->selection.n_written = 0;
     kv->selection.has_left = plan->by_layers;
     kv->selection.tail_from =
         plan->by_layers ? kv_plan_candidates(plan, kv_plan_together(plan)) : 0;
@@ -108,8 +132,10 @@ static bool offload_worth_waiting(const struct kv_sequence *kv, const struct kv_
 }
 
 static uint32_t offload_adopt(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
-    (void)kv, (void)tokens, (void)n_max;
-    return 0;
+    (void)tokens, (void)n_max;
+    if (kv_swap_adopt(kv, 0, 0)) kv->n_tokens = kv->n_found = kv->swap.n_tokens;
+    else begin(kv);
+    return kv->n_tokens;
 }
 
 /* So many are free. */
@@ -120,29 +146,40 @@ static void take(const struct kv_space *space, struct page_list *list, uint32_t 
     list->n = n_pages;
 }
 
-static void take_by_layers(struct kv_sequence *kv) {
+static void take_own(struct kv_sequence *kv) {
     const struct kv_space *space = kv->space;
+    const uint32_t n_turns = N_TURNS * missing_turn(kv);
+    if (missing_own(kv) == 0) return;
     for (uint32_t i = 0; i < kv_n_sparse(space); i++)
         take(space, &kv->layers[kv_layer_of(space, i)], window_pages(&kv->plan));
-    take(space, &kv->selection.scratch, N_TURNS * turn_pages(&kv->plan));
+    take(space, &kv->selection.scratch, n_turns);
+}
+
+/* So many are free, or can be lent. */
+static void take_blocks(struct kv_sequence *kv, uint32_t n_lent, uint32_t n_free) {
+    struct page_list *blocks = &kv->selection.blocks;
+    kv_swap_lend(&kv->swap, blocks, n_lent);
+    const int code = page_pool_take(kv->space->blocks, blocks->pages + blocks->n, n_free);
+    assert(code == 0);
+    (void)code;
+    blocks->n += n_free;
 }
 
 static int offload_reserve(struct kv_sequence *kv, uint32_t n_tokens) {
     struct page_list *blocks = &kv->selection.blocks;
     const struct kv_amount missing = offload_missing(kv, n_tokens);
-    const uint32_t n_blocks = (uint32_t)missing.blocks;
+    const uint32_t n_blocks = (uint32_t)missing_blocks(kv, n_tokens),
+                   n_free = (uint32_t)missing.blocks;
     if (missing.blocks > kv_spare_blocks(kv->space)) return ERR_FULL;
     int code = kv_list_grow(blocks, blocks->n + n_blocks);
     if (!code) code = kv_make_room(kv->space, missing.pages);
     if (!code) code = kv_lists_take(kv, kv_lengths_all(kv_n_pages(n_tokens)));
-    if (!code) code = kv_make_blocks(kv->space, n_blocks);
+    if (!code) code = kv_make_blocks(kv->space, n_free);
     if (code) return code;
-    if (kv->plan.by_layers && !has_window(kv)) take_by_layers(kv);
+    take_own(kv);
     selection_hold(kv);
-    code = page_pool_take(kv->space->blocks, blocks->pages + blocks->n, n_blocks);
-    assert(code == 0); /* counted above */
-    blocks->n += n_blocks;
-    return code;
+    take_blocks(kv, n_blocks - n_free, n_free);
+    return 0;
 }
 
 static uint32_t offload_max_rows(const struct kv_sequence *kv) {
@@ -258,10 +295,9 @@ static int offload_submitted(struct kv_sequence *kv, const struct long_slice *sl
     return code;
 }
 
-/* When sparse layers left at most one step was in flight; that, or a later one, has landed now; and
- * with it all slices. */
-static void offload_publish(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
-    (void)tokens, (void)n_tokens;
+/* What nobody reads any more once no step is in flight that was planned before sparse layers
+ * left. */
+static void trim(struct kv_sequence *kv) {
     const struct kv_space *space = kv->space;
     if (!kv->selection.has_left) return;
     for (uint32_t i = 0; i < kv_n_sparse(space); i++)
@@ -269,21 +305,37 @@ static void offload_publish(struct kv_sequence *kv, const uint32_t *tokens, uint
     kv_list_trim(&kv->selection.scratch, space, 0);
 }
 
-static void offload_release(struct kv_sequence *kv) {
-    struct kv_selection *s = &kv->selection;
-    kv_lists_trim(kv, 0);
-    selection_drop(kv);
-    if (s->blocks.n > 0) page_pool_release(kv->space->blocks, s->blocks.pages, s->blocks.n);
-    kv_list_trim(&s->scratch, kv->space, 0);
-    s->blocks.n = s->n_written = 0;
-    begin(kv);
-    kv->n_tokens = kv->n_offloaded = 0;
+/* When sparse layers left at most one step was in flight; that, or a later one, has landed now; and
+ * with it all slices. */
+static void offload_publish(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
+    (void)tokens, (void)n_tokens;
+    trim(kv);
 }
 
+/* Blocks stay with what has been swapped. */
+static void let_go(struct kv_sequence *kv) {
+    struct page_list *blocks = &kv->selection.blocks;
+    kv_lists_trim(kv, 0);
+    selection_drop(kv);
+    kv_list_trim(&kv->selection.scratch, kv->space, 0);
+    kv->n_tokens = kv->n_found = kv->n_offloaded = 0;
+    if (kv->swap.n_tokens > 0) return;
+    if (blocks->n > 0) page_pool_release(kv->space->blocks, blocks->pages, blocks->n);
+    blocks->n = 0;
+    begin(kv);
+}
+
+static void offload_release(struct kv_sequence *kv) {
+    kv_swap_drop(kv->space, &kv->swap);
+    let_go(kv);
+}
+
+/* Nothing is in flight. */
 static int offload_suspend(struct kv_sequence *kv, struct error *err) {
-    (void)err;
-    offload_release(kv);
-    return 0;
+    trim(kv);
+    const int code = kv_swap_out(kv, err);
+    let_go(kv);
+    return code;
 }
 
 const struct kv_policy kv_policy_offload = {
@@ -303,6 +355,6 @@ const struct kv_policy kv_policy_offload = {
     .landed = kv_full_landed,
     .n_resident = kv_full_n_resident,
     .suspend = offload_suspend,
-    .resume = kv_full_resume,
+    .resume = kv_swap_in,
     .release = offload_release,
 };

@@ -200,8 +200,7 @@ def test_preemption(serve, policy):
     for prompt, answer in zip(prompts[:2], together):
         alone = ask(prompt)
         assert_kv(kv_of(answer), policy, len(prompt) + 250)
-        # As above; and what had been moved is computed again, what was generated like a prompt.
-        if DEVICE == "cpu" and policy != MOVED:
+        if DEVICE == "cpu":  # as above
             assert text_of(answer) == text_of(alone)
             assert kv_of(answer) == kv_of(alone)
     small.wait_idle()

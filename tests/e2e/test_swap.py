@@ -13,14 +13,14 @@ PROMPTS = [prompt_of(300, seed=seed) for seed in range(8)]
 
 
 def ask(server, prompt, **parameters):
-    return server.complete(prompt, max_tokens=150, ignore_eos=True, temperature=0, logprobs=0,
-                           **parameters)
+    return server.complete(prompt, **{"max_tokens": 150, **parameters}, ignore_eos=True,
+                           temperature=0, logprobs=0)
 
 
-def ask_all(server, **parameters):
+def ask_all(server, prompts=PROMPTS, **parameters):
     """All at once, for which there are too few pages."""
-    with concurrent.futures.ThreadPoolExecutor(len(PROMPTS)) as threads:
-        answers = list(threads.map(lambda prompt: ask(server, prompt, **parameters), PROMPTS))
+    with concurrent.futures.ThreadPoolExecutor(len(prompts)) as threads:
+        answers = list(threads.map(lambda prompt: ask(server, prompt, **parameters), prompts))
     server.wait_idle()
     return answers
 
@@ -46,14 +46,24 @@ def test_answers_of_those_that_lose_their_places(serve, settings):
             said(answer) for answer in answers[:4]]
 
 
-def test_selections_of_those_that_lose_their_places(serve):
-    """What they had generated cannot be worked out again like a prompt."""
-    server = serve(*POOL, "--kv-offload-size", "256M")
-    policy = {"type": "offload", "selected": 64, "tail": 64, "offload": False}
-    answers = ask_all(server, kv_policy=policy)
-    assert server.metrics()["quire_kv_pages_swapped_in_total"] > 0
+@pytest.mark.parametrize("moves", [False, True], ids=["not_moved", "moved"])
+@pytest.mark.parametrize("dtype", ["auto", "fp8"])
+def test_selections_of_those_that_lose_their_places(serve, moves, dtype):
+    """What they had generated cannot be worked out again like a prompt.  Tokens that were moved
+    have 8 bits, pages that wait have not."""
+    server = serve(*POOL, "--kv-offload-size", "256M", "--kv-offload-dtype", dtype)
+    policy = {"type": "offload", "selected": 64, "tail": 64, "offload": moves}
+    # Those that move tokens have most pages when they start, unless they grow long.
+    prompts = [prompt[:100] if moves else prompt for prompt in PROMPTS]
+    parameters = {"kv_policy": policy, "max_tokens": 450 if moves else 150}
+    answers = ask_all(server, prompts, **parameters)
+    metrics = server.metrics()
+    assert metrics["quire_preemptions_total"] > 0
+    assert metrics["quire_kv_pages_swapped_in_total"] > 0
+    assert metrics["quire_kv_pages_swapped_out_total"] == metrics["quire_kv_pages_swapped_in_total"]
+    assert metrics["quire_kv_store_used_bytes"] == 0
     if DEVICE == "cpu":
-        alone = [ask(server, prompt, kv_policy=policy) for prompt in PROMPTS[-4:]]
+        alone = [ask(server, prompt, **parameters) for prompt in prompts[-4:]]
         assert [said(each) for each in alone] == [said(answer) for answer in answers[-4:]]
         assert [each["usage"] for each in alone] == [each["usage"] for each in answers[-4:]]
 

@@ -201,14 +201,14 @@ static void answers_depend_on_the_selection_alone(void **state) {
 /* What is chosen is not worked out by a prompt's rows, so computing again would show. */
 static void swapping_changes_no_bit(void **state) {
     (void)state;
-    enum { N = 12 };
+    enum { N = 18 };
     static struct recipe recipes[N];
     static struct answer alone[N];
     srand(8);
-    struct engine *engine = start((struct room){60, 0, 256, PLAIN});
+    struct engine *engine = start((struct room){60, 20, 256, PLAIN});
     for (int i = 0; i < N; i++) {
         recipes[i] = make_recipe(100 + (uint32_t)rand() % 400, 150);
-        if (i % 2) recipes[i].kv = selecting(64, 64, true);
+        if (i % 3) recipes[i].kv = selecting(64, 64, i % 3 == 1);
         answer_one(engine, &recipes[i], &alone[i]);
     }
     finish(engine);

@@ -328,15 +328,14 @@ static void a_prompt_that_does_not_fit_goes_layer_by_layer(void **state) {
 }
 
 /* With 40 pages: 20 for layer 0 or more, and prompts of up to 6. */
-static void random_prompts_that_do_not_fit(void **state) {
-    (void)state;
+static struct engine_stats random_long_prompts(uint32_t n_blocks) {
     enum { N = 60 };
     struct fixture f;
     struct client *clients = calloc(N, sizeof(*clients));
     struct scheduler_config config = long_config(200);
     struct engine_stats stats;
     fixture_init_with(&f, 40, config);
-    fixture_add_store(&f, 40);
+    fixture_add_store(&f, n_blocks);
     srand(11);
     for (uint32_t i = 0, n = 1; i < N || scheduler_n_live(f.scheduler) + f.n_flights > 0; n++) {
         for (int k = rand() % 3; k > 0 && i < N; k--, i++) {
@@ -354,8 +353,16 @@ static void random_prompts_that_do_not_fit(void **state) {
     for (int i = 0; i < N; i++) client_check(&clients[i]);
     scheduler_stats(f.scheduler, &stats);
     assert_true(f.n_slices > 0 && stats.n_preempted > 0 && stats.n_cancelled > 0);
+    assert_int_equal(stats.store_used_bytes, 0);
     fixture_fini(&f);
     free(clients);
+    return stats;
+}
+
+static void random_prompts_that_do_not_fit(void **state) {
+    (void)state;
+    random_long_prompts(40);
+    assert_true(random_long_prompts(200).n_swapped_in > 0);
 }
 
 /* At any slice of it, with its copies under way. */

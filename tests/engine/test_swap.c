@@ -42,8 +42,15 @@ static struct engine_stats stats_of(const struct fixture *f) {
     return stats;
 }
 
-/* Two texts of 300 tokens and 200 generated ones, 8 pages of each layer, where there are pages for
- * one and a half.  Rows that they take at least: all but each one's last token. */
+static const struct kv_choice kinds[] = {
+    {0},
+    {.type = KV_OFFLOAD, .n_sink = 4, .n_selected = 64, .n_tail = 64, .on_device = true},
+    {.type = KV_OFFLOAD, .n_sink = 4, .n_selected = 64, .n_tail = 64}};
+enum { N_KINDS = 3 };
+
+/* Two texts of 300 tokens and 200 generated ones, 8 pages of each layer, or 3 of what is selected,
+ * where there are not quite the pages for two.  Rows that they take at least: all but each one's
+ * last token. */
 enum { N_PROMPT = 300, N_GENERATED = 200, LEAST_ROWS = 2 * (N_PROMPT + N_GENERATED - 1),
        N_BLOCKS_OF_ONE = 19 };
 
@@ -55,7 +62,7 @@ struct pair {
 
 static void begin_pair(struct pair *p, struct kv_choice kv, uint32_t n_blocks) {
     memset(p, 0, sizeof(*p));
-    fixture_init(&p->f, 26, 700, 4);
+    fixture_init(&p->f, kv.type == KV_OFFLOAD && !kv.on_device ? 22 : 26, 700, 4);
     if (n_blocks) fixture_add_store(&p->f, n_blocks);
     for (uint32_t i = 0; i < 2; i++) {
         struct engine_request r = plain_request(&p->clients[i], N_PROMPT, N_GENERATED, i);
@@ -96,19 +103,89 @@ static void what_was_swapped_is_not_computed_again(void **state) {
 /* What was chosen is there again, too, in the same slots: as much is fetched as without. */
 static void a_selection_outlives_its_place(void **state) {
     (void)state;
-    struct fixture f;
-    struct client alone = {0};
-    fixture_init(&f, 60, 700, 4);
-    struct engine_request r = plain_request(&alone, N_PROMPT, N_GENERATED, 1);
-    r.kv = selecting(true);
-    fixture_submit(&f, &r, 1);
-    fixture_run(&f);
-    fixture_fini(&f);
-    const struct pair p = run_pair(selecting(true), PLENTY);
-    assert_int_equal(p.f.rows_run, LEAST_ROWS);
-    assert_true(p.stats.n_swapped_in > 0);
-    assert_int_equal(p.clients[1].last.kv.n_fetched, alone.last.kv.n_fetched);
-    assert_int_equal(p.clients[1].last.kv.n_chosen, alone.last.kv.n_chosen);
+    for (int on_device = 0; on_device < 2; on_device++) {
+        struct fixture f;
+        struct client alone = {0};
+        fixture_init(&f, 60, 700, 4);
+        fixture_add_store(&f, PLENTY);
+        struct engine_request r = plain_request(&alone, N_PROMPT, N_GENERATED, 1);
+        r.kv = selecting(on_device);
+        fixture_submit(&f, &r, 1);
+        fixture_run(&f);
+        fixture_fini(&f);
+        const uint32_t n_stored = device.n_stored;
+        const struct pair p = run_pair(selecting(on_device), PLENTY);
+        assert_int_equal(p.f.rows_run, LEAST_ROWS);
+        assert_true(p.stats.n_swapped_in > 0);
+        assert_int_equal(p.clients[1].last.kv.n_fetched, alone.last.kv.n_fetched);
+        assert_int_equal(p.clients[1].last.kv.n_chosen, alone.last.kv.n_chosen);
+        assert_int_equal(p.clients[1].last.kv.n_offloaded, alone.last.kv.n_offloaded);
+        assert_int_equal(device.n_stored, 2 * n_stored); /* both texts, each token once */
+    }
+}
+
+/* Of a layer that sees what is selected that is all that waits: its tokens are in the store, each
+ * in a block of its own. */
+static void tokens_that_were_moved_stay_where_they_are(void **state) {
+    (void)state;
+    struct pair p;
+    begin_pair(&p, selecting(false), PLENTY);
+    until_one_waits(&p);
+    const struct engine_stats stats = stats_of(&p.f);
+    const uint32_t n_pages = (uint32_t)stats.n_swapped_out, n_text = n_pages - 3 - 1;
+    assert_true(n_text > 5 && n_text < 8); /* pages of the filter layer; 3, and the state */
+    const uint64_t block_bytes = kv_store_block_bytes(&p.f.store),
+                   n_blocks = (n_pages * p.f.pool.page_bytes + block_bytes - 1) / block_bytes;
+    assert_true(stats.store_used_bytes >= (n_blocks + 2 * (n_text - 1)) * block_bytes);
+    assert_true(stats.store_used_bytes <= (n_blocks + 2 * n_text) * block_bytes);
+    end_pair(&p);
+    assert_int_equal(p.stats.n_swapped_in, n_pages);
+}
+
+/* A store with blocks for both texts, and the pages of one: the waiting one takes the next block of
+ * its tokens from those that its pages lay in. */
+static void blocks_of_pages_that_came_back_are_enough(void **state) {
+    (void)state;
+    uint32_t n_swapped = 0;
+    for (uint32_t n_blocks = 14; n_blocks < 40; n_blocks++) {
+        const struct pair p = run_pair(selecting(false), n_blocks);
+        assert_int_equal(p.f.rows_run == LEAST_ROWS, p.stats.n_swapped_in > 0);
+        assert_int_equal(p.stats.n_swapped_in, p.stats.n_swapped_out);
+        n_swapped += p.stats.n_swapped_in > 0;
+    }
+    assert_true(n_swapped > 0 && n_swapped < 26);
+}
+
+/* A prompt of 600 tokens that goes layer by layer has its place long enough to generate.  What
+ * preempts it ends first.  Its slices are not run again, and no token of its prompt but the last is
+ * a row of a step. */
+static void a_prompt_that_went_layer_by_layer_goes_on(void **state) {
+    (void)state;
+    for (uint32_t n_blocks = 24; n_blocks <= PLENTY; n_blocks += PLENTY - 24) {
+        struct fixture f;
+        struct client clients[2] = {0};
+        fixture_init_with(&f, 48, (struct scheduler_config){
+                                      .max_rows = 256, .max_seqs = 4, .max_long_rows = 640});
+        fixture_add_store(&f, n_blocks);
+        struct engine_request r = plain_request(&clients[0], 600, 900, 0);
+        r.kv = selecting(false);
+        fixture_submit(&f, &r, 1);
+        for (int i = 0; i < 20; i++) fixture_step(&f, 0);
+        const uint64_t n_slices = f.n_slices;
+        assert_true(n_slices >= 6);
+        r = plain_request(&clients[1], 500, 400, 1);
+        r.priority = -1;
+        fixture_submit(&f, &r, 2);
+        fixture_run(&f);
+        for (int i = 0; i < 2; i++) client_check(&clients[i]);
+        assert_int_equal(stats_of(&f).n_preempted, 1);
+        assert_int_equal(stats_of(&f).n_swapped_in > 0, n_blocks == PLENTY);
+        if (n_blocks == PLENTY) {
+            assert_int_equal(f.rows_run, 900 + 899);
+            assert_int_equal(f.n_slices, n_slices);
+        } else assert_true(f.n_slices > n_slices);
+        fixture_fini(&f);
+    }
 }
 
 static void where_the_store_is_full_it_is_computed_again(void **state) {
@@ -236,17 +313,28 @@ static void who_has_computed_nothing_has_nothing_to_keep(void **state) {
     fixture_fini(&f);
 }
 
+/* Of a text that runs and moves its tokens, the store has those. */
+static void check_blocks(const struct pair *p, bool moves) {
+    const uint64_t used = stats_of(&p->f).store_used_bytes,
+                   block_bytes = kv_store_block_bytes(&p->f.store);
+    if (!moves) assert_int_equal(used, 0);
+    else assert_true(used >= N_PROMPT / PAGE_TOKENS * block_bytes &&
+                     used <= (N_PROMPT + N_GENERATED) / PAGE_TOKENS * block_bytes);
+}
+
 static void who_waits_may_be_cancelled(void **state) {
     (void)state;
-    for (uint32_t n_steps = 0; n_steps < 3; n_steps++) {
+    for (uint32_t n_steps = 0; n_steps < 3 * N_KINDS; n_steps++) {
         struct pair p;
-        begin_pair(&p, (struct kv_choice){0}, PLENTY);
+        begin_pair(&p, kinds[n_steps % N_KINDS], PLENTY);
         until_one_waits(&p);
-        for (uint32_t i = 0; i < n_steps; i++) fixture_step(&p.f, 0);
+        for (uint32_t i = 0; i < n_steps / N_KINDS; i++) fixture_step(&p.f, 0);
+        assert_true(stats_of(&p.f).store_used_bytes > 0);
         p.clients[1].cancelled = true;
         scheduler_cancel(p.f.scheduler, 2, &p.f.events);
-        assert_int_equal(stats_of(&p.f).store_used_bytes, 0);
+        check_blocks(&p, n_steps % N_KINDS == 2);
         fixture_run(&p.f);
+        check_blocks(&p, false);
         for (int i = 0; i < 2; i++) client_check(&p.clients[i]);
         fixture_fini(&p.f);
     }
@@ -254,13 +342,15 @@ static void who_waits_may_be_cancelled(void **state) {
 
 static void ending_all_leaves_nothing_behind(void **state) {
     (void)state;
-    struct pair p;
-    begin_pair(&p, (struct kv_choice){0}, PLENTY);
-    until_one_waits(&p);
-    scheduler_end_all(p.f.scheduler, FINISH_ERROR, ERR_DEVICE, "the device is gone", &p.f.events);
-    fixture_drain(&p.f, 0);
-    assert_int_equal(stats_of(&p.f).store_used_bytes, 0);
-    fixture_fini(&p.f);
+    for (int i = 0; i < N_KINDS; i++) {
+        struct pair p;
+        begin_pair(&p, kinds[i], PLENTY);
+        until_one_waits(&p);
+        scheduler_end_all(p.f.scheduler, FINISH_ERROR, ERR_DEVICE, "it is gone", &p.f.events);
+        fixture_drain(&p.f, 0);
+        check_blocks(&p, false);
+        fixture_fini(&p.f);
+    }
 }
 
 /* A copy that cannot be submitted is the device's failure. */
@@ -431,6 +521,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_was_swapped_is_not_computed_again),
         cmocka_unit_test(a_selection_outlives_its_place),
+        cmocka_unit_test(tokens_that_were_moved_stay_where_they_are),
+        cmocka_unit_test(blocks_of_pages_that_came_back_are_enough),
+        cmocka_unit_test(a_prompt_that_went_layer_by_layer_goes_on),
         cmocka_unit_test(where_the_store_is_full_it_is_computed_again),
         cmocka_unit_test(what_others_use_stays_where_it_is),
         cmocka_unit_test(without_its_beginning_it_is_computed_again),

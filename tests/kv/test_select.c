@@ -18,6 +18,7 @@
 #include "engine/error.h"
 #include "engine/kv/policy.h"
 #include "engine/kv/pool.h"
+#include "engine/kv/swap.h"
 #include "engine/model/long_slice.h"
 
 enum { N_LAYERS = 7, N_SPARSE = 3, N_GROUPS = 2, N_PAGES = 400, N_BLOCKS = 40, STATE_SLOTS = 64,
@@ -30,7 +31,9 @@ static const uint32_t plane_layers[N_SPARSE] = {2, 5, 6};
 static struct {
     uint32_t tag, rest[STATE_SLOTS - 1];
 } page_memory[N_PAGES];
+/* Of each block, what it holds as tokens, and as part of pages: writing the one loses the other. */
 static uint32_t block_tags[N_BLOCKS][N_SPARSE];
+static char store_memory[N_BLOCKS][BLOCK_PAGES * sizeof(*page_memory)];
 
 static uint32_t tag(uint32_t layer, uint32_t page_of_text) {
     return 1 + layer + page_of_text * N_LAYERS;
@@ -38,8 +41,10 @@ static uint32_t tag(uint32_t layer, uint32_t page_of_text) {
 
 static int store_pages(struct backend *be, const struct store_args *args, struct error *err) {
     (void)be, (void)err;
-    for (uint32_t i = 0; i < args->n; i++)
+    for (uint32_t i = 0; i < args->n; i++) {
         block_tags[args->blocks[i]][args->plane] = page_memory[args->pages[i]].tag;
+        memset(store_memory[args->blocks[i]], 0xee, sizeof(*store_memory));
+    }
     return 0;
 }
 
@@ -59,10 +64,11 @@ static int upload(struct backend *be, void *to, const void *host, size_t bytes,
 
 static int download(struct backend *be, void *host, const void *from, size_t bytes,
                     struct error *err) {
+    memset(block_tags[((char *)host - store_memory[0]) / sizeof(*store_memory)], 0xee,
+           sizeof(*block_tags));
     return upload(be, host, from, bytes, err);
 }
 
-static char store_memory[N_BLOCKS][BLOCK_PAGES * sizeof(*page_memory)];
 static const struct backend_ops ops = {.store_pages = store_pages, .copy_pages = copy_pages,
                                        .upload = upload, .download = download};
 static struct backend backend = {.ops = &ops};
@@ -83,10 +89,10 @@ struct life {
     uint32_t n_reserved;
     uint32_t n_left_at;   /* tokens that were stored when sparse layers left; 0: they have not */
     uint32_t n_pages;     /* in the pool */
-    bool by_layers;
+    bool by_layers, are_gone; /* pages that they left */
 };
 
-static uint32_t n_swaps;
+static uint32_t n_swaps[2], n_dropped; /* of those that move tokens, and others */
 
 static uint32_t pages(uint32_t n_tokens) {
     return (n_tokens + PAGE_TOKENS - 1) / PAGE_TOKENS;
@@ -173,11 +179,10 @@ static void check_amounts(const struct life *life) {
         if (life->choice.on_device) expected += N_SPARSE * n_chosen;
         else n_blocks = life->n_reserved / PAGE_TOKENS;
     }
-    const bool are_gone = life->n_left_at > 0 && life->n_published >= life->n_left_at;
-    if (are_gone || life->by_layers)
+    if (life->are_gone || life->by_layers)
         expected -= N_SPARSE * (n_text - (n_chosen + life->n_tail / PAGE_TOKENS + 1));
     if (life->by_layers) expected += n_scratch;
-    if (life->n_left_at == 0 || are_gone || life->by_layers)
+    if (life->n_left_at == 0 || life->are_gone || life->by_layers)
         assert_int_equal(n_held(life), expected);
     assert_int_equal(n_blocks_held(life), n_blocks);
     const struct kv_amount most = life->kv.policy->most(&life->space, &life->kv.plan);
@@ -313,41 +318,72 @@ static void step(struct life *life, uint32_t n_rows) {
 static void publish(struct life *life, uint32_t n_tokens) {
     life->kv.policy->publish(&life->kv, NULL, n_tokens);
     life->n_published = n_tokens;
+    life->are_gone = life->n_left_at > 0;
     check_amounts(life);
 }
 
-/* Blocks that what is there takes in the store; 0: it does not go there. */
+/* Blocks that what is there takes in the store, beside those that it has there already; 0: it does
+ * not go there. */
 static uint32_t swap_blocks(const struct life *life) {
     const struct kv_sequence *kv = &life->kv;
-    const uint32_t n_pages = N_LAYERS * pages(kv->n_tokens) +
-                             (kv->selection.select.n_candidates ? kv->selection.held.n : 0),
+    const bool moves = !life->choice.on_device;
+    const uint32_t n_text = pages(kv->n_tokens),
+                   n_window = (life->n_selected + life->n_tail) / PAGE_TOKENS + 1,
+                   n_sparse = moves && (life->by_layers || life->n_left_at > 0) ? n_window : n_text,
+                   n_state = kv->selection.select.n_candidates ? kv->selection.held.n : 0,
+                   n_pages = (N_LAYERS - N_SPARSE) * n_text + N_SPARSE * n_sparse + n_state,
                    n_blocks = (n_pages + BLOCK_PAGES - 1) / BLOCK_PAGES;
-    return kv->policy == &kv_policy_offload || n_blocks > N_BLOCKS ? 0 : n_blocks;
+    return kv->n_tokens == 0 || n_blocks > N_BLOCKS - n_blocks_held(life) ? 0 : n_blocks;
 }
 
-/* Pages get lost meanwhile.  What was chosen is in the store, too, and tokens are looked for by the
- * steps that follow. */
+/* All that the pages need, and no more, whatever was lent. */
+static void reserve_again(struct life *life) {
+    const struct kv_policy *policy = life->kv.policy;
+    const struct kv_amount missing = policy->missing(&life->kv, life->n_known);
+    const uint32_t n_before = n_blocks_held(life), n_lendable = life->kv.swap.blocks.n;
+    assert_int_equal(policy->reserve(&life->kv, life->n_known), 0);
+    assert_int_equal(n_held(life), missing.pages);
+    assert_int_equal(n_blocks_held(life) - n_before, missing.blocks);
+    if (n_lendable > 1) assert_int_equal(missing.blocks, 0);
+}
+
+/* Pages get lost meanwhile, and what is in the store now and then.  What was chosen is there, too,
+ * and tokens are looked for by the steps that follow. */
 static void suspend(struct life *life) {
     const struct kv_policy *policy = life->kv.policy;
-    const uint32_t n_blocks = swap_blocks(life), n_tokens = n_blocks ? life->kv.n_tokens : 0,
-                   n_selected_of = n_blocks ? life->kv.selection.select.n_candidates : 0;
+    uint32_t n_blocks = swap_blocks(life), n_tokens = n_blocks ? life->kv.n_tokens : 0,
+             n_selected_of = n_blocks ? life->kv.selection.select.n_candidates : 0;
+    if (n_blocks > 0) n_blocks += life->kv.selection.blocks.n;
     assert_int_equal(policy->suspend(&life->kv, NULL), 0);
     assert_int_equal(n_held(life), 0);
     assert_int_equal(n_blocks_held(life), n_blocks);
+    assert_int_equal(kv_spare_blocks(&life->space), N_BLOCKS);
     assert_int_equal(life->kv.n_tokens + life->kv.n_offloaded, 0);
     memset(page_memory, 0xee, sizeof(page_memory));
-    life->n_published = life->n_reserved = life->n_left_at = 0;
+    if (n_blocks > 0 && rand() % 8 == 0) {
+        assert_int_equal(kv_make_blocks(&life->space, N_BLOCKS - n_blocks + 1), 0);
+        n_blocks = n_tokens = n_selected_of = 0;
+        assert_int_equal(n_blocks_held(life), 0);
+        n_dropped++;
+    }
+    life->n_published = life->n_reserved = 0;
+    if (n_blocks == 0) life->n_left_at = 0;
+    if (rand() % 2) { /* it tries to start, in vain */
+        assert_int_equal(policy->adopt(&life->kv, NULL, life->n_known), n_tokens);
+        assert_int_equal(kv_spare_blocks(&life->space), N_BLOCKS - n_blocks);
+        assert_int_equal(policy->suspend(&life->kv, NULL), 0);
+        assert_int_equal(n_blocks_held(life), n_blocks);
+        assert_int_equal(kv_spare_blocks(&life->space), N_BLOCKS);
+    }
     assert_int_equal(policy->adopt(&life->kv, NULL, life->n_known), n_tokens);
-    assert_int_equal(policy->suspend(&life->kv, NULL), 0); /* it tried to start, in vain */
-    assert_int_equal(n_blocks_held(life), n_blocks);
-    assert_int_equal(policy->adopt(&life->kv, NULL, life->n_known), n_tokens);
-    assert_int_equal(policy->reserve(&life->kv, life->n_known), 0);
+    reserve_again(life);
     assert_int_equal(policy->resume(&life->kv, NULL), 0);
     assert_int_equal(life->kv.n_tokens, n_tokens);
     assert_int_equal(life->kv.selection.select.n_candidates, n_selected_of);
     life->n_published = n_tokens;
+    life->are_gone = life->n_left_at > 0;
     reserve(life, life->n_known);
-    n_swaps += n_blocks > 0;
+    n_swaps[life->choice.on_device] += n_blocks > 0;
 }
 
 /* max_rows: of a step.  late: results come a step late, so a token is drawn before the one before
@@ -370,10 +406,12 @@ static void live(struct kv_choice choice, uint32_t n_prompt, uint32_t max_tokens
         if (n_rows > most) n_rows = most;
         reserve(&life, n_before + n_rows);
         step(&life, n_rows);
-        if (!late) publish(&life, life.kv.n_tokens);
-        else if (n_before > 0) publish(&life, n_before);
+        /* Only a row that draws shows that all is sound. */
+        const bool draws = life.kv.n_tokens == life.n_known || rand() % 2;
+        if (!late && draws) publish(&life, life.kv.n_tokens);
+        else if (late && draws && n_before > 0) publish(&life, n_before);
         life.n_known += life.kv.n_tokens == life.n_known;
-        if (rand() % 200 == 0) suspend(&life);
+        if (rand() % (draws ? 200 : 20) == 0) suspend(&life);
     }
     end(&life);
 }
@@ -381,7 +419,6 @@ static void live(struct kv_choice choice, uint32_t n_prompt, uint32_t max_tokens
 static void lives_are_as_defined(void **state) {
     (void)state;
     srand(5);
-    n_swaps = 0;
     for (int i = 0; i < 400; i++) {
         struct kv_choice choice = {.type = KV_OFFLOAD,
                                    .n_selected = 1 + (uint32_t)rand() % 300,
@@ -391,7 +428,7 @@ static void lives_are_as_defined(void **state) {
         live(choice, 1 + (uint32_t)rand() % 1000, 1 + (uint32_t)rand() % 500,
              1 + (uint32_t)rand() % 300, rand() % 2, rand() % 2);
     }
-    assert_true(n_swaps > 100);
+    assert_true(n_swaps[0] > 100 && n_swaps[1] > 100 && n_dropped > 20);
 }
 
 /* All that it may come to need, as where nobody is preempted. */
@@ -442,6 +479,36 @@ static void nothing_is_taken_when_something_is_short(void **state) {
     }
 }
 
+/* Two wait; the first goes on, and wants all blocks of the store: its own, and the other one's. */
+static void who_goes_on_takes_the_blocks_of_others(void **state) {
+    (void)state;
+    struct life first, second;
+    const struct kv_choice choice = {.type = KV_OFFLOAD, .n_selected = 64, .n_tail = 64};
+    const uint32_t n_all = N_BLOCKS * PAGE_TOKENS, n_waits = 300 / PAGE_TOKENS + 12;
+    begin(&first, choice, 300, n_all - 300, N_PAGES);
+    const struct kv_policy *policy = first.kv.policy;
+    second = first;
+    assert_int_equal(kv_sequence_init(&second.kv, &first.space, &first.kv.plan, 0), 0);
+    assert_int_equal(policy->prepare(&second.kv, NULL), 0);
+    for (struct life *life = &first; life; life = life == &first ? &second : NULL) {
+        assert_int_equal(policy->reserve(&life->kv, 300), 0);
+        step(life, 300);
+        assert_int_equal(policy->suspend(&life->kv, NULL), 0);
+    }
+    assert_int_equal(n_blocks_held(&first), 2 * n_waits);
+    memset(page_memory, 0xee, sizeof(page_memory));
+    assert_int_equal(policy->adopt(&first.kv, NULL, n_all - 1), 300);
+    assert_int_equal(policy->missing(&first.kv, n_all).blocks, N_BLOCKS - n_waits);
+    assert_int_equal(policy->reserve(&first.kv, n_all + PAGE_TOKENS), ERR_FULL);
+    assert_int_equal(policy->reserve(&first.kv, n_all), 0);
+    assert_int_equal(policy->resume(&first.kv, NULL), 0);
+    assert_int_equal(second.kv.swap.n_tokens, 0);
+    assert_int_equal(n_blocks_held(&first), N_BLOCKS);
+    step(&first, 1); /* reads all pages */
+    kv_sequence_fini(&second.kv);
+    end(&first);
+}
+
 static int check(struct kv_choice choice, struct kv_limits limits) {
     struct error err = {0};
     const int code = kv_choice_check(&choice, 400, 100, &limits, &err);
@@ -488,6 +555,7 @@ int main(void) {
         cmocka_unit_test(lives_are_as_defined),
         cmocka_unit_test(everything_may_be_reserved_at_once),
         cmocka_unit_test(nothing_is_taken_when_something_is_short),
+        cmocka_unit_test(who_goes_on_takes_the_blocks_of_others),
         cmocka_unit_test(impossible_choices_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
