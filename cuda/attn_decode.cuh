@@ -72,4 +72,7 @@ cudaError_t attn_decode_count_blocks(const attn_decode_params &p, uint32_t *n_bl
  * the plan gives no tile keeps its output as it was. */
 cudaError_t launch_attn_decode(const attn_decode_params &p, cudaStream_t stream);
 
+/* The merge alone, of partials that the attention before it in the stream writes. */
+cudaError_t launch_attn_merge(const attn_decode_params &p, cudaStream_t stream);
+
 #endif

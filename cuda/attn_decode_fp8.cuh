@@ -1,0 +1,125 @@
+/* attn_decode_fp8.cuh - units of 8 bits (DTYPE_FP8) in decode attention: scores and outputs of
+ * codes.
+ *
+ * Such pages come by cp.async, and become bf16 as they leave shared memory.  A scale is a power of
+ * two, so it multiplies the slot's scores, or its probabilities, and nothing changes but where:
+ * those have the range of f32 and bf16.  No ldmatrix knows bytes, so dimensions are permuted:
+ *
+ *   K   a lane takes four in a row, 4 (lane % 4) of 16, where mma has 2 and 2 more 8 behind them; Q
+ *       is read the same way
+ *   V   ldmatrix.trans turns pairs of dimensions as if each were one: rows lane / 4 and + 8 of mma
+ *       are 2 (lane / 4) and the one behind it
+ *
+ * Thread: device code, by whole warps.  Memory: none of its own. */
+#ifndef CUDA_ATTN_DECODE_FP8_CUH
+#define CUDA_ATTN_DECODE_FP8_CUH
+
+#include "cuda/attn_decode_tile.cuh"
+#include "cuda/keep.cuh"
+
+/* Of the two in the lower bytes; exact. */
+static __device__ __forceinline__ uint32_t bf16_of(uint32_t codes) {
+    const float2 x = fp8_values(codes);
+    return pack_bf16(x.x, x.y);
+}
+
+/* A lane's keys of a 16 x 16 matrix; slots lane / 4 (registers 0, 2) and + 8, dimensions from
+ * 16 k + 4 (lane % 4) on. */
+template <class S>
+static __device__ __forceinline__ void load_codes(uint32_t (&keys)[4], uint32_t unit, int k,
+                                                  int lane) {
+    const uint32_t at = unit + lane / 4 * S::ROW_BYTES + k * 16 + lane % 4 * 4;
+    const uint32_t low = load_shared(at), high = load_shared(at + 8 * S::ROW_BYTES);
+    keys[0] = bf16_of(low), keys[1] = bf16_of(high);
+    keys[2] = bf16_of(low >> 16), keys[3] = bf16_of(high >> 16);
+}
+
+/* The ranks of a lane's two slots. */
+template <class S>
+static __device__ __forceinline__ uint2 ranks_of(const attn_decode_params &p, const attn_tile &tile,
+                                                 int slot, const int32_t *table, int lane) {
+    const int page = __ldg(table + tile.pages + slot / PAGE_TOKENS), at = slot + lane / 4;
+    const char *states = static_cast<const char *>(p.pool) + page * p.page_bytes +
+                         (size_t)p.n_kv_heads * 2 * PAGE_TOKENS * (S::D + 1);
+    const uint32_t *rank =
+        reinterpret_cast<const kv_page_state *>(states)[tile.kv_head].rank + at % PAGE_TOKENS;
+    return make_uint2(at < tile.end ? rank[0] : 0, at + 8 < tile.end ? rank[8] : 0);
+}
+
+/* Turns the keys of matrix k in a lane's registers, as turn_unit() does in shared memory: `other`
+ * is what they turn with, n_freqs dimensions before or behind. */
+template <class S>
+static __device__ __forceinline__ void turn_codes(uint32_t (&keys)[4], const attn_decode_params &p,
+                                                  uint32_t unit, int k, uint2 ranks, int lane) {
+    const int n = (int)p.turns.n_freqs / ATTN_DECODE_TURNS;
+    if (k >= 2 * n) return;
+    const bool is_first = k < n;
+    const uint32_t freq = (is_first ? k : k - n) * 16 + lane % 4 * 4;
+    uint32_t other[4];
+    load_codes<S>(other, unit, is_first ? k + n : k - n, lane);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const uint32_t rank = i % 2 ? ranks.y : ranks.x;
+        const float2 x = unpack_bf16(keys[i]), y = unpack_bf16(other[i]),
+                     a = angle_of(p.turns, freq + i / 2 * 2, rank),
+                     b = angle_of(p.turns, freq + i / 2 * 2 + 1, rank);
+        const float s = is_first ? -1.0f : 1.0f;
+        keys[i] = pack_bf16(x.x * a.x + s * y.x * a.y, x.y * b.x + s * y.y * b.y);
+    }
+}
+
+/* Of scores, or of what is to multiply values: slots lane / 4 (x) and + 8. */
+template <class S>
+static __device__ __forceinline__ float2 unit_factors(uint32_t stage, bool values, int lane) {
+    const uint32_t at = stage + 2 * S::UNIT_BYTES + values * ATTN_UNIT_SLOTS + lane / 4;
+    return make_float2(fp8_factor(load_shared_byte(at)), fp8_factor(load_shared_byte(at + 8)));
+}
+
+/* unit_scores() of codes. */
+template <class S>
+static __device__ __forceinline__ void
+code_scores(float (&s)[S::N_TILES][4], const decode_state<S> &st, const attn_decode_params &p,
+            const attn_tile &tile, bool turned, int slot, uint32_t stage, const int32_t *table,
+            int lane) {
+    const float2 factors = unit_factors<S>(stage, false, lane);
+    float odd[S::N_TILES][4] = {};
+    uint2 ranks = {};
+    if (turned) ranks = ranks_of<S>(p, tile, slot, table, lane);
+#pragma unroll
+    for (int k = 0; k < S::K_STEPS; k++) {
+        uint32_t keys[4];
+        load_codes<S>(keys, stage, k, lane);
+        if (turned) turn_codes<S>(keys, p, stage, k, ranks, lane);
+#pragma unroll
+        for (int n = 0; n < S::N_TILES; n++)
+            mma(k % 2 ? odd[n] : s[n], keys, st.q[n][k][0], st.q[n][k][1]);
+    }
+#pragma unroll
+    for (int n = 0; n < S::N_TILES; n++)
+        for (int i = 0; i < 4; i++)
+            s[n][i] = (s[n][i] + odd[n][i]) * (i < 2 ? factors.x : factors.y);
+}
+
+/* Two matrices of values, 32 dimensions, at a time. */
+template <class S>
+static __device__ __forceinline__ void
+add_codes(decode_state<S> *st, const uint32_t (&prob)[S::N_TILES][2], uint32_t unit, int lane) {
+#pragma unroll
+    for (int k = 0; k < S::K_STEPS; k += 2) {
+        const int mine = min(k + lane / 16, S::K_STEPS - 1);
+        uint32_t codes[4]; /* of slots 0 - 7, 8 - 15, and the same of the next matrix */
+        load_matrix_trans(codes, unit + lane % 16 * S::ROW_BYTES + mine * 16);
+#pragma unroll
+        for (int j = 0; j < 2 && k + j < S::K_STEPS; j++) {
+            const uint32_t *c = codes + 2 * j;
+            const uint32_t values[4] = {
+                bf16_of(__byte_perm(c[0], 0, 0x4420)), bf16_of(__byte_perm(c[0], 0, 0x4431)),
+                bf16_of(__byte_perm(c[1], 0, 0x4420)), bf16_of(__byte_perm(c[1], 0, 0x4431))};
+#pragma unroll
+            for (int n = 0; n < S::N_TILES; n++)
+                mma(st->out[n][k + j], values, prob[n][0], prob[n][1]);
+        }
+    }
+}
+
+#endif
