@@ -60,7 +60,8 @@ struct device_plan {
 
     void build(const std::vector<uint32_t> &n_slots, const std::vector<int32_t> &table_at) {
         attn_plan plan = {tiles.data(), merges.data(), 0, 0, 0};
-        const attn_plan_batch batch = {n_slots.data(), table_at.data(), (uint32_t)n_slots.size()};
+        const attn_plan_batch batch = {n_slots.data(), table_at.data(), (uint32_t)n_slots.size(),
+                                       0};
         attn_plan_build(&plan, &shape, &batch);
         if (plan.n_tiles > room.n_tiles || plan.n_merges > room.n_merges ||
             plan.n_partials > room.n_partials) {
