@@ -77,7 +77,7 @@ static int settle_paths(struct tune *t, char *real_dir, struct error *err) {
 static int settle_parts(struct tune *t, struct error *err) {
     const uint64_t find = t->plan->find;
     const char *why_not = NULL;
-    if (t->model.n_layers < TUNE_WAIT + 2) why_not = "the model has too few layers";
+    if (t->model.n_layers < t->plan->n_wait + 2) why_not = "the model has too few layers";
     else if (!t->be->ops->select) why_not = "this backend cannot select tokens";
     if (why_not && find == TUNE_FIND_FILTERS)
         return error_set(err, ERR_UNSUPPORTED, "--find filters: %s", why_not);

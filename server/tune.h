@@ -35,7 +35,8 @@ struct tune_plan {
     uint64_t n_samples;                             /* of each length */
     uint64_t seed;
     double target, floor;                      /* struct tune_goal */
-    uint64_t n_selected, max_filters, n_dense; /* 0: the default */
+    uint64_t n_selected, n_dense; /* 0: the default */
+    uint64_t max_filters, n_wait;
 };
 
 /* Reads the flags of `quire tune` out of argv and leaves the rest, in order, in argv[0..*argc). */

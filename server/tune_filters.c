@@ -30,11 +30,11 @@ static double lost_until(const struct search *s, uint32_t filter, uint32_t end) 
     return s->lost[(size_t)filter * (s->n_layers + 1) + end];
 }
 
-static double *sum_losses(const double *similarity, uint32_t n_layers) {
+static double *sum_losses(const double *similarity, uint32_t n_layers, uint32_t n_wait) {
     double *lost = calloc((size_t)n_layers * (n_layers + 1), sizeof(*lost));
     for (uint32_t f = 0; lost && f < n_layers; f++) {
         double *of = lost + (size_t)f * (n_layers + 1);
-        for (uint32_t j = f + 1 + TUNE_WAIT; j < n_layers; j++)
+        for (uint32_t j = f + 1 + n_wait; j < n_layers; j++)
             of[j + 1] = of[j] + 1 - similarity[(size_t)f * n_layers + j];
     }
     return lost;
@@ -57,17 +57,17 @@ static bool is_hopeless(const struct search *s, const struct tune_filters *set) 
 /* set: without what its last filter loses. */
 static void extend(struct search *s, const struct tune_filters *set) {
     const uint32_t n = set->filters.n, last = n ? set->filters.layers[n - 1] : 0,
-                   first = n ? last + TUNE_WAIT + 2 : 0;
+                   n_wait = s->goal->n_wait, first = n ? last + n_wait + 2 : 0;
     if (n > 0) {
         struct tune_filters whole = *set;
         whole.lost += lost_until(s, last, s->n_layers);
         keep(s, &whole);
     }
     if (n == s->goal->max_filters) return;
-    for (uint32_t f = first; f + TUNE_WAIT + 1 < s->n_layers; f++) {
+    for (uint32_t f = first; f + n_wait + 1 < s->n_layers; f++) {
         struct tune_filters next = *set;
         next.filters.layers[next.filters.n++] = f;
-        next.n_dense += 1 + TUNE_WAIT + (n ? 0 : f);
+        next.n_dense += 1 + n_wait + (n ? 0 : f);
         next.lost += n ? lost_until(s, last, f) : 0;
         if (!is_hopeless(s, &next)) extend(s, &next);
     }
@@ -76,9 +76,9 @@ static void extend(struct search *s, const struct tune_filters *set) {
 int tune_filters_choose(struct tune_filters best[TUNE_N_CHOICES], const double *similarity,
                         uint32_t n_layers, const struct tune_filter_goal *goal,
                         struct error *err) {
-    double *lost = sum_losses(similarity, n_layers);
+    double *lost = sum_losses(similarity, n_layers, goal->n_wait);
     struct search search = {.goal = goal, .lost = lost, .n_layers = n_layers, .best = best};
-    const struct tune_filters none = {.filters = {.n_wait = TUNE_WAIT}};
+    const struct tune_filters none = {.filters = {.n_wait = goal->n_wait}};
     if (!lost) return error_set(err, ERR_NOMEM, "tune: no memory for %u layers", n_layers);
     extend(&search, &none);
     free(lost);

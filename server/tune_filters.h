@@ -16,7 +16,7 @@
 
 #include "engine/filters.h"
 
-enum { TUNE_MAX_FILTERS = 4, TUNE_N_CHOICES = 5, TUNE_WAIT = 1 };
+enum { TUNE_MAX_FILTERS = 4, TUNE_N_CHOICES = 5 };
 
 /* The share of the whole worth that lies on the chosen ones; 0 where nothing is worth anything.
  * What is worth less than nothing, or NaN, counts as nothing. */
@@ -32,10 +32,11 @@ struct tune_filters {
 struct tune_filter_goal {
     uint32_t max_filters; /* <= TUNE_MAX_FILTERS */
     uint32_t max_dense;
+    uint32_t n_wait; /* layers behind each filter that see everything, too */
 };
 
 /* Those that lose least, least first, with nothing kept; every filter has layers that follow it,
- * TUNE_WAIT layers behind.  similarity [n_layers][n_layers].  Returns how many there are: 0 when
+ * n_wait layers behind.  similarity [n_layers][n_layers].  Returns how many there are: 0 when
  * max_dense has no room for one filter; ERR_NOMEM. */
 int tune_filters_choose(struct tune_filters best[TUNE_N_CHOICES], const double *similarity,
                         uint32_t n_layers, const struct tune_filter_goal *goal, struct error *err);

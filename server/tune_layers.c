@@ -38,7 +38,7 @@ struct kv_choice tune_layers_choice(const struct tune *t, uint32_t n_tokens) {
 /* ---- room ---- */
 
 static uint32_t dense_bound(const struct tune *t) {
-    const uint32_t needed = (uint32_t)t->plan->max_filters * (1 + TUNE_WAIT);
+    const uint32_t needed = (uint32_t)(t->plan->max_filters * (1 + t->plan->n_wait));
     if (t->plan->n_dense) return (uint32_t)t->plan->n_dense;
     return max_u32((uint32_t)div_up(t->model.n_layers, DENSE_PART), needed);
 }
@@ -48,8 +48,9 @@ int tune_layers_open(struct tune *t, struct error *err) {
     const size_t n_layers = t->model.n_layers;
     if (!t->finds_filters) return 0;
     c->max_dense = dense_bound(t);
-    if (c->max_dense < 1 + TUNE_WAIT)
-        return error_set(err, ERR_INVALID, "--dense-layers: a filter needs %d", 1 + TUNE_WAIT);
+    if (c->max_dense < 1 + t->plan->n_wait)
+        return error_set(err, ERR_INVALID, "--dense-layers: a filter needs %" PRIu64,
+                         1 + t->plan->n_wait);
     c->max_selected = tune_layers_choice(t, t->longest).n_selected;
     c->chosen = calloc(n_layers * N_ROWS * c->max_selected, sizeof(*c->chosen));
     c->worth = calloc(t->longest, sizeof(*c->worth));
@@ -108,7 +109,9 @@ int tune_layers_compare(struct tune *t, uint32_t sample, uint32_t layer, struct 
 static int make_shortlist(struct tune *t, struct error *err) {
     struct tune_comparison *c = &t->comparison;
     const uint32_t n_layers = t->model.n_layers, n_samples = t->results.n_samples;
-    const struct tune_filter_goal goal = {(uint32_t)t->plan->max_filters, c->max_dense};
+    const struct tune_filter_goal goal = {.max_filters = (uint32_t)t->plan->max_filters,
+                                          .max_dense = c->max_dense,
+                                          .n_wait = (uint32_t)t->plan->n_wait};
     for (uint32_t s = 0; s < n_samples; s++)
         for (size_t i = 0; i < (size_t)n_layers * n_layers; i++)
             c->similarity[i] += tune_results_similarity(&t->results, s)[i] / n_samples;
@@ -141,8 +144,9 @@ static void note_choice(struct tune_notes *notes, const struct tune *t) {
                   N_ROWS - 1, ROW_STEP, c->max_selected,
                   whole_pages(c->max_selected / TAIL_PART));
     buffer_printf(tune_notes_add(notes, "bounds"),
-                  "%" PRIu64 " filters, %" PRIu32 " layers that see everything",
-                  t->plan->max_filters, c->max_dense);
+                  "%" PRIu64 " filters, %" PRIu32 " layers that see everything, %" PRIu64
+                  " of them behind each filter",
+                  t->plan->max_filters, c->max_dense, t->plan->n_wait);
     tune_trial_describe(tune_notes_add(notes, "answers"));
     print_set(tune_notes_add(notes, "choice"), t, &c->best[0]);
     next = tune_notes_add(notes, "next best");

@@ -21,7 +21,7 @@ static const struct option entries[] = {
      "prompt lengths, in tokens, at which patterns must do [the context, at most 32768; on the CPU "
      "8192]"},
     {"samples", OPTION_NUMBER, AT(n_samples), 1, TUNE_MAX_SAMPLES, "3", NULL,
-     "prompts of each length: retrieval, needles and prose take turns"},
+     "prompts of each length: retrieval, needles, prose and several needles of a name take turns"},
     {"recall", OPTION_FRACTION, AT(target), 1, 100, "0.95", NULL,
      "share of its attention that a head must find in every prompt"},
     {"floor", OPTION_FRACTION, AT(floor), 0, 100, "0.8", NULL,
@@ -33,6 +33,9 @@ static const struct option entries[] = {
     {"dense-layers", OPTION_NUMBER, AT(n_dense), 0, 1 << 16, "0", NULL,
      "layers that may see everything: filters, those right behind and those before; 0: a quarter, "
      "but enough for all filters"},
+    {"wait", OPTION_NUMBER, AT(n_wait), 0, 1 << 16, "1", NULL,
+     "layers right behind each filter that see everything, too, while what it chose is fetched; 0 "
+     "where little is moved"},
     {"seed", OPTION_NUMBER, AT(seed), 0, UINT32_MAX, "1", NULL, "of the prompts"},
     {"out", OPTION_STRING, AT(out), 0, 0, NULL, NULL,
      "the pattern file to write [MODEL.json in this directory]"},

@@ -23,6 +23,7 @@ enum {
     SENTENCE_MIN = 40, /* bytes: shorter ones go on with the next */
     SENTENCE_MAX = 600,
     N_NEEDLES = 12,
+    N_SEVERAL = 4, /* numbers of a name */
     N_GAUGED = 16, /* pairs whose tokens are counted to tell how many will fit */
     MIN_BODY = 128
 };
@@ -44,7 +45,7 @@ struct prompt {
     uint64_t seed, n_drawn;
     uint32_t room; /* tokens of the body that are left, */
     uint32_t body; /* of so many */
-    uint32_t n_items, n_needles;
+    uint32_t n_items, n_needles, n_names;
     struct token_list *out;
     struct buffer item;
     struct error *err;
@@ -53,7 +54,7 @@ struct prompt {
 /* Writes the next item of a body into p->item. */
 typedef void (*next_item)(struct prompt *p);
 
-static const char *const text_names[TUNE_N_TEXTS] = {"retrieval", "needles", "prose"};
+static const char *const text_names[TUNE_N_TEXTS] = {"retrieval", "needles", "prose", "several"};
 
 const char *tune_text_name(enum tune_text kind) {
     return text_names[kind];
@@ -134,8 +135,9 @@ static void needles_item(struct prompt *p) {
     const uint32_t i = p->n_needles;
     if (i < N_NEEDLES && done * N_NEEDLES * 2 >= (uint64_t)p->body * (2 * i + 1)) {
         p->n_needles++;
-        buffer_printf(&p->item, " The secret number of %s is %07u.", needle_names[i],
-                      number_of(p, "needle", i, 10000000));
+        buffer_printf(&p->item, " %s of %s is %07u.",
+                      p->n_names < N_NEEDLES ? "One of the secret numbers" : "The secret number",
+                      needle_names[i % p->n_names], number_of(p, "needle", i, 10000000));
     } else {
         prose_item(p);
     }
@@ -246,12 +248,25 @@ static int write_retrieval(struct prompt *p, const struct chat_form *form, uint3
 
 static int write_needles(struct prompt *p, const struct chat_form *form, uint32_t n_tokens) {
     char head[256], tail[256];
+    p->n_names = N_NEEDLES;
     snprintf(head, sizeof(head),
              "%sSecret numbers are hidden in the text below. Remember them: you will be asked for "
              "one.\n\n",
              form->before);
     snprintf(tail, sizeof(tail), "\n\nWhat is the secret number of %s in the text above?%s",
              needle_names[draw(p, N_NEEDLES)], form->after);
+    return write_prompt(p, head, tail, n_tokens, needles_item);
+}
+
+static int write_several(struct prompt *p, const struct chat_form *form, uint32_t n_tokens) {
+    char head[256], tail[256];
+    p->n_names = N_NEEDLES / N_SEVERAL;
+    snprintf(head, sizeof(head),
+             "%sSecret numbers are hidden in the text below, several of each name. Remember them: "
+             "you will be asked for all of one.\n\n",
+             form->before);
+    snprintf(tail, sizeof(tail), "\n\nWhat are all the secret numbers of %s in the text above?%s",
+             needle_names[draw(p, p->n_names)], form->after);
     return write_prompt(p, head, tail, n_tokens, needles_item);
 }
 
@@ -276,6 +291,7 @@ int tune_prompt_make(struct token_list *out, const struct tokenizer *tokenizer, 
     switch (kind) {
     case TUNE_RETRIEVAL: rc = write_retrieval(&p, form, n_tokens); break;
     case TUNE_NEEDLES: rc = write_needles(&p, form, n_tokens); break;
+    case TUNE_SEVERAL: rc = write_several(&p, form, n_tokens); break;
     case TUNE_PROSE: rc = write_prompt(&p, "", "", n_tokens, prose_item); break;
     case TUNE_N_TEXTS: break;
     }

@@ -3,6 +3,7 @@
  *   retrieval  a JSON object of keys and values at random, and a question for one of them
  *   needles    prose with numbers hidden in it, and a question for one of them
  *   prose      text without a question
+ *   several    like needles, but each name has several numbers, and all of one are asked for
  *
  * The last queries of a prompt decide which lines its heads visit, so the question stands at the
  * end, in the model's chat form where its special tokens tell of a known one.
@@ -17,7 +18,7 @@ struct error;
 struct token_list;
 struct tokenizer;
 
-enum tune_text { TUNE_RETRIEVAL, TUNE_NEEDLES, TUNE_PROSE, TUNE_N_TEXTS };
+enum tune_text { TUNE_RETRIEVAL, TUNE_NEEDLES, TUNE_PROSE, TUNE_SEVERAL, TUNE_N_TEXTS };
 
 const char *tune_text_name(enum tune_text kind);
 

@@ -9,7 +9,8 @@
  *   without   8 1 4 4 0 2 9 3
  *   with        1 4 4 7             3 of 7
  *
- * Only prompts that ask for something count: prose goes on well in many ways.
+ * Only prompts that ask for something count: prose goes on well in many ways.  Where several things
+ * are asked for, finding one is not enough: the next is looked for in the middle of the answer.
  *
  * Thread: main.  Memory: an engine's for each set, one after the other. */
 #include "server/tune_job.h"
@@ -18,15 +19,16 @@
 #include "engine/sizes.h"
 #include "server/timed_engine.h"
 
-enum { N_PROMPTS = 8, N_ANSWER = 16 };
+enum { N_PROMPTS = 12, N_ANSWER = 48 };
 
-static const enum tune_text kinds[] = {TUNE_RETRIEVAL, TUNE_NEEDLES};
+static const enum tune_text kinds[] = {TUNE_RETRIEVAL, TUNE_NEEDLES, TUNE_SEVERAL};
 enum { N_KINDS = sizeof(kinds) / sizeof(*kinds) };
 
 struct trial {
     struct tune *tune;
     struct timed_engine timed;
-    uint32_t expected[N_PROMPTS][N_ANSWER]; /* what is answered without filters */
+    uint32_t expected[N_PROMPTS][N_ANSWER]; /* what is answered without filters, */
+    uint32_t n_expected[N_PROMPTS];         /* up to the token that ends it */
 };
 
 double tune_trial_work(const struct tune *t) {
@@ -35,7 +37,7 @@ double tune_trial_work(const struct tune *t) {
 
 void tune_trial_describe(struct buffer *out) {
     buffer_printf(out,
-                  "to %d prompts that were not compared, %d tokens each; what counts is how many "
+                  "to %d prompts that were not compared, at most %d tokens each; what counts is how many "
                   "are as without filters, up to the first that is not",
                   N_PROMPTS, N_ANSWER);
 }
@@ -71,9 +73,23 @@ static int answer(struct trial *trial, const struct kv_choice *kv, uint32_t out[
     return rc;
 }
 
-static uint32_t count_kept(const uint32_t *expected, const uint32_t *answered) {
+static bool ends_text(const struct model_config *model, uint32_t token) {
+    for (uint32_t i = 0; i < model->n_eos; i++)
+        if (token == model->eos[i]) return true;
+    return false;
+}
+
+/* All answers are as long, but behind the end of one is nothing that was asked for. */
+static uint32_t length_of(const struct model_config *model, const uint32_t answer[N_ANSWER]) {
+    uint32_t n = 0;
+    while (n < N_ANSWER && !ends_text(model, answer[n])) n++;
+    return n < N_ANSWER ? n + 1 : n;
+}
+
+static uint32_t count_kept(const uint32_t *expected, uint32_t n_expected,
+                           const uint32_t *answered) {
     uint32_t n = 1;
-    while (n < N_ANSWER && answered[n] == expected[n]) n++;
+    while (n < n_expected && answered[n] == expected[n]) n++;
     return n - 1;
 }
 
@@ -88,17 +104,21 @@ static int answer_all(struct trial *trial, struct tune_filters *set, bool is_fir
                       struct error *err) {
     static const struct kv_choice full = {.type = KV_FULL};
     struct tune *t = trial->tune;
-    uint32_t n_kept = 0;
+    uint32_t n_kept = 0, n_all = 0;
     for (uint32_t i = 0; i < N_PROMPTS; i++) {
         uint32_t answered[N_ANSWER];
         int rc = make_prompt(t, i, err);
         const struct kv_choice selecting = tune_layers_choice(t, (uint32_t)t->prompt.n);
-        if (!rc && is_first) rc = answer(trial, &full, trial->expected[i], err);
+        if (!rc && is_first) {
+            rc = answer(trial, &full, trial->expected[i], err);
+            trial->n_expected[i] = length_of(&t->model, trial->expected[i]);
+        }
         if (!rc) rc = answer(trial, &selecting, answered, err);
         if (rc) return rc;
-        n_kept += count_kept(trial->expected[i], answered);
+        n_kept += count_kept(trial->expected[i], trial->n_expected[i], answered);
+        n_all += trial->n_expected[i] - 1;
     }
-    set->kept = (double)n_kept / (N_PROMPTS * (N_ANSWER - 1));
+    set->kept = n_all ? (double)n_kept / n_all : 1;
     return 0;
 }
 

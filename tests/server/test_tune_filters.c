@@ -21,9 +21,9 @@ static double draw(void) {
 }
 
 /* The definition, of the filters whose bits are set: false where a filter has no layer behind. */
-static bool judge(uint32_t bits, const double *similarity, uint32_t n_layers, uint32_t *n_dense,
-                  double *lost) {
-    struct filters filters = {.n_wait = TUNE_WAIT};
+static bool judge(uint32_t bits, const double *similarity, uint32_t n_layers, uint32_t n_wait,
+                  uint32_t *n_dense, double *lost) {
+    struct filters filters = {.n_wait = n_wait};
     struct layer_group groups[MAX_LAYER_GROUPS];
     for (uint32_t l = 0; l < n_layers; l++)
         if (bits >> l & 1) filters.layers[filters.n++] = l;
@@ -47,7 +47,7 @@ static double try_all(const double *similarity, uint32_t n_layers,
         uint32_t n_dense;
         double lost;
         if ((uint32_t)__builtin_popcount(bits) > goal->max_filters) continue;
-        if (!judge(bits, similarity, n_layers, &n_dense, &lost)) continue;
+        if (!judge(bits, similarity, n_layers, goal->n_wait, &n_dense, &lost)) continue;
         if (n_dense <= goal->max_dense && lost > above && lost < least) least = lost;
     }
     return least;
@@ -69,8 +69,9 @@ static void check(const double *similarity, uint32_t n_layers,
     for (int i = 0; i < n; i++) {
         uint32_t n_dense;
         double lost;
-        assert_int_equal(best[i].filters.n_wait, TUNE_WAIT);
-        assert_true(judge(bits_of(&best[i].filters), similarity, n_layers, &n_dense, &lost));
+        assert_int_equal(best[i].filters.n_wait, goal->n_wait);
+        assert_true(judge(bits_of(&best[i].filters), similarity, n_layers, goal->n_wait, &n_dense,
+                          &lost));
         assert_int_equal(best[i].n_dense, n_dense);
         assert_true(fabs(best[i].lost - lost) < 1e-9);
         assert_true(fabs(lost - try_all(similarity, n_layers, goal, above)) < 1e-9);
@@ -87,7 +88,8 @@ static void nothing_loses_less(void **state) {
         const uint32_t n_layers = 1 + i % MOST_LAYERS;
         const struct tune_filter_goal goal = {
             .max_filters = 1 + (uint32_t)(draw() * TUNE_MAX_FILTERS),
-            .max_dense = (uint32_t)(draw() * (n_layers + 1))};
+            .max_dense = (uint32_t)(draw() * (n_layers + 1)),
+            .n_wait = (uint32_t)(draw() * 3)};
         for (uint32_t k = 0; k < n_layers * n_layers; k++) similarity[k] = draw();
         check(similarity, n_layers, &goal);
     }
@@ -101,7 +103,7 @@ static void the_room_for_dense_layers_is_used(void **state) {
     struct tune_filters best[TUNE_N_CHOICES];
     struct error err = {0};
     for (uint32_t i = 0; i < N * N; i++) similarity[i] = 0.5;
-    const struct tune_filter_goal goal = {.max_filters = 1, .max_dense = 4};
+    const struct tune_filter_goal goal = {.max_filters = 1, .max_dense = 4, .n_wait = 1};
     assert_int_equal(tune_filters_choose(best, similarity, N, &goal, &err), 3);
     assert_int_equal(best[0].filters.layers[0], 2);
     assert_true(best[0].n_dense == 4 && fabs(best[0].lost - 1) < 1e-9);
@@ -112,7 +114,7 @@ static void there_may_be_no_way(void **state) {
     const double similarity[9] = {0};
     struct tune_filters best[TUNE_N_CHOICES];
     struct error err = {0};
-    struct tune_filter_goal goal = {.max_filters = 3, .max_dense = 1};
+    struct tune_filter_goal goal = {.max_filters = 3, .max_dense = 1, .n_wait = 1};
     assert_int_equal(tune_filters_choose(best, similarity, 3, &goal, &err), 0);
     goal.max_dense = 2;
     assert_int_equal(tune_filters_choose(best, similarity, 2, &goal, &err), 0);

@@ -98,6 +98,23 @@ static void needles_are_spread_over_the_prose(void **state) {
     free(tokens.ids);
 }
 
+static void all_numbers_of_the_name_that_is_asked_for_are_there(void **state) {
+    (void)state;
+    for (uint64_t seed = 0; seed < 20; seed++) {
+        struct token_list tokens = make(TUNE_SEVERAL, seed, NULL);
+        char *text, name[16] = "", asked[64];
+        decode(&tokens, &text);
+        const char *before = "What are all the secret numbers of ", *question = strstr(text, before);
+        assert_int_equal(count(text, "One of the secret numbers of "), 12);
+        assert_int_equal(count(text, before), 1);
+        assert_int_equal(sscanf(question + strlen(before), "%15s in", name), 1);
+        snprintf(asked, sizeof(asked), "One of the secret numbers of %s is ", name);
+        assert_int_equal(count(text, asked), 4);
+        free(text);
+        free(tokens.ids);
+    }
+}
+
 static void prose_is_the_models_own(void **state) {
     (void)state;
     char *prose = NULL;
@@ -152,6 +169,7 @@ int main(void) {
         cmocka_unit_test(a_seed_makes_one_prompt),
         cmocka_unit_test(the_key_that_is_asked_for_is_there_once),
         cmocka_unit_test(needles_are_spread_over_the_prose),
+        cmocka_unit_test(all_numbers_of_the_name_that_is_asked_for_are_there),
         cmocka_unit_test(prose_is_the_models_own),
         cmocka_unit_test(short_prose_repeats),
         cmocka_unit_test(no_room_for_the_question_is_refused),
