@@ -58,8 +58,16 @@ double pace_index_seconds(const struct pace *pace, uint32_t n_slots) {
     return n_slots * pace->index_s_per_slot;
 }
 
+bool pace_knows_index(const struct pace *pace) {
+    return pace->index_s_per_slot > 0;
+}
+
 uint32_t pace_seen(const struct pace *pace, uint32_t n_before) {
-    return pace->seen > 0 && pace->seen < n_before ? (uint32_t)pace->seen : n_before;
+    return pace_knows_seen(pace) && pace->seen < n_before ? (uint32_t)pace->seen : n_before;
+}
+
+bool pace_knows_seen(const struct pace *pace) {
+    return pace->seen > 0;
 }
 
 static void average(double *value, double measured, double weight) {

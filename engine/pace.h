@@ -46,11 +46,13 @@ double pace_entering_work(const struct pace *pace, uint32_t n_rows);
 uint32_t pace_entering_rows(const struct pace *pace, double work);
 double pace_seconds(const struct pace *pace, enum pace_kind kind, double work);
 
-/* Of n_before slots, those that rows of the sparse prompt see. */
+/* Of n_before slots, those that rows of the sparse prompt see; all, until that is known. */
 uint32_t pace_seen(const struct pace *pace, uint32_t n_before);
+bool pace_knows_seen(const struct pace *pace);
 
-/* Of choosing keys among n_slots slots in one layer, for all heads. */
+/* Of choosing keys among n_slots slots in one layer, for all heads; 0 until that is known. */
 double pace_index_seconds(const struct pace *pace, uint32_t n_slots);
+bool pace_knows_index(const struct pace *pace);
 
 /* A step or slice has taken so long, its index not counted.  work: of its prompts' rows; decodes:
  * somebody generated, too. */

@@ -151,11 +151,15 @@ static uint32_t rows_in(const struct prompts *p, const struct sequence *seq, dou
     return pace_rows(&p->pace, room, seq->was_sparse ? pace_seen(&p->pace, n_before) : n_before);
 }
 
-/* What the rest of the interval allows.  The last slice of a layer leaves time for the index. */
+/* What the rest of the interval allows.  The last slice of a layer leaves time for the index.  What a
+ * prompt's first index takes is not known, nor what its first rows behind one do, and where a device
+ * has never run them it is much: these come as good as alone. */
 static uint32_t timely_rows(const struct prompts *p, const struct sequence *seq) {
     const uint32_t left = seq->slice.n_prompt_rows - seq->slice.first_row,
                    most = rows_in(p, seq, p->until_step_s);
+    if (seq->was_sparse && seq->slice.layer > 0 && !pace_knows_seen(&p->pace)) return 0;
     if (left > most || !seq->was_sparse) return most;
+    if (!pace_knows_index(&p->pace)) return left - 1;
     return rows_in(p, seq, p->until_step_s - pace_index_seconds(&p->pace, n_indexed(seq)));
 }
 

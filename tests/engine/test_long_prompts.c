@@ -334,10 +334,13 @@ static void a_long_prompt_that_loses_its_place_begins_again(void **state) {
 }
 
 /* A machine where a row takes 15 us and 1 us more for each 100 slots that it sees, only 5 us where
- * it enters the first layer, and a step 2 ms; nothing else takes time. */
+ * it enters the first layer, and a step 2 ms; nothing else takes time.  What it has never done takes
+ * 8 ms more the first time: choosing keys, and visiting only these. */
 enum { ROW_US = 15, ENTER_US = 5, SLOTS_OF_US = 100, MOST_SEEN = 500 };
+static const double cold_s = 8e-3;
 
 struct machine {
+    bool has_indexed, has_visited;
     double free_s;              /* when it has done everything */
     double done_s[MAX_FLIGHTS]; /* of the flights, the oldest first */
 };
@@ -368,13 +371,22 @@ static double rows_s_of(struct batch *batch) {
     return 1e-6 * us;
 }
 
+static double cold_s_of(struct machine *m, const struct batch *batch) {
+    bool *has_done = batch->visited.index_s > 0    ? &m->has_indexed
+                     : batch->visited.causal[0] > 0 ? &m->has_visited
+                                                    : NULL;
+    if (!has_done || *has_done) return 0;
+    *has_done = true;
+    return cold_s;
+}
+
 static void machine_step(struct machine *m, struct fixture *f) {
     struct batch *batch = scheduler_plan(f->scheduler, &f->events);
     if (batch) {
         const double step_s = batch->kind == PACE_STEP ? 2e-3 : 0;
         m->free_s = (m->free_s > clock_s ? m->free_s : clock_s) + step_s + rows_s_of(batch);
         batch->visited.index_s = index_s_of(batch);
-        m->free_s += batch->visited.index_s;
+        m->free_s += batch->visited.index_s + cold_s_of(m, batch);
         m->done_s[f->n_flights] = m->free_s;
         fixture_submit_step(f, batch);
     }
@@ -385,15 +397,17 @@ static void machine_step(struct machine *m, struct fixture *f) {
     fixture_drain(f, 0);
 }
 
-/* The longest time between two tokens of the talker while a long prompt and a dense one run beside
- * it, on a machine that another long prompt has been measured on. */
-static double longest_interval(double max_itl_s, uint32_t n_long, uint32_t n_dense) {
+/* The longest time between two tokens of the talker while a long prompt runs beside it, the first on
+ * that machine, and then another one and a dense one. */
+static double longest_interval(double max_itl_s, uint32_t n_first, uint32_t n_long,
+                               uint32_t n_dense) {
     struct fixture f;
     struct client talker = {0}, first = {0}, reader = {0}, dense = {0};
     struct scheduler_config config = long_config(4096, 8192);
     struct machine machine = {0};
     double last_s = 0, longest_s = 0;
     size_t n_text = 0;
+    bool has_begun_others = false;
     config.max_itl_s = max_itl_s;
     config.row_work = ROW_US;
     config.enter_work = ENTER_US;
@@ -403,16 +417,18 @@ static double longest_interval(double max_itl_s, uint32_t n_long, uint32_t n_den
     r.params.ignore_eos = true;
     fixture_submit(&f, &r, 1);
     while (strlen(talker.text) < 5) machine_step(&machine, &f);
-    r = sparse_request(&first, 2000, 1);
+    r = sparse_request(&first, n_first, 1);
     fixture_submit(&f, &r, 2);
-    while (!first.finished) machine_step(&machine, &f);
-    r = sparse_request(&reader, n_long, 1);
-    r.prompt[0] = 1;
-    fixture_submit(&f, &r, 3);
-    r = client_request(&dense, n_dense, 1);
-    r.prompt[0] = 2;
-    fixture_submit(&f, &r, 4);
     for (; !reader.finished || !dense.finished; machine_step(&machine, &f)) {
+        if (first.finished && !has_begun_others) {
+            r = sparse_request(&reader, n_long, 1);
+            r.prompt[0] = 1;
+            fixture_submit(&f, &r, 3);
+            r = client_request(&dense, n_dense, 1);
+            r.prompt[0] = 2;
+            fixture_submit(&f, &r, 4);
+            has_begun_others = true;
+        }
         assert_false(talker.finished);
         if (strlen(talker.text) == n_text) continue;
         n_text = strlen(talker.text);
@@ -426,9 +442,10 @@ static double longest_interval(double max_itl_s, uint32_t n_long, uint32_t n_den
 
 static void who_generates_waits_no_longer_than_agreed(void **state) {
     (void)state;
-    assert_true(longest_interval(20e-3, 8000, 1) < 20.1e-3);
-    assert_true(longest_interval(20e-3, 4000, 8000) < 20.1e-3);
-    assert_true(longest_interval(0, 8000, 1) > 60e-3);
+    assert_true(longest_interval(20e-3, 2000, 8000, 1) < 20.1e-3);
+    assert_true(longest_interval(20e-3, 2000, 4000, 8000) < 20.1e-3);
+    assert_true(longest_interval(20e-3, 5000, 4000, 1) < 20.1e-3);
+    assert_true(longest_interval(0, 2000, 8000, 1) > 60e-3);
 }
 
 int main(void) {
