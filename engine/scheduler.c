@@ -436,7 +436,7 @@ static void count_selected(struct scheduler *s, struct sequence *seq,
     s->stats.n_chosen += total->n_chosen;
     s->stats.n_fetched += total->n_fetched;
     s->stats.n_copies += total->n_copies;
-    if (seq->kv.policy == &kv_policy_offload) s->stats.n_moved += total->n_copies;
+    if (seq->kv.policy->moves) s->stats.n_moved += total->n_copies;
 }
 
 /* True when the sequence has had its final event. */

@@ -341,6 +341,7 @@ static int offload_suspend(struct kv_sequence *kv, struct error *err) {
 const struct kv_policy kv_policy_offload = {
     .name = "offload",
     .grows = true,
+    .moves = true,
     .most = offload_most,
     .missing = offload_missing,
     .prepare = offload_prepare,

@@ -126,7 +126,7 @@ uint32_t kv_plan_candidates(const struct kv_plan *plan, uint32_t n_tokens) {
 
 void kv_plan_by_layers(struct kv_plan *plan, const struct kv_space *space, uint32_t max_long_rows) {
     const uint32_t n_rows = plan->n_prompt - 1;
-    plan->by_layers = plan->policy == &kv_policy_offload && n_rows <= max_long_rows &&
+    plan->by_layers = plan->policy->moves && n_rows <= max_long_rows &&
                       kv_plan_candidates(plan, n_rows) > plan->n_selected &&
                       plan->policy->most(space, plan).pages > page_pool_n_pages(space->pool);
 }

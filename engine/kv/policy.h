@@ -90,6 +90,7 @@ struct kv_swaps {
 struct kv_policy {
     const char *name;
     bool grows; /* pages are taken as the text becomes longer; else all when it starts */
+    bool moves; /* what sparse layers have not selected leaves their pages for the store */
     /* What a sequence may come to hold at once. */
     struct kv_amount (*most)(const struct kv_space *space, const struct kv_plan *plan);
     /* What reserve() would have to take. */
