@@ -151,9 +151,9 @@ static uint32_t rows_in(const struct prompts *p, const struct sequence *seq, dou
     return pace_rows(&p->pace, room, seq->was_sparse ? pace_seen(&p->pace, n_before) : n_before);
 }
 
-/* What the rest of the interval allows.  The last slice of a layer leaves time for the index.  What a
- * prompt's first index takes is not known, nor what its first rows behind one do, and where a device
- * has never run them it is much: these come as good as alone. */
+/* What the rest of the interval allows.  The last slice of a layer leaves time for the index.  What
+ * a prompt's first index takes is not known, nor what its first rows behind one do, and where a
+ * device has never run them it is much: these come as good as alone. */
 static uint32_t timely_rows(const struct prompts *p, const struct sequence *seq) {
     const uint32_t left = seq->slice.n_prompt_rows - seq->slice.first_row,
                    most = rows_in(p, seq, p->until_step_s);
