@@ -37,8 +37,8 @@ double tune_trial_work(const struct tune *t) {
 
 void tune_trial_describe(struct buffer *out) {
     buffer_printf(out,
-                  "to %d prompts that were not compared, at most %d tokens each; what counts is how many "
-                  "are as without filters, up to the first that is not",
+                  "to %d prompts that were not compared, at most %d tokens each; what counts is "
+                  "how many are as without filters, up to the first that is not",
                   N_PROMPTS, N_ANSWER);
 }
 

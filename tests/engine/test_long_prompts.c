@@ -334,8 +334,8 @@ static void a_long_prompt_that_loses_its_place_begins_again(void **state) {
 }
 
 /* A machine where a row takes 15 us and 1 us more for each 100 slots that it sees, only 5 us where
- * it enters the first layer, and a step 2 ms; nothing else takes time.  What it has never done takes
- * 8 ms more the first time: choosing keys, and visiting only these. */
+ * it enters the first layer, and a step 2 ms; nothing else takes time.  What it has never done
+ * takes 8 ms more the first time: choosing keys, and visiting only these. */
 enum { ROW_US = 15, ENTER_US = 5, SLOTS_OF_US = 100, MOST_SEEN = 500 };
 static const double cold_s = 8e-3;
 
@@ -397,8 +397,8 @@ static void machine_step(struct machine *m, struct fixture *f) {
     fixture_drain(f, 0);
 }
 
-/* The longest time between two tokens of the talker while a long prompt runs beside it, the first on
- * that machine, and then another one and a dense one. */
+/* The longest time between two tokens of the talker while a long prompt runs beside it, the first
+ * on that machine, and then another one and a dense one. */
 static double longest_interval(double max_itl_s, uint32_t n_first, uint32_t n_long,
                                uint32_t n_dense) {
     struct fixture f;

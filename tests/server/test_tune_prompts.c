@@ -104,7 +104,8 @@ static void all_numbers_of_the_name_that_is_asked_for_are_there(void **state) {
         struct token_list tokens = make(TUNE_SEVERAL, seed, NULL);
         char *text, name[16] = "", asked[64];
         decode(&tokens, &text);
-        const char *before = "What are all the secret numbers of ", *question = strstr(text, before);
+        const char *before = "What are all the secret numbers of ";
+        const char *question = strstr(text, before);
         assert_int_equal(count(text, "One of the secret numbers of "), 12);
         assert_int_equal(count(text, before), 1);
         assert_int_equal(sscanf(question + strlen(before), "%15s in", name), 1);
