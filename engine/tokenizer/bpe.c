@@ -76,43 +76,71 @@ static const struct merge *find_merge(const struct bpe *bpe, uint32_t left, uint
     return NULL;
 }
 
-static void rank_pair(const struct bpe *bpe, const uint32_t *ids, size_t i, uint32_t *ranks,
-                      uint32_t *merged) {
-    const struct merge *merge = find_merge(bpe, ids[i], ids[i + 1]);
-    ranks[i] = merge ? merge->rank : NONE;
-    merged[i] = merge ? merge->id : NO_TOKEN;
+enum { N_BLOCK = 16, N_BLOCKS = BPE_FEW / N_BLOCK, NO_KEY = INT32_MAX };
+
+/* A few symbols, each in the place it began with: what a merge makes takes the left one's.  The
+ * lowest key of a block is kept, since a merge changes keys in one block, seldom in two. */
+struct few {
+    int32_t keys[BPE_FEW]; /* rank * BPE_FEW + place of a pair that merges: leftmost on a tie */
+    int32_t lowest[N_BLOCKS];
+    uint32_t merged[BPE_FEW];             /* what each pair merges to */
+    uint8_t prev[BPE_FEW], next[BPE_FEW]; /* places; of the first: 0, of the last: their number */
+};
+
+static void key_pair(const struct bpe *bpe, const uint32_t *ids, size_t left, size_t right,
+                     struct few *few) {
+    const struct merge *merge = find_merge(bpe, ids[left], ids[right]);
+    few->keys[left] = merge ? (int32_t)(merge->rank * BPE_FEW + left) : NO_KEY;
+    few->merged[left] = merge ? merge->id : NO_TOKEN;
 }
 
-static void remove_at(uint32_t *values, size_t i, size_t n) {
-    memmove(values + i, values + i + 1, (n - i - 1) * sizeof(*values));
+static int32_t find_lowest(const int32_t *keys, size_t n) {
+    int32_t lowest = NO_KEY;
+    for (size_t i = 0; i < n; i++) lowest = keys[i] < lowest ? keys[i] : lowest;
+    return lowest;
 }
 
-/* Twice through, because a minimum without its place is found several values at a time. */
-static size_t find_lowest(const uint32_t *values, size_t n) {
-    uint32_t lowest = values[0];
-    for (size_t i = 1; i < n; i++) lowest = values[i] < lowest ? values[i] : lowest;
-    size_t i = 0;
-    while (values[i] != lowest) i++;
-    return i;
+static void update_block(struct few *few, size_t block) {
+    few->lowest[block] = find_lowest(few->keys + block * N_BLOCK, N_BLOCK);
+}
+
+static void few_init(struct few *few, const struct bpe *bpe, const uint32_t *ids, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        few->prev[i] = (uint8_t)(i > 0 ? i - 1 : 0);
+        few->next[i] = (uint8_t)(i + 1);
+    }
+    const size_t n_blocks = (n + N_BLOCK - 1) / N_BLOCK;
+    for (size_t i = n > 0 ? n - 1 : 0; i < n_blocks * N_BLOCK; i++) few->keys[i] = NO_KEY;
+    for (size_t i = 0; i + 1 < n; i++) key_pair(bpe, ids, i, i + 1, few);
+    for (size_t b = 0; b < N_BLOCKS; b++) few->lowest[b] = NO_KEY;
+    for (size_t b = 0; b < n_blocks; b++) update_block(few, b);
+}
+
+static void merge_place(struct few *few, const struct bpe *bpe, uint32_t *ids, size_t n,
+                        size_t left) {
+    const size_t prev = few->prev[left], right = few->next[left], next = few->next[right];
+    ids[left] = few->merged[left];
+    few->next[left] = (uint8_t)next;
+    few->keys[left] = few->keys[right] = NO_KEY;
+    if (next < n) few->prev[next] = (uint8_t)left;
+    if (next < n) key_pair(bpe, ids, left, next, few);
+    if (prev < left) key_pair(bpe, ids, prev, left, few);
+    update_block(few, left / N_BLOCK);
+    if (right / N_BLOCK != left / N_BLOCK) update_block(few, right / N_BLOCK);
+    if (prev / N_BLOCK != left / N_BLOCK) update_block(few, prev / N_BLOCK);
 }
 
 static size_t merge_few(const struct bpe *bpe, uint32_t *ids, uint32_t *begins, size_t n) {
-    uint32_t ranks[BPE_FEW], merged[BPE_FEW]; /* of the pairs (i, i + 1) */
-    for (size_t i = 0; i < n; i++) begins[i] = (uint32_t)i;
-    for (size_t i = 0; i + 1 < n; i++) rank_pair(bpe, ids, i, ranks, merged);
-    while (n > 1) {
-        const size_t best = find_lowest(ranks, n - 1);
-        if (ranks[best] == NONE) break;
-        ids[best] = merged[best];
-        remove_at(ids, best + 1, n);
-        remove_at(begins, best + 1, n);
-        remove_at(ranks, best, n - 1);
-        remove_at(merged, best, n - 1);
-        n--;
-        if (best + 1 < n) rank_pair(bpe, ids, best, ranks, merged);
-        if (best > 0) rank_pair(bpe, ids, best - 1, ranks, merged);
+    struct few few;
+    size_t n_left = 0;
+    few_init(&few, bpe, ids, n);
+    for (int32_t key; (key = find_lowest(few.lowest, N_BLOCKS)) != NO_KEY;)
+        merge_place(&few, bpe, ids, n, (size_t)key % BPE_FEW);
+    for (size_t i = 0; i < n; i = few.next[i]) {
+        begins[n_left] = (uint32_t)i;
+        ids[n_left++] = ids[i];
     }
-    return n;
+    return n_left;
 }
 
 struct node {

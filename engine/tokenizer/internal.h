@@ -176,7 +176,11 @@ struct bpe {
     uint8_t *sieve;
 };
 
-enum { BPE_FEW = 64 }; /* symbols that are merged without a heap */
+enum {
+    BPE_FEW = 64, /* symbols that are merged without a heap */
+    /* A rank and one of so few places make a number of 32 bits. */
+    MAX_MERGES = INT32_MAX / BPE_FEW,
+};
 
 /* Symbols of a piece, and what they merge to; see windows.c. */
 struct window {

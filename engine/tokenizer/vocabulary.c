@@ -76,6 +76,8 @@ static int load_merges(struct tokenizer *t, const json_t *vocab, const json_t *m
                        struct error *err) {
     if (!json_is_array(merges))
         return error_set(err, ERR_INVALID, "tokenizer.json: the model lists no merges");
+    if (json_array_size(merges) > MAX_MERGES)
+        return error_set(err, ERR_INVALID, "tokenizer.json: more than %d merges", MAX_MERGES);
     if (bpe_init(&t->bpe, json_array_size(merges))) return ERR_NOMEM;
     for (size_t i = 0; i < json_array_size(merges); i++) {
         const int rc = load_merge(t, vocab, (uint32_t)i, json_array_get(merges, i), err);

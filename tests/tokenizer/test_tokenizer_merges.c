@@ -1,5 +1,6 @@
-/* test_tokenizer_merges.c - merging long pieces, with its windows and with its queue of batches,
- * against the definition: again and again the pair of lowest rank, leftmost on a tie.
+/* test_tokenizer_merges.c - merging pieces, short ones by scanning and long ones with windows and
+ * with the queue of batches, against the definition: again and again the pair of lowest rank,
+ * leftmost on a tie.
  *
  * The merges are random, and so are their ranks: what a merge makes may come before it. */
 #include <setjmp.h>
@@ -86,7 +87,7 @@ static void assert_merges_to(const struct bpe *bpe, struct bpe_scratch *scratch,
     assert_int_equal(begins[0], 0);
 }
 
-static void long_pieces_merge_by_the_definition(void **state) {
+static void pieces_merge_by_the_definition(void **state) {
     (void)state;
     uint64_t seed = 20250808;
     struct bpe_scratch scratch = {0};
@@ -97,7 +98,7 @@ static void long_pieces_merge_by_the_definition(void **state) {
         uint32_t ids[N_PIECE], expected[N_PIECE];
         const size_t n_rules = draw_rules(&seed, rules);
         const uint32_t n_letters = 1 + draw(&seed, N_SYMBOLS);
-        const size_t n = 65 + draw(&seed, N_PIECE - 65); /* shorter ones do not come here */
+        const size_t n = 1 + draw(&seed, draw(&seed, 2) ? BPE_FEW : N_PIECE);
         for (size_t i = 0; i < n; i++) ids[i] = expected[i] = draw(&seed, n_letters);
         const size_t n_expected = merge_by_definition(rules, n_rules, expected, n);
         n_merged += n - n_expected;
@@ -131,7 +132,7 @@ static void an_end_may_change_all_before_it(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(long_pieces_merge_by_the_definition),
+        cmocka_unit_test(pieces_merge_by_the_definition),
         cmocka_unit_test(an_end_may_change_all_before_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
