@@ -11,7 +11,7 @@ import pytest
 
 from composition import assert_table, prompt_of, text_of
 from raw import RawConnection
-from server import DEVICE, INVARIANT, Server
+from server import DEVICE, INVARIANT, MODEL, ROOT, Server
 
 FULL = {"type": "full"}
 STREAMING = {"type": "streaming", "sink": 4, "recent": 28, "chunk": 64}
@@ -23,7 +23,7 @@ BOUNDED_NAMES = ["streaming", *(f"heavy_hitter-{score}" for score in SCORES)]
 MOVED = {"type": "offload", "sink": 4, "selected": 64, "tail": 64, "offload": True}
 NOT_MOVED = {**MOVED, "offload": False}
 SELECTING = [MOVED, NOT_MOVED]
-N_FILTERS = 2  # of the default model
+N_FILTERS = len(json.loads((ROOT / "config/filters" / f"{MODEL.name}.json").read_text())["filters"])
 every_policy = pytest.mark.parametrize("policy", [FULL, *BOUNDED, *SELECTING],
                                        ids=["full", *BOUNDED_NAMES, "offload", "on_device"])
 every_bounded_policy = pytest.mark.parametrize("policy", BOUNDED, ids=BOUNDED_NAMES)
