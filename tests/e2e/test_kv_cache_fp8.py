@@ -1,15 +1,14 @@
 """--kv-cache-dtype fp8: every policy over it, how much more it holds, and how little it changes.
 What a token becomes in 8 bits is judged by its definition elsewhere, as is attention over it."""
-import pathlib
 
 import pytest
 
 from composition import text_of
-from server import DEVICE, ROOT, Server
+from server import DEVICE, MODEL, Server
 from test_kv_policies import FULL, LONG, MOVED, NOT_MOVED, PROMPT, STORE, assert_kv, every_policy
 
 FP8 = ("--kv-cache-dtype", "fp8", "--threads", 2)
-TEXT = pathlib.Path(ROOT, "README.md").read_text(encoding="utf-8")
+TEXT = (MODEL / "eval/held_out.txt").read_text(encoding="utf-8")
 N_TOKENS = 24
 
 

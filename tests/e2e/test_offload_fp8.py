@@ -1,11 +1,10 @@
 """--kv-offload-dtype fp8: what it takes and moves, and how little it changes.  What a token becomes
 in 8 bits is judged by its definition elsewhere."""
 import json
-import pathlib
 
 import pytest
 
-from server import DEVICE, ROOT
+from server import DEVICE, MODEL
 
 MOVED = {"type": "offload", "selected": 128, "tail": 64, "offload": True}
 NOT_MOVED = {**MOVED, "offload": False}
@@ -16,7 +15,7 @@ N_FILTERS, N_SPARSE = 2, 6
 PAGE_BYTES = 2 * 2 * 64 * {"cpu": 4, "cuda": 2}[DEVICE]
 FP8_BYTES = 272
 N_BLOCKS = 200
-TEXT = pathlib.Path(ROOT, "README.md").read_text(encoding="utf-8")
+TEXT = (MODEL / "eval/held_out.txt").read_text(encoding="utf-8")
 N_TOKENS = 24
 
 
