@@ -246,27 +246,20 @@ static int write_retrieval(struct prompt *p, const struct chat_form *form, uint3
     return write_prompt(p, head, tail, n_tokens, pair_item);
 }
 
-static int write_needles(struct prompt *p, const struct chat_form *form, uint32_t n_tokens) {
+/* n_names: as many as needles, or fewer, and each has several. */
+static int write_needles(struct prompt *p, const struct chat_form *form, uint32_t n_tokens,
+                         uint32_t n_names) {
+    const bool several = n_names < N_NEEDLES;
     char head[256], tail[256];
-    p->n_names = N_NEEDLES;
+    p->n_names = n_names;
     snprintf(head, sizeof(head),
-             "%sSecret numbers are hidden in the text below. Remember them: you will be asked for "
-             "one.\n\n",
-             form->before);
-    snprintf(tail, sizeof(tail), "\n\nWhat is the secret number of %s in the text above?%s",
-             needle_names[draw(p, N_NEEDLES)], form->after);
-    return write_prompt(p, head, tail, n_tokens, needles_item);
-}
-
-static int write_several(struct prompt *p, const struct chat_form *form, uint32_t n_tokens) {
-    char head[256], tail[256];
-    p->n_names = N_NEEDLES / N_SEVERAL;
-    snprintf(head, sizeof(head),
-             "%sSecret numbers are hidden in the text below, several of each name. Remember them: "
-             "you will be asked for all of one.\n\n",
-             form->before);
-    snprintf(tail, sizeof(tail), "\n\nWhat are all the secret numbers of %s in the text above?%s",
-             needle_names[draw(p, p->n_names)], form->after);
+             "%sSecret numbers are hidden in the text below%s. Remember them: you will be asked "
+             "for %s.\n\n",
+             form->before, several ? ", several of each name" : "",
+             several ? "all of one" : "one");
+    snprintf(tail, sizeof(tail), "\n\nWhat %s of %s in the text above?%s",
+             several ? "are all the secret numbers" : "is the secret number",
+             needle_names[draw(p, n_names)], form->after);
     return write_prompt(p, head, tail, n_tokens, needles_item);
 }
 
@@ -290,8 +283,10 @@ int tune_prompt_make(struct token_list *out, const struct tokenizer *tokenizer, 
     if (p.prose) choose_start(&p);
     switch (kind) {
     case TUNE_RETRIEVAL: rc = write_retrieval(&p, form, n_tokens); break;
-    case TUNE_NEEDLES: rc = write_needles(&p, form, n_tokens); break;
-    case TUNE_SEVERAL: rc = write_several(&p, form, n_tokens); break;
+    case TUNE_NEEDLES: rc = write_needles(&p, form, n_tokens, N_NEEDLES); break;
+    case TUNE_SEVERAL:
+        rc = write_needles(&p, form, n_tokens, N_NEEDLES / N_SEVERAL);
+        break;
     case TUNE_PROSE: rc = write_prompt(&p, "", "", n_tokens, prose_item); break;
     case TUNE_N_TEXTS: break;
     }

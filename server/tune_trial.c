@@ -73,16 +73,10 @@ static int answer(struct trial *trial, const struct kv_choice *kv, uint32_t out[
     return rc;
 }
 
-static bool ends_text(const struct model_config *model, uint32_t token) {
-    for (uint32_t i = 0; i < model->n_eos; i++)
-        if (token == model->eos[i]) return true;
-    return false;
-}
-
 /* All answers are as long, but behind the end of one is nothing that was asked for. */
 static uint32_t length_of(const struct model_config *model, const uint32_t answer[N_ANSWER]) {
     uint32_t n = 0;
-    while (n < N_ANSWER && !ends_text(model, answer[n])) n++;
+    while (n < N_ANSWER && !model_ends_with(model, answer[n])) n++;
     return n < N_ANSWER ? n + 1 : n;
 }
 

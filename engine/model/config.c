@@ -199,12 +199,17 @@ static int read_token(const struct config_reader *r, const struct model_config *
     return 0;
 }
 
+bool model_ends_with(const struct model_config *c, uint32_t token) {
+    for (uint32_t i = 0; i < c->n_eos; i++)
+        if (c->eos[i] == token) return true;
+    return false;
+}
+
 static int add_eos(const struct config_reader *r, struct model_config *c, const json_t *value) {
     uint32_t token = 0;
     int rc = read_token(r, c, "eos_token_id", value, &token);
     if (rc) return rc;
-    for (uint32_t i = 0; i < c->n_eos; i++)
-        if (c->eos[i] == token) return 0;
+    if (model_ends_with(c, token)) return 0;
     if (c->n_eos == MODEL_MAX_EOS)
         return error_set(r->err, ERR_UNSUPPORTED, "%.200s: 'eos_token_id': more than %d tokens",
                          r->label, MODEL_MAX_EOS);

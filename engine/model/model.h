@@ -65,6 +65,8 @@ struct model_source {
 
 /* Whether some layer sees everything. */
 bool model_has_wide_layers(const struct model_config *config);
+/* Whether a text ends with the token. */
+bool model_ends_with(const struct model_config *config, uint32_t token);
 
 /* Reads only config.json and generation_config.json: enough to answer questions about a model.
  * context: the longest text that it will be asked for; 0: the model's own, max_position.  Rotary
