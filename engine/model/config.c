@@ -281,10 +281,14 @@ static int read_file(json_t **out, const char *dir, const char *name, struct err
 int model_config_load(struct model_config *out, const char *dir, uint32_t context,
                       struct error *err) {
     json_t *config = NULL, *generation = NULL;
+    struct error why;
     int rc = read_file(&config, dir, "config.json", err);
     if (rc) goto done;
-    rc = read_file(&generation, dir, "generation_config.json", err);
-    if (rc && rc != ERR_NOT_FOUND) goto done; /* many models have none */
+    rc = read_file(&generation, dir, "generation_config.json", &why);
+    if (rc && rc != ERR_NOT_FOUND) { /* many models have none */
+        error_set(err, rc, "%s", why.text);
+        goto done;
+    }
     rc = model_config_parse(out, config, generation, dir, context, err);
 
 done:
