@@ -12,8 +12,9 @@
  *
  *   plan 0: tiles, merges | plan 1 ... | arrays of the step | items of attn_prefill
  *
- * Layers whose sequences are equally long share plan 0, those with the same window the plan of the
- * first of them; once a step came in which they are not, each layer has its own.  Plans lie at
+ * Layers whose sequences are equally long share plan 0, or where some have windows, those with the
+ * same window the plan of the first of them; once a step came in which sequences are not as long in
+ * one layer as in another, each layer has its own.  Plans lie at
  * fixed places, because recordings refer to them: their room is that of the largest batch seen, and
  * when it grows the recordings are forgotten.
  *
@@ -113,7 +114,7 @@ static size_t plan_bytes(const struct attention *a) {
            a->room.n_merges * sizeof(struct attn_merge);
 }
 
-/* The first layer with the same window, whose sequences are equally long then. */
+/* The first layer with the same window. */
 static uint32_t first_with_window(const struct step *step, uint32_t layer) {
     uint32_t first = 0;
     while (step->windows[first] != step->windows[layer]) first++;
@@ -122,8 +123,8 @@ static uint32_t first_with_window(const struct step *step, uint32_t layer) {
 
 /* The plan of a layer. */
 static uint32_t plan_of(const struct attention *a, const struct step *step, uint32_t layer) {
-    if (step->windows) return first_with_window(step, layer);
-    return a->n_plans > 1 ? layer : 0;
+    if (a->n_plans >= step->n_layers) return layer;
+    return step->windows ? first_with_window(step, layer) : 0;
 }
 
 static bool layers_differ(const struct step *step) {
@@ -136,7 +137,8 @@ static bool layers_differ(const struct step *step) {
 /* How many plans a step needs. */
 static uint32_t plans_of(const struct attention *a, const struct step *step) {
     uint32_t n = 1;
-    if (!step->windows) return a->n_plans > 1 || layers_differ(step) ? step->n_layers : 1;
+    if (a->n_plans >= step->n_layers || layers_differ(step)) return step->n_layers;
+    if (!step->windows) return 1;
     for (uint32_t l = 0; l < step->n_layers; l++) n = std::max(n, first_with_window(step, l) + 1);
     return n;
 }

@@ -108,10 +108,11 @@ struct select_memory {
     struct select_room room;
     cudaStream_t fetcher;
     cudaEvent_t attended, chosen; /* scores are there; they have been read */
-    cudaEvent_t *fetched; /* [max_layers]: a layer of the group is there; or, in [0], all are */
+    cudaEvent_t *fetched; /* [max_layers]: a sparse layer of the group is there; or, in [0], all */
     bool by_layer, choosing; /* choosing: nobody waited for `chosen` yet */
     uint32_t max_layers;
-    uint32_t first, next, end; /* layers [next, end) of the group from `first` are to be awaited */
+    struct layer_group group; /* that was selected for last; of its layers those from next on, */
+    uint32_t next;            /* which are sparse, are to be awaited */
 };
 
 /* The store: store.c.  Copies to it have a stream of their own, too. */

@@ -149,16 +149,22 @@ static int await_choice(struct cuda_backend *cuda, struct error *err) {
     return await(cuda, cuda->select.chosen, err);
 }
 
+static const uint32_t *windows_of(const struct cuda_backend *cuda) {
+    return cuda->host_step->windows;
+}
+
+/* Those before `end`, which follows a sparse one. */
 static int await_layers(struct cuda_backend *cuda, uint32_t end, struct error *err) {
     struct select_memory *s = &cuda->select;
-    s->next = s->by_layer ? end : s->end;
-    return await(cuda, s->fetched[s->by_layer ? end - 1 - s->first : 0], err);
+    const uint32_t n = s->by_layer ? group_n_before(&s->group, windows_of(cuda), end) : 1;
+    s->next = s->by_layer ? end : s->group.end;
+    return await(cuda, s->fetched[n - 1], err);
 }
 
 int select_await(struct cuda_backend *cuda, uint32_t layer, bool leaves_traces, bool *awaited,
                  struct error *err) {
     const struct select_memory *s = &cuda->select;
-    const bool fetched = layer >= s->next && layer < s->end;
+    const bool fetched = layer >= s->next && group_has(&s->group, windows_of(cuda), layer);
     *awaited = fetched || (leaves_traces && s->choosing);
     if (fetched) return await_layers(cuda, layer + 1, err);
     return *awaited ? await_choice(cuda, err) : 0;
@@ -175,7 +181,7 @@ static int check(const struct cuda_backend *cuda, const struct select_args *args
     const uint64_t row_bytes = kv->head_dim * dtype_size(kv->dtype),
                    unit = row_bytes % 16 || (store && store->fp8 && kv->head_dim % 16) ? 2 : 16;
     if (args->group_index >= s->shape.n_groups ||
-        args->group->end - args->group->first > s->max_layers)
+        group_n_layers(args->group, windows_of(cuda)) > s->max_layers)
         return error_set(err, ERR_INVALID, "cuda: no room was reserved for group %u",
                          args->group_index);
     if (kv_state_slots(kv) != s->shape.state_slots ||
@@ -196,7 +202,8 @@ static cudaError_t choose(const struct cuda_backend *cuda, const struct select_a
                                          .kv = *args->attn.kv,
                                          .n_heads = args->attn.n_heads,
                                          .group_index = args->group_index,
-                                         .n_layers = args->group->end - args->group->first,
+                                         .n_layers = group_n_layers(args->group,
+                                                                    windows_of(cuda)),
                                          .state_slots = cuda->select.shape.state_slots,
                                          .n_blocks = cuda->select.n_blocks,
                                          .room = cuda->select.room,
@@ -215,24 +222,34 @@ static struct fetch_params fetch_params(const struct cuda_backend *cuda,
                                  .first_plane = args->first_plane};
 }
 
-/* All layers at once. */
+/* All layers between two with windows at once. */
 static cudaError_t fetch_pages(const struct cuda_backend *cuda, const struct select_args *args,
                                struct launch launch) {
-    const struct fetch_params params = fetch_params(cuda, args, FETCH_PAGES);
-    return launch_fetch(&params, args->group->end - args->group->first, launch);
+    const struct layer_group *group = args->group;
+    struct fetch_params params = fetch_params(cuda, args, FETCH_PAGES);
+    cudaError_t code = cudaSuccess;
+    for (uint32_t l = group->first, n; l < group->end && code == cudaSuccess; l += n + 1) {
+        for (n = 0; group_has(group, windows_of(cuda), l + n);) n++;
+        params.first_layer = l;
+        code = launch_fetch(&params, n, launch);
+    }
+    return code;
 }
 
 /* Over the bus, layer after layer. */
 static cudaError_t fetch_blocks(struct cuda_backend *cuda, const struct select_args *args) {
     struct select_memory *s = &cuda->select;
+    const struct layer_group *group = args->group;
     struct fetch_params params = fetch_params(cuda, args, FETCH_BLOCKS);
     cudaError_t code = cudaSuccess;
+    uint32_t n = 0;
     params.store = *args->store;
-    for (uint32_t i = 0; i < args->group->end - args->group->first && code == cudaSuccess; i++) {
+    for (uint32_t l = group->first; l < group->end && code == cudaSuccess; l++) {
+        if (!group_has(group, windows_of(cuda), l)) continue;
+        params.first_layer = l;
+        params.first_plane = args->first_plane + n;
         code = launch_fetch(&params, 1, (struct launch){s->fetcher, false});
-        if (code == cudaSuccess) code = cudaEventRecord(s->fetched[i], s->fetcher);
-        params.first_layer++;
-        params.first_plane++;
+        if (code == cudaSuccess) code = cudaEventRecord(s->fetched[n++], s->fetcher);
     }
     return code;
 }
@@ -257,14 +274,14 @@ int cuda_select(struct backend *be, const struct select_args *args, struct error
     const uint32_t n_rows = cuda->repeating ? cuda->launch_rows : cuda->step.n_decode;
     if (!cuda->repeating && !cuda->step.selects) return 0;
     int rc = check(cuda, args, err);
-    if (!rc && s->next < s->end) rc = await_layers(cuda, s->end, err);
+    if (!rc && s->next < s->group.end) rc = await_layers(cuda, s->group.end, err);
     if (!rc) rc = cuda_check(cuda, select_on_fetcher(cuda, args, n_rows), "selecting tokens", err);
     if (rc) return rc;
-    s->first = s->next = args->group->first;
-    s->end = args->group->end;
+    s->group = *args->group;
+    s->next = s->group.first;
     s->by_layer = args->store != NULL;
     s->choosing = true;
-    return s->next < s->end ? 0 : await_choice(cuda, err);
+    return s->next < s->group.end ? 0 : await_choice(cuda, err);
 }
 
 int cuda_select_totals(struct backend *be, struct select_total *totals, struct error *err) {

@@ -50,6 +50,8 @@
  * ones, too.  So of a long text only some layers look at everything while tokens are generated; the
  * *filters* among these also choose tokens, and the *sparse* layers behind a filter, its group, see
  * what it chose and the newest tokens, the tail.  Nothing is dropped: the next step chooses anew.
+ * Layers with a window take no part: they see the newest tokens as ever, also between a filter and
+ * its group, or in the midst of it.
  *
  *   a filter's slots       [ token 0, 1, 2 …                    n_candidates …            newest ]
  *   a sparse layer's slots [ the n_selected chosen, any order ] [ the tail: n_candidates … newest ]
@@ -215,12 +217,36 @@ struct attn_pattern {
     uint32_t p1, p2;
 };
 
-/* A filter layer and the sparse layers that follow its choice. */
+/* A filter layer and the sparse layers that follow its choice: those of [first, end) that have no
+ * window.  The filter has none, and if there are any, neither have the first and the last of these.
+ * windows, here and below: as in struct step. */
 struct layer_group {
-    uint32_t filter, first, end; /* sparse: [first, end) */
+    uint32_t filter, first, end;
 };
 
 enum { MAX_LAYER_GROUPS = 8 };
+
+static inline bool layer_has_window(const uint32_t *windows, uint32_t layer) {
+    return windows && windows[layer] > 0;
+}
+
+static inline bool group_has(const struct layer_group *group, const uint32_t *windows,
+                             uint32_t layer) {
+    return layer >= group->first && layer < group->end && !layer_has_window(windows, layer);
+}
+
+/* Sparse layers of the group that come before this one: the layer's place among them. */
+static inline uint32_t group_n_before(const struct layer_group *group, const uint32_t *windows,
+                                      uint32_t layer) {
+    uint32_t n = 0;
+    for (uint32_t l = group->first; l < group->end && l < layer; l++)
+        n += !layer_has_window(windows, l);
+    return n;
+}
+
+static inline uint32_t group_n_layers(const struct layer_group *group, const uint32_t *windows) {
+    return group_n_before(group, windows, group->end);
+}
 
 /* Where tokens of sparse layers lie that are not in the pool, in the system's memory:
  * [n_blocks][n_planes][PAGE_TOKENS] tokens, each [K, V][n_kv_heads][head_dim] and one contiguous
@@ -326,8 +352,8 @@ struct step_seq {
 struct step {
     uint32_t n_rows, n_seqs, n_decode, n_layers;
     /* Host [n_layers]: how many slots a row sees at most, its own among them; 0: all.  NULL: all
-     * everywhere.  In layers with a window sequences with a budget have no more slots than it,
-     * nobody selects, and a sparse sequence is dense. */
+     * everywhere.  In layers with a window sequences with a budget have no more slots than it, the
+     * slots of those that select are those of the text, and a sparse sequence is dense. */
     const uint32_t *windows;
     const uint32_t *tokens;    /* host [n_rows]; or STEP_DRAWN | i */
     const uint32_t *positions; /* host [n_rows], RoPE positions; with cache_positions, ranks */

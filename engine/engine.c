@@ -96,10 +96,6 @@ static int load_files(struct engine *e, struct error *err) {
     if (!code) code = model_load(&e->model, c->model_dir, &source, c->backend, err);
     if (code) return code;
     const struct model_config *model = &e->model->config;
-    if (c->n_groups > 0 && model->window > 0)
-        return error_set(err, ERR_INVALID,
-                         "layers that see %" PRIu32 " tokens at most can select none",
-                         model->window);
     if (c->max_model_len > model->max_position)
         return error_set(err, ERR_INVALID,
                          "--max-model-len (%" PRIu32 ") is more than the model's context, %" PRIu32,
@@ -178,13 +174,14 @@ static uint32_t most_selected(const struct engine *e) {
 
 static void limit_selections(struct step_limits *limits, const struct engine *e) {
     const struct engine_config *c = &e->config;
+    const uint32_t *windows = e->model->config.windows;
     if (!e->info.selections) return;
     limits->max_select_slots = e->info.max_model_len;
     limits->max_selected = (most_selected(e) + PAGE_TOKENS - 1) / PAGE_TOKENS * PAGE_TOKENS;
     limits->n_groups = c->n_groups;
     for (uint32_t i = 0; i < c->n_groups; i++) {
-        const uint32_t n = c->groups[i].end - c->groups[i].first;
-        if (n > limits->max_group_layers) limits->max_group_layers = n;
+        const uint32_t n = group_n_layers(&c->groups[i], windows);
+        limits->max_group_layers = max_u32(limits->max_group_layers, n);
     }
 }
 
@@ -248,6 +245,12 @@ static int create_pages(struct engine *e, struct error *err) {
     return be->ops->alloc(be, e->info.kv_bytes, &e->kv.base, err);
 }
 
+/* Its filter sees everything, and so would the first and the last layer that follow it. */
+static bool is_wide(const struct layer_group *group, const uint32_t *windows) {
+    return !layer_has_window(windows, group->filter) && !layer_has_window(windows, group->first) &&
+           !layer_has_window(windows, group->end - 1);
+}
+
 static int check_groups(const struct engine *e, struct error *err) {
     uint32_t end = 0;
     for (uint32_t i = 0; i < e->config.n_groups; i++) {
@@ -257,6 +260,11 @@ static int check_groups(const struct engine *e, struct error *err) {
             return error_set(err, ERR_INVALID,
                              "the layers that follow filter layer %" PRIu32
                              " are not layers of the model, or of another filter, too",
+                             group->filter);
+        if (!is_wide(group, e->model->config.windows))
+            return error_set(err, ERR_INVALID,
+                             "filter layer %" PRIu32
+                             ", or the first or last layer that follows it, has a window",
                              group->filter);
         end = group->end;
     }
@@ -319,10 +327,8 @@ static int create_memory(struct engine *e, struct error *err) {
     if (!code) code = create_pages(e, err);
     if (code) return code;
     e->space.n_layers = n_layers;
-    if (gives_back(e)) {
-        e->space.windows = e->model->config.windows;
-        e->space.window = e->model->config.window;
-    }
+    e->space.windows = e->model->config.windows;
+    e->space.window = gives_back(e) ? e->model->config.window : 0;
     e->space.be = c->backend;
     e->space.memory = &e->kv;
     e->space.groups = c->groups;

@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "engine/error.h"
@@ -83,19 +84,42 @@ int filters_save(const struct filters *filters, const struct provenance_note *no
     return provenance_save(path, FORMAT, notes, n_notes, write_members, filters, err);
 }
 
-int filters_groups(const struct filters *filters, uint32_t n_layers,
+static int check_filter(uint32_t layer, const uint32_t *windows, uint32_t n_layers,
+                        struct error *err) {
+    if (layer >= n_layers)
+        return error_set(err, ERR_INVALID,
+                         "layer %" PRIu32 " is to be a filter, but the model has %" PRIu32
+                         " layers",
+                         layer, n_layers);
+    if (layer_has_window(windows, layer))
+        return error_set(err, ERR_INVALID,
+                         "layer %" PRIu32 " is to be a filter, but it sees %" PRIu32
+                         " tokens at most, and a filter must see all",
+                         layer, windows[layer]);
+    return 0;
+}
+
+/* The filter's group, of the layers before `end`.  False: there is none. */
+static bool make_group(struct layer_group *group, uint32_t filter, uint32_t n_wait, uint32_t end,
+                       const uint32_t *windows) {
+    uint32_t first = filter + 1 + n_wait;
+    while (first < end && layer_has_window(windows, first)) first++;
+    if (first >= end) return false;
+    while (layer_has_window(windows, end - 1)) end--;
+    *group = (struct layer_group){filter, first, end};
+    return true;
+}
+
+int filters_groups(const struct filters *filters, const uint32_t *windows, uint32_t n_layers,
                    struct layer_group groups[MAX_LAYER_GROUPS], struct error *err) {
     int n = 0;
-    for (uint32_t i = 0; i < filters->n; i++)
-        if (filters->layers[i] >= n_layers)
-            return error_set(err, ERR_INVALID,
-                             "layer %" PRIu32 " is to be a filter, but the model has %" PRIu32
-                             " layers",
-                             filters->layers[i], n_layers);
     for (uint32_t i = 0; i < filters->n; i++) {
-        const uint32_t filter = filters->layers[i], first = filter + 1 + filters->n_wait,
-                       end = i + 1 < filters->n ? filters->layers[i + 1] : n_layers;
-        if (first < end) groups[n++] = (struct layer_group){filter, first, end};
+        const int rc = check_filter(filters->layers[i], windows, n_layers, err);
+        if (rc) return rc;
+    }
+    for (uint32_t i = 0; i < filters->n; i++) {
+        const uint32_t end = i + 1 < filters->n ? filters->layers[i + 1] : n_layers;
+        n += make_group(&groups[n], filters->layers[i], filters->n_wait, end, windows);
     }
     return n;
 }

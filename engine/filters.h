@@ -9,6 +9,12 @@
  * Layers before the first filter, the filters and the `wait` layers behind each look at everything;
  * the others follow the filter before them.  The wait covers the time that a fetch takes.
  *
+ * Layers with a window look at the newest tokens, wherever they are, and cannot be filters: with
+ * {"filters": [1], "wait": 1} and a window in every second layer
+ *
+ *   layer   0 │1│2│3│4│5│6│7│8        none of them waits but 2, whose time covers the fetch as
+ *           . │F│.│s│.│s│.│s│.        another layer's would
+ *
  * Thread: any.  Memory: none is kept. */
 #ifndef ENGINE_FILTERS_H
 #define ENGINE_FILTERS_H
@@ -34,9 +40,10 @@ int filters_parse(struct filters *out, const char *bytes, size_t size, const cha
 /* Writes such a file, whole or not at all, with what it says of its making. */
 int filters_save(const struct filters *filters, const struct provenance_note *notes,
                  size_t n_notes, const char *path, struct error *err);
-/* The groups of a model of n_layers layers; a filter behind which no layer is left sparse has none.
- * Returns how many, <= filters->n; ERR_INVALID for filters that are not layers of the model. */
-int filters_groups(const struct filters *filters, uint32_t n_layers,
+/* The groups of a model of n_layers layers, whose windows are as in struct step; a filter behind
+ * which no layer is left sparse has none.  Returns how many, <= filters->n; ERR_INVALID names a
+ * filter that is no layer of the model, or has a window. */
+int filters_groups(const struct filters *filters, const uint32_t *windows, uint32_t n_layers,
                    struct layer_group groups[MAX_LAYER_GROUPS], struct error *err);
 
 #endif

@@ -60,10 +60,11 @@ bool memory_plan_selections(const struct engine_config *config) {
     return config->n_groups > 0 && ops->select && ops->select_totals;
 }
 
-static uint32_t sparse_layers(const struct engine_config *config) {
+static uint32_t sparse_layers(const struct engine_config *config,
+                              const struct model_config *model) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < config->n_groups; i++)
-        n += config->groups[i].end - config->groups[i].first;
+        n += group_n_layers(&config->groups[i], model->windows);
     return n;
 }
 
@@ -83,7 +84,7 @@ int memory_plan_store(struct kv_store *store, const struct engine_config *config
                                .n_kv_heads = model->n_kv_heads,
                                .head_dim = model->head_dim};
     if (config->kv_store_bytes == 0) return 0;
-    store->n_planes = selects ? sparse_layers(config) : planes_of_pages(store, config, model);
+    store->n_planes = selects ? sparse_layers(config, model) : planes_of_pages(store, config, model);
     const size_t block_bytes = kv_store_block_bytes(store);
     store->n_blocks = (uint32_t)min_u64(config->kv_store_bytes / block_bytes, UINT32_MAX);
     if (store->n_blocks > 0) return 0;
@@ -164,15 +165,16 @@ uint64_t memory_plan_text_pages(const struct longest_text *text) {
            n_near * text->n_windowed;
 }
 
-/* Of a sequence that keeps the longest text; with a store for all of it sparse layers keep two
- * lists of pages for a prompt that goes layer by layer, and a few of their own. */
+/* Of a sequence that keeps the longest text; with a store for all of it sparse layers, and those
+ * with a window, share two lists of pages for a prompt that goes layer by layer, and keep a few of
+ * their own. */
 static uint64_t needed_pages(const struct longest_text *text) {
     const uint64_t n_pages = kv_n_pages(text->n_tokens), in_all = memory_plan_text_pages(text);
     const struct kv_store *store = text->store;
     if (!store || text->long_rows == 0 || store->n_blocks < text->n_tokens / PAGE_TOKENS)
         return in_all;
     const uint64_t n_long = min_u64(n_pages, kv_n_pages(text->long_rows));
-    return min_u64(in_all, n_pages * (text->n_layers - store->n_planes) + 2 * n_long);
+    return min_u64(in_all, in_all - n_pages * store->n_planes + 2 * n_long);
 }
 
 int memory_plan_kv(struct kv_pool *pool, const struct engine_config *config,

@@ -36,13 +36,14 @@ uint64_t offload_rules_copied_bytes(const struct offload_rules *rules, uint64_t 
     return (n_copies - n_moved) * rules->page_bytes + n_moved * rules->moved_bytes;
 }
 
-enum layer_class { LAYER_DENSE, LAYER_FILTER, LAYER_SPARSE };
+enum layer_class { LAYER_DENSE, LAYER_FILTER, LAYER_SPARSE, LAYER_WINDOWED };
 
 static enum layer_class class_of(const struct offload_rules *rules, uint32_t layer) {
+    if (layer_has_window(rules->windows, layer)) return LAYER_WINDOWED;
     for (uint32_t i = 0; i < rules->n_groups; i++) {
         const struct layer_group *group = &rules->groups[i];
         if (layer == group->filter) return LAYER_FILTER;
-        if (layer >= group->first && layer < group->end) return LAYER_SPARSE;
+        if (group_has(group, rules->windows, layer)) return LAYER_SPARSE;
     }
     return LAYER_DENSE;
 }
@@ -70,5 +71,7 @@ void offload_rules_write(const struct offload_rules *rules, struct buffer *out) 
     write_layers(rules, LAYER_FILTER, "filter", out);
     buffer_puts(out, ",");
     write_layers(rules, LAYER_SPARSE, "sparse", out);
+    buffer_puts(out, ",");
+    write_layers(rules, LAYER_WINDOWED, "windowed", out);
     buffer_puts(out, "}}");
 }

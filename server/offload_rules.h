@@ -20,6 +20,7 @@ struct offload_rules {
     const char *filters_file;         /* its name, borrowed */
     const struct layer_group *groups; /* [n_groups], borrowed */
     uint32_t n_groups, n_layers;
+    const uint32_t *windows; /* as in struct step, borrowed */
     uint32_t max_selected;
     uint64_t store_bytes; /* 0: nothing is moved */
     bool store_fp8;       /* and what is, is kept in 8 bits */

@@ -6,7 +6,6 @@
 #include "engine/engine.h"
 #include "engine/error.h"
 #include "engine/filters.h"
-#include "engine/model/model.h"
 #include "server/model_file.h"
 #include "server/offload_rules.h"
 #include "server/options.h"
@@ -16,7 +15,8 @@ static int load_groups(struct offload_setup *setup, struct error *err) {
     struct error why = {0};
     const int rc = filters_read(&filters, setup->path, err);
     if (rc) return rc;
-    const int n = filters_groups(&filters, setup->n_layers, setup->groups, &why);
+    const int n = filters_groups(&filters, setup->model.windows, setup->model.n_layers,
+                                 setup->groups, &why);
     if (n < 0) return error_set(err, n, "%s: %.400s", setup->path, why.text);
     setup->n_groups = (uint32_t)n;
     return 0;
@@ -29,36 +29,34 @@ static bool is_fp8(const struct options *options) {
 
 int offload_setup_load(struct offload_setup *out, const struct options *options,
                        const struct engine_config *config, struct error *err) {
-    struct model_config model;
     struct offload_setup setup = {0};
-    int rc = model_config_load(&model, config->model_dir, 0, err);
+    const struct model_config *model = &setup.model;
+    int rc = model_config_load(&setup.model, config->model_dir, config->max_model_len, err);
     if (rc) return rc;
-    setup.n_layers = model.n_layers;
-    setup.has_windows = model.window > 0;
     rc = model_file_choose(&setup.path, options->filters_file, "filters", config->model_dir, err);
     if (!rc && setup.path) rc = load_groups(&setup, err);
     struct kv_store store = {.dtype = config->kv_dtype,
                              .fp8 = config->kv_dtype == DTYPE_FP8,
-                             .n_kv_heads = model.n_kv_heads,
-                             .head_dim = model.head_dim};
+                             .n_kv_heads = model->n_kv_heads,
+                             .head_dim = model->head_dim};
     setup.page_bytes = kv_store_token_bytes(&store);
     store.fp8 = is_fp8(options);
     setup.moved_bytes = kv_store_token_bytes(&store);
-    model_config_fini(&model);
     if (rc) offload_setup_fini(&setup);
     else *out = setup;
     return rc;
 }
 
 void offload_setup_fini(struct offload_setup *setup) {
+    model_config_fini(&setup->model);
     free(setup->path);
     *setup = (struct offload_setup){0};
 }
 
 static const char *why_not(const struct offload_setup *setup) {
-    if (setup->has_windows) return "layers of this model see the newest tokens only";
+    if (!model_has_wide_layers(&setup->model)) return "every layer of this model has a window";
     if (!setup->path) return "no filter layers are known for this model (--filters-file)";
-    return setup->n_groups ? NULL : "the model's filter layers leave no layer behind them";
+    return setup->n_groups ? NULL : "the model's filter layers leave no layer to follow them";
 }
 
 void offload_setup_configure(const struct offload_setup *setup, const struct options *options,
@@ -77,7 +75,8 @@ void offload_setup_rules(struct offload_rules *out, const struct offload_setup *
                                   .filters_file = model_file_name(setup->path),
                                   .groups = setup->groups,
                                   .n_groups = setup->n_groups,
-                                  .n_layers = setup->n_layers,
+                                  .n_layers = setup->model.n_layers,
+                                  .windows = setup->model.windows,
                                   .max_selected = (uint32_t)options->max_selected,
                                   .store_bytes = options->kv_offload_size,
                                   .store_fp8 = is_fp8(options),

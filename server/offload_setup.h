@@ -2,8 +2,8 @@
  *
  * The file is --filters-file, or what model_file.h finds in config/filters.
  *
- * Thread: main, at start-up.  Memory: the setup owns the groups, which the engine and the rules
- * borrow: it goes after both. */
+ * Thread: main, at start-up.  Memory: the setup owns the groups and the model's windows, which
+ * the engine and the rules borrow: it goes after both. */
 #ifndef SERVER_OFFLOAD_SETUP_H
 #define SERVER_OFFLOAD_SETUP_H
 
@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "engine/backend.h"
+#include "engine/model/model.h"
 
 struct engine_config;
 struct error;
@@ -19,9 +20,9 @@ struct options;
 
 struct offload_setup {
     struct layer_group groups[MAX_LAYER_GROUPS];
-    uint32_t n_groups, n_layers;
+    uint32_t n_groups;
+    struct model_config model;
     size_t page_bytes, moved_bytes; /* struct offload_rules */
-    bool has_windows;   /* layers of the model do not see everything: they cannot choose of it */
     char *path;         /* of the file; NULL: none was found */
 };
 

@@ -119,7 +119,8 @@ static int answer_all(struct trial *trial, struct tune_filters *set, bool is_fir
 static int try_set(struct trial *trial, struct tune_filters *set, bool is_first,
                    struct error *err) {
     struct layer_group groups[MAX_LAYER_GROUPS];
-    const int n = filters_groups(&set->filters, trial->tune->model.n_layers, groups, err);
+    const struct model_config *model = &trial->tune->model;
+    const int n = filters_groups(&set->filters, model->windows, model->n_layers, groups, err);
     int rc = n < 0 ? n : open_engine(trial, groups, (uint32_t)n, err);
     if (rc) return rc;
     rc = answer_all(trial, set, is_first, err);

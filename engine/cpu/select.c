@@ -30,6 +30,7 @@ struct move {
 struct select_job {
     struct cpu_backend *cpu;
     const struct select_args *args;
+    uint32_t n_layers;          /* sparse ones of the group */
     const uint32_t *first_page; /* of score_inputs, */
     float *worth;               /* [page][PAGE_TOKENS], its pages */
     struct move *moves;         /* the same */
@@ -118,7 +119,7 @@ static void choose_task(void *ctx, uint32_t seq, uint32_t worker) {
     done->n_moves = plan_moves(job, select, chosen, job->moves + first);
     done->total.n_chosen += select->n_selected;
     done->total.n_fetched += done->n_moves;
-    done->total.n_copies += done->n_moves * (job->args->group->end - job->args->group->first);
+    done->total.n_copies += done->n_moves * job->n_layers;
 }
 
 /* --- Fetching. --- */
@@ -128,7 +129,8 @@ static void fetch_token(const struct select_job *job, const struct kv_select *se
     const struct kv_pool *kv = job->args->attn.kv;
     const uint32_t from = token / PAGE_TOKENS, from_at = token % PAGE_TOKENS;
     if (select->blocks) {
-        const uint32_t plane = job->args->first_plane + layer - job->args->group->first;
+        const uint32_t plane = job->args->first_plane +
+                               group_n_before(job->args->group, job->cpu->step->windows, layer);
         token_from_store(kv, page, at, job->args->store,
                          (struct stored){select->blocks[from], plane, from_at});
         return;
@@ -141,10 +143,9 @@ static void fetch_task(void *ctx, uint32_t task, uint32_t worker) {
     (void)worker;
     const struct select_job *job = ctx;
     const struct layer_group *group = job->args->group;
-    const uint32_t n_layers = group->end - group->first, seq = task / n_layers,
-                   layer = group->first + task % n_layers;
+    const uint32_t n = group->end - group->first, seq = task / n, layer = group->first + task % n;
     const struct kv_select *select = select_of(job, seq);
-    if (!select) return;
+    if (!select || !group_has(group, job->cpu->step->windows, layer)) return;
     const struct move *moves = job->moves + (size_t)job->first_page[seq] * PAGE_TOKENS;
     const uint32_t *pages = job->cpu->step->seqs[seq].layers[layer].pages;
     for (uint32_t i = 0; i < job->done[seq].n_moves; i++) {
@@ -176,8 +177,10 @@ void select_free(struct selections *selections) {
 
 int cpu_select(struct backend *be, const struct select_args *args, struct error *err) {
     struct select_job job = {.cpu = (struct cpu_backend *)be, .args = args};
+    const struct layer_group *group = args->group;
     struct selections *selections = &job.cpu->selections;
     if (!selections->wanted) return 0;
+    job.n_layers = group_n_layers(group, job.cpu->step->windows);
     job.first_page = job.cpu->scores.first_page.data;
     const uint32_t n = job.cpu->step->n_decode, n_pages = job.first_page[n];
     const size_t n_tokens = (size_t)n_pages * PAGE_TOKENS;
@@ -192,7 +195,7 @@ int cpu_select(struct backend *be, const struct select_args *args, struct error 
     if (args->worth)
         memcpy(args->worth, job.worth, select_of(&job, 0)->n_candidates * sizeof(float));
     pool_run(job.cpu->pool, choose_task, &job, n);
-    pool_run(job.cpu->pool, fetch_task, &job, n * (args->group->end - args->group->first));
+    pool_run(job.cpu->pool, fetch_task, &job, n * (group->end - group->first));
     return 0;
 }
 

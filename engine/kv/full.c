@@ -41,8 +41,7 @@ static uint32_t n_kept(uint32_t window) {
     return window == 0 ? UINT32_MAX : max_u32(window - 1, PAGE_TOKENS);
 }
 
-/* The first pages of these layers that no row needs which comes behind n_tokens tokens. */
-static uint32_t n_behind(const struct kv_space *space, uint32_t n_tokens) {
+uint32_t kv_full_n_behind(const struct kv_space *space, uint32_t n_tokens) {
     const uint32_t n = n_kept(space->window);
     return n_tokens > n ? (n_tokens - n) / PAGE_TOKENS : 0;
 }
@@ -61,16 +60,18 @@ struct kv_amount kv_full_most(const struct kv_space *space, const struct kv_plan
     return most;
 }
 
-/* For n_tokens tokens in all.  Ahead of its rows a layer with a window has pages for another step,
- * and in a text's beginning for what the window will keep. */
-static struct kv_lengths lengths_for(const struct kv_sequence *kv, uint64_t n_tokens) {
-    const uint64_t end = (uint64_t)max_u32(kv->n_tokens, kv->space->window) + kv->plan.step_rows;
+/* Ahead of its rows a layer with a window has pages for another step, and in a text's beginning for
+ * what the window will keep. */
+struct kv_lengths kv_full_lengths(const struct kv_sequence *kv, uint32_t n_before,
+                                  uint64_t n_tokens) {
+    const uint64_t end = (uint64_t)max_u32(n_before, kv->space->window) + kv->plan.step_rows;
     return (struct kv_lengths){.windowed = (uint32_t)kv_n_pages(min_u64(n_tokens, end)),
                                .others = (uint32_t)kv_n_pages(n_tokens)};
 }
 
 struct kv_amount kv_full_missing(const struct kv_sequence *kv, uint64_t n_tokens) {
-    return (struct kv_amount){.pages = kv_lists_missing(kv, lengths_for(kv, n_tokens))};
+    const struct kv_lengths lengths = kv_full_lengths(kv, kv->n_tokens, n_tokens);
+    return (struct kv_amount){.pages = kv_lists_missing(kv, lengths)};
 }
 
 /* Room for n_pages pages in every list and as many blocks. */
@@ -137,7 +138,7 @@ static struct found find_blocks(struct kv_sequence *kv, const uint32_t *tokens, 
         kv->blocks[i] = parent;
         found.n_named = i + 1;
         if (prefix_cache_is_slim(cache, parent)) end_slim = i + 1;
-        if (end_slim <= n_behind(kv->space, (i + 1) * PAGE_TOKENS)) found.n_enough = i + 1;
+        if (end_slim <= kv_full_n_behind(kv->space, (i + 1) * PAGE_TOKENS)) found.n_enough = i + 1;
     }
     return found;
 }
@@ -160,7 +161,7 @@ uint32_t kv_full_adopt(struct kv_sequence *kv, const uint32_t *tokens, uint32_t 
     const bool swapped = kv_swap_adopt(kv, found.n_named, found.n_enough * PAGE_TOKENS);
     /* What layers with a window had comes back from the store; of blocks it needs the rest. */
     const uint32_t n_tokens = swapped ? kv->swap.n_tokens : found.n_enough * PAGE_TOKENS,
-                   n_passed = swapped ? kv->swap.n_passed : n_behind(kv->space, n_tokens);
+                   n_passed = swapped ? kv->swap.n_passed : kv_full_n_behind(kv->space, n_tokens);
     const uint32_t n = swapped ? min_u32(found.n_named, n_tokens / PAGE_TOKENS) : found.n_enough;
     kv_lists_begin(kv, n_passed);
     kv->n_far = swapped ? max_u32(n, n_passed) : n_passed;
@@ -171,7 +172,7 @@ uint32_t kv_full_adopt(struct kv_sequence *kv, const uint32_t *tokens, uint32_t 
 }
 
 int kv_full_reserve(struct kv_sequence *kv, uint32_t n_tokens) {
-    const struct kv_lengths lengths = lengths_for(kv, n_tokens);
+    const struct kv_lengths lengths = kv_full_lengths(kv, kv->n_tokens, n_tokens);
     int code = grow_lists(kv, lengths.others);
     return code ? code : kv_lists_take(kv, lengths);
 }
@@ -219,16 +220,20 @@ void kv_full_publish(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_
     }
 }
 
-void kv_full_landed(struct kv_sequence *kv, uint32_t n_tokens) {
-    uint32_t n = n_behind(kv->space, n_tokens);
+void kv_full_give_back(struct kv_sequence *kv, uint32_t n_tokens, uint32_t n_published) {
+    uint32_t n = kv_full_n_behind(kv->space, n_tokens);
     if (n <= kv->n_passed) return;
-    if (kv->space->cache &&
+    if (kv->space->cache && kv->n_blocks < n_published / PAGE_TOKENS &&
         kv_n_available(kv->space) >= kv_full_most(kv->space, &kv->plan).pages)
         n = min_u32(n, kv->n_blocks);
     for (uint32_t i = kv->n_far; i < n && i < kv->n_blocks; i++)
         prefix_cache_pass(kv->space->cache, kv->blocks[i]);
     if (n > kv->n_passed) kv_lists_pass(kv, n);
     kv->n_far = max_u32(kv->n_far, kv->n_passed);
+}
+
+void kv_full_landed(struct kv_sequence *kv, uint32_t n_tokens) {
+    kv_full_give_back(kv, n_tokens, UINT32_MAX);
 }
 
 uint32_t kv_full_n_resident(const struct kv_sequence *kv, uint32_t n_tokens) {

@@ -4,13 +4,20 @@
 #ifndef ENGINE_KV_FULL_H
 #define ENGINE_KV_FULL_H
 
+#include "engine/kv/lists.h"
 #include "engine/kv/policy.h"
 
+/* The first pages of layers with windows that no row needs which comes behind n_tokens tokens. */
+uint32_t kv_full_n_behind(const struct kv_space *space, uint32_t n_tokens);
 /* Pages that a layer with a window has at most for a text of n_tokens tokens. */
 uint64_t kv_windowed_pages(uint32_t window, uint32_t step_rows, uint32_t n_tokens);
 
 /* As in struct kv_policy. */
 struct kv_amount kv_full_most(const struct kv_space *space, const struct kv_plan *plan);
+/* Lengths of the lists for n_tokens tokens in all, of which n_before are there, or come without
+ * pages of these lists. */
+struct kv_lengths kv_full_lengths(const struct kv_sequence *kv, uint32_t n_before,
+                                  uint64_t n_tokens);
 struct kv_amount kv_full_missing(const struct kv_sequence *kv, uint64_t n_tokens);
 int kv_full_prepare(struct kv_sequence *kv, const uint32_t *prompt);
 bool kv_full_worth_waiting(const struct kv_sequence *kv, const struct kv_sequence *other);
@@ -22,6 +29,8 @@ void kv_full_commit(struct kv_sequence *kv, uint32_t n_rows);
 int kv_full_submitted(struct kv_sequence *kv, const struct long_slice *slice, struct error *err);
 void kv_full_publish(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens);
 void kv_full_landed(struct kv_sequence *kv, uint32_t n_tokens);
+/* The same where no more than the first n_published tokens will be published. */
+void kv_full_give_back(struct kv_sequence *kv, uint32_t n_tokens, uint32_t n_published);
 uint32_t kv_full_n_resident(const struct kv_sequence *kv, uint32_t n_tokens);
 int kv_full_resume(struct kv_sequence *kv, struct error *err);
 /* Gives every page back, and nothing more. */

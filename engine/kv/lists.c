@@ -47,32 +47,34 @@ int kv_make_room(const struct kv_space *space, uint64_t n_pages) {
 uint32_t kv_n_sparse(const struct kv_space *space) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < space->n_groups; i++)
-        n += space->groups[i].end - space->groups[i].first;
+        n += group_n_layers(&space->groups[i], space->windows);
     return n;
 }
 
-uint32_t kv_layer_of(const struct kv_space *space, uint32_t plane) {
-    const struct layer_group *group = space->groups;
-    for (; plane >= group->end - group->first; group++) plane -= group->end - group->first;
-    return group->first + plane;
+bool kv_is_sparse(const struct kv_space *space, uint32_t layer) {
+    for (uint32_t i = 0; i < space->n_groups; i++)
+        if (group_has(&space->groups[i], space->windows, layer)) return true;
+    return false;
 }
 
 uint32_t kv_plane_of(const struct kv_space *space, uint32_t layer) {
     uint32_t plane = 0;
-    for (uint32_t i = 0; i < space->n_groups; i++) {
-        const struct layer_group *group = &space->groups[i];
-        if (layer >= group->first && layer < group->end) return plane + layer - group->first;
-        plane += group->end - group->first;
-    }
+    for (uint32_t i = 0; i < space->n_groups; i++)
+        plane += group_n_before(&space->groups[i], space->windows, layer);
     return plane;
 }
 
+uint32_t kv_next_sparse(const struct kv_space *space, uint32_t layer) {
+    while (layer < space->n_layers && !kv_is_sparse(space, layer)) layer++;
+    return layer;
+}
+
 bool kv_has_window(const struct kv_space *space, uint32_t layer) {
-    return space->windows && space->windows[layer] > 0;
+    return space->window > 0 && layer_has_window(space->windows, layer);
 }
 
 bool kv_list_is_text(const struct kv_sequence *kv, uint32_t layer) {
-    return !kv->selection.has_left || kv_plane_of(kv->space, layer) == kv_n_sparse(kv->space);
+    return !kv->selection.has_left || !kv_is_sparse(kv->space, layer);
 }
 
 int kv_lists_grow(struct kv_sequence *kv, uint32_t n_pages) {
@@ -92,7 +94,7 @@ static uint32_t missing(const struct kv_sequence *kv, uint32_t layer, struct kv_
 uint64_t kv_lists_missing(const struct kv_sequence *kv, struct kv_lengths lengths) {
     uint64_t n = 0;
     /* Most steps stay in their pages: without windows the first layer, which grows, tells. */
-    if (!kv->space->windows && lengths.others <= kv->layers[0].n) return 0;
+    if (kv->space->window == 0 && lengths.others <= kv->layers[0].n) return 0;
     for (uint32_t l = 0; l < kv->space->n_layers; l++) n += missing(kv, l, lengths);
     return n;
 }

@@ -26,11 +26,12 @@ uint64_t kv_n_available(const struct kv_space *space);
  * ERR_FULL: nothing is evicted in vain. */
 int kv_make_room(const struct kv_space *space, uint64_t n_pages);
 
-/* Layers of all groups: planes, in the order of the store's. */
+/* Sparse layers of all groups: planes, in the order of the store's. */
 uint32_t kv_n_sparse(const struct kv_space *space);
-uint32_t kv_layer_of(const struct kv_space *space, uint32_t plane);
-/* kv_n_sparse(): the layer is not sparse. */
-uint32_t kv_plane_of(const struct kv_space *space, uint32_t layer);
+bool kv_is_sparse(const struct kv_space *space, uint32_t layer);
+uint32_t kv_plane_of(const struct kv_space *space, uint32_t layer); /* of a sparse one */
+/* The first sparse layer from this one on; n_layers: there are no more. */
+uint32_t kv_next_sparse(const struct kv_space *space, uint32_t layer);
 
 /* The lists of a sequence. */
 
@@ -43,7 +44,8 @@ static inline struct kv_lengths kv_lengths_all(uint64_t n_pages) {
     return (struct kv_lengths){(uint32_t)n_pages, (uint32_t)n_pages};
 }
 
-/* The layer has a window, of which sequences keep the pages only. */
+/* The layer has a window, of which sequences keep the pages only.  False where pages are kept all
+ * the same. */
 bool kv_has_window(const struct kv_space *space, uint32_t layer);
 
 /* The layer's list is the text's; else what the layer has selected of it, and the tail. */

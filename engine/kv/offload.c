@@ -1,7 +1,8 @@
 /* offload.c - the policy that keeps everything, what sparse layers have not selected in the store.
  *
- * The prompt is computed with all of its pages; whole ones are copied to the store as soon as the
- * step, or slice of a layer, that fills them has been submitted.  With the first step that selects,
+ * The prompt is computed with all of its pages (layers with a window keep its own only, as under
+ * `full`); whole ones are copied to the store as soon as the step, or slice of a layer, that fills
+ * them has been submitted.  With the first step that selects,
  * sparse layers leave: pages whose tokens are in the store already become those of the chosen ones,
  * the tail's pages move up behind them, one more is kept for the tail to grow into, and the others
  * go once no step in flight reads them.
@@ -16,14 +17,16 @@
  * that goes on.
  *
  * A prompt that does not fit so (kv_plan_by_layers) goes layer by layer, dense or not: its sparse
- * layers have left from the start, and take turns with two lists of pages for the prompt.  A slice
- * leaves one layer and enters the next, so two are needed at a time.  What a slice writes is copied
- * to the store as soon as it has been submitted, and when the last one has entered a layer, the
- * tail to the layer's own pages.
+ * layers have left from the start, those with a window have passed all but what it keeps of the
+ * prompt, and both take turns with two lists of pages for the prompt.  A slice leaves one layer and
+ * enters the next, so two are needed at a time.  What a slice writes in a sparse layer is copied to
+ * the store as soon as it has been submitted, and when the last one has entered a layer, the tail,
+ * or what the window keeps, to the layer's own pages.
  *
- *   scratch   [ 0 ][ 1 ][ 2 ][ 3 ][ 4 ][ 5 ]    of planes 0, 2, 4, …
- *             [ 0 ][ 1 ][ 2 ][ 3 ][ 4 ][ 5 ]    of planes 1, 3, 5, …
- *   a layer   [   ][   ][ 4 ][ 5 ][ . ]         its own, as above
+ *   scratch   [ 0 ][ 1 ][ 2 ][ 3 ][ 4 ][ 5 ]    of layers 0, 2, 4, …
+ *             [ 0 ][ 1 ][ 2 ][ 3 ][ 4 ][ 5 ]    of layers 1, 3, 5, …
+ *   sparse    [   ][   ][ 4 ][ 5 ][ . ]         its own, as above
+ *   a window  [ . ][ . ][ . ][ 3 ][ 4 ][ 5 ]    as under `full`; n_passed is 3
  *
  * The prompt's last token, and generated ones of a sequence that is computed again, then come one
  * by one and select: the others are not there any more.  One that is suspended before its last
@@ -60,33 +63,32 @@ static uint32_t own_pages(const struct kv_space *space, const struct kv_plan *pl
     return kv_n_sparse(space) * window_pages(plan);
 }
 
-/* Where sparse layers leave before they have come: their own pages, and those that they share. */
-static uint32_t by_layers_pages(const struct kv_space *space, const struct kv_plan *plan) {
-    return plan->by_layers ? own_pages(space, plan) + N_TURNS * turn_pages(plan) : 0;
-}
-
+/* Where sparse layers leave before they have come they have their own pages in place of the text's,
+ * and share some. */
 static struct kv_amount offload_most(const struct kv_space *space, const struct kv_plan *plan) {
-    const uint32_t n_growing = space->n_layers - (plan->by_layers ? kv_n_sparse(space) : 0);
-    return (struct kv_amount){.pages = kv_n_pages(plan->n_most) * n_growing +
-                                       by_layers_pages(space, plan) +
-                                       selection_state_pages(space, plan),
-                              .blocks = plan->n_most / PAGE_TOKENS};
+    struct kv_amount most = {.pages = kv_full_most(space, plan).pages +
+                                      selection_state_pages(space, plan),
+                             .blocks = plan->n_most / PAGE_TOKENS};
+    if (!plan->by_layers) return most;
+    most.pages -= kv_n_sparse(space) * kv_n_pages(plan->n_most);
+    most.pages += own_pages(space, plan) + N_TURNS * turn_pages(plan);
+    return most;
 }
 
-static bool has_window(const struct kv_sequence *kv) {
-    return kv->layers[kv_layer_of(kv->space, 0)].n > 0;
+static bool has_own(const struct kv_sequence *kv) {
+    return kv->layers[kv_next_sparse(kv->space, 0)].n > 0;
 }
 
 /* Pages of a turn that are missing: of one that goes layer by layer, until that is done. */
 static uint32_t missing_turn(const struct kv_sequence *kv) {
     const bool takes_turns =
-        kv->plan.by_layers && kv->n_tokens < kv_plan_together(&kv->plan) && !has_window(kv);
+        kv->plan.by_layers && kv->n_tokens < kv_plan_together(&kv->plan) && !has_own(kv);
     return takes_turns ? turn_pages(&kv->plan) : 0;
 }
 
 /* Of sparse layers' lists that are not those of the text. */
 static uint32_t missing_own(const struct kv_sequence *kv) {
-    return kv->selection.has_left && !has_window(kv) ? own_pages(kv->space, &kv->plan) : 0;
+    return kv->selection.has_left && !has_own(kv) ? own_pages(kv->space, &kv->plan) : 0;
 }
 
 static uint64_t missing_blocks(const struct kv_sequence *kv, uint64_t n_tokens) {
@@ -94,27 +96,36 @@ static uint64_t missing_blocks(const struct kv_sequence *kv, uint64_t n_tokens) 
     return n_blocks > have ? n_blocks - have : 0;
 }
 
+/* Of lists that grow; what goes layer by layer comes to those of windows when it is there. */
+static struct kv_lengths lengths_for(const struct kv_sequence *kv, uint64_t n_tokens) {
+    const uint32_t n_together = kv->plan.by_layers ? kv_plan_together(&kv->plan) : 0;
+    return kv_full_lengths(kv, max_u32(kv->n_tokens, n_together), n_tokens);
+}
+
 static struct kv_amount offload_missing(const struct kv_sequence *kv, uint64_t n_tokens) {
     const uint64_t n_blocks = missing_blocks(kv, n_tokens);
     return (struct kv_amount){
-        .pages = kv_lists_missing(kv, kv_lengths_all(kv_n_pages(n_tokens))) +
+        .pages = kv_lists_missing(kv, lengths_for(kv, n_tokens)) +
                  selection_missing(kv) + missing_own(kv) + N_TURNS * missing_turn(kv),
         .blocks = n_blocks - min_u64(n_blocks, kv_swap_n_lendable(&kv->swap))};
 }
 
-/* Nothing is stored yet.  Layer by layer sparse layers have left from the start. */
+/* Nothing is stored yet.  Layer by layer sparse layers have left from the start, and windows have
+ * passed what they will. */
 static void begin(struct kv_sequence *kv) {
     const struct kv_plan *plan = &kv->plan;
+    const uint32_t n_together = kv_plan_together(plan);
     kv->selection.n_written = 0;
     kv->selection.has_left = plan->by_layers;
-    kv->selection.tail_from =
-        plan->by_layers ? kv_plan_candidates(plan, kv_plan_together(plan)) : 0;
+    kv->selection.tail_from = plan->by_layers ? kv_plan_candidates(plan, n_together) : 0;
+    kv_lists_begin(kv, plan->by_layers ? kv_full_n_behind(kv->space, n_together) : 0);
 }
 
 static int grow_by_layers(struct kv_sequence *kv) {
+    const struct kv_space *space = kv->space;
     int code = kv_list_grow(&kv->selection.scratch, N_TURNS * turn_pages(&kv->plan));
-    for (uint32_t i = 0; i < kv_n_sparse(kv->space) && !code; i++)
-        code = kv_list_grow(&kv->layers[kv_layer_of(kv->space, i)], window_pages(&kv->plan));
+    for (uint32_t l = 0; (l = kv_next_sparse(space, l)) < space->n_layers && !code; l++)
+        code = kv_list_grow(&kv->layers[l], window_pages(&kv->plan));
     return code;
 }
 
@@ -133,8 +144,12 @@ static bool offload_worth_waiting(const struct kv_sequence *kv, const struct kv_
 
 static uint32_t offload_adopt(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
     (void)tokens, (void)n_max;
-    if (kv_swap_adopt(kv, 0, 0)) kv->n_tokens = kv->n_found = kv->swap.n_tokens;
-    else begin(kv);
+    if (!kv_swap_adopt(kv, 0, 0)) {
+        begin(kv);
+        return 0;
+    }
+    kv_lists_begin(kv, kv->swap.n_passed);
+    kv->n_tokens = kv->n_found = kv->swap.n_tokens;
     return kv->n_tokens;
 }
 
@@ -150,8 +165,8 @@ static void take_own(struct kv_sequence *kv) {
     const struct kv_space *space = kv->space;
     const uint32_t n_turns = N_TURNS * missing_turn(kv);
     if (missing_own(kv) == 0) return;
-    for (uint32_t i = 0; i < kv_n_sparse(space); i++)
-        take(space, &kv->layers[kv_layer_of(space, i)], window_pages(&kv->plan));
+    for (uint32_t l = 0; (l = kv_next_sparse(space, l)) < space->n_layers; l++)
+        take(space, &kv->layers[l], window_pages(&kv->plan));
     take(space, &kv->selection.scratch, n_turns);
 }
 
@@ -173,7 +188,7 @@ static int offload_reserve(struct kv_sequence *kv, uint32_t n_tokens) {
     if (missing.blocks > kv_spare_blocks(kv->space)) return ERR_FULL;
     int code = kv_list_grow(blocks, blocks->n + n_blocks);
     if (!code) code = kv_make_room(kv->space, missing.pages);
-    if (!code) code = kv_lists_take(kv, kv_lengths_all(kv_n_pages(n_tokens)));
+    if (!code) code = kv_lists_take(kv, lengths_for(kv, n_tokens));
     if (!code) code = kv_make_blocks(kv->space, n_free);
     if (code) return code;
     take_own(kv);
@@ -186,9 +201,13 @@ static uint32_t offload_max_rows(const struct kv_sequence *kv) {
     return kv->selection.has_left ? 1 : UINT32_MAX;
 }
 
-/* The pages that a sparse layer has in its turn. */
-static uint32_t *turn_of(const struct kv_sequence *kv, uint32_t plane) {
-    return kv->selection.scratch.pages + (size_t)(plane % N_TURNS) * turn_pages(&kv->plan);
+static bool takes_turns(const struct kv_space *space, uint32_t layer) {
+    return kv_is_sparse(space, layer) || kv_has_window(space, layer);
+}
+
+/* The pages that a layer has in its turn. */
+static uint32_t *turn_of(const struct kv_sequence *kv, uint32_t layer) {
+    return kv->selection.scratch.pages + (size_t)(layer % N_TURNS) * turn_pages(&kv->plan);
 }
 
 /* Where there is no last page of the tail yet, a page whose tokens have left takes its place. */
@@ -224,8 +243,8 @@ static void view_selecting(struct kv_sequence *kv, struct step_seq *seq) {
      * text began. */
     const uint32_t n_moved = (s->select.n_candidates - s->tail_from) / PAGE_TOKENS;
     assert(!s->has_left || n_moved <= 1);
-    for (uint32_t i = 0; i < kv_n_sparse(space); i++)
-        view_sparse(kv, kv_layer_of(space, i), n_moved);
+    for (uint32_t l = 0; (l = kv_next_sparse(space, l)) < space->n_layers; l++)
+        view_sparse(kv, l, n_moved);
     s->has_left = true;
     s->tail_from = s->select.n_candidates;
     kv->n_offloaded = s->select.n_candidates - s->select.n_selected;
@@ -236,8 +255,8 @@ static void offload_view(struct kv_sequence *kv, uint32_t n_rows, struct step_se
     kv_full_view(kv, n_rows, seq);
     if (selection_is_due(kv, n_rows)) view_selecting(kv, seq);
     else if (kv->plan.by_layers)
-        for (uint32_t i = 0; i < kv_n_sparse(space); i++)
-            kv->views[kv_layer_of(space, i)].pages = turn_of(kv, i);
+        for (uint32_t l = 0; l < space->n_layers; l++)
+            if (takes_turns(space, l)) kv->views[l].pages = turn_of(kv, l);
 }
 
 /* The n pages of the text from `first` on, of one layer, whose list begins with them. */
@@ -253,29 +272,30 @@ static int store_plane(const struct kv_sequence *kv, uint32_t plane, const uint3
     return n == 0 ? 0 : space->be->ops->store_pages(space->be, &args, err);
 }
 
-/* All of the prompt's rows have entered the layer. */
-static int copy_tail(const struct kv_sequence *kv, uint32_t plane, struct error *err) {
+/* All of the prompt's rows have entered the layer: what it will look at goes to its own pages. */
+static int copy_own(const struct kv_sequence *kv, uint32_t layer, struct error *err) {
     const struct kv_space *space = kv->space;
-    const uint32_t first = kv->selection.tail_from / PAGE_TOKENS,
-                   *own = kv->layers[kv_layer_of(space, plane)].pages;
-    return space->be->ops->copy_pages(space->be, space->memory, turn_of(kv, plane) + first,
-                                      own + selection_chosen_pages(&kv->plan),
-                                      turn_pages(&kv->plan) - first, err);
+    const bool is_sparse = kv_is_sparse(space, layer);
+    const uint32_t first = is_sparse ? kv->selection.tail_from / PAGE_TOKENS : kv->n_passed,
+                   to = is_sparse ? selection_chosen_pages(&kv->plan) : first;
+    return space->be->ops->copy_pages(space->be, space->memory, turn_of(kv, layer) + first,
+                                      kv->layers[layer].pages + to, turn_pages(&kv->plan) - first,
+                                      err);
 }
 
 /* Pages of its layer that the slice has made whole.  Slices begin with a page; behind the last one
  * of all the prompt is there. */
 static int store_slice(struct kv_sequence *kv, const struct long_slice *slice, struct error *err) {
     const struct kv_space *space = kv->space;
-    const bool by_layers = kv->plan.by_layers;
-    const uint32_t plane = kv_plane_of(space, slice->layer), end = slice->first_row + slice->n_rows,
+    const uint32_t layer = slice->layer, end = slice->first_row + slice->n_rows,
                    first = slice->first_row / PAGE_TOKENS, n = end / PAGE_TOKENS - first;
-    const uint32_t *list = by_layers ? turn_of(kv, plane) : kv->layers[slice->layer].pages;
-    const bool is_last = end == slice->n_prompt_rows;
-    if (slice->layer + 1 == space->n_layers) kv->selection.n_written = first + n;
-    if (plane == kv_n_sparse(space)) return 0;
-    const int code = store_plane(kv, plane, list + first, first, n, err);
-    return code || !by_layers || !is_last ? code : copy_tail(kv, plane, err);
+    const bool in_turn = kv->plan.by_layers && takes_turns(space, layer);
+    const uint32_t *list = in_turn ? turn_of(kv, layer) : kv->layers[layer].pages;
+    int code = 0;
+    if (layer + 1 == space->n_layers) kv->selection.n_written = first + n;
+    if (kv_is_sparse(space, layer))
+        code = store_plane(kv, kv_plane_of(space, layer), list + first, first, n, err);
+    return code || !in_turn || end < slice->n_prompt_rows ? code : copy_own(kv, layer, err);
 }
 
 /* Pages that are whole from now on, of every plane. */
@@ -283,14 +303,16 @@ static int offload_submitted(struct kv_sequence *kv, const struct long_slice *sl
                              struct error *err) {
     struct kv_selection *s = &kv->selection;
     if (slice) return store_slice(kv, slice, err);
+    const struct kv_space *space = kv->space;
     const uint32_t first = s->n_written, n = kv->n_tokens / PAGE_TOKENS - first;
+    uint32_t plane = 0;
     /* In a list that begins with what is chosen the tail's pages are elsewhere. */
     const uint32_t at = s->has_left ? first + selection_chosen_pages(&kv->plan) -
                                           s->tail_from / PAGE_TOKENS
                                     : first;
     int code = 0;
-    for (uint32_t i = 0; i < kv_n_sparse(kv->space) && !code; i++)
-        code = store_plane(kv, i, kv->layers[kv_layer_of(kv->space, i)].pages + at, first, n, err);
+    for (uint32_t l = 0; (l = kv_next_sparse(space, l)) < space->n_layers && !code; l++)
+        code = store_plane(kv, plane++, kv->layers[l].pages + at, first, n, err);
     s->n_written += n;
     return code;
 }
@@ -300,8 +322,8 @@ static int offload_submitted(struct kv_sequence *kv, const struct long_slice *sl
 static void trim(struct kv_sequence *kv) {
     const struct kv_space *space = kv->space;
     if (!kv->selection.has_left) return;
-    for (uint32_t i = 0; i < kv_n_sparse(space); i++)
-        kv_list_trim(&kv->layers[kv_layer_of(space, i)], space, window_pages(&kv->plan));
+    for (uint32_t l = 0; (l = kv_next_sparse(space, l)) < space->n_layers; l++)
+        kv_list_trim(&kv->layers[l], space, window_pages(&kv->plan));
     kv_list_trim(&kv->selection.scratch, space, 0);
 }
 
@@ -310,6 +332,11 @@ static void trim(struct kv_sequence *kv) {
 static void offload_publish(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
     (void)tokens, (void)n_tokens;
     trim(kv);
+}
+
+/* Nothing is published: what windows have passed waits for nobody. */
+static void offload_landed(struct kv_sequence *kv, uint32_t n_tokens) {
+    kv_full_give_back(kv, n_tokens, 0);
 }
 
 /* Blocks stay with what has been swapped. */
@@ -338,6 +365,11 @@ static int offload_suspend(struct kv_sequence *kv, struct error *err) {
     return code;
 }
 
+static int offload_resume(struct kv_sequence *kv, struct error *err) {
+    kv_lists_cover(kv);
+    return kv_swap_in(kv, err);
+}
+
 const struct kv_policy kv_policy_offload = {
     .name = "offload",
     .grows = true,
@@ -353,9 +385,9 @@ const struct kv_policy kv_policy_offload = {
     .commit = kv_full_commit,
     .submitted = offload_submitted,
     .publish = offload_publish,
-    .landed = kv_full_landed,
+    .landed = offload_landed,
     .n_resident = kv_full_n_resident,
     .suspend = offload_suspend,
-    .resume = kv_swap_in,
+    .resume = offload_resume,
     .release = offload_release,
 };

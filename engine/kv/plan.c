@@ -129,6 +129,7 @@ void kv_plan_by_layers(struct kv_plan *plan, const struct kv_space *space, uint3
     plan->by_layers = plan->policy->moves && n_rows <= max_long_rows &&
                       kv_plan_candidates(plan, n_rows) > plan->n_selected &&
                       plan->policy->most(space, plan).pages > page_pool_n_pages(space->pool);
+    if (plan->by_layers) plan->step_rows = 1;
 }
 
 static void plan_selection(struct kv_plan *plan, const struct kv_choice *choice) {

@@ -27,12 +27,13 @@ struct kv_plan {
     /* Where sparse layers see what is selected: whole pages of chosen tokens, of which n_sink are
      * the first ones, and of the newest. */
     uint32_t n_selected, n_tail, n_sink;
-    /* And the prompt, but for its last token, goes layer by layer, with sparse layers' pages there
-     * for two of them at a time (offload.c). */
+    /* And the prompt, but for its last token, goes layer by layer, with pages of sparse layers, and
+     * of those with a window, there for two of them at a time (offload.c). */
     bool by_layers;
     uint32_t n_prompt;
     uint32_t n_most; /* tokens that the text may come to have, <= KV_MAX_TEXT */
-    uint32_t step_rows; /* that a step, or a prompt's slices together, may append at most */
+    uint32_t step_rows; /* that a step, or a prompt's slices together, may append at most to lists of
+                           layers with a window */
 };
 
 /* What an engine can do. */
@@ -57,7 +58,7 @@ struct kv_plan kv_plan_make(const struct kv_choice *choice, uint32_t n_prompt, u
 
 /* The prompt goes layer by layer if not all of its pages fit the space, its rows fit the room for
  * such prompts, and its last token can select.  For prompts of which only the last row needs
- * logits. */
+ * logits; step_rows is known. */
 void kv_plan_by_layers(struct kv_plan *plan, const struct kv_space *space, uint32_t max_long_rows);
 
 /* Tokens of the prompt that are computed together; what follows comes one by one, as if it had been

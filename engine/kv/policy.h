@@ -44,10 +44,8 @@ struct kv_space {
     struct page_pool *blocks; /* of the store; NULL: there is none */
     struct prefix_cache *cache; /* NULL: prefixes are not shared */
     uint32_t n_layers;
-    /* As in struct step, and the largest; NULL and 0: there are none, or pages are kept all the
-     * same. */
-    const uint32_t *windows;
-    uint32_t window;
+    const uint32_t *windows; /* as in struct step */
+    uint32_t window; /* the largest; 0: there is none, or pages are kept all the same */
     /* Where the pages are, for what is kept elsewhere while a sequence is suspended. */
     struct backend *be;
     const struct kv_pool *memory;
@@ -161,7 +159,8 @@ struct kv_sequence {
     uint64_t *hashes;         /* of the sequence's whole blocks, as far as known */
     uint32_t *blocks;         /* the prefix cache's blocks that the sequence uses */
     uint32_t n_hashes, n_blocks, block_capacity;
-    uint32_t n_passed;        /* pages that layers with a window have given back: the first ones */
+    uint32_t n_passed;        /* pages that layers with a window have given back, or never had: the
+                                 first ones */
     uint32_t n_far;           /* blocks of whose pages it does not need those: the first ones */
     bool prompt_done;         /* its last step has landed */
     struct kv_selection selection;
@@ -186,7 +185,8 @@ extern const struct kv_policy kv_policy_bounded;
  * generates is not shared: it depends on the selection, which depends on nobody else. */
 extern const struct kv_policy kv_policy_select;
 /* The same, but what sparse layers have not selected leaves for the store; of a prompt that does
- * not fit the space, layer by layer, and its last token selects.  Nothing is shared. */
+ * not fit the space, layer by layer, and its last token selects.  Nothing is shared.  Under both,
+ * layers with a window keep its pages only, as under `full`. */
 extern const struct kv_policy kv_policy_offload;
 
 #endif

@@ -5,7 +5,8 @@
  *   held               [ state ][ 2 ][ 5 ]  …            copies of what was chosen, of each plane
  *   its window         [ 2 ][ 5 ][ 8 ][ 6 ]              what the layer sees: these, and the tail
  *
- * The tail's pages are the text's own, so that nothing is written twice.
+ * The tail's pages are the text's own, so that nothing is written twice.  Layers with a window have
+ * lists as under `full`, too; what is generated is not published, so they keep no page for that.
  *
  * A sequence that was suspended and is not in the store is computed again, its generated tokens
  * like a prompt: what comes of them is close to what was there, not the same.  That is why only the
@@ -69,20 +70,22 @@ static void view_plane(struct kv_sequence *kv, uint32_t plane, uint32_t layer) {
 static void select_view(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq) {
     const struct kv_space *space = kv->space;
     struct kv_selection *s = &kv->selection;
-    uint32_t plane = 0;
+    uint32_t plane = 0, l = 0;
     kv_full_view(kv, n_rows, seq);
     if (!selection_is_due(kv, n_rows)) return;
     selection_describe(kv, seq);
-    for (uint32_t l = 0; l < space->n_layers; l++) s->all_pages[l] = kv->layers[l].pages;
+    for (uint32_t i = 0; i < space->n_layers; i++) s->all_pages[i] = kv->layers[i].pages;
     s->select.store_pages = s->all_pages;
-    for (uint32_t i = 0; i < space->n_groups; i++)
-        for (uint32_t l = space->groups[i].first; l < space->groups[i].end; l++)
-            view_plane(kv, plane++, l);
+    for (; (l = kv_next_sparse(space, l)) < space->n_layers; l++) view_plane(kv, plane++, l);
 }
 
 static void select_publish(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
     const uint32_t n_prompt = kv->plan.n_prompt;
     kv_full_publish(kv, tokens, n_tokens < n_prompt ? n_tokens : n_prompt);
+}
+
+static void select_landed(struct kv_sequence *kv, uint32_t n_tokens) {
+    kv_full_give_back(kv, n_tokens, kv->plan.n_prompt);
 }
 
 static void select_release(struct kv_sequence *kv) {
@@ -111,7 +114,7 @@ const struct kv_policy kv_policy_select = {
     .commit = kv_full_commit,
     .submitted = kv_full_submitted,
     .publish = select_publish,
-    .landed = kv_full_landed,
+    .landed = select_landed,
     .n_resident = kv_full_n_resident,
     .suspend = select_suspend,
     .resume = kv_full_resume,

@@ -3,22 +3,27 @@
  * chosen, their slots, what lies in these and totals must agree; where two candidates are worth the
  * same within rounding either may be chosen, and the oracle goes on with the backend's choice.
  *
- *   layer   0   1   2      3      4   5          RoPE's frequencies are 0: keys lie in their pages
- *           F   w   sparse sparse F   sparse     as they are
+ *   layer   0   1   2      3      4        5      6   7        8
+ *           F   w   sparse sparse a window sparse F   a window sparse
  *
+ * RoPE's frequencies are 0: keys lie in their pages as they are.
  * Where the store is fp8, keys and values are such that it loses nothing, or what it may lose is
  * allowed for. */
 #include "tests/cpu/cpu_test.h"
 
 #include "engine/cpu/vec.h"
 
-enum { N_LAYERS = 6, N_GROUPS = 2, N_PLANES = 3, MOST_RUNS = 5, MOST_ROWS = 2048, MOST_DIM = 128 };
+enum { N_LAYERS = 9, N_GROUPS = 2, N_PLANES = 4, MOST_RUNS = 5, MOST_ROWS = 2048, MOST_DIM = 128,
+       WINDOW = 100 };
 
 /* Of attention to keys and values that came from an fp8 store: a 16th for values; keys of 64
  * uniform elements are off by a 30th each, in both directions, and scores with them by 0.05. */
 #define ROUGH_TOLERANCE 0.15
 
-static const struct layer_group groups[N_GROUPS] = {{0, 2, 4}, {4, 5, 6}};
+static const struct layer_group groups[N_GROUPS] = {{0, 2, 6}, {6, 8, 9}};
+static const uint32_t windows[N_LAYERS] = {[4] = WINDOW, [7] = WINDOW};
+static const int planes[N_LAYERS] = {-1, -1, 0, 1, -1, 2, -1, -1, 3}; /* -1: it is not sparse */
+enum { GROUP_LAYERS = 3 }; /* of the first group; the other has one */
 
 struct shape {
     uint32_t n_heads, n_kv, dim;
@@ -71,13 +76,11 @@ static uint32_t row_width(const struct shape *s) {
 
 /* The group a layer is a sparse one of; NULL: it sees everything. */
 static const struct layer_group *group_of(uint32_t layer) {
-    for (uint32_t g = 0; g < N_GROUPS; g++)
-        if (layer >= groups[g].first && layer < groups[g].end) return &groups[g];
-    return NULL;
+    return planes[layer] < 0 ? NULL : &groups[planes[layer] >= GROUP_LAYERS];
 }
 
 static uint32_t plane_of(uint32_t layer) {
-    return layer < groups[1].first ? layer - groups[0].first : 2 + layer - groups[1].first;
+    return (uint32_t)planes[layer];
 }
 
 /* --- Pool, store and sequences. --- */
@@ -315,7 +318,7 @@ static void check_slots(struct run *r, uint32_t g) {
     free(is);
     r->expected.n_chosen += r->plan.n_selected;
     r->expected.n_fetched += n_new;
-    r->expected.n_copies += n_new * (groups[g].end - groups[g].first);
+    r->expected.n_copies += n_new * (g == 0 ? GROUP_LAYERS : 1);
 }
 
 /* Of a head's row of inputs: how far what comes from the store may be off. */
@@ -373,8 +376,8 @@ static void check_group(struct run *r, uint32_t g, const float *worth) {
         const bool looks = r->select.fresh || r->held[g][slot] != token ||
                            (r->n_done + slot) % 8 == 0;
         r->held[g][slot] = token;
-        for (uint32_t layer = groups[g].first; looks && layer < groups[g].end; layer++)
-            check_slot(r, layer, slot, token);
+        for (uint32_t layer = 0; looks && layer < N_LAYERS; layer++)
+            if (group_of(layer) == &groups[g]) check_slot(r, layer, slot, token);
     }
 }
 
@@ -382,10 +385,12 @@ static void check_group(struct run *r, uint32_t g, const float *worth) {
 static void check_layer(const struct run *r, uint32_t layer) {
     const struct layer_group *group = group_of(layer);
     const bool sparse = group && r->select.n_candidates > 0;
-    uint32_t *tokens = malloc((r->n_done + 1) * sizeof(uint32_t)), n = 0;
+    uint32_t *tokens = malloc((r->n_done + 1) * sizeof(uint32_t)), n = 0,
+             first = sparse ? r->select.n_candidates : 0;
+    if (windows[layer] > 0 && r->n_done + 1 > WINDOW) first = r->n_done + 1 - WINDOW;
     for (uint32_t slot = 0; sparse && slot < r->plan.n_selected; slot++)
         tokens[n++] = r->held[group - groups][slot];
-    for (uint32_t i = sparse ? r->select.n_candidates : 0; i <= r->n_done; i++) tokens[n++] = i;
+    for (uint32_t i = first; i <= r->n_done; i++) tokens[n++] = i;
     check_out(r, layer, tokens, n, sparse && r->plan.rough ? ROUGH_TOLERANCE : 1e-4);
     free(tokens);
 }
@@ -521,8 +526,8 @@ static void run_step(struct run *runs, uint32_t n_runs, bool checked) {
     struct step_seq seqs[MOST_RUNS];
     struct select_total totals[MOST_RUNS] = {{0}};
     uint32_t positions[MOST_ROWS];
-    struct step step = {.n_seqs = n_runs, .n_layers = N_LAYERS, .positions = positions,
-                        .seqs = seqs};
+    struct step step = {.n_seqs = n_runs, .n_layers = N_LAYERS, .windows = windows,
+                        .positions = positions, .seqs = seqs};
     for (uint32_t i = 0; i < n_runs; i++) {
         seqs[i] = describe(&runs[i], step.n_rows);
         step.n_decode += !is_prompt(&runs[i]);

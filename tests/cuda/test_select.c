@@ -11,14 +11,16 @@
  * Where the store is fp8, texts are such that it loses nothing; all others are test_fp8.c's. */
 #include "tests/cuda/cuda_test.h"
 
-enum { N_LAYERS = 7, N_TEXTS = 4, MAX_TOKENS = 1600, TEXT_PAGES = MAX_TOKENS / PAGE_TOKENS };
+enum { N_LAYERS = 9, N_TEXTS = 4, MAX_TOKENS = 1600, TEXT_PAGES = MAX_TOKENS / PAGE_TOKENS };
 enum { MAX_SELECTED = 192, CHOSEN_PAGES = MAX_SELECTED / PAGE_TOKENS, N_SINK = 4, N_TAIL = 64 };
 enum { EACH_LAYER = TEXT_PAGES + CHOSEN_PAGES, RECORDED_ROWS = 8 };
 enum { N_PAGES = N_TEXTS * (N_LAYERS * EACH_LAYER + 2), N_BLOCKS = N_TEXTS * TEXT_PAGES };
 
-/* Layer 0 is dense, 1 a filter, 2 waits; 5 is the next filter, and nobody waits behind it. */
-static const struct layer_group groups[] = {{1, 3, 5}, {5, 6, 7}};
-enum { N_GROUPS = sizeof(groups) / sizeof(groups[0]), N_PLANES = 3 };
+/* Layer 0 is dense, 1 a filter, 2 waits, 4 has a window; 7 is the next filter, and nobody waits
+ * behind it. */
+static const struct layer_group groups[] = {{1, 3, 7}, {7, 8, 9}};
+static const uint32_t windows[N_LAYERS] = {[4] = 100};
+enum { N_GROUPS = sizeof(groups) / sizeof(groups[0]), N_PLANES = 4, GROUP_LAYERS = 3 };
 
 /* Two weights are alike: scores of up to 10 are sums in f32 of exact products. */
 #define TIE_TOLERANCE 1e-3
@@ -74,13 +76,14 @@ static uint8_t scale_of(const struct rig *r, const char *token, size_t row) {
 
 static const struct layer_group *group_of(uint32_t layer) {
     for (uint32_t g = 0; g < N_GROUPS; g++)
-        if (layer >= groups[g].first && layer < groups[g].end) return &groups[g];
+        if (layer >= groups[g].first && layer < groups[g].end && windows[layer] == 0)
+            return &groups[g];
     return NULL;
 }
 
 /* Planes are sparse layers, in their order. */
 static uint32_t first_plane(uint32_t group) {
-    return group == 0 ? 0 : groups[0].end - groups[0].first;
+    return group == 0 ? 0 : GROUP_LAYERS;
 }
 
 /* ---- pages ---- */
@@ -128,13 +131,12 @@ static void *get_page(const struct rig *r, struct side *side, uint32_t page) {
 
 static void store_text(struct rig *r, struct side *side, const struct text *t) {
     struct error err = {0};
-    for (uint32_t g = 0; g < N_GROUPS; g++)
-        for (uint32_t l = groups[g].first; l < groups[g].end; l++) {
-            const struct store_args args = {&side->kv, &side->store,
-                                            first_plane(g) + l - groups[g].first, TEXT_PAGES,
-                                            t->pages[l], t->blocks};
-            must(side->be->ops->store_pages(side->be, &args, &err), &err);
-        }
+    for (uint32_t l = 0, plane = 0; l < N_LAYERS; l++) {
+        if (!group_of(l)) continue;
+        const struct store_args args = {&side->kv,  &side->store, plane++,
+                                        TEXT_PAGES, t->pages[l],  t->blocks};
+        must(side->be->ops->store_pages(side->be, &args, &err), &err);
+    }
     must(side->be->ops->sync(side->be, &err), &err);
     for (uint32_t l = 0; l < N_LAYERS; l++) /* what follows must not live on these */
         for (uint32_t p = 0; group_of(l) && p + 8 < TEXT_PAGES; p += 3) {
@@ -215,6 +217,7 @@ static void make_step(struct rig *r) {
     const size_t n = (size_t)N_TEXTS * r->n_heads * r->dim;
     r->step = (struct step){
         .n_rows = N_TEXTS, .n_seqs = N_TEXTS, .n_decode = N_TEXTS, .n_layers = N_LAYERS};
+    r->step.windows = windows;
     r->step.seqs = r->seqs;
     for (uint32_t i = 0; i < N_TEXTS; i++) r->seqs[i] = describe(&r->texts[i], i);
     for (uint32_t l = 0; l < N_LAYERS; l++) {
@@ -301,8 +304,9 @@ static void expect_contents(struct rig *r, const struct text *t, uint32_t group,
                             const uint32_t *tokens) {
     char *expected = malloc(PAGE_TOKENS * token_bytes(r));
     assert_non_null(expected);
-    for (uint32_t l = groups[group].first; l < groups[group].end; l++)
-        for (uint32_t p = 0; p < t->n_selected / PAGE_TOKENS; p++) {
+    for (uint32_t l = 0; l < N_LAYERS; l++)
+        for (uint32_t p = 0; group_of(l) == &groups[group] && p < t->n_selected / PAGE_TOKENS;
+             p++) {
             for (uint32_t at = 0; at < PAGE_TOKENS; at++)
                 memcpy(expected + at * token_bytes(r),
                        t->tokens[l] + tokens[p * PAGE_TOKENS + at] * token_bytes(r),
@@ -462,7 +466,7 @@ static void make_side(struct rig *r, struct side *side, struct backend *be, enum
                                        .max_select_slots = MAX_TOKENS,
                                        .max_selected = MAX_SELECTED,
                                        .n_groups = N_GROUPS,
-                                       .max_group_layers = 2};
+                                       .max_group_layers = GROUP_LAYERS};
     must(be->ops->reserve(be, &limits, &err), &err);
 }
 

@@ -66,9 +66,11 @@ class Checkpoint:
         (model / "config.json").write_text(with_context(text, "dynamic" in name, "yarn" in name))
         write_tokenizer(model / "tokenizer.json")
         self.model = Model(model, CONTEXT)
-        self.has_window = min(self.model.windows) < math.inf
-        filters = test_offload_oracle.write_filters(directory / "filters.json", [0], 0)
-        selects = [] if self.has_window else ["--filters-file", filters]
+        self.wide = [i for i, window in enumerate(self.model.windows) if window == math.inf]
+        selects = []
+        if self.wide:
+            selects = ["--filters-file", test_offload_oracle.write_filters(
+                directory / "filters.json", self.wide[:1], 0)]
         patterns = [[PATTERNS[(i + head) % len(PATTERNS)] for head in range(self.model.n_heads)]
                     for i in range(self.model.n_layers)]
         self.prefill = sparse_oracle.Prefill(patterns, DENSE_TAIL)
@@ -108,8 +110,11 @@ def test_budgets(checkpoint, cache_positions):
 
 
 def test_selections(checkpoint):
-    if checkpoint.has_window:
-        assert "see the newest tokens only" in checkpoint.refusal(kv_policy={"type": "offload"})
+    """Those with windows have one layer without, if any: deeper ones are in
+    test_offload_windows.py."""
+    if len(checkpoint.wide) < 2:
+        why = "no layer to follow them" if checkpoint.wide else "every layer of this model has"
+        assert why in checkpoint.refusal(kv_policy={"type": "offload"})
         return
     selection = offload_oracle.Selection((0,), 0, selected=64, tail=64, sink=3)
     (text,) = test_offload_oracle.check_answers(
@@ -119,7 +124,7 @@ def test_selections(checkpoint):
 
 
 def test_sparse_prompts(checkpoint):
-    if max(checkpoint.model.windows) < math.inf:
+    if not checkpoint.wide:
         assert "every layer of this model has a window" in checkpoint.refusal(prefill="sparse")
         return
     comparison = test_sparse_oracle.Comparison(checkpoint.server)

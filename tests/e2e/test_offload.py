@@ -293,7 +293,7 @@ def test_the_file_is_found_by_the_models_name(tmp_path, monkeypatch):
         offload = server.get("/v1/models").json()["data"][0]["offload"]
     assert offload == {"filters_file": f"{MODEL.name}.json", "max_selected": 256, "store_bytes": 0,
                        "store_fp8": False, "layers": {"dense": [0, 1, 3, 8], "filter": [2, 7],
-                                  "sparse": [4, 5, 6, 9, 10, 11]}}
+                                  "sparse": [4, 5, 6, 9, 10, 11], "windowed": []}}
 
 
 def test_a_model_without_filters_is_told_apart(serve, tiny_model, tmp_path):

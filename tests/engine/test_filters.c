@@ -24,16 +24,21 @@ static int parse(struct filters *out, const char *text, struct error *err) {
 #define FILTERS(layers, wait) \
     "{\"format\": \"quire-filters-1\", \"filters\": " layers ", \"wait\": " wait "}"
 
-static void assert_groups(const struct filters *filters, uint32_t n_layers,
-                          const struct layer_group *expected, int n) {
+static void assert_groups_among(const struct filters *filters, const uint32_t *windows,
+                                uint32_t n_layers, const struct layer_group *expected, int n) {
     struct layer_group groups[MAX_LAYER_GROUPS];
     struct error err = {0};
-    assert_int_equal(filters_groups(filters, n_layers, groups, &err), n);
+    assert_int_equal(filters_groups(filters, windows, n_layers, groups, &err), n);
     for (int i = 0; i < n; i++) {
         assert_int_equal(groups[i].filter, expected[i].filter);
         assert_int_equal(groups[i].first, expected[i].first);
         assert_int_equal(groups[i].end, expected[i].end);
     }
+}
+
+static void assert_groups(const struct filters *filters, uint32_t n_layers,
+                          const struct layer_group *expected, int n) {
+    assert_groups_among(filters, NULL, n_layers, expected, n);
 }
 
 static void layers_follow_the_filter_before_them(void **state) {
@@ -59,14 +64,51 @@ static void a_filter_that_nobody_follows_has_no_group(void **state) {
     assert_groups(&filters, 12, two, 2);
 }
 
+/* A window in every second layer, the first one too; or in all but every sixth. */
+static void layers_with_a_window_follow_nobody(void **state) {
+    (void)state;
+    uint32_t second[24], sixth[24], all[24];
+    struct filters filters;
+    struct error err = {0};
+    for (uint32_t l = 0; l < 24; l++) {
+        second[l] = l % 2 ? 0 : 4096;
+        sixth[l] = l % 6 == 5 ? 0 : 1024;
+        all[l] = 1024;
+    }
+    assert_int_equal(parse(&filters, FILTERS("[1, 9]", "1"), &err), 0);
+    const struct layer_group two[] = {{1, 3, 8}, {9, 11, 24}}; /* 2 and 10 wait */
+    assert_groups_among(&filters, second, 24, two, 2);
+    assert_groups_among(&filters, second, 23, (struct layer_group[]){{1, 3, 8}, {9, 11, 22}}, 2);
+    assert_int_equal(group_n_layers(&two[0], second), 3);
+    assert_int_equal(group_n_before(&two[0], second, 7), 2);
+    assert_true(group_has(&two[0], second, 7));
+    assert_false(group_has(&two[0], second, 6) || group_has(&two[0], second, 9));
+    assert_int_equal(parse(&filters, FILTERS("[1, 9]", "2"), &err), 0);
+    assert_groups_among(&filters, second, 24, (struct layer_group[]){{1, 5, 8}, {9, 13, 24}}, 2);
+
+    assert_int_equal(parse(&filters, FILTERS("[5]", "1"), &err), 0);
+    assert_groups_among(&filters, sixth, 24, (struct layer_group[]){{5, 11, 24}}, 1);
+    assert_groups_among(&filters, sixth, 23, (struct layer_group[]){{5, 11, 18}}, 1);
+    assert_int_equal(parse(&filters, FILTERS("[5, 11]", "6"), &err), 0);
+    assert_groups_among(&filters, sixth, 24, (struct layer_group[]){{11, 23, 24}}, 1);
+    assert_groups_among(&filters, sixth, 23, NULL, 0);
+    for (int i = 0; i < 2; i++) {
+        struct layer_group groups[MAX_LAYER_GROUPS];
+        assert_int_equal(parse(&filters, FILTERS("[5, 12]", "0"), &err), 0);
+        assert_int_equal(filters_groups(&filters, i ? all : sixth, 24, groups, &err), ERR_INVALID);
+        assert_non_null(strstr(err.text, i ? "layer 5 " : "layer 12 "));
+        assert_non_null(strstr(err.text, "1024 tokens at most"));
+    }
+}
+
 static void filters_must_be_layers_of_the_model(void **state) {
     (void)state;
     struct layer_group groups[MAX_LAYER_GROUPS];
     struct filters filters;
     struct error err = {0};
     assert_int_equal(parse(&filters, FILTERS("[2, 8]", "1"), &err), 0);
-    assert_true(filters_groups(&filters, 9, groups, &err) > 0);
-    assert_int_equal(filters_groups(&filters, 8, groups, &err), ERR_INVALID);
+    assert_true(filters_groups(&filters, NULL, 9, groups, &err) > 0);
+    assert_int_equal(filters_groups(&filters, NULL, 8, groups, &err), ERR_INVALID);
     assert_non_null(strstr(err.text, "layer 8 "));
 }
 
@@ -122,7 +164,7 @@ static void shipped_files_are_read(void **state) {
         uint32_t n_sparse = 0;
         snprintf(path, sizeof(path), "%s/%s.json", shipped_dir, files[i].name);
         if (filters_read(&filters, path, &err)) fail_msg("%s", err.text);
-        const int n = filters_groups(&filters, files[i].n_layers, groups, &err);
+        const int n = filters_groups(&filters, NULL, files[i].n_layers, groups, &err);
         assert_true(n > 0);
         for (int g = 0; g < n; g++) n_sparse += groups[g].end - groups[g].first;
         if (files[i].n_groups == 0) continue;
@@ -162,6 +204,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layers_follow_the_filter_before_them),
         cmocka_unit_test(a_filter_that_nobody_follows_has_no_group),
+        cmocka_unit_test(layers_with_a_window_follow_nobody),
         cmocka_unit_test(filters_must_be_layers_of_the_model),
         cmocka_unit_test(what_is_wrong_is_named),
         cmocka_unit_test(shipped_files_are_read),

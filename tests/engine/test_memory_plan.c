@@ -189,6 +189,12 @@ static void the_store_has_whole_blocks(void **state) {
     assert_true(store.fp8);
     assert_int_equal(kv_store_block_bytes(&store), 5 * 64 * (2 * 4 * 128 + 16));
     config.kv_dtype = DTYPE_BF16;
+    uint32_t windows[9] = {[6] = 512}; /* what sees its window only, leaves nothing */
+    struct model_config windowed = model;
+    windowed.windows = windows;
+    assert_int_equal(memory_plan_store(&store, &config, &windowed, &err), 0);
+    assert_int_equal(kv_store_block_bytes(&store), block / 5 * 4);
+    assert_int_equal(store.n_blocks, 3);
     config.kv_store_bytes = block - 1;
     assert_int_equal(memory_plan_store(&store, &config, &model, &err), ERR_INVALID);
     config.kv_store_bytes = 0;
@@ -291,6 +297,41 @@ static void a_million_tokens_fit_where_most_of_them_leave(void **state) {
     assert_int_equal(plan_million(&m, 80 * GIB, &err), ERR_NOMEM);
 }
 
+/* Half of ten layers have a window of 1,024 tokens, and of the others all but one are sparse: those
+ * take turns with two lists of a long prompt's pages, and so do those with a window. */
+static void what_leaves_and_what_windows_pass_need_no_room(void **state) {
+    (void)state;
+    enum { TEXT = 65536, STEP = 2048, WINDOW = 1024, PAGES = TEXT / PAGE_TOKENS, N_LAYERS = 10 };
+    const uint32_t windows[N_LAYERS] = {[0] = WINDOW, [2] = WINDOW, [4] = WINDOW, [6] = WINDOW,
+                                        [8] = WINDOW};
+    const struct layer_group group = {1, 3, N_LAYERS};
+    const struct kv_choice choice = {.type = KV_OFFLOAD, .n_selected = 64, .n_tail = 64};
+    const struct kv_store store = {.n_planes = 4, .n_blocks = PAGES};
+    struct longest_text text = {.n_layers = N_LAYERS, .n_tokens = TEXT, .n_windowed = 5,
+                                .window = WINDOW, .step_rows = STEP, .long_rows = TEXT,
+                                .store = &store};
+    struct kv_pool pool = {.page_bytes = 4096};
+    struct kv_space space = {.n_layers = N_LAYERS, .groups = &group, .n_groups = 1,
+                             .windows = windows, .window = WINDOW, .memory = &pool};
+    struct engine_config config = {0};
+    const struct device_memory any = {0};
+    struct error err = {0};
+    const uint64_t n_near = kv_n_pages(WINDOW - 1 + STEP) + 1,
+                   need = PAGES + 5 * n_near + 2 * PAGES;
+    config.kv_cache_bytes = need * pool.page_bytes - 1;
+    assert_int_equal(memory_plan_kv(&pool, &config, &text, any, 0, &err), ERR_NOMEM);
+    config.kv_cache_bytes = round_up(need, N_LAYERS) * pool.page_bytes;
+    assert_int_equal(memory_plan_kv(&pool, &config, &text, any, 0, &err), 0);
+    assert_true(pool.n_pages < memory_plan_text_pages(&text));
+    assert_int_equal(page_pool_create(&space.pool, pool.n_pages, &err), 0);
+    struct kv_plan plan = kv_plan_make(&choice, TEXT - 100, 100, UINT32_MAX);
+    plan.step_rows = STEP;
+    kv_plan_by_layers(&plan, &space, TEXT);
+    assert_true(plan.by_layers);
+    assert_true(plan.policy->most(&space, &plan).pages <= pool.n_pages);
+    page_pool_destroy(space.pool);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_store_has_whole_blocks),
@@ -299,6 +340,7 @@ int main(void) {
         cmocka_unit_test(too_small_a_share_is_refused_in_numbers),
         cmocka_unit_test(a_given_size_is_taken_as_it_is),
         cmocka_unit_test(a_million_tokens_fit_where_most_of_them_leave),
+        cmocka_unit_test(what_leaves_and_what_windows_pass_need_no_room),
         cmocka_unit_test(long_prompts_get_a_tenth_of_the_share),
         cmocka_unit_test(a_system_gives_a_quarter_or_what_is_of_use),
     };

@@ -4,7 +4,7 @@
  * Every page and block carries a tag that says which page of which layer's text it holds.  Steps
  * write tags as a device would, and what a step would read is checked.  Results are taken late now
  * and then, and sequences are suspended and swapped, or computed again.  Long prompts go layer by
- * layer, some of them not to their end. */
+ * layer, some of them not to their end.  All of that also where half of the layers have a window. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,12 +21,34 @@
 #include "engine/kv/swap.h"
 #include "engine/model/long_slice.h"
 
-enum { N_LAYERS = 7, N_SPARSE = 3, N_GROUPS = 2, N_PAGES = 400, N_BLOCKS = 40, STATE_SLOTS = 64,
-       MAX_LONG_ROWS = 800, BLOCK_PAGES = 3, SCARCE = 0 /* as the size of a pool */ };
+enum { MAX_LAYERS = 10, N_SPARSE = 3, N_GROUPS = 2, N_PAGES = 500, N_BLOCKS = 40, STATE_SLOTS = 64,
+       MAX_LONG_ROWS = 800, BLOCK_PAGES = 3, SCARCE = 0 /* as the size of a pool */, WINDOW = 150 };
+
+struct shape {
+    uint32_t n_layers, n_windowed, window;
+    uint32_t windows[MAX_LAYERS];
+    struct layer_group groups[N_GROUPS];
+    uint32_t plane_layers[N_SPARSE];
+};
 
 /* Layers 0, 1, 3 and 4 are dense: 0 and 3 are filters. */
-static const struct layer_group groups[N_GROUPS] = {{0, 2, 3}, {3, 5, 7}};
-static const uint32_t plane_layers[N_SPARSE] = {2, 5, 6};
+static struct shape plain = {
+    .n_layers = 7, .groups = {{0, 2, 3}, {3, 5, 7}}, .plane_layers = {2, 5, 6}};
+/* 1 and 4 are filters, and no other layer is dense. */
+static struct shape windowed = {.n_layers = 10,
+                                      .n_windowed = 5,
+                                      .window = WINDOW,
+                                      .windows = {WINDOW, 0, WINDOW, 0, 0, WINDOW, WINDOW, 0,
+                                                  WINDOW, 0},
+                                      .groups = {{1, 3, 4}, {4, 7, 10}},
+                                      .plane_layers = {3, 7, 9}};
+/* The same where all pages are kept, as where all that it may need is taken at once. */
+static struct shape kept = {.n_layers = 10,
+                                  .windows = {WINDOW, 0, WINDOW, 0, 0, WINDOW, WINDOW, 0, WINDOW,
+                                              0},
+                                  .groups = {{1, 3, 4}, {4, 7, 10}},
+                                  .plane_layers = {3, 7, 9}};
+static const struct shape *shape; /* of the running test */
 
 static struct {
     uint32_t tag, rest[STATE_SLOTS - 1];
@@ -36,7 +58,7 @@ static uint32_t block_tags[N_BLOCKS][N_SPARSE];
 static char store_memory[N_BLOCKS][BLOCK_PAGES * sizeof(*page_memory)];
 
 static uint32_t tag(uint32_t layer, uint32_t page_of_text) {
-    return 1 + layer + page_of_text * N_LAYERS;
+    return 1 + layer + page_of_text * MAX_LAYERS;
 }
 
 static int store_pages(struct backend *be, const struct store_args *args, struct error *err) {
@@ -89,7 +111,9 @@ struct life {
     uint32_t n_reserved;
     uint32_t n_left_at;   /* tokens that were stored when sparse layers left; 0: they have not */
     uint32_t n_pages;     /* in the pool */
-    bool by_layers, are_gone; /* pages that they left */
+    uint32_t step_rows;
+    uint32_t n_passed, n_ahead; /* pages of windows' lists: not there any more; and their length */
+    bool late, by_layers, are_gone; /* are_gone: pages that they left */
 };
 
 static uint32_t n_swaps[2], n_dropped; /* of those that move tokens, and others */
@@ -104,13 +128,35 @@ static uint32_t n_candidates(const struct life *life, uint32_t n_tokens) {
     return n < 0 ? 0 : (uint32_t)n / PAGE_TOKENS * PAGE_TOKENS;
 }
 
+static bool has_window(uint32_t layer) {
+    return shape->window > 0 && shape->windows[layer] > 0;
+}
+
+/* Pages that no row sees behind n_tokens tokens in a layer with a window; the first that one does
+ * see is whole. */
+static uint32_t n_behind(uint32_t n_tokens) {
+    const uint32_t n_kept = shape->window - 1;
+    return shape->window > 0 && n_tokens > n_kept ? (n_tokens - n_kept) / PAGE_TOKENS : 0;
+}
+
+static uint32_t min(uint32_t a, uint32_t b) {
+    return a < b ? a : b;
+}
+
+static uint32_t max(uint32_t a, uint32_t b) {
+    return a < b ? b : a;
+}
+
 /* Pages that the sequence needs at most where its prompt goes layer by layer, or does not. */
 static uint32_t most_pages(const struct life *life, bool by_layers) {
     const uint32_t n_text = pages(life->n_most), n_chosen = life->n_selected / PAGE_TOKENS,
                    n_window = n_chosen + life->n_tail / PAGE_TOKENS + 1,
                    n_sparse = by_layers ? N_SPARSE * n_window + 2 * pages(life->n_prompt - 1)
-                                        : N_SPARSE * n_text;
-    return (N_LAYERS - N_SPARSE) * n_text + n_sparse + N_GROUPS * n_chosen;
+                                        : N_SPARSE * n_text,
+                   step_rows = by_layers ? 1 : life->step_rows,
+                   n_near = min(n_text, pages(WINDOW - 1 + step_rows) + 1);
+    return (shape->n_layers - shape->n_windowed - N_SPARSE) * n_text + n_sparse +
+           shape->n_windowed * n_near + N_GROUPS * n_chosen;
 }
 
 static bool may_go_by_layers(const struct life *life) {
@@ -124,10 +170,18 @@ static uint32_t scarce_pages(const struct life *life) {
     return may_go_by_layers(life) && few < all ? few : N_PAGES;
 }
 
+/* Of what has been computed layer by layer windows have passed most when it begins. */
+static void begin_windows(struct life *life) {
+    life->n_passed = life->n_ahead = life->by_layers ? n_behind(life->n_prompt - 1) : 0;
+}
+
 static void begin(struct life *life, struct kv_choice choice, uint32_t n_prompt,
-                  uint32_t max_tokens, uint32_t n_pages) {
-    *life = (struct life){.space = {.n_layers = N_LAYERS, .be = &backend, .memory = &memory,
-                                    .store = &store, .groups = groups, .n_groups = N_GROUPS},
+                  uint32_t max_tokens, uint32_t n_pages, uint32_t step_rows) {
+    *life = (struct life){.space = {.n_layers = shape->n_layers, .windows = shape->windows,
+                                    .window = shape->window, .be = &backend, .memory = &memory,
+                                    .store = &store, .groups = shape->groups,
+                                    .n_groups = N_GROUPS},
+                          .step_rows = step_rows,
                           .choice = choice,
                           .n_selected = pages(choice.n_selected) * PAGE_TOKENS,
                           .n_tail = pages(choice.n_tail) * PAGE_TOKENS,
@@ -140,9 +194,11 @@ static void begin(struct life *life, struct kv_choice choice, uint32_t n_prompt,
     assert_int_equal(page_pool_create(&life->space.pool, life->n_pages, NULL), 0);
     assert_int_equal(page_pool_create(&life->space.blocks, N_BLOCKS, NULL), 0);
     struct kv_plan plan = kv_plan_make(&choice, n_prompt, max_tokens, 1);
+    plan.step_rows = step_rows;
     kv_plan_by_layers(&plan, &life->space, MAX_LONG_ROWS);
     life->by_layers = may_go_by_layers(life) && most_pages(life, false) > life->n_pages;
     assert_int_equal(plan.by_layers, life->by_layers);
+    begin_windows(life);
     assert_int_equal(kv_sequence_init(&life->kv, &life->space, &plan, 0), 0);
     assert_int_equal(life->kv.policy->prepare(&life->kv, NULL), 0);
 }
@@ -173,7 +229,9 @@ static void check_amounts(const struct life *life) {
     const uint32_t n_text = pages(life->n_reserved), n_chosen = life->n_selected / PAGE_TOKENS,
                    n_state = N_GROUPS * n_chosen,
                    n_scratch = life->n_published == 0 ? 2 * pages(life->n_prompt - 1) : 0;
-    uint32_t expected = N_LAYERS * n_text, n_blocks = 0;
+    uint32_t expected = (shape->n_layers - shape->n_windowed) * n_text +
+                        shape->n_windowed * (life->n_ahead - life->n_passed),
+             n_blocks = 0;
     if (ever_selects(life)) {
         expected += n_state;
         if (life->choice.on_device) expected += N_SPARSE * n_chosen;
@@ -186,36 +244,45 @@ static void check_amounts(const struct life *life) {
         assert_int_equal(n_held(life), expected);
     assert_int_equal(n_blocks_held(life), n_blocks);
     const struct kv_amount most = life->kv.policy->most(&life->space, &life->kv.plan);
-    assert_true(n_held(life) <= most.pages && n_blocks_held(life) <= most.blocks);
+    /* What a step in flight sees stays until it has landed. */
+    const uint32_t n_seen = life->late ? shape->n_windowed * pages(life->step_rows) : 0;
+    assert_true(n_held(life) <= most.pages + n_seen && n_blocks_held(life) <= most.blocks);
 }
 
 static void reserve(struct life *life, uint32_t n_tokens) {
     const struct kv_amount missing = life->kv.policy->missing(&life->kv, n_tokens);
+    const uint32_t n_computed = max(life->kv.n_tokens, life->by_layers ? life->n_prompt - 1 : 0),
+                   step_rows = life->by_layers ? 1 : life->step_rows;
     const uint32_t n_before = n_held(life), n_blocks_before = n_blocks_held(life);
     assert_int_equal(life->kv.policy->reserve(&life->kv, n_tokens), 0);
     assert_int_equal(n_held(life) - n_before, missing.pages);
     assert_int_equal(n_blocks_held(life) - n_blocks_before, missing.blocks);
     if (n_tokens > life->n_reserved) life->n_reserved = n_tokens;
+    life->n_ahead = max(life->n_ahead,
+                        pages(min(n_tokens, max(n_computed, shape->window) + step_rows)));
     const struct kv_amount none = life->kv.policy->missing(&life->kv, n_tokens);
     assert_int_equal(none.pages + none.blocks, 0);
     check_amounts(life);
 }
 
 /* Writes the step's rows of one layer, then checks that what it reads is page `first` of the text
- * and those behind it, from list[at] on. */
+ * and those behind it, from list[at] on.  Where a window has passed there is its first page. */
 static void run_layer(const struct life *life, uint32_t layer, const uint32_t *list, uint32_t at,
                       uint32_t first, uint32_t n_rows) {
     const uint32_t n_before = life->kv.n_tokens, n_pages = pages(n_before + n_rows);
     for (uint32_t p = n_before / PAGE_TOKENS; p < n_pages; p++)
         page_memory[list[at + p - first]].tag = tag(layer, p);
+    if (has_window(layer)) first = life->n_passed;
+    if (has_window(layer) && first > 0) assert_int_equal(list[first - 1], list[first]);
     for (uint32_t p = first; p < n_pages; p++)
-        assert_int_equal(page_memory[list[at + p - first]].tag, tag(layer, p));
+        assert_int_equal(page_memory[list[has_window(layer) ? p : at + p - first]].tag,
+                         tag(layer, p));
 }
 
 static void check_store(const struct life *life, const struct kv_select *select) {
     for (uint32_t p = 0; p < select->n_candidates / PAGE_TOKENS; p++)
         for (uint32_t i = 0; i < N_SPARSE; i++) {
-            const uint32_t layer = plane_layers[i], expected = tag(layer, p);
+            const uint32_t layer = shape->plane_layers[i], expected = tag(layer, p);
             if (life->choice.on_device)
                 assert_int_equal(page_memory[select->store_pages[layer][p]].tag, expected);
             else assert_int_equal(block_tags[select->blocks[p]][i], expected);
@@ -230,7 +297,7 @@ static void overwrite(const struct step_seq *seq) {
     for (uint32_t i = 0; i < N_GROUPS * n_chosen; i++) page_memory[select->state_pages[i]].tag = 0;
     for (uint32_t i = 0; i < N_SPARSE; i++)
         for (uint32_t p = 0; p < n_chosen; p++)
-            page_memory[seq->layers[plane_layers[i]].pages[p]].tag = 0;
+            page_memory[seq->layers[shape->plane_layers[i]].pages[p]].tag = 0;
 }
 
 static void run_selecting(struct life *life, const struct step_seq *seq, bool fresh) {
@@ -244,17 +311,19 @@ static void run_selecting(struct life *life, const struct step_seq *seq, bool fr
     check_store(life, select);
     overwrite(seq);
     for (uint32_t i = 0; i < N_SPARSE; i++) {
-        const struct kv_view *view = &seq->layers[plane_layers[i]];
+        const struct kv_view *view = &seq->layers[shape->plane_layers[i]];
         assert_int_equal(view->append_slot, life->n_selected + n_tokens - first);
         assert_int_equal(view->n_slots, view->append_slot + 1);
-        run_layer(life, plane_layers[i], view->pages, life->n_selected / PAGE_TOKENS,
+        run_layer(life, shape->plane_layers[i], view->pages, life->n_selected / PAGE_TOKENS,
                   first / PAGE_TOKENS, 1);
     }
     check_store(life, select); /* its own pages did not become others' */
 }
 
 static bool is_plane(uint32_t layer) {
-    return layer == 2 || layer == 5 || layer == 6;
+    for (uint32_t i = 0; i < N_SPARSE; i++)
+        if (layer == shape->plane_layers[i]) return true;
+    return false;
 }
 
 /* A slice leaves the layer before and enters its own. */
@@ -270,14 +339,14 @@ static void run_slice(struct life *life, const struct long_slice *slice) {
         if (p >= slice->first_row / PAGE_TOKENS)
             page_memory[seq.layers[layer].pages[p]].tag = tag(layer, p);
     }
-    if (layer + 1 == N_LAYERS && end == slice->n_prompt_rows) policy->commit(&life->kv, end);
+    if (layer + 1 == shape->n_layers && end == slice->n_prompt_rows) policy->commit(&life->kv, end);
     assert_int_equal(policy->submitted(&life->kv, slice, NULL), 0);
 }
 
 /* All of the prompt but its last token, or so many slices of it.  True: it is done. */
 static bool run_slices(struct life *life, uint32_t n_slices) {
     struct long_slice slice = {.n_prompt_rows = life->n_prompt - 1};
-    for (uint32_t i = 0; i < n_slices && slice.layer < N_LAYERS; i++) {
+    for (uint32_t i = 0; i < n_slices && slice.layer < shape->n_layers; i++) {
         slice.n_rows = (1 + (uint32_t)rand() % 3) * SPARSE_TILE;
         if (slice.n_rows > slice.n_prompt_rows - slice.first_row)
             slice.n_rows = slice.n_prompt_rows - slice.first_row;
@@ -287,7 +356,7 @@ static bool run_slices(struct life *life, uint32_t n_slices) {
         slice.first_row = is_last ? 0 : end;
         slice.layer += is_last;
     }
-    return slice.layer == N_LAYERS;
+    return slice.layer == shape->n_layers;
 }
 
 static void step(struct life *life, uint32_t n_rows) {
@@ -299,7 +368,7 @@ static void step(struct life *life, uint32_t n_rows) {
     struct step_seq seq;
     policy->view(&life->kv, n_rows, &seq);
     assert_int_equal(seq.select != NULL, selects);
-    for (uint32_t l = 0; l < N_LAYERS; l++) {
+    for (uint32_t l = 0; l < shape->n_layers; l++) {
         if (selects && is_plane(l)) continue;
         assert_int_equal(seq.layers[l].append_slot, n_tokens);
         assert_int_equal(seq.layers[l].n_slots, n_tokens + n_rows);
@@ -315,8 +384,12 @@ static void step(struct life *life, uint32_t n_rows) {
     assert_int_equal(policy->n_resident(&life->kv, life->kv.n_tokens), life->kv.n_tokens);
 }
 
-static void publish(struct life *life, uint32_t n_tokens) {
-    life->kv.policy->publish(&life->kv, NULL, n_tokens);
+/* So many tokens are stored, and known to be sound, or not. */
+static void land(struct life *life, uint32_t n_tokens, bool is_sound) {
+    if (is_sound) life->kv.policy->publish(&life->kv, NULL, n_tokens);
+    life->kv.policy->landed(&life->kv, n_tokens);
+    life->n_passed = max(life->n_passed, n_behind(n_tokens));
+    if (!is_sound) return;
     life->n_published = n_tokens;
     life->are_gone = life->n_left_at > 0;
     check_amounts(life);
@@ -331,7 +404,9 @@ static uint32_t swap_blocks(const struct life *life) {
                    n_window = (life->n_selected + life->n_tail) / PAGE_TOKENS + 1,
                    n_sparse = moves && (life->by_layers || life->n_left_at > 0) ? n_window : n_text,
                    n_state = kv->selection.select.n_candidates ? kv->selection.held.n : 0,
-                   n_pages = (N_LAYERS - N_SPARSE) * n_text + N_SPARSE * n_sparse + n_state,
+                   n_pages = (shape->n_layers - shape->n_windowed - N_SPARSE) * n_text +
+                             shape->n_windowed * (n_text - life->n_passed) + N_SPARSE * n_sparse +
+                             n_state,
                    n_blocks = (n_pages + BLOCK_PAGES - 1) / BLOCK_PAGES;
     return kv->n_tokens == 0 || n_blocks > N_BLOCKS - n_blocks_held(life) ? 0 : n_blocks;
 }
@@ -368,6 +443,8 @@ static void suspend(struct life *life) {
     }
     life->n_published = life->n_reserved = 0;
     if (n_blocks == 0) life->n_left_at = 0;
+    if (n_blocks == 0) begin_windows(life);
+    else life->n_ahead = life->n_passed;
     if (rand() % 2) { /* it tries to start, in vain */
         assert_int_equal(policy->adopt(&life->kv, NULL, life->n_known), n_tokens);
         assert_int_equal(kv_spare_blocks(&life->space), N_BLOCKS - n_blocks);
@@ -391,8 +468,10 @@ static void suspend(struct life *life) {
 static void live(struct kv_choice choice, uint32_t n_prompt, uint32_t max_tokens, uint32_t max_rows,
                  bool late, bool scarce) {
     struct life life;
-    begin(&life, choice, n_prompt, max_tokens, scarce ? SCARCE : N_PAGES);
+    begin(&life, choice, n_prompt, max_tokens, scarce ? SCARCE : N_PAGES, max_rows);
+    life.late = late;
     reserve(&life, n_prompt);
+    assert_int_equal(life.kv.policy->resume(&life.kv, NULL), 0);
     while (life.kv.n_tokens < life.n_most) {
         if (life.by_layers && life.kv.n_tokens == 0 &&
             !run_slices(&life, rand() % 2 ? UINT32_MAX : (uint32_t)rand() % 30)) {
@@ -408,8 +487,7 @@ static void live(struct kv_choice choice, uint32_t n_prompt, uint32_t max_tokens
         step(&life, n_rows);
         /* Only a row that draws shows that all is sound. */
         const bool draws = life.kv.n_tokens == life.n_known || rand() % 2;
-        if (!late && draws) publish(&life, life.kv.n_tokens);
-        else if (late && draws && n_before > 0) publish(&life, n_before);
+        if (!late || n_before > 0) land(&life, late ? n_before : life.kv.n_tokens, draws);
         life.n_known += life.kv.n_tokens == life.n_known;
         if (rand() % (draws ? 200 : 20) == 0) suspend(&life);
     }
@@ -417,7 +495,8 @@ static void live(struct kv_choice choice, uint32_t n_prompt, uint32_t max_tokens
 }
 
 static void lives_are_as_defined(void **state) {
-    (void)state;
+    shape = *state;
+    n_swaps[0] = n_swaps[1] = n_dropped = 0;
     srand(5);
     for (int i = 0; i < 400; i++) {
         struct kv_choice choice = {.type = KV_OFFLOAD,
@@ -435,32 +514,32 @@ static void lives_are_as_defined(void **state) {
 static void reserve_all(bool by_layers) {
     struct life life;
     const struct kv_choice choice = {.type = KV_OFFLOAD, .n_selected = 100, .n_tail = 70};
-    begin(&life, choice, 300, 200, by_layers ? SCARCE : N_PAGES);
+    begin(&life, choice, 300, 200, by_layers ? SCARCE : N_PAGES, 300);
     reserve(&life, 500);
     if (by_layers) assert_true(run_slices(&life, UINT32_MAX));
     else step(&life, 300);
-    publish(&life, life.kv.n_tokens);
+    land(&life, life.kv.n_tokens, true);
     while (life.kv.n_tokens < 500) {
         step(&life, 1);
-        publish(&life, life.kv.n_tokens);
+        land(&life, life.kv.n_tokens, true);
     }
     end(&life);
 }
 
 static void everything_may_be_reserved_at_once(void **state) {
-    (void)state;
+    shape = *state;
     reserve_all(false);
     reserve_all(true);
 }
 
 static void nothing_is_taken_when_something_is_short(void **state) {
-    (void)state;
+    shape = *state;
     struct life life;
     uint32_t taken[N_PAGES];
     struct kv_choice choice = {.type = KV_OFFLOAD, .n_selected = 128, .n_tail = 64};
     for (int i = 0; i < 3; i++) {
         choice.on_device = i == 1;
-        begin(&life, choice, 640, 10, i == 2 ? SCARCE : N_PAGES);
+        begin(&life, choice, 640, 10, i == 2 ? SCARCE : N_PAGES, 100);
         assert_int_equal(life.by_layers, i == 2);
         const struct kv_amount missing = life.kv.policy->missing(&life.kv, 640);
         const uint32_t n = life.n_pages - (uint32_t)missing.pages + 1;
@@ -481,11 +560,11 @@ static void nothing_is_taken_when_something_is_short(void **state) {
 
 /* Two wait; the first goes on, and wants all blocks of the store: its own, and the other one's. */
 static void who_goes_on_takes_the_blocks_of_others(void **state) {
-    (void)state;
+    shape = *state;
     struct life first, second;
     const struct kv_choice choice = {.type = KV_OFFLOAD, .n_selected = 64, .n_tail = 64};
     const uint32_t n_all = N_BLOCKS * PAGE_TOKENS, n_waits = 300 / PAGE_TOKENS + 12;
-    begin(&first, choice, 300, n_all - 300, N_PAGES);
+    begin(&first, choice, 300, n_all - 300, N_PAGES, 300);
     const struct kv_policy *policy = first.kv.policy;
     second = first;
     assert_int_equal(kv_sequence_init(&second.kv, &first.space, &first.kv.plan, 0), 0);
@@ -552,10 +631,13 @@ static void impossible_choices_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lives_are_as_defined),
-        cmocka_unit_test(everything_may_be_reserved_at_once),
-        cmocka_unit_test(nothing_is_taken_when_something_is_short),
-        cmocka_unit_test(who_goes_on_takes_the_blocks_of_others),
+        cmocka_unit_test_prestate(lives_are_as_defined, &plain),
+        cmocka_unit_test_prestate(lives_are_as_defined, &windowed),
+        cmocka_unit_test_prestate(everything_may_be_reserved_at_once, &plain),
+        cmocka_unit_test_prestate(everything_may_be_reserved_at_once, &kept),
+        cmocka_unit_test_prestate(nothing_is_taken_when_something_is_short, &plain),
+        cmocka_unit_test_prestate(nothing_is_taken_when_something_is_short, &windowed),
+        cmocka_unit_test_prestate(who_goes_on_takes_the_blocks_of_others, &plain),
         cmocka_unit_test(impossible_choices_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

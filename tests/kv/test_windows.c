@@ -118,19 +118,26 @@ static uint32_t n_tokens_of(const struct user *u) {
     return (uint32_t)strlen(u->text) * PAGE_TOKENS;
 }
 
-static void begin(struct fixture *f, struct user *u, const char *text) {
+/* The first n_blocks of the text are a prompt. */
+static void begin_as(struct fixture *f, struct user *u, const char *text, uint32_t n_blocks,
+                     const struct kv_policy *policy) {
     memset(u, 0, sizeof(*u));
     snprintf(u->text, sizeof(u->text), "%s", text);
     const uint32_t n_tokens = n_tokens_of(u);
-    const struct kv_plan plan = {.policy = &kv_policy_full,
-                                 .n_prompt = n_tokens,
+    const struct kv_plan plan = {.policy = policy,
+                                 .n_prompt = n_blocks * PAGE_TOKENS,
                                  .n_most = n_tokens,
+                                 .n_tail = 2 * n_tokens, /* there is nothing to select */
                                  .step_rows = STEP_ROWS};
     for (uint32_t i = 0; i < n_tokens; i++)
         u->tokens[i] = (uint32_t)text[i / PAGE_TOKENS] * 1000 + i % PAGE_TOKENS;
     assert_int_equal(kv_sequence_init(&u->kv, &f->space, &plan, 0), 0);
-    assert_int_equal(kv_policy_full.prepare(&u->kv, u->tokens), 0);
+    assert_int_equal(policy->prepare(&u->kv, u->tokens), 0);
     u->active = true;
+}
+
+static void begin(struct fixture *f, struct user *u, const char *text) {
+    begin_as(f, u, text, (uint32_t)strlen(text), &kv_policy_full);
 }
 
 /* The page that the first slot is in which a row behind n tokens sees. */
@@ -163,9 +170,9 @@ static void check_pages(struct fixture *f, const struct user *u) {
 /* One step of n rows, in the air when this returns.  ERR_FULL. */
 static int take_off(struct fixture *f, struct user *u, uint32_t n) {
     struct step_seq seq;
-    const int code = kv_policy_full.reserve(&u->kv, u->kv.n_tokens + n);
+    const int code = u->kv.policy->reserve(&u->kv, u->kv.n_tokens + n);
     if (code) return code;
-    kv_policy_full.view(&u->kv, n, &seq);
+    u->kv.policy->view(&u->kv, n, &seq);
     for (uint32_t l = 0; l < N_LAYERS; l++) {
         assert_int_equal(seq.layers[l].n_slots, u->kv.n_tokens + n);
         assert_int_equal(seq.layers[l].append_slot, u->kv.n_tokens);
@@ -173,14 +180,14 @@ static int take_off(struct fixture *f, struct user *u, uint32_t n) {
     for (uint32_t l = 0; l < N_LAYERS; l++)
         for (uint32_t b = u->kv.n_tokens / PAGE_TOKENS; b < (u->kv.n_tokens + n) / PAGE_TOKENS; b++)
             tag(f->tags[u->kv.layers[l].pages[b]], u, l, b);
-    kv_policy_full.commit(&u->kv, n);
+    u->kv.policy->commit(&u->kv, n);
     return 0;
 }
 
 static void land(struct fixture *f, struct user *u, uint32_t n_tokens, bool is_sound) {
-    if (is_sound) kv_policy_full.publish(&u->kv, u->tokens, n_tokens);
+    if (is_sound) u->kv.policy->publish(&u->kv, u->tokens, n_tokens);
     u->landed = n_tokens;
-    kv_policy_full.landed(&u->kv, n_tokens);
+    u->kv.policy->landed(&u->kv, n_tokens);
     check_pages(f, u);
 }
 
@@ -267,6 +274,34 @@ static void a_step_in_flight_keeps_what_it_sees(void **state) {
     }
     kv_sequence_fini(&u.kv);
     teardown(&f);
+}
+
+/* What is generated of a selection is not published, and what is moved not at all: pages wait for
+ * that no longer than they are needed, however many there are. */
+static void what_is_never_published_is_given_back(void **state) {
+    (void)state;
+    const struct kv_policy *const policies[] = {&kv_policy_select, &kv_policy_offload};
+    const uint32_t n_blocks = 12, n_prompt = 6;
+    for (int i = 0; i < 2; i++) {
+        struct fixture f;
+        struct user u;
+        setup(&f, windows, N_PAGES, true);
+        add_store(&f);
+        begin_as(&f, &u, "abcdefghijkl", n_prompt, policies[i]);
+        const bool is_shared = policies[i] == &kv_policy_select;
+        while (u.kv.n_tokens < n_blocks * PAGE_TOKENS) {
+            assert_int_equal(take_off(&f, &u, 32), 0);
+            land(&f, &u, u.kv.n_tokens, true);
+            /* Those of the prompt are the cache's, which keeps them. */
+            const uint32_t n_given = first_seen(&f, u.landed),
+                           n_kept = is_shared ? min_u32(n_given, n_prompt) : 0,
+                           n_pages = (uint32_t)kv_n_pages(u.kv.n_tokens);
+            assert_int_equal(u.kv.n_passed, n_given);
+            assert_int_equal(n_used(&f), n_pages + N_WINDOWED * (n_pages - n_given + n_kept));
+        }
+        kv_sequence_fini(&u.kv);
+        teardown(&f);
+    }
 }
 
 /* A pool of what one sequence has at most is enough for it, again and again, whatever the cache
@@ -544,6 +579,7 @@ int main(void) {
         cmocka_unit_test(pages_in_use_are_those_of_the_window),
         cmocka_unit_test(a_long_prompt_starts_with_a_window_and_a_step),
         cmocka_unit_test(a_step_in_flight_keeps_what_it_sees),
+        cmocka_unit_test(what_is_never_published_is_given_back),
         cmocka_unit_test(a_text_longer_than_the_pool_has_room),
         cmocka_unit_test(short_pools_keep_the_end_of_a_text),
         cmocka_unit_test(a_slim_block_is_filled_again),

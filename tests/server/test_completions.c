@@ -570,7 +570,7 @@ static void the_model_lists_its_policies(void **state) {
                 "{\"type\":\"offload\",\"sink\":4,\"selected\":2048,\"tail\":512,"
                 "\"offload\":true}]");
     assert_json(json_object_get(json_object_get(model, "offload"), "layers"),
-                "{\"dense\":[1],\"filter\":[0],\"sparse\":[2,3]}");
+                "{\"dense\":[1],\"filter\":[0],\"sparse\":[2,3],\"windowed\":[]}");
     assert_json(json_object_get(model, "prefill"),
                 "{\"mode\":\"auto\",\"modes\":[\"auto\",\"dense\",\"sparse\"],"
                 "\"pattern_file\":null,\"min_sparse_tokens\":null,\"measured_on\":null,"

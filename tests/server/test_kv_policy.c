@@ -248,14 +248,17 @@ static void rules_settle_for_what_the_engine_can(void **state) {
     assert_false(kv_rules_allow_bounded(&rules));
 }
 
-/* Rules of a server whose engine selects, with and without memory to move tokens to. */
+/* Rules of a server whose engine selects, with and without memory to move tokens to.  Of its layers
+ * 0 and 4 have a window. */
 static struct kv_rules rules_that_select(const char *policy, uint64_t store_bytes) {
-    static const struct layer_group groups[] = {{1, 3, 5}, {5, 7, 8}};
+    static const struct layer_group groups[] = {{1, 3, 6}, {6, 7, 8}};
+    static const uint32_t windows[9] = {[0] = 50, [4] = 50};
     const struct engine_info info = {.selections = true, .store_bytes = store_bytes};
     struct kv_rules rules = rules_of(policy, "full,offload");
     struct error err = {0};
     rules.offload = (struct offload_rules){.filters_file = "m.json", .groups = groups,
-                                           .n_groups = 2, .n_layers = 9, .max_selected = 100};
+                                           .n_groups = 2, .n_layers = 9, .windows = windows,
+                                           .max_selected = 100};
     if (kv_rules_settle(&rules, &info, &err)) fail_msg("%s", err.text);
     return rules;
 }
@@ -332,7 +335,7 @@ static void layers_are_listed_by_what_they_do(void **state) {
         "{\"type\":\"offload\",\"sink\":4,\"selected\":2048,\"tail\":512,\"offload\":true}],"
         "\"offload\":{\"filters_file\":\"m.json\",\"max_selected\":100,\"store_bytes\":4096,"
         "\"store_fp8\":false,"
-        "\"layers\":{\"dense\":[0,2,6,8],\"filter\":[1,5],\"sparse\":[3,4,7]}}");
+        "\"layers\":{\"dense\":[2,8],\"filter\":[1,6],\"sparse\":[3,5,7],\"windowed\":[0,4]}}");
     buffer_fini(&out);
 }
 

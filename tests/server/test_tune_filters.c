@@ -27,7 +27,7 @@ static bool judge(uint32_t bits, const double *similarity, uint32_t n_layers, ui
     struct layer_group groups[MAX_LAYER_GROUPS];
     for (uint32_t l = 0; l < n_layers; l++)
         if (bits >> l & 1) filters.layers[filters.n++] = l;
-    const int n = filters_groups(&filters, n_layers, groups, NULL);
+    const int n = filters_groups(&filters, NULL, n_layers, groups, NULL);
     if (n != (int)filters.n) return false;
     *n_dense = n_layers;
     *lost = 0;
