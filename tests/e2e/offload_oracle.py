@@ -6,6 +6,7 @@ and float64: the definition of selections at the top of engine/backend.h, slow a
 """
 import dataclasses
 import itertools
+import math
 
 import numpy
 
@@ -41,15 +42,18 @@ class Selection:
 
 class Text:
     """One sequence.  n_chosen, n_fetched: tokens that the groups chose, and those of them that they
-    had not chosen in the step before; n_copies: these once for each layer of the group."""
+    had not chosen in the step before; n_copies: these once for each layer of the group.  Layers
+    with a window follow no filter."""
 
     def __init__(self, model, selection):
         self.model, self.selection = model, selection
         shape = (model.n_kv_heads, model.head_dim)
         self.keys = [Rows(shape) for _ in range(model.n_layers)]
         self.values = [Rows(shape) for _ in range(model.n_layers)]
-        behind = [selection.group_of(i) for i in range(model.n_layers)]
-        self.groups = {group: behind.count(group) for group in behind if group is not None}
+        self.behind = [selection.group_of(i) if model.windows[i] == math.inf else None
+                       for i in range(model.n_layers)]
+        self.groups = {group: self.behind.count(group) for group in self.behind
+                       if group is not None}
         self.held = dict.fromkeys(self.groups, frozenset())
         self.n_chosen = self.n_fetched = self.n_copies = self.n_ties = 0
 
@@ -106,12 +110,12 @@ class Text:
     def _attend(self, layer, q, at, step):
         """q [heads, rows, dim], of the tokens `at`; what they read, [heads, rows, dim]."""
         m = self.model
-        group = self.selection.group_of(layer)
-        seen = step.seen(group, at[-1] + 1) if step else numpy.arange(at[-1] + 1)
+        seen = (step.seen(self.behind[layer], at[-1] + 1) if step
+                else numpy.arange(at[-1] + 1))
         k, v = (part[layer].all[seen].transpose(1, 0, 2)[:, None]
                 for part in (self.keys, self.values))
         s = m.scores(q.reshape(m.n_kv_heads, m.group, *q.shape[1:]), k)
-        p = softmax(numpy.where(seen <= at[:, None], s, -numpy.inf))
+        p = softmax(numpy.where(m.is_hidden(layer, at, seen), -numpy.inf, s))
         if step and layer in self.groups:
             step.choose(layer, p[:, :, 0].max(axis=(0, 1)))
         return (p @ v).reshape(q.shape)
