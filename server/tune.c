@@ -73,11 +73,23 @@ static int settle_paths(struct tune *t, char *real_dir, struct error *err) {
     return error_set(err, ERR_INVALID, "--out, --filters-out or --state: too long a path");
 }
 
+/* The first layer without a window has layers to choose for, or none has. */
+static bool has_layers_to_spare(const struct tune *t) {
+    const uint32_t *windows = t->model.windows;
+    uint32_t first = 0;
+    while (layer_has_window(windows, first)) first++;
+    for (uint64_t l = first + 1 + t->plan->n_wait; l < t->model.n_layers; l++)
+        if (!layer_has_window(windows, (uint32_t)l)) return true;
+    return false;
+}
+
 /* Filters need a model with layers to spare, and a backend that can select. */
 static int settle_parts(struct tune *t, struct error *err) {
     const uint64_t find = t->plan->find;
     const char *why_not = NULL;
-    if (t->model.n_layers < t->plan->n_wait + 2) why_not = "the model has too few layers";
+    if (!has_layers_to_spare(t))
+        why_not = t->model.windows ? "too few layers of the model have no window"
+                                   : "the model has too few layers";
     else if (!t->be->ops->select) why_not = "this backend cannot select tokens";
     if (why_not && find == TUNE_FIND_FILTERS)
         return error_set(err, ERR_UNSUPPORTED, "--find filters: %s", why_not);
@@ -109,9 +121,9 @@ static int open_patterns(struct tune *t, struct error *err) {
 static int open_tune(struct tune *t, char *real_dir, struct error *err) {
     const uint32_t n_samples = (uint32_t)t->plan->n_samples;
     int rc = model_config_load(&t->model, t->model_dir, 0, err);
-    if (!rc && t->model.window > 0)
-        rc = error_set(err, ERR_UNSUPPORTED, "tune: layers of this model see %" PRIu32
-                       " tokens at most, which it cannot measure", t->model.window);
+    if (!rc && !model_has_wide_layers(&t->model))
+        rc = error_set(err, ERR_UNSUPPORTED,
+                       "tune: every layer of this model has a window: there is nothing to find");
     if (!rc) rc = settle_lengths(t, err);
     if (!rc) rc = settle_parts(t, err);
     if (!rc) rc = settle_paths(t, real_dir, err);
@@ -230,6 +242,11 @@ static int try_candidates(struct tune *t, uint32_t sample, uint32_t layer, const
     return tune_state_add_layer(t->state, &t->results, sample, layer, err);
 }
 
+/* Layers with a window are dense, whatever is found. */
+static bool is_tried(const struct tune *t, uint32_t sample, uint32_t layer) {
+    return tune_has_window(t, layer) || tune_results_at(&t->results, sample, layer)->done;
+}
+
 /* compares: filters need all layers of a prompt in one pass. */
 static int measure_layer(struct tune *t, uint32_t sample, uint32_t layer, bool compares,
                          struct error *err) {
@@ -241,14 +258,14 @@ static int measure_layer(struct tune *t, uint32_t sample, uint32_t layer, bool c
         rc = tune_layers_compare(t, sample, layer, err);
         tune_progress_add(&t->progress, 1, where);
     }
-    if (!rc && t->finds_patterns && !tune_results_at(&t->results, sample, layer)->done)
+    if (!rc && t->finds_patterns && !is_tried(t, sample, layer))
         rc = try_candidates(t, sample, layer, where, err);
     return rc;
 }
 
 static uint32_t layers_to_do(const struct tune *t, uint32_t sample) {
     uint32_t n = t->finds_patterns ? t->results.n_layers : 0;
-    while (n > 0 && tune_results_at(&t->results, sample, n - 1)->done) n--;
+    while (n > 0 && is_tried(t, sample, n - 1)) n--;
     return n;
 }
 
@@ -266,19 +283,26 @@ static int measure_sample(struct tune *t, uint32_t sample, struct error *err) {
 
 /* ---- the choice ---- */
 
+uint32_t tune_n_wide(const struct tune *t) {
+    uint32_t n = 0;
+    for (uint32_t l = 0; l < t->model.n_layers; l++) n += !tune_has_window(t, l);
+    return n;
+}
+
 struct tune_choice tune_choice_of(const struct tune *t, uint32_t layer, uint32_t head) {
     const struct tune_goal goal = {t->plan->target, t->plan->floor};
-    return tune_choose(&t->results, &goal, layer, head);
+    return tune_has_window(t, layer) ? TUNE_DENSE : tune_choose(&t->results, &goal, layer, head);
 }
 
 static struct tune_summary choose_all(struct tune *t) {
-    const uint32_t n_heads = t->model.n_heads, n = t->model.n_layers * n_heads;
+    const uint32_t n_heads = t->model.n_heads, n = tune_n_wide(t) * n_heads;
     struct tune_summary sum = {.worst = 1};
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < t->model.n_layers * n_heads; i++) {
         const struct tune_choice choice = tune_choice_of(t, i / n_heads, i % n_heads);
         t->patterns.heads[i] = choice.candidate < 0 ? (struct attn_pattern){.kind = PATTERN_DENSE}
                                                     : t->candidates[choice.candidate];
         t->patterns.scores[i] = choice.mean_recall;
+        if (tune_has_window(t, i / n_heads)) continue;
         sum.recall += choice.mean_recall / n;
         sum.cost += choice.cost / n;
         if (choice.worst_recall < sum.worst) sum.worst = choice.worst_recall;
@@ -290,7 +314,7 @@ static struct tune_summary choose_all(struct tune *t) {
 
 static void begin_progress(struct tune *t) {
     const struct tune_results *r = &t->results;
-    double n_done = 0, n_all = (double)r->n_samples * r->n_layers * r->n_candidates;
+    double n_done = 0, n_all = (double)r->n_samples * tune_n_wide(t) * r->n_candidates;
     for (uint32_t s = 0; s < r->n_samples; s++) {
         for (uint32_t l = 0; l < r->n_layers; l++)
             n_done += tune_results_at(r, s, l)->done ? r->n_candidates : 0;

@@ -6,6 +6,7 @@
  * left, since more layers only lose more. */
 #include "server/tune_filters.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,7 +22,8 @@ double tune_share(const float *worth, uint32_t n_worth, const uint32_t *chosen, 
 
 struct search {
     const struct tune_filter_goal *goal;
-    const double *lost; /* [n_layers][n_layers + 1]: of a filter whose group ends there */
+    double *lost;   /* [n_layers][n_layers + 1]: of a filter whose group ends there */
+    uint32_t *wide; /* [n_layers + 1]: layers without a window before it */
     uint32_t n_layers, n;
     struct tune_filters *best; /* [n], ascending */
 };
@@ -30,14 +32,27 @@ static double lost_until(const struct search *s, uint32_t filter, uint32_t end) 
     return s->lost[(size_t)filter * (s->n_layers + 1) + end];
 }
 
-static double *sum_losses(const double *similarity, uint32_t n_layers, uint32_t n_wait) {
-    double *lost = calloc((size_t)n_layers * (n_layers + 1), sizeof(*lost));
-    for (uint32_t f = 0; lost && f < n_layers; f++) {
-        double *of = lost + (size_t)f * (n_layers + 1);
-        for (uint32_t j = f + 1 + n_wait; j < n_layers; j++)
-            of[j + 1] = of[j] + 1 - similarity[(size_t)f * n_layers + j];
+static void sum_losses(struct search *s, const double *similarity) {
+    const uint32_t *windows = s->goal->windows, n_layers = s->n_layers;
+    for (uint32_t l = 0; l < n_layers; l++)
+        s->wide[l + 1] = s->wide[l] + !layer_has_window(windows, l);
+    for (uint32_t f = 0; f < n_layers; f++) {
+        double *of = s->lost + (size_t)f * (n_layers + 1);
+        for (uint32_t j = f + 1 + s->goal->n_wait; j < n_layers; j++)
+            of[j + 1] = of[j] + (layer_has_window(windows, j)
+                                     ? 0
+                                     : 1 - similarity[(size_t)f * n_layers + j]);
     }
-    return lost;
+}
+
+/* Layers without a window in [first, end). */
+static uint32_t n_wide(const struct search *s, uint32_t first, uint32_t end) {
+    return first < end ? s->wide[end] - s->wide[first] : 0;
+}
+
+/* Some layer before `end` would follow the filter. */
+static bool is_followed(const struct search *s, uint32_t filter, uint32_t end) {
+    return n_wide(s, filter + 1 + s->goal->n_wait, end) > 0;
 }
 
 static void keep(struct search *s, const struct tune_filters *set) {
@@ -57,17 +72,18 @@ static bool is_hopeless(const struct search *s, const struct tune_filters *set) 
 /* set: without what its last filter loses. */
 static void extend(struct search *s, const struct tune_filters *set) {
     const uint32_t n = set->filters.n, last = n ? set->filters.layers[n - 1] : 0,
-                   n_wait = s->goal->n_wait, first = n ? last + n_wait + 2 : 0;
+                   n_wait = s->goal->n_wait;
     if (n > 0) {
         struct tune_filters whole = *set;
         whole.lost += lost_until(s, last, s->n_layers);
         keep(s, &whole);
     }
     if (n == s->goal->max_filters) return;
-    for (uint32_t f = first; f + n_wait + 1 < s->n_layers; f++) {
+    for (uint32_t f = n ? last + 1 : 0; is_followed(s, f, s->n_layers); f++) {
         struct tune_filters next = *set;
+        if (n_wide(s, f, f + 1) == 0 || (n > 0 && !is_followed(s, last, f))) continue;
         next.filters.layers[next.filters.n++] = f;
-        next.n_dense += 1 + n_wait + (n ? 0 : f);
+        next.n_dense += n_wide(s, n ? f : 0, f + 1 + n_wait);
         next.lost += n ? lost_until(s, last, f) : 0;
         if (!is_hopeless(s, &next)) extend(s, &next);
     }
@@ -76,13 +92,19 @@ static void extend(struct search *s, const struct tune_filters *set) {
 int tune_filters_choose(struct tune_filters best[TUNE_N_CHOICES], const double *similarity,
                         uint32_t n_layers, const struct tune_filter_goal *goal,
                         struct error *err) {
-    double *lost = sum_losses(similarity, n_layers, goal->n_wait);
-    struct search search = {.goal = goal, .lost = lost, .n_layers = n_layers, .best = best};
+    struct search search = {.goal = goal, .n_layers = n_layers, .best = best};
     const struct tune_filters none = {.filters = {.n_wait = goal->n_wait}};
-    if (!lost) return error_set(err, ERR_NOMEM, "tune: no memory for %u layers", n_layers);
-    extend(&search, &none);
-    free(lost);
-    return (int)search.n;
+    search.lost = calloc((size_t)n_layers * (n_layers + 1), sizeof(*search.lost));
+    search.wide = calloc((size_t)n_layers + 1, sizeof(*search.wide));
+    const bool has_room = search.lost && search.wide;
+    if (has_room) {
+        sum_losses(&search, similarity);
+        extend(&search, &none);
+    }
+    free(search.lost);
+    free(search.wide);
+    return has_room ? (int)search.n
+                    : error_set(err, ERR_NOMEM, "tune: no memory for %u layers", n_layers);
 }
 
 /* Of two that keep as much, the one with more sparse layers is worth more. */

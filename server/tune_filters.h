@@ -4,7 +4,8 @@
  *   similarity[l][j], j >= l   of what candidates are worth to layer j, the share of those that
  *                              layer l would choose; [l][l] is what l's own choice finds
  *   lost                       summed over the sparse layers j: 1 - similarity[j's filter][j].
- *                              Layers that see everything lose nothing
+ *                              Layers that see everything lose nothing, and those with a window
+ *                              neither choose nor follow
  *
  * What tokens are worth, and which are chosen, is select()'s to say (backend.h).
  *
@@ -32,7 +33,8 @@ struct tune_filters {
 struct tune_filter_goal {
     uint32_t max_filters; /* <= TUNE_MAX_FILTERS */
     uint32_t max_dense;
-    uint32_t n_wait; /* layers behind each filter that see everything, too */
+    uint32_t n_wait; /* layers behind each filter that are not sparse, whatever they are */
+    const uint32_t *windows; /* as in struct step */
 };
 
 /* Those that lose least, least first, with nothing kept; every filter has layers that follow it,

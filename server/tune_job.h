@@ -28,7 +28,7 @@ struct tune_comparison {
     uint32_t max_dense;
     uint32_t *chosen;   /* [n_layers][rows that are looked at][max_selected], of one prompt */
     float *worth;       /* [longest] */
-    double *similarity; /* [n_layers][n_layers], the mean of all samples */
+    double *similarity; /* [n_layers][n_layers], the mean of all samples; with a window: 0 */
     struct tune_filters best[TUNE_N_CHOICES];
     uint32_t n_best;
 };
@@ -58,7 +58,14 @@ struct tune {
     struct tune_comparison comparison;
 };
 
-/* Means over heads, and the worst head. */
+/* Layers with a window take no part: they are dense, neither filters nor sparse. */
+static inline bool tune_has_window(const struct tune *tune, uint32_t layer) {
+    return layer_has_window(tune->model.windows, layer);
+}
+
+uint32_t tune_n_wide(const struct tune *tune); /* the others */
+
+/* Means over heads, and the worst head, of layers without a window. */
 struct tune_summary {
     double recall, worst, cost;
 };

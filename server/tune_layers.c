@@ -19,7 +19,8 @@ enum {
     ROW_STEP = 8,       /* so that they are those of a question and of where its answer begins */
     SELECTED_PART = 16, /* of the prompt: the 2048 of the policy's default of 32768 tokens */
     TAIL_PART = 4,      /* of those, as there */
-    DENSE_PART = 4      /* of the layers, as in the published sets, but enough for all filters */
+    DENSE_PART = 4      /* of the layers without a window, as in the published sets, but enough for
+                           all filters */
 };
 
 static uint32_t whole_pages(uint64_t n_tokens) {
@@ -40,7 +41,7 @@ struct kv_choice tune_layers_choice(const struct tune *t, uint32_t n_tokens) {
 static uint32_t dense_bound(const struct tune *t) {
     const uint32_t needed = (uint32_t)(t->plan->max_filters * (1 + t->plan->n_wait));
     if (t->plan->n_dense) return (uint32_t)t->plan->n_dense;
-    return max_u32((uint32_t)div_up(t->model.n_layers, DENSE_PART), needed);
+    return max_u32((uint32_t)div_up(tune_n_wide(t), DENSE_PART), needed);
 }
 
 int tune_layers_open(struct tune *t, struct error *err) {
@@ -91,14 +92,16 @@ static int compare_row(struct tune *t, uint32_t sample, uint32_t layer, uint32_t
     const int rc = tune_pass_select(t->pass, &look, err);
     double *similarity = tune_results_similarity(&t->results, sample);
     for (uint32_t l = 0; l <= layer && !rc; l++)
-        similarity[(size_t)l * n_layers + layer] +=
-            tune_share(look.worth, look.n_candidates, chosen_by(t, l, i), n_selected) / N_ROWS;
+        if (!tune_has_window(t, l))
+            similarity[(size_t)l * n_layers + layer] +=
+                tune_share(look.worth, look.n_candidates, chosen_by(t, l, i), n_selected) / N_ROWS;
     return rc;
 }
 
 int tune_layers_compare(struct tune *t, uint32_t sample, uint32_t layer, struct error *err) {
     int rc = 0;
-    for (uint32_t i = 0; i < N_ROWS && !rc; i++) rc = compare_row(t, sample, layer, i, err);
+    for (uint32_t i = 0; i < N_ROWS && !rc && !tune_has_window(t, layer); i++)
+        rc = compare_row(t, sample, layer, i, err);
     if (rc || layer + 1 < t->model.n_layers) return rc;
     t->results.compared[sample] = true;
     return tune_state_add_similarity(t->state, &t->results, sample, err);
@@ -111,7 +114,8 @@ static int make_shortlist(struct tune *t, struct error *err) {
     const uint32_t n_layers = t->model.n_layers, n_samples = t->results.n_samples;
     const struct tune_filter_goal goal = {.max_filters = (uint32_t)t->plan->max_filters,
                                           .max_dense = c->max_dense,
-                                          .n_wait = (uint32_t)t->plan->n_wait};
+                                          .n_wait = (uint32_t)t->plan->n_wait,
+                                          .windows = t->model.windows};
     for (uint32_t s = 0; s < n_samples; s++)
         for (size_t i = 0; i < (size_t)n_layers * n_layers; i++)
             c->similarity[i] += tune_results_similarity(&t->results, s)[i] / n_samples;
@@ -122,8 +126,8 @@ static int make_shortlist(struct tune *t, struct error *err) {
 
 /* ---- what is told ---- */
 
-static double mean_similarity(const struct tune *t, const struct tune_filters *set) {
-    return 1 - set->lost / (t->model.n_layers - set->n_dense);
+static uint32_t n_sparse(const struct tune *t, const struct tune_filters *set) {
+    return tune_n_wide(t) - set->n_dense;
 }
 
 static void print_set(struct buffer *out, const struct tune *t, const struct tune_filters *set) {
@@ -132,7 +136,7 @@ static void print_set(struct buffer *out, const struct tune *t, const struct tun
     buffer_printf(out,
                   ": %.3f of the answers, %.4f of what %" PRIu32
                   " sparse layers look at (lost: %.4f)",
-                  set->kept, mean_similarity(t, set), t->model.n_layers - set->n_dense, set->lost);
+                  set->kept, 1 - set->lost / n_sparse(t, set), n_sparse(t, set), set->lost);
 }
 
 static void note_choice(struct tune_notes *notes, const struct tune *t) {
@@ -180,7 +184,7 @@ void tune_layers_print(const struct tune *t) {
     for (uint32_t l = 0; l < n_layers; l++) {
         printf("\n%" PRIu32, l);
         for (uint32_t j = 0; j < n_layers; j++)
-            if (j < l) printf(",");
+            if (j < l || tune_has_window(t, l) || tune_has_window(t, j)) printf(",");
             else printf(",%.4f", c->similarity[(size_t)l * n_layers + j]);
     }
     printf("\n");

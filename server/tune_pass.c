@@ -168,6 +168,7 @@ static void describe_rows(struct tune_pass *p, uint32_t first, uint32_t n_rows) 
     p->step = (struct step){.n_rows = n_rows,
                             .n_seqs = 1,
                             .n_layers = n_layers,
+                            .windows = p->model->config.windows,
                             .tokens = p->tokens + first,
                             .positions = p->positions + first,
                             .seqs = &p->seq};

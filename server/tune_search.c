@@ -99,16 +99,15 @@ double *tune_results_similarity(const struct tune_results *results, uint32_t sam
 }
 
 struct tune_finding tune_finding_of(const struct tune_results *r, uint32_t candidate) {
-    const size_t n_layers = (size_t)r->n_samples * r->n_layers;
     struct tune_finding found = {0};
-    for (size_t l = 0; l < n_layers; l++)
-        for (uint32_t h = 0; h < r->n_heads; h++) {
+    uint64_t n = 0;
+    for (size_t l = 0; l < (size_t)r->n_samples * r->n_layers; l++)
+        for (uint32_t h = 0; h < r->n_heads && r->layers[l].done; h++, n++) {
             const size_t i = (size_t)candidate * r->n_heads + h;
             found.recall += r->layers[l].recall[i];
             found.density += r->layers[l].density[i];
         }
-    const double n = (double)n_layers * r->n_heads;
-    return (struct tune_finding){found.recall / n, found.density / n};
+    return (struct tune_finding){found.recall / (double)n, found.density / (double)n};
 }
 
 /* ---- choice ---- */
@@ -166,8 +165,7 @@ static const double WORTHWHILE_COST = 0.95;
 
 struct tune_choice tune_choose(const struct tune_results *results, const struct tune_goal *goal,
                                uint32_t layer, uint32_t head) {
-    const struct tune_choice dense = {-1, 1, 1, 1, 1};
-    struct tune_choice best = dense;
+    struct tune_choice best = TUNE_DENSE;
     for (uint32_t c = 0; c < results->n_candidates; c++) {
         const struct tune_choice choice = judge(results, layer, head, c);
         if (choice.cost > WORTHWHILE_COST || choice.worst_recall < goal->floor) continue;

@@ -64,13 +64,14 @@ struct tune_choice {
     double mean_recall, worst_recall; /* over samples */
     double cost, density;
 };
+#define TUNE_DENSE ((struct tune_choice){-1, 1, 1, 1, 1})
 
 /* Of candidates that are clearly cheaper than dense attention; every sample of the layer is
  * done. */
 struct tune_choice tune_choose(const struct tune_results *results, const struct tune_goal *goal,
                                uint32_t layer, uint32_t head);
 
-/* A candidate on every head, over heads, layers and samples. */
+/* A candidate on every head, over heads, samples and the layers that are done. */
 struct tune_finding {
     double recall, density;
 };

@@ -11,6 +11,8 @@ from server import BINARY, DEVICE, PATIENCE, WRAPPER
 
 N_LAYERS, N_HEADS = 1, 2  # of the tiny model, which has no layer to spare for filters
 N_DEEP = 7  # layers of the one that has
+ALL = range(N_DEEP)
+WIDE = (1, 2, 4, 6)  # where the others have windows
 
 
 def command(model, *flags):
@@ -167,32 +169,41 @@ def deep_model(tmp_path_factory):
     return write_random_model(tmp_path_factory.mktemp("deep"), 4096, num_hidden_layers=N_DEEP)
 
 
-def matrix_of(rows):
+@pytest.fixture(scope="module")
+def windowed_model(tmp_path_factory):
+    kinds = ["full_attention" if i in WIDE else "sliding_attention" for i in ALL]
+    return write_random_model(tmp_path_factory.mktemp("windowed"), 4096, num_hidden_layers=N_DEEP,
+                              architectures=["MistralForCausalLM"], model_type="mistral",
+                              sliding_window=200, layer_types=kinds)
+
+
+def matrix_of(rows, wide=ALL):
     header, *lines = [row.split(",") for row in rows]
     assert header == ["filter"] + [str(j) for j in range(N_DEEP)]
     assert [line[0] for line in lines] == [str(i) for i in range(N_DEEP)]
     matrix = [[float(cell) if cell else None for cell in line[1:]] for line in lines]
     for i, line in enumerate(matrix):
-        assert [cell is None for cell in line] == [j < i for j in range(N_DEEP)]
-        assert all(0 < cell < 1 for cell in line[i:])
+        assert [cell is None for cell in line] == [j < i or not {i, j} <= {*wide} for j in ALL]
+        assert all(0 < cell < 1 for cell in line if cell is not None)
     return matrix
 
 
-def sparse_layers(filters):
-    return {j: f for f, end in zip(filters, [*filters[1:], N_DEEP]) for j in range(f + 2, end)}
+def sparse_layers(filters, wide=ALL):
+    return {j: f for f, end in zip(filters, [*filters[1:], N_DEEP]) for j in range(f + 2, end)
+            if j in wide}
 
 
-def lost(matrix, filters):
-    return sum(1 - matrix[f][j] for j, f in sparse_layers(filters).items())
+def lost(matrix, filters, wide=ALL):
+    return sum(1 - matrix[f][j] for j, f in sparse_layers(filters, wide).items())
 
 
-def least_lost(matrix, n_filters, n_dense):
-    return min(lost(matrix, filters)
+def least_lost(matrix, n_filters, n_dense, wide):
+    return min(lost(matrix, filters, wide)
                for n in range(1, n_filters + 1)
-               for filters in itertools.combinations(range(N_DEEP), n)
+               for filters in itertools.combinations(wide, n)
                # Each has layers that follow it.
-               if set(sparse_layers(filters).values()) == set(filters)
-               and N_DEEP - n_dense <= len(sparse_layers(filters)))
+               if set(sparse_layers(filters, wide).values()) == set(filters)
+               and len(wide) - n_dense <= len(sparse_layers(filters, wide)))
 
 
 def shortlist_of(provenance):
@@ -205,19 +216,20 @@ def shortlist_of(provenance):
             for layers, kept, loss in (re.fullmatch(pattern, text).groups() for text in sets)]
 
 
-def check_filters(path, matrix, n_filters, n_dense):
+def check_filters(path, matrix, n_filters, n_dense, wide=ALL):
     found = json.loads(path.read_text())
     assert found["format"] == "quire-filters-1" and found["wait"] == 1
     assert len(found["filters"]) <= n_filters
-    assert N_DEEP - len(sparse_layers(found["filters"])) <= n_dense
+    assert len(wide) - len(sparse_layers(found["filters"], wide)) <= n_dense
     # Sets of least loss were tried; of those the one whose answers are most like those without.
     # The matrix is printed with four digits.
     shortlist = shortlist_of(found["provenance"])
     for filters, _, loss in shortlist:
-        assert abs(lost(matrix, filters) - loss) < 2e-3
+        assert abs(lost(matrix, filters, wide) - loss) < 2e-3
     assert abs(min(loss for *_, loss in shortlist) -
-               least_lost(matrix, n_filters, n_dense)) < 2e-3
-    worth = [(-kept, -len(sparse_layers(filters)), loss) for filters, kept, loss in shortlist]
+               least_lost(matrix, n_filters, n_dense, wide)) < 2e-3
+    worth = [(-kept, -len(sparse_layers(filters, wide)), loss)
+             for filters, kept, loss in shortlist]
     assert worth == sorted(worth)
     assert shortlist[0][0] == found["filters"]
     assert all(0 <= kept <= 1 for _, kept, _ in shortlist)
@@ -246,6 +258,37 @@ def test_one_search_finds_both(deep_model, tmp_path):
                   3, 6)
     assert json.loads((tmp_path / f"{deep_model.name}.json").read_text())["layers"]
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_layers_with_a_window_are_neither_filters_nor_sparse(windowed_model, tmp_path, serve):
+    """And in sparse prompts they are dense, so nothing is found for their heads, however little of
+    attention is asked for."""
+    out = tmp_path / f"{windowed_model.name}.filters.json"
+    done = tune(windowed_model, tmp_path, "--lengths", "2048", "--samples", "2", "--recall", "0.1",
+                "--floor", "0.01", "--max-filters", "2", "--dense-layers", "3")
+    assert done.returncode == 0, done.stderr
+    heads, matrix = done.stdout.split("\n\n")
+    rows = [row.split(",") for row in heads.splitlines()[1:]]
+    assert {row[2] for row in rows if int(row[0]) not in WIDE} == {"dense"}
+    found = check_filters(out, matrix_of(matrix.splitlines(), WIDE), 2, 3, WIDE)
+    patterns = tmp_path / f"{windowed_model.name}.json"
+    server = serve(str(windowed_model), "--filters-file", str(out), "--pattern-file", str(patterns))
+    layers = server.get("/v1/models").json()["data"][0]["offload"]["layers"]
+    assert layers["filter"] == found["filters"]
+    assert layers["sparse"] == list(sparse_layers(found["filters"], WIDE))
+    assert layers["windowed"] == [i for i in ALL if i not in WIDE]
+
+
+def test_nothing_is_sought_where_all_layers_have_a_window(tmp_path):
+    for kinds, flags, why in (
+            (["sliding_attention"] * 3, (), "every layer of this model has a window"),
+            (["full_attention", "sliding_attention", "sliding_attention"], ("--find", "filters"),
+             "too few layers of the model have no window")):
+        model = write_random_model(tmp_path / kinds[0], 4096, num_hidden_layers=3,
+                                   architectures=["MistralForCausalLM"], model_type="mistral",
+                                   sliding_window=200, layer_types=kinds)
+        done = tune(model, tmp_path, "--lengths", "1024", *flags)
+        assert done.returncode == 1 and why in done.stderr, done.stderr
 
 
 def test_a_comparison_that_was_stopped_goes_on(deep_model, tmp_path):

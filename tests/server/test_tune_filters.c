@@ -20,19 +20,23 @@ static double draw(void) {
     return rng_uniform(20, n_drawn++);
 }
 
-/* The definition, of the filters whose bits are set: false where a filter has no layer behind. */
-static bool judge(uint32_t bits, const double *similarity, uint32_t n_layers, uint32_t n_wait,
-                  uint32_t *n_dense, double *lost) {
-    struct filters filters = {.n_wait = n_wait};
+/* The definition, of the filters whose bits are set: false where one has a window, or has no layer
+ * behind. */
+static bool judge(uint32_t bits, const double *similarity, uint32_t n_layers,
+                  const struct tune_filter_goal *goal, uint32_t *n_dense, double *lost) {
+    const uint32_t *windows = goal->windows;
+    struct filters filters = {.n_wait = goal->n_wait};
     struct layer_group groups[MAX_LAYER_GROUPS];
     for (uint32_t l = 0; l < n_layers; l++)
         if (bits >> l & 1) filters.layers[filters.n++] = l;
-    const int n = filters_groups(&filters, NULL, n_layers, groups, NULL);
+    const int n = filters_groups(&filters, windows, n_layers, groups, NULL);
     if (n != (int)filters.n) return false;
-    *n_dense = n_layers;
+    *n_dense = 0;
     *lost = 0;
+    for (uint32_t l = 0; l < n_layers; l++) *n_dense += !layer_has_window(windows, l);
     for (int g = 0; g < n; g++)
         for (uint32_t j = groups[g].first; j < groups[g].end; j++) {
+            if (layer_has_window(windows, j)) continue;
             (*n_dense)--;
             *lost += 1 - similarity[groups[g].filter * n_layers + j];
         }
@@ -47,7 +51,7 @@ static double try_all(const double *similarity, uint32_t n_layers,
         uint32_t n_dense;
         double lost;
         if ((uint32_t)__builtin_popcount(bits) > goal->max_filters) continue;
-        if (!judge(bits, similarity, n_layers, goal->n_wait, &n_dense, &lost)) continue;
+        if (!judge(bits, similarity, n_layers, goal, &n_dense, &lost)) continue;
         if (n_dense <= goal->max_dense && lost > above && lost < least) least = lost;
     }
     return least;
@@ -70,8 +74,7 @@ static void check(const double *similarity, uint32_t n_layers,
         uint32_t n_dense;
         double lost;
         assert_int_equal(best[i].filters.n_wait, goal->n_wait);
-        assert_true(judge(bits_of(&best[i].filters), similarity, n_layers, goal->n_wait, &n_dense,
-                          &lost));
+        assert_true(judge(bits_of(&best[i].filters), similarity, n_layers, goal, &n_dense, &lost));
         assert_int_equal(best[i].n_dense, n_dense);
         assert_true(fabs(best[i].lost - lost) < 1e-9);
         assert_true(fabs(lost - try_all(similarity, n_layers, goal, above)) < 1e-9);
@@ -81,15 +84,20 @@ static void check(const double *similarity, uint32_t n_layers,
         assert_true(isinf(try_all(similarity, n_layers, goal, above)));
 }
 
+/* Of every second matrix some layers have windows. */
 static void nothing_loses_less(void **state) {
     (void)state;
     for (uint32_t i = 0; i < N_MATRICES; i++) {
         double similarity[MOST_LAYERS * MOST_LAYERS];
+        uint32_t windows[MOST_LAYERS];
+        const double share = draw();
+        for (uint32_t l = 0; l < MOST_LAYERS; l++) windows[l] = draw() < share ? 100 : 0;
         const uint32_t n_layers = 1 + i % MOST_LAYERS;
         const struct tune_filter_goal goal = {
             .max_filters = 1 + (uint32_t)(draw() * TUNE_MAX_FILTERS),
             .max_dense = (uint32_t)(draw() * (n_layers + 1)),
-            .n_wait = (uint32_t)(draw() * 3)};
+            .n_wait = (uint32_t)(draw() * 3),
+            .windows = i / MOST_LAYERS % 2 ? windows : NULL};
         for (uint32_t k = 0; k < n_layers * n_layers; k++) similarity[k] = draw();
         check(similarity, n_layers, &goal);
     }
