@@ -9,11 +9,12 @@
  * Layers before the first filter, the filters and the `wait` layers behind each look at everything;
  * the others follow the filter before them.  The wait covers the time that a fetch takes.
  *
- * Layers with a window look at the newest tokens, wherever they are, and cannot be filters: with
- * {"filters": [1], "wait": 1} and a window in every second layer
+ * Layers with a window look at the newest tokens, wherever they are, and cannot be filters.  They
+ * wait like others, for they take time, too.  {"filters": [1], "wait": 1} where every second layer
+ * has a window:
  *
- *   layer   0 │1│2│3│4│5│6│7│8        none of them waits but 2, whose time covers the fetch as
- *           . │F│.│s│.│s│.│s│.        another layer's would
+ *   layer   0│1 2│3│4│5│6│7│8
+ *           ·│F w│s│·│s│·│s│·
  *
  * Thread: any.  Memory: none is kept. */
 #ifndef ENGINE_FILTERS_H

@@ -12,7 +12,7 @@ import test_offload_oracle
 from deep_model import write_deep_model
 from offload_oracle import PAGE, Selection, Text, whole_pages
 from oracle_model import Model
-from precision import BF16, ELEMENT_BYTES, EXACT, N_TOP, PRECISE, row_error, values_of
+from precision import ELEMENT_BYTES, EXACT, N_TOP, PRECISE, row_error, values_of
 from server import PATIENCE, SLOW, Server
 from test_families import N_VOCAB
 from test_offload_oracle import Errors, ask, check_usage, read_choice, read_generated
@@ -102,7 +102,7 @@ def test_answers_are_the_oracles(model, server):
                  for n, offload, sizes in ((700, False, {"selected": 128, "sink": 2}),
                                            (310, True, {"tail": 128}), (900, True, {}),
                                            (190, False, {}))]
-    texts = test_offload_oracle.check_answers(server, model.oracle, questions, BF16)
+    texts = test_offload_oracle.check_answers(server, model.oracle, questions)
     assert all(0 < text.n_fetched < text.n_chosen for text in texts)
     assert all(sum(text.groups.values()) == model.n_sparse for text in texts)
     server.wait_idle()
@@ -118,7 +118,7 @@ def test_selecting_everything_is_the_policy_full(model, server, offload):
     got, usage = ask(server, prompt, selection, offload, n, temperature=0)
     assert usage["kv"]["selected_tokens"] == 0
     read_choice(got, model.oracle, prompt, selection, errors)
-    errors.check(BF16)
+    errors.check()
     if EXACT:
         assert got["token_ids"] == wanted["token_ids"] and got["logprobs"] == wanted["logprobs"]
 
@@ -136,7 +136,7 @@ def test_sparse_prompts(model, server, offload):
     text, errors, values = Text(model.oracle, selection), Errors(), values_of(choice)
     errors.seen.append(row_error(values[0], text.prompt(prompt)[-1], choice["token_ids"][0]))
     errors.generate(text, choice["token_ids"], values[1:])
-    errors.check(BF16)
+    errors.check()
     check_usage(usage, text, n, offload)
 
     choice, usage = ask(server, prompt, selection, offload, n, prefill=narrow, **parameters)
@@ -163,7 +163,7 @@ def test_a_second_prompt_finds_the_first_ones_blocks(model):
             values = values_of(choice)
             errors.seen.append(row_error(values[0], text.prompt(shorter)[-1], ids[0]))
             errors.generate(text, ids, values[1:])
-    errors.check(BF16)
+    errors.check()
 
 
 def ask_all(server, prompts, n, **parameters):
@@ -198,6 +198,20 @@ def test_those_that_lose_their_places_change_no_bit(model, offload, caching):
                 assert answer["choices"] == alone["choices"]
                 assert (answer["usage"]["kv"]["selected_tokens"]
                         == alone["usage"]["kv"]["selected_tokens"])
+
+
+@both_places
+def test_batch_invariance(model, offload):
+    """There no page goes back, and all that a text may need is taken when it starts."""
+    policy = {"type": "offload", "selected": 64, "tail": 64, "offload": offload}
+    prompts, n = [tokens_of(210 + 90 * i, 70 + i) for i in range(4)], 80
+    with model.server("--batch-invariant", "true", "--kv-cache-memory", "128M",
+                      "--kv-offload-size", "32M") as server:
+        together = ask_all(server, prompts, n, kv_policy=policy)
+        for i, (prompt, answer) in enumerate(zip(prompts, together)):
+            (alone,) = ask_all(server, [prompt], n, kv_policy=policy, cache_salt=str(i))
+            assert answer["choices"] == alone["choices"]
+            assert answer["usage"]["kv"]["selected_tokens"] == 128 * (n - 1) > 0
 
 
 @pytest.fixture(scope="module")
@@ -238,7 +252,7 @@ def test_prompts_that_go_layer_by_layer(model, scarce, prefill):
         check_usage(usage, text, n, True)
         assert text.n_chosen == len(text.groups) * whole_pages(selection.selected) * n
         assert usage["prefill"]["mode"] == ("dense" if prefill == "dense" else "sparse")
-    errors.check(BF16)
+    errors.check()
     server.wait_idle()
 
 
