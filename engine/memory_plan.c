@@ -84,7 +84,8 @@ int memory_plan_store(struct kv_store *store, const struct engine_config *config
                                .n_kv_heads = model->n_kv_heads,
                                .head_dim = model->head_dim};
     if (config->kv_store_bytes == 0) return 0;
-    store->n_planes = selects ? sparse_layers(config, model) : planes_of_pages(store, config, model);
+    store->n_planes =
+        selects ? sparse_layers(config, model) : planes_of_pages(store, config, model);
     const size_t block_bytes = kv_store_block_bytes(store);
     store->n_blocks = (uint32_t)min_u64(config->kv_store_bytes / block_bytes, UINT32_MAX);
     if (store->n_blocks > 0) return 0;

@@ -32,8 +32,8 @@ struct kv_plan {
     bool by_layers;
     uint32_t n_prompt;
     uint32_t n_most; /* tokens that the text may come to have, <= KV_MAX_TEXT */
-    uint32_t step_rows; /* that a step, or a prompt's slices together, may append at most to lists of
-                           layers with a window */
+    uint32_t step_rows; /* that a step, or a prompt's slices together, may append at most, to lists
+                           of layers with a window */
 };
 
 /* What an engine can do. */

@@ -16,8 +16,8 @@ def changed(values, rng):
 
 
 def write_deep_model(directory, source, layers, context, **config):
-    """layers: a letter for each, "w" for a window.  Each is the source's first with other weights, so
-    that no two look at the same."""
+    """layers: a letter for each, "w" for a window.  Each is the source's first with other weights,
+    so that no two look at the same."""
     rng = numpy.random.default_rng(len(layers))
     given = checkpoint.read_config(DATA / source)
     tensors, deep = checkpoint.read_tensors(DATA / source), {}

@@ -4,7 +4,7 @@
  * Every page and block carries a tag that says which page of which layer's text it holds.  Steps
  * write tags as a device would, and what a step would read is checked.  Results are taken late now
  * and then, and sequences are suspended and swapped, or computed again.  Long prompts go layer by
- * layer, some of them not to their end.  All of that also where half of the layers have a window. */
+ * layer, some of them not to their end.  All of that also where some layers have a window. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
