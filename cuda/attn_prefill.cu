@@ -23,10 +23,13 @@ uint32_t attn_prefill_plan(const uint32_t *n_rows, const uint32_t *n_slots, uint
     return n;
 }
 
-static bool wants_sm90(const struct attn_prefill_params &p) {
+static bool has_sm90(const struct kv_pool &kv) {
     static const bool is_there = attn_prefill_sm90_is_there();
-    return is_there && !p.turned && p.kv.dtype == DTYPE_BF16 &&
-           (p.kv.head_dim == 64 || p.kv.head_dim == 128);
+    return is_there && kv.dtype == DTYPE_BF16 && (kv.head_dim == 64 || kv.head_dim == 128);
+}
+
+static bool wants_sm90(const struct attn_prefill_params &p) {
+    return !p.turned && has_sm90(p.kv);
 }
 
 cudaError_t launch_attn_prefill(const struct attn_prefill_params &p, cudaStream_t stream) {
@@ -37,4 +40,27 @@ cudaError_t launch_attn_prefill_sparse(const struct attn_prefill_params &p,
                                        const struct sparse_view &s, cudaStream_t stream) {
     const bool sm90 = wants_sm90(p) && attn_sparse_sm90_fits(s, p.kv.head_dim);
     return sm90 ? launch_attn_sparse_sm90(p, s, stream) : launch_attn_sparse_mma(p, s, stream);
+}
+
+cudaError_t launch_attn_split(const struct attn_prefill_params &p, const struct attn_split_view &s,
+                              cudaStream_t stream) {
+    const cudaError_t status = wants_sm90(p) ? launch_attn_split_sm90(p, s, stream)
+                                             : launch_attn_split_mma(p, s, stream);
+    return status == cudaSuccess ? launch_attn_split_merge(p, s, stream) : status;
+}
+
+cudaError_t attn_split_shape_of(const struct kv_pool &kv, uint32_t n_heads,
+                                struct attn_split_shape *shape) {
+    int device, n_multiprocessors, n_resident = 1; /* attn_prefill_sm90.cu: one block each */
+    *shape = {n_heads, kv.n_kv_heads, attn_prefill_block_rows(kv.head_dim), 0, 0};
+    if (n_heads / kv.n_kv_heads > shape->block_rows) return cudaSuccess;
+    cudaError_t status = cudaGetDevice(&device);
+    if (status == cudaSuccess)
+        status = cudaDeviceGetAttribute(&n_multiprocessors, cudaDevAttrMultiProcessorCount, device);
+    if (status == cudaSuccess && !has_sm90(kv)) status = attn_split_mma_residents(kv, &n_resident);
+    /* None resident: the device is too small for the kernel, and its launch will say so. */
+    if (status != cudaSuccess || n_resident == 0) return status;
+    shape->n_blocks = (uint32_t)(n_multiprocessors * n_resident);
+    shape->max_blocks = (uint32_t)n_multiprocessors * ATTN_SPLIT_MAX_PIECES;
+    return cudaSuccess;
 }

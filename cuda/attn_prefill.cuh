@@ -1,4 +1,4 @@
-/* attn_prefill.cuh - causal attention of many query rows per sequence over paged keys and values.
+/* attn_prefill.cuh - causal attention of a prompt's query rows over paged keys and values.
  *
  *   slots   0 ............................ n_slots
  *   rows                     0 ....... n_rows         row i sees slots [0, n_slots - n_rows + i],
@@ -11,8 +11,13 @@
  *   attn_prefill_mma.cu    sm_80 and later, head_dim 64, 80, 96, 128, 256, bf16 and f16 pages
  *   attn_prefill_sm90.cu   sm_90a, head_dim 64 and 128, bf16 pages, keys that are stored after RoPE
  *
- * A row's bits depend on its own queries, keys and slot numbers only: not on the batch, nor on how
- * a prompt was cut into steps.  Slots past n_slots may hold anything, NaN included.
+ * Prompts that have few rows to compute behind many keys are attended by a list of their own, whose
+ * blocks share the keys of a tile, by the same two kernels and a merge after them (attn_split.h,
+ * attn_split_merge.cu).
+ *
+ * By the first list, a row's bits depend on its own queries, keys and slot numbers only: not on the
+ * batch, nor on how a prompt was cut into steps.  By the second they depend on how keys were cut.
+ * Slots past n_slots may hold anything, NaN included.
  *
  * Thread: engine.  Memory: none of its own; launches do not allocate or synchronise. */
 #ifndef CUDA_ATTN_PREFILL_CUH
@@ -23,6 +28,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "cuda/attn_split.h"
 #include "cuda/kernels.h"
 #include "engine/backend.h"
 
@@ -54,6 +60,19 @@ struct attn_prefill_params {
     struct key_turns turns;
 };
 
+/* Rows of the matrix that a block of any of the kernels multiplies. */
+static constexpr uint32_t attn_prefill_block_rows(uint32_t head_dim) {
+    return head_dim <= 128 ? ATTN_PREFILL_TILE : ATTN_PREFILL_TILE / 2;
+}
+
+/* A plan of split prompts and room for its partial results, on the device. */
+struct attn_split_view {
+    const struct attn_split_item *items; /* [n_items], those to be merged first */
+    uint32_t n_items, n_merges;
+    float *partial_out; /* 16-byte aligned: attn_split_tile.cuh */
+    float *partial_lse;
+};
+
 /* Host: the items of sequences [first_seq, n_seqs), longest first.  Returns their number, which is
  * attn_prefill_max_items() at most; items has room for it. */
 uint32_t attn_prefill_plan(const uint32_t *n_rows, const uint32_t *n_slots, uint32_t first_seq,
@@ -67,6 +86,16 @@ static inline uint32_t attn_prefill_max_items(uint32_t n_rows, uint32_t n_seqs) 
 /* Picks the kernel.  cudaErrorInvalidValue: a shape or type that no kernel has. */
 cudaError_t launch_attn_prefill(const struct attn_prefill_params &p, cudaStream_t stream);
 
+/* The rows of a plan's items; p.items and p.n_items are not looked at.  Not for keys that are
+ * stored before RoPE. */
+cudaError_t launch_attn_split(const struct attn_prefill_params &p, const struct attn_split_view &s,
+                              cudaStream_t stream);
+
+/* What plans are to know of the kernel that this shape gets, on the device at hand.  No plans
+ * (max_blocks 0) where a group of query heads does not fit a block. */
+cudaError_t attn_split_shape_of(const struct kv_pool &kv, uint32_t n_heads,
+                                struct attn_split_shape *shape);
+
 /* The items' rows visit what the index says, which describes the layer at hand of their sequence:
  * its tiles are theirs.  Not for keys that are stored before RoPE. */
 cudaError_t launch_attn_prefill_sparse(const struct attn_prefill_params &p,
@@ -77,6 +106,14 @@ cudaError_t launch_attn_prefill_sparse(const struct attn_prefill_params &p,
 bool attn_prefill_sm90_is_there(void);
 cudaError_t launch_attn_prefill_mma(const struct attn_prefill_params &p, cudaStream_t stream);
 cudaError_t launch_attn_prefill_sm90(const struct attn_prefill_params &p, cudaStream_t stream);
+cudaError_t launch_attn_split_mma(const struct attn_prefill_params &p,
+                                  const struct attn_split_view &s, cudaStream_t stream);
+cudaError_t launch_attn_split_sm90(const struct attn_prefill_params &p,
+                                   const struct attn_split_view &s, cudaStream_t stream);
+cudaError_t launch_attn_split_merge(const struct attn_prefill_params &p,
+                                    const struct attn_split_view &s, cudaStream_t stream);
+/* Blocks of it that one multiprocessor holds. */
+cudaError_t attn_split_mma_residents(const struct kv_pool &kv, int *n_blocks);
 cudaError_t launch_attn_sparse_mma(const struct attn_prefill_params &p, const struct sparse_view &s,
                                    cudaStream_t stream);
 /* False: the index has room for more columns than a block can list. */

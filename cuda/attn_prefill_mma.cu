@@ -10,12 +10,16 @@
  *   sparse  blocks are any 64 slots, named by a list in shared memory (attn_sparse.cuh), with a bit
  *           for each half of a tile that must not see them: a warp's rows are all of one half
  *
- * Grid:   (heads x parts of a tile, items).   Bound: tensor cores.
+ *   split   the matrix holds all heads of a group, of fewer rows, and the block goes along a run of
+ *           their pairs (attn_split.h)
+ *
+ * Grid:   (heads x parts of a tile, items); split: (KV heads, items).   Bound: tensor cores.
  * Oracle: engine/cpu/attention.c in plain C; the test's oracle is in double. */
 #include "cuda/attn_prefill.cuh"
 
 #include "cuda/attn_prefill_tile.cuh"
 #include "cuda/attn_sparse.cuh"
+#include "cuda/attn_split_tile.cuh"
 #include "cuda/keep.cuh"
 #include "cuda/mma.cuh"
 
@@ -30,21 +34,30 @@ static constexpr __host__ __device__ int block_rows(int dim) {
     return WARPS * 16 * bands(dim);
 }
 
+static_assert(block_rows(128) == attn_prefill_block_rows(128), "plans count with these rows");
+static_assert(block_rows(256) == attn_prefill_block_rows(256), "plans count with these rows");
+
 template <typename T, int D> struct mma_plan {
     static constexpr int STRIDE = D + 8; /* elements */
     T q[block_rows(D) * STRIDE], k[KEYS * STRIDE], v[KEYS * STRIDE];
 };
 
-/* Queries are bf16 whatever the pages are; f16 mma wants them as f16 (exact from 2^-14 to 2^16). */
-template <typename T, int D>
+/* Queries are bf16 whatever the pages are; f16 mma wants them as f16 (exact from 2^-14 to 2^16).
+ * Rows of one head or, with a group, of so many heads from this one on, row after row. */
+template <typename T, int D, bool GROUP = false>
 static __device__ void load_queries(T *to, const struct attn_prefill_params &p, int first_row,
-                                    int n_rows, int head) {
+                                    int n_rows, int head, int group = 1) {
     const __nv_bfloat16 *q =
         (const __nv_bfloat16 *)p.q + (size_t)first_row * p.q_stride + (size_t)head * D;
     for (int i = threadIdx.x; i < block_rows(D) * (D / 8); i += THREADS) {
         const int row = i / (D / 8), col = i % (D / 8) * 8;
         uint4 v = make_uint4(0, 0, 0, 0);
-        if (row < n_rows) v = *(const uint4 *)(q + row * p.q_stride + col);
+        if constexpr (GROUP) {
+            if (row < n_rows)
+                v = *(const uint4 *)(q + row / group * p.q_stride + row % group * D + col);
+        } else {
+            if (row < n_rows) v = *(const uint4 *)(q + row * p.q_stride + col);
+        }
         if constexpr (sizeof(T) == 2 && !__is_same(T, __nv_bfloat16)) {
             uint32_t *w = &v.x;
             for (int j = 0; j < 4; j++) {
@@ -120,31 +133,35 @@ static __device__ __forceinline__ void add_values(struct warp_state<D> &w, const
     }
 }
 
-/* Hides what the rows may not see: column c of the block is visible to the lane's first row while
- * c < limit, and each later row sees one more. */
-template <int D>
-static __device__ __forceinline__ void mask_scores(struct warp_state<D> &w, int limit, int lane) {
+/* Hides what the rows may not see: column c of the block is visible to row 0 of the tile while
+ * c < limit, and each later row sees one more.  row: the lane's first in the matrix. */
+template <int D, typename Pairs>
+static __device__ __forceinline__ void mask_scores(struct warp_state<D> &w, const Pairs &pairs,
+                                                   int limit, int row, int lane) {
 #pragma unroll
     for (int b = 0; b < bands(D); b++)
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                if (n * 8 + lane % 4 * 2 + e % 2 >= limit + b * 16 + e / 2 * 8)
+                if (n * 8 + lane % 4 * 2 + e % 2 >=
+                    limit + row_of(pairs, row + b * 16 + e / 2 * 8))
                     w.s[b][n][e] = -INFINITY;
 }
 
-/* Hides what lies before the rows' windows: column c of the block while c < first for the lane's
- * first row, and for each later row one more. */
-template <int D>
-static __device__ __forceinline__ void mask_before(struct warp_state<D> &w, int first, int lane) {
+/* Hides what lies before the rows' windows: column c of the block while c < first for row 0 of the
+ * tile, and for each later row one more. */
+template <int D, typename Pairs>
+static __device__ __forceinline__ void mask_before(struct warp_state<D> &w, const Pairs &pairs,
+                                                   int first, int row, int lane) {
 #pragma unroll
     for (int b = 0; b < bands(D); b++)
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                if (n * 8 + lane % 4 * 2 + e % 2 < first + b * 16 + e / 2 * 8)
+                if (n * 8 + lane % 4 * 2 + e % 2 <
+                    first + row_of(pairs, row + b * 16 + e / 2 * 8))
                     w.s[b][n][e] = -INFINITY;
 }
 
@@ -174,18 +191,16 @@ static __device__ __forceinline__ void update_softmax(struct warp_state<D> &w, i
     for (int n = 0; n < D / 8; n++) w.o[b][n][2 * h] *= factor, w.o[b][n][2 * h + 1] *= factor;
 }
 
-/* row: the lane's first row in the block's rows. */
-template <int D>
-static __device__ __forceinline__ void store_rows(const struct attn_prefill_params &p,
-                                                  const struct prefill_tile &t,
-                                                  const struct warp_state<D> &w, int head,
-                                                  int row, float scale) {
+/* row: the lane's first row in the block's rows.  store(row, largest score in base 2, sum of
+ * weights, accumulators as store_row() takes them) */
+template <int D, typename Store>
+static __device__ __forceinline__ void store_rows(const struct warp_state<D> &w, int row,
+                                                  float scale, const Store &store) {
 #pragma unroll
     for (int i = 0; i < 2 * bands(D); i++) {
         const int b = i / 2, h = i % 2;
-        store_row<D>(p, t, row + 8 * i, head, w.max[b][h] * scale, w.sum[b][h], [&](int n) {
-            return make_float2(w.o[b][n][2 * h], w.o[b][n][2 * h + 1]);
-        });
+        store(row + 8 * i, w.max[b][h] * scale, w.sum[b][h],
+              [&](int n) { return make_float2(w.o[b][n][2 * h], w.o[b][n][2 * h + 1]); });
     }
 }
 
@@ -219,25 +234,16 @@ static __device__ __forceinline__ struct block_source<T, Pairs> block_source_of(
             p.kv.page_bytes / sizeof(T), p.kv.n_kv_heads *head_elements, pairs};
 }
 
-/* Never TURNED and WINDOW: a bounded cache is no longer than the window. */
-template <typename T, int D, bool TURNED, bool WINDOW, bool CAPPED>
-static __global__ void __launch_bounds__(THREADS)
-    attn_prefill_mma_kernel(const struct attn_prefill_params p) {
-    constexpr int ROWS = block_rows(D), PARTS = ATTN_PREFILL_TILE / ROWS;
-    extern __shared__ __align__(16) unsigned char shared[];
-    struct mma_plan<T, D> &plan = *reinterpret_cast<struct mma_plan<T, D> *>(shared);
-    const int head = blockIdx.x / PARTS, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    struct prefill_tile t = prefill_tile_of(p, blockIdx.y);
-    const int skip = blockIdx.x % PARTS * ROWS; /* to this block's part of the tile */
-    t.first_row += skip, t.first_visible += skip, t.n_rows = min(t.n_rows - skip, ROWS);
-    if (t.n_rows <= 0) return;
-
-    const auto from = block_source_of<T, D>(p, head, pairs_of<WINDOW>(p, t));
-    const int n = 2 * from.pairs.n, warp_row = warp * 16 * bands(D);
-    const float scale = p.scale.outer * 1.44269504f; /* softmax in base 2 */
-    struct warp_state<D> w = {};
+/* Along all blocks of the pairs, once the queries are under way to shared memory.  head: any of
+ * those that share the keys; warp_row: the warp's first in the matrix. */
+template <typename T, int D, bool TURNED, bool WINDOW, bool CAPPED, typename Pairs>
+static __device__ __forceinline__ void attend(struct mma_plan<T, D> &plan, struct warp_state<D> &w,
+                                              const struct attn_prefill_params &p,
+                                              const struct prefill_tile &t,
+                                              const struct block_source<T, Pairs> &from,
+                                              int head, int warp_row, int lane, float scale) {
+    const int n = 2 * from.pairs.n;
     for (int i = 0; i < 2 * bands(D); i++) w.max[i / 2][i % 2] = -INFINITY;
-    load_queries<T, D>(plan.q, p, t.first_row, t.n_rows, head);
     load_block<T, D>(plan.k, from.page(t, 0), from.n_valid(t, 0));
     for (int i = 0; i < n; i++) {
         copy_async_wait_all();
@@ -254,16 +260,66 @@ static __global__ void __launch_bounds__(THREADS)
         __syncthreads(); /* V(i) is there, and everyone is done with K(i) */
         if (i + 1 < n) load_block<T, D>(plan.k, from.page(t, i + 1), from.n_valid(t, i + 1));
         const int limit = t.first_visible - from.block(i) * KEYS; /* of row 0 */
-        if (limit < KEYS) mask_scores(w, limit + warp_row + lane / 4, lane);
+        if (limit < KEYS) mask_scores(w, from.pairs, limit, warp_row + lane / 4, lane);
         if constexpr (WINDOW) {
             const int first = limit - from.pairs.window; /* of the block, that row 0 sees */
-            if (first + ROWS > 0) mask_before(w, first + warp_row + lane / 4, lane);
+            if (first + block_rows(D) > 0)
+                mask_before(w, from.pairs, first, warp_row + lane / 4, lane);
         }
 #pragma unroll
         for (int b = 0; b < 2 * bands(D); b++) update_softmax(w, b / 2, b % 2, scale);
         add_values<T, D>(w, plan.v, lane);
     }
-    store_rows(p, t, w, head, warp_row + lane / 4, scale);
+}
+
+/* Never TURNED and WINDOW: a bounded cache is no longer than the window. */
+template <typename T, int D, bool TURNED, bool WINDOW, bool CAPPED>
+static __global__ void __launch_bounds__(THREADS)
+    attn_prefill_mma_kernel(const struct attn_prefill_params p) {
+    constexpr int ROWS = block_rows(D), PARTS = ATTN_PREFILL_TILE / ROWS;
+    extern __shared__ __align__(16) unsigned char shared[];
+    struct mma_plan<T, D> &plan = *reinterpret_cast<struct mma_plan<T, D> *>(shared);
+    const int head = blockIdx.x / PARTS, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    struct prefill_tile t = prefill_tile_of(p, blockIdx.y);
+    const int skip = blockIdx.x % PARTS * ROWS; /* to this block's part of the tile */
+    t.first_row += skip, t.first_visible += skip, t.n_rows = min(t.n_rows - skip, ROWS);
+    if (t.n_rows <= 0) return;
+
+    const auto from = block_source_of<T, D>(p, head, pairs_of<WINDOW>(p, t));
+    const int warp_row = warp * 16 * bands(D);
+    const float scale = p.scale.outer * 1.44269504f; /* softmax in base 2 */
+    struct warp_state<D> w = {};
+    load_queries<T, D>(plan.q, p, t.first_row, t.n_rows, head);
+    attend<T, D, TURNED, WINDOW, CAPPED>(plan, w, p, t, from, head, warp_row, lane, scale);
+    store_rows(w, warp_row + lane / 4, scale,
+               [&](int row, float top, float sum, const auto &pair) {
+                   store_row<D>(p, t, row, head, top, sum, pair);
+               });
+}
+
+/* Windows are looked at whether the layer has one or not: few prompts' rows come here. */
+template <typename T, int D, bool CAPPED>
+static __global__ void __launch_bounds__(THREADS)
+    attn_split_mma_kernel(const struct attn_prefill_params p, const struct attn_split_view s) {
+    extern __shared__ __align__(16) unsigned char shared[];
+    struct mma_plan<T, D> &plan = *reinterpret_cast<struct mma_plan<T, D> *>(shared);
+    const int warp_row = threadIdx.x / 32 * 16 * bands(D), lane = threadIdx.x % 32;
+    const struct split_tile t = split_tile_of(p, s, blockIdx.y, blockIdx.x);
+    if (t.pairs.n == 0) {
+        store_nothing(p, s, t, block_rows(D));
+        return;
+    }
+    const int head = t.kv_head * t.pairs.group; /* the first one */
+    const auto from = block_source_of<T, D>(p, head, t.pairs);
+    const float scale = p.scale.outer * 1.44269504f; /* softmax in base 2 */
+    struct warp_state<D> w = {};
+    load_queries<T, D, true>(plan.q, p, t.rows.first_row, t.rows.n_rows * t.pairs.group, head,
+                             t.pairs.group);
+    attend<T, D, false, true, CAPPED>(plan, w, p, t.rows, from, head, warp_row, lane, scale);
+    store_rows(w, warp_row + lane / 4, scale,
+               [&](int row, float top, float sum, const auto &pair) {
+                   store_split_row<D>(p, s, t, block_rows(D), row, top, sum, pair);
+               });
 }
 
 /* --- sparse --- */
@@ -378,7 +434,10 @@ static __global__ void __launch_bounds__(THREADS)
         for (int b = 0; b < 2 * bands(D); b++) update_softmax(w, b / 2, b % 2, scale);
         add_values<T, D>(w, plan.v, lane);
     }
-    store_rows(p, t, w, head, warp_row + lane / 4, scale);
+    store_rows(w, warp_row + lane / 4, scale,
+               [&](int row, float top, float sum, const auto &pair) {
+                   store_row<D>(p, t, row, head, top, sum, pair);
+               });
 }
 
 /* --- launchers --- */
@@ -387,59 +446,90 @@ template <int D> static dim3 grid_of(const struct attn_prefill_params &p) {
     return dim3(p.n_heads * (ATTN_PREFILL_TILE / block_rows(D)), p.n_items);
 }
 
-/* Without an index: dense. */
+/* What a list's rows visit: everything; what an index says; everything, in pieces. */
+struct work {
+    const struct sparse_view *sparse; /* NULL: no index */
+    const struct attn_split_view *split; /* NULL: no pieces */
+    int *n_residents; /* not NULL: nothing is launched, blocks of a multiprocessor are counted */
+};
+
 template <typename T, int D, bool CAPPED>
-static cudaError_t launch(const struct attn_prefill_params &p, const struct sparse_view *s,
+static cudaError_t launch(const struct attn_prefill_params &p, const struct work &work,
                           cudaStream_t stream) {
     const auto dense = p.turned       ? attn_prefill_mma_kernel<T, D, true, false, CAPPED>
                        : p.window > 0 ? attn_prefill_mma_kernel<T, D, false, true, CAPPED>
                                       : attn_prefill_mma_kernel<T, D, false, false, CAPPED>;
     const auto sparse = attn_sparse_mma_kernel<T, D, CAPPED>;
-    const int bytes = s ? sizeof(struct sparse_mma_plan<T, D>) : sizeof(struct mma_plan<T, D>);
+    const auto split = attn_split_mma_kernel<T, D, CAPPED>;
+    const void *kernel = work.sparse ? (const void *)sparse
+                         : work.split ? (const void *)split
+                                      : (const void *)dense;
+    const int bytes =
+        work.sparse ? sizeof(struct sparse_mma_plan<T, D>) : sizeof(struct mma_plan<T, D>);
     const cudaError_t status =
-        cudaFuncSetAttribute(s ? (const void *)sparse : (const void *)dense,
-                             cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (status != cudaSuccess) return status;
-    if (s) sparse<<<grid_of<D>(p), THREADS, bytes, stream>>>(p, *s);
+    if (work.n_residents)
+        return cudaOccupancyMaxActiveBlocksPerMultiprocessor(work.n_residents, kernel, THREADS,
+                                                             bytes);
+    if (work.sparse) sparse<<<grid_of<D>(p), THREADS, bytes, stream>>>(p, *work.sparse);
+    else if (work.split)
+        split<<<dim3(p.kv.n_kv_heads, work.split->n_items), THREADS, bytes, stream>>>(
+            p, *work.split);
     else dense<<<grid_of<D>(p), THREADS, bytes, stream>>>(p);
     return cudaGetLastError();
 }
 
 /* Not a branch in the kernels: it costs those of head_dim 64 and 128 registers, or memory. */
 template <typename T, int D>
-static cudaError_t launch_cap(const struct attn_prefill_params &p, const struct sparse_view *s,
+static cudaError_t launch_cap(const struct attn_prefill_params &p, const struct work &work,
                               cudaStream_t stream) {
-    return p.scale.inner > 0 ? launch<T, D, true>(p, s, stream) : launch<T, D, false>(p, s, stream);
+    return p.scale.inner > 0 ? launch<T, D, true>(p, work, stream)
+                             : launch<T, D, false>(p, work, stream);
 }
 
 template <typename T>
-static cudaError_t launch_dim(const struct attn_prefill_params &p, const struct sparse_view *s,
+static cudaError_t launch_dim(const struct attn_prefill_params &p, const struct work &work,
                               cudaStream_t stream) {
     switch (p.kv.head_dim) {
-    case 64: return launch_cap<T, 64>(p, s, stream);
-    case 80: return launch_cap<T, 80>(p, s, stream);
-    case 96: return launch_cap<T, 96>(p, s, stream);
-    case 128: return launch_cap<T, 128>(p, s, stream);
-    case 256: return launch_cap<T, 256>(p, s, stream);
+    case 64: return launch_cap<T, 64>(p, work, stream);
+    case 80: return launch_cap<T, 80>(p, work, stream);
+    case 96: return launch_cap<T, 96>(p, work, stream);
+    case 128: return launch_cap<T, 128>(p, work, stream);
+    case 256: return launch_cap<T, 256>(p, work, stream);
     default: return cudaErrorInvalidValue;
     }
 }
 
-static cudaError_t launch_dtype(const struct attn_prefill_params &p, const struct sparse_view *s,
+static cudaError_t launch_dtype(const struct attn_prefill_params &p, const struct work &work,
                                 cudaStream_t stream) {
-    if (p.n_items == 0) return cudaSuccess; /* an empty grid is a launch error */
     switch (p.kv.dtype) {
-    case DTYPE_BF16: return launch_dim<__nv_bfloat16>(p, s, stream);
-    case DTYPE_F16: return launch_dim<__half>(p, s, stream);
+    case DTYPE_BF16: return launch_dim<__nv_bfloat16>(p, work, stream);
+    case DTYPE_F16: return launch_dim<__half>(p, work, stream);
     default: return cudaErrorInvalidValue;
     }
 }
 
 cudaError_t launch_attn_prefill_mma(const struct attn_prefill_params &p, cudaStream_t stream) {
-    return launch_dtype(p, nullptr, stream);
+    if (p.n_items == 0) return cudaSuccess; /* an empty grid is a launch error */
+    return launch_dtype(p, {}, stream);
 }
 
 cudaError_t launch_attn_sparse_mma(const struct attn_prefill_params &p, const struct sparse_view &s,
                                    cudaStream_t stream) {
-    return p.turned ? cudaErrorInvalidValue : launch_dtype(p, &s, stream);
+    if (p.n_items == 0) return cudaSuccess;
+    return p.turned ? cudaErrorInvalidValue : launch_dtype(p, {&s, nullptr, nullptr}, stream);
+}
+
+cudaError_t launch_attn_split_mma(const struct attn_prefill_params &p,
+                                  const struct attn_split_view &s, cudaStream_t stream) {
+    if (s.n_items == 0) return cudaSuccess;
+    return p.turned ? cudaErrorInvalidValue : launch_dtype(p, {nullptr, &s, nullptr}, stream);
+}
+
+cudaError_t attn_split_mma_residents(const struct kv_pool &kv, int *n_blocks) {
+    struct attn_prefill_params p = {};
+    const struct attn_split_view none = {};
+    p.kv = kv;
+    return launch_dtype(p, {nullptr, &none, n_blocks}, nullptr);
 }

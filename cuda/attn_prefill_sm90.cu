@@ -18,6 +18,11 @@
  *   pages   the pool is a stack of matrices, one a page, of rows (is_v * n_kv_heads + kv_head) * 64
  *           + slot
  *
+ * Of a split prompt (attn_split.h) a block takes all heads of a group, of fewer rows, in the same
+ * matrix, and a run of their pairs:
+ *
+ *   q       a stack of matrices [n_heads][D], one a row: a box of (128 / group rows, group, 64)
+ *
  * Of a sparse prompt a tile visits other pairs in the same way (attn_sparse.cuh).  The producers:
  *
  *   warps 0, 2  keys, values: pairs of pages in boxes of 64 rows, of groups in boxes of 16, or of
@@ -32,14 +37,17 @@
  * even, each meets only stages that it has followed from phase to phase.
  *
  * Grid:   (heads, items): heads of one tile run together and share pages in L2.  One block per SM.
+ *         Split: (KV heads, items).
  *         Sparse: (heads of a group, items, KV heads), one KV head after the other: tiles visit
  *         keys here and there, and those of one head nearly fit into L2.
- * Bound:  tensor cores, 4 * D operations per visible (row, slot) and head.
+ * Bound:  tensor cores, 4 * D operations per visible (row, slot) and head; of a split prompt with
+ *         less than 128 rows times heads of a group, memory.
  * Oracle: engine/cpu/attention.c in plain C; the test's oracle is in double. */
 #include "cuda/attn_prefill.cuh"
 
 #include "cuda/attn_prefill_tile.cuh"
 #include "cuda/attn_sparse.cuh"
+#include "cuda/attn_split_tile.cuh"
 #include "cuda/device.cuh"
 #include "cuda/sm90.cuh"
 
@@ -95,6 +103,17 @@ static __device__ void load_queries(struct sm90_plan<D> &plan, const CUtensorMap
                     &plan.q_full);
 }
 
+/* Of a split tile, row after row with all heads of a group: a box of heads and rows. */
+template <int D>
+static __device__ void load_group(struct sm90_plan<D> &plan, const CUtensorMap *queries,
+                                  const struct split_tile &t) {
+    const int group = t.pairs.group;
+    barrier_arrive_expect(&plan.q_full, ATTN_PREFILL_TILE / group * group * D * 2);
+    for (int c = 0; c < D / COLUMN; c++)
+        tensor_load(plan.q + c * COLUMN_BYTES, queries, c * COLUMN, t.kv_head * group,
+                    t.rows.first_row, &plan.q_full);
+}
+
 /* Rows from `row` on of both pages. */
 template <int D>
 static __device__ void load_pages(unsigned char *to, const CUtensorMap *pool, int row, int page0,
@@ -134,15 +153,15 @@ static __device__ void load_values(struct sm90_plan<D> &plan, const CUtensorMap 
     if (lane == 0) barrier_arrive(&plan.v_full[stage]);
 }
 
+/* Keys and values; somebody else gives the order for Q. */
 template <int D, typename Pairs>
 static __device__ void produce(struct sm90_plan<D> &plan, const struct sm90_maps &maps,
-                               const struct prefill_tile &t, const Pairs &pairs, int head,
-                               int kv_head, int n_kv_heads) {
+                               const struct prefill_tile &t, const Pairs &pairs, int kv_head,
+                               int n_kv_heads) {
     constexpr int STAGES = sm90_plan<D>::STAGES;
     const int lane = threadIdx.x % 32, keys = kv_head * PAGE_TOKENS,
               values = (n_kv_heads + kv_head) * PAGE_TOKENS;
     uint32_t tail_parity = 0;
-    if (lane == 0) load_queries(plan, &maps.q, t.first_row, head);
     struct key_pair pair = pairs.at(0);
     int page0 = page_of_block(t, pair.first), page1 = page_of_block(t, pair.second);
     for (int j = 0; j < pairs.n; j++) {
@@ -335,28 +354,29 @@ static __device__ void produce_sparse(struct sparse_plan<D> &plan, const struct 
 /* --- consumers --- */
 
 /* Accumulator fragments: element e of 4-tuple n is row lane / 4 + e / 2 * 8 of the warp's 16 rows,
- * column n * 8 + lane % 4 * 2 + e % 2.  Hides the slots that the rows may not see. */
+ * column n * 8 + lane % 4 * 2 + e % 2.  Hides the slots that the rows may not see; `apart`: how
+ * many more the second of the thread's rows sees. */
 static __device__ __forceinline__ void mask_scores(float (&s)[64], struct key_pair pair,
-                                                   int visible) {
+                                                   int visible, int apart = 8) {
     const int column = threadIdx.x % 4 * 2;
 #pragma unroll
     for (int i = 0; i < 64; i++) {
         const int block = i < 32 ? pair.first : pair.second;
         const int slot = block * PAGE_TOKENS + i % 32 / 4 * 8 + column + i % 2;
-        if (slot >= visible + i % 4 / 2 * 8) s[i] = -INFINITY;
+        if (slot >= visible + i % 4 / 2 * apart) s[i] = -INFINITY;
     }
 }
 
 /* Hides what lies before the rows' windows; that of the thread's first row begins at slot
  * `first`. */
-static __device__ __forceinline__ void mask_before(float (&s)[64], struct key_pair pair,
-                                                   int first) {
+static __device__ __forceinline__ void mask_before(float (&s)[64], struct key_pair pair, int first,
+                                                   int apart = 8) {
     const int column = threadIdx.x % 4 * 2;
 #pragma unroll
     for (int i = 0; i < 64; i++) {
         const int block = i < 32 ? pair.first : pair.second;
         const int slot = block * PAGE_TOKENS + i % 32 / 4 * 8 + column + i % 2;
-        if (slot < first + i % 4 / 2 * 8) s[i] = -INFINITY;
+        if (slot < first + i % 4 / 2 * apart) s[i] = -INFINITY;
     }
 }
 
@@ -398,6 +418,20 @@ static __device__ __forceinline__ void hide(float (&s)[64], const struct window_
         mask_scores(s, pair, t.first_visible + row);
     if (pair.first * PAGE_TOKENS < first_visible + ATTN_PREFILL_TILE / CONSUMERS - pairs.window)
         mask_before(s, pair, t.first_visible + row - pairs.window);
+}
+
+/* Rows of the tile are group times closer, which the second condition leaves room for. */
+static __device__ __forceinline__ void hide(float (&s)[64], const struct split_pairs &pairs, int j,
+                                            const struct prefill_tile &t, const int32_t *, int row,
+                                            int first_visible) {
+    const struct key_pair pair = pairs.at(j);
+    const bool behind = (pair.second + 1) * PAGE_TOKENS > first_visible;
+    const bool before =
+        pair.first * PAGE_TOKENS < first_visible + ATTN_PREFILL_TILE / CONSUMERS - pairs.window;
+    if (!behind && !before) return;
+    const int at = row_of(pairs, row), apart = row_of(pairs, row + 8) - at;
+    if (behind) mask_scores(s, pair, t.first_visible + at, apart);
+    if (before) mask_before(s, pair, t.first_visible + at - pairs.window, apart);
 }
 
 static __device__ __forceinline__ void hide(float (&s)[64], const struct sparse_keys &keys, int j,
@@ -547,16 +581,20 @@ static __device__ __forceinline__ void last_values(struct sm90_plan<D> &plan,
     wgmma_pin(r.o);
 }
 
-template <int D, bool CAPPED, typename Pairs>
+/* store(row of the matrix, largest score in base 2, sum of weights, accumulators as store_row()
+ * takes them) */
+template <int D, bool CAPPED, typename Pairs, typename Store>
 static __device__ __forceinline__ void consume(struct sm90_plan<D> &plan,
                                                const struct attn_prefill_params &p,
                                                const struct prefill_tile &t, const Pairs &pairs,
-                                               const int32_t *columns, int head, int me) {
+                                               const int32_t *columns, int me,
+                                               const Store &store) {
     const int thread = threadIdx.x % GROUP_THREADS;
     const int row =
-        me * 64 + thread / 32 * 16 + thread % 32 / 4;    /* of the tile: the thread's first */
-    const int first_visible = t.first_visible + me * 64; /* of this consumer's first row */
-    const float scale = p.scale.outer * 1.44269504f;     /* softmax in base 2 */
+        me * 64 + thread / 32 * 16 + thread % 32 / 4; /* of the matrix: the thread's first */
+    const int first_visible =
+        t.first_visible + row_of(pairs, me * 64);    /* of this consumer's first row */
+    const float scale = p.scale.outer * 1.44269504f; /* softmax in base 2 */
     const struct consumer c = {me, thread, wgmma_matrix(plan.q + me * 64 * 128, 0)};
     struct rows_state<D> r;
     const auto weigh = [&](float(&s)[64], int j) {
@@ -577,9 +615,8 @@ static __device__ __forceinline__ void consume(struct sm90_plan<D> &plan,
     last_values(plan, r, pairs.before(j));
 #pragma unroll
     for (int h = 0; h < 2; h++)
-        store_row<D>(p, t, row + 8 * h, head, r.top[h] * scale, r.sum[h], [&](int n) {
-            return make_float2(r.o[4 * n + 2 * h], r.o[4 * n + 2 * h + 1]);
-        });
+        store(row + 8 * h, r.top[h] * scale, r.sum[h],
+              [&](int n) { return make_float2(r.o[4 * n + 2 * h], r.o[4 * n + 2 * h + 1]); });
 }
 
 /* --- kernel --- */
@@ -616,10 +653,46 @@ static __global__ void __launch_bounds__(THREADS, 1)
     if (group == 0) {
         registers_lower<PRODUCER_REGISTERS>();
         const int n_kv_heads = p.kv.n_kv_heads, kv_head = head / (p.n_heads / n_kv_heads);
-        if (threadIdx.x < 32) produce<D>(plan, maps, t, pairs, head, kv_head, n_kv_heads);
+        if (threadIdx.x == 0) load_queries(plan, &maps.q, t.first_row, head);
+        if (threadIdx.x < 32) produce<D>(plan, maps, t, pairs, kv_head, n_kv_heads);
     } else {
         registers_raise<CONSUMER_REGISTERS>();
-        consume<D, CAPPED>(plan, p, t, pairs, nullptr, head, group - 1);
+        consume<D, CAPPED>(plan, p, t, pairs, nullptr, group - 1,
+                           [&](int row, float top, float sum, const auto &pair) {
+                               store_row<D>(p, t, row, head, top, sum, pair);
+                           });
+    }
+}
+
+template <int D, bool CAPPED>
+static __global__ void __launch_bounds__(THREADS, 1)
+    attn_split_sm90_kernel(const __grid_constant__ struct sm90_maps maps,
+                           const __grid_constant__ struct attn_prefill_params p,
+                           const __grid_constant__ struct attn_split_view s) {
+    extern __shared__ __align__(1024) unsigned char shared[];
+    struct sm90_plan<D> &plan = *reinterpret_cast<struct sm90_plan<D> *>(shared);
+    const int group = __shfl_sync(~0u, threadIdx.x / GROUP_THREADS, 0);
+    const struct split_tile t = split_tile_of(p, s, blockIdx.y, blockIdx.x);
+    if (t.pairs.n == 0) {
+        store_nothing(p, s, t, ATTN_PREFILL_TILE);
+        return;
+    }
+    if (threadIdx.x == 0) {
+        tensor_map_prefetch(&maps.q);
+        tensor_map_prefetch(&maps.pool);
+        init_barriers(plan);
+    }
+    __syncthreads();
+    if (group == 0) {
+        registers_lower<PRODUCER_REGISTERS>();
+        if (threadIdx.x == 0) load_group(plan, &maps.q, t);
+        if (threadIdx.x < 32) produce<D>(plan, maps, t.rows, t.pairs, t.kv_head, p.kv.n_kv_heads);
+    } else {
+        registers_raise<CONSUMER_REGISTERS>();
+        consume<D, CAPPED>(plan, p, t.rows, t.pairs, nullptr, group - 1,
+                           [&](int row, float top, float sum, const auto &pair) {
+                               store_split_row<D>(p, s, t, ATTN_PREFILL_TILE, row, top, sum, pair);
+                           });
     }
 }
 
@@ -646,7 +719,10 @@ static __global__ void __launch_bounds__(THREADS, 1)
         produce_sparse<D>(plan, maps, p, s, t, keys, head);
     } else {
         registers_raise<SPARSE_CONSUMER_REGISTERS>();
-        consume<D, CAPPED>(plan.dense, p, t, keys, plan.columns, head, group - 1);
+        consume<D, CAPPED>(plan.dense, p, t, keys, plan.columns, group - 1,
+                           [&](int row, float top, float sum, const auto &pair) {
+                               store_row<D>(p, t, row, head, top, sum, pair);
+                           });
     }
 }
 
@@ -680,6 +756,30 @@ static cudaError_t launch(const struct attn_prefill_params &p, cudaStream_t stre
         status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (status != cudaSuccess) return status;
     kernel<<<dim3(p.n_heads, p.n_items), THREADS, bytes, stream>>>(maps, p);
+    return cudaGetLastError();
+}
+
+/* A stack of one matrix a row, whose rows are its heads. */
+template <int D>
+static cudaError_t map_groups(CUtensorMap *map, const struct attn_prefill_params &p) {
+    const uint32_t group = p.n_heads / p.kv.n_kv_heads;
+    return tensor_map_stack(map, p.q, p.n_total_rows, p.q_stride * 2, p.n_heads, D, D * 2, group,
+                            ATTN_PREFILL_TILE / group);
+}
+
+template <int D>
+static cudaError_t launch_split(const struct attn_prefill_params &p,
+                                const struct attn_split_view &s, cudaStream_t stream) {
+    const int bytes = sizeof(struct sm90_plan<D>);
+    const auto kernel =
+        p.scale.inner > 0 ? attn_split_sm90_kernel<D, true> : attn_split_sm90_kernel<D, false>;
+    struct sm90_maps maps;
+    cudaError_t status = map_groups<D>(&maps.q, p);
+    if (status == cudaSuccess) status = map_pool<D>(&maps.pool, p.kv, PAGE_TOKENS);
+    if (status == cudaSuccess)
+        status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (status != cudaSuccess) return status;
+    kernel<<<dim3(p.kv.n_kv_heads, s.n_items), THREADS, bytes, stream>>>(maps, p, s);
     return cudaGetLastError();
 }
 
@@ -721,6 +821,17 @@ cudaError_t launch_attn_prefill_sm90(const struct attn_prefill_params &p, cudaSt
     switch (p.kv.head_dim) {
     case 64: return launch<64>(p, stream);
     case 128: return launch<128>(p, stream);
+    default: return cudaErrorInvalidValue;
+    }
+}
+
+cudaError_t launch_attn_split_sm90(const struct attn_prefill_params &p,
+                                   const struct attn_split_view &s, cudaStream_t stream) {
+    if (s.n_items == 0) return cudaSuccess;
+    if (p.kv.dtype != DTYPE_BF16) return cudaErrorInvalidValue;
+    switch (p.kv.head_dim) {
+    case 64: return launch_split<64>(p, s, stream);
+    case 128: return launch_split<128>(p, s, stream);
     default: return cudaErrorInvalidValue;
     }
 }

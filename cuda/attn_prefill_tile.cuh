@@ -40,6 +40,13 @@ struct window_pairs {
     __device__ int before(int i) const { return i - 1; }
 };
 
+/* The tile's row that a row of a block's matrix is of: one for the other, unless the matrix holds
+ * several heads (attn_split_tile.cuh). */
+template <typename Pairs>
+static __device__ __forceinline__ int row_of(const Pairs &, int matrix_row) {
+    return matrix_row;
+}
+
 struct prefill_tile {
     int first_row;     /* in the step's matrices */
     int n_rows;        /* rows of this tile that exist, 1 .. ATTN_PREFILL_TILE */

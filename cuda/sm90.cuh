@@ -198,15 +198,17 @@ static inline PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
     return (PFN_cuTensorMapEncodeTiled_v12000)found;
 }
 
-/* A stack of bf16 matrices, read in boxes of box_rows x 64 of one of them, in 128-byte swizzle;
- * rows past a matrix's end are 0. */
+/* A stack of bf16 matrices, read in boxes of box_rows x 64 of one of them, or of several, one
+ * behind the other, in 128-byte swizzle; rows past a matrix's end, and matrices past the stack's,
+ * are 0. */
 static inline cudaError_t tensor_map_stack(CUtensorMap *map, const void *base, uint64_t matrices,
                                            uint64_t matrix_bytes, uint64_t rows, uint64_t columns,
-                                           uint64_t stride_bytes, uint32_t box_rows) {
+                                           uint64_t stride_bytes, uint32_t box_rows,
+                                           uint32_t box_matrices = 1) {
     static const PFN_cuTensorMapEncodeTiled_v12000 encode = tensor_map_encoder();
     const cuuint64_t sizes[3] = {columns, rows, matrices},
                      strides[2] = {stride_bytes, matrix_bytes};
-    const cuuint32_t box[3] = {64, box_rows, 1}, steps[3] = {1, 1, 1};
+    const cuuint32_t box[3] = {64, box_rows, box_matrices}, steps[3] = {1, 1, 1};
     if (!encode) return cudaErrorNotSupported;
     const CUresult status =
         encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, matrix_bytes ? 3 : 2, (void *)base, sizes,

@@ -78,6 +78,7 @@ struct shape {
     enum dtype dtype;
     float q_scale; /* 1, or more for peaked weights */
     float softcap = 0;
+    uint32_t window = 0;
 };
 
 struct seq_shape {
@@ -162,12 +163,13 @@ static void upload(struct batch &b) {
     p.n_total_rows = b.n_rows;
     p.n_heads = (uint32_t)b.shape.n_heads;
     p.scale = score_scale_of(1.0f / sqrtf((float)b.shape.dim), b.shape.softcap);
+    p.window = b.shape.window;
     CHECK(cudaMalloc(&p.out, (size_t)b.n_rows * b.shape.n_heads * b.shape.dim * 2));
 }
 
-/* Sequences of one row come first and are not for these kernels. */
-static struct batch make_batch(const struct shape &shape,
-                               const std::vector<struct seq_shape> &seqs) {
+/* Sequences of one row that decode come first and are not for these kernels. */
+static struct batch make_batch(const struct shape &shape, const std::vector<struct seq_shape> &seqs,
+                               bool single_rows_decode = true) {
     struct batch b = {};
     b.shape = shape;
     for (const struct seq_shape &s : seqs) {
@@ -175,7 +177,7 @@ static struct batch make_batch(const struct shape &shape,
         b.rows.push_back(s.n_rows);
         b.slots.push_back(s.n_slots);
         b.n_rows += s.n_rows;
-        b.n_decode += s.n_rows == 1;
+        b.n_decode += single_rows_decode && s.n_rows == 1;
         b.n_seqs++;
     }
     fill_pages(b);
