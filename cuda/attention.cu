@@ -3,14 +3,15 @@
  *
  *   decoding rows    attn_decode, planned per length list (attn_plan.h)
  *   other rows       attn_prefill, a list of (sequence, tile); a sparse prompt's tiles that are not
- *                    dense for all heads are a list of their own
+ *                    dense for all heads are a list of their own.  Where few rows stand behind many
+ *                    keys, those that are dense may be split instead (attn_split.h)
  *   shapes that neither has (tiny models, f32 pages): attn_simple
  *
  * Of pages in 8 bits attn_prefill reads copies in 16 (wide.c), the others the pages themselves.
  *
  * In the step's block, behind its header:
  *
- *   plan 0: tiles, merges | plan 1 ... | arrays of the step | items of attn_prefill
+ *   plan 0: tiles, merges | plan 1 ... | arrays of the step | items of attn_prefill | split items
  *
  * Layers whose sequences are equally long share plan 0, or where some have windows, those with the
  * same window the plan of the first of them; once a step came in which sequences are not as long in
@@ -30,6 +31,11 @@
 
 static_assert(sizeof(struct attn_tile) == 32, "tiles are read as two 16-byte words");
 
+enum {
+    ITEM_WORDS = sizeof(struct attn_prefill_item) / sizeof(int32_t),
+    SPLIT_ITEM_WORDS = sizeof(struct attn_split_item) / sizeof(int32_t)
+};
+
 struct attention {
     struct kv_pool kv; /* what it was opened for */
     uint32_t n_heads;
@@ -42,9 +48,14 @@ struct attention {
     struct attn_plan_room room;
 
     /* Of the present step.  Of its items the last n_turned have keys to turn, and n_sparse in front
-     * of these are a sparse prompt's. */
+     * of these are a sparse prompt's.  The others are attended by the plan of splits, if that has
+     * any items. */
     uint32_t n_items, n_sparse, n_turned;
     const struct attn_prefill_item *items;
+
+    struct attn_split_shape split_shape;
+    struct attn_split_plan split;               /* its items: in the block, host side; */
+    const struct attn_split_item *split_items; /* the device's */
 };
 
 static bool has_kernels(const struct kv_pool *kv, uint32_t n_heads) {
@@ -75,6 +86,31 @@ static int shape_decode(struct cuda_backend *cuda, struct attention *a, struct e
     return rc;
 }
 
+/* Shape and room of plans of splits; none where bits may not depend on other rows. */
+static int shape_splits(struct cuda_backend *cuda, struct attention *a, struct error *err) {
+    if (cuda->batch_invariant || !a->prefill_fits) return 0;
+    struct kv_pool kv = a->kv;
+    if (kv.dtype == DTYPE_FP8) kv.dtype = DTYPE_BF16; /* wide.c */
+    return cuda_check(cuda, attn_split_shape_of(kv, a->n_heads, &a->split_shape),
+                      "prefill attention", err);
+}
+
+static uint32_t max_splits(const struct attention *a) {
+    return a->split_shape.max_blocks ? attn_split_max_items(&a->split_shape) : 0;
+}
+
+/* Decoding and prompts take turns at the partial results. */
+static int reserve_partials(struct cuda_backend *cuda, uint64_t n_floats, struct error *err) {
+    return device_reserve(cuda, &cuda->partials, &cuda->partials_bytes, n_floats * sizeof(float),
+                          err);
+}
+
+static int reserve_splits(struct cuda_backend *cuda, const struct attention *a,
+                          struct error *err) {
+    return reserve_partials(
+        cuda, attn_split_floats(&a->split_shape, max_splits(a), a->kv.head_dim), err);
+}
+
 static bool same_pool(const struct kv_pool *a, const struct kv_pool *b) {
     return a->base == b->base && a->dtype == b->dtype && a->n_pages == b->n_pages &&
            a->n_kv_heads == b->n_kv_heads && a->head_dim == b->head_dim &&
@@ -97,12 +133,19 @@ static int open_attention(struct cuda_backend *cuda, const struct attn_args *arg
     a->decode_fits =
         a->prefill_fits && args->n_heads / args->kv->n_kv_heads <= ATTN_DECODE_MAX_GROUP;
     int rc = a->decode_fits ? shape_decode(cuda, a, err) : 0;
+    if (!rc) rc = shape_splits(cuda, a, err);
+    if (!rc && max_splits(a) > 0) {
+        a->split.tiles = static_cast<struct attn_split_tile *>(
+            calloc(max_splits(a), sizeof(*a->split.tiles)));
+        if (!a->split.tiles) rc = error_set(err, ERR_NOMEM, "cuda: no memory");
+    }
     return rc ? rc : step_send(cuda, err);
 }
 
 void attention_close(struct cuda_backend *cuda) {
     if (!cuda->attention) return;
     cuda->n_moves++;
+    free(cuda->attention->split.tiles);
     free(cuda->attention);
     cuda->attention = nullptr;
 }
@@ -163,25 +206,33 @@ static int make_room(struct cuda_backend *cuda, struct attention *a, uint32_t n_
     a->room = attn_plan_room(&a->shape, a->max_seqs, a->max_slots);
     cuda->n_moves++;
     const size_t group = a->n_heads / a->kv.n_kv_heads;
-    return device_reserve(cuda, &cuda->partials, &cuda->partials_bytes,
-                          a->room.n_partials * group * (a->kv.head_dim + 1) * sizeof(float), err);
+    return reserve_partials(cuda, a->room.n_partials * group * (a->kv.head_dim + 1), err);
+}
+
+/* Words of the items that a step's prompts may have: those of attn_prefill, and those of splits. */
+static size_t item_words(const struct attention *a, uint32_t n_rows, uint32_t n_seqs) {
+    return (size_t)attn_prefill_max_items(n_rows, n_seqs) * ITEM_WORDS +
+           (size_t)max_splits(a) * SPLIT_ITEM_WORDS;
 }
 
 /* Without a pool to map there are at least as many blocks as with one. */
 int attention_reserve(struct cuda_backend *cuda, const struct step_limits *limits, size_t *bytes,
-                      size_t *n_items, struct error *err) {
+                      size_t *n_words, struct error *err) {
     struct attention a = {};
     a.kv.dtype = limits->kv_dtype;
     a.kv.n_kv_heads = limits->n_kv_heads;
     a.kv.head_dim = limits->head_dim;
     a.n_heads = limits->n_heads;
-    *bytes = *n_items = 0;
+    a.prefill_fits = has_kernels(&a.kv, a.n_heads);
+    *bytes = *n_words = 0;
     int rc = 0;
     if (limits->tracked || limits->max_select_slots > 0)
         rc = traces_reserve(cuda, limits->max_rows, limits->max_slots, limits->n_heads, err);
-    if (rc || !has_kernels(&a.kv, a.n_heads)) return rc;
-    *n_items = attn_prefill_max_items(limits->max_rows, limits->max_seqs);
-    if (a.n_heads / a.kv.n_kv_heads > ATTN_DECODE_MAX_GROUP) return 0;
+    if (rc || !a.prefill_fits) return rc;
+    rc = shape_splits(cuda, &a, err);
+    if (!rc) rc = reserve_splits(cuda, &a, err);
+    *n_words = item_words(&a, limits->max_rows, limits->max_seqs);
+    if (rc || a.n_heads / a.kv.n_kv_heads > ATTN_DECODE_MAX_GROUP) return rc;
     rc = shape_decode(cuda, &a, err);
     if (!rc) rc = make_room(cuda, &a, limits->max_seqs, limits->max_slots, 1, err);
     *bytes = plan_bytes(&a);
@@ -189,17 +240,18 @@ int attention_reserve(struct cuda_backend *cuda, const struct step_limits *limit
 }
 
 int attention_room(struct cuda_backend *cuda, const struct step *step, size_t *bytes,
-                   size_t *n_items, struct error *err) {
+                   size_t *n_words, struct error *err) {
     struct attention *a = cuda->attention;
-    *bytes = *n_items = 0;
+    *bytes = *n_words = 0;
     if (!a) return 0;
     int rc = 0;
     if (a->kv.tracked || step_has_selects(step)) rc = traces_room(cuda, step, a->n_heads, err);
     if (rc) return rc;
-    if (a->prefill_fits && step->n_seqs > step->n_decode)
-        *n_items = attn_prefill_max_items(step->n_rows - step->n_decode,
-                                          step->n_seqs - step->n_decode);
-    if (!a->decode_fits) return 0;
+    if (a->prefill_fits && step->n_seqs > step->n_decode) {
+        *n_words = item_words(a, step->n_rows - step->n_decode, step->n_seqs - step->n_decode);
+        rc = reserve_splits(cuda, a, err);
+    }
+    if (rc || !a->decode_fits) return rc;
     const uint64_t n_slots = a->shape.split_slots ? most_slots(step) : 0;
     const uint32_t n_plans = std::max(a->n_plans, plans_of(a, step));
     if (step->n_decode > a->max_seqs || n_slots > a->max_slots || n_plans > a->n_plans)
@@ -236,11 +288,52 @@ static bool is_sparse(const struct step *step, const struct attn_prefill_item &i
     return begin / SPARSE_TILE + (uint32_t)item.tile < sparse_first_dense_tile(seq->sparse);
 }
 
+/* Which of a prompt's rows in the step are the first that see everything in all layers, and with
+ * the keys as they are stored; n_rows: none. */
+static uint32_t first_dense_row(const struct step *step, uint32_t i) {
+    const struct step_seq *seq = &step->seqs[i];
+    if (is_turned(step, i)) return seq->n_rows;
+    if (!seq->sparse) return 0;
+    const uint32_t begin = seq->layers[0].n_slots - seq->n_rows - seq->sparse->first_slot,
+                   first = begin / SPARSE_TILE, dense = sparse_first_dense_tile(seq->sparse);
+    return dense > first ? std::min((dense - first) * SPARSE_TILE, seq->n_rows) : 0;
+}
+
+/* Of the layers that see most: 0, or the largest. */
+static uint32_t widest_window(const struct step *step) {
+    uint32_t most = 0;
+    for (uint32_t l = 0; l < step->n_layers; l++) {
+        const uint32_t window = step_window(step, l);
+        if (window == 0) return 0;
+        most = std::max(most, window);
+    }
+    return most;
+}
+
+/* Of the items that are neither sparse nor turned. */
+static void plan_splits(struct attention *a, const struct step *step,
+                        const struct step_arrays *arrays) {
+    struct attn_split_plan *plan = &a->split;
+    const size_t at = (size_t)attn_prefill_max_items(step->n_rows - step->n_decode,
+                                                     step->n_seqs - step->n_decode) *
+                      ITEM_WORDS;
+    plan->items = reinterpret_cast<struct attn_split_item *>(arrays->items + at);
+    a->split_items = reinterpret_cast<const struct attn_split_item *>(arrays->device_items + at);
+    const uint32_t window = widest_window(step);
+    for (uint32_t i = step->n_decode; i < step->n_seqs; i++) {
+        const struct attn_split_rows rows = {i, first_dense_row(step, i), step->seqs[i].n_rows,
+                                             step->seqs[i].layers[0].n_slots, window};
+        attn_split_add(plan, &a->split_shape, &rows);
+    }
+    attn_split_cut(plan, &a->split_shape);
+}
+
 static void plan_prefill(struct attention *a, const struct device_step *step,
                          const struct step *host_step, const struct step_arrays *arrays) {
     struct attn_prefill_item *items = reinterpret_cast<struct attn_prefill_item *>(arrays->items);
     a->items = reinterpret_cast<const struct attn_prefill_item *>(arrays->device_items);
     a->n_items = a->n_sparse = a->n_turned = 0;
+    attn_split_begin(&a->split);
     if (!a->prefill_fits || step->n_seqs == step->n_decode) return;
     a->n_items = attn_prefill_plan(reinterpret_cast<const uint32_t *>(arrays->seq_rows),
                                    reinterpret_cast<const uint32_t *>(arrays->n_slots),
@@ -253,6 +346,7 @@ static void plan_prefill(struct attention *a, const struct device_step *step,
     });
     a->n_turned = (uint32_t)(items + a->n_items - turned);
     a->n_sparse = (uint32_t)(turned - sparse);
+    if (max_splits(a) > 0) plan_splits(a, host_step, arrays);
 }
 
 void attention_plan(struct cuda_backend *cuda, const struct step_arrays *arrays, char *plans) {
@@ -380,14 +474,29 @@ static int launch_items(struct cuda_backend *cuda, struct attn_prefill_params p,
     return rc;
 }
 
+static int launch_splits(struct cuda_backend *cuda, const struct attn_prefill_params &p,
+                         struct error *err) {
+    const struct attention *a = cuda->attention;
+    struct attn_split_view view = {};
+    view.items = a->split_items;
+    view.n_items = a->split.n_items;
+    view.n_merges = a->split.n_merges;
+    view.partial_out = static_cast<float *>(cuda->partials);
+    view.partial_lse =
+        view.partial_out + (size_t)max_splits(a) * a->split_shape.n_kv_heads *
+                               a->split_shape.block_rows * a->kv.head_dim;
+    return cuda_check(cuda, launch_attn_split(p, view, cuda->stream), "prefill attention", err);
+}
+
 static int attend_prompts(struct cuda_backend *cuda, const struct attn_args *args,
                           struct error *err) {
     const struct device_step *step = &cuda->step;
     const size_t first = (size_t)args->layer * step->n_seqs;
     const struct attention *a = cuda->attention;
     const bool indexed = sparse_seq_of(cuda->host_step, args->layer) >= 0;
-    const uint32_t turned = a->n_items - a->n_turned,
-                   sparse = turned - (indexed ? a->n_sparse : 0);
+    const uint32_t turned = a->n_items - a->n_turned, n_whole = turned - a->n_sparse,
+                   sparse = indexed ? n_whole : turned;
+    const bool split = a->split.n_items > 0;
     if (!a->prefill_fits || !aligned(args))
         return attend_simply(cuda, args, false, step->n_rows - step->n_decode, launch_of(cuda),
                              err);
@@ -410,7 +519,8 @@ static int attend_prompts(struct cuda_backend *cuda, const struct attn_args *arg
     p.window = window_of(cuda, args);
     p.lse = lse_of(cuda, args);
     p.turns = key_turns_of(cuda, args);
-    rc = launch_items(cuda, p, 0, sparse, nullptr, err);
+    if (split) rc = launch_splits(cuda, p, err);
+    if (!rc) rc = launch_items(cuda, p, split ? n_whole : 0, sparse, nullptr, err);
     if (!rc) rc = launch_items(cuda, p, sparse, turned, &cuda->sparse.view, err);
     p.turned = true;
     return rc ? rc : launch_items(cuda, p, turned, a->n_items, nullptr, err);

@@ -259,8 +259,8 @@ int traces_room(struct cuda_backend *cuda, const struct step *step, uint32_t n_h
                 struct error *err);
 
 /* attention.cu.  A step's block has room for attention's plans, `bytes` right behind the header,
- * and for n_items pairs of words among its arrays; attention_plan() fills both once the arrays are
- * there (`plans`: the block's host side). */
+ * and for n_words words among its arrays; attention_plan() fills both once the arrays are there
+ * (`plans`: the block's host side). */
 struct attention;
 struct step_arrays {
     const int32_t *n_slots, *table_at, *seq_rows; /* host */
@@ -268,10 +268,10 @@ struct step_arrays {
     const int32_t *device_items;
 };
 int attention_room(struct cuda_backend *cuda, const struct step *step, size_t *bytes,
-                   size_t *n_items, struct error *err);
+                   size_t *n_words, struct error *err);
 /* Memory for partial results; what attention_room() will say at most. */
 int attention_reserve(struct cuda_backend *cuda, const struct step_limits *limits, size_t *bytes,
-                      size_t *n_items, struct error *err);
+                      size_t *n_words, struct error *err);
 void attention_plan(struct cuda_backend *cuda, const struct step_arrays *arrays, char *plans);
 void attention_close(struct cuda_backend *cuda); /* nothing open is allowed */
 

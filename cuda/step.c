@@ -8,7 +8,7 @@
  *   n_slots append_slot table_at   [n_layers][n_seqs] each
  *   table                          [n_layers][layer_pages]: a layer's lists, one after the other,
  *                                  those of prompts first
- *   items                          [n_items][2], attn_prefill's work: attention.cu
+ *   items                          [item_words], attn_prefill's work: attention.cu
  *   budgets                        [n_seqs] struct device_budget, if some sequence has one
  *   selections                     if some sequence has one: select_pack.h
  *
@@ -24,7 +24,7 @@
 /* A step before it is packed. */
 struct step_shape {
     size_t n_rows, n_seqs, n_views, n_layers, layer_pages;
-    size_t plan_bytes, n_items; /* attention's */
+    size_t plan_bytes, item_words; /* attention's */
     bool has_budgets;
     size_t select_words;
 };
@@ -54,7 +54,7 @@ static_assert(2 * sizeof(struct device_step) <= STEP_HEADER_BYTES,
 
 static size_t count_bytes(const struct step_shape *s) {
     const size_t words = 3 * s->n_rows + 2 * s->n_seqs + 3 * s->n_views +
-                         s->n_layers * s->layer_pages + 2 * s->n_items +
+                         s->n_layers * s->layer_pages + s->item_words +
                          (s->has_budgets ? s->n_seqs * BUDGET_WORDS : 0) + s->select_words;
     return STEP_HEADER_BYTES + s->plan_bytes + words * sizeof(int32_t);
 }
@@ -105,7 +105,7 @@ static struct step_arrays pack_seqs(struct mirror *block, const struct step *ste
         }
     }
     struct step_arrays arrays = {.n_slots = n_slots, .table_at = table_at, .seq_rows = seq_rows};
-    arrays.items = take(block, 2 * shape->n_items, &arrays.device_items);
+    arrays.items = take(block, shape->item_words, &arrays.device_items);
     return arrays;
 }
 
@@ -178,7 +178,7 @@ int step_reserve(struct cuda_backend *cuda, const struct step_limits *limits, st
         .layer_pages = (size_t)limits->max_seqs * limits->max_seq_pages,
         .has_budgets = limits->tracked,
         .select_words = select_pack_most_words(limits, &cuda->select.shape)};
-    int rc = attention_reserve(cuda, limits, &largest.plan_bytes, &largest.n_items, err);
+    int rc = attention_reserve(cuda, limits, &largest.plan_bytes, &largest.item_words, err);
     return rc ? rc : mirror_reserve(cuda, &cuda->step_block, count_bytes(&largest), err);
 }
 
@@ -190,7 +190,7 @@ int step_send(struct cuda_backend *cuda, struct error *err) {
     struct step_shape shape = shape_of(step, &cuda->select.shape);
     rc = cuda_check(cuda, cudaEventSynchronize(cuda->step_copied),
                     "waiting for the step before", err);
-    if (!rc) rc = attention_room(cuda, step, &shape.plan_bytes, &shape.n_items, err);
+    if (!rc) rc = attention_room(cuda, step, &shape.plan_bytes, &shape.item_words, err);
     if (!rc) rc = mirror_reserve(cuda, block, count_bytes(&shape), err);
     if (rc) return rc;
     struct device_step *out = &cuda->step;

@@ -179,6 +179,28 @@ static void soft_caps_equal_the_cpu(void **state) {
     check_ragged((const uint32_t[MAX_SEQS]){1, 300, 1, 1, 1, 1, 200, 1}, windows, 0.5f);
 }
 
+/* Texts so long, and rows so few, that prompts are split; a window that leaves some pieces empty,
+ * and one in all layers. */
+static void few_rows_behind_long_texts_equal_the_cpu(void **state) {
+    (void)state;
+    static const uint32_t windows[][N_LAYERS] = {{0, 0}, {0, 700}, {1500, 1500}},
+                          split_shapes[] = {2, 3, 7, 8};
+    for (size_t s = 0; s < 4; s++) {
+        const uint32_t *shape = shapes[split_shapes[s]];
+        for (enum dtype dtype = DTYPE_F16; dtype <= DTYPE_FP8; dtype++) {
+            for (size_t w = 0; w < sizeof(windows) / sizeof(windows[0]); w++) {
+                struct batch *b = new_batch(shape[0], shape[1], shape[2], shape[3], dtype);
+                b->n_seqs = 4;
+                memcpy(b->history, (const uint32_t[]){2300, 900, 520, 200}, 4 * sizeof(uint32_t));
+                memcpy(b->rows, (const uint32_t[]){3, 40, 17, 1}, 4 * sizeof(uint32_t));
+                memcpy(b->windows, windows[w], sizeof(b->windows));
+                b->softcap = w == 1 ? 4 : 0;
+                check_batch(b);
+            }
+        }
+    }
+}
+
 static void single_sequences_equal_the_cpu(void **state) {
     (void)state;
     static const uint32_t lengths[][2] = {{0, 1},  {0, 2},  {63, 1},   {64, 1},   {0, 64},
@@ -201,6 +223,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(ragged_batches_equal_the_cpu),
         cmocka_unit_test(windows_equal_the_cpu),
         cmocka_unit_test(soft_caps_equal_the_cpu),
+        cmocka_unit_test(few_rows_behind_long_texts_equal_the_cpu),
     };
     if (!read_arguments(argc, argv, 0, &small)) return 1;
     const int status = open_backends();
