@@ -52,17 +52,12 @@ static void cuda_free(struct backend *be, void *memory) {
     cudaFree(memory);
 }
 
-/* In as many parts as the store's memory has there, if it is the store's. */
-static int copy(struct cuda_backend *cuda, char *to, const char *from, size_t bytes,
+static int copy(struct cuda_backend *cuda, void *to, const void *from, size_t bytes,
                 enum cudaMemcpyKind kind, struct error *err) {
-    const bool is_upload = kind == cudaMemcpyHostToDevice;
-    int rc = store_await(cuda, err);
-    for (size_t at = 0, n; at < bytes && !rc; at += n) {
-        n = store_contiguous(cuda, (is_upload ? from : to) + at, bytes - at);
-        const cudaError_t code = cudaMemcpyAsync(to + at, from + at, n, kind, cuda->stream);
-        rc = cuda_check(cuda, code, is_upload ? "upload" : "download", err);
-    }
-    return rc;
+    const int rc = store_await(cuda, err);
+    if (rc || bytes == 0) return rc;
+    return cuda_check(cuda, cudaMemcpyAsync(to, from, bytes, kind, cuda->stream),
+                      kind == cudaMemcpyHostToDevice ? "upload" : "download", err);
 }
 
 static int cuda_upload(struct backend *be, void *to, const void *host, size_t bytes,

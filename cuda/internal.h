@@ -304,9 +304,6 @@ int store_await_step(struct cuda_backend *cuda, const struct step *step, struct 
 /* The same for all copies. */
 int store_await(struct cuda_backend *cuda, struct error *err);
 int store_sync(struct cuda_backend *cuda, struct error *err);
-/* Of so many bytes from `host` on, how many the driver may copy at once: of the store's memory
- * those that it was told of together. */
-size_t store_contiguous(const struct cuda_backend *cuda, const void *host, size_t bytes);
 void store_close(struct cuda_backend *cuda);
 
 int cuda_step_begin(struct backend *be, const struct step *step, struct error *err);
