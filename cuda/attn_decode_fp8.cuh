@@ -1,9 +1,11 @@
 /* attn_decode_fp8.cuh - units of 8 bits (DTYPE_FP8) in decode attention: scores and outputs of
  * codes.
  *
- * Such pages come by cp.async, and become bf16 as they leave shared memory.  A scale is a power of
- * two, so it multiplies the slot's scores, or its probabilities, and nothing changes but where:
- * those have the range of f32 and bf16.  No ldmatrix knows bytes, so dimensions are permuted:
+ * Such pages come by cp.async, and become f16 as they leave shared memory: one instruction for two
+ * codes, and every code is a number there.  A scale is a power of two, so it multiplies the slot's
+ * scores, or its probabilities, and nothing changes but where.  Probabilities are f16 too, so they
+ * take the scale less the largest that the warp has met, which waits until outputs are handed over.
+ * No ldmatrix knows bytes, so dimensions are permuted:
  *
  *   K   a lane takes four in a row, 4 (lane % 4) of 16, where mma has 2 and 2 more 8 behind them; Q
  *       is read the same way
@@ -18,9 +20,10 @@
 #include "cuda/keep.cuh"
 
 /* Of the two in the lower bytes; exact. */
-static __device__ __forceinline__ uint32_t bf16_of(uint32_t codes) {
-    const float2 x = fp8_values(codes);
-    return pack_bf16(x.x, x.y);
+static __device__ __forceinline__ uint32_t f16_of(uint32_t codes) {
+    const __half2_raw pair =
+        __nv_cvt_fp8x2_to_halfraw2((__nv_fp8x2_storage_t)codes, __NV_E4M3);
+    return *reinterpret_cast<const uint32_t *>(&pair);
 }
 
 /* A lane's keys of a 16 x 16 matrix; slots lane / 4 (registers 0, 2) and + 8, dimensions from
@@ -30,8 +33,8 @@ static __device__ __forceinline__ void load_codes(uint32_t (&keys)[4], uint32_t 
                                                   int lane) {
     const uint32_t at = unit + lane / 4 * S::ROW_BYTES + k * 16 + lane % 4 * 4;
     const uint32_t low = load_shared(at), high = load_shared(at + 8 * S::ROW_BYTES);
-    keys[0] = bf16_of(low), keys[1] = bf16_of(high);
-    keys[2] = bf16_of(low >> 16), keys[3] = bf16_of(high >> 16);
+    keys[0] = f16_of(low), keys[1] = f16_of(high);
+    keys[2] = f16_of(low >> 16), keys[3] = f16_of(high >> 16);
 }
 
 /* The ranks of a lane's two slots. */
@@ -60,44 +63,59 @@ static __device__ __forceinline__ void turn_codes(uint32_t (&keys)[4], const att
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const uint32_t rank = i % 2 ? ranks.y : ranks.x;
-        const float2 x = unpack_bf16(keys[i]), y = unpack_bf16(other[i]),
+        const float2 x = unpack_pair<__half>(keys[i]), y = unpack_pair<__half>(other[i]),
                      a = angle_of(p.turns, freq + i / 2 * 2, rank),
                      b = angle_of(p.turns, freq + i / 2 * 2 + 1, rank);
         const float s = is_first ? -1.0f : 1.0f;
-        keys[i] = pack_bf16(x.x * a.x + s * y.x * a.y, x.y * b.x + s * y.y * b.y);
+        keys[i] = pack<__half>(x.x * a.x + s * y.x * a.y, x.y * b.x + s * y.y * b.y);
     }
 }
 
-/* Of scores, or of what is to multiply values: slots lane / 4 (x) and + 8. */
+/* Scales of slots lane / 4 (x) and + 8: of keys, or of values. */
 template <class S>
-static __device__ __forceinline__ float2 unit_factors(uint32_t stage, bool values, int lane) {
+static __device__ __forceinline__ uint2 unit_scales(uint32_t stage, bool values, int lane) {
     const uint32_t at = stage + 2 * S::UNIT_BYTES + values * ATTN_UNIT_SLOTS + lane / 4;
-    return make_float2(fp8_factor(load_shared_byte(at)), fp8_factor(load_shared_byte(at + 8)));
+    return make_uint2(load_shared_byte(at), load_shared_byte(at + 8));
 }
 
 /* unit_scores() of codes. */
-template <class S>
+template <class S, bool TURNED>
 static __device__ __forceinline__ void
 code_scores(float (&s)[S::N_TILES][4], const decode_state<S> &st, const attn_decode_params &p,
-            const attn_tile &tile, bool turned, int slot, uint32_t stage, const int32_t *table,
-            int lane) {
-    const float2 factors = unit_factors<S>(stage, false, lane);
+            const attn_tile &tile, int slot, uint32_t stage, const int32_t *table, int lane) {
+    const uint2 scales = unit_scales<S>(stage, false, lane);
     float odd[S::N_TILES][4] = {};
     uint2 ranks = {};
-    if (turned) ranks = ranks_of<S>(p, tile, slot, table, lane);
+    if (TURNED) ranks = ranks_of<S>(p, tile, slot, table, lane);
 #pragma unroll
     for (int k = 0; k < S::K_STEPS; k++) {
         uint32_t keys[4];
         load_codes<S>(keys, stage, k, lane);
-        if (turned) turn_codes<S>(keys, p, stage, k, ranks, lane);
+        if (TURNED) turn_codes<S>(keys, p, stage, k, ranks, lane);
 #pragma unroll
         for (int n = 0; n < S::N_TILES; n++)
-            mma(k % 2 ? odd[n] : s[n], keys, st.q[n][k][0], st.q[n][k][1]);
+            mma<typename S::T>(k % 2 ? odd[n] : s[n], keys, st.q[n][k][0], st.q[n][k][1]);
     }
 #pragma unroll
     for (int n = 0; n < S::N_TILES; n++)
         for (int i = 0; i < 4; i++)
-            s[n][i] = (s[n][i] + odd[n][i]) * (i < 2 ? factors.x : factors.y);
+            s[n][i] = (s[n][i] + odd[n][i]) * fp8_factor(i < 2 ? scales.x : scales.y);
+}
+
+/* What a unit's probabilities are multiplied by, slots lane / 4 (x) and + 8, and the outputs before
+ * it is added (z). */
+template <class S>
+static __device__ __forceinline__ float3 value_factors(decode_state<S> *st, uint32_t stage,
+                                                       int n_valid, int lane) {
+    uint2 scales = unit_scales<S>(stage, true, lane);
+    if (lane / 4 >= n_valid) scales.x = 0; /* a slot that is masked may have any */
+    if (lane / 4 + 8 >= n_valid) scales.y = 0;
+    const int before = st->scale,
+              largest = max(before, __reduce_max_sync(~0u, (int)max(scales.x, scales.y)));
+    st->scale = largest;
+    return make_float3(fp8_factor(max(SCALED_ONE + (int)scales.x - largest, 0)),
+                       fp8_factor(max(SCALED_ONE + (int)scales.y - largest, 0)),
+                       fp8_factor(max(127 + before - largest, 0)));
 }
 
 /* Two matrices of values, 32 dimensions, at a time. */
@@ -113,11 +131,11 @@ add_codes(decode_state<S> *st, const uint32_t (&prob)[S::N_TILES][2], uint32_t u
         for (int j = 0; j < 2 && k + j < S::K_STEPS; j++) {
             const uint32_t *c = codes + 2 * j;
             const uint32_t values[4] = {
-                bf16_of(__byte_perm(c[0], 0, 0x4420)), bf16_of(__byte_perm(c[0], 0, 0x4431)),
-                bf16_of(__byte_perm(c[1], 0, 0x4420)), bf16_of(__byte_perm(c[1], 0, 0x4431))};
+                f16_of(__byte_perm(c[0], 0, 0x4420)), f16_of(__byte_perm(c[0], 0, 0x4431)),
+                f16_of(__byte_perm(c[1], 0, 0x4420)), f16_of(__byte_perm(c[1], 0, 0x4431))};
 #pragma unroll
             for (int n = 0; n < S::N_TILES; n++)
-                mma(st->out[n][k + j], values, prob[n][0], prob[n][1]);
+                mma<typename S::T>(st->out[n][k + j], values, prob[n][0], prob[n][1]);
         }
     }
 }

@@ -21,7 +21,7 @@
 template <typename T_, int D_, int N_TILES_, int N_WARPS_, int N_STAGES_, bool BULK_>
 struct decode_shape {
     static constexpr bool FP8 = sizeof(T_) == 1;
-    using T = std::conditional_t<FP8, __nv_bfloat16, T_>; /* what is multiplied */
+    using T = std::conditional_t<FP8, __half, T_>; /* what is multiplied */
     static constexpr int D = D_, N_TILES = N_TILES_, N_WARPS = N_WARPS_, N_STAGES = N_STAGES_;
     static constexpr bool BULK = BULK_;
     static constexpr int HEADS = 8 * N_TILES;

@@ -17,7 +17,12 @@ template <class S> struct decode_state {
     uint32_t q[S::N_TILES][S::K_STEPS][2];        /* Q^T: rows d, columns heads */
     float out[S::N_TILES][S::K_STEPS][4];         /* O^T */
     float max[S::N_TILES][2], sum[S::N_TILES][2]; /* sum: of this lane's slots */
+    int scale; /* of 8 bits: the largest of values so far; what is out is to be multiplied by it */
 };
+
+/* Probabilities of 8 bits are multiplied by their value's scale, the largest counted as this one,
+ * 2^12: they are f16, whose least number is 2^-24. */
+static constexpr int SCALED_ONE = 127 + 12;
 
 /* Asks for the queries of a tile; they are bf16 until convert_queries(). */
 template <class S>
@@ -52,6 +57,7 @@ template <class S> static __device__ __forceinline__ void convert_queries(decode
 }
 
 template <class S> static __device__ __forceinline__ void clear_results(decode_state<S> *st) {
+    st->scale = 0;
 #pragma unroll
     for (int n = 0; n < S::N_TILES; n++) {
 #pragma unroll
@@ -84,6 +90,7 @@ static __device__ __forceinline__ float column_sum(float x) {
 template <class S>
 static __device__ __forceinline__ void hand_over(warp_result<S> *to, const decode_state<S> &st,
                                                  int lane) {
+    const float unit = S::FP8 ? fp8_factor(st.scale) / (1 << (SCALED_ONE - 127)) : 1.0f;
 #pragma unroll
     for (int n = 0; n < S::N_TILES; n++) {
 #pragma unroll
@@ -94,8 +101,8 @@ static __device__ __forceinline__ void hand_over(warp_result<S> *to, const decod
             for (int k = 0; k < S::K_STEPS; k++) {
                 /* Where rows of mma lie. */
                 float *row = &to->out[head][k * 16 + lane / 4 * (S::FP8 ? 2 : 1)];
-                row[0] = st.out[n][k][i];
-                row[S::FP8 ? 1 : 8] = st.out[n][k][i + 2];
+                row[0] = st.out[n][k][i] * unit;
+                row[S::FP8 ? 1 : 8] = st.out[n][k][i + 2] * unit;
             }
             if (lane < 4) {
                 to->max[head] = st.max[n][i];

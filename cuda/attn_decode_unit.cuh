@@ -103,11 +103,11 @@ static __device__ __forceinline__ void hide_slots(float (&s)[S::N_TILES][4], int
             if (lane / 4 + i / 2 * 8 < n_hidden) s[n][i] = -INFINITY;
 }
 
-/* Scores of one column tile to probabilities (unnormalised), in the layout of B.  factors: what the
- * slots' values are to be multiplied by, where they are codes. */
+/* Scores of one column tile to probabilities (unnormalised), in the layout of B.  factors: see
+ * value_factors(). */
 template <class S>
 static __device__ __forceinline__ void softmax_step(decode_state<S> *st, int n, float (&s)[4],
-                                                    int n_valid, float scale_log2, float2 factors,
+                                                    int n_valid, float scale_log2, float3 factors,
                                                     uint32_t (&prob)[2], int lane) {
 #pragma unroll
     for (int i = 0; i < 4; i++)
@@ -122,16 +122,15 @@ static __device__ __forceinline__ void softmax_step(decode_state<S> *st, int n, 
         s[i] = exp2_fast(s[i] - max);
         s[i + 2] = exp2_fast(s[i + 2] - max);
         st->sum[n][i] = st->sum[n][i] * factor[i] + s[i] + s[i + 2];
+        if constexpr (S::FP8) {
+            factor[i] *= factors.z;
+            s[i] *= factors.x;
+            s[i + 2] *= factors.y;
+        }
     }
 #pragma unroll
     for (int k = 0; k < S::K_STEPS; k++)
         for (int i = 0; i < 4; i++) st->out[n][k][i] *= factor[i % 2];
-    if constexpr (S::FP8) {
-        /* A slot that is masked may have any scale. */
-        const float first = lane / 4 < n_valid ? factors.x : 0.0f,
-                    second = lane / 4 + 8 < n_valid ? factors.y : 0.0f;
-        s[0] *= first, s[1] *= first, s[2] *= second, s[3] *= second;
-    }
     prob[0] = transpose_8x8(pack<typename S::T>(s[0], s[1]));
     prob[1] = transpose_8x8(pack<typename S::T>(s[2], s[3]));
 }
@@ -160,10 +159,11 @@ static __device__ __forceinline__ void attend_unit(decode_state<S> *st, const at
                                                    const int32_t *table, const unit_ring &r) {
     const int lane = r.lane;
     float s[S::N_TILES][4] = {};
-    float2 factors = {};
+    float3 factors = {};
     if constexpr (S::FP8) {
-        code_scores<S>(s, *st, p, tile, d.turned, slot, stage, table, lane);
-        factors = unit_factors<S>(stage, true, lane);
+        if (d.turned) code_scores<S, true>(s, *st, p, tile, slot, stage, table, lane);
+        else code_scores<S, false>(s, *st, p, tile, slot, stage, table, lane);
+        factors = value_factors<S>(st, stage, tile.end - slot, lane);
     } else {
         if (d.turned) turn_unit<S>(p, tile, slot, stage, table, r);
         unit_scores<S>(s, *st, stage, lane);
