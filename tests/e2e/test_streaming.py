@@ -42,7 +42,7 @@ def test_chunks(server):
 
 def test_text_arrives_while_it_is_made(server):
     with RawConnection(server) as connection:
-        connection.send_completion(prompt=TALE, stream=True, max_tokens=64, ignore_eos=True)
+        connection.send_completion(prompt=TALE, stream=True, max_tokens=400, ignore_eos=True)
         status, _ = connection.read_head()
         assert status == 200
         pieces = []
