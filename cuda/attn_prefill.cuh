@@ -12,8 +12,8 @@
  *   attn_prefill_sm90.cu   sm_90a, head_dim 64 and 128, bf16 pages, keys that are stored after RoPE
  *
  * Prompts that have few rows to compute behind many keys are attended by a list of their own, whose
- * blocks share the keys of a tile, by the same two kernels and a merge after them (attn_split.h,
- * attn_split_merge.cu).
+ * blocks share the keys of a tile, in the same two ways and with a merge after them (attn_split.h,
+ * attn_split_sm90.cu, attn_split_merge.cu).
  *
  * By the first list, a row's bits depend on its own queries, keys and slot numbers only: not on the
  * batch, nor on how a prompt was cut into steps.  By the second they depend on how keys were cut.
