@@ -15,9 +15,9 @@
  *
  * Layers whose sequences are equally long share plan 0, or where some have windows, those with the
  * same window the plan of the first of them; once a step came in which sequences are not as long in
- * one layer as in another, each layer has its own.  Plans lie at
- * fixed places, because recordings refer to them: their room is that of the largest batch seen, and
- * when it grows the recordings are forgotten.
+ * one layer as in another, each layer has its own.  Plans lie at fixed places, because recordings
+ * refer to them: their room is that of the largest batch seen, and when it grows the recordings are
+ * forgotten.
  *
  * Host code, C++ because the launchers are. */
 #include "cuda/internal.h"

@@ -518,8 +518,8 @@ static double bench(const struct batch &b, const struct subject &subject, int n_
     const double error = sampled_error(b);
     printf("bench,%s,%d/%d,dim %d,%u x %u rows,%u slots,%.3f ms,(%.3f - %.3f),%.1f TFLOP/s,"
            "%.0f GB/s,error %.1e\n",
-           subject.name, b.shape.n_heads, b.shape.n_kv_heads, b.shape.dim, b.n_seqs, b.rows[0], b.slots[0],
-           ms[n_times / 2], ms[0], ms[n_times - 1], flops / ms[n_times / 2] * 1e-9,
+           subject.name, b.shape.n_heads, b.shape.n_kv_heads, b.shape.dim, b.n_seqs, b.rows[0],
+           b.slots[0], ms[n_times / 2], ms[0], ms[n_times - 1], flops / ms[n_times / 2] * 1e-9,
            bytes / ms[n_times / 2] * 1e-6, error);
     n_failed += !(error < 4e-3);
     fflush(stdout);

@@ -2,10 +2,10 @@
  *
  * The prompt is computed with all of its pages (layers with a window keep its own only, as under
  * `full`); whole ones are copied to the store as soon as the step, or slice of a layer, that fills
- * them has been submitted.  With the first step that selects,
- * sparse layers leave: pages whose tokens are in the store already become those of the chosen ones,
- * the tail's pages move up behind them, one more is kept for the tail to grow into, and the others
- * go once no step in flight reads them.
+ * them has been submitted.  With the first step that selects, sparse layers leave: pages whose
+ * tokens are in the store already become those of the chosen ones, the tail's pages move up behind
+ * them, one more is kept for the tail to grow into, and the others go once no step in flight reads
+ * them.
  *
  *   before   [ 0 ][ 1 ][ 2 ][ 3 ][ 4 ][ 5 ]    pages of the text; the tail is 4 and 5
  *   after    [ c ][ c ][ 4 ][ 5 ][ . ]          so many from now on
