@@ -248,6 +248,14 @@ static inline uint32_t group_n_layers(const struct layer_group *group, const uin
     return group_n_before(group, windows, group->end);
 }
 
+/* Of n groups together. */
+static inline uint32_t groups_n_layers(const struct layer_group *groups, uint32_t n,
+                                       const uint32_t *windows) {
+    uint32_t n_layers = 0;
+    for (uint32_t i = 0; i < n; i++) n_layers += group_n_layers(&groups[i], windows);
+    return n_layers;
+}
+
 /* Where tokens of sparse layers lie that are not in the pool, in the system's memory:
  * [n_blocks][n_planes][PAGE_TOKENS] tokens, each [K, V][n_kv_heads][head_dim] and one contiguous
  * read.  A block is PAGE_TOKENS tokens of one sequence; a plane is a sparse layer, in the order of

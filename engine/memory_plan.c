@@ -60,14 +60,6 @@ bool memory_plan_selections(const struct engine_config *config) {
     return config->n_groups > 0 && ops->select && ops->select_totals;
 }
 
-static uint32_t sparse_layers(const struct engine_config *config,
-                              const struct model_config *model) {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < config->n_groups; i++)
-        n += group_n_layers(&config->groups[i], model->windows);
-    return n;
-}
-
 /* Planes as large as a page of every layer. */
 static uint32_t planes_of_pages(const struct kv_store *store, const struct engine_config *config,
                                 const struct model_config *model) {
@@ -84,8 +76,8 @@ int memory_plan_store(struct kv_store *store, const struct engine_config *config
                                .n_kv_heads = model->n_kv_heads,
                                .head_dim = model->head_dim};
     if (config->kv_store_bytes == 0) return 0;
-    store->n_planes =
-        selects ? sparse_layers(config, model) : planes_of_pages(store, config, model);
+    store->n_planes = selects ? groups_n_layers(config->groups, config->n_groups, model->windows)
+                              : planes_of_pages(store, config, model);
     const size_t block_bytes = kv_store_block_bytes(store);
     store->n_blocks = (uint32_t)min_u64(config->kv_store_bytes / block_bytes, UINT32_MAX);
     if (store->n_blocks > 0) return 0;

@@ -66,9 +66,7 @@ static double kept_tokens(const struct kv_choice *kv, double n) {
 }
 
 static double sparse_share(const struct offload_rules *offload) {
-    double n = 0;
-    for (uint32_t i = 0; i < offload->n_groups; i++)
-        n += group_n_layers(&offload->groups[i], offload->windows);
+    const double n = groups_n_layers(offload->groups, offload->n_groups, offload->windows);
     return offload->n_groups ? n / offload->n_layers : 0;
 }
 

@@ -124,13 +124,13 @@ static void choose_task(void *ctx, uint32_t seq, uint32_t worker) {
 
 /* --- Fetching. --- */
 
+/* plane: the layer's in the store. */
 static void fetch_token(const struct select_job *job, const struct kv_select *select,
-                        uint32_t layer, uint32_t token, uint32_t page, uint32_t at) {
+                        uint32_t layer, uint32_t plane, uint32_t token, uint32_t page,
+                        uint32_t at) {
     const struct kv_pool *kv = job->args->attn.kv;
     const uint32_t from = token / PAGE_TOKENS, from_at = token % PAGE_TOKENS;
     if (select->blocks) {
-        const uint32_t plane = job->args->first_plane +
-                               group_n_before(job->args->group, job->cpu->step->windows, layer);
         token_from_store(kv, page, at, job->args->store,
                          (struct stored){select->blocks[from], plane, from_at});
         return;
@@ -145,12 +145,14 @@ static void fetch_task(void *ctx, uint32_t task, uint32_t worker) {
     const struct layer_group *group = job->args->group;
     const uint32_t n = group->end - group->first, seq = task / n, layer = group->first + task % n;
     const struct kv_select *select = select_of(job, seq);
-    if (!select || !group_has(group, job->cpu->step->windows, layer)) return;
+    const uint32_t *windows = job->cpu->step->windows;
+    if (!select || !group_has(group, windows, layer)) return;
+    const uint32_t plane = job->args->first_plane + group_n_before(group, windows, layer);
     const struct move *moves = job->moves + (size_t)job->first_page[seq] * PAGE_TOKENS;
     const uint32_t *pages = job->cpu->step->seqs[seq].layers[layer].pages;
     for (uint32_t i = 0; i < job->done[seq].n_moves; i++) {
         const uint32_t slot = moves[i].slot;
-        fetch_token(job, select, layer, moves[i].token, pages[slot / PAGE_TOKENS],
+        fetch_token(job, select, layer, plane, moves[i].token, pages[slot / PAGE_TOKENS],
                     slot % PAGE_TOKENS);
     }
 }

@@ -45,10 +45,7 @@ int kv_make_room(const struct kv_space *space, uint64_t n_pages) {
 }
 
 uint32_t kv_n_sparse(const struct kv_space *space) {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < space->n_groups; i++)
-        n += group_n_layers(&space->groups[i], space->windows);
-    return n;
+    return groups_n_layers(space->groups, space->n_groups, space->windows);
 }
 
 bool kv_is_sparse(const struct kv_space *space, uint32_t layer) {

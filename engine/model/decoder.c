@@ -322,12 +322,12 @@ static uint32_t group_index(const struct decoder *d, uint32_t layer) {
 static int run_select(struct decoder *d, const struct attn_args *attn, uint32_t index,
                       struct error *err) {
     const struct layer_group *groups = d->limits.groups;
-    const uint32_t *windows = d->model->config.windows;
-    struct select_args args = {.attn = *attn,
-                               .group = &groups[index],
-                               .group_index = index,
-                               .store = d->limits.store};
-    for (uint32_t i = 0; i < index; i++) args.first_plane += group_n_layers(&groups[i], windows);
+    const struct select_args args = {
+        .attn = *attn,
+        .group = &groups[index],
+        .group_index = index,
+        .store = d->limits.store,
+        .first_plane = groups_n_layers(groups, index, d->model->config.windows)};
     return d->be->ops->select(d->be, &args, err);
 }
 
