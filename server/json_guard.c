@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/error.h"
+#include "engine/json_arena.h"
 #include "server/buffer.h"
 
 struct guard {
@@ -41,19 +42,24 @@ static int skip_string(struct guard *g, struct error *err) {
     return 0;
 }
 
-/* True when the string is the bulk key.  A key may be spelled with escapes, so the odd one is
- * decoded. */
-static bool is_bulk_key(const struct guard *g) {
+/* Whether the string is the bulk key.  A key may be spelled with escapes, so the odd one is
+ * decoded; one that cannot be is left to the parser. */
+static int check_bulk_key(struct guard *g, struct error *err) {
     const struct json_span *key = &g->last_string;
-    if (!g->bulk_key || !key->start || key->length > 256) return false;
+    if (!g->bulk_key || !key->start || key->length > 256) return 0;
     if (!memchr(key->start, '\\', key->length)) {
-        return key->length == strlen(g->bulk_key) + 2 &&
-               memcmp(key->start + 1, g->bulk_key, key->length - 2) == 0;
+        g->bulk_next = key->length == strlen(g->bulk_key) + 2 &&
+                       memcmp(key->start + 1, g->bulk_key, key->length - 2) == 0;
+        return 0;
     }
-    json_t *decoded = json_loadb(key->start, key->length, JSON_DECODE_ANY, NULL);
-    const bool same = decoded && strcmp(json_string_value(decoded), g->bulk_key) == 0;
+    json_t *decoded = NULL;
+    json_error_t why;
+    const int rc = json_arena_load(&decoded, key->start, key->length, JSON_DECODE_ANY, &why);
+    if (rc == ERR_NOMEM) return error_set(err, rc, "no memory to parse the body");
+    if (rc) return 0;
+    g->bulk_next = strcmp(json_string_value(decoded), g->bulk_key) == 0;
     json_decref(decoded);
-    return same;
+    return 0;
 }
 
 static int open_bracket(struct guard *g, char c, struct error *err) {
@@ -104,9 +110,9 @@ static int scan_character(struct guard *g, struct error *err) {
     case '\r': g->at++; return 0; /* keeps bulk_next */
     case '"': g->bulk_next = false; return skip_string(g, err);
     case ':':
-        g->bulk_next = g->depth == 1 && is_bulk_key(g);
+        g->bulk_next = false;
         g->at++;
-        return 0;
+        return g->depth == 1 ? check_bulk_key(g, err) : 0;
     case '{':
     case '[':
         rc = open_bracket(g, c, err);
@@ -137,7 +143,7 @@ int json_guard_scan(const char *text, size_t length, const char *bulk_key, struc
 
 int json_guard_load(json_t **out, const char *text, size_t length, const char *bulk_key,
                     struct json_span *bulk, struct error *err) {
-    const int rc = json_guard_scan(text, length, bulk_key, bulk, err);
+    int rc = json_guard_scan(text, length, bulk_key, bulk, err);
     if (rc) return rc;
 
     struct buffer rest = {0};
@@ -154,9 +160,11 @@ int json_guard_load(json_t **out, const char *text, size_t length, const char *b
         length = rest.length;
     }
     json_error_t why = {0};
-    json_t *root = json_loadb(text, length, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+    json_t *root = NULL;
+    rc = json_arena_load(&root, text, length, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
     buffer_fini(&rest);
-    if (!root) return error_set(err, ERR_INVALID, "invalid JSON: %.200s", why.text);
+    if (rc == ERR_NOMEM) return error_set(err, rc, "no memory to parse the body");
+    if (rc) return error_set(err, rc, "invalid JSON: %.200s", why.text);
     if (!json_is_object(root)) {
         json_decref(root);
         return error_set(err, ERR_INVALID, "the body must be a JSON object");

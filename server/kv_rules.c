@@ -6,16 +6,18 @@
 #include <string.h>
 
 #include "engine/error.h"
+#include "engine/json_arena.h"
 #include "server/api_error.h"
 #include "server/buffer.h"
 
 static int read_initial(struct kv_policy *out, const char *text, struct error *err) {
     json_error_t why = {0};
     struct api_error refusal = {0};
-    json_t *value = json_loads(text, JSON_REJECT_DUPLICATES, &why);
-    if (!value)
-        return error_set(err, ERR_INVALID, "--kv-policy: not a JSON object: %.160s", why.text);
-    const int rc = kv_policy_read(out, value, &refusal);
+    json_t *value = NULL;
+    int rc = json_arena_load(&value, text, strlen(text), JSON_REJECT_DUPLICATES, &why);
+    if (rc == ERR_NOMEM) return error_set(err, rc, "--kv-policy: no memory to parse it");
+    if (rc) return error_set(err, rc, "--kv-policy: not a JSON object: %.160s", why.text);
+    rc = kv_policy_read(out, value, &refusal);
     json_decref(value);
     return rc ? error_set(err, ERR_INVALID, "--kv-policy: %.300s", refusal.message) : 0;
 }

@@ -2,11 +2,14 @@
 #include "server/options.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/error.h"
+#include "engine/json_arena.h"
+#include "server/buffer.h"
 
 static const char *const device_words[] = {"auto", "cpu", "cuda", NULL};
 static const char *const kv_dtype_words[] = {"auto",     "float32", "float16",
@@ -17,6 +20,8 @@ static const char *const prefill_words[] = {"auto", "dense", "sparse", NULL};
 static const char *const load_words[] = {"auto", "dummy", NULL};
 static const char *const isa_words[] = {"auto", "plain", "avx2", "avx512", NULL};
 static const char *const level_words[] = {"error", "warn", "info", "debug", NULL};
+
+enum { CONFIG_MAX_BYTES = 1 << 20 };
 
 #define AT(member) offsetof(struct options, member)
 #define STRING(member, initial, help) OPTION_STRING, AT(member), 0, 0, initial, NULL, help
@@ -328,13 +333,42 @@ static int apply_member(struct options *options, const struct option *option, co
     return error_set(from->err, ERR_INVALID, "%s has the wrong type", from->label);
 }
 
-static int apply_file(struct options *options, const char *path, struct error *err) {
+static int read_file(struct buffer *out, const char *path, struct error *err) {
+    char chunk[4096];
+    size_t n;
+    FILE *file = fopen(path, "rb");
+    if (!file) return error_set(err, ERR_INVALID, "--config %.200s: %s", path, strerror(errno));
+    while ((n = fread(chunk, 1, sizeof(chunk), file)) > 0 && out->length <= CONFIG_MAX_BYTES)
+        buffer_append(out, chunk, n);
+    const bool failed = ferror(file);
+    fclose(file);
+    if (out->failed) return error_set(err, ERR_NOMEM, "--config %.200s: no memory", path);
+    if (failed) return error_set(err, ERR_INVALID, "--config %.200s: cannot be read", path);
+    if (out->length <= CONFIG_MAX_BYTES) return 0;
+    return error_set(err, ERR_INVALID, "--config %.200s: larger than %d bytes", path,
+                     CONFIG_MAX_BYTES);
+}
+
+static int parse_file(json_t **out, const char *path, struct error *err) {
+    struct buffer text = {0};
     json_error_t why = {0};
-    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &why);
-    if (!root)
-        return error_set(err, ERR_INVALID, "--config %.200s: line %d: %.160s", path, why.line,
-                         why.text);
-    int rc = json_is_object(root)
+    int rc = read_file(&text, path, err);
+    if (!rc) {
+        rc = json_arena_load(out, text.data ? text.data : "", text.length, JSON_REJECT_DUPLICATES,
+                             &why);
+        if (rc == ERR_NOMEM) error_set(err, rc, "--config %.200s: no memory to parse it", path);
+        else if (rc)
+            error_set(err, rc, "--config %.200s: line %d: %.160s", path, why.line, why.text);
+    }
+    buffer_fini(&text);
+    return rc;
+}
+
+static int apply_file(struct options *options, const char *path, struct error *err) {
+    json_t *root = NULL;
+    int rc = parse_file(&root, path, err);
+    if (rc) return rc;
+    rc = json_is_object(root)
                  ? 0
                  : error_set(err, ERR_INVALID, "--config %.200s: not a JSON object", path);
     for (void *at = rc ? NULL : json_object_iter(root); at && !rc;

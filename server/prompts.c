@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/error.h"
+#include "engine/json_arena.h"
 #include "server/api_error.h"
 #include "server/json_guard.h"
 
@@ -158,14 +159,15 @@ static int read_text(struct reader *r, struct prompt_list *list) {
     r->at++;
 
     json_error_t why = {0};
-    json_t *text =
-        json_loadb(start, (size_t)(r->at - start), JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
-    if (!text) {
+    json_t *text = NULL;
+    int rc = json_arena_load(&text, start, (size_t)(r->at - start),
+                             JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
+    if (rc == ERR_NOMEM) return no_memory(r->err);
+    if (rc) {
         return api_error_set(r->err, 400, NULL, r->param, "%s: invalid JSON: %.200s", r->param,
                              why.text);
     }
-    const int rc =
-        prompt_list_add_text(list, json_string_value(text), json_string_length(text), r->err);
+    rc = prompt_list_add_text(list, json_string_value(text), json_string_length(text), r->err);
     json_decref(text);
     return rc;
 }

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 
 #include "engine/error.h"
+#include "engine/json_arena.h"
 
 struct scan {
     uint32_t depth, n_values;
@@ -41,10 +42,11 @@ int json_guard_parse_any(json_t **out, const char *bytes, size_t size, const cha
                              label, JSON_GUARD_MAX_DEPTH, JSON_GUARD_MAX_VALUES);
     }
     json_error_t why;
-    json_t *root = json_loadb(bytes, size, JSON_REJECT_DUPLICATES, &why);
-    if (!root)
-        return error_set(err, ERR_INVALID, "%.200s: line %d: %.150s", label, why.line, why.text);
-    *out = root;
+    const int rc = json_arena_load(out, bytes, size, JSON_REJECT_DUPLICATES, &why);
+    if (rc == ERR_NOMEM)
+        return error_set(err, rc, "%.200s: no memory to parse %zu bytes", label, size);
+    if (rc)
+        return error_set(err, rc, "%.200s: line %d: %.150s", label, why.line, why.text);
     return 0;
 }
 

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 
 #include "engine/error.h"
+#include "engine/json_arena.h"
 #include "engine/tokenizer/internal.h"
 
 enum {
@@ -176,11 +177,13 @@ static int build(struct tokenizer *t, const json_t *root, struct error *err) {
 
 int tokenizer_load_bytes(struct tokenizer **out, const char *json, size_t n, struct error *err) {
     json_error_t where;
-    json_t *root = json_loadb(json, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &where);
-    if (!root)
-        return error_set(err, ERR_INVALID, "tokenizer.json: line %d: %s", where.line, where.text);
+    json_t *root = NULL;
+    int rc = json_arena_load(&root, json, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &where);
+    if (rc == ERR_NOMEM)
+        return error_set(err, rc, "tokenizer.json: no memory to parse %zu bytes", n);
+    if (rc) return error_set(err, rc, "tokenizer.json: line %d: %s", where.line, where.text);
     struct tokenizer *t = calloc(1, sizeof(*t));
-    int rc = t ? build(t, root, err) : ERR_NOMEM;
+    rc = t ? build(t, root, err) : ERR_NOMEM;
     json_decref(root);
     if (rc) {
         tokenizer_destroy(t);
