@@ -14,7 +14,8 @@ stopped; --report-only makes table and plots anew without a server.
 
 Needs aiohttp and tqdm, numpy for the intervals, matplotlib for the plots, and with --tokenizer the
 library of that name.  The exit status is 3 when a floor is broken or the run is worse than
---baseline, 1 when requests failed or the server went away, 2 when the question is wrong.
+--baseline, 4 when a number does not measure what its configuration asks for, 1 when requests failed
+or the server went away, 2 when the question is wrong.
 """
 import argparse
 import asyncio
@@ -34,7 +35,7 @@ except ModuleNotFoundError as missing:
              "matplotlib, or use build/venv/bin/python, which scripts/test makes")
 
 LENGTHS = "1024,4096,16384,32768"
-FAILED, WRONG, RED, INTERRUPTED = 1, 2, 3, 130
+FAILED, WRONG, RED, VOID, INTERRUPTED = 1, 2, 3, 4, 130
 
 
 def numbers(text):
@@ -114,6 +115,10 @@ def parse_arguments():
     add_question_options(parser)
     parser.add_argument("--floors", metavar="FILE", help="JSON of what the table must reach")
     parser.add_argument("--baseline", metavar="DIR", help="another run's --out to compare with")
+    parser.add_argument("--allow-void", action="store_true",
+                        help="ask, and end with status 0, though nothing is evicted or left out of "
+                        "what is scored, or far more than the budget is visible; the table marks "
+                        "it all the same")
     parser.add_argument("--out", required=True, metavar="DIR")
     options = parser.parse_args()
     if not (options.url or options.serve or options.report_only):
@@ -150,7 +155,13 @@ def main():
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         status = 0 if options.report_only else ask(options)
-        return RED if report.write(options.out, options.floors, options.baseline) else status
+        outcome = report.write(options.out, options.floors, options.baseline)
+        if outcome.marked:
+            print("eval: numbers are marked that do not measure what they are named for; the table "
+                  "says why", file=sys.stderr)
+        if outcome.red:
+            return RED
+        return VOID if outcome.marked and not options.allow_void else status
     except (runner.Unusable, Mismatch, ValueError) as error:
         print(f"eval: {error}", file=sys.stderr)
         return WRONG

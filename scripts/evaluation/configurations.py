@@ -2,6 +2,8 @@
 
     confirmed    the answers' usage says so: usage.kv.policy for kv_policy, usage.prefill.mode for
                  prefill
+    without effect
+                 the usage says so, and that it left nothing out of whatever was scored
     refused      the server answered 4xx
     ignored      nothing mentions the fields, and every answer is the baseline's; or the usage says
                  that something else was done
@@ -9,8 +11,10 @@
 """
 import json
 
+from . import effects
+
 # The worst verdict of its fields is the configuration's.
-WORST_FIRST = ("ignored", "unconfirmed", "confirmed")
+WORST_FIRST = ("ignored", "unconfirmed", "without effect", "confirmed")
 # Where usage says what became of a field.
 REPORTED = {"kv_policy": ("kv", "policy"), "prefill": ("prefill", "mode")}
 
@@ -80,6 +84,9 @@ def judge(name, fields, records, baseline):
     ours = records.of(name)
     usages = [r.get("usage") for questions in ours.values() for r in questions.values()]
     verdicts = {field: judge_field(field, value, usages) for field, value in fields.items()}
+    for field, verdict in verdicts.items():
+        if verdict and verdict[0] == "confirmed" and (why := without_effect(field, ours)):
+            verdicts[field] = "without effect", why
     silent = [field for field, verdict in verdicts.items() if verdict is None]
     if silent:
         others = {(u[0], *u[2:]): q for u, q in records.of(baseline).items()}
@@ -90,6 +97,15 @@ def judge(name, fields, records, baseline):
         verdicts.update((field, (verdict, why)) for field in silent)
     worst = min(verdicts.values(), key=lambda verdict: WORST_FIRST.index(verdict[0]))
     return line(name, fields, *worst)
+
+
+def without_effect(field, ours):
+    """Why a field did nothing in any of the records; None if it did something in one, or if nothing
+    is known."""
+    found = [r.get("effect", {}).get(field) for questions in ours.values()
+             for r in questions.values()]
+    finding = effects.judge(found)
+    return finding.why if finding and finding.is_void else None
 
 
 def line(name, fields, verdict, why):

@@ -8,7 +8,8 @@
 
 Colours are those of Okabe and Ito, which people with any colour vision tell apart, and every line
 has a marker of its own; heat maps are cividis, whose lightness rises evenly.  A caption counts what
-was measured.  Importing this needs matplotlib (and Pillow, which comes with it)."""
+was measured, and says how many rows are not drawn because they are void; of those that are loose
+(see report.py) the points are crossed out in red.  Importing this needs matplotlib (and Pillow, which comes with it)."""
 import collections
 import io
 import math
@@ -29,6 +30,8 @@ WIDTH, DPI = 10.0, 100  # inches: 1000 pixels
 COLOURS_IN_FILE = 128
 PANELS_A_ROW = 3
 DEPTH_BINS = 10
+LOOSE = "does not measure its budget: see the table"
+SIZES = ("sink", "recent", "heavy", "selected", "tail", "chunk")
 TICKS_APART = 1.1  # of one budget to the next, where their axis is logarithmic
 
 
@@ -88,12 +91,35 @@ def look(results, config):
 
 
 def line(axes, points, style, label):
-    """points: (x, middle, low, high), NaN where there is no interval."""
+    """points: (x, middle, low, high), NaN where there is no interval; or with whether the point is
+    loose behind these."""
     if not points:
         return
-    x, middle, low, high = numpy.array(sorted(points), float).T
+    x, middle, low, high = numpy.array([p[:4] for p in sorted(points)], float).T
     axes.plot(x, middle, label=label, **style)
     axes.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
+    cross_out(axes, [p for p in points if len(p) > 4 and p[4]])
+
+
+def cross_out(axes, points):
+    """Marks points that do not measure what their configuration asks for."""
+    if points:
+        is_new = LOOSE not in axes.get_legend_handles_labels()[1]
+        axes.plot([p[0] for p in points], [p[1] for p in points], linestyle="", marker="x",
+                  markersize=11, markeredgewidth=2.5, color="red", label=LOOSE if is_new else None)
+
+
+def point(rows, config, row, x):
+    """[(x, middle, low, high, is loose)] of a row, or nothing where there is none or it is void."""
+    value, finding = rows.values.get((config, row)), rows.finding(config, row)
+    if not value or (finding and finding.is_void):
+        return []
+    return [(x, value.value, value.low, value.high, finding is not None)]
+
+
+def void_caption(rows):
+    n = sum(finding.is_void for finding in rows.findings.values())
+    return f"; {count(n, 'void row')} not drawn" if n else ""
 
 
 def length_axis(axes, lengths):
@@ -168,16 +194,15 @@ def accuracy_figure(rows, groups):
     captions = []
     for one, (group, tasks) in zip(axes, groups.items()):
         for config in results.configs:
-            points = [(n, value.value, value.low, value.high)
-                      for n in results.lengths(config, tasks)
-                      if (value := rows.values.get((config, f"{group}/{n}")))]
+            points = [p for n in results.lengths(config, tasks)
+                      for p in point(rows, config, f"{group}/{n}", n)]
             line(one, points, look(results, config), config)
         length_axis(one, results.lengths(tasks=tasks))
         one.set(title=group if group in tasks else f"{group} of {count(len(tasks), 'task')}",
                 ylabel="score", ylim=(-2, 102))
         captions.append(f"{group}: {contexts_of(results, tasks)} contexts by length")
-    return finish(figure, "Accuracy against length (bands: 95 % intervals)", "; ".join(captions),
-                  axes[0])
+    return finish(figure, "Accuracy against length (bands: 95 % intervals)",
+                  "; ".join(captions) + void_caption(rows), axes[0])
 
 
 def contexts_of(results, tasks):
@@ -190,9 +215,12 @@ def contexts_of(results, tasks):
 
 
 def policy_of(fields):
-    """What budgets are compared within: a policy's type."""
+    """What budgets are compared within: a policy without its sizes."""
     policy = fields.get("kv_policy")
-    return str(policy.get("type", "kv_policy")) if isinstance(policy, dict) else "kv_policy"
+    if not isinstance(policy, dict):
+        return "kv_policy"
+    rest = (str(value) for name, value in sorted(policy.items()) if name not in (*SIZES, "type"))
+    return " ".join([str(policy.get("type", "kv_policy")), *rest])
 
 
 def budget_figure(rows, group):
@@ -203,24 +231,25 @@ def budget_figure(rows, group):
     for one, length in zip(axes, lengths):
         budget_panel(one, rows, group, length)
     return finish(figure, f"{group.capitalize()} score against budget (bars: 95 % intervals)",
-                  f"{contexts_of(results, tasks)} contexts by length", axes[0])
+                  f"{contexts_of(results, tasks)} contexts by length{void_caption(rows)}", axes[0])
 
 
 def budget_panel(axes, rows, group, length):
     """A line a policy; configurations that keep everything are level lines."""
     lines, results = collections.defaultdict(list), rows.results
     for config, fields in results.configs.items():
-        value = rows.values.get((config, f"{group}/{length}"))
         budgets = results.budgets(config, length)
-        if value and budgets:
-            lines[policy_of(fields)].append((budgets[-1], value.value, value.low, value.high))
-        elif value:
-            axes.axhline(value.value, color=look(results, config)["color"], linestyle="--",
-                         label=config)
+        for found in point(rows, config, f"{group}/{length}", budgets[-1] if budgets else 0):
+            if budgets:
+                lines[policy_of(fields)].append(found)
+            else:
+                axes.axhline(found[1], color=look(results, config)["color"], linestyle="--",
+                             label=config)
     for place, (policy, points) in enumerate(sorted(lines.items()), start=1):
-        x, middle, low, high = numpy.array(sorted(points), float).T
+        x, middle, low, high = numpy.array([p[:4] for p in sorted(points)], float).T
         axes.errorbar(x, middle, (middle - low, high - middle), label=policy, capsize=3,
                       color=COLOURS[place % len(COLOURS)], marker=MARKERS[place % len(MARKERS)])
+        cross_out(axes, [p for p in points if p[4]])
     axes.set(title=f"length {short(length)}", xlabel="budget (tokens)", ylabel="score",
              ylim=(-2, 102))
     axes.set_xscale("log", base=2)
@@ -253,16 +282,15 @@ def perplexity_figure(rows):
         windows = max(len(results.windows.get((c, length), ())) for c in results.configs)
         captions.append(f"{count(windows, 'window')} of {short(length)}")
     return finish(figure, "Perplexity against position (bands: 95 % intervals)",
-                  ", ".join(captions), axes[0])
+                  ", ".join(captions) + void_caption(rows), axes[0])
 
 
 def bucket_points(rows, config, length):
     """Points stand in the middle of their buckets."""
     points, results = [], rows.results
     for bucket in results.buckets(length):
-        if value := rows.values.get((config, results.window_row(length, bucket))):
-            middle = results.bucket_start(length, bucket) + results.bucket_tokens[length] / 2
-            points.append((middle, value.value, value.low, value.high))
+        middle = results.bucket_start(length, bucket) + results.bucket_tokens[length] / 2
+        points += point(rows, config, results.window_row(length, bucket), middle)
     return points
 
 

@@ -9,11 +9,14 @@ many tokens of the books that the prompt has L tokens; it begins at token i * L 
 is predicted, and the perplexity is exp(-sum of natural log-probabilities / their number).  That is
 the default model's card: 32.68, 31.37 and 30.97.
 """
+import dataclasses
+import functools
 import json
 import time
 from dataclasses import dataclass
 from typing import Any, Callable
 
+from . import effects
 from .client import Client, Failed, Refused
 from .records import Records
 from .templates import Template
@@ -40,6 +43,7 @@ class Desk:
     configs: dict
     bucket_tokens: int
     takes_salt: bool = True  # whether the server knows the field cache_salt
+    kv_policies: dict = dataclasses.field(default_factory=dict)  # the server's, by type
 
     def fields(self, config):
         """The request fields of a configuration.  All but a plain first one get a cache of their
@@ -49,6 +53,20 @@ class Desk:
         if not self.takes_salt or (not fields and config == next(iter(self.configs))):
             return fields
         return {"cache_salt": f"{config} {json.dumps(fields, sort_keys=True)}", **fields}
+
+    def effect(self, config, usage, of_policy, earlier=None, was_cached=False):
+        """What a record keeps of the effect that its configuration had: see effects.py.
+        of_policy(policy, usage.kv) is the effect of a kv_policy."""
+        fields, found = self.configs[config], {}
+        policy, kv = effects.policy_of(fields, self.kv_policies), (usage or {}).get("kv")
+        if effects.asks_for_less("kv_policy", policy or "full") and isinstance(kv, dict):
+            found["kv_policy"] = of_policy(policy, kv)
+        prefill = (usage or {}).get("prefill")
+        if effects.asks_for_less("prefill", fields.get("prefill", "dense")) \
+                and isinstance(prefill, dict):
+            found["prefill"] = effects.of_prefill(prefill, was_cached,
+                                                  (earlier or {}).get("prefill"))
+        return {field: effect for field, effect in found.items() if effect}
 
     def note(self, record, error):
         """Appends a record and returns it; a request that failed is kept, not dropped."""
@@ -82,25 +100,34 @@ def sample_is_done(desk, config, task, length, index):
 async def ask_sample(desk, config, sample):
     """The questions of a sample one after another, so that a prefix cache helps."""
     there = desk.records.questions("sample", config, sample.task, sample.length, sample.index)
+    earlier = None
     for number, question in enumerate(sample.questions):
         if number in there:
+            earlier = there[number].get("effect", earlier)
             continue
         record = {"kind": "sample", "config": config, "task": sample.task, "length": sample.length,
                   "index": sample.index, "question": number,
                   "n_questions": len(sample.questions),
                   "depth": sample.depth if question.depth is None else question.depth,
                   "references": question.references}
-        await ask(desk, config, record, desk.template.apply(sample.context + question.text),
-                  question, n_earlier=number)
+        record = await ask(desk, config, record,
+                           desk.template.apply(sample.context + question.text), question,
+                           number, earlier)
+        earlier = record.get("effect", earlier)
 
 
-async def ask(desk, config, record, prompt, question, n_earlier):
-    """One request, judged and recorded; returns the record."""
+async def ask(desk, config, record, prompt, question, n_earlier, earlier):
+    """One request, judged and recorded; returns the record.  n_earlier: how many requests had the
+    prompt's beginning; earlier: the effect on the last of them."""
     error = None
     try:
         answer = await desk.client.complete(prompt, question.max_tokens, desk.fields(config))
         record.update(desk.judge(question, answer.text))
         record.update(describe(answer, n_earlier))
+        if effect := desk.effect(config, answer.usage, functools.partial(
+                effects.of_answer, n_prompt=record["prompt_tokens"] or 0), earlier,
+                record["cached"]):
+            record["effect"] = effect
     except (Refused, Failed) as failure:
         error = str(failure)
         record.update(score=0.0, exact=False, answer=None)
@@ -112,7 +139,7 @@ async def ask_stream(desk, config, task, longest, index):
     already are put into the text as they were."""
     there = desk.records.questions("stream", config, task, None, index)
     stream, template = desk.make_stream(index), desk.template
-    text, total, number = "", 0, 0
+    text, total, number, earlier = "", 0, 0, None
     while True:
         turn, question = stream.turn()
         length = total + desk.count_tokens(turn)
@@ -124,7 +151,8 @@ async def ask_stream(desk, config, task, longest, index):
             record = {"kind": "stream", "config": config, "task": task, "length": length,
                       "index": index, "question": number, "depth": None,
                       "references": question.references}
-            record = await ask(desk, config, record, text, question, n_earlier=number)
+            record = await ask(desk, config, record, text, question, number, earlier)
+        earlier = record.get("effect", earlier)
         # A stream goes on without an answer that failed: what comes later is asked all the same.
         text += first_line(record["answer"] or "") + template.closing
         total = tokens_so_far(record, question.max_tokens)
@@ -172,5 +200,7 @@ async def ask_window(desk, config, length, index):
         desk.note({**record, "nll": [], "tokens": []}, str(error))
         return
     nll, counts = bucket_sums(values, desk.bucket_tokens)
+    effect = desk.effect(config, usage, functools.partial(effects.of_window, n_tokens=len(ids)))
     desk.note({**record, "nll": nll, "tokens": counts, "usage": usage,
-               "duration_s": time.monotonic() - sent}, None)
+               "duration_s": time.monotonic() - sent, **({"effect": effect} if effect else {})},
+              None)

@@ -6,8 +6,12 @@ red when it breaks a floor, or when the whole 95 % interval of its difference fr
 lies on the worse side.
 
 Floors are JSON: {"passkey/1024": {"min": 90}, "streaming:perplexity/8192": {"max": 34.0}}.  A name
-without a configuration means the run's first.  A value that is a text is a comment."""
+without a configuration means the run's first.  A value that is a text is a comment.
+
+A number that does not measure what its configuration asks for (effects.py) is VOID and not printed,
+or marked LOOSE where it does so in part."""
 import collections
+import dataclasses
 import json
 import math
 import pathlib
@@ -15,10 +19,10 @@ import sys
 
 import numpy
 
-from . import statistics
+from . import effects, statistics
 from .results import CARD, Results, count
 
-RED = "**RED** "
+RED, VOID, LOOSE = "**RED** ", "**VOID**", "**LOOSE** "
 
 METHOD = """## How to read this
 
@@ -38,9 +42,12 @@ class Rows:
     def __init__(self, results, other=None):
         self.results = results
         self.values = {}
+        self.averages = {f"{group}/{length}": tasks for group, tasks in results.groups().items()
+                         for length in results.lengths()}
         self.changes = {}  # from the run's first configuration
         self.regressions = {}  # from the baseline run
         self.red = collections.defaultdict(list)  # (configuration, row) -> reasons
+        self.findings = results.findings()  # (configuration, row) -> effects.Finding
         for config in results.configs:
             self._fill(self.values, config)
             if config != results.first:
@@ -79,8 +86,27 @@ class Rows:
                 if row:
                     yield self.results.window_row(length, bucket), row
 
-    def mark(self, config, row):
-        return RED if (config, row) in self.red else ""
+    def finding(self, config, row):
+        """Why a row does not measure what was asked for; None if it does.  A bucket shares its
+        window's, a stream's length the stream's, and an average the worst of its tasks'."""
+        task, _, length = row.rpartition("/")
+        if row in self.averages:
+            names = [f"{member}/{length}" for member in self.averages[row]]
+        else:
+            names = [row, task]
+        found = [self.findings[config, name] for name in names if (config, name) in self.findings]
+        return max(found, key=lambda finding: finding.is_void, default=None)
+
+    def is_void(self, config, row):
+        finding = self.finding(config, row)
+        return bool(finding and finding.is_void)
+
+    def cell(self, config, row, text):
+        """A row's number as the table shows it."""
+        finding = self.finding(config, row)
+        if finding and finding.is_void:
+            return VOID
+        return (RED if (config, row) in self.red else "") + (LOOSE if finding else "") + text
 
 
 def twin_of(config, results, other):
@@ -202,12 +228,20 @@ def verdict_section(rows, compared, absent, has_baseline):
                      "all there is.")
     if not (compared or absent or has_baseline):
         lines.append("(There were neither floors nor a baseline run to be red against.)")
-    lines += ["", *unfinished(rows.results)]
+    lines += ["", *void_lines(rows), *unfinished(rows.results)]
     lines += [f"- {RED}{config}: {row}: {'; '.join(why)}" for (config, row), why in
               sorted(rows.red.items())]
     if absent:
         lines.append(f"- Not compared, for these rows were not run: {', '.join(absent)}")
     return "\n".join(lines).rstrip() + "\n"
+
+
+def void_lines(rows):
+    """How many rows do not measure what was asked for, at the top of the table."""
+    n_void = sum(finding.is_void for finding in rows.findings.values())
+    for mark, n in ((VOID, n_void), (LOOSE.strip(), len(rows.findings) - n_void)):
+        if n:
+            yield f"- {mark}: {count(n, 'row')}; \"What was left out\" says why"
 
 
 def unfinished(results):
@@ -273,11 +307,48 @@ def effective(rows, config):
     texts = []
     for group in rows.results.groups():
         keys = {n: (config, f"{group}/{n}") for n in rows.results.lengths(config)}
-        averages = {n: rows.values[key].value for n, key in keys.items() if key in rows.values}
+        averages = {n: rows.values[key].value for n, key in keys.items()
+                    if key in rows.values and not rows.is_void(*key)}
         length = statistics.effective_length(averages)
         of_card = " (card)" if group.startswith(CARD) else ""
         texts.append((f"{length:,}" if length else "none") + of_card)
     return ", ".join(texts) or "-"
+
+
+def effect_section(rows):
+    """What bounded configurations were tried on, and which numbers do not measure their budget."""
+    if not rows.results.effects:
+        return []
+    head = ["configuration", "row", "field", "budget", "chunk", "scored", "behind an eviction, or "
+            "with something left out", "tokens seen / budget"]
+    lines = [effect_line(config, row, field, found)
+             for (config, row), fields in sorted(rows.results.effects.items(), key=by_length)
+             for field, found in fields.items()]
+    text = "## What was left out\n\n" + table(head, lines, n_names=3)
+    text += (f"\nA row is VOID, and its number not printed, where nothing was left out of what was "
+             f"scored; it is LOOSE where less than {effects.LEAST_BEHIND:.0%} came behind an "
+             f"eviction, or saw more than {effects.LARGEST_VISIBLE} times the budget on average.\n")
+    for (config, row), finding in sorted(rows.findings.items(), key=by_length):
+        mark = VOID if finding.is_void else LOOSE.strip()
+        text += f"\n- {mark} {config}: {row}: {finding.why}"
+    return [text.rstrip() + "\n"]
+
+
+def by_length(item):
+    (config, row), _ = item
+    task, _, length = row.rpartition("/")
+    return config, int(length) if length.isdigit() else 0, task
+
+
+def effect_line(config, row, field, found):
+    budgets = [e["budget"] for e in found if e["budget"]]
+    chunks = dict.fromkeys(e["chunk"] for e in found if e["chunk"] is not None)
+    known = [e for e in found if e["behind"] is not None]
+    ratio = effects.visible_ratio(known)
+    return [config, row, field, effects.ends(budgets) if budgets else "-",
+            ", ".join(map(str, chunks)) or "-", f"{sum(e['scored'] for e in found):,}",
+            f"{effects.behind_share(known):.1%}" if known else "not known",
+            f"{ratio:.2f}" if ratio else "-"]
 
 
 def score_sections(rows):
@@ -315,7 +386,7 @@ def score_table(rows, config, values, names, lengths):
         for length in lengths:
             key = config, f"{name}/{length}"
             interval = values.get(key)
-            line.append(rows.mark(*key) + text(interval) if interval else "")
+            line.append(rows.cell(*key, text(interval)) if interval else "")
             ns.append(f"{interval.clusters}/{interval.questions}" if interval else "-")
         lines.append(line + [ns[0] if len(set(ns)) == 1 else ", ".join(ns)])
     return table(["task", *(f"{n:,}" for n in lengths), "contexts/questions"], lines)
@@ -350,7 +421,7 @@ def window_table(rows):
 def worst_line(rows, config, name, changes, against):
     buckets = {row: change for (c, row), change in changes.items()
                if c == config and row.startswith(name + "/")}
-    if len(buckets) < 2:
+    if len(buckets) < 2 or rows.is_void(config, name):
         return ""
     row, change = statistics.worst_change(buckets)
     return (f"\n- {config}, windows of {int(name.rpartition('/')[2]):,}: the worst change of "
@@ -371,7 +442,7 @@ def perplexity_table(rows, names, what):
         line, ns = [f"{int(name.rpartition('/')[2]):,}"], []
         for config, values, text, _ in columns:
             interval = values.get((config, name))
-            line.append(rows.mark(config, name) + text(interval, True) if interval else "")
+            line.append(rows.cell(config, name, text(interval, True)) if interval else "")
             if values is rows.values:
                 ns.append(f"{interval.clusters}/{interval.questions:,}" if interval else "-")
         lines.append(line + [ns[0] if len(set(ns)) == 1 else ", ".join(ns)])
@@ -380,19 +451,23 @@ def perplexity_table(rows, names, what):
 
 def speed_section(results):
     """Requests that found nothing cached: medians and quartiles."""
-    lines = []
+    lines, cached = [], ""
     for config in results.configs:
         for length in results.lengths(config):
             first, rate = results.speed(config, length)
             if first:
                 lines.append([config, f"{length:,}", len(first), quartiles(first, ".3f"),
                               len(rate), quartiles(rate, ".1f")])
+            elif results.is_all_cached(config, length):
+                lines.append([config, f"{length:,}", 0, VOID, 0, VOID])
+                cached += (f"\n- {VOID} {config}: {length:,}: every prompt was found in the prefix "
+                           "cache, so no time is that of reading one")
     if not lines:
         return []
     head = ["configuration", "length", "requests", "s to the first token", "answers",
             "tokens/s after it"]
     return ["## Speed\n\nMedians [quartiles] as the client saw them, of requests that found "
-            f"nothing cached. {how_busy(results)}\n\n" + table(head, lines)]
+            f"nothing cached. {how_busy(results)}\n\n" + table(head, lines) + cached]
 
 
 def how_busy(results):
@@ -419,9 +494,15 @@ def plot_section(names):
     return [f"## Plots\n\n{images}\n"] if names else []
 
 
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    red: bool  # a floor is broken, or the run is worse than the baseline run
+    marked: bool  # numbers are VOID or LOOSE
+
+
 def write(directory, floors=None, baseline=None):
     """Renders table.md and the plots of directory/results.jsonl; floors: a file; baseline: another
-    run's directory.  Returns whether anything is red.  ValueError: they cannot be compared."""
+    run's directory.  Returns an Outcome.  ValueError: they cannot be compared."""
     directory = pathlib.Path(directory)
     results = Results(directory)
     other = Results(baseline) if baseline else None
@@ -435,8 +516,9 @@ def write(directory, floors=None, baseline=None):
     if other and not rows.regressions:
         rows.red[results.first, "baseline"].append("no question of this run is in the baseline run")
     sections = [verdict_section(rows, compared, absent, other is not None), run_section(results),
-                configuration_section(rows), *score_sections(rows), *perplexity_sections(rows),
+                configuration_section(rows), *effect_section(rows), *score_sections(rows),
+                *perplexity_sections(rows),
                 *speed_section(results), *plot_section(draw(rows, directory)),
                 METHOD.format(resamples=statistics.RESAMPLES)]
     (directory / "table.md").write_text("\n".join(sections), encoding="utf-8")
-    return bool(rows.red)
+    return Outcome(bool(rows.red), bool(rows.findings))

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 
 import numpy
 
-from . import statistics
+from . import effects, statistics
 from .records import read_lines
 
 AVERAGE, CARD = "average", "card/"
@@ -76,6 +76,7 @@ class Results:
         self.windows = defaultdict(dict)  # (config, length) -> index -> Window
         self.failed_windows = Counter()  # (config, length)
         self.bucket_tokens = {}
+        self.effects = defaultdict(lambda: defaultdict(list))  # (config, row) -> field -> effects
         self._keep_last()
 
     def _keep_last(self):
@@ -96,6 +97,10 @@ class Results:
         self.requests[config] += 1
         if record["error"] is not None:
             self.failures[config][str(record["error"])] += 1
+        # A stream's bins are parts of one text, which is judged as a whole.
+        row = record["task"] if record["kind"] == "stream" else f"{record['task']}/{length}"
+        for field, effect in record.get("effect", {}).items():
+            self.effects[config, row][field].append(effect)
         if record["kind"] == "perplexity":
             self._add_window(record)
             return
@@ -153,6 +158,16 @@ class Results:
         usages = (r.get("usage") for r in self.records
                   if r.get("config") == config and length in (None, r.get("length")))
         return budgets_of(self.configs[config], usages)
+
+    def findings(self):
+        """{(configuration, row): Finding} of rows that do not measure what was asked for."""
+        streams, found = self.streams(), {}
+        for key, by_field in self.effects.items():
+            judge = effects.judge_stream if key[1] in streams else effects.judge
+            said = [finding for one in by_field.values() if (finding := judge(one))]
+            if said:
+                found[key] = max(said, key=lambda finding: finding.is_void)
+        return found
 
     def missing(self, config):
         """(how many contexts were planned, how many of them have no record)."""
@@ -228,6 +243,12 @@ class Results:
         pairs = [speed_of(r) for r in self.samples(config)
                  if r["length"] == length and r["error"] is None and not r.get("cached")]
         return tuple([p[k] for p in pairs if p[k] is not None] for k in (0, 1))
+
+    def is_all_cached(self, config, length):
+        """Whether the prompts of all answers had been read before."""
+        found = [r.get("cached") for r in self.samples(config)
+                 if r["length"] == length and r["error"] is None]
+        return bool(found) and all(found)
 
 
 def pairs(ours, theirs):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from tqdm import tqdm
 
-from . import configurations, protocols, templates, tokens
+from . import configurations, effects, protocols, templates, tokens
 from .client import Client, Failed, Refused
 from .records import Records
 from .stream import Stream
@@ -109,6 +109,19 @@ def check(cells, windows):
                            f"{max(1, cell.n)} windows of {cell.length}")
 
 
+def check_effects(cells, configs, kv_policies):
+    """Refuses windows of which nothing could be scored behind an eviction, before they are asked."""
+    for cell in (cell for cell in cells if cell.task == PERPLEXITY):
+        for config, fields in configs.items():
+            policy = effects.policy_of(fields, kv_policies)
+            if not policy or not effects.asks_for_less("kv_policy", policy):
+                continue
+            if finding := effects.foresee(policy, cell.length):
+                raise Unusable(f"{config} cannot change perplexity in windows of {cell.length}: "
+                               f"{finding.why}; ask longer windows, or a smaller budget or chunk, "
+                               "leave perplexity out of --tasks, or add --allow-void")
+
+
 async def refusal(desk, fields):
     """Asks for one token; why the server refuses such requests, None if it does not."""
     try:
@@ -191,7 +204,8 @@ def add_verdicts(desk, refused):
 
 
 async def identify(client):
-    """The model's name, as asked or as the server's first, and the server's version."""
+    """Fills in the model's name, as asked or as the server's first; returns what the server says
+    of itself, and its KV policies by type."""
     models = await client.get_json("/v1/models")
     if client.model is None:
         try:
@@ -200,7 +214,16 @@ async def identify(client):
             raise Unusable("the server does not list its models: name one with --model") from None
     version = await client.get_json("/version")
     return {"version": version.get("version") if isinstance(version, dict) else None,
-            "url": client.url}
+            "url": client.url}, policies_of(models, client.model)
+
+
+def policies_of(models, name):
+    """The KV policies that the server lists for a model, with its defaults, by type."""
+    listed = models.get("data") if isinstance(models, dict) else None
+    for model in listed if isinstance(listed, list) else ():
+        if model.get("id") == name:
+            return {policy["type"]: policy for policy in model.get("kv_policies") or ()}
+    return {}
 
 
 async def run(options, registry, books):
@@ -227,7 +250,7 @@ def digest(text):
 
 async def prepare(options, registry, books, client, records):
     """What the units need, and the record of what is run."""
-    server = await identify(client)
+    server, kv_policies = await identify(client)
     counter = await asyncio.to_thread(tokens.find, options.url, client.model, options.api_key,
                                       options.tokenizer)
     template, why = templates.choose(options.template, counter)
@@ -237,6 +260,8 @@ async def prepare(options, registry, books, client, records):
     shipped = {(s.task, s.length, s.index): s for s in registry.card()}
     cells = plan(options, len(windows.ids or []), shipped.values())
     check(cells, windows)
+    if not options.allow_void:
+        check_effects(cells, options.configs, kv_policies)
 
     def count(text):
         return counter.count(template.apply(text))
@@ -254,5 +279,5 @@ async def prepare(options, registry, books, client, records):
         "plan": [[cell.task, cell.length, cell.n] for cell in cells]})
     desk = protocols.Desk(client, records, template, count, make_sample, registry.judge,
                           lambda index: Stream(options.seed, index), windows, options.configs,
-                          options.bucket)
+                          options.bucket, kv_policies=kv_policies)
     return desk, cells

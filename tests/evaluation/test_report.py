@@ -23,9 +23,9 @@ def rendered(tmp_path, no_plots):
         directory = made.write(tmp_path / "run")
         if floors is not None:
             (tmp_path / "floors.json").write_text(json.dumps(floors))
-        red = report.write(directory, tmp_path / "floors.json" if floors is not None else None,
+        outcome = report.write(directory, tmp_path / "floors.json" if floors is not None else None,
                            baseline.write(tmp_path / "baseline") if baseline else None)
-        return red, (directory / "table.md").read_text(encoding="utf-8")
+        return outcome.red, (directory / "table.md").read_text(encoding="utf-8")
 
     return render
 
@@ -293,7 +293,7 @@ def test_without_matplotlib_the_table_is_whole_and_it_is_said(tmp_path, monkeypa
     monkeypatch.setitem(sys.modules, "evaluation.plots", None)
     monkeypatch.delattr("evaluation.plots", raising=False)
     directory = passkeys([1]).write(tmp_path / "run")
-    assert report.write(directory) is False
+    assert report.write(directory) == report.Outcome(red=False, marked=False)
     assert "NO PLOTS" in capsys.readouterr().err
     assert "## Plots" not in (directory / "table.md").read_text()
 

@@ -6,6 +6,7 @@ A mode says what it does about fields that OpenAI does not have:
     refuses    400 in OpenAI's error shape
     confirms   names kv_policy's type in usage.kv.policy
     changes    answers differently, and says nothing about it
+    bounds     lists its policies, and says in usage.kv what it kept and evicted, as quire does
 """
 import json
 import re
@@ -19,6 +20,9 @@ RULES = ((r"What is the pass key\?", r"The pass key is (\d+)", "The pass key is 
           "The number is <{}>."))
 
 
+POLICIES = [{"type": "full"}, {"type": "streaming", "sink": 4, "recent": 2044, "chunk": 512}]
+
+
 def answer_to(prompt):
     """Finds what the last question asks for where the prompt says it; knows nothing else."""
     for question, fact, answer in RULES:
@@ -27,6 +31,17 @@ def answer_to(prompt):
             found = re.search(fact.format(asked[-1]), prompt)
             return answer.format(found.group(1) if found else "unknown")
     return "I do not know."
+
+
+def account_of(body, n_tokens):
+    """usage.kv of a text that ends behind so many tokens; a prompt's end is cut down, too."""
+    policy = body.get("kv_policy", POLICIES[0])
+    known = {p["type"]: p for p in POLICIES}[policy["type"]]
+    parts = [{**known, **policy}.get(name, 0) for name in ("sink", "recent")]
+    budget = sum(round(p * n_tokens) if isinstance(p, float) else p for p in parts)
+    n_evicted = max(0, n_tokens - budget) if budget else 0
+    return {"policy": policy["type"], "budget_tokens": budget or None,
+            "resident_tokens": n_tokens - n_evicted, "evicted_tokens": n_evicted}
 
 
 def log_probability(token):
@@ -53,7 +68,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         if self.path == "/v1/models":
-            self.send_json(200, {"object": "list", "data": [{"id": "tiny"}]})
+            policies = {"kv_policies": POLICIES} if self.server.tiny.mode == "bounds" else {}
+            self.send_json(200, {"object": "list", "data": [{"id": "tiny", **policies}]})
         else:
             self.refuse(404, "no such route")
 
@@ -81,21 +97,24 @@ class Handler(BaseHTTPRequestHandler):
         elif unknown and tiny.mode == "refuses":
             self.refuse(400, f"unknown field {unknown[0]}", unknown[0])
         elif isinstance(body["prompt"], list):
-            self.score(body)
+            self.score(body, tiny.mode)
         else:
             self.complete(body, tiny.mode)
 
-    def score(self, body):
+    def score(self, body, mode):
         """The prompt's log-probabilities; like some servers, it wants at least one new token."""
         if body["max_tokens"] < 1:
             self.refuse(400, "max_tokens must be at least 1", "max_tokens")
             return
         ids = body["prompt"] + [0] * body["max_tokens"]
         values = [None, *map(log_probability, ids[1:])]
+        usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": 1}
+        if mode == "bounds":
+            usage["kv"] = account_of(body, len(body["prompt"]))
         self.send_json(200, {
             "choices": [{"text": "", "finish_reason": "length",
                          "logprobs": {"token_logprobs": values}}],
-            "usage": {"prompt_tokens": len(body["prompt"]), "completion_tokens": 1}})
+            "usage": usage})
 
     def complete(self, body, mode):
         text = answer_to(body["prompt"])
@@ -105,6 +124,8 @@ class Handler(BaseHTTPRequestHandler):
         usage = {"prompt_tokens": len(body["prompt"].split()), "completion_tokens": len(words)}
         if mode == "confirms" and "kv_policy" in body:
             usage["kv"] = {"policy": self.server.tiny.policy or body["kv_policy"]["type"]}
+        if mode == "bounds":
+            usage["kv"] = account_of(body, len(body["prompt"].split()))
         if self.server.tiny.streams and body.get("stream"):
             self.stream(words, usage)
         else:
