@@ -14,8 +14,13 @@ Every --recompute-every tokens the window is also computed anew under the policy
 of its own: the BOS token and the --window tokens before the predicted one.  The BOS token is there
 because prompts begin with it; the sinks of a bounded cache are the first tokens of the whole text.
 
+With a chunk that is large against the window the figure is not that of the window: tokens that come
+behind an eviction must see at most 1.25 times the window on average, and be half of all, or the
+script ends with status 4 behind its table, unless --allow-void is given.
+
 Prints CSV: mean negative log-likelihood (nats) per --bucket tokens, then over all tokens and over
-those that were recomputed, with the perplexities and times.  --logprobs also writes every token's.
+those that were recomputed, with the perplexities, times, the share of tokens behind an eviction and
+what these saw over the window.  --logprobs also writes every token's.
 """
 import argparse
 import csv
@@ -27,6 +32,9 @@ import time
 import urllib.error
 import urllib.request
 
+from evaluation import effects
+
+VOID = 4  # the exit status
 BOOKS = pathlib.Path(__file__).resolve().parent.parent / "models/quire-22m/eval/held_out.txt"
 
 
@@ -65,14 +73,15 @@ def read_text(server, args):
 
 
 def score_streaming(server, ids, args, sink):
-    """[log-probability of ids[i + 1]], after a line about it on stderr."""
+    """[log-probability of ids[i + 1]], seconds a token and the effect of the window (effects.py),
+    after a line about it on stderr."""
     policy = {"type": "streaming", "sink": sink, "recent": args.window - sink, "chunk": args.chunk}
     begin = time.monotonic()
     (values,), kv = server.score([ids], policy)
     seconds = time.monotonic() - begin
     print(f"{policy}: {seconds:.1f} s, {1e6 * seconds / len(ids):.0f} us per token; usage.kv {kv}",
           file=sys.stderr)
-    return values, seconds / len(ids)
+    return values, seconds / len(ids), effects.of_window(policy, kv, len(ids))
 
 
 def score_recomputed(server, bos, ids, args):
@@ -90,7 +99,7 @@ def mean_nll(values, positions):
     return sum(chosen) / len(chosen) if chosen else math.nan
 
 
-def write_table(names, columns, recomputed, seconds, args):
+def write_table(names, columns, recomputed, seconds, found, args):
     """A row per bucket of positions, then the sums."""
     out = csv.writer(sys.stdout, lineterminator="\n")
     n = len(next(iter(columns.values()))) + 1
@@ -110,6 +119,9 @@ def write_table(names, columns, recomputed, seconds, args):
         again = math.exp(-sum(recomputed.values()) / len(recomputed))
         out.writerow(["their perplexity", *(f"{x:.3f}" for x in perplexity), f"{again:.3f}"])
     out.writerow(["us per token", *(f"{1e6 * x:.0f}" for x in seconds)])
+    out.writerow(["behind an eviction", *(f"{effects.behind_share([e]):.4f}" for e in found)])
+    ratios = [effects.visible_ratio([e]) for e in found]
+    out.writerow(["tokens seen / window", *(f"{x:.4f}" if x else "" for x in ratios)])
 
 
 def read_arguments():
@@ -126,6 +138,7 @@ def read_arguments():
     add("--recompute-every", type=int, default=0, help="0: not at all (%(default)s)")
     add("--bucket", type=int, default=1000, help="tokens of a row (%(default)s)")
     add("--logprobs", type=pathlib.Path, help="write every token's into this JSON file")
+    add("--allow-void", action="store_true", help="end with status 0 whatever tokens saw")
     add("--timeout", type=float, default=3600, help="seconds a request (%(default)s)")
     return parser.parse_args()
 
@@ -134,18 +147,25 @@ def main():
     args = read_arguments()
     server = Server(args)
     bos, ids = read_text(server, args)
-    columns, seconds = {}, []
+    columns, seconds, found = {}, [], []
     for sink in map(int, args.sinks.split(",")):
-        columns[f"sink {sink}"], per_token = score_streaming(server, ids, args, sink)
+        columns[f"sink {sink}"], per_token, effect = score_streaming(server, ids, args, sink)
         seconds.append(per_token)
+        found.append(effect)
     recomputed = {}
     if args.recompute_every:
         recomputed, per_token = score_recomputed(server, bos, ids, args)
         seconds.append(per_token)
-    write_table(list(columns), columns, recomputed, seconds, args)
+    write_table(list(columns), columns, recomputed, seconds, found, args)
     if args.logprobs:
         args.logprobs.write_text(json.dumps({"tokens": ids, **columns, "recomputed": recomputed}))
+    whys = [finding.why for effect in found if (finding := effects.judge([effect]))]
+    if whys and not args.allow_void:
+        print(f"not the perplexity of a window of {args.window}: {'; '.join(dict.fromkeys(whys))}",
+              file=sys.stderr)
+        return VOID
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -10,6 +10,9 @@ usage.kv alone does not tell: a prompt is also cut down at its end, behind every
 answer that comes behind a prompt the budget counts when the prompt is longer than it, and what
 counts as visible is what the prompt's last token saw, which the question ends with.
 
+Windows that are exactly as likely as under the first configuration are void whatever a server says
+(results.py).
+
 A record keeps for each field that was asked for (`kv_policy`, `prefill`)
 
     scored    tokens of a window; 1 for an answer
@@ -64,7 +67,7 @@ def before_row(chunk, n_prompt, row):
 
 
 def rows_of_prompt(budget, chunk, n_rows):
-    """(how many of the first rows come behind an eviction, how many tokens these see on average)."""
+    """(how many of the first rows come behind an eviction, how many tokens they see on average)."""
     step = n_rows if chunk == WHOLE else chunk
     behind = visible = 0
     for begin in range(0, n_rows, step):

@@ -8,8 +8,9 @@
 
 Colours are those of Okabe and Ito, which people with any colour vision tell apart, and every line
 has a marker of its own; heat maps are cividis, whose lightness rises evenly.  A caption counts what
-was measured, and says how many rows are not drawn because they are void; of those that are loose
-(see report.py) the points are crossed out in red.  Importing this needs matplotlib (and Pillow, which comes with it)."""
+was measured, and how many rows are not drawn because they are void; points of those that are loose
+(see report.py) are crossed out in red.  Importing this needs matplotlib (and Pillow, which comes
+with it)."""
 import collections
 import io
 import math

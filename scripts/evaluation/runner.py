@@ -110,7 +110,7 @@ def check(cells, windows):
 
 
 def check_effects(cells, configs, kv_policies):
-    """Refuses windows of which nothing could be scored behind an eviction, before they are asked."""
+    """Refuses windows of which nothing could be scored behind an eviction, before it asks them."""
     for cell in (cell for cell in cells if cell.task == PERPLEXITY):
         for config, fields in configs.items():
             policy = effects.policy_of(fields, kv_policies)

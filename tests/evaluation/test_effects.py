@@ -1,5 +1,10 @@
 """A number that cannot move with what it measures is refused or marked: nothing evicted before what
 was scored, far more visible than the budget, nothing selected, nothing left out, all cached."""
+import csv
+import io
+import subprocess
+import sys
+
 import pytest
 
 from asking import evaluate, read_results
@@ -7,7 +12,7 @@ from evaluation import configurations, effects, plots, report, runner
 from evaluation.results import Results
 from evaluation.text import Books
 from made_results import MadeResults
-from server import MODEL
+from server import MODEL, ROOT, Server
 from test_eval import run_eval
 from tiny_server import TinyServer
 
@@ -121,6 +126,17 @@ def test_a_run_is_refused_before_it_asks_windows_that_cannot_move(tmp_path, book
     assert read_results(tmp_path, "ignored")[-1]["verdict"] == "without effect"
 
 
+@pytest.mark.parametrize("pretends", [False, True])
+def test_windows_that_are_as_likely_as_those_of_the_full_cache_are_void(tmp_path, books, pretends):
+    with TinyServer("bounds", pretends=pretends) as server:
+        evaluate(tmp_path, server.url, tasks=["perplexity"], lengths=[1024], windows=2, books=books,
+                 tokenizer=str(MODEL), configs={"full": {}, "bounded": {"kv_policy": STREAMING}})
+    findings = Results(tmp_path).findings()
+    assert list(findings) == [("bounded", "perplexity/1024")] * pretends
+    assert all(finding.is_void and "to the last bit" in finding.why
+               for finding in findings.values())
+
+
 def config(name, recent, chunk):
     return ("--config", f'{name}={{"kv_policy": {{"type": "streaming", "sink": 4, "recent": '
                         f'{recent}, "chunk": {chunk}}}}}')
@@ -169,7 +185,7 @@ def made_run():
               "right": effects.effect(1, 1, 108, 100, 16)}
     for name in made.configs:
         for index in range(3):
-            made.window(2048, index, [3.0, 3.1], name,
+            made.window(2048, index, [3.0 + 0.1 * (name != "full"), 3.1], name,
                         **({"effect": {"kv_policy": found[name]}} if name in found else {}))
             for task in ("passkey", "kv"):
                 made.sample(task, 1024, index, 1.0, name, usage={"kv": {"budget_tokens": 100}},
@@ -231,3 +247,58 @@ def test_fields_that_ask_for_everything_have_no_effect_to_show():
     assert not effects.asks_for_less("temperature", 0)
     assert configurations.WORST_FIRST.index("without effect") < \
         configurations.WORST_FIRST.index("confirmed")
+
+
+@pytest.fixture(scope="module")
+def quire(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("quire")
+    with Server(directory, "--threads", "2", "--prefill", "sparse") as server:
+        yield server
+
+
+def run_script(name, *arguments, expect):
+    """The rows of its CSV."""
+    done = subprocess.run([sys.executable, str(ROOT / "scripts" / name), *map(str, arguments)],
+                          capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == expect, done.stderr
+    return list(csv.DictReader(io.StringIO(done.stdout)))
+
+
+def test_quire_evicts_where_the_account_says(quire, tokenizer):
+    text = (MODEL / "eval/held_out.txt").read_text(encoding="utf-8")[5000:8000]
+    ids = tokenizer.encode(text, add_special_tokens=False).ids[:400]
+    policy = {"type": "streaming", "sink": 4, "recent": 96, "chunk": 64}
+    values, usages = [], []
+    for kv_policy in ({"type": "full"}, policy):
+        answer = quire.complete(ids, max_tokens=0, echo=True, logprobs=0, prefill="dense",
+                                kv_policy=kv_policy)
+        values.append(answer["choices"][0]["logprobs"]["token_logprobs"][1:])
+        usages.append(answer["usage"]["kv"])
+    apart = [abs(ours - theirs) for ours, theirs in zip(*values)]
+    effect = effects.of_window(policy, usages[1], len(ids))
+    n_before = effect["scored"] - effect["behind"]
+    assert n_before == 128  # the first eviction that leaves 100 of more
+    assert max(apart[:n_before]) < 1e-3
+    assert sum(gap > 1e-3 for gap in apart[n_before:]) > 0.9 * effect["behind"]
+
+
+@pytest.mark.parametrize("chunk, status", [(8, 0), (256, VOID)])
+def test_the_perplexity_of_a_window_is_refused_when_the_chunk_is_large_against_it(quire, chunk,
+                                                                                  status):
+    rows = run_script("streaming_perplexity.py", "--url", quire.url, "--tokens", 1000, "--window",
+                      64, "--sinks", 4, "--chunk", chunk, expect=status)
+    ratio, = [float(row["sink 4"]) for row in rows if row["tokens"] == "tokens seen / window"]
+    assert (ratio < 1.25) == (status == 0)
+
+
+def test_the_perplexity_behind_a_sparse_prompt_is_void_when_nothing_was_left_out(quire):
+    pattern = {"type": "a_shape", "sink": 64, "recent": 64}
+    arguments = ("--url", quire.url, "--lengths", 700, "--windows", 4, "--tokens", 2)
+    sparse = f'sparse={{"prefill": {{"mode": "sparse", "pattern": {str(pattern)}}}}}'
+    configs = ("--config", 'dense={"prefill": "dense"}', "--config", sparse.replace("'", '"'))
+    told = {row["config"]: row["left out"] for row in
+            run_script("continuation_perplexity.py", *arguments, *configs, expect=0)}
+    assert told == {"dense": "", "sparse": "1.00"}
+    # A second time everything is in the prefix cache, and nothing shows how it got there.
+    rows = run_script("continuation_perplexity.py", *arguments, *configs, expect=VOID)
+    assert [row["perplexity"] == "VOID" for row in rows] == [False, True]

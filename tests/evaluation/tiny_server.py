@@ -111,6 +111,8 @@ class Handler(BaseHTTPRequestHandler):
         usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": 1}
         if mode == "bounds":
             usage["kv"] = account_of(body, len(body["prompt"]))
+            if usage["kv"]["evicted_tokens"] and not self.server.tiny.pretends:
+                values = [None, *(1.01 * value for value in values[1:])]
         self.send_json(200, {
             "choices": [{"text": "", "finish_reason": "length",
                          "logprobs": {"token_logprobs": values}}],
@@ -148,12 +150,14 @@ class Handler(BaseHTTPRequestHandler):
 class TinyServer:
     """Use as a context manager.  n_busy: so many requests are answered 429 first; n_left: so many
     completions are looked at, all later connections are closed without a word; breaks_at: prompts
-    with this text are answered 500; policy: what confirms names instead of what was asked for."""
+    with this text are answered 500; policy: what confirms names instead of what was asked for;
+    pretends: bounds tells of evictions that it does not do."""
 
     def __init__(self, mode="ignores", n_busy=0, n_left=float("inf"), streams=True, breaks_at=None,
-                 policy=None):
+                 policy=None, pretends=False):
         self.mode, self.n_busy, self.n_left = mode, n_busy, n_left
         self.streams, self.breaks_at, self.policy = streams, breaks_at, policy
+        self.pretends = pretends
         self.bodies = []
         self.lock = threading.Lock()
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
