@@ -394,7 +394,6 @@ int engine_create(struct engine **out, const struct engine_config *config, struc
     if (!code) code = create_memory(e, err);
     if (code) goto fail;
     e->shared = (struct sequence_shared){.space = &e->space,
-                                         .trained_context = e->model->config.max_position,
                                          .tokenizer = e->tokenizer,
                                          .eos = e->model->config.eos,
                                          .n_eos = e->model->config.n_eos,

@@ -21,15 +21,17 @@ enum kv_type {
 };
 enum { KV_N_TYPES = KV_OFFLOAD + 1, KV_DEFAULT_CHUNK = 512 };
 
-/* Zeroed: full.  Of a bounded cache each KV head keeps n_sink + n_recent + n_heavy tokens.  A
- * request whose text may outgrow the model's trained context counts positions inside the cache,
- * which must then fit that context together with a chunk of the prompt. */
+/* Zeroed: full.  Of a bounded cache each KV head keeps n_sink + n_recent + n_heavy tokens.  Counted
+ * inside the cache, positions need a budget that fits the model's trained context together with a
+ * chunk of the prompt and one token more; counted in the text, a text that fits it. */
 struct kv_choice {
     enum kv_type type;
     uint32_t n_sink, n_recent, n_heavy; /* n_recent >= 1; n_heavy of KV_HEAVY_HITTER only, >= 1 */
     enum kv_score score;                /* of KV_HEAVY_HITTER; else KV_SCORE_NONE */
     float decay;                        /* of KV_SCORE_DECAY, (0, 1) */
     uint32_t chunk; /* tokens of the prompt between two compressions; 0: KV_DEFAULT_CHUNK */
+    bool cache_positions; /* a token's position is its rank among those that are kept (struct
+                             kv_budget); otherwise that in the text */
     /* Of KV_OFFLOAD: */
     uint32_t n_selected; /* >= n_sink, and */
     uint32_t n_tail;     /* newest ones; both are rounded up to whole pages */
@@ -46,6 +48,15 @@ static inline bool kv_choice_is_bounded(const struct kv_choice *kv) {
 
 static inline uint64_t kv_choice_capacity(const struct kv_choice *kv) {
     return (uint64_t)kv->n_sink + kv->n_recent + kv->n_heavy;
+}
+
+static inline uint32_t kv_choice_chunk(const struct kv_choice *kv) {
+    return kv->chunk ? kv->chunk : KV_DEFAULT_CHUNK;
+}
+
+/* Slots that a bounded sequence needs at most: while the last chunk of its prompt is computed. */
+static inline uint64_t kv_choice_slots(const struct kv_choice *kv) {
+    return kv_choice_capacity(kv) + kv_choice_chunk(kv) + 1;
 }
 
 #endif

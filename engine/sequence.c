@@ -40,8 +40,8 @@ static uint32_t step_rows(const struct sequence_shared *shared,
 
 struct kv_plan sequence_kv_plan(const struct sequence_shared *shared,
                                 const struct engine_request *request) {
-    struct kv_plan plan = kv_plan_make(&request->kv, request->n_prompt, request->params.max_tokens,
-                                       shared->trained_context);
+    struct kv_plan plan =
+        kv_plan_make(&request->kv, request->n_prompt, request->params.max_tokens);
     plan.step_rows = step_rows(shared, request);
     if (request->params.n_prompt_logprobs < 0)
         kv_plan_by_layers(&plan, shared->space, shared->max_long_rows);

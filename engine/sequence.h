@@ -31,7 +31,6 @@
 /* What all requests of an engine share; borrowed. */
 struct sequence_shared {
     const struct kv_space *space;
-    uint32_t trained_context; /* the model's, tokens */
     const struct tokenizer *tokenizer;
     const uint32_t *eos; /* [n_eos] */
     uint32_t n_eos;

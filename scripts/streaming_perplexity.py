@@ -5,10 +5,13 @@ that is computed anew for every token.
     scripts/streaming_perplexity.py --url http://127.0.0.1:8000 --tokens 1000000 --window 2048
 
 The text is the BOS token, then the held-out books, from the first again after the last.  For each
-number of sinks one request reads all of it (kv_policy streaming with sink + recent = --window,
-echo, logprobs), cut into chunks of --chunk tokens: with 1, every token is predicted from the window
-and the token before it, and one token leaves after each.  Greater chunks are faster, and their last
-tokens see up to a chunk more.
+number of sinks, and each way to count --positions, one request reads all of it (kv_policy streaming
+with sink + recent = --window, echo, logprobs), cut into chunks of --chunk tokens: with 1, every
+token is predicted from the window and the token before it, and one token leaves after each.
+Greater chunks are faster, and their last tokens see up to a chunk more.  --policy reads it through
+another kv_policy, as it is given:
+
+    --sinks 4 --positions cache,text --policy 'sum={"type": "heavy_hitter", "chunk": 16}'
 
 Every --recompute-every tokens the window is also computed anew under the policy full, as a prompt
 of its own: the BOS token and the --window tokens before the predicted one.  The BOS token is there
@@ -72,10 +75,20 @@ def read_text(server, args):
     return bos, (bos + ids)[:args.tokens]
 
 
-def score_streaming(server, ids, args, sink):
+def policies_of(args):
+    """{name: kv_policy}."""
+    streaming = {
+        f"sink {sink} {positions}": {"type": "streaming", "sink": sink,
+                                     "recent": args.window - sink, "chunk": args.chunk,
+                                     "positions": positions}
+        for sink in map(int, filter(None, args.sinks.split(",")))
+        for positions in args.positions.split(",")}
+    return {**streaming, **dict(args.policy)}
+
+
+def score_text(server, ids, policy):
     """[log-probability of ids[i + 1]], seconds a token and the effect of the window (effects.py),
     after a line about it on stderr."""
-    policy = {"type": "streaming", "sink": sink, "recent": args.window - sink, "chunk": args.chunk}
     begin = time.monotonic()
     (values,), kv = server.score([ids], policy)
     seconds = time.monotonic() - begin
@@ -124,6 +137,11 @@ def write_table(names, columns, recomputed, seconds, found, args):
     out.writerow(["tokens seen / window", *(f"{x:.4f}" if x else "" for x in ratios)])
 
 
+def named_policy(text):
+    name, _, policy = text.partition("=")
+    return name, json.loads(policy)
+
+
 def read_arguments():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -134,6 +152,9 @@ def read_arguments():
     add("--tokens", type=int, default=20000, help="to read (%(default)s)")
     add("--window", type=int, default=2048, help="tokens that are kept (%(default)s)")
     add("--sinks", default="0,4", help="of the kept ones, the first of the text (%(default)s)")
+    add("--positions", default="cache", help="cache, text or both (%(default)s)")
+    add("--policy", type=named_policy, action="append", default=[], metavar="NAME={JSON}",
+        help="another kv_policy to read the text through")
     add("--chunk", type=int, default=1, help="tokens between two evictions (%(default)s)")
     add("--recompute-every", type=int, default=0, help="0: not at all (%(default)s)")
     add("--bucket", type=int, default=1000, help="tokens of a row (%(default)s)")
@@ -148,8 +169,8 @@ def main():
     server = Server(args)
     bos, ids = read_text(server, args)
     columns, seconds, found = {}, [], []
-    for sink in map(int, args.sinks.split(",")):
-        columns[f"sink {sink}"], per_token, effect = score_streaming(server, ids, args, sink)
+    for name, policy in policies_of(args).items():
+        columns[name], per_token, effect = score_text(server, ids, policy)
         seconds.append(per_token)
         found.append(effect)
     recomputed = {}

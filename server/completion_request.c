@@ -447,12 +447,26 @@ static int tokenize_text(struct completion_request *request, struct prompt *prom
     return 0;
 }
 
-/* A text of any length is welcome, if there is room for what is kept of it. */
+/* Returns what the prompt comes to with all that may be generated; without max_tokens that is cut
+ * to the room there is, but for a first token. */
+static uint64_t wanted_tokens(const struct completion_request *request, size_t n_prompt) {
+    return n_prompt + (uint64_t)(request->has_max_tokens ? request->max_tokens : 1);
+}
+
+/* A text of any length is welcome, if there is room for what is kept of it; counted in the text,
+ * positions end where the model's do. */
 static int check_budget(const struct completion_request *request, size_t n_prompt,
                         const struct request_limits *limits, struct api_error *err) {
     if (n_prompt > REQUEST_MAX_COPIED_TOKENS) return refuse_total(err);
     const struct kv_choice choice = kv_policy_resolve(&request->kv, (uint32_t)n_prompt);
     const uint64_t capacity = kv_choice_capacity(&choice);
+    const uint64_t n_text = wanted_tokens(request, n_prompt);
+    if (!choice.cache_positions && n_text > limits->trained_context)
+        return api_error_set(err, 400, "context_length_exceeded", "kv_policy.positions",
+                             "kv_policy.positions text ends with the model's context, %u tokens, "
+                             "but prompt and max_tokens are %" PRIu64
+                             ": only cache positions go on",
+                             limits->trained_context, n_text);
     if (capacity <= limits->kv_tokens) return 0;
     return api_error_set(err, 400, NULL, "kv_policy",
                          "kv_policy keeps %" PRIu64 " tokens, the KV cache holds %" PRIu64,
@@ -468,7 +482,7 @@ static int check_selected(const struct completion_request *request, size_t n_pro
 
 static int check_length(struct completion_request *request, size_t n_prompt,
                         const struct request_limits *limits, struct api_error *err) {
-    const uint32_t wanted = request->has_max_tokens ? request->max_tokens : 1;
+    const uint64_t n_text = wanted_tokens(request, n_prompt);
     if (n_prompt == 0) return api_error_set(err, 400, NULL, "prompt", "prompt has no tokens");
     if (completion_request_is_bounded(request)) return check_budget(request, n_prompt, limits, err);
     if (n_prompt > limits->max_model_len) {
@@ -476,12 +490,12 @@ static int check_length(struct completion_request *request, size_t n_prompt,
                              "the prompt has %zu tokens, the maximum context length is %u tokens",
                              n_prompt, limits->max_model_len);
     }
-    if (n_prompt + wanted > limits->max_model_len) {
+    if (n_text > limits->max_model_len) {
         return api_error_set(
             err, 400, "context_length_exceeded", request->has_max_tokens ? "max_tokens" : "prompt",
-            "the maximum context length is %u tokens, but %zu were asked for: %zu in the prompt "
-            "and %u to be generated",
-            limits->max_model_len, n_prompt + wanted, n_prompt, wanted);
+            "the maximum context length is %u tokens, but %" PRIu64
+            " were asked for: %zu in the prompt and %" PRIu64 " to be generated",
+            limits->max_model_len, n_text, n_prompt, n_text - n_prompt);
     }
     return request->kv.tokens.type == KV_OFFLOAD ? check_selected(request, n_prompt, limits, err)
                                                  : 0;

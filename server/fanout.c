@@ -32,15 +32,14 @@ static int is_whole(const struct sampling_params *to, const struct sampling_para
     return 1;
 }
 
-/* A request that keeps everything gets what is left of the context.  A bounded one may go on behind
- * the trained context, but only where that was asked for: positions are counted otherwise there. */
+/* Returns how many tokens the request may generate behind the prompt: what is left of the context,
+ * or of the trained one where a budget's positions are those of the text.  In the cache they have
+ * no end.  Without max_tokens a prompt may have room for fewer than the default. */
 static uint32_t most_tokens(const struct completion_request *request, uint32_t n_prompt,
                             const struct request_limits *limits) {
-    uint32_t end = limits->max_model_len;
-    if (completion_request_is_bounded(request)) {
-        end = limits->trained_context;
-        if (request->has_max_tokens || n_prompt >= end) return request->max_tokens;
-    }
+    const bool bounded = completion_request_is_bounded(request);
+    const uint32_t end = bounded ? limits->trained_context : limits->max_model_len;
+    if (bounded && request->kv.tokens.cache_positions) return request->max_tokens;
     return request->max_tokens < end - n_prompt ? request->max_tokens : end - n_prompt;
 }
 

@@ -50,7 +50,8 @@ struct kv_policy kv_policy_default(enum kv_type type) {
         [KV_STREAMING] = {.tokens = {.type = KV_STREAMING,
                                      .n_sink = 4,
                                      .n_recent = 2044,
-                                     .chunk = KV_DEFAULT_CHUNK}},
+                                     .chunk = KV_DEFAULT_CHUNK,
+                                     .cache_positions = true}},
         [KV_HEAVY_HITTER] = {.tokens = {.type = KV_HEAVY_HITTER,
                                         .n_sink = 4,
                                         .n_recent = 1020,
@@ -116,6 +117,16 @@ static int read_decay(struct kv_policy *out, const struct member *member, const 
     return 0;
 }
 
+static int read_positions(struct kv_policy *out, const struct member *member, const json_t *value,
+                          struct api_error *err) {
+    const char *word = json_is_string(value) ? json_string_value(value) : "";
+    const bool cache = strcmp(word, "cache") == 0;
+    if (!cache && strcmp(word, "text") != 0)
+        return refuse(err, member->name, "must be cache or text");
+    out->tokens.cache_positions = cache;
+    return 0;
+}
+
 static int read_offload(struct kv_policy *out, const struct member *member, const json_t *value,
                         struct api_error *err) {
     if (!json_is_boolean(value)) return refuse(err, member->name, "must be true or false");
@@ -133,6 +144,7 @@ static const struct member members[] = {
     {PREFIX "score", HEAVY, read_score, 0, 0, 0},
     {DECAY_NAME, HEAVY, read_decay, 0, 0, 0},
     {PREFIX "chunk", BOUNDED, read_tokens, 1, AT(tokens.chunk), 0},
+    {PREFIX "positions", BOUNDED, read_positions, 0, 0, 0},
     {PREFIX "selected", OFFLOAD, read_amount, 1, AT(tokens.n_selected), AT(selected)},
     {PREFIX "tail", OFFLOAD, read_tokens, 1, AT(tokens.n_tail), 0},
     {PREFIX "offload", OFFLOAD, read_offload, 0, 0, 0},
@@ -231,7 +243,10 @@ void kv_policy_write(const struct kv_policy *policy, struct buffer *out) {
         buffer_printf(out, ",\"score\":\"%s\"", score_names[c->score]);
     }
     if (c->score == KV_SCORE_DECAY) buffer_printf(out, ",\"decay\":%.6g", (double)c->decay);
-    if (kv_choice_is_bounded(c)) write_amount(out, "chunk", c->chunk, 0);
+    if (kv_choice_is_bounded(c)) {
+        write_amount(out, "chunk", c->chunk, 0);
+        buffer_printf(out, ",\"positions\":\"%s\"", c->cache_positions ? "cache" : "text");
+    }
     if (c->type == KV_OFFLOAD) {
         write_amount(out, "selected", c->n_selected, policy->selected);
         write_amount(out, "tail", c->n_tail, 0);

@@ -2,9 +2,9 @@
  * member `kv_policy` of a body, and the setting of that name.
  *
  *   {"type": "full"}
- *   {"type": "streaming", "sink": 4, "recent": 2044, "chunk": 512}
+ *   {"type": "streaming", "sink": 4, "recent": 2044, "chunk": 512, "positions": "cache"}
  *   {"type": "heavy_hitter", "sink": 4, "recent": 1020, "heavy": 1024, "score": "sum",
- *    "chunk": 512}                 and "decay": 0.99 with "score": "decay"
+ *    "chunk": 512, "positions": "text"}           and "decay": 0.99 with "score": "decay"
  *   {"type": "offload", "sink": 4, "selected": 2048, "tail": 512, "offload": true}
  *
  * Shown are the defaults; that of `offload` is true where the server has memory for it.  `recent`,

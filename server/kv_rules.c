@@ -7,6 +7,7 @@
 
 #include "engine/error.h"
 #include "engine/json_arena.h"
+#include "engine/model/model.h"
 #include "server/api_error.h"
 #include "server/buffer.h"
 
@@ -58,6 +59,15 @@ bool kv_rules_allow_bounded(const struct kv_rules *rules) {
     return rules->allowed[KV_STREAMING] || rules->allowed[KV_HEAVY_HITTER];
 }
 
+/* Fractions are 0 here: what they come to is known with the prompt. */
+static int check_context(const struct kv_choice *initial, uint32_t context, struct error *err) {
+    if (!initial->cache_positions || kv_choice_slots(initial) <= context) return 0;
+    return error_set(err, ERR_INVALID,
+                     "--kv-policy counts positions inside the cache: what it keeps, a chunk and "
+                     "one token more are %" PRIu64 ", the model's context is %" PRIu32,
+                     kv_choice_slots(initial), context);
+}
+
 static int settle_bounded(struct kv_rules *rules, const struct engine_info *info,
                           struct error *err) {
     const struct kv_choice *initial = &rules->initial.tokens;
@@ -71,7 +81,7 @@ static int settle_bounded(struct kv_rules *rules, const struct engine_info *info
         return error_set(err, ERR_INVALID,
                          "--kv-policy keeps %" PRIu64 " tokens, the KV cache holds %" PRIu64,
                          kv_choice_capacity(initial), info->kv_tokens);
-    return 0;
+    return bounded ? check_context(initial, info->model->max_position, err) : 0;
 }
 
 static int settle_offload(struct kv_rules *rules, const struct engine_info *info,

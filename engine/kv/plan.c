@@ -10,19 +10,6 @@
 #include "engine/kv/policy.h"
 #include "engine/kv/pool.h"
 
-static uint32_t chunk_of(const struct kv_choice *choice) {
-    return choice->chunk ? choice->chunk : KV_DEFAULT_CHUNK;
-}
-
-/* Slots that the sequence needs at most: while the last chunk of its prompt is computed. */
-static uint64_t room_of(const struct kv_choice *choice) {
-    return kv_choice_capacity(choice) + chunk_of(choice) + 1;
-}
-
-static bool outgrows(uint32_t n_prompt, uint32_t max_tokens, uint32_t trained_context) {
-    return (uint64_t)n_prompt + max_tokens > trained_context;
-}
-
 static int check_heavy(const struct kv_choice *choice, struct error *err) {
     const bool heavy = choice->type == KV_HEAVY_HITTER;
     if (heavy != (choice->n_heavy > 0))
@@ -47,24 +34,28 @@ static int check_length(uint32_t n_prompt, uint32_t max_tokens, uint32_t limit,
                      limit, n_prompt, max_tokens);
 }
 
-static int check_positions(const struct kv_choice *choice, uint32_t trained_context,
-                           struct error *err) {
-    if (room_of(choice) <= trained_context) return 0;
+/* Neither rule asks how long an answer becomes: max_tokens must not decide what a text means. */
+static int check_positions(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens,
+                           uint32_t trained_context, struct error *err) {
+    if (!choice->cache_positions)
+        return check_length(n_prompt, max_tokens, trained_context, err);
+    if (kv_choice_slots(choice) <= trained_context) return 0;
     return error_set(err, ERR_INVALID,
-                     "the text may outgrow the model's trained context (%" PRIu32
-                     " tokens), so the KV budget (%" PRIu64 ") and a chunk of the prompt (%" PRIu32
-                     ") with one token more must fit it",
-                     trained_context, kv_choice_capacity(choice), chunk_of(choice));
+                     "positions are counted inside the cache, so the KV budget (%" PRIu64
+                     ") and a chunk of the prompt (%" PRIu32
+                     ") with one token more must fit the model's trained context (%" PRIu32
+                     " tokens)",
+                     kv_choice_capacity(choice), kv_choice_chunk(choice), trained_context);
 }
 
 /* In a cache that fits the window nobody sees more slots than that. */
 static int check_window(const struct kv_choice *choice, uint32_t window, struct error *err) {
-    if (window == 0 || room_of(choice) <= window) return 0;
+    if (window == 0 || kv_choice_slots(choice) <= window) return 0;
     return error_set(err, ERR_INVALID,
                      "layers of this model see %" PRIu32
                      " tokens at most, so the KV budget (%" PRIu64
                      ") and a chunk of the prompt (%" PRIu32 ") with one token more must fit that",
-                     window, kv_choice_capacity(choice), chunk_of(choice));
+                     window, kv_choice_capacity(choice), kv_choice_chunk(choice));
 }
 
 static int check_bounded(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens,
@@ -75,12 +66,11 @@ static int check_bounded(const struct kv_choice *choice, uint32_t n_prompt, uint
         return error_set(err, ERR_INVALID, "the KV policy must keep at least 1 recent token");
     int code = check_heavy(choice, err);
     if (code) return code;
-    if (room_of(choice) > KV_MAX_TEXT || n_prompt > KV_MAX_TEXT)
+    if (kv_choice_slots(choice) > KV_MAX_TEXT || n_prompt > KV_MAX_TEXT)
         return error_set(err, ERR_INVALID, "prompts and KV budgets end at %" PRIu32 " tokens",
                          KV_MAX_TEXT);
     if ((code = check_window(choice, limits->window, err))) return code;
-    if (!outgrows(n_prompt, max_tokens, limits->trained_context)) return 0;
-    return check_positions(choice, limits->trained_context, err);
+    return check_positions(choice, n_prompt, max_tokens, limits->trained_context, err);
 }
 
 static int check_selection(const struct kv_choice *choice, const struct kv_limits *limits,
@@ -140,8 +130,8 @@ static void plan_selection(struct kv_plan *plan, const struct kv_choice *choice)
     plan->policy = choice->on_device ? &kv_policy_select : &kv_policy_offload;
 }
 
-struct kv_plan kv_plan_make(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens,
-                            uint32_t trained_context) {
+struct kv_plan kv_plan_make(const struct kv_choice *choice, uint32_t n_prompt,
+                            uint32_t max_tokens) {
     const uint64_t n_most = (uint64_t)n_prompt + max_tokens;
     struct kv_plan plan = {.policy = &kv_policy_full,
                            .type = choice->type,
@@ -150,13 +140,13 @@ struct kv_plan kv_plan_make(const struct kv_choice *choice, uint32_t n_prompt, u
     if (choice->type == KV_OFFLOAD) plan_selection(&plan, choice);
     if (!kv_choice_is_bounded(choice)) return plan;
     plan.policy = &kv_policy_bounded;
-    plan.chunk = chunk_of(choice);
+    plan.chunk = kv_choice_chunk(choice);
     plan.budget = (struct kv_budget){
         .capacity = (uint32_t)kv_choice_capacity(choice),
         .n_sink = choice->n_sink,
         .n_recent = choice->n_recent,
         .score = choice->score,
         .decay = choice->decay,
-        .cache_positions = outgrows(n_prompt, max_tokens, trained_context)};
+        .cache_positions = choice->cache_positions};
     return plan;
 }

@@ -47,14 +47,13 @@ struct kv_limits {
     bool has_store;        /* the system's memory keeps what is not on the device */
 };
 
-/* ERR_INVALID, or ERR_TOO_LONG where everything is kept: err says what is wrong with the choice, or
- * with the choice for this text. */
+/* ERR_INVALID, or ERR_TOO_LONG where the text's length matters: err says what is wrong with the
+ * choice, or with the choice for this text. */
 int kv_choice_check(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens,
                     const struct kv_limits *limits, struct error *err);
-/* The choice has passed the check.  Texts that may outgrow the trained context count positions
- * inside the cache; those that are too short for a selection are kept like any other. */
-struct kv_plan kv_plan_make(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens,
-                            uint32_t trained_context);
+/* The choice has passed the check.  Texts that are too short for a selection are kept like any
+ * other. */
+struct kv_plan kv_plan_make(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens);
 
 /* The prompt goes layer by layer if not all of its pages fit the space, its rows fit the room for
  * such prompts, and its last token can select.  For prompts of which only the last row needs

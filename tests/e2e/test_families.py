@@ -139,7 +139,7 @@ def policy_of(budget):
     kind = "streaming" if budget.score == "none" else "heavy_hitter"
     heavy = {} if kind == "streaming" else {"heavy": budget.heavy, "score": budget.score}
     return {"type": kind, "sink": budget.sink, "recent": budget.recent, "chunk": budget.chunk,
-            **heavy}
+            "positions": "cache" if budget.cache_positions else "text", **heavy}
 
 
 def check_budget(f, budget):

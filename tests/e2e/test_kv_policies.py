@@ -11,7 +11,7 @@ import pytest
 
 from composition import assert_table, prompt_of, text_of
 from raw import RawConnection
-from server import DEVICE, INVARIANT, MODEL, ROOT, Server
+from server import DEVICE, INVARIANT, MODEL, PATIENCE, ROOT, Server, sse_events
 
 FULL = {"type": "full"}
 STREAMING = {"type": "streaming", "sink": 4, "recent": 28, "chunk": 64}
@@ -60,7 +60,7 @@ def assert_kv(kv, policy, n_text, n_sequences=1):
     assert kv["policy"] == policy["type"]
     # The last token that was generated never got into the cache.
     assert kv["resident_tokens"] + kv["evicted_tokens"] == n_sequences * (n_text - 1)
-    if policy not in BOUNDED:
+    if policy["type"] not in ("streaming", "heavy_hitter"):
         assert kv["budget_tokens"] is None and kv["evicted_tokens"] == 0
     else:
         assert kv["budget_tokens"] == n_sequences * CAPACITY
@@ -249,6 +249,45 @@ def test_seeds(server, policy):
     assert drawn(7) != drawn(8)
 
 
+def first_tokens(server, n, **parameters):
+    """n tokens, and their log-probabilities, of an answer that is not read any further."""
+    tokens, logprobs = [], []
+    with RawConnection(server) as connection:
+        connection.send_completion(stream=True, ignore_eos=True, logprobs=0, return_token_ids=True,
+                                   **parameters)
+        status, _ = connection.read_head()
+        assert status == 200, connection.read_chunk()
+        while len(tokens) < n:
+            for event in filter("[DONE]".__ne__, sse_events(connection.read_chunk())):
+                (choice,) = json.loads(event)["choices"]
+                tokens += choice["token_ids"]
+                logprobs += choice["logprobs"]["token_logprobs"]
+    server.wait_idle()
+    return tokens[:n], logprobs[:n]
+
+
+@every_policy
+def test_max_tokens(server, policy):
+    """What an answer may become never changes what it is.  The shorter prompt fits the budgets, and
+    its answer does not."""
+    bounded = policy in BOUNDED
+    cases = [(policy, 20000)]
+    if bounded:
+        shares = {name: share for name, share in (("recent", 0.1), ("heavy", 0.05))
+                  if name in policy}
+        cases = [({**policy, "positions": "text"}, 30000),
+                 ({**policy, "positions": "cache"}, 60000),
+                 ({**policy, **shares, "positions": "cache"}, 60000)]
+    for prompt in (PROMPT, PROMPT[:10]):
+        for i, (each, many) in enumerate(cases):
+            few = {"max_tokens": 40, "cache_salt": f"few {i}", "kv_policy": each}
+            tokens, logprobs = first_tokens(server, 40, prompt=prompt, **few)
+            more, again = first_tokens(server, 40, prompt=prompt, **{
+                **few, "max_tokens": many, "cache_salt": f"many {i}"})
+            assert more == tokens, each
+            assert again == pytest.approx(logprobs, abs=1e-6 if DEVICE == "cpu" else SAME_TOKEN)
+
+
 # ---- the table itself ----
 
 HEADER = ("| together with | full | streaming | heavy_hitter | offload, moved | offload, not moved "
@@ -331,6 +370,7 @@ class TestBeyondTheTrainedContext:
         reply = tiny.post("/v1/completions", {**body, "kv_policy": FULL})
         assert reply.status == 400 and reply.error["code"] == "context_length_exceeded"
         for policy in BOUNDED:
+            policy = {**policy, "positions": "cache"}
             answer = tiny.complete(kv_policy=policy, **body)
             assert answer["usage"]["completion_tokens"] == max_tokens
             assert_kv(kv_of(answer), policy, len(prompt) + max_tokens)
@@ -341,18 +381,42 @@ class TestBeyondTheTrainedContext:
         kv = kv_of(short.complete(PROMPT, kv_policy=STREAMING, **LONG))
         assert kv["evicted_tokens"] == 347 - CAPACITY
 
-    def test_cache_and_chunk_must_fit_it(self, tiny):
+    @pytest.mark.parametrize("max_tokens", [10, 4000])
+    def test_cache_and_chunk_must_fit_it(self, tiny, max_tokens):
         # 4 + 3579 + 512 + 1 = 4096
-        def reply(recent, **parameters):
-            policy = {"type": "streaming", "recent": recent}
+        def reply(recent, **members):
+            policy = {"type": "streaming", "recent": recent, **members}
             return tiny.post("/v1/completions", {"prompt": PROMPT, "kv_policy": policy,
-                                                 "ignore_eos": True, **parameters})
+                                                 "ignore_eos": True, "max_tokens": max_tokens})
 
-        assert reply(3579, max_tokens=4000).status == 200
-        refused = reply(3580, max_tokens=4000)
+        if max_tokens == 10:
+            assert reply(3579).status == 200
+        refused = reply(3580)
         assert refused.status == 400 and refused.error["param"] == "kv_policy"
         assert "4096" in refused.error["message"]
-        assert reply(3580, max_tokens=10).status == 200  # the text stays within it
+        within = reply(3580, positions="text")
+        assert within.status == (200 if len(PROMPT) + max_tokens <= 4096 else 400)
+
+    @every_bounded_policy
+    def test_positions_of_the_text_end_with_it(self, tiny, policy):
+        body = {"prompt": prompt_of(4000), "ignore_eos": True,
+                "kv_policy": {**policy, "positions": "text"}}
+        assert tiny.complete(**body, max_tokens=96)
+        reply = tiny.post("/v1/completions", {**body, "max_tokens": 97})
+        assert reply.status == 400 and reply.error["param"] == "kv_policy.positions"
+        assert reply.error["code"] == "context_length_exceeded"
+        assert "4096" in reply.error["message"] and "4097" in reply.error["message"]
+        long = {**body, "prompt": prompt_of(4090)}
+        assert tiny.complete(**long)["usage"]["completion_tokens"] == 6  # what there is room for
+        reply = tiny.post("/v1/completions", {**long, "prompt": prompt_of(4096)})
+        assert reply.status == 400 and reply.error["param"] == "kv_policy.positions"
+
+    def test_a_default_that_never_fits_it_is_refused_at_start(self, serve, tmp_path, tiny_model):
+        policy = {"type": "streaming", "recent": 3580}
+        server = Server(tmp_path, "--kv-policy", json.dumps(policy), model=tiny_model, wait=False)
+        assert server.process.wait(30 * PATIENCE) == 1
+        assert "--kv-policy" in server.log and "4096" in server.log
+        assert serve("--kv-policy", json.dumps({**policy, "positions": "text"}), model=tiny_model)
 
 
 BAD_BUDGETS = [
@@ -364,6 +428,9 @@ BAD_BUDGETS = [
     ({"type": "heavy_hitter", "score": "max"}, "kv_policy.score"),
     ({"type": "heavy_hitter", "decay": 0.5}, "kv_policy.decay"),
     ({"type": "full", "recent": 10}, "kv_policy.recent"),
+    ({"type": "streaming", "positions": "window"}, "kv_policy.positions"),
+    ({"type": "full", "positions": "text"}, "kv_policy.positions"),
+    ({"type": "streaming", "positions": "text"}, "kv_policy.positions"),  # which ends before
     ({"type": "lru"}, "kv_policy.type"),
     ({"type": "streaming", "resent": 10}, "kv_policy"),
     ({"recent": 10}, "kv_policy.type"),
@@ -379,7 +446,7 @@ BAD_BUDGETS = [
     # Larger than any pool, in each of its parts.
     ({"type": "streaming", "sink": 2**28}, "kv_policy"),
     ({"type": "streaming", "recent": 2**28}, "kv_policy"),
-    ({"type": "heavy_hitter", "heavy": 2**28}, "kv_policy"),
+    ({"type": "heavy_hitter", "heavy": 2**28, "positions": "cache"}, "kv_policy"),
     ({"type": "streaming", "chunk": 2**28}, "kv_policy"),
 ]
 
@@ -417,7 +484,7 @@ def test_settings_choose_and_restrict(serve):
     assert refused.status == 400 and refused.error["param"] == "kv_policy.type"
     assert "streaming" in refused.error["message"]
     model = server.get("/v1/models").json()["data"][0]
-    assert model["kv_policy"] == STREAMING
+    assert model["kv_policy"] == {**STREAMING, "positions": "cache"}
     assert [policy["type"] for policy in model["kv_policies"]] == ["full", "streaming"]
 
 

@@ -95,7 +95,7 @@ void fixture_init_with(struct fixture *f, uint32_t n_pages, struct scheduler_con
     assert_int_equal(page_pool_create(&f->space.pool, n_pages, NULL), 0);
     assert_int_equal(prefix_cache_create(&f->space.cache, &f->space, NULL), 0);
     f->shared = (struct sequence_shared){
-        .space = &f->space, .trained_context = TRAINED_CONTEXT, .tokenizer = fake_tokenizer,
+        .space = &f->space, .tokenizer = fake_tokenizer,
         .eos = eos, .n_eos = 1,
         .prefill = {.available = true, .patterns = patterns, .n_heads_in_all = N_LAYERS,
                     .min_sparse_tokens = UINT32_MAX},

@@ -38,8 +38,7 @@
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
 
-enum { N_LAYERS = 2, MAX_PAGES = 400, POISON = 999, DECODED = 1 << 20, TRAINED_CONTEXT = 200,
-       MAX_TEXT = 1200 };
+enum { N_LAYERS = 2, MAX_PAGES = 400, POISON = 999, DECODED = 1 << 20, MAX_TEXT = 1200 };
 
 extern bool run_ahead; /* which of the two runs this is */
 extern double clock_s; /* the scheduler's */

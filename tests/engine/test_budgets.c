@@ -136,6 +136,7 @@ static void positions_in_the_cache_are_those_of_the_text_at_first(void **state) 
     answer_one(engine, &r, &expected);
     r.params.max_tokens = 1000000;
     r.kv = heavy_hitter(300, 200, KV_SCORE_SUM, 512);
+    r.kv.cache_positions = true;
     const uint64_t id = recipe_submit(engine, &r, &a);
     while (a.n_tokens < N_COMPARED) answers_drain(engine);
     engine_cancel(engine, id);
@@ -162,7 +163,8 @@ static struct recipe random_recipe(int i) {
         const enum kv_score score = KV_SCORE_SUM + (enum kv_score)(rand() % 4);
         r.kv = heavy_hitter(recent, 1 + (uint32_t)rand() % 100, score, chunk);
     }
-    if (i % 8 == 7) r.params.max_tokens = 33000; /* beyond the context: positions in the cache */
+    r.kv.cache_positions = i % 2 && rand() % 2;
+    if (r.kv.cache_positions && i % 8 == 7) r.params.max_tokens = 33000; /* beyond the context */
     return r;
 }
 
@@ -281,7 +283,7 @@ static void budgets_that_cannot_be_honoured_are_refused(void **state) {
     r.kv = streaming(4, 0, 0);
     assert_int_equal(engine_submit(engine, &r, 1, &id, &err), ERR_INVALID);
     r.kv = streaming(4, 32768 - 512 - 4, 0);
-    r.params.max_tokens = 40000;
+    r.kv.cache_positions = true;
     assert_int_equal(engine_submit(engine, &r, 1, &id, &err), ERR_INVALID);
     assert_non_null(strstr(err.text, "trained context"));
     r.kv.n_recent--; /* now it could, but for the pool */

@@ -276,7 +276,7 @@ static void a_million_tokens_fit_where_most_of_them_leave(void **state) {
     assert_true(m.n_long >= TOKENS - 1);
     space.memory = &m.pool;
     assert_int_equal(page_pool_create(&space.pool, m.pool.n_pages, &err), 0);
-    struct kv_plan plan = kv_plan_make(&choice, TOKENS, GENERATED, UINT32_MAX);
+    struct kv_plan plan = kv_plan_make(&choice, TOKENS, GENERATED);
     kv_plan_by_layers(&plan, &space, m.n_long);
     assert_true(plan.by_layers);
     const struct kv_amount most = plan.policy->most(&space, &plan);
@@ -324,7 +324,7 @@ static void what_leaves_and_what_windows_pass_need_no_room(void **state) {
     assert_int_equal(memory_plan_kv(&pool, &config, &text, any, 0, &err), 0);
     assert_true(pool.n_pages < memory_plan_text_pages(&text));
     assert_int_equal(page_pool_create(&space.pool, pool.n_pages, &err), 0);
-    struct kv_plan plan = kv_plan_make(&choice, TEXT - 100, 100, UINT32_MAX);
+    struct kv_plan plan = kv_plan_make(&choice, TEXT - 100, 100);
     plan.step_rows = STEP;
     kv_plan_by_layers(&plan, &space, TEXT);
     assert_true(plan.by_layers);

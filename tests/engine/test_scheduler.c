@@ -34,7 +34,8 @@ static struct kv_choice random_choice(enum mix mixed) {
     return (struct kv_choice){.type = KV_STREAMING,
                               .n_sink = (uint32_t)rand() % 5,
                               .n_recent = 1 + (uint32_t)rand() % (rand() % 3 ? 20 : 150),
-                              .chunk = rand() % 4 ? 1 + (uint32_t)rand() % 100 : 0};
+                              .chunk = rand() % 4 ? 1 + (uint32_t)rand() % 100 : 0,
+                              .cache_positions = rand() % 2};
 }
 
 static void check_selected(const struct engine_stats *stats, const struct client *clients,

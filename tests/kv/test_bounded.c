@@ -43,8 +43,7 @@ static void begin(struct life *life, struct kv_choice choice, uint32_t n_prompt,
                           .capacity = (uint32_t)kv_choice_capacity(&choice)};
     assert_int_equal(page_pool_create(&life->space.pool, N_PAGES, NULL), 0);
     assert_int_equal(kv_choice_check(&choice, n_prompt, max_tokens, &limits, NULL), 0);
-    const struct kv_plan plan = kv_plan_make(&choice, n_prompt, max_tokens, CONTEXT);
-    assert_int_equal(plan.budget.cache_positions, n_prompt + max_tokens > CONTEXT);
+    const struct kv_plan plan = kv_plan_make(&choice, n_prompt, max_tokens);
     assert_int_equal(kv_sequence_init(&life->kv, &life->space, &plan, 0), 0);
     assert_int_equal(life->kv.policy->prepare(&life->kv, NULL), 0);
     assert_int_equal(life->kv.policy->adopt(&life->kv, NULL, n_prompt), 0);
@@ -139,8 +138,8 @@ static void steps_and_pages_over_a_life(void **state) {
     for (uint32_t b = 0; b < 5; b++)
         for (uint32_t c = 0; c < 6; c++)
             for (uint32_t p = 0; p < 9; p++) {
-                struct kv_choice choice = {
-                    .type = KV_STREAMING, .n_recent = budgets[b], .chunk = chunks[c]};
+                struct kv_choice choice = {.type = KV_STREAMING, .n_recent = budgets[b],
+                                           .chunk = chunks[c], .cache_positions = true};
                 live(choice, prompts[p], 1 + (uint32_t)rand() % 700, 1000);
                 choice.type = KV_HEAVY_HITTER;
                 choice.n_heavy = 1 + (uint32_t)rand() % 100;
@@ -199,19 +198,38 @@ static void impossible_choices_are_refused(void **state) {
     assert_int_equal(check(bad, 1000, 5), ERR_INVALID);
 }
 
-/* The text's length decides how positions are counted, and so what must fit. */
-static void lengths_are_bounded_where_they_matter(void **state) {
+static void positions_in_the_cache_bound_the_budget(void **state) {
+    (void)state;
+    struct kv_choice choice = {.type = KV_STREAMING, .n_recent = CONTEXT - KV_DEFAULT_CHUNK - 1,
+                               .cache_positions = true};
+    const uint32_t lengths[][2] = {{1000000, 1}, {1, UINT32_MAX}, {CONTEXT - 10, 10}, {1, 1}};
+    for (size_t i = 0; i < sizeof(lengths) / sizeof(*lengths); i++) {
+        choice.n_recent = CONTEXT - KV_DEFAULT_CHUNK - 1;
+        assert_int_equal(check(choice, lengths[i][0], lengths[i][1]), 0);
+        choice.n_recent++; /* however short the text is */
+        assert_int_equal(check(choice, lengths[i][0], lengths[i][1]), ERR_INVALID);
+    }
+}
+
+static void positions_in_the_text_bound_the_text(void **state) {
     (void)state;
     const struct kv_choice full = {.type = KV_FULL};
-    struct kv_choice choice = {.type = KV_STREAMING, .n_recent = CONTEXT - KV_DEFAULT_CHUNK - 1};
+    const struct kv_choice choice = {.type = KV_STREAMING, .n_recent = 10 * CONTEXT};
     assert_int_equal(check(full, 400, 100), 0);
     assert_int_equal(check(full, 400, 101), ERR_TOO_LONG);
-    assert_int_equal(check(choice, 1000000, 1), 0);
-    assert_int_equal(check(choice, 1, UINT32_MAX), 0);
-    choice.n_recent++;
-    assert_int_equal(check(choice, 1000000, 1), ERR_INVALID);
-    assert_int_equal(check(choice, CONTEXT - 10, 11), ERR_INVALID);
     assert_int_equal(check(choice, CONTEXT - 10, 10), 0);
+    assert_int_equal(check(choice, CONTEXT - 10, 11), ERR_TOO_LONG);
+    assert_int_equal(check(choice, 1, UINT32_MAX), ERR_TOO_LONG);
+}
+
+static void max_tokens_does_not_change_positions(void **state) {
+    (void)state;
+    const struct kv_choice choice = {.type = KV_STREAMING, .n_recent = 100};
+    struct kv_choice in_cache = choice;
+    in_cache.cache_positions = true;
+    assert_false(kv_plan_make(&choice, 10, CONTEXT - 10).budget.cache_positions);
+    assert_true(kv_plan_make(&in_cache, 10, 1).budget.cache_positions);
+    assert_true(kv_plan_make(&in_cache, 10, 10 * CONTEXT).budget.cache_positions);
 }
 
 int main(void) {
@@ -219,7 +237,9 @@ int main(void) {
         cmocka_unit_test(steps_and_pages_over_a_life),
         cmocka_unit_test(budgets_fit_the_window),
         cmocka_unit_test(impossible_choices_are_refused),
-        cmocka_unit_test(lengths_are_bounded_where_they_matter),
+        cmocka_unit_test(positions_in_the_cache_bound_the_budget),
+        cmocka_unit_test(positions_in_the_text_bound_the_text),
+        cmocka_unit_test(max_tokens_does_not_change_positions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

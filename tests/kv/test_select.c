@@ -193,7 +193,7 @@ static void begin(struct life *life, struct kv_choice choice, uint32_t n_prompt,
     if (n_pages == SCARCE) life->n_pages = scarce_pages(life);
     assert_int_equal(page_pool_create(&life->space.pool, life->n_pages, NULL), 0);
     assert_int_equal(page_pool_create(&life->space.blocks, N_BLOCKS, NULL), 0);
-    struct kv_plan plan = kv_plan_make(&choice, n_prompt, max_tokens, 1);
+    struct kv_plan plan = kv_plan_make(&choice, n_prompt, max_tokens);
     plan.step_rows = step_rows;
     kv_plan_by_layers(&plan, &life->space, MAX_LONG_ROWS);
     life->by_layers = may_go_by_layers(life) && most_pages(life, false) > life->n_pages;

@@ -27,6 +27,7 @@ static void check_policy(const struct kv_policy *policy) {
     require(bounded ? resolved.n_recent >= 1 && resolved.chunk >= 1
                     : resolved.n_recent == 0 && resolved.n_heavy == 0 && resolved.chunk == 0);
     require(policy->selected >= 0 && policy->selected < 1 && policy->placed == selects);
+    require(bounded || !c->cache_positions);
     require(c->n_selected <= FAKE_MAX_SELECTED && c->n_tail <= KV_POLICY_MAX_TOKENS);
     require(selects ? resolved.n_selected >= 1 && resolved.n_tail >= 1 &&
                           resolved.n_sink <= resolved.n_selected

@@ -450,20 +450,41 @@ static uint32_t submitted(uint32_t n_prompt, const char *members, struct kv_choi
     return max_tokens;
 }
 
-/* Only who asks for it gets behind the trained context. */
-static void max_tokens_ends_at_the_trained_context_unless_asked_for(void **state) {
+#define IN_TEXT "\"kv_policy\":{\"type\":\"streaming\",\"recent\":9,\"positions\":\"text\"}"
+
+/* Positions of the text end with the model's; those of the cache never do. */
+static void max_tokens_ends_with_the_positions(void **state) {
     (void)state;
     struct kv_choice kv;
     assert_int_equal(submitted(120, "", &kv), 8);
     assert_int_equal(kv.type, KV_FULL);
-    assert_int_equal(submitted(120, "," STREAMING("9"), &kv), 8);
+    assert_int_equal(submitted(120, "," IN_TEXT, &kv), 8);
+    assert_false(kv.cache_positions);
+    assert_int_equal(submitted(100, "," IN_TEXT, &kv), 16);
+    assert_int_equal(submitted(120, ",\"max_tokens\":8," IN_TEXT, &kv), 8);
+    assert_int_equal(submitted(120, "," STREAMING("9"), &kv), 16);
+    assert_true(kv.cache_positions);
     assert_int_equal(kv.n_recent, 9);
-    assert_int_equal(submitted(100, "," STREAMING("9"), &kv), 16);
     assert_int_equal(submitted(128, "," STREAMING("0.25"), &kv), 16);
     assert_int_equal(kv.n_recent, 32);
     assert_int_equal(submitted(500, "," STREAMING("0.25"), &kv), 16);
     assert_int_equal(kv.n_recent, 125);
     assert_int_equal(submitted(120, ",\"max_tokens\":1000000," STREAMING("9"), &kv), 1000000);
+}
+
+static void positions_of_the_text_do_not_go_on(void **state) {
+    (void)state;
+    static const char *const bodies[] = {
+        "{\"prompt\":\"a\",\"max_tokens\":128," IN_TEXT "}",
+        "{\"prompt\":\"a\",\"stream\":true,\"max_tokens\":2000000000," IN_TEXT "}"};
+    struct api_error err;
+    for (size_t i = 0; i < sizeof(bodies) / sizeof(*bodies); i++) {
+        assert_int_equal(tokenize(bodies[i], &err), ERR_INVALID);
+        assert_int_equal(err.status, 400);
+        assert_string_equal(err.param, "kv_policy.positions");
+        assert_non_null(strstr(err.message, "128"));
+    }
+    assert_int_equal(tokenize("{\"prompt\":\"a\",\"max_tokens\":126," IN_TEXT "}", &err), 0);
 }
 
 /* A prompt of 50,000 tokens in a context of 100,000. */
@@ -533,7 +554,8 @@ int main(void) {
         cmocka_unit_test(without_a_policy_the_servers_holds),
         cmocka_unit_test(sparse_prompts_cannot_be_scored_or_bounded),
         cmocka_unit_test(a_sparse_server_is_dense_where_it_must),
-        cmocka_unit_test(max_tokens_ends_at_the_trained_context_unless_asked_for),
+        cmocka_unit_test(max_tokens_ends_with_the_positions),
+        cmocka_unit_test(positions_of_the_text_do_not_go_on),
         cmocka_unit_test(answers_are_bounded),
         cmocka_unit_test(salts_separate),
     };

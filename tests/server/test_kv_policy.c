@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/error.h"
+#include "engine/model/model.h"
 #include "server/api_error.h"
 #include "server/buffer.h"
 #include "server/kv_rules.h"
@@ -43,23 +44,30 @@ static void policies_are_completed_and_shown(void **state) {
     } cases[] = {
         {"{\"type\":\"full\"}", "{\"type\":\"full\"}"},
         {"{\"type\":\"streaming\"}",
-         "{\"type\":\"streaming\",\"sink\":4,\"recent\":2044,\"chunk\":512}"},
-        {"{\"sink\":0,\"recent\":1,\"chunk\":1,\"type\":\"streaming\"}",
-         "{\"type\":\"streaming\",\"sink\":0,\"recent\":1,\"chunk\":1}"},
+         "{\"type\":\"streaming\",\"sink\":4,\"recent\":2044,\"chunk\":512,"
+         "\"positions\":\"cache\"}"},
+        {"{\"sink\":0,\"recent\":1,\"chunk\":1,\"positions\":\"text\","
+         "\"type\":\"streaming\"}",
+         "{\"type\":\"streaming\",\"sink\":0,\"recent\":1,\"chunk\":1,"
+         "\"positions\":\"text\"}"},
         {"{\"type\":\"streaming\",\"recent\":0.125,\"heavy\":null}",
-         "{\"type\":\"streaming\",\"sink\":4,\"recent\":0.125,\"chunk\":512}"},
+         "{\"type\":\"streaming\",\"sink\":4,\"recent\":0.125,\"chunk\":512,"
+         "\"positions\":\"cache\"}"},
         {"{\"type\":\"heavy_hitter\"}",
          "{\"type\":\"heavy_hitter\",\"sink\":4,\"recent\":1020,\"heavy\":1024,\"score\":\"sum\","
-         "\"chunk\":512}"},
+         "\"chunk\":512,\"positions\":\"text\"}"},
+        {"{\"type\":\"heavy_hitter\",\"positions\":\"cache\"}",
+         "{\"type\":\"heavy_hitter\",\"sink\":4,\"recent\":1020,\"heavy\":1024,\"score\":\"sum\","
+         "\"chunk\":512,\"positions\":\"cache\"}"},
         {"{\"type\":\"heavy_hitter\",\"recent\":0.1,\"heavy\":1,\"score\":\"window\"}",
          "{\"type\":\"heavy_hitter\",\"sink\":4,\"recent\":0.1,\"heavy\":1,\"score\":\"window\","
-         "\"chunk\":512}"},
+         "\"chunk\":512,\"positions\":\"text\"}"},
         {"{\"type\":\"heavy_hitter\",\"score\":\"mean\",\"sink\":268435456}",
          "{\"type\":\"heavy_hitter\",\"sink\":268435456,\"recent\":1020,\"heavy\":1024,"
-         "\"score\":\"mean\",\"chunk\":512}"},
+         "\"score\":\"mean\",\"chunk\":512,\"positions\":\"text\"}"},
         {"{\"type\":\"heavy_hitter\",\"decay\":0.5,\"score\":\"decay\"}",
          "{\"type\":\"heavy_hitter\",\"sink\":4,\"recent\":1020,\"heavy\":1024,"
-         "\"score\":\"decay\",\"decay\":0.5,\"chunk\":512}"},
+         "\"score\":\"decay\",\"decay\":0.5,\"chunk\":512,\"positions\":\"text\"}"},
         {"{\"type\":\"offload\"}",
          "{\"type\":\"offload\",\"sink\":4,\"selected\":2048,\"tail\":512}"},
         {"{\"type\":\"offload\",\"offload\":true,\"tail\":1,\"selected\":4}",
@@ -109,6 +117,10 @@ static void what_is_wrong_is_named(void **state) {
         {"{\"type\":\"streaming\",\"recent\":true}", "kv_policy.recent"},
         {"{\"type\":\"streaming\",\"chunk\":0}", "kv_policy.chunk"},
         {"{\"type\":\"streaming\",\"chunk\":0.5}", "kv_policy.chunk"},
+        {"{\"type\":\"streaming\",\"positions\":\"Cache\"}", "kv_policy.positions"},
+        {"{\"type\":\"streaming\",\"positions\":true}", "kv_policy.positions"},
+        {"{\"type\":\"full\",\"positions\":\"text\"}", "kv_policy.positions"},
+        {"{\"type\":\"offload\",\"positions\":\"cache\"}", "kv_policy.positions"},
         {"{\"type\":\"heavy_hitter\",\"heavy\":-1}", "kv_policy.heavy"},
         {"{\"type\":\"heavy_hitter\",\"heavy\":0}", "kv_policy.heavy"},
         {"{\"type\":\"heavy_hitter\",\"heavy\":2.5}", "kv_policy.heavy"},
@@ -231,15 +243,22 @@ static void what_is_not_allowed_is_refused(void **state) {
 static void rules_settle_for_what_the_engine_can(void **state) {
     (void)state;
     static const char all[] = "full,streaming,heavy_hitter";
-    const struct engine_info able = {.kv_tokens = 2048, .bounded_caches = true};
-    const struct engine_info unable = {.kv_tokens = 2048};
-    const struct engine_info small = {.kv_tokens = 2047, .bounded_caches = true};
+    const struct model_config model = {.max_position = 2561}, short_one = {.max_position = 2560};
+    const struct engine_info able = {.kv_tokens = 2048, .bounded_caches = true, .model = &model};
+    const struct engine_info unable = {.kv_tokens = 2048, .model = &model};
+    const struct engine_info small = {.kv_tokens = 2047, .bounded_caches = true, .model = &model};
+    const struct engine_info narrow = {
+        .kv_tokens = 2048, .bounded_caches = true, .model = &short_one};
     struct error err = {0};
     struct kv_rules rules = rules_of("{\"type\":\"streaming\"}", all);
     assert_int_equal(kv_rules_settle(&rules, &able, &err), 0);
     assert_true(rules.allowed[KV_STREAMING] && rules.allowed[KV_HEAVY_HITTER]);
     assert_int_equal(kv_rules_settle(&rules, &small, &err), ERR_INVALID);
     assert_non_null(strstr(err.text, "2048"));
+    assert_int_equal(kv_rules_settle(&rules, &narrow, &err), ERR_INVALID);
+    assert_non_null(strstr(err.text, "2561"));
+    rules.initial.tokens.cache_positions = false; /* ranks may be what they are */
+    assert_int_equal(kv_rules_settle(&rules, &narrow, &err), 0);
     assert_int_equal(kv_rules_settle(&rules, &unable, &err), ERR_UNSUPPORTED);
 
     rules = rules_of("{\"type\":\"full\"}", all);
