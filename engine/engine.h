@@ -37,6 +37,7 @@ struct engine_config {
     enum dtype kv_dtype;
     bool prefix_caching;
     bool bounded_caches; /* requests may have a bounded KV cache: pages are larger for it */
+    bool only_bounded;   /* and have no other, so that no whole text needs to fit the KV cache */
     /* Host [n_groups], ascending, borrowed until engine_destroy(): requests may have the policy
      * KV_OFFLOAD.  n_groups 0: they may not. */
     const struct layer_group *groups;

@@ -152,6 +152,17 @@ static int refuse_plan(uint64_t n_tokens, uint32_t max_model_len, uint64_t need,
         (double)(device.total - device.free) / gib);
 }
 
+/* Of a pool in which texts are never whole, and that is too small for anything. */
+static int refuse_empty(uint64_t block_bytes, const struct engine_config *config,
+                        struct device_memory device, struct error *err) {
+    const bool of_share = device.total > 0 && config->kv_cache_bytes == 0;
+    return error_set(err, ERR_NOMEM,
+                     "the KV cache has no room for %d tokens, which take %" PRIu64
+                     " bytes: raise %s",
+                     PAGE_TOKENS, block_bytes,
+                     of_share ? "--gpu-memory-utilization" : "--kv-cache-memory");
+}
+
 uint64_t memory_plan_text_pages(const struct longest_text *text) {
     const uint64_t n_near = kv_windowed_pages(text->window, text->step_rows, text->n_tokens);
     return kv_n_pages(text->n_tokens) * (text->n_layers - text->n_windowed) +
@@ -180,7 +191,9 @@ int memory_plan_kv(struct kv_pool *pool, const struct engine_config *config,
                            : device.total ? left_of_share(device, config->device_share)
                                           : system_bytes(available, block_bytes, max_model_len);
     const uint64_t n_blocks = min_u64(bytes / block_bytes, UINT32_MAX / n_layers);
-    const uint64_t need = needed_pages(longest);
+    const uint64_t need = config->only_bounded ? 0 : needed_pages(longest);
+    if (n_blocks == 0 && config->only_bounded)
+        return refuse_empty(block_bytes, config, device, err);
     if (n_blocks * n_layers < need)
         return refuse_plan(n_blocks * PAGE_TOKENS, max_model_len, need * pool->page_bytes, config,
                            device, err);

@@ -50,8 +50,8 @@ uint64_t memory_plan_text_pages(const struct longest_text *text);
 /* Sets pool's n_pages.  Without kv_cache_bytes the pool gets what is left of the device's share;
  * of the system's memory (device.total 0, `available` bytes or unknown) at most a quarter, and no
  * more than four longest sequences or MEMORY_PLAN_TOKENS tokens can use.  ERR_NOMEM when one
- * sequence of that length would not fit, whatever its policy: the text names numbers and
- * settings. */
+ * sequence of that length would not fit, whatever its policy, or nothing where all are bounded: the
+ * text names numbers and settings. */
 int memory_plan_kv(struct kv_pool *pool, const struct engine_config *config,
                    const struct longest_text *longest, struct device_memory device,
                    uint64_t available, struct error *err);

@@ -59,6 +59,10 @@ bool kv_rules_allow_bounded(const struct kv_rules *rules) {
     return rules->allowed[KV_STREAMING] || rules->allowed[KV_HEAVY_HITTER];
 }
 
+bool kv_rules_allow_whole(const struct kv_rules *rules) {
+    return rules->allowed[KV_FULL] || rules->allowed[KV_OFFLOAD];
+}
+
 /* Fractions are 0 here: what they come to is known with the prompt. */
 static int check_context(const struct kv_choice *initial, uint32_t context, struct error *err) {
     if (!initial->cache_positions || kv_choice_slots(initial) <= context) return 0;

@@ -25,6 +25,7 @@ struct kv_rules {
 int kv_rules_read(struct kv_rules *out, const char *policy, const char *allowed,
                   struct error *err);
 bool kv_rules_allow_bounded(const struct kv_rules *rules);
+bool kv_rules_allow_whole(const struct kv_rules *rules); /* texts that are kept so */
 /* Takes away what this engine cannot do.  Fails when the initial policy is left without a place. */
 int kv_rules_settle(struct kv_rules *rules, const struct engine_info *info, struct error *err);
 /* Decides what a policy that a request names leaves to the server, or refuses it. */

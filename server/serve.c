@@ -171,6 +171,7 @@ static int start_engine(struct serve *s, const char *model_dir, struct backend *
     prefill_setup_configure(&s->prefill, s->options, &config);
     offload_setup_configure(&s->offload, s->options, &config);
     config.bounded_caches = kv_rules_allow_bounded(&s->options->kv_rules);
+    config.only_bounded = !kv_rules_allow_whole(&s->options->kv_rules);
     config.wake = engine_wake;
     config.wake_ctx = &s->wake;
     return serve_create_engine(&s->server.engine, &config, err);
@@ -237,9 +238,11 @@ static void log_plan(const struct serve *s) {
                   "computed layer by layer%s",
                   (double)info->long_bytes / mib, info->long_rows,
                   only_if_asked ? ", for requests that ask for sparse prefill" : "");
-    log_event(LOG_INFO,
-              "memory plan: %.1f sequences of the maximum length (%u tokens) fit into the KV pool",
-              (double)info->n_pages / (double)info->text_pages, info->max_model_len);
+    if (kv_rules_allow_whole(&s->server.limits.kv))
+        log_event(LOG_INFO,
+                  "memory plan: %.1f sequences of the maximum length (%u tokens) fit into the KV "
+                  "pool",
+                  (double)info->n_pages / (double)info->text_pages, info->max_model_len);
 }
 
 static int describe_server(struct serve *s, const char *model_dir, struct error *err) {

@@ -493,3 +493,27 @@ def test_without_bounded_caches_only_full_is_allowed(serve):
     assert kv_of(server.complete(PROMPT, **LONG))["policy"] == "full"
     refused = server.post("/v1/completions", {"prompt": PROMPT, "kv_policy": STREAMING})
     assert refused.status == 400 and refused.error["param"] == "kv_policy.type"
+
+
+class TestBudgetsAlone:
+    """Texts of the model's 32,768 tokens do not fit these pools."""
+
+    def test_no_whole_text_needs_to_fit(self, serve):
+        server = serve("--kv-cache-memory", "3M", "--kv-policy", json.dumps(STREAMING),
+                       "--allowed-kv-policies", "streaming")
+        assert_kv(kv_of(server.complete(prompt_of(2000), **LONG)), STREAMING, 2048)
+        model = server.get("/v1/models").json()["data"][0]
+        assert model["max_model_len"] == 32768  # the model's: nothing is kept whole
+        assert [policy["type"] for policy in model["kv_policies"]] == ["streaming"]
+        refused = server.post("/v1/completions", {"prompt": "a", "kv_policy": {
+            "type": "streaming"}})
+        assert refused.status == 400 and refused.error["param"] == "kv_policy"
+        assert "sequences of the maximum length" not in server.log
+
+    @pytest.mark.parametrize("allowed,memory,why", [
+        ("streaming,full", "3M", "--max-model-len"), ("streaming", "100K", "has no room for 64")])
+    def test_what_never_fits_is_refused_at_start(self, tmp_path, allowed, memory, why):
+        server = Server(tmp_path, "--kv-cache-memory", memory, "--kv-policy",
+                        json.dumps(STREAMING), "--allowed-kv-policies", allowed, wait=False)
+        assert server.process.wait(30 * PATIENCE) == 1
+        assert why in server.log

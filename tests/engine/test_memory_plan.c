@@ -72,6 +72,25 @@ static void a_given_size_is_taken_as_it_is(void **state) {
     assert_non_null(strstr(err.text, "--kv-cache-memory at least 22020096"));
 }
 
+static void no_whole_text_needs_to_fit_where_all_are_bounded(void **state) {
+    (void)state;
+    const struct device_memory none = {0}, device = {.free = 5 * GIB, .total = 8 * GIB};
+    struct engine_config config = {.kv_dtype = DTYPE_BF16, .device_share = 0.375,
+                                   .kv_cache_bytes = 3 * BLOCK};
+    struct error err = {0};
+    uint32_t n;
+    assert_int_equal(plan(&config, 1024, none, 0, &n, &err), ERR_NOMEM);
+    config.only_bounded = true;
+    assert_int_equal(plan(&config, 1024, none, 0, &n, &err), 0);
+    assert_int_equal(n, 3);
+    config.kv_cache_bytes = BLOCK - 1;
+    assert_int_equal(plan(&config, 1024, none, 0, &n, &err), ERR_NOMEM);
+    assert_non_null(strstr(err.text, "--kv-cache-memory"));
+    config.kv_cache_bytes = 0;
+    assert_int_equal(plan(&config, 1024, device, 0, &n, &err), ERR_NOMEM); /* others have it all */
+    assert_non_null(strstr(err.text, "--gpu-memory-utilization"));
+}
+
 static void a_system_gives_a_quarter_or_what_is_of_use(void **state) {
     (void)state;
     const struct engine_config config = {.kv_dtype = DTYPE_BF16, .device_share = 0.9};
@@ -342,6 +361,7 @@ int main(void) {
         cmocka_unit_test(a_million_tokens_fit_where_most_of_them_leave),
         cmocka_unit_test(what_leaves_and_what_windows_pass_need_no_room),
         cmocka_unit_test(long_prompts_get_a_tenth_of_the_share),
+        cmocka_unit_test(no_whole_text_needs_to_fit_where_all_are_bounded),
         cmocka_unit_test(a_system_gives_a_quarter_or_what_is_of_use),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
