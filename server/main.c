@@ -107,7 +107,8 @@ static int run_serve(int argc, char **argv) {
     int status;
     if (load_options(&options, argc, argv, &status)) return status;
     log_set_level((enum log_level)options.log_level);
-    int rc = create_backend(&backend, &options, &err);
+    int rc = log_start(&err);
+    if (!rc) rc = create_backend(&backend, &options, &err);
     if (!rc) {
         log_event(LOG_INFO, "quire " QUIRE_VERSION " on %s: %s", backend->name,
                   backend->description);
@@ -115,6 +116,7 @@ static int run_serve(int argc, char **argv) {
         backend->ops->destroy(backend);
     }
     if (rc) log_event(LOG_ERROR, "%s", err.text);
+    log_stop();
     options_fini(&options);
     return rc ? STATUS_FAILED : STATUS_OK;
 }

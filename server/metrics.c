@@ -7,6 +7,7 @@
 #include "engine/engine.h"
 #include "server/buffer.h"
 #include "server/kv_policy.h"
+#include "server/log.h"
 #include "server/offload_rules.h"
 #include "server/prefill_rules.h"
 
@@ -146,6 +147,8 @@ void metrics_write(const struct metrics *metrics, const struct engine_stats *sta
          "Pages whose contents went to the machine's memory.", stats->n_swapped_out},
         {"quire_kv_pages_swapped_in_total", "counter", "Pages whose contents came back.",
          stats->n_swapped_in},
+        {"quire_log_dropped_lines_total", "counter",
+         "Lines of the log that nobody read in time, or that stderr refused.", log_n_lost()},
     };
     for (size_t i = 0; i < sizeof(samples) / sizeof(*samples); i++) {
         buffer_printf(out, "# HELP %s %s\n# TYPE %s %s\n%s %" PRIu64 "\n", samples[i].name,

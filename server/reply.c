@@ -9,15 +9,21 @@
 #include "server/log.h"
 #include "server/server.h"
 
+/* Of a log line, for what the client chose. */
+enum { METHOD_BYTES = 32, PATH_BYTES = 256 };
+
 void reply_note(struct server *server, const char *request_id, const char *method, const char *path,
                 unsigned status, double seconds) {
+    char quoted_method[METHOD_BYTES], quoted_path[PATH_BYTES];
+    log_quote(quoted_method, sizeof(quoted_method), method);
+    log_quote(quoted_path, sizeof(quoted_path), path);
     metrics_count_answer(&server->metrics, status);
     if (seconds < 0) {
-        log_event(LOG_INFO, "request id=%s method=%s path=%.200s status=%u", request_id, method,
-                  path, status);
+        log_event(LOG_INFO, "request id=%s method=%s path=%s status=%u", request_id, quoted_method,
+                  quoted_path, status);
     } else {
-        log_event(LOG_INFO, "request id=%s method=%s path=%.200s status=%u ms=%.0f", request_id,
-                  method, path, status, 1e3 * seconds);
+        log_event(LOG_INFO, "request id=%s method=%s path=%s status=%u ms=%.0f", request_id,
+                  quoted_method, quoted_path, status, 1e3 * seconds);
     }
 }
 

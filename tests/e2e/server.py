@@ -55,9 +55,11 @@ class Reply:
 class Server:
     """`quire serve` with the given arguments.  Use as a context manager: leaving it stops the
     process with SIGTERM and asserts that it ended cleanly, which is also how leaks and races found
-    by a sanitizer surface.  prefix: a command that runs the server's, such as prlimit's."""
+    by a sanitizer surface.  prefix: a command that runs the server's, such as prlimit's.  stderr:
+    a descriptor that gets the log in place of the file."""
 
-    def __init__(self, directory, *arguments, model=None, env=None, wait=True, prefix=()):
+    def __init__(self, directory, *arguments, model=None, env=None, wait=True, prefix=(),
+                 stderr=None):
         self.port = free_port()
         self.log_path = pathlib.Path(directory) / f"quire-{self.port}.log"
         command = [*prefix, *WRAPPER, BINARY, "serve"]
@@ -68,7 +70,8 @@ class Server:
         self.started = time.monotonic()
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(
-                command, env={**clean, **DEVICE_SETTINGS, **(env or {})}, stdout=log, stderr=log)
+                command, env={**clean, **DEVICE_SETTINGS, **(env or {})}, stdout=log,
+                stderr=stderr or log)
         if wait:
             self.wait_ready()
 
@@ -101,6 +104,13 @@ class Server:
             time.sleep(0.005)
         self.process.kill()
         raise AssertionError(f"not ready after {seconds * PATIENCE} s:\n{self.log}")
+
+    def wait_logged(self, text, seconds=5):
+        """Waits for a line: the log is written a moment after what it tells of."""
+        deadline = time.monotonic() + seconds * PATIENCE
+        while text not in self.log:
+            assert time.monotonic() < deadline, f"no {text!r} in the log:\n{self.log[-4000:]}"
+            time.sleep(0.005)
 
     def terminate(self, how=signal.SIGTERM):
         self.process.send_signal(how)

@@ -46,7 +46,7 @@ def test_what_the_transport_refuses_is_named_and_logged(server):
         connection.send(POST + b"X-Request-Id: odd-one\r\nTransfer-Encoding: gzip\r\n\r\n")
         status, headers = connection.read_head()
         assert status == 400 and headers["x-request-id"] == "odd-one"
-    assert "id=odd-one" in server.log
+    server.wait_logged("id=odd-one")
 
 
 def test_body_too_large_is_refused_before_it_is_sent(server):

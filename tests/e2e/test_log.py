@@ -1,0 +1,159 @@
+"""The log: what nobody reads stops nobody, what is lost is counted, and what clients send cannot
+forge it."""
+import fcntl
+import os
+import re
+import threading
+import time
+import zlib
+
+import pytest
+
+from raw import RawConnection
+from server import PATIENCE, Server
+
+# More than the log's ring and the pipe hold.
+N_REQUESTS = 4000
+LINE = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]{12}Z (error|warn |info |debug) .*")
+
+
+class Pipe:
+    """A standard error that is read only when a test wants it."""
+
+    def __init__(self):
+        self.reader, self.writer = os.pipe()
+        fcntl.fcntl(self.writer, fcntl.F_SETPIPE_SZ, 4096)
+        self.text = b""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        os.close(self.reader)
+
+    def forget_writer(self):
+        """The server has its own descriptor: when it closes that, a reader finds the end."""
+        os.close(self.writer)
+
+    def read_to_end(self):
+        while data := os.read(self.reader, 65536):
+            self.text += data
+
+
+def ask_live(server, n_requests):
+    """So many /live on one connection; returns the longest wait in seconds."""
+    longest = 0
+    with RawConnection(server) as connection:
+        for _ in range(n_requests):
+            begun = time.monotonic()
+            connection.send(b"GET /live HTTP/1.1\r\nHost: quire\r\n\r\n")
+            status, _, _ = connection.read_reply()
+            assert status == 200
+            longest = max(longest, time.monotonic() - begun)
+    return longest
+
+
+@pytest.fixture
+def stalled(tmp_path, tiny_model):
+    """A server that has logged more than anybody has read, and its pipe."""
+    with Pipe() as pipe:
+        server = Server(tmp_path, model=tiny_model, stderr=pipe.writer)
+        pipe.forget_writer()
+        try:
+            ask_live(server, N_REQUESTS)
+            yield server, pipe
+        finally:
+            server.process.kill()
+            server.process.wait()
+
+
+def test_a_log_that_nobody_reads_stops_nobody(stalled):
+    server, _ = stalled
+    assert server.metrics()["quire_log_dropped_lines_total"] > 0
+    assert server.complete("a", max_tokens=3)["usage"]["completion_tokens"] == 3
+    begun = time.monotonic()
+    assert server.stop(seconds=20) == 0
+    assert time.monotonic() - begun < 10 * PATIENCE
+
+
+def test_lost_lines_are_said_once_the_reader_is_back(stalled):
+    server, pipe = stalled
+    lost = int(server.metrics()["quire_log_dropped_lines_total"])
+    reader = threading.Thread(target=pipe.read_to_end)
+    reader.start()
+    deadline = time.monotonic() + 10 * PATIENCE
+    while b"lines dropped" not in pipe.text:
+        assert time.monotonic() < deadline, pipe.text[-2000:]
+        time.sleep(0.01)
+    server.get("/version", headers={"x-request-id": "after-the-gap"})
+    assert server.stop() == 0
+    reader.join()
+    lines = pipe.text.decode().splitlines()
+    assert all(LINE.fullmatch(line) for line in lines)
+    said = [int(line.split()[3]) for line in lines if line.endswith("dropped: nobody read them")]
+    # The line of /metrics itself came after the count, and may have been dropped, too.
+    assert len(said) == 1 and said[0] - lost in (0, 1), (said, lost)
+    assert sum("path=/live" in line or "path=/metrics" in line for line in lines) + said[0] == (
+        N_REQUESTS + 1)
+    assert any("id=after-the-gap" in line for line in lines)
+
+
+def test_a_log_that_cannot_be_written_stops_nobody(tmp_path, tiny_model):
+    """stderr is a pipe without a reader."""
+    with Pipe() as pipe:
+        server = Server(tmp_path, model=tiny_model, stderr=pipe.writer)
+        pipe.forget_writer()
+    ask_live(server, 100)
+    assert server.metrics()["quire_log_dropped_lines_total"] >= 90
+    assert server.stop() == 0
+
+
+def logged(server, request_id):
+    server.wait_logged(f"id={request_id} ")
+    found = [line for line in server.log.splitlines() if f"id={request_id} " in line]
+    assert len(found) == 1
+    return found[0]
+
+
+@pytest.mark.parametrize("target,path", [
+    ("/plain/path-1.x~(1)", "/plain/path-1.x~(1)"),
+    ("/x%0astatus=200%20%22", r'"/x\x0astatus=200 \""'),
+    ("/x%20status=200", '"/x status=200"'),
+    ("/%1b[31mred%0d", r'"/\x1b[31mred\x0d"'),
+    ("/%7f%c2%9b%ff\\", r'"/\x7f\xc2\x9b\xff\\"'),
+    ("/" + "%09" * 300, '"/' + r"\x09" * 62 + '"...'),
+    ("/" + "a" * 400, '"/' + "a" * 249 + '"...'),
+])
+def test_a_path_cannot_forge_the_log(server, target, path):
+    request_id = f"forge-{zlib.crc32(target.encode())}"
+    with RawConnection(server) as connection:
+        connection.send(f"GET {target} HTTP/1.1\r\nHost: quire\r\nX-Request-Id: {request_id}\r\n"
+                        "\r\n".encode())
+        status, _, _ = connection.read_reply()
+        assert status == 404
+    line = logged(server, request_id)
+    assert line.endswith(f"id={request_id} method=GET path={path} status=404"), line
+
+
+@pytest.mark.parametrize("head", [
+    b"G\"ET=1 /version HTTP/1.1\r\n",
+    b"G\x1b[2J /version HTTP/1.1\r\n",
+    b"GET /x\x01\x1b]0;y\x07 HTTP/1.1\r\n",
+    b"GET /x\xc2\x9b HTTP/1.1\r\n",
+    b"GET /\tx HTTP/1.1\r\n",
+    b"GET /x y status=200 HTTP/1.1\r\n",
+])
+def test_raw_bytes_do_not_reach_the_log(server, head):
+    """Whatever the transport makes of them."""
+    request_id = f"raw-{zlib.crc32(head)}"
+    with RawConnection(server) as connection:
+        connection.send(head + f"Host: quire\r\nX-Request-Id: {request_id}\r\n"
+                        "Connection: close\r\n\r\n".encode())
+        connection.read_to_close()
+    server.get("/version", headers={"x-request-id": f"behind-{request_id}"})
+    server.wait_logged(f"id=behind-{request_id} ")
+    raw = server.log_path.read_bytes()
+    assert re.fullmatch(rb"[\n\x20-\x7e]*", raw)
+    for line in raw.decode().splitlines():
+        if f"id={request_id} " in line:
+            assert len(re.findall(r'(?:^| )status=', re.sub(r'"(\\.|[^"\\])*"', "", line))) == 1
