@@ -283,6 +283,19 @@ uint16_t http_port(const struct http *http) {
     return http->port;
 }
 
+bool http_is_loopback(const struct http *http) {
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } address;
+    socklen_t size = sizeof(address);
+    if (getsockname(http->listen_fd, &address.any, &size) != 0) return false;
+    if (address.any.sa_family == AF_INET) return ntohl(address.v4.sin_addr.s_addr) >> 24 == 127;
+    const struct in6_addr *v6 = &address.v6.sin6_addr;
+    return IN6_IS_ADDR_LOOPBACK(v6) || (IN6_IS_ADDR_V4MAPPED(v6) && v6->s6_addr[12] == 127);
+}
+
 uint32_t http_n_open(const struct http *http) {
     return http->n_open;
 }

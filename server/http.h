@@ -46,6 +46,7 @@ struct http_config {
 int http_create(struct http **out, uv_loop_t *loop, const struct http_config *config,
                 struct error *err);
 uint16_t http_port(const struct http *http);
+bool http_is_loopback(const struct http *http); /* nobody but this machine's programs reaches it */
 void http_stop_accepting(struct http *http);
 uint32_t http_n_open(const struct http *http); /* exchanges not yet answered completely */
 /* Closes every connection and handle; done is called from the loop when nothing is left. */

@@ -16,6 +16,7 @@
 #endif
 #include "engine/cpu/cpu.h"
 #include "engine/error.h"
+#include "server/api_key.h"
 #include "server/bench.h"
 #include "server/log.h"
 #include "server/options.h"
@@ -85,11 +86,15 @@ static int create_backend(struct backend **out, const struct options *options, s
     return create_cpu(out, options, err);
 }
 
+static int refuse_usage(const struct error *err) {
+    fprintf(stderr, "quire: %s\n", err->text);
+    return STATUS_USAGE;
+}
+
 static int load_options(struct options *options, int argc, char **argv, int *status) {
     struct error err = {0};
     if (options_load(options, argc, argv, environ, &err)) {
-        fprintf(stderr, "quire: %s\n", err.text);
-        *status = STATUS_USAGE;
+        *status = refuse_usage(&err);
         return -1;
     }
     if (!options->help) return 0;
@@ -106,6 +111,10 @@ static int run_serve(int argc, char **argv) {
     char path[PATH_MAX + 64];
     int status;
     if (load_options(&options, argc, argv, &status)) return status;
+    if (api_key_settle(&options, &err)) {
+        options_fini(&options);
+        return refuse_usage(&err);
+    }
     log_set_level((enum log_level)options.log_level);
     int rc = log_start(&err);
     if (!rc) rc = create_backend(&backend, &options, &err);
@@ -146,11 +155,6 @@ static int run_on_backend(backend_work work, const void *plan, int argc, char **
     if (rc) fprintf(stderr, "quire: %s\n", err.text);
     options_fini(&options);
     return rc ? STATUS_FAILED : STATUS_OK;
-}
-
-static int refuse_usage(const struct error *err) {
-    fprintf(stderr, "quire: %s\n", err->text);
-    return STATUS_USAGE;
 }
 
 static int bench_work(const void *plan, const struct options *options, const char *model_dir,

@@ -46,6 +46,8 @@ static const struct option entries[] = {
      STRING(served_model_name, NULL, "name of the model in the API [the directory's]")},
     {"api-key",
      STRING(api_key, NULL, "key that every route but /health, /live and /ready asks for")},
+    {"api-key-file", STRING(api_key_file, NULL, "file that holds the key in place of --api-key")},
+    {"require-api-key", BOOL(require_api_key, "false", "do not start without a key")},
     {"max-model-len", NUMBER(max_model_len, 0, 1u << 30, "0",
                              "prompt and answer together, in tokens; 0: the model's own")},
     {"max-num-seqs", NUMBER(max_num_seqs, 1, 65536, "256", "sequences that run at once")},
@@ -274,6 +276,7 @@ static int apply_flag(const struct option_table *table, void *options, int argc,
 }
 
 static int apply_flags(struct options *options, int argc, char **argv, struct error *err) {
+    const char *key_before = options->api_key;
     bool has_model = false;
     for (int i = 0; i < argc; i++) {
         int rc = 0;
@@ -290,6 +293,8 @@ static int apply_flags(struct options *options, int argc, char **argv, struct er
         }
         if (rc) return rc;
     }
+    /* A value that is set is a copy of its own, made before the old one is freed. */
+    options->api_key_in_arguments = options->api_key != key_before;
     return 0;
 }
 

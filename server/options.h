@@ -29,7 +29,8 @@ enum isa_choice { ISA_AUTO, ISA_PLAIN, ISA_AVX2, ISA_AVX512 };
 
 /* Numbers and choices are uint64_t, so that the table needs one reader for each kind of text. */
 struct options {
-    char *model, *host, *served_model_name, *api_key, *config; /* NULL: not given */
+    char *model, *host, *served_model_name, *config; /* NULL: not given */
+    char *api_key, *api_key_file;
     char *kv_policy, *allowed_kv_policies;
     struct kv_rules kv_rules; /* what these two say */
     char *filters_file, *pattern_file;
@@ -43,8 +44,9 @@ struct options {
     uint64_t keep_alive_timeout, stall_timeout;
     uint64_t max_body_size, max_connections;
     double gpu_memory_utilization;
-    bool enable_prefix_caching, batch_invariant;
-    bool help; /* --help was among the flags */
+    bool enable_prefix_caching, batch_invariant, require_api_key;
+    bool api_key_in_arguments; /* --api-key was among the flags */
+    bool help;                 /* --help was */
 };
 
 enum option_kind {

@@ -14,6 +14,7 @@
 #include "engine/error.h"
 #include "engine/model/model.h"
 #include "engine/sizes.h"
+#include "server/api_key.h"
 #include "server/completions.h"
 #include "server/http.h"
 #include "server/load_progress.h"
@@ -357,6 +358,7 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
         log_prefill(&s);
         log_offload(&s);
         start_handles(&s);
+        api_key_warn(options, http_is_loopback(s.server.http));
         log_event(LOG_INFO, "listening on http://%s:%u", options->host, http_port(s.server.http));
     }
     /* Ends when every handle is closed and no job is left. */

@@ -1,0 +1,102 @@
+"""Where the key comes from, and what is said of it: files of every kind, the list of processes,
+open addresses."""
+import os
+import socket
+import subprocess
+
+import pytest
+
+from server import BINARY, PATIENCE, WRAPPER
+
+SHOWS = "--api-key shows in the list of processes"
+OPEN = "no API key is asked for on "
+
+
+def run_serve(*arguments, env=None):
+    """The end of a server that must not start, within a bound: nothing may hang it."""
+    done = subprocess.run([*WRAPPER, BINARY, "serve", *map(str, arguments)],
+                          env={**os.environ, **(env or {})}, capture_output=True, text=True,
+                          timeout=20 * PATIENCE, check=False)
+    assert done.returncode == 2, (done.returncode, done.stderr)
+    assert done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize("content", ["open sesame", "open sesame\n", "open sesame\r\n"])
+def test_the_key_is_read_from_a_file(serve, tmp_path, tiny_model, content):
+    path = tmp_path / "key"
+    path.write_text(content)
+    server = serve("--api-key-file", path, model=tiny_model)
+    assert server.get("/version").status == 401
+    assert server.get("/version", headers={"Authorization": "Bearer open sesame"}).status == 200
+    assert "sesame" not in server.log and SHOWS not in server.log
+
+
+@pytest.mark.parametrize("content,why", [
+    (b"", "empty"),
+    (b"\n", "empty"),
+    (b"a" * 1025, "longer than 1024"),
+    (b"a" * 5_000_000, "longer than 1024"),
+    (b"two\nlines\n", "control character"),
+    (b"a\x00b", "control character"),
+    (b"a\x7f", "control character"),
+    (b"a\tb\n", "control character"),
+    (b" a\n", "a space"),
+    (b"a \n", "a space"),
+])
+def test_what_is_no_key_is_refused(tmp_path, tiny_model, content, why):
+    path = tmp_path / "key"
+    path.write_bytes(content)
+    said = run_serve(tiny_model, "--api-key-file", path)
+    assert "--api-key-file" in said and str(path) in said and why in said
+
+
+def test_a_key_from_elsewhere_is_checked_too(tiny_model):
+    assert "control character" in run_serve(tiny_model, env={"QUIRE_API_KEY": "a\nb"})
+    assert "exclude each other" in run_serve(tiny_model, "--api-key-file", "/dev/null",
+                                             env={"QUIRE_API_KEY": "a"})
+
+
+def test_what_is_no_file_does_not_hang(tmp_path, tiny_model):
+    fifo, listener = tmp_path / "fifo", tmp_path / "socket"
+    os.mkfifo(fifo)
+    with socket.socket(socket.AF_UNIX) as unix:
+        unix.bind(str(listener))
+        for path, why in ((fifo, "not a regular file"), (tmp_path, "not a regular file"),
+                          ("/dev/zero", "not a regular file"), (listener, "No such device"),
+                          (tmp_path / "none", "No such file")):
+            said = run_serve(tiny_model, "--api-key-file", path)
+            assert str(path) in said and why in said, said
+
+
+def test_a_key_among_the_arguments_is_warned_of(serve, tiny_model):
+    server = serve("--api-key", "sesame", model=tiny_model)
+    server.wait_logged(SHOWS)
+    assert "sesame" not in server.log
+    server = serve(model=tiny_model, env={"QUIRE_API_KEY": "sesame"})
+    assert server.get("/version").status == 401
+    server.wait_logged("listening")
+    assert SHOWS not in server.log
+
+
+@pytest.mark.parametrize("host,is_open", [
+    ("127.0.0.1", False), ("127.1.2.3", False), ("localhost", False), ("0.0.0.0", True),
+])
+def test_an_open_address_without_a_key_is_warned_of(serve, tiny_model, host, is_open):
+    wait = host != "127.1.2.3"  # nobody listens where the test asks
+    server = serve("--host", host, model=tiny_model, wait=wait)
+    server.wait_logged("listening", seconds=30)
+    assert server.log.count(OPEN + host) == is_open
+    if is_open:
+        line = next(line for line in server.log.splitlines() if OPEN in line)
+        assert " warn " in line
+        guarded = serve("--host", host, model=tiny_model, env={"QUIRE_API_KEY": "sesame"})
+        guarded.wait_logged("listening")
+        assert OPEN not in guarded.log
+
+
+def test_a_server_that_must_have_a_key_does_not_start_without(serve, tiny_model):
+    said = run_serve(tiny_model, "--require-api-key")
+    assert "--require-api-key" in said and "--api-key-file" in said
+    server = serve("--require-api-key", model=tiny_model, env={"QUIRE_API_KEY": "sesame"})
+    assert server.get("/version").status == 401
