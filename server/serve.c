@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/resource.h>
 #include <time.h>
 #include <uv.h>
 
@@ -16,6 +15,7 @@
 #include "engine/sizes.h"
 #include "server/api_key.h"
 #include "server/completions.h"
+#include "server/descriptors.h"
 #include "server/http.h"
 #include "server/load_progress.h"
 #include "server/log.h"
@@ -32,10 +32,6 @@ enum { FAREWELL_MS = 2000, DRAIN_TICK_MS = 20 };
  * it. */
 enum { STREAM_BACKLOG = 2 * REQUEST_MAX_STREAMED_ECHO };
 
-/* Descriptors beside the connections': the program's own, and those of refused clients that
- * linger. */
-enum { OTHER_DESCRIPTORS = 128 };
-
 struct serve {
     struct server server;
     const struct options *options;
@@ -43,6 +39,7 @@ struct serve {
     uv_async_t wake;
     uv_timer_t tick;
     uv_signal_t terminate, interrupt;
+    uint32_t max_connections;
     uint64_t deadline_ms;
     bool cancelled, closing;
     struct error *failure; /* the caller's; code 0: none */
@@ -286,34 +283,13 @@ static void request_refused(void *ctx, const char *request_id, unsigned status, 
     log_event(LOG_INFO, "request id=%s refused: %s status=%u", request_id, why, status);
 }
 
-/* Without a descriptor to accept with, a client would hang in the backlog instead of being refused:
- * so the soft limit is raised to what is needed, and where the hard one is lower there are fewer
- * connections. */
-static uint32_t affordable_connections(uint64_t wanted) {
-    struct rlimit limit;
-    const rlim_t needed = wanted + OTHER_DESCRIPTORS;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return (uint32_t)wanted;
-    if (limit.rlim_cur < needed) {
-        const rlim_t before = limit.rlim_cur;
-        limit.rlim_cur = min_u64(limit.rlim_max, needed);
-        if (setrlimit(RLIMIT_NOFILE, &limit) != 0) limit.rlim_cur = before;
-    }
-    if (limit.rlim_cur >= needed) return (uint32_t)wanted;
-    const rlim_t n = limit.rlim_cur > 2 * OTHER_DESCRIPTORS ? limit.rlim_cur - OTHER_DESCRIPTORS
-                                                            : limit.rlim_cur / 2;
-    log_event(LOG_WARN, "the process may open %llu files: %llu connections at once, not %llu",
-              (unsigned long long)limit.rlim_cur, (unsigned long long)n,
-              (unsigned long long)wanted);
-    return (uint32_t)n;
-}
-
 static int start_http(struct serve *s, struct error *err) {
     const struct options *o = s->options;
     const struct http_config config = {
         .host = o->host,
         .port = (uint16_t)o->port,
         .max_body_bytes = o->max_body_size,
-        .max_connections = affordable_connections(o->max_connections),
+        .max_connections = s->max_connections,
         .request_timeout_ms = (uint32_t)(1000 * o->request_timeout),
         .idle_timeout_ms = (uint32_t)(1000 * o->keep_alive_timeout),
         .max_stream_backlog = STREAM_BACKLOG,
@@ -346,9 +322,11 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
     s.server.loop = &s.loop;
     signal(SIGPIPE, SIG_IGN);
     err->code = 0;
+    int rc = descriptors_for_connections(&s.max_connections, options->max_connections, err);
+    if (rc) return rc;
     if (uv_loop_init(&s.loop)) return error_set(err, ERR_IO, "no event loop");
     init_handles(&s);
-    int rc = start_engine(&s, model_dir, backend, err);
+    rc = start_engine(&s, model_dir, backend, err);
     if (!rc) rc = describe_server(&s, model_dir, err);
     if (!rc) rc = start_http(&s, err);
     if (rc) {

@@ -20,7 +20,7 @@ def run_quire(*arguments, env=None):
 
 
 # A process with a GPU starts its driver first and holds that driver's memory.
-cpu_only = pytest.mark.skipif(DEVICE != "cpu", reason="bounds the CPU backend's time and memory")
+cpu_only = pytest.mark.skipif(DEVICE != "cpu", reason="bounds what the CPU backend takes")
 
 
 @cpu_only
@@ -150,6 +150,33 @@ def test_bad_arguments_are_named(arguments, named):
     result = run_quire("serve", *arguments)
     assert result.returncode not in (0, -signal.SIGSEGV, -signal.SIGABRT)
     assert named in result.stderr
+
+
+@cpu_only
+@pytest.mark.parametrize("n_files", [*range(4, 24), 40])
+def test_with_few_descriptors_it_serves_or_says_that_it_cannot(tmp_path, tiny_model, n_files):
+    """However few files the process may open: connections are served, refused, or there is a
+    sentence."""
+    server = Server(tmp_path, model=tiny_model, wait=False,
+                    prefix=("prlimit", f"--nofile={n_files}"))
+    try:
+        while server.process.poll() is None and "listening on" not in server.log:
+            assert time.monotonic() < server.started + 30 * PATIENCE
+            time.sleep(0.005)
+        if server.process.poll() is None:
+            assert f"may open {n_files} files: " in server.log
+            for _ in range(3):
+                # Of one connection at a time, the last one's end must have been noticed.
+                while (status := server.get("/live", timeout=5).status) != 200:
+                    assert status == 503 and time.monotonic() < server.started + 30 * PATIENCE
+            assert server.stop() == 0
+        else:
+            assert n_files < 20 and server.process.returncode == 1, server.log
+            assert f"the process may open {n_files} files" in server.log
+            assert "not enough for one connection" in server.log and "ulimit -n" in server.log
+    finally:
+        server.process.kill()
+        server.process.wait()
 
 
 def test_a_broken_model_is_refused(tmp_path, tiny_model):

@@ -1,0 +1,58 @@
+/* descriptors.c - see descriptors.h.
+ *
+ * Without a descriptor to accept with, a client would hang in the backlog instead of being refused;
+ * without one for the loop libuv ends the process. */
+#include "server/descriptors.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+
+#include "engine/error.h"
+#include "engine/sizes.h"
+#include "server/log.h"
+
+enum {
+    /* The loop's two pipes, epoll set, event and spare one, the listener and libmicrohttpd's epoll
+     * set are 9; a few more for libraries that come after these. */
+    SERVER_DESCRIPTORS = 12,
+    /* Refused clients that linger, and what a GPU's driver opens while it works. */
+    OTHER_DESCRIPTORS = 128,
+    /* More than these are not open at start; descriptors are given out from the lowest on. */
+    MAX_LOOKED_AT = 4096,
+};
+
+static uint64_t count_open(uint64_t limit) {
+    uint64_t n = 0;
+    for (int fd = 0; fd < (int)min_u64(limit, MAX_LOOKED_AT); fd++)
+        n += fcntl(fd, F_GETFD) != -1;
+    return n;
+}
+
+/* Returns the soft limit, raised to needed if that is possible. */
+static uint64_t raise_limit(struct rlimit limit, uint64_t needed) {
+    const uint64_t before = limit.rlim_cur;
+    if (before >= needed) return before;
+    limit.rlim_cur = min_u64(limit.rlim_max, needed);
+    return setrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : before;
+}
+
+int descriptors_for_connections(uint32_t *out, uint64_t wanted, struct error *err) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
+        return error_set(err, ERR_IO, "the system does not tell how many files may be open");
+    /* One is for accepting whom there is no place for. */
+    const uint64_t fixed = count_open(limit.rlim_cur) + SERVER_DESCRIPTORS + 1;
+    const uint64_t n_files = raise_limit(limit, fixed + OTHER_DESCRIPTORS + wanted);
+    if (n_files <= fixed)
+        return error_set(err, ERR_INVALID,
+                         "the process may open %llu files: that is not enough for one connection, "
+                         "which takes %llu; see `ulimit -n`",
+                         (unsigned long long)n_files, (unsigned long long)fixed + 1);
+    const uint64_t left = n_files - fixed;
+    const uint64_t n = left > 2 * OTHER_DESCRIPTORS ? left - OTHER_DESCRIPTORS : (left + 1) / 2;
+    *out = (uint32_t)min_u64(n, wanted);
+    if (n < wanted)
+        log_event(LOG_WARN, "the process may open %llu files: %llu connections at once, not %llu",
+                  (unsigned long long)n_files, (unsigned long long)n, (unsigned long long)wanted);
+    return 0;
+}
