@@ -7,6 +7,7 @@
 
 #include "engine/error.h"
 #include "server/api_error.h"
+#include "server/bench_schedule.h"
 #include "server/offload_setup.h"
 #include "server/options.h"
 #include "server/prefill_setup.h"
@@ -53,7 +54,8 @@ int bench_plan_read(struct bench_plan *plan, int *argc, char **argv, struct erro
     *plan = (struct bench_plan){0};
     int rc = options_take(&flags, plan, argc, argv, err);
     if (!rc) rc = bench_sizes_read(&plan->prompts, "prompts", plan->prompts_text, 1u << 22, err);
-    if (!rc) rc = bench_sizes_read(&plan->batches, "batches", plan->batches_text, 4096, err);
+    if (!rc) rc = bench_sizes_read(&plan->batches, "batches", plan->batches_text,
+                                   BENCH_MAX_BATCH, err);
     if (rc) bench_plan_fini(plan);
     return rc;
 }
@@ -67,7 +69,8 @@ void bench_print_help(void) {
          "\n"
          "Measures prefill and decode without HTTP, or single operations, and prints CSV: the\n"
          "median, least and greatest of the runs, and the fraction of what this machine's memory\n"
-         "bandwidth or arithmetic allows, which is measured first.\n");
+         "bandwidth or arithmetic allows, which is measured first.  How long it takes at least,\n"
+         "and how far it is, goes to stderr.\n");
     options_print_table(stdout, &flags);
 }
 

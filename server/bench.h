@@ -2,6 +2,7 @@
  *
  *   bench.c          the plan from the flags, the ceilings, and one of:
  *   bench_engine.c   whole prompts and batches through the engine
+ *   bench_schedule.c when each prompt of a batch is read, and so what a batch needs
  *   bench_kernels.c  single operations of the backend (--kernels)
  *
  * Thread: main.  Memory: its own, freed on return. */

@@ -130,6 +130,7 @@ int timed_engine_run(struct timed_engine *timed, const struct timed_batch *batch
     *out = (struct timing){0};
     engine_stats(timed->engine, &counts.last);
     counts.tokens_at_start = counts.last.generated_tokens;
+    const uint64_t steps_at_start = counts.last.n_steps;
     int rc = submit(timed, batch, err);
     while (rc == 0 && n_finished < batch->n_sequences) {
         struct engine_stats now;
@@ -143,6 +144,7 @@ int timed_engine_run(struct timed_engine *timed, const struct timed_batch *batch
             end_decoding(&counts, batch, now.generated_tokens, time, out);
         if (n_finished == batch->n_sequences) out->total_seconds = time - start;
         count_step(&counts, &now, batch->n_sequences, time);
+        if (batch->stepped) batch->stepped(batch->ctx, now.n_steps - steps_at_start);
     }
     return rc;
 }

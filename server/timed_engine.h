@@ -27,6 +27,9 @@ struct timed_batch {
     struct kv_choice kv;
     struct prefill_choice prefill;
     uint32_t *generated; /* [n_generate], of a single sequence, or NULL */
+    /* Called when the engine has told something, with the steps since the beginning; or NULL. */
+    void (*stepped)(void *ctx, uint64_t n_steps);
+    void *ctx;
 };
 
 /* What one batch showed. */

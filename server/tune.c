@@ -147,7 +147,7 @@ static int open_tune(struct tune *t, char *real_dir, struct error *err) {
 }
 
 static void close_tune(struct tune *t) {
-    tune_progress_end(&t->progress);
+    progress_end(&t->progress);
     tune_pass_destroy(t->pass);
     tune_state_close(t->state);
     tune_results_fini(&t->results);
@@ -235,7 +235,7 @@ static int try_candidates(struct tune *t, uint32_t sample, uint32_t layer, const
     int rc = time_dense(t, &at->dense_s, err);
     for (uint32_t c = 0; c < t->results.n_candidates && !rc; c++) {
         rc = try_candidate(t, at, c, err);
-        tune_progress_add(&t->progress, 1, where);
+        progress_add(&t->progress, 1, where);
     }
     if (rc) return rc;
     at->done = true;
@@ -256,7 +256,7 @@ static int measure_layer(struct tune *t, uint32_t sample, uint32_t layer, bool c
              PRIu32, sample + 1, t->results.n_samples, layer + 1, t->results.n_layers);
     if (!rc && compares) {
         rc = tune_layers_compare(t, sample, layer, err);
-        tune_progress_add(&t->progress, 1, where);
+        progress_add(&t->progress, 1, where);
     }
     if (!rc && t->finds_patterns && !is_tried(t, sample, layer))
         rc = try_candidates(t, sample, layer, where, err);
@@ -324,7 +324,7 @@ static void begin_progress(struct tune *t) {
     if (t->finds_patterns) n_all += tune_ladder_work(t);
     fprintf(stderr, "tune: what is measured goes to %s, from where another run goes on\n",
             t->state_path);
-    tune_progress_begin(&t->progress, n_all, n_done);
+    progress_begin(&t->progress, "tune", n_all, n_done);
 }
 
 static int find_patterns(struct tune *t, struct error *err) {
@@ -332,7 +332,7 @@ static int find_patterns(struct tune *t, struct error *err) {
     tune_pass_destroy(t->pass); /* the engine needs its memory */
     t->pass = NULL;
     int rc = tune_climb_ladder(t, err);
-    tune_progress_end(&t->progress);
+    progress_end(&t->progress);
     if (!rc) rc = tune_save(t, &sum, err);
     if (rc) return rc;
     tune_print_heads(t);
@@ -344,7 +344,7 @@ static int find_filters(struct tune *t, struct error *err) {
     tune_pass_destroy(t->pass); /* as above */
     t->pass = NULL;
     const int rc = tune_layers_save(t, err);
-    tune_progress_end(&t->progress);
+    progress_end(&t->progress);
     if (rc) return rc;
     if (t->finds_patterns) puts(""); /* between two tables */
     tune_layers_print(t);
@@ -356,7 +356,7 @@ static int run(struct tune *t, struct error *err) {
     begin_progress(t);
     for (uint32_t s = 0; s < t->results.n_samples && !rc; s++) rc = measure_sample(t, s, err);
     if (!rc && t->finds_patterns) rc = find_patterns(t, err);
-    tune_progress_end(&t->progress);
+    progress_end(&t->progress);
     if (!rc && t->finds_filters) rc = find_filters(t, err);
     if (!rc) unlink(t->state_path);
     return rc;

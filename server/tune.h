@@ -8,11 +8,10 @@
  *   tune_layers.c     what layers choose at the end of a prompt, and how alike that is
  *   tune_filters.c    which of them become filters
  *   tune_state.c      what has been measured, so that a second run goes on
- *   tune_progress.c   how far it is
  *   tune_ladder.c     from which length on whole prompts are faster, through an engine
  *   tune_output.c     the pattern file, and what is printed
  *   tune_plan.c       the flags
- *   tune.c            the order of all this
+ *   tune.c            the order of all this; progress.c tells how far it is
  *
  * A run may be killed at any time: every layer that was measured is in the state file, and how
  * alike they are, of every prompt.

@@ -15,7 +15,7 @@
 #include "server/buffer.h"
 #include "server/tune.h"
 #include "server/tune_filters.h"
-#include "server/tune_progress.h"
+#include "server/progress.h"
 #include "server/tune_prompts.h"
 #include "server/tune_search.h"
 
@@ -50,7 +50,7 @@ struct tune {
     struct attn_pattern candidates[TUNE_MAX_CANDIDATES];
     struct tune_results results;
     struct tune_state *state;
-    struct tune_progress progress;
+    struct progress progress;
     struct token_list prompt;
     struct patterns patterns; /* what was chosen */
     struct tune_rung rungs[TUNE_MAX_RUNGS]; /* by length */

@@ -99,7 +99,7 @@ static int time_pairs(struct tune *t, struct timed_engine *timed, struct tune_ru
         if (rc) return rc;
         if (n > 0) spent += dense[n] + sparse[n];
         if (n <= MIN_PAIRS)
-            tune_progress_add(&t->progress, rung_work(t, rung->n_tokens) / (1 + MIN_PAIRS), where);
+            progress_add(&t->progress, rung_work(t, rung->n_tokens) / (1 + MIN_PAIRS), where);
     }
     rung->dense_s = report_spread(dense + 1, n - 1).median;
     rung->sparse_s = report_spread(sparse + 1, n - 1).median;
@@ -109,7 +109,7 @@ static int time_pairs(struct tune *t, struct timed_engine *timed, struct tune_ru
 static int measure_rung(struct tune *t, struct timed_engine *timed, struct tune_rung *rung,
                         struct error *err) {
     if (!is_foreseen(t, rung->n_tokens))
-        tune_progress_expect(&t->progress, rung_work(t, rung->n_tokens));
+        progress_expect(&t->progress, rung_work(t, rung->n_tokens));
     const int rc = tune_make_prompt(t, TUNE_RETRIEVAL, TUNE_MAX_SAMPLES, rung->n_tokens, err);
     return rc ? rc : time_pairs(t, timed, rung, err);
 }

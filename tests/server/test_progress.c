@@ -1,17 +1,18 @@
-/* test_tune_progress.c - what a search says of how far it is. */
+/* test_progress.c - what a search says of how far it is. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "server/tune_progress.h"
+#include "server/progress.h"
 
 static void assert_line(double done, double given, double now_s, const char *expected) {
-    const struct tune_progress progress = {
-        .total = 100, .done = done, .shown = done / 100, .given = given, .begun_s = 1000};
+    const struct progress progress = {
+        .name = "tune", .total = 100, .done = done, .shown = done / 100, .given = given,
+        .begun_s = 1000};
     char line[160];
-    tune_progress_line(&progress, now_s, "layer 1", line, sizeof(line));
+    progress_line(&progress, now_s, "layer 1", line, sizeof(line));
     assert_string_equal(line, expected);
 }
 
@@ -32,27 +33,28 @@ static void an_earlier_run_is_not_counted(void **state) {
 
 static void lines_are_cut_to_size(void **state) {
     (void)state;
-    const struct tune_progress progress = {.total = 2, .done = 3, .shown = 1.5, .begun_s = 0};
+    const struct progress progress = {
+        .name = "tune", .total = 2, .done = 3, .shown = 1.5, .begun_s = 0};
     char line[12];
-    tune_progress_line(&progress, 1, "x", line, sizeof(line));
+    progress_line(&progress, 1, "x", line, sizeof(line));
     assert_string_equal(line, "tune: [####");
 }
 
 /* A ladder that has to go on climbs past what was foreseen. */
 static void more_to_do_does_not_take_it_back(void **state) {
     (void)state;
-    struct tune_progress progress;
+    struct progress progress;
     char line[160];
-    tune_progress_begin(&progress, 100, 0);
-    tune_progress_add(&progress, 80, "a");
-    tune_progress_expect(&progress, 100);
-    tune_progress_add(&progress, 20, "b");
-    tune_progress_line(&progress, progress.begun_s + 10, "b", line, sizeof(line));
+    progress_begin(&progress, "tune", 100, 0);
+    progress_add(&progress, 80, "a");
+    progress_expect(&progress, 100);
+    progress_add(&progress, 20, "b");
+    progress_line(&progress, progress.begun_s + 10, "b", line, sizeof(line));
     assert_string_equal(line, "tune: [###################-----]  80 %, 10 s left: b");
-    tune_progress_add(&progress, 80, "c");
-    tune_progress_line(&progress, progress.begun_s + 9, "c", line, sizeof(line));
+    progress_add(&progress, 80, "c");
+    progress_line(&progress, progress.begun_s + 9, "c", line, sizeof(line));
     assert_string_equal(line, "tune: [#####################---]  90 %, 1 s left: c");
-    tune_progress_end(&progress);
+    progress_end(&progress);
 }
 
 int main(void) {
