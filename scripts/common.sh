@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034
-# common.sh - what scripts/build, scripts/serve and scripts/test share: Debian packages, the build,
+# common.sh - what scripts/build, scripts/eval and scripts/test share: Debian packages, the build,
 # the Python environment of the end-to-end tests.  Sourced by bash after `cd` to the repository
 # root, never run.
 

@@ -2,10 +2,10 @@
 """What a configuration of a server costs and gains: tasks with known answers and perplexity, asked
 of any server with the OpenAI completions API, at any length.
 
-    scripts/eval.py --url http://127.0.0.1:8000 --tasks passkey,lines,perplexity \\
+    scripts/eval --url http://127.0.0.1:8000 --tasks passkey,lines,perplexity \\
         --lengths 1024,8192 --out /tmp/dense
-    scripts/eval.py --serve 'build/quire serve --threads 2' --quick --out /tmp/quick
-    scripts/eval.py --url ... --config 'full={}' \\
+    scripts/eval --serve 'build/quire serve --threads 2' --quick --out /tmp/quick
+    scripts/eval --url ... --config 'full={}' \\
         --config 'window={"kv_policy": {"type": "streaming", "sink": 4, "recent": 2044}}' --out ...
 
 Writes results.jsonl, table.md and plots into --out.  Every configuration is asked the same samples
@@ -13,9 +13,9 @@ and compared with the first one, in pairs.  The same command again goes on where
 stopped; --report-only makes table and plots anew without a server.
 
 Needs aiohttp and tqdm, numpy for the intervals, matplotlib for the plots, and with --tokenizer the
-library of that name.  The exit status is 3 when a floor is broken or the run is worse than
---baseline, 4 when a number does not measure what its configuration asks for, 1 when requests failed
-or the server went away, 2 when the question is wrong.
+library of that name; scripts/eval sees to them.  The exit status is 3 when a floor is broken or the
+run is worse than --baseline, 4 when a number does not measure what its configuration asks for, 1
+when requests failed or the server went away, 2 when the question is wrong.
 """
 import argparse
 import asyncio
@@ -32,7 +32,7 @@ try:
     from evaluation.text import HELD_OUT, Books
 except ModuleNotFoundError as missing:
     sys.exit(f"eval: there is no Python module {missing.name}: pip install aiohttp tqdm numpy "
-             "matplotlib, or use build/venv/bin/python, which scripts/test makes")
+             "matplotlib, or run scripts/eval, which makes a Python that has them")
 
 LENGTHS = "1024,4096,16384,32768"
 FAILED, WRONG, RED, VOID, INTERRUPTED = 1, 2, 3, 4, 130

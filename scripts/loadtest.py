@@ -7,8 +7,8 @@ throughput.
 Needs nothing but Python.  Each client keeps one connection and sends the next request when its last
 is answered.  Every request has a prompt of its own (random token ids from --seed), so prefix
 caching does not flatter the numbers unless --shared-prefix says how many first tokens all prompts
-have in common.  With --json the results go to stdout as one object; the table and the progress bar
-go to stderr.  Exits 1 when any request failed.
+have in common.  The table goes to stdout; with --json the results go there as one object, and the
+table to stderr, where the progress bar is, too.  Exits 1 when any request failed.
 """
 import argparse
 import asyncio
@@ -197,18 +197,18 @@ def summarise(options, samples, seconds):
     }
 
 
-def print_table(result):
+def print_table(result, out):
     print(f"{result['requests']} requests, {result['failed']} failed, {result['seconds']} s: "
           f"{result['requests_per_s']} requests/s, "
           f"{result['generated_tokens_per_s']} generated tokens/s, "
-          f"{result['prompt_tokens_per_s']} prompt tokens/s", file=sys.stderr)
+          f"{result['prompt_tokens_per_s']} prompt tokens/s", file=out)
     columns = ("mean", "p50", "p90", "p95", "p99", "max")
-    print(f"{'milliseconds':<16}" + "".join(f"{column:>11}" for column in columns), file=sys.stderr)
+    print(f"{'milliseconds':<16}" + "".join(f"{column:>11}" for column in columns), file=out)
     for label, name in (("first token", "first_token_ms"), ("between tokens", "between_tokens_ms"),
                         ("whole request", "whole_request_ms")):
         if result[name]:
             print(f"{label:<16}" + "".join(f"{result[name][column]:>11.2f}" for column in columns),
-                  file=sys.stderr)
+                  file=out)
 
 
 def parse_arguments():
@@ -250,7 +250,7 @@ def main():
     except KeyboardInterrupt:
         return 130
     result = summarise(options, samples, seconds)
-    print_table(result)
+    print_table(result, sys.stderr if options.json else sys.stdout)
     if options.json:
         print(json.dumps(result))
     for message in sorted({sample.error for sample in samples if sample.error})[:5]:
