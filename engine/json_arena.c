@@ -89,6 +89,10 @@ static void release(void *bytes) {
     let_go(head->arena);
 }
 
+void json_arena_free(char *text) {
+    release(text);
+}
+
 /* Runs before main(): everything of jansson's is freed by the same functions, whoever made it and
  * however early. */
 __attribute__((constructor)) static void install(void) {

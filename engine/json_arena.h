@@ -26,4 +26,7 @@ size_t json_arena_bound(const char *text, size_t length);
 int json_arena_load(json_t **out, const char *text, size_t length, size_t flags,
                     json_error_t *why);
 
+/* Frees what json_dumps() returned; free() does not know jansson's memory. */
+void json_arena_free(char *text);
+
 #endif

@@ -19,6 +19,7 @@
 
 #include "engine/cpu/cpu.h"
 #include "engine/error.h"
+#include "engine/json_arena.h"
 #include "engine/model/model.h"
 #include "engine/model/random_weights.h"
 
@@ -84,7 +85,7 @@ static void change_json(const struct fixture *f, const char *name, const char *k
     json_object_update(key ? json_object_get(root, key) : root, over);
     char *text = json_dumps(root, 0);
     write_file(f, name, text);
-    free(text);
+    json_arena_free(text);
     json_decref(root);
     json_decref(over);
 }

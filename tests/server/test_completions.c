@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "engine/error.h"
+#include "engine/json_arena.h"
 #include "server/completions.h"
 #include "server/log.h"
 #include "server/routes.h"
@@ -112,7 +113,7 @@ static void assert_json(const json_t *value, const char *expected) {
     char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
     assert_non_null(text);
     assert_string_equal(text, expected);
-    free(text);
+    json_arena_free(text);
 }
 
 static void a_whole_answer_has_openais_shape(void **state) {

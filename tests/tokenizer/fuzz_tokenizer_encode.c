@@ -1,7 +1,7 @@
 /* fuzz_tokenizer_encode.c - any bytes as text, and as ids, for every tokenizer of the goldens.
  *
  *     clang -g -O1 -fsanitize=fuzzer,address,undefined -I. -DDATA_DIR='"tests/tokenizer/data"' \
- *         tests/tokenizer/fuzz_tokenizer_encode.c engine/tokenizer/?*.c engine/error.c \
+ *         tests/tokenizer/fuzz_tokenizer_encode.c engine/tokenizer/?*.c engine/{error,json_arena}.c \
  *         -ljansson -lpcre2-8 -lutf8proc -o fuzz && ./fuzz CORPUS
  *
  * The first byte chooses the tokenizer, the rest is the input.
@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "engine/error.h"
+#include "engine/json_arena.h"
 #include "engine/tokenizer/internal.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
@@ -30,7 +31,7 @@ static void load_json(struct subjects *subjects, const json_t *parts) {
     require(json && subjects->n < 64);
     require(tokenizer_load_bytes(&subjects->tokenizers[subjects->n++], json, strlen(json), NULL) ==
             0);
-    free(json);
+    json_arena_free(json);
 }
 
 static void load_families(struct subjects *subjects) {

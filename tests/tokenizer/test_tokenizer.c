@@ -16,6 +16,7 @@
 #include <pthread.h>
 
 #include "engine/error.h"
+#include "engine/json_arena.h"
 #include "engine/tokenizer/internal.h"
 
 static const char SMALL[] =
@@ -59,7 +60,7 @@ static int load_changed(struct tokenizer **out, const char *path, const char *va
     if (path) assert_int_equal(json_object_set_new(object, path, json_of(value)), 0);
     char *json = json_dumps(root, 0);
     const int rc = tokenizer_load_bytes(out, json, strlen(json), err);
-    free(json);
+    json_arena_free(json);
     json_decref(root);
     return rc;
 }

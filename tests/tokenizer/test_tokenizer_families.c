@@ -15,6 +15,7 @@
 #include <jansson.h>
 
 #include "engine/error.h"
+#include "engine/json_arena.h"
 #include "engine/tokenizer/internal.h"
 
 enum { N_RANDOM = 1500, HASH_DIGITS = 6 };
@@ -45,7 +46,7 @@ static void load_family(struct family *family, const char *name) {
     char *json = json_dumps(json_object_get(family->root, "tokenizer"), JSON_COMPACT);
     if (tokenizer_load_bytes(&family->tokenizer, json, strlen(json), &err))
         fail_msg("%s: %s", name, err.text);
-    free(json);
+    json_arena_free(json);
 }
 
 static void free_family(struct family *family) {

@@ -14,6 +14,7 @@
 #include <jansson.h>
 
 #include "engine/error.h"
+#include "engine/json_arena.h"
 #include "engine/tokenizer/internal.h"
 
 struct tally {
@@ -160,7 +161,7 @@ static void every_component_agrees(void **state) {
         assert_true(tally.n_cases >= 100);
         n_wrong += tally.n_wrong;
         tokenizer_destroy(tokenizer);
-        free(json);
+        json_arena_free(json);
         json_decref(parts);
     }
     json_decref(root);

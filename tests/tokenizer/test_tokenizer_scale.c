@@ -16,6 +16,7 @@
 #include <jansson.h>
 
 #include "engine/error.h"
+#include "engine/json_arena.h"
 #include "engine/tokenizer/internal.h"
 
 enum {
@@ -176,7 +177,7 @@ static void every_component_is_linear(void **state) {
         assert_int_equal(tokenizer_load_bytes(&tokenizer, json, strlen(json), NULL), 0);
         encode_all_texts(tokenizer, N_BYTES_COMPONENT, false);
         tokenizer_destroy(tokenizer);
-        free(json);
+        json_arena_free(json);
         json_decref(parts);
         n_found++;
     }
@@ -198,7 +199,7 @@ static void every_family_is_linear(void **state) {
         assert_int_equal(tokenizer_load_bytes(&tokenizer, json, strlen(json), NULL), 0);
         encode_all_texts(tokenizer, N_BYTES_COMPONENT, false);
         tokenizer_destroy(tokenizer);
-        free(json);
+        json_arena_free(json);
         json_decref(root);
     }
 }
