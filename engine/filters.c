@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "engine/error.h"
-#include "engine/model/json_guard.h"
+#include "engine/json_guard.h"
 #include "engine/provenance.h"
 
 enum { MAX_FILE_BYTES = 1 << 20, MAX_LAYER = 1 << 16 };

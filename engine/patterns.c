@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "engine/error.h"
-#include "engine/model/json_guard.h"
+#include "engine/json_guard.h"
 #include "engine/provenance.h"
 
 enum { MAX_FILE_BYTES = 16 << 20, REFERENCE_PAGES = 100, N_ENTRY = 4 };

@@ -2,14 +2,12 @@
 #include "server/options.h"
 
 #include <ctype.h>
-#include <errno.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/error.h"
-#include "engine/json_arena.h"
-#include "server/buffer.h"
+#include "engine/json_guard.h"
 
 static const char *const device_words[] = {"auto", "cpu", "cuda", NULL};
 static const char *const kv_dtype_words[] = {"auto",     "float32", "float16",
@@ -338,46 +336,13 @@ static int apply_member(struct options *options, const struct option *option, co
     return error_set(from->err, ERR_INVALID, "%s has the wrong type", from->label);
 }
 
-static int read_file(struct buffer *out, const char *path, struct error *err) {
-    char chunk[4096];
-    size_t n;
-    FILE *file = fopen(path, "rb");
-    if (!file) return error_set(err, ERR_INVALID, "--config %.200s: %s", path, strerror(errno));
-    while ((n = fread(chunk, 1, sizeof(chunk), file)) > 0 && out->length <= CONFIG_MAX_BYTES)
-        buffer_append(out, chunk, n);
-    const bool failed = ferror(file);
-    fclose(file);
-    if (out->failed) return error_set(err, ERR_NOMEM, "--config %.200s: no memory", path);
-    if (failed) return error_set(err, ERR_INVALID, "--config %.200s: cannot be read", path);
-    if (out->length <= CONFIG_MAX_BYTES) return 0;
-    return error_set(err, ERR_INVALID, "--config %.200s: larger than %d bytes", path,
-                     CONFIG_MAX_BYTES);
-}
-
-static int parse_file(json_t **out, const char *path, struct error *err) {
-    struct buffer text = {0};
-    json_error_t why = {0};
-    int rc = read_file(&text, path, err);
-    if (!rc) {
-        rc = json_arena_load(out, text.data ? text.data : "", text.length, JSON_REJECT_DUPLICATES,
-                             &why);
-        if (rc == ERR_NOMEM) error_set(err, rc, "--config %.200s: no memory to parse it", path);
-        else if (rc)
-            error_set(err, rc, "--config %.200s: line %d: %.160s", path, why.line, why.text);
-    }
-    buffer_fini(&text);
-    return rc;
-}
-
 static int apply_file(struct options *options, const char *path, struct error *err) {
+    struct error why = {0};
     json_t *root = NULL;
-    int rc = parse_file(&root, path, err);
-    if (rc) return rc;
-    rc = json_is_object(root)
-                 ? 0
-                 : error_set(err, ERR_INVALID, "--config %.200s: not a JSON object", path);
-    for (void *at = rc ? NULL : json_object_iter(root); at && !rc;
-         at = json_object_iter_next(root, at)) {
+    int rc = json_guard_read(&root, path, CONFIG_MAX_BYTES, &why);
+    if (rc)
+        return error_set(err, rc == ERR_NOMEM ? rc : ERR_INVALID, "--config %.480s", why.text);
+    for (void *at = json_object_iter(root); at && !rc; at = json_object_iter_next(root, at)) {
         const char *name = json_object_iter_key(at);
         const struct option *option = find_option(&settings, name, strlen(name));
         char label[400];

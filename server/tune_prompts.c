@@ -7,13 +7,16 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/error.h"
+#include "engine/file.h"
 #include "engine/rng.h"
 #include "engine/tokenizer.h"
 #include "server/buffer.h"
@@ -296,6 +299,7 @@ int tune_prompt_make(struct token_list *out, const struct tokenizer *tokenizer, 
 
 /* ---- the model's prose ---- */
 
+/* What comes behind PROSE_BYTES is left out. */
 static int read_prose(FILE *file, char *text, const char *path, struct error *err) {
     size_t n = fread(text, 1, PROSE_BYTES, file);
     if (ferror(file)) return error_set(err, ERR_IO, "%.200s: %s", path, strerror(errno));
@@ -304,15 +308,28 @@ static int read_prose(FILE *file, char *text, const char *path, struct error *er
     return 0;
 }
 
+static int open_prose(FILE **out, const char *path, struct error *err) {
+    int fd;
+    const int rc = file_open(&fd, path, O_RDONLY, err);
+    if (rc) return rc;
+    *out = fdopen(fd, "rb");
+    if (*out) return 0;
+    close(fd);
+    return error_set(err, ERR_NOMEM, "tune: no memory for the model's prose");
+}
+
 int tune_prose_load(char **out, const char *model_dir, struct error *err) {
     char path[PATH_MAX];
+    FILE *file;
     *out = NULL;
     const int length = snprintf(path, sizeof(path), "%s/eval/held_out.txt", model_dir);
-    FILE *file = length < PATH_MAX ? fopen(path, "rb") : NULL;
-    if (!file) return 0;
+    if (length < 0 || length >= PATH_MAX)
+        return error_set(err, ERR_INVALID, "%.200s: the path is too long", model_dir);
+    int rc = open_prose(&file, path, err);
+    if (rc) return rc == ERR_NOT_FOUND ? 0 : rc;
     char *text = malloc(PROSE_BYTES + 1);
-    int rc = text ? read_prose(file, text, path, err)
-                  : error_set(err, ERR_NOMEM, "tune: no memory for the model's prose");
+    rc = text ? read_prose(file, text, path, err)
+              : error_set(err, ERR_NOMEM, "tune: no memory for the model's prose");
     fclose(file);
     if (rc) free(text);
     else *out = text;

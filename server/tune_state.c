@@ -2,6 +2,7 @@
 #include "server/tune_state.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -10,6 +11,7 @@
 #include <unistd.h>
 
 #include "engine/error.h"
+#include "engine/file.h"
 
 #define FORMAT "quire-tune-1"
 
@@ -233,9 +235,13 @@ bool tune_state_find_rung(const struct tune_state *state, uint64_t patterns, uin
 static int open_file(struct tune_state *state, const char *path, struct error *err) {
     state->path = strdup(path);
     if (!state->path) return error_set(err, ERR_NOMEM, "tune: no memory");
-    state->file = fopen(path, "r+");
-    if (!state->file && errno == ENOENT) state->file = fopen(path, "w+");
-    return state->file ? 0 : error_set(err, ERR_IO, "%.200s: %s", path, strerror(errno));
+    int fd;
+    const int rc = file_open(&fd, path, O_RDWR | O_CREAT, err);
+    if (rc) return rc;
+    state->file = fdopen(fd, "r+");
+    if (state->file) return 0;
+    close(fd);
+    return error_set(err, ERR_NOMEM, "tune: no memory");
 }
 
 int tune_state_open(struct tune_state **out, const char *path, const char *settings,

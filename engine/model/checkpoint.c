@@ -13,7 +13,8 @@
 #include <unistd.h>
 
 #include "engine/error.h"
-#include "engine/model/json_guard.h"
+#include "engine/file.h"
+#include "engine/json_guard.h"
 
 #define SINGLE_FILE "model.safetensors"
 #define INDEX_FILE "model.safetensors.index.json"
@@ -43,17 +44,15 @@ static int join_path(char *out, const char *dir, const char *name, struct error 
 /* Maps a whole file.  The mapping outlives the descriptor, so none stays open. */
 static int map_file(struct shard *shard, const char *path, struct error *err) {
     struct stat info;
-    int rc = 0;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return error_set(err, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, "%.200s: %s", path,
-                         strerror(errno));
+    int fd;
+    int rc = file_open(&fd, path, O_RDONLY, err);
+    if (rc) return rc;
     if (fstat(fd, &info) != 0) {
         rc = error_set(err, ERR_IO, "%.200s: %s", path, strerror(errno));
         goto done;
     }
-    if (!S_ISREG(info.st_mode) || info.st_size <= 0) {
-        rc = error_set(err, ERR_INVALID, "%.200s: empty, or not a file", path);
+    if (info.st_size <= 0) {
+        rc = error_set(err, ERR_INVALID, "%.200s: empty", path);
         goto done;
     }
     void *bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);

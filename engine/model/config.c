@@ -12,9 +12,9 @@
 #include <string.h>
 
 #include "engine/error.h"
+#include "engine/json_guard.h"
 #include "engine/model/config_reader.h"
 #include "engine/model/family.h"
-#include "engine/model/json_guard.h"
 #include "engine/model/rope_config.h"
 #include "engine/model/window_config.h"
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "engine/error.h"
-#include "engine/model/json_guard.h"
+#include "engine/json_guard.h"
 
 enum { LENGTH_BYTES = 8 };
 

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 
 #include "engine/error.h"
+#include "engine/file.h"
 #include "engine/json_arena.h"
 #include "engine/tokenizer/internal.h"
 
@@ -194,16 +195,6 @@ int tokenizer_load_bytes(struct tokenizer **out, const char *json, size_t n, str
     return 0;
 }
 
-static int read_file(struct text *out, FILE *file) {
-    char chunk[1 << 16];
-    size_t n;
-    while ((n = fread(chunk, 1, sizeof(chunk), file)) > 0) {
-        if (out->n + n > LARGEST_FILE) return ERR_INVALID;
-        if (text_append(out, chunk, n)) return ERR_NOMEM;
-    }
-    return ferror(file) ? ERR_IO : 0;
-}
-
 int tokenizer_load(struct tokenizer **out, const char *path, struct error *err) {
     char inside[4096];
     struct stat status;
@@ -213,18 +204,12 @@ int tokenizer_load(struct tokenizer **out, const char *path, struct error *err) 
             return error_set(err, ERR_INVALID, "%.200s: too long a path", path);
         path = inside;
     }
-    FILE *file = fopen(path, "rb");
-    if (!file) return error_set(err, ERR_NOT_FOUND, "%.300s: cannot be opened", path);
-    struct text json = {0};
-    int rc = read_file(&json, file);
-    if (rc) {
-        error_set(err, rc, "%.300s: cannot be read, or is larger than %d MiB", path,
-                  LARGEST_FILE >> 20);
-    } else {
-        rc = tokenizer_load_bytes(out, json.data ? json.data : "", json.n, err);
-    }
-    free(json.data);
-    fclose(file);
+    char *json = NULL;
+    size_t size = 0;
+    int rc = file_read(&json, &size, path, LARGEST_FILE, err);
+    if (rc) return rc;
+    rc = tokenizer_load_bytes(out, json, size, err);
+    free(json);
     return rc;
 }
 

@@ -10,7 +10,7 @@
 
 #include "engine/error.h"
 #include "engine/model/config.h"
-#include "engine/model/json_guard.h"
+#include "engine/json_guard.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

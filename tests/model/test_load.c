@@ -256,11 +256,11 @@ static void refuses_directories_in_place_of_files(void **state) {
     remove_file(f, "model.safetensors");
     path_of(path, f->dir, "model.safetensors");
     assert_int_equal(mkdir(path, 0700), 0);
-    expect_refused(f, ERR_INVALID, "not a file");
+    expect_refused(f, ERR_INVALID, "not a regular file");
     remove_file(f, "config.json");
     path_of(path, f->dir, "config.json");
     assert_int_equal(mkdir(path, 0700), 0);
-    expect_refused(f, ERR_INVALID, "config.json: not a file");
+    expect_refused(f, ERR_INVALID, "config.json: not a regular file");
 }
 
 static void names_what_is_missing(void **state) {

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "engine/error.h"
-#include "engine/model/json_guard.h"
+#include "engine/json_guard.h"
 #include "engine/model/safetensors.h"
 
 enum { LENGTH_BYTES = 8, MAX_FILE = 8192 };

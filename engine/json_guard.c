@@ -1,15 +1,12 @@
 /* json_guard.c - see json_guard.h. */
-#include "engine/model/json_guard.h"
+#include "engine/json_guard.h"
 
-#include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 
 #include "engine/error.h"
+#include "engine/file.h"
 #include "engine/json_arena.h"
 
 struct scan {
@@ -67,43 +64,13 @@ int json_guard_parse(json_t **out, const char *bytes, size_t size, const char *l
     return rc ? rc : expect_object(out, root, label, err);
 }
 
-/* The size of a regular file; refuses directories and devices, which fopen() would not. */
-static int file_size(FILE *file, const char *path, size_t max_bytes, size_t *out,
-                     struct error *err) {
-    struct stat info;
-    if (fstat(fileno(file), &info) != 0)
-        return error_set(err, ERR_IO, "%.200s: %s", path, strerror(errno));
-    if (!S_ISREG(info.st_mode)) return error_set(err, ERR_INVALID, "%.200s: not a file", path);
-    if ((uint64_t)info.st_size > max_bytes)
-        return error_set(err, ERR_INVALID, "%.200s: %lld bytes, more than the %zu allowed", path,
-                         (long long)info.st_size, max_bytes);
-    *out = (size_t)info.st_size;
-    return 0;
-}
-
 int json_guard_read_any(json_t **out, const char *path, size_t max_bytes, struct error *err) {
-    FILE *file = fopen(path, "rb");
-    if (!file)
-        return error_set(err, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, "%.200s: %s", path,
-                         strerror(errno));
     char *bytes = NULL;
     size_t size = 0;
-    int rc = file_size(file, path, max_bytes, &size, err);
-    if (rc) goto done;
-    bytes = malloc(size + 1);
-    if (!bytes) {
-        rc = error_set(err, ERR_NOMEM, "%.200s: no memory for %zu bytes", path, size);
-        goto done;
-    }
-    if (fread(bytes, 1, size, file) != size) {
-        rc = error_set(err, ERR_IO, "%.200s: could not be read", path);
-        goto done;
-    }
+    int rc = file_read(&bytes, &size, path, max_bytes, err);
+    if (rc) return rc;
     rc = json_guard_parse_any(out, bytes, size, path, err);
-
-done:
     free(bytes);
-    fclose(file);
     return rc;
 }
 

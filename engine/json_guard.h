@@ -4,8 +4,8 @@
  * scan counts both first.  Duplicate keys are refused: which one counts would be anybody's guess.
  *
  * Thread: any.  Memory: the caller owns *out and drops it with json_decref(). */
-#ifndef ENGINE_MODEL_JSON_GUARD_H
-#define ENGINE_MODEL_JSON_GUARD_H
+#ifndef ENGINE_JSON_GUARD_H
+#define ENGINE_JSON_GUARD_H
 
 #include <stddef.h>
 
