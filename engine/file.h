@@ -1,7 +1,7 @@
 /* file.h - opens and reads the files that a model directory has or a person names: regular ones.
  *
- * A FIFO would hold up the start until somebody writes to it, and a device or a socket says whatever
- * it likes for as long as it likes.  So a file is opened without waiting, and refused unless it is
+ * A FIFO would hold up the start until somebody writes to it, and a device or a socket says what it
+ * likes for as long as it likes.  So a file is opened without waiting, and refused unless it is
  * regular; links are followed, because a download cache is made of them.
  *
  * Thread: any.  Memory: file_read()'s bytes are the caller's. */

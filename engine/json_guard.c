@@ -29,8 +29,8 @@ static bool scan_byte(struct scan *scan, char byte) {
     return scan->depth <= JSON_GUARD_MAX_DEPTH && scan->n_values <= JSON_GUARD_MAX_VALUES;
 }
 
-int json_guard_parse_any(json_t **out, const char *bytes, size_t size, const char *label,
-                         struct error *err) {
+int json_guard_parse_any(json_t **out, const char *bytes, size_t size, size_t flags,
+                         const char *label, struct error *err) {
     struct scan scan = {0};
     for (size_t i = 0; i < size; i++) {
         if (!scan_byte(&scan, bytes[i]))
@@ -39,7 +39,7 @@ int json_guard_parse_any(json_t **out, const char *bytes, size_t size, const cha
                              label, JSON_GUARD_MAX_DEPTH, JSON_GUARD_MAX_VALUES);
     }
     json_error_t why;
-    const int rc = json_arena_load(out, bytes, size, JSON_REJECT_DUPLICATES, &why);
+    const int rc = json_arena_load(out, bytes, size, JSON_REJECT_DUPLICATES | flags, &why);
     if (rc == ERR_NOMEM)
         return error_set(err, rc, "%.200s: no memory to parse %zu bytes", label, size);
     if (rc)
@@ -60,7 +60,7 @@ static int expect_object(json_t **out, json_t *root, const char *label, struct e
 int json_guard_parse(json_t **out, const char *bytes, size_t size, const char *label,
                      struct error *err) {
     json_t *root = NULL;
-    const int rc = json_guard_parse_any(&root, bytes, size, label, err);
+    const int rc = json_guard_parse_any(&root, bytes, size, 0, label, err);
     return rc ? rc : expect_object(out, root, label, err);
 }
 
@@ -69,7 +69,7 @@ int json_guard_read_any(json_t **out, const char *path, size_t max_bytes, struct
     size_t size = 0;
     int rc = file_read(&bytes, &size, path, max_bytes, err);
     if (rc) return rc;
-    rc = json_guard_parse_any(out, bytes, size, path, err);
+    rc = json_guard_parse_any(out, bytes, size, 0, path, err);
     free(bytes);
     return rc;
 }

@@ -13,15 +13,17 @@
 
 struct error;
 
-enum { JSON_GUARD_MAX_DEPTH = 32, JSON_GUARD_MAX_VALUES = 1 << 21 };
+/* The largest tokenizer.json (a quarter of a million tokens, half a million merges, each a pair)
+ * has 1.8 million; four million cost half a gigabyte at most. */
+enum { JSON_GUARD_MAX_DEPTH = 32, JSON_GUARD_MAX_VALUES = 1 << 22 };
 
 /* The root must be an object.  `label` names the file.  On failure *out is untouched. */
 int json_guard_parse(json_t **out, const char *bytes, size_t size, const char *label,
                      struct error *err);
 
-/* The root may be an array, too. */
-int json_guard_parse_any(json_t **out, const char *bytes, size_t size, const char *label,
-                         struct error *err);
+/* The root may be an array, too.  flags: jansson's, beside that keys are not given twice. */
+int json_guard_parse_any(json_t **out, const char *bytes, size_t size, size_t flags,
+                         const char *label, struct error *err);
 
 /* Reads and parses a whole file of at most max_bytes.  ERR_NOT_FOUND when there is none. */
 int json_guard_read(json_t **out, const char *path, size_t max_bytes, struct error *err);

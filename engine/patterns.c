@@ -211,7 +211,7 @@ static int read_root(struct patterns *out, const json_t *root, const char *label
 int patterns_parse(struct patterns *out, const char *bytes, size_t size, const char *label,
                    uint32_t n_layers, uint32_t n_heads, struct error *err) {
     json_t *root = NULL;
-    int rc = json_guard_parse_any(&root, bytes, size, label, err);
+    int rc = json_guard_parse_any(&root, bytes, size, 0, label, err);
     if (!rc) rc = read_root(out, root, label, n_layers, n_heads, err);
     json_decref(root);
     return rc;

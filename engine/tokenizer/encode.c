@@ -9,9 +9,6 @@
 #include "engine/error.h"
 #include "engine/tokenizer/internal.h"
 
-/* Symbols of a piece are numbered in 32 bits, and a long piece may take fifty bytes a byte. */
-enum { LONGEST_TEXT = 1 << 30 };
-
 int token_list_reserve(struct token_list *list, size_t n) {
     if (n <= list->capacity - list->n) return 0;
     size_t capacity = list->capacity < 64 ? 64 : list->capacity;

@@ -24,10 +24,13 @@
 
 struct error;
 
+/* Symbols of a piece are numbered in 32 bits, and a long piece may take fifty bytes a byte. */
+enum { LONGEST_TEXT = 1 << 30 };
+
 enum {
     NO_TOKEN = 0x7FFFFFFF, /* no id; loads refuse ids far below it */
     MAX_ID = 4 << 20,      /* the largest vocabularies have a quarter of a million entries */
-    MAX_STEPS = 32,        /* normalizers or pre-tokenizers in one sequence, and its nesting */
+    MAX_STEPS = 32,        /* normalizers or pre-tokenizers in one sequence */
 };
 
 /* --- json.c: reading components ------------------------------------------------------------ */
@@ -45,18 +48,10 @@ int refuse(struct error *err, const char *what, const char *name);
 
 /* --- regex.c: patterns of the reference library on PCRE2 ------------------------------------ */
 
-/* What matching needs beside the pattern; one per call of encode. */
-struct matcher {
-    pcre2_match_data *data;
-    pcre2_match_context *context;
-    pcre2_jit_stack *stack;
-};
-int matcher_init(struct matcher *matcher, size_t n_text); /* bytes of the longest text */
-void matcher_fini(struct matcher *matcher);
-
 struct pattern {
-    struct text literal; /* what is searched, or, if it is empty, */
-    pcre2_code *code;
+    struct text literal;  /* what is searched, or, if it is empty, */
+    pcre2_code *code;     /* this; */
+    pcre2_code *at_place; /* the same, to be tried at one place of the text only */
 };
 
 /* pattern: {"String": ...} or {"Regex": ...}. */
@@ -64,6 +59,22 @@ int pattern_parse(struct pattern **out, const json_t *pattern, struct error *err
 int pattern_compile(struct pattern **out, const char *pattern, size_t n, bool literal,
                     struct error *err);
 void pattern_free(struct pattern *pattern); /* NULL is allowed */
+
+/* --- match.c: searching, and replacing what is found ---------------------------------------- */
+
+/* What matching needs beside the pattern, and what it may still cost, all matches of one call of
+ * encode together: a tokenizer.json can ask for more than anyone would wait for. */
+struct matcher {
+    pcre2_match_data *data;
+    pcre2_match_context *context;
+    pcre2_jit_stack *stack;
+    uint64_t steps; /* of matches that take many */
+    uint64_t room;  /* bytes that rewriting may make, step after step */
+};
+int matcher_init(struct matcher *matcher, size_t n_text); /* bytes of the texts to come */
+void matcher_fini(struct matcher *matcher);
+/* Counts n bytes of a rewritten text.  ERR_INVALID when they are too many. */
+int matcher_take_room(struct matcher *matcher, size_t n, struct error *err);
 
 /* The matches of a pattern in a text, left to right, none overlapping. */
 struct match {

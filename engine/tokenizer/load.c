@@ -13,7 +13,7 @@
 
 #include "engine/error.h"
 #include "engine/file.h"
-#include "engine/json_arena.h"
+#include "engine/json_guard.h"
 #include "engine/tokenizer/internal.h"
 
 enum {
@@ -44,12 +44,20 @@ static int reach(struct tokenizer *t, uint32_t id) {
     return 0;
 }
 
+/* Says whose the failure is. */
+static int blame(int rc, const char *content, const struct error *why, struct error *err) {
+    if (rc == ERR_NOMEM) return rc;
+    return error_set(err, rc, "tokenizer.json: token '%.80s': %s", content, why->text);
+}
+
 /* Appends to the tokenizer's bytes what the decoder makes of content. */
 static int spell(struct tokenizer *t, struct matcher *matcher, bool first, const char *content,
                  size_t n, uint32_t *length, bool *is_byte, struct error *err) {
     struct text text = {0};
+    struct error why = {0};
     int rc = text_append(&text, content, n);
-    if (rc == 0) rc = decoder_run(&t->decoder, matcher, first, &text, is_byte, err);
+    if (rc == 0) rc = decoder_run(&t->decoder, matcher, first, &text, is_byte, &why);
+    if (rc) rc = blame(rc, content, &why, err);
     if (rc == 0 && t->bytes.n + text.n > UINT32_MAX)
         rc = error_set(err, ERR_INVALID, "tokenizer.json: the vocabulary is too large");
     if (rc == 0) rc = text_append(&t->bytes, text.data, text.n);
@@ -114,12 +122,14 @@ static int load_added_token(struct tokenizer *t, const json_t *vocab, const json
         .rstrip = member_flag(entry, "rstrip", false),
     };
     struct text pattern = {0};
+    struct error why = {0};
     int rc = check_id(json_object_get(entry, "id"), n_entries, &token.id, err);
     if (rc) goto done;
     rc = text_append(&pattern, content ? content : "", n);
     if (rc) goto done;
     if (member_flag(entry, "normalized", !member_flag(entry, "special", false))) {
-        rc = normalizer_run(&t->normalizer, matcher, &pattern, err);
+        rc = normalizer_run(&t->normalizer, matcher, &pattern, &why);
+        if (rc) rc = blame(rc, content ? content : "", &why, err);
     }
     if (rc == 0 && pattern.n == 0)
         rc = error_set(err, ERR_INVALID, "tokenizer.json: an added token is empty");
@@ -155,13 +165,14 @@ static int check_first(const struct tokenizer *t, struct error *err) {
     return refuse(err, "with a normalizer the Metaspace prepend_scheme", "first");
 }
 
-static int build(struct tokenizer *t, const json_t *root, struct error *err) {
+/* n: bytes of the file, to which the texts in it belong. */
+static int build(struct tokenizer *t, const json_t *root, size_t n, struct error *err) {
     const size_t n_added = json_array_size(json_object_get(root, "added_tokens"));
     const json_t *model = json_object_get(root, "model");
     struct matcher matcher;
     if (!json_is_object(model))
         return error_set(err, ERR_INVALID, "tokenizer.json: there is no model");
-    if (matcher_init(&matcher, 0)) return ERR_NOMEM;
+    if (matcher_init(&matcher, n)) return ERR_NOMEM;
     int rc = normalizer_parse(&t->normalizer, json_object_get(root, "normalizer"), err);
     if (rc == 0)
         rc = pretokenizer_parse(&t->pretokenizer, json_object_get(root, "pre_tokenizer"), err);
@@ -177,14 +188,11 @@ static int build(struct tokenizer *t, const json_t *root, struct error *err) {
 }
 
 int tokenizer_load_bytes(struct tokenizer **out, const char *json, size_t n, struct error *err) {
-    json_error_t where;
     json_t *root = NULL;
-    int rc = json_arena_load(&root, json, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &where);
-    if (rc == ERR_NOMEM)
-        return error_set(err, rc, "tokenizer.json: no memory to parse %zu bytes", n);
-    if (rc) return error_set(err, rc, "tokenizer.json: line %d: %s", where.line, where.text);
+    int rc = json_guard_parse_any(&root, json, n, JSON_ALLOW_NUL, "tokenizer.json", err);
+    if (rc) return rc;
     struct tokenizer *t = calloc(1, sizeof(*t));
-    rc = t ? build(t, root, err) : ERR_NOMEM;
+    rc = t ? build(t, root, n, err) : ERR_NOMEM;
     json_decref(root);
     if (rc) {
         tokenizer_destroy(t);

@@ -202,19 +202,19 @@ int normalizer_run(const struct normalizer *normalizer, struct matcher *matcher,
                    struct error *err) {
     for (size_t i = 0; i < normalizer->n_steps && text->n > 0; i++) {
         const struct normalizer_step *step = &normalizer->steps[i];
-        const int rc = step->kind->run(step, matcher, text, err);
+        int rc = step->kind->run(step, matcher, text, err);
+        if (rc == 0 && !step->pattern) rc = matcher_take_room(matcher, text->n, err);
         if (rc) return rc;
     }
     return 0;
 }
 
-static int parse_sequence(struct normalizer *normalizer, const json_t *component, size_t depth,
+static int parse_sequence(struct normalizer *normalizer, const json_t *component,
                           struct error *err);
 
-static int parse_one(struct normalizer *normalizer, const json_t *component, size_t depth,
-                     struct error *err) {
+static int parse_one(struct normalizer *normalizer, const json_t *component, struct error *err) {
     const char *type = component_type(component);
-    if (strcmp(type, "Sequence") == 0) return parse_sequence(normalizer, component, depth + 1, err);
+    if (strcmp(type, "Sequence") == 0) return parse_sequence(normalizer, component, err);
     if (normalizer->n_steps == MAX_STEPS)
         return refuse(err, "a longer sequence before normalizer", type);
 
@@ -227,23 +227,22 @@ static int parse_one(struct normalizer *normalizer, const json_t *component, siz
     return refuse(err, "normalizer", type);
 }
 
-static int parse_sequence(struct normalizer *normalizer, const json_t *component, size_t depth,
+static int parse_sequence(struct normalizer *normalizer, const json_t *component,
                           struct error *err) {
-    if (depth > MAX_STEPS) return refuse(err, "a deeper nesting of normalizer", "Sequence");
     const json_t *list = json_object_get(component, "normalizers");
     if (!json_is_array(list))
         return error_set(err, ERR_INVALID, "tokenizer.json: a Sequence lists no normalizers");
     size_t i;
     json_t *one;
     json_array_foreach(list, i, one) {
-        const int rc = parse_one(normalizer, one, depth, err);
+        const int rc = parse_one(normalizer, one, err);
         if (rc) return rc;
     }
     return 0;
 }
 
 int normalizer_parse(struct normalizer *normalizer, const json_t *component, struct error *err) {
-    return !component || json_is_null(component) ? 0 : parse_one(normalizer, component, 0, err);
+    return !component || json_is_null(component) ? 0 : parse_one(normalizer, component, err);
 }
 
 void normalizer_fini(struct normalizer *normalizer) {

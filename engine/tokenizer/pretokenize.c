@@ -104,6 +104,7 @@ static int run_step(struct encoding *encoding, size_t step, const char *text, si
 
     struct text spaced = {0};
     int rc = write_spaces(encoding, &pretokenizer->steps[step], text, n, &spaced);
+    if (rc == 0) rc = matcher_take_room(&encoding->matcher, spaced.n, encoding->err);
     if (rc == 0) rc = split_text(encoding, step, spaced.data, spaced.n);
     free(spaced.data);
     return rc;
@@ -200,14 +201,14 @@ static const struct {
     {"Split", parse_split},
 };
 
-static int parse_sequence(struct pretokenizer *pretokenizer, const json_t *component, size_t depth,
+static int parse_sequence(struct pretokenizer *pretokenizer, const json_t *component,
                           struct error *err);
 
-static int parse_one(struct pretokenizer *pretokenizer, const json_t *component, size_t depth,
+static int parse_one(struct pretokenizer *pretokenizer, const json_t *component,
                      struct error *err) {
     const char *type = component_type(component);
     if (strcmp(type, "Sequence") == 0)
-        return parse_sequence(pretokenizer, component, depth + 1, err);
+        return parse_sequence(pretokenizer, component, err);
     if (pretokenizer->n_steps == MAX_STEPS)
         return refuse(err, "a longer sequence before pre-tokenizer", type);
     if (pretokenizer->byte_level) return refuse(err, "after ByteLevel the pre-tokenizer", type);
@@ -221,9 +222,8 @@ static int parse_one(struct pretokenizer *pretokenizer, const json_t *component,
     return refuse(err, "pre-tokenizer", type);
 }
 
-static int parse_sequence(struct pretokenizer *pretokenizer, const json_t *component, size_t depth,
+static int parse_sequence(struct pretokenizer *pretokenizer, const json_t *component,
                           struct error *err) {
-    if (depth > MAX_STEPS) return refuse(err, "a deeper nesting of pre-tokenizer", "Sequence");
     const json_t *list = json_object_get(component, "pretokenizers");
     if (!json_is_array(list)) {
         return error_set(err, ERR_INVALID, "tokenizer.json: a Sequence lists no pretokenizers");
@@ -231,7 +231,7 @@ static int parse_sequence(struct pretokenizer *pretokenizer, const json_t *compo
     size_t i;
     json_t *one;
     json_array_foreach(list, i, one) {
-        const int rc = parse_one(pretokenizer, one, depth, err);
+        const int rc = parse_one(pretokenizer, one, err);
         if (rc) return rc;
     }
     return 0;
@@ -239,7 +239,7 @@ static int parse_sequence(struct pretokenizer *pretokenizer, const json_t *compo
 
 int pretokenizer_parse(struct pretokenizer *pretokenizer, const json_t *component,
                        struct error *err) {
-    return !component || json_is_null(component) ? 0 : parse_one(pretokenizer, component, 0, err);
+    return !component || json_is_null(component) ? 0 : parse_one(pretokenizer, component, err);
 }
 
 void pretokenizer_fini(struct pretokenizer *pretokenizer) {

@@ -1,53 +1,20 @@
-/* regex.c - the reference library's patterns (Oniguruma's Ruby syntax) on PCRE2, and what Replace
- * does with them; see internal.h.
+/* regex.c - the reference library's patterns (Oniguruma's Ruby syntax) on PCRE2; see internal.h,
+ * and match.c for the search.
  *
  * Where the two syntaxes give one spelling two meanings, the pattern is translated (\s, \w, \b, ^,
  * $) or refused (\h, nested classes, a possessive {n,m}+): it must never silently split
  * differently.
  *
- * Thread: any.  Memory: the pattern is compiled once, at load; a matcher lives for one call. */
-#define _GNU_SOURCE /* memmem */
-
+ * Thread: any.  Memory: the pattern is compiled once, at load. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/error.h"
 #include "engine/tokenizer/internal.h"
 
-enum {
-    JIT_STACK_START = 32 << 10,
-    JIT_STACK_MOST = 4 << 20,
-    LEAST_STEPS = 10000000, /* PCRE2's own limit */
-    STEPS_PER_BYTE = 8,
-};
-
-/* A run of space is tried by several alternatives from end to end, so the steps that a match may
- * take grow with the text; what backtracks without end needs more than any multiple of it. */
-static uint32_t most_steps(size_t n_text) {
-    const size_t n = LEAST_STEPS + STEPS_PER_BYTE * n_text;
-    return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
-}
-
-int matcher_init(struct matcher *matcher, size_t n_text) {
-    /* One pair is enough: nothing here asks for a group. */
-    matcher->data = pcre2_match_data_create(1, NULL);
-    matcher->context = pcre2_match_context_create(NULL);
-    matcher->stack = pcre2_jit_stack_create(JIT_STACK_START, JIT_STACK_MOST, NULL);
-    if (!matcher->data || !matcher->context || !matcher->stack) {
-        matcher_fini(matcher);
-        return ERR_NOMEM;
-    }
-    pcre2_set_match_limit(matcher->context, most_steps(n_text));
-    pcre2_jit_stack_assign(matcher->context, NULL, matcher->stack);
-    return 0;
-}
-
-void matcher_fini(struct matcher *matcher) {
-    pcre2_match_data_free(matcher->data);
-    pcre2_match_context_free(matcher->context);
-    pcre2_jit_stack_free(matcher->stack);
-    *matcher = (struct matcher){0};
-}
+/* Ten times the largest of published tokenizers.  What a pattern repeats is compiled as often as it
+ * is repeated, so these bound what a pattern of a few bytes can ask of every place of a text. */
+enum { MOST_PATTERN = 16 << 10, MOST_CODE = 8 << 10, MOST_LEAST_MATCH = 1 << 10 };
 
 /* Ruby's word characters: PCRE2's have no marks.  Outside a class Latin-1's fractions and raised
  * digits count, too, which Oniguruma looks up in an older table. */
@@ -168,29 +135,57 @@ static int translate(struct text *out, const char *pattern, size_t n, struct err
     return 0;
 }
 
-static int compile(pcre2_code **out, const char *pattern, size_t n, struct error *err) {
-    struct text text = {0};
-    int rc = translate(&text, pattern, n, err);
-    if (rc) goto done;
-
-    /* In Ruby's syntax ^ and $ always match at lines. */
+static int compile_code(pcre2_code **out, const struct text *text, uint32_t options,
+                        const char *pattern, struct error *err) {
     int code = 0;
     PCRE2_SIZE where = 0;
-    *out = pcre2_compile((PCRE2_SPTR)(text.data ? text.data : ""), text.n,
-                         PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &code, &where, NULL);
+    /* In Ruby's syntax ^ and $ always match at lines. */
+    *out = pcre2_compile((PCRE2_SPTR)(text->data ? text->data : ""), text->n,
+                         PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | options, &code, &where, NULL);
     if (!*out) {
         char reason[128];
         pcre2_get_error_message(code, (PCRE2_UCHAR *)reason, sizeof(reason));
-        rc = error_set(err, ERR_INVALID, "tokenizer.json: pattern '%.120s': %s at %zu", pattern,
-                       reason, where);
-        goto done;
+        return error_set(err, ERR_INVALID, "tokenizer.json: pattern '%.120s': %s at %zu", pattern,
+                         reason, where);
     }
-    /* Without the just-in-time compiler the same matches come from the interpreter, slower. */
-    pcre2_jit_compile(*out, PCRE2_JIT_COMPLETE);
+    return 0;
+}
 
-done:
+static int check_cost(const pcre2_code *code, const char *pattern, struct error *err) {
+    PCRE2_SIZE size = 0;
+    uint32_t least = 0;
+    pcre2_pattern_info(code, PCRE2_INFO_SIZE, &size);
+    pcre2_pattern_info(code, PCRE2_INFO_MINLENGTH, &least);
+    if (size > MOST_CODE)
+        return error_set(err, ERR_UNSUPPORTED,
+                         "tokenizer.json: pattern '%.120s' has %zu bytes once its repetitions are "
+                         "compiled, more than the %d allowed",
+                         pattern, size, MOST_CODE);
+    if (least > MOST_LEAST_MATCH)
+        return error_set(err, ERR_UNSUPPORTED,
+                         "tokenizer.json: pattern '%.120s' matches no fewer than %u characters, "
+                         "more than the %d allowed",
+                         pattern, least, MOST_LEAST_MATCH);
+    return 0;
+}
+
+static int compile(struct pattern *out, const char *pattern, size_t n, struct error *err) {
+    static const uint32_t one_place = PCRE2_USE_OFFSET_LIMIT | PCRE2_NO_START_OPTIMIZE;
+    struct text text = {0};
+    if (n > MOST_PATTERN)
+        return error_set(err, ERR_UNSUPPORTED,
+                         "tokenizer.json: pattern '%.120s' has %zu bytes, more than the %d allowed",
+                         pattern, n, MOST_PATTERN);
+    int rc = translate(&text, pattern, n, err);
+    if (rc == 0) rc = compile_code(&out->code, &text, 0, pattern, err);
+    if (rc == 0) rc = check_cost(out->code, pattern, err);
+    if (rc == 0) rc = compile_code(&out->at_place, &text, one_place, pattern, err);
     free(text.data);
-    return rc;
+    if (rc) return rc;
+    /* Without the just-in-time compiler the same matches come from the interpreter, slower. */
+    pcre2_jit_compile(out->code, PCRE2_JIT_COMPLETE);
+    pcre2_jit_compile(out->at_place, PCRE2_JIT_COMPLETE);
+    return 0;
 }
 
 int pattern_compile(struct pattern **out, const char *pattern, size_t n, bool literal,
@@ -198,7 +193,7 @@ int pattern_compile(struct pattern **out, const char *pattern, size_t n, bool li
     struct pattern *compiled = calloc(1, sizeof(*compiled));
     if (!compiled) return ERR_NOMEM;
     const int rc = literal && n > 0 ? text_append(&compiled->literal, pattern, n)
-                                    : compile(&compiled->code, pattern, n, err);
+                                    : compile(compiled, pattern, n, err);
     if (rc) {
         pattern_free(compiled);
         return rc;
@@ -211,6 +206,7 @@ void pattern_free(struct pattern *pattern) {
     if (!pattern) return;
     free(pattern->literal.data);
     pcre2_code_free(pattern->code);
+    pcre2_code_free(pattern->at_place);
     free(pattern);
 }
 
@@ -221,83 +217,4 @@ int pattern_parse(struct pattern **out, const json_t *pattern, struct error *err
     text = member_text(pattern, "Regex", &n);
     if (text) return pattern_compile(out, text, n, false, err);
     return error_set(err, ERR_INVALID, "tokenizer.json: a pattern is neither a String nor a Regex");
-}
-
-static int report(int code, struct error *err) {
-    char reason[128];
-    if (code == PCRE2_ERROR_NOMEMORY) return ERR_NOMEM;
-    pcre2_get_error_message(code, (PCRE2_UCHAR *)reason, sizeof(reason));
-    return error_set(err, ERR_INVALID, "tokenizer: the pattern gives up on this text: %s", reason);
-}
-
-static int match_literal(const struct text *literal, const char *text, size_t n,
-                         struct match *match) {
-    const char *at = memmem(text + match->next, n - match->next, literal->data, literal->n);
-    if (at) match->begin = (size_t)(at - text);
-    if (at) match->end = match->begin + literal->n;
-    match->next = at ? match->end : n + 1;
-    match->found = at != NULL;
-    return 0;
-}
-
-int match_next(struct matcher *matcher, const struct pattern *pattern, const char *text, size_t n,
-               struct match *match, struct error *err) {
-    match->found = false;
-    while (match->next <= n) {
-        if (pattern->literal.n > 0) return match_literal(&pattern->literal, text, n, match);
-        /* Checking the whole text again for every match would be quadratic. */
-        const int rc = pcre2_match(pattern->code, (PCRE2_SPTR)text, n, match->next,
-                                   PCRE2_NO_UTF_CHECK, matcher->data, matcher->context);
-        if (rc == PCRE2_ERROR_NOMATCH) {
-            match->next = n + 1;
-            return 0;
-        }
-        if (rc < 0) return report(rc, err);
-        const PCRE2_SIZE *pair = pcre2_get_ovector_pointer(matcher->data);
-        if (pair[0] < match->next || pair[1] < pair[0]) return report(PCRE2_ERROR_INTERNAL, err);
-        /* Like the reference library, no empty match right after a match. */
-        if (match->repeated && pair[1] == pair[0] && pair[1] == match->end) {
-            const char *after = text + n + 1;
-            if (match->next < n) utf8_next(text + match->next, &after);
-            match->next = (size_t)(after - text);
-            continue;
-        }
-        match->begin = pair[0];
-        match->end = match->next = pair[1];
-        match->found = match->repeated = true;
-        return 0;
-    }
-    return 0;
-}
-
-int replace_parse(struct pattern **pattern, struct text *content, const json_t *component,
-                  struct error *err) {
-    int rc = member_append(content, component, "content", err);
-    if (rc == 0) rc = pattern_parse(pattern, json_object_get(component, "pattern"), err);
-    if (rc) return rc;
-    /* The reference library loses characters when it replaces nothing by something: no one can rely
-     * on it. */
-    uint32_t empty = 0;
-    if ((*pattern)->code)
-        pcre2_pattern_info((*pattern)->code, PCRE2_INFO_MATCHEMPTY, &empty);
-    return empty ? refuse(err, "a pattern that matches nothing in", "Replace") : 0;
-}
-
-int replace_run(struct matcher *matcher, const struct pattern *pattern, const char *content,
-                size_t n_content, struct text *text, struct error *err) {
-    struct text replaced = {0};
-    struct match match = {0};
-    size_t done = 0;
-    int rc = 0;
-    do {
-        rc = match_next(matcher, pattern, text->data, text->n, &match, err);
-        if (rc) break;
-        const size_t until = match.found ? match.begin : text->n;
-        rc = text_append(&replaced, text->data + done, until - done);
-        if (rc == 0 && match.found) rc = text_append(&replaced, content, n_content);
-        done = match.end;
-    } while (rc == 0 && match.found);
-    free(text->data);
-    *text = replaced;
-    return rc;
 }

@@ -1,4 +1,5 @@
 """Files of a model directory, and files that settings name, that are not what they should be."""
+import json
 import os
 import shutil
 import socket
@@ -71,3 +72,31 @@ def test_a_settings_file_that_is_not_regular_is_refused_by_name(tmp_path, settin
     result = start(MODEL, setting, tmp_path / "named")
     assert result.returncode in (1, 2), result.stderr
     assert "named: not a regular file" in result.stderr
+
+
+def change_tokenizer(directory, **parts):
+    path = directory / "tokenizer.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **parts}))
+
+
+def test_a_text_that_the_tokenizer_lengthens_without_end_is_refused(serve, tmp_path, tiny_model):
+    """32 doublings make four billion letters of one; other texts are served as ever."""
+    double = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+    copy_model(tiny_model, tmp_path)
+    change_tokenizer(tmp_path, normalizer={"type": "Sequence", "normalizers": [double] * 32})
+    server = serve(model=tmp_path)
+    for route in ("/tokenize", "/v1/completions"):
+        reply = server.post(route, {"prompt": "a"}, timeout=20)
+        assert reply.status == 400, reply.body
+        assert "lengthen it without end" in reply.error["message"]
+        assert server.post(route, {"prompt": "b"}).status == 200
+
+
+def test_a_pattern_that_repeats_too_much_is_refused_by_name(tmp_path, tiny_model):
+    copy_model(tiny_model, tmp_path)
+    change_tokenizer(tmp_path, pre_tokenizer={
+        "type": "Split", "pattern": {"Regex": "(a{1000}){1000}"}, "behavior": "Isolated",
+        "invert": False})
+    result = start(tmp_path)
+    assert result.returncode == 1, result.stderr
+    assert "pattern '(a{1000}){1000}'" in result.stderr

@@ -1,8 +1,9 @@
 /* fuzz_tokenizer_encode.c - any bytes as text, and as ids, for every tokenizer of the goldens.
  *
  *     clang -g -O1 -fsanitize=fuzzer,address,undefined -I. -DDATA_DIR='"tests/tokenizer/data"' \
- *         tests/tokenizer/fuzz_tokenizer_encode.c engine/tokenizer/?*.c engine/{error,file,json_arena,json_guard}.c \
- *         -ljansson -lpcre2-8 -lutf8proc -o fuzz && ./fuzz CORPUS
+ *         tests/tokenizer/fuzz_tokenizer_encode.c engine/tokenizer/?*.c \
+ *         engine/{error,file,json_arena,json_guard}.c -ljansson -lpcre2-8 -lutf8proc \
+ *         -o fuzz && ./fuzz CORPUS
  *
  * The first byte chooses the tokenizer, the rest is the input.
  *

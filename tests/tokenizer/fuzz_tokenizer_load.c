@@ -1,8 +1,8 @@
 /* fuzz_tokenizer_load.c - any bytes as a tokenizer.json: refused in words, or usable.
  *
  *     clang -g -O1 -fsanitize=fuzzer,address,undefined -I. tests/tokenizer/fuzz_tokenizer_load.c \
- *         engine/tokenizer/?*.c engine/{error,file,json_arena,json_guard}.c -ljansson -lpcre2-8 -lutf8proc -o fuzz && ./fuzz
- * CORPUS
+ *         engine/tokenizer/?*.c engine/{error,file,json_arena,json_guard}.c -ljansson -lpcre2-8 \
+ *         -lutf8proc -o fuzz && ./fuzz CORPUS
  *
  * Thread: one.  Memory: freed for every input. */
 #include <stdint.h>

@@ -8,8 +8,10 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 #include <jansson.h>
@@ -17,7 +19,10 @@
 
 #include "engine/error.h"
 #include "engine/json_arena.h"
+#include "engine/json_guard.h"
 #include "engine/tokenizer/internal.h"
+
+enum { MOST_SECONDS = 10 }; /* of processor time, of what else would take minutes */
 
 static const char SMALL[] =
     "{'version':'1.0','added_tokens':[{'id':8,'content':'<s>','single_word':false,'lstrip':false,"
@@ -400,6 +405,129 @@ static void pattern_limits_are_reported(void **state) {
     tokenizer_destroy(tokenizer);
 }
 
+/* What a pattern repeats, it can repeat at every place of a text. */
+static void patterns_that_cost_too_much_are_refused(void **state) {
+    (void)state;
+    static const char *const PATTERNS[] = {"(a{1000}){1000}", "(?:a{1,1000}){1,1000}b", "a{65535}",
+                                           "(?:a{1025})"};
+    static const char *const ALIKE[] = {"a{1000}", "(a{10}){10}", "\\p{N}{1,3}", "a{0,65535}"};
+    for (size_t i = 0; i < sizeof(PATTERNS) / sizeof(*PATTERNS); i++) {
+        struct error err = {0};
+        struct pattern *code = NULL;
+        assert_int_equal(pattern_compile(&code, PATTERNS[i], strlen(PATTERNS[i]), false, &err),
+                         ERR_UNSUPPORTED);
+        if (!strstr(err.text, PATTERNS[i])) fail_msg("'%s'", err.text);
+        if (!strstr(err.text, "more than the")) fail_msg("'%s'", err.text);
+    }
+    for (size_t i = 0; i < sizeof(ALIKE) / sizeof(*ALIKE); i++) {
+        struct error err = {0};
+        struct pattern *code = NULL;
+        if (pattern_compile(&code, ALIKE[i], strlen(ALIKE[i]), false, &err))
+            fail_msg("%s", err.text);
+        pattern_free(code);
+    }
+    char longest[20000];
+    struct error err = {0};
+    struct pattern *code = NULL;
+    memset(longest, 'a', sizeof(longest));
+    longest[sizeof(longest) - 1] = '\0';
+    assert_int_equal(pattern_compile(&code, longest, strlen(longest), false, &err),
+                     ERR_UNSUPPORTED);
+}
+
+/* A component that says the same 32 times: a Sequence of Replaces, each of which doubles. */
+static void write_doubling(char *out, size_t size, const char *list) {
+    size_t n = (size_t)snprintf(out, size, "{'type':'Sequence','%s':[", list);
+    for (int i = 0; i < MAX_STEPS; i++)
+        n += (size_t)snprintf(out + n, size - n,
+                              "%s{'type':'Replace','pattern':{'String':'a'},'content':'aa'}",
+                              i ? "," : "");
+    snprintf(out + n, size - n, "]}");
+}
+
+static void rules_that_lengthen_without_end_are_reported(void **state) {
+    (void)state;
+    char doubling[4096];
+    struct tokenizer *tokenizer = NULL;
+    struct token_list ids = {0};
+    struct error err = {0};
+    write_doubling(doubling, sizeof(doubling), "normalizers");
+    if (load_changed(&tokenizer, "normalizer", doubling, &err)) fail_msg("%s", err.text);
+    assert_int_equal(tokenizer_encode(tokenizer, "bcb", 3, false, 0, &ids, &err), 0);
+    assert_int_equal(tokenizer_encode(tokenizer, "bab", 3, false, 0, &ids, &err), ERR_INVALID);
+    assert_non_null(strstr(err.text, "lengthen it without end"));
+    tokenizer_destroy(tokenizer);
+    tokenizer = NULL;
+    write_doubling(doubling, sizeof(doubling), "decoders");
+    assert_int_equal(load_changed(&tokenizer, "decoder", doubling, &err), ERR_INVALID);
+    if (!strstr(err.text, "token 'a'") || !strstr(err.text, "without end"))
+        fail_msg("%s", err.text);
+    assert_null(tokenizer);
+    free(ids.ids);
+}
+
+/* Each Metaspace puts its character before every piece, and each Split cuts that off again. */
+static void pieces_that_double_without_end_are_reported(void **state) {
+    (void)state;
+    char steps[8192];
+    struct tokenizer *tokenizer = NULL;
+    struct token_list ids = {0};
+    struct error err = {0};
+    size_t n = (size_t)snprintf(steps, sizeof(steps), "{'type':'Sequence','pretokenizers':[");
+    for (int i = 0; i < MAX_STEPS / 2; i++)
+        n += (size_t)snprintf(steps + n, sizeof(steps) - n,
+                              "%s{'type':'Metaspace','replacement':'%c','prepend_scheme':'always',"
+                              "'split':false},{'type':'Split','pattern':{'Regex':'.'},"
+                              "'behavior':'Isolated'}",
+                              i ? "," : "", 'A' + i);
+    snprintf(steps + n, sizeof(steps) - n, "]}");
+    if (load_changed(&tokenizer, "pre_tokenizer", steps, &err)) fail_msg("%s", err.text);
+    assert_int_equal(tokenizer_encode(tokenizer, "abcabc", 6, false, 0, &ids, &err), ERR_INVALID);
+    assert_non_null(strstr(err.text, "lengthen it without end"));
+    free(ids.ids);
+    tokenizer_destroy(tokenizer);
+}
+
+/* At each place of the text the pattern takes long, at none of them too long. */
+static void a_pattern_that_is_slow_everywhere_is_reported(void **state) {
+    (void)state;
+    static const char RUN[] = "xxxxxxxxxxxxxxxxxxxx ";
+    struct tokenizer *tokenizer = NULL;
+    struct token_list ids = {0};
+    struct error err = {0};
+    char text[200 * (sizeof(RUN) - 1)];
+    for (size_t i = 0; i < sizeof(text); i++) text[i] = RUN[i % (sizeof(RUN) - 1)];
+    const int loaded = load_changed(
+        &tokenizer, "pre_tokenizer",
+        "{'type':'Split','pattern':{'Regex':'(x+x+)+y|.'},'behavior':'Isolated'}", &err);
+    if (loaded) fail_msg("%s", err.text);
+    const clock_t begin = clock();
+    assert_int_equal(tokenizer_encode(tokenizer, RUN, 8, false, 0, &ids, &err), 0);
+    assert_int_equal(tokenizer_encode(tokenizer, text, sizeof(text), false, 0, &ids, &err),
+                     ERR_INVALID);
+    assert_non_null(strstr(err.text, "gives up"));
+    assert_true((clock() - begin) / CLOCKS_PER_SEC < MOST_SECONDS);
+    free(ids.ids);
+    tokenizer_destroy(tokenizer);
+}
+
+/* A parsed object takes a hundred times its two bytes: the file is judged before it is parsed. */
+static void a_file_of_too_many_values_is_refused(void **state) {
+    (void)state;
+    enum { TIMES = JSON_GUARD_MAX_VALUES };
+    char *json = malloc(3 * (size_t)TIMES + 32), *end = json;
+    struct tokenizer *tokenizer = NULL;
+    struct error err = {0};
+    assert_non_null(json);
+    end += sprintf(end, "{\"added_tokens\":[");
+    for (size_t i = 0; i < TIMES; i++, end += 3) memcpy(end, "{},", 3);
+    end += sprintf(end, "{}]}");
+    assert_int_equal(tokenizer_load_bytes(&tokenizer, json, (size_t)(end - json), &err),
+                     ERR_INVALID);
+    assert_non_null(strstr(err.text, "values"));
+    free(json);
+}
+
 struct worker {
     const struct tokenizer *tokenizer;
     bool agreed;
@@ -453,6 +581,11 @@ int main(void) {
         cmocka_unit_test(words_are_what_the_reference_library_takes_for_words),
         cmocka_unit_test(patterns_of_two_meanings_are_refused),
         cmocka_unit_test(pattern_limits_are_reported),
+        cmocka_unit_test(patterns_that_cost_too_much_are_refused),
+        cmocka_unit_test(rules_that_lengthen_without_end_are_reported),
+        cmocka_unit_test(pieces_that_double_without_end_are_reported),
+        cmocka_unit_test(a_pattern_that_is_slow_everywhere_is_reported),
+        cmocka_unit_test(a_file_of_too_many_values_is_refused),
         cmocka_unit_test(threads_share_one_tokenizer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -204,6 +204,47 @@ static void every_family_is_linear(void **state) {
     }
 }
 
+/* Writes token number i of a made-up vocabulary: numbers to the base 16, in letters.  Returns its
+ * length. */
+static size_t write_token(char *out, size_t i) {
+    size_t length = 1, n_shorter = 0;
+    for (size_t n = 16; i - n_shorter >= n; n *= 16, length++) n_shorter += n;
+    i -= n_shorter;
+    for (size_t at = length; at-- > 0; i /= 16) out[at] = (char)('a' + i % 16);
+    return length;
+}
+
+/* As many tokens and merges as the largest published tokenizers have, merges as pairs. */
+static void the_largest_vocabulary_loads(void **state) {
+    (void)state;
+    enum { N_TOKENS = 262144, MOST_ENTRY = 64 };
+    struct tokenizer *tokenizer = NULL;
+    struct token_list ids = {0};
+    struct error err = {0};
+    char *json = malloc(3 * (size_t)N_TOKENS * MOST_ENTRY), *end = json, token[16];
+    assert_non_null(json);
+    end += sprintf(end, "{\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"vocab\":{");
+    for (size_t i = 0; i < N_TOKENS; i++) {
+        const int n = (int)write_token(token, i);
+        end += sprintf(end, "%s\"%.*s\":%zu", i ? "," : "", n, token, i);
+    }
+    end += sprintf(end, "},\"merges\":[");
+    for (size_t i = 16; i < N_TOKENS; i++) {
+        const int n = (int)write_token(token, i);
+        end += sprintf(end, "%s[\"%.*s\",\"%c\"],[\"%c\",\"%.*s\"]", i > 16 ? "," : "", n - 1,
+                       token, token[n - 1], token[0], n - 1, token + 1);
+    }
+    end += sprintf(end, "]}}");
+    if (tokenizer_load_bytes(&tokenizer, json, (size_t)(end - json), &err))
+        fail_msg("%s", err.text);
+    assert_int_equal(tokenizer_n_vocab(tokenizer), N_TOKENS);
+    assert_int_equal(tokenizer_encode(tokenizer, "ab", 2, false, 0, &ids, &err), 0);
+    assert_int_equal(ids.n, 1);
+    free(ids.ids);
+    free(json);
+    tokenizer_destroy(tokenizer);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shipped_tokenizer_is_linear),
@@ -213,6 +254,7 @@ int main(void) {
         cmocka_unit_test(llama3_style_is_linear),
         cmocka_unit_test(every_component_is_linear),
         cmocka_unit_test(every_family_is_linear),
+        cmocka_unit_test(the_largest_vocabulary_loads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
