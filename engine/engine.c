@@ -63,6 +63,7 @@ struct engine {
     atomic_bool healthy;
     pthread_mutex_t stats_lock;
     struct engine_stats stats;
+    struct error failure; /* under stats_lock, too; code 0: none */
 
     /* The engine thread. */
     pthread_t thread;
@@ -457,6 +458,9 @@ static bool obey(struct engine *e, struct command *command, struct event_list *e
 }
 
 static void device_failed(struct engine *e, const struct error *err, struct event_list *events) {
+    pthread_mutex_lock(&e->stats_lock);
+    if (!e->failure.code) error_set(&e->failure, ERR_DEVICE, "%s", err->text); /* the cause */
+    pthread_mutex_unlock(&e->stats_lock);
     atomic_store(&e->healthy, false);
     scheduler_end_all(e->scheduler, FINISH_ERROR, ERR_DEVICE, err->text, events);
 }
@@ -465,7 +469,9 @@ static void device_failed(struct engine *e, const struct error *err, struct even
 static void take_results(struct engine *e, struct event_list *events) {
     struct error err = {0};
     const uint32_t n_newer = scheduler_n_flights(e->scheduler) - 1;
-    if (decoder_collect(e->decoder, n_newer, &err)) device_failed(e, &err, events);
+    int code = decoder_collect(e->decoder, n_newer, &err);
+    if (!code) code = model_check(e->model, &err); /* a CPU's weights lie in their files */
+    if (code) device_failed(e, &err, events);
     else scheduler_finish_step(e->scheduler, events);
 }
 
@@ -484,7 +490,7 @@ static int submit_batch(struct engine *e, struct batch *batch, struct error *err
 static void run_step(struct engine *e, struct event_list *events) {
     struct error err = {0};
     if (!atomic_load(&e->healthy)) { /* submitted before the failure was seen */
-        snprintf(err.text, sizeof(err.text), "the device has failed");
+        error_set(&err, ERR_DEVICE, "the device has failed");
         device_failed(e, &err, events);
         return;
     }
@@ -670,6 +676,13 @@ void engine_stats(struct engine *e, struct engine_stats *out) {
 
 bool engine_healthy(struct engine *e) {
     return atomic_load(&e->healthy);
+}
+
+int engine_failure(struct engine *e, struct error *out) {
+    pthread_mutex_lock(&e->stats_lock);
+    *out = e->failure;
+    pthread_mutex_unlock(&e->stats_lock);
+    return out->code;
 }
 
 /* ---- stop ---- */

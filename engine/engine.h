@@ -212,6 +212,8 @@ void engine_event_free(struct engine_event *event); /* one event, not the list *
 
 void engine_stats(struct engine *engine, struct engine_stats *out);
 bool engine_healthy(struct engine *engine); /* false after a sticky backend error */
+/* Copies that error, and returns its code; 0 before. */
+int engine_failure(struct engine *engine, struct error *out);
 
 /* Cancels everything, joins the engine thread (final events stay to be taken). */
 void engine_stop(struct engine *engine);

@@ -103,8 +103,9 @@ static void on_tick(uv_timer_t *timer) {
     struct serve *s = timer->data;
     if (s->closing) return;
     completions_tick(&s->server);
-    if (!s->server.draining && !engine_healthy(s->server.engine)) {
-        error_set(s->failure, ERR_DEVICE, "the engine has failed");
+    struct error why;
+    if (!s->server.draining && engine_failure(s->server.engine, &why)) {
+        error_set(s->failure, ERR_DEVICE, "the engine has failed: %.400s", why.text);
         begin_drain(s);
     }
     if (s->server.draining) drain_further(s);

@@ -195,7 +195,8 @@ int tune_pass_enter(struct tune_pass *pass, uint32_t layer, struct error *err) {
                                          .n_prompt_rows = pass->n_tokens};
         rc = decoder_submit_slice(pass->decoder, &pass->step, &slice, err);
     }
-    return rc ? rc : pass->be->ops->sync(pass->be, err);
+    if (!rc) rc = pass->be->ops->sync(pass->be, err);
+    return rc ? rc : model_check(pass->model, err);
 }
 
 /* ---- measurements ---- */

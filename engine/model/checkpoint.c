@@ -1,20 +1,16 @@
 /* checkpoint.c - see checkpoint.h. */
 #include "engine/model/checkpoint.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/error.h"
-#include "engine/file.h"
 #include "engine/json_guard.h"
+#include "engine/model/mapped_file.h"
 
 #define SINGLE_FILE "model.safetensors"
 #define INDEX_FILE "model.safetensors.index.json"
@@ -23,8 +19,7 @@ enum { MAX_SHARDS = 1024, MAX_INDEX_BYTES = 64 << 20 };
 
 struct shard {
     char *name; /* within the directory */
-    void *bytes;
-    size_t size;
+    struct mapped_file mapped;
     struct safetensors *file;
 };
 
@@ -41,33 +36,6 @@ static int join_path(char *out, const char *dir, const char *name, struct error 
     return 0;
 }
 
-/* Maps a whole file.  The mapping outlives the descriptor, so none stays open. */
-static int map_file(struct shard *shard, const char *path, struct error *err) {
-    struct stat info;
-    int fd;
-    int rc = file_open(&fd, path, O_RDONLY, err);
-    if (rc) return rc;
-    if (fstat(fd, &info) != 0) {
-        rc = error_set(err, ERR_IO, "%.200s: %s", path, strerror(errno));
-        goto done;
-    }
-    if (info.st_size <= 0) {
-        rc = error_set(err, ERR_INVALID, "%.200s: empty", path);
-        goto done;
-    }
-    void *bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (bytes == MAP_FAILED) {
-        rc = error_set(err, ERR_IO, "%.200s: cannot be mapped: %s", path, strerror(errno));
-        goto done;
-    }
-    shard->bytes = bytes;
-    shard->size = (size_t)info.st_size;
-
-done:
-    close(fd);
-    return rc;
-}
-
 /* Appends a shard; a half-open one is closed with the checkpoint. */
 static int open_shard(struct checkpoint *checkpoint, const char *dir, const char *name,
                       struct error *err) {
@@ -79,9 +47,9 @@ static int open_shard(struct checkpoint *checkpoint, const char *dir, const char
     struct shard *shard = &checkpoint->shards[checkpoint->n_shards++];
     shard->name = strdup(name);
     if (!shard->name) return error_set(err, ERR_NOMEM, "%.200s: no memory for its name", path);
-    rc = map_file(shard, path, err);
+    rc = mapped_file_open(&shard->mapped, path, err);
     if (rc) return rc;
-    return safetensors_parse(&shard->file, shard->bytes, shard->size, path, err);
+    return safetensors_parse(&shard->file, shard->mapped.bytes, shard->mapped.size, path, err);
 }
 
 static struct shard *find_shard(const struct checkpoint *checkpoint, const char *name) {
@@ -134,6 +102,18 @@ static int open_files(struct checkpoint *checkpoint, const char *dir, struct err
     return open_indexed(checkpoint, dir, path, err);
 }
 
+int checkpoint_check(const struct checkpoint *checkpoint, struct error *err) {
+    for (uint32_t i = 0; i < checkpoint->n_shards; i++) {
+        const struct shard *shard = &checkpoint->shards[i];
+        if (shard->mapped.mapping && !mapped_file_is_whole(&shard->mapped))
+            return error_set(err, ERR_IO,
+                             "the model's file '%.160s' was cut short, or its disk failed, while "
+                             "it was in use",
+                             shard->name);
+    }
+    return 0;
+}
+
 int checkpoint_open(struct checkpoint **out, const char *dir, struct error *err) {
     int rc = ERR_NOMEM;
     struct checkpoint *checkpoint = calloc(1, sizeof(*checkpoint));
@@ -148,6 +128,8 @@ int checkpoint_open(struct checkpoint **out, const char *dir, struct error *err)
     return 0;
 
 fail:
+    /* What is wrong with zeros is not what is wrong with the file. */
+    if (checkpoint && checkpoint_check(checkpoint, err)) rc = ERR_IO;
     checkpoint_close(checkpoint);
     return rc;
 }
@@ -157,7 +139,7 @@ void checkpoint_close(struct checkpoint *checkpoint) {
     for (uint32_t i = 0; i < checkpoint->n_shards; i++) {
         struct shard *shard = &checkpoint->shards[i];
         safetensors_destroy(shard->file);
-        if (shard->bytes) munmap(shard->bytes, shard->size);
+        mapped_file_close(&shard->mapped);
         free(shard->name);
     }
     free(checkpoint->shards);

@@ -190,6 +190,10 @@ static int load_weights(struct loader *l) {
     return 0;
 }
 
+int model_check(const struct model *model, struct error *err) {
+    return model->checkpoint ? checkpoint_check(model->checkpoint, err) : 0;
+}
+
 int model_load(struct model **out, const char *dir, const struct model_source *source,
                struct backend *be, struct error *err) {
     static const struct model_source files = {0};
@@ -208,6 +212,7 @@ int model_load(struct model **out, const char *dir, const struct model_source *s
     if (loader.source->random) rc = random_weights_create(&model->random, err);
     else rc = checkpoint_open(&model->checkpoint, dir, err);
     if (!rc) rc = load_weights(&loader);
+    if (model_check(model, err)) rc = ERR_IO; /* whatever else seemed to be wrong */
     if (rc) goto fail;
     *out = model;
     return 0;

@@ -78,6 +78,8 @@ void model_config_fini(struct model_config *config);
 /* source may be NULL. */
 int model_load(struct model **out, const char *dir, const struct model_source *source,
                struct backend *be, struct error *err);
+/* ERR_IO once weights are no longer in their files: what was computed since may be wrong. */
+int model_check(const struct model *model, struct error *err);
 void model_destroy(struct model *model, struct backend *be); /* NULL is allowed */
 
 #endif

@@ -140,6 +140,17 @@ static int read_tensors(struct safetensors *file, struct error *err) {
     return check_overlap(file, err);
 }
 
+/* Parses a copy: a mapped file may change between the look that judges it and the next. */
+static int parse_header(struct safetensors *file, const unsigned char *bytes, size_t length,
+                        struct error *err) {
+    char *copy = malloc(length + 1);
+    if (!copy) return error_set(err, ERR_NOMEM, "%.200s: no memory for its header", file->label);
+    memcpy(copy, bytes, length);
+    const int rc = json_guard_parse(&file->header, copy, length, file->label, err);
+    free(copy);
+    return rc;
+}
+
 static int read_header(struct safetensors *file, const unsigned char *bytes, size_t size,
                        struct error *err) {
     uint64_t length = 0;
@@ -155,8 +166,7 @@ static int read_header(struct safetensors *file, const unsigned char *bytes, siz
                          file->label, length, SAFETENSORS_MAX_HEADER);
     file->data = bytes + LENGTH_BYTES + length;
     file->data_bytes = size - LENGTH_BYTES - length;
-    return json_guard_parse(&file->header, (const char *)bytes + LENGTH_BYTES, (size_t)length,
-                            file->label, err);
+    return parse_header(file, bytes + LENGTH_BYTES, (size_t)length, err);
 }
 
 int safetensors_parse(struct safetensors **out, const void *bytes, size_t size, const char *label,

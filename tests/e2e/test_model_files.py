@@ -7,7 +7,11 @@ import subprocess
 
 import pytest
 
-from server import BINARY, DEVICE_SETTINGS, MODEL, PATIENCE, WRAPPER
+from raw import RawConnection
+from server import BINARY, DEVICE, DEVICE_SETTINGS, MODEL, PATIENCE, WRAPPER, Server
+
+# A GPU has its own copy of the weights.
+cpu_only = pytest.mark.skipif(DEVICE != "cpu", reason="weights lie in their files")
 
 NAMES = ["config.json", "generation_config.json", "tokenizer.json", "model.safetensors",
          "model.safetensors.index.json"]
@@ -100,3 +104,46 @@ def test_a_pattern_that_repeats_too_much_is_refused_by_name(tmp_path, tiny_model
     result = start(tmp_path)
     assert result.returncode == 1, result.stderr
     assert "pattern '(a{1000}){1000}'" in result.stderr
+
+
+def truncate(path, keep):
+    os.truncate(path, int(path.stat().st_size * keep))
+
+
+def wait_failed(server, why):
+    """The server says why it ends, and ends as one that failed."""
+    assert server.process.wait(30 * PATIENCE) == 1, server.log
+    assert why in server.log
+
+
+CUT_SHORT = "the model's file 'model.safetensors' was cut short"
+
+
+@cpu_only
+def test_weights_cut_short_under_a_server_end_it_with_a_sentence(tmp_path, tiny_model):
+    """Its clients get an error each; whoever streams, an event behind what was generated."""
+    copy_model(tiny_model, tmp_path)
+    server = Server(tmp_path, model=tmp_path)
+    with RawConnection(server) as connection:
+        connection.send_completion(prompt="a", stream=True, max_tokens=4000, temperature=0,
+                                   ignore_eos=True)
+        connection.read_head()
+        body = connection.read_chunk()
+        truncate(tmp_path / "model.safetensors", 0.5)
+        while chunk := connection.read_chunk():
+            body += chunk
+    error = json.loads(body.split(b"\n\n")[-2].removeprefix(b"data: "))["error"]
+    assert CUT_SHORT in error["message"]
+    wait_failed(server, CUT_SHORT)
+
+
+@cpu_only
+def test_weights_cut_short_under_an_idle_server_fail_the_next_request(tmp_path, tiny_model):
+    copy_model(tiny_model, tmp_path)
+    server = Server(tmp_path, model=tmp_path)
+    server.complete("a", max_tokens=2)
+    truncate(tmp_path / "model.safetensors", 0)
+    reply = server.post("/v1/completions", {"prompt": "b", "max_tokens": 2})
+    assert reply.status == 503, reply.body
+    assert CUT_SHORT in reply.error["message"] and str(tmp_path) not in reply.error["message"]
+    wait_failed(server, CUT_SHORT)

@@ -313,6 +313,41 @@ static void refuses_a_config_too_large_to_be_one(void **state) {
     free(text);
 }
 
+/* Makes a real file of a link, so that it can be cut short. */
+static void copy_in(const struct fixture *f, const char *name, char *path) {
+    char bytes[4096];
+    size_t n;
+    path_of(path, f->dir, name);
+    FILE *from = fopen(path, "rb");
+    assert_non_null(from);
+    remove_file(f, name); /* the link; what is open stays */
+    FILE *to = fopen(path, "wb");
+    assert_non_null(to);
+    while ((n = fread(bytes, 1, sizeof(bytes), from)) > 0)
+        assert_int_equal(fwrite(bytes, 1, n, to), n);
+    assert_int_equal(fclose(from) | fclose(to), 0);
+}
+
+/* When the first byte is about to be loaded, all but the first page goes. */
+static void cut_short(void *ctx, uint64_t done, uint64_t total) {
+    (void)total;
+    if (done == 0) assert_int_equal(truncate(ctx, 4096), 0);
+}
+
+/* This family's queries and keys are reordered, hence read, while they are loaded. */
+static void says_when_a_file_is_cut_short_while_it_is_loaded(void **state) {
+    const struct fixture *f = *state;
+    char path[PATH_BYTES];
+    const struct model_source source = {.progress = cut_short, .ctx = path};
+    struct model *model = NULL;
+    struct error err = {0};
+    link_model(f, DATA_DIR "/glm-gqa-bf16-head64");
+    copy_in(f, "model.safetensors", path);
+    assert_int_equal(model_load(&model, f->dir, &source, f->be, &err), ERR_IO);
+    if (!strstr(err.text, "'model.safetensors' was cut short")) fail_msg("%s", err.text);
+    assert_null(model);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loads_shards_and_biases),
@@ -325,6 +360,7 @@ int main(void) {
         cmocka_unit_test(names_what_is_missing),
         cmocka_unit_test(refuses_weights_that_are_not_the_configs),
         cmocka_unit_test(refuses_a_config_too_large_to_be_one),
+        cmocka_unit_test(says_when_a_file_is_cut_short_while_it_is_loaded),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -354,6 +354,11 @@ bool engine_healthy(struct engine *engine) {
     return engine->healthy;
 }
 
+int engine_failure(struct engine *engine, struct error *out) {
+    *out = (struct error){0};
+    return engine->healthy ? 0 : error_set(out, ERR_DEVICE, "it was told to fail");
+}
+
 void engine_stop(struct engine *engine) {
     for (struct sequence *s = engine->sequences; s; s = s->next) s->cancelled = true;
     while (fake_engine_step(engine) > 0) continue;

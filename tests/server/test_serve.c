@@ -144,7 +144,7 @@ static void a_failed_device_is_told_to_everyone_and_ends_the_server(void **state
     client_close(&whole);
     stop_server(&running);
     assert_int_equal(running.rc, ERR_DEVICE);
-    assert_string_equal(running.err.text, "the engine has failed");
+    assert_string_equal(running.err.text, "the engine has failed: pulled the plug");
     assert_false(accepts(port));
 }
 
