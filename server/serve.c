@@ -210,6 +210,17 @@ static void log_offload(const struct serve *s) {
               s->offload.path, info->store_tokens, rules->store_fp8 ? ", in 8 bits" : "");
 }
 
+static void log_head(const struct serve *s) {
+    static const char *const texts[] = {
+        [HEAD_OWN] = "lm_head.weight",
+        [HEAD_TIED] = "the embedding, tied",
+        [HEAD_EQUAL] = "the embedding, tied: the file's lm_head.weight is the same",
+        [HEAD_FOUND] = "the file's lm_head.weight, which is not the embedding, although "
+                       "'tie_word_embeddings' is true",
+    };
+    log_event(LOG_INFO, "logits come from %s", texts[s->server.info->model->head_source]);
+}
+
 static void log_plan(const struct serve *s) {
     const struct engine_info *info = s->server.info;
     const double mib = 1 << 20;
@@ -333,6 +344,7 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
     if (rc) {
         transport_closed(&s);
     } else {
+        log_head(&s);
         log_plan(&s);
         log_prefill(&s);
         log_offload(&s);

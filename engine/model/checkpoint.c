@@ -147,6 +147,12 @@ void checkpoint_close(struct checkpoint *checkpoint) {
     free(checkpoint);
 }
 
+bool checkpoint_has(const struct checkpoint *checkpoint, const char *name) {
+    if (checkpoint->index)
+        return json_object_get(json_object_get(checkpoint->index, "weight_map"), name) != NULL;
+    return safetensors_has(checkpoint->shards[0].file, name, NULL) == 0;
+}
+
 int checkpoint_get(const struct checkpoint *checkpoint, const char *name,
                    const struct tensor_shape *shape, struct weight *out, struct error *err) {
     const struct shard *shard = &checkpoint->shards[0];

@@ -8,6 +8,8 @@
 #ifndef ENGINE_MODEL_CHECKPOINT_H
 #define ENGINE_MODEL_CHECKPOINT_H
 
+#include <stdbool.h>
+
 #include "engine/model/safetensors.h"
 
 struct checkpoint;
@@ -19,6 +21,8 @@ void checkpoint_close(struct checkpoint *checkpoint); /* NULL is allowed */
 /* ERR_IO, naming the file, once a part of one was touched that is no longer there: what was
  * computed since may be wrong (mapped_file.h). */
 int checkpoint_check(const struct checkpoint *checkpoint, struct error *err);
+
+bool checkpoint_has(const struct checkpoint *checkpoint, const char *name);
 
 /* As safetensors_get(), in whichever file holds the tensor. */
 int checkpoint_get(const struct checkpoint *checkpoint, const char *name,

@@ -46,6 +46,12 @@ static int read_architecture(const struct config_reader *r, struct model_config 
         return error_set(r->err, ERR_UNSUPPORTED,
                          "%.200s: architecture '%.100s' is not supported%s", r->label, name,
                          family_missing(name));
+    const char *type = json_string_value(config_get(r->root, "model_type"));
+    const char *of_type = type ? family_of_type(type) : NULL;
+    if (of_type && strcmp(of_type, name) != 0)
+        return error_set(r->err, ERR_INVALID,
+                         "%.200s: config.json: 'model_type' '%.60s' is %s's, 'architectures' says "
+                         "%s", r->label, type, of_type, name);
     snprintf(c->architecture, sizeof(c->architecture), "%s", name);
     const struct model_family *family = family_find(name);
     c->qk_norm = family->qk_norm;
@@ -161,14 +167,18 @@ static int read_softcaps(const struct config_reader *r, struct model_config *c) 
 /* Of what attention and embedding are multiplied with. */
 static int read_scales(const struct config_reader *r, struct model_config *c) {
     const struct model_family *family = family_find(c->architecture);
-    bool both_ways = false;
+    bool both_ways = false, causal = true;
     double scalar = family->usual_query_scalar;
     int rc = config_read_bool(r, r->root, "use_bidirectional_attention", &both_ways);
+    if (!rc) rc = config_read_bool(r, r->root, "is_causal", &causal);
     if (!rc && scalar > 0)
         rc = config_read_number(r, r->root, "query_pre_attn_scalar", 1e-3, 1e6, &scalar);
     if (rc) return rc;
     if (both_ways)
         return config_refuse(r, ERR_UNSUPPORTED, "use_bidirectional_attention", "is true");
+    if (!causal)
+        return config_refuse(r, ERR_UNSUPPORTED, "is_causal",
+                             "is false: tokens would see those behind them");
     c->attn_scale = (float)(1.0 / sqrt(scalar > 0 ? scalar : c->head_dim));
     c->embed_scale = family->scales_embedding ? sqrtf((float)c->dim) : 1.0f;
     return 0;

@@ -7,20 +7,24 @@
 
 static const struct model_family families[] = {
     {.architecture = "LlamaForCausalLM",
+     .type = "llama",
      .qkv_bias = BIAS_AS_SAID,
      .o_bias = BIAS_AS_SAID,
      .mlp_bias = BIAS_AS_SAID,
      .norm_eps = 1e-6},
     {.architecture = "MistralForCausalLM",
+     .type = "mistral",
      .window = WINDOW_AS_SAID,
      .usual_window = 4096,
      .norm_eps = 1e-6},
     {.architecture = "Qwen2ForCausalLM",
+     .type = "qwen2",
      .qkv_bias = BIAS_ALWAYS,
      .window = WINDOW_IF_USED,
      .usual_window = 4096,
      .norm_eps = 1e-6},
     {.architecture = "Qwen3ForCausalLM",
+     .type = "qwen3",
      .qkv_bias = BIAS_AS_SAID,
      .o_bias = BIAS_AS_SAID,
      .window = WINDOW_IF_USED,
@@ -28,12 +32,14 @@ static const struct model_family families[] = {
      .norm_eps = 1e-6,
      .qk_norm = true},
     {.architecture = "Phi3ForCausalLM",
+     .type = "phi3",
      .window = WINDOW_AS_SAID,
      .norm_eps = 1e-5,
      .partial_rotary = 1.0,
      .fused_qkv = true,
      .fused_gate_up = true},
     {.architecture = "GlmForCausalLM",
+     .type = "glm",
      .qkv_bias = BIAS_AS_SAID,
      .usual_bias = true,
      .norm_eps = 1.5625e-7,
@@ -41,6 +47,7 @@ static const struct model_family families[] = {
      .fused_gate_up = true,
      .paired_rotary = true},
     {.architecture = "Glm4ForCausalLM",
+     .type = "glm4",
      .qkv_bias = BIAS_AS_SAID,
      .usual_bias = true,
      .norm_eps = 1.5625e-7,
@@ -49,6 +56,7 @@ static const struct model_family families[] = {
      .fused_gate_up = true,
      .paired_rotary = true},
     {.architecture = "Gemma2ForCausalLM",
+     .type = "gemma2",
      .qkv_bias = BIAS_AS_SAID,
      .o_bias = BIAS_AS_SAID,
      .window = WINDOW_AS_SAID,
@@ -66,6 +74,7 @@ static const struct model_family families[] = {
      .scales_embedding = true,
      .gate = GATE_GELU},
     {.architecture = "Gemma3ForCausalLM",
+     .type = "gemma3_text",
      .qkv_bias = BIAS_AS_SAID,
      .o_bias = BIAS_AS_SAID,
      .window = WINDOW_AS_SAID,
@@ -88,6 +97,12 @@ static const struct model_family families[] = {
 const struct model_family *family_find(const char *architecture) {
     for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++)
         if (strcmp(families[i].architecture, architecture) == 0) return &families[i];
+    return NULL;
+}
+
+const char *family_of_type(const char *type) {
+    for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++)
+        if (strcmp(families[i].type, type) == 0) return families[i].architecture;
     return NULL;
 }
 

@@ -21,6 +21,7 @@ enum family_window {
 
 struct model_family {
     const char *architecture;
+    const char *type; /* its 'model_type', by which transformers goes */
     enum family_bias qkv_bias, o_bias, mlp_bias;
     enum family_window window;
     uint32_t usual_window; /* where config.json does not even say null; 0: none */
@@ -44,6 +45,8 @@ struct model_family {
 
 /* NULL: not a family that is served. */
 const struct model_family *family_find(const char *architecture);
+/* The architecture that a 'model_type' stands for; NULL: no family's that is served. */
+const char *family_of_type(const char *type);
 /* What is missing for one that is not; "" where nobody has looked. */
 const char *family_missing(const char *architecture);
 

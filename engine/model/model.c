@@ -178,9 +178,30 @@ static int visit_weights(struct loader *l, weight_visitor visit) {
     return rc;
 }
 
+/* Settles which weights make logits. */
+static int choose_head(struct loader *l) {
+    struct model *model = l->model;
+    const struct weight_rule *head = weights_find("lm_head.weight"),
+                             *embedding = weights_find("model.embed_tokens.weight");
+    struct weight own, table;
+    model->config.head_source = model->config.tied_head ? HEAD_TIED : HEAD_OWN;
+    if (!model->config.tied_head || l->source->random ||
+        !checkpoint_has(model->checkpoint, head->name))
+        return 0;
+    int rc = find_weight(l, head, head->name, &own);
+    if (!rc) rc = find_weight(l, embedding, embedding->name, &table);
+    if (rc) return rc;
+    const bool equal =
+        own.dtype == table.dtype && memcmp(own.data, table.data, weight_bytes(&own)) == 0;
+    model->config.tied_head = equal;
+    model->config.head_source = equal ? HEAD_EQUAL : HEAD_FOUND;
+    return 0;
+}
+
 static int load_weights(struct loader *l) {
     struct model *model = l->model;
-    int rc = visit_weights(l, measure_weight);
+    int rc = choose_head(l);
+    if (!rc) rc = visit_weights(l, measure_weight);
     if (rc) return rc;
     tell(l);
     rc = visit_weights(l, move_weight);

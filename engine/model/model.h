@@ -13,6 +13,15 @@ struct reordered;
 
 enum { MODEL_MAX_EOS = 16 };
 
+/* Which weights make logits.  transformers 5 ties what config.json ties unless the checkpoint has
+ * both, with different values; so does this. */
+enum head_source {
+    HEAD_OWN,   /* lm_head.weight, and config.json says so */
+    HEAD_TIED,  /* the embedding: there is no lm_head.weight, or none was looked for */
+    HEAD_EQUAL, /* the embedding, which lm_head.weight repeats */
+    HEAD_FOUND  /* lm_head.weight, which differs, although config.json ties them */
+};
+
 /* What the decoder needs to know; a model family is a way to fill this in, not code. */
 struct model_config {
     char architecture[64];
@@ -23,7 +32,9 @@ struct model_config {
     float norm_eps, attn_scale, rope_scale, embed_scale;
     float attn_softcap, logit_softcap; /* 0: none */
     enum gate_kind gate;
-    bool tied_head, qkv_bias, o_bias, mlp_bias;
+    bool tied_head; /* as config.json says; once the model is loaded, as its checkpoint has it */
+    enum head_source head_source; /* once it is loaded */
+    bool qkv_bias, o_bias, mlp_bias;
     bool qk_norm; /* the heads of q and k, each by itself, before they turn */
     bool post_norms; /* what attention and feed-forward give to the residual stream is normed */
     bool own_ffn_norms; /* in the checkpoint the norms around the feed-forward are called so */

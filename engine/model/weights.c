@@ -1,6 +1,8 @@
 /* weights.c - see weights.h.  What a family has and others have not is a condition of its rules. */
 #include "engine/model/weights.h"
 
+#include <string.h>
+
 #include "engine/model/model.h"
 
 #define IN_MODEL(member) offsetof(struct model, member)
@@ -94,6 +96,12 @@ static const struct weight_rule layer_rules[] = {
 
 const struct weight_rules weights_of_model = {model_rules, COUNT(model_rules)};
 const struct weight_rules weights_of_layer = {layer_rules, COUNT(layer_rules)};
+
+const struct weight_rule *weights_find(const char *name) {
+    size_t i = 0;
+    while (i + 1 < COUNT(model_rules) && strcmp(model_rules[i].name, name) != 0) i++;
+    return &model_rules[i];
+}
 
 bool weights_rule_applies(const struct weight_rule *rule, const struct model_config *config) {
     switch (rule->when) {

@@ -44,6 +44,8 @@ struct weight_rules {
 
 extern const struct weight_rules weights_of_model, weights_of_layer;
 
+/* The rule of the model with this name, which must be one. */
+const struct weight_rule *weights_find(const char *name);
 bool weights_rule_applies(const struct weight_rule *rule, const struct model_config *config);
 uint32_t weights_side(enum weight_side side, const struct model_config *config);
 

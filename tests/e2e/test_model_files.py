@@ -3,6 +3,7 @@ import json
 import os
 import shutil
 import socket
+import struct
 import subprocess
 
 import pytest
@@ -147,3 +148,65 @@ def test_weights_cut_short_under_an_idle_server_fail_the_next_request(tmp_path, 
     assert reply.status == 503, reply.body
     assert CUT_SHORT in reply.error["message"] and str(tmp_path) not in reply.error["message"]
     wait_failed(server, CUT_SHORT)
+
+
+def change_config(directory, **members):
+    path = directory / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **members}))
+
+
+def add_head(directory, change):
+    """Adds lm_head.weight: the embedding's bytes, changed."""
+    path = directory / "model.safetensors"
+    data = path.read_bytes()
+    n = struct.unpack("<Q", data[:8])[0]
+    header, body = json.loads(data[8:8 + n]), data[8 + n:]
+    embedding = header["model.embed_tokens.weight"]
+    head = change(body[slice(*embedding["data_offsets"])])
+    header["lm_head.weight"] = {**embedding, "data_offsets": [len(body), len(body) + len(head)]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + body + head)
+
+
+def scores(serve, model):
+    """The log-probabilities of a text, and what the log says of where they come from."""
+    server = serve(model=model)
+    answer = server.complete([65, 66, 67, 68], max_tokens=4, logprobs=5, ignore_eos=True)
+    line = next(line for line in server.log.splitlines() if "logits come from" in line)
+    return answer["choices"][0]["logprobs"]["top_logprobs"], line
+
+
+def test_a_head_in_the_file_is_used_though_the_config_ties_it(serve, tmp_path, tiny_model):
+    """As transformers 5 does: both are there, with different values, so they are not tied."""
+    copy_model(tiny_model, tmp_path)
+    add_head(tmp_path, lambda embedding: embedding[256:] + embedding[:256])  # other rows
+    said_tied, tied_line = scores(serve, tmp_path)
+    change_config(tmp_path, tie_word_embeddings=False)
+    said_own, own_line = scores(serve, tmp_path)
+    assert said_tied == said_own != scores(serve, tiny_model)[0]
+    assert tied_line.endswith("although 'tie_word_embeddings' is true")
+    assert own_line.endswith("logits come from lm_head.weight")
+
+
+def test_a_head_that_repeats_the_embedding_is_tied(serve, tmp_path, tiny_model):
+    copy_model(tiny_model, tmp_path)
+    add_head(tmp_path, lambda embedding: embedding)
+    repeated, line = scores(serve, tmp_path)
+    tied, tied_line = scores(serve, tiny_model)
+    assert repeated == tied
+    assert line.endswith("tied: the file's lm_head.weight is the same")
+    assert tied_line.endswith("logits come from the embedding, tied")
+
+
+@pytest.mark.parametrize("members,named", [
+    ({"is_causal": False}, "'is_causal' is false"),
+    ({"model_type": "qwen2"}, "'model_type' 'qwen2' is Qwen2ForCausalLM's"),
+])
+def test_a_config_that_asks_for_other_arithmetic_is_refused_by_name(tmp_path, tiny_model, members,
+                                                                    named):
+    copy_model(tiny_model, tmp_path)
+    change_config(tmp_path, **members)
+    result = start(tmp_path)
+    assert result.returncode == 1, result.stderr
+    assert named in result.stderr
