@@ -568,6 +568,11 @@ static int check_prefill(const struct engine *e, const struct engine_request *r,
     if (r->params.n_prompt_logprobs >= 0)
         return error_set(err, ERR_INVALID,
                          "log-probabilities of the prompt are exact only with dense prefill");
+    if (choice->no_reuse && r->n_prompt - 1 > e->info.long_rows)
+        return error_set(err, ERR_TOO_LONG,
+                         "a sparse prompt that reuses nothing is computed layer by layer, and "
+                         "there is room for %" PRIu32 " tokens before its last one",
+                         e->info.long_rows);
     return 0;
 }
 

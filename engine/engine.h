@@ -198,8 +198,9 @@ const struct engine_info *engine_info(const struct engine *engine);
 /* ERR_FULL: the queue is full (n_requests are accepted all or none).  ERR_TOO_LONG and ERR_INVALID:
  * the request can never run (text says why); max_model_len is for requests that keep everything.
  * PREFILL_SPARSE is ERR_INVALID where it cannot be had: without sparse_prefill or patterns, with a
- * bounded cache, with log-probabilities of the prompt.  On success takes the arrays and writes
- * ids[i]; on failure ownership stays with the caller. */
+ * bounded cache, with log-probabilities of the prompt; with no_reuse a prompt is ERR_TOO_LONG that
+ * cannot go layer by layer.  On success takes the arrays and writes ids[i]; on failure ownership
+ * stays with the caller. */
 int engine_submit(struct engine *engine, struct engine_request *requests, uint32_t n_requests,
                   uint64_t *ids, struct error *err);
 /* The request's final event follows (FINISH_CANCELLED unless it ended first).  Unknown ids are

@@ -22,6 +22,7 @@ struct prefill_plan prefill_plan_make(const struct prefill_choice *choice,
     struct prefill_plan plan = {.last = n_prompt - 1};
     if (!is_sparse(choice, support, kv, n_prompt, scores_prompt)) return plan;
     plan.is_sparse = true;
+    plan.no_reuse = choice->no_reuse;
     plan.min_rows = choice->mode == PREFILL_SPARSE ? 1 : PREFILL_MIN_AUTO_ROWS;
     plan.sparse = (struct attn_sparse){
         .patterns = choice->patterns ? choice->patterns : support->patterns,
@@ -98,12 +99,14 @@ double sparse_density(const struct sparse_totals *totals) {
     return n_causal > 0 ? n_visited / n_causal : 0;
 }
 
-struct prefill_usage prefill_usage(bool was_sparse, const struct sparse_totals *visited) {
+struct prefill_usage prefill_usage(const struct prefill_plan *plan, bool was_sparse,
+                                   const struct sparse_totals *visited, uint32_t n_cached) {
     const double density = sparse_density(visited);
     struct prefill_usage usage = {.mode = was_sparse ? PREFILL_SPARSE : PREFILL_DENSE,
                                   .density = 1,
                                   .index_s = visited->index_s,
-                                  .attention_s = visited->attention_s};
+                                  .attention_s = visited->attention_s,
+                                  .n_reused = plan->is_sparse ? n_cached : 0};
     if (density > 0) usage.density = density;
     return usage;
 }

@@ -33,6 +33,7 @@ struct prefill_plan {
     bool is_sparse;    /* where there are min_rows rows to compute */
     uint32_t min_rows; /* the prompt's last one not counted */
     uint32_t last;     /* the slot of the prompt's last token */
+    bool no_reuse;     /* and it is sparse: no blocks are taken from the prefix cache */
     struct attn_sparse sparse; /* but for the rows */
 };
 
@@ -60,7 +61,9 @@ struct attn_sparse prefill_rows(const struct prefill_plan *plan, uint32_t first,
 void sparse_totals_add(struct sparse_totals *to, const struct sparse_totals *step);
 /* Of the pairs that are causal, those that were visited; 0: there were none. */
 double sparse_density(const struct sparse_totals *totals);
-/* Of a prompt whose sparse steps visited this; was_sparse: it had such steps. */
-struct prefill_usage prefill_usage(bool was_sparse, const struct sparse_totals *visited);
+/* Of a prompt whose sparse steps visited this; was_sparse: it had such steps.  n_cached: tokens
+ * that it found in the prefix cache. */
+struct prefill_usage prefill_usage(const struct prefill_plan *plan, bool was_sparse,
+                                   const struct sparse_totals *visited, uint32_t n_cached);
 
 #endif

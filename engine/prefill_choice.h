@@ -31,6 +31,9 @@ struct prefill_choice {
     uint32_t dense_tail; /* the last so many tokens of the prompt are dense; layer by layer its
                             last one is in any case */
     uint32_t synthetic;  /* as in struct attn_sparse */
+    /* What is sparse takes no blocks that other requests have left, whose keys were chosen for
+     * another end: it is a function of the request alone.  It gives its blocks to others. */
+    bool no_reuse;
 };
 
 /* How a prompt was computed. */
@@ -38,6 +41,7 @@ struct prefill_usage {
     enum prefill_mode mode; /* PREFILL_SPARSE: at least a part of it; else PREFILL_DENSE */
     double density;         /* pairs of row and slot visited, of those that are causal; dense: 1 */
     double index_s, attention_s; /* the device was busy with; sparse steps only */
+    uint32_t n_reused; /* tokens that came from sparse blocks of the prefix cache */
 };
 
 #endif

@@ -11,20 +11,21 @@
 
 /* ---- turns ---- */
 
-/* How the rest of the sequence's prompt is to be computed.  Where nothing may depend on company,
- * chunks may not, which do. */
+/* How the rest of the sequence's prompt is to be computed.  Where it may not depend on company,
+ * neither may chunks, which do. */
 static enum prefill_way way_of(const struct prompts *p, const struct sequence *seq) {
     const enum prefill_way way = prefill_way(&seq->prefill, seq->kv.n_tokens, p->max_long_rows);
     if (seq->kv.plan.by_layers) /* nothing of it is ever found stored, or all */
         return seq->kv.n_tokens == 0 ? WAY_BY_LAYERS : WAY_ORDINARY;
-    return way == WAY_IN_CHUNKS && p->space->batch_invariant ? WAY_ORDINARY : way;
+    const bool is_alone = p->space->batch_invariant || seq->prefill.no_reuse;
+    return way == WAY_IN_CHUNKS && is_alone ? WAY_ORDINARY : way;
 }
 
 /* It is worked out once a turn, for a long prompt's blocks are many to look up. */
 bool prompts_turn_is_taken(const struct prompts *p, struct sequence *seq) {
     if (!p->on_turn || !(seq->prefill.is_sparse || seq->kv.plan.by_layers)) return false;
     if (seq->refused_turn == p->turn) return true;
-    seq->kv.policy->adopt(&seq->kv, seq->tokens, seq->n_tokens - 1);
+    seq->kv.policy->adopt(&seq->kv, seq->tokens, sequence_n_reusable(seq));
     const bool waits = way_of(p, seq) != WAY_ORDINARY;
     seq->kv.policy->suspend(&seq->kv, NULL); /* never a failure: it has nothing to keep */
     if (waits) seq->refused_turn = p->turn;

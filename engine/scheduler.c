@@ -281,7 +281,7 @@ static bool plan_running(struct scheduler *s, struct prompt_room *room,
 /* True while a running sequence computes a prompt whose next block this one needs, too: it will be
  * cheaper soon. */
 static bool is_held_back(const struct scheduler *s, const struct sequence *seq) {
-    if (seq->prompt_event) return false; /* it cannot use cached blocks, see admit */
+    if (sequence_n_reusable(seq) == 0) return false;
     for (uint32_t i = 0; i < s->n_running; i++)
         if (seq->kv.policy->worth_waiting(&seq->kv, &s->running[i]->kv)) return true;
     return false;
@@ -319,8 +319,7 @@ static int take_pages(struct scheduler *s, struct sequence *seq) {
     if (s->blocked == seq && before.pages <= s->blocked_by.pages &&
         before.blocks <= s->blocked_by.blocks)
         return ERR_FULL;
-    /* Log-probabilities of a prompt need every row of it computed. */
-    policy->adopt(&seq->kv, seq->tokens, seq->prompt_event ? 0 : seq->n_tokens - 1);
+    policy->adopt(&seq->kv, seq->tokens, sequence_n_reusable(seq));
     int code = ERR_FULL;
     if (s->n_running == 0 || is_spare(policy->missing(&seq->kv, n_tokens), spare(s)))
         code = policy->reserve(&seq->kv, n_tokens);

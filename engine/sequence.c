@@ -117,6 +117,13 @@ static uint32_t n_drawn_in_all(const struct sequence *seq) {
     return sequence_n_generated(seq) + seq->n_drawn;
 }
 
+/* Log-probabilities of a prompt need every row of it computed, and keys that are chosen for this
+ * prompt need all that others have left computed anew.  Own blocks do not help those after a
+ * preemption either: they end with a whole page, and keys would be chosen for the rest alone. */
+uint32_t sequence_n_reusable(const struct sequence *seq) {
+    return seq->prompt_event || seq->prefill.no_reuse ? 0 : seq->n_tokens - 1;
+}
+
 uint32_t sequence_n_left(const struct sequence *seq) {
     /* After the last token there is nothing to compute, whichever it will be. */
     if (seq->n_drawn > 0 && n_drawn_in_all(seq) >= seq->params.max_tokens) return 0;
@@ -163,7 +170,7 @@ static void fill_final(const struct sequence *seq, struct engine_event *event) {
     event->n_generated = sequence_n_generated(seq);
     event->n_cached = seq->n_cached;
     event->kv = sequence_usage(seq);
-    event->prefill = prefill_usage(seq->was_sparse, &seq->visited);
+    event->prefill = prefill_usage(&seq->prefill, seq->was_sparse, &seq->visited, seq->n_cached);
 }
 
 static void emit(const struct sequence *seq, struct engine_event *event,

@@ -91,6 +91,8 @@ void sequence_destroy(struct sequence *seq); /* NULL is allowed */
 void sequence_abandon(struct sequence *seq);
 
 uint32_t sequence_n_generated(const struct sequence *seq);
+/* How many of its first tokens it may take from the prefix cache. */
+uint32_t sequence_n_reusable(const struct sequence *seq);
 /* Rows that can be computed now: tokens that are not stored in the cache yet. */
 uint32_t sequence_n_left(const struct sequence *seq);
 /* True when the sequence's next row cannot be described before the token in flight is known: a

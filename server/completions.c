@@ -278,8 +278,10 @@ static void take_ending(struct completion *c, struct choice *choice,
     assert(!choice->finished && c->n_live > 0);
     choice->finished = true;
     c->n_live--;
-    if (choice == &c->choices[choice->prompt_index * c->request.best_of])
+    if (choice == &c->choices[choice->prompt_index * c->request.best_of]) {
         c->n_cached += event->n_cached;
+        prefill_account_add_reused(&c->prefill, &event->prefill);
+    }
     kv_account_add(&c->kv, &c->request.kv, event);
     prefill_account_add(&c->prefill, &event->prefill);
     metrics_count_prompt(&c->job.server->metrics, event->prefill.mode);

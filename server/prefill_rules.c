@@ -110,6 +110,24 @@ static int read_pattern(struct attn_pattern *out, json_t *value, struct api_erro
     return rc;
 }
 
+static int read_reuse(bool *no_reuse, const json_t *value, enum prefill_mode mode,
+                      struct api_error *err) {
+    if (!value || json_is_null(value)) return 0;
+    if (!json_is_boolean(value)) return refuse(err, PREFIX "reuse", "must be true or false");
+    if (mode == PREFILL_DENSE)
+        return refuse(err, PREFIX "reuse", "needs the mode sparse or auto: what is dense is the "
+                                           "same, reused or not");
+    *no_reuse = json_is_false(value);
+    return 0;
+}
+
+static bool is_known(const char *key) {
+    static const char *const members[] = {"mode", "pattern", "reuse"};
+    for (size_t i = 0; i < sizeof(members) / sizeof(*members); i++)
+        if (strcmp(key, members[i]) == 0) return true;
+    return false;
+}
+
 static int copy_to_heads(struct prefill_request *out, const struct attn_pattern *pattern,
                          uint32_t n_heads, struct api_error *err) {
     out->patterns = calloc(n_heads, sizeof(*out->patterns));
@@ -129,9 +147,11 @@ static int read_object(struct prefill_request *out, json_t *value,
     if (rc) return rc;
     for (void *at = json_object_iter(value); at; at = json_object_iter_next(value, at)) {
         const char *key = json_object_iter_key(at);
-        if (strcmp(key, "mode") == 0 || strcmp(key, "pattern") == 0) continue;
+        if (is_known(key)) continue;
         return api_error_set(err, 400, NULL, "prefill", PREFIX "%.64s is not known", key);
     }
+    rc = read_reuse(&out->no_reuse, json_object_get(value, "reuse"), out->mode, err);
+    if (rc) return rc;
     if (!given || json_is_null(given)) return 0;
     if (out->mode != PREFILL_SPARSE) return refuse(err, PREFIX "pattern", "needs the mode sparse");
     rc = read_pattern(&pattern, given, err);
@@ -166,7 +186,8 @@ struct prefill_choice prefill_rules_resolve(const struct prefill_rules *rules,
     struct prefill_choice choice = {.mode = request->named ? request->mode : rules->initial,
                                     .patterns = request->patterns,
                                     .dense_tail = rules->dense_tail,
-                                    .synthetic = rules->synthetic};
+                                    .synthetic = rules->synthetic,
+                                    .no_reuse = request->no_reuse};
     if (!rules->sparse || exact) choice.mode = PREFILL_DENSE;
     if (choice.mode == PREFILL_SPARSE && !choice.patterns) choice.patterns = rules->fallback;
     return choice;

@@ -6,9 +6,10 @@
  *                                            {"type": "vertical_slash", "columns": 1000,
  *                                             "diagonals": 6096}
  *                                            {"type": "block_sparse", "pages": 100}
+ *   "prefill": {"mode": "sparse" | "auto", "reuse": true}
  *
- * Shown are the defaults of a pattern's members; it takes the place of the pattern file, for every
- * head.
+ * Shown are the defaults of the members; a pattern takes the place of the pattern file, for every
+ * head.  Without reuse no sparse blocks are taken that other requests have left.
  *
  * Thread: any; the rules are written at start-up only.  Memory: a request owns its patterns. */
 #ifndef SERVER_PREFILL_RULES_H
@@ -45,6 +46,7 @@ struct prefill_rules {
 struct prefill_request {
     bool named;
     enum prefill_mode mode;
+    bool no_reuse;
     struct attn_pattern *patterns; /* owned, [n_heads]; NULL: the server's */
 };
 

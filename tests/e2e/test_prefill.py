@@ -103,10 +103,11 @@ def assert_same_scores(answer, expected):
 
 
 def assert_prefill(prefill, mode):
-    assert set(prefill) == {"mode", "density", "index_ms", "attention_ms"}
+    assert set(prefill) == {"mode", "density", "index_ms", "attention_ms", "reused_tokens"}
     assert prefill["mode"] == mode
     if mode == "dense":
-        assert prefill == {"mode": "dense", "density": 1, "index_ms": None, "attention_ms": None}
+        assert prefill == {"mode": "dense", "density": 1, "index_ms": None, "attention_ms": None,
+                           "reused_tokens": 0}
     else:
         assert 0.02 < prefill["density"] < 0.98
         assert prefill["index_ms"] > 0 and prefill["attention_ms"] > 0
@@ -208,6 +209,7 @@ def test_prefix_cache(asked):
     assert n_cached(crossed) == 0
     again = asked.complete(cache_salt=salt, logprobs=0, **LONG)
     assert n_cached(again) >= 1408
+    assert prefill_of(again)["reused_tokens"] == (asked.mode == "sparse") * n_cached(again)
     assert_same_scores(again, fresh)
     if asked.mode == "sparse":  # nor is one pattern's another's
         narrow = asked.complete(cache_salt=salt, max_tokens=1,
@@ -350,6 +352,63 @@ def test_batch_invariance(serve, way, pattern_file):
             each.result()
     assert text_of(company) == text_of(alone)
     assert scores_of(company) == scores_of(alone)
+
+
+# ---- what others have left ----
+
+ALONE = {"mode": "sparse", "reuse": False}
+SHORT = {"max_tokens": 4, "ignore_eos": True, "logprobs": 0}
+
+
+def with_end(end, salt, server, prefill, **parameters):
+    """An answer to a prompt whose beginning is everybody's."""
+    return server.complete(PROMPT[:1000] + prompt_of(400, end), prefill=prefill, cache_salt=salt,
+                           **{**SHORT, **parameters})
+
+
+def test_an_answer_depends_on_what_others_have_left(servers):
+    """Unless it reuses nothing: then cold and warm answers are equal to the bit."""
+    server = servers["by_layers"]
+    cold = with_end(2, "cold", server, "sparse")
+    with_end(1, "warm", server, "sparse")
+    warm = with_end(2, "warm", server, "sparse")
+    assert prefill_of(cold)["reused_tokens"] == 0
+    assert prefill_of(warm)["reused_tokens"] == n_cached(warm) >= 896
+    assert scores_of(warm) != scores_of(cold)
+    for salt in ("cold", "warm"):  # once more, behind two
+        alone = with_end(2, salt, server, ALONE)
+        assert prefill_of(alone)["reused_tokens"] == n_cached(alone) == 0
+        assert without_times(prefill_of(alone)) == without_times(prefill_of(cold))
+        if DEVICE == "cpu":
+            assert scores_of(alone) == scores_of(cold) and text_of(alone) == text_of(cold)
+
+
+def test_nothing_is_reused_by_choices_patterns_or_selections(servers):
+    server = servers["by_layers"]
+    own = {"pattern": {"type": "vertical_slash", "columns": 40, "diagonals": 110}}
+    offload = {"kv_policy": {"type": "offload", "selected": 128, "tail": 64}}
+    for name, prefill, parameters in (
+            ("choices", {}, {"n": 2, "temperature": 1, "seed": 4}),
+            ("best", {}, {"n": 1, "best_of": 2, "temperature": 1, "seed": 4}),
+            ("pattern", own, {}),
+            ("moved", {}, offload),
+            ("selected", {}, {"kv_policy": {**offload["kv_policy"], "offload": False}})):
+        cold = with_end(3, f"{name} cold", server, {**ALONE, **prefill}, **parameters)
+        with_end(1, f"{name} warm", server, {**ALONE, **prefill, "reuse": True})
+        warm = with_end(3, f"{name} warm", server, {**ALONE, **prefill}, **parameters)
+        for answer in (cold, warm):
+            assert prefill_of(answer)["mode"] == "sparse", name
+            assert prefill_of(answer)["reused_tokens"] == n_cached(answer) == 0, name
+        if DEVICE == "cpu":
+            for a, b in zip(cold["choices"], warm["choices"]):
+                assert a["text"] == b["text"], name
+                assert a["logprobs"]["token_logprobs"] == b["logprobs"]["token_logprobs"], name
+
+
+def test_what_cannot_go_by_layers_must_reuse(servers):
+    reply = servers["in_chunks"].post("/v1/completions", {"prompt": PROMPT, "prefill": ALONE})
+    assert reply.status == 400 and reply.error["param"] == "prompt"
+    assert "reuses nothing" in reply.error["message"]
 
 
 # ---- the table itself ----
@@ -519,6 +578,8 @@ BAD_CHOICES = [
     ({"pattern": NARROW}, "prefill.mode"),
     ({"mode": "sparse", "patterns": []}, "prefill"),
     ({"mode": "dense", "pattern": NARROW}, "prefill.pattern"),
+    ({"mode": "dense", "reuse": False}, "prefill.reuse"),
+    ({"mode": "sparse", "reuse": "no"}, "prefill.reuse"),
     ({"mode": "sparse", "pattern": {"type": "a_shape", "pages": 3}}, "prefill.pattern"),
     ({"mode": "sparse", "pattern": {"type": "diagonal"}}, "prefill.pattern.type"),
     ({"mode": "sparse", "pattern": {"type": "vertical_slash", "columns": 10**6}},

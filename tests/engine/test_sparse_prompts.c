@@ -245,6 +245,145 @@ static void cancelling_a_sparse_prompt_leaves_no_page(void **state) {
     engine_destroy(engine);
 }
 
+/* ---- without reuse ---- */
+
+/* Two prompts of one beginning and different ends. */
+static void make_pair(struct recipe pair[2], uint32_t n_prompt, uint32_t max_tokens) {
+    for (int i = 0; i < 2; i++) pair[i] = sparse_recipe(n_prompt, max_tokens, NULL);
+    memcpy(pair[1].prompt, pair[0].prompt, 512 * sizeof(uint32_t));
+}
+
+/* The second recipe's answer behind the first one's. */
+static struct answer answer_warm(const struct recipe pair[2]) {
+    struct engine *engine = start_sparse(WHOLE, true);
+    struct answer first = answer_in(engine, &pair[0]), second = answer_in(engine, &pair[1]);
+    answer_forget(&first);
+    engine_destroy(engine);
+    return second;
+}
+
+/* Of what others have left the keys were chosen for another end. */
+static void without_reuse_nobody_before_changes_a_bit(void **state) {
+    (void)state;
+    struct recipe pair[2];
+    srand(9);
+    make_pair(pair, 900, 4);
+    struct engine *engine = start_sparse(WHOLE, true);
+    struct answer cold = answer_in(engine, &pair[1]);
+    engine_destroy(engine);
+    struct answer reusing = answer_warm(pair);
+    assert_int_equal(reusing.last.n_cached, 512);
+    assert_int_equal(reusing.last.prefill.n_reused, 512);
+    assert_true(reusing.tokens[0].logprob != cold.tokens[0].logprob);
+    pair[1].prefill.no_reuse = true;
+    struct answer warm = answer_warm(pair);
+    answers_assert_same(&warm, &cold);
+    assert_int_equal(warm.last.n_cached, 0);
+    assert_int_equal(warm.last.prefill.n_reused, 0);
+    answer_forget(&cold);
+    answer_forget(&reusing);
+    answer_forget(&warm);
+}
+
+/* Nor does it wait for them. */
+static void without_reuse_no_company_changes_a_bit(void **state) {
+    (void)state;
+    struct recipe pair[2];
+    struct answer alone[2];
+    srand(10);
+    make_pair(pair, 900, 8);
+    for (int i = 0; i < 2; i++) {
+        struct engine *engine = start_sparse(WHOLE, true);
+        pair[i].prefill.no_reuse = true;
+        alone[i] = answer_in(engine, &pair[i]);
+        engine_destroy(engine);
+    }
+    answers_compare(start_sparse(WHOLE, true), pair, alone, 2);
+    for (int i = 0; i < 2; i++) answer_forget(&alone[i]);
+}
+
+/* What it has computed, whole, others may take. */
+static void without_reuse_blocks_are_given(void **state) {
+    (void)state;
+    struct engine *engine = start_sparse(WHOLE, true);
+    struct recipe r = sparse_recipe(700, 1, NULL);
+    r.prefill.no_reuse = true;
+    for (int i = 0; i < 2; i++) {
+        struct answer a = answer_in(engine, &r);
+        assert_int_equal(a.last.n_cached, 0);
+        answer_forget(&a);
+    }
+    r.prefill.no_reuse = false;
+    struct answer a = answer_in(engine, &r);
+    assert_int_equal(a.last.prefill.n_reused, 640);
+    answer_forget(&a);
+    r.prefill.mode = PREFILL_DENSE; /* what it stores is never sparse */
+    for (int i = 0; i < 2; i++) {
+        a = answer_in(engine, &r);
+        assert_int_equal(a.last.n_cached, i ? 640 : 0);
+        assert_int_equal(a.last.prefill.n_reused, 0);
+        answer_forget(&a);
+    }
+    engine_destroy(engine);
+}
+
+/* Own blocks end with a whole page, and behind them keys would be chosen for the rest alone. */
+static void without_reuse_preemption_changes_no_bit(void **state) {
+    (void)state;
+    enum { N = 2 };
+    static const size_t block_bytes = 12 * 2 * 2 * 64 * 64 * sizeof(float); /* of the model */
+    struct recipe recipes[N];
+    struct answer alone[N];
+    struct engine_config config = plain_config();
+    config.prefix_caching = true;
+    config.max_model_len = 1100;
+    config.kv_cache_bytes = 21 * block_bytes;
+    srand(11);
+    for (int i = 0; i < N; i++) {
+        recipes[i] = sparse_recipe(610, 160, NULL);
+        recipes[i].prefill.no_reuse = true;
+        struct engine *engine = start(&config);
+        alone[i] = answer_in(engine, &recipes[i]);
+        engine_destroy(engine);
+    }
+    assert_true(answers_compare(start(&config), recipes, alone, N).n_preempted > 0);
+    for (int i = 0; i < N; i++) answer_forget(&alone[i]);
+}
+
+/* Where chunks end depends on company. */
+static void without_reuse_nothing_goes_in_chunks(void **state) {
+    (void)state;
+    struct engine_config config = plain_config();
+    struct engine_request sparse = {.params = sampling_defaults(),
+                                    .prefill = {.mode = PREFILL_SPARSE, .no_reuse = true}};
+    uint32_t prompt[700] = {1};
+    config.max_long_rows = 640;
+    config.min_sparse_tokens = 600;
+    struct engine *engine = start(&config);
+    sparse.prompt = prompt;
+    sparse.n_prompt = 642;
+    assert_int_equal(refusal(engine, &sparse), ERR_TOO_LONG);
+    struct recipe r = sparse_recipe(641, 2, NULL);
+    r.prefill.no_reuse = true;
+    struct answer fits = answer_in(engine, &r);
+    assert_int_equal(fits.last.prefill.mode, PREFILL_SPARSE);
+    r = sparse_recipe(642, 2, NULL);
+    r.prefill.mode = PREFILL_AUTO;
+    struct answer chunks = answer_in(engine, &r);
+    assert_int_equal(chunks.last.prefill.mode, PREFILL_SPARSE);
+    r.prefill.no_reuse = true;
+    struct answer whole = answer_in(engine, &r);
+    assert_int_equal(whole.last.prefill.mode, PREFILL_DENSE);
+    r.prefill.mode = PREFILL_DENSE;
+    struct answer exact = answer_in(engine, &r);
+    answers_assert_same(&whole, &exact);
+    answer_forget(&fits);
+    answer_forget(&chunks);
+    answer_forget(&whole);
+    answer_forget(&exact);
+    engine_destroy(engine);
+}
+
 static atomic_int n_indexed;
 
 static int failing_index(struct backend *be, const struct attn_index_args *args,
@@ -298,6 +437,11 @@ int main(int argc, char **argv) {
         cmocka_unit_test(auto_begins_at_the_break_even),
         cmocka_unit_test(sparse_prompts_that_cannot_be_are_refused),
         cmocka_unit_test(cancelling_a_sparse_prompt_leaves_no_page),
+        cmocka_unit_test(without_reuse_nobody_before_changes_a_bit),
+        cmocka_unit_test(without_reuse_no_company_changes_a_bit),
+        cmocka_unit_test(without_reuse_blocks_are_given),
+        cmocka_unit_test(without_reuse_preemption_changes_no_bit),
+        cmocka_unit_test(without_reuse_nothing_goes_in_chunks),
         cmocka_unit_test(a_failure_ends_every_request),
     };
     struct error err = {0};

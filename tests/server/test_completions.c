@@ -268,7 +268,8 @@ static void a_stream_is_chunks_and_done(void **state) {
     ",\"kv\":{\"policy\":\"full\",\"budget_tokens\":null,\"resident_tokens\":3,"                   \
     "\"evicted_tokens\":0,\"retained_attention\":null,\"offloaded_tokens\":null,"                  \
     "\"selected_tokens\":null,\"bytes_fetched_per_token\":null,\"hit_rate\":null}"                 \
-    ",\"prefill\":{\"mode\":\"dense\",\"density\":1,\"index_ms\":null,\"attention_ms\":null}"
+    ",\"prefill\":{\"mode\":\"dense\",\"density\":1,\"index_ms\":null,"                           \
+    "\"attention_ms\":null,\"reused_tokens\":0}"
 
 static void usage_comes_last_or_with_every_chunk(void **state) {
     struct rig *rig = *state;
@@ -300,7 +301,13 @@ static void usage_tells_how_prompts_were_computed(void **state) {
     json_t *a = ask(*state, "{\"prompt\":[\"hello\",\"x\"],\"max_tokens\":4,\"prefill\":{\"mode\":"
                             "\"sparse\",\"pattern\":{\"type\":\"a_shape\"}}}", 200);
     assert_json(json_object_get(json_object_get(a, "usage"), "prefill"),
-                "{\"mode\":\"sparse\",\"density\":0.25,\"index_ms\":2.0,\"attention_ms\":5.0}");
+                "{\"mode\":\"sparse\",\"density\":0.25,\"index_ms\":2.0,\"attention_ms\":5.0,"
+                "\"reused_tokens\":6}");
+    json_decref(a);
+    /* As with cached_tokens, further choices of a prompt are not counted. */
+    a = ask(*state, "{\"prompt\":\"hello\",\"n\":3,\"max_tokens\":4,\"prefill\":\"sparse\"}", 200);
+    assert_json(json_object_get(json_object_get(json_object_get(a, "usage"), "prefill"),
+                                "reused_tokens"), "3");
     json_decref(a);
     a = ask(*state, "{\"prompt\":\"hello\",\"prefill\":\"quick\"}", 400);
     assert_json(json_object_get(json_object_get(a, "error"), "param"), "\"prefill\"");

@@ -62,6 +62,30 @@ static void modes_are_read(void **state) {
     }
 }
 
+static void reuse_is_read(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        bool no_reuse;
+    } cases[] = {
+        {"\"sparse\"", false},
+        {"{\"mode\":\"sparse\"}", false},
+        {"{\"mode\":\"sparse\",\"reuse\":null}", false},
+        {"{\"mode\":\"sparse\",\"reuse\":true}", false},
+        {"{\"reuse\":false,\"mode\":\"sparse\"}", true},
+        {"{\"mode\":\"auto\",\"reuse\":false}", true},
+        {"{\"mode\":\"sparse\",\"reuse\":false,\"pattern\":{\"type\":\"a_shape\"}}", true},
+        {"{\"mode\":\"dense\",\"reuse\":null}", false},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct prefill_request request = read_good(cases[i].text);
+        assert_int_equal(request.no_reuse, cases[i].no_reuse);
+        assert_int_equal(prefill_rules_resolve(&tuned, &request, false).no_reuse,
+                         cases[i].no_reuse);
+        prefill_request_fini(&request);
+    }
+}
+
 static void a_pattern_is_every_heads(void **state) {
     (void)state;
     static const struct {
@@ -106,6 +130,11 @@ static void what_is_wrong_is_named(void **state) {
         {"{\"mode\":\"sparse\",\"pattern\":\"a_shape\"}", "prefill.pattern"},
         {"{\"mode\":\"dense\",\"pattern\":{\"type\":\"a_shape\"}}", "prefill.pattern"},
         {"{\"mode\":\"auto\",\"pattern\":{\"type\":\"a_shape\"}}", "prefill.pattern"},
+        {"{\"mode\":\"sparse\",\"reuse\":0}", "prefill.reuse"},
+        {"{\"mode\":\"auto\",\"reuse\":\"no\"}", "prefill.reuse"},
+        {"{\"mode\":\"dense\",\"reuse\":true}", "prefill.reuse"},
+        {"{\"mode\":\"dense\",\"reuse\":false}", "prefill.reuse"},
+        {"{\"reuse\":false}", "prefill.mode"},
         {"{\"mode\":\"sparse\",\"pattern\":{}}", "prefill.pattern.type"},
         {"{\"mode\":\"sparse\",\"pattern\":{\"type\":\"dense\"}}", "prefill.pattern.type"},
         {"{\"mode\":\"sparse\",\"pattern\":{\"type\":\"a_shape\",\"columns\":1}}",
@@ -192,26 +221,29 @@ static void accounts_are_of_what_was_sparse(void **state) {
     (void)state;
     struct prefill_account account = {0};
     struct buffer out = {0};
-    const struct prefill_usage exact = {PREFILL_DENSE, 1, 0, 0},
-                               first = {PREFILL_SPARSE, 0.25, 0.001, 0.5},
-                               second = {PREFILL_SPARSE, 0.5, 0.002, 0.25};
+    const struct prefill_usage exact = {PREFILL_DENSE, 1, 0, 0, 64},
+                               first = {PREFILL_SPARSE, 0.25, 0.001, 0.5, 128},
+                               second = {PREFILL_SPARSE, 0.5, 0.002, 0.25, 256};
     prefill_account_add(&account, &exact);
     prefill_account_write(&account, &out);
     assert_string_equal(out.data, "{\"mode\":\"dense\",\"density\":1,\"index_ms\":null,"
-                                  "\"attention_ms\":null}");
+                                  "\"attention_ms\":null,\"reused_tokens\":0}");
     prefill_account_add(&account, &first);
     prefill_account_add(&account, &second);
     prefill_account_add(&account, &exact);
+    prefill_account_add_reused(&account, &first);
+    prefill_account_add_reused(&account, &exact); /* dense behind blocks that were sparse */
     buffer_fini(&out);
     prefill_account_write(&account, &out);
     assert_string_equal(out.data, "{\"mode\":\"sparse\",\"density\":0.3750,\"index_ms\":3.000,"
-                                  "\"attention_ms\":750.000}");
+                                  "\"attention_ms\":750.000,\"reused_tokens\":192}");
     buffer_fini(&out);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(modes_are_read),
+        cmocka_unit_test(reuse_is_read),
         cmocka_unit_test(a_pattern_is_every_heads),
         cmocka_unit_test(what_is_wrong_is_named),
         cmocka_unit_test(sparse_is_refused_where_it_cannot_be_had),
