@@ -15,6 +15,7 @@
 #include "server/options.h"
 #include "server/report.h"
 #include "server/serve.h"
+#include "server/tune_fit.h"
 #include "server/tune_job.h"
 #include "server/tune_pass.h"
 #include "server/tune_prompts.h"
@@ -118,6 +119,14 @@ static int open_patterns(struct tune *t, struct error *err) {
     return rc == ERR_NOT_FOUND ? patterns_default(&t->patterns, n_layers, n_heads, err) : rc;
 }
 
+/* Those of the objective; 0: a prompt of the shortest length has nothing to leave out. */
+static uint32_t settle_candidates(struct tune *t) {
+    const uint32_t n = t->finds_patterns ? tune_candidates(t->shortest, t->candidates) : 0;
+    if (n == 0 || t->plan->objective == TUNE_RECALL) return n;
+    tune_fit_starts(t->candidates);
+    return TUNE_N_STARTS;
+}
+
 static int open_tune(struct tune *t, char *real_dir, struct error *err) {
     const uint32_t n_samples = (uint32_t)t->plan->n_samples;
     int rc = model_config_load(&t->model, t->model_dir, 0, err);
@@ -129,8 +138,7 @@ static int open_tune(struct tune *t, char *real_dir, struct error *err) {
     if (!rc) rc = settle_paths(t, real_dir, err);
     if (!rc) rc = tune_layers_open(t, err);
     if (rc) return rc;
-    const uint32_t n_candidates =
-        t->finds_patterns ? tune_candidates(t->shortest, t->candidates) : 0;
+    const uint32_t n_candidates = settle_candidates(t);
     if (n_candidates == 0 && t->finds_patterns)
         return error_set(err, ERR_INVALID,
                          "--lengths: in %" PRIu32 " tokens there is nothing to leave out",
@@ -139,7 +147,8 @@ static int open_tune(struct tune *t, char *real_dir, struct error *err) {
     if (!rc) rc = tune_prose_load(&t->prose, t->model_dir, err);
     if (!rc)
         rc = tune_results_init(&t->results, n_samples * t->lengths.n, t->model.n_layers,
-                               t->model.n_heads, n_candidates, err);
+                               t->model.n_heads, n_candidates, t->candidates,
+                               t->plan->objective == TUNE_RECALL, err);
     if (!rc) rc = open_patterns(t, err);
     if (!rc) rc = open_state(t, err);
     return rc ? rc : tune_pass_create(&t->pass, &t->config, t->longest, t->comparison.max_selected,
@@ -214,27 +223,64 @@ static int time_sparse(struct tune *t, const struct attn_pattern *heads, float d
     return rc;
 }
 
-static int try_candidate(struct tune *t, struct tune_layer *at, uint32_t candidate,
+static bool are_done(const struct tune_fit *fits, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        if (!tune_fit_is_done(&fits[i])) return false;
+    return true;
+}
+
+/* Head by head, on the prompt that the layer was entered with. */
+static int fit_candidate(struct tune *t, struct tune_fit *fits, float *density, uint32_t layer,
+                         uint32_t candidate, struct error *err) {
+    const uint32_t n_heads = t->model.n_heads;
+    struct attn_pattern *heads = tune_results_patterns(&t->results, layer, candidate);
+    int rc = 0;
+    for (uint32_t h = 0; h < n_heads; h++)
+        tune_fit_begin(&fits[h], &t->candidates[candidate], (uint32_t)t->prompt.n);
+    while (!are_done(fits, n_heads)) {
+        for (uint32_t h = 0; h < n_heads; h++) heads[h] = tune_fit_next(&fits[h]);
+        rc = tune_pass_density(t->pass, heads, density, err);
+        if (rc) return rc;
+        for (uint32_t h = 0; h < n_heads; h++)
+            tune_fit_add(&fits[h], (double)density[h] <= t->plan->budget);
+    }
+    for (uint32_t h = 0; h < n_heads; h++) heads[h] = tune_fit_next(&fits[h]);
+    return 0;
+}
+
+static int fit_candidates(struct tune *t, uint32_t layer, struct error *err) {
+    const uint32_t n_heads = t->model.n_heads;
+    struct tune_fit *fits = calloc(n_heads, sizeof(*fits));
+    float *density = calloc(n_heads, sizeof(*density));
+    int rc = fits && density ? 0 : error_set(err, ERR_NOMEM, "tune: no memory");
+    for (uint32_t c = 0; c < t->results.n_candidates && !rc; c++)
+        rc = fit_candidate(t, fits, density, layer, c, err);
+    free(fits);
+    free(density);
+    if (rc) return rc;
+    t->results.fitted[layer] = true;
+    return tune_state_add_fitted(t->state, &t->results, layer, err);
+}
+
+static int try_candidate(struct tune *t, struct tune_layer *at, uint32_t layer, uint32_t candidate,
                          struct error *err) {
     const uint32_t n_heads = t->model.n_heads;
-    struct attn_pattern *heads = calloc(n_heads, sizeof(*heads));
-    if (!heads) return error_set(err, ERR_NOMEM, "tune: no memory");
-    for (uint32_t h = 0; h < n_heads; h++) heads[h] = t->candidates[candidate];
+    const struct attn_pattern *heads = tune_results_patterns(&t->results, layer, candidate);
     struct tune_run run = {.recall = at->recall + (size_t)candidate * n_heads,
                            .density = at->density + (size_t)candidate * n_heads};
     const int rc = time_sparse(t, heads, NEVER_DENSE, &run, err);
     at->index_s[candidate] = run.index_s;
     at->attention_s[candidate] = run.attention_s;
-    free(heads);
     return rc;
 }
 
 static int try_candidates(struct tune *t, uint32_t sample, uint32_t layer, const char *where,
                           struct error *err) {
     struct tune_layer *at = tune_results_at(&t->results, sample, layer);
-    int rc = time_dense(t, &at->dense_s, err);
+    int rc = t->results.fitted[layer] ? 0 : fit_candidates(t, layer, err);
+    if (!rc) rc = time_dense(t, &at->dense_s, err);
     for (uint32_t c = 0; c < t->results.n_candidates && !rc; c++) {
-        rc = try_candidate(t, at, c, err);
+        rc = try_candidate(t, at, layer, c, err);
         progress_add(&t->progress, 1, where);
     }
     if (rc) return rc;
@@ -290,8 +336,15 @@ uint32_t tune_n_wide(const struct tune *t) {
 }
 
 struct tune_choice tune_choice_of(const struct tune *t, uint32_t layer, uint32_t head) {
-    const struct tune_goal goal = {t->plan->target, t->plan->floor};
+    const struct tune_goal goal = {t->plan->objective, t->plan->target, t->plan->floor};
     return tune_has_window(t, layer) ? TUNE_DENSE : tune_choose(&t->results, &goal, layer, head);
+}
+
+static struct attn_pattern chosen_pattern(const struct tune *t, uint32_t head_of_all,
+                                          int32_t candidate) {
+    const uint32_t n_heads = t->model.n_heads;
+    return tune_results_patterns(&t->results, head_of_all / n_heads,
+                                 (uint32_t)candidate)[head_of_all % n_heads];
 }
 
 static struct tune_summary choose_all(struct tune *t) {
@@ -300,7 +353,7 @@ static struct tune_summary choose_all(struct tune *t) {
     for (uint32_t i = 0; i < t->model.n_layers * n_heads; i++) {
         const struct tune_choice choice = tune_choice_of(t, i / n_heads, i % n_heads);
         t->patterns.heads[i] = choice.candidate < 0 ? (struct attn_pattern){.kind = PATTERN_DENSE}
-                                                    : t->candidates[choice.candidate];
+                                                    : chosen_pattern(t, i, choice.candidate);
         t->patterns.scores[i] = choice.mean_recall;
         if (tune_has_window(t, i / n_heads)) continue;
         sum.recall += choice.mean_recall / n;
@@ -351,10 +404,18 @@ static int find_filters(struct tune *t, struct error *err) {
     return 0;
 }
 
+/* Candidates are fitted by the first sample: one of the longest, where a budget is worth most. */
+static uint32_t first_sample(const struct tune *t) {
+    uint32_t i = 0;
+    while (t->lengths.sizes[i] != t->longest) i++;
+    return i * (uint32_t)t->plan->n_samples;
+}
+
 static int run(struct tune *t, struct error *err) {
+    const uint32_t n = t->results.n_samples, first = first_sample(t);
     int rc = 0;
     begin_progress(t);
-    for (uint32_t s = 0; s < t->results.n_samples && !rc; s++) rc = measure_sample(t, s, err);
+    for (uint32_t s = 0; s < n && !rc; s++) rc = measure_sample(t, (first + s) % n, err);
     if (!rc && t->finds_patterns) rc = find_patterns(t, err);
     progress_end(&t->progress);
     if (!rc && t->finds_filters) rc = find_filters(t, err);

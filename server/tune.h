@@ -5,6 +5,7 @@
  *   tune_prompts.c    calibration prompts
  *   tune_pass.c       one prompt through the model, attention measured at each layer
  *   tune_search.c     what is tried, and what is chosen of it
+ *   tune_fit.c        candidates of equal cost
  *   tune_layers.c     what layers choose at the end of a prompt, and how alike that is
  *   tune_filters.c    which of them become filters
  *   tune_state.c      what has been measured, so that a second run goes on
@@ -33,7 +34,9 @@ struct tune_plan {
     char *lengths_text, *out, *filters_out, *state; /* those but the first: NULL, the default */
     uint64_t n_samples;                             /* of each length */
     uint64_t seed;
-    double target, floor;                      /* struct tune_goal */
+    uint64_t objective; /* enum tune_objective */
+    double budget;      /* TUNE_FLOPS: share of the pairs that a fitted candidate may visit */
+    double target, floor; /* struct tune_goal */
     uint64_t n_selected, n_dense; /* 0: the default */
     uint64_t max_filters, n_wait;
 };

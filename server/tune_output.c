@@ -40,6 +40,7 @@ void tune_print_settings(struct buffer *out, const struct tune *t) {
     print_lengths(out, t);
     buffer_printf(out, "; selected %" PRIu64 "; ", t->plan->n_selected);
     print_candidates(out, t);
+    if (t->plan->objective == TUNE_FLOPS) buffer_printf(out, "; budget %.17g", t->plan->budget);
 }
 
 /* ---- the file ---- */
@@ -98,13 +99,33 @@ void tune_notes_fini(struct tune_notes *notes) {
     for (size_t i = 0; i < notes->n; i++) buffer_fini(&notes->texts[i]);
 }
 
+static void note_objective(struct tune_notes *notes, const struct tune *t) {
+    struct buffer *objective = tune_notes_add(notes, "objective");
+    if (t->plan->objective == TUNE_FLOPS)
+        buffer_printf(objective,
+                      "flops: the candidates are sized, for each head, to visit at most %.3g of "
+                      "the pairs of the first prompt of %" PRIu32 " tokens; a head has the one "
+                      "that finds most in its worst prompt",
+                      t->plan->budget, t->longest);
+    else
+        buffer_puts(objective, "recall: a head has the cheapest candidate that finds enough");
+}
+
+static void note_recall(struct buffer *out, const struct tune *t, const struct tune_summary *sum) {
+    buffer_puts(out, "asked for: ");
+    if (t->plan->objective == TUNE_RECALL)
+        buffer_printf(out, "%.3g of every prompt, ", t->plan->target);
+    buffer_printf(out,
+                  "at least %.3g; found: %.4f on average, %.4f in the worst head and prompt. A "
+                  "head's score is its mean",
+                  t->plan->floor, sum->recall, sum->worst);
+}
+
 static void note_patterns(struct tune_notes *notes, const struct tune *t,
                           const struct tune_summary *sum) {
     print_candidates(tune_notes_add(notes, "candidates"), t);
-    buffer_printf(tune_notes_add(notes, "recall"),
-                  "asked for: %.3g of every prompt, at least %.3g; found: %.4f on average, %.4f in "
-                  "the worst head and prompt. A head's score is its mean",
-                  t->plan->target, t->plan->floor, sum->recall, sum->worst);
+    note_objective(notes, t);
+    note_recall(tune_notes_add(notes, "recall"), t, sum);
     print_rungs(tune_notes_add(notes, "break_even"), t);
 }
 
@@ -154,8 +175,9 @@ static void print_families(const struct tune *t) {
         const struct tune_finding found = tune_finding_of(&t->results, c);
         const struct attn_pattern *p = &t->candidates[c];
         fprintf(stderr,
-                "tune: %s %" PRIu32 " %" PRIu32 " on every head: recall %.4f, density %.4f\n",
-                pattern_kind_name(p->kind), p->p1, p->p2, found.recall, found.density);
+                "tune: %s %" PRIu32 " %" PRIu32 "%s on every head: recall %.4f, density %.4f\n",
+                pattern_kind_name(p->kind), p->p1, p->p2,
+                t->plan->objective == TUNE_FLOPS ? ", fitted," : "", found.recall, found.density);
     }
 }
 

@@ -274,15 +274,28 @@ static void find_recall(struct tune_pass *p, float *recall) {
     for (uint32_t h = 0; h < n_heads; h++) recall[h] = (float)(p->sums[h] / n_rows);
 }
 
+/* Head h's is heads[h], from now on. */
+static struct attn_sparse describe_heads(struct tune_pass *p, const struct attn_pattern *heads,
+                                         float dense_above) {
+    const uint32_t n_heads = p->model->config.n_heads;
+    memcpy(p->patterns + (size_t)p->layer * n_heads, heads, n_heads * sizeof(*heads));
+    return (struct attn_sparse){.patterns = p->patterns,
+                                .n_rows = p->n_tokens,
+                                .dense_from = UINT32_MAX,
+                                .dense_above = dense_above,
+                                .synthetic = p->synthetic};
+}
+
+int tune_pass_density(struct tune_pass *pass, const struct attn_pattern *heads, float *density,
+                      struct error *err) {
+    double seconds;
+    const struct attn_sparse sparse = describe_heads(pass, heads, 1);
+    return run_index(pass, &sparse, density, &seconds, err);
+}
+
 int tune_pass_sparse(struct tune_pass *pass, const struct attn_pattern *heads, float dense_above,
                      struct tune_run *run, struct error *err) {
-    const uint32_t n_heads = pass->model->config.n_heads;
-    const struct attn_sparse sparse = {.patterns = pass->patterns,
-                                       .n_rows = pass->n_tokens,
-                                       .dense_from = UINT32_MAX,
-                                       .dense_above = dense_above,
-                                       .synthetic = pass->synthetic};
-    memcpy(pass->patterns + (size_t)pass->layer * n_heads, heads, n_heads * sizeof(*heads));
+    const struct attn_sparse sparse = describe_heads(pass, heads, dense_above);
     int rc = run_index(pass, &sparse, run->density, &run->index_s, err);
     if (!rc) rc = run_attention(pass, &sparse, pass->sparse_lse, &run->attention_s, err);
     if (!rc && run->recall) find_recall(pass, run->recall);

@@ -36,6 +36,9 @@ struct tune_run {
     float *recall, *density;     /* [n_heads]; NULL: not asked for */
 };
 
+/* What head h would visit with the pattern heads[h], without any attention. */
+int tune_pass_density(struct tune_pass *pass, const struct attn_pattern *heads, float *density,
+                      struct error *err);
 /* Attention with head h's pattern heads[h].  recall needs tune_pass_dense() before. */
 int tune_pass_sparse(struct tune_pass *pass, const struct attn_pattern *heads, float dense_above,
                      struct tune_run *run, struct error *err);

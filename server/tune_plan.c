@@ -13,6 +13,8 @@
 
 static const char *const find_words[] = {"both", "patterns", "filters", NULL};
 
+static const char *const objective_words[] = {"recall", "flops", NULL};
+
 static const struct option entries[] = {
     {"find", OPTION_CHOICE, AT(find), 0, 0, "both", find_words,
      "patterns of sparse prompts, filters, which are layers that choose tokens for others, or "
@@ -22,6 +24,12 @@ static const struct option entries[] = {
      "8192]"},
     {"samples", OPTION_NUMBER, AT(n_samples), 1, TUNE_MAX_SAMPLES, "3", NULL,
      "prompts of each length: retrieval, needles, prose and several needles of a name take turns"},
+    {"objective", OPTION_CHOICE, AT(objective), 0, 0, "recall", objective_words,
+     "recall: a head gets the cheapest pattern that finds --recall; flops: patterns are sized to "
+     "visit --budget of all pairs each, and a head gets the one that finds most, as published"},
+    {"budget", OPTION_FRACTION, AT(budget), 1, 99, "0.31", NULL,
+     "with --objective flops: share of the pairs; the default is what 1024 first and 4096 nearest "
+     "keys are of 30000 tokens"},
     {"recall", OPTION_FRACTION, AT(target), 1, 100, "0.95", NULL,
      "share of its attention that a head must find in every prompt"},
     {"floor", OPTION_FRACTION, AT(floor), 0, 100, "0.8", NULL,

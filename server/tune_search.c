@@ -13,10 +13,11 @@ static const struct attn_pattern candidates[] = {
     {PATTERN_A_SHAPE, 100, 800},          {PATTERN_A_SHAPE, 1024, 4096},
     {PATTERN_VERTICAL_SLASH, 30, 800},    {PATTERN_VERTICAL_SLASH, 100, 750},
     {PATTERN_VERTICAL_SLASH, 500, 700},   {PATTERN_VERTICAL_SLASH, 30, 2048},
-    {PATTERN_VERTICAL_SLASH, 500, 1500},  {PATTERN_VERTICAL_SLASH, 3000, 200},
-    {PATTERN_VERTICAL_SLASH, 3500, 100},  {PATTERN_VERTICAL_SLASH, 1000, 4096},
-    {PATTERN_VERTICAL_SLASH, 1000, 6096}, {PATTERN_BLOCK_SPARSE, 25, 0},
-    {PATTERN_BLOCK_SPARSE, 50, 0},        {PATTERN_BLOCK_SPARSE, 100, 0},
+    {PATTERN_VERTICAL_SLASH, 100, 1800},  {PATTERN_VERTICAL_SLASH, 500, 1500},
+    {PATTERN_VERTICAL_SLASH, 3000, 200},  {PATTERN_VERTICAL_SLASH, 3500, 100},
+    {PATTERN_VERTICAL_SLASH, 1000, 4096}, {PATTERN_VERTICAL_SLASH, 1000, 6096},
+    {PATTERN_BLOCK_SPARSE, 25, 0},        {PATTERN_BLOCK_SPARSE, 50, 0},
+    {PATTERN_BLOCK_SPARSE, 100, 0},
 };
 enum { N_CANDIDATES = sizeof(candidates) / sizeof(*candidates), FIRST_ROW = 2500 };
 _Static_assert(sizeof(candidates) <= TUNE_MAX_CANDIDATES * sizeof(*candidates),
@@ -51,8 +52,18 @@ void tune_add_recall(double *sums, const float *sparse, const float *dense, uint
 
 /* ---- results ---- */
 
+static void set_patterns(struct tune_results *r, const struct attn_pattern *candidates,
+                         bool fitted) {
+    for (uint32_t l = 0; l < r->n_layers; l++) {
+        r->fitted[l] = fitted;
+        for (uint32_t i = 0; i < r->n_candidates * r->n_heads; i++)
+            tune_results_patterns(r, l, 0)[i] = candidates[i / r->n_heads];
+    }
+}
+
 int tune_results_init(struct tune_results *out, uint32_t n_samples, uint32_t n_layers,
-                      uint32_t n_heads, uint32_t n_candidates, struct error *err) {
+                      uint32_t n_heads, uint32_t n_candidates,
+                      const struct attn_pattern *candidates, bool fitted, struct error *err) {
     const size_t n = (size_t)n_samples * n_layers, per_head = (size_t)n_candidates * n_heads;
     const size_t bytes = 2 * (n_candidates * sizeof(double) + per_head * sizeof(float));
     *out = (struct tune_results){.n_samples = n_samples,
@@ -63,7 +74,10 @@ int tune_results_init(struct tune_results *out, uint32_t n_samples, uint32_t n_l
     out->similarity = calloc(n * n_layers, sizeof(*out->similarity));
     out->compared = calloc(n_samples, sizeof(*out->compared));
     out->arena = calloc(n, round_up(bytes + 1, sizeof(double))); /* never of no bytes */
-    if (!out->layers || !out->arena || !out->similarity || !out->compared) {
+    out->patterns = calloc(n_layers * per_head + 1, sizeof(*out->patterns));
+    out->fitted = calloc(n_layers, sizeof(*out->fitted));
+    if (!out->layers || !out->arena || !out->similarity || !out->compared || !out->patterns ||
+        !out->fitted) {
         tune_results_fini(out);
         return error_set(err, ERR_NOMEM, "tune: no memory for the results of %zu layers", n);
     }
@@ -76,6 +90,7 @@ int tune_results_init(struct tune_results *out, uint32_t n_samples, uint32_t n_l
         layer->density = layer->recall + per_head;
         at = (char *)(layer->density + per_head);
     }
+    set_patterns(out, candidates, fitted);
     return 0;
 }
 
@@ -84,6 +99,8 @@ void tune_results_fini(struct tune_results *results) {
     free(results->arena);
     free(results->similarity);
     free(results->compared);
+    free(results->patterns);
+    free(results->fitted);
     *results = (struct tune_results){0};
 }
 
@@ -91,6 +108,12 @@ struct tune_layer *tune_results_at(const struct tune_results *results, uint32_t 
                                    uint32_t layer) {
     assert(sample < results->n_samples && layer < results->n_layers);
     return &results->layers[(size_t)sample * results->n_layers + layer];
+}
+
+struct attn_pattern *tune_results_patterns(const struct tune_results *results, uint32_t layer,
+                                           uint32_t candidate) {
+    const size_t first = (size_t)layer * results->n_candidates + candidate;
+    return results->patterns + first * results->n_heads;
 }
 
 double *tune_results_similarity(const struct tune_results *results, uint32_t sample) {
@@ -151,9 +174,11 @@ static struct tune_choice judge(const struct tune_results *r, uint32_t layer, ui
     return choice;
 }
 
-/* Candidates that reach the target compete by their cost, the others by their recall. */
+/* Where recall is the objective, candidates that reach the target compete by their cost; the
+ * others, and those of equal flops, by their recall. */
 static bool is_better(const struct tune_choice *a, const struct tune_choice *b,
                       const struct tune_goal *goal) {
+    if (goal->objective == TUNE_FLOPS) return a->worst_recall > b->worst_recall;
     const bool a_reaches = a->worst_recall >= goal->target,
                b_reaches = b->worst_recall >= goal->target;
     if (a_reaches != b_reaches) return a_reaches;
@@ -163,12 +188,19 @@ static bool is_better(const struct tune_choice *a, const struct tune_choice *b,
 /* What gains less than this is within the noise of its measurement, and not worth a key. */
 static const double WORTHWHILE_COST = 0.95;
 
+static bool may_be_chosen(const struct tune_results *r, const struct tune_goal *goal,
+                          const struct tune_choice *choice, uint32_t layer, uint32_t head) {
+    if (choice->worst_recall < goal->floor) return false;
+    if (goal->objective == TUNE_RECALL) return choice->cost <= WORTHWHILE_COST;
+    return tune_results_patterns(r, layer, (uint32_t)choice->candidate)[head].kind != PATTERN_DENSE;
+}
+
 struct tune_choice tune_choose(const struct tune_results *results, const struct tune_goal *goal,
                                uint32_t layer, uint32_t head) {
     struct tune_choice best = TUNE_DENSE;
     for (uint32_t c = 0; c < results->n_candidates; c++) {
         const struct tune_choice choice = judge(results, layer, head, c);
-        if (choice.cost > WORTHWHILE_COST || choice.worst_recall < goal->floor) continue;
+        if (!may_be_chosen(results, goal, &choice, layer, head)) continue;
         if (best.candidate < 0 || is_better(&choice, &best, goal)) best = choice;
     }
     return best;

@@ -7,6 +7,13 @@
  *             multiple of its part of the dense run's.  The index is shared out evenly, attention
  *             by what each head visited.
  *
+ * The objective says what a head gets of them:
+ *
+ *   recall    the cheapest candidate that finds enough; those that cost no less than dense
+ *             attention are none
+ *   flops     candidates have been fitted to one budget of pairs for each head (tune_fit.h): the
+ *             one that finds most, whatever it took
+ *
  * Thread: any.  Memory: tune_results owns its arrays; nothing else allocates. */
 #ifndef SERVER_TUNE_SEARCH_H
 #define SERVER_TUNE_SEARCH_H
@@ -42,21 +49,32 @@ struct tune_results {
     uint32_t n_samples, n_layers, n_heads, n_candidates;
     struct tune_layer *layers; /* [n_samples][n_layers] */
     void *arena;               /* of what they point to */
+    struct attn_pattern *patterns; /* [n_layers][n_candidates][n_heads]: what was measured; of a
+                                      layer that is not fitted yet, where its fit begins */
+    bool *fitted;                  /* [n_layers]; PATTERN_DENSE: no size of it fits the head */
     double *similarity;        /* [n_samples][n_layers][n_layers], struct tune_filters */
     bool *compared;            /* [n_samples]: that is known */
 };
 
+/* candidates [n_candidates]: every head's; fitted: as they are, or else layer by layer. */
 int tune_results_init(struct tune_results *out, uint32_t n_samples, uint32_t n_layers,
-                      uint32_t n_heads, uint32_t n_candidates, struct error *err);
+                      uint32_t n_heads, uint32_t n_candidates,
+                      const struct attn_pattern *candidates, bool fitted, struct error *err);
 void tune_results_fini(struct tune_results *results); /* a zeroed struct is allowed */
 struct tune_layer *tune_results_at(const struct tune_results *results, uint32_t sample,
                                    uint32_t layer);
+/* Of all heads. */
+struct attn_pattern *tune_results_patterns(const struct tune_results *results, uint32_t layer,
+                                           uint32_t candidate);
 double *tune_results_similarity(const struct tune_results *results, uint32_t sample);
+
+enum tune_objective { TUNE_RECALL, TUNE_FLOPS };
 
 /* What is asked of a head's recall. */
 struct tune_goal {
-    double target; /* the cheapest candidate that has it in every sample */
-    double floor;  /* if none has, the best one; below this the head is dense */
+    enum tune_objective objective;
+    double target; /* TUNE_RECALL: the cheapest candidate that has it in every sample; */
+    double floor;  /* if none has, the best one.  Below this the head is dense */
 };
 
 struct tune_choice {
@@ -66,8 +84,7 @@ struct tune_choice {
 };
 #define TUNE_DENSE ((struct tune_choice){-1, 1, 1, 1, 1})
 
-/* Of candidates that are clearly cheaper than dense attention; every sample of the layer is
- * done. */
+/* Every sample of the layer is done. */
 struct tune_choice tune_choose(const struct tune_results *results, const struct tune_goal *goal,
                                uint32_t layer, uint32_t head);
 

@@ -12,6 +12,7 @@
 
 #include "engine/error.h"
 #include "engine/file.h"
+#include "engine/patterns.h"
 
 #define FORMAT "quire-tune-1"
 
@@ -67,10 +68,43 @@ static bool read_table(const json_t *rows, const struct tune_results *r, float *
     return true;
 }
 
+/* Returns the largest p1 of a kind: more cannot be indexed. */
+static uint32_t most_of(enum attn_pattern_kind kind) {
+    return kind == PATTERN_VERTICAL_SLASH ? SPARSE_MAX_COLUMNS
+           : kind == PATTERN_BLOCK_SPARSE ? SPARSE_MAX_PAGES
+                                          : PATTERNS_MAX_TOKENS;
+}
+
+static bool read_number(const json_t *rows, uint32_t row, uint32_t column, uint32_t most,
+                        uint32_t *out) {
+    const json_t *value = json_array_get(json_array_get(rows, row), column);
+    const json_int_t x = json_integer_value(value);
+    *out = (uint32_t)x;
+    return json_is_integer(value) && x >= 0 && x <= most;
+}
+
+/* Reads the sizes of a layer's candidates; both numbers are 0 of one that does not fit. */
+static bool read_fitted(const json_t *line, struct tune_results *r) {
+    const json_t *p1 = json_object_get(line, "p1"), *p2 = json_object_get(line, "p2");
+    uint32_t layer;
+    if (!read_index(line, "fitted", r->n_layers, &layer) || r->fitted[layer]) return false;
+    for (uint32_t c = 0; c < r->n_candidates; c++)
+        for (uint32_t h = 0; h < r->n_heads; h++) {
+            struct attn_pattern *p = &tune_results_patterns(r, layer, c)[h];
+            if (!read_number(p1, c, h, most_of(p->kind), &p->p1)) return false;
+            if (!read_number(p2, c, h, PATTERNS_MAX_TOKENS, &p->p2)) return false;
+        }
+    for (uint32_t i = 0; i < r->n_candidates * r->n_heads; i++) {
+        struct attn_pattern *p = &tune_results_patterns(r, layer, 0)[i];
+        if (p->p1 == 0 && p->p2 == 0) p->kind = PATTERN_DENSE;
+    }
+    return r->fitted[layer] = true;
+}
+
 static bool read_layer(const json_t *line, struct tune_results *r) {
     uint32_t sample, layer;
     if (!read_index(line, "sample", r->n_samples, &sample)) return false;
-    if (!read_index(line, "layer", r->n_layers, &layer)) return false;
+    if (!read_index(line, "layer", r->n_layers, &layer) || !r->fitted[layer]) return false;
     struct tune_layer *at = tune_results_at(r, sample, layer);
     at->done = read_seconds(line, "dense_s", &at->dense_s) &&
                read_doubles(json_object_get(line, "index_s"), r->n_candidates, at->index_s) &&
@@ -112,6 +146,7 @@ static bool read_result(const char *text, size_t length, struct tune_state *stat
     bool good;
     if (json_object_get(line, "sample")) good = read_layer(line, results);
     else if (json_object_get(line, "compared")) good = read_similarity(line, results);
+    else if (json_object_get(line, "fitted")) good = read_fitted(line, results);
     else good = read_rung(line, state);
     json_decref(line);
     return good;
@@ -191,6 +226,26 @@ int tune_state_add_layer(struct tune_state *state, const struct tune_results *re
         doubles_to_json(at->index_s, results->n_candidates), "attention_s",
         doubles_to_json(at->attention_s, results->n_candidates), "recall",
         table_to_json(at->recall, results), "density", table_to_json(at->density, results));
+    return write_line(state, line, err);
+}
+
+static json_t *sizes_to_json(const struct tune_results *r, uint32_t layer, bool second) {
+    json_t *rows = json_array();
+    for (uint32_t c = 0; c < r->n_candidates; c++) {
+        const struct attn_pattern *heads = tune_results_patterns(r, layer, c);
+        json_t *row = json_array();
+        for (uint32_t h = 0; h < r->n_heads; h++)
+            json_array_append_new(row, json_integer(second ? heads[h].p2 : heads[h].p1));
+        json_array_append_new(rows, row);
+    }
+    return rows;
+}
+
+int tune_state_add_fitted(struct tune_state *state, const struct tune_results *results,
+                          uint32_t layer, struct error *err) {
+    json_t *line = json_pack("{s:I, s:o, s:o}", "fitted", (json_int_t)layer, "p1",
+                             sizes_to_json(results, layer, false), "p2",
+                             sizes_to_json(results, layer, true));
     return write_line(state, line, err);
 }
 

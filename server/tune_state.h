@@ -3,6 +3,8 @@
  * A line of JSON for each result, in the order they came:
  *
  *   {"format": "quire-tune-1", "settings": "..."}
+ *   {"fitted": 3, "p1": [[...], ...], "p2": [[...], ...]}              of a layer, by candidate and
+ *                                                                      head; 0 and 0: none fits
  *   {"sample": 0, "layer": 3, "dense_s": 0.61, "index_s": [...], "attention_s": [...],
  *    "recall": [[...], ...], "density": [[...], ...]}                    by candidate and head
  *   {"compared": 0, "similarity": [[...], ...]}                         of a sample, by layers
@@ -29,6 +31,9 @@ int tune_state_add_layer(struct tune_state *state, const struct tune_results *re
                          uint32_t sample, uint32_t layer, struct error *err);
 int tune_state_add_similarity(struct tune_state *state, const struct tune_results *results,
                               uint32_t sample, struct error *err);
+/* Of a layer whose candidates were not fitted when the state was opened. */
+int tune_state_add_fitted(struct tune_state *state, const struct tune_results *results,
+                          uint32_t layer, struct error *err);
 /* patterns: hash of what was compared with dense attention. */
 int tune_state_add_rung(struct tune_state *state, uint64_t patterns, const struct tune_rung *rung,
                         struct error *err);

@@ -37,6 +37,7 @@ def test_a_search_writes_a_pattern_file_that_is_served(tiny_model, tmp_path, ser
     assert [least >= 1024 for least in found["min_sparse_tokens"].values()] == [True]
     assert [sorted(layer) for layer in found["layers"]] == [["0", "1"]] * N_LAYERS
     notes = found["provenance"]
+    assert notes["objective"].startswith("recall: ")
     assert notes["lengths"] == "1024, 2048" and "seed 7" in notes["prompts"]
     assert notes["break_even"].startswith("prompts by tokens, dense and sparse: ")
     rows = done.stdout.splitlines()
@@ -51,6 +52,65 @@ def test_a_search_writes_a_pattern_file_that_is_served(tiny_model, tmp_path, ser
     server = serve(str(tiny_model), "--pattern-file", str(out))
     assert server.get("/health").status == 200
     assert out.name in server.log and "measured it on this backend" in server.log
+
+
+FLOPS = ("--find", "patterns", "--objective", "flops", "--budget", "0.3", "--floor", "0.01",
+         "--lengths", "1024,2048", "--out", "out.json")
+
+
+def heads_of(rows):
+    """layer, head, pattern, p1, p2 as they are, and the density."""
+    return [(row.split(",")[:5], float(row.split(",")[7])) for row in rows[1:]]
+
+
+def test_a_search_of_equal_flops(tiny_model, tmp_path):
+    """Every head has a pattern that was sized to the budget, however long it took; nothing depends
+    on time, so another search finds the same."""
+    found = []
+    for _ in range(2):
+        done = tune(tiny_model, tmp_path, *FLOPS, "--samples", "1")
+        assert done.returncode == 0, done.stderr
+        assert "stream_llm 1024 4096, fitted, on every head" in done.stderr
+        heads = heads_of(done.stdout.splitlines())
+        assert [pattern for (_, _, pattern, _, _), _ in heads if pattern == "dense"] == []
+        file = json.loads((tmp_path / "out.json").read_text())
+        notes = file["provenance"]
+        assert notes["objective"].startswith("flops: ")
+        assert "at most 0.3 of the" in notes["objective"] and "2048 tokens" in notes["objective"]
+        for (layer, head, *pattern), _ in heads:
+            assert [str(cell) for cell in file["layers"][int(layer)][head][:3]] == pattern
+        found.append(heads)
+    assert found[0] == found[1]
+    done = tune(tiny_model, tmp_path, *FLOPS, "--lengths", "2048", "--samples", "1")
+    for _, density in heads_of(done.stdout.splitlines()):
+        assert 0.2 < density <= 0.3  # of the prompt that it was sized by
+    done = tune(tiny_model, tmp_path, "--find", "patterns", "--lengths", "1024", "--samples", "1")
+    assert done.returncode == 0 and "fitted" not in done.stderr
+    file = json.loads((tmp_path / f"{tiny_model.name}.json").read_text())
+    assert file["provenance"]["objective"].startswith("recall: ")
+
+
+def test_a_search_of_equal_flops_goes_on(tiny_model, tmp_path):
+    flops = (*FLOPS, "--samples", "20")
+    state = tmp_path / "out.json.state"
+    stop_at(tiny_model, tmp_path, state, 2, '"sample"', *flops)
+    for other in (("--objective", "recall"), ("--budget", "0.4")):
+        done = tune(tiny_model, tmp_path, *flops, *other)
+        assert done.returncode == 1 and "is of another search" in done.stderr, other
+
+    # What the second run takes from the file shows in what it finds: only A-shapes fitted.
+    lines = [json.loads(line) for line in state.read_text().splitlines()]
+    (at,) = [i for i, line in enumerate(lines) if "fitted" in line]
+    assert at < min(i for i, line in enumerate(lines) if "sample" in line)
+    n = len(lines[at]["p1"])
+    lines[at] |= {"p1": [[77] * N_HEADS] + [[0] * N_HEADS] * (n - 1),
+                  "p2": [[99] * N_HEADS] + [[0] * N_HEADS] * (n - 1)}
+    state.write_text("".join(json.dumps(line) + "\n" for line in lines[:at + 1]))
+    done = tune(tiny_model, tmp_path, *flops)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "out.json").read_text())["layers"]
+    assert [entry[:3] for layer in found for entry in layer.values()] == [
+        ["stream_llm", 77, 99]] * (N_LAYERS * N_HEADS)
 
 
 def wait_for(process, state, n, word):
@@ -153,6 +213,8 @@ def test_wrong_flags_are_refused(tiny_model, tmp_path):
             (("--samples", "65"), 2, "--samples"),
             (("--lengths", "1024,2048", "--samples", "33"), 2, "at most 64 prompts"),
             (("--recall", "2"), 2, "--recall"),
+            (("--objective", "time"), 2, "--objective"),
+            (("--budget", "1"), 2, "--budget"),
             (("--find", "words"), 2, "--find"),
             (("--find", "filters"), 1, "too few layers"),
             (("--max-filters", "5"), 2, "--max-filters"),

@@ -100,6 +100,25 @@ static void larger_patterns_recall_more(void **state) {
     close_rig(&rig);
 }
 
+/* Which is what a fit asks for, again and again. */
+static void density_is_known_without_attention(void **state) {
+    (void)state;
+    struct rig rig;
+    struct error err = {0};
+    struct attn_pattern heads[N_HEADS];
+    float density[N_HEADS];
+    open_rig(&rig, 256);
+    enter(&rig, 0);
+    for (uint32_t h = 0; h < N_HEADS; h++)
+        heads[h] = (struct attn_pattern){PATTERN_VERTICAL_SLASH, 30, 100 + 20 * h};
+    assert_int_equal(tune_pass_density(rig.pass, heads, density, &err), 0);
+    for (uint32_t h = 0; h < N_HEADS; h++) {
+        const struct seen seen = look(&rig, PATTERN_VERTICAL_SLASH, 30, 100 + 20 * h);
+        assert_true(density[h] == seen.density[h] && density[h] < 1);
+    }
+    close_rig(&rig);
+}
+
 static double mean(const float *values) {
     double sum = 0;
     for (uint32_t h = 0; h < N_HEADS; h++) sum += values[h] / N_HEADS;
@@ -271,6 +290,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_visits_everything_recalls_everything),
         cmocka_unit_test(larger_patterns_recall_more),
+        cmocka_unit_test(density_is_known_without_attention),
         cmocka_unit_test(lines_are_worth_looking_for),
         cmocka_unit_test(measurements_change_nothing_downstream),
         cmocka_unit_test(tokens_are_worth_their_largest_weight),

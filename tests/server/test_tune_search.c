@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <math.h>
+#include <string.h>
 
 #include "engine/error.h"
 #include "server/tune_search.h"
@@ -17,7 +18,11 @@ static const struct tune_goal goal = {.target = 0.95, .floor = 0.8};
 static struct tune_results make(uint32_t n_samples, uint32_t n_candidates) {
     struct tune_results r;
     struct error err = {0};
-    assert_int_equal(tune_results_init(&r, n_samples, 1, N_HEADS, n_candidates, &err), 0);
+    struct attn_pattern candidates[TUNE_MAX_CANDIDATES];
+    for (uint32_t i = 0; i < n_candidates; i++)
+        candidates[i] = (struct attn_pattern){PATTERN_A_SHAPE, i, 100};
+    assert_int_equal(
+        tune_results_init(&r, n_samples, 1, N_HEADS, n_candidates, candidates, true, &err), 0);
     for (uint32_t s = 0; s < n_samples; s++) {
         tune_results_at(&r, s, 0)->done = true;
         tune_results_at(&r, s, 0)->dense_s = N_HEADS;
@@ -110,6 +115,55 @@ static void heads_pay_for_what_they_visit(void **state) {
     assert_true(fabs(tune_choose(&r, &goal, 0, 0).cost - (0.6 + 0.1)) < 1e-6);
     assert_true(fabs(tune_choose(&r, &goal, 0, 1).cost - (0.2 + 0.1)) < 1e-6);
     tune_results_fini(&r);
+}
+
+/* Of candidates that visit the same: cost is no question, and a target no end. */
+static void with_equal_flops_the_best_recall_wins(void **state) {
+    (void)state;
+    static const struct tune_goal equal = {.objective = TUNE_FLOPS, .target = 0.95, .floor = 0.8};
+    struct tune_results r = make(2, 4);
+    for (uint32_t s = 0; s < 2; s++) {
+        set(&r, s, 0, 0.96f, 0.1); /* the cheapest that reaches the target */
+        set(&r, s, 1, s ? 0.97f : 1.0f, 0.3);
+        set(&r, s, 2, 0.98f, 1.5); /* the best in its worst prompt, slower than dense */
+        set(&r, s, 3, 0.99f, 0.1);
+        /* Its size for head 1 is none: it visits everything there. */
+        tune_results_patterns(&r, 0, 3)[1] = (struct attn_pattern){.kind = PATTERN_DENSE};
+    }
+    assert_int_equal(tune_choose(&r, &goal, 0, 1).candidate, 0);
+    assert_int_equal(tune_choose(&r, &equal, 0, 1).candidate, 2);
+    assert_int_equal(tune_choose(&r, &equal, 0, 0).candidate, 3);
+    tune_results_fini(&r);
+    r = make(1, 1);
+    set(&r, 0, 0, 0.79f, 0.1); /* below the floor */
+    assert_int_equal(tune_choose(&r, &equal, 0, 0).candidate, -1);
+    tune_results_fini(&r);
+}
+
+static void patterns_begin_as_the_candidates(void **state) {
+    (void)state;
+    struct tune_results r = make(1, 3);
+    for (uint32_t c = 0; c < 3; c++)
+        for (uint32_t h = 0; h < N_HEADS; h++)
+            assert_int_equal(tune_results_patterns(&r, 0, c)[h].p1, c);
+    assert_true(r.fitted[0]);
+    tune_results_fini(&r);
+}
+
+/* Those of the paper's Table 7 among them. */
+static void published_candidates_are_tried(void **state) {
+    (void)state;
+    static const struct attn_pattern published[] = {
+        {PATTERN_A_SHAPE, 1024, 4096},       {PATTERN_VERTICAL_SLASH, 30, 2048},
+        {PATTERN_VERTICAL_SLASH, 100, 1800}, {PATTERN_VERTICAL_SLASH, 500, 1500},
+        {PATTERN_VERTICAL_SLASH, 3000, 200}, {PATTERN_BLOCK_SPARSE, 100, 0}};
+    struct attn_pattern out[TUNE_MAX_CANDIDATES];
+    const uint32_t n = tune_candidates(32768, out);
+    for (size_t i = 0; i < sizeof(published) / sizeof(*published); i++) {
+        uint32_t at = 0;
+        while (at < n && memcmp(&out[at], &published[i], sizeof(*out)) != 0) at++;
+        assert_true(at < n);
+    }
 }
 
 static void candidates_are_smaller_than_the_prompt(void **state) {
@@ -240,6 +294,9 @@ int main(void) {
         cmocka_unit_test(a_head_that_nothing_suits_is_dense),
         cmocka_unit_test(a_cost_is_the_median_of_the_samples),
         cmocka_unit_test(heads_pay_for_what_they_visit),
+        cmocka_unit_test(with_equal_flops_the_best_recall_wins),
+        cmocka_unit_test(patterns_begin_as_the_candidates),
+        cmocka_unit_test(published_candidates_are_tried),
         cmocka_unit_test(candidates_are_smaller_than_the_prompt),
         cmocka_unit_test(recall_is_the_share_of_the_sum),
         cmocka_unit_test(short_prompts_count_three_quarters),

@@ -33,11 +33,18 @@ static int remove_path(void **state) {
     return 0;
 }
 
-static struct tune_results make_results(void) {
+static struct tune_results make(bool fitted) {
+    static const struct attn_pattern candidates[N_CANDIDATES] = {
+        {PATTERN_VERTICAL_SLASH, 500, 1500}, {PATTERN_BLOCK_SPARSE, 100, 0}};
     struct tune_results r;
     struct error err = {0};
-    assert_int_equal(tune_results_init(&r, N_SAMPLES, N_LAYERS, N_HEADS, N_CANDIDATES, &err), 0);
+    assert_int_equal(tune_results_init(&r, N_SAMPLES, N_LAYERS, N_HEADS, N_CANDIDATES, candidates,
+                                       fitted, &err), 0);
     return r;
+}
+
+static struct tune_results make_results(void) {
+    return make(true);
 }
 
 static struct tune_state *open_state(struct tune_results *results) {
@@ -122,6 +129,34 @@ static void comparisons_come_back(void **state) {
     tune_results_fini(&after);
 }
 
+/* Before the layers that were measured with them: of a layer that is not fitted nothing counts. */
+static void fits_come_back(void **state) {
+    (void)state;
+    struct tune_results before = make(false), after = make(false);
+    struct tune_state *file = open_state(&before);
+    struct error err = {0};
+    const struct attn_pattern lines = {PATTERN_VERTICAL_SLASH, 150, 450},
+                              pages = {PATTERN_BLOCK_SPARSE, 7, 0}, none = {PATTERN_DENSE, 0, 0};
+    tune_results_patterns(&before, 1, 0)[0] = lines;
+    tune_results_patterns(&before, 1, 0)[1] = none;
+    tune_results_patterns(&before, 1, 1)[0] = none;
+    tune_results_patterns(&before, 1, 1)[1] = pages;
+    assert_int_equal(tune_state_add_fitted(file, &before, 1, &err), 0);
+    add_layer(file, &before, 0, 1);
+    add_layer(file, &before, 0, 2); /* not fitted */
+    tune_state_close(file);
+
+    tune_state_close(open_state(&after));
+    assert_true(after.fitted[1] && !after.fitted[0] && !after.fitted[2]);
+    const struct attn_pattern *found = tune_results_patterns(&after, 1, 0);
+    const struct attn_pattern expected[] = {lines, none, none, pages};
+    assert_memory_equal(found, expected, sizeof(expected));
+    assert_true(tune_results_at(&after, 0, 1)->done && !tune_results_at(&after, 0, 2)->done);
+    assert_int_equal(count_done(&after), 1);
+    tune_results_fini(&before);
+    tune_results_fini(&after);
+}
+
 static size_t file_size(void) {
     struct stat status;
     assert_int_equal(stat(path, &status), 0);
@@ -172,6 +207,7 @@ static void lines_that_do_not_fit_end_the_file(void **state) {
         "{\"patterns\": \"xyz\"}", "[]", "",
         "{\"compared\": 0, \"similarity\": [[1,1,1],[1,1,1]]}",
         "{\"compared\": 2, \"similarity\": [[1,1,1],[1,1,1],[1,1,1]]}",
+        "{\"fitted\": 0, \"p1\": [[9,9],[9,9]], \"p2\": [[9,9],[0,0]]}", /* it is already */
         "{\"sample\":0,\"layer\":0,\"dense_s\":1,\"index_s\":[0,0],\"attention_s\":[0,0],"
         "\"recall\":[[1,1],[1]],\"density\":[[1,1],[1,1]]}"};
     for (size_t i = 0; i < sizeof(lines) / sizeof(*lines); i++) {
@@ -185,6 +221,30 @@ static void lines_that_do_not_fit_end_the_file(void **state) {
         tune_state_close(open_state(&results));
         assert_int_equal(count_done(&results), 0);
         assert_false(results.compared[0] || results.compared[1]);
+        assert_int_equal(file_size(), good);
+        tune_results_fini(&results);
+    }
+}
+
+static void fits_that_cannot_be_end_the_file(void **state) {
+    (void)state;
+    static const char *const lines[] = {
+        "{\"fitted\": 3, \"p1\": [[9,9],[9,9]], \"p2\": [[9,9],[0,0]]}",
+        "{\"fitted\": 0, \"p1\": [[9,9],[9]], \"p2\": [[9,9],[0,0]]}",
+        "{\"fitted\": 0, \"p1\": [[9,9],[9,9]], \"p2\": [[9,-9],[0,0]]}",
+        "{\"fitted\": 0, \"p1\": [[9,9],[9,\"9\"]], \"p2\": [[9,9],[0,0]]}",
+        "{\"fitted\": 0, \"p1\": [[24577,9],[9,9]], \"p2\": [[9,9],[0,0]]}",
+        "{\"fitted\": 0, \"p1\": [[9,9],[9,1025]], \"p2\": [[9,9],[0,0]]}"};
+    for (size_t i = 0; i < sizeof(lines) / sizeof(*lines); i++) {
+        struct tune_results results = make(false);
+        tune_state_close(open_state(&results));
+        const size_t good = file_size();
+        FILE *file = fopen(path, "a");
+        assert_non_null(file);
+        fprintf(file, "%s\n", lines[i]);
+        fclose(file);
+        tune_state_close(open_state(&results));
+        assert_false(results.fitted[0]);
         assert_int_equal(file_size(), good);
         tune_results_fini(&results);
     }
@@ -213,6 +273,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_file_cut_in_its_first_line_begins_anew, fresh_path,
                                         remove_path),
         cmocka_unit_test_setup_teardown(lines_that_do_not_fit_end_the_file, fresh_path,
+                                        remove_path),
+        cmocka_unit_test_setup_teardown(fits_come_back, fresh_path, remove_path),
+        cmocka_unit_test_setup_teardown(fits_that_cannot_be_end_the_file, fresh_path,
                                         remove_path),
         cmocka_unit_test_setup_teardown(a_file_of_other_settings_is_refused, fresh_path,
                                         remove_path),
