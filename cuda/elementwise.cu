@@ -261,8 +261,8 @@ static __device__ __forceinline__ void note_token(const struct append_place &pla
     place.page->score[at] = 0.0f;
     if (place.position > 0) return;
     place.first->free_slot = place.budget->capacity;
-    place.first->n_evictions = 0;
-    place.first->kept_mass = 0.0;
+    place.first->n_evictions = place.first->lost_at = 0;
+    for (uint32_t k = 0; k < KV_LOST_TERMS; k++) place.first->lost[k] = 0.0f;
 }
 
 /* Pairs (a, b) turned by angles whose cosines and sines begin at c and s. */

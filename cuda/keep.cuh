@@ -77,6 +77,23 @@ static __device__ __forceinline__ uint32_t leave_order(const struct device_budge
     return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
+/* ---- what is lost (struct kv_page_state) ---- */
+
+/* exp(-rate(k) * n). */
+static __device__ __forceinline__ float fade_after(uint32_t k, uint32_t n) {
+    return __expf(-ldexpf((float)n, -(int)k));
+}
+
+/* Threads 0 to KV_LOST_TERMS - 1, each its own term: sum over those that leave of what the newest
+ * query gave * age * fade.  given: what it gave to them together. */
+static __device__ __forceinline__ void note_loss(struct kv_page_state *first, uint32_t n_text,
+                                                 float given, float term) {
+    const uint32_t k = threadIdx.x;
+    const float kept = given < 1.0f - KV_LEAST_KEPT ? 1.0f - given : KV_LEAST_KEPT;
+    first->lost[k] =
+        first->lost[k] * fade_after(k, n_text - first->lost_at) + __fdividef(term, kept);
+}
+
 /* ---- keys that turn ---- */
 
 /* cos and sin, scaled, of pair `freq` at a rank. */

@@ -1,7 +1,8 @@
 /* keep_compress.cu - after a chunk of a prompt: whoever stays moves to the first `capacity` slots,
  * in the order of the text, in place.
  *
- *   keep_select_kernel   who stays: the list of their slots, ascending, and their states
+ *   keep_select_kernel   who stays: the list of their slots, ascending, and their states; what the
+ *                        chunk's last row gave to the others, whose keys it reads again
  *   keep_move_kernel     their keys and values, by this list
  *
  *   slots  0 1 2 3 4 5 6 7        list  0 1 4 6        slots  0 1 4 6 . . . .
@@ -18,6 +19,7 @@
 #include "cuda/keep.cuh"
 
 enum { BLOCK = 1024, N_WARPS = BLOCK / 32, BINS = 256 };
+enum { LANE_DIMS = 8 }; /* of a key, that a lane has: launch_keep_scores sees to that */
 enum { MOVE_BLOCK = 256, MOVE_UNITS = 4, MOVE_DEPTH = 4 };
 enum { MOVE_ROWS = MOVE_BLOCK / MOVE_UNITS, MOVE_BATCH = MOVE_ROWS * MOVE_DEPTH };
 
@@ -26,6 +28,7 @@ struct item {
     const int32_t *pages;
     uint32_t *list; /* [n_slots] */
     uint32_t kv_head, n_slots, n_text;
+    uint32_t last_row; /* of the chunk, in the step's matrices */
 };
 
 /* False: nobody goes. */
@@ -39,6 +42,7 @@ static __device__ __forceinline__ bool item_of(const struct keep_params &p, uint
     item->pages = pages_of(s, p.layer, seq);
     item->kv_head = kv_head;
     item->n_text = item->budget->n_before + (uint32_t)s.seq_rows[seq];
+    item->last_row = (uint32_t)(s.first_row[seq] + s.seq_rows[seq]) - 1;
     const uint32_t group = p.n_heads / p.kv.n_kv_heads;
     item->list = reinterpret_cast<uint32_t *>(
         p.traces.scores +
@@ -51,26 +55,46 @@ static __device__ __forceinline__ bool item_of(const struct keep_params &p, uint
 struct plan {
     uint32_t bins[BINS];
     uint32_t counts[N_WARPS];
-    float sums[32];
+    float given[N_WARPS], terms[N_WARPS][KV_LOST_TERMS]; /* note_loss() */
     uint32_t digit, n_below; /* of the present digit: the one looked for, and how many are lower */
 };
 
 struct candidate {
     uint32_t order; /* who leaves first has the lowest */
-    float score;
     bool may_leave;
 };
+
+static __device__ __forceinline__ float score_at(const struct keep_params &p,
+                                                 const struct item &item, uint32_t slot) {
+    return page_state(p.kv, item.pages[slot / PAGE_TOKENS], item.kv_head)
+        ->score[slot % PAGE_TOKENS];
+}
+
+/* What a slot is judged by (enum kv_pooling). */
+static __device__ __forceinline__ float pooled_score(const struct keep_params &p,
+                                                     const struct item &item, uint32_t slot) {
+    const struct device_budget &b = *item.budget;
+    const uint32_t half = b.kernel / 2,
+                   n_pooled = item.n_slots > b.window ? item.n_slots - b.window : 0;
+    if (b.pooling == KV_POOLING_NONE || slot >= n_pooled) return score_at(p, item, slot);
+    float pooled = 0.0f;
+    for (uint32_t i = slot > half ? slot - half : 0; i <= slot + half && i < n_pooled; i++) {
+        const float score = score_at(p, item, i);
+        if (b.pooling == KV_POOLING_AVERAGE) pooled += score;
+        else if (score > pooled) pooled = score;
+    }
+    return pooled;
+}
 
 static __device__ __forceinline__ struct candidate candidate_of(const struct keep_params &p,
                                                                 const struct item &item,
                                                                 uint32_t slot) {
     const struct kv_page_state *state =
         page_state(p.kv, item.pages[slot / PAGE_TOKENS], item.kv_head);
-    const uint32_t at = slot % PAGE_TOKENS, position = state->position[at];
-    struct candidate c;
-    c.score = state->score[at];
-    c.may_leave = may_leave(*item.budget, item.n_text, position);
-    c.order = leave_order(*item.budget, item.n_text, position, c.score);
+    const uint32_t position = state->position[slot % PAGE_TOKENS];
+    struct candidate c = {0, may_leave(*item.budget, item.n_text, position)};
+    if (c.may_leave)
+        c.order = leave_order(*item.budget, item.n_text, position, pooled_score(p, item, slot));
     return c;
 }
 
@@ -131,14 +155,12 @@ static __device__ __forceinline__ uint32_t count_before(bool flag, struct plan *
     return before + (uint32_t)__popc(votes & ((1u << threadIdx.x % 32) - 1));
 }
 
-/* Fills the list; returns the share of the scores that stays. */
-static __device__ float list_kept(const struct keep_params &p, const struct item &item,
-                                  struct plan *plan, uint32_t threshold, uint32_t n_equal) {
+static __device__ void list_kept(const struct keep_params &p, const struct item &item,
+                                 struct plan *plan, uint32_t threshold, uint32_t n_equal) {
     uint32_t n_listed = 0, n_equal_seen = 0;
-    float kept = 0.0f, all = 0.0f;
     for (uint32_t base = 0; base < item.n_slots; base += BLOCK) {
         const uint32_t slot = base + threadIdx.x;
-        struct candidate c = {0, 0.0f, false};
+        struct candidate c = {0, false};
         if (slot < item.n_slots) c = candidate_of(p, item, slot);
         uint32_t n_new;
         const bool equal = c.may_leave && c.order == threshold;
@@ -149,14 +171,86 @@ static __device__ float list_kept(const struct keep_params &p, const struct item
         const uint32_t to = n_listed + count_before(stays, plan, &n_new);
         n_listed += n_new;
         if (stays) item.list[to] = slot;
-        all += c.score;
-        if (stays) kept += c.score;
     }
-    kept = block_sum(kept, plan->sums);
-    __syncthreads();
-    all = block_sum(all, plan->sums);
-    return all > 0.0f ? kept / all : 1.0f;
 }
+
+/* ---- what is lost ---- */
+
+static __device__ bool is_listed(const struct item &item, uint32_t slot) {
+    uint32_t low = 0, high = item.budget->capacity;
+    while (low < high) {
+        const uint32_t middle = (low + high) / 2;
+        if (item.list[middle] < slot) low = middle + 1;
+        else high = middle;
+    }
+    return low < item.budget->capacity && item.list[low] == slot;
+}
+
+/* A warp: the share of the chunk's last row's attention that a slot got, mean over the group.  In
+ * prompts a slot's number is its rank. */
+static __device__ float last_share(const struct keep_params &p, const struct item &item,
+                                   const int32_t *key_pages, uint32_t slot) {
+    const uint32_t lane = threadIdx.x % 32, dim = p.kv.head_dim,
+                   group = p.n_heads / p.kv.n_kv_heads;
+    const size_t key = (size_t)key_pages[slot / PAGE_TOKENS] *
+                           (p.keys.page_bytes / element_bytes(p.keys.dtype)) +
+                       (item.kv_head * PAGE_TOKENS + slot % PAGE_TOKENS) * (size_t)dim;
+    const __nv_bfloat16 *q = static_cast<const __nv_bfloat16 *>(p.q) + item.last_row * p.q_stride +
+                             (size_t)item.kv_head * group * dim;
+    const float *lse =
+        p.traces.lse + (size_t)item.last_row * p.n_heads + (size_t)item.kv_head * group;
+    float k[LANE_DIMS] = {}, share = 0.0f;
+#pragma unroll
+    for (uint32_t i = 0; i < LANE_DIMS; i++) {
+        const uint32_t d = lane + 32 * i;
+        if (d >= dim) continue;
+        k[i] = item.budget->cache_positions
+                   ? turned_element(p.keys, key, d, p.turns, slot)
+                   : load_dtype(p.keys.base, key + d, p.keys.dtype);
+    }
+    for (uint32_t head = 0; head < group; head++) {
+        float dot = 0.0f;
+#pragma unroll
+        for (uint32_t i = 0; i < LANE_DIMS; i++)
+            if (lane + 32 * i < dim) dot += to_float(q[head * dim + lane + 32 * i]) * k[i];
+        share += exp2_fast(fmaf(score_of(p.scale, warp_sum(dot)), KEEP_LOG2_E, -lse[head]));
+    }
+    return share / (float)group;
+}
+
+/* The whole block, while keys and states are where they were.  Warps have every N_WARPS-th slot,
+ * and a lane one of the terms. */
+static __device__ void lose_unlisted(const struct keep_params &p, const struct item &item,
+                                     uint32_t seq, struct plan *plan) {
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int32_t *key_pages = pages_of(*p.keys_step, p.layer, seq);
+    struct kv_page_state *first = page_state(p.kv, item.pages[0], item.kv_head);
+    float given = 0.0f, term = 0.0f;
+    for (uint32_t slot = warp; slot < item.n_slots; slot += N_WARPS) {
+        if (is_listed(item, slot)) continue;
+        const uint32_t age =
+            item.n_text - page_state(p.kv, item.pages[slot / PAGE_TOKENS], item.kv_head)
+                              ->position[slot % PAGE_TOKENS];
+        const float share = last_share(p, item, key_pages, slot);
+        given += share;
+        term += share * (float)age * fade_after(lane, age);
+    }
+    if (lane == 0) plan->given[warp] = given;
+    if (lane < KV_LOST_TERMS) plan->terms[warp][lane] = term;
+    __syncthreads();
+    given = term = 0.0f;
+    if (threadIdx.x < KV_LOST_TERMS) {
+        for (uint32_t i = 0; i < N_WARPS; i++) {
+            given += plan->given[i];
+            term += plan->terms[i][lane];
+        }
+        note_loss(first, item.n_text, given, term);
+    }
+    __syncthreads(); /* lost_at has been read */
+    if (threadIdx.x == 0) first->lost_at = item.n_text;
+}
+
+/* ---- who moves ---- */
 
 /* Positions and scores move as the list says; ranks are the slots again. */
 static __device__ void move_states(const struct keep_params &p, const struct item &item) {
@@ -186,17 +280,19 @@ static __global__ void __launch_bounds__(BLOCK) keep_select_kernel(const struct 
     struct item item;
     let_next_start();
     wait_for_previous();
-    if (!item_of(p, blockIdx.x, p.step->n_decode + blockIdx.y, &item)) return;
+    const uint32_t seq = p.step->n_decode + blockIdx.y;
+    if (!item_of(p, blockIdx.x, seq, &item)) return;
     uint32_t n_equal;
     const uint32_t threshold = find_threshold(p, item, &plan, &n_equal);
-    const float share = list_kept(p, item, &plan, threshold, n_equal);
+    list_kept(p, item, &plan, threshold, n_equal);
     __syncthreads(); /* the list is there, and the states are read */
+    if (item.budget->score != KV_SCORE_NONE) lose_unlisted(p, item, seq, &plan);
+    __syncthreads();
     move_states(p, item);
     if (threadIdx.x > 0) return;
     struct kv_page_state *first = page_state(p.kv, item.pages[0], item.kv_head);
     first->free_slot = item.budget->capacity;
     first->n_evictions++;
-    if (item.budget->score != KV_SCORE_NONE) first->kept_mass += share;
 }
 
 /* ---- keys and values ---- */

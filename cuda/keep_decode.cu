@@ -16,7 +16,8 @@ enum { BLOCK = 1024, N_WARPS = BLOCK / 32 };
 
 struct plan {
     unsigned long long first[N_WARPS]; /* who leaves first, of each warp */
-    uint32_t victim_rank;
+    uint32_t victim_rank, age;
+    float given; /* to the victim, of the row's attention */
 };
 
 /* The slot that leaves first, of those that a thread has seen. */
@@ -84,9 +85,21 @@ static __device__ void evict(const struct kv_pool &kv, const struct item &item,
     struct kv_page_state *first = page_state(kv, item.pages[0], item.kv_head);
     const int32_t page = item.pages[leaver.slot / PAGE_TOKENS];
     plan->victim_rank = page_state(kv, page, item.kv_head)->rank[leaver.slot % PAGE_TOKENS];
+    plan->age = item.n_text - (uint32_t)leaver.order; /* the order ends with the position */
+    plan->given = leaver.received / (float)item.group;
     first->free_slot = leaver.slot;
     first->n_evictions++;
-    if (item.scores) first->kept_mass += 1.0 - (double)leaver.received / item.group;
+}
+
+/* The whole block, after evict(). */
+static __device__ void lose_victim(const struct kv_pool &kv, const struct item &item,
+                                   const struct plan &plan) {
+    struct kv_page_state *first = page_state(kv, item.pages[0], item.kv_head);
+    if (threadIdx.x < KV_LOST_TERMS)
+        note_loss(first, item.n_text, plan.given,
+                  plan.given * (float)plan.age * fade_after(threadIdx.x, plan.age));
+    __syncthreads(); /* lost_at has been read */
+    if (threadIdx.x == 0) first->lost_at = item.n_text;
 }
 
 static __global__ void __launch_bounds__(BLOCK) keep_decode_kernel(const struct keep_params p) {
@@ -118,6 +131,7 @@ static __global__ void __launch_bounds__(BLOCK) keep_decode_kernel(const struct 
     const unsigned long long first = block_min(leaver.order, &plan);
     if (leaver.order == first && first != ~0ull) evict(p.kv, item, leaver, &plan);
     __syncthreads();
+    if (item.scores) lose_victim(p.kv, item, plan);
     for (uint32_t slot = threadIdx.x; slot < item.n_slots; slot += BLOCK) {
         struct kv_page_state *state = page_state(p.kv, item.pages[slot / PAGE_TOKENS], kv_head);
         uint32_t *rank = &state->rank[slot % PAGE_TOKENS];
@@ -133,6 +147,7 @@ cudaError_t launch_keep_decode(const struct keep_params *p, uint32_t n_rows, str
 /* ---- totals ---- */
 
 enum { TOTALS_BLOCK = 256 };
+static constexpr float LN_2 = 0.6931471805599453f;
 
 static __global__ void __launch_bounds__(TOTALS_BLOCK)
     keep_totals_kernel(const struct device_step *step, const struct kv_pool kv,
@@ -150,7 +165,9 @@ static __global__ void __launch_bounds__(TOTALS_BLOCK)
         const struct kv_page_state *first =
             page_state(kv, pages_of(s, layer, seq)[0], i % kv.n_kv_heads);
         n_evictions = first->n_evictions; /* all heads have lost alike many */
-        if (n_evictions > 0) sum += (float)(first->kept_mass / n_evictions);
+        float loss = 0.0f;
+        for (uint32_t k = 0; k < KV_LOST_TERMS; k++) loss += ldexpf(first->lost[k], -(int)k);
+        sum += 1.0f / (1.0f + LN_2 * loss);
     }
     sum = block_sum(sum, shared);
     if (threadIdx.x > 0) return;

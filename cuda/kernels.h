@@ -33,6 +33,7 @@ struct device_budget {
     uint32_t n_sink, n_recent;
     uint32_t score; /* enum kv_score */
     float decay;
+    uint32_t window, pooling, kernel; /* pooling: enum kv_pooling */
     uint32_t cache_positions;
     uint32_t n_before, score_row, begins_chunk, compress;
     int32_t scores_at; /* where its slots begin in each KV head's scores; -1: it needs none */

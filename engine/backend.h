@@ -129,17 +129,34 @@ struct kv_pool {
     bool tracked;      /* sequences may have budgets */
 };
 
-/* What a KV head knows of a page's slots.  The last three are of the whole list of pages and stand
- * in its first page; the first token of a text (position 0) sets them to capacity, 0 and 0. */
+/* Attention that evicted tokens would still get, by the rate at which it fades: kv_page_state. */
+enum { KV_LOST_TERMS = 21 };
+
+/* What a KV head knows of a page's slots.  The last four are of the whole list of pages and stand
+ * in its first page; the first token of a text (position 0) sets them to capacity and 0.
+ *
+ * What is lost is counted in units of what is kept: a token that leaves at age a (in tokens of the
+ * text) with the share r of what the newest query gave to those that stay, would get r * a / A at
+ * age A.  Attention of trained models fades about like that, and 1 / A is a sum of exponentials,
+ * each of which one number can remember for all tokens that have left:
+ *
+ *   rate(k) = 2^-k        1 / A ~ ln 2 * sum over k of rate(k) * exp(-rate(k) * A)
+ *   lost[k] = sum over evicted tokens of r * a * exp(-rate(k) * A)
+ *   loss    = ln 2 * sum over k of rate(k) * lost[k]
+ *
+ * and of what a query would give to the whole text, the share 1 / (1 + loss) is still kept. */
 struct kv_page_state {
     uint32_t position[PAGE_TOKENS]; /* in the text */
     uint32_t rank[PAGE_TOKENS];     /* how many of the kept tokens are older */
     float score[PAGE_TOKENS];       /* attention received, as kv_budget.score says */
     uint32_t free_slot;             /* where the next token goes, once the cache is full */
     uint32_t n_evictions;           /* a compression that drops tokens is one */
-    double kept_mass;               /* summed over them: the share of attention that stayed; after a
-                                       million, a float would add 1 for 0.999 */
+    uint32_t lost_at;               /* tokens of the text at the last of them */
+    float lost[KV_LOST_TERMS];
 };
+
+/* Of what the newest query gave less counts as this much: what is lost is divided by it. */
+#define KV_LEAST_KEPT 0x1p-10f
 
 /* Slots whose tokens one page of kv_select.state_pages names. */
 static inline uint32_t kv_state_slots(const struct kv_pool *kv) {
@@ -175,9 +192,15 @@ enum kv_score {
     KV_SCORE_SUM,   /* of all queries */
     KV_SCORE_MEAN,  /* the same, divided by the number of queries that could see the token */
     KV_SCORE_DECAY, /* score = decay * score + p, query after query */
-    KV_SCORE_WINDOW /* of a chunk of the prompt only its last queries count, and what earlier chunks
-                       gave is forgotten (SnapKV); generated tokens add to it like SUM */
+    KV_SCORE_WINDOW /* of a chunk of the prompt only its last `window` queries count, and what
+                       earlier chunks gave is forgotten; generated tokens add to it like SUM */
 };
+
+/* What a prompt's tokens before its last `window` are judged by, when it is compressed (SnapKV
+ * section 4): of the scores of `kernel` of them, the one in the middle its own, the largest or the
+ * sum, added up in the order of the text.  There are fewer at both ends.  Scores stay as they are.
+ */
+enum kv_pooling { KV_POOLING_NONE, KV_POOLING_MAX, KV_POOLING_AVERAGE };
 
 /* What the sequence keeps between steps: of the tokens of its text the first n_sink, the n_recent
  * newest, and of the others those with the highest score; the older goes first when scores are
@@ -187,6 +210,9 @@ struct kv_budget {
     uint32_t n_sink, n_recent;
     enum kv_score score;
     float decay; /* (0, 1) */
+    uint32_t window; /* of KV_SCORE_WINDOW, >= 1; else 0 */
+    enum kv_pooling pooling; /* of KV_SCORE_WINDOW, of a prompt in one chunk; window <= n_recent */
+    uint32_t kernel; /* odd; where nothing is pooled 0 */
     /* Keys are stored before RoPE and rotated when they are read: a token's position is its rank.
      * Otherwise positions are those of the text. */
     bool cache_positions;
@@ -532,8 +558,8 @@ struct sparse_totals {
 
 /* What the evictions of one sequence have cost so far, over its layers and KV heads. */
 struct keep_total {
-    float kept_mass;      /* mean share of attention that the kept tokens held; NAN: no scores, or
-                             nothing was evicted */
+    float kept_mass;      /* the share of attention that falls on kept tokens (kv_page_state), mean
+                             over layers and heads; NAN: no scores, or nothing was evicted */
     uint32_t n_evictions; /* of one KV head of one layer */
 };
 

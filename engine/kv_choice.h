@@ -19,17 +19,22 @@ enum kv_type {
                   selected and the newest tokens (struct kv_select), and may have the rest in the
                   system's memory */
 };
-enum { KV_N_TYPES = KV_OFFLOAD + 1, KV_DEFAULT_CHUNK = 512 };
+enum { KV_N_TYPES = KV_OFFLOAD + 1, KV_DEFAULT_CHUNK = 512, KV_DEFAULT_WINDOW = 64 };
 
 /* Zeroed: full.  Of a bounded cache each KV head keeps n_sink + n_recent + n_heavy tokens.  Counted
  * inside the cache, positions need a budget that fits the model's trained context together with a
- * chunk of the prompt and one token more; counted in the text, a text that fits it. */
+ * chunk of the prompt and one token more, or with the prompt that is read whole; counted in the text, a text that fits it. */
 struct kv_choice {
     enum kv_type type;
     uint32_t n_sink, n_recent, n_heavy; /* n_recent >= 1; n_heavy of KV_HEAVY_HITTER only, >= 1 */
     enum kv_score score;                /* of KV_HEAVY_HITTER; else KV_SCORE_NONE */
     float decay;                        /* of KV_SCORE_DECAY, (0, 1) */
-    uint32_t chunk; /* tokens of the prompt between two compressions; 0: KV_DEFAULT_CHUNK */
+    /* Of KV_SCORE_WINDOW (struct kv_budget): */
+    uint32_t window; /* 0: KV_DEFAULT_WINDOW */
+    enum kv_pooling pooling; /* needs `whole`, and n_recent >= window */
+    uint32_t kernel;         /* odd, if something is pooled */
+    bool whole;     /* the prompt is one chunk: it is read with everything in sight, then pruned */
+    uint32_t chunk; /* else: tokens of it between two compressions; 0: KV_DEFAULT_CHUNK */
     bool cache_positions; /* a token's position is its rank among those that are kept (struct
                              kv_budget); otherwise that in the text */
     /* Of KV_OFFLOAD: */
@@ -46,17 +51,22 @@ static inline bool kv_choice_is_bounded(const struct kv_choice *kv) {
     return kv_type_is_bounded(kv->type);
 }
 
+/* Tokens of the prompt between two compressions. */
+static inline uint32_t kv_choice_chunk(const struct kv_choice *kv, uint32_t n_prompt) {
+    if (kv->whole) return n_prompt;
+    return kv->chunk ? kv->chunk : KV_DEFAULT_CHUNK;
+}
+
 static inline uint64_t kv_choice_capacity(const struct kv_choice *kv) {
     return (uint64_t)kv->n_sink + kv->n_recent + kv->n_heavy;
 }
 
-static inline uint32_t kv_choice_chunk(const struct kv_choice *kv) {
-    return kv->chunk ? kv->chunk : KV_DEFAULT_CHUNK;
-}
-
-/* Slots that a bounded sequence needs at most: while the last chunk of its prompt is computed. */
-static inline uint64_t kv_choice_slots(const struct kv_choice *kv) {
-    return kv_choice_capacity(kv) + kv_choice_chunk(kv) + 1;
+/* Slots that a bounded sequence needs at most: while its prompt, or the last chunk of it, is
+ * computed. */
+static inline uint64_t kv_choice_slots(const struct kv_choice *kv, uint32_t n_prompt) {
+    const uint64_t capacity = kv_choice_capacity(kv);
+    if (kv->whole) return n_prompt > capacity ? n_prompt : capacity + 1;
+    return capacity + kv_choice_chunk(kv, n_prompt) + 1;
 }
 
 #endif

@@ -142,7 +142,10 @@ static double pool_tokens(const struct bench *b, const struct kv_choice *kv, uin
                           uint32_t batch, double n) {
     /* While its prompt is read, a sequence has a chunk beside what it keeps; or, what will be
      * moved. */
-    if (kv_choice_is_bounded(kv)) return batch * (kept_tokens(kv, n) + kv->chunk);
+    const double kept = kept_tokens(kv, n);
+    if (kv_choice_is_bounded(kv) && kv->whole) return batch * (kept > n_prompt ? kept : n_prompt);
+    if (kv_choice_is_bounded(kv))
+        return batch * (kept + kv_choice_chunk(kv, n_prompt));
     if (kv->type != KV_OFFLOAD) return batch * n;
     if (kv->on_device) return batch * (n + sparse_share(&b->like->offload) * kv->n_selected);
     return reading_tokens(b, n_prompt, n) + (batch - 1) * read_tokens(b, kv, n);
@@ -151,9 +154,10 @@ static double pool_tokens(const struct bench *b, const struct kv_choice *kv, uin
 /* Tokens that the queries of a prompt see, together: what was kept before their chunk, and of the
  * chunk those before them and themselves. */
 static double seen_tokens(const struct kv_choice *kv, uint32_t n) {
+    const uint32_t chunk = kv_choice_is_bounded(kv) ? kv_choice_chunk(kv, n) : n;
     double seen = 0;
     for (uint32_t at = 0, rows; at < n; at += rows) {
-        rows = kv_choice_is_bounded(kv) && kv->chunk < n - at ? kv->chunk : n - at;
+        rows = min_u32(chunk, n - at);
         seen += rows * (kept_tokens(kv, at) + (rows + 1.0) / 2);
     }
     return seen;

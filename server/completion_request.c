@@ -467,6 +467,10 @@ static int check_budget(const struct completion_request *request, size_t n_promp
                              "but prompt and max_tokens are %" PRIu64
                              ": only cache positions go on",
                              limits->trained_context, n_text);
+    if (choice.whole && n_prompt > limits->kv_tokens)
+        return api_error_set(err, 400, NULL, "kv_policy.prompt",
+                             "kv_policy.prompt: a prompt of %zu tokens cannot be read whole, the KV "
+                             "cache holds %" PRIu64, n_prompt, limits->kv_tokens);
     if (capacity <= limits->kv_tokens) return 0;
     return api_error_set(err, 400, NULL, "kv_policy",
                          "kv_policy keeps %" PRIu64 " tokens, the KV cache holds %" PRIu64,

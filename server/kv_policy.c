@@ -19,10 +19,19 @@ static const char *const score_names[] = {[KV_SCORE_SUM] = "sum",
                                           [KV_SCORE_WINDOW] = "window"};
 enum { N_SCORES = sizeof(score_names) / sizeof(*score_names) };
 
+static const char *const pooling_names[] = {[KV_POOLING_NONE] = "none",
+                                            [KV_POOLING_MAX] = "max",
+                                            [KV_POOLING_AVERAGE] = "average"};
+enum { N_POOLINGS = sizeof(pooling_names) / sizeof(*pooling_names), DEFAULT_KERNEL = 7 };
+
 /* Errors name members by their whole path; in the object stands what follows the prefix. */
 #define PREFIX "kv_policy."
 #define DECAY_NAME PREFIX "decay"
 #define SINK_NAME PREFIX "sink"
+#define CHUNK_NAME PREFIX "chunk"
+#define WINDOW_NAME PREFIX "window"
+#define POOLING_NAME PREFIX "pooling"
+#define KERNEL_NAME PREFIX "kernel"
 
 enum {
     STREAMING = 1u << KV_STREAMING,
@@ -71,15 +80,19 @@ static int refuse(struct api_error *err, const char *name, const char *rule) {
     return api_error_set(err, 400, NULL, name, "%s %s", name, rule);
 }
 
+static int refuse_number(struct api_error *err, const struct member *member, int high,
+                         json_int_t n) {
+    return api_error_set(err, 400, NULL, member->name,
+                         "%s must be between %u and %d, not %" JSON_INTEGER_FORMAT, member->name,
+                         member->low, high, n);
+}
+
 static int read_tokens(struct kv_policy *out, const struct member *member, const json_t *value,
                        struct api_error *err) {
     if (!json_is_integer(value)) return refuse(err, member->name, "must be an integer");
     const json_int_t n = json_integer_value(value);
-    if (n < (json_int_t)member->low || n > KV_POLICY_MAX_TOKENS) {
-        return api_error_set(err, 400, NULL, member->name,
-                             "%s must be between %u and %d, not %" JSON_INTEGER_FORMAT,
-                             member->name, member->low, KV_POLICY_MAX_TOKENS, n);
-    }
+    if (n < (json_int_t)member->low || n > KV_POLICY_MAX_TOKENS)
+        return refuse_number(err, member, KV_POLICY_MAX_TOKENS, n);
     *(uint32_t *)((char *)out + member->tokens) = (uint32_t)n;
     return 0;
 }
@@ -106,6 +119,36 @@ static int read_score(struct kv_policy *out, const struct member *member, const 
         return 0;
     }
     return refuse(err, member->name, "must be sum, mean, decay or window");
+}
+
+static int read_pooling(struct kv_policy *out, const struct member *member, const json_t *value,
+                        struct api_error *err) {
+    const char *word = json_is_string(value) ? json_string_value(value) : "";
+    for (unsigned i = 0; i < N_POOLINGS; i++) {
+        if (strcmp(word, pooling_names[i]) != 0) continue;
+        out->tokens.pooling = (enum kv_pooling)i;
+        return 0;
+    }
+    return refuse(err, member->name, "must be none, max or average");
+}
+
+static int read_kernel(struct kv_policy *out, const struct member *member, const json_t *value,
+                       struct api_error *err) {
+    const json_int_t n = json_integer_value(value);
+    if (!json_is_integer(value) || n % 2 == 0)
+        return refuse(err, member->name, "must be an odd number of tokens");
+    if (n < (json_int_t)member->low || n > KV_POLICY_MAX_KERNEL)
+        return refuse_number(err, member, KV_POLICY_MAX_KERNEL, n);
+    out->tokens.kernel = (uint32_t)n;
+    return 0;
+}
+
+static int read_prompt(struct kv_policy *out, const struct member *member, const json_t *value,
+                       struct api_error *err) {
+    const char *word = json_is_string(value) ? json_string_value(value) : "";
+    out->tokens.whole = strcmp(word, "whole") == 0;
+    if (out->tokens.whole || strcmp(word, "chunks") == 0) return 0;
+    return refuse(err, member->name, "must be whole or chunks");
 }
 
 static int read_decay(struct kv_policy *out, const struct member *member, const json_t *value,
@@ -143,7 +186,11 @@ static const struct member members[] = {
     {PREFIX "heavy", HEAVY, read_amount, 1, AT(tokens.n_heavy), AT(heavy)},
     {PREFIX "score", HEAVY, read_score, 0, 0, 0},
     {DECAY_NAME, HEAVY, read_decay, 0, 0, 0},
-    {PREFIX "chunk", BOUNDED, read_tokens, 1, AT(tokens.chunk), 0},
+    {WINDOW_NAME, HEAVY, read_tokens, 1, AT(tokens.window), 0},
+    {POOLING_NAME, HEAVY, read_pooling, 0, 0, 0},
+    {KERNEL_NAME, HEAVY, read_kernel, 1, 0, 0},
+    {PREFIX "prompt", BOUNDED, read_prompt, 0, 0, 0},
+    {CHUNK_NAME, BOUNDED, read_tokens, 1, AT(tokens.chunk), 0},
     {PREFIX "positions", BOUNDED, read_positions, 0, 0, 0},
     {PREFIX "selected", OFFLOAD, read_amount, 1, AT(tokens.n_selected), AT(selected)},
     {PREFIX "tail", OFFLOAD, read_tokens, 1, AT(tokens.n_tail), 0},
@@ -183,16 +230,44 @@ static int read_member(struct kv_policy *policy, const char *key, const json_t *
     return member->read(policy, member, value, err);
 }
 
+static bool is_given(const json_t *value, const char *name) {
+    const json_t *member = json_object_get(value, name + strlen(PREFIX));
+    return member && !json_is_null(member);
+}
+
+/* Members that only some values of others have a use for. */
+static int check_uses(const struct kv_choice *c, const json_t *value, struct api_error *err) {
+    const bool window = c->score == KV_SCORE_WINDOW, pools = c->pooling != KV_POOLING_NONE;
+    if (is_given(value, DECAY_NAME) && c->score != KV_SCORE_DECAY)
+        return refuse(err, DECAY_NAME, "needs the score decay");
+    if (is_given(value, WINDOW_NAME) && !window)
+        return refuse(err, WINDOW_NAME, "needs the score window");
+    if (is_given(value, POOLING_NAME) && !window)
+        return refuse(err, POOLING_NAME, "needs the score window");
+    if (is_given(value, KERNEL_NAME) && !pools)
+        return refuse(err, KERNEL_NAME, "needs the pooling max or average");
+    if (is_given(value, CHUNK_NAME) && c->whole)
+        return refuse(err, CHUNK_NAME, "has no use where the prompt is read whole");
+    if (pools && !c->whole)
+        return refuse(err, POOLING_NAME, "needs a prompt that is read whole");
+    return 0;
+}
+
 /* What no member shows alone. */
 static int check_together(const struct kv_policy *policy, const json_t *value,
                           struct api_error *err) {
     const struct kv_choice *c = &policy->tokens;
-    const json_t *decay = json_object_get(value, "decay");
-    if (decay && !json_is_null(decay) && c->score != KV_SCORE_DECAY)
-        return refuse(err, DECAY_NAME, "needs the score decay");
+    const int rc = check_uses(c, value, err);
+    if (rc) return rc;
     if (c->type == KV_OFFLOAD && !(policy->selected > 0) && c->n_sink > c->n_selected)
         return refuse(err, SINK_NAME, "must not be more than selected");
     return 0;
+}
+
+/* Members that have a default only where others give them a use. */
+static void complete(struct kv_choice *c) {
+    if (c->score == KV_SCORE_WINDOW && c->window == 0) c->window = KV_DEFAULT_WINDOW;
+    if (c->pooling != KV_POOLING_NONE && c->kernel == 0) c->kernel = DEFAULT_KERNEL;
 }
 
 int kv_policy_read(struct kv_policy *out, const json_t *value, struct api_error *err) {
@@ -205,8 +280,10 @@ int kv_policy_read(struct kv_policy *out, const json_t *value, struct api_error 
     for (; at && !rc; at = json_object_iter_next((json_t *)value, at))
         rc = read_member(&policy, json_object_iter_key(at), json_object_iter_value(at), err);
     if (!rc) rc = check_together(&policy, value, err);
-    if (!rc) *out = policy;
-    return rc;
+    if (rc) return rc;
+    complete(&policy.tokens);
+    *out = policy;
+    return 0;
 }
 
 static uint32_t resolve(uint32_t n_tokens, double fraction, uint32_t n_prompt) {
@@ -243,10 +320,16 @@ void kv_policy_write(const struct kv_policy *policy, struct buffer *out) {
         buffer_printf(out, ",\"score\":\"%s\"", score_names[c->score]);
     }
     if (c->score == KV_SCORE_DECAY) buffer_printf(out, ",\"decay\":%.6g", (double)c->decay);
-    if (kv_choice_is_bounded(c)) {
-        write_amount(out, "chunk", c->chunk, 0);
-        buffer_printf(out, ",\"positions\":\"%s\"", c->cache_positions ? "cache" : "text");
+    if (c->score == KV_SCORE_WINDOW) {
+        write_amount(out, "window", c->window, 0);
+        buffer_printf(out, ",\"pooling\":\"%s\"", pooling_names[c->pooling]);
     }
+    if (c->pooling != KV_POOLING_NONE) write_amount(out, "kernel", c->kernel, 0);
+    if (kv_choice_is_bounded(c))
+        buffer_printf(out, ",\"prompt\":\"%s\"", c->whole ? "whole" : "chunks");
+    if (kv_choice_is_bounded(c) && !c->whole) write_amount(out, "chunk", c->chunk, 0);
+    if (kv_choice_is_bounded(c))
+        buffer_printf(out, ",\"positions\":\"%s\"", c->cache_positions ? "cache" : "text");
     if (c->type == KV_OFFLOAD) {
         write_amount(out, "selected", c->n_selected, policy->selected);
         write_amount(out, "tail", c->n_tail, 0);

@@ -2,9 +2,12 @@
  * member `kv_policy` of a body, and the setting of that name.
  *
  *   {"type": "full"}
- *   {"type": "streaming", "sink": 4, "recent": 2044, "chunk": 512, "positions": "cache"}
+ *   {"type": "streaming", "sink": 4, "recent": 2044, "prompt": "chunks", "chunk": 512,
+ *    "positions": "cache"}
  *   {"type": "heavy_hitter", "sink": 4, "recent": 1020, "heavy": 1024, "score": "sum",
- *    "chunk": 512, "positions": "text"}           and "decay": 0.99 with "score": "decay"
+ *    "prompt": "chunks", "chunk": 512, "positions": "text"}
+ *      and "decay": 0.99 with "score": "decay"; "window": 64, "pooling": "none" with "score":
+ *      "window"; "kernel": 7 with a pooling, which needs "prompt": "whole"
  *   {"type": "offload", "sink": 4, "selected": 2048, "tail": 512, "offload": true}
  *
  * Shown are the defaults; that of `offload` is true where the server has memory for it.  `recent`,
@@ -24,6 +27,7 @@ struct api_error;
 struct buffer;
 
 enum { KV_POLICY_MAX_TOKENS = 1 << 28 }; /* of each member: their sum fits 32 bits */
+enum { KV_POLICY_MAX_KERNEL = 63 };      /* a token's score is read so many times */
 
 struct kv_policy {
     struct kv_choice tokens; /* what is given as a fraction is 0 here */

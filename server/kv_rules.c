@@ -65,11 +65,11 @@ bool kv_rules_allow_whole(const struct kv_rules *rules) {
 
 /* Fractions are 0 here: what they come to is known with the prompt. */
 static int check_context(const struct kv_choice *initial, uint32_t context, struct error *err) {
-    if (!initial->cache_positions || kv_choice_slots(initial) <= context) return 0;
+    if (!initial->cache_positions || kv_choice_slots(initial, 1) <= context) return 0;
     return error_set(err, ERR_INVALID,
                      "--kv-policy counts positions inside the cache: what it keeps, a chunk and "
                      "one token more are %" PRIu64 ", the model's context is %" PRIu32,
-                     kv_choice_slots(initial), context);
+                     kv_choice_slots(initial, 1), context);
 }
 
 static int settle_bounded(struct kv_rules *rules, const struct engine_info *info,

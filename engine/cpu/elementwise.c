@@ -147,8 +147,8 @@ static void track_token(const struct kv_pool *kv, const struct step_seq *seq,
     state->score[at] = 0;
     if (state->position[at] > 0) return;
     first->free_slot = seq->budget->capacity;
-    first->n_evictions = 0;
-    first->kept_mass = 0;
+    first->n_evictions = first->lost_at = 0;
+    memset(first->lost, 0, sizeof(first->lost));
 }
 
 static uint32_t slot_of_row(const struct kv_pool *kv, const struct kv_view *view, uint32_t head,

@@ -3,7 +3,8 @@
  *
  *   decode    raw scores and (max, sum) from attention -> p -> score += p -> the lowest one's slot
  *   prefill   q . k again, page by page                -> p -> score += p, row after row
- *             at a chunk's end the lowest go, the others move to the front:
+ *             at a chunk's end q . k of the last row     -> p -> what is lost with whom
+ *             the lowest go, the others move to the front:
  *
  *     slots before   A B C D E F G H         they are in the order of the text, and stay so
  *     leaving          x   x x
@@ -22,6 +23,7 @@
 
 enum { TASK_PAGES = 8 };
 #define STAYS UINT64_MAX
+#define LN_2 0.69314718055994531
 
 struct keep_job {
     struct cpu_backend *cpu;
@@ -72,14 +74,52 @@ static uint32_t bits_of(float x) {
 
 /* The lowest goes first: (score, position), or STAYS.  Scores are not negative, so their bits sort
  * as they do; NaN, below all of them, is 0. */
-static uint64_t leaving_key(const struct head *h, const struct kv_page_state *state, uint32_t at) {
+static uint64_t leaving_key(const struct head *h, uint32_t position, float score) {
     const struct kv_budget *budget = h->budget;
-    const uint32_t position = state->position[at];
     if (position < budget->n_sink || position + (uint64_t)budget->n_recent >= h->n_text)
         return STAYS;
-    float score = state->score[at];
     if (budget->score == KV_SCORE_MEAN) score /= (float)(h->n_text - position);
     return (uint64_t)(isnan(score) ? 0 : bits_of(score) + 1) << 32 | position;
+}
+
+/* --- What is lost (struct kv_page_state). --- */
+
+/* What leaves a KV head at once. */
+struct loss {
+    double given;                /* of the newest query's attention, mean over the group */
+    double terms[KV_LOST_TERMS]; /* sum of given * age * exp(-rate * age) */
+};
+
+/* exp(-rate(k) * n) of each: squares of one another. */
+static void fades_after(double *fades, double n) {
+    double fade = exp(-ldexp(n, 1 - KV_LOST_TERMS));
+    for (uint32_t k = KV_LOST_TERMS; k-- > 0; fade *= fade) fades[k] = fade;
+}
+
+static void loss_add(struct loss *loss, const struct head *h, uint32_t position, double given) {
+    const double age = h->n_text - position;
+    double fades[KV_LOST_TERMS];
+    fades_after(fades, age);
+    loss->given += given;
+    for (uint32_t k = 0; k < KV_LOST_TERMS; k++) loss->terms[k] += given * age * fades[k];
+}
+
+static void loss_note(const struct loss *loss, const struct head *h) {
+    struct kv_page_state *first = state_at(h, 0);
+    const double kept = loss->given < 1 - KV_LEAST_KEPT ? 1 - loss->given : KV_LEAST_KEPT;
+    double fades[KV_LOST_TERMS];
+    first->n_evictions++;
+    if (!has_scores(h->budget)) return;
+    fades_after(fades, h->n_text - first->lost_at);
+    first->lost_at = h->n_text;
+    for (uint32_t k = 0; k < KV_LOST_TERMS; k++)
+        first->lost[k] = (float)(first->lost[k] * fades[k] + loss->terms[k] / kept);
+}
+
+static double kept_share(const struct kv_page_state *first) {
+    double loss = 0;
+    for (uint32_t k = 0; k < KV_LOST_TERMS; k++) loss += ldexp(first->lost[k], -(int)k);
+    return 1 / (1 + LN_2 * loss);
 }
 
 /* --- Decode: a task is a KV head of a sequence. --- */
@@ -122,7 +162,7 @@ static uint32_t lowest_slot(const struct head *h) {
         const struct kv_page_state *state = state_at(h, page);
         const uint32_t n = slots_of_page(h->view->n_slots, page);
         for (uint32_t at = 0; at < n; at++) {
-            const uint64_t key = leaving_key(h, state, at);
+            const uint64_t key = leaving_key(h, state->position[at], state->score[at]);
             if (key >= lowest) continue;
             lowest = key;
             slot = page * PAGE_TOKENS + at;
@@ -131,15 +171,27 @@ static uint32_t lowest_slot(const struct head *h) {
     return slot;
 }
 
-/* The share of the row's attention that a slot did not get. */
-static double share_without(const struct keep_job *job, uint32_t seq, const struct head *h,
-                            uint32_t slot) {
-    const float *s = raw_at(job, seq, h, slot / PAGE_TOKENS) + slot % PAGE_TOKENS,
-                *softmax = softmax_at(job, job->cpu->step->seqs[seq].first_row, h->kv_head);
+/* The share of a row's attention that a slot got, whose raw score of the group's first head is at
+ * s; mean over the group. */
+static double share_of(const struct keep_job *job, const struct head *h, uint32_t row,
+                       const float *s) {
+    const float *softmax = softmax_at(job, row, h->kv_head);
     double p = 0;
     for (uint32_t g = 0; g < job->group; g++)
         p += exp2f(s[g * PAGE_TOKENS] - softmax[2 * g]) / softmax[2 * g + 1];
-    return 1 - p / job->group;
+    return p / job->group;
+}
+
+/* The row of the step goes on without the slot. */
+static void lose_slot(const struct keep_job *job, uint32_t seq, const struct head *h,
+                      uint32_t slot) {
+    const uint32_t at = slot % PAGE_TOKENS, page = slot / PAGE_TOKENS;
+    struct loss loss = {0};
+    if (has_scores(h->budget))
+        loss_add(&loss, h, state_at(h, page)->position[at],
+                 share_of(job, h, job->cpu->step->seqs[seq].first_row,
+                          raw_at(job, seq, h, page) + at));
+    loss_note(&loss, h);
 }
 
 static void free_slot(const struct head *h, uint32_t slot) {
@@ -149,7 +201,6 @@ static void free_slot(const struct head *h, uint32_t slot) {
         for (uint32_t at = 0; at < PAGE_TOKENS; at++) rank[at] -= rank[at] > left;
     }
     state_at(h, 0)->free_slot = slot;
-    state_at(h, 0)->n_evictions++;
 }
 
 static void keep_decode_task(void *ctx, uint32_t task, uint32_t worker) {
@@ -161,8 +212,7 @@ static void keep_decode_task(void *ctx, uint32_t task, uint32_t worker) {
     if (has_scores(h.budget)) add_decode_scores(job, seq, &h);
     if (h.view->n_slots <= h.budget->capacity) return;
     const uint32_t slot = lowest_slot(&h);
-    if (has_scores(h.budget))
-        state_at(&h, 0)->kept_mass += share_without(job, seq, &h, slot);
+    lose_slot(job, seq, &h, slot);
     free_slot(&h, slot);
 }
 
@@ -207,6 +257,21 @@ static void add_tile_scores(const struct keep_job *job, const struct head *h, co
     }
 }
 
+/* n_tokens rows of a prompt, of which the first sees so many slots. */
+static struct tile prompt_tile(const struct keep_job *job, const struct head *h,
+                               uint32_t first_visible, uint32_t n_tokens) {
+    return (struct tile){.kernels = job->cpu->kernels,
+                         .kv = h->kv,
+                         .view = h->view,
+                         .angles = h->budget->cache_positions ? &job->cpu->rank_angles : NULL,
+                         .kv_head = h->kv_head,
+                         .first_head = h->kv_head * job->group,
+                         .group = job->group,
+                         .n_rows = n_tokens * job->group,
+                         .first_visible = first_visible,
+                         .softcap = job->args->softcap};
+}
+
 /* All rows that count, against pages [first, end) of a head. */
 static void add_prefill_scores(const struct keep_job *job, const struct step_seq *seq,
                                const struct head *h, uint32_t first, uint32_t end,
@@ -214,17 +279,8 @@ static void add_prefill_scores(const struct keep_job *job, const struct step_seq
     const uint32_t most = tile_tokens(job->group);
     for (uint32_t token = seq->score_row; token < seq->n_rows; token += most) {
         const uint32_t n_tokens = min_u32(seq->n_rows - token, most);
-        const struct tile t = {
-            .kernels = job->cpu->kernels,
-            .kv = h->kv,
-            .view = h->view,
-            .angles = h->budget->cache_positions ? &job->cpu->rank_angles : NULL,
-            .kv_head = h->kv_head,
-            .first_head = h->kv_head * job->group,
-            .group = job->group,
-            .n_rows = n_tokens * job->group,
-            .first_visible = h->view->n_slots - seq->n_rows + token + 1,
-            .softcap = job->args->softcap};
+        const struct tile t =
+            prompt_tile(job, h, h->view->n_slots - seq->n_rows + token + 1, n_tokens);
         tile_load_queries(job->args, &t, seq->first_row + token, w->q);
         for (uint32_t page = first; page < end; page++) {
             if (slots_of_page(tile_last_visible(&t), page) == 0) break;
@@ -304,12 +360,53 @@ static uint64_t nth_smallest(uint64_t *keys, uint32_t n, uint32_t nth) {
     return keys[nth];
 }
 
-/* Everybody whose key is at most this leaves. */
+static float score_at(const struct head *h, uint32_t slot) {
+    return state_at(h, slot / PAGE_TOKENS)->score[slot % PAGE_TOKENS];
+}
+
+/* What a slot is judged by (enum kv_pooling). */
+static float pooled_score(const struct head *h, uint32_t slot) {
+    const struct kv_budget *budget = h->budget;
+    const uint32_t n_slots = h->view->n_slots, half = budget->kernel / 2,
+                   n_pooled = n_slots > budget->window ? n_slots - budget->window : 0;
+    if (budget->pooling == KV_POOLING_NONE || slot >= n_pooled) return score_at(h, slot);
+    float pooled = 0;
+    for (uint32_t i = slot > half ? slot - half : 0; i <= slot + half && i < n_pooled; i++) {
+        const float score = score_at(h, i);
+        if (budget->pooling == KV_POOLING_AVERAGE) pooled += score;
+        else if (score > pooled) pooled = score;
+    }
+    return pooled;
+}
+
+/* Everybody whose key is at most the result leaves; keys [2][n_slots]: the slots' keys, and room.
+ */
 static uint64_t leaving_bound(const struct head *h, uint64_t *keys) {
     const uint32_t n = h->view->n_slots;
-    for (uint32_t slot = 0; slot < n; slot++)
-        keys[slot] = leaving_key(h, state_at(h, slot / PAGE_TOKENS), slot % PAGE_TOKENS);
-    return nth_smallest(keys, n, n - h->budget->capacity - 1);
+    for (uint32_t slot = 0; slot < n; slot++) {
+        const uint32_t position = state_at(h, slot / PAGE_TOKENS)->position[slot % PAGE_TOKENS];
+        keys[slot] = leaving_key(h, position, pooled_score(h, slot));
+    }
+    memcpy(keys + n, keys, n * sizeof(*keys));
+    return nth_smallest(keys + n, n, n - h->budget->capacity - 1);
+}
+
+/* The chunk's last row goes on without those whose keys are at most the bound. */
+static void lose_slots(const struct keep_job *job, const struct step_seq *seq, const struct head *h,
+                       const uint64_t *keys, uint64_t bound, const struct score_work *w) {
+    const uint32_t row = seq->first_row + seq->n_rows - 1;
+    const struct tile t = prompt_tile(job, h, h->view->n_slots, 1);
+    struct loss loss = {0};
+    if (has_scores(h->budget)) tile_load_queries(job->args, &t, row, w->q);
+    for (uint32_t page = 0; has_scores(h->budget) && page < pages_of(h); page++) {
+        const uint32_t n = slots_of_page(h->view->n_slots, page);
+        tile_scores(&t, w->scores, w->q, page, w->room);
+        for (uint32_t at = 0; at < n; at++)
+            if (keys[page * PAGE_TOKENS + at] <= bound)
+                loss_add(&loss, h, state_at(h, page)->position[at],
+                         share_of(job, h, row, w->scores + at));
+    }
+    loss_note(&loss, h);
 }
 
 static void move_token(const struct head *h, uint32_t to, uint32_t from) {
@@ -323,23 +420,14 @@ static void move_token(const struct head *h, uint32_t to, uint32_t from) {
     target->score[to_at] = source->score[from_at];
 }
 
-static void compress(const struct head *h, uint64_t *keys) {
-    const uint64_t bound = leaving_bound(h, keys);
-    double all = 0, kept = 0;
+static void compress(const struct head *h, const uint64_t *keys, uint64_t bound) {
     uint32_t to = 0;
     for (uint32_t slot = 0; slot < h->view->n_slots; slot++) {
-        const struct kv_page_state *state = state_at(h, slot / PAGE_TOKENS);
-        const float score = state->score[slot % PAGE_TOKENS];
-        all += score;
-        if (leaving_key(h, state, slot % PAGE_TOKENS) <= bound) continue;
-        kept += score;
+        if (keys[slot] <= bound) continue;
         if (to != slot) move_token(h, to, slot);
         state_at(h, to / PAGE_TOKENS)->rank[to % PAGE_TOKENS] = to;
         to++;
     }
-    struct kv_page_state *first = state_at(h, 0);
-    first->n_evictions++;
-    if (has_scores(h->budget)) first->kept_mass += all == 0 ? 1 : kept / all;
 }
 
 static void compress_task(void *ctx, uint32_t task, uint32_t worker) {
@@ -348,7 +436,12 @@ static void compress_task(void *ctx, uint32_t task, uint32_t worker) {
     const uint32_t n_kv = job->args->kv->n_kv_heads, seq = step->n_decode + task / n_kv;
     const struct head h = head_of(job, seq, task % n_kv);
     if (!h.budget || !step->seqs[seq].compress || h.view->n_slots <= h.budget->capacity) return;
-    compress(&h, scratch_of(job->cpu, worker));
+    uint64_t *keys = scratch_of(job->cpu, worker);
+    const struct score_work w =
+        score_work_layout(keys + 2 * (size_t)h.view->n_slots, job->group, h.kv->head_dim);
+    const uint64_t bound = leaving_bound(&h, keys);
+    lose_slots(job, &step->seqs[seq], &h, keys, bound, &w);
+    compress(&h, keys, bound);
 }
 
 static int run_compress(struct keep_job *job, struct error *err) {
@@ -360,7 +453,10 @@ static int run_compress(struct keep_job *job, struct error *err) {
         if (seq->budget && seq->compress && n > n_slots) n_slots = n;
     }
     if (n_slots == 0) return 0;
-    int rc = scratch_reserve(job->cpu, n_slots * sizeof(uint64_t), err);
+    int rc = scratch_reserve(job->cpu,
+                             2 * n_slots * sizeof(uint64_t) +
+                                 score_work_bytes(job->group, job->args->kv->head_dim),
+                             err);
     if (rc < 0) return rc;
     pool_run(job->cpu->pool, compress_task, job,
              (step->n_seqs - step->n_decode) * job->args->kv->n_kv_heads);
@@ -379,17 +475,18 @@ int cpu_keep_prefill(struct backend *be, const struct attn_args *args, struct er
 
 static struct keep_total total_of(const struct step *step, const struct step_seq *seq,
                                   const struct kv_pool *kv) {
-    double mass = 0, n = 0;
-    uint32_t n_evictions = 0;
+    double kept = 0;
+    uint32_t n_evictions = 0; /* all heads have lost alike many */
     for (uint32_t layer = 0; layer < step->n_layers; layer++) {
         for (uint32_t head = 0; head < kv->n_kv_heads; head++) {
             const struct kv_page_state *first = page_state(kv, seq->layers[layer].pages[0], head);
-            mass += first->kept_mass;
-            n += n_evictions = first->n_evictions;
+            n_evictions = first->n_evictions;
+            if (n_evictions > 0) kept += kept_share(first);
         }
     }
-    const bool known = has_scores(seq->budget) && n > 0;
-    return (struct keep_total){known ? (float)(mass / n) : NAN, n_evictions};
+    const bool known = has_scores(seq->budget) && n_evictions > 0;
+    return (struct keep_total){known ? (float)(kept / step->n_layers / kv->n_kv_heads) : NAN,
+                               n_evictions};
 }
 
 int cpu_keep_totals(struct backend *be, const struct kv_pool *kv, struct keep_total *totals,

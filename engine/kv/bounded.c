@@ -7,10 +7,11 @@
  *   C         ╱│      ╱  │  ╱  │╱  └──────────────────────────────────────
  *            ╱ └─ …  ╱   └─╱
  *
- * A chunk of the prompt is computed behind what is kept of the text before it, and compressed to C
- * tokens at its end.  After the prompt slots are appended up to C + 1; from then on one of them is
- * free between steps, each KV head's own.  So the pages that the sequence ever needs are known when
- * it starts: it takes them then, gives back what only the prompt needed, and never waits for more.
+ * A chunk of the prompt, or all of it (Q = the prompt), is computed behind what is kept of the text
+ * before it, and compressed to C tokens at its end.  After the prompt slots are appended up to
+ * C + 1; from then on one of them is free between steps, each KV head's own.  So the pages that the
+ * sequence ever needs are known when it starts: it takes them then, gives back what only the prompt
+ * needed, and never waits for more.
  *
  * What was evicted on the way cannot be worked out again without doing it all again: a suspended
  * sequence's pages are kept, byte by byte, in the system's memory.
@@ -25,8 +26,6 @@
 #include "engine/kv/lists.h"
 #include "engine/kv/policy.h"
 #include "engine/sizes.h"
-
-enum { WINDOW_ROWS = 64 }; /* of a chunk, those that count with KV_SCORE_WINDOW */
 
 /* Slots while tokens are generated.  Sums stay below 2^31: kv_choice_check. */
 static uint32_t generating_slots(const struct kv_plan *plan) {
@@ -95,8 +94,9 @@ static uint32_t bounded_n_resident(const struct kv_sequence *kv, uint32_t n_toke
 
 /* The first of the step's rows that count for scores. */
 static uint32_t score_row(const struct kv_sequence *kv, uint32_t n_rows, uint32_t end) {
-    if (kv->plan.budget.score != KV_SCORE_WINDOW || end <= kv->n_tokens + WINDOW_ROWS) return 0;
-    return min_u32(end - WINDOW_ROWS - kv->n_tokens, n_rows);
+    const uint32_t window = kv->plan.budget.window;
+    if (window == 0 || end - kv->n_tokens <= window) return 0;
+    return min_u32(end - window - kv->n_tokens, n_rows);
 }
 
 static void bounded_view(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq) {

@@ -10,6 +10,11 @@
 #include "engine/kv/policy.h"
 #include "engine/kv/pool.h"
 
+static uint32_t window_of(const struct kv_choice *choice) {
+    if (choice->score != KV_SCORE_WINDOW) return 0;
+    return choice->window ? choice->window : KV_DEFAULT_WINDOW;
+}
+
 static int check_heavy(const struct kv_choice *choice, struct error *err) {
     const bool heavy = choice->type == KV_HEAVY_HITTER;
     if (heavy != (choice->n_heavy > 0))
@@ -25,6 +30,24 @@ static int check_heavy(const struct kv_choice *choice, struct error *err) {
     return 0;
 }
 
+static int check_window_score(const struct kv_choice *choice, struct error *err) {
+    const uint32_t window = window_of(choice);
+    if (window == 0 && (choice->window > 0 || choice->pooling != KV_POOLING_NONE))
+        return error_set(err, ERR_INVALID,
+                         "an observation window and pooling are of the score `window`");
+    if (choice->pooling == KV_POOLING_NONE) return 0;
+    if (choice->kernel % 2 == 0)
+        return error_set(err, ERR_INVALID, "the kernel that scores are pooled with must be odd");
+    if (!choice->whole)
+        return error_set(err, ERR_INVALID,
+                         "scores are pooled where the prompt is read whole: its chunks have lost "
+                         "the neighbours of what they kept");
+    if (choice->n_recent >= window) return 0;
+    return error_set(err, ERR_INVALID,
+                     "with pooled scores the observation window is kept: there must be at least "
+                     "%" PRIu32 " recent tokens, not %" PRIu32, window, choice->n_recent);
+}
+
 static int check_length(uint32_t n_prompt, uint32_t max_tokens, uint32_t limit,
                         struct error *err) {
     if (n_prompt <= limit && max_tokens <= limit - n_prompt) return 0;
@@ -34,28 +57,46 @@ static int check_length(uint32_t n_prompt, uint32_t max_tokens, uint32_t limit,
                      limit, n_prompt, max_tokens);
 }
 
+/* A prompt that is read whole needs `limit` slots or fewer; `why` begins a sentence. */
+static int check_whole(const struct kv_choice *choice, uint32_t n_prompt, uint32_t limit,
+                       const char *why, struct error *err) {
+    if (kv_choice_slots(choice, n_prompt) <= limit) return 0;
+    return error_set(err, ERR_INVALID,
+                     "%s %" PRIu32 " tokens, so a prompt that is read whole (%" PRIu32
+                     ") must fit that, and the KV budget (%" PRIu64 ") with one token more",
+                     why, limit, n_prompt, kv_choice_capacity(choice));
+}
+
 /* Neither rule asks how long an answer becomes: max_tokens must not decide what a text means. */
 static int check_positions(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens,
                            uint32_t trained_context, struct error *err) {
     if (!choice->cache_positions)
         return check_length(n_prompt, max_tokens, trained_context, err);
-    if (kv_choice_slots(choice) <= trained_context) return 0;
+    if (choice->whole)
+        return check_whole(choice, n_prompt, trained_context,
+                           "positions are counted inside the cache, the model's trained context is",
+                           err);
+    if (kv_choice_slots(choice, n_prompt) <= trained_context) return 0;
     return error_set(err, ERR_INVALID,
                      "positions are counted inside the cache, so the KV budget (%" PRIu64
                      ") and a chunk of the prompt (%" PRIu32
                      ") with one token more must fit the model's trained context (%" PRIu32
                      " tokens)",
-                     kv_choice_capacity(choice), kv_choice_chunk(choice), trained_context);
+                     kv_choice_capacity(choice), kv_choice_chunk(choice, n_prompt),
+                     trained_context);
 }
 
 /* In a cache that fits the window nobody sees more slots than that. */
-static int check_window(const struct kv_choice *choice, uint32_t window, struct error *err) {
-    if (window == 0 || kv_choice_slots(choice) <= window) return 0;
+static int check_window(const struct kv_choice *choice, uint32_t n_prompt, uint32_t window,
+                        struct error *err) {
+    if (window == 0 || kv_choice_slots(choice, n_prompt) <= window) return 0;
+    if (choice->whole)
+        return check_whole(choice, n_prompt, window, "layers of this model see at most", err);
     return error_set(err, ERR_INVALID,
                      "layers of this model see %" PRIu32
                      " tokens at most, so the KV budget (%" PRIu64
                      ") and a chunk of the prompt (%" PRIu32 ") with one token more must fit that",
-                     window, kv_choice_capacity(choice), kv_choice_chunk(choice));
+                     window, kv_choice_capacity(choice), kv_choice_chunk(choice, n_prompt));
 }
 
 static int check_bounded(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens,
@@ -65,11 +106,12 @@ static int check_bounded(const struct kv_choice *choice, uint32_t n_prompt, uint
     if (choice->n_recent == 0)
         return error_set(err, ERR_INVALID, "the KV policy must keep at least 1 recent token");
     int code = check_heavy(choice, err);
+    if (!code) code = check_window_score(choice, err);
     if (code) return code;
-    if (kv_choice_slots(choice) > KV_MAX_TEXT || n_prompt > KV_MAX_TEXT)
+    if (kv_choice_slots(choice, n_prompt) > KV_MAX_TEXT || n_prompt > KV_MAX_TEXT)
         return error_set(err, ERR_INVALID, "prompts and KV budgets end at %" PRIu32 " tokens",
                          KV_MAX_TEXT);
-    if ((code = check_window(choice, limits->window, err))) return code;
+    if ((code = check_window(choice, n_prompt, limits->window, err))) return code;
     return check_positions(choice, n_prompt, max_tokens, limits->trained_context, err);
 }
 
@@ -140,13 +182,16 @@ struct kv_plan kv_plan_make(const struct kv_choice *choice, uint32_t n_prompt,
     if (choice->type == KV_OFFLOAD) plan_selection(&plan, choice);
     if (!kv_choice_is_bounded(choice)) return plan;
     plan.policy = &kv_policy_bounded;
-    plan.chunk = kv_choice_chunk(choice);
+    plan.chunk = kv_choice_chunk(choice, n_prompt);
     plan.budget = (struct kv_budget){
         .capacity = (uint32_t)kv_choice_capacity(choice),
         .n_sink = choice->n_sink,
         .n_recent = choice->n_recent,
         .score = choice->score,
         .decay = choice->decay,
+        .window = window_of(choice),
+        .pooling = choice->pooling,
+        .kernel = choice->kernel,
         .cache_positions = choice->cache_positions};
     return plan;
 }

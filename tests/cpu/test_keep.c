@@ -7,7 +7,7 @@
 #include "engine/cpu/vec.h"
 #include "engine/sizes.h"
 
-enum { WINDOW_ROWS = 64, N_LAYERS = 2 };
+enum { N_LAYERS = 2 };
 
 struct shape {
     uint32_t n_heads, n_kv, dim, n_freqs;
@@ -32,8 +32,8 @@ struct token {
 struct oracle_head {
     struct token *kept; /* in the order of the text */
     uint32_t n;
-    double mass; /* summed over events */
-    uint32_t n_events;
+    double lost[KV_LOST_TERMS]; /* struct kv_page_state */
+    uint32_t lost_at, n_events;
 };
 
 struct run {
@@ -157,8 +157,9 @@ static uint32_t chunk_end(const struct run *r) {
 /* The first of the part's rows that counts for scores. */
 static uint32_t score_row_of(const struct run *r, uint32_t n_rows) {
     const uint32_t end = chunk_end(r);
-    if (r->plan.budget.score != KV_SCORE_WINDOW || end <= r->n_done + WINDOW_ROWS) return 0;
-    return min_u32(end - WINDOW_ROWS - r->n_done, n_rows);
+    const uint32_t window = r->plan.budget.window;
+    if (window == 0 || end - r->n_done <= window) return 0;
+    return min_u32(end - window - r->n_done, n_rows);
 }
 
 static struct step_seq describe(struct part *p, uint32_t first_row) {
@@ -338,9 +339,22 @@ static void oracle_score(const struct run *r, struct oracle_head *h, const doubl
         h->kept[i].score = h->kept[i].score * (b->score == KV_SCORE_DECAY ? b->decay : 1) + p[i];
 }
 
-/* What a kept token is judged by, when n_text tokens have been. */
-static double value_of(const struct run *r, const struct token *t, uint32_t n_text) {
-    return r->plan.budget.score == KV_SCORE_MEAN ? t->score / (n_text - t->position) : t->score;
+/* What the i-th kept token is judged by, when n_text tokens have been. */
+static double value_of(const struct run *r, const struct oracle_head *h, uint32_t i,
+                       uint32_t n_text) {
+    const struct kv_budget *b = &r->plan.budget;
+    const struct token *t = &h->kept[i];
+    if (b->score == KV_SCORE_MEAN) return t->score / (n_text - t->position);
+    if (b->pooling == KV_POOLING_NONE || n_text > r->plan.n_prompt || i + b->window >= h->n)
+        return t->score;
+    const int64_t half = b->kernel / 2;
+    double sum = 0, max = 0;
+    for (int64_t k = (int64_t)i - half; k <= (int64_t)i + half; k++) {
+        if (k < 0 || k + b->window >= h->n) continue;
+        sum += h->kept[k].score;
+        max = fmax(max, h->kept[k].score);
+    }
+    return b->pooling == KV_POOLING_MAX ? max : sum;
 }
 
 static bool is_candidate(const struct run *r, const struct token *t, uint32_t n_text) {
@@ -359,7 +373,7 @@ static uint32_t oracle_lowest(const struct run *r, const struct oracle_head *h, 
     for (uint32_t i = 0; i < h->n; i++) {
         if (leaves[i] || !is_candidate(r, &h->kept[i], n_text)) continue;
         if (lowest == UINT32_MAX ||
-            lower(value_of(r, &h->kept[i], n_text), value_of(r, &h->kept[lowest], n_text)))
+            lower(value_of(r, h, i, n_text), value_of(r, h, lowest, n_text)))
             lowest = i;
     }
     assert_true(lowest != UINT32_MAX);
@@ -399,20 +413,36 @@ static void allow_near_ties(const struct run *r, const struct oracle_head *h, ui
     for (uint32_t i = 0; i < h->n; i++) {
         for (uint32_t k = 0; k < h->n; k++) {
             if (!leaves[i] || left[i] || leaves[k] || !left[k]) continue;
-            const double a = value_of(r, &h->kept[i], n_text), b = value_of(r, &h->kept[k], n_text);
+            const double a = value_of(r, h, i, n_text), b = value_of(r, h, k, n_text);
+            /* Pooled scores are equal where they come from the same token: age decides. */
             assert_true(is_candidate(r, &h->kept[k], n_text) && a != b && nearly(a, b));
         }
     }
 }
 
-/* Down to the capacity: p is the newest row's probabilities while decoding, NULL after a chunk. */
+/* The token's share of what the newest row gave to those that stay. */
+static void oracle_lose(struct oracle_head *h, const struct token *t, double share,
+                        uint32_t n_text) {
+    const double age = n_text - t->position;
+    for (uint32_t k = 0; k < KV_LOST_TERMS; k++)
+        h->lost[k] += share * age * exp(-age / (1 << k));
+}
+
+static void oracle_fade(struct oracle_head *h, uint32_t n_text) {
+    for (uint32_t k = 0; k < KV_LOST_TERMS; k++)
+        h->lost[k] *= exp(-(double)(n_text - h->lost_at) / (1 << k));
+    h->lost_at = n_text;
+    h->n_events++;
+}
+
+/* Down to the capacity: p is the newest row's probabilities. */
 static void oracle_evict(struct run *r, uint32_t layer, uint32_t kv_head, uint32_t n_text,
                          const double *p) {
     const uint32_t group = r->plan.shape.n_heads / r->plan.shape.n_kv,
                    capacity = r->plan.budget.capacity;
     struct oracle_head *h = &r->heads[layer * r->plan.shape.n_kv + kv_head];
     bool *leaves = calloc(h->n, sizeof(bool)), *left = calloc(h->n, sizeof(bool));
-    double all = 0, kept = 0, lost = 0;
+    double kept = 0;
     uint32_t n = 0, n_left = 0;
     for (uint32_t i = capacity; i < h->n; i++) leaves[oracle_lowest(r, h, n_text, leaves)] = true;
     for (uint32_t i = 0; i < h->n; i++) {
@@ -421,15 +451,13 @@ static void oracle_evict(struct run *r, uint32_t layer, uint32_t kv_head, uint32
     }
     assert_int_equal(n_left, h->n - capacity);
     allow_near_ties(r, h, n_text, leaves, left);
+    for (uint32_t i = 0; i < h->n; i++) kept += left[i] ? 0 : p[i] / group;
+    oracle_fade(h, n_text);
     for (uint32_t i = 0; i < h->n; i++) {
-        all += h->kept[i].score;
-        kept += left[i] ? 0 : h->kept[i].score;
-        lost += left[i] && p ? p[i] / group : 0;
-        if (!left[i]) h->kept[n++] = h->kept[i];
+        if (left[i]) oracle_lose(h, &h->kept[i], p[i] / group / fmax(kept, KV_LEAST_KEPT), n_text);
+        else h->kept[n++] = h->kept[i];
     }
     h->n = n;
-    h->mass += p ? 1 - lost : kept / all;
-    h->n_events++;
     free(leaves);
     free(left);
 }
@@ -450,15 +478,18 @@ static void check_state(const struct run *r, uint32_t layer, uint32_t kv_head, b
 
 static void check_totals(const struct run *r) {
     const uint32_t n_heads = N_LAYERS * r->plan.shape.n_kv;
-    double mass = 0, n_events = 0;
+    double kept = 0, n_events = 0;
     for (uint32_t i = 0; i < n_heads; i++) {
-        mass += r->heads[i].mass;
+        double loss = 0;
+        for (uint32_t k = 0; k < KV_LOST_TERMS; k++)
+            loss += log(2) / (1 << k) * r->heads[i].lost[k];
+        kept += 1 / (1 + loss) / n_heads;
         n_events += r->heads[i].n_events;
     }
     assert_int_equal(r->total.n_evictions * n_heads, n_events);
-    if (r->plan.budget.score == KV_SCORE_NONE || n_events == 0 || isnan(mass))
+    if (r->plan.budget.score == KV_SCORE_NONE || n_events == 0 || isnan(kept))
         assert_true(isnan(r->total.kept_mass));
-    else assert_true(nearly(r->total.kept_mass, mass / n_events));
+    else assert_true(nearly(r->total.kept_mass, kept));
 }
 
 static void check_row(struct run *r, uint32_t layer, uint32_t token, uint32_t kv_head) {
@@ -481,10 +512,10 @@ static void check_tokens(struct run *r, uint32_t first, uint32_t end) {
             h->kept[h->n++] = (struct token){.position = token};
             oracle_attend(r, h, layer, kv_head, p);
             check_row(r, layer, token, kv_head);
-            if (!window || token + WINDOW_ROWS >= end) oracle_score(r, h, p);
+            if (!window || token + b->window >= end) oracle_score(r, h, p);
         }
         const bool evicts = h->n > b->capacity;
-        if (evicts) oracle_evict(r, layer, kv_head, end, prompt ? NULL : p);
+        if (evicts) oracle_evict(r, layer, kv_head, end, p);
         check_state(r, layer, kv_head, prompt);
     }
     check_totals(r);
@@ -521,6 +552,7 @@ static struct kv_budget random_budget(enum kv_score score) {
     b.n_sink = random_below(min_u32(b.capacity, 6));
     b.n_recent = b.capacity - b.n_sink;
     if (score != KV_SCORE_NONE) b.n_recent = 1 + random_below(b.n_recent);
+    if (score == KV_SCORE_WINDOW) b.window = 1 + random_below(80);
     return b;
 }
 
@@ -536,7 +568,32 @@ static struct plan random_plan(enum kv_score score, bool cache_positions) {
     p.n_prompt = prompts[random_below(4)];
     p.n_text = p.n_prompt + 1 + random_below(300);
     p.nan_row = UINT32_MAX;
+    if (random_below(3) == 0) p.chunk = p.n_prompt; /* read whole */
     return p;
+}
+
+/* A prompt that is read whole, and whose scores are pooled. */
+static struct plan pooled_plan(enum kv_pooling pooling, bool cache_positions) {
+    struct plan p = random_plan(KV_SCORE_WINDOW, cache_positions);
+    p.n_prompt = p.chunk = p.budget.capacity + random_below(300);
+    p.n_text = p.n_prompt + 1 + random_below(50);
+    p.budget.pooling = pooling;
+    p.budget.kernel = 1 + 2 * random_below(6);
+    p.budget.window = 1 + random_below(p.budget.n_recent);
+    return p;
+}
+
+static void pooled_scores_equal_the_definition_on(struct backend *be) {
+    for (enum kv_pooling pooling = KV_POOLING_MAX; pooling <= KV_POOLING_AVERAGE; pooling++)
+        for (uint32_t i = 0; i < 2; i++) {
+            const struct plan plan = pooled_plan(pooling, i);
+            run_and_check(be, &plan);
+        }
+}
+
+static void pooled_scores_equal_the_definition(void **state) {
+    (void)state;
+    for_each_backend(pooled_scores_equal_the_definition_on);
 }
 
 /* Five kinds of scores and two of positions: every second backend has the other half of them. */
@@ -557,7 +614,8 @@ static void bounded_caches_equal_the_definition(void **state) {
 /* A NaN row spoils every score it touches: those leave first, and then all is well again. */
 static void what_a_nan_row_touched_leaves_first_on(struct backend *be) {
     struct plan plan = {.shape = {4, 2, 64, 32, 1, DTYPE_F32, 2},
-                        .budget = {40, 2, 10, KV_SCORE_SUM, 0, false},
+                        .budget = {.capacity = 40, .n_sink = 2, .n_recent = 10,
+                                   .score = KV_SCORE_SUM},
                         .chunk = 32, .n_prompt = 70, .n_text = 200};
     static const uint32_t nan_rows[] = {0, 45, 69, 100};
     for (size_t i = 0; i < sizeof(nan_rows) / sizeof(nan_rows[0]); i++) {
@@ -575,7 +633,8 @@ static void what_a_nan_row_touched_leaves_first(void **state) {
  * older ones go. */
 static void of_equals_the_older_goes_on(struct backend *be) {
     const struct plan plan = {.shape = {3, 1, 64, 32, 1, DTYPE_F32, 0},
-                              .budget = {20, 1, 5, KV_SCORE_WINDOW, 0, false},
+                              .budget = {.capacity = 20, .n_sink = 1, .n_recent = 5,
+                                         .score = KV_SCORE_WINDOW, .window = 64},
                               .chunk = 128, .n_prompt = 128, .n_text = 128, .nan_row = UINT32_MAX};
     struct run r;
     run_init(&r, be, &plan);
@@ -720,6 +779,7 @@ static void a_batch_changes_no_bit(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bounded_caches_equal_the_definition),
+        cmocka_unit_test(pooled_scores_equal_the_definition),
         cmocka_unit_test(what_a_nan_row_touched_leaves_first),
         cmocka_unit_test(of_equals_the_older_goes),
         cmocka_unit_test(pieces_and_threads_change_no_bit),

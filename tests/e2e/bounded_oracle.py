@@ -15,7 +15,10 @@ import numpy
 
 from oracle_model import softmax
 
-WINDOW = 64  # queries of a chunk that count under the score "window"
+LOST_TERMS = 21  # rates at which attention to evicted tokens fades: 1, 1/2, 1/4, ...
+RATES = 0.5 ** numpy.arange(LOST_TERMS)
+LEAST_KEPT = 2.0 ** -10
+LAST_QUERIES = 64  # whose attention Text.kept_share is of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +32,10 @@ class Budget:
     score: str = "none"  # sum, mean, decay, window
     decay: float = 0.99
     chunk: int = 512  # of a prompt: it is cut at multiples of this
+    whole: bool = False  # it is not cut
+    window: int = 64  # queries of a chunk that count under the score "window"
+    pooling: str = "none"  # max, average: of the scores of `kernel` neighbours before the window
+    kernel: int = 7
     cache_positions: bool = False  # a token's position is its rank among those that are kept
 
     @property
@@ -56,12 +63,16 @@ class Rows:
 class Head:
     """What one KV head of a layer knows of the text."""
 
+    measures = False
+
     def __init__(self, model, layer, budget):
         self.model, self.layer, self.budget = model, layer, budget
         self.keys, self.values = Rows((model.head_dim,)), Rows((model.head_dim,))
         self.scores = Rows(())
         self.kept = numpy.zeros(0, int)  # positions in the text, ascending
-        self.masses = []  # of every eviction, the share of attention that stayed
+        self.lost, self.lost_at = numpy.zeros(LOST_TERMS), 0  # engine/backend.h
+        self.evicted = False
+        self.shares = []  # of all that each query would see, what its step or chunk has left
         self.closest = math.inf  # relative difference of the best score that went and the worst
         # that stayed: the smallest so far
 
@@ -87,7 +98,9 @@ class Head:
         self.kept = seen
         if self.budget:
             self._score(p.sum(axis=0), seen, generated)
-            self._evict(p[:, -1].sum(axis=0), generated)
+            self._evict(p[:, -1].mean(axis=0), generated)
+        if self.measures:
+            self._measure(queries[:, -LAST_QUERIES:], new[-LAST_QUERIES:])
         return p @ self.values.all[seen]
 
     def _score(self, p, seen, generated):
@@ -95,7 +108,7 @@ class Head:
         kind, scores = self.budget.score, self.scores.all
         if kind == "window" and not generated:
             scores[:] = 0
-            p = p[-WINDOW:]
+            p = p[-self.budget.window:]
         if kind == "decay":
             for row in p:
                 scores[seen] = self.budget.decay * scores[seen] + row
@@ -109,6 +122,8 @@ class Head:
             return
         scores = self.scores.all[self.kept]
         judged = scores / (text - self.kept) if b.score == "mean" else scores
+        if b.pooling != "none" and not generated:
+            judged = self._pooled(scores)
         candidates = numpy.arange(n)[(self.kept >= b.sink) & (self.kept < text - b.recent)]
         order = candidates[numpy.lexsort((self.kept[candidates], judged[candidates]))]
         leaving, stays = order[:n_leaving], numpy.ones(n, bool)
@@ -117,9 +132,34 @@ class Head:
             if n_leaving < len(order):
                 went, stayed = judged[order[n_leaving - 1:n_leaving + 1]]
                 self.closest = min(self.closest, (stayed - went) / stayed)
-            self.masses.append(1 - last_p[leaving[0]] / self.model.group if generated
-                               else scores[stays].sum() / scores.sum())
+            self._lose(text - self.kept[leaving],
+                       last_p[leaving] / max(last_p[stays].sum(), LEAST_KEPT))
         self.kept = self.kept[stays]
+
+    def _pooled(self, scores):
+        b = self.budget
+        n, half = max(len(scores) - b.window, 0), b.kernel // 2
+        function = {"max": numpy.max, "average": numpy.sum}[b.pooling]
+        return numpy.array([function(scores[max(i - half, 0):min(i + half + 1, n)]) if i < n
+                            else scores[i] for i in range(len(scores))])
+
+    def _lose(self, ages, shares):
+        """shares: what the newest query gave, in units of what it gave to those that stay."""
+        self.lost *= numpy.exp(-RATES * (self.keys.n - self.lost_at))
+        self.lost += (shares * ages * numpy.exp(-RATES[:, None] * ages)).sum(axis=1)
+        self.lost_at, self.evicted = self.keys.n, True
+
+    @property
+    def retained(self):
+        return 1 / (1 + math.log(2) * (RATES * self.lost).sum())
+
+    def _measure(self, queries, at):
+        """What those rows would see of the whole text, at the text's positions."""
+        everything = numpy.arange(self.keys.n)
+        s = self.model.scores(self.model.rotate(self.layer, queries, at),
+                              self.model.rotate(self.layer, self.keys.all, everything))
+        p = softmax(numpy.where(everything > at[:, None], -numpy.inf, s)).mean(axis=0)
+        self.shares += p[:, self.kept].sum(axis=1).tolist()
 
 
 class Text:
@@ -134,7 +174,8 @@ class Text:
     def prompt(self, tokens):
         """Logits after each token.  The text must be at its beginning."""
         assert self.n == 0
-        size = self.budget.chunk if self.budget else 512
+        whole = self.budget and self.budget.whole
+        size = len(tokens) if whole else self.budget.chunk if self.budget else 512
         return numpy.concatenate([self._rows(tokens[i:i + size], False)
                                   for i in range(0, len(tokens), size)])
 
@@ -163,21 +204,26 @@ class Text:
         self.n += len(tokens)
         return m.logits(x)
 
-    def _all_heads(self):
+    def all_heads(self):
         return [head for layer in self.heads for head in layer]
 
     @property
     def n_kept(self):
-        (n,) = {len(head.kept) for head in self._all_heads()}
+        (n,) = {len(head.kept) for head in self.all_heads()}
         return n
 
     @property
     def retained_attention(self):
-        """None without scores or evictions."""
-        masses = [mass for head in self._all_heads() for mass in head.masses]
-        return sum(masses) / len(masses) if masses else None
+        """What the server estimates; None without scores or evictions."""
+        heads = self.all_heads()
+        return numpy.mean([head.retained for head in heads]) if heads[0].evicted else None
+
+    @property
+    def kept_share(self):
+        """What is estimated, of the last queries; for a Text whose heads measure."""
+        return numpy.mean([head.shares[-LAST_QUERIES:] for head in self.all_heads()])
 
     @property
     def closest(self):
         """How near any eviction came to a tie, relative to the scores."""
-        return min(head.closest for head in self._all_heads())
+        return min(head.closest for head in self.all_heads())

@@ -41,12 +41,17 @@ def regime(request, tmp_path_factory):
 
 
 def kv_policy(budget):
-    common = {"sink": budget.sink, "recent": budget.recent, "chunk": budget.chunk,
+    prompt = {"prompt": "whole"} if budget.whole else {"chunk": budget.chunk}
+    common = {"sink": budget.sink, "recent": budget.recent, **prompt,
               "positions": "cache" if budget.cache_positions else "text"}
     if budget.score == "none":
         return {"type": "streaming", **common}
-    decay = {"decay": budget.decay} if budget.score == "decay" else {}
-    return {"type": "heavy_hitter", **common, "heavy": budget.heavy, "score": budget.score, **decay}
+    only = {"decay": budget.decay} if budget.score == "decay" else {}
+    if budget.score == "window":
+        only = {"window": budget.window, "pooling": budget.pooling}
+    if budget.pooling != "none":
+        only["kernel"] = budget.kernel
+    return {"type": "heavy_hitter", **common, "heavy": budget.heavy, "score": budget.score, **only}
 
 
 def random_tokens(n, seed):
@@ -126,7 +131,7 @@ def random_budget(rng, score, cache_positions, capacity=None):
     if score == "none":
         recent, heavy = recent + heavy, 0
     return Budget(sink, recent, heavy, score, rng.choice([0.9, 0.99, 0.999]),
-                  rng.choice(CHUNKS), cache_positions)
+                  rng.choice(CHUNKS), cache_positions, window=rng.choice([1, 30, 64, 200]))
 
 
 def test_thousands_of_steps_with_every_score(regime):
@@ -153,6 +158,19 @@ def test_prompts_around_the_borders_of_pages_chunks_and_budgets(regime, capacity
         questions.append((random_tokens(length, i), dataclasses.replace(budget, chunk=chunk),
                           20 + length))
     check_answers(server, model, questions, at_least=0.9)
+
+
+def test_prompts_that_are_read_whole(regime):
+    """With pooling and without; in pieces, since steps have 96 rows."""
+    server, model, cache_positions = regime
+    budgets = [Budget(4, 60, whole=True)] + [Budget(4, 40, 60, "sum", whole=True)] * EXACT
+    for pooling in ("none", "max", "average") if EXACT else ():
+        budgets.append(Budget(2, 40, 40, "window", whole=True, window=32, pooling=pooling,
+                              kernel=7 if pooling == "max" else 5))
+    questions = [(random_tokens(200 + i, i),
+                  dataclasses.replace(budget, cache_positions=cache_positions), 130)
+                 for i, budget in enumerate(budgets)]
+    check_answers(server, model, questions, at_least=0.8)
 
 
 def test_greedy_tokens_are_the_most_likely_ones(regime):

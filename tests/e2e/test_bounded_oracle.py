@@ -112,8 +112,9 @@ def kept_by_hand(probabilities, n_prompt, n, budget):
     seen): what the row gives to each of them."""
     kept, score = [], {}
     for row in range(n):
-        begin = min(row // budget.chunk * budget.chunk, row) if row < n_prompt else row
-        end = min(begin + budget.chunk, n_prompt) if row < n_prompt else row + 1
+        chunk = n_prompt if budget.whole else budget.chunk
+        begin = min(row // chunk * chunk, row) if row < n_prompt else row
+        end = min(begin + chunk, n_prompt) if row < n_prompt else row + 1
         if budget.score == "window" and row < n_prompt and row == begin:
             score = dict.fromkeys(score, 0)
         kept.append(row)
@@ -121,13 +122,23 @@ def kept_by_hand(probabilities, n_prompt, n, budget):
         for token, p in zip(kept, probabilities(row, kept)):
             if budget.score == "decay":
                 score[token] *= budget.decay
-            if budget.score != "window" or row >= n_prompt or row >= end - 64:
+            if budget.score != "window" or row >= n_prompt or row >= end - budget.window:
                 score[token] += p
         while row == end - 1 and len(kept) > budget.capacity:
             may_go = [token for token in kept if budget.sink <= token <= row - budget.recent]
             seen_by = {token: row + 1 - token if budget.score == "mean" else 1 for token in may_go}
-            kept.remove(min(may_go, key=lambda token: (score[token] / seen_by[token], token)))
+            judged = {token: score[token] / seen_by[token] for token in may_go}
+            if budget.pooling != "none" and row < n_prompt:
+                judged = {token: pooled(score, token, n_prompt, budget) for token in may_go}
+            kept.remove(min(may_go, key=lambda token: (judged[token], token)))
     return kept
+
+
+def pooled(score, token, n_prompt, budget):
+    reach = budget.kernel // 2
+    near = [score[token + i] for i in range(-reach, reach + 1)
+            if 0 <= token + i < n_prompt - budget.window]
+    return max(near) if budget.pooling == "max" else sum(near) / budget.kernel
 
 
 @pytest.mark.parametrize("score", ["sum", "mean", "decay", "window"])
@@ -137,7 +148,19 @@ def kept_by_hand(probabilities, n_prompt, n, budget):
 def test_heavy_hitters_are_those_counted_by_hand(sink, recent, heavy, n_prompt, chunk, score):
     """In the first layer: nothing that was evicted reaches its queries and keys."""
     model = model_of("gqa-f32-sharded")
-    budget = Budget(sink, recent, heavy, score, 0.9, chunk)
+    check_kept(model, Budget(sink, recent, heavy, score, 0.9, chunk), n_prompt)
+
+
+@pytest.mark.parametrize("budget", [
+    Budget(4, 20, 20, "sum", whole=True), Budget(4, 20, 20, "mean", whole=True),
+    Budget(2, 30, 40, "window", whole=True, window=30, pooling="max"),
+    Budget(0, 16, 40, "window", whole=True, window=8, pooling="average", kernel=5),
+    Budget(4, 20, 20, "window", window=8, chunk=50)])
+def test_prompts_that_are_read_whole_and_pooled_keep_those_counted_by_hand(budget):
+    check_kept(model_of("gqa-f32-sharded"), budget, 150)
+
+
+def check_kept(model, budget, n_prompt):
     tokens = random_tokens(model, 300, seed=3)
     text = Text(model, budget)
     follow(text, tokens[:n_prompt], tokens[n_prompt:])
@@ -154,6 +177,32 @@ def test_heavy_hitters_are_those_counted_by_hand(sink, recent, heavy, n_prompt, 
         assert head.kept.tolist() == kept_by_hand(probabilities, n_prompt, len(tokens), budget)
 
 
+@pytest.mark.parametrize("score, whole", [("sum", True), ("mean", False), ("decay", False),
+                                          ("window", True)])
+def test_retained_attention_is_near_what_everything_kept_shows(score, whole):
+    """On the default model and a held-out text: its bound is the one that the README states."""
+    model = model_of_default()
+    tokens = json.loads((MODEL / "goldens.json").read_text())["prompts"]
+    tokens = max((golden["tokens"] for golden in tokens), key=len)[:464]
+    shares = []
+    for half in (30, 70):
+        text = Text(model, Budget(4, half, half, score, chunk=128, whole=whole))
+        text.prompt(tokens[:400])
+        for head in text.all_heads():
+            head.measures = True
+        for token in tokens[400:]:
+            text.token(token)
+        shares.append(text.kept_share)
+        assert text.retained_attention == pytest.approx(text.kept_share, abs=0.12)
+    assert shares[1] > shares[0] + 0.05
+
+
+def model_of_default(cache=[]):
+    if not cache:
+        cache.append(Model(MODEL))
+    return cache[0]
+
+
 def test_among_equal_scores_the_oldest_goes():
     model = model_of("mha-f32")
     head = Head(model, 0, Budget(1, 2, 3, "sum"))
@@ -163,4 +212,5 @@ def test_among_equal_scores_the_oldest_goes():
     head.scores.all[:] = [9, 2, 1, 1, 1, 0]
     head.attend(queries, queries[0], queries[0], True)
     assert head.kept.tolist() == [0, 1, 3, 4, 5, 6]
-    assert head.masses == [pytest.approx(1 - 1 / 7)]
+    # A seventh of the query's attention has left at the age of 5, and fades as 1 / age.
+    assert head.retained == pytest.approx(1 / (1 + 1 / 6), rel=0.01)

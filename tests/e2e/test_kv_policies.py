@@ -16,10 +16,12 @@ from server import DEVICE, INVARIANT, MODEL, PATIENCE, ROOT, Server, sse_events
 FULL = {"type": "full"}
 STREAMING = {"type": "streaming", "sink": 4, "recent": 28, "chunk": 64}
 HEAVY = {"type": "heavy_hitter", "sink": 4, "recent": 14, "heavy": 14, "chunk": 64}
+WHOLE = {"type": "heavy_hitter", "sink": 4, "recent": 14, "heavy": 14, "prompt": "whole"}
+POOLED = {**WHOLE, "score": "window", "window": 8, "pooling": "max"}
 CAPACITY = 32  # of all bounded ones here
 SCORES = ("sum", "mean", "decay", "window")
-BOUNDED = [STREAMING, *({**HEAVY, "score": score} for score in SCORES)]
-BOUNDED_NAMES = ["streaming", *(f"heavy_hitter-{score}" for score in SCORES)]
+BOUNDED = [STREAMING, *({**HEAVY, "score": score} for score in SCORES), POOLED]
+BOUNDED_NAMES = ["streaming", *(f"heavy_hitter-{score}" for score in SCORES), "whole"]
 MOVED = {"type": "offload", "sink": 4, "selected": 64, "tail": 64, "offload": True}
 NOT_MOVED = {**MOVED, "offload": False}
 SELECTING = [MOVED, NOT_MOVED]
@@ -130,9 +132,9 @@ def test_echo_and_logprobs(server, policy):
     assert kv_of(again)["policy"] == policy["type"]
     # The first chunk sees all that full does; behind it a budget shows.
     _, full = echo(server, FULL, PROMPT, max_tokens=0)
-    n_exact = 64 if policy in BOUNDED else 300
+    n_exact = policy.get("chunk", 300)
     assert scores[1:n_exact] == pytest.approx(full[1:n_exact], abs=SAME_TOKEN)
-    if policy in BOUNDED:
+    if "chunk" in policy:
         assert max(abs(a - b) for a, b in zip(scores[64:300], full[64:])) > 2 * SAME_TOKEN
 
 
@@ -333,6 +335,49 @@ def test_metrics_count_what_leaves(server, policy):
     assert resident(server, policy) == 0
 
 
+def retained(server, n, capacity=CAPACITY, **policy):
+    policy = {**HEAVY, "recent": capacity // 2, "heavy": capacity // 2 - 4, **policy}
+    return kv_of(server.complete(TEXT, kv_policy=policy, max_tokens=n, ignore_eos=True, seed=3,
+                                 temperature=1))["retained_attention"]
+
+
+TEXT = (MODEL / "eval" / "held_out.txt").read_text(encoding="utf-8")[:2400]
+
+
+@pytest.mark.parametrize("policy", [{"score": score} for score in SCORES],
+                         ids=["sum", "mean", "decay", "window"])
+def test_retained_attention_falls_when_more_is_lost(server, policy):
+    """With every token that is generated, but for what the text itself moves; and with a smaller
+    budget.  A trained model's attention: that of random weights does not fade."""
+    few, many = (retained(server, n, 256, **policy) for n in (50, 800))
+    assert 0.1 < many < few - 0.02 < 0.95
+    by_budget = [retained(server, 100, capacity, **policy) for capacity in (64, 128, 256, 512)]
+    assert all(b > a + 0.03 for a, b in zip(by_budget, by_budget[1:])), by_budget
+
+
+def test_a_whole_prompt_must_fit_the_cache(serve):
+    small = serve("--kv-cache-memory", {"cpu": "10500K", "cuda": "5400K"}[DEVICE],
+                  "--max-model-len", 512)
+    body = {"prompt": prompt_of(4000), "max_tokens": 2, "ignore_eos": True}
+    refused = small.post("/v1/completions", {**body, "kv_policy": WHOLE})
+    assert refused.status == 400 and refused.error["param"] == "kv_policy.prompt"
+    assert "4000" in refused.error["message"] and "whole" in refused.error["message"]
+    assert kv_of(small.complete(**body, kv_policy=HEAVY))["evicted_tokens"] == 4001 - CAPACITY
+    body["prompt"] = body["prompt"][:512]
+    assert kv_of(small.complete(**body, kv_policy=WHOLE))["resident_tokens"] == CAPACITY
+
+
+def test_a_whole_prompt_gives_its_pages_back(server):
+    with RawConnection(server) as connection:
+        connection.send_completion(prompt=prompt_of(2000), stream=True, max_tokens=20000,
+                                   ignore_eos=True, kv_policy=WHOLE)
+        connection.read_head()
+        for _ in range(20):
+            connection.read_chunk()
+        assert server.pages_in_use() <= 2 * 12
+    server.wait_idle()
+
+
 def test_fractions_are_of_the_prompt(server):
     policy = {"type": "heavy_hitter", "sink": 4, "recent": 0.1, "heavy": 0.2}
     kv = kv_of(server.complete(PROMPT, kv_policy=policy, **LONG))
@@ -442,7 +487,19 @@ BAD_BUDGETS = [
     ({"type": "offload", "sink": 65, "selected": 64}, "kv_policy.sink"),
     ({"type": "offload", "offload": "yes"}, "kv_policy.offload"),
     ({"type": "offload", "recent": 10}, "kv_policy.recent"),
-    ({"type": "offload", "window": 10}, "kv_policy"),
+    ({"type": "offload", "window": 10}, "kv_policy.window"),
+    ({"type": "streaming", "prompt": "part"}, "kv_policy.prompt"),
+    ({"type": "full", "prompt": "whole"}, "kv_policy.prompt"),
+    ({"type": "streaming", "prompt": "whole", "chunk": 512}, "kv_policy.chunk"),
+    ({"type": "heavy_hitter", "window": 64}, "kv_policy.window"),
+    ({"type": "heavy_hitter", "pooling": "max", "prompt": "whole"}, "kv_policy.pooling"),
+    ({"type": "heavy_hitter", "score": "window", "pooling": "max"}, "kv_policy.pooling"),
+    ({"type": "heavy_hitter", "score": "window", "kernel": 7}, "kv_policy.kernel"),
+    ({"type": "heavy_hitter", "score": "window", "pooling": "max", "prompt": "whole",
+      "kernel": 6}, "kv_policy.kernel"),
+    # The window is kept, and 64 of it are not recent.
+    ({"type": "heavy_hitter", "score": "window", "pooling": "max", "prompt": "whole",
+      "recent": 63}, "kv_policy"),
     # Larger than any pool, in each of its parts.
     ({"type": "streaming", "sink": 2**28}, "kv_policy"),
     ({"type": "streaming", "recent": 2**28}, "kv_policy"),

@@ -74,7 +74,8 @@ static void check_views(const struct life *life, const struct step_seq *seq, uin
 /* One piece of the prompt, of at most max_rows rows. */
 static void run_piece(struct life *life, uint32_t max_rows) {
     const struct kv_policy *policy = life->kv.policy;
-    const uint32_t chunk = life->choice.chunk ? life->choice.chunk : KV_DEFAULT_CHUNK;
+    const uint32_t chunk = kv_choice_chunk(&life->choice, life->n_prompt);
+    const uint32_t window = life->choice.window ? life->choice.window : KV_DEFAULT_WINDOW;
     const uint32_t chunk_end = min_u32(life->chunk_begin + chunk, life->n_prompt);
     const uint32_t left = chunk_end - life->kv.n_tokens, n = min_u32(left, max_rows);
     struct step_seq seq;
@@ -85,7 +86,7 @@ static void run_piece(struct life *life, uint32_t max_rows) {
     assert_int_equal(seq.compress, n == left);
     for (uint32_t i = 0; i < n; i++) /* from the end of the chunk row i is number left - i */
         assert_int_equal(i >= seq.score_row,
-                         life->choice.score != KV_SCORE_WINDOW || left - i <= 64);
+                         life->choice.score != KV_SCORE_WINDOW || left - i <= window);
     policy->commit(&life->kv, n);
     life->n_slots += n;
     if (n == left) {
@@ -112,7 +113,7 @@ static void run_generated(struct life *life) {
 static void live(struct kv_choice choice, uint32_t n_prompt, uint32_t max_tokens,
                  uint32_t max_rows) {
     struct life life;
-    const uint32_t chunk = choice.chunk ? choice.chunk : KV_DEFAULT_CHUNK;
+    const uint32_t chunk = kv_choice_chunk(&choice, n_prompt);
     begin(&life, choice, n_prompt, max_tokens);
     const uint32_t later = pages(min_u32(n_prompt + max_tokens, life.capacity + 1));
     const uint32_t first = pages(min_u32(n_prompt, life.capacity + chunk));
@@ -144,6 +145,8 @@ static void steps_and_pages_over_a_life(void **state) {
                 choice.type = KV_HEAVY_HITTER;
                 choice.n_heavy = 1 + (uint32_t)rand() % 100;
                 choice.score = KV_SCORE_WINDOW;
+                choice.window = (uint32_t)rand() % 100; /* 0: the default */
+                choice.whole = rand() % 2;
                 live(choice, prompts[p], 1 + (uint32_t)rand() % 700, 90);
             }
 }
@@ -232,6 +235,53 @@ static void max_tokens_does_not_change_positions(void **state) {
     assert_true(kv_plan_make(&in_cache, 10, 10 * CONTEXT).budget.cache_positions);
 }
 
+/* Read whole, a prompt has all its slots at once, and a page for each of them. */
+static void prompts_that_are_read_whole_fit_what_chunks_fit(void **state) {
+    (void)state;
+    struct kv_choice choice = {.type = KV_STREAMING, .n_recent = 100, .whole = true, .chunk = 7,
+                               .cache_positions = true};
+    assert_int_equal(check(choice, CONTEXT, 1), 0);
+    assert_int_equal(check(choice, CONTEXT, UINT32_MAX), 0);
+    assert_int_equal(check(choice, CONTEXT + 1, 1), ERR_INVALID);
+    choice.n_recent = CONTEXT;
+    assert_int_equal(check(choice, 10, UINT32_MAX), ERR_INVALID);
+    choice.n_recent--;
+    assert_int_equal(check(choice, 10, UINT32_MAX), 0);
+    assert_int_equal(check_in(155, choice, 155, 1), ERR_INVALID);
+    choice.n_recent = 154;
+    assert_int_equal(check_in(155, choice, 155, 1), 0);
+    assert_int_equal(check_in(155, choice, 156, 1), ERR_INVALID);
+    const struct kv_plan plan = kv_plan_make(&choice, 1000, 5);
+    assert_int_equal(kv_policy_bounded.most(&(struct kv_space){.n_layers = N_LAYERS}, &plan).pages,
+                     pages(1000));
+}
+
+static void pooling_is_of_windows_that_are_kept(void **state) {
+    (void)state;
+    const struct kv_choice good = {.type = KV_HEAVY_HITTER, .n_recent = 64, .n_heavy = 100,
+                                   .score = KV_SCORE_WINDOW, .pooling = KV_POOLING_MAX,
+                                   .kernel = 7, .whole = true};
+    struct kv_choice bad = good;
+    assert_int_equal(check(good, 1000, 5), 0);
+    bad.n_recent = 63;
+    assert_int_equal(check(bad, 1000, 5), ERR_INVALID);
+    bad.window = 63;
+    assert_int_equal(check(bad, 1000, 5), 0);
+    bad = good;
+    bad.whole = false;
+    assert_int_equal(check(bad, 1000, 5), ERR_INVALID);
+    bad = good;
+    bad.kernel = 6;
+    assert_int_equal(check(bad, 1000, 5), ERR_INVALID);
+    bad = good;
+    bad.score = KV_SCORE_SUM;
+    assert_int_equal(check(bad, 1000, 5), ERR_INVALID);
+    bad.pooling = KV_POOLING_NONE;
+    assert_int_equal(check(bad, 1000, 5), 0);
+    bad.window = 1;
+    assert_int_equal(check(bad, 1000, 5), ERR_INVALID);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_and_pages_over_a_life),
@@ -240,6 +290,8 @@ int main(void) {
         cmocka_unit_test(positions_in_the_cache_bound_the_budget),
         cmocka_unit_test(positions_in_the_text_bound_the_text),
         cmocka_unit_test(max_tokens_does_not_change_positions),
+        cmocka_unit_test(prompts_that_are_read_whole_fit_what_chunks_fit),
+        cmocka_unit_test(pooling_is_of_windows_that_are_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

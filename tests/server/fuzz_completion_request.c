@@ -22,6 +22,12 @@ static void check_policy(const struct kv_policy *policy) {
     require(c->n_heavy <= KV_POLICY_MAX_TOKENS && c->chunk <= KV_POLICY_MAX_TOKENS);
     require((c->score == KV_SCORE_NONE) == (c->type != KV_HEAVY_HITTER));
     require(c->score != KV_SCORE_DECAY || (c->decay > 0 && c->decay < 1));
+    require((c->window > 0) == (c->score == KV_SCORE_WINDOW) && c->window <= KV_POLICY_MAX_TOKENS);
+    require(c->pooling == KV_POOLING_NONE
+                ? c->kernel == 0
+                : c->whole && c->window > 0 && c->kernel % 2 == 1 &&
+                      c->kernel <= KV_POLICY_MAX_KERNEL);
+    require(bounded || !c->whole);
     require(policy->recent >= 0 && policy->recent < 1 && policy->heavy >= 0 && policy->heavy < 1);
     const struct kv_choice resolved = kv_policy_resolve(policy, FAKE_MAX_LEN);
     require(bounded ? resolved.n_recent >= 1 && resolved.chunk >= 1

@@ -574,7 +574,8 @@ static void the_model_lists_its_policies(void **state) {
     assert_json(json_object_get(model, "kv_policy"), "{\"type\":\"full\"}");
     assert_json(json_object_get(model, "kv_policies"),
                 "[{\"type\":\"full\"},{\"type\":\"heavy_hitter\",\"sink\":4,\"recent\":1020,"
-                "\"heavy\":1024,\"score\":\"sum\",\"chunk\":512,\"positions\":\"text\"},"
+                "\"heavy\":1024,\"score\":\"sum\",\"prompt\":\"chunks\",\"chunk\":512,"
+                "\"positions\":\"text\"},"
                 "{\"type\":\"offload\",\"sink\":4,\"selected\":2048,\"tail\":512,"
                 "\"offload\":true}]");
     assert_json(json_object_get(json_object_get(model, "offload"), "layers"),

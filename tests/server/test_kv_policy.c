@@ -44,30 +44,51 @@ static void policies_are_completed_and_shown(void **state) {
     } cases[] = {
         {"{\"type\":\"full\"}", "{\"type\":\"full\"}"},
         {"{\"type\":\"streaming\"}",
-         "{\"type\":\"streaming\",\"sink\":4,\"recent\":2044,\"chunk\":512,"
+         "{\"type\":\"streaming\",\"sink\":4,\"recent\":2044,\"prompt\":\"chunks\",\"chunk\":512,"
          "\"positions\":\"cache\"}"},
-        {"{\"sink\":0,\"recent\":1,\"chunk\":1,\"positions\":\"text\","
-         "\"type\":\"streaming\"}",
-         "{\"type\":\"streaming\",\"sink\":0,\"recent\":1,\"chunk\":1,"
-         "\"positions\":\"text\"}"},
+        {"{\"sink\":0,\"recent\":1,\"chunk\":1,\"type\":\"streaming\"}",
+         "{\"type\":\"streaming\",\"sink\":0,\"recent\":1,\"prompt\":\"chunks\",\"chunk\":1,"
+         "\"positions\":\"cache\"}"},
         {"{\"type\":\"streaming\",\"recent\":0.125,\"heavy\":null}",
-         "{\"type\":\"streaming\",\"sink\":4,\"recent\":0.125,\"chunk\":512,"
+         "{\"type\":\"streaming\",\"sink\":4,\"recent\":0.125,\"prompt\":\"chunks\","
+         "\"chunk\":512,"
          "\"positions\":\"cache\"}"},
         {"{\"type\":\"heavy_hitter\"}",
          "{\"type\":\"heavy_hitter\",\"sink\":4,\"recent\":1020,\"heavy\":1024,\"score\":\"sum\","
-         "\"chunk\":512,\"positions\":\"text\"}"},
-        {"{\"type\":\"heavy_hitter\",\"positions\":\"cache\"}",
-         "{\"type\":\"heavy_hitter\",\"sink\":4,\"recent\":1020,\"heavy\":1024,\"score\":\"sum\","
-         "\"chunk\":512,\"positions\":\"cache\"}"},
+         "\"prompt\":\"chunks\",\"chunk\":512,"
+         "\"positions\":\"text\"}"},
         {"{\"type\":\"heavy_hitter\",\"recent\":0.1,\"heavy\":1,\"score\":\"window\"}",
          "{\"type\":\"heavy_hitter\",\"sink\":4,\"recent\":0.1,\"heavy\":1,\"score\":\"window\","
-         "\"chunk\":512,\"positions\":\"text\"}"},
+         "\"window\":64,\"pooling\":\"none\",\"prompt\":\"chunks\",\"chunk\":512,"
+         "\"positions\":\"text\"}"},
         {"{\"type\":\"heavy_hitter\",\"score\":\"mean\",\"sink\":268435456}",
          "{\"type\":\"heavy_hitter\",\"sink\":268435456,\"recent\":1020,\"heavy\":1024,"
-         "\"score\":\"mean\",\"chunk\":512,\"positions\":\"text\"}"},
+         "\"score\":\"mean\",\"prompt\":\"chunks\",\"chunk\":512,"
+         "\"positions\":\"text\"}"},
         {"{\"type\":\"heavy_hitter\",\"decay\":0.5,\"score\":\"decay\"}",
          "{\"type\":\"heavy_hitter\",\"sink\":4,\"recent\":1020,\"heavy\":1024,"
-         "\"score\":\"decay\",\"decay\":0.5,\"chunk\":512,\"positions\":\"text\"}"},
+         "\"score\":\"decay\",\"decay\":0.5,\"prompt\":\"chunks\",\"chunk\":512,"
+         "\"positions\":\"text\"}"},
+        {"{\"type\":\"streaming\",\"prompt\":\"whole\",\"chunk\":null}",
+         "{\"type\":\"streaming\",\"sink\":4,\"recent\":2044,\"prompt\":\"whole\","
+         "\"positions\":\"cache\"}"},
+        {"{\"type\":\"heavy_hitter\",\"score\":\"window\",\"window\":16,\"chunk\":99}",
+         "{\"type\":\"heavy_hitter\",\"sink\":4,\"recent\":1020,\"heavy\":1024,"
+         "\"score\":\"window\",\"window\":16,\"pooling\":\"none\",\"prompt\":\"chunks\","
+         "\"chunk\":99,"
+         "\"positions\":\"text\"}"},
+        {"{\"type\":\"heavy_hitter\",\"score\":\"window\",\"pooling\":\"max\","
+         "\"prompt\":\"whole\"}",
+         "{\"type\":\"heavy_hitter\",\"sink\":4,\"recent\":1020,\"heavy\":1024,"
+         "\"score\":\"window\",\"window\":64,\"pooling\":\"max\",\"kernel\":7,"
+         "\"prompt\":\"whole\","
+         "\"positions\":\"text\"}"},
+        {"{\"type\":\"streaming\",\"positions\":\"text\"}",
+         "{\"type\":\"streaming\",\"sink\":4,\"recent\":2044,\"prompt\":\"chunks\","
+         "\"chunk\":512,\"positions\":\"text\"}"},
+        {"{\"type\":\"heavy_hitter\",\"positions\":\"cache\"}",
+         "{\"type\":\"heavy_hitter\",\"sink\":4,\"recent\":1020,\"heavy\":1024,"
+         "\"score\":\"sum\",\"prompt\":\"chunks\",\"chunk\":512,\"positions\":\"cache\"}"},
         {"{\"type\":\"offload\"}",
          "{\"type\":\"offload\",\"sink\":4,\"selected\":2048,\"tail\":512}"},
         {"{\"type\":\"offload\",\"offload\":true,\"tail\":1,\"selected\":4}",
@@ -83,6 +104,8 @@ static void policies_are_completed_and_shown(void **state) {
         assert_written(&policy, cases[i].shown);
     }
 }
+
+#define WINDOW(members) "{\"type\":\"heavy_hitter\",\"score\":\"window\"," members "}"
 
 static void what_is_wrong_is_named(void **state) {
     (void)state;
@@ -100,8 +123,26 @@ static void what_is_wrong_is_named(void **state) {
         {"{\"type\":\"full\",\"chunk\":4}", "kv_policy.chunk"},
         {"{\"type\":\"streaming\",\"heavy\":4}", "kv_policy.heavy"},
         {"{\"type\":\"streaming\",\"score\":\"sum\"}", "kv_policy.score"},
-        {"{\"type\":\"streaming\",\"window\":4}", "kv_policy"},
-        {"{\"type\":\"streaming\",\"window\":null}", "kv_policy"},
+        {"{\"type\":\"streaming\",\"window\":4}", "kv_policy.window"},
+        {"{\"type\":\"streaming\",\"windows\":null}", "kv_policy"},
+        {"{\"type\":\"streaming\",\"prompt\":true}", "kv_policy.prompt"},
+        {"{\"type\":\"streaming\",\"prompt\":\"half\"}", "kv_policy.prompt"},
+        {"{\"type\":\"full\",\"prompt\":\"whole\"}", "kv_policy.prompt"},
+        {"{\"type\":\"streaming\",\"prompt\":\"whole\",\"chunk\":512}", "kv_policy.chunk"},
+        {"{\"type\":\"streaming\",\"pooling\":\"max\"}", "kv_policy.pooling"},
+        {"{\"type\":\"heavy_hitter\",\"window\":64}", "kv_policy.window"},
+        {"{\"type\":\"heavy_hitter\",\"pooling\":\"none\"}", "kv_policy.pooling"},
+        {"{\"type\":\"heavy_hitter\",\"kernel\":7}", "kv_policy.kernel"},
+        {WINDOW("\"window\":0"), "kv_policy.window"},
+        {WINDOW("\"window\":0.5"), "kv_policy.window"},
+        {WINDOW("\"kernel\":7"), "kv_policy.kernel"},
+        {WINDOW("\"pooling\":\"mean\",\"prompt\":\"whole\""), "kv_policy.pooling"},
+        {WINDOW("\"pooling\":\"none\",\"kernel\":7"), "kv_policy.kernel"},
+        {WINDOW("\"pooling\":\"average\""), "kv_policy.pooling"}, /* in chunks */
+        {WINDOW("\"pooling\":\"max\",\"prompt\":\"whole\",\"kernel\":6"), "kv_policy.kernel"},
+        {WINDOW("\"pooling\":\"max\",\"prompt\":\"whole\",\"kernel\":-1"), "kv_policy.kernel"},
+        {WINDOW("\"pooling\":\"max\",\"prompt\":\"whole\",\"kernel\":65"), "kv_policy.kernel"},
+        {WINDOW("\"pooling\":\"max\",\"prompt\":\"whole\",\"kernel\":7.0"), "kv_policy.kernel"},
         {"{\"type\":\"streaming\",\"\":1}", "kv_policy"},
         {"{\"type\":\"streaming\",\"kv_policy.recent\":1}", "kv_policy"},
         {"{\"type\":\"streaming\",\"sink\":-1}", "kv_policy.sink"},
