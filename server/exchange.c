@@ -1,43 +1,38 @@
-/* exchange.c - one request: its checks, its body, its answer.
+/* exchange.c - one request: its admission, its body, its answer.
  *
  * libmicrohttpd calls exchange_started with the request line, then exchange_access with the head,
  * with each piece of the body, with its end and once more after every resume; at last
  * exchange_completed.
  *
- * What it lets through and we refuse, because two readers of the same bytes could disagree about
- * where the request ends: repeated or mixed Content-Length and Transfer-Encoding, codings other
- * than chunked, header names that are not tokens, a NUL in the path.
+ * What it calls with was scanned before (wire.c): the head is legal, and the request ends where the
+ * scanner says. That both read the same is checked all the same, at the head's end and the body's.
  *
  * Thread: loop.  Memory: the exchange, freed on completion. */
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/random.h>
 
+#include "engine/error.h"
 #include "server/http_internal.h"
 
-/* What the head says, gathered in one pass. */
-struct head {
-    unsigned n_host, n_content_length, n_transfer_encoding;
-    const char *content_length, *transfer_encoding, *request_id;
-    bool bad_name;
-};
-
+static const char NO_ROOM[] = "the request bodies of others leave no room for this one now";
 static const char ALNUM[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
 
 void *exchange_started(void *cls, const char *uri, struct MHD_Connection *mhd) {
     (void)cls;
+    (void)uri;
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
     struct http_conn *conn = info->socket_context;
-    struct http_exchange *exchange = calloc(1, sizeof(*exchange));
-    if (!exchange) return NULL; /* exchange_access finds no context and hangs up */
+    /* exchange_access finds no context and hangs up: without memory, and where libmicrohttpd has
+     * read a line that the scanner has not. */
+    struct http_exchange *exchange =
+        conn->framing.state >= FRAMING_FIELD_START ? calloc(1, sizeof(*exchange)) : NULL;
+    if (!exchange) return NULL;
     exchange->conn = conn;
-    exchange->bad_target = !uri || strstr(uri, "%00");
     conn->exchange = exchange;
-    conn_expect_request(conn, conn->http->config.request_timeout_ms);
     return exchange;
 }
 
@@ -45,7 +40,7 @@ void exchange_finish(struct http_exchange *exchange) {
     struct http_conn *conn = exchange->conn;
     conn->exchange = NULL;
     conn_unwatch(conn);
-    conn_expect_request(conn, conn->http->config.idle_timeout_ms);
+    conn_request_over(conn);
     if (exchange->handed) conn->http->n_open--;
     if (exchange->handed && !exchange->answered && exchange->on_gone)
         exchange->on_gone(exchange->user);
@@ -55,7 +50,7 @@ void exchange_finish(struct http_exchange *exchange) {
         free(line);
     }
     stream_queue_fini(&exchange->queue);
-    free(exchange->body);
+    body_fini(conn, &exchange->body);
     free(exchange);
 }
 
@@ -63,12 +58,9 @@ void exchange_completed(void *cls, struct MHD_Connection *mhd, void **context,
                         enum MHD_RequestTerminationCode why) {
     (void)cls;
     (void)mhd;
+    (void)why;
     struct http_exchange *exchange = *context;
     if (!exchange) return;
-    /* It refused a head or a body by itself; there may be more of it to read. */
-    if (why == MHD_REQUEST_TERMINATED_WITH_ERROR && exchange->state <= EXCHANGE_BODY) {
-        exchange->conn->linger = true;
-    }
     exchange_finish(exchange);
     *context = NULL;
 }
@@ -76,6 +68,7 @@ void exchange_completed(void *cls, struct MHD_Connection *mhd, void **context,
 void exchange_suspend(struct http_exchange *exchange) {
     assert(!exchange->suspended);
     exchange->suspended = true;
+    exchange->rearmed = true;
     MHD_suspend_connection(exchange->conn->mhd);
     conn_watch(exchange->conn);
 }
@@ -89,77 +82,24 @@ void exchange_resume(struct http_exchange *exchange) {
 
 /* ---- the head ---- */
 
-static enum MHD_Result read_header(void *cls, enum MHD_ValueKind kind, const char *name,
-                                   const char *value) {
-    (void)kind;
-    struct head *head = cls;
-    static const char token_marks[] = "!#$%&'*+-.^_`|~";
-    const size_t length = strlen(name);
-    size_t n = 0;
-    while (n < length && (strchr(ALNUM, name[n]) || strchr(token_marks, name[n]))) n++;
-    if (length == 0 || n < length) head->bad_name = true;
-
-    if (strcasecmp(name, "host") == 0) {
-        head->n_host++;
-    } else if (strcasecmp(name, "content-length") == 0) {
-        head->n_content_length++;
-        head->content_length = value ? value : "";
-    } else if (strcasecmp(name, "transfer-encoding") == 0) {
-        head->n_transfer_encoding++;
-        head->transfer_encoding = value ? value : "";
-    } else if (strcasecmp(name, "x-request-id") == 0) {
-        head->request_id = value;
-    }
-    return MHD_YES;
+/* The head is there for the first time; the two who read it must have found the same. */
+static bool head_agrees(const struct http_exchange *exchange) {
+    const struct http_conn *conn = exchange->conn;
+    return conn->framing.state >= FRAMING_BODY &&
+           MHD_get_connection_values(conn->mhd, MHD_HEADER_KIND, NULL, NULL) ==
+               (int)conn->framing.n_fields;
 }
 
-static bool parse_length(const char *text, uint64_t *out) {
-    if (!*text || text[strspn(text, "0123456789")] || strlen(text) > 18) return false;
-    *out = strtoull(text, NULL, 10);
-    return true;
+static bool body_agrees(const struct http_exchange *exchange) {
+    const struct framing *framing = &exchange->conn->framing;
+    return framing->state == FRAMING_WHOLE && exchange->body.length == framing->body;
 }
 
-/* NULL: legal.  Otherwise what to tell the client, with *status. */
-static const char *head_fault(struct http_exchange *exchange, const struct head *head,
-                              const char *version, unsigned *status) {
-    const bool http_1_0 = strcmp(version, "HTTP/1.0") == 0;
-    *status = MHD_HTTP_BAD_REQUEST;
-    if (exchange->bad_target) return "the request target is not valid";
-    if (head->bad_name) return "a header name is not valid";
-    if (head->n_host > 1 || (head->n_host == 0 && !http_1_0))
-        return "exactly one Host header is required";
-    if (head->n_content_length > 1) return "Content-Length is repeated";
-    if (head->n_transfer_encoding > 1) return "Transfer-Encoding is repeated";
-    if (head->n_transfer_encoding && head->n_content_length) {
-        return "Content-Length and Transfer-Encoding exclude each other";
-    }
-    if (head->n_transfer_encoding &&
-        (http_1_0 || strcasecmp(head->transfer_encoding, "chunked") != 0)) {
-        return "this Transfer-Encoding is not supported";
-    }
-    if (head->n_content_length && !parse_length(head->content_length, &exchange->body_declared)) {
-        return "Content-Length is not a number";
-    }
-    if (exchange->body_declared > exchange->conn->http->config.max_body_bytes) {
-        *status = MHD_HTTP_CONTENT_TOO_LARGE;
-        return "the request body is too large";
-    }
-    return NULL;
-}
-
+/* Ends the connection with a refusal while libmicrohttpd reads from it. */
 static enum MHD_Result refuse(struct http_exchange *exchange, unsigned status,
                               const char *message) {
-    char body[512];
-    refuse_body(status, message, body, sizeof(body));
-    struct MHD_Response *response =
-        MHD_create_response_from_buffer(strlen(body), body, MHD_RESPMEM_MUST_COPY);
-    exchange->state = EXCHANGE_REFUSED;
-    exchange->conn->linger = true;
-    refuse_note(exchange->conn->http, exchange->id, status, message);
-    exchange_answer(exchange, response, status, "application/json");
-    if (!exchange->response) return MHD_NO;
-    /* Queued before the body was read, so libmicrohttpd closes the connection behind it. */
-    return MHD_queue_response(exchange->conn->mhd, status, exchange->response);
+    conn_refuse(exchange->conn, status, message);
+    return MHD_NO;
 }
 
 static enum MHD_Result queue_answer(struct http_exchange *exchange) {
@@ -168,6 +108,21 @@ static enum MHD_Result queue_answer(struct http_exchange *exchange) {
     MHD_destroy_response(exchange->response);
     exchange->response = NULL;
     return queued;
+}
+
+/* Queues the answer to a whole request.  What its client sent behind it, bytes or the end, has been
+ * reported once by an edge-triggered epoll and stays in the kernel until now.  A resumed connection
+ * enters libmicrohttpd's epoll set anew, which reports again: so where there is something, an
+ * answer that was ready at once takes that way, too. */
+static enum MHD_Result answer_whole(struct http_exchange *exchange) {
+    if (!exchange->rearmed && wire_has_more(exchange->conn)) {
+        exchange->rearmed = true;
+        MHD_suspend_connection(exchange->conn->mhd);
+        MHD_resume_connection(exchange->conn->mhd);
+        http_kick(exchange->conn->http);
+        return MHD_YES;
+    }
+    return queue_answer(exchange);
 }
 
 /* Whether the request may go on; if not, its answer is ready. */
@@ -179,28 +134,35 @@ static bool admit(struct http_exchange *exchange) {
     return true;
 }
 
-static enum MHD_Result read_head(struct http_exchange *exchange, const char *version) {
-    struct head head = {0};
-    MHD_get_connection_values(exchange->conn->mhd, MHD_HEADER_KIND, read_header, &head);
-    if (head.request_id && exchange_id_valid(head.request_id)) {
-        snprintf(exchange->id, sizeof(exchange->id), "%s", head.request_id);
-    } else {
-        exchange_id_make(exchange->id);
+static enum MHD_Result read_head(struct http_exchange *exchange) {
+    struct http_conn *conn = exchange->conn;
+    const struct framing *framing = &conn->framing;
+    exchange_id_choose(framing->id, exchange->id);
+    if (!head_agrees(exchange))
+        return refuse(exchange, MHD_HTTP_BAD_REQUEST, "the request's headers are not valid");
+    if (admit(exchange)) {
+        if (framing->has_coding || framing->body == 0 || body_fits(conn, framing->body))
+            return MHD_YES;
+        return refuse(exchange, MHD_HTTP_SERVICE_UNAVAILABLE, NO_ROOM);
     }
-    unsigned status;
-    const char *fault = head_fault(exchange, &head, version, &status);
-    if (fault) return refuse(exchange, status, fault);
-    if (admit(exchange)) return MHD_YES;
+    if (!exchange->response) return MHD_NO;
+    if (framing->state == FRAMING_WHOLE && framing->body == 0 && !framing->has_coding)
+        return MHD_YES; /* queued when called again: the connection stays */
     /* Its body stays unread, and libmicrohttpd closes the connection behind the answer. */
-    exchange->conn->linger = exchange->body_declared > 0 || head.n_transfer_encoding > 0;
-    return exchange->response ? queue_answer(exchange) : MHD_NO;
+    conn->linger = true;
+    return queue_answer(exchange);
 }
 
-bool exchange_id_valid(const char *id) {
+static bool id_valid(const char *id) {
     const size_t length = strlen(id);
     size_t n = 0;
     while (n < length && (strchr(ALNUM, id[n]) || strchr("._-", id[n]))) n++;
     return length > 0 && length <= HTTP_ID_MAX && n == length;
+}
+
+void exchange_id_choose(const char *sent, char id[HTTP_ID_MAX + 1]) {
+    if (id_valid(sent)) snprintf(id, HTTP_ID_MAX + 1, "%s", sent);
+    else exchange_id_make(id);
 }
 
 void exchange_id_make(char id[HTTP_ID_MAX + 1]) {
@@ -212,42 +174,15 @@ void exchange_id_make(char id[HTTP_ID_MAX + 1]) {
 
 /* ---- the body ---- */
 
-static bool body_reserve(struct http_exchange *exchange, size_t length) {
-    /* Grown as bytes arrive: a declared length alone allocates nothing. */
-    const size_t needed = exchange->body_length + length + 1;
-    if (needed <= exchange->body_capacity) return true;
-    size_t capacity = exchange->body_capacity * 2;
-    if (capacity < 4096) capacity = 4096;
-    if (capacity < needed) capacity = needed;
-    if (exchange->body_declared && capacity > exchange->body_declared + 1) {
-        capacity = (size_t)exchange->body_declared + 1;
-    }
-    char *body = realloc(exchange->body, capacity);
-    if (!body) return false;
-    exchange->body = body;
-    exchange->body_capacity = capacity;
-    return true;
-}
-
 static enum MHD_Result read_body(struct http_exchange *exchange, const char *data,
                                  size_t *data_length) {
-    struct http_conn *conn = exchange->conn;
-    const size_t length = *data_length;
-    if (length > conn->http->config.max_body_bytes - exchange->body_length) {
-        refuse_raw(conn->http, conn->fd, exchange->id, MHD_HTTP_CONTENT_TOO_LARGE,
-                   "the request body is too large");
-        conn->linger = true;
-        return MHD_NO;
-    }
-    if (!body_reserve(exchange, length)) {
-        refuse_raw(conn->http, conn->fd, exchange->id, MHD_HTTP_SERVICE_UNAVAILABLE,
-                   "there is no memory for the request body");
-        conn->linger = true;
-        return MHD_NO;
-    }
-    memcpy(exchange->body + exchange->body_length, data, length);
-    exchange->body_length += length;
-    exchange->body[exchange->body_length] = '\0';
+    const struct framing *framing = &exchange->conn->framing;
+    const int rc = body_append(exchange->conn, &exchange->body, data, *data_length,
+                               framing->has_coding ? 0 : framing->body);
+    if (rc == ERR_FULL) return refuse(exchange, MHD_HTTP_SERVICE_UNAVAILABLE, NO_ROOM);
+    if (rc)
+        return refuse(exchange, MHD_HTTP_SERVICE_UNAVAILABLE,
+                      "there is no memory for the request body");
     *data_length = 0;
     return MHD_YES;
 }
@@ -256,12 +191,14 @@ static enum MHD_Result read_body(struct http_exchange *exchange, const char *dat
 
 static enum MHD_Result hand_over(struct http_exchange *exchange) {
     const struct http_config *config = &exchange->conn->http->config;
+    if (!body_agrees(exchange))
+        return refuse(exchange, MHD_HTTP_BAD_REQUEST, "the request's length is not valid");
     exchange->state = EXCHANGE_WAITING;
     exchange->handed = true;
     exchange->conn->http->n_open++;
     config->handler(exchange, config->ctx);
     if (exchange->conn->killed) return MHD_NO;
-    if (exchange->response) return queue_answer(exchange);
+    if (exchange->response) return answer_whole(exchange);
     exchange_suspend(exchange);
     return MHD_YES;
 }
@@ -271,31 +208,28 @@ enum MHD_Result exchange_access(void *cls, struct MHD_Connection *mhd, const cha
                                 size_t *data_length, void **context) {
     (void)cls;
     (void)mhd;
+    (void)version;
     struct http_exchange *exchange = *context;
     if (!exchange || exchange->conn->killed) return MHD_NO;
     if (exchange->state == EXCHANGE_HEAD) {
         exchange->method = method;
         exchange->path = url;
-        return read_head(exchange, version);
+        return read_head(exchange);
     }
     if (exchange->state == EXCHANGE_BODY) {
         return *data_length ? read_body(exchange, data, data_length) : hand_over(exchange);
     }
     if (!exchange->response) return MHD_NO;
-    return queue_answer(exchange);
+    return answer_whole(exchange);
 }
 
 static bool add_header(struct MHD_Response *response, const char *name, const char *value) {
     return MHD_add_response_header(response, name, value) == MHD_YES;
 }
 
-void exchange_answer(struct http_exchange *exchange, struct MHD_Response *response, unsigned status,
-                     const char *content_type) {
-    conn_output_started(exchange->conn); /* before the next check looks at the reader */
-    if (!response) {
-        conn_kill(exchange->conn, true);
-        return;
-    }
+/* Adds the answer's headers; false without memory. */
+static bool add_headers(const struct http_exchange *exchange, struct MHD_Response *response,
+                        const char *content_type) {
     bool ok = add_header(response, "X-Request-Id", exchange->id);
     if (content_type) ok = ok && add_header(response, "Content-Type", content_type);
     for (const struct header_line *line = exchange->headers; line; line = line->next) {
@@ -303,9 +237,24 @@ void exchange_answer(struct http_exchange *exchange, struct MHD_Response *respon
     }
     /* Draining: the client's next request should find another server. */
     if (exchange->conn->http->listen_fd < 0) ok = ok && add_header(response, "Connection", "close");
-    assert(ok); /* a header that is not one is the handler's mistake */
+    return ok;
+}
+
+void exchange_answer(struct http_exchange *exchange, struct MHD_Response *response, unsigned status,
+                     const char *content_type) {
+    struct http_conn *conn = exchange->conn;
+    conn_output_started(conn); /* before the next check looks at the reader */
+    if (conn->killed || !response || !add_headers(exchange, response, content_type)) {
+        /* An answer without its headers would be a different answer. */
+        if (response) MHD_destroy_response(response);
+        if (conn->killed) return;
+        conn_refuse(conn, MHD_HTTP_SERVICE_UNAVAILABLE, "there is no memory for the answer");
+        exchange_resume(exchange);
+        return;
+    }
     exchange->response = response;
     exchange->status = status;
+    conn->probe_at_ms = 0; /* the answer asks as well */
     exchange_resume(exchange);
 }
 
@@ -322,11 +271,12 @@ void http_reply(struct http_exchange *exchange, unsigned status, const char *con
 
 void http_set_header(struct http_exchange *exchange, const char *name, const char *value) {
     assert(exchange->state == EXCHANGE_WAITING);
+    assert(*name && !strpbrk(name, "\r\n: ") && *value && !strpbrk(value, "\r\n"));
     const size_t name_size = strlen(name) + 1, value_size = strlen(value) + 1;
     struct header_line *line = malloc(sizeof(*line) + name_size + value_size);
     if (!line) {
-        conn_kill(exchange->conn,
-                  true); /* an answer without its headers would be a different answer */
+        conn_refuse(exchange->conn, MHD_HTTP_SERVICE_UNAVAILABLE,
+                    "there is no memory for the answer");
         return;
     }
     line->name = memcpy(line + 1, name, name_size);
@@ -353,8 +303,8 @@ const char *http_header(const struct http_exchange *exchange, const char *name) 
 }
 
 const char *http_body(const struct http_exchange *exchange, size_t *length) {
-    if (length) *length = exchange->body_length;
-    return exchange->body ? exchange->body : "";
+    if (length) *length = exchange->body.length;
+    return exchange->body.data ? exchange->body.data : "";
 }
 
 const char *http_request_id(const struct http_exchange *exchange) {

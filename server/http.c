@@ -36,8 +36,11 @@ enum {
     ACCEPTS_PER_EVENT = 64,
     RUNS_PER_ITERATION = 8, /* then the loop's other handles get their turn */
     LISTEN_BACKLOG = 1024,
-    HEAD_MEMORY =
-        32 * 1024, /* libmicrohttpd's memory per connection: bounds the head, and a chunk */
+    EXTRA_CONNECTIONS = 16, /* those that end already, when others have their places */
+    PATIENCE_SHARE = 6,     /* of request_timeout_ms: so long a place is kept among equals */
+    /* libmicrohttpd's memory per connection: enough for the largest head that framing.h lets
+     * through, with a record of each of its parts, and for the answer's. */
+    HEAD_MEMORY = 64 * 1024,
     TICK_MIN_MS = 10,
     TICK_MAX_MS = 250,
 };
@@ -77,7 +80,7 @@ static bool data_pending(struct http *http) {
 static void run_daemon(struct http *http) {
     for (int i = 0; i < RUNS_PER_ITERATION && (http->run_needed || data_pending(http)); i++) {
         http->run_needed = false;
-        MHD_run(http->daemon);
+        wire_run(http);
     }
 }
 
@@ -109,15 +112,41 @@ static void connection_changed(void *cls, struct MHD_Connection *mhd, void **soc
     }
 }
 
+/* Tells whether the newcomer may have a place where all are taken: then another connection, which
+ * waits for its client, gives up its own. */
+static bool make_room(struct http *http, const struct http_conn *newcomer) {
+    struct http_conn *longest = peers_longest_waiting(http);
+    if (!longest) return false;
+    const uint64_t waited_ms = uv_now(http->loop) - longest->waiting_since_ms;
+    const bool has_more = longest->peer->n_waiting > newcomer->peer->n_waiting + 1;
+    if (!has_more && waited_ms < http->config.request_timeout_ms / PATIENCE_SHARE) return false;
+    conn_evict(longest);
+    return true;
+}
+
+static void turn_away(struct http_conn *conn) {
+    const int fd = conn->fd;
+    refuse_raw(conn->http, fd, "", MHD_HTTP_SERVICE_UNAVAILABLE, "too many connections");
+    conn->linger = true;
+    conn_closed(conn);
+    close(fd);
+}
+
 static void connection_accepted(struct http *http, int fd, const struct sockaddr *address,
                                 socklen_t size) {
     const struct http_config *config = &http->config;
-    struct http_conn *conn = http->n_conns < config->max_connections ? conn_create(http, fd) : NULL;
+    struct http_conn *conn = conn_create(http, fd, address);
     if (!conn) {
-        refuse_raw(http, fd, "", MHD_HTTP_SERVICE_UNAVAILABLE, "too many connections");
+        refuse_raw(http, fd, "", MHD_HTTP_SERVICE_UNAVAILABLE,
+                   "there is no memory for a connection");
         linger_start(http, fd);
         return;
     }
+    if (http->n_conns - http->n_killed > config->max_connections && !make_room(http, conn)) {
+        turn_away(conn);
+        return;
+    }
+    peer_wait(conn);
     const bool idle_first = config->idle_timeout_ms < config->request_timeout_ms;
     conn_expect_request(conn, idle_first ? config->idle_timeout_ms : config->request_timeout_ms);
     http->adding = conn;
@@ -133,7 +162,8 @@ static void listen_readable(uv_poll_t *poll, int status, int events) {
     (void)status;
     (void)events;
     struct http *http = poll->data;
-    for (int i = 0; i < ACCEPTS_PER_EVENT; i++) {
+    const uint32_t most = http->config.max_connections + EXTRA_CONNECTIONS;
+    for (int i = 0; i < ACCEPTS_PER_EVENT && http->n_conns < most; i++) {
         struct sockaddr_storage address;
         socklen_t size = sizeof(address);
         const int fd = accept4(http->listen_fd, (struct sockaddr *)&address, &size,
@@ -205,7 +235,8 @@ static struct MHD_Daemon *start_daemon(struct http *http) {
                             MHD_OPTION_NOTIFY_COMPLETED, exchange_completed, http,     /* */
                             MHD_OPTION_NOTIFY_CONNECTION, connection_changed, http,    /* */
                             MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEAD_MEMORY,   /* */
-                            MHD_OPTION_CONNECTION_LIMIT, http->config.max_connections, /* */
+                            MHD_OPTION_CONNECTION_LIMIT,
+                            http->config.max_connections + EXTRA_CONNECTIONS,          /* */
                             MHD_OPTION_CONNECTION_TIMEOUT, 0u, MHD_OPTION_END);
 }
 
@@ -257,6 +288,18 @@ int http_create(struct http **out, uv_loop_t *loop, const struct http_config *co
     if (!http) return error_set(err, ERR_NOMEM, "no memory for the HTTP transport");
     http->loop = loop;
     http->config = *config;
+    if (!wire_in_place()) {
+        code = error_set(err, ERR_IO,
+                         "libmicrohttpd's reads cannot be seen: the program must export its recv "
+                         "(-Wl,--export-dynamic-symbol=recv)");
+        goto fail;
+    }
+    if (config->max_buffered_bytes < body_least_buffer(config->max_body_bytes)) {
+        code = error_set(err, ERR_INVALID,
+                         "%zu bytes for all request bodies are too few for one of %zu",
+                         config->max_buffered_bytes, config->max_body_bytes);
+        goto fail;
+    }
     code = open_listener(config, &http->listen_fd, &http->port, err);
     if (code) goto fail;
     http->daemon = start_daemon(http);
@@ -300,6 +343,10 @@ uint32_t http_n_open(const struct http *http) {
     return http->n_open;
 }
 
+size_t http_body_bytes(const struct http *http) {
+    return http->body_bytes;
+}
+
 static void handle_closed(uv_handle_t *handle) {
     http_handle_closed(handle->data);
 }
@@ -308,6 +355,7 @@ void http_handle_closed(struct http *http) {
     if (--http->n_handles || !http->closed) return;
     void (*done)(void *) = http->done;
     void *ctx = http->done_ctx;
+    free(http->by_fd);
     free(http);
     if (done) done(ctx);
 }
@@ -336,7 +384,7 @@ static void close_everything(struct http *http) {
     for (struct http_conn *conn = http->conns; conn; conn = conn->next) {
         conn_kill(conn, conn->exchange != NULL);
     }
-    MHD_run(http->daemon);
+    wire_run(http);
     linger_stop_all(http);
     http->closed = true;
     close_handle((uv_handle_t *)&http->epoll); /* before its descriptor goes with the daemon */

@@ -3,7 +3,8 @@
  * A handler runs once a request has arrived complete and legal, and answers now or later, once:
  * http_reply(), or http_stream_begin() + http_stream_write()* + http_stream_end().  Until it has,
  * the connection is suspended and the transport watches the client: when it leaves, on_gone is
- * called (at most once, and never after the answer was completed).  After on_gone, or after
+ * called (at most once, and never after the answer was completed).  A client that closes its side
+ * just behind its request has perhaps not left (watch.c).  After on_gone, or after
  * completing the answer, the exchange must not be touched.
  *
  * Thread: loop, all of it.  Memory: the exchange is owned by the transport; bodies given to
@@ -29,6 +30,7 @@ struct http_config {
     const char *host;
     uint16_t port;               /* 0: any free one, see http_port() */
     size_t max_body_bytes;       /* more is 413 */
+    size_t max_buffered_bytes;   /* of all bodies that are kept; more is 503 */
     uint32_t max_connections;
     uint32_t request_timeout_ms; /* deadline to receive one whole request; 408 or close */
     uint32_t idle_timeout_ms;    /* keep-alive connections without a request */
@@ -49,6 +51,7 @@ uint16_t http_port(const struct http *http);
 bool http_is_loopback(const struct http *http); /* nobody but this machine's programs reaches it */
 void http_stop_accepting(struct http *http);
 uint32_t http_n_open(const struct http *http); /* exchanges not yet answered completely */
+size_t http_body_bytes(const struct http *http); /* kept of request bodies */
 /* Closes every connection and handle; done is called from the loop when nothing is left. */
 void http_close(struct http *http, void (*done)(void *), void *ctx);
 

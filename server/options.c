@@ -100,6 +100,10 @@ static const struct option entries[] = {
     {"max-connections", NUMBER(max_connections, 1, 1u << 20, "4096", "connections at once")},
     {"max-body-size",
      BYTES(max_body_size, 1024, 1ull << 30, "64M", "largest request body; more is answered 413")},
+    {"max-buffered-body",
+     BYTES(max_buffered_body, 4096, 1ull << 40, "1G",
+           "bytes of all request bodies together that are being received or in use, with K, M or "
+           "G; more is answered 503")},
     {"request-timeout",
      NUMBER(request_timeout, 1, 86400, "30", "seconds a client may take to send a request")},
     {"keep-alive-timeout",

@@ -42,7 +42,7 @@ struct options {
     uint64_t min_sparse_tokens, dense_tail, synthetic_lines, max_itl, max_long_tokens;
     uint64_t load_format, log_level, shutdown_timeout, request_timeout;
     uint64_t keep_alive_timeout, stall_timeout;
-    uint64_t max_body_size, max_connections;
+    uint64_t max_body_size, max_buffered_body, max_connections;
     double gpu_memory_utilization;
     bool enable_prefix_caching, batch_invariant, require_api_key;
     bool api_key_in_arguments; /* --api-key was among the flags */

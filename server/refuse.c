@@ -1,8 +1,8 @@
 /* refuse.c - answers written around libmicrohttpd, and closing so that they arrive.
  *
- * Some refusals cannot go through libmicrohttpd: it takes no response in the middle of a body or a
- * head, and none before a connection is its own. They are short enough for any socket buffer and
- * written directly.
+ * What the transport itself refuses does not go through libmicrohttpd: it takes no response in the
+ * middle of a body or a head, and none before a connection is its own. Refusals are short enough
+ * for any socket buffer and written directly.
  *
  * Closing a socket with unread input sends a reset, and a reset overtakes the answer that was just
  * sent. So a refused connection lingers: our sending side is shut, input is read and dropped until
@@ -26,16 +26,12 @@ struct http_linger {
     uint64_t deadline_ms;
 };
 
-const char *refuse_body(unsigned status, const char *message, char *buffer, size_t size) {
-    const char *type = status >= 500 ? "server_error" : "invalid_request_error";
+static void write_body(unsigned status, const char *message, char *buffer, size_t size) {
+    const bool ours = status >= 500 && status != MHD_HTTP_HTTP_VERSION_NOT_SUPPORTED;
+    const char *type = ours ? "server_error" : "invalid_request_error";
     snprintf(buffer, size,
              "{\"error\":{\"message\":\"%s\",\"type\":\"%s\",\"param\":null,\"code\":null}}",
              message, type);
-    return buffer;
-}
-
-void refuse_note(const struct http *http, const char *id, unsigned status, const char *message) {
-    if (http->config.refused) http->config.refused(http->config.ctx, id, status, message);
 }
 
 void refuse_raw(struct http *http, int fd, const char *id, unsigned status, const char *message) {
@@ -45,13 +41,14 @@ void refuse_raw(struct http *http, int fd, const char *id, unsigned status, cons
         exchange_id_make(made);
         id = made;
     }
-    refuse_note(http, id, status, message);
-    refuse_body(status, message, body, sizeof(body));
+    if (http->config.refused) http->config.refused(http->config.ctx, id, status, message);
+    write_body(status, message, body, sizeof(body));
     const int n =
         snprintf(answer, sizeof(answer),
                  "HTTP/1.1 %u %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
-                 "X-Request-Id: %s\r\nConnection: close\r\n\r\n%s",
-                 status, reason, strlen(body), id, body);
+                 "X-Request-Id: %s\r\n%sConnection: close\r\n\r\n%s",
+                 status, reason, strlen(body), id,
+                 status == MHD_HTTP_SERVICE_UNAVAILABLE ? "Retry-After: 1\r\n" : "", body);
     /* A socket that cannot take this at once has a peer that does not read. */
     (void)!send(fd, answer, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT);
     shutdown(fd, SHUT_WR);

@@ -301,6 +301,7 @@ static int start_http(struct serve *s, struct error *err) {
         .host = o->host,
         .port = (uint16_t)o->port,
         .max_body_bytes = o->max_body_size,
+        .max_buffered_bytes = o->max_buffered_body,
         .max_connections = s->max_connections,
         .request_timeout_ms = (uint32_t)(1000 * o->request_timeout),
         .idle_timeout_ms = (uint32_t)(1000 * o->keep_alive_timeout),

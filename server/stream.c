@@ -95,6 +95,7 @@ void http_stream_write(struct http_exchange *exchange, const void *data, size_t 
     }
     memcpy(queue->data + queue->end, data, length);
     queue->end += length;
+    conn->probe_at_ms = 0; /* this tells whether a client that closed its side still reads */
     /* The time without progress counts from when there is something to take. */
     if (waiting == 0) conn_output_started(conn);
     exchange_resume(exchange);
@@ -104,6 +105,7 @@ void http_stream_end(struct http_exchange *exchange) {
     assert(exchange->state == EXCHANGE_STREAMING && !exchange->answered);
     exchange->answered = true;
     exchange->queue.ended = true;
+    exchange->conn->probe_at_ms = 0;
     conn_output_started(exchange->conn);
     exchange_resume(exchange);
 }

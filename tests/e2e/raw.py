@@ -7,8 +7,10 @@ from server import PATIENCE
 
 
 class RawConnection:
-    def __init__(self, server, timeout=30, receive_buffer=None):
+    def __init__(self, server, timeout=30, receive_buffer=None, address=None):
         self.socket = socket.socket()
+        if address:  # of the client, one of 127.0.0.0/8
+            self.socket.bind((address, 0))
         if receive_buffer:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self.socket.settimeout(timeout * PATIENCE)
@@ -26,6 +28,11 @@ class RawConnection:
 
     def send(self, data):
         self.socket.sendall(data)
+
+    def send_last(self, data):
+        """Sends and closes the sending side, in one packet."""
+        self.socket.send(data, socket.MSG_MORE)
+        self.socket.shutdown(socket.SHUT_WR)
 
     def send_completion(self, **parameters):
         self.send(completion_request(**parameters))

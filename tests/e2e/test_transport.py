@@ -7,7 +7,7 @@ import time
 import pytest
 
 from raw import RawConnection, completion_request
-from server import PATIENCE, Server
+from server import PATIENCE, SLOW, Server
 
 BODY = b'{"prompt":"a","max_tokens":1}'
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: quire\r\n"
@@ -139,6 +139,152 @@ def test_junk(server, junk):
         except OSError:
             pass
     assert_still_answers(server)
+
+
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("request_bytes,statuses", [
+    (POST + b"X: a\x00b\r\n\r\n", (400,)),
+    (POST + b"Content-Length: 29\x00\r\n\r\n" + BODY, (400,)),
+    (POST + b"Transfer-Encoding: chunked\x00\r\n\r\n0\r\n\r\n", (400,)),
+    (POST + b"X: a\rb\r\n\r\n", (400,)),
+    (POST + b"X: a\r\n b\r\n\r\n", (400,)),
+    (POST + b": b\r\n\r\n", (400,)),
+    (CHUNKED + b"1d\n" + BODY + b"\r\n0\r\n\r\n", (400,)),
+    (CHUNKED + b"1d\r\n" + BODY + b"\n0\r\n\r\n", (400,)),
+    (b"GET /live?" + b"a=b&" * 450 + b" HTTP/1.1\r\nHost: quire\r\n\r\n", (414,)),
+    (b"GET /" + b"a" * 20000 + b" HTTP/1.1\r\nHost: quire\r\n\r\n", (414,)),
+    (POST + b"A: b\r\n" * 2000 + b"\r\n", (431,)),
+    (b"nonsense\r\n\r\n", (400,)),
+], ids=["nul", "nul-length", "nul-coding", "cr", "fold", "nameless", "chunk-lf", "chunk-end-lf",
+        "arguments", "target", "headers", "line"])
+def test_refusals_are_ours(server, request_bytes, statuses):
+    """One head, JSON, a name, a line in the log, a count; and the end of the connection."""
+    before = server.metrics()['quire_http_answers_total{status="4xx"}']
+    with RawConnection(server) as connection:
+        connection.send(request_bytes)
+        answer = connection.read_to_close()
+    head, body = answer.split(b"\r\n\r\n", 1)
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert int(head.split(b" ")[1]) in statuses
+    assert json.loads(body)["error"]["type"] == "invalid_request_error"
+    name = [line.split(b": ")[1] for line in head.split(b"\r\n")
+            if line.lower().startswith(b"x-request-id")]
+    assert f"id={name[0].decode()} refused" in server.log
+    assert server.metrics()['quire_http_answers_total{status="4xx"}'] == before + 1
+
+
+def test_expecting_a_bodiless_request_keeps_the_next(server):
+    with RawConnection(server) as connection:
+        connection.send(b"GET /live HTTP/1.1\r\nHost: quire\r\nExpect: 100-continue\r\n\r\n"
+                        + completion_request(prompt="a", max_tokens=1))
+        status, _ = connection.read_head()
+        if status == 100:
+            status, headers = connection.read_head()
+            connection.read_exactly(int(headers["content-length"]))
+        assert status == 200
+        status, _, body = connection.read_reply()
+        assert status == 200 and json.loads(body)["choices"]
+
+
+class TestHangingUp:
+    @pytest.mark.parametrize("part", [b"POST /v1/comp", POST,
+                                      POST + b"Content-Length: 29\r\n\r\n" + BODY[:10],
+                                      CHUNKED + b"5\r\nab"],
+                             ids=["line", "headers", "body", "chunk"])
+    def test_before_the_request_is_whole(self, server, part):
+        for _ in range(5):
+            with RawConnection(server) as connection:
+                connection.send_last(part)
+                assert connection.is_closed_within(10)  # not only after --request-timeout
+
+    @pytest.mark.parametrize("stream", [False, True])
+    @pytest.mark.parametrize("max_tokens", [3, 300])
+    def test_half(self, server, stream, max_tokens):
+        """The request is whole: who closes only the sending side gets the answer."""
+        with RawConnection(server) as connection:
+            connection.send_last(completion_request(
+                prompt="a", max_tokens=max_tokens, stream=stream, ignore_eos=True))
+            status, headers = connection.read_head()
+            while status == 100:  # it is asked whether it still reads
+                status, headers = connection.read_head()
+            assert status == 200
+            if stream:
+                chunks = iter(connection.read_chunk, b"")
+                assert b"".join(chunks).endswith(b"data: [DONE]\n\n")
+            else:
+                body = json.loads(connection.read_exactly(int(headers["content-length"])))
+                assert body["usage"]["completion_tokens"] == max_tokens
+            assert connection.is_closed_within(10)
+
+    def test_at_once_behind_the_request(self, server):
+        """It looks like half a hang-up, until the client is asked."""
+        connection = RawConnection(server)
+        connection.send_last(completion_request(prompt="a", max_tokens=30000, ignore_eos=True))
+        connection.close()
+        time.sleep(0.1)
+        server.wait_idle(10)
+
+    def test_a_crowd_of_half_dead_connections_harms_nobody(self, serve, tiny_model):
+        """Twice as many as there are places, while streams run and others ask."""
+        server = serve("--max-connections", "128", model=tiny_model)
+        streams = [RawConnection(server, address="127.0.0.3") for _ in range(16)]
+        for stream in streams:
+            stream.send_completion(prompt="a", max_tokens=200, stream=True, ignore_eos=True)
+        crowd = []
+        for i in range(256):
+            crowd.append(RawConnection(server, address="127.0.0.2"))
+            (crowd[-1].send_last if i % 2 else crowd[-1].send)(POST)
+            if i % 16 == 0:
+                with RawConnection(server) as other:
+                    other.send(b"GET /live HTTP/1.1\r\nHost: quire\r\n\r\n")
+                    assert other.read_head()[0] == 200
+        for stream in streams:
+            status, _, body = stream.read_reply()
+            assert status == 200 and body.endswith(b"data: [DONE]\n\n")
+            stream.close()
+        for connection in crowd:
+            connection.close()
+
+
+@pytest.mark.skipif(SLOW, reason="sanitizers hold more memory")
+def test_unfinished_bodies_stay_within_their_bound(serve, tiny_model):
+    """16 connections from four addresses that promise 16 MiB each and send all but the end."""
+    server = serve("--max-buffered-body", "64M", "--max-body-size", "16M", model=tiny_model)
+    before = server.resident_bytes()
+    connections = []
+    head = POST + b"Content-Length: %d\r\n\r\n" % (16 << 20)
+    statuses = []
+    for i in range(16):
+        connection = RawConnection(server, address=f"127.0.0.{2 + i % 4}")
+        connections.append(connection)
+        try:
+            connection.send(head + b" " * ((16 << 20) - 1))
+        except OSError:
+            pass  # refused: it is closed behind the answer
+    assert server.resident_bytes() - before < (64 + 24) << 20  # and libmicrohttpd's own, 16 times
+    assert_still_answers(server)
+    for connection in connections:
+        connection.socket.settimeout(0.2)
+        try:
+            statuses.append(connection.read_head()[0])
+        except TimeoutError:
+            statuses.append(None)  # taken: the end is waited for
+        except OSError:
+            statuses.append(503)
+    assert 2 <= statuses.count(None) <= 4
+    assert statuses.count(None) + statuses.count(503) == 16
+    for connection in connections:
+        connection.close()
+    assert server.post("/v1/completions", {"prompt": "a", "max_tokens": 1}).status == 200
+
+
+def test_less_room_for_bodies_than_for_one_is_refused(tmp_path, tiny_model):
+    with Server(tmp_path, "--max-buffered-body", "1M", model=tiny_model, wait=False) as server:
+        assert server.process.wait(30 * PATIENCE) != 0
+        assert "request bodies" in server.log
+        server.process.returncode = 0  # judged here
 
 
 @pytest.fixture(scope="module")

@@ -2,10 +2,13 @@
  *
  * fuzz_http [CASES [SEED]]: each case is one connection that sends some requests from a corpus,
  * broken at random places, in random pieces, and leaves at a random moment. The transport must
- * survive, answer a plain request every now and then, and have nothing left at the end. Run it
- * built with sanitizers.
+ * survive, answer a plain request every now and then, never with a page that is libmicrohttpd's
+ * own, and have nothing left at the end. Run it built with sanitizers.
  *
  * Thread: the fuzzer's; the transport has its own (http_rig.h).  Memory: none kept. */
+#define _GNU_SOURCE /* memmem */
+
+#include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -117,6 +120,24 @@ static size_t make_case(unsigned *seed, char text[CASE_BYTES]) {
     return length;
 }
 
+/* What libmicrohttpd refuses by itself it answers in HTML: then the scanner before it let something
+ * through. */
+static void check_answers(struct client *client, const char *text, size_t length) {
+    struct pollfd waiting = {.fd = client->fd, .events = POLLIN};
+    static char answers[1 << 20];
+    size_t n_answers = 0;
+    while (n_answers < sizeof(answers) && poll(&waiting, 1, 20) == 1) {
+        const ssize_t n =
+            recv(client->fd, answers + n_answers, sizeof(answers) - n_answers, MSG_DONTWAIT);
+        if (n <= 0) break;
+        n_answers += (size_t)n;
+    }
+    if (!memmem(answers, n_answers, "<html", 5)) return;
+    printf("libmicrohttpd answers by itself: %.*s\n", (int)n_answers, answers);
+    printf("to: %.*s\n", (int)length, text);
+    exit(1);
+}
+
 static void run_case(unsigned *seed, const struct rig *rig) {
     char text[CASE_BYTES], sink[4096];
     struct client client;
@@ -131,6 +152,7 @@ static void run_case(unsigned *seed, const struct rig *rig) {
     if (how < 3) usleep(pick(seed, 2000));
     if (how < 2) shutdown(client.fd, SHUT_WR);
     if (how < 4) (void)!recv(client.fd, sink, sizeof(sink), MSG_DONTWAIT);
+    if (how > 5) check_answers(&client, text, length);
     if (how % 2)
         client_reset(&client);
     else

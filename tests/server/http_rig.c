@@ -193,6 +193,7 @@ void rig_init(struct rig *rig) {
     rig->config = (struct http_config){
         .host = "127.0.0.1",
         .max_body_bytes = 1 << 20,
+        .max_buffered_bytes = 64 << 20,
         .max_connections = 600,
         .request_timeout_ms = 60000,
         .idle_timeout_ms = 60000,
@@ -219,7 +220,9 @@ static void woken(uv_async_t *wake) {
 
 static void sample(uv_timer_t *timer) {
     struct rig *rig = timer->data;
-    if (rig->http) atomic_store(&rig->n_open, http_n_open(rig->http));
+    if (!rig->http) return;
+    atomic_store(&rig->n_open, http_n_open(rig->http));
+    atomic_store(&rig->n_buffered, (unsigned)http_body_bytes(rig->http));
 }
 
 static void count_iteration(uv_check_t *check) {
@@ -282,18 +285,32 @@ uint64_t now_ms(void) {
 
 /* ---- the client ---- */
 
-void client_open_with_window(struct client *client, const struct rig *rig, int window) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(rig->config.port)};
+static void open_client(struct client *client, const struct rig *rig, int window,
+                        const char *from) {
+    struct sockaddr_in address = {.sin_family = AF_INET}, own = {.sin_family = AF_INET};
+    address.sin_port = htons(rig->config.port);
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     client->n_buffered = 0;
     client->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(client->fd >= 0);
     if (window) setsockopt(client->fd, SOL_SOCKET, SO_RCVBUF, &window, sizeof(window));
+    if (from) {
+        assert_int_equal(inet_pton(AF_INET, from, &own.sin_addr), 1);
+        assert_int_equal(bind(client->fd, (struct sockaddr *)&own, sizeof(own)), 0);
+    }
     assert_int_equal(connect(client->fd, (struct sockaddr *)&address, sizeof(address)), 0);
 }
 
+void client_open_with_window(struct client *client, const struct rig *rig, int window) {
+    open_client(client, rig, window, NULL);
+}
+
+void client_open_from(struct client *client, const struct rig *rig, const char *address) {
+    open_client(client, rig, 0, address);
+}
+
 void client_open(struct client *client, const struct rig *rig) {
-    client_open_with_window(client, rig, 0);
+    open_client(client, rig, 0, NULL);
 }
 
 void client_close(struct client *client) {
@@ -319,6 +336,12 @@ bool client_send_bytes(struct client *client, const void *data, size_t length) {
 
 void client_send(struct client *client, const char *text) {
     assert_true(client_send_bytes(client, text, strlen(text)));
+}
+
+void client_send_last(struct client *client, const char *text) {
+    const ssize_t n = send(client->fd, text, strlen(text), MSG_NOSIGNAL | MSG_MORE);
+    assert_int_equal(n, strlen(text));
+    shutdown(client->fd, SHUT_WR);
 }
 
 void client_get(struct client *client, const char *path) {

@@ -38,7 +38,7 @@ struct rig {
     struct http *http;
     pthread_t thread;
     atomic_bool stop, stop_accepting;
-    atomic_uint n_handled, n_refused, n_gone, n_open, n_iterations;
+    atomic_uint n_handled, n_refused, n_gone, n_open, n_buffered, n_iterations;
     uint64_t cpu_us; /* of the loop thread, after rig_stop */
 };
 
@@ -68,9 +68,12 @@ struct answer {
 void client_open(struct client *client, const struct rig *rig);
 /* Its socket takes no more than about so many bytes before they are read. */
 void client_open_with_window(struct client *client, const struct rig *rig, int window);
+void client_open_from(struct client *client, const struct rig *rig, const char *address);
 void client_close(struct client *client);
 void client_reset(struct client *client); /* closes with a reset */
 void client_send(struct client *client, const char *text);
+/* Sends and closes the sending side, in one packet. */
+void client_send_last(struct client *client, const char *text);
 /* False: the peer hung up. */
 bool client_send_bytes(struct client *client, const void *data, size_t length);
 void client_get(struct client *client, const char *path);

@@ -81,7 +81,7 @@ static void the_head_of_a_silent_stream_leaves_at_once(void **state) {
         client_read(&client, &answer, false);
         assert_int_equal(answer.status, 200);
         if (now_ms() - start < best) best = now_ms() - start;
-        client_close(&client);
+        client_reset(&client);
         answer_fini(&answer);
         assert_true(rig_wait(&rig.n_gone, i + 1));
     }
@@ -128,6 +128,8 @@ static void readers_that_leave_are_noticed(void **state) {
         client_read(&client, &answer, false);
         assert_int_equal(answer.status, 200);
         answer_fini(&answer);
+        /* Soon behind the request this could be half a close, and only writing would tell. */
+        if (i == 0) usleep(1100000);
         if (i < 4)
             client_close(&client);
         else
