@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+#include <microhttpd.h>
 
 #include "tests/server/http_rig.h"
 
@@ -316,6 +317,48 @@ static void bodies_of_unknown_length_are_bounded_too(void **state) {
     rig_stop(&rig);
 }
 
+/* ---- without memory ---- */
+
+static atomic_bool headers_fail;
+
+enum MHD_Result __real_MHD_add_response_header(struct MHD_Response *response, const char *name,
+                                               const char *value);
+enum MHD_Result __wrap_MHD_add_response_header(struct MHD_Response *response, const char *name,
+                                               const char *value);
+
+/* The linker has the transport call this one. */
+enum MHD_Result __wrap_MHD_add_response_header(struct MHD_Response *response, const char *name,
+                                               const char *value) {
+    return atomic_load(&headers_fail) ? MHD_NO
+                                      : __real_MHD_add_response_header(response, name, value);
+}
+
+static void answers_without_memory_for_their_headers_are_503(void **state) {
+    static const char *const paths[] = {"/echo", "/late", "/ticks", "/burst", "/nowhere"};
+    struct rig rig;
+    struct client client;
+    struct answer answer;
+    (void)state;
+    rig_open(&rig);
+    for (size_t i = 0; i < 2 * sizeof(paths) / sizeof(paths[0]); i++) {
+        atomic_store(&headers_fail, i % 2 == 0);
+        client_open_and_get(&client, &rig, paths[i / 2]);
+        client_read(&client, &answer, true);
+        if (i % 2 == 0) {
+            assert_int_equal(answer.status, 503);
+            assert_non_null(strstr(answer.body, "no memory"));
+            assert_true(client_at_end(&client));
+        } else {
+            assert_true(answer.status == 200 || answer.status == 404);
+        }
+        answer_fini(&answer);
+        client_close(&client);
+    }
+    assert_int_equal(atomic_load(&rig.n_refused), 5);
+    assert_true(rig_wait(&rig.n_open, 0));
+    rig_stop(&rig);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(leaving_before_the_request_is_whole_ends_the_connection),
@@ -327,6 +370,7 @@ int main(void) {
         cmocka_unit_test(an_address_gets_its_own_places_back),
         cmocka_unit_test(bodies_have_a_bound_together_and_by_address),
         cmocka_unit_test(bodies_of_unknown_length_are_bounded_too),
+        cmocka_unit_test(answers_without_memory_for_their_headers_are_503),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
