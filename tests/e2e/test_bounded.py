@@ -131,7 +131,8 @@ def random_budget(rng, score, cache_positions, capacity=None):
     if score == "none":
         recent, heavy = recent + heavy, 0
     return Budget(sink, recent, heavy, score, rng.choice([0.9, 0.99, 0.999]),
-                  rng.choice(CHUNKS), cache_positions, window=rng.choice([1, 30, 64, 200]))
+                  rng.choice(CHUNKS), cache_positions=cache_positions,
+                  window=rng.choice([1, 30, 64, 200]))
 
 
 def test_thousands_of_steps_with_every_score(regime):

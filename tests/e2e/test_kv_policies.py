@@ -547,7 +547,7 @@ def test_settings_choose_and_restrict(serve):
     assert refused.status == 400 and refused.error["param"] == "kv_policy.type"
     assert "streaming" in refused.error["message"]
     model = server.get("/v1/models").json()["data"][0]
-    assert model["kv_policy"] == {**STREAMING, "positions": "cache"}
+    assert model["kv_policy"] == {**STREAMING, "prompt": "chunks", "positions": "cache"}
     assert [policy["type"] for policy in model["kv_policies"]] == ["full", "streaming"]
 
 
