@@ -401,8 +401,8 @@ void completions_handle(struct server *server, struct http_exchange *exchange) {
         reply_error(server, exchange, &err);
         return;
     }
-    struct completion *c =
-        (struct completion *)job_start(server, exchange, sizeof(*c), run_job, job_done);
+    struct completion *c = (struct completion *)job_start(server, exchange, JOB_COMPLETION,
+                                                          sizeof(*c), run_job, job_done);
     if (!c) return;
     strncpy(c->request_id, http_request_id(exchange), REQUEST_ID_MAX);
     c->created = (int64_t)time(NULL);

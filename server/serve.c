@@ -17,6 +17,7 @@
 #include "server/completions.h"
 #include "server/descriptors.h"
 #include "server/http.h"
+#include "server/job.h"
 #include "server/load_progress.h"
 #include "server/log.h"
 #include "server/offload_setup.h"
@@ -36,6 +37,7 @@ struct serve {
     struct server server;
     const struct options *options;
     uv_loop_t loop;
+    uv_work_t first_work; /* makes the pool's threads */
     uv_async_t wake;
     uv_timer_t tick;
     uv_signal_t terminate, interrupt;
@@ -339,7 +341,8 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
     if (rc) return rc;
     if (uv_loop_init(&s.loop)) return error_set(err, ERR_IO, "no event loop");
     init_handles(&s);
-    rc = start_engine(&s, model_dir, backend, err);
+    rc = job_make_threads(&s.loop, &s.first_work, err);
+    if (!rc) rc = start_engine(&s, model_dir, backend, err);
     if (!rc) rc = describe_server(&s, model_dir, err);
     if (!rc) rc = start_http(&s, err);
     if (rc) {

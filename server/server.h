@@ -10,6 +10,7 @@
 #include <uv.h>
 
 #include "server/completion_request.h"
+#include "server/job.h"
 #include "server/metrics.h"
 
 struct completion;
@@ -28,6 +29,7 @@ struct server {
     bool stopped;                     /* the engine takes nothing more */
     struct request_limits limits;
     struct metrics metrics;
+    struct job_lanes jobs;
     struct completion *completions; /* accepted by the engine and not yet finished */
 };
 

@@ -156,11 +156,11 @@ static void run_detokenize(struct job *job) {
 }
 
 void tokenize_handle(struct server *server, struct http_exchange *exchange) {
-    job_start(server, exchange, sizeof(struct tokenize_job), run_tokenize, job_done);
+    job_start(server, exchange, JOB_TEXT, sizeof(struct tokenize_job), run_tokenize, job_done);
 }
 
 void detokenize_handle(struct server *server, struct http_exchange *exchange) {
-    job_start(server, exchange, sizeof(struct tokenize_job), run_detokenize, job_done);
+    job_start(server, exchange, JOB_TEXT, sizeof(struct tokenize_job), run_detokenize, job_done);
 }
 
 static void write_named_token(const struct server *server, struct buffer *out, const char *name,
