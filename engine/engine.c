@@ -64,6 +64,10 @@ struct engine {
     pthread_mutex_t stats_lock;
     struct engine_stats stats;
     struct error failure; /* under stats_lock, too; code 0: none */
+    /* One command for each place, so that no cancel is lost for want of memory. */
+    struct command *cancels;
+    pthread_mutex_t spare_lock;
+    struct command *spare; /* those of them that nobody uses */
 
     /* The engine thread. */
     pthread_t thread;
@@ -72,6 +76,27 @@ struct engine {
     struct scheduler *scheduler;
     struct command stop;
 };
+
+/* ---- commands to cancel ---- */
+
+static void give_spare(struct engine *e, struct command *command) {
+    pthread_mutex_lock(&e->spare_lock);
+    *command = (struct command){.next = e->spare, .kind = COMMAND_CANCEL};
+    e->spare = command;
+    pthread_mutex_unlock(&e->spare_lock);
+}
+
+/* NULL: every place's is under way, so every request's end is, too. */
+static struct command *take_spare(struct engine *e) {
+    pthread_mutex_lock(&e->spare_lock);
+    struct command *command = e->spare;
+    if (command) {
+        e->spare = command->next;
+        command->next = NULL;
+    }
+    pthread_mutex_unlock(&e->spare_lock);
+    return command;
+}
 
 /* ---- create ---- */
 
@@ -379,6 +404,17 @@ static int describe_prefill(struct engine *e, struct error *err) {
     return error_set(err, ERR_IO, "the system has no random numbers");
 }
 
+static uint32_t n_places(const struct engine *e) {
+    return e->config.max_num_seqs + e->config.max_queued;
+}
+
+static int create_cancels(struct engine *e, struct error *err) {
+    e->cancels = calloc(n_places(e), sizeof(*e->cancels));
+    if (!e->cancels) return error_set(err, ERR_NOMEM, "no memory for the engine's commands");
+    for (uint32_t i = 0; i < n_places(e); i++) give_spare(e, &e->cancels[i]);
+    return 0;
+}
+
 static void *run_engine(void *arg);
 
 int engine_create(struct engine **out, const struct engine_config *config, struct error *err) {
@@ -387,10 +423,12 @@ int engine_create(struct engine **out, const struct engine_config *config, struc
     e->config = *config;
     e->stop.kind = COMMAND_STOP;
     pthread_mutex_init(&e->stats_lock, NULL);
+    pthread_mutex_init(&e->spare_lock, NULL);
     atomic_init(&e->next_id, 1);
     atomic_init(&e->healthy, true);
     int code = check_config(config, err);
     if (!code) code = create_queues(e, err);
+    if (!code) code = create_cancels(e, err);
     if (!code) code = load_files(e, err);
     if (!code) code = create_memory(e, err);
     if (code) goto fail;
@@ -450,9 +488,13 @@ static bool obey(struct engine *e, struct command *command, struct event_list *e
             stop = true;
             continue; /* it lives in the engine */
         }
-        if (command->kind == COMMAND_SUBMIT) scheduler_add(e->scheduler, command->seq, events);
-        else scheduler_cancel(e->scheduler, command->id, events);
-        free(command);
+        if (command->kind == COMMAND_SUBMIT) {
+            scheduler_add(e->scheduler, command->seq, events);
+            free(command);
+        } else {
+            scheduler_cancel(e->scheduler, command->id, events);
+            give_spare(e, command);
+        }
     }
     return stop;
 }
@@ -495,11 +537,17 @@ static void run_step(struct engine *e, struct event_list *events) {
         return;
     }
     struct batch *batch = scheduler_plan(e->scheduler, events);
-    if (batch && submit_batch(e, batch, &err)) {
+    const bool runs_ahead = e->config.backend->runs_ahead;
+    const int code = batch ? submit_batch(e, batch, &err) : 0;
+    if (code == ERR_NOMEM && !runs_ahead) { /* nothing else is under way, and the next step may fit */
+        scheduler_fail_step(e->scheduler, code, err.text, events);
+        return;
+    }
+    if (code) {
         device_failed(e, &err, events);
         return;
     }
-    const uint32_t n_ahead = batch && e->config.backend->runs_ahead ? 1 : 0;
+    const uint32_t n_ahead = batch && runs_ahead ? 1 : 0;
     if (scheduler_n_flights(e->scheduler) > n_ahead) take_results(e, events);
 }
 
@@ -593,7 +641,7 @@ static int check_request(const struct engine *e, const struct engine_request *r,
 
 /* Counts n requests in, all or none. */
 static int claim_places(struct engine *e, uint32_t n, struct error *err) {
-    uint64_t room = (uint64_t)e->config.max_num_seqs + e->config.max_queued;
+    const uint64_t room = n_places(e);
     unsigned live = atomic_load(&e->n_live);
     do {
         if ((uint64_t)live + n > room)
@@ -658,11 +706,10 @@ fail:
 }
 
 void engine_cancel(struct engine *e, uint64_t request_id) {
-    struct command *command = calloc(1, sizeof(*command));
-    if (!command) return; /* the request runs to its end: max_tokens bounds it */
-    command->kind = COMMAND_CANCEL;
+    struct command *command = take_spare(e);
+    if (!command) return;
     command->id = request_id;
-    if (mailbox_push(&e->commands, command, command, NULL)) free(command);
+    if (mailbox_push(&e->commands, command, command, NULL)) give_spare(e, command);
 }
 
 struct engine_event *engine_take_events(struct engine *e) {
@@ -720,6 +767,8 @@ void engine_destroy(struct engine *e) {
     if (e->kv.base) e->config.backend->ops->free(e->config.backend, e->kv.base);
     model_destroy(e->model, e->config.backend);
     tokenizer_destroy(e->tokenizer);
+    pthread_mutex_destroy(&e->spare_lock);
     pthread_mutex_destroy(&e->stats_lock);
+    free(e->cancels);
     free(e);
 }

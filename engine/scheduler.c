@@ -213,6 +213,27 @@ void scheduler_end_all(struct scheduler *s, enum finish_reason reason, int code,
     }
 }
 
+static uint32_t running_at(const struct scheduler *s, const struct sequence *seq) {
+    uint32_t at = 0;
+    while (s->running[at] != seq) at++;
+    return at;
+}
+
+void scheduler_fail_step(struct scheduler *s, int code, const char *text,
+                         struct event_list *events) {
+    assert(s->n_flights == 1);
+    const struct batch *batch = land(s);
+    for (uint32_t i = 0; i < batch->step.n_seqs; i++) {
+        struct sequence *seq = batch->entries[i].seq;
+        if (seq->over) {
+            retire(s, seq);
+            continue;
+        }
+        running_remove(s, running_at(s, seq));
+        end(s, seq, FINISH_ERROR, code, text, events);
+    }
+}
+
 static void preempt(struct scheduler *s, uint32_t at, struct event_list *events) {
     struct sequence *seq = s->running[at];
     struct error err;

@@ -74,11 +74,14 @@ void scheduler_cancel(struct scheduler *scheduler, uint64_t id, struct event_lis
  * has failed. */
 void scheduler_end_all(struct scheduler *scheduler, enum finish_reason reason, int code,
                        const char *text, struct event_list *events);
+/* Ends the sequences of the one step in flight, which did not run to its end. */
+void scheduler_fail_step(struct scheduler *scheduler, int code, const char *text,
+                         struct event_list *events);
 
 /* Plans the next step or slice, or returns NULL when there is nothing to do before those in flight
  * are finished.  Fewer than MAX_FLIGHTS may be in flight.  Run it, call batch_submitted, fill
  * results, then call scheduler_finish_step, which takes the oldest one in flight; or, if it failed,
- * scheduler_end_all. */
+ * scheduler_fail_step or scheduler_end_all. */
 struct batch *scheduler_plan(struct scheduler *scheduler, struct event_list *events);
 void scheduler_finish_step(struct scheduler *scheduler, struct event_list *events);
 uint32_t scheduler_n_flights(const struct scheduler *scheduler);
