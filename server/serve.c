@@ -20,6 +20,7 @@
 #include "server/job.h"
 #include "server/load_progress.h"
 #include "server/log.h"
+#include "server/loop_memory.h"
 #include "server/offload_setup.h"
 #include "server/options.h"
 #include "server/prefill_setup.h"
@@ -32,6 +33,10 @@ enum { FAREWELL_MS = 2000, DRAIN_TICK_MS = 20 };
 /* What a streaming reader may lag behind: the largest echo, and as much again for what follows
  * it. */
 enum { STREAM_BACKLOG = 2 * REQUEST_MAX_STREAMED_ECHO };
+
+/* Descriptors beside the connections': the program's own, a GPU driver's, and those of refused
+ * clients that linger. */
+enum { OTHER_DESCRIPTORS = 256 };
 
 struct serve {
     struct server server;
@@ -331,6 +336,20 @@ static void start_handles(struct serve *s) {
     uv_signal_start(&s->interrupt, on_signal, SIGINT);
 }
 
+static int open_loop(struct serve *s, struct error *err) {
+    const int rc = loop_memory_reserve(s->max_connections + OTHER_DESCRIPTORS, err);
+    if (rc) return rc;
+    const int status = uv_loop_init(&s->loop);
+    if (!status) return 0;
+    loop_memory_release();
+    return error_set(err, ERR_IO, "no event loop: %s", uv_strerror(status));
+}
+
+static void close_loop(struct serve *s) {
+    uv_loop_close(&s->loop);
+    loop_memory_release();
+}
+
 int serve_run(const struct options *options, const char *model_dir, struct backend *backend,
               struct error *err) {
     struct serve s = {.options = options, .failure = err};
@@ -338,8 +357,8 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
     signal(SIGPIPE, SIG_IGN);
     err->code = 0;
     int rc = descriptors_for_connections(&s.max_connections, options->max_connections, err);
+    if (!rc) rc = open_loop(&s, err);
     if (rc) return rc;
-    if (uv_loop_init(&s.loop)) return error_set(err, ERR_IO, "no event loop");
     init_handles(&s);
     rc = job_make_threads(&s.loop, &s.first_work, err);
     if (!rc) rc = start_engine(&s, model_dir, backend, err);
@@ -360,7 +379,7 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
     uv_run(&s.loop, UV_RUN_DEFAULT);
     if (s.server.engine) completions_take_events(&s.server);
     engine_destroy(s.server.engine);
-    uv_loop_close(&s.loop);
+    close_loop(&s);
     prefill_setup_fini(&s.prefill);
     offload_setup_fini(&s.offload);
     free(s.model_name);
