@@ -168,11 +168,14 @@ static void fail(struct completion *c, const struct api_error *err) {
         reply_error(c->job.server, exchange, err);
         return;
     }
+    static const char no_memory[] = "data: " REPLY_NO_MEMORY "\n\n";
     buffer_clear(&c->out);
     buffer_puts(&c->out, "data: ");
     api_error_write(err, &c->out);
     buffer_puts(&c->out, "\n\n");
-    if (!c->out.failed) http_stream_write(exchange, c->out.data, c->out.length);
+    /* A stream must not end as if it were whole: what cannot be written cuts it off. */
+    if (c->out.failed) http_stream_write(exchange, no_memory, sizeof(no_memory) - 1);
+    else http_stream_write(exchange, c->out.data, c->out.length);
     http_stream_end(exchange);
     note_end(c, err->status);
 }

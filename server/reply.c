@@ -29,9 +29,7 @@ void reply_note(struct server *server, const char *request_id, const char *metho
 
 void reply_text(struct server *server, struct http_exchange *exchange, unsigned status,
                 const char *content_type, struct buffer *body) {
-    static const char no_memory[] =
-        "{\"error\":{\"message\":\"no memory for the answer\",\"type\":\"server_error\","
-        "\"param\":null,\"code\":null}}";
+    static const char no_memory[] = REPLY_NO_MEMORY;
     if (body->failed) {
         buffer_fini(body);
         status = 500;

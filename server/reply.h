@@ -9,6 +9,11 @@ struct buffer;
 struct http_exchange;
 struct server;
 
+/* What is sent where there is no memory to write an error. */
+#define REPLY_NO_MEMORY                                                                            \
+    "{\"error\":{\"message\":\"no memory for the answer\",\"type\":\"server_error\","               \
+    "\"param\":null,\"code\":null}}"
+
 /* Frees the body's memory.  A body that ran out of memory becomes a 500. */
 void reply_text(struct server *server, struct http_exchange *exchange, unsigned status,
                 const char *content_type, struct buffer *body);
