@@ -539,7 +539,7 @@ static void run_step(struct engine *e, struct event_list *events) {
     struct batch *batch = scheduler_plan(e->scheduler, events);
     const bool runs_ahead = e->config.backend->runs_ahead;
     const int code = batch ? submit_batch(e, batch, &err) : 0;
-    if (code == ERR_NOMEM && !runs_ahead) { /* nothing else is under way, and the next step may fit */
+    if (code == ERR_NOMEM && !runs_ahead) { /* nothing else is under way */
         scheduler_fail_step(e->scheduler, code, err.text, events);
         return;
     }

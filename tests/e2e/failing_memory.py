@@ -316,8 +316,8 @@ def merged(merge):
 
 
 def start_once(directory, model, first, n=1):
-    """A start in which the allocation `first`, or n from there on, fails: it ends with a sentence, or
-    serves all the same.  Returns how many failed."""
+    """A start in which the allocation `first`, or n from there on, fails: it ends with a sentence,
+    or serves all the same.  Returns how many failed."""
     control = Control(directory)
     control.arm(first, n)
     server = Server(directory, *SETTINGS, model=model, env=control.environment, wait=False)
