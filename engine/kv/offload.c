@@ -11,12 +11,19 @@
  *   after    [ c ][ c ][ 4 ][ 5 ][ . ]          so many from now on
  *   later    [ c ][ c ][ 5 ][ 6 ][ . ]          when the tail moves on, its first page is its next
  *
+ * So the pool must have the pages of the text before sparse layers leave, and those of what is left
+ * afterwards: that is the whole text in the other layers only.  How long an answer may become does
+ * not decide how its prompt is computed.  Where all pages are taken at the start (batch_invariant)
+ * `scratch` has what the second needs beyond the first; when sparse layers leave, its pages and
+ * theirs become those of the other layers.
+ *
  * A sequence that is suspended has the tokens in its blocks already; its pages, as they are, go
  * beside them (swap.h).  Without room for those, or if somebody who runs takes either, it is
  * computed again, its generated tokens like a prompt, and needs pages for all of its text while
- * that goes on.
+ * that goes on.  If the pool has not so many, the generated tokens are computed as they were the
+ * first time, one by one.
  *
- * A prompt that does not fit so (kv_plan_by_layers) goes layer by layer, dense or not: its sparse
+ * A prompt that does not fit (kv_plan_by_layers) goes layer by layer, dense or not: its sparse
  * layers have left from the start, those with a window have passed all but what it keeps of the
  * prompt, and both take turns with two lists of pages for the prompt.  A slice leaves one layer and
  * enters the next, so two are needed at a time.  What a slice writes in a sparse layer is copied to
@@ -63,15 +70,34 @@ static uint32_t own_pages(const struct kv_space *space, const struct kv_plan *pl
     return kv_n_sparse(space) * window_pages(plan);
 }
 
-/* Where sparse layers leave before they have come they have their own pages in place of the text's,
- * and share some. */
+/* Slots of the text in the step in which sparse layers leave, at the latest. */
+static uint32_t slots_at_leaving(const struct kv_plan *plan) {
+    return min_u32(selection_first(plan) + 1, plan->n_most);
+}
+
+/* Every layer has the text's first n_tokens tokens. */
+static uint64_t whole_pages(const struct kv_space *space, const struct kv_plan *plan,
+                            uint32_t n_tokens) {
+    struct kv_plan text = *plan;
+    text.n_most = n_tokens;
+    return kv_full_most(space, &text).pages + selection_state_pages(space, plan);
+}
+
+/* Once sparse layers have left tokens come one by one. */
+static uint64_t pages_after_leaving(const struct kv_space *space, const struct kv_plan *plan) {
+    struct kv_plan rest = *plan;
+    rest.step_rows = 1;
+    return whole_pages(space, &rest, plan->n_most) -
+           kv_n_sparse(space) * kv_n_pages(plan->n_most) + own_pages(space, plan);
+}
+
+/* Sparse layers leave before all of the text has come; layer by layer, before any of it has. */
 static struct kv_amount offload_most(const struct kv_space *space, const struct kv_plan *plan) {
-    struct kv_amount most = {.pages = kv_full_most(space, plan).pages +
-                                      selection_state_pages(space, plan),
+    const uint64_t before = whole_pages(space, plan, slots_at_leaving(plan)),
+                   after = pages_after_leaving(space, plan);
+    struct kv_amount most = {.pages = before > after ? before : after,
                              .blocks = plan->n_most / PAGE_TOKENS};
-    if (!plan->by_layers) return most;
-    most.pages -= kv_n_sparse(space) * kv_n_pages(plan->n_most);
-    most.pages += own_pages(space, plan) + N_TURNS * turn_pages(plan);
+    if (plan->by_layers) most.pages = after + N_TURNS * turn_pages(plan);
     return most;
 }
 
@@ -79,11 +105,21 @@ static bool has_own(const struct kv_sequence *kv) {
     return kv->layers[kv_next_sparse(kv->space, 0)].n > 0;
 }
 
-/* Pages of a turn that are missing: of one that goes layer by layer, until that is done. */
-static uint32_t missing_turn(const struct kv_sequence *kv) {
-    const bool takes_turns =
-        kv->plan.by_layers && kv->n_tokens < kv_plan_together(&kv->plan) && !has_own(kv);
-    return takes_turns ? turn_pages(&kv->plan) : 0;
+/* Two turns of a prompt that goes layer by layer; else, where all pages are taken at the start,
+ * those that the sequence has no lists for before sparse layers leave. */
+static uint32_t scratch_pages(const struct kv_space *space, const struct kv_plan *plan) {
+    if (plan->by_layers) return N_TURNS * turn_pages(plan);
+    if (!space->batch_invariant) return 0;
+    return (uint32_t)(offload_most(space, plan).pages -
+                      whole_pages(space, plan, slots_at_leaving(plan)));
+}
+
+/* It is needed until the prompt has been computed, or sparse layers have left. */
+static uint32_t missing_scratch(const struct kv_sequence *kv) {
+    const bool is_done = kv->plan.by_layers
+                             ? kv->n_tokens >= kv_plan_together(&kv->plan) || has_own(kv)
+                             : kv->selection.has_left || kv->selection.scratch.n > 0;
+    return is_done ? 0 : scratch_pages(kv->space, &kv->plan);
 }
 
 /* Of sparse layers' lists that are not those of the text. */
@@ -96,17 +132,24 @@ static uint64_t missing_blocks(const struct kv_sequence *kv, uint64_t n_tokens) 
     return n_blocks > have ? n_blocks - have : 0;
 }
 
+/* Of n_tokens tokens, those that lists have pages for by now: what comes one by one does so behind
+ * the leaving of sparse layers. */
+static uint64_t n_listed(const struct kv_sequence *kv, uint64_t n_tokens) {
+    if (kv->selection.has_left || !kv->selection.one_by_one) return n_tokens;
+    return min_u64(n_tokens, max_u32(slots_at_leaving(&kv->plan), kv->n_tokens + 1));
+}
+
 /* Of lists that grow; what goes layer by layer comes to those of windows when it is there. */
 static struct kv_lengths lengths_for(const struct kv_sequence *kv, uint64_t n_tokens) {
     const uint32_t n_together = kv->plan.by_layers ? kv_plan_together(&kv->plan) : 0;
-    return kv_full_lengths(kv, max_u32(kv->n_tokens, n_together), n_tokens);
+    return kv_full_lengths(kv, max_u32(kv->n_tokens, n_together), n_listed(kv, n_tokens));
 }
 
 static struct kv_amount offload_missing(const struct kv_sequence *kv, uint64_t n_tokens) {
     const uint64_t n_blocks = missing_blocks(kv, n_tokens);
     return (struct kv_amount){
         .pages = kv_lists_missing(kv, lengths_for(kv, n_tokens)) +
-                 selection_missing(kv) + missing_own(kv) + N_TURNS * missing_turn(kv),
+                 selection_missing(kv) + missing_own(kv) + missing_scratch(kv),
         .blocks = n_blocks - min_u64(n_blocks, kv_swap_n_lendable(&kv->swap))};
 }
 
@@ -121,9 +164,9 @@ static void begin(struct kv_sequence *kv) {
     kv_lists_begin(kv, plan->by_layers ? kv_full_n_behind(kv->space, n_together) : 0);
 }
 
-static int grow_by_layers(struct kv_sequence *kv) {
+static int grow_own(struct kv_sequence *kv) {
     const struct kv_space *space = kv->space;
-    int code = kv_list_grow(&kv->selection.scratch, N_TURNS * turn_pages(&kv->plan));
+    int code = 0;
     for (uint32_t l = 0; (l = kv_next_sparse(space, l)) < space->n_layers && !code; l++)
         code = kv_list_grow(&kv->layers[l], window_pages(&kv->plan));
     return code;
@@ -131,10 +174,15 @@ static int grow_by_layers(struct kv_sequence *kv) {
 
 static int offload_prepare(struct kv_sequence *kv, const uint32_t *prompt) {
     (void)prompt;
+    const struct kv_plan *plan = &kv->plan;
+    const bool all = kv->space->batch_invariant;
     begin(kv);
-    int code = selection_prepare(kv, selection_state_pages(kv->space, &kv->plan));
-    if (!code && kv->plan.by_layers) code = grow_by_layers(kv);
-    return code ? code : kv_lists_grow(kv, (uint32_t)kv_n_pages(kv->plan.n_prompt));
+    kv->selection.one_by_one = all;
+    int code = selection_prepare(kv, selection_state_pages(kv->space, plan));
+    if (!code) code = kv_list_grow(&kv->selection.scratch, scratch_pages(kv->space, plan));
+    if (!code && plan->by_layers) code = grow_own(kv);
+    return code ? code : kv_lists_grow(kv, (uint32_t)kv_n_pages(all ? plan->n_most
+                                                                    : plan->n_prompt));
 }
 
 static bool offload_worth_waiting(const struct kv_sequence *kv, const struct kv_sequence *other) {
@@ -163,11 +211,11 @@ static void take(const struct kv_space *space, struct page_list *list, uint32_t 
 
 static void take_own(struct kv_sequence *kv) {
     const struct kv_space *space = kv->space;
-    const uint32_t n_turns = N_TURNS * missing_turn(kv);
+    const uint32_t n_scratch = missing_scratch(kv);
+    if (n_scratch > 0) take(space, &kv->selection.scratch, n_scratch);
     if (missing_own(kv) == 0) return;
     for (uint32_t l = 0; (l = kv_next_sparse(space, l)) < space->n_layers; l++)
         take(space, &kv->layers[l], window_pages(&kv->plan));
-    take(space, &kv->selection.scratch, n_turns);
 }
 
 /* So many are free, or can be lent. */
@@ -198,7 +246,10 @@ static int offload_reserve(struct kv_sequence *kv, uint32_t n_tokens) {
 }
 
 static uint32_t offload_max_rows(const struct kv_sequence *kv) {
-    return kv->selection.has_left ? 1 : UINT32_MAX;
+    if (kv->selection.has_left) return 1;
+    if (!kv->selection.one_by_one) return UINT32_MAX;
+    const uint32_t n_prompt = kv->plan.n_prompt;
+    return kv->n_tokens < n_prompt ? n_prompt - kv->n_tokens : 1;
 }
 
 static bool takes_turns(const struct kv_space *space, uint32_t layer) {
@@ -327,16 +378,28 @@ static void trim(struct kv_sequence *kv) {
     kv_list_trim(&kv->selection.scratch, space, 0);
 }
 
-/* When sparse layers left at most one step was in flight; that, or a later one, has landed now; and
- * with it all slices. */
+/* Nothing is shared. */
 static void offload_publish(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
-    (void)tokens, (void)n_tokens;
-    trim(kv);
+    (void)kv, (void)tokens, (void)n_tokens;
 }
 
-/* Nothing is published: what windows have passed waits for nobody. */
+/* Where all pages are taken at the start, those that the other layers still lack: they were among
+ * the ones that have just been given back. */
+static void take_rest(struct kv_sequence *kv) {
+    if (!kv->selection.has_left || !kv->space->batch_invariant) return;
+    const int code = kv_lists_take(kv, kv_lengths_all(kv_n_pages(kv->plan.n_most)));
+    assert(code == 0);
+    (void)code;
+}
+
+/* When sparse layers left at most one step was in flight; that, or a later one, has landed now.  Of
+ * what goes layer by layer nothing counts as stored before the last slice.  Nothing is published:
+ * what windows have passed waits for nobody. */
 static void offload_landed(struct kv_sequence *kv, uint32_t n_tokens) {
     kv_full_give_back(kv, n_tokens, 0);
+    if (n_tokens < kv_plan_together(&kv->plan)) return;
+    trim(kv);
+    take_rest(kv);
 }
 
 /* Blocks stay with what has been swapped. */
@@ -357,9 +420,12 @@ static void offload_release(struct kv_sequence *kv) {
     let_go(kv);
 }
 
-/* Nothing is in flight. */
+/* Nothing is in flight.  The text may have a token that is not stored yet, and the next one must
+ * find a place, too. */
 static int offload_suspend(struct kv_sequence *kv, struct error *err) {
     trim(kv);
+    if (whole_pages(kv->space, &kv->plan, kv->n_tokens + 2) > page_pool_n_pages(kv->space->pool))
+        kv->selection.one_by_one = true;
     const int code = kv_swap_out(kv, err);
     let_go(kv);
     return code;

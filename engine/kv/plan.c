@@ -156,11 +156,18 @@ uint32_t kv_plan_candidates(const struct kv_plan *plan, uint32_t n_tokens) {
     return n_slots > plan->n_tail ? (n_slots - plan->n_tail) / PAGE_TOKENS * PAGE_TOKENS : 0;
 }
 
+/* Pages that the prompt takes, with the first generated token, not layer by layer. */
+static uint64_t prompt_pages(const struct kv_plan *plan, const struct kv_space *space) {
+    struct kv_plan prompt = *plan;
+    prompt.n_most = plan->n_prompt + 1;
+    return plan->policy->most(space, &prompt).pages;
+}
+
 void kv_plan_by_layers(struct kv_plan *plan, const struct kv_space *space, uint32_t max_long_rows) {
     const uint32_t n_rows = plan->n_prompt - 1;
     plan->by_layers = plan->policy->moves && n_rows <= max_long_rows &&
                       kv_plan_candidates(plan, n_rows) > plan->n_selected &&
-                      plan->policy->most(space, plan).pages > page_pool_n_pages(space->pool);
+                      prompt_pages(plan, space) > page_pool_n_pages(space->pool);
     if (plan->by_layers) plan->step_rows = 1;
 }
 

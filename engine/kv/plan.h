@@ -56,8 +56,9 @@ int kv_choice_check(const struct kv_choice *choice, uint32_t n_prompt, uint32_t 
 struct kv_plan kv_plan_make(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens);
 
 /* The prompt goes layer by layer if not all of its pages fit the space, its rows fit the room for
- * such prompts, and its last token can select.  For prompts of which only the last row needs
- * logits; step_rows is known. */
+ * such prompts, and its last token can select.  How long the answer may become does not matter: the
+ * same prompt is computed in the same way.  For prompts of which only the last row needs logits;
+ * step_rows is known. */
 void kv_plan_by_layers(struct kv_plan *plan, const struct kv_space *space, uint32_t max_long_rows);
 
 /* Tokens of the prompt that are computed together; what follows comes one by one, as if it had been

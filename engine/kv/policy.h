@@ -89,7 +89,8 @@ struct kv_policy {
     const char *name;
     bool grows; /* pages are taken as the text becomes longer; else all when it starts */
     bool moves; /* what sparse layers have not selected leaves their pages for the store */
-    /* What a sequence may come to hold at once. */
+    /* What a sequence needs at once, however long it becomes.  When it is computed again it may come
+     * to hold more, if the pool has more. */
     struct kv_amount (*most)(const struct kv_space *space, const struct kv_plan *plan);
     /* What reserve() would have to take. */
     struct kv_amount (*missing)(const struct kv_sequence *kv, uint64_t n_tokens);
@@ -143,7 +144,9 @@ struct kv_selection {
     uint32_t n_written;      /* of them have been copied to the store */
     bool has_left;           /* sparse layers' lists are what is selected, and grow no more: */
     uint32_t tail_from;      /* the first token of the tail's pages in them */
-    struct page_list scratch; /* while a prompt goes layer by layer: two lists of its pages */
+    bool one_by_one; /* what has been generated is computed again like that, not like a prompt */
+    struct page_list scratch; /* while a prompt goes layer by layer: two lists of its pages; else
+                                 those that are taken ahead */
 };
 
 /* One sequence's share of the cache, embedded in the sequence. */

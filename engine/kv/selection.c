@@ -6,6 +6,7 @@
 #include "engine/kv/lists.h"
 #include "engine/kv/policy.h"
 #include "engine/kv/pool.h"
+#include "engine/sizes.h"
 
 uint32_t selection_chosen_pages(const struct kv_plan *plan) {
     return plan->n_selected / PAGE_TOKENS;
@@ -18,6 +19,10 @@ uint32_t selection_tail_pages(const struct kv_plan *plan) {
 uint32_t selection_state_pages(const struct kv_space *space, const struct kv_plan *plan) {
     const uint32_t n_slots = kv_state_slots(space->memory);
     return space->n_groups * ((plan->n_selected + n_slots - 1) / n_slots);
+}
+
+uint32_t selection_first(const struct kv_plan *plan) {
+    return max_u32(kv_plan_together(plan), plan->n_selected + plan->n_tail + PAGE_TOKENS - 1);
 }
 
 int selection_prepare(struct kv_sequence *kv, uint32_t n_held) {

@@ -22,6 +22,10 @@ uint32_t selection_tail_pages(const struct kv_plan *plan);
 /* State pages of all groups. */
 uint32_t selection_state_pages(const struct kv_space *space, const struct kv_plan *plan);
 
+/* Tokens before the first row that selects.  For plans of texts that come to select: so many, and
+ * KV_MAX_TEXT at most. */
+uint32_t selection_first(const struct kv_plan *plan);
+
 /* Room for n_held pages to be held.  ERR_NOMEM. */
 int selection_prepare(struct kv_sequence *kv, uint32_t n_held);
 /* Of the held pages, those that are not there yet. */

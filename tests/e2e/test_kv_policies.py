@@ -292,6 +292,54 @@ def test_max_tokens(server, policy):
             assert again == pytest.approx(logprobs, abs=1e-6 if DEVICE == "cpu" else SAME_TOKEN)
 
 
+class TestATightPool:
+    """13 blocks of 12 layers, 8 of them sparse: 600 tokens fit as a whole, and 800 do not."""
+
+    SETTINGS = ("--kv-cache-memory", {"cpu": "10500K", "cuda": "5400K"}[DEVICE])
+    PROMPT = prompt_of(600)
+
+    def test_max_tokens(self, serve):
+        small = serve(*STORE, *self.SETTINGS, "--max-model-len", 1600)
+        for many in (20, 200, 900):
+            tokens, logprobs = first_tokens(small, 20, prompt=self.PROMPT, kv_policy=MOVED,
+                                            max_tokens=many)
+            if many == 20:
+                few, expected = tokens, logprobs
+            assert tokens == few, many
+            assert logprobs == pytest.approx(expected, abs=1e-6 if DEVICE == "cpu" else SAME_TOKEN)
+
+    def test_what_outgrows_it_is_computed_again_as_it_was(self, serve, server):
+        """The store has room for its tokens, and none for its pages.  Somebody who matters more
+        makes it lose its place when it has outgrown the pool."""
+        store = {"cpu": "9728K", "cuda": "4864K"}[DEVICE]
+        small = serve("--kv-offload-size", store, *self.SETTINGS, "--max-model-len", 1216,
+                      "--enable-prefix-caching", "false")
+        asked = {"kv_policy": MOVED, "max_tokens": 500, "ignore_eos": True, "logprobs": 0,
+                 "return_token_ids": True}
+        expected = server.complete(self.PROMPT, **asked)["choices"][0]
+        tokens, logprobs, other = [], [], None
+        with concurrent.futures.ThreadPoolExecutor(1) as threads, RawConnection(small) as stream:
+            stream.send_completion(prompt=self.PROMPT, stream=True, priority=1, **asked)
+            assert stream.read_head()[0] == 200
+            while chunk := stream.read_chunk():
+                for event in filter("[DONE]".__ne__, sse_events(chunk)):
+                    (choice,) = json.loads(event)["choices"]
+                    tokens += choice["token_ids"]
+                    logprobs += choice["logprobs"]["token_logprobs"]
+                if other is None and len(tokens) >= 300:
+                    other = threads.submit(small.complete, prompt_of(240, seed=1), kv_policy=FULL,
+                                           max_tokens=130, ignore_eos=True)
+            other.result()
+        metrics = small.metrics()
+        assert metrics["quire_preemptions_total"] > 0
+        assert metrics["quire_kv_pages_swapped_out_total"] == 0
+        assert len(tokens) == 500
+        if DEVICE == "cpu":  # a GPU's sums are others in other company
+            assert tokens == expected["token_ids"]
+            assert logprobs == pytest.approx(expected["logprobs"]["token_logprobs"], abs=1e-6)
+        small.wait_idle()
+
+
 # ---- the table itself ----
 
 HEADER = ("| together with | full | streaming | heavy_hitter | offload, moved | offload, not moved "

@@ -10,9 +10,7 @@
 
 #include "engine/error.h"
 
-enum { MOST_TOKENS = 4096, MOST_COPIES = 256, BASE = 1000 /* of layer 1's cells */ };
-
-const struct layer_group fake_groups[1] = {{.filter = 0, .first = 1, .end = N_LAYERS}};
+enum { MOST_TOKENS = 4096, MOST_COPIES = 1024, BASE = 1000 /* of a layer's cells */ };
 
 static struct copy {
     const struct page *from;
@@ -21,19 +19,22 @@ static struct copy {
 static uint32_t n_copies;
 
 /* A token of the fake store: its cell in the place of the key. */
-static uint32_t *store_cell(const struct kv_store *store, uint32_t block, uint32_t token) {
+static uint32_t *store_cell(const struct kv_store *store, uint32_t plane, uint32_t block,
+                            uint32_t token) {
     char *base = (char *)store->base + block * kv_store_block_bytes(store);
-    return (uint32_t *)(void *)(base + token % PAGE_TOKENS * kv_store_token_bytes(store));
+    const uint32_t at = plane * PAGE_TOKENS + token % PAGE_TOKENS;
+    return (uint32_t *)(void *)(base + at * kv_store_token_bytes(store));
 }
 
 int fake_store_pages(struct backend *be, const struct store_args *args, struct error *err) {
     (void)be;
     if (device.fails) return error_set(err, ERR_DEVICE, "the cable is loose");
-    assert_int_equal(args->plane, 0);
+    assert_true(args->plane < args->store->n_planes);
     for (uint32_t i = 0; i < args->n; i++) {
         assert_true(n_copies < MOST_COPIES && args->blocks[i] < args->store->n_blocks);
         copies[n_copies++] = (struct copy){(struct page *)args->kv->base + args->pages[i],
-                                           (char *)store_cell(args->store, args->blocks[i], 0)};
+                                           (char *)store_cell(args->store, args->plane,
+                                                              args->blocks[i], 0)};
     }
     device.n_stored += args->n;
     return 0;
@@ -78,58 +79,75 @@ static void choose(const struct kv_select *select, uint32_t n_before, bool *chos
     for (uint32_t i = 0; i < select->n_selected; i++) chosen[candidates[i].token] = true;
 }
 
-static uint32_t fetch(struct fixture *f, const struct kv_select *select, uint32_t token) {
+static uint32_t fetch(struct fixture *f, const struct kv_select *select, uint32_t layer,
+                      uint32_t token) {
     assert_true((select->blocks == NULL) != (select->store_pages == NULL));
-    if (!select->blocks) return *cell_at(f, select->store_pages[1], token);
-    return *store_cell(&f->store, select->blocks[token / PAGE_TOKENS], token);
+    if (!select->blocks) return *cell_at(f, select->store_pages[layer], token);
+    return *store_cell(&f->store, layer - 1, select->blocks[token / PAGE_TOKENS], token);
 }
 
-/* Slots whose token is not chosen again get those that are not there, both in ascending order. */
-static uint32_t replace(struct fixture *f, const struct kv_select *select,
-                        const struct kv_view *view, bool *missing) {
-    uint32_t next = 0, n_fetched = 0;
-    static bool is_free[MOST_TOKENS];
+/* Slots whose token is not chosen again get those that are not there, both in ascending order.
+ * changed: these slots. */
+static void replace(struct fixture *f, const struct kv_select *select, bool *missing,
+                    bool *changed) {
+    uint32_t next = 0;
     for (uint32_t s = 0; s < select->n_selected; s++) {
         const uint32_t token = select->fresh ? 0 : *state_at(f, select, s);
         if (!select->fresh) assert_true(token < select->n_candidates);
-        is_free[s] = select->fresh || !missing[token];
-        if (!is_free[s]) missing[token] = false;
+        changed[s] = select->fresh || !missing[token];
+        if (!changed[s]) missing[token] = false;
     }
     for (uint32_t s = 0; s < select->n_selected; s++) {
-        if (!is_free[s]) continue;
+        if (!changed[s]) continue;
         while (!missing[next]) next++;
-        *state_at(f, select, s) = next;
-        *cell_at(f, view->pages, s) = fetch(f, select, next++);
+        *state_at(f, select, s) = next++;
+    }
+}
+
+static uint32_t fetch_changed(struct fixture *f, const struct step_seq *seq, uint32_t layer,
+                              const bool *changed) {
+    const struct kv_select *select = seq->select;
+    uint32_t n_fetched = 0;
+    for (uint32_t s = 0; s < select->n_selected; s++) {
+        if (!changed[s]) continue;
+        *cell_at(f, seq->layers[layer].pages, s) =
+            fetch(f, select, layer, *state_at(f, select, s));
         n_fetched++;
     }
     return n_fetched;
 }
 
-static void check_slots(struct fixture *f, const struct step_seq *seq) {
+static void check_slots(struct fixture *f, const struct step_seq *seq, uint32_t layer) {
     const struct kv_select *select = seq->select;
-    const struct kv_view *all = &seq->layers[0], *view = &seq->layers[1];
+    const struct kv_view *all = &seq->layers[0], *view = &seq->layers[layer];
     for (uint32_t s = 0; s < view->n_slots; s++) {
         const uint32_t token = s < select->n_selected
                                    ? *state_at(f, select, s)
                                    : select->n_candidates + s - select->n_selected;
-        assert_int_equal(*cell_at(f, view->pages, s), *cell_at(f, all->pages, token) + BASE);
+        assert_int_equal(*cell_at(f, view->pages, s),
+                         *cell_at(f, all->pages, token) + BASE * layer);
     }
 }
 
-void fake_select_run(struct fixture *f, const struct step_seq *seq, uint32_t cell,
+void fake_select_run(struct fixture *f, const struct step_seq *seq, uint32_t layer, uint32_t cell,
                      struct select_total *total) {
-    static bool chosen[MOST_TOKENS];
+    static bool chosen[MOST_TOKENS], changed[MOST_TOKENS]; /* by layer 1, for those behind it */
     const struct kv_select *select = seq->select;
-    const struct kv_view *view = &seq->layers[1];
+    const struct kv_view *view = &seq->layers[layer];
     assert_true(seq->n_rows == 1 && !seq->budget && !seq->sparse);
     assert_true(select->n_selected % PAGE_TOKENS == 0 && select->n_candidates % PAGE_TOKENS == 0);
     assert_true(select->n_selected < select->n_candidates);
     assert_int_equal(view->append_slot,
                      select->n_selected + seq->n_before - select->n_candidates);
     assert_int_equal(view->n_slots, view->append_slot + 1);
-    choose(select, seq->n_before, chosen);
-    const uint32_t n_fetched = replace(f, select, view, chosen);
-    *total = (struct select_total){select->n_selected, n_fetched, n_fetched}; /* one layer */
-    *cell_at(f, view->pages, view->append_slot) = cell + BASE;
-    check_slots(f, seq);
+    if (layer == 1) {
+        choose(select, seq->n_before, chosen);
+        replace(f, select, chosen, changed);
+        *total = (struct select_total){.n_chosen = select->n_selected};
+    }
+    const uint32_t n_fetched = fetch_changed(f, seq, layer, changed);
+    total->n_fetched = n_fetched;
+    total->n_copies += n_fetched;
+    *cell_at(f, view->pages, view->append_slot) = cell + BASE * layer;
+    check_slots(f, seq, layer);
 }

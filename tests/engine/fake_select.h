@@ -1,7 +1,7 @@
 /* fake_select.h - selections and the store on the fixture's device (scheduler_fixture.h).
  *
- * Layer 0 is the filter and layer 1 follows it.  Which tokens are chosen looks random and changes
- * for some of them in every step; that each slot of layer 1 holds what its state says, and the tail
+ * Layer 0 is the filter and all others follow it.  Which tokens are chosen looks random and changes
+ * for some of them in every step; that each slot of these holds what their state says, and the tail
  * the newest tokens, is checked against layer 0, which has everything.
  *
  * Copies to the store happen as late as they may: when the next step begins, or in sync.
@@ -12,15 +12,13 @@
 
 #include "tests/engine/scheduler_fixture.h"
 
-extern const struct layer_group fake_groups[1];
-
 int fake_store_pages(struct backend *be, const struct store_args *args, struct error *err);
 /* Makes the copies that are due. */
 void fake_store_finish(void);
 
-/* The sparse layer of a sequence that selects, once the filter has been run; cell: what the step's
- * row leaves in it. */
-void fake_select_run(struct fixture *f, const struct step_seq *seq, uint32_t cell,
+/* A sparse layer of a sequence that selects, once those before it have been run; cell: what the
+ * step's row leaves in layer 0. */
+void fake_select_run(struct fixture *f, const struct step_seq *seq, uint32_t layer, uint32_t cell,
                      struct select_total *total);
 
 #endif

@@ -87,11 +87,11 @@ void fixture_init_with(struct fixture *f, uint32_t n_pages, struct scheduler_con
     memset(&device, 0, sizeof(device));
     f->memory = calloc(n_pages, sizeof(*f->memory));
     f->pool = (struct kv_pool){.base = f->memory, .page_bytes = sizeof(*f->memory)};
-    f->space.n_layers = N_LAYERS;
     f->space.be = &fake_backend;
     f->space.memory = &f->pool;
-    f->space.groups = fake_groups;
+    f->space.groups = &f->group;
     f->space.n_groups = 1;
+    fixture_set_layers(f, N_LAYERS);
     assert_int_equal(page_pool_create(&f->space.pool, n_pages, NULL), 0);
     assert_int_equal(prefix_cache_create(&f->space.cache, &f->space, NULL), 0);
     f->shared = (struct sequence_shared){
@@ -107,9 +107,15 @@ void fixture_init_with(struct fixture *f, uint32_t n_pages, struct scheduler_con
     assert_int_equal(scheduler_create(&f->scheduler, &config, NULL), 0);
 }
 
+void fixture_set_layers(struct fixture *f, uint32_t n_layers) {
+    f->space.n_layers = n_layers;
+    f->group = (struct layer_group){.filter = 0, .first = 1, .end = n_layers};
+}
+
 void fixture_add_store(struct fixture *f, uint32_t n_blocks) {
     f->store = (struct kv_store){
-        .dtype = DTYPE_F32, .n_blocks = n_blocks, .n_planes = 1, .n_kv_heads = 1, .head_dim = 1};
+        .dtype = DTYPE_F32, .n_blocks = n_blocks, .n_planes = f->space.n_layers - 1,
+        .n_kv_heads = 1, .head_dim = 1};
     f->store.base = calloc(n_blocks, kv_store_block_bytes(&f->store));
     f->space.store = &f->store;
     f->space.swaps = &f->swaps;
@@ -381,13 +387,13 @@ static void run_step(struct fixture *f, struct batch *batch) {
         const bool decoding = s < step->n_decode;
         if (decoding) assert_int_equal(seq->n_rows, 1);
         assert_true(!seq->select || (decoding && batch->selects));
-        for (uint32_t l = 0; l < N_LAYERS; l++) {
+        for (uint32_t l = 0; l < f->space.n_layers; l++) {
             const struct row_set rows = {tokens + row, step->positions + row, hashes + row, l,
                                          decoding ? decode_mark(&f->space) : 0, decoding,
                                          choice_of(batch->entries[s].seq)};
             if (seq->budget) run_bounded(f, seq, &rows);
             else if (l == 0 || !seq->select) run_full(f, seq, &rows);
-            else fake_select_run(f, seq, rows.tokens[0] + rows.mark, &batch->selected[s]);
+            else fake_select_run(f, seq, l, rows.tokens[0] + rows.mark, &batch->selected[s]);
         }
         check_chunk(f, batch, seq);
         row += seq->n_rows;
@@ -417,7 +423,7 @@ static void watch(struct page_list *list, const uint32_t *pages, uint32_t n) {
 /* What the sequence's rows are computed from must not be let go before that is over. */
 static void watch_seq(struct fixture *f, struct flight *flight, const struct step_seq *seq) {
     const struct kv_select *select = seq->select;
-    for (uint32_t l = 0; l < N_LAYERS; l++)
+    for (uint32_t l = 0; l < f->space.n_layers; l++)
         watch(&flight->pages, seq->layers[l].pages,
               (seq->layers[l].n_slots + PAGE_TOKENS - 1) / PAGE_TOKENS);
     if (!select) return;

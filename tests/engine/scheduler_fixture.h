@@ -62,6 +62,7 @@ struct flight {
 
 struct fixture {
     struct kv_space space;
+    struct layer_group group; /* layer 0 chooses for all others */
     struct sequence_shared shared;
     struct scheduler *scheduler;
     struct event_list events;
@@ -88,6 +89,8 @@ extern struct device {
 void fixture_init(struct fixture *f, uint32_t n_pages, uint32_t max_rows, uint32_t max_seqs);
 /* The same with more settings; space and now_s are the fixture's. */
 void fixture_init_with(struct fixture *f, uint32_t n_pages, struct scheduler_config config);
+/* n_layers in place of N_LAYERS; before fixture_add_store(). */
+void fixture_set_layers(struct fixture *f, uint32_t n_layers);
 /* Memory for pages that leave; before the first request. */
 void fixture_add_store(struct fixture *f, uint32_t n_blocks);
 void fixture_fini(struct fixture *f); /* nothing may have leaked */

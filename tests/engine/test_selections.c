@@ -296,28 +296,30 @@ static struct scheduler_config long_config(uint32_t max_rows) {
     return (struct scheduler_config){.max_rows = max_rows, .max_seqs = 4, .max_long_rows = 640};
 }
 
-/* 600 tokens and 900 generated ones are 24 pages in layer 0, 10 of them the prompt's.  Layer 1 has
- * a page of chosen tokens, one for the tail and one more, and two lists of 10 while the prompt is
- * computed.  The state is a page.  All pages of both layers are one more than there is. */
+/* 600 tokens and 900 generated ones are 24 pages in layer 0, 10 of them the prompt's.  Five more
+ * have a page of chosen tokens, one for the tail and one more each, and two lists of 10 while the
+ * prompt is computed.  The state is a page.  The prompt's pages of all six are one more than there
+ * is. */
 static void a_prompt_that_does_not_fit_goes_layer_by_layer(void **state) {
     (void)state;
     for (int sparse = 0; sparse < 2; sparse++) {
         struct fixture f;
         struct client c = {0};
-        enum { DURING = 10 + 2 * 10 + 3 + 1, AFTER = DURING - 2 * 10 };
-        fixture_init_with(&f, 2 * 24, long_config(256));
+        enum { DURING = 10 + 2 * 10 + 5 * 3 + 1, AFTER = DURING - 2 * 10, N_SLICES = 6 * 3 };
+        fixture_init_with(&f, 6 * 10, long_config(256));
+        fixture_set_layers(&f, 6);
         fixture_add_store(&f, 24);
         struct engine_request r = select_request(&c, 600, 900, IN_STORE);
         r.prefill.mode = sparse ? PREFILL_SPARSE : PREFILL_DENSE;
         fixture_submit(&f, &r, 1);
-        for (int i = 0; i < 6; i++) { /* slices of both layers */
+        for (int i = 1; i < N_SLICES; i++) { /* all but the last */
             fixture_step(&f, 0);
             assert_int_equal(n_used(&f), DURING);
         }
-        for (int i = 0; i < 3; i++) fixture_step(&f, 0);
+        for (int i = 0; i < 4; i++) fixture_step(&f, 0);
         assert_int_equal(n_used(&f), AFTER);
-        assert_int_equal(f.n_slices, 6);
-        assert_int_equal(device.n_stored, 9);
+        assert_int_equal(f.n_slices, N_SLICES);
+        assert_int_equal(device.n_stored, 5 * 9);
         fixture_run(&f);
         client_check(&c);
         assert_int_equal(c.last.kv.n_chosen, 900 * 64); /* for the first token, too */
@@ -327,26 +329,28 @@ static void a_prompt_that_does_not_fit_goes_layer_by_layer(void **state) {
     }
 }
 
-/* With 40 pages: 20 for layer 0 or more, and prompts of up to 6. */
+/* In six layers, with 56 pages: every other prompt has 10 and does not fit. */
 static struct engine_stats random_long_prompts(uint32_t n_blocks) {
     enum { N = 60 };
     struct fixture f;
     struct client *clients = calloc(N, sizeof(*clients));
     struct scheduler_config config = long_config(200);
     struct engine_stats stats;
-    fixture_init_with(&f, 40, config);
+    fixture_init_with(&f, 56, config);
+    fixture_set_layers(&f, 6);
     fixture_add_store(&f, n_blocks);
     srand(11);
     for (uint32_t i = 0, n = 1; i < N || scheduler_n_live(f.scheduler) + f.n_flights > 0; n++) {
         for (int k = rand() % 3; k > 0 && i < N; k--, i++) {
-            struct engine_request r = select_request(
-                &clients[i], 200 + (uint32_t)rand() % 180, (uint32_t)rand() % 1100, IN_STORE);
+            const uint32_t n_prompt = (i % 2 ? 577 : 100) + (uint32_t)rand() % 64;
+            struct engine_request r =
+                select_request(&clients[i], n_prompt, (uint32_t)rand() % 600, IN_STORE);
             client_fill_prompt(&r);
             r.prefill.mode = rand() % 2 ? PREFILL_SPARSE : PREFILL_DENSE;
             r.priority = rand() % 3;
             fixture_submit(&f, &r, i + 1);
         }
-        fixture_cancel_one(&f, clients, N, 60);
+        fixture_cancel_one(&f, clients, N, 300);
         fixture_step(&f, n);
         assert_true(n < 200000);
     }
@@ -368,11 +372,12 @@ static void random_prompts_that_do_not_fit(void **state) {
 /* At any slice of it, with its copies under way. */
 static void a_long_prompt_that_is_cancelled_leaves_nothing(void **state) {
     (void)state;
-    for (uint32_t n_steps = 0; n_steps < 14; n_steps++) {
+    for (uint32_t n_steps = 0; n_steps < 40; n_steps += 3) {
         struct fixture f;
         struct client clients[2] = {0};
         clients[0].cancelled = true;
-        fixture_init_with(&f, 48, long_config(128));
+        fixture_init_with(&f, 60, long_config(128));
+        fixture_set_layers(&f, 6);
         fixture_add_store(&f, 24);
         struct engine_request r = select_request(&clients[0], 600, 900, IN_STORE);
         fixture_submit(&f, &r, 1);

@@ -106,17 +106,21 @@ struct life {
     struct kv_choice choice;
     uint32_t n_selected, n_tail; /* whole pages, in tokens */
     uint32_t n_prompt, n_most;
-    uint32_t n_known;     /* tokens of the text so far */
-    uint32_t n_published; /* of them */
-    uint32_t n_reserved;
+    uint32_t n_known;    /* tokens of the text so far */
+    uint32_t n_landed;   /* of them */
+    uint32_t n_reserved; /* tokens that there are blocks for, */
+    uint32_t n_listed;   /* and pages */
     uint32_t n_left_at;   /* tokens that were stored when sparse layers left; 0: they have not */
     uint32_t n_pages;     /* in the pool */
     uint32_t step_rows;
     uint32_t n_passed, n_ahead; /* pages of windows' lists: not there any more; and their length */
     bool late, by_layers, are_gone; /* are_gone: pages that they left */
+    bool one_by_one; /* generated tokens come like that when they are computed again */
+    bool is_again;   /* or all of the text comes like a prompt */
 };
 
 static uint32_t n_swaps[2], n_dropped; /* of those that move tokens, and others */
+static uint32_t n_one_by_one, n_like_a_prompt;
 
 static uint32_t pages(uint32_t n_tokens) {
     return (n_tokens + PAGE_TOKENS - 1) / PAGE_TOKENS;
@@ -147,16 +151,42 @@ static uint32_t max(uint32_t a, uint32_t b) {
     return a < b ? b : a;
 }
 
-/* Pages that the sequence needs at most where its prompt goes layer by layer, or does not. */
-static uint32_t most_pages(const struct life *life, bool by_layers) {
-    const uint32_t n_text = pages(life->n_most), n_chosen = life->n_selected / PAGE_TOKENS,
-                   n_window = n_chosen + life->n_tail / PAGE_TOKENS + 1,
-                   n_sparse = by_layers ? N_SPARSE * n_window + 2 * pages(life->n_prompt - 1)
-                                        : N_SPARSE * n_text,
-                   step_rows = by_layers ? 1 : life->step_rows,
+static uint32_t state_pages(const struct life *life) {
+    return N_GROUPS * life->n_selected / PAGE_TOKENS;
+}
+
+/* With n_sparse pages in all sparse layers. */
+static uint32_t text_pages(const struct life *life, uint32_t n_tokens, uint32_t n_sparse,
+                           uint32_t step_rows) {
+    const uint32_t n_text = pages(n_tokens),
                    n_near = min(n_text, pages(WINDOW - 1 + step_rows) + 1);
     return (shape->n_layers - shape->n_windowed - N_SPARSE) * n_text + n_sparse +
-           shape->n_windowed * n_near + N_GROUPS * n_chosen;
+           shape->n_windowed * n_near + state_pages(life);
+}
+
+static uint32_t whole_pages(const struct life *life, uint32_t n_tokens) {
+    return text_pages(life, n_tokens, N_SPARSE * pages(n_tokens), life->step_rows);
+}
+
+/* When sparse layers have left. */
+static uint32_t later_pages(const struct life *life) {
+    const uint32_t n_window = (life->n_selected + life->n_tail) / PAGE_TOKENS + 1;
+    return text_pages(life, life->n_most, N_SPARSE * n_window, 1);
+}
+
+/* Slots in the first step that selects, if the prompt does not go layer by layer. */
+static uint32_t slots_at_leaving(const struct life *life) {
+    uint32_t n_tokens = life->n_prompt;
+    while (n_candidates(life, n_tokens) <= life->n_selected) n_tokens++;
+    return n_tokens + 1;
+}
+
+/* Pages that the sequence needs at most where its prompt goes layer by layer, or does not. */
+static uint32_t most_pages(const struct life *life, bool by_layers) {
+    if (by_layers) return later_pages(life) + 2 * pages(life->n_prompt - 1);
+    if (life->choice.on_device)
+        return whole_pages(life, life->n_most) + N_SPARSE * life->n_selected / PAGE_TOKENS;
+    return max(whole_pages(life, min(slots_at_leaving(life), life->n_most)), later_pages(life));
 }
 
 static bool may_go_by_layers(const struct life *life) {
@@ -164,10 +194,20 @@ static bool may_go_by_layers(const struct life *life) {
            n_candidates(life, life->n_prompt - 1) > life->n_selected;
 }
 
+/* Of the prompt alone, and the token behind it. */
+static bool goes_by_layers(const struct life *life, uint32_t n_pages) {
+    return may_go_by_layers(life) && whole_pages(life, life->n_prompt + 1) > n_pages;
+}
+
+static bool ever_selects(const struct life *life) {
+    return n_candidates(life, life->n_most - 1) > life->n_selected;
+}
+
 /* As few as will do. */
 static uint32_t scarce_pages(const struct life *life) {
-    const uint32_t few = most_pages(life, true), all = most_pages(life, false);
-    return may_go_by_layers(life) && few < all ? few : N_PAGES;
+    const uint32_t few = most_pages(life, true);
+    if (life->choice.on_device || !ever_selects(life)) return N_PAGES;
+    return goes_by_layers(life, few) ? few : most_pages(life, false);
 }
 
 /* Of what has been computed layer by layer windows have passed most when it begins. */
@@ -176,11 +216,12 @@ static void begin_windows(struct life *life) {
 }
 
 static void begin(struct life *life, struct kv_choice choice, uint32_t n_prompt,
-                  uint32_t max_tokens, uint32_t n_pages, uint32_t step_rows) {
+                  uint32_t max_tokens, uint32_t n_pages, uint32_t step_rows, bool invariant) {
     *life = (struct life){.space = {.n_layers = shape->n_layers, .windows = shape->windows,
                                     .window = shape->window, .be = &backend, .memory = &memory,
                                     .store = &store, .groups = shape->groups,
-                                    .n_groups = N_GROUPS},
+                                    .n_groups = N_GROUPS, .batch_invariant = invariant},
+                          .one_by_one = invariant,
                           .step_rows = step_rows,
                           .choice = choice,
                           .n_selected = pages(choice.n_selected) * PAGE_TOKENS,
@@ -191,12 +232,13 @@ static void begin(struct life *life, struct kv_choice choice, uint32_t n_prompt,
     life->space.swaps = &life->swaps;
     life->n_pages = n_pages;
     if (n_pages == SCARCE) life->n_pages = scarce_pages(life);
+    assert_true(life->n_pages <= N_PAGES);
     assert_int_equal(page_pool_create(&life->space.pool, life->n_pages, NULL), 0);
     assert_int_equal(page_pool_create(&life->space.blocks, N_BLOCKS, NULL), 0);
     struct kv_plan plan = kv_plan_make(&choice, n_prompt, max_tokens);
     plan.step_rows = step_rows;
     kv_plan_by_layers(&plan, &life->space, MAX_LONG_ROWS);
-    life->by_layers = may_go_by_layers(life) && most_pages(life, false) > life->n_pages;
+    life->by_layers = goes_by_layers(life, life->n_pages);
     assert_int_equal(plan.by_layers, life->by_layers);
     begin_windows(life);
     assert_int_equal(kv_sequence_init(&life->kv, &life->space, &plan, 0), 0);
@@ -221,32 +263,40 @@ static void end(struct life *life) {
     page_pool_destroy(life->space.blocks);
 }
 
-static bool ever_selects(const struct life *life) {
-    return n_candidates(life, life->n_most - 1) > life->n_selected;
+/* Pages beside the lists: turns of a prompt that goes layer by layer, or what is taken ahead. */
+static uint32_t scratch_pages(const struct life *life) {
+    if (life->by_layers) return life->n_landed == 0 ? 2 * pages(life->n_prompt - 1) : 0;
+    if (!life->space.batch_invariant || life->n_left_at > 0 || life->choice.on_device) return 0;
+    return most_pages(life, false) - whole_pages(life, slots_at_leaving(life));
 }
 
 static void check_amounts(const struct life *life) {
-    const uint32_t n_text = pages(life->n_reserved), n_chosen = life->n_selected / PAGE_TOKENS,
-                   n_state = N_GROUPS * n_chosen,
-                   n_scratch = life->n_published == 0 ? 2 * pages(life->n_prompt - 1) : 0;
+    const uint32_t n_text = pages(life->n_listed), n_chosen = life->n_selected / PAGE_TOKENS;
     uint32_t expected = (shape->n_layers - shape->n_windowed) * n_text +
                         shape->n_windowed * (life->n_ahead - life->n_passed),
              n_blocks = 0;
     if (ever_selects(life)) {
-        expected += n_state;
+        expected += state_pages(life) + scratch_pages(life);
         if (life->choice.on_device) expected += N_SPARSE * n_chosen;
         else n_blocks = life->n_reserved / PAGE_TOKENS;
     }
     if (life->are_gone || life->by_layers)
         expected -= N_SPARSE * (n_text - (n_chosen + life->n_tail / PAGE_TOKENS + 1));
-    if (life->by_layers) expected += n_scratch;
     if (life->n_left_at == 0 || life->are_gone || life->by_layers)
         assert_int_equal(n_held(life), expected);
     assert_int_equal(n_blocks_held(life), n_blocks);
     const struct kv_amount most = life->kv.policy->most(&life->space, &life->kv.plan);
     /* What a step in flight sees stays until it has landed. */
     const uint32_t n_seen = life->late ? shape->n_windowed * pages(life->step_rows) : 0;
-    assert_true(n_held(life) <= most.pages + n_seen && n_blocks_held(life) <= most.blocks);
+    assert_true(n_held(life) <= most.pages + n_seen || life->is_again);
+    assert_true(n_blocks_held(life) <= most.blocks);
+}
+
+/* Of so many, the tokens that there must be pages for. */
+static uint32_t n_listed(const struct life *life, uint32_t n_tokens) {
+    const bool has_left = life->by_layers || life->n_left_at > 0;
+    if (has_left || !life->one_by_one) return n_tokens;
+    return min(n_tokens, max(slots_at_leaving(life), life->kv.n_tokens + 1));
 }
 
 static void reserve(struct life *life, uint32_t n_tokens) {
@@ -257,9 +307,11 @@ static void reserve(struct life *life, uint32_t n_tokens) {
     assert_int_equal(life->kv.policy->reserve(&life->kv, n_tokens), 0);
     assert_int_equal(n_held(life) - n_before, missing.pages);
     assert_int_equal(n_blocks_held(life) - n_blocks_before, missing.blocks);
-    if (n_tokens > life->n_reserved) life->n_reserved = n_tokens;
+    const uint32_t n_pages = n_listed(life, n_tokens);
+    life->n_reserved = max(life->n_reserved, n_tokens);
+    life->n_listed = max(life->n_listed, n_pages);
     life->n_ahead = max(life->n_ahead,
-                        pages(min(n_tokens, max(n_computed, shape->window) + step_rows)));
+                        pages(min(n_pages, max(n_computed, shape->window) + step_rows)));
     const struct kv_amount none = life->kv.policy->missing(&life->kv, n_tokens);
     assert_int_equal(none.pages + none.blocks, 0);
     check_amounts(life);
@@ -389,9 +441,9 @@ static void land(struct life *life, uint32_t n_tokens, bool is_sound) {
     if (is_sound) life->kv.policy->publish(&life->kv, NULL, n_tokens);
     life->kv.policy->landed(&life->kv, n_tokens);
     life->n_passed = max(life->n_passed, n_behind(n_tokens));
-    if (!is_sound) return;
-    life->n_published = n_tokens;
+    life->n_landed = n_tokens;
     life->are_gone = life->n_left_at > 0;
+    if (life->are_gone && life->space.batch_invariant) life->n_listed = life->n_most;
     check_amounts(life);
 }
 
@@ -429,6 +481,9 @@ static void suspend(struct life *life) {
     uint32_t n_blocks = swap_blocks(life), n_tokens = n_blocks ? life->kv.n_tokens : 0,
              n_selected_of = n_blocks ? life->kv.selection.select.n_candidates : 0;
     if (n_blocks > 0) n_blocks += life->kv.selection.blocks.n;
+    if (ever_selects(life) && !life->choice.on_device &&
+        whole_pages(life, life->kv.n_tokens + 2) > life->n_pages)
+        life->one_by_one = true;
     assert_int_equal(policy->suspend(&life->kv, NULL), 0);
     assert_int_equal(n_held(life), 0);
     assert_int_equal(n_blocks_held(life), n_blocks);
@@ -441,7 +496,10 @@ static void suspend(struct life *life) {
         assert_int_equal(n_blocks_held(life), 0);
         n_dropped++;
     }
-    life->n_published = life->n_reserved = 0;
+    life->n_landed = life->n_reserved = life->n_listed = 0;
+    if (n_blocks == 0) life->is_again = !life->one_by_one && life->n_known > life->n_prompt;
+    n_one_by_one += n_blocks == 0 && life->one_by_one && !life->by_layers;
+    n_like_a_prompt += life->is_again;
     if (n_blocks == 0) life->n_left_at = 0;
     if (n_blocks == 0) begin_windows(life);
     else life->n_ahead = life->n_passed;
@@ -457,7 +515,7 @@ static void suspend(struct life *life) {
     assert_int_equal(policy->resume(&life->kv, NULL), 0);
     assert_int_equal(life->kv.n_tokens, n_tokens);
     assert_int_equal(life->kv.selection.select.n_candidates, n_selected_of);
-    life->n_published = n_tokens;
+    life->n_landed = n_tokens;
     life->are_gone = life->n_left_at > 0;
     reserve(life, life->n_known);
     n_swaps[life->choice.on_device] += n_blocks > 0;
@@ -468,7 +526,7 @@ static void suspend(struct life *life) {
 static void live(struct kv_choice choice, uint32_t n_prompt, uint32_t max_tokens, uint32_t max_rows,
                  bool late, bool scarce) {
     struct life life;
-    begin(&life, choice, n_prompt, max_tokens, scarce ? SCARCE : N_PAGES, max_rows);
+    begin(&life, choice, n_prompt, max_tokens, scarce ? SCARCE : N_PAGES, max_rows, false);
     life.late = late;
     reserve(&life, n_prompt);
     assert_int_equal(life.kv.policy->resume(&life.kv, NULL), 0);
@@ -483,20 +541,26 @@ static void live(struct kv_choice choice, uint32_t n_prompt, uint32_t max_tokens
         uint32_t n_rows = 1 + (uint32_t)rand() % max_rows;
         if (n_rows > left) n_rows = left;
         if (n_rows > most) n_rows = most;
+        /* What the step in flight sees may be what is short. */
+        if (life.kv.policy->missing(&life.kv, n_before + n_rows).pages >
+            page_pool_n_free(life.space.pool))
+            land(&life, n_before, true);
         reserve(&life, n_before + n_rows);
         step(&life, n_rows);
         /* Only a row that draws shows that all is sound. */
         const bool draws = life.kv.n_tokens == life.n_known || rand() % 2;
         if (!late || n_before > 0) land(&life, late ? n_before : life.kv.n_tokens, draws);
         life.n_known += life.kv.n_tokens == life.n_known;
-        if (rand() % (draws ? 200 : 20) == 0) suspend(&life);
+        if (rand() % (draws || n_rows == 1 ? 200 : 20) > 0) continue;
+        land(&life, life.kv.n_tokens, true); /* nothing is in flight then */
+        suspend(&life);
     }
     end(&life);
 }
 
 static void lives_are_as_defined(void **state) {
     shape = *state;
-    n_swaps[0] = n_swaps[1] = n_dropped = 0;
+    n_swaps[0] = n_swaps[1] = n_dropped = n_one_by_one = n_like_a_prompt = 0;
     srand(5);
     for (int i = 0; i < 400; i++) {
         struct kv_choice choice = {.type = KV_OFFLOAD,
@@ -508,28 +572,61 @@ static void lives_are_as_defined(void **state) {
              1 + (uint32_t)rand() % 300, rand() % 2, rand() % 2);
     }
     assert_true(n_swaps[0] > 100 && n_swaps[1] > 100 && n_dropped > 20);
+    assert_true(n_one_by_one > 50 && n_like_a_prompt > 50);
 }
 
-/* All that it may come to need, as where nobody is preempted. */
-static void reserve_all(bool by_layers) {
+/* All that it may come to need, as where nobody is preempted: nothing is taken later. */
+static void reserve_all(uint32_t n_prompt, uint32_t max_tokens, uint32_t n_pages) {
     struct life life;
     const struct kv_choice choice = {.type = KV_OFFLOAD, .n_selected = 100, .n_tail = 70};
-    begin(&life, choice, 300, 200, by_layers ? SCARCE : N_PAGES, 300);
-    reserve(&life, 500);
-    if (by_layers) assert_true(run_slices(&life, UINT32_MAX));
-    else step(&life, 300);
+    const uint32_t n_most = n_prompt + max_tokens;
+    begin(&life, choice, n_prompt, max_tokens, n_pages, n_prompt, true);
+    reserve(&life, n_most);
+    const uint32_t n_pages_held = n_held(&life), n_blocks = n_blocks_held(&life);
+    if (life.by_layers) assert_true(run_slices(&life, UINT32_MAX));
+    else step(&life, n_prompt);
     land(&life, life.kv.n_tokens, true);
-    while (life.kv.n_tokens < 500) {
+    while (life.kv.n_tokens < n_most) {
+        reserve(&life, life.kv.n_tokens + 1);
+        assert_true(n_held(&life) <= n_pages_held && n_blocks_held(&life) == n_blocks);
         step(&life, 1);
         land(&life, life.kv.n_tokens, true);
     }
     end(&life);
 }
 
+/* Layer by layer; with more pages before sparse layers leave than behind that, and the other way
+ * round; and where they leave long after the prompt. */
 static void everything_may_be_reserved_at_once(void **state) {
     shape = *state;
-    reserve_all(false);
-    reserve_all(true);
+    reserve_all(700, 200, SCARCE);
+    reserve_all(600, 100, N_PAGES);
+    reserve_all(600, 100, SCARCE);
+    reserve_all(300, 900, SCARCE);
+    reserve_all(30, 900, SCARCE);
+}
+
+/* Whether a prompt goes layer by layer, in pools of every size. */
+static void an_answers_length_does_not_matter(void **state) {
+    shape = *state;
+    const struct kv_choice choice = {.type = KV_OFFLOAD, .n_selected = 64, .n_tail = 64};
+    const uint32_t lengths[] = {0, 1, 40, 400, 4000};
+    uint32_t n_by_layers = 0;
+    for (uint32_t n_pages = 1; n_pages <= N_PAGES; n_pages++) {
+        struct life life;
+        begin(&life, choice, 640, lengths[0], n_pages, 100, false);
+        for (int i = 1; i < 5; i++) {
+            struct kv_plan plan = kv_plan_make(&choice, 640, lengths[i]);
+            plan.step_rows = 100;
+            kv_plan_by_layers(&plan, &life.space, MAX_LONG_ROWS);
+            assert_int_equal(plan.by_layers, life.by_layers);
+        }
+        n_by_layers += life.by_layers;
+        kv_sequence_fini(&life.kv);
+        page_pool_destroy(life.space.pool);
+        page_pool_destroy(life.space.blocks);
+    }
+    assert_true(n_by_layers > 50 && n_by_layers < N_PAGES - 50);
 }
 
 static void nothing_is_taken_when_something_is_short(void **state) {
@@ -539,7 +636,7 @@ static void nothing_is_taken_when_something_is_short(void **state) {
     struct kv_choice choice = {.type = KV_OFFLOAD, .n_selected = 128, .n_tail = 64};
     for (int i = 0; i < 3; i++) {
         choice.on_device = i == 1;
-        begin(&life, choice, 640, 10, i == 2 ? SCARCE : N_PAGES, 100);
+        begin(&life, choice, 640, 10, i == 2 ? SCARCE : N_PAGES, 100, false);
         assert_int_equal(life.by_layers, i == 2);
         const struct kv_amount missing = life.kv.policy->missing(&life.kv, 640);
         const uint32_t n = life.n_pages - (uint32_t)missing.pages + 1;
@@ -564,7 +661,7 @@ static void who_goes_on_takes_the_blocks_of_others(void **state) {
     struct life first, second;
     const struct kv_choice choice = {.type = KV_OFFLOAD, .n_selected = 64, .n_tail = 64};
     const uint32_t n_all = N_BLOCKS * PAGE_TOKENS, n_waits = 300 / PAGE_TOKENS + 12;
-    begin(&first, choice, 300, n_all - 300, N_PAGES, 300);
+    begin(&first, choice, 300, n_all - 300, N_PAGES, 300, false);
     const struct kv_policy *policy = first.kv.policy;
     second = first;
     assert_int_equal(kv_sequence_init(&second.kv, &first.space, &first.kv.plan, 0), 0);
@@ -635,6 +732,8 @@ int main(void) {
         cmocka_unit_test_prestate(lives_are_as_defined, &windowed),
         cmocka_unit_test_prestate(everything_may_be_reserved_at_once, &plain),
         cmocka_unit_test_prestate(everything_may_be_reserved_at_once, &kept),
+        cmocka_unit_test_prestate(an_answers_length_does_not_matter, &plain),
+        cmocka_unit_test_prestate(an_answers_length_does_not_matter, &windowed),
         cmocka_unit_test_prestate(nothing_is_taken_when_something_is_short, &plain),
         cmocka_unit_test_prestate(nothing_is_taken_when_something_is_short, &windowed),
         cmocka_unit_test_prestate(who_goes_on_takes_the_blocks_of_others, &plain),
