@@ -299,6 +299,8 @@ struct kv_choice kv_policy_resolve(const struct kv_policy *policy, uint32_t n_pr
     choice.n_selected = resolve(choice.n_selected, policy->selected, n_prompt);
     if (choice.n_selected < choice.n_sink && policy->selected > 0)
         choice.n_selected = choice.n_sink;
+    if (choice.pooling != KV_POOLING_NONE && choice.n_recent < choice.window && policy->recent > 0)
+        choice.n_recent = choice.window;
     return choice;
 }
 

@@ -277,8 +277,6 @@ def test_max_tokens(server, policy):
     if bounded:
         shares = {name: share for name, share in (("recent", 0.1), ("heavy", 0.05))
                   if name in policy}
-        if "pooling" in policy:
-            del shares["recent"]  # of ten tokens it would be less than the window
         cases = [({**policy, "positions": "text"}, 30000),
                  ({**policy, "positions": "cache"}, 60000),
                  ({**policy, **shares, "positions": "cache"}, 60000)]

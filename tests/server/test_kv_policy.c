@@ -215,6 +215,11 @@ static void fractions_are_of_the_prompt(void **state) {
     const struct kv_policy selects = read_good("{\"type\":\"offload\",\"selected\":0.1}");
     assert_int_equal(kv_policy_resolve(&selects, 300).n_selected, 30);
     assert_int_equal(kv_policy_resolve(&selects, 20).n_selected, 4); /* the sinks */
+    const struct kv_policy pooled = read_good(
+        "{\"type\":\"heavy_hitter\",\"recent\":0.1,\"score\":\"window\",\"window\":32,"
+        "\"pooling\":\"max\",\"prompt\":\"whole\"}");
+    assert_int_equal(kv_policy_resolve(&pooled, 1000).n_recent, 100);
+    assert_int_equal(kv_policy_resolve(&pooled, 100).n_recent, 32); /* the window */
 
     const struct kv_policy largest = read_good(
         "{\"type\":\"heavy_hitter\",\"sink\":268435456,\"recent\":268435456,\"heavy\":268435456}");
