@@ -171,7 +171,7 @@ def test_refusals_are_ours(server, request_bytes, statuses):
     assert json.loads(body)["error"]["type"] == "invalid_request_error"
     name = [line.split(b": ")[1] for line in head.split(b"\r\n")
             if line.lower().startswith(b"x-request-id")]
-    assert f"id={name[0].decode()} refused" in server.log
+    server.wait_logged(f"id={name[0].decode()} refused")
     assert server.metrics()['quire_http_answers_total{status="4xx"}'] == before + 1
 
 
@@ -283,7 +283,7 @@ def test_unfinished_bodies_stay_within_their_bound(serve, tiny_model):
 def test_less_room_for_bodies_than_for_one_is_refused(tmp_path, tiny_model):
     with Server(tmp_path, "--max-buffered-body", "1M", model=tiny_model, wait=False) as server:
         assert server.process.wait(30 * PATIENCE) != 0
-        assert "request bodies" in server.log
+        server.wait_logged("request bodies")
         server.process.returncode = 0  # judged here
 
 
