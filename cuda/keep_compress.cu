@@ -70,7 +70,7 @@ static __device__ __forceinline__ float score_at(const struct keep_params &p,
         ->score[slot % PAGE_TOKENS];
 }
 
-/* What a slot is judged by (enum kv_pooling). */
+/* Returns the score that a slot is judged by (enum kv_pooling). */
 static __device__ __forceinline__ float pooled_score(const struct keep_params &p,
                                                      const struct item &item, uint32_t slot) {
     const struct device_budget &b = *item.budget;

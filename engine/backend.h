@@ -155,7 +155,8 @@ struct kv_page_state {
     float lost[KV_LOST_TERMS];
 };
 
-/* Of what the newest query gave less counts as this much: what is lost is divided by it. */
+/* The least share of the newest query that kept tokens count with: what is lost is divided by
+ * it. */
 #define KV_LEAST_KEPT 0x1p-10f
 
 /* Slots whose tokens one page of kv_select.state_pages names. */

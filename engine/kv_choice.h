@@ -23,7 +23,8 @@ enum { KV_N_TYPES = KV_OFFLOAD + 1, KV_DEFAULT_CHUNK = 512, KV_DEFAULT_WINDOW = 
 
 /* Zeroed: full.  Of a bounded cache each KV head keeps n_sink + n_recent + n_heavy tokens.  Counted
  * inside the cache, positions need a budget that fits the model's trained context together with a
- * chunk of the prompt and one token more, or with the prompt that is read whole; counted in the text, a text that fits it. */
+ * chunk of the prompt and one token more, or with the prompt that is read whole; counted in the
+ * text, they need a text that fits it. */
 struct kv_choice {
     enum kv_type type;
     uint32_t n_sink, n_recent, n_heavy; /* n_recent >= 1; n_heavy of KV_HEAVY_HITTER only, >= 1 */

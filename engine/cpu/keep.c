@@ -84,7 +84,7 @@ static uint64_t leaving_key(const struct head *h, uint32_t position, float score
 
 /* --- What is lost (struct kv_page_state). --- */
 
-/* What leaves a KV head at once. */
+/* Holds what one compression, or one step, takes out of a KV head. */
 struct loss {
     double given;                /* of the newest query's attention, mean over the group */
     double terms[KV_LOST_TERMS]; /* sum of given * age * exp(-rate * age) */
@@ -364,7 +364,7 @@ static float score_at(const struct head *h, uint32_t slot) {
     return state_at(h, slot / PAGE_TOKENS)->score[slot % PAGE_TOKENS];
 }
 
-/* What a slot is judged by (enum kv_pooling). */
+/* Returns the score that a slot is judged by (enum kv_pooling). */
 static float pooled_score(const struct head *h, uint32_t slot) {
     const struct kv_budget *budget = h->budget;
     const uint32_t n_slots = h->view->n_slots, half = budget->kernel / 2,
