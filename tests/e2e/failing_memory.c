@@ -11,7 +11,12 @@
  * malloc() and its family fail, and mmap(): also those that libraries and the C library itself
  * make, such as a thread's storage.  Without the variable nothing does.
  *
+ * Counting begins with main(): the CUDA runtime's static constructors, which a binary with a GPU
+ * backend runs before it, end the process on a failed allocation, and no code of ours can help it.
+ *
  * Thread: any.  Memory: one mapping, for ever. */
+#define _GNU_SOURCE /* RTLD_NEXT */
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -32,10 +37,17 @@ void *__libc_calloc(size_t n, size_t size);
 void *__libc_realloc(void *old, size_t size);
 void *__libc_memalign(size_t alignment, size_t size);
 
+typedef int program_main(int argc, char **argv, char **environment);
+typedef int libc_start(program_main *main, int argc, char **argv, void (*init)(void),
+                       void (*fini)(void), void (*loader_fini)(void), void *stack_end);
+
 void failing_memory_fails(void);
+libc_start __libc_start_main;
 
 /* A preloaded library has no caller that could hold it. */
 static struct control *control;
+static program_main *main_of_program;
+static _Atomic bool in_main;
 
 __attribute__((constructor)) static void begin(void) {
     const char *path = getenv("FAILING_MEMORY");
@@ -47,13 +59,28 @@ __attribute__((constructor)) static void begin(void) {
     close(fd);
 }
 
+static int counted_main(int argc, char **argv, char **environment) {
+    atomic_store(&in_main, true);
+    return main_of_program(argc, argv, environment);
+}
+
+/* Stands in for the C library's, which runs the program's constructors and then what it is given
+ * as main(). */
+int __libc_start_main(program_main *main, int argc, char **argv, void (*init)(void),
+                      void (*fini)(void), void (*loader_fini)(void), void *stack_end) {
+    libc_start *next;
+    *(void **)&next = dlsym(RTLD_NEXT, "__libc_start_main");
+    main_of_program = main;
+    return next(counted_main, argc, argv, init, fini, loader_fini, stack_end);
+}
+
 /* For a debugger to stop at. */
 __attribute__((noinline)) void failing_memory_fails(void) {
     errno = ENOMEM;
 }
 
 static bool fails(void) {
-    if (!control || !atomic_load(&control->armed)) return false;
+    if (!control || !atomic_load(&in_main) || !atomic_load(&control->armed)) return false;
     const uint64_t k = atomic_fetch_add(&control->count, 1) + 1;
     const uint64_t first = atomic_load(&control->first);
     if (k < first || k - first >= atomic_load(&control->n)) return false;
