@@ -7,7 +7,7 @@
 #ifndef CUDA_CUDA_H
 #define CUDA_CUDA_H
 
-#include "engine/backend.h"
+#include "engine/device/backend.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -22,19 +22,19 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <time.h>
 
-#include "engine/error.h"
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
+#include "engine/base/mailbox.h"
+#include "engine/base/sizes.h"
+#include "engine/kv/page_pool.h"
 #include "engine/kv/policy.h"
-#include "engine/kv/pool.h"
 #include "engine/kv/prefix_cache.h"
-#include "engine/mailbox.h"
 #include "engine/memory_plan.h"
 #include "engine/model/decoder.h"
-#include "engine/scheduler.h"
-#include "engine/sequence.h"
-#include "engine/sizes.h"
-#include "engine/tokenizer.h"
+#include "engine/schedule/scheduler.h"
+#include "engine/schedule/sequence.h"
+#include "engine/tokenizer/tokenizer.h"
 
 enum command_kind { COMMAND_SUBMIT, COMMAND_CANCEL, COMMAND_STOP };
 
@@ -317,12 +317,6 @@ static int create_store(struct engine *e, struct error *err) {
     return code;
 }
 
-static double monotonic_s(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 /* Multiply-adds of a layer: its matrices for every row, two products of its heads for every row and
  * slot. */
 static int create_scheduler(struct engine *e, struct error *err) {
@@ -339,7 +333,7 @@ static int create_scheduler(struct engine *e, struct error *err) {
         .row_work = dim * (2 * q_dim + 2 * kv_dim + 3 * (double)m->ffn_dim),
         .enter_work = dim * (q_dim + 2 * kv_dim),
         .pair_work = 2 * q_dim,
-        .now_s = monotonic_s};
+        .now_s = clock_seconds};
     return scheduler_create(&e->scheduler, &config, err);
 }
 

@@ -7,7 +7,8 @@
  * Thread: engine_create, engine_stop and engine_destroy from one thread; submit, cancel, events and
  * stats from any.
  * Memory: a request's arrays are owned by the engine from a successful submit on; events are owned
- * by whoever took them.  Every submitted request gets exactly one final event. */
+ * by whoever took them, who frees each (event.h).  Every submitted request gets exactly one
+ * final event. */
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
 
@@ -15,9 +16,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "engine/backend.h"
-#include "engine/kv_choice.h"
-#include "engine/prefill_choice.h"
+#include "engine/device/backend.h"
+#include "engine/request/event.h"
+#include "engine/request/request.h"
+#include "engine/schedule/stats.h"
 
 struct engine;
 struct error;
@@ -93,104 +95,6 @@ struct engine_info {
     const struct tokenizer *tokenizer; /* NULL: tokens_only */
 };
 
-/* What became of a request's text, in each KV head of each layer. */
-struct kv_usage {
-    uint32_t n_resident; /* tokens in the cache at the end */
-    uint64_t n_evicted;  /* tokens that left it */
-    float kept_mass;     /* struct keep_total */
-    uint32_t n_offloaded; /* of the resident ones, in sparse layers in the system's memory only */
-    uint64_t n_chosen, n_fetched, n_copies; /* struct select_total, over all steps */
-};
-
-/* Everything that shapes a request's output.  sampling_defaults() gives the OpenAI defaults. */
-struct sampling_params {
-    float temperature, top_p, min_p; /* 1, 1, 0 */
-    uint32_t top_k;                  /* 0: off */
-    float repetition_penalty, presence_penalty, frequency_penalty; /* 1, 0, 0 */
-    struct logit_bias *bias; /* owned */
-    uint32_t n_bias;
-    bool has_seed;
-    uint64_t seed;
-    uint32_t max_tokens; /* >= 0; 0 only scores the prompt */
-    uint32_t min_tokens;
-    uint32_t *stop_tokens; /* owned */
-    uint32_t n_stop_tokens;
-    char **stop; /* owned array of owned strings */
-    uint32_t n_stop;
-    bool ignore_eos, include_stop, skip_special;
-    int32_t n_logprobs;        /* -1: none; else top-n per generated token, <= SAMPLE_MAX_TOP */
-    int32_t n_prompt_logprobs; /* -1: none; else per prompt token */
-};
-
-struct engine_request {
-    uint32_t *prompt; /* owned, [n_prompt], n_prompt >= 1 */
-    uint32_t n_prompt;
-    struct sampling_params params;
-    struct kv_choice kv;
-    struct prefill_choice prefill;
-    /* Sequences share cached prefixes only within one salt; 0: the common one. */
-    uint64_t cache_salt;
-    int32_t priority;    /* lower runs first; ties by arrival */
-    void *user;          /* returned with every event */
-};
-
-enum finish_reason { FINISH_STOP, FINISH_LENGTH, FINISH_CANCELLED, FINISH_ERROR };
-
-/* What is known of one token.  top points into the event. */
-struct token_info {
-    uint32_t token;
-    float logprob; /* NAN: not asked for, or the first prompt token */
-    uint32_t n_top;
-    const struct token_logprob *top;
-};
-
-enum event_kind {
-    /* Prompt log-probabilities: tokens = every prompt token, before any other event. */
-    EVENT_PROMPT,
-    EVENT_TEXT,   /* generated text and the tokens that completed since the last event */
-    EVENT_FINISH  /* the one final event; may carry the last text and tokens, too */
-};
-
-struct engine_event {
-    struct engine_event *next;
-    uint64_t request_id;
-    void *user;
-    enum event_kind kind;
-    char *text; /* UTF-8, whole characters, NUL-terminated; may be empty, never NULL */
-    size_t text_length;
-    struct token_info *tokens;
-    uint32_t n_tokens;
-    /* EVENT_FINISH */
-    enum finish_reason reason;
-    bool stopped_by_string;      /* FINISH_STOP because of stop[stop_index] */
-    bool stopped_by_token;       /* FINISH_STOP because of an explicit stop_token_id (stop_token) */
-    uint32_t stop_index, stop_token;
-    uint32_t n_prompt, n_generated, n_cached; /* tokens; cached = found in the prefix cache */
-    struct kv_usage kv;
-    struct prefill_usage prefill;
-    int error_code;              /* FINISH_ERROR */
-    char error_text[256];
-};
-
-struct engine_stats {
-    uint32_t n_running, n_waiting, pages_free, pages_cached, pages_total;
-    uint64_t n_submitted, n_finished, n_cancelled, n_failed, n_preempted;
-    uint64_t prompt_tokens, cached_tokens, generated_tokens, n_steps;
-    /* By policy, as in struct kv_usage: of all requests so far, and of those that run now. */
-    uint64_t kv_evicted[KV_N_TYPES], kv_resident[KV_N_TYPES];
-    uint64_t n_chosen, n_fetched, n_copies; /* struct select_total, of all requests so far */
-    uint64_t n_moved; /* of n_copies: from the store in the system's memory */
-    uint64_t store_used_bytes;    /* of engine_info.store_bytes, but for what is only cached */
-    uint32_t pages_stored;        /* that: pages of unused blocks of the prefix cache */
-    uint64_t n_swapped_out, n_swapped_in; /* pages that went to the store whole, and came back */
-    /* Prompts that began to be computed sparsely, and what such steps visited, by pattern. */
-    uint64_t n_sparse;
-    struct sparse_totals sparse;
-};
-
-struct sampling_params sampling_defaults(void);
-void sampling_fini(struct sampling_params *params);
-
 /* Loads model and tokenizer, plans memory, starts the engine thread. */
 int engine_create(struct engine **out, const struct engine_config *config, struct error *err);
 const struct engine_info *engine_info(const struct engine *engine);
@@ -209,7 +113,6 @@ void engine_cancel(struct engine *engine, uint64_t request_id);
 
 /* Takes all events, oldest first; NULL when there are none. */
 struct engine_event *engine_take_events(struct engine *engine);
-void engine_event_free(struct engine_event *event); /* one event, not the list */
 
 void engine_stats(struct engine *engine, struct engine_stats *out);
 bool engine_healthy(struct engine *engine); /* false after a sticky backend error */

@@ -6,10 +6,10 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
+#include "engine/base/sizes.h"
 #include "engine/kv/full.h"
 #include "engine/model/decoder.h"
-#include "engine/sizes.h"
 
 static uint64_t meminfo_available(void) {
     FILE *file = fopen("/proc/meminfo", "r");

@@ -7,9 +7,9 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 
-#include "engine/error.h"
-#include "engine/sizes.h"
-#include "server/log.h"
+#include "engine/base/error.h"
+#include "engine/base/sizes.h"
+#include "server/settings/log.h"
 
 enum {
     /* The loop's two pipes, epoll set, event and spare one, the listener and libmicrohttpd's epoll

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <uv.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 /* What libuv takes for the loop itself, with room to spare: 1.44 takes less than 1 KB. */
 enum { LOOP_BYTES = 16 << 10 };

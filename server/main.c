@@ -14,15 +14,15 @@
 #ifdef QUIRE_CUDA
 #include "cuda/cuda.h"
 #endif
+#include "engine/base/error.h"
 #include "engine/cpu/cpu.h"
-#include "engine/error.h"
-#include "server/api_key.h"
-#include "server/bench.h"
-#include "server/log.h"
-#include "server/options.h"
+#include "server/bench/bench.h"
 #include "server/serve.h"
+#include "server/settings/api_key.h"
+#include "server/settings/log.h"
+#include "server/settings/options.h"
 #include "server/tokenize_command.h"
-#include "server/tune.h"
+#include "server/tune/tune.h"
 
 extern char **environ;
 

@@ -5,15 +5,15 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "server/api_error.h"
-#include "server/auth.h"
-#include "server/completions.h"
-#include "server/health.h"
-#include "server/http.h"
-#include "server/models.h"
-#include "server/reply.h"
-#include "server/server.h"
-#include "server/tokenize.h"
+#include "server/api/auth.h"
+#include "server/api/completions.h"
+#include "server/api/reply.h"
+#include "server/api/server.h"
+#include "server/http/http.h"
+#include "server/json/api_error.h"
+#include "server/ops/health.h"
+#include "server/ops/models.h"
+#include "server/ops/tokenize.h"
 
 typedef void (*route_handler)(struct server *server, struct http_exchange *exchange);
 

@@ -9,23 +9,23 @@
 #include <time.h>
 #include <uv.h>
 
+#include "engine/base/error.h"
+#include "engine/base/sizes.h"
 #include "engine/engine.h"
-#include "engine/error.h"
 #include "engine/model/model.h"
-#include "engine/sizes.h"
-#include "server/api_key.h"
-#include "server/completions.h"
+#include "server/api/completions.h"
+#include "server/api/job.h"
+#include "server/api/server.h"
 #include "server/descriptors.h"
-#include "server/http.h"
-#include "server/job.h"
-#include "server/load_progress.h"
-#include "server/log.h"
+#include "server/http/http.h"
 #include "server/loop_memory.h"
-#include "server/offload_setup.h"
-#include "server/options.h"
-#include "server/prefill_setup.h"
 #include "server/routes.h"
-#include "server/server.h"
+#include "server/settings/api_key.h"
+#include "server/settings/engine_setup.h"
+#include "server/settings/log.h"
+#include "server/settings/offload_setup.h"
+#include "server/settings/options.h"
+#include "server/settings/prefill_setup.h"
 
 /* How long clients may take to fetch the error that tells them of the end, once all is
  * cancelled. */
@@ -132,44 +132,9 @@ static void on_signal(uv_signal_t *handle, int number) {
 
 /* ---- the beginning ---- */
 
-struct engine_config serve_engine_config(const struct options *options, const char *model_dir,
-                                         struct backend *backend) {
-    static const enum dtype kv_dtypes[] = {
-        [KV_DTYPE_F32] = DTYPE_F32,
-        [KV_DTYPE_F16] = DTYPE_F16,
-        [KV_DTYPE_BF16] = DTYPE_BF16,
-        [KV_DTYPE_FP8] = DTYPE_FP8};
-    return (struct engine_config){
-        .model_dir = model_dir,
-        .backend = backend,
-        .max_model_len = (uint32_t)options->max_model_len,
-        .max_num_seqs = (uint32_t)options->max_num_seqs,
-        .max_batched_tokens = (uint32_t)options->max_num_batched_tokens,
-        .max_queued = (uint32_t)options->max_num_queued_reqs,
-        .device_share = options->gpu_memory_utilization,
-        .kv_cache_bytes = options->kv_cache_memory,
-        .kv_dtype = options->kv_cache_dtype == KV_DTYPE_AUTO ? backend->act_dtype
-                                                             : kv_dtypes[options->kv_cache_dtype],
-        .prefix_caching = options->enable_prefix_caching,
-        .max_long_rows = (uint32_t)options->max_long_tokens,
-        .max_itl_ms = (uint32_t)options->max_itl,
-        .batch_invariant = options->batch_invariant,
-        .random_weights = options->load_format == LOAD_DUMMY,
-    };
-}
-
-int serve_create_engine(struct engine **out, const struct engine_config *config,
-                        struct error *err) {
-    struct load_progress progress = {0};
-    struct engine_config telling = *config;
-    telling.load_progress = load_progress_tell;
-    telling.load_ctx = &progress;
-    return engine_create(out, &telling, err);
-}
-
 static int start_engine(struct serve *s, const char *model_dir, struct backend *backend,
                         struct error *err) {
-    struct engine_config config = serve_engine_config(s->options, model_dir, backend);
+    struct engine_config config = engine_setup_config(s->options, model_dir, backend);
     int rc = prefill_setup_load(&s->prefill, s->options, &config, err);
     if (rc) return rc;
     rc = offload_setup_load(&s->offload, s->options, &config, err);
@@ -180,7 +145,7 @@ static int start_engine(struct serve *s, const char *model_dir, struct backend *
     config.only_bounded = !kv_rules_allow_whole(&s->options->kv_rules);
     config.wake = engine_wake;
     config.wake_ctx = &s->wake;
-    return serve_create_engine(&s->server.engine, &config, err);
+    return engine_setup_create(&s->server.engine, &config, err);
 }
 
 /* Of auto's least length, for people. */
@@ -298,7 +263,7 @@ static int describe_server(struct serve *s, const char *model_dir, struct error 
 /* What never became a request of a route is logged and counted all the same. */
 static void request_refused(void *ctx, const char *request_id, unsigned status, const char *why) {
     struct server *server = ctx;
-    metrics_count_answer(&server->metrics, status);
+    counters_count_answer(&server->counters, status);
     log_event(LOG_INFO, "request id=%s refused: %s status=%u", request_id, why, status);
 }
 

@@ -8,17 +8,9 @@
 #ifndef SERVER_SERVE_H
 #define SERVER_SERVE_H
 
-#include "engine/engine.h"
-
+struct backend;
+struct error;
 struct options;
-
-/* What the options ask of an engine; wake is the caller's to set. */
-struct engine_config serve_engine_config(const struct options *options, const char *model_dir,
-                                         struct backend *backend);
-
-/* engine_create(), telling the log how the weights come along. */
-int serve_create_engine(struct engine **out, const struct engine_config *config,
-                        struct error *err);
 
 /* Runs until stopped by a signal (0) or by a failure (negative, err says why).  The backend is
  * borrowed. */

@@ -3,9 +3,9 @@
 
 #include <stdlib.h>
 
-#include "engine/error.h"
-#include "engine/tokenizer.h"
-#include "server/buffer.h"
+#include "engine/base/error.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "server/json/buffer.h"
 
 static int read_all(FILE *in, struct buffer *text, struct error *err) {
     char block[65536];

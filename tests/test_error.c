@@ -6,7 +6,7 @@
 #include <cmocka.h>
 #include <string.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 static void returns_the_code_without_a_struct(void **state) {
     (void)state;

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/sizes.h"
+#include "engine/base/sizes.h"
 
 enum { ROWS_PER_TASK = 16, MIN_RANKS = 512 };
 

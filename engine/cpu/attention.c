@@ -17,7 +17,7 @@
  * Where a layer has a window, pages that lie before it for all rows of a tile are passed over, and
  * for a row what lies before its own gets no weight, or leaves it as it was.
  *
- * For sequences whose budget has scores (keep.c) or that have a selection (select.c), every row's
+ * For sequences whose budget has scores (evict.c) or that have a selection (select.c), every row's
  * maximum and sum are left behind, and what decode multiplied. */
 #include "engine/cpu/tile.h"
 
@@ -25,8 +25,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/error.h"
-#include "engine/sizes.h"
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
+#include "engine/base/sizes.h"
 
 enum { CHUNK_PAGES = 8, CHUNK_SLOTS = CHUNK_PAGES * PAGE_TOKENS };
 
@@ -434,7 +435,7 @@ static void add_totals(const struct attn_job *job, uint32_t n_tasks, double seco
 }
 
 static int prefill_sparse(struct attn_job *job, struct error *err) {
-    const double start = sparse_clock();
+    const double start = clock_seconds();
     const uint32_t n_parts = (uint32_t)div_up(job->sparse->n_rows, SPARSE_ROWS),
                    n_tasks = n_parts * job->args->n_heads,
                    n_slots = job->sparse->layers[job->args->layer].n_slots;
@@ -447,7 +448,7 @@ static int prefill_sparse(struct attn_job *job, struct error *err) {
     if (rc < 0) return rc;
     job->pairs = job->cpu->partials.data;
     pool_run(job->cpu->pool, sparse_task, job, n_tasks);
-    add_totals(job, n_tasks, sparse_clock() - start);
+    add_totals(job, n_tasks, clock_seconds() - start);
     return 0;
 }
 

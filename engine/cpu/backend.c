@@ -8,8 +8,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "engine/error.h"
-#include "engine/sizes.h"
+#include "engine/base/error.h"
+#include "engine/base/sizes.h"
 
 enum { ALIGNMENT = 64, MAX_THREADS = 1024 };
 

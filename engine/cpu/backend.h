@@ -9,8 +9,8 @@
 #include "engine/cpu/buffer.h"
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/kernels.h"
-#include "engine/cpu/pool.h"
 #include "engine/cpu/sparse.h"
+#include "engine/cpu/threads.h"
 
 /* cos and sin of every rank, for keys that are rotated when they are read; see angles.c. */
 struct rank_angles {
@@ -20,7 +20,7 @@ struct rank_angles {
     uint32_t n_freqs, n_ranks;
 };
 
-/* What attention leaves to the scores of bounded caches and to selections; see attention.c, keep.c
+/* What attention leaves to the scores of bounded caches and to selections; see attention.c, evict.c
  * and select.c. */
 struct score_inputs {
     bool wanted;              /* some sequence of the step has scores or a selection */

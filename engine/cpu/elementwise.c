@@ -4,10 +4,10 @@
 
 #include <string.h>
 
+#include "engine/base/sizes.h"
 #include "engine/cpu/fp8.h"
 #include "engine/cpu/tile.h"
 #include "engine/cpu/vec.h"
-#include "engine/sizes.h"
 
 enum { TASK_ROWS = 16 }; /* rows a task: enough to pay for handing it out */
 

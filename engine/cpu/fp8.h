@@ -1,5 +1,5 @@
-/* fp8.h - rows of a head's elements as bytes with a scale (engine/backend.h, struct kv_store and
- * struct kv_pool).
+/* fp8.h - rows of a head's elements as bytes with a scale (engine/device/backend.h, struct kv_store
+ * and struct kv_pool).
  *
  * Thread: any.  Memory: none. */
 #ifndef ENGINE_CPU_FP8_H
@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#include "engine/backend.h"
+#include "engine/device/backend.h"
 
 /* e4m3: sign, 4 bits of exponent (bias 7), 3 of mantissa; no infinity, 0x7f is NaN.  Rounds to
  * nearest even and saturates at 448. */

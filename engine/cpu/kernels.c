@@ -5,8 +5,8 @@
 #include <immintrin.h>
 #endif
 
+#include "engine/base/sizes.h"
 #include "engine/cpu/vec.h"
-#include "engine/sizes.h"
 
 /* Register tiles.  Products: TILE_ROWS x TILE_COLS accumulators and an operand of each kind.
  * Attention: ATTN_ROWS queries x ATTN_VECS registers.  AVX-512 has 32 registers, the others 16. */

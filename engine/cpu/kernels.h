@@ -5,8 +5,8 @@
 #ifndef ENGINE_CPU_KERNELS_H
 #define ENGINE_CPU_KERNELS_H
 
-#include "engine/backend.h"
-#include "engine/sizes.h"
+#include "engine/base/sizes.h"
+#include "engine/device/backend.h"
 
 enum { PACK_UNIT = 32, ANGLE_UNIT = 16 };
 

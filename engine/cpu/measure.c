@@ -2,10 +2,10 @@
  * threads.  The arithmetic is f32 on registers, with the instruction set chosen. */
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
 #include "engine/cpu/backend.h"
-#include "engine/error.h"
 
 enum { N_TRIES = 5, N_SUMS = 32, COPY_BYTES = 256 << 20, BURST_ROUNDS = 4000000 };
 
@@ -15,12 +15,6 @@ struct measurement {
     size_t share;  /* bytes a thread copies or reads */
     float *sums;   /* keeps what is computed alive */
 };
-
-static double seconds_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void copy_task(void *ctx, uint32_t task, uint32_t worker) {
     (void)worker;
@@ -50,9 +44,9 @@ static void burst_task(void *ctx, uint32_t task, uint32_t worker) {
 static double best_seconds(struct measurement *m, pool_fn fn) {
     double best = 1e30;
     for (int i = 0; i < N_TRIES; i++) {
-        double start = seconds_now();
+        double start = clock_seconds();
         pool_run(m->cpu->pool, fn, m, pool_size(m->cpu->pool));
-        double took = seconds_now() - start;
+        double took = clock_seconds() - start;
         best = took < best ? took : best;
     }
     return best;

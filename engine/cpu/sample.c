@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/error.h"
-#include "engine/sizes.h"
+#include "engine/base/error.h"
+#include "engine/base/sizes.h"
 
 struct candidate {
     float value; /* the logit after penalties */

@@ -1,5 +1,5 @@
 /* select.c - which tokens the sparse layers of a sequence see, brought to where they see them
- * (OmniKV section 4; the contract is in engine/backend.h).
+ * (OmniKV section 4; the contract is in engine/device/backend.h).
  *
  *   attention of the filter     raw scores of every page, (max, sum) of every head
  *   worth    a task is a page   max over heads of p, of each of its tokens
@@ -19,9 +19,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/base/error.h"
+#include "engine/cpu/host_pool.h"
 #include "engine/cpu/sparse_lines.h"
-#include "engine/cpu/store.h"
-#include "engine/error.h"
 
 struct move {
     uint32_t slot, token;

@@ -8,28 +8,21 @@
  * keys from B - o on, which lies in these groups: what it visits is visited here.  Beyond that
  * the conversion pushes windows to the right that would begin before key 0, and grows ranges by
  * whole blocks: what only that covers, no line asks for, and halves here may leave it out. */
-#define _GNU_SOURCE /* clock_gettime */
 #include "engine/cpu/sparse.h"
 
 #include <inttypes.h>
 #include <string.h>
-#include <time.h>
 
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
+#include "engine/base/sizes.h"
 #include "engine/cpu/sparse_lines.h"
-#include "engine/error.h"
-#include "engine/sizes.h"
 
 enum { FIRST_GROUPS = (SPARSE_MIN_COLUMNS + SPARSE_GROUP - 1) / SPARSE_GROUP,
        PAGE_GROUPS = PAGE_TOKENS / SPARSE_GROUP,
        TILE_PAGES = SPARSE_TILE / PAGE_TOKENS,
        TILE_GROUPS = SPARSE_TILE / SPARSE_GROUP,
        HALF_GROUPS = SPARSE_HALF / SPARSE_GROUP };
-
-double sparse_clock(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* A distance beyond the sequence's start can be marked, too. */
 static size_t distance_words_of(uint32_t n_slots) {
@@ -255,7 +248,7 @@ int cpu_attn_index(struct backend *be, const struct attn_index_args *args, struc
     struct cpu_backend *cpu = (struct cpu_backend *)be;
     struct sparse_index *index = &cpu->sparse;
     struct index_job job = {cpu, args, sparse_seq(cpu->step)};
-    const double start = sparse_clock();
+    const double start = clock_seconds();
     int rc = check_request(index, args, job.seq, err);
     if (rc < 0) return rc;
     const struct attn_sparse *sparse = job.seq->sparse;
@@ -275,7 +268,7 @@ int cpu_attn_index(struct backend *be, const struct attn_index_args *args, struc
         if (args->density) /* without a sparse tile there is no choice */
             args->density[head] = h->causal ? (float)h->visited / (float)h->causal : 1;
     }
-    index->totals.index_s += sparse_clock() - start;
+    index->totals.index_s += clock_seconds() - start;
     return 0;
 }
 

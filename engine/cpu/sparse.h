@@ -1,5 +1,5 @@
 /* sparse.h - which keys the heads of one layer visit: built by attn_index, followed by
- * attn_prefill (the contract is at the top of engine/backend.h).
+ * attn_prefill (the contract is at the top of engine/device/backend.h).
  *
  *   lines        sparse_lines.c: attention of the last rows -> columns and diagonals, as bits
  *   distances    bit d: groups d before a half's first are visited; those of its tile's rows always
@@ -15,9 +15,9 @@
 #ifndef ENGINE_CPU_SPARSE_H
 #define ENGINE_CPU_SPARSE_H
 
-#include "engine/backend.h"
+#include "engine/base/sizes.h"
 #include "engine/cpu/buffer.h"
-#include "engine/sizes.h"
+#include "engine/device/backend.h"
 
 struct cpu_backend;
 
@@ -71,8 +71,6 @@ bool sparse_visits_all(const struct sparse_index *index, uint32_t head, uint32_t
  * to its last row. */
 uint32_t sparse_visit(const struct sparse_index *index, uint32_t head, uint32_t half,
                       uint64_t *pages);
-/* Seconds, for differences. */
-double sparse_clock(void);
 
 /* For tests, here and of other backends: the slots that (head, half) visits by the last attn_index,
  * ascending; room for first_slot + n_rows of them.  Returns their number. */

@@ -11,8 +11,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/base/sizes.h"
 #include "engine/cpu/tile.h"
-#include "engine/sizes.h"
 
 /* Columns and diagonals, or means: whichever is more. */
 static size_t shared_floats(uint32_t n_pages, uint32_t dim) {

@@ -22,10 +22,10 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
+#include "engine/base/sizes.h"
 #include "engine/kv/lists.h"
 #include "engine/kv/policy.h"
-#include "engine/sizes.h"
 
 /* Slots while tokens are generated.  Sums stay below 2^31: kv_choice_check. */
 static uint32_t generating_slots(const struct kv_plan *plan) {

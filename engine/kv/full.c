@@ -26,13 +26,13 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
+#include "engine/base/sizes.h"
 #include "engine/kv/lists.h"
+#include "engine/kv/page_pool.h"
 #include "engine/kv/policy.h"
-#include "engine/kv/pool.h"
 #include "engine/kv/prefix_cache.h"
 #include "engine/kv/swap.h"
-#include "engine/sizes.h"
 
 /* Of the tokens before a row, those that layers with a window keep: so many that their first page
  * is whole.  It stands for those that are gone, and a kernel that reads a pair of pages, and gives

@@ -6,11 +6,11 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
+#include "engine/base/sizes.h"
+#include "engine/kv/page_pool.h"
 #include "engine/kv/policy.h"
-#include "engine/kv/pool.h"
 #include "engine/kv/prefix_cache.h"
-#include "engine/sizes.h"
 
 uint32_t kv_grown(uint32_t capacity, uint32_t need) {
     return max_u32(capacity < UINT32_MAX / 2 ? 2 * capacity : UINT32_MAX, need);

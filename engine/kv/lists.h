@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/backend.h"
+#include "engine/device/backend.h"
 
 struct kv_sequence;
 struct kv_space;

@@ -46,14 +46,14 @@
  * Thread: engine.  Memory: see policy.h. */
 #include <assert.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
+#include "engine/base/sizes.h"
+#include "engine/device/layer_slice.h"
 #include "engine/kv/full.h"
 #include "engine/kv/lists.h"
-#include "engine/kv/pool.h"
+#include "engine/kv/page_pool.h"
 #include "engine/kv/selection.h"
 #include "engine/kv/swap.h"
-#include "engine/model/long_slice.h"
-#include "engine/sizes.h"
 
 enum { N_TURNS = 2 };
 

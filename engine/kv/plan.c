@@ -5,10 +5,10 @@
 
 #include <inttypes.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "engine/kv/lists.h"
+#include "engine/kv/page_pool.h"
 #include "engine/kv/policy.h"
-#include "engine/kv/pool.h"
 
 static uint32_t window_of(const struct kv_choice *choice) {
     if (choice->score != KV_SCORE_WINDOW) return 0;

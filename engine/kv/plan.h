@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/kv_choice.h"
+#include "engine/request/kv_choice.h"
 
 struct error;
 struct kv_policy;

@@ -24,7 +24,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/backend.h"
+#include "engine/device/backend.h"
 #include "engine/kv/plan.h"
 
 struct error;
@@ -89,8 +89,8 @@ struct kv_policy {
     const char *name;
     bool grows; /* pages are taken as the text becomes longer; else all when it starts */
     bool moves; /* what sparse layers have not selected leaves their pages for the store */
-    /* What a sequence needs at once, however long it becomes.  When it is computed again it may come
-     * to hold more, if the pool has more. */
+    /* What a sequence needs at once, however long it becomes.  When it is computed again it may
+     * come to hold more, if the pool has more. */
     struct kv_amount (*most)(const struct kv_space *space, const struct kv_plan *plan);
     /* What reserve() would have to take. */
     struct kv_amount (*missing)(const struct kv_sequence *kv, uint64_t n_tokens);

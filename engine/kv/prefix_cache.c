@@ -26,14 +26,14 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "engine/backend.h"
-#include "engine/error.h"
+#include "engine/base/error.h"
+#include "engine/base/siphash.h"
+#include "engine/base/sizes.h"
+#include "engine/device/backend.h"
+#include "engine/kv/host_copy.h"
 #include "engine/kv/lists.h"
-#include "engine/kv/moves.h"
+#include "engine/kv/page_pool.h"
 #include "engine/kv/policy.h"
-#include "engine/kv/pool.h"
-#include "engine/siphash.h"
-#include "engine/sizes.h"
 
 struct block {
     uint64_t hash, salt;

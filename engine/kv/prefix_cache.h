@@ -20,9 +20,9 @@
  *   no window   [  7   ][  4   ][  9   ][  3  ][  8  ]
  *   a window                            [  1  ][  6  ]   all that the next token sees
  *
- * Where the store keeps pages (moves.h), a block that is evicted goes there if it has room, at the
- * expense of those that have been there longest, and is found as before; slim, if it is.  Whoever
- * adopts it brings it back.  The parent of a block with pages has pages, too.
+ * Where the store keeps pages (host_copy.h), a block that is evicted goes there if it has room, at
+ * the expense of those that have been there longest, and is found as before; slim, if it is. 
+ * Whoever adopts it brings it back.  The parent of a block with pages has pages, too.
  *
  * Thread: engine.  Memory: allocates at create, never afterwards; the cache holds one reference to
  * each page. */

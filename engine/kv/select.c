@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "engine/kv/full.h"
 #include "engine/kv/lists.h"
 #include "engine/kv/selection.h"

@@ -3,10 +3,10 @@
 
 #include <assert.h>
 
+#include "engine/base/sizes.h"
 #include "engine/kv/lists.h"
+#include "engine/kv/page_pool.h"
 #include "engine/kv/policy.h"
-#include "engine/kv/pool.h"
-#include "engine/sizes.h"
 
 uint32_t selection_chosen_pages(const struct kv_plan *plan) {
     return plan->n_selected / PAGE_TOKENS;

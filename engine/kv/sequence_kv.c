@@ -3,7 +3,7 @@
  * Thread: engine (init: any).  Memory: see policy.h. */
 #include <stdlib.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "engine/kv/policy.h"
 
 int kv_sequence_init(struct kv_sequence *kv, const struct kv_space *space,

@@ -5,12 +5,12 @@
 
 #include <assert.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
+#include "engine/base/sizes.h"
+#include "engine/kv/host_copy.h"
 #include "engine/kv/lists.h"
-#include "engine/kv/moves.h"
-#include "engine/kv/pool.h"
+#include "engine/kv/page_pool.h"
 #include "engine/kv/prefix_cache.h"
-#include "engine/sizes.h"
 
 /* ---- those that wait, in the order in which they lost their places ---- */
 

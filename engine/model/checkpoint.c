@@ -8,8 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/error.h"
-#include "engine/json_guard.h"
+#include "engine/base/error.h"
+#include "engine/base/json_guard.h"
 #include "engine/model/mapped_file.h"
 
 #define SINGLE_FILE "model.safetensors"

@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/error.h"
-#include "engine/json_guard.h"
+#include "engine/base/error.h"
+#include "engine/base/json_guard.h"
 #include "engine/model/config_reader.h"
 #include "engine/model/family.h"
 #include "engine/model/rope_config.h"

@@ -3,7 +3,7 @@
 
 #include <inttypes.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 int config_refuse(const struct config_reader *r, int code, const char *key, const char *why) {
     return error_set(r->err, code, "%.200s: config.json: '%s' %s", r->label, key, why);

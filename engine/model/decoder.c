@@ -26,8 +26,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/error.h"
-#include "engine/sizes.h"
+#include "engine/base/error.h"
+#include "engine/base/sizes.h"
 
 enum { ARENA_ALIGN = 64, F32_BYTES = 4 };
 

@@ -20,7 +20,7 @@
 #ifndef ENGINE_MODEL_DECODER_H
 #define ENGINE_MODEL_DECODER_H
 
-#include "engine/model/long_slice.h"
+#include "engine/device/layer_slice.h"
 #include "engine/model/model.h"
 
 struct decoder;

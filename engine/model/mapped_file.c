@@ -13,8 +13,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "engine/error.h"
-#include "engine/file.h"
+#include "engine/base/error.h"
+#include "engine/base/file.h"
 
 enum { MAX_MAPPINGS = 2048 }; /* twice the shards of the largest checkpoint that is read */
 
@@ -41,8 +41,8 @@ static struct mapping *find_mapping(uintptr_t address) {
 }
 
 /* Maps zeros from the page on, to the mapping's end: a file that is cut short lacks them all, and a
- * step that found them one by one would take long.  The bare system call, because what stands before
- * it under a sanitizer is not made for a handler. */
+ * step that found them one by one would take long.  The bare system call, because what stands
+ * before it under a sanitizer is not made for a handler. */
 static bool fill_rest(struct mapping *mapping, uintptr_t address) {
     const uintptr_t page = address / page_bytes * page_bytes;
     return syscall(SYS_mmap, page, atomic_load(&mapping->end) - page, PROT_READ,

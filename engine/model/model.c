@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "engine/model/checkpoint.h"
 #include "engine/model/random_weights.h"
 #include "engine/model/turning.h"

@@ -5,7 +5,7 @@
 #ifndef ENGINE_MODEL_MODEL_H
 #define ENGINE_MODEL_MODEL_H
 
-#include "engine/backend.h"
+#include "engine/device/backend.h"
 
 struct checkpoint;
 struct random_weights;

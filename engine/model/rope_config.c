@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "engine/model/family.h"
 
 enum { MAX_CONTEXT = 1 << 30 };

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/error.h"
-#include "engine/json_guard.h"
+#include "engine/base/error.h"
+#include "engine/base/json_guard.h"
 
 enum { LENGTH_BYTES = 8 };
 

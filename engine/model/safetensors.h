@@ -16,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "engine/backend.h"
+#include "engine/device/backend.h"
 
 struct error;
 struct safetensors;

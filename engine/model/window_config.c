@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "engine/model/family.h"
 
 enum { MAX_WINDOW = 1 << 30, MAX_LAYERS = 1024, USUAL_WINDOW_LAYERS = 28 };

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "engine/tokenizer/internal.h"
 
 int added_add(struct added_set *set, const char *pattern, size_t n,

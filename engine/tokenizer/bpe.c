@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "engine/tokenizer/internal.h"
 
 enum { SIEVE_BITS = 8 }; /* for each slot: a megabyte of them stands for a table of sixteen */

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "engine/tokenizer/internal.h"
 
 static int add_step(struct decoder *decoder, const json_t *component, struct decoder_step **out,

@@ -19,8 +19,8 @@
 #include <jansson.h>
 #include <pcre2.h>
 
-#include "engine/tokenizer.h"
 #include "engine/tokenizer/text.h"
+#include "engine/tokenizer/tokenizer.h"
 
 struct error;
 

@@ -1,7 +1,7 @@
 /* json.c - reading the components of a tokenizer.json; see internal.h.
  *
  * Thread: the loading one.  Memory: what is returned is borrowed from the document. */
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "engine/tokenizer/internal.h"
 
 const char *component_type(const json_t *component) {

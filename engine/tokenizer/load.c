@@ -11,9 +11,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "engine/error.h"
-#include "engine/file.h"
-#include "engine/json_guard.h"
+#include "engine/base/error.h"
+#include "engine/base/file.h"
+#include "engine/base/json_guard.h"
 #include "engine/tokenizer/internal.h"
 
 enum {

@@ -8,7 +8,7 @@
 
 #include <utf8proc.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "engine/tokenizer/internal.h"
 
 /* A character decomposes into at most 18 (U+FDFA). */

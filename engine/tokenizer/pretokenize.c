@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "engine/tokenizer/internal.h"
 
 static const char *const BEHAVIOR_NAMES[] = {"Removed", "Isolated", "MergedWithPrevious",

@@ -6,7 +6,7 @@
 
 #include <utf8proc.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 int text_append(struct text *text, const char *bytes, size_t n) {
     if (n > text->capacity - text->n) {

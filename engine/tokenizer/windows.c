@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "engine/tokenizer/internal.h"
 
 enum { FEW_TOKENS = 2 }; /* behind which merging seldom depends on what follows */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "engine/tokenizer/internal.h"
 
 static uint64_t hash_bytes(const char *bytes, size_t n) {

@@ -14,9 +14,9 @@
 
 #include <cmocka.h>
 
+#include "engine/base/error.h"
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/fp8.h"
-#include "engine/error.h"
 
 static uint64_t rng_state = 0x9e3779b97f4a7c15u;
 

@@ -1,5 +1,6 @@
-/* test_fp8.c - keys and values in 8 bits against their definition (engine/backend.h, kv_store): all
- * codes, every place where rounding turns, every scale; and what lies where in the store. */
+/* test_fp8.c - keys and values in 8 bits against their definition (engine/device/backend.h,
+ * kv_store): all codes, every place where rounding turns, every scale; and what lies where in
+ * the store. */
 #include "tests/cpu/cpu_test.h"
 
 #include "engine/cpu/fp8.h"

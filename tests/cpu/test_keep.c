@@ -4,8 +4,8 @@
  * within rounding of each other either may go, and the oracle goes on with the backend's choice. */
 #include "tests/cpu/cpu_test.h"
 
+#include "engine/base/sizes.h"
 #include "engine/cpu/vec.h"
-#include "engine/sizes.h"
 
 enum { N_LAYERS = 2 };
 

@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "engine/cpu/pool.h"
+#include "engine/cpu/threads.h"
 
 enum { MAX_TASKS = 1000 };
 

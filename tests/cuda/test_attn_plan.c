@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "cuda/attn_plan.h"
+#include "cuda/attention/attn_plan.h"
 
 enum { MAX_SEQS = 300 };
 

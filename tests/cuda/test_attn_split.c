@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "cuda/attn_split.h"
-#include "engine/sizes.h"
+#include "cuda/attention/prefill/split.h"
+#include "engine/base/sizes.h"
 
 enum { MAX_PROMPTS = 16, MAX_BLOCKS = 4096 };
 
@@ -42,7 +42,7 @@ static void drop_plan(struct attn_split_plan *plan) {
     free(plan->tiles);
 }
 
-/* As the kernels count (attn_split_tile.cuh), by slots instead of blocks. */
+/* As the kernels count (split_tile.cuh), by slots instead of blocks. */
 static uint32_t first_pair(const struct attn_split_rows *p, uint32_t row, uint32_t window) {
     const uint32_t visible = p->n_slots - p->n_rows + row + 1;
     return window > 0 && visible > window ? (visible - window) / 128 : 0;

@@ -7,8 +7,8 @@
  * compression the same goes for keys and values. */
 #include "tests/cuda/cuda_test.h"
 
+#include "engine/base/sizes.h"
 #include "engine/cpu/fp8.h"
-#include "engine/sizes.h"
 
 enum { N_LAYERS = 2, N_TEXTS = 10, CHUNK = 96, MOST_ROWS = N_TEXTS * CHUNK };
 enum { N_STEPS = 75, FEW_STEPS = 20, RECORDED_ROWS = N_TEXTS, TEXT_PAGES = 10 };

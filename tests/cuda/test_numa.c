@@ -13,7 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "cuda/numa.h"
+#include "cuda/host/numa.h"
 
 enum { BYTES = 1 << 20 };
 

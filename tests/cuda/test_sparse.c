@@ -9,7 +9,7 @@
  * (A-shape, synthetic lines, dense tiles) is the same without exception. */
 #include "tests/cuda/cuda_test.h"
 
-#include "cuda/sparse_test.h"
+#include "cuda/attention/sparse/sparse_test.h"
 #include "engine/cpu/sparse.h"
 
 enum { MAX_SLOTS = 2400, N_PAGES = 2 * (MAX_SLOTS / PAGE_TOKENS + 2), OTHER_ROWS = 70 };

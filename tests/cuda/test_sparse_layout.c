@@ -9,9 +9,9 @@
 
 #include <cmocka.h>
 
-#include "cuda/sparse_index.h"
+#include "cuda/attention/sparse/sparse_index.h"
 
-#include "engine/sizes.h"
+#include "engine/base/sizes.h"
 
 enum { N_MODELS = 40, N_PROMPTS = 500 };
 
@@ -24,7 +24,7 @@ static size_t bytes_of(const struct sparse_shape *shape) {
     return sparse_lay_out(&build, shape, NULL);
 }
 
-/* As cuda/sparse.c makes shapes: of limits, and of a prompt in them. */
+/* As cuda/attention/sparse/sparse.c makes shapes: of limits, and of a prompt in them. */
 static struct sparse_shape largest_shape(void) {
     const uint32_t n_kv_heads = up_to(8), n_slots = 100 + up_to(1 << (12 + rand() % 9));
     return (struct sparse_shape){.n_heads = n_kv_heads * up_to(8),

@@ -1,6 +1,6 @@
 """A server whose allocations fail where a test says, and what each kind of request must do then.
 
-scripts/fail_allocations.py fails every one; test_failed_allocations.py takes a sample."""
+scripts/load/fail_allocations.py fails every one; test_failed_allocations.py takes a sample."""
 import contextlib
 import json
 import mmap

@@ -6,7 +6,7 @@ import numpy
 
 from server import MODEL, ROOT
 
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "scripts/fixtures"))
 import checkpoint  # noqa: E402
 
 SHAPE = dict(hidden_size=48, intermediate_size=64, num_hidden_layers=3, num_attention_heads=4,

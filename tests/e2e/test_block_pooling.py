@@ -1,4 +1,4 @@
-"""scripts/block_pooling.py in short: tiles of 128 rows lose next to nothing by choosing their pages
+"""scripts/quality/block_pooling.py in short: tiles of 128 rows lose next to nothing by choosing their pages
 together, at equal numbers of visited pairs; tiles of 640 do, so the measurement can tell."""
 import csv
 import io
@@ -10,7 +10,7 @@ import pytest
 
 from server import BINARY, MODEL
 
-SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "scripts" / "block_pooling.py"
+SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "scripts" / "quality" / "block_pooling.py"
 
 
 def measure(*flags):

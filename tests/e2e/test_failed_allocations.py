@@ -1,5 +1,5 @@
 """One failed allocation ends a request, or a start, and never the server: a sample of what
-scripts/fail_allocations.py does with every one."""
+scripts/load/fail_allocations.py does with every one."""
 import pytest
 
 import failing_memory

@@ -6,7 +6,7 @@ import sys
 
 from server import ROOT, SLOW
 
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "scripts/load"))
 import check_invariance  # noqa: E402  the script that is also run by hand, with more requests
 
 

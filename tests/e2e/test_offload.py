@@ -20,7 +20,7 @@ from server import BINARY, DEVICE, MODEL, PATIENCE, WRAPPER, Server
 
 MOVED = {"type": "offload", "selected": 128, "tail": 64, "offload": True}
 NOT_MOVED = {**MOVED, "offload": False}
-SOAK = pathlib.Path(__file__).resolve().parents[2] / "scripts/soak.py"
+SOAK = pathlib.Path(__file__).resolve().parents[2] / "scripts/load/soak.py"
 both_places = pytest.mark.parametrize("policy", [MOVED, NOT_MOVED], ids=["moved", "not_moved"])
 LONG = {"max_tokens": 48, "ignore_eos": True}
 PROMPT = prompt_of(1200)

@@ -12,7 +12,7 @@ def run(directory, *command):
 
 
 def loadtest(server, directory, *arguments):
-    done = run(directory, sys.executable, ROOT / "scripts" / "loadtest.py", "--url", server.url,
+    done = run(directory, sys.executable, ROOT / "scripts/load/loadtest.py", "--url", server.url,
                "--clients", 2, "--requests", 4, "--prompt-tokens", 8, "--max-tokens", 4, *arguments)
     assert done.returncode == 0, done.stderr
     return done
@@ -32,7 +32,7 @@ def test_the_load_test_writes_one_object_to_stdout_if_asked(server, tmp_path):
 
 def test_the_evaluation_finds_its_python_from_anywhere(tmp_path):
     """Paths among the arguments are the caller's."""
-    done = run(tmp_path, ROOT / "scripts" / "eval", "--report-only", "--out", "nothing-here")
+    done = run(tmp_path, ROOT / "scripts/quality/eval", "--report-only", "--out", "nothing-here")
     assert done.returncode in (1, 2), done.stderr
     assert "no Python module" not in done.stderr and "Traceback" not in done.stderr
-    assert run(tmp_path, ROOT / "scripts" / "eval", "--help").stdout.startswith("usage: eval.py")
+    assert run(tmp_path, ROOT / "scripts/quality/eval", "--help").stdout.startswith("usage: eval.py")

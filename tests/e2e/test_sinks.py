@@ -19,7 +19,7 @@ def run_script(name, *arguments):
 
 def table_of(url, *arguments):
     """{the tokens of a row: {column: nats}}, and all of it as it was printed."""
-    text = run_script("streaming_perplexity.py", "--url", url, "--window", WINDOW, *arguments)
+    text = run_script("quality/streaming_perplexity.py", "--url", url, "--window", WINDOW, *arguments)
     rows = {row.pop("tokens"): row for row in csv.DictReader(io.StringIO(text))}
     return {name: row for name, row in rows.items() if name[0].isdigit()}, text
 
@@ -27,7 +27,7 @@ def table_of(url, *arguments):
 @pytest.mark.skipif(DEVICE != "cpu", reason="about the model, not the device")
 def test_a_planted_sink_must_stay_and_stay_near(serve, tmp_path):
     model = tmp_path / "sink"
-    run_script("plant_sink.py", model, "--windows", 12, "--control", 2, "--rows", 128)
+    run_script("fixtures/plant_sink.py", model, "--windows", 12, "--control", 2, "--rows", 128)
     server = serve("--threads", 2, model=model)
     rows, text = table_of(server.url, "--tokens", 5 * WINDOW, "--bucket", WINDOW)
     first = rows.pop(f"0-{WINDOW - 1}")

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 void answers_drain(struct engine *engine) {
     for (struct engine_event *e = engine_take_events(engine), *next; e; e = next) {

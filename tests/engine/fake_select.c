@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 enum { MOST_TOKENS = 4096, MOST_COPIES = 1024, BASE = 1000 /* of a layer's cells */ };
 

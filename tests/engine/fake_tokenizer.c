@@ -6,8 +6,8 @@
 
 #include <string.h>
 
-#include "engine/error.h"
-#include "engine/tokenizer.h"
+#include "engine/base/error.h"
+#include "engine/tokenizer/tokenizer.h"
 
 /* tokenizer.h promises nothing of the inside. */
 struct tokenizer {

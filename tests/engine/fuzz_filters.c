@@ -6,8 +6,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "engine/error.h"
-#include "engine/filters.h"
+#include "engine/base/error.h"
+#include "engine/sparsity/filters.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -2,14 +2,14 @@
  * the document is the one that the parser makes in ordinary memory.
  *
  *     clang -g -O1 -fsanitize=fuzzer,address,undefined -I. tests/engine/fuzz_json_arena.c \
- *         engine/json_arena.c -ljansson -o fuzz && ./fuzz CORPUS
+ *         engine/base/json_arena.c -ljansson -o fuzz && ./fuzz CORPUS
  *
  * Thread: one.  Memory: freed for every input. */
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "engine/error.h"
-#include "engine/json_arena.h"
+#include "engine/base/error.h"
+#include "engine/base/json_arena.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

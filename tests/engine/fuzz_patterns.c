@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/error.h"
-#include "engine/patterns.h"
+#include "engine/base/error.h"
+#include "engine/sparsity/patterns.h"
 
 enum { N_LAYERS = 2, N_HEADS = 3 };
 

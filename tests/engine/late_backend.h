@@ -7,7 +7,7 @@
 #ifndef TESTS_ENGINE_LATE_BACKEND_H
 #define TESTS_ENGINE_LATE_BACKEND_H
 
-#include "engine/backend.h"
+#include "engine/device/backend.h"
 
 /* One backend at a time.  It becomes its old self at the end. */
 void late_backend_begin(struct backend *be);

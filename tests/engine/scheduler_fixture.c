@@ -9,10 +9,10 @@
 
 #include <cmocka.h>
 
-#include "engine/error.h"
-#include "engine/kv/pool.h"
+#include "engine/base/error.h"
+#include "engine/base/rng.h"
+#include "engine/kv/page_pool.h"
 #include "engine/kv/prefix_cache.h"
-#include "engine/rng.h"
 #include "tests/engine/fake_select.h"
 #include "tests/engine/fake_tokenizer.h"
 

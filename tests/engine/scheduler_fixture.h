@@ -31,12 +31,12 @@
 #ifndef TESTS_ENGINE_SCHEDULER_FIXTURE_H
 #define TESTS_ENGINE_SCHEDULER_FIXTURE_H
 
-#include "engine/batch.h"
 #include "engine/engine.h"
-#include "engine/event.h"
 #include "engine/kv/policy.h"
-#include "engine/scheduler.h"
-#include "engine/sequence.h"
+#include "engine/request/event.h"
+#include "engine/schedule/batch.h"
+#include "engine/schedule/scheduler.h"
+#include "engine/schedule/sequence.h"
 
 enum { N_LAYERS = 2, MAX_PAGES = 400, POISON = 999, DECODED = 1 << 20, MAX_TEXT = 1200 };
 

@@ -16,11 +16,11 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include "engine/base/error.h"
 #include "engine/cpu/cpu.h"
 #include "engine/engine.h"
-#include "engine/error.h"
 #include "engine/model/model.h"
-#include "engine/tokenizer.h"
+#include "engine/tokenizer/tokenizer.h"
 #include "tests/engine/answers.h"
 #include "tests/engine/late_backend.h"
 

@@ -11,9 +11,9 @@
 
 #include <cmocka.h>
 
-#include "engine/error.h"
-#include "engine/filters.h"
-#include "engine/provenance.h"
+#include "engine/base/error.h"
+#include "engine/sparsity/filters.h"
+#include "engine/sparsity/provenance.h"
 
 static const char *shipped_dir;
 

@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/error.h"
-#include "engine/json_arena.h"
+#include "engine/base/error.h"
+#include "engine/base/json_arena.h"
 
 static struct {
     unsigned n;

@@ -13,8 +13,8 @@
 
 #include <cmocka.h>
 
-#include "engine/error.h"
-#include "engine/kv/pool.h"
+#include "engine/base/error.h"
+#include "engine/kv/page_pool.h"
 #include "tests/engine/scheduler_fixture.h"
 
 static struct engine_request sparse_request(struct client *c, uint32_t n_prompt,

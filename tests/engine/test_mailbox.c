@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "engine/error.h"
-#include "engine/mailbox.h"
+#include "engine/base/error.h"
+#include "engine/base/mailbox.h"
 
 struct letter {
     struct letter *next;

@@ -7,9 +7,9 @@
 
 #include <cmocka.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
+#include "engine/kv/page_pool.h"
 #include "engine/kv/policy.h"
-#include "engine/kv/pool.h"
 #include "engine/memory_plan.h"
 #include "engine/model/decoder.h"
 #include "engine/model/model.h"

@@ -15,8 +15,8 @@
 
 #include <cmocka.h>
 
+#include "engine/base/error.h"
 #include "engine/cpu/cpu.h"
-#include "engine/error.h"
 #include "engine/model/model.h"
 #include "tests/engine/answers.h"
 #include "tests/engine/late_backend.h"

@@ -9,8 +9,9 @@
 
 #include <cmocka.h>
 
-#include "engine/event.h"
-#include "engine/output.h"
+#include "engine/request/event.h"
+#include "engine/request/output.h"
+#include "engine/request/request.h"
 #include "tests/engine/fake_tokenizer.h"
 
 /* The first byte position at which a stop string is complete; the longest wins.  0: none. */

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "engine/pace.h"
+#include "engine/schedule/step_time.h"
 
 static void rows_are_the_most_that_the_work_allows(void **state) {
     (void)state;

@@ -11,9 +11,9 @@
 
 #include <cmocka.h>
 
-#include "engine/error.h"
-#include "engine/patterns.h"
-#include "engine/provenance.h"
+#include "engine/base/error.h"
+#include "engine/sparsity/patterns.h"
+#include "engine/sparsity/provenance.h"
 
 enum { MOST_TEXT = 4 << 20 };
 

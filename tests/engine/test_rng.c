@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "engine/rng.h"
+#include "engine/base/rng.h"
 
 static void a_draw_depends_on_seed_and_index_only(void **state) {
     (void)state;

@@ -13,8 +13,8 @@
 
 #include <cmocka.h>
 
-#include "engine/error.h"
-#include "engine/kv/pool.h"
+#include "engine/base/error.h"
+#include "engine/kv/page_pool.h"
 #include "tests/engine/scheduler_fixture.h"
 
 enum { ON_DEVICE = true, IN_STORE = false };

@@ -11,9 +11,9 @@
 
 #include <cmocka.h>
 
+#include "engine/base/error.h"
 #include "engine/cpu/cpu.h"
 #include "engine/engine.h"
-#include "engine/error.h"
 #include "engine/model/model.h"
 #include "tests/engine/answers.h"
 #include "tests/engine/late_backend.h"

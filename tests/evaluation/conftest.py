@@ -1,4 +1,4 @@
-"""The tests of the evaluation import scripts/evaluation, and the server that tests/e2e starts."""
+"""The tests of the evaluation import scripts/quality/evaluation, and the server that tests/e2e starts."""
 import pathlib
 import sys
 
@@ -7,7 +7,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL = ROOT / "models/quire-22m"
 
-sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests/e2e")]
+sys.path[:0] = [str(ROOT / "scripts/quality"), str(ROOT / "tests/e2e")]
 
 
 @pytest.fixture(scope="session")

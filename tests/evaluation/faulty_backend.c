@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 /* The operations get no context of ours, so this one backend's lies here. */
 static struct {

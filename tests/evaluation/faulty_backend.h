@@ -11,7 +11,7 @@
 #ifndef TESTS_EVALUATION_FAULTY_BACKEND_H
 #define TESTS_EVALUATION_FAULTY_BACKEND_H
 
-#include "engine/backend.h"
+#include "engine/device/backend.h"
 
 enum fault { FAULT_NONE, FAULT_DROP_FIRST_PAGE, FAULT_SHIFT_POSITIONS };
 

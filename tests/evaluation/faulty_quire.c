@@ -10,9 +10,9 @@
  * Thread: main.  Memory: the backend's. */
 #include <stdlib.h>
 
+#include "engine/base/error.h"
 #include "engine/cpu/cpu.h"
-#include "engine/error.h"
-#include "server/log.h"
+#include "server/settings/log.h"
 #include "tests/evaluation/faulty_backend.h"
 
 int __real_cpu_backend_create(struct backend **out, const struct cpu_config *config,

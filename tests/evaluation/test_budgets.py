@@ -128,7 +128,7 @@ def test_the_tables_of_answers_have_every_task(tmp_path):
 
 
 def run_command(out, *arguments, expect=0):
-    command = [sys.executable, str(ROOT / "scripts/kv_policies.py"), "--out", str(out),
+    command = [sys.executable, str(ROOT / "scripts/quality/kv_policies.py"), "--out", str(out),
                *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == expect, done.stderr
@@ -143,7 +143,7 @@ def test_one_command_asks_and_writes_the_table(tmp_path):
     assert "eval.py" in done.stderr and '"sink": 8, "recent": 248, "chunk": 16' in done.stderr
     text = (tmp_path / "kv_policies.md").read_text(encoding="utf-8")
     assert text.count("| `more` |") == 3 and "1 window, 8,191 tokens" in text
-    assert "`scripts/kv_policies.py` on a toy." in text
+    assert "`scripts/quality/kv_policies.py` on a toy." in text
     run_command(tmp_path, "--report-only", *arguments, "--on", "a toy")
     assert (tmp_path / "kv_policies.md").read_text(encoding="utf-8") == text
 

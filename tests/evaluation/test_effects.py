@@ -16,7 +16,7 @@ from server import MODEL, ROOT, Server
 from test_eval import run_eval
 from tiny_server import TinyServer
 
-VOID = 4  # the exit status of scripts/eval.py
+VOID = 4  # the exit status of scripts/quality/eval.py
 STREAMING = {"type": "streaming", "sink": 4, "recent": 96, "chunk": 10}
 
 
@@ -258,7 +258,7 @@ def quire(tmp_path_factory):
 
 def run_script(name, *arguments, expect):
     """The rows of its CSV."""
-    done = subprocess.run([sys.executable, str(ROOT / "scripts" / name), *map(str, arguments)],
+    done = subprocess.run([sys.executable, str(ROOT / "scripts/quality" / name), *map(str, arguments)],
                           capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == expect, done.stderr
     return list(csv.DictReader(io.StringIO(done.stdout)))

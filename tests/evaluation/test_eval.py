@@ -1,4 +1,4 @@
-"""scripts/eval.py as a user runs it: against an independent server, against quire, killed and
+"""scripts/quality/eval.py as a user runs it: against an independent server, against quire, killed and
 resumed, and the exit status that CI looks at."""
 import json
 import math
@@ -19,7 +19,7 @@ SMALL = ("--tasks", "passkey", "--lengths", "400", "--samples", "8")
 
 
 def command(out, *arguments):
-    return [sys.executable, str(ROOT / "scripts/eval.py"), "--out", str(out), *map(str, arguments)]
+    return [sys.executable, str(ROOT / "scripts/quality/eval.py"), "--out", str(out), *map(str, arguments)]
 
 
 def run_eval(out, *arguments, expect=0):

@@ -14,8 +14,8 @@
 
 #include <cmocka.h>
 
+#include "engine/base/error.h"
 #include "engine/cpu/cpu.h"
-#include "engine/error.h"
 #include "tests/evaluation/faulty_backend.h"
 
 enum {

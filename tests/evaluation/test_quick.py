@@ -26,11 +26,11 @@ FAULTS = {
 
 
 class Run:
-    """One run of scripts/eval.py: its exit status and what it wrote."""
+    """One run of scripts/quality/eval.py: its exit status and what it wrote."""
 
     def __init__(self, directory, *arguments, fault=None):
         clean = {k: v for k, v in os.environ.items() if not k.startswith("QUIRE_")}
-        command = [sys.executable, ROOT / "scripts" / "eval.py", "--out", directory, *arguments]
+        command = [sys.executable, ROOT / "scripts/quality/eval.py", "--out", directory, *arguments]
         done = subprocess.run(command, env={**clean, "FAULTY_QUIRE": fault or "none"}, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
         self.directory, self.status, self.output = directory, done.returncode, done.stdout

@@ -12,10 +12,10 @@
 
 #include <cmocka.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
+#include "engine/base/sizes.h"
+#include "engine/kv/page_pool.h"
 #include "engine/kv/policy.h"
-#include "engine/kv/pool.h"
-#include "engine/sizes.h"
 
 enum { N_LAYERS = 3, N_PAGES = 100 * N_LAYERS, CONTEXT = 2000 };
 

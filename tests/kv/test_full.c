@@ -13,9 +13,9 @@
 
 #include <cmocka.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
+#include "engine/kv/page_pool.h"
 #include "engine/kv/policy.h"
-#include "engine/kv/pool.h"
 #include "engine/kv/prefix_cache.h"
 
 enum { N_LAYERS = 3, N_BLOCKS = 10, N_PAGES = N_BLOCKS * N_LAYERS + 2, N_SEQS = 5, MAX_TEXT = 6 };

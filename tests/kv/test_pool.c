@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "engine/error.h"
-#include "engine/kv/pool.h"
+#include "engine/base/error.h"
+#include "engine/kv/page_pool.h"
 
 static void take_is_all_or_none(void **state) {
     (void)state;

@@ -15,11 +15,11 @@
 
 #include <cmocka.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
+#include "engine/device/layer_slice.h"
+#include "engine/kv/page_pool.h"
 #include "engine/kv/policy.h"
-#include "engine/kv/pool.h"
 #include "engine/kv/swap.h"
-#include "engine/model/long_slice.h"
 
 enum { MAX_LAYERS = 10, N_SPARSE = 3, N_GROUPS = 2, N_PAGES = 500, N_BLOCKS = 40, STATE_SLOTS = 64,
        MAX_LONG_ROWS = 800, BLOCK_PAGES = 3, SCARCE = 0 /* as the size of a pool */, WINDOW = 150 };

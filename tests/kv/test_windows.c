@@ -13,13 +13,13 @@
 
 #include <cmocka.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
+#include "engine/base/sizes.h"
 #include "engine/kv/lists.h"
+#include "engine/kv/page_pool.h"
 #include "engine/kv/policy.h"
-#include "engine/kv/pool.h"
 #include "engine/kv/prefix_cache.h"
 #include "engine/kv/swap.h"
-#include "engine/sizes.h"
 
 enum {
     N_LAYERS = 3, WIDE = 1, N_WINDOWED = 2,

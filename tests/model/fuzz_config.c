@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
+#include "engine/base/json_guard.h"
 #include "engine/model/config.h"
-#include "engine/json_guard.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 static void check(int rc, const struct error *err) {
     if (rc) fail_msg("%s", err->text);

@@ -8,8 +8,8 @@
 #ifndef TESTS_MODEL_RUNNER_H
 #define TESTS_MODEL_RUNNER_H
 
-#include "engine/backend.h"
 #include "engine/cpu/cpu.h"
+#include "engine/device/backend.h"
 #include "engine/model/decoder.h"
 #include "engine/model/model.h"
 

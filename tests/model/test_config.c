@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "engine/model/config.h"
 
 static const char base[] = "{\"architectures\":[\"LlamaForCausalLM\"],\"vocab_size\":100,\"hidden_"

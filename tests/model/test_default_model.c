@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "tests/model/goldens.h"
 #include "tests/model/runner.h"
 

@@ -17,9 +17,9 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include "engine/base/error.h"
+#include "engine/base/json_arena.h"
 #include "engine/cpu/cpu.h"
-#include "engine/error.h"
-#include "engine/json_arena.h"
 #include "engine/model/model.h"
 #include "engine/model/random_weights.h"
 

@@ -14,7 +14,7 @@
 #include <cmocka.h>
 #include <pthread.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "engine/model/mapped_file.h"
 
 enum { N_PAGES = 64, N_THREADS = 4, PAGE = 4096, SIZE = N_PAGES * PAGE - 100 };

@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "engine/error.h"
-#include "engine/json_guard.h"
+#include "engine/base/error.h"
+#include "engine/base/json_guard.h"
 #include "engine/model/safetensors.h"
 
 enum { LENGTH_BYTES = 8, MAX_FILE = 8192 };

@@ -1,5 +1,5 @@
 /* tiny_models.h - the models of tests/model/data that have goldens by transformers, made by
- * scripts/make_tiny_models.py.
+ * scripts/fixtures/make_tiny_models.py.
  *
  * Thread: any.  Memory: constant. */
 #ifndef TESTS_MODEL_TINY_MODELS_H

@@ -7,8 +7,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "server/buffer.h"
-#include "server/http.h"
+#include "server/http/http.h"
+#include "server/json/buffer.h"
 
 struct http_exchange {
     const char *method, *path, *authorization, *body;

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/api_error.h"
-#include "server/completion_request.h"
+#include "server/api/completion_request.h"
+#include "server/json/api_error.h"
 #include "tests/server/fake_engine.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/error.h"
-#include "server/json_guard.h"
+#include "engine/base/error.h"
+#include "server/json/json_guard.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

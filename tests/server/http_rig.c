@@ -23,7 +23,7 @@
 
 #include <cmocka.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 static const char EVENT[] = "data: {\"n\":1}\n\n";
 

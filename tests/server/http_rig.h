@@ -21,7 +21,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "server/http.h"
+#include "server/http/http.h"
 
 enum {
     N_TICKS = 20,

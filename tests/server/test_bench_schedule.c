@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "server/bench_schedule.h"
+#include "server/bench/bench_schedule.h"
 
 static struct bench_schedule make(uint32_t n_sequences, uint32_t n_prompt, uint32_t max_rows,
                                   uint32_t chunk) {

@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/error.h"
-#include "server/api_error.h"
-#include "server/completion_request.h"
-#include "server/fanout.h"
+#include "engine/base/error.h"
+#include "server/api/completion_request.h"
+#include "server/api/fanout.h"
+#include "server/json/api_error.h"
 #include "tests/server/fake_engine.h"
 
 static const struct request_limits limits = {

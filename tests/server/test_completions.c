@@ -10,12 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/error.h"
-#include "engine/json_arena.h"
-#include "server/completions.h"
-#include "server/log.h"
+#include "engine/base/error.h"
+#include "engine/base/json_arena.h"
+#include "server/api/completions.h"
+#include "server/api/server.h"
 #include "server/routes.h"
-#include "server/server.h"
+#include "server/settings/log.h"
 #include "tests/server/fake_engine.h"
 #include "tests/server/fake_http.h"
 

@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "tests/server/http_rig.h"
 
 static unsigned n_descriptors(void) {

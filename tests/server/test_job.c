@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/error.h"
-#include "server/job.h"
-#include "server/server.h"
+#include "engine/base/error.h"
+#include "server/api/job.h"
+#include "server/api/server.h"
 #include "tests/server/fake_http.h"
 
 enum { PATIENCE_MS = 20000, MAX_JOBS = 32 };

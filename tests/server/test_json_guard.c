@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/error.h"
-#include "server/json_guard.h"
+#include "engine/base/error.h"
+#include "server/json/json_guard.h"
 
 static int scan(const char *text, struct json_span *bulk) {
     struct error err = {0};

@@ -7,11 +7,11 @@
 #include <cmocka.h>
 #include <string.h>
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "engine/model/model.h"
-#include "server/api_error.h"
-#include "server/buffer.h"
-#include "server/kv_rules.h"
+#include "server/json/api_error.h"
+#include "server/json/buffer.h"
+#include "server/settings/kv_rules.h"
 
 static int read(const char *text, struct kv_policy *out, struct api_error *err) {
     json_t *value = json_loads(text, JSON_DECODE_ANY, NULL);

@@ -17,8 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "engine/error.h"
-#include "server/log.h"
+#include "engine/base/error.h"
+#include "server/settings/log.h"
 
 enum { N_THREADS = 4, N_LINES = 2000, TEXT_BYTES = 4 << 20 };
 

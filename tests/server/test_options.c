@@ -10,8 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/error.h"
-#include "server/options.h"
+#include "engine/base/error.h"
+#include "server/settings/options.h"
 
 static int load(struct options *out, char **argv, char **environment, struct error *err) {
     int argc = 0;

@@ -8,11 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/error.h"
-#include "server/api_error.h"
-#include "server/buffer.h"
-#include "server/prefill_account.h"
-#include "server/prefill_rules.h"
+#include "engine/base/error.h"
+#include "server/api/prefill_account.h"
+#include "server/json/api_error.h"
+#include "server/json/buffer.h"
+#include "server/settings/prefill_rules.h"
 
 static const struct attn_pattern fallback[6] = {{PATTERN_VERTICAL_SLASH, 1000, 6096}};
 static const struct prefill_rules tuned = {.sparse = true, .pattern_file = "tiny.json",

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "server/progress.h"
+#include "server/bench/progress.h"
 
 static void assert_line(double done, double given, double now_s, const char *expected) {
     const struct progress progress = {

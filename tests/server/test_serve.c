@@ -15,11 +15,11 @@
 
 #include <cmocka.h>
 
+#include "engine/base/error.h"
 #include "engine/cpu/cpu.h"
-#include "engine/error.h"
-#include "server/log.h"
-#include "server/options.h"
 #include "server/serve.h"
+#include "server/settings/log.h"
+#include "server/settings/options.h"
 #include "tests/server/http_rig.h"
 
 static const char *model_dir;

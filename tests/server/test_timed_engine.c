@@ -5,11 +5,11 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "engine/base/error.h"
+#include "engine/base/rng.h"
 #include "engine/cpu/cpu.h"
-#include "engine/error.h"
 #include "engine/model/model.h"
-#include "engine/rng.h"
-#include "server/timed_engine.h"
+#include "server/bench/timed_engine.h"
 
 enum { N_TOKENS = 600, N_SEQUENCES = 3, N_HEADS_IN_ALL = 12 * 6, N_VOCAB = 8000 };
 

@@ -8,9 +8,9 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "engine/error.h"
-#include "engine/rng.h"
-#include "server/tune_filters.h"
+#include "engine/base/error.h"
+#include "engine/base/rng.h"
+#include "engine/tune/tune_filters.h"
 
 enum { MOST_LAYERS = 14, N_MATRICES = 300 };
 

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "server/tune_fit.h"
+#include "engine/tune/tune_fit.h"
 
 enum { N_TOKENS = 30000 };
 

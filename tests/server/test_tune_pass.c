@@ -9,12 +9,12 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/base/error.h"
+#include "engine/base/rng.h"
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/vec.h"
-#include "engine/error.h"
 #include "engine/model/model.h"
-#include "engine/rng.h"
-#include "server/tune_pass.h"
+#include "engine/tune/tune_pass.h"
 
 enum { N_TOKENS = 700, N_HEADS = 6, N_VOCAB = 8000, LAYER = 2, DEEP_LAYER = 7, N_SELECTED = 128 };
 static const float NEVER_DENSE = 2;

@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/error.h"
-#include "engine/tokenizer.h"
-#include "server/tune_prompts.h"
+#include "engine/base/error.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "server/tune/tune_prompts.h"
 
 enum { N_TOKENS = 3000, BOS = 8187, LONGEST_ITEM = 250 };
 

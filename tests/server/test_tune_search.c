@@ -7,8 +7,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/error.h"
-#include "server/tune_search.h"
+#include "engine/base/error.h"
+#include "engine/tune/tune_search.h"
 
 enum { N_HEADS = 2 };
 static const struct tune_goal goal = {.target = 0.95, .floor = 0.8};

@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/error.h"
-#include "server/tune_state.h"
+#include "engine/base/error.h"
+#include "engine/tune/tune_state.h"
 
 enum { N_SAMPLES = 2, N_LAYERS = 3, N_HEADS = 2, N_CANDIDATES = 2 };
 #define SETTINGS "model \"m\", seed 1"

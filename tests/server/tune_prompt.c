@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/error.h"
-#include "engine/tokenizer.h"
-#include "server/tune_prompts.h"
+#include "engine/base/error.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "server/tune/tune_prompts.h"
 
 static enum tune_text kind_of(const char *name) {
     enum tune_text kind = 0;

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/error.h"
-#include "engine/json_arena.h"
+#include "engine/base/error.h"
+#include "engine/base/json_arena.h"
 #include "engine/tokenizer/internal.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);

@@ -17,9 +17,9 @@
 #include <jansson.h>
 #include <pthread.h>
 
-#include "engine/error.h"
-#include "engine/json_arena.h"
-#include "engine/json_guard.h"
+#include "engine/base/error.h"
+#include "engine/base/json_arena.h"
+#include "engine/base/json_guard.h"
 #include "engine/tokenizer/internal.h"
 
 enum { MOST_SECONDS = 10 }; /* of processor time, of what else would take minutes */

@@ -1,8 +1,9 @@
 /* test_tokenizer_families.c - the configurations of model families against the reference library.
  *
- * The files come from scripts/make_tokenizer_families.py: for each family a small tokenizer and the
- * hashes of what the library makes of the shared strings and of random ids, which are drawn here as
- * they are there.  Every mismatch is printed with its text, and ids, or text, of ours. */
+ * The files come from scripts/fixtures/make_tokenizer_families.py: for each family a small
+ * tokenizer and the hashes of what the library makes of the shared strings and of random ids, which
+ * are drawn here as they are there.  Every mismatch is printed with its text, and ids, or text,
+ * of ours. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,8 +15,8 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "engine/error.h"
-#include "engine/json_arena.h"
+#include "engine/base/error.h"
+#include "engine/base/json_arena.h"
 #include "engine/tokenizer/internal.h"
 
 enum { N_RANDOM = 1500, HASH_DIGITS = 6 };

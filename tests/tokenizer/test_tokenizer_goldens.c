@@ -1,7 +1,7 @@
 /* test_tokenizer_goldens.c - the tokenizer against what the reference library wrote down.
  *
- * The files come from scripts/make_tokenizer_goldens.py and from the shipped model.  Every mismatch
- * is printed; a test fails if there was one, or if there was nothing to compare. */
+ * The files come from scripts/fixtures/make_tokenizer_goldens.py and from the shipped model.  Every
+ * mismatch is printed; a test fails if there was one, or if there was nothing to compare. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,8 +13,8 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "engine/error.h"
-#include "engine/json_arena.h"
+#include "engine/base/error.h"
+#include "engine/base/json_arena.h"
 #include "engine/tokenizer/internal.h"
 
 struct tally {

@@ -15,8 +15,8 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "engine/error.h"
-#include "engine/json_arena.h"
+#include "engine/base/error.h"
+#include "engine/base/json_arena.h"
 #include "engine/tokenizer/internal.h"
 
 enum {

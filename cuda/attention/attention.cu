@@ -1,0 +1,553 @@
+/* attention.cu - the attention operations: which kernel takes a step's rows, and the plan of their
+ * work, made once per step for all layers.
+ *
+ *   decoding rows    attn_decode, planned per length list (attn_plan.h)
+ *   other rows       attn_prefill, a list of (sequence, tile); a sparse prompt's tiles that are not
+ *                    dense for all heads are a list of their own.  Where few rows stand behind many
+ *                    keys, those that are dense may be split instead (prefill/split.h)
+ *   shapes that neither has (tiny models, f32 pages): attn_simple
+ *
+ * Of pages in 8 bits attn_prefill reads copies in 16 (kv/dequant.c), the others the pages
+ * themselves.
+ *
+ * In the step's block, behind its header:
+ *
+ *   plan 0: tiles, merges | plan 1 ... | arrays of the step | items of attn_prefill | split items
+ *
+ * Layers whose sequences are equally long share plan 0, or where some have windows, those with the
+ * same window the plan of the first of them; once a step came in which sequences are not as long in
+ * one layer as in another, each layer has its own.  Plans lie at fixed places, because recordings
+ * refer to them: their room is that of the largest batch seen, and when it grows the recordings are
+ * forgotten.
+ *
+ * Host code, C++ because the launchers are. */
+#include "cuda/host/internal.h"
+
+#include <algorithm>
+
+#include "cuda/attention/decode/attn_decode.cuh"
+#include "cuda/attention/prefill/attn_prefill.cuh"
+#include "cuda/attention/sparse/sparse_index.h"
+#include "engine/base/error.h"
+
+static_assert(sizeof(struct attn_tile) == 32, "tiles are read as two 16-byte words");
+
+enum {
+    ITEM_WORDS = sizeof(struct attn_prefill_item) / sizeof(int32_t),
+    SPLIT_ITEM_WORDS = sizeof(struct attn_split_item) / sizeof(int32_t)
+};
+
+struct attention {
+    struct kv_pool kv; /* what it was opened for */
+    uint32_t n_heads;
+    bool decode_fits, prefill_fits; /* the fast kernels have this shape */
+    struct attn_decode_params decode; /* what is the same in every launch */
+    struct attn_plan_shape shape;
+
+    uint32_t max_seqs, n_plans; /* what a block has room for */
+    uint64_t max_slots;
+    struct attn_plan_room room;
+
+    /* Of the present step.  Of its items the last n_turned have keys to turn, and n_sparse in front
+     * of these are a sparse prompt's.  The others are attended by the plan of splits, if that has
+     * any items. */
+    uint32_t n_items, n_sparse, n_turned;
+    const struct attn_prefill_item *items;
+
+    struct attn_split_shape split_shape;
+    struct attn_split_plan split;               /* its items: in the block, host side; */
+    const struct attn_split_item *split_items; /* the device's */
+};
+
+static bool has_kernels(const struct kv_pool *kv, uint32_t n_heads) {
+    switch (kv->head_dim) {
+    case 64: case 80: case 96: case 128: case 256: break;
+    default: return false;
+    }
+    return kv->dtype != DTYPE_F32 && kv->n_kv_heads > 0 && n_heads % kv->n_kv_heads == 0;
+}
+
+static int shape_decode(struct cuda_backend *cuda, struct attention *a, struct error *err) {
+    a->decode = {};
+    a->decode.pool = a->kv.base;
+    a->decode.page_bytes = a->kv.page_bytes;
+    a->decode.kv_dtype = a->kv.dtype;
+    a->decode.n_heads = a->n_heads;
+    a->decode.n_kv_heads = a->kv.n_kv_heads;
+    a->decode.head_dim = a->kv.head_dim;
+    a->decode.overlap = cuda->overlap;
+    int rc = 0;
+    if (a->kv.base)
+        rc = cuda_check(cuda, attn_decode_map_pool(&a->decode, a->kv.n_pages), "the KV pool", err);
+    if (!rc)
+        rc = cuda_check(cuda, attn_decode_count_blocks(a->decode, &a->decode.n_blocks),
+                        "decode attention", err);
+    const uint32_t split = cuda->batch_invariant ? ATTN_FIXED_SPLIT_SLOTS : 0;
+    a->shape = {a->decode.n_blocks, a->kv.n_kv_heads, split};
+    return rc;
+}
+
+/* Shape and room of plans of splits; none where bits may not depend on other rows. */
+static int shape_splits(struct cuda_backend *cuda, struct attention *a, struct error *err) {
+    if (cuda->batch_invariant || !a->prefill_fits) return 0;
+    struct kv_pool kv = a->kv;
+    if (kv.dtype == DTYPE_FP8) kv.dtype = DTYPE_BF16; /* kv/dequant.c */
+    return cuda_check(cuda, attn_split_shape_of(kv, a->n_heads, &a->split_shape),
+                      "prefill attention", err);
+}
+
+static uint32_t max_splits(const struct attention *a) {
+    return a->split_shape.max_blocks ? attn_split_max_items(&a->split_shape) : 0;
+}
+
+/* Decoding and prompts take turns at the partial results. */
+static int reserve_partials(struct cuda_backend *cuda, uint64_t n_floats, struct error *err) {
+    return device_reserve(cuda, &cuda->partials, &cuda->partials_bytes, n_floats * sizeof(float),
+                          err);
+}
+
+static int reserve_splits(struct cuda_backend *cuda, const struct attention *a,
+                          struct error *err) {
+    return reserve_partials(
+        cuda, attn_split_floats(&a->split_shape, max_splits(a), a->kv.head_dim), err);
+}
+
+static bool same_pool(const struct kv_pool *a, const struct kv_pool *b) {
+    return a->base == b->base && a->dtype == b->dtype && a->n_pages == b->n_pages &&
+           a->n_kv_heads == b->n_kv_heads && a->head_dim == b->head_dim &&
+           a->page_bytes == b->page_bytes && a->tracked == b->tracked;
+}
+
+/* Makes cuda->attention fit args.  The first operation on a pool finds a step packed without plans,
+ * or with another pool's: it is packed again. */
+static int open_attention(struct cuda_backend *cuda, const struct attn_args *args,
+                          struct error *err) {
+    struct attention *a = cuda->attention;
+    if (a && a->n_heads == args->n_heads && same_pool(&a->kv, args->kv)) return 0;
+    attention_close(cuda);
+    a = cuda->attention = static_cast<struct attention *>(calloc(1, sizeof(*a)));
+    if (!a) return error_set(err, ERR_NOMEM, "cuda: no memory");
+    a->kv = *args->kv;
+    a->n_heads = args->n_heads;
+    a->n_plans = 1;
+    a->prefill_fits = has_kernels(args->kv, args->n_heads);
+    a->decode_fits =
+        a->prefill_fits && args->n_heads / args->kv->n_kv_heads <= ATTN_DECODE_MAX_GROUP;
+    int rc = a->decode_fits ? shape_decode(cuda, a, err) : 0;
+    if (!rc) rc = shape_splits(cuda, a, err);
+    if (!rc && max_splits(a) > 0) {
+        a->split.tiles = static_cast<struct attn_split_tile *>(
+            calloc(max_splits(a), sizeof(*a->split.tiles)));
+        if (!a->split.tiles) rc = error_set(err, ERR_NOMEM, "cuda: no memory");
+    }
+    return rc ? rc : step_send(cuda, err);
+}
+
+void attention_close(struct cuda_backend *cuda) {
+    if (!cuda->attention) return;
+    cuda->n_moves++;
+    free(cuda->attention->split.tiles);
+    free(cuda->attention);
+    cuda->attention = nullptr;
+}
+
+/* ---- the plans of a step ---- */
+
+static size_t plan_bytes(const struct attention *a) {
+    return a->room.n_tiles * sizeof(struct attn_tile) +
+           a->room.n_merges * sizeof(struct attn_merge);
+}
+
+/* The first layer with the same window. */
+static uint32_t first_with_window(const struct step *step, uint32_t layer) {
+    uint32_t first = 0;
+    while (step->windows[first] != step->windows[layer]) first++;
+    return first;
+}
+
+/* The plan of a layer. */
+static uint32_t plan_of(const struct attention *a, const struct step *step, uint32_t layer) {
+    if (a->n_plans >= step->n_layers) return layer;
+    return step->windows ? first_with_window(step, layer) : 0;
+}
+
+static bool layers_differ(const struct step *step) {
+    for (uint32_t i = 0; i < step->n_decode; i++)
+        for (uint32_t l = 1; l < step->n_layers; l++)
+            if (step->seqs[i].layers[l].n_slots != step->seqs[i].layers[0].n_slots) return true;
+    return false;
+}
+
+/* How many plans a step needs. */
+static uint32_t plans_of(const struct attention *a, const struct step *step) {
+    uint32_t n = 1;
+    if (a->n_plans >= step->n_layers || layers_differ(step)) return step->n_layers;
+    if (!step->windows) return 1;
+    for (uint32_t l = 0; l < step->n_layers; l++) n = std::max(n, first_with_window(step, l) + 1);
+    return n;
+}
+
+static uint64_t most_slots(const struct step *step) {
+    uint64_t most = 0;
+    for (uint32_t l = 0; l < step->n_layers; l++) {
+        uint64_t sum = 0;
+        for (uint32_t i = 0; i < step->n_decode; i++) sum += step->seqs[i].layers[l].n_slots;
+        if (sum > most) most = sum;
+    }
+    return most;
+}
+
+/* The block's places grow with what is seen, although their memory is reserved: what has a place
+ * travels in every step. */
+static int make_room(struct cuda_backend *cuda, struct attention *a, uint32_t n_seqs,
+                     uint64_t n_slots, uint32_t n_plans, struct error *err) {
+    while (a->max_seqs < n_seqs) a->max_seqs = a->max_seqs ? 2 * a->max_seqs : 16;
+    while (a->max_slots < n_slots) a->max_slots = a->max_slots ? 2 * a->max_slots : 65536;
+    a->n_plans = n_plans;
+    a->room = attn_plan_room(&a->shape, a->max_seqs, a->max_slots);
+    cuda->n_moves++;
+    const size_t group = a->n_heads / a->kv.n_kv_heads;
+    return reserve_partials(cuda, a->room.n_partials * group * (a->kv.head_dim + 1), err);
+}
+
+/* Words of the items that a step's prompts may have: those of attn_prefill, and those of splits. */
+static size_t item_words(const struct attention *a, uint32_t n_rows, uint32_t n_seqs) {
+    return (size_t)attn_prefill_max_items(n_rows, n_seqs) * ITEM_WORDS +
+           (size_t)max_splits(a) * SPLIT_ITEM_WORDS;
+}
+
+/* Without a pool to map there are at least as many blocks as with one. */
+int attention_reserve(struct cuda_backend *cuda, const struct step_limits *limits, size_t *bytes,
+                      size_t *n_words, struct error *err) {
+    struct attention a = {};
+    a.kv.dtype = limits->kv_dtype;
+    a.kv.n_kv_heads = limits->n_kv_heads;
+    a.kv.head_dim = limits->head_dim;
+    a.n_heads = limits->n_heads;
+    a.prefill_fits = has_kernels(&a.kv, a.n_heads);
+    *bytes = *n_words = 0;
+    int rc = 0;
+    if (limits->tracked || limits->max_select_slots > 0)
+        rc = traces_reserve(cuda, limits->max_rows, limits->max_slots, limits->n_heads, err);
+    if (rc || !a.prefill_fits) return rc;
+    rc = shape_splits(cuda, &a, err);
+    if (!rc) rc = reserve_splits(cuda, &a, err);
+    *n_words = item_words(&a, limits->max_rows, limits->max_seqs);
+    if (rc || a.n_heads / a.kv.n_kv_heads > ATTN_DECODE_MAX_GROUP) return rc;
+    rc = shape_decode(cuda, &a, err);
+    if (!rc) rc = make_room(cuda, &a, limits->max_seqs, limits->max_slots, 1, err);
+    *bytes = plan_bytes(&a);
+    return rc;
+}
+
+int attention_room(struct cuda_backend *cuda, const struct step *step, size_t *bytes,
+                   size_t *n_words, struct error *err) {
+    struct attention *a = cuda->attention;
+    *bytes = *n_words = 0;
+    if (!a) return 0;
+    int rc = 0;
+    if (a->kv.tracked || step_has_selects(step)) rc = traces_room(cuda, step, a->n_heads, err);
+    if (rc) return rc;
+    if (a->prefill_fits && step->n_seqs > step->n_decode) {
+        *n_words = item_words(a, step->n_rows - step->n_decode, step->n_seqs - step->n_decode);
+        rc = reserve_splits(cuda, a, err);
+    }
+    if (rc || !a->decode_fits) return rc;
+    const uint64_t n_slots = a->shape.split_slots ? most_slots(step) : 0;
+    const uint32_t n_plans = std::max(a->n_plans, plans_of(a, step));
+    if (step->n_decode > a->max_seqs || n_slots > a->max_slots || n_plans > a->n_plans)
+        rc = make_room(cuda, a, step->n_decode, n_slots, n_plans, err);
+    *bytes = a->n_plans * plan_bytes(a);
+    return rc;
+}
+
+/* Nothing before the first step in which somebody decodes: there is no room yet. */
+static void plan_decode(const struct attention *a, const struct step *step,
+                        const struct step_arrays *arrays, char *plans) {
+    if (!a->decode_fits || a->max_seqs == 0) return;
+    for (uint32_t i = 0; i < a->n_plans && i < step->n_layers; i++) {
+        if (plan_of(a, step, i) != i) continue;
+        struct attn_plan plan = {};
+        plan.tiles = reinterpret_cast<struct attn_tile *>(plans + i * plan_bytes(a));
+        plan.merges = reinterpret_cast<struct attn_merge *>(plan.tiles + a->room.n_tiles);
+        const size_t first = (size_t)i * step->n_seqs;
+        const struct attn_plan_batch batch = {
+            reinterpret_cast<const uint32_t *>(arrays->n_slots + first), arrays->table_at + first,
+            step->n_decode, step_window(step, i)};
+        attn_plan_build(&plan, &a->shape, &batch);
+    }
+}
+
+static bool is_turned(const struct step *step, uint32_t seq) {
+    return step->seqs[seq].budget && step->seqs[seq].budget->cache_positions;
+}
+
+static bool is_sparse(const struct step *step, const struct attn_prefill_item &item) {
+    const struct step_seq *seq = &step->seqs[item.seq];
+    if (!seq->sparse) return false;
+    const uint32_t begin = seq->layers[0].n_slots - seq->n_rows - seq->sparse->first_slot;
+    return begin / SPARSE_TILE + (uint32_t)item.tile < sparse_first_dense_tile(seq->sparse);
+}
+
+/* Which of a prompt's rows in the step are the first that see everything in all layers, and with
+ * the keys as they are stored; n_rows: none. */
+static uint32_t first_dense_row(const struct step *step, uint32_t i) {
+    const struct step_seq *seq = &step->seqs[i];
+    if (is_turned(step, i)) return seq->n_rows;
+    if (!seq->sparse) return 0;
+    const uint32_t begin = seq->layers[0].n_slots - seq->n_rows - seq->sparse->first_slot,
+                   first = begin / SPARSE_TILE, dense = sparse_first_dense_tile(seq->sparse);
+    return dense > first ? std::min((dense - first) * SPARSE_TILE, seq->n_rows) : 0;
+}
+
+/* Of the layers that see most: 0, or the largest. */
+static uint32_t widest_window(const struct step *step) {
+    uint32_t most = 0;
+    for (uint32_t l = 0; l < step->n_layers; l++) {
+        const uint32_t window = step_window(step, l);
+        if (window == 0) return 0;
+        most = std::max(most, window);
+    }
+    return most;
+}
+
+/* Of the items that are neither sparse nor turned. */
+static void plan_splits(struct attention *a, const struct step *step,
+                        const struct step_arrays *arrays) {
+    struct attn_split_plan *plan = &a->split;
+    const size_t at = (size_t)attn_prefill_max_items(step->n_rows - step->n_decode,
+                                                     step->n_seqs - step->n_decode) *
+                      ITEM_WORDS;
+    plan->items = reinterpret_cast<struct attn_split_item *>(arrays->items + at);
+    a->split_items = reinterpret_cast<const struct attn_split_item *>(arrays->device_items + at);
+    const uint32_t window = widest_window(step);
+    for (uint32_t i = step->n_decode; i < step->n_seqs; i++) {
+        const struct attn_split_rows rows = {i, first_dense_row(step, i), step->seqs[i].n_rows,
+                                             step->seqs[i].layers[0].n_slots, window};
+        attn_split_add(plan, &a->split_shape, &rows);
+    }
+    attn_split_cut(plan, &a->split_shape);
+}
+
+static void plan_prefill(struct attention *a, const struct device_step *step,
+                         const struct step *host_step, const struct step_arrays *arrays) {
+    struct attn_prefill_item *items = reinterpret_cast<struct attn_prefill_item *>(arrays->items);
+    a->items = reinterpret_cast<const struct attn_prefill_item *>(arrays->device_items);
+    a->n_items = a->n_sparse = a->n_turned = 0;
+    attn_split_begin(&a->split);
+    if (!a->prefill_fits || step->n_seqs == step->n_decode) return;
+    a->n_items = attn_prefill_plan(reinterpret_cast<const uint32_t *>(arrays->seq_rows),
+                                   reinterpret_cast<const uint32_t *>(arrays->n_slots),
+                                   step->n_decode, step->n_seqs, items);
+    auto *turned = std::partition(items, items + a->n_items, [=](const auto &item) {
+        return !is_turned(host_step, (uint32_t)item.seq);
+    });
+    const auto *sparse = std::partition(items, turned, [=](const auto &item) {
+        return !is_sparse(host_step, item);
+    });
+    a->n_turned = (uint32_t)(items + a->n_items - turned);
+    a->n_sparse = (uint32_t)(turned - sparse);
+    if (max_splits(a) > 0) plan_splits(a, host_step, arrays);
+}
+
+void attention_plan(struct cuda_backend *cuda, const struct step_arrays *arrays, char *plans) {
+    if (!cuda->attention) return;
+    plan_decode(cuda->attention, cuda->host_step, arrays, plans);
+    plan_prefill(cuda->attention, &cuda->step, cuda->host_step, arrays);
+}
+
+/* ---- the operations ---- */
+
+static float *lse_of(const struct cuda_backend *cuda, const struct attn_args *args) {
+    if (args->lse) return args->lse;
+    return args->kv->tracked ? cuda->traces.lse : nullptr;
+}
+
+/* The step's sequence whose rows follow an index in the layer, -1 if there is none. */
+static int32_t sparse_seq_of(const struct step *step, uint32_t layer) {
+    if (step_window(step, layer) > 0) return -1;
+    for (uint32_t i = step->n_decode; i < step->n_seqs; i++)
+        if (step->seqs[i].sparse) return (int32_t)i;
+    return -1;
+}
+
+static uint32_t window_of(const struct cuda_backend *cuda, const struct attn_args *args) {
+    return step_window(cuda->host_step, args->layer);
+}
+
+/* For those who judge tokens by it. */
+static bool leaves_traces(const struct attn_args *args) {
+    return args->kv->tracked || args->selects;
+}
+
+/* Both kinds of rows, whatever the shape. */
+static int attend_simply(struct cuda_backend *cuda, const struct attn_args *args, bool decode,
+                         uint32_t n_rows, struct launch launch, struct error *err) {
+    struct attn_simple_params p = {};
+    p.step = cuda->device_step;
+    p.q = args->q;
+    p.q_stride = args->q_stride;
+    p.out = args->out;
+    p.kv = *args->kv;
+    p.n_heads = args->n_heads;
+    p.layer = args->layer;
+    p.n_rows = n_rows;
+    p.decode = decode;
+    p.scale = score_scale_of(args->scale, args->softcap);
+    if (leaves_traces(args)) p.traces = cuda->traces;
+    p.selects = args->selects;
+    if (!decode) p.traces.lse = lse_of(cuda, args);
+    p.turns = key_turns_of(cuda, args);
+    p.window = window_of(cuda, args);
+    p.sparse_seq = decode ? -1 : sparse_seq_of(cuda->host_step, args->layer);
+    p.sparse = cuda->sparse.view;
+    return cuda_check(cuda, launch_attn_simple(&p, launch), "attention", err);
+}
+
+/* The fast kernels move 16 bytes at a time, also where they turn keys. */
+static bool aligned(const struct attn_args *args) {
+    return ((uintptr_t)args->q | (uintptr_t)args->out) % 16 == 0 && args->q_stride % 8 == 0 &&
+           (!args->kv->tracked || turns_in_vectors(args->n_freqs));
+}
+
+/* Keys in 8 bits turn in the registers of who decodes. */
+static bool decodes_fast(const struct attention *a, const struct attn_args *args) {
+    const bool turns = args->kv->dtype != DTYPE_FP8 || !args->kv->tracked ||
+                       args->n_freqs % ATTN_DECODE_TURNS == 0;
+    return a->decode_fits && aligned(args) && turns;
+}
+
+/* What attention over a tracked pool needs beside the step. */
+static int open_turns(struct cuda_backend *cuda, const struct attn_args *args, struct error *err) {
+    if (!args->kv->tracked || !args->inv_freq) return 0;
+    return freqs_send(cuda, &cuda->rotary[args->rope], args->inv_freq, args->n_freqs, err);
+}
+
+int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    const uint32_t n_rows = cuda->repeating ? cuda->launch_rows : cuda->step.n_decode;
+    if (n_rows == 0) return 0;
+    int rc = open_attention(cuda, args, err);
+    if (!rc) rc = open_turns(cuda, args, err);
+    bool awaited = false;
+    if (!rc) rc = select_await(cuda, args->layer, leaves_traces(args), &awaited, err);
+    if (rc) return rc;
+    struct attention *a = cuda->attention;
+    if (!decodes_fast(a, args))
+        return attend_simply(cuda, args, true, n_rows,
+                             {cuda->stream, cuda->overlap && !awaited}, err);
+    struct attn_decode_params p = a->decode;
+    const char *plan = reinterpret_cast<const char *>(cuda->device_step) + STEP_HEADER_BYTES +
+                       plan_of(a, cuda->host_step, args->layer) * plan_bytes(a);
+    p.q = args->q;
+    p.q_stride = args->q_stride;
+    p.out = args->out;
+    p.scale = score_scale_of(args->scale, args->softcap);
+    p.step = cuda->device_step;
+    p.layer = args->layer;
+    p.window = window_of(cuda, args);
+    p.tiles = reinterpret_cast<const struct attn_tile *>(plan);
+    p.merges = reinterpret_cast<const struct attn_merge *>(p.tiles + a->room.n_tiles);
+    p.max_merges = a->room.n_merges;
+    p.partial_out = static_cast<float *>(cuda->partials);
+    p.partial_lse = p.partial_out +
+                    (size_t)a->room.n_partials * (a->n_heads / a->kv.n_kv_heads) * a->kv.head_dim;
+    if (leaves_traces(args)) p.traces = cuda->traces;
+    p.selects = args->selects;
+    p.awaited = awaited;
+    p.turns = key_turns_of(cuda, args);
+    return cuda_check(cuda, launch_attn_decode(p, cuda->stream), "decode attention", err);
+}
+
+/* Items [at, end) of the step; they visit everything, or what `index` says. */
+static int launch_items(struct cuda_backend *cuda, struct attn_prefill_params p, uint32_t at,
+                        uint32_t end, const struct sparse_view *index, struct error *err) {
+    const uint32_t most = ATTN_PREFILL_MAX_ITEMS;
+    int rc = 0;
+    for (; at < end && !rc; at += p.n_items) {
+        p.items = cuda->attention->items + at;
+        p.n_items = end - at < most ? end - at : most;
+        rc = cuda_check(cuda,
+                        index ? launch_attn_prefill_sparse(p, *index, cuda->stream)
+                              : launch_attn_prefill(p, cuda->stream),
+                        "prefill attention", err);
+    }
+    return rc;
+}
+
+static int launch_splits(struct cuda_backend *cuda, const struct attn_prefill_params &p,
+                         struct error *err) {
+    const struct attention *a = cuda->attention;
+    struct attn_split_view view = {};
+    view.items = a->split_items;
+    view.n_items = a->split.n_items;
+    view.n_merges = a->split.n_merges;
+    view.partial_out = static_cast<float *>(cuda->partials);
+    view.partial_lse =
+        view.partial_out + (size_t)max_splits(a) * a->split_shape.n_kv_heads *
+                               a->split_shape.block_rows * a->kv.head_dim;
+    return cuda_check(cuda, launch_attn_split(p, view, cuda->stream), "prefill attention", err);
+}
+
+static int attend_prompts(struct cuda_backend *cuda, const struct attn_args *args,
+                          struct error *err) {
+    const struct device_step *step = &cuda->step;
+    const size_t first = (size_t)args->layer * step->n_seqs;
+    const struct attention *a = cuda->attention;
+    const bool indexed = sparse_seq_of(cuda->host_step, args->layer) >= 0;
+    const uint32_t turned = a->n_items - a->n_turned, n_whole = turned - a->n_sparse,
+                   sparse = indexed ? n_whole : turned;
+    const bool split = a->split.n_items > 0;
+    if (!a->prefill_fits || !aligned(args))
+        return attend_simply(cuda, args, false, step->n_rows - step->n_decode, launch_of(cuda),
+                             err);
+    struct wide_view wide = {};
+    int rc = wide_open(cuda, args->kv, args->layer, &wide, err);
+    if (rc) return rc;
+    struct attn_prefill_params p = {};
+    p.q = args->q;
+    p.q_stride = args->q_stride;
+    p.out = args->out;
+    p.kv = wide.kv;
+    p.page_table = wide.table;
+    p.table_at = step->table_at + first;
+    p.first_row = step->first_row;
+    p.n_rows = step->seq_rows;
+    p.n_slots = step->n_slots + first;
+    p.n_total_rows = step->n_rows;
+    p.n_heads = args->n_heads;
+    p.scale = score_scale_of(args->scale, args->softcap);
+    p.window = window_of(cuda, args);
+    p.lse = lse_of(cuda, args);
+    p.turns = key_turns_of(cuda, args);
+    if (split) rc = launch_splits(cuda, p, err);
+    if (!rc) rc = launch_items(cuda, p, split ? n_whole : 0, sparse, nullptr, err);
+    if (!rc) rc = launch_items(cuda, p, sparse, turned, &cuda->sparse.view, err);
+    p.turned = true;
+    return rc ? rc : launch_items(cuda, p, turned, a->n_items, nullptr, err);
+}
+
+/* Without an index the step's sparse sequence cannot be attended, whatever its heads do. */
+static int check_index(const struct cuda_backend *cuda, const struct attn_args *args,
+                       struct error *err) {
+    if (cuda->sparse.account && cuda->sparse.layer == args->layer) return 0;
+    return error_set(err, ERR_INVALID, "cuda: layer %u has no index", args->layer);
+}
+
+static int stamp(struct cuda_backend *cuda, enum sparse_stamp stamp, struct error *err) {
+    return cuda_check(cuda, launch_sparse_stamp(cuda->sparse.account, stamp, launch_of(cuda)),
+                      "reading the clock", err);
+}
+
+int cuda_attn_prefill(struct backend *be, const struct attn_args *args, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    if (cuda->step.n_seqs == cuda->step.n_decode) return 0;
+    int rc = open_attention(cuda, args, err);
+    if (!rc) rc = open_turns(cuda, args, err);
+    if (rc) return rc;
+    if (sparse_seq_of(cuda->host_step, args->layer) < 0) return attend_prompts(cuda, args, err);
+    rc = check_index(cuda, args, err);
+    if (!rc) rc = stamp(cuda, SPARSE_BEGINS, err);
+    if (!rc) rc = attend_prompts(cuda, args, err);
+    return rc ? rc : stamp(cuda, SPARSE_ATTENTION_ENDS, err);
+}

@@ -1,0 +1,199 @@
+/* attn_plan.c - see attn_plan.h.  Thread: engine.  Memory: the caller's. */
+#include "cuda/attention/attn_plan.h"
+
+#include <assert.h>
+
+#include "engine/base/sizes.h"
+
+enum {
+    /* A tile shorter than this costs more in partials and merging than it saves in reading. */
+    MIN_TILE_UNITS = 8,
+    /* Merging costs a block about as much as reading this many units: cutting must save more. */
+    MERGE_COST_UNITS = 4
+};
+
+/* The block that is being filled, and the tile it ends with. */
+struct filler {
+    struct attn_plan *plan;
+    uint32_t n_blocks;
+    uint32_t block;
+    uint32_t last; /* tile number */
+};
+
+/* The batch as one row of units, item after item, to be shared out. */
+struct course {
+    uint64_t n_units;  /* of the batch */
+    uint32_t n_blocks; /* that get any */
+};
+
+/* Where the unit with the first slot begins that the sequence sees. */
+static uint32_t first_slot(const struct attn_plan_batch *batch, uint32_t seq) {
+    const uint32_t n = batch->n_slots[seq];
+    if (batch->window == 0 || n <= batch->window) return 0;
+    return (n - batch->window) / ATTN_UNIT_SLOTS * ATTN_UNIT_SLOTS;
+}
+
+static uint32_t units_between(uint32_t begin, uint32_t end) {
+    return (uint32_t)div_up(end - begin, ATTN_UNIT_SLOTS);
+}
+
+static uint32_t units_of(const struct attn_plan_batch *batch, uint32_t seq) {
+    return units_between(first_slot(batch, seq), batch->n_slots[seq]);
+}
+
+static uint64_t units_of_batch(const struct attn_plan_shape *shape,
+                               const struct attn_plan_batch *batch) {
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < batch->n_seqs; i++) sum += units_of(batch, i);
+    return sum * shape->n_kv_heads;
+}
+
+struct attn_plan_room attn_plan_room(const struct attn_plan_shape *shape, uint32_t max_seqs,
+                                     uint64_t max_slots) {
+    uint64_t items = (uint64_t)max_seqs * shape->n_kv_heads, cuts = shape->n_blocks;
+    if (shape->split_slots > 0) cuts = max_slots / shape->split_slots * shape->n_kv_heads;
+    struct attn_plan_room room = {
+        .n_tiles = (uint32_t)(shape->n_blocks + items + cuts),
+        .n_merges = (uint32_t)min_u64(items, cuts),
+        .n_partials = (uint32_t)(cuts * 2),
+    };
+    return room;
+}
+
+/* Appends a tile to what a block does.  Blocks are filled in order. */
+static void add_tile(struct filler *f, uint32_t block, const struct attn_tile *tile) {
+    struct attn_plan *plan = f->plan;
+    assert(block < f->n_blocks && block >= f->block);
+    uint32_t at = block;
+    if (plan->tiles[block].end > 0) {
+        at = plan->n_tiles++;
+        plan->tiles[f->last].next = (int32_t)at;
+    }
+    plan->tiles[at] = *tile;
+    f->block = block;
+    f->last = at;
+}
+
+/* The tile of an item that begins at `begin`; its partial and its merge if it is not all of it. */
+static struct attn_tile make_tile(struct attn_plan *plan, const struct attn_plan_batch *batch,
+                                  uint32_t seq, uint32_t kv_head, uint32_t begin, uint32_t end) {
+    struct attn_tile tile = {.seq = (int32_t)seq,
+                             .kv_head = (int32_t)kv_head,
+                             .begin = (int32_t)begin,
+                             .end = (int32_t)end,
+                             .pages = batch->table_at[seq],
+                             .partial = -1,
+                             .next = -1};
+    const uint32_t first = first_slot(batch, seq);
+    if (begin == first && end == batch->n_slots[seq]) return tile;
+    if (begin == first) {
+        plan->merges[plan->n_merges++] = (struct attn_merge){
+            .seq = tile.seq, .kv_head = tile.kv_head, .first_partial = (int32_t)plan->n_partials};
+    }
+    tile.partial = (int32_t)plan->n_partials++;
+    plan->merges[plan->n_merges - 1].n_partials++;
+    return tile;
+}
+
+/* Whole items in order into blocks of at most `capacity` units.  Counts the blocks; fills them if
+ * `f` is given. */
+static uint32_t pack_whole(struct filler *f, const struct attn_plan_shape *shape,
+                           const struct attn_plan_batch *batch, uint64_t capacity) {
+    uint32_t block = 0;
+    uint64_t used = 0;
+    for (uint32_t seq = 0; seq < batch->n_seqs; seq++) {
+        uint32_t units = units_of(batch, seq);
+        if (units > capacity) return UINT32_MAX;
+        for (uint32_t head = 0; units > 0 && head < shape->n_kv_heads; head++) {
+            if (used + units > capacity) {
+                block++;
+                used = 0;
+            }
+            used += units;
+            if (!f) continue;
+            struct attn_tile tile = make_tile(f->plan, batch, seq, head, first_slot(batch, seq),
+                                              batch->n_slots[seq]);
+            add_tile(f, block, &tile);
+        }
+    }
+    return block + 1;
+}
+
+/* The last unit + 1 of a block when all get the same. */
+static uint64_t even_end(const struct course *c, uint32_t block) {
+    return c->n_units * (block + 1) / c->n_blocks;
+}
+
+static void cut_evenly(struct filler *f, const struct attn_plan_shape *shape,
+                       const struct attn_plan_batch *batch, const struct course *c) {
+    uint64_t at = 0;
+    uint32_t block = 0;
+    for (uint32_t seq = 0; seq < batch->n_seqs; seq++) {
+        const uint32_t n = batch->n_slots[seq], begin = first_slot(batch, seq);
+        for (uint32_t head = 0; head < shape->n_kv_heads; head++) {
+            uint64_t first = at, end = at + units_of(batch, seq);
+            while (at < end) {
+                while (even_end(c, block) <= at) block++;
+                uint64_t stop = even_end(c, block) < end ? even_end(c, block) : end;
+                uint64_t begin_slot = begin + (at - first) * ATTN_UNIT_SLOTS,
+                         end_slot = stop == end ? n : begin + (stop - first) * ATTN_UNIT_SLOTS;
+                struct attn_tile tile = make_tile(f->plan, batch, seq, head, (uint32_t)begin_slot,
+                                                  (uint32_t)end_slot);
+                add_tile(f, block, &tile);
+                at = stop;
+            }
+        }
+    }
+}
+
+/* Every item by the same rule, at multiples of split_slots; a tile goes to the block in whose even
+ * share its middle lies. */
+static void cut_fixed(struct filler *f, const struct attn_plan_shape *shape,
+                      const struct attn_plan_batch *batch, const struct course *c) {
+    uint64_t at = 0;
+    for (uint32_t seq = 0; seq < batch->n_seqs; seq++) {
+        uint32_t n = batch->n_slots[seq], split = shape->split_slots;
+        for (uint32_t head = 0; head < shape->n_kv_heads; head++) {
+            for (uint32_t begin = first_slot(batch, seq), end; begin < n; begin = end) {
+                end = min_u32((begin / split + 1) * split, n);
+                uint32_t units = units_between(begin, end);
+                uint64_t block = (2 * at + units) * c->n_blocks / (2 * c->n_units);
+                struct attn_tile tile = make_tile(f->plan, batch, seq, head, begin, end);
+                add_tile(f, (uint32_t)block, &tile);
+                at += units;
+            }
+        }
+    }
+}
+
+static void cut_as_asked(struct filler *f, const struct attn_plan_shape *shape,
+                         const struct attn_plan_batch *batch) {
+    struct course c = {units_of_batch(shape, batch), shape->n_blocks};
+    if (c.n_units == 0) return;
+    if (shape->split_slots > 0) {
+        cut_fixed(f, shape, batch, &c);
+        return;
+    }
+    uint64_t mean = div_up(c.n_units, c.n_blocks);
+    if (mean < MIN_TILE_UNITS) mean = MIN_TILE_UNITS;
+    for (uint64_t capacity = mean; capacity <= mean + MERGE_COST_UNITS; capacity++) {
+        if (pack_whole(NULL, shape, batch, capacity) > c.n_blocks) continue;
+        pack_whole(f, shape, batch, capacity);
+        return;
+    }
+    uint64_t most = div_up(c.n_units, MIN_TILE_UNITS);
+    if (most < c.n_blocks) c.n_blocks = (uint32_t)most;
+    cut_evenly(f, shape, batch, &c);
+}
+
+void attn_plan_build(struct attn_plan *plan, const struct attn_plan_shape *shape,
+                     const struct attn_plan_batch *batch) {
+    struct filler f = {.plan = plan, .n_blocks = shape->n_blocks};
+    plan->n_tiles = shape->n_blocks;
+    plan->n_merges = plan->n_partials = 0;
+    for (uint32_t i = 0; i < shape->n_blocks; i++) {
+        plan->tiles[i] = (struct attn_tile){.partial = -1, .next = -1};
+    }
+    cut_as_asked(&f, shape, batch);
+    plan->tiles[0].n_merges = (int32_t)plan->n_merges;
+}

@@ -1,0 +1,86 @@
+/* attn_plan.h - which block of the decode attention reads which keys.
+ *
+ *   item        one (sequence, KV head): all of its slots, read once for the whole group of heads;
+ *               where the layer has a window, from the unit on that its first slot is in
+ *   tile        a run of slots of one item, attended by one block; the blocks are a fixed number
+ *   partial     the result of a tile that is not its whole item
+ *   merge       the partials of one item, in the order of their slots
+ *
+ *   tiles  [0] [1] ... [n_blocks-1] | more tiles ...      block b: tile b, then what `next` says
+ *           |_______________________^
+ *
+ * The first tile of a block needs no look-up, the grid never changes, and all that does change is
+ * data: so a captured CUDA graph stays valid from step to step (a block without work finds an empty
+ * tile, and the number of merges stands in tile 0).
+ *
+ * Three ways to cut, the first that fits:
+ *   fixed   (split_slots > 0) every split_slots slots: a row's bits depend on its own length only
+ *   whole   no item is cut, if that leaves no block much above the mean
+ *   even    each block gets the same number of units, wherever items begin and end
+ *
+ * Thread: engine.  Memory: the caller's. */
+#ifndef CUDA_ATTENTION_ATTN_PLAN_H
+#define CUDA_ATTENTION_ATTN_PLAN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Tiles begin at a multiple of a unit, the rows that a warp attends at a time. */
+enum { ATTN_UNIT_SLOTS = 16, ATTN_FIXED_SPLIT_SLOTS = 512 };
+
+struct attn_tile {
+    int32_t seq, kv_head;
+    int32_t begin, end; /* slots; begin == end: no work */
+    int32_t pages;      /* where the sequence's pages begin in the layer's part of the table */
+    int32_t partial;    /* number of its partial, -1: it writes the output */
+    int32_t next;       /* the block's next tile, -1: none */
+    int32_t n_merges;   /* in tile 0 only: of the plan */
+};
+
+struct attn_merge {
+    int32_t seq, kv_head;
+    int32_t first_partial, n_partials;
+};
+
+struct attn_plan_shape {
+    uint32_t n_blocks; /* of the grid: all resident at once */
+    uint32_t n_kv_heads;
+    uint32_t split_slots; /* 0: as the batch asks; otherwise a multiple of ATTN_UNIT_SLOTS */
+};
+
+/* Room for every plan of up to max_seqs sequences that hold max_slots slots together. */
+struct attn_plan_room {
+    uint32_t n_tiles, n_merges, n_partials;
+};
+
+struct attn_plan {
+    struct attn_tile *tiles;   /* [room.n_tiles] */
+    struct attn_merge *merges; /* [room.n_merges] */
+    uint32_t n_tiles, n_merges, n_partials;
+};
+
+struct attn_plan_room attn_plan_room(const struct attn_plan_shape *shape, uint32_t max_seqs,
+                                     uint64_t max_slots);
+
+/* A layer's sequences: how many slots each has (none: it gets no tile), and where its pages begin
+ * in the layer's part of the table (device_step.table_at). */
+struct attn_plan_batch {
+    const uint32_t *n_slots;
+    const int32_t *table_at;
+    uint32_t n_seqs;
+    uint32_t window; /* the layer's: only so many slots are seen, the newest; 0: all */
+};
+
+/* Fills plan->tiles and plan->merges. */
+void attn_plan_build(struct attn_plan *plan, const struct attn_plan_shape *shape,
+                     const struct attn_plan_batch *batch);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

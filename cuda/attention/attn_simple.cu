@@ -1,0 +1,161 @@
+/* attn_simple.cu - attention over pages by the definition: the reference of the fast kernels, and
+ * what runs where they do not fit (any head_dim up to 256, any dtype of pages).
+ *
+ *   q     bf16 rows of [n_heads, head_dim]
+ *   pool  pages of dtype [K,V][n_kv_heads][PAGE_TOKENS][head_dim], and the states of budgets
+ *   out   bf16 [n_rows, n_heads * head_dim]
+ *
+ * Grid:   one block per (row, kv head); its query heads one after the other.
+ * A warp takes every N_WARPS-th slot with an online softmax in f32, a lane every 32nd dimension;
+ * the warps' (max, sum, out) are merged at the end.  Row i of a sequence sees slots [0, n_slots -
+ * n_rows + i], of these the newest where the layer has a window, and of a sparse prompt those that
+ * its index says. */
+#include "cuda/attention/sparse/sparse_view.h"
+#include "cuda/common/device.cuh"
+#include "cuda/kv/evict.cuh"
+
+enum { N_WARPS = 4, LANE_DIMS = 8, MAX_DIM = 32 * LANE_DIMS };
+
+struct plan {
+    float max[N_WARPS], sum[N_WARPS];
+    float out[N_WARPS][MAX_DIM];
+};
+
+struct softmax {
+    float max, sum;
+    float out[LANE_DIMS]; /* dimension lane + 32 * i */
+};
+
+static __device__ __forceinline__ float dot_key(const struct kv_pool &kv, const float *q,
+                                                size_t key) {
+    const uint32_t lane = threadIdx.x % 32;
+    float dot = 0.0f;
+#pragma unroll
+    for (uint32_t i = 0; i < LANE_DIMS; i++)
+        if (lane + 32 * i < kv.head_dim)
+            dot += q[i] * load_dtype(kv.base, key + lane + 32 * i, kv.dtype);
+    return warp_sum(dot);
+}
+
+static __device__ float dot_turned_key(const struct kv_pool &kv, const float *q, size_t key,
+                                       const struct key_turns &turns, uint32_t rank) {
+    const uint32_t lane = threadIdx.x % 32;
+    float dot = 0.0f;
+    for (uint32_t i = 0; i < LANE_DIMS; i++)
+        if (lane + 32 * i < kv.head_dim)
+            dot += q[i] * turned_element(kv, key, lane + 32 * i, turns, rank);
+    return warp_sum(dot);
+}
+
+static __device__ __forceinline__ void visit_slot(struct softmax *state, const struct kv_pool &kv,
+                                                  float score, size_t value, float factor) {
+    const uint32_t lane = threadIdx.x % 32, dim = kv.head_dim;
+    const float max = fmaxf(state->max, score);
+    const float keep = __expf(state->max - max),
+                weight = __expf(score - max); /* the first max is -inf: keep 0 */
+    state->max = max;
+    state->sum = state->sum * keep + weight;
+#pragma unroll
+    for (uint32_t i = 0; i < LANE_DIMS; i++)
+        if (lane + 32 * i < dim)
+            state->out[i] =
+                state->out[i] * keep +
+                weight * (load_dtype(kv.base, value + lane + 32 * i, kv.dtype) * factor);
+}
+
+/* lse: where the row's log-sum-exp goes, or NULL. */
+static __device__ void merge_warps(const struct softmax *state, struct plan *plan,
+                                   __nv_bfloat16 *out, uint32_t dim, float *lse) {
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    float max = -INFINITY, sum = 0.0f;
+    if (lane == 0) {
+        plan->max[warp] = state->max;
+        plan->sum[warp] = state->sum;
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < LANE_DIMS; i++) plan->out[warp][lane + 32 * i] = state->out[i];
+    __syncthreads();
+    for (uint32_t w = 0; w < N_WARPS; w++) max = fmaxf(max, plan->max[w]);
+    if (max == -INFINITY) max = 0.0f; /* no slot at all: the result is 0 */
+    for (uint32_t w = 0; w < N_WARPS; w++) sum += plan->sum[w] * __expf(plan->max[w] - max);
+    for (uint32_t d = threadIdx.x; d < dim; d += blockDim.x) {
+        float x = 0.0f;
+        for (uint32_t w = 0; w < N_WARPS; w++) x += plan->out[w][d] * __expf(plan->max[w] - max);
+        store_as(out + d, sum > 0.0f ? x / sum : 0.0f);
+    }
+    if (lse && threadIdx.x == 0) *lse = max * KEEP_LOG2_E + log2f(sum);
+    __syncthreads(); /* the plan is used again by the next head */
+}
+
+/* Where a decoding row's scores for the group of a KV head go; NULL: nobody wants them. */
+static __device__ float *scores_of(const struct attn_simple_params &p, size_t seq,
+                                   uint32_t kv_head) {
+    if (!p.decode || !p.traces.scores) return nullptr;
+    const int32_t at = scores_place(*p.step, seq, p.selects);
+    const uint32_t group = p.n_heads / p.kv.n_kv_heads;
+    if (at < 0) return nullptr;
+    return p.traces.scores + (kv_head * p.traces.score_stride + (size_t)at) * group;
+}
+
+static __device__ void attend(const struct attn_simple_params &p, struct plan *plan, uint32_t row,
+                              uint32_t kv_head, uint32_t head) {
+    const struct device_step &s = *p.step;
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, dim = p.kv.head_dim;
+    const uint32_t group = p.n_heads / p.kv.n_kv_heads;
+    const size_t seq = (size_t)s.row_seq[row], view = p.layer * (size_t)s.n_seqs + seq;
+    const uint32_t first = (uint32_t)s.first_row[seq], n_rows = (uint32_t)s.seq_rows[seq];
+    const uint32_t n_seen = (uint32_t)s.n_slots[view] - n_rows + (row - first) + 1;
+    const int32_t *pages = pages_of(s, p.layer, seq);
+    const size_t page_elements = p.kv.page_bytes / element_bytes(p.kv.dtype);
+    const struct device_budget *budget = budget_of(s, seq);
+    const bool turned = budget && budget->cache_positions;
+    float *const scores = scores_of(p, seq, kv_head);
+    const __nv_bfloat16 *from =
+        static_cast<const __nv_bfloat16 *>(p.q) + row * p.q_stride + (size_t)head * dim;
+    struct softmax state = {-INFINITY, 0.0f, {}};
+    float q[LANE_DIMS];
+#pragma unroll
+    for (uint32_t i = 0; i < LANE_DIMS; i++)
+        q[i] = lane + 32 * i < dim ? to_float(from[lane + 32 * i]) : 0.0f;
+    const bool sparse = (int32_t)seq == p.sparse_seq;
+    const uint32_t half =
+        sparse ? 2 * sparse_first_tile(p.sparse, (uint32_t)s.n_slots[view], n_rows) +
+                     (row - first) / SPARSE_HALF
+               : 0;
+    const uint32_t first_seen = p.window > 0 && n_seen > p.window ? n_seen - p.window : 0;
+    for (uint32_t slot = first_seen + warp; slot < n_seen; slot += N_WARPS) {
+        if (sparse && !sparse_visits(p.sparse, head, half, slot)) continue;
+        const int32_t page = pages[slot / PAGE_TOKENS];
+        const uint32_t at = slot % PAGE_TOKENS, key_row = kv_head * PAGE_TOKENS + at,
+                       value_row = key_row + p.kv.n_kv_heads * PAGE_TOKENS;
+        const size_t key = (size_t)page * page_elements + (size_t)key_row * dim,
+                     value = (size_t)page * page_elements + (size_t)value_row * dim;
+        const float product = turned ? dot_turned_key(p.kv, q, key, p.turns,
+                                                      page_state(p.kv, page, kv_head)->rank[at])
+                                     : dot_key(p.kv, q, key);
+        const float score = score_of(p.scale, product * row_factor(p.kv, page, key_row));
+        if (scores && lane == 0) scores[(size_t)slot * group + head % group] = score;
+        visit_slot(&state, p.kv, score, value, row_factor(p.kv, page, value_row));
+    }
+    const size_t out = (size_t)row * p.n_heads + head;
+    merge_warps(&state, plan, static_cast<__nv_bfloat16 *>(p.out) + out * dim, dim,
+                p.traces.lse ? p.traces.lse + out : nullptr);
+}
+
+static __global__ void attn_simple_kernel(struct attn_simple_params p) {
+    __shared__ struct plan plan;
+    const uint32_t group = p.n_heads / p.kv.n_kv_heads;
+    let_next_start();
+    wait_for_previous();
+    const uint32_t row = blockIdx.x + (p.decode ? 0 : p.step->n_decode);
+    if (row >= (p.decode ? p.step->n_decode : p.step->n_rows)) return;
+    for (uint32_t i = 0; i < group; i++)
+        attend(p, &plan, row, blockIdx.y, blockIdx.y * group + i);
+}
+
+cudaError_t launch_attn_simple(const struct attn_simple_params *p, struct launch launch) {
+    if (p->n_rows == 0) return cudaSuccess;
+    if (p->kv.head_dim > MAX_DIM) return cudaErrorInvalidValue;
+    return launch_kernel(launch, attn_simple_kernel, dim3(p->n_rows, p->kv.n_kv_heads),
+                         32 * N_WARPS, 0, *p);
+}

@@ -1,0 +1,183 @@
+/* attn_decode.cu - see attn_decode.cuh: the kernel, its launch, and the choice of its shape.
+ *
+ *   block    N_WARPS warps, a chain of the plan's tiles: up to 16 query heads of one KV head, slots
+ *            [begin, end) of one sequence
+ *   units    16 slots of one page; each warp reads its own, on its own    ring.cuh
+ *   unit     scores, softmax, outputs                                     unit.cuh
+ *            pages of 8 bits                                              fp8.cuh
+ *            scores that somebody wants                                   scores.cuh
+ *   tile     queries before, and the warps' results after                 tile.cuh
+ *   item     that is several tiles: partial results, merged               merge.cu
+ *
+ * Grid:   plan's n_blocks x N_WARPS * 32 threads.
+ * Shared: N_WARPS rings.          Bound: memory, 2 * n_slots * n_kv_heads * head_dim * 2 bytes.
+ * Oracle: sums in double (tests/cuda/kernels/attn_decode_test.cu). */
+#include "cuda/attention/decode/attn_decode.cuh"
+
+#include "cuda/attention/decode/ring.cuh"
+#include "cuda/attention/decode/tile.cuh"
+#include "cuda/attention/decode/unit.cuh"
+
+template <class S>
+static __global__ void __launch_bounds__(S::N_WARPS * 32)
+    attn_decode_kernel(const __grid_constant__ attn_decode_params p) {
+#if __CUDA_ARCH__ < 900
+    if constexpr (S::BULK) return; /* never launched: attn_decode_map_pool() asks for 9.0 */
+#endif
+    extern __shared__ __align__(1024) char memory[];
+    __shared__ uint64_t barriers[S::N_WARPS * S::N_STAGES];
+    __shared__ int free_stage[S::N_WARPS];
+    const int group = p.n_heads / p.n_kv_heads;
+
+    attn_tile tile = load_tile(p.tiles, blockIdx.x);
+    unit_cursor ahead = {};
+    ahead.table = table_of_layer(p);
+    const unit_ring r = make_ring<S>(memory, barriers);
+    if (p.overlap && !p.awaited) prefetch_first_units<S>(p, tile, ahead.table, r.warp, r.lane);
+    cursor_enter<S>(&ahead, p, tile, r.warp);
+    cursor_settle<S>(&ahead, p, r.warp, r.lane);
+    let_next_start();
+    wait_for_previous();
+    if (tile.begin == tile.end) return;
+
+    int next = 0; /* stage that the next unit asked for goes to: the free one */
+    uint32_t parity = 1;
+    for (; next < S::N_STAGES - 1; next++) ask_unit<S>(&ahead, p, next, r);
+    decode_state<S> st;
+    load_queries<S>(&st, p, tile, group, r.lane);
+    tile_duties d = duties_of(p, tile, group);
+    for (;;) {
+        convert_queries<S>(&st);
+        clear_results<S>(&st);
+        for (int slot = tile.begin + r.warp * ATTN_UNIT_SLOTS; slot < tile.end;
+             slot += S::N_WARPS * ATTN_UNIT_SLOTS) {
+            ask_unit<S>(&ahead, p, next, r);
+            /* The oldest unit lies behind the newest. */
+            next = next + 1 == S::N_STAGES ? 0 : next + 1;
+            parity ^= next == 0;
+            await_unit<S>(next, parity, tile.end - slot, r);
+            attend_unit<S>(&st, p, tile, d, slot, r.stages + next * S::STAGE_BYTES, group,
+                           ahead.table, r);
+            __syncwarp(); /* all lanes have read: the stage is free */
+        }
+        const attn_tile done = tile;
+        if (done.next >= 0) tile = load_tile(p.tiles, done.next);
+        hand_over<S>(reinterpret_cast<warp_result<S> *>(
+                         memory + (size_t)(r.warp * S::N_STAGES + next) * S::STAGE_BYTES),
+                     st, r.lane);
+        if (done.next >= 0) {
+            load_queries<S>(&st, p, tile, group, r.lane);
+            d = duties_of(p, tile, group);
+        }
+        if (r.lane == 0) free_stage[r.warp] = next;
+        if (S::BULK) fence_async_proxy();
+        __syncthreads();
+        store_tile<S>(p, done, memory, free_stage, group);
+        if (done.next < 0) return;
+        __syncthreads(); /* results are read: the stages are free again */
+    }
+}
+
+/* ---- launching ---- */
+
+/* Launches, or counts the blocks that fit a multiprocessor if n_resident is given. */
+template <class S>
+static cudaError_t launch_shape(const attn_decode_params &p, cudaStream_t stream, int *n_resident) {
+    const auto kernel = attn_decode_kernel<S>;
+    cudaError_t error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::RING_BYTES);
+    if (error != cudaSuccess) return error;
+    if (n_resident)
+        return cudaOccupancyMaxActiveBlocksPerMultiprocessor(n_resident, kernel, S::N_WARPS * 32,
+                                                             S::RING_BYTES);
+    return launch_kernel({stream, p.overlap && !p.awaited}, kernel, p.n_blocks, S::N_WARPS * 32,
+                         S::RING_BYTES, p);
+}
+
+/* What the copy engine fills: see suits_copy_engine(). */
+template <typename T, int D>
+using bulk_shape = decode_shape<T, D, 1, D == 256 ? 4 : 8, D == 64 ? 4 : 2, true>;
+
+/* Rings: through the copy engine 128 KiB, one block a multiprocessor (of 8 x 2, 8 x 3, 4 x 6, 12 x
+ * 2 and two blocks of 4 x 3 the best on an H100); otherwise below 99 KiB, all that 8.6 has. */
+template <typename T, int D>
+static cudaError_t launch_dim(const attn_decode_params &p, cudaStream_t stream, int *n_resident) {
+    constexpr bool FP8 = sizeof(T) == 1;
+    constexpr int WARPS = D == 256 ? 2 : 4, STAGES = D <= 64 ? 4 : D <= 96 ? 3 : 2;
+    if (p.n_heads / p.n_kv_heads > 8)
+        return launch_shape<decode_shape<T, D, 2, WARPS, STAGES, false>>(p, stream, n_resident);
+    if constexpr (FP8)
+        return launch_shape<decode_shape<T, D, 1, WARPS, 4, false>>(p, stream, n_resident);
+    if constexpr (D % 64 == 0 && !FP8)
+        if (p.use_map) return launch_shape<bulk_shape<T, D>>(p, stream, n_resident);
+    return launch_shape<decode_shape<T, D, 1, WARPS, STAGES, false>>(p, stream, n_resident);
+}
+
+template <typename T>
+static cudaError_t launch_type(const attn_decode_params &p, cudaStream_t stream, int *n_resident) {
+    switch (p.head_dim) {
+    case 64: return launch_dim<T, 64>(p, stream, n_resident);
+    case 80: return launch_dim<T, 80>(p, stream, n_resident);
+    case 96: return launch_dim<T, 96>(p, stream, n_resident);
+    case 128: return launch_dim<T, 128>(p, stream, n_resident);
+    case 256: return launch_dim<T, 256>(p, stream, n_resident);
+    default: return cudaErrorInvalidValue;
+    }
+}
+
+static cudaError_t launch_checked(const attn_decode_params &p, cudaStream_t stream,
+                                  int *n_resident) {
+    if (p.n_kv_heads == 0 || p.n_heads == 0 || p.n_heads % p.n_kv_heads != 0 ||
+        p.n_heads / p.n_kv_heads > ATTN_DECODE_MAX_GROUP)
+        return cudaErrorInvalidValue;
+    switch (p.kv_dtype) {
+    case DTYPE_BF16: return launch_type<__nv_bfloat16>(p, stream, n_resident);
+    case DTYPE_F16: return launch_type<__half>(p, stream, n_resident);
+    case DTYPE_FP8: return launch_type<uint8_t>(p, stream, n_resident);
+    default: return cudaErrorInvalidValue;
+    }
+}
+
+static bool suits_copy_engine(const attn_decode_params &p) {
+    return p.kv_dtype != DTYPE_FP8 && p.head_dim % 64 == 0 && p.n_heads / p.n_kv_heads <= 8;
+}
+
+cudaError_t attn_decode_map_pool(attn_decode_params *p, uint32_t n_pages) {
+    p->use_map = false;
+    if (!suits_copy_engine(*p) ||
+        !runs_sm90_code(attn_decode_kernel<bulk_shape<__nv_bfloat16, 128>>))
+        return cudaSuccess;
+    const auto encode = tensor_map_encoder();
+    if (!encode) return cudaErrorNotSupported;
+    /* 64 columns, row, column / 64, K or V, page; a box is a unit, K and V. */
+    const uint32_t n_columns = 64, n_blocks = p->head_dim / 64;
+    const cuuint64_t row_bytes = p->head_dim * 2, n_rows = (cuuint64_t)p->n_kv_heads * PAGE_TOKENS;
+    const cuuint64_t sizes[5] = {n_columns, n_rows, n_blocks, 2, n_pages};
+    const cuuint64_t strides[4] = {row_bytes, n_columns * 2, n_rows * row_bytes, p->page_bytes};
+    const cuuint32_t box[5] = {n_columns, ATTN_UNIT_SLOTS, n_blocks, 2, 1},
+                     steps[5] = {1, 1, 1, 1, 1};
+    const CUtensorMapDataType type = p->kv_dtype == DTYPE_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                                              : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    const CUresult result =
+        encode(&p->map, type, 5, const_cast<void *>(p->pool), sizes, strides, box, steps,
+               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    p->use_map = result == CUDA_SUCCESS;
+    return p->use_map ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t attn_decode_count_blocks(const attn_decode_params &p, uint32_t *n_blocks) {
+    int device, n_multiprocessors, n_resident;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess)
+        error = cudaDeviceGetAttribute(&n_multiprocessors, cudaDevAttrMultiProcessorCount, device);
+    if (error == cudaSuccess) error = launch_checked(p, nullptr, &n_resident);
+    if (error == cudaSuccess) *n_blocks = (uint32_t)(n_multiprocessors * n_resident);
+    return error;
+}
+
+cudaError_t launch_attn_decode(const attn_decode_params &p, cudaStream_t stream) {
+    if (p.n_blocks == 0) return cudaErrorInvalidValue;
+    const cudaError_t error = launch_checked(p, stream, nullptr);
+    return error != cudaSuccess ? error : launch_attn_merge(p, stream);
+}

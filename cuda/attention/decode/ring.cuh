@@ -1,0 +1,246 @@
+/* ring.cuh - how keys and values come to the warps of decode attention: rings of units.
+ *
+ *   tile (plan)  |unit|unit|unit|unit|unit| ...      unit: 16 slots of one page, K and V
+ *   warp           0    1    2    3    0             each warp reads its own units, on its own
+ *
+ *   shared       | warp 0: stage 0, 1 .. | warp 1: stage 0, 1 .. | ...       one unit to a stage
+ *   stage        | K | V | of 8 bits the scales of K, of V |
+ *
+ * A warp asks for units as far ahead as its ring goes, over the ends of tiles too, so memory does
+ * not wait for arithmetic, and no barrier stands in the loop.  A unit comes by the copy engine
+ * (TMA, one instruction for K and V, swizzled) or by cp.async (any device, padded rows).
+ *
+ * Thread: device code, by whole warps.  Memory: a ring in shared memory a warp. */
+#ifndef CUDA_ATTENTION_DECODE_RING_CUH
+#define CUDA_ATTENTION_DECODE_RING_CUH
+
+#include "cuda/attention/decode/attn_decode.cuh"
+#include "cuda/common/sm90.cuh"
+
+/* T: type of the pages; uint8_t is e4m3.  D: head_dim.  N_TILES: 8-column tiles for the group. */
+template <typename T_, int D_, int N_TILES_, int N_WARPS_, int N_STAGES_, bool BULK_>
+struct decode_shape {
+    static constexpr bool FP8 = sizeof(T_) == 1;
+    using T = std::conditional_t<FP8, __half, T_>; /* what is multiplied */
+    static constexpr int D = D_, N_TILES = N_TILES_, N_WARPS = N_WARPS_, N_STAGES = N_STAGES_;
+    static constexpr bool BULK = BULK_;
+    static constexpr int HEADS = 8 * N_TILES;
+    static constexpr int K_STEPS = D / 16;
+    static constexpr int PAGE_ROW = D * sizeof(T_);
+    static constexpr int CHUNKS = PAGE_ROW / 16; /* of 16 bytes, in a row */
+    /* In shared memory an odd number of them, but for the copy engine. */
+    static constexpr int ROW_BYTES = PAGE_ROW + (BULK || CHUNKS % 2 ? 0 : 16);
+    static constexpr int UNIT_BYTES = ATTN_UNIT_SLOTS * ROW_BYTES;     /* K or V */
+    static constexpr int SCALES_BYTES = FP8 ? 2 * ATTN_UNIT_SLOTS : 0; /* of K, of V: behind them */
+    static constexpr int OUT_STRIDE = D + 4; /* floats: rows of a warp's result */
+    /* A warp hands over its result in the one stage of its ring that has nothing under way. */
+    static constexpr int RESULT_BYTES = (HEADS * OUT_STRIDE + 2 * HEADS) * 4;
+    static constexpr int LOADED_BYTES = 2 * UNIT_BYTES + SCALES_BYTES;
+    static constexpr int STAGE_BYTES =
+        FP8 && RESULT_BYTES > LOADED_BYTES ? RESULT_BYTES : LOADED_BYTES;
+    static constexpr int RING_BYTES = N_WARPS * N_STAGES * STAGE_BYTES;
+    static_assert(RESULT_BYTES <= STAGE_BYTES, "result does not fit a stage");
+};
+
+static __device__ __forceinline__ attn_tile load_tile(const attn_tile *tiles, int i) {
+    union {
+        int4 words[2];
+        attn_tile tile;
+    } u;
+    const int4 *from = reinterpret_cast<const int4 *>(tiles + i);
+    u.words[0] = __ldg(from);
+    u.words[1] = __ldg(from + 1);
+    return u.tile;
+}
+
+/* Read beside the first tile, so that the number of a page is still the second read. */
+static __device__ __forceinline__ const int32_t *table_of_layer(const attn_decode_params &p) {
+    return p.step->table + (size_t)p.layer * p.step->layer_pages;
+}
+
+/* K and V of a unit: a box of the map that attn_decode_map_pool() makes. */
+static __device__ __forceinline__ void unit_load(shared_at to, const CUtensorMap *map, int row,
+                                                 int page, shared_at bar, uint64_t policy) {
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {%2, %3, %2, %2, %4}], [%5], %6;" ::"r"(to.address),
+                 "l"(map), "r"(0), "r"(row), "r"(page), "r"(bar.address), "l"(policy)
+                 : "memory");
+}
+
+/* ---- asking for units ---- */
+
+/* Where a warp is in asking for its units.  What it needs to know next was read long before: under
+ * load an answer from memory takes microseconds. */
+struct unit_cursor {
+    attn_tile tile, coming; /* coming: valid if tile.next >= 0 */
+    int slot;               /* < tile.end, or the warp has no more units */
+    int page;               /* lane i: the page of unit i of 32 that were looked up together */
+    int n_used;             /* of these */
+    const int32_t *table;   /* of the layer */
+};
+
+/* A warp's ring, and what it takes to fill it. */
+struct unit_ring {
+    uint32_t stages, barriers; /* addresses in shared memory */
+    uint64_t policy;
+    int warp, lane;
+};
+
+/* Makes this warp's ring; the barriers are its own too. */
+template <class S>
+static __device__ __forceinline__ unit_ring make_ring(char *memory, uint64_t *barriers) {
+    unit_ring r;
+    r.warp = threadIdx.x / 32;
+    r.lane = threadIdx.x % 32;
+    r.policy = pass_through_policy();
+    r.stages = (uint32_t)__cvta_generic_to_shared(memory) + r.warp * S::N_STAGES * S::STAGE_BYTES;
+    r.barriers = (uint32_t)__cvta_generic_to_shared(barriers + r.warp * S::N_STAGES);
+    if (S::BULK && r.lane < S::N_STAGES) barrier_init(r.barriers + r.lane * 8, 1);
+    fence_async_proxy();
+    __syncwarp();
+    return r;
+}
+
+template <class S>
+static __device__ __forceinline__ void cursor_enter(unit_cursor *c, const attn_decode_params &p,
+                                                    const attn_tile &tile, int warp) {
+    c->tile = tile;
+    c->slot = tile.begin + warp * ATTN_UNIT_SLOTS;
+    c->n_used = 32;
+    if (tile.next >= 0) c->coming = load_tile(p.tiles, tile.next);
+}
+
+/* Moves to the next tile that has a unit for this warp, and sees to it that the page is known. */
+template <class S>
+static __device__ __forceinline__ void cursor_settle(unit_cursor *c, const attn_decode_params &p,
+                                                     int warp, int lane) {
+    while (c->slot >= c->tile.end && c->tile.next >= 0) cursor_enter<S>(c, p, c->coming, warp);
+    if (c->n_used < 32) return;
+    const int slot = c->slot + lane * S::N_WARPS * ATTN_UNIT_SLOTS;
+    c->n_used = 0;
+    if (slot < c->tile.end) c->page = __ldg(c->table + c->tile.pages + slot / PAGE_TOKENS);
+}
+
+template <class S>
+static __device__ __forceinline__ const char *
+unit_address(const attn_decode_params &p, const attn_tile &tile, int slot, int page) {
+    return static_cast<const char *>(p.pool) + page * p.page_bytes +
+           (tile.kv_head * PAGE_TOKENS + slot % PAGE_TOKENS) * S::PAGE_ROW;
+}
+
+/* To L2 with a warp's first units, while the kernel before is still at work.  It may yet write one
+ * of their slots: L2 is where that write ends too, so nothing old is kept. */
+template <class S>
+static __device__ __forceinline__ void
+prefetch_first_units(const attn_decode_params &p, const attn_tile &tile, const int32_t *table,
+                     int warp, int lane) {
+    const int slot = tile.begin + (warp + lane * S::N_WARPS) * ATTN_UNIT_SLOTS;
+    if (lane >= S::N_STAGES || slot >= tile.end) return;
+    const int page = __ldg(table + tile.pages + slot / PAGE_TOKENS);
+    const char *keys = unit_address<S>(p, tile, slot, page);
+    const char *values = keys + (size_t)p.n_kv_heads * PAGE_TOKENS * S::PAGE_ROW;
+    prefetch_l2(keys, ATTN_UNIT_SLOTS * S::PAGE_ROW);
+    prefetch_l2(values, ATTN_UNIT_SLOTS * S::PAGE_ROW);
+}
+
+/* The scales of a unit's keys, then of its values. */
+template <class S>
+static __device__ __forceinline__ void copy_scales(const attn_decode_params &p,
+                                                   const unit_cursor &c, int page, uint32_t stage,
+                                                   const unit_ring &r) {
+    if (r.lane >= 2) return;
+    const int row = (r.lane * (int)p.n_kv_heads + c.tile.kv_head) * PAGE_TOKENS;
+    const char *scales = static_cast<const char *>(p.pool) + page * p.page_bytes +
+                         (size_t)p.n_kv_heads * 2 * PAGE_TOKENS * S::D;
+    copy_async(stage + 2 * S::UNIT_BYTES + r.lane * ATTN_UNIT_SLOTS,
+               scales + row + c.slot % PAGE_TOKENS, true, r.policy);
+}
+
+/* K and V of a unit by cp.async, 16 bytes a lane. */
+template <class S>
+static __device__ __forceinline__ void copy_unit(const attn_decode_params &p, const unit_cursor &c,
+                                                 int page, uint32_t stage, const unit_ring &r) {
+    const char *keys = unit_address<S>(p, c.tile, c.slot, page);
+    const char *values = keys + (size_t)p.n_kv_heads * PAGE_TOKENS * S::PAGE_ROW;
+    const int n_rows = c.tile.end - c.slot;
+    constexpr int N_CHUNKS = ATTN_UNIT_SLOTS * S::CHUNKS;
+    if constexpr (S::FP8) copy_scales<S>(p, c, page, stage, r);
+#pragma unroll
+    for (int i = 0; i < (N_CHUNKS + 31) / 32; i++) {
+        const int chunk = r.lane + 32 * i, row = chunk / S::CHUNKS;
+        if (N_CHUNKS % 32 && chunk >= N_CHUNKS) break;
+        const uint32_t to = stage + row * S::ROW_BYTES + chunk % S::CHUNKS * 16;
+        copy_async(to, keys + chunk * 16, row < n_rows, r.policy);
+        copy_async(to + S::UNIT_BYTES, values + chunk * 16, row < n_rows, r.policy);
+    }
+}
+
+/* Asks for the cursor's unit and moves on.  Past the end the group of copies is empty. */
+template <class S>
+static __device__ __forceinline__ void ask_unit(unit_cursor *c, const attn_decode_params &p,
+                                                int stage, const unit_ring &r) {
+    if (c->slot < c->tile.end) {
+        const int page = __shfl_sync(~0u, c->page, c->n_used++);
+        const uint32_t to = r.stages + stage * S::STAGE_BYTES;
+        if constexpr (S::BULK) {
+            if (r.lane == 0) {
+                const uint32_t barrier = r.barriers + stage * 8;
+                barrier_arrive_expect(barrier, S::STAGE_BYTES);
+                unit_load(to, &p.map, c->tile.kv_head * PAGE_TOKENS + c->slot % PAGE_TOKENS, page,
+                          barrier, r.policy);
+            }
+        } else {
+            copy_unit<S>(p, *c, page, to, r);
+        }
+        c->slot += S::N_WARPS * ATTN_UNIT_SLOTS;
+        cursor_settle<S>(c, p, r.warp, r.lane);
+    }
+    if constexpr (!S::BULK) copy_async_commit();
+}
+
+/* ---- units that are there ---- */
+
+/* Waits for a unit.  The copy engine knows nothing of slots that are not in use: their values
+ * become zeros here (cp.async has made them so). */
+template <class S>
+static __device__ __forceinline__ void await_unit(int stage, uint32_t parity, int n_valid,
+                                                  const unit_ring &r) {
+    if constexpr (S::BULK) {
+        barrier_wait(r.barriers + stage * 8, parity);
+        if (n_valid >= ATTN_UNIT_SLOTS) return;
+        const uint32_t values = r.stages + stage * S::STAGE_BYTES + S::UNIT_BYTES;
+        for (int row = n_valid; row < ATTN_UNIT_SLOTS; row++)
+            for (int chunk = r.lane; chunk < S::CHUNKS; chunk += 32)
+                clear_16_bytes(values + chunk / 8 * (ATTN_UNIT_SLOTS * 128) + row * 128 +
+                               chunk % 8 * 16);
+        fence_async_proxy();
+    } else {
+        copy_async_wait<S::N_STAGES - 1>();
+    }
+    __syncwarp();
+}
+
+/* Where a row's pair of chunks (2 k + high) lies.  The copy engine swizzles: [D / 64][16 rows][64],
+ * a row's 8 chunks permuted by the row's number. */
+template <class S> struct rows_at {
+    uint32_t base, swizzle;
+    __device__ __forceinline__ rows_at(uint32_t unit, int row, int high) {
+        base = unit + row * (S::BULK ? 128 : S::ROW_BYTES) + (S::BULK ? 0 : high * 16);
+        swizzle = (row % 8 ^ high) * 16;
+    }
+    __device__ __forceinline__ uint32_t operator()(int k) const {
+        if constexpr (!S::BULK) return base + k * 32;
+        return base + k / 4 * (ATTN_UNIT_SLOTS * 128) + (swizzle ^ (k % 4 * 32));
+    }
+};
+
+/* Where a chunk of 16 bytes of a row of a unit lies: see rows_at. */
+template <class S>
+static __device__ __forceinline__ uint4 *chunk_at(uint32_t unit, int row, int chunk) {
+    const uint32_t column = unit + chunk / 8 * (ATTN_UNIT_SLOTS * 128),
+                   bulk = column + row * 128 + (chunk % 8 ^ row % 8) * 16,
+                   plain = unit + row * S::ROW_BYTES + chunk * 16;
+    return static_cast<uint4 *>(__cvta_shared_to_generic(S::BULK ? bulk : plain));
+}
+
+#endif

@@ -1,0 +1,164 @@
+/* tile.cuh - what the warps of decode attention hold of a tile, from its queries to its
+ * outputs.
+ *
+ * Each warp has the queries, and the maximum, sum and outputs of its own units, in registers.  At
+ * the end of a tile the warps' results meet in shared memory, in the one stage of each ring that
+ * has nothing under way.
+ *
+ * Thread: device code, by whole warps; store_tile() by whole blocks.  Memory: the stages of the
+ * rings that are free at a tile's end. */
+#ifndef CUDA_ATTENTION_DECODE_TILE_CUH
+#define CUDA_ATTENTION_DECODE_TILE_CUH
+
+#include "cuda/attention/decode/ring.cuh"
+#include "cuda/common/float4.cuh"
+
+template <class S> struct decode_state {
+    uint32_t q[S::N_TILES][S::K_STEPS][2];        /* Q^T: rows d, columns heads */
+    float out[S::N_TILES][S::K_STEPS][4];         /* O^T */
+    float max[S::N_TILES][2], sum[S::N_TILES][2]; /* sum: of this lane's slots */
+    int scale; /* of 8 bits: the largest of values so far; what is out is to be multiplied by it */
+};
+
+/* Probabilities of 8 bits are multiplied by their value's scale, the largest counted as this one,
+ * 2^12: they are f16, whose least number is 2^-24. */
+static constexpr int SCALED_ONE = 127 + 12;
+
+/* Asks for the queries of a tile; they are bf16 until convert_queries(). */
+template <class S>
+static __device__ __forceinline__ void load_queries(decode_state<S> *st,
+                                                    const attn_decode_params &p,
+                                                    const attn_tile &tile, int group, int lane) {
+    constexpr int APART = S::FP8 ? 4 : 2; /* columns of a lane and of the next */
+    const __nv_bfloat16 *q = static_cast<const __nv_bfloat16 *>(p.q) + tile.seq * p.q_stride +
+                             (size_t)tile.kv_head * group * S::D + lane % 4 * APART;
+#pragma unroll
+    for (int n = 0; n < S::N_TILES; n++) {
+        const int head = n * 8 + lane / 4;
+#pragma unroll
+        for (int k = 0; k < 2 * S::K_STEPS; k++) {
+            const int column = S::FP8 ? k / 2 * 16 + k % 2 * 2 : k * 8;
+            uint32_t x = 0;
+            if (head < group)
+                x = *reinterpret_cast<const uint32_t *>(q + (size_t)head * S::D + column);
+            st->q[n][k / 2][k % 2] = x;
+        }
+    }
+}
+
+template <class S> static __device__ __forceinline__ void convert_queries(decode_state<S> *st) {
+    if constexpr (std::is_same_v<typename S::T, __half>) {
+#pragma unroll
+        for (int i = 0; i < S::N_TILES * S::K_STEPS * 2; i++) {
+            uint32_t *x = &st->q[i / 2 / S::K_STEPS][i / 2 % S::K_STEPS][i % 2];
+            *x = pack<__half>(__uint_as_float(*x << 16), __uint_as_float(*x & 0xffff0000));
+        }
+    }
+}
+
+template <class S> static __device__ __forceinline__ void clear_results(decode_state<S> *st) {
+    st->scale = 0;
+#pragma unroll
+    for (int n = 0; n < S::N_TILES; n++) {
+#pragma unroll
+        for (int k = 0; k < S::K_STEPS; k++)
+            st->out[n][k][0] = st->out[n][k][1] = st->out[n][k][2] = st->out[n][k][3] = 0.0f;
+        st->max[n][0] = st->max[n][1] = -INFINITY;
+        st->sum[n][0] = st->sum[n][1] = 0.0f;
+    }
+}
+
+/* ---- the end of a tile ---- */
+
+/* A warp's result for a tile, as the others read it: in its free stage. */
+template <class S> struct warp_result {
+    float out[S::HEADS][S::OUT_STRIDE];
+    float max[S::HEADS], sum[S::HEADS];
+};
+
+/* Over the lanes that hold the same columns (lane % 4) of an accumulator. */
+static __device__ __forceinline__ float column_max(float x) {
+    for (int i = 4; i < 32; i *= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, i));
+    return x;
+}
+
+static __device__ __forceinline__ float column_sum(float x) {
+    for (int i = 4; i < 32; i *= 2) x += __shfl_xor_sync(~0u, x, i);
+    return x;
+}
+
+template <class S>
+static __device__ __forceinline__ void hand_over(warp_result<S> *to, const decode_state<S> &st,
+                                                 int lane) {
+    const float unit = S::FP8 ? fp8_factor(st.scale) / (1 << (SCALED_ONE - 127)) : 1.0f;
+#pragma unroll
+    for (int n = 0; n < S::N_TILES; n++) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int head = n * 8 + lane % 4 * 2 + i;
+            const float sum = column_sum(st.sum[n][i]);
+#pragma unroll
+            for (int k = 0; k < S::K_STEPS; k++) {
+                /* Where rows of mma lie. */
+                float *row = &to->out[head][k * 16 + lane / 4 * (S::FP8 ? 2 : 1)];
+                row[0] = st.out[n][k][i] * unit;
+                row[S::FP8 ? 1 : 8] = st.out[n][k][i + 2] * unit;
+            }
+            if (lane < 4) {
+                to->max[head] = st.max[n][i];
+                to->sum[head] = sum;
+            }
+        }
+    }
+}
+
+static __device__ __forceinline__ void store_bf16(__nv_bfloat16 *to, float4 x) {
+    *reinterpret_cast<uint2 *>(to) =
+        make_uint2(pack<__nv_bfloat16>(x.x, x.y), pack<__nv_bfloat16>(x.z, x.w));
+}
+
+/* Four outputs of a head, and its log-sum-exp, from what the warps handed over.  A warp that had no
+ * unit has maximum -inf and weighs 0; at least one had. */
+template <class S>
+static __device__ __forceinline__ float4 combine(const char *ring, const int *free_stage, int head,
+                                                 int d, float *lse) {
+    float max = -INFINITY, sum = 0.0f;
+    float4 out = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    const warp_result<S> *r[S::N_WARPS];
+#pragma unroll
+    for (int w = 0; w < S::N_WARPS; w++) {
+        r[w] = reinterpret_cast<const warp_result<S> *>(
+            ring + (size_t)(w * S::N_STAGES + free_stage[w]) * S::STAGE_BYTES);
+        max = fmaxf(max, r[w]->max[head]);
+    }
+#pragma unroll
+    for (int w = 0; w < S::N_WARPS; w++) {
+        const float weight = exp2_fast(r[w]->max[head] - max);
+        sum += r[w]->sum[head] * weight;
+        add_scaled(&out, *reinterpret_cast<const float4 *>(&r[w]->out[head][d]), weight);
+    }
+    *lse = max + log2f(sum);
+    return scaled(out, 1.0f / sum);
+}
+
+template <class S>
+static __device__ __forceinline__ void store_tile(const attn_decode_params &p,
+                                                  const attn_tile &tile, const char *ring,
+                                                  const int *free_stage, int group) {
+    for (int i = threadIdx.x; i < group * (S::D / 4); i += S::N_WARPS * 32) {
+        const int head = i / (S::D / 4), d = i % (S::D / 4) * 4;
+        float lse;
+        const float4 out = combine<S>(ring, free_stage, head, d, &lse);
+        if (tile.partial < 0) {
+            const size_t row = (size_t)tile.seq * p.n_heads + tile.kv_head * group + head;
+            if (p.traces.lse && d == 0) p.traces.lse[row] = lse;
+            store_bf16(static_cast<__nv_bfloat16 *>(p.out) + row * S::D + d, out);
+        } else {
+            const size_t row = (size_t)tile.partial * group + head;
+            *reinterpret_cast<float4 *>(p.partial_out + row * S::D + d) = out;
+            if (d == 0) p.partial_lse[row] = lse;
+        }
+    }
+}
+
+#endif

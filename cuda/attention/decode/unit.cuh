@@ -1,0 +1,183 @@
+/* unit.cuh - a warp's attention to one unit: 16 slots, their keys and values.
+ *
+ * It is computed transposed, so that a group of up to 8 query heads fills the 8 columns of
+ * mma.m16n8k16 (9 to 16 heads: two such tiles):
+ *
+ *   S^T [16 slots, 8 heads] = K [16, d] Q^T [d, 8]         A: ldmatrix       B: registers
+ *   O^T [d, 8 heads]       += V^T [d, 16] P^T [16, 8]      A: ldmatrix.trans B: movmatrix of S^T
+ *
+ * Softmax is online, in base 2, f32.  Slots past the tile's end are masked, and their values
+ * replaced by zeros: a page's unused slots may hold anything, NaN too.  Before a window's first
+ * slot in its unit they are masked alone.
+ *
+ * Thread: device code, by whole warps.  Memory: the unit's stage; keys that are stored before RoPE
+ * turn in it. */
+#ifndef CUDA_ATTENTION_DECODE_UNIT_CUH
+#define CUDA_ATTENTION_DECODE_UNIT_CUH
+
+#include "cuda/attention/decode/fp8.cuh"
+#include "cuda/attention/decode/scores.cuh"
+#include "cuda/attention/decode/tile.cuh"
+#include "cuda/kv/evict.cuh"
+
+static constexpr float LOG2_E = 1.4426950408889634f;
+
+/* What a tile does beside attention to everything: for its layer's window, for its sequence's
+ * budget, or for a selection. */
+struct tile_duties {
+    float *scores;  /* of the item: [slot][group]; NULL: none */
+    bool turned;    /* keys are stored before RoPE */
+    int first_seen; /* slot */
+};
+
+static __device__ __forceinline__ tile_duties duties_of(const attn_decode_params &p,
+                                                        const attn_tile &tile, int group) {
+    tile_duties d = {nullptr, false, 0};
+    if (p.window > 0)
+        d.first_seen = p.step->n_slots[(size_t)p.layer * p.step->n_seqs + tile.seq] - (int)p.window;
+    const device_budget *budget = budget_of(*p.step, tile.seq);
+    d.turned = budget && budget->cache_positions;
+    const int32_t at = p.traces.scores ? scores_place(*p.step, tile.seq, p.selects) : -1;
+    if (at >= 0)
+        d.scores = p.traces.scores + (tile.kv_head * p.traces.score_stride + (size_t)at) * group;
+    return d;
+}
+
+/* ---- scores ---- */
+
+/* Turns a unit's keys in place, a row to two lanes.  Later the copy engine writes there again. */
+template <class S>
+static __device__ __forceinline__ void turn_unit(const attn_decode_params &p, const attn_tile &tile,
+                                                 int slot, uint32_t unit, const int32_t *table,
+                                                 const unit_ring &r) {
+    const int row = r.lane % ATTN_UNIT_SLOTS, n = (int)p.turns.n_freqs / 8;
+    const int page = __ldg(table + tile.pages + slot / PAGE_TOKENS);
+    const char *states = static_cast<const char *>(p.pool) + page * p.page_bytes +
+                         (size_t)p.n_kv_heads * 2 * PAGE_TOKENS * S::PAGE_ROW;
+    const kv_page_state *state = reinterpret_cast<const kv_page_state *>(states) + tile.kv_head;
+    if (slot + row < tile.end) {
+        const uint32_t rank = state->rank[slot % PAGE_TOKENS + row];
+#pragma unroll 1
+        for (int i = r.lane / ATTN_UNIT_SLOTS; i < n; i += 2) {
+            uint4 *const a = chunk_at<S>(unit, row, i), *const b = chunk_at<S>(unit, row, i + n);
+            uint4 x = *a, y = *b;
+            turn_pairs<typename S::T>(&x, &y, p.turns, i * 8, rank);
+            *a = x;
+            *b = y;
+        }
+    }
+    if (S::BULK) fence_async_proxy();
+    __syncwarp();
+}
+
+/* s [slots lane / 4 and + 8][heads lane % 4 * 2 and + 1] = q.k of a unit. */
+template <class S>
+static __device__ __forceinline__ void
+unit_scores(float (&s)[S::N_TILES][4], const decode_state<S> &st, uint32_t stage, int lane) {
+    /* Two sums, so that no product waits for the one before. */
+    float odd[S::N_TILES][4] = {};
+    const rows_at<S> at(stage, lane % 16, lane / 16);
+#pragma unroll
+    for (int k = 0; k < S::K_STEPS; k++) {
+        uint32_t keys[4];
+        load_matrix(keys, at(k));
+#pragma unroll
+        for (int n = 0; n < S::N_TILES; n++)
+            mma<typename S::T>(k % 2 ? odd[n] : s[n], keys, st.q[n][k][0], st.q[n][k][1]);
+    }
+#pragma unroll
+    for (int n = 0; n < S::N_TILES; n++)
+        for (int i = 0; i < 4; i++) s[n][i] += odd[n][i];
+}
+
+/* ---- softmax ---- */
+
+/* Of a unit's slots the first n_hidden. */
+template <class S>
+static __device__ __forceinline__ void hide_slots(float (&s)[S::N_TILES][4], int n_hidden,
+                                                  int lane) {
+#pragma unroll
+    for (int n = 0; n < S::N_TILES; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (lane / 4 + i / 2 * 8 < n_hidden) s[n][i] = -INFINITY;
+}
+
+/* Scores of one column tile to probabilities (unnormalised), in the layout of B.  factors: see
+ * value_factors(). */
+template <class S>
+static __device__ __forceinline__ void softmax_step(decode_state<S> *st, int n, float (&s)[4],
+                                                    int n_valid, float scale_log2, float3 factors,
+                                                    uint32_t (&prob)[2], int lane) {
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        s[i] = lane / 4 + i / 2 * 8 < n_valid ? s[i] * scale_log2 : -INFINITY;
+    float factor[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        /* A unit has a valid slot, so the new maximum is finite. */
+        const float max = fmaxf(st->max[n][i], column_max(fmaxf(s[i], s[i + 2])));
+        factor[i] = exp2_fast(st->max[n][i] - max);
+        st->max[n][i] = max;
+        s[i] = exp2_fast(s[i] - max);
+        s[i + 2] = exp2_fast(s[i + 2] - max);
+        st->sum[n][i] = st->sum[n][i] * factor[i] + s[i] + s[i + 2];
+        if constexpr (S::FP8) {
+            factor[i] *= factors.z;
+            s[i] *= factors.x;
+            s[i + 2] *= factors.y;
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < S::K_STEPS; k++)
+        for (int i = 0; i < 4; i++) st->out[n][k][i] *= factor[i % 2];
+    prob[0] = transpose_8x8(pack<typename S::T>(s[0], s[1]));
+    prob[1] = transpose_8x8(pack<typename S::T>(s[2], s[3]));
+}
+
+/* ---- outputs ---- */
+
+/* Adds what a unit's values are worth to the outputs. */
+template <class S>
+static __device__ __forceinline__ void
+add_values(decode_state<S> *st, const uint32_t (&prob)[S::N_TILES][2], uint32_t unit, int lane) {
+    const rows_at<S> at(unit, lane % 8 + lane / 16 * 8, lane / 8 % 2);
+#pragma unroll
+    for (int k = 0; k < S::K_STEPS; k++) {
+        uint32_t values[4];
+        load_matrix_trans(values, at(k));
+#pragma unroll
+        for (int n = 0; n < S::N_TILES; n++)
+            mma<typename S::T>(st->out[n][k], values, prob[n][0], prob[n][1]);
+    }
+}
+
+template <class S>
+static __device__ __forceinline__ void attend_unit(decode_state<S> *st, const attn_decode_params &p,
+                                                   const attn_tile &tile, const tile_duties &d,
+                                                   int slot, uint32_t stage, int group,
+                                                   const int32_t *table, const unit_ring &r) {
+    const int lane = r.lane;
+    float s[S::N_TILES][4] = {};
+    float3 factors = {};
+    if constexpr (S::FP8) {
+        if (d.turned) code_scores<S, true>(s, *st, p, tile, slot, stage, table, lane);
+        else code_scores<S, false>(s, *st, p, tile, slot, stage, table, lane);
+        factors = value_factors<S>(st, stage, tile.end - slot, lane);
+    } else {
+        if (d.turned) turn_unit<S>(p, tile, slot, stage, table, r);
+        unit_scores<S>(s, *st, stage, lane);
+    }
+    if (p.scale.inner > 0) cap_products(s, p.scale.inner);
+    if (d.scores) store_scores<S>(d.scores, p, tile, s, slot, group, r);
+    if (slot < d.first_seen) hide_slots<S>(s, d.first_seen - slot, lane);
+    uint32_t prob[S::N_TILES][2];
+#pragma unroll
+    for (int n = 0; n < S::N_TILES; n++)
+        softmax_step<S>(st, n, s[n], tile.end - slot, p.scale.outer * LOG2_E, factors, prob[n],
+                        lane);
+    if constexpr (S::FP8) add_codes<S>(st, prob, stage + S::UNIT_BYTES, lane);
+    else add_values<S>(st, prob, stage + S::UNIT_BYTES, lane);
+}
+
+#endif

@@ -1,0 +1,66 @@
+/* attn_prefill.cu - prefill attention on the host: the work list and the choice of the kernel.
+ *
+ * Thread: engine.  Memory: the caller's. */
+#include "cuda/attention/prefill/attn_prefill.cuh"
+
+#include <algorithm>
+
+uint32_t attn_prefill_plan(const uint32_t *n_rows, const uint32_t *n_slots, uint32_t first_seq,
+                           uint32_t n_seqs, struct attn_prefill_item *items) {
+    uint32_t n = 0;
+    for (uint32_t seq = first_seq; seq < n_seqs; seq++)
+        for (uint32_t row = 0; row < n_rows[seq]; row += ATTN_PREFILL_TILE)
+            items[n++] = {(int32_t)seq, (int32_t)(row / ATTN_PREFILL_TILE)};
+    const auto visible = [=](const struct attn_prefill_item &item) {
+        const uint32_t end = (uint32_t)(item.tile + 1) * ATTN_PREFILL_TILE;
+        return n_slots[item.seq] - n_rows[item.seq] + std::min(end, n_rows[item.seq]);
+    };
+    /* Not stable_sort, which allocates. */
+    std::sort(items, items + n, [=](const auto &a, const auto &b) {
+        if (visible(a) != visible(b)) return visible(a) > visible(b);
+        return a.seq != b.seq ? a.seq < b.seq : a.tile < b.tile;
+    });
+    return n;
+}
+
+static bool has_sm90(const struct kv_pool &kv) {
+    static const bool is_there = attn_prefill_sm90_is_there();
+    return is_there && kv.dtype == DTYPE_BF16 && (kv.head_dim == 64 || kv.head_dim == 128);
+}
+
+static bool wants_sm90(const struct attn_prefill_params &p) {
+    return !p.turned && has_sm90(p.kv);
+}
+
+cudaError_t launch_attn_prefill(const struct attn_prefill_params &p, cudaStream_t stream) {
+    return wants_sm90(p) ? launch_attn_prefill_sm90(p, stream) : launch_attn_prefill_mma(p, stream);
+}
+
+cudaError_t launch_attn_prefill_sparse(const struct attn_prefill_params &p,
+                                       const struct sparse_view &s, cudaStream_t stream) {
+    const bool sm90 = wants_sm90(p) && attn_sparse_sm90_fits(s, p.kv.head_dim);
+    return sm90 ? launch_attn_sparse_sm90(p, s, stream) : launch_attn_sparse_mma(p, s, stream);
+}
+
+cudaError_t launch_attn_split(const struct attn_prefill_params &p, const struct attn_split_view &s,
+                              cudaStream_t stream) {
+    const cudaError_t status = wants_sm90(p) ? launch_attn_split_sm90(p, s, stream)
+                                             : launch_attn_split_mma(p, s, stream);
+    return status == cudaSuccess ? launch_attn_split_merge(p, s, stream) : status;
+}
+
+cudaError_t attn_split_shape_of(const struct kv_pool &kv, uint32_t n_heads,
+                                struct attn_split_shape *shape) {
+    int device, n_multiprocessors, n_resident = 1; /* sm90.cu: one block each */
+    *shape = {n_heads, kv.n_kv_heads, attn_prefill_block_rows(kv.head_dim), 0, 0};
+    if (n_heads / kv.n_kv_heads > shape->block_rows) return cudaSuccess;
+    cudaError_t status = cudaGetDevice(&device);
+    if (status == cudaSuccess)
+        status = cudaDeviceGetAttribute(&n_multiprocessors, cudaDevAttrMultiProcessorCount, device);
+    if (status == cudaSuccess && !has_sm90(kv)) status = attn_split_mma_residents(kv, &n_resident);
+    /* None resident: the device is too small for the kernel, and its launch will say so. */
+    if (status != cudaSuccess || n_resident == 0) return status;
+    shape->n_blocks = (uint32_t)(n_multiprocessors * n_resident);
+    shape->max_blocks = (uint32_t)n_multiprocessors * ATTN_SPLIT_MAX_PIECES;
+    return cudaSuccess;
+}

@@ -1,0 +1,106 @@
+/* split_sm90.cu - few prompt rows behind many keys (split.h) for Hopper (sm90.cuh): a
+ * block takes all heads of a group, of fewer rows, in one matrix, and a run of their pairs.
+ *
+ *   q       a stack of matrices [n_heads][D], one a row: a box of (128 / group rows, group, 64)
+ *
+ * Grid:   (KV heads, items).
+ * Shared: an sm90_plan.
+ * Bound:  memory with less than 128 rows times heads of a group, then tensor cores.
+ * Oracle: engine/cpu/attention.c in plain C; the test's oracle is in double. */
+#include "cuda/attention/prefill/attn_prefill.cuh"
+
+#include "cuda/attention/prefill/sm90.cuh"
+#include "cuda/attention/prefill/split_tile.cuh"
+
+/* Of a split tile, row after row with all heads of a group: a box of heads and rows. */
+template <int D>
+static __device__ void load_group(struct sm90_plan<D> &plan, const CUtensorMap *queries,
+                                  const struct split_tile &t) {
+    const int group = t.pairs.group;
+    barrier_arrive_expect(&plan.q_full, ATTN_PREFILL_TILE / group * group * D * 2);
+    for (int c = 0; c < D / COLUMN; c++)
+        tensor_load(plan.q + c * COLUMN_BYTES, queries, c * COLUMN, t.kv_head * group,
+                    t.rows.first_row, &plan.q_full);
+}
+
+/* As of a dense tile with a window.  Rows are group times closer, which the second condition leaves
+ * room for. */
+static __device__ __forceinline__ void hide(float (&s)[64], const struct split_pairs &pairs, int j,
+                                            const struct prefill_tile &t, const int32_t *, int row,
+                                            int first_visible) {
+    const struct key_pair pair = pairs.at(j);
+    const bool behind = (pair.second + 1) * PAGE_TOKENS > first_visible;
+    const bool before =
+        pair.first * PAGE_TOKENS < first_visible + ATTN_PREFILL_TILE / CONSUMERS - pairs.window;
+    if (!behind && !before) return;
+    const int at = row_of(pairs, row), apart = row_of(pairs, row + 8) - at;
+    if (behind) mask_scores(s, pair, t.first_visible + at, apart);
+    if (before) mask_before(s, pair, t.first_visible + at - pairs.window, apart);
+}
+
+template <int D, bool CAPPED>
+static __global__ void __launch_bounds__(THREADS, 1)
+    attn_split_sm90_kernel(const __grid_constant__ struct sm90_maps maps,
+                           const __grid_constant__ struct attn_prefill_params p,
+                           const __grid_constant__ struct attn_split_view s) {
+    extern __shared__ __align__(1024) unsigned char shared[];
+    struct sm90_plan<D> &plan = *reinterpret_cast<struct sm90_plan<D> *>(shared);
+    const int group = __shfl_sync(~0u, threadIdx.x / GROUP_THREADS, 0);
+    const struct split_tile t = split_tile_of(p, s, blockIdx.y, blockIdx.x);
+    if (t.pairs.n == 0) {
+        store_nothing(p, s, t, ATTN_PREFILL_TILE);
+        return;
+    }
+    if (threadIdx.x == 0) {
+        tensor_map_prefetch(&maps.q);
+        tensor_map_prefetch(&maps.pool);
+        init_barriers(plan);
+    }
+    __syncthreads();
+    if (group == 0) {
+        registers_lower<PRODUCER_REGISTERS>();
+        if (threadIdx.x == 0) load_group(plan, &maps.q, t);
+        if (threadIdx.x < 32) produce<D>(plan, maps, t.rows, t.pairs, t.kv_head, p.kv.n_kv_heads);
+    } else {
+        registers_raise<CONSUMER_REGISTERS>();
+        consume<D, CAPPED>(plan, p, t.rows, t.pairs, nullptr, group - 1,
+                           [&](int row, float top, float sum, const auto &pair) {
+                               store_split_row<D>(p, s, t, ATTN_PREFILL_TILE, row, top, sum, pair);
+                           });
+    }
+}
+
+/* A stack of one matrix a row, whose rows are its heads. */
+template <int D>
+static cudaError_t map_groups(CUtensorMap *map, const struct attn_prefill_params &p) {
+    const uint32_t group = p.n_heads / p.kv.n_kv_heads;
+    return tensor_map_stack(map, p.q, p.n_total_rows, p.q_stride * 2, p.n_heads, D, D * 2, group,
+                            ATTN_PREFILL_TILE / group);
+}
+
+template <int D>
+static cudaError_t launch_split(const struct attn_prefill_params &p,
+                                const struct attn_split_view &s, cudaStream_t stream) {
+    const int bytes = sizeof(struct sm90_plan<D>);
+    const auto kernel =
+        p.scale.inner > 0 ? attn_split_sm90_kernel<D, true> : attn_split_sm90_kernel<D, false>;
+    struct sm90_maps maps;
+    cudaError_t status = map_groups<D>(&maps.q, p);
+    if (status == cudaSuccess) status = map_pool<D>(&maps.pool, p.kv, PAGE_TOKENS);
+    if (status == cudaSuccess)
+        status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (status != cudaSuccess) return status;
+    kernel<<<dim3(p.kv.n_kv_heads, s.n_items), THREADS, bytes, stream>>>(maps, p, s);
+    return cudaGetLastError();
+}
+
+cudaError_t launch_attn_split_sm90(const struct attn_prefill_params &p,
+                                   const struct attn_split_view &s, cudaStream_t stream) {
+    if (s.n_items == 0) return cudaSuccess;
+    if (p.kv.dtype != DTYPE_BF16) return cudaErrorInvalidValue;
+    switch (p.kv.head_dim) {
+    case 64: return launch_split<64>(p, s, stream);
+    case 128: return launch_split<128>(p, s, stream);
+    default: return cudaErrorInvalidValue;
+    }
+}

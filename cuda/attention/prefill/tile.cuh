@@ -1,0 +1,114 @@
+/* tile.cuh - what the two prefill kernels share on the device: the geometry of one
+ * query tile and the order in which it visits the keys.
+ *
+ * A key block is the PAGE_TOKENS slots of one page, named by its index in the sequence's page
+ * table. Kernels never count blocks themselves: they ask an iterator for pair i of n (sparse tiles
+ * have one of their own, sparse/attend.cuh).  A pair may name a block past the last slot (an odd
+ * number of blocks): it is loaded from some page and masked. */
+#ifndef CUDA_ATTENTION_PREFILL_TILE_CUH
+#define CUDA_ATTENTION_PREFILL_TILE_CUH
+
+#include "cuda/attention/prefill/attn_prefill.cuh"
+#include "cuda/common/device.cuh"
+
+struct key_pair {
+    int first, second; /* block numbers */
+};
+
+/* Every block with a visible slot, last pair first: what needs masks comes first, and neighbouring
+ * tiles, which run at the same time, read the same pages at about the same time. */
+struct dense_pairs {
+    int n;
+    __device__ struct key_pair at(int i) const {
+        const int pair = n - 1 - i;
+        return {2 * pair, 2 * pair + 1};
+    }
+    /* As of sparse tiles: all are for both halves of a tile. */
+    __device__ bool is_shared(int) const { return true; }
+    __device__ int after(int i, int) const { return i + 1; }
+    __device__ int before(int i) const { return i - 1; }
+};
+
+/* The same where rows see only the newest slots: pairs before the first row's are left out. */
+struct window_pairs {
+    int n, last, window;
+    __device__ struct key_pair at(int i) const {
+        return {2 * (last - i), 2 * (last - i) + 1};
+    }
+    __device__ bool is_shared(int) const { return true; }
+    __device__ int after(int i, int) const { return i + 1; }
+    __device__ int before(int i) const { return i - 1; }
+};
+
+/* The tile's row that a row of a block's matrix is of: one for the other, unless the matrix holds
+ * several heads (split_tile.cuh). */
+template <typename Pairs>
+static __device__ __forceinline__ int row_of(const Pairs &, int matrix_row) {
+    return matrix_row;
+}
+
+struct prefill_tile {
+    int first_row;     /* in the step's matrices */
+    int n_rows;        /* rows of this tile that exist, 1 .. ATTN_PREFILL_TILE */
+    int first_visible; /* slots that the tile's row 0 sees; row i sees i more */
+    int n_slots;       /* of the sequence */
+    const int32_t *pages;
+};
+
+static __device__ __forceinline__ struct prefill_tile prefill_tile_of(
+    const struct attn_prefill_params &p, int item) {
+    const int seq = p.items[item].seq, row = p.items[item].tile * ATTN_PREFILL_TILE;
+    struct prefill_tile t;
+    t.first_row = p.first_row[seq] + row;
+    t.n_rows = min(p.n_rows[seq] - row, (int)ATTN_PREFILL_TILE);
+    t.n_slots = p.n_slots[seq];
+    t.first_visible = t.n_slots - p.n_rows[seq] + row + 1;
+    t.pages = p.page_table + p.table_at[seq];
+    return t;
+}
+
+static __device__ __forceinline__ struct dense_pairs dense_pairs_of(const struct prefill_tile &t) {
+    const int visible = t.first_visible + t.n_rows - 1;
+    return {(visible + 2 * PAGE_TOKENS - 1) / (2 * PAGE_TOKENS)};
+}
+
+template <bool WINDOW>
+static __device__ __forceinline__ auto pairs_of(const struct attn_prefill_params &p,
+                                                const struct prefill_tile &t) {
+    const struct dense_pairs all = dense_pairs_of(t);
+    if constexpr (WINDOW) {
+        const int window = (int)p.window,
+                  first = max(t.first_visible - window, 0) / (2 * PAGE_TOKENS);
+        return window_pairs{all.n - first, all.n - 1, window};
+    } else {
+        return all;
+    }
+}
+
+/* The page to load for a block: one past the end is masked, any page of the sequence will do. */
+static __device__ __forceinline__ int page_of_block(const struct prefill_tile &t, int block) {
+    return t.pages[min(block, (t.n_slots - 1) / PAGE_TOKENS)];
+}
+
+/* Writes one row of the tile of queries, of which a quad of lanes holds the accumulators, the
+ * largest score (base 2) and the sum of the weights: pair(n) is what this lane holds of columns 8 n
+ * and on. */
+template <int D, typename Pair>
+static __device__ __forceinline__ void store_row(const struct attn_prefill_params &p,
+                                                 const struct prefill_tile &t, int row, int head,
+                                                 float top, float sum, Pair pair) {
+    float total = sum + __shfl_xor_sync(~0u, sum, 1);
+    total += __shfl_xor_sync(~0u, total, 2);
+    if (row >= t.n_rows) return;
+    const float inverse = 1.0f / total;
+    const size_t at = (size_t)(t.first_row + row) * p.n_heads + head;
+    __nv_bfloat16 *to = (__nv_bfloat16 *)p.out + at * D;
+    if (p.lse && threadIdx.x % 4 == 0) p.lse[at] = top + log2f(total);
+#pragma unroll
+    for (int n = 0; n < D / 8; n++) {
+        const float2 x = pair(n);
+        *(uint32_t *)(to + n * 8 + threadIdx.x % 4 * 2) = pack_bf16(x.x * inverse, x.y * inverse);
+    }
+}
+
+#endif

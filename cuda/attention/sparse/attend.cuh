@@ -1,0 +1,210 @@
+/* attend.cuh - what a tile of a sparse prompt visits (sparse_view.h), as pairs of 128 keys in the
+ * order in which the attention kernels take them.
+ *
+ *   pair 0      the two pages of the tile's own rows, causal; behind the end they are masked
+ *   pairs 1 ..  entries, all of them in front of the tile: groups that both halves visit, the
+ *               nearest first, and then the first groups; or pages
+ *   then        columns, which have to be listed first: list_columns()
+ *   then        groups of one half alone: a pair of the lower half's, one of the upper half's, and
+ *               so on, so that two who take a half each are never more than a pair apart
+ *
+ *   dense       pairs of pages as in dense_pairs; nothing else
+ *
+ * Every row of a tile sees its own slot in the first pair.  Entries and columns that are missing in
+ * the last pair of their kind repeat the last one, whose values are finite, and are masked:
+ * n_valid().  A column that one half visits with its group is masked for that half.
+ *
+ * The halves' pairs have to alternate, from the lower half's on.  Of an index (lists.cu)
+ * the lower half has as many groups as the upper one, or up to 4 more: distances 1 .. 4 of a half
+ * are all visited or, of an A-shape, a beginning of all that are, and for every other distance d
+ * that is visited while d + 4 is not, there is one the other way round.  Whatever an index has,
+ * empty pairs fill the gap.
+ *
+ * Thread: device code, by whole warps where it says so.  Memory: none. */
+#ifndef CUDA_ATTENTION_SPARSE_ATTEND_CUH
+#define CUDA_ATTENTION_SPARSE_ATTEND_CUH
+
+#include "cuda/attention/prefill/tile.cuh"
+#include "cuda/attention/sparse/sparse_view.h"
+
+/* How many of the ascending numbers list[from, end) are at most x, and those before.  A whole warp
+ * asks: 32 probes a round, as each round waits for memory. */
+static __device__ inline int count_up_to(const int32_t *list, int from, int end, int x) {
+    while (from < end) {
+        const int step = (end - from + 31) / 32, probe = from + (threadIdx.x % 32 + 1) * step - 1;
+        from += __popc(__ballot_sync(~0u, probe < end && list[probe] <= x)) * step;
+        end = min(end, from + step - 1);
+    }
+    return from;
+}
+
+/* A listed column: its slot, and above that a bit for each half that must not see it. */
+enum { COLUMN_HIDDEN = 30, COLUMN_SLOT = (1 << COLUMN_HIDDEN) - 1 };
+
+struct sparse_keys {
+    int n;        /* pairs */
+    int n_shared; /* of them for both halves */
+    int n_listed; /* of them in front of the columns */
+    int listed_tail, column_tail;  /* keys of the last pair of each kind */
+    int first_block, blocks_a_pair; /* of pair 0, and by how much it falls from pair to pair: by 2,
+                                       or at once in front of everything */
+    bool dense, paged;              /* paged: entries are pages */
+    int own;                        /* the tile's first slot */
+    int n_entries, n_columns;
+    const int32_t *entries; /* pages, or distances from 1 on */
+    int n_near;             /* entries that are distances; the others are first groups */
+    const int32_t *lower, *upper; /* distances that one half visits alone */
+    int n_lower, n_upper;
+
+    /* The first block of a pair that a causal mask may have to touch, else a negative one. */
+    __device__ int causal_block(int pair) const { return first_block - pair * blocks_a_pair; }
+    __device__ int n_valid(int pair) const {
+        if (pair >= n_shared) {
+            const int left = (half_of(pair) ? n_upper : n_lower) * SPARSE_GROUP -
+                             (pair - n_shared) / 2 * (2 * PAGE_TOKENS);
+            return max(0, min(left, 2 * PAGE_TOKENS));
+        }
+        if (pair == n_listed - 1) return listed_tail;
+        return pair == n_shared - 1 ? column_tail : 2 * PAGE_TOKENS;
+    }
+    __device__ bool has_pages(int pair) const { return dense || paged || pair == 0; }
+    __device__ bool has_columns(int pair) const { return pair >= n_listed && pair < n_shared; }
+
+    /* Who takes a pair: both halves, or the one that half_of() names. */
+    __device__ bool is_shared(int pair) const { return pair < n_shared; }
+    __device__ int half_of(int pair) const { return (pair - n_shared) % 2; }
+    /* The pair that a half takes after this one, and before it. */
+    __device__ int after(int pair, int half) const {
+        if (pair + 1 < n_shared) return pair + 1;
+        return pair < n_shared ? n_shared + half : pair + 2;
+    }
+    __device__ int before(int pair) const {
+        return pair < n_shared ? pair - 1 : max(pair - 2, n_shared - 1);
+    }
+
+    /* The group of entry i of the pairs of a half alone; an empty pair has group 0 eight times. */
+    __device__ int group_alone(int half, int i) const {
+        const int32_t *list = half ? upper : lower;
+        const int n_listed_alone = half ? n_upper : n_lower;
+        if (n_listed_alone == 0) return 0;
+        return own / SPARSE_GROUP - list[min(i, n_listed_alone - 1)];
+    }
+
+    __device__ int group_shared(int i) const {
+        const int entry = min(i, n_entries - 1);
+        return entry < n_near ? own / SPARSE_GROUP - entries[entry] : n_entries - 1 - entry;
+    }
+
+    /* The slot of key i of a pair that has no columns. */
+    __device__ int slot(int pair, int i) const {
+        if (dense || pair == 0) return causal_block(pair) * PAGE_TOKENS + i;
+        if (paged) {
+            const int page = min((pair - 1) * 2 + i / PAGE_TOKENS, n_entries - 1);
+            return entries[page] * PAGE_TOKENS + i % PAGE_TOKENS;
+        }
+        const int at = i / SPARSE_GROUP, alone = pair - n_shared;
+        const int group = is_shared(pair)
+                              ? group_shared((pair - 1) * SPARSE_TILE_GROUPS + at)
+                              : group_alone(alone % 2, alone / 2 * SPARSE_TILE_GROUPS + at);
+        return group * SPARSE_GROUP + i % SPARSE_GROUP;
+    }
+};
+
+/* How many of `n` keys the last pair has; pairs are full where there are none. */
+static __device__ __forceinline__ int tail_keys(int n) {
+    return n == 0 ? 2 * PAGE_TOKENS : (n - 1) % (2 * PAGE_TOKENS) + 1;
+}
+
+static __device__ __forceinline__ int pairs_of_keys(int n) {
+    return (n + 2 * PAGE_TOKENS - 1) / (2 * PAGE_TOKENS);
+}
+
+static __device__ __forceinline__ void find_pages(struct sparse_keys &keys,
+                                                  const struct sparse_view &s, size_t at) {
+    keys.paged = true;
+    keys.entries = s.blocks + at * s.max_blocks;
+    keys.n_entries = count_up_to(keys.entries, 0, s.block_count[at], keys.own / PAGE_TOKENS - 1);
+}
+
+static __device__ __forceinline__ void find_groups(struct sparse_keys &keys,
+                                                   const struct sparse_view &s, int head,
+                                                   size_t at) {
+    const struct sparse_head h = s.heads[head];
+    const int R = keys.own / SPARSE_GROUP, n_first = min(h.n_first, R);
+    const int reach = R - n_first; /* what is farther is a first group */
+    keys.entries = s.distances + (size_t)head * s.max_distances;
+    keys.lower = keys.entries + h.n_both;
+    keys.upper = keys.lower + h.n_lower;
+    keys.n_near = count_up_to(keys.entries, 0, h.n_both, reach);
+    keys.n_lower = count_up_to(keys.lower, 0, h.n_lower, reach);
+    keys.n_upper = count_up_to(keys.upper, 0, h.n_upper, reach);
+    keys.n_entries = keys.n_near + n_first;
+    keys.n_columns = h.n_columns ? s.column_count[at] : 0;
+}
+
+/* Pairs of one half alone, with those that are empty. */
+static __device__ __forceinline__ int pairs_alone(const struct sparse_keys &keys) {
+    const int upper = pairs_of_keys(keys.n_upper * SPARSE_GROUP),
+              lower = max(pairs_of_keys(keys.n_lower * SPARSE_GROUP), upper);
+    return lower + max(upper, lower - 1);
+}
+
+/* A whole warp asks. */
+static __device__ __forceinline__ struct sparse_keys sparse_keys_of(const struct sparse_view &s,
+                                                                    const struct prefill_tile &t,
+                                                                    int head) {
+    struct sparse_keys keys = {};
+    keys.own = t.first_visible - 1;
+    const int tile = (keys.own - (int)s.first_slot) / SPARSE_TILE, kind = s.heads[head].kind;
+    const size_t at = (size_t)head * s.max_tiles + tile;
+    keys.dense = kind == PATTERN_DENSE || (uint32_t)tile >= s.first_dense_tile;
+    if (keys.dense) {
+        keys.n_listed = keys.n_shared = keys.n = dense_pairs_of(t).n;
+        keys.listed_tail = 2 * PAGE_TOKENS;
+        keys.first_block = 2 * (keys.n - 1), keys.blocks_a_pair = 2;
+        return keys;
+    }
+    if (kind == PATTERN_BLOCK_SPARSE) find_pages(keys, s, at);
+    else find_groups(keys, s, head, at);
+    const int n_keys = keys.n_entries * (keys.paged ? PAGE_TOKENS : SPARSE_GROUP);
+    keys.n_listed = 1 + pairs_of_keys(n_keys);
+    keys.n_shared = keys.n_listed + pairs_of_keys(keys.n_columns);
+    keys.n = keys.n_shared + pairs_alone(keys);
+    keys.listed_tail = tail_keys(n_keys), keys.column_tail = tail_keys(keys.n_columns);
+    keys.first_block = keys.own / PAGE_TOKENS, keys.blocks_a_pair = keys.first_block + 2;
+    return keys;
+}
+
+/* Which halves cover the column, as listed; all bits of COLUMN_HIDDEN: nobody visits it alone. */
+static __device__ __forceinline__ uint32_t hidden_column(const struct sparse_view &s, int head,
+                                                         int own, int column) {
+    const int R = own / SPARSE_GROUP, g = column / SPARSE_GROUP;
+    return (uint32_t)sparse_covers(s, (uint32_t)head, R, 0, g) << COLUMN_HIDDEN |
+           (uint32_t)sparse_covers(s, (uint32_t)head, R, 1, g) << (COLUMN_HIDDEN + 1);
+}
+
+/* Writes the next n_wanted columns of the tile whose first slot is `own`; of the head's chosen ones
+ * those from `from` on are to come.  Returns from which on they are now.  A whole warp does it, and
+ * others may read `to` after a barrier. */
+static __device__ inline int list_columns(const struct sparse_view &s, int head, int own, int from,
+                                          int32_t *to, int n_wanted) {
+    const int lane = threadIdx.x % 32, n_columns = s.heads[head].n_columns;
+    const int32_t *columns = s.columns + (size_t)head * s.max_columns;
+    int n = 0, ahead = from + lane < n_columns ? columns[from + lane] : own;
+    while (n < n_wanted && from < n_columns) {
+        const int column = ahead, next = from + 32 + lane;
+        ahead = next < n_columns ? columns[next] : own;
+        const uint32_t hidden = column < own ? hidden_column(s, head, own, column) : ~0u;
+        const bool stays = hidden >> COLUMN_HIDDEN != 3;
+        const uint32_t all = __ballot_sync(~0u, stays);
+        const int place = n + __popc(all & ((1u << lane) - 1));
+        if (stays && place < n_wanted) to[place] = (int32_t)(hidden | (uint32_t)column);
+        const uint32_t left = __ballot_sync(~0u, stays && place == n_wanted);
+        if (left) return from + __ffs(left) - 1;
+        n += __popc(all);
+        from += 32;
+    }
+    return from;
+}
+
+#endif

@@ -1,0 +1,237 @@
+/* sparse.c - sparse prefill on the host: room for one layer's index, and the operations.
+ *
+ *   attn_index     scores, select, lists, pages, rule: cuda/attention/sparse/sparse_index.h
+ *   attn_prefill   reads the index until the next attn_index: attention.cu
+ *   sparse_totals  what has been added up on the device since the last time
+ *
+ * Memory: one block (layout.c), laid out anew by every attn_index.  It is reserved for the
+ * longest prompt with the largest patterns that anybody may ask for: where others have the rest of
+ * the device, growing could fail.  Only without a reservation it grows. */
+#include "cuda/attention/sparse/sparse_index.h"
+#include "cuda/host/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/attention/sparse/sparse_test.h"
+#include "engine/base/error.h"
+#include "engine/base/sizes.h"
+
+static int account_open(struct cuda_backend *cuda, struct error *err) {
+    if (cuda->sparse.account) return 0;
+    int rc = device_alloc(cuda, sizeof(struct sparse_account), (void **)&cuda->sparse.account, err);
+    return rc ? rc
+              : cuda_check(cuda,
+                           cudaMemsetAsync(cuda->sparse.account, 0, sizeof(struct sparse_account),
+                                           cuda->stream),
+                           "clearing totals", err);
+}
+
+int sparse_memory_reserve(struct cuda_backend *cuda, const struct step_limits *limits,
+                          struct error *err) {
+    const uint32_t n_slots = limits->max_sparse_slots;
+    const struct sparse_shape shape = {.n_heads = limits->n_heads,
+                                .n_kv_heads = limits->n_kv_heads,
+                                .head_dim = limits->head_dim,
+                                .n_rows = limits->max_sparse_rows,
+                                .n_slots = n_slots,
+                                .max_columns = min_u32(SPARSE_MAX_COLUMNS, n_slots),
+                                .max_pages = SPARSE_MAX_PAGES};
+    struct sparse_build build = {0};
+    if (limits->max_sparse_rows == 0) return 0;
+    int rc = account_open(cuda, err);
+    return rc ? rc
+              : device_reserve(cuda, &cuda->sparse.memory, &cuda->sparse.bytes,
+                               sparse_lay_out(&build, &shape, NULL), err);
+}
+
+void sparse_memory_free(struct cuda_backend *cuda) {
+    cudaFree(cuda->sparse.memory);
+    cudaFree(cuda->sparse.account);
+}
+
+uint32_t sparse_first_dense_tile(const struct attn_sparse *sparse) {
+    if (sparse->dense_from >= sparse->first_slot + sparse->n_rows)
+        return (uint32_t)div_up(sparse->n_rows, SPARSE_TILE);
+    if (sparse->dense_from < sparse->first_slot) return 0;
+    return (sparse->dense_from - sparse->first_slot) / SPARSE_TILE;
+}
+
+/* Host [n_heads]: of the layer that is indexed. */
+static const struct attn_pattern *layer_patterns(const struct attn_index_args *args,
+                                                 const struct attn_sparse *sparse) {
+    return sparse->patterns + (size_t)args->layer * args->n_heads;
+}
+
+static bool has_kind(const struct attn_pattern *patterns, uint32_t n_heads,
+                     enum attn_pattern_kind kind) {
+    for (uint32_t i = 0; i < n_heads; i++)
+        if (patterns[i].kind == kind) return true;
+    return false;
+}
+
+/* ---- the operations ---- */
+
+/* The most of p1 that heads of a kind ask for. */
+static uint32_t most_p1(const struct attn_pattern *patterns, uint32_t n_heads,
+                        enum attn_pattern_kind kind) {
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < n_heads; i++)
+        if (patterns[i].kind == kind && patterns[i].p1 > most) most = patterns[i].p1;
+    return most;
+}
+
+static int shape_of(const struct attn_index_args *args, const struct step_seq *seq,
+                    struct sparse_shape *out, struct error *err) {
+    const struct attn_sparse *sparse = seq->sparse;
+    const struct attn_pattern *patterns = layer_patterns(args, sparse);
+    const uint32_t n_columns = most_p1(patterns, args->n_heads, PATTERN_VERTICAL_SLASH),
+                   n_pages = most_p1(patterns, args->n_heads, PATTERN_BLOCK_SPARSE);
+    const uint64_t n_slots = (uint64_t)sparse->first_slot + sparse->n_rows;
+    if (n_columns > SPARSE_MAX_COLUMNS || n_pages > SPARSE_MAX_PAGES)
+        return error_set(err, ERR_UNSUPPORTED,
+                         "cuda: a pattern asks for %u vertical lines and %u pages; at most %d and "
+                         "%d are supported",
+                         n_columns, n_pages, SPARSE_MAX_COLUMNS, SPARSE_MAX_PAGES);
+    if (sparse->n_rows == 0 || sparse->first_slot % PAGE_TOKENS != 0 ||
+        n_slots > seq->layers[args->layer].n_slots)
+        return error_set(err, ERR_INVALID, "cuda: %u rows from slot %u on cannot be indexed",
+                         sparse->n_rows, sparse->first_slot);
+    *out = (struct sparse_shape){.n_heads = args->n_heads,
+                          .n_kv_heads = args->kv->n_kv_heads,
+                          .head_dim = args->kv->head_dim,
+                          .n_rows = sparse->n_rows,
+                          .n_slots = (uint32_t)n_slots,
+                          .max_columns = min_u32(max_u32(n_columns, SPARSE_MIN_COLUMNS),
+                                                 (uint32_t)n_slots),
+                          .max_pages = n_pages};
+    return 0;
+}
+
+/* Patterns, and behind them room for densities. */
+static int send_patterns(struct cuda_backend *cuda, const struct attn_index_args *args,
+                         const struct attn_sparse *sparse, struct args *room, struct error *err) {
+    const size_t bytes = args->n_heads * sizeof(*sparse->patterns);
+    int rc = args_take(cuda, bytes + args->n_heads * sizeof(float), room, err);
+    if (rc) return rc;
+    memcpy(room->host, layer_patterns(args, sparse), bytes);
+    return args_send(cuda, room, room->device, bytes, err);
+}
+
+static cudaError_t launch_all(const struct sparse_build *b, const struct attn_pattern *patterns,
+                              struct launch launch) {
+    const uint32_t n = b->view.n_heads;
+    cudaError_t code = launch_sparse_stamp(b->account, SPARSE_BEGINS, launch);
+    if (has_kind(patterns, n, PATTERN_VERTICAL_SLASH)) {
+        if (code == cudaSuccess && !b->synthetic) code = launch_sparse_scores(b, launch);
+        if (code == cudaSuccess) code = launch_sparse_select(b, launch);
+    }
+    if (code == cudaSuccess) code = launch_sparse_lists(b, launch);
+    if (code == cudaSuccess && has_kind(patterns, n, PATTERN_BLOCK_SPARSE))
+        code = launch_sparse_pages(b, launch);
+    if (code == cudaSuccess) code = launch_sparse_rule(b, launch);
+    if (code == cudaSuccess) code = launch_sparse_stamp(b->account, SPARSE_INDEX_ENDS, launch);
+    return code;
+}
+
+static int find_seq(const struct step *step, uint32_t *seq, struct error *err) {
+    for (uint32_t i = step->n_decode; i < step->n_seqs; i++) {
+        *seq = i;
+        if (step->seqs[i].sparse) return 0;
+    }
+    return error_set(err, ERR_INVALID, "cuda: no sequence of the step is sparse");
+}
+
+static int prepare(struct cuda_backend *cuda, const struct attn_index_args *args,
+                   struct sparse_build *b, struct args *room, struct error *err) {
+    struct wide_view wide;
+    const struct step_seq *seq = &cuda->host_step->seqs[b->seq];
+    const struct attn_sparse *sparse = seq->sparse;
+    struct sparse_shape shape;
+    int rc = shape_of(args, seq, &shape, err);
+    if (!rc) rc = account_open(cuda, err);
+    if (!rc)
+        rc = device_reserve(cuda, &cuda->sparse.memory, &cuda->sparse.bytes,
+                            sparse_lay_out(b, &shape, NULL), err);
+    if (!rc) rc = send_patterns(cuda, args, sparse, room, err);
+    if (!rc) rc = wide_open(cuda, args->kv, args->layer, &wide, err);
+    if (rc) return rc;
+    b->patterns = (const struct attn_pattern *)room->device;
+    if (args->density) b->density = (float *)(b->patterns + args->n_heads);
+    sparse_lay_out(b, &shape, cuda->sparse.memory);
+    b->view.first_slot = sparse->first_slot;
+    b->view.first_dense_tile = sparse_first_dense_tile(sparse);
+    b->account = cuda->sparse.account;
+    b->kv = wide.kv;
+    b->step = wide.step;
+    b->dense_above = sparse->dense_above;
+    b->synthetic = sparse->synthetic;
+    return 0;
+}
+
+int cuda_attn_index(struct backend *be, const struct attn_index_args *args, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    struct sparse_build build = {.layer = args->layer,
+                                 .q = args->q,
+                                 .q_stride = args->q_stride,
+                                 .scale = score_scale_of(args->scale, args->softcap)};
+    const size_t patterns_bytes = args->n_heads * sizeof(*build.patterns);
+    struct args room;
+    int rc = find_seq(cuda->host_step, &build.seq, err);
+    if (!rc) rc = prepare(cuda, args, &build, &room, err);
+    if (rc) return rc;
+    cuda->sparse.view = build.view;
+    cuda->sparse.layer = args->layer;
+    const struct attn_sparse *sparse = cuda->host_step->seqs[build.seq].sparse;
+    rc = cuda_check(cuda, launch_all(&build, layer_patterns(args, sparse), launch_of(cuda)),
+                    "attn_index", err);
+    if (rc || !args->density) return rc;
+    room.host += patterns_bytes;
+    room.device += patterns_bytes;
+    return results_fetch(cuda, &room, args->density, args->n_heads * sizeof(float), err);
+}
+
+int cuda_sparse_totals(struct backend *be, struct sparse_totals *out, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    struct args room;
+    if (!cuda->sparse.account) { /* nothing was ever indexed */
+        *out = (struct sparse_totals){0};
+        return 0;
+    }
+    struct sparse_totals *totals = &cuda->sparse.account->totals;
+    int rc = args_take(cuda, sizeof(*totals), &room, err);
+    if (!rc)
+        rc = cuda_check(cuda,
+                        cudaMemcpyAsync(room.device, totals, sizeof(*totals),
+                                        cudaMemcpyDeviceToDevice, cuda->stream),
+                        "sparse totals", err);
+    if (!rc)
+        rc = cuda_check(cuda, cudaMemsetAsync(totals, 0, sizeof(*totals), cuda->stream),
+                        "sparse totals", err);
+    return rc ? rc : results_fetch(cuda, &room, out, sizeof(*totals), err);
+}
+
+int cuda_sparse_visited(struct backend *be, uint32_t head, uint32_t half, uint32_t *slots,
+                        uint32_t *n, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    const struct sparse_view *view = &cuda->sparse.view;
+    const uint32_t end = view->first_slot + min_u32((half + 1) * SPARSE_HALF, view->n_rows);
+    bool *host = malloc(view->n_slots), *device = NULL;
+    if (!host) return error_set(err, ERR_NOMEM, "cuda: no memory");
+    int rc = device_alloc(cuda, view->n_slots, (void **)&device, err);
+    if (!rc)
+        rc = cuda_check(cuda, launch_sparse_visited(view, head, half, device, launch_of(cuda)),
+                        "visited slots", err);
+    if (!rc)
+        rc = cuda_check(cuda,
+                        cudaMemcpyAsync(host, device, view->n_slots, cudaMemcpyDeviceToHost,
+                                        cuda->stream),
+                        "visited slots", err);
+    if (!rc) rc = cuda_sync(be, err);
+    *n = 0;
+    for (uint32_t slot = 0; !rc && slot < end; slot++)
+        if (host[slot]) slots[(*n)++] = slot;
+    cudaFree(device);
+    free(host);
+    return rc;
+}

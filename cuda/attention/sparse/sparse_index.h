@@ -1,0 +1,103 @@
+/* sparse_index.h - from the queries and keys of a layer to the index of a sparse prompt: the
+ * launchers, in the order of their work, and what they share.
+ *
+ *   scores   of vertical-slash heads: columns [N], diagonals [N] in two parts
+ *   select   the best of both: columns as a list, diagonals as a bitmap of groups of distances
+ *   lists    distances, marks, first groups of A-shape and vertical-slash; single columns per tile
+ *   pages    of block-sparse heads: means, products, the best pages of every tile
+ *   rule     heads that visit too much become dense; what is visited is added to the totals
+ *
+ * Lines and pages come one after the other, so their scratch is the same memory.
+ *
+ * Thread: engine.  Memory: the caller's (cuda/attention/sparse/sparse.c,
+ * cuda/attention/sparse/layout.c). */
+#ifndef CUDA_ATTENTION_SPARSE_SPARSE_INDEX_H
+#define CUDA_ATTENTION_SPARSE_SPARSE_INDEX_H
+
+#include "cuda/attention/sparse/sparse_view.h"
+#include "cuda/host/kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Selection and products of means read whole vectors: arrays are a multiple of this long. */
+enum { SPARSE_UNIT = 128 };
+/* Tiles whose products with all pages are there at once: a multiple of this. */
+enum { SPARSE_PAGE_BATCH = 64 };
+/* A chunk of pages is not smaller, and there are not more chunks. */
+enum { SPARSE_MIN_CHUNK = 8, SPARSE_MAX_CHUNKS = 128 };
+
+/* What is added up on the device until somebody asks. */
+struct sparse_account {
+    struct sparse_totals totals;
+    uint64_t begun; /* ns: what is being timed */
+};
+
+/* Of a row and a chunk of the keys, base 2. */
+struct sparse_row_part {
+    float max, sum;
+};
+
+struct sparse_build {
+    const struct device_step *step;
+    uint32_t seq, layer; /* of the step: whose pages */
+    const void *q;       /* bf16, [view.n_rows] rows of q_stride: [n_heads, head_dim] */
+    size_t q_stride;
+    struct kv_pool kv;
+    struct score_scale scale;
+    float dense_above;
+    uint32_t synthetic;
+    const struct attn_pattern *patterns; /* device [n_heads]: of the layer */
+    struct sparse_view view;
+    struct sparse_account *account;
+    float *density;              /* [n_heads], or NULL: visited / causal, of the same tiles */
+    unsigned long long *visited; /* [n_heads]: pairs of row and slot, of tiles that may be sparse */
+
+    /* Lines.  stride: n_slots rounded up to SPARSE_UNIT. */
+    size_t stride;
+    float *columns, *lower, *upper; /* [n_heads][stride]; a diagonal's score is lower + upper */
+    uint32_t n_chunks, chunk_pages; /* how pass 1 and 2 share the pages */
+    struct sparse_row_part *row_parts; /* [n_chunks][n_heads][SPARSE_QUERIES] */
+    float *lse;                     /* [n_heads][SPARSE_QUERIES], base 2 */
+    uint8_t *near_diagonals;        /* [n_heads][stride / SPARSE_UNIT]: bit o / SPARSE_GROUP is set
+                                       iff a diagonal of that group was chosen */
+
+    /* Pages.  page_stride: pages of n_slots, rounded up to SPARSE_UNIT. */
+    size_t page_stride;
+    uint32_t batch;      /* tiles */
+    float *mean_queries; /* [n_heads][n_tiles][head_dim] */
+    float *mean_keys;    /* [n_kv_heads][page_stride][head_dim] */
+    float *products;     /* [n_heads][batch][page_stride] */
+};
+
+/* What decides how long the arrays are. */
+struct sparse_shape {
+    uint32_t n_heads, n_kv_heads, head_dim, n_rows, n_slots;
+    uint32_t max_columns, max_pages; /* the largest k of any head */
+};
+
+/* Sets b's pointers and lengths; returns how many bytes there have to be at `base`, which may be
+ * NULL to learn just that. */
+size_t sparse_lay_out(struct sparse_build *b, const struct sparse_shape *s, char *base);
+
+cudaError_t launch_sparse_scores(const struct sparse_build *b, struct launch launch);
+cudaError_t launch_sparse_select(const struct sparse_build *b, struct launch launch);
+cudaError_t launch_sparse_lists(const struct sparse_build *b, struct launch launch);
+cudaError_t launch_sparse_pages(const struct sparse_build *b, struct launch launch);
+cudaError_t launch_sparse_rule(const struct sparse_build *b, struct launch launch);
+
+/* out [view->n_slots]: which slots half a tile visits; of its rows whole groups or pages */
+cudaError_t launch_sparse_visited(const struct sparse_view *view, uint32_t head, uint32_t half,
+                                  bool *out, struct launch launch);
+
+enum sparse_stamp { SPARSE_BEGINS, SPARSE_INDEX_ENDS, SPARSE_ATTENTION_ENDS };
+/* The device's clock: what lies between two stamps is added to the totals. */
+cudaError_t launch_sparse_stamp(struct sparse_account *account, enum sparse_stamp stamp,
+                                struct launch launch);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,208 @@
+/* device.cuh - what every kernel of this room uses: conversions, reductions, launching with
+ * overlap.
+ *
+ * Thread: device code, and launchers on the engine thread.  Memory: none. */
+#ifndef CUDA_COMMON_DEVICE_CUH
+#define CUDA_COMMON_DEVICE_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+#include <cuda_runtime.h>
+
+#include "cuda/host/kernels.h"
+
+/* Lets the next kernel of the stream start: it waits on its own before it touches what we write. */
+static __device__ __forceinline__ void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/* Everything before this kernel in the stream has ended and can be seen after this.  Every kernel
+ * must pass here, or "the kernel before has ended" would not mean "all before have". */
+static __device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* `cluster` blocks of a row of the grid start together; more than one needs 9.0. */
+template <typename... Params, typename... Args>
+static cudaError_t launch_clusters(struct launch launch, void (*kernel)(Params...),
+                                   uint32_t cluster, dim3 grid, dim3 block, size_t shared_bytes,
+                                   Args... args) {
+    cudaLaunchAttribute attributes[2] = {};
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = launch.stream;
+    config.attrs = attributes;
+    if (launch.overlap) {
+        cudaLaunchAttribute *overlap = &attributes[config.numAttrs++];
+        overlap->id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        overlap->val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (cluster > 1) {
+        cudaLaunchAttribute *clusters = &attributes[config.numAttrs++];
+        clusters->id = cudaLaunchAttributeClusterDimension;
+        clusters->val.clusterDim.x = cluster;
+        clusters->val.clusterDim.y = clusters->val.clusterDim.z = 1;
+    }
+    return cudaLaunchKernelEx(&config, kernel, args...);
+}
+
+template <typename... Params, typename... Args>
+static cudaError_t launch_kernel(struct launch launch, void (*kernel)(Params...), dim3 grid,
+                                 dim3 block, size_t shared_bytes, Args... args) {
+    return launch_clusters(launch, kernel, 1, grid, block, shared_bytes, args...);
+}
+
+/* Whether this device runs the kernel as compiled for compute capability 9.0.  If not, it has what
+ * was compiled for 8.0, without the parts guarded by __CUDA_ARCH__, or no kernel at all. */
+template <typename Kernel> static bool runs_sm90_code(Kernel *kernel) {
+    cudaFuncAttributes attributes;
+    const bool is_there = cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess;
+    if (!is_there) cudaGetLastError(); /* an answer, not a fault */
+    return is_there && attributes.ptxVersion >= 90;
+}
+
+static __device__ __forceinline__ float to_float(float x) {
+    return x;
+}
+static __device__ __forceinline__ float to_float(__half x) {
+    return __half2float(x);
+}
+static __device__ __forceinline__ float to_float(__nv_bfloat16 x) {
+    return __bfloat162float(x);
+}
+
+static __device__ __forceinline__ void store_as(float *to, float x) {
+    *to = x;
+}
+static __device__ __forceinline__ void store_as(__half *to, float x) {
+    *to = __float2half_rn(x);
+}
+static __device__ __forceinline__ void store_as(__nv_bfloat16 *to, float x) {
+    *to = __float2bfloat16_rn(x);
+}
+
+/* ---- elements as bytes with a scale (engine/device/backend.h, struct kv_store) ---- */
+
+static __device__ __forceinline__ float fp8_factor(uint32_t scale) {
+    return __uint_as_float(scale << 23);
+}
+
+/* The least scale that covers elements of which this is the largest. */
+static __device__ __forceinline__ uint32_t fp8_scale(float largest, uint32_t most) {
+    /* 448 = 1.75 * 2^8: a mantissa above 1.75 carries into the exponent. */
+    const uint32_t exponent = (__float_as_uint(largest) + (0x7fffff - 0x600000)) >> 23;
+    return min(exponent > 9 ? exponent - 8 : 1u, most);
+}
+
+static __device__ __forceinline__ uint8_t fp8_code(float x) {
+    return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
+}
+
+/* What the codes in the lower two bytes stand for, exact in 16 bits of either kind. */
+static __device__ __forceinline__ float2 fp8_values(uint32_t codes) {
+    return __half22float2(
+        __half2(__nv_cvt_fp8x2_to_halfraw2((__nv_fp8x2_storage_t)codes, __NV_E4M3)));
+}
+
+static __host__ __device__ __forceinline__ uint32_t element_bytes(enum dtype dtype) {
+    return dtype == DTYPE_F32 ? 4 : dtype == DTYPE_FP8 ? 1 : 2;
+}
+
+/* Element i of an array whose dtype is known at run time only; without its scale. */
+static __device__ __forceinline__ float load_dtype(const void *data, size_t i, enum dtype dtype) {
+    if (dtype == DTYPE_F32) return static_cast<const float *>(data)[i];
+    if (dtype == DTYPE_FP8) return fp8_values(static_cast<const uint8_t *>(data)[i]).x;
+    if (dtype == DTYPE_F16) return to_float(static_cast<const __half *>(data)[i]);
+    return to_float(static_cast<const __nv_bfloat16 *>(data)[i]);
+}
+
+static __device__ __forceinline__ void store_dtype(void *data, size_t i, float x,
+                                                   enum dtype dtype) {
+    if (dtype == DTYPE_F32) store_as(static_cast<float *>(data) + i, x);
+    else if (dtype == DTYPE_F16) store_as(static_cast<__half *>(data) + i, x);
+    else store_as(static_cast<__nv_bfloat16 *>(data) + i, x);
+}
+
+/* Two bf16 in a word: the lower half comes first in memory. */
+static __device__ __forceinline__ float2 unpack_bf16(uint32_t pair) {
+    return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+}
+static __device__ __forceinline__ uint32_t pack_bf16(float x, float y) {
+    __nv_bfloat162 pair = __floats2bfloat162_rn(x, y);
+    return *reinterpret_cast<uint32_t *>(&pair);
+}
+
+static __device__ __forceinline__ uint32_t multiply_pair(uint32_t a, uint32_t b) {
+    __nv_bfloat162 product = __hmul2(*reinterpret_cast<__nv_bfloat162 *>(&a),
+                                     *reinterpret_cast<__nv_bfloat162 *>(&b));
+    return *reinterpret_cast<uint32_t *>(&product);
+}
+
+static __device__ __forceinline__ float sum_squares(uint4 v) {
+    float sum = 0.0f;
+    for (uint32_t word : {v.x, v.y, v.z, v.w}) {
+        const float2 f = unpack_bf16(word);
+        sum += f.x * f.x + f.y * f.y;
+    }
+    return sum;
+}
+
+static __device__ __forceinline__ float gate_mul(float gate, float up, enum gate_kind kind) {
+    const float x = kind == GATE_GELU ? gate * (GELU_1 + GELU_3 * gate * gate) : gate;
+    return gate / (1.0f + __expf(-x)) * up; /* __expf: 2 ulp near 0, far under bf16's rounding */
+}
+
+/* 2 ulp, and 2^-inf = 0: far below the rounding of weights to 16 bits. */
+static __device__ __forceinline__ float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* tanh(x / TANH2_UNIT) = 1 - 2 / (1 + 2^x), off by 2^-22: a score's cap times that is far below
+ * what the rounding of keys does to the score.  NaN stays NaN. */
+static __device__ __forceinline__ float tanh2(float x) {
+    return 1.0f - __fdividef(2.0f, 1.0f + exp2_fast(x));
+}
+
+static __device__ __forceinline__ float score_of(const struct score_scale &scale, float product) {
+    return scale.outer * (scale.inner > 0 ? tanh2(scale.inner * product) : product);
+}
+
+/* For kernels that multiply by scale.outer later on: what it is multiplied with, of products. */
+static __device__ __forceinline__ void cap_products(float &product, float inner) {
+    product = tanh2(inner * product);
+}
+template <typename Element, int N>
+static __device__ __forceinline__ void cap_products(Element (&products)[N], float inner) {
+#pragma unroll
+    for (int i = 0; i < N; i++) cap_products(products[i], inner);
+}
+
+static __device__ __forceinline__ float warp_max(float x) {
+    for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
+    return x;
+}
+
+static __device__ __forceinline__ float warp_sum(float x) {
+    for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+    return x;
+}
+
+/* The sum over a block of whole warps, in every thread.  `shared` holds one float a warp. */
+static __device__ __forceinline__ float block_sum(float x, float *shared) {
+    x = warp_sum(x);
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
+    __syncthreads();
+    x = threadIdx.x % 32 < blockDim.x / 32 ? shared[threadIdx.x % 32] : 0.0f;
+    return warp_sum(x);
+}
+
+#endif

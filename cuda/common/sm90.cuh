@@ -1,0 +1,227 @@
+/* sm90.cuh - Hopper's instructions as functions: tensor-map copies, mbarriers, wgmma, registers.
+ *
+ * Shared-memory matrices are in 128-byte swizzle: rows of 64 bf16 (128 bytes), 8 rows to a
+ * 1024-byte atom in which chunk c (16 bytes) of row r sits at chunk c ^ r.  Matrices start at
+ * multiples of 1024 bytes; wider ones are several such columns of 64, one after the other.
+ *
+ * A wgmma descriptor of such a matrix (PTX ISA, "Asynchronous Warpgroup Level Matrix"):
+ *   bits  0-13  start address >> 4
+ *   bits 16-29  leading byte offset >> 4: from one column of 64 to the next when the rows run
+ *               along the reduction (V: "MN-major"); ignored when along M or N (Q, K: "K-major")
+ *   bits 32-45  stride byte offset >> 4: from one group of 8 rows to the next, 1024
+ *   bits 62-63  1: 128-byte swizzle
+ * The reduction advances by 16: 32 bytes within a K-major row, 16 rows = 2048 bytes otherwise.
+ *
+ * Where it says no different, a function may not be reached in code for less than 9.0. */
+#ifndef CUDA_COMMON_SM90_CUH
+#define CUDA_COMMON_SM90_CUH
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+
+#include "cuda/common/mma.cuh"
+
+/* --- mbarriers: a phase ends when `arrivals` have come and all announced bytes have landed --- */
+
+static __device__ __forceinline__ void barrier_init(shared_at bar, uint32_t arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar.address), "r"(arrivals)
+                 : "memory");
+}
+
+/* Makes initialised barriers known to the copy engine; a __syncthreads() must follow. */
+static __device__ __forceinline__ void barriers_publish() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+static __device__ __forceinline__ void barrier_arrive(shared_at bar) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar.address) : "memory");
+}
+
+static __device__ __forceinline__ void barrier_arrive_expect(shared_at bar, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar.address),
+                 "r"(bytes)
+                 : "memory");
+}
+
+/* Waits for the end of the phase of this parity: 0 for the first, then 1, 0, ... */
+static __device__ __forceinline__ void barrier_wait(shared_at bar, uint32_t parity) {
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again%=:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@!done bra again%=;\n"
+                 "}" ::"r"(bar.address),
+                 "r"(parity)
+                 : "memory");
+}
+
+/* --- named barriers among warpgroups: `threads` counts those that sync and that arrive --- */
+
+static __device__ __forceinline__ void named_sync(int id, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+static __device__ __forceinline__ void named_arrive(int id, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/* --- the copy engine --- */
+
+static __device__ __forceinline__ void tensor_map_prefetch(const CUtensorMap *map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+/* A box of the matrix, from (column, row), to shared memory; its bytes count on the barrier. */
+static __device__ __forceinline__ void tensor_load(shared_at to, const CUtensorMap *map, int column,
+                                                   int row, shared_at bar) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+        "[%1, {%2, %3}], [%4];" ::"r"(to.address),
+        "l"(map), "r"(column), "r"(row), "r"(bar.address)
+        : "memory");
+}
+
+/* The same of a matrix in a stack. */
+static __device__ __forceinline__ void tensor_load(shared_at to, const CUtensorMap *map, int column,
+                                                   int row, int matrix, shared_at bar) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+        "[%1, {%2, %3, %4}], [%5];" ::"r"(to.address),
+        "l"(map), "r"(column), "r"(row), "r"(matrix), "r"(bar.address)
+        : "memory");
+}
+
+/* To L2; nothing below 9.0. */
+static __device__ __forceinline__ void prefetch_l2(const void *from, int bytes) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes));
+#endif
+}
+
+/* Shared memory written by ordinary stores becomes visible to wgmma and the copy engine; nothing
+ * below 9.0. */
+static __device__ __forceinline__ void fence_async_proxy() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
+/* --- registers --- */
+
+template <int N> static __device__ __forceinline__ void registers_raise() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+template <int N> static __device__ __forceinline__ void registers_lower() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+/* --- wgmma --- */
+
+static __device__ __forceinline__ uint64_t wgmma_matrix(shared_at p, uint32_t leading_bytes) {
+    return (uint64_t)((p.address & 0x3ffff) >> 4) | (uint64_t)(leading_bytes >> 4) << 16 |
+           (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+}
+
+static __device__ __forceinline__ uint64_t wgmma_advance(uint64_t matrix, int bytes) {
+    return matrix + (uint64_t)(bytes >> 4);
+}
+
+static __device__ __forceinline__ void wgmma_fence() {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+static __device__ __forceinline__ void wgmma_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+/* Returns when at most N committed groups are in flight. */
+template <int N> static __device__ __forceinline__ void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+
+/* Keeps the compiler from moving reads of an accumulator across the wait that completes it. */
+template <int N> static __device__ __forceinline__ void wgmma_pin(float (&d)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+/* Register lists of the accumulators: 8 operands at a time. */
+#define SM90_D8(d, i) \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+        "+f"(d[i + 6]), "+f"(d[i + 7])
+#define SM90_D32(d, i) SM90_D8(d, i), SM90_D8(d, i + 8), SM90_D8(d, i + 16), SM90_D8(d, i + 24)
+#define SM90_LIST32 \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define SM90_LIST64 \
+    SM90_LIST32 \
+        ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+
+/* d[64 x 128] = (add ? d : 0) + A B^T; A [64 x 16] and B [128 x 16] K-major in shared memory. */
+static __device__ __forceinline__ void wgmma_shared_a(float (&d)[64], uint64_t a, uint64_t b,
+                                                      int add) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" SM90_LIST64
+                 "}, %64, %65, p, 1, 1, 0, 0;\n}"
+                 : SM90_D32(d, 0), SM90_D32(d, 32)
+                 : "l"(a), "l"(b), "r"(add));
+}
+
+/* d[64 x N] += A B; A [64 x 16] in registers, B [16 x N] MN-major in shared memory; N 128 or 64. */
+static __device__ __forceinline__ void wgmma_register_a(float (&d)[64], const uint32_t *a,
+                                                        uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" SM90_LIST64 "}, "
+                 "{%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
+                 : SM90_D32(d, 0), SM90_D32(d, 32)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+static __device__ __forceinline__ void wgmma_register_a(float (&d)[32], const uint32_t *a,
+                                                        uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" SM90_LIST32 "}, "
+                 "{%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
+                 : SM90_D32(d, 0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+/* --- host: tensor maps --- */
+
+static inline PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
+    void *found = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault,
+                                         &result) != cudaSuccess ||
+        result != cudaDriverEntryPointSuccess)
+        return nullptr;
+    return (PFN_cuTensorMapEncodeTiled_v12000)found;
+}
+
+/* A stack of bf16 matrices, read in boxes of box_rows x 64 of one of them, or of several, one
+ * behind the other, in 128-byte swizzle; rows past a matrix's end, and matrices past the stack's,
+ * are 0. */
+static inline cudaError_t tensor_map_stack(CUtensorMap *map, const void *base, uint64_t matrices,
+                                           uint64_t matrix_bytes, uint64_t rows, uint64_t columns,
+                                           uint64_t stride_bytes, uint32_t box_rows,
+                                           uint32_t box_matrices = 1) {
+    static const PFN_cuTensorMapEncodeTiled_v12000 encode = tensor_map_encoder();
+    const cuuint64_t sizes[3] = {columns, rows, matrices},
+                     strides[2] = {stride_bytes, matrix_bytes};
+    const cuuint32_t box[3] = {64, box_rows, box_matrices}, steps[3] = {1, 1, 1};
+    if (!encode) return cudaErrorNotSupported;
+    const CUresult status =
+        encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, matrix_bytes ? 3 : 2, (void *)base, sizes,
+               strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return status == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+/* One matrix: its boxes are asked for without a matrix's number. */
+static inline cudaError_t tensor_map_matrix(CUtensorMap *map, const void *base, uint64_t rows,
+                                            uint64_t columns, uint64_t stride_bytes,
+                                            uint32_t box_rows) {
+    return tensor_map_stack(map, base, 1, 0, rows, columns, stride_bytes, box_rows);
+}
+
+#endif

@@ -1,0 +1,463 @@
+/* elementwise.cu - the operations that touch each row on its own: embedding, norm, RoPE + append,
+ * gate, gather, soft cap.
+ *
+ *   rows        bf16, row-major; strides in elements
+ *   cache       pages of dtype [K,V][n_kv_heads][PAGE_TOKENS][head_dim], and the states of budgets;
+ *               a slot is one row's
+ *
+ * Rows move 16 bytes a thread where width and addresses allow it, else an element a thread: the odd
+ * widths of tests and tiny models, not of models that are served for speed.
+ *
+ * Bound: memory, each input and output once.     Oracle: engine/cpu/elementwise.c. */
+#include "cuda/common/device.cuh"
+#include "cuda/kv/evict.cuh"
+
+typedef __nv_bfloat16 bf16;
+
+enum { VECTOR = 8 }; /* bf16 in 16 bytes */
+enum { ROPE_HEADS = 16, FP8_LANE_ELEMENTS = 8 };
+enum { HELD = 4 };   /* vectors of a row that a thread of rmsnorm keeps */
+
+static bool vectors_fit(uint32_t dim, const void *a, const void *b) {
+    return dim % VECTOR == 0 && ((uintptr_t)a | (uintptr_t)b) % 16 == 0;
+}
+
+/* ---- embedding and gather: copies of rows ---- */
+
+template <typename T> static __global__ void gather_kernel(struct gather_params p, uint32_t width) {
+    let_next_start();
+    wait_for_previous();
+    const T *from = static_cast<const T *>(p.x) + (size_t)p.rows[blockIdx.x] * width;
+    T *to = static_cast<T *>(p.out) + (size_t)blockIdx.x * width;
+    for (uint32_t i = threadIdx.x; i < width; i += blockDim.x) to[i] = from[i];
+}
+
+cudaError_t launch_gather(const struct gather_params *p, struct launch launch) {
+    if (p->n == 0) return cudaSuccess;
+    if (vectors_fit(p->dim, p->x, p->out))
+        return launch_kernel(launch, gather_kernel<uint4>, p->n, 256, 0, *p, p->dim / VECTOR);
+    return launch_kernel(launch, gather_kernel<bf16>, p->n, 256, 0, *p, p->dim);
+}
+
+static __device__ __forceinline__ size_t token_of(const struct device_step &step, size_t row) {
+    const uint32_t token = (uint32_t)step.tokens[row];
+    return token & STEP_DRAWN ? (size_t)step.drawn[token & ~STEP_DRAWN] : token;
+}
+
+static __global__ void embed_kernel(struct embed_params p) {
+    const size_t row = blockIdx.x;
+    let_next_start();
+    wait_for_previous();
+    if (row >= p.step->n_rows) return;
+    const size_t token = token_of(*p.step, row);
+    bf16 *out = static_cast<bf16 *>(p.out) + row * p.dim;
+    for (uint32_t i = threadIdx.x; i < p.dim; i += blockDim.x)
+        store_as(out + i, load_dtype(p.table, token * p.dim + i, p.dtype) * p.scale);
+}
+
+static __global__ void embed_vector_kernel(struct embed_params p) {
+    const size_t row = blockIdx.x, width = p.dim / VECTOR;
+    let_next_start();
+    wait_for_previous();
+    if (row >= p.step->n_rows) return;
+    const uint4 *from = static_cast<const uint4 *>(p.table) + token_of(*p.step, row) * width;
+    uint4 *to = static_cast<uint4 *>(p.out) + row * width;
+    for (uint32_t i = threadIdx.x; i < width; i += blockDim.x) to[i] = from[i];
+}
+
+cudaError_t launch_embed(const struct embed_params *p, struct launch launch) {
+    const bool vectors =
+        p->dtype == DTYPE_BF16 && p->scale == 1.0f && vectors_fit(p->dim, p->table, p->out);
+    if (p->n_rows == 0) return cudaSuccess;
+    return launch_kernel(launch, vectors ? embed_vector_kernel : embed_kernel, p->n_rows, 256, 0,
+                         *p);
+}
+
+/* ---- RMSNorm ---- */
+
+static __device__ __forceinline__ uint32_t scale_pair(uint32_t pair, float scale, float w0,
+                                                      float w1, uint32_t base) {
+    const float2 f = unpack_bf16(pair), b = unpack_bf16(base);
+    return pack_bf16(f.x * scale * w0 + b.x, f.y * scale * w1 + b.y);
+}
+
+/* Elements 8 * i .. 8 * i + 7 of the weight. */
+static __device__ __forceinline__ void load_weight(float *w, const struct rmsnorm_params &p,
+                                                   uint32_t i) {
+    if (p.dtype == DTYPE_BF16 && reinterpret_cast<uintptr_t>(p.weight) % 16 == 0) {
+        const uint4 v = __ldg(static_cast<const uint4 *>(p.weight) + i);
+        const uint32_t words[] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const float2 f = unpack_bf16(words[j]);
+            w[2 * j] = f.x;
+            w[2 * j + 1] = f.y;
+        }
+    } else {
+#pragma unroll
+        for (int j = 0; j < VECTOR; j++)
+            w[j] = load_dtype(p.weight, (size_t)i * VECTOR + j, p.dtype);
+    }
+}
+
+/* On top of what is at `out`, or in its place. */
+static __device__ __forceinline__ void store_normalised(uint4 *out, uint4 v, float scale,
+                                                        const float *w, bool accumulate) {
+    const uint4 base = accumulate ? *out : make_uint4(0, 0, 0, 0);
+    *out = make_uint4(
+        scale_pair(v.x, scale, w[0], w[1], base.x), scale_pair(v.y, scale, w[2], w[3], base.y),
+        scale_pair(v.z, scale, w[4], w[5], base.z), scale_pair(v.w, scale, w[6], w[7], base.w));
+}
+
+/* The block's vector, of head blockIdx.y of row blockIdx.x. */
+static __device__ __forceinline__ size_t vector_at(const struct rmsnorm_params &p, size_t stride) {
+    return blockIdx.x * stride + (size_t)blockIdx.y * p.dim;
+}
+
+/* One block a vector.  The first HELD vectors of a thread stay in registers between the two passes:
+ * small blocks, many of them on a multiprocessor, so that the others read while one adds up. */
+static __global__ void rmsnorm_vector_kernel(struct rmsnorm_params p) {
+    __shared__ float shared[32];
+    const uint32_t n = p.dim / VECTOR;
+    uint4 held[HELD];
+    float sum = 0.0f, w[VECTOR];
+    let_next_start();
+    wait_for_previous();
+    const uint4 *x = reinterpret_cast<const uint4 *>(static_cast<const bf16 *>(p.x) +
+                                                     vector_at(p, p.x_stride));
+    uint4 *out =
+        reinterpret_cast<uint4 *>(static_cast<bf16 *>(p.out) + vector_at(p, p.out_stride));
+#pragma unroll
+    for (uint32_t k = 0; k < HELD; k++) {
+        const uint32_t i = threadIdx.x + k * blockDim.x;
+        held[k] = i < n ? x[i] : make_uint4(0, 0, 0, 0);
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < HELD; k++) sum += sum_squares(held[k]);
+    const uint32_t rest = threadIdx.x + HELD * blockDim.x;
+    for (uint32_t i = rest; i < n; i += blockDim.x) sum += sum_squares(x[i]);
+    const float scale = rsqrtf(block_sum(sum, shared) / (float)p.dim + p.eps);
+#pragma unroll
+    for (uint32_t k = 0; k < HELD; k++) {
+        const uint32_t i = threadIdx.x + k * blockDim.x;
+        if (i >= n) break;
+        load_weight(w, p, i);
+        store_normalised(out + i, held[k], scale, w, p.accumulate);
+    }
+    for (uint32_t i = rest; i < n; i += blockDim.x) {
+        load_weight(w, p, i);
+        store_normalised(out + i, x[i], scale, w, p.accumulate);
+    }
+}
+
+static __global__ void rmsnorm_kernel(struct rmsnorm_params p) {
+    __shared__ float shared[32];
+    float sum = 0.0f;
+    let_next_start();
+    wait_for_previous();
+    const bf16 *x = static_cast<const bf16 *>(p.x) + vector_at(p, p.x_stride);
+    bf16 *out = static_cast<bf16 *>(p.out) + vector_at(p, p.out_stride);
+    for (uint32_t i = threadIdx.x; i < p.dim; i += blockDim.x)
+        sum += to_float(x[i]) * to_float(x[i]);
+    const float scale = rsqrtf(block_sum(sum, shared) / (float)p.dim + p.eps);
+    for (uint32_t i = threadIdx.x; i < p.dim; i += blockDim.x)
+        store_as(out + i, to_float(x[i]) * scale * load_dtype(p.weight, i, p.dtype) +
+                              (p.accumulate ? to_float(out[i]) : 0.0f));
+}
+
+cudaError_t launch_rmsnorm(const struct rmsnorm_params *p, struct launch launch) {
+    if (p->n_rows == 0) return cudaSuccess;
+    const dim3 grid(p->n_rows, p->n_heads);
+    const bool vectors =
+        vectors_fit(p->dim, p->x, p->out) && (p->x_stride | p->out_stride) % VECTOR == 0;
+    if (!vectors) return launch_kernel(launch, rmsnorm_kernel, grid, 256, 0, *p);
+    const uint32_t n = (p->dim / VECTOR + 32 * HELD - 1) / (32 * HELD) * 32;
+    return launch_kernel(launch, rmsnorm_vector_kernel, grid, n < 512 ? n : 512, 0, *p);
+}
+
+/* ---- RoPE and append ---- */
+
+/* In double: a float angle is off by 0.06 radians at position 1,000,000.  Once a step, for all
+ * layers. */
+static __global__ void angles_kernel(struct angles_params p) {
+    let_next_start();
+    wait_for_previous();
+    const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= (size_t)p.step->n_rows * p.n_freqs) return;
+    const size_t row = i / p.n_freqs, f = i % p.n_freqs;
+    double s, c;
+    sincos((uint32_t)p.step->positions[row] * p.inv_freq[f], &s, &c);
+    p.angles[row * 2 * p.n_freqs + f] = (float)(c * p.scale);
+    p.angles[(row * 2 + 1) * p.n_freqs + f] = (float)(s * p.scale);
+}
+
+cudaError_t launch_angles(const struct angles_params *p, struct launch launch) {
+    const size_t n = (size_t)p->n_rows * p->n_freqs;
+    if (n == 0) return cudaSuccess;
+    return launch_kernel(launch, angles_kernel, (unsigned)((n + 127) / 128), 128, 0, *p);
+}
+
+/* Where a row's key or value goes, and what its KV head notes about it. */
+struct append_place {
+    size_t at;                          /* elements */
+    uint8_t *scale;                     /* of the row, where pages are of DTYPE_FP8 */
+    const struct device_budget *budget; /* NULL: nothing is noted, and keys are turned */
+    struct kv_page_state *first, *page; /* of the list's first page, and of the slot's */
+    uint32_t slot, rank, position;
+};
+
+static __device__ __forceinline__ void place_in_page(struct append_place *place,
+                                                     const struct rope_append_params &p,
+                                                     const int32_t *pages, uint32_t is_v,
+                                                     uint32_t kv_head) {
+    const int32_t page = pages[place->slot / PAGE_TOKENS];
+    const size_t page_elements = p.kv.page_bytes / element_bytes(p.kv.dtype);
+    const uint32_t row =
+        (is_v * p.kv.n_kv_heads + kv_head) * PAGE_TOKENS + place->slot % PAGE_TOKENS;
+    place->at = (size_t)page * page_elements + row * (size_t)p.kv.head_dim;
+    place->scale = row_scale(p.kv, page, row);
+    place->page = page_state(p.kv, page, kv_head);
+}
+
+/* May run while the kernel before does: unless the slot is the KV head's own free one, all of this
+ * is the step's. */
+static __device__ __forceinline__ struct append_place place_of(const struct rope_append_params &p,
+                                                               uint32_t row, uint32_t is_v,
+                                                               uint32_t kv_head) {
+    const struct device_step &s = *p.step;
+    const size_t seq = (size_t)s.row_seq[row], view = p.layer * (size_t)s.n_seqs + seq;
+    const uint32_t i = row - (uint32_t)s.first_row[seq];
+    const int32_t *pages = pages_of(s, p.layer, seq);
+    struct append_place place = {};
+    place.slot = (uint32_t)s.append_slot[view];
+    place.budget = budget_of(s, seq);
+    if (place.budget) {
+        place.rank = (uint32_t)s.n_slots[view] - (uint32_t)s.seq_rows[seq] + i;
+        place.position = place.budget->n_before + i;
+        place.first = page_state(p.kv, pages[0], kv_head);
+    }
+    if (place.slot == KV_FREE_SLOT) return place;
+    place.slot += i;
+    place_in_page(&place, p, pages, is_v, kv_head);
+    return place;
+}
+
+/* After the wait for the kernel before, which may have freed the slot. */
+static __device__ __forceinline__ void settle_place(struct append_place *place,
+                                                    const struct rope_append_params &p,
+                                                    uint32_t row, uint32_t is_v,
+                                                    uint32_t kv_head) {
+    if (place->slot != KV_FREE_SLOT) return;
+    place->slot = place->first->free_slot;
+    place_in_page(place, p, pages_of(*p.step, p.layer, (size_t)p.step->row_seq[row]), is_v,
+                  kv_head);
+}
+
+/* One thread of each (row, KV head). */
+static __device__ __forceinline__ void note_token(const struct append_place &place) {
+    const uint32_t at = place.slot % PAGE_TOKENS;
+    place.page->position[at] = place.position;
+    place.page->rank[at] = place.rank;
+    place.page->score[at] = 0.0f;
+    if (place.position > 0) return;
+    place.first->free_slot = place.budget->capacity;
+    place.first->n_evictions = place.first->lost_at = 0;
+    for (uint32_t k = 0; k < KV_LOST_TERMS; k++) place.first->lost[k] = 0.0f;
+}
+
+/* Pairs (a, b) turned by angles whose cosines and sines begin at c and s. */
+static __device__ __forceinline__ void rotate_vectors(uint4 *a, uint4 *b, const float *c,
+                                                      const float *s) {
+    uint32_t *low = &a->x, *high = &b->x;
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const float2 u = unpack_bf16(low[j]), v = unpack_bf16(high[j]),
+                     cs = reinterpret_cast<const float2 *>(c)[j],
+                     sn = reinterpret_cast<const float2 *>(s)[j];
+        low[j] = pack_bf16(u.x * cs.x - v.x * sn.x, u.y * cs.y - v.y * sn.y);
+        high[j] = pack_bf16(v.x * cs.x + u.x * sn.x, v.y * cs.y + u.y * sn.y);
+    }
+}
+
+/* Whole heads turn and pages are bf16: a thread has 8 pairs of a head, threadIdx.x of them and
+ * threadIdx.y of ROPE_HEADS heads.  The slot is looked up while the kernel before still runs. */
+static __global__ void rope_append_vector_kernel(struct rope_append_params p) {
+    const uint32_t row = blockIdx.x, head = blockIdx.y * blockDim.y + threadIdx.y, n = p.n_freqs;
+    const uint32_t n_heads = p.n_heads + 2 * p.kv.n_kv_heads, at = threadIdx.x * VECTOR;
+    const bool is_q = head < p.n_heads, is_v = head >= p.n_heads + p.kv.n_kv_heads,
+               inside = head < n_heads && row < p.step->n_rows;
+    const uint32_t kv_head = is_q ? 0 : (head - p.n_heads) % p.kv.n_kv_heads;
+    struct append_place place = {};
+    if (!is_q && inside) place = place_of(p, row, is_v, kv_head);
+    let_next_start();
+    wait_for_previous();
+    if (!inside) return;
+    bf16 *x = static_cast<bf16 *>(p.qkv) + ((size_t)row * n_heads + head) * p.kv.head_dim + at;
+    uint4 a = *reinterpret_cast<const uint4 *>(x), b = *reinterpret_cast<const uint4 *>(x + n);
+    if (!is_v && !(place.budget && place.budget->cache_positions)) {
+        const float *c = p.angles + (size_t)row * 2 * n + at;
+        rotate_vectors(&a, &b, c, c + n);
+        *reinterpret_cast<uint4 *>(x) = a;
+        *reinterpret_cast<uint4 *>(x + n) = b;
+    }
+    if (is_q) return;
+    settle_place(&place, p, row, is_v, kv_head);
+    if (place.budget && is_v && threadIdx.x == 0) note_token(place);
+    bf16 *slot = static_cast<bf16 *>(p.kv.base) + place.at + at;
+    *reinterpret_cast<uint4 *>(slot) = a;
+    *reinterpret_cast<uint4 *>(slot + n) = b;
+}
+
+/* A row of threads (threadIdx.y) for one head of one token: q heads are rotated, k heads rotated
+ * and appended, v heads appended.  Pairs are (i, i + n_freqs); what lies behind them does not turn.
+ */
+static __global__ void rope_append_kernel(struct rope_append_params p) {
+    const uint32_t row = blockIdx.x, head = blockIdx.y * blockDim.y + threadIdx.y;
+    const uint32_t n_heads = p.n_heads + 2 * p.kv.n_kv_heads, n = p.n_freqs, dim = p.kv.head_dim;
+    let_next_start();
+    wait_for_previous();
+    if (head >= n_heads || row >= p.step->n_rows) return;
+    bf16 *x = static_cast<bf16 *>(p.qkv) + ((size_t)row * n_heads + head) * dim;
+    const bool is_q = head < p.n_heads, is_v = head >= p.n_heads + p.kv.n_kv_heads;
+    struct append_place place = {};
+    if (!is_q) {
+        const uint32_t kv_head = (head - p.n_heads) % p.kv.n_kv_heads;
+        place = place_of(p, row, is_v, kv_head);
+        settle_place(&place, p, row, is_v, kv_head);
+        if (place.budget && is_v && threadIdx.x == 0) note_token(place);
+    }
+    const bool turns = !is_v && !(place.budget && place.budget->cache_positions);
+    const float *c = p.angles + (size_t)row * 2 * n, *s = c + n;
+    if (turns) {
+        for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
+            const float a = to_float(x[i]), b = to_float(x[i + n]);
+            const float u = a * c[i] - b * s[i], v = b * c[i] + a * s[i];
+            store_as(x + i, u);
+            store_as(x + i + n, v);
+            if (is_q) continue;
+            store_dtype(p.kv.base, place.at + i, u, p.kv.dtype);
+            store_dtype(p.kv.base, place.at + i + n, v, p.kv.dtype);
+        }
+    }
+    if (is_q) return;
+    for (uint32_t i = (turns ? 2 * n : 0) + threadIdx.x; i < dim; i += blockDim.x)
+        store_dtype(p.kv.base, place.at + i, to_float(x[i]), p.kv.dtype);
+}
+
+/* Element i of a head, turned. */
+static __device__ __forceinline__ float turned(const bf16 *x, uint32_t i, uint32_t n,
+                                               const float *c, const float *s) {
+    if (i >= 2 * n) return to_float(x[i]);
+    if (i < n) return to_float(x[i]) * c[i] - to_float(x[i + n]) * s[i];
+    return to_float(x[i]) * c[i - n] + to_float(x[i - n]) * s[i - n];
+}
+
+/* The same into pages of DTYPE_FP8, a warp a head: lane i has elements i, i + 32 and on. */
+static __global__ void rope_append_fp8_kernel(struct rope_append_params p) {
+    const uint32_t row = blockIdx.x, head = blockIdx.y * blockDim.y + threadIdx.y;
+    const uint32_t n_heads = p.n_heads + 2 * p.kv.n_kv_heads, dim = p.kv.head_dim;
+    let_next_start();
+    wait_for_previous();
+    if (head >= n_heads || row >= p.step->n_rows) return;
+    bf16 *x = static_cast<bf16 *>(p.qkv) + ((size_t)row * n_heads + head) * dim;
+    const bool is_q = head < p.n_heads, is_v = head >= p.n_heads + p.kv.n_kv_heads;
+    struct append_place place = {};
+    if (!is_q) {
+        const uint32_t kv_head = (head - p.n_heads) % p.kv.n_kv_heads;
+        place = place_of(p, row, is_v, kv_head);
+        settle_place(&place, p, row, is_v, kv_head);
+        if (place.budget && is_v && threadIdx.x == 0) note_token(place);
+    }
+    const uint32_t n = is_v || (place.budget && place.budget->cache_positions) ? 0 : p.n_freqs;
+    const float *c = p.angles + (size_t)row * 2 * p.n_freqs, *s = c + p.n_freqs;
+    float u[FP8_LANE_ELEMENTS], largest = 0.0f;
+#pragma unroll
+    for (uint32_t j = 0; j < FP8_LANE_ELEMENTS; j++) {
+        const uint32_t i = threadIdx.x + 32 * j;
+        u[j] = i < dim ? turned(x, i, n, c, s) : 0.0f;
+        largest = fmaxf(largest, fabsf(u[j])); /* NaN is not */
+    }
+    __syncwarp(); /* all have read what follows overwrites */
+    const uint32_t scale = fp8_scale(warp_max(largest), FP8_MOST_SCALE);
+    const float inverse = fp8_factor(2 * 127 - scale);
+    if (!is_q && threadIdx.x == 0) *place.scale = (uint8_t)scale;
+#pragma unroll
+    for (uint32_t j = 0; j < FP8_LANE_ELEMENTS; j++) {
+        const uint32_t i = threadIdx.x + 32 * j;
+        if (i < 2 * n) store_as(x + i, u[j]);
+        if (!is_q && i < dim)
+            static_cast<uint8_t *>(p.kv.base)[place.at + i] = fp8_code(u[j] * inverse);
+    }
+}
+
+cudaError_t launch_rope_append(const struct rope_append_params *p, struct launch launch) {
+    if (p->n_rows == 0) return cudaSuccess;
+    const uint32_t n_heads = p->n_heads + 2 * p->kv.n_kv_heads, n_threads = p->n_freqs / VECTOR;
+    if (p->kv.dtype == DTYPE_FP8)
+        return p->kv.head_dim > 32 * FP8_LANE_ELEMENTS
+                   ? cudaErrorInvalidValue
+                   : launch_kernel(launch, rope_append_fp8_kernel,
+                                   dim3(p->n_rows, (n_heads + 3) / 4), dim3(32, 4), 0, *p);
+    const bool vectors = p->kv.dtype == DTYPE_BF16 && p->n_freqs * 2 == p->kv.head_dim &&
+                         vectors_fit(p->n_freqs, p->qkv, p->kv.base) &&
+                         (uintptr_t)p->angles % 16 == 0 && n_threads <= 64;
+    if (vectors)
+        return launch_kernel(launch, rope_append_vector_kernel,
+                             dim3(p->n_rows, (n_heads + ROPE_HEADS - 1) / ROPE_HEADS),
+                             dim3(n_threads, ROPE_HEADS), 0, *p);
+    return launch_kernel(launch, rope_append_kernel, dim3(p->n_rows, (n_heads + 3) / 4),
+                         dim3(64, 4), 0, *p);
+}
+
+/* ---- gate * up ---- */
+
+static __device__ __forceinline__ uint32_t gate_mul_pair(uint32_t gate, uint32_t up,
+                                                         enum gate_kind kind) {
+    const float2 g = unpack_bf16(gate), u = unpack_bf16(up);
+    return pack_bf16(gate_mul(g.x, u.x, kind), gate_mul(g.y, u.y, kind));
+}
+
+/* A block a row and a stretch of it: blockIdx.y. */
+static __global__ void gate_mul_vector_kernel(struct gate_mul_params p) {
+    const uint32_t width = p.dim / VECTOR, at = blockIdx.y * blockDim.x + threadIdx.x;
+    let_next_start();
+    wait_for_previous();
+    if (at >= width) return;
+    const uint4 *from = static_cast<const uint4 *>(p.gate_up) + (size_t)blockIdx.x * 2 * width + at;
+    const uint4 gate = from[0], up = from[width];
+    static_cast<uint4 *>(p.out)[(size_t)blockIdx.x * width + at] =
+        make_uint4(gate_mul_pair(gate.x, up.x, p.kind), gate_mul_pair(gate.y, up.y, p.kind),
+                   gate_mul_pair(gate.z, up.z, p.kind), gate_mul_pair(gate.w, up.w, p.kind));
+}
+
+static __global__ void gate_mul_kernel(struct gate_mul_params p) {
+    const uint32_t at = blockIdx.y * blockDim.x + threadIdx.x;
+    let_next_start();
+    wait_for_previous();
+    if (at >= p.dim) return;
+    const bf16 *gate = static_cast<const bf16 *>(p.gate_up) + (size_t)blockIdx.x * 2 * p.dim + at;
+    store_as(static_cast<bf16 *>(p.out) + (size_t)blockIdx.x * p.dim + at,
+             gate_mul(to_float(gate[0]), to_float(gate[p.dim]), p.kind));
+}
+
+cudaError_t launch_gate_mul(const struct gate_mul_params *p, struct launch launch) {
+    const bool vectors = vectors_fit(p->dim, p->gate_up, p->out);
+    const uint32_t width = p->dim / (vectors ? VECTOR : 1);
+    if (p->n_rows == 0 || width == 0) return cudaSuccess;
+    return launch_kernel(launch, vectors ? gate_mul_vector_kernel : gate_mul_kernel,
+                         dim3(p->n_rows, (width + 255) / 256), 256, 0, *p);
+}
+
+/* ---- soft cap ---- */
+
+static __global__ void soft_cap_kernel(struct soft_cap_params p) {
+    const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    let_next_start();
+    wait_for_previous();
+    if (i < p.n) p.x[i] = score_of(p.scale, p.x[i]);
+}
+
+cudaError_t launch_soft_cap(const struct soft_cap_params *p, struct launch launch) {
+    if (p->n == 0) return cudaSuccess;
+    return launch_kernel(launch, soft_cap_kernel, (uint32_t)((p->n + 255) / 256), 256, 0, *p);
+}

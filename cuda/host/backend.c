@@ -1,0 +1,232 @@
+/* backend.c - see cuda.h and internal.h: creation, the table of operations, and those of them that
+ * move memory. */
+#include "cuda/host/internal.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cuda/host/numa.h"
+#include "engine/base/error.h"
+
+enum { FIRST_BLOCK_BYTES = 1 << 20, MIN_MAJOR = 8, MAX_COPIERS = 8 };
+
+static struct device_memory cuda_memory(struct backend *be) {
+    (void)be;
+    size_t n_free = 0, n_total = 0;
+    if (cudaMemGetInfo(&n_free, &n_total) != cudaSuccess)
+        return (struct device_memory){0, 1}; /* too little for anything: alloc will tell why */
+    return (struct device_memory){n_free, n_total};
+}
+
+/* cuBLASLt's workspace is there since create.  Not reserved, and to be found in what
+ * --gpu-memory-utilization leaves free: modules that load when first used, recorded steps, and
+ * what grows with the tokens that a step attends to, when shared pages are attended by more
+ * sequences than the pool holds tokens of: attention's partial results (--batch-invariant), scores
+ * and candidates of selections. */
+static int cuda_reserve(struct backend *be, const struct step_limits *limits, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    int rc = select_reserve(cuda, limits, err); /* first: it knows what a step has to say */
+    if (!rc) rc = step_reserve(cuda, limits, err);
+    if (!rc) rc = angles_reserve(cuda, limits, err);
+    if (!rc) rc = wide_reserve(cuda, limits, err);
+    if (!rc) rc = sparse_memory_reserve(cuda, limits, err);
+    return rc ? rc : sample_reserve(cuda, limits, err);
+}
+
+static int cuda_alloc(struct backend *be, size_t bytes, void **out, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    void *memory = NULL;
+    int rc = device_alloc(cuda, bytes, &memory, err);
+    if (rc) return rc;
+    rc = cuda_check(cuda, cudaMemsetAsync(memory, 0, bytes, cuda->stream), "clearing memory", err);
+    if (rc) cudaFree(memory);
+    else *out = memory;
+    return rc;
+}
+
+static void cuda_free(struct backend *be, void *memory) {
+    CUDA_BACKEND(be)->n_moves++;
+    cudaFree(memory);
+}
+
+static int copy(struct cuda_backend *cuda, void *to, const void *from, size_t bytes,
+                enum cudaMemcpyKind kind, struct error *err) {
+    const int rc = store_await(cuda, err);
+    if (rc || bytes == 0) return rc;
+    return cuda_check(cuda, cudaMemcpyAsync(to, from, bytes, kind, cuda->stream),
+                      kind == cudaMemcpyHostToDevice ? "upload" : "download", err);
+}
+
+static int cuda_upload(struct backend *be, void *to, const void *host, size_t bytes,
+                       struct error *err) {
+    return copy(CUDA_BACKEND(be), to, host, bytes, cudaMemcpyHostToDevice, err);
+}
+
+static int cuda_download(struct backend *be, void *host, const void *from, size_t bytes,
+                         struct error *err) {
+    return copy(CUDA_BACKEND(be), host, from, bytes, cudaMemcpyDeviceToHost, err);
+}
+
+static int cuda_copy_pages(struct backend *be, const struct kv_pool *kv, const uint32_t *from,
+                           const uint32_t *to, uint32_t n, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    char *base = kv->base;
+    int rc = store_await(cuda, err);
+    for (uint32_t i = 0; i < n && !rc; i++) {
+        const cudaError_t code =
+            cudaMemcpyAsync(base + to[i] * kv->page_bytes, base + from[i] * kv->page_bytes,
+                            kv->page_bytes, cudaMemcpyDeviceToDevice, cuda->stream);
+        rc = cuda_check(cuda, code, "copying pages", err);
+    }
+    return rc;
+}
+
+/* ---- creation ---- */
+
+static void cuda_destroy(struct backend *be) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    if (cuda->stream) cudaStreamSynchronize(cuda->stream);
+    store_close(cuda);
+    select_close(cuda);
+    repeat_close(cuda);
+    attention_close(cuda);
+    sparse_memory_free(cuda);
+    wide_close(cuda);
+    linear_close(cuda);
+    weights_free(cuda);
+    mirror_free(&cuda->step_block);
+    flights_close(cuda);
+    rotary_close(cuda);
+    cudaFree(cuda->traces.lse);
+    cudaFree(cuda->traces.scores);
+    cudaFree(cuda->changed);
+    cudaFree(cuda->partials);
+    if (cuda->step_copied) cudaEventDestroy(cuda->step_copied);
+    if (cuda->stream) cudaStreamDestroy(cuda->stream);
+    free(cuda);
+}
+
+static const struct backend_ops cuda_ops = {
+    .destroy = cuda_destroy,
+    .memory = cuda_memory,
+    .reserve = cuda_reserve,
+    .alloc = cuda_alloc,
+    .free = cuda_free,
+    .weight_upload = cuda_weight_upload,
+    .weight_release = cuda_weight_release,
+    .upload = cuda_upload,
+    .download = cuda_download,
+    .store_alloc = cuda_store_alloc,
+    .store_free = cuda_store_free,
+    .copy_pages = cuda_copy_pages,
+    .step_begin = cuda_step_begin,
+    .embed = cuda_embed,
+    .rmsnorm = cuda_rmsnorm,
+    .linear = cuda_linear,
+    .gated = cuda_gated,
+    .rope_append = cuda_rope_append,
+    .attn_decode = cuda_attn_decode,
+    .attn_prefill = cuda_attn_prefill,
+    .attn_index = cuda_attn_index,
+    .sparse_totals = cuda_sparse_totals,
+    .keep_decode = cuda_keep_decode,
+    .keep_prefill = cuda_keep_prefill,
+    .keep_totals = cuda_keep_totals,
+    .select = cuda_select,
+    .select_totals = cuda_select_totals,
+    .store_pages = cuda_store_pages,
+    .gather_rows = cuda_gather_rows,
+    .soft_cap = cuda_soft_cap,
+    .sample = cuda_sample,
+    .repeat = cuda_repeat,
+    .collect = cuda_collect,
+    .sync = cuda_sync,
+    .measure = cuda_measure,
+};
+
+static int find_device(struct cudaDeviceProp *properties, uint32_t device, struct error *err) {
+    int n = 0, driver = 0;
+    if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0)
+        return error_set(err, ERR_UNSUPPORTED, "there is no NVIDIA driver here");
+    cudaError_t code = cudaGetDeviceCount(&n);
+    if (code != cudaSuccess || n == 0)
+        return error_set(err, ERR_UNSUPPORTED, "there is no CUDA device here (%s)",
+                         code == cudaSuccess ? "none is visible" : cudaGetErrorString(code));
+    if (device >= (uint32_t)n)
+        return error_set(err, ERR_UNSUPPORTED, "there is no CUDA device %u: %d are visible", device,
+                         n);
+    code = cudaGetDeviceProperties(properties, (int)device);
+    if (code != cudaSuccess)
+        return error_set(err, ERR_UNSUPPORTED, "CUDA device %u does not answer: %s", device,
+                         cudaGetErrorString(code));
+    if (properties->major < MIN_MAJOR)
+        return error_set(err, ERR_UNSUPPORTED,
+                         "%s has compute capability %d.%d; 8.0 is the oldest that is supported",
+                         properties->name, properties->major, properties->minor);
+    return 0;
+}
+
+static void describe(struct cuda_backend *cuda, const struct cudaDeviceProp *properties) {
+    snprintf(cuda->base.description, sizeof(cuda->base.description),
+             "%.64s, %.1f GiB, compute capability %d.%d, %d multiprocessors", properties->name,
+             (double)properties->totalGlobalMem / (1 << 30), properties->major, properties->minor,
+             properties->multiProcessorCount);
+}
+
+/* Where the device is plugged in, and whether memory can be asked for there. */
+static void find_node(struct cuda_backend *cuda) {
+    char bus[32] = "", path[96], *text = cuda->base.description;
+    const size_t size = sizeof(cuda->base.description);
+    cuda->node = NUMA_ANY;
+    if (cudaDeviceGetPCIBusId(bus, sizeof(bus), cuda->device) != cudaSuccess) return;
+    for (char *c = bus; *c; c++) *c = (char)tolower((unsigned char)*c);
+    snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/numa_node", bus);
+    const int node = numa_read_node(path);
+    if (node == NUMA_ANY) return;
+    if (numa_try(node)) cuda->node = node;
+    snprintf(text + strlen(text), size - strlen(text), ", NUMA node %d%s", node,
+             cuda->node == NUMA_ANY ? " refused" : "");
+}
+
+static int open_device(struct cuda_backend *cuda, struct error *err) {
+    int rc = cuda_check(cuda, cudaSetDevice(cuda->device), "choosing the device", err);
+    if (!rc)
+        rc = cuda_check(cuda, cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking),
+                        "a stream", err);
+    if (!rc)
+        rc = cuda_check(cuda, cudaEventCreateWithFlags(&cuda->step_copied, cudaEventDisableTiming),
+                        "an event", err);
+    if (!rc) rc = mirror_reserve(cuda, &cuda->step_block, FIRST_BLOCK_BYTES, err);
+    if (!rc) rc = flights_open(cuda, err);
+    if (!rc) rc = rotary_open(cuda, err);
+    return rc ? rc : linear_open(cuda, err);
+}
+
+int cuda_backend_create(struct backend **out, const struct cuda_config *config, struct error *err) {
+    struct cudaDeviceProp properties;
+    int rc = find_device(&properties, config->device, err);
+    if (rc) return rc;
+    struct cuda_backend *cuda = calloc(1, sizeof(*cuda));
+    if (!cuda) return error_set(err, ERR_NOMEM, "cuda: no memory");
+    const long n_cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    cuda->base = (struct backend){.ops = &cuda_ops,
+                                  .name = "cuda",
+                                  .act_dtype = DTYPE_BF16,
+                                  .repeats = true,
+                                  .runs_ahead = true};
+    cuda->device = (int)config->device;
+    cuda->overlap = properties.major == 9; /* others run the code for 8.0: it does not wait */
+    cuda->batch_invariant = config->batch_invariant;
+    cuda->n_copiers = config->n_copiers      ? config->n_copiers
+                      : n_cpus > MAX_COPIERS ? MAX_COPIERS
+                                             : (uint32_t)n_cpus;
+    describe(cuda, &properties);
+    find_node(cuda);
+    rc = open_device(cuda, err);
+    if (rc) cuda_destroy(&cuda->base);
+    else *out = &cuda->base;
+    return rc;
+}

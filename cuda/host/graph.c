@@ -1,0 +1,95 @@
+/* graph.c - decode steps as CUDA graphs: recorded once for a number of rows, launched with one
+ * call from then on.
+ *
+ * A recording belongs to a body's context (a decoder) and a number of rows.
+ *
+ *   1st time   the body runs as it is: buffers grow, modules load, cuBLASLt is asked
+ *   2nd time   it is recorded, and the recording launched
+ *   after      the recording is launched
+ *
+ * Nothing that changes between steps is an argument of a kernel: it lies in the step's header
+ * (kernels.h) or behind it.  What does not change, the addresses of buffers, may still move when
+ * one grows, or be somebody else's once they are freed: whoever moves or frees memory counts it
+ * (n_moves), and the recordings from before are forgotten.
+ *
+ * Memory: the driver's, per recording; the oldest makes room for a new one. */
+#include "cuda/host/internal.h"
+
+#include "engine/base/error.h"
+
+static void drop(struct cuda_backend *cuda, struct recording *r) {
+    if (!r->graph) return;
+    cudaStreamSynchronize(cuda->stream); /* it may be what the device is at */
+    cudaGraphExecDestroy(r->graph);
+}
+
+void repeat_close(struct cuda_backend *cuda) {
+    for (uint32_t i = 0; i < cuda->n_recordings; i++) drop(cuda, &cuda->recordings[i]);
+    cuda->n_recordings = cuda->next_recording = 0;
+}
+
+static void forget_stale(struct cuda_backend *cuda) {
+    if (cuda->n_moves_recorded == cuda->n_moves) return;
+    repeat_close(cuda);
+    cuda->n_moves_recorded = cuda->n_moves;
+}
+
+static struct recording *find_recording(struct cuda_backend *cuda, const void *ctx,
+                                        uint32_t n_rows) {
+    for (uint32_t i = 0; i < cuda->n_recordings; i++)
+        if (cuda->recordings[i].ctx == ctx && cuda->recordings[i].n_rows == n_rows)
+            return &cuda->recordings[i];
+    return NULL;
+}
+
+static void add_recording(struct cuda_backend *cuda, const void *ctx, uint32_t n_rows) {
+    struct recording *r = &cuda->recordings[cuda->next_recording];
+    if (cuda->n_recordings < MAX_RECORDINGS) cuda->n_recordings++;
+    else drop(cuda, r);
+    *r = (struct recording){.ctx = ctx, .n_rows = n_rows};
+    cuda->next_recording = (cuda->next_recording + 1) % MAX_RECORDINGS;
+}
+
+static int record(struct cuda_backend *cuda, struct recording *r, repeat_body body, void *ctx,
+                  struct error *err) {
+    cudaGraph_t graph = NULL;
+    int rc = cuda_check(cuda,
+                        cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal),
+                        "recording a step", err);
+    if (rc) return rc;
+    rc = body(ctx, r->n_rows, err);
+    const cudaError_t code = cudaStreamEndCapture(cuda->stream, &graph);
+    if (!rc) rc = cuda_check(cuda, code, "recording a step", err);
+    if (!rc)
+        rc = cuda_check(cuda, cudaGraphInstantiate(&r->graph, graph, 0), "a step's graph", err);
+    if (graph) cudaGraphDestroy(graph);
+    return rc;
+}
+
+static int run_recorded(struct cuda_backend *cuda, uint32_t n_rows, repeat_body body, void *ctx,
+                        struct error *err) {
+    forget_stale(cuda);
+    struct recording *r = find_recording(cuda, ctx, n_rows);
+    if (!r) {
+        const int rc = body(ctx, n_rows, err);
+        forget_stale(cuda); /* what the body needed may have moved something */
+        if (!rc) add_recording(cuda, ctx, n_rows);
+        return rc;
+    }
+    if (!r->graph) {
+        const int rc = record(cuda, r, body, ctx, err);
+        if (rc) return rc;
+    }
+    return cuda_check(cuda, cudaGraphLaunch(r->graph, cuda->stream), "a step", err);
+}
+
+int cuda_repeat(struct backend *be, uint32_t n_rows, repeat_body body, void *ctx,
+                struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    cuda->repeating = true;
+    cuda->launch_rows = n_rows;
+    const int rc = run_recorded(cuda, n_rows, body, ctx, err);
+    cuda->repeating = false;
+    cuda->launch_rows = cuda->step.n_rows;
+    return rc;
+}

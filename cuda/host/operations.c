@@ -1,0 +1,155 @@
+/* operations.c - the operations that are one kernel each: arguments in, parameters out, launch. */
+#include "cuda/host/internal.h"
+
+#include <string.h>
+
+#include "engine/base/error.h"
+
+int cuda_embed(struct backend *be, const struct embed_args *args, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    const struct embed_params params = {.step = cuda->device_step,
+                                        .table = args->table->data,
+                                        .dtype = args->table->dtype,
+                                        .out = args->out,
+                                        .n_rows = cuda->launch_rows,
+                                        .dim = args->table->cols,
+                                        .scale = args->scale};
+    return cuda_check(cuda, launch_embed(&params, launch_of(cuda)), "embed", err);
+}
+
+int cuda_rmsnorm(struct backend *be, const struct rmsnorm_args *args, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    const struct rmsnorm_params params = {.x = args->x,
+                                          .weight = args->weight->data,
+                                          .dtype = args->weight->dtype,
+                                          .out = args->out,
+                                          .n_rows = args->n_rows,
+                                          .dim = args->dim,
+                                          .x_stride = args->x_stride,
+                                          .out_stride = args->out_stride,
+                                          .eps = args->eps,
+                                          .n_heads = args->n_heads,
+                                          .accumulate = args->accumulate};
+    return cuda_check(cuda, launch_rmsnorm(&params, launch_of(cuda)), "rmsnorm", err);
+}
+
+static int send_array(struct cuda_backend *cuda, void *to, const void *host, size_t bytes,
+                      struct error *err) {
+    struct args room;
+    int rc = args_take(cuda, bytes, &room, err);
+    if (rc) return rc;
+    memcpy(room.host, host, bytes);
+    return args_send(cuda, &room, to, bytes, err);
+}
+
+int rotary_open(struct cuda_backend *cuda, struct error *err) {
+    int rc = 0;
+    for (int i = 0; i < MAX_ROPES && !rc; i++) {
+        struct rotary *r = &cuda->rotary[i];
+        rc = device_alloc(cuda, sizeof(r->inv_freq), (void **)&r->device_freqs, err);
+        if (rc) break;
+        rc = device_alloc(cuda, 2 * MAX_FREQS * sizeof(float), (void **)&r->device_turns, err);
+    }
+    return rc;
+}
+
+void rotary_close(struct cuda_backend *cuda) {
+    for (int i = 0; i < MAX_ROPES; i++) {
+        cudaFree(cuda->rotary[i].angles);
+        cudaFree(cuda->rotary[i].device_freqs);
+        cudaFree(cuda->rotary[i].device_turns);
+    }
+}
+
+int freqs_send(struct cuda_backend *cuda, struct rotary *rotary, const double *inv_freq,
+               uint32_t n_freqs, struct error *err) {
+    const size_t bytes = n_freqs * sizeof(double);
+    const double turn = 6.283185307179586476925;
+    float turns[MAX_FREQS][2];
+    if (n_freqs > MAX_FREQS)
+        return error_set(err, ERR_UNSUPPORTED, "cuda: %u rotary pairs, at most %d are supported",
+                         n_freqs, MAX_FREQS);
+    if (rotary->n_freqs == n_freqs && memcmp(rotary->inv_freq, inv_freq, bytes) == 0) return 0;
+    for (uint32_t i = 0; i < n_freqs; i++) {
+        turns[i][0] = (float)(inv_freq[i] / turn);
+        turns[i][1] = (float)(inv_freq[i] / turn - turns[i][0]);
+    }
+    int rc = send_array(cuda, rotary->device_freqs, inv_freq, bytes, err);
+    if (!rc) rc = send_array(cuda, rotary->device_turns, turns, n_freqs * sizeof(turns[0]), err);
+    if (rc) return rc;
+    memcpy(rotary->inv_freq, inv_freq, bytes);
+    rotary->n_freqs = n_freqs;
+    return 0;
+}
+
+static int room_for_angles(struct cuda_backend *cuda, struct rotary *rotary, size_t n_rows,
+                           uint32_t n_freqs, struct error *err) {
+    return device_reserve(cuda, (void **)&rotary->angles, &rotary->angles_bytes,
+                          n_rows * 2 * n_freqs * sizeof(float), err);
+}
+
+int angles_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err) {
+    int rc = 0;
+    for (int i = 0; i < MAX_ROPES && !rc; i++)
+        rc = room_for_angles(cuda, &cuda->rotary[i], limits->max_rows, limits->n_freqs, err);
+    return rc;
+}
+
+static int make_angles(struct cuda_backend *cuda, struct rotary *rotary,
+                       const struct rope_append_args *args, struct error *err) {
+    int rc = freqs_send(cuda, rotary, args->inv_freq, args->n_freqs, err);
+    if (!rc) rc = room_for_angles(cuda, rotary, cuda->launch_rows, args->n_freqs, err);
+    if (rc) return rc;
+    const struct angles_params params = {.step = cuda->device_step,
+                                         .inv_freq = rotary->device_freqs,
+                                         .angles = rotary->angles,
+                                         .n_rows = cuda->launch_rows,
+                                         .n_freqs = args->n_freqs,
+                                         .scale = args->rope_scale};
+    rc = cuda_check(cuda, launch_angles(&params, launch_of(cuda)), "rotary angles", err);
+    rotary->angles_valid = !rc;
+    return rc;
+}
+
+int cuda_rope_append(struct backend *be, const struct rope_append_args *args, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    struct rotary *rotary = &cuda->rotary[args->rope];
+    cuda->wide.valid = false;
+    if (!rotary->angles_valid) {
+        int rc = make_angles(cuda, rotary, args, err);
+        if (rc) return rc;
+    }
+    const struct rope_append_params params = {.step = cuda->device_step,
+                                              .qkv = args->qkv,
+                                              .angles = rotary->angles,
+                                              .kv = *args->kv,
+                                              .n_rows = cuda->launch_rows,
+                                              .n_heads = args->n_heads,
+                                              .n_freqs = args->n_freqs,
+                                              .layer = args->layer};
+    return cuda_check(cuda, launch_rope_append(&params, launch_of(cuda)), "rope_append", err);
+}
+
+int cuda_gather_rows(struct backend *be, const struct gather_rows_args *args, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    const size_t bytes = args->n * sizeof(uint32_t);
+    struct args room;
+    int rc = args_take(cuda, bytes, &room, err);
+    if (rc) return rc;
+    memcpy(room.host, args->rows, bytes);
+    rc = args_send(cuda, &room, room.device, bytes, err);
+    if (rc) return rc;
+    const struct gather_params params = {.x = args->x,
+                                         .out = args->out,
+                                         .rows = (const uint32_t *)room.device,
+                                         .n = args->n,
+                                         .dim = args->dim};
+    return cuda_check(cuda, launch_gather(&params, launch_of(cuda)), "gather_rows", err);
+}
+
+int cuda_soft_cap(struct backend *be, const struct soft_cap_args *args, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    const struct soft_cap_params params = {
+        .x = args->x, .n = (size_t)args->n_rows * args->dim, .scale = score_scale_of(1, args->cap)};
+    return cuda_check(cuda, launch_soft_cap(&params, launch_of(cuda)), "soft_cap", err);
+}

@@ -1,0 +1,234 @@
+/* step.c - brings the description of a step to the device: one pinned block, one copy.
+ *
+ *   struct device_step             pointers to the arrays below, always at the same address
+ *   struct device_step             the same, but of pages that kv/dequant.c copies
+ *   attention's plans              attention.cu: their places are fixed, too
+ *   tokens positions row_seq       [n_rows] each
+ *   first_row seq_rows             [n_seqs] each
+ *   n_slots append_slot table_at   [n_layers][n_seqs] each
+ *   table                          [n_layers][layer_pages]: a layer's lists, one after the other,
+ *                                  those of prompts first
+ *   items                          [item_words], attn_prefill's work: attention.cu
+ *   budgets                        [n_seqs] struct device_budget, if some sequence has one
+ *   selections                     if some sequence has one: select_pack.h
+ *
+ * The arrays are int32, for all layers at once.  layer_pages is what the layer with the most
+ * needs. */
+#include "cuda/host/internal.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "engine/base/error.h"
+
+/* A step before it is packed. */
+struct step_shape {
+    size_t n_rows, n_seqs, n_views, n_layers, layer_pages;
+    size_t plan_bytes, item_words; /* attention's */
+    bool has_budgets;
+    size_t select_words;
+};
+
+enum { BUDGET_WORDS = sizeof(struct device_budget) / sizeof(int32_t) };
+
+static size_t count_pages(const struct step *step, uint32_t seq, uint32_t layer) {
+    return kv_n_pages(step->seqs[seq].layers[layer].n_slots);
+}
+
+static struct step_shape shape_of(const struct step *step, const struct select_shape *select) {
+    struct step_shape shape = {
+        .n_rows = step->n_rows, .n_seqs = step->n_seqs, .n_layers = step->n_layers};
+    shape.n_views = shape.n_layers * shape.n_seqs;
+    for (uint32_t l = 0; l < step->n_layers; l++) {
+        size_t n = 0;
+        for (uint32_t i = 0; i < step->n_seqs; i++) n += count_pages(step, i, l);
+        if (n > shape.layer_pages) shape.layer_pages = n;
+    }
+    shape.has_budgets = step_has_budgets(step);
+    shape.select_words = select_pack_words(step, select);
+    return shape;
+}
+
+static_assert(2 * sizeof(struct device_step) <= STEP_HEADER_BYTES,
+              "the header has outgrown its place");
+
+static size_t count_bytes(const struct step_shape *s) {
+    const size_t words = 3 * s->n_rows + 2 * s->n_seqs + 3 * s->n_views +
+                         s->n_layers * s->layer_pages + s->item_words +
+                         (s->has_budgets ? s->n_seqs * BUDGET_WORDS : 0) + s->select_words;
+    return STEP_HEADER_BYTES + s->plan_bytes + words * sizeof(int32_t);
+}
+
+/* Hands out the next n words of the block, host side, and sets the device's pointer to them. */
+static int32_t *take(struct mirror *block, size_t n, const int32_t **device) {
+    int32_t *host = (int32_t *)(block->host + block->used);
+    *device = (const int32_t *)(block->device + block->used);
+    block->used += n * sizeof(int32_t);
+    return host;
+}
+
+static void pack_rows(struct mirror *block, const struct step *step, struct device_step *out) {
+    const size_t bytes = step->n_rows * sizeof(int32_t);
+    int32_t *tokens = take(block, step->n_rows, &out->tokens);
+    int32_t *positions = take(block, step->n_rows, &out->positions);
+    int32_t *row_seq = take(block, step->n_rows, &out->row_seq);
+    if (step->tokens) memcpy(tokens, step->tokens, bytes);
+    if (step->positions) memcpy(positions, step->positions, bytes);
+    for (uint32_t i = 0; i < step->n_seqs; i++)
+        for (uint32_t j = 0; j < step->seqs[i].n_rows; j++)
+            row_seq[step->seqs[i].first_row + j] = (int32_t)i;
+}
+
+static struct step_arrays pack_seqs(struct mirror *block, const struct step *step,
+                                    const struct step_shape *shape, struct device_step *out) {
+    int32_t *first_row = take(block, shape->n_seqs, &out->first_row);
+    int32_t *seq_rows = take(block, shape->n_seqs, &out->seq_rows);
+    int32_t *n_slots = take(block, shape->n_views, &out->n_slots);
+    int32_t *append_slot = take(block, shape->n_views, &out->append_slot);
+    int32_t *table_at = take(block, shape->n_views, &out->table_at);
+    int32_t *table = take(block, shape->n_layers * shape->layer_pages, &out->table);
+    for (uint32_t i = 0; i < step->n_seqs; i++) {
+        first_row[i] = (int32_t)step->seqs[i].first_row;
+        seq_rows[i] = (int32_t)step->seqs[i].n_rows;
+    }
+    for (uint32_t l = 0; l < step->n_layers; l++) {
+        size_t at = 0;
+        for (uint32_t j = 0; j < step->n_seqs; j++) {
+            const uint32_t i = (step->n_decode + j) % step->n_seqs;
+            const struct kv_view *view = &step->seqs[i].layers[l];
+            const size_t n = count_pages(step, i, l), k = (size_t)l * step->n_seqs + i;
+            n_slots[k] = (int32_t)view->n_slots;
+            append_slot[k] = (int32_t)view->append_slot;
+            table_at[k] = (int32_t)at;
+            memcpy(table + l * shape->layer_pages + at, view->pages, n * sizeof(int32_t));
+            at += n;
+        }
+    }
+    struct step_arrays arrays = {.n_slots = n_slots, .table_at = table_at, .seq_rows = seq_rows};
+    arrays.items = take(block, shape->item_words, &arrays.device_items);
+    return arrays;
+}
+
+/* A prompt's place serves its compression. */
+static bool needs_scores(const struct step *step, uint32_t seq) {
+    return seq >= step->n_decode || step->seqs[seq].budget->score != KV_SCORE_NONE;
+}
+
+/* Returns the slots whose scores budgets take. */
+static int32_t pack_budgets(struct mirror *block, const struct step *step,
+                            struct device_step *out) {
+    const int32_t *device;
+    struct device_budget *to =
+        (struct device_budget *)take(block, step->n_seqs * (size_t)BUDGET_WORDS, &device);
+    out->budgets = (const struct device_budget *)device;
+    int32_t at = 0;
+    for (uint32_t i = 0; i < step->n_seqs; i++) {
+        const struct step_seq *seq = &step->seqs[i];
+        const struct kv_budget *budget = seq->budget;
+        to[i] = (struct device_budget){.scores_at = -1};
+        if (!budget) continue;
+        to[i] = (struct device_budget){.capacity = budget->capacity,
+                                       .n_sink = budget->n_sink,
+                                       .n_recent = budget->n_recent,
+                                       .score = budget->score,
+                                       .decay = budget->decay,
+                                       .window = budget->window,
+                                       .pooling = budget->pooling,
+                                       .kernel = budget->kernel,
+                                       .cache_positions = budget->cache_positions,
+                                       .n_before = seq->n_before,
+                                       .score_row = seq->score_row,
+                                       .begins_chunk = seq->begins_chunk,
+                                       .compress = seq->compress,
+                                       .scores_at = -1};
+        if (!needs_scores(step, i)) continue;
+        to[i].scores_at = at;
+        at += (int32_t)seq->layers[0].n_slots;
+    }
+    return at;
+}
+
+static void pack_selects(struct cuda_backend *cuda, const struct step_shape *shape,
+                         int32_t scores_at) {
+    const struct step *step = cuda->host_step;
+    const int32_t *device;
+    int32_t *words = take(&cuda->step_block, shape->select_words, &device);
+    select_pack(step, &cuda->select.shape, scores_at, words);
+    cuda->step.selects = (const struct device_select *)device;
+    cuda->step.select_lists = device + (size_t)step->n_decode * SELECT_WORDS;
+}
+
+/* What kv/dequant.c copies is numbered as it comes, the same way in every layer. */
+static void pack_headers(struct cuda_backend *cuda, const struct device_step *step) {
+    struct device_step headers[2] = {*step, *step};
+    headers[1].table = cuda->wide.numbers;
+    headers[1].layer_pages = 0;
+    memcpy(cuda->step_block.host, headers, sizeof(headers));
+}
+
+bool step_has_budgets(const struct step *step) {
+    for (uint32_t i = 0; i < step->n_seqs; i++)
+        if (step->seqs[i].budget) return true;
+    return false;
+}
+
+int step_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err) {
+    struct step_shape largest = {
+        .n_rows = limits->max_rows,
+        .n_seqs = limits->max_seqs,
+        .n_views = (size_t)limits->n_layers * limits->max_seqs,
+        .n_layers = limits->n_layers,
+        .layer_pages = (size_t)limits->max_seqs * limits->max_seq_pages,
+        .has_budgets = limits->tracked,
+        .select_words = select_pack_most_words(limits, &cuda->select.shape)};
+    int rc = attention_reserve(cuda, limits, &largest.plan_bytes, &largest.item_words, err);
+    return rc ? rc : mirror_reserve(cuda, &cuda->step_block, count_bytes(&largest), err);
+}
+
+int step_send(struct cuda_backend *cuda, struct error *err) {
+    const struct step *step = cuda->host_step;
+    struct mirror *block = &cuda->step_block;
+    int rc = select_room(cuda, step, err);
+    if (rc) return rc;
+    struct step_shape shape = shape_of(step, &cuda->select.shape);
+    rc = cuda_check(cuda, cudaEventSynchronize(cuda->step_copied),
+                    "waiting for the step before", err);
+    if (!rc) rc = attention_room(cuda, step, &shape.plan_bytes, &shape.item_words, err);
+    if (!rc) rc = mirror_reserve(cuda, block, count_bytes(&shape), err);
+    if (rc) return rc;
+    struct device_step *out = &cuda->step;
+    *out = (struct device_step){.n_rows = step->n_rows,
+                                .n_seqs = step->n_seqs,
+                                .n_decode = step->n_decode,
+                                .n_layers = step->n_layers,
+                                .drawn = cuda->drawn,
+                                .layer_pages = (uint32_t)shape.layer_pages};
+    block->used = STEP_HEADER_BYTES + shape.plan_bytes;
+    pack_rows(block, step, out);
+    const struct step_arrays arrays = pack_seqs(block, step, &shape, out);
+    const int32_t n_scores = shape.has_budgets ? pack_budgets(block, step, out) : 0;
+    if (shape.select_words > 0) pack_selects(cuda, &shape, n_scores);
+    attention_plan(cuda, &arrays, block->host + STEP_HEADER_BYTES);
+    pack_headers(cuda, out);
+    cuda->device_step = (const struct device_step *)block->device;
+    rc = cuda_check(cuda,
+                    cudaMemcpyAsync(block->device, block->host, block->used, cudaMemcpyHostToDevice,
+                                    cuda->stream),
+                    "the step to the device", err);
+    return rc ? rc
+              : cuda_check(cuda, cudaEventRecord(cuda->step_copied, cuda->stream), "an event", err);
+}
+
+int cuda_step_begin(struct backend *be, const struct step *step, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    /* The device is chosen per thread, and steps run on another one than create(). */
+    int rc = cuda_check(cuda, cudaSetDevice(cuda->device), "choosing the device", err);
+    if (!rc) rc = flight_begin(cuda, err);
+    if (!rc) rc = store_await_step(cuda, step, err);
+    if (rc) return rc;
+    cuda->host_step = step;
+    cuda->launch_rows = step->n_rows;
+    cuda->wide.valid = false;
+    for (int i = 0; i < MAX_ROPES; i++) cuda->rotary[i].angles_valid = false;
+    return step_send(cuda, err);
+}

@@ -1,0 +1,150 @@
+/* weights.c - weights from a file mapping to the device, at the speed of its bus.
+ *
+ *   mapping ──copiers (threads)──► pinned buffer 0 ──copy engine──► device
+ *                                  pinned buffer 1      while one is filled, the other travels
+ *
+ * Weights are laid one after the other in large chunks of device memory, in the order in which they
+ * are loaded and without gaps where their sizes allow: q, k, v of a layer, and gate, up, are then
+ * one matrix each (linear.c). A pinned buffer is used again once its event says that it has
+ * arrived; nothing waits at the end of a weight. */
+#include "cuda/host/internal.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/error.h"
+#include "engine/base/sizes.h"
+
+enum { WEIGHT_ALIGN = 256, MAX_THREADS = 64 };
+static const size_t STAGING_BYTES = (size_t)32 << 20, THREAD_BYTES = (size_t)1 << 20;
+static const size_t MIN_CHUNK = (size_t)64 << 20, MAX_CHUNK = (size_t)1 << 30;
+
+struct copy_share {
+    char *to;
+    const char *from;
+    size_t bytes;
+};
+
+static void *copy_share(void *arg) {
+    const struct copy_share *share = arg;
+    memcpy(share->to, share->from, share->bytes);
+    return NULL;
+}
+
+/* One thread cannot read a mapping as fast as the bus takes it: page faults and a single core's
+ * bandwidth. */
+static void copy_parallel(char *to, const char *from, size_t bytes, uint32_t n_threads) {
+    pthread_t threads[MAX_THREADS];
+    struct copy_share shares[MAX_THREADS];
+    uint32_t n = bytes / THREAD_BYTES < n_threads ? (uint32_t)(bytes / THREAD_BYTES) : n_threads,
+             n_started = 0;
+    if (n > MAX_THREADS) n = MAX_THREADS;
+    if (n == 0) n = 1;
+    for (uint32_t i = 0; i < n; i++) {
+        const size_t begin = bytes / n * i, end = i + 1 == n ? bytes : bytes / n * (i + 1);
+        shares[i] = (struct copy_share){to + begin, from + begin, end - begin};
+    }
+    while (n_started + 1 < n &&
+           pthread_create(&threads[n_started], NULL, copy_share, &shares[n_started]) == 0)
+        n_started++;
+    for (uint32_t i = n_started; i < n; i++)
+        copy_share(&shares[i]); /* the caller's own, and what got no thread */
+    for (uint32_t i = 0; i < n_started; i++) pthread_join(threads[i], NULL);
+}
+
+static int open_staging(struct cuda_backend *cuda, struct error *err) {
+    int rc = 0;
+    for (uint32_t i = 0; i < N_STAGING && !rc; i++) {
+        struct staging *s = &cuda->staging[i];
+        if (!s->host)
+            rc = cuda_check(cuda, cudaMallocHost((void **)&s->host, STAGING_BYTES), "pinned memory",
+                            err);
+        if (!rc && !s->copied)
+            rc = cuda_check(cuda, cudaEventCreateWithFlags(&s->copied, cudaEventDisableTiming),
+                            "an event", err);
+    }
+    return rc;
+}
+
+static int copy_to_device(struct cuda_backend *cuda, char *to, const char *host, size_t bytes,
+                          struct error *err) {
+    int rc = open_staging(cuda, err);
+    for (size_t at = 0, n; at < bytes && !rc; at += n) {
+        struct staging *s = &cuda->staging[cuda->next_staging++ % N_STAGING];
+        n = bytes - at < STAGING_BYTES ? bytes - at : STAGING_BYTES;
+        rc = cuda_check(cuda, cudaEventSynchronize(s->copied), "loading weights", err);
+        if (rc) return rc;
+        copy_parallel(s->host, host + at, n, cuda->n_copiers);
+        rc = cuda_check(cuda,
+                        cudaMemcpyAsync(to + at, s->host, n, cudaMemcpyHostToDevice, cuda->stream),
+                        "loading weights", err);
+        if (!rc)
+            rc = cuda_check(cuda, cudaEventRecord(s->copied, cuda->stream), "loading weights", err);
+    }
+    return rc;
+}
+
+/* Larger models get larger chunks: less than a quarter of the weights is ever left over. */
+static int add_chunk(struct cuda_backend *cuda, size_t bytes, struct error *err) {
+    size_t capacity = cuda->weight_bytes / 4;
+    if (capacity < MIN_CHUNK) capacity = MIN_CHUNK;
+    if (capacity > MAX_CHUNK) capacity = MAX_CHUNK;
+    if (capacity < bytes) capacity = bytes;
+    struct weight_chunk *chunk = calloc(1, sizeof(*chunk));
+    if (!chunk) return error_set(err, ERR_NOMEM, "cuda: no memory");
+    int rc = device_alloc(cuda, capacity, (void **)&chunk->base, err);
+    if (rc) {
+        free(chunk);
+        return rc;
+    }
+    chunk->capacity = capacity;
+    chunk->next = cuda->chunks;
+    cuda->chunks = chunk;
+    return 0;
+}
+
+int cuda_weight_upload(struct backend *be, const void *host, size_t bytes, const void **out,
+                       struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    const size_t room = round_up(bytes, WEIGHT_ALIGN);
+    int rc = 0;
+    if (!cuda->chunks || cuda->chunks->capacity - cuda->chunks->used < room)
+        rc = add_chunk(cuda, room, err);
+    if (rc) return rc;
+    struct weight_chunk *chunk = cuda->chunks;
+    char *to = chunk->base + chunk->used;
+    rc = copy_to_device(cuda, to, host, bytes, err);
+    if (rc) return rc;
+    chunk->used += room;
+    chunk->n_live++;
+    cuda->weight_bytes += room;
+    *out = to;
+    return 0;
+}
+
+/* A chunk goes with the last of its weights. */
+void cuda_weight_release(struct backend *be, const void *weight) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    struct weight_chunk **link = &cuda->chunks, *chunk;
+    const char *at = weight;
+    while ((chunk = *link) && (at < chunk->base || at >= chunk->base + chunk->capacity))
+        link = &chunk->next;
+    if (!chunk || --chunk->n_live > 0) return;
+    *link = chunk->next;
+    cuda->n_moves++;
+    cudaFree(chunk->base);
+    free(chunk);
+}
+
+void weights_free(struct cuda_backend *cuda) {
+    for (struct weight_chunk *chunk = cuda->chunks, *next; chunk; chunk = next) {
+        next = chunk->next;
+        cudaFree(chunk->base);
+        free(chunk);
+    }
+    for (uint32_t i = 0; i < N_STAGING; i++) {
+        cudaFreeHost(cuda->staging[i].host);
+        if (cuda->staging[i].copied) cudaEventDestroy(cuda->staging[i].copied);
+    }
+}

@@ -1,0 +1,173 @@
+/* evict.cuh - what kernels know of bounded caches: where a page's states lie, who may leave and in
+ * which order, and how keys that are stored before RoPE turn when they are read.
+ *
+ * Angles of ranks.  rank * inv_freq / 2 pi is taken in two floats, and of it the nearest integer
+ * goes: both exactly, so that what is left is off by 2^-25 of a turn, 2e-7 radians, at any rank
+ * below 2^24.
+ *
+ * Thread: device code.  Memory: none. */
+#ifndef CUDA_KV_EVICT_CUH
+#define CUDA_KV_EVICT_CUH
+
+#include "cuda/common/device.cuh"
+
+static constexpr float KEEP_LOG2_E = 1.4426950408889634f;
+
+static __device__ __forceinline__ struct kv_page_state *page_state(const struct kv_pool &kv,
+                                                                   int32_t page,
+                                                                   uint32_t kv_head) {
+    const uint32_t row_bytes =
+        kv.head_dim * element_bytes(kv.dtype) + (kv.dtype == DTYPE_FP8 ? 1 : 0);
+    char *at = static_cast<char *>(kv.base) + (size_t)page * kv.page_bytes +
+               (size_t)kv.n_kv_heads * 2 * PAGE_TOKENS * row_bytes;
+    return reinterpret_cast<struct kv_page_state *>(at) + kv_head;
+}
+
+/* Where pages are of DTYPE_FP8: the scale of a row of a page, that is ([K, V], KV head, slot). */
+static __device__ __forceinline__ uint8_t *row_scale(const struct kv_pool &kv, int32_t page,
+                                                     uint32_t row) {
+    return static_cast<uint8_t *>(kv.base) + (size_t)page * kv.page_bytes +
+           (size_t)kv.n_kv_heads * 2 * PAGE_TOKENS * kv.head_dim + row;
+}
+
+/* What the row's elements, as load_dtype() gives them, are to be multiplied by. */
+static __device__ __forceinline__ float row_factor(const struct kv_pool &kv, int32_t page,
+                                                   uint32_t row) {
+    return kv.dtype == DTYPE_FP8 ? fp8_factor(*row_scale(kv, page, row)) : 1.0f;
+}
+
+/* NULL: the sequence has none. */
+static __device__ __forceinline__ const struct device_budget *budget_of(
+    const struct device_step &step, size_t seq) {
+    if (!step.budgets || step.budgets[seq].capacity == 0) return nullptr;
+    return step.budgets + seq;
+}
+
+/* Where a decoding sequence's scores go (struct attn_traces); -1: nobody wants them. */
+static __device__ __forceinline__ int32_t scores_place(const struct device_step &step, size_t seq,
+                                                       bool selects) {
+    if (selects && step.selects && step.selects[seq].n_selected > 0)
+        return step.selects[seq].scores_at;
+    return step.budgets ? step.budgets[seq].scores_at : -1;
+}
+
+/* The pages of a sequence in a layer. */
+static __device__ __forceinline__ const int32_t *pages_of(const struct device_step &step,
+                                                          uint32_t layer, size_t seq) {
+    return step.table + (size_t)layer * step.layer_pages +
+           step.table_at[(size_t)layer * step.n_seqs + seq];
+}
+
+/* ---- who leaves ---- */
+
+/* Neither a sink nor recent; n_text tokens of the text are known. */
+static __device__ __forceinline__ bool may_leave(const struct device_budget &b, uint32_t n_text,
+                                                 uint32_t position) {
+    return position >= b.n_sink && n_text - position > b.n_recent;
+}
+
+/* Whoever has the lowest leaves first: NaN is 0, other values keep their order. */
+static __device__ __forceinline__ uint32_t leave_order(const struct device_budget &b,
+                                                       uint32_t n_text, uint32_t position,
+                                                       float score) {
+    if (b.score == KV_SCORE_NONE) return 0;
+    const float value = b.score == KV_SCORE_MEAN ? score / (float)(n_text - position) : score;
+    if (isnan(value)) return 0;
+    const uint32_t bits = __float_as_uint(value + 0.0f); /* -0 becomes 0 */
+    return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+/* ---- what is lost (struct kv_page_state) ---- */
+
+/* exp(-rate(k) * n). */
+static __device__ __forceinline__ float fade_after(uint32_t k, uint32_t n) {
+    return __expf(-ldexpf((float)n, -(int)k));
+}
+
+/* Threads 0 to KV_LOST_TERMS - 1, each its own term: sum over those that leave of what the newest
+ * query gave * age * fade.  given: what it gave to them together. */
+static __device__ __forceinline__ void note_loss(struct kv_page_state *first, uint32_t n_text,
+                                                 float given, float term) {
+    const uint32_t k = threadIdx.x;
+    const float kept = given < 1.0f - KV_LEAST_KEPT ? 1.0f - given : KV_LEAST_KEPT;
+    first->lost[k] =
+        first->lost[k] * fade_after(k, n_text - first->lost_at) + __fdividef(term, kept);
+}
+
+/* ---- keys that turn ---- */
+
+/* cos and sin, scaled, of pair `freq` at a rank. */
+static __device__ __forceinline__ float2 angle_of(const struct key_turns &t, uint32_t freq,
+                                                  uint32_t rank) {
+    const float2 turns = reinterpret_cast<const float2 *>(t.per_rank)[freq];
+    const float r = (float)rank, whole = r * turns.x;
+    const float rest = fmaf(r, turns.x, -whole) + r * turns.y;
+    float s, c;
+    sincospif(2.0f * ((whole - rintf(whole)) + rest), &s, &c);
+    return make_float2(c * t.scale, s * t.scale);
+}
+
+/* Element d of the key that begins at element `key`. */
+static __device__ __forceinline__ float turned_element(const struct kv_pool &kv, size_t key,
+                                                       uint32_t d, const struct key_turns &t,
+                                                       uint32_t rank) {
+    const float x = load_dtype(kv.base, key + d, kv.dtype);
+    const uint32_t n = t.n_freqs;
+    if (d >= 2 * n) return x;
+    const float2 angle = angle_of(t, d < n ? d : d - n, rank);
+    if (d < n) return x * angle.x - load_dtype(kv.base, key + d + n, kv.dtype) * angle.y;
+    return x * angle.x + load_dtype(kv.base, key + d - n, kv.dtype) * angle.y;
+}
+
+template <typename T> static __device__ __forceinline__ float2 unpack_pair(uint32_t pair) {
+    if constexpr (sizeof(T) == 2 && !__is_same(T, __nv_bfloat16))
+        return __half22float2(*reinterpret_cast<const __half2 *>(&pair));
+    else
+        return unpack_bf16(pair);
+}
+
+template <typename T> static __device__ __forceinline__ uint32_t pack_pair(float x, float y) {
+    if constexpr (sizeof(T) == 2 && !__is_same(T, __nv_bfloat16)) {
+        const __half2 pair = __floats2half2_rn(x, y);
+        return *reinterpret_cast<const uint32_t *>(&pair);
+    } else {
+        return pack_bf16(x, y);
+    }
+}
+
+/* Eight pairs of a key in shared memory, from pair `freq` on: a turns with b.  Rounded as a key is
+ * that was stored after RoPE. */
+template <typename T>
+static __device__ __forceinline__ void turn_pairs(uint4 *a, uint4 *b, const struct key_turns &t,
+                                                  uint32_t freq, uint32_t rank) {
+    uint32_t *low = &a->x, *high = &b->x;
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+        const float2 u = unpack_pair<T>(low[i]), v = unpack_pair<T>(high[i]),
+                     first = angle_of(t, freq + 2 * i, rank),
+                     second = angle_of(t, freq + 2 * i + 1, rank);
+        low[i] = pack_pair<T>(u.x * first.x - v.x * first.y, u.y * second.x - v.y * second.y);
+        high[i] = pack_pair<T>(v.x * first.x + u.x * first.y, v.y * second.x + u.y * second.y);
+    }
+}
+
+/* Turns the keys of a page's slots in shared memory (rows of `stride` elements), all threads of the
+ * block; slots from n_valid on stay as they are. */
+template <typename T>
+static __device__ __forceinline__ void turn_page(T *keys, uint32_t stride, int n_valid,
+                                                 const struct key_turns &t,
+                                                 const struct kv_page_state *state) {
+    const uint32_t n = t.n_freqs;
+    for (uint32_t i = threadIdx.x; i < PAGE_TOKENS * (n / 8); i += blockDim.x) {
+        const uint32_t row = i % PAGE_TOKENS, freq = i / PAGE_TOKENS * 8;
+        if ((int)row >= n_valid) continue;
+        T *at = keys + row * stride + freq;
+        uint4 *a = reinterpret_cast<uint4 *>(at), *b = reinterpret_cast<uint4 *>(at + n);
+        uint4 x = *a, y = *b;
+        turn_pairs<T>(&x, &y, t, freq, state->rank[row]);
+        *a = x;
+        *b = y;
+    }
+}
+
+#endif

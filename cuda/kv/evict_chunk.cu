@@ -1,0 +1,354 @@
+/* evict_chunk.cu - after a chunk of a prompt: whoever stays moves to the first `capacity` slots,
+ * in the order of the text, in place.
+ *
+ *   keep_select_kernel   who stays: the list of their slots, ascending, and their states; what the
+ *                        chunk's last row gave to the others, whose keys it reads again
+ *   keep_move_kernel     their keys and values, by this list
+ *
+ *   slots  0 1 2 3 4 5 6 7        list  0 1 4 6        slots  0 1 4 6 . . . .
+ *          S   .   . .   R
+ *
+ * Slots are in the order of the text, so a slot's number breaks ties.  Whoever moves, moves down:
+ * rows are read in batches, ascending, and a batch is read before any of it is written.
+ *
+ * The list lies where the sequence's scores would (struct attn_traces): n_slots words per KV head.
+ *
+ * Grid:   select: one block per (KV head, sequence).  move: a block per (KV head, keys or values,
+ *         64 bytes of a row) and sequence.
+ * Bound:  memory, the kept rows read and written.       Oracle: engine/cpu/. */
+#include "cuda/kv/evict.cuh"
+
+enum { BLOCK = 1024, N_WARPS = BLOCK / 32, BINS = 256 };
+enum { LANE_DIMS = 8 }; /* of a key, that a lane has: launch_keep_scores sees to that */
+enum { MOVE_BLOCK = 256, MOVE_UNITS = 4, MOVE_DEPTH = 4 };
+enum { MOVE_ROWS = MOVE_BLOCK / MOVE_UNITS, MOVE_BATCH = MOVE_ROWS * MOVE_DEPTH };
+
+struct item {
+    const struct device_budget *budget;
+    const int32_t *pages;
+    uint32_t *list; /* [n_slots] */
+    uint32_t kv_head, n_slots, n_text;
+    uint32_t last_row; /* of the chunk, in the step's matrices */
+};
+
+/* False: nobody goes. */
+static __device__ __forceinline__ bool item_of(const struct keep_params &p, uint32_t kv_head,
+                                               uint32_t seq, struct item *item) {
+    const struct device_step &s = *p.step;
+    item->budget = budget_of(s, seq);
+    if (!item->budget || !item->budget->compress) return false;
+    item->n_slots = (uint32_t)s.n_slots[(size_t)p.layer * s.n_seqs + seq];
+    if (item->n_slots <= item->budget->capacity) return false;
+    item->pages = pages_of(s, p.layer, seq);
+    item->kv_head = kv_head;
+    item->n_text = item->budget->n_before + (uint32_t)s.seq_rows[seq];
+    item->last_row = (uint32_t)(s.first_row[seq] + s.seq_rows[seq]) - 1;
+    const uint32_t group = p.n_heads / p.kv.n_kv_heads;
+    item->list = reinterpret_cast<uint32_t *>(
+        p.traces.scores +
+        (kv_head * p.traces.score_stride + (size_t)item->budget->scores_at) * group);
+    return true;
+}
+
+/* ---- who stays ---- */
+
+struct plan {
+    uint32_t bins[BINS];
+    uint32_t counts[N_WARPS];
+    float given[N_WARPS], terms[N_WARPS][KV_LOST_TERMS]; /* note_loss() */
+    uint32_t digit, n_below; /* of the present digit: the one looked for, and how many are lower */
+};
+
+struct candidate {
+    uint32_t order; /* who leaves first has the lowest */
+    bool may_leave;
+};
+
+static __device__ __forceinline__ float score_at(const struct keep_params &p,
+                                                 const struct item &item, uint32_t slot) {
+    return page_state(p.kv, item.pages[slot / PAGE_TOKENS], item.kv_head)
+        ->score[slot % PAGE_TOKENS];
+}
+
+/* Returns the score that a slot is judged by (enum kv_pooling). */
+static __device__ __forceinline__ float pooled_score(const struct keep_params &p,
+                                                     const struct item &item, uint32_t slot) {
+    const struct device_budget &b = *item.budget;
+    const uint32_t half = b.kernel / 2,
+                   n_pooled = item.n_slots > b.window ? item.n_slots - b.window : 0;
+    if (b.pooling == KV_POOLING_NONE || slot >= n_pooled) return score_at(p, item, slot);
+    float pooled = 0.0f;
+    for (uint32_t i = slot > half ? slot - half : 0; i <= slot + half && i < n_pooled; i++) {
+        const float score = score_at(p, item, i);
+        if (b.pooling == KV_POOLING_AVERAGE) pooled += score;
+        else if (score > pooled) pooled = score;
+    }
+    return pooled;
+}
+
+static __device__ __forceinline__ struct candidate candidate_of(const struct keep_params &p,
+                                                                const struct item &item,
+                                                                uint32_t slot) {
+    const struct kv_page_state *state =
+        page_state(p.kv, item.pages[slot / PAGE_TOKENS], item.kv_head);
+    const uint32_t position = state->position[slot % PAGE_TOKENS];
+    struct candidate c = {0, may_leave(*item.budget, item.n_text, position)};
+    if (c.may_leave)
+        c.order = leave_order(*item.budget, item.n_text, position, pooled_score(p, item, slot));
+    return c;
+}
+
+/* The first warp: the bin in which the k-th (from 1) lies.  A lane has 8 bins. */
+static __device__ __forceinline__ void find_bin(struct plan *plan, uint32_t k) {
+    const uint32_t lane = threadIdx.x;
+    uint32_t sum = 0;
+    for (uint32_t i = 0; i < BINS / 32; i++) sum += plan->bins[lane * (BINS / 32) + i];
+    uint32_t below = sum;
+    for (uint32_t step = 1; step < 32; step *= 2) {
+        const uint32_t other = __shfl_up_sync(~0u, below, step);
+        if (lane >= step) below += other;
+    }
+    below -= sum;
+    if (k <= below || k > below + sum) return;
+    uint32_t bin = lane * (BINS / 32);
+    while (below + plan->bins[bin] < k) below += plan->bins[bin++];
+    plan->digit = bin;
+    plan->n_below = below;
+}
+
+/* The order of the last one to leave, digit by digit, and how many of that order leave. */
+static __device__ uint32_t find_threshold(const struct keep_params &p, const struct item &item,
+                                          struct plan *plan, uint32_t *n_equal) {
+    uint32_t prefix = 0, mask = 0, k = item.n_slots - item.budget->capacity;
+    for (int shift = 24; shift >= 0; shift -= 8) {
+        if (threadIdx.x < BINS) plan->bins[threadIdx.x] = 0;
+        __syncthreads();
+        for (uint32_t slot = threadIdx.x; slot < item.n_slots; slot += BLOCK) {
+            const struct candidate c = candidate_of(p, item, slot);
+            if (c.may_leave && (c.order & mask) == prefix)
+                atomicAdd(&plan->bins[c.order >> shift & (BINS - 1)], 1u);
+        }
+        __syncthreads();
+        if (threadIdx.x < 32) find_bin(plan, k);
+        __syncthreads();
+        k -= plan->n_below;
+        prefix |= plan->digit << shift;
+        mask |= (uint32_t)(BINS - 1) << shift;
+    }
+    *n_equal = k;
+    return prefix;
+}
+
+/* How many threads before this one have the flag; all of them in *total. */
+static __device__ __forceinline__ uint32_t count_before(bool flag, struct plan *plan,
+                                                        uint32_t *total) {
+    const uint32_t warp = threadIdx.x / 32, votes = __ballot_sync(~0u, flag);
+    __syncthreads(); /* the counts of the time before are read */
+    if (threadIdx.x % 32 == 0) plan->counts[warp] = (uint32_t)__popc(votes);
+    __syncthreads();
+    uint32_t before = 0, sum = 0;
+    for (uint32_t i = 0; i < N_WARPS; i++) {
+        if (i == warp) before = sum;
+        sum += plan->counts[i];
+    }
+    *total = sum;
+    return before + (uint32_t)__popc(votes & ((1u << threadIdx.x % 32) - 1));
+}
+
+static __device__ void list_kept(const struct keep_params &p, const struct item &item,
+                                 struct plan *plan, uint32_t threshold, uint32_t n_equal) {
+    uint32_t n_listed = 0, n_equal_seen = 0;
+    for (uint32_t base = 0; base < item.n_slots; base += BLOCK) {
+        const uint32_t slot = base + threadIdx.x;
+        struct candidate c = {0, false};
+        if (slot < item.n_slots) c = candidate_of(p, item, slot);
+        uint32_t n_new;
+        const bool equal = c.may_leave && c.order == threshold;
+        const uint32_t older = n_equal_seen + count_before(equal, plan, &n_new);
+        n_equal_seen += n_new;
+        const bool leaves = c.may_leave && (c.order < threshold || (equal && older < n_equal));
+        const bool stays = slot < item.n_slots && !leaves;
+        const uint32_t to = n_listed + count_before(stays, plan, &n_new);
+        n_listed += n_new;
+        if (stays) item.list[to] = slot;
+    }
+}
+
+/* ---- what is lost ---- */
+
+static __device__ bool is_listed(const struct item &item, uint32_t slot) {
+    uint32_t low = 0, high = item.budget->capacity;
+    while (low < high) {
+        const uint32_t middle = (low + high) / 2;
+        if (item.list[middle] < slot) low = middle + 1;
+        else high = middle;
+    }
+    return low < item.budget->capacity && item.list[low] == slot;
+}
+
+/* A warp: the share of the chunk's last row's attention that a slot got, mean over the group.  In
+ * prompts a slot's number is its rank. */
+static __device__ float last_share(const struct keep_params &p, const struct item &item,
+                                   const int32_t *key_pages, uint32_t slot) {
+    const uint32_t lane = threadIdx.x % 32, dim = p.kv.head_dim,
+                   group = p.n_heads / p.kv.n_kv_heads;
+    const size_t key = (size_t)key_pages[slot / PAGE_TOKENS] *
+                           (p.keys.page_bytes / element_bytes(p.keys.dtype)) +
+                       (item.kv_head * PAGE_TOKENS + slot % PAGE_TOKENS) * (size_t)dim;
+    const __nv_bfloat16 *q = static_cast<const __nv_bfloat16 *>(p.q) + item.last_row * p.q_stride +
+                             (size_t)item.kv_head * group * dim;
+    const float *lse =
+        p.traces.lse + (size_t)item.last_row * p.n_heads + (size_t)item.kv_head * group;
+    float k[LANE_DIMS] = {}, share = 0.0f;
+#pragma unroll
+    for (uint32_t i = 0; i < LANE_DIMS; i++) {
+        const uint32_t d = lane + 32 * i;
+        if (d >= dim) continue;
+        k[i] = item.budget->cache_positions
+                   ? turned_element(p.keys, key, d, p.turns, slot)
+                   : load_dtype(p.keys.base, key + d, p.keys.dtype);
+    }
+    for (uint32_t head = 0; head < group; head++) {
+        float dot = 0.0f;
+#pragma unroll
+        for (uint32_t i = 0; i < LANE_DIMS; i++)
+            if (lane + 32 * i < dim) dot += to_float(q[head * dim + lane + 32 * i]) * k[i];
+        share += exp2_fast(fmaf(score_of(p.scale, warp_sum(dot)), KEEP_LOG2_E, -lse[head]));
+    }
+    return share / (float)group;
+}
+
+/* The whole block, while keys and states are where they were.  Warps have every N_WARPS-th slot,
+ * and a lane one of the terms. */
+static __device__ void lose_unlisted(const struct keep_params &p, const struct item &item,
+                                     uint32_t seq, struct plan *plan) {
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int32_t *key_pages = pages_of(*p.keys_step, p.layer, seq);
+    struct kv_page_state *first = page_state(p.kv, item.pages[0], item.kv_head);
+    float given = 0.0f, term = 0.0f;
+    for (uint32_t slot = warp; slot < item.n_slots; slot += N_WARPS) {
+        if (is_listed(item, slot)) continue;
+        const uint32_t age =
+            item.n_text - page_state(p.kv, item.pages[slot / PAGE_TOKENS], item.kv_head)
+                              ->position[slot % PAGE_TOKENS];
+        const float share = last_share(p, item, key_pages, slot);
+        given += share;
+        term += share * (float)age * fade_after(lane, age);
+    }
+    if (lane == 0) plan->given[warp] = given;
+    if (lane < KV_LOST_TERMS) plan->terms[warp][lane] = term;
+    __syncthreads();
+    given = term = 0.0f;
+    if (threadIdx.x < KV_LOST_TERMS) {
+        for (uint32_t i = 0; i < N_WARPS; i++) {
+            given += plan->given[i];
+            term += plan->terms[i][lane];
+        }
+        note_loss(first, item.n_text, given, term);
+    }
+    __syncthreads(); /* lost_at has been read */
+    if (threadIdx.x == 0) first->lost_at = item.n_text;
+}
+
+/* ---- who moves ---- */
+
+/* Positions and scores move as the list says; ranks are the slots again. */
+static __device__ void move_states(const struct keep_params &p, const struct item &item) {
+    for (uint32_t base = 0; base < item.budget->capacity; base += BLOCK) {
+        const uint32_t to = base + threadIdx.x;
+        const bool inside = to < item.budget->capacity;
+        uint32_t position = 0;
+        float score = 0.0f;
+        if (inside) {
+            const uint32_t from = item.list[to], at = from % PAGE_TOKENS;
+            const struct kv_page_state *state =
+                page_state(p.kv, item.pages[from / PAGE_TOKENS], item.kv_head);
+            position = state->position[at];
+            score = state->score[at];
+        }
+        __syncthreads();
+        if (!inside) continue;
+        struct kv_page_state *state = page_state(p.kv, item.pages[to / PAGE_TOKENS], item.kv_head);
+        state->position[to % PAGE_TOKENS] = position;
+        state->score[to % PAGE_TOKENS] = score;
+        state->rank[to % PAGE_TOKENS] = to;
+    }
+}
+
+static __global__ void __launch_bounds__(BLOCK) keep_select_kernel(const struct keep_params p) {
+    __shared__ struct plan plan;
+    struct item item;
+    let_next_start();
+    wait_for_previous();
+    const uint32_t seq = p.step->n_decode + blockIdx.y;
+    if (!item_of(p, blockIdx.x, seq, &item)) return;
+    uint32_t n_equal;
+    const uint32_t threshold = find_threshold(p, item, &plan, &n_equal);
+    list_kept(p, item, &plan, threshold, n_equal);
+    __syncthreads(); /* the list is there, and the states are read */
+    if (item.budget->score != KV_SCORE_NONE) lose_unlisted(p, item, seq, &plan);
+    __syncthreads();
+    move_states(p, item);
+    if (threadIdx.x > 0) return;
+    struct kv_page_state *first = page_state(p.kv, item.pages[0], item.kv_head);
+    first->free_slot = item.budget->capacity;
+    first->n_evictions++;
+}
+
+/* ---- keys and values ---- */
+
+/* T: what a thread moves at a time, a divisor of a row; rows begin `offset` bytes behind the page.
+ */
+template <typename T>
+static __global__ void __launch_bounds__(MOVE_BLOCK)
+    keep_move_kernel(const struct keep_params p, size_t offset, uint32_t row_units) {
+    struct item item;
+    const uint32_t kv_head = blockIdx.x / 2, is_v = blockIdx.x % 2;
+    const uint32_t unit = blockIdx.z * MOVE_UNITS + threadIdx.x % MOVE_UNITS,
+                   row = threadIdx.x / MOVE_UNITS;
+    let_next_start();
+    wait_for_previous();
+    if (!item_of(p, kv_head, p.step->n_decode + blockIdx.y, &item)) return;
+    const auto at = [&](uint32_t slot) {
+        char *page = static_cast<char *>(p.kv.base) +
+                     (size_t)item.pages[slot / PAGE_TOKENS] * p.kv.page_bytes + offset;
+        const uint32_t n = (is_v * p.kv.n_kv_heads + kv_head) * PAGE_TOKENS + slot % PAGE_TOKENS;
+        return reinterpret_cast<T *>(page) + (size_t)n * row_units + unit;
+    };
+    for (uint32_t base = 0; base < item.budget->capacity; base += MOVE_BATCH) {
+        T held[MOVE_DEPTH];
+        bool moves[MOVE_DEPTH];
+#pragma unroll
+        for (uint32_t i = 0; i < MOVE_DEPTH; i++) {
+            const uint32_t to = base + i * MOVE_ROWS + row;
+            moves[i] = to < item.budget->capacity && unit < row_units && item.list[to] != to;
+            if (moves[i]) held[i] = *at(item.list[to]);
+        }
+        __syncthreads();
+#pragma unroll
+        for (uint32_t i = 0; i < MOVE_DEPTH; i++)
+            if (moves[i]) *at(base + i * MOVE_ROWS + row) = held[i];
+    }
+}
+
+template <typename T>
+static cudaError_t launch_move(const struct keep_params &p, uint32_t n_seqs, size_t offset,
+                               uint32_t row_bytes, struct launch launch) {
+    const uint32_t row_units = row_bytes / sizeof(T);
+    const dim3 grid(2 * p.kv.n_kv_heads, n_seqs, (row_units + MOVE_UNITS - 1) / MOVE_UNITS);
+    return launch_kernel(launch, keep_move_kernel<T>, grid, MOVE_BLOCK, 0, p, offset,
+                         row_units);
+}
+
+cudaError_t launch_keep_compress(const struct keep_params *p, uint32_t n_seqs,
+                                 struct launch launch) {
+    if (n_seqs == 0) return cudaSuccess;
+    const uint32_t row_bytes = p->kv.head_dim * element_bytes(p->kv.dtype);
+    cudaError_t status = launch_kernel(launch, keep_select_kernel, dim3(p->kv.n_kv_heads, n_seqs),
+                                       BLOCK, 0, *p);
+    if (status == cudaSuccess && p->kv.dtype == DTYPE_FP8) /* scales are rows of a byte */
+        status = launch_move<uint8_t>(*p, n_seqs, kv_elements_bytes(&p->kv), 1, launch);
+    if (status != cudaSuccess) return status;
+    return row_bytes % sizeof(uint4) == 0 ? launch_move<uint4>(*p, n_seqs, 0, row_bytes, launch)
+                                          : launch_move<uint16_t>(*p, n_seqs, 0, row_bytes, launch);
+}

@@ -1,0 +1,234 @@
+/* host_pool.c - the store of tokens in the system's memory: having it, and copying pages to it.
+ *
+ * Its memory is mapped, asked for near the device, touched by several threads, and then made known
+ * to the driver.  What takes the time is that the system clears every page.  Where a machine has
+ * not used the memory before, it is ready a seventh sooner than if each thread pinned what it had
+ * touched; where it has, the other way is faster, but short (94 GiB: 4 s, and 3).  The device reads
+ * and writes it where it lies (unified addresses).
+ *
+ * Copies run on a stream of their own.  A step waits for them only if it may write a page that is
+ * still being copied, or selects, which may read any block: so a prompt's chunk is copied while the
+ * next one is computed.
+ *
+ *   stream   step n        │ step n + 1          │ …
+ *   copies       └─────────► pages of step n │   ▲
+ *                                            └───┘ only where they meet
+ */
+#include "cuda/host/internal.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "cuda/host/numa.h"
+#include "engine/base/error.h"
+#include "engine/base/sizes.h"
+
+enum { MAX_THREADS = 64, SYSTEM_PAGE = 4096 };
+static const size_t PART_BYTES = (size_t)64 << 20; /* that a thread takes at a time */
+
+/* ---- memory ---- */
+
+struct store_memory {
+    struct store_memory *next;
+    char *base;
+    size_t bytes;
+};
+
+/* What several threads share that touch memory. */
+struct touching {
+    char *base;
+    size_t bytes;
+    atomic_size_t next; /* where nobody is yet */
+};
+
+static void *touch_parts(void *arg) {
+    struct touching *touching = arg;
+    size_t at;
+    while ((at = atomic_fetch_add(&touching->next, PART_BYTES)) < touching->bytes) {
+        const size_t end = at + min_u64(PART_BYTES, touching->bytes - at);
+        for (; at < end; at += SYSTEM_PAGE) *(volatile char *)(touching->base + at) = 0;
+    }
+    return NULL;
+}
+
+static void touch(char *base, size_t bytes, uint32_t n_threads) {
+    struct touching touching = {.base = base, .bytes = bytes};
+    pthread_t threads[MAX_THREADS];
+    uint32_t n = 0;
+    if (n_threads > MAX_THREADS) n_threads = MAX_THREADS;
+    while (n + 1 < n_threads && n + 1 < div_up(bytes, PART_BYTES) &&
+           pthread_create(&threads[n], NULL, touch_parts, &touching) == 0)
+        n++;
+    touch_parts(&touching); /* the caller's own, and what got no thread */
+    for (uint32_t i = 0; i < n; i++) pthread_join(threads[i], NULL);
+}
+
+static int pin(char *base, size_t bytes, struct error *err) {
+    void *device = NULL;
+    cudaError_t code =
+        cudaHostRegister(base, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
+    if (code == cudaSuccess) {
+        code = cudaHostGetDevicePointer(&device, base, 0);
+        if (code == cudaSuccess && device != base) code = cudaErrorNotSupported;
+        if (code != cudaSuccess) cudaHostUnregister(base);
+    }
+    if (code == cudaSuccess) return 0;
+    (void)cudaGetLastError(); /* the device works on */
+    return error_set(err, ERR_NOMEM, "cuda: %.1f GiB of the system's memory cannot be pinned: %s",
+                     (double)bytes / (1 << 30), cudaGetErrorString(code));
+}
+
+int cuda_store_alloc(struct backend *be, size_t bytes, void **out, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    struct store_memory *memory = malloc(sizeof(*memory));
+    if (!memory) return error_set(err, ERR_NOMEM, "cuda: no memory");
+    if (bytes == 0) bytes = 1;
+    char *base =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED) {
+        free(memory);
+        return error_set(err, ERR_NOMEM, "cuda: no %.1f GiB of the system's memory",
+                         (double)bytes / (1 << 30));
+    }
+    if (cuda->node != NUMA_ANY) (void)numa_prefer(base, bytes, cuda->node); /* tried at create */
+    (void)madvise(base, bytes, MADV_HUGEPAGE); /* faster to clear and to pin; no matter if not */
+    touch(base, bytes, cuda->n_copiers);
+    const int rc = pin(base, bytes, err);
+    if (rc) {
+        munmap(base, bytes);
+        free(memory);
+        return rc;
+    }
+    *memory = (struct store_memory){cuda->store.memories, base, bytes};
+    cuda->store.memories = memory;
+    *out = base;
+    return 0;
+}
+
+void cuda_store_free(struct backend *be, void *base) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    struct store_memory **link = &cuda->store.memories;
+    while (*link && (*link)->base != base) link = &(*link)->next;
+    struct store_memory *memory = *link;
+    if (!memory) return;
+    cudaStreamSynchronize(cuda->stream); /* nobody reads or writes it any more */
+    if (cuda->store.stream) cudaStreamSynchronize(cuda->store.stream);
+    cuda->n_moves++;
+    *link = memory->next;
+    cudaHostUnregister(memory->base);
+    munmap(memory->base, memory->bytes);
+    free(memory);
+}
+
+/* ---- copies ---- */
+
+static int open_copies(struct cuda_backend *cuda, uint32_t n_pages, struct error *err) {
+    struct store_copies *s = &cuda->store;
+    int rc = 0;
+    if (s->n_pages >= n_pages) return 0;
+    if (!s->stream)
+        rc = cuda_check(cuda, cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking),
+                        "a stream", err);
+    if (!rc && !s->submitted)
+        rc = cuda_check(cuda, cudaEventCreateWithFlags(&s->submitted, cudaEventDisableTiming),
+                        "an event", err);
+    if (!rc && !s->copied)
+        rc = cuda_check(cuda, cudaEventCreateWithFlags(&s->copied, cudaEventDisableTiming),
+                        "an event", err);
+    if (!rc) rc = store_await(cuda, err);
+    if (rc) return rc;
+    uint32_t *pages = calloc(n_pages / 32 + 1, sizeof(*pages));
+    if (!pages) return error_set(err, ERR_NOMEM, "cuda: no memory");
+    free(s->pages);
+    s->pages = pages;
+    s->n_pages = n_pages;
+    return 0;
+}
+
+static cudaError_t copy_pages(struct store_copies *s, const struct store_args *args) {
+    struct store_params params = {
+        .kv = *args->kv, .store = *args->store, .plane = args->plane};
+    const struct launch launch = {s->stream, false};
+    cudaError_t code = cudaSuccess;
+    for (uint32_t i = 0; i < args->n && code == cudaSuccess; i++) {
+        s->pages[args->pages[i] / 32] |= 1u << args->pages[i] % 32;
+        params.copies[params.n].page = args->pages[i];
+        params.copies[params.n++].block = args->blocks[i];
+        if (params.n < STORE_MOST_PAGES && i + 1 < args->n) continue;
+        code = launch_store(&params, launch);
+        params.n = 0;
+    }
+    return code;
+}
+
+int cuda_store_pages(struct backend *be, const struct store_args *args, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    struct store_copies *s = &cuda->store;
+    if (args->n == 0) return 0;
+    int rc = open_copies(cuda, args->kv->n_pages, err);
+    if (rc) return rc;
+    s->under_way = true;
+    cudaError_t code = cudaEventRecord(s->submitted, cuda->stream);
+    if (code == cudaSuccess) code = cudaStreamWaitEvent(s->stream, s->submitted, 0);
+    if (code == cudaSuccess) code = copy_pages(s, args);
+    if (code == cudaSuccess) code = cudaEventRecord(s->copied, s->stream);
+    return cuda_check(cuda, code, "copying pages to the store", err);
+}
+
+/* ---- waiting ---- */
+
+static void forget_pages(struct store_copies *s) {
+    s->under_way = false;
+    if (s->pages) memset(s->pages, 0, (s->n_pages / 32 + 1) * sizeof(*s->pages));
+}
+
+int store_await(struct cuda_backend *cuda, struct error *err) {
+    struct store_copies *s = &cuda->store;
+    if (!s->under_way) return 0;
+    forget_pages(s);
+    return cuda_check(cuda, cudaStreamWaitEvent(cuda->stream, s->copied, 0), "awaiting copies",
+                      err);
+}
+
+/* With a budget any page may be written: a KV head's free slot, or what a compression moves. */
+static bool may_write(const struct store_copies *s, const struct step_seq *seq,
+                      const struct kv_view *view) {
+    const uint32_t first = seq->budget ? 0 : view->append_slot / PAGE_TOKENS;
+    for (uint32_t i = first; i * PAGE_TOKENS < view->n_slots; i++)
+        if (s->pages[view->pages[i] / 32] >> view->pages[i] % 32 & 1) return true;
+    return false;
+}
+
+static bool meets_copies(const struct store_copies *s, const struct step *step) {
+    for (uint32_t i = 0; i < step->n_seqs; i++) {
+        if (step->seqs[i].select) return true;
+        for (uint32_t l = 0; l < step->n_layers; l++)
+            if (may_write(s, &step->seqs[i], &step->seqs[i].layers[l])) return true;
+    }
+    return false;
+}
+
+int store_await_step(struct cuda_backend *cuda, const struct step *step, struct error *err) {
+    const struct store_copies *s = &cuda->store;
+    return s->under_way && meets_copies(s, step) ? store_await(cuda, err) : 0;
+}
+
+int store_sync(struct cuda_backend *cuda, struct error *err) {
+    struct store_copies *s = &cuda->store;
+    if (!s->under_way) return 0;
+    forget_pages(s);
+    return cuda_check(cuda, cudaStreamSynchronize(s->stream), "copying pages to the store", err);
+}
+
+void store_close(struct cuda_backend *cuda) {
+    struct store_copies *s = &cuda->store;
+    if (s->stream) cudaStreamSynchronize(s->stream);
+    while (s->memories) cuda_store_free(&cuda->base, s->memories->base);
+    if (s->submitted) cudaEventDestroy(s->submitted);
+    if (s->copied) cudaEventDestroy(s->copied);
+    if (s->stream) cudaStreamDestroy(s->stream);
+    free(s->pages);
+}

@@ -1,0 +1,63 @@
+/* host_pool.cuh - what the kernels share that move tokens between pages and the store.
+ *
+ * Thread: device code, and launchers on the engine thread.  Memory: none. */
+#ifndef CUDA_KV_HOST_POOL_CUH
+#define CUDA_KV_HOST_POOL_CUH
+
+#include "cuda/kv/evict.cuh"
+#include "cuda/kv/select.h"
+
+/* Across the bus what counts is how much is asked for at a time: a round trip takes 3.4 us, and 6
+ * or more while other kernels keep the device's memory busy.  8 blocks of 512 threads that ask for
+ * 8 x 16 bytes each are 512 KB.  Few large blocks, because a product of few rows fills all
+ * registers of a multiprocessor with two of its own: as many threads in 16 blocks are in the way of
+ * twice as many. */
+enum { MOVE_THREADS = 512, BUS_BLOCKS = 8, DEVICE_BLOCKS = 64 };
+
+/* Every stride-th unit below `total` is loaded and stored: first UNROLL loads, then as many
+ * stores. */
+template <typename X, int UNROLL, typename Load, typename Store>
+static __device__ __forceinline__ void move_units(uint32_t first, uint32_t stride, uint32_t total,
+                                                  const Load &load, const Store &store) {
+    for (; first < total; first += UNROLL * stride) {
+        X x[UNROLL];
+#pragma unroll
+        for (uint32_t u = 0; u < UNROLL; u++)
+            if (first + u * stride < total) x[u] = load(first + u * stride);
+#pragma unroll
+        for (uint32_t u = 0; u < UNROLL; u++)
+            if (first + u * stride < total) store(first + u * stride, x[u]);
+    }
+}
+
+/* A warp moves a token: what it asks for at a time lies in one run, of one page of the system's
+ * memory.  move(fetch, the slot's page, its place there, lane) */
+template <typename Move>
+static __device__ __forceinline__ void each_fetch(const struct fetch_params &p, const Move &move) {
+    const uint32_t n = *p.n_fetches, n_warps = gridDim.x * MOVE_THREADS / 32,
+                   layer = p.first_layer + blockIdx.y;
+    for (uint32_t i = (blockIdx.x * MOVE_THREADS + threadIdx.x) / 32; i < n; i += n_warps) {
+        const uint4 x = *reinterpret_cast<const uint4 *>(p.fetches + i);
+        const struct fetch f = {x.x, x.y, x.z, x.w};
+        const int32_t *pages = pages_of(*p.step, layer, f.seq);
+        move(f, (uint32_t)pages[f.slot / PAGE_TOKENS], f.slot % PAGE_TOKENS, threadIdx.x % 32);
+    }
+}
+
+static __device__ __forceinline__ uint8_t *token_in_store(const struct kv_store &store,
+                                                          uint32_t block, uint32_t plane,
+                                                          uint32_t at) {
+    const uint32_t n_rows = 2 * store.n_kv_heads,
+                   bytes = store.fp8 ? (n_rows * (store.head_dim + 1) + 15) / 16 * 16
+                                     : n_rows * store.head_dim * element_bytes(store.dtype);
+    const size_t token = ((size_t)block * store.n_planes + plane) * PAGE_TOKENS + at;
+    return static_cast<uint8_t *>(store.base) + token * bytes;
+}
+
+/* 16 bytes at a time. */
+static inline bool moves_vectors(const struct kv_pool *kv, const struct kv_store *store) {
+    return kv->head_dim * dtype_size(kv->dtype) % 16 == 0 && kv->page_bytes % 16 == 0 &&
+           ((uintptr_t)kv->base | (uintptr_t)store->base) % 16 == 0;
+}
+
+#endif

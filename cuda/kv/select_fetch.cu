@@ -1,0 +1,135 @@
+/* select_fetch.cu - tokens' keys and values from the store into pages, and pages into the store, as
+ * they are; where the store is fp8 and pages are not, select_fp8.cu does both.
+ *
+ *   page    [K, V][n_kv_heads][PAGE_TOKENS][head_dim], of fp8 with scales behind (struct kv_pool)
+ *   block   [n_planes][PAGE_TOKENS][K, V][n_kv_heads][head_dim], of fp8 with a token's scales
+ *           behind it, in the system's memory: read and written by the kernels themselves, a
+ *           token's plane in one run
+ *
+ * Grid: fetch: (blocks, layers), a warp a token; store: blocks over the units of all pages.  A
+ * thread moves units of 16 bytes, or of 2 where rows of head_dim or addresses are no multiple of
+ * that.
+ * Shared: none.          Oracle: engine/cpu/, exact. */
+#include "cuda/kv/host_pool.cuh"
+
+enum { THREADS = MOVE_THREADS, UNROLL = 8 };
+
+/* In units of a thread: how long a head's row is, and a token's keys and values. */
+template <typename T> struct units {
+    uint32_t row, token;
+    __device__ __forceinline__ explicit units(const struct kv_pool &kv) {
+        row = kv.head_dim * element_bytes(kv.dtype) / sizeof(T);
+        token = row * 2 * kv.n_kv_heads;
+    }
+};
+
+/* Unit `unit` of slot `at` of a page. */
+template <typename T>
+static __device__ __forceinline__ T *page_unit(const struct kv_pool &kv, uint32_t page,
+                                               uint32_t at, uint32_t unit, const units<T> &n) {
+    char *base = static_cast<char *>(kv.base) + (size_t)page * kv.page_bytes;
+    return reinterpret_cast<T *>(base) + (unit / n.row * PAGE_TOKENS + at) * n.row + unit % n.row;
+}
+
+/* Where the store is pages: that of a token. */
+static __device__ __forceinline__ int32_t source_page(const struct fetch_params &p,
+                                                      const struct fetch &f) {
+    const int32_t *lists = p.step->select_lists;
+    return lists[lists[p.step->selects[f.seq].pages + p.first_layer + blockIdx.y] +
+                 f.source / PAGE_TOKENS];
+}
+
+template <typename T>
+static __device__ __forceinline__ const T *source_of(const struct fetch_params &p,
+                                                     const struct fetch &f, uint32_t unit,
+                                                     const units<T> &n) {
+    const uint32_t at = f.source % PAGE_TOKENS;
+    if (p.store.base)
+        return reinterpret_cast<T *>(token_in_store(p.store, f.source / PAGE_TOKENS,
+                                                    p.first_plane + blockIdx.y, at)) +
+               unit;
+    return page_unit<T>(p.kv, (uint32_t)source_page(p, f), at, unit, n);
+}
+
+/* Of a token in a store of 8 bits. */
+static __device__ __forceinline__ uint8_t *stored_scales(const struct kv_store &store,
+                                                         uint32_t block, uint32_t plane,
+                                                         uint32_t at) {
+    return token_in_store(store, block, plane, at) + 2 * store.n_kv_heads * store.head_dim;
+}
+
+/* A warp: the scales of a token that goes to slot `at` of a page. */
+static __device__ __forceinline__ void fetch_scales(const struct fetch_params &p,
+                                                    const struct fetch &f, uint32_t page,
+                                                    uint32_t at, uint32_t lane) {
+    const uint32_t from = f.source % PAGE_TOKENS;
+    for (uint32_t row = lane; row < 2 * p.kv.n_kv_heads; row += 32)
+        *row_scale(p.kv, (int32_t)page, row * PAGE_TOKENS + at) =
+            p.store.base ? stored_scales(p.store, f.source / PAGE_TOKENS,
+                                         p.first_plane + blockIdx.y, from)[row]
+                         : *row_scale(p.kv, source_page(p, f), row * PAGE_TOKENS + from);
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(THREADS, 2) fetch_kernel(const struct fetch_params p) {
+    const units<T> n(p.kv);
+    let_next_start();
+    wait_for_previous();
+    each_fetch(p, [&](const struct fetch &f, uint32_t page, uint32_t at, uint32_t lane) {
+        move_units<T, UNROLL>(
+            lane, 32, n.token,
+            [&](uint32_t unit) { return __ldcs(source_of<T>(p, f, unit, n)); },
+            [&](uint32_t unit, T x) { *page_unit<T>(p.kv, page, at, unit, n) = x; });
+        if (p.kv.dtype == DTYPE_FP8) fetch_scales(p, f, page, at, lane);
+    });
+}
+
+static __device__ __forceinline__ void store_scales(const struct store_params &p) {
+    const uint32_t n_rows = 2 * p.kv.n_kv_heads;
+    for (uint32_t i = blockIdx.x * THREADS + threadIdx.x; i < p.n * PAGE_TOKENS * n_rows;
+         i += gridDim.x * THREADS) {
+        const uint32_t row = i % n_rows, at = i / n_rows % PAGE_TOKENS,
+                       copy = i / n_rows / PAGE_TOKENS;
+        stored_scales(p.store, p.copies[copy].block, p.plane, at)[row] =
+            *row_scale(p.kv, (int32_t)p.copies[copy].page, row * PAGE_TOKENS + at);
+    }
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(THREADS) store_kernel(
+    const __grid_constant__ struct store_params p) {
+    const units<T> n(p.kv);
+    const uint32_t page_units = PAGE_TOKENS * n.token;
+    let_next_start();
+    wait_for_previous();
+    const auto load = [&](uint32_t i) {
+        return __ldcs(page_unit<T>(p.kv, p.copies[i / page_units].page, i / n.token % PAGE_TOKENS,
+                                   i % n.token, n));
+    };
+    const auto store = [&](uint32_t i, T x) {
+        uint8_t *token = token_in_store(p.store, p.copies[i / page_units].block, p.plane,
+                                        i / n.token % PAGE_TOKENS);
+        reinterpret_cast<T *>(token)[i % n.token] = x;
+    };
+    move_units<T, UNROLL>(blockIdx.x * THREADS + threadIdx.x, gridDim.x * THREADS,
+                          p.n * page_units, load, store);
+    if (p.kv.dtype == DTYPE_FP8) store_scales(p);
+}
+
+cudaError_t launch_fetch(const struct fetch_params *p, uint32_t n_layers, struct launch launch) {
+    const dim3 grid(p->store.base ? +BUS_BLOCKS : +DEVICE_BLOCKS, n_layers);
+    if (n_layers == 0) return cudaSuccess;
+    if (p->store.base && p->store.fp8 && p->kv.dtype != DTYPE_FP8)
+        return launch_fetch_fp8(p, n_layers, launch);
+    if (moves_vectors(&p->kv, &p->store))
+        return launch_kernel(launch, fetch_kernel<uint4>, grid, THREADS, 0, *p);
+    return launch_kernel(launch, fetch_kernel<uint16_t>, grid, THREADS, 0, *p);
+}
+
+cudaError_t launch_store(const struct store_params *p, struct launch launch) {
+    if (p->n == 0) return cudaSuccess;
+    if (p->store.fp8 && p->kv.dtype != DTYPE_FP8) return launch_store_fp8(p, launch);
+    if (moves_vectors(&p->kv, &p->store))
+        return launch_kernel(launch, store_kernel<uint4>, BUS_BLOCKS, THREADS, 0, *p);
+    return launch_kernel(launch, store_kernel<uint16_t>, BUS_BLOCKS, THREADS, 0, *p);
+}

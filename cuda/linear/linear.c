@@ -1,0 +1,367 @@
+/* linear.c - chooses how a product is made.
+ *
+ *   rows   <= 16   one launch of our own for all parts, norm and SiLU in it: reading the weights is
+ *                  the whole cost
+ *   rows    > 16   cuBLASLt; parts that lie side by side (q, k, v or gate, up) are one product
+ *   else           f16 and f32 weights, odd widths: any shape, slowly
+ *
+ * A batch-invariant backend takes the kernels whose sums have one order (linear_invariant.cu, and
+ * the one for any shape), for any number of rows.
+ *
+ * cuBLASLt sees everything transposed, because it counts columns first: y^T = (W^T)^T x^T.  What
+ * its heuristics answer is kept by shape, the number of rows rounded up to a step of a coarse
+ * scale: an algorithm for 512 rows is right for 400, and asking costs more than a small product.
+ *
+ * From 17 rows on cuBLASLt is ahead.  On an H100, with the shapes of Llama-3-8B and 32 rows: 23 us
+ * for q, k, v and 89 for gate, up; our kernel with tiles of 32 rows took 28 and 95. */
+#include "cuda/host/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/error.h"
+#include "engine/base/sizes.h"
+
+enum { WORKSPACE_BYTES = 64 << 20, BLAS_ALIGN = 16, BLAS_WIDTH = 8, MAX_CANDIDATES = 8 };
+
+static int blas_check(struct cuda_backend *cuda, cublasStatus_t status, const char *what,
+                      struct error *err) {
+    if (cuda->failed || status == CUBLAS_STATUS_SUCCESS)
+        return cuda_check(cuda, cudaSuccess, what, err);
+    cuda->failed = true;
+    return error_set(err, ERR_DEVICE, "cuda: %s: cuBLASLt: %s", what,
+                     cuda->blas.status_string(status));
+}
+
+int linear_open(struct cuda_backend *cuda, struct error *err) {
+    cuda->matmuls = calloc(MATMUL_CACHE, sizeof(*cuda->matmuls));
+    if (!cuda->matmuls) return error_set(err, ERR_NOMEM, "cuda: no memory");
+    int rc = blas_open(&cuda->blas, err);
+    if (!rc) rc = device_alloc(cuda, WORKSPACE_BYTES, &cuda->workspace, err);
+    if (rc) return rc;
+    /* Where cuBLASLt splits a sum, it adds up whole tiles of partial results, rows past the end
+     * among them that it never wrote; nobody uses what comes of those. */
+    return cuda_check(cuda, cudaMemsetAsync(cuda->workspace, 0, WORKSPACE_BYTES, cuda->stream),
+                      "clearing memory", err);
+}
+
+void linear_close(struct cuda_backend *cuda) {
+    blas_close(&cuda->blas);
+    cudaFree(cuda->workspace);
+    free(cuda->matmuls);
+}
+
+/* ---- one product through cuBLASLt ---- */
+
+struct matmul {
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatrixLayout_t w, x, y;
+};
+
+static void matmul_fini(const struct blas *blas, struct matmul *m) {
+    if (m->desc) blas->desc_destroy(m->desc);
+    if (m->w) blas->layout_destroy(m->w);
+    if (m->x) blas->layout_destroy(m->x);
+    if (m->y) blas->layout_destroy(m->y);
+}
+
+/* Layouts are columns x rows as we see them. */
+static cublasStatus_t matmul_init(const struct blas *blas, struct matmul *m,
+                                  const struct matmul_key *key, const void *bias) {
+    const cublasOperation_t transposed = CUBLAS_OP_T;
+    const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    const cudaDataType_t y_type = key->y_f32 ? CUDA_R_32F : CUDA_R_16BF, bias_type = CUDA_R_16BF;
+    *m = (struct matmul){0};
+    cublasStatus_t s = blas->desc_create(&m->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    if (!s)
+        s = blas->desc_set(m->desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed));
+    if (!s && bias) {
+        s = blas->desc_set(m->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue));
+        if (!s)
+            s = blas->desc_set(m->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias));
+        if (!s)
+            s = blas->desc_set(m->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type,
+                               sizeof(bias_type));
+    }
+    if (!s) s = blas->layout_create(&m->w, CUDA_R_16BF, key->n_in, key->n_out, key->n_in);
+    if (!s) s = blas->layout_create(&m->x, CUDA_R_16BF, key->n_in, key->n_rows, key->n_in);
+    if (!s)
+        s = blas->layout_create(&m->y, y_type, key->n_out, key->n_rows, (int64_t)key->y_stride);
+    return s;
+}
+
+static uint64_t hash_of(const struct matmul_key *key) {
+    const uint64_t words[] = {key->n_out, key->n_in, key->n_rows, key->y_stride,
+                              (uint64_t)key->accumulate << 2 | (uint64_t)key->y_f32 << 1 |
+                                  (uint64_t)key->bias};
+    uint64_t hash = 14695981039346656037u; /* FNV-1a over words */
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+        hash = (hash ^ words[i]) * 1099511628211u;
+    return hash ^ hash >> 32;
+}
+
+static bool same_key(const struct matmul_key *a, const struct matmul_key *b) {
+    return a->n_out == b->n_out && a->n_in == b->n_in && a->n_rows == b->n_rows &&
+           a->y_stride == b->y_stride && a->accumulate == b->accumulate && a->y_f32 == b->y_f32 &&
+           a->bias == b->bias;
+}
+
+static bool has_tile(const struct blas *blas, const cublasLtMatmulAlgo_t *algo, uint32_t tile) {
+    uint32_t got = 0;
+    size_t written;
+    return !blas->algo_get(algo, CUBLASLT_ALGO_CONFIG_TILE_ID, &got, sizeof(got), &written) &&
+           got == tile;
+}
+
+/* The candidate to take; cuBLASLt puts the one it expects most of first.  On an H100, with the
+ * shapes of Llama-3-8B, another is regularly ahead in two places:
+ *
+ *   up to 64 rows   the smallest tiles, if they make waves: gate+up and head, 2 to 7 %
+ *   1,024 and more  176x128 tiles, if they make nine waves: gate+up of 1,024 to 4,096 rows, 5 %
+ *
+ * Rules, not times taken here: those would choose differently from run to run, and the last bits of
+ * results with them. */
+static int choose_candidate(const struct cuda_backend *cuda, uint32_t n_rows,
+                            const cublasLtMatmulHeuristicResult_t *results, int n) {
+    const float few_waves = 2, many_waves = 9;
+    int best = 0;
+    if (!cuda->overlap) return best;
+    for (int i = 0; i < n; i++) {
+        const float waves = results[i].wavesCount;
+        if (results[i].state != CUBLAS_STATUS_SUCCESS) continue;
+        if (n_rows <= 64 && waves >= few_waves && waves > results[best].wavesCount) best = i;
+        if (n_rows >= 1024 && waves >= many_waves &&
+            has_tile(&cuda->blas, &results[i].algo, CUBLASLT_MATMUL_TILE_176x128))
+            return i;
+    }
+    return best;
+}
+
+static void ask_heuristics(struct cuda_backend *cuda, const struct matmul *m,
+                           struct matmul_entry *entry) {
+    const uint64_t workspace = WORKSPACE_BYTES;
+    /* Parts of a split sum meet in f32: in bf16, which is allowed by default, each meeting would
+     * round. */
+    const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    cublasLtMatmulPreference_t preference = NULL;
+    cublasLtMatmulHeuristicResult_t results[MAX_CANDIDATES];
+    int n = 0;
+    cublasStatus_t s = cuda->blas.preference_create(&preference);
+    if (!s)
+        s = cuda->blas.preference_set(
+            preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof(workspace));
+    if (!s)
+        s = cuda->blas.preference_set(
+            preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof(schemes));
+    if (!s)
+        s = cuda->blas.get_heuristic(cuda->blas.handle, m->desc, m->w, m->x, m->y, m->y, preference,
+                                     MAX_CANDIDATES, results, &n);
+    if (preference) cuda->blas.preference_destroy(preference);
+    if (s || n == 0) return;
+    const int chosen = choose_candidate(cuda, entry->key.n_rows, results, n);
+    entry->usable = results[chosen].state == CUBLAS_STATUS_SUCCESS;
+    entry->algo = results[chosen].algo;
+}
+
+/* Up to 64 rows in eights, then four steps from each power of two to the next. */
+static uint32_t round_rows(uint32_t n) {
+    uint32_t step = 8;
+    while (n > 8 * step) step *= 2;
+    return (uint32_t)round_up(n, step);
+}
+
+/* The entry of a shape, asked for once; another shape with the same hash is forgotten. */
+static struct matmul_entry *find_entry(struct cuda_backend *cuda, const struct matmul_key *key) {
+    struct matmul_key rounded = *key;
+    rounded.n_rows = round_rows(key->n_rows);
+    struct matmul_entry *entry = &cuda->matmuls[hash_of(&rounded) % MATMUL_CACHE];
+    if (entry->known && same_key(&entry->key, &rounded)) return entry;
+    /* Only its alignment is looked at. */
+    static const _Alignas(BLAS_ALIGN) char any_bias[BLAS_ALIGN];
+    struct matmul m;
+    *entry = (struct matmul_entry){.key = rounded, .known = true};
+    if (!matmul_init(&cuda->blas, &m, &rounded, key->bias ? any_bias : NULL))
+        ask_heuristics(cuda, &m, entry);
+    matmul_fini(&cuda->blas, &m);
+    return entry;
+}
+
+/* ---- the choice ---- */
+
+static bool aligned(const void *p, size_t to) {
+    return (uintptr_t)p % to == 0;
+}
+
+static bool skinny_fits(const struct linear_args *args, uint32_t part, uint32_t n) {
+    bool fits = args->n_in % BLAS_WIDTH == 0 && aligned(args->x, BLAS_ALIGN);
+    for (uint32_t i = part; i < part + n; i++)
+        fits &=
+            args->parts[i].w->dtype == DTYPE_BF16 && aligned(args->parts[i].w->data, BLAS_ALIGN);
+    return fits;
+}
+
+/* Whether all of it is one launch of the kernel for few rows. */
+static bool fits_one_launch(const struct cuda_backend *cuda, const struct linear_args *args) {
+    const struct weight *norm = args->norm ? args->norm->weight : NULL;
+    return !cuda->batch_invariant && args->n_rows <= SKINNY_MAX_ROWS &&
+           skinny_fits(args, 0, args->n_parts) &&
+           (!norm || (norm->dtype == DTYPE_BF16 && aligned(norm->data, BLAS_ALIGN)));
+}
+
+static bool blas_fits(const struct linear_args *args, const struct linear_part *part) {
+    const struct weight *bias = part->bias;
+    if (part->w->rows % BLAS_WIDTH || part->y_stride % BLAS_WIDTH || !aligned(part->y, BLAS_ALIGN))
+        return false;
+    return !bias || (bias->dtype == DTYPE_BF16 && aligned(bias->data, BLAS_ALIGN) && !args->y_f32);
+}
+
+typedef cudaError_t (*product_launcher)(const struct skinny_params *params, struct launch launch);
+
+static struct skinny_params own_params(const struct linear_args *args, uint32_t first,
+                                       uint32_t n) {
+    struct skinny_params params = {.x = args->x,
+                                   .n_rows = args->n_rows,
+                                   .n_in = args->n_in,
+                                   .n_parts = n,
+                                   .w_dtype = args->parts[first].w->dtype,
+                                   .norm_weight = args->norm ? args->norm->weight->data : NULL,
+                                   .eps = args->norm ? args->norm->eps : 0,
+                                   .accumulate = args->accumulate,
+                                   .y_f32 = args->y_f32};
+    for (uint32_t i = 0; i < n; i++) {
+        const struct linear_part *part = &args->parts[first + i];
+        params.parts[i] =
+            (struct skinny_part){.w = part->w->data,
+                                 .bias = part->bias ? part->bias->data : NULL,
+                                 .bias_dtype = part->bias ? part->bias->dtype : DTYPE_F32,
+                                 .y = part->y,
+                                 .y_stride = part->y_stride,
+                                 .n_out = part->w->rows};
+    }
+    return params;
+}
+
+static int run_own(struct cuda_backend *cuda, const struct linear_args *args, uint32_t first,
+                   uint32_t n, product_launcher product, struct error *err) {
+    const struct skinny_params params = own_params(args, first, n);
+    return cuda_check(cuda, product(&params, launch_of(cuda)), "linear", err);
+}
+
+/* 0, an error, or ERR_UNSUPPORTED when cuBLASLt has nothing for the shape. */
+static int run_blas(struct cuda_backend *cuda, const struct linear_args *args,
+                    const struct linear_part *part, uint32_t n_out, struct error *err) {
+    const float one = 1.0f, beta = args->accumulate ? 1.0f : 0.0f;
+    const struct matmul_key key = {.n_out = n_out,
+                                   .n_in = args->n_in,
+                                   .n_rows = args->n_rows,
+                                   .y_stride = part->y_stride,
+                                   .accumulate = args->accumulate,
+                                   .y_f32 = args->y_f32,
+                                   .bias = part->bias != NULL};
+    const struct matmul_entry *entry = find_entry(cuda, &key);
+    if (!entry->usable) return ERR_UNSUPPORTED;
+    struct matmul m;
+    cublasStatus_t s = matmul_init(&cuda->blas, &m, &key, part->bias ? part->bias->data : NULL);
+    if (!s)
+        s = cuda->blas.matmul(cuda->blas.handle, m.desc, &one, part->w->data, m.w, args->x, m.x,
+                              &beta, part->y, m.y, part->y, m.y, &entry->algo, cuda->workspace,
+                              WORKSPACE_BYTES, cuda->stream);
+    matmul_fini(&cuda->blas, &m);
+    if (s == CUBLAS_STATUS_NOT_SUPPORTED || s == CUBLAS_STATUS_INVALID_VALUE)
+        return ERR_UNSUPPORTED;
+    return blas_check(cuda, s, "a product", err);
+}
+
+/* How many parts from `first` on are one matrix with one result: no biases, and no gap in
+ * either. */
+static uint32_t count_joined(const struct linear_args *args, uint32_t first, uint32_t *n_out) {
+    const size_t y_bytes = args->y_f32 ? sizeof(float) : sizeof(uint16_t);
+    const struct linear_part *part = &args->parts[first];
+    uint32_t n = 1;
+    *n_out = part->w->rows;
+    for (; first + n < args->n_parts; n++) {
+        const struct linear_part *next = part + 1;
+        const char *w_end = (const char *)part->w->data +
+                            (size_t)part->w->rows * args->n_in * dtype_size(part->w->dtype);
+        if (part->bias || next->bias || part->w->dtype != next->w->dtype ||
+            part->y_stride != next->y_stride)
+            break;
+        if (w_end != next->w->data || (char *)part->y + part->w->rows * y_bytes != next->y) break;
+        part = next;
+        *n_out += part->w->rows;
+    }
+    return n;
+}
+
+int linear_many_rows(struct cuda_backend *cuda, const struct linear_args *args,
+                     struct error *err) {
+    int rc = 0;
+    for (uint32_t first = 0, n; first < args->n_parts && !rc; first += n) {
+        uint32_t n_out;
+        n = count_joined(args, first, &n_out);
+        const bool fits = skinny_fits(args, first, n) && blas_fits(args, &args->parts[first]) &&
+                          n_out % BLAS_WIDTH == 0;
+        rc = fits ? run_blas(cuda, args, &args->parts[first], n_out, err) : ERR_UNSUPPORTED;
+        if (rc != ERR_UNSUPPORTED) continue;
+        rc = 0;
+        for (uint32_t i = first; i < first + n && !rc; i++)
+            rc = run_own(cuda, args, i, 1, launch_linear_any, err);
+    }
+    return rc;
+}
+
+/* `fast` for the parts that fit it, all in one launch if they do. */
+static int run_parts(struct cuda_backend *cuda, const struct linear_args *args,
+                     product_launcher fast, struct error *err) {
+    int rc = 0;
+    if (skinny_fits(args, 0, args->n_parts))
+        return run_own(cuda, args, 0, args->n_parts, fast, err);
+    for (uint32_t i = 0; i < args->n_parts && !rc; i++)
+        rc = run_own(cuda, args, i, 1, skinny_fits(args, i, 1) ? fast : launch_linear_any, err);
+    return rc;
+}
+
+int cuda_linear(struct backend *be, const struct linear_args *args, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    struct linear_args plain = *args;
+    if (args->n_rows == 0) return 0;
+    if (args->norm && !fits_one_launch(cuda, args)) {
+        const struct rmsnorm_args norm = linear_norm(args);
+        int rc = cuda_rmsnorm(be, &norm, err);
+        if (rc) return rc;
+        plain.x = args->norm->normed;
+        plain.norm = NULL;
+    }
+    if (cuda->batch_invariant) return run_parts(cuda, &plain, launch_linear_invariant, err);
+    return args->n_rows > SKINNY_MAX_ROWS ? linear_many_rows(cuda, &plain, err)
+                                          : run_parts(cuda, &plain, launch_skinny, err);
+}
+
+/* Few rows: one launch for all of it. */
+static int run_gated(struct cuda_backend *cuda, const struct linear_args *both,
+                     enum gate_kind kind, void *out, struct error *err) {
+    struct skinny_params params = own_params(both, 0, 2);
+    params.gated = true;
+    params.kind = kind;
+    params.parts[0].y = out;
+    params.parts[0].y_stride = params.parts[0].n_out;
+    return cuda_check(cuda, launch_skinny(&params, launch_of(cuda)), "gated", err);
+}
+
+int cuda_gated(struct backend *be, const struct gated_args *args, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    const uint32_t n_out = args->gate->rows;
+    uint16_t *gate = args->gate_up; /* bf16 */
+    const struct linear_args both = {
+        .x = args->x, .norm = args->norm, .n_rows = args->n_rows, .n_in = args->n_in, .n_parts = 2,
+        .parts = {{args->gate, args->gate_bias, gate, 2 * (size_t)n_out},
+                  {args->up, args->up_bias, gate + n_out, 2 * (size_t)n_out}}};
+    const struct gate_mul_params gated = {.gate_up = gate,
+                                          .out = args->out,
+                                          .n_rows = args->n_rows,
+                                          .dim = n_out,
+                                          .kind = args->kind};
+    if (fits_one_launch(cuda, &both)) return run_gated(cuda, &both, args->kind, args->out, err);
+    int rc = cuda_linear(be, &both, err);
+    return rc ? rc : cuda_check(cuda, launch_gate_mul(&gated, launch_of(cuda)), "gate_mul", err);
+}

@@ -1,0 +1,162 @@
+/* sample.c - carries sample rows and their lists to the device, and results back.
+ *
+ *   args:  rows [n] | counts, bias, banned of every row | results [n]
+ *
+ * Results come back into the pinned half of the same room; host/inflight.c hands them out. */
+#include "cuda/host/internal.h"
+
+#include <string.h>
+
+#include "engine/base/error.h"
+#include "engine/base/sizes.h"
+
+/* A row of gather_rows, twice in a step, and what keep_totals answers travel through args, too. */
+enum { LIST_ALIGN = 8, SHORT_LISTS_BYTES = 8192, GATHER_ROW_BYTES = 8, KEEP_TOTALS_ALIGN = 256 };
+
+static size_t padded(size_t bytes) {
+    return round_up(bytes, LIST_ALIGN);
+}
+
+static bool changes_logits(const struct sample_row *row) {
+    return row->kind == SAMPLE_DRAW && (row->n_bias || row->n_banned || row->n_counts);
+}
+
+static size_t list_bytes(const struct sample_row *row) {
+    return padded(row->n_counts * sizeof(*row->counts)) + padded(row->n_bias * sizeof(*row->bias)) +
+           padded(row->n_banned * sizeof(*row->banned));
+}
+
+static struct args behind(const struct args *args, size_t bytes) {
+    return (struct args){args->host + bytes, args->device + bytes};
+}
+
+/* Copies a list to *at, which moves on, and returns where the device will find it. */
+static const void *put_list(struct args *at, const void *list, size_t bytes) {
+    const void *device = at->device;
+    if (bytes) memcpy(at->host, list, bytes);
+    *at = behind(at, padded(bytes));
+    return device;
+}
+
+static struct device_sample pack_row(const struct sample_row *row, struct args *lists,
+                                     float *changed) {
+    struct device_sample out = {.logit_row = row->logit_row,
+                                .kind = row->kind,
+                                .target = row->target,
+                                .top_k = row->top_k,
+                                .n_top = row->n_top,
+                                .temperature = row->temperature,
+                                .top_p = row->top_p,
+                                .min_p = row->min_p,
+                                .repetition_penalty = row->repetition_penalty,
+                                .presence_penalty = row->presence_penalty,
+                                .frequency_penalty = row->frequency_penalty,
+                                .uniform = row->uniform,
+                                .changed = changed};
+    if (!changed) return out;
+    out.n_counts = row->n_counts;
+    out.n_bias = row->n_bias;
+    out.n_banned = row->n_banned;
+    out.counts = put_list(lists, row->counts, row->n_counts * sizeof(*row->counts));
+    out.bias = put_list(lists, row->bias, row->n_bias * sizeof(*row->bias));
+    out.banned = put_list(lists, row->banned, row->n_banned * sizeof(*row->banned));
+    return out;
+}
+
+/* Room in args and scratch; *input: bytes that travel, before what comes back. */
+static int make_room(struct cuda_backend *cuda, const struct sample_args *args, struct args *room,
+                     size_t *input, struct error *err) {
+    size_t n_changed = 0;
+    *input = padded(args->n * sizeof(struct device_sample));
+    for (uint32_t i = 0; i < args->n; i++) {
+        if (!changes_logits(&args->rows[i])) continue;
+        *input += list_bytes(&args->rows[i]);
+        n_changed++;
+    }
+    int rc = args_take(cuda, *input + args->n * sizeof(struct sample_result), room, err);
+    if (!rc) rc = drawn_reserve(cuda, cuda->n_drawn + args->n, err);
+    return rc ? rc
+              : device_reserve(cuda, (void **)&cuda->changed, &cuda->changed_bytes,
+                               n_changed * args->n_vocab * sizeof(float), err);
+}
+
+static void pack_rows(const struct sample_args *args, const struct args *room, float *changed) {
+    struct device_sample *rows = (struct device_sample *)room->host;
+    struct args lists = behind(room, padded(args->n * sizeof(*rows)));
+    for (uint32_t i = 0; i < args->n; i++) {
+        const bool changes = changes_logits(&args->rows[i]);
+        rows[i] = pack_row(&args->rows[i], &lists, changes ? changed : NULL);
+        if (changes) changed += args->n_vocab;
+    }
+}
+
+static size_t row_bytes(const struct sample_row *row) {
+    return padded(sizeof(struct device_sample)) + list_bytes(row) + sizeof(struct sample_result);
+}
+
+static int sample_rows(struct cuda_backend *cuda, const struct sample_args *args,
+                       struct error *err) {
+    struct args room;
+    size_t input;
+    int rc = make_room(cuda, args, &room, &input, err);
+    if (rc) return rc;
+    pack_rows(args, &room, cuda->changed);
+    rc = args_send(cuda, &room, room.device, input, err);
+    if (rc) return rc;
+    const struct args results = behind(&room, input);
+    const struct sample_params params = {.logits = args->logits,
+                                         .rows = (const struct device_sample *)room.device,
+                                         .results = (struct sample_result *)results.device,
+                                         .drawn = cuda->drawn + cuda->n_drawn,
+                                         .n = args->n,
+                                         .n_vocab = args->n_vocab};
+    rc = cuda_check(cuda, launch_sample(&params, launch_of(cuda)), "sample", err);
+    cuda->n_drawn += args->n;
+    return rc ? rc : results_fetch(cuda, &results, args->results,
+                                  args->n * sizeof(*args->results), err);
+}
+
+/* How many of n rows have room in args together; at least one, for which args may grow. */
+static uint32_t count_fitting(struct cuda_backend *cuda, const struct sample_row *rows,
+                              uint32_t n) {
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        bytes += row_bytes(&rows[i]);
+        if (bytes > args_capacity(cuda)) return i ? i : 1;
+    }
+    return n;
+}
+
+/* In one piece unless the rows' lists are long: thousands of tokens each, for penalties. */
+int cuda_sample(struct backend *be, const struct sample_args *args, struct error *err) {
+    struct cuda_backend *cuda = CUDA_BACKEND(be);
+    for (uint32_t at = 0, n; at < args->n; at += n) {
+        n = count_fitting(cuda, args->rows + at, args->n - at);
+        const struct sample_args some = {.logits = args->logits,
+                                         .n_vocab = args->n_vocab,
+                                         .n = n,
+                                         .rows = args->rows + at,
+                                         .results = args->results + at};
+        int rc = sample_rows(cuda, &some, err);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+/* Lists of any one row, or of all rows where they are short. */
+int sample_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err) {
+    if (limits->n_vocab > SAMPLE_MAX_VOCAB)
+        return error_set(err, ERR_UNSUPPORTED, "cuda: a vocabulary of %u tokens, more than %d",
+                         limits->n_vocab, SAMPLE_MAX_VOCAB);
+    const struct sample_row longest = {
+        .n_counts = limits->n_vocab, .n_bias = limits->n_vocab, .n_banned = limits->n_vocab};
+    const size_t short_row = row_bytes(&(struct sample_row){0}) + SHORT_LISTS_BYTES;
+    size_t bytes = limits->max_logit_rows * short_row;
+    if (bytes < row_bytes(&longest)) bytes = row_bytes(&longest);
+    if (limits->tracked) bytes += limits->max_seqs * sizeof(struct keep_total) + KEEP_TOTALS_ALIGN;
+    int rc = flights_reserve(cuda, bytes + GATHER_ROW_BYTES * limits->max_logit_rows, err);
+    if (!rc) rc = drawn_reserve(cuda, limits->max_rows, err);
+    if (rc) return rc;
+    return device_reserve(cuda, (void **)&cuda->changed, &cuda->changed_bytes,
+                          (size_t)limits->max_logit_rows * limits->n_vocab * sizeof(float), err);
+}

@@ -1,0 +1,73 @@
+/* mailbox.c - see mailbox.h.
+ *
+ * Thread: any.  Memory: allocates nothing. */
+#include "engine/base/mailbox.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "engine/base/error.h"
+
+/* Items have different types; a copy of the bytes is the one way to write their first member that
+ * is right under the language's aliasing rules. */
+static void set_next(void *item, void *next) {
+    memcpy(item, &next, sizeof(next));
+}
+
+int mailbox_init(struct mailbox *box) {
+    *box = (struct mailbox){0};
+    if (pthread_mutex_init(&box->lock, NULL)) return ERR_NOMEM;
+    if (pthread_cond_init(&box->arrived, NULL) == 0) return 0;
+    pthread_mutex_destroy(&box->lock);
+    return ERR_NOMEM;
+}
+
+void mailbox_fini(struct mailbox *box) {
+    assert(!box->first);
+    pthread_cond_destroy(&box->arrived);
+    pthread_mutex_destroy(&box->lock);
+}
+
+int mailbox_push(struct mailbox *box, void *first, void *last, bool *was_empty) {
+    pthread_mutex_lock(&box->lock);
+    bool closed = box->closed, empty = !box->first;
+    if (!closed) {
+        if (empty) box->first = first;
+        else set_next(box->last, first);
+        box->last = last;
+        pthread_cond_signal(&box->arrived);
+    }
+    pthread_mutex_unlock(&box->lock);
+    if (was_empty) *was_empty = empty && !closed;
+    return closed ? ERR_FULL : 0;
+}
+
+static void *take_locked(struct mailbox *box) {
+    void *first = box->first;
+    box->first = box->last = NULL;
+    return first;
+}
+
+void *mailbox_take(struct mailbox *box) {
+    pthread_mutex_lock(&box->lock);
+    void *first = take_locked(box);
+    pthread_mutex_unlock(&box->lock);
+    return first;
+}
+
+void *mailbox_wait(struct mailbox *box) {
+    pthread_mutex_lock(&box->lock);
+    while (!box->first && !box->closed) pthread_cond_wait(&box->arrived, &box->lock);
+    void *first = take_locked(box);
+    pthread_mutex_unlock(&box->lock);
+    return first;
+}
+
+void *mailbox_close(struct mailbox *box) {
+    pthread_mutex_lock(&box->lock);
+    box->closed = true;
+    void *first = take_locked(box);
+    pthread_cond_broadcast(&box->arrived);
+    pthread_mutex_unlock(&box->lock);
+    return first;
+}

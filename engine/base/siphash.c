@@ -1,0 +1,32 @@
+/* siphash.c - see siphash.h. */
+#include "engine/base/siphash.h"
+
+static uint64_t rotate(uint64_t x, int n) {
+    return x << n | x >> (64 - n);
+}
+
+static void mix(uint64_t v[4]) {
+    v[0] += v[1], v[1] = rotate(v[1], 13) ^ v[0], v[0] = rotate(v[0], 32);
+    v[2] += v[3], v[3] = rotate(v[3], 16) ^ v[2];
+    v[0] += v[3], v[3] = rotate(v[3], 21) ^ v[0];
+    v[2] += v[1], v[1] = rotate(v[1], 17) ^ v[2], v[2] = rotate(v[2], 32);
+}
+
+void siphash_init(struct siphash *hash, const uint64_t key[2]) {
+    *hash = (struct siphash){{key[0] ^ 0x736f6d6570736575, key[1] ^ 0x646f72616e646f6d,
+                              key[0] ^ 0x6c7967656e657261, key[1] ^ 0x7465646279746573}};
+}
+
+void siphash_absorb(struct siphash *hash, uint64_t word) {
+    hash->v[3] ^= word;
+    mix(hash->v);
+    mix(hash->v);
+    hash->v[0] ^= word;
+}
+
+uint64_t siphash_end(struct siphash *hash) {
+    uint64_t *v = hash->v;
+    v[2] ^= 0xff;
+    for (int i = 0; i < 4; i++) mix(v);
+    return v[0] ^ v[1] ^ v[2] ^ v[3];
+}

@@ -1,0 +1,32 @@
+/* sizes.h - the arithmetic of sizes that every room needs: the smaller one, and rounding up.
+ *
+ * Thread: any.  Memory: none. */
+#ifndef ENGINE_BASE_SIZES_H
+#define ENGINE_BASE_SIZES_H
+
+#include <stdint.h>
+
+static inline uint32_t min_u32(uint32_t a, uint32_t b) {
+    return a < b ? a : b;
+}
+
+static inline uint32_t max_u32(uint32_t a, uint32_t b) {
+    return a > b ? a : b;
+}
+
+static inline uint64_t min_u64(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+/* How many units n takes, the last one perhaps in part.  64 bits wide, so that sums of 32 do not
+ * wrap. */
+static inline uint64_t div_up(uint64_t n, uint64_t unit) {
+    return (n + unit - 1) / unit;
+}
+
+/* The next multiple of the unit. */
+static inline uint64_t round_up(uint64_t n, uint64_t unit) {
+    return div_up(n, unit) * unit;
+}
+
+#endif

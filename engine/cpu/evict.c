@@ -1,0 +1,501 @@
+/* evict.c - bounded caches: scores are brought up to date, and whoever must go goes (H2O section 3,
+ * StreamingLLM section 3; the contract is in engine/device/backend.h).
+ *
+ *   decode    raw scores and (max, sum) from attention -> p -> score += p -> the lowest one's slot
+ *   prefill   q . k again, page by page                -> p -> score += p, row after row
+ *             at a chunk's end q . k of the last row     -> p -> what is lost with whom
+ *             the lowest go, the others move to the front:
+ *
+ *     slots before   A B C D E F G H         they are in the order of the text, and stay so
+ *     leaving          x   x x
+ *     slots after    A C F G H               each moves to a slot that is free by then
+ *
+ * A score is a float to which tokens add one after the other: its bits depend neither on threads
+ * nor on how a prompt was cut.  Whoever leaves is found by whole numbers that sort as (score,
+ * position) does.  Every task has a KV head of a sequence, or some of its pages, to itself. */
+#include "engine/cpu/tile.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/error.h"
+#include "engine/base/sizes.h"
+
+enum { TASK_PAGES = 8 };
+#define STAYS UINT64_MAX
+#define LN_2 0.69314718055994531
+
+struct keep_job {
+    struct cpu_backend *cpu;
+    const struct attn_args *args;
+    uint32_t group;
+    uint32_t *first_task; /* prefill scores: [n_seqs - n_decode + 1], prefix sums */
+};
+
+/* The tokens of one KV head of one sequence. */
+struct head {
+    const struct kv_pool *kv;
+    const struct kv_view *view;
+    const struct kv_budget *budget;
+    uint32_t kv_head;
+    uint32_t n_text; /* tokens of the text, this step's included */
+};
+
+static struct head head_of(const struct keep_job *job, uint32_t seq, uint32_t kv_head) {
+    const struct step_seq *s = &job->cpu->step->seqs[seq];
+    return (struct head){.kv = job->args->kv,
+                         .view = &s->layers[job->args->layer],
+                         .budget = s->budget,
+                         .kv_head = kv_head,
+                         .n_text = s->n_before + s->n_rows};
+}
+
+static struct kv_page_state *state_at(const struct head *h, uint32_t page) {
+    return page_state(h->kv, h->view->pages[page], h->kv_head);
+}
+
+static uint32_t pages_of(const struct head *h) {
+    return (uint32_t)kv_n_pages(h->view->n_slots);
+}
+
+static bool has_scores(const struct kv_budget *budget) {
+    return budget && budget->score != KV_SCORE_NONE;
+}
+
+static float decay_of(const struct kv_budget *budget) {
+    return budget->score == KV_SCORE_DECAY ? budget->decay : 1.0f;
+}
+
+static uint32_t bits_of(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof(bits));
+    return bits;
+}
+
+/* The lowest goes first: (score, position), or STAYS.  Scores are not negative, so their bits sort
+ * as they do; NaN, below all of them, is 0. */
+static uint64_t leaving_key(const struct head *h, uint32_t position, float score) {
+    const struct kv_budget *budget = h->budget;
+    if (position < budget->n_sink || position + (uint64_t)budget->n_recent >= h->n_text)
+        return STAYS;
+    if (budget->score == KV_SCORE_MEAN) score /= (float)(h->n_text - position);
+    return (uint64_t)(isnan(score) ? 0 : bits_of(score) + 1) << 32 | position;
+}
+
+/* --- What is lost (struct kv_page_state). --- */
+
+/* Holds what one compression, or one step, takes out of a KV head. */
+struct loss {
+    double given;                /* of the newest query's attention, mean over the group */
+    double terms[KV_LOST_TERMS]; /* sum of given * age * exp(-rate * age) */
+};
+
+/* exp(-rate(k) * n) of each: squares of one another. */
+static void fades_after(double *fades, double n) {
+    double fade = exp(-ldexp(n, 1 - KV_LOST_TERMS));
+    for (uint32_t k = KV_LOST_TERMS; k-- > 0; fade *= fade) fades[k] = fade;
+}
+
+static void loss_add(struct loss *loss, const struct head *h, uint32_t position, double given) {
+    const double age = h->n_text - position;
+    double fades[KV_LOST_TERMS];
+    fades_after(fades, age);
+    loss->given += given;
+    for (uint32_t k = 0; k < KV_LOST_TERMS; k++) loss->terms[k] += given * age * fades[k];
+}
+
+static void loss_note(const struct loss *loss, const struct head *h) {
+    struct kv_page_state *first = state_at(h, 0);
+    const double kept = loss->given < 1 - KV_LEAST_KEPT ? 1 - loss->given : KV_LEAST_KEPT;
+    double fades[KV_LOST_TERMS];
+    first->n_evictions++;
+    if (!has_scores(h->budget)) return;
+    fades_after(fades, h->n_text - first->lost_at);
+    first->lost_at = h->n_text;
+    for (uint32_t k = 0; k < KV_LOST_TERMS; k++)
+        first->lost[k] = (float)(first->lost[k] * fades[k] + loss->terms[k] / kept);
+}
+
+static double kept_share(const struct kv_page_state *first) {
+    double loss = 0;
+    for (uint32_t k = 0; k < KV_LOST_TERMS; k++) loss += ldexp(first->lost[k], -(int)k);
+    return 1 / (1 + LN_2 * loss);
+}
+
+/* --- Decode: a task is a KV head of a sequence. --- */
+
+/* The group's raw scores of a page. */
+static float *raw_at(const struct keep_job *job, uint32_t seq, const struct head *h,
+                     uint32_t page) {
+    const struct score_inputs *scores = &job->cpu->scores;
+    const size_t at = ((const uint32_t *)scores->first_page.data)[seq] + page;
+    return (float *)scores->raw.data +
+           (at * job->args->n_heads + (size_t)h->kv_head * job->group) * PAGE_TOKENS;
+}
+
+/* Of a row of the step: (max, sum) of each query head of the group. */
+static const float *softmax_at(const struct keep_job *job, uint32_t row, uint32_t kv_head) {
+    return (const float *)job->cpu->scores.softmax.data +
+           2 * ((size_t)row * job->args->n_heads + (size_t)kv_head * job->group);
+}
+
+/* A token of row `row` of the step sees the first n slots of a page; s are its query heads' raw
+ * scores there. */
+static void count_token(const struct keep_job *job, const struct head *h, uint32_t row,
+                        uint32_t page, uint32_t n, const float *s) {
+    job->cpu->kernels->add_scores(state_at(h, page)->score, decay_of(h->budget), s,
+                                  softmax_at(job, row, h->kv_head), job->group, n);
+}
+
+static void add_decode_scores(const struct keep_job *job, uint32_t seq, const struct head *h) {
+    const uint32_t row = job->cpu->step->seqs[seq].first_row;
+    for (uint32_t page = 0; page < pages_of(h); page++) {
+        const uint32_t n = slots_of_page(h->view->n_slots, page);
+        count_token(job, h, row, page, n, raw_at(job, seq, h, page));
+    }
+}
+
+static uint32_t lowest_slot(const struct head *h) {
+    uint64_t lowest = STAYS;
+    uint32_t slot = 0;
+    for (uint32_t page = 0; page < pages_of(h); page++) {
+        const struct kv_page_state *state = state_at(h, page);
+        const uint32_t n = slots_of_page(h->view->n_slots, page);
+        for (uint32_t at = 0; at < n; at++) {
+            const uint64_t key = leaving_key(h, state->position[at], state->score[at]);
+            if (key >= lowest) continue;
+            lowest = key;
+            slot = page * PAGE_TOKENS + at;
+        }
+    }
+    return slot;
+}
+
+/* The share of a row's attention that a slot got, whose raw score of the group's first head is at
+ * s; mean over the group. */
+static double share_of(const struct keep_job *job, const struct head *h, uint32_t row,
+                       const float *s) {
+    const float *softmax = softmax_at(job, row, h->kv_head);
+    double p = 0;
+    for (uint32_t g = 0; g < job->group; g++)
+        p += exp2f(s[g * PAGE_TOKENS] - softmax[2 * g]) / softmax[2 * g + 1];
+    return p / job->group;
+}
+
+/* The row of the step goes on without the slot. */
+static void lose_slot(const struct keep_job *job, uint32_t seq, const struct head *h,
+                      uint32_t slot) {
+    const uint32_t at = slot % PAGE_TOKENS, page = slot / PAGE_TOKENS;
+    struct loss loss = {0};
+    if (has_scores(h->budget))
+        loss_add(&loss, h, state_at(h, page)->position[at],
+                 share_of(job, h, job->cpu->step->seqs[seq].first_row,
+                          raw_at(job, seq, h, page) + at));
+    loss_note(&loss, h);
+}
+
+static void free_slot(const struct head *h, uint32_t slot) {
+    const uint32_t left = state_at(h, slot / PAGE_TOKENS)->rank[slot % PAGE_TOKENS];
+    for (uint32_t page = 0; page < pages_of(h); page++) {
+        uint32_t *rank = state_at(h, page)->rank;
+        for (uint32_t at = 0; at < PAGE_TOKENS; at++) rank[at] -= rank[at] > left;
+    }
+    state_at(h, 0)->free_slot = slot;
+}
+
+static void keep_decode_task(void *ctx, uint32_t task, uint32_t worker) {
+    (void)worker;
+    const struct keep_job *job = ctx;
+    const uint32_t n_kv = job->args->kv->n_kv_heads, seq = task / n_kv;
+    const struct head h = head_of(job, seq, task % n_kv);
+    if (!h.budget) return;
+    if (has_scores(h.budget)) add_decode_scores(job, seq, &h);
+    if (h.view->n_slots <= h.budget->capacity) return;
+    const uint32_t slot = lowest_slot(&h);
+    lose_slot(job, seq, &h, slot);
+    free_slot(&h, slot);
+}
+
+static struct keep_job keep_job(struct backend *be, const struct attn_args *args) {
+    return (struct keep_job){.cpu = (struct cpu_backend *)be,
+                             .args = args,
+                             .group = args->n_heads / args->kv->n_kv_heads};
+}
+
+int cpu_keep_decode(struct backend *be, const struct attn_args *args, struct error *err) {
+    (void)err;
+    struct keep_job job = keep_job(be, args);
+    if (!job.cpu->bounded) return 0;
+    pool_run(job.cpu->pool, keep_decode_task, &job, job.cpu->step->n_decode * args->kv->n_kv_heads);
+    return 0;
+}
+
+/* --- Prefill, scores: a task is some pages of a KV head; the rows pass over them in order. --- */
+
+struct score_work {
+    float *q, *scores, *room;
+};
+
+static size_t score_work_bytes(uint32_t rows, uint32_t dim) {
+    return sizeof(float) * ((size_t)rows * (dim + PAGE_TOKENS) + (size_t)PAGE_TOKENS * dim);
+}
+
+static struct score_work score_work_layout(void *scratch, uint32_t rows, uint32_t dim) {
+    struct score_work w = {.q = scratch};
+    w.scores = w.q + (size_t)rows * dim;
+    w.room = w.scores + (size_t)rows * PAGE_TOKENS;
+    return w;
+}
+
+static void add_tile_scores(const struct keep_job *job, const struct head *h, const struct tile *t,
+                            uint32_t first_row, uint32_t page, const struct score_work *w) {
+    tile_scores(t, w->scores, w->q, page, w->room);
+    for (uint32_t token = 0; token < t->n_rows / t->group; token++) {
+        const uint32_t n = slots_of_page(t->first_visible + token, page);
+        const float *s = w->scores + (size_t)token * t->group * PAGE_TOKENS;
+        if (n > 0) count_token(job, h, first_row + token, page, n, s);
+    }
+}
+
+/* n_tokens rows of a prompt, of which the first sees so many slots. */
+static struct tile prompt_tile(const struct keep_job *job, const struct head *h,
+                               uint32_t first_visible, uint32_t n_tokens) {
+    return (struct tile){.kernels = job->cpu->kernels,
+                         .kv = h->kv,
+                         .view = h->view,
+                         .angles = h->budget->cache_positions ? &job->cpu->rank_angles : NULL,
+                         .kv_head = h->kv_head,
+                         .first_head = h->kv_head * job->group,
+                         .group = job->group,
+                         .n_rows = n_tokens * job->group,
+                         .first_visible = first_visible,
+                         .softcap = job->args->softcap};
+}
+
+/* All rows that count, against pages [first, end) of a head. */
+static void add_prefill_scores(const struct keep_job *job, const struct step_seq *seq,
+                               const struct head *h, uint32_t first, uint32_t end,
+                               const struct score_work *w) {
+    const uint32_t most = tile_tokens(job->group);
+    for (uint32_t token = seq->score_row; token < seq->n_rows; token += most) {
+        const uint32_t n_tokens = min_u32(seq->n_rows - token, most);
+        const struct tile t =
+            prompt_tile(job, h, h->view->n_slots - seq->n_rows + token + 1, n_tokens);
+        tile_load_queries(job->args, &t, seq->first_row + token, w->q);
+        for (uint32_t page = first; page < end; page++) {
+            if (slots_of_page(tile_last_visible(&t), page) == 0) break;
+            add_tile_scores(job, h, &t, seq->first_row + token, page, w);
+        }
+    }
+}
+
+static uint32_t score_tasks_of(const struct step_seq *seq, uint32_t layer) {
+    return (uint32_t)div_up(seq->layers[layer].n_slots, TASK_PAGES * PAGE_TOKENS);
+}
+
+static void forget_scores(const struct head *h, uint32_t first, uint32_t end) {
+    for (uint32_t page = first; page < end; page++)
+        memset(state_at(h, page)->score, 0,
+               slots_of_page(h->view->n_slots, page) * sizeof(float));
+}
+
+static void prefill_scores_task(void *ctx, uint32_t task, uint32_t worker) {
+    const struct keep_job *job = ctx;
+    const struct step *step = job->cpu->step;
+    const uint32_t n_kv = job->args->kv->n_kv_heads, dim = job->args->kv->head_dim,
+                   i = task_owner(job->first_task, step->n_seqs - step->n_decode, task),
+                   at = task - job->first_task[i];
+    const struct step_seq *seq = &step->seqs[step->n_decode + i];
+    const struct head h = head_of(job, step->n_decode + i, at % n_kv);
+    const struct score_work w = score_work_layout(scratch_of(job->cpu, worker),
+                                                  tile_tokens(job->group) * job->group, dim);
+    const uint32_t first = at / n_kv * TASK_PAGES, n_pages = pages_of(&h),
+                   end = first + TASK_PAGES < n_pages ? first + TASK_PAGES : n_pages;
+    if (seq->begins_chunk && h.budget->score == KV_SCORE_WINDOW) forget_scores(&h, first, end);
+    add_prefill_scores(job, seq, &h, first, end, &w);
+}
+
+static int run_prefill_scores(struct keep_job *job, struct error *err) {
+    struct cpu_backend *cpu = job->cpu;
+    const struct step *step = cpu->step;
+    const struct kv_pool *kv = job->args->kv;
+    const uint32_t n = step->n_seqs - step->n_decode;
+    int rc = buffer_reserve(&cpu->tasks, (n + 1) * sizeof(uint32_t), err);
+    if (!rc)
+        rc = scratch_reserve(
+            cpu, score_work_bytes(tile_tokens(job->group) * job->group, kv->head_dim), err);
+    if (rc < 0) return rc;
+    job->first_task = cpu->tasks.data;
+    job->first_task[0] = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct step_seq *seq = &step->seqs[step->n_decode + i];
+        const uint32_t n_tasks =
+            has_scores(seq->budget) ? kv->n_kv_heads * score_tasks_of(seq, job->args->layer) : 0;
+        job->first_task[i + 1] = job->first_task[i] + n_tasks;
+    }
+    pool_run(cpu->pool, prefill_scores_task, job, job->first_task[n]);
+    return 0;
+}
+
+/* --- Prefill, compression: a task is a KV head of a sequence. --- */
+
+/* The element that would be keys[nth] if they were sorted; reorders them. */
+static uint64_t nth_smallest(uint64_t *keys, uint32_t n, uint32_t nth) {
+    int64_t low = 0, high = (int64_t)n - 1;
+    while (low < high) {
+        const uint64_t pivot = keys[low + (high - low) / 2];
+        int64_t i = low, j = high;
+        while (i <= j) {
+            while (keys[i] < pivot) i++;
+            while (keys[j] > pivot) j--;
+            if (i > j) break;
+            const uint64_t key = keys[i];
+            keys[i++] = keys[j];
+            keys[j--] = key;
+        }
+        if (nth > j && nth < i) break;
+        if (nth <= j) high = j;
+        else low = i;
+    }
+    return keys[nth];
+}
+
+static float score_at(const struct head *h, uint32_t slot) {
+    return state_at(h, slot / PAGE_TOKENS)->score[slot % PAGE_TOKENS];
+}
+
+/* Returns the score that a slot is judged by (enum kv_pooling). */
+static float pooled_score(const struct head *h, uint32_t slot) {
+    const struct kv_budget *budget = h->budget;
+    const uint32_t n_slots = h->view->n_slots, half = budget->kernel / 2,
+                   n_pooled = n_slots > budget->window ? n_slots - budget->window : 0;
+    if (budget->pooling == KV_POOLING_NONE || slot >= n_pooled) return score_at(h, slot);
+    float pooled = 0;
+    for (uint32_t i = slot > half ? slot - half : 0; i <= slot + half && i < n_pooled; i++) {
+        const float score = score_at(h, i);
+        if (budget->pooling == KV_POOLING_AVERAGE) pooled += score;
+        else if (score > pooled) pooled = score;
+    }
+    return pooled;
+}
+
+/* Everybody whose key is at most the result leaves; keys [2][n_slots]: the slots' keys, and room.
+ */
+static uint64_t leaving_bound(const struct head *h, uint64_t *keys) {
+    const uint32_t n = h->view->n_slots;
+    for (uint32_t slot = 0; slot < n; slot++) {
+        const uint32_t position = state_at(h, slot / PAGE_TOKENS)->position[slot % PAGE_TOKENS];
+        keys[slot] = leaving_key(h, position, pooled_score(h, slot));
+    }
+    memcpy(keys + n, keys, n * sizeof(*keys));
+    return nth_smallest(keys + n, n, n - h->budget->capacity - 1);
+}
+
+/* The chunk's last row goes on without those whose keys are at most the bound. */
+static void lose_slots(const struct keep_job *job, const struct step_seq *seq, const struct head *h,
+                       const uint64_t *keys, uint64_t bound, const struct score_work *w) {
+    const uint32_t row = seq->first_row + seq->n_rows - 1;
+    const struct tile t = prompt_tile(job, h, h->view->n_slots, 1);
+    struct loss loss = {0};
+    if (has_scores(h->budget)) tile_load_queries(job->args, &t, row, w->q);
+    for (uint32_t page = 0; has_scores(h->budget) && page < pages_of(h); page++) {
+        const uint32_t n = slots_of_page(h->view->n_slots, page);
+        tile_scores(&t, w->scores, w->q, page, w->room);
+        for (uint32_t at = 0; at < n; at++)
+            if (keys[page * PAGE_TOKENS + at] <= bound)
+                loss_add(&loss, h, state_at(h, page)->position[at],
+                         share_of(job, h, row, w->scores + at));
+    }
+    loss_note(&loss, h);
+}
+
+static void move_token(const struct head *h, uint32_t to, uint32_t from) {
+    const struct kv_pool *kv = h->kv;
+    const uint32_t to_page = h->view->pages[to / PAGE_TOKENS], to_at = to % PAGE_TOKENS,
+                   from_page = h->view->pages[from / PAGE_TOKENS], from_at = from % PAGE_TOKENS;
+    copy_token(kv, h->kv_head, to_page, to_at, from_page, from_at);
+    const struct kv_page_state *source = page_state(kv, from_page, h->kv_head);
+    struct kv_page_state *target = page_state(kv, to_page, h->kv_head);
+    target->position[to_at] = source->position[from_at];
+    target->score[to_at] = source->score[from_at];
+}
+
+static void compress(const struct head *h, const uint64_t *keys, uint64_t bound) {
+    uint32_t to = 0;
+    for (uint32_t slot = 0; slot < h->view->n_slots; slot++) {
+        if (keys[slot] <= bound) continue;
+        if (to != slot) move_token(h, to, slot);
+        state_at(h, to / PAGE_TOKENS)->rank[to % PAGE_TOKENS] = to;
+        to++;
+    }
+}
+
+static void compress_task(void *ctx, uint32_t task, uint32_t worker) {
+    const struct keep_job *job = ctx;
+    const struct step *step = job->cpu->step;
+    const uint32_t n_kv = job->args->kv->n_kv_heads, seq = step->n_decode + task / n_kv;
+    const struct head h = head_of(job, seq, task % n_kv);
+    if (!h.budget || !step->seqs[seq].compress || h.view->n_slots <= h.budget->capacity) return;
+    uint64_t *keys = scratch_of(job->cpu, worker);
+    const struct score_work w =
+        score_work_layout(keys + 2 * (size_t)h.view->n_slots, job->group, h.kv->head_dim);
+    const uint64_t bound = leaving_bound(&h, keys);
+    lose_slots(job, &step->seqs[seq], &h, keys, bound, &w);
+    compress(&h, keys, bound);
+}
+
+static int run_compress(struct keep_job *job, struct error *err) {
+    const struct step *step = job->cpu->step;
+    uint32_t n_slots = 0;
+    for (uint32_t i = step->n_decode; i < step->n_seqs; i++) {
+        const struct step_seq *seq = &step->seqs[i];
+        const uint32_t n = seq->layers[job->args->layer].n_slots;
+        if (seq->budget && seq->compress && n > n_slots) n_slots = n;
+    }
+    if (n_slots == 0) return 0;
+    int rc = scratch_reserve(job->cpu,
+                             2 * n_slots * sizeof(uint64_t) +
+                                 score_work_bytes(job->group, job->args->kv->head_dim),
+                             err);
+    if (rc < 0) return rc;
+    pool_run(job->cpu->pool, compress_task, job,
+             (step->n_seqs - step->n_decode) * job->args->kv->n_kv_heads);
+    return 0;
+}
+
+int cpu_keep_prefill(struct backend *be, const struct attn_args *args, struct error *err) {
+    struct keep_job job = keep_job(be, args);
+    const struct step *step = job.cpu->step;
+    if (!job.cpu->bounded || step->n_seqs == step->n_decode) return 0;
+    int rc = job.cpu->scores.wanted ? run_prefill_scores(&job, err) : 0;
+    return rc < 0 ? rc : run_compress(&job, err);
+}
+
+/* --- What it has cost. --- */
+
+static struct keep_total total_of(const struct step *step, const struct step_seq *seq,
+                                  const struct kv_pool *kv) {
+    double kept = 0;
+    uint32_t n_evictions = 0; /* all heads have lost alike many */
+    for (uint32_t layer = 0; layer < step->n_layers; layer++) {
+        for (uint32_t head = 0; head < kv->n_kv_heads; head++) {
+            const struct kv_page_state *first = page_state(kv, seq->layers[layer].pages[0], head);
+            n_evictions = first->n_evictions;
+            if (n_evictions > 0) kept += kept_share(first);
+        }
+    }
+    const bool known = has_scores(seq->budget) && n_evictions > 0;
+    return (struct keep_total){known ? (float)(kept / step->n_layers / kv->n_kv_heads) : NAN,
+                               n_evictions};
+}
+
+int cpu_keep_totals(struct backend *be, const struct kv_pool *kv, struct keep_total *totals,
+                    struct error *err) {
+    (void)err;
+    const struct cpu_backend *cpu = (struct cpu_backend *)be;
+    for (uint32_t i = 0; cpu->bounded && i < cpu->step->n_seqs; i++) {
+        const struct step_seq *seq = &cpu->step->seqs[i];
+        if (seq->budget) totals[i] = total_of(cpu->step, seq, kv);
+    }
+    return 0;
+}

@@ -1,0 +1,21 @@
+/* host_pool.h - a token's keys and values of one layer: in a page, and in the store.
+ *
+ * Thread: the engine's, and workers on tokens of their own.  Memory: none. */
+#ifndef ENGINE_CPU_HOST_POOL_H
+#define ENGINE_CPU_HOST_POOL_H
+
+#include <stdint.h>
+
+struct kv_pool;
+struct kv_store;
+
+/* A place in the store. */
+struct stored {
+    uint32_t block, plane, at;
+};
+
+/* Into slot `at` of a page. */
+void token_from_store(const struct kv_pool *kv, uint32_t page, uint32_t at,
+                      const struct kv_store *store, struct stored from);
+
+#endif

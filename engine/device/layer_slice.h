@@ -1,0 +1,15 @@
+/* layer_slice.h - which rows of a long prompt a step takes into which layer (decoder.h).
+ *
+ * Thread: any.  Memory: none. */
+#ifndef ENGINE_DEVICE_LAYER_SLICE_H
+#define ENGINE_DEVICE_LAYER_SLICE_H
+
+#include <stdint.h>
+
+struct long_slice {
+    uint32_t layer; /* that they enter */
+    uint32_t first_row, n_rows;
+    uint32_t n_prompt_rows; /* all that go layer by layer */
+};
+
+#endif

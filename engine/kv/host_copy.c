@@ -1,0 +1,55 @@
+/* host_copy.c - see host_copy.h.
+ *
+ * Thread: engine.  Memory: none. */
+#include "engine/kv/host_copy.h"
+
+#include "engine/base/sizes.h"
+#include "engine/kv/policy.h"
+
+typedef int (*move)(struct backend *be, char *page, char *stored, size_t bytes, struct error *err);
+
+static int move_out(struct backend *be, char *page, char *stored, size_t bytes,
+                    struct error *err) {
+    return be->ops->download(be, stored, page, bytes, err);
+}
+
+static int move_in(struct backend *be, char *page, char *stored, size_t bytes, struct error *err) {
+    return be->ops->upload(be, page, stored, bytes, err);
+}
+
+/* A page in its place, in as many parts as there are blocks that it lies in. */
+static int move_page(const struct kv_space *space, move move_part, uint32_t page,
+                     const uint32_t *blocks, uint64_t place, struct error *err) {
+    const uint64_t page_bytes = space->memory->page_bytes,
+                   block_bytes = kv_store_block_bytes(space->store), end = (place + 1) * page_bytes;
+    char *from = (char *)space->memory->base + page * page_bytes;
+    int code = 0;
+    for (uint64_t at = place * page_bytes, n; at < end && !code; at += n, from += n) {
+        char *block = (char *)space->store->base + blocks[at / block_bytes] * block_bytes;
+        n = min_u64(end - at, block_bytes - at % block_bytes);
+        code = move_part(space->be, from, block + at % block_bytes, n, err);
+    }
+    return code;
+}
+
+static int move_pages(const struct kv_space *space, move move_part, const uint32_t *pages,
+                      size_t n, const uint32_t *blocks, size_t first, struct error *err) {
+    int code = 0;
+    for (size_t i = 0; i < n && !code; i++)
+        code = move_page(space, move_part, pages[i], blocks, first + i, err);
+    return code;
+}
+
+uint64_t kv_blocks_for(const struct kv_space *space, uint64_t n_pages) {
+    return div_up(n_pages * space->memory->page_bytes, kv_store_block_bytes(space->store));
+}
+
+int kv_pages_out(const struct kv_space *space, const uint32_t *pages, size_t n,
+                 const uint32_t *blocks, size_t first, struct error *err) {
+    return move_pages(space, move_out, pages, n, blocks, first, err);
+}
+
+int kv_pages_in(const struct kv_space *space, const uint32_t *pages, size_t n,
+                const uint32_t *blocks, size_t first, struct error *err) {
+    return move_pages(space, move_in, pages, n, blocks, first, err);
+}

@@ -1,0 +1,31 @@
+/* page_pool.h - a fixed pool of KV-cache pages, handed out by page number.
+ *
+ * A page has one reference per holder (a sequence, the prefix cache); the last one to let go frees
+ * it.  The pool counts pages, it never touches their memory.
+ *
+ * Thread: engine.  Memory: allocates at create, never afterwards. */
+#ifndef ENGINE_KV_PAGE_POOL_H
+#define ENGINE_KV_PAGE_POOL_H
+
+#include <stdint.h>
+
+struct error;
+struct page_pool; /* opaque: the fields live in pool.c */
+
+/* On success the caller owns *out.  On failure *out is untouched. */
+int page_pool_create(struct page_pool **out, uint32_t n_pages, struct error *err);
+void page_pool_destroy(struct page_pool *pool); /* NULL is allowed */
+
+/* Writes n page numbers, each with one reference, all or none.  ERR_FULL is an answer, not a fault:
+ * the caller evicts cached pages or preempts a sequence and asks again. */
+int page_pool_take(struct page_pool *pool, uint32_t *pages, uint32_t n);
+/* One more holder. */
+void page_pool_share(struct page_pool *pool, const uint32_t *pages, uint32_t n);
+/* One holder less. */
+void page_pool_release(struct page_pool *pool, const uint32_t *pages, uint32_t n);
+
+uint32_t page_pool_n_pages(const struct page_pool *pool);
+uint32_t page_pool_n_free(const struct page_pool *pool);
+uint32_t page_pool_n_holders(const struct page_pool *pool, uint32_t page); /* 0: free */
+
+#endif

@@ -1,0 +1,68 @@
+/* event.h - what the engine tells of a request: its text, its tokens, its end.
+ *
+ * An event is one block of memory: the struct, its tokens, their top log-probabilities, its text.
+ *
+ * Thread: any.  Memory: event_create allocates; engine_event_free frees. */
+#ifndef ENGINE_REQUEST_EVENT_H
+#define ENGINE_REQUEST_EVENT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/request/prefill_choice.h"
+#include "engine/request/usage.h"
+
+enum finish_reason { FINISH_STOP, FINISH_LENGTH, FINISH_CANCELLED, FINISH_ERROR };
+
+/* What is known of one token.  top points into the event. */
+struct token_info {
+    uint32_t token;
+    float logprob; /* NAN: not asked for, or the first prompt token */
+    uint32_t n_top;
+    const struct token_logprob *top;
+};
+
+enum event_kind {
+    /* Prompt log-probabilities: tokens = every prompt token, before any other event. */
+    EVENT_PROMPT,
+    EVENT_TEXT,   /* generated text and the tokens that completed since the last event */
+    EVENT_FINISH  /* the one final event; may carry the last text and tokens, too */
+};
+
+struct engine_event {
+    struct engine_event *next;
+    uint64_t request_id;
+    void *user;
+    enum event_kind kind;
+    char *text; /* UTF-8, whole characters, NUL-terminated; may be empty, never NULL */
+    size_t text_length;
+    struct token_info *tokens;
+    uint32_t n_tokens;
+    /* EVENT_FINISH */
+    enum finish_reason reason;
+    bool stopped_by_string;      /* FINISH_STOP because of stop[stop_index] */
+    bool stopped_by_token;       /* FINISH_STOP because of an explicit stop_token_id (stop_token) */
+    uint32_t stop_index, stop_token;
+    uint32_t n_prompt, n_generated, n_cached; /* tokens; cached = found in the prefix cache */
+    struct kv_usage kv;
+    struct prefill_usage prefill;
+    int error_code;              /* FINISH_ERROR */
+    char error_text[256];
+};
+
+void engine_event_free(struct engine_event *event); /* one event, not the list */
+
+/* An event with room for text_length bytes (and a NUL), n_tokens tokens and n_tops
+ * log-probabilities; counts and text are set, contents are zero, *tops (may be NULL) is where
+ * log-probabilities go.  NULL: no memory. */
+struct engine_event *event_create(enum event_kind kind, size_t text_length, uint32_t n_tokens,
+                                  size_t n_tops, struct token_logprob **tops);
+
+struct event_list {
+    struct engine_event *first, *last;
+};
+
+void event_list_append(struct event_list *list, struct engine_event *event);
+
+#endif

@@ -1,0 +1,137 @@
+/* output.c - see output.h.
+ *
+ * Thread: engine (init: any).  Memory: see output.h. */
+#include "engine/request/output.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/error.h"
+#include "engine/request/event.h"
+#include "engine/request/request.h"
+
+struct output_token {
+    struct sample_result result;
+    uint64_t text_end; /* the token may leave once so many bytes of text have */
+};
+
+int output_init(struct output *out, const struct tokenizer *tokenizer,
+                const struct sampling_params *params) {
+    *out = (struct output){.tokenizer = tokenizer, .params = params};
+    out->detokenizer.begun = true; /* the prompt's text stands before it */
+    return stop_match_init(&out->stops, params->stop, params->n_stop);
+}
+
+void output_fini(struct output *out) {
+    stop_match_fini(&out->stops);
+    free(out->text);
+    free(out->tokens);
+    *out = (struct output){0};
+}
+
+static int reserve_text(struct output *out, size_t n_more) {
+    if (out->n_text + n_more <= out->text_capacity) return 0;
+    size_t capacity = 2 * out->text_capacity + n_more;
+    char *text = realloc(out->text, capacity);
+    if (!text) return ERR_NOMEM;
+    out->text = text;
+    out->text_capacity = capacity;
+    return 0;
+}
+
+static int reserve_token(struct output *out) {
+    if (out->n_tokens < out->token_capacity) return 0;
+    uint32_t capacity = 2 * out->token_capacity + 2;
+    struct output_token *tokens = realloc(out->tokens, capacity * sizeof(*tokens));
+    if (!tokens) return ERR_NOMEM;
+    out->tokens = tokens;
+    out->token_capacity = capacity;
+    return 0;
+}
+
+/* Appends the text that the token completes; returns where it begins, or ERR_NOMEM. */
+static int append_text(struct output *out, uint32_t token, size_t *begin) {
+    size_t length = 0;
+    *begin = out->n_text;
+    if (!out->tokenizer) return 0;
+    /* Padding of the vocabulary has no text. */
+    if (!tokenizer_token_bytes(out->tokenizer, token, &length)) return 0;
+    if (reserve_text(out, 3 * length + DETOKENIZER_GROWTH)) return ERR_NOMEM;
+    long n = detokenizer_push(&out->detokenizer, out->tokenizer, token, out->params->skip_special,
+                              out->text + out->n_text, out->text_capacity - out->n_text);
+    if (n < 0) return (int)n;
+    out->n_text += (size_t)n;
+    return 0;
+}
+
+/* Cuts the text at a stop string that the bytes from `begin` complete. */
+static int match_stops(struct output *out, size_t begin, uint32_t *index) {
+    size_t n_read;
+    if (!stop_match_read(&out->stops, out->text + begin, out->n_text - begin, &n_read, index)) {
+        out->n_held = stop_match_held(&out->stops);
+        return 0;
+    }
+    out->n_text = begin + n_read;
+    if (!out->params->include_stop) out->n_text -= out->stops.patterns[*index].length;
+    out->n_held = 0;
+    return 1;
+}
+
+int output_push(struct output *out, const struct sample_result *result, enum output_mode mode,
+                uint32_t *index) {
+    size_t begin = out->n_text;
+    if (reserve_token(out)) return ERR_NOMEM;
+    int code = mode == OUTPUT_SILENT ? 0 : append_text(out, result->token, &begin);
+    if (code) return code;
+    /* Bytes that wait for the rest of a character have no place yet; it will be past the present
+     * end. */
+    uint64_t end = out->n_shown + out->n_text + (out->detokenizer.n_pending > 0);
+    out->tokens[out->n_tokens++] = (struct output_token){*result, end};
+    return mode == OUTPUT_TEXT ? match_stops(out, begin, index) : 0;
+}
+
+int output_flush(struct output *out) {
+    if (reserve_text(out, DETOKENIZER_GROWTH)) return ERR_NOMEM;
+    long n = detokenizer_finish(&out->detokenizer, out->tokenizer, out->text + out->n_text,
+                                out->text_capacity - out->n_text);
+    if (n < 0) return (int)n;
+    out->n_text += (size_t)n;
+    return 0;
+}
+
+static void fill_tokens(const struct output *out, struct engine_event *event,
+                        struct token_logprob *tops) {
+    bool wanted = out->params->n_logprobs >= 0;
+    for (uint32_t i = 0; i < event->n_tokens; i++) {
+        const struct sample_result *r = &out->tokens[i].result;
+        struct token_info *info = &event->tokens[i];
+        *info = (struct token_info){.token = r->token, .logprob = wanted ? r->logprob : NAN};
+        info->n_top = r->n_top;
+        info->top = tops;
+        memcpy(tops, r->top, r->n_top * sizeof(*tops));
+        tops += r->n_top;
+    }
+}
+
+int output_take(struct output *out, bool last, struct engine_event **event) {
+    size_t n_text = last ? out->n_text : out->n_text - out->n_held, n_tops = 0;
+    uint32_t n_tokens = 0;
+    while (n_tokens < out->n_tokens &&
+           (last || out->tokens[n_tokens].text_end <= out->n_shown + n_text))
+        n_tops += out->tokens[n_tokens++].result.n_top;
+    *event = NULL;
+    if (n_text == 0 && n_tokens == 0 && !last) return 0;
+    struct token_logprob *tops;
+    *event = event_create(last ? EVENT_FINISH : EVENT_TEXT, n_text, n_tokens, n_tops, &tops);
+    if (!*event) return ERR_NOMEM;
+    if (n_text > 0) memcpy((*event)->text, out->text, n_text);
+    fill_tokens(out, *event, tops);
+    out->n_text -= n_text;
+    if (out->n_text > 0) memmove(out->text, out->text + n_text, out->n_text);
+    out->n_shown += n_text;
+    out->n_tokens -= n_tokens;
+    if (out->n_tokens > 0)
+        memmove(out->tokens, out->tokens + n_tokens, out->n_tokens * sizeof(*out->tokens));
+    return 0;
+}

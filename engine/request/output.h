@@ -1,0 +1,54 @@
+/* output.h - a request's generated tokens on their way to the client.
+ *
+ *   tokens ─► detokeniser ─► [ shown already | ready to show | held: may become a stop string ]
+ *
+ * A token leaves in an event together with the last byte of its text, so text and tokens always
+ * agree.
+ *
+ * Thread: engine (init: any).  Memory: buffers keep the size of the longest held-back piece. */
+#ifndef ENGINE_REQUEST_OUTPUT_H
+#define ENGINE_REQUEST_OUTPUT_H
+
+#include "engine/request/event.h"
+#include "engine/request/stop_match.h"
+#include "engine/tokenizer/tokenizer.h"
+
+struct output_token;
+
+struct output {
+    const struct tokenizer *tokenizer;
+    const struct sampling_params *params;
+    struct detokenizer detokenizer;
+    struct stop_match stops;
+    char *text; /* [n_text], not shown yet */
+    size_t n_text, text_capacity, n_held;
+    uint64_t n_shown;            /* bytes that have left */
+    struct output_token *tokens; /* [n_tokens], not shown yet */
+    uint32_t n_tokens, token_capacity;
+};
+
+/* tokenizer (NULL: tokens have no text) and params are borrowed.  ERR_NOMEM; a failed init needs no
+ * fini. */
+int output_init(struct output *out, const struct tokenizer *tokenizer,
+                const struct sampling_params *params);
+void output_fini(struct output *out);
+
+/* How a token is to be taken. */
+enum output_mode {
+    OUTPUT_TEXT,   /* text that may end at a stop string */
+    OUTPUT_EARLY,  /* text, but fewer than min_tokens tokens so far: stop strings do not count */
+    OUTPUT_SILENT, /* an end token: counted, not shown */
+    OUTPUT_END,    /* an end token that include_stop shows */
+};
+
+/* Returns 0, or 1 when stop string *index was completed (text is cut there), or ERR_NOMEM. */
+int output_push(struct output *out, const struct sample_result *result, enum output_mode mode,
+                uint32_t *index);
+
+/* An event with what can be shown now; all of it when `last` (the event is EVENT_FINISH then, else
+ * EVENT_TEXT).  *event is NULL when there is nothing to show and not `last`.  ERR_NOMEM. */
+int output_take(struct output *out, bool last, struct engine_event **event);
+/* No more tokens: an unfinished character becomes U+FFFD.  Not after a stop string.  ERR_NOMEM. */
+int output_flush(struct output *out);
+
+#endif

@@ -1,0 +1,50 @@
+/* request.h - what a request asks the engine for.
+ *
+ * Thread: any.  Memory: a request owns its arrays; see engine_submit(). */
+#ifndef ENGINE_REQUEST_REQUEST_H
+#define ENGINE_REQUEST_REQUEST_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/request/kv_choice.h"
+#include "engine/request/prefill_choice.h"
+
+struct logit_bias;
+
+/* Everything that shapes a request's output.  sampling_defaults() gives the OpenAI defaults. */
+struct sampling_params {
+    float temperature, top_p, min_p; /* 1, 1, 0 */
+    uint32_t top_k;                  /* 0: off */
+    float repetition_penalty, presence_penalty, frequency_penalty; /* 1, 0, 0 */
+    struct logit_bias *bias; /* owned */
+    uint32_t n_bias;
+    bool has_seed;
+    uint64_t seed;
+    uint32_t max_tokens; /* >= 0; 0 only scores the prompt */
+    uint32_t min_tokens;
+    uint32_t *stop_tokens; /* owned */
+    uint32_t n_stop_tokens;
+    char **stop; /* owned array of owned strings */
+    uint32_t n_stop;
+    bool ignore_eos, include_stop, skip_special;
+    int32_t n_logprobs;        /* -1: none; else top-n per generated token, <= SAMPLE_MAX_TOP */
+    int32_t n_prompt_logprobs; /* -1: none; else per prompt token */
+};
+
+struct engine_request {
+    uint32_t *prompt; /* owned, [n_prompt], n_prompt >= 1 */
+    uint32_t n_prompt;
+    struct sampling_params params;
+    struct kv_choice kv;
+    struct prefill_choice prefill;
+    /* Sequences share cached prefixes only within one salt; 0: the common one. */
+    uint64_t cache_salt;
+    int32_t priority;    /* lower runs first; ties by arrival */
+    void *user;          /* returned with every event */
+};
+
+struct sampling_params sampling_defaults(void);
+void sampling_fini(struct sampling_params *params);
+
+#endif

@@ -1,0 +1,150 @@
+/* batch.c - see batch.h.
+ *
+ * Thread: engine.  Memory: see batch.h. */
+#include "engine/schedule/batch.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/error.h"
+#include "engine/schedule/sequence.h"
+
+int batch_init(struct batch *batch, uint32_t max_rows, uint32_t max_seqs, struct error *err) {
+    *batch = (struct batch){.max_rows = max_rows, .max_seqs = max_seqs};
+    batch->entries = calloc(max_seqs, sizeof(*batch->entries));
+    batch->seqs = calloc(max_seqs, sizeof(*batch->seqs));
+    batch->tokens = calloc(max_rows, sizeof(*batch->tokens));
+    batch->positions = calloc(max_rows, sizeof(*batch->positions));
+    batch->samples = calloc(max_rows, sizeof(*batch->samples));
+    batch->results = calloc(max_rows, sizeof(*batch->results));
+    batch->totals = calloc(max_seqs, sizeof(*batch->totals));
+    batch->selected = calloc(max_seqs, sizeof(*batch->selected));
+    if (batch->entries && batch->seqs && batch->tokens && batch->positions && batch->samples &&
+        batch->results && batch->totals && batch->selected)
+        return 0;
+    batch_fini(batch);
+    return error_set(err, ERR_NOMEM, "no memory for steps of %u rows", max_rows);
+}
+
+void batch_fini(struct batch *batch) {
+    free(batch->entries);
+    free(batch->seqs);
+    free(batch->tokens);
+    free(batch->positions);
+    free(batch->samples);
+    free(batch->results);
+    free(batch->totals);
+    free(batch->selected);
+    *batch = (struct batch){0};
+}
+
+static void put_tokens(const struct sequence *seq, uint32_t *to) {
+    uint32_t begin = seq->kv.n_tokens;
+    if (seq->n_drawn == 0) {
+        memcpy(to, seq->tokens + begin, seq->n_rows * sizeof(*to));
+    } else { /* everything before the token in flight is stored already */
+        assert(seq->n_drawn == 1 && begin == seq->n_tokens && seq->n_rows == 1);
+        to[0] = STEP_DRAWN | seq->draw_row;
+    }
+}
+
+/* Of a sequence's first row, from the start of the text or of what the cache keeps of it. */
+static uint32_t first_position(const struct step_seq *seq) {
+    const bool in_cache = seq->budget && seq->budget->cache_positions;
+    return in_cache ? seq->layers[0].n_slots - seq->n_rows : seq->n_before;
+}
+
+/* Its rows from slot `first` on are indexed together. */
+static void choose_keys(struct batch *batch, struct sequence *seq, struct step_seq *out,
+                        uint32_t first, uint32_t n_rows) {
+    assert(!batch->sparse); /* one in a step */
+    batch->sparse = seq;
+    batch->choice = prefill_rows(&seq->prefill, first, n_rows);
+    out->sparse = &batch->choice;
+}
+
+static void add(struct batch *batch, struct sequence *seq) {
+    struct step *step = &batch->step;
+    assert(step->n_seqs < batch->max_seqs && step->n_rows + seq->n_rows <= batch->max_rows);
+    uint32_t begin = seq->kv.n_tokens, first = step->n_rows;
+    put_tokens(seq, batch->tokens + first);
+    struct step_seq *out = &batch->seqs[step->n_seqs];
+    seq->kv.policy->view(&seq->kv, seq->n_rows, out);
+    out->first_row = first;
+    batch->selects |= out->select != NULL;
+    if (seq->is_sparse_piece) choose_keys(batch, seq, out, begin, seq->n_rows);
+    for (uint32_t i = 0; i < seq->n_rows; i++)
+        batch->positions[first + i] = first_position(out) + i;
+    uint32_t n_samples = sequence_sample_rows(seq, first, batch->samples + batch->n_samples);
+    batch->entries[step->n_seqs++] =
+        (struct batch_entry){seq, batch->n_samples, n_samples, begin + seq->n_rows};
+    batch->n_samples += n_samples;
+    step->n_rows += seq->n_rows;
+    step->n_layers = seq->kv.space->n_layers;
+}
+
+/* Rows of a prompt are computed by attn_prefill, however few a step has of them, and generated ones
+ * by attn_decode: a row's bits must not depend on how its prompt was cut into steps.  Of a prompt
+ * that went layer by layer the last row is left, whatever else there is, and attn_prefill takes
+ * many times as long for one row that sees so much. */
+static bool is_decoding(const struct sequence *seq) {
+    const uint32_t together =
+        seq->was_sparse ? seq->prefill.last : kv_plan_together(&seq->kv.plan);
+    return seq->n_rows == 1 && seq->kv.n_tokens >= together;
+}
+
+static void begin(struct batch *batch, enum pace_kind kind) {
+    batch->step =
+        (struct step){.tokens = batch->tokens, .positions = batch->positions, .seqs = batch->seqs};
+    batch->n_samples = 0;
+    batch->kind = kind;
+    batch->selects = false;
+    batch->sparse = NULL;
+    batch->visited = (struct sparse_totals){0};
+}
+
+void batch_build(struct batch *batch, struct sequence *const *seqs, uint32_t n_seqs) {
+    begin(batch, PACE_STEP);
+    for (uint32_t i = 0; i < n_seqs; i++)
+        if (is_decoding(seqs[i])) add(batch, seqs[i]);
+    batch->step.n_decode = batch->step.n_seqs;
+    for (uint32_t i = 0; i < n_seqs; i++)
+        if (seqs[i]->n_rows > 0 && !is_decoding(seqs[i])) add(batch, seqs[i]);
+}
+
+void batch_build_slice(struct batch *batch, struct sequence *seq, uint32_t n_rows) {
+    struct step_seq *out = &batch->seqs[0];
+    const uint32_t stored = seq->kv.n_tokens, before = seq->slice.first_row,
+                   first = stored + before;
+    assert(n_rows > 0 && n_rows <= batch->max_rows);
+    begin(batch, PACE_SLICE);
+    batch->slice = seq->slice;
+    batch->slice.n_rows = n_rows;
+    /* To the policy all rows of the layer up to the slice's last one are new. */
+    seq->kv.policy->view(&seq->kv, before + n_rows, out);
+    for (uint32_t l = 0; l < seq->kv.space->n_layers; l++) seq->kv.views[l].append_slot = first;
+    out->n_rows = n_rows;
+    out->n_before = first;
+    if (seq->was_sparse) choose_keys(batch, seq, out, stored, seq->slice.n_prompt_rows);
+    memcpy(batch->tokens, seq->tokens + first, n_rows * sizeof(*batch->tokens));
+    for (uint32_t i = 0; i < n_rows; i++) batch->positions[i] = first + i;
+    batch->entries[0] = (struct batch_entry){.seq = seq, .n_stored = stored};
+    batch->step.n_seqs = 1;
+    batch->step.n_rows = n_rows;
+    batch->step.n_layers = seq->kv.space->n_layers;
+}
+
+int batch_submitted(const struct batch *batch, struct error *err) {
+    int code = 0;
+    for (uint32_t i = 0; i < batch->step.n_seqs && !code; i++) {
+        struct kv_sequence *kv = &batch->entries[i].seq->kv;
+        code = kv->policy->submitted(kv, batch->kind == PACE_SLICE ? &batch->slice : NULL, err);
+    }
+    return code;
+}
+
+bool batch_draws(const struct batch *batch, const struct batch_entry *entry) {
+    return entry->n_samples > 0 &&
+           batch->samples[entry->first_sample + entry->n_samples - 1].kind == SAMPLE_DRAW;
+}

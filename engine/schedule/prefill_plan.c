@@ -1,0 +1,112 @@
+/* prefill_plan.c - see prefill_plan.h.
+ *
+ * Thread: any.  Memory: none. */
+#include "engine/schedule/prefill_plan.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "engine/base/siphash.h"
+#include "engine/base/sizes.h"
+
+static bool is_sparse(const struct prefill_choice *choice, const struct prefill_support *support,
+                      enum kv_type kv, uint32_t n_prompt, bool scores_prompt) {
+    if (!support->available || (!choice->patterns && !support->patterns)) return false;
+    if (kv_type_is_bounded(kv) || scores_prompt || choice->mode == PREFILL_DENSE) return false;
+    return choice->mode == PREFILL_SPARSE || n_prompt >= support->min_sparse_tokens;
+}
+
+struct prefill_plan prefill_plan_make(const struct prefill_choice *choice,
+                                      const struct prefill_support *support, enum kv_type kv,
+                                      uint32_t n_prompt, bool scores_prompt) {
+    struct prefill_plan plan = {.last = n_prompt - 1};
+    if (!is_sparse(choice, support, kv, n_prompt, scores_prompt)) return plan;
+    plan.is_sparse = true;
+    plan.no_reuse = choice->no_reuse;
+    plan.min_rows = choice->mode == PREFILL_SPARSE ? 1 : PREFILL_MIN_AUTO_ROWS;
+    plan.sparse = (struct attn_sparse){
+        .patterns = choice->patterns ? choice->patterns : support->patterns,
+        .dense_from = n_prompt - min_u32(choice->dense_tail, n_prompt),
+        .dense_above = choice->dense_above > 0 ? choice->dense_above : PREFILL_DENSE_ABOVE,
+        .synthetic = choice->synthetic};
+    return plan;
+}
+
+static uint32_t float_bits(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
+
+uint64_t prefill_salt(const struct prefill_plan *plan, const struct prefill_support *support,
+                      uint64_t cache_salt, uint64_t owner) {
+    if (!plan->is_sparse) return cache_salt;
+    const struct attn_sparse *sparse = &plan->sparse;
+    struct siphash hash;
+    siphash_init(&hash, support->key);
+    siphash_absorb(&hash, cache_salt);
+    siphash_absorb(&hash, owner);
+    siphash_absorb(&hash, float_bits(sparse->dense_above) | (uint64_t)sparse->synthetic << 32);
+    siphash_absorb(&hash, plan->last + 1 - sparse->dense_from);
+    for (uint32_t i = 0; i < support->n_heads_in_all; i++) {
+        const struct attn_pattern *pattern = &sparse->patterns[i];
+        siphash_absorb(&hash, pattern->kind);
+        siphash_absorb(&hash, pattern->p1 | (uint64_t)pattern->p2 << 32);
+    }
+    return siphash_end(&hash);
+}
+
+enum prefill_way prefill_way(const struct prefill_plan *plan, uint32_t n_stored,
+                             uint32_t max_long_rows) {
+    if (!plan->is_sparse || n_stored >= plan->last || plan->last - n_stored < plan->min_rows)
+        return WAY_ORDINARY;
+    return plan->last - n_stored <= max_long_rows ? WAY_BY_LAYERS : WAY_IN_CHUNKS;
+}
+
+uint32_t prefill_chunk_rows(uint32_t n_stored, uint32_t n_left, uint32_t most, bool *is_sparse) {
+    const uint32_t ragged = n_stored % PAGE_TOKENS;
+    uint32_t n_rows = min_u32(n_left, most);
+    *is_sparse = ragged == 0 && (n_rows == n_left || n_rows >= PAGE_TOKENS);
+    if (ragged > 0 && n_rows > PAGE_TOKENS - ragged) return PAGE_TOKENS - ragged;
+    if (*is_sparse && n_rows < n_left) n_rows -= n_rows % PAGE_TOKENS;
+    return n_rows;
+}
+
+struct attn_sparse prefill_rows(const struct prefill_plan *plan, uint32_t first, uint32_t n_rows) {
+    struct attn_sparse sparse = plan->sparse;
+    assert(plan->is_sparse && first % PAGE_TOKENS == 0);
+    sparse.first_slot = first;
+    sparse.n_rows = n_rows;
+    return sparse;
+}
+
+void sparse_totals_add(struct sparse_totals *to, const struct sparse_totals *step) {
+    for (int kind = 0; kind < PATTERN_N_KINDS; kind++) {
+        to->visited[kind] += step->visited[kind];
+        to->causal[kind] += step->causal[kind];
+    }
+    to->n_dense += step->n_dense;
+    to->index_s += step->index_s;
+    to->attention_s += step->attention_s;
+}
+
+double sparse_density(const struct sparse_totals *totals) {
+    double n_visited = 0, n_causal = 0;
+    for (int kind = 0; kind < PATTERN_N_KINDS; kind++) {
+        n_visited += totals->visited[kind];
+        n_causal += totals->causal[kind];
+    }
+    return n_causal > 0 ? n_visited / n_causal : 0;
+}
+
+struct prefill_usage prefill_usage(const struct prefill_plan *plan, bool was_sparse,
+                                   const struct sparse_totals *visited, uint32_t n_cached) {
+    const double density = sparse_density(visited);
+    struct prefill_usage usage = {.mode = was_sparse ? PREFILL_SPARSE : PREFILL_DENSE,
+                                  .density = 1,
+                                  .index_s = visited->index_s,
+                                  .attention_s = visited->attention_s,
+                                  .n_reused = plan->is_sparse ? n_cached : 0};
+    if (density > 0) usage.density = density;
+    return usage;
+}

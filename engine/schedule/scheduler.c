@@ -1,0 +1,530 @@
+/* scheduler.c - see scheduler.h for the rules, this file for their order; how many rows of a prompt
+ * a step or slice takes is worked out in prefill_queue.c.
+ *
+ * Running sequences are walked in order of rank and victims are taken from the end, so a sequence
+ * that already has its place in the step being planned is never preempted by a later one.
+ *
+ * Cost of a step: a few operations per running sequence and per waiting sequence that is looked at;
+ * nothing depends on how long a sequence is, except the tokens that are new to it.
+ *
+ * Thread: engine.  Memory: see scheduler.h. */
+#include "engine/schedule/scheduler.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/error.h"
+#include "engine/kv/lists.h"
+#include "engine/kv/page_pool.h"
+#include "engine/kv/policy.h"
+#include "engine/kv/prefix_cache.h"
+#include "engine/kv/swap.h"
+#include "engine/schedule/prefill_queue.h"
+#include "engine/schedule/sequence.h"
+
+/* Pages and blocks that a sequence may be started with, negative when there is not even what those
+ * that run will want next. */
+struct spare {
+    int64_t pages, blocks;
+};
+
+struct scheduler {
+    const struct kv_space *space;
+    uint32_t max_rows, max_seqs;
+    double (*now_s)(void);
+    struct prompts prompts;
+    struct sequence *first_waiting, *last_waiting;
+    struct sequence **running; /* [n_running], by rank */
+    uint32_t n_waiting, n_running;
+    /* The sequence that found too little, and what it found: no need to try again with no more. */
+    const struct sequence *blocked;
+    struct spare blocked_by;
+    struct batch batches[MAX_FLIGHTS]; /* a ring: in flight are n_flights, from `oldest` on */
+    uint32_t oldest, n_flights;
+    struct engine_stats stats;
+};
+
+int scheduler_create(struct scheduler **out, const struct scheduler_config *config,
+                     struct error *err) {
+    const uint32_t max_rows = config->max_rows, max_seqs = config->max_seqs;
+    assert(max_seqs >= 1 && max_rows >= max_seqs);
+    assert(config->max_long_rows == 0 || max_rows >= SPARSE_TILE);
+    struct scheduler *s = calloc(1, sizeof(*s));
+    if (!s) return error_set(err, ERR_NOMEM, "no memory for the scheduler");
+    s->space = config->space;
+    s->max_rows = max_rows;
+    s->max_seqs = max_seqs;
+    s->now_s = config->now_s;
+    s->prompts = (struct prompts){
+        .space = config->space,
+        .max_rows = max_rows,
+        .max_long_rows = config->max_long_rows,
+        .max_slots = config->max_prompt_slots,
+        .pace = pace_make(config->row_work, config->enter_work, config->pair_work,
+                          config->max_itl_s),
+    };
+    int code = 0;
+    for (int i = 0; i < MAX_FLIGHTS && !code; i++)
+        code = batch_init(&s->batches[i], max_rows, max_seqs, err);
+    if (code) goto fail;
+    s->running = calloc(max_seqs, sizeof(*s->running));
+    if (!s->running) {
+        code = error_set(err, ERR_NOMEM, "no memory for %u sequences", max_seqs);
+        goto fail;
+    }
+    *out = s;
+    return 0;
+
+fail:
+    scheduler_destroy(s);
+    return code;
+}
+
+void scheduler_destroy(struct scheduler *s) {
+    if (!s) return;
+    assert(s->n_running == 0 && s->n_waiting == 0 && s->n_flights == 0);
+    for (int i = 0; i < MAX_FLIGHTS; i++) batch_fini(&s->batches[i]);
+    free(s->running);
+    free(s);
+}
+
+static bool ranks_before(const struct sequence *a, const struct sequence *b) {
+    return a->priority != b->priority ? a->priority < b->priority : a->id < b->id;
+}
+
+/* New sequences belong near the end, preempted ones near the beginning: walk from the closer
+ * side. */
+static void waiting_insert(struct scheduler *s, struct sequence *seq) {
+    struct sequence *next = NULL;
+    if (seq->admitted) {
+        for (next = s->first_waiting; next && ranks_before(next, seq);) next = next->next;
+    } else {
+        struct sequence *prev = s->last_waiting;
+        while (prev && ranks_before(seq, prev)) prev = prev->prev;
+        next = prev ? prev->next : s->first_waiting;
+    }
+    seq->next = next;
+    seq->prev = next ? next->prev : s->last_waiting;
+    if (seq->prev) seq->prev->next = seq;
+    else s->first_waiting = seq;
+    if (next) next->prev = seq;
+    else s->last_waiting = seq;
+    s->n_waiting++;
+}
+
+static void waiting_remove(struct scheduler *s, struct sequence *seq) {
+    if (seq->prev) seq->prev->next = seq->next;
+    else s->first_waiting = seq->next;
+    if (seq->next) seq->next->prev = seq->prev;
+    else s->last_waiting = seq->prev;
+    seq->prev = seq->next = NULL;
+    if (s->blocked == seq) s->blocked = NULL;
+    s->n_waiting--;
+}
+
+static void running_insert(struct scheduler *s, struct sequence *seq) {
+    uint32_t at = s->n_running++;
+    for (; at > 0 && ranks_before(seq, s->running[at - 1]); at--)
+        s->running[at] = s->running[at - 1];
+    s->running[at] = seq;
+}
+
+static void running_remove(struct scheduler *s, uint32_t at) {
+    s->n_running--;
+    memmove(s->running + at, s->running + at + 1, (s->n_running - at) * sizeof(*s->running));
+}
+
+/* The sequence has had its final event; a step in flight may still use its pages. */
+static void retire(struct scheduler *s, struct sequence *seq) {
+    prompts_end_turn(&s->prompts, seq);
+    seq->over = true;
+    if (seq->n_flights == 0) sequence_destroy(seq);
+}
+
+/* Ends a sequence that is in neither list any more. */
+static void end(struct scheduler *s, struct sequence *seq, enum finish_reason reason, int code,
+                const char *text, struct event_list *events) {
+    sequence_end(seq, reason, code, text, events);
+    if (reason == FINISH_CANCELLED) s->stats.n_cancelled++;
+    else s->stats.n_failed++;
+    retire(s, seq);
+}
+
+static uint32_t n_blocks(const struct scheduler *s) {
+    return s->space->blocks ? page_pool_n_pages(s->space->blocks) : 0;
+}
+
+void scheduler_add(struct scheduler *s, struct sequence *seq, struct event_list *events) {
+    const struct kv_policy *policy = seq->kv.policy;
+    const struct kv_amount most = policy->most(s->space, &seq->kv.plan);
+    if (most.pages > page_pool_n_pages(s->space->pool))
+        end(s, seq, FINISH_ERROR, ERR_TOO_LONG, "the request is longer than the whole KV cache",
+            events);
+    else if (most.blocks > n_blocks(s))
+        end(s, seq, FINISH_ERROR, ERR_TOO_LONG, "the request is longer than the whole KV store",
+            events);
+    else if (policy->prepare(&seq->kv, seq->tokens))
+        end(s, seq, FINISH_ERROR, ERR_NOMEM, "no memory for the request's page lists", events);
+    else waiting_insert(s, seq);
+}
+
+void scheduler_cancel(struct scheduler *s, uint64_t id, struct event_list *events) {
+    for (uint32_t i = 0; i < s->n_running; i++) {
+        struct sequence *seq = s->running[i];
+        if (seq->id != id) continue;
+        running_remove(s, i);
+        end(s, seq, FINISH_CANCELLED, 0, NULL, events);
+        return;
+    }
+    struct sequence *seq = s->first_waiting;
+    while (seq && seq->id != id) seq = seq->next;
+    if (!seq) return;
+    waiting_remove(s, seq);
+    end(s, seq, FINISH_CANCELLED, 0, NULL, events);
+}
+
+/* Takes the oldest step out of the air. */
+static struct batch *land(struct scheduler *s) {
+    struct batch *batch = &s->batches[s->oldest];
+    s->oldest = (s->oldest + 1) % MAX_FLIGHTS;
+    s->n_flights--;
+    for (uint32_t i = 0; i < batch->step.n_seqs; i++) {
+        struct sequence *seq = batch->entries[i].seq;
+        seq->n_flights--;
+        if (batch_draws(batch, &batch->entries[i])) seq->n_drawn--;
+    }
+    return batch;
+}
+
+static void retire_over(struct scheduler *s, const struct batch *batch) {
+    for (uint32_t i = 0; i < batch->step.n_seqs; i++)
+        if (batch->entries[i].seq->over) retire(s, batch->entries[i].seq);
+}
+
+void scheduler_end_all(struct scheduler *s, enum finish_reason reason, int code, const char *text,
+                       struct event_list *events) {
+    while (s->n_flights > 0) retire_over(s, land(s));
+    while (s->n_running > 0) end(s, s->running[--s->n_running], reason, code, text, events);
+    while (s->first_waiting) {
+        struct sequence *seq = s->first_waiting;
+        waiting_remove(s, seq);
+        end(s, seq, reason, code, text, events);
+    }
+}
+
+static uint32_t running_at(const struct scheduler *s, const struct sequence *seq) {
+    uint32_t at = 0;
+    while (s->running[at] != seq) at++;
+    return at;
+}
+
+void scheduler_fail_step(struct scheduler *s, int code, const char *text,
+                         struct event_list *events) {
+    assert(s->n_flights == 1);
+    const struct batch *batch = land(s);
+    for (uint32_t i = 0; i < batch->step.n_seqs; i++) {
+        struct sequence *seq = batch->entries[i].seq;
+        if (seq->over) {
+            retire(s, seq);
+            continue;
+        }
+        running_remove(s, running_at(s, seq));
+        end(s, seq, FINISH_ERROR, code, text, events);
+    }
+}
+
+static void preempt(struct scheduler *s, uint32_t at, struct event_list *events) {
+    struct sequence *seq = s->running[at];
+    struct error err;
+    running_remove(s, at);
+    int code = seq->kv.policy->suspend(&seq->kv, &err);
+    prompts_end_turn(&s->prompts, seq);
+    seq->n_rows = 0;
+    seq->n_landed = seq->kv.n_tokens;
+    s->stats.n_preempted++;
+    if (code) end(s, seq, FINISH_ERROR, code, err.text, events);
+    else waiting_insert(s, seq);
+}
+
+/* The last sequence that has some of what running[at] is short of for `want` more tokens; at worst
+ * that one itself. */
+static uint32_t victim(const struct scheduler *s, uint32_t at, uint32_t want) {
+    const struct kv_sequence *kv = &s->running[at]->kv;
+    const uint64_t n_blocks = kv->policy->missing(kv, kv->n_tokens + want).blocks;
+    const bool blocks = n_blocks > kv_spare_blocks(s->space);
+    uint32_t last = s->n_running - 1;
+    while (blocks && last > at && s->running[last]->kv.selection.blocks.n == 0) last--;
+    return last;
+}
+
+/* Room for `want` more tokens of running[at], at the expense of those after it.  False: it lost its
+ * own place. */
+static bool make_room(struct scheduler *s, uint32_t at, uint32_t want, struct event_list *events) {
+    struct sequence *seq = s->running[at];
+    int code;
+    while ((code = seq->kv.policy->reserve(&seq->kv, seq->kv.n_tokens + want)) == ERR_FULL) {
+        const uint32_t last = victim(s, at, want);
+        preempt(s, last, events);
+        if (last == at) return false;
+    }
+    if (code == 0) return true;
+    running_remove(s, at);
+    end(s, seq, FINISH_ERROR, code, "no memory for the request's page lists", events);
+    return false;
+}
+
+/* True when the step in flight must be finished before the sequence can have its rows. */
+static bool must_land_first(const struct scheduler *s, struct sequence *seq, uint32_t n_rows) {
+    if (s->n_flights == 0 || n_rows == 0) return false;
+    return sequence_awaits_draw(seq) ||
+           seq->kv.policy->reserve(&seq->kv, seq->kv.n_tokens + n_rows) == ERR_FULL;
+}
+
+/* Gives rows to the running sequences; *room is what is left for more prompts.  False: the step in
+ * flight must be finished first. */
+static bool plan_running(struct scheduler *s, struct prompt_room *room,
+                         struct event_list *events) {
+    *room = prompts_room(&s->prompts, s->running, s->n_running);
+    for (uint32_t i = 0; i < s->n_running;) {
+        struct sequence *seq = s->running[i];
+        const uint32_t n_rows = prompts_next_rows(&s->prompts, room, seq);
+        if (must_land_first(s, seq, n_rows)) return false;
+        if (n_rows > 0 && !make_room(s, i, n_rows, events)) continue;
+        seq->n_rows = n_rows;
+        /* A single row has been counted by prompts_room(). */
+        if (sequence_n_left(seq) > 1) prompts_use_room(&s->prompts, room, seq);
+        i++;
+    }
+    return true;
+}
+
+/* True while a running sequence computes a prompt whose next block this one needs, too: it will be
+ * cheaper soon. */
+static bool is_held_back(const struct scheduler *s, const struct sequence *seq) {
+    if (sequence_n_reusable(seq) == 0) return false;
+    for (uint32_t i = 0; i < s->n_running; i++)
+        if (seq->kv.policy->worth_waiting(&seq->kv, &s->running[i]->kv)) return true;
+    return false;
+}
+
+/* A page in every layer is left for each running sequence that will want more, and the block that
+ * it may need, so that what is admitted is not preempted at once. */
+static struct spare spare(const struct scheduler *s) {
+    struct spare spare = {(int64_t)kv_n_available(s->space), kv_spare_blocks(s->space)};
+    for (uint32_t i = 0; i < s->n_running; i++) {
+        const struct sequence *seq = s->running[i];
+        const struct kv_policy *policy = seq->kv.policy;
+        if (policy->grows) spare.pages -= s->space->n_layers;
+        spare.blocks -= (int64_t)policy->missing(&seq->kv, seq->n_tokens + PAGE_TOKENS).blocks;
+    }
+    return spare;
+}
+
+static bool is_spare(struct kv_amount need, struct spare spare) {
+    return (int64_t)need.pages <= spare.pages &&
+           (need.blocks == 0 || (int64_t)need.blocks <= spare.blocks);
+}
+
+/* Tokens that a sequence has pages for when it starts: its own, or all it may come to have where it
+ * must not lose its place again. */
+static uint32_t admission_tokens(const struct scheduler *s, const struct sequence *seq) {
+    return s->space->batch_invariant ? seq->kv.plan.n_most : seq->n_tokens;
+}
+
+/* Takes the pages that the sequence starts with. */
+static int take_pages(struct scheduler *s, struct sequence *seq) {
+    const struct kv_policy *policy = seq->kv.policy;
+    const uint32_t n_tokens = admission_tokens(s, seq);
+    const struct spare before = spare(s);
+    if (s->blocked == seq && before.pages <= s->blocked_by.pages &&
+        before.blocks <= s->blocked_by.blocks)
+        return ERR_FULL;
+    policy->adopt(&seq->kv, seq->tokens, sequence_n_reusable(seq));
+    int code = ERR_FULL;
+    if (s->n_running == 0 || is_spare(policy->missing(&seq->kv, n_tokens), spare(s)))
+        code = policy->reserve(&seq->kv, n_tokens);
+    if (code == 0) return 0;
+    policy->suspend(&seq->kv, NULL); /* never a failure: it has nothing new to keep */
+    s->blocked = seq;
+    s->blocked_by = before;
+    return code;
+}
+
+/* Moves the sequence from waiting to running, with its first rows. */
+static void start_running(struct scheduler *s, struct sequence *seq, struct prompt_room *room) {
+    waiting_remove(s, seq);
+    if (!seq->admitted) {
+        seq->n_cached = seq->kv.n_tokens;
+        s->stats.prompt_tokens += seq->n_prompt;
+        s->stats.cached_tokens += seq->n_cached;
+    }
+    seq->admitted = true;
+    seq->n_landed = seq->kv.n_tokens;
+    s->stats.n_sparse += prompts_begin_turn(&s->prompts, seq);
+    seq->n_rows = prompts_next_rows(&s->prompts, room, seq);
+    running_insert(s, seq);
+    prompts_use_room(&s->prompts, room, seq);
+}
+
+/* Gives the sequence its pages and what it had left in them.  ERR_FULL is an answer. */
+static int start_kv(struct scheduler *s, struct sequence *seq, struct error *err) {
+    int code = take_pages(s, seq);
+    if (code == 0) return seq->kv.policy->resume(&seq->kv, err);
+    return error_set(err, code, "no memory for the request's pages");
+}
+
+static void admit(struct scheduler *s, struct prompt_room *room, struct event_list *events) {
+    struct sequence *next;
+    struct error err;
+    for (struct sequence *seq = s->first_waiting;
+         seq && prompts_have_room(room) && s->n_running < s->max_seqs; seq = next) {
+        next = seq->next;
+        if (is_held_back(s, seq) || prompts_turn_is_taken(&s->prompts, seq)) continue;
+        int code = start_kv(s, seq, &err);
+        /* Whoever comes first waits for pages first: nobody overtakes, so long requests do not
+         * starve. */
+        if (code == ERR_FULL && (s->n_running > 0 || s->n_flights > 0)) return;
+        if (code == 0) {
+            start_running(s, seq, room);
+            continue;
+        }
+        waiting_remove(s, seq);
+        end(s, seq, FINISH_ERROR, code, err.text, events);
+    }
+}
+
+/* ---- flights ---- */
+
+/* From here on the step's rows count as stored, and the tokens it draws as the sequences' own. */
+static void commit_step(struct scheduler *s, struct batch *batch) {
+    for (uint32_t i = 0; i < batch->step.n_seqs; i++) {
+        const struct batch_entry *entry = &batch->entries[i];
+        struct sequence *seq = entry->seq;
+        seq->kv.policy->commit(&seq->kv, seq->n_rows);
+        seq->n_rows = 0;
+        if (seq->way == WAY_IN_CHUNKS && seq->kv.n_tokens >= seq->n_prompt)
+            prompts_end_turn(&s->prompts, seq);
+        if (!batch_draws(batch, entry)) continue;
+        seq->n_drawn++;
+        seq->draw_row = entry->first_sample + entry->n_samples - 1;
+    }
+}
+
+static void take_off(struct scheduler *s, struct batch *batch) {
+    s->n_flights++;
+    for (uint32_t i = 0; i < batch->step.n_seqs; i++) batch->entries[i].seq->n_flights++;
+    batch->decodes = batch->step.n_decode > 0;
+    batch->prompt_work = prompts_work(&s->prompts, batch);
+    batch->planned_s = s->now_s();
+}
+
+static struct batch *take_off_step(struct scheduler *s, struct batch *batch) {
+    take_off(s, batch);
+    prompts_begin_interval(&s->prompts, batch);
+    commit_step(s, batch);
+    return batch;
+}
+
+static struct batch *plan_slice(struct scheduler *s, struct batch *batch) {
+    const bool is_limited = prompts_are_limited(&s->prompts, s->running, s->n_running);
+    batch_build_slice(batch, s->prompts.on_turn, prompts_slice_rows(&s->prompts, is_limited));
+    take_off(s, batch);
+    prompts_commit_slice(&s->prompts, batch, is_limited);
+    return batch;
+}
+
+struct batch *scheduler_plan(struct scheduler *s, struct event_list *events) {
+    assert(s->n_flights < MAX_FLIGHTS);
+    struct batch *batch = &s->batches[(s->oldest + s->n_flights) % MAX_FLIGHTS];
+    struct prompt_room room;
+    if (prompts_go_by_layers(&s->prompts) && s->prompts.slice_is_due) return plan_slice(s, batch);
+    if (!plan_running(s, &room, events)) return NULL;
+    admit(s, &room, events);
+    batch_build(batch, s->running, s->n_running);
+    if (batch->step.n_rows > 0) return take_off_step(s, batch);
+    if (prompts_go_by_layers(&s->prompts)) return plan_slice(s, batch);
+    assert(s->n_running == 0 || s->n_flights > 0); /* or it would stand still */
+    return NULL;
+}
+
+static void count_selected(struct scheduler *s, struct sequence *seq,
+                           const struct select_total *total) {
+    seq->n_chosen += total->n_chosen;
+    seq->n_fetched += total->n_fetched;
+    seq->n_copies += total->n_copies;
+    s->stats.n_chosen += total->n_chosen;
+    s->stats.n_fetched += total->n_fetched;
+    s->stats.n_copies += total->n_copies;
+    if (seq->kv.policy->moves) s->stats.n_moved += total->n_copies;
+}
+
+/* True when the sequence has had its final event. */
+static bool finish_entry(struct scheduler *s, const struct batch *batch, uint32_t at,
+                         struct event_list *events) {
+    const struct batch_entry *entry = &batch->entries[at];
+    struct sequence *seq = entry->seq;
+    const uint32_t n_generated = sequence_n_generated(seq);
+    const uint64_t n_evicted = sequence_usage(seq).n_evicted;
+    if (batch->step.seqs[at].budget) seq->kept_mass = batch->totals[at].kept_mass;
+    if (batch->step.seqs[at].select) count_selected(s, seq, &batch->selected[at]);
+    bool over = sequence_accept(seq, entry->n_stored, batch->samples + entry->first_sample,
+                                batch->results + entry->first_sample, entry->n_samples, events);
+    s->stats.generated_tokens += sequence_n_generated(seq) - n_generated;
+    s->stats.kv_evicted[seq->kv.plan.type] += sequence_usage(seq).n_evicted - n_evicted;
+    if (!over) return false;
+    if (events->last->reason == FINISH_ERROR) s->stats.n_failed++;
+    else s->stats.n_finished++;
+    return true;
+}
+
+void scheduler_finish_step(struct scheduler *s, struct event_list *events) {
+    const struct batch *batch = land(s);
+    uint32_t n_kept = 0;
+    s->stats.n_steps++;
+    prompts_measure(&s->prompts, batch, s->now_s());
+    if (batch->sparse) {
+        sparse_totals_add(&batch->sparse->visited, &batch->visited);
+        sparse_totals_add(&s->stats.sparse, &batch->visited);
+    }
+    for (uint32_t i = 0; i < batch->step.n_seqs; i++) {
+        struct sequence *seq = batch->entries[i].seq;
+        if (!seq->over) seq->over = finish_entry(s, batch, i, events);
+    }
+    for (uint32_t i = 0; i < s->n_running; i++)
+        if (!s->running[i]->over) s->running[n_kept++] = s->running[i];
+    s->n_running = n_kept;
+    retire_over(s, batch);
+}
+
+uint32_t scheduler_n_flights(const struct scheduler *s) {
+    return s->n_flights;
+}
+
+uint32_t scheduler_n_live(const struct scheduler *s) {
+    return s->n_running + s->n_waiting;
+}
+
+static void count_store(const struct scheduler *s, struct engine_stats *out) {
+    const struct kv_space *space = s->space;
+    if (!space->store) return;
+    const uint64_t n_used = n_blocks(s) - page_pool_n_free(space->blocks) -
+                            (space->cache ? prefix_cache_n_store_blocks(space->cache) : 0);
+    out->store_used_bytes = n_used * kv_store_block_bytes(space->store);
+    out->n_swapped_out = space->swaps->n_out;
+    out->n_swapped_in = space->swaps->n_in;
+    if (space->cache) out->pages_stored = prefix_cache_n_stored_pages(space->cache);
+}
+
+void scheduler_stats(const struct scheduler *s, struct engine_stats *out) {
+    *out = s->stats;
+    out->n_running = s->n_running;
+    out->n_waiting = s->n_waiting;
+    out->pages_free = page_pool_n_free(s->space->pool);
+    out->pages_total = page_pool_n_pages(s->space->pool);
+    count_store(s, out);
+    for (uint32_t i = 0; i < s->n_running; i++)
+        out->kv_resident[s->running[i]->kv.plan.type] +=
+            sequence_usage(s->running[i]).n_resident;
+    if (s->space->cache) out->pages_cached = prefix_cache_n_idle_pages(s->space->cache);
+}

@@ -1,0 +1,306 @@
+/* sequence.c - see sequence.h.
+ *
+ * Thread: created on any, then engine.  Memory: see sequence.h. */
+#include "engine/schedule/sequence.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/error.h"
+#include "engine/base/sizes.h"
+#include "engine/request/event.h"
+
+static int init_prompt_event(struct sequence *seq) {
+    if (seq->params.n_prompt_logprobs < 0) return 0;
+    size_t n_tops = (size_t)seq->n_prompt * (uint32_t)seq->params.n_prompt_logprobs;
+    seq->prompt_event = event_create(EVENT_PROMPT, 0, seq->n_prompt, n_tops, &seq->prompt_tops);
+    if (!seq->prompt_event) return ERR_NOMEM;
+    /* Nothing predicts the first token. */
+    seq->prompt_event->tokens[0] = (struct token_info){.token = seq->tokens[0], .logprob = NAN};
+    seq->n_scored = 1;
+    return 0;
+}
+
+static struct prefill_plan prefill_of(const struct sequence_shared *shared,
+                                      const struct engine_request *request) {
+    return prefill_plan_make(&request->prefill, &shared->prefill, request->kv.type,
+                             request->n_prompt, request->params.n_prompt_logprobs >= 0);
+}
+
+/* What is sparse may go layer by layer. */
+static uint32_t step_rows(const struct sequence_shared *shared,
+                          const struct engine_request *request) {
+    const uint32_t n_long = min_u32(request->n_prompt, shared->max_long_rows);
+    return prefill_of(shared, request).is_sparse ? max_u32(n_long, shared->max_rows)
+                                                 : shared->max_rows;
+}
+
+struct kv_plan sequence_kv_plan(const struct sequence_shared *shared,
+                                const struct engine_request *request) {
+    struct kv_plan plan =
+        kv_plan_make(&request->kv, request->n_prompt, request->params.max_tokens);
+    plan.step_rows = step_rows(shared, request);
+    if (request->params.n_prompt_logprobs < 0)
+        kv_plan_by_layers(&plan, shared->space, shared->max_long_rows);
+    return plan;
+}
+
+static int init_parts(struct sequence *seq, const struct engine_request *request) {
+    const struct sequence_shared *shared = seq->shared;
+    seq->ending = event_create(EVENT_FINISH, 0, 0, 0, NULL);
+    if (!seq->ending) return ERR_NOMEM;
+    const struct kv_plan plan = sequence_kv_plan(shared, request);
+    seq->prefill = prefill_of(shared, request);
+    const uint64_t salt = prefill_salt(&seq->prefill, &shared->prefill, request->cache_salt,
+                                       shared->space->batch_invariant ? seq->id : 0);
+    int code = kv_sequence_init(&seq->kv, shared->space, &plan, salt);
+    if (code) return code;
+    code = sampling_state_init(&seq->sampling, &seq->params, shared->eos, shared->n_eos);
+    if (code) return code;
+    code = output_init(&seq->output, shared->tokenizer, &seq->params);
+    if (code) return code;
+    for (uint32_t i = 0; i < seq->n_prompt && !code; i++)
+        code = sampling_state_count(&seq->sampling, seq->tokens[i], false);
+    return code ? code : init_prompt_event(seq);
+}
+
+int sequence_create(struct sequence **out, const struct sequence_shared *shared,
+                    const struct engine_request *request, uint64_t id) {
+    struct sequence *seq = calloc(1, sizeof(*seq));
+    if (!seq) return ERR_NOMEM;
+    seq->shared = shared;
+    seq->id = id;
+    seq->priority = request->priority;
+    seq->user = request->user;
+    seq->params = request->params;
+    seq->kept_mass = NAN;
+    seq->tokens = request->prompt;
+    seq->n_prompt = seq->n_tokens = seq->token_capacity = request->n_prompt;
+    if (seq->params.max_tokens > KV_MAX_TEXT - seq->n_prompt)
+        seq->params.max_tokens = KV_MAX_TEXT - seq->n_prompt;
+    int code = init_parts(seq, request);
+    if (code == 0) {
+        *out = seq;
+        return 0;
+    }
+    sequence_abandon(seq);
+    sequence_destroy(seq);
+    return code;
+}
+
+void sequence_abandon(struct sequence *seq) {
+    seq->tokens = NULL;
+    seq->params = (struct sampling_params){0};
+}
+
+void sequence_destroy(struct sequence *seq) {
+    if (!seq) return;
+    kv_sequence_fini(&seq->kv);
+    sampling_state_fini(&seq->sampling);
+    output_fini(&seq->output);
+    if (seq->prompt_event) engine_event_free(seq->prompt_event);
+    if (seq->ending) engine_event_free(seq->ending);
+    sampling_fini(&seq->params);
+    free(seq->tokens);
+    free(seq);
+}
+
+uint32_t sequence_n_generated(const struct sequence *seq) {
+    return seq->n_tokens - seq->n_prompt;
+}
+
+/* Generated tokens, with those that only the device knows. */
+static uint32_t n_drawn_in_all(const struct sequence *seq) {
+    return sequence_n_generated(seq) + seq->n_drawn;
+}
+
+/* Log-probabilities of a prompt need every row of it computed, and keys that are chosen for this
+ * prompt need all that others have left computed anew.  Own blocks do not help those after a
+ * preemption either: they end with a whole page, and keys would be chosen for the rest alone. */
+uint32_t sequence_n_reusable(const struct sequence *seq) {
+    return seq->prompt_event || seq->prefill.no_reuse ? 0 : seq->n_tokens - 1;
+}
+
+uint32_t sequence_n_left(const struct sequence *seq) {
+    /* After the last token there is nothing to compute, whichever it will be. */
+    if (seq->n_drawn > 0 && n_drawn_in_all(seq) >= seq->params.max_tokens) return 0;
+    return seq->n_tokens + seq->n_drawn - seq->kv.n_tokens;
+}
+
+bool sequence_awaits_draw(const struct sequence *seq) {
+    return seq->n_drawn > 0 && seq->sampling.counting && sequence_n_left(seq) > 0;
+}
+
+uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t first_row,
+                              struct sample_row *rows) {
+    uint32_t begin = seq->kv.n_tokens, end = begin + seq->n_rows, n = 0;
+    for (uint32_t at = begin; seq->prompt_event && at < end && at + 1 < seq->n_prompt; at++) {
+        if (at + 1 < seq->n_scored) continue; /* known since before a preemption */
+        rows[n++] = (struct sample_row){.logit_row = first_row + at - begin,
+                                        .kind = SAMPLE_SCORE,
+                                        .target = seq->tokens[at + 1],
+                                        .top_p = 1,
+                                        .repetition_penalty = 1,
+                                        .n_top = (uint32_t)seq->params.n_prompt_logprobs};
+    }
+    /* The last row is drawn from even when nothing is to be generated: its logits show that the
+     * pages are sound. */
+    if (end == seq->n_tokens + seq->n_drawn)
+        rows[n++] = sampling_row(&seq->sampling, first_row + seq->n_rows - 1, n_drawn_in_all(seq));
+    return n;
+}
+
+struct kv_usage sequence_usage(const struct sequence *seq) {
+    const uint32_t n_resident = seq->kv.policy->n_resident(&seq->kv, seq->n_landed);
+    return (struct kv_usage){.n_resident = n_resident,
+                             .n_evicted = seq->n_landed - n_resident,
+                             .kept_mass = seq->kept_mass,
+                             .n_offloaded = seq->kv.n_offloaded,
+                             .n_chosen = seq->n_chosen,
+                             .n_fetched = seq->n_fetched,
+                             .n_copies = seq->n_copies};
+}
+
+static void fill_final(const struct sequence *seq, struct engine_event *event) {
+    event->kind = EVENT_FINISH;
+    event->n_prompt = seq->n_prompt;
+    event->n_generated = sequence_n_generated(seq);
+    event->n_cached = seq->n_cached;
+    event->kv = sequence_usage(seq);
+    event->prefill = prefill_usage(&seq->prefill, seq->was_sparse, &seq->visited, seq->n_cached);
+}
+
+static void emit(const struct sequence *seq, struct engine_event *event,
+                 struct event_list *events) {
+    event->request_id = seq->id;
+    event->user = seq->user;
+    event_list_append(events, event);
+}
+
+void sequence_end(struct sequence *seq, enum finish_reason reason, int code, const char *text,
+                  struct event_list *events) {
+    struct engine_event *event = seq->ending;
+    assert(event); /* exactly one final event */
+    seq->ending = NULL;
+    fill_final(seq, event);
+    event->reason = reason;
+    event->error_code = code;
+    if (text) snprintf(event->error_text, sizeof(event->error_text), "%s", text);
+    emit(seq, event, events);
+}
+
+static bool fail(struct sequence *seq, int code, const char *text, struct event_list *events) {
+    sequence_end(seq, FINISH_ERROR, code, text, events);
+    return true;
+}
+
+static bool fail_no_memory(struct sequence *seq, struct event_list *events) {
+    return fail(seq, ERR_NOMEM, "no memory for the request's output", events);
+}
+
+static void accept_score(struct sequence *seq, const struct sample_result *result) {
+    uint32_t index = seq->n_scored++, n_top = (uint32_t)seq->params.n_prompt_logprobs;
+    struct token_logprob *tops = seq->prompt_tops + (size_t)index * n_top;
+    memcpy(tops, result->top, result->n_top * sizeof(*tops));
+    seq->prompt_event->tokens[index] = (struct token_info){
+        .token = result->token, .logprob = result->logprob, .n_top = result->n_top, .top = tops};
+}
+
+static bool contains(const uint32_t *tokens, uint32_t n, uint32_t token) {
+    for (uint32_t i = 0; i < n; i++)
+        if (tokens[i] == token) return true;
+    return false;
+}
+
+/* How a drawn token ends the sequence, if it does. */
+struct verdict {
+    bool ends, by_string, by_token;
+    enum finish_reason reason;
+    uint32_t stop_index, stop_token;
+};
+
+static struct verdict judge_token(const struct sequence *seq, uint32_t token) {
+    const struct sampling_params *p = &seq->params;
+    struct verdict v = {.reason = FINISH_STOP};
+    if (!p->ignore_eos && contains(seq->shared->eos, seq->shared->n_eos, token)) {
+        v.ends = true;
+    } else if (contains(p->stop_tokens, p->n_stop_tokens, token)) {
+        v.ends = v.by_token = true;
+        v.stop_token = token;
+    }
+    return v;
+}
+
+static int append_token(struct sequence *seq, uint32_t token) {
+    if (seq->n_tokens == seq->token_capacity) {
+        uint32_t capacity = seq->token_capacity + seq->token_capacity / 2 + 16;
+        uint32_t *tokens = realloc(seq->tokens, capacity * sizeof(*tokens));
+        if (!tokens) return ERR_NOMEM;
+        seq->tokens = tokens;
+        seq->token_capacity = capacity;
+    }
+    seq->tokens[seq->n_tokens++] = token;
+    return sampling_state_count(&seq->sampling, token, true);
+}
+
+/* Takes the drawn token into tokens, counts and output.  ERR_NOMEM. */
+static int take_token(struct sequence *seq, const struct sample_result *result, struct verdict *v) {
+    const struct sampling_params *p = &seq->params;
+    *v = judge_token(seq, result->token);
+    int code = append_token(seq, result->token);
+    if (code) return code;
+    enum output_mode mode = OUTPUT_TEXT;
+    if (v->ends) mode = p->include_stop ? OUTPUT_END : OUTPUT_SILENT;
+    else if (sequence_n_generated(seq) < p->min_tokens) mode = OUTPUT_EARLY;
+    code = output_push(&seq->output, result, mode, &v->stop_index);
+    if (code < 0) return code;
+    if (code == 1) v->ends = v->by_string = true;
+    if (!v->ends && sequence_n_generated(seq) >= p->max_tokens) {
+        v->ends = true;
+        v->reason = FINISH_LENGTH;
+    }
+    return v->ends && !v->by_string ? output_flush(&seq->output) : 0;
+}
+
+static bool accept_draw(struct sequence *seq, const struct sample_result *result,
+                        struct event_list *events) {
+    struct verdict v = {.ends = true, .reason = FINISH_LENGTH};
+    if (seq->params.max_tokens > 0 && take_token(seq, result, &v))
+        return fail_no_memory(seq, events);
+    struct engine_event *event;
+    if (output_take(&seq->output, v.ends, &event)) return fail_no_memory(seq, events);
+    if (!event) return false;
+    if (v.ends) {
+        fill_final(seq, event);
+        event->reason = v.reason;
+        event->stopped_by_string = v.by_string;
+        event->stopped_by_token = v.by_token;
+        event->stop_index = v.stop_index;
+        event->stop_token = v.stop_token;
+    }
+    emit(seq, event, events);
+    return v.ends;
+}
+
+bool sequence_accept(struct sequence *seq, uint32_t n_stored, const struct sample_row *rows,
+                     const struct sample_result *results, uint32_t n, struct event_list *events) {
+    seq->n_landed = n_stored;
+    for (uint32_t i = 0; i < n; i++)
+        if (results[i].invalid)
+            return fail(seq, ERR_NUMERIC, "the model's output for this request is not a number",
+                        events);
+    /* Sound logits of the newest row have seen every page before it: only now may others share
+     * them. */
+    if (n > 0) seq->kv.policy->publish(&seq->kv, seq->tokens, n_stored);
+    seq->kv.policy->landed(&seq->kv, n_stored);
+    for (uint32_t i = 0; i < n && rows[i].kind == SAMPLE_SCORE; i++) accept_score(seq, &results[i]);
+    if (n == 0 || rows[n - 1].kind != SAMPLE_DRAW) return false;
+    if (seq->prompt_event) {
+        emit(seq, seq->prompt_event, events);
+        seq->prompt_event = NULL;
+    }
+    return accept_draw(seq, &results[n - 1], events);
+}

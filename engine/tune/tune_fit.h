@@ -1,0 +1,36 @@
+/* tune_fit.h - candidates of equal cost: the published ones, each made larger or smaller until it
+ * visits as many pairs as a budget has (MInference section 3.2 and its Table 7).
+ *
+ * A pattern grows by steps of 50 keys, its two numbers in proportion, or of a page.  What it visits
+ * grows with it, so halving finds the largest that fits:
+ *
+ *   begin ─► while not done: measure what `next` visits of the prompt, add ─► next: the result
+ *
+ * Thread: any.  Memory: the caller's. */
+#ifndef ENGINE_TUNE_TUNE_FIT_H
+#define ENGINE_TUNE_TUNE_FIT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/device/backend.h"
+
+enum { TUNE_N_STARTS = 6 };
+
+/* The published candidates, by which a fit begins. */
+void tune_fit_starts(struct attn_pattern out[TUNE_N_STARTS]);
+
+struct tune_fit {
+    struct attn_pattern start;
+    uint32_t fits, exceeds; /* steps: the most that fit, and the fewest that do not */
+};
+
+/* For a prompt of n_tokens. */
+void tune_fit_begin(struct tune_fit *fit, const struct attn_pattern *start, uint32_t n_tokens);
+bool tune_fit_is_done(const struct tune_fit *fit);
+/* The pattern to try; once it is done the largest that fits, PATTERN_DENSE if none does. */
+struct attn_pattern tune_fit_next(const struct tune_fit *fit);
+/* What was tried has been measured. */
+void tune_fit_add(struct tune_fit *fit, bool is_within_budget);
+
+#endif

@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""Checks that each room includes only what it may, and that every header compiles alone.
+
+    scripts/ci/check_rooms.py [ROOT]
+
+A room is a folder of engine/, server/ or cuda/; a file belongs to the longest name below that its
+path begins with.  Each line says which rooms it may include besides itself, and which libraries
+besides libc and POSIX.  A room may name only rooms above it in the table, so nothing includes in a
+circle.  Debian puts every library's headers into /usr/include, so a wrong include compiles; only
+this notices."""
+import pathlib
+import re
+import subprocess
+import sys
+
+# room: (rooms, libraries)
+ROOMS = {
+    "engine/base": ("", "jansson"),
+    "engine/device": ("engine/base", ""),
+    "engine/cpu": ("engine/base engine/device", ""),
+    "cuda": ("engine/base engine/device", "cuda"),
+    "engine/tokenizer": ("engine/base", "jansson pcre2 utf8proc"),
+    "engine/model": ("engine/base engine/device", "jansson"),
+    "engine/sparsity": ("engine/base engine/device", "jansson"),
+    "engine/request": ("engine/base engine/device engine/tokenizer", ""),
+    "engine/kv": ("engine/base engine/device engine/request", ""),
+    "engine/schedule": ("engine/base engine/device engine/request engine/kv", ""),
+    "engine": ("engine/base engine/device engine/tokenizer engine/model engine/request engine/kv "
+               "engine/schedule", ""),
+    "engine/tune": ("engine engine/base engine/device engine/model engine/sparsity", "jansson"),
+    "server/json": ("engine/base", "jansson"),
+    "server/http": ("engine/base", "uv microhttpd"),
+    "server/settings": ("engine engine/base engine/device engine/model engine/request "
+                        "engine/sparsity server/json", "uv jansson"),
+    "server/api": ("engine engine/base engine/request engine/tokenizer server/json server/http "
+                   "server/settings", "uv jansson"),
+    "server/ops": ("engine engine/base engine/model engine/tokenizer server/json server/http "
+                   "server/settings server/api", "jansson"),
+    "server/bench": ("engine engine/base engine/device engine/model engine/request server/json "
+                     "server/settings", ""),
+    "server/tune": ("engine engine/base engine/model engine/sparsity engine/tokenizer engine/tune "
+                    "server/json server/settings server/bench", ""),
+    "server": ("engine engine/base engine/model engine/tokenizer server/json server/http "
+               "server/settings server/api server/ops server/bench server/tune", "uv"),
+    # The only file that knows which devices there are.
+    "server/main.c": ("engine/base engine/cpu cuda server server/settings server/bench "
+                      "server/tune", "uv"),
+}
+
+LIBRARIES = [
+    (r"uv(/|\.h$)", "uv"), (r"microhttpd\.h$", "microhttpd"), (r"jansson\.h$", "jansson"),
+    (r"pcre2\.h$", "pcre2"), (r"utf8proc\.h$", "utf8proc"), (r"cmocka\.h$", "cmocka"),
+    (r"(cuda|cublas|cooperative_groups|mma\.h$|nvtx|cutlass/|cute/)", "cuda"),
+    (r"(cblas|openblas)", "blas"),
+]
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
+SOURCES = ".c", ".h", ".cu", ".cuh"
+
+
+def room_of(path):
+    """The room of a file, by the longest prefix."""
+    names = [path, *(str(parent) for parent in pathlib.PurePath(path).parents)]
+    return next((name for name in names if name in ROOMS), None)
+
+
+def library_of(name):
+    return next((library for form, library in LIBRARIES if re.match(form, name)), None)
+
+
+def check_table():
+    seen = set()
+    for room, (rooms, _) in ROOMS.items():
+        for other in rooms.split():
+            if other not in seen:
+                yield f"the table lets {room} include {other}, which is not above it"
+        seen.add(room)
+
+
+def check_includes(root, path):
+    room = room_of(path)
+    rooms, libraries = ROOMS[room]
+    for kind, name in INCLUDE.findall((root / path).read_text()):
+        if kind == "<":
+            library = library_of(name)
+            if library and library not in libraries.split():
+                yield f"{path}: {room} may not include <{name}>"
+        elif not (root / name).is_file():
+            # Named from the root, so that the room shows.
+            yield f'{path}: "{name}" is no file of this tree, seen from its root'
+        elif room_of(name) not in (room, *rooms.split()):
+            yield f'{path}: {room} may not include "{name}"'
+
+
+def compiles(root, text, *arguments):
+    return subprocess.run(["cc", "-std=gnu17", "-Wall", "-Wextra", "-Werror", "-Wno-psabi",
+                           "-fsyntax-only", "-I.", "-x", "c", *arguments], cwd=root, input=text,
+                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+
+
+def check_alone(root, path, has_cuda):
+    """A .cuh needs the CUDA compiler, which builds it anyway."""
+    needs_cuda = path.startswith("cuda/") and not path.endswith("cuda/cuda.h")
+    if path.endswith(".h") and (has_cuda or not needs_cuda):
+        done = compiles(root, "", path)
+        if done.returncode:
+            yield f"{path}: does not compile alone:\n{done.stderr}"
+
+
+def main():
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else
+                        pathlib.Path(__file__).resolve().parents[2])
+    paths = sorted(str(path.relative_to(root)) for top in ("engine", "server", "cuda")
+                   for path in (root / top).rglob("*") if path.suffix in SOURCES)
+    has_cuda = compiles(root, "#include <cublasLt.h>", "-").returncode == 0
+    faults = list(check_table()) if paths else [f"no sources found in {root}"]
+    for path in paths:
+        if not room_of(path):
+            faults.append(f"{path}: in no room")
+            continue
+        faults += [*check_includes(root, path), *check_alone(root, path, has_cuda)]
+    for fault in faults:
+        print(fault, file=sys.stderr)
+    if faults:
+        sys.exit(f"{len(faults)} faults")
+
+
+if __name__ == "__main__":
+    main()

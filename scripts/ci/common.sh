@@ -1,0 +1,88 @@
+# shellcheck shell=bash disable=SC2034
+# common.sh - what scripts/build, scripts/quality/eval and scripts/test share: Debian packages, the build,
+# the Python environment of the end-to-end tests.  Sourced by bash after `cd` to the repository
+# root, never run.
+
+BUILD_PACKAGES=(build-essential meson ninja-build pkg-config libmicrohttpd-dev libuv1-dev
+    libjansson-dev libpcre2-dev libutf8proc-dev libcmocka-dev)
+# The end-to-end tests speak through the official client, from a virtual environment of their own,
+# and run the evaluation, which needs the second line.
+TEST_PACKAGES=(python3 python3-venv)
+PYTHON_PACKAGES=(openai pytest tokenizers
+    aiohttp matplotlib numpy tqdm)
+
+say() {
+    printf '\n== %s\n' "$*" >&2
+}
+
+die() {
+    printf '%s: %s\n' "${0##*/}" "$*" >&2
+    exit 1
+}
+
+as_root() {
+    if [ "$(id -u)" -eq 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        sudo "$@"
+    else
+        die "needs root or sudo to run: $*"
+    fi
+}
+
+# Prints those of the named packages that dpkg does not have installed.
+missing_packages() {
+    local package
+    for package in "$@"; do
+        dpkg-query -W -f='${db:Status-Status}\n' "$package" 2>/dev/null | grep -qx installed ||
+            echo "$package"
+    done
+}
+
+# Touches neither network nor apt when everything is there, so an offline machine works.
+install_packages() {
+    local missing
+    if ! command -v dpkg-query >/dev/null; then
+        say "not a Debian system: assuming that these are installed: $*"
+        return
+    fi
+    mapfile -t missing < <(missing_packages "$@")
+    [ ${#missing[@]} -gt 0 ] || return 0
+    say "installing ${missing[*]}"
+    as_root apt-get update -q >&2
+    as_root env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y -q --no-install-recommends "${missing[@]}" >&2
+}
+
+# build_in DIR [meson setup options]: configures DIR once, then builds it.  Build output goes to
+# stderr: stdout belongs to the program that runs afterwards.
+build_in() {
+    local dir=$1
+    shift
+    if [ ! -f "$dir/build.ninja" ]; then
+        # A setup that was interrupted leaves a directory without build.ninja; meson starts it over.
+        meson setup "$dir" "$@" >&2
+    fi
+    ninja -C "$dir" >&2
+}
+
+# Sets PYTHON to an interpreter that has the packages of the end-to-end tests: the system's when it
+# has them all, else that of build/venv, made once.  The stamp file holds the list, so a changed
+# list makes the environment anew and an interrupted installation is not mistaken for a whole one.
+python_environment() {
+    local venv=build/venv stamp=build/venv/packages
+    if python3 -c 'import importlib, sys; [importlib.import_module(m) for m in sys.argv[1:]]' \
+        "${PYTHON_PACKAGES[@]}" 2>/dev/null; then
+        PYTHON=python3
+        return
+    fi
+    PYTHON=$venv/bin/python
+    [ "$(cat "$stamp" 2>/dev/null)" != "${PYTHON_PACKAGES[*]}" ] || return 0
+    say "making $venv (${PYTHON_PACKAGES[*]})"
+    rm -rf "$venv"
+    python3 -m venv "$venv" >&2 || die "python3 -m venv failed"
+    "$PYTHON" -m pip install --quiet --disable-pip-version-check "${PYTHON_PACKAGES[@]}" >&2 ||
+        die "pip could not install ${PYTHON_PACKAGES[*]}: the end-to-end tests need a reachable" \
+            "package index (scripts/test --unit runs the rest)"
+    echo "${PYTHON_PACKAGES[*]}" >"$stamp"
+}

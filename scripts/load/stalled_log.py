@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""What a reader of the log that stands still costs: a server's answers to /live with one and with
+a reader that reads.
+
+    scripts/load/stalled_log.py --requests 10000 --serve 'build/quire serve'
+
+Starts the server twice for each round, with its standard error a pipe of 4 KiB: once somebody reads
+it, once nobody does.  Prints the times of the requests, one after another on one connection, the
+lines that were dropped, and how long SIGTERM took.  Needs nothing but Python.  Exits 1 when a
+request failed or the server did not end with status 0.
+"""
+import argparse
+import fcntl
+import http.client
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def read_to_end(descriptor):
+    while os.read(descriptor, 65536):
+        pass
+
+
+def wait_ready(port, process, seconds=120):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+            connection.request("GET", "/ready")
+            if connection.getresponse().status == 200:
+                return
+        except OSError:
+            time.sleep(0.02)
+    sys.exit("stalled_log: the server is not ready")
+
+
+def ask(connection, path):
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    body = answer.read()
+    if answer.status != 200:
+        sys.exit(f"stalled_log: {path} was answered {answer.status}")
+    return body.decode()
+
+
+def n_dropped(connection):
+    for line in ask(connection, "/metrics").splitlines():
+        if line.startswith("quire_log_dropped_lines_total "):
+            return int(line.split()[1])
+    return 0
+
+
+def measure(options, is_read):
+    """Milliseconds of each request, lines dropped, seconds from SIGTERM to the end."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    port = free_port()
+    with subprocess.Popen([*shlex.split(options.serve), "--port", str(port)],
+                          stderr=writer) as process:
+        os.close(writer)
+        if is_read:
+            threading.Thread(target=read_to_end, args=(reader,), daemon=True).start()
+        try:
+            wait_ready(port, process)
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=options.timeout)
+            times = []
+            for _ in range(options.requests):
+                begun = time.perf_counter()
+                ask(connection, "/live")
+                times.append(1e3 * (time.perf_counter() - begun))
+            dropped = n_dropped(connection)
+            begun = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            status = process.wait(60)
+            if status != 0:
+                sys.exit(f"stalled_log: the server ended with status {status}")
+        finally:
+            process.kill()
+    return times, dropped, time.monotonic() - begun
+
+
+def main():
+    parser = argparse.ArgumentParser(description="What a stalled reader of the log costs.")
+    parser.add_argument("--serve", default="build/quire serve",
+                        help="command that serves; --port N is added to it (default %(default)s)")
+    parser.add_argument("--requests", type=int, default=10000, help="(default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="(default %(default)s)")
+    parser.add_argument("--timeout", type=float, default=30,
+                        help="seconds for one request (default %(default)s)")
+    options = parser.parse_args()
+    print(f"{'reader':<9}{'p50 ms':>9}{'p99 ms':>9}{'max ms':>9}{'dropped':>9}{'stop s':>8}")
+    for _ in range(options.rounds):
+        for name, is_read in (("reads", True), ("stalled", False)):
+            try:
+                times, dropped, stop = measure(options, is_read)
+            except (OSError, http.client.HTTPException, subprocess.TimeoutExpired) as error:
+                sys.exit(f"stalled_log: {name}: {type(error).__name__}: {error}")
+            times.sort()
+            p50, p99 = (times[(p * len(times) + 99) // 100 - 1] for p in (50, 99))
+            print(f"{name:<9}{p50:>9.3f}{p99:>9.3f}{times[-1]:>9.3f}{dropped:>9}{stop:>8.2f}",
+                  flush=True)
+
+
+if __name__ == "__main__":
+    main()

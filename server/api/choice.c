@@ -1,0 +1,230 @@
+/* choice.c - see choice.h. */
+#include "server/api/choice.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "server/api/prompts.h"
+
+void choice_init(struct choice *choice, struct completion *completion, const struct prompt *prompt,
+                 uint32_t prompt_index) {
+    *choice = (struct choice){.completion = completion,
+                              .prompt = prompt,
+                              .prompt_index = prompt_index,
+                              .stop_string = -1,
+                              .stop_token = -1,
+                              .detokenizer.begun = true}; /* by the prompt */
+}
+
+void choice_fini(struct choice *choice) {
+    buffer_fini(&choice->text);
+    buffer_fini(&choice->ids);
+    buffer_fini(&choice->tokens);
+    buffer_fini(&choice->token_logprobs);
+    buffer_fini(&choice->top_logprobs);
+    buffer_fini(&choice->text_offsets);
+}
+
+void choice_clear(struct choice *choice) {
+    buffer_clear(&choice->text);
+    buffer_clear(&choice->ids);
+    buffer_clear(&choice->tokens);
+    buffer_clear(&choice->token_logprobs);
+    buffer_clear(&choice->top_logprobs);
+    buffer_clear(&choice->text_offsets);
+}
+
+static bool is_utf8(const char *text, size_t length) {
+    for (size_t i = 0; i < length;) {
+        const size_t n = utf8_character(text + i, length - i);
+        if (n == 0) return false;
+        i += n;
+    }
+    return true;
+}
+
+/* Tokens are shown as text; one that is part of a character as OpenAI shows it:
+ * "bytes:\xe2\x80". */
+static void write_token(struct buffer *out, const struct tokenizer *tokenizer, uint32_t id) {
+    size_t length = 0;
+    const char *bytes = tokenizer_token_bytes(tokenizer, id, &length);
+    if (!bytes) length = 0;
+    if (is_utf8(bytes, length)) {
+        buffer_json_string(out, bytes, length);
+        return;
+    }
+    buffer_puts(out, "\"bytes:");
+    for (size_t i = 0; i < length; i++) buffer_printf(out, "\\\\x%02x", (unsigned char)bytes[i]);
+    buffer_puts(out, "\"");
+}
+
+static void separate(struct buffer *list) {
+    if (list->length) buffer_puts(list, ",");
+}
+
+/* {"token": logprob, ...}, best first; the token itself is added when it is not among the best. */
+static void write_top(struct buffer *out, const struct tokenizer *tokenizer,
+                      const struct token_info *info) {
+    bool listed = false;
+    buffer_puts(out, "{");
+    for (uint32_t i = 0; i < info->n_top; i++) {
+        listed = listed || info->top[i].token == info->token;
+        if (i) buffer_puts(out, ",");
+        write_token(out, tokenizer, info->top[i].token);
+        buffer_puts(out, ":");
+        buffer_json_double(out, info->top[i].logprob);
+    }
+    if (!listed) {
+        if (info->n_top) buffer_puts(out, ",");
+        write_token(out, tokenizer, info->token);
+        buffer_puts(out, ":");
+        buffer_json_double(out, info->logprob);
+    }
+    buffer_puts(out, "}");
+}
+
+/* Characters of text that the token completes. */
+static size_t count_characters(struct choice *choice, const struct tokenizer *tokenizer,
+                               uint32_t id, bool skip) {
+    char text[1024];
+    size_t length = 0;
+    const long written =
+        detokenizer_push(&choice->detokenizer, tokenizer, id, skip, text, sizeof(text));
+    if (written >= 0) return utf8_count(text, (size_t)written);
+    /* Longer than the buffer, as only an added token can be: that one is text by itself. */
+    const char *bytes = tokenizer_token_bytes(tokenizer, id, &length);
+    return bytes ? utf8_count(bytes, length) : 0;
+}
+
+static void add_logprobs(struct choice *choice, const struct choice_format *format,
+                         const struct token_info *info, bool skip) {
+    separate(&choice->tokens);
+    write_token(&choice->tokens, format->tokenizer, info->token);
+    separate(&choice->token_logprobs);
+    buffer_json_double(&choice->token_logprobs, info->logprob);
+    separate(&choice->top_logprobs);
+    if (isnan(info->logprob)) {
+        buffer_puts(&choice->top_logprobs, "null");
+    } else {
+        write_top(&choice->top_logprobs, format->tokenizer, info);
+    }
+    separate(&choice->text_offsets);
+    buffer_printf(&choice->text_offsets, "%zu", choice->n_characters);
+    choice->n_characters += count_characters(choice, format->tokenizer, info->token, skip);
+}
+
+/* Is this token of the prompt not part of the echoed text?  Of a text that is the beginning that
+ * the tokenizer put before it; of tokens, what decoding skipped. */
+static bool is_unseen(const struct choice *choice, const struct choice_format *format, uint32_t i,
+                      uint32_t token) {
+    if (!tokenizer_is_special(format->tokenizer, token)) return false;
+    if (choice->prompt->decoded) return format->skip_special;
+    size_t length = 0;
+    const char *bytes = tokenizer_token_bytes(format->tokenizer, token, &length);
+    return i == 0 &&
+           (length > choice->prompt->length || memcmp(choice->prompt->text, bytes, length) != 0);
+}
+
+static void add_prompt(struct choice *choice, const struct choice_format *format,
+                       const struct engine_event *event) {
+    if (choice->echoed || !format->echo) return;
+    choice->echoed = true;
+    buffer_append(&choice->text, choice->prompt->text, choice->prompt->length);
+    if (event->kind != EVENT_PROMPT || !format->logprobs) return;
+    choice->detokenizer.begun = false;
+    for (uint32_t i = 0; i < event->n_tokens; i++) {
+        const struct token_info *info = &event->tokens[i];
+        add_logprobs(choice, format, info, is_unseen(choice, format, i, info->token));
+    }
+    /* What follows is decoded by itself, but begins no text. */
+    choice->detokenizer = (struct detokenizer){.begun = true};
+}
+
+void choice_add(struct choice *choice, const struct choice_format *format,
+                const struct engine_event *event) {
+    add_prompt(choice, format, event);
+    if (event->kind == EVENT_PROMPT) return;
+    buffer_append(&choice->text, event->text, event->text_length);
+    for (uint32_t i = 0; i < event->n_tokens; i++) {
+        const struct token_info *info = &event->tokens[i];
+        choice->n_tokens++;
+        if (!isnan(info->logprob)) choice->sum_logprobs += info->logprob;
+        if (format->logprobs) add_logprobs(choice, format, info, format->skip_special);
+        if (!format->token_ids) continue;
+        separate(&choice->ids);
+        buffer_printf(&choice->ids, "%u", info->token);
+    }
+    if (event->kind != EVENT_FINISH) return;
+    choice->finished = true;
+    choice->reason = event->reason;
+    choice->n_tokens = event->n_generated;
+    if (event->stopped_by_string) choice->stop_string = (int32_t)event->stop_index;
+    if (event->stopped_by_token) choice->stop_token = event->stop_token;
+}
+
+bool choice_has_news(const struct choice *choice) {
+    return choice->finished || choice->text.length || choice->tokens.length || choice->ids.length;
+}
+
+static void write_list(struct buffer *out, const char *name, const struct buffer *list) {
+    buffer_printf(out, "\"%s\":[", name);
+    buffer_append(out, list->data, list->length);
+    buffer_puts(out, "]");
+    out->failed |= list->failed;
+}
+
+static void write_reason(const struct choice *choice, char *const *stops, struct buffer *out) {
+    if (!choice->finished) {
+        buffer_puts(out, ",\"finish_reason\":null,\"stop_reason\":null");
+        return;
+    }
+    buffer_printf(out, ",\"finish_reason\":\"%s\",\"stop_reason\":",
+                  choice->reason == FINISH_STOP ? "stop" : "length");
+    if (choice->stop_string >= 0) {
+        buffer_json_string(out, stops[choice->stop_string], strlen(stops[choice->stop_string]));
+    } else if (choice->stop_token >= 0) {
+        buffer_printf(out, "%lld", (long long)choice->stop_token);
+    } else {
+        buffer_puts(out, "null");
+    }
+}
+
+static void write_ids(struct choice *choice, struct buffer *out) {
+    if (!choice->prompt_sent) {
+        choice->prompt_sent = true;
+        buffer_puts(out, ",\"prompt_token_ids\":[");
+        for (size_t i = 0; i < choice->prompt->tokens.n; i++) {
+            buffer_printf(out, i ? ",%u" : "%u", choice->prompt->tokens.ids[i]);
+        }
+        buffer_puts(out, "]");
+    }
+    buffer_puts(out, ",");
+    write_list(out, "token_ids", &choice->ids);
+}
+
+void choice_write(struct choice *choice, const struct choice_format *format, uint32_t index,
+                  char *const *stops, struct buffer *out) {
+    buffer_printf(out, "{\"index\":%u,\"text\":", index);
+    buffer_json_string(out, choice->text.data ? choice->text.data : "", choice->text.length);
+    out->failed |= choice->text.failed;
+    if (!format->logprobs) {
+        buffer_puts(out, ",\"logprobs\":null");
+    } else {
+        buffer_puts(out, ",\"logprobs\":{");
+        write_list(out, "tokens", &choice->tokens);
+        buffer_puts(out, ",");
+        write_list(out, "token_logprobs", &choice->token_logprobs);
+        buffer_puts(out, ",");
+        write_list(out, "top_logprobs", &choice->top_logprobs);
+        buffer_puts(out, ",");
+        write_list(out, "text_offset", &choice->text_offsets);
+        buffer_puts(out, "}");
+    }
+    write_reason(choice, stops, out);
+    if (format->token_ids) write_ids(choice, out);
+    buffer_puts(out, "}");
+}
+
+double choice_mean_logprob(const struct choice *choice) {
+    return choice->n_tokens ? choice->sum_logprobs / choice->n_tokens : 0;
+}

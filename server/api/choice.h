@@ -1,0 +1,62 @@
+/* choice.h - one choice of a completion: gathers what the engine says of one sequence, writes it as
+ * JSON.
+ *
+ * A whole answer gathers everything and is written once; a stream writes after each event and
+ * starts anew. Offsets count characters (not bytes) of the whole choice in both.
+ *
+ * Thread: loop.  Memory: the completion owns the choice; its text and lists are freed by
+ * choice_fini(). */
+#ifndef SERVER_API_CHOICE_H
+#define SERVER_API_CHOICE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/engine.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "server/json/buffer.h"
+
+struct completion;
+struct prompt;
+
+/* What the request wants to see; the same for all its choices. */
+struct choice_format {
+    const struct tokenizer *tokenizer;
+    bool echo, logprobs, token_ids, skip_special;
+};
+
+struct choice {
+    struct completion *completion;
+    const struct prompt *prompt;
+    uint32_t prompt_index;
+    uint64_t engine_id;
+    bool echoed;      /* the prompt has been added, if it was to be */
+    bool prompt_sent; /* its ids have been written, if they were to be */
+    bool finished;
+    enum finish_reason reason;
+    int32_t stop_string; /* index of the stop string that ended it, or -1 */
+    int64_t stop_token;  /* the stop token that ended it, or -1 */
+
+    /* Since the last choice_clear(); the lists are JSON without their brackets. */
+    struct buffer text, ids;
+    struct buffer tokens, token_logprobs, top_logprobs, text_offsets;
+
+    struct detokenizer detokenizer; /* follows the tokens to know their offsets */
+    size_t n_characters;
+    uint32_t n_tokens; /* generated */
+    double sum_logprobs;
+};
+
+void choice_init(struct choice *choice, struct completion *completion, const struct prompt *prompt,
+                 uint32_t prompt_index);
+void choice_fini(struct choice *choice);
+
+void choice_add(struct choice *choice, const struct choice_format *format,
+                const struct engine_event *event);
+bool choice_has_news(const struct choice *choice);
+void choice_write(struct choice *choice, const struct choice_format *format, uint32_t index,
+                  char *const *stops, struct buffer *out);
+void choice_clear(struct choice *choice);
+double choice_mean_logprob(const struct choice *choice);
+
+#endif

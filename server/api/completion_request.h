@@ -1,0 +1,82 @@
+/* completion_request.h - the body of POST /v1/completions, read and checked.
+ *
+ * One table names every member: how it is read, where it goes and its bounds.  Members the table
+ * does not know are ignored; members it knows but cannot honour are refused by name; null means
+ * "default".
+ *
+ * Thread: any one.  Memory: the request owns everything in it. */
+#ifndef SERVER_API_COMPLETION_REQUEST_H
+#define SERVER_API_COMPLETION_REQUEST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/engine.h"
+#include "server/api/prompts.h"
+#include "server/api/salt.h"
+#include "server/settings/kv_rules.h"
+#include "server/settings/prefill_rules.h"
+
+struct api_error;
+
+enum {
+    REQUEST_MAX_CHOICES = 128,    /* n and best_of */
+    REQUEST_MAX_SEQUENCES = 2048, /* prompts times best_of, however long the queue */
+    REQUEST_MAX_STOPS = 16,
+    REQUEST_MAX_STOP_BYTES = 1024,
+    REQUEST_MAX_STOP_TOKENS = 1024,
+    REQUEST_MAX_BIASES = 1024,
+    REQUEST_MAX_COPIED_TOKENS = 16 * 1024 * 1024, /* prompt tokens times best_of: 64 MB */
+    /* Bytes of JSON, roughly: what a stream must send at once, and what is gathered for one
+     * body. */
+    REQUEST_MAX_STREAMED_ECHO = 32 * 1024 * 1024,
+    REQUEST_MAX_ANSWER = 512 * 1024 * 1024,
+};
+
+/* What a request is checked against. */
+struct request_limits {
+    const char *model_name;
+    uint32_t n_vocab, max_model_len;
+    uint32_t max_sequences; /* of one request: no more than the engine ever takes */
+    uint32_t trained_context;
+    uint64_t kv_tokens;    /* that the KV cache holds */
+    struct kv_rules kv;
+    struct prefill_rules prefill;
+    struct salt_key salt_key;
+};
+
+struct completion_request {
+    struct prompt_list prompts;
+    struct sampling_params params;
+    struct kv_policy kv;
+    struct prefill_request prefill;
+    uint32_t n, best_of;
+    uint32_t max_tokens; /* without has_max_tokens a default, cut to the room there is */
+    bool has_max_tokens;
+    bool stream, include_usage, continuous_usage, echo, add_special, return_token_ids;
+    uint64_t cache_salt; /* 0: none */
+    int32_t priority;
+};
+
+static inline bool completion_request_is_bounded(const struct completion_request *request) {
+    return kv_choice_is_bounded(&request->kv.tokens);
+}
+
+/* Log-probabilities of the prompt are asked for. */
+static inline bool completion_request_scores_prompt(const struct completion_request *request) {
+    return request->echo && request->params.n_logprobs >= 0;
+}
+
+/* On failure *out holds nothing to free and err says why. */
+int completion_request_parse(struct completion_request *out, const char *body, size_t length,
+                             const struct request_limits *limits, struct api_error *err);
+void completion_request_fini(struct completion_request *request);
+
+/* Tokenises the prompts that came as text; each must fit the context, or what a bounded request
+ * keeps the KV cache. */
+int completion_request_tokenize(struct completion_request *request,
+                                const struct tokenizer *tokenizer,
+                                const struct request_limits *limits, struct api_error *err);
+
+#endif

@@ -1,0 +1,428 @@
+/* completions.c - see completions.h. */
+#include "server/api/completions.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/base/error.h"
+#include "engine/engine.h"
+#include "server/api/choice.h"
+#include "server/api/fanout.h"
+#include "server/api/job.h"
+#include "server/api/kv_account.h"
+#include "server/api/prefill_account.h"
+#include "server/api/reply.h"
+#include "server/api/server.h"
+#include "server/http/http.h"
+#include "server/settings/log.h"
+
+enum { REQUEST_ID_MAX = 128 };
+
+struct completion {
+    struct job job; /* first: see job.h */
+    struct completion *next, **link; /* in server->completions once the engine has accepted it */
+    struct completion_request request;
+    struct choice_format format;
+    struct engine_request *submission; /* from the job to the engine */
+    struct choice *choices;            /* [n_choices], prompts * best_of */
+    uint32_t n_choices, n_live;
+    char request_id[REQUEST_ID_MAX + 1];
+    int64_t created;
+    uint64_t started_ns, written_ms;
+    bool seen_first;
+    uint32_t n_prompt, n_cached; /* tokens */
+    struct kv_account kv;        /* of the sequences that have ended, as prefill is */
+    struct prefill_account prefill;
+    struct buffer out;
+};
+
+static void completion_free(struct completion *c) {
+    if (c->link) {
+        *c->link = c->next;
+        if (c->next) c->next->link = c->link;
+    }
+    fanout_destroy(c->submission, c->n_choices);
+    for (uint32_t i = 0; c->choices && i < c->n_choices; i++) choice_fini(&c->choices[i]);
+    free(c->choices);
+    completion_request_fini(&c->request);
+    buffer_fini(&c->out);
+    job_free(&c->job);
+}
+
+/* Pool thread: from the body to what the engine takes. */
+
+/* Prompts given as tokens are echoed as their text. */
+static int decode_prompts(struct completion *c) {
+    for (uint32_t i = 0; i < c->request.prompts.n; i++) {
+        struct prompt *prompt = &c->request.prompts.items[i];
+        struct error why = {0};
+        if (prompt->text) continue;
+        if (tokenizer_decode(c->format.tokenizer, prompt->tokens.ids, prompt->tokens.n,
+                             c->format.skip_special, &prompt->text, &prompt->length, &why)) {
+            return api_error_from(&c->job.err, &why, "prompt");
+        }
+        prompt->decoded = true;
+    }
+    return 0;
+}
+
+static int make_choices(struct completion *c) {
+    struct error why = {0};
+    const uint32_t best_of = c->request.best_of;
+    c->n_choices = c->request.prompts.n * best_of;
+    c->choices = calloc(c->n_choices, sizeof(*c->choices));
+    if (!c->choices ||
+        fanout_create(&c->submission, &c->request, &c->job.server->limits, &why)) {
+        free(c->choices);
+        c->choices = NULL;
+        return api_error_set(&c->job.err, 500, NULL, NULL, "no memory for %u sequences",
+                             c->n_choices);
+    }
+    for (uint32_t i = 0; i < c->n_choices; i++) {
+        choice_init(&c->choices[i], c, &c->request.prompts.items[i / best_of], i / best_of);
+        c->submission[i].user = &c->choices[i];
+    }
+    return 0;
+}
+
+/* The engine has its own copy of the tokens; only a client that wants them back needs ours. */
+static void drop_prompt_tokens(struct completion *c) {
+    for (uint32_t i = 0; i < c->request.prompts.n; i++) {
+        struct token_list *tokens = &c->request.prompts.items[i].tokens;
+        c->n_prompt += (uint32_t)tokens->n;
+        if (c->format.token_ids) continue;
+        free(tokens->ids);
+        *tokens = (struct token_list){0};
+    }
+}
+
+static void run_job(struct job *job) {
+    struct completion *c = (struct completion *)job;
+    const struct request_limits *limits = &job->server->limits;
+    const struct tokenizer *tokenizer = job->server->info->tokenizer;
+    job->rc = completion_request_parse(&c->request, job->body, job->length, limits, &job->err);
+    if (job->rc) return;
+    c->format =
+        (struct choice_format){tokenizer, c->request.echo, c->request.params.n_logprobs >= 0,
+                               c->request.return_token_ids, c->request.params.skip_special};
+    job->rc = completion_request_tokenize(&c->request, tokenizer, limits, &job->err);
+    if (!job->rc && c->request.echo) job->rc = decode_prompts(c);
+    if (!job->rc) job->rc = make_choices(c);
+    if (!job->rc) drop_prompt_tokens(c);
+}
+
+/* Loop: bodies. */
+
+static double seconds_since_start(const struct completion *c) {
+    return (double)(uv_hrtime() - c->started_ns) * 1e-9;
+}
+
+static void write_head(struct completion *c) {
+    buffer_printf(&c->out,
+                  "{\"id\":\"cmpl-%s\",\"object\":\"text_completion\",\"created\":%lld,\"model\":",
+                  c->request_id, (long long)c->created);
+    buffer_json_string(&c->out, c->job.server->model_name, strlen(c->job.server->model_name));
+    buffer_puts(&c->out, ",\"choices\":[");
+}
+
+/* Cached tokens are counted for each prompt once, with its first choice.  What became of the text
+ * is known when the last sequence has ended. */
+static void write_usage(struct completion *c) {
+    uint32_t n_generated = 0;
+    for (uint32_t i = 0; i < c->n_choices; i++) n_generated += c->choices[i].n_tokens;
+    buffer_printf(&c->out,
+                  "\"usage\":{\"prompt_tokens\":%u,\"completion_tokens\":%u,\"total_tokens\":%u,"
+                  "\"prompt_tokens_details\":{\"cached_tokens\":%u}",
+                  c->n_prompt, n_generated, c->n_prompt + n_generated, c->n_cached);
+    if (c->n_live == 0) {
+        buffer_puts(&c->out, ",\"kv\":");
+        kv_account_write(&c->kv, &c->request.kv, &c->job.server->limits.kv.offload, &c->out);
+        buffer_puts(&c->out, ",\"prefill\":");
+        prefill_account_write(&c->prefill, &c->out);
+    }
+    buffer_puts(&c->out, "}");
+}
+
+/* Log and counters of an answer that ends here; the exchange is not used any more. */
+static void note_end(struct completion *c, unsigned status) {
+    const double seconds = seconds_since_start(c);
+    if (status == 200) counters_observe(&c->job.server->counters.whole, seconds);
+    reply_note(c->job.server, c->request_id, "POST", "/v1/completions", status, seconds);
+    c->job.exchange = NULL;
+}
+
+static void cancel_live(struct completion *c) {
+    for (uint32_t i = 0; i < c->n_choices; i++) {
+        if (!c->choices[i].finished) engine_cancel(c->job.server->engine, c->choices[i].engine_id);
+    }
+}
+
+/* Ends the answer with an error, wherever it stands. */
+static void fail(struct completion *c, const struct api_error *err) {
+    struct http_exchange *exchange = c->job.exchange;
+    cancel_live(c);
+    if (!c->request.stream) {
+        c->job.exchange = NULL;
+        reply_error(c->job.server, exchange, err);
+        return;
+    }
+    static const char no_memory[] = "data: " REPLY_NO_MEMORY "\n\n";
+    buffer_clear(&c->out);
+    buffer_puts(&c->out, "data: ");
+    api_error_write(err, &c->out);
+    buffer_puts(&c->out, "\n\n");
+    /* A stream must not end as if it were whole: what cannot be written cuts it off. */
+    if (c->out.failed) http_stream_write(exchange, no_memory, sizeof(no_memory) - 1);
+    else http_stream_write(exchange, c->out.data, c->out.length);
+    http_stream_end(exchange);
+    note_end(c, err->status);
+}
+
+static int refuse_stopping(struct api_error *err) {
+    return api_error_set(err, 503, "shutting_down", NULL, "the server is shutting down");
+}
+
+static void fail_for_memory(struct completion *c) {
+    struct api_error err;
+    api_error_set(&err, 500, NULL, NULL, "no memory for the answer");
+    fail(c, &err);
+}
+
+/* Loop: streams. */
+
+static void send_out(struct completion *c) {
+    if (c->out.failed) {
+        fail_for_memory(c);
+        return;
+    }
+    http_stream_write(c->job.exchange, c->out.data, c->out.length);
+    c->written_ms = uv_now(c->job.server->loop);
+}
+
+static void stream_choice(struct completion *c, struct choice *choice) {
+    if (!choice_has_news(choice)) return;
+    const uint32_t index = (uint32_t)(choice - c->choices); /* best_of is n in a stream */
+    buffer_clear(&c->out);
+    buffer_puts(&c->out, "data: ");
+    write_head(c);
+    choice_write(choice, &c->format, index, c->request.params.stop, &c->out);
+    choice_clear(choice);
+    buffer_puts(&c->out, "]");
+    if (c->request.continuous_usage) {
+        buffer_puts(&c->out, ",");
+        write_usage(c);
+    } else if (c->request.include_usage) {
+        buffer_puts(&c->out, ",\"usage\":null");
+    }
+    buffer_puts(&c->out, "}\n\n");
+    send_out(c);
+}
+
+static void end_stream(struct completion *c) {
+    buffer_clear(&c->out);
+    if (c->request.include_usage) {
+        buffer_puts(&c->out, "data: ");
+        write_head(c);
+        buffer_puts(&c->out, "],");
+        write_usage(c);
+        buffer_puts(&c->out, "}\n\n");
+    }
+    buffer_puts(&c->out, "data: [DONE]\n\n");
+    struct http_exchange *exchange = c->job.exchange;
+    send_out(c);
+    if (!c->job.exchange) return;
+    http_stream_end(exchange);
+    note_end(c, 200);
+}
+
+/* Loop: whole answers. */
+
+static int by_likelihood(const void *a, const void *b) {
+    const struct choice *x = *(struct choice *const *)a, *y = *(struct choice *const *)b;
+    const double px = choice_mean_logprob(x), py = choice_mean_logprob(y);
+    if (px != py) return px < py ? 1 : -1;
+    return x < y ? -1 : x > y; /* equals keep their order */
+}
+
+/* The n likeliest of the best_of choices of one prompt, or simply all n. */
+static void write_choices_of(struct completion *c, uint32_t prompt) {
+    const uint32_t n = c->request.n, best_of = c->request.best_of;
+    struct choice *ranked[REQUEST_MAX_CHOICES];
+    for (uint32_t i = 0; i < best_of; i++) ranked[i] = &c->choices[prompt * best_of + i];
+    if (best_of > n) qsort(ranked, best_of, sizeof(*ranked), by_likelihood);
+    for (uint32_t i = 0; i < n; i++) {
+        if (prompt || i) buffer_puts(&c->out, ",");
+        choice_write(ranked[i], &c->format, prompt * n + i, c->request.params.stop, &c->out);
+    }
+}
+
+static void send_whole(struct completion *c) {
+    struct http_exchange *exchange = c->job.exchange;
+    buffer_clear(&c->out);
+    write_head(c);
+    for (uint32_t i = 0; i < c->request.prompts.n; i++) write_choices_of(c, i);
+    buffer_puts(&c->out, "],");
+    write_usage(c);
+    buffer_puts(&c->out, "}");
+    if (c->out.failed) {
+        fail_for_memory(c);
+        return;
+    }
+    http_reply(exchange, 200, "application/json", c->out.data, c->out.length);
+    note_end(c, 200);
+}
+
+/* Loop: events. */
+
+static void take_ending(struct completion *c, struct choice *choice,
+                        const struct engine_event *event) {
+    assert(!choice->finished && c->n_live > 0);
+    choice->finished = true;
+    c->n_live--;
+    if (choice == &c->choices[choice->prompt_index * c->request.best_of]) {
+        c->n_cached += event->n_cached;
+        prefill_account_add_reused(&c->prefill, &event->prefill);
+    }
+    kv_account_add(&c->kv, &c->request.kv, event);
+    prefill_account_add(&c->prefill, &event->prefill);
+    counters_count_prompt(&c->job.server->counters, event->prefill.mode);
+    if (!c->job.exchange || (event->reason != FINISH_ERROR && event->reason != FINISH_CANCELLED))
+        return;
+    struct api_error err;
+    if (event->reason == FINISH_CANCELLED) {
+        refuse_stopping(&err);
+    } else {
+        const struct error why = {.code = event->error_code};
+        log_event(LOG_ERROR, "request id=%s failed: %s", c->request_id, event->error_text);
+        api_error_from(&err, &why, NULL);
+        if (err.status < 500) err.status = 500; /* the request had been found good */
+        strncpy(err.message, event->error_text, sizeof(err.message) - 1);
+        err.message[sizeof(err.message) - 1] = 0;
+    }
+    fail(c, &err);
+}
+
+static void take_event(struct choice *choice, const struct engine_event *event) {
+    struct completion *c = choice->completion;
+    if (!c->seen_first) {
+        c->seen_first = true;
+        counters_observe(&c->job.server->counters.first_token, seconds_since_start(c));
+    }
+    if (event->kind == EVENT_FINISH) take_ending(c, choice, event);
+    if (c->job.exchange) choice_add(choice, &c->format, event);
+    if (c->job.exchange && c->request.stream) stream_choice(c, choice);
+    if (c->n_live > 0) return;
+    if (c->job.exchange && c->request.stream) {
+        end_stream(c);
+    } else if (c->job.exchange) {
+        send_whole(c);
+    }
+    completion_free(c);
+}
+
+void completions_take_events(struct server *server) {
+    struct engine_event *event = engine_take_events(server->engine);
+    while (event) {
+        struct engine_event *next = event->next;
+        take_event(event->user, event);
+        engine_event_free(event);
+        event = next;
+    }
+}
+
+/* Loop: the beginning. */
+
+static void client_gone(void *user) {
+    struct completion *c = user;
+    note_end(c, 0);
+    cancel_live(c);
+}
+
+static void begin_answer(struct completion *c) {
+    struct http_exchange *exchange = c->job.exchange;
+    http_on_gone(exchange, client_gone, c);
+    if (!c->request.stream) return;
+    http_set_header(exchange, "Cache-Control", "no-cache");
+    http_set_header(exchange, "X-Accel-Buffering", "no");
+    http_stream_begin(exchange, 200, "text/event-stream; charset=utf-8");
+    c->written_ms = uv_now(c->job.server->loop);
+}
+
+/* What the engine will not take is too long a prompt, or a policy that does not suit the model or
+ * the pool. */
+static int refuse_submission(struct completion *c, const struct error *why) {
+    const bool about_request = why->code == ERR_INVALID || why->code == ERR_TOO_LONG;
+    if (about_request && c->request.kv.tokens.type != KV_FULL)
+        return api_error_set(&c->job.err, 400, NULL, "kv_policy", "kv_policy: %s", why->text);
+    return api_error_from(&c->job.err, why, "prompt");
+}
+
+/* Gives the sequences to the engine, all or none. */
+static int submit(struct completion *c) {
+    struct server *server = c->job.server;
+    struct error why = {0};
+    if (server->stopped) return refuse_stopping(&c->job.err);
+    uint64_t *ids = calloc(c->n_choices, sizeof(*ids));
+    int rc = ids ? 0 : error_set(&why, ERR_NOMEM, "no memory for %u sequences", c->n_choices);
+    if (!rc) rc = engine_submit(server->engine, c->submission, c->n_choices, ids, &why);
+    if (!rc) {
+        for (uint32_t i = 0; i < c->n_choices; i++) c->choices[i].engine_id = ids[i];
+        free(c->submission); /* what it held is the engine's now */
+        c->submission = NULL;
+    }
+    free(ids);
+    return rc ? refuse_submission(c, &why) : 0;
+}
+
+static void job_done(struct job *job) {
+    struct completion *c = (struct completion *)job;
+    struct server *server = job->server;
+    if (job->exchange && !job->rc) job->rc = submit(c);
+    if (!job->exchange || job->rc) {
+        if (job->exchange) {
+            reply_error(server, job->exchange, &job->err);
+        } else {
+            note_end(c, 0);
+        }
+        completion_free(c);
+        return;
+    }
+    c->n_live = c->n_choices;
+    c->next = server->completions;
+    c->link = &server->completions;
+    if (c->next) c->next->link = &c->next;
+    server->completions = c;
+    begin_answer(c);
+}
+
+void completions_handle(struct server *server, struct http_exchange *exchange) {
+    if (server->draining) {
+        struct api_error err;
+        refuse_stopping(&err);
+        reply_error(server, exchange, &err);
+        return;
+    }
+    struct completion *c = (struct completion *)job_start(server, exchange, JOB_COMPLETION,
+                                                          sizeof(*c), run_job, job_done);
+    if (!c) return;
+    strncpy(c->request_id, http_request_id(exchange), REQUEST_ID_MAX);
+    c->created = (int64_t)time(NULL);
+    c->started_ns = uv_hrtime();
+}
+
+void completions_tick(struct server *server) {
+    static const char ping[] = ": ping\n\n";
+    const uint64_t now = uv_now(server->loop);
+    for (struct completion *c = server->completions; c; c = c->next) {
+        if (!c->job.exchange || !c->request.stream || now - c->written_ms < COMPLETIONS_SILENCE_MS)
+            continue;
+        http_stream_write(c->job.exchange, ping, sizeof(ping) - 1);
+        c->written_ms = now;
+    }
+}
+
+void completions_cancel_all(struct server *server) {
+    for (struct completion *c = server->completions; c; c = c->next) cancel_live(c);
+}

@@ -1,0 +1,154 @@
+/* job.c - see job.h. */
+#include "server/api/job.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/error.h"
+#include "server/api/reply.h"
+#include "server/api/server.h"
+#include "server/http/http.h"
+
+/* Threads that a lane may hold. */
+static const uint32_t lane_threads[JOB_N_LANES] = {[LANE_SHORT_COMPLETION] = JOB_N_THREADS,
+                                                   [LANE_LONG_COMPLETION] = 1,
+                                                   [LANE_SHORT_TEXT] = 1,
+                                                   [LANE_LONG_TEXT] = 1};
+
+static enum job_lane_name lane_of(enum job_kind kind, size_t length) {
+    const bool is_long = length >= JOB_LONG_BYTES;
+    if (kind == JOB_TEXT) return is_long ? LANE_LONG_TEXT : LANE_SHORT_TEXT;
+    return is_long ? LANE_LONG_COMPLETION : LANE_SHORT_COMPLETION;
+}
+
+static struct job_lane *lane_at(struct job *job) {
+    return &job->server->jobs.lanes[job->lane];
+}
+
+static void lane_append(struct job_lane *lane, struct job *job) {
+    job->waiting = true;
+    job->prev = lane->last;
+    if (lane->last) lane->last->next = job;
+    else lane->first = job;
+    lane->last = job;
+}
+
+static void lane_remove(struct job_lane *lane, struct job *job) {
+    if (job->prev) job->prev->next = job->next;
+    else lane->first = job->next;
+    if (job->next) job->next->prev = job->prev;
+    else lane->last = job->prev;
+    job->next = job->prev = NULL;
+    job->waiting = false;
+}
+
+static void run_work(uv_work_t *work) {
+    struct job *job = work->data;
+    job->run(job);
+}
+
+static void finish(struct job *job) {
+    free(job->body);
+    job->body = NULL;
+    job->done(job);
+}
+
+static void after_work(uv_work_t *work, int status);
+
+/* Gives the pool what waits, as far as the lane has threads. */
+static void lane_advance(struct job_lane *lane, uint32_t n_threads) {
+    while (lane->first && lane->n_running < n_threads) {
+        struct job *job = lane->first;
+        lane_remove(lane, job);
+        lane->n_running++;
+        uv_queue_work(job->server->loop, &job->work, run_work, after_work);
+    }
+}
+
+static void after_work(uv_work_t *work, int status) {
+    struct job *job = work->data;
+    struct job_lane *lane = lane_at(job);
+    assert(status == 0); /* nobody cancels */
+    (void)status;
+    lane->n_running--;
+    lane_advance(lane, lane_threads[job->lane]);
+    finish(job);
+}
+
+static void client_gone(void *user) {
+    struct job *job = user;
+    job->exchange = NULL;
+    if (!job->waiting) return;
+    lane_remove(lane_at(job), job);
+    finish(job);
+}
+
+struct job *job_start(struct server *server, struct http_exchange *exchange, enum job_kind kind,
+                      size_t size, job_step run, job_step done) {
+    size_t length;
+    const char *body = http_body(exchange, &length);
+    struct job *job = calloc(1, size);
+    if (job) job->body = malloc(length + 1);
+    if (!job || !job->body) {
+        struct api_error err;
+        api_error_set(&err, 500, NULL, NULL, "no memory for the request");
+        free(job);
+        reply_error(server, exchange, &err);
+        return NULL;
+    }
+    if (length) memcpy(job->body, body, length);
+    job->body[length] = 0;
+    job->length = length;
+    job->server = server;
+    job->exchange = exchange;
+    job->lane = lane_of(kind, length);
+    job->run = run;
+    job->done = done;
+    job->work.data = job;
+    http_on_gone(exchange, client_gone, job);
+    lane_append(lane_at(job), job);
+    lane_advance(lane_at(job), lane_threads[job->lane]);
+    return job;
+}
+
+void job_free(struct job *job) {
+    free(job->body);
+    free(job);
+}
+
+/* ---- the pool ---- */
+
+static void wait_for_end(void *end) {
+    uv_sem_wait(end);
+}
+
+/* Makes as many threads as the pool has, all at once, and ends them.  Their stacks stay with the C
+ * library for the pool's, which are of the same size. */
+static int try_threads(struct error *err) {
+    uv_thread_t threads[JOB_N_THREADS];
+    uv_sem_t end;
+    int n = 0, status = uv_sem_init(&end, 0);
+    if (status) return error_set(err, ERR_NOMEM, "no semaphore: %s", uv_strerror(status));
+    while (n < JOB_N_THREADS && !status) {
+        status = uv_thread_create(&threads[n], wait_for_end, &end);
+        if (!status) n++;
+    }
+    for (int i = 0; i < n; i++) uv_sem_post(&end);
+    for (int i = 0; i < n; i++) uv_thread_join(&threads[i]);
+    uv_sem_destroy(&end);
+    if (!status) return 0;
+    return error_set(err, ERR_NOMEM, "%d threads to read requests cannot be made: %s",
+                     JOB_N_THREADS, uv_strerror(status));
+}
+
+static void do_nothing(uv_work_t *work) {
+    (void)work;
+}
+
+int job_make_threads(uv_loop_t *loop, uv_work_t *work, struct error *err) {
+    unsetenv("UV_THREADPOOL_SIZE"); /* the lanes count on libuv's own four */
+    const int rc = try_threads(err);
+    if (!rc) uv_queue_work(loop, work, do_nothing, NULL);
+    return rc;
+}

@@ -1,0 +1,80 @@
+/* job.h - work on a request's body off the loop: parsing and tokenising a long prompt takes
+ * seconds.
+ *
+ *   loop: job_start() ──► lane ──► pool thread: run() ──► loop: done()
+ *
+ * A lane bounds how many of the pool's threads one sort of work may hold; what is beyond waits
+ * there, first come, first served.  Three of the four threads can be taken by what is bounded:
+ *
+ *   short completions   any thread
+ *   long completions    one: they wait for each other, and for nothing else
+ *   short texts         one: /tokenize and /detokenize
+ *   long texts          one
+ *
+ * The body is copied, because the exchange may go while the pool works.  done() always runs; when
+ * job->exchange is NULL by then, the client has left and nobody is to be answered.  One that leaves
+ * while its job still waits ends it at once, and run() is left out.
+ *
+ * Thread: run on a pool thread, alone with the job; the rest on the loop.
+ * Memory: a job is the first member of what embeds it; done() takes it over and must job_free()
+ * it. */
+#ifndef SERVER_API_JOB_H
+#define SERVER_API_JOB_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "server/json/api_error.h"
+
+struct error;
+struct http_exchange;
+struct job;
+struct server;
+
+typedef void (*job_step)(struct job *job);
+
+/* A body of this many bytes is long: it takes some 50 ms. */
+enum { JOB_LONG_BYTES = 256 << 10, JOB_N_THREADS = 4 };
+
+enum job_kind { JOB_COMPLETION, JOB_TEXT };
+
+enum job_lane_name { LANE_SHORT_COMPLETION, LANE_LONG_COMPLETION, LANE_SHORT_TEXT, LANE_LONG_TEXT };
+
+enum { JOB_N_LANES = LANE_LONG_TEXT + 1 };
+
+/* Zero-initialise. */
+struct job_lanes {
+    struct job_lane {
+        struct job *first, *last; /* waiting */
+        uint32_t n_running;
+    } lanes[JOB_N_LANES];
+};
+
+struct job {
+    uv_work_t work;
+    struct server *server;
+    struct http_exchange *exchange; /* NULL: gone */
+    enum job_lane_name lane;
+    struct job *next, *prev; /* in its lane */
+    bool waiting;
+    char *body;
+    size_t length;
+    job_step run, done;
+    int rc; /* negative: err says why */
+    struct api_error err;
+};
+
+/* size: of the struct that begins with the job; it is zero-filled and returned for the caller to
+ * fill in what done() needs (run() may have begun).  NULL: no memory, and the exchange has been
+ * answered. */
+struct job *job_start(struct server *server, struct http_exchange *exchange, enum job_kind kind,
+                      size_t size, job_step run, job_step done);
+void job_free(struct job *job);
+
+/* Makes the pool's threads, which libuv does at the first use otherwise, and aborts where it
+ * cannot.  Run the loop afterwards: work belongs to it until then. */
+int job_make_threads(uv_loop_t *loop, uv_work_t *work, struct error *err);
+
+#endif

@@ -1,0 +1,203 @@
+/* prompts.c - see prompts.h.  A recursive-descent reader of depth two over one balanced array. */
+#include "server/api/prompts.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/error.h"
+#include "engine/base/json_arena.h"
+#include "server/json/api_error.h"
+#include "server/json/json_guard.h"
+
+struct reader {
+    const char *at, *end;
+    uint32_t n_vocab;
+    size_t n_tokens; /* over all prompts */
+    const char *param;
+    struct api_error *err;
+};
+
+void prompt_list_fini(struct prompt_list *list) {
+    for (uint32_t i = 0; i < list->n; i++) {
+        free(list->items[i].text);
+        free(list->items[i].tokens.ids);
+    }
+    free(list->items);
+    *list = (struct prompt_list){0};
+}
+
+static int no_memory(struct api_error *err) {
+    api_error_set(err, 500, NULL, NULL, "no memory for the prompt");
+    return ERR_NOMEM;
+}
+
+static int add_prompt(struct prompt_list *list, struct prompt **out, const char *param,
+                      struct api_error *err) {
+    if (list->n == PROMPTS_MAX) {
+        return api_error_set(err, 400, NULL, param, "%s holds more than %d prompts", param,
+                             PROMPTS_MAX);
+    }
+    if (list->n == list->capacity) {
+        const uint32_t capacity = list->capacity ? 2 * list->capacity : 1;
+        struct prompt *items = realloc(list->items, capacity * sizeof(*items));
+        if (!items) return no_memory(err);
+        list->items = items;
+        list->capacity = capacity;
+    }
+    *out = &list->items[list->n++];
+    **out = (struct prompt){0};
+    return 0;
+}
+
+int prompt_list_add_text(struct prompt_list *list, const char *text, size_t length,
+                         struct api_error *err) {
+    struct prompt *prompt = NULL;
+    const int rc = add_prompt(list, &prompt, "prompt", err);
+    if (rc) return rc;
+    prompt->text = malloc(length + 1);
+    if (!prompt->text) return no_memory(err);
+    memcpy(prompt->text, text, length);
+    prompt->text[length] = 0;
+    prompt->length = length;
+    return 0;
+}
+
+static char peek(struct reader *r) {
+    while (r->at < r->end && (*r->at == ' ' || *r->at == '\t' || *r->at == '\n' || *r->at == '\r'))
+        r->at++;
+    return r->at < r->end ? *r->at : 0;
+}
+
+static int malformed(struct reader *r) {
+    return api_error_set(
+        r->err, 400, NULL, r->param,
+        "%s must be a string, an array of strings, an array of token ids, or an array "
+        "of arrays of token ids",
+        r->param);
+}
+
+/* After an element: 1 another one follows, 0 the array ended, negative: neither. */
+static int next_element(struct reader *r) {
+    const char c = peek(r);
+    if (c != ',' && c != ']') return malformed(r);
+    r->at++;
+    return c == ',';
+}
+
+static int append_token(struct reader *r, struct token_list *tokens, uint32_t id) {
+    if (++r->n_tokens > PROMPTS_MAX_TOKENS) {
+        return api_error_set(r->err, 400, NULL, r->param, "%s holds more than %d token ids",
+                             r->param, PROMPTS_MAX_TOKENS);
+    }
+    if (tokens->n == tokens->capacity) {
+        const size_t capacity = tokens->capacity ? 2 * tokens->capacity : 64;
+        uint32_t *ids = realloc(tokens->ids, capacity * sizeof(*ids));
+        if (!ids) return no_memory(r->err);
+        tokens->ids = ids;
+        tokens->capacity = capacity;
+    }
+    tokens->ids[tokens->n++] = id;
+    return 0;
+}
+
+/* One JSON integer in [0, n_vocab).  `1.0`, `1e3` and `01` are not integers here. */
+static int read_token(struct reader *r, struct token_list *tokens) {
+    peek(r);
+    const char *start = r->at;
+    const bool negative = r->at < r->end && *r->at == '-';
+    if (negative) r->at++;
+    const char *digits = r->at;
+    uint64_t id = 0;
+    for (; r->at < r->end && *r->at >= '0' && *r->at <= '9'; r->at++) {
+        if (id < UINT32_MAX) id = id * 10 + (uint64_t)(*r->at - '0');
+    }
+    const bool leading_zero = r->at - digits > 1 && *digits == '0';
+    const char after = r->at < r->end ? *r->at : 0;
+    if (r->at == digits || leading_zero || after == '.' || after == 'e' || after == 'E')
+        return malformed(r);
+    if ((negative && id > 0) || id >= r->n_vocab) {
+        return api_error_set(r->err, 400, NULL, r->param,
+                             "%s: token id %.*s is out of range, the vocabulary has %u tokens",
+                             r->param, (int)(r->at - start > 24 ? 24 : r->at - start), start,
+                             r->n_vocab);
+    }
+    return append_token(r, tokens, (uint32_t)id);
+}
+
+/* The elements of an array whose bracket has been taken. */
+static int read_tokens(struct reader *r, struct token_list *tokens) {
+    if (peek(r) == ']')
+        return api_error_set(r->err, 400, NULL, r->param, "%s is an empty array", r->param);
+    int rc;
+    do {
+        rc = read_token(r, tokens);
+        if (!rc) rc = next_element(r);
+    } while (rc == 1);
+    return rc;
+}
+
+static int read_token_arrays(struct reader *r, struct prompt_list *list) {
+    int rc;
+    do {
+        struct prompt *prompt = NULL;
+        if (peek(r) != '[') return malformed(r);
+        r->at++;
+        rc = add_prompt(list, &prompt, r->param, r->err);
+        if (!rc) rc = read_tokens(r, &prompt->tokens);
+        if (!rc) rc = next_element(r);
+    } while (rc == 1);
+    return rc;
+}
+
+static int read_text(struct reader *r, struct prompt_list *list) {
+    if (peek(r) != '"') return malformed(r);
+    const char *start = r->at++;
+    while (r->at < r->end && *r->at != '"') r->at += *r->at == '\\' ? 2 : 1;
+    if (r->at >= r->end) return malformed(r);
+    r->at++;
+
+    json_error_t why = {0};
+    json_t *text = NULL;
+    int rc = json_arena_load(&text, start, (size_t)(r->at - start),
+                             JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
+    if (rc == ERR_NOMEM) return no_memory(r->err);
+    if (rc) {
+        return api_error_set(r->err, 400, NULL, r->param, "%s: invalid JSON: %.200s", r->param,
+                             why.text);
+    }
+    rc = prompt_list_add_text(list, json_string_value(text), json_string_length(text), r->err);
+    json_decref(text);
+    return rc;
+}
+
+static int read_texts(struct reader *r, struct prompt_list *list) {
+    int rc;
+    do {
+        rc = read_text(r, list);
+        if (!rc) rc = next_element(r);
+    } while (rc == 1);
+    return rc;
+}
+
+int prompt_list_read(struct prompt_list *list, const struct json_span *array, uint32_t n_vocab,
+                     const char *param, struct api_error *err) {
+    struct reader r = {.at = array->start + 1,
+                       .end = array->start + array->length,
+                       .n_vocab = n_vocab,
+                       .param = param,
+                       .err = err};
+    int rc;
+    switch (peek(&r)) {
+    case '"': rc = read_texts(&r, list); break;
+    case '[': rc = read_token_arrays(&r, list); break;
+    default: {
+        struct prompt *prompt = NULL;
+        rc = add_prompt(list, &prompt, param, err);
+        if (!rc) rc = read_tokens(&r, &prompt->tokens);
+    }
+    }
+    if (rc) return rc;
+    return peek(&r) == 0 ? 0 : malformed(&r);
+}

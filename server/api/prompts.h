@@ -1,0 +1,45 @@
+/* prompts.h - the prompts of one request: all texts or all token ids.
+ *
+ * `prompt` may be "text", ["text", ...], [1, 2, ...] or [[1, 2], [3], ...].  The arrays are read
+ * straight from the body, four bytes a token, without a JSON object per number.
+ *
+ * Thread: the one that reads the request.  Memory: the list owns its texts and tokens. */
+#ifndef SERVER_API_PROMPTS_H
+#define SERVER_API_PROMPTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/tokenizer/tokenizer.h"
+
+struct api_error;
+struct json_span;
+
+enum { PROMPTS_MAX = 2048, PROMPTS_MAX_TOKENS = 4 * 1024 * 1024 };
+
+struct prompt {
+    char *text; /* NULL: given as tokens */
+    size_t length;
+    bool decoded; /* given as tokens; text was made from them, for echo */
+    struct token_list tokens;
+};
+
+/* Zero-initialise. */
+struct prompt_list {
+    struct prompt *items;
+    uint32_t n, capacity;
+};
+
+void prompt_list_fini(struct prompt_list *list);
+
+/* Adds a copy of a text. */
+int prompt_list_add_text(struct prompt_list *list, const char *text, size_t length,
+                         struct api_error *err);
+
+/* Reads an array of any of the three kinds.  Ids must be below n_vocab; param names the member in
+ * messages. */
+int prompt_list_read(struct prompt_list *list, const struct json_span *array, uint32_t n_vocab,
+                     const char *param, struct api_error *err);
+
+#endif

@@ -1,0 +1,61 @@
+/* reply.c - see reply.h. */
+#include "server/api/reply.h"
+
+#include <string.h>
+
+#include "server/api/server.h"
+#include "server/http/http.h"
+#include "server/json/api_error.h"
+#include "server/json/buffer.h"
+#include "server/settings/log.h"
+
+/* Of a log line, for what the client chose. */
+enum { METHOD_BYTES = 32, PATH_BYTES = 256 };
+
+void reply_note(struct server *server, const char *request_id, const char *method, const char *path,
+                unsigned status, double seconds) {
+    char quoted_method[METHOD_BYTES], quoted_path[PATH_BYTES];
+    log_quote(quoted_method, sizeof(quoted_method), method);
+    log_quote(quoted_path, sizeof(quoted_path), path);
+    counters_count_answer(&server->counters, status);
+    if (seconds < 0) {
+        log_event(LOG_INFO, "request id=%s method=%s path=%s status=%u", request_id, quoted_method,
+                  quoted_path, status);
+    } else {
+        log_event(LOG_INFO, "request id=%s method=%s path=%s status=%u ms=%.0f", request_id,
+                  quoted_method, quoted_path, status, 1e3 * seconds);
+    }
+}
+
+void reply_text(struct server *server, struct http_exchange *exchange, unsigned status,
+                const char *content_type, struct buffer *body) {
+    static const char no_memory[] = REPLY_NO_MEMORY;
+    if (body->failed) {
+        buffer_fini(body);
+        status = 500;
+        content_type = "application/json";
+    }
+    reply_note(server, http_request_id(exchange), http_method(exchange), http_path(exchange),
+               status, -1);
+    if (body->data) {
+        http_reply(exchange, status, content_type, body->data, body->length);
+    } else {
+        http_reply(exchange, status, content_type, status == 500 ? no_memory : "",
+                   status == 500 ? strlen(no_memory) : 0);
+    }
+    buffer_fini(body);
+}
+
+void reply_json(struct server *server, struct http_exchange *exchange, unsigned status,
+                struct buffer *body) {
+    reply_text(server, exchange, status, "application/json", body);
+}
+
+void reply_error(struct server *server, struct http_exchange *exchange,
+                 const struct api_error *err) {
+    struct buffer body = {0};
+    api_error_write(err, &body);
+    if (err->status == 429) http_set_header(exchange, "Retry-After", "1");
+    if (err->status == 401) http_set_header(exchange, "WWW-Authenticate", "Bearer");
+    reply_json(server, exchange, err->status, &body);
+}

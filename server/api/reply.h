@@ -1,0 +1,30 @@
+/* reply.h - whole answers: sent, counted and logged in one place.
+ *
+ * Thread: loop.  Memory: bodies are freed here; the exchange must not be touched afterwards. */
+#ifndef SERVER_API_REPLY_H
+#define SERVER_API_REPLY_H
+
+struct api_error;
+struct buffer;
+struct http_exchange;
+struct server;
+
+/* What is sent where there is no memory to write an error. */
+#define REPLY_NO_MEMORY                                                                            \
+    "{\"error\":{\"message\":\"no memory for the answer\",\"type\":\"server_error\"," \
+    "\"param\":null,\"code\":null}}"
+
+/* Frees the body's memory.  A body that ran out of memory becomes a 500. */
+void reply_text(struct server *server, struct http_exchange *exchange, unsigned status,
+                const char *content_type, struct buffer *body);
+void reply_json(struct server *server, struct http_exchange *exchange, unsigned status,
+                struct buffer *body);
+void reply_error(struct server *server, struct http_exchange *exchange,
+                 const struct api_error *err);
+
+/* For answers that are not sent here (streams): counts and logs one line.  Status 0: the client
+ * left. */
+void reply_note(struct server *server, const char *request_id, const char *method, const char *path,
+                unsigned status, double seconds);
+
+#endif

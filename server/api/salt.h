@@ -1,0 +1,18 @@
+/* salt.h - a client's cache_salt as the number that separates prefix caches.
+ *
+ * SipHash-2-4 under a key made at start: clients cannot search for a salt that meets another's.
+ *
+ * Thread: any.  Memory: none. */
+#ifndef SERVER_API_SALT_H
+#define SERVER_API_SALT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct salt_key {
+    uint64_t words[2];
+};
+
+uint64_t salt_hash(const struct salt_key *key, const char *text, size_t length); /* never 0 */
+
+#endif

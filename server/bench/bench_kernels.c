@@ -1,0 +1,494 @@
+/* bench_kernels.c - the other half of `quire bench`: single operations of the backend's table, each
+ * beside its physical bound: see bench.h.
+ *
+ *   linear, gated   the model's own shapes, 1 to 2048 rows; the layers take turns, so that weights
+ *                   come from memory and not from a cache
+ *   attn_decode     --batches sequences of --prompts tokens; the pages take turns, too
+ *   attn_prefill    the last step of a prompt of --prompts tokens, as long as a step may be
+ *   sample          --batches rows
+ *
+ * A case does its operation once for each of its turns.  The backend repeats it as
+ * it would repeat a decode step (recorded, where it can), so that what is timed is the device and
+ * not the launch.  The bound is the larger of the time for the bytes that must be read and of the
+ * time for the multiply-adds. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
+#include "engine/base/sizes.h"
+#include "engine/memory_plan.h"
+#include "engine/model/model.h"
+#include "engine/model/random_weights.h"
+#include "server/bench/bench.h"
+#include "server/bench/report.h"
+
+enum { N_ROWS = 4, MAX_ROWS = 2048, MAX_HEAD_ROWS = 64, MAX_TURNS = 16 };
+static const uint32_t row_counts[N_ROWS] = {1, 16, 64, MAX_ROWS};
+/* Neighbours in a sequence are no neighbours in memory: the pages are taken at this stride.  It is
+ * a prime, so it visits all of them unless their number is a multiple of it. */
+enum { PAGE_STRIDE = 7919 };
+/* Turns of attention hold more together than any cache. */
+static const double COLD_BYTES = 256e6, RUN_SECONDS = 0.02;
+
+struct kernels {
+    const struct bench_plan *plan;
+    const struct ceilings *ceilings;
+    const struct engine_config *config;
+    struct report report;
+    struct backend *be;
+    struct model *model;
+    struct kv_pool kv;
+    void *x, *y, *out; /* rows of anything: random, and where results go */
+    float *logits;     /* device, [MAX_HEAD_ROWS, n_vocab] */
+    uint32_t max_rows;
+    struct kernel_case *cases;
+};
+
+struct kernel_case;
+/* Does the operation once, of layer `turn` where it has layers. */
+typedef int (*turn_body)(const struct kernel_case *c, uint32_t turn, struct error *err);
+
+/* One row of the report.  It stays until the end: a recording belongs to its address. */
+struct kernel_case {
+    struct kernel_case *next;
+    struct kernels *k;
+    const char *name;
+    char shape[REPORT_CELL];
+    turn_body body;
+    uint32_t n_rows, n_turns;
+    bool repeated;       /* through repeat(): the operation is not a prefill's */
+    double bytes, flops; /* of one turn */
+    const struct step *step; /* NULL: the body needs none */
+};
+
+static struct kernel_case *new_case(struct kernels *k, const char *name, turn_body body,
+                                    uint32_t n_rows, struct error *err) {
+    struct kernel_case *c = calloc(1, sizeof(*c));
+    if (!c) {
+        error_set(err, ERR_NOMEM, "bench: no memory");
+        return NULL;
+    }
+    *c = (struct kernel_case){
+        .next = k->cases, .k = k, .name = name, .body = body, .n_rows = n_rows, .n_turns = 1};
+    k->cases = c;
+    return c;
+}
+
+/* ---- timing ---- */
+
+/* A repeat_body: n_rows is the case's own. */
+static int run_turns(void *ctx, uint32_t n_rows, struct error *err) {
+    const struct kernel_case *c = ctx;
+    int rc = 0;
+    (void)n_rows;
+    for (uint32_t i = 0; i < c->n_turns && !rc; i++) rc = c->body(c, i, err);
+    return rc;
+}
+
+static int run_body(struct kernel_case *c, uint64_t n, struct error *err) {
+    const struct backend_ops *ops = c->k->be->ops;
+    int rc = 0;
+    for (uint64_t i = 0; i < n && !rc; i++)
+        rc = c->repeated ? ops->repeat(c->k->be, c->n_rows, run_turns, c, err)
+                         : run_turns(c, c->n_rows, err);
+    return rc ? rc : ops->sync(c->k->be, err);
+}
+
+static int time_body(struct kernel_case *c, uint64_t n, double *seconds, struct error *err) {
+    const double begin = clock_seconds();
+    const int rc = run_body(c, n, err);
+    *seconds = (clock_seconds() - begin) / (double)n;
+    return rc;
+}
+
+static const char *const names[] = {"operation", "shape", "us",         "least",   "greatest",
+                                    "GB_per_s",  "Gflop_per_s", "bound_by", "of_bound"};
+enum { N_COLUMNS = sizeof(names) / sizeof(*names) };
+
+static void print_case(const struct kernel_case *c, double *seconds) {
+    char cells[N_COLUMNS][REPORT_CELL];
+    const struct ceilings *top = c->k->ceilings;
+    const struct spread time = report_spread(seconds, c->k->plan->n_runs);
+    const double memory = c->bytes / top->read_bytes_per_s,
+                 arithmetic = c->flops / top->flops_per_s;
+    snprintf(cells[0], REPORT_CELL, "%s", c->name);
+    snprintf(cells[1], REPORT_CELL, "%s", c->shape);
+    snprintf(cells[2], REPORT_CELL, "%.2f", time.median * 1e6);
+    snprintf(cells[3], REPORT_CELL, "%.2f", time.least * 1e6);
+    snprintf(cells[4], REPORT_CELL, "%.2f", time.greatest * 1e6);
+    snprintf(cells[5], REPORT_CELL, "%.1f", c->bytes / time.median * 1e-9);
+    snprintf(cells[6], REPORT_CELL, "%.1f", c->flops / time.median * 1e-9);
+    snprintf(cells[7], REPORT_CELL, "%s", memory > arithmetic ? "memory" : "products");
+    snprintf(cells[8], REPORT_CELL, "%.3f",
+             (memory > arithmetic ? memory : arithmetic) / time.median);
+    report_row(&c->k->report, (const char (*)[REPORT_CELL])cells);
+}
+
+/* Twice without a clock: the first lets buffers grow and the second records. */
+static int run_case(struct kernel_case *c, struct error *err) {
+    const struct step none = {.n_layers = 0};
+    double seconds[BENCH_MAX_RUNS], once = 0;
+    int rc = c->k->be->ops->step_begin(c->k->be, c->step ? c->step : &none, err);
+    for (int i = 0; i < 2 && !rc; i++) rc = run_body(c, 1, err);
+    if (!rc) rc = time_body(c, 1, &once, err);
+    if (rc) return rc;
+    const uint64_t n = once < RUN_SECONDS ? (uint64_t)(RUN_SECONDS / once) + 1 : 1;
+    for (uint64_t run = 0; run < c->k->plan->n_runs; run++) {
+        if ((rc = time_body(c, n, &seconds[run], err))) return rc;
+        seconds[run] /= c->n_turns;
+    }
+    print_case(c, seconds);
+    return 0;
+}
+
+/* ---- products ---- */
+
+static int do_qkv(const struct kernel_case *c, uint32_t turn, struct error *err) {
+    const struct layer_weights *w = &c->k->model->layers[turn];
+    const size_t q = w->q.rows, kv = w->k.rows, width = q + 2 * kv,
+                 size = dtype_size(c->k->be->act_dtype);
+    char *y = c->k->y;
+    const struct linear_args args = {
+        .x = c->k->x, .n_rows = c->n_rows, .n_in = w->q.cols, .n_parts = 3,
+        .parts = {{&w->q, weight_if_present(&w->q_bias), y, width},
+                  {&w->k, weight_if_present(&w->k_bias), y + q * size, width},
+                  {&w->v, weight_if_present(&w->v_bias), y + (q + kv) * size, width}}};
+    return c->k->be->ops->linear(c->k->be, &args, err);
+}
+
+static int add_product(const struct kernel_case *c, const struct weight *w,
+                       const struct weight *bias, struct error *err) {
+    const struct linear_args args = {
+        .x = c->k->x, .n_rows = c->n_rows, .n_in = w->cols, .n_parts = 1, .accumulate = true,
+        .parts = {{w, weight_if_present(bias), c->k->out, w->rows}}};
+    return c->k->be->ops->linear(c->k->be, &args, err);
+}
+
+static int do_o(const struct kernel_case *c, uint32_t turn, struct error *err) {
+    const struct layer_weights *w = &c->k->model->layers[turn];
+    return add_product(c, &w->o, &w->o_bias, err);
+}
+
+static int do_down(const struct kernel_case *c, uint32_t turn, struct error *err) {
+    const struct layer_weights *w = &c->k->model->layers[turn];
+    return add_product(c, &w->down, &w->down_bias, err);
+}
+
+static int do_gated(const struct kernel_case *c, uint32_t turn, struct error *err) {
+    const struct layer_weights *w = &c->k->model->layers[turn];
+    const struct gated_args args = {.x = c->k->x,
+                                    .n_rows = c->n_rows,
+                                    .n_in = w->gate.cols,
+                                    .gate = &w->gate,
+                                    .up = &w->up,
+                                    .gate_bias = weight_if_present(&w->gate_bias),
+                                    .up_bias = weight_if_present(&w->up_bias),
+                                    .gate_up = c->k->y,
+                                    .out = c->k->out};
+    return c->k->be->ops->gated(c->k->be, &args, err);
+}
+
+static int do_head(const struct kernel_case *c, uint32_t turn, struct error *err) {
+    (void)turn;
+    const struct weight *head = &c->k->model->head;
+    const struct linear_args args = {
+        .x = c->k->x, .n_rows = c->n_rows, .n_in = head->cols, .n_parts = 1, .y_f32 = true,
+        .parts = {{.w = head, .y = c->k->logits, .y_stride = head->rows}}};
+    return c->k->be->ops->linear(c->k->be, &args, err);
+}
+
+static int run_product(struct kernels *k, const char *name, turn_body body, size_t n_out,
+                       size_t n_in, bool is_head, struct error *err) {
+    int rc = 0;
+    for (int i = 0; i < N_ROWS && !rc; i++) {
+        const uint32_t n_rows = row_counts[i];
+        const size_t act = dtype_size(k->be->act_dtype);
+        const size_t weight = dtype_size(k->model->config.weight_dtype);
+        const uint32_t n_layers = k->model->config.n_layers;
+        if (n_rows > (is_head ? (uint32_t)MAX_HEAD_ROWS : k->max_rows)) continue;
+        struct kernel_case *c = new_case(k, name, body, n_rows, err);
+        if (!c) return ERR_NOMEM;
+        if (!is_head) c->n_turns = min_u32(n_layers, MAX_TURNS);
+        snprintf(c->shape, sizeof(c->shape), "%ux%zux%zu", n_rows, n_out, n_in);
+        c->repeated = n_rows <= MAX_HEAD_ROWS;
+        c->bytes =
+            (double)(n_out * n_in * weight) + (double)n_rows * (double)((n_in + n_out) * act);
+        c->flops = 2.0 * n_rows * (double)n_out * (double)n_in;
+        rc = run_case(c, err);
+    }
+    return rc;
+}
+
+static int run_products(struct kernels *k, struct error *err) {
+    const struct layer_weights *w = &k->model->layers[0];
+    const struct weight *head = &k->model->head;
+    int rc = run_product(k, "linear qkv", do_qkv, w->q.rows + 2 * (size_t)w->k.rows, w->q.cols,
+                         false, err);
+    if (!rc) rc = run_product(k, "linear o", do_o, w->o.rows, w->o.cols, false, err);
+    if (!rc)
+        rc = run_product(k, "gated", do_gated, 2 * (size_t)w->gate.rows, w->gate.cols, false, err);
+    if (!rc) rc = run_product(k, "linear down", do_down, w->down.rows, w->down.cols, false, err);
+    return rc ? rc : run_product(k, "linear head", do_head, head->rows, head->cols, true, err);
+}
+
+/* ---- attention ---- */
+
+static struct attn_args attn_args_of(const struct kernels *k, uint32_t turn) {
+    const struct model_config *m = &k->model->config;
+    return (struct attn_args){.q = k->x,
+                              .q_stride = (size_t)m->n_heads * m->head_dim,
+                              .out = k->out,
+                              .kv = &k->kv,
+                              .layer = turn,
+                              .n_heads = m->n_heads,
+                              .scale = m->attn_scale,
+                              .softcap = m->attn_softcap};
+}
+
+static int do_attn_decode(const struct kernel_case *c, uint32_t turn, struct error *err) {
+    const struct attn_args args = attn_args_of(c->k, turn);
+    return c->k->be->ops->attn_decode(c->k->be, &args, err);
+}
+
+static int do_attn_prefill(const struct kernel_case *c, uint32_t turn, struct error *err) {
+    const struct attn_args args = attn_args_of(c->k, turn);
+    return c->k->be->ops->attn_prefill(c->k->be, &args, err);
+}
+
+static uint32_t turns_of(const struct kernels *k, uint64_t n_pages) {
+    const double turns = COLD_BYTES / ((double)n_pages * (double)k->kv.page_bytes) + 1;
+    return turns < MAX_TURNS ? (uint32_t)turns : MAX_TURNS;
+}
+
+/* Runs the case as a step of `batch` sequences of n_slots tokens, rows_each of them new. */
+static int run_attention(struct kernel_case *c, uint32_t batch, uint32_t n_slots,
+                         uint32_t rows_each, struct error *err) {
+    const uint32_t n_pages = (uint32_t)kv_n_pages(n_slots);
+    uint32_t *pages = calloc(c->k->kv.n_pages, sizeof(*pages));
+    struct kv_view *views = calloc((size_t)batch * c->n_turns, sizeof(*views));
+    struct step_seq *seqs = calloc(batch, sizeof(*seqs));
+    int rc = pages && views && seqs ? 0 : error_set(err, ERR_NOMEM, "bench: no memory");
+    for (uint32_t i = 0; i < c->k->kv.n_pages && !rc; i++)
+        pages[i] = (uint32_t)((uint64_t)i * PAGE_STRIDE % c->k->kv.n_pages);
+    for (uint32_t i = 0; i < batch && !rc; i++) {
+        seqs[i] = (struct step_seq){.first_row = i * rows_each,
+                                    .n_rows = rows_each,
+                                    .layers = views + (size_t)i * c->n_turns};
+        for (uint32_t t = 0; t < c->n_turns; t++)
+            views[(size_t)i * c->n_turns + t] =
+                (struct kv_view){pages + ((size_t)t * batch + i) * n_pages, n_slots,
+                                 n_slots - rows_each};
+    }
+    const struct step step = {.n_rows = batch * rows_each,
+                              .n_seqs = batch,
+                              .n_decode = c->repeated ? batch : 0,
+                              .n_layers = c->n_turns,
+                              .seqs = seqs};
+    c->step = &step;
+    if (!rc) rc = run_case(c, err);
+    free(pages);
+    free(views);
+    free(seqs);
+    return rc;
+}
+
+/* Keys and values of a slot, with their scales where they have any. */
+static double slot_bytes(const struct kv_pool *kv) {
+    return (double)kv_state_offset(kv, 0) / PAGE_TOKENS;
+}
+
+static int run_attn_decode(struct kernels *k, uint32_t batch, uint32_t n_slots, struct error *err) {
+    const struct model_config *m = &k->model->config;
+    const uint64_t n_pages = batch * kv_n_pages(n_slots);
+    const uint32_t n_turns = turns_of(k, n_pages);
+    if (batch > k->max_rows || n_pages * n_turns > k->kv.n_pages) {
+        printf("# attn_decode,%ux%u not run: more than %s\n", batch, n_slots,
+               batch > k->max_rows ? "--max-num-batched-tokens" : "--max-resident, or memory");
+        return 0;
+    }
+    struct kernel_case *c = new_case(k, "attn_decode", do_attn_decode, batch, err);
+    if (!c) return ERR_NOMEM;
+    snprintf(c->shape, sizeof(c->shape), "%ux%u", batch, n_slots);
+    c->n_turns = n_turns;
+    c->repeated = true;
+    c->bytes = (double)batch * n_slots * slot_bytes(&k->kv);
+    c->flops = 4.0 * batch * n_slots * m->n_heads * m->head_dim;
+    return run_attention(c, batch, n_slots, 1, err);
+}
+
+static int run_attn_prefill(struct kernels *k, uint32_t n_slots, struct error *err) {
+    const struct model_config *m = &k->model->config;
+    const uint32_t n_rows = min_u32(n_slots, k->max_rows);
+    if (n_rows < 2 || kv_n_pages(n_slots) > k->kv.n_pages) {
+        printf("# attn_prefill,%ux%u not run: one row, or more than the memory\n", n_rows, n_slots);
+        return 0;
+    }
+    struct kernel_case *c = new_case(k, "attn_prefill", do_attn_prefill, n_rows, err);
+    if (!c) return ERR_NOMEM;
+    snprintf(c->shape, sizeof(c->shape), "%ux%u", n_rows, n_slots);
+    c->bytes = (double)n_slots * slot_bytes(&k->kv) +
+               2.0 * n_rows * m->n_heads * m->head_dim * (double)dtype_size(k->be->act_dtype);
+    /* Row i sees the context before the step and i + 1 of the step's rows. */
+    c->flops = 4.0 * m->n_heads * m->head_dim *
+               ((double)n_rows * (n_slots - n_rows) + 0.5 * n_rows * (n_rows + 1.0));
+    return run_attention(c, 1, n_slots, n_rows, err);
+}
+
+static int run_attentions(struct kernels *k, struct error *err) {
+    const struct bench_sizes *batches = &k->plan->batches, *lengths = &k->plan->prompts;
+    int rc = 0;
+    for (uint32_t i = 0; i < batches->n && !rc; i++)
+        for (uint32_t j = 0; j < lengths->n && !rc; j++)
+            rc = run_attn_decode(k, batches->sizes[i], lengths->sizes[j], err);
+    for (uint32_t j = 0; j < lengths->n && !rc; j++)
+        rc = run_attn_prefill(k, lengths->sizes[j], err);
+    return rc;
+}
+
+/* ---- sampling ---- */
+
+/* Results come back every time: that is part of the operation. */
+static int sample(const struct kernel_case *c, float temperature, float top_p, struct error *err) {
+    const uint32_t n_rows = c->n_rows;
+    struct sample_row rows[MAX_HEAD_ROWS];
+    struct sample_result results[MAX_HEAD_ROWS];
+    for (uint32_t i = 0; i < n_rows; i++)
+        rows[i] = (struct sample_row){.logit_row = i,
+                                      .temperature = temperature,
+                                      .top_p = top_p,
+                                      .repetition_penalty = 1,
+                                      .uniform = (i + 0.5) / n_rows};
+    const struct sample_args args = {.logits = c->k->logits,
+                                     .n_vocab = c->k->model->config.n_vocab,
+                                     .n = n_rows,
+                                     .rows = rows,
+                                     .results = results};
+    const int rc = c->k->be->ops->sample(c->k->be, &args, err);
+    return rc ? rc : c->k->be->ops->sync(c->k->be, err);
+}
+
+static int do_greedy(const struct kernel_case *c, uint32_t turn, struct error *err) {
+    (void)turn;
+    return sample(c, 0, 1, err);
+}
+
+/* Logits at random are flat, so that nearly all tokens belong to the kept ones: the worst case. */
+static int do_top_p(const struct kernel_case *c, uint32_t turn, struct error *err) {
+    (void)turn;
+    return sample(c, 0.8f, 0.95f, err);
+}
+
+static int run_samples(struct kernels *k, const char *name, turn_body body, struct error *err) {
+    int rc = 0;
+    for (uint32_t i = 0; i < k->plan->batches.n && !rc; i++) {
+        const uint32_t n = k->plan->batches.sizes[i];
+        if (n > MAX_HEAD_ROWS) continue;
+        struct kernel_case *c = new_case(k, name, body, n, err);
+        if (!c) return ERR_NOMEM;
+        snprintf(c->shape, sizeof(c->shape), "%ux%u", n, k->model->config.n_vocab);
+        c->bytes = (double)n * k->model->config.n_vocab * sizeof(float);
+        rc = run_case(c, err);
+    }
+    return rc;
+}
+
+/* ---- set up ---- */
+
+/* Random bits to the device, a block again and again: as bf16 they are weights, as f32 or f16
+ * numbers of some other size, and never zeros. */
+static int fill(struct kernels *k, void *to, size_t bytes, struct error *err) {
+    struct weight block = {.rows = 1024, .cols = 4096};
+    struct random_weights *random = NULL;
+    const size_t block_bytes = (size_t)block.rows * block.cols * 2;
+    int rc = random_weights_create(&random, err);
+    if (!rc) rc = random_weights_get(random, false, &block, err);
+    for (size_t at = 0; at < bytes && !rc; at += block_bytes)
+        rc = k->be->ops->upload(k->be, (char *)to + at, block.data,
+                                bytes - at < block_bytes ? bytes - at : block_bytes, err);
+    if (!rc) rc = k->be->ops->sync(k->be, err);
+    random_weights_destroy(random);
+    return rc;
+}
+
+static int alloc_filled(struct kernels *k, size_t bytes, void **out, struct error *err) {
+    const int rc = k->be->ops->alloc(k->be, bytes, out, err);
+    return rc ? rc : fill(k, *out, bytes, err);
+}
+
+static int make_buffers(struct kernels *k, struct error *err) {
+    const struct model_config *m = &k->model->config;
+    const size_t q = (size_t)m->n_heads * m->head_dim, kv = (size_t)m->n_kv_heads * m->head_dim;
+    size_t width = q + 2 * kv;
+    if (width < 2 * (size_t)m->ffn_dim) width = 2 * (size_t)m->ffn_dim;
+    if (width < m->dim) width = m->dim;
+    const size_t bytes = width * k->max_rows * dtype_size(k->be->act_dtype);
+    int rc = alloc_filled(k, bytes, &k->x, err);
+    if (!rc) rc = alloc_filled(k, bytes, &k->y, err);
+    if (!rc) rc = alloc_filled(k, bytes, &k->out, err);
+    void *logits = NULL;
+    if (!rc)
+        rc = alloc_filled(k, (size_t)MAX_HEAD_ROWS * m->n_vocab * sizeof(float), &logits, err);
+    k->logits = logits;
+    return rc;
+}
+
+/* Pages for the largest case that --max-resident and half of what is free allow. */
+static int make_pool(struct kernels *k, struct error *err) {
+    const struct bench_plan *plan = k->plan;
+    const struct device_memory device = k->be->ops->memory(k->be);
+    const uint64_t most =
+        (device.total ? device.free : memory_available()) / 2 / k->kv.page_bytes;
+    uint64_t n = 1;
+    for (uint32_t i = 0; i < plan->batches.n; i++)
+        for (uint32_t j = 0; j < plan->prompts.n; j++) {
+            const uint64_t pages = plan->batches.sizes[i] * kv_n_pages(plan->prompts.sizes[j]);
+            const uint64_t resident = (uint64_t)plan->batches.sizes[i] * plan->prompts.sizes[j];
+            const uint64_t all = pages * turns_of(k, pages);
+            if (plan->max_resident && resident > plan->max_resident) continue;
+            if (all > n && all <= most) n = all;
+        }
+    k->kv.n_pages = (uint32_t)(n % PAGE_STRIDE == 0 ? n + 1 : n);
+    return alloc_filled(k, k->kv.n_pages * k->kv.page_bytes, &k->kv.base, err);
+}
+
+static int open_kernels(struct kernels *k, struct error *err) {
+    const struct model_source source = {.random = k->config->random_weights};
+    int rc = model_load(&k->model, k->config->model_dir, &source, k->be, err);
+    if (rc) return rc;
+    k->kv = memory_plan_pages(k->config, &k->model->config);
+    k->max_rows = k->config->max_batched_tokens;
+    rc = make_buffers(k, err);
+    return rc ? rc : make_pool(k, err);
+}
+
+static void close_kernels(struct kernels *k) {
+    void *const all[] = {k->x, k->y, k->out, k->logits, k->kv.base};
+    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
+        if (all[i]) k->be->ops->free(k->be, all[i]);
+    model_destroy(k->model, k->be);
+    for (struct kernel_case *c = k->cases, *next; c; c = next) {
+        next = c->next;
+        free(c);
+    }
+}
+
+int bench_kernels_run(const struct bench_plan *plan, const struct ceilings *ceilings,
+                      const struct engine_config *config, struct error *err) {
+    struct kernels k = {.plan = plan,
+                        .ceilings = ceilings,
+                        .config = config,
+                        .report = {plan->table, names, N_COLUMNS},
+                        .be = config->backend};
+    int rc = open_kernels(&k, err);
+    if (!rc) {
+        report_begin(&k.report);
+        rc = run_products(&k, err);
+    }
+    if (!rc) rc = run_attentions(&k, err);
+    if (!rc) rc = run_samples(&k, "sample greedy", do_greedy, err);
+    if (!rc) rc = run_samples(&k, "sample top_p", do_top_p, err);
+    close_kernels(&k);
+    return rc;
+}

@@ -1,0 +1,110 @@
+/* body.c - the memory of request bodies: it grows as bytes arrive, and has a bound in common.
+ *
+ * Small bodies lie on the heap; larger ones have pages of their own, which move without copying
+ * when they grow and go back to the system at once. What counts is the capacity: no page beyond it
+ * is ever touched, so the process holds no more of bodies than has been counted.
+ *
+ *   all bodies            max_buffered_bytes
+ *   those of one address  half of it, but always enough for one of max_body_bytes
+ *
+ * A body that would pass a bound is refused, which frees what it held: so of bodies that together
+ * do not fit, some always arrive.
+ *
+ * Thread: loop.  Memory: as said; freed by body_fini(). */
+#define _GNU_SOURCE /* mremap */
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "engine/base/error.h"
+#include "server/http/http_internal.h"
+
+enum {
+    HEAP_MIN = 4096,
+    HEAP_MAX = 64 * 1024,
+    GROW_MAX = 4 * 1024 * 1024, /* at once: what is reserved and not used counts all the same */
+    PAGE = 4096,
+};
+
+static size_t whole_pages(size_t n) {
+    return (n + PAGE - 1) / PAGE * PAGE;
+}
+
+size_t body_least_buffer(size_t max_body_bytes) {
+    return whole_pages(max_body_bytes + 1);
+}
+
+static bool may_take(const struct http_conn *conn, size_t more) {
+    const struct http_config *config = &conn->http->config;
+    const size_t least = body_least_buffer(config->max_body_bytes);
+    const size_t share =
+        config->max_buffered_bytes / 2 > least ? config->max_buffered_bytes / 2 : least;
+    return more <= config->max_buffered_bytes - conn->http->body_bytes &&
+           conn->peer->body_bytes <= share && more <= share - conn->peer->body_bytes;
+}
+
+bool body_fits(const struct http_conn *conn, uint64_t length) {
+    return may_take(conn, whole_pages((size_t)length + 1));
+}
+
+static void count(struct http_conn *conn, struct body *body, size_t capacity) {
+    conn->http->body_bytes += capacity - body->capacity;
+    conn->peer->body_bytes += capacity - body->capacity;
+    body->capacity = capacity;
+}
+
+/* How large the memory becomes when `needed` bytes no longer fit. */
+static size_t next_capacity(const struct body *body, size_t needed, uint64_t whole) {
+    size_t capacity = body->capacity < HEAP_MAX         ? 2 * body->capacity
+                      : body->capacity / 4 < GROW_MAX ? body->capacity + body->capacity / 4
+                                                      : body->capacity + GROW_MAX;
+    if (whole && capacity > whole + 1) capacity = (size_t)whole + 1;
+    if (capacity < needed) capacity = needed;
+    return capacity <= HEAP_MIN ? HEAP_MIN : whole_pages(capacity);
+}
+
+static char *move_to_pages(struct body *body, size_t capacity) {
+    char *data = body->mapped ? mremap(body->data, body->capacity, capacity, MREMAP_MAYMOVE)
+                              : mmap(NULL, capacity, PROT_READ | PROT_WRITE,
+                                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED) return NULL;
+    if (!body->mapped) {
+        if (body->length) memcpy(data, body->data, body->length);
+        free(body->data);
+    }
+    body->mapped = true;
+    return data;
+}
+
+static int reserve(struct http_conn *conn, struct body *body, size_t length, uint64_t whole) {
+    const size_t needed = body->length + length + 1;
+    if (needed <= body->capacity) return 0;
+    size_t capacity = next_capacity(body, needed, whole);
+    /* Short of room it takes no more than it must. */
+    if (!may_take(conn, capacity - body->capacity)) capacity = whole_pages(needed);
+    if (!may_take(conn, capacity - body->capacity)) return ERR_FULL;
+    char *data = body->mapped || capacity > HEAP_MAX ? move_to_pages(body, capacity)
+                                                     : realloc(body->data, capacity);
+    if (!data) return ERR_NOMEM;
+    body->data = data;
+    count(conn, body, capacity);
+    return 0;
+}
+
+int body_append(struct http_conn *conn, struct body *body, const char *data, size_t length,
+                uint64_t whole) {
+    const int rc = reserve(conn, body, length, whole);
+    if (rc) return rc;
+    memcpy(body->data + body->length, data, length);
+    body->length += length;
+    body->data[body->length] = '\0';
+    return 0;
+}
+
+void body_fini(struct http_conn *conn, struct body *body) {
+    if (body->mapped) munmap(body->data, body->capacity);
+    else free(body->data);
+    count(conn, body, 0);
+    *body = (struct body){0};
+}

@@ -1,0 +1,403 @@
+/* http.c - the HTTP transport's daemon on the loop: accepting, running, closing.
+ *
+ * libmicrohttpd runs without a thread. Its epoll descriptor, its timeout and our own resumes only
+ * ask for a run (run_needed); the run itself happens in the prepare callback, which libuv calls
+ * before it blocks:
+ *
+ *   timers ─► prepare: MHD_run while asked for ─► poll: sockets, mailboxes ─► closing ─► timers ...
+ *                 ▲                                   │ run_needed
+ *                 └───────────────────────────────────┘
+ *
+ * so whatever a loop iteration writes to 256 streams costs one run, and nothing waits for the next
+ * event.
+ *
+ * We accept ourselves and give libmicrohttpd the sockets: at its own limit it would leave clients
+ * in the backlog, where they hang; ours get a 503.
+ *
+ * Thread: loop.  Memory: struct http, freed when its last uv handle has closed. */
+#define _GNU_SOURCE /* accept4 */
+
+#include "server/http/http.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "engine/base/error.h"
+#include "server/http/http_internal.h"
+
+enum {
+    ACCEPTS_PER_EVENT = 64,
+    RUNS_PER_ITERATION = 8, /* then the loop's other handles get their turn */
+    LISTEN_BACKLOG = 1024,
+    EXTRA_CONNECTIONS = 16, /* those that end already, when others have their places */
+    PATIENCE_SHARE = 6,     /* of request_timeout_ms: so long a place is kept among equals */
+    /* libmicrohttpd's memory per connection: enough for the largest head that framing.h lets
+     * through, with a record of each of its parts, and for the answer's. */
+    HEAD_MEMORY = 64 * 1024,
+    TICK_MIN_MS = 10,
+    TICK_MAX_MS = 250,
+};
+
+static void close_everything(struct http *http);
+
+/* ---- running ---- */
+
+void http_kick(struct http *http) {
+    http->run_needed = true;
+}
+
+static void timeout_due(uv_timer_t *timer) {
+    http_kick(timer->data);
+}
+
+static void epoll_ready(uv_poll_t *poll, int status, int events) {
+    (void)status;
+    (void)events;
+    http_kick(poll->data);
+}
+
+static void arm_timeout(struct http *http) {
+    MHD_UNSIGNED_LONG_LONG timeout_ms;
+    if (MHD_get_timeout(http->daemon, &timeout_ms) == MHD_YES) {
+        uv_timer_start(&http->timeout, timeout_due, timeout_ms, 0);
+    } else {
+        uv_timer_stop(&http->timeout);
+    }
+}
+
+static bool data_pending(struct http *http) {
+    MHD_UNSIGNED_LONG_LONG timeout_ms;
+    return MHD_get_timeout(http->daemon, &timeout_ms) == MHD_YES && timeout_ms == 0;
+}
+
+static void run_daemon(struct http *http) {
+    for (int i = 0; i < RUNS_PER_ITERATION && (http->run_needed || data_pending(http)); i++) {
+        http->run_needed = false;
+        wire_run(http);
+    }
+}
+
+static void before_poll(uv_prepare_t *prepare) {
+    struct http *http = prepare->data;
+    if (http->closing) {
+        close_everything(http);
+        return;
+    }
+    if (!http->run_needed) return;
+    run_daemon(http);
+    /* A handler may have asked for more, or for the end: then the loop must not block. */
+    if (http->run_needed || http->closing)
+        uv_timer_start(&http->timeout, timeout_due, 0, 0);
+    else
+        arm_timeout(http);
+}
+
+/* ---- accepting ---- */
+
+static void connection_changed(void *cls, struct MHD_Connection *mhd, void **socket_context,
+                               enum MHD_ConnectionNotificationCode what) {
+    struct http *http = cls;
+    if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+        http->adding->mhd = mhd;
+        *socket_context = http->adding;
+    } else {
+        conn_closed(*socket_context);
+    }
+}
+
+/* Tells whether the newcomer may have a place where all are taken: then another connection, which
+ * waits for its client, gives up its own. */
+static bool make_room(struct http *http, const struct http_conn *newcomer) {
+    struct http_conn *longest = peers_longest_waiting(http);
+    if (!longest) return false;
+    const uint64_t waited_ms = uv_now(http->loop) - longest->waiting_since_ms;
+    const bool has_more = longest->peer->n_waiting > newcomer->peer->n_waiting + 1;
+    if (!has_more && waited_ms < http->config.request_timeout_ms / PATIENCE_SHARE) return false;
+    conn_evict(longest);
+    return true;
+}
+
+static void turn_away(struct http_conn *conn) {
+    const int fd = conn->fd;
+    refuse_raw(conn->http, fd, "", MHD_HTTP_SERVICE_UNAVAILABLE, "too many connections");
+    conn->linger = true;
+    conn_closed(conn);
+    close(fd);
+}
+
+static void connection_accepted(struct http *http, int fd, const struct sockaddr *address,
+                                socklen_t size) {
+    const struct http_config *config = &http->config;
+    struct http_conn *conn = conn_create(http, fd, address);
+    if (!conn) {
+        refuse_raw(http, fd, "", MHD_HTTP_SERVICE_UNAVAILABLE,
+                   "there is no memory for a connection");
+        linger_start(http, fd);
+        return;
+    }
+    if (http->n_conns - http->n_killed > config->max_connections && !make_room(http, conn)) {
+        turn_away(conn);
+        return;
+    }
+    peer_wait(conn);
+    const bool idle_first = config->idle_timeout_ms < config->request_timeout_ms;
+    conn_expect_request(conn, idle_first ? config->idle_timeout_ms : config->request_timeout_ms);
+    http->adding = conn;
+    /* On failure libmicrohttpd has closed the socket, and told us so if it had told us of the
+     * start. */
+    const enum MHD_Result added = MHD_add_connection(http->daemon, fd, address, size);
+    http->adding = NULL;
+    if (added != MHD_YES && !conn->mhd) conn_closed(conn);
+    http_kick(http);
+}
+
+static void listen_readable(uv_poll_t *poll, int status, int events) {
+    (void)status;
+    (void)events;
+    struct http *http = poll->data;
+    const uint32_t most = http->config.max_connections + EXTRA_CONNECTIONS;
+    for (int i = 0; i < ACCEPTS_PER_EVENT && http->n_conns < most; i++) {
+        struct sockaddr_storage address;
+        socklen_t size = sizeof(address);
+        const int fd = accept4(http->listen_fd, (struct sockaddr *)&address, &size,
+                               SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd >= 0) {
+            connection_accepted(http, fd, (const struct sockaddr *)&address, size);
+            continue;
+        }
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+            /* The listener stays readable: polling it now would spin. */
+            uv_poll_stop(&http->listen);
+            http->listen_paused = true;
+        }
+        if (errno != EINTR && errno != ECONNABORTED) return;
+    }
+}
+
+static void tick(uv_timer_t *timer) {
+    struct http *http = timer->data;
+    const uint64_t now_ms = uv_now(http->loop);
+    for (struct http_conn *conn = http->conns; conn; conn = conn->next) conn_check(conn, now_ms);
+    linger_check(http, now_ms);
+    if (http->listen_paused && http->listen_fd >= 0) {
+        http->listen_paused = false;
+        uv_poll_start(&http->listen, UV_READABLE, listen_readable);
+    }
+}
+
+static int open_listener(const struct http_config *config, int *out, uint16_t *port,
+                         struct error *err) {
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
+    struct addrinfo *found = NULL;
+    char service[8];
+    int fd = -1;
+    snprintf(service, sizeof(service), "%u", config->port);
+    const int failure = getaddrinfo(config->host, service, &hints, &found);
+    if (failure)
+        return error_set(err, ERR_INVALID, "host '%s': %s", config->host, gai_strerror(failure));
+
+    const int on = 1;
+    struct sockaddr_storage address;
+    socklen_t size = sizeof(address);
+    fd = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+        bind(fd, found->ai_addr, found->ai_addrlen) != 0 || listen(fd, LISTEN_BACKLOG) != 0 ||
+        getsockname(fd, (struct sockaddr *)&address, &size) != 0) {
+        goto fail;
+    }
+    /* The port has the same place in both families. */
+    *port = ntohs(((const struct sockaddr_in *)&address)->sin_port);
+    *out = fd;
+    freeaddrinfo(found);
+    return 0;
+
+fail:
+    error_set(err, ERR_IO, "listening on %s port %u: %s", config->host, config->port,
+              strerror(errno));
+    if (fd >= 0) close(fd);
+    freeaddrinfo(found);
+    return ERR_IO;
+}
+
+/* ---- beginning and end ---- */
+
+static struct MHD_Daemon *start_daemon(struct http *http) {
+    const unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_NO_LISTEN_SOCKET;
+    return MHD_start_daemon(flags, 0, NULL, NULL, exchange_access, http,               /* */
+                            MHD_OPTION_URI_LOG_CALLBACK, exchange_started, http,       /* */
+                            MHD_OPTION_NOTIFY_COMPLETED, exchange_completed, http,     /* */
+                            MHD_OPTION_NOTIFY_CONNECTION, connection_changed, http,    /* */
+                            MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEAD_MEMORY,   /* */
+                            MHD_OPTION_CONNECTION_LIMIT,
+                            http->config.max_connections + EXTRA_CONNECTIONS,          /* */
+                            MHD_OPTION_CONNECTION_TIMEOUT, 0u, MHD_OPTION_END);
+}
+
+static uint64_t tick_interval(const struct http_config *config) {
+    uint32_t shortest = config->request_timeout_ms;
+    if (config->idle_timeout_ms < shortest) shortest = config->idle_timeout_ms;
+    if (config->stream_stall_timeout_ms < shortest) shortest = config->stream_stall_timeout_ms;
+    const uint32_t interval = shortest / 4;
+    return interval < TICK_MIN_MS ? TICK_MIN_MS : interval > TICK_MAX_MS ? TICK_MAX_MS : interval;
+}
+
+static int handle_opened(struct http *http, uv_handle_t *handle, int status) {
+    if (status) return status;
+    handle->data = http; /* also what close_handles() goes by */
+    http->n_handles++;
+    return 0;
+}
+
+static int open_handles(struct http *http) {
+    const union MHD_DaemonInfo *info = MHD_get_daemon_info(http->daemon, MHD_DAEMON_INFO_EPOLL_FD);
+    const uint64_t interval = tick_interval(&http->config);
+    uv_loop_t *loop = http->loop;
+    int status =
+        handle_opened(http, (uv_handle_t *)&http->prepare, uv_prepare_init(loop, &http->prepare));
+    if (!status)
+        status =
+            handle_opened(http, (uv_handle_t *)&http->timeout, uv_timer_init(loop, &http->timeout));
+    if (!status)
+        status = handle_opened(http, (uv_handle_t *)&http->tick, uv_timer_init(loop, &http->tick));
+    if (!status) {
+        status = handle_opened(http, (uv_handle_t *)&http->epoll,
+                               uv_poll_init(loop, &http->epoll, info->epoll_fd));
+    }
+    if (!status) {
+        status = handle_opened(http, (uv_handle_t *)&http->listen,
+                               uv_poll_init(loop, &http->listen, http->listen_fd));
+    }
+    if (!status) status = uv_prepare_start(&http->prepare, before_poll);
+    if (!status) status = uv_poll_start(&http->epoll, UV_READABLE, epoll_ready);
+    if (!status) status = uv_poll_start(&http->listen, UV_READABLE, listen_readable);
+    if (!status) status = uv_timer_start(&http->tick, tick, interval, interval);
+    return status;
+}
+
+int http_create(struct http **out, uv_loop_t *loop, const struct http_config *config,
+                struct error *err) {
+    int code = 0;
+    struct http *http = calloc(1, sizeof(*http));
+    if (!http) return error_set(err, ERR_NOMEM, "no memory for the HTTP transport");
+    http->loop = loop;
+    http->config = *config;
+    if (!wire_in_place()) {
+        code = error_set(err, ERR_IO,
+                         "libmicrohttpd's reads cannot be seen: the program must export its recv "
+                         "(-Wl,--export-dynamic-symbol=recv)");
+        goto fail;
+    }
+    if (config->max_buffered_bytes < body_least_buffer(config->max_body_bytes)) {
+        code = error_set(err, ERR_INVALID,
+                         "%zu bytes for all request bodies are too few for one of %zu",
+                         config->max_buffered_bytes, config->max_body_bytes);
+        goto fail;
+    }
+    code = open_listener(config, &http->listen_fd, &http->port, err);
+    if (code) goto fail;
+    http->daemon = start_daemon(http);
+    if (!http->daemon) {
+        code = error_set(err, ERR_IO, "libmicrohttpd did not start");
+        close(http->listen_fd);
+        goto fail;
+    }
+    const int status = open_handles(http);
+    if (status) {
+        code = error_set(err, ERR_IO, "the event loop refused a handle: %s", uv_strerror(status));
+        close_everything(http); /* the loop frees http once it has closed the handles it did take */
+        return code;
+    }
+    *out = http;
+    return 0;
+
+fail:
+    free(http);
+    return code;
+}
+
+uint16_t http_port(const struct http *http) {
+    return http->port;
+}
+
+bool http_is_loopback(const struct http *http) {
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } address;
+    socklen_t size = sizeof(address);
+    if (getsockname(http->listen_fd, &address.any, &size) != 0) return false;
+    if (address.any.sa_family == AF_INET) return ntohl(address.v4.sin_addr.s_addr) >> 24 == 127;
+    const struct in6_addr *v6 = &address.v6.sin6_addr;
+    return IN6_IS_ADDR_LOOPBACK(v6) || (IN6_IS_ADDR_V4MAPPED(v6) && v6->s6_addr[12] == 127);
+}
+
+uint32_t http_n_open(const struct http *http) {
+    return http->n_open;
+}
+
+size_t http_body_bytes(const struct http *http) {
+    return http->body_bytes;
+}
+
+static void handle_closed(uv_handle_t *handle) {
+    http_handle_closed(handle->data);
+}
+
+void http_handle_closed(struct http *http) {
+    if (--http->n_handles || !http->closed) return;
+    void (*done)(void *) = http->done;
+    void *ctx = http->done_ctx;
+    free(http->by_fd);
+    free(http);
+    if (done) done(ctx);
+}
+
+static void close_handle(uv_handle_t *handle) {
+    if (handle->data && !uv_is_closing(handle)) uv_close(handle, handle_closed);
+}
+
+void http_stop_accepting(struct http *http) {
+    if (http->listen_fd < 0) return;
+    close_handle((uv_handle_t *)&http->listen);
+    close(http->listen_fd);
+    http->listen_fd = -1;
+}
+
+/* Stopping libmicrohttpd with a suspended connection is fatal: all are woken first, and find
+ * themselves killed. Every exchange completes on the way, so every on_gone that is due is called.
+ *
+ * What was answered reaches its reader: it is handed to the sockets before, and a connection
+ * without an exchange is closed gently, because a reset discards what the peer has not
+ * acknowledged. */
+static void close_everything(struct http *http) {
+    http->closing = true;
+    http_stop_accepting(http);
+    run_daemon(http);
+    for (struct http_conn *conn = http->conns; conn; conn = conn->next) {
+        conn_kill(conn, conn->exchange != NULL);
+    }
+    wire_run(http);
+    linger_stop_all(http);
+    http->closed = true;
+    close_handle((uv_handle_t *)&http->epoll); /* before its descriptor goes with the daemon */
+    MHD_stop_daemon(http->daemon);
+    assert(!http->conns && http->n_open == 0);
+    close_handle((uv_handle_t *)&http->prepare);
+    close_handle((uv_handle_t *)&http->timeout);
+    close_handle((uv_handle_t *)&http->tick);
+}
+
+void http_close(struct http *http, void (*done)(void *), void *ctx) {
+    http->closing = true;
+    http->done = done;
+    http->done_ctx = ctx;
+    http_kick(http);
+}

@@ -1,0 +1,124 @@
+/* wire.c - what clients send, on its way to libmicrohttpd: seen before it, and cut by request.
+ *
+ * libmicrohttpd 0.9.75 tells its callbacks nothing of the bytes themselves, reads leniently, and
+ * answers what it cannot read with a page of its own.  It reads with recv(), which the dynamic
+ * linker resolves; this file defines recv, so that while the daemon runs (wire_run) its reads of
+ * our sockets come here.  Every other call, of any thread, goes to the system as it is.  This ends
+ * when a version reads as framing.h does and lets the answer be ours.
+ *
+ *   kernel ──peek──► framing_scan ──► bytes of this request, up to its end ──► libmicrohttpd
+ *                        └─► refused ──► our answer, and "connection reset" for libmicrohttpd
+ *
+ * Bytes behind the request's end stay in the kernel until it is answered: a pipelined request is
+ * never in libmicrohttpd's memory together with another (where `Expect: 100-continue` would make it
+ * lose both), and a refusal never overtakes an earlier answer.
+ *
+ * It is also where a client is found gone that sent a part of a request and hung up: its last
+ * packet carries both, and an edge-triggered epoll reports them once.
+ *
+ * Thread: any for recv, loop for the rest.  Memory: a table of connections by descriptor. */
+#define _GNU_SOURCE /* RTLD_DEFAULT */
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+
+#include "engine/base/error.h"
+#include "server/http/http_internal.h"
+
+/* The transport whose daemon runs on this thread; NULL outside wire_run.  recv has no argument that
+ * could carry it. */
+static _Thread_local struct http *running;
+
+bool wire_in_place(void) {
+    return (uintptr_t)dlsym(RTLD_DEFAULT, "recv") == (uintptr_t)recv;
+}
+
+void wire_run(struct http *http) {
+    running = http;
+    MHD_run(http->daemon);
+    running = NULL;
+}
+
+int wire_attach(struct http_conn *conn) {
+    struct http *http = conn->http;
+    const size_t fd = (size_t)conn->fd;
+    if (fd >= http->n_fds) {
+        const size_t n = fd < 512 ? 1024 : 2 * fd;
+        struct http_conn **by_fd = realloc(http->by_fd, n * sizeof(struct http_conn *));
+        if (!by_fd) return ERR_NOMEM;
+        for (size_t i = http->n_fds; i < n; i++) by_fd[i] = NULL;
+        http->by_fd = by_fd;
+        http->n_fds = n;
+    }
+    http->by_fd[fd] = conn;
+    return 0;
+}
+
+void wire_detach(struct http_conn *conn) {
+    conn->http->by_fd[conn->fd] = NULL;
+}
+
+static ssize_t receive(const struct http_conn *conn, void *buffer, size_t length, int flags) {
+    return recvfrom(conn->fd, buffer, length, flags, NULL, NULL);
+}
+
+bool wire_has_more(const struct http_conn *conn) {
+    char byte;
+    return receive(conn, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0;
+}
+
+static bool has_ended(const struct http_conn *conn) {
+    char byte;
+    return receive(conn, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
+static ssize_t fail_with(int code) {
+    errno = code;
+    return -1;
+}
+
+/* The body's own bytes: where they end is known, so they are read without looking first. */
+static ssize_t read_body(struct http_conn *conn, char *buffer, size_t length) {
+    const uint64_t left = framing_left(&conn->framing);
+    const ssize_t n = receive(conn, buffer, left < length ? (size_t)left : length, 0);
+    if (n > 0) framing_scan(&conn->framing, buffer, (size_t)n);
+    return n;
+}
+
+/* What ends somewhere in what has arrived: looked at, and taken up to there. */
+static ssize_t read_rest(struct http_conn *conn, char *buffer, size_t length) {
+    struct framing *framing = &conn->framing;
+    const ssize_t n = receive(conn, buffer, length, MSG_PEEK);
+    if (n <= 0) return n;
+    const bool begins = framing->state == FRAMING_START;
+    const size_t taken = framing_scan(framing, buffer, (size_t)n);
+    if (begins) conn_request_begun(conn);
+    if (framing->state == FRAMING_REFUSED) {
+        conn_refuse(conn, framing->status, framing->message);
+        return fail_with(ECONNRESET);
+    }
+    /* The same bytes once more: nobody else reads this socket. */
+    return receive(conn, buffer, taken, 0);
+}
+
+static ssize_t read_request(struct http_conn *conn, char *buffer, size_t length) {
+    struct framing *framing = &conn->framing;
+    if (conn->killed) return 0;
+    if (framing->state == FRAMING_WHOLE) return fail_with(EAGAIN); /* first the answer */
+    const ssize_t n = framing_left(framing) ? read_body(conn, buffer, length)
+                                            : read_rest(conn, buffer, length);
+    if (n <= 0) return n;
+    if (framing->state == FRAMING_WHOLE) conn_request_whole(conn);
+    else if ((size_t)n < length && has_ended(conn)) return 0;
+    return n;
+}
+
+__attribute__((visibility("default"))) ssize_t recv(int fd, void *buffer, size_t length,
+                                                    int flags) {
+    struct http_conn *conn =
+        running && fd >= 0 && (size_t)fd < running->n_fds ? running->by_fd[fd] : NULL;
+    if (!conn) return recvfrom(fd, buffer, length, flags, NULL, NULL);
+    return read_request(conn, buffer, length);
+}

@@ -1,0 +1,28 @@
+/* api_error.h - a refusal in OpenAI's words: status, type, parameter, code and a sentence.
+ *
+ * Thread: any.  Memory: on the caller's stack; param and code point to constants. */
+#ifndef SERVER_JSON_API_ERROR_H
+#define SERVER_JSON_API_ERROR_H
+
+struct buffer;
+struct error;
+
+struct api_error {
+    unsigned status;
+    const char *param; /* NULL: none */
+    const char *code;  /* NULL: none */
+    char message[768];
+};
+
+/* Fills err and returns ERR_INVALID, so that refusing is one statement. */
+int api_error_set(struct api_error *err, unsigned status, const char *code, const char *param,
+                  const char *format, ...) __attribute__((format(printf, 5, 6)));
+
+/* An engine's ERR_* as a status: full is 429, too long and invalid are 400, the rest is the
+ * server's fault. */
+int api_error_from(struct api_error *err, const struct error *cause, const char *param);
+
+/* {"error":{...}} */
+void api_error_write(const struct api_error *err, struct buffer *out);
+
+#endif

@@ -1,0 +1,136 @@
+/* buffer.c - see buffer.h. */
+#include "server/json/buffer.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void buffer_fini(struct buffer *buffer) {
+    free(buffer->data);
+    *buffer = (struct buffer){0};
+}
+
+void buffer_clear(struct buffer *buffer) {
+    buffer->length = 0;
+    buffer->failed = false;
+    if (buffer->data) buffer->data[0] = 0;
+}
+
+/* Makes room for `extra` more bytes and a terminator. */
+static bool buffer_reserve(struct buffer *buffer, size_t extra) {
+    if (buffer->failed) return false;
+    if (extra < buffer->capacity - buffer->length) return true;
+    size_t capacity = buffer->capacity ? buffer->capacity : 128;
+    while (capacity - buffer->length <= extra) capacity *= 2;
+    char *data = realloc(buffer->data, capacity);
+    if (!data) {
+        buffer->failed = true;
+        return false;
+    }
+    buffer->data = data;
+    buffer->capacity = capacity;
+    return true;
+}
+
+void buffer_append(struct buffer *buffer, const void *data, size_t length) {
+    if (!buffer_reserve(buffer, length)) return;
+    if (length) memcpy(buffer->data + buffer->length, data, length);
+    buffer->length += length;
+    buffer->data[buffer->length] = 0;
+}
+
+void buffer_puts(struct buffer *buffer, const char *text) {
+    buffer_append(buffer, text, strlen(text));
+}
+
+void buffer_printf(struct buffer *buffer, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    va_list again;
+    va_copy(again, args);
+    const int length = vsnprintf(NULL, 0, format, args);
+    if (length >= 0 && buffer_reserve(buffer, (size_t)length)) {
+        vsnprintf(buffer->data + buffer->length, (size_t)length + 1, format, again);
+        buffer->length += (size_t)length;
+    }
+    va_end(again);
+    va_end(args);
+}
+
+size_t utf8_character(const char *text, size_t length) {
+    const unsigned char *s = (const unsigned char *)text;
+    if (length == 0) return 0;
+    if (s[0] < 0x80) return 1;
+    /* The second byte's range excludes overlong forms, surrogates and what lies beyond U+10FFFF. */
+    unsigned char low = 0x80, high = 0xBF;
+    size_t n;
+    if (s[0] >= 0xC2 && s[0] <= 0xDF) {
+        n = 2;
+    } else if (s[0] >= 0xE0 && s[0] <= 0xEF) {
+        n = 3;
+        if (s[0] == 0xE0) low = 0xA0;
+        if (s[0] == 0xED) high = 0x9F;
+    } else if (s[0] >= 0xF0 && s[0] <= 0xF4) {
+        n = 4;
+        if (s[0] == 0xF0) low = 0x90;
+        if (s[0] == 0xF4) high = 0x8F;
+    } else {
+        return 0;
+    }
+    if (length < n || s[1] < low || s[1] > high) return 0;
+    for (size_t i = 2; i < n; i++)
+        if ((s[i] & 0xC0) != 0x80) return 0;
+    return n;
+}
+
+size_t utf8_count(const char *text, size_t length) {
+    size_t n = 0;
+    for (size_t i = 0; i < length; i++) n += ((unsigned char)text[i] & 0xC0) != 0x80;
+    return n;
+}
+
+static void append_escaped(struct buffer *buffer, unsigned char c) {
+    switch (c) {
+    case '"': buffer_puts(buffer, "\\\""); break;
+    case '\\': buffer_puts(buffer, "\\\\"); break;
+    case '\n': buffer_puts(buffer, "\\n"); break;
+    case '\r': buffer_puts(buffer, "\\r"); break;
+    case '\t': buffer_puts(buffer, "\\t"); break;
+    default: buffer_printf(buffer, "\\u%04x", c);
+    }
+}
+
+void buffer_json_string(struct buffer *buffer, const char *text, size_t length) {
+    buffer_append(buffer, "\"", 1);
+    size_t start = 0, i = 0; /* [start, i) can be copied as it is */
+    while (i < length) {
+        const unsigned char c = (unsigned char)text[i];
+        const size_t n = utf8_character(text + i, length - i);
+        if (n > 0 && c >= 0x20 && c != '"' && c != '\\' && c != 0x7F) {
+            i += n;
+            continue;
+        }
+        buffer_append(buffer, text + start, i - start);
+        if (n == 0) {
+            buffer_puts(buffer, "\xEF\xBF\xBD");
+        } else {
+            append_escaped(buffer, c);
+        }
+        start = ++i;
+    }
+    buffer_append(buffer, text + start, length - start);
+    buffer_append(buffer, "\"", 1);
+}
+
+void buffer_json_double(struct buffer *buffer, double value) {
+    if (isnan(value)) {
+        buffer_puts(buffer, "null");
+    } else if (isinf(value)) {
+        buffer_puts(buffer, value < 0 ? "-9999.0" : "9999.0");
+    } else {
+        /* Nine digits are enough to read the same float back. */
+        buffer_printf(buffer, "%.9g", value);
+    }
+}

@@ -1,0 +1,56 @@
+/* health.c - see health.h. */
+#include "server/ops/health.h"
+
+#include "engine/engine.h"
+#include "server/api/reply.h"
+#include "server/api/server.h"
+#include "server/json/api_error.h"
+#include "server/json/buffer.h"
+#include "server/ops/metrics.h"
+
+static void reply_ok(struct server *server, struct http_exchange *exchange) {
+    struct buffer body = {0};
+    buffer_puts(&body, "{\"status\":\"ok\"}");
+    reply_json(server, exchange, 200, &body);
+}
+
+static void reply_unavailable(struct server *server, struct http_exchange *exchange,
+                              const char *code, const char *why) {
+    struct api_error err;
+    api_error_set(&err, 503, code, NULL, "%s", why);
+    reply_error(server, exchange, &err);
+}
+
+void health_live(struct server *server, struct http_exchange *exchange) {
+    reply_ok(server, exchange);
+}
+
+void health_health(struct server *server, struct http_exchange *exchange) {
+    if (engine_healthy(server->engine)) {
+        reply_ok(server, exchange);
+    } else {
+        reply_unavailable(server, exchange, "engine_failed", "the engine has failed");
+    }
+}
+
+void health_ready(struct server *server, struct http_exchange *exchange) {
+    if (server->draining) {
+        reply_unavailable(server, exchange, "shutting_down", "the server is shutting down");
+    } else {
+        health_health(server, exchange);
+    }
+}
+
+void health_version(struct server *server, struct http_exchange *exchange) {
+    struct buffer body = {0};
+    buffer_puts(&body, "{\"version\":\"" QUIRE_VERSION "\"}");
+    reply_json(server, exchange, 200, &body);
+}
+
+void health_metrics(struct server *server, struct http_exchange *exchange) {
+    struct engine_stats stats;
+    struct buffer body = {0};
+    engine_stats(server->engine, &stats);
+    metrics_write(&server->counters, &stats, &server->limits.kv.offload, &body);
+    reply_text(server, exchange, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
+}

@@ -1,0 +1,20 @@
+/* health.h - what supervisors and load balancers ask: /health, /live, /ready, /version, /metrics.
+ *
+ *   /live    200 while the process answers at all
+ *   /health  503 once the engine has failed for good
+ *   /ready   503 as well while the server drains: send it nothing new
+ *
+ * Thread: loop.  Memory: none. */
+#ifndef SERVER_OPS_HEALTH_H
+#define SERVER_OPS_HEALTH_H
+
+struct http_exchange;
+struct server;
+
+void health_live(struct server *server, struct http_exchange *exchange);
+void health_health(struct server *server, struct http_exchange *exchange);
+void health_ready(struct server *server, struct http_exchange *exchange);
+void health_version(struct server *server, struct http_exchange *exchange);
+void health_metrics(struct server *server, struct http_exchange *exchange);
+
+#endif

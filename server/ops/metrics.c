@@ -1,0 +1,148 @@
+/* metrics.c - see metrics.h. */
+#include "server/ops/metrics.h"
+
+#include <inttypes.h>
+
+#include "engine/engine.h"
+#include "server/api/counters.h"
+#include "server/json/buffer.h"
+#include "server/settings/kv_policy.h"
+#include "server/settings/log.h"
+#include "server/settings/offload_rules.h"
+#include "server/settings/prefill_rules.h"
+
+static void write_histogram(struct buffer *out, const char *name, const char *help,
+                            const struct histogram *h) {
+    buffer_printf(out, "# HELP %s %s\n# TYPE %s histogram\n", name, help, name);
+    uint64_t n = 0;
+    for (size_t i = 0; i < COUNTERS_N_BUCKETS; i++) {
+        n += h->buckets[i];
+        buffer_printf(out, "%s_bucket{le=\"%g\"} %" PRIu64 "\n", name, counters_bounds[i], n);
+    }
+    buffer_printf(out, "%s_bucket{le=\"+Inf\"} %" PRIu64 "\n%s_sum %.6f\n%s_count %" PRIu64 "\n",
+                  name, h->n, name, h->sum, name, h->n);
+}
+
+static void write_answers(struct buffer *out, const struct counters *counters) {
+    buffer_puts(
+        out,
+        "# HELP quire_http_answers_total Answers by class of status; gone: the client left first.\n"
+        "# TYPE quire_http_answers_total counter\n");
+    for (unsigned i = 0; i < 6; i++) {
+        if (i == 1) continue;
+        if (i == 0) {
+            buffer_printf(out, "quire_http_answers_total{status=\"gone\"} %" PRIu64 "\n",
+                          counters->by_class[0]);
+        } else {
+            buffer_printf(out, "quire_http_answers_total{status=\"%uxx\"} %" PRIu64 "\n", i,
+                          counters->by_class[i]);
+        }
+    }
+}
+
+static void write_by_policy(struct buffer *out, const char *name, const char *type,
+                            const char *help, const uint64_t values[KV_N_TYPES]) {
+    buffer_printf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+    for (unsigned i = 0; i < KV_N_TYPES; i++)
+        buffer_printf(out, "%s{policy=\"%s\"} %" PRIu64 "\n", name,
+                      kv_type_name((enum kv_type)i), values[i]);
+}
+
+static void write_by_pattern(struct buffer *out, const char *name, const char *help,
+                             const double values[PATTERN_N_KINDS]) {
+    buffer_printf(out, "# HELP %s %s\n# TYPE %s counter\n", name, help, name);
+    for (unsigned i = 0; i < PATTERN_N_KINDS; i++)
+        buffer_printf(out, "%s{pattern=\"%s\"} %.0f\n", name,
+                      prefill_pattern_name((enum attn_pattern_kind)i), values[i]);
+}
+
+static void write_seconds(struct buffer *out, const char *name, const char *help, double value) {
+    buffer_printf(out, "# HELP %s %s\n# TYPE %s counter\n%s %.6f\n", name, help, name, name,
+                  value);
+}
+
+static void write_prefill(struct buffer *out, const struct counters *counters,
+                          const struct sparse_totals *sparse) {
+    buffer_printf(out,
+                  "# HELP quire_prefill_prompts_total Sequences that ended, by how their prompt "
+                  "was computed.\n# TYPE quire_prefill_prompts_total counter\n"
+                  "quire_prefill_prompts_total{mode=\"dense\"} %" PRIu64 "\n"
+                  "quire_prefill_prompts_total{mode=\"sparse\"} %" PRIu64 "\n",
+                  counters->dense_prompts, counters->sparse_prompts);
+    write_by_pattern(out, "quire_sparse_visited_pairs_total",
+                     "Pairs of row and key that sparse prompts visited, by the head's pattern.",
+                     sparse->visited);
+    write_by_pattern(out, "quire_sparse_causal_pairs_total",
+                     "Pairs that dense ones would have visited.", sparse->causal);
+    buffer_printf(out,
+                  "# HELP quire_sparse_dense_heads_total Heads of a layer that visited everything "
+                  "because their index was too dense.\n"
+                  "# TYPE quire_sparse_dense_heads_total counter\n"
+                  "quire_sparse_dense_heads_total %" PRIu64 "\n",
+                  sparse->n_dense);
+    write_seconds(out, "quire_sparse_index_seconds_total",
+                  "Time of the device for indices of sparse prompts.", sparse->index_s);
+    write_seconds(out, "quire_sparse_attention_seconds_total",
+                  "Time of the device for the attention of sparse prompts.", sparse->attention_s);
+}
+
+void metrics_write(const struct counters *counters, const struct engine_stats *stats,
+                   const struct offload_rules *offload, struct buffer *out) {
+    const struct {
+        const char *name, *type, *help;
+        uint64_t value;
+    } samples[] = {
+        {"quire_requests_running", "gauge", "Sequences that run.", stats->n_running},
+        {"quire_requests_waiting", "gauge", "Sequences that wait.", stats->n_waiting},
+        {"quire_kv_pages_total", "gauge", "Pages of the KV pool.", stats->pages_total},
+        {"quire_kv_pages_free", "gauge", "Pages that hold nothing.", stats->pages_free},
+        {"quire_kv_pages_cached", "gauge", "Pages kept only for later prefix hits.",
+         stats->pages_cached},
+        {"quire_requests_submitted_total", "counter", "Sequences accepted.", stats->n_submitted},
+        {"quire_requests_finished_total", "counter", "Sequences that ended by themselves.",
+         stats->n_finished},
+        {"quire_requests_cancelled_total", "counter", "Sequences whose client left.",
+         stats->n_cancelled},
+        {"quire_requests_failed_total", "counter", "Sequences that failed.", stats->n_failed},
+        {"quire_preemptions_total", "counter", "Sequences put back because pages ran short.",
+         stats->n_preempted},
+        {"quire_prompt_tokens_total", "counter", "Prompt tokens of accepted sequences.",
+         stats->prompt_tokens},
+        {"quire_cached_tokens_total", "counter", "Prompt tokens found in the prefix cache.",
+         stats->cached_tokens},
+        {"quire_generated_tokens_total", "counter", "Tokens generated.", stats->generated_tokens},
+        {"quire_steps_total", "counter", "Passes of the model.", stats->n_steps},
+        {"quire_kv_selected_tokens_total", "counter",
+         "Tokens that filter layers chose, over steps and groups of layers.", stats->n_chosen},
+        {"quire_kv_fetched_tokens_total", "counter",
+         "Those that had not been chosen in the step before.", stats->n_fetched},
+        {"quire_kv_fetched_bytes_total", "counter", "Their keys and values.",
+         offload_rules_copied_bytes(offload, stats->n_copies, stats->n_moved)},
+        {"quire_kv_store_bytes", "gauge", "Of the system's memory, for what leaves the KV pool.",
+         offload->store_bytes},
+        {"quire_kv_store_used_bytes", "gauge", "Of these, in use.", stats->store_used_bytes},
+        {"quire_kv_pages_stored", "gauge",
+         "Pages kept in the machine's memory only for later prefix hits.", stats->pages_stored},
+        {"quire_kv_pages_swapped_out_total", "counter",
+         "Pages whose contents went to the machine's memory.", stats->n_swapped_out},
+        {"quire_kv_pages_swapped_in_total", "counter", "Pages whose contents came back.",
+         stats->n_swapped_in},
+        {"quire_log_dropped_lines_total", "counter",
+         "Lines of the log that nobody read in time, or that stderr refused.", log_n_lost()},
+    };
+    for (size_t i = 0; i < sizeof(samples) / sizeof(*samples); i++) {
+        buffer_printf(out, "# HELP %s %s\n# TYPE %s %s\n%s %" PRIu64 "\n", samples[i].name,
+                      samples[i].help, samples[i].name, samples[i].type, samples[i].name,
+                      samples[i].value);
+    }
+    write_by_policy(out, "quire_kv_resident_tokens", "gauge",
+                    "Tokens that running sequences keep in the KV cache.", stats->kv_resident);
+    write_by_policy(out, "quire_kv_evicted_tokens_total", "counter",
+                    "Tokens that have left the KV cache of their sequence.", stats->kv_evicted);
+    write_prefill(out, counters, &stats->sparse);
+    write_answers(out, counters);
+    write_histogram(out, "quire_time_to_first_token_seconds",
+                    "From the request to its first event.", &counters->first_token);
+    write_histogram(out, "quire_completion_seconds", "From the request to the end of its answer.",
+                    &counters->whole);
+}

@@ -1,0 +1,40 @@
+/* engine_setup.c - see engine_setup.h. */
+#include "server/settings/engine_setup.h"
+
+#include "server/settings/load_progress.h"
+#include "server/settings/options.h"
+
+struct engine_config engine_setup_config(const struct options *options, const char *model_dir,
+                                         struct backend *backend) {
+    static const enum dtype kv_dtypes[] = {
+        [KV_DTYPE_F32] = DTYPE_F32,
+        [KV_DTYPE_F16] = DTYPE_F16,
+        [KV_DTYPE_BF16] = DTYPE_BF16,
+        [KV_DTYPE_FP8] = DTYPE_FP8};
+    return (struct engine_config){
+        .model_dir = model_dir,
+        .backend = backend,
+        .max_model_len = (uint32_t)options->max_model_len,
+        .max_num_seqs = (uint32_t)options->max_num_seqs,
+        .max_batched_tokens = (uint32_t)options->max_num_batched_tokens,
+        .max_queued = (uint32_t)options->max_num_queued_reqs,
+        .device_share = options->gpu_memory_utilization,
+        .kv_cache_bytes = options->kv_cache_memory,
+        .kv_dtype = options->kv_cache_dtype == KV_DTYPE_AUTO ? backend->act_dtype
+                                                             : kv_dtypes[options->kv_cache_dtype],
+        .prefix_caching = options->enable_prefix_caching,
+        .max_long_rows = (uint32_t)options->max_long_tokens,
+        .max_itl_ms = (uint32_t)options->max_itl,
+        .batch_invariant = options->batch_invariant,
+        .random_weights = options->load_format == LOAD_DUMMY,
+    };
+}
+
+int engine_setup_create(struct engine **out, const struct engine_config *config,
+                        struct error *err) {
+    struct load_progress progress = {0};
+    struct engine_config telling = *config;
+    telling.load_progress = load_progress_tell;
+    telling.load_ctx = &progress;
+    return engine_create(out, &telling, err);
+}

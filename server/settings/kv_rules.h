@@ -1,0 +1,38 @@
+/* kv_rules.h - what a server lets requests keep: the policy of those that name none, and the
+ * policies that they may name.
+ *
+ * Thread: any; written at start-up only.  Memory: none. */
+#ifndef SERVER_SETTINGS_KV_RULES_H
+#define SERVER_SETTINGS_KV_RULES_H
+
+#include <stdbool.h>
+
+#include "server/settings/kv_policy.h"
+#include "server/settings/offload_rules.h"
+
+struct engine_info;
+struct error;
+
+/* Zeroed: full, and requests may not choose. */
+struct kv_rules {
+    struct kv_policy initial;
+    bool allowed[KV_N_TYPES];
+    struct offload_rules offload; /* of KV_OFFLOAD, where that is allowed */
+};
+
+/* policy: a kv_policy as JSON text; allowed: names of types, separated by commas, the policy's
+ * among them.  ERR_INVALID names the setting. */
+int kv_rules_read(struct kv_rules *out, const char *policy, const char *allowed,
+                  struct error *err);
+bool kv_rules_allow_bounded(const struct kv_rules *rules);
+bool kv_rules_allow_whole(const struct kv_rules *rules); /* texts that are kept so */
+/* Takes away what this engine cannot do.  Fails when the initial policy is left without a place. */
+int kv_rules_settle(struct kv_rules *rules, const struct engine_info *info, struct error *err);
+/* Decides what a policy that a request names leaves to the server, or refuses it. */
+int kv_rules_apply(const struct kv_rules *rules, struct kv_policy *policy, struct api_error *err);
+/* Three members of a JSON object: "kv_policy", the initial one; "kv_policies", those that are
+ * allowed, each with the defaults of its parameters; "offload", what that policy does here, or
+ * null. */
+void kv_rules_write(const struct kv_rules *rules, struct buffer *out);
+
+#endif

@@ -1,0 +1,271 @@
+/* log.c - see log.h.
+ *
+ * The ring holds text, line behind line.  The writer copies as many whole lines as fit one write
+ * that a pipe takes as a unit, and writes them without the lock, so nobody ever waits for stderr
+ * while holding it. */
+#define _GNU_SOURCE /* memrchr */
+
+#include "server/settings/log.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/base/error.h"
+
+enum { LINE_BYTES = 1024 };
+static_assert(LINE_BYTES <= PIPE_BUF && 2 * LINE_BYTES <= LOG_RING_BYTES / 2, "lines fit");
+
+enum writer_state {
+    WRITER_NONE, /* lines are written by whoever logs them */
+    WRITER_RUNNING,
+    WRITER_STOPPING, /* it ends when the ring is empty */
+    WRITER_DONE,
+    WRITER_ABANDONED, /* it did not end in time */
+};
+
+/* The one global of the server: every room below would otherwise carry a pointer for nothing
+ * else. */
+static struct {
+    _Atomic(enum log_level) threshold;
+    atomic_uint_least64_t n_lost;
+    pthread_t thread;
+    pthread_mutex_t lock; /* of all that follows */
+    pthread_cond_t changed;
+    enum writer_state state;
+    char ring[LOG_RING_BYTES];
+    size_t first, n; /* the text is ring[first, first + n), around the end */
+    uint64_t n_dropped; /* since the last line that got in */
+} shared = {.threshold = LOG_INFO, .lock = PTHREAD_MUTEX_INITIALIZER};
+
+void log_set_level(enum log_level level) {
+    atomic_store(&shared.threshold, level);
+}
+
+uint64_t log_n_lost(void) {
+    return atomic_load(&shared.n_lost);
+}
+
+/* ---- lines ---- */
+
+static size_t write_head(char *line, enum log_level level) {
+    static const char *const names[] = {"error", "warn ", "info ", "debug"};
+    struct timespec now;
+    struct tm utc;
+    char date[32];
+    clock_gettime(CLOCK_REALTIME, &now);
+    gmtime_r(&now.tv_sec, &utc);
+    strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%S", &utc);
+    return (size_t)snprintf(line, LINE_BYTES, "%s.%03ldZ %s ", date, now.tv_nsec / 1000000,
+                            names[level]);
+}
+
+/* Returns the line's length with its end. */
+static size_t format_line(char *line, enum log_level level, const char *format, va_list args) {
+    const size_t head = write_head(line, level);
+    const int written = vsnprintf(line + head, LINE_BYTES - head - 1, format, args);
+    size_t length = head + (written > 0 ? (size_t)written : 0);
+    if (length > LINE_BYTES - 2) length = LINE_BYTES - 2; /* vsnprintf cut it */
+    for (size_t i = head; i < length; i++)
+        if ((unsigned char)line[i] < 0x20 || line[i] == 0x7F) line[i] = '?';
+    line[length] = '\n';
+    return length + 1;
+}
+
+/* A log that cannot be written is no reason to stop serving: what stderr refuses is counted. */
+static void write_lines(const char *text, size_t length) {
+    while (length > 0) {
+        const ssize_t n = write(STDERR_FILENO, text, length);
+        if (n >= 0) {
+            text += n;
+            length -= (size_t)n;
+        } else if (errno == EAGAIN) { /* whoever shares stderr with us may have made it so */
+            poll(&(struct pollfd){.fd = STDERR_FILENO, .events = POLLOUT}, 1, -1);
+        } else if (errno != EINTR) {
+            for (size_t i = 0; i < length; i++) shared.n_lost += text[i] == '\n';
+            return;
+        }
+    }
+}
+
+/* ---- the ring, under the lock ---- */
+
+static void ring_put(const char *text, size_t length) {
+    const size_t at = (shared.first + shared.n) % LOG_RING_BYTES;
+    const size_t before_end = length < LOG_RING_BYTES - at ? length : LOG_RING_BYTES - at;
+    memcpy(shared.ring + at, text, before_end);
+    memcpy(shared.ring, text + before_end, length - before_end);
+    shared.n += length;
+}
+
+/* Takes whole lines, as many as fit; returns their bytes. */
+static size_t ring_take(char *out, size_t size) {
+    size_t n = shared.n < size ? shared.n : size;
+    const size_t before_end = n < LOG_RING_BYTES - shared.first ? n : LOG_RING_BYTES - shared.first;
+    memcpy(out, shared.ring + shared.first, before_end);
+    memcpy(out + before_end, shared.ring, n - before_end);
+    if (n > 0) n = (size_t)((char *)memrchr(out, '\n', n) - out) + 1;
+    shared.first = (shared.first + n) % LOG_RING_BYTES;
+    shared.n -= n;
+    return n;
+}
+
+/* Says how many lines are missing here; there is room. */
+static void note_gap(void) {
+    char line[LINE_BYTES];
+    const size_t head = write_head(line, LOG_WARN);
+    const int n =
+        snprintf(line + head, LINE_BYTES - head,
+                 "log: %" PRIu64 " lines dropped: nobody read them\n", shared.n_dropped);
+    ring_put(line, head + (size_t)n);
+    shared.n_dropped = 0;
+}
+
+/* Once lines are dropped, others are until there is room for many: a gap is then one gap, and said
+ * once. */
+static void put_or_drop(const char *line, size_t length) {
+    const size_t limit = shared.n_dropped ? LOG_RING_BYTES / 2 : LOG_RING_BYTES - length;
+    if (shared.state == WRITER_ABANDONED || shared.n > limit) {
+        shared.n_dropped++;
+        shared.n_lost++;
+        return;
+    }
+    if (shared.n_dropped) note_gap();
+    ring_put(line, length);
+}
+
+void log_event(enum log_level level, const char *format, ...) {
+    if (level > atomic_load(&shared.threshold)) return;
+    char line[LINE_BYTES];
+    va_list args;
+    va_start(args, format);
+    const size_t length = format_line(line, level, format, args);
+    va_end(args);
+    pthread_mutex_lock(&shared.lock);
+    const bool is_direct = shared.state == WRITER_NONE;
+    if (!is_direct) {
+        put_or_drop(line, length);
+        pthread_cond_signal(&shared.changed);
+    }
+    pthread_mutex_unlock(&shared.lock);
+    if (is_direct) write_lines(line, length);
+}
+
+/* ---- the writer ---- */
+
+/* Waits until there is text, and takes some; 0: the log is to end. */
+static size_t next_lines(char *out, size_t size) {
+    pthread_mutex_lock(&shared.lock);
+    while (shared.n == 0 && shared.n_dropped == 0 && shared.state == WRITER_RUNNING)
+        pthread_cond_wait(&shared.changed, &shared.lock);
+    if (shared.n == 0 && shared.n_dropped > 0) note_gap();
+    const size_t n = ring_take(out, size);
+    if (n == 0) {
+        shared.state = WRITER_DONE;
+        pthread_cond_broadcast(&shared.changed);
+    }
+    pthread_mutex_unlock(&shared.lock);
+    return n;
+}
+
+static void *run_writer(void *unused) {
+    char lines[PIPE_BUF];
+    size_t n;
+    while ((n = next_lines(lines, sizeof(lines))) > 0) write_lines(lines, n);
+    return unused;
+}
+
+/* With every signal blocked: they are the loop's, and a SIGPIPE becomes EPIPE. */
+static int start_thread(void) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int failure = pthread_create(&shared.thread, NULL, run_writer, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failure;
+}
+
+int log_start(struct error *err) {
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&shared.changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    shared.state = WRITER_RUNNING;
+    if (start_thread() == 0) return 0;
+    shared.state = WRITER_NONE;
+    return error_set(err, ERR_NOMEM, "cannot start the thread that writes the log");
+}
+
+static struct timespec in_ms(long ms) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_sec += ms / 1000;
+    t.tv_nsec += ms % 1000 * 1000000;
+    if (t.tv_nsec >= 1000000000) t.tv_sec++, t.tv_nsec -= 1000000000;
+    return t;
+}
+
+/* A blocked write cannot be called off, so its thread is not waited for: it ends with the
+ * process. */
+void log_stop(void) {
+    const struct timespec deadline = in_ms(LOG_FLUSH_MS);
+    pthread_mutex_lock(&shared.lock);
+    if (shared.state != WRITER_RUNNING) {
+        pthread_mutex_unlock(&shared.lock);
+        return;
+    }
+    shared.state = WRITER_STOPPING;
+    pthread_cond_broadcast(&shared.changed);
+    while (shared.state == WRITER_STOPPING &&
+           pthread_cond_timedwait(&shared.changed, &shared.lock, &deadline) == 0) {
+    }
+    const bool is_done = shared.state == WRITER_DONE;
+    shared.state = is_done ? WRITER_NONE : WRITER_ABANDONED;
+    pthread_mutex_unlock(&shared.lock);
+    if (is_done) pthread_join(shared.thread, NULL);
+    else pthread_detach(shared.thread);
+}
+
+/* ---- values ---- */
+
+static bool is_plain(unsigned char c) {
+    return c > ' ' && c < 0x7F && c != '"' && c != '\\' && c != '=';
+}
+
+/* Returns the length of the character as it stands between quotes. */
+static size_t escape(char out[8], unsigned char c) {
+    if (c == '"' || c == '\\') return (size_t)snprintf(out, 8, "\\%c", c);
+    if (c < ' ' || c >= 0x7F) return (size_t)snprintf(out, 8, "\\x%02x", c);
+    return (size_t)snprintf(out, 8, "%c", c);
+}
+
+const char *log_quote(char *out, size_t size, const char *text) {
+    static const char end[] = "\"...";
+    size_t n = 0;
+    while (is_plain((unsigned char)text[n])) n++;
+    if (n > 0 && !text[n] && n < size) return memcpy(out, text, n + 1);
+    assert(size > sizeof(end) + 8);
+    n = 0;
+    out[n++] = '"';
+    for (; *text; text++) {
+        char escaped[8];
+        const size_t length = escape(escaped, (unsigned char)*text);
+        if (n + length + sizeof(end) > size) break;
+        memcpy(out + n, escaped, length);
+        n += length;
+    }
+    snprintf(out + n, size - n, "%s", *text ? end : "\"");
+    return out;
+}

@@ -1,0 +1,462 @@
+/* options.c - see options.h. */
+#include "server/settings/options.h"
+
+#include <ctype.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/error.h"
+#include "engine/base/json_guard.h"
+
+static const char *const device_words[] = {"auto", "cpu", "cuda", NULL};
+static const char *const kv_dtype_words[] = {"auto",     "float32", "float16",
+                                             "bfloat16", "fp8",     NULL};
+static const char *const offload_dtype_words[] = {"auto", "fp8", NULL};
+static const char *const dtype_words[] = {"auto", "float32", "bfloat16", NULL};
+static const char *const prefill_words[] = {"auto", "dense", "sparse", NULL};
+static const char *const load_words[] = {"auto", "dummy", NULL};
+static const char *const isa_words[] = {"auto", "plain", "avx2", "avx512", NULL};
+static const char *const level_words[] = {"error", "warn", "info", "debug", NULL};
+
+enum { CONFIG_MAX_BYTES = 1 << 20 };
+
+#define AT(member) offsetof(struct options, member)
+#define STRING(member, initial, help) OPTION_STRING, AT(member), 0, 0, initial, NULL, help
+#define NUMBER(member, low, high, initial, help)                                                   \
+    OPTION_NUMBER, AT(member), low, high, initial, NULL, help
+#define BYTES(member, low, high, initial, help)                                                    \
+    OPTION_BYTES, AT(member), low, high, initial, NULL, help
+#define FRACTION(member, low, high, initial, help)                                                 \
+    OPTION_FRACTION, AT(member), low, high, initial, NULL, help
+#define CHOICE(member, words, initial, help) OPTION_CHOICE, AT(member), 0, 0, initial, words, help
+#define BOOL(member, initial, help) OPTION_BOOL, AT(member), 0, 0, initial, NULL, help
+
+static const struct option entries[] = {
+    {"model", STRING(model, NULL,
+                     "model directory; also the argument of `quire serve` [the default model]")},
+    {"load-format", CHOICE(load_format, load_words, "auto",
+                           "dummy: random weights of the model's config.json, to measure")},
+    {"config", STRING(config, NULL, "JSON file with settings, named as here")},
+    {"host", STRING(host, "127.0.0.1", "address to listen on")},
+    {"port", NUMBER(port, 0, 65535, "8000", "port to listen on; 0: any free one")},
+    {"served-model-name",
+     STRING(served_model_name, NULL, "name of the model in the API [the directory's]")},
+    {"api-key",
+     STRING(api_key, NULL, "key that every route but /health, /live and /ready asks for")},
+    {"api-key-file", STRING(api_key_file, NULL, "file that holds the key in place of --api-key")},
+    {"require-api-key", BOOL(require_api_key, "false", "do not start without a key")},
+    {"max-model-len", NUMBER(max_model_len, 0, 1u << 30, "0",
+                             "prompt and answer together, in tokens; 0: the model's own")},
+    {"max-num-seqs", NUMBER(max_num_seqs, 1, 65536, "256", "sequences that run at once")},
+    {"max-num-batched-tokens",
+     NUMBER(max_num_batched_tokens, 1, 1u << 24, "2048", "tokens in one step")},
+    {"max-num-queued-reqs", NUMBER(max_num_queued_reqs, 1, 1u << 20, "1024",
+                                   "sequences that may wait; more are answered 429")},
+    {"gpu-memory-utilization",
+     FRACTION(gpu_memory_utilization, 10, 100, "0.9",
+              "share of the GPU's memory for weights, steps and the KV cache, 0.1 to 1")},
+    {"kv-cache-memory", BYTES(kv_cache_memory, 0, UINT64_MAX, "0",
+                              "bytes for the KV cache, with K, M or G; 0: what fits")},
+    {"kv-cache-dtype",
+     CHOICE(kv_cache_dtype, kv_dtype_words, "auto", "how keys and values are kept")},
+    {"kv-policy", STRING(kv_policy, "{\"type\": \"full\"}",
+                         "what requests keep that name no kv_policy, as its JSON")},
+    {"allowed-kv-policies", STRING(allowed_kv_policies, "full,streaming,heavy_hitter,offload",
+                                   "types of kv_policy that requests may name")},
+    {"kv-offload-size", BYTES(kv_offload_size, 0, UINT64_MAX, "0",
+                              "bytes of the system's memory for what leaves the KV cache but is "
+                              "not forgotten, with K, M or G; 0: nothing goes there")},
+    {"kv-offload-dtype", CHOICE(kv_offload_dtype, offload_dtype_words, "auto",
+                                "how offload's tokens are kept there; auto: as in the KV cache")},
+    {"max-selected", NUMBER(max_selected, 64, KV_POLICY_MAX_TOKENS, "16384",
+                            "kv_policy offload: tokens that a request may select")},
+    {"filters-file", STRING(filters_file, NULL,
+                            "kv_policy offload: which layers choose [config/filters/MODEL.json]")},
+    {"prefill", CHOICE(prefill, prefill_words, "auto",
+                       "how prompts are computed; dense: no request may ask for sparse")},
+    {"pattern-file", STRING(pattern_file, NULL,
+                            "what each head visits of a long prompt [config/patterns/MODEL.json]")},
+    {"min-sparse-tokens", NUMBER(min_sparse_tokens, 0, 1u << 30, "0",
+                                 "auto: shorter prompts are dense; 0: the pattern file's for this "
+                                 "backend, else 32768")},
+    {"dense-tail", NUMBER(dense_tail, 0, 1u << 24, "64",
+                          "last tokens of a sparse prompt that visit everything")},
+    {"synthetic-lines", NUMBER(synthetic_lines, 0, UINT32_MAX, "0",
+                               "for comparisons: columns and diagonals are drawn from this seed "
+                               "and not found in the prompt; 0: found")},
+    {"max-long-tokens", NUMBER(max_long_tokens, 0, 1u << 30, "0",
+                               "longest prompt computed layer by layer; 0: as memory allows")},
+    {"max-itl", NUMBER(max_itl, 0, 60000, "0",
+                       "milliseconds a step may take while others generate; 0: any")},
+    {"enable-prefix-caching",
+     BOOL(enable_prefix_caching, "true", "share the cached beginnings of prompts")},
+    {"batch-invariant", BOOL(batch_invariant, "false",
+                             "the same bits for a request whatever runs beside it; slower")},
+    {"device", CHOICE(device, device_words, "auto", "where the model runs")},
+    {"dtype", CHOICE(dtype, dtype_words, "auto", "how the CPU multiplies")},
+    {"isa", CHOICE(isa, isa_words, "auto", "instruction set of the CPU backend")},
+    {"threads", NUMBER(threads, 0, 1024, "0", "threads of the CPU backend; 0: one per usable CPU")},
+    {"max-connections", NUMBER(max_connections, 1, 1u << 20, "4096", "connections at once")},
+    {"max-body-size",
+     BYTES(max_body_size, 1024, 1ull << 30, "64M", "largest request body; more is answered 413")},
+    {"max-buffered-body",
+     BYTES(max_buffered_body, 4096, 1ull << 40, "1G",
+           "bytes of all request bodies together that are being received or in use, with K, M or "
+           "G; more is answered 503")},
+    {"request-timeout",
+     NUMBER(request_timeout, 1, 86400, "30", "seconds a client may take to send a request")},
+    {"keep-alive-timeout",
+     NUMBER(keep_alive_timeout, 1, 86400, "75", "seconds a connection may stay without one")},
+    {"stall-timeout",
+     NUMBER(stall_timeout, 1, 86400, "30", "seconds a reader may take nothing of its stream")},
+    {"shutdown-timeout",
+     NUMBER(shutdown_timeout, 0, 86400, "30", "seconds that running requests get after SIGTERM")},
+    {"log-level", CHOICE(log_level, level_words, "info", "what is logged")},
+};
+
+#undef AT
+#undef STRING
+#undef NUMBER
+#undef BYTES
+#undef FRACTION
+#undef CHOICE
+#undef BOOL
+
+static const struct option_table settings = {entries, sizeof(entries) / sizeof(*entries)};
+
+const struct option_table *options_table(void) {
+    return &settings;
+}
+
+/* Where a value came from, for messages: "--port", "QUIRE_PORT" or "\"port\" in FILE". */
+struct source {
+    const char *label;
+    struct error *err;
+};
+
+static int parse_number(const struct option *option, const char *text, const struct source *from,
+                        uint64_t *out) {
+    uint64_t x = 0;
+    const char *at = text;
+    for (; isdigit((unsigned char)*at); at++) {
+        if (__builtin_mul_overflow(x, 10u, &x) ||
+            __builtin_add_overflow(x, (uint64_t)(*at - '0'), &x)) {
+            return error_set(from->err, ERR_INVALID, "%s: '%.64s' is too large", from->label, text);
+        }
+    }
+    unsigned shift = 0;
+    const char *const suffixes = "KMG";
+    const char *suffix = *at && at > text && option->kind == OPTION_BYTES
+                             ? strchr(suffixes, toupper((unsigned char)*at))
+                             : NULL;
+    if (suffix) {
+        shift = 10 * (unsigned)(suffix - suffixes + 1);
+        at++;
+    }
+    if (at == text || *at) {
+        return error_set(from->err, ERR_INVALID, "%s: '%.64s' is not a %s", from->label, text,
+                         option->kind == OPTION_BYTES ? "number of bytes (digits, then K, M or G)"
+                                                      : "whole number");
+    }
+    if (x > UINT64_MAX >> shift || x << shift < option->low || x << shift > option->high) {
+        return error_set(from->err, ERR_INVALID, "%s: %.64s is out of range [%llu, %llu]",
+                         from->label, text, (unsigned long long)option->low,
+                         (unsigned long long)option->high);
+    }
+    *out = x << shift;
+    return 0;
+}
+
+static int parse_fraction(const struct option *option, const char *text, const struct source *from,
+                          double *out) {
+    char *end;
+    const double x = strtod(text, &end);
+    if (!(isdigit((unsigned char)*text) || *text == '.') || *end)
+        return error_set(from->err, ERR_INVALID, "%s: '%.64s' is not a number", from->label, text);
+    if (!(100 * x >= (double)option->low && 100 * x <= (double)option->high))
+        return error_set(from->err, ERR_INVALID, "%s: %.64s is out of range [%.2g, %.2g]",
+                         from->label, text, (double)option->low / 100,
+                         (double)option->high / 100);
+    *out = x;
+    return 0;
+}
+
+static int parse_choice(const struct option *option, const char *text, const struct source *from,
+                        uint64_t *out) {
+    char all[128] = "";
+    for (size_t i = 0; option->words[i]; i++) {
+        if (strcmp(option->words[i], text) == 0) {
+            *out = i;
+            return 0;
+        }
+        const size_t length = strlen(all);
+        snprintf(all + length, sizeof(all) - length, "%s%s", i ? ", " : "", option->words[i]);
+    }
+    return error_set(from->err, ERR_INVALID, "%s: '%.64s' is not one of %s", from->label, text,
+                     all);
+}
+
+static int parse_bool(const char *text, const struct source *from, bool *out) {
+    *out = strcmp(text, "true") == 0 || strcmp(text, "1") == 0;
+    if (*out || strcmp(text, "false") == 0 || strcmp(text, "0") == 0) return 0;
+    return error_set(from->err, ERR_INVALID, "%s: '%.64s' is neither true nor false", from->label,
+                     text);
+}
+
+static int set_string(char **target, const char *text, const struct source *from) {
+    if (!*text) return error_set(from->err, ERR_INVALID, "%s: must not be empty", from->label);
+    char *copy = strdup(text);
+    if (!copy) return error_set(from->err, ERR_NOMEM, "no memory for %s", from->label);
+    free(*target);
+    *target = copy;
+    return 0;
+}
+
+static int set_option(void *options, const struct option *option, const char *text,
+                      const struct source *from) {
+    void *target = (char *)options + option->offset;
+    switch (option->kind) {
+    case OPTION_STRING: return set_string(target, text, from);
+    case OPTION_NUMBER:
+    case OPTION_BYTES: return parse_number(option, text, from, target);
+    case OPTION_FRACTION: return parse_fraction(option, text, from, target);
+    case OPTION_CHOICE: return parse_choice(option, text, from, target);
+    case OPTION_BOOL: return parse_bool(text, from, target);
+    }
+    return error_set(from->err, ERR_INVALID, "%s: unknown kind", from->label);
+}
+
+static const struct option *find_option(const struct option_table *table, const char *name,
+                                        size_t length) {
+    for (size_t i = 0; i < table->n; i++) {
+        const struct option *option = &table->entries[i];
+        if (strlen(option->name) == length && memcmp(option->name, name, length) == 0)
+            return option;
+    }
+    return NULL;
+}
+
+static int set_defaults(const struct option_table *table, void *options, struct error *err) {
+    for (size_t i = 0; i < table->n; i++) {
+        const struct option *option = &table->entries[i];
+        if (!option->initial) continue;
+        const int rc =
+            set_option(options, option, option->initial, &(struct source){option->name, err});
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+/* One flag at argv[*i]: --name value, --name=value, or a boolean's --name and --no-name. */
+static int apply_flag(const struct option_table *table, void *options, int argc, char **argv,
+                      int *i, struct error *err) {
+    const char *name = argv[*i] + 2;
+    const char *equals = strchr(name, '=');
+    const size_t length = equals ? (size_t)(equals - name) : strlen(name);
+    const bool negated = length > 3 && strncmp(name, "no-", 3) == 0;
+    const struct option *option = find_option(table, name, length);
+    char label[80];
+    snprintf(label, sizeof(label), "--%.*s", (int)(length > 64 ? 64 : length), name);
+    const struct source from = {label, err};
+    if (!option && negated && !equals) {
+        option = find_option(table, name + 3, length - 3);
+        if (option && option->kind == OPTION_BOOL)
+            return set_option(options, option, "false", &from);
+        option = NULL;
+    }
+    if (!option)
+        return error_set(err, ERR_INVALID, "%s is not an option; see `quire serve --help`", label);
+    if (equals) return set_option(options, option, equals + 1, &from);
+
+    const bool has_value = *i + 1 < argc;
+    if (option->kind == OPTION_BOOL && (!has_value || argv[*i + 1][0] == '-')) {
+        return set_option(options, option, "true", &from);
+    }
+    if (!has_value) return error_set(err, ERR_INVALID, "%s needs a value", label);
+    return set_option(options, option, argv[++*i], &from);
+}
+
+static int apply_flags(struct options *options, int argc, char **argv, struct error *err) {
+    const char *key_before = options->api_key;
+    bool has_model = false;
+    for (int i = 0; i < argc; i++) {
+        int rc = 0;
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            options->help = true;
+        } else if (strncmp(argv[i], "--", 2) == 0 && argv[i][2]) {
+            rc = apply_flag(&settings, options, argc, argv, &i, err);
+        } else if (argv[i][0] == '-' || has_model) {
+            rc = error_set(err, ERR_INVALID,
+                           "'%.64s' is not expected here; see `quire serve --help`", argv[i]);
+        } else {
+            has_model = true;
+            rc = set_string(&options->model, argv[i], &(struct source){"MODEL", err});
+        }
+        if (rc) return rc;
+    }
+    /* A value that is set is a copy of its own, made before the old one is freed. */
+    options->api_key_in_arguments = options->api_key != key_before;
+    return 0;
+}
+
+static void variable_name(char *out, size_t size, const char *name) {
+    snprintf(out, size, "QUIRE_%s", name);
+    for (char *at = out; *at; at++) *at = *at == '-' ? '_' : (char)toupper((unsigned char)*at);
+}
+
+static int apply_environment(struct options *options, char *const *environment, struct error *err) {
+    for (size_t i = 0; i < settings.n; i++) {
+        char name[64];
+        variable_name(name, sizeof(name), entries[i].name);
+        const size_t length = strlen(name);
+        for (char *const *at = environment; at && *at; at++) {
+            if (strncmp(*at, name, length) != 0 || (*at)[length] != '=') continue;
+            const int rc =
+                set_option(options, &entries[i], *at + length + 1, &(struct source){name, err});
+            if (rc) return rc;
+        }
+    }
+    return 0;
+}
+
+/* A member of the file as the text a flag would have. */
+static int apply_member(struct options *options, const struct option *option, const json_t *value,
+                        const struct source *from) {
+    char number[32];
+    if (json_is_string(value)) return set_option(options, option, json_string_value(value), from);
+    if (json_is_integer(value) && (option->kind == OPTION_NUMBER || option->kind == OPTION_BYTES)) {
+        snprintf(number, sizeof(number), "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+        return set_option(options, option, number, from);
+    }
+    if (json_is_number(value) && option->kind == OPTION_FRACTION) {
+        snprintf(number, sizeof(number), "%.17g", json_number_value(value));
+        return set_option(options, option, number, from);
+    }
+    if (json_is_boolean(value) && option->kind == OPTION_BOOL) {
+        return set_option(options, option, json_is_true(value) ? "true" : "false", from);
+    }
+    if (json_is_null(value) && !option->initial) return 0;
+    return error_set(from->err, ERR_INVALID, "%s has the wrong type", from->label);
+}
+
+static int apply_file(struct options *options, const char *path, struct error *err) {
+    struct error why = {0};
+    json_t *root = NULL;
+    int rc = json_guard_read(&root, path, CONFIG_MAX_BYTES, &why);
+    if (rc)
+        return error_set(err, rc == ERR_NOMEM ? rc : ERR_INVALID, "--config %.480s", why.text);
+    for (void *at = json_object_iter(root); at && !rc; at = json_object_iter_next(root, at)) {
+        const char *name = json_object_iter_key(at);
+        const struct option *option = find_option(&settings, name, strlen(name));
+        char label[400];
+        snprintf(label, sizeof(label), "\"%.64s\" in %.300s", name, path);
+        if (name[0] == '#') continue;
+        const json_t *value = json_object_iter_value(at);
+        if (!option) {
+            rc = error_set(err, ERR_INVALID, "%s is not an option", label);
+        } else if (strcmp(name, "config") == 0 && !json_is_null(value)) {
+            rc = error_set(err, ERR_INVALID, "%s: a file cannot name another", label);
+        } else {
+            rc = apply_member(options, option, value, &(struct source){label, err});
+        }
+    }
+    json_decref(root);
+    return rc;
+}
+
+/* The file's name itself comes from a flag or the environment, so those are read first, and again
+ * last. */
+int options_load(struct options *out, int argc, char **argv, char *const *environment,
+                 struct error *err) {
+    struct options options = {0};
+    int rc = set_defaults(&settings, &options, err);
+    if (!rc) rc = apply_environment(&options, environment, err);
+    if (!rc) rc = apply_flags(&options, argc, argv, err);
+    if (!rc && options.config && !options.help) {
+        char *path = options.config;
+        options.config = NULL;
+        options_fini(&options);
+        rc = set_defaults(&settings, &options, err);
+        if (!rc) rc = apply_file(&options, path, err);
+        if (!rc) rc = apply_environment(&options, environment, err);
+        if (!rc) rc = apply_flags(&options, argc, argv, err);
+        free(path);
+    }
+    if (!rc)
+        rc = kv_rules_read(&options.kv_rules, options.kv_policy, options.allowed_kv_policies, err);
+    if (rc) {
+        options_fini(&options);
+        return rc;
+    }
+    *out = options;
+    return 0;
+}
+
+void options_free(const struct option_table *table, void *target) {
+    for (size_t i = 0; i < table->n; i++) {
+        char **string = (char **)((char *)target + table->entries[i].offset);
+        if (table->entries[i].kind != OPTION_STRING) continue;
+        free(*string);
+        *string = NULL;
+    }
+}
+
+void options_fini(struct options *options) {
+    options_free(&settings, options);
+    *options = (struct options){0};
+}
+
+/* True when the flag, up to its '=' and without "no-", is in the table. */
+static bool has_flag(const struct option_table *table, const char *flag) {
+    if (strncmp(flag, "--", 2) != 0) return false;
+    const size_t length = strcspn(flag + 2, "=");
+    if (find_option(table, flag + 2, length)) return true;
+    return length > 3 && strncmp(flag + 2, "no-", 3) == 0 &&
+           find_option(table, flag + 5, length - 3);
+}
+
+int options_take(const struct option_table *table, void *target, int *argc, char **argv,
+                 struct error *err) {
+    int kept = 0, rc = set_defaults(table, target, err);
+    for (int i = 0; i < *argc && !rc; i++) {
+        if (has_flag(table, argv[i])) rc = apply_flag(table, target, *argc, argv, &i, err);
+        else argv[kept++] = argv[i];
+    }
+    if (rc) options_free(table, target);
+    else *argc = kept;
+    return rc;
+}
+
+static void print_kind(FILE *out, const struct option *option) {
+    switch (option->kind) {
+    case OPTION_STRING: fputs("TEXT", out); break;
+    case OPTION_NUMBER: fputs("N", out); break;
+    case OPTION_BYTES: fputs("BYTES", out); break;
+    case OPTION_FRACTION: fputs("X", out); break;
+    case OPTION_BOOL: fputs("true|false", out); break;
+    case OPTION_CHOICE:
+        for (size_t i = 0; option->words[i]; i++)
+            fprintf(out, "%s%s", i ? "|" : "", option->words[i]);
+    }
+}
+
+void options_print_table(FILE *out, const struct option_table *table) {
+    for (size_t i = 0; i < table->n; i++) {
+        const struct option *option = &table->entries[i];
+        fprintf(out, "  --%s ", option->name);
+        print_kind(out, option);
+        fprintf(out, "\n        %s", option->help);
+        if (option->initial) fprintf(out, " [%s]", option->initial);
+        fputc('\n', out);
+    }
+}
+
+void options_print_help(FILE *out) {
+    fputs("usage: quire serve [MODEL] [options]\n\n"
+          "Each option is also read from the environment (--max-num-seqs: QUIRE_MAX_NUM_SEQS) and\n"
+          "from the file given by --config (\"max-num-seqs\"); a flag wins over the environment,\n"
+          "that over the file.\n\n",
+          out);
+    options_print_table(out, &settings);
+}

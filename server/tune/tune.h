@@ -1,0 +1,53 @@
+/* tune.h - `quire tune`: finds for every head which keys it may leave out of a long prompt, and
+ * from which length on that pays on this machine (MInference section 3.2); and which layers may
+ * choose the tokens that others see (OmniKV section 4.2).
+ *
+ *   tune_prompts.c    calibration prompts
+ *   tune_pass.c       one prompt through the model, attention measured at each layer
+ *   tune_search.c     what is tried, and what is chosen of it
+ *   tune_fit.c        candidates of equal cost
+ *   tune_layers.c     what layers choose at the end of a prompt, and how alike that is
+ *   tune_filters.c    which of them become filters
+ *   tune_state.c      what has been measured, so that a second run goes on
+ *   tune_ladder.c     from which length on whole prompts are faster, through an engine
+ *   tune_output.c     the pattern file, and what is printed
+ *   tune_plan.c       the flags
+ *   tune.c            the order of all this; progress.c tells how far it is
+ *
+ * A run may be killed at any time: every layer that was measured is in the state file, and how
+ * alike they are, of every prompt.
+ *
+ * Thread: main.  Memory: its own, freed on return. */
+#ifndef SERVER_TUNE_TUNE_H
+#define SERVER_TUNE_TUNE_H
+
+#include "server/bench/bench.h"
+
+struct backend;
+struct options;
+
+enum tune_find { TUNE_FIND_BOTH, TUNE_FIND_PATTERNS, TUNE_FIND_FILTERS };
+
+struct tune_plan {
+    uint64_t find; /* enum tune_find */
+    struct bench_sizes lengths; /* n 0: the default */
+    char *lengths_text, *out, *filters_out, *state; /* those but the first: NULL, the default */
+    uint64_t n_samples;                             /* of each length */
+    uint64_t seed;
+    uint64_t objective; /* enum tune_objective */
+    double budget;      /* TUNE_FLOPS: share of the pairs that a fitted candidate may visit */
+    double target, floor; /* struct tune_goal */
+    uint64_t n_selected, n_dense; /* 0: the default */
+    uint64_t max_filters, n_wait;
+};
+
+/* Reads the flags of `quire tune` out of argv and leaves the rest, in order, in argv[0..*argc). */
+int tune_plan_read(struct tune_plan *plan, int *argc, char **argv, struct error *err);
+void tune_plan_fini(struct tune_plan *plan);
+void tune_print_help(void);
+
+/* Tunes the model on the backend, which is borrowed; prints what was chosen to stdout. */
+int tune_run(const struct tune_plan *plan, const struct options *options, const char *model_dir,
+             struct backend *backend, struct error *err);
+
+#endif

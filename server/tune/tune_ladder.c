@@ -1,0 +1,162 @@
+/* tune_ladder.c - from which length on a user waits no longer for a sparse prompt than for a dense
+ * one: whole prompts through an engine with the chosen patterns, one after the other.
+ *
+ * Attention alone would not tell: a sparse prompt goes through the model layer by layer, in many
+ * small steps, which may cost a short one more than its attention gains.
+ *
+ * Thread: main.  Memory: an engine's, while it climbs. */
+#include "server/tune/tune_job.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/error.h"
+#include "engine/base/siphash.h"
+#include "engine/base/sizes.h"
+#include "engine/tune/tune_state.h"
+#include "server/bench/report.h"
+#include "server/bench/timed_engine.h"
+#include "server/settings/options.h"
+#include "server/tune/tune_prompts.h"
+
+/* Pairs of a dense and a sparse run that count; one more before them warms up. */
+enum { MIN_PAIRS = 3, MAX_PAIRS = 15 };
+/* Short prompts are repeated for this long. */
+static const double ENOUGH_S = 1.0;
+
+/* What a rung of an earlier run must have been measured with, beside the state's settings. */
+static uint64_t hash_measurement(const struct tune *t) {
+    static const char what[8] = "prompts"; /* rungs of attention alone had none */
+    static const uint64_t key[2] = {0};    /* nobody chooses patterns to make them collide */
+    const size_t n = (size_t)t->model.n_layers * t->model.n_heads;
+    struct siphash hash;
+    uint64_t word;
+    memcpy(&word, what, sizeof(word));
+    siphash_init(&hash, key);
+    siphash_absorb(&hash, word);
+    siphash_absorb(&hash, t->options->dense_tail);
+    siphash_absorb(&hash, t->config.max_long_rows);
+    siphash_absorb(&hash, t->config.batch_invariant);
+    for (size_t i = 0; i < n; i++) {
+        const struct attn_pattern *p = &t->patterns.heads[i];
+        siphash_absorb(&hash, p->kind);
+        siphash_absorb(&hash, (uint64_t)p->p1 << 32 | p->p2);
+    }
+    return siphash_end(&hash);
+}
+
+/* ---- how far it is ---- */
+
+/* In runs of a candidate on the longest prompt, of the pairs that are run in any case. */
+static double rung_work(const struct tune *t, uint32_t n_tokens) {
+    const double share = (double)n_tokens / t->longest;
+    return 2 * (1 + MIN_PAIRS) * share * share * t->model.n_layers;
+}
+
+double tune_ladder_work(const struct tune *t) {
+    double work = 0;
+    for (uint32_t length = TUNE_FIRST_RUNG; length <= min_u32(t->longest, t->top); length *= 2)
+        work += rung_work(t, length);
+    return work;
+}
+
+/* By tune_ladder_work(): not those between, nor beyond the longest. */
+static bool is_foreseen(const struct tune *t, uint32_t n_tokens) {
+    return n_tokens <= t->longest && (n_tokens & (n_tokens - 1)) == 0;
+}
+
+/* ---- a rung ---- */
+
+static int time_prompt(struct tune *t, struct timed_engine *timed, enum prefill_mode mode,
+                       double *seconds, struct error *err) {
+    const struct timed_batch batch = {
+        .tokens = t->prompt.ids,
+        .n_prompt = (uint32_t)t->prompt.n,
+        .n_sequences = 1,
+        .n_generate = 1,
+        .prefill = {.mode = mode, .dense_tail = (uint32_t)t->options->dense_tail}};
+    struct timing timing;
+    const int rc = timed_engine_run(timed, &batch, &timing, err);
+    *seconds = timing.total_seconds;
+    return rc;
+}
+
+static bool is_enough(uint32_t n_pairs, double seconds) {
+    return n_pairs == MAX_PAIRS || (n_pairs >= MIN_PAIRS && seconds >= ENOUGH_S);
+}
+
+/* In turns, so that whatever else the machine does is shared. */
+static int time_pairs(struct tune *t, struct timed_engine *timed, struct tune_rung *rung,
+                      struct error *err) {
+    double dense[1 + MAX_PAIRS], sparse[1 + MAX_PAIRS], spent = 0;
+    char where[64];
+    uint32_t n = 0;
+    snprintf(where, sizeof(where), "break-even, %" PRIu32 " tokens", rung->n_tokens);
+    for (; n == 0 || !is_enough(n - 1, spent); n++) {
+        int rc = time_prompt(t, timed, PREFILL_DENSE, &dense[n], err);
+        if (!rc) rc = time_prompt(t, timed, PREFILL_SPARSE, &sparse[n], err);
+        if (rc) return rc;
+        if (n > 0) spent += dense[n] + sparse[n];
+        if (n <= MIN_PAIRS)
+            progress_add(&t->progress, rung_work(t, rung->n_tokens) / (1 + MIN_PAIRS), where);
+    }
+    rung->dense_s = report_spread(dense + 1, n - 1).median;
+    rung->sparse_s = report_spread(sparse + 1, n - 1).median;
+    return 0;
+}
+
+static int measure_rung(struct tune *t, struct timed_engine *timed, struct tune_rung *rung,
+                        struct error *err) {
+    if (!is_foreseen(t, rung->n_tokens))
+        progress_expect(&t->progress, rung_work(t, rung->n_tokens));
+    const int rc = tune_make_prompt(t, TUNE_RETRIEVAL, TUNE_MAX_SAMPLES, rung->n_tokens, err);
+    return rc ? rc : time_pairs(t, timed, rung, err);
+}
+
+/* ---- the ladder ---- */
+
+static int climb(struct tune *t, struct timed_engine *timed, struct error *err) {
+    const uint64_t key = hash_measurement(t);
+    uint32_t n_tokens;
+    int rc = 0;
+    while (!rc && (n_tokens = tune_next_rung(t->rungs, t->n_rungs, t->top)) > 0) {
+        struct tune_rung rung = {.n_tokens = n_tokens};
+        if (!tune_state_find_rung(t->state, key, n_tokens, &rung)) {
+            rc = measure_rung(t, timed, &rung, err);
+            if (!rc) rc = tune_state_add_rung(t->state, key, &rung, err);
+        }
+        if (!rc) tune_insert_rung(t->rungs, t->n_rungs++, &rung);
+    }
+    return rc;
+}
+
+static bool is_all_dense(const struct tune *t) {
+    for (uint32_t i = 0; i < t->model.n_layers * t->model.n_heads; i++)
+        if (t->patterns.heads[i].kind != PATTERN_DENSE) return false;
+    return true;
+}
+
+/* As `quire serve` would have it with these options, for one sequence of the top's length. */
+static int open_engine(struct tune *t, struct timed_engine *timed, struct error *err) {
+    struct engine_config config = t->config;
+    struct error why = {0};
+    config.max_model_len = t->top + 1; /* the one that is generated */
+    config.max_num_seqs = 1;
+    config.sparse_prefill = true;
+    config.patterns = t->patterns.heads;
+    const int rc = timed_engine_open(timed, config, &why);
+    return rc ? error_set(err, rc, "break-even, prompts of up to %" PRIu32 " tokens: %.400s",
+                          t->top, why.text)
+              : 0;
+}
+
+int tune_climb_ladder(struct tune *t, struct error *err) {
+    struct timed_engine timed;
+    if (is_all_dense(t)) return 0; /* nothing is left out, so nothing is faster */
+    int rc = open_engine(t, &timed, err);
+    if (rc) return rc;
+    rc = climb(t, &timed, err);
+    timed_engine_close(&timed);
+    return rc;
+}

@@ -1,0 +1,198 @@
+/* linear_bench.cu - times the kernel for few rows over the Llama-3-8B products, beside a plain read
+ * of the same bytes.
+ *
+ *   CSV: variant, shape, rows, overlap, us (median), TB/s of weights, fraction of the read
+ *
+ *   bare     products alone
+ *   fused    norm and SiLU inside the products
+ *   apart    norm and SiLU in kernels of their own
+ *
+ * Weights are random and rotate through 1 GB, many times the second-level cache.  Launches are
+ * replayed from a CUDA graph.  "model" is 32 layers and the head over 15 GB, nothing twice.
+ *
+ * Thread: main.  Memory: 16 GB of the device. */
+#include "cuda/elementwise/elementwise.cu"
+#include "cuda/linear/linear_kernels.cu"
+#include "tests/cuda/bench/bench.cuh"
+
+/* The ceiling: every block reads its share and throws it away. */
+static __global__ void read_kernel(const uint4 *from, size_t n, uint32_t *sink) {
+    uint32_t x = 0;
+    const size_t stride = (size_t)gridDim.x * blockDim.x;
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i + 3 * stride < n; i += 4 * stride) {
+        uint4 v[4];
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            v[k] = load_once(reinterpret_cast<const bf16 *>(from + i + k * stride));
+#pragma unroll
+        for (int k = 0; k < 4; k++) x ^= v[k].x ^ v[k].y ^ v[k].z ^ v[k].w;
+    }
+    if (x == 0x12345678u) *sink = x;
+}
+
+struct shape {
+    const char *name;
+    uint32_t n_in, n_parts, n_out[3];
+    bool accumulate, y_f32, norm, gated;
+};
+
+static const struct shape shapes[] = {
+    {"qkv", 4096, 3, {4096, 1024, 1024}, false, false, true, false},
+    {"o", 4096, 1, {4096}, true, false, false, false},
+    {"gate_up", 4096, 2, {14336, 14336}, false, false, true, true},
+    {"down", 14336, 1, {4096}, true, false, false, false},
+    {"head", 4096, 1, {128256}, false, true, true, false}};
+
+struct arena {
+    bf16 *weights, *x, *norm_weight, *normed;
+    void *y;
+    size_t n_weights; /* elements */
+};
+
+static size_t count_weights(const struct shape *s) {
+    size_t n = 0;
+    for (uint32_t i = 0; i < s->n_parts; i++) n += (size_t)s->n_out[i] * s->n_in;
+    return n;
+}
+
+static struct skinny_params params_of(const struct shape *s, const struct arena *arena, size_t at,
+                                      uint32_t n_rows) {
+    struct skinny_params p = {};
+    p.x = arena->x;
+    p.n_rows = n_rows;
+    p.n_in = s->n_in;
+    p.n_parts = s->n_parts;
+    p.w_dtype = DTYPE_BF16;
+    p.accumulate = s->accumulate;
+    p.y_f32 = s->y_f32;
+    size_t width = 0, y_at = 0;
+    for (uint32_t i = 0; i < s->n_parts; i++) width += s->n_out[i];
+    for (uint32_t i = 0; i < s->n_parts; i++) {
+        p.parts[i].w = arena->weights + at;
+        p.parts[i].y = static_cast<bf16 *>(arena->y) + y_at;
+        p.parts[i].y_stride = width;
+        p.parts[i].n_out = s->n_out[i];
+        at += (size_t)s->n_out[i] * s->n_in;
+        y_at += s->n_out[i];
+    }
+    return p;
+}
+
+static double bench_read(const struct arena *arena, cudaStream_t stream) {
+    const size_t bytes = (size_t)4 << 30;
+    const double us = time_graph(stream, 5, [&] {
+        read_kernel<<<132 * 8, 512, 0, stream>>>(reinterpret_cast<const uint4 *>(arena->weights),
+                                                 bytes / 16, static_cast<uint32_t *>(arena->y));
+    });
+    return (double)bytes / us * 1e-6;
+}
+
+typedef cudaError_t (*launcher)(const struct shape *s, const struct arena *arena,
+                                struct skinny_params *p, struct launch launch);
+
+static cudaError_t run_bare(const struct shape *, const struct arena *, struct skinny_params *p,
+                            struct launch launch) {
+    return launch_skinny(p, launch);
+}
+
+static cudaError_t run_fused(const struct shape *s, const struct arena *arena,
+                             struct skinny_params *p, struct launch launch) {
+    p->norm_weight = s->norm ? arena->norm_weight : nullptr;
+    p->eps = 1e-5f;
+    p->gated = s->gated;
+    if (s->gated) p->parts[0].y_stride = p->parts[0].n_out;
+    return launch_skinny(p, launch);
+}
+
+static cudaError_t run_apart(const struct shape *s, const struct arena *arena,
+                             struct skinny_params *p, struct launch launch) {
+    if (s->norm) {
+        const struct rmsnorm_params norm = {p->x,          arena->norm_weight, DTYPE_BF16,
+                                            arena->normed, p->n_rows,          p->n_in,
+                                            p->n_in,       p->n_in,            1e-5f,
+                                            1};
+        check(launch_rmsnorm(&norm, launch), "rmsnorm");
+        p->x = arena->normed;
+    }
+    check(launch_skinny(p, launch), s->name);
+    if (!s->gated) return cudaSuccess;
+    const struct gate_mul_params silu = {arena->y, arena->normed, p->n_rows, p->parts[0].n_out};
+    return launch_gate_mul(&silu, launch);
+}
+
+static void bench_shape(const struct shape *s, const struct arena *arena, cudaStream_t stream,
+                        uint32_t n_rows, bool overlap, double read, const char *name,
+                        launcher run) {
+    const size_t n = count_weights(s), n_sets = std::max<size_t>(1, ((size_t)1 << 29) / n);
+    const double us = time_graph(stream, 9,
+                                 [&] {
+                                     for (size_t i = 0; i < n_sets; i++) {
+                                         struct skinny_params p =
+                                             params_of(s, arena, i * n, n_rows);
+                                         check(run(s, arena, &p, (struct launch){stream, overlap}),
+                                               s->name);
+                                     }
+                                 }) /
+                      (double)n_sets;
+    const double rate = 2.0 * (double)n / us * 1e-6;
+    printf("%s,%s,%u,%d,%.2f,%.3f,%.3f\n", name, s->name, n_rows, overlap, us, rate, rate / read);
+}
+
+static void bench_model(const struct arena *arena, cudaStream_t stream, uint32_t n_rows,
+                        bool overlap, double read, const char *name, launcher run) {
+    size_t total = 0;
+    const double us = time_graph(stream, 5, [&] {
+        size_t at = 0;
+        for (int layer = 0; layer < 33; layer++)
+            for (const struct shape &s : shapes) {
+                if ((layer == 32) != s.y_f32) continue;
+                struct skinny_params p = params_of(&s, arena, at, n_rows);
+                check(run(&s, arena, &p, (struct launch){stream, overlap}), s.name);
+                at += count_weights(&s);
+            }
+        total = at;
+    });
+    const double rate = 2.0 * (double)total / us * 1e-6;
+    printf("%s,model,%u,%d,%.2f,%.3f,%.3f\n", name, n_rows, overlap, us, rate, rate / read);
+}
+
+struct variant {
+    const char *name;
+    launcher run;
+};
+
+int main() {
+    static const struct variant variants[] = {
+        {"bare", run_bare}, {"fused", run_fused}, {"apart", run_apart}};
+    struct arena arena = {};
+    cudaStream_t stream;
+    int n_devices = 0;
+    if (cudaGetDeviceCount(&n_devices) != cudaSuccess || n_devices == 0) {
+        printf("SKIPPED, NOTHING WAS MEASURED: there is no CUDA device\n");
+        return 77;
+    }
+    arena.n_weights = (size_t)7600 << 20;
+    check(cudaStreamCreate(&stream), "stream");
+    check(cudaMalloc(&arena.weights, arena.n_weights * sizeof(bf16)), "memory for weights");
+    check(cudaMalloc(&arena.x, 16 * 14336 * sizeof(bf16)), "memory");
+    check(cudaMalloc(&arena.norm_weight, 4096 * sizeof(bf16)), "memory");
+    check(cudaMalloc(&arena.normed, 16 * 14336 * sizeof(bf16)), "memory");
+    check(cudaMalloc(&arena.y, 16 * 128256 * sizeof(float)), "memory");
+    fill_kernel<<<1024, 256, 0, stream>>>(arena.weights, arena.n_weights, 0.02f);
+    fill_kernel<<<64, 256, 0, stream>>>(arena.x, 16 * 14336, 1.0f);
+    fill_kernel<<<64, 256, 0, stream>>>(arena.norm_weight, 4096, 1.0f);
+    check(cudaMemsetAsync(arena.y, 0, 16 * 128256 * sizeof(float), stream), "memory");
+    const double read = bench_read(&arena, stream);
+    printf("variant,shape,rows,overlap,us,TB/s,of read (%.3f TB/s)\n", read);
+    for (const struct variant &v : variants) {
+        for (uint32_t n_rows : {1u, 4u, 8u, 16u})
+            for (int overlap = 0; overlap < 2; overlap++) {
+                if (n_rows > 1 && !overlap) continue;
+                for (const struct shape &s : shapes)
+                    bench_shape(&s, &arena, stream, n_rows, overlap, read, v.name, v.run);
+                bench_model(&arena, stream, n_rows, overlap, read, v.name, v.run);
+            }
+    }
+    return 0;
+}

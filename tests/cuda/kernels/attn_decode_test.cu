@@ -1,0 +1,192 @@
+/* attn_decode_test.cu - the decode attention against sums in double, fewer with --small.
+ * --portable leaves the copy engine out.
+ *
+ * The seed is printed.  Exit status: 0, 1 (something is wrong), 77 (no device).
+ *
+ * Thread: its own.  Memory: each case allocates and frees. */
+#include "tests/cuda/kernels/decode_oracle.cuh"
+
+namespace {
+
+int n_failed;
+
+void verdict(bool ok, const char *what, double error, double limit) {
+    printf("%s %-60s %.2e (limit %.0e)\n", ok ? "ok  " : "FAIL", what, error, limit);
+    if (!ok) n_failed++;
+}
+
+/* P is rounded to 16 bits (2^-9 for bf16) and so is the output: 2e-3 each at worst, per element. */
+constexpr double OUT_LIMIT = 5e-3, SCORE_LIMIT = 1e-5;
+/* Scores are off by 1e-5 at most, and so is the logarithm of their sum; it is rounded, too. */
+constexpr double LSE_LIMIT = 3e-5;
+
+void check_case(const test_case &c) {
+    fixture f(c);
+    rig r(f);
+    r.prepare(c.n_slots);
+    CHECK(launch_attn_decode(r.p, 0));
+    CHECK(cudaDeviceSynchronize());
+    char what[128];
+    snprintf(what, sizeof(what), "%s %s %u/%u d%u blocks %u split %u", c.name,
+             c.dtype == DTYPE_F16 ? "f16" : "bf16", c.n_heads, c.n_kv_heads, c.dim, c.n_blocks,
+             c.split_slots);
+    const double worst = r.worst_row(&f);
+    verdict(worst < OUT_LIMIT, what, worst, OUT_LIMIT);
+    const double worst_lse = r.worst_lse(&f);
+    verdict(worst_lse < LSE_LIMIT, "    its log-sum-exp", worst_lse, LSE_LIMIT);
+    if (!c.scores) return;
+    const double worst_score = r.worst_score(&f);
+    verdict(worst_score < SCORE_LIMIT, "    its raw scores", worst_score, SCORE_LIMIT);
+}
+
+/* One captured graph, replayed with other lengths: only data may differ between steps. */
+void check_graph_replay(uint32_t split_slots) {
+    const test_case c = {"graph", 16,          2,      128,   DTYPE_BF16, {4097, 700, 64, 9000},
+                         132,     split_slots, RANDOM, false, true};
+    fixture f(c);
+    rig r(f);
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    CHECK(cudaStreamCreate(&stream));
+    CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    CHECK(launch_attn_decode(r.p, stream));
+    CHECK(cudaStreamEndCapture(stream, &graph));
+    CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    for (const auto &n_slots : std::vector<std::vector<uint32_t>>{
+             {4097, 700, 64, 9000}, {1, 1, 1, 1}, {4096, 699, 63, 8999}, {100, 2, 3, 9000}}) {
+        f.c.n_slots = n_slots;
+        r.prepare(n_slots);
+        CHECK(cudaDeviceSynchronize()); /* a captured stream does not wait for the default one */
+        CHECK(cudaGraphLaunch(exec, stream));
+        CHECK(cudaStreamSynchronize(stream));
+        const double worst = r.worst_row(&f);
+        verdict(worst < OUT_LIMIT, "graph replayed with other lengths", worst, OUT_LIMIT);
+    }
+    CHECK(cudaGraphExecDestroy(exec));
+    CHECK(cudaGraphDestroy(graph));
+    CHECK(cudaStreamDestroy(stream));
+}
+
+void check_lengths() {
+    for (uint32_t n : {1u, 15u, 16u, 17u, 63u, 64u, 65u, 127u, 128u, 129u, 1000u, 4097u})
+        for (uint32_t blocks : {1u, 132u}) {
+            char name[32];
+            snprintf(name, sizeof(name), "n=%u", n);
+            check_case(
+                {name, 16, 2, 128, DTYPE_BF16, {n}, blocks, 0, RANDOM, n % 2 == 1, blocks > 1});
+        }
+    for (uint32_t blocks : {1u, 2u, 3u, 5u, 16u, 31u, 64u, 100u, 128u, 264u})
+        check_case({"splits", 8, 2, 128, DTYPE_BF16, {17000}, blocks, 0, RANDOM, false, true});
+    for (uint32_t blocks : {1u, 7u, 132u})
+        check_case({"fixed split",
+                    16,
+                    2,
+                    128,
+                    DTYPE_BF16,
+                    {4097, 1, 512, 513, 3000},
+                    blocks,
+                    512,
+                    RANDOM,
+                    true,
+                    true});
+    check_case({"fixed split", 4, 1, 128, DTYPE_BF16, {70000}, 132, 512, RANDOM, false, true});
+}
+
+void check_shapes() {
+    const std::vector<uint32_t> ragged = {1, 4097, 63, 64, 65, 2, 777, 1, 130, 16, 2048};
+    for (uint32_t dim : {64u, 80u, 96u, 128u, 256u})
+        for (enum dtype dtype : {DTYPE_BF16, DTYPE_F16})
+            for (uint32_t group : {1u, 2u, 3u, 4u, 7u, 8u, 9u, 16u})
+                check_case({"ragged", 2 * group, 2, dim, dtype, ragged, group % 2 ? 132u : 17u, 0,
+                            RANDOM, group % 2 == 1, group % 3 == 1});
+    check_case({"one KV head", 12, 1, 64, DTYPE_BF16, ragged, 132, 0, RANDOM, true, true});
+    check_case({"many short", 4, 2, 128, DTYPE_BF16, std::vector<uint32_t>(300, 33), 132, 0, RANDOM,
+                true, true});
+    check_case({"one long, many short",
+                32,
+                8,
+                128,
+                DTYPE_BF16,
+                {9000, 5, 5, 5, 5, 5, 5, 200},
+                132,
+                0,
+                RANDOM,
+                true,
+                true});
+}
+
+void check_logits() {
+    for (enum content content : {EQUAL_LOGITS, HUGE_LOGIT, HUGE_NEGATIVE_LOGIT})
+        for (enum dtype dtype : {DTYPE_BF16, DTYPE_F16}) {
+            const char *names[] = {"", "equal logits", "logit +60", "logit -60"};
+            check_case(
+                {names[content], 16, 2, 128, dtype, {1, 3000, 65}, 132, 0, content, true, true});
+            check_case({names[content], 8, 2, 64, dtype, {5000}, 40, 0, content, false, true});
+        }
+}
+
+/* Scores are around 1, so this bends all of them, and 60 to what it tends to. */
+void check_caps() {
+    for (enum dtype dtype : {DTYPE_BF16, DTYPE_F16})
+        for (uint32_t dim : {64u, 80u, 128u, 256u}) {
+            const std::vector<uint32_t> n_slots = {1, 3000, 65};
+            check_case({"capped", 16, 2, dim, dtype, n_slots, 132, 0, RANDOM, true, true, 1.5f});
+            check_case({"capped", 9, 1, dim, dtype, n_slots, 17, 0, HUGE_LOGIT, true, true, 1.5f});
+        }
+}
+
+/* A row's bits under fixed splits: alone, in a batch, with another number of blocks. */
+void check_batch_invariance() {
+    test_case c = {"invariance", 16, 2, 128, DTYPE_BF16, {3001}, 132, 512, RANDOM, false, true};
+    const auto output = [](const fixture &f) {
+        rig r(f);
+        r.prepare(f.c.n_slots);
+        CHECK(launch_attn_decode(r.p, 0));
+        return r.out.download();
+    };
+    fixture alone(c);
+    const auto expected = output(alone);
+    bool same = true;
+    for (uint32_t blocks : {1u, 50u, 132u}) {
+        c.n_slots = {77, 3001, 4097, 1};
+        c.n_blocks = blocks;
+        fixture batch(c);
+        for (uint32_t slot = 0; slot < 3001; slot++)
+            for (uint32_t h = 0; h < 4; h++)
+                memcpy(batch.row(1, slot, h / 2, h % 2), alone.row(0, slot, h / 2, h % 2), 256);
+        std::copy(alone.q.begin(), alone.q.end(), batch.q.begin() + (long)alone.q.size());
+        const auto got = output(batch);
+        same &= std::equal(expected.begin(), expected.end(), got.begin() + (long)expected.size());
+    }
+    verdict(same, "fixed splits: same bits alone, in batches, on 1..132 blocks", !same, 0);
+}
+
+} // namespace
+
+int main(int argc, char **argv) {
+    int n_devices = 0;
+    if (cudaGetDeviceCount(&n_devices) != cudaSuccess || n_devices == 0) {
+        printf("SKIPPED: no CUDA device\n");
+        return 77;
+    }
+    cudaDeviceProp device;
+    CHECK(cudaGetDeviceProperties(&device, 0));
+    printf("%s, %d multiprocessors, seed %u\n", device.name, device.multiProcessorCount, SEED);
+    bool small = false;
+    for (int i = 1; i < argc; i++) {
+        small |= strcmp(argv[i], "--small") == 0; /* for compute-sanitizer */
+        g_portable |= strcmp(argv[i], "--portable") == 0;
+    }
+    check_graph_replay(0);
+    check_graph_replay(ATTN_FIXED_SPLIT_SLOTS);
+    check_batch_invariance();
+    check_logits();
+    check_caps();
+    if (!small) {
+        check_lengths();
+        check_shapes();
+    }
+    printf("%d failed\n", n_failed);
+    return n_failed ? 1 : 0;
+}
