@@ -74,6 +74,9 @@ class Server:
                 stderr=stderr or log)
         if wait:
             self.wait_ready()
+            # The log is written a moment after what it tells of; tests read what came before.
+            if not stderr and not {"--log-level", "QUIRE_LOG_LEVEL"} & {*arguments, *(env or {})}:
+                self.wait_logged("listening on")
 
     @property
     def url(self):
