@@ -51,7 +51,7 @@ struct engine {
     struct tokenizer *tokenizer;
     struct model *model;
     struct kv_pool kv;
-    struct kv_store store; /* base NULL: there is none */
+    struct host_pool store; /* base NULL: there is none */
     struct kv_swaps swaps;
     struct kv_space space;
     struct sequence_shared shared;
@@ -181,7 +181,7 @@ static uint32_t n_windowed(const struct engine *e) {
 /* As if all that is free became pages, the pool comes last: of layers that keep everything. */
 static uint64_t most_slots(const struct engine *e, struct device_memory device) {
     const uint64_t longest = (uint64_t)e->config.max_num_seqs * longest_sequence(e);
-    const uint64_t n_sparse = e->info.selections ? e->store.n_planes : 0;
+    const uint64_t n_sparse = e->info.selections ? e->store.n_host_layers : 0;
     const uint64_t n_layers = e->model->config.n_layers - n_sparse - n_windowed(e);
     if (device.total == 0 || n_layers == 0) return longest;
     return min_u64(device.free / (e->kv.page_bytes * n_layers) * PAGE_TOKENS, longest);
@@ -302,15 +302,15 @@ static int check_groups(const struct engine *e, struct error *err) {
 /* In the system's memory; before the workspace, for a device may need some of its own for it. */
 static int create_store(struct engine *e, struct error *err) {
     struct backend *be = e->config.backend;
-    struct kv_store *store = &e->store;
+    struct host_pool *store = &e->store;
     e->info.selections = memory_plan_selections(&e->config);
     int code = check_groups(e, err);
     if (code) return code;
-    code = memory_plan_store(store, &e->config, &e->model->config, err);
+    code = memory_plan_host_pool(store, &e->config, &e->model->config, err);
     if (code || store->n_blocks == 0) return code;
-    e->info.store_bytes = store->n_blocks * (uint64_t)kv_store_block_bytes(store);
-    e->info.store_tokens = (uint64_t)store->n_blocks * PAGE_TOKENS;
-    code = be->ops->store_alloc(be, e->info.store_bytes, &store->base, err);
+    e->info.host_pool_bytes = store->n_blocks * (uint64_t)host_pool_block_bytes(store);
+    e->info.host_pool_tokens = (uint64_t)store->n_blocks * PAGE_TOKENS;
+    code = be->ops->host_pool_alloc(be, e->info.host_pool_bytes, &store->base, err);
     if (!code) code = page_pool_create(&e->space.blocks, store->n_blocks, err);
     e->space.store = store;
     e->space.swaps = &e->swaps;
@@ -455,7 +455,7 @@ const struct engine_info *engine_info(const struct engine *e) {
 
 /* Hands the step's events over.  Counters first: who sees a final event may submit again at
  * once. */
-static void publish(struct engine *e, struct event_list *events) {
+static void insert(struct engine *e, struct event_list *events) {
     uint32_t n_final = 0;
     for (const struct engine_event *event = events->first; event; event = event->next)
         n_final += event->kind == EVENT_FINISH;
@@ -504,7 +504,7 @@ static void device_failed(struct engine *e, const struct error *err, struct even
 /* Of the oldest step in flight. */
 static void take_results(struct engine *e, struct event_list *events) {
     struct error err = {0};
-    const uint32_t n_newer = scheduler_n_flights(e->scheduler) - 1;
+    const uint32_t n_newer = scheduler_n_inflight(e->scheduler) - 1;
     int code = decoder_collect(e->decoder, n_newer, &err);
     if (!code) code = model_check(e->model, &err); /* a CPU's weights lie in their files */
     if (code) device_failed(e, &err, events);
@@ -513,7 +513,7 @@ static void take_results(struct engine *e, struct event_list *events) {
 
 static int submit_batch(struct engine *e, struct batch *batch, struct error *err) {
     int code =
-        batch->kind == PACE_SLICE
+        batch->kind == STEP_TIME_SLICE
             ? decoder_submit_slice(e->decoder, &batch->step, &batch->slice, err)
             : decoder_submit(e->decoder, &batch->step, batch->samples, batch->n_samples,
                              batch->results, batch->totals, err);
@@ -542,7 +542,7 @@ static void run_step(struct engine *e, struct event_list *events) {
         return;
     }
     const uint32_t n_ahead = batch && runs_ahead ? 1 : 0;
-    if (scheduler_n_flights(e->scheduler) > n_ahead) take_results(e, events);
+    if (scheduler_n_inflight(e->scheduler) > n_ahead) take_results(e, events);
 }
 
 static void *run_engine(void *arg) {
@@ -550,15 +550,15 @@ static void *run_engine(void *arg) {
     struct event_list events = {0};
     for (;;) {
         bool idle =
-            scheduler_n_live(e->scheduler) == 0 && scheduler_n_flights(e->scheduler) == 0;
+            scheduler_n_live(e->scheduler) == 0 && scheduler_n_inflight(e->scheduler) == 0;
         if (obey(e, idle ? mailbox_wait(&e->commands) : mailbox_take(&e->commands), &events)) break;
         run_step(e, &events);
-        publish(e, &events);
+        insert(e, &events);
     }
     obey(e, mailbox_close(&e->commands), &events);
-    while (scheduler_n_flights(e->scheduler) > 0) take_results(e, &events);
+    while (scheduler_n_inflight(e->scheduler) > 0) take_results(e, &events);
     scheduler_end_all(e->scheduler, FINISH_CANCELLED, 0, NULL, &events);
-    publish(e, &events);
+    insert(e, &events);
     return NULL;
 }
 
@@ -571,7 +571,7 @@ static struct kv_limits kv_limits(const struct engine *e) {
                               .bounded_caches = e->info.bounded_caches,
                               .selections = e->info.selections,
                               .max_selected = most_selected(e),
-                              .has_store = e->store.base != NULL};
+                              .has_host_pool = e->store.base != NULL};
 }
 
 static int check_kv(const struct engine *e, const struct engine_request *r, struct error *err) {
@@ -588,7 +588,7 @@ static int check_kv(const struct engine *e, const struct engine_request *r, stru
         return error_set(err, ERR_TOO_LONG,
                          "the request moves up to %" PRIu64 " tokens out of the KV cache, and "
                          "there is room for %" PRIu64,
-                         most.blocks * PAGE_TOKENS, e->info.store_tokens);
+                         most.blocks * PAGE_TOKENS, e->info.host_pool_tokens);
     return 0;
 }
 
@@ -757,7 +757,7 @@ void engine_destroy(struct engine *e) {
     prefix_cache_destroy(e->space.cache);
     page_pool_destroy(e->space.pool);
     page_pool_destroy(e->space.blocks);
-    if (e->store.base) e->config.backend->ops->store_free(e->config.backend, e->store.base);
+    if (e->store.base) e->config.backend->ops->host_pool_free(e->config.backend, e->store.base);
     if (e->kv.base) e->config.backend->ops->free(e->config.backend, e->kv.base);
     model_destroy(e->model, e->config.backend);
     tokenizer_destroy(e->tokenizer);

@@ -44,11 +44,11 @@ struct engine_config {
      * KV_OFFLOAD.  n_groups 0: they may not. */
     const struct layer_group *groups;
     uint32_t n_groups;
-    uint64_t kv_store_bytes; /* of the system's memory, for what KV_OFFLOAD moves there, for the
+    uint64_t host_pool_bytes; /* of the system's memory, for what KV_OFFLOAD moves there, for the
                                 pages of sequences that wait, and for cached ones; 0: nothing goes
                                 there */
-    bool kv_store_fp8;       /* KV_OFFLOAD's tokens are kept in 8 bits an element, as they are in
-                                any case where kv_dtype has no more: struct kv_store */
+    bool host_pool_fp8;       /* KV_OFFLOAD's tokens are kept in 8 bits an element, as they are in
+                                any case where kv_dtype has no more: struct host_pool */
     uint32_t max_selected;   /* of KV_OFFLOAD: the largest n_selected that requests may ask for */
     bool sparse_prefill; /* prompts may be computed sparsely: room is planned for it */
     /* Host [n_layers][n_heads] of the model, borrowed until engine_destroy(), for requests without
@@ -87,7 +87,7 @@ struct engine_info {
     uint64_t text_pages;    /* that a text of max_model_len tokens takes, which is kept whole */
     bool bounded_caches;    /* asked for, and the backend can */
     bool selections;        /* KV_OFFLOAD: there are groups, and the backend can */
-    uint64_t store_bytes, store_tokens; /* of the store in the system's memory; 0: there is none */
+    uint64_t host_pool_bytes, host_pool_tokens; /* of the store in the system's memory; 0: there is none */
     bool sparse_prefill;    /* asked for, and the backend can */
     uint32_t long_rows;     /* engine_config.max_long_rows, as planned; 0: no such room */
     uint64_t long_bytes;    /* of that room; part of workspace_bytes */

@@ -42,7 +42,7 @@ uint64_t memory_available(void) {
 }
 
 static bool can_keep(const struct backend *be) {
-    return be->ops->keep_decode && be->ops->keep_prefill && be->ops->keep_totals;
+    return be->ops->evict_decode && be->ops->evict_chunk && be->ops->evict_totals;
 }
 
 struct kv_pool memory_plan_pages(const struct engine_config *config,
@@ -61,35 +61,35 @@ bool memory_plan_selections(const struct engine_config *config) {
 }
 
 /* Planes as large as a page of every layer. */
-static uint32_t planes_of_pages(const struct kv_store *store, const struct engine_config *config,
+static uint32_t planes_of_pages(const struct host_pool *store, const struct engine_config *config,
                                 const struct model_config *model) {
     const uint64_t bytes = (uint64_t)memory_plan_pages(config, model).page_bytes * model->n_layers;
-    return (uint32_t)div_up(bytes, PAGE_TOKENS * kv_store_token_bytes(store));
+    return (uint32_t)div_up(bytes, PAGE_TOKENS * host_pool_token_bytes(store));
 }
 
-int memory_plan_store(struct kv_store *store, const struct engine_config *config,
+int memory_plan_host_pool(struct host_pool *store, const struct engine_config *config,
                       const struct model_config *model, struct error *err) {
     const bool selects = memory_plan_selections(config);
-    *store = (struct kv_store){.dtype = config->kv_dtype,
+    *store = (struct host_pool){.dtype = config->kv_dtype,
                                .fp8 = config->kv_dtype == DTYPE_FP8 ||
-                                      (selects && config->kv_store_fp8),
+                                      (selects && config->host_pool_fp8),
                                .n_kv_heads = model->n_kv_heads,
                                .head_dim = model->head_dim};
-    if (config->kv_store_bytes == 0) return 0;
-    store->n_planes = selects ? groups_n_layers(config->groups, config->n_groups, model->windows)
+    if (config->host_pool_bytes == 0) return 0;
+    store->n_host_layers = selects ? groups_n_layers(config->groups, config->n_groups, model->windows)
                               : planes_of_pages(store, config, model);
-    const size_t block_bytes = kv_store_block_bytes(store);
-    store->n_blocks = (uint32_t)min_u64(config->kv_store_bytes / block_bytes, UINT32_MAX);
+    const size_t block_bytes = host_pool_block_bytes(store);
+    store->n_blocks = (uint32_t)min_u64(config->host_pool_bytes / block_bytes, UINT32_MAX);
     if (store->n_blocks > 0) return 0;
     return error_set(err, ERR_INVALID,
                      "%" PRIu64 " bytes for what leaves the KV cache are less than %d tokens take, "
-                     "%zu", config->kv_store_bytes, PAGE_TOKENS, block_bytes);
+                     "%zu", config->host_pool_bytes, PAGE_TOKENS, block_bytes);
 }
 
 bool memory_plan_sparse(const struct engine_config *config, const struct model_config *model) {
     const struct backend_ops *ops = config->backend->ops;
     return config->sparse_prefill && ops->attn_index && ops->sparse_totals &&
-           model_has_wide_layers(model);
+           model_has_full_attention(model);
 }
 
 /* A tenth of what the engine may use; no more is known to be there. */
@@ -105,7 +105,7 @@ static uint64_t affordable_rows(const struct engine_config *config,
 uint32_t memory_plan_long_rows(const struct engine_config *config, const struct model_config *model,
                                uint32_t max_model_len, struct device_memory device,
                                uint64_t available) {
-    const bool some_leave = memory_plan_selections(config) && config->kv_store_bytes > 0;
+    const bool some_leave = memory_plan_selections(config) && config->host_pool_bytes > 0;
     if (!memory_plan_sparse(config, model) && !some_leave) return 0;
     /* Slices are whole tiles. */
     if (config->max_batched_tokens < SPARSE_TILE) return 0;
@@ -164,9 +164,9 @@ static int refuse_empty(uint64_t block_bytes, const struct engine_config *config
 }
 
 uint64_t memory_plan_text_pages(const struct longest_text *text) {
-    const uint64_t n_near = kv_windowed_pages(text->window, text->step_rows, text->n_tokens);
+    const uint64_t n_in_window = kv_windowed_pages(text->window, text->step_rows, text->n_tokens);
     return kv_n_pages(text->n_tokens) * (text->n_layers - text->n_windowed) +
-           n_near * text->n_windowed;
+           n_in_window * text->n_windowed;
 }
 
 /* Of a sequence that keeps the longest text; with a store for all of it sparse layers, and those
@@ -174,11 +174,11 @@ uint64_t memory_plan_text_pages(const struct longest_text *text) {
  * their own. */
 static uint64_t needed_pages(const struct longest_text *text) {
     const uint64_t n_pages = kv_n_pages(text->n_tokens), in_all = memory_plan_text_pages(text);
-    const struct kv_store *store = text->store;
+    const struct host_pool *store = text->store;
     if (!store || text->long_rows == 0 || store->n_blocks < text->n_tokens / PAGE_TOKENS)
         return in_all;
     const uint64_t n_long = min_u64(n_pages, kv_n_pages(text->long_rows));
-    return min_u64(in_all, in_all - n_pages * store->n_planes + 2 * n_long);
+    return min_u64(in_all, in_all - n_pages * store->n_host_layers + 2 * n_long);
 }
 
 int memory_plan_kv(struct kv_pool *pool, const struct engine_config *config,

@@ -20,7 +20,7 @@ bool memory_plan_selections(const struct engine_config *config);
 /* The store, of the settings and the groups; n_blocks 0: there is none.  Without groups a block
  * holds a page of every layer.  base is NULL.  ERR_INVALID when there is to be a store, but not a
  * block fits. */
-int memory_plan_store(struct kv_store *store, const struct engine_config *config,
+int memory_plan_host_pool(struct host_pool *store, const struct engine_config *config,
                       const struct model_config *model, struct error *err);
 
 /* True where prompts may be computed sparsely: asked for, and the backend can. */
@@ -41,7 +41,7 @@ struct longest_text {
     /* Layers that keep the pages of their window only, and how many rows a step may append. */
     uint32_t n_windowed, window, step_rows;
     uint32_t long_rows;          /* memory_plan_long_rows() */
-    const struct kv_store *store; /* memory_plan_store(); NULL: no sequence selects */
+    const struct host_pool *store; /* memory_plan_host_pool(); NULL: no sequence selects */
 };
 
 /* Pages of the longest text, all of it on the device. */

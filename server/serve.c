@@ -179,7 +179,7 @@ static void log_offload(const struct serve *s) {
         return;
     }
     log_event(LOG_INFO, "offload: filter layers of %s, memory for %" PRIu64 " tokens%s",
-              s->offload.path, info->store_tokens, rules->store_fp8 ? ", in 8 bits" : "");
+              s->offload.path, info->host_pool_tokens, rules->host_pool_fp8 ? ", in 8 bits" : "");
 }
 
 static void log_head(const struct serve *s) {
@@ -199,7 +199,7 @@ static void log_plan(const struct serve *s) {
     /* Without patterns auto is dense, but whoever asks gets the default ones. */
     const bool only_if_asked =
         !s->prefill.path && s->options->prefill == PREFILL_AUTO &&
-        !(info->selections && info->store_bytes > 0);
+        !(info->selections && info->host_pool_bytes > 0);
     log_event(LOG_INFO, "model %s: context %u tokens", s->model_name, info->max_model_len);
     if (info->device_bytes)
         log_event(LOG_INFO,
@@ -211,9 +211,9 @@ static void log_plan(const struct serve *s) {
               " tokens in %u pages), workspace %.1f MiB",
               (double)info->weight_bytes / mib, (double)info->kv_bytes / mib, info->kv_tokens,
               info->n_pages, (double)info->workspace_bytes / mib);
-    if (info->store_bytes > 0)
+    if (info->host_pool_bytes > 0)
         log_event(LOG_INFO, "memory plan: %.1f MiB of the system's memory for what leaves the pool",
-                  (double)info->store_bytes / mib);
+                  (double)info->host_pool_bytes / mib);
     if (info->long_rows > 0)
         log_event(LOG_INFO,
                   "memory plan: %.1f MiB of the workspace for prompts of up to %u tokens that are "

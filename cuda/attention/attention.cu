@@ -46,12 +46,12 @@ struct attention {
 
     uint32_t max_seqs, n_plans; /* what a block has room for */
     uint64_t max_slots;
-    struct attn_plan_room room;
+    struct attn_plan_budget room;
 
-    /* Of the present step.  Of its items the last n_turned have keys to turn, and n_sparse in front
-     * of these are a sparse prompt's.  The others are attended by the plan of splits, if that has
-     * any items. */
-    uint32_t n_items, n_sparse, n_turned;
+    /* Of the present step.  Of its items the last n_rotated have keys to turn, and n_sparse in
+     * front of these are a sparse prompt's.  The others are attended by the plan of splits, if that
+     * has any items. */
+    uint32_t n_items, n_sparse, n_rotated;
     const struct attn_prefill_item *items;
 
     struct attn_split_shape split_shape;
@@ -204,7 +204,7 @@ static int make_room(struct cuda_backend *cuda, struct attention *a, uint32_t n_
     while (a->max_seqs < n_seqs) a->max_seqs = a->max_seqs ? 2 * a->max_seqs : 16;
     while (a->max_slots < n_slots) a->max_slots = a->max_slots ? 2 * a->max_slots : 65536;
     a->n_plans = n_plans;
-    a->room = attn_plan_room(&a->shape, a->max_seqs, a->max_slots);
+    a->room = attn_plan_budget(&a->shape, a->max_seqs, a->max_slots);
     cuda->n_moves++;
     const size_t group = a->n_heads / a->kv.n_kv_heads;
     return reserve_partials(cuda, a->room.n_partials * group * (a->kv.head_dim + 1), err);
@@ -228,7 +228,7 @@ int attention_reserve(struct cuda_backend *cuda, const struct step_limits *limit
     *bytes = *n_words = 0;
     int rc = 0;
     if (limits->tracked || limits->max_select_slots > 0)
-        rc = traces_reserve(cuda, limits->max_rows, limits->max_slots, limits->n_heads, err);
+        rc = attn_stats_reserve(cuda, limits->max_rows, limits->max_slots, limits->n_heads, err);
     if (rc || !a.prefill_fits) return rc;
     rc = shape_splits(cuda, &a, err);
     if (!rc) rc = reserve_splits(cuda, &a, err);
@@ -240,13 +240,13 @@ int attention_reserve(struct cuda_backend *cuda, const struct step_limits *limit
     return rc;
 }
 
-int attention_room(struct cuda_backend *cuda, const struct step *step, size_t *bytes,
+int attention_budget(struct cuda_backend *cuda, const struct step *step, size_t *bytes,
                    size_t *n_words, struct error *err) {
     struct attention *a = cuda->attention;
     *bytes = *n_words = 0;
     if (!a) return 0;
     int rc = 0;
-    if (a->kv.tracked || step_has_selects(step)) rc = traces_room(cuda, step, a->n_heads, err);
+    if (a->kv.tracked || step_has_selects(step)) rc = attn_stats_budget(cuda, step, a->n_heads, err);
     if (rc) return rc;
     if (a->prefill_fits && step->n_seqs > step->n_decode) {
         *n_words = item_words(a, step->n_rows - step->n_decode, step->n_seqs - step->n_decode);
@@ -278,7 +278,7 @@ static void plan_decode(const struct attention *a, const struct step *step,
     }
 }
 
-static bool is_turned(const struct step *step, uint32_t seq) {
+static bool is_rotated(const struct step *step, uint32_t seq) {
     return step->seqs[seq].budget && step->seqs[seq].budget->cache_positions;
 }
 
@@ -293,7 +293,7 @@ static bool is_sparse(const struct step *step, const struct attn_prefill_item &i
  * the keys as they are stored; n_rows: none. */
 static uint32_t first_dense_row(const struct step *step, uint32_t i) {
     const struct step_seq *seq = &step->seqs[i];
-    if (is_turned(step, i)) return seq->n_rows;
+    if (is_rotated(step, i)) return seq->n_rows;
     if (!seq->sparse) return 0;
     const uint32_t begin = seq->layers[0].n_slots - seq->n_rows - seq->sparse->first_slot,
                    first = begin / SPARSE_TILE, dense = sparse_first_dense_tile(seq->sparse);
@@ -333,20 +333,20 @@ static void plan_prefill(struct attention *a, const struct device_step *step,
                          const struct step *host_step, const struct step_arrays *arrays) {
     struct attn_prefill_item *items = reinterpret_cast<struct attn_prefill_item *>(arrays->items);
     a->items = reinterpret_cast<const struct attn_prefill_item *>(arrays->device_items);
-    a->n_items = a->n_sparse = a->n_turned = 0;
+    a->n_items = a->n_sparse = a->n_rotated = 0;
     attn_split_begin(&a->split);
     if (!a->prefill_fits || step->n_seqs == step->n_decode) return;
     a->n_items = attn_prefill_plan(reinterpret_cast<const uint32_t *>(arrays->seq_rows),
                                    reinterpret_cast<const uint32_t *>(arrays->n_slots),
                                    step->n_decode, step->n_seqs, items);
-    auto *turned = std::partition(items, items + a->n_items, [=](const auto &item) {
-        return !is_turned(host_step, (uint32_t)item.seq);
+    auto *rotated = std::partition(items, items + a->n_items, [=](const auto &item) {
+        return !is_rotated(host_step, (uint32_t)item.seq);
     });
-    const auto *sparse = std::partition(items, turned, [=](const auto &item) {
+    const auto *sparse = std::partition(items, rotated, [=](const auto &item) {
         return !is_sparse(host_step, item);
     });
-    a->n_turned = (uint32_t)(items + a->n_items - turned);
-    a->n_sparse = (uint32_t)(turned - sparse);
+    a->n_rotated = (uint32_t)(items + a->n_items - rotated);
+    a->n_sparse = (uint32_t)(rotated - sparse);
     if (max_splits(a) > 0) plan_splits(a, host_step, arrays);
 }
 
@@ -360,7 +360,7 @@ void attention_plan(struct cuda_backend *cuda, const struct step_arrays *arrays,
 
 static float *lse_of(const struct cuda_backend *cuda, const struct attn_args *args) {
     if (args->lse) return args->lse;
-    return args->kv->tracked ? cuda->traces.lse : nullptr;
+    return args->kv->tracked ? cuda->attn_stats.lse : nullptr;
 }
 
 /* The step's sequence whose rows follow an index in the layer, -1 if there is none. */
@@ -376,7 +376,7 @@ static uint32_t window_of(const struct cuda_backend *cuda, const struct attn_arg
 }
 
 /* For those who judge tokens by it. */
-static bool leaves_traces(const struct attn_args *args) {
+static bool leaves_attn_stats(const struct attn_args *args) {
     return args->kv->tracked || args->selects;
 }
 
@@ -394,10 +394,10 @@ static int attend_simply(struct cuda_backend *cuda, const struct attn_args *args
     p.n_rows = n_rows;
     p.decode = decode;
     p.scale = score_scale_of(args->scale, args->softcap);
-    if (leaves_traces(args)) p.traces = cuda->traces;
+    if (leaves_attn_stats(args)) p.attn_stats = cuda->attn_stats;
     p.selects = args->selects;
-    if (!decode) p.traces.lse = lse_of(cuda, args);
-    p.turns = key_turns_of(cuda, args);
+    if (!decode) p.attn_stats.lse = lse_of(cuda, args);
+    p.rotations = key_rotations_of(cuda, args);
     p.window = window_of(cuda, args);
     p.sparse_seq = decode ? -1 : sparse_seq_of(cuda->host_step, args->layer);
     p.sparse = cuda->sparse.view;
@@ -407,30 +407,30 @@ static int attend_simply(struct cuda_backend *cuda, const struct attn_args *args
 /* The fast kernels move 16 bytes at a time, also where they turn keys. */
 static bool aligned(const struct attn_args *args) {
     return ((uintptr_t)args->q | (uintptr_t)args->out) % 16 == 0 && args->q_stride % 8 == 0 &&
-           (!args->kv->tracked || turns_in_vectors(args->n_freqs));
+           (!args->kv->tracked || rotates_in_vectors(args->n_freqs));
 }
 
 /* Keys in 8 bits turn in the registers of who decodes. */
 static bool decodes_fast(const struct attention *a, const struct attn_args *args) {
-    const bool turns = args->kv->dtype != DTYPE_FP8 || !args->kv->tracked ||
-                       args->n_freqs % ATTN_DECODE_TURNS == 0;
-    return a->decode_fits && aligned(args) && turns;
+    const bool rotations = args->kv->dtype != DTYPE_FP8 || !args->kv->tracked ||
+                       args->n_freqs % ATTN_DECODE_ROTATED == 0;
+    return a->decode_fits && aligned(args) && rotations;
 }
 
 /* What attention over a tracked pool needs beside the step. */
-static int open_turns(struct cuda_backend *cuda, const struct attn_args *args, struct error *err) {
+static int open_rotations(struct cuda_backend *cuda, const struct attn_args *args, struct error *err) {
     if (!args->kv->tracked || !args->inv_freq) return 0;
     return freqs_send(cuda, &cuda->rotary[args->rope], args->inv_freq, args->n_freqs, err);
 }
 
 int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
-    const uint32_t n_rows = cuda->repeating ? cuda->launch_rows : cuda->step.n_decode;
+    const uint32_t n_rows = cuda->in_graph ? cuda->launch_rows : cuda->step.n_decode;
     if (n_rows == 0) return 0;
     int rc = open_attention(cuda, args, err);
-    if (!rc) rc = open_turns(cuda, args, err);
+    if (!rc) rc = open_rotations(cuda, args, err);
     bool awaited = false;
-    if (!rc) rc = select_await(cuda, args->layer, leaves_traces(args), &awaited, err);
+    if (!rc) rc = select_await(cuda, args->layer, leaves_attn_stats(args), &awaited, err);
     if (rc) return rc;
     struct attention *a = cuda->attention;
     if (!decodes_fast(a, args))
@@ -452,10 +452,10 @@ int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct er
     p.partial_out = static_cast<float *>(cuda->partials);
     p.partial_lse = p.partial_out +
                     (size_t)a->room.n_partials * (a->n_heads / a->kv.n_kv_heads) * a->kv.head_dim;
-    if (leaves_traces(args)) p.traces = cuda->traces;
+    if (leaves_attn_stats(args)) p.attn_stats = cuda->attn_stats;
     p.selects = args->selects;
     p.awaited = awaited;
-    p.turns = key_turns_of(cuda, args);
+    p.rotations = key_rotations_of(cuda, args);
     return cuda_check(cuda, launch_attn_decode(p, cuda->stream), "decode attention", err);
 }
 
@@ -495,21 +495,21 @@ static int attend_prompts(struct cuda_backend *cuda, const struct attn_args *arg
     const size_t first = (size_t)args->layer * step->n_seqs;
     const struct attention *a = cuda->attention;
     const bool indexed = sparse_seq_of(cuda->host_step, args->layer) >= 0;
-    const uint32_t turned = a->n_items - a->n_turned, n_whole = turned - a->n_sparse,
-                   sparse = indexed ? n_whole : turned;
+    const uint32_t rotated = a->n_items - a->n_rotated, n_whole = rotated - a->n_sparse,
+                   sparse = indexed ? n_whole : rotated;
     const bool split = a->split.n_items > 0;
     if (!a->prefill_fits || !aligned(args))
         return attend_simply(cuda, args, false, step->n_rows - step->n_decode, launch_of(cuda),
                              err);
-    struct wide_view wide = {};
-    int rc = wide_open(cuda, args->kv, args->layer, &wide, err);
+    struct dequant_view dequantised = {};
+    int rc = dequant_open(cuda, args->kv, args->layer, &dequantised, err);
     if (rc) return rc;
     struct attn_prefill_params p = {};
     p.q = args->q;
     p.q_stride = args->q_stride;
     p.out = args->out;
-    p.kv = wide.kv;
-    p.page_table = wide.table;
+    p.kv = dequantised.kv;
+    p.page_table = dequantised.table;
     p.table_at = step->table_at + first;
     p.first_row = step->first_row;
     p.n_rows = step->seq_rows;
@@ -519,12 +519,12 @@ static int attend_prompts(struct cuda_backend *cuda, const struct attn_args *arg
     p.scale = score_scale_of(args->scale, args->softcap);
     p.window = window_of(cuda, args);
     p.lse = lse_of(cuda, args);
-    p.turns = key_turns_of(cuda, args);
+    p.rotations = key_rotations_of(cuda, args);
     if (split) rc = launch_splits(cuda, p, err);
     if (!rc) rc = launch_items(cuda, p, split ? n_whole : 0, sparse, nullptr, err);
-    if (!rc) rc = launch_items(cuda, p, sparse, turned, &cuda->sparse.view, err);
-    p.turned = true;
-    return rc ? rc : launch_items(cuda, p, turned, a->n_items, nullptr, err);
+    if (!rc) rc = launch_items(cuda, p, sparse, rotated, &cuda->sparse.view, err);
+    p.rotated = true;
+    return rc ? rc : launch_items(cuda, p, rotated, a->n_items, nullptr, err);
 }
 
 /* Without an index the step's sparse sequence cannot be attended, whatever its heads do. */
@@ -543,7 +543,7 @@ int cuda_attn_prefill(struct backend *be, const struct attn_args *args, struct e
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     if (cuda->step.n_seqs == cuda->step.n_decode) return 0;
     int rc = open_attention(cuda, args, err);
-    if (!rc) rc = open_turns(cuda, args, err);
+    if (!rc) rc = open_rotations(cuda, args, err);
     if (rc) return rc;
     if (sparse_seq_of(cuda->host_step, args->layer) < 0) return attend_prompts(cuda, args, err);
     rc = check_index(cuda, args, err);

@@ -48,11 +48,11 @@ static uint64_t units_of_batch(const struct attn_plan_shape *shape,
     return sum * shape->n_kv_heads;
 }
 
-struct attn_plan_room attn_plan_room(const struct attn_plan_shape *shape, uint32_t max_seqs,
+struct attn_plan_budget attn_plan_budget(const struct attn_plan_shape *shape, uint32_t max_seqs,
                                      uint64_t max_slots) {
     uint64_t items = (uint64_t)max_seqs * shape->n_kv_heads, cuts = shape->n_blocks;
     if (shape->split_slots > 0) cuts = max_slots / shape->split_slots * shape->n_kv_heads;
-    struct attn_plan_room room = {
+    struct attn_plan_budget room = {
         .n_tiles = (uint32_t)(shape->n_blocks + items + cuts),
         .n_merges = (uint32_t)min_u64(items, cuts),
         .n_partials = (uint32_t)(cuts * 2),

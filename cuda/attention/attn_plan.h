@@ -53,7 +53,7 @@ struct attn_plan_shape {
 };
 
 /* Room for every plan of up to max_seqs sequences that hold max_slots slots together. */
-struct attn_plan_room {
+struct attn_plan_budget {
     uint32_t n_tiles, n_merges, n_partials;
 };
 
@@ -63,7 +63,7 @@ struct attn_plan {
     uint32_t n_tiles, n_merges, n_partials;
 };
 
-struct attn_plan_room attn_plan_room(const struct attn_plan_shape *shape, uint32_t max_seqs,
+struct attn_plan_budget attn_plan_budget(const struct attn_plan_shape *shape, uint32_t max_seqs,
                                      uint64_t max_slots);
 
 /* A layer's sequences: how many slots each has (none: it gets no tile), and where its pages begin

@@ -37,13 +37,13 @@ static __device__ __forceinline__ float dot_key(const struct kv_pool &kv, const 
     return warp_sum(dot);
 }
 
-static __device__ float dot_turned_key(const struct kv_pool &kv, const float *q, size_t key,
-                                       const struct key_turns &turns, uint32_t rank) {
+static __device__ float dot_rotated_key(const struct kv_pool &kv, const float *q, size_t key,
+                                       const struct key_rotations &rotations, uint32_t rank) {
     const uint32_t lane = threadIdx.x % 32;
     float dot = 0.0f;
     for (uint32_t i = 0; i < LANE_DIMS; i++)
         if (lane + 32 * i < kv.head_dim)
-            dot += q[i] * turned_element(kv, key, lane + 32 * i, turns, rank);
+            dot += q[i] * rotated_element(kv, key, lane + 32 * i, rotations, rank);
     return warp_sum(dot);
 }
 
@@ -83,18 +83,18 @@ static __device__ void merge_warps(const struct softmax *state, struct plan *pla
         for (uint32_t w = 0; w < N_WARPS; w++) x += plan->out[w][d] * __expf(plan->max[w] - max);
         store_as(out + d, sum > 0.0f ? x / sum : 0.0f);
     }
-    if (lse && threadIdx.x == 0) *lse = max * KEEP_LOG2_E + log2f(sum);
+    if (lse && threadIdx.x == 0) *lse = max * LOG2_E + log2f(sum);
     __syncthreads(); /* the plan is used again by the next head */
 }
 
 /* Where a decoding row's scores for the group of a KV head go; NULL: nobody wants them. */
 static __device__ float *scores_of(const struct attn_simple_params &p, size_t seq,
                                    uint32_t kv_head) {
-    if (!p.decode || !p.traces.scores) return nullptr;
+    if (!p.decode || !p.attn_stats.scores) return nullptr;
     const int32_t at = scores_place(*p.step, seq, p.selects);
     const uint32_t group = p.n_heads / p.kv.n_kv_heads;
     if (at < 0) return nullptr;
-    return p.traces.scores + (kv_head * p.traces.score_stride + (size_t)at) * group;
+    return p.attn_stats.scores + (kv_head * p.attn_stats.score_stride + (size_t)at) * group;
 }
 
 static __device__ void attend(const struct attn_simple_params &p, struct plan *plan, uint32_t row,
@@ -108,7 +108,7 @@ static __device__ void attend(const struct attn_simple_params &p, struct plan *p
     const int32_t *pages = pages_of(s, p.layer, seq);
     const size_t page_elements = p.kv.page_bytes / element_bytes(p.kv.dtype);
     const struct device_budget *budget = budget_of(s, seq);
-    const bool turned = budget && budget->cache_positions;
+    const bool rotated = budget && budget->cache_positions;
     float *const scores = scores_of(p, seq, kv_head);
     const __nv_bfloat16 *from =
         static_cast<const __nv_bfloat16 *>(p.q) + row * p.q_stride + (size_t)head * dim;
@@ -130,7 +130,7 @@ static __device__ void attend(const struct attn_simple_params &p, struct plan *p
                        value_row = key_row + p.kv.n_kv_heads * PAGE_TOKENS;
         const size_t key = (size_t)page * page_elements + (size_t)key_row * dim,
                      value = (size_t)page * page_elements + (size_t)value_row * dim;
-        const float product = turned ? dot_turned_key(p.kv, q, key, p.turns,
+        const float product = rotated ? dot_rotated_key(p.kv, q, key, p.rotations,
                                                       page_state(p.kv, page, kv_head)->rank[at])
                                      : dot_key(p.kv, q, key);
         const float score = score_of(p.scale, product * row_factor(p.kv, page, key_row));
@@ -139,7 +139,7 @@ static __device__ void attend(const struct attn_simple_params &p, struct plan *p
     }
     const size_t out = (size_t)row * p.n_heads + head;
     merge_warps(&state, plan, static_cast<__nv_bfloat16 *>(p.out) + out * dim, dim,
-                p.traces.lse ? p.traces.lse + out : nullptr);
+                p.attn_stats.lse ? p.attn_stats.lse + out : nullptr);
 }
 
 static __global__ void attn_simple_kernel(struct attn_simple_params p) {

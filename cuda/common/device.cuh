@@ -88,7 +88,7 @@ static __device__ __forceinline__ void store_as(__nv_bfloat16 *to, float x) {
     *to = __float2bfloat16_rn(x);
 }
 
-/* ---- elements as bytes with a scale (engine/device/backend.h, struct kv_store) ---- */
+/* ---- elements as bytes with a scale (engine/device/backend.h, struct host_pool) ---- */
 
 static __device__ __forceinline__ float fp8_factor(uint32_t scale) {
     return __uint_as_float(scale << 23);
@@ -123,7 +123,7 @@ static __device__ __forceinline__ float load_dtype(const void *data, size_t i, e
     return to_float(static_cast<const __nv_bfloat16 *>(data)[i]);
 }
 
-static __device__ __forceinline__ void store_dtype(void *data, size_t i, float x,
+static __device__ __forceinline__ void host_pool_dtype(void *data, size_t i, float x,
                                                    enum dtype dtype) {
     if (dtype == DTYPE_F32) store_as(static_cast<float *>(data) + i, x);
     else if (dtype == DTYPE_F16) store_as(static_cast<__half *>(data) + i, x);

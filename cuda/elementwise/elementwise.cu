@@ -41,7 +41,7 @@ cudaError_t launch_gather(const struct gather_params *p, struct launch launch) {
 
 static __device__ __forceinline__ size_t token_of(const struct device_step &step, size_t row) {
     const uint32_t token = (uint32_t)step.tokens[row];
-    return token & STEP_DRAWN ? (size_t)step.drawn[token & ~STEP_DRAWN] : token;
+    return token & STEP_SAMPLED ? (size_t)step.sampled[token & ~STEP_SAMPLED] : token;
 }
 
 static __global__ void embed_kernel(struct embed_params p) {
@@ -326,26 +326,26 @@ static __global__ void rope_append_kernel(struct rope_append_params p) {
         settle_place(&place, p, row, is_v, kv_head);
         if (place.budget && is_v && threadIdx.x == 0) note_token(place);
     }
-    const bool turns = !is_v && !(place.budget && place.budget->cache_positions);
+    const bool rotations = !is_v && !(place.budget && place.budget->cache_positions);
     const float *c = p.angles + (size_t)row * 2 * n, *s = c + n;
-    if (turns) {
+    if (rotations) {
         for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
             const float a = to_float(x[i]), b = to_float(x[i + n]);
             const float u = a * c[i] - b * s[i], v = b * c[i] + a * s[i];
             store_as(x + i, u);
             store_as(x + i + n, v);
             if (is_q) continue;
-            store_dtype(p.kv.base, place.at + i, u, p.kv.dtype);
-            store_dtype(p.kv.base, place.at + i + n, v, p.kv.dtype);
+            host_pool_dtype(p.kv.base, place.at + i, u, p.kv.dtype);
+            host_pool_dtype(p.kv.base, place.at + i + n, v, p.kv.dtype);
         }
     }
     if (is_q) return;
-    for (uint32_t i = (turns ? 2 * n : 0) + threadIdx.x; i < dim; i += blockDim.x)
-        store_dtype(p.kv.base, place.at + i, to_float(x[i]), p.kv.dtype);
+    for (uint32_t i = (rotations ? 2 * n : 0) + threadIdx.x; i < dim; i += blockDim.x)
+        host_pool_dtype(p.kv.base, place.at + i, to_float(x[i]), p.kv.dtype);
 }
 
 /* Element i of a head, turned. */
-static __device__ __forceinline__ float turned(const bf16 *x, uint32_t i, uint32_t n,
+static __device__ __forceinline__ float rotated(const bf16 *x, uint32_t i, uint32_t n,
                                                const float *c, const float *s) {
     if (i >= 2 * n) return to_float(x[i]);
     if (i < n) return to_float(x[i]) * c[i] - to_float(x[i + n]) * s[i];
@@ -374,7 +374,7 @@ static __global__ void rope_append_fp8_kernel(struct rope_append_params p) {
 #pragma unroll
     for (uint32_t j = 0; j < FP8_LANE_ELEMENTS; j++) {
         const uint32_t i = threadIdx.x + 32 * j;
-        u[j] = i < dim ? turned(x, i, n, c, s) : 0.0f;
+        u[j] = i < dim ? rotated(x, i, n, c, s) : 0.0f;
         largest = fmaxf(largest, fabsf(u[j])); /* NaN is not */
     }
     __syncwarp(); /* all have read what follows overwrites */

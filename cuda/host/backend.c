@@ -31,7 +31,7 @@ static int cuda_reserve(struct backend *be, const struct step_limits *limits, st
     int rc = select_reserve(cuda, limits, err); /* first: it knows what a step has to say */
     if (!rc) rc = step_reserve(cuda, limits, err);
     if (!rc) rc = angles_reserve(cuda, limits, err);
-    if (!rc) rc = wide_reserve(cuda, limits, err);
+    if (!rc) rc = dequant_reserve(cuda, limits, err);
     if (!rc) rc = sparse_memory_reserve(cuda, limits, err);
     return rc ? rc : sample_reserve(cuda, limits, err);
 }
@@ -54,7 +54,7 @@ static void cuda_free(struct backend *be, void *memory) {
 
 static int copy(struct cuda_backend *cuda, void *to, const void *from, size_t bytes,
                 enum cudaMemcpyKind kind, struct error *err) {
-    const int rc = store_await(cuda, err);
+    const int rc = host_pool_await(cuda, err);
     if (rc || bytes == 0) return rc;
     return cuda_check(cuda, cudaMemcpyAsync(to, from, bytes, kind, cuda->stream),
                       kind == cudaMemcpyHostToDevice ? "upload" : "download", err);
@@ -74,7 +74,7 @@ static int cuda_copy_pages(struct backend *be, const struct kv_pool *kv, const u
                            const uint32_t *to, uint32_t n, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     char *base = kv->base;
-    int rc = store_await(cuda, err);
+    int rc = host_pool_await(cuda, err);
     for (uint32_t i = 0; i < n && !rc; i++) {
         const cudaError_t code =
             cudaMemcpyAsync(base + to[i] * kv->page_bytes, base + from[i] * kv->page_bytes,
@@ -89,19 +89,19 @@ static int cuda_copy_pages(struct backend *be, const struct kv_pool *kv, const u
 static void cuda_destroy(struct backend *be) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     if (cuda->stream) cudaStreamSynchronize(cuda->stream);
-    store_close(cuda);
+    host_pool_close(cuda);
     select_close(cuda);
-    repeat_close(cuda);
+    graphs_close(cuda);
     attention_close(cuda);
     sparse_memory_free(cuda);
-    wide_close(cuda);
+    dequant_close(cuda);
     linear_close(cuda);
     weights_free(cuda);
     mirror_free(&cuda->step_block);
-    flights_close(cuda);
+    inflight_close(cuda);
     rotary_close(cuda);
-    cudaFree(cuda->traces.lse);
-    cudaFree(cuda->traces.scores);
+    cudaFree(cuda->attn_stats.lse);
+    cudaFree(cuda->attn_stats.scores);
     cudaFree(cuda->changed);
     cudaFree(cuda->partials);
     if (cuda->step_copied) cudaEventDestroy(cuda->step_copied);
@@ -119,8 +119,8 @@ static const struct backend_ops cuda_ops = {
     .weight_release = cuda_weight_release,
     .upload = cuda_upload,
     .download = cuda_download,
-    .store_alloc = cuda_store_alloc,
-    .store_free = cuda_store_free,
+    .host_pool_alloc = cuda_host_pool_alloc,
+    .host_pool_free = cuda_host_pool_free,
     .copy_pages = cuda_copy_pages,
     .step_begin = cuda_step_begin,
     .embed = cuda_embed,
@@ -132,16 +132,16 @@ static const struct backend_ops cuda_ops = {
     .attn_prefill = cuda_attn_prefill,
     .attn_index = cuda_attn_index,
     .sparse_totals = cuda_sparse_totals,
-    .keep_decode = cuda_keep_decode,
-    .keep_prefill = cuda_keep_prefill,
-    .keep_totals = cuda_keep_totals,
+    .evict_decode = cuda_evict_decode,
+    .evict_chunk = cuda_evict_chunk,
+    .evict_totals = cuda_evict_totals,
     .select = cuda_select,
     .select_totals = cuda_select_totals,
-    .store_pages = cuda_store_pages,
+    .pool_pages = cuda_store_pages,
     .gather_rows = cuda_gather_rows,
     .soft_cap = cuda_soft_cap,
     .sample = cuda_sample,
-    .repeat = cuda_repeat,
+    .run_graph = cuda_run_graph,
     .collect = cuda_collect,
     .sync = cuda_sync,
     .measure = cuda_measure,
@@ -200,7 +200,7 @@ static int open_device(struct cuda_backend *cuda, struct error *err) {
         rc = cuda_check(cuda, cudaEventCreateWithFlags(&cuda->step_copied, cudaEventDisableTiming),
                         "an event", err);
     if (!rc) rc = mirror_reserve(cuda, &cuda->step_block, FIRST_BLOCK_BYTES, err);
-    if (!rc) rc = flights_open(cuda, err);
+    if (!rc) rc = inflight_open(cuda, err);
     if (!rc) rc = rotary_open(cuda, err);
     return rc ? rc : linear_open(cuda, err);
 }

@@ -17,40 +17,40 @@
 
 #include "engine/base/error.h"
 
-static void drop(struct cuda_backend *cuda, struct recording *r) {
+static void drop(struct cuda_backend *cuda, struct graph_entry *r) {
     if (!r->graph) return;
     cudaStreamSynchronize(cuda->stream); /* it may be what the device is at */
     cudaGraphExecDestroy(r->graph);
 }
 
-void repeat_close(struct cuda_backend *cuda) {
-    for (uint32_t i = 0; i < cuda->n_recordings; i++) drop(cuda, &cuda->recordings[i]);
-    cuda->n_recordings = cuda->next_recording = 0;
+void graphs_close(struct cuda_backend *cuda) {
+    for (uint32_t i = 0; i < cuda->n_graphs; i++) drop(cuda, &cuda->graphs[i]);
+    cuda->n_graphs = cuda->next_graph = 0;
 }
 
 static void forget_stale(struct cuda_backend *cuda) {
-    if (cuda->n_moves_recorded == cuda->n_moves) return;
-    repeat_close(cuda);
-    cuda->n_moves_recorded = cuda->n_moves;
+    if (cuda->n_reallocs_recorded == cuda->n_moves) return;
+    graphs_close(cuda);
+    cuda->n_reallocs_recorded = cuda->n_moves;
 }
 
-static struct recording *find_recording(struct cuda_backend *cuda, const void *ctx,
+static struct graph_entry *find_graph(struct cuda_backend *cuda, const void *ctx,
                                         uint32_t n_rows) {
-    for (uint32_t i = 0; i < cuda->n_recordings; i++)
-        if (cuda->recordings[i].ctx == ctx && cuda->recordings[i].n_rows == n_rows)
-            return &cuda->recordings[i];
+    for (uint32_t i = 0; i < cuda->n_graphs; i++)
+        if (cuda->graphs[i].ctx == ctx && cuda->graphs[i].n_rows == n_rows)
+            return &cuda->graphs[i];
     return NULL;
 }
 
-static void add_recording(struct cuda_backend *cuda, const void *ctx, uint32_t n_rows) {
-    struct recording *r = &cuda->recordings[cuda->next_recording];
-    if (cuda->n_recordings < MAX_RECORDINGS) cuda->n_recordings++;
+static void add_graph(struct cuda_backend *cuda, const void *ctx, uint32_t n_rows) {
+    struct graph_entry *r = &cuda->graphs[cuda->next_graph];
+    if (cuda->n_graphs < MAX_GRAPHS) cuda->n_graphs++;
     else drop(cuda, r);
-    *r = (struct recording){.ctx = ctx, .n_rows = n_rows};
-    cuda->next_recording = (cuda->next_recording + 1) % MAX_RECORDINGS;
+    *r = (struct graph_entry){.ctx = ctx, .n_rows = n_rows};
+    cuda->next_graph = (cuda->next_graph + 1) % MAX_GRAPHS;
 }
 
-static int record(struct cuda_backend *cuda, struct recording *r, repeat_body body, void *ctx,
+static int record(struct cuda_backend *cuda, struct graph_entry *r, graph_body body, void *ctx,
                   struct error *err) {
     cudaGraph_t graph = NULL;
     int rc = cuda_check(cuda,
@@ -66,14 +66,14 @@ static int record(struct cuda_backend *cuda, struct recording *r, repeat_body bo
     return rc;
 }
 
-static int run_recorded(struct cuda_backend *cuda, uint32_t n_rows, repeat_body body, void *ctx,
+static int run_recorded(struct cuda_backend *cuda, uint32_t n_rows, graph_body body, void *ctx,
                         struct error *err) {
     forget_stale(cuda);
-    struct recording *r = find_recording(cuda, ctx, n_rows);
+    struct graph_entry *r = find_graph(cuda, ctx, n_rows);
     if (!r) {
         const int rc = body(ctx, n_rows, err);
         forget_stale(cuda); /* what the body needed may have moved something */
-        if (!rc) add_recording(cuda, ctx, n_rows);
+        if (!rc) add_graph(cuda, ctx, n_rows);
         return rc;
     }
     if (!r->graph) {
@@ -83,13 +83,13 @@ static int run_recorded(struct cuda_backend *cuda, uint32_t n_rows, repeat_body 
     return cuda_check(cuda, cudaGraphLaunch(r->graph, cuda->stream), "a step", err);
 }
 
-int cuda_repeat(struct backend *be, uint32_t n_rows, repeat_body body, void *ctx,
+int cuda_run_graph(struct backend *be, uint32_t n_rows, graph_body body, void *ctx,
                 struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
-    cuda->repeating = true;
+    cuda->in_graph = true;
     cuda->launch_rows = n_rows;
     const int rc = run_recorded(cuda, n_rows, body, ctx, err);
-    cuda->repeating = false;
+    cuda->in_graph = false;
     cuda->launch_rows = cuda->step.n_rows;
     return rc;
 }

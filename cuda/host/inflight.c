@@ -5,7 +5,7 @@
  *
  * A step is submitted while the one before it runs, so there are two flights, used in turn: each
  * has its own room for small host arrays (`args`) and its own list of results under way.  The
- * tokens a step draws also stay on the device, for the step after it (STEP_DRAWN).
+ * tokens a step draws also stay on the device, for the step after it (STEP_SAMPLED).
  *
  * Memory: reserved for the largest step; without that, grown to the largest seen. */
 #include "cuda/host/internal.h"
@@ -15,59 +15,59 @@
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 
-enum { ALIGNMENT = 256, FIRST_DRAWN = 1024, FIRST_ARGS_BYTES = 1 << 20 };
+enum { ALIGNMENT = 256, FIRST_SAMPLED = 1024, FIRST_ARGS_BYTES = 1 << 20 };
 
 /* Of the present step. */
-static struct flight *newest(struct cuda_backend *cuda) {
-    return &cuda->flights[cuda->n_steps % N_FLIGHTS];
+static struct inflight_step *newest(struct cuda_backend *cuda) {
+    return &cuda->inflight[cuda->n_steps % N_INFLIGHT];
 }
 
-int flights_open(struct cuda_backend *cuda, struct error *err) {
-    int rc = drawn_reserve(cuda, FIRST_DRAWN, err);
-    for (uint32_t i = 0; i < N_FLIGHTS && !rc; i++)
+int inflight_open(struct cuda_backend *cuda, struct error *err) {
+    int rc = sampled_reserve(cuda, FIRST_SAMPLED, err);
+    for (uint32_t i = 0; i < N_INFLIGHT && !rc; i++)
         rc = cuda_check(
-            cuda, cudaEventCreateWithFlags(&cuda->flights[i].done, cudaEventDisableTiming),
+            cuda, cudaEventCreateWithFlags(&cuda->inflight[i].done, cudaEventDisableTiming),
             "an event", err);
-    return rc ? rc : flights_reserve(cuda, FIRST_ARGS_BYTES, err);
+    return rc ? rc : inflight_reserve(cuda, FIRST_ARGS_BYTES, err);
 }
 
-int flights_reserve(struct cuda_backend *cuda, size_t args_bytes, struct error *err) {
+int inflight_reserve(struct cuda_backend *cuda, size_t args_bytes, struct error *err) {
     int rc = 0;
-    for (uint32_t i = 0; i < N_FLIGHTS && !rc; i++)
-        rc = mirror_reserve(cuda, &cuda->flights[i].args, args_bytes, err);
+    for (uint32_t i = 0; i < N_INFLIGHT && !rc; i++)
+        rc = mirror_reserve(cuda, &cuda->inflight[i].args, args_bytes, err);
     return rc;
 }
 
-void flights_close(struct cuda_backend *cuda) {
-    for (uint32_t i = 0; i < N_FLIGHTS; i++) {
-        mirror_free(&cuda->flights[i].args);
-        if (cuda->flights[i].done) cudaEventDestroy(cuda->flights[i].done);
+void inflight_close(struct cuda_backend *cuda) {
+    for (uint32_t i = 0; i < N_INFLIGHT; i++) {
+        mirror_free(&cuda->inflight[i].args);
+        if (cuda->inflight[i].done) cudaEventDestroy(cuda->inflight[i].done);
     }
-    cudaFree(cuda->drawn);
+    cudaFree(cuda->sampled);
 }
 
 /* Its results are in pinned memory. */
-static void hand_out(struct flight *flight) {
-    for (uint32_t i = 0; i < flight->n_pending; i++)
-        memcpy(flight->pending[i].to, flight->pending[i].from, flight->pending[i].bytes);
-    flight->n_pending = 0;
-    flight->args.used = 0;
-    flight->under_way = false;
+static void hand_out(struct inflight_step *step) {
+    for (uint32_t i = 0; i < step->n_pending; i++)
+        memcpy(step->pending[i].to, step->pending[i].from, step->pending[i].bytes);
+    step->n_pending = 0;
+    step->args.used = 0;
+    step->under_way = false;
 }
 
-static int land(struct cuda_backend *cuda, struct flight *flight, struct error *err) {
-    if (!flight->under_way) return 0;
+static int complete(struct cuda_backend *cuda, struct inflight_step *step, struct error *err) {
+    if (!step->under_way) return 0;
     const int rc =
-        cuda_check(cuda, cudaEventSynchronize(flight->done), "running a step", err);
-    if (!rc) hand_out(flight);
+        cuda_check(cuda, cudaEventSynchronize(step->done), "running a step", err);
+    if (!rc) hand_out(step);
     return rc;
 }
 
-int flight_begin(struct cuda_backend *cuda, struct error *err) {
+int inflight_begin(struct cuda_backend *cuda, struct error *err) {
     int rc = cuda_check(cuda, cudaEventRecord(newest(cuda)->done, cuda->stream), "an event", err);
     cuda->n_steps++;
-    cuda->n_drawn = 0;
-    if (!rc) rc = land(cuda, newest(cuda), err); /* the step before the last */
+    cuda->n_sampled = 0;
+    if (!rc) rc = complete(cuda, newest(cuda), err); /* the step before the last */
     newest(cuda)->under_way = !rc;
     return rc;
 }
@@ -75,15 +75,15 @@ int flight_begin(struct cuda_backend *cuda, struct error *err) {
 int cuda_collect(struct backend *be, uint32_t n_newer, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     if (n_newer == 0) return cuda_sync(be, err);
-    if (n_newer >= N_FLIGHTS) return 0; /* the step that long ago has lost its flight: it landed */
-    return land(cuda, &cuda->flights[(cuda->n_steps - 1) % N_FLIGHTS], err);
+    if (n_newer >= N_INFLIGHT) return 0; /* the step that long ago has lost its flight: it landed */
+    return complete(cuda, &cuda->inflight[(cuda->n_steps - 1) % N_INFLIGHT], err);
 }
 
 int cuda_sync(struct backend *be, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     int rc = cuda_check(cuda, cudaStreamSynchronize(cuda->stream), "running a step", err);
-    if (rc || (rc = store_sync(cuda, err))) return rc;
-    for (uint32_t i = 0; i < N_FLIGHTS; i++) hand_out(&cuda->flights[i]);
+    if (rc || (rc = host_pool_sync(cuda, err))) return rc;
+    for (uint32_t i = 0; i < N_INFLIGHT; i++) hand_out(&cuda->inflight[i]);
     return 0;
 }
 
@@ -116,28 +116,28 @@ int args_send(struct cuda_backend *cuda, const struct args *args, void *to, size
 
 int results_fetch(struct cuda_backend *cuda, const struct args *from, void *to, size_t bytes,
                   struct error *err) {
-    struct flight *flight = newest(cuda);
+    struct inflight_step *step = newest(cuda);
     const int rc = cuda_check(
         cuda,
         cudaMemcpyAsync(from->host, from->device, bytes, cudaMemcpyDeviceToHost, cuda->stream),
         "results from the device", err);
     if (rc) return rc;
-    flight->pending[flight->n_pending++] = (struct pending_results){from->host, to, bytes};
-    flight->under_way = true; /* again, where a sync in the middle of the step has ended it */
-    return flight->n_pending < MAX_PENDING ? 0 : cuda_sync(&cuda->base, err);
+    step->pending[step->n_pending++] = (struct pending_results){from->host, to, bytes};
+    step->under_way = true; /* again, where a sync in the middle of the step has ended it */
+    return step->n_pending < MAX_PENDING ? 0 : cuda_sync(&cuda->base, err);
 }
 
-int drawn_reserve(struct cuda_backend *cuda, uint32_t n, struct error *err) {
+int sampled_reserve(struct cuda_backend *cuda, uint32_t n, struct error *err) {
     int32_t *larger = NULL;
-    if (n <= cuda->drawn_capacity) return 0;
+    if (n <= cuda->sampled_capacity) return 0;
     int rc = device_alloc(cuda, n * sizeof(*larger), (void **)&larger, err);
     if (rc) return rc;
     rc = cuda_check(cuda,
-                    cudaMemcpyAsync(larger, cuda->drawn, cuda->n_drawn * sizeof(*larger),
+                    cudaMemcpyAsync(larger, cuda->sampled, cuda->n_sampled * sizeof(*larger),
                                     cudaMemcpyDeviceToDevice, cuda->stream),
                     "drawn tokens", err);
-    cudaFree(cuda->drawn); /* waits for the copy */
-    cuda->drawn = larger;
-    cuda->drawn_capacity = n;
+    cudaFree(cuda->sampled); /* waits for the copy */
+    cuda->sampled = larger;
+    cuda->sampled_capacity = n;
     return rc;
 }

@@ -28,7 +28,7 @@ extern "C" {
 
 /* Plans lie at fixed places behind the header: attention.cu. */
 enum { STEP_HEADER_BYTES = 256 };
-enum { MAX_PENDING = 8, N_FLIGHTS = 2, MAX_RECORDINGS = 64 };
+enum { MAX_PENDING = 8, N_INFLIGHT = 2, MAX_GRAPHS = 64 };
 enum { MATMUL_CACHE = 512, N_STAGING = 2, MAX_FREQS = 512 };
 
 /* The same bytes in pinned host memory and on the device; `used` of them are taken. */
@@ -50,7 +50,7 @@ struct pending_results {
 };
 
 /* One of the steps under way: inflight.c. */
-struct flight {
+struct inflight_step {
     struct mirror args;
     struct pending_results pending[MAX_PENDING];
     uint32_t n_pending;
@@ -71,7 +71,7 @@ struct matmul_entry {
 };
 
 /* What a body launches for n_rows rows. */
-struct recording {
+struct graph_entry {
     const void *ctx;
     uint32_t n_rows;
     cudaGraphExec_t graph; /* NULL: it has run once, so that everything it needs is there */
@@ -88,7 +88,7 @@ struct sparse_memory {
 };
 
 /* Of pools in 8 bits, the pages that prompts have of a layer, in 16: kv/dequant.c. */
-struct wide_pages {
+struct dequant_pages {
     void *pages; /* device */
     size_t bytes;
     int32_t *numbers; /* device [pages there is room for]: 0, 1, ... */
@@ -105,7 +105,7 @@ struct select_memory {
     uint32_t max_rows, max_fetches, n_blocks;
     void *memory, *bits; /* of `room`: by row; by candidate */
     size_t bytes, bits_bytes;
-    struct select_room room;
+    struct select_workspace room;
     cudaStream_t fetcher;
     cudaEvent_t attended, chosen; /* scores are there; they have been read */
     cudaEvent_t *fetched; /* [max_layers]: a sparse layer of the group is there; or, in [0], all */
@@ -116,9 +116,9 @@ struct select_memory {
 };
 
 /* The store: host_pool.c.  Copies to it have a stream of their own, too. */
-struct store_memory;
-struct store_copies {
-    struct store_memory *memories;
+struct host_pool_memory;
+struct host_pool_copies {
+    struct host_pool_memory *memories;
     cudaStream_t stream;
     cudaEvent_t submitted, copied;
     uint32_t *pages; /* bits, host [n_pages]: of the pool's pages those under way */
@@ -143,10 +143,10 @@ struct rotary {
     bool angles_valid; /* of the current step */
     float *angles;     /* device [n_rows][2][n_freqs] */
     size_t angles_bytes;
-    double inv_freq[MAX_FREQS]; /* what device_freqs and device_turns hold */
+    double inv_freq[MAX_FREQS]; /* what device_freqs and device_rotations hold */
     uint32_t n_freqs;
     double *device_freqs;
-    float *device_turns; /* struct key_turns */
+    float *device_rotations; /* struct key_rotations */
 };
 
 struct cuda_backend {
@@ -159,10 +159,10 @@ struct cuda_backend {
     uint32_t n_copiers;
     cudaStream_t stream;
 
-    struct flight flights[N_FLIGHTS]; /* step number i uses i % N_FLIGHTS */
+    struct inflight_step inflight[N_INFLIGHT]; /* step number i uses i % N_INFLIGHT */
     uint64_t n_steps;
-    int32_t *drawn; /* device [n_drawn]: what the sample operations of the present step draw */
-    uint32_t n_drawn, drawn_capacity;
+    int32_t *sampled; /* device [n_sampled]: what the sample operations of the present step draw */
+    uint32_t n_sampled, sampled_capacity;
 
     struct mirror step_block;
     cudaEvent_t step_copied; /* the step block's pinned half may be written again */
@@ -173,24 +173,24 @@ struct cuda_backend {
     uint32_t launch_rows; /* rows that operations launch: step.n_rows, or what repeat() was given */
     void *partials;              /* attention's, device: out, then lse, of each partial result */
     size_t partials_bytes;
-    struct attn_traces traces;   /* of attention over tracked pools, device */
+    struct attn_stats attn_stats;   /* of attention over tracked pools, device */
     size_t lse_bytes, scores_bytes;
     struct attention *attention; /* of the pool that was attended last; NULL: none yet */
     struct sparse_memory sparse;
-    struct wide_pages wide;
+    struct dequant_pages dequantised;
     struct select_memory select;
-    struct store_copies store;
+    struct host_pool_copies store;
     struct rotary rotary[MAX_ROPES];
 
     float *changed; /* device: logits of sample rows that penalties and biases change */
     size_t changed_bytes;
 
-    struct recording recordings[MAX_RECORDINGS]; /* by place; see graph.c */
-    uint32_t n_recordings, next_recording;
+    struct graph_entry graphs[MAX_GRAPHS]; /* by place; see graph.c */
+    uint32_t n_graphs, next_graph;
     /* Times that memory which a recording may refer to has moved or gone: in all, and when the
      * recordings began. */
-    uint64_t n_moves, n_moves_recorded;
-    bool repeating; /* inside repeat(): launch_rows may exceed the step's rows */
+    uint64_t n_moves, n_reallocs_recorded;
+    bool in_graph; /* inside repeat(): launch_rows may exceed the step's rows */
 
     struct blas blas;
     void *workspace;
@@ -220,11 +220,11 @@ int mirror_reserve(struct cuda_backend *cuda, struct mirror *mirror, size_t byte
                    struct error *err);
 void mirror_free(struct mirror *mirror);
 
-int flights_open(struct cuda_backend *cuda, struct error *err);
-void flights_close(struct cuda_backend *cuda); /* half-open is allowed */
-int flights_reserve(struct cuda_backend *cuda, size_t args_bytes, struct error *err);
+int inflight_open(struct cuda_backend *cuda, struct error *err);
+void inflight_close(struct cuda_backend *cuda); /* half-open is allowed */
+int inflight_reserve(struct cuda_backend *cuda, size_t args_bytes, struct error *err);
 /* Gives the step that begins its flight; waits until the step that had it before is done. */
-int flight_begin(struct cuda_backend *cuda, struct error *err);
+int inflight_begin(struct cuda_backend *cuda, struct error *err);
 /* Room for `bytes` until the results of the present step are handed out; args_send() copies what
  * was written there to device memory: its own, or what it is for. */
 int args_take(struct cuda_backend *cuda, size_t bytes, struct args *out, struct error *err);
@@ -235,11 +235,11 @@ int args_send(struct cuda_backend *cuda, const struct args *args, void *to, size
 int results_fetch(struct cuda_backend *cuda, const struct args *from, void *to, size_t bytes,
                   struct error *err);
 /* Makes room for n tokens in cuda->drawn, and keeps those that are there. */
-int drawn_reserve(struct cuda_backend *cuda, uint32_t n, struct error *err);
+int sampled_reserve(struct cuda_backend *cuda, uint32_t n, struct error *err);
 
-int cuda_repeat(struct backend *be, uint32_t n_rows, repeat_body body, void *ctx,
+int cuda_run_graph(struct backend *be, uint32_t n_rows, graph_body body, void *ctx,
                 struct error *err);
-void repeat_close(struct cuda_backend *cuda);
+void graphs_close(struct cuda_backend *cuda);
 
 /* Packs the present step and sends it. */
 int step_send(struct cuda_backend *cuda, struct error *err);
@@ -250,12 +250,12 @@ void rotary_close(struct cuda_backend *cuda);
 /* Sees to it that the device has these frequencies: they are the model's, and travel once. */
 int freqs_send(struct cuda_backend *cuda, struct rotary *rotary, const double *inv_freq,
                uint32_t n_freqs, struct error *err);
-struct key_turns key_turns_of(const struct cuda_backend *cuda, const struct attn_args *args);
+struct key_rotations key_rotations_of(const struct cuda_backend *cuda, const struct attn_args *args);
 /* Room for the traces of attention. */
-int traces_reserve(struct cuda_backend *cuda, size_t n_rows, size_t n_slots, uint32_t n_heads,
+int attn_stats_reserve(struct cuda_backend *cuda, size_t n_rows, size_t n_slots, uint32_t n_heads,
                    struct error *err);
 /* The same for the step at hand. */
-int traces_room(struct cuda_backend *cuda, const struct step *step, uint32_t n_heads,
+int attn_stats_budget(struct cuda_backend *cuda, const struct step *step, uint32_t n_heads,
                 struct error *err);
 
 /* attention.cu.  A step's block has room for attention's plans, `bytes` right behind the header,
@@ -267,9 +267,9 @@ struct step_arrays {
     int32_t *items;                               /* host */
     const int32_t *device_items;
 };
-int attention_room(struct cuda_backend *cuda, const struct step *step, size_t *bytes,
+int attention_budget(struct cuda_backend *cuda, const struct step *step, size_t *bytes,
                    size_t *n_words, struct error *err);
-/* Memory for partial results; what attention_room() will say at most. */
+/* Memory for partial results; what attention_budget() will say at most. */
 int attention_reserve(struct cuda_backend *cuda, const struct step_limits *limits, size_t *bytes,
                       size_t *n_words, struct error *err);
 void attention_plan(struct cuda_backend *cuda, const struct step_arrays *arrays, char *plans);
@@ -277,34 +277,34 @@ void attention_close(struct cuda_backend *cuda); /* nothing open is allowed */
 
 /* kv/dequant.c.  What reads the prompts' pages of a layer reads these: the pool's own, or, of one
  * in 8 bits, copies of them as they are now. */
-struct wide_view {
+struct dequant_view {
     struct kv_pool kv;
     const struct device_step *step; /* names them, */
     const int32_t *table;           /* as does this, the layer's */
 };
-int wide_open(struct cuda_backend *cuda, const struct kv_pool *kv, uint32_t layer,
-              struct wide_view *out, struct error *err);
-void wide_close(struct cuda_backend *cuda);
+int dequant_open(struct cuda_backend *cuda, const struct kv_pool *kv, uint32_t layer,
+              struct dequant_view *out, struct error *err);
+void dequant_close(struct cuda_backend *cuda);
 
 /* sparse.c.  The first tile of those that are indexed together in which all heads are dense. */
 uint32_t sparse_first_dense_tile(const struct attn_sparse *sparse);
 void sparse_memory_free(struct cuda_backend *cuda);
 
 /* select.c.  Of the present step's candidates, whose selections are checked, too. */
-int select_room(struct cuda_backend *cuda, const struct step *step, struct error *err);
+int select_workspace(struct cuda_backend *cuda, const struct step *step, struct error *err);
 /* Before the attention of a layer: waits for what select() had fetched for it, and, if it leaves
  * traces, until those before have been read.  *awaited: there was something to wait for. */
-int select_await(struct cuda_backend *cuda, uint32_t layer, bool leaves_traces, bool *awaited,
+int select_await(struct cuda_backend *cuda, uint32_t layer, bool leaves_attn_stats, bool *awaited,
                  struct error *err);
 void select_close(struct cuda_backend *cuda);
 
 /* host_pool.c.  Lets the stream wait for copies of pages that this step may write, or of blocks
  * that it may read. */
-int store_await_step(struct cuda_backend *cuda, const struct step *step, struct error *err);
+int host_pool_await_step(struct cuda_backend *cuda, const struct step *step, struct error *err);
 /* The same for all copies. */
-int store_await(struct cuda_backend *cuda, struct error *err);
-int store_sync(struct cuda_backend *cuda, struct error *err);
-void store_close(struct cuda_backend *cuda);
+int host_pool_await(struct cuda_backend *cuda, struct error *err);
+int host_pool_sync(struct cuda_backend *cuda, struct error *err);
+void host_pool_close(struct cuda_backend *cuda);
 
 int cuda_step_begin(struct backend *be, const struct step *step, struct error *err);
 int cuda_weight_upload(struct backend *be, const void *host, size_t bytes, const void **out,
@@ -326,15 +326,15 @@ int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct er
 int cuda_attn_prefill(struct backend *be, const struct attn_args *args, struct error *err);
 int cuda_attn_index(struct backend *be, const struct attn_index_args *args, struct error *err);
 int cuda_sparse_totals(struct backend *be, struct sparse_totals *out, struct error *err);
-int cuda_keep_decode(struct backend *be, const struct attn_args *args, struct error *err);
-int cuda_keep_prefill(struct backend *be, const struct attn_args *args, struct error *err);
-int cuda_keep_totals(struct backend *be, const struct kv_pool *kv, struct keep_total *totals,
+int cuda_evict_decode(struct backend *be, const struct attn_args *args, struct error *err);
+int cuda_evict_chunk(struct backend *be, const struct attn_args *args, struct error *err);
+int cuda_evict_totals(struct backend *be, const struct kv_pool *kv, struct evict_total *totals,
                      struct error *err);
 int cuda_select(struct backend *be, const struct select_args *args, struct error *err);
 int cuda_select_totals(struct backend *be, struct select_total *totals, struct error *err);
-int cuda_store_alloc(struct backend *be, size_t bytes, void **out, struct error *err);
-void cuda_store_free(struct backend *be, void *memory);
-int cuda_store_pages(struct backend *be, const struct store_args *args, struct error *err);
+int cuda_host_pool_alloc(struct backend *be, size_t bytes, void **out, struct error *err);
+void cuda_host_pool_free(struct backend *be, void *memory);
+int cuda_store_pages(struct backend *be, const struct host_pool_args *args, struct error *err);
 int cuda_gather_rows(struct backend *be, const struct gather_rows_args *args, struct error *err);
 int cuda_soft_cap(struct backend *be, const struct soft_cap_args *args, struct error *err);
 int cuda_sample(struct backend *be, const struct sample_args *args, struct error *err);
@@ -346,7 +346,7 @@ int cuda_measure(struct backend *be, struct ceilings *out, struct error *err);
 int step_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
 int angles_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
 int sample_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
-int wide_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
+int dequant_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
 int select_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
 int sparse_memory_reserve(struct cuda_backend *cuda, const struct step_limits *limits,
                           struct error *err);

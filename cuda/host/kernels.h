@@ -44,8 +44,8 @@ struct device_budget {
 struct device_select {
     uint32_t n_selected; /* 0: it selects nothing */
     uint32_t n_candidates, n_sink, fresh;
-    int32_t scores_at; /* where its slots begin in each KV head's scores: struct attn_traces */
-    int32_t keys_at;   /* where its candidates begin in struct select_room; a multiple of 64 */
+    int32_t scores_at; /* where its slots begin in each KV head's scores: struct attn_stats */
+    int32_t keys_at;   /* where its candidates begin in struct select_workspace; a multiple of 64 */
     int32_t states;    /* pages [n_groups][n_state_pages] */
     int32_t blocks;    /* [n_candidates / PAGE_TOKENS]; -1: the store is pages, */
     int32_t pages;     /* [n_layers]: where each sparse layer's list begins */
@@ -58,7 +58,7 @@ struct device_select {
 struct device_step {
     uint32_t n_rows, n_seqs, n_decode, n_layers;
     const int32_t *tokens, *positions, *row_seq; /* [n_rows]; row_seq: the sequence of a row */
-    const int32_t *drawn; /* by the step before: tokens[row] may be STEP_DRAWN | an index here */
+    const int32_t *sampled; /* by the step before: tokens[row] may be STEP_SAMPLED | an index here */
     const int32_t *first_row, *seq_rows;         /* [n_seqs] */
     const int32_t *n_slots, *append_slot;        /* [n_layers][n_seqs] */
     const int32_t *table;    /* [n_layers][layer_pages]: pages in slot order, list after list */
@@ -70,19 +70,19 @@ struct device_step {
 };
 
 /* How keys that are stored before RoPE turn when they are read: by their slot's rank. */
-struct key_turns {
+struct key_rotations {
     const float *per_rank; /* [n_freqs][2]: inv_freq / 2 pi, rounded, and what that lost */
     uint32_t n_freqs;
     float scale; /* of cosines and sines */
 };
 
 /* What kernels that turn eight pairs at a time ask of a shape; others turn element by element. */
-static inline bool turns_in_vectors(uint32_t n_freqs) {
+static inline bool rotates_in_vectors(uint32_t n_freqs) {
     return n_freqs % 8 == 0;
 }
 
 /* What attention leaves for those who judge tokens by it. */
-struct attn_traces {
+struct attn_stats {
     float *lse;    /* [n_rows of the step][n_heads], base 2; or NULL */
     float *scores; /* [n_kv_heads][score_stride][group]: scores of the decoding sequences whose
                       budget has scores, from slot budget.scores_at on, and, where a selection
@@ -154,25 +154,25 @@ struct attn_simple_params {
     uint32_t n_rows; /* of the launch */
     bool decode;
     struct score_scale scale;
-    struct attn_traces traces;
+    struct attn_stats attn_stats;
     bool selects; /* as in attn_args */
     uint32_t window; /* a row sees only so many slots, the newest; 0: all */
-    struct key_turns turns;
+    struct key_rotations rotations;
     int32_t sparse_seq; /* of the step: its rows visit what `sparse` says; -1: nobody's */
     struct sparse_view sparse;
 };
 
 /* Who stays in a bounded cache: evict_decode.cu, evict_scores.cu, evict_chunk.cu. */
-struct keep_params {
+struct evict_params {
     const struct device_step *step;
     const void *q; /* bf16, row i at q + i * q_stride elements: [n_heads, head_dim] */
     size_t q_stride;
     struct kv_pool kv;
     uint32_t n_heads, layer;
     struct score_scale scale;
-    struct attn_traces traces; /* of the same layer's attention */
-    struct key_turns turns;
-    /* Where launch_keep_scores() finds keys: the same, or copies of them that are wide (widen). */
+    struct attn_stats attn_stats; /* of the same layer's attention */
+    struct key_rotations rotations;
+    /* Where launch_evict_scores() finds keys: the same, or copies of them that are wide (widen). */
     struct kv_pool keys;
     const struct device_step *keys_step;
 };
@@ -180,7 +180,7 @@ struct keep_params {
 /* Copies of the pages that the step's prompts have of a layer, in 16 bits (bf16, exact) where the
  * pool has 8; states go with them.  Those of a prompt lie one after the other, and the prompts'
  * too, in the order of the step. */
-struct widen_params {
+struct dequant_params {
     const struct device_step *step;
     struct kv_pool from, to; /* to: [pages of the layer] */
     uint32_t layer, window;  /* window: of the layer; 0: none */
@@ -244,7 +244,7 @@ struct sample_params {
     const float *logits;              /* [*, n_vocab] */
     const struct device_sample *rows; /* [n] */
     struct sample_result *results;    /* [n] */
-    int32_t *drawn;                   /* [n]: the tokens again, for the next step */
+    int32_t *sampled;                   /* [n]: the tokens again, for the next step */
     uint32_t n, n_vocab;
 };
 
@@ -255,16 +255,16 @@ cudaError_t launch_rope_append(const struct rope_append_params *p, struct launch
 cudaError_t launch_attn_simple(const struct attn_simple_params *p, struct launch launch);
 /* For the sequences with a budget: of n_rows rows that decode, or of n_seqs that do not and hold at
  * most max_slots slots each. */
-cudaError_t launch_keep_decode(const struct keep_params *p, uint32_t n_rows, struct launch launch);
-cudaError_t launch_keep_scores(const struct keep_params *p, uint32_t n_seqs, uint32_t max_slots,
+cudaError_t launch_evict_decode(const struct evict_params *p, uint32_t n_rows, struct launch launch);
+cudaError_t launch_evict_scores(const struct evict_params *p, uint32_t n_seqs, uint32_t max_slots,
                                struct launch launch);
-cudaError_t launch_keep_compress(const struct keep_params *p, uint32_t n_seqs,
+cudaError_t launch_evict_chunk(const struct evict_params *p, uint32_t n_seqs,
                                  struct launch launch);
 /* totals [n_seqs] */
-cudaError_t launch_keep_totals(const struct device_step *step, const struct kv_pool *kv,
-                               struct keep_total *totals, uint32_t n_seqs, struct launch launch);
+cudaError_t launch_evict_totals(const struct device_step *step, const struct kv_pool *kv,
+                               struct evict_total *totals, uint32_t n_seqs, struct launch launch);
 /* Of the n_seqs sequences behind those that decode, of at most max_pages each. */
-cudaError_t launch_widen(const struct widen_params *p, uint32_t n_seqs, uint32_t max_pages,
+cudaError_t launch_dequant(const struct dequant_params *p, uint32_t n_seqs, uint32_t max_pages,
                          struct launch launch);
 cudaError_t launch_gate_mul(const struct gate_mul_params *p, struct launch launch);
 cudaError_t launch_gather(const struct gather_params *p, struct launch launch);

@@ -48,7 +48,7 @@ int rotary_open(struct cuda_backend *cuda, struct error *err) {
         struct rotary *r = &cuda->rotary[i];
         rc = device_alloc(cuda, sizeof(r->inv_freq), (void **)&r->device_freqs, err);
         if (rc) break;
-        rc = device_alloc(cuda, 2 * MAX_FREQS * sizeof(float), (void **)&r->device_turns, err);
+        rc = device_alloc(cuda, 2 * MAX_FREQS * sizeof(float), (void **)&r->device_rotations, err);
     }
     return rc;
 }
@@ -57,7 +57,7 @@ void rotary_close(struct cuda_backend *cuda) {
     for (int i = 0; i < MAX_ROPES; i++) {
         cudaFree(cuda->rotary[i].angles);
         cudaFree(cuda->rotary[i].device_freqs);
-        cudaFree(cuda->rotary[i].device_turns);
+        cudaFree(cuda->rotary[i].device_rotations);
     }
 }
 
@@ -65,17 +65,17 @@ int freqs_send(struct cuda_backend *cuda, struct rotary *rotary, const double *i
                uint32_t n_freqs, struct error *err) {
     const size_t bytes = n_freqs * sizeof(double);
     const double turn = 6.283185307179586476925;
-    float turns[MAX_FREQS][2];
+    float rotations[MAX_FREQS][2];
     if (n_freqs > MAX_FREQS)
         return error_set(err, ERR_UNSUPPORTED, "cuda: %u rotary pairs, at most %d are supported",
                          n_freqs, MAX_FREQS);
     if (rotary->n_freqs == n_freqs && memcmp(rotary->inv_freq, inv_freq, bytes) == 0) return 0;
     for (uint32_t i = 0; i < n_freqs; i++) {
-        turns[i][0] = (float)(inv_freq[i] / turn);
-        turns[i][1] = (float)(inv_freq[i] / turn - turns[i][0]);
+        rotations[i][0] = (float)(inv_freq[i] / turn);
+        rotations[i][1] = (float)(inv_freq[i] / turn - rotations[i][0]);
     }
     int rc = send_array(cuda, rotary->device_freqs, inv_freq, bytes, err);
-    if (!rc) rc = send_array(cuda, rotary->device_turns, turns, n_freqs * sizeof(turns[0]), err);
+    if (!rc) rc = send_array(cuda, rotary->device_rotations, rotations, n_freqs * sizeof(rotations[0]), err);
     if (rc) return rc;
     memcpy(rotary->inv_freq, inv_freq, bytes);
     rotary->n_freqs = n_freqs;
@@ -114,7 +114,7 @@ static int make_angles(struct cuda_backend *cuda, struct rotary *rotary,
 int cuda_rope_append(struct backend *be, const struct rope_append_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     struct rotary *rotary = &cuda->rotary[args->rope];
-    cuda->wide.valid = false;
+    cuda->dequantised.valid = false;
     if (!rotary->angles_valid) {
         int rc = make_angles(cuda, rotary, args, err);
         if (rc) return rc;

@@ -161,7 +161,7 @@ static void pack_selects(struct cuda_backend *cuda, const struct step_shape *sha
 /* What kv/dequant.c copies is numbered as it comes, the same way in every layer. */
 static void pack_headers(struct cuda_backend *cuda, const struct device_step *step) {
     struct device_step headers[2] = {*step, *step};
-    headers[1].table = cuda->wide.numbers;
+    headers[1].table = cuda->dequantised.numbers;
     headers[1].layer_pages = 0;
     memcpy(cuda->step_block.host, headers, sizeof(headers));
 }
@@ -188,12 +188,12 @@ int step_reserve(struct cuda_backend *cuda, const struct step_limits *limits, st
 int step_send(struct cuda_backend *cuda, struct error *err) {
     const struct step *step = cuda->host_step;
     struct mirror *block = &cuda->step_block;
-    int rc = select_room(cuda, step, err);
+    int rc = select_workspace(cuda, step, err);
     if (rc) return rc;
     struct step_shape shape = shape_of(step, &cuda->select.shape);
     rc = cuda_check(cuda, cudaEventSynchronize(cuda->step_copied),
                     "waiting for the step before", err);
-    if (!rc) rc = attention_room(cuda, step, &shape.plan_bytes, &shape.item_words, err);
+    if (!rc) rc = attention_budget(cuda, step, &shape.plan_bytes, &shape.item_words, err);
     if (!rc) rc = mirror_reserve(cuda, block, count_bytes(&shape), err);
     if (rc) return rc;
     struct device_step *out = &cuda->step;
@@ -201,7 +201,7 @@ int step_send(struct cuda_backend *cuda, struct error *err) {
                                 .n_seqs = step->n_seqs,
                                 .n_decode = step->n_decode,
                                 .n_layers = step->n_layers,
-                                .drawn = cuda->drawn,
+                                .sampled = cuda->sampled,
                                 .layer_pages = (uint32_t)shape.layer_pages};
     block->used = STEP_HEADER_BYTES + shape.plan_bytes;
     pack_rows(block, step, out);
@@ -223,12 +223,12 @@ int cuda_step_begin(struct backend *be, const struct step *step, struct error *e
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     /* The device is chosen per thread, and steps run on another one than create(). */
     int rc = cuda_check(cuda, cudaSetDevice(cuda->device), "choosing the device", err);
-    if (!rc) rc = flight_begin(cuda, err);
-    if (!rc) rc = store_await_step(cuda, step, err);
+    if (!rc) rc = inflight_begin(cuda, err);
+    if (!rc) rc = host_pool_await_step(cuda, step, err);
     if (rc) return rc;
     cuda->host_step = step;
     cuda->launch_rows = step->n_rows;
-    cuda->wide.valid = false;
+    cuda->dequantised.valid = false;
     for (int i = 0; i < MAX_ROPES; i++) cuda->rotary[i].angles_valid = false;
     return step_send(cuda, err);
 }

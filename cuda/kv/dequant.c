@@ -21,7 +21,7 @@ static uint32_t prompt_pages(const struct step *step, uint32_t layer, uint32_t *
     return n;
 }
 
-static struct kv_pool wide_pool(const struct kv_pool *kv, void *base, uint32_t n_pages) {
+static struct kv_pool dequant_pool(const struct kv_pool *kv, void *base, uint32_t n_pages) {
     struct kv_pool pool = *kv;
     pool.dtype = DTYPE_BF16;
     pool.page_bytes = kv_page_bytes(&pool);
@@ -36,7 +36,7 @@ static int send_numbers(struct cuda_backend *cuda, uint32_t n, struct error *err
     if (!numbers) return error_set(err, ERR_NOMEM, "cuda: no memory");
     for (uint32_t i = 0; i < n; i++) numbers[i] = (int32_t)i;
     const int rc = cuda_check(cuda,
-                              cudaMemcpy(cuda->wide.numbers, numbers, n * sizeof(*numbers),
+                              cudaMemcpy(cuda->dequantised.numbers, numbers, n * sizeof(*numbers),
                                          cudaMemcpyHostToDevice),
                               "a table of pages", err);
     free(numbers);
@@ -45,8 +45,8 @@ static int send_numbers(struct cuda_backend *cuda, uint32_t n, struct error *err
 
 static int reserve(struct cuda_backend *cuda, const struct kv_pool *kv, uint32_t n_pages,
                    struct error *err) {
-    struct wide_pages *w = &cuda->wide;
-    const size_t page_bytes = wide_pool(kv, NULL, 0).page_bytes;
+    struct dequant_pages *w = &cuda->dequantised;
+    const size_t page_bytes = dequant_pool(kv, NULL, 0).page_bytes;
     if (n_pages * page_bytes > w->bytes) w->valid = false;
     int rc = device_reserve(cuda, &w->pages, &w->bytes, n_pages * page_bytes, err);
     if (rc || n_pages * sizeof(int32_t) <= w->numbers_bytes) return rc;
@@ -55,7 +55,7 @@ static int reserve(struct cuda_backend *cuda, const struct kv_pool *kv, uint32_t
     return rc ? rc : send_numbers(cuda, n_pages, err);
 }
 
-int wide_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err) {
+int dequant_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err) {
     const struct kv_pool kv = {.dtype = limits->kv_dtype,
                                .n_kv_heads = limits->n_kv_heads,
                                .head_dim = limits->head_dim,
@@ -69,28 +69,28 @@ int wide_reserve(struct cuda_backend *cuda, const struct step_limits *limits, st
 /* A table that has moved, or is new, is one that the step at hand does not know. */
 static int make_room(struct cuda_backend *cuda, const struct kv_pool *kv, uint32_t n_pages,
                      struct error *err) {
-    const int32_t *before = cuda->wide.numbers;
+    const int32_t *before = cuda->dequantised.numbers;
     const int rc = reserve(cuda, kv, n_pages, err);
-    return rc || cuda->wide.numbers == before ? rc : step_send(cuda, err);
+    return rc || cuda->dequantised.numbers == before ? rc : step_send(cuda, err);
 }
 
-int wide_open(struct cuda_backend *cuda, const struct kv_pool *kv, uint32_t layer,
-              struct wide_view *out, struct error *err) {
-    struct wide_pages *w = &cuda->wide;
+int dequant_open(struct cuda_backend *cuda, const struct kv_pool *kv, uint32_t layer,
+              struct dequant_view *out, struct error *err) {
+    struct dequant_pages *w = &cuda->dequantised;
     const struct step *step = cuda->host_step;
-    *out = (struct wide_view){
+    *out = (struct dequant_view){
         *kv, cuda->device_step, cuda->step.table + (size_t)layer * cuda->step.layer_pages};
     if (kv->dtype != DTYPE_FP8) return 0;
     uint32_t most;
     const uint32_t n_pages = prompt_pages(step, layer, &most);
     int rc = make_room(cuda, kv, n_pages, err);
     if (rc) return rc;
-    *out = (struct wide_view){wide_pool(kv, w->pages, n_pages), cuda->device_step + 1, w->numbers};
+    *out = (struct dequant_view){dequant_pool(kv, w->pages, n_pages), cuda->device_step + 1, w->numbers};
     if (w->valid && w->layer == layer && w->base == kv->base) return 0;
-    const struct widen_params params = {cuda->device_step, *kv, out->kv, layer,
+    const struct dequant_params params = {cuda->device_step, *kv, out->kv, layer,
                                         step_window(step, layer)};
     rc = cuda_check(cuda,
-                    launch_widen(&params, step->n_seqs - step->n_decode, most, launch_of(cuda)),
+                    launch_dequant(&params, step->n_seqs - step->n_decode, most, launch_of(cuda)),
                     "widening pages", err);
     w->valid = !rc;
     w->layer = layer;
@@ -98,8 +98,8 @@ int wide_open(struct cuda_backend *cuda, const struct kv_pool *kv, uint32_t laye
     return rc;
 }
 
-void wide_close(struct cuda_backend *cuda) {
-    cudaFree(cuda->wide.pages);
-    cudaFree(cuda->wide.numbers);
-    cuda->wide = (struct wide_pages){0};
+void dequant_close(struct cuda_backend *cuda) {
+    cudaFree(cuda->dequantised.pages);
+    cudaFree(cuda->dequantised.numbers);
+    cuda->dequantised = (struct dequant_pages){0};
 }

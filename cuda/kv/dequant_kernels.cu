@@ -21,7 +21,7 @@ struct item {
 };
 
 /* The block's page of the sequence, if there is one and some row sees it. */
-static __device__ __forceinline__ bool item_of(const struct widen_params &p, struct item *item) {
+static __device__ __forceinline__ bool item_of(const struct dequant_params &p, struct item *item) {
     const struct device_step &s = *p.step;
     const uint32_t seq = s.n_decode + blockIdx.z;
     const size_t view = (size_t)p.layer * s.n_seqs + seq;
@@ -35,11 +35,11 @@ static __device__ __forceinline__ bool item_of(const struct widen_params &p, str
     return true;
 }
 
-static __device__ __forceinline__ void widen_codes(__nv_bfloat16 *to, uint8_t code, float factor) {
+static __device__ __forceinline__ void dequant_codes(__nv_bfloat16 *to, uint8_t code, float factor) {
     store_as(to, fp8_values(code).x * factor);
 }
 
-static __device__ __forceinline__ void widen_codes(__nv_bfloat16 *to, uint4 codes, float factor) {
+static __device__ __forceinline__ void dequant_codes(__nv_bfloat16 *to, uint4 codes, float factor) {
     const uint32_t from[] = {codes.x, codes.y, codes.z, codes.w};
     uint32_t words[8];
 #pragma unroll
@@ -51,7 +51,7 @@ static __device__ __forceinline__ void widen_codes(__nv_bfloat16 *to, uint4 code
     reinterpret_cast<uint4 *>(to)[1] = make_uint4(words[4], words[5], words[6], words[7]);
 }
 
-static __device__ __forceinline__ void copy_states(const struct widen_params &p,
+static __device__ __forceinline__ void copy_states(const struct dequant_params &p,
                                                    const struct item &item) {
     const uint32_t n = p.from.n_kv_heads * sizeof(struct kv_page_state) / sizeof(uint32_t);
     const uint32_t *from = reinterpret_cast<const uint32_t *>(page_state(p.from, item.from, 0));
@@ -61,7 +61,7 @@ static __device__ __forceinline__ void copy_states(const struct widen_params &p,
 
 /* Codes: of a thread at a time, one or 16. */
 template <typename Codes>
-static __global__ void __launch_bounds__(THREADS) widen_kernel(const struct widen_params p) {
+static __global__ void __launch_bounds__(THREADS) dequant_kernel(const struct dequant_params p) {
     const uint32_t dim = p.from.head_dim, n = dim / sizeof(Codes), head = blockIdx.y;
     struct item item;
     let_next_start();
@@ -78,15 +78,15 @@ static __global__ void __launch_bounds__(THREADS) widen_kernel(const struct wide
                                                           item.to * p.to.page_bytes) +
                         first;
     for (uint32_t i = threadIdx.x; i < PAGE_TOKENS * n; i += THREADS)
-        widen_codes(to + (size_t)i * sizeof(Codes), from[i],
+        dequant_codes(to + (size_t)i * sizeof(Codes), from[i],
                     row_factor(p.from, item.from, head * PAGE_TOKENS + i / n));
 }
 
-cudaError_t launch_widen(const struct widen_params *p, uint32_t n_seqs, uint32_t max_pages,
+cudaError_t launch_dequant(const struct dequant_params *p, uint32_t n_seqs, uint32_t max_pages,
                          struct launch launch) {
     const dim3 grid(max_pages, 2 * p->from.n_kv_heads + (p->from.tracked ? 1 : 0), n_seqs);
     if (n_seqs == 0 || max_pages == 0) return cudaSuccess;
     return launch_kernel(launch,
-                         p->from.head_dim % 16 == 0 ? widen_kernel<uint4> : widen_kernel<uint8_t>,
+                         p->from.head_dim % 16 == 0 ? dequant_kernel<uint4> : dequant_kernel<uint8_t>,
                          grid, THREADS, 0, *p);
 }

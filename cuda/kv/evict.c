@@ -1,8 +1,8 @@
 /* evict.c - bounded caches on the host: room for what attention leaves behind, and the operations.
  *
  *   attn_decode, attn_prefill   log-sum-exp of every row; raw scores of the rows that decode
- *   keep_decode                 scores brought up to date, who goes, ranks: one kernel
- *   keep_prefill                scores brought up to date; after a chunk, who stays moves up
+ *   evict_decode                 scores brought up to date, who goes, ranks: one kernel
+ *   evict_chunk                scores brought up to date; after a chunk, who stays moves up
  *
  * All sequences with a budget share one block of scores, in the order of the step (step.c); prompts
  * use their place for the list of those who stay.
@@ -12,70 +12,70 @@
 
 #include "engine/base/error.h"
 
-struct key_turns key_turns_of(const struct cuda_backend *cuda, const struct attn_args *args) {
+struct key_rotations key_rotations_of(const struct cuda_backend *cuda, const struct attn_args *args) {
     const struct rotary *rotary = &cuda->rotary[args->rope];
-    return (struct key_turns){rotary->device_turns, args->n_freqs, args->rope_scale};
+    return (struct key_rotations){rotary->device_rotations, args->n_freqs, args->rope_scale};
 }
 
-int traces_reserve(struct cuda_backend *cuda, size_t n_rows, size_t n_slots, uint32_t n_heads,
+int attn_stats_reserve(struct cuda_backend *cuda, size_t n_rows, size_t n_slots, uint32_t n_heads,
                    struct error *err) {
-    int rc = device_reserve(cuda, (void **)&cuda->traces.lse, &cuda->lse_bytes,
+    int rc = device_reserve(cuda, (void **)&cuda->attn_stats.lse, &cuda->lse_bytes,
                             n_rows * n_heads * sizeof(float), err);
     if (!rc)
-        rc = device_reserve(cuda, (void **)&cuda->traces.scores, &cuda->scores_bytes,
+        rc = device_reserve(cuda, (void **)&cuda->attn_stats.scores, &cuda->scores_bytes,
                             n_slots * n_heads * sizeof(float), err);
-    if (!rc) cuda->traces.score_stride = cuda->scores_bytes / sizeof(float) / n_heads;
+    if (!rc) cuda->attn_stats.score_stride = cuda->scores_bytes / sizeof(float) / n_heads;
     return rc;
 }
 
 /* Grows by doubling: a cache that is filling up is longer in every step. */
-int traces_room(struct cuda_backend *cuda, const struct step *step, uint32_t n_heads,
+int attn_stats_budget(struct cuda_backend *cuda, const struct step *step, uint32_t n_heads,
                 struct error *err) {
     size_t n_slots = 0, room = cuda->scores_bytes / sizeof(float) / n_heads;
     for (uint32_t i = 0; i < step->n_seqs; i++)
         if (step->seqs[i].budget || step->seqs[i].select)
             n_slots += step->seqs[i].layers[0].n_slots;
     if (n_slots > room) room = n_slots > 2 * room ? n_slots : 2 * room;
-    return traces_reserve(cuda, step->n_rows, room, n_heads, err);
+    return attn_stats_reserve(cuda, step->n_rows, room, n_heads, err);
 }
 
-static struct keep_params keep_params(const struct cuda_backend *cuda,
+static struct evict_params evict_params(const struct cuda_backend *cuda,
                                       const struct attn_args *args) {
-    return (struct keep_params){.step = cuda->device_step,
+    return (struct evict_params){.step = cuda->device_step,
                                 .q = args->q,
                                 .q_stride = args->q_stride,
                                 .kv = *args->kv,
                                 .n_heads = args->n_heads,
                                 .layer = args->layer,
                                 .scale = score_scale_of(args->scale, args->softcap),
-                                .traces = cuda->traces,
-                                .turns = key_turns_of(cuda, args)};
+                                .attn_stats = cuda->attn_stats,
+                                .rotations = key_rotations_of(cuda, args)};
 }
 
 /* max_slots: of those with scores. */
-static cudaError_t launch_prefill(const struct cuda_backend *cuda, const struct keep_params *params,
+static cudaError_t launch_prefill(const struct cuda_backend *cuda, const struct evict_params *params,
                                   uint32_t max_slots, bool compress) {
     const uint32_t n_seqs = cuda->host_step->n_seqs - cuda->host_step->n_decode;
     cudaError_t code = cudaSuccess;
-    if (max_slots > 0) code = launch_keep_scores(params, n_seqs, max_slots, launch_of(cuda));
+    if (max_slots > 0) code = launch_evict_scores(params, n_seqs, max_slots, launch_of(cuda));
     if (code == cudaSuccess && compress)
-        code = launch_keep_compress(params, n_seqs, launch_of(cuda));
+        code = launch_evict_chunk(params, n_seqs, launch_of(cuda));
     return code;
 }
 
-int cuda_keep_decode(struct backend *be, const struct attn_args *args, struct error *err) {
+int cuda_evict_decode(struct backend *be, const struct attn_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
-    const uint32_t n_rows = cuda->repeating ? cuda->launch_rows : cuda->step.n_decode;
-    const struct keep_params params = keep_params(cuda, args);
-    return cuda_check(cuda, launch_keep_decode(&params, n_rows, launch_of(cuda)), "keep_decode",
+    const uint32_t n_rows = cuda->in_graph ? cuda->launch_rows : cuda->step.n_decode;
+    const struct evict_params params = evict_params(cuda, args);
+    return cuda_check(cuda, launch_evict_decode(&params, n_rows, launch_of(cuda)), "evict_decode",
                       err);
 }
 
-int cuda_keep_prefill(struct backend *be, const struct attn_args *args, struct error *err) {
+int cuda_evict_chunk(struct backend *be, const struct attn_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     const struct step *step = cuda->host_step;
-    struct keep_params params = keep_params(cuda, args);
-    struct wide_view wide;
+    struct evict_params params = evict_params(cuda, args);
+    struct dequant_view dequantised;
     uint32_t max_slots = 0;
     bool compress = false;
     for (uint32_t i = step->n_decode; i < step->n_seqs; i++) {
@@ -86,16 +86,16 @@ int cuda_keep_prefill(struct backend *be, const struct attn_args *args, struct e
         if (seq->budget->score != KV_SCORE_NONE && n_slots > max_slots) max_slots = n_slots;
     }
     if (max_slots > 0) {
-        const int rc = wide_open(cuda, args->kv, args->layer, &wide, err);
+        const int rc = dequant_open(cuda, args->kv, args->layer, &dequantised, err);
         if (rc) return rc;
-        params.keys = wide.kv;
-        params.keys_step = wide.step;
+        params.keys = dequantised.kv;
+        params.keys_step = dequantised.step;
     }
-    return cuda_check(cuda, launch_prefill(cuda, &params, max_slots, compress), "keep_prefill",
+    return cuda_check(cuda, launch_prefill(cuda, &params, max_slots, compress), "evict_chunk",
                       err);
 }
 
-int cuda_keep_totals(struct backend *be, const struct kv_pool *kv, struct keep_total *totals,
+int cuda_evict_totals(struct backend *be, const struct kv_pool *kv, struct evict_total *totals,
                      struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     const size_t bytes = cuda->step.n_seqs * sizeof(*totals);
@@ -104,8 +104,8 @@ int cuda_keep_totals(struct backend *be, const struct kv_pool *kv, struct keep_t
     int rc = args_take(cuda, bytes, &room, err);
     if (rc) return rc;
     rc = cuda_check(cuda,
-                    launch_keep_totals(cuda->device_step, kv, (struct keep_total *)room.device,
+                    launch_evict_totals(cuda->device_step, kv, (struct evict_total *)room.device,
                                        cuda->step.n_seqs, launch_of(cuda)),
-                    "keep_totals", err);
+                    "evict_totals", err);
     return rc ? rc : results_fetch(cuda, &room, totals, bytes, err);
 }

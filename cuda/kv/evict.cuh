@@ -11,7 +11,7 @@
 
 #include "cuda/common/device.cuh"
 
-static constexpr float KEEP_LOG2_E = 1.4426950408889634f;
+static constexpr float LOG2_E = 1.4426950408889634f;
 
 static __device__ __forceinline__ struct kv_page_state *page_state(const struct kv_pool &kv,
                                                                    int32_t page,
@@ -43,7 +43,7 @@ static __device__ __forceinline__ const struct device_budget *budget_of(
     return step.budgets + seq;
 }
 
-/* Where a decoding sequence's scores go (struct attn_traces); -1: nobody wants them. */
+/* Where a decoding sequence's scores go (struct attn_stats); -1: nobody wants them. */
 static __device__ __forceinline__ int32_t scores_place(const struct device_step &step, size_t seq,
                                                        bool selects) {
     if (selects && step.selects && step.selects[seq].n_selected > 0)
@@ -97,19 +97,19 @@ static __device__ __forceinline__ void note_loss(struct kv_page_state *first, ui
 /* ---- keys that turn ---- */
 
 /* cos and sin, scaled, of pair `freq` at a rank. */
-static __device__ __forceinline__ float2 angle_of(const struct key_turns &t, uint32_t freq,
+static __device__ __forceinline__ float2 angle_of(const struct key_rotations &t, uint32_t freq,
                                                   uint32_t rank) {
-    const float2 turns = reinterpret_cast<const float2 *>(t.per_rank)[freq];
-    const float r = (float)rank, whole = r * turns.x;
-    const float rest = fmaf(r, turns.x, -whole) + r * turns.y;
+    const float2 rotations = reinterpret_cast<const float2 *>(t.per_rank)[freq];
+    const float r = (float)rank, whole = r * rotations.x;
+    const float rest = fmaf(r, rotations.x, -whole) + r * rotations.y;
     float s, c;
     sincospif(2.0f * ((whole - rintf(whole)) + rest), &s, &c);
     return make_float2(c * t.scale, s * t.scale);
 }
 
 /* Element d of the key that begins at element `key`. */
-static __device__ __forceinline__ float turned_element(const struct kv_pool &kv, size_t key,
-                                                       uint32_t d, const struct key_turns &t,
+static __device__ __forceinline__ float rotated_element(const struct kv_pool &kv, size_t key,
+                                                       uint32_t d, const struct key_rotations &t,
                                                        uint32_t rank) {
     const float x = load_dtype(kv.base, key + d, kv.dtype);
     const uint32_t n = t.n_freqs;
@@ -138,7 +138,7 @@ template <typename T> static __device__ __forceinline__ uint32_t pack_pair(float
 /* Eight pairs of a key in shared memory, from pair `freq` on: a turns with b.  Rounded as a key is
  * that was stored after RoPE. */
 template <typename T>
-static __device__ __forceinline__ void turn_pairs(uint4 *a, uint4 *b, const struct key_turns &t,
+static __device__ __forceinline__ void rotate_pairs(uint4 *a, uint4 *b, const struct key_rotations &t,
                                                   uint32_t freq, uint32_t rank) {
     uint32_t *low = &a->x, *high = &b->x;
 #pragma unroll
@@ -154,8 +154,8 @@ static __device__ __forceinline__ void turn_pairs(uint4 *a, uint4 *b, const stru
 /* Turns the keys of a page's slots in shared memory (rows of `stride` elements), all threads of the
  * block; slots from n_valid on stay as they are. */
 template <typename T>
-static __device__ __forceinline__ void turn_page(T *keys, uint32_t stride, int n_valid,
-                                                 const struct key_turns &t,
+static __device__ __forceinline__ void rotate_page(T *keys, uint32_t stride, int n_valid,
+                                                 const struct key_rotations &t,
                                                  const struct kv_page_state *state) {
     const uint32_t n = t.n_freqs;
     for (uint32_t i = threadIdx.x; i < PAGE_TOKENS * (n / 8); i += blockDim.x) {
@@ -164,7 +164,7 @@ static __device__ __forceinline__ void turn_page(T *keys, uint32_t stride, int n
         T *at = keys + row * stride + freq;
         uint4 *a = reinterpret_cast<uint4 *>(at), *b = reinterpret_cast<uint4 *>(at + n);
         uint4 x = *a, y = *b;
-        turn_pairs<T>(&x, &y, t, freq, state->rank[row]);
+        rotate_pairs<T>(&x, &y, t, freq, state->rank[row]);
         *a = x;
         *b = y;
     }

@@ -1,9 +1,9 @@
 /* evict_chunk.cu - after a chunk of a prompt: whoever stays moves to the first `capacity` slots,
  * in the order of the text, in place.
  *
- *   keep_select_kernel   who stays: the list of their slots, ascending, and their states; what the
+ *   evict_select_kernel   who stays: the list of their slots, ascending, and their states; what the
  *                        chunk's last row gave to the others, whose keys it reads again
- *   keep_move_kernel     their keys and values, by this list
+ *   evict_move_kernel     their keys and values, by this list
  *
  *   slots  0 1 2 3 4 5 6 7        list  0 1 4 6        slots  0 1 4 6 . . . .
  *          S   .   . .   R
@@ -11,7 +11,7 @@
  * Slots are in the order of the text, so a slot's number breaks ties.  Whoever moves, moves down:
  * rows are read in batches, ascending, and a batch is read before any of it is written.
  *
- * The list lies where the sequence's scores would (struct attn_traces): n_slots words per KV head.
+ * The list lies where the sequence's scores would (struct attn_stats): n_slots words per KV head.
  *
  * Grid:   select: one block per (KV head, sequence).  move: a block per (KV head, keys or values,
  *         64 bytes of a row) and sequence.
@@ -19,7 +19,7 @@
 #include "cuda/kv/evict.cuh"
 
 enum { BLOCK = 1024, N_WARPS = BLOCK / 32, BINS = 256 };
-enum { LANE_DIMS = 8 }; /* of a key, that a lane has: launch_keep_scores sees to that */
+enum { LANE_DIMS = 8 }; /* of a key, that a lane has: launch_evict_scores sees to that */
 enum { MOVE_BLOCK = 256, MOVE_UNITS = 4, MOVE_DEPTH = 4 };
 enum { MOVE_ROWS = MOVE_BLOCK / MOVE_UNITS, MOVE_BATCH = MOVE_ROWS * MOVE_DEPTH };
 
@@ -32,7 +32,7 @@ struct item {
 };
 
 /* False: nobody goes. */
-static __device__ __forceinline__ bool item_of(const struct keep_params &p, uint32_t kv_head,
+static __device__ __forceinline__ bool item_of(const struct evict_params &p, uint32_t kv_head,
                                                uint32_t seq, struct item *item) {
     const struct device_step &s = *p.step;
     item->budget = budget_of(s, seq);
@@ -45,8 +45,8 @@ static __device__ __forceinline__ bool item_of(const struct keep_params &p, uint
     item->last_row = (uint32_t)(s.first_row[seq] + s.seq_rows[seq]) - 1;
     const uint32_t group = p.n_heads / p.kv.n_kv_heads;
     item->list = reinterpret_cast<uint32_t *>(
-        p.traces.scores +
-        (kv_head * p.traces.score_stride + (size_t)item->budget->scores_at) * group);
+        p.attn_stats.scores +
+        (kv_head * p.attn_stats.score_stride + (size_t)item->budget->scores_at) * group);
     return true;
 }
 
@@ -64,14 +64,14 @@ struct candidate {
     bool may_leave;
 };
 
-static __device__ __forceinline__ float score_at(const struct keep_params &p,
+static __device__ __forceinline__ float score_at(const struct evict_params &p,
                                                  const struct item &item, uint32_t slot) {
     return page_state(p.kv, item.pages[slot / PAGE_TOKENS], item.kv_head)
         ->score[slot % PAGE_TOKENS];
 }
 
 /* Returns the score that a slot is judged by (enum kv_pooling). */
-static __device__ __forceinline__ float pooled_score(const struct keep_params &p,
+static __device__ __forceinline__ float pooled_score(const struct evict_params &p,
                                                      const struct item &item, uint32_t slot) {
     const struct device_budget &b = *item.budget;
     const uint32_t half = b.kernel / 2,
@@ -86,7 +86,7 @@ static __device__ __forceinline__ float pooled_score(const struct keep_params &p
     return pooled;
 }
 
-static __device__ __forceinline__ struct candidate candidate_of(const struct keep_params &p,
+static __device__ __forceinline__ struct candidate candidate_of(const struct evict_params &p,
                                                                 const struct item &item,
                                                                 uint32_t slot) {
     const struct kv_page_state *state =
@@ -117,7 +117,7 @@ static __device__ __forceinline__ void find_bin(struct plan *plan, uint32_t k) {
 }
 
 /* The order of the last one to leave, digit by digit, and how many of that order leave. */
-static __device__ uint32_t find_threshold(const struct keep_params &p, const struct item &item,
+static __device__ uint32_t find_threshold(const struct evict_params &p, const struct item &item,
                                           struct plan *plan, uint32_t *n_equal) {
     uint32_t prefix = 0, mask = 0, k = item.n_slots - item.budget->capacity;
     for (int shift = 24; shift >= 0; shift -= 8) {
@@ -155,7 +155,7 @@ static __device__ __forceinline__ uint32_t count_before(bool flag, struct plan *
     return before + (uint32_t)__popc(votes & ((1u << threadIdx.x % 32) - 1));
 }
 
-static __device__ void list_kept(const struct keep_params &p, const struct item &item,
+static __device__ void list_kept(const struct evict_params &p, const struct item &item,
                                  struct plan *plan, uint32_t threshold, uint32_t n_equal) {
     uint32_t n_listed = 0, n_equal_seen = 0;
     for (uint32_t base = 0; base < item.n_slots; base += BLOCK) {
@@ -188,7 +188,7 @@ static __device__ bool is_listed(const struct item &item, uint32_t slot) {
 
 /* A warp: the share of the chunk's last row's attention that a slot got, mean over the group.  In
  * prompts a slot's number is its rank. */
-static __device__ float last_share(const struct keep_params &p, const struct item &item,
+static __device__ float last_share(const struct evict_params &p, const struct item &item,
                                    const int32_t *key_pages, uint32_t slot) {
     const uint32_t lane = threadIdx.x % 32, dim = p.kv.head_dim,
                    group = p.n_heads / p.kv.n_kv_heads;
@@ -198,14 +198,14 @@ static __device__ float last_share(const struct keep_params &p, const struct ite
     const __nv_bfloat16 *q = static_cast<const __nv_bfloat16 *>(p.q) + item.last_row * p.q_stride +
                              (size_t)item.kv_head * group * dim;
     const float *lse =
-        p.traces.lse + (size_t)item.last_row * p.n_heads + (size_t)item.kv_head * group;
+        p.attn_stats.lse + (size_t)item.last_row * p.n_heads + (size_t)item.kv_head * group;
     float k[LANE_DIMS] = {}, share = 0.0f;
 #pragma unroll
     for (uint32_t i = 0; i < LANE_DIMS; i++) {
         const uint32_t d = lane + 32 * i;
         if (d >= dim) continue;
         k[i] = item.budget->cache_positions
-                   ? turned_element(p.keys, key, d, p.turns, slot)
+                   ? rotated_element(p.keys, key, d, p.rotations, slot)
                    : load_dtype(p.keys.base, key + d, p.keys.dtype);
     }
     for (uint32_t head = 0; head < group; head++) {
@@ -213,14 +213,14 @@ static __device__ float last_share(const struct keep_params &p, const struct ite
 #pragma unroll
         for (uint32_t i = 0; i < LANE_DIMS; i++)
             if (lane + 32 * i < dim) dot += to_float(q[head * dim + lane + 32 * i]) * k[i];
-        share += exp2_fast(fmaf(score_of(p.scale, warp_sum(dot)), KEEP_LOG2_E, -lse[head]));
+        share += exp2_fast(fmaf(score_of(p.scale, warp_sum(dot)), LOG2_E, -lse[head]));
     }
     return share / (float)group;
 }
 
 /* The whole block, while keys and states are where they were.  Warps have every N_WARPS-th slot,
  * and a lane one of the terms. */
-static __device__ void lose_unlisted(const struct keep_params &p, const struct item &item,
+static __device__ void lose_unlisted(const struct evict_params &p, const struct item &item,
                                      uint32_t seq, struct plan *plan) {
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int32_t *key_pages = pages_of(*p.keys_step, p.layer, seq);
@@ -253,7 +253,7 @@ static __device__ void lose_unlisted(const struct keep_params &p, const struct i
 /* ---- who moves ---- */
 
 /* Positions and scores move as the list says; ranks are the slots again. */
-static __device__ void move_states(const struct keep_params &p, const struct item &item) {
+static __device__ void move_states(const struct evict_params &p, const struct item &item) {
     for (uint32_t base = 0; base < item.budget->capacity; base += BLOCK) {
         const uint32_t to = base + threadIdx.x;
         const bool inside = to < item.budget->capacity;
@@ -275,7 +275,7 @@ static __device__ void move_states(const struct keep_params &p, const struct ite
     }
 }
 
-static __global__ void __launch_bounds__(BLOCK) keep_select_kernel(const struct keep_params p) {
+static __global__ void __launch_bounds__(BLOCK) evict_select_kernel(const struct evict_params p) {
     __shared__ struct plan plan;
     struct item item;
     let_next_start();
@@ -301,7 +301,7 @@ static __global__ void __launch_bounds__(BLOCK) keep_select_kernel(const struct 
  */
 template <typename T>
 static __global__ void __launch_bounds__(MOVE_BLOCK)
-    keep_move_kernel(const struct keep_params p, size_t offset, uint32_t row_units) {
+    evict_move_kernel(const struct evict_params p, size_t offset, uint32_t row_units) {
     struct item item;
     const uint32_t kv_head = blockIdx.x / 2, is_v = blockIdx.x % 2;
     const uint32_t unit = blockIdx.z * MOVE_UNITS + threadIdx.x % MOVE_UNITS,
@@ -332,19 +332,19 @@ static __global__ void __launch_bounds__(MOVE_BLOCK)
 }
 
 template <typename T>
-static cudaError_t launch_move(const struct keep_params &p, uint32_t n_seqs, size_t offset,
+static cudaError_t launch_move(const struct evict_params &p, uint32_t n_seqs, size_t offset,
                                uint32_t row_bytes, struct launch launch) {
     const uint32_t row_units = row_bytes / sizeof(T);
     const dim3 grid(2 * p.kv.n_kv_heads, n_seqs, (row_units + MOVE_UNITS - 1) / MOVE_UNITS);
-    return launch_kernel(launch, keep_move_kernel<T>, grid, MOVE_BLOCK, 0, p, offset,
+    return launch_kernel(launch, evict_move_kernel<T>, grid, MOVE_BLOCK, 0, p, offset,
                          row_units);
 }
 
-cudaError_t launch_keep_compress(const struct keep_params *p, uint32_t n_seqs,
+cudaError_t launch_evict_chunk(const struct evict_params *p, uint32_t n_seqs,
                                  struct launch launch) {
     if (n_seqs == 0) return cudaSuccess;
     const uint32_t row_bytes = p->kv.head_dim * element_bytes(p->kv.dtype);
-    cudaError_t status = launch_kernel(launch, keep_select_kernel, dim3(p->kv.n_kv_heads, n_seqs),
+    cudaError_t status = launch_kernel(launch, evict_select_kernel, dim3(p->kv.n_kv_heads, n_seqs),
                                        BLOCK, 0, *p);
     if (status == cudaSuccess && p->kv.dtype == DTYPE_FP8) /* scales are rows of a byte */
         status = launch_move<uint8_t>(*p, n_seqs, kv_elements_bytes(&p->kv), 1, launch);

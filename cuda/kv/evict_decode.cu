@@ -40,7 +40,7 @@ static __device__ __forceinline__ float attention_received(const struct item &it
     const float *scores = item.scores + (size_t)slot * item.group;
     float sum = 0.0f;
     for (uint32_t i = 0; i < item.group; i++)
-        sum += exp2_fast(fmaf(scores[i], KEEP_LOG2_E, -item.lse[i]));
+        sum += exp2_fast(fmaf(scores[i], LOG2_E, -item.lse[i]));
     return sum;
 }
 
@@ -102,7 +102,7 @@ static __device__ void lose_victim(const struct kv_pool &kv, const struct item &
     if (threadIdx.x == 0) first->lost_at = item.n_text;
 }
 
-static __global__ void __launch_bounds__(BLOCK) keep_decode_kernel(const struct keep_params p) {
+static __global__ void __launch_bounds__(BLOCK) evict_decode_kernel(const struct evict_params p) {
     __shared__ struct plan plan;
     const struct device_step &s = *p.step;
     const uint32_t kv_head = blockIdx.x, row = blockIdx.y;
@@ -114,12 +114,12 @@ static __global__ void __launch_bounds__(BLOCK) keep_decode_kernel(const struct 
     if (!item.budget) return;
     item.group = p.n_heads / p.kv.n_kv_heads;
     item.pages = pages_of(s, p.layer, row);
-    item.lse = p.traces.lse + (size_t)row * p.n_heads + kv_head * item.group;
+    item.lse = p.attn_stats.lse + (size_t)row * p.n_heads + kv_head * item.group;
     item.scores = nullptr;
     if (item.budget->scores_at >= 0)
         item.scores =
-            p.traces.scores +
-            (kv_head * p.traces.score_stride + (size_t)item.budget->scores_at) * item.group;
+            p.attn_stats.scores +
+            (kv_head * p.attn_stats.score_stride + (size_t)item.budget->scores_at) * item.group;
     item.kv_head = kv_head;
     item.n_slots = (uint32_t)s.n_slots[(size_t)p.layer * s.n_seqs + row];
     item.n_text = item.budget->n_before + 1;
@@ -139,9 +139,9 @@ static __global__ void __launch_bounds__(BLOCK) keep_decode_kernel(const struct 
     }
 }
 
-cudaError_t launch_keep_decode(const struct keep_params *p, uint32_t n_rows, struct launch launch) {
+cudaError_t launch_evict_decode(const struct evict_params *p, uint32_t n_rows, struct launch launch) {
     if (n_rows == 0) return cudaSuccess;
-    return launch_kernel(launch, keep_decode_kernel, dim3(p->kv.n_kv_heads, n_rows), BLOCK, 0, *p);
+    return launch_kernel(launch, evict_decode_kernel, dim3(p->kv.n_kv_heads, n_rows), BLOCK, 0, *p);
 }
 
 /* ---- totals ---- */
@@ -150,8 +150,8 @@ enum { TOTALS_BLOCK = 256 };
 static constexpr float LN_2 = 0.6931471805599453f;
 
 static __global__ void __launch_bounds__(TOTALS_BLOCK)
-    keep_totals_kernel(const struct device_step *step, const struct kv_pool kv,
-                       struct keep_total *totals) {
+    evict_totals_kernel(const struct device_step *step, const struct kv_pool kv,
+                       struct evict_total *totals) {
     __shared__ float shared[32];
     const struct device_step &s = *step;
     const uint32_t seq = blockIdx.x, n = s.n_layers * kv.n_kv_heads;
@@ -172,12 +172,12 @@ static __global__ void __launch_bounds__(TOTALS_BLOCK)
     sum = block_sum(sum, shared);
     if (threadIdx.x > 0) return;
     const bool is_known = budget && n_evictions > 0 && budget->score != KV_SCORE_NONE;
-    totals[seq].kept_mass = is_known ? sum / (float)n : nanf("");
+    totals[seq].retained_attention = is_known ? sum / (float)n : nanf("");
     totals[seq].n_evictions = n_evictions;
 }
 
-cudaError_t launch_keep_totals(const struct device_step *step, const struct kv_pool *kv,
-                               struct keep_total *totals, uint32_t n_seqs, struct launch launch) {
+cudaError_t launch_evict_totals(const struct device_step *step, const struct kv_pool *kv,
+                               struct evict_total *totals, uint32_t n_seqs, struct launch launch) {
     if (n_seqs == 0) return cudaSuccess;
-    return launch_kernel(launch, keep_totals_kernel, n_seqs, TOTALS_BLOCK, 0, step, *kv, totals);
+    return launch_kernel(launch, evict_totals_kernel, n_seqs, TOTALS_BLOCK, 0, step, *kv, totals);
 }

@@ -13,7 +13,8 @@
  * was cut into steps.
  *
  * Grid:   (pages, KV heads, sequences).  Bound: tensor cores, half of what attention does.
- * Oracle: engine/cpu/.  keep_scores_simple_kernel takes the shapes that the other does not have. */
+ * Oracle: engine/cpu/.  evict_scores_simple_kernel takes the shapes that the other does not
+ * have. */
 #include "cuda/common/mma.cuh"
 #include "cuda/kv/evict.cuh"
 
@@ -31,7 +32,7 @@ struct work {
     int first_seer;        /* row i sees slot j of the page if i >= first_seer + j */
 };
 
-static __device__ __forceinline__ bool work_of(const struct keep_params &p, struct work *w) {
+static __device__ __forceinline__ bool work_of(const struct evict_params &p, struct work *w) {
     const struct device_step &s = *p.step;
     const uint32_t seq = s.n_decode + blockIdx.z;
     const int base = (int)blockIdx.x * PAGE_TOKENS;
@@ -73,7 +74,7 @@ template <typename T, int D> struct scores_plan {
 };
 
 template <typename T, int D>
-static __device__ __forceinline__ void load_keys(T *to, const struct keep_params &p,
+static __device__ __forceinline__ void load_keys(T *to, const struct evict_params &p,
                                                  const struct work &w) {
     const T *from = reinterpret_cast<const T *>(static_cast<const char *>(p.keys.base) +
                                                 (size_t)w.page * p.keys.page_bytes) +
@@ -87,7 +88,7 @@ static __device__ __forceinline__ void load_keys(T *to, const struct keep_params
 
 /* Row v of the block's rows is head v % group of token v / group. */
 template <typename T, int D>
-static __device__ __forceinline__ void load_queries(T *to, const struct keep_params &p,
+static __device__ __forceinline__ void load_queries(T *to, const struct evict_params &p,
                                                     const struct work &w, int first, int end,
                                                     int group) {
     const __nv_bfloat16 *q = static_cast<const __nv_bfloat16 *>(p.q) +
@@ -133,7 +134,7 @@ static __device__ __forceinline__ void multiply(float (&s)[PAGE_TOKENS / 8][4], 
 
 /* Probabilities of the warp's 16 rows, 0 where a row sees nothing; row 0 of them is v. */
 static __device__ __forceinline__ void store_probabilities(
-    float *to, const struct keep_params &p, const struct work &w,
+    float *to, const struct evict_params &p, const struct work &w,
     const float (&s)[PAGE_TOKENS / 8][4], int v, int end, int group, int lane) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -141,14 +142,14 @@ static __device__ __forceinline__ void store_probabilities(
         const int n_seen = v + row < end ? min(token - w.first_seer + 1, w.n_valid) : 0;
         float lse = 0.0f;
         if (n_seen > 0)
-            lse = p.traces.lse[(size_t)(w.first_row + token) * p.n_heads + blockIdx.y * group +
+            lse = p.attn_stats.lse[(size_t)(w.first_row + token) * p.n_heads + blockIdx.y * group +
                                (v + row) % group];
 #pragma unroll
         for (int n = 0; n < PAGE_TOKENS / 8; n++) {
             const int slot = n * 8 + lane % 4 * 2;
             float2 x;
-            x.x = exp2_fast(fmaf(s[n][2 * h], p.scale.outer * KEEP_LOG2_E, -lse));
-            x.y = exp2_fast(fmaf(s[n][2 * h + 1], p.scale.outer * KEEP_LOG2_E, -lse));
+            x.x = exp2_fast(fmaf(s[n][2 * h], p.scale.outer * LOG2_E, -lse));
+            x.y = exp2_fast(fmaf(s[n][2 * h + 1], p.scale.outer * LOG2_E, -lse));
             if (slot >= n_seen) x.x = 0.0f;
             if (slot + 1 >= n_seen) x.y = 0.0f;
             *reinterpret_cast<float2 *>(to + row * P_STRIDE + slot) = x;
@@ -176,7 +177,7 @@ static __device__ __forceinline__ void add_rows(struct column *column, const flo
 }
 
 template <typename T, int D>
-static __global__ void __launch_bounds__(THREADS) keep_scores_kernel(const struct keep_params p) {
+static __global__ void __launch_bounds__(THREADS) evict_scores_kernel(const struct evict_params p) {
     extern __shared__ __align__(16) unsigned char shared[];
     struct scores_plan<T, D> &plan = *reinterpret_cast<struct scores_plan<T, D> *>(shared);
     const int group = p.n_heads / p.kv.n_kv_heads, warp = threadIdx.x / 32,
@@ -193,7 +194,7 @@ static __global__ void __launch_bounds__(THREADS) keep_scores_kernel(const struc
     if (w.budget->cache_positions) {
         copy_async_wait_all();
         __syncthreads();
-        turn_page<T>(plan.k, plan.STRIDE, w.n_valid, p.turns, w.state);
+        rotate_page<T>(plan.k, plan.STRIDE, w.n_valid, p.rotations, w.state);
     }
     load_queries<T, D>(plan.q, p, w, first, end, group);
     for (; first < end; first += ROWS) {
@@ -215,7 +216,7 @@ static __global__ void __launch_bounds__(THREADS) keep_scores_kernel(const struc
 
 /* ---- any shape ---- */
 
-static __device__ float dot_query(const struct keep_params &p, const float *key, size_t row,
+static __device__ float dot_query(const struct evict_params &p, const float *key, size_t row,
                                   uint32_t head) {
     const uint32_t lane = threadIdx.x % 32, dim = p.kv.head_dim;
     const __nv_bfloat16 *q =
@@ -229,7 +230,7 @@ static __device__ float dot_query(const struct keep_params &p, const float *key,
 
 /* A warp takes every WARPS-th slot. */
 static __global__ void __launch_bounds__(THREADS)
-    keep_scores_simple_kernel(const struct keep_params p) {
+    evict_scores_simple_kernel(const struct evict_params p) {
     const uint32_t lane = threadIdx.x % 32, dim = p.kv.head_dim, kv_head = blockIdx.y;
     const int group = p.n_heads / p.kv.n_kv_heads;
     struct work w;
@@ -243,7 +244,7 @@ static __global__ void __launch_bounds__(THREADS)
         for (uint32_t i = 0; i < LANE_DIMS; i++) {
             if (lane + 32 * i >= dim) continue;
             key[i] = w.budget->cache_positions
-                         ? turned_element(p.keys, at, lane + 32 * i, p.turns, w.state->rank[slot])
+                         ? rotated_element(p.keys, at, lane + 32 * i, p.rotations, w.state->rank[slot])
                          : load_dtype(p.keys.base, at + lane + 32 * i, p.keys.dtype);
         }
         struct column column = column_of(w, slot);
@@ -253,7 +254,7 @@ static __global__ void __launch_bounds__(THREADS)
                 const uint32_t head = kv_head * group + i;
                 const float score = dot_query(p, key, row, head);
                 column.received += exp2_fast(
-                    fmaf(score, KEEP_LOG2_E, -p.traces.lse[row * p.n_heads + head]));
+                    fmaf(score, LOG2_E, -p.attn_stats.lse[row * p.n_heads + head]));
             }
             end_token(&column, *w.budget);
         }
@@ -264,16 +265,16 @@ static __global__ void __launch_bounds__(THREADS)
 /* ---- launching ---- */
 
 template <typename T, int D>
-static cudaError_t launch_shape(const struct keep_params &p, dim3 grid, struct launch launch) {
+static cudaError_t launch_shape(const struct evict_params &p, dim3 grid, struct launch launch) {
     const int bytes = sizeof(struct scores_plan<T, D>);
     const cudaError_t status = cudaFuncSetAttribute(
-        keep_scores_kernel<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+        evict_scores_kernel<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (status != cudaSuccess) return status;
-    return launch_kernel(launch, keep_scores_kernel<T, D>, grid, THREADS, bytes, p);
+    return launch_kernel(launch, evict_scores_kernel<T, D>, grid, THREADS, bytes, p);
 }
 
 template <typename T>
-static cudaError_t launch_dim(const struct keep_params &p, dim3 grid, struct launch launch) {
+static cudaError_t launch_dim(const struct evict_params &p, dim3 grid, struct launch launch) {
     switch (p.kv.head_dim) {
     case 64: return launch_shape<T, 64>(p, grid, launch);
     case 80: return launch_shape<T, 80>(p, grid, launch);
@@ -284,20 +285,20 @@ static cudaError_t launch_dim(const struct keep_params &p, dim3 grid, struct lau
     }
 }
 
-static bool has_shape(const struct keep_params &p) {
+static bool has_shape(const struct evict_params &p) {
     const bool dim = p.kv.head_dim == 64 || p.kv.head_dim == 80 || p.kv.head_dim == 96 ||
                      p.kv.head_dim == 128 || p.kv.head_dim == 256;
     return dim && p.keys.dtype != DTYPE_F32 && (uintptr_t)p.q % 16 == 0 && p.q_stride % 8 == 0 &&
-           turns_in_vectors(p.turns.n_freqs);
+           rotates_in_vectors(p.rotations.n_freqs);
 }
 
-cudaError_t launch_keep_scores(const struct keep_params *p, uint32_t n_seqs, uint32_t max_slots,
+cudaError_t launch_evict_scores(const struct evict_params *p, uint32_t n_seqs, uint32_t max_slots,
                                struct launch launch) {
     const dim3 grid((max_slots + PAGE_TOKENS - 1) / PAGE_TOKENS, p->kv.n_kv_heads, n_seqs);
     if (n_seqs == 0 || max_slots == 0) return cudaSuccess;
     if (p->kv.head_dim > MAX_DIM) return cudaErrorInvalidValue;
     if (!has_shape(*p))
-        return launch_kernel(launch, keep_scores_simple_kernel, grid, THREADS, 0, *p);
+        return launch_kernel(launch, evict_scores_simple_kernel, grid, THREADS, 0, *p);
     return p->keys.dtype == DTYPE_F16 ? launch_dim<__half>(*p, grid, launch)
                                       : launch_dim<__nv_bfloat16>(*p, grid, launch);
 }

@@ -31,8 +31,8 @@ static const size_t PART_BYTES = (size_t)64 << 20; /* that a thread takes at a t
 
 /* ---- memory ---- */
 
-struct store_memory {
-    struct store_memory *next;
+struct host_pool_memory {
+    struct host_pool_memory *next;
     char *base;
     size_t bytes;
 };
@@ -81,9 +81,9 @@ static int pin(char *base, size_t bytes, struct error *err) {
                      (double)bytes / (1 << 30), cudaGetErrorString(code));
 }
 
-int cuda_store_alloc(struct backend *be, size_t bytes, void **out, struct error *err) {
+int cuda_host_pool_alloc(struct backend *be, size_t bytes, void **out, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
-    struct store_memory *memory = malloc(sizeof(*memory));
+    struct host_pool_memory *memory = malloc(sizeof(*memory));
     if (!memory) return error_set(err, ERR_NOMEM, "cuda: no memory");
     if (bytes == 0) bytes = 1;
     char *base =
@@ -102,17 +102,17 @@ int cuda_store_alloc(struct backend *be, size_t bytes, void **out, struct error 
         free(memory);
         return rc;
     }
-    *memory = (struct store_memory){cuda->store.memories, base, bytes};
+    *memory = (struct host_pool_memory){cuda->store.memories, base, bytes};
     cuda->store.memories = memory;
     *out = base;
     return 0;
 }
 
-void cuda_store_free(struct backend *be, void *base) {
+void cuda_host_pool_free(struct backend *be, void *base) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
-    struct store_memory **link = &cuda->store.memories;
+    struct host_pool_memory **link = &cuda->store.memories;
     while (*link && (*link)->base != base) link = &(*link)->next;
-    struct store_memory *memory = *link;
+    struct host_pool_memory *memory = *link;
     if (!memory) return;
     cudaStreamSynchronize(cuda->stream); /* nobody reads or writes it any more */
     if (cuda->store.stream) cudaStreamSynchronize(cuda->store.stream);
@@ -126,7 +126,7 @@ void cuda_store_free(struct backend *be, void *base) {
 /* ---- copies ---- */
 
 static int open_copies(struct cuda_backend *cuda, uint32_t n_pages, struct error *err) {
-    struct store_copies *s = &cuda->store;
+    struct host_pool_copies *s = &cuda->store;
     int rc = 0;
     if (s->n_pages >= n_pages) return 0;
     if (!s->stream)
@@ -138,7 +138,7 @@ static int open_copies(struct cuda_backend *cuda, uint32_t n_pages, struct error
     if (!rc && !s->copied)
         rc = cuda_check(cuda, cudaEventCreateWithFlags(&s->copied, cudaEventDisableTiming),
                         "an event", err);
-    if (!rc) rc = store_await(cuda, err);
+    if (!rc) rc = host_pool_await(cuda, err);
     if (rc) return rc;
     uint32_t *pages = calloc(n_pages / 32 + 1, sizeof(*pages));
     if (!pages) return error_set(err, ERR_NOMEM, "cuda: no memory");
@@ -148,8 +148,8 @@ static int open_copies(struct cuda_backend *cuda, uint32_t n_pages, struct error
     return 0;
 }
 
-static cudaError_t copy_pages(struct store_copies *s, const struct store_args *args) {
-    struct store_params params = {
+static cudaError_t copy_pages(struct host_pool_copies *s, const struct host_pool_args *args) {
+    struct host_pool_params params = {
         .kv = *args->kv, .store = *args->store, .plane = args->plane};
     const struct launch launch = {s->stream, false};
     cudaError_t code = cudaSuccess;
@@ -158,15 +158,15 @@ static cudaError_t copy_pages(struct store_copies *s, const struct store_args *a
         params.copies[params.n].page = args->pages[i];
         params.copies[params.n++].block = args->blocks[i];
         if (params.n < STORE_MOST_PAGES && i + 1 < args->n) continue;
-        code = launch_store(&params, launch);
+        code = launch_host_pool(&params, launch);
         params.n = 0;
     }
     return code;
 }
 
-int cuda_store_pages(struct backend *be, const struct store_args *args, struct error *err) {
+int cuda_store_pages(struct backend *be, const struct host_pool_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
-    struct store_copies *s = &cuda->store;
+    struct host_pool_copies *s = &cuda->store;
     if (args->n == 0) return 0;
     int rc = open_copies(cuda, args->kv->n_pages, err);
     if (rc) return rc;
@@ -180,13 +180,13 @@ int cuda_store_pages(struct backend *be, const struct store_args *args, struct e
 
 /* ---- waiting ---- */
 
-static void forget_pages(struct store_copies *s) {
+static void forget_pages(struct host_pool_copies *s) {
     s->under_way = false;
     if (s->pages) memset(s->pages, 0, (s->n_pages / 32 + 1) * sizeof(*s->pages));
 }
 
-int store_await(struct cuda_backend *cuda, struct error *err) {
-    struct store_copies *s = &cuda->store;
+int host_pool_await(struct cuda_backend *cuda, struct error *err) {
+    struct host_pool_copies *s = &cuda->store;
     if (!s->under_way) return 0;
     forget_pages(s);
     return cuda_check(cuda, cudaStreamWaitEvent(cuda->stream, s->copied, 0), "awaiting copies",
@@ -194,7 +194,7 @@ int store_await(struct cuda_backend *cuda, struct error *err) {
 }
 
 /* With a budget any page may be written: a KV head's free slot, or what a compression moves. */
-static bool may_write(const struct store_copies *s, const struct step_seq *seq,
+static bool may_write(const struct host_pool_copies *s, const struct step_seq *seq,
                       const struct kv_view *view) {
     const uint32_t first = seq->budget ? 0 : view->append_slot / PAGE_TOKENS;
     for (uint32_t i = first; i * PAGE_TOKENS < view->n_slots; i++)
@@ -202,7 +202,7 @@ static bool may_write(const struct store_copies *s, const struct step_seq *seq,
     return false;
 }
 
-static bool meets_copies(const struct store_copies *s, const struct step *step) {
+static bool meets_copies(const struct host_pool_copies *s, const struct step *step) {
     for (uint32_t i = 0; i < step->n_seqs; i++) {
         if (step->seqs[i].select) return true;
         for (uint32_t l = 0; l < step->n_layers; l++)
@@ -211,22 +211,22 @@ static bool meets_copies(const struct store_copies *s, const struct step *step) 
     return false;
 }
 
-int store_await_step(struct cuda_backend *cuda, const struct step *step, struct error *err) {
-    const struct store_copies *s = &cuda->store;
-    return s->under_way && meets_copies(s, step) ? store_await(cuda, err) : 0;
+int host_pool_await_step(struct cuda_backend *cuda, const struct step *step, struct error *err) {
+    const struct host_pool_copies *s = &cuda->store;
+    return s->under_way && meets_copies(s, step) ? host_pool_await(cuda, err) : 0;
 }
 
-int store_sync(struct cuda_backend *cuda, struct error *err) {
-    struct store_copies *s = &cuda->store;
+int host_pool_sync(struct cuda_backend *cuda, struct error *err) {
+    struct host_pool_copies *s = &cuda->store;
     if (!s->under_way) return 0;
     forget_pages(s);
     return cuda_check(cuda, cudaStreamSynchronize(s->stream), "copying pages to the store", err);
 }
 
-void store_close(struct cuda_backend *cuda) {
-    struct store_copies *s = &cuda->store;
+void host_pool_close(struct cuda_backend *cuda) {
+    struct host_pool_copies *s = &cuda->store;
     if (s->stream) cudaStreamSynchronize(s->stream);
-    while (s->memories) cuda_store_free(&cuda->base, s->memories->base);
+    while (s->memories) cuda_host_pool_free(&cuda->base, s->memories->base);
     if (s->submitted) cudaEventDestroy(s->submitted);
     if (s->copied) cudaEventDestroy(s->copied);
     if (s->stream) cudaStreamDestroy(s->stream);

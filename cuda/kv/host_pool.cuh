@@ -44,18 +44,18 @@ static __device__ __forceinline__ void each_fetch(const struct fetch_params &p, 
     }
 }
 
-static __device__ __forceinline__ uint8_t *token_in_store(const struct kv_store &store,
+static __device__ __forceinline__ uint8_t *token_in_store(const struct host_pool &store,
                                                           uint32_t block, uint32_t plane,
                                                           uint32_t at) {
     const uint32_t n_rows = 2 * store.n_kv_heads,
                    bytes = store.fp8 ? (n_rows * (store.head_dim + 1) + 15) / 16 * 16
                                      : n_rows * store.head_dim * element_bytes(store.dtype);
-    const size_t token = ((size_t)block * store.n_planes + plane) * PAGE_TOKENS + at;
+    const size_t token = ((size_t)block * store.n_host_layers + plane) * PAGE_TOKENS + at;
     return static_cast<uint8_t *>(store.base) + token * bytes;
 }
 
 /* 16 bytes at a time. */
-static inline bool moves_vectors(const struct kv_pool *kv, const struct kv_store *store) {
+static inline bool moves_vectors(const struct kv_pool *kv, const struct host_pool *store) {
     return kv->head_dim * dtype_size(kv->dtype) % 16 == 0 && kv->page_bytes % 16 == 0 &&
            ((uintptr_t)kv->base | (uintptr_t)store->base) % 16 == 0;
 }

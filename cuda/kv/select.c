@@ -29,7 +29,7 @@ static void *carve(char *memory, size_t *used, size_t bytes) {
 }
 
 static size_t lay_out_rows(struct select_memory *s, char *memory) {
-    struct select_room *room = &s->room;
+    struct select_workspace *room = &s->room;
     const size_t n = s->max_rows, word = sizeof(uint32_t);
     size_t used = 0;
     room->histograms = carve(memory, &used, n * SELECT_DIGITS * SELECT_BINS * word);
@@ -121,7 +121,7 @@ void select_close(struct cuda_backend *cuda) {
 }
 
 /* Grows by doubling, as the scores do. */
-int select_room(struct cuda_backend *cuda, const struct step *step, struct error *err) {
+int select_workspace(struct cuda_backend *cuda, const struct step *step, struct error *err) {
     const struct select_memory *s = &cuda->select;
     const size_t room = s->bits_bytes / 17 * 4; /* 4 bytes and 2 bits each */
     size_t n = 0;
@@ -161,11 +161,11 @@ static int await_layers(struct cuda_backend *cuda, uint32_t end, struct error *e
     return await(cuda, s->fetched[n - 1], err);
 }
 
-int select_await(struct cuda_backend *cuda, uint32_t layer, bool leaves_traces, bool *awaited,
+int select_await(struct cuda_backend *cuda, uint32_t layer, bool leaves_attn_stats, bool *awaited,
                  struct error *err) {
     const struct select_memory *s = &cuda->select;
     const bool fetched = layer >= s->next && group_has(&s->group, windows_of(cuda), layer);
-    *awaited = fetched || (leaves_traces && s->choosing);
+    *awaited = fetched || (leaves_attn_stats && s->choosing);
     if (fetched) return await_layers(cuda, layer + 1, err);
     return *awaited ? await_choice(cuda, err) : 0;
 }
@@ -176,7 +176,7 @@ static int check(const struct cuda_backend *cuda, const struct select_args *args
                  struct error *err) {
     const struct select_memory *s = &cuda->select;
     const struct kv_pool *kv = args->attn.kv;
-    const struct kv_store *store = args->store;
+    const struct host_pool *store = args->store;
     /* Of a row, in units of a thread; an fp8 store's are 16 elements, or one. */
     const uint64_t row_bytes = kv->head_dim * dtype_size(kv->dtype),
                    unit = row_bytes % 16 || (store && store->fp8 && kv->head_dim % 16) ? 2 : 16;
@@ -198,7 +198,7 @@ static int check(const struct cuda_backend *cuda, const struct select_args *args
 static cudaError_t choose(const struct cuda_backend *cuda, const struct select_args *args,
                           uint32_t n_rows, struct launch launch) {
     const struct select_params params = {.step = cuda->device_step,
-                                         .traces = cuda->traces,
+                                         .attn_stats = cuda->attn_stats,
                                          .kv = *args->attn.kv,
                                          .n_heads = args->attn.n_heads,
                                          .group_index = args->group_index,
@@ -219,7 +219,7 @@ static struct fetch_params fetch_params(const struct cuda_backend *cuda,
                                  .fetches = cuda->select.room.fetches[kind],
                                  .n_fetches = cuda->select.room.n_fetches + kind,
                                  .first_layer = args->group->first,
-                                 .first_plane = args->first_plane};
+                                 .first_host_layer = args->first_host_layer};
 }
 
 /* All layers between two with windows at once. */
@@ -247,7 +247,7 @@ static cudaError_t fetch_blocks(struct cuda_backend *cuda, const struct select_a
     for (uint32_t l = group->first; l < group->end && code == cudaSuccess; l++) {
         if (!group_has(group, windows_of(cuda), l)) continue;
         params.first_layer = l;
-        params.first_plane = args->first_plane + n;
+        params.first_host_layer = args->first_host_layer + n;
         code = launch_fetch(&params, 1, (struct launch){s->fetcher, false});
         if (code == cudaSuccess) code = cudaEventRecord(s->fetched[n++], s->fetcher);
     }
@@ -271,8 +271,8 @@ static cudaError_t select_on_fetcher(struct cuda_backend *cuda, const struct sel
 int cuda_select(struct backend *be, const struct select_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     struct select_memory *s = &cuda->select;
-    const uint32_t n_rows = cuda->repeating ? cuda->launch_rows : cuda->step.n_decode;
-    if (!cuda->repeating && !cuda->step.selects) return 0;
+    const uint32_t n_rows = cuda->in_graph ? cuda->launch_rows : cuda->step.n_decode;
+    if (!cuda->in_graph && !cuda->step.selects) return 0;
     int rc = check(cuda, args, err);
     if (!rc && s->next < s->group.end) rc = await_layers(cuda, s->group.end, err);
     if (!rc) rc = cuda_check(cuda, select_on_fetcher(cuda, args, n_rows), "selecting tokens", err);

@@ -32,7 +32,7 @@ struct fetch {
 enum fetch_kind { FETCH_BLOCKS, FETCH_PAGES, FETCH_KINDS };
 
 /* Device memory, of the group that was selected for last. */
-struct select_room {
+struct select_workspace {
     /* By candidate; a sequence's begin at keys_at. */
     uint32_t *keys;             /* larger is better */
     uint32_t *chosen, *equal;   /* bits */
@@ -48,29 +48,29 @@ struct select_room {
 
 struct select_params {
     const struct device_step *step;
-    struct attn_traces traces; /* of the filter's attention */
+    struct attn_stats attn_stats; /* of the filter's attention */
     struct kv_pool kv;
     uint32_t n_heads, group_index;
     uint32_t n_layers; /* sparse ones of the group */
     uint32_t state_slots, n_blocks; /* n_blocks: as many as fill the device */
-    struct select_room room;
+    struct select_workspace room;
     float *worth; /* select_args */
 };
 
 struct fetch_params {
     const struct device_step *step;
     struct kv_pool kv;
-    struct kv_store store; /* base NULL: the store is pages of the pool */
+    struct host_pool store; /* base NULL: the store is pages of the pool */
     const struct fetch *fetches;
     const uint32_t *n_fetches;
-    uint32_t first_layer, first_plane;
+    uint32_t first_layer, first_host_layer;
 };
 
 enum { STORE_MOST_PAGES = 448 }; /* 4 KiB of parameters */
 
-struct store_params {
+struct host_pool_params {
     struct kv_pool kv;
-    struct kv_store store;
+    struct host_pool store;
     uint32_t plane, n;
     struct {
         uint32_t page, block;
@@ -84,11 +84,11 @@ cudaError_t launch_select_slots(const struct select_params *p, uint32_t n_rows,
                                 struct launch launch);
 /* For n_layers layers from the first on. */
 cudaError_t launch_fetch(const struct fetch_params *p, uint32_t n_layers, struct launch launch);
-cudaError_t launch_store(const struct store_params *p, struct launch launch);
+cudaError_t launch_host_pool(const struct host_pool_params *p, struct launch launch);
 /* The same where the store is fp8; theirs to call. */
 cudaError_t launch_fetch_fp8(const struct fetch_params *p, uint32_t n_layers,
                              struct launch launch);
-cudaError_t launch_store_fp8(const struct store_params *p, struct launch launch);
+cudaError_t launch_store_fp8(const struct host_pool_params *p, struct launch launch);
 
 #ifdef __cplusplus
 }

@@ -2,7 +2,7 @@
  * they are; where the store is fp8 and pages are not, select_fp8.cu does both.
  *
  *   page    [K, V][n_kv_heads][PAGE_TOKENS][head_dim], of fp8 with scales behind (struct kv_pool)
- *   block   [n_planes][PAGE_TOKENS][K, V][n_kv_heads][head_dim], of fp8 with a token's scales
+ *   block   [n_host_layers][PAGE_TOKENS][K, V][n_kv_heads][head_dim], of fp8 with a token's scales
  *           behind it, in the system's memory: read and written by the kernels themselves, a
  *           token's plane in one run
  *
@@ -46,13 +46,13 @@ static __device__ __forceinline__ const T *source_of(const struct fetch_params &
     const uint32_t at = f.source % PAGE_TOKENS;
     if (p.store.base)
         return reinterpret_cast<T *>(token_in_store(p.store, f.source / PAGE_TOKENS,
-                                                    p.first_plane + blockIdx.y, at)) +
+                                                    p.first_host_layer + blockIdx.y, at)) +
                unit;
     return page_unit<T>(p.kv, (uint32_t)source_page(p, f), at, unit, n);
 }
 
 /* Of a token in a store of 8 bits. */
-static __device__ __forceinline__ uint8_t *stored_scales(const struct kv_store &store,
+static __device__ __forceinline__ uint8_t *stored_scales(const struct host_pool &store,
                                                          uint32_t block, uint32_t plane,
                                                          uint32_t at) {
     return token_in_store(store, block, plane, at) + 2 * store.n_kv_heads * store.head_dim;
@@ -66,7 +66,7 @@ static __device__ __forceinline__ void fetch_scales(const struct fetch_params &p
     for (uint32_t row = lane; row < 2 * p.kv.n_kv_heads; row += 32)
         *row_scale(p.kv, (int32_t)page, row * PAGE_TOKENS + at) =
             p.store.base ? stored_scales(p.store, f.source / PAGE_TOKENS,
-                                         p.first_plane + blockIdx.y, from)[row]
+                                         p.first_host_layer + blockIdx.y, from)[row]
                          : *row_scale(p.kv, source_page(p, f), row * PAGE_TOKENS + from);
 }
 
@@ -84,7 +84,7 @@ static __global__ void __launch_bounds__(THREADS, 2) fetch_kernel(const struct f
     });
 }
 
-static __device__ __forceinline__ void store_scales(const struct store_params &p) {
+static __device__ __forceinline__ void store_scales(const struct host_pool_params &p) {
     const uint32_t n_rows = 2 * p.kv.n_kv_heads;
     for (uint32_t i = blockIdx.x * THREADS + threadIdx.x; i < p.n * PAGE_TOKENS * n_rows;
          i += gridDim.x * THREADS) {
@@ -97,7 +97,7 @@ static __device__ __forceinline__ void store_scales(const struct store_params &p
 
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) store_kernel(
-    const __grid_constant__ struct store_params p) {
+    const __grid_constant__ struct host_pool_params p) {
     const units<T> n(p.kv);
     const uint32_t page_units = PAGE_TOKENS * n.token;
     let_next_start();
@@ -126,7 +126,7 @@ cudaError_t launch_fetch(const struct fetch_params *p, uint32_t n_layers, struct
     return launch_kernel(launch, fetch_kernel<uint16_t>, grid, THREADS, 0, *p);
 }
 
-cudaError_t launch_store(const struct store_params *p, struct launch launch) {
+cudaError_t launch_host_pool(const struct host_pool_params *p, struct launch launch) {
     if (p->n == 0) return cudaSuccess;
     if (p->store.fp8 && p->kv.dtype != DTYPE_FP8) return launch_store_fp8(p, launch);
     if (moves_vectors(&p->kv, &p->store))

@@ -1,8 +1,8 @@
-/* select_fp8.cu - tokens of a store whose elements are bytes with a scale a head (kv_store.fp8):
+/* select_fp8.cu - tokens of a store whose elements are bytes with a scale a head (host_pool.fp8):
  * into pages of wider elements, and such pages into the store.
  *
  *   page    [K, V][n_kv_heads][PAGE_TOKENS][head_dim]
- *   block   [n_planes][PAGE_TOKENS] tokens, in the system's memory
+ *   block   [n_host_layers][PAGE_TOKENS] tokens, in the system's memory
  *   token   u8 [K, V][n_kv_heads][head_dim], u8 [K, V][n_kv_heads]: scales, up to a multiple of 16
  *
  * A row is one head's part of a token: head_dim elements.
@@ -87,7 +87,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
     wait_for_previous();
     each_fetch(p, [&](const struct fetch &f, uint32_t page, uint32_t at, uint32_t lane) {
         const uint8_t *token =
-            token_in_store(p.store, f.source / PAGE_TOKENS, p.first_plane + blockIdx.y,
+            token_in_store(p.store, f.source / PAGE_TOKENS, p.first_host_layer + blockIdx.y,
                            f.source % PAGE_TOKENS);
         const uint8_t *scales = token + n.token * sizeof(Codes);
         move_units<piece<Codes>, UNROLL>(
@@ -132,7 +132,7 @@ static __device__ __forceinline__ void pack_row(uint8_t *codes, const vector<T, 
 
 /* A warp's token; 32 rows at a time, so that each lane keeps a scale. */
 template <typename T, int N>
-static __device__ __forceinline__ void pack_token(const struct store_params &p, uint32_t page,
+static __device__ __forceinline__ void pack_token(const struct host_pool_params &p, uint32_t page,
                                                   uint32_t at, uint8_t *token) {
     const uint32_t dim = p.kv.head_dim, n_rows = 2 * p.kv.n_kv_heads, lane = threadIdx.x % WARP,
                    most = p.kv.dtype == DTYPE_F16 ? FP8_MOST_SCALE_F16 : FP8_MOST_SCALE;
@@ -155,7 +155,7 @@ static __device__ __forceinline__ void pack_token(const struct store_params &p, 
 
 template <typename T, int N>
 static __global__ void __launch_bounds__(THREADS) store_fp8_kernel(
-    const __grid_constant__ struct store_params p) {
+    const __grid_constant__ struct host_pool_params p) {
     let_next_start();
     wait_for_previous();
     const uint32_t warp = (blockIdx.x * THREADS + threadIdx.x) / WARP,
@@ -179,7 +179,7 @@ static cudaError_t launch_fetch_of(const struct fetch_params *p, uint32_t n_laye
 }
 
 template <typename T>
-static cudaError_t launch_store_of(const struct store_params *p, struct launch launch) {
+static cudaError_t launch_host_pool_of(const struct host_pool_params *p, struct launch launch) {
     if (moves_vectors(&p->kv, &p->store))
         return launch_kernel(launch, store_fp8_kernel<T, 4>, STORE_BLOCKS, THREADS, 0, *p);
     return launch_kernel(launch, store_fp8_kernel<T, 1>, STORE_BLOCKS, THREADS, 0, *p);
@@ -196,11 +196,11 @@ cudaError_t launch_fetch_fp8(const struct fetch_params *p, uint32_t n_layers,
     return cudaErrorInvalidValue;
 }
 
-cudaError_t launch_store_fp8(const struct store_params *p, struct launch launch) {
+cudaError_t launch_store_fp8(const struct host_pool_params *p, struct launch launch) {
     switch (p->kv.dtype) {
-    case DTYPE_F32: return launch_store_of<float>(p, launch);
-    case DTYPE_F16: return launch_store_of<__half>(p, launch);
-    case DTYPE_BF16: return launch_store_of<__nv_bfloat16>(p, launch);
+    case DTYPE_F32: return launch_host_pool_of<float>(p, launch);
+    case DTYPE_F16: return launch_host_pool_of<__half>(p, launch);
+    case DTYPE_BF16: return launch_host_pool_of<__nv_bfloat16>(p, launch);
     case DTYPE_FP8: break;
     }
     return cudaErrorInvalidValue;

@@ -60,7 +60,7 @@ static __device__ void add_bins(uint32_t *to, const uint32_t *bins) {
 /* ---- worth ---- */
 
 static __device__ __forceinline__ float larger(float best, float score, float lse) {
-    return fmaxf(best, fmaf(score, KEEP_LOG2_E, -lse)); /* NaN only if both are */
+    return fmaxf(best, fmaf(score, LOG2_E, -lse)); /* NaN only if both are */
 }
 
 /* The scores of a slot for a KV head's group; GROUP 0: any number. */
@@ -88,7 +88,7 @@ static __device__ __forceinline__ uint32_t key_of_exponent(float exponent) {
 }
 
 template <int GROUP>
-static __global__ void __launch_bounds__(THREADS) worth_kernel(const struct select_params p) {
+static __global__ void __launch_bounds__(THREADS) token_score_kernel(const struct select_params p) {
     extern __shared__ __align__(16) float lse[]; /* [n_heads] */
     __shared__ uint32_t bins[SELECT_BINS];
     const struct row_work w = work_of(p);
@@ -100,14 +100,14 @@ static __global__ void __launch_bounds__(THREADS) worth_kernel(const struct sele
     if (w.first >= w.s.n_candidates) return;
     clear_bins(bins);
     for (uint32_t i = threadIdx.x; i < p.n_heads; i += THREADS)
-        lse[i] = p.traces.lse[(size_t)w.row * p.n_heads + i];
+        lse[i] = p.attn_stats.lse[(size_t)w.row * p.n_heads + i];
     __syncthreads();
     for (uint32_t t = w.first + threadIdx.x; t < w.s.n_candidates; t += w.stride) {
-        const float *at = p.traces.scores + ((size_t)w.s.scores_at + t) * group;
+        const float *at = p.attn_stats.scores + ((size_t)w.s.scores_at + t) * group;
         float best = NAN;
 #pragma unroll 8
         for (uint32_t head = 0; head < p.kv.n_kv_heads; head++)
-            best = best_of_group<GROUP>(best, at + head * p.traces.score_stride * group,
+            best = best_of_group<GROUP>(best, at + head * p.attn_stats.score_stride * group,
                                         lse + head * group, group);
         const uint32_t weight = key_of_exponent(best),
                        key = t < w.s.n_sink ? (uint32_t)KEY_SINK : weight;
@@ -184,12 +184,12 @@ static __global__ void __launch_bounds__(THREADS) mark_kernel(const struct selec
 
 /* ---- launching ---- */
 
-static cudaError_t launch_worth(const struct select_params *p, dim3 grid, struct launch launch) {
+static cudaError_t launch_token_scores(const struct select_params *p, dim3 grid, struct launch launch) {
     const size_t shared = p->n_heads * sizeof(float);
     switch (p->n_heads / p->kv.n_kv_heads) {
-    case 4: return launch_kernel(launch, worth_kernel<4>, grid, THREADS, shared, *p);
-    case 8: return launch_kernel(launch, worth_kernel<8>, grid, THREADS, shared, *p);
-    default: return launch_kernel(launch, worth_kernel<0>, grid, THREADS, shared, *p);
+    case 4: return launch_kernel(launch, token_score_kernel<4>, grid, THREADS, shared, *p);
+    case 8: return launch_kernel(launch, token_score_kernel<8>, grid, THREADS, shared, *p);
+    default: return launch_kernel(launch, token_score_kernel<0>, grid, THREADS, shared, *p);
     }
 }
 
@@ -198,7 +198,7 @@ cudaError_t launch_select_keys(const struct select_params *p, uint32_t n_rows,
     const uint32_t least = 8; /* of a row, however many there are */
     if (n_rows == 0) return cudaSuccess;
     const dim3 grid(p->n_blocks > least * n_rows ? p->n_blocks / n_rows : least, n_rows);
-    cudaError_t code = launch_worth(p, grid, {launch.stream, false}); /* it follows an event */
+    cudaError_t code = launch_token_scores(p, grid, {launch.stream, false}); /* it follows an event */
     for (uint32_t digit = 1; digit < SELECT_DIGITS && code == cudaSuccess; digit++)
         code = launch_kernel(launch, narrow_kernel, grid, THREADS, 0, *p, digit);
     return code != cudaSuccess ? code

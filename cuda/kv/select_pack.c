@@ -66,7 +66,7 @@ static int32_t append_store_pages(const struct step *step, const struct step_seq
     *at += step->n_layers;
     for (uint32_t l = 0; l < step->n_layers; l++)
         lists[place + (int32_t)l] =
-            is_sparse(seq, l) ? append(lists, at, seq->select->store_pages[l],
+            is_sparse(seq, l) ? append(lists, at, seq->select->pool_pages[l],
                                        seq->select->n_candidates / PAGE_TOKENS)
                               : -1;
     return place;

@@ -10,8 +10,8 @@
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 
-/* A row of gather_rows, twice in a step, and what keep_totals answers travel through args, too. */
-enum { LIST_ALIGN = 8, SHORT_LISTS_BYTES = 8192, GATHER_ROW_BYTES = 8, KEEP_TOTALS_ALIGN = 256 };
+/* A row of gather_rows, twice in a step, and what evict_totals answers travel through args, too. */
+enum { LIST_ALIGN = 8, SHORT_LISTS_BYTES = 8192, GATHER_ROW_BYTES = 8, EVICT_TOTALS_ALIGN = 256 };
 
 static size_t padded(size_t bytes) {
     return round_up(bytes, LIST_ALIGN);
@@ -74,7 +74,7 @@ static int make_room(struct cuda_backend *cuda, const struct sample_args *args, 
         n_changed++;
     }
     int rc = args_take(cuda, *input + args->n * sizeof(struct sample_result), room, err);
-    if (!rc) rc = drawn_reserve(cuda, cuda->n_drawn + args->n, err);
+    if (!rc) rc = sampled_reserve(cuda, cuda->n_sampled + args->n, err);
     return rc ? rc
               : device_reserve(cuda, (void **)&cuda->changed, &cuda->changed_bytes,
                                n_changed * args->n_vocab * sizeof(float), err);
@@ -107,11 +107,11 @@ static int sample_rows(struct cuda_backend *cuda, const struct sample_args *args
     const struct sample_params params = {.logits = args->logits,
                                          .rows = (const struct device_sample *)room.device,
                                          .results = (struct sample_result *)results.device,
-                                         .drawn = cuda->drawn + cuda->n_drawn,
+                                         .sampled = cuda->sampled + cuda->n_sampled,
                                          .n = args->n,
                                          .n_vocab = args->n_vocab};
     rc = cuda_check(cuda, launch_sample(&params, launch_of(cuda)), "sample", err);
-    cuda->n_drawn += args->n;
+    cuda->n_sampled += args->n;
     return rc ? rc : results_fetch(cuda, &results, args->results,
                                   args->n * sizeof(*args->results), err);
 }
@@ -153,9 +153,9 @@ int sample_reserve(struct cuda_backend *cuda, const struct step_limits *limits, 
     const size_t short_row = row_bytes(&(struct sample_row){0}) + SHORT_LISTS_BYTES;
     size_t bytes = limits->max_logit_rows * short_row;
     if (bytes < row_bytes(&longest)) bytes = row_bytes(&longest);
-    if (limits->tracked) bytes += limits->max_seqs * sizeof(struct keep_total) + KEEP_TOTALS_ALIGN;
-    int rc = flights_reserve(cuda, bytes + GATHER_ROW_BYTES * limits->max_logit_rows, err);
-    if (!rc) rc = drawn_reserve(cuda, limits->max_rows, err);
+    if (limits->tracked) bytes += limits->max_seqs * sizeof(struct evict_total) + EVICT_TOTALS_ALIGN;
+    int rc = inflight_reserve(cuda, bytes + GATHER_ROW_BYTES * limits->max_logit_rows, err);
+    if (!rc) rc = sampled_reserve(cuda, limits->max_rows, err);
     if (rc) return rc;
     return device_reserve(cuda, (void **)&cuda->changed, &cuda->changed_bytes,
                           (size_t)limits->max_logit_rows * limits->n_vocab * sizeof(float), err);

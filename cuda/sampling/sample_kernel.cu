@@ -628,7 +628,7 @@ static __global__ void __launch_bounds__(N_THREADS, 2) sample_kernel(struct samp
     if (!invalid) token = choose(&team, row, logits, scan, &invalid);
     if (speaks) {
         *result = (struct sample_result){.token = token, .invalid = invalid};
-        p.drawn[i] = (int32_t)token;
+        p.sampled[i] = (int32_t)token;
     }
     if (invalid) return;
     const uint32_t rank = token == token_of(scan.best) ? 1 : rank_of(&team, logits, token);

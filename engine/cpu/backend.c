@@ -178,12 +178,12 @@ static void cpu_destroy(struct backend *be) {
     buffer_free(&cpu->scores.softmax);
     select_free(&cpu->selections);
     sparse_free(&cpu->sparse);
-    free(cpu->drawn);
+    free(cpu->sampled);
     free(cpu);
 }
 
 /* An operation's cost is its work: there is nothing to gain from recording. */
-static int cpu_repeat(struct backend *be, uint32_t n_rows, repeat_body body, void *ctx,
+static int cpu_run_graph(struct backend *be, uint32_t n_rows, graph_body body, void *ctx,
                       struct error *err) {
     (void)be;
     return body(ctx, n_rows, err);
@@ -199,8 +199,8 @@ static const struct backend_ops cpu_ops = {
     .weight_release = cpu_weight_release,
     .upload = cpu_upload,
     .download = cpu_download,
-    .store_alloc = cpu_alloc,
-    .store_free = cpu_free,
+    .host_pool_alloc = cpu_alloc,
+    .host_pool_free = cpu_free,
     .copy_pages = cpu_copy_pages,
     .step_begin = cpu_step_begin,
     .embed = cpu_embed,
@@ -212,16 +212,16 @@ static const struct backend_ops cpu_ops = {
     .attn_prefill = cpu_attn_prefill,
     .attn_index = cpu_attn_index,
     .sparse_totals = cpu_sparse_totals,
-    .keep_decode = cpu_keep_decode,
-    .keep_prefill = cpu_keep_prefill,
-    .keep_totals = cpu_keep_totals,
+    .evict_decode = cpu_evict_decode,
+    .evict_chunk = cpu_evict_chunk,
+    .evict_totals = cpu_evict_totals,
     .select = cpu_select,
     .select_totals = cpu_select_totals,
-    .store_pages = cpu_store_pages,
+    .pool_pages = cpu_store_pages,
     .gather_rows = cpu_gather_rows,
     .soft_cap = cpu_soft_cap,
     .sample = cpu_sample,
-    .repeat = cpu_repeat,
+    .run_graph = cpu_run_graph,
     .collect = cpu_collect,
     .sync = cpu_sync,
     .measure = cpu_measure,

@@ -48,8 +48,8 @@ struct cpu_backend {
     const struct cpu_kernels *kernels;
     bool bf16_products;        /* inputs of products are rounded to bf16 */
     const struct step *step;   /* the current one */
-    uint32_t *drawn;           /* [n_drawn]: by the step before, until the current one draws */
-    uint32_t n_drawn, drawn_capacity;
+    uint32_t *sampled;           /* [n_sampled]: by the step before, until the current one draws */
+    uint32_t n_sampled, sampled_capacity;
     bool drew;                 /* the current step has */
     bool angles_valid[MAX_ROPES]; /* for the current step */
     struct buffer scratch;     /* per worker: scratch_bytes each */
@@ -88,13 +88,13 @@ int cpu_attn_decode(struct backend *be, const struct attn_args *args, struct err
 int cpu_attn_prefill(struct backend *be, const struct attn_args *args, struct error *err);
 int cpu_attn_index(struct backend *be, const struct attn_index_args *args, struct error *err);
 int cpu_sparse_totals(struct backend *be, struct sparse_totals *out, struct error *err);
-int cpu_keep_decode(struct backend *be, const struct attn_args *args, struct error *err);
-int cpu_keep_prefill(struct backend *be, const struct attn_args *args, struct error *err);
-int cpu_keep_totals(struct backend *be, const struct kv_pool *kv, struct keep_total *totals,
+int cpu_evict_decode(struct backend *be, const struct attn_args *args, struct error *err);
+int cpu_evict_chunk(struct backend *be, const struct attn_args *args, struct error *err);
+int cpu_evict_totals(struct backend *be, const struct kv_pool *kv, struct evict_total *totals,
                     struct error *err);
 int cpu_select(struct backend *be, const struct select_args *args, struct error *err);
 int cpu_select_totals(struct backend *be, struct select_total *totals, struct error *err);
-int cpu_store_pages(struct backend *be, const struct store_args *args, struct error *err);
+int cpu_store_pages(struct backend *be, const struct host_pool_args *args, struct error *err);
 int cpu_gather_rows(struct backend *be, const struct gather_rows_args *args, struct error *err);
 int cpu_soft_cap(struct backend *be, const struct soft_cap_args *args, struct error *err);
 int cpu_measure(struct backend *be, struct ceilings *out, struct error *err);

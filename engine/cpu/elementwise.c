@@ -31,7 +31,7 @@ static int run_rows(struct row_job *job) {
 
 static uint32_t token_of(const struct cpu_backend *cpu, uint32_t row) {
     uint32_t token = cpu->step->tokens[row];
-    return token & STEP_DRAWN ? cpu->drawn[token & ~STEP_DRAWN] : token;
+    return token & STEP_SAMPLED ? cpu->sampled[token & ~STEP_SAMPLED] : token;
 }
 
 static void embed_row(const struct row_job *job, uint32_t row, uint32_t worker) {

@@ -25,7 +25,7 @@ enum { TASK_PAGES = 8 };
 #define STAYS UINT64_MAX
 #define LN_2 0.69314718055994531
 
-struct keep_job {
+struct evict_job {
     struct cpu_backend *cpu;
     const struct attn_args *args;
     uint32_t group;
@@ -41,7 +41,7 @@ struct head {
     uint32_t n_text; /* tokens of the text, this step's included */
 };
 
-static struct head head_of(const struct keep_job *job, uint32_t seq, uint32_t kv_head) {
+static struct head head_of(const struct evict_job *job, uint32_t seq, uint32_t kv_head) {
     const struct step_seq *s = &job->cpu->step->seqs[seq];
     return (struct head){.kv = job->args->kv,
                          .view = &s->layers[job->args->layer],
@@ -125,7 +125,7 @@ static double kept_share(const struct kv_page_state *first) {
 /* --- Decode: a task is a KV head of a sequence. --- */
 
 /* The group's raw scores of a page. */
-static float *raw_at(const struct keep_job *job, uint32_t seq, const struct head *h,
+static float *raw_at(const struct evict_job *job, uint32_t seq, const struct head *h,
                      uint32_t page) {
     const struct score_inputs *scores = &job->cpu->scores;
     const size_t at = ((const uint32_t *)scores->first_page.data)[seq] + page;
@@ -134,20 +134,20 @@ static float *raw_at(const struct keep_job *job, uint32_t seq, const struct head
 }
 
 /* Of a row of the step: (max, sum) of each query head of the group. */
-static const float *softmax_at(const struct keep_job *job, uint32_t row, uint32_t kv_head) {
+static const float *softmax_at(const struct evict_job *job, uint32_t row, uint32_t kv_head) {
     return (const float *)job->cpu->scores.softmax.data +
            2 * ((size_t)row * job->args->n_heads + (size_t)kv_head * job->group);
 }
 
 /* A token of row `row` of the step sees the first n slots of a page; s are its query heads' raw
  * scores there. */
-static void count_token(const struct keep_job *job, const struct head *h, uint32_t row,
+static void count_token(const struct evict_job *job, const struct head *h, uint32_t row,
                         uint32_t page, uint32_t n, const float *s) {
     job->cpu->kernels->add_scores(state_at(h, page)->score, decay_of(h->budget), s,
                                   softmax_at(job, row, h->kv_head), job->group, n);
 }
 
-static void add_decode_scores(const struct keep_job *job, uint32_t seq, const struct head *h) {
+static void add_decode_scores(const struct evict_job *job, uint32_t seq, const struct head *h) {
     const uint32_t row = job->cpu->step->seqs[seq].first_row;
     for (uint32_t page = 0; page < pages_of(h); page++) {
         const uint32_t n = slots_of_page(h->view->n_slots, page);
@@ -173,7 +173,7 @@ static uint32_t lowest_slot(const struct head *h) {
 
 /* The share of a row's attention that a slot got, whose raw score of the group's first head is at
  * s; mean over the group. */
-static double share_of(const struct keep_job *job, const struct head *h, uint32_t row,
+static double share_of(const struct evict_job *job, const struct head *h, uint32_t row,
                        const float *s) {
     const float *softmax = softmax_at(job, row, h->kv_head);
     double p = 0;
@@ -183,7 +183,7 @@ static double share_of(const struct keep_job *job, const struct head *h, uint32_
 }
 
 /* The row of the step goes on without the slot. */
-static void lose_slot(const struct keep_job *job, uint32_t seq, const struct head *h,
+static void lose_slot(const struct evict_job *job, uint32_t seq, const struct head *h,
                       uint32_t slot) {
     const uint32_t at = slot % PAGE_TOKENS, page = slot / PAGE_TOKENS;
     struct loss loss = {0};
@@ -203,9 +203,9 @@ static void free_slot(const struct head *h, uint32_t slot) {
     state_at(h, 0)->free_slot = slot;
 }
 
-static void keep_decode_task(void *ctx, uint32_t task, uint32_t worker) {
+static void evict_decode_task(void *ctx, uint32_t task, uint32_t worker) {
     (void)worker;
-    const struct keep_job *job = ctx;
+    const struct evict_job *job = ctx;
     const uint32_t n_kv = job->args->kv->n_kv_heads, seq = task / n_kv;
     const struct head h = head_of(job, seq, task % n_kv);
     if (!h.budget) return;
@@ -216,17 +216,17 @@ static void keep_decode_task(void *ctx, uint32_t task, uint32_t worker) {
     free_slot(&h, slot);
 }
 
-static struct keep_job keep_job(struct backend *be, const struct attn_args *args) {
-    return (struct keep_job){.cpu = (struct cpu_backend *)be,
+static struct evict_job evict_job(struct backend *be, const struct attn_args *args) {
+    return (struct evict_job){.cpu = (struct cpu_backend *)be,
                              .args = args,
                              .group = args->n_heads / args->kv->n_kv_heads};
 }
 
-int cpu_keep_decode(struct backend *be, const struct attn_args *args, struct error *err) {
+int cpu_evict_decode(struct backend *be, const struct attn_args *args, struct error *err) {
     (void)err;
-    struct keep_job job = keep_job(be, args);
+    struct evict_job job = evict_job(be, args);
     if (!job.cpu->bounded) return 0;
-    pool_run(job.cpu->pool, keep_decode_task, &job, job.cpu->step->n_decode * args->kv->n_kv_heads);
+    pool_run(job.cpu->pool, evict_decode_task, &job, job.cpu->step->n_decode * args->kv->n_kv_heads);
     return 0;
 }
 
@@ -247,7 +247,7 @@ static struct score_work score_work_layout(void *scratch, uint32_t rows, uint32_
     return w;
 }
 
-static void add_tile_scores(const struct keep_job *job, const struct head *h, const struct tile *t,
+static void add_tile_scores(const struct evict_job *job, const struct head *h, const struct tile *t,
                             uint32_t first_row, uint32_t page, const struct score_work *w) {
     tile_scores(t, w->scores, w->q, page, w->room);
     for (uint32_t token = 0; token < t->n_rows / t->group; token++) {
@@ -258,7 +258,7 @@ static void add_tile_scores(const struct keep_job *job, const struct head *h, co
 }
 
 /* n_tokens rows of a prompt, of which the first sees so many slots. */
-static struct tile prompt_tile(const struct keep_job *job, const struct head *h,
+static struct tile prompt_tile(const struct evict_job *job, const struct head *h,
                                uint32_t first_visible, uint32_t n_tokens) {
     return (struct tile){.kernels = job->cpu->kernels,
                          .kv = h->kv,
@@ -273,7 +273,7 @@ static struct tile prompt_tile(const struct keep_job *job, const struct head *h,
 }
 
 /* All rows that count, against pages [first, end) of a head. */
-static void add_prefill_scores(const struct keep_job *job, const struct step_seq *seq,
+static void add_prefill_scores(const struct evict_job *job, const struct step_seq *seq,
                                const struct head *h, uint32_t first, uint32_t end,
                                const struct score_work *w) {
     const uint32_t most = tile_tokens(job->group);
@@ -300,7 +300,7 @@ static void forget_scores(const struct head *h, uint32_t first, uint32_t end) {
 }
 
 static void prefill_scores_task(void *ctx, uint32_t task, uint32_t worker) {
-    const struct keep_job *job = ctx;
+    const struct evict_job *job = ctx;
     const struct step *step = job->cpu->step;
     const uint32_t n_kv = job->args->kv->n_kv_heads, dim = job->args->kv->head_dim,
                    i = task_owner(job->first_task, step->n_seqs - step->n_decode, task),
@@ -315,7 +315,7 @@ static void prefill_scores_task(void *ctx, uint32_t task, uint32_t worker) {
     add_prefill_scores(job, seq, &h, first, end, &w);
 }
 
-static int run_prefill_scores(struct keep_job *job, struct error *err) {
+static int run_prefill_scores(struct evict_job *job, struct error *err) {
     struct cpu_backend *cpu = job->cpu;
     const struct step *step = cpu->step;
     const struct kv_pool *kv = job->args->kv;
@@ -392,7 +392,7 @@ static uint64_t leaving_bound(const struct head *h, uint64_t *keys) {
 }
 
 /* The chunk's last row goes on without those whose keys are at most the bound. */
-static void lose_slots(const struct keep_job *job, const struct step_seq *seq, const struct head *h,
+static void lose_slots(const struct evict_job *job, const struct step_seq *seq, const struct head *h,
                        const uint64_t *keys, uint64_t bound, const struct score_work *w) {
     const uint32_t row = seq->first_row + seq->n_rows - 1;
     const struct tile t = prompt_tile(job, h, h->view->n_slots, 1);
@@ -431,7 +431,7 @@ static void compress(const struct head *h, const uint64_t *keys, uint64_t bound)
 }
 
 static void compress_task(void *ctx, uint32_t task, uint32_t worker) {
-    const struct keep_job *job = ctx;
+    const struct evict_job *job = ctx;
     const struct step *step = job->cpu->step;
     const uint32_t n_kv = job->args->kv->n_kv_heads, seq = step->n_decode + task / n_kv;
     const struct head h = head_of(job, seq, task % n_kv);
@@ -444,7 +444,7 @@ static void compress_task(void *ctx, uint32_t task, uint32_t worker) {
     compress(&h, keys, bound);
 }
 
-static int run_compress(struct keep_job *job, struct error *err) {
+static int run_compress(struct evict_job *job, struct error *err) {
     const struct step *step = job->cpu->step;
     uint32_t n_slots = 0;
     for (uint32_t i = step->n_decode; i < step->n_seqs; i++) {
@@ -463,8 +463,8 @@ static int run_compress(struct keep_job *job, struct error *err) {
     return 0;
 }
 
-int cpu_keep_prefill(struct backend *be, const struct attn_args *args, struct error *err) {
-    struct keep_job job = keep_job(be, args);
+int cpu_evict_chunk(struct backend *be, const struct attn_args *args, struct error *err) {
+    struct evict_job job = evict_job(be, args);
     const struct step *step = job.cpu->step;
     if (!job.cpu->bounded || step->n_seqs == step->n_decode) return 0;
     int rc = job.cpu->scores.wanted ? run_prefill_scores(&job, err) : 0;
@@ -473,7 +473,7 @@ int cpu_keep_prefill(struct backend *be, const struct attn_args *args, struct er
 
 /* --- What it has cost. --- */
 
-static struct keep_total total_of(const struct step *step, const struct step_seq *seq,
+static struct evict_total total_of(const struct step *step, const struct step_seq *seq,
                                   const struct kv_pool *kv) {
     double kept = 0;
     uint32_t n_evictions = 0; /* all heads have lost alike many */
@@ -485,11 +485,11 @@ static struct keep_total total_of(const struct step *step, const struct step_seq
         }
     }
     const bool known = has_scores(seq->budget) && n_evictions > 0;
-    return (struct keep_total){known ? (float)(kept / step->n_layers / kv->n_kv_heads) : NAN,
+    return (struct evict_total){known ? (float)(kept / step->n_layers / kv->n_kv_heads) : NAN,
                                n_evictions};
 }
 
-int cpu_keep_totals(struct backend *be, const struct kv_pool *kv, struct keep_total *totals,
+int cpu_evict_totals(struct backend *be, const struct kv_pool *kv, struct evict_total *totals,
                     struct error *err) {
     (void)err;
     const struct cpu_backend *cpu = (struct cpu_backend *)be;

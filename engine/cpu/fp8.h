@@ -1,5 +1,5 @@
-/* fp8.h - rows of a head's elements as bytes with a scale (engine/device/backend.h, struct kv_store
- * and struct kv_pool).
+/* fp8.h - rows of a head's elements as bytes with a scale (engine/device/backend.h, struct
+ * host_pool and struct kv_pool).
  *
  * Thread: any.  Memory: none. */
 #ifndef ENGINE_CPU_FP8_H

@@ -21,13 +21,13 @@ static struct row row_in_page(const struct kv_pool *kv, uint32_t page, uint32_t 
     return (struct row){of_head + at * kv->head_dim * size, 1};
 }
 
-static char *token_in_store(const struct kv_store *store, struct stored place) {
-    return (char *)store->base + place.block * kv_store_block_bytes(store) +
-           ((size_t)place.plane * PAGE_TOKENS + place.at) * kv_store_token_bytes(store);
+static char *token_in_store(const struct host_pool *store, struct stored place) {
+    return (char *)store->base + place.block * host_pool_block_bytes(store) +
+           ((size_t)place.plane * PAGE_TOKENS + place.at) * host_pool_token_bytes(store);
 }
 
 void token_from_store(const struct kv_pool *kv, uint32_t page, uint32_t at,
-                      const struct kv_store *store, struct stored place) {
+                      const struct host_pool *store, struct stored place) {
     const uint32_t n_rows = 2 * kv->n_kv_heads, dim = kv->head_dim;
     const char *from = token_in_store(store, place);
     const uint8_t *scales = (const uint8_t *)from + (size_t)n_rows * dim;
@@ -44,7 +44,7 @@ void token_from_store(const struct kv_pool *kv, uint32_t page, uint32_t at,
 }
 
 static void token_to_store(const struct kv_pool *kv, uint32_t page, uint32_t at,
-                           const struct kv_store *store, struct stored place) {
+                           const struct host_pool *store, struct stored place) {
     const uint32_t n_rows = 2 * kv->n_kv_heads, dim = kv->head_dim;
     char *to = token_in_store(store, place);
     uint8_t *scales = (uint8_t *)to + (size_t)n_rows * dim;
@@ -62,15 +62,15 @@ static void token_to_store(const struct kv_pool *kv, uint32_t page, uint32_t at,
 
 static void store_task(void *ctx, uint32_t task, uint32_t worker) {
     (void)worker;
-    const struct store_args *args = ctx;
+    const struct host_pool_args *args = ctx;
     for (uint32_t at = 0; at < PAGE_TOKENS; at++)
         token_to_store(args->kv, args->pages[task], at, args->store,
                        (struct stored){args->blocks[task], args->plane, at});
 }
 
-int cpu_store_pages(struct backend *be, const struct store_args *args, struct error *err) {
+int cpu_store_pages(struct backend *be, const struct host_pool_args *args, struct error *err) {
     (void)err;
-    struct store_args job = *args;
+    struct host_pool_args job = *args;
     pool_run(((struct cpu_backend *)be)->pool, store_task, &job, args->n);
     return 0;
 }

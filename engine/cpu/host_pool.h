@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 struct kv_pool;
-struct kv_store;
+struct host_pool;
 
 /* A place in the store. */
 struct stored {
@@ -16,6 +16,6 @@ struct stored {
 
 /* Into slot `at` of a page. */
 void token_from_store(const struct kv_pool *kv, uint32_t page, uint32_t at,
-                      const struct kv_store *store, struct stored from);
+                      const struct host_pool *store, struct stored from);
 
 #endif

@@ -241,18 +241,18 @@ static void sample_task(void *ctx, uint32_t task, uint32_t worker) {
     report_top(result, logits, n_vocab, min_u32(row->n_top, SAMPLE_MAX_TOP), lse);
 }
 
-/* Keeps the tokens for the next step, which may ask for them; see STEP_DRAWN. */
-static int keep_drawn(struct cpu_backend *cpu, const struct sample_args *args, struct error *err) {
-    if (!cpu->drew) cpu->n_drawn = 0;
+/* Keeps the tokens for the next step, which may ask for them; see STEP_SAMPLED. */
+static int keep_sampled(struct cpu_backend *cpu, const struct sample_args *args, struct error *err) {
+    if (!cpu->drew) cpu->n_sampled = 0;
     cpu->drew = true;
-    uint32_t need = cpu->n_drawn + args->n;
-    if (need > cpu->drawn_capacity) {
-        uint32_t *drawn = realloc(cpu->drawn, 2 * need * sizeof(*drawn));
-        if (!drawn) return error_set(err, ERR_NOMEM, "cpu: no memory for %u tokens", need);
-        cpu->drawn = drawn;
-        cpu->drawn_capacity = 2 * need;
+    uint32_t need = cpu->n_sampled + args->n;
+    if (need > cpu->sampled_capacity) {
+        uint32_t *sampled = realloc(cpu->sampled, 2 * need * sizeof(*sampled));
+        if (!sampled) return error_set(err, ERR_NOMEM, "cpu: no memory for %u tokens", need);
+        cpu->sampled = sampled;
+        cpu->sampled_capacity = 2 * need;
     }
-    for (uint32_t i = 0; i < args->n; i++) cpu->drawn[cpu->n_drawn++] = args->results[i].token;
+    for (uint32_t i = 0; i < args->n; i++) cpu->sampled[cpu->n_sampled++] = args->results[i].token;
     return 0;
 }
 
@@ -262,5 +262,5 @@ int cpu_sample(struct backend *be, const struct sample_args *args, struct error 
     int rc = scratch_reserve(cpu, args->n_vocab * row_bytes, err);
     if (rc < 0) return rc;
     pool_run(cpu->pool, sample_task, &(struct sample_job){cpu, args}, args->n);
-    return keep_drawn(cpu, args, err);
+    return keep_sampled(cpu, args, err);
 }

@@ -48,7 +48,7 @@ static void keep_larger(float *worth, const float *p) {
     for (uint32_t i = 0; i < PAGE_TOKENS; i++) worth[i] = p[i] > worth[i] ? p[i] : worth[i];
 }
 
-static void worth_task(void *ctx, uint32_t page, uint32_t worker) {
+static void token_score_task(void *ctx, uint32_t page, uint32_t worker) {
     (void)worker;
     const struct select_job *job = ctx;
     const struct step *step = job->cpu->step;
@@ -136,7 +136,7 @@ static void fetch_token(const struct select_job *job, const struct kv_select *se
         return;
     }
     for (uint32_t head = 0; head < kv->n_kv_heads; head++)
-        copy_token(kv, head, page, at, select->store_pages[layer][from], from_at);
+        copy_token(kv, head, page, at, select->pool_pages[layer][from], from_at);
 }
 
 static void fetch_task(void *ctx, uint32_t task, uint32_t worker) {
@@ -147,7 +147,7 @@ static void fetch_task(void *ctx, uint32_t task, uint32_t worker) {
     const struct kv_select *select = select_of(job, seq);
     const uint32_t *windows = job->cpu->step->windows;
     if (!select || !group_has(group, windows, layer)) return;
-    const uint32_t plane = job->args->first_plane + group_n_before(group, windows, layer);
+    const uint32_t plane = job->args->first_host_layer + group_n_before(group, windows, layer);
     const struct move *moves = job->moves + (size_t)job->first_page[seq] * PAGE_TOKENS;
     const uint32_t *pages = job->cpu->step->seqs[seq].layers[layer].pages;
     for (uint32_t i = 0; i < job->done[seq].n_moves; i++) {
@@ -193,7 +193,7 @@ int cpu_select(struct backend *be, const struct select_args *args, struct error 
     job.worth = selections->worth.data;
     job.moves = selections->moves.data;
     job.done = selections->done.data;
-    pool_run(job.cpu->pool, worth_task, &job, n_pages);
+    pool_run(job.cpu->pool, token_score_task, &job, n_pages);
     if (args->worth)
         memcpy(args->worth, job.worth, select_of(&job, 0)->n_candidates * sizeof(float));
     pool_run(job.cpu->pool, choose_task, &job, n);

@@ -52,7 +52,7 @@ int sparse_reserve(struct cpu_backend *cpu, const struct step_limits *limits, st
         int rc = buffer_reserve(wanted[i].buffer, wanted[i].bytes, err);
         if (rc < 0) return rc;
     }
-    return scratch_reserve(cpu, lines_room_bytes(index->max_slots, limits->head_dim), err);
+    return scratch_reserve(cpu, lines_workspace_bytes(index->max_slots, limits->head_dim), err);
 }
 
 void sparse_free(struct sparse_index *index) {
@@ -209,7 +209,7 @@ static void index_task(void *ctx, uint32_t head, uint32_t worker) {
         .args = job->args,
         .sparse = sparse,
         .view = &job->seq->layers[job->args->layer],
-        .room = lines_room_layout(scratch_of(job->cpu, worker), n_slots, job->args->kv->head_dim),
+        .room = lines_workspace_layout(scratch_of(job->cpu, worker), n_slots, job->args->kv->head_dim),
         .head = head,
         .n_slots = n_slots};
     struct sparse_head *h = sparse_head_of(index, head);
@@ -253,7 +253,7 @@ int cpu_attn_index(struct backend *be, const struct attn_index_args *args, struc
     if (rc < 0) return rc;
     const struct attn_sparse *sparse = job.seq->sparse;
     rc = scratch_reserve(
-        cpu, lines_room_bytes(sparse->first_slot + sparse->n_rows, args->kv->head_dim), err);
+        cpu, lines_workspace_bytes(sparse->first_slot + sparse->n_rows, args->kv->head_dim), err);
     if (rc < 0) return rc;
     index->valid = true;
     index->layer = args->layer;

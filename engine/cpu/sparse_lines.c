@@ -20,7 +20,7 @@ static size_t shared_floats(uint32_t n_pages, uint32_t dim) {
     return (size_t)n_pages * each;
 }
 
-size_t lines_room_bytes(uint32_t n_slots, uint32_t head_dim) {
+size_t lines_workspace_bytes(uint32_t n_slots, uint32_t head_dim) {
     const uint32_t n_pages = kv_n_pages(n_slots);
     return n_pages * sizeof(uint64_t) +
            sizeof(float) *
@@ -28,9 +28,9 @@ size_t lines_room_bytes(uint32_t n_slots, uint32_t head_dim) {
                 SPARSE_QUERIES * PAGE_TOKENS + 2 * SPARSE_QUERIES);
 }
 
-struct lines_room lines_room_layout(void *scratch, uint32_t n_slots, uint32_t head_dim) {
+struct lines_workspace lines_workspace_layout(void *scratch, uint32_t n_slots, uint32_t head_dim) {
     const uint32_t n_pages = kv_n_pages(n_slots);
-    struct lines_room room = {.bits = scratch};
+    struct lines_workspace room = {.bits = scratch};
     room.first = room.means = (float *)(room.bits + n_pages);
     room.second = room.first + (size_t)n_pages * PAGE_TOKENS;
     room.products = room.first + shared_floats(n_pages, head_dim);
@@ -96,7 +96,7 @@ static struct tile asked_rows(const struct lines_task *task) {
 }
 
 static void sum_rows(const struct lines_task *task, const struct tile *t) {
-    const struct lines_room *room = &task->room;
+    const struct lines_workspace *room = &task->room;
     for (uint32_t r = 0; r < t->n_rows; r++) {
         room->softmax[2 * r] = -INFINITY;
         room->softmax[2 * r + 1] = 0.0f;
@@ -125,7 +125,7 @@ static void add_to_lines(const struct lines_task *task, const struct tile *t, ui
 }
 
 static void score_lines(const struct lines_task *task) {
-    const struct lines_room *room = &task->room;
+    const struct lines_workspace *room = &task->room;
     const struct tile t = asked_rows(task);
     const struct attn_args queries = {
         .q = task->args->q, .q_stride = task->args->q_stride, .scale = task->args->scale};

@@ -8,7 +8,7 @@
 #include "engine/cpu/backend.h"
 
 /* Room of a worker, for a sequence of n_pages. */
-struct lines_room {
+struct lines_workspace {
     uint64_t *bits;   /* [n_pages]: a slot each */
     float *first;     /* [n_pages][PAGE_TOKENS]: columns */
     float *second;    /* the same: diagonals */
@@ -24,12 +24,12 @@ struct lines_task {
     const struct attn_index_args *args;
     const struct attn_sparse *sparse;
     const struct kv_view *view;
-    struct lines_room room;
+    struct lines_workspace room;
     uint32_t head, n_slots;
 };
 
-size_t lines_room_bytes(uint32_t n_slots, uint32_t head_dim);
-struct lines_room lines_room_layout(void *scratch, uint32_t n_slots, uint32_t head_dim);
+size_t lines_workspace_bytes(uint32_t n_slots, uint32_t head_dim);
+struct lines_workspace lines_workspace_layout(void *scratch, uint32_t n_slots, uint32_t head_dim);
 
 /* Sets the bits of the k largest of n scores and clears the others; of equal ones the first, and
  * NaN is below everything. */

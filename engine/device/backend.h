@@ -18,12 +18,12 @@
  * one that went is free, and the next token is written there.  Nothing is ever moved:
  *
  *   slots    0  1  2  3 … capacity         the free slot is each KV head's own: after the step, by
- *   before   A  S  .  B … T                keep_decode; the next rope_append writes there
+ *   before   A  S  .  B … T                evict_decode; the next rope_append writes there
  *   step     A  S  U  B … T                all capacity + 1 slots are attended to
  *   after    A  S  U  . … T                B had the lowest score
  *
  * Prompts are computed in chunks behind what is kept, in order of their slots; after a chunk
- * (step_seq.compress) keep_prefill moves what stays to the first `capacity` slots, in the order of
+ * (step_seq.compress) evict_chunk moves what stays to the first `capacity` slots, in the order of
  * the text.  What a head must know of its tokens lies in their pages, behind keys and values.
  *
  * Sparse prefill (struct attn_sparse; MInference section 3).  Of a long prompt each query head
@@ -59,7 +59,7 @@
  *
  * select() follows the filter's attention: it chooses, and brings keys and values of what was not
  * there yet from the store into the slots of those that were not chosen again.  The store is in the
- * system's memory (struct kv_store), or pages of the same pool.
+ * system's memory (struct host_pool), or pages of the same pool.
  *
  * Matrices are row-major.  `void *` is device memory, to be touched only through operations.
  * Activations are in `act_dtype` (f32 on the CPU); logits are f32 everywhere.
@@ -89,10 +89,10 @@ enum { PAGE_TOKENS = 64, PAGE_ALIGN = 128, LINEAR_MAX_PARTS = 3, SAMPLE_MAX_TOP 
 /* Layers of a model have no more different rotary frequencies. */
 enum { MAX_ROPES = 2 };
 
-/* In step.tokens, STEP_DRAWN | i is the token that row i of the step before drew, counting the rows
- * of all its sample operations: the device knows it already, the host does not.  A row whose result
- * is invalid may give any token of the vocabulary. */
-#define STEP_DRAWN 0x80000000u
+/* In step.tokens, STEP_SAMPLED | i is the token that row i of the step before drew, counting the
+ * rows of all its sample operations: the device knows it already, the host does not.  A row whose
+ * result is invalid may give any token of the vocabulary. */
+#define STEP_SAMPLED 0x80000000u
 
 /* DTYPE_FP8 is for pages only: struct kv_pool. */
 enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_FP8 };
@@ -115,7 +115,7 @@ static inline const struct weight *weight_if_present(const struct weight *weight
 
 /* The KV pool and the shape of its pages: keys and values, 2 * n_kv_heads * PAGE_TOKENS * head_dim
  * elements; with DTYPE_FP8 a byte for each row, that is each head's key or value of a slot: the
- * scale of its elements, u8 [K, V][n_kv_heads][PAGE_TOKENS], both as in struct kv_store; then, if
+ * scale of its elements, u8 [K, V][n_kv_heads][PAGE_TOKENS], both as in struct host_pool; then, if
  * the pool is `tracked`, a struct kv_page_state for each KV head.
  *
  * Whoever reads an FP8 row reads element * 2^(scale - 127): the step's own tokens are seen as they
@@ -284,9 +284,9 @@ static inline uint32_t groups_n_layers(const struct layer_group *groups, uint32_
 }
 
 /* Where tokens of sparse layers lie that are not in the pool, in the system's memory:
- * [n_blocks][n_planes][PAGE_TOKENS] tokens, each [K, V][n_kv_heads][head_dim] and one contiguous
- * read.  A block is PAGE_TOKENS tokens of one sequence; a plane is a sparse layer, in the order of
- * the layers.
+ * [n_blocks][n_host_layers][PAGE_TOKENS] tokens, each [K, V][n_kv_heads][head_dim] and one
+ * contiguous read.  A block is PAGE_TOKENS tokens of one sequence; a plane is a sparse layer, in
+ * the order of the layers.
  *
  * With fp8 each element is a byte, and behind them a byte for each head's keys and values is their
  * scale: powers of two, so that scaling costs no bit, and what 4 bits can hold returns unchanged.
@@ -296,24 +296,24 @@ static inline uint32_t groups_n_layers(const struct layer_group *groups, uint32_
  *             a 16th, or those below 2^(scale - 133) by 2^(scale - 137); NaN stays NaN
  *   scale     of 1 … FP8_MOST_SCALE the least with which 448, e4m3's largest, covers every element;
  *             what the largest scale does not cover, infinity too, becomes 448 times it */
-struct kv_store {
-    void *base; /* of store_alloc() */
+struct host_pool {
+    void *base; /* of host_pool_alloc() */
     enum dtype dtype; /* of the pool */
-    uint32_t n_blocks, n_planes, n_kv_heads, head_dim;
+    uint32_t n_blocks, n_host_layers, n_kv_heads, head_dim;
     bool fp8; /* always, where the pool's elements are: then nothing is converted */
 };
 
 /* 448 times the largest scale is finite in f32 and bf16, and in f16. */
 enum { FP8_MOST_SCALE = 246, FP8_MOST_SCALE_F16 = 134 };
 
-static inline size_t kv_store_token_bytes(const struct kv_store *store) {
+static inline size_t host_pool_token_bytes(const struct host_pool *store) {
     const size_t n_rows = 2 * (size_t)store->n_kv_heads;
     return store->fp8 ? round_up(n_rows * (store->head_dim + 1), 16)
                       : n_rows * store->head_dim * dtype_size(store->dtype);
 }
 
-static inline size_t kv_store_block_bytes(const struct kv_store *store) {
-    return store->n_planes * PAGE_TOKENS * kv_store_token_bytes(store);
+static inline size_t host_pool_block_bytes(const struct host_pool *store) {
+    return store->n_host_layers * PAGE_TOKENS * host_pool_token_bytes(store);
 }
 
 /* Which tokens the sparse layers of a sequence that generates see, or whose prompt's last token is
@@ -329,7 +329,7 @@ struct kv_select {
     /* The store, host [n_candidates / PAGE_TOKENS]: blocks; or, where it is NULL, pages of each
      * layer [n_layers], those of layers that are not sparse unused. */
     const uint32_t *blocks;
-    const uint32_t *const *store_pages;
+    const uint32_t *const *pool_pages;
 };
 
 /* Which keys a prompt's rows visit. */
@@ -390,7 +390,7 @@ struct step {
      * everywhere.  In layers with a window sequences with a budget have no more slots than it, the
      * slots of those that select are those of the text, and a sparse sequence is dense. */
     const uint32_t *windows;
-    const uint32_t *tokens;    /* host [n_rows]; or STEP_DRAWN | i */
+    const uint32_t *tokens;    /* host [n_rows]; or STEP_SAMPLED | i */
     const uint32_t *positions; /* host [n_rows], RoPE positions; with cache_positions, ranks */
     const struct step_seq *seqs;
 };
@@ -517,8 +517,8 @@ struct select_args {
     struct attn_args attn; /* of the filter's attn_decode */
     const struct layer_group *group;
     uint32_t group_index;  /* among all groups: whose state_pages */
-    uint32_t first_plane;  /* of group->first in the store */
-    const struct kv_store *store; /* NULL: no sequence has blocks */
+    uint32_t first_host_layer;  /* of group->first in the store */
+    const struct host_pool *store; /* NULL: no sequence has blocks */
     /* f32 [n_candidates], or NULL: what each candidate of the step's first sequence, which has a
      * kv_select, is worth; NaN: -1.  The search of filters asks for it, with a group that has no
      * sparse layers. */
@@ -528,9 +528,9 @@ struct select_args {
 /* Copies n pages of a layer of the pool to its plane of n blocks, once everything submitted before
  * is done; the pages may be overwritten by what is submitted after the next step_begin(), the
  * blocks be read by it. */
-struct store_args {
+struct host_pool_args {
     const struct kv_pool *kv;
-    const struct kv_store *store;
+    const struct host_pool *store;
     uint32_t plane, n;
     const uint32_t *pages, *blocks; /* host [n] */
 };
@@ -558,8 +558,8 @@ struct sparse_totals {
 };
 
 /* What the evictions of one sequence have cost so far, over its layers and KV heads. */
-struct keep_total {
-    float kept_mass;      /* the share of attention that falls on kept tokens (kv_page_state), mean
+struct evict_total {
+    float retained_attention;      /* the share of attention that falls on kept tokens (kv_page_state), mean
                              over layers and heads; NAN: no scores, or nothing was evicted */
     uint32_t n_evictions; /* of one KV head of one layer */
 };
@@ -647,7 +647,7 @@ struct sample_args {
 };
 
 /* Operations of a step of n_rows rows, for repeat(). */
-typedef int (*repeat_body)(void *ctx, uint32_t n_rows, struct error *err);
+typedef int (*graph_body)(void *ctx, uint32_t n_rows, struct error *err);
 
 /* The largest step that will come, and the shape of its model. */
 struct step_limits {
@@ -699,9 +699,9 @@ struct backend_ops {
     int (*upload)(struct backend *be, void *to, const void *host, size_t bytes, struct error *err);
     int (*download)(struct backend *be, void *host, const void *from, size_t bytes,
                     struct error *err);
-    /* The system's memory that the device reads and writes, for kv_store.base; not cleared. */
-    int (*store_alloc)(struct backend *be, size_t bytes, void **out, struct error *err);
-    void (*store_free)(struct backend *be, void *memory);
+    /* The system's memory that the device reads and writes, for host_pool.base; not cleared. */
+    int (*host_pool_alloc)(struct backend *be, size_t bytes, void **out, struct error *err);
+    void (*host_pool_free)(struct backend *be, void *memory);
     int (*copy_pages)(struct backend *be, const struct kv_pool *kv, const uint32_t *from,
                       const uint32_t *to, uint32_t n, struct error *err);
 
@@ -722,13 +722,13 @@ struct backend_ops {
      * sync(). */
     int (*sparse_totals)(struct backend *be, struct sparse_totals *out, struct error *err);
     /* What follows the attention of a layer, with the same arguments, for the sequences that have a
-     * budget: keep_decode for [0, n_decode), keep_prefill for the rest.  Scores are brought up to
+     * budget: evict_decode for [0, n_decode), evict_chunk for the rest.  Scores are brought up to
      * date from the queries and the keys, then whoever must go goes. */
-    int (*keep_decode)(struct backend *be, const struct attn_args *args, struct error *err);
-    int (*keep_prefill)(struct backend *be, const struct attn_args *args, struct error *err);
+    int (*evict_decode)(struct backend *be, const struct attn_args *args, struct error *err);
+    int (*evict_chunk)(struct backend *be, const struct attn_args *args, struct error *err);
     /* After the last layer: totals host [step.n_seqs], of those with a budget, valid after
      * collect() or sync(). */
-    int (*keep_totals)(struct backend *be, const struct kv_pool *kv, struct keep_total *totals,
+    int (*evict_totals)(struct backend *be, const struct kv_pool *kv, struct evict_total *totals,
                        struct error *err);
     /* Behind attn_decode of a filter layer; before that of the group's first sparse layer.  NULL:
      * this backend cannot select. */
@@ -737,7 +737,7 @@ struct backend_ops {
      * collect() or sync(). */
     int (*select_totals)(struct backend *be, struct select_total *totals, struct error *err);
     /* Between steps. */
-    int (*store_pages)(struct backend *be, const struct store_args *args, struct error *err);
+    int (*pool_pages)(struct backend *be, const struct host_pool_args *args, struct error *err);
     int (*gather_rows)(struct backend *be, const struct gather_rows_args *args, struct error *err);
     int (*soft_cap)(struct backend *be, const struct soft_cap_args *args, struct error *err);
     int (*sample)(struct backend *be, const struct sample_args *args, struct error *err);
@@ -746,7 +746,7 @@ struct backend_ops {
      * n_rows only: everything that changes between two calls is in the step.  n_rows may exceed
      * step.n_rows where the backend `repeats`: what is computed in the rows past the step's end
      * depends on nothing and reaches nobody, and no page is written for them. */
-    int (*repeat)(struct backend *be, uint32_t n_rows, repeat_body body, void *ctx,
+    int (*run_graph)(struct backend *be, uint32_t n_rows, graph_body body, void *ctx,
                   struct error *err);
     /* Waits until all steps but the newest n_newer (counted by step_begin) are done, and their
      * results are in place; results of newer steps may be, too.  A failure of what was awaited is

@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-struct long_slice {
+struct layer_slice {
     uint32_t layer; /* that they enter */
     uint32_t first_row, n_rows;
     uint32_t n_prompt_rows; /* all that go layer by layer */

@@ -66,7 +66,7 @@ static bool bounded_worth_waiting(const struct kv_sequence *kv, const struct kv_
     return false;
 }
 
-static uint32_t bounded_adopt(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
+static uint32_t bounded_match(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
     (void)tokens, (void)n_max;
     return kv->n_tokens; /* what a suspended sequence has stored */
 }
@@ -125,17 +125,17 @@ static void bounded_commit(struct kv_sequence *kv, uint32_t n_rows) {
     kv->n_tokens += n_rows;
 }
 
-static int bounded_submitted(struct kv_sequence *kv, const struct long_slice *slice,
+static int bounded_submitted(struct kv_sequence *kv, const struct layer_slice *slice,
                              struct error *err) {
     (void)kv, (void)slice, (void)err;
     return 0;
 }
 
-static void bounded_landed(struct kv_sequence *kv, uint32_t n_tokens) {
+static void bounded_on_done(struct kv_sequence *kv, uint32_t n_tokens) {
     (void)kv, (void)n_tokens;
 }
 
-static void bounded_publish(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
+static void bounded_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
     (void)tokens;
     if (kv->prompt_done || n_tokens < kv->plan.n_prompt) return;
     kv->prompt_done = true;
@@ -200,14 +200,14 @@ const struct kv_policy kv_policy_bounded = {
     .missing = bounded_missing,
     .prepare = bounded_prepare,
     .worth_waiting = bounded_worth_waiting,
-    .adopt = bounded_adopt,
+    .match = bounded_match,
     .reserve = bounded_reserve,
     .max_rows = bounded_max_rows,
     .view = bounded_view,
     .commit = bounded_commit,
     .submitted = bounded_submitted,
-    .publish = bounded_publish,
-    .landed = bounded_landed,
+    .insert = bounded_insert,
+    .on_done = bounded_on_done,
     .n_resident = bounded_n_resident,
     .suspend = bounded_suspend,
     .resume = bounded_resume,

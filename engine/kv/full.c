@@ -12,7 +12,7 @@
  * blocks from that page on.  Layers' windows are alike where there are any; if not, the largest
  * counts.
  *
- *   a window:  [ . ][ . ][ 9 ][ 3 ][ 8 ]    n_passed is 2
+ *   a window:  [ . ][ . ][ 9 ][ 3 ][ 8 ]    n_expired is 2
  *
  * One that comes back from the store has its own pages in these layers, and is near none of the
  * blocks that it finds.
@@ -53,10 +53,10 @@ uint64_t kv_windowed_pages(uint32_t window, uint32_t step_rows, uint32_t n_token
 
 struct kv_amount kv_full_most(const struct kv_space *space, const struct kv_plan *plan) {
     const uint64_t n_pages = kv_n_pages(plan->n_most),
-                   n_near = kv_windowed_pages(space->window, plan->step_rows, plan->n_most);
+                   n_in_window = kv_windowed_pages(space->window, plan->step_rows, plan->n_most);
     struct kv_amount most = {0};
     for (uint32_t l = 0; l < space->n_layers; l++)
-        most.pages += kv_has_window(space, l) ? n_near : n_pages;
+        most.pages += kv_has_window(space, l) ? n_in_window : n_pages;
     return most;
 }
 
@@ -117,7 +117,7 @@ static uint32_t last_block(const struct kv_sequence *kv) {
     return kv->n_blocks ? kv->blocks[kv->n_blocks - 1] : PREFIX_NONE;
 }
 
-static bool is_near(const struct kv_sequence *kv, uint32_t block) {
+static bool needs_window(const struct kv_sequence *kv, uint32_t block) {
     return block >= kv->n_far;
 }
 
@@ -129,7 +129,7 @@ struct found {
 static struct found find_blocks(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
     const struct prefix_cache *cache = kv->space->cache;
     struct found found = {0};
-    uint32_t end_slim = 0, parent = PREFIX_NONE;
+    uint32_t end_window_dropped = 0, parent = PREFIX_NONE;
     if (!cache) return found;
     for (uint32_t i = 0; i < n_max / PAGE_TOKENS && i < kv->n_hashes; i++) {
         const uint32_t *block_tokens = tokens + (size_t)i * PAGE_TOKENS;
@@ -137,35 +137,35 @@ static struct found find_blocks(struct kv_sequence *kv, const uint32_t *tokens, 
         if (parent == PREFIX_NONE) break;
         kv->blocks[i] = parent;
         found.n_named = i + 1;
-        if (prefix_cache_is_slim(cache, parent)) end_slim = i + 1;
-        if (end_slim <= kv_full_n_behind(kv->space, (i + 1) * PAGE_TOKENS)) found.n_enough = i + 1;
+        if (prefix_cache_window_dropped(cache, parent)) end_window_dropped = i + 1;
+        if (end_window_dropped <= kv_full_n_behind(kv->space, (i + 1) * PAGE_TOKENS)) found.n_enough = i + 1;
     }
     return found;
 }
 
-static void adopt_block(struct kv_sequence *kv, uint32_t i) {
+static void match_block(struct kv_sequence *kv, uint32_t i) {
     struct prefix_cache *cache = kv->space->cache;
     const uint32_t *pages = prefix_cache_pages(cache, kv->blocks[i]);
-    prefix_cache_use(cache, kv->blocks[i], is_near(kv, i));
+    prefix_cache_use(cache, kv->blocks[i], needs_window(kv, i));
     if (prefix_cache_is_stored(cache, kv->blocks[i])) return; /* and so are all behind it */
     for (uint32_t l = 0; l < kv->space->n_layers; l++) {
-        if (!is_near(kv, i) && kv_has_window(kv->space, l)) continue;
+        if (!needs_window(kv, i) && kv_has_window(kv->space, l)) continue;
         page_pool_share(kv->space->pool, &pages[l], 1);
         kv->layers[l].pages[kv->layers[l].n++] = pages[l];
     }
 }
 
-uint32_t kv_full_adopt(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
+uint32_t kv_full_match(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
     assert(kv->n_tokens == 0 && kv->n_blocks == 0);
     const struct found found = find_blocks(kv, tokens, n_max);
-    const bool swapped = kv_swap_adopt(kv, found.n_named, found.n_enough * PAGE_TOKENS);
+    const bool swapped = kv_swap_match(kv, found.n_named, found.n_enough * PAGE_TOKENS);
     /* What layers with a window had comes back from the store; of blocks it needs the rest. */
     const uint32_t n_tokens = swapped ? kv->swap.n_tokens : found.n_enough * PAGE_TOKENS,
-                   n_passed = swapped ? kv->swap.n_passed : kv_full_n_behind(kv->space, n_tokens);
+                   n_expired = swapped ? kv->swap.n_expired : kv_full_n_behind(kv->space, n_tokens);
     const uint32_t n = swapped ? min_u32(found.n_named, n_tokens / PAGE_TOKENS) : found.n_enough;
-    kv_lists_begin(kv, n_passed);
-    kv->n_far = swapped ? max_u32(n, n_passed) : n_passed;
-    for (uint32_t i = 0; i < n; i++) adopt_block(kv, i);
+    kv_lists_begin(kv, n_expired);
+    kv->n_far = swapped ? max_u32(n, n_expired) : n_expired;
+    for (uint32_t i = 0; i < n; i++) match_block(kv, i);
     kv->n_blocks = n;
     kv->n_tokens = kv->n_found = n_tokens;
     return n_tokens;
@@ -193,7 +193,7 @@ void kv_full_commit(struct kv_sequence *kv, uint32_t n_rows) {
     kv->n_tokens += n_rows;
 }
 
-int kv_full_submitted(struct kv_sequence *kv, const struct long_slice *slice, struct error *err) {
+int kv_full_submitted(struct kv_sequence *kv, const struct layer_slice *slice, struct error *err) {
     (void)kv, (void)slice, (void)err;
     return 0;
 }
@@ -204,35 +204,35 @@ static uint32_t n_shareable(const struct kv_sequence *kv, uint32_t n_tokens) {
     return kv->space->batch_invariant && n_tokens > n_prompt ? n_prompt : n_tokens;
 }
 
-void kv_full_publish(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
+void kv_full_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
     struct prefix_cache *cache = kv->space->cache;
     uint32_t n_blocks = n_shareable(kv, n_tokens) / PAGE_TOKENS;
     if (!cache || n_blocks <= kv->n_blocks) return;
     hash_blocks(kv, tokens, n_blocks);
     struct page_list *layers = kv->layers;
     for (uint32_t i = kv->n_blocks; i < n_blocks; i++) {
-        const uint32_t block = prefix_cache_publish(
+        const uint32_t block = prefix_cache_insert(
             cache, last_block(kv), kv->salt, kv->hashes[i], tokens + (size_t)i * PAGE_TOKENS,
-            layers, i, is_near(kv, i));
+            layers, i, needs_window(kv, i));
         if (block == PREFIX_NONE) return;
         kv->blocks[i] = block;
         kv->n_blocks = i + 1;
     }
 }
 
-void kv_full_give_back(struct kv_sequence *kv, uint32_t n_tokens, uint32_t n_published) {
+void kv_full_give_back(struct kv_sequence *kv, uint32_t n_tokens, uint32_t n_inserted) {
     uint32_t n = kv_full_n_behind(kv->space, n_tokens);
-    if (n <= kv->n_passed) return;
-    if (kv->space->cache && kv->n_blocks < n_published / PAGE_TOKENS &&
+    if (n <= kv->n_expired) return;
+    if (kv->space->cache && kv->n_blocks < n_inserted / PAGE_TOKENS &&
         kv_n_available(kv->space) >= kv_full_most(kv->space, &kv->plan).pages)
         n = min_u32(n, kv->n_blocks);
     for (uint32_t i = kv->n_far; i < n && i < kv->n_blocks; i++)
-        prefix_cache_pass(kv->space->cache, kv->blocks[i]);
-    if (n > kv->n_passed) kv_lists_pass(kv, n);
-    kv->n_far = max_u32(kv->n_far, kv->n_passed);
+        prefix_cache_expire(kv->space->cache, kv->blocks[i]);
+    if (n > kv->n_expired) kv_lists_expire(kv, n);
+    kv->n_far = max_u32(kv->n_far, kv->n_expired);
 }
 
-void kv_full_landed(struct kv_sequence *kv, uint32_t n_tokens) {
+void kv_full_on_done(struct kv_sequence *kv, uint32_t n_tokens) {
     kv_full_give_back(kv, n_tokens, UINT32_MAX);
 }
 
@@ -245,7 +245,7 @@ uint32_t kv_full_n_resident(const struct kv_sequence *kv, uint32_t n_tokens) {
 void kv_full_let_go(struct kv_sequence *kv) {
     while (kv->n_blocks > 0) {
         const uint32_t i = --kv->n_blocks;
-        prefix_cache_unuse(kv->space->cache, kv->blocks[i], is_near(kv, i));
+        prefix_cache_unuse(kv->space->cache, kv->blocks[i], needs_window(kv, i));
     }
     kv_lists_trim(kv, 0);
     kv->n_tokens = kv->n_found = kv->n_far = 0;
@@ -268,7 +268,7 @@ int kv_full_resume(struct kv_sequence *kv, struct error *err) {
     for (uint32_t i = 0; i < kv->n_blocks && !code; i++)
         if (prefix_cache_is_stored(kv->space->cache, kv->blocks[i]))
             code = prefix_cache_bring_back(kv->space->cache, kv->blocks[i], kv->layers, i,
-                                           is_near(kv, i), err);
+                                           needs_window(kv, i), err);
     kv_lists_cover(kv);
     return code ? code : kv_swap_in(kv, err);
 }
@@ -280,14 +280,14 @@ const struct kv_policy kv_policy_full = {
     .missing = kv_full_missing,
     .prepare = kv_full_prepare,
     .worth_waiting = kv_full_worth_waiting,
-    .adopt = kv_full_adopt,
+    .match = kv_full_match,
     .reserve = kv_full_reserve,
     .max_rows = kv_full_max_rows,
     .view = kv_full_view,
     .commit = kv_full_commit,
     .submitted = kv_full_submitted,
-    .publish = kv_full_publish,
-    .landed = kv_full_landed,
+    .insert = kv_full_insert,
+    .on_done = kv_full_on_done,
     .n_resident = kv_full_n_resident,
     .suspend = kv_full_suspend,
     .resume = kv_full_resume,

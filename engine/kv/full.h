@@ -21,16 +21,16 @@ struct kv_lengths kv_full_lengths(const struct kv_sequence *kv, uint32_t n_befor
 struct kv_amount kv_full_missing(const struct kv_sequence *kv, uint64_t n_tokens);
 int kv_full_prepare(struct kv_sequence *kv, const uint32_t *prompt);
 bool kv_full_worth_waiting(const struct kv_sequence *kv, const struct kv_sequence *other);
-uint32_t kv_full_adopt(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max);
+uint32_t kv_full_match(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max);
 int kv_full_reserve(struct kv_sequence *kv, uint32_t n_tokens);
 uint32_t kv_full_max_rows(const struct kv_sequence *kv);
 void kv_full_view(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq);
 void kv_full_commit(struct kv_sequence *kv, uint32_t n_rows);
-int kv_full_submitted(struct kv_sequence *kv, const struct long_slice *slice, struct error *err);
-void kv_full_publish(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens);
-void kv_full_landed(struct kv_sequence *kv, uint32_t n_tokens);
-/* The same where no more than the first n_published tokens will be published. */
-void kv_full_give_back(struct kv_sequence *kv, uint32_t n_tokens, uint32_t n_published);
+int kv_full_submitted(struct kv_sequence *kv, const struct layer_slice *slice, struct error *err);
+void kv_full_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens);
+void kv_full_on_done(struct kv_sequence *kv, uint32_t n_tokens);
+/* The same where no more than the first n_inserted tokens will be published. */
+void kv_full_give_back(struct kv_sequence *kv, uint32_t n_tokens, uint32_t n_inserted);
 uint32_t kv_full_n_resident(const struct kv_sequence *kv, uint32_t n_tokens);
 int kv_full_resume(struct kv_sequence *kv, struct error *err);
 /* Gives every page back, and nothing more. */

@@ -21,7 +21,7 @@ static int move_in(struct backend *be, char *page, char *stored, size_t bytes, s
 static int move_page(const struct kv_space *space, move move_part, uint32_t page,
                      const uint32_t *blocks, uint64_t place, struct error *err) {
     const uint64_t page_bytes = space->memory->page_bytes,
-                   block_bytes = kv_store_block_bytes(space->store), end = (place + 1) * page_bytes;
+                   block_bytes = host_pool_block_bytes(space->store), end = (place + 1) * page_bytes;
     char *from = (char *)space->memory->base + page * page_bytes;
     int code = 0;
     for (uint64_t at = place * page_bytes, n; at < end && !code; at += n, from += n) {
@@ -41,7 +41,7 @@ static int move_pages(const struct kv_space *space, move move_part, const uint32
 }
 
 uint64_t kv_blocks_for(const struct kv_space *space, uint64_t n_pages) {
-    return div_up(n_pages * space->memory->page_bytes, kv_store_block_bytes(space->store));
+    return div_up(n_pages * space->memory->page_bytes, host_pool_block_bytes(space->store));
 }
 
 int kv_pages_out(const struct kv_space *space, const uint32_t *pages, size_t n,

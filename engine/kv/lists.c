@@ -37,7 +37,7 @@ uint64_t kv_n_available(const struct kv_space *space) {
     return page_pool_n_free(space->pool) + n_idle;
 }
 
-int kv_make_room(const struct kv_space *space, uint64_t n_pages) {
+int kv_make_free(const struct kv_space *space, uint64_t n_pages) {
     if (n_pages > kv_n_available(space)) return ERR_FULL;
     if (n_pages > page_pool_n_free(space->pool))
         prefix_cache_evict(space->cache, (uint32_t)n_pages);
@@ -54,7 +54,7 @@ bool kv_is_sparse(const struct kv_space *space, uint32_t layer) {
     return false;
 }
 
-uint32_t kv_plane_of(const struct kv_space *space, uint32_t layer) {
+uint32_t kv_host_layer_of(const struct kv_space *space, uint32_t layer) {
     uint32_t plane = 0;
     for (uint32_t i = 0; i < space->n_groups; i++)
         plane += group_n_before(&space->groups[i], space->windows, layer);
@@ -100,7 +100,7 @@ int kv_lists_take(struct kv_sequence *kv, struct kv_lengths lengths) {
     const uint64_t n_missing = kv_lists_missing(kv, lengths);
     if (n_missing == 0) return 0;
     int code = kv_lists_grow(kv, max_u32(lengths.windowed, lengths.others));
-    if (!code) code = kv_make_room(kv->space, n_missing);
+    if (!code) code = kv_make_free(kv->space, n_missing);
     if (code) return code;
     for (uint32_t l = 0; l < kv->space->n_layers; l++) {
         struct page_list *list = &kv->layers[l];
@@ -115,35 +115,35 @@ int kv_lists_take(struct kv_sequence *kv, struct kv_lengths lengths) {
 void kv_lists_trim(struct kv_sequence *kv, uint32_t n_pages) {
     for (uint32_t l = 0; l < kv->space->n_layers; l++) {
         struct page_list *list = &kv->layers[l];
-        const uint32_t n_gone = kv_has_window(kv->space, l) ? kv->n_passed : 0;
+        const uint32_t n_gone = kv_has_window(kv->space, l) ? kv->n_expired : 0;
         kv_list_trim(list, kv->space, max_u32(n_pages, n_gone));
         list->n = min_u32(list->n, n_pages);
     }
-    kv->n_passed = min_u32(kv->n_passed, n_pages);
+    kv->n_expired = min_u32(kv->n_expired, n_pages);
 }
 
-void kv_lists_pass(struct kv_sequence *kv, uint32_t n_pages) {
+void kv_lists_expire(struct kv_sequence *kv, uint32_t n_pages) {
     for (uint32_t l = 0; l < kv->space->n_layers; l++) {
         if (!kv_has_window(kv->space, l)) continue;
         uint32_t *pages = kv->layers[l].pages;
         assert(n_pages < kv->layers[l].n);
-        page_pool_release(kv->space->pool, pages + kv->n_passed, n_pages - kv->n_passed);
-        for (uint32_t i = kv->n_passed; i < n_pages; i++) pages[i] = pages[n_pages];
+        page_pool_release(kv->space->pool, pages + kv->n_expired, n_pages - kv->n_expired);
+        for (uint32_t i = kv->n_expired; i < n_pages; i++) pages[i] = pages[n_pages];
     }
-    kv->n_passed = n_pages;
+    kv->n_expired = n_pages;
 }
 
 void kv_lists_begin(struct kv_sequence *kv, uint32_t n_pages) {
     for (uint32_t l = 0; l < kv->space->n_layers; l++)
         if (kv_has_window(kv->space, l)) kv->layers[l].n = n_pages;
-    kv->n_passed = n_pages;
+    kv->n_expired = n_pages;
 }
 
 void kv_lists_cover(struct kv_sequence *kv) {
     for (uint32_t l = 0; l < kv->space->n_layers; l++) {
         const struct page_list *list = &kv->layers[l];
-        if (!kv_has_window(kv->space, l) || kv->n_passed == 0) continue;
-        assert(kv->n_passed < list->n);
-        for (uint32_t i = 0; i < kv->n_passed; i++) list->pages[i] = list->pages[kv->n_passed];
+        if (!kv_has_window(kv->space, l) || kv->n_expired == 0) continue;
+        assert(kv->n_expired < list->n);
+        for (uint32_t i = 0; i < kv->n_expired; i++) list->pages[i] = list->pages[kv->n_expired];
     }
 }

@@ -24,12 +24,12 @@ void kv_list_trim(struct page_list *list, const struct kv_space *space, uint32_t
 uint64_t kv_n_available(const struct kv_space *space);
 /* n_pages free pages in the pool: evicts cached blocks that nobody uses when there are fewer.
  * ERR_FULL: nothing is evicted in vain. */
-int kv_make_room(const struct kv_space *space, uint64_t n_pages);
+int kv_make_free(const struct kv_space *space, uint64_t n_pages);
 
 /* Sparse layers of all groups: planes, in the order of the store's. */
 uint32_t kv_n_sparse(const struct kv_space *space);
 bool kv_is_sparse(const struct kv_space *space, uint32_t layer);
-uint32_t kv_plane_of(const struct kv_space *space, uint32_t layer); /* of a sparse one */
+uint32_t kv_host_layer_of(const struct kv_space *space, uint32_t layer); /* of a sparse one */
 /* The first sparse layer from this one on; n_layers: there are no more. */
 uint32_t kv_next_sparse(const struct kv_space *space, uint32_t layer);
 
@@ -55,14 +55,14 @@ bool kv_list_is_text(const struct kv_sequence *kv, uint32_t layer);
 int kv_lists_grow(struct kv_sequence *kv, uint32_t n_pages);
 /* Pages that kv_lists_take() would take. */
 uint64_t kv_lists_missing(const struct kv_sequence *kv, struct kv_lengths lengths);
-/* So many pages in every list that grows, all or none; evicts as kv_make_room().  ERR_FULL,
+/* So many pages in every list that grows, all or none; evicts as kv_make_free().  ERR_FULL,
  * ERR_NOMEM. */
 int kv_lists_take(struct kv_sequence *kv, struct kv_lengths lengths);
 /* Gives back all but the first n_pages pages of every layer's list. */
 void kv_lists_trim(struct kv_sequence *kv, uint32_t n_pages);
 /* Layers with a window give back their pages before page n_pages, which they have, and which takes
  * their place in the lists: a kernel that reads pages in pairs reads nobody else's. */
-void kv_lists_pass(struct kv_sequence *kv, uint32_t n_pages);
+void kv_lists_expire(struct kv_sequence *kv, uint32_t n_pages);
 /* Lists of these layers, empty so far, begin as if they had passed n_pages pages; once they have
  * that page it takes the place of those that they never had. */
 void kv_lists_begin(struct kv_sequence *kv, uint32_t n_pages);

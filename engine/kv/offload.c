@@ -33,7 +33,7 @@
  *   scratch   [ 0 ][ 1 ][ 2 ][ 3 ][ 4 ][ 5 ]    of layers 0, 2, 4, …
  *             [ 0 ][ 1 ][ 2 ][ 3 ][ 4 ][ 5 ]    of layers 1, 3, 5, …
  *   sparse    [   ][   ][ 4 ][ 5 ][ . ]         its own, as above
- *   a window  [ . ][ . ][ . ][ 3 ][ 4 ][ 5 ]    as under `full`; n_passed is 3
+ *   a window  [ . ][ . ][ . ][ 3 ][ 4 ][ 5 ]    as under `full`; n_expired is 3
  *
  * The prompt's last token, and generated ones of a sequence that is computed again, then come one
  * by one and select: the others are not there any more.  One that is suspended before its last
@@ -55,14 +55,14 @@
 #include "engine/kv/selection.h"
 #include "engine/kv/swap.h"
 
-enum { N_TURNS = 2 };
+enum { N_BUFFERS = 2 };
 
 static uint32_t window_pages(const struct kv_plan *plan) {
     return selection_chosen_pages(plan) + selection_tail_pages(plan);
 }
 
 /* Of one turn: all rows of the prompt that go layer by layer. */
-static uint32_t turn_pages(const struct kv_plan *plan) {
+static uint32_t buffer_pages(const struct kv_plan *plan) {
     return (uint32_t)kv_n_pages(kv_plan_together(plan));
 }
 
@@ -97,7 +97,7 @@ static struct kv_amount offload_most(const struct kv_space *space, const struct 
                    after = pages_after_leaving(space, plan);
     struct kv_amount most = {.pages = before > after ? before : after,
                              .blocks = plan->n_most / PAGE_TOKENS};
-    if (plan->by_layers) most.pages = after + N_TURNS * turn_pages(plan);
+    if (plan->layer_major) most.pages = after + N_BUFFERS * buffer_pages(plan);
     return most;
 }
 
@@ -108,7 +108,7 @@ static bool has_own(const struct kv_sequence *kv) {
 /* Two turns of a prompt that goes layer by layer; else, where all pages are taken at the start,
  * those that the sequence has no lists for before sparse layers leave. */
 static uint32_t scratch_pages(const struct kv_space *space, const struct kv_plan *plan) {
-    if (plan->by_layers) return N_TURNS * turn_pages(plan);
+    if (plan->layer_major) return N_BUFFERS * buffer_pages(plan);
     if (!space->batch_invariant) return 0;
     return (uint32_t)(offload_most(space, plan).pages -
                       whole_pages(space, plan, slots_at_leaving(plan)));
@@ -116,7 +116,7 @@ static uint32_t scratch_pages(const struct kv_space *space, const struct kv_plan
 
 /* It is needed until the prompt has been computed, or sparse layers have left. */
 static uint32_t missing_scratch(const struct kv_sequence *kv) {
-    const bool is_done = kv->plan.by_layers
+    const bool is_done = kv->plan.layer_major
                              ? kv->n_tokens >= kv_plan_together(&kv->plan) || has_own(kv)
                              : kv->selection.has_left || kv->selection.scratch.n > 0;
     return is_done ? 0 : scratch_pages(kv->space, &kv->plan);
@@ -141,7 +141,7 @@ static uint64_t n_listed(const struct kv_sequence *kv, uint64_t n_tokens) {
 
 /* Of lists that grow; what goes layer by layer comes to those of windows when it is there. */
 static struct kv_lengths lengths_for(const struct kv_sequence *kv, uint64_t n_tokens) {
-    const uint32_t n_together = kv->plan.by_layers ? kv_plan_together(&kv->plan) : 0;
+    const uint32_t n_together = kv->plan.layer_major ? kv_plan_together(&kv->plan) : 0;
     return kv_full_lengths(kv, max_u32(kv->n_tokens, n_together), n_listed(kv, n_tokens));
 }
 
@@ -159,9 +159,9 @@ static void begin(struct kv_sequence *kv) {
     const struct kv_plan *plan = &kv->plan;
     const uint32_t n_together = kv_plan_together(plan);
     kv->selection.n_written = 0;
-    kv->selection.has_left = plan->by_layers;
-    kv->selection.tail_from = plan->by_layers ? kv_plan_candidates(plan, n_together) : 0;
-    kv_lists_begin(kv, plan->by_layers ? kv_full_n_behind(kv->space, n_together) : 0);
+    kv->selection.has_left = plan->layer_major;
+    kv->selection.tail_from = plan->layer_major ? kv_plan_candidates(plan, n_together) : 0;
+    kv_lists_begin(kv, plan->layer_major ? kv_full_n_behind(kv->space, n_together) : 0);
 }
 
 static int grow_own(struct kv_sequence *kv) {
@@ -180,7 +180,7 @@ static int offload_prepare(struct kv_sequence *kv, const uint32_t *prompt) {
     kv->selection.one_by_one = all;
     int code = selection_prepare(kv, selection_state_pages(kv->space, plan));
     if (!code) code = kv_list_grow(&kv->selection.scratch, scratch_pages(kv->space, plan));
-    if (!code && plan->by_layers) code = grow_own(kv);
+    if (!code && plan->layer_major) code = grow_own(kv);
     return code ? code : kv_lists_grow(kv, (uint32_t)kv_n_pages(all ? plan->n_most
                                                                     : plan->n_prompt));
 }
@@ -190,13 +190,13 @@ static bool offload_worth_waiting(const struct kv_sequence *kv, const struct kv_
     return false;
 }
 
-static uint32_t offload_adopt(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
+static uint32_t offload_match(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
     (void)tokens, (void)n_max;
-    if (!kv_swap_adopt(kv, 0, 0)) {
+    if (!kv_swap_match(kv, 0, 0)) {
         begin(kv);
         return 0;
     }
-    kv_lists_begin(kv, kv->swap.n_passed);
+    kv_lists_begin(kv, kv->swap.n_expired);
     kv->n_tokens = kv->n_found = kv->swap.n_tokens;
     return kv->n_tokens;
 }
@@ -235,7 +235,7 @@ static int offload_reserve(struct kv_sequence *kv, uint32_t n_tokens) {
                    n_free = (uint32_t)missing.blocks;
     if (missing.blocks > kv_spare_blocks(kv->space)) return ERR_FULL;
     int code = kv_list_grow(blocks, blocks->n + n_blocks);
-    if (!code) code = kv_make_room(kv->space, missing.pages);
+    if (!code) code = kv_make_free(kv->space, missing.pages);
     if (!code) code = kv_lists_take(kv, lengths_for(kv, n_tokens));
     if (!code) code = kv_make_blocks(kv->space, n_free);
     if (code) return code;
@@ -252,13 +252,13 @@ static uint32_t offload_max_rows(const struct kv_sequence *kv) {
     return kv->n_tokens < n_prompt ? n_prompt - kv->n_tokens : 1;
 }
 
-static bool takes_turns(const struct kv_space *space, uint32_t layer) {
+static bool is_buffered(const struct kv_space *space, uint32_t layer) {
     return kv_is_sparse(space, layer) || kv_has_window(space, layer);
 }
 
 /* The pages that a layer has in its turn. */
-static uint32_t *turn_of(const struct kv_sequence *kv, uint32_t layer) {
-    return kv->selection.scratch.pages + (size_t)(layer % N_TURNS) * turn_pages(&kv->plan);
+static uint32_t *buffer_of(const struct kv_sequence *kv, uint32_t layer) {
+    return kv->selection.scratch.pages + (size_t)(layer % N_BUFFERS) * buffer_pages(&kv->plan);
 }
 
 /* Where there is no last page of the tail yet, a page whose tokens have left takes its place. */
@@ -305,52 +305,52 @@ static void offload_view(struct kv_sequence *kv, uint32_t n_rows, struct step_se
     const struct kv_space *space = kv->space;
     kv_full_view(kv, n_rows, seq);
     if (selection_is_due(kv, n_rows)) view_selecting(kv, seq);
-    else if (kv->plan.by_layers)
+    else if (kv->plan.layer_major)
         for (uint32_t l = 0; l < space->n_layers; l++)
-            if (takes_turns(space, l)) kv->views[l].pages = turn_of(kv, l);
+            if (is_buffered(space, l)) kv->views[l].pages = buffer_of(kv, l);
 }
 
 /* The n pages of the text from `first` on, of one layer, whose list begins with them. */
 static int store_plane(const struct kv_sequence *kv, uint32_t plane, const uint32_t *list,
                        uint32_t first, uint32_t n, struct error *err) {
     const struct kv_space *space = kv->space;
-    const struct store_args args = {.kv = space->memory,
+    const struct host_pool_args args = {.kv = space->memory,
                                     .store = space->store,
                                     .plane = plane,
                                     .n = n,
                                     .pages = list,
                                     .blocks = kv->selection.blocks.pages + first};
-    return n == 0 ? 0 : space->be->ops->store_pages(space->be, &args, err);
+    return n == 0 ? 0 : space->be->ops->pool_pages(space->be, &args, err);
 }
 
 /* All of the prompt's rows have entered the layer: what it will look at goes to its own pages. */
 static int copy_own(const struct kv_sequence *kv, uint32_t layer, struct error *err) {
     const struct kv_space *space = kv->space;
     const bool is_sparse = kv_is_sparse(space, layer);
-    const uint32_t first = is_sparse ? kv->selection.tail_from / PAGE_TOKENS : kv->n_passed,
+    const uint32_t first = is_sparse ? kv->selection.tail_from / PAGE_TOKENS : kv->n_expired,
                    to = is_sparse ? selection_chosen_pages(&kv->plan) : first;
-    return space->be->ops->copy_pages(space->be, space->memory, turn_of(kv, layer) + first,
-                                      kv->layers[layer].pages + to, turn_pages(&kv->plan) - first,
+    return space->be->ops->copy_pages(space->be, space->memory, buffer_of(kv, layer) + first,
+                                      kv->layers[layer].pages + to, buffer_pages(&kv->plan) - first,
                                       err);
 }
 
 /* Pages of its layer that the slice has made whole.  Slices begin with a page; behind the last one
  * of all the prompt is there. */
-static int store_slice(struct kv_sequence *kv, const struct long_slice *slice, struct error *err) {
+static int store_slice(struct kv_sequence *kv, const struct layer_slice *slice, struct error *err) {
     const struct kv_space *space = kv->space;
     const uint32_t layer = slice->layer, end = slice->first_row + slice->n_rows,
                    first = slice->first_row / PAGE_TOKENS, n = end / PAGE_TOKENS - first;
-    const bool in_turn = kv->plan.by_layers && takes_turns(space, layer);
-    const uint32_t *list = in_turn ? turn_of(kv, layer) : kv->layers[layer].pages;
+    const bool in_buffer = kv->plan.layer_major && is_buffered(space, layer);
+    const uint32_t *list = in_buffer ? buffer_of(kv, layer) : kv->layers[layer].pages;
     int code = 0;
     if (layer + 1 == space->n_layers) kv->selection.n_written = first + n;
     if (kv_is_sparse(space, layer))
-        code = store_plane(kv, kv_plane_of(space, layer), list + first, first, n, err);
-    return code || !in_turn || end < slice->n_prompt_rows ? code : copy_own(kv, layer, err);
+        code = store_plane(kv, kv_host_layer_of(space, layer), list + first, first, n, err);
+    return code || !in_buffer || end < slice->n_prompt_rows ? code : copy_own(kv, layer, err);
 }
 
 /* Pages that are whole from now on, of every plane. */
-static int offload_submitted(struct kv_sequence *kv, const struct long_slice *slice,
+static int offload_submitted(struct kv_sequence *kv, const struct layer_slice *slice,
                              struct error *err) {
     struct kv_selection *s = &kv->selection;
     if (slice) return store_slice(kv, slice, err);
@@ -379,7 +379,7 @@ static void trim(struct kv_sequence *kv) {
 }
 
 /* Nothing is shared. */
-static void offload_publish(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
+static void offload_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
     (void)kv, (void)tokens, (void)n_tokens;
 }
 
@@ -395,7 +395,7 @@ static void take_rest(struct kv_sequence *kv) {
 /* When sparse layers left at most one step was in flight; that, or a later one, has landed now.  Of
  * what goes layer by layer nothing counts as stored before the last slice.  Nothing is published:
  * what windows have passed waits for nobody. */
-static void offload_landed(struct kv_sequence *kv, uint32_t n_tokens) {
+static void offload_on_done(struct kv_sequence *kv, uint32_t n_tokens) {
     kv_full_give_back(kv, n_tokens, 0);
     if (n_tokens < kv_plan_together(&kv->plan)) return;
     trim(kv);
@@ -444,14 +444,14 @@ const struct kv_policy kv_policy_offload = {
     .missing = offload_missing,
     .prepare = offload_prepare,
     .worth_waiting = offload_worth_waiting,
-    .adopt = offload_adopt,
+    .match = offload_match,
     .reserve = offload_reserve,
     .max_rows = offload_max_rows,
     .view = offload_view,
     .commit = kv_full_commit,
     .submitted = offload_submitted,
-    .publish = offload_publish,
-    .landed = offload_landed,
+    .insert = offload_insert,
+    .on_done = offload_on_done,
     .n_resident = kv_full_n_resident,
     .suspend = offload_suspend,
     .resume = offload_resume,

@@ -132,7 +132,7 @@ static int check_selection(const struct kv_choice *choice, const struct kv_limit
     if (choice->n_tail == 0 || choice->n_tail > KV_MAX_TEXT)
         return error_set(err, ERR_INVALID,
                          "the KV policy's tail must be 1 to %" PRIu32 " tokens", KV_MAX_TEXT);
-    if (!choice->on_device && !limits->has_store)
+    if (!choice->on_device && !limits->has_host_pool)
         return error_set(err, ERR_INVALID,
                          "no memory has been set aside to move KV pages to: the KV policy "
                          "`offload` works on the device only");
@@ -165,10 +165,10 @@ static uint64_t prompt_pages(const struct kv_plan *plan, const struct kv_space *
 
 void kv_plan_by_layers(struct kv_plan *plan, const struct kv_space *space, uint32_t max_long_rows) {
     const uint32_t n_rows = plan->n_prompt - 1;
-    plan->by_layers = plan->policy->moves && n_rows <= max_long_rows &&
+    plan->layer_major = plan->policy->moves && n_rows <= max_long_rows &&
                       kv_plan_candidates(plan, n_rows) > plan->n_selected &&
                       prompt_pages(plan, space) > page_pool_n_pages(space->pool);
-    if (plan->by_layers) plan->step_rows = 1;
+    if (plan->layer_major) plan->step_rows = 1;
 }
 
 static void plan_selection(struct kv_plan *plan, const struct kv_choice *choice) {

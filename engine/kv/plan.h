@@ -29,7 +29,7 @@ struct kv_plan {
     uint32_t n_selected, n_tail, n_sink;
     /* And the prompt, but for its last token, goes layer by layer, with pages of sparse layers, and
      * of those with a window, there for two of them at a time (offload.c). */
-    bool by_layers;
+    bool layer_major;
     uint32_t n_prompt;
     uint32_t n_most; /* tokens that the text may come to have, <= KV_MAX_TEXT */
     uint32_t step_rows; /* that a step, or a prompt's slices together, may append at most, to lists
@@ -44,7 +44,7 @@ struct kv_limits {
     bool bounded_caches;
     bool selections;       /* there are filter layers, and the backend selects: */
     uint32_t max_selected; /* so many at most; 0 where it does not */
-    bool has_store;        /* the system's memory keeps what is not on the device */
+    bool has_host_pool;        /* the system's memory keeps what is not on the device */
 };
 
 /* ERR_INVALID, or ERR_TOO_LONG where the text's length matters: err says what is wrong with the
@@ -64,7 +64,7 @@ void kv_plan_by_layers(struct kv_plan *plan, const struct kv_space *space, uint3
 /* Tokens of the prompt that are computed together; what follows comes one by one, as if it had been
  * generated. */
 static inline uint32_t kv_plan_together(const struct kv_plan *plan) {
-    return plan->n_prompt - plan->by_layers;
+    return plan->n_prompt - plan->layer_major;
 }
 
 /* In a step whose row comes behind n_tokens tokens sparse layers see n_selected of the first so

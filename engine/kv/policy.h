@@ -31,9 +31,9 @@ struct error;
 struct page_pool;
 struct prefix_cache;
 struct kv_sequence;
-struct long_slice;
+struct layer_slice;
 
-/* Pages of the pool, and blocks of the store (backend.h, struct kv_store). */
+/* Pages of the pool, and blocks of the store (backend.h, struct host_pool). */
 struct kv_amount {
     uint64_t pages, blocks;
 };
@@ -49,7 +49,7 @@ struct kv_space {
     /* Where the pages are, for what is kept elsewhere while a sequence is suspended. */
     struct backend *be;
     const struct kv_pool *memory;
-    const struct kv_store *store;      /* its memory; NULL: there is none */
+    const struct host_pool *store;      /* its memory; NULL: there is none */
     struct kv_swaps *swaps;            /* what of it waiting sequences have; NULL: nothing */
     const struct layer_group *groups;  /* host [n_groups]: the layers that are sparse where a */
     uint32_t n_groups;                 /* sequence selects */
@@ -73,8 +73,8 @@ struct kv_swap {
     uint32_t n_tokens;       /* 0: nothing */
     /* Pages of a list that are not there, the first ones: others use them, or they have been given
      * back; of layers without a window, and with one. */
-    uint32_t n_shared, n_passed;
-    bool is_adopted; /* the sequence is about to go on: nobody else may have the blocks, */
+    uint32_t n_shared, n_expired;
+    bool is_matched; /* the sequence is about to go on: nobody else may have the blocks, */
     uint32_t n_lent; /* and so many, the last ones, are its own already */
     struct kv_select select; /* when it lost its place; its pages are there, too */
 };
@@ -101,7 +101,7 @@ struct kv_policy {
     bool (*worth_waiting)(const struct kv_sequence *kv, const struct kv_sequence *other);
     /* Takes what the prefix cache knows of the first n_max tokens; returns how many tokens that
      * is, with those that resume() will bring back. */
-    uint32_t (*adopt)(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max);
+    uint32_t (*match)(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max);
     /* Makes sure that n_tokens tokens in all have room, all or none.  Evicts cached blocks when
      * pages are short; ERR_FULL when that is not enough, ERR_NOMEM. */
     int (*reserve)(struct kv_sequence *kv, uint32_t n_tokens);
@@ -113,13 +113,13 @@ struct kv_policy {
     void (*commit)(struct kv_sequence *kv, uint32_t n_rows);
     /* The step (slice NULL) or slice has been submitted, and the next one has not: what its pages
      * will hold may be copied now.  ERR_DEVICE. */
-    int (*submitted)(struct kv_sequence *kv, const struct long_slice *slice, struct error *err);
+    int (*submitted)(struct kv_sequence *kv, const struct layer_slice *slice, struct error *err);
     /* The first n_tokens tokens are stored and known to be sound: whole blocks of them may be
      * shared from now on (of the prompt only, where the space is batch-invariant), and pages that
      * only the prompt needed go back. */
-    void (*publish)(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens);
+    void (*insert)(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens);
     /* The first n_tokens tokens are stored: pages that no row behind them sees may go back. */
-    void (*landed)(struct kv_sequence *kv, uint32_t n_tokens);
+    void (*on_done)(struct kv_sequence *kv, uint32_t n_tokens);
     /* How many of the first n_tokens tokens are still there once they are stored. */
     uint32_t (*n_resident)(const struct kv_sequence *kv, uint32_t n_tokens);
     /* Gives every page back; what cannot be computed again, and what the store has room for, is
@@ -137,8 +137,8 @@ struct kv_selection {
     struct kv_select select; /* of its newest step that selected; n_candidates 0: none has */
     struct page_list held;   /* select.state_pages, then what the policy says; all or none */
     /* select.c: */
-    uint32_t *windows;          /* [n_planes]: the pages that a sparse layer sees */
-    const uint32_t **all_pages; /* [n_layers]: select.store_pages */
+    uint32_t *windows;          /* [n_host_layers]: the pages that a sparse layer sees */
+    const uint32_t **all_pages; /* [n_layers]: select.pool_pages */
     /* offload.c: */
     struct page_list blocks; /* select.blocks, in the order of the text */
     uint32_t n_written;      /* of them have been copied to the store */
@@ -162,7 +162,7 @@ struct kv_sequence {
     uint64_t *hashes;         /* of the sequence's whole blocks, as far as known */
     uint32_t *blocks;         /* the prefix cache's blocks that the sequence uses */
     uint32_t n_hashes, n_blocks, block_capacity;
-    uint32_t n_passed;        /* pages that layers with a window have given back, or never had: the
+    uint32_t n_expired;        /* pages that layers with a window have given back, or never had: the
                                  first ones */
     uint32_t n_far;           /* blocks of whose pages it does not need those: the first ones */
     bool prompt_done;         /* its last step has landed */

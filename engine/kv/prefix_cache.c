@@ -2,7 +2,8 @@
  * have pages to give.
  *
  *   n_users       0: the block is in `idle`, and may go
- *   n_near        of these, how many need its pages in layers with a window.  0, and it has them,
+ *   n_in_window        of these, how many need its pages in layers with a window.  0, and it has
+ * them,
  *                 and n_users > 0: the block is in `passed`, and these pages may go
  *   is_stored     the block has no pages but a place in the store, for those that it had; with
  *                 n_users 0 it is in `stored`, and may be dropped
@@ -39,10 +40,10 @@ struct block {
     uint64_t hash, salt;
     uint64_t since; /* when it came into its list */
     uint32_t parent;
-    uint32_t n_users, n_near, n_children;
+    uint32_t n_users, n_in_window, n_children;
     uint32_t older, newer; /* in its list */
     uint32_t next;         /* in its bucket, or in the list of vacant entries */
-    bool is_slim;          /* it has no pages in layers with a window */
+    bool window_dropped;          /* it has no pages in layers with a window */
     bool is_stored;
 };
 
@@ -57,7 +58,7 @@ struct prefix_cache {
     uint64_t key[2];
     uint32_t n_layers, n_windowed, n_entries, n_blocks;
     uint32_t place_blocks; /* of the store, that a block takes there; 0: none goes there */
-    uint32_t slim_blocks;  /* that a slim one takes */
+    uint32_t n_window_dropped;  /* that a slim one takes */
     uint32_t n_idle_pages; /* of blocks in lists, what they have to give */
     /* Of blocks in `stored`, their pages and what they take there. */
     uint32_t n_stored_pages, n_store_blocks;
@@ -104,8 +105,8 @@ static void count_entries(struct prefix_cache *cache) {
         page_pool_n_pages(cache->pool) / max_u32(cache->n_layers - cache->n_windowed, 1);
     if (!space->swaps) return;
     cache->place_blocks = (uint32_t)kv_blocks_for(space, cache->n_layers);
-    cache->slim_blocks = (uint32_t)kv_blocks_for(space, cache->n_layers - cache->n_windowed);
-    cache->n_entries += page_pool_n_pages(space->blocks) / max_u32(cache->slim_blocks, 1);
+    cache->n_window_dropped = (uint32_t)kv_blocks_for(space, cache->n_layers - cache->n_windowed);
+    cache->n_entries += page_pool_n_pages(space->blocks) / max_u32(cache->n_window_dropped, 1);
 }
 
 int prefix_cache_create(struct prefix_cache **out, const struct kv_space *space,
@@ -179,23 +180,23 @@ uint32_t prefix_cache_find(const struct prefix_cache *cache, uint32_t parent, ui
 static struct block_list *list_of(struct prefix_cache *cache, const struct block *b) {
     if (b->is_stored) return b->n_users == 0 ? &cache->stored : NULL;
     if (b->n_users == 0) return &cache->idle;
-    return b->n_near == 0 && !b->is_slim && cache->n_windowed > 0 ? &cache->passed : NULL;
+    return b->n_in_window == 0 && !b->window_dropped && cache->n_windowed > 0 ? &cache->passed : NULL;
 }
 
 /* Of the store, that the block takes, or would take, there. */
 static uint32_t n_places(const struct prefix_cache *cache, const struct block *b) {
-    return b->is_slim ? cache->slim_blocks : cache->place_blocks;
+    return b->window_dropped ? cache->n_window_dropped : cache->place_blocks;
 }
 
 static uint32_t n_block_pages(const struct prefix_cache *cache, const struct block *b) {
-    return cache->n_layers - (b->is_slim ? cache->n_windowed : 0);
+    return cache->n_layers - (b->window_dropped ? cache->n_windowed : 0);
 }
 
 /* That the block would give in its list. */
 static uint32_t n_idle_pages(const struct prefix_cache *cache, const struct block *b) {
     if (b->is_stored) return 0;
     return (b->n_users == 0 ? cache->n_layers - cache->n_windowed : 0) +
-           (b->is_slim ? 0 : cache->n_windowed);
+           (b->window_dropped ? 0 : cache->n_windowed);
 }
 
 static void count_stored(struct prefix_cache *cache, const struct block *b, int sign) {
@@ -229,32 +230,32 @@ static void list_append(struct prefix_cache *cache, uint32_t block) {
     count_stored(cache, b, 1);
 }
 
-void prefix_cache_use(struct prefix_cache *cache, uint32_t block, bool near) {
+void prefix_cache_use(struct prefix_cache *cache, uint32_t block, bool needs_window) {
     struct block *b = &cache->blocks[block];
-    assert(!near || !b->is_slim);
+    assert(!needs_window || !b->window_dropped);
     list_remove(cache, b);
     b->n_users++;
-    b->n_near += near;
+    b->n_in_window += needs_window;
     list_append(cache, block);
 }
 
-void prefix_cache_pass(struct prefix_cache *cache, uint32_t block) {
+void prefix_cache_expire(struct prefix_cache *cache, uint32_t block) {
     struct block *b = &cache->blocks[block];
-    assert(b->n_near > 0);
-    if (--b->n_near == 0) list_append(cache, block);
+    assert(b->n_in_window > 0);
+    if (--b->n_in_window == 0) list_append(cache, block);
 }
 
-void prefix_cache_unuse(struct prefix_cache *cache, uint32_t block, bool near) {
+void prefix_cache_unuse(struct prefix_cache *cache, uint32_t block, bool needs_window) {
     struct block *b = &cache->blocks[block];
-    assert(b->n_users > 0 && b->n_near >= near);
+    assert(b->n_users > 0 && b->n_in_window >= needs_window);
     list_remove(cache, b);
     b->n_users--;
-    b->n_near -= near;
+    b->n_in_window -= needs_window;
     list_append(cache, block);
 }
 
-bool prefix_cache_is_slim(const struct prefix_cache *cache, uint32_t block) {
-    return cache->blocks[block].is_slim;
+bool prefix_cache_window_dropped(const struct prefix_cache *cache, uint32_t block) {
+    return cache->blocks[block].window_dropped;
 }
 
 uint32_t prefix_cache_n_users(const struct prefix_cache *cache, uint32_t block) {
@@ -286,20 +287,20 @@ static void set_windowed(struct prefix_cache *cache, uint32_t block, const struc
                          uint32_t index) {
     list_remove(cache, &cache->blocks[block]);
     hold_pages(cache, block, true, layers, index);
-    cache->blocks[block].is_slim = false;
+    cache->blocks[block].window_dropped = false;
     list_append(cache, block);
 }
 
-static void slim_oldest(struct prefix_cache *cache) {
+static void drop_oldest_window(struct prefix_cache *cache) {
     const uint32_t block = cache->passed.oldest;
     list_remove(cache, &cache->blocks[block]);
     release_pages(cache, block, true);
-    cache->blocks[block].is_slim = true;
+    cache->blocks[block].window_dropped = true;
 }
 
 static void release_all_pages(struct prefix_cache *cache, uint32_t block) {
     release_pages(cache, block, false);
-    if (!cache->blocks[block].is_slim) release_pages(cache, block, true);
+    if (!cache->blocks[block].window_dropped) release_pages(cache, block, true);
 }
 
 static void release_places(struct prefix_cache *cache, uint32_t block) {
@@ -311,7 +312,7 @@ static void release_places(struct prefix_cache *cache, uint32_t block) {
 /* The block, in its list, is found no longer. */
 static void drop(struct prefix_cache *cache, uint32_t block) {
     struct block *b = &cache->blocks[block];
-    assert(b->n_users == 0 && b->n_near == 0 && b->n_children == 0);
+    assert(b->n_users == 0 && b->n_in_window == 0 && b->n_children == 0);
     list_remove(cache, b);
     uint32_t *link = &cache->buckets[b->hash & cache->bucket_mask];
     while (*link != block) link = &cache->blocks[*link].next;
@@ -334,12 +335,12 @@ void prefix_cache_drop_stored(struct prefix_cache *cache, uint32_t n_blocks) {
 static int move_block(const struct prefix_cache *cache, uint32_t block, kv_move_pages move,
                       struct error *err) {
     const uint32_t *pages = block_pages(cache, block), *places = block_places(cache, block);
-    uint32_t n_wide = 0, n_near = cache->n_layers - cache->n_windowed;
+    uint32_t n_full_attention = 0, n_in_window = cache->n_layers - cache->n_windowed;
     int code = 0;
     for (uint32_t l = 0; l < cache->n_layers && !code; l++) {
         const bool windowed = has_window(cache, l);
-        if (windowed && cache->blocks[block].is_slim) continue;
-        code = move(cache->space, &pages[l], 1, places, windowed ? n_near++ : n_wide++, err);
+        if (windowed && cache->blocks[block].window_dropped) continue;
+        code = move(cache->space, &pages[l], 1, places, windowed ? n_in_window++ : n_full_attention++, err);
     }
     return code;
 }
@@ -373,17 +374,17 @@ static void hold_again(struct prefix_cache *cache, uint32_t block, const struct 
     list_remove(cache, &cache->blocks[block]);
     hold_pages(cache, block, false, layers, index);
     release_places(cache, block);
-    cache->blocks[block].is_slim = cache->n_windowed > 0;
+    cache->blocks[block].window_dropped = cache->n_windowed > 0;
     list_append(cache, block);
 }
 
 int prefix_cache_bring_back(struct prefix_cache *cache, uint32_t block,
-                            const struct page_list *layers, uint32_t index, bool near,
+                            const struct page_list *layers, uint32_t index, bool needs_window,
                             struct error *err) {
     const struct block *b = &cache->blocks[block];
-    assert(b->is_stored && b->n_users > 0 && (!near || !b->is_slim));
+    assert(b->is_stored && b->n_users > 0 && (!needs_window || !b->window_dropped));
     hold_again(cache, block, layers, index);
-    if (near) set_windowed(cache, block, layers, index);
+    if (needs_window) set_windowed(cache, block, layers, index);
     cache->space->swaps->n_in += n_block_pages(cache, b);
     /* Nobody has taken its place yet, and whoever does writes there later. */
     return move_block(cache, block, kv_pages_in, err);
@@ -395,7 +396,7 @@ static bool give_oldest(struct prefix_cache *cache) {
     if (idle == PREFIX_NONE && passed == PREFIX_NONE) return false;
     if (idle == PREFIX_NONE ||
         (passed != PREFIX_NONE && cache->blocks[passed].since < cache->blocks[idle].since))
-        slim_oldest(cache);
+        drop_oldest_window(cache);
     else store_or_drop(cache, idle);
     return true;
 }
@@ -416,7 +417,7 @@ static uint32_t add_block(struct prefix_cache *cache, uint32_t parent, uint64_t 
     cache->vacant = b->next;
     uint32_t *bucket = &cache->buckets[hash & cache->bucket_mask];
     *b = (struct block){
-        .hash = hash, .salt = salt, .parent = parent, .next = *bucket, .is_slim = true};
+        .hash = hash, .salt = salt, .parent = parent, .next = *bucket, .window_dropped = true};
     *bucket = block;
     if (parent != PREFIX_NONE) {
         assert(cache->blocks[parent].n_users > 0);
@@ -427,9 +428,9 @@ static uint32_t add_block(struct prefix_cache *cache, uint32_t parent, uint64_t 
     return block;
 }
 
-uint32_t prefix_cache_publish(struct prefix_cache *cache, uint32_t parent, uint64_t salt,
+uint32_t prefix_cache_insert(struct prefix_cache *cache, uint32_t parent, uint64_t salt,
                               uint64_t hash, const uint32_t *tokens, const struct page_list *layers,
-                              uint32_t index, bool near) {
+                              uint32_t index, bool needs_window) {
     uint32_t block = prefix_cache_find(cache, parent, salt, hash, tokens);
     if (block == PREFIX_NONE) {
         block = add_block(cache, parent, salt, hash, tokens);
@@ -438,8 +439,8 @@ uint32_t prefix_cache_publish(struct prefix_cache *cache, uint32_t parent, uint6
         list_append(cache, block);
     }
     if (cache->blocks[block].is_stored) hold_again(cache, block, layers, index);
-    if (near && cache->blocks[block].is_slim) set_windowed(cache, block, layers, index);
-    prefix_cache_use(cache, block, near);
+    if (needs_window && cache->blocks[block].window_dropped) set_windowed(cache, block, layers, index);
+    prefix_cache_use(cache, block, needs_window);
     return block;
 }
 

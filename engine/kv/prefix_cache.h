@@ -56,27 +56,27 @@ uint32_t prefix_cache_find(const struct prefix_cache *cache, uint32_t parent, ui
  * block that is now the one to find, used once by the caller.  A parent must be in use.  Not near:
  * lists of layers with a window have no such page.  PREFIX_NONE: there is no room for more names,
  * which may be where all layers have windows. */
-uint32_t prefix_cache_publish(struct prefix_cache *cache, uint32_t parent, uint64_t salt,
+uint32_t prefix_cache_insert(struct prefix_cache *cache, uint32_t parent, uint64_t salt,
                               uint64_t hash, const uint32_t *tokens, const struct page_list *layers,
-                              uint32_t index, bool near);
+                              uint32_t index, bool needs_window);
 
 /* A block in use is never evicted, and not slimmed while a user needs all of its pages: is `near`.
  * Use parents first, stop using them last. */
-void prefix_cache_use(struct prefix_cache *cache, uint32_t block, bool near);
-void prefix_cache_unuse(struct prefix_cache *cache, uint32_t block, bool near);
+void prefix_cache_use(struct prefix_cache *cache, uint32_t block, bool needs_window);
+void prefix_cache_unuse(struct prefix_cache *cache, uint32_t block, bool needs_window);
 uint32_t prefix_cache_n_users(const struct prefix_cache *cache, uint32_t block);
 /* A user is near no longer. */
-void prefix_cache_pass(struct prefix_cache *cache, uint32_t block);
+void prefix_cache_expire(struct prefix_cache *cache, uint32_t block);
 /* The block's page in every layer, [n_layers]; where it is slim, those of layers with a window are
  * meaningless. */
 const uint32_t *prefix_cache_pages(const struct prefix_cache *cache, uint32_t block);
-bool prefix_cache_is_slim(const struct prefix_cache *cache, uint32_t block);
+bool prefix_cache_window_dropped(const struct prefix_cache *cache, uint32_t block);
 /* It has no pages, but is in the store. */
 bool prefix_cache_is_stored(const struct prefix_cache *cache, uint32_t block);
 /* The block, in use, gets page number `index` of every layer's list, and they what it held.  Not
  * near: but for layers with a window, so that it is slim from then on.  ERR_DEVICE. */
 int prefix_cache_bring_back(struct prefix_cache *cache, uint32_t block,
-                            const struct page_list *layers, uint32_t index, bool near,
+                            const struct page_list *layers, uint32_t index, bool needs_window,
                             struct error *err);
 
 /* Gives pages back to the pool, of what was needed least recently first, until at least n_pages are

@@ -49,7 +49,7 @@ static int select_prepare(struct kv_sequence *kv, const uint32_t *prompt) {
 }
 
 static int select_reserve(struct kv_sequence *kv, uint32_t n_tokens) {
-    const int code = kv_make_room(kv->space, select_missing(kv, n_tokens).pages);
+    const int code = kv_make_free(kv->space, select_missing(kv, n_tokens).pages);
     if (code) return code;
     selection_hold(kv);
     return kv_full_reserve(kv, n_tokens);
@@ -75,16 +75,16 @@ static void select_view(struct kv_sequence *kv, uint32_t n_rows, struct step_seq
     if (!selection_is_due(kv, n_rows)) return;
     selection_describe(kv, seq);
     for (uint32_t i = 0; i < space->n_layers; i++) s->all_pages[i] = kv->layers[i].pages;
-    s->select.store_pages = s->all_pages;
+    s->select.pool_pages = s->all_pages;
     for (; (l = kv_next_sparse(space, l)) < space->n_layers; l++) view_plane(kv, plane++, l);
 }
 
-static void select_publish(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
+static void select_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
     const uint32_t n_prompt = kv->plan.n_prompt;
-    kv_full_publish(kv, tokens, n_tokens < n_prompt ? n_tokens : n_prompt);
+    kv_full_insert(kv, tokens, n_tokens < n_prompt ? n_tokens : n_prompt);
 }
 
-static void select_landed(struct kv_sequence *kv, uint32_t n_tokens) {
+static void select_on_done(struct kv_sequence *kv, uint32_t n_tokens) {
     kv_full_give_back(kv, n_tokens, kv->plan.n_prompt);
 }
 
@@ -107,14 +107,14 @@ const struct kv_policy kv_policy_select = {
     .missing = select_missing,
     .prepare = select_prepare,
     .worth_waiting = kv_full_worth_waiting,
-    .adopt = kv_full_adopt,
+    .match = kv_full_match,
     .reserve = select_reserve,
     .max_rows = kv_full_max_rows,
     .view = select_view,
     .commit = kv_full_commit,
     .submitted = kv_full_submitted,
-    .publish = select_publish,
-    .landed = select_landed,
+    .insert = select_insert,
+    .on_done = select_on_done,
     .n_resident = kv_full_n_resident,
     .suspend = select_suspend,
     .resume = kv_full_resume,

@@ -32,7 +32,7 @@ static void take_out(struct kv_swaps *swaps, struct kv_swap *swap) {
     else swaps->oldest = swap->newer;
     if (swap->newer) swap->newer->older = swap->older;
     else swaps->newest = swap->older;
-    if (!swap->is_adopted) swaps->n_blocks -= n_blocks_of(swap);
+    if (!swap->is_matched) swaps->n_blocks -= n_blocks_of(swap);
 }
 
 /* But for the blocks that are kept. */
@@ -40,7 +40,7 @@ static void forget(const struct kv_space *space, struct kv_swap *swap) {
     take_out(space->swaps, swap);
     page_pool_release(space->blocks, swap->blocks.pages, swap->blocks.n - swap->n_lent);
     swap->blocks.n = swap->n_tokens = swap->n_lent = 0;
-    swap->is_adopted = false;
+    swap->is_matched = false;
 }
 
 void kv_swap_drop(const struct kv_space *space, struct kv_swap *swap) {
@@ -61,7 +61,7 @@ uint32_t kv_spare_blocks(const struct kv_space *space) {
 
 /* At most one is adopted at a time. */
 static struct kv_swap *oldest(const struct kv_swaps *swaps) {
-    return swaps->oldest->is_adopted ? swaps->oldest->newer : swaps->oldest;
+    return swaps->oldest->is_matched ? swaps->oldest->newer : swaps->oldest;
 }
 
 int kv_make_blocks(const struct kv_space *space, uint32_t n_blocks) {
@@ -72,21 +72,21 @@ int kv_make_blocks(const struct kv_space *space, uint32_t n_blocks) {
     return 0;
 }
 
-bool kv_swap_adopt(struct kv_sequence *kv, uint32_t n_blocks, uint32_t n_tokens) {
+bool kv_swap_match(struct kv_sequence *kv, uint32_t n_blocks, uint32_t n_tokens) {
     struct kv_swap *swap = &kv->swap;
     if (swap->n_tokens <= n_tokens || n_blocks < swap->n_shared) return false;
-    swap->is_adopted = true;
+    swap->is_matched = true;
     kv->space->swaps->n_blocks -= n_blocks_of(swap);
     return true;
 }
 
 static void give_up(struct kv_sequence *kv) {
-    kv->swap.is_adopted = false;
+    kv->swap.is_matched = false;
     kv->space->swaps->n_blocks += n_blocks_of(&kv->swap);
 }
 
 uint32_t kv_swap_n_lendable(const struct kv_swap *swap) {
-    return swap->is_adopted ? swap->blocks.n - swap->n_lent : 0;
+    return swap->is_matched ? swap->blocks.n - swap->n_lent : 0;
 }
 
 void kv_swap_lend(struct kv_swap *swap, struct page_list *to, uint32_t n_blocks) {
@@ -110,7 +110,7 @@ struct range {
 static struct range range_of(const struct kv_sequence *kv, uint32_t layer) {
     const struct kv_swap *swap = &kv->swap;
     if (!kv_list_is_text(kv, layer)) return (struct range){0, kv->layers[layer].n};
-    return (struct range){kv_has_window(kv->space, layer) ? swap->n_passed : swap->n_shared,
+    return (struct range){kv_has_window(kv->space, layer) ? swap->n_expired : swap->n_shared,
                           (uint32_t)kv_n_pages(swap->n_tokens)};
 }
 
@@ -168,12 +168,12 @@ static bool take_blocks(struct kv_sequence *kv, uint64_t n_pages) {
 int kv_swap_out(struct kv_sequence *kv, struct error *err) {
     const struct kv_space *space = kv->space;
     struct kv_swap *swap = &kv->swap;
-    if (swap->is_adopted) give_up(kv);
+    if (swap->is_matched) give_up(kv);
     /* Who waits has tried to start, in vain. */
     if (!space->swaps || kv->n_tokens == kv->n_found) return 0;
     swap->n_tokens = kv->n_tokens;
     swap->n_shared = n_shared(kv);
-    swap->n_passed = kv->n_passed;
+    swap->n_expired = kv->n_expired;
     swap->select = kv->selection.select;
     swap->kept = &kv->selection.blocks;
     if (!take_blocks(kv, n_swapped_pages(kv))) {
@@ -186,7 +186,7 @@ int kv_swap_out(struct kv_sequence *kv, struct error *err) {
 
 int kv_swap_in(struct kv_sequence *kv, struct error *err) {
     struct kv_swap *swap = &kv->swap;
-    if (!swap->is_adopted) {
+    if (!swap->is_matched) {
         kv_swap_drop(kv->space, swap);
         return 0;
     }

@@ -23,7 +23,7 @@ int kv_swap_out(struct kv_sequence *kv, struct error *err);
 /* The sequence may go on, with the first n_blocks blocks of its text from the prefix cache, or
  * those that it has there.  True if there is more here, and it is of use with these: then nobody
  * else can have it until kv_swap_in(), or kv_swap_out() where there was no place. */
-bool kv_swap_adopt(struct kv_sequence *kv, uint32_t n_blocks, uint32_t n_tokens);
+bool kv_swap_match(struct kv_sequence *kv, uint32_t n_blocks, uint32_t n_tokens);
 /* Once it has pages, as many as it had: brings back what it has adopted.  Nothing of it is here any
  * more.  ERR_DEVICE. */
 int kv_swap_in(struct kv_sequence *kv, struct error *err);

@@ -64,7 +64,7 @@ struct decoder {
     struct step step;              /* with the model's windows */
     bool keeps, selects;           /* as in decode_body */
     const struct step_seq *sparse; /* the sequence with sparse attention, or NULL */
-    uint32_t n_drawn; /* sample rows of the newest step: what STEP_DRAWN may name */
+    uint32_t n_sampled; /* sample rows of the newest step: what STEP_SAMPLED may name */
 };
 
 static size_t reserve(struct plan *plan, size_t rows, size_t cols, size_t element_bytes) {
@@ -327,7 +327,7 @@ static int run_select(struct decoder *d, const struct attn_args *attn, uint32_t 
         .group = &groups[index],
         .group_index = index,
         .store = d->limits.store,
-        .first_plane = groups_n_layers(groups, index, d->model->config.windows)};
+        .first_host_layer = groups_n_layers(groups, index, d->model->config.windows)};
     return d->be->ops->select(d->be, &args, err);
 }
 
@@ -350,8 +350,8 @@ static int run_attention(struct decoder *d, uint32_t layer, struct row_range row
     if (rc) return rc;
     if ((rc = run_attn_decode(d, attn, err))) return rc;
     if ((rc = d->be->ops->attn_prefill(d->be, &attn, err)) || !d->keeps) return rc;
-    if ((rc = d->be->ops->keep_decode(d->be, &attn, err))) return rc;
-    return d->be->ops->keep_prefill(d->be, &attn, err);
+    if ((rc = d->be->ops->evict_decode(d->be, &attn, err))) return rc;
+    return d->be->ops->evict_chunk(d->be, &attn, err);
 }
 
 /* The rest of a layer, on n_rows rows of attention results and of the residual stream x. */
@@ -483,12 +483,12 @@ static int run_decode(void *ctx, uint32_t n_rows, struct error *err) {
 static int run_plain_decode(struct decoder *d, uint32_t n_rows, const struct sample_row *samples,
                             struct sample_result *results, float *logits_out, struct error *err) {
     struct decode_body *body = &d->bodies[d->keeps][d->selects];
-    int rc = d->be->ops->repeat(d->be, padded_rows(d, n_rows), run_decode, body, err);
+    int rc = d->be->ops->run_graph(d->be, padded_rows(d, n_rows), run_decode, body, err);
     return rc ? rc : run_sample(d, samples, n_rows, results, logits_out, err);
 }
 
-static bool is_drawn(const struct decoder *d, uint32_t token) {
-    return token & STEP_DRAWN && (token & ~STEP_DRAWN) < d->n_drawn;
+static bool is_sampled(const struct decoder *d, uint32_t token) {
+    return token & STEP_SAMPLED && (token & ~STEP_SAMPLED) < d->n_sampled;
 }
 
 /* A wrong row or token would be read or written outside a buffer, on a device that cannot tell. */
@@ -499,7 +499,7 @@ static int check_rows(const struct decoder *d, const struct step *step, struct e
                          "decoder: a step of %" PRIu32 " rows, planned for 1 to %" PRIu32,
                          step->n_rows, d->limits.max_rows);
     for (uint32_t i = 0; i < step->n_rows; i++)
-        if (step->tokens[i] >= n_vocab && !is_drawn(d, step->tokens[i]))
+        if (step->tokens[i] >= n_vocab && !is_sampled(d, step->tokens[i]))
             return error_set(err, ERR_INVALID, "decoder: token %" PRIu32 " outside the vocabulary",
                              step->tokens[i]);
     return 0;
@@ -562,12 +562,12 @@ static int begin(struct decoder *d, const struct step *step, struct error *err) 
 }
 
 static int submit(struct decoder *d, const struct step *step, const struct sample_row *samples,
-                  uint32_t n_samples, struct sample_result *results, struct keep_total *totals,
+                  uint32_t n_samples, struct sample_result *results, struct evict_total *totals,
                   float *logits_out, struct error *err) {
     int rc = check_rows(d, step, err);
     if (!rc) rc = check_samples(step, samples, n_samples, err);
     if (rc) return rc;
-    d->n_drawn = n_samples;
+    d->n_sampled = n_samples;
     d->keeps = has_budgets(step);
     d->selects = has_selections(step);
     d->sparse = sparse_of(step);
@@ -579,19 +579,19 @@ static int submit(struct decoder *d, const struct step *step, const struct sampl
     if ((rc = begin(d, step, err))) return rc;
     rc = run_step(d, step, samples, n_samples, results, logits_out, err);
     if (rc || !d->keeps || !totals) return rc;
-    return d->be->ops->keep_totals(d->be, d->kv, totals, err);
+    return d->be->ops->evict_totals(d->be, d->kv, totals, err);
 }
 
 int decoder_submit(struct decoder *decoder, const struct step *step,
                    const struct sample_row *samples, uint32_t n_samples,
-                   struct sample_result *results, struct keep_total *totals, struct error *err) {
+                   struct sample_result *results, struct evict_total *totals, struct error *err) {
     return submit(decoder, step, samples, n_samples, results, totals, NULL, err);
 }
 
 /* ---- a long prompt ---- */
 
 static int check_slice(const struct decoder *d, const struct step *step,
-                       const struct long_slice *slice, struct error *err) {
+                       const struct layer_slice *slice, struct error *err) {
     const bool alone = step->n_seqs == 1 && step->n_decode == 0 && !step->seqs[0].budget;
     if (!alone || slice->n_rows != step->n_rows || slice->layer >= d->model->config.n_layers ||
         slice->n_prompt_rows > d->limits.max_long_rows ||
@@ -609,7 +609,7 @@ static int leave_layer(struct decoder *d, uint32_t layer, struct row_range rows,
     return rc ? rc : run_ffn(d, layer, d->attn, rows.x, rows.n, err);
 }
 
-static int run_long_slice(struct decoder *d, const struct long_slice *slice, struct error *err) {
+static int run_layer_slice(struct decoder *d, const struct layer_slice *slice, struct error *err) {
     const struct row_range rows = {
         act_at(d, d->long_x, (size_t)slice->first_row * d->model->config.dim),
         act_at(d, d->long_qkv, (size_t)slice->first_row * d->qkv_dim), slice->n_rows};
@@ -624,15 +624,15 @@ static int run_long_slice(struct decoder *d, const struct long_slice *slice, str
 }
 
 int decoder_submit_slice(struct decoder *d, const struct step *step,
-                         const struct long_slice *slice, struct error *err) {
+                         const struct layer_slice *slice, struct error *err) {
     int rc = check_slice(d, step, slice, err);
     if (rc) return rc;
-    d->n_drawn = 0;
+    d->n_sampled = 0;
     d->keeps = d->selects = false;
     d->sparse = sparse_of(step);
     if (d->sparse && !d->be->ops->attn_index) return refuse_sparse(err);
     if ((rc = begin(d, step, err))) return rc;
-    return run_long_slice(d, slice, err);
+    return run_layer_slice(d, slice, err);
 }
 
 const void *decoder_long_q(const struct decoder *d, size_t *q_stride) {
@@ -653,7 +653,7 @@ int decoder_collect(struct decoder *decoder, uint32_t n_newer, struct error *err
 }
 
 int decoder_step(struct decoder *decoder, const struct step *step, const struct sample_row *samples,
-                 uint32_t n_samples, struct sample_result *results, struct keep_total *totals,
+                 uint32_t n_samples, struct sample_result *results, struct evict_total *totals,
                  float *logits_out, struct error *err) {
     int rc = submit(decoder, step, samples, n_samples, results, totals, logits_out, err);
     return rc ? rc : decoder->be->ops->sync(decoder->be, err);

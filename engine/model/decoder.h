@@ -33,7 +33,7 @@ struct decoder_limits {
      * that are not in the pool, or NULL. */
     const struct layer_group *groups;
     uint32_t n_groups;
-    const struct kv_store *store;
+    const struct host_pool *store;
 };
 
 /* Bytes of a long prompt's room, a part of decoder_workspace_bytes(). */
@@ -55,11 +55,11 @@ void decoder_destroy(struct decoder *decoder); /* NULL is allowed */
  * returns. */
 int decoder_submit(struct decoder *decoder, const struct step *step,
                    const struct sample_row *samples, uint32_t n_samples,
-                   struct sample_result *results, struct keep_total *totals, struct error *err);
+                   struct sample_result *results, struct evict_total *totals, struct error *err);
 /* Submits a step of one sequence without samples, whose rows are the slice's.  Slices come in order
  * of their rows, layer by layer. */
 int decoder_submit_slice(struct decoder *decoder, const struct step *step,
-                         const struct long_slice *slice, struct error *err);
+                         const struct layer_slice *slice, struct error *err);
 /* q of the long prompt's first row, as in attn_args and attn_index_args, of the layer that all of
  * its slices have entered and none has left: for whoever measures attention there. */
 const void *decoder_long_q(const struct decoder *decoder, size_t *q_stride);
@@ -75,7 +75,7 @@ int decoder_collect(struct decoder *decoder, uint32_t n_newer, struct error *err
 /* Submits the step and waits for it.  totals may be NULL; logits_out, if not NULL, is host f32
  * [n_samples, n_vocab] and receives the raw logits (tests, goldens). */
 int decoder_step(struct decoder *decoder, const struct step *step, const struct sample_row *samples,
-                 uint32_t n_samples, struct sample_result *results, struct keep_total *totals,
+                 uint32_t n_samples, struct sample_result *results, struct evict_total *totals,
                  float *logits_out, struct error *err);
 
 #endif

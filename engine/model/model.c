@@ -9,7 +9,7 @@
 #include "engine/base/error.h"
 #include "engine/model/checkpoint.h"
 #include "engine/model/random_weights.h"
-#include "engine/model/turning.h"
+#include "engine/model/rotary_order.h"
 #include "engine/model/weights.h"
 
 enum { MAX_NAME = 128 };
@@ -94,7 +94,7 @@ static int reorder(struct loader *l, struct weight *host) {
     const size_t n_rows = is_vector ? host->cols : host->rows, bytes = weight_bytes(host);
     void *out = own_room(l, bytes);
     if (!out) return ERR_NOMEM;
-    turning_order(out, host->data, n_rows, bytes / n_rows, c->head_dim, c->n_freqs);
+    rotary_order(out, host->data, n_rows, bytes / n_rows, c->head_dim, c->n_freqs);
     host->data = out;
     return 0;
 }

@@ -75,7 +75,7 @@ struct model_source {
 };
 
 /* Whether some layer sees everything. */
-bool model_has_wide_layers(const struct model_config *config);
+bool model_has_full_attention(const struct model_config *config);
 /* Whether a text ends with the token. */
 bool model_ends_with(const struct model_config *config, uint32_t token);
 

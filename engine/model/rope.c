@@ -24,13 +24,13 @@ static double scale_llama3(const struct rope_params *p, double freq) {
 }
 
 /* The pair, a fraction, that turns so many times within the original context. */
-static double pair_of_turns(const struct rope_params *p, double turns, uint32_t n_freqs) {
+static double pair_of_rotations(const struct rope_params *p, double turns, uint32_t n_freqs) {
     return n_freqs * log(p->original_max_position / (2.0 * M_PI * turns)) / log(p->theta);
 }
 
 static double scale_yarn(const struct rope_params *p, double freq, uint32_t i, uint32_t n_freqs) {
-    double low = pair_of_turns(p, p->beta_fast, n_freqs),
-           high = pair_of_turns(p, p->beta_slow, n_freqs);
+    double low = pair_of_rotations(p, p->beta_fast, n_freqs),
+           high = pair_of_rotations(p, p->beta_slow, n_freqs);
     if (p->truncate) {
         low = floor(low);
         high = ceil(high);

@@ -109,11 +109,11 @@ static int read_share(const struct rope_reader *r) {
     if (rc) return rc;
     if (usual == 0 && share != 1.0)
         return refuse(r, ERR_UNSUPPORTED, "partial_rotary_factor", "is not 1");
-    const uint32_t n_turning = (uint32_t)(r->c->head_dim * share);
-    if (n_turning == 0 || n_turning % 2 != 0)
+    const uint32_t n_rotated = (uint32_t)(r->c->head_dim * share);
+    if (n_rotated == 0 || n_rotated % 2 != 0)
         return refuse(r, ERR_UNSUPPORTED, "partial_rotary_factor",
                       "turns no or an odd number of elements");
-    r->c->n_freqs = n_turning / 2;
+    r->c->n_freqs = n_rotated / 2;
     return 0;
 }
 

@@ -65,7 +65,7 @@ static bool is_placed(const struct model_config *c) {
     return false;
 }
 
-bool model_has_wide_layers(const struct model_config *c) {
+bool model_has_full_attention(const struct model_config *c) {
     for (uint32_t layer = 0; layer < c->n_layers && c->window > 0; layer++)
         if (c->windows[layer] == 0) return true;
     return c->window == 0;

@@ -10,7 +10,7 @@
 struct kv_usage {
     uint32_t n_resident; /* tokens in the cache at the end */
     uint64_t n_evicted;  /* tokens that left it */
-    float kept_mass;     /* struct keep_total */
+    float retained_attention;     /* struct evict_total */
     uint32_t n_offloaded; /* of the resident ones, in sparse layers in the system's memory only */
     uint64_t n_chosen, n_fetched, n_copies; /* struct select_total, over all steps */
 };

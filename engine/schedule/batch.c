@@ -41,11 +41,11 @@ void batch_fini(struct batch *batch) {
 
 static void put_tokens(const struct sequence *seq, uint32_t *to) {
     uint32_t begin = seq->kv.n_tokens;
-    if (seq->n_drawn == 0) {
+    if (seq->n_sampled == 0) {
         memcpy(to, seq->tokens + begin, seq->n_rows * sizeof(*to));
     } else { /* everything before the token in flight is stored already */
-        assert(seq->n_drawn == 1 && begin == seq->n_tokens && seq->n_rows == 1);
-        to[0] = STEP_DRAWN | seq->draw_row;
+        assert(seq->n_sampled == 1 && begin == seq->n_tokens && seq->n_rows == 1);
+        to[0] = STEP_SAMPLED | seq->draw_row;
     }
 }
 
@@ -94,7 +94,7 @@ static bool is_decoding(const struct sequence *seq) {
     return seq->n_rows == 1 && seq->kv.n_tokens >= together;
 }
 
-static void begin(struct batch *batch, enum pace_kind kind) {
+static void begin(struct batch *batch, enum step_time_kind kind) {
     batch->step =
         (struct step){.tokens = batch->tokens, .positions = batch->positions, .seqs = batch->seqs};
     batch->n_samples = 0;
@@ -105,7 +105,7 @@ static void begin(struct batch *batch, enum pace_kind kind) {
 }
 
 void batch_build(struct batch *batch, struct sequence *const *seqs, uint32_t n_seqs) {
-    begin(batch, PACE_STEP);
+    begin(batch, STEP_TIME_STEP);
     for (uint32_t i = 0; i < n_seqs; i++)
         if (is_decoding(seqs[i])) add(batch, seqs[i]);
     batch->step.n_decode = batch->step.n_seqs;
@@ -118,7 +118,7 @@ void batch_build_slice(struct batch *batch, struct sequence *seq, uint32_t n_row
     const uint32_t stored = seq->kv.n_tokens, before = seq->slice.first_row,
                    first = stored + before;
     assert(n_rows > 0 && n_rows <= batch->max_rows);
-    begin(batch, PACE_SLICE);
+    begin(batch, STEP_TIME_SLICE);
     batch->slice = seq->slice;
     batch->slice.n_rows = n_rows;
     /* To the policy all rows of the layer up to the slice's last one are new. */
@@ -139,12 +139,12 @@ int batch_submitted(const struct batch *batch, struct error *err) {
     int code = 0;
     for (uint32_t i = 0; i < batch->step.n_seqs && !code; i++) {
         struct kv_sequence *kv = &batch->entries[i].seq->kv;
-        code = kv->policy->submitted(kv, batch->kind == PACE_SLICE ? &batch->slice : NULL, err);
+        code = kv->policy->submitted(kv, batch->kind == STEP_TIME_SLICE ? &batch->slice : NULL, err);
     }
     return code;
 }
 
-bool batch_draws(const struct batch *batch, const struct batch_entry *entry) {
+bool batch_samples(const struct batch *batch, const struct batch_entry *entry) {
     return entry->n_samples > 0 &&
            batch->samples[entry->first_sample + entry->n_samples - 1].kind == SAMPLE_DRAW;
 }

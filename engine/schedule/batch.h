@@ -23,12 +23,12 @@ struct batch {
     struct batch_entry *entries; /* [step.n_seqs], in the step's order */
     struct sample_row *samples;  /* [n_samples] */
     struct sample_result *results;
-    struct keep_total *totals; /* [step.n_seqs], of those with a budget */
+    struct evict_total *totals; /* [step.n_seqs], of those with a budget */
     struct select_total *selected; /* [step.n_decode], of those that select: */
     bool selects;                  /* there is one */
     uint32_t n_samples;
-    enum pace_kind kind;     /* PACE_SLICE: `slice`, nothing to sample, else a step */
-    struct long_slice slice;
+    enum step_time_kind kind;     /* STEP_TIME_SLICE: `slice`, nothing to sample, else a step */
+    struct layer_slice slice;
     struct sequence *sparse; /* the one that chooses keys, or NULL; it has `visited` in the end */
     struct attn_sparse choice;
     struct sparse_totals visited;
@@ -54,6 +54,6 @@ void batch_build_slice(struct batch *batch, struct sequence *seq, uint32_t n_row
 int batch_submitted(const struct batch *batch, struct error *err);
 
 /* True when the entry's last row draws a token. */
-bool batch_draws(const struct batch *batch, const struct batch_entry *entry);
+bool batch_samples(const struct batch *batch, const struct batch_entry *entry);
 
 #endif

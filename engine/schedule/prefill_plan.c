@@ -56,11 +56,11 @@ uint64_t prefill_salt(const struct prefill_plan *plan, const struct prefill_supp
     return siphash_end(&hash);
 }
 
-enum prefill_way prefill_way(const struct prefill_plan *plan, uint32_t n_stored,
+enum prefill_order prefill_order(const struct prefill_plan *plan, uint32_t n_stored,
                              uint32_t max_long_rows) {
     if (!plan->is_sparse || n_stored >= plan->last || plan->last - n_stored < plan->min_rows)
-        return WAY_ORDINARY;
-    return plan->last - n_stored <= max_long_rows ? WAY_BY_LAYERS : WAY_IN_CHUNKS;
+        return PREFILL_CHUNKED;
+    return plan->last - n_stored <= max_long_rows ? PREFILL_LAYER_MAJOR : PREFILL_SPARSE_CHUNKED;
 }
 
 uint32_t prefill_chunk_rows(uint32_t n_stored, uint32_t n_left, uint32_t most, bool *is_sparse) {

@@ -7,7 +7,7 @@
  *                    may be dense to get there
  *   ordinary         dense: few rows, or not sparse at all
  *
- * A prompt whose pages do not fit (kv_plan.by_layers) goes layer by layer in any case, sparse or
+ * A prompt whose pages do not fit (kv_plan.layer_major) goes layer by layer in any case, sparse or
  * dense.
  *
  * Thread: any.  Memory: none. */
@@ -17,7 +17,7 @@
 #include "engine/request/kv_choice.h"
 #include "engine/request/prefill_choice.h"
 
-enum prefill_way { WAY_ORDINARY, WAY_IN_CHUNKS, WAY_BY_LAYERS };
+enum prefill_order { PREFILL_CHUNKED, PREFILL_SPARSE_CHUNKED, PREFILL_LAYER_MAJOR };
 
 /* What an engine can do and prefers. */
 struct prefill_support {
@@ -48,7 +48,7 @@ uint64_t prefill_salt(const struct prefill_plan *plan, const struct prefill_supp
 
 /* How to compute a prompt of which n_stored tokens are stored.  max_long_rows: of the room for long
  * prompts. */
-enum prefill_way prefill_way(const struct prefill_plan *plan, uint32_t n_stored,
+enum prefill_order prefill_order(const struct prefill_plan *plan, uint32_t n_stored,
                              uint32_t max_long_rows);
 /* Rows of the next piece in chunks: at most `most` of the n_left behind n_stored tokens.
  * *is_sparse: they choose keys. */

@@ -13,72 +13,72 @@
 
 /* How the rest of the sequence's prompt is to be computed.  Where it may not depend on company,
  * neither may chunks, which do. */
-static enum prefill_way way_of(const struct prompts *p, const struct sequence *seq) {
-    const enum prefill_way way = prefill_way(&seq->prefill, seq->kv.n_tokens, p->max_long_rows);
-    if (seq->kv.plan.by_layers) /* nothing of it is ever found stored, or all */
-        return seq->kv.n_tokens == 0 ? WAY_BY_LAYERS : WAY_ORDINARY;
+static enum prefill_order order_of(const struct prefill_queue *p, const struct sequence *seq) {
+    const enum prefill_order way = prefill_order(&seq->prefill, seq->kv.n_tokens, p->max_long_rows);
+    if (seq->kv.plan.layer_major) /* nothing of it is ever found stored, or all */
+        return seq->kv.n_tokens == 0 ? PREFILL_LAYER_MAJOR : PREFILL_CHUNKED;
     const bool is_alone = p->space->batch_invariant || seq->prefill.no_reuse;
-    return way == WAY_IN_CHUNKS && is_alone ? WAY_ORDINARY : way;
+    return way == PREFILL_SPARSE_CHUNKED && is_alone ? PREFILL_CHUNKED : way;
 }
 
 /* It is worked out once a turn, for a long prompt's blocks are many to look up. */
-bool prompts_turn_is_taken(const struct prompts *p, struct sequence *seq) {
-    if (!p->on_turn || !(seq->prefill.is_sparse || seq->kv.plan.by_layers)) return false;
+bool prefill_queue_is_owned(const struct prefill_queue *p, struct sequence *seq) {
+    if (!p->owner || !(seq->prefill.is_sparse || seq->kv.plan.layer_major)) return false;
     if (seq->refused_turn == p->turn) return true;
-    seq->kv.policy->adopt(&seq->kv, seq->tokens, sequence_n_reusable(seq));
-    const bool waits = way_of(p, seq) != WAY_ORDINARY;
+    seq->kv.policy->match(&seq->kv, seq->tokens, sequence_n_reusable(seq));
+    const bool waits = order_of(p, seq) != PREFILL_CHUNKED;
     seq->kv.policy->suspend(&seq->kv, NULL); /* never a failure: it has nothing to keep */
     if (waits) seq->refused_turn = p->turn;
     return waits;
 }
 
-bool prompts_begin_turn(struct prompts *p, struct sequence *seq) {
-    seq->way = way_of(p, seq);
-    if (seq->way == WAY_ORDINARY) return false;
+bool prefill_queue_begin(struct prefill_queue *p, struct sequence *seq) {
+    seq->way = order_of(p, seq);
+    if (seq->way == PREFILL_CHUNKED) return false;
     const bool was_sparse = seq->was_sparse;
-    p->on_turn = seq;
+    p->owner = seq;
     p->turn++;
-    pace_begin_prompt(&p->pace);
-    seq->was_sparse = prefill_way(&seq->prefill, seq->kv.n_tokens, p->max_long_rows) !=
-                      WAY_ORDINARY;
-    seq->slice = (struct long_slice){.n_prompt_rows = seq->prefill.last - seq->kv.n_tokens};
+    step_time_begin_prompt(&p->step_time);
+    seq->was_sparse = prefill_order(&seq->prefill, seq->kv.n_tokens, p->max_long_rows) !=
+                      PREFILL_CHUNKED;
+    seq->slice = (struct layer_slice){.n_prompt_rows = seq->prefill.last - seq->kv.n_tokens};
     return seq->was_sparse && !was_sparse;
 }
 
-void prompts_end_turn(struct prompts *p, struct sequence *seq) {
-    if (p->on_turn == seq) p->on_turn = NULL;
-    seq->way = WAY_ORDINARY;
+void prefill_queue_end(struct prefill_queue *p, struct sequence *seq) {
+    if (p->owner == seq) p->owner = NULL;
+    seq->way = PREFILL_CHUNKED;
 }
 
-bool prompts_go_by_layers(const struct prompts *p) {
-    return p->on_turn && p->on_turn->way == WAY_BY_LAYERS;
+bool prefill_queue_go_by_layers(const struct prefill_queue *p) {
+    return p->owner && p->owner->way == PREFILL_LAYER_MAJOR;
 }
 
 /* ---- pieces in steps ---- */
 
-bool prompts_are_limited(const struct prompts *p, struct sequence *const *running,
+bool prefill_queue_are_limited(const struct prefill_queue *p, struct sequence *const *running,
                          uint32_t n_running) {
-    if (p->pace.max_s <= 0) return false;
+    if (p->step_time.max_s <= 0) return false;
     for (uint32_t i = 0; i < n_running; i++)
         if (running[i]->kv.n_tokens >= running[i]->n_prompt) return true; /* it generates */
     return false;
 }
 
 /* A long prompt's slices get half of the time. */
-struct prompt_room prompts_room(const struct prompts *p, struct sequence *const *running,
+struct prefill_budget prefill_queue_budget(const struct prefill_queue *p, struct sequence *const *running,
                                 uint32_t n_running) {
-    struct prompt_room room = {.n_rows = p->max_rows,
+    struct prefill_budget room = {.n_rows = p->max_rows,
                                .n_slots = p->max_slots ? p->max_slots : UINT64_MAX,
                                .work = INFINITY,
                                .is_whole = true};
     for (uint32_t i = 0; i < n_running; i++) room.n_rows -= sequence_n_left(running[i]) == 1;
-    if (!prompts_are_limited(p, running, n_running)) return room;
-    const double seconds = p->pace.max_s - p->pace.base_s;
-    room.work = pace_room(&p->pace, PACE_STEP, prompts_go_by_layers(p) ? seconds / 2 : seconds);
+    if (!prefill_queue_are_limited(p, running, n_running)) return room;
+    const double seconds = p->step_time.max_s - p->step_time.base_s;
+    room.work = step_time_budget(&p->step_time, STEP_TIME_STEP, prefill_queue_go_by_layers(p) ? seconds / 2 : seconds);
     return room;
 }
 
-bool prompts_have_room(const struct prompt_room *room) {
+bool prefill_queue_has_budget(const struct prefill_budget *room) {
     return room->n_rows > 0 && (room->is_whole || room->work > 0);
 }
 
@@ -87,49 +87,49 @@ static uint32_t n_resident(const struct sequence *seq) {
 }
 
 /* Slots that the sequence's next rows see but for each other. */
-static uint32_t n_slots_before(const struct prompts *p, const struct sequence *seq) {
+static uint32_t n_slots_before(const struct prefill_queue *p, const struct sequence *seq) {
     const uint32_t n_slots = n_resident(seq);
-    return seq->way == WAY_IN_CHUNKS ? pace_seen(&p->pace, n_slots) : n_slots;
+    return seq->way == PREFILL_SPARSE_CHUNKED ? step_time_seen(&p->step_time, n_slots) : n_slots;
 }
 
 /* Rows of the sequence's next piece in the room, of at most n_rows. */
-static uint32_t fitting_rows(const struct prompts *p, const struct prompt_room *room,
+static uint32_t fitting_rows(const struct prefill_queue *p, const struct prefill_budget *room,
                              const struct sequence *seq, uint32_t n_rows) {
     const uint32_t before = n_resident(seq);
-    uint32_t most = pace_rows(&p->pace, room->work, n_slots_before(p, seq));
+    uint32_t most = step_time_rows(&p->step_time, room->work, n_slots_before(p, seq));
     if (room->is_whole && most < PREFILL_MIN_STEP_ROWS) most = PREFILL_MIN_STEP_ROWS;
     if (!room->is_whole)
         most = (uint32_t)min_u64(most, room->n_slots > before ? room->n_slots - before : 0);
     return min_u32(n_rows, min_u32(most, room->n_rows));
 }
 
-uint32_t prompts_next_rows(const struct prompts *p, const struct prompt_room *room,
+uint32_t prefill_queue_next_rows(const struct prefill_queue *p, const struct prefill_budget *room,
                            struct sequence *seq) {
     const uint32_t left = sequence_n_left(seq), most = seq->kv.policy->max_rows(&seq->kv);
     seq->is_sparse_piece = false;
-    if (seq->way == WAY_BY_LAYERS) return 0;
+    if (seq->way == PREFILL_LAYER_MAJOR) return 0;
     if (left <= 1) return left;
-    if (seq->way == WAY_ORDINARY) return fitting_rows(p, room, seq, min_u32(left, most));
+    if (seq->way == PREFILL_CHUNKED) return fitting_rows(p, room, seq, min_u32(left, most));
     return prefill_chunk_rows(seq->kv.n_tokens, seq->n_prompt - seq->kv.n_tokens,
                               fitting_rows(p, room, seq, UINT32_MAX), &seq->is_sparse_piece);
 }
 
-void prompts_use_room(const struct prompts *p, struct prompt_room *room,
+void prefill_queue_use_budget(const struct prefill_queue *p, struct prefill_budget *room,
                       const struct sequence *seq) {
     if (seq->n_rows == 0) return;
     const uint64_t n_slots = (uint64_t)n_resident(seq) + seq->n_rows;
     room->n_rows -= seq->n_rows;
     room->n_slots -= min_u64(room->n_slots, n_slots);
-    room->work -= pace_work(&p->pace, seq->n_rows, n_slots_before(p, seq));
+    room->work -= step_time_work(&p->step_time, seq->n_rows, n_slots_before(p, seq));
     if (room->work < 0) room->work = 0;
     room->is_whole = false;
 }
 
-void prompts_begin_interval(struct prompts *p, const struct batch *step) {
+void prefill_queue_begin_interval(struct prefill_queue *p, const struct batch *step) {
     p->slice_is_due = true;
     p->until_step_s = 0;
-    if (p->pace.max_s > 0 && step->decodes)
-        p->until_step_s = p->pace.max_s - pace_seconds(&p->pace, PACE_STEP, step->prompt_work);
+    if (p->step_time.max_s > 0 && step->decodes)
+        p->until_step_s = p->step_time.max_s - step_time_seconds(&p->step_time, STEP_TIME_STEP, step->prompt_work);
 }
 
 /* ---- slices ---- */
@@ -145,86 +145,86 @@ static uint32_t slice_rows(const struct sequence *seq, uint32_t most) {
     return left <= most ? left : most - most % SPARSE_TILE;
 }
 
-static uint32_t rows_in(const struct prompts *p, const struct sequence *seq, double seconds) {
+static uint32_t rows_in(const struct prefill_queue *p, const struct sequence *seq, double seconds) {
     const uint32_t n_before = seq->kv.n_tokens + seq->slice.first_row;
-    const double room = pace_room(&p->pace, PACE_SLICE, seconds);
-    if (seq->slice.layer == 0) return pace_entering_rows(&p->pace, room);
-    return pace_rows(&p->pace, room, seq->was_sparse ? pace_seen(&p->pace, n_before) : n_before);
+    const double room = step_time_budget(&p->step_time, STEP_TIME_SLICE, seconds);
+    if (seq->slice.layer == 0) return step_time_entering_rows(&p->step_time, room);
+    return step_time_rows(&p->step_time, room, seq->was_sparse ? step_time_seen(&p->step_time, n_before) : n_before);
 }
 
 /* What the rest of the interval allows.  The last slice of a layer leaves time for the index.  What
  * a prompt's first index takes is not known, nor what its first rows behind one do, and where a
  * device has never run them it is much: these come as good as alone. */
-static uint32_t timely_rows(const struct prompts *p, const struct sequence *seq) {
+static uint32_t timely_rows(const struct prefill_queue *p, const struct sequence *seq) {
     const uint32_t left = seq->slice.n_prompt_rows - seq->slice.first_row,
                    most = rows_in(p, seq, p->until_step_s);
-    if (seq->was_sparse && seq->slice.layer > 0 && !pace_knows_seen(&p->pace)) return 0;
+    if (seq->was_sparse && seq->slice.layer > 0 && !step_time_knows_seen(&p->step_time)) return 0;
     if (left > most || !seq->was_sparse) return most;
-    if (!pace_knows_index(&p->pace)) return left - 1;
-    return rows_in(p, seq, p->until_step_s - pace_index_seconds(&p->pace, n_indexed(seq)));
+    if (!step_time_knows_index(&p->step_time)) return left - 1;
+    return rows_in(p, seq, p->until_step_s - step_time_index_seconds(&p->step_time, n_indexed(seq)));
 }
 
 /* A tile at least, so that it goes on. */
-uint32_t prompts_slice_rows(const struct prompts *p, bool is_limited) {
-    if (!is_limited) return slice_rows(p->on_turn, p->max_rows);
-    const uint32_t most = max_u32(timely_rows(p, p->on_turn), SPARSE_TILE);
-    return slice_rows(p->on_turn, min_u32(most, p->max_rows));
+uint32_t prefill_queue_slice_rows(const struct prefill_queue *p, bool is_limited) {
+    if (!is_limited) return slice_rows(p->owner, p->max_rows);
+    const uint32_t most = max_u32(timely_rows(p, p->owner), SPARSE_TILE);
+    return slice_rows(p->owner, min_u32(most, p->max_rows));
 }
 
-static void advance(struct prompts *p, struct batch *slice) {
-    struct sequence *seq = p->on_turn;
-    struct long_slice *next = &seq->slice;
+static void advance(struct prefill_queue *p, struct batch *slice) {
+    struct sequence *seq = p->owner;
+    struct layer_slice *next = &seq->slice;
     next->first_row += slice->slice.n_rows;
     if (next->first_row < next->n_prompt_rows) return;
     next->first_row = 0;
     if (++next->layer < p->space->n_layers) return;
     seq->kv.policy->commit(&seq->kv, next->n_prompt_rows);
     slice->entries[0].n_stored = seq->kv.n_tokens;
-    prompts_end_turn(p, seq);
+    prefill_queue_end(p, seq);
 }
 
 /* After every step comes a slice, and another one as long as there is time for a large one. */
-void prompts_commit_slice(struct prompts *p, struct batch *slice, bool is_limited) {
-    const struct sequence *seq = p->on_turn;
+void prefill_queue_commit_slice(struct prefill_queue *p, struct batch *slice, bool is_limited) {
+    const struct sequence *seq = p->owner;
     advance(p, slice);
-    p->until_step_s -= pace_seconds(&p->pace, PACE_SLICE, slice->prompt_work);
-    p->slice_is_due = is_limited && prompts_go_by_layers(p) &&
+    p->until_step_s -= step_time_seconds(&p->step_time, STEP_TIME_SLICE, slice->prompt_work);
+    p->slice_is_due = is_limited && prefill_queue_go_by_layers(p) &&
                       timely_rows(p, seq) >= slice_rows(seq, p->max_rows);
 }
 
 /* ---- what they cost ---- */
 
-double prompts_work(const struct prompts *p, const struct batch *batch) {
+double prefill_queue_work(const struct prefill_queue *p, const struct batch *batch) {
     double work = 0;
-    if (batch->kind == PACE_SLICE && batch->slice.layer == 0)
-        return pace_entering_work(&p->pace, batch->step.n_rows);
+    if (batch->kind == STEP_TIME_SLICE && batch->slice.layer == 0)
+        return step_time_entering_work(&p->step_time, batch->step.n_rows);
     for (uint32_t i = batch->step.n_decode; i < batch->step.n_seqs; i++) {
         const struct step_seq *seq = &batch->step.seqs[i];
         const uint32_t n_before = seq->layers[0].n_slots - seq->n_rows;
-        work += pace_work(&p->pace, seq->n_rows,
-                          seq->sparse ? pace_seen(&p->pace, n_before) : n_before);
+        work += step_time_work(&p->step_time, seq->n_rows,
+                          seq->sparse ? step_time_seen(&p->step_time, n_before) : n_before);
     }
     return work;
 }
 
 /* The first layer's slices have no attention yet, and no density. */
-static void measure_seen(struct prompts *p, const struct batch *batch) {
+static void measure_seen(struct prefill_queue *p, const struct batch *batch) {
     const double density = sparse_density(&batch->visited);
     for (uint32_t i = 0; i < batch->step.n_seqs && density > 0; i++) {
         const struct step_seq *seq = &batch->step.seqs[i];
         if (seq->sparse)
-            pace_measure_seen(&p->pace, density * (seq->n_before + seq->n_rows / 2.0));
+            step_time_measure_seen(&p->step_time, density * (seq->n_before + seq->n_rows / 2.0));
     }
 }
 
 /* A flight begins when it is planned, or when the one before it is over. */
-void prompts_measure(struct prompts *p, const struct batch *batch, double now_s) {
-    const double begin_s = p->landed_s > batch->planned_s ? p->landed_s : batch->planned_s,
-                 index_s = batch->kind == PACE_SLICE ? batch->visited.index_s : 0;
-    pace_measure(&p->pace, batch->kind, batch->prompt_work, batch->decodes,
+void prefill_queue_measure(struct prefill_queue *p, const struct batch *batch, double now_s) {
+    const double begin_s = p->done_s > batch->planned_s ? p->done_s : batch->planned_s,
+                 index_s = batch->kind == STEP_TIME_SLICE ? batch->visited.index_s : 0;
+    step_time_measure(&p->step_time, batch->kind, batch->prompt_work, batch->decodes,
                  now_s - begin_s - index_s);
     measure_seen(p, batch);
     if (index_s > 0)
-        pace_measure_index(&p->pace, batch->choice.first_slot + batch->choice.n_rows, index_s);
-    p->landed_s = now_s;
+        step_time_measure_index(&p->step_time, batch->choice.first_slot + batch->choice.n_rows, index_s);
+    p->done_s = now_s;
 }

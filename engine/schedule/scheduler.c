@@ -33,15 +33,15 @@ struct scheduler {
     const struct kv_space *space;
     uint32_t max_rows, max_seqs;
     double (*now_s)(void);
-    struct prompts prompts;
+    struct prefill_queue prefill_queue;
     struct sequence *first_waiting, *last_waiting;
     struct sequence **running; /* [n_running], by rank */
     uint32_t n_waiting, n_running;
     /* The sequence that found too little, and what it found: no need to try again with no more. */
     const struct sequence *blocked;
     struct spare blocked_by;
-    struct batch batches[MAX_FLIGHTS]; /* a ring: in flight are n_flights, from `oldest` on */
-    uint32_t oldest, n_flights;
+    struct batch batches[MAX_INFLIGHT]; /* a ring: in flight are n_inflight, from `oldest` on */
+    uint32_t oldest, n_inflight;
     struct engine_stats stats;
 };
 
@@ -56,16 +56,16 @@ int scheduler_create(struct scheduler **out, const struct scheduler_config *conf
     s->max_rows = max_rows;
     s->max_seqs = max_seqs;
     s->now_s = config->now_s;
-    s->prompts = (struct prompts){
+    s->prefill_queue = (struct prefill_queue){
         .space = config->space,
         .max_rows = max_rows,
         .max_long_rows = config->max_long_rows,
         .max_slots = config->max_prompt_slots,
-        .pace = pace_make(config->row_work, config->enter_work, config->pair_work,
+        .step_time = step_time_make(config->row_work, config->enter_work, config->pair_work,
                           config->max_itl_s),
     };
     int code = 0;
-    for (int i = 0; i < MAX_FLIGHTS && !code; i++)
+    for (int i = 0; i < MAX_INFLIGHT && !code; i++)
         code = batch_init(&s->batches[i], max_rows, max_seqs, err);
     if (code) goto fail;
     s->running = calloc(max_seqs, sizeof(*s->running));
@@ -83,8 +83,8 @@ fail:
 
 void scheduler_destroy(struct scheduler *s) {
     if (!s) return;
-    assert(s->n_running == 0 && s->n_waiting == 0 && s->n_flights == 0);
-    for (int i = 0; i < MAX_FLIGHTS; i++) batch_fini(&s->batches[i]);
+    assert(s->n_running == 0 && s->n_waiting == 0 && s->n_inflight == 0);
+    for (int i = 0; i < MAX_INFLIGHT; i++) batch_fini(&s->batches[i]);
     free(s->running);
     free(s);
 }
@@ -137,9 +137,9 @@ static void running_remove(struct scheduler *s, uint32_t at) {
 
 /* The sequence has had its final event; a step in flight may still use its pages. */
 static void retire(struct scheduler *s, struct sequence *seq) {
-    prompts_end_turn(&s->prompts, seq);
+    prefill_queue_end(&s->prefill_queue, seq);
     seq->over = true;
-    if (seq->n_flights == 0) sequence_destroy(seq);
+    if (seq->n_inflight == 0) sequence_destroy(seq);
 }
 
 /* Ends a sequence that is in neither list any more. */
@@ -185,14 +185,14 @@ void scheduler_cancel(struct scheduler *s, uint64_t id, struct event_list *event
 }
 
 /* Takes the oldest step out of the air. */
-static struct batch *land(struct scheduler *s) {
+static struct batch *complete(struct scheduler *s) {
     struct batch *batch = &s->batches[s->oldest];
-    s->oldest = (s->oldest + 1) % MAX_FLIGHTS;
-    s->n_flights--;
+    s->oldest = (s->oldest + 1) % MAX_INFLIGHT;
+    s->n_inflight--;
     for (uint32_t i = 0; i < batch->step.n_seqs; i++) {
         struct sequence *seq = batch->entries[i].seq;
-        seq->n_flights--;
-        if (batch_draws(batch, &batch->entries[i])) seq->n_drawn--;
+        seq->n_inflight--;
+        if (batch_samples(batch, &batch->entries[i])) seq->n_sampled--;
     }
     return batch;
 }
@@ -204,7 +204,7 @@ static void retire_over(struct scheduler *s, const struct batch *batch) {
 
 void scheduler_end_all(struct scheduler *s, enum finish_reason reason, int code, const char *text,
                        struct event_list *events) {
-    while (s->n_flights > 0) retire_over(s, land(s));
+    while (s->n_inflight > 0) retire_over(s, complete(s));
     while (s->n_running > 0) end(s, s->running[--s->n_running], reason, code, text, events);
     while (s->first_waiting) {
         struct sequence *seq = s->first_waiting;
@@ -221,8 +221,8 @@ static uint32_t running_at(const struct scheduler *s, const struct sequence *seq
 
 void scheduler_fail_step(struct scheduler *s, int code, const char *text,
                          struct event_list *events) {
-    assert(s->n_flights == 1);
-    const struct batch *batch = land(s);
+    assert(s->n_inflight == 1);
+    const struct batch *batch = complete(s);
     for (uint32_t i = 0; i < batch->step.n_seqs; i++) {
         struct sequence *seq = batch->entries[i].seq;
         if (seq->over) {
@@ -239,9 +239,9 @@ static void preempt(struct scheduler *s, uint32_t at, struct event_list *events)
     struct error err;
     running_remove(s, at);
     int code = seq->kv.policy->suspend(&seq->kv, &err);
-    prompts_end_turn(&s->prompts, seq);
+    prefill_queue_end(&s->prefill_queue, seq);
     seq->n_rows = 0;
-    seq->n_landed = seq->kv.n_tokens;
+    seq->n_done = seq->kv.n_tokens;
     s->stats.n_preempted++;
     if (code) end(s, seq, FINISH_ERROR, code, err.text, events);
     else waiting_insert(s, seq);
@@ -275,25 +275,25 @@ static bool make_room(struct scheduler *s, uint32_t at, uint32_t want, struct ev
 }
 
 /* True when the step in flight must be finished before the sequence can have its rows. */
-static bool must_land_first(const struct scheduler *s, struct sequence *seq, uint32_t n_rows) {
-    if (s->n_flights == 0 || n_rows == 0) return false;
-    return sequence_awaits_draw(seq) ||
+static bool must_complete_first(const struct scheduler *s, struct sequence *seq, uint32_t n_rows) {
+    if (s->n_inflight == 0 || n_rows == 0) return false;
+    return sequence_awaits_sample(seq) ||
            seq->kv.policy->reserve(&seq->kv, seq->kv.n_tokens + n_rows) == ERR_FULL;
 }
 
 /* Gives rows to the running sequences; *room is what is left for more prompts.  False: the step in
  * flight must be finished first. */
-static bool plan_running(struct scheduler *s, struct prompt_room *room,
+static bool plan_running(struct scheduler *s, struct prefill_budget *room,
                          struct event_list *events) {
-    *room = prompts_room(&s->prompts, s->running, s->n_running);
+    *room = prefill_queue_budget(&s->prefill_queue, s->running, s->n_running);
     for (uint32_t i = 0; i < s->n_running;) {
         struct sequence *seq = s->running[i];
-        const uint32_t n_rows = prompts_next_rows(&s->prompts, room, seq);
-        if (must_land_first(s, seq, n_rows)) return false;
+        const uint32_t n_rows = prefill_queue_next_rows(&s->prefill_queue, room, seq);
+        if (must_complete_first(s, seq, n_rows)) return false;
         if (n_rows > 0 && !make_room(s, i, n_rows, events)) continue;
         seq->n_rows = n_rows;
-        /* A single row has been counted by prompts_room(). */
-        if (sequence_n_left(seq) > 1) prompts_use_room(&s->prompts, room, seq);
+        /* A single row has been counted by prefill_queue_budget(). */
+        if (sequence_n_left(seq) > 1) prefill_queue_use_budget(&s->prefill_queue, room, seq);
         i++;
     }
     return true;
@@ -340,7 +340,7 @@ static int take_pages(struct scheduler *s, struct sequence *seq) {
     if (s->blocked == seq && before.pages <= s->blocked_by.pages &&
         before.blocks <= s->blocked_by.blocks)
         return ERR_FULL;
-    policy->adopt(&seq->kv, seq->tokens, sequence_n_reusable(seq));
+    policy->match(&seq->kv, seq->tokens, sequence_n_reusable(seq));
     int code = ERR_FULL;
     if (s->n_running == 0 || is_spare(policy->missing(&seq->kv, n_tokens), spare(s)))
         code = policy->reserve(&seq->kv, n_tokens);
@@ -352,7 +352,7 @@ static int take_pages(struct scheduler *s, struct sequence *seq) {
 }
 
 /* Moves the sequence from waiting to running, with its first rows. */
-static void start_running(struct scheduler *s, struct sequence *seq, struct prompt_room *room) {
+static void start_running(struct scheduler *s, struct sequence *seq, struct prefill_budget *room) {
     waiting_remove(s, seq);
     if (!seq->admitted) {
         seq->n_cached = seq->kv.n_tokens;
@@ -360,11 +360,11 @@ static void start_running(struct scheduler *s, struct sequence *seq, struct prom
         s->stats.cached_tokens += seq->n_cached;
     }
     seq->admitted = true;
-    seq->n_landed = seq->kv.n_tokens;
-    s->stats.n_sparse += prompts_begin_turn(&s->prompts, seq);
-    seq->n_rows = prompts_next_rows(&s->prompts, room, seq);
+    seq->n_done = seq->kv.n_tokens;
+    s->stats.n_sparse += prefill_queue_begin(&s->prefill_queue, seq);
+    seq->n_rows = prefill_queue_next_rows(&s->prefill_queue, room, seq);
     running_insert(s, seq);
-    prompts_use_room(&s->prompts, room, seq);
+    prefill_queue_use_budget(&s->prefill_queue, room, seq);
 }
 
 /* Gives the sequence its pages and what it had left in them.  ERR_FULL is an answer. */
@@ -374,17 +374,17 @@ static int start_kv(struct scheduler *s, struct sequence *seq, struct error *err
     return error_set(err, code, "no memory for the request's pages");
 }
 
-static void admit(struct scheduler *s, struct prompt_room *room, struct event_list *events) {
+static void admit(struct scheduler *s, struct prefill_budget *room, struct event_list *events) {
     struct sequence *next;
     struct error err;
     for (struct sequence *seq = s->first_waiting;
-         seq && prompts_have_room(room) && s->n_running < s->max_seqs; seq = next) {
+         seq && prefill_queue_has_budget(room) && s->n_running < s->max_seqs; seq = next) {
         next = seq->next;
-        if (is_held_back(s, seq) || prompts_turn_is_taken(&s->prompts, seq)) continue;
+        if (is_held_back(s, seq) || prefill_queue_is_owned(&s->prefill_queue, seq)) continue;
         int code = start_kv(s, seq, &err);
         /* Whoever comes first waits for pages first: nobody overtakes, so long requests do not
          * starve. */
-        if (code == ERR_FULL && (s->n_running > 0 || s->n_flights > 0)) return;
+        if (code == ERR_FULL && (s->n_running > 0 || s->n_inflight > 0)) return;
         if (code == 0) {
             start_running(s, seq, room);
             continue;
@@ -403,48 +403,48 @@ static void commit_step(struct scheduler *s, struct batch *batch) {
         struct sequence *seq = entry->seq;
         seq->kv.policy->commit(&seq->kv, seq->n_rows);
         seq->n_rows = 0;
-        if (seq->way == WAY_IN_CHUNKS && seq->kv.n_tokens >= seq->n_prompt)
-            prompts_end_turn(&s->prompts, seq);
-        if (!batch_draws(batch, entry)) continue;
-        seq->n_drawn++;
+        if (seq->way == PREFILL_SPARSE_CHUNKED && seq->kv.n_tokens >= seq->n_prompt)
+            prefill_queue_end(&s->prefill_queue, seq);
+        if (!batch_samples(batch, entry)) continue;
+        seq->n_sampled++;
         seq->draw_row = entry->first_sample + entry->n_samples - 1;
     }
 }
 
-static void take_off(struct scheduler *s, struct batch *batch) {
-    s->n_flights++;
-    for (uint32_t i = 0; i < batch->step.n_seqs; i++) batch->entries[i].seq->n_flights++;
+static void launch(struct scheduler *s, struct batch *batch) {
+    s->n_inflight++;
+    for (uint32_t i = 0; i < batch->step.n_seqs; i++) batch->entries[i].seq->n_inflight++;
     batch->decodes = batch->step.n_decode > 0;
-    batch->prompt_work = prompts_work(&s->prompts, batch);
+    batch->prompt_work = prefill_queue_work(&s->prefill_queue, batch);
     batch->planned_s = s->now_s();
 }
 
-static struct batch *take_off_step(struct scheduler *s, struct batch *batch) {
-    take_off(s, batch);
-    prompts_begin_interval(&s->prompts, batch);
+static struct batch *launch_step(struct scheduler *s, struct batch *batch) {
+    launch(s, batch);
+    prefill_queue_begin_interval(&s->prefill_queue, batch);
     commit_step(s, batch);
     return batch;
 }
 
 static struct batch *plan_slice(struct scheduler *s, struct batch *batch) {
-    const bool is_limited = prompts_are_limited(&s->prompts, s->running, s->n_running);
-    batch_build_slice(batch, s->prompts.on_turn, prompts_slice_rows(&s->prompts, is_limited));
-    take_off(s, batch);
-    prompts_commit_slice(&s->prompts, batch, is_limited);
+    const bool is_limited = prefill_queue_are_limited(&s->prefill_queue, s->running, s->n_running);
+    batch_build_slice(batch, s->prefill_queue.owner, prefill_queue_slice_rows(&s->prefill_queue, is_limited));
+    launch(s, batch);
+    prefill_queue_commit_slice(&s->prefill_queue, batch, is_limited);
     return batch;
 }
 
 struct batch *scheduler_plan(struct scheduler *s, struct event_list *events) {
-    assert(s->n_flights < MAX_FLIGHTS);
-    struct batch *batch = &s->batches[(s->oldest + s->n_flights) % MAX_FLIGHTS];
-    struct prompt_room room;
-    if (prompts_go_by_layers(&s->prompts) && s->prompts.slice_is_due) return plan_slice(s, batch);
+    assert(s->n_inflight < MAX_INFLIGHT);
+    struct batch *batch = &s->batches[(s->oldest + s->n_inflight) % MAX_INFLIGHT];
+    struct prefill_budget room;
+    if (prefill_queue_go_by_layers(&s->prefill_queue) && s->prefill_queue.slice_is_due) return plan_slice(s, batch);
     if (!plan_running(s, &room, events)) return NULL;
     admit(s, &room, events);
     batch_build(batch, s->running, s->n_running);
-    if (batch->step.n_rows > 0) return take_off_step(s, batch);
-    if (prompts_go_by_layers(&s->prompts)) return plan_slice(s, batch);
-    assert(s->n_running == 0 || s->n_flights > 0); /* or it would stand still */
+    if (batch->step.n_rows > 0) return launch_step(s, batch);
+    if (prefill_queue_go_by_layers(&s->prefill_queue)) return plan_slice(s, batch);
+    assert(s->n_running == 0 || s->n_inflight > 0); /* or it would stand still */
     return NULL;
 }
 
@@ -466,7 +466,7 @@ static bool finish_entry(struct scheduler *s, const struct batch *batch, uint32_
     struct sequence *seq = entry->seq;
     const uint32_t n_generated = sequence_n_generated(seq);
     const uint64_t n_evicted = sequence_usage(seq).n_evicted;
-    if (batch->step.seqs[at].budget) seq->kept_mass = batch->totals[at].kept_mass;
+    if (batch->step.seqs[at].budget) seq->retained_attention = batch->totals[at].retained_attention;
     if (batch->step.seqs[at].select) count_selected(s, seq, &batch->selected[at]);
     bool over = sequence_accept(seq, entry->n_stored, batch->samples + entry->first_sample,
                                 batch->results + entry->first_sample, entry->n_samples, events);
@@ -479,10 +479,10 @@ static bool finish_entry(struct scheduler *s, const struct batch *batch, uint32_
 }
 
 void scheduler_finish_step(struct scheduler *s, struct event_list *events) {
-    const struct batch *batch = land(s);
+    const struct batch *batch = complete(s);
     uint32_t n_kept = 0;
     s->stats.n_steps++;
-    prompts_measure(&s->prompts, batch, s->now_s());
+    prefill_queue_measure(&s->prefill_queue, batch, s->now_s());
     if (batch->sparse) {
         sparse_totals_add(&batch->sparse->visited, &batch->visited);
         sparse_totals_add(&s->stats.sparse, &batch->visited);
@@ -497,8 +497,8 @@ void scheduler_finish_step(struct scheduler *s, struct event_list *events) {
     retire_over(s, batch);
 }
 
-uint32_t scheduler_n_flights(const struct scheduler *s) {
-    return s->n_flights;
+uint32_t scheduler_n_inflight(const struct scheduler *s) {
+    return s->n_inflight;
 }
 
 uint32_t scheduler_n_live(const struct scheduler *s) {
@@ -510,7 +510,7 @@ static void count_store(const struct scheduler *s, struct engine_stats *out) {
     if (!space->store) return;
     const uint64_t n_used = n_blocks(s) - page_pool_n_free(space->blocks) -
                             (space->cache ? prefix_cache_n_store_blocks(space->cache) : 0);
-    out->store_used_bytes = n_used * kv_store_block_bytes(space->store);
+    out->host_pool_used_bytes = n_used * host_pool_block_bytes(space->store);
     out->n_swapped_out = space->swaps->n_out;
     out->n_swapped_in = space->swaps->n_in;
     if (space->cache) out->pages_stored = prefix_cache_n_stored_pages(space->cache);

@@ -18,7 +18,7 @@
  * A waiting sequence is passed over while a running one is computing a prefix that it could share.
  *
  * The scheduler knows no model: a step is planned, somebody runs it, the results are taken.  Up to
- * MAX_FLIGHTS steps may be in flight, planned and without their results:
+ * MAX_INFLIGHT steps may be in flight, planned and without their results:
  *
  *   plan n ─► plan n+1 ─► finish n ─► plan n+2 ─► finish n+1 ─► …
  *
@@ -50,7 +50,7 @@ struct kv_space;
 struct scheduler; /* opaque: the fields live in scheduler.c */
 struct sequence;
 
-enum { MAX_FLIGHTS = 2 };
+enum { MAX_INFLIGHT = 2 };
 
 struct scheduler_config {
     const struct kv_space *space;  /* borrowed */
@@ -80,12 +80,12 @@ void scheduler_fail_step(struct scheduler *scheduler, int code, const char *text
                          struct event_list *events);
 
 /* Plans the next step or slice, or returns NULL when there is nothing to do before those in flight
- * are finished.  Fewer than MAX_FLIGHTS may be in flight.  Run it, call batch_submitted, fill
+ * are finished.  Fewer than MAX_INFLIGHT may be in flight.  Run it, call batch_submitted, fill
  * results, then call scheduler_finish_step, which takes the oldest one in flight; or, if it failed,
  * scheduler_fail_step or scheduler_end_all. */
 struct batch *scheduler_plan(struct scheduler *scheduler, struct event_list *events);
 void scheduler_finish_step(struct scheduler *scheduler, struct event_list *events);
-uint32_t scheduler_n_flights(const struct scheduler *scheduler);
+uint32_t scheduler_n_inflight(const struct scheduler *scheduler);
 
 /* Sequences that have not had their final event. */
 uint32_t scheduler_n_live(const struct scheduler *scheduler);

@@ -76,7 +76,7 @@ int sequence_create(struct sequence **out, const struct sequence_shared *shared,
     seq->priority = request->priority;
     seq->user = request->user;
     seq->params = request->params;
-    seq->kept_mass = NAN;
+    seq->retained_attention = NAN;
     seq->tokens = request->prompt;
     seq->n_prompt = seq->n_tokens = seq->token_capacity = request->n_prompt;
     if (seq->params.max_tokens > KV_MAX_TEXT - seq->n_prompt)
@@ -113,8 +113,8 @@ uint32_t sequence_n_generated(const struct sequence *seq) {
 }
 
 /* Generated tokens, with those that only the device knows. */
-static uint32_t n_drawn_in_all(const struct sequence *seq) {
-    return sequence_n_generated(seq) + seq->n_drawn;
+static uint32_t n_sampled_in_all(const struct sequence *seq) {
+    return sequence_n_generated(seq) + seq->n_sampled;
 }
 
 /* Log-probabilities of a prompt need every row of it computed, and keys that are chosen for this
@@ -126,12 +126,12 @@ uint32_t sequence_n_reusable(const struct sequence *seq) {
 
 uint32_t sequence_n_left(const struct sequence *seq) {
     /* After the last token there is nothing to compute, whichever it will be. */
-    if (seq->n_drawn > 0 && n_drawn_in_all(seq) >= seq->params.max_tokens) return 0;
-    return seq->n_tokens + seq->n_drawn - seq->kv.n_tokens;
+    if (seq->n_sampled > 0 && n_sampled_in_all(seq) >= seq->params.max_tokens) return 0;
+    return seq->n_tokens + seq->n_sampled - seq->kv.n_tokens;
 }
 
-bool sequence_awaits_draw(const struct sequence *seq) {
-    return seq->n_drawn > 0 && seq->sampling.counting && sequence_n_left(seq) > 0;
+bool sequence_awaits_sample(const struct sequence *seq) {
+    return seq->n_sampled > 0 && seq->sampling.counting && sequence_n_left(seq) > 0;
 }
 
 uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t first_row,
@@ -148,16 +148,16 @@ uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t first_row,
     }
     /* The last row is drawn from even when nothing is to be generated: its logits show that the
      * pages are sound. */
-    if (end == seq->n_tokens + seq->n_drawn)
-        rows[n++] = sampling_row(&seq->sampling, first_row + seq->n_rows - 1, n_drawn_in_all(seq));
+    if (end == seq->n_tokens + seq->n_sampled)
+        rows[n++] = sampling_row(&seq->sampling, first_row + seq->n_rows - 1, n_sampled_in_all(seq));
     return n;
 }
 
 struct kv_usage sequence_usage(const struct sequence *seq) {
-    const uint32_t n_resident = seq->kv.policy->n_resident(&seq->kv, seq->n_landed);
+    const uint32_t n_resident = seq->kv.policy->n_resident(&seq->kv, seq->n_done);
     return (struct kv_usage){.n_resident = n_resident,
-                             .n_evicted = seq->n_landed - n_resident,
-                             .kept_mass = seq->kept_mass,
+                             .n_evicted = seq->n_done - n_resident,
+                             .retained_attention = seq->retained_attention,
                              .n_offloaded = seq->kv.n_offloaded,
                              .n_chosen = seq->n_chosen,
                              .n_fetched = seq->n_fetched,
@@ -287,15 +287,15 @@ static bool accept_draw(struct sequence *seq, const struct sample_result *result
 
 bool sequence_accept(struct sequence *seq, uint32_t n_stored, const struct sample_row *rows,
                      const struct sample_result *results, uint32_t n, struct event_list *events) {
-    seq->n_landed = n_stored;
+    seq->n_done = n_stored;
     for (uint32_t i = 0; i < n; i++)
         if (results[i].invalid)
             return fail(seq, ERR_NUMERIC, "the model's output for this request is not a number",
                         events);
     /* Sound logits of the newest row have seen every page before it: only now may others share
      * them. */
-    if (n > 0) seq->kv.policy->publish(&seq->kv, seq->tokens, n_stored);
-    seq->kv.policy->landed(&seq->kv, n_stored);
+    if (n > 0) seq->kv.policy->insert(&seq->kv, seq->tokens, n_stored);
+    seq->kv.policy->on_done(&seq->kv, n_stored);
     for (uint32_t i = 0; i < n && rows[i].kind == SAMPLE_SCORE; i++) accept_score(seq, &results[i]);
     if (n == 0 || rows[n - 1].kind != SAMPLE_DRAW) return false;
     if (seq->prompt_event) {

@@ -1,6 +1,6 @@
 /* sequence.h - one request while the engine works on it.
  *
- *   tokens: [ prompt …………………… | generated …… ] n_drawn tokens more, drawn by steps in flight
+ *   tokens: [ prompt …………………… | generated …… ] n_sampled tokens more, drawn by steps in flight
  *           [ kv.n_tokens stored  | n_rows in this step | … ]
  *
  * While a step is in flight its rows count as stored and the token it draws as the sequence's
@@ -51,20 +51,20 @@ struct sequence {
     uint32_t *tokens;              /* owned */
     uint32_t n_prompt, n_tokens, token_capacity;
     struct kv_sequence kv;
-    uint32_t n_landed;  /* tokens stored by steps that have landed, or found in the cache */
+    uint32_t n_done;  /* tokens stored by steps that have landed, or found in the cache */
     struct prefill_plan prefill;
-    enum prefill_way way;     /* while rows of the prompt are left to be computed that way */
-    struct long_slice slice;  /* WAY_BY_LAYERS: the next, but for its n_rows */
-    bool is_sparse_piece;     /* WAY_IN_CHUNKS: the rows in the step that is being planned */
+    enum prefill_order way;     /* while rows of the prompt are left to be computed that way */
+    struct layer_slice slice;  /* PREFILL_LAYER_MAJOR: the next, but for its n_rows */
+    bool is_sparse_piece;     /* PREFILL_SPARSE_CHUNKED: the rows in the step that is being planned */
     bool was_sparse;          /* some of its rows have been computed sparsely; of a prompt that
                                  goes layer by layer, all do */
     uint32_t refused_turn;    /* the scheduler's turn that it waits for the end of */
     struct sparse_totals visited;
     uint64_t n_chosen, n_fetched, n_copies; /* by select(), in its steps so far */
-    float kept_mass;    /* of struct keep_total, after these steps; NAN: not tracked */
+    float retained_attention;    /* of struct evict_total, after these steps; NAN: not tracked */
     uint32_t n_rows;    /* in the step that is being planned */
-    uint32_t n_flights; /* steps in flight that it has rows in */
-    uint32_t n_drawn;   /* of these, how many draw a token */
+    uint32_t n_inflight; /* steps in flight that it has rows in */
+    uint32_t n_sampled;   /* of these, how many draw a token */
     uint32_t draw_row;  /* sample row of the newest of these draws */
     uint32_t n_cached;  /* found in the prefix cache when first admitted */
     bool admitted;      /* has run before */
@@ -97,7 +97,7 @@ uint32_t sequence_n_reusable(const struct sequence *seq);
 uint32_t sequence_n_left(const struct sequence *seq);
 /* True when the sequence's next row cannot be described before the token in flight is known: a
  * penalty counts it. */
-bool sequence_awaits_draw(const struct sequence *seq);
+bool sequence_awaits_sample(const struct sequence *seq);
 
 /* What has become of its text by now. */
 struct kv_usage sequence_usage(const struct sequence *seq);

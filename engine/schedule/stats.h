@@ -16,7 +16,7 @@ struct engine_stats {
     uint64_t kv_evicted[KV_N_TYPES], kv_resident[KV_N_TYPES];
     uint64_t n_chosen, n_fetched, n_copies; /* struct select_total, of all requests so far */
     uint64_t n_moved; /* of n_copies: from the store in the system's memory */
-    uint64_t store_used_bytes;    /* of engine_info.store_bytes, but for what is only cached */
+    uint64_t host_pool_used_bytes;    /* of engine_info.host_pool_bytes, but for what is only cached */
     uint32_t pages_stored;        /* that: pages of unused blocks of the prefix cache */
     uint64_t n_swapped_out, n_swapped_in; /* pages that went to the store whole, and came back */
     /* Prompts that began to be computed sparsely, and what such steps visited, by pattern. */

@@ -13,7 +13,7 @@
 #include "engine/model/model.h"
 #include "engine/tune/tune_search.h"
 
-enum { N_TURNS = 2 }; /* layers that have pages */
+enum { N_BUFFERS = 2 }; /* layers that have pages */
 
 struct tune_pass {
     struct backend *be;
@@ -29,7 +29,7 @@ struct tune_pass {
     const uint32_t *tokens;
     uint32_t n_tokens;
     uint32_t *positions; /* [max_tokens] */
-    uint32_t *pages; /* [N_TURNS][pages of max_tokens], then those that name max_selected slots */
+    uint32_t *pages; /* [N_BUFFERS][pages of max_tokens], then those that name max_selected slots */
     struct kv_view *views; /* [n_layers] */
     struct step_seq seq;
     struct step step;
@@ -42,7 +42,7 @@ struct tune_pass {
 };
 
 static uint32_t n_pages_of(const struct tune_pass *p) {
-    return (uint32_t)(N_TURNS * kv_n_pages(p->max_tokens) +
+    return (uint32_t)(N_BUFFERS * kv_n_pages(p->max_tokens) +
                       div_up(p->max_selected, kv_state_slots(&p->kv)));
 }
 
@@ -160,7 +160,7 @@ static void describe_rows(struct tune_pass *p, uint32_t first, uint32_t n_rows) 
     const uint32_t n_layers = p->model->config.n_layers;
     for (uint32_t l = 0; l < n_layers; l++)
         p->views[l] =
-            (struct kv_view){.pages = p->pages + l % N_TURNS * kv_n_pages(p->max_tokens),
+            (struct kv_view){.pages = p->pages + l % N_BUFFERS * kv_n_pages(p->max_tokens),
                              .n_slots = first + n_rows,
                              .append_slot = first};
     p->seq = (struct step_seq){.n_rows = n_rows, .layers = p->views, .n_before = first};
@@ -188,7 +188,7 @@ int tune_pass_enter(struct tune_pass *pass, uint32_t layer, struct error *err) {
     pass->layer = layer;
     for (uint32_t first = 0; first < pass->n_tokens && !rc; first += pass->max_rows) {
         describe_slice(pass, first, NULL);
-        const struct long_slice slice = {.layer = layer,
+        const struct layer_slice slice = {.layer = layer,
                                          .first_row = first,
                                          .n_rows = pass->step.n_rows,
                                          .n_prompt_rows = pass->n_tokens};
@@ -311,7 +311,7 @@ static int run_select(struct tune_pass *p, uint32_t row, struct error *err) {
 
 int tune_pass_select(struct tune_pass *pass, const struct tune_look *look, struct error *err) {
     const struct backend_ops *ops = pass->be->ops;
-    const size_t state_page = N_TURNS * kv_n_pages(pass->max_tokens);
+    const size_t state_page = N_BUFFERS * kv_n_pages(pass->max_tokens);
     const struct kv_select select = {.n_selected = look->n_selected,
                                      .n_candidates = look->n_candidates,
                                      .fresh = true,

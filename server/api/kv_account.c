@@ -20,8 +20,8 @@ void kv_account_add(struct kv_account *account, const struct kv_policy *policy,
     account->n_fetched += event->kv.n_fetched;
     account->n_copies += event->kv.n_copies;
     account->n_generated += event->n_generated;
-    if (isnan(event->kv.kept_mass)) return;
-    account->kept_mass += event->kv.kept_mass;
+    if (isnan(event->kv.retained_attention)) return;
+    account->retained_attention += event->kv.retained_attention;
     account->n_tracked++;
 }
 
@@ -47,7 +47,7 @@ void kv_account_write(const struct kv_account *account, const struct kv_policy *
     write_count(out, "budget_tokens", bounded, a->n_budget);
     write_count(out, "resident_tokens", true, a->n_resident);
     write_count(out, "evicted_tokens", true, a->n_evicted);
-    write_ratio(out, "retained_attention", a->kept_mass, bounded ? a->n_tracked : 0);
+    write_ratio(out, "retained_attention", a->retained_attention, bounded ? a->n_tracked : 0);
     write_count(out, "offloaded_tokens", selects, a->n_offloaded);
     write_count(out, "selected_tokens", selects, a->n_chosen);
     write_ratio(out, "bytes_fetched_per_token", (double)bytes, selects ? a->n_generated : 0);

@@ -218,12 +218,12 @@ static uint64_t text_pages(const struct bench *b, uint64_t n_tokens) {
     const struct model_config *m = b->info->model;
     const uint32_t step_rows = max_u32(b->config->max_batched_tokens, b->info->long_rows);
     const uint64_t n_pages = div_up(n_tokens, PAGE_TOKENS),
-                   n_near = div_up((uint64_t)max_u32(m->window, PAGE_TOKENS) + step_rows,
+                   n_in_window = div_up((uint64_t)max_u32(m->window, PAGE_TOKENS) + step_rows,
                                    PAGE_TOKENS) + 1;
     uint64_t n = 0;
     for (uint32_t l = 0; l < m->n_layers; l++) {
-        const bool is_near = m->windows && m->windows[l] > 0 && !b->config->batch_invariant;
-        n += is_near ? min_u64(n_pages, n_near) : n_pages;
+        const bool needs_window = m->windows && m->windows[l] > 0 && !b->config->batch_invariant;
+        n += needs_window ? min_u64(n_pages, n_in_window) : n_pages;
     }
     return n;
 }
@@ -306,7 +306,7 @@ static const char *too_small_for(const struct bench *b, const struct decode *d) 
     if (b->plan->max_resident && resident > b->plan->max_resident) return "--max-resident";
     if (!kv_choice_is_bounded(&d->kv) && longest > b->info->max_model_len) return "--max-model-len";
     if (!fits_pool(b, d)) return "the KV pool";
-    if (d->kv.type == KV_OFFLOAD && !d->kv.on_device && d->batch * longest > b->info->store_tokens)
+    if (d->kv.type == KV_OFFLOAD && !d->kv.on_device && d->batch * longest > b->info->host_pool_tokens)
         return "--kv-offload-size";
     return NULL;
 }

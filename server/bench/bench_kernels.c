@@ -24,7 +24,7 @@
 #include "server/bench/bench.h"
 #include "server/bench/report.h"
 
-enum { N_ROWS = 4, MAX_ROWS = 2048, MAX_HEAD_ROWS = 64, MAX_TURNS = 16 };
+enum { N_ROWS = 4, MAX_ROWS = 2048, MAX_HEAD_ROWS = 64, MAX_ITERATIONS = 16 };
 static const uint32_t row_counts[N_ROWS] = {1, 16, 64, MAX_ROWS};
 /* Neighbours in a sequence are no neighbours in memory: the pages are taken at this stride.  It is
  * a prime, so it visits all of them unless their number is a multiple of it. */
@@ -48,7 +48,7 @@ struct kernels {
 
 struct kernel_case;
 /* Does the operation once, of layer `turn` where it has layers. */
-typedef int (*turn_body)(const struct kernel_case *c, uint32_t turn, struct error *err);
+typedef int (*iteration_body)(const struct kernel_case *c, uint32_t turn, struct error *err);
 
 /* One row of the report.  It stays until the end: a recording belongs to its address. */
 struct kernel_case {
@@ -56,14 +56,14 @@ struct kernel_case {
     struct kernels *k;
     const char *name;
     char shape[REPORT_CELL];
-    turn_body body;
-    uint32_t n_rows, n_turns;
+    iteration_body body;
+    uint32_t n_rows, n_iterations;
     bool repeated;       /* through repeat(): the operation is not a prefill's */
     double bytes, flops; /* of one turn */
     const struct step *step; /* NULL: the body needs none */
 };
 
-static struct kernel_case *new_case(struct kernels *k, const char *name, turn_body body,
+static struct kernel_case *new_case(struct kernels *k, const char *name, iteration_body body,
                                     uint32_t n_rows, struct error *err) {
     struct kernel_case *c = calloc(1, sizeof(*c));
     if (!c) {
@@ -71,19 +71,19 @@ static struct kernel_case *new_case(struct kernels *k, const char *name, turn_bo
         return NULL;
     }
     *c = (struct kernel_case){
-        .next = k->cases, .k = k, .name = name, .body = body, .n_rows = n_rows, .n_turns = 1};
+        .next = k->cases, .k = k, .name = name, .body = body, .n_rows = n_rows, .n_iterations = 1};
     k->cases = c;
     return c;
 }
 
 /* ---- timing ---- */
 
-/* A repeat_body: n_rows is the case's own. */
-static int run_turns(void *ctx, uint32_t n_rows, struct error *err) {
+/* A graph_body: n_rows is the case's own. */
+static int run_iterations(void *ctx, uint32_t n_rows, struct error *err) {
     const struct kernel_case *c = ctx;
     int rc = 0;
     (void)n_rows;
-    for (uint32_t i = 0; i < c->n_turns && !rc; i++) rc = c->body(c, i, err);
+    for (uint32_t i = 0; i < c->n_iterations && !rc; i++) rc = c->body(c, i, err);
     return rc;
 }
 
@@ -91,8 +91,8 @@ static int run_body(struct kernel_case *c, uint64_t n, struct error *err) {
     const struct backend_ops *ops = c->k->be->ops;
     int rc = 0;
     for (uint64_t i = 0; i < n && !rc; i++)
-        rc = c->repeated ? ops->repeat(c->k->be, c->n_rows, run_turns, c, err)
-                         : run_turns(c, c->n_rows, err);
+        rc = c->repeated ? ops->run_graph(c->k->be, c->n_rows, run_iterations, c, err)
+                         : run_iterations(c, c->n_rows, err);
     return rc ? rc : ops->sync(c->k->be, err);
 }
 
@@ -137,7 +137,7 @@ static int run_case(struct kernel_case *c, struct error *err) {
     const uint64_t n = once < RUN_SECONDS ? (uint64_t)(RUN_SECONDS / once) + 1 : 1;
     for (uint64_t run = 0; run < c->k->plan->n_runs; run++) {
         if ((rc = time_body(c, n, &seconds[run], err))) return rc;
-        seconds[run] /= c->n_turns;
+        seconds[run] /= c->n_iterations;
     }
     print_case(c, seconds);
     return 0;
@@ -199,7 +199,7 @@ static int do_head(const struct kernel_case *c, uint32_t turn, struct error *err
     return c->k->be->ops->linear(c->k->be, &args, err);
 }
 
-static int run_product(struct kernels *k, const char *name, turn_body body, size_t n_out,
+static int run_product(struct kernels *k, const char *name, iteration_body body, size_t n_out,
                        size_t n_in, bool is_head, struct error *err) {
     int rc = 0;
     for (int i = 0; i < N_ROWS && !rc; i++) {
@@ -210,7 +210,7 @@ static int run_product(struct kernels *k, const char *name, turn_body body, size
         if (n_rows > (is_head ? (uint32_t)MAX_HEAD_ROWS : k->max_rows)) continue;
         struct kernel_case *c = new_case(k, name, body, n_rows, err);
         if (!c) return ERR_NOMEM;
-        if (!is_head) c->n_turns = min_u32(n_layers, MAX_TURNS);
+        if (!is_head) c->n_iterations = min_u32(n_layers, MAX_ITERATIONS);
         snprintf(c->shape, sizeof(c->shape), "%ux%zux%zu", n_rows, n_out, n_in);
         c->repeated = n_rows <= MAX_HEAD_ROWS;
         c->bytes =
@@ -257,9 +257,9 @@ static int do_attn_prefill(const struct kernel_case *c, uint32_t turn, struct er
     return c->k->be->ops->attn_prefill(c->k->be, &args, err);
 }
 
-static uint32_t turns_of(const struct kernels *k, uint64_t n_pages) {
+static uint32_t iterations_of(const struct kernels *k, uint64_t n_pages) {
     const double turns = COLD_BYTES / ((double)n_pages * (double)k->kv.page_bytes) + 1;
-    return turns < MAX_TURNS ? (uint32_t)turns : MAX_TURNS;
+    return turns < MAX_ITERATIONS ? (uint32_t)turns : MAX_ITERATIONS;
 }
 
 /* Runs the case as a step of `batch` sequences of n_slots tokens, rows_each of them new. */
@@ -267,7 +267,7 @@ static int run_attention(struct kernel_case *c, uint32_t batch, uint32_t n_slots
                          uint32_t rows_each, struct error *err) {
     const uint32_t n_pages = (uint32_t)kv_n_pages(n_slots);
     uint32_t *pages = calloc(c->k->kv.n_pages, sizeof(*pages));
-    struct kv_view *views = calloc((size_t)batch * c->n_turns, sizeof(*views));
+    struct kv_view *views = calloc((size_t)batch * c->n_iterations, sizeof(*views));
     struct step_seq *seqs = calloc(batch, sizeof(*seqs));
     int rc = pages && views && seqs ? 0 : error_set(err, ERR_NOMEM, "bench: no memory");
     for (uint32_t i = 0; i < c->k->kv.n_pages && !rc; i++)
@@ -275,16 +275,16 @@ static int run_attention(struct kernel_case *c, uint32_t batch, uint32_t n_slots
     for (uint32_t i = 0; i < batch && !rc; i++) {
         seqs[i] = (struct step_seq){.first_row = i * rows_each,
                                     .n_rows = rows_each,
-                                    .layers = views + (size_t)i * c->n_turns};
-        for (uint32_t t = 0; t < c->n_turns; t++)
-            views[(size_t)i * c->n_turns + t] =
+                                    .layers = views + (size_t)i * c->n_iterations};
+        for (uint32_t t = 0; t < c->n_iterations; t++)
+            views[(size_t)i * c->n_iterations + t] =
                 (struct kv_view){pages + ((size_t)t * batch + i) * n_pages, n_slots,
                                  n_slots - rows_each};
     }
     const struct step step = {.n_rows = batch * rows_each,
                               .n_seqs = batch,
                               .n_decode = c->repeated ? batch : 0,
-                              .n_layers = c->n_turns,
+                              .n_layers = c->n_iterations,
                               .seqs = seqs};
     c->step = &step;
     if (!rc) rc = run_case(c, err);
@@ -302,8 +302,8 @@ static double slot_bytes(const struct kv_pool *kv) {
 static int run_attn_decode(struct kernels *k, uint32_t batch, uint32_t n_slots, struct error *err) {
     const struct model_config *m = &k->model->config;
     const uint64_t n_pages = batch * kv_n_pages(n_slots);
-    const uint32_t n_turns = turns_of(k, n_pages);
-    if (batch > k->max_rows || n_pages * n_turns > k->kv.n_pages) {
+    const uint32_t n_iterations = iterations_of(k, n_pages);
+    if (batch > k->max_rows || n_pages * n_iterations > k->kv.n_pages) {
         printf("# attn_decode,%ux%u not run: more than %s\n", batch, n_slots,
                batch > k->max_rows ? "--max-num-batched-tokens" : "--max-resident, or memory");
         return 0;
@@ -311,7 +311,7 @@ static int run_attn_decode(struct kernels *k, uint32_t batch, uint32_t n_slots, 
     struct kernel_case *c = new_case(k, "attn_decode", do_attn_decode, batch, err);
     if (!c) return ERR_NOMEM;
     snprintf(c->shape, sizeof(c->shape), "%ux%u", batch, n_slots);
-    c->n_turns = n_turns;
+    c->n_iterations = n_iterations;
     c->repeated = true;
     c->bytes = (double)batch * n_slots * slot_bytes(&k->kv);
     c->flops = 4.0 * batch * n_slots * m->n_heads * m->head_dim;
@@ -380,7 +380,7 @@ static int do_top_p(const struct kernel_case *c, uint32_t turn, struct error *er
     return sample(c, 0.8f, 0.95f, err);
 }
 
-static int run_samples(struct kernels *k, const char *name, turn_body body, struct error *err) {
+static int run_samples(struct kernels *k, const char *name, iteration_body body, struct error *err) {
     int rc = 0;
     for (uint32_t i = 0; i < k->plan->batches.n && !rc; i++) {
         const uint32_t n = k->plan->batches.sizes[i];
@@ -445,7 +445,7 @@ static int make_pool(struct kernels *k, struct error *err) {
         for (uint32_t j = 0; j < plan->prompts.n; j++) {
             const uint64_t pages = plan->batches.sizes[i] * kv_n_pages(plan->prompts.sizes[j]);
             const uint64_t resident = (uint64_t)plan->batches.sizes[i] * plan->prompts.sizes[j];
-            const uint64_t all = pages * turns_of(k, pages);
+            const uint64_t all = pages * iterations_of(k, pages);
             if (plan->max_resident && resident > plan->max_resident) continue;
             if (all > n && all <= most) n = all;
         }

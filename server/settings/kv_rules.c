@@ -91,7 +91,7 @@ static int settle_bounded(struct kv_rules *rules, const struct engine_info *info
 static int settle_offload(struct kv_rules *rules, const struct engine_info *info,
                           struct error *err) {
     struct api_error refusal = {0};
-    rules->offload.store_bytes = info->store_bytes;
+    rules->offload.host_pool_bytes = info->host_pool_bytes;
     if (!rules->allowed[KV_OFFLOAD]) {
         rules->offload.why_not = NULL; /* that is the reason, whatever else is missing */
         return 0;

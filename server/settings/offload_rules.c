@@ -9,14 +9,14 @@
 #include "server/settings/kv_policy.h"
 
 void offload_rules_place(const struct offload_rules *rules, struct kv_policy *policy) {
-    if (!policy->placed) policy->tokens.on_device = rules->store_bytes == 0;
+    if (!policy->placed) policy->tokens.on_device = rules->host_pool_bytes == 0;
     policy->placed = true;
 }
 
 int offload_rules_apply(const struct offload_rules *rules, struct kv_policy *policy,
                         struct api_error *err) {
     offload_rules_place(rules, policy);
-    if (!policy->tokens.on_device && rules->store_bytes == 0)
+    if (!policy->tokens.on_device && rules->host_pool_bytes == 0)
         return api_error_set(err, 400, "unsupported", "kv_policy.offload",
                              "kv_policy.offload true needs memory to move tokens to "
                              "(--kv-offload-size), which this server has not");
@@ -65,7 +65,7 @@ void offload_rules_write(const struct offload_rules *rules, struct buffer *out) 
     buffer_json_string(out, rules->filters_file, strlen(rules->filters_file));
     buffer_printf(out, ",\"max_selected\":%" PRIu32 ",\"store_bytes\":%" PRIu64
                        ",\"store_fp8\":%s,\"layers\":{",
-                  rules->max_selected, rules->store_bytes, rules->store_fp8 ? "true" : "false");
+                  rules->max_selected, rules->host_pool_bytes, rules->host_pool_fp8 ? "true" : "false");
     write_layers(rules, LAYER_DENSE, "dense", out);
     buffer_puts(out, ",");
     write_layers(rules, LAYER_FILTER, "filter", out);

@@ -22,8 +22,8 @@ struct offload_rules {
     uint32_t n_groups, n_layers;
     const uint32_t *windows; /* as in struct step, borrowed */
     uint32_t max_selected;
-    uint64_t store_bytes; /* 0: nothing is moved */
-    bool store_fp8;       /* and what is, is kept in 8 bits */
+    uint64_t host_pool_bytes; /* 0: nothing is moved */
+    bool host_pool_fp8;       /* and what is, is kept in 8 bits */
     size_t page_bytes, moved_bytes; /* of a token's keys and values in a layer: as pages have them,
                                        and as the store does */
 };

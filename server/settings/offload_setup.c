@@ -35,13 +35,13 @@ int offload_setup_load(struct offload_setup *out, const struct options *options,
     if (rc) return rc;
     rc = model_file_choose(&setup.path, options->filters_file, "filters", config->model_dir, err);
     if (!rc && setup.path) rc = load_groups(&setup, err);
-    struct kv_store store = {.dtype = config->kv_dtype,
+    struct host_pool store = {.dtype = config->kv_dtype,
                              .fp8 = config->kv_dtype == DTYPE_FP8,
                              .n_kv_heads = model->n_kv_heads,
                              .head_dim = model->head_dim};
-    setup.page_bytes = kv_store_token_bytes(&store);
+    setup.page_bytes = host_pool_token_bytes(&store);
     store.fp8 = is_fp8(options);
-    setup.moved_bytes = kv_store_token_bytes(&store);
+    setup.moved_bytes = host_pool_token_bytes(&store);
     if (rc) offload_setup_fini(&setup);
     else *out = setup;
     return rc;
@@ -54,18 +54,18 @@ void offload_setup_fini(struct offload_setup *setup) {
 }
 
 static const char *why_not(const struct offload_setup *setup) {
-    if (!model_has_wide_layers(&setup->model)) return "every layer of this model has a window";
+    if (!model_has_full_attention(&setup->model)) return "every layer of this model has a window";
     if (!setup->path) return "no filter layers are known for this model (--filters-file)";
     return setup->n_groups ? NULL : "the model's filter layers leave no layer to follow them";
 }
 
 void offload_setup_configure(const struct offload_setup *setup, const struct options *options,
                              struct engine_config *config) {
-    config->kv_store_bytes = options->kv_offload_size;
+    config->host_pool_bytes = options->kv_offload_size;
     if (!options->kv_rules.allowed[KV_OFFLOAD] || why_not(setup)) return;
     config->groups = setup->groups;
     config->n_groups = setup->n_groups;
-    config->kv_store_fp8 = is_fp8(options);
+    config->host_pool_fp8 = is_fp8(options);
     config->max_selected = (uint32_t)options->max_selected;
 }
 
@@ -78,8 +78,8 @@ void offload_setup_rules(struct offload_rules *out, const struct offload_setup *
                                   .n_layers = setup->model.n_layers,
                                   .windows = setup->model.windows,
                                   .max_selected = (uint32_t)options->max_selected,
-                                  .store_bytes = options->kv_offload_size,
-                                  .store_fp8 = is_fp8(options),
+                                  .host_pool_bytes = options->kv_offload_size,
+                                  .host_pool_fp8 = is_fp8(options),
                                   .page_bytes = setup->page_bytes,
                                   .moved_bytes = setup->moved_bytes};
 }

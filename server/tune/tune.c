@@ -141,7 +141,7 @@ static int create_pass(struct tune *t, struct error *err) {
 static int open_tune(struct tune *t, char *real_dir, struct error *err) {
     const uint32_t n_samples = (uint32_t)t->plan->n_samples;
     int rc = model_config_load(&t->model, t->model_dir, 0, err);
-    if (!rc && !model_has_wide_layers(&t->model))
+    if (!rc && !model_has_full_attention(&t->model))
         rc = error_set(err, ERR_UNSUPPORTED,
                        "tune: every layer of this model has a window: there is nothing to find");
     if (!rc) rc = settle_lengths(t, err);
@@ -339,7 +339,7 @@ static int measure_sample(struct tune *t, uint32_t sample, struct error *err) {
 
 /* ---- the choice ---- */
 
-uint32_t tune_n_wide(const struct tune *t) {
+uint32_t tune_n_full_attention(const struct tune *t) {
     uint32_t n = 0;
     for (uint32_t l = 0; l < t->model.n_layers; l++) n += !tune_has_window(t, l);
     return n;
@@ -358,7 +358,7 @@ static struct attn_pattern chosen_pattern(const struct tune *t, uint32_t head_of
 }
 
 static struct tune_summary choose_all(struct tune *t) {
-    const uint32_t n_heads = t->model.n_heads, n = tune_n_wide(t) * n_heads;
+    const uint32_t n_heads = t->model.n_heads, n = tune_n_full_attention(t) * n_heads;
     struct tune_summary sum = {.worst = 1};
     for (uint32_t i = 0; i < t->model.n_layers * n_heads; i++) {
         const struct tune_choice choice = tune_choice_of(t, i / n_heads, i % n_heads);
@@ -377,7 +377,7 @@ static struct tune_summary choose_all(struct tune *t) {
 
 static void begin_progress(struct tune *t) {
     const struct tune_results *r = &t->results;
-    double n_done = 0, n_all = (double)r->n_samples * tune_n_wide(t) * r->n_candidates;
+    double n_done = 0, n_all = (double)r->n_samples * tune_n_full_attention(t) * r->n_candidates;
     for (uint32_t s = 0; s < r->n_samples; s++) {
         for (uint32_t l = 0; l < r->n_layers; l++)
             n_done += tune_results_at(r, s, l)->done ? r->n_candidates : 0;

@@ -63,7 +63,7 @@ static inline bool tune_has_window(const struct tune *tune, uint32_t layer) {
     return layer_has_window(tune->model.windows, layer);
 }
 
-uint32_t tune_n_wide(const struct tune *tune); /* the others */
+uint32_t tune_n_full_attention(const struct tune *tune); /* the others */
 
 /* Means over heads, and the worst head, of layers without a window. */
 struct tune_summary {

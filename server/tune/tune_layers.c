@@ -41,7 +41,7 @@ struct kv_choice tune_layers_choice(const struct tune *t, uint32_t n_tokens) {
 static uint32_t dense_bound(const struct tune *t) {
     const uint32_t needed = (uint32_t)(t->plan->max_filters * (1 + t->plan->n_wait));
     if (t->plan->n_dense) return (uint32_t)t->plan->n_dense;
-    return max_u32((uint32_t)div_up(tune_n_wide(t), DENSE_PART), needed);
+    return max_u32((uint32_t)div_up(tune_n_full_attention(t), DENSE_PART), needed);
 }
 
 int tune_layers_open(struct tune *t, struct error *err) {
@@ -127,7 +127,7 @@ static int make_shortlist(struct tune *t, struct error *err) {
 /* ---- what is told ---- */
 
 static uint32_t n_sparse(const struct tune *t, const struct tune_filters *set) {
-    return tune_n_wide(t) - set->n_dense;
+    return tune_n_full_attention(t) - set->n_dense;
 }
 
 static void print_set(struct buffer *out, const struct tune *t, const struct tune_filters *set) {

@@ -45,7 +45,7 @@ static const struct chat_form {
 struct prompt {
     const struct tokenizer *tokenizer;
     const char *prose, *at; /* at: the next sentence */
-    uint64_t seed, n_drawn;
+    uint64_t seed, n_sampled;
     uint32_t room; /* tokens of the body that are left, */
     uint32_t body; /* of so many */
     uint32_t n_items, n_needles, n_names;
@@ -73,7 +73,7 @@ static uint32_t number_of(const struct prompt *p, const char *what, uint32_t i, 
 }
 
 static uint32_t draw(struct prompt *p, uint32_t below) {
-    return (uint32_t)(rng_uniform(p->seed, p->n_drawn++) * below);
+    return (uint32_t)(rng_uniform(p->seed, p->n_sampled++) * below);
 }
 
 /* ---- items ---- */

@@ -101,7 +101,7 @@ static void fixture_free(struct backend *be, struct fixture *f) {
 }
 
 /* Makes NaN of the pages before the first row's window, which others may have by now. */
-static void pass_pages(struct fixture *f, uint32_t first) {
+static void expire_pages(struct fixture *f, uint32_t first) {
     const uint32_t n_seen = f->s.window - 1,
                    n = f->s.window > 0 && first > n_seen ? (first - n_seen) / PAGE_TOKENS : 0;
     for (uint32_t i = 0; i < n; i++)
@@ -113,7 +113,7 @@ static void pass_pages(struct fixture *f, uint32_t first) {
 static void feed_other(struct backend *be, struct fixture *f, uint32_t first, uint32_t n,
                        const struct kv_pool *instead, float *out) {
     uint32_t width = row_width(&f->s);
-    pass_pages(f, first);
+    expire_pages(f, first);
     struct kv_view view = {f->pages, first + n, first};
     struct step_seq seq = {.n_rows = n, .layers = &view};
     struct step step = {.n_rows = n,

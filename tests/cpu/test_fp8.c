@@ -1,5 +1,5 @@
 /* test_fp8.c - keys and values in 8 bits against their definition (engine/device/backend.h,
- * kv_store): all codes, every place where rounding turns, every scale; and what lies where in
+ * host_pool): all codes, every place where rounding turns, every scale; and what lies where in
  * the store. */
 #include "tests/cpu/cpu_test.h"
 
@@ -89,7 +89,7 @@ static void fill_row(char *row, uint32_t stride, uint32_t n, enum dtype dtype, i
     }
 }
 
-/* As struct kv_store promises. */
+/* As struct host_pool promises. */
 static void expect_element(float got, float x, uint32_t scale) {
     const double most = covered(scale);
     if (isnan(x)) {
@@ -140,7 +140,7 @@ static void a_row_of_zeros_stays_one(void **state) {
 }
 
 /* [block][plane][token], each its codes, its scales, and what nobody writes. */
-static void check_token(const struct kv_pool *kv, const struct kv_store *store, uint32_t page,
+static void check_token(const struct kv_pool *kv, const struct host_pool *store, uint32_t page,
                         uint32_t at, const uint8_t *token) {
     const uint32_t n_rows = 2 * kv->n_kv_heads, dim = kv->head_dim;
     const size_t size = dtype_size(kv->dtype);
@@ -152,7 +152,7 @@ static void check_token(const struct kv_pool *kv, const struct kv_store *store, 
         assert_memory_equal(token + (size_t)row * dim, expected, dim);
         assert_int_equal(token[(size_t)n_rows * dim + row], scale);
     }
-    for (size_t i = (size_t)n_rows * (dim + 1); i < kv_store_token_bytes(store); i++)
+    for (size_t i = (size_t)n_rows * (dim + 1); i < host_pool_token_bytes(store); i++)
         assert_int_equal(token[i], 0xa5);
 }
 
@@ -160,23 +160,23 @@ static void a_token_lies_as_drawn_on(struct backend *be) {
     enum { N_PAGES = 3, N_BLOCKS = 4, N_PLANES = 2, PLANE = 1, N_KV = 2, DIM = 20 };
     struct kv_pool kv = {.dtype = DTYPE_BF16, .n_pages = N_PAGES, .n_kv_heads = N_KV,
                          .head_dim = DIM};
-    struct kv_store store = {.dtype = DTYPE_BF16, .n_blocks = N_BLOCKS, .n_planes = N_PLANES,
+    struct host_pool store = {.dtype = DTYPE_BF16, .n_blocks = N_BLOCKS, .n_host_layers = N_PLANES,
                              .n_kv_heads = N_KV, .head_dim = DIM, .fp8 = true};
     const uint32_t pages[] = {2, 0}, blocks[] = {1, 3};
-    const struct store_args args = {&kv, &store, PLANE, 2, pages, blocks};
-    const size_t token_bytes = kv_store_token_bytes(&store);
+    const struct host_pool_args args = {&kv, &store, PLANE, 2, pages, blocks};
+    const size_t token_bytes = host_pool_token_bytes(&store);
     assert_int_equal(token_bytes, 96); /* 4 rows of 20 and their scales: 84 */
-    assert_int_equal(kv_store_block_bytes(&store), 64 * 2 * 96);
+    assert_int_equal(host_pool_block_bytes(&store), 64 * 2 * 96);
     kv.page_bytes = kv_page_bytes(&kv);
     kv.base = malloc(N_PAGES * kv.page_bytes);
-    store.base = malloc(N_BLOCKS * kv_store_block_bytes(&store));
+    store.base = malloc(N_BLOCKS * host_pool_block_bytes(&store));
     fill_row(kv.base, 1, (uint32_t)(N_PAGES * kv.page_bytes / 2), kv.dtype, -9, 3);
-    memset(store.base, 0xa5, N_BLOCKS * kv_store_block_bytes(&store));
-    assert_int_equal(be->ops->store_pages(be, &args, NULL), 0);
+    memset(store.base, 0xa5, N_BLOCKS * host_pool_block_bytes(&store));
+    assert_int_equal(be->ops->pool_pages(be, &args, NULL), 0);
     for (uint32_t i = 0; i < 2; i++)
         for (uint32_t at = 0; at < PAGE_TOKENS; at++)
             check_token(&kv, &store, pages[i], at,
-                        (const uint8_t *)store.base + blocks[i] * kv_store_block_bytes(&store) +
+                        (const uint8_t *)store.base + blocks[i] * host_pool_block_bytes(&store) +
                             (PLANE * PAGE_TOKENS + at) * token_bytes);
     free(kv.base);
     free(store.base);

@@ -47,7 +47,7 @@ struct rig {
     struct backend *be;
     struct shape shape;
     struct kv_pool kv;
-    struct kv_store store;
+    struct host_pool store;
     uint32_t *pages, *blocks; /* what is free lies at the end */
     uint32_t n_pages, n_blocks;
 };
@@ -79,7 +79,7 @@ static const struct layer_group *group_of(uint32_t layer) {
     return planes[layer] < 0 ? NULL : &groups[planes[layer] >= GROUP_LAYERS];
 }
 
-static uint32_t plane_of(uint32_t layer) {
+static uint32_t host_layer_of(uint32_t layer) {
     return (uint32_t)planes[layer];
 }
 
@@ -101,19 +101,19 @@ static void rig_init(struct rig *rig, struct backend *be, struct shape shape) {
     rig->kv = (struct kv_pool){.dtype = shape.dtype, .n_pages = n_pages, .n_kv_heads = shape.n_kv,
                                .head_dim = shape.dim, .tracked = true};
     rig->kv.page_bytes = kv_page_bytes(&rig->kv);
-    rig->store = (struct kv_store){.dtype = shape.dtype, .n_blocks = n_blocks, .n_planes = N_PLANES,
+    rig->store = (struct host_pool){.dtype = shape.dtype, .n_blocks = n_blocks, .n_host_layers = N_PLANES,
                                    .n_kv_heads = shape.n_kv, .head_dim = shape.dim,
                                    .fp8 = shape.fp8};
     rig->pages = shuffled(n_pages);
     rig->blocks = shuffled(n_blocks);
     assert_int_equal(be->ops->alloc(be, n_pages * rig->kv.page_bytes, &rig->kv.base, NULL), 0);
-    assert_int_equal(be->ops->store_alloc(be, n_blocks * kv_store_block_bytes(&rig->store),
+    assert_int_equal(be->ops->host_pool_alloc(be, n_blocks * host_pool_block_bytes(&rig->store),
                                           &rig->store.base, NULL), 0);
 }
 
 static void rig_fini(struct rig *rig) {
     rig->be->ops->free(rig->be, rig->kv.base);
-    rig->be->ops->store_free(rig->be, rig->store.base);
+    rig->be->ops->host_pool_free(rig->be, rig->store.base);
     free(rig->pages);
     free(rig->blocks);
 }
@@ -441,7 +441,7 @@ static struct step_seq describe(struct run *r, uint32_t first_row) {
     r->select.n_selected = r->plan.n_selected;
     r->select.n_sink = r->plan.n_sink;
     r->select.state_pages = r->state_pages;
-    if (r->plan.on_device) r->select.store_pages = (const uint32_t *const *)r->text_pages;
+    if (r->plan.on_device) r->select.pool_pages = (const uint32_t *const *)r->text_pages;
     else r->select.blocks = r->blocks;
     leave_pages(r);
     for (uint32_t layer = 0; layer < N_LAYERS; layer++) r->views[layer] = view_of(r, layer);
@@ -451,9 +451,9 @@ static struct step_seq describe(struct run *r, uint32_t first_row) {
 }
 
 static void store_layer(struct run *r, uint32_t layer, uint32_t first, uint32_t end) {
-    const struct store_args args = {&r->rig->kv, &r->rig->store, plane_of(layer), end - first,
+    const struct host_pool_args args = {&r->rig->kv, &r->rig->store, host_layer_of(layer), end - first,
                                     r->text_pages[layer] + first, r->blocks + first};
-    assert_int_equal(r->rig->be->ops->store_pages(r->rig->be, &args, NULL), 0);
+    assert_int_equal(r->rig->be->ops->pool_pages(r->rig->be, &args, NULL), 0);
 }
 
 /* Pages that the step completed go to the store, too. */
@@ -483,7 +483,7 @@ static void run_select(struct run *runs, uint32_t n_runs, uint32_t g, const stru
     struct rig *rig = runs[0].rig;
     const bool alone = n_runs == 1 && runs[0].select.n_candidates > 0;
     float *worth = alone ? malloc(runs[0].select.n_candidates * sizeof(*worth)) : NULL;
-    const struct select_args args = {*attn,        &groups[g], g, plane_of(groups[g].first),
+    const struct select_args args = {*attn,        &groups[g], g, host_layer_of(groups[g].first),
                                      &rig->store, worth};
     assert_int_equal(rig->be->ops->select(rig->be, &args, NULL), 0);
     for (uint32_t i = 0; i < n_runs && checked; i++)
@@ -511,8 +511,8 @@ static void run_layer(struct run *runs, uint32_t n_runs, uint32_t layer, uint32_
     assert_int_equal(ops->attn_decode(rig->be, &attn, NULL), 0);
     assert_int_equal(ops->attn_prefill(rig->be, &attn, NULL), 0);
     if (attn.selects) run_select(runs, n_runs, layer == groups[1].filter, &attn, checked);
-    assert_int_equal(ops->keep_decode(rig->be, &attn, NULL), 0);
-    assert_int_equal(ops->keep_prefill(rig->be, &attn, NULL), 0);
+    assert_int_equal(ops->evict_decode(rig->be, &attn, NULL), 0);
+    assert_int_equal(ops->evict_chunk(rig->be, &attn, NULL), 0);
     move_rows(runs, n_runs, layer, NULL, out);
     for (uint32_t i = 0; i < n_runs && checked; i++)
         if (!is_prompt(&runs[i])) check_layer(&runs[i], layer);

@@ -84,13 +84,13 @@ static void check_lines(const struct prompt *p, uint32_t head, const struct line
                                          .scale = 0.25f,
                                          .softcap = p->softcap};
     const struct kv_view view = {p->pages, p->n_slots, p->sparse.first_slot};
-    void *room = malloc(lines_room_bytes(p->n_slots, DIM));
+    void *room = malloc(lines_workspace_bytes(p->n_slots, DIM));
     uint64_t columns[MAX_SLOTS / 64], diagonals[MAX_SLOTS / 64];
     const struct lines_task task = {.cpu = (const struct cpu_backend *)p->be,
                                     .args = &args,
                                     .sparse = &p->sparse,
                                     .view = &view,
-                                    .room = lines_room_layout(room, p->n_slots, DIM),
+                                    .room = lines_workspace_layout(room, p->n_slots, DIM),
                                     .head = head,
                                     .n_slots = p->n_slots};
     lines_find(&task, &p->patterns[head], columns, diagonals);

@@ -14,7 +14,7 @@ enum { MAX_SEQS = 300 };
 
 struct planned {
     struct attn_plan_shape shape;
-    struct attn_plan_room room;
+    struct attn_plan_budget room;
     struct attn_plan plan;
     uint32_t n_seqs, window;
     const uint32_t *n_slots;
@@ -25,7 +25,7 @@ static struct planned make_plan(struct attn_plan_shape shape, const uint32_t *n_
                                 uint32_t n_seqs, uint32_t window) {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < n_seqs; i++) sum += n_slots[i];
-    struct planned p = {.shape = shape, .room = attn_plan_room(&shape, n_seqs, sum),
+    struct planned p = {.shape = shape, .room = attn_plan_budget(&shape, n_seqs, sum),
                         .n_seqs = n_seqs, .window = window, .n_slots = n_slots};
     /* Nothing of an earlier plan may shine through. */
     size_t tiles = p.room.n_tiles * sizeof(*p.plan.tiles);

@@ -17,7 +17,7 @@ enum { MAX_PROMPTS = 16, MAX_BLOCKS = 4096 };
 static struct attn_split_shape shape_of(uint32_t n_heads, uint32_t n_kv_heads, uint32_t block_rows,
                                         uint32_t n_blocks) {
     return (struct attn_split_shape){n_heads, n_kv_heads, block_rows, n_blocks,
-                                     n_blocks * ATTN_SPLIT_MAX_PIECES};
+                                     n_blocks * ATTN_SPLIT_MAX};
 }
 
 /* Guards behind both arrays. */
@@ -57,26 +57,26 @@ static void expect_all_pairs(const struct attn_split_plan *plan,
                              const struct attn_split_rows *prompt, uint32_t window) {
     for (uint32_t row = prompt->first_row; row < prompt->n_rows; row++) {
         uint32_t next = UINT32_MAX, tile_end = 0, n_seen = 0;
-        for (int32_t piece = 0; piece == 0 || next < tile_end; piece++) {
+        for (int32_t split = 0; split == 0 || next < tile_end; split++) {
             for (uint32_t i = 0; i < plan->n_items; i++) {
                 const struct attn_split_item *item = &plan->items[i];
                 const uint32_t first = (uint32_t)item->row, n = (uint32_t)item->n_rows;
-                if ((uint32_t)item->seq != prompt->seq || item->piece != piece || row < first ||
+                if ((uint32_t)item->seq != prompt->seq || item->split != split || row < first ||
                     row >= first + n)
                     continue;
                 const uint32_t from = first_pair(prompt, first, window);
                 const int32_t n_pairs = (int32_t)(end_pair(prompt, first + n - 1) - from);
                 const uint32_t begin = from + (uint32_t)attn_split_begin_of(
-                                                  n_pairs, item->n_pieces, piece),
+                                                  n_pairs, item->n_splits, split),
                                end = from + (uint32_t)attn_split_begin_of(
-                                                n_pairs, item->n_pieces, piece + 1);
-                assert_true(piece == 0 ? begin == from : begin == next);
+                                                n_pairs, item->n_splits, split + 1);
+                assert_true(split == 0 ? begin == from : begin == next);
                 assert_true(end > begin);
                 tile_end = from + (uint32_t)n_pairs;
                 next = end;
                 n_seen++;
             }
-            assert_int_equal(n_seen, piece + 1);
+            assert_int_equal(n_seen, split + 1);
         }
         assert_int_equal(next, tile_end);
         assert_true(first_pair(prompt, row, window) < end_pair(prompt, row));
@@ -89,17 +89,17 @@ static void expect_partials(const struct attn_split_plan *plan) {
     uint8_t *taken = calloc(plan->n_partials + 1, 1);
     for (uint32_t i = 0; i < plan->n_items; i++) {
         const struct attn_split_item *item = &plan->items[i];
-        assert_true(item->piece >= 0 && item->piece < item->n_pieces);
-        assert_int_equal(i < plan->n_merges, item->piece == 0 && item->n_pieces > 1);
-        if (item->n_pieces == 1) {
+        assert_true(item->split >= 0 && item->split < item->n_splits);
+        assert_int_equal(i < plan->n_merges, item->split == 0 && item->n_splits > 1);
+        if (item->n_splits == 1) {
             assert_int_equal(item->partial, -1);
             continue;
         }
-        assert_true(item->partial >= item->piece && item->partial < (int32_t)plan->n_partials);
+        assert_true(item->partial >= item->split && item->partial < (int32_t)plan->n_partials);
         assert_false(taken[item->partial]++);
         for (uint32_t j = 0; j < plan->n_merges; j++)
             if (plan->items[j].seq == item->seq && plan->items[j].row == item->row)
-                assert_int_equal(item->partial, plan->items[j].partial + item->piece);
+                assert_int_equal(item->partial, plan->items[j].partial + item->split);
     }
     for (uint32_t i = 0; i < plan->n_partials; i++) assert_true(taken[i]);
     free(taken);
@@ -138,8 +138,8 @@ static uint64_t time_of_plan(const struct attn_split_plan *plan,
         for (uint32_t h = 0; h < shape->n_kv_heads; h++) {
             assert_true(n < MAX_BLOCKS);
             pairs[n++] =
-                (uint32_t)(attn_split_begin_of(n_pairs, item->n_pieces, item->piece + 1) -
-                           attn_split_begin_of(n_pairs, item->n_pieces, item->piece));
+                (uint32_t)(attn_split_begin_of(n_pairs, item->n_splits, item->split + 1) -
+                           attn_split_begin_of(n_pairs, item->n_splits, item->split));
         }
     }
     return simulate(pairs, n, shape->n_blocks) + (plan->n_merges > 0 ? 5 : 0);
@@ -231,7 +231,7 @@ static void pieces_are_of_what_windows_show(void **state) {
     prompt.window = 4096;
     struct attn_split_plan plan = make_plan(&shape, &prompt, 1);
     assert_int_equal(plan.n_items, 8);
-    assert_int_equal(plan.items[0].n_pieces, 8);
+    assert_int_equal(plan.items[0].n_splits, 8);
     expect_all_pairs(&plan, &prompt, prompt.window);
     drop_plan(&plan);
 }

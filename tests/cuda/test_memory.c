@@ -59,7 +59,7 @@ static void the_store_is_copied_anywhere(void **state) {
     struct error err = {0};
     unsigned char *expected = random_bytes(BYTES), *got = calloc(1, BYTES);
     void *memory = gpu_alloc(BYTES), *store;
-    must(gpu->ops->store_alloc(gpu, STORE_BYTES, &store, &err), &err);
+    must(gpu->ops->host_pool_alloc(gpu, STORE_BYTES, &store, &err), &err);
     for (int i = 0; i < 3; i++) {
         char *place = (char *)store + places[i];
         memset(got, 0, BYTES);
@@ -71,7 +71,7 @@ static void the_store_is_copied_anywhere(void **state) {
         must(gpu->ops->sync(gpu, &err), &err);
         assert_memory_equal(got, expected, BYTES);
     }
-    gpu->ops->store_free(gpu, store);
+    gpu->ops->host_pool_free(gpu, store);
     gpu_free(memory);
     free(expected), free(got);
 }

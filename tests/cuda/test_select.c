@@ -3,7 +3,7 @@
  * launched again.
  *
  * A text's keys and values are known beforehand and lie in full pages of every layer; its blocks
- * are filled by store_pages().  After every step the states, which token each slot holds, are
+ * are filled by pool_pages().  After every step the states, which token each slot holds, are
  * compared, what the first text's tokens are worth, and the chosen slots of the device with the
  * text, bit by bit.  Where rounding has decided between two tokens, the text is made fresh on both
  * sides: so no step begins differently.
@@ -34,7 +34,7 @@ struct text {
     uint32_t pages[N_LAYERS][TEXT_PAGES], chosen[N_LAYERS][CHOSEN_PAGES], blocks[TEXT_PAGES];
     uint32_t states[N_GROUPS];
     uint32_t sparse_pages[N_LAYERS][EACH_LAYER]; /* of the step: chosen, then the tail */
-    const uint32_t *store_pages[N_LAYERS];
+    const uint32_t *pool_pages[N_LAYERS];
     struct kv_select select;
     struct kv_view views[N_LAYERS];
 };
@@ -43,7 +43,7 @@ struct text {
 struct side {
     struct backend *be;
     struct kv_pool kv;
-    struct kv_store store;
+    struct host_pool store;
     void *q[N_LAYERS], *out[N_LAYERS], *worth[N_GROUPS]; /* worth: the first text's */
     struct select_total totals[N_TEXTS];
 };
@@ -82,7 +82,7 @@ static const struct layer_group *group_of(uint32_t layer) {
 }
 
 /* Planes are sparse layers, in their order. */
-static uint32_t first_plane(uint32_t group) {
+static uint32_t first_host_layer(uint32_t group) {
     return group == 0 ? 0 : GROUP_LAYERS;
 }
 
@@ -133,9 +133,9 @@ static void store_text(struct rig *r, struct side *side, const struct text *t) {
     struct error err = {0};
     for (uint32_t l = 0, plane = 0; l < N_LAYERS; l++) {
         if (!group_of(l)) continue;
-        const struct store_args args = {&side->kv,  &side->store, plane++,
+        const struct host_pool_args args = {&side->kv,  &side->store, plane++,
                                         TEXT_PAGES, t->pages[l],  t->blocks};
-        must(side->be->ops->store_pages(side->be, &args, &err), &err);
+        must(side->be->ops->pool_pages(side->be, &args, &err), &err);
     }
     must(side->be->ops->sync(side->be, &err), &err);
     for (uint32_t l = 0; l < N_LAYERS; l++) /* what follows must not live on these */
@@ -155,7 +155,7 @@ static struct step_seq describe(struct text *t, uint32_t row) {
                    n_candidates = (n - N_TAIL) / PAGE_TOKENS * PAGE_TOKENS;
     const bool selects = t->n_selected > 0 && n_candidates > t->n_selected;
     for (uint32_t l = 0; l < N_LAYERS; l++) {
-        t->store_pages[l] = group_of(l) ? t->pages[l] : NULL;
+        t->pool_pages[l] = group_of(l) ? t->pages[l] : NULL;
         t->views[l] = (struct kv_view){t->pages[l], n, n - 1};
         if (!selects || !group_of(l)) continue;
         const uint32_t first = t->n_selected / PAGE_TOKENS, skip = n_candidates / PAGE_TOKENS;
@@ -171,7 +171,7 @@ static struct step_seq describe(struct text *t, uint32_t row) {
                                    .fresh = t->fresh,
                                    .state_pages = t->states,
                                    .blocks = t->on_device ? NULL : t->blocks,
-                                   .store_pages = t->on_device ? t->store_pages : NULL};
+                                   .pool_pages = t->on_device ? t->pool_pages : NULL};
     return (struct step_seq){.first_row = row,
                              .n_rows = 1,
                              .layers = t->views,
@@ -196,7 +196,7 @@ static int run_layers(struct rig *r, struct side *side, struct error *err) {
                      .selects = filters},
             .group = &groups[filters ? g : 0],
             .group_index = g,
-            .first_plane = first_plane(g),
+            .first_host_layer = first_host_layer(g),
             .store = r->with_blocks ? &side->store : NULL,
             .worth = side->worth[filters ? g : 0]};
         rc = ops->attn_decode(side->be, &args.attn, err);
@@ -240,7 +240,7 @@ static void run_step(struct rig *r) {
     must(cpu->ops->select_totals(cpu, r->cpu.totals, &err), &err);
     must(cpu->ops->sync(cpu, &err), &err);
     must(gpu->ops->step_begin(gpu, &r->step, &err), &err);
-    must(gpu->ops->repeat(gpu, RECORDED_ROWS, recorded_body, r, &err), &err);
+    must(gpu->ops->run_graph(gpu, RECORDED_ROWS, recorded_body, r, &err), &err);
     must(gpu->ops->select_totals(gpu, r->gpu.totals, &err), &err);
     must(gpu->ops->sync(gpu, &err), &err);
 }
@@ -441,8 +441,8 @@ static void make_side(struct rig *r, struct side *side, struct backend *be, enum
         .dtype = dtype, .n_pages = N_PAGES, .n_kv_heads = r->n_kv, .head_dim = r->dim};
     side->kv.page_bytes = kv_page_bytes(&side->kv);
     must(be->ops->alloc(be, N_PAGES * side->kv.page_bytes, &side->kv.base, &err), &err);
-    side->store = (struct kv_store){NULL, dtype, N_BLOCKS, N_PLANES, r->n_kv, r->dim, r->fp8};
-    must(be->ops->store_alloc(be, N_BLOCKS * kv_store_block_bytes(&side->store),
+    side->store = (struct host_pool){NULL, dtype, N_BLOCKS, N_PLANES, r->n_kv, r->dim, r->fp8};
+    must(be->ops->host_pool_alloc(be, N_BLOCKS * host_pool_block_bytes(&side->store),
                               &side->store.base, &err),
          &err);
     for (uint32_t l = 0; l < N_LAYERS; l++) {
@@ -476,7 +476,7 @@ static void free_side(struct side *side) {
         side->be->ops->free(side->be, side->out[l]);
     }
     for (uint32_t g = 0; g < N_GROUPS; g++) side->be->ops->free(side->be, side->worth[g]);
-    side->be->ops->store_free(side->be, side->store.base);
+    side->be->ops->host_pool_free(side->be, side->store.base);
     side->be->ops->free(side->be, side->kv.base);
 }
 
@@ -565,7 +565,7 @@ static void copies_end_before_a_step_writes_their_pages(void **state) {
     struct error err = {0};
     struct kv_pool kv = {
         .dtype = DTYPE_BF16, .n_pages = N, .n_kv_heads = KV, .head_dim = DIM};
-    struct kv_store store = {NULL, DTYPE_BF16, N, 1, KV, DIM, false};
+    struct host_pool store = {NULL, DTYPE_BF16, N, 1, KV, DIM, false};
     const uint32_t pages[N] = {3, 1, 0, 7, 6, 2, 5, 4}, blocks[N] = {5, 0, 7, 1, 4, 6, 2, 3};
     const double inv_freq[DIM / 2] = {0}; /* nothing turns */
     uint32_t positions[ROWS] = {0};
@@ -575,7 +575,7 @@ static void copies_end_before_a_step_writes_their_pages(void **state) {
                               .seqs = &seq};
     kv.page_bytes = kv_page_bytes(&kv);
     kv.base = gpu_alloc(N * kv.page_bytes);
-    must(gpu->ops->store_alloc(gpu, N * kv_store_block_bytes(&store), &store.base, &err), &err);
+    must(gpu->ops->host_pool_alloc(gpu, N * host_pool_block_bytes(&store), &store.base, &err), &err);
     float *first = random_bf16(ROWS * WIDTH, 2), *second = random_bf16(ROWS * WIDTH, 2);
     void *rows[2] = {gpu_array(first, ROWS * WIDTH, DTYPE_BF16),
                      gpu_array(second, ROWS * WIDTH, DTYPE_BF16)};
@@ -583,8 +583,8 @@ static void copies_end_before_a_step_writes_their_pages(void **state) {
         const struct rope_append_args rope = {rows[i], &kv, inv_freq, 1.0f, DIM / 2, 0, KV, 0};
         must(gpu->ops->step_begin(gpu, &step, &err), &err);
         must(gpu->ops->rope_append(gpu, &rope, &err), &err);
-        const struct store_args args = {&kv, &store, 0, N, pages, blocks};
-        if (i == 0) must(gpu->ops->store_pages(gpu, &args, &err), &err);
+        const struct host_pool_args args = {&kv, &store, 0, N, pages, blocks};
+        if (i == 0) must(gpu->ops->pool_pages(gpu, &args, &err), &err);
     }
     must(gpu->ops->sync(gpu, &err), &err);
     const uint16_t *stored = store.base;
@@ -598,7 +598,7 @@ static void copies_end_before_a_step_writes_their_pages(void **state) {
                          first[t * WIDTH + KV * DIM + i]);
         }
     gpu_free(rows[0]), gpu_free(rows[1]), gpu_free(kv.base);
-    gpu->ops->store_free(gpu, store.base);
+    gpu->ops->host_pool_free(gpu, store.base);
     free(first), free(second);
 }
 

@@ -12,7 +12,7 @@ static const uint32_t n_slots[N_LAYERS] = {SLOTS, SLOTS, FEW_SLOTS, SLOTS, FEW_S
 
 struct rig {
     uint32_t states[N_SEQS][N_GROUPS * 2], lists[N_SEQS][N_LAYERS][N_CANDIDATES / PAGE_TOKENS];
-    const uint32_t *store_pages[N_SEQS][N_LAYERS];
+    const uint32_t *pool_pages[N_SEQS][N_LAYERS];
     struct kv_select selects[N_SEQS];
     struct kv_view views[N_LAYERS];
     struct step_seq seqs[N_SEQS];
@@ -30,7 +30,7 @@ static void make_rig(struct rig *r) {
         for (uint32_t l = 0; l < N_LAYERS; l++) {
             const bool sparse = n_slots[l] < SLOTS;
             for (uint32_t j = 0; j < N_CANDIDATES / PAGE_TOKENS; j++) r->lists[i][l][j] = next++;
-            r->store_pages[i][l] = sparse ? r->lists[i][l] : NULL; /* the others are not read */
+            r->pool_pages[i][l] = sparse ? r->lists[i][l] : NULL; /* the others are not read */
         }
         r->selects[i] = (struct kv_select){.n_selected = N_SELECTED,
                                            .n_candidates = N_CANDIDATES,
@@ -38,7 +38,7 @@ static void make_rig(struct rig *r) {
                                            .fresh = i == 2,
                                            .state_pages = r->states[i]};
         if (i == 0) r->selects[i].blocks = r->lists[i][0];
-        else r->selects[i].store_pages = r->store_pages[i];
+        else r->selects[i].pool_pages = r->pool_pages[i];
         r->seqs[i] = (struct step_seq){.first_row = i, .n_rows = 1, .layers = r->views};
         if (i == 0 || i == 2) r->seqs[i].select = &r->selects[i];
     }
@@ -116,7 +116,7 @@ static void no_step_within_limits_has_more_words_than_the_most(void **state) {
     for (uint32_t kinds = 0; kinds < 4; kinds++) { /* each of the two: blocks, or pages */
         for (uint32_t i = 0; i < 3; i += 2)
             r.selects[i].blocks = kinds >> i / 2 & 1 ? r.lists[i][0] : NULL;
-        for (uint32_t i = 0; i < 3; i += 2) r.selects[i].store_pages = r.store_pages[i];
+        for (uint32_t i = 0; i < 3; i += 2) r.selects[i].pool_pages = r.pool_pages[i];
         assert_true(select_pack_words(&r.step, &shape) <= select_pack_most_words(&limits, &shape));
     }
 }

@@ -19,17 +19,17 @@ static struct copy {
 static uint32_t n_copies;
 
 /* A token of the fake store: its cell in the place of the key. */
-static uint32_t *store_cell(const struct kv_store *store, uint32_t plane, uint32_t block,
+static uint32_t *store_cell(const struct host_pool *store, uint32_t plane, uint32_t block,
                             uint32_t token) {
-    char *base = (char *)store->base + block * kv_store_block_bytes(store);
+    char *base = (char *)store->base + block * host_pool_block_bytes(store);
     const uint32_t at = plane * PAGE_TOKENS + token % PAGE_TOKENS;
-    return (uint32_t *)(void *)(base + at * kv_store_token_bytes(store));
+    return (uint32_t *)(void *)(base + at * host_pool_token_bytes(store));
 }
 
-int fake_store_pages(struct backend *be, const struct store_args *args, struct error *err) {
+int fake_store_pages(struct backend *be, const struct host_pool_args *args, struct error *err) {
     (void)be;
     if (device.fails) return error_set(err, ERR_DEVICE, "the cable is loose");
-    assert_true(args->plane < args->store->n_planes);
+    assert_true(args->plane < args->store->n_host_layers);
     for (uint32_t i = 0; i < args->n; i++) {
         assert_true(n_copies < MOST_COPIES && args->blocks[i] < args->store->n_blocks);
         copies[n_copies++] = (struct copy){(struct page *)args->kv->base + args->pages[i],
@@ -81,8 +81,8 @@ static void choose(const struct kv_select *select, uint32_t n_before, bool *chos
 
 static uint32_t fetch(struct fixture *f, const struct kv_select *select, uint32_t layer,
                       uint32_t token) {
-    assert_true((select->blocks == NULL) != (select->store_pages == NULL));
-    if (!select->blocks) return *cell_at(f, select->store_pages[layer], token);
+    assert_true((select->blocks == NULL) != (select->pool_pages == NULL));
+    if (!select->blocks) return *cell_at(f, select->pool_pages[layer], token);
     return *store_cell(&f->store, layer - 1, select->blocks[token / PAGE_TOKENS], token);
 }
 

@@ -21,7 +21,7 @@ static struct {
     struct backend_ops ops;
     struct late_results late[MAX_LATE]; /* [n_late], the oldest first */
     uint32_t n_late, n_seqs, n_decode; /* n_seqs, n_decode: of the newest step */
-    uint64_t n_begun, n_drawn_rows;
+    uint64_t n_begun, n_sampled_rows;
 } late;
 
 static int late_step_begin(struct backend *be, const struct step *step, struct error *err) {
@@ -29,7 +29,7 @@ static int late_step_begin(struct backend *be, const struct step *step, struct e
     late.n_seqs = step->n_seqs;
     late.n_decode = step->n_decode;
     for (uint32_t i = 0; i < step->n_rows; i++)
-        late.n_drawn_rows += (step->tokens[i] & STEP_DRAWN) != 0;
+        late.n_sampled_rows += (step->tokens[i] & STEP_SAMPLED) != 0;
     return late.real->step_begin(be, step, err);
 }
 
@@ -49,11 +49,11 @@ static int late_sample(struct backend *be, const struct sample_args *args, struc
     return code;
 }
 
-static int late_keep_totals(struct backend *be, const struct kv_pool *kv,
-                            struct keep_total *totals, struct error *err) {
-    struct keep_total *own = calloc(late.n_seqs, sizeof(*own));
+static int late_evict_totals(struct backend *be, const struct kv_pool *kv,
+                            struct evict_total *totals, struct error *err) {
+    struct evict_total *own = calloc(late.n_seqs, sizeof(*own));
     assert(own);
-    int code = late.real->keep_totals(be, kv, own, err);
+    int code = late.real->evict_totals(be, kv, own, err);
     hold_back(totals, own, late.n_seqs * sizeof(*own));
     return code;
 }
@@ -99,12 +99,12 @@ void late_backend_begin(struct backend *be) {
     late.ops = *be->ops;
     late.ops.step_begin = late_step_begin;
     late.ops.sample = late_sample;
-    late.ops.keep_totals = late_keep_totals;
+    late.ops.evict_totals = late_evict_totals;
     late.ops.select_totals = late_select_totals;
     late.ops.sparse_totals = late_sparse_totals;
     late.ops.collect = late_collect;
     late.ops.sync = late_sync;
-    late.n_begun = late.n_drawn_rows = 0;
+    late.n_begun = late.n_sampled_rows = 0;
     be->ops = &late.ops;
     be->runs_ahead = true;
 }
@@ -113,5 +113,5 @@ uint64_t late_backend_end(void) {
     assert(late.n_late == 0);
     late.be->ops = late.real;
     late.be->runs_ahead = false;
-    return late.n_drawn_rows;
+    return late.n_sampled_rows;
 }

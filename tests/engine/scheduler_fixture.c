@@ -22,12 +22,12 @@ double clock_s;
 
 static const uint32_t eos[] = {FAKE_EOS};
 
-static void flight_fini(struct flight *flight) {
-    free(flight->results);
-    free(flight->totals);
-    free(flight->selected);
-    free(flight->pages.pages);
-    free(flight->blocks.pages);
+static void inflight_fini(struct inflight_step *inflight_step) {
+    free(inflight_step->results);
+    free(inflight_step->totals);
+    free(inflight_step->selected);
+    free(inflight_step->pages.pages);
+    free(inflight_step->blocks.pages);
 }
 
 static int fake_download(struct backend *be, void *host, const void *from, size_t bytes,
@@ -66,7 +66,7 @@ static int fake_sync(struct backend *be, struct error *err) {
 static const struct backend_ops fake_ops = {.download = fake_download,
                                             .upload = fake_upload,
                                             .copy_pages = fake_copy_pages,
-                                            .store_pages = fake_store_pages,
+                                            .pool_pages = fake_store_pages,
                                             .sync = fake_sync};
 static struct backend fake_backend = {.ops = &fake_ops};
 
@@ -113,10 +113,10 @@ void fixture_set_layers(struct fixture *f, uint32_t n_layers) {
 }
 
 void fixture_add_store(struct fixture *f, uint32_t n_blocks) {
-    f->store = (struct kv_store){
-        .dtype = DTYPE_F32, .n_blocks = n_blocks, .n_planes = f->space.n_layers - 1,
+    f->store = (struct host_pool){
+        .dtype = DTYPE_F32, .n_blocks = n_blocks, .n_host_layers = f->space.n_layers - 1,
         .n_kv_heads = 1, .head_dim = 1};
-    f->store.base = calloc(n_blocks, kv_store_block_bytes(&f->store));
+    f->store.base = calloc(n_blocks, host_pool_block_bytes(&f->store));
     f->space.store = &f->store;
     f->space.swaps = &f->swaps;
     assert_int_equal(page_pool_create(&f->space.blocks, n_blocks, NULL), 0);
@@ -138,9 +138,9 @@ void fixture_fini(struct fixture *f) {
     page_pool_destroy(f->space.blocks);
     fake_store_finish();
     free(f->store.base);
-    for (uint32_t i = 0; i < f->n_flights; i++) flight_fini(&f->flights[i]);
+    for (uint32_t i = 0; i < f->n_inflight; i++) inflight_fini(&f->inflight[i]);
     free(f->memory);
-    free(f->drawn);
+    free(f->sampled);
 }
 
 uint32_t fixture_mix(uint32_t hash, uint32_t token) {
@@ -160,9 +160,9 @@ static uint32_t decode_mark(const struct kv_space *space) {
 /* What the device reads: it knows what it drew last. */
 static uint32_t token_of(struct fixture *f, const struct step *step, uint32_t row) {
     uint32_t token = step->tokens[row];
-    if (!(token & STEP_DRAWN)) return token;
-    f->drawn_rows_run++;
-    return f->drawn[token & ~STEP_DRAWN];
+    if (!(token & STEP_SAMPLED)) return token;
+    f->sampled_rows_run++;
+    return f->sampled[token & ~STEP_SAMPLED];
 }
 
 /* As predicted, drawn as number n_generated of a request with that seed, which counts or not. */
@@ -300,7 +300,7 @@ static void run_bounded(struct fixture *f, const struct step_seq *seq, const str
 static void run_totals(const struct batch *batch) {
     for (uint32_t s = 0; s < batch->step.n_seqs; s++)
         if (batch->step.seqs[s].budget)
-            batch->totals[s].kept_mass = (float)batch->entries[s].n_stored;
+            batch->totals[s].retained_attention = (float)batch->entries[s].n_stored;
 }
 
 static void visit(struct batch *batch, uint64_t n_rows) {
@@ -322,8 +322,8 @@ static void check_chunk(struct fixture *f, struct batch *batch, const struct ste
 
 /* Slices come in order, and all of a layer before the next. */
 static void check_order(struct fixture *f, const struct batch *batch) {
-    const struct long_slice *slice = &batch->slice;
-    struct long_slice *next = &f->next_slice;
+    const struct layer_slice *slice = &batch->slice;
+    struct layer_slice *next = &f->next_slice;
     if (slice->layer == 0 && slice->first_row == 0) {
         f->long_seq = batch->entries[0].seq;
         *next = *slice;
@@ -339,7 +339,7 @@ static void check_order(struct fixture *f, const struct batch *batch) {
     next->layer++;
 }
 
-static void check_indexed(const struct attn_sparse *sparse, const struct long_slice *slice,
+static void check_indexed(const struct attn_sparse *sparse, const struct layer_slice *slice,
                           uint32_t first_slot) {
     assert_int_equal(sparse->first_slot, first_slot);
     assert_int_equal(sparse->n_rows, slice->n_prompt_rows);
@@ -347,7 +347,7 @@ static void check_indexed(const struct attn_sparse *sparse, const struct long_sl
 }
 
 static void run_slice(struct fixture *f, struct batch *batch) {
-    const struct long_slice *slice = &batch->slice;
+    const struct layer_slice *slice = &batch->slice;
     const struct step_seq *seq = &batch->step.seqs[0];
     const struct kv_view *view = &seq->layers[slice->layer];
     const struct row_set rows = {.layer = slice->layer, .choice = choice_of(batch->entries[0].seq)};
@@ -372,7 +372,7 @@ static void run_slice(struct fixture *f, struct batch *batch) {
 /* The fake model: runs a step over f->memory. */
 static void run_step(struct fixture *f, struct batch *batch) {
     const struct step *step = &batch->step;
-    if (batch->kind == PACE_SLICE) {
+    if (batch->kind == STEP_TIME_SLICE) {
         run_slice(f, batch);
         return;
     }
@@ -421,16 +421,16 @@ static void watch(struct page_list *list, const uint32_t *pages, uint32_t n) {
 }
 
 /* What the sequence's rows are computed from must not be let go before that is over. */
-static void watch_seq(struct fixture *f, struct flight *flight, const struct step_seq *seq) {
+static void watch_seq(struct fixture *f, struct inflight_step *inflight_step, const struct step_seq *seq) {
     const struct kv_select *select = seq->select;
     for (uint32_t l = 0; l < f->space.n_layers; l++)
-        watch(&flight->pages, seq->layers[l].pages,
+        watch(&inflight_step->pages, seq->layers[l].pages,
               (seq->layers[l].n_slots + PAGE_TOKENS - 1) / PAGE_TOKENS);
     if (!select) return;
     const uint32_t n_slots = kv_state_slots(&f->pool), n_pages = select->n_candidates / PAGE_TOKENS;
-    watch(&flight->pages, select->state_pages, (select->n_selected + n_slots - 1) / n_slots);
-    if (select->blocks) watch(&flight->blocks, select->blocks, n_pages);
-    else watch(&flight->pages, select->store_pages[1], n_pages);
+    watch(&inflight_step->pages, select->state_pages, (select->n_selected + n_slots - 1) / n_slots);
+    if (select->blocks) watch(&inflight_step->blocks, select->blocks, n_pages);
+    else watch(&inflight_step->pages, select->pool_pages[1], n_pages);
 }
 
 static void check_watched(const struct page_list *list, const struct page_pool *pool) {
@@ -441,42 +441,42 @@ static void check_watched(const struct page_list *list, const struct page_pool *
 /* Runs the step, but keeps the results back. */
 void fixture_submit_step(struct fixture *f, struct batch *batch) {
     const size_t bytes = batch->n_samples * sizeof(*batch->results);
-    struct flight *flight = &f->flights[f->n_flights++];
+    struct inflight_step *inflight_step = &f->inflight[f->n_inflight++];
     struct error err;
     fake_store_finish();
-    *flight = (struct flight){.batch = batch, .results = malloc(bytes + 1)};
+    *inflight_step = (struct inflight_step){.batch = batch, .results = malloc(bytes + 1)};
     for (uint32_t s = 0; s < batch->step.n_seqs; s++)
-        watch_seq(f, flight, &batch->step.seqs[s]);
+        watch_seq(f, inflight_step, &batch->step.seqs[s]);
     run_step(f, batch);
-    f->drawn = realloc(f->drawn, (batch->n_samples + 1) * sizeof(*f->drawn));
-    for (uint32_t i = 0; i < batch->n_samples; i++) f->drawn[i] = batch->results[i].token;
-    flight->visited = batch->visited;
+    f->sampled = realloc(f->sampled, (batch->n_samples + 1) * sizeof(*f->sampled));
+    for (uint32_t i = 0; i < batch->n_samples; i++) f->sampled[i] = batch->results[i].token;
+    inflight_step->visited = batch->visited;
     memset(&batch->visited, 0xee, sizeof(batch->visited));
-    memcpy(flight->results, batch->results, bytes);
+    memcpy(inflight_step->results, batch->results, bytes);
     memset(batch->results, 0xee, bytes);
-    flight->totals = malloc(batch->step.n_seqs * sizeof(*flight->totals));
-    memcpy(flight->totals, batch->totals, batch->step.n_seqs * sizeof(*flight->totals));
+    inflight_step->totals = malloc(batch->step.n_seqs * sizeof(*inflight_step->totals));
+    memcpy(inflight_step->totals, batch->totals, batch->step.n_seqs * sizeof(*inflight_step->totals));
     memset(batch->totals, 0xee, batch->step.n_seqs * sizeof(*batch->totals));
-    flight->selected = malloc(batch->step.n_seqs * sizeof(*flight->selected));
-    memcpy(flight->selected, batch->selected, batch->step.n_seqs * sizeof(*flight->selected));
+    inflight_step->selected = malloc(batch->step.n_seqs * sizeof(*inflight_step->selected));
+    memcpy(inflight_step->selected, batch->selected, batch->step.n_seqs * sizeof(*inflight_step->selected));
     memset(batch->selected, 0xee, batch->step.n_seqs * sizeof(*batch->selected));
     assert_int_equal(batch_submitted(batch, &err), 0);
 }
 
-void fixture_land_step(struct fixture *f) {
-    struct flight flight = f->flights[0];
-    f->flights[0] = f->flights[1];
-    f->n_flights--;
-    check_watched(&flight.pages, f->space.pool);
-    check_watched(&flight.blocks, f->space.blocks);
-    memcpy(flight.batch->results, flight.results,
-           flight.batch->n_samples * sizeof(*flight.results));
-    memcpy(flight.batch->totals, flight.totals,
-           flight.batch->step.n_seqs * sizeof(*flight.totals));
-    memcpy(flight.batch->selected, flight.selected,
-           flight.batch->step.n_seqs * sizeof(*flight.selected));
-    flight.batch->visited = flight.visited;
-    flight_fini(&flight);
+void fixture_complete_step(struct fixture *f) {
+    struct inflight_step inflight_step = f->inflight[0];
+    f->inflight[0] = f->inflight[1];
+    f->n_inflight--;
+    check_watched(&inflight_step.pages, f->space.pool);
+    check_watched(&inflight_step.blocks, f->space.blocks);
+    memcpy(inflight_step.batch->results, inflight_step.results,
+           inflight_step.batch->n_samples * sizeof(*inflight_step.results));
+    memcpy(inflight_step.batch->totals, inflight_step.totals,
+           inflight_step.batch->step.n_seqs * sizeof(*inflight_step.totals));
+    memcpy(inflight_step.batch->selected, inflight_step.selected,
+           inflight_step.batch->step.n_seqs * sizeof(*inflight_step.selected));
+    inflight_step.batch->visited = inflight_step.visited;
+    inflight_fini(&inflight_step);
     scheduler_finish_step(f->scheduler, &f->events);
 }
 
@@ -511,8 +511,8 @@ static uint32_t last_mark(const struct fixture *f, const struct engine_request *
     const struct prefill_plan plan =
         prefill_plan_make(&r->prefill, &f->shared.prefill, r->kv.type, r->n_prompt,
                           r->params.n_prompt_logprobs >= 0);
-    const bool by_layers = prefill_way(&plan, 0, f->shared.max_long_rows) == WAY_BY_LAYERS;
-    return by_layers ? decode_mark(&f->space) : 0;
+    const bool layer_major = prefill_order(&plan, 0, f->shared.max_long_rows) == PREFILL_LAYER_MAJOR;
+    return layer_major ? decode_mark(&f->space) : 0;
 }
 
 /* The hash that the prompt's last row sees; then it is over. */
@@ -601,9 +601,9 @@ void fixture_submit(struct fixture *f, struct engine_request *r, uint64_t id) {
 bool fixture_step(struct fixture *f, uint32_t number) {
     struct batch *batch = scheduler_plan(f->scheduler, &f->events);
     if (batch) fixture_submit_step(f, batch);
-    assert_int_equal(scheduler_n_flights(f->scheduler), f->n_flights);
-    bool some = f->n_flights > 0;
-    if (f->n_flights > (batch && run_ahead)) fixture_land_step(f);
+    assert_int_equal(scheduler_n_inflight(f->scheduler), f->n_inflight);
+    bool some = f->n_inflight > 0;
+    if (f->n_inflight > (batch && run_ahead)) fixture_complete_step(f);
     fixture_drain(f, number);
     return some;
 }
@@ -634,8 +634,8 @@ void client_check(const struct client *c) {
     assert_int_equal(c->last.n_generated, c->expected.n_generated);
     assert_int_equal(c->last.kv.n_resident, c->expected.n_resident);
     assert_int_equal(c->last.kv.n_evicted, c->expected.n_evicted);
-    if (c->bounded) assert_true(c->last.kv.kept_mass == (float)c->expected.n_stored);
-    else assert_true(isnan(c->last.kv.kept_mass));
+    if (c->bounded) assert_true(c->last.kv.retained_attention == (float)c->expected.n_stored);
+    else assert_true(isnan(c->last.kv.retained_attention));
 }
 
 void client_fill_prompt(struct engine_request *r) {

@@ -51,10 +51,10 @@ struct page {
 };
 
 /* A step on its way: what it will hand out, and the pages it was given. */
-struct flight {
+struct inflight_step {
     struct batch *batch;
     struct sample_result *results; /* [batch->n_samples] */
-    struct keep_total *totals;     /* [batch->step.n_seqs] */
+    struct evict_total *totals;     /* [batch->step.n_seqs] */
     struct select_total *selected; /* [batch->step.n_seqs] */
     struct sparse_totals visited;
     struct page_list pages, blocks;
@@ -68,15 +68,15 @@ struct fixture {
     struct event_list events;
     struct page *memory; /* [n_pages] */
     struct kv_pool pool; /* the same, as policies see it */
-    struct kv_store store;
+    struct host_pool store;
     struct kv_swaps swaps;
     uint32_t n_pages, max_rows, max_seqs;
-    uint64_t rows_run, drawn_rows_run;
-    struct flight flights[MAX_FLIGHTS]; /* [n_flights], the oldest first */
-    uint32_t n_flights;
-    uint32_t *drawn; /* by the newest step, by sample row */
+    uint64_t rows_run, sampled_rows_run;
+    struct inflight_step inflight[MAX_INFLIGHT]; /* [n_inflight], the oldest first */
+    uint32_t n_inflight;
+    uint32_t *sampled; /* by the newest step, by sample row */
     const struct sequence *long_seq; /* of the newest slice, */
-    struct long_slice next_slice;    /* and what its next one must be, but for n_rows */
+    struct layer_slice next_slice;    /* and what its next one must be, but for n_rows */
     uint64_t n_slices, n_chunks;     /* these are sparse */
 };
 
@@ -122,7 +122,7 @@ void client_check(const struct client *c); /* it has what it gives alone */
 void fixture_submit(struct fixture *f, struct engine_request *r, uint64_t id);
 /* Runs a batch of the scheduler's plan, and lands the oldest one. */
 void fixture_submit_step(struct fixture *f, struct batch *batch);
-void fixture_land_step(struct fixture *f);
+void fixture_complete_step(struct fixture *f);
 /* Takes the events; step_number, if not 0: each client gets one event a step. */
 void fixture_drain(struct fixture *f, uint32_t step_number);
 /* Plans and lands; false when there is nothing left to do. */

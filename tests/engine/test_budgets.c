@@ -115,7 +115,7 @@ static void a_budget_that_is_never_exhausted_changes_nothing(void **state) {
         r.kv = choices[i];
         answer_one(engine, &r, &a);
         assert_int_equal(a.last.n_cached, 0);
-        assert_true(isnan(a.last.kv.kept_mass));
+        assert_true(isnan(a.last.kv.retained_attention));
         assert_int_equal(a.last.kv.n_evicted, 0);
         answers_assert_same(&expected, &a);
         answer_forget(&a);
@@ -205,7 +205,7 @@ static void answers_depend_on_the_budget_alone(void **state) {
     answer_alone(recipes, alone, N);
     for (int i = 1; i < N; i += 2)
         if (alone[i].last.kv.n_evicted > 0)
-            assert_true(isnan(alone[i].last.kv.kept_mass) == (recipes[i].kv.type == KV_STREAMING));
+            assert_true(isnan(alone[i].last.kv.retained_attention) == (recipes[i].kv.type == KV_STREAMING));
     const struct engine_stats stats = compare_with_alone(recipes, alone, N, 200, 300);
     assert_true(stats.kv_evicted[KV_STREAMING] > 0 && stats.kv_evicted[KV_HEAVY_HITTER] > 0);
     assert_int_equal(stats.kv_evicted[KV_FULL], 0);
@@ -263,7 +263,7 @@ static void a_long_text_needs_only_the_room_of_its_budget(void **state) {
     assert_int_equal(a.last.reason, FINISH_LENGTH);
     assert_int_equal(a.last.kv.n_resident, 256);
     assert_int_equal(a.last.kv.n_evicted, 6400 + 19 - 256);
-    assert_true(a.last.kv.kept_mass > 0 && a.last.kv.kept_mass < 1);
+    assert_true(a.last.kv.retained_attention > 0 && a.last.kv.retained_attention < 1);
     answer_forget(&a);
     answers_leave_no_page(engine);
     engine_destroy(engine);

@@ -53,7 +53,7 @@ static struct engine_stats random_load(struct fixture *f, struct load load) {
     f->space.batch_invariant = load.batch_invariant;
     f->shared.prefill.min_sparse_tokens = 100;
     srand(load.seed);
-    for (uint32_t i = 0, n = 1; i < N || scheduler_n_live(f->scheduler) + f->n_flights > 0; n++) {
+    for (uint32_t i = 0, n = 1; i < N || scheduler_n_live(f->scheduler) + f->n_inflight > 0; n++) {
         for (int k = rand() % 3; k > 0 && i < N; k--, i++) {
             struct engine_request r =
                 client_request(&clients[i], 1 + (uint32_t)rand() % (rand() % 4 ? 300 : 900),
@@ -342,20 +342,20 @@ static const double cold_s = 8e-3;
 struct machine {
     bool has_indexed, has_visited;
     double free_s;              /* when it has done everything */
-    double done_s[MAX_FLIGHTS]; /* of the flights, the oldest first */
+    double done_s[MAX_INFLIGHT]; /* of the flights, the oldest first */
 };
 
 /* One slice of a layer takes 3 ms more for the index. */
 static double index_s_of(const struct batch *batch) {
-    const struct long_slice *slice = &batch->slice;
-    if (batch->kind != PACE_SLICE || slice->layer + 1 == N_LAYERS) return 0;
+    const struct layer_slice *slice = &batch->slice;
+    if (batch->kind != STEP_TIME_SLICE || slice->layer + 1 == N_LAYERS) return 0;
     return slice->first_row + slice->n_rows == slice->n_prompt_rows ? 3e-3 : 0;
 }
 
 /* Rows of a sparse prompt see MOST_SEEN slots at most; writes what they saw in all. */
 static double rows_s_of(struct batch *batch) {
     double us = ROW_US * (double)batch->step.n_rows;
-    if (batch->kind == PACE_SLICE && batch->slice.layer == 0)
+    if (batch->kind == STEP_TIME_SLICE && batch->slice.layer == 0)
         return 1e-6 * ENTER_US * batch->step.n_rows;
     for (uint32_t i = batch->step.n_decode; i < batch->step.n_seqs; i++) {
         const struct step_seq *seq = &batch->step.seqs[i];
@@ -383,17 +383,17 @@ static double cold_s_of(struct machine *m, const struct batch *batch) {
 static void machine_step(struct machine *m, struct fixture *f) {
     struct batch *batch = scheduler_plan(f->scheduler, &f->events);
     if (batch) {
-        const double step_s = batch->kind == PACE_STEP ? 2e-3 : 0;
+        const double step_s = batch->kind == STEP_TIME_STEP ? 2e-3 : 0;
         m->free_s = (m->free_s > clock_s ? m->free_s : clock_s) + step_s + rows_s_of(batch);
         batch->visited.index_s = index_s_of(batch);
         m->free_s += batch->visited.index_s + cold_s_of(m, batch);
-        m->done_s[f->n_flights] = m->free_s;
+        m->done_s[f->n_inflight] = m->free_s;
         fixture_submit_step(f, batch);
     }
-    if (f->n_flights <= (batch && run_ahead)) return;
+    if (f->n_inflight <= (batch && run_ahead)) return;
     clock_s = m->done_s[0];
     m->done_s[0] = m->done_s[1];
-    fixture_land_step(f);
+    fixture_complete_step(f);
     fixture_drain(f, 0);
 }
 

@@ -134,13 +134,13 @@ static int fake_totals(struct backend *be, struct select_total *totals, struct e
     return 0;
 }
 
-static int fake_keep(struct backend *be, const struct attn_args *args, struct error *err) {
+static int fake_evict(struct backend *be, const struct attn_args *args, struct error *err) {
     (void)be, (void)args, (void)err;
     return 0;
 }
 
-static int fake_keep_totals(struct backend *be, const struct kv_pool *kv,
-                            struct keep_total *totals, struct error *err) {
+static int fake_evict_totals(struct backend *be, const struct kv_pool *kv,
+                            struct evict_total *totals, struct error *err) {
     (void)be, (void)kv, (void)totals, (void)err;
     return 0;
 }
@@ -169,7 +169,7 @@ static void long_prompts_get_a_tenth_of_the_share(void **state) {
     const struct layer_group group = {0, 1, 2};
     config.groups = &group;
     config.n_groups = 1;
-    config.kv_store_bytes = 1; /* dense ones that leave for it go layer by layer, too */
+    config.host_pool_bytes = 1; /* dense ones that leave for it go layer by layer, too */
     assert_int_equal(long_rows(&config, 1000000, device, 0), 0);
     ops.select = fake_select;
     ops.select_totals = fake_totals;
@@ -191,33 +191,33 @@ static void the_store_has_whole_blocks(void **state) {
     const struct backend_ops can = {.select = fake_select, .select_totals = fake_totals};
     struct backend backend = {.ops = &can};
     struct engine_config config = {.kv_dtype = DTYPE_BF16, .backend = &backend, .groups = groups,
-                                   .n_groups = 2, .kv_store_bytes = 3 * block - 1};
+                                   .n_groups = 2, .host_pool_bytes = 3 * block - 1};
     const struct model_config model = {.n_layers = 9, .n_kv_heads = 4, .head_dim = 128};
-    struct kv_store store;
+    struct host_pool store;
     struct error err = {0};
-    assert_int_equal(memory_plan_store(&store, &config, &model, &err), 0);
-    assert_int_equal(kv_store_block_bytes(&store), block);
+    assert_int_equal(memory_plan_host_pool(&store, &config, &model, &err), 0);
+    assert_int_equal(host_pool_block_bytes(&store), block);
     assert_int_equal(store.n_blocks, 2);
-    config.kv_store_fp8 = true; /* and a byte for each head's keys and values */
-    assert_int_equal(memory_plan_store(&store, &config, &model, &err), 0);
-    assert_int_equal(kv_store_block_bytes(&store), 5 * 64 * (2 * 4 * 128 + 16));
+    config.host_pool_fp8 = true; /* and a byte for each head's keys and values */
+    assert_int_equal(memory_plan_host_pool(&store, &config, &model, &err), 0);
+    assert_int_equal(host_pool_block_bytes(&store), 5 * 64 * (2 * 4 * 128 + 16));
     assert_int_equal(store.n_blocks, 5);
-    config.kv_store_fp8 = false;
+    config.host_pool_fp8 = false;
     config.kv_dtype = DTYPE_FP8; /* what pages have is what is stored */
-    assert_int_equal(memory_plan_store(&store, &config, &model, &err), 0);
+    assert_int_equal(memory_plan_host_pool(&store, &config, &model, &err), 0);
     assert_true(store.fp8);
-    assert_int_equal(kv_store_block_bytes(&store), 5 * 64 * (2 * 4 * 128 + 16));
+    assert_int_equal(host_pool_block_bytes(&store), 5 * 64 * (2 * 4 * 128 + 16));
     config.kv_dtype = DTYPE_BF16;
     uint32_t windows[9] = {[6] = 512}; /* what sees its window only, leaves nothing */
     struct model_config windowed = model;
     windowed.windows = windows;
-    assert_int_equal(memory_plan_store(&store, &config, &windowed, &err), 0);
-    assert_int_equal(kv_store_block_bytes(&store), block / 5 * 4);
+    assert_int_equal(memory_plan_host_pool(&store, &config, &windowed, &err), 0);
+    assert_int_equal(host_pool_block_bytes(&store), block / 5 * 4);
     assert_int_equal(store.n_blocks, 3);
-    config.kv_store_bytes = block - 1;
-    assert_int_equal(memory_plan_store(&store, &config, &model, &err), ERR_INVALID);
-    config.kv_store_bytes = 0;
-    assert_int_equal(memory_plan_store(&store, &config, &model, &err), 0);
+    config.host_pool_bytes = block - 1;
+    assert_int_equal(memory_plan_host_pool(&store, &config, &model, &err), ERR_INVALID);
+    config.host_pool_bytes = 0;
+    assert_int_equal(memory_plan_host_pool(&store, &config, &model, &err), 0);
     assert_int_equal(store.n_blocks, 0);
 }
 
@@ -225,24 +225,24 @@ static void the_store_has_whole_blocks(void **state) {
 static void without_selections_a_block_is_for_all_layers(void **state) {
     (void)state;
     const struct layer_group groups[] = {{0, 2, 9}};
-    const struct backend_ops ops = {.select_totals = fake_totals, .keep_decode = fake_keep,
-                                    .keep_prefill = fake_keep, .keep_totals = fake_keep_totals};
+    const struct backend_ops ops = {.select_totals = fake_totals, .evict_decode = fake_evict,
+                                    .evict_chunk = fake_evict, .evict_totals = fake_evict_totals};
     struct backend backend = {.ops = &ops};
     const struct model_config model = {.n_layers = 9, .n_kv_heads = 4, .head_dim = 128};
     const uint64_t plain = 9 * 64 * 2 * 4 * 128 * 2;
     struct engine_config config = {.kv_dtype = DTYPE_BF16, .backend = &backend, .groups = groups,
-                                   .n_groups = 1, .kv_store_bytes = 4 * plain,
-                                   .kv_store_fp8 = true};
-    struct kv_store store;
+                                   .n_groups = 1, .host_pool_bytes = 4 * plain,
+                                   .host_pool_fp8 = true};
+    struct host_pool store;
     struct error err = {0};
-    assert_int_equal(memory_plan_store(&store, &config, &model, &err), 0);
-    assert_int_equal(kv_store_block_bytes(&store), plain);
+    assert_int_equal(memory_plan_host_pool(&store, &config, &model, &err), 0);
+    assert_int_equal(host_pool_block_bytes(&store), plain);
     assert_int_equal(store.n_blocks, 4);
     config.bounded_caches = true;
-    assert_int_equal(memory_plan_store(&store, &config, &model, &err), 0);
+    assert_int_equal(memory_plan_host_pool(&store, &config, &model, &err), 0);
     const uint64_t pages = 9 * memory_plan_pages(&config, &model).page_bytes;
-    assert_true(pages > plain && kv_store_block_bytes(&store) >= pages);
-    assert_true(kv_store_block_bytes(&store) < pages + plain / 9);
+    assert_true(pages > plain && host_pool_block_bytes(&store) >= pages);
+    assert_true(host_pool_block_bytes(&store) < pages + plain / 9);
 }
 
 enum { TOKENS = 1000000, GENERATED = 100, N_DENSE = 8 };
@@ -253,7 +253,7 @@ struct million {
     struct backend be;
     struct model_config model;
     struct engine_config config;
-    struct kv_store store;
+    struct host_pool store;
     struct kv_pool pool;
     uint32_t n_long;
 };
@@ -262,13 +262,13 @@ static const struct layer_group million_groups[] = {{2, 4, 8}, {8, 10, 18}, {18,
 
 /* What is left when weights, activations and the index have theirs: of 85 GB 14, 2 and 1.5, and the
  * driver's 0.6. */
-static int plan_million(struct million *m, uint64_t store_bytes, struct error *err) {
+static int plan_million(struct million *m, uint64_t host_pool_bytes, struct error *err) {
     *m = (struct million){
         .ops = {.attn_index = no_index, .sparse_totals = no_totals, .select = fake_select,
                 .select_totals = fake_totals},
         .model = {.n_layers = 32, .dim = 4096, .n_heads = 32, .n_kv_heads = 8, .head_dim = 128},
         .config = {.kv_dtype = DTYPE_BF16, .device_share = 0.97, .sparse_prefill = true,
-                   .groups = million_groups, .n_groups = 3, .kv_store_bytes = store_bytes,
+                   .groups = million_groups, .n_groups = 3, .host_pool_bytes = host_pool_bytes,
                    .max_batched_tokens = 2048, .max_long_rows = TOKENS}};
     const uint64_t giga = 1000000000, total = 85 * giga, used = (uint64_t)(18.1 * 1e9);
     m->be = (struct backend){.ops = &m->ops, .act_dtype = DTYPE_BF16};
@@ -278,7 +278,7 @@ static int plan_million(struct million *m, uint64_t store_bytes, struct error *e
         memory_plan_long_rows(&m->config, &m->model, TOKENS + GENERATED, device, 0);
     device.free -= decoder_long_bytes(&m->model, m->n_long, DTYPE_BF16);
     m->pool = memory_plan_pages(&m->config, &m->model);
-    const int rc = memory_plan_store(&m->store, &m->config, &m->model, err);
+    const int rc = memory_plan_host_pool(&m->store, &m->config, &m->model, err);
     const struct longest_text longest = {.n_layers = 32, .n_tokens = TOKENS + GENERATED,
                                          .long_rows = m->n_long, .store = &m->store};
     return rc ? rc : memory_plan_kv(&m->pool, &m->config, &longest, device, 0, err);
@@ -297,7 +297,7 @@ static void a_million_tokens_fit_where_most_of_them_leave(void **state) {
     assert_int_equal(page_pool_create(&space.pool, m.pool.n_pages, &err), 0);
     struct kv_plan plan = kv_plan_make(&choice, TOKENS, GENERATED);
     kv_plan_by_layers(&plan, &space, m.n_long);
-    assert_true(plan.by_layers);
+    assert_true(plan.layer_major);
     const struct kv_amount most = plan.policy->most(&space, &plan);
     assert_true(most.pages <= m.pool.n_pages && most.blocks <= m.store.n_blocks);
     /* Beside it there are 16,384 tokens for others, of every layer. */
@@ -325,7 +325,7 @@ static void what_leaves_and_what_windows_pass_need_no_room(void **state) {
                                         [8] = WINDOW};
     const struct layer_group group = {1, 3, N_LAYERS};
     const struct kv_choice choice = {.type = KV_OFFLOAD, .n_selected = 64, .n_tail = 64};
-    const struct kv_store store = {.n_planes = 4, .n_blocks = PAGES};
+    const struct host_pool store = {.n_host_layers = 4, .n_blocks = PAGES};
     struct longest_text text = {.n_layers = N_LAYERS, .n_tokens = TEXT, .n_windowed = 5,
                                 .window = WINDOW, .step_rows = STEP, .long_rows = TEXT,
                                 .store = &store};
@@ -335,8 +335,8 @@ static void what_leaves_and_what_windows_pass_need_no_room(void **state) {
     struct engine_config config = {0};
     const struct device_memory any = {0};
     struct error err = {0};
-    const uint64_t n_near = kv_n_pages(WINDOW - 1 + STEP) + 1,
-                   need = PAGES + 5 * n_near + 2 * PAGES;
+    const uint64_t n_in_window = kv_n_pages(WINDOW - 1 + STEP) + 1,
+                   need = PAGES + 5 * n_in_window + 2 * PAGES;
     config.kv_cache_bytes = need * pool.page_bytes - 1;
     assert_int_equal(memory_plan_kv(&pool, &config, &text, any, 0, &err), ERR_NOMEM);
     config.kv_cache_bytes = round_up(need, N_LAYERS) * pool.page_bytes;
@@ -346,7 +346,7 @@ static void what_leaves_and_what_windows_pass_need_no_room(void **state) {
     struct kv_plan plan = kv_plan_make(&choice, TEXT - 100, 100);
     plan.step_rows = STEP;
     kv_plan_by_layers(&plan, &space, TEXT);
-    assert_true(plan.by_layers);
+    assert_true(plan.layer_major);
     assert_true(plan.policy->most(&space, &plan).pages <= pool.n_pages);
     page_pool_destroy(space.pool);
 }

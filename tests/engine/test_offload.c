@@ -23,21 +23,21 @@ enum { N_PLANES = 6, MAX_SELECTED = 256 };
 static const char *model_dir;
 static struct backend *backend;
 static struct backend_ops ops; /* the backend's, but for one: */
-static int (*real_repeat)(struct backend *be, uint32_t n_rows, repeat_body body, void *ctx,
+static int (*real_run_graph)(struct backend *be, uint32_t n_rows, graph_body body, void *ctx,
                           struct error *err);
-static const void *recordings[4]; /* the first that came since n_recordings was 0 */
-static uint32_t n_recordings;
+static const void *graphs[4]; /* the first that came since n_graphs was 0 */
+static uint32_t n_graphs;
 static const struct layer_group groups[2] = {{2, 4, 6}, {6, 8, 12}};
 
 enum kind { PLAIN, INVARIANT, WITHOUT_GROUPS };
 
 /* Remembers the bodies that a device would have recorded. */
-static int remembering_repeat(struct backend *be, uint32_t n_rows, repeat_body body, void *ctx,
+static int remembering_run_graph(struct backend *be, uint32_t n_rows, graph_body body, void *ctx,
                               struct error *err) {
     uint32_t i = 0;
-    while (i < n_recordings && recordings[i] != ctx) i++;
-    if (i == n_recordings && i < 4) recordings[n_recordings++] = ctx;
-    return real_repeat(be, n_rows, body, ctx, err);
+    while (i < n_graphs && graphs[i] != ctx) i++;
+    if (i == n_graphs && i < 4) graphs[n_graphs++] = ctx;
+    return real_run_graph(be, n_rows, body, ctx, err);
 }
 
 /* Sizes in blocks of PAGE_TOKENS tokens; n_store 0: there is no store. */
@@ -68,16 +68,16 @@ static struct engine *start(struct room room) {
                                  .n_kv_heads = model.n_kv_heads,
                                  .head_dim = model.head_dim,
                                  .tracked = true};
-    const struct kv_store store = {.dtype = DTYPE_F32,
-                                   .n_planes = N_PLANES,
+    const struct host_pool store = {.dtype = DTYPE_F32,
+                                   .n_host_layers = N_PLANES,
                                    .n_kv_heads = model.n_kv_heads,
                                    .head_dim = model.head_dim};
     config.kv_cache_bytes = (uint64_t)room.n_blocks * model.n_layers * kv_page_bytes(&pool);
-    config.kv_store_bytes = room.n_store * kv_store_block_bytes(&store);
+    config.host_pool_bytes = room.n_store * host_pool_block_bytes(&store);
     model_config_fini(&model);
     if (engine_create(&engine, &config, &err)) fail_msg("%s", err.text);
     assert_int_equal(engine_info(engine)->selections, room.kind != WITHOUT_GROUPS);
-    assert_int_equal(engine_info(engine)->store_tokens, room.n_store * PAGE_TOKENS);
+    assert_int_equal(engine_info(engine)->host_pool_tokens, room.n_store * PAGE_TOKENS);
     return engine;
 }
 
@@ -107,7 +107,7 @@ static void finish(struct engine *engine) {
     struct engine_stats stats;
     answers_leave_no_page(engine);
     engine_stats(engine, &stats);
-    assert_int_equal(stats.store_used_bytes, 0);
+    assert_int_equal(stats.host_pool_used_bytes, 0);
     engine_destroy(engine);
 }
 
@@ -192,7 +192,7 @@ static void answers_depend_on_the_selection_alone(void **state) {
         stats = answers_compare(start(rooms[i % 3]), recipes, alone, N);
         assert_int_equal(stats.n_preempted, 0);
         assert_true(stats.n_fetched > 0 && stats.n_chosen > stats.n_fetched);
-        assert_int_equal(stats.store_used_bytes, 0);
+        assert_int_equal(stats.host_pool_used_bytes, 0);
     }
     assert_true(late_backend_end() > 0);
     for (int i = 0; i < N; i++) answer_forget(&alone[i]);
@@ -218,38 +218,38 @@ static void swapping_changes_no_bit(void **state) {
             answers_compare(start((struct room){30, 300, 64, PLAIN}), recipes, alone, N);
         assert_true(stats.n_preempted > 0 && stats.n_swapped_in > 0);
         assert_true(stats.n_swapped_in <= stats.n_swapped_out);
-        assert_int_equal(stats.store_used_bytes, 0);
+        assert_int_equal(stats.host_pool_used_bytes, 0);
     }
     late_backend_end();
     for (int i = 0; i < N; i++) answer_forget(&alone[i]);
 }
 
 /* Steps with budgets, with selections, with both and with neither have other operations. */
-static void each_kind_of_step_has_its_own_recording(void **state) {
+static void each_kind_of_step_has_its_own_graph(void **state) {
     (void)state;
     struct engine *engine = start((struct room){60, 20, 512, PLAIN});
     struct answer answers[2] = {0};
     srand(9);
     struct recipe r = make_recipe(300, 200);
-    n_recordings = 0;
+    n_graphs = 0;
     answer_one(engine, &r, &answers[0]);
-    assert_int_equal(n_recordings, 1);
+    assert_int_equal(n_graphs, 1);
     answer_forget(&answers[0]);
     const struct kv_choice selects = selecting(64, 64, false);
     const struct kv_choice bounded = {.type = KV_STREAMING, .n_recent = 50, .chunk = 64};
     r.kv = selects;
     answer_one(engine, &r, &answers[0]);
-    assert_int_equal(n_recordings, 2);
+    assert_int_equal(n_graphs, 2);
     answer_forget(&answers[0]);
     r.kv = bounded;
     answer_one(engine, &r, &answers[0]);
-    assert_int_equal(n_recordings, 3);
+    assert_int_equal(n_graphs, 3);
     answer_forget(&answers[0]);
     recipe_submit(engine, &r, &answers[0]);
     r.kv = selects;
     recipe_submit(engine, &r, &answers[1]);
     answers_wait(engine, answers, 2);
-    assert_int_equal(n_recordings, 4);
+    assert_int_equal(n_graphs, 4);
     for (int i = 0; i < 2; i++) answer_forget(&answers[i]);
     finish(engine);
 }
@@ -304,7 +304,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(selections_that_cannot_be_had_are_refused),
         cmocka_unit_test(groups_must_be_layers_of_the_model),
-        cmocka_unit_test(each_kind_of_step_has_its_own_recording),
+        cmocka_unit_test(each_kind_of_step_has_its_own_graph),
         cmocka_unit_test(a_selection_of_everything_changes_nothing),
         cmocka_unit_test(it_does_not_matter_where_tokens_wait),
         cmocka_unit_test(answers_depend_on_the_selection_alone),
@@ -318,8 +318,8 @@ int main(int argc, char **argv) {
     }
     model_dir = argv[1];
     ops = *backend->ops;
-    real_repeat = ops.repeat;
-    ops.repeat = remembering_repeat;
+    real_run_graph = ops.run_graph;
+    ops.run_graph = remembering_run_graph;
     backend->ops = &ops;
     int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
     backend->ops->destroy(backend);

@@ -50,8 +50,8 @@ struct room {
 
 static struct engine_config config_of(struct room room) {
     const struct kv_pool pool = {.dtype = DTYPE_F32, .n_kv_heads = 2, .head_dim = 16};
-    const struct kv_store store = {
-        .dtype = DTYPE_F32, .n_planes = N_PLANES, .n_kv_heads = 2, .head_dim = 16};
+    const struct host_pool store = {
+        .dtype = DTYPE_F32, .n_host_layers = N_PLANES, .n_kv_heads = 2, .head_dim = 16};
     return (struct engine_config){
         .model_dir = model_dir,
         .backend = backend,
@@ -60,7 +60,7 @@ static struct engine_config config_of(struct room room) {
         .max_queued = 64,
         .kv_dtype = DTYPE_F32,
         .kv_cache_bytes = (room.n_pages ? room.n_pages : 4000) * kv_page_bytes(&pool),
-        .kv_store_bytes = 1000 * kv_store_block_bytes(&store),
+        .host_pool_bytes = 1000 * host_pool_block_bytes(&store),
         .prefix_caching = room.prefix_caching,
         .groups = &group,
         .n_groups = 1,
@@ -139,7 +139,7 @@ static void answers_do_not_depend_on_pages_or_places(void **state) {
         const struct room room = {i % 2 ? 0 : n_pages, rows, i / 2 % 2};
         const struct engine_stats stats =
             answers_compare(start(room), recipes, alone, N_RECIPES);
-        assert_int_equal(stats.store_used_bytes, 0);
+        assert_int_equal(stats.host_pool_used_bytes, 0);
         assert_true((stats.n_preempted > 0) == (room.n_pages > 0));
         n_swapped_in += stats.n_swapped_in;
     }

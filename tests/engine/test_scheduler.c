@@ -49,7 +49,7 @@ static void check_selected(const struct engine_stats *stats, const struct client
     assert_int_equal(stats->n_chosen, n_chosen);
     assert_int_equal(stats->n_fetched, n_fetched);
     assert_int_equal(stats->n_copies, n_copies);
-    assert_int_equal(stats->store_used_bytes, 0);
+    assert_int_equal(stats->host_pool_used_bytes, 0);
     assert_true((n_fetched > 0) == some && (n_chosen > n_fetched) == some);
     assert_true((device.n_stored > 0) == some);
 }
@@ -69,7 +69,7 @@ static struct engine_stats random_load(enum mix mixed, bool batch_invariant, uin
     f.space.batch_invariant = batch_invariant;
     if (mixed == HALF_SELECT) fixture_add_store(&f, n_pages / 2);
     srand(seed);
-    for (uint32_t i = 0, n = 1; i < N || scheduler_n_live(f.scheduler) + f.n_flights > 0; n++) {
+    for (uint32_t i = 0, n = 1; i < N || scheduler_n_live(f.scheduler) + f.n_inflight > 0; n++) {
         for (int k = rand() % 3; k > 0 && i < N; k--, i++) {
             struct engine_request r =
                 client_request(&clients[i], 1 + (uint32_t)rand() % longest,
@@ -97,7 +97,7 @@ static struct engine_stats random_load(enum mix mixed, bool batch_invariant, uin
     assert_int_equal(stats.kv_evicted[KV_FULL] + stats.kv_evicted[KV_OFFLOAD], 0);
     check_selected(&stats, clients, N, mixed == HALF_SELECT);
     assert_int_equal(stats.kv_resident[KV_FULL] + stats.kv_resident[KV_STREAMING], 0);
-    assert_true((f.drawn_rows_run > 0) == run_ahead);
+    assert_true((f.sampled_rows_run > 0) == run_ahead);
     fixture_fini(&f);
     free(clients);
     return stats;
@@ -336,7 +336,7 @@ static void prompts_of_a_step_share_their_slots(void **state) {
         assert_true(n_slots <= MOST || step->n_seqs - step->n_decode == 1);
         shared |= step->n_seqs - step->n_decode > 1;
         fixture_submit_step(&f, batch);
-        fixture_land_step(&f);
+        fixture_complete_step(&f);
         fixture_drain(&f, 0);
     }
     assert_true(shared);

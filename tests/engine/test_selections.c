@@ -340,7 +340,7 @@ static struct engine_stats random_long_prompts(uint32_t n_blocks) {
     fixture_set_layers(&f, 6);
     fixture_add_store(&f, n_blocks);
     srand(11);
-    for (uint32_t i = 0, n = 1; i < N || scheduler_n_live(f.scheduler) + f.n_flights > 0; n++) {
+    for (uint32_t i = 0, n = 1; i < N || scheduler_n_live(f.scheduler) + f.n_inflight > 0; n++) {
         for (int k = rand() % 3; k > 0 && i < N; k--, i++) {
             const uint32_t n_prompt = (i % 2 ? 577 : 100) + (uint32_t)rand() % 64;
             struct engine_request r =
@@ -357,7 +357,7 @@ static struct engine_stats random_long_prompts(uint32_t n_blocks) {
     for (int i = 0; i < N; i++) client_check(&clients[i]);
     scheduler_stats(f.scheduler, &stats);
     assert_true(f.n_slices > 0 && stats.n_preempted > 0 && stats.n_cancelled > 0);
-    assert_int_equal(stats.store_used_bytes, 0);
+    assert_int_equal(stats.host_pool_used_bytes, 0);
     fixture_fini(&f);
     free(clients);
     return stats;

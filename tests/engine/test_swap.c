@@ -76,7 +76,7 @@ static void end_pair(struct pair *p) {
     for (int i = 0; i < 2; i++) client_check(&p->clients[i]);
     p->stats = stats_of(&p->f);
     assert_int_equal(p->stats.n_preempted, 1);
-    assert_int_equal(p->stats.store_used_bytes, 0);
+    assert_int_equal(p->stats.host_pool_used_bytes, 0);
     fixture_fini(&p->f);
 }
 
@@ -134,10 +134,10 @@ static void tokens_that_were_moved_stay_where_they_are(void **state) {
     const struct engine_stats stats = stats_of(&p.f);
     const uint32_t n_pages = (uint32_t)stats.n_swapped_out, n_text = n_pages - 3 - 1;
     assert_true(n_text > 5 && n_text < 8); /* pages of the filter layer; 3, and the state */
-    const uint64_t block_bytes = kv_store_block_bytes(&p.f.store),
+    const uint64_t block_bytes = host_pool_block_bytes(&p.f.store),
                    n_blocks = (n_pages * p.f.pool.page_bytes + block_bytes - 1) / block_bytes;
-    assert_true(stats.store_used_bytes >= (n_blocks + 2 * (n_text - 1)) * block_bytes);
-    assert_true(stats.store_used_bytes <= (n_blocks + 2 * n_text) * block_bytes);
+    assert_true(stats.host_pool_used_bytes >= (n_blocks + 2 * (n_text - 1)) * block_bytes);
+    assert_true(stats.host_pool_used_bytes <= (n_blocks + 2 * n_text) * block_bytes);
     end_pair(&p);
     assert_int_equal(p.stats.n_swapped_in, n_pages);
 }
@@ -218,7 +218,7 @@ static void what_others_use_stays_where_it_is(void **state) {
     struct fixture f;
     struct client clients[2] = {0};
     begin_sharing(&f, clients, PLENTY);
-    const uint64_t page_bytes = f.pool.page_bytes, used = stats_of(&f).store_used_bytes;
+    const uint64_t page_bytes = f.pool.page_bytes, used = stats_of(&f).host_pool_used_bytes;
     assert_true(used >= N_LAYERS * page_bytes && used <= 3 * N_LAYERS * page_bytes);
     fixture_run(&f);
     for (int i = 0; i < 2; i++) client_check(&clients[i]);
@@ -236,7 +236,7 @@ static void without_its_beginning_it_is_computed_again(void **state) {
         struct fixture f;
         struct client clients[3] = {0};
         begin_sharing(&f, clients, n_blocks[i]);
-        assert_true(stats_of(&f).store_used_bytes > 0);
+        assert_true(stats_of(&f).host_pool_used_bytes > 0);
         struct engine_request r = plain_request(&clients[2], 500, 60, 5);
         r.priority = -1;
         fixture_submit(&f, &r, 3);
@@ -244,7 +244,7 @@ static void without_its_beginning_it_is_computed_again(void **state) {
         for (int k = 0; k < 3; k++) client_check(&clients[k]);
         if (i == 0) assert_int_equal(f.rows_run, least_rows);
         else assert_true(f.rows_run > least_rows);
-        assert_int_equal(stats_of(&f).store_used_bytes, 0);
+        assert_int_equal(stats_of(&f).host_pool_used_bytes, 0);
         fixture_fini(&f);
     }
 }
@@ -256,8 +256,8 @@ static void who_runs_may_have_the_blocks_of_who_waits(void **state) {
     struct client moving = {0};
     begin_pair(&p, (struct kv_choice){0}, N_BLOCKS_OF_ONE);
     until_one_waits(&p);
-    const uint64_t n_all = N_BLOCKS_OF_ONE * kv_store_block_bytes(&p.f.store);
-    assert_int_equal(stats_of(&p.f).store_used_bytes, n_all);
+    const uint64_t n_all = N_BLOCKS_OF_ONE * host_pool_block_bytes(&p.f.store);
+    assert_int_equal(stats_of(&p.f).host_pool_used_bytes, n_all);
     struct engine_request r = plain_request(&moving, 200, 100, 7);
     r.kv = selecting(false);
     r.priority = -1;
@@ -307,7 +307,7 @@ static void who_has_computed_nothing_has_nothing_to_keep(void **state) {
     fixture_submit(&f, &r, 3);
     fixture_step(&f, 0);
     assert_int_equal(stats_of(&f).n_waiting, 1);
-    assert_int_equal(stats_of(&f).store_used_bytes, 0);
+    assert_int_equal(stats_of(&f).host_pool_used_bytes, 0);
     fixture_run(&f);
     for (int i = 0; i < 3; i++) client_check(&clients[i]);
     assert_int_equal(clients[2].last.n_cached, 256);
@@ -316,8 +316,8 @@ static void who_has_computed_nothing_has_nothing_to_keep(void **state) {
 
 /* Of a text that runs and moves its tokens, the store has those. */
 static void check_blocks(const struct pair *p, bool moves) {
-    const uint64_t used = stats_of(&p->f).store_used_bytes,
-                   block_bytes = kv_store_block_bytes(&p->f.store);
+    const uint64_t used = stats_of(&p->f).host_pool_used_bytes,
+                   block_bytes = host_pool_block_bytes(&p->f.store);
     if (!moves) assert_int_equal(used, 0);
     else assert_true(used >= N_PROMPT / PAGE_TOKENS * block_bytes &&
                      used <= (N_PROMPT + N_GENERATED) / PAGE_TOKENS * block_bytes);
@@ -330,7 +330,7 @@ static void who_waits_may_be_cancelled(void **state) {
         begin_pair(&p, kinds[n_steps % N_KINDS], PLENTY);
         until_one_waits(&p);
         for (uint32_t i = 0; i < n_steps / N_KINDS; i++) fixture_step(&p.f, 0);
-        assert_true(stats_of(&p.f).store_used_bytes > 0);
+        assert_true(stats_of(&p.f).host_pool_used_bytes > 0);
         p.clients[1].cancelled = true;
         scheduler_cancel(p.f.scheduler, 2, &p.f.events);
         check_blocks(&p, n_steps % N_KINDS == 2);
@@ -392,7 +392,7 @@ static void evicted_blocks_are_found_again(void **state) {
     struct engine_stats stats = stats_of(&f);
     assert_int_equal(stats.pages_stored, 4 * N_LAYERS);
     assert_int_equal(stats.n_swapped_out, 4 * N_LAYERS);
-    assert_int_equal(stats.store_used_bytes, 0); /* whoever needs it may have it */
+    assert_int_equal(stats.host_pool_used_bytes, 0); /* whoever needs it may have it */
     f.rows_run = 0;
     assert_int_equal(ask(&f, 300, 0), 256);
     assert_int_equal(f.rows_run, 300 - 256 + 1);
@@ -482,7 +482,7 @@ static struct engine_stats random_load(uint32_t n_pages, uint32_t n_blocks, unsi
     fixture_init(&f, n_pages, 64, 8);
     fixture_add_store(&f, n_blocks);
     srand(seed);
-    for (uint32_t i = 0, n = 1; i < N || scheduler_n_live(f.scheduler) + f.n_flights > 0; n++) {
+    for (uint32_t i = 0, n = 1; i < N || scheduler_n_live(f.scheduler) + f.n_inflight > 0; n++) {
         for (int k = rand() % 3; k > 0 && i < N; k--, i++) {
             struct engine_request r = client_request(&clients[i], 1 + (uint32_t)rand() % 300,
                                                      (uint32_t)rand() % 250);
@@ -499,7 +499,7 @@ static struct engine_stats random_load(uint32_t n_pages, uint32_t n_blocks, unsi
     }
     for (int i = 0; i < N; i++) client_check(&clients[i]);
     const struct engine_stats stats = stats_of(&f);
-    assert_int_equal(stats.store_used_bytes, 0);
+    assert_int_equal(stats.host_pool_used_bytes, 0);
     fixture_fini(&f);
     free(clients);
     return stats;

@@ -39,9 +39,9 @@ static struct engine *start_with(uint32_t n_pages, bool prefix_caching, uint32_t
         .max_queued = 64,
         .kv_dtype = DTYPE_F32,
         .kv_cache_bytes = (n_pages ? n_pages : 1000) * page_bytes,
-        .kv_store_bytes = n_store * page_bytes,
+        .host_pool_bytes = n_store * page_bytes,
         .prefix_caching = prefix_caching,
-        .sparse_prefill = model_has_wide_layers(&model),
+        .sparse_prefill = model_has_full_attention(&model),
         .patterns = patterns,
         .min_sparse_tokens = UINT32_MAX,
         .tokens_only = true};
@@ -135,7 +135,7 @@ static void pages_that_wait_come_back(void **state) {
         struct engine *engine =
             start_with((1 + i % 2) * n_pages, i / 2 % 2, i % 3 ? 1000 : n_pages / 2);
         const struct engine_stats stats = answers_compare(engine, recipes, alone, N_RECIPES);
-        assert_int_equal(stats.store_used_bytes, 0);
+        assert_int_equal(stats.host_pool_used_bytes, 0);
         assert_true(stats.n_swapped_in <= stats.n_swapped_out);
         n_swapped_in += stats.n_swapped_in;
     }

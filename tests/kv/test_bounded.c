@@ -46,7 +46,7 @@ static void begin(struct life *life, struct kv_choice choice, uint32_t n_prompt,
     const struct kv_plan plan = kv_plan_make(&choice, n_prompt, max_tokens);
     assert_int_equal(kv_sequence_init(&life->kv, &life->space, &plan, 0), 0);
     assert_int_equal(life->kv.policy->prepare(&life->kv, NULL), 0);
-    assert_int_equal(life->kv.policy->adopt(&life->kv, NULL, n_prompt), 0);
+    assert_int_equal(life->kv.policy->match(&life->kv, NULL, n_prompt), 0);
 }
 
 static void end(struct life *life) {
@@ -94,7 +94,7 @@ static void run_piece(struct life *life, uint32_t max_rows) {
         life->chunk_begin = chunk_end;
     }
     assert_int_equal(policy->n_resident(&life->kv, life->kv.n_tokens), life->n_slots);
-    policy->publish(&life->kv, NULL, life->kv.n_tokens);
+    policy->insert(&life->kv, NULL, life->kv.n_tokens);
 }
 
 static void run_generated(struct life *life) {

@@ -91,7 +91,7 @@ static size_t oracle_use(struct fixture *f, const struct user *u, size_t n_max) 
     return n;
 }
 
-static void oracle_publish(struct fixture *f, const struct user *u, size_t from, size_t to) {
+static void oracle_insert(struct fixture *f, const struct user *u, size_t from, size_t to) {
     for (size_t n = from + 1; n <= to; n++) {
         struct oracle_block *b = oracle_find(f, u, n);
         if (!b) {
@@ -139,8 +139,8 @@ static void start(struct fixture *f, struct user *u) {
     const uint32_t n_tokens = (uint32_t)n * PAGE_TOKENS;
     begin(f, u, n_tokens, (uint64_t)(rand() % 2));
     uint32_t limit = n_tokens - 1;
-    uint32_t adopted = u->kv.policy->adopt(&u->kv, u->tokens, limit);
-    assert_int_equal(adopted, oracle_use(f, u, limit / PAGE_TOKENS) * PAGE_TOKENS);
+    uint32_t matched = u->kv.policy->match(&u->kv, u->tokens, limit);
+    assert_int_equal(matched, oracle_use(f, u, limit / PAGE_TOKENS) * PAGE_TOKENS);
     check_pages(f, u);
     u->active = true;
 }
@@ -186,8 +186,8 @@ static void advance(struct fixture *f, struct user *u) {
             make_tag(f->tags[u->kv.layers[l].pages[b]], u, l, b);
     check_pages(f, u);
     if (rand() % 2) return;
-    oracle_publish(f, u, u->kv.n_blocks, u->kv.n_tokens / PAGE_TOKENS);
-    u->kv.policy->publish(&u->kv, u->tokens, u->kv.n_tokens);
+    oracle_insert(f, u, u->kv.n_blocks, u->kv.n_tokens / PAGE_TOKENS);
+    u->kv.policy->insert(&u->kv, u->tokens, u->kv.n_tokens);
 }
 
 /* No page is lost: a page is free, or in a sequence, or in a known block. */
@@ -233,10 +233,10 @@ static void compute(struct fixture *f, struct user *u, const char *text, uint64_
     make_tokens(u->tokens, text);
     uint32_t n = (uint32_t)strlen(text) * PAGE_TOKENS;
     begin(f, u, n, salt);
-    uint32_t cached = kv_policy_full.adopt(&u->kv, u->tokens, n);
+    uint32_t cached = kv_policy_full.match(&u->kv, u->tokens, n);
     assert_int_equal(kv_policy_full.reserve(&u->kv, n), 0);
     kv_policy_full.commit(&u->kv, n - cached);
-    kv_policy_full.publish(&u->kv, u->tokens, u->kv.n_tokens);
+    kv_policy_full.insert(&u->kv, u->tokens, u->kv.n_tokens);
 }
 
 static uint32_t cached_tokens(struct fixture *f, const char *text, uint64_t salt) {
@@ -244,7 +244,7 @@ static uint32_t cached_tokens(struct fixture *f, const char *text, uint64_t salt
     make_tokens(u.tokens, text);
     uint32_t n = (uint32_t)strlen(text) * PAGE_TOKENS;
     begin(f, &u, n, salt);
-    uint32_t cached = kv_policy_full.adopt(&u.kv, u.tokens, n);
+    uint32_t cached = kv_policy_full.match(&u.kv, u.tokens, n);
     kv_sequence_fini(&u.kv);
     return cached;
 }

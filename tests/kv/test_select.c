@@ -28,12 +28,12 @@ struct shape {
     uint32_t n_layers, n_windowed, window;
     uint32_t windows[MAX_LAYERS];
     struct layer_group groups[N_GROUPS];
-    uint32_t plane_layers[N_SPARSE];
+    uint32_t host_layer_layers[N_SPARSE];
 };
 
 /* Layers 0, 1, 3 and 4 are dense: 0 and 3 are filters. */
 static struct shape plain = {
-    .n_layers = 7, .groups = {{0, 2, 3}, {3, 5, 7}}, .plane_layers = {2, 5, 6}};
+    .n_layers = 7, .groups = {{0, 2, 3}, {3, 5, 7}}, .host_layer_layers = {2, 5, 6}};
 /* 1 and 4 are filters, and no other layer is dense. */
 static struct shape windowed = {.n_layers = 10,
                                       .n_windowed = 5,
@@ -41,13 +41,13 @@ static struct shape windowed = {.n_layers = 10,
                                       .windows = {WINDOW, 0, WINDOW, 0, 0, WINDOW, WINDOW, 0,
                                                   WINDOW, 0},
                                       .groups = {{1, 3, 4}, {4, 7, 10}},
-                                      .plane_layers = {3, 7, 9}};
+                                      .host_layer_layers = {3, 7, 9}};
 /* The same where all pages are kept, as where all that it may need is taken at once. */
 static struct shape kept = {.n_layers = 10,
                                   .windows = {WINDOW, 0, WINDOW, 0, 0, WINDOW, WINDOW, 0, WINDOW,
                                               0},
                                   .groups = {{1, 3, 4}, {4, 7, 10}},
-                                  .plane_layers = {3, 7, 9}};
+                                  .host_layer_layers = {3, 7, 9}};
 static const struct shape *shape; /* of the running test */
 
 static struct {
@@ -55,17 +55,17 @@ static struct {
 } page_memory[N_PAGES];
 /* Of each block, what it holds as tokens, and as part of pages: writing the one loses the other. */
 static uint32_t block_tags[N_BLOCKS][N_SPARSE];
-static char store_memory[N_BLOCKS][BLOCK_PAGES * sizeof(*page_memory)];
+static char host_pool_memory[N_BLOCKS][BLOCK_PAGES * sizeof(*page_memory)];
 
 static uint32_t tag(uint32_t layer, uint32_t page_of_text) {
     return 1 + layer + page_of_text * MAX_LAYERS;
 }
 
-static int store_pages(struct backend *be, const struct store_args *args, struct error *err) {
+static int pool_pages(struct backend *be, const struct host_pool_args *args, struct error *err) {
     (void)be, (void)err;
     for (uint32_t i = 0; i < args->n; i++) {
         block_tags[args->blocks[i]][args->plane] = page_memory[args->pages[i]].tag;
-        memset(store_memory[args->blocks[i]], 0xee, sizeof(*store_memory));
+        memset(host_pool_memory[args->blocks[i]], 0xee, sizeof(*host_pool_memory));
     }
     return 0;
 }
@@ -86,17 +86,17 @@ static int upload(struct backend *be, void *to, const void *host, size_t bytes,
 
 static int download(struct backend *be, void *host, const void *from, size_t bytes,
                     struct error *err) {
-    memset(block_tags[((char *)host - store_memory[0]) / sizeof(*store_memory)], 0xee,
+    memset(block_tags[((char *)host - host_pool_memory[0]) / sizeof(*host_pool_memory)], 0xee,
            sizeof(*block_tags));
     return upload(be, host, from, bytes, err);
 }
 
-static const struct backend_ops ops = {.store_pages = store_pages, .copy_pages = copy_pages,
+static const struct backend_ops ops = {.pool_pages = pool_pages, .copy_pages = copy_pages,
                                        .upload = upload, .download = download};
 static struct backend backend = {.ops = &ops};
 static const struct kv_pool memory = {.base = page_memory, .page_bytes = sizeof(*page_memory)};
-static const struct kv_store store = {.base = store_memory, .n_blocks = N_BLOCKS,
-                                      .n_planes = N_SPARSE, .dtype = DTYPE_F16,
+static const struct host_pool store = {.base = host_pool_memory, .n_blocks = N_BLOCKS,
+                                      .n_host_layers = N_SPARSE, .dtype = DTYPE_F16,
                                       .n_kv_heads = 1, .head_dim = 1};
 
 struct life {
@@ -107,14 +107,14 @@ struct life {
     uint32_t n_selected, n_tail; /* whole pages, in tokens */
     uint32_t n_prompt, n_most;
     uint32_t n_known;    /* tokens of the text so far */
-    uint32_t n_landed;   /* of them */
+    uint32_t n_done;   /* of them */
     uint32_t n_reserved; /* tokens that there are blocks for, */
     uint32_t n_listed;   /* and pages */
     uint32_t n_left_at;   /* tokens that were stored when sparse layers left; 0: they have not */
     uint32_t n_pages;     /* in the pool */
     uint32_t step_rows;
-    uint32_t n_passed, n_ahead; /* pages of windows' lists: not there any more; and their length */
-    bool late, by_layers, are_gone; /* are_gone: pages that they left */
+    uint32_t n_expired, n_ahead; /* pages of windows' lists: not there any more; and their length */
+    bool late, layer_major, are_gone; /* are_gone: pages that they left */
     bool one_by_one; /* generated tokens come like that when they are computed again */
     bool is_again;   /* or all of the text comes like a prompt */
 };
@@ -159,9 +159,9 @@ static uint32_t state_pages(const struct life *life) {
 static uint32_t text_pages(const struct life *life, uint32_t n_tokens, uint32_t n_sparse,
                            uint32_t step_rows) {
     const uint32_t n_text = pages(n_tokens),
-                   n_near = min(n_text, pages(WINDOW - 1 + step_rows) + 1);
+                   n_in_window = min(n_text, pages(WINDOW - 1 + step_rows) + 1);
     return (shape->n_layers - shape->n_windowed - N_SPARSE) * n_text + n_sparse +
-           shape->n_windowed * n_near + state_pages(life);
+           shape->n_windowed * n_in_window + state_pages(life);
 }
 
 static uint32_t whole_pages(const struct life *life, uint32_t n_tokens) {
@@ -182,8 +182,8 @@ static uint32_t slots_at_leaving(const struct life *life) {
 }
 
 /* Pages that the sequence needs at most where its prompt goes layer by layer, or does not. */
-static uint32_t most_pages(const struct life *life, bool by_layers) {
-    if (by_layers) return later_pages(life) + 2 * pages(life->n_prompt - 1);
+static uint32_t most_pages(const struct life *life, bool layer_major) {
+    if (layer_major) return later_pages(life) + 2 * pages(life->n_prompt - 1);
     if (life->choice.on_device)
         return whole_pages(life, life->n_most) + N_SPARSE * life->n_selected / PAGE_TOKENS;
     return max(whole_pages(life, min(slots_at_leaving(life), life->n_most)), later_pages(life));
@@ -212,7 +212,7 @@ static uint32_t scarce_pages(const struct life *life) {
 
 /* Of what has been computed layer by layer windows have passed most when it begins. */
 static void begin_windows(struct life *life) {
-    life->n_passed = life->n_ahead = life->by_layers ? n_behind(life->n_prompt - 1) : 0;
+    life->n_expired = life->n_ahead = life->layer_major ? n_behind(life->n_prompt - 1) : 0;
 }
 
 static void begin(struct life *life, struct kv_choice choice, uint32_t n_prompt,
@@ -238,8 +238,8 @@ static void begin(struct life *life, struct kv_choice choice, uint32_t n_prompt,
     struct kv_plan plan = kv_plan_make(&choice, n_prompt, max_tokens);
     plan.step_rows = step_rows;
     kv_plan_by_layers(&plan, &life->space, MAX_LONG_ROWS);
-    life->by_layers = goes_by_layers(life, life->n_pages);
-    assert_int_equal(plan.by_layers, life->by_layers);
+    life->layer_major = goes_by_layers(life, life->n_pages);
+    assert_int_equal(plan.layer_major, life->layer_major);
     begin_windows(life);
     assert_int_equal(kv_sequence_init(&life->kv, &life->space, &plan, 0), 0);
     assert_int_equal(life->kv.policy->prepare(&life->kv, NULL), 0);
@@ -265,7 +265,7 @@ static void end(struct life *life) {
 
 /* Pages beside the lists: turns of a prompt that goes layer by layer, or what is taken ahead. */
 static uint32_t scratch_pages(const struct life *life) {
-    if (life->by_layers) return life->n_landed == 0 ? 2 * pages(life->n_prompt - 1) : 0;
+    if (life->layer_major) return life->n_done == 0 ? 2 * pages(life->n_prompt - 1) : 0;
     if (!life->space.batch_invariant || life->n_left_at > 0 || life->choice.on_device) return 0;
     return most_pages(life, false) - whole_pages(life, slots_at_leaving(life));
 }
@@ -273,16 +273,16 @@ static uint32_t scratch_pages(const struct life *life) {
 static void check_amounts(const struct life *life) {
     const uint32_t n_text = pages(life->n_listed), n_chosen = life->n_selected / PAGE_TOKENS;
     uint32_t expected = (shape->n_layers - shape->n_windowed) * n_text +
-                        shape->n_windowed * (life->n_ahead - life->n_passed),
+                        shape->n_windowed * (life->n_ahead - life->n_expired),
              n_blocks = 0;
     if (ever_selects(life)) {
         expected += state_pages(life) + scratch_pages(life);
         if (life->choice.on_device) expected += N_SPARSE * n_chosen;
         else n_blocks = life->n_reserved / PAGE_TOKENS;
     }
-    if (life->are_gone || life->by_layers)
+    if (life->are_gone || life->layer_major)
         expected -= N_SPARSE * (n_text - (n_chosen + life->n_tail / PAGE_TOKENS + 1));
-    if (life->n_left_at == 0 || life->are_gone || life->by_layers)
+    if (life->n_left_at == 0 || life->are_gone || life->layer_major)
         assert_int_equal(n_held(life), expected);
     assert_int_equal(n_blocks_held(life), n_blocks);
     const struct kv_amount most = life->kv.policy->most(&life->space, &life->kv.plan);
@@ -294,15 +294,15 @@ static void check_amounts(const struct life *life) {
 
 /* Of so many, the tokens that there must be pages for. */
 static uint32_t n_listed(const struct life *life, uint32_t n_tokens) {
-    const bool has_left = life->by_layers || life->n_left_at > 0;
+    const bool has_left = life->layer_major || life->n_left_at > 0;
     if (has_left || !life->one_by_one) return n_tokens;
     return min(n_tokens, max(slots_at_leaving(life), life->kv.n_tokens + 1));
 }
 
 static void reserve(struct life *life, uint32_t n_tokens) {
     const struct kv_amount missing = life->kv.policy->missing(&life->kv, n_tokens);
-    const uint32_t n_computed = max(life->kv.n_tokens, life->by_layers ? life->n_prompt - 1 : 0),
-                   step_rows = life->by_layers ? 1 : life->step_rows;
+    const uint32_t n_computed = max(life->kv.n_tokens, life->layer_major ? life->n_prompt - 1 : 0),
+                   step_rows = life->layer_major ? 1 : life->step_rows;
     const uint32_t n_before = n_held(life), n_blocks_before = n_blocks_held(life);
     assert_int_equal(life->kv.policy->reserve(&life->kv, n_tokens), 0);
     assert_int_equal(n_held(life) - n_before, missing.pages);
@@ -324,7 +324,7 @@ static void run_layer(const struct life *life, uint32_t layer, const uint32_t *l
     const uint32_t n_before = life->kv.n_tokens, n_pages = pages(n_before + n_rows);
     for (uint32_t p = n_before / PAGE_TOKENS; p < n_pages; p++)
         page_memory[list[at + p - first]].tag = tag(layer, p);
-    if (has_window(layer)) first = life->n_passed;
+    if (has_window(layer)) first = life->n_expired;
     if (has_window(layer) && first > 0) assert_int_equal(list[first - 1], list[first]);
     for (uint32_t p = first; p < n_pages; p++)
         assert_int_equal(page_memory[list[has_window(layer) ? p : at + p - first]].tag,
@@ -334,9 +334,9 @@ static void run_layer(const struct life *life, uint32_t layer, const uint32_t *l
 static void check_store(const struct life *life, const struct kv_select *select) {
     for (uint32_t p = 0; p < select->n_candidates / PAGE_TOKENS; p++)
         for (uint32_t i = 0; i < N_SPARSE; i++) {
-            const uint32_t layer = shape->plane_layers[i], expected = tag(layer, p);
+            const uint32_t layer = shape->host_layer_layers[i], expected = tag(layer, p);
             if (life->choice.on_device)
-                assert_int_equal(page_memory[select->store_pages[layer][p]].tag, expected);
+                assert_int_equal(page_memory[select->pool_pages[layer][p]].tag, expected);
             else assert_int_equal(block_tags[select->blocks[p]][i], expected);
         }
     assert_true((select->blocks == NULL) == life->choice.on_device);
@@ -349,7 +349,7 @@ static void overwrite(const struct step_seq *seq) {
     for (uint32_t i = 0; i < N_GROUPS * n_chosen; i++) page_memory[select->state_pages[i]].tag = 0;
     for (uint32_t i = 0; i < N_SPARSE; i++)
         for (uint32_t p = 0; p < n_chosen; p++)
-            page_memory[seq->layers[shape->plane_layers[i]].pages[p]].tag = 0;
+            page_memory[seq->layers[shape->host_layer_layers[i]].pages[p]].tag = 0;
 }
 
 static void run_selecting(struct life *life, const struct step_seq *seq, bool fresh) {
@@ -363,10 +363,10 @@ static void run_selecting(struct life *life, const struct step_seq *seq, bool fr
     check_store(life, select);
     overwrite(seq);
     for (uint32_t i = 0; i < N_SPARSE; i++) {
-        const struct kv_view *view = &seq->layers[shape->plane_layers[i]];
+        const struct kv_view *view = &seq->layers[shape->host_layer_layers[i]];
         assert_int_equal(view->append_slot, life->n_selected + n_tokens - first);
         assert_int_equal(view->n_slots, view->append_slot + 1);
-        run_layer(life, shape->plane_layers[i], view->pages, life->n_selected / PAGE_TOKENS,
+        run_layer(life, shape->host_layer_layers[i], view->pages, life->n_selected / PAGE_TOKENS,
                   first / PAGE_TOKENS, 1);
     }
     check_store(life, select); /* its own pages did not become others' */
@@ -374,12 +374,12 @@ static void run_selecting(struct life *life, const struct step_seq *seq, bool fr
 
 static bool is_plane(uint32_t layer) {
     for (uint32_t i = 0; i < N_SPARSE; i++)
-        if (layer == shape->plane_layers[i]) return true;
+        if (layer == shape->host_layer_layers[i]) return true;
     return false;
 }
 
 /* A slice leaves the layer before and enters its own. */
-static void run_slice(struct life *life, const struct long_slice *slice) {
+static void run_slice(struct life *life, const struct layer_slice *slice) {
     const struct kv_policy *policy = life->kv.policy;
     const uint32_t end = slice->first_row + slice->n_rows, layer = slice->layer;
     struct step_seq seq;
@@ -397,7 +397,7 @@ static void run_slice(struct life *life, const struct long_slice *slice) {
 
 /* All of the prompt but its last token, or so many slices of it.  True: it is done. */
 static bool run_slices(struct life *life, uint32_t n_slices) {
-    struct long_slice slice = {.n_prompt_rows = life->n_prompt - 1};
+    struct layer_slice slice = {.n_prompt_rows = life->n_prompt - 1};
     for (uint32_t i = 0; i < n_slices && slice.layer < shape->n_layers; i++) {
         slice.n_rows = (1 + (uint32_t)rand() % 3) * SPARSE_TILE;
         if (slice.n_rows > slice.n_prompt_rows - slice.first_row)
@@ -414,7 +414,7 @@ static bool run_slices(struct life *life, uint32_t n_slices) {
 static void step(struct life *life, uint32_t n_rows) {
     const struct kv_policy *policy = life->kv.policy;
     const uint32_t n_tokens = life->kv.n_tokens;
-    const bool selects = n_rows == 1 && n_tokens >= life->n_prompt - life->by_layers &&
+    const bool selects = n_rows == 1 && n_tokens >= life->n_prompt - life->layer_major &&
                          n_candidates(life, n_tokens) > life->n_selected;
     const bool fresh = life->kv.selection.select.n_candidates == 0;
     struct step_seq seq;
@@ -437,11 +437,11 @@ static void step(struct life *life, uint32_t n_rows) {
 }
 
 /* So many tokens are stored, and known to be sound, or not. */
-static void land(struct life *life, uint32_t n_tokens, bool is_sound) {
-    if (is_sound) life->kv.policy->publish(&life->kv, NULL, n_tokens);
-    life->kv.policy->landed(&life->kv, n_tokens);
-    life->n_passed = max(life->n_passed, n_behind(n_tokens));
-    life->n_landed = n_tokens;
+static void complete(struct life *life, uint32_t n_tokens, bool is_sound) {
+    if (is_sound) life->kv.policy->insert(&life->kv, NULL, n_tokens);
+    life->kv.policy->on_done(&life->kv, n_tokens);
+    life->n_expired = max(life->n_expired, n_behind(n_tokens));
+    life->n_done = n_tokens;
     life->are_gone = life->n_left_at > 0;
     if (life->are_gone && life->space.batch_invariant) life->n_listed = life->n_most;
     check_amounts(life);
@@ -454,10 +454,10 @@ static uint32_t swap_blocks(const struct life *life) {
     const bool moves = !life->choice.on_device;
     const uint32_t n_text = pages(kv->n_tokens),
                    n_window = (life->n_selected + life->n_tail) / PAGE_TOKENS + 1,
-                   n_sparse = moves && (life->by_layers || life->n_left_at > 0) ? n_window : n_text,
+                   n_sparse = moves && (life->layer_major || life->n_left_at > 0) ? n_window : n_text,
                    n_state = kv->selection.select.n_candidates ? kv->selection.held.n : 0,
                    n_pages = (shape->n_layers - shape->n_windowed - N_SPARSE) * n_text +
-                             shape->n_windowed * (n_text - life->n_passed) + N_SPARSE * n_sparse +
+                             shape->n_windowed * (n_text - life->n_expired) + N_SPARSE * n_sparse +
                              n_state,
                    n_blocks = (n_pages + BLOCK_PAGES - 1) / BLOCK_PAGES;
     return kv->n_tokens == 0 || n_blocks > N_BLOCKS - n_blocks_held(life) ? 0 : n_blocks;
@@ -496,26 +496,26 @@ static void suspend(struct life *life) {
         assert_int_equal(n_blocks_held(life), 0);
         n_dropped++;
     }
-    life->n_landed = life->n_reserved = life->n_listed = 0;
+    life->n_done = life->n_reserved = life->n_listed = 0;
     if (n_blocks == 0) life->is_again = !life->one_by_one && life->n_known > life->n_prompt;
-    n_one_by_one += n_blocks == 0 && life->one_by_one && !life->by_layers;
+    n_one_by_one += n_blocks == 0 && life->one_by_one && !life->layer_major;
     n_like_a_prompt += life->is_again;
     if (n_blocks == 0) life->n_left_at = 0;
     if (n_blocks == 0) begin_windows(life);
-    else life->n_ahead = life->n_passed;
+    else life->n_ahead = life->n_expired;
     if (rand() % 2) { /* it tries to start, in vain */
-        assert_int_equal(policy->adopt(&life->kv, NULL, life->n_known), n_tokens);
+        assert_int_equal(policy->match(&life->kv, NULL, life->n_known), n_tokens);
         assert_int_equal(kv_spare_blocks(&life->space), N_BLOCKS - n_blocks);
         assert_int_equal(policy->suspend(&life->kv, NULL), 0);
         assert_int_equal(n_blocks_held(life), n_blocks);
         assert_int_equal(kv_spare_blocks(&life->space), N_BLOCKS);
     }
-    assert_int_equal(policy->adopt(&life->kv, NULL, life->n_known), n_tokens);
+    assert_int_equal(policy->match(&life->kv, NULL, life->n_known), n_tokens);
     reserve_again(life);
     assert_int_equal(policy->resume(&life->kv, NULL), 0);
     assert_int_equal(life->kv.n_tokens, n_tokens);
     assert_int_equal(life->kv.selection.select.n_candidates, n_selected_of);
-    life->n_landed = n_tokens;
+    life->n_done = n_tokens;
     life->are_gone = life->n_left_at > 0;
     reserve(life, life->n_known);
     n_swaps[life->choice.on_device] += n_blocks > 0;
@@ -531,7 +531,7 @@ static void live(struct kv_choice choice, uint32_t n_prompt, uint32_t max_tokens
     reserve(&life, n_prompt);
     assert_int_equal(life.kv.policy->resume(&life.kv, NULL), 0);
     while (life.kv.n_tokens < life.n_most) {
-        if (life.by_layers && life.kv.n_tokens == 0 &&
+        if (life.layer_major && life.kv.n_tokens == 0 &&
             !run_slices(&life, rand() % 2 ? UINT32_MAX : (uint32_t)rand() % 30)) {
             suspend(&life);
             continue;
@@ -544,15 +544,15 @@ static void live(struct kv_choice choice, uint32_t n_prompt, uint32_t max_tokens
         /* What the step in flight sees may be what is short. */
         if (life.kv.policy->missing(&life.kv, n_before + n_rows).pages >
             page_pool_n_free(life.space.pool))
-            land(&life, n_before, true);
+            complete(&life, n_before, true);
         reserve(&life, n_before + n_rows);
         step(&life, n_rows);
         /* Only a row that draws shows that all is sound. */
         const bool draws = life.kv.n_tokens == life.n_known || rand() % 2;
-        if (!late || n_before > 0) land(&life, late ? n_before : life.kv.n_tokens, draws);
+        if (!late || n_before > 0) complete(&life, late ? n_before : life.kv.n_tokens, draws);
         life.n_known += life.kv.n_tokens == life.n_known;
         if (rand() % (draws || n_rows == 1 ? 200 : 20) > 0) continue;
-        land(&life, life.kv.n_tokens, true); /* nothing is in flight then */
+        complete(&life, life.kv.n_tokens, true); /* nothing is in flight then */
         suspend(&life);
     }
     end(&life);
@@ -583,14 +583,14 @@ static void reserve_all(uint32_t n_prompt, uint32_t max_tokens, uint32_t n_pages
     begin(&life, choice, n_prompt, max_tokens, n_pages, n_prompt, true);
     reserve(&life, n_most);
     const uint32_t n_pages_held = n_held(&life), n_blocks = n_blocks_held(&life);
-    if (life.by_layers) assert_true(run_slices(&life, UINT32_MAX));
+    if (life.layer_major) assert_true(run_slices(&life, UINT32_MAX));
     else step(&life, n_prompt);
-    land(&life, life.kv.n_tokens, true);
+    complete(&life, life.kv.n_tokens, true);
     while (life.kv.n_tokens < n_most) {
         reserve(&life, life.kv.n_tokens + 1);
         assert_true(n_held(&life) <= n_pages_held && n_blocks_held(&life) == n_blocks);
         step(&life, 1);
-        land(&life, life.kv.n_tokens, true);
+        complete(&life, life.kv.n_tokens, true);
     }
     end(&life);
 }
@@ -619,9 +619,9 @@ static void an_answers_length_does_not_matter(void **state) {
             struct kv_plan plan = kv_plan_make(&choice, 640, lengths[i]);
             plan.step_rows = 100;
             kv_plan_by_layers(&plan, &life.space, MAX_LONG_ROWS);
-            assert_int_equal(plan.by_layers, life.by_layers);
+            assert_int_equal(plan.layer_major, life.layer_major);
         }
-        n_by_layers += life.by_layers;
+        n_by_layers += life.layer_major;
         kv_sequence_fini(&life.kv);
         page_pool_destroy(life.space.pool);
         page_pool_destroy(life.space.blocks);
@@ -637,7 +637,7 @@ static void nothing_is_taken_when_something_is_short(void **state) {
     for (int i = 0; i < 3; i++) {
         choice.on_device = i == 1;
         begin(&life, choice, 640, 10, i == 2 ? SCARCE : N_PAGES, 100, false);
-        assert_int_equal(life.by_layers, i == 2);
+        assert_int_equal(life.layer_major, i == 2);
         const struct kv_amount missing = life.kv.policy->missing(&life.kv, 640);
         const uint32_t n = life.n_pages - (uint32_t)missing.pages + 1;
         assert_int_equal(page_pool_take(life.space.pool, taken, n), 0);
@@ -673,7 +673,7 @@ static void who_goes_on_takes_the_blocks_of_others(void **state) {
     }
     assert_int_equal(n_blocks_held(&first), 2 * n_waits);
     memset(page_memory, 0xee, sizeof(page_memory));
-    assert_int_equal(policy->adopt(&first.kv, NULL, n_all - 1), 300);
+    assert_int_equal(policy->match(&first.kv, NULL, n_all - 1), 300);
     assert_int_equal(policy->missing(&first.kv, n_all).blocks, N_BLOCKS - n_waits);
     assert_int_equal(policy->reserve(&first.kv, n_all + PAGE_TOKENS), ERR_FULL);
     assert_int_equal(policy->reserve(&first.kv, n_all), 0);
@@ -696,7 +696,7 @@ static int check(struct kv_choice choice, struct kv_limits limits) {
 static void impossible_choices_are_refused(void **state) {
     (void)state;
     const struct kv_limits limits = {
-        .max_model_len = 500, .selections = true, .max_selected = 256, .has_store = true};
+        .max_model_len = 500, .selections = true, .max_selected = 256, .has_host_pool = true};
     const struct kv_choice good = {.type = KV_OFFLOAD, .n_sink = 4, .n_selected = 256, .n_tail = 1};
     struct kv_choice bad = good;
     struct kv_limits less = limits;
@@ -716,7 +716,7 @@ static void impossible_choices_are_refused(void **state) {
     less.selections = false;
     assert_int_equal(check(good, less), ERR_INVALID);
     less = limits;
-    less.has_store = false;
+    less.has_host_pool = false;
     assert_int_equal(check(good, less), ERR_INVALID);
     bad = good;
     bad.on_device = true;

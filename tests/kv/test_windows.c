@@ -41,7 +41,7 @@ struct fixture {
     uint32_t n_pages;
     char tags[N_PAGES][TAG_BYTES]; /* the pages' memory */
     struct kv_pool memory;
-    struct kv_store store;
+    struct host_pool store;
     struct kv_swaps swaps;
     char stored[STORE_BLOCKS][BLOCK_BYTES];
 };
@@ -49,7 +49,7 @@ struct fixture {
 struct user {
     bool active, waits;
     struct kv_sequence kv;
-    uint32_t landed;
+    uint32_t on_done;
     char text[MAX_TEXT + 1];
     uint32_t tokens[MAX_TEXT * PAGE_TOKENS];
 };
@@ -84,9 +84,9 @@ static void setup(struct fixture *f, const uint32_t *of_layers, uint32_t n_pages
 /* Of a space with a cache, and nothing in it. */
 static void add_store(struct fixture *f) {
     f->memory = (struct kv_pool){.base = f->tags, .page_bytes = TAG_BYTES};
-    f->store = (struct kv_store){.base = f->stored, .dtype = DTYPE_FP8, .n_blocks = STORE_BLOCKS,
-                                 .n_planes = 1, .n_kv_heads = 1, .head_dim = 1};
-    assert_int_equal(kv_store_block_bytes(&f->store), BLOCK_BYTES);
+    f->store = (struct host_pool){.base = f->stored, .dtype = DTYPE_FP8, .n_blocks = STORE_BLOCKS,
+                                 .n_host_layers = 1, .n_kv_heads = 1, .head_dim = 1};
+    assert_int_equal(host_pool_block_bytes(&f->store), BLOCK_BYTES);
     f->space.be = &backend;
     f->space.memory = &f->memory;
     f->space.store = &f->store;
@@ -153,9 +153,9 @@ static void tag(char out[TAG_BYTES], const struct user *u, uint32_t layer, uint3
 /* All that the next row sees is there, and what is read beside that is the sequence's own, too. */
 static void check_pages(struct fixture *f, const struct user *u) {
     char expected[TAG_BYTES];
-    const uint32_t passed = u->kv.n_passed;
-    assert_true(passed <= first_seen(f, u->landed));
-    assert_true(passed == 0 || (passed + 1) * PAGE_TOKENS <= u->landed); /* it is whole */
+    const uint32_t passed = u->kv.n_expired;
+    assert_true(passed <= first_seen(f, u->on_done));
+    assert_true(passed == 0 || (passed + 1) * PAGE_TOKENS <= u->on_done); /* it is whole */
     for (uint32_t l = 0; l < N_LAYERS; l++) {
         const bool has_window = kv_has_window(&f->space, l);
         const uint32_t *pages = u->kv.layers[l].pages;
@@ -168,7 +168,7 @@ static void check_pages(struct fixture *f, const struct user *u) {
 }
 
 /* One step of n rows, in the air when this returns.  ERR_FULL. */
-static int take_off(struct fixture *f, struct user *u, uint32_t n) {
+static int launch(struct fixture *f, struct user *u, uint32_t n) {
     struct step_seq seq;
     const int code = u->kv.policy->reserve(&u->kv, u->kv.n_tokens + n);
     if (code) return code;
@@ -184,31 +184,31 @@ static int take_off(struct fixture *f, struct user *u, uint32_t n) {
     return 0;
 }
 
-static void land(struct fixture *f, struct user *u, uint32_t n_tokens, bool is_sound) {
-    if (is_sound) u->kv.policy->publish(&u->kv, u->tokens, n_tokens);
-    u->landed = n_tokens;
-    u->kv.policy->landed(&u->kv, n_tokens);
+static void complete(struct fixture *f, struct user *u, uint32_t n_tokens, bool is_sound) {
+    if (is_sound) u->kv.policy->insert(&u->kv, u->tokens, n_tokens);
+    u->on_done = n_tokens;
+    u->kv.policy->on_done(&u->kv, n_tokens);
     check_pages(f, u);
 }
 
 static void compute(struct fixture *f, struct user *u, const char *text) {
     begin(f, u, text);
     const uint32_t end = n_tokens_of(u);
-    kv_policy_full.adopt(&u->kv, u->tokens, end - 1);
+    kv_policy_full.match(&u->kv, u->tokens, end - 1);
     assert_int_equal(kv_policy_full.resume(&u->kv, NULL), 0);
-    for (u->landed = u->kv.n_tokens; u->kv.n_tokens < end;) {
-        assert_int_equal(take_off(f, u, min_u32(STEP_ROWS, end - u->kv.n_tokens)), 0);
-        land(f, u, u->kv.n_tokens, u->kv.n_tokens == end);
+    for (u->on_done = u->kv.n_tokens; u->kv.n_tokens < end;) {
+        assert_int_equal(launch(f, u, min_u32(STEP_ROWS, end - u->kv.n_tokens)), 0);
+        complete(f, u, u->kv.n_tokens, u->kv.n_tokens == end);
     }
 }
 
 static uint32_t cached_tokens(struct fixture *f, const char *text) {
     struct user u;
     begin(f, &u, text);
-    const uint32_t n = kv_policy_full.adopt(&u.kv, u.tokens, n_tokens_of(&u));
+    const uint32_t n = kv_policy_full.match(&u.kv, u.tokens, n_tokens_of(&u));
     assert_int_equal(kv_policy_full.reserve(&u.kv, n), 0); /* what is in the store */
     assert_int_equal(kv_policy_full.resume(&u.kv, NULL), 0);
-    u.landed = n;
+    u.on_done = n;
     check_pages(f, &u);
     kv_sequence_fini(&u.kv);
     return n;
@@ -231,15 +231,15 @@ static void pages_in_use_are_those_of_the_window(void **state) {
     const uint32_t end = n_tokens_of(&u);
     const struct kv_amount most = kv_policy_full.most(&f.space, &u.kv.plan);
     assert_int_equal(most.pages, MAX_TEXT + N_WINDOWED * ((WINDOW + STEP_ROWS + 63) / 64 + 1));
-    for (uint32_t n; u.kv.n_tokens < end; land(&f, &u, u.kv.n_tokens, true)) {
+    for (uint32_t n; u.kv.n_tokens < end; complete(&f, &u, u.kv.n_tokens, true)) {
         n = min_u32(1 + (uint32_t)rand() % STEP_ROWS, end - u.kv.n_tokens);
         const uint64_t missing = kv_policy_full.missing(&u.kv, u.kv.n_tokens + n).pages;
         const uint32_t before = n_used(&f);
-        assert_int_equal(take_off(&f, &u, n), 0);
+        assert_int_equal(launch(&f, &u, n), 0);
         assert_int_equal(n_used(&f), before + missing);
         assert_true(n_used(&f) <= most.pages);
         const uint32_t n_pages = (uint32_t)kv_n_pages(u.kv.n_tokens);
-        kv_policy_full.landed(&u.kv, u.landed = u.kv.n_tokens);
+        kv_policy_full.on_done(&u.kv, u.on_done = u.kv.n_tokens);
         assert_int_equal(n_used(&f),
                          n_pages + N_WINDOWED * (n_pages - first_seen(&f, u.kv.n_tokens)));
     }
@@ -267,10 +267,10 @@ static void a_step_in_flight_keeps_what_it_sees(void **state) {
     struct user u;
     setup(&f, windows, N_PAGES, false);
     begin(&f, &u, long_text);
-    for (uint32_t landed = 0; u.kv.n_tokens < n_tokens_of(&u); landed = u.kv.n_tokens - 64) {
-        assert_int_equal(take_off(&f, &u, 64), 0);
-        land(&f, &u, landed, false);
-        assert_int_equal(u.kv.n_passed, first_seen(&f, landed));
+    for (uint32_t on_done = 0; u.kv.n_tokens < n_tokens_of(&u); on_done = u.kv.n_tokens - 64) {
+        assert_int_equal(launch(&f, &u, 64), 0);
+        complete(&f, &u, on_done, false);
+        assert_int_equal(u.kv.n_expired, first_seen(&f, on_done));
     }
     kv_sequence_fini(&u.kv);
     teardown(&f);
@@ -290,13 +290,13 @@ static void what_is_never_published_is_given_back(void **state) {
         begin_as(&f, &u, "abcdefghijkl", n_prompt, policies[i]);
         const bool is_shared = policies[i] == &kv_policy_select;
         while (u.kv.n_tokens < n_blocks * PAGE_TOKENS) {
-            assert_int_equal(take_off(&f, &u, 32), 0);
-            land(&f, &u, u.kv.n_tokens, true);
+            assert_int_equal(launch(&f, &u, 32), 0);
+            complete(&f, &u, u.kv.n_tokens, true);
             /* Those of the prompt are the cache's, which keeps them. */
-            const uint32_t n_given = first_seen(&f, u.landed),
+            const uint32_t n_given = first_seen(&f, u.on_done),
                            n_kept = is_shared ? min_u32(n_given, n_prompt) : 0,
                            n_pages = (uint32_t)kv_n_pages(u.kv.n_tokens);
-            assert_int_equal(u.kv.n_passed, n_given);
+            assert_int_equal(u.kv.n_expired, n_given);
             assert_int_equal(n_used(&f), n_pages + N_WINDOWED * (n_pages - n_given + n_kept));
         }
         kv_sequence_fini(&u.kv);
@@ -387,7 +387,7 @@ static void lose_place(struct fixture *f, struct user *u) {
 
 /* It has what is missing, and no more; or nothing of it is lost by having tried. */
 static bool go_on(struct fixture *f, struct user *u) {
-    const uint32_t n_tokens = kv_policy_full.adopt(&u->kv, u->tokens, n_tokens_of(u) - 1),
+    const uint32_t n_tokens = kv_policy_full.match(&u->kv, u->tokens, n_tokens_of(u) - 1),
                    n_most = min_u32(n_tokens_of(u), n_tokens + STEP_ROWS);
     const uint64_t available = kv_n_available(&f->space),
                    missing = kv_policy_full.missing(&u->kv, n_most).pages;
@@ -401,7 +401,7 @@ static bool go_on(struct fixture *f, struct user *u) {
     assert_int_equal(kv_policy_full.resume(&u->kv, NULL), 0);
     assert_int_equal(u->kv.swap.n_tokens, 0);
     u->waits = false;
-    u->landed = n_tokens;
+    u->on_done = n_tokens;
     check_pages(f, u);
     return true;
 }
@@ -418,8 +418,8 @@ static void a_window_waits_in_the_store(void **state) {
     setup(&f, windows, N_PAGES, true);
     add_store(&f);
     compute(&f, &u, "abcdefghijkl");
-    const uint32_t n_passed = u.kv.n_passed, n_pages = 12 + N_WINDOWED * (12 - n_passed);
-    assert_int_equal(n_passed, first_seen(&f, 12 * PAGE_TOKENS));
+    const uint32_t n_expired = u.kv.n_expired, n_pages = 12 + N_WINDOWED * (12 - n_expired);
+    assert_int_equal(n_expired, first_seen(&f, 12 * PAGE_TOKENS));
     lose_place(&f, &u);
     assert_int_equal(f.swaps.n_out, n_pages);
     assert_int_equal(f.swaps.n_blocks, blocks_for(n_pages));
@@ -429,7 +429,7 @@ static void a_window_waits_in_the_store(void **state) {
     snprintf(u.text + strlen(u.text), 2, "m");
     assert_true(go_on(&f, &u));
     assert_int_equal(u.kv.n_tokens, 12 * PAGE_TOKENS);
-    assert_int_equal(u.kv.n_passed, n_passed);
+    assert_int_equal(u.kv.n_expired, n_expired);
     assert_int_equal(f.swaps.n_in, n_pages);
     kv_sequence_fini(&u.kv);
     teardown(&f);
@@ -444,7 +444,7 @@ static void slim_blocks_are_enough_beside_a_window(void **state) {
     add_store(&f);
     compute(&f, &other, "abcdefghijkl");
     compute(&f, &u, "abcdefghijX");
-    const uint32_t n_pages = 1 + N_WINDOWED * (11 - u.kv.n_passed);
+    const uint32_t n_pages = 1 + N_WINDOWED * (11 - u.kv.n_expired);
     lose_place(&f, &u);
     assert_int_equal(f.swaps.n_out, n_pages);
     prefix_cache_evict(f.space.cache, N_PAGES);
@@ -470,7 +470,7 @@ static void evicted_windows_are_found_again(void **state) {
     (void)state;
     struct fixture f;
     struct user u;
-    const uint32_t n_near = 12 - (12 * PAGE_TOKENS + 1 - WINDOW) / PAGE_TOKENS;
+    const uint32_t n_in_window = 12 - (12 * PAGE_TOKENS + 1 - WINDOW) / PAGE_TOKENS;
     for (int is_short = 0; is_short < 2; is_short++) {
         setup(&f, windows, N_PAGES, true);
         add_store(&f);
@@ -479,7 +479,7 @@ static void evicted_windows_are_found_again(void **state) {
         kv_sequence_fini(&u.kv);
         prefix_cache_evict(f.space.cache, N_PAGES);
         assert_int_equal(page_pool_n_free(f.space.pool), N_PAGES);
-        const uint32_t n_pages = 12 + N_WINDOWED * (is_short ? n_near : 12);
+        const uint32_t n_pages = 12 + N_WINDOWED * (is_short ? n_in_window : 12);
         assert_int_equal(prefix_cache_n_stored_pages(f.space.cache), n_pages);
         assert_int_equal(f.swaps.n_out, n_pages);
         memset(f.tags, 'x', sizeof(f.tags));
@@ -498,7 +498,7 @@ static void start(struct fixture *f, struct user *u) {
     for (size_t i = 0; i < n; i++) text[i] = "aaaaab"[rand() % 6];
     begin(f, u, text);
     u->waits = true;
-    if (go_on(f, u)) assert_int_equal(u->landed % PAGE_TOKENS, 0);
+    if (go_on(f, u)) assert_int_equal(u->on_done % PAGE_TOKENS, 0);
 }
 
 static void leave(struct user *u) {
@@ -511,17 +511,17 @@ static void advance(struct fixture *f, struct user *u) {
         if (!go_on(f, u) && rand() % 8 == 0) leave(u);
         return;
     }
-    const uint32_t left = n_tokens_of(u) - u->kv.n_tokens, landed = u->kv.n_tokens;
+    const uint32_t left = n_tokens_of(u) - u->kv.n_tokens, on_done = u->kv.n_tokens;
     const uint32_t n = min_u32(1 + (uint32_t)rand() % STEP_ROWS, left);
     const uint64_t missing = kv_policy_full.missing(&u->kv, u->kv.n_tokens + n).pages,
                    available = kv_n_available(&f->space);
-    const int code = n ? take_off(f, u, n) : 0;
+    const int code = n ? launch(f, u, n) : 0;
     assert_int_equal(code, missing <= available ? 0 : ERR_FULL);
     if (left == 0) leave(u);
     else if (code || rand() % 32 == 0) {
-        land(f, u, u->kv.n_tokens, rand() % 2);
+        complete(f, u, u->kv.n_tokens, rand() % 2);
         lose_place(f, u);
-    } else land(f, u, rand() % 2 ? landed : u->kv.n_tokens, rand() % 2);
+    } else complete(f, u, rand() % 2 ? on_done : u->kv.n_tokens, rand() % 2);
 }
 
 /* A page is free, a sequence's or the cache's, and what the cache says it can give, it gives. */
@@ -530,8 +530,8 @@ static void check_counts(struct fixture *f, const struct user *users) {
     for (int s = 0; s < N_SEQS; s++)
         for (uint32_t l = 0; users[s].active && l < N_LAYERS; l++) {
             const struct page_list *list = &users[s].kv.layers[l];
-            const uint32_t n_passed = kv_has_window(&f->space, l) ? users[s].kv.n_passed : 0;
-            for (uint32_t i = n_passed; i < list->n; i++) used[list->pages[i]] = true;
+            const uint32_t n_expired = kv_has_window(&f->space, l) ? users[s].kv.n_expired : 0;
+            for (uint32_t i = n_expired; i < list->n; i++) used[list->pages[i]] = true;
         }
     for (uint32_t i = 0; i < N_PAGES; i++)
         assert_true(page_pool_n_holders(f->space.pool, i) > 0 || !used[i]);

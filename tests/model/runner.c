@@ -152,7 +152,7 @@ void runner_step(struct runner *r, const struct runner_rows *rows, uint32_t n_se
 }
 
 static void run_slice(struct runner *r, struct runner_seq *seq, const uint32_t *tokens,
-                      const struct long_slice *slice) {
+                      const struct layer_slice *slice) {
     struct error err = {0};
     struct step_arrays arrays = arrays_make(r, slice->n_rows, 1);
     struct step step = empty_step(r, &arrays);
@@ -172,7 +172,7 @@ void runner_feed_long(struct runner *r, struct runner_seq *seq, const uint32_t *
     for (uint32_t layer = 0; layer < r->model->config.n_layers; layer++)
         for (uint32_t at = 0; at < n; at += rows) {
             const uint32_t take = n - at < rows ? n - at : rows;
-            run_slice(r, seq, tokens, &(struct long_slice){layer, at, take, n});
+            run_slice(r, seq, tokens, &(struct layer_slice){layer, at, take, n});
             if (between) between(ctx);
         }
     seq->n_tokens = n;

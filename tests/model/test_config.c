@@ -201,7 +201,7 @@ static void expect_windows(uint32_t first, uint32_t second, const char *changes)
     assert_int_equal(c.window, first ? first : second);
     assert_true((c.windows == NULL) == (c.window == 0));
     if (c.windows) assert_true(c.windows[0] == first && c.windows[1] == second);
-    assert_true(model_has_wide_layers(&c) == (first == 0 || second == 0));
+    assert_true(model_has_full_attention(&c) == (first == 0 || second == 0));
     model_config_fini(&c);
 }
 

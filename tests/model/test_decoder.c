@@ -119,7 +119,7 @@ static void check_one_step(struct fixture *f) {
 }
 
 /* Goes on from a token that only the backend knows, drawn in the last of several slices. */
-static void check_drawn_tokens(struct fixture *f) {
+static void check_sampled_tokens(struct fixture *f) {
     for (uint32_t i = 0; i < f->goldens.n_prompts; i++) {
         const struct golden_prompt *p = &f->goldens.prompts[i];
         struct runner_seq seq;
@@ -131,10 +131,10 @@ static void check_drawn_tokens(struct fixture *f) {
         runner_seq_init(&f->runner, &seq, p->n_tokens + p->n_greedy);
         runner_step(&f->runner, &(struct runner_rows){&seq, p->tokens, p->n_tokens}, 1, samples, n,
                     results, NULL);
-        uint32_t token = STEP_DRAWN | (n - 1);
+        uint32_t token = STEP_SAMPLED | (n - 1);
         for (uint32_t g = 1; g < p->n_greedy; g++) {
             assert_int_equal(runner_feed(&f->runner, &seq, &token, 1, 1, NULL), p->greedy[g]);
-            token = STEP_DRAWN;
+            token = STEP_SAMPLED;
         }
         runner_seq_fini(&f->runner, &seq);
     }
@@ -265,7 +265,7 @@ static void check_bad_steps(struct fixture *f) {
     step.tokens = tokens + 1;
     assert_int_equal(decoder_step(d, &step, NULL, 0, NULL, NULL, NULL, &err), ERR_INVALID);
     assert_non_null(strstr(err.text, "outside the vocabulary"));
-    const uint32_t undrawn = STEP_DRAWN; /* nothing has been drawn yet */
+    const uint32_t undrawn = STEP_SAMPLED; /* nothing has been drawn yet */
     step.tokens = &undrawn;
     assert_int_equal(decoder_step(d, &step, NULL, 0, NULL, NULL, NULL, &err), ERR_INVALID);
     step.n_rows = MAX_ROWS + 1;
@@ -369,7 +369,7 @@ static void check_sparse_layer_by_layer(struct fixture *f) {
     assert_memory_equal(got, want, f->n_vocab * sizeof(*got));
     /* Something was left out, unless every layer has a window. */
     assert_true((memcmp(got, exact, f->n_vocab * sizeof(*got)) != 0) ==
-                model_has_wide_layers(&r->model->config));
+                model_has_full_attention(&r->model->config));
     free(patterns);
     free(exact);
     free(want);
@@ -391,7 +391,7 @@ static void check_bad_slices(struct fixture *f) {
                         .tokens = &token,
                         .positions = &position,
                         .seqs = &step_seq};
-    const struct long_slice bad[] = {{n_layers, 0, 1, 1},
+    const struct layer_slice bad[] = {{n_layers, 0, 1, 1},
                                      {0, 0, 2, 2},
                                      {0, 1, 1, 1},
                                      {0, 2, 1, 1},
@@ -399,7 +399,7 @@ static void check_bad_slices(struct fixture *f) {
     struct decoder *d = f->runner.decoder;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
         assert_int_equal(decoder_submit_slice(d, &step, &bad[i], &err), ERR_INVALID);
-    const struct long_slice good = {0, 0, 1, 1};
+    const struct layer_slice good = {0, 0, 1, 1};
     step.n_decode = 1;
     assert_int_equal(decoder_submit_slice(d, &step, &good, &err), ERR_INVALID);
     const struct kv_select select = {.n_selected = 64, .n_candidates = 128};
@@ -436,7 +436,7 @@ static void a_prompt_in_one_step_gives_the_golden_logits(void **state) {
 
 static void a_token_may_be_named_before_it_is_known(void **state) {
     (void)state;
-    with_every_model(check_drawn_tokens);
+    with_every_model(check_sampled_tokens);
 }
 
 static void chunks_of_any_size_give_the_same(void **state) {

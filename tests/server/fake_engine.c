@@ -151,7 +151,7 @@ struct engine *fake_engine_create(void (*wake)(void *), void *wake_ctx) {
                                         .kv_tokens = FAKE_KV_TOKENS,
                                         .bounded_caches = true,
                                         .selections = true,
-                                        .store_bytes = FAKE_STORE_BYTES,
+                                        .host_pool_bytes = FAKE_STORE_BYTES,
                                         .model = &engine->model,
                                         .tokenizer = the_tokenizer()};
     engine->wake = wake;
@@ -213,7 +213,7 @@ static struct kv_usage use_of_cache(const struct sequence *s) {
     const uint32_t n_kept = n_text < capacity ? n_text : (uint32_t)capacity;
     return (struct kv_usage){.n_resident = n_kept,
                              .n_evicted = n_text - n_kept,
-                             .kept_mass = kv->score == KV_SCORE_NONE ? NAN : 0.5f,
+                             .retained_attention = kv->score == KV_SCORE_NONE ? NAN : 0.5f,
                              .n_offloaded = offloads ? n_text / 2 : 0,
                              .n_chosen = selects ? 8 * s->n_generated : 0,
                              .n_fetched = selects ? 2 * s->n_generated : 0,
@@ -339,7 +339,7 @@ void engine_stats(struct engine *engine, struct engine_stats *out) {
                                  .n_fetched = 1000,
                                  .n_copies = 3000,
                                  .n_moved = 400,
-                                 .store_used_bytes = 12345,
+                                 .host_pool_used_bytes = 12345,
                                  .pages_stored = 24,
                                  .n_swapped_out = 36,
                                  .n_swapped_in = 12,

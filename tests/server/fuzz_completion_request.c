@@ -65,7 +65,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                           .kv_tokens = FAKE_KV_TOKENS,
                                           .kv = {.allowed = {true, true, true, true},
                                                  .offload = {.max_selected = FAKE_MAX_SELECTED,
-                                                             .store_bytes = FAKE_STORE_BYTES}},
+                                                             .host_pool_bytes = FAKE_STORE_BYTES}},
                                           .prefill = {.sparse = true, .n_heads = 3}};
     struct completion_request request;
     struct api_error err = {0};

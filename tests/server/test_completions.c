@@ -44,7 +44,7 @@ static int set_up(void **state) {
                                                  .offload = {.groups = &group, .n_groups = 1,
                                                              .n_layers = 4, .max_selected = 64,
                                                              .filters_file = "m.json",
-                                                             .store_bytes = FAKE_STORE_BYTES,
+                                                             .host_pool_bytes = FAKE_STORE_BYTES,
                                                              .page_bytes = 100,
                                                              .moved_bytes = 60}},
                                           .prefill = {.sparse = true, .n_heads = 2}};

@@ -315,10 +315,10 @@ static void rules_settle_for_what_the_engine_can(void **state) {
 
 /* Rules of a server whose engine selects, with and without memory to move tokens to.  Of its layers
  * 0 and 4 have a window. */
-static struct kv_rules rules_that_select(const char *policy, uint64_t store_bytes) {
+static struct kv_rules rules_that_select(const char *policy, uint64_t host_pool_bytes) {
     static const struct layer_group groups[] = {{1, 3, 6}, {6, 7, 8}};
     static const uint32_t windows[9] = {[0] = 50, [4] = 50};
-    const struct engine_info info = {.selections = true, .store_bytes = store_bytes};
+    const struct engine_info info = {.selections = true, .host_pool_bytes = host_pool_bytes};
     struct kv_rules rules = rules_of(policy, "full,offload");
     struct error err = {0};
     rules.offload = (struct offload_rules){.filters_file = "m.json", .groups = groups,

@@ -14,10 +14,10 @@
 
 enum { MOST_LAYERS = 14, N_MATRICES = 300 };
 
-static uint64_t n_drawn;
+static uint64_t n_sampled;
 
 static double draw(void) {
-    return rng_uniform(20, n_drawn++);
+    return rng_uniform(20, n_sampled++);
 }
 
 /* The definition, of the filters whose bits are set: false where one has a window, or has no layer

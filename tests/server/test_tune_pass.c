@@ -129,20 +129,20 @@ static double mean(const float *values) {
  * lines that were found know, those that were drawn do not, and the nearest 250 cannot. */
 static void lines_are_worth_looking_for(void **state) {
     (void)state;
-    struct rig found_rig, drawn_rig;
+    struct rig found_rig, sampled_rig;
     open_lines(&found_rig, 256, 0);
-    open_lines(&drawn_rig, 256, 7);
+    open_lines(&sampled_rig, 256, 7);
     for (uint32_t l = 0; l <= DEEP_LAYER; l++) {
         enter(&found_rig, l);
-        enter(&drawn_rig, l);
+        enter(&sampled_rig, l);
     }
     const struct seen found = look(&found_rig, PATTERN_VERTICAL_SLASH, 30, 120),
-                      drawn = look(&drawn_rig, PATTERN_VERTICAL_SLASH, 30, 120),
+                      drawn = look(&sampled_rig, PATTERN_VERTICAL_SLASH, 30, 120),
                       near = look(&found_rig, PATTERN_A_SHAPE, 30, 250);
     assert_true(mean(found.recall) > mean(drawn.recall) + 0.2);
     assert_true(mean(found.recall) > mean(near.recall) + 0.1);
     close_rig(&found_rig);
-    close_rig(&drawn_rig);
+    close_rig(&sampled_rig);
 }
 
 /* Where slices end does not matter, nor what was tried in the layers before. */

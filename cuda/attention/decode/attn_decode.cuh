@@ -17,7 +17,7 @@
 /* The query heads that share a KV head are the columns of one tile. */
 enum { ATTN_DECODE_MAX_GROUP = 16 };
 /* Of keys in 8 bits that are stored before RoPE, n_freqs is a multiple of these. */
-enum { ATTN_DECODE_TURNS = 16 };
+enum { ATTN_DECODE_ROTATED = 16 };
 
 /* All pointers are device memory.  16-byte alignment: q rows, out, pool, partial_out, tiles. */
 struct attn_decode_params {
@@ -44,10 +44,10 @@ struct attn_decode_params {
     float *partial_out;  /* [room.n_partials][group][head_dim] */
     float *partial_lse;  /* [room.n_partials][group], base 2 */
 
-    struct attn_traces traces;
+    struct attn_stats attn_stats;
     bool selects; /* as in attn_args */
     bool awaited; /* the stream waits for another one right before: no overlap with what is there */
-    struct key_turns turns; /* n_freqs a multiple of 8 */
+    struct key_rotations rotations; /* n_freqs a multiple of 8 */
 
     /* Programmatic dependent launch (compute capability 9.0): the kernels start while the one
      * before ends.  They read the plan, the step and the page tables, and prefetch pages into L2,

@@ -49,12 +49,12 @@ static __device__ __forceinline__ uint2 ranks_of(const attn_decode_params &p, co
     return make_uint2(at < tile.end ? rank[0] : 0, at + 8 < tile.end ? rank[8] : 0);
 }
 
-/* Turns the keys of matrix k in a lane's registers, as turn_unit() does in shared memory: `other`
+/* Turns the keys of matrix k in a lane's registers, as rotate_unit() does in shared memory: `other`
  * is what they turn with, n_freqs dimensions before or behind. */
 template <class S>
-static __device__ __forceinline__ void turn_codes(uint32_t (&keys)[4], const attn_decode_params &p,
+static __device__ __forceinline__ void rotate_codes(uint32_t (&keys)[4], const attn_decode_params &p,
                                                   uint32_t unit, int k, uint2 ranks, int lane) {
-    const int n = (int)p.turns.n_freqs / ATTN_DECODE_TURNS;
+    const int n = (int)p.rotations.n_freqs / ATTN_DECODE_ROTATED;
     if (k >= 2 * n) return;
     const bool is_first = k < n;
     const uint32_t freq = (is_first ? k : k - n) * 16 + lane % 4 * 4;
@@ -64,8 +64,8 @@ static __device__ __forceinline__ void turn_codes(uint32_t (&keys)[4], const att
     for (int i = 0; i < 4; i++) {
         const uint32_t rank = i % 2 ? ranks.y : ranks.x;
         const float2 x = unpack_pair<__half>(keys[i]), y = unpack_pair<__half>(other[i]),
-                     a = angle_of(p.turns, freq + i / 2 * 2, rank),
-                     b = angle_of(p.turns, freq + i / 2 * 2 + 1, rank);
+                     a = angle_of(p.rotations, freq + i / 2 * 2, rank),
+                     b = angle_of(p.rotations, freq + i / 2 * 2 + 1, rank);
         const float s = is_first ? -1.0f : 1.0f;
         keys[i] = pack<__half>(x.x * a.x + s * y.x * a.y, x.y * b.x + s * y.y * b.y);
     }
@@ -79,19 +79,19 @@ static __device__ __forceinline__ uint2 unit_scales(uint32_t stage, bool values,
 }
 
 /* unit_scores() of codes. */
-template <class S, bool TURNED>
+template <class S, bool ROTATED>
 static __device__ __forceinline__ void
 code_scores(float (&s)[S::N_TILES][4], const decode_state<S> &st, const attn_decode_params &p,
             const attn_tile &tile, int slot, uint32_t stage, const int32_t *table, int lane) {
     const uint2 scales = unit_scales<S>(stage, false, lane);
     float odd[S::N_TILES][4] = {};
     uint2 ranks = {};
-    if (TURNED) ranks = ranks_of<S>(p, tile, slot, table, lane);
+    if (ROTATED) ranks = ranks_of<S>(p, tile, slot, table, lane);
 #pragma unroll
     for (int k = 0; k < S::K_STEPS; k++) {
         uint32_t keys[4];
         load_codes<S>(keys, stage, k, lane);
-        if (TURNED) turn_codes<S>(keys, p, stage, k, ranks, lane);
+        if (ROTATED) rotate_codes<S>(keys, p, stage, k, ranks, lane);
 #pragma unroll
         for (int n = 0; n < S::N_TILES; n++)
             mma<typename S::T>(k % 2 ? odd[n] : s[n], keys, st.q[n][k][0], st.q[n][k][1]);

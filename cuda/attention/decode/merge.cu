@@ -105,7 +105,7 @@ static __global__ void __launch_bounds__(MERGE_WARPS * 32)
         __syncthreads();
         const size_t at = (size_t)merge.seq * p.n_heads + merge.kv_head * group + head;
         row.store(static_cast<__nv_bfloat16 *>(p.out) + at * D,
-                  p.traces.lse ? p.traces.lse + at : nullptr);
+                  p.attn_stats.lse ? p.attn_stats.lse + at : nullptr);
         job += gridDim.x;
         if (job < n_jobs) merge = p.merges[job / group];
         __syncthreads(); /* row is read */

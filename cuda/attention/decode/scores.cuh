@@ -1,5 +1,5 @@
 /* scores.cuh - the scores of a decoding row, for budgets and selections (struct
- * attn_traces).
+ * attn_stats).
  *
  * A slot's scores of a group lie together, and slots in a row: whole lines are written.
  *

@@ -151,7 +151,7 @@ static __device__ __forceinline__ void store_tile(const attn_decode_params &p,
         const float4 out = combine<S>(ring, free_stage, head, d, &lse);
         if (tile.partial < 0) {
             const size_t row = (size_t)tile.seq * p.n_heads + tile.kv_head * group + head;
-            if (p.traces.lse && d == 0) p.traces.lse[row] = lse;
+            if (p.attn_stats.lse && d == 0) p.attn_stats.lse[row] = lse;
             store_bf16(static_cast<__nv_bfloat16 *>(p.out) + row * S::D + d, out);
         } else {
             const size_t row = (size_t)tile.partial * group + head;

@@ -26,7 +26,7 @@ static constexpr float LOG2_E = 1.4426950408889634f;
  * budget, or for a selection. */
 struct tile_duties {
     float *scores;  /* of the item: [slot][group]; NULL: none */
-    bool turned;    /* keys are stored before RoPE */
+    bool rotated;    /* keys are stored before RoPE */
     int first_seen; /* slot */
 };
 
@@ -36,10 +36,10 @@ static __device__ __forceinline__ tile_duties duties_of(const attn_decode_params
     if (p.window > 0)
         d.first_seen = p.step->n_slots[(size_t)p.layer * p.step->n_seqs + tile.seq] - (int)p.window;
     const device_budget *budget = budget_of(*p.step, tile.seq);
-    d.turned = budget && budget->cache_positions;
-    const int32_t at = p.traces.scores ? scores_place(*p.step, tile.seq, p.selects) : -1;
+    d.rotated = budget && budget->cache_positions;
+    const int32_t at = p.attn_stats.scores ? scores_place(*p.step, tile.seq, p.selects) : -1;
     if (at >= 0)
-        d.scores = p.traces.scores + (tile.kv_head * p.traces.score_stride + (size_t)at) * group;
+        d.scores = p.attn_stats.scores + (tile.kv_head * p.attn_stats.score_stride + (size_t)at) * group;
     return d;
 }
 
@@ -47,10 +47,10 @@ static __device__ __forceinline__ tile_duties duties_of(const attn_decode_params
 
 /* Turns a unit's keys in place, a row to two lanes.  Later the copy engine writes there again. */
 template <class S>
-static __device__ __forceinline__ void turn_unit(const attn_decode_params &p, const attn_tile &tile,
+static __device__ __forceinline__ void rotate_unit(const attn_decode_params &p, const attn_tile &tile,
                                                  int slot, uint32_t unit, const int32_t *table,
                                                  const unit_ring &r) {
-    const int row = r.lane % ATTN_UNIT_SLOTS, n = (int)p.turns.n_freqs / 8;
+    const int row = r.lane % ATTN_UNIT_SLOTS, n = (int)p.rotations.n_freqs / 8;
     const int page = __ldg(table + tile.pages + slot / PAGE_TOKENS);
     const char *states = static_cast<const char *>(p.pool) + page * p.page_bytes +
                          (size_t)p.n_kv_heads * 2 * PAGE_TOKENS * S::PAGE_ROW;
@@ -61,7 +61,7 @@ static __device__ __forceinline__ void turn_unit(const attn_decode_params &p, co
         for (int i = r.lane / ATTN_UNIT_SLOTS; i < n; i += 2) {
             uint4 *const a = chunk_at<S>(unit, row, i), *const b = chunk_at<S>(unit, row, i + n);
             uint4 x = *a, y = *b;
-            turn_pairs<typename S::T>(&x, &y, p.turns, i * 8, rank);
+            rotate_pairs<typename S::T>(&x, &y, p.rotations, i * 8, rank);
             *a = x;
             *b = y;
         }
@@ -161,11 +161,11 @@ static __device__ __forceinline__ void attend_unit(decode_state<S> *st, const at
     float s[S::N_TILES][4] = {};
     float3 factors = {};
     if constexpr (S::FP8) {
-        if (d.turned) code_scores<S, true>(s, *st, p, tile, slot, stage, table, lane);
+        if (d.rotated) code_scores<S, true>(s, *st, p, tile, slot, stage, table, lane);
         else code_scores<S, false>(s, *st, p, tile, slot, stage, table, lane);
         factors = value_factors<S>(st, stage, tile.end - slot, lane);
     } else {
-        if (d.turned) turn_unit<S>(p, tile, slot, stage, table, r);
+        if (d.rotated) rotate_unit<S>(p, tile, slot, stage, table, r);
         unit_scores<S>(s, *st, stage, lane);
     }
     if (p.scale.inner > 0) cap_products(s, p.scale.inner);

@@ -29,7 +29,7 @@ static bool has_sm90(const struct kv_pool &kv) {
 }
 
 static bool wants_sm90(const struct attn_prefill_params &p) {
-    return !p.turned && has_sm90(p.kv);
+    return !p.rotated && has_sm90(p.kv);
 }
 
 cudaError_t launch_attn_prefill(const struct attn_prefill_params &p, cudaStream_t stream) {
@@ -61,6 +61,6 @@ cudaError_t attn_split_shape_of(const struct kv_pool &kv, uint32_t n_heads,
     /* None resident: the device is too small for the kernel, and its launch will say so. */
     if (status != cudaSuccess || n_resident == 0) return status;
     shape->n_blocks = (uint32_t)(n_multiprocessors * n_resident);
-    shape->max_blocks = (uint32_t)n_multiprocessors * ATTN_SPLIT_MAX_PIECES;
+    shape->max_blocks = (uint32_t)n_multiprocessors * ATTN_SPLIT_MAX;
     return cudaSuccess;
 }

@@ -56,8 +56,8 @@ struct attn_prefill_params {
     uint32_t window; /* 0: a row sees all; dense attention only */
     float *lse; /* [n_total_rows][n_heads], base 2, of the rows that are written; or NULL */
     /* The items' keys are stored before RoPE (kv/evict.cuh); turns.n_freqs is a multiple of 8. */
-    bool turned;
-    struct key_turns turns;
+    bool rotated;
+    struct key_rotations rotations;
 };
 
 /* Rows of the matrix that a block of any of the kernels multiplies. */

@@ -237,7 +237,7 @@ static __device__ __forceinline__ struct block_source<T, Pairs> block_source_of(
 
 /* Along all blocks of the pairs, once the queries are under way to shared memory.  head: any of
  * those that share the keys; warp_row: the warp's first in the matrix. */
-template <typename T, int D, bool TURNED, bool WINDOW, bool CAPPED, typename Pairs>
+template <typename T, int D, bool ROTATED, bool WINDOW, bool CAPPED, typename Pairs>
 static __device__ __forceinline__ void attend(struct mma_plan<T, D> &plan, struct warp_state<D> &w,
                                               const struct attn_prefill_params &p,
                                               const struct prefill_tile &t,
@@ -250,8 +250,8 @@ static __device__ __forceinline__ void attend(struct mma_plan<T, D> &plan, struc
         copy_async_wait_all();
         __syncthreads(); /* K(i) is there, and everyone is done with V(i - 1) */
         load_block<T, D>(plan.v, from.page(t, i) + from.to_values, from.n_valid(t, i));
-        if constexpr (TURNED) {
-            turn_page<T>(plan.k, mma_plan<T, D>::STRIDE, from.n_valid(t, i), p.turns,
+        if constexpr (ROTATED) {
+            rotate_page<T>(plan.k, mma_plan<T, D>::STRIDE, from.n_valid(t, i), p.rotations,
                          from.state(p, t, i, head / (p.n_heads / p.kv.n_kv_heads)));
             __syncthreads();
         }
@@ -274,7 +274,7 @@ static __device__ __forceinline__ void attend(struct mma_plan<T, D> &plan, struc
 }
 
 /* Never TURNED and WINDOW: a bounded cache is no longer than the window. */
-template <typename T, int D, bool TURNED, bool WINDOW, bool CAPPED>
+template <typename T, int D, bool ROTATED, bool WINDOW, bool CAPPED>
 static __global__ void __launch_bounds__(THREADS)
     attn_prefill_mma_kernel(const struct attn_prefill_params p) {
     constexpr int ROWS = block_rows(D), PARTS = ATTN_PREFILL_TILE / ROWS;
@@ -291,7 +291,7 @@ static __global__ void __launch_bounds__(THREADS)
     const float scale = p.scale.outer * 1.44269504f; /* softmax in base 2 */
     struct warp_state<D> w = {};
     load_queries<T, D>(plan.q, p, t.first_row, t.n_rows, head);
-    attend<T, D, TURNED, WINDOW, CAPPED>(plan, w, p, t, from, head, warp_row, lane, scale);
+    attend<T, D, ROTATED, WINDOW, CAPPED>(plan, w, p, t, from, head, warp_row, lane, scale);
     store_rows(w, warp_row + lane / 4, scale,
                [&](int row, float top, float sum, const auto &pair) {
                    store_row<D>(p, t, row, head, top, sum, pair);
@@ -457,7 +457,7 @@ struct work {
 template <typename T, int D, bool CAPPED>
 static cudaError_t launch(const struct attn_prefill_params &p, const struct work &work,
                           cudaStream_t stream) {
-    const auto dense = p.turned       ? attn_prefill_mma_kernel<T, D, true, false, CAPPED>
+    const auto dense = p.rotated       ? attn_prefill_mma_kernel<T, D, true, false, CAPPED>
                        : p.window > 0 ? attn_prefill_mma_kernel<T, D, false, true, CAPPED>
                                       : attn_prefill_mma_kernel<T, D, false, false, CAPPED>;
     const auto sparse = attn_sparse_mma_kernel<T, D, CAPPED>;
@@ -519,13 +519,13 @@ cudaError_t launch_attn_prefill_mma(const struct attn_prefill_params &p, cudaStr
 cudaError_t launch_attn_sparse_mma(const struct attn_prefill_params &p, const struct sparse_view &s,
                                    cudaStream_t stream) {
     if (p.n_items == 0) return cudaSuccess;
-    return p.turned ? cudaErrorInvalidValue : launch_dtype(p, {&s, nullptr, nullptr}, stream);
+    return p.rotated ? cudaErrorInvalidValue : launch_dtype(p, {&s, nullptr, nullptr}, stream);
 }
 
 cudaError_t launch_attn_split_mma(const struct attn_prefill_params &p,
                                   const struct attn_split_view &s, cudaStream_t stream) {
     if (s.n_items == 0) return cudaSuccess;
-    return p.turned ? cudaErrorInvalidValue : launch_dtype(p, {nullptr, &s, nullptr}, stream);
+    return p.rotated ? cudaErrorInvalidValue : launch_dtype(p, {nullptr, &s, nullptr}, stream);
 }
 
 cudaError_t attn_split_mma_residents(const struct kv_pool &kv, int *n_blocks) {

@@ -38,7 +38,7 @@ enum {
     COLUMN = 64, /* elements of a swizzled row */
     COLUMN_BYTES = PAIR_KEYS * COLUMN * 2,
     PAGE_COLUMN_BYTES = PAGE_TOKENS * COLUMN * 2,
-    TURN_BARRIER = 1, /* named barriers 1 and 2: consumer 0's and 1's turn */
+    BATON_BARRIER = 1, /* named barriers 1 and 2: consumer 0's and 1's turn */
     PRODUCER_REGISTERS = 24,
     CONSUMER_REGISTERS = 240
 };
@@ -274,7 +274,7 @@ static __device__ __forceinline__ void next_pair(struct sm90_plan<D> &plan, stru
     constexpr int STAGES = sm90_plan<D>::STAGES;
     const int last = pairs.before(j), stage = j % STAGES, before = last % STAGES;
     barrier_wait(&plan.k_full[stage], j / STAGES % 2);
-    named_sync(TURN_BARRIER + c.me, CONSUMERS * GROUP_THREADS);
+    named_sync(BATON_BARRIER + c.me, CONSUMERS * GROUP_THREADS);
     wgmma_pin(r.s);
     wgmma_pin(r.o);
     wgmma_fence();
@@ -284,7 +284,7 @@ static __device__ __forceinline__ void next_pair(struct sm90_plan<D> &plan, stru
     issue_values<D>(r.o, r.w, wgmma_matrix(plan.v[before], COLUMN_BYTES));
     /* Every turn that is handed over is taken: the last of all is handed to nobody. */
     if (j + 1 < pairs.n || (c.me == 0 && pairs.is_shared(j)))
-        named_arrive(TURN_BARRIER + 1 - c.me, CONSUMERS * GROUP_THREADS);
+        named_arrive(BATON_BARRIER + 1 - c.me, CONSUMERS * GROUP_THREADS);
     wgmma_wait<1>();
     wgmma_pin(r.s);
     release(&plan.k_empty[stage], c.thread, pairs.is_shared(j));
@@ -335,7 +335,7 @@ static __device__ __forceinline__ void consume(struct sm90_plan<D> &plan,
     for (int h = 0; h < 2; h++) r.top[h] = -INFINITY, r.sum[h] = 0.0f;
 
     if (me == 1 && pairs.n > 1)
-        named_arrive(TURN_BARRIER, CONSUMERS * GROUP_THREADS); /* 0 begins */
+        named_arrive(BATON_BARRIER, CONSUMERS * GROUP_THREADS); /* 0 begins */
     first_pair(plan, r, c, weigh);
     int j = pairs.after(0, me);
     for (; j < pairs.n; j = pairs.after(j, me)) next_pair(plan, r, c, pairs, j, weigh);

@@ -90,8 +90,8 @@ void attn_split_add(struct attn_split_plan *plan, const struct attn_split_shape 
 }
 
 /* Pieces of at most `capacity` pairs, where that does not make them too short. */
-static uint32_t pieces_of(const struct attn_split_tile *tile, uint32_t capacity) {
-    return (uint32_t)attn_split_pieces((int32_t)tile->n_pairs,
+static uint32_t splits_of(const struct attn_split_tile *tile, uint32_t capacity) {
+    return (uint32_t)attn_split_count((int32_t)tile->n_pairs,
                                        (int32_t)div_up(tile->n_pairs, capacity));
 }
 
@@ -100,7 +100,7 @@ static struct load load_of(const struct attn_split_plan *plan,
     struct load load = {0};
     for (uint64_t i = 0; i < plan->n_tiles; i++) {
         const struct attn_split_tile *tile = &plan->tiles[i];
-        const uint32_t n = pieces_of(tile, capacity);
+        const uint32_t n = splits_of(tile, capacity);
         load.n_blocks += (uint64_t)n * shape->n_kv_heads;
         load.n_pairs += (uint64_t)tile->n_pairs * shape->n_kv_heads;
         load.longest = max_u32(load.longest, (uint32_t)div_up(tile->n_pairs, n));
@@ -148,11 +148,11 @@ static uint32_t choose_capacity(const struct attn_split_plan *plan,
 }
 
 static void add_item(struct attn_split_plan *plan, const struct attn_split_tile *tile,
-                     uint32_t piece) {
+                     uint32_t split) {
     plan->items[plan->n_items++] = (struct attn_split_item){
-        .seq = tile->seq, .row = tile->row, .n_rows = tile->n_rows, .piece = (int32_t)piece,
-        .n_pieces = (int32_t)tile->n_pieces,
-        .partial = tile->n_pieces > 1 ? tile->partial + (int32_t)piece : -1};
+        .seq = tile->seq, .row = tile->row, .n_rows = tile->n_rows, .split = (int32_t)split,
+        .n_splits = (int32_t)tile->n_splits,
+        .partial = tile->n_splits > 1 ? tile->partial + (int32_t)split : -1};
 }
 
 /* From the last tile on: of a sequence's tiles it sees most. */
@@ -163,17 +163,17 @@ void attn_split_cut(struct attn_split_plan *plan, const struct attn_split_shape 
     uint32_t most = 1;
     for (uint64_t i = plan->n_tiles; i-- > 0;) {
         struct attn_split_tile *tile = &plan->tiles[i];
-        tile->n_pieces = pieces_of(tile, capacity);
+        tile->n_splits = splits_of(tile, capacity);
         tile->partial = (int32_t)plan->n_partials;
-        most = max_u32(most, tile->n_pieces);
-        if (tile->n_pieces == 1) continue;
-        plan->n_partials += tile->n_pieces;
+        most = max_u32(most, tile->n_splits);
+        if (tile->n_splits == 1) continue;
+        plan->n_partials += tile->n_splits;
         plan->n_merges++;
     }
-    for (uint32_t piece = 0; most > 1 && piece < most; piece++)
+    for (uint32_t split = 0; most > 1 && split < most; split++)
         for (uint64_t i = plan->n_tiles; i-- > 0;)
-            if (plan->tiles[i].n_pieces > 1 && piece < plan->tiles[i].n_pieces)
-                add_item(plan, &plan->tiles[i], piece);
+            if (plan->tiles[i].n_splits > 1 && split < plan->tiles[i].n_splits)
+                add_item(plan, &plan->tiles[i], split);
     for (uint64_t i = plan->n_tiles; i-- > 0;)
-        if (plan->tiles[i].n_pieces == 1) add_item(plan, &plan->tiles[i], 0);
+        if (plan->tiles[i].n_splits == 1) add_item(plan, &plan->tiles[i], 0);
 }

@@ -44,13 +44,13 @@ enum {
     ATTN_SPLIT_MIN_PAIRS = 4,
     /* Pieces that a plan may have, for every multiprocessor: several rounds of blocks even out
      * numbers of tiles that do not divide the device; their partial results take the memory. */
-    ATTN_SPLIT_MAX_PIECES = 6
+    ATTN_SPLIT_MAX = 6
 };
 
 /* A tile's piece, for each KV head. */
 struct attn_split_item {
     int32_t seq, row, n_rows; /* rows [row, row + n_rows) of the sequence's in the step */
-    int32_t piece, n_pieces;
+    int32_t split, n_splits;
     int32_t partial; /* number of its partial result; -1: it writes the output */
 };
 
@@ -64,7 +64,7 @@ struct attn_split_shape {
 /* A tile before it is cut. */
 struct attn_split_tile {
     int32_t seq, row, n_rows;
-    uint32_t n_pairs, n_pieces;
+    uint32_t n_pairs, n_splits;
     int32_t partial;
 };
 
@@ -112,17 +112,17 @@ void attn_split_cut(struct attn_split_plan *plan, const struct attn_split_shape 
 
 /* ---- what the kernels ask, too ---- */
 
-/* Of n_pieces, those that a tile has pairs enough for; the others are empty. */
-static inline ATTN_SPLIT_CALL int32_t attn_split_pieces(int32_t n_pairs, int32_t n_pieces) {
+/* Of n_splits, those that a tile has pairs enough for; the others are empty. */
+static inline ATTN_SPLIT_CALL int32_t attn_split_count(int32_t n_pairs, int32_t n_splits) {
     const int32_t most = n_pairs < 2 * ATTN_SPLIT_MIN_PAIRS ? 1 : n_pairs / ATTN_SPLIT_MIN_PAIRS;
-    return n_pieces < most ? n_pieces : most;
+    return n_splits < most ? n_splits : most;
 }
 
 /* The first of n_pairs pairs that is in a piece or behind it; n_pairs for those that are empty. */
-static inline ATTN_SPLIT_CALL int32_t attn_split_begin_of(int32_t n_pairs, int32_t n_pieces,
-                                                          int32_t piece) {
-    const int32_t n = attn_split_pieces(n_pairs, n_pieces);
-    return piece < n ? (int32_t)((int64_t)n_pairs * piece / n) : n_pairs;
+static inline ATTN_SPLIT_CALL int32_t attn_split_begin_of(int32_t n_pairs, int32_t n_splits,
+                                                          int32_t split) {
+    const int32_t n = attn_split_count(n_pairs, n_splits);
+    return split < n ? (int32_t)((int64_t)n_pairs * split / n) : n_pairs;
 }
 
 #ifdef __cplusplus

@@ -30,20 +30,20 @@ static __global__ void __launch_bounds__(WARPS * 32)
     const size_t first = partial_row(p, item.partial, kv_head, block_rows, row),
                  stride = (size_t)p.kv.n_kv_heads * block_rows;
     float top = -INFINITY;
-    for (int i = lane; i < item.n_pieces; i += 32)
+    for (int i = lane; i < item.n_splits; i += 32)
         top = fmaxf(top, s.partial_lse[first + i * stride]);
     for (int step = 16; step > 0; step /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, step));
     if (top == -INFINITY) top = 0.0f;
 
     float4 acc[VECS] = {};
     float weights = 0.0f;
-    for (int from = 0; from < item.n_pieces; from += BATCH) {
+    for (int from = 0; from < item.n_splits; from += BATCH) {
         float weight[BATCH];
         float4 x[BATCH][VECS] = {};
 #pragma unroll
         for (int b = 0; b < BATCH; b++) {
             const size_t at = first + (from + b) * stride;
-            const float lse = from + b < item.n_pieces ? s.partial_lse[at] : -INFINITY;
+            const float lse = from + b < item.n_splits ? s.partial_lse[at] : -INFINITY;
             weight[b] = exp2_fast(lse - top);
             if (lse == -INFINITY) continue;
             const float4 *out = reinterpret_cast<const float4 *>(s.partial_out + at * D);

@@ -49,8 +49,8 @@ static __device__ __forceinline__ struct split_tile split_tile_of(
     const int window = p.window > 0 ? (int)p.window : t.rows.n_slots + ATTN_PREFILL_TILE,
               first = max(t.rows.first_visible - window, 0) / ATTN_SPLIT_PAIR,
               n_pairs = dense_pairs_of(t.rows).n - first,
-              begin = attn_split_begin_of(n_pairs, item.n_pieces, item.piece),
-              end = attn_split_begin_of(n_pairs, item.n_pieces, item.piece + 1);
+              begin = attn_split_begin_of(n_pairs, item.n_splits, item.split),
+              end = attn_split_begin_of(n_pairs, item.n_splits, item.split + 1);
     t.pairs = {end - begin, first + end - 1, window, (int)(p.n_heads / p.kv.n_kv_heads)};
     t.kv_head = kv_head;
     t.partial = item.partial;

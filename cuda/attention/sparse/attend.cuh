@@ -52,7 +52,7 @@ struct sparse_keys {
     int own;                        /* the tile's first slot */
     int n_entries, n_columns;
     const int32_t *entries; /* pages, or distances from 1 on */
-    int n_near;             /* entries that are distances; the others are first groups */
+    int n_in_window;             /* entries that are distances; the others are first groups */
     const int32_t *lower, *upper; /* distances that one half visits alone */
     int n_lower, n_upper;
 
@@ -92,7 +92,7 @@ struct sparse_keys {
 
     __device__ int group_shared(int i) const {
         const int entry = min(i, n_entries - 1);
-        return entry < n_near ? own / SPARSE_GROUP - entries[entry] : n_entries - 1 - entry;
+        return entry < n_in_window ? own / SPARSE_GROUP - entries[entry] : n_entries - 1 - entry;
     }
 
     /* The slot of key i of a pair that has no columns. */
@@ -135,10 +135,10 @@ static __device__ __forceinline__ void find_groups(struct sparse_keys &keys,
     keys.entries = s.distances + (size_t)head * s.max_distances;
     keys.lower = keys.entries + h.n_both;
     keys.upper = keys.lower + h.n_lower;
-    keys.n_near = count_up_to(keys.entries, 0, h.n_both, reach);
+    keys.n_in_window = count_up_to(keys.entries, 0, h.n_both, reach);
     keys.n_lower = count_up_to(keys.lower, 0, h.n_lower, reach);
     keys.n_upper = count_up_to(keys.upper, 0, h.n_upper, reach);
-    keys.n_entries = keys.n_near + n_first;
+    keys.n_entries = keys.n_in_window + n_first;
     keys.n_columns = h.n_columns ? s.column_count[at] : 0;
 }
 

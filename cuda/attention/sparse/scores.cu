@@ -190,7 +190,7 @@ static __global__ void __launch_bounds__(MAX_THREADS) sparse_rows_kernel(
     extern __shared__ __align__(16) unsigned char shared[];
     T *const keys = reinterpret_cast<T *>(shared);
     constexpr int STAGE = PAGE_TOKENS * (D + 8);
-    const float scale = b.scale.outer * KEEP_LOG2_E;
+    const float scale = b.scale.outer * LOG2_E;
     struct walk w;
     let_next_start();
     wait_for_previous();
@@ -317,7 +317,7 @@ static __device__ __forceinline__ void score_page(struct lines_plan<T, D> *plan,
                                                   const uint32_t (&a)[D / 16][4],
                                                   const float (&lse)[2]) {
     const int warp = threadIdx.x / 32, stage = (page - w.page) % 2;
-    const float scale = b.scale.outer * KEEP_LOG2_E;
+    const float scale = b.scale.outer * LOG2_E;
     float p[BLOCKS][4] = {};
     multiply<T, D>(p, a, plan->keys[stage]);
     if (b.scale.inner > 0) cap_products(p, b.scale.inner);
@@ -377,7 +377,7 @@ static __device__ float simple_score(const struct sparse_build &b, const int32_t
     float dot = 0.0f;
     for (uint32_t d = lane; d < dim; d += 32)
         dot += to_float(q[d]) * load_dtype(b.kv.base, key + d, b.kv.dtype);
-    return score_of(b.scale, warp_sum(dot)) * KEEP_LOG2_E;
+    return score_of(b.scale, warp_sum(dot)) * LOG2_E;
 }
 
 /* Grid (rows, heads): a row's log-sum-exp. */

@@ -144,7 +144,7 @@ static int find_seq(const struct step *step, uint32_t *seq, struct error *err) {
 
 static int prepare(struct cuda_backend *cuda, const struct attn_index_args *args,
                    struct sparse_build *b, struct args *room, struct error *err) {
-    struct wide_view wide;
+    struct dequant_view dequantised;
     const struct step_seq *seq = &cuda->host_step->seqs[b->seq];
     const struct attn_sparse *sparse = seq->sparse;
     struct sparse_shape shape;
@@ -154,7 +154,7 @@ static int prepare(struct cuda_backend *cuda, const struct attn_index_args *args
         rc = device_reserve(cuda, &cuda->sparse.memory, &cuda->sparse.bytes,
                             sparse_lay_out(b, &shape, NULL), err);
     if (!rc) rc = send_patterns(cuda, args, sparse, room, err);
-    if (!rc) rc = wide_open(cuda, args->kv, args->layer, &wide, err);
+    if (!rc) rc = dequant_open(cuda, args->kv, args->layer, &dequantised, err);
     if (rc) return rc;
     b->patterns = (const struct attn_pattern *)room->device;
     if (args->density) b->density = (float *)(b->patterns + args->n_heads);
@@ -162,8 +162,8 @@ static int prepare(struct cuda_backend *cuda, const struct attn_index_args *args
     b->view.first_slot = sparse->first_slot;
     b->view.first_dense_tile = sparse_first_dense_tile(sparse);
     b->account = cuda->sparse.account;
-    b->kv = wide.kv;
-    b->step = wide.step;
+    b->kv = dequantised.kv;
+    b->step = dequantised.step;
     b->dense_above = sparse->dense_above;
     b->synthetic = sparse->synthetic;
     return 0;

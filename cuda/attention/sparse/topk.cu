@@ -24,7 +24,7 @@ static_assert(SPARSE_UNIT == 4 * 32 && SPARSE_UNIT == 8 * SPARSE_GROUP,
 struct lines {
     const float *a, *b; /* scores are a + b; b may be NULL.  Not read where they are synthetic */
     uint32_t n, k, n_forced;
-    uint32_t synthetic, head, n_near; /* attn_sparse; n_near: UINT32_MAX for columns */
+    uint32_t synthetic, head, n_in_window; /* attn_sparse; n_in_window: UINT32_MAX for columns */
 };
 
 /* h of attn_sparse.synthetic. */
@@ -37,8 +37,8 @@ static __device__ __forceinline__ float synthetic_share(const struct lines &l, u
 }
 
 static __device__ __forceinline__ float synthetic_score(const struct lines &l, uint32_t i) {
-    if (l.n_near == UINT32_MAX) return synthetic_share(l, 0x80000000u | i);
-    return i < l.n_near ? 2.0f : 1.0f + synthetic_share(l, i / 64);
+    if (l.n_in_window == UINT32_MAX) return synthetic_share(l, 0x80000000u | i);
+    return i < l.n_in_window ? 2.0f : 1.0f + synthetic_share(l, i / 64);
 }
 
 static __device__ __forceinline__ uint32_t key_of(const struct lines &l, uint32_t i, float score) {
@@ -58,7 +58,7 @@ static __device__ __forceinline__ struct lines lines_of(const struct sparse_buil
     if (!diagonals) return l;
     l.a = b.lower + at;
     l.b = b.upper + at;
-    l.n_near = p.p2 / 2;
+    l.n_in_window = p.p2 / 2;
     return l;
 }
 

@@ -204,7 +204,7 @@ struct bench {
         p.step = step.data, p.tiles = plan.d_tiles.data;
         p.merges = plan.d_merges.data, p.max_merges = plan.room.n_merges;
         p.partial_out = partial_out.data, p.partial_lse = partial_lse.data;
-        p.traces = {nullptr, with_scores ? scores.data : nullptr, (size_t)b.n_seqs * b.n_slots};
+        p.attn_stats = {nullptr, with_scores ? scores.data : nullptr, (size_t)b.n_seqs * b.n_slots};
         p.overlap = overlap;
         return time_launches(b, p);
     }

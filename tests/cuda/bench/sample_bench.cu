@@ -14,7 +14,7 @@
 #include "cuda/sampling/sample_kernel.cu"
 #include "tests/cuda/bench/bench.cuh"
 
-enum { N_VOCAB = 128256, MAX_ROWS = 64, N_TURNS = 20, N_REPLAYS = 5 };
+enum { N_VOCAB = 128256, MAX_ROWS = 64, N_BUFFERS = 20, N_REPLAYS = 5 };
 
 struct filter {
     const char *name;
@@ -58,15 +58,15 @@ static void run_filter(const char *kind, const float *logits, const struct filte
     }
     const struct device_sample *device_rows = device_copy(rows);
     struct sample_result *results = device_copy(std::vector<struct sample_result>(n));
-    int32_t *drawn = device_copy(std::vector<int32_t>(n));
-    const struct sample_params params = {logits, device_rows, results, drawn, n, N_VOCAB};
+    int32_t *sampled = device_copy(std::vector<int32_t>(n));
+    const struct sample_params params = {logits, device_rows, results, sampled, n, N_VOCAB};
     const double us = time_graph(stream, N_REPLAYS, [&] {
-        for (int i = 0; i < N_TURNS; i++) check(launch_sample(&params, {stream, true}), "sample");
+        for (int i = 0; i < N_BUFFERS; i++) check(launch_sample(&params, {stream, true}), "sample");
     });
-    printf("%s,\"%s\",%u,%.1f\n", kind, filter.name, n, us / N_TURNS);
+    printf("%s,\"%s\",%u,%.1f\n", kind, filter.name, n, us / N_BUFFERS);
     cudaFree((void *)device_rows);
     cudaFree(results);
-    cudaFree(drawn);
+    cudaFree(sampled);
 }
 
 int main(void) {

@@ -45,7 +45,7 @@ static __global__ void fill_scores_kernel(float *scores, size_t n) {
 struct rig {
     struct device_step step;
     struct kv_pool kv;
-    struct kv_store store;
+    struct host_pool store;
     struct device_select select;
     std::vector<int32_t> words; /* lists of selections, then page tables */
     struct fetch_params fetch;
@@ -69,10 +69,10 @@ static void make_pools(struct rig *r) {
     r->kv.page_bytes = kv_page_bytes(&r->kv);
     r->kv.base = device_bytes(N_PAGES * r->kv.page_bytes);
     r->store = {nullptr, DTYPE_BF16, BLOCKS, LAYERS, KV_HEADS, DIM, false};
-    check(cudaHostAlloc(&r->store.base, BLOCKS * kv_store_block_bytes(&r->store),
+    check(cudaHostAlloc(&r->store.base, BLOCKS * host_pool_block_bytes(&r->store),
                         cudaHostAllocPortable | cudaHostAllocMapped),
           "pinned memory");
-    memset(r->store.base, 1, BLOCKS * kv_store_block_bytes(&r->store));
+    memset(r->store.base, 1, BLOCKS * host_pool_block_bytes(&r->store));
 }
 
 /* Lists of tokens to fetch are written by hand: n of them, all over the store. */
@@ -138,14 +138,14 @@ static void print(const char *what, uint32_t n_candidates, uint32_t n_tokens, do
 static void time_choice(struct rig *r, uint32_t n, struct launch launch, int n_blocks) {
     struct select_params p = {};
     p.step = send_step(r, n, MOST_SELECTED);
-    p.traces.lse = device_array<float>(HEADS);
-    p.traces.scores = device_array<float>((size_t)n * HEADS);
-    p.traces.score_stride = n;
+    p.attn_stats.lse = device_array<float>(HEADS);
+    p.attn_stats.scores = device_array<float>((size_t)n * HEADS);
+    p.attn_stats.score_stride = n;
     p.kv = r->kv;
     p.n_heads = HEADS;
     p.state_slots = kv_state_slots(&r->kv);
     p.n_blocks = (uint32_t)n_blocks;
-    struct select_room *room = &p.room;
+    struct select_workspace *room = &p.room;
     *room = {device_array<uint32_t>(n), device_array<uint32_t>(n / 32),
              device_array<uint32_t>(n / 32),
              device_array<uint32_t>(SELECT_DIGITS * SELECT_BINS),
@@ -153,7 +153,7 @@ static void time_choice(struct rig *r, uint32_t n, struct launch launch, int n_b
              device_array<struct select_total>(1), {}, device_array<uint32_t>(FETCH_KINDS),
              MOST_SELECTED};
     for (auto &fetches : room->fetches) fetches = device_array<struct fetch>(MOST_SELECTED);
-    fill_scores_kernel<<<1024, 256>>>(p.traces.scores, (size_t)n * HEADS);
+    fill_scores_kernel<<<1024, 256>>>(p.attn_stats.scores, (size_t)n * HEADS);
     check(cudaDeviceSynchronize(), "scores");
     const auto run = [&] {
         check(launch_select_keys(&p, 1, launch), "keys");
@@ -161,13 +161,13 @@ static void time_choice(struct rig *r, uint32_t n, struct launch launch, int n_b
     };
     print("keys + slots", n, MOST_SELECTED, time_graph(launch.stream, REPLAYS, run),
           (double)n * HEADS * 4);
-    for (void *memory : {(void *)p.traces.lse, (void *)p.traces.scores, (void *)room->keys})
+    for (void *memory : {(void *)p.attn_stats.lse, (void *)p.attn_stats.scores, (void *)room->keys})
         cudaFree(memory);
 }
 
 /* With fp8 in a part of the memory. */
-static struct kv_store store_of(const struct rig *r, bool fp8) {
-    struct kv_store store = r->store;
+static struct host_pool store_of(const struct rig *r, bool fp8) {
+    struct host_pool store = r->store;
     store.fp8 = fp8;
     return store;
 }
@@ -179,12 +179,12 @@ static void time_blocks(struct rig *r, uint32_t n, bool fp8, struct launch launc
     const double us = time_graph(launch.stream, REPLAYS, [&] {
         for (uint32_t l = 0; l < LAYERS; l++) {
             struct fetch_params p = r->fetch;
-            p.first_layer = p.first_plane = l;
+            p.first_layer = p.first_host_layer = l;
             check(launch_fetch(&p, 1, launch), "blocks");
         }
     });
     print(fp8 ? "fp8 blocks" : "blocks", 0, n, us,
-          (double)n * LAYERS * kv_store_token_bytes(&r->fetch.store));
+          (double)n * LAYERS * host_pool_token_bytes(&r->fetch.store));
 }
 
 static void time_pages(struct rig *r, uint32_t n, struct launch launch) {
@@ -193,16 +193,16 @@ static void time_pages(struct rig *r, uint32_t n, struct launch launch) {
     make_fetches(r, n);
     const double us = time_graph(launch.stream, REPLAYS,
                                  [&] { check(launch_fetch(&r->fetch, LAYERS, launch), "pages"); });
-    print("pages", 0, n, us, (double)n * LAYERS * kv_store_token_bytes(&r->store));
+    print("pages", 0, n, us, (double)n * LAYERS * host_pool_token_bytes(&r->store));
 }
 
 static void time_store(struct rig *r, bool fp8, struct launch launch) {
-    struct store_params p = {r->kv, store_of(r, fp8), 0, 128, {}};
+    struct host_pool_params p = {r->kv, store_of(r, fp8), 0, 128, {}};
     for (uint32_t i = 0; i < p.n; i++) p.copies[i] = {i * 5 % BLOCKS, i * 3 % BLOCKS};
     const double us = time_graph(launch.stream, REPLAYS,
-                                 [&] { check(launch_store(&p, launch), "store"); });
+                                 [&] { check(launch_host_pool(&p, launch), "store"); });
     print(fp8 ? "fp8 store" : "store", 0, p.n * PAGE_TOKENS, us,
-          (double)p.n * PAGE_TOKENS * kv_store_token_bytes(&p.store));
+          (double)p.n * PAGE_TOKENS * host_pool_token_bytes(&p.store));
 }
 
 int main(int argc, char **argv) {

@@ -216,7 +216,7 @@ static struct split cut_by_hand(const struct batch &b, const std::vector<int32_t
             if (n > 1) n_partials += n;
         }
     const auto rest = std::stable_partition(items.begin(), items.end(), [](const auto &item) {
-        return item.piece == 0 && item.n_pieces > 1;
+        return item.split == 0 && item.n_splits > 1;
     });
     return upload_split(b, items, (uint32_t)(rest - items.begin()), (uint32_t)n_partials);
 }

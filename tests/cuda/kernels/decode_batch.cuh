@@ -48,14 +48,14 @@ template <typename T> struct device_array {
 
 struct device_plan {
     struct attn_plan_shape shape;
-    struct attn_plan_room room;
+    struct attn_plan_budget room;
     std::vector<attn_tile> tiles;
     std::vector<attn_merge> merges;
     device_array<attn_tile> d_tiles;
     device_array<attn_merge> d_merges;
 
     device_plan(struct attn_plan_shape s, uint32_t max_seqs, uint64_t max_slots)
-        : shape(s), room(attn_plan_room(&s, max_seqs, max_slots)), tiles(room.n_tiles),
+        : shape(s), room(attn_plan_budget(&s, max_seqs, max_slots)), tiles(room.n_tiles),
           merges(room.n_merges), d_tiles(room.n_tiles), d_merges(room.n_merges) {}
 
     void build(const std::vector<uint32_t> &n_slots, const std::vector<int32_t> &table_at) {

@@ -28,9 +28,9 @@ float from_bits(uint16_t bits, enum dtype dtype) {
         raw.x = bits;
         return __half2float(__half(raw));
     }
-    uint32_t wide = (uint32_t)bits << 16;
+    uint32_t dequantised = (uint32_t)bits << 16;
     float x;
-    memcpy(&x, &wide, 4);
+    memcpy(&x, &dequantised, 4);
     return x;
 }
 
@@ -200,7 +200,7 @@ struct rig {
         p.tiles = plan.d_tiles.data, p.n_blocks = c.n_blocks, p.merges = plan.d_merges.data;
         p.max_merges = plan.room.n_merges;
         p.partial_out = partial_out.data, p.partial_lse = partial_lse.data;
-        p.traces = {lse.data, c.scores ? scores.data : nullptr, (size_t)n_seqs * score_stride};
+        p.attn_stats = {lse.data, c.scores ? scores.data : nullptr, (size_t)n_seqs * score_stride};
         std::vector<device_budget> wishes(n_seqs);
         for (uint32_t i = 0; i < n_seqs; i++) {
             wishes[i].capacity = 1;

@@ -1,5 +1,5 @@
-/* test_keep.c - bounded caches against their definition: an oracle in double that has a list of the
- * tokens each KV head keeps, in the order of the text, and rotates, attends and sorts anew for
+/* test_evict.c - bounded caches against their definition: an oracle in double that has a list of
+ * the tokens each KV head keeps, in the order of the text, and rotates, attends and sorts anew for
  * every row.  Outputs, kept tokens, ranks, scores and totals must agree; where two scores are
  * within rounding of each other either may go, and the oracle goes on with the backend's choice. */
 #include "tests/cpu/cpu_test.h"
@@ -48,7 +48,7 @@ struct run {
     double *inv_freq, *angles; /* [n_freqs]; [n_text][2][n_freqs] */
     struct oracle_head *heads; /* [N_LAYERS][n_kv] */
     double *expected;          /* [n_heads * dim], of one row */
-    struct keep_total total;
+    struct evict_total total;
 };
 
 static uint32_t row_width(const struct shape *s) {
@@ -227,8 +227,8 @@ static void run_layer(const struct part *parts, uint32_t n_parts, uint32_t layer
     assert_int_equal(ops->rope_append(r->be, &rope, NULL), 0);
     assert_int_equal(ops->attn_decode(r->be, &attn, NULL), 0);
     assert_int_equal(ops->attn_prefill(r->be, &attn, NULL), 0);
-    assert_int_equal(ops->keep_decode(r->be, &attn, NULL), 0);
-    assert_int_equal(ops->keep_prefill(r->be, &attn, NULL), 0);
+    assert_int_equal(ops->evict_decode(r->be, &attn, NULL), 0);
+    assert_int_equal(ops->evict_chunk(r->be, &attn, NULL), 0);
     scatter_out(parts, n_parts, layer, out);
     free(qkv);
     free(out);
@@ -239,7 +239,7 @@ static void run_step(struct part *parts, uint32_t n_parts) {
     enum { MOST_PARTS = 4, MOST_ROWS = 2048 };
     struct backend *be = parts[0].run->be;
     struct step_seq seqs[MOST_PARTS];
-    struct keep_total totals[MOST_PARTS];
+    struct evict_total totals[MOST_PARTS];
     uint32_t positions[MOST_ROWS];
     struct step step = {.n_seqs = n_parts, .n_layers = N_LAYERS, .positions = positions,
                         .seqs = seqs};
@@ -255,7 +255,7 @@ static void run_step(struct part *parts, uint32_t n_parts) {
     assert_int_equal(be->ops->step_begin(be, &step, NULL), 0);
     for (uint32_t layer = 0; layer < N_LAYERS; layer++)
         run_layer(parts, n_parts, layer, step.n_rows);
-    assert_int_equal(be->ops->keep_totals(be, &parts[0].run->kv, totals, NULL), 0);
+    assert_int_equal(be->ops->evict_totals(be, &parts[0].run->kv, totals, NULL), 0);
     assert_int_equal(be->ops->sync(be, NULL), 0);
     for (uint32_t i = 0; i < n_parts; i++) {
         parts[i].run->total = totals[i];
@@ -488,8 +488,8 @@ static void check_totals(const struct run *r) {
     }
     assert_int_equal(r->total.n_evictions * n_heads, n_events);
     if (r->plan.budget.score == KV_SCORE_NONE || n_events == 0 || isnan(kept))
-        assert_true(isnan(r->total.kept_mass));
-    else assert_true(nearly(r->total.kept_mass, kept));
+        assert_true(isnan(r->total.retained_attention));
+    else assert_true(nearly(r->total.retained_attention, kept));
 }
 
 static void check_row(struct run *r, uint32_t layer, uint32_t token, uint32_t kv_head) {

@@ -1,4 +1,4 @@
-/* test_keep.c - bounded caches of the CUDA backend against the CPU's: sequences with every kind of
+/* test_evict.c - bounded caches of the CUDA backend against the CPU's: sequences with every kind of
  * score, with and without positions of the cache, beside one without a budget, from the first piece
  * of their prompts to evictions.  Steps in which all decode are recorded and launched again.
  *
@@ -149,8 +149,8 @@ static int run_layers(struct backend *be, struct rig *r, bool prompts, struct er
         rc = ops->rope_append(be, &rope, err);
         if (!rc) rc = ops->attn_decode(be, &attn, err);
         if (!rc && prompts) rc = ops->attn_prefill(be, &attn, err);
-        if (!rc) rc = ops->keep_decode(be, &attn, err);
-        if (!rc && prompts) rc = ops->keep_prefill(be, &attn, err);
+        if (!rc) rc = ops->evict_decode(be, &attn, err);
+        if (!rc && prompts) rc = ops->evict_chunk(be, &attn, err);
     }
     return rc;
 }
@@ -160,14 +160,14 @@ static int recorded_body(void *ctx, uint32_t n_rows, struct error *err) {
     return run_layers(gpu, ctx, false, err);
 }
 
-static void compare_totals(const struct rig *r, const struct keep_total *got,
-                           const struct keep_total *expected) {
+static void compare_totals(const struct rig *r, const struct evict_total *got,
+                           const struct evict_total *expected) {
     for (uint32_t i = 0; i < r->step.n_seqs; i++) {
         if (!r->texts[r->order[i]].bounded) continue;
         assert_int_equal(got[i].n_evictions, expected[i].n_evictions);
-        assert_int_equal(isnan(got[i].kept_mass), isnan(expected[i].kept_mass));
-        if (!isnan(got[i].kept_mass))
-            assert_true(fabsf(got[i].kept_mass - expected[i].kept_mass) < 1e-2f);
+        assert_int_equal(isnan(got[i].retained_attention), isnan(expected[i].retained_attention));
+        if (!isnan(got[i].retained_attention))
+            assert_true(fabsf(got[i].retained_attention - expected[i].retained_attention) < 1e-2f);
     }
 }
 
@@ -175,19 +175,19 @@ static void compare_totals(const struct rig *r, const struct keep_total *got,
  * test_attention.c. */
 static void run_step(struct rig *r) {
     struct error err = {0};
-    struct keep_total got[N_TEXTS], expected[N_TEXTS];
+    struct evict_total got[N_TEXTS], expected[N_TEXTS];
     const size_t n_out = (size_t)r->step.n_rows * r->n_heads * r->dim;
     float *out = random_floats(n_out);
     must(cpu->ops->step_begin(cpu, &r->step, &err), &err);
     must(run_layers(cpu, r, true, &err), &err);
-    must(cpu->ops->keep_totals(cpu, &r->cpu_kv, expected, &err), &err);
+    must(cpu->ops->evict_totals(cpu, &r->cpu_kv, expected, &err), &err);
     must(cpu->ops->sync(cpu, &err), &err);
     must(gpu->ops->step_begin(gpu, &r->step, &err), &err);
     if (r->step.n_decode == r->step.n_seqs)
-        must(gpu->ops->repeat(gpu, RECORDED_ROWS, recorded_body, r, &err), &err);
+        must(gpu->ops->run_graph(gpu, RECORDED_ROWS, recorded_body, r, &err), &err);
     else
         must(run_layers(gpu, r, true, &err), &err);
-    must(gpu->ops->keep_totals(gpu, &r->gpu_kv, got, &err), &err);
+    must(gpu->ops->evict_totals(gpu, &r->gpu_kv, got, &err), &err);
     must(gpu->ops->sync(gpu, &err), &err);
     for (uint32_t l = 0; l < N_LAYERS; l++) {
         gpu_read(out, r->gpu_out[l], n_out, DTYPE_BF16);

@@ -1,4 +1,4 @@
-/* turning.h - rows of q and k in the order that the decoder turns them in.
+/* rotary_order.h - rows of q and k in the order that the decoder turns them in.
  *
  * Operations turn the pairs (i, i + n_freqs) of a head; some families were trained with the pairs
  * (2i, 2i + 1).  Attention only multiplies q with k, so the order of a head's elements is free as
@@ -9,14 +9,14 @@
  *   of the decoder     a0 a1 a2 b0 b1 b2 | c0 c1
  *
  * Thread: any.  Memory: none. */
-#ifndef ENGINE_MODEL_TURNING_H
-#define ENGINE_MODEL_TURNING_H
+#ifndef ENGINE_MODEL_ROTARY_ORDER_H
+#define ENGINE_MODEL_ROTARY_ORDER_H
 
 #include <stddef.h>
 #include <stdint.h>
 
 /* n_rows rows of row_bytes, heads of head_dim rows one behind the other; out is not in. */
-void turning_order(void *out, const void *in, size_t n_rows, size_t row_bytes, uint32_t head_dim,
+void rotary_order(void *out, const void *in, size_t n_rows, size_t row_bytes, uint32_t head_dim,
                    uint32_t n_freqs);
 
 #endif

@@ -1,5 +1,5 @@
-/* turning.c - see turning.h. */
-#include "engine/model/turning.h"
+/* rotary_order.c - see rotary_order.h. */
+#include "engine/model/rotary_order.h"
 
 #include <string.h>
 
@@ -9,7 +9,7 @@ static uint32_t place_in_file(uint32_t i, uint32_t n_freqs) {
     return i < n_freqs ? 2 * i : 2 * (i - n_freqs) + 1;
 }
 
-void turning_order(void *out, const void *in, size_t n_rows, size_t row_bytes, uint32_t head_dim,
+void rotary_order(void *out, const void *in, size_t n_rows, size_t row_bytes, uint32_t head_dim,
                    uint32_t n_freqs) {
     for (size_t row = 0; row < n_rows; row++) {
         const uint32_t i = (uint32_t)(row % head_dim);

@@ -1,0 +1,114 @@
+/* test_step_time.c - pieces of prompts are cut to a time that is learned. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "engine/schedule/step_time.h"
+
+static void rows_are_the_most_that_the_work_allows(void **state) {
+    (void)state;
+    const struct step_time step_time = step_time_make(1000, 100, 2, 0);
+    const uint32_t before[] = {0, 1, 1000, 1000000}, rows[] = {1, 64, 5000, 300000};
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 4; j++) {
+            const double work = step_time_work(&step_time, rows[j], before[i]);
+            assert_int_equal(step_time_rows(&step_time, work * (1 + 1e-9), before[i]), rows[j]);
+            assert_int_equal(step_time_rows(&step_time, work * (1 - 1e-9), before[i]), rows[j] - 1);
+        }
+    assert_int_equal(step_time_entering_rows(&step_time, step_time_entering_work(&step_time, 5000) * (1 + 1e-9)), 5000);
+    assert_int_equal(step_time_rows(&step_time, 0, 7), 0);
+    assert_int_equal(step_time_rows(&step_time, INFINITY, 7), UINT32_MAX);
+}
+
+static void nothing_fits_before_anything_is_known(void **state) {
+    (void)state;
+    const struct step_time step_time = step_time_make(10, 2, 1, 0.1);
+    assert_true(step_time_budget(&step_time, STEP_TIME_STEP, 0.1) == 0);
+    assert_true(step_time_budget(&step_time, STEP_TIME_SLICE, 0.1) == 0);
+}
+
+/* A machine where work takes 2 us and generating 5 ms. */
+static void the_machine_is_learned(void **state) {
+    (void)state;
+    struct step_time step_time = step_time_make(10, 2, 1, 0.1);
+    for (int i = 0; i < 10; i++) step_time_measure(&step_time, STEP_TIME_STEP, 0, true, 5e-3);
+    for (int i = 0; i < 10; i++) step_time_measure(&step_time, STEP_TIME_STEP, 1000, true, 7e-3);
+    for (int i = 0; i < 10; i++) step_time_measure(&step_time, STEP_TIME_SLICE, 1000, false, 8e-3);
+    assert_true(fabs(step_time_seconds(&step_time, STEP_TIME_STEP, 500) - 6e-3) < 1e-6);
+    assert_true(fabs(step_time_seconds(&step_time, STEP_TIME_SLICE, 500) - 4e-3) < 1e-6);
+    assert_true(fabs(step_time_budget(&step_time, STEP_TIME_STEP, 2e-3) - 1000) < 1e-3);
+    assert_true(step_time_budget(&step_time, STEP_TIME_STEP, -1e-3) == 0);
+}
+
+static void a_change_is_followed_and_an_outlier_forgotten(void **state) {
+    (void)state;
+    struct step_time step_time = step_time_make(10, 2, 1, 0.1);
+    step_time_measure(&step_time, STEP_TIME_SLICE, 1000, false, 1e-3);
+    for (int i = 0; i < 20; i++) step_time_measure(&step_time, STEP_TIME_SLICE, 1000, false, 4e-3);
+    assert_true(fabs(step_time_seconds(&step_time, STEP_TIME_SLICE, 1000) - 4e-3) < 1e-5);
+    for (int i = 0; i < 10; i++) step_time_measure(&step_time, STEP_TIME_STEP, 0, true, 5e-3);
+    step_time_measure(&step_time, STEP_TIME_STEP, 0, true, 1); /* a first launch, say */
+    assert_true(step_time.base_s < 0.06);
+    for (int i = 0; i < 10; i++) step_time_measure(&step_time, STEP_TIME_STEP, 0, true, 5e-3);
+    assert_true(step_time.base_s < 7e-3);
+}
+
+static void the_index_is_learned_by_itself(void **state) {
+    (void)state;
+    struct step_time step_time = step_time_make(10, 2, 1, 0.1);
+    assert_true(step_time_index_seconds(&step_time, 1000) == 0);
+    for (int i = 0; i < 10; i++) step_time_measure_index(&step_time, 1000, 5e-3);
+    assert_true(fabs(step_time_index_seconds(&step_time, 3000) - 15e-3) < 1e-9);
+}
+
+/* Rows far from the beginning see no more than was measured; those near it see what there is. */
+static void what_sparse_rows_see_is_learned_anew(void **state) {
+    (void)state;
+    struct step_time step_time = step_time_make(10, 2, 1, 0.1);
+    assert_int_equal(step_time_seen(&step_time, 100000), 100000);
+    for (int i = 0; i < 20; i++) step_time_measure_seen(&step_time, 7000);
+    assert_int_equal(step_time_seen(&step_time, 100000), 7000);
+    assert_int_equal(step_time_seen(&step_time, 500), 500);
+    step_time_measure_index(&step_time, 1000, 5e-3);
+    step_time_begin_prompt(&step_time);
+    assert_int_equal(step_time_seen(&step_time, 100000), 100000);
+    assert_true(step_time_index_seconds(&step_time, 1000) == 0);
+}
+
+/* Whatever was measured, a step is never free. */
+static void a_step_faster_than_its_base_costs_something(void **state) {
+    (void)state;
+    struct step_time step_time = step_time_make(10, 2, 1, 0.1);
+    step_time_measure(&step_time, STEP_TIME_STEP, 0, true, 5e-3);
+    step_time_measure(&step_time, STEP_TIME_STEP, 1000, true, 1e-3);
+    assert_true(step_time.s_per_work[STEP_TIME_STEP] > 0);
+}
+
+/* Two clocks: what is left of a slice's time without its index may be less than nothing. */
+static void time_that_cannot_be_is_not_learned(void **state) {
+    (void)state;
+    struct step_time step_time = step_time_make(10, 2, 1, 0.1);
+    step_time_measure(&step_time, STEP_TIME_SLICE, 1000, true, -1e-3);
+    assert_true(step_time.s_per_work[STEP_TIME_SLICE] == 0);
+    step_time_measure(&step_time, STEP_TIME_SLICE, 1000, true, 2e-3);
+    step_time_measure(&step_time, STEP_TIME_SLICE, 1000, true, -1);
+    assert_true(fabs(step_time_seconds(&step_time, STEP_TIME_SLICE, 1000) - 2e-3) < 1e-9);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_are_the_most_that_the_work_allows),
+        cmocka_unit_test(nothing_fits_before_anything_is_known),
+        cmocka_unit_test(the_machine_is_learned),
+        cmocka_unit_test(a_change_is_followed_and_an_outlier_forgotten),
+        cmocka_unit_test(the_index_is_learned_by_itself),
+        cmocka_unit_test(what_sparse_rows_see_is_learned_anew),
+        cmocka_unit_test(a_step_faster_than_its_base_costs_something),
+        cmocka_unit_test(time_that_cannot_be_is_not_learned),
+    };
+    return cmocka_run_group_tests_name("pace", tests, NULL, NULL);
+}
