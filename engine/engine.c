@@ -38,8 +38,8 @@
 
 enum command_kind { COMMAND_SUBMIT, COMMAND_CANCEL, COMMAND_STOP };
 
-struct command {
-    struct command *next;
+struct engine_command {
+    struct engine_command *next;
     enum command_kind kind;
     struct sequence *seq; /* SUBMIT */
     uint64_t id;          /* CANCEL */
@@ -65,31 +65,31 @@ struct engine {
     struct engine_stats stats;
     struct error failure; /* under stats_lock, too; code 0: none */
     /* One command for each place, so that no cancel is lost for want of memory. */
-    struct command *cancels;
+    struct engine_command *cancels;
     pthread_mutex_t spare_lock;
-    struct command *spare; /* those of them that nobody uses */
+    struct engine_command *spare; /* those of them that nobody uses */
 
     /* The engine thread. */
     pthread_t thread;
     bool started;
     struct decoder *decoder;
     struct scheduler *scheduler;
-    struct command stop;
+    struct engine_command stop;
 };
 
 /* ---- commands to cancel ---- */
 
-static void give_spare(struct engine *e, struct command *command) {
+static void give_spare(struct engine *e, struct engine_command *command) {
     pthread_mutex_lock(&e->spare_lock);
-    *command = (struct command){.next = e->spare, .kind = COMMAND_CANCEL};
+    *command = (struct engine_command){.next = e->spare, .kind = COMMAND_CANCEL};
     e->spare = command;
     pthread_mutex_unlock(&e->spare_lock);
 }
 
 /* NULL: every place's is under way, so every request's end is, too. */
-static struct command *take_spare(struct engine *e) {
+static struct engine_command *take_spare(struct engine *e) {
     pthread_mutex_lock(&e->spare_lock);
-    struct command *command = e->spare;
+    struct engine_command *command = e->spare;
     if (command) {
         e->spare = command->next;
         command->next = NULL;
@@ -474,9 +474,9 @@ static void insert(struct engine *e, struct event_list *events) {
 }
 
 /* Returns true when one of the commands is to stop. */
-static bool obey(struct engine *e, struct command *command, struct event_list *events) {
+static bool obey(struct engine *e, struct engine_command *command, struct event_list *events) {
     bool stop = false;
-    for (struct command *next; command; command = next) {
+    for (struct engine_command *next; command; command = next) {
         next = command->next;
         if (command->kind == COMMAND_STOP) {
             stop = true;
@@ -647,8 +647,8 @@ static int claim_places(struct engine *e, uint32_t n, struct error *err) {
 
 /* Appends a command for the request to the chain.  ERR_NOMEM. */
 static int add_command(struct engine *e, const struct engine_request *request, uint64_t id,
-                       struct command ***end) {
-    struct command *command = calloc(1, sizeof(*command));
+                       struct engine_command ***end) {
+    struct engine_command *command = calloc(1, sizeof(*command));
     if (!command) return ERR_NOMEM;
     command->kind = COMMAND_SUBMIT;
     if (sequence_create(&command->seq, &e->shared, request, id)) {
@@ -660,8 +660,8 @@ static int add_command(struct engine *e, const struct engine_request *request, u
     return 0;
 }
 
-static void drop_commands(struct command *command) {
-    for (struct command *next; command; command = next) {
+static void drop_commands(struct engine_command *command) {
+    for (struct engine_command *next; command; command = next) {
         next = command->next;
         sequence_abandon(command->seq);
         sequence_destroy(command->seq);
@@ -677,7 +677,7 @@ int engine_submit(struct engine *e, struct engine_request *requests, uint32_t n_
         if ((code = check_request(e, &requests[i], err))) return code;
     if (n_requests == 0) return 0;
     if ((code = claim_places(e, n_requests, err))) return code;
-    struct command *first = NULL, **end = &first;
+    struct engine_command *first = NULL, **end = &first;
     uint64_t id = atomic_fetch_add(&e->next_id, n_requests);
     for (uint32_t i = 0; i < n_requests; i++) {
         ids[i] = id + i;
@@ -685,7 +685,7 @@ int engine_submit(struct engine *e, struct engine_request *requests, uint32_t n_
         error_set(err, code, "no memory for the request");
         goto fail;
     }
-    struct command *last = (struct command *)((char *)end - offsetof(struct command, next));
+    struct engine_command *last = (struct engine_command *)((char *)end - offsetof(struct engine_command, next));
     if (mailbox_push(&e->commands, first, last, NULL)) {
         code = error_set(err, ERR_DEVICE, "the engine is stopping");
         goto fail;
@@ -700,7 +700,7 @@ fail:
 }
 
 void engine_cancel(struct engine *e, uint64_t request_id) {
-    struct command *command = take_spare(e);
+    struct engine_command *command = take_spare(e);
     if (!command) return;
     command->id = request_id;
     if (mailbox_push(&e->commands, command, command, NULL)) give_spare(e, command);

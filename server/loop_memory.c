@@ -13,7 +13,7 @@
 /* What libuv takes for the loop itself, with room to spare: 1.44 takes less than 1 KB. */
 enum { LOOP_BYTES = 16 << 10 };
 
-struct piece {
+struct loop_piece {
     alignas(max_align_t) size_t size;
     char bytes[];
 };
@@ -34,9 +34,9 @@ static bool is_in_block(const void *bytes) {
 static void *allocate(size_t size) {
     const size_t unit = alignof(max_align_t);
     if (size > block.size - block.used) return malloc(size);
-    const size_t needed = sizeof(struct piece) + (size + unit - 1) / unit * unit;
+    const size_t needed = sizeof(struct loop_piece) + (size + unit - 1) / unit * unit;
     if (needed > block.size - block.used) return malloc(size);
-    struct piece *piece = (struct piece *)(block.bytes + block.used);
+    struct loop_piece *piece = (struct loop_piece *)(block.bytes + block.used);
     block.used += needed;
     piece->size = size;
     return piece->bytes;
@@ -54,8 +54,8 @@ static void *reallocate(void *old, size_t size) {
     if (old && !is_in_block(old)) return realloc(old, size);
     void *bytes = allocate(size);
     if (!bytes || !old) return bytes;
-    const struct piece *piece =
-        (const struct piece *)((const char *)old - offsetof(struct piece, bytes));
+    const struct loop_piece *piece =
+        (const struct loop_piece *)((const char *)old - offsetof(struct loop_piece, bytes));
     memcpy(bytes, old, piece->size < size ? piece->size : size);
     return bytes;
 }

@@ -28,7 +28,7 @@ extern char **environ;
 
 enum { STATUS_OK = 0, STATUS_FAILED = 1, STATUS_USAGE = 2 };
 
-struct command {
+struct subcommand {
     const char *name, *help;
     int (*run)(int argc, char **argv); /* what follows the name */
 };
@@ -213,7 +213,7 @@ static int run_version(int argc, char **argv) {
 
 static int run_help(int argc, char **argv);
 
-static const struct command commands[] = {
+static const struct subcommand commands[] = {
     {"serve", "serve [MODEL] [options]   answer the OpenAI API over HTTP; --help lists the options",
      run_serve},
     {"bench", "bench [MODEL] [options]   measure the engine without HTTP; --help lists the options",

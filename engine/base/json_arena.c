@@ -19,12 +19,12 @@ struct json_arena {
 };
 
 /* Stands in front of everything that jansson allocates. */
-struct head {
+struct arena_head {
     alignas(max_align_t) struct json_arena *arena; /* NULL: the system's memory */
     size_t size;
 };
 
-enum { ALIGNMENT = alignof(max_align_t), HEAD = sizeof(struct head) };
+enum { ALIGNMENT = alignof(max_align_t), HEAD = sizeof(struct arena_head) };
 
 /* What the parser allocates, rounded up generously: bytes behind the heads, on x86-64. */
 enum {
@@ -49,11 +49,11 @@ static _Thread_local struct json_arena *current;
 
 static void *allocate(size_t size) {
     struct json_arena *arena = current;
-    struct head *head;
+    struct arena_head *head;
     if (arena) {
         const size_t needed = HEAD + (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
         assert(needed <= arena->size - arena->used); /* json_arena_bound() */
-        head = (struct head *)(arena->bytes + arena->used);
+        head = (struct arena_head *)(arena->bytes + arena->used);
         arena->used += needed;
         arena->n_live++;
     } else {
@@ -80,7 +80,7 @@ static void return_pages(char *bytes, size_t size) {
 
 static void release(void *bytes) {
     if (!bytes) return;
-    struct head *head = (struct head *)bytes - 1;
+    struct arena_head *head = (struct arena_head *)bytes - 1;
     if (!head->arena) {
         free(head);
         return;

@@ -9,13 +9,13 @@
 #include "engine/base/file.h"
 #include "engine/base/json_arena.h"
 
-struct scan {
+struct json_scan {
     uint32_t depth, n_values;
     bool in_string, escaped;
 };
 
 /* Takes one byte of JSON text; false once the text is too deep or too wide to parse. */
-static bool scan_byte(struct scan *scan, char byte) {
+static bool scan_byte(struct json_scan *scan, char byte) {
     if (scan->in_string) {
         if (scan->escaped) scan->escaped = false;
         else if (byte == '\\') scan->escaped = true;
@@ -31,7 +31,7 @@ static bool scan_byte(struct scan *scan, char byte) {
 
 int json_guard_parse_any(json_t **out, const char *bytes, size_t size, size_t flags,
                          const char *label, struct error *err) {
-    struct scan scan = {0};
+    struct json_scan scan = {0};
     for (size_t i = 0; i < size; i++) {
         if (!scan_byte(&scan, bytes[i]))
             return error_set(err, ERR_INVALID,

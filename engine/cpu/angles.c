@@ -43,9 +43,9 @@ static void run_angles(struct cpu_backend *cpu, struct angle_job *job) {
 int row_angles_prepare(struct cpu_backend *cpu, const struct rope_append_args *args,
                        struct error *err) {
     const uint32_t n_rows = cpu->step->n_rows, n_freqs = args->n_freqs;
-    struct buffer *angles = &cpu->angles[args->rope];
+    struct cpu_buffer *angles = &cpu->angles[args->rope];
     if (cpu->angles_valid[args->rope]) return 0; /* many layers rotate by the same angles */
-    int rc = buffer_reserve(angles, (size_t)n_rows * 2 * n_freqs * sizeof(float), err);
+    int rc = cpu_buffer_reserve(angles, (size_t)n_rows * 2 * n_freqs * sizeof(float), err);
     if (rc < 0) return rc;
     struct angle_job job = {args->inv_freq,   args->rope_scale, cpu->step->positions,
                             angles->data,     n_rows,           n_freqs,
@@ -78,8 +78,8 @@ static int make_table(struct cpu_backend *cpu, const struct attn_args *args, uin
     const size_t row_bytes = 2 * stride * sizeof(float),
                  freq_bytes = args->n_freqs * sizeof(double);
     angles->n_ranks = 0;
-    int rc = buffer_reserve(&angles->inv_freq, freq_bytes, err);
-    if (!rc) rc = buffer_reserve(&angles->table, n_ranks * row_bytes, err);
+    int rc = cpu_buffer_reserve(&angles->inv_freq, freq_bytes, err);
+    if (!rc) rc = cpu_buffer_reserve(&angles->table, n_ranks * row_bytes, err);
     if (rc < 0) return rc;
     memcpy(angles->inv_freq.data, args->inv_freq, freq_bytes);
     memset(angles->table.data, 0, n_ranks * row_bytes);

@@ -32,7 +32,7 @@
 enum { CHUNK_PAGES = 8, CHUNK_SLOTS = CHUNK_PAGES * PAGE_TOKENS };
 
 /* Scratch of a worker: row-wise arrays of up to `rows` rows. */
-struct work {
+struct attn_work {
     float *q, *scores, *out, *chunk_out, *page;
     float *max, *sum, *chunk_max, *chunk_sum, *factor;
     /* NULL, or of each page the slots that are visited: none, or some that every row sees that sees
@@ -47,8 +47,8 @@ static size_t work_bytes(uint32_t rows, uint32_t dim) {
            ((size_t)rows * (3 * dim + PAGE_TOKENS + 5) + (size_t)PAGE_TOKENS * dim + 64);
 }
 
-static struct work work_layout(void *scratch, uint32_t rows, uint32_t dim) {
-    struct work w = {.q = scratch};
+static struct attn_work work_layout(void *scratch, uint32_t rows, uint32_t dim) {
+    struct attn_work w = {.q = scratch};
     w.out = w.q + (size_t)rows * dim;
     w.chunk_out = w.out + (size_t)rows * dim;
     w.scores = w.chunk_out + (size_t)rows * dim;
@@ -72,7 +72,7 @@ static void hide_slots(float *scores, uint32_t n_rows, uint64_t visited) {
 }
 
 /* One page: scores, online softmax and values of every row into (max, sum, out). */
-static void attend_page(const struct tile *t, const struct work *w, const float *q, uint32_t page,
+static void attend_page(const struct tile *t, const struct attn_work *w, const float *q, uint32_t page,
                         float *max, float *sum, float *out) {
     const struct kv_pool *kv = t->kv;
     tile_scores(t, w->scores, q, page, w->page);
@@ -99,7 +99,7 @@ static void attend_page(const struct tile *t, const struct work *w, const float 
                             kv->head_dim, slots_of_page(tile_last_visible(t), page), w->page);
 }
 
-static void attend_chunk(const struct tile *t, const struct work *w, const float *q, uint32_t chunk,
+static void attend_chunk(const struct tile *t, const struct attn_work *w, const float *q, uint32_t chunk,
                          float *max, float *sum, float *out) {
     const uint32_t n_pages = (uint32_t)kv_n_pages(tile_last_visible(t)),
                    first_page = tile_first_slot(t, t->first_visible) / PAGE_TOKENS,
@@ -202,7 +202,7 @@ static uint32_t chunks_of(const struct attn_job *job, uint32_t seq) {
 
 /* Where a sequence with scores, or in a filter layer with a selection, leaves what decode
  * multiplies. */
-static void leave_raw(const struct attn_job *job, struct work *w, uint32_t seq, uint32_t kv_head) {
+static void leave_raw(const struct attn_job *job, struct attn_work *w, uint32_t seq, uint32_t kv_head) {
     const struct score_inputs *scores = &job->cpu->scores;
     const uint32_t *first_page = scores->first_page.data;
     if (!scores->wanted || first_page[seq] == first_page[seq + 1]) return;
@@ -218,7 +218,7 @@ static void decode_chunk_task(void *ctx, uint32_t task, uint32_t worker) {
     uint32_t seq = task_owner(job->first_task, job->cpu->step->n_decode, task);
     uint32_t n_chunks = chunks_of(job, seq), at = task - job->first_task[seq];
     struct tile t = decode_tile(job, seq, at / n_chunks);
-    struct work w = work_layout(scratch_of(job->cpu, worker), job->work_rows, kv->head_dim);
+    struct attn_work w = work_layout(scratch_of(job->cpu, worker), job->work_rows, kv->head_dim);
     leave_raw(job, &w, seq, t.kv_head);
     tile_load_queries(job->args, &t, job->cpu->step->seqs[seq].first_row, w.q);
     float *out = job->partials + (size_t)task * job->group * (kv->head_dim + 2);
@@ -256,14 +256,14 @@ static int reserve_scores(struct attn_job *job, struct error *err) {
     int rc = rank_angles_prepare(cpu, job->args, err);
     if (rc < 0 || !scores->wanted) return rc;
     const uint32_t *first_page = scores->first_page.data;
-    rc = buffer_reserve(&scores->raw, first_page[cpu->step->n_decode] * n_heads * PAGE_TOKENS *
+    rc = cpu_buffer_reserve(&scores->raw, first_page[cpu->step->n_decode] * n_heads * PAGE_TOKENS *
                                           sizeof(float), err);
     if (rc < 0) return rc;
-    return buffer_reserve(&scores->softmax, cpu->step->n_rows * n_heads * 2 * sizeof(float), err);
+    return cpu_buffer_reserve(&scores->softmax, cpu->step->n_rows * n_heads * 2 * sizeof(float), err);
 }
 
 static int reserve_tasks(struct attn_job *job, uint32_t n_seqs, struct error *err) {
-    int rc = buffer_reserve(&job->cpu->tasks, (n_seqs + 1) * sizeof(uint32_t), err);
+    int rc = cpu_buffer_reserve(&job->cpu->tasks, (n_seqs + 1) * sizeof(uint32_t), err);
     job->first_task = job->cpu->tasks.data;
     return rc < 0 ? rc : reserve_scores(job, err);
 }
@@ -289,7 +289,7 @@ int cpu_attn_decode(struct backend *be, const struct attn_args *args, struct err
     }
     rc = scratch_reserve(job.cpu, work_bytes(job.work_rows, kv->head_dim), err);
     if (rc < 0) return rc;
-    rc = buffer_reserve(&job.cpu->partials,
+    rc = cpu_buffer_reserve(&job.cpu->partials,
                         (size_t)job.first_task[n] * job.group * (kv->head_dim + 2) * sizeof(float),
                         err);
     if (rc < 0) return rc;
@@ -302,7 +302,7 @@ int cpu_attn_decode(struct backend *be, const struct attn_args *args, struct err
 /* --- Prefill: a task is a tile of tokens of one KV head, folding its chunks as it goes. --- */
 
 /* The tile's tokens are rows of the step from first_row on. */
-static void attend_tile(const struct attn_job *job, const struct tile *t, const struct work *w,
+static void attend_tile(const struct attn_job *job, const struct tile *t, const struct attn_work *w,
                         uint32_t first_row) {
     const uint32_t dim = t->kv->head_dim, first = first_chunk(t), end = end_chunk(t);
     tile_load_queries(job->args, t, first_row, w->q);
@@ -335,7 +335,7 @@ static void prefill_task(void *ctx, uint32_t task, uint32_t worker) {
                    n_tokens = min_u32(job->tile_tokens, seq->n_rows - first_token);
     const struct tile t =
         tile_of(job, step->n_decode + i, first_token, n_tokens, at % n_kv);
-    const struct work w = work_layout(scratch_of(job->cpu, worker), job->work_rows,
+    const struct attn_work w = work_layout(scratch_of(job->cpu, worker), job->work_rows,
                                       job->args->kv->head_dim);
     attend_tile(job, &t, &w, seq->first_row + first_token);
 }
@@ -393,7 +393,7 @@ static void sparse_task(void *ctx, uint32_t task, uint32_t worker) {
     const struct tile t = sparse_tile(job, first_token, head);
     const uint32_t half = (t.first_visible - 1 - index->first_slot) / SPARSE_HALF;
     uint64_t *visited = scratch_of(job->cpu, worker);
-    struct work w = work_layout(visited + job->visited_pages, SPARSE_ROWS, t.kv->head_dim);
+    struct attn_work w = work_layout(visited + job->visited_pages, SPARSE_ROWS, t.kv->head_dim);
     if (!sparse_visits_all(index, head, half / 2)) {
         sparse_visit(index, head, half, visited);
         w.visited = visited;
@@ -444,7 +444,7 @@ static int prefill_sparse(struct attn_job *job, struct error *err) {
     job->visited_pages = (uint32_t)round_up(kv_n_pages(n_slots), 8); /* 64 bytes */
     rc = scratch_reserve(job->cpu, job->visited_pages * sizeof(uint64_t) +
                                        work_bytes(SPARSE_ROWS, job->args->kv->head_dim), err);
-    if (!rc) rc = buffer_reserve(&job->cpu->partials, n_tasks * sizeof(uint64_t), err);
+    if (!rc) rc = cpu_buffer_reserve(&job->cpu->partials, n_tasks * sizeof(uint64_t), err);
     if (rc < 0) return rc;
     job->pairs = job->cpu->partials.data;
     pool_run(job->cpu->pool, sparse_task, job, n_tasks);

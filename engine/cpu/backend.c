@@ -13,26 +13,26 @@
 
 enum { ALIGNMENT = 64, MAX_THREADS = 1024 };
 
-int buffer_reserve(struct buffer *buffer, size_t bytes, struct error *err) {
+int cpu_buffer_reserve(struct cpu_buffer *buffer, size_t bytes, struct error *err) {
     if (bytes <= buffer->capacity) return 0;
     size_t capacity = round_up(bytes + bytes / 2, ALIGNMENT);
     void *data = aligned_alloc(ALIGNMENT, capacity);
     if (!data)
         return error_set(err, ERR_NOMEM, "cpu: no memory for %zu bytes of scratch", capacity);
     free(buffer->data);
-    *buffer = (struct buffer){data, capacity};
+    *buffer = (struct cpu_buffer){data, capacity};
     return 0;
 }
 
-void buffer_free(struct buffer *buffer) {
+void buffer_free(struct cpu_buffer *buffer) {
     free(buffer->data);
-    *buffer = (struct buffer){0};
+    *buffer = (struct cpu_buffer){0};
 }
 
 int scratch_reserve(struct cpu_backend *cpu, size_t bytes, struct error *err) {
     if (bytes <= cpu->scratch_bytes) return 0;
     size_t each = round_up(bytes, ALIGNMENT);
-    int rc = buffer_reserve(&cpu->scratch, each * pool_size(cpu->pool), err);
+    int rc = cpu_buffer_reserve(&cpu->scratch, each * pool_size(cpu->pool), err);
     if (rc < 0) return rc;
     cpu->scratch_bytes = each;
     return 0;
@@ -44,7 +44,7 @@ void *scratch_of(const struct cpu_backend *cpu, uint32_t worker) {
 
 /* An allocation carries its length in front, so that free() can unmap it.  Anonymous mappings are
  * zero and cost nothing until touched: a large KV pool is resident only as far as it is used. */
-struct mapping {
+struct page_mapping {
     size_t bytes;
     char padding[ALIGNMENT - sizeof(size_t)];
 };
@@ -62,10 +62,10 @@ static int cpu_reserve(struct backend *be, const struct step_limits *limits, str
 
 static int cpu_alloc(struct backend *be, size_t bytes, void **out, struct error *err) {
     (void)be;
-    size_t total = bytes + sizeof(struct mapping);
+    size_t total = bytes + sizeof(struct page_mapping);
     if (total < bytes)
         return error_set(err, ERR_NOMEM, "cpu: %zu bytes cannot be allocated", bytes);
-    struct mapping *mapping = mmap(NULL, total, PROT_READ | PROT_WRITE,
+    struct page_mapping *mapping = mmap(NULL, total, PROT_READ | PROT_WRITE,
                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapping == MAP_FAILED)
         return error_set(err, ERR_NOMEM, "cpu: no memory for %zu bytes", bytes);
@@ -77,7 +77,7 @@ static int cpu_alloc(struct backend *be, size_t bytes, void **out, struct error 
 static void cpu_free(struct backend *be, void *memory) {
     (void)be;
     if (!memory) return;
-    struct mapping *mapping = (struct mapping *)memory - 1;
+    struct page_mapping *mapping = (struct page_mapping *)memory - 1;
     munmap(mapping, mapping->bytes);
 }
 
@@ -132,7 +132,7 @@ static int begin_scores(struct cpu_backend *cpu, const struct step *step, struct
         scores->wanted |= has_scores(seq) || seq->select;
     }
     if (!scores->wanted) return 0;
-    int rc = buffer_reserve(&scores->first_page, (step->n_decode + 1) * sizeof(uint32_t), err);
+    int rc = cpu_buffer_reserve(&scores->first_page, (step->n_decode + 1) * sizeof(uint32_t), err);
     if (rc < 0) return rc;
     uint32_t *first_page = scores->first_page.data;
     first_page[0] = 0;

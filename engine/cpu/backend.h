@@ -14,8 +14,8 @@
 
 /* cos and sin of every rank, for keys that are rotated when they are read; see angles.c. */
 struct rank_angles {
-    struct buffer table;    /* f32 [n_ranks][2][angle_stride(n_freqs)] */
-    struct buffer inv_freq; /* f64 [n_freqs]: what the table was made from, */
+    struct cpu_buffer table;    /* f32 [n_ranks][2][angle_stride(n_freqs)] */
+    struct cpu_buffer inv_freq; /* f64 [n_freqs]: what the table was made from, */
     float rope_scale;       /* with this */
     uint32_t n_freqs, n_ranks;
 };
@@ -24,9 +24,9 @@ struct rank_angles {
  * and select.c. */
 struct score_inputs {
     bool wanted;              /* some sequence of the step has scores or a selection */
-    struct buffer first_page; /* u32 [n_decode + 1]: prefix sums of the pages of those that do */
-    struct buffer raw;        /* f32 [page][n_heads][PAGE_TOKENS]: decode's scores in base 2 */
-    struct buffer softmax;    /* f32 [n_rows][n_heads][2]: maximum (base 2) and sum */
+    struct cpu_buffer first_page; /* u32 [n_decode + 1]: prefix sums of the pages of those that do */
+    struct cpu_buffer raw;        /* f32 [page][n_heads][PAGE_TOKENS]: decode's scores in base 2 */
+    struct cpu_buffer softmax;    /* f32 [n_rows][n_heads][2]: maximum (base 2) and sum */
 };
 
 /* Of one sequence in the current step. */
@@ -37,9 +37,9 @@ struct selection {
 
 struct selections {
     bool wanted;         /* some sequence of the step has one */
-    struct buffer worth; /* f32 [page][PAGE_TOKENS], pages as in score_inputs.raw */
-    struct buffer moves; /* as many; see select.c */
-    struct buffer done;  /* struct selection [n_decode] */
+    struct cpu_buffer worth; /* f32 [page][PAGE_TOKENS], pages as in score_inputs.raw */
+    struct cpu_buffer moves; /* as many; see select.c */
+    struct cpu_buffer done;  /* struct selection [n_decode] */
 };
 
 struct cpu_backend {
@@ -52,17 +52,17 @@ struct cpu_backend {
     uint32_t n_sampled, sampled_capacity;
     bool drew;                 /* the current step has */
     bool angles_valid[MAX_ROPES]; /* for the current step */
-    struct buffer scratch;     /* per worker: scratch_bytes each */
+    struct cpu_buffer scratch;     /* per worker: scratch_bytes each */
     size_t scratch_bytes;
-    struct buffer angles[MAX_ROPES]; /* f32 [n_rows][2][n_freqs]: cos, sin */
-    struct buffer tasks;        /* how the operation at hand is cut */
-    struct buffer partials;     /* of attention, see attention.c */
+    struct cpu_buffer angles[MAX_ROPES]; /* f32 [n_rows][2][n_freqs]: cos, sin */
+    struct cpu_buffer tasks;        /* how the operation at hand is cut */
+    struct cpu_buffer partials;     /* of attention, see attention.c */
     bool bounded;               /* some sequence of the step has a budget */
     struct rank_angles rank_angles;
     struct score_inputs scores;
     struct selections selections;
     struct sparse_index sparse; /* of the layer that attn_index saw last */
-    struct buffer inputs;      /* packed inputs of a product, see linear.c */
+    struct cpu_buffer inputs;      /* packed inputs of a product, see linear.c */
 };
 
 /* Makes at least `bytes` of scratch available to every worker. */

@@ -8,13 +8,13 @@
 
 struct error;
 
-struct buffer {
+struct cpu_buffer {
     void *data;
     size_t capacity;
 };
 
 /* What it held may be lost. */
-int buffer_reserve(struct buffer *buffer, size_t bytes, struct error *err);
-void buffer_free(struct buffer *buffer);
+int cpu_buffer_reserve(struct cpu_buffer *buffer, size_t bytes, struct error *err);
+void buffer_free(struct cpu_buffer *buffer);
 
 #endif

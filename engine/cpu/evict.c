@@ -33,7 +33,7 @@ struct evict_job {
 };
 
 /* The tokens of one KV head of one sequence. */
-struct head {
+struct evict_head {
     const struct kv_pool *kv;
     const struct kv_view *view;
     const struct kv_budget *budget;
@@ -41,20 +41,20 @@ struct head {
     uint32_t n_text; /* tokens of the text, this step's included */
 };
 
-static struct head head_of(const struct evict_job *job, uint32_t seq, uint32_t kv_head) {
+static struct evict_head head_of(const struct evict_job *job, uint32_t seq, uint32_t kv_head) {
     const struct step_seq *s = &job->cpu->step->seqs[seq];
-    return (struct head){.kv = job->args->kv,
+    return (struct evict_head){.kv = job->args->kv,
                          .view = &s->layers[job->args->layer],
                          .budget = s->budget,
                          .kv_head = kv_head,
                          .n_text = s->n_before + s->n_rows};
 }
 
-static struct kv_page_state *state_at(const struct head *h, uint32_t page) {
+static struct kv_page_state *state_at(const struct evict_head *h, uint32_t page) {
     return page_state(h->kv, h->view->pages[page], h->kv_head);
 }
 
-static uint32_t pages_of(const struct head *h) {
+static uint32_t pages_of(const struct evict_head *h) {
     return (uint32_t)kv_n_pages(h->view->n_slots);
 }
 
@@ -74,7 +74,7 @@ static uint32_t bits_of(float x) {
 
 /* The lowest goes first: (score, position), or STAYS.  Scores are not negative, so their bits sort
  * as they do; NaN, below all of them, is 0. */
-static uint64_t leaving_key(const struct head *h, uint32_t position, float score) {
+static uint64_t leaving_key(const struct evict_head *h, uint32_t position, float score) {
     const struct kv_budget *budget = h->budget;
     if (position < budget->n_sink || position + (uint64_t)budget->n_recent >= h->n_text)
         return STAYS;
@@ -96,7 +96,7 @@ static void fades_after(double *fades, double n) {
     for (uint32_t k = KV_LOST_TERMS; k-- > 0; fade *= fade) fades[k] = fade;
 }
 
-static void loss_add(struct loss *loss, const struct head *h, uint32_t position, double given) {
+static void loss_add(struct loss *loss, const struct evict_head *h, uint32_t position, double given) {
     const double age = h->n_text - position;
     double fades[KV_LOST_TERMS];
     fades_after(fades, age);
@@ -104,7 +104,7 @@ static void loss_add(struct loss *loss, const struct head *h, uint32_t position,
     for (uint32_t k = 0; k < KV_LOST_TERMS; k++) loss->terms[k] += given * age * fades[k];
 }
 
-static void loss_note(const struct loss *loss, const struct head *h) {
+static void loss_note(const struct loss *loss, const struct evict_head *h) {
     struct kv_page_state *first = state_at(h, 0);
     const double kept = loss->given < 1 - KV_LEAST_KEPT ? 1 - loss->given : KV_LEAST_KEPT;
     double fades[KV_LOST_TERMS];
@@ -125,7 +125,7 @@ static double kept_share(const struct kv_page_state *first) {
 /* --- Decode: a task is a KV head of a sequence. --- */
 
 /* The group's raw scores of a page. */
-static float *raw_at(const struct evict_job *job, uint32_t seq, const struct head *h,
+static float *raw_at(const struct evict_job *job, uint32_t seq, const struct evict_head *h,
                      uint32_t page) {
     const struct score_inputs *scores = &job->cpu->scores;
     const size_t at = ((const uint32_t *)scores->first_page.data)[seq] + page;
@@ -141,13 +141,13 @@ static const float *softmax_at(const struct evict_job *job, uint32_t row, uint32
 
 /* A token of row `row` of the step sees the first n slots of a page; s are its query heads' raw
  * scores there. */
-static void count_token(const struct evict_job *job, const struct head *h, uint32_t row,
+static void count_token(const struct evict_job *job, const struct evict_head *h, uint32_t row,
                         uint32_t page, uint32_t n, const float *s) {
     job->cpu->kernels->add_scores(state_at(h, page)->score, decay_of(h->budget), s,
                                   softmax_at(job, row, h->kv_head), job->group, n);
 }
 
-static void add_decode_scores(const struct evict_job *job, uint32_t seq, const struct head *h) {
+static void add_decode_scores(const struct evict_job *job, uint32_t seq, const struct evict_head *h) {
     const uint32_t row = job->cpu->step->seqs[seq].first_row;
     for (uint32_t page = 0; page < pages_of(h); page++) {
         const uint32_t n = slots_of_page(h->view->n_slots, page);
@@ -155,7 +155,7 @@ static void add_decode_scores(const struct evict_job *job, uint32_t seq, const s
     }
 }
 
-static uint32_t lowest_slot(const struct head *h) {
+static uint32_t lowest_slot(const struct evict_head *h) {
     uint64_t lowest = STAYS;
     uint32_t slot = 0;
     for (uint32_t page = 0; page < pages_of(h); page++) {
@@ -173,7 +173,7 @@ static uint32_t lowest_slot(const struct head *h) {
 
 /* The share of a row's attention that a slot got, whose raw score of the group's first head is at
  * s; mean over the group. */
-static double share_of(const struct evict_job *job, const struct head *h, uint32_t row,
+static double share_of(const struct evict_job *job, const struct evict_head *h, uint32_t row,
                        const float *s) {
     const float *softmax = softmax_at(job, row, h->kv_head);
     double p = 0;
@@ -183,7 +183,7 @@ static double share_of(const struct evict_job *job, const struct head *h, uint32
 }
 
 /* The row of the step goes on without the slot. */
-static void lose_slot(const struct evict_job *job, uint32_t seq, const struct head *h,
+static void lose_slot(const struct evict_job *job, uint32_t seq, const struct evict_head *h,
                       uint32_t slot) {
     const uint32_t at = slot % PAGE_TOKENS, page = slot / PAGE_TOKENS;
     struct loss loss = {0};
@@ -194,7 +194,7 @@ static void lose_slot(const struct evict_job *job, uint32_t seq, const struct he
     loss_note(&loss, h);
 }
 
-static void free_slot(const struct head *h, uint32_t slot) {
+static void free_slot(const struct evict_head *h, uint32_t slot) {
     const uint32_t left = state_at(h, slot / PAGE_TOKENS)->rank[slot % PAGE_TOKENS];
     for (uint32_t page = 0; page < pages_of(h); page++) {
         uint32_t *rank = state_at(h, page)->rank;
@@ -207,7 +207,7 @@ static void evict_decode_task(void *ctx, uint32_t task, uint32_t worker) {
     (void)worker;
     const struct evict_job *job = ctx;
     const uint32_t n_kv = job->args->kv->n_kv_heads, seq = task / n_kv;
-    const struct head h = head_of(job, seq, task % n_kv);
+    const struct evict_head h = head_of(job, seq, task % n_kv);
     if (!h.budget) return;
     if (has_scores(h.budget)) add_decode_scores(job, seq, &h);
     if (h.view->n_slots <= h.budget->capacity) return;
@@ -247,7 +247,7 @@ static struct score_work score_work_layout(void *scratch, uint32_t rows, uint32_
     return w;
 }
 
-static void add_tile_scores(const struct evict_job *job, const struct head *h, const struct tile *t,
+static void add_tile_scores(const struct evict_job *job, const struct evict_head *h, const struct tile *t,
                             uint32_t first_row, uint32_t page, const struct score_work *w) {
     tile_scores(t, w->scores, w->q, page, w->room);
     for (uint32_t token = 0; token < t->n_rows / t->group; token++) {
@@ -258,7 +258,7 @@ static void add_tile_scores(const struct evict_job *job, const struct head *h, c
 }
 
 /* n_tokens rows of a prompt, of which the first sees so many slots. */
-static struct tile prompt_tile(const struct evict_job *job, const struct head *h,
+static struct tile prompt_tile(const struct evict_job *job, const struct evict_head *h,
                                uint32_t first_visible, uint32_t n_tokens) {
     return (struct tile){.kernels = job->cpu->kernels,
                          .kv = h->kv,
@@ -274,7 +274,7 @@ static struct tile prompt_tile(const struct evict_job *job, const struct head *h
 
 /* All rows that count, against pages [first, end) of a head. */
 static void add_prefill_scores(const struct evict_job *job, const struct step_seq *seq,
-                               const struct head *h, uint32_t first, uint32_t end,
+                               const struct evict_head *h, uint32_t first, uint32_t end,
                                const struct score_work *w) {
     const uint32_t most = tile_tokens(job->group);
     for (uint32_t token = seq->score_row; token < seq->n_rows; token += most) {
@@ -293,7 +293,7 @@ static uint32_t score_tasks_of(const struct step_seq *seq, uint32_t layer) {
     return (uint32_t)div_up(seq->layers[layer].n_slots, TASK_PAGES * PAGE_TOKENS);
 }
 
-static void forget_scores(const struct head *h, uint32_t first, uint32_t end) {
+static void forget_scores(const struct evict_head *h, uint32_t first, uint32_t end) {
     for (uint32_t page = first; page < end; page++)
         memset(state_at(h, page)->score, 0,
                slots_of_page(h->view->n_slots, page) * sizeof(float));
@@ -306,7 +306,7 @@ static void prefill_scores_task(void *ctx, uint32_t task, uint32_t worker) {
                    i = task_owner(job->first_task, step->n_seqs - step->n_decode, task),
                    at = task - job->first_task[i];
     const struct step_seq *seq = &step->seqs[step->n_decode + i];
-    const struct head h = head_of(job, step->n_decode + i, at % n_kv);
+    const struct evict_head h = head_of(job, step->n_decode + i, at % n_kv);
     const struct score_work w = score_work_layout(scratch_of(job->cpu, worker),
                                                   tile_tokens(job->group) * job->group, dim);
     const uint32_t first = at / n_kv * TASK_PAGES, n_pages = pages_of(&h),
@@ -320,7 +320,7 @@ static int run_prefill_scores(struct evict_job *job, struct error *err) {
     const struct step *step = cpu->step;
     const struct kv_pool *kv = job->args->kv;
     const uint32_t n = step->n_seqs - step->n_decode;
-    int rc = buffer_reserve(&cpu->tasks, (n + 1) * sizeof(uint32_t), err);
+    int rc = cpu_buffer_reserve(&cpu->tasks, (n + 1) * sizeof(uint32_t), err);
     if (!rc)
         rc = scratch_reserve(
             cpu, score_work_bytes(tile_tokens(job->group) * job->group, kv->head_dim), err);
@@ -360,12 +360,12 @@ static uint64_t nth_smallest(uint64_t *keys, uint32_t n, uint32_t nth) {
     return keys[nth];
 }
 
-static float score_at(const struct head *h, uint32_t slot) {
+static float score_at(const struct evict_head *h, uint32_t slot) {
     return state_at(h, slot / PAGE_TOKENS)->score[slot % PAGE_TOKENS];
 }
 
 /* Returns the score that a slot is judged by (enum kv_pooling). */
-static float pooled_score(const struct head *h, uint32_t slot) {
+static float pooled_score(const struct evict_head *h, uint32_t slot) {
     const struct kv_budget *budget = h->budget;
     const uint32_t n_slots = h->view->n_slots, half = budget->kernel / 2,
                    n_pooled = n_slots > budget->window ? n_slots - budget->window : 0;
@@ -381,7 +381,7 @@ static float pooled_score(const struct head *h, uint32_t slot) {
 
 /* Everybody whose key is at most the result leaves; keys [2][n_slots]: the slots' keys, and room.
  */
-static uint64_t leaving_bound(const struct head *h, uint64_t *keys) {
+static uint64_t leaving_bound(const struct evict_head *h, uint64_t *keys) {
     const uint32_t n = h->view->n_slots;
     for (uint32_t slot = 0; slot < n; slot++) {
         const uint32_t position = state_at(h, slot / PAGE_TOKENS)->position[slot % PAGE_TOKENS];
@@ -392,7 +392,7 @@ static uint64_t leaving_bound(const struct head *h, uint64_t *keys) {
 }
 
 /* The chunk's last row goes on without those whose keys are at most the bound. */
-static void lose_slots(const struct evict_job *job, const struct step_seq *seq, const struct head *h,
+static void lose_slots(const struct evict_job *job, const struct step_seq *seq, const struct evict_head *h,
                        const uint64_t *keys, uint64_t bound, const struct score_work *w) {
     const uint32_t row = seq->first_row + seq->n_rows - 1;
     const struct tile t = prompt_tile(job, h, h->view->n_slots, 1);
@@ -409,7 +409,7 @@ static void lose_slots(const struct evict_job *job, const struct step_seq *seq, 
     loss_note(&loss, h);
 }
 
-static void move_token(const struct head *h, uint32_t to, uint32_t from) {
+static void move_token(const struct evict_head *h, uint32_t to, uint32_t from) {
     const struct kv_pool *kv = h->kv;
     const uint32_t to_page = h->view->pages[to / PAGE_TOKENS], to_at = to % PAGE_TOKENS,
                    from_page = h->view->pages[from / PAGE_TOKENS], from_at = from % PAGE_TOKENS;
@@ -420,7 +420,7 @@ static void move_token(const struct head *h, uint32_t to, uint32_t from) {
     target->score[to_at] = source->score[from_at];
 }
 
-static void compress(const struct head *h, const uint64_t *keys, uint64_t bound) {
+static void compress(const struct evict_head *h, const uint64_t *keys, uint64_t bound) {
     uint32_t to = 0;
     for (uint32_t slot = 0; slot < h->view->n_slots; slot++) {
         if (keys[slot] <= bound) continue;
@@ -434,7 +434,7 @@ static void compress_task(void *ctx, uint32_t task, uint32_t worker) {
     const struct evict_job *job = ctx;
     const struct step *step = job->cpu->step;
     const uint32_t n_kv = job->args->kv->n_kv_heads, seq = step->n_decode + task / n_kv;
-    const struct head h = head_of(job, seq, task % n_kv);
+    const struct evict_head h = head_of(job, seq, task % n_kv);
     if (!h.budget || !step->seqs[seq].compress || h.view->n_slots <= h.budget->capacity) return;
     uint64_t *keys = scratch_of(job->cpu, worker);
     const struct score_work w =

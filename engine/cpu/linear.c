@@ -110,7 +110,7 @@ static uint32_t block_cols(const struct linear_job *job, uint32_t n_left) {
 static int cut_columns(struct linear_job *job, uint32_t n_parts, struct error *err) {
     uint32_t n_left = 0, widest = 0;
     for (uint32_t p = 0; p < n_parts; p++) n_left += job->parts[p].w->rows;
-    int rc = buffer_reserve(&job->cpu->tasks, (n_left / COL_UNIT + n_parts) * sizeof(struct cut),
+    int rc = cpu_buffer_reserve(&job->cpu->tasks, (n_left / COL_UNIT + n_parts) * sizeof(struct cut),
                             err);
     if (rc < 0) return rc;
     job->cuts = job->cpu->tasks.data;
@@ -136,7 +136,7 @@ static int run_parts(struct cpu_backend *cpu, const struct linear_args *args, ui
     job.block_rows = rows_of_block(&job);
     int rc = cut_columns(&job, n, err);
     if (rc < 0) return rc;
-    rc = buffer_reserve(&cpu->inputs, args->n_rows * job.x_stride * packed_size(&job), err);
+    rc = cpu_buffer_reserve(&cpu->inputs, args->n_rows * job.x_stride * packed_size(&job), err);
     if (rc < 0) return rc;
     pool_run(cpu->pool, pack_task, &job, div_up(args->n_rows, PACK_ROWS));
     pool_run(cpu->pool, linear_task, &job,

@@ -9,7 +9,7 @@
 
 enum { N_TRIES = 5, N_SUMS = 32, COPY_BYTES = 256 << 20, BURST_ROUNDS = 4000000 };
 
-struct measurement {
+struct cpu_measurement {
     struct cpu_backend *cpu;
     char *from, *to;
     size_t share;  /* bytes a thread copies or reads */
@@ -18,14 +18,14 @@ struct measurement {
 
 static void copy_task(void *ctx, uint32_t task, uint32_t worker) {
     (void)worker;
-    struct measurement *m = ctx;
+    struct cpu_measurement *m = ctx;
     memcpy(m->to + task * m->share, m->from + task * m->share, m->share);
 }
 
 /* Sums that the compiler may keep apart, so that the reads are what takes time. */
 static void read_task(void *ctx, uint32_t task, uint32_t worker) {
     (void)worker;
-    struct measurement *m = ctx;
+    struct cpu_measurement *m = ctx;
     const uint64_t *from = (const uint64_t *)(m->from + task * m->share);
     uint64_t sums[N_SUMS] = {0};
     for (size_t i = 0; i + N_SUMS <= m->share / sizeof(*from); i += N_SUMS)
@@ -36,12 +36,12 @@ static void read_task(void *ctx, uint32_t task, uint32_t worker) {
 
 static void burst_task(void *ctx, uint32_t task, uint32_t worker) {
     (void)worker;
-    struct measurement *m = ctx;
+    struct cpu_measurement *m = ctx;
     m->sums[task] = m->cpu->kernels->fma_burst(BURST_ROUNDS);
 }
 
 /* The best of a few tries: interference only ever slows one down. */
-static double best_seconds(struct measurement *m, pool_fn fn) {
+static double best_seconds(struct cpu_measurement *m, pool_fn fn) {
     double best = 1e30;
     for (int i = 0; i < N_TRIES; i++) {
         double start = clock_seconds();
@@ -55,7 +55,7 @@ static double best_seconds(struct measurement *m, pool_fn fn) {
 int cpu_measure(struct backend *be, struct ceilings *out, struct error *err) {
     struct cpu_backend *cpu = (struct cpu_backend *)be;
     uint32_t n = pool_size(cpu->pool);
-    struct measurement m = {.cpu = cpu, .share = COPY_BYTES / n / 64 * 64};
+    struct cpu_measurement m = {.cpu = cpu, .share = COPY_BYTES / n / 64 * 64};
     m.from = malloc(COPY_BYTES);
     m.to = malloc(COPY_BYTES);
     m.sums = calloc(n, sizeof(float));

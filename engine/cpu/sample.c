@@ -11,7 +11,7 @@
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 
-struct candidate {
+struct sample_candidate {
     float value; /* the logit after penalties */
     float p;     /* its weight after temperature, relative to the best */
     uint32_t token;
@@ -23,18 +23,18 @@ struct sample_job {
 };
 
 /* The order of all filters and ties: higher logit first, then lower token. */
-static bool before(const struct candidate *a, const struct candidate *b) {
+static bool before(const struct sample_candidate *a, const struct sample_candidate *b) {
     return a->value > b->value || (a->value == b->value && a->token < b->token);
 }
 
-static void swap(struct candidate *a, struct candidate *b) {
-    struct candidate t = *a;
+static void swap(struct sample_candidate *a, struct sample_candidate *b) {
+    struct sample_candidate t = *a;
     *a = *b;
     *b = t;
 }
 
 /* Moves the pivot to its place among c[0..n), better ones before it; returns its index. */
-static uint32_t partition(struct candidate *c, uint32_t n) {
+static uint32_t partition(struct sample_candidate *c, uint32_t n) {
     uint32_t mid = n / 2, last = n - 1;
     if (before(&c[mid], &c[0])) swap(&c[mid], &c[0]); /* median of three, left in the last place */
     if (before(&c[last], &c[0])) swap(&c[last], &c[0]);
@@ -48,7 +48,7 @@ static uint32_t partition(struct candidate *c, uint32_t n) {
 }
 
 /* Brings the best k to the front. */
-static void select_top_k(struct candidate *c, uint32_t n, uint32_t k) {
+static void select_top_k(struct sample_candidate *c, uint32_t n, uint32_t k) {
     while (n > 1 && k > 0 && k < n) {
         uint32_t pivot = partition(c, n);
         if (k <= pivot) {
@@ -63,7 +63,7 @@ static void select_top_k(struct candidate *c, uint32_t n, uint32_t k) {
 
 /* Brings the shortest run of best candidates whose weight reaches `mass` to the front; returns its
  * length. */
-static uint32_t select_top_p(struct candidate *c, uint32_t n, double mass) {
+static uint32_t select_top_p(struct sample_candidate *c, uint32_t n, double mass) {
     uint32_t kept = 0;
     while (n > 1) {
         uint32_t pivot = partition(c, n);
@@ -109,17 +109,17 @@ static uint32_t arg_max(const float *x, uint32_t n) {
 
 /* Weights relative to the best logit, by token; candidates whose weight vanishes cannot be drawn
  * and are left out. */
-static uint32_t collect(struct candidate *c, float *weights, const float *x, uint32_t n_vocab,
+static uint32_t collect(struct sample_candidate *c, float *weights, const float *x, uint32_t n_vocab,
                         float max, float temperature) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < n_vocab; i++) {
         float p = weights[i] = expf((x[i] - max) / temperature);
-        if (p > 0) c[n++] = (struct candidate){x[i], p, i};
+        if (p > 0) c[n++] = (struct sample_candidate){x[i], p, i};
     }
     return n;
 }
 
-static uint32_t keep_min_p(struct candidate *c, uint32_t n, float min_p) {
+static uint32_t keep_min_p(struct sample_candidate *c, uint32_t n, float min_p) {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < n; i++) {
         if (c[i].p >= min_p) c[kept++] = c[i]; /* the best has weight 1 */
@@ -127,7 +127,7 @@ static uint32_t keep_min_p(struct candidate *c, uint32_t n, float min_p) {
     return kept;
 }
 
-static double total_weight(const struct candidate *c, uint32_t n) {
+static double total_weight(const struct sample_candidate *c, uint32_t n) {
     double total = 0;
     for (uint32_t i = 0; i < n; i++) total += c[i].p;
     return total;
@@ -135,8 +135,8 @@ static double total_weight(const struct candidate *c, uint32_t n) {
 
 /* The last of the kept candidates in the order of before(): it says for any token whether it is
  * kept. */
-static struct candidate worst_of(const struct candidate *c, uint32_t n) {
-    struct candidate worst = c[0];
+static struct sample_candidate worst_of(const struct sample_candidate *c, uint32_t n) {
+    struct sample_candidate worst = c[0];
     for (uint32_t i = 1; i < n; i++)
         if (before(&worst, &c[i])) worst = c[i];
     return worst;
@@ -145,11 +145,11 @@ static struct candidate worst_of(const struct candidate *c, uint32_t n) {
 /* Selection leaves the candidates in an order of its own; a draw must not depend on how they were
  * selected, so it walks the kept tokens by id. */
 static uint32_t token_at(const float *x, const float *weights, uint32_t n_vocab,
-                         const struct candidate *worst, double at) {
+                         const struct sample_candidate *worst, double at) {
     double sum = 0;
     uint32_t last = worst->token;
     for (uint32_t i = 0; i < n_vocab; i++) {
-        const struct candidate c = {.value = x[i], .token = i};
+        const struct sample_candidate c = {.value = x[i], .token = i};
         if (before(worst, &c)) continue;
         sum += weights[i];
         if (at < sum) return i;
@@ -159,7 +159,7 @@ static uint32_t token_at(const float *x, const float *weights, uint32_t n_vocab,
 }
 
 static uint32_t draw(const struct sample_row *row, const float *x, uint32_t n_vocab,
-                     struct candidate *c, float *weights) {
+                     struct sample_candidate *c, float *weights) {
     uint32_t best = arg_max(x, n_vocab);
     if (row->temperature <= 0) return best;
     uint32_t n = collect(c, weights, x, n_vocab, x[best], row->temperature);
@@ -169,7 +169,7 @@ static uint32_t draw(const struct sample_row *row, const float *x, uint32_t n_vo
     }
     if (row->min_p > 0) n = keep_min_p(c, n, row->min_p);
     if (row->top_p < 1) n = select_top_p(c, n, row->top_p * total_weight(c, n));
-    struct candidate worst = worst_of(c, n);
+    struct sample_candidate worst = worst_of(c, n);
     return token_at(x, weights, n_vocab, &worst, row->uniform * total_weight(c, n));
 }
 
@@ -217,7 +217,7 @@ static void sample_task(void *ctx, uint32_t task, uint32_t worker) {
     uint32_t n_vocab = args->n_vocab;
     const float *logits = (const float *)args->logits + (size_t)row->logit_row * n_vocab,
                 *x = logits;
-    struct candidate *candidates = scratch_of(job->cpu, worker);
+    struct sample_candidate *candidates = scratch_of(job->cpu, worker);
     float *weights = (float *)(candidates + n_vocab), *changed = weights + n_vocab;
 
     result->token = result->n_top = 0;
@@ -258,7 +258,7 @@ static int keep_sampled(struct cpu_backend *cpu, const struct sample_args *args,
 
 int cpu_sample(struct backend *be, const struct sample_args *args, struct error *err) {
     struct cpu_backend *cpu = (struct cpu_backend *)be;
-    const size_t row_bytes = sizeof(struct candidate) + 2 * sizeof(float);
+    const size_t row_bytes = sizeof(struct sample_candidate) + 2 * sizeof(float);
     int rc = scratch_reserve(cpu, args->n_vocab * row_bytes, err);
     if (rc < 0) return rc;
     pool_run(cpu->pool, sample_task, &(struct sample_job){cpu, args}, args->n);

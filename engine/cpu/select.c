@@ -166,7 +166,7 @@ int select_begin(struct cpu_backend *cpu, const struct step *step, struct error 
     for (uint32_t i = 0; i < step->n_decode; i++)
         selections->wanted |= step->seqs[i].select != NULL;
     if (!selections->wanted) return 0;
-    int rc = buffer_reserve(&selections->done, bytes, err);
+    int rc = cpu_buffer_reserve(&selections->done, bytes, err);
     if (!rc) memset(selections->done.data, 0, bytes);
     return rc;
 }
@@ -186,8 +186,8 @@ int cpu_select(struct backend *be, const struct select_args *args, struct error 
     job.first_page = job.cpu->scores.first_page.data;
     const uint32_t n = job.cpu->step->n_decode, n_pages = job.first_page[n];
     const size_t n_tokens = (size_t)n_pages * PAGE_TOKENS;
-    int rc = buffer_reserve(&selections->worth, n_tokens * sizeof(float), err);
-    if (!rc) rc = buffer_reserve(&selections->moves, n_tokens * sizeof(struct move), err);
+    int rc = cpu_buffer_reserve(&selections->worth, n_tokens * sizeof(float), err);
+    if (!rc) rc = cpu_buffer_reserve(&selections->moves, n_tokens * sizeof(struct move), err);
     if (!rc) rc = scratch_reserve(job.cpu, n_pages * sizeof(uint64_t), err);
     if (rc < 0) return rc;
     job.worth = selections->worth.data;

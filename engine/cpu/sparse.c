@@ -42,14 +42,14 @@ int sparse_reserve(struct cpu_backend *cpu, const struct step_limits *limits, st
     index->block_words = div_up(n_pages, 64);
     const size_t n_tiles = div_up(index->max_rows, SPARSE_TILE);
     const struct {
-        struct buffer *buffer;
+        struct cpu_buffer *buffer;
         size_t bytes;
-    } wanted[] = {{&index->heads, n_heads * sizeof(struct sparse_head)},
+    } wanted[] = {{&index->heads, n_heads * sizeof(struct cpu_sparse_head)},
                   {&index->distances, n_heads * index->distance_words * sizeof(uint64_t)},
                   {&index->columns, n_heads * index->column_words * sizeof(uint64_t)},
                   {&index->blocks, n_heads * n_tiles * index->block_words * sizeof(uint64_t)}};
     for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
-        int rc = buffer_reserve(wanted[i].buffer, wanted[i].bytes, err);
+        int rc = cpu_buffer_reserve(wanted[i].buffer, wanted[i].bytes, err);
         if (rc < 0) return rc;
     }
     return scratch_reserve(cpu, lines_workspace_bytes(index->max_slots, limits->head_dim), err);
@@ -177,7 +177,7 @@ static void find_blocks(struct sparse_index *index, const struct lines_task *tas
 
 /* Pairs of the tiles before dense_from. */
 static void count_pairs(const struct sparse_index *index, uint32_t head, uint64_t *pages) {
-    struct sparse_head *h = sparse_head_of(index, head);
+    struct cpu_sparse_head *h = sparse_head_of(index, head);
     for (uint32_t half = 0; half * SPARSE_HALF < index->n_rows; half++) {
         if (behind_dense_from(index, half / 2)) return;
         const uint32_t first = index->first_slot + half * SPARSE_HALF;
@@ -212,8 +212,8 @@ static void index_task(void *ctx, uint32_t head, uint32_t worker) {
         .room = lines_workspace_layout(scratch_of(job->cpu, worker), n_slots, job->args->kv->head_dim),
         .head = head,
         .n_slots = n_slots};
-    struct sparse_head *h = sparse_head_of(index, head);
-    *h = (struct sparse_head){.named = pattern->kind, .kind = pattern->kind};
+    struct cpu_sparse_head *h = sparse_head_of(index, head);
+    *h = (struct cpu_sparse_head){.named = pattern->kind, .kind = pattern->kind};
     memset(sparse_distances(index, head), 0, index->distance_words * sizeof(uint64_t));
     memset(sparse_columns(index, head), 0, index->column_words * sizeof(uint64_t));
     if (pattern->kind == PATTERN_VERTICAL_SLASH) find_vertical_slash(index, &task, pattern);
@@ -263,7 +263,7 @@ int cpu_attn_index(struct backend *be, const struct attn_index_args *args, struc
     index->dense_from = sparse->dense_from;
     pool_run(cpu->pool, index_task, &job, args->n_heads);
     for (uint32_t head = 0; head < args->n_heads; head++) {
-        const struct sparse_head *h = sparse_head_of(index, head);
+        const struct cpu_sparse_head *h = sparse_head_of(index, head);
         index->totals.n_dense += h->kind != h->named;
         if (args->density) /* without a sparse tile there is no choice */
             args->density[head] = h->causal ? (float)h->visited / (float)h->causal : 1;

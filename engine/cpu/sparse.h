@@ -21,7 +21,7 @@
 
 struct cpu_backend;
 
-struct sparse_head {
+struct cpu_sparse_head {
     enum attn_pattern_kind named; /* by its pattern, */
     enum attn_pattern_kind kind;  /* and dense, too, if it would visit too much */
     uint32_t n_first;             /* groups that every tile visits */
@@ -33,9 +33,9 @@ struct sparse_index {
     bool valid;                              /* the rest is */
     uint32_t layer, n_heads, first_slot, n_rows, dense_from;
     size_t distance_words, column_words, block_words; /* of a head, a head and a tile */
-    struct buffer heads;                              /* struct sparse_head [n_heads] */
-    struct buffer distances, columns;                 /* u64 [n_heads][words] */
-    struct buffer blocks;                             /* u64 [n_heads][n_tiles][words] */
+    struct cpu_buffer heads;                              /* struct cpu_sparse_head [n_heads] */
+    struct cpu_buffer distances, columns;                 /* u64 [n_heads][words] */
+    struct cpu_buffer blocks;                             /* u64 [n_heads][n_tiles][words] */
     struct sparse_totals totals;
 };
 
@@ -43,8 +43,8 @@ static inline uint32_t sparse_tiles(const struct sparse_index *index) {
     return (uint32_t)div_up(index->n_rows, SPARSE_TILE);
 }
 
-static inline struct sparse_head *sparse_head_of(const struct sparse_index *index, uint32_t head) {
-    return (struct sparse_head *)index->heads.data + head;
+static inline struct cpu_sparse_head *sparse_head_of(const struct sparse_index *index, uint32_t head) {
+    return (struct cpu_sparse_head *)index->heads.data + head;
 }
 
 static inline uint64_t *sparse_distances(const struct sparse_index *index, uint32_t head) {

@@ -193,7 +193,7 @@ static void bounded_release(struct kv_sequence *kv) {
     kv->prompt_done = false;
 }
 
-const struct kv_policy kv_policy_bounded = {
+const struct kv_policy_ops kv_policy_bounded = {
     .name = "bounded",
     .grows = false,
     .most = bounded_most,

@@ -273,7 +273,7 @@ int kv_full_resume(struct kv_sequence *kv, struct error *err) {
     return code ? code : kv_swap_in(kv, err);
 }
 
-const struct kv_policy kv_policy_full = {
+const struct kv_policy_ops kv_policy_full = {
     .name = "full",
     .grows = true,
     .most = kv_full_most,

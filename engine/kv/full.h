@@ -12,7 +12,7 @@ uint32_t kv_full_n_behind(const struct kv_space *space, uint32_t n_tokens);
 /* Pages that a layer with a window has at most for a text of n_tokens tokens. */
 uint64_t kv_windowed_pages(uint32_t window, uint32_t step_rows, uint32_t n_tokens);
 
-/* As in struct kv_policy. */
+/* As in struct kv_policy_ops. */
 struct kv_amount kv_full_most(const struct kv_space *space, const struct kv_plan *plan);
 /* Lengths of the lists for n_tokens tokens in all, of which n_before are there, or come without
  * pages of these lists. */

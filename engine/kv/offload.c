@@ -436,7 +436,7 @@ static int offload_resume(struct kv_sequence *kv, struct error *err) {
     return kv_swap_in(kv, err);
 }
 
-const struct kv_policy kv_policy_offload = {
+const struct kv_policy_ops kv_policy_offload = {
     .name = "offload",
     .grows = true,
     .moves = true,

@@ -11,7 +11,7 @@
 #include "engine/request/kv_choice.h"
 
 struct error;
-struct kv_policy;
+struct kv_policy_ops;
 struct kv_space;
 
 /* Tokens that a text may have.  Counters and arrays of tokens that grow by half stay far inside 32
@@ -20,7 +20,7 @@ struct kv_space;
 
 /* A sequence's choice, worked out. */
 struct kv_plan {
-    const struct kv_policy *policy;
+    const struct kv_policy_ops *policy;
     enum kv_type type;       /* to count by, not to ask */
     struct kv_budget budget; /* where not everything is kept */
     uint32_t chunk;          /* tokens of the prompt between two compressions */

@@ -85,7 +85,7 @@ struct kv_swaps {
     uint64_t n_out, n_in;  /* pages that were copied to the store and back, so far */
 };
 
-struct kv_policy {
+struct kv_policy_ops {
     const char *name;
     bool grows; /* pages are taken as the text becomes longer; else all when it starts */
     bool moves; /* what sparse layers have not selected leaves their pages for the store */
@@ -151,7 +151,7 @@ struct kv_selection {
 
 /* One sequence's share of the cache, embedded in the sequence. */
 struct kv_sequence {
-    const struct kv_policy *policy; /* plan.policy */
+    const struct kv_policy_ops *policy; /* plan.policy */
     const struct kv_space *space;
     struct kv_plan plan;
     uint64_t salt;
@@ -179,17 +179,17 @@ void kv_sequence_fini(struct kv_sequence *kv); /* releases its pages; a zeroed s
 
 /* Keeps every token that a later one may see, on the device; shares whole blocks of equal
  * prefixes. */
-extern const struct kv_policy kv_policy_full;
+extern const struct kv_policy_ops kv_policy_full;
 /* Keeps a budget of tokens, in place: all pages are taken when the sequence starts.  Nothing is
  * shared, for what is kept of a prefix depends on what follows it. */
-extern const struct kv_policy kv_policy_bounded;
+extern const struct kv_policy_ops kv_policy_bounded;
 /* Keeps every token, on the device, and shares the prompt's blocks like `full`.  While it generates
  * its sparse layers see what is selected: pages for that are taken when it starts.  What it
  * generates is not shared: it depends on the selection, which depends on nobody else. */
-extern const struct kv_policy kv_policy_select;
+extern const struct kv_policy_ops kv_policy_select;
 /* The same, but what sparse layers have not selected leaves for the store; of a prompt that does
  * not fit the space, layer by layer, and its last token selects.  Nothing is shared.  Under both,
  * layers with a window keep its pages only, as under `full`. */
-extern const struct kv_policy kv_policy_offload;
+extern const struct kv_policy_ops kv_policy_offload;
 
 #endif

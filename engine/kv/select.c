@@ -100,7 +100,7 @@ static int select_suspend(struct kv_sequence *kv, struct error *err) {
     return code;
 }
 
-const struct kv_policy kv_policy_select = {
+const struct kv_policy_ops kv_policy_select = {
     .name = "select",
     .grows = true,
     .most = select_most,

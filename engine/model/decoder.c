@@ -32,7 +32,7 @@
 enum { ARENA_ALIGN = 64, F32_BYTES = 4 };
 
 /* Offsets in bytes from the start of the arena. */
-struct plan {
+struct decoder_layout {
     size_t x, normed, qkv, attn, gate_up, ffn, last, last_attn, logits, long_x, long_qkv, total;
 };
 
@@ -67,16 +67,16 @@ struct decoder {
     uint32_t n_sampled; /* sample rows of the newest step: what STEP_SAMPLED may name */
 };
 
-static size_t reserve(struct plan *plan, size_t rows, size_t cols, size_t element_bytes) {
+static size_t reserve(struct decoder_layout *plan, size_t rows, size_t cols, size_t element_bytes) {
     const size_t at = plan->total;
     const size_t bytes = rows * cols * element_bytes;
     plan->total += round_up(bytes, ARENA_ALIGN);
     return at;
 }
 
-static struct plan make_plan(const struct model_config *c, const struct decoder_limits *limits,
+static struct decoder_layout make_plan(const struct model_config *c, const struct decoder_limits *limits,
                              size_t act_bytes) {
-    struct plan plan = {0};
+    struct decoder_layout plan = {0};
     const size_t rows = limits->max_rows > limits->max_logit_rows ? limits->max_rows
                                                                   : limits->max_logit_rows;
     const size_t q_dim = (size_t)c->n_heads * c->head_dim,
@@ -111,7 +111,7 @@ static void *act_at(const struct decoder *d, void *buffer, size_t offset) {
 }
 
 static int make_arena(struct decoder *d, struct error *err) {
-    const struct plan plan = make_plan(&d->model->config, &d->limits, dtype_size(d->be->act_dtype));
+    const struct decoder_layout plan = make_plan(&d->model->config, &d->limits, dtype_size(d->be->act_dtype));
     int rc = d->be->ops->alloc(d->be, plan.total, &d->arena, err);
     if (rc) return rc;
     char *base = d->arena;

@@ -156,7 +156,7 @@ static uint32_t n_blocks(const struct scheduler *s) {
 }
 
 void scheduler_add(struct scheduler *s, struct sequence *seq, struct event_list *events) {
-    const struct kv_policy *policy = seq->kv.policy;
+    const struct kv_policy_ops *policy = seq->kv.policy;
     const struct kv_amount most = policy->most(s->space, &seq->kv.plan);
     if (most.pages > page_pool_n_pages(s->space->pool))
         end(s, seq, FINISH_ERROR, ERR_TOO_LONG, "the request is longer than the whole KV cache",
@@ -314,7 +314,7 @@ static struct spare spare(const struct scheduler *s) {
     struct spare spare = {(int64_t)kv_n_available(s->space), kv_spare_blocks(s->space)};
     for (uint32_t i = 0; i < s->n_running; i++) {
         const struct sequence *seq = s->running[i];
-        const struct kv_policy *policy = seq->kv.policy;
+        const struct kv_policy_ops *policy = seq->kv.policy;
         if (policy->grows) spare.pages -= s->space->n_layers;
         spare.blocks -= (int64_t)policy->missing(&seq->kv, seq->n_tokens + PAGE_TOKENS).blocks;
     }
@@ -334,7 +334,7 @@ static uint32_t admission_tokens(const struct scheduler *s, const struct sequenc
 
 /* Takes the pages that the sequence starts with. */
 static int take_pages(struct scheduler *s, struct sequence *seq) {
-    const struct kv_policy *policy = seq->kv.policy;
+    const struct kv_policy_ops *policy = seq->kv.policy;
     const uint32_t n_tokens = admission_tokens(s, seq);
     const struct spare before = spare(s);
     if (s->blocked == seq && before.pages <= s->blocked_by.pages &&

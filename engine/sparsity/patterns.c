@@ -30,7 +30,7 @@ static const struct kind {
 
 static const struct attn_pattern unnamed_head = {PATTERN_VERTICAL_SLASH, 1000, 6096};
 
-struct reader {
+struct pattern_reader {
     const char *label;
     struct patterns *out;
     bool published; /* the first form */
@@ -68,7 +68,7 @@ int patterns_set_min_sparse_tokens(struct patterns *patterns, const char *backen
 
 /* ---- reading ---- */
 
-static int refuse(const struct reader *r, uint32_t layer, const char *head, const char *rule) {
+static int refuse(const struct pattern_reader *r, uint32_t layer, const char *head, const char *rule) {
     return error_set(r->err, ERR_INVALID, "%.200s: layer %" PRIu32 ", head %.32s: %s", r->label,
                      layer, head, rule);
 }
@@ -86,7 +86,7 @@ static bool read_head_number(const char *key, uint32_t n_heads, uint32_t *out) {
     return number < n_heads;
 }
 
-static int read_kind(const struct reader *r, uint32_t layer, const char *head,
+static int read_kind(const struct pattern_reader *r, uint32_t layer, const char *head,
                      const json_t *value, enum attn_pattern_kind *out) {
     for (unsigned i = 0; json_is_string(value) && i < PATTERN_N_KINDS; i++) {
         if (strcmp(json_string_value(value), kinds[i].name) != 0) continue;
@@ -97,7 +97,7 @@ static int read_kind(const struct reader *r, uint32_t layer, const char *head,
                   "the pattern is not vertical_and_slash, stream_llm, block_sparse or dense");
 }
 
-static int read_size(const struct reader *r, uint32_t layer, const char *head, const json_t *entry,
+static int read_size(const struct pattern_reader *r, uint32_t layer, const char *head, const json_t *entry,
                      unsigned at, uint32_t low, uint32_t high, uint32_t *out) {
     char rule[96];
     const json_t *value = json_array_get(entry, at);
@@ -111,7 +111,7 @@ static int read_size(const struct reader *r, uint32_t layer, const char *head, c
     return refuse(r, layer, head, rule);
 }
 
-static int read_entry(const struct reader *r, uint32_t layer, const char *head,
+static int read_entry(const struct pattern_reader *r, uint32_t layer, const char *head,
                       const json_t *entry, struct attn_pattern *out) {
     struct attn_pattern pattern = {0};
     int rc = read_kind(r, layer, head, json_array_get(entry, 0), &pattern.kind);
@@ -129,7 +129,7 @@ static int read_entry(const struct reader *r, uint32_t layer, const char *head,
     return 0;
 }
 
-static int read_layer(const struct reader *r, uint32_t layer, json_t *object) {
+static int read_layer(const struct pattern_reader *r, uint32_t layer, json_t *object) {
     const uint32_t n_heads = r->out->n_heads;
     if (!json_is_object(object))
         return error_set(r->err, ERR_INVALID, "%.200s: layer %" PRIu32 " is not an object",
@@ -153,7 +153,7 @@ static int read_layer(const struct reader *r, uint32_t layer, json_t *object) {
     return 0;
 }
 
-static int read_layers(const struct reader *r, const json_t *layers) {
+static int read_layers(const struct pattern_reader *r, const json_t *layers) {
     if (!json_is_array(layers))
         return error_set(r->err, ERR_INVALID, "%.200s: 'layers' is not a list", r->label);
     if (json_array_size(layers) != r->out->n_layers)
@@ -167,7 +167,7 @@ static int read_layers(const struct reader *r, const json_t *layers) {
     return 0;
 }
 
-static int read_break_evens(const struct reader *r, json_t *object) {
+static int read_break_evens(const struct pattern_reader *r, json_t *object) {
     if (object && !json_is_object(object))
         return error_set(r->err, ERR_INVALID,
                          "%.200s: 'min_sparse_tokens' is not an object with backends", r->label);
@@ -185,7 +185,7 @@ static int read_break_evens(const struct reader *r, json_t *object) {
     return 0;
 }
 
-static int read_wrapped(const struct reader *r, const json_t *root) {
+static int read_wrapped(const struct pattern_reader *r, const json_t *root) {
     const char *format = json_string_value(json_object_get(root, "format"));
     if (!format || strcmp(format, FORMAT) != 0)
         return error_set(r->err, ERR_INVALID, "%.200s: 'format' is not " FORMAT, r->label);
@@ -198,7 +198,7 @@ static int read_root(struct patterns *out, const json_t *root, const char *label
     struct patterns patterns = {0};
     int rc = patterns_default(&patterns, n_layers, n_heads, err);
     if (rc) return rc;
-    const struct reader r = {label, &patterns, json_is_array(root), err};
+    const struct pattern_reader r = {label, &patterns, json_is_array(root), err};
     rc = r.published ? read_layers(&r, root) : read_wrapped(&r, root);
     if (rc) {
         patterns_fini(&patterns);

@@ -147,11 +147,11 @@ struct node {
     uint32_t id, prev, next;
 };
 
-struct candidate {
+struct merge_candidate {
     uint32_t node, next; /* next of a batch's last: NONE; TAKEN: it has surfaced */
 };
 
-struct batch {
+struct merge_batch {
     uint64_t key; /* rank << 32 | node of the first: the lowest rank first, leftmost on a tie */
     uint32_t first;
 };
@@ -161,16 +161,16 @@ enum { N_RECENT = 256 };
 struct queue {
     struct bpe_scratch *scratch; /* the heap of batches */
     size_t n;
-    struct candidate *candidates;
+    struct merge_candidate *candidates;
     uint32_t n_candidates;
     uint32_t last[N_RECENT], rank[N_RECENT]; /* the batches that lately grew, by rank */
 };
 
-static int heap_push(struct queue *queue, struct batch batch) {
+static int heap_push(struct queue *queue, struct merge_batch batch) {
     struct bpe_scratch *scratch = queue->scratch;
     if (queue->n == scratch->n_heap) {
         const size_t capacity = 2 * scratch->n_heap + 64;
-        struct batch *heap = realloc(scratch->heap, capacity * sizeof(*heap));
+        struct merge_batch *heap = realloc(scratch->heap, capacity * sizeof(*heap));
         if (!heap) return ERR_NOMEM;
         scratch->heap = heap;
         scratch->n_heap = capacity;
@@ -185,8 +185,8 @@ static int heap_push(struct queue *queue, struct batch batch) {
 }
 
 /* Puts a batch at the top, in place of the one there, and lets it sink. */
-static void heap_sink(struct queue *queue, struct batch batch) {
-    struct batch *heap = queue->scratch->heap;
+static void heap_sink(struct queue *queue, struct merge_batch batch) {
+    struct merge_batch *heap = queue->scratch->heap;
     size_t i = 0;
     for (;;) {
         size_t child = 2 * i + 1;
@@ -205,7 +205,7 @@ static uint64_t key_of(uint32_t rank, uint32_t node) {
 
 static int queue_push(struct queue *queue, uint32_t rank, uint32_t node) {
     const uint32_t candidate = queue->n_candidates++;
-    queue->candidates[candidate] = (struct candidate){.node = node, .next = NONE};
+    queue->candidates[candidate] = (struct merge_candidate){.node = node, .next = NONE};
     const size_t slot = rank % N_RECENT;
     const uint32_t last = queue->last[slot];
     queue->last[slot] = candidate;
@@ -215,17 +215,17 @@ static int queue_push(struct queue *queue, uint32_t rank, uint32_t node) {
         return 0;
     }
     queue->rank[slot] = rank;
-    return heap_push(queue, (struct batch){.key = key_of(rank, node), .first = candidate});
+    return heap_push(queue, (struct merge_batch){.key = key_of(rank, node), .first = candidate});
 }
 
 static uint64_t queue_pop(struct queue *queue) {
-    const struct batch top = queue->scratch->heap[0];
-    struct candidate *taken = &queue->candidates[top.first];
+    const struct merge_batch top = queue->scratch->heap[0];
+    struct merge_candidate *taken = &queue->candidates[top.first];
     const uint32_t next = taken->next;
     taken->next = TAKEN;
     if (next != NONE) {
         const uint32_t rank = (uint32_t)(top.key >> 32);
-        heap_sink(queue, (struct batch){.key = key_of(rank, queue->candidates[next].node),
+        heap_sink(queue, (struct merge_batch){.key = key_of(rank, queue->candidates[next].node),
                                         .first = next});
     } else if (--queue->n > 0) {
         heap_sink(queue, queue->scratch->heap[queue->n]);
@@ -258,7 +258,7 @@ static void merge_node(struct node *nodes, uint32_t left, uint32_t id) {
 
 /* Room for n nodes and 3n candidates: n - 1 pairs at first, and two for each merge. */
 static int reserve(struct bpe_scratch *scratch, size_t n) {
-    const size_t size = n * (sizeof(struct node) + 3 * sizeof(struct candidate));
+    const size_t size = n * (sizeof(struct node) + 3 * sizeof(struct merge_candidate));
     if (size <= scratch->size) return 0;
     void *memory = realloc(scratch->memory, size);
     if (!memory) return ERR_NOMEM;
@@ -287,7 +287,7 @@ static int merge_many(const struct bpe *bpe, struct bpe_scratch *scratch, uint32
     if (reserve(scratch, n)) return ERR_NOMEM;
     struct node *nodes = scratch->memory;
     struct queue queue = {.scratch = scratch,
-                          .candidates = (struct candidate *)(void *)(nodes + n)};
+                          .candidates = (struct merge_candidate *)(void *)(nodes + n)};
     for (size_t i = 0; i < N_RECENT; i++) queue.last[i] = NONE;
     for (uint32_t i = 0; i < n; i++) {
         nodes[i] = (struct node){

@@ -14,7 +14,7 @@
 #include "engine/base/error.h"
 #include "engine/tokenizer/internal.h"
 
-static int add_step(struct decoder *decoder, const json_t *component, struct decoder_step **out,
+static int add_step(struct text_decoder *decoder, const json_t *component, struct decoder_step **out,
                     struct error *err) {
     const char *type = component_type(component);
     if (decoder->byte_fallback || decoder->fused)
@@ -25,13 +25,13 @@ static int add_step(struct decoder *decoder, const json_t *component, struct dec
     return 0;
 }
 
-static int parse_replace(struct decoder *decoder, const json_t *component, struct error *err) {
+static int parse_replace(struct text_decoder *decoder, const json_t *component, struct error *err) {
     struct decoder_step *step = NULL;
     const int rc = add_step(decoder, component, &step, err);
     return rc ? rc : replace_parse(&step->pattern, &step->content, component, err);
 }
 
-static int parse_metaspace(struct decoder *decoder, const json_t *component, struct error *err) {
+static int parse_metaspace(struct text_decoder *decoder, const json_t *component, struct error *err) {
     struct decoder_step *step = NULL;
     struct metaspace metaspace;
     int rc = metaspace_parse(&metaspace, component, err);
@@ -44,7 +44,7 @@ static int parse_metaspace(struct decoder *decoder, const json_t *component, str
     return pattern_compile(&step->pattern, metaspace.space, strlen(metaspace.space), true, err);
 }
 
-static int parse_strip(struct decoder *decoder, const json_t *component, struct error *err) {
+static int parse_strip(struct text_decoder *decoder, const json_t *component, struct error *err) {
     const json_int_t start = json_integer_value(json_object_get(component, "start"));
     size_t n;
     const char *content = member_text(component, "content", &n), *after = content;
@@ -67,7 +67,7 @@ static int parse_strip(struct decoder *decoder, const json_t *component, struct 
     return start == 0 ? 0 : text_append(&decoder->strip, content, n);
 }
 
-static int parse_byte_fallback(struct decoder *decoder, const json_t *component,
+static int parse_byte_fallback(struct text_decoder *decoder, const json_t *component,
                                struct error *err) {
     if (decoder->byte_fallback || decoder->fused)
         return refuse(err, "after itself, ByteLevel or Fuse the decoder",
@@ -76,7 +76,7 @@ static int parse_byte_fallback(struct decoder *decoder, const json_t *component,
     return 0;
 }
 
-static int parse_byte_level(struct decoder *decoder, const json_t *component, struct error *err) {
+static int parse_byte_level(struct text_decoder *decoder, const json_t *component, struct error *err) {
     if (decoder->byte_fallback || decoder->fused)
         return refuse(err, "after itself, ByteFallback or Fuse the decoder",
                       component_type(component));
@@ -84,13 +84,13 @@ static int parse_byte_level(struct decoder *decoder, const json_t *component, st
     return 0;
 }
 
-static int parse_fuse(struct decoder *decoder, const json_t *component, struct error *err) {
+static int parse_fuse(struct text_decoder *decoder, const json_t *component, struct error *err) {
     (void)component, (void)err;
     decoder->fused = true;
     return 0;
 }
 
-static int parse_sequence(struct decoder *decoder, const json_t *component, struct error *err) {
+static int parse_sequence(struct text_decoder *decoder, const json_t *component, struct error *err) {
     const json_t *list = json_object_get(component, "decoders");
     if (!json_is_array(list))
         return error_set(err, ERR_INVALID, "tokenizer.json: a Sequence lists no decoders");
@@ -104,10 +104,10 @@ static int parse_sequence(struct decoder *decoder, const json_t *component, stru
     return 0;
 }
 
-int decoder_parse(struct decoder *decoder, const json_t *component, struct error *err) {
+int decoder_parse(struct text_decoder *decoder, const json_t *component, struct error *err) {
     static const struct {
         const char *name;
-        int (*parse)(struct decoder *decoder, const json_t *component, struct error *err);
+        int (*parse)(struct text_decoder *decoder, const json_t *component, struct error *err);
     } KINDS[] = {
         {"ByteFallback", parse_byte_fallback},
         {"ByteLevel", parse_byte_level},
@@ -123,13 +123,13 @@ int decoder_parse(struct decoder *decoder, const json_t *component, struct error
     return refuse(err, "decoder", type);
 }
 
-void decoder_fini(struct decoder *decoder) {
+void decoder_fini(struct text_decoder *decoder) {
     for (size_t i = 0; i < decoder->n_steps; i++) {
         pattern_free(decoder->steps[i].pattern);
         free(decoder->steps[i].content.data);
     }
     free(decoder->strip.data);
-    *decoder = (struct decoder){0};
+    *decoder = (struct text_decoder){0};
 }
 
 static void strip(const struct decoder_step *step, struct text *token) {
@@ -155,7 +155,7 @@ static int fallback_byte(const struct text *token) {
     return high < 0 || low < 0 ? -1 : 16 * high + low;
 }
 
-int decoder_run(const struct decoder *decoder, struct matcher *matcher, bool first,
+int decoder_run(const struct text_decoder *decoder, struct matcher *matcher, bool first,
                 struct text *token, bool *is_byte, struct error *err) {
     *is_byte = false;
     for (size_t i = 0; i < decoder->n_steps && token->n > 0; i++) {

@@ -205,7 +205,7 @@ struct window {
 struct bpe_scratch {
     void *memory;
     size_t size;
-    struct batch *heap; /* of bpe.c */
+    struct merge_batch *heap; /* of bpe.c */
     size_t n_heap;
     struct window windows[2];
 };
@@ -290,7 +290,7 @@ struct decoder_step {
     json_int_t most;     /* Strip: how many go */
 };
 
-struct decoder {
+struct text_decoder {
     struct decoder_step steps[MAX_STEPS]; /* what happens to each token by itself, at load */
     size_t n_steps;
     bool byte_level, byte_fallback;
@@ -299,10 +299,10 @@ struct decoder {
     struct text strip; /* a character that the whole text loses if it begins with it */
 };
 
-int decoder_parse(struct decoder *decoder, const json_t *component, struct error *err);
-void decoder_fini(struct decoder *decoder);
+int decoder_parse(struct text_decoder *decoder, const json_t *component, struct error *err);
+void decoder_fini(struct text_decoder *decoder);
 /* Turns a token's content into the bytes it stands for.  *is_byte: a <0x00> of byte fallback. */
-int decoder_run(const struct decoder *decoder, struct matcher *matcher, bool first,
+int decoder_run(const struct text_decoder *decoder, struct matcher *matcher, bool first,
                 struct text *token, bool *is_byte, struct error *err);
 
 /* --- the tokenizer and one encoding ----------------------------------------------------------- */
@@ -325,7 +325,7 @@ struct tokenizer {
     struct symbols symbols;
     struct bpe bpe;
     struct words words;
-    struct decoder decoder;
+    struct text_decoder decoder;
     uint32_t longest; /* bytes of a vocabulary entry at most; 0: some text has no token */
     struct token_list prefix, suffix; /* what the post-processor puts around a text */
 };

@@ -98,7 +98,7 @@ static size_t next_place(const char *text, size_t n, size_t at) {
 }
 
 /* What a matcher searches. */
-struct search {
+struct match_search {
     struct matcher *matcher;
     const struct pattern *pattern;
     const char *text;
@@ -106,7 +106,7 @@ struct search {
 };
 
 /* last: the last place that is tried. */
-static int run_code(const struct search *s, const pcre2_code *code, size_t from, size_t last,
+static int run_code(const struct match_search *s, const pcre2_code *code, size_t from, size_t last,
                     uint32_t steps) {
     pcre2_set_offset_limit(s->matcher->context, last);
     pcre2_set_match_limit(s->matcher->context, steps);
@@ -116,7 +116,7 @@ static int run_code(const struct search *s, const pcre2_code *code, size_t from,
 }
 
 /* Tries one place, with as many steps as there are to pay for. */
-static int try_place(const struct search *s, size_t place, bool *needed_more) {
+static int try_place(const struct match_search *s, size_t place, bool *needed_more) {
     uint64_t steps = FEW_STEPS;
     *needed_more = false;
     for (;;) {
@@ -130,7 +130,7 @@ static int try_place(const struct search *s, size_t place, bool *needed_more) {
 }
 
 /* As pcre2_match(), which does not say where the steps were not enough. */
-static int search_from(const struct search *s, size_t from) {
+static int search_from(const struct match_search *s, size_t from) {
     while (from <= s->n) {
         int rc = run_code(s, s->pattern->code, from, PCRE2_UNSET, FEW_STEPS);
         if (rc != PCRE2_ERROR_MATCHLIMIT) return rc;
@@ -145,7 +145,7 @@ static int search_from(const struct search *s, size_t from) {
 
 int match_next(struct matcher *matcher, const struct pattern *pattern, const char *text, size_t n,
                struct match *match, struct error *err) {
-    const struct search search = {matcher, pattern, text, n};
+    const struct match_search search = {matcher, pattern, text, n};
     match->found = false;
     while (match->next <= n) {
         if (pattern->literal.n > 0) return match_literal(&pattern->literal, text, n, match);

@@ -20,7 +20,7 @@
 
 enum { FEW_TOKENS = 2 }; /* behind which merging seldom depends on what follows */
 
-struct piece {
+struct window_piece {
     const struct bpe *bpe;
     struct bpe_scratch *scratch;
     const uint32_t *symbols;
@@ -37,7 +37,7 @@ static int reserve(struct window *window, size_t n) {
 }
 
 /* Merges the piece's symbols from `begin` on, n of them or what there is. */
-static int merge_window(const struct piece *piece, struct window *window, size_t begin, size_t n) {
+static int merge_window(const struct window_piece *piece, struct window *window, size_t begin, size_t n) {
     if (n > piece->n - begin) n = piece->n - begin;
     if (reserve(window, n)) return ERR_NOMEM;
     memcpy(window->ids, piece->symbols + begin, n * sizeof(*window->ids));
@@ -50,7 +50,7 @@ static int merge_window(const struct piece *piece, struct window *window, size_t
 /* Merges a second window where the first has token i.  *agree: what is before the token, and the
  * second window, are as in the whole.  A token is what it spells: the same one ends at the same
  * symbol. */
-static int try_window(const struct piece *piece, const struct window *first, size_t i,
+static int try_window(const struct window_piece *piece, const struct window *first, size_t i,
                       struct window *second, bool *agree) {
     const size_t begin = first->begin + first->begins[i], size = 2 * (first->end - begin);
     const int rc = merge_window(piece, second, begin, size > BPE_FEW ? size : BPE_FEW);
@@ -60,7 +60,7 @@ static int try_window(const struct piece *piece, const struct window *first, siz
 }
 
 /* Takes tokens of the first window, if some are right, and makes a second one the first. */
-static int advance(struct piece *piece, struct window *first, struct window *second, bool *agree) {
+static int advance(struct window_piece *piece, struct window *first, struct window *second, bool *agree) {
     size_t n = first->n;
     *agree = false;
     for (size_t back = FEW_TOKENS; !*agree && n > 0; back *= 2) {
@@ -76,7 +76,7 @@ static int advance(struct piece *piece, struct window *first, struct window *sec
     return rc;
 }
 
-static int merge_piece(struct piece *piece, struct window *windows) {
+static int merge_piece(struct window_piece *piece, struct window *windows) {
     bool agree = true;
     int rc = merge_window(piece, &windows[0], 0, BPE_FEW);
     while (rc == 0 && agree && windows[0].end < piece->n)
@@ -91,7 +91,7 @@ static int merge_piece(struct piece *piece, struct window *windows) {
 int bpe_merge(const struct bpe *bpe, struct bpe_scratch *scratch, uint32_t *ids, size_t *n_ids) {
     uint32_t begins[BPE_FEW];
     if (*n_ids <= BPE_FEW) return bpe_merge_at_once(bpe, scratch, ids, begins, n_ids);
-    struct piece piece = {.bpe = bpe, .scratch = scratch, .symbols = ids, .n = *n_ids};
+    struct window_piece piece = {.bpe = bpe, .scratch = scratch, .symbols = ids, .n = *n_ids};
     const int rc = merge_piece(&piece, scratch->windows);
     if (rc == 0) memcpy(ids, piece.done.ids, piece.done.n * sizeof(*ids));
     if (rc == 0) *n_ids = piece.done.n;

@@ -20,7 +20,7 @@ double tune_share(const float *worth, uint32_t n_worth, const uint32_t *chosen, 
     return all > 0 ? found / all : 0;
 }
 
-struct search {
+struct filter_search {
     const struct tune_filter_goal *goal;
     double *lost;   /* [n_layers][n_layers + 1]: of a filter whose group ends there */
     uint32_t *wide; /* [n_layers + 1]: layers without a window before it */
@@ -28,11 +28,11 @@ struct search {
     struct tune_filters *best; /* [n], ascending */
 };
 
-static double lost_until(const struct search *s, uint32_t filter, uint32_t end) {
+static double lost_until(const struct filter_search *s, uint32_t filter, uint32_t end) {
     return s->lost[(size_t)filter * (s->n_layers + 1) + end];
 }
 
-static void sum_losses(struct search *s, const double *similarity) {
+static void sum_losses(struct filter_search *s, const double *similarity) {
     const uint32_t *windows = s->goal->windows, n_layers = s->n_layers;
     for (uint32_t l = 0; l < n_layers; l++)
         s->wide[l + 1] = s->wide[l] + !layer_has_window(windows, l);
@@ -46,16 +46,16 @@ static void sum_losses(struct search *s, const double *similarity) {
 }
 
 /* Layers without a window in [first, end). */
-static uint32_t n_wide(const struct search *s, uint32_t first, uint32_t end) {
+static uint32_t n_wide(const struct filter_search *s, uint32_t first, uint32_t end) {
     return first < end ? s->wide[end] - s->wide[first] : 0;
 }
 
 /* Some layer before `end` would follow the filter. */
-static bool is_followed(const struct search *s, uint32_t filter, uint32_t end) {
+static bool is_followed(const struct filter_search *s, uint32_t filter, uint32_t end) {
     return n_wide(s, filter + 1 + s->goal->n_wait, end) > 0;
 }
 
-static void keep(struct search *s, const struct tune_filters *set) {
+static void keep(struct filter_search *s, const struct tune_filters *set) {
     uint32_t at = s->n;
     while (at > 0 && set->lost < s->best[at - 1].lost) at--;
     if (at == TUNE_N_CHOICES) return;
@@ -64,13 +64,13 @@ static void keep(struct search *s, const struct tune_filters *set) {
     s->best[at] = *set;
 }
 
-static bool is_hopeless(const struct search *s, const struct tune_filters *set) {
+static bool is_hopeless(const struct filter_search *s, const struct tune_filters *set) {
     return set->n_dense > s->goal->max_dense ||
            (s->n == TUNE_N_CHOICES && set->lost >= s->best[TUNE_N_CHOICES - 1].lost);
 }
 
 /* set: without what its last filter loses. */
-static void extend(struct search *s, const struct tune_filters *set) {
+static void extend(struct filter_search *s, const struct tune_filters *set) {
     const uint32_t n = set->filters.n, last = n ? set->filters.layers[n - 1] : 0,
                    n_wait = s->goal->n_wait;
     if (n > 0) {
@@ -92,7 +92,7 @@ static void extend(struct search *s, const struct tune_filters *set) {
 int tune_filters_choose(struct tune_filters best[TUNE_N_CHOICES], const double *similarity,
                         uint32_t n_layers, const struct tune_filter_goal *goal,
                         struct error *err) {
-    struct search search = {.goal = goal, .n_layers = n_layers, .best = best};
+    struct filter_search search = {.goal = goal, .n_layers = n_layers, .best = best};
     const struct tune_filters none = {.filters = {.n_wait = goal->n_wait}};
     search.lost = calloc((size_t)n_layers * (n_layers + 1), sizeof(*search.lost));
     search.wide = calloc((size_t)n_layers + 1, sizeof(*search.wide));

@@ -12,7 +12,7 @@
 #include "server/json/json_guard.h"
 
 /* What a member's reader works on. */
-struct reading {
+struct request_reading {
     struct completion_request *request;
     const struct request_limits *limits;
     struct api_error *err;
@@ -21,25 +21,25 @@ struct reading {
 
 struct field {
     const char *name;
-    int (*read)(struct reading *r, const struct field *field, const json_t *value);
+    int (*read)(struct request_reading *r, const struct field *field, const json_t *value);
     size_t offset;    /* of the target in struct completion_request */
     double low, high; /* numbers, both allowed */
 };
 
-static int refuse(struct reading *r, const struct field *field, const char *rule) {
+static int refuse(struct request_reading *r, const struct field *field, const char *rule) {
     return api_error_set(r->err, 400, NULL, field->name, "%s %s", field->name, rule);
 }
 
-static int out_of_memory(struct reading *r) {
+static int out_of_memory(struct request_reading *r) {
     api_error_set(r->err, 500, NULL, NULL, "no memory for the request");
     return ERR_NOMEM;
 }
 
-static void *target(struct reading *r, const struct field *field) {
+static void *target(struct request_reading *r, const struct field *field) {
     return (char *)r->request + field->offset;
 }
 
-static int read_float(struct reading *r, const struct field *field, const json_t *value) {
+static int read_float(struct request_reading *r, const struct field *field, const json_t *value) {
     if (!json_is_number(value)) return refuse(r, field, "must be a number");
     const double x = json_number_value(value);
     if (!(x >= field->low && x <= field->high)) {
@@ -50,7 +50,7 @@ static int read_float(struct reading *r, const struct field *field, const json_t
     return 0;
 }
 
-static int read_integer(struct reading *r, const struct field *field, const json_t *value,
+static int read_integer(struct request_reading *r, const struct field *field, const json_t *value,
                         json_int_t *out) {
     if (!json_is_integer(value)) return refuse(r, field, "must be an integer");
     *out = json_integer_value(value);
@@ -60,27 +60,27 @@ static int read_integer(struct reading *r, const struct field *field, const json
                          field->low, field->high, *out);
 }
 
-static int read_u32(struct reading *r, const struct field *field, const json_t *value) {
+static int read_u32(struct request_reading *r, const struct field *field, const json_t *value) {
     json_int_t x = 0;
     const int rc = read_integer(r, field, value, &x);
     if (!rc) *(uint32_t *)target(r, field) = (uint32_t)x;
     return rc;
 }
 
-static int read_i32(struct reading *r, const struct field *field, const json_t *value) {
+static int read_i32(struct request_reading *r, const struct field *field, const json_t *value) {
     json_int_t x = 0;
     const int rc = read_integer(r, field, value, &x);
     if (!rc) *(int32_t *)target(r, field) = (int32_t)x;
     return rc;
 }
 
-static int read_bool(struct reading *r, const struct field *field, const json_t *value) {
+static int read_bool(struct request_reading *r, const struct field *field, const json_t *value) {
     if (!json_is_boolean(value)) return refuse(r, field, "must be true or false");
     *(bool *)target(r, field) = json_is_true(value);
     return 0;
 }
 
-static int read_model(struct reading *r, const struct field *field, const json_t *value) {
+static int read_model(struct request_reading *r, const struct field *field, const json_t *value) {
     if (!json_is_string(value)) return refuse(r, field, "must be a string");
     if (json_string_length(value) == strlen(r->limits->model_name) &&
         strcmp(json_string_value(value), r->limits->model_name) == 0) {
@@ -91,34 +91,34 @@ static int read_model(struct reading *r, const struct field *field, const json_t
 }
 
 /* Arrays do not come here: the guard has cut them out. */
-static int read_prompt(struct reading *r, const struct field *field, const json_t *value) {
+static int read_prompt(struct request_reading *r, const struct field *field, const json_t *value) {
     if (!json_is_string(value)) return refuse(r, field, "must be a string or an array");
     return prompt_list_add_text(&r->request->prompts, json_string_value(value),
                                 json_string_length(value), r->err);
 }
 
 /* Members that ask for something quire cannot do; false asks for nothing. */
-static int read_refused(struct reading *r, const struct field *field, const json_t *value) {
+static int read_refused(struct request_reading *r, const struct field *field, const json_t *value) {
     if (json_is_false(value)) return 0;
     return api_error_set(r->err, 400, "unsupported", field->name, "%s is not supported",
                          field->name);
 }
 
-static int read_ignored_string(struct reading *r, const struct field *field, const json_t *value) {
+static int read_ignored_string(struct request_reading *r, const struct field *field, const json_t *value) {
     return json_is_string(value) ? 0 : refuse(r, field, "must be a string");
 }
 
-static int read_max_tokens(struct reading *r, const struct field *field, const json_t *value) {
+static int read_max_tokens(struct request_reading *r, const struct field *field, const json_t *value) {
     r->request->has_max_tokens = true;
     return read_u32(r, field, value);
 }
 
-static int read_best_of(struct reading *r, const struct field *field, const json_t *value) {
+static int read_best_of(struct request_reading *r, const struct field *field, const json_t *value) {
     r->has_best_of = true;
     return read_u32(r, field, value);
 }
 
-static int read_seed(struct reading *r, const struct field *field, const json_t *value) {
+static int read_seed(struct request_reading *r, const struct field *field, const json_t *value) {
     if (!json_is_integer(value)) return refuse(r, field, "must be an integer");
     r->request->params.has_seed = true;
     r->request->params.seed = (uint64_t)json_integer_value(value);
@@ -126,21 +126,21 @@ static int read_seed(struct reading *r, const struct field *field, const json_t 
 }
 
 /* OpenAI allows 0, "the smallest mass": the best token alone. */
-static int read_top_p(struct reading *r, const struct field *field, const json_t *value) {
+static int read_top_p(struct request_reading *r, const struct field *field, const json_t *value) {
     const int rc = read_float(r, field, value);
     if (!rc && r->request->params.top_p < FLT_MIN) r->request->params.top_p = FLT_MIN;
     return rc;
 }
 
 /* -1 is what some clients send for "off". */
-static int read_top_k(struct reading *r, const struct field *field, const json_t *value) {
+static int read_top_k(struct request_reading *r, const struct field *field, const json_t *value) {
     json_int_t x = 0;
     const int rc = read_integer(r, field, value, &x);
     if (!rc) r->request->params.top_k = x < 0 ? 0 : (uint32_t)x;
     return rc;
 }
 
-static int read_stream_options(struct reading *r, const struct field *field, const json_t *value) {
+static int read_stream_options(struct request_reading *r, const struct field *field, const json_t *value) {
     if (!json_is_object(value)) return refuse(r, field, "must be an object");
     r->has_stream_options = true;
     static const struct field options[] = {
@@ -161,7 +161,7 @@ static int read_stream_options(struct reading *r, const struct field *field, con
     return 0;
 }
 
-static int add_stop(struct reading *r, const struct field *field, const json_t *value) {
+static int add_stop(struct request_reading *r, const struct field *field, const json_t *value) {
     struct sampling_params *params = &r->request->params;
     if (!json_is_string(value)) return refuse(r, field, "must be a string or an array of strings");
     const size_t length = json_string_length(value);
@@ -176,7 +176,7 @@ static int add_stop(struct reading *r, const struct field *field, const json_t *
     return 0;
 }
 
-static int read_stop(struct reading *r, const struct field *field, const json_t *value) {
+static int read_stop(struct request_reading *r, const struct field *field, const json_t *value) {
     struct sampling_params *params = &r->request->params;
     const size_t n = json_is_array(value) ? json_array_size(value) : 1;
     if (n > REQUEST_MAX_STOPS) return refuse(r, field, "must not hold more than 16 strings");
@@ -189,7 +189,7 @@ static int read_stop(struct reading *r, const struct field *field, const json_t 
     return rc;
 }
 
-static int read_stop_tokens(struct reading *r, const struct field *field, const json_t *value) {
+static int read_stop_tokens(struct request_reading *r, const struct field *field, const json_t *value) {
     struct sampling_params *params = &r->request->params;
     const size_t n = json_array_size(value);
     if (!json_is_array(value)) return refuse(r, field, "must be an array of token ids");
@@ -210,7 +210,7 @@ static int read_stop_tokens(struct reading *r, const struct field *field, const 
 }
 
 /* The key of a bias: a decimal token id, digits only. */
-static int bias_token(struct reading *r, const struct field *field, const char *key,
+static int bias_token(struct request_reading *r, const struct field *field, const char *key,
                       uint32_t *token) {
     uint64_t id = 0;
     const char *at = key;
@@ -222,7 +222,7 @@ static int bias_token(struct reading *r, const struct field *field, const char *
     return 0;
 }
 
-static int read_bias(struct reading *r, const struct field *field, const json_t *value) {
+static int read_bias(struct request_reading *r, const struct field *field, const json_t *value) {
     struct sampling_params *params = &r->request->params;
     if (!json_is_object(value)) return refuse(r, field, "must be an object");
     const size_t n = json_object_size(value);
@@ -248,7 +248,7 @@ static int read_bias(struct reading *r, const struct field *field, const json_t 
     return 0;
 }
 
-static int read_salt(struct reading *r, const struct field *field, const json_t *value) {
+static int read_salt(struct request_reading *r, const struct field *field, const json_t *value) {
     if (!json_is_string(value)) return refuse(r, field, "must be a string");
     if (json_string_length(value) == 0) return refuse(r, field, "must not be empty");
     r->request->cache_salt =
@@ -256,13 +256,13 @@ static int read_salt(struct reading *r, const struct field *field, const json_t 
     return 0;
 }
 
-static int read_kv_policy(struct reading *r, const struct field *field, const json_t *value) {
+static int read_kv_policy(struct request_reading *r, const struct field *field, const json_t *value) {
     (void)field;
     const int rc = kv_policy_read(&r->request->kv, value, r->err);
     return rc ? rc : kv_rules_apply(&r->limits->kv, &r->request->kv, r->err);
 }
 
-static int read_prefill(struct reading *r, const struct field *field, const json_t *value) {
+static int read_prefill(struct request_reading *r, const struct field *field, const json_t *value) {
     (void)field;
     return prefill_rules_read(&r->request->prefill, value, &r->limits->prefill, r->err);
 }
@@ -344,7 +344,7 @@ static int check_prefill(const struct completion_request *q, struct api_error *e
 }
 
 /* What no member shows alone. */
-static int check_together(struct reading *r) {
+static int check_together(struct request_reading *r) {
     struct completion_request *q = r->request;
     struct api_error *err = r->err;
     if (q->prompts.n == 0) return api_error_set(err, 400, NULL, "prompt", "prompt is required");
@@ -373,7 +373,7 @@ static int check_together(struct reading *r) {
     return check_prefill(q, err);
 }
 
-static int read_fields(struct reading *r, const json_t *root) {
+static int read_fields(struct request_reading *r, const json_t *root) {
     for (size_t i = 0; i < sizeof(fields) / sizeof(*fields); i++) {
         const json_t *value = json_object_get(root, fields[i].name);
         if (!value || json_is_null(value)) continue;
@@ -399,7 +399,7 @@ int completion_request_parse(struct completion_request *out, const char *body, s
                                          .best_of = 1,
                                          .max_tokens = 16,
                                          .add_special = true};
-    struct reading r = {.request = &request, .limits = limits, .err = err};
+    struct request_reading r = {.request = &request, .limits = limits, .err = err};
     rc = read_fields(&r, root);
     json_decref(root);
     if (!rc && prompts.start)

@@ -11,7 +11,7 @@
 #include "server/json/api_error.h"
 #include "server/json/json_guard.h"
 
-struct reader {
+struct prompt_reader {
     const char *at, *end;
     uint32_t n_vocab;
     size_t n_tokens; /* over all prompts */
@@ -64,13 +64,13 @@ int prompt_list_add_text(struct prompt_list *list, const char *text, size_t leng
     return 0;
 }
 
-static char peek(struct reader *r) {
+static char peek(struct prompt_reader *r) {
     while (r->at < r->end && (*r->at == ' ' || *r->at == '\t' || *r->at == '\n' || *r->at == '\r'))
         r->at++;
     return r->at < r->end ? *r->at : 0;
 }
 
-static int malformed(struct reader *r) {
+static int malformed(struct prompt_reader *r) {
     return api_error_set(
         r->err, 400, NULL, r->param,
         "%s must be a string, an array of strings, an array of token ids, or an array "
@@ -79,14 +79,14 @@ static int malformed(struct reader *r) {
 }
 
 /* After an element: 1 another one follows, 0 the array ended, negative: neither. */
-static int next_element(struct reader *r) {
+static int next_element(struct prompt_reader *r) {
     const char c = peek(r);
     if (c != ',' && c != ']') return malformed(r);
     r->at++;
     return c == ',';
 }
 
-static int append_token(struct reader *r, struct token_list *tokens, uint32_t id) {
+static int append_token(struct prompt_reader *r, struct token_list *tokens, uint32_t id) {
     if (++r->n_tokens > PROMPTS_MAX_TOKENS) {
         return api_error_set(r->err, 400, NULL, r->param, "%s holds more than %d token ids",
                              r->param, PROMPTS_MAX_TOKENS);
@@ -103,7 +103,7 @@ static int append_token(struct reader *r, struct token_list *tokens, uint32_t id
 }
 
 /* One JSON integer in [0, n_vocab).  `1.0`, `1e3` and `01` are not integers here. */
-static int read_token(struct reader *r, struct token_list *tokens) {
+static int read_token(struct prompt_reader *r, struct token_list *tokens) {
     peek(r);
     const char *start = r->at;
     const bool negative = r->at < r->end && *r->at == '-';
@@ -127,7 +127,7 @@ static int read_token(struct reader *r, struct token_list *tokens) {
 }
 
 /* The elements of an array whose bracket has been taken. */
-static int read_tokens(struct reader *r, struct token_list *tokens) {
+static int read_tokens(struct prompt_reader *r, struct token_list *tokens) {
     if (peek(r) == ']')
         return api_error_set(r->err, 400, NULL, r->param, "%s is an empty array", r->param);
     int rc;
@@ -138,7 +138,7 @@ static int read_tokens(struct reader *r, struct token_list *tokens) {
     return rc;
 }
 
-static int read_token_arrays(struct reader *r, struct prompt_list *list) {
+static int read_token_arrays(struct prompt_reader *r, struct prompt_list *list) {
     int rc;
     do {
         struct prompt *prompt = NULL;
@@ -151,7 +151,7 @@ static int read_token_arrays(struct reader *r, struct prompt_list *list) {
     return rc;
 }
 
-static int read_text(struct reader *r, struct prompt_list *list) {
+static int read_text(struct prompt_reader *r, struct prompt_list *list) {
     if (peek(r) != '"') return malformed(r);
     const char *start = r->at++;
     while (r->at < r->end && *r->at != '"') r->at += *r->at == '\\' ? 2 : 1;
@@ -172,7 +172,7 @@ static int read_text(struct reader *r, struct prompt_list *list) {
     return rc;
 }
 
-static int read_texts(struct reader *r, struct prompt_list *list) {
+static int read_texts(struct prompt_reader *r, struct prompt_list *list) {
     int rc;
     do {
         rc = read_text(r, list);
@@ -183,7 +183,7 @@ static int read_texts(struct reader *r, struct prompt_list *list) {
 
 int prompt_list_read(struct prompt_list *list, const struct json_span *array, uint32_t n_vocab,
                      const char *param, struct api_error *err) {
-    struct reader r = {.at = array->start + 1,
+    struct prompt_reader r = {.at = array->start + 1,
                        .end = array->start + array->length,
                        .n_vocab = n_vocab,
                        .param = param,

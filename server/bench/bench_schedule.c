@@ -7,7 +7,7 @@
 
 /* Sequences [0, n_done) generate, [n_done, n_started) have begun their prompts: those before are
  * never behind those after them. */
-struct reading {
+struct bench_reading {
     const struct bench_shape *shape;
     uint32_t left[BENCH_MAX_BATCH]; /* rows of each prompt */
     uint32_t n_done, n_started;
@@ -20,13 +20,13 @@ static uint32_t piece(const struct bench_shape *shape, uint32_t left, uint32_t r
 }
 
 /* Every sequence that needs one row gets it; what is left of the step is for larger pieces. */
-static uint32_t room_for_pieces(const struct reading *r) {
+static uint32_t room_for_pieces(const struct bench_reading *r) {
     uint32_t room = r->shape->max_rows - r->n_done;
     for (uint32_t i = r->n_done; i < r->n_started; i++) room -= r->left[i] == 1;
     return room;
 }
 
-static void read_step(struct reading *r) {
+static void read_step(struct bench_reading *r) {
     uint32_t room = room_for_pieces(r), i;
     for (i = r->n_done; i < r->n_started; i++) {
         const uint32_t n = r->left[i] == 1 ? 1 : piece(r->shape, r->left[i], room);
@@ -48,7 +48,7 @@ static void make_alone(struct bench_schedule *out, const struct bench_shape *sha
 }
 
 void bench_schedule_make(struct bench_schedule *out, const struct bench_shape *shape) {
-    struct reading r = {.shape = shape};
+    struct bench_reading r = {.shape = shape};
     assert(shape->n_sequences >= 1 && shape->n_sequences <= BENCH_MAX_BATCH);
     assert(shape->n_prompt >= 1 && shape->chunk >= 1 && shape->max_rows >= shape->n_sequences);
     if (shape->n_alone) {

@@ -42,7 +42,7 @@ static const struct chat_form {
     {NULL, "", "\nAnswer:"},
 };
 
-struct prompt {
+struct tune_prompt {
     const struct tokenizer *tokenizer;
     const char *prose, *at; /* at: the next sentence */
     uint64_t seed, n_sampled;
@@ -55,7 +55,7 @@ struct prompt {
 };
 
 /* Writes the next item of a body into p->item. */
-typedef void (*next_item)(struct prompt *p);
+typedef void (*next_item)(struct tune_prompt *p);
 
 static const char *const text_names[TUNE_N_TEXTS] = {"retrieval", "needles", "prose", "several"};
 
@@ -67,18 +67,18 @@ const char *tune_text_name(enum tune_text kind) {
 
 /* Keys, values and needles are functions of their number, so that a question can be asked before
  * the body is there. */
-static uint32_t number_of(const struct prompt *p, const char *what, uint32_t i, uint32_t below) {
+static uint32_t number_of(const struct tune_prompt *p, const char *what, uint32_t i, uint32_t below) {
     const uint64_t stream = p->seed * 1000003 + (uint64_t)(unsigned char)*what;
     return (uint32_t)(rng_uniform(stream, i) * below);
 }
 
-static uint32_t draw(struct prompt *p, uint32_t below) {
+static uint32_t draw(struct tune_prompt *p, uint32_t below) {
     return (uint32_t)(rng_uniform(p->seed, p->n_sampled++) * below);
 }
 
 /* ---- items ---- */
 
-static void pair_item(struct prompt *p) {
+static void pair_item(struct tune_prompt *p) {
     const uint32_t i = p->n_items;
     buffer_printf(&p->item, "%s\"%08x\": \"%08x\"", i ? ", " : "",
                   number_of(p, "key", i, UINT32_MAX), number_of(p, "value", i, UINT32_MAX));
@@ -100,7 +100,7 @@ static const char *const times[] = {"before the rain began", "until the bells ra
                                     "as he had done for years", "though nobody had asked",
                                     "when the lamps were lit", "and smiled to himself"};
 
-static void made_up_item(struct prompt *p) {
+static void made_up_item(struct tune_prompt *p) {
     const char *person = people[draw(p, 8)], *deed = deeds[draw(p, 8)];
     const char *place = places[draw(p, 8)], *time = times[draw(p, 8)];
     buffer_printf(&p->item, " %s %s %s %s.", person, deed, place, time);
@@ -117,7 +117,7 @@ static const char *sentence_end(const char *text) {
     return at;
 }
 
-static void prose_item(struct prompt *p) {
+static void prose_item(struct tune_prompt *p) {
     if (!p->prose) {
         made_up_item(p);
         return;
@@ -133,7 +133,7 @@ static const char *const needle_names[N_NEEDLES] = {
     "granite", "harbor", "indigo", "juniper", "kestrel", "linden"};
 
 /* Needles lie at even distances, beginning half a distance from the start. */
-static void needles_item(struct prompt *p) {
+static void needles_item(struct tune_prompt *p) {
     const uint64_t done = p->body - p->room;
     const uint32_t i = p->n_needles;
     if (i < N_NEEDLES && done * N_NEEDLES * 2 >= (uint64_t)p->body * (2 * i + 1)) {
@@ -148,12 +148,12 @@ static void needles_item(struct prompt *p) {
 
 /* ---- the prompt ---- */
 
-static int encode(const struct prompt *p, const char *text, bool add_special,
+static int encode(const struct tune_prompt *p, const char *text, bool add_special,
                   struct token_list *out) {
     return tokenizer_encode(p->tokenizer, text, strlen(text), add_special, 0, out, p->err);
 }
 
-static int append(struct prompt *p, const struct token_list *from) {
+static int append(struct tune_prompt *p, const struct token_list *from) {
     struct token_list *out = p->out;
     if (out->capacity - out->n < from->n) {
         const size_t capacity = 2 * (out->n + from->n);
@@ -167,7 +167,7 @@ static int append(struct prompt *p, const struct token_list *from) {
     return 0;
 }
 
-static int encode_item(struct prompt *p, next_item next, struct token_list *tokens) {
+static int encode_item(struct tune_prompt *p, next_item next, struct token_list *tokens) {
     buffer_clear(&p->item);
     next(p);
     tokens->n = 0;
@@ -175,7 +175,7 @@ static int encode_item(struct prompt *p, next_item next, struct token_list *toke
     return encode(p, p->item.data, false, tokens);
 }
 
-static int write_body(struct prompt *p, next_item next) {
+static int write_body(struct tune_prompt *p, next_item next) {
     struct token_list tokens = {0};
     int rc = 0;
     for (p->n_items = 0; !rc; p->n_items++) {
@@ -189,7 +189,7 @@ static int write_body(struct prompt *p, next_item next) {
 }
 
 /* Head and tail around a body of room tokens. */
-static int write_prompt(struct prompt *p, const char *head, const char *tail, uint32_t n_tokens,
+static int write_prompt(struct tune_prompt *p, const char *head, const char *tail, uint32_t n_tokens,
                         next_item next) {
     struct token_list last = {0};
     const size_t begin = p->out->n;
@@ -209,7 +209,7 @@ static int write_prompt(struct prompt *p, const char *head, const char *tail, ui
     return rc;
 }
 
-static const struct chat_form *find_form(const struct prompt *p) {
+static const struct chat_form *find_form(const struct tune_prompt *p) {
     const struct chat_form *form = chat_forms;
     for (; form->mark; form++) {
         struct token_list tokens = {0};
@@ -222,7 +222,7 @@ static const struct chat_form *find_form(const struct prompt *p) {
 }
 
 /* About how many pairs n tokens hold. */
-static int gauge_pairs(struct prompt *p, uint32_t n, uint32_t *n_pairs) {
+static int gauge_pairs(struct tune_prompt *p, uint32_t n, uint32_t *n_pairs) {
     struct token_list tokens = {0};
     size_t n_tokens = 1;
     int rc = 0;
@@ -235,7 +235,7 @@ static int gauge_pairs(struct prompt *p, uint32_t n, uint32_t *n_pairs) {
     return rc;
 }
 
-static int write_retrieval(struct prompt *p, const struct chat_form *form, uint32_t n_tokens) {
+static int write_retrieval(struct tune_prompt *p, const struct chat_form *form, uint32_t n_tokens) {
     char head[256], tail[256];
     uint32_t n_pairs;
     const int rc = gauge_pairs(p, n_tokens, &n_pairs);
@@ -250,7 +250,7 @@ static int write_retrieval(struct prompt *p, const struct chat_form *form, uint3
 }
 
 /* n_names: as many as needles, or fewer, and each has several. */
-static int write_needles(struct prompt *p, const struct chat_form *form, uint32_t n_tokens,
+static int write_needles(struct tune_prompt *p, const struct chat_form *form, uint32_t n_tokens,
                          uint32_t n_names) {
     const bool several = n_names < N_NEEDLES;
     char head[256], tail[256];
@@ -267,7 +267,7 @@ static int write_needles(struct prompt *p, const struct chat_form *form, uint32_
 }
 
 /* Begins somewhere in the prose, with a sentence. */
-static void choose_start(struct prompt *p) {
+static void choose_start(struct tune_prompt *p) {
     const size_t length = strlen(p->prose);
     p->at = p->prose + draw(p, length < UINT32_MAX ? (uint32_t)length : UINT32_MAX);
     while (p->at > p->prose && ((unsigned char)*p->at & 0xC0) == 0x80) p->at--;
@@ -276,7 +276,7 @@ static void choose_start(struct prompt *p) {
 
 int tune_prompt_make(struct token_list *out, const struct tokenizer *tokenizer, const char *prose,
                      enum tune_text kind, uint64_t seed, uint32_t n_tokens, struct error *err) {
-    struct prompt p = {.tokenizer = tokenizer,
+    struct tune_prompt p = {.tokenizer = tokenizer,
                        .prose = prose && *prose ? prose : NULL,
                        .seed = seed,
                        .out = out,

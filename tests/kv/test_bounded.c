@@ -73,7 +73,7 @@ static void check_views(const struct life *life, const struct step_seq *seq, uin
 
 /* One piece of the prompt, of at most max_rows rows. */
 static void run_piece(struct life *life, uint32_t max_rows) {
-    const struct kv_policy *policy = life->kv.policy;
+    const struct kv_policy_ops *policy = life->kv.policy;
     const uint32_t chunk = kv_choice_chunk(&life->choice, life->n_prompt);
     const uint32_t window = life->choice.window ? life->choice.window : KV_DEFAULT_WINDOW;
     const uint32_t chunk_end = min_u32(life->chunk_begin + chunk, life->n_prompt);

@@ -380,7 +380,7 @@ static bool is_plane(uint32_t layer) {
 
 /* A slice leaves the layer before and enters its own. */
 static void run_slice(struct life *life, const struct layer_slice *slice) {
-    const struct kv_policy *policy = life->kv.policy;
+    const struct kv_policy_ops *policy = life->kv.policy;
     const uint32_t end = slice->first_row + slice->n_rows, layer = slice->layer;
     struct step_seq seq;
     policy->view(&life->kv, end, &seq);
@@ -412,7 +412,7 @@ static bool run_slices(struct life *life, uint32_t n_slices) {
 }
 
 static void step(struct life *life, uint32_t n_rows) {
-    const struct kv_policy *policy = life->kv.policy;
+    const struct kv_policy_ops *policy = life->kv.policy;
     const uint32_t n_tokens = life->kv.n_tokens;
     const bool selects = n_rows == 1 && n_tokens >= life->n_prompt - life->layer_major &&
                          n_candidates(life, n_tokens) > life->n_selected;
@@ -465,7 +465,7 @@ static uint32_t swap_blocks(const struct life *life) {
 
 /* All that the pages need, and no more, whatever was lent. */
 static void reserve_again(struct life *life) {
-    const struct kv_policy *policy = life->kv.policy;
+    const struct kv_policy_ops *policy = life->kv.policy;
     const struct kv_amount missing = policy->missing(&life->kv, life->n_known);
     const uint32_t n_before = n_blocks_held(life), n_lendable = life->kv.swap.blocks.n;
     assert_int_equal(policy->reserve(&life->kv, life->n_known), 0);
@@ -477,7 +477,7 @@ static void reserve_again(struct life *life) {
 /* Pages get lost meanwhile, and what is in the store now and then.  What was chosen is there, too,
  * and tokens are looked for by the steps that follow. */
 static void suspend(struct life *life) {
-    const struct kv_policy *policy = life->kv.policy;
+    const struct kv_policy_ops *policy = life->kv.policy;
     uint32_t n_blocks = swap_blocks(life), n_tokens = n_blocks ? life->kv.n_tokens : 0,
              n_selected_of = n_blocks ? life->kv.selection.select.n_candidates : 0;
     if (n_blocks > 0) n_blocks += life->kv.selection.blocks.n;
@@ -662,7 +662,7 @@ static void who_goes_on_takes_the_blocks_of_others(void **state) {
     const struct kv_choice choice = {.type = KV_OFFLOAD, .n_selected = 64, .n_tail = 64};
     const uint32_t n_all = N_BLOCKS * PAGE_TOKENS, n_waits = 300 / PAGE_TOKENS + 12;
     begin(&first, choice, 300, n_all - 300, N_PAGES, 300, false);
-    const struct kv_policy *policy = first.kv.policy;
+    const struct kv_policy_ops *policy = first.kv.policy;
     second = first;
     assert_int_equal(kv_sequence_init(&second.kv, &first.space, &first.kv.plan, 0), 0);
     assert_int_equal(policy->prepare(&second.kv, NULL), 0);

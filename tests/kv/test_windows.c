@@ -120,7 +120,7 @@ static uint32_t n_tokens_of(const struct user *u) {
 
 /* The first n_blocks of the text are a prompt. */
 static void begin_as(struct fixture *f, struct user *u, const char *text, uint32_t n_blocks,
-                     const struct kv_policy *policy) {
+                     const struct kv_policy_ops *policy) {
     memset(u, 0, sizeof(*u));
     snprintf(u->text, sizeof(u->text), "%s", text);
     const uint32_t n_tokens = n_tokens_of(u);
@@ -280,7 +280,7 @@ static void a_step_in_flight_keeps_what_it_sees(void **state) {
  * that no longer than they are needed, however many there are. */
 static void what_is_never_published_is_given_back(void **state) {
     (void)state;
-    const struct kv_policy *const policies[] = {&kv_policy_select, &kv_policy_offload};
+    const struct kv_policy_ops *const policies[] = {&kv_policy_select, &kv_policy_offload};
     const uint32_t n_blocks = 12, n_prompt = 6;
     for (int i = 0; i < 2; i++) {
         struct fixture f;
