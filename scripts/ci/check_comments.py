@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+"""Checks that comments read as plain English, as CONTRIBUTING.md describes.
+
+    scripts/ci/check_comments.py [PATH ...]
+
+The comment above a function begins with a verb in the third person ("Returns how many pages the
+layer's list lacks."), and no comment speaks of data as of persons.  PATH limits the check to files
+below it; by default it covers engine/, server/ and cuda/.  Exits 1 when a comment breaks a rule."""
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOMS = "engine", "server", "cuda"
+SOURCES = ".c", ".h", ".cu", ".cuh"
+# A block comment in the first column, and the line below it.
+ABOVE = re.compile(r"^/\*(.*?)\*/\n([^\n]*)", re.DOTALL | re.MULTILINE)
+FUNCTION = re.compile(r"^(?!struct \w+ \{|union|enum|typedef|#)(?:template|__|[a-z])[^;={]*\(")
+VERB = re.compile(r"[A-Z][a-z]+s\b")
+# Words that end like a verb and are none.
+NO_VERBS = {"This", "Its", "As", "Others", "Those", "Thus", "Always", "Less", "Unless", "Besides",
+            "Perhaps", "Rows", "Tokens", "Layers", "Pages", "Blocks", "Bytes", "Slots", "Sequences",
+            "Requests", "Heads", "Keys", "Values", "Scores", "Bits", "Steps", "Prompts", "Results",
+            "Kernels", "Weights", "Hours", "Means", "Multiples", "Threads", "Lines", "Words",
+            "Sums", "Names", "Events", "Options", "Settings", "Files", "Models", "Parts", "Units",
+            "Tiles", "Columns", "Diagonals", "Pairs", "Items", "Plans", "Graphs", "Copies",
+            "Seconds", "Times", "Elements", "Clients", "Answers", "Ours", "Theirs", "Has", "Was"}
+PERSONS = re.compile(r"\b(who|whom|whoever|whomever|nobody|somebody|everybody|anybody)\b",
+                     re.IGNORECASE)
+COMMENT = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.DOTALL)
+
+
+def faults_of(path):
+    text = path.read_text(encoding="utf-8")
+    name = path.relative_to(ROOT)
+    for found in ABOVE.finditer(text):
+        comment, below = found.group(1).strip(" *\n"), found.group(2)
+        if found.start() == 0 or comment.startswith("----") or not FUNCTION.match(below):
+            continue
+        word = VERB.match(comment)
+        if not word or word.group() in NO_VERBS:
+            line = text.count("\n", 0, found.start()) + 1
+            yield f"{name}:{line}: not a verb in the third person: {comment[:60]!r}"
+    for found in COMMENT.finditer(text):
+        person = PERSONS.search(found.group())
+        if person and found.group()[0] == "/":
+            line = text.count("\n", 0, found.start() + person.start()) + 1
+            yield f"{name}:{line}: speaks of a person: {person.group()!r}"
+
+
+def main():
+    tops = [pathlib.Path(argument).resolve() for argument in sys.argv[1:]] or [
+        ROOT / room for room in ROOMS]
+    paths = sorted(path for top in tops for path in ([top] if top.is_file() else top.rglob("*"))
+                   if path.suffix in SOURCES)
+    faults = [fault for path in paths for fault in faults_of(path)]
+    for fault in faults:
+        print(fault)
+    if faults:
+        sys.exit(f"{len(faults)} comments to mend in {len(paths)} files")
+
+
+if __name__ == "__main__":
+    main()
