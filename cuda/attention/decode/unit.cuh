@@ -20,8 +20,6 @@
 #include "cuda/attention/decode/tile.cuh"
 #include "cuda/kv/evict.cuh"
 
-static constexpr float LOG2_E = 1.4426950408889634f;
-
 /* What a tile does beside attention to everything: for its layer's window, for its sequence's
  * budget, or for a selection. */
 struct tile_duties {
