@@ -1,5 +1,5 @@
-/* bounded.c - the policy that keeps a budget of C tokens; which ones, the device decides for each
- * KV head.
+/* bounded.c - the policy that keeps a budget of C tokens; the device decides which, for each KV
+ * head.
  *
  *   slots in use   prompt, chunks of Q                    generated tokens
  *   C + Q               ╱│    ╱│  ╱│
@@ -8,13 +8,13 @@
  *            ╱ └─ …  ╱   └─╱
  *
  * A chunk of the prompt, or all of it (Q = the prompt), is computed behind what is kept of the text
- * before it, and compressed to C tokens at its end.  After the prompt slots are appended up to
- * C + 1; from then on one of them is free between steps, each KV head's own.  So the pages that the
- * sequence ever needs are known when it starts: it takes them then, gives back what only the prompt
- * needed, and never waits for more.
+ * before it.  At its end it is reduced to C tokens.  After the prompt, slots are appended until
+ * there are C + 1.  From then on one of them is free between steps, a different one for each KV
+ * head.  So the pages that the sequence ever needs are known when it starts.  It takes them then,
+ * gives back what only the prompt needed, and never waits for more.
  *
- * What was evicted on the way cannot be worked out again without doing it all again: a suspended
- * sequence's pages are kept, byte by byte, in the system's memory.
+ * Evictions cannot be repeated without computing everything again.  So a suspended sequence's pages
+ * are kept, byte by byte, in the system's memory.
  *
  * Thread: engine.  Memory: lists as policy.h says; suspend() allocates, resume() and release()
  * free. */
@@ -27,7 +27,7 @@
 #include "engine/kv/lists.h"
 #include "engine/kv/policy.h"
 
-/* Slots while tokens are generated.  Sums stay below 2^31: kv_choice_check. */
+/* Returns the slots that generated tokens need.  Sums stay below 2^31: kv_choice_check(). */
 static uint32_t generating_slots(const struct kv_plan *plan) {
     return min_u32(plan->n_most, plan->budget.capacity + 1);
 }
@@ -44,7 +44,7 @@ static struct kv_amount bounded_most(const struct kv_space *space, const struct 
     return (struct kv_amount){.pages = kv_n_pages(most_slots(plan)) * space->n_layers};
 }
 
-/* Pages of a layer that the sequence has for the rest of its life. */
+/* Returns the pages per layer that the sequence needs from now on. */
 static uint32_t pages_due(const struct kv_sequence *kv) {
     const struct kv_plan *plan = &kv->plan;
     return (uint32_t)kv_n_pages(kv->prompt_done ? generating_slots(plan) : most_slots(plan));
@@ -76,7 +76,7 @@ static int bounded_reserve(struct kv_sequence *kv, uint32_t n_tokens) {
     return kv_lists_take(kv, kv_lengths_all(pages_due(kv)));
 }
 
-/* Where the chunk of the prompt ends that token number `at` is in. */
+/* Returns where the prompt's chunk that has token number `at` ends. */
 static uint32_t chunk_end(const struct kv_plan *plan, uint32_t at) {
     return min_u32(plan->n_prompt, at - at % plan->chunk + plan->chunk);
 }
@@ -92,7 +92,7 @@ static uint32_t bounded_n_resident(const struct kv_sequence *kv, uint32_t n_toke
     return min_u32(n_tokens - in_chunk, plan->budget.capacity) + in_chunk;
 }
 
-/* The first of the step's rows that count for scores. */
+/* Returns the first of the step's rows that count for scores. */
 static uint32_t score_row(const struct kv_sequence *kv, uint32_t n_rows, uint32_t end) {
     const uint32_t window = kv->plan.budget.window;
     if (window == 0 || end - kv->n_tokens <= window) return 0;
@@ -162,7 +162,8 @@ static int copy_pages(struct kv_sequence *kv, bool back, struct error *err) {
     return code || back ? code : be->ops->sync(be, err);
 }
 
-/* Of a sequence that waits already, or has not computed anything, there is nothing to keep. */
+/* Saves the pages in the system's memory, unless the sequence waits already or has computed
+ * nothing. */
 static int bounded_suspend(struct kv_sequence *kv, struct error *err) {
     const size_t n_pages = (size_t)kv->layers[0].n * kv->space->n_layers;
     int code = 0;

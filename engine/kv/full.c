@@ -1,24 +1,23 @@
 /* full.c - the policy that keeps everything: slot = position.
  *
  *   blocks:  [ 0 ][ 1 ][ 2 ]              used blocks of the prefix cache: a page in every layer
- *   pages:   [ 7 ][ 4 ][ 9 ][ 3 ][ 8 ]    of a layer: 3 is full, not published yet, 8 is filling
+ *   pages:   [ 7 ][ 4 ][ 9 ][ 3 ][ 8 ]    of a layer: 3 is full, not inserted yet, 8 is filling
  *
  * The sequence holds a reference to each of its pages.  It also uses the blocks that name its
- * tokens; when two sequences computed the same block, the second keeps its own pages but uses the
- * first one's block, so that the chain of blocks has no gaps and its next blocks have a parent.
+ * tokens.  When two sequences computed the same block, the second keeps its own pages but uses the
+ * first one's block.  So the chain of blocks has no gaps and its next blocks have a parent.
  *
  * A layer with a window has pages from the first one that the next row sees to those of the next
- * step; it is a step's rows and the window that it can have at once.  The sequence is near the
- * blocks from that page on.  Layers' windows are alike where there are any; if not, the largest
- * counts.
+ * step.  These are at most the window and a step's rows.  The sequence needs the window pages of
+ * its blocks from that page on.  If layers' windows differ, the largest counts.
  *
  *   a window:  [ . ][ . ][ 9 ][ 3 ][ 8 ]    n_expired is 2
  *
- * One that comes back from the store has its own pages in these layers, and is near none of the
- * blocks that it finds.
+ * A sequence that comes back from the host pool has its own pages in these layers.  It needs no
+ * window pages of the blocks that it finds.
  *
- * What a prompt has passed cannot be shared before it is published.  While there are pages for
- * another sequence like this one it is kept until then; later the cache keeps it.
+ * Window pages that expire before their block is inserted cannot be shared.  While there are pages
+ * for another sequence like this one they are kept until then; later the cache keeps them.
  *
  * Thread: engine.  Memory: see policy.h. */
 #include "engine/kv/full.h"
@@ -34,9 +33,9 @@
 #include "engine/kv/prefix_cache.h"
 #include "engine/kv/swap.h"
 
-/* Of the tokens before a row, those that layers with a window keep: so many that their first page
- * is whole.  It stands for those that are gone, and a kernel that reads a pair of pages, and gives
- * what it does not see the weight 0, must find no NaN where nothing has been written. */
+/* Returns how many of the tokens before a row layers with a window keep: so many that their first
+ * page is whole.  That page stands for the expired ones.  A kernel that reads pages in pairs gives
+ * unseen slots the weight 0, so it must find no NaN in slots that were never written. */
 static uint32_t n_kept(uint32_t window) {
     return window == 0 ? UINT32_MAX : max_u32(window - 1, PAGE_TOKENS);
 }
@@ -60,8 +59,8 @@ struct kv_amount kv_full_most(const struct kv_space *space, const struct kv_plan
     return most;
 }
 
-/* Ahead of its rows a layer with a window has pages for another step, and in a text's beginning for
- * what the window will keep. */
+/* Gives layers with a window pages for another step beyond their rows, and at the text's beginning
+ * for a whole window. */
 struct kv_lengths kv_full_lengths(const struct kv_sequence *kv, uint32_t n_before,
                                   uint64_t n_tokens) {
     const uint64_t end = (uint64_t)max_u32(n_before, kv->space->window) + kv->plan.step_rows;
@@ -74,7 +73,7 @@ struct kv_amount kv_full_missing(const struct kv_sequence *kv, uint64_t n_tokens
     return (struct kv_amount){.pages = kv_lists_missing(kv, lengths)};
 }
 
-/* Room for n_pages pages in every list and as many blocks. */
+/* Makes capacity for n_pages pages in every list and as many blocks. */
 static int grow_lists(struct kv_sequence *kv, uint32_t n_pages) {
     int code = kv_lists_grow(kv, n_pages);
     if (code || !kv->space->cache || n_pages <= kv->block_capacity) return code;
@@ -105,8 +104,8 @@ int kv_full_prepare(struct kv_sequence *kv, const uint32_t *prompt) {
     return 0;
 }
 
-/* Hashes are chained, so one equal pair at the first block that `other` has not published means
- * that all the blocks up to it are equal, too. */
+/* Compares the hashes of the first block that `other` has not inserted.  They are chained, so if
+ * they are equal, all blocks up to it are. */
 bool kv_full_worth_waiting(const struct kv_sequence *kv, const struct kv_sequence *other) {
     uint32_t next = other->n_blocks;
     if (next >= other->n_hashes || next >= kv->n_hashes) return false;
@@ -121,7 +120,8 @@ static bool needs_window(const struct kv_sequence *kv, uint32_t block) {
     return block >= kv->n_far;
 }
 
-/* Blocks of the text that are known, and how many of them are all that the next row needs. */
+/* Blocks of the text that are in the cache, and how many of them have all that the next row
+ * needs. */
 struct found {
     uint32_t n_named, n_enough;
 };
@@ -159,7 +159,7 @@ uint32_t kv_full_match(struct kv_sequence *kv, const uint32_t *tokens, uint32_t 
     assert(kv->n_tokens == 0 && kv->n_blocks == 0);
     const struct found found = find_blocks(kv, tokens, n_max);
     const bool swapped = kv_swap_match(kv, found.n_named, found.n_enough * PAGE_TOKENS);
-    /* What layers with a window had comes back from the store; of blocks it needs the rest. */
+    /* A swapped sequence gets its window pages from the host pool, and the rest from blocks. */
     const uint32_t n_tokens = swapped ? kv->swap.n_tokens : found.n_enough * PAGE_TOKENS,
                    n_expired = swapped ? kv->swap.n_expired : kv_full_n_behind(kv->space, n_tokens);
     const uint32_t n = swapped ? min_u32(found.n_named, n_tokens / PAGE_TOKENS) : found.n_enough;
@@ -198,7 +198,7 @@ int kv_full_submitted(struct kv_sequence *kv, const struct layer_slice *slice, s
     return 0;
 }
 
-/* How many of the first n_tokens tokens other sequences may use. */
+/* Returns how many of the first n_tokens tokens other sequences may use. */
 static uint32_t n_shareable(const struct kv_sequence *kv, uint32_t n_tokens) {
     const uint32_t n_prompt = kv->plan.n_prompt;
     return kv->space->batch_invariant && n_tokens > n_prompt ? n_prompt : n_tokens;
@@ -241,7 +241,8 @@ uint32_t kv_full_n_resident(const struct kv_sequence *kv, uint32_t n_tokens) {
     return n_tokens;
 }
 
-/* Children first, so that they grow old before their parents; see prefix_cache.h. */
+/* Stops using the blocks, children first, so that they grow old before their parents
+ * (prefix_cache.h).  Gives all pages back. */
 void kv_full_let_go(struct kv_sequence *kv) {
     while (kv->n_blocks > 0) {
         const uint32_t i = --kv->n_blocks;
@@ -256,7 +257,8 @@ void kv_full_release(struct kv_sequence *kv) {
     kv_swap_drop(kv->space, &kv->swap);
 }
 
-/* What is neither in the store nor in the cache can be computed again. */
+/* Suspends the sequence; what is neither in the host pool nor in the cache can be computed
+ * again. */
 static int kv_full_suspend(struct kv_sequence *kv, struct error *err) {
     const int code = kv_swap_out(kv, err);
     kv_full_let_go(kv);

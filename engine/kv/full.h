@@ -1,4 +1,4 @@
-/* full.h - what the policy `full` does, for those that do the same and something more.
+/* full.h - the operations of the policy `full`, for policies that extend it.
  *
  * Thread: engine.  Memory: see policy.h. */
 #ifndef ENGINE_KV_FULL_H
@@ -7,15 +7,15 @@
 #include "engine/kv/lists.h"
 #include "engine/kv/policy.h"
 
-/* The first pages of layers with windows that no row needs which comes behind n_tokens tokens. */
+/* Returns how many first pages of layers with windows no row behind n_tokens tokens needs. */
 uint32_t kv_full_n_behind(const struct kv_space *space, uint32_t n_tokens);
-/* Pages that a layer with a window has at most for a text of n_tokens tokens. */
+/* Returns the most pages that a layer with a window has for a text of n_tokens tokens. */
 uint64_t kv_windowed_pages(uint32_t window, uint32_t step_rows, uint32_t n_tokens);
 
-/* As in struct kv_policy_ops. */
+/* Does what struct kv_policy_ops says; so do the others below without a comment. */
 struct kv_amount kv_full_most(const struct kv_space *space, const struct kv_plan *plan);
-/* Lengths of the lists for n_tokens tokens in all, of which n_before are there, or come without
- * pages of these lists. */
+/* Returns the lists' lengths for n_tokens tokens in all.  n_before of them are there, or come
+ * without pages of these lists. */
 struct kv_lengths kv_full_lengths(const struct kv_sequence *kv, uint32_t n_before,
                                   uint64_t n_tokens);
 struct kv_amount kv_full_missing(const struct kv_sequence *kv, uint64_t n_tokens);
@@ -29,11 +29,12 @@ void kv_full_commit(struct kv_sequence *kv, uint32_t n_rows);
 int kv_full_submitted(struct kv_sequence *kv, const struct layer_slice *slice, struct error *err);
 void kv_full_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens);
 void kv_full_on_done(struct kv_sequence *kv, uint32_t n_tokens);
-/* The same where no more than the first n_inserted tokens will be published. */
+/* Does the same where at most the first n_inserted tokens will be inserted into the prefix
+ * cache. */
 void kv_full_give_back(struct kv_sequence *kv, uint32_t n_tokens, uint32_t n_inserted);
 uint32_t kv_full_n_resident(const struct kv_sequence *kv, uint32_t n_tokens);
 int kv_full_resume(struct kv_sequence *kv, struct error *err);
-/* Gives every page back, and nothing more. */
+/* Gives every page back, and does nothing more. */
 void kv_full_let_go(struct kv_sequence *kv);
 void kv_full_release(struct kv_sequence *kv);
 

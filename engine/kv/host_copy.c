@@ -17,7 +17,7 @@ static int move_in(struct backend *be, char *page, char *stored, size_t bytes, s
     return be->ops->upload(be, page, stored, bytes, err);
 }
 
-/* A page in its place, in as many parts as there are blocks that it lies in. */
+/* Transfers a page to or from its place, in as many parts as it has blocks. */
 static int move_page(const struct kv_space *space, move move_part, uint32_t page,
                      const uint32_t *blocks, uint64_t place, struct error *err) {
     const uint64_t page_bytes = space->memory->page_bytes,

@@ -81,7 +81,7 @@ int kv_lists_grow(struct kv_sequence *kv, uint32_t n_pages) {
     return code;
 }
 
-/* Of the layer's list. */
+/* Returns how many pages the layer's list lacks. */
 static uint32_t missing(const struct kv_sequence *kv, uint32_t layer, struct kv_lengths lengths) {
     const uint32_t have = kv->layers[layer].n,
                    want = kv_has_window(kv->space, layer) ? lengths.windowed : lengths.others;
@@ -90,7 +90,8 @@ static uint32_t missing(const struct kv_sequence *kv, uint32_t layer, struct kv_
 
 uint64_t kv_lists_missing(const struct kv_sequence *kv, struct kv_lengths lengths) {
     uint64_t n = 0;
-    /* Most steps stay in their pages: without windows the first layer, which grows, tells. */
+    /* Most steps need no new page: without windows the first layer shows that, since its list
+     * always grows. */
     if (kv->space->window == 0 && lengths.others <= kv->layers[0].n) return 0;
     for (uint32_t l = 0; l < kv->space->n_layers; l++) n += missing(kv, l, lengths);
     return n;
@@ -106,7 +107,7 @@ int kv_lists_take(struct kv_sequence *kv, struct kv_lengths lengths) {
         struct page_list *list = &kv->layers[l];
         const uint32_t n = missing(kv, l, lengths);
         code = page_pool_take(kv->space->pool, list->pages + list->n, n);
-        assert(code == 0); /* counted above, and nobody else takes pages */
+        assert(code == 0); /* counted above, and no other code takes pages */
         list->n += n;
     }
     return 0;

@@ -1,46 +1,46 @@
-/* offload.c - the policy that keeps everything, what sparse layers have not selected in the store.
+/* offload.c - the policy that keeps everything, and in the host pool what sparse layers have not
+ * selected.
  *
  * The prompt is computed with all of its pages (layers with a window keep its own only, as under
- * `full`); whole ones are copied to the store as soon as the step, or slice of a layer, that fills
- * them has been submitted.  With the first step that selects, sparse layers leave: pages whose
- * tokens are in the store already become those of the chosen ones, the tail's pages move up behind
- * them, one more is kept for the tail to grow into, and the others go once no step in flight reads
- * them.
+ * `full`).  Whole pages are copied to the host pool as soon as the step, or layer slice, that fills
+ * them has been submitted.  With the first step that selects, sparse layers leave the text
+ * (has_left).  Pages whose tokens are in the host pool already become those of the chosen tokens,
+ * and the tail's pages move up behind them.  One more page is kept for the tail to grow into.  The
+ * others are released once no in-flight step reads them.
  *
  *   before   [ 0 ][ 1 ][ 2 ][ 3 ][ 4 ][ 5 ]    pages of the text; the tail is 4 and 5
  *   after    [ c ][ c ][ 4 ][ 5 ][ . ]          so many from now on
- *   later    [ c ][ c ][ 5 ][ 6 ][ . ]          when the tail moves on, its first page is its next
+ *   later    [ c ][ c ][ 5 ][ 6 ][ . ]          the tail's first page, once past, is its next one
  *
- * So the pool must have the pages of the text before sparse layers leave, and those of what is left
- * afterwards: that is the whole text in the other layers only.  How long an answer may become does
- * not decide how its prompt is computed.  Where all pages are taken at the start (batch_invariant)
- * `scratch` has what the second needs beyond the first; when sparse layers leave, its pages and
- * theirs become those of the other layers.
+ * So the pool must have the pages of the text before sparse layers leave it.  Afterwards only the
+ * other layers need pages for the whole text.  The answer's length does not decide how the prompt
+ * is computed.  Where all pages are taken at the start (batch_invariant), `scratch` has what the
+ * second phase needs beyond the first.  When sparse layers leave, its pages and theirs become those
+ * of the other layers.
  *
- * A sequence that is suspended has the tokens in its blocks already; its pages, as they are, go
- * beside them (swap.h).  Without room for those, or if somebody who runs takes either, it is
- * computed again, its generated tokens like a prompt, and needs pages for all of its text while
- * that goes on.  If the pool has not so many, the generated tokens are computed as they were the
- * first time, one by one.
+ * A suspended sequence has tokens in its host blocks already; its pages, as they are, are copied to
+ * others (swap.h).  Without space for those, or if a running sequence takes either, it is computed
+ * again, its generated tokens like a prompt.  While that lasts it needs pages for all of its text.
+ * If the pool has fewer, the generated tokens are computed as they were the first time, one by one.
  *
- * A prompt that does not fit (kv_plan_by_layers) goes layer by layer, dense or not: its sparse
- * layers have left from the start, those with a window have passed all but what it keeps of the
- * prompt, and both take turns with two lists of pages for the prompt.  A slice leaves one layer and
- * enters the next, so two are needed at a time.  What a slice writes in a sparse layer is copied to
- * the store as soon as it has been submitted, and when the last one has entered a layer, the tail,
- * or what the window keeps, to the layer's own pages.
+ * A prompt that does not fit (kv_plan_by_layers) is layer-major, dense or not.  Its sparse layers
+ * have left the text from the start.  In those with a window all but the last pages of the prompt
+ * have expired.  Both kinds alternate between two buffers of pages for the prompt.  A slice leaves
+ * one layer and enters the next, so two are needed at a time.  What a slice writes in a sparse
+ * layer is copied to the host pool as soon as it has been submitted.  When the last slice has
+ * entered a layer, the tail, or what the window keeps, is copied to the layer's own pages.
  *
  *   scratch   [ 0 ][ 1 ][ 2 ][ 3 ][ 4 ][ 5 ]    of layers 0, 2, 4, …
  *             [ 0 ][ 1 ][ 2 ][ 3 ][ 4 ][ 5 ]    of layers 1, 3, 5, …
  *   sparse    [   ][   ][ 4 ][ 5 ][ . ]         its own, as above
  *   a window  [ . ][ . ][ . ][ 3 ][ 4 ][ 5 ]    as under `full`; n_expired is 3
  *
- * The prompt's last token, and generated ones of a sequence that is computed again, then come one
- * by one and select: the others are not there any more.  One that is suspended before its last
- * slice has nothing that could go on (sequence.h), and begins anew.
+ * The prompt's last token then selects.  So do generated tokens that are computed again, one by
+ * one: the unselected tokens are no longer on the device.  A sequence that is suspended before its
+ * last slice has nothing to continue from (sequence.h), and begins anew.
  *
- * Blocks are let go with the sequence, with its pages.  A copy between them may still be under way
- * then, and another owner write to the page: what the block gets is of no use to anybody.  Copies
+ * A sequence's host blocks are released together with its pages.  A copy between them may still be
+ * running then while the page's next owner writes to it.  What the block gets is never read: copies
  * keep the order of their submission, so the block's next owner writes and reads later.
  *
  * Thread: engine.  Memory: see policy.h. */
@@ -61,7 +61,7 @@ static uint32_t window_pages(const struct kv_plan *plan) {
     return selection_chosen_pages(plan) + selection_tail_pages(plan);
 }
 
-/* Of one turn: all rows of the prompt that go layer by layer. */
+/* Returns the pages of one buffer: for all rows of a layer-major prompt. */
 static uint32_t buffer_pages(const struct kv_plan *plan) {
     return (uint32_t)kv_n_pages(kv_plan_together(plan));
 }
@@ -70,12 +70,13 @@ static uint32_t own_pages(const struct kv_space *space, const struct kv_plan *pl
     return kv_n_sparse(space) * window_pages(plan);
 }
 
-/* Slots of the text in the step in which sparse layers leave, at the latest. */
+/* Returns the most slots that the text has in the step in which sparse layers leave it. */
 static uint32_t slots_at_leaving(const struct kv_plan *plan) {
     return min_u32(selection_first(plan) + 1, plan->n_most);
 }
 
-/* Every layer has the text's first n_tokens tokens. */
+/* Returns the pages that all layers need for the text's first n_tokens tokens, and those of the
+ * selection's state. */
 static uint64_t whole_pages(const struct kv_space *space, const struct kv_plan *plan,
                             uint32_t n_tokens) {
     struct kv_plan text = *plan;
@@ -83,7 +84,8 @@ static uint64_t whole_pages(const struct kv_space *space, const struct kv_plan *
     return kv_full_most(space, &text).pages + selection_state_pages(space, plan);
 }
 
-/* Once sparse layers have left tokens come one by one. */
+/* Returns the pages that the whole text needs after sparse layers have left it; steps have one row
+ * then. */
 static uint64_t pages_after_leaving(const struct kv_space *space, const struct kv_plan *plan) {
     struct kv_plan rest = *plan;
     rest.step_rows = 1;
@@ -91,7 +93,8 @@ static uint64_t pages_after_leaving(const struct kv_space *space, const struct k
            kv_n_sparse(space) * kv_n_pages(plan->n_most) + own_pages(space, plan);
 }
 
-/* Sparse layers leave before all of the text has come; layer by layer, before any of it has. */
+/* Returns the larger of the needs before and after sparse layers leave the text.  In a layer-major
+ * prompt they leave before any of it is stored. */
 static struct kv_amount offload_most(const struct kv_space *space, const struct kv_plan *plan) {
     const uint64_t before = whole_pages(space, plan, slots_at_leaving(plan)),
                    after = pages_after_leaving(space, plan);
@@ -105,8 +108,8 @@ static bool has_own(const struct kv_sequence *kv) {
     return kv->layers[kv_next_sparse(kv->space, 0)].n > 0;
 }
 
-/* Two turns of a prompt that goes layer by layer; else, where all pages are taken at the start,
- * those that the sequence has no lists for before sparse layers leave. */
+/* Returns the pages of `scratch`: both buffers of a layer-major prompt.  Where all pages are taken
+ * at the start, those that the sequence has no lists for before sparse layers leave. */
 static uint32_t scratch_pages(const struct kv_space *space, const struct kv_plan *plan) {
     if (plan->layer_major) return N_BUFFERS * buffer_pages(plan);
     if (!space->batch_invariant) return 0;
@@ -114,7 +117,8 @@ static uint32_t scratch_pages(const struct kv_space *space, const struct kv_plan
                       whole_pages(space, plan, slots_at_leaving(plan)));
 }
 
-/* It is needed until the prompt has been computed, or sparse layers have left. */
+/* Returns how many scratch pages are lacking.  They are needed until the prompt has been computed,
+ * or sparse layers have left. */
 static uint32_t missing_scratch(const struct kv_sequence *kv) {
     const bool is_done = kv->plan.layer_major
                              ? kv->n_tokens >= kv_plan_together(&kv->plan) || has_own(kv)
@@ -122,7 +126,7 @@ static uint32_t missing_scratch(const struct kv_sequence *kv) {
     return is_done ? 0 : scratch_pages(kv->space, &kv->plan);
 }
 
-/* Of sparse layers' lists that are not those of the text. */
+/* Returns how many pages sparse layers' own lists lack, once these are not the text's. */
 static uint32_t missing_own(const struct kv_sequence *kv) {
     return kv->selection.has_left && !has_own(kv) ? own_pages(kv->space, &kv->plan) : 0;
 }
@@ -132,14 +136,15 @@ static uint64_t missing_blocks(const struct kv_sequence *kv, uint64_t n_tokens) 
     return n_blocks > have ? n_blocks - have : 0;
 }
 
-/* Of n_tokens tokens, those that lists have pages for by now: what comes one by one does so behind
- * the leaving of sparse layers. */
+/* Returns how many of n_tokens tokens need pages in lists now.  Those that are computed one by one
+ * come after sparse layers have left. */
 static uint64_t n_listed(const struct kv_sequence *kv, uint64_t n_tokens) {
     if (kv->selection.has_left || !kv->selection.one_by_one) return n_tokens;
     return min_u64(n_tokens, max_u32(slots_at_leaving(&kv->plan), kv->n_tokens + 1));
 }
 
-/* Of lists that grow; what goes layer by layer comes to those of windows when it is there. */
+/* Returns the lengths of the lists that grow.  A layer-major prompt reaches the lists of layers
+ * with windows only at its end, so these are sized for all of it at once. */
 static struct kv_lengths lengths_for(const struct kv_sequence *kv, uint64_t n_tokens) {
     const uint32_t n_together = kv->plan.layer_major ? kv_plan_together(&kv->plan) : 0;
     return kv_full_lengths(kv, max_u32(kv->n_tokens, n_together), n_listed(kv, n_tokens));
@@ -153,8 +158,8 @@ static struct kv_amount offload_missing(const struct kv_sequence *kv, uint64_t n
         .blocks = n_blocks - min_u64(n_blocks, kv_swap_n_lendable(&kv->swap))};
 }
 
-/* Nothing is stored yet.  Layer by layer sparse layers have left from the start, and windows have
- * passed what they will. */
+/* Begins with nothing stored.  In a layer-major prompt sparse layers have left from the start, and
+ * the pages that windows do not need behind the prompt have expired. */
 static void begin(struct kv_sequence *kv) {
     const struct kv_plan *plan = &kv->plan;
     const uint32_t n_together = kv_plan_together(plan);
@@ -201,7 +206,7 @@ static uint32_t offload_match(struct kv_sequence *kv, const uint32_t *tokens, ui
     return kv->n_tokens;
 }
 
-/* So many are free. */
+/* Takes n_pages pages for an empty list; the caller has made sure that they are free. */
 static void take(const struct kv_space *space, struct page_list *list, uint32_t n_pages) {
     const int code = page_pool_take(space->pool, list->pages, n_pages);
     assert(code == 0 && list->n == 0);
@@ -218,7 +223,7 @@ static void take_own(struct kv_sequence *kv) {
         take(space, &kv->layers[l], window_pages(&kv->plan));
 }
 
-/* So many are free, or can be lent. */
+/* Adds blocks to the sequence's: n_lent of its swap and n_free of the pool, which has so many. */
 static void take_blocks(struct kv_sequence *kv, uint32_t n_lent, uint32_t n_free) {
     struct page_list *blocks = &kv->selection.blocks;
     kv_swap_lend(&kv->swap, blocks, n_lent);
@@ -256,12 +261,13 @@ static bool is_buffered(const struct kv_space *space, uint32_t layer) {
     return kv_is_sparse(space, layer) || kv_has_window(space, layer);
 }
 
-/* The pages that a layer has in its turn. */
+/* Returns the pages that a layer of a layer-major prompt writes and reads. */
 static uint32_t *buffer_of(const struct kv_sequence *kv, uint32_t layer) {
     return kv->selection.scratch.pages + (size_t)(layer % N_BUFFERS) * buffer_pages(&kv->plan);
 }
 
-/* Where there is no last page of the tail yet, a page whose tokens have left takes its place. */
+/* Moves the tail's pages behind the chosen ones.  If the tail has no last page yet, a page whose
+ * tokens have left takes its place. */
 static void leave(struct page_list *list, uint32_t n_chosen, uint32_t n_tail, uint32_t first) {
     for (uint32_t i = 0; i < n_tail && first + i < list->n; i++) {
         const uint32_t page = list->pages[first + i];
@@ -290,7 +296,7 @@ static void view_selecting(struct kv_sequence *kv, struct step_seq *seq) {
     struct kv_selection *s = &kv->selection;
     selection_describe(kv, seq);
     s->select.blocks = s->blocks.pages;
-    /* Pages by which the tail has moved since the last step; when sparse layers leave, since the
+    /* Pages that the tail has advanced since the last step; when sparse layers leave, since the
      * text began. */
     const uint32_t n_moved = (s->select.n_candidates - s->tail_from) / PAGE_TOKENS;
     assert(!s->has_left || n_moved <= 1);
@@ -310,7 +316,8 @@ static void offload_view(struct kv_sequence *kv, uint32_t n_rows, struct step_se
             if (is_buffered(space, l)) kv->views[l].pages = buffer_of(kv, l);
 }
 
-/* The n pages of the text from `first` on, of one layer, whose list begins with them. */
+/* Transfers n pages of one layer to the host pool, the text's from `first` on; `list` begins with
+ * them. */
 static int store_plane(const struct kv_sequence *kv, uint32_t plane, const uint32_t *list,
                        uint32_t first, uint32_t n, struct error *err) {
     const struct kv_space *space = kv->space;
@@ -323,7 +330,8 @@ static int store_plane(const struct kv_sequence *kv, uint32_t plane, const uint3
     return n == 0 ? 0 : space->be->ops->pool_pages(space->be, &args, err);
 }
 
-/* All of the prompt's rows have entered the layer: what it will look at goes to its own pages. */
+/* Transfers what the layer will read to its own pages, once all of the prompt's rows have entered
+ * it. */
 static int copy_own(const struct kv_sequence *kv, uint32_t layer, struct error *err) {
     const struct kv_space *space = kv->space;
     const bool is_sparse = kv_is_sparse(space, layer);
@@ -334,8 +342,8 @@ static int copy_own(const struct kv_sequence *kv, uint32_t layer, struct error *
                                       err);
 }
 
-/* Pages of its layer that the slice has made whole.  Slices begin with a page; behind the last one
- * of all the prompt is there. */
+/* Saves the pages that the slice has filled in its layer, and fills the layer's own after its last
+ * slice.  Slices begin with a page.  After the last slice of all, the whole prompt is there. */
 static int store_slice(struct kv_sequence *kv, const struct layer_slice *slice, struct error *err) {
     const struct kv_space *space = kv->space;
     const uint32_t layer = slice->layer, end = slice->first_row + slice->n_rows,
@@ -349,7 +357,7 @@ static int store_slice(struct kv_sequence *kv, const struct layer_slice *slice, 
     return code || !in_buffer || end < slice->n_prompt_rows ? code : copy_own(kv, layer, err);
 }
 
-/* Pages that are whole from now on, of every plane. */
+/* Saves the pages that the step has filled, of every host layer, in the host pool. */
 static int offload_submitted(struct kv_sequence *kv, const struct layer_slice *slice,
                              struct error *err) {
     struct kv_selection *s = &kv->selection;
@@ -357,7 +365,7 @@ static int offload_submitted(struct kv_sequence *kv, const struct layer_slice *s
     const struct kv_space *space = kv->space;
     const uint32_t first = s->n_written, n = kv->n_tokens / PAGE_TOKENS - first;
     uint32_t plane = 0;
-    /* In a list that begins with what is chosen the tail's pages are elsewhere. */
+    /* In a list that begins with chosen tokens the tail's pages are elsewhere. */
     const uint32_t at = s->has_left ? first + selection_chosen_pages(&kv->plan) -
                                           s->tail_from / PAGE_TOKENS
                                     : first;
@@ -368,8 +376,8 @@ static int offload_submitted(struct kv_sequence *kv, const struct layer_slice *s
     return code;
 }
 
-/* What nobody reads any more once no step is in flight that was planned before sparse layers
- * left. */
+/* Gives back what is no longer read once every step from before sparse layers left has
+ * completed. */
 static void trim(struct kv_sequence *kv) {
     const struct kv_space *space = kv->space;
     if (!kv->selection.has_left) return;
@@ -378,13 +386,13 @@ static void trim(struct kv_sequence *kv) {
     kv_list_trim(&kv->selection.scratch, space, 0);
 }
 
-/* Nothing is shared. */
+/* Does nothing, because nothing is shared. */
 static void offload_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
     (void)kv, (void)tokens, (void)n_tokens;
 }
 
-/* Where all pages are taken at the start, those that the other layers still lack: they were among
- * the ones that have just been given back. */
+/* Takes the pages that the other layers still lack, where all pages are taken at the start.  They
+ * were among those that have just been given back. */
 static void take_rest(struct kv_sequence *kv) {
     if (!kv->selection.has_left || !kv->space->batch_invariant) return;
     const int code = kv_lists_take(kv, kv_lengths_all(kv_n_pages(kv->plan.n_most)));
@@ -392,9 +400,9 @@ static void take_rest(struct kv_sequence *kv) {
     (void)code;
 }
 
-/* When sparse layers left at most one step was in flight; that, or a later one, has landed now.  Of
- * what goes layer by layer nothing counts as stored before the last slice.  Nothing is published:
- * what windows have passed waits for nobody. */
+/* Gives back pages.  At most one step was in flight when sparse layers left; that one, or a later
+ * one, has completed now.  No token of a layer-major prompt counts as stored before the last slice.
+ * Nothing is inserted into the prefix cache, so expired window pages are given back at once. */
 static void offload_on_done(struct kv_sequence *kv, uint32_t n_tokens) {
     kv_full_give_back(kv, n_tokens, 0);
     if (n_tokens < kv_plan_together(&kv->plan)) return;
@@ -402,7 +410,7 @@ static void offload_on_done(struct kv_sequence *kv, uint32_t n_tokens) {
     take_rest(kv);
 }
 
-/* Blocks stay with what has been swapped. */
+/* Gives every page back; host blocks stay if data are swapped. */
 static void let_go(struct kv_sequence *kv) {
     struct page_list *blocks = &kv->selection.blocks;
     kv_lists_trim(kv, 0);
@@ -420,8 +428,8 @@ static void offload_release(struct kv_sequence *kv) {
     let_go(kv);
 }
 
-/* Nothing is in flight.  The text may have a token that is not stored yet, and the next one must
- * find a place, too. */
+/* Suspends the sequence, which has no step in flight.  The text may have a token that is not stored
+ * yet, and the next one needs a slot, too. */
 static int offload_suspend(struct kv_sequence *kv, struct error *err) {
     trim(kv);
     if (whole_pages(kv->space, &kv->plan, kv->n_tokens + 2) > page_pool_n_pages(kv->space->pool))

@@ -1,5 +1,5 @@
-/* page_pool.c - the free pages are a stack of numbers, so that the page freed last (still warm in a
- * cache) is handed out first; holders are counted beside it.
+/* page_pool.c - free pages are a stack of numbers, and holders are counted beside it.  The page
+ * freed last (still warm in a cache) is handed out first.
  *
  * Thread: engine.  Memory: two arrays of n_pages numbers, made at create. */
 #include "engine/kv/page_pool.h"

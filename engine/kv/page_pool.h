@@ -1,7 +1,7 @@
 /* page_pool.h - a fixed pool of KV-cache pages, handed out by page number.
  *
- * A page has one reference per holder (a sequence, the prefix cache); the last one to let go frees
- * it.  The pool counts pages, it never touches their memory.
+ * A page has one reference per holder (a sequence, the prefix cache); the last release frees it.
+ * The pool counts pages and never touches their memory.
  *
  * Thread: engine.  Memory: allocates at create, never afterwards. */
 #ifndef ENGINE_KV_PAGE_POOL_H
@@ -10,18 +10,18 @@
 #include <stdint.h>
 
 struct error;
-struct page_pool; /* opaque: the fields live in pool.c */
+struct page_pool; /* opaque: the fields live in page_pool.c */
 
-/* On success the caller owns *out.  On failure *out is untouched. */
+/* Creates a pool of free pages.  On success the caller owns *out; on failure *out is untouched. */
 int page_pool_create(struct page_pool **out, uint32_t n_pages, struct error *err);
 void page_pool_destroy(struct page_pool *pool); /* NULL is allowed */
 
 /* Writes n page numbers, each with one reference, all or none.  ERR_FULL is an answer, not a fault:
  * the caller evicts cached pages or preempts a sequence and asks again. */
 int page_pool_take(struct page_pool *pool, uint32_t *pages, uint32_t n);
-/* One more holder. */
+/* Adds a holder to each of the n pages. */
 void page_pool_share(struct page_pool *pool, const uint32_t *pages, uint32_t n);
-/* One holder less. */
+/* Removes a holder from each of the n pages; a page without holders is free. */
 void page_pool_release(struct page_pool *pool, const uint32_t *pages, uint32_t n);
 
 uint32_t page_pool_n_pages(const struct page_pool *pool);

@@ -57,7 +57,7 @@ static int check_length(uint32_t n_prompt, uint32_t max_tokens, uint32_t limit,
                      limit, n_prompt, max_tokens);
 }
 
-/* A prompt that is read whole needs `limit` slots or fewer; `why` begins a sentence. */
+/* Checks that a prompt that is read whole needs at most `limit` slots; `why` begins a sentence. */
 static int check_whole(const struct kv_choice *choice, uint32_t n_prompt, uint32_t limit,
                        const char *why, struct error *err) {
     if (kv_choice_slots(choice, n_prompt) <= limit) return 0;
@@ -67,7 +67,8 @@ static int check_whole(const struct kv_choice *choice, uint32_t n_prompt, uint32
                      why, limit, n_prompt, kv_choice_capacity(choice));
 }
 
-/* Neither rule asks how long an answer becomes: max_tokens must not decide what a text means. */
+/* Checks that positions stay within the trained context.  If they are counted inside the cache,
+ * max_tokens does not matter: it must not decide what a text means. */
 static int check_positions(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens,
                            uint32_t trained_context, struct error *err) {
     if (!choice->cache_positions)
@@ -86,7 +87,7 @@ static int check_positions(const struct kv_choice *choice, uint32_t n_prompt, ui
                      trained_context);
 }
 
-/* In a cache that fits the window nobody sees more slots than that. */
+/* Checks that the cache fits the window, so that no row sees more slots than that. */
 static int check_window(const struct kv_choice *choice, uint32_t n_prompt, uint32_t window,
                         struct error *err) {
     if (window == 0 || kv_choice_slots(choice, n_prompt) <= window) return 0;
@@ -156,7 +157,8 @@ uint32_t kv_plan_candidates(const struct kv_plan *plan, uint32_t n_tokens) {
     return n_slots > plan->n_tail ? (n_slots - plan->n_tail) / PAGE_TOKENS * PAGE_TOKENS : 0;
 }
 
-/* Pages that the prompt takes, with the first generated token, not layer by layer. */
+/* Returns the pages that the prompt takes with the first generated token, if it is not
+ * layer-major. */
 static uint64_t prompt_pages(const struct kv_plan *plan, const struct kv_space *space) {
     struct kv_plan prompt = *plan;
     prompt.n_most = plan->n_prompt + 1;

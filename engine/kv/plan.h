@@ -21,54 +21,55 @@ struct kv_space;
 /* A sequence's choice, worked out. */
 struct kv_plan {
     const struct kv_policy_ops *policy;
-    enum kv_type type;       /* to count by, not to ask */
-    struct kv_budget budget; /* where not everything is kept */
-    uint32_t chunk;          /* tokens of the prompt between two compressions */
-    /* Where sparse layers see what is selected: whole pages of chosen tokens, of which n_sink are
-     * the first ones, and of the newest. */
+    enum kv_type type;       /* for counters; the code never branches on it */
+    struct kv_budget budget; /* of bounded policies */
+    uint32_t chunk;          /* tokens of the prompt between two evictions */
+    /* Tokens that sparse layers see: selected ones, among them the first n_sink, and the newest
+     * ones (the tail).  The first two numbers are multiples of PAGE_TOKENS. */
     uint32_t n_selected, n_tail, n_sink;
-    /* And the prompt, but for its last token, goes layer by layer, with pages of sparse layers, and
-     * of those with a window, there for two of them at a time (offload.c). */
+    /* The prompt, but for its last token, is computed layer by layer.  Sparse layers, and those
+     * with a window, then share two buffers of pages (offload.c). */
     bool layer_major;
     uint32_t n_prompt;
-    uint32_t n_most; /* tokens that the text may come to have, <= KV_MAX_TEXT */
-    uint32_t step_rows; /* that a step, or a prompt's slices together, may append at most, to lists
-                           of layers with a window */
+    uint32_t n_most; /* tokens that the text may have in the end, <= KV_MAX_TEXT */
+    uint32_t step_rows; /* rows that a step, or all slices of a prompt, may append to the lists of
+                           layers with a window */
 };
 
 /* What an engine can do. */
 struct kv_limits {
     uint32_t max_model_len;   /* of texts that are kept whole */
     uint32_t trained_context; /* the model's */
-    uint32_t window;          /* its layers', 0: none */
+    uint32_t window;          /* of its layers; 0: none */
     bool bounded_caches;
-    bool selections;       /* there are filter layers, and the backend selects: */
-    uint32_t max_selected; /* so many at most; 0 where it does not */
+    bool selections;       /* there are filter layers, and the backend selects */
+    uint32_t max_selected; /* tokens that it selects at most; 0: it does not select */
     bool has_host_pool;        /* the system's memory keeps what is not on the device */
 };
 
-/* ERR_INVALID, or ERR_TOO_LONG where the text's length matters: err says what is wrong with the
- * choice, or with the choice for this text. */
+/* Checks the choice for this text; err says what is wrong.  ERR_INVALID, or ERR_TOO_LONG where the
+ * text's length matters. */
 int kv_choice_check(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens,
                     const struct kv_limits *limits, struct error *err);
-/* The choice has passed the check.  Texts that are too short for a selection are kept like any
- * other. */
+/* Returns the plan of a choice that has passed the check.  Texts that are too short for a selection
+ * are kept like any other. */
 struct kv_plan kv_plan_make(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens);
 
-/* The prompt goes layer by layer if not all of its pages fit the space, its rows fit the room for
- * such prompts, and its last token can select.  How long the answer may become does not matter: the
- * same prompt is computed in the same way.  For prompts of which only the last row needs logits;
- * step_rows is known. */
+/* Makes the prompt layer-major if its pages do not all fit the space.  Its rows must fit the
+ * workspace for such prompts, and its last token must be able to select.  The answer's length does
+ * not matter: the same prompt is computed in the same way.  Only the prompt's last row may need
+ * logits, and step_rows must be set. */
 void kv_plan_by_layers(struct kv_plan *plan, const struct kv_space *space, uint32_t max_long_rows);
 
-/* Tokens of the prompt that are computed together; what follows comes one by one, as if it had been
- * generated. */
+/* Returns how many tokens of the prompt are computed together; the rest come one by one, as if they
+ * had been generated. */
 static inline uint32_t kv_plan_together(const struct kv_plan *plan) {
     return plan->n_prompt - plan->layer_major;
 }
 
-/* In a step whose row comes behind n_tokens tokens sparse layers see n_selected of the first so
- * many: all but the tail.  If these are no more than n_selected, there is nothing to choose. */
+/* Returns how many tokens are candidates in a step whose row follows n_tokens tokens: all but the
+ * tail, in whole pages.  Sparse layers see n_selected of them.  If there are no more than that,
+ * there is nothing to choose. */
 uint32_t kv_plan_candidates(const struct kv_plan *plan, uint32_t n_tokens);
 
 #endif

@@ -1,22 +1,21 @@
 /* prefix_cache.c - blocks in fixed arrays, a chained hash table over them, and lists of those that
  * have pages to give.
  *
- *   n_users       0: the block is in `idle`, and may go
- *   n_in_window        of these, how many need its pages in layers with a window.  0, and it has
- * them,
- *                 and n_users > 0: the block is in `passed`, and these pages may go
- *   is_stored     the block has no pages but a place in the store, for those that it had; with
+ *   n_users       0: the block is in `idle`, and may be evicted
+ *   n_in_window   users that need its pages in layers with a window; if 0, with n_users > 0 and
+ *                 these pages there, the block is in `passed`, and may drop them
+ *   is_stored     the block has no pages but host blocks (places) that hold what they had; with
  *                 n_users 0 it is in `stored`, and may be dropped
  *
- * A block goes to the store when its children have gone before it, and drops out after them: in
- * both lists a child is older than its parent.
+ * A block moves to the host pool after its children, and is dropped from there after them.  In both
+ * lists a child is older than its parent.
  *
- * Every block owns a page in each layer that has no window, so entries for the pool's pages divided
- * by these layers are always enough, and no operation allocates.  Where all layers have windows
- * there is one for every page; as slim blocks own none, they may run out.  For the store there are
- * as many more as fit there, if they are slim.  The hash is SipHash-2-4 under a random key: clients
- * choose the tokens, and must not be able to choose collisions that turn the table into one long
- * list.
+ * Every block owns a page in each layer that has no window.  So entries for the pool's pages
+ * divided by these layers are always enough, and no operation allocates.  Where all layers have
+ * windows there is one entry for every page; as blocks without window pages own none, entries may
+ * run out.  For the host pool there are as many more as it can hold blocks whose window is dropped.
+ * The hash is SipHash-2-4 under a random key.  Clients choose the tokens, and must not be able to
+ * choose collisions that turn the table into one long list.
  *
  * Thread: engine.  Memory: see prefix_cache.h. */
 #include "engine/kv/prefix_cache.h"
@@ -38,7 +37,7 @@
 
 struct block {
     uint64_t hash, salt;
-    uint64_t since; /* when it came into its list */
+    uint64_t since; /* when it was appended to its list */
     uint32_t parent;
     uint32_t n_users, n_in_window, n_children;
     uint32_t older, newer; /* in its list */
@@ -47,7 +46,7 @@ struct block {
     bool is_stored;
 };
 
-/* By age. */
+/* Blocks by age. */
 struct block_list {
     uint32_t oldest, newest;
 };
@@ -57,10 +56,10 @@ struct prefix_cache {
     struct page_pool *pool; /* the space's */
     uint64_t key[2];
     uint32_t n_layers, n_windowed, n_entries, n_blocks;
-    uint32_t place_blocks; /* of the store, that a block takes there; 0: none goes there */
-    uint32_t n_window_dropped;  /* that a slim one takes */
-    uint32_t n_idle_pages; /* of blocks in lists, what they have to give */
-    /* Of blocks in `stored`, their pages and what they take there. */
+    uint32_t place_blocks; /* host blocks that a stored block takes; 0: none are stored */
+    uint32_t n_window_dropped;  /* the same for one without window pages */
+    uint32_t n_idle_pages; /* pages that the blocks in lists could give */
+    /* Pages of blocks in `stored`, and the host blocks that they take. */
     uint32_t n_stored_pages, n_store_blocks;
     uint64_t clock;
     uint32_t vacant; /* head of the list of vacant entries */
@@ -97,7 +96,7 @@ static bool has_window(const struct prefix_cache *cache, uint32_t layer) {
     return kv_has_window(cache->space, layer);
 }
 
-/* As many as there may be: see above. */
+/* Sets the numbers of entries and of host blocks for each block (see above). */
 static void count_entries(struct prefix_cache *cache) {
     const struct kv_space *space = cache->space;
     for (uint32_t l = 0; l < cache->n_layers; l++) cache->n_windowed += has_window(cache, l);
@@ -176,14 +175,14 @@ uint32_t prefix_cache_find(const struct prefix_cache *cache, uint32_t parent, ui
     return PREFIX_NONE;
 }
 
-/* NULL: it has nothing to give. */
+/* Returns the list that the block belongs in, NULL if it has nothing to give. */
 static struct block_list *list_of(struct prefix_cache *cache, const struct block *b) {
     if (b->is_stored) return b->n_users == 0 ? &cache->stored : NULL;
     if (b->n_users == 0) return &cache->idle;
     return b->n_in_window == 0 && !b->window_dropped && cache->n_windowed > 0 ? &cache->passed : NULL;
 }
 
-/* Of the store, that the block takes, or would take, there. */
+/* Returns how many host blocks the block takes, or would take. */
 static uint32_t n_places(const struct prefix_cache *cache, const struct block *b) {
     return b->window_dropped ? cache->n_window_dropped : cache->place_blocks;
 }
@@ -192,7 +191,7 @@ static uint32_t n_block_pages(const struct prefix_cache *cache, const struct blo
     return cache->n_layers - (b->window_dropped ? cache->n_windowed : 0);
 }
 
-/* That the block would give in its list. */
+/* Returns how many pages the block, in its list, could give. */
 static uint32_t n_idle_pages(const struct prefix_cache *cache, const struct block *b) {
     if (b->is_stored) return 0;
     return (b->n_users == 0 ? cache->n_layers - cache->n_windowed : 0) +
@@ -266,7 +265,8 @@ const uint32_t *prefix_cache_pages(const struct prefix_cache *cache, uint32_t bl
     return block_pages(cache, block);
 }
 
-/* Takes or gives back the block's pages in layers with a window, or in the others. */
+/* Takes references to the block's pages in layers with a window, or in the others; release_pages()
+ * gives them back. */
 static void hold_pages(struct prefix_cache *cache, uint32_t block, bool windowed,
                        const struct page_list *layers, uint32_t index) {
     uint32_t *pages = block_pages(cache, block);
@@ -309,7 +309,7 @@ static void release_places(struct prefix_cache *cache, uint32_t block) {
     b->is_stored = false;
 }
 
-/* The block, in its list, is found no longer. */
+/* Removes a block that is in its list from the cache. */
 static void drop(struct prefix_cache *cache, uint32_t block) {
     struct block *b = &cache->blocks[block];
     assert(b->n_users == 0 && b->n_in_window == 0 && b->n_children == 0);
@@ -331,7 +331,8 @@ void prefix_cache_drop_stored(struct prefix_cache *cache, uint32_t n_blocks) {
         drop(cache, cache->stored.oldest);
 }
 
-/* In its place pages of layers with a window come last: a slim block has none. */
+/* Transfers a block to or from its host blocks.  Pages of layers with a window come last there: a
+ * block may have none. */
 static int move_block(const struct prefix_cache *cache, uint32_t block, kv_move_pages move,
                       struct error *err) {
     const uint32_t *pages = block_pages(cache, block), *places = block_places(cache, block);
@@ -345,8 +346,9 @@ static int move_block(const struct prefix_cache *cache, uint32_t block, kv_move_
     return code;
 }
 
-/* Whoever has children there finds room, that of theirs if nothing else; or they have gone in vain.
- * A copy that fails is no reason to drop it: a device that fails does not read it again. */
+/* Moves an idle block to the host pool, or drops it if there is no space.  A block that has
+ * children there always finds space, at least theirs, or they have been dropped.  A failed copy is
+ * no reason to drop the block: a device that fails does not read it again. */
 static void store_or_drop(struct prefix_cache *cache, uint32_t block) {
     const struct kv_space *space = cache->space;
     struct block *b = &cache->blocks[block];
@@ -368,7 +370,7 @@ bool prefix_cache_is_stored(const struct prefix_cache *cache, uint32_t block) {
     return cache->blocks[block].is_stored;
 }
 
-/* A stored block gets these pages for its place, but for those of layers with a window. */
+/* Gives a stored block these pages instead of its host blocks, except in layers with a window. */
 static void hold_again(struct prefix_cache *cache, uint32_t block, const struct page_list *layers,
                        uint32_t index) {
     list_remove(cache, &cache->blocks[block]);
@@ -386,11 +388,12 @@ int prefix_cache_bring_back(struct prefix_cache *cache, uint32_t block,
     hold_again(cache, block, layers, index);
     if (needs_window) set_windowed(cache, block, layers, index);
     cache->space->swaps->n_in += n_block_pages(cache, b);
-    /* Nobody has taken its place yet, and whoever does writes there later. */
+    /* No sequence has taken its host blocks yet, and any later writes to them come after this
+     * copy. */
     return move_block(cache, block, kv_pages_in, err);
 }
 
-/* False: there is nothing to give. */
+/* Frees what was needed least recently; false: there is nothing to give. */
 static bool give_oldest(struct prefix_cache *cache) {
     const uint32_t idle = cache->idle.oldest, passed = cache->passed.oldest;
     if (idle == PREFIX_NONE && passed == PREFIX_NONE) return false;
@@ -405,7 +408,8 @@ void prefix_cache_evict(struct prefix_cache *cache, uint32_t n_pages) {
     while (page_pool_n_free(cache->pool) < n_pages && give_oldest(cache)) {}
 }
 
-/* An entry with this name, of a parent in use, by nobody; PREFIX_NONE: there is no entry. */
+/* Adds an entry with this name, a parent in use, and no users.  Drops the oldest unused block if no
+ * entry is vacant.  PREFIX_NONE: all are in use. */
 static uint32_t add_block(struct prefix_cache *cache, uint32_t parent, uint64_t salt, uint64_t hash,
                           const uint32_t *tokens) {
     const uint32_t oldest =

@@ -1,16 +1,17 @@
-/* select.c - the policy that keeps everything on the device and lets sparse layers see a part of
- * it while tokens are generated.
+/* select.c - the policy that keeps everything on the device and lets sparse layers see a part of it
+ * while tokens are generated.
  *
- *   layers[l].pages    [ 7 ][ 4 ][ 9 ][ 3 ][ 8 ][ 6 ]    the text, as under `full`: the store
- *   held               [ state ][ 2 ][ 5 ]  …            copies of what was chosen, of each plane
+ *   layers[l].pages    [ 7 ][ 4 ][ 9 ][ 3 ][ 8 ][ 6 ]    the whole text, as under `full`
+ *   held               [ state ][ 2 ][ 5 ]  …            copies of chosen tokens, per host layer
  *   its window         [ 2 ][ 5 ][ 8 ][ 6 ]              what the layer sees: these, and the tail
  *
  * The tail's pages are the text's own, so that nothing is written twice.  Layers with a window have
- * lists as under `full`, too; what is generated is not published, so they keep no page for that.
+ * lists as under `full`, too.  Generated tokens are not inserted into the prefix cache, so these
+ * layers keep no page for that.
  *
- * A sequence that was suspended and is not in the store is computed again, its generated tokens
- * like a prompt: what comes of them is close to what was there, not the same.  That is why only the
- * prompt's blocks are shared, which everybody computes alike.
+ * A suspended sequence that is not in the host pool is computed again, its generated tokens like a
+ * prompt.  The result is close to what was there, not the same.  That is why only the prompt's
+ * blocks are shared, which every sequence computes alike.
  *
  * Thread: engine.  Memory: see policy.h. */
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* selection.h - what a sequence's sparse layers see while it generates (backend.h, Selections), for
- * the two policies that let them.
+ * the two policies that select.
  *
  *   a sparse layer's pages  [ n_selected: chosen tokens ][ tail: n_tail, and up to 63 tokens more ]
  *   held pages              [ n_groups: the state of its slots ][ … ]
@@ -16,32 +16,33 @@ struct kv_sequence;
 struct kv_space;
 struct step_seq;
 
-/* Pages for chosen tokens, and the most that the tail may lie in. */
+/* Returns how many pages the chosen tokens take; the second, the most that the tail takes. */
 uint32_t selection_chosen_pages(const struct kv_plan *plan);
 uint32_t selection_tail_pages(const struct kv_plan *plan);
-/* State pages of all groups. */
+/* Returns how many pages the selection's state takes, for all groups. */
 uint32_t selection_state_pages(const struct kv_space *space, const struct kv_plan *plan);
 
-/* Tokens before the first row that selects.  For plans of texts that come to select: so many, and
- * KV_MAX_TEXT at most. */
+/* Returns how many tokens precede the first row that selects, KV_MAX_TEXT at most.  The plan's text
+ * must become long enough to select. */
 uint32_t selection_first(const struct kv_plan *plan);
 
-/* Room for n_held pages to be held.  ERR_NOMEM. */
+/* Makes capacity for n_held held pages.  ERR_NOMEM. */
 int selection_prepare(struct kv_sequence *kv, uint32_t n_held);
-/* Of the held pages, those that are not there yet. */
+/* Returns how many of the held pages have not been taken yet. */
 uint32_t selection_missing(const struct kv_sequence *kv);
-/* Takes them; so many are free. */
+/* Takes these pages; the caller has made sure that they are free. */
 void selection_hold(struct kv_sequence *kv);
 
-/* True when the step of so many rows selects: it is one of a generated token, or of one that is
- * computed like it, and there is something to choose. */
+/* Returns true if a step of n_rows rows selects.  Its row is then a generated token, or is computed
+ * like one, and there is something to choose. */
 bool selection_is_due(const struct kv_sequence *kv, uint32_t n_rows);
-/* Describes such a step but for where the store is; the views are still to be those of `full`. */
+/* Describes such a step in seq, but for where the unselected tokens are.  The views are still those
+ * of `full`. */
 void selection_describe(struct kv_sequence *kv, struct step_seq *seq);
-/* The view of a sparse layer of a step that has been described. */
+/* Sets the view of a sparse layer, after selection_describe(). */
 void selection_view(struct kv_sequence *kv, uint32_t layer, const uint32_t *pages);
 
-/* Gives the held pages back: nothing is chosen any more. */
+/* Gives the held pages back and forgets what was chosen. */
 void selection_drop(struct kv_sequence *kv);
 
 #endif

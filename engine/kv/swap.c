@@ -12,7 +12,7 @@
 #include "engine/kv/page_pool.h"
 #include "engine/kv/prefix_cache.h"
 
-/* ---- those that wait, in the order in which they lost their places ---- */
+/* ---- waiting sequences, in the order in which they were preempted ---- */
 
 static uint32_t n_blocks_of(const struct kv_swap *swap) {
     return swap->blocks.n + swap->kept->n;
@@ -35,7 +35,7 @@ static void take_out(struct kv_swaps *swaps, struct kv_swap *swap) {
     if (!swap->is_matched) swaps->n_blocks -= n_blocks_of(swap);
 }
 
-/* But for the blocks that are kept. */
+/* Frees the swap's blocks, but for those that are lent and the `kept` ones. */
 static void forget(const struct kv_space *space, struct kv_swap *swap) {
     take_out(space->swaps, swap);
     page_pool_release(space->blocks, swap->blocks.pages, swap->blocks.n - swap->n_lent);
@@ -59,7 +59,7 @@ uint32_t kv_spare_blocks(const struct kv_space *space) {
     return page_pool_n_free(space->blocks) + n_cached(space) + space->swaps->n_blocks;
 }
 
-/* At most one is adopted at a time. */
+/* Returns the oldest swap that is not matched; at most one is matched at a time. */
 static struct kv_swap *oldest(const struct kv_swaps *swaps) {
     return swaps->oldest->is_matched ? swaps->oldest->newer : swaps->oldest;
 }
@@ -97,12 +97,12 @@ void kv_swap_lend(struct kv_swap *swap, struct page_list *to, uint32_t n_blocks)
 
 /* ---- copies ---- */
 
-/* Pages that a selection has filled. */
+/* Returns how many held pages a selection has filled. */
 static uint32_t n_chosen_pages(const struct kv_sequence *kv) {
     return kv->swap.select.n_candidates > 0 ? kv->selection.held.n : 0;
 }
 
-/* Of a layer's list. */
+/* Pages of a layer's list that are swapped. */
 struct range {
     uint32_t from, end;
 };
@@ -123,8 +123,8 @@ static uint64_t n_swapped_pages(const struct kv_sequence *kv) {
     return n;
 }
 
-/* All but what of the first n_known pages of lists is known to be in place already, which is never
- * that of layers with a window. */
+/* Transfers the swapped pages to or from their blocks.  Skips the first n_known pages of lists,
+ * which are in place already; in layers with a window none are. */
 static int copy(const struct kv_sequence *kv, kv_move_pages move, uint32_t n_known,
                 uint64_t *n_moved, struct error *err) {
     const struct kv_space *space = kv->space;
@@ -150,7 +150,7 @@ static uint32_t n_shared(const struct kv_sequence *kv) {
     return n;
 }
 
-/* Blocks for so many pages, if they are free, or the prefix cache's. */
+/* Takes blocks for n_pages pages if they are free, or the prefix cache's. */
 static bool take_blocks(struct kv_sequence *kv, uint64_t n_pages) {
     const struct kv_space *space = kv->space;
     struct page_list *blocks = &kv->swap.blocks;
@@ -169,7 +169,7 @@ int kv_swap_out(struct kv_sequence *kv, struct error *err) {
     const struct kv_space *space = kv->space;
     struct kv_swap *swap = &kv->swap;
     if (swap->is_matched) give_up(kv);
-    /* Who waits has tried to start, in vain. */
+    /* Nothing has been computed since match(): the sequence failed to start, and its data stay. */
     if (!space->swaps || kv->n_tokens == kv->n_found) return 0;
     swap->n_tokens = kv->n_tokens;
     swap->n_shared = n_shared(kv);

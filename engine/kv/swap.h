@@ -1,15 +1,16 @@
-/* swap.h - what sequences that lost their place had in their pages, in the store until they go on.
+/* swap.h - what preempted sequences had in their pages, in the host pool until they continue.
  *
  *   pages of a layer   [ 0 ][ 1 ][ 2 ][ 3 ][ 4 ]     others use blocks 0 and 1 of the prefix cache,
- *   in the store                 [ 2 ][ 3 ][ 4 ]     too: these are found there again
- *   with a window                     [ 3 ][ 4 ]     what it has, whoever uses the blocks
- *   what it selects    [ c ][ c ][ 4 ][ 5 ][ . ]     as it is: the tail is among it
+ *   in the host pool             [ 2 ][ 3 ][ 4 ]     too: these are found there again
+ *   with a window                     [ 3 ][ 4 ]     all that it has, used by others or not
+ *   a selection        [ c ][ c ][ 4 ][ 5 ][ . ]     all of the list, which includes the tail
  *
- * Layers follow one another, then comes the state of the selection.  Blocks that sparse layers'
- * tokens have been moved to stay where they are meanwhile.
+ * Layers follow one another, then comes the state of the selection.  Host blocks that hold sparse
+ * layers' tokens stay where they are meanwhile.
  *
- * Nobody depends on what is here.  Whoever runs may have the blocks of those that wait, all that
- * one has at a time; a sequence whose pages are gone, or whose first blocks are, is computed again.
+ * Swapped data are only a cache.  A running sequence may take the blocks of waiting ones, always
+ * all of a sequence's.  A sequence whose swapped pages, or whose first blocks in the prefix cache,
+ * are gone is computed again.
  *
  * Thread: engine.  Memory: a list of blocks per sequence, which grows in kv_swap_out(). */
 #ifndef ENGINE_KV_SWAP_H
@@ -17,29 +18,32 @@
 
 #include "engine/kv/policy.h"
 
-/* Before the sequence's pages are given back: copies to the store what nobody else has, if it has
- * room, and if anything has been computed that was not found.  ERR_DEVICE. */
+/* Saves in the host pool what no other sequence has, before the sequence's pages are given back.
+ * Does nothing if the host pool has no space, or if nothing has been computed since match().
+ * ERR_DEVICE. */
 int kv_swap_out(struct kv_sequence *kv, struct error *err);
-/* The sequence may go on, with the first n_blocks blocks of its text from the prefix cache, or
- * those that it has there.  True if there is more here, and it is of use with these: then nobody
- * else can have it until kv_swap_in(), or kv_swap_out() where there was no place. */
+/* Claims the sequence's swapped data before it continues.  The prefix cache has n_blocks blocks of
+ * its text, which alone would give it n_tokens tokens.  Returns true if the data have more tokens
+ * and fit these blocks.  Then their host blocks cannot be dropped until kv_swap_in(), or until
+ * kv_swap_out() if the sequence got no pages. */
 bool kv_swap_match(struct kv_sequence *kv, uint32_t n_blocks, uint32_t n_tokens);
-/* Once it has pages, as many as it had: brings back what it has adopted.  Nothing of it is here any
- * more.  ERR_DEVICE. */
+/* Brings matched data back once the sequence has as many pages as before, and frees their host
+ * blocks.  Drops data that are not matched.  ERR_DEVICE. */
 int kv_swap_in(struct kv_sequence *kv, struct error *err);
-/* Nothing of the sequence is in the store any more. */
+/* Drops all that the sequence has in the host pool. */
 void kv_swap_drop(const struct kv_space *space, struct kv_swap *swap);
 
-/* Blocks that will be free once the pages are back: all that are written to them afterwards come
- * later.  A sequence that has adopted them and has a place may have them for its tokens at once. */
+/* Returns how many blocks of matched data are free once the pages are back.  Later writes to them
+ * are ordered after the copies that read them, so a sequence with pages may use them at once.  The
+ * other function moves n_blocks of them to `to`, for the sequence's tokens. */
 uint32_t kv_swap_n_lendable(const struct kv_swap *swap);
 void kv_swap_lend(struct kv_swap *swap, struct page_list *to, uint32_t n_blocks);
 
-/* Blocks of the store that a running sequence could have: those that are free, the prefix cache's,
- * and those of sequences that wait.  0: there is no store. */
+/* Returns how many host blocks a running sequence could have, 0 without a host pool.  These are the
+ * free ones, the prefix cache's, and those of waiting sequences. */
 uint32_t kv_spare_blocks(const struct kv_space *space);
-/* That many free, at the expense of the prefix cache and then of those that have waited longest.
- * ERR_FULL: nothing is dropped in vain. */
+/* Makes n_blocks host blocks free: drops the prefix cache's first, then those of the sequences that
+ * have waited longest.  ERR_FULL: nothing has been dropped. */
 int kv_make_blocks(const struct kv_space *space, uint32_t n_blocks);
 
 #endif

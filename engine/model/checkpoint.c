@@ -58,7 +58,8 @@ static struct shard *find_shard(const struct checkpoint *checkpoint, const char 
     return NULL;
 }
 
-/* The index may name files beside it and nowhere else. */
+/* Returns true if the name is that of a file in the index's own directory: it may name no
+ * others. */
 static bool is_plain_name(const char *name) {
     return name && name[0] != '\0' && name[0] != '.' && !strchr(name, '/');
 }
@@ -128,7 +129,7 @@ int checkpoint_open(struct checkpoint **out, const char *dir, struct error *err)
     return 0;
 
 fail:
-    /* What is wrong with zeros is not what is wrong with the file. */
+    /* Zeros from a truncated file cause other errors, which would mislead: report the file's. */
     if (checkpoint && checkpoint_check(checkpoint, err)) rc = ERR_IO;
     checkpoint_close(checkpoint);
     return rc;

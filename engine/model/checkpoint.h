@@ -14,17 +14,17 @@
 
 struct checkpoint;
 
-/* On failure *out is untouched. */
+/* Opens the directory's files.  On failure *out is untouched. */
 int checkpoint_open(struct checkpoint **out, const char *dir, struct error *err);
 void checkpoint_close(struct checkpoint *checkpoint); /* NULL is allowed */
 
-/* ERR_IO, naming the file, once a part of one was touched that is no longer there: what was
- * computed since may be wrong (mapped_file.h). */
+/* Returns ERR_IO, naming the file, once a missing part of one was touched: what was computed since
+ * may be wrong (mapped_file.h). */
 int checkpoint_check(const struct checkpoint *checkpoint, struct error *err);
 
 bool checkpoint_has(const struct checkpoint *checkpoint, const char *name);
 
-/* As safetensors_get(), in whichever file holds the tensor. */
+/* Does what safetensors_get() does, in the file that holds the tensor. */
 int checkpoint_get(const struct checkpoint *checkpoint, const char *name,
                    const struct tensor_shape *shape, struct weight *out, struct error *err);
 

@@ -1,7 +1,7 @@
 /* config.c - see config.h and model.h.
  *
- * The files are input: each value is checked and bounded before anything is computed from it, and
- * what would change the arithmetic in a way the decoder does not know is refused by name. */
+ * The files are input: each value is checked and bounded before anything is computed from it.  What
+ * would change the arithmetic in a way the decoder does not know is refused by name. */
 #include "engine/model/config.h"
 
 #include <inttypes.h>
@@ -144,7 +144,7 @@ static int read_gate(const struct config_reader *r, const struct model_config *c
     return 0;
 }
 
-/* Null: none. */
+/* Reads a softcap; null means none. */
 static int read_softcap(const struct config_reader *r, const char *key, double usual, float *out) {
     double cap = json_object_get(r->root, key) ? 0 : usual;
     if (usual == 0 && config_get(r->root, key))
@@ -164,7 +164,7 @@ static int read_softcaps(const struct config_reader *r, struct model_config *c) 
     return rc;
 }
 
-/* Of what attention and embedding are multiplied with. */
+/* Reads what attention scores and embeddings are multiplied with. */
 static int read_scales(const struct config_reader *r, struct model_config *c) {
     const struct model_family *family = family_find(c->architecture);
     bool both_ways = false, causal = true;
@@ -227,7 +227,8 @@ static int add_eos(const struct config_reader *r, struct model_config *c, const 
     return 0;
 }
 
-/* The end tokens of both files count: chat models often add theirs in the second one only. */
+/* Reads the begin and end tokens.  The end tokens of both files count: chat models often add theirs
+ * in the second one only. */
 static int read_tokens(const struct config_reader *r, const json_t *object,
                        struct model_config *c) {
     const json_t *bos = config_get(object, "bos_token_id"),

@@ -8,8 +8,8 @@
 
 #include "engine/model/model.h"
 
-/* Borrows both roots; generation may be NULL.  `label` names the directory in messages, `context`
- * is as in model_config_load().  On failure *out is untouched. */
+/* Fills in a config from both roots, which are borrowed; generation may be NULL.  `label` names the
+ * directory in messages, `context` is as in model_config_load().  On failure *out is untouched. */
 int model_config_parse(struct model_config *out, const json_t *config, const json_t *generation,
                        const char *label, uint32_t context, struct error *err);
 

@@ -18,13 +18,14 @@ struct config_reader {
     struct error *err;
 };
 
-/* Says "'key' why", returns code. */
+/* Sets the error "'key' why" and returns code. */
 int config_refuse(const struct config_reader *r, int code, const char *key, const char *why);
 
-/* NULL: absent, or null, which mean the same to the library that writes these files. */
+/* Returns the value, NULL if it is absent or null: to the library that writes these files both mean
+ * the same. */
 const json_t *config_get(const json_t *object, const char *key);
 
-/* These leave *out alone when the key is absent. */
+/* Reads one value; all three leave *out alone when the key is absent. */
 int config_read_count(const struct config_reader *r, const json_t *object, const char *key,
                       uint32_t max, uint32_t *out);
 int config_read_number(const struct config_reader *r, const json_t *object, const char *key,

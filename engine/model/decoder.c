@@ -3,7 +3,7 @@
  * One arena holds every activation, planned once for the largest step:
  *
  *   x        act [max_rows, dim]            the residual stream
- *   normed   act [max_rows, dim]            room for the norms inside products and behind them
+ *   normed   act [max_rows, dim]            workspace of norms within and after products
  *   qkv      act [max_rows, (n_heads + 2 * n_kv_heads) * head_dim]
  *   attn     act [max_rows, n_heads * head_dim]
  *   gate_up  act [max_rows, 2 * ffn_dim]
@@ -14,11 +14,11 @@
  *   long_x   act [max_long_rows, dim]       x and qkv of a long prompt's rows,
  *   long_qkv act [max_long_rows, as qkv]    which outlive the step
  *
- * After the last layer's attention only the rows that need logits go on: they are gathered into
- * `last`, a slice at a time, which is also how a long prompt's log-probabilities fit.  A step in
- * which every sequence decodes needs all of its rows: it is the same operations every time, and the
- * backend may record them (repeat).  Where sequences have budgets or select, there are more of
- * them: those are other recordings. */
+ * After the last layer's attention only the rows that need logits are computed further.  They are
+ * gathered into `last`, max_logit_rows at a time, so that a long prompt's log-probabilities fit.  A
+ * step in which every sequence decodes needs all of its rows.  It is the same operations every
+ * time, and the backend may capture them in a CUDA graph (run_graph).  Budgets and selections add
+ * operations, so such steps have graphs of their own. */
 #include "engine/model/decoder.h"
 
 #include <assert.h>
@@ -42,7 +42,7 @@ struct row_range {
     uint32_t n;
 };
 
-/* A step's operations from tokens to logits, as repeat() knows them. */
+/* A step's operations from tokens to logits, as run_graph() gets them. */
 struct decode_body {
     struct decoder *decoder;
     bool keeps;   /* some sequence has a budget */
@@ -58,13 +58,13 @@ struct decoder {
     void *arena;
     void *x, *normed, *qkv, *attn, *gate_up, *ffn, *last, *last_attn, *logits, *long_x, *long_qkv;
     uint32_t *slice_rows;            /* host [max_logit_rows]: rows of the step */
-    struct sample_row *slice_samples; /* host [max_logit_rows]: logit_row counts within the slice */
+    struct sample_row *slice_samples; /* host [max_logit_rows]: logit_row: in slice_rows */
     struct decode_body bodies[2][2]; /* [keeps][selects] */
-    /* Of the step that is being submitted: */
+    /* Of the step that is being submitted. */
     struct step step;              /* with the model's windows */
     bool keeps, selects;           /* as in decode_body */
     const struct step_seq *sparse; /* the sequence with sparse attention, or NULL */
-    uint32_t n_sampled; /* sample rows of the newest step: what STEP_SAMPLED may name */
+    uint32_t n_sampled; /* sample rows of the newest step: STEP_SAMPLED may name these */
 };
 
 static size_t reserve(struct decoder_layout *plan, size_t rows, size_t cols, size_t element_bytes) {
@@ -105,7 +105,7 @@ size_t decoder_workspace_bytes(const struct model_config *config,
     return make_plan(config, limits, F32_BYTES).total;
 }
 
-/* `offset` elements into an activation buffer. */
+/* Returns the address of element number `offset` of an activation buffer. */
 static void *act_at(const struct decoder *d, void *buffer, size_t offset) {
     return (char *)buffer + offset * dtype_size(d->be->act_dtype);
 }
@@ -175,7 +175,7 @@ static struct rmsnorm_input norm_with(const struct decoder *d, const struct weig
     return (struct rmsnorm_input){weight, d->model->config.norm_eps, d->normed};
 }
 
-/* x += in W^T (+ b), or its norm: the way back into the residual stream. */
+/* Adds in W^T (+ b), or its norm, to the residual stream x. */
 static int run_residual(struct decoder *d, const void *in, const struct weight *w,
                         const struct weight *bias, const struct weight *post_norm, void *x,
                         uint32_t n_rows, struct error *err) {
@@ -229,7 +229,7 @@ static int run_qkv(struct decoder *d, const struct layer_weights *w, struct row_
     return d->be->ops->linear(d->be, &args, err);
 }
 
-/* Each of the n_heads heads that begin at x, in every row of qkv. */
+/* Norms each of the n_heads heads that begin at x, in every row of qkv. */
 static int norm_heads(struct decoder *d, void *x, const struct weight *weight, uint32_t n_heads,
                       uint32_t n_rows, struct error *err) {
     const struct rmsnorm_args norm = {.x = x,
@@ -261,7 +261,7 @@ static const double *freqs_of(const struct model_config *c, uint32_t layer) {
     return is_local(c, layer) ? c->local_freq : c->inv_freq;
 }
 
-/* From x to q, and to keys and values in their pages. */
+/* Computes q from x, and keys and values into their pages. */
 static int enter_layer(struct decoder *d, uint32_t layer, struct row_range rows,
                        struct error *err) {
     const struct model_config *c = &d->model->config;
@@ -283,7 +283,7 @@ static bool is_indexed(const struct decoder *d, uint32_t layer) {
     return d->sparse && step_window(&d->step, layer) == 0;
 }
 
-/* q: of the first of the rows that the sparse sequence indexes together. */
+/* Runs attn_index; q is that of the first of the rows that the sparse sequence indexes together. */
 static int run_index(struct decoder *d, uint32_t layer, const void *q, struct error *err) {
     const struct model_config *c = &d->model->config;
     const struct attn_index_args args = {.q = q,
@@ -312,7 +312,7 @@ static struct attn_args attn_of(const struct decoder *d, uint32_t layer, const v
                               .rope = is_local(c, layer)};
 }
 
-/* Of the group whose filter the layer is; n_groups: of none. */
+/* Returns the group whose filter the layer is, n_groups if it is no filter. */
 static uint32_t group_index(const struct decoder *d, uint32_t layer) {
     uint32_t i = 0;
     while (i < d->limits.n_groups && d->limits.groups[i].filter != layer) i++;
@@ -331,7 +331,7 @@ static int run_select(struct decoder *d, const struct attn_args *attn, uint32_t 
     return d->be->ops->select(d->be, &args, err);
 }
 
-/* Attention of the sequences that decode; behind a filter's they choose. */
+/* Runs attention of the sequences that decode.  In a filter layer they select afterwards. */
 static int run_attn_decode(struct decoder *d, struct attn_args attn, struct error *err) {
     const uint32_t index = group_index(d, attn.layer);
     attn.selects = d->selects && index < d->limits.n_groups;
@@ -339,7 +339,7 @@ static int run_attn_decode(struct decoder *d, struct attn_args attn, struct erro
     return rc || !attn.selects ? rc : run_select(d, &attn, index, err);
 }
 
-/* From x to attn. */
+/* Computes a layer's attn from x, and evicts where sequences have budgets. */
 static int run_attention(struct decoder *d, uint32_t layer, struct row_range rows,
                          struct error *err) {
     const struct attn_args attn = attn_of(d, layer, rows.qkv);
@@ -354,7 +354,7 @@ static int run_attention(struct decoder *d, uint32_t layer, struct row_range row
     return d->be->ops->evict_chunk(d->be, &attn, err);
 }
 
-/* The rest of a layer, on n_rows rows of attention results and of the residual stream x. */
+/* Runs the rest of a layer on n_rows rows of attention results and of the residual stream x. */
 static int run_ffn(struct decoder *d, uint32_t layer, const void *attn_out, void *x,
                    uint32_t n_rows, struct error *err) {
     const struct layer_weights *w = &d->model->layers[layer];
@@ -382,7 +382,7 @@ static int run_embed(struct decoder *d, void *x, struct error *err) {
     return d->be->ops->embed(d->be, &embed, err);
 }
 
-/* All layers but the last one's rest. */
+/* Runs all layers, the last one only as far as its attention. */
 static int run_layers(struct decoder *d, uint32_t n_rows, struct error *err) {
     const uint32_t n_layers = d->model->config.n_layers;
     const struct row_range rows = {d->x, d->qkv, n_rows};
@@ -401,7 +401,7 @@ static int gather(struct decoder *d, const void *from, void *to, uint32_t n, uin
     return d->be->ops->gather_rows(d->be, &args, err);
 }
 
-/* Logits of n rows of the residual stream. */
+/* Computes the logits of n rows of the residual stream. */
 static int run_logits(struct decoder *d, const void *x, uint32_t n, struct error *err) {
     const struct model_config *c = &d->model->config;
     const struct rmsnorm_input norm = norm_with(d, &d->model->final_norm);
@@ -413,7 +413,7 @@ static int run_logits(struct decoder *d, const void *x, uint32_t n, struct error
     return rc || cap.cap == 0 ? rc : d->be->ops->soft_cap(d->be, &cap, err);
 }
 
-/* Logits of the n rows in slice_rows. */
+/* Computes the logits of the n rows in slice_rows. */
 static int run_head(struct decoder *d, uint32_t n, struct error *err) {
     const struct model_config *c = &d->model->config;
     int rc = gather(d, d->x, d->last, n, c->dim, err);
@@ -436,7 +436,7 @@ static int run_sample(struct decoder *d, const struct sample_row *samples, uint3
     return rc;
 }
 
-/* Answers at most max_logit_rows samples. */
+/* Computes and samples the logits of at most max_logit_rows samples. */
 static int run_slice(struct decoder *d, const struct sample_row *samples, uint32_t n,
                      struct sample_result *results, float *logits_out, struct error *err) {
     for (uint32_t i = 0; i < n; i++) {
@@ -450,7 +450,7 @@ static int run_slice(struct decoder *d, const struct sample_row *samples, uint32
 
 /* ---- a step in which every sequence decodes ---- */
 
-/* Each row wants its logits, in order: nothing needs to be gathered. */
+/* Returns true if each row wants its logits, in order, so that nothing needs to be gathered. */
 static bool is_plain_decode(const struct decoder *d, const struct step *step,
                             const struct sample_row *samples, uint32_t n_samples) {
     if (step->n_decode != step->n_seqs || n_samples != step->n_rows) return false;
@@ -460,7 +460,8 @@ static bool is_plain_decode(const struct decoder *d, const struct step *step,
     return true;
 }
 
-/* A backend that records a body wants few sizes: finer ones where a row more costs more. */
+/* Rounds n up to one of few sizes if the backend captures graphs, one for each size.  Small sizes
+ * lie closer together: there a row more costs more. */
 static uint32_t padded_rows(const struct decoder *d, uint32_t n) {
     const uint32_t most = min_u32(d->limits.max_rows, d->limits.max_logit_rows);
     uint32_t unit = 1;
@@ -470,7 +471,7 @@ static uint32_t padded_rows(const struct decoder *d, uint32_t n) {
     return min_u32((uint32_t)round_up(n, unit), most);
 }
 
-/* From tokens to logits. */
+/* Computes a step in which every sequence decodes, from tokens to logits. */
 static int run_decode(void *ctx, uint32_t n_rows, struct error *err) {
     const struct decode_body *decode = ctx;
     struct decoder *d = decode->decoder;
@@ -491,7 +492,8 @@ static bool is_sampled(const struct decoder *d, uint32_t token) {
     return token & STEP_SAMPLED && (token & ~STEP_SAMPLED) < d->n_sampled;
 }
 
-/* A wrong row or token would be read or written outside a buffer, on a device that cannot tell. */
+/* Checks all tokens and the number of rows.  A wrong one would be read or written outside a buffer,
+ * and the device does not notice. */
 static int check_rows(const struct decoder *d, const struct step *step, struct error *err) {
     const uint32_t n_vocab = d->model->config.n_vocab;
     if (step->n_rows == 0 || step->n_rows > d->limits.max_rows)
@@ -601,7 +603,7 @@ static int check_slice(const struct decoder *d, const struct step *step,
     return check_rows(d, step, err);
 }
 
-/* Attention and feed-forward. */
+/* Runs attention and feed-forward of the layer that the rows leave. */
 static int leave_layer(struct decoder *d, uint32_t layer, struct row_range rows,
                        struct error *err) {
     const struct attn_args attn = attn_of(d, layer, rows.qkv);
@@ -617,7 +619,7 @@ static int run_layer_slice(struct decoder *d, const struct layer_slice *slice, s
     int rc = slice->layer == 0 ? run_embed(d, rows.x, err)
                                : leave_layer(d, slice->layer - 1, rows, err);
     if (!rc) rc = enter_layer(d, slice->layer, rows, err);
-    /* Nobody leaves the last layer. */
+    /* Rows never leave the last layer, so it needs no index. */
     if (rc || !is_last || slice->layer + 1 == d->model->config.n_layers) return rc;
     if (!is_indexed(d, slice->layer)) return 0;
     return run_index(d, slice->layer, d->long_qkv, err);

@@ -21,33 +21,33 @@ enum family_window {
 
 struct model_family {
     const char *architecture;
-    const char *type; /* its 'model_type', by which transformers goes */
+    const char *type; /* its 'model_type', by which transformers finds it */
     enum family_bias qkv_bias, o_bias, mlp_bias;
     enum family_window window;
-    uint32_t usual_window; /* where config.json does not even say null; 0: none */
+    uint32_t usual_window; /* where config.json lacks the key; 0: none */
     double norm_eps;       /* unless config.json says so */
-    bool usual_bias;       /* 'attention_bias' unless config.json says so */
+    bool usual_bias;       /* 'attention_bias' where config.json lacks it */
     /* As in model_config: */
     bool qk_norm, post_norms, own_ffn_norms, norms_from_one;
     bool fused_qkv, fused_gate_up, paired_rotary;
-    double partial_rotary; /* usual share of a head that turns; 0: all of it, always */
-    uint32_t window_period; /* all layers but every so-many-th have the window; 0: all of them */
-    /* Of layers with a window: the usual base of their rotary frequencies; 0: as of the others. */
+    double partial_rotary; /* usual share of a head that rotates; 0: all of it, always */
+    uint32_t window_period; /* every window_period-th layer has no window; 0: all have one */
+    /* Usual base of the rotary frequencies in layers with a window; 0: as in the others. */
     double usual_local_theta;
     double usual_theta; /* 0: 10000 */
     /* Unless config.json says so; 0: by the heads' number, and by their size. */
     uint32_t usual_head_dim, usual_query_scalar;
-    /* Of scores and logits where config.json does not even say null; 0: there may be none. */
+    /* Of scores and logits where config.json lacks the key; 0: there may be none. */
     double usual_attn_softcap, usual_logit_softcap;
-    bool usually_tied, scales_embedding; /* by the root of its width */
+    bool usually_tied, scales_embedding; /* the latter by the root of its width */
     enum gate_kind gate;
 };
 
-/* NULL: not a family that is served. */
+/* Returns the family, NULL if it is not served. */
 const struct model_family *family_find(const char *architecture);
-/* The architecture that a 'model_type' stands for; NULL: no family's that is served. */
+/* Returns the architecture that a 'model_type' stands for, NULL if no served family has it. */
 const char *family_of_type(const char *type);
-/* What is missing for one that is not; "" where nobody has looked. */
+/* Returns what is missing for an architecture that is not served, "" if that is not known. */
 const char *family_missing(const char *architecture);
 
 #endif

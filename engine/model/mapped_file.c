@@ -24,10 +24,10 @@ struct mapping {
     atomic_bool torn;
 };
 
-/* A signal handler has no context, so what it must know is the process's: the mappings, and what
- * was done about SIGBUS before. */
+/* A signal handler has no context, so its data are global: the mappings, and what was done about
+ * SIGBUS before. */
 static struct mapping mappings[MAX_MAPPINGS];
-static pthread_mutex_t mappings_lock = PTHREAD_MUTEX_INITIALIZER; /* of those who open and close */
+static pthread_mutex_t mappings_lock = PTHREAD_MUTEX_INITIALIZER; /* for open and close */
 static struct sigaction before;
 static uintptr_t page_bytes;
 
@@ -40,22 +40,22 @@ static struct mapping *find_mapping(uintptr_t address) {
     return NULL;
 }
 
-/* Maps zeros from the page on, to the mapping's end: a file that is cut short lacks them all, and a
- * step that found them one by one would take long.  The bare system call, because what stands
- * before it under a sanitizer is not made for a handler. */
+/* Maps zeros from the page to the mapping's end.  A truncated file lacks all of these pages, and
+ * finding them one by one would make a step slow.  Uses the bare system call, because a sanitizer's
+ * wrapper is not made for a handler. */
 static bool fill_rest(struct mapping *mapping, uintptr_t address) {
     const uintptr_t page = address / page_bytes * page_bytes;
     return syscall(SYS_mmap, page, atomic_load(&mapping->end) - page, PROT_READ,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != -1;
 }
 
-/* Only system calls and atomics: the thread may hold any lock. */
+/* Handles SIGBUS with system calls and atomics only: the thread may hold any lock. */
 static void on_sigbus(int number, siginfo_t *info, void *context) {
     (void)context;
     const int code = errno;
-    const bool is_sent = info->si_code <= 0; /* by a process, and of no page */
+    const bool is_sent = info->si_code <= 0; /* by a process, and not about a page */
     struct mapping *mapping = is_sent ? NULL : find_mapping((uintptr_t)info->si_addr);
-    if (mapping) atomic_store(&mapping->torn, true); /* before anybody can see a zero */
+    if (mapping) atomic_store(&mapping->torn, true); /* before any thread can see a zero */
     if (!mapping || !fill_rest(mapping, (uintptr_t)info->si_addr)) {
         sigaction(number, &before, NULL); /* the instruction runs again, and ends the process */
         if (is_sent) raise(number);
@@ -63,7 +63,7 @@ static void on_sigbus(int number, siginfo_t *info, void *context) {
     errno = code;
 }
 
-/* With every file, because another may have taken its place since the last one. */
+/* Installs the handler, again with every file: another handler may have replaced it meanwhile. */
 static void install_handler(void) {
     struct sigaction now, action = {.sa_flags = SA_SIGINFO | SA_RESTART};
     action.sa_sigaction = on_sigbus;
@@ -75,7 +75,7 @@ static void install_handler(void) {
     sigaction(SIGBUS, &action, NULL);
 }
 
-/* NULL: the table is full. */
+/* Enters a mapping in the table; NULL: it is full. */
 static struct mapping *enter_mapping(void *bytes, size_t size) {
     struct mapping *found = NULL;
     pthread_mutex_lock(&mappings_lock);
@@ -110,7 +110,7 @@ static int map_whole(struct mapped_file *out, int fd, const char *path, struct e
     return 0;
 }
 
-/* The mapping outlives the descriptor, so none stays open. */
+/* Maps the file and closes its descriptor, which the mapping outlives. */
 int mapped_file_open(struct mapped_file *out, const char *path, struct error *err) {
     int fd;
     int rc = file_open(&fd, path, O_RDONLY, err);

@@ -27,7 +27,7 @@ struct loader {
     uint64_t total; /* bytes of all weights */
 };
 
-/* What is done with each weight: first all are measured, then all are moved. */
+/* What is done with each weight: first all are measured, then all are uploaded. */
 typedef int (*weight_visitor)(struct loader *l, const struct weight_rule *rule, const char *name,
                               struct weight *out);
 
@@ -42,7 +42,7 @@ static uint64_t weight_bytes(const struct weight *w) {
     return (uint64_t)w->rows * w->cols * dtype_size(w->dtype);
 }
 
-/* The weight as the host has it; a made up one has no data yet. */
+/* Describes the weight as the host has it; a random one has no data yet. */
 static int find_weight(struct loader *l, const struct weight_rule *rule, const char *name,
                        struct weight *host) {
     const struct model_config *config = &l->model->config;
@@ -75,7 +75,7 @@ static void tell(const struct loader *l) {
     if (l->source->progress) l->source->progress(l->source->ctx, l->model->weight_bytes, l->total);
 }
 
-/* Room for a copy of a weight, which the model owns.  NULL: no memory. */
+/* Allocates memory for a copy of a weight, which the model owns.  NULL: no memory. */
 static void *own_room(struct loader *l, size_t bytes) {
     struct reordered *own = malloc(sizeof(*own) + bytes);
     if (!own) {
@@ -87,7 +87,7 @@ static void *own_room(struct loader *l, size_t bytes) {
     return own->data;
 }
 
-/* A copy of the weight in the decoder's order. */
+/* Replaces the weight's data with a copy in the decoder's order. */
 static int reorder(struct loader *l, struct weight *host) {
     const struct model_config *c = &l->model->config;
     const bool is_vector = host->rows == 1;
@@ -116,7 +116,8 @@ static float to_float(const void *values, size_t i, enum dtype dtype) {
     return dtype == DTYPE_BF16 ? x : half_to_float(bits);
 }
 
-/* A copy of a vector with 1 added to each element, in f32: what is near 1 in 16 bits is rounded. */
+/* Replaces a vector with a copy that has 1 added to each element, in f32: 16 bits would round what
+ * is near 1. */
 static int add_one(struct loader *l, struct weight *host) {
     float *out = own_room(l, host->cols * sizeof(float));
     if (!out) return ERR_NOMEM;
@@ -243,7 +244,8 @@ fail:
     return rc;
 }
 
-/* Two rules may fill the same member, one for each of the ways to store it. */
+/* Releases the weights of the rules.  Two rules may fill the same member, one for each of the ways
+ * to store it. */
 static void release_rules(struct backend *be, const struct weight_rules *rules, void *base) {
     for (size_t i = 0; i < rules->n; i++) {
         struct weight *w = (struct weight *)((char *)base + rules->rules[i].at);

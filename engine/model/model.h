@@ -22,28 +22,29 @@ enum head_source {
     HEAD_FOUND  /* lm_head.weight, which differs, although config.json ties them */
 };
 
-/* What the decoder needs to know; a model family is a way to fill this in, not code. */
+/* What the decoder needs to know; a model family fills this in and adds no code. */
 struct model_config {
     char architecture[64];
     uint32_t n_vocab, dim, n_layers, n_heads, n_kv_heads, head_dim, ffn_dim;
     uint32_t max_position; /* trained context, tokens */
-    uint32_t window;       /* tokens that some layers see at most; 0: all see everything */
+    uint32_t window;       /* tokens that some layers see at most; 0: all layers see everything */
     uint32_t *windows;     /* [n_layers], owned: as in struct step; NULL where there is none */
     float norm_eps, attn_scale, rope_scale, embed_scale;
     float attn_softcap, logit_softcap; /* 0: none */
     enum gate_kind gate;
     bool tied_head; /* as config.json says; once the model is loaded, as its checkpoint has it */
-    enum head_source head_source; /* once it is loaded */
+    enum head_source head_source; /* set once it is loaded */
     bool qkv_bias, o_bias, mlp_bias;
-    bool qk_norm; /* the heads of q and k, each by itself, before they turn */
+    bool qk_norm; /* the heads of q and k are normed, each by itself, before they are rotated */
     bool post_norms; /* what attention and feed-forward give to the residual stream is normed */
-    bool own_ffn_norms; /* in the checkpoint the norms around the feed-forward are called so */
-    bool norms_from_one; /* in the checkpoint norms' weights are less 1 */
+    bool own_ffn_norms; /* the checkpoint has pre_ and post_feedforward_layernorm */
+    bool norms_from_one; /* in the checkpoint 1 is subtracted from the norms' weights */
     bool fused_qkv, fused_gate_up; /* in the checkpoint they are one tensor */
-    bool paired_rotary;            /* in the checkpoint q and k turn by neighbours (turning.h) */
+    bool paired_rotary;            /* in the checkpoint q and k rotate by neighbours:
+                                      rotary_order.h */
     uint32_t n_freqs;  /* rotary pairs, head_dim / 2 when the whole head rotates */
     double *inv_freq;  /* [n_freqs], owned by the model; scaling already applied */
-    double *local_freq; /* the same of layers with a window; NULL: as the others */
+    double *local_freq; /* the same for layers with a window; NULL: as the others */
     uint32_t bos; bool has_bos;
     uint32_t eos[MODEL_MAX_EOS]; uint32_t n_eos; /* config.json and generation_config.json */
     enum dtype weight_dtype; /* of the embedding, for the log */
@@ -60,36 +61,38 @@ struct model {
     struct weight embedding, final_norm, head; /* head aliases embedding when tied */
     struct layer_weights *layers;              /* [n_layers] */
     size_t weight_bytes;
-    struct checkpoint *checkpoint;         /* the mappings, or: */
+    struct checkpoint *checkpoint;         /* the mapped files; NULL: weights are random */
     struct random_weights *random;
-    struct reordered *reordered; /* weights that a backend aliases and no file has like this */
+    struct reordered *reordered; /* weights that a backend aliases and no file has in this form */
 };
 
-/* Where weights come from, and whom to tell.  All zero: the directory's files, and nobody. */
+/* Where weights come from, and what to call meanwhile.  All zero: the directory's files, no
+ * calls. */
 struct model_source {
-    bool random; /* made up: only config.json is read (random_weights.h) */
+    bool random; /* only config.json is read (random_weights.h) */
     uint32_t context; /* as in model_config_load() */
-    /* Bytes that the backend has, of all; called at the start and after each weight. */
+    /* Gets the bytes that the backend has, and all; called at the start and after each weight. */
     void (*progress)(void *ctx, uint64_t done, uint64_t total);
     void *ctx;
 };
 
-/* Whether some layer sees everything. */
+/* Returns true if some layer sees everything. */
 bool model_has_full_attention(const struct model_config *config);
-/* Whether a text ends with the token. */
+/* Returns true if a text ends with the token. */
 bool model_ends_with(const struct model_config *config, uint32_t token);
 
 /* Reads only config.json and generation_config.json: enough to answer questions about a model.
- * context: the longest text that it will be asked for; 0: the model's own, max_position.  Rotary
- * scaling that depends on the length is settled by it (rope_config.h). */
+ * `context` is the longest text that it will be asked for; 0: the model's own, max_position.  It
+ * settles rotary scaling that depends on the length (rope_config.h). */
 int model_config_load(struct model_config *out, const char *dir, uint32_t context,
                       struct error *err);
 void model_config_fini(struct model_config *config);
 
-/* source may be NULL. */
+/* Loads the model in dir to the backend; source may be NULL. */
 int model_load(struct model **out, const char *dir, const struct model_source *source,
                struct backend *be, struct error *err);
-/* ERR_IO once weights are no longer in their files: what was computed since may be wrong. */
+/* Returns ERR_IO once weights are no longer in their files: what was computed since may be
+ * wrong. */
 int model_check(const struct model *model, struct error *err);
 void model_destroy(struct model *model, struct backend *be); /* NULL is allowed */
 

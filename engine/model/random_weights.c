@@ -1,7 +1,7 @@
 /* random_weights.c - see random_weights.h.
  *
  *   block    BLOCK random numbers, made once; a prime, so that the rows of a matrix differ
- *   tensor   the block again and again, begun somewhere else for each
+ *   tensor   the block repeated, from another start for each
  *
  * A reused tensor is not filled again: it starts a few elements further on instead. */
 #include "engine/model/random_weights.h"
@@ -28,7 +28,7 @@ struct random_weights {
     uint16_t *block;
     struct memory *kept;  /* aliased by the backend */
     struct memory *last;  /* handed out, and not known yet to be aliased */
-    struct memory *spare; /* came back, and is filled */
+    struct memory *spare; /* was taken back, and is filled */
     bool last_is_norm;
 };
 
@@ -85,7 +85,7 @@ void random_weights_destroy(struct random_weights *r) {
     free(r);
 }
 
-/* Aligned as a backend's own memory is. */
+/* Allocates memory, aligned as a backend's own is. */
 static struct memory *new_memory(size_t capacity, struct error *err) {
     struct memory *memory = calloc(1, sizeof(*memory));
     void *data = NULL;

@@ -5,9 +5,9 @@
  * llama3:   by wavelength 2 pi / f against the original context L (Llama 3.1's model release):
  *           shorter than L / high_freq_factor: unchanged; longer than L / low_freq_factor: divided
  *           by the factor; between: a blend, linear in L / wavelength.
- * dynamic:  theta grows with the text, so that the slowest pair turns as far as it did in training
+ * dynamic:  theta grows with the text, so that the slowest pair rotates as far as in training
  *           and the fastest as before (NTK-aware scaling; YaRN, arXiv:2309.00071, section 3.1).
- * yarn:     pairs that turn more than beta_fast times within L: unchanged; less than beta_slow
+ * yarn:     pairs that rotate more than beta_fast times within L: unchanged; less than beta_slow
  *           times: divided by the factor; between: a blend, linear in i (YaRN, section 3.2).
  * longrope: every frequency divided by its own number (LongRoPE, arXiv:2402.13753). */
 #include "engine/model/rope.h"
@@ -23,7 +23,7 @@ static double scale_llama3(const struct rope_params *p, double freq) {
     return (1.0 - keep) * freq / p->factor + keep * freq;
 }
 
-/* The pair, a fraction, that turns so many times within the original context. */
+/* Returns the pair, a fraction, that rotates `turns` times within the original context. */
 static double pair_of_rotations(const struct rope_params *p, double turns, uint32_t n_freqs) {
     return n_freqs * log(p->original_max_position / (2.0 * M_PI * turns)) / log(p->theta);
 }

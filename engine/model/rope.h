@@ -26,13 +26,13 @@ struct rope_params {
     double original_max_position;             /* llama3, yarn */
     double low_freq_factor, high_freq_factor; /* llama3 */
     double stretch;              /* dynamic: longest text / trained context, at least 1 */
-    double beta_fast, beta_slow; /* yarn: turns within the original context, */
+    double beta_fast, beta_slow; /* yarn: rotations within the original context, */
     bool truncate;               /* and whether the pairs found by them are whole numbers */
     double divisors[ROPE_MAX_FREQS]; /* longrope */
-    double local_theta; /* the base of layers with a window, unscaled; 0: they are like others */
+    double local_theta; /* the base of layers with a window, unscaled; 0: as the others */
 };
 
-/* inv_freq[i], i in [0, n_freqs): radians per position of the pair (i, i + n_freqs). */
+/* Computes inv_freq[i], i in [0, n_freqs): radians per position of the pair (i, i + n_freqs). */
 void rope_frequencies(const struct rope_params *params, double *inv_freq, uint32_t n_freqs);
 
 #endif

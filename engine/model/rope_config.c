@@ -31,7 +31,8 @@ static const struct model_family *family_of(const struct rope_reader *r) {
     return family_find(r->c->architecture);
 }
 
-/* transformers 4 writes rope_theta and "rope_scaling", 5 both inside "rope_parameters". */
+/* Finds the settings: transformers 4 writes rope_theta and "rope_scaling", 5 both inside
+ * "rope_parameters". */
 static int find_rope(struct rope_reader *r) {
     const json_t *root = r->config->root, *scaling = config_get(root, "rope_scaling"),
                  *parameters = config_get(root, "rope_parameters");
@@ -63,7 +64,8 @@ static int check_keys(const struct rope_reader *r) {
     return 0;
 }
 
-/* Layers with a window, where they have frequencies of their own: unscaled ones. */
+/* Reads the base of layers with a window where they have frequencies of their own, which must be
+ * unscaled. */
 static int read_local(const struct rope_reader *r) {
     const json_t *root = r->config->root,
                  *local = config_get(config_get(root, "rope_parameters"), "sliding_attention");
@@ -99,7 +101,7 @@ static int read_kind(const struct rope_reader *r) {
                      r->config->label, name ? name : "");
 }
 
-/* The share of a head that turns. */
+/* Reads the share of a head that rotates. */
 static int read_share(const struct rope_reader *r) {
     const double usual = family_of(r)->partial_rotary;
     double share = usual > 0 ? usual : 1.0;
@@ -123,7 +125,8 @@ static int read_factor(const struct rope_reader *r) {
     return refuse(r, ERR_INVALID, "factor", "is missing from the rope settings");
 }
 
-/* The original context stands beside the rotary settings or among them; the former wins. */
+/* Reads the original context, which stands beside the rotary settings or among them; the former
+ * wins. */
 static int read_original(const struct rope_reader *r) {
     static const char key[] = "original_max_position_embeddings";
     double *out = &r->p->original_max_position;
@@ -163,7 +166,7 @@ static double yarn_scale(double factor, double mscale) {
     return factor > 1.0 ? 0.1 * mscale * log(factor) + 1.0 : 1.0;
 }
 
-/* What cosines and sines are multiplied with; `usual` unless config.json says so. */
+/* Reads what cosines and sines are multiplied with; `usual` unless config.json says so. */
 static int read_attention_factor(const struct rope_reader *r, double usual) {
     const int rc = read_number(r, "attention_factor", 1e-3, 1e3, &usual);
     r->c->rope_scale = (float)usual;
@@ -195,7 +198,7 @@ static int read_yarn(const struct rope_reader *r) {
                                         yarn_scale(p->factor, mscale_all));
 }
 
-/* One number for each pair. */
+/* Reads a list of one number for each pair. */
 static int read_divisors(const struct rope_reader *r, const char *key) {
     const json_t *list = config_get(r->rope, key);
     if (json_array_size(list) != r->c->n_freqs)
@@ -218,7 +221,7 @@ static int read_longrope(const struct rope_reader *r) {
     const bool is_long = longest > original;
     double factor = r->max_position / original;
     rc = read_number(r, "factor", 1e-3, 1e6, &factor);
-    /* Both lists are checked, the second one is kept. */
+    /* Both lists are checked; the second one overwrites the first. */
     if (!rc) rc = read_divisors(r, is_long ? "short_factor" : "long_factor");
     if (!rc) rc = read_divisors(r, is_long ? "long_factor" : "short_factor");
     if (rc) return rc;

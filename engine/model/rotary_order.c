@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* Where row i of a head in the decoder's order is in the file's. */
+/* Returns where in the file's order row i of a head in the decoder's order is. */
 static uint32_t place_in_file(uint32_t i, uint32_t n_freqs) {
     if (i >= 2 * n_freqs) return i;
     return i < n_freqs ? 2 * i : 2 * (i - n_freqs) + 1;

@@ -11,7 +11,7 @@
 
 enum { LENGTH_BYTES = 8 };
 
-/* Every dtype of the format: the sizes of tensors that nobody asks for are checked too. */
+/* Every dtype of the format: the sizes of unused tensors are checked, too. */
 struct dtype_name {
     const char *name;
     uint32_t size_bytes;
@@ -140,7 +140,7 @@ static int read_tensors(struct safetensors *file, struct error *err) {
     return check_overlap(file, err);
 }
 
-/* Parses a copy: a mapped file may change between the look that judges it and the next. */
+/* Parses a copy of the header: a mapped file may change between its check and its use. */
 static int parse_header(struct safetensors *file, const unsigned char *bytes, size_t length,
                         struct error *err) {
     char *copy = malloc(length + 1);

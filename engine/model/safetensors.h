@@ -1,12 +1,11 @@
-/* safetensors.h - the tensors inside the bytes of one safetensors file, which may lie.
+/* safetensors.h - the tensors inside the bytes of one safetensors file, which may be malformed.
  *
  *   u64 little-endian n | n bytes of JSON | data
- *                         {"name": {"dtype": "BF16", "shape": [8, 4], "data_offsets": [begin,
- * end]}, ...}
+ *   {"name": {"dtype": "BF16", "shape": [8, 4], "data_offsets": [begin, end]}, ...}
  *
  * Offsets count from the start of the data.  Everything is checked here, once, before any of it is
- * used: the header lies within the file, each tensor within the data, its shape times its dtype is
- * its length, and no two tensors share a byte.  Messages name the file and the tensor.
+ * used.  The header lies within the file, and each tensor within the data.  A tensor's shape times
+ * its dtype is its length, and no two tensors share a byte.  Messages name the file and the tensor.
  *
  * Thread: parse on any one, then read-only.  Memory: borrows the bytes; its own is freed by
  * destroy. */
@@ -28,19 +27,19 @@ struct tensor_shape {
     uint32_t n_dims, rows, cols;
 };
 
-/* `label` names the file in messages and is copied.  On failure *out is untouched. */
+/* Parses a file.  `label` names it in messages and is copied.  On failure *out is untouched. */
 int safetensors_parse(struct safetensors **out, const void *bytes, size_t size, const char *label,
                       struct error *err);
 void safetensors_destroy(struct safetensors *file); /* NULL is allowed */
 
 uint32_t safetensors_count(const struct safetensors *file);
 
-/* The data of a float tensor that has exactly this shape.  ERR_NOT_FOUND when there is no such
- * name. out->data points into the bytes and is aligned for its dtype. */
+/* Returns in *out the data of a float tensor that has exactly this shape.  out->data points into
+ * the bytes and is aligned for its dtype.  ERR_NOT_FOUND when there is no such name. */
 int safetensors_get(const struct safetensors *file, const char *name,
                     const struct tensor_shape *shape, struct weight *out, struct error *err);
 
-/* 0, or ERR_NOT_FOUND naming tensor and file. */
+/* Returns 0, or ERR_NOT_FOUND naming tensor and file. */
 int safetensors_has(const struct safetensors *file, const char *name, struct error *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* weights.c - see weights.h.  What a family has and others have not is a condition of its rules. */
+/* weights.c - see weights.h.  What only some families have is a condition of its rules. */
 #include "engine/model/weights.h"
 
 #include <string.h>

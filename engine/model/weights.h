@@ -1,6 +1,6 @@
 /* weights.h - the map from tensor names to the members of struct model.  It is one for all
- * families: they call the same things by the same names, and what only some have is asked of the
- * config.
+ * families: they call the same things by the same names.  The config says which of the rest a model
+ * has.
  *
  * Thread: any.  Memory: none of its own. */
 #ifndef ENGINE_MODEL_WEIGHTS_H
@@ -29,12 +29,12 @@ struct weight_rule {
     size_t at;             /* offset of the struct weight, in struct model or layer_weights */
     enum weight_side rows; /* SIDE_VECTOR: the tensor has one dimension, cols */
     enum weight_side cols;
-    /* The tensor holds others, too: it has `whole` rows, and `before` of them come before these.
-     * SIDE_NONE: it does not, and none. */
+    /* The tensor holds other rows, too: it has `whole`, and `before` of them come before these.
+     * SIDE_NONE: it holds only these. */
     enum weight_side whole, before;
     enum weight_when when;
-    bool is_norm; /* a vector that scales: 1 where weights are made up */
-    bool turns;   /* its rows are q's or k's (turning.h) */
+    bool is_norm; /* a vector that scales: 1 where weights are random */
+    bool turns;   /* its rows are q's or k's (rotary_order.h) */
 };
 
 struct weight_rules {
@@ -44,7 +44,7 @@ struct weight_rules {
 
 extern const struct weight_rules weights_of_model, weights_of_layer;
 
-/* The rule of the model with this name, which must be one. */
+/* Returns the rule of the model with this name, which must exist. */
 const struct weight_rule *weights_find(const char *name);
 bool weights_rule_applies(const struct weight_rule *rule, const struct model_config *config);
 uint32_t weights_side(enum weight_side side, const struct model_config *config);

@@ -9,7 +9,7 @@
 
 enum { MAX_WINDOW = 1 << 30, MAX_LAYERS = 1024, USUAL_WINDOW_LAYERS = 28 };
 
-/* 0: no layer has one. */
+/* Reads the window; 0: no layer has one. */
 static int read_window(const struct config_reader *r, const struct model_family *family,
                        uint32_t *out) {
     bool used = family->window == WINDOW_AS_SAID;
@@ -23,7 +23,7 @@ static int read_window(const struct config_reader *r, const struct model_family 
     return config_refuse(r, ERR_UNSUPPORTED, "sliding_window", "is null");
 }
 
-/* The first layer that may have one. */
+/* Reads the first layer that may have a window. */
 static int read_first_layer(const struct config_reader *r, const struct model_family *family,
                             uint32_t *out) {
     double first = family->window == WINDOW_IF_USED ? USUAL_WINDOW_LAYERS : 0;
@@ -34,7 +34,7 @@ static int read_first_layer(const struct config_reader *r, const struct model_fa
     return rc;
 }
 
-/* As config.json says for each layer. */
+/* Reads whether a layer has a window, as config.json says for each. */
 static int read_type(const struct config_reader *r, const json_t *value, bool has_window,
                      bool *out) {
     const char *type = json_string_value(value);
@@ -84,7 +84,7 @@ int window_config_read(const struct config_reader *r, struct model_config *c) {
     if (!c->windows)
         return error_set(r->err, ERR_NOMEM, "%.200s: no memory for the layers' windows", r->label);
     rc = place_windows(r, window, first, period, c->windows, c->n_layers);
-    /* One that no text is longer than is none, unless its layers differ in more. */
+    /* A window that no text exceeds is none, unless its layers differ in more. */
     const bool matters = window < c->max_position || family->usual_local_theta > 0;
     c->window = is_placed(c) && matters ? window : 0;
     if (rc || c->window > 0) return rc;

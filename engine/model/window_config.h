@@ -7,8 +7,8 @@
 #include "engine/model/config_reader.h"
 #include "engine/model/model.h"
 
-/* Needs the architecture, the shape and the context that the rotary settings leave; sets window and
- * windows, also when it fails. */
+/* Reads the layers' windows into window and windows, which are set also when it fails.  The config
+ * must have its architecture, its shape and the context that the rotary settings leave. */
 int window_config_read(const struct config_reader *r, struct model_config *c);
 
 #endif

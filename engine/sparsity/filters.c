@@ -27,7 +27,7 @@ static bool read_layer_number(const json_t *value, uint32_t *out) {
 
 static int read_layers(struct filters *out, const json_t *list, const char *label,
                        struct error *err) {
-    const size_t n = json_array_size(list); /* 0 for what is no list */
+    const size_t n = json_array_size(list); /* 0 if it is not a list */
     if (n == 0 || n > MAX_LAYER_GROUPS)
         return error_set(err, ERR_INVALID, "%.200s: 'filters' is not a list of 1 to %d layers",
                          label, MAX_LAYER_GROUPS);
@@ -99,7 +99,7 @@ static int check_filter(uint32_t layer, const uint32_t *windows, uint32_t n_laye
     return 0;
 }
 
-/* The filter's group, of the layers before `end`.  False: there is none. */
+/* Makes the filter's group of layers before `end`; returns false if there are none. */
 static bool make_group(struct layer_group *group, uint32_t filter, uint32_t n_wait, uint32_t end,
                        const uint32_t *windows) {
     uint32_t first = filter + 1 + n_wait;

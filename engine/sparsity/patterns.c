@@ -43,7 +43,7 @@ const char *pattern_kind_name(enum attn_pattern_kind kind) {
 
 /* ---- break-evens ---- */
 
-/* n_break_evens: there is none. */
+/* Returns the index of the backend's break-even, n_break_evens if there is none. */
 static uint32_t find_backend(const struct patterns *p, const char *backend) {
     uint32_t i = 0;
     while (i < p->n_break_evens && strcmp(p->break_evens[i].backend, backend) != 0) i++;
@@ -73,7 +73,7 @@ static int refuse(const struct pattern_reader *r, uint32_t layer, const char *he
                      layer, head, rule);
 }
 
-/* Decimal digits alone and no zero in front: "1" and "01" would be one head with two patterns. */
+/* Reads decimal digits without a leading zero: "1" and "01" would be one head with two patterns. */
 static bool read_head_number(const char *key, uint32_t n_heads, uint32_t *out) {
     uint64_t number = 0;
     const size_t length = strlen(key);
@@ -272,14 +272,14 @@ static json_t *break_evens_to_json(const struct patterns *p) {
     return object;
 }
 
-/* Takes the value, which is short by some members when there was no memory for them. */
+/* Writes the value and frees it.  It lacks members if there was no memory for them. */
 static int write_whole(FILE *file, json_t *value, uint32_t n_members, size_t flags) {
     const int failed = json_object_size(value) != n_members || json_dumpf(value, file, flags) != 0;
     json_decref(value);
     return failed;
 }
 
-/* A line for each layer, as a person would write it; jansson puts all on one, or each number on its
+/* Writes a line for each layer, as a person would; jansson puts all on one, or each number on its
  * own. */
 static int write_members(FILE *file, const void *ctx) {
     const struct patterns *p = ctx;

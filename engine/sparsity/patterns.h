@@ -1,7 +1,7 @@
 /* patterns.h - which keys each query head of a model visits in a sparse prefill: pattern files.
  *
  * Two forms are read.  Published files are a list with an object for each layer, of heads by their
- * number; `quire tune` writes the same list inside an object that tells where it comes from:
+ * number.  `quire tune` writes the same list inside an object with its provenance:
  *
  *   [{"0": ["vertical_and_slash", 1000, 6096, 0.98], "1": ["stream_llm", 128, 4096, 1.0]}, ...]
  *   {"format": "quire-patterns-1", "provenance": {"model": "...", ...},
@@ -9,12 +9,13 @@
  *
  *   vertical_and_slash  p1 vertical lines, p2 diagonals
  *   stream_llm          the first p1 keys and the p2 newest
- *   block_sparse        p1 pages; of published files 100, whatever they say
+ *   block_sparse        p1 pages; 100 for published files, whatever they say
  *   dense               everything (only `quire tune` writes it)
  *
  * A head that its layer does not name has 1000 lines and 6096 diagonals.  The fourth member, a
- * score, is for people: published files count different things in it.  min_sparse_tokens is by
- * backend: where sparse begins to pay depends on how fast each computes the dense attention.
+ * score, is for human readers: published files count different things in it.  There is a
+ * min_sparse_tokens for each backend, because the length from which sparse attention is faster
+ * depends on how fast the dense one is.
  *
  * Thread: any.  Memory: the caller owns what it loads and drops it with patterns_fini(). */
 #ifndef ENGINE_SPARSITY_PATTERNS_H
@@ -28,10 +29,11 @@
 struct error;
 struct provenance_note;
 
-/* Of keys, diagonals and tokens; columns and pages: SPARSE_MAX_COLUMNS, SPARSE_MAX_PAGES. */
+/* Of keys, diagonals and tokens; columns and pages are bounded by SPARSE_MAX_COLUMNS and
+ * SPARSE_MAX_PAGES. */
 enum { PATTERNS_MAX_TOKENS = 1 << 24, PATTERNS_MAX_BACKENDS = 8, PATTERNS_MAX_NAME = 31 };
 
-/* On this backend a shorter prompt is better off dense. */
+/* The length below which this backend computes a prompt faster with dense attention. */
 struct pattern_break_even {
     char backend[PATTERNS_MAX_NAME + 1];
     uint32_t n_tokens; /* at least 1; UINT32_MAX: sparse was faster nowhere */
@@ -40,15 +42,15 @@ struct pattern_break_even {
 struct patterns {
     uint32_t n_layers, n_heads;
     struct attn_pattern *heads; /* [n_layers][n_heads] */
-    double *scores;             /* the same; 0: none */
+    double *scores;             /* [n_layers][n_heads]; 0: none */
     struct pattern_break_even break_evens[PATTERNS_MAX_BACKENDS];
     uint32_t n_break_evens;
 };
 
-/* Every head as if no layer named it.  ERR_NOMEM. */
+/* Makes patterns as if no layer named a head.  ERR_NOMEM. */
 int patterns_default(struct patterns *out, uint32_t n_layers, uint32_t n_heads, struct error *err);
-/* For a model of this shape.  ERR_NOT_FOUND when there is no such file; what is wrong in it is
- * named with its layer and head.  On failure *out is untouched. */
+/* Reads a file, or its bytes, for a model of this shape.  ERR_NOT_FOUND when there is no such file;
+ * other errors name the layer and the head.  On failure *out is untouched. */
 int patterns_load(struct patterns *out, const char *path, uint32_t n_layers, uint32_t n_heads,
                   struct error *err);
 int patterns_parse(struct patterns *out, const char *bytes, size_t size, const char *label,
@@ -58,13 +60,13 @@ int patterns_save(const struct patterns *patterns, const struct provenance_note 
                   size_t n_notes, const char *path, struct error *err);
 void patterns_fini(struct patterns *patterns); /* zeroed ones are allowed */
 
-/* The break-even of the backend of this name; 0: it was not measured there. */
+/* Returns the break-even of the backend of this name; 0: it was not measured there. */
 uint32_t patterns_min_sparse_tokens(const struct patterns *patterns, const char *backend);
-/* Replaces it, or adds it to those of the others.  ERR_FULL: no room, also for so long a name. */
+/* Sets the break-even of a backend.  ERR_FULL: too many backends, or too long a name. */
 int patterns_set_min_sparse_tokens(struct patterns *patterns, const char *backend,
                                    uint32_t n_tokens);
 
-/* As written in files. */
+/* Returns the kind's name in files. */
 const char *pattern_kind_name(enum attn_pattern_kind kind);
 
 #endif

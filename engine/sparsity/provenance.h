@@ -1,5 +1,5 @@
-/* provenance.h - files that are found by measuring, and say how: objects of JSON with a member
- * "provenance" for people.
+/* provenance.h - files that are found by measuring and say how: JSON objects with a member
+ * "provenance" for human readers.
  *
  *   {"format": "quire-patterns-1",
  *   "provenance": {
@@ -17,7 +17,7 @@
 
 struct error;
 
-/* What a file says of its making, in the order given. */
+/* A note on how the file was made; notes keep the order given. */
 struct provenance_note {
     const char *name, *text;
 };
@@ -25,7 +25,7 @@ struct provenance_note {
 /* Writes what follows the provenance; 0 or a negative ERR_*. */
 typedef int (*provenance_members)(FILE *file, const void *ctx);
 
-/* Writes the file whole or not at all: one of that name is replaced at the end. */
+/* Writes the file whole or not at all: a file of that name is replaced at the end. */
 int provenance_save(const char *path, const char *format, const struct provenance_note *notes,
                     size_t n_notes, provenance_members members, const void *ctx,
                     struct error *err);
