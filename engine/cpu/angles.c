@@ -2,8 +2,8 @@
  * in a bounded cache can have.  Angles are doubles: a float is off by 0.06 radians at position
  * 1,000,000.
  *
- * Memory: the table of ranks is made when it is first needed and again, twice as long, when a
- * higher rank comes. */
+ * Memory: the table of ranks is made when it is first needed.  It is made again, with a larger
+ * power of two of ranks, for a higher rank, and for other frequencies. */
 #include "engine/cpu/backend.h"
 
 #include <math.h>
@@ -55,7 +55,7 @@ int row_angles_prepare(struct cpu_backend *cpu, const struct rope_append_args *a
     return 0;
 }
 
-/* Ranks are smaller than the number of slots. */
+/* Returns how many ranks the step needs: ranks are smaller than the number of slots. */
 static uint32_t ranks_of_step(const struct step *step) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < step->n_seqs; i++) {

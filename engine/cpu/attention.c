@@ -5,20 +5,21 @@
  *                           page by page: scores, online softmax, values
  *   a query row          (max, sum, out) of each chunk, folded into the row's state in chunk order
  *
- * Both operations compute a row by the same chunks in the same order, so its bits depend on nothing
- * but its own keys: not on the batch, not on how a prompt was cut into steps, not on the number of
- * threads. The query heads that share a KV head are rows of one tile (GQA packing), so a page is
- * read once.
+ * Both operations compute a row by the same chunks in the same order, so its bits depend only on
+ * its own keys.  They do not depend on the batch, on how a prompt was cut into steps, or on the
+ * number of threads.  The query heads that share a KV head are rows of one tile (GQA packing), so a
+ * page is read once.
  *
- * A sparse prompt (sparse.h) goes the same way, with one query head in a tile and past the pages
- * that it does not visit.  Slots that it does not visit in other pages get the weight 0, like those
- * in a row's future, so a head that visits everything computes the bits of dense attention.
+ * A sparse prompt (sparse.h) is computed in the same way, with one query head in a tile.  Pages
+ * that it does not visit are skipped.  Unvisited slots of other pages get the weight 0, like those
+ * in a row's future.  So a head that visits everything computes the bits of dense attention.
  *
- * Where a layer has a window, pages that lie before it for all rows of a tile are passed over, and
- * for a row what lies before its own gets no weight, or leaves it as it was.
+ * Where a layer has a window, pages before the window of every row of a tile are skipped.  In other
+ * pages, slots before a row's own window get no weight; a page wholly before it leaves the row's
+ * state as it was.
  *
  * For sequences whose budget has scores (evict.c) or that have a selection (select.c), every row's
- * maximum and sum are left behind, and what decode multiplied. */
+ * maximum and sum are saved, and decode's raw scores, too. */
 #include "engine/cpu/tile.h"
 
 #include <inttypes.h>
@@ -35,10 +36,10 @@ enum { CHUNK_PAGES = 8, CHUNK_SLOTS = CHUNK_PAGES * PAGE_TOKENS };
 struct attn_work {
     float *q, *scores, *out, *chunk_out, *page;
     float *max, *sum, *chunk_max, *chunk_sum, *factor;
-    /* NULL, or of each page the slots that are visited: none, or some that every row sees that sees
-     * any slot of the page */
+    /* NULL, or for each page the bitmap of its visited slots.  A bitmap is empty, or has a slot
+     * that is visible to every row that sees any slot of the page. */
     const uint64_t *visited;
-    float *raw; /* NULL, or where the scores of page p are left: at raw + p * raw_stride */
+    float *raw; /* NULL, or where raw scores are saved: page p's at raw + p * raw_stride */
     size_t raw_stride;
 };
 
@@ -61,7 +62,7 @@ static struct attn_work work_layout(void *scratch, uint32_t rows, uint32_t dim) 
     return w;
 }
 
-/* Of each row's scores in a page; what is hidden gets no weight. */
+/* Sets each row's scores of the page's unvisited slots to -inf, so that they get no weight. */
 static void hide_slots(float *scores, uint32_t n_rows, uint64_t visited) {
     int32_t seen[PAGE_TOKENS];
     for (uint32_t i = 0; i < PAGE_TOKENS; i++) seen[i] = (int32_t)(visited >> i & 1);
@@ -71,7 +72,7 @@ static void hide_slots(float *scores, uint32_t n_rows, uint64_t visited) {
     }
 }
 
-/* One page: scores, online softmax and values of every row into (max, sum, out). */
+/* Advances every row's (max, sum, out) by one page: scores, online softmax, values. */
 static void attend_page(const struct tile *t, const struct attn_work *w, const float *q, uint32_t page,
                         float *max, float *sum, float *out) {
     const struct kv_pool *kv = t->kv;
@@ -120,13 +121,13 @@ static uint32_t first_chunk(const struct tile *t) {
     return tile_first_slot(t, t->first_visible) / CHUNK_SLOTS;
 }
 
-/* Behind the last that has slots for the tile. */
+/* Returns the chunk behind the last one that has slots for the tile. */
 static uint32_t end_chunk(const struct tile *t) {
     return (uint32_t)div_up(tile_last_visible(t), CHUNK_SLOTS);
 }
 
-/* Folds a chunk's result into a row's state; one of which the row sees nothing (max -inf) changes
- * nothing. */
+/* Folds a chunk's result into a row's state.  A chunk of which the row sees nothing (max -inf)
+ * changes nothing. */
 static void fold_row(float *max, float *sum, float *out, float chunk_max, float chunk_sum,
                      const float *chunk_out, uint32_t dim) {
     if (chunk_max == -INFINITY) return;
@@ -143,9 +144,9 @@ struct attn_job {
     uint32_t group, work_rows;
     uint32_t tile_tokens;  /* prefill: tokens of a tile */
     uint32_t *first_task;  /* [n_seqs + 1]: prefix sums over sequences */
-    const struct step_seq *sparse; /* NULL, or prefill's sequence that does not see everything */
-    uint32_t visited_pages; /* in front of its workers' scratch: a bitmap for each page */
-    uint64_t *pairs;       /* its [task]: how many slots its rows visited */
+    const struct step_seq *sparse; /* NULL, or the sequence with sparse prefill */
+    uint32_t visited_pages; /* its bitmaps, u64 each, in front of a worker's scratch */
+    uint64_t *pairs;       /* sparse prefill: [task], slots visited, summed over rows */
     float *partials;       /* decode: [task][group][head_dim + 2]: out, max, sum */
 };
 
@@ -172,7 +173,7 @@ static void store_row(const struct attn_job *job, const struct tile *t, uint32_t
     softmax[1] = sum;
 }
 
-/* Of n_tokens rows of a sequence, from its first_token-th row on. */
+/* Returns a tile of n_tokens rows of a sequence, from its first_token-th row on. */
 static struct tile tile_of(const struct attn_job *job, uint32_t seq, uint32_t first_token,
                            uint32_t n_tokens, uint32_t kv_head) {
     const struct step_seq *s = &job->cpu->step->seqs[seq];
@@ -200,8 +201,8 @@ static uint32_t chunks_of(const struct attn_job *job, uint32_t seq) {
     return end_chunk(&t) - first_chunk(&t);
 }
 
-/* Where a sequence with scores, or in a filter layer with a selection, leaves what decode
- * multiplies. */
+/* Points w->raw to where decode saves its raw scores, if the sequence needs them.  It does if its
+ * budget has scores, or if it has a selection and the layer is a filter. */
 static void leave_raw(const struct attn_job *job, struct attn_work *w, uint32_t seq, uint32_t kv_head) {
     const struct score_inputs *scores = &job->cpu->scores;
     const uint32_t *first_page = scores->first_page.data;
@@ -248,7 +249,8 @@ static void decode_fold_task(void *ctx, uint32_t task, uint32_t worker) {
     }
 }
 
-/* What sequences with budgets or selections need beside the rest. */
+/* Prepares what sequences with budgets or selections need: rank angles, raw scores, softmax
+ * states. */
 static int reserve_scores(struct attn_job *job, struct error *err) {
     struct cpu_backend *cpu = job->cpu;
     struct score_inputs *scores = &cpu->scores;
@@ -299,9 +301,11 @@ int cpu_attn_decode(struct backend *be, const struct attn_args *args, struct err
     return 0;
 }
 
-/* --- Prefill: a task is a tile of tokens of one KV head, folding its chunks as it goes. --- */
+/* --- Prefill: a task is a tile of tokens of one KV head; it folds each chunk before the next.
+ * --- */
 
-/* The tile's tokens are rows of the step from first_row on. */
+/* Computes a tile's outputs, and its rows' lse if wanted.  The tile's tokens are rows of the step
+ * from first_row on. */
 static void attend_tile(const struct attn_job *job, const struct tile *t, const struct attn_work *w,
                         uint32_t first_row) {
     const uint32_t dim = t->kv->head_dim, first = first_chunk(t), end = end_chunk(t);
@@ -330,7 +334,8 @@ static void prefill_task(void *ctx, uint32_t task, uint32_t worker) {
                    n_tiles = (job->first_task[i + 1] - job->first_task[i]) / n_kv,
                    at = task - job->first_task[i];
     const struct step_seq *seq = &step->seqs[step->n_decode + i];
-    /* Late tokens see most keys: their tiles first, so that no long task is left for the end. */
+    /* Late tokens see the most keys.  Their tiles come first, so that no long task is left for the
+     * end. */
     const uint32_t first_token = (n_tiles - 1 - at / n_kv) * job->tile_tokens,
                    n_tokens = min_u32(job->tile_tokens, seq->n_rows - first_token);
     const struct tile t =
@@ -359,12 +364,12 @@ static int prefill_dense(struct attn_job *job, struct error *err) {
     return 0;
 }
 
-/* --- Prefill of a sequence with an index: a task is half a tile for one query head, as each has
- * its own keys.  Its rows lie in one page. --- */
+/* --- Sparse prefill: a task is half a tile for one query head, as each head has its own keys.  Its
+ * rows lie in one page. --- */
 
 enum { SPARSE_ROWS = SPARSE_HALF };
 
-/* Of a task's rows: how many slots each of them visits, summed. */
+/* Returns how many slots a task's rows visit, summed over the rows. */
 static uint64_t pairs_of(const struct tile *t, const uint64_t *visited) {
     const uint64_t before = t->first_visible - 1, n = t->n_rows;
     uint64_t n_before = 0;
@@ -402,7 +407,7 @@ static void sparse_task(void *ctx, uint32_t task, uint32_t worker) {
     job->pairs[task] = pairs_of(&t, w.visited);
 }
 
-/* An index of these rows, in this layer? */
+/* Checks that the index is of this layer and covers the step's rows of the sparse sequence. */
 static int check_index(const struct attn_job *job, struct error *err) {
     const struct sparse_index *index = &job->cpu->sparse;
     const struct step_seq *seq = job->sparse;

@@ -42,8 +42,9 @@ void *scratch_of(const struct cpu_backend *cpu, uint32_t worker) {
     return (char *)cpu->scratch.data + cpu->scratch_bytes * worker;
 }
 
-/* An allocation carries its length in front, so that free() can unmap it.  Anonymous mappings are
- * zero and cost nothing until touched: a large KV pool is resident only as far as it is used. */
+/* The header of an allocation holds its length, so that free() can unmap it.  Anonymous mappings
+ * are zero and cost nothing until touched: a large KV pool is resident only as far as it is
+ * used. */
 struct page_mapping {
     size_t bytes;
     char padding[ALIGNMENT - sizeof(size_t)];
@@ -54,8 +55,8 @@ static struct device_memory cpu_memory(struct backend *be) {
     return (struct device_memory){0};
 }
 
-/* Scratch grows to the largest step seen and is kept: here there is nobody to leave room for.  Only
- * the index of a sparse prompt outlives its step, and has its size from here. */
+/* Reserves the index of a sparse prompt, which alone outlives its step.  Scratch grows to the
+ * largest step seen and is kept: memory here is not planned ahead. */
 static int cpu_reserve(struct backend *be, const struct step_limits *limits, struct error *err) {
     return sparse_reserve((struct cpu_backend *)be, limits, err);
 }
@@ -84,7 +85,7 @@ static void cpu_free(struct backend *be, void *memory) {
 static int cpu_weight_upload(struct backend *be, const void *host, size_t bytes, const void **out,
                              struct error *err) {
     (void)be, (void)bytes, (void)err;
-    *out = host; /* the mapping itself: weights stay as stored */
+    *out = host; /* the mapping itself: weights are used as stored */
     return 0;
 }
 
@@ -120,9 +121,9 @@ static bool has_scores(const struct step_seq *seq) {
     return seq->budget && seq->budget->score != KV_SCORE_NONE;
 }
 
-/* What the step's budgets and selections ask for: are there any budgets, are there scores, and
- * where those of the sequences that decode go.  Their first layer sees everything: it is no sparse
- * one. */
+/* Finds out what the step's budgets and selections need: whether there are budgets or scores, and
+ * where decode's raw scores lie.  Layer 0 is never a sparse one, so its slots are the whole
+ * list. */
 static int begin_scores(struct cpu_backend *cpu, const struct step *step, struct error *err) {
     struct score_inputs *scores = &cpu->scores;
     cpu->bounded = scores->wanted = false;
@@ -154,7 +155,7 @@ static int cpu_step_begin(struct backend *be, const struct step *step, struct er
 }
 
 static int cpu_collect(struct backend *be, uint32_t n_newer, struct error *err) {
-    (void)be, (void)n_newer, (void)err; /* as sync */
+    (void)be, (void)n_newer, (void)err; /* nothing is pending, as in sync */
     return 0;
 }
 
@@ -182,7 +183,8 @@ static void cpu_destroy(struct backend *be) {
     free(cpu);
 }
 
-/* An operation's cost is its work: there is nothing to gain from recording. */
+/* Calls the body directly: an operation costs only its work, so a CUDA graph has no counterpart
+ * here. */
 static int cpu_run_graph(struct backend *be, uint32_t n_rows, graph_body body, void *ctx,
                       struct error *err) {
     (void)be;

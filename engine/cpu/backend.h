@@ -15,30 +15,30 @@
 /* cos and sin of every rank, for keys that are rotated when they are read; see angles.c. */
 struct rank_angles {
     struct cpu_buffer table;    /* f32 [n_ranks][2][angle_stride(n_freqs)] */
-    struct cpu_buffer inv_freq; /* f64 [n_freqs]: what the table was made from, */
-    float rope_scale;       /* with this */
+    struct cpu_buffer inv_freq; /* f64 [n_freqs]: the table's frequencies */
+    float rope_scale;           /* factor of the table's cos and sin */
     uint32_t n_freqs, n_ranks;
 };
 
-/* What attention leaves to the scores of bounded caches and to selections; see attention.c, evict.c
- * and select.c. */
+/* What attention saves for token scores of bounded caches and for selections; see attention.c,
+ * evict.c and select.c. */
 struct score_inputs {
-    bool wanted;              /* some sequence of the step has scores or a selection */
-    struct cpu_buffer first_page; /* u32 [n_decode + 1]: prefix sums of the pages of those that do */
+    bool wanted;                  /* some sequence of the step has scores or a selection */
+    struct cpu_buffer first_page; /* u32 [n_decode + 1]: prefix sums of these sequences' pages */
     struct cpu_buffer raw;        /* f32 [page][n_heads][PAGE_TOKENS]: decode's scores in base 2 */
     struct cpu_buffer softmax;    /* f32 [n_rows][n_heads][2]: maximum (base 2) and sum */
 };
 
-/* Of one sequence in the current step. */
+/* The selection of one sequence in the current step. */
 struct selection {
-    uint32_t n_moves; /* of the newest group */
+    uint32_t n_moves; /* tokens fetched for the newest layer group */
     struct select_total total;
 };
 
 struct selections {
-    bool wanted;         /* some sequence of the step has one */
-    struct cpu_buffer worth; /* f32 [page][PAGE_TOKENS], pages as in score_inputs.raw */
-    struct cpu_buffer moves; /* as many; see select.c */
+    bool wanted;             /* some sequence of the step has a selection */
+    struct cpu_buffer worth; /* f32 [page][PAGE_TOKENS]: token scores; pages as in raw */
+    struct cpu_buffer moves; /* struct move, one for each token score; see select.c */
     struct cpu_buffer done;  /* struct selection [n_decode] */
 };
 
@@ -46,37 +46,37 @@ struct cpu_backend {
     struct backend base;
     struct pool *pool;
     const struct cpu_kernels *kernels;
-    bool bf16_products;        /* inputs of products are rounded to bf16 */
-    const struct step *step;   /* the current one */
-    uint32_t *sampled;           /* [n_sampled]: by the step before, until the current one draws */
+    bool bf16_products;                  /* inputs of products are rounded to bf16 */
+    const struct step *step;             /* the current step */
+    uint32_t *sampled;                   /* [n_sampled]: by the previous step, until this samples */
     uint32_t n_sampled, sampled_capacity;
-    bool drew;                 /* the current step has */
-    bool angles_valid[MAX_ROPES]; /* for the current step */
-    struct cpu_buffer scratch;     /* per worker: scratch_bytes each */
+    bool drew;                           /* the current step has sampled */
+    bool angles_valid[MAX_ROPES];        /* for the current step */
+    struct cpu_buffer scratch;           /* per worker: scratch_bytes each */
     size_t scratch_bytes;
     struct cpu_buffer angles[MAX_ROPES]; /* f32 [n_rows][2][n_freqs]: cos, sin */
-    struct cpu_buffer tasks;        /* how the operation at hand is cut */
-    struct cpu_buffer partials;     /* of attention, see attention.c */
-    bool bounded;               /* some sequence of the step has a budget */
+    struct cpu_buffer tasks;             /* how the current operation is cut into tasks */
+    struct cpu_buffer partials;          /* of attention; see attention.c */
+    bool bounded;                        /* some sequence of the step has a budget */
     struct rank_angles rank_angles;
     struct score_inputs scores;
     struct selections selections;
-    struct sparse_index sparse; /* of the layer that attn_index saw last */
-    struct cpu_buffer inputs;      /* packed inputs of a product, see linear.c */
+    struct sparse_index sparse;          /* of the layer that attn_index processed last */
+    struct cpu_buffer inputs;            /* packed inputs of a product, see linear.c */
 };
 
 /* Makes at least `bytes` of scratch available to every worker. */
 int scratch_reserve(struct cpu_backend *cpu, size_t bytes, struct error *err);
 void *scratch_of(const struct cpu_backend *cpu, uint32_t worker);
-/* The angles of the step's rows, into cpu->angles[args->rope]. */
+/* Computes the angles of the step's rows into cpu->angles[args->rope]. */
 int row_angles_prepare(struct cpu_backend *cpu, const struct rope_append_args *args,
                        struct error *err);
-/* Those of all ranks in the step, if any sequence has its positions in the cache. */
+/* Computes the angles of all ranks in the step, if any sequence has its positions in the cache. */
 int rank_angles_prepare(struct cpu_backend *cpu, const struct attn_args *args, struct error *err);
-/* Nothing is chosen yet in the step. */
+/* Resets the selections at the beginning of a step. */
 int select_begin(struct cpu_backend *cpu, const struct step *step, struct error *err);
 void select_free(struct selections *selections);
-/* The end of a gated product: args->out from args->gate_up. */
+/* Finishes a gated product: computes args->out from args->gate_up. */
 int gate_mul_rows(struct cpu_backend *cpu, const struct gated_args *args);
 
 int cpu_embed(struct backend *be, const struct embed_args *args, struct error *err);

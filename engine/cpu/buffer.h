@@ -13,7 +13,7 @@ struct cpu_buffer {
     size_t capacity;
 };
 
-/* What it held may be lost. */
+/* Grows the buffer to at least `bytes`.  Its contents may be lost. */
 int cpu_buffer_reserve(struct cpu_buffer *buffer, size_t bytes, struct error *err);
 void buffer_free(struct cpu_buffer *buffer);
 

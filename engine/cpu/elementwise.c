@@ -65,7 +65,7 @@ int cpu_rmsnorm(struct backend *be, const struct rmsnorm_args *args, struct erro
     struct cpu_backend *cpu = (struct cpu_backend *)be;
     int rc = scratch_reserve(cpu, args->dim * sizeof(float), err);
     if (rc < 0) return rc;
-    /* The widened weight lies in the caller's scratch, which no row task writes. */
+    /* The weight's f32 copy lies in the caller's scratch, which no row task writes. */
     cpu->kernels->to_f32(scratch_of(cpu, 0), args->weight->data, args->dim, args->weight->dtype);
     return run_rows(&(struct row_job){cpu, args, args->n_rows, rmsnorm_row});
 }
@@ -114,7 +114,8 @@ static void rotate_head(float *x, const float *c, const float *s, uint32_t n) {
     }
 }
 
-/* head: of keys, whose rows are columns of the page (tile.h), then of values. */
+/* Stores one row of a head in a page.  Heads below n_kv_heads are keys, whose rows are columns of
+ * the page (tile.h); the others are values. */
 static void store_row(const struct kv_pool *kv, uint32_t page, uint32_t head, uint32_t at,
                       const float *from) {
     const uint32_t dim = kv->head_dim, stride = head < kv->n_kv_heads ? PAGE_TOKENS : 1;
@@ -125,7 +126,7 @@ static void store_row(const struct kv_pool *kv, uint32_t page, uint32_t head, ui
     else for (size_t d = 0; d < dim; d++) store_f32_as(to, d * stride, from[d], kv->dtype);
 }
 
-/* The sequence of a row: sequences are in row order, so a bisection finds it. */
+/* Finds the sequence of a row by bisection, as sequences are in row order. */
 static const struct step_seq *seq_of_row(const struct step *step, uint32_t row) {
     uint32_t low = 0, high = step->n_seqs;
     while (high - low > 1) {
@@ -136,7 +137,7 @@ static const struct step_seq *seq_of_row(const struct step *step, uint32_t row) 
     return &step->seqs[low];
 }
 
-/* A new token of a sequence with a budget: what one of its KV heads must know of it. */
+/* Records a new token of a sequence with a budget in the state of one of its KV heads. */
 static void track_token(const struct kv_pool *kv, const struct step_seq *seq,
                         const struct kv_view *view, uint32_t head, uint32_t row, uint32_t slot) {
     struct kv_page_state *first = page_state(kv, view->pages[0], head),

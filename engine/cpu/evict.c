@@ -1,18 +1,19 @@
-/* evict.c - bounded caches: scores are brought up to date, and whoever must go goes (H2O section 3,
- * StreamingLLM section 3; the contract is in engine/device/backend.h).
+/* evict.c - bounded caches: updates token scores, then evicts the lowest-scoring tokens (H2O
+ * section 3, StreamingLLM section 3; the contract is in engine/device/backend.h).
  *
- *   decode    raw scores and (max, sum) from attention -> p -> score += p -> the lowest one's slot
+ *   decode    raw scores and (max, sum) from attention -> p -> score += p -> free the lowest slot
  *   prefill   q . k again, page by page                -> p -> score += p, row after row
- *             at a chunk's end q . k of the last row     -> p -> what is lost with whom
- *             the lowest go, the others move to the front:
+ *             at a chunk's end q . k of the last row     -> p -> the attention lost by eviction
+ *             the lowest are evicted, the others move to the front:
  *
- *     slots before   A B C D E F G H         they are in the order of the text, and stay so
- *     leaving          x   x x
+ *     slots before   A B C D E F G H         in the order of the text, before and after
+ *     evicted          x   x x
  *     slots after    A C F G H               each moves to a slot that is free by then
  *
- * A score is a float to which tokens add one after the other: its bits depend neither on threads
- * nor on how a prompt was cut.  Whoever leaves is found by whole numbers that sort as (score,
- * position) does.  Every task has a KV head of a sequence, or some of its pages, to itself. */
+ * A score is a float to which tokens add one after the other.  So its bits depend neither on
+ * threads nor on how a prompt was cut.  Evicted tokens are found by integer keys that sort as
+ * (score, position) does.  Every task has a KV head of a sequence, or some of its pages, to
+ * itself. */
 #include "engine/cpu/tile.h"
 
 #include <math.h>
@@ -72,8 +73,9 @@ static uint32_t bits_of(float x) {
     return bits;
 }
 
-/* The lowest goes first: (score, position), or STAYS.  Scores are not negative, so their bits sort
- * as they do; NaN, below all of them, is 0. */
+/* Returns the key by which tokens are evicted, lowest first: (score, position), or STAYS for a sink
+ * or a recent token.  Scores are not negative, so their bits sort as they do.  NaN is 0, below all
+ * of them. */
 static uint64_t leaving_key(const struct evict_head *h, uint32_t position, float score) {
     const struct kv_budget *budget = h->budget;
     if (position < budget->n_sink || position + (uint64_t)budget->n_recent >= h->n_text)
@@ -82,15 +84,15 @@ static uint64_t leaving_key(const struct evict_head *h, uint32_t position, float
     return (uint64_t)(isnan(score) ? 0 : bits_of(score) + 1) << 32 | position;
 }
 
-/* --- What is lost (struct kv_page_state). --- */
+/* --- Lost attention (struct kv_page_state). --- */
 
-/* Holds what one compression, or one step, takes out of a KV head. */
+/* The attention that a KV head loses in one compression or one step. */
 struct loss {
-    double given;                /* of the newest query's attention, mean over the group */
+    double given;                /* share of the newest query's attention, mean over the group */
     double terms[KV_LOST_TERMS]; /* sum of given * age * exp(-rate * age) */
 };
 
-/* exp(-rate(k) * n) of each: squares of one another. */
+/* Computes fades[k] = exp(-rate(k) * n); each is the square of the next one. */
 static void fades_after(double *fades, double n) {
     double fade = exp(-ldexp(n, 1 - KV_LOST_TERMS));
     for (uint32_t k = KV_LOST_TERMS; k-- > 0; fade *= fade) fades[k] = fade;
@@ -124,7 +126,7 @@ static double kept_share(const struct kv_page_state *first) {
 
 /* --- Decode: a task is a KV head of a sequence. --- */
 
-/* The group's raw scores of a page. */
+/* Returns the group's raw scores of a page. */
 static float *raw_at(const struct evict_job *job, uint32_t seq, const struct evict_head *h,
                      uint32_t page) {
     const struct score_inputs *scores = &job->cpu->scores;
@@ -133,14 +135,14 @@ static float *raw_at(const struct evict_job *job, uint32_t seq, const struct evi
            (at * job->args->n_heads + (size_t)h->kv_head * job->group) * PAGE_TOKENS;
 }
 
-/* Of a row of the step: (max, sum) of each query head of the group. */
+/* Returns (max, sum) of each query head of the group, for a row of the step. */
 static const float *softmax_at(const struct evict_job *job, uint32_t row, uint32_t kv_head) {
     return (const float *)job->cpu->scores.softmax.data +
            2 * ((size_t)row * job->args->n_heads + (size_t)kv_head * job->group);
 }
 
-/* A token of row `row` of the step sees the first n slots of a page; s are its query heads' raw
- * scores there. */
+/* Adds the attention of a token, in row `row` of the step, to the scores of the first n slots of a
+ * page.  s holds its query heads' raw scores there. */
 static void count_token(const struct evict_job *job, const struct evict_head *h, uint32_t row,
                         uint32_t page, uint32_t n, const float *s) {
     job->cpu->kernels->add_scores(state_at(h, page)->score, decay_of(h->budget), s,
@@ -171,8 +173,8 @@ static uint32_t lowest_slot(const struct evict_head *h) {
     return slot;
 }
 
-/* The share of a row's attention that a slot got, whose raw score of the group's first head is at
- * s; mean over the group. */
+/* Returns the share of a row's attention that a slot got, as the mean over the group.  s points to
+ * the slot's raw score of the group's first head. */
 static double share_of(const struct evict_job *job, const struct evict_head *h, uint32_t row,
                        const float *s) {
     const float *softmax = softmax_at(job, row, h->kv_head);
@@ -182,7 +184,7 @@ static double share_of(const struct evict_job *job, const struct evict_head *h, 
     return p / job->group;
 }
 
-/* The row of the step goes on without the slot. */
+/* Records the attention that the sequence's row loses when the slot is evicted. */
 static void lose_slot(const struct evict_job *job, uint32_t seq, const struct evict_head *h,
                       uint32_t slot) {
     const uint32_t at = slot % PAGE_TOKENS, page = slot / PAGE_TOKENS;
@@ -230,7 +232,7 @@ int cpu_evict_decode(struct backend *be, const struct attn_args *args, struct er
     return 0;
 }
 
-/* --- Prefill, scores: a task is some pages of a KV head; the rows pass over them in order. --- */
+/* --- Prefill, scores: a task is some pages of a KV head, which the rows visit in order. --- */
 
 struct score_work {
     float *q, *scores, *room;
@@ -257,7 +259,7 @@ static void add_tile_scores(const struct evict_job *job, const struct evict_head
     }
 }
 
-/* n_tokens rows of a prompt, of which the first sees so many slots. */
+/* Returns a tile of n_tokens rows of a prompt; the first row sees first_visible slots. */
 static struct tile prompt_tile(const struct evict_job *job, const struct evict_head *h,
                                uint32_t first_visible, uint32_t n_tokens) {
     return (struct tile){.kernels = job->cpu->kernels,
@@ -272,7 +274,8 @@ static struct tile prompt_tile(const struct evict_job *job, const struct evict_h
                          .softcap = job->args->softcap};
 }
 
-/* All rows that count, against pages [first, end) of a head. */
+/* Adds the attention of all rows from score_row on to the scores of pages [first, end) of a
+ * head. */
 static void add_prefill_scores(const struct evict_job *job, const struct step_seq *seq,
                                const struct evict_head *h, uint32_t first, uint32_t end,
                                const struct score_work *w) {
@@ -339,7 +342,7 @@ static int run_prefill_scores(struct evict_job *job, struct error *err) {
 
 /* --- Prefill, compression: a task is a KV head of a sequence. --- */
 
-/* The element that would be keys[nth] if they were sorted; reorders them. */
+/* Returns the element that would be keys[nth] if keys were sorted, and reorders keys. */
 static uint64_t nth_smallest(uint64_t *keys, uint32_t n, uint32_t nth) {
     int64_t low = 0, high = (int64_t)n - 1;
     while (low < high) {
@@ -364,7 +367,7 @@ static float score_at(const struct evict_head *h, uint32_t slot) {
     return state_at(h, slot / PAGE_TOKENS)->score[slot % PAGE_TOKENS];
 }
 
-/* Returns the score that a slot is judged by (enum kv_pooling). */
+/* Returns the score by which a slot is evicted, pooled over its neighbours (enum kv_pooling). */
 static float pooled_score(const struct evict_head *h, uint32_t slot) {
     const struct kv_budget *budget = h->budget;
     const uint32_t n_slots = h->view->n_slots, half = budget->kernel / 2,
@@ -379,8 +382,8 @@ static float pooled_score(const struct evict_head *h, uint32_t slot) {
     return pooled;
 }
 
-/* Everybody whose key is at most the result leaves; keys [2][n_slots]: the slots' keys, and room.
- */
+/* Returns the bound of eviction: a slot whose key is at most the bound is evicted.  Writes the
+ * slots' keys to the first half of keys [2][n_slots]; the second half is workspace. */
 static uint64_t leaving_bound(const struct evict_head *h, uint64_t *keys) {
     const uint32_t n = h->view->n_slots;
     for (uint32_t slot = 0; slot < n; slot++) {
@@ -391,7 +394,8 @@ static uint64_t leaving_bound(const struct evict_head *h, uint64_t *keys) {
     return nth_smallest(keys + n, n, n - h->budget->capacity - 1);
 }
 
-/* The chunk's last row goes on without those whose keys are at most the bound. */
+/* Records the attention that the chunk's last row loses with the slots whose keys are at most the
+ * bound. */
 static void lose_slots(const struct evict_job *job, const struct step_seq *seq, const struct evict_head *h,
                        const uint64_t *keys, uint64_t bound, const struct score_work *w) {
     const uint32_t row = seq->first_row + seq->n_rows - 1;
@@ -471,12 +475,12 @@ int cpu_evict_chunk(struct backend *be, const struct attn_args *args, struct err
     return rc < 0 ? rc : run_compress(&job, err);
 }
 
-/* --- What it has cost. --- */
+/* --- Totals. --- */
 
 static struct evict_total total_of(const struct step *step, const struct step_seq *seq,
                                   const struct kv_pool *kv) {
     double kept = 0;
-    uint32_t n_evictions = 0; /* all heads have lost alike many */
+    uint32_t n_evictions = 0; /* the same in all heads */
     for (uint32_t layer = 0; layer < step->n_layers; layer++) {
         for (uint32_t head = 0; head < kv->n_kv_heads; head++) {
             const struct kv_page_state *first = page_state(kv, seq->layers[layer].pages[0], head);

@@ -24,7 +24,8 @@ static float of_bits(uint32_t bits) {
     return x;
 }
 
-/* Below 2^-6 codes are multiples of 2^-9, which is what 2^14 leaves room for behind it. */
+/* Rounds the bits of a float that is not negative to an e4m3 magnitude.  Codes below 2^-6 are
+ * multiples of 2^-9, to which adding 2^14 rounds: an f32 there has steps of 2^-9. */
 static uint32_t round_magnitude(uint32_t bits) {
     const float x = of_bits(bits);
     if (x < 0x1p-6f) return bits_of(x + 0x1p14f) - bits_of(0x1p14f);
@@ -42,7 +43,8 @@ float fp8_to_f32(uint8_t code) {
     return e4m3_to_f32(code);
 }
 
-/* 448 = 1.75 * 2^8: a mantissa above 1.75 carries into the exponent, and takes the next scale. */
+/* Returns the smallest scale at which `largest` does not saturate, up to the largest scale allowed.
+ * 448 = 1.75 * 2^8: a mantissa above 1.75 carries into the exponent and takes the next scale. */
 static uint8_t scale_of(float largest, enum dtype dtype) {
     const uint32_t carry = 0x7fffff - 0x600000, exponent = (bits_of(largest) + carry) >> 23,
                    most = dtype == DTYPE_F16 ? FP8_MOST_SCALE_F16 : FP8_MOST_SCALE;
@@ -58,7 +60,7 @@ uint8_t fp8_pack(uint8_t *codes, uint32_t codes_stride, const char *from, uint32
     float largest = 0;
     for (size_t i = 0; i < n; i++) {
         const float x = fabsf(load_as_f32(from, i * stride, dtype));
-        largest = x > largest ? x : largest; /* NaN is not */
+        largest = x > largest ? x : largest; /* NaN does not compare as larger */
     }
     const uint8_t scale = scale_of(largest, dtype);
     const float inverse = fp8_factor((uint8_t)(2 * 127 - scale));

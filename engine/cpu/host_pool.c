@@ -1,9 +1,9 @@
-/* host_pool.c - the store of tokens in the system's memory: what a token is there, and copying
+/* host_pool.c - the host pool, tokens in the system's memory: how a token lies there, and copies of
  * pages to it (the contract is in engine/device/backend.h).
  *
- * A row is what one head has of a token, its key or its value: head_dim elements, which in a page
- * lie one behind the other or, of keys, PAGE_TOKENS apart.  Where pages are of DTYPE_FP8 it moves
- * as it is, and its scale with it. */
+ * A row is one head's key or value of a token: head_dim elements.  In a page, elements of a value
+ * are adjacent and those of a key PAGE_TOKENS apart.  Where pages are of DTYPE_FP8, a row is copied
+ * as it is, with its scale. */
 #include "engine/cpu/host_pool.h"
 
 #include "engine/cpu/fp8.h"

@@ -1,4 +1,4 @@
-/* host_pool.h - a token's keys and values of one layer: in a page, and in the store.
+/* host_pool.h - a token's keys and values of one layer: in a page, and in the host pool.
  *
  * Thread: the engine's, and workers on tokens of their own.  Memory: none. */
 #ifndef ENGINE_CPU_HOST_POOL_H
@@ -9,12 +9,12 @@
 struct kv_pool;
 struct host_pool;
 
-/* A place in the store. */
+/* A token's place in the host pool; `plane` is a host layer, `at` the token within the block. */
 struct stored {
     uint32_t block, plane, at;
 };
 
-/* Into slot `at` of a page. */
+/* Writes a token's keys and values from the host pool into slot `at` of a page. */
 void token_from_store(const struct kv_pool *kv, uint32_t page, uint32_t at,
                       const struct host_pool *store, struct stored from);
 

@@ -53,8 +53,8 @@ INLINE void store_tile(vecf (*acc)[TILE_COLS], uint32_t rows, uint32_t cols,
     }
 }
 
-/* Half of the 2 * LANES weights at `at`, as f32.  A register holds 2 * LANES of bf16, and its even
- * and its odd elements each widen in one instruction: hence the order of pack_row. */
+/* Returns half of the 2 * LANES weights at `at`, as f32.  A register holds 2 * LANES bf16 weights,
+ * whose even and odd elements convert in one instruction each: hence the order of pack_row. */
 INLINE vecf weight_half(const void *w, size_t at, uint32_t half, enum dtype dtype) {
     if (dtype != DTYPE_BF16) return vec_load_as(w, at + half * LANES, dtype);
     vecu pairs = *(const vecp *)((const uint16_t *)w + at);
@@ -91,7 +91,8 @@ struct in_tile {
     enum dtype dtype;
 };
 
-/* acc += x[k, k + 2 * LANES) w[k, k + 2 * LANES).  After inlining only k is not a constant. */
+/* Computes acc += x[k, k + 2 * LANES) w[k, k + 2 * LANES).  After inlining only k is not a
+ * constant. */
 INLINE void dot_step(vecf (*acc)[TILE_COLS], const struct in_tile *in, uint32_t rows, uint32_t cols,
                      size_t k_x, size_t k_w) {
 #pragma GCC unroll 2
@@ -111,13 +112,13 @@ INLINE void dot_step(vecf (*acc)[TILE_COLS], const struct in_tile *in, uint32_t 
     }
 }
 
-/* While a tile's columns are multiplied for the first time, the next tile's come from memory: the
+/* Prefetches the next tile's columns while this tile's are multiplied for the first time.  The
  * processor's own prefetching stops at the end of each of these many short streams. */
 INLINE void prefetch_weight(const void *w, size_t at, enum dtype dtype) {
     __builtin_prefetch((const char *)w + at * dtype_size(dtype), 0, 2);
 }
 
-/* rows x cols dot products; w as stored. */
+/* Computes rows x cols dot products; w as stored. */
 INLINE void dot_tile(struct in_tile in, uint32_t rows, uint32_t n_in, uint32_t cols,
                      const struct out_tile *out, uint32_t col) {
     vecf acc[TILE_ROWS][TILE_COLS] = {0};
@@ -155,7 +156,8 @@ INLINE void dot_rows(struct in_tile in, uint32_t n_rows, uint32_t n_in, uint32_t
     else if (n_rows == 1) dot_tile(in, 1, n_in, cols, &out, col);
 }
 
-/* A few columns stay in the first cache while the rows of x pass by. */
+/* Multiplies all columns, a few at a time: these stay in the first cache while the rows of x pass
+ * by. */
 INLINE void dot_columns(struct in_tile in, uint32_t n_rows, uint32_t n_in, uint32_t n_cols,
                         const struct out_tile *out) {
     uint32_t c = 0;
@@ -178,7 +180,7 @@ static void linear_block(const float *x, size_t x_stride, uint32_t n_rows, uint3
     case DTYPE_F32: in.dtype = DTYPE_F32, dot_columns(in, n_rows, n_in, n_cols, &out); break;
     case DTYPE_F16: in.dtype = DTYPE_F16, dot_columns(in, n_rows, n_in, n_cols, &out); break;
     case DTYPE_BF16: in.dtype = DTYPE_BF16, dot_columns(in, n_rows, n_in, n_cols, &out); break;
-    case DTYPE_FP8: break; /* no weight is */
+    case DTYPE_FP8: break; /* no weight has this dtype */
     }
 }
 
@@ -194,7 +196,8 @@ static void pack_row_bf16(uint16_t *out, const float *x, uint32_t n_in) {
     for (; i < padded; i++) out[i] = 0;
 }
 
-/* dot_tile with both inputs in bf16: an instruction multiplies 32 pairs and adds neighbours. */
+/* Computes dot_tile with both inputs in bf16: an instruction multiplies 32 pairs and adds
+ * neighbours. */
 INLINE void dot_tile_bf16(const uint16_t *x, size_t x_stride, uint32_t rows, uint32_t n_in,
                           const uint16_t *w, size_t ahead, uint32_t cols,
                           const struct out_tile *out, uint32_t col) {
@@ -265,7 +268,7 @@ static void rmsnorm(float *out, const float *x, const float *weight, uint32_t n,
     else for (i = 0; i < n; i++) out[i] = x[i] * scale * weight[i];
 }
 
-/* g * sigmoid(x), through exp(-|x|), so that the exponent is never positive. */
+/* Returns g * sigmoid(x), computed through exp(-|x|), so that the exponent is never positive. */
 INLINE vecf gated(vecf g, vecf x) {
     vecf magnitude = (vecf)((veci)x & 0x7fffffff);
     vecf e = vec_exp2(magnitude * -1.44269504f);
@@ -290,7 +293,8 @@ static void gate_mul(float *out, const float *gate, const float *up, uint32_t n,
     memcpy(out + i, &last, (n - i) * sizeof(float));
 }
 
-/* tanh(y) = (1 - e) / (1 + e) with e = exp(-2 y), of |x| and with its sign. */
+/* Returns cap * tanh(x / cap), by tanh(y) = (1 - e) / (1 + e) with e = exp(-2 y).  Computes it for
+ * |x| and restores the sign of x; NaN stays NaN. */
 INLINE vecf capped(vecf x, float cap) {
     const veci sign = (veci)x & INT32_MIN, is_nan = x != x;
     const vecf e = vec_exp2((vecf)((veci)x & INT32_MAX) * (-2.88539008f / cap));
@@ -306,7 +310,7 @@ static void soft_cap(float *x, size_t n, float cap) {
     memcpy(x + i, &last, (n - i) * sizeof(float));
 }
 
-/* Scores of `rows` queries against ATTN_VECS * LANES slots. */
+/* Computes the scores of `rows` queries against ATTN_VECS * LANES slots. */
 INLINE void scores_tile(float *s, const float *q, uint32_t rows, const float *kt, uint32_t dim) {
     vecf acc[ATTN_ROWS][ATTN_VECS] = {0};
     for (uint32_t d = 0; d < dim; d++) {
@@ -350,7 +354,8 @@ static void page_scores(float *s, const float *q, uint32_t n_rows, const void *k
     else if (n_rows == 1) scores_rows(s, q, 1, kt, dim);
 }
 
-/* LANES slots' keys, n of their pairs from i on; c and s hold the slots of an angle each. */
+/* Rotates n pairs of elements, from i on, of LANES slots' keys.  c[f] and s[f] hold the cos and sin
+ * of angle i + f for these slots. */
 INLINE void rotate_pairs(float *out, const void *k, enum dtype dtype, uint32_t n_freqs, uint32_t i,
                          uint32_t n, uint32_t slot, const vecf *c, const vecf *s) {
     for (uint32_t f = 0; f < n; f++) {
@@ -368,7 +373,8 @@ INLINE void rotate_as(float *out, const void *k, enum dtype dtype, const uint32_
     for (uint32_t slot = 0; slot < PAGE_TOKENS; slot += LANES) {
         for (uint32_t i = 0; i < n_freqs; i += LANES) {
             vecf c[LANES], s[LANES];
-            /* A slot's angles lie side by side, but the slots of an angle are wanted so. */
+            /* The angles of a slot are adjacent in memory; a transposition makes the slots of an
+             * angle so. */
             for (uint32_t lane = 0; lane < LANES; lane++) {
                 const float *row = angles + (size_t)rank[slot + lane] * 2 * stride + i;
                 c[lane] = vec_load(row);
@@ -389,7 +395,7 @@ static void rotate_page(float *out, const void *k, enum dtype dtype, uint32_t di
     case DTYPE_F32: rotate_as(out, k, DTYPE_F32, rank, angles, n_freqs); break;
     case DTYPE_F16: rotate_as(out, k, DTYPE_F16, rank, angles, n_freqs); break;
     case DTYPE_BF16: rotate_as(out, k, DTYPE_BF16, rank, angles, n_freqs); break;
-    case DTYPE_FP8: break; /* they come with scales: page_rows() */
+    case DTYPE_FP8: break; /* page_rows() has dequantised them */
     }
     to_f32(out + done, (const char *)k + done * dtype_size(dtype), all - done, dtype);
 }
@@ -447,7 +453,7 @@ INLINE void values_rows(float *o, const float *factor, const float *s, uint32_t 
     }
     for (; d + LANES <= dim; d += LANES) values_tile(o, factor, s, rows, v, dim, d, 1, n_slots);
     if (d == dim) return;
-    /* In vectors, too: scalar code might contract differently per tile. */
+    /* Vectors here, too: scalar code might contract differently per tile. */
     for (uint32_t r = 0; r < rows; r++) {
         vecf acc = vec_load_tail(o, (size_t)r * dim + d, dim - d, DTYPE_F32) * factor[r];
         for (uint32_t slot = 0; slot < n_slots; slot++) {
@@ -496,8 +502,8 @@ static void add_scores(float *score, float decay, const float *s, const float *s
     }
 }
 
-/* A vocabulary's worth of terms in one f32 sum loses up to 2e-5 of the result: short
- * runs are summed in f32, and the runs in double. */
+/* Adds short runs in f32 and their sums in double: one f32 sum over a vocabulary's terms loses up
+ * to 2e-5 of the result. */
 static float log_sum_exp(const float *x, uint32_t n, float max) {
     enum { RUN = 1024 };
     double sum = 0;

@@ -10,23 +10,24 @@
 
 enum { PACK_UNIT = 32, ANGLE_UNIT = 16 };
 
-/* cos (or sin) of a rank's n_freqs angles, padded to whole registers. */
+/* Returns how many floats the cos (or sin) of a rank's n_freqs angles take, padded to whole
+ * registers. */
 static inline uint32_t angle_stride(uint32_t n_freqs) {
     return (uint32_t)round_up(n_freqs, ANGLE_UNIT);
 }
 
 struct cpu_kernels {
-    /* One row of a product's input, ready for linear_block with weights of that dtype: padded with
-     * zeros to a whole step of the kernel (at most PACK_UNIT elements), and for bf16 weights with
-     * even and odd elements apart. */
+    /* Packs one row of a product's input for linear_block with weights of that dtype.  Pads it with
+     * zeros to a whole step of the kernel (at most PACK_UNIT elements).  For bf16 weights it
+     * separates even and odd elements. */
     void (*pack_row)(float *out, const float *x, uint32_t n_in, enum dtype dtype);
-    /* y[r * y_stride + c] (+)= dot(x[r], w[c]) + bias[c] for r < n_rows, c < n_cols.
-     * x is packed, row r at x + r * x_stride; w is [n_cols, n_in] of dtype.  The order of a sum
-     * depends on n_in and dtype alone. */
+    /* Computes y[r * y_stride + c] (+)= dot(x[r], w[c]) + bias[c] for r < n_rows, c < n_cols.  x is
+     * packed, row r at x + r * x_stride; w is [n_cols, n_in] of dtype.  The order of a sum depends
+     * on n_in and dtype alone. */
     void (*linear_block)(const float *x, size_t x_stride, uint32_t n_rows, uint32_t n_in,
                          const void *w, enum dtype dtype, uint32_t n_cols, const float *bias,
                          float *y, size_t y_stride, bool accumulate);
-    /* The same with both inputs in bf16 and pairwise bf16 dot products summed in f32; NULL where
+    /* The same two with both inputs in bf16: pairwise bf16 dot products summed in f32.  NULL where
      * the instruction set has none. */
     void (*pack_row_bf16)(uint16_t *out, const float *x, uint32_t n_in);
     void (*linear_block_bf16)(const uint16_t *x, size_t x_stride, uint32_t n_rows, uint32_t n_in,
@@ -37,33 +38,33 @@ struct cpu_kernels {
                     bool accumulate);
     void (*gate_mul)(float *out, const float *gate, const float *up, uint32_t n,
                      enum gate_kind kind);
-    /* x[i] = cap * tanh(x[i] / cap); NaN stays NaN. */
+    /* Computes x[i] = cap * tanh(x[i] / cap); NaN stays NaN. */
     void (*soft_cap)(float *x, size_t n, float cap);
-    /* Scores of n_rows queries against one page: s[r][slot] = dot(q[r], k[.][slot]); s rows are
-     * PAGE_TOKENS long. k is [dim, PAGE_TOKENS]; scratch holds as many floats.  Slots not in use
-     * give numbers without meaning. */
+    /* Computes the scores of n_rows queries against one page: s[r][slot] = dot(q[r], k[.][slot]).
+     * Rows of s are PAGE_TOKENS long; k is [dim, PAGE_TOKENS], and scratch holds as many floats.
+     * Unused slots give meaningless numbers. */
     void (*page_scores)(float *s, const float *q, uint32_t n_rows, const void *k, enum dtype dtype,
                         uint32_t dim, float *scratch);
-    /* A copy of a page's keys, [dim, PAGE_TOKENS], each slot rotated by row rank[slot] of angles,
-     * [2][angle_stride(n_freqs)]: cos, sin. */
+    /* Writes a copy of a page's keys, [dim, PAGE_TOKENS], each slot rotated by row rank[slot] of
+     * angles.  A row of angles is [2][angle_stride(n_freqs)]: cos, sin. */
     void (*rotate_page)(float *out, const void *k, enum dtype dtype, uint32_t dim,
                         const uint32_t *rank, const float *angles, uint32_t n_freqs);
-    /* Online softmax of one row in base 2: s[0..n) becomes weights, max and sum are updated;
-     * returns the factor for what was accumulated before. */
+    /* Advances the online softmax of one row in base 2: s[0..n) becomes weights, max and sum are
+     * updated.  Returns the factor for what was accumulated before. */
     float (*softmax_update)(float *s, uint32_t n, float *max, float *sum);
-    /* o[r] = o[r] * factor[r] + sum over slots of s[r][slot] * v[slot]. */
+    /* Computes o[r] = o[r] * factor[r] + sum over slots of s[r][slot] * v[slot]. */
     void (*page_values)(float *o, const float *factor, const float *s, uint32_t n_rows,
                         const void *v, enum dtype dtype, uint32_t dim, uint32_t n_slots,
                         float *scratch);
-    /* One query token's share in the scores of a page's first n slots: score = decay * score + the
-     * sum over its heads, r < n_rows, in their order, of the probability of s[r][slot] (base 2)
-     * where softmax[r] is (max, sum). */
+    /* Adds one query token's attention to the scores of a page's first n slots: score = decay *
+     * score + sum of its probabilities.  The sum is over its heads, r < n_rows, in their order;
+     * s[r][slot] is in base 2 and softmax[r] is (max, sum). */
     void (*add_scores)(float *score, float decay, const float *s, const float *softmax,
                        uint32_t n_rows, uint32_t n);
-    /* log(sum of exp(x[i])); max is the largest of x. */
+    /* Returns log(sum of exp(x[i])); max is the largest of x. */
     float (*log_sum_exp)(const float *x, uint32_t n, float max);
-    /* rounds * fma_burst_size multiply-adds on registers alone, for measuring the peak rate;
-     * returns their sum so that they are not optimised away. */
+    /* Runs rounds * fma_burst_size multiply-adds on registers alone, to measure the peak rate.
+     * Returns their sum so that they are not optimised away. */
     float (*fma_burst)(uint64_t rounds);
     uint32_t fma_burst_size; /* multiply-adds of one round, counted per lane */
 };

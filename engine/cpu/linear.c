@@ -1,12 +1,12 @@
-/* linear.c - y = x W^T: the rows of x are packed once, weights stay as stored, and blocks of the
- * result are dealt to the workers.
+/* linear.c - y = x W^T: the rows of x are packed once, weights are used as stored, and blocks of
+ * the result are dealt to the workers.
  *
  *            weight rows (output features)
  *            | 48 | 48 | 48 | ...
  *   rows   --+----+----+----+--     A task is one block of columns for one block of rows, whose
  *   of x   --+----+----+----+--     share of x stays in a worker's second-level cache.
  *
- * Every output is one dot product over all of n_in in a fixed order, so a row's result never
+ * Every output is one dot product over all of n_in in a fixed order.  So a row's result never
  * depends on the other rows of the call. */
 #include "engine/cpu/backend.h"
 
@@ -18,7 +18,7 @@
 enum { COL_UNIT = 12, ROW_UNIT = 12, BLOCK_COLS = 48, MIN_BLOCK_ROWS = 48 };
 enum { PACKED_BLOCK_BYTES = 640 << 10, FEW_ROWS = 16, PACK_ROWS = 16 };
 
-/* A block of columns: of one part, n_cols from col on. */
+/* A block of columns of one part: n_cols from col on. */
 struct cut {
     uint32_t part, col, n_cols;
 };
@@ -89,7 +89,8 @@ static void linear_task(void *ctx, uint32_t task, uint32_t worker) {
     }
 }
 
-/* Rows of packed x that fit a second-level cache beside a block of weights. */
+/* Returns the rows of a block: as many packed rows of x as fit a second-level cache beside a block
+ * of weights, in blocks of equal size. */
 static uint32_t rows_of_block(const struct linear_job *job) {
     size_t fit = PACKED_BLOCK_BYTES / (job->x_stride * packed_size(job)),
            n_rows = job->args->n_rows;
@@ -98,10 +99,10 @@ static uint32_t rows_of_block(const struct linear_job *job) {
     return (uint32_t)round_up(div_up(n_rows, n_blocks), ROW_UNIT);
 }
 
-/* The next block when n_left columns are.  Few rows: each worker's share is one long stream of
- * weights, in pieces that shrink towards the end so that nobody waits long for the last one (guided
- * self-scheduling).  Many rows: whole cache lines of the result, so that no two workers write to
- * one. */
+/* Returns the columns of the next block when n_left are left.  With few rows, each worker's share
+ * is one long stream of weights.  Its blocks shrink towards the end, so that no worker waits long
+ * for the last one (guided self-scheduling).  With many rows, blocks are whole cache lines of the
+ * result, so that no two workers write to one line. */
 static uint32_t block_cols(const struct linear_job *job, uint32_t n_left) {
     if (job->args->n_rows > FEW_ROWS) return BLOCK_COLS;
     return (n_left / (2 * pool_size(job->cpu->pool)) / COL_UNIT + 1) * COL_UNIT;
@@ -131,7 +132,7 @@ static int run_parts(struct cpu_backend *cpu, const struct linear_args *args, ui
     struct linear_job job = {.cpu = cpu, .args = args, .parts = args->parts + first};
     job.dtype = job.parts[0].w->dtype;
     job.bf16 = cpu->bf16_products && job.dtype == DTYPE_BF16;
-    /* The rest of a cache line more, so that rows do not all begin in the same cache set. */
+    /* One more cache line, so that rows do not all begin in the same cache set. */
     job.x_stride = round_up(args->n_in, PACK_UNIT) + 64 / packed_size(&job);
     job.block_rows = rows_of_block(&job);
     int rc = cut_columns(&job, n, err);

@@ -13,7 +13,7 @@ struct cpu_measurement {
     struct cpu_backend *cpu;
     char *from, *to;
     size_t share;  /* bytes a thread copies or reads */
-    float *sums;   /* keeps what is computed alive */
+    float *sums;   /* keeps the compiler from removing the work */
 };
 
 static void copy_task(void *ctx, uint32_t task, uint32_t worker) {
@@ -22,7 +22,7 @@ static void copy_task(void *ctx, uint32_t task, uint32_t worker) {
     memcpy(m->to + task * m->share, m->from + task * m->share, m->share);
 }
 
-/* Sums that the compiler may keep apart, so that the reads are what takes time. */
+/* Reads a thread's share into many independent sums, so that the reads take the time. */
 static void read_task(void *ctx, uint32_t task, uint32_t worker) {
     (void)worker;
     struct cpu_measurement *m = ctx;
@@ -40,7 +40,7 @@ static void burst_task(void *ctx, uint32_t task, uint32_t worker) {
     m->sums[task] = m->cpu->kernels->fma_burst(BURST_ROUNDS);
 }
 
-/* The best of a few tries: interference only ever slows one down. */
+/* Returns the best of a few tries: interference only ever slows one down. */
 static double best_seconds(struct cpu_measurement *m, pool_fn fn) {
     double best = 1e30;
     for (int i = 0; i < N_TRIES; i++) {

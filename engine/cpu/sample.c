@@ -1,7 +1,9 @@
-/* sample.c - one token from one row of logits: penalties, temperature, top-k, min-p, top-p, draw.
+/* sample.c - samples one token from one row of logits: penalties, temperature, top-k, min-p, top-p,
+ * and the token at a uniform random number.
  *
- * Everything is linear in the vocabulary: top-k and top-p find their threshold by selection (a
- * partition that follows the side which holds it), not by sorting. */
+ * Everything is linear in the vocabulary: top-k and top-p find their threshold by selection, not by
+ * sorting.  Selection partitions the candidates again and again, each time the side that holds the
+ * threshold. */
 #include "engine/cpu/backend.h"
 
 #include <math.h>
@@ -22,7 +24,7 @@ struct sample_job {
     const struct sample_args *args;
 };
 
-/* The order of all filters and ties: higher logit first, then lower token. */
+/* Orders the candidates for all filters and ties: higher logit first, then lower token. */
 static bool before(const struct sample_candidate *a, const struct sample_candidate *b) {
     return a->value > b->value || (a->value == b->value && a->token < b->token);
 }
@@ -47,7 +49,7 @@ static uint32_t partition(struct sample_candidate *c, uint32_t n) {
     return store;
 }
 
-/* Brings the best k to the front. */
+/* Moves the best k to the front. */
 static void select_top_k(struct sample_candidate *c, uint32_t n, uint32_t k) {
     while (n > 1 && k > 0 && k < n) {
         uint32_t pivot = partition(c, n);
@@ -61,7 +63,7 @@ static void select_top_k(struct sample_candidate *c, uint32_t n, uint32_t k) {
     }
 }
 
-/* Brings the shortest run of best candidates whose weight reaches `mass` to the front; returns its
+/* Moves the shortest run of best candidates whose weight reaches `mass` to the front.  Returns its
  * length. */
 static uint32_t select_top_p(struct sample_candidate *c, uint32_t n, double mass) {
     uint32_t kept = 0;
@@ -107,8 +109,8 @@ static uint32_t arg_max(const float *x, uint32_t n) {
     return best;
 }
 
-/* Weights relative to the best logit, by token; candidates whose weight vanishes cannot be drawn
- * and are left out. */
+/* Computes every token's weight relative to the best logit, and collects the candidates.  A token
+ * whose weight vanishes cannot be sampled and is left out. */
 static uint32_t collect(struct sample_candidate *c, float *weights, const float *x, uint32_t n_vocab,
                         float max, float temperature) {
     uint32_t n = 0;
@@ -133,8 +135,8 @@ static double total_weight(const struct sample_candidate *c, uint32_t n) {
     return total;
 }
 
-/* The last of the kept candidates in the order of before(): it says for any token whether it is
- * kept. */
+/* Returns the last of the kept candidates in the order of before().  It tells of any token whether
+ * it is kept. */
 static struct sample_candidate worst_of(const struct sample_candidate *c, uint32_t n) {
     struct sample_candidate worst = c[0];
     for (uint32_t i = 1; i < n; i++)
@@ -142,8 +144,8 @@ static struct sample_candidate worst_of(const struct sample_candidate *c, uint32
     return worst;
 }
 
-/* Selection leaves the candidates in an order of its own; a draw must not depend on how they were
- * selected, so it walks the kept tokens by id. */
+/* Returns the kept token at which the running sum of weights exceeds `at`.  The sum runs in order
+ * of token id, so that it does not depend on the order in which selection left the candidates. */
 static uint32_t token_at(const float *x, const float *weights, uint32_t n_vocab,
                          const struct sample_candidate *worst, double at) {
     double sum = 0;
@@ -173,8 +175,8 @@ static uint32_t draw(const struct sample_row *row, const float *x, uint32_t n_vo
     return token_at(x, weights, n_vocab, &worst, row->uniform * total_weight(c, n));
 }
 
-/* The n_top best of the unmodified logits, by insertion: n_top is small.  Logits are
- * compared, not their log-probabilities, in which small differences are rounded away. */
+/* Reports the n_top best of the unmodified logits, by insertion, as n_top is small.  Compares
+ * logits, not their log-probabilities, in which small differences are rounded away. */
 static void report_top(struct sample_result *result, const float *logits, uint32_t n_vocab,
                        uint32_t n_top, float lse) {
     uint32_t n = 0;
@@ -195,7 +197,7 @@ static uint32_t rank_of(const float *logits, uint32_t n_vocab, uint32_t token) {
     return rank;
 }
 
-/* A row is usable when no logit is NaN or +inf and one is finite. */
+/* Returns whether a row is usable: no logit is NaN or +inf, and one is finite. */
 static bool row_valid(const float *logits, uint32_t n_vocab) {
     bool finite = false;
     for (uint32_t i = 0; i < n_vocab; i++) {
@@ -230,7 +232,7 @@ static void sample_task(void *ctx, uint32_t task, uint32_t worker) {
             memcpy(changed, logits, n_vocab * sizeof(float));
             apply_penalties(changed, row, n_vocab);
             x = changed;
-            result->invalid = !row_valid(x, n_vocab); /* every token banned */
+            result->invalid = !row_valid(x, n_vocab); /* every token is banned */
             if (result->invalid) return;
         }
         result->token = draw(row, x, n_vocab, candidates, weights);
@@ -241,7 +243,7 @@ static void sample_task(void *ctx, uint32_t task, uint32_t worker) {
     report_top(result, logits, n_vocab, min_u32(row->n_top, SAMPLE_MAX_TOP), lse);
 }
 
-/* Keeps the tokens for the next step, which may ask for them; see STEP_SAMPLED. */
+/* Keeps the sampled tokens for the next step, which may refer to them; see STEP_SAMPLED. */
 static int keep_sampled(struct cpu_backend *cpu, const struct sample_args *args, struct error *err) {
     if (!cpu->drew) cpu->n_sampled = 0;
     cpu->drew = true;

@@ -1,18 +1,18 @@
-/* select.c - which tokens the sparse layers of a sequence see, brought to where they see them
- * (OmniKV section 4; the contract is in engine/device/backend.h).
+/* select.c - chooses the tokens that the sparse layers of a sequence see, and fetches them into
+ * these layers' slots (OmniKV section 4; contract: engine/device/backend.h).
  *
  *   attention of the filter     raw scores of every page, (max, sum) of every head
- *   worth    a task is a page   max over heads of p, of each of its tokens
- *   choose   a sequence         the best; slots whose token is not among them get new ones
- *   fetch    a sparse layer     keys and values of these, from the store to their slots
+ *   score    a task is a page   max over heads of p, for each of its tokens
+ *   choose   a sequence         the best tokens; slots whose token is not chosen get new ones
+ *   fetch    a sparse layer     keys and values of new tokens, from the host pool to their slots
  *            of a sequence
  *
  *   slots     D A F C           chosen: A B C E
- *   leaving   x   x
- *   moves     B   E             free slots and new tokens, both ascending
+ *   freed     x   x
+ *   fetched   B   E             free slots and new tokens, both ascending
  *   slots     B A E C
  *
- * Every task has what it writes to itself, and none depends on how many workers there are. */
+ * Every task has its output to itself, and no result depends on how many workers there are. */
 #include "engine/cpu/tile.h"
 
 #include <assert.h>
@@ -30,10 +30,10 @@ struct move {
 struct select_job {
     struct cpu_backend *cpu;
     const struct select_args *args;
-    uint32_t n_layers;          /* sparse ones of the group */
-    const uint32_t *first_page; /* of score_inputs, */
-    float *worth;               /* [page][PAGE_TOKENS], its pages */
-    struct move *moves;         /* the same */
+    uint32_t n_layers;          /* sparse layers of the group */
+    const uint32_t *first_page; /* prefix sums of score_inputs */
+    float *worth;               /* token scores [page][PAGE_TOKENS], pages as in first_page */
+    struct move *moves;         /* [page][PAGE_TOKENS]: new tokens and their slots */
     struct selection *done;     /* [n_decode] */
 };
 
@@ -41,9 +41,10 @@ static const struct kv_select *select_of(const struct select_job *job, uint32_t 
     return job->cpu->step->seqs[seq].select;
 }
 
-/* --- What a candidate is worth. --- */
+/* --- Token scores of the candidates. --- */
 
-/* One head's probabilities p are among those that count; NaN is below everything. */
+/* Raises each token's score to one head's probability if that is larger; NaN is below
+ * everything. */
 static void keep_larger(float *worth, const float *p) {
     for (uint32_t i = 0; i < PAGE_TOKENS; i++) worth[i] = p[i] > worth[i] ? p[i] : worth[i];
 }
@@ -70,9 +71,9 @@ static void token_score_task(void *ctx, uint32_t page, uint32_t worker) {
     }
 }
 
-/* --- Who is chosen, and where the new ones go. --- */
+/* --- The choice of tokens, and the slots of new ones. --- */
 
-/* Where it says which token a slot holds. */
+/* Returns where the group's state holds the token number of a slot. */
 static uint32_t *token_in(const struct select_job *job, const struct kv_select *select,
                           uint32_t slot) {
     const struct kv_pool *kv = job->args->attn.kv;
@@ -81,7 +82,7 @@ static uint32_t *token_in(const struct select_job *job, const struct kv_select *
     return (uint32_t *)((char *)kv->base + page * kv->page_bytes) + slot % each;
 }
 
-/* Takes the token's bit, if it is there. */
+/* Clears the token's bit and returns whether it was set. */
 static bool take(uint64_t *chosen, uint32_t token) {
     const uint64_t bit = (uint64_t)1 << token % 64;
     const bool was = chosen[token / 64] & bit;
@@ -89,7 +90,8 @@ static bool take(uint64_t *chosen, uint32_t token) {
     return was;
 }
 
-/* Returns how many there are. */
+/* Assigns the newly chosen tokens to the slots whose tokens were not chosen again, both ascending.
+ * With select->fresh all slots count as free.  Returns how many moves there are. */
 static uint32_t plan_moves(const struct select_job *job, const struct kv_select *select,
                            uint64_t *chosen, struct move *moves) {
     uint32_t n_free = 0, n = 0;
@@ -124,7 +126,8 @@ static void choose_task(void *ctx, uint32_t seq, uint32_t worker) {
 
 /* --- Fetching. --- */
 
-/* plane: the layer's in the store. */
+/* Fetches one token of a sparse layer into slot `at` of a page.  Its source is the host pool, where
+ * `plane` is the host layer, or pages of the same pool. */
 static void fetch_token(const struct select_job *job, const struct kv_select *select,
                         uint32_t layer, uint32_t plane, uint32_t token, uint32_t page,
                         uint32_t at) {

@@ -1,13 +1,13 @@
 /* sparse.c - see sparse.h: the index of one layer, a task for each query head.
  *
- * Half a tile whose first slot is B, in group R, meets a diagonal o at the keys B + i - o, i < 64.
- * With c = o / 16 these lie in the groups R - c - 1 … R - c + 3, wherever o is among its sixteen
- * neighbours.  Hence a chosen diagonal marks distances c - 3 … c + 1, once for all halves.
+ * Half a tile begins at slot B, in group R.  It meets a diagonal o at the keys B + i - o, i < 64.
+ * With c = o / 16 these lie in the groups R - c - 1 … R - c + 3.  This holds for all sixteen o of
+ * the same c.  Hence a chosen diagonal marks distances c - 3 … c + 1, once for all halves.
  *
- * The published conversion works on the same 64 rows: there the diagonal o visits the window of 64
- * keys from B - o on, which lies in these groups: what it visits is visited here.  Beyond that
- * the conversion pushes windows to the right that would begin before key 0, and grows ranges by
- * whole blocks: what only that covers, no line asks for, and halves here may leave it out. */
+ * The published conversion works on the same 64 rows.  There the diagonal o visits the window of 64
+ * keys from B - o on.  The window lies in these groups, so it is visited here, too.  The conversion
+ * also shifts windows that would begin before key 0 to the right, and grows ranges by whole blocks.
+ * No line asks for what only this covers, so halves here may leave it out. */
 #include "engine/cpu/sparse.h"
 
 #include <inttypes.h>
@@ -24,7 +24,8 @@ enum { FIRST_GROUPS = (SPARSE_MIN_COLUMNS + SPARSE_GROUP - 1) / SPARSE_GROUP,
        TILE_GROUPS = SPARSE_TILE / SPARSE_GROUP,
        HALF_GROUPS = SPARSE_HALF / SPARSE_GROUP };
 
-/* A distance beyond the sequence's start can be marked, too. */
+/* Returns how many u64s a head's distances take.  A distance beyond the sequence's start can be
+ * marked, too. */
 static size_t distance_words_of(uint32_t n_slots) {
     return ((size_t)n_slots / SPARSE_GROUP + 2) / 64 + 1;
 }
@@ -69,14 +70,14 @@ const struct step_seq *sparse_seq(const struct step *step) {
     return NULL;
 }
 
-/* --- What half a tile visits. --- */
+/* --- The slots that half a tile visits. --- */
 
-/* The first n of a page's slots. */
+/* Returns the bitmap of the first n of a page's slots. */
 static uint64_t first_slots(uint32_t n) {
     return n < PAGE_TOKENS ? ((uint64_t)1 << n) - 1 : UINT64_MAX;
 }
 
-/* The slot behind a tile's last row. */
+/* Returns the slot behind a tile's last row. */
 static uint32_t tile_end(const struct sparse_index *index, uint32_t tile) {
     return index->first_slot + min_u32(index->n_rows, (tile + 1) * SPARSE_TILE);
 }
@@ -132,7 +133,7 @@ uint32_t sparse_visit(const struct sparse_index *index, uint32_t head, uint32_t 
 
 /* --- Building. --- */
 
-/* The distances at which any of the chosen diagonals can meet a group. */
+/* Marks the distances at which any of the chosen diagonals can meet a group. */
 static void mark_distances(const uint64_t *diagonals, uint32_t n_slots, uint64_t *distances) {
     for (uint32_t c = 0; c * SPARSE_GROUP < n_slots; c++) {
         const uint64_t chosen = diagonals[c / PAGE_GROUPS] >> c % PAGE_GROUPS * SPARSE_GROUP;
@@ -175,7 +176,7 @@ static void find_blocks(struct sparse_index *index, const struct lines_task *tas
     }
 }
 
-/* Pairs of the tiles before dense_from. */
+/* Counts the visited and the causal pairs of row and slot in the tiles before dense_from. */
 static void count_pairs(const struct sparse_index *index, uint32_t head, uint64_t *pages) {
     struct cpu_sparse_head *h = sparse_head_of(index, head);
     for (uint32_t half = 0; half * SPARSE_HALF < index->n_rows; half++) {
@@ -265,7 +266,7 @@ int cpu_attn_index(struct backend *be, const struct attn_index_args *args, struc
     for (uint32_t head = 0; head < args->n_heads; head++) {
         const struct cpu_sparse_head *h = sparse_head_of(index, head);
         index->totals.n_dense += h->kind != h->named;
-        if (args->density) /* without a sparse tile there is no choice */
+        if (args->density) /* 1 where all tiles are dense anyway */
             args->density[head] = h->causal ? (float)h->visited / (float)h->causal : 1;
     }
     index->totals.index_s += clock_seconds() - start;
@@ -287,7 +288,7 @@ enum attn_pattern_kind cpu_sparse_kind(const struct backend *be, uint32_t head) 
 uint32_t cpu_sparse_visited(const struct backend *be, uint32_t head, uint32_t half,
                             uint32_t *slots) {
     const struct cpu_backend *cpu = (const struct cpu_backend *)be;
-    uint64_t *pages = scratch_of(cpu, 0); /* as many as attn_index had room for */
+    uint64_t *pages = scratch_of(cpu, 0); /* attn_index has reserved enough */
     const uint32_t n_pages = sparse_visit(&cpu->sparse, head, half, pages);
     uint32_t n = 0;
     for (uint32_t slot = 0; slot < n_pages * PAGE_TOKENS; slot++) {

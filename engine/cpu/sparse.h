@@ -1,5 +1,5 @@
-/* sparse.h - which keys the heads of one layer visit: built by attn_index, followed by
- * attn_prefill (the contract is at the top of engine/device/backend.h).
+/* sparse.h - which keys the heads of one layer visit: built by attn_index, followed by attn_prefill
+ * (the contract is at the top of engine/device/backend.h).
  *
  *   lines        sparse_lines.c: attention of the last rows -> columns and diagonals, as bits
  *   distances    bit d: groups d before a half's first are visited; those of its tile's rows always
@@ -8,10 +8,10 @@
  *
  *   of (head, half)   pages  [ 0 ][ 1 ][ 2 ] …    64 bits each, one per slot: sparse_visit()
  *
- * A set of slots is a bitmap everywhere, so each is visited once whatever put it there.
+ * A set of slots is a bitmap everywhere, so a slot is visited once even if several rules chose it.
  *
  * Thread: engine; sparse_visit() from any worker.  Memory: as much as the largest index needs, from
- * reserve() on; pages of it that no head uses are never touched. */
+ * reserve() on.  Pages of it that no head uses are never touched. */
 #ifndef ENGINE_CPU_SPARSE_H
 #define ENGINE_CPU_SPARSE_H
 
@@ -22,17 +22,17 @@
 struct cpu_backend;
 
 struct cpu_sparse_head {
-    enum attn_pattern_kind named; /* by its pattern, */
-    enum attn_pattern_kind kind;  /* and dense, too, if it would visit too much */
+    enum attn_pattern_kind named; /* the kind of its pattern */
+    enum attn_pattern_kind kind;  /* the same, or dense if the pattern would visit too much */
     uint32_t n_first;             /* groups that every tile visits */
     uint64_t visited, causal;     /* pairs of row and slot, of the tiles before dense_from */
 };
 
 struct sparse_index {
     uint32_t max_rows, max_slots, max_heads; /* limits; 0: there is no index */
-    bool valid;                              /* the rest is */
+    bool valid;                              /* the fields below hold an index */
     uint32_t layer, n_heads, first_slot, n_rows, dense_from;
-    size_t distance_words, column_words, block_words; /* of a head, a head and a tile */
+    size_t distance_words, column_words, block_words; /* u64s of a head, a head and a tile */
     struct cpu_buffer heads;                              /* struct cpu_sparse_head [n_heads] */
     struct cpu_buffer distances, columns;                 /* u64 [n_heads][words] */
     struct cpu_buffer blocks;                             /* u64 [n_heads][n_tiles][words] */
@@ -63,20 +63,20 @@ static inline uint64_t *sparse_blocks(const struct sparse_index *index, uint32_t
 
 int sparse_reserve(struct cpu_backend *cpu, const struct step_limits *limits, struct error *err);
 void sparse_free(struct sparse_index *index);
-/* The sequence of the step that has a `sparse`, or NULL. */
+/* Returns the step's sequence that has a `sparse`, or NULL. */
 const struct step_seq *sparse_seq(const struct step *step);
-/* Does (head, tile) visit everything? */
+/* Returns whether (head, tile) visits every slot. */
 bool sparse_visits_all(const struct sparse_index *index, uint32_t head, uint32_t tile);
-/* Writes the slots that half a tile visits, page by page, and returns how many pages there are up
- * to its last row. */
+/* Writes the slots that half a tile visits, a bitmap for each page.  Returns how many pages there
+ * are up to the half's last row. */
 uint32_t sparse_visit(const struct sparse_index *index, uint32_t head, uint32_t half,
                       uint64_t *pages);
 
-/* For tests, here and of other backends: the slots that (head, half) visits by the last attn_index,
- * ascending; room for first_slot + n_rows of them.  Returns their number. */
+/* Writes the slots, ascending, that (head, half) visits by the last attn_index; for tests, of other
+ * backends, too.  There is space for first_slot + n_rows of them.  Returns their number. */
 uint32_t cpu_sparse_visited(const struct backend *be, uint32_t head, uint32_t half,
                             uint32_t *slots);
-/* The head's kind after the rule about density. */
+/* Returns the head's kind after the rule about density. */
 enum attn_pattern_kind cpu_sparse_kind(const struct backend *be, uint32_t head);
 
 #endif

@@ -5,7 +5,7 @@
  *                                                 probabilities, to their column and diagonal
  *
  * Nothing of the size of rows x keys is kept.  A sum takes its terms in the order of the rows,
- * whoever computes it: the bits of a score depend on nothing but queries and keys. */
+ * whichever worker computes it.  So the bits of a score depend on nothing but queries and keys. */
 #include "engine/cpu/sparse_lines.h"
 
 #include <math.h>
@@ -14,7 +14,8 @@
 #include "engine/base/sizes.h"
 #include "engine/cpu/tile.h"
 
-/* Columns and diagonals, or means: whichever is more. */
+/* Returns how many floats columns and diagonals share with mean keys: the larger of the two
+ * needs. */
 static size_t shared_floats(uint32_t n_pages, uint32_t dim) {
     const uint32_t each = dim > 2 * PAGE_TOKENS ? dim : 2 * PAGE_TOKENS;
     return (size_t)n_pages * each;
@@ -41,7 +42,7 @@ struct lines_workspace lines_workspace_layout(void *scratch, uint32_t n_slots, u
     return room;
 }
 
-/* --- The k largest: the k-th of whole numbers that sort as floats do, byte by byte. --- */
+/* --- The k largest: finds the k-th of integers that sort as floats do, byte by byte. --- */
 
 static uint32_t key_of(float x) {
     uint32_t bits;
@@ -50,8 +51,8 @@ static uint32_t key_of(float x) {
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-/* Of the keys that begin with the bits of `key` above `shift` + 8, the byte at `shift` that the
- * k-th largest has; k becomes its rank among those that have it, too. */
+/* Returns the byte at `shift` of the k-th largest key.  Counts only keys that agree with `key` from
+ * bit `shift` + 8 upward.  k becomes the rank among those that have this byte, too. */
 static uint32_t byte_of_kth(const float *scores, uint32_t n, uint32_t key, int shift, uint32_t *k) {
     uint32_t count[256] = {0};
     for (uint32_t i = 0; i < n; i++) {
@@ -80,7 +81,7 @@ void lines_select(const float *scores, uint32_t n, uint32_t k, uint64_t *bits) {
 
 /* --- Columns and diagonals. --- */
 
-/* The rows that are asked, as a tile of one query head. */
+/* Returns the last rows, whose attention scores the lines, as a tile of one query head. */
 static struct tile asked_rows(const struct lines_task *task) {
     const uint32_t n = min_u32(SPARSE_QUERIES, task->sparse->n_rows),
                    group = task->args->n_heads / task->args->kv->n_kv_heads;
@@ -112,12 +113,13 @@ static void sum_rows(const struct lines_task *task, const struct tile *t) {
     }
 }
 
-/* The probabilities of a row's first n slots of a page, to their lines. */
+/* Adds the probabilities of a row's first n slots of a page to their columns and diagonals. */
 static void add_to_lines(const struct lines_task *task, const struct tile *t, uint32_t row,
                          uint32_t page, uint32_t n) {
     float p[PAGE_TOKENS] = {0};
     float *columns = task->room.first + (size_t)page * PAGE_TOKENS;
-    const uint32_t distance = t->first_visible - 1 + row - page * PAGE_TOKENS; /* of its first */
+    const uint32_t distance = t->first_visible - 1 + row - page * PAGE_TOKENS; /* its first
+                                                                                * slot's */
     t->kernels->add_scores(p, 1.0f, task->room.scores + row * PAGE_TOKENS,
                            task->room.softmax + 2 * row, 1, n);
     for (uint32_t i = 0; i < n; i++) columns[i] += p[i];
@@ -142,7 +144,7 @@ static void score_lines(const struct lines_task *task) {
     }
 }
 
-/* h of attn_sparse.synthetic. */
+/* Returns h of attn_sparse.synthetic. */
 static float synthetic_share(const struct lines_task *task, uint32_t x) {
     uint32_t v = x * 0x9e3779b9u + task->head * 0x85ebca6bu + task->sparse->synthetic;
     v ^= v >> 16;
@@ -160,7 +162,7 @@ static void score_synthetic_lines(const struct lines_task *task, uint32_t p2) {
     }
 }
 
-/* The best k, and among them the first n_always. */
+/* Selects the best k, and always the first n_always among them. */
 static void select_lines(float *scores, uint32_t n, uint32_t k, uint32_t n_always,
                          uint64_t *bits) {
     for (uint32_t i = 0; i < min_u32(n, n_always); i++) scores[i] = INFINITY;

@@ -2,11 +2,11 @@
  *
  *   ticket   n_tasks (high 32 bits) | next task (low 32 bits)
  *
- * A call stores a new ticket; whoever adds one to it owns the task number that it read, the caller
- * included. The call is over when every *task* is done: a worker that the system did not schedule
- * in time is not waited for.  Such a latecomer draws a number past the end, or a task of the next
- * call, which is as good: fn and ctx are only read by the holder of an unfinished task, and only
- * written when there is none. */
+ * A call stores a new ticket.  A thread, the caller included, adds one to it and owns the task
+ * number that it read.  The call is over when every *task* is done: a worker that the system did
+ * not schedule in time is not waited for.  Such a latecomer gets a number past the end, or a task
+ * of the next call, which is as good. fn and ctx are only read by the holder of an unfinished task,
+ * and only written when there is none. */
 #include "engine/cpu/threads.h"
 
 #include <pthread.h>
@@ -31,7 +31,7 @@ struct pool {
     struct worker *workers; /* [n_threads - 1] */
     pthread_mutex_t lock;
     pthread_cond_t work, done;
-    atomic_uint epoch; /* counts calls: what sleeping workers wait for */
+    atomic_uint epoch; /* counts calls; sleeping workers wait for it to change */
     atomic_uint n_done, n_sleeping;
     atomic_bool stop, caller_waits;
     _Atomic uint64_t ticket;
@@ -45,7 +45,7 @@ static void spin_pause(void) {
 #endif
 }
 
-/* The last task of a call wakes the caller if it fell asleep. */
+/* Counts a task as done; the last task of a call wakes the caller if it fell asleep. */
 static void finish_task(struct pool *pool, uint32_t n_tasks) {
     if (atomic_fetch_add(&pool->n_done, 1) + 1 != n_tasks || !atomic_load(&pool->caller_waits))
         return;

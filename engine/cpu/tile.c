@@ -74,14 +74,14 @@ void tile_load_queries(const struct attn_args *args, const struct tile *t, uint3
     }
 }
 
-/* A copy of a page's keys, each rotated by its rank. */
+/* Writes a copy of a page's keys, each rotated by its rank. */
 static void rotated_keys(const struct tile *t, float *out, const struct page_rows *keys,
                          uint32_t page) {
     const struct kv_pool *kv = t->kv;
     const struct kv_page_state *state = page_state(kv, t->view->pages[page], t->kv_head);
     const uint32_t n = slots_of_page(t->view->n_slots, page);
     uint32_t rank[PAGE_TOKENS];
-    /* A slot not in use may hold anything; its rank must still be one of the table's. */
+    /* An unused slot may hold anything, but its rank must still be in the table. */
     for (uint32_t i = 0; i < PAGE_TOKENS; i++) rank[i] = i < n ? state->rank[i] : 0;
     t->kernels->rotate_page(out, keys->data, keys->dtype, kv->head_dim, rank,
                             t->angles->table.data, t->angles->n_freqs);
@@ -95,7 +95,7 @@ void tile_scores(const struct tile *t, float *scores, const float *q, uint32_t p
         keys = (struct page_rows){room, DTYPE_F32};
     }
     t->kernels->page_scores(scores, q, t->n_rows, keys.data, keys.dtype, t->kv->head_dim, room);
-    if (t->softcap > 0) /* scores are in base 2, and so is what they tend to */
+    if (t->softcap > 0) /* scores are in base 2, and so is the cap */
         t->kernels->soft_cap(scores, (size_t)t->n_rows * PAGE_TOKENS,
                              (float)(t->softcap * LOG2_E));
 }

@@ -16,14 +16,14 @@ struct tile {
     const struct cpu_kernels *kernels;
     const struct kv_pool *kv;
     const struct kv_view *view;
-    const struct rank_angles *angles; /* NULL: keys lie in their pages rotated */
+    const struct rank_angles *angles; /* NULL: the pages hold rotated keys */
     uint32_t kv_head, first_head, group, n_rows;
     uint32_t first_visible; /* slots that the first token sees; each later token sees one more */
-    uint32_t window;        /* of these only the newest so many; 0: all */
+    uint32_t window;        /* a token sees only the newest `window` of these; 0: all */
     float softcap;          /* of scores, as in attn_args */
 };
 
-/* Tokens of a tile, when that many are left. */
+/* Returns how many tokens a tile has, if the sequence has that many left. */
 static inline uint32_t tile_tokens(uint32_t group) {
     return group < TILE_ROWS ? TILE_ROWS / group : 1;
 }
@@ -32,25 +32,25 @@ static inline uint32_t tile_last_visible(const struct tile *t) {
     return t->first_visible + (t->n_rows - 1) / t->group;
 }
 
-/* The first slot that a token sees which has `visible` of them. */
+/* Returns the first slot in the window of a token that has `visible` slots up to its own. */
 static inline uint32_t tile_first_slot(const struct tile *t, uint32_t visible) {
     return t->window > 0 && visible > t->window ? visible - t->window : 0;
 }
 
-/* How many slots of a page the first `visible` of the whole list are. */
+/* Returns how many of the list's first `visible` slots are in a page. */
 static inline uint32_t slots_of_page(uint32_t visible, uint32_t page) {
     const uint32_t base = page * PAGE_TOKENS;
     if (visible <= base) return 0;
     return visible - base < PAGE_TOKENS ? visible - base : PAGE_TOKENS;
 }
 
-/* A KV head's keys in a page, or with head + n_kv_heads its values. */
+/* Returns a KV head's keys in a page, or its values for head + n_kv_heads. */
 static inline char *page_of_head(const struct kv_pool *kv, uint32_t page, uint32_t head) {
     const size_t head_bytes = (size_t)PAGE_TOKENS * kv->head_dim * dtype_size(kv->dtype);
     return (char *)kv->base + page * kv->page_bytes + head * head_bytes;
 }
 
-/* The scales of its slots' rows, where pages are of DTYPE_FP8. */
+/* Returns the scales of a head's rows in a page of DTYPE_FP8, one for each slot. */
 static inline uint8_t *page_scales(const struct kv_pool *kv, uint32_t page, uint32_t head) {
     return (uint8_t *)kv->base + page * kv->page_bytes + kv_elements_bytes(kv) +
            (size_t)head * PAGE_TOKENS;
@@ -67,25 +67,27 @@ struct page_rows {
     enum dtype dtype;
 };
 
-/* Where they lie, or of DTYPE_FP8 a copy in `room`, PAGE_TOKENS * head_dim floats. */
+/* Returns the rows in place, or for DTYPE_FP8 a dequantised copy in `room`, PAGE_TOKENS * head_dim
+ * floats. */
 struct page_rows page_rows(const struct cpu_kernels *kernels, const struct kv_pool *kv,
                            uint32_t page, uint32_t head, float *room);
 
-/* Copies n elements, each `stride` of them behind the one before. */
+/* Writes n elements; the two strides count elements. */
 void copy_elements(char *to, uint32_t to_stride, const char *from, uint32_t from_stride, uint32_t n,
                    enum dtype dtype);
-/* Copies a token's key and value for one KV head from slot to slot of two pages. */
+/* Writes a token's key and value for one KV head from a slot of one page to a slot of another. */
 void copy_token(const struct kv_pool *kv, uint32_t kv_head, uint32_t to_page, uint32_t to_at,
                 uint32_t from_page, uint32_t from_at);
 
-/* Whom a task belongs to: first_task [n + 1] are prefix sums of everybody's tasks. */
+/* Returns the index of the task's owner, such as a sequence.  first_task [n + 1] holds the prefix
+ * sums of the owners' numbers of tasks. */
 uint32_t task_owner(const uint32_t *first_task, uint32_t n, uint32_t task);
 
-/* Copies the tile's queries, the first being of row first_row of the step, scaled so that the
- * softmax can work in base 2. */
+/* Loads the tile's queries, scaled so that the softmax can work in base 2.  The first one is in row
+ * first_row of the step. */
 void tile_load_queries(const struct attn_args *args, const struct tile *t, uint32_t first_row,
                        float *q);
-/* scores[row][slot] of a page; room for PAGE_TOKENS * head_dim floats is overwritten. */
+/* Computes scores[row][slot] of a page.  Overwrites `room`, PAGE_TOKENS * head_dim floats. */
 void tile_scores(const struct tile *t, float *scores, const float *q, uint32_t page, float *room);
 
 #endif

@@ -47,8 +47,8 @@ static inline vecf vec_from_bf16(vech h) {
     return (vecf)(__builtin_convertvector(h, vecu) << 16);
 }
 
-/* Shifting the exponent and multiplying by 2^112 handles normals and subnormals alike; inf and NaN
- * keep a full exponent by the select. */
+/* Converts f16 to f32.  Shifting the exponent and multiplying by 2^112 handles normals and
+ * subnormals alike; the mask gives inf and NaN a full exponent. */
 static inline vecf vec_from_f16(vech h) {
     vecu x = __builtin_convertvector(h, vecu);
     vecu magnitude = (x & 0x7fffu) << 13;
@@ -58,7 +58,8 @@ static inline vecf vec_from_f16(vech h) {
     return (vecf)(bits | ((x & 0x8000u) << 16));
 }
 
-/* e4m3, see fp8.h.  As a subnormal f32 a code is 2^-120 times its value: subnormal codes, too. */
+/* Converts e4m3 codes (fp8.h) to f32.  The bits of a code, shifted into an f32, give 2^-120 times
+ * its value; this holds for subnormal codes, too. */
 static inline vecf vec_from_e4m3(vecb codes) {
     vecu x = __builtin_convertvector(codes, vecu), magnitude = x & 0x7fu;
     vecf value = (vecf)(magnitude << 20) * 0x1p120f;
@@ -73,7 +74,7 @@ static inline vecf vec_load_as(const void *p, size_t index, enum dtype dtype) {
     return dtype == DTYPE_BF16 ? vec_from_bf16(h) : vec_from_f16(h);
 }
 
-/* The last n < LANES elements of a row; the other lanes are zero. */
+/* Loads the last n < LANES elements of a row; the other lanes are zero. */
 static inline vecf vec_load_tail(const void *p, size_t index, uint32_t n, enum dtype dtype) {
     char padded[LANES * 4] = {0};
     size_t size = dtype_size(dtype);
@@ -81,7 +82,7 @@ static inline vecf vec_load_tail(const void *p, size_t index, uint32_t n, enum d
     return vec_load_as(padded, 0, dtype);
 }
 
-/* Sums of halves, then quarters, ...: the order that vec_reduce() keeps for each of its sums. */
+/* Adds halves, then quarters, ...: vec_reduce() uses the same order for each of its sums. */
 static inline float vec_sum(vecf v) {
     float a[LANES];
     vec_store(a, v);
@@ -91,8 +92,8 @@ static inline float vec_sum(vecf v) {
     return a[0];
 }
 
-/* Two registers, each halved and added in groups of `half` lanes: a's sums land in the lanes
- * without that bit, b's in those with it. */
+/* Adds the halves of each group of lanes in two registers.  Sums of a are in the lanes without bit
+ * `half`, those of b in the lanes with it. */
 static inline __attribute__((always_inline)) vecf vec_fold(vecf a, vecf b, int half) {
     veci low, high;
     for (int lane = 0; lane < LANES; lane++) {
@@ -108,7 +109,7 @@ static inline __attribute__((always_inline)) void vec_fold_all(vecf *t, int half
     for (int i = 0; i < half; i++) t[i] = vec_fold(t[i], t[i + half], half);
 }
 
-/* LANES sums at once: lane i of the result is vec_sum(m[i]), to the bit. */
+/* Returns LANES sums at once: lane i is vec_sum(m[i]), bit for bit. */
 static inline __attribute__((always_inline)) vecf vec_reduce(const vecf *m) {
     vecf t[LANES];
 #pragma GCC unroll 16
@@ -137,7 +138,7 @@ static inline __attribute__((always_inline)) void vec_exchange(vecf *m, int half
     }
 }
 
-/* LANES registers become their columns. */
+/* Transposes LANES registers, as rows of a square matrix. */
 static inline __attribute__((always_inline)) void vec_transpose(vecf *m) {
     vec_exchange(m, 8);
     vec_exchange(m, 4);
@@ -145,8 +146,8 @@ static inline __attribute__((always_inline)) void vec_transpose(vecf *m) {
     vec_exchange(m, 1);
 }
 
-/* 2^x for x <= 0 (and small positive x); below -126 it is 0.  Degree-6 polynomial on [-0.5, 0.5],
- * relative error below 2e-7. */
+/* Returns 2^x for x <= 0 (and small positive x), and 0 below -126.  A polynomial of degree 6 on
+ * [-0.5, 0.5] has a relative error below 2e-7. */
 static inline vecf vec_exp2(vecf x) {
     veci underflow = x < -126.0f;
     x = (vecf)((veci)x & ~underflow);
@@ -177,7 +178,7 @@ static inline float bf16_to_f32(uint16_t h) {
     return f;
 }
 
-/* Round to nearest even; NaN stays NaN. */
+/* Rounds to nearest even; NaN stays NaN. */
 static inline uint16_t f32_to_bf16(float f) {
     uint32_t bits;
     memcpy(&bits, &f, sizeof(bits));

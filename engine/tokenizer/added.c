@@ -48,8 +48,8 @@ void added_index(struct added_set *set) {
     set->first[256] = i;
 }
 
-/* The first of tokens[low] to tokens[high] whose byte at depth is at least value.  All have that
- * byte. */
+/* Returns the first of tokens[low] to tokens[high] whose byte at `depth` is at least `value`.  All
+ * of them have that byte. */
 static size_t lower_bound(const struct added_set *set, size_t low, size_t high, size_t depth,
                           unsigned value) {
     while (low < high) {
@@ -63,14 +63,14 @@ static size_t lower_bound(const struct added_set *set, size_t low, size_t high, 
     return low;
 }
 
-/* The longest token that the text begins with, or NULL. */
+/* Returns the longest token that the text begins with, or NULL. */
 static const struct added_token *longest_at(const struct added_set *set, const char *text,
                                             size_t n) {
     const unsigned lead = (unsigned char)text[0];
     size_t low = set->first[lead], high = set->first[lead + 1];
     const struct added_token *longest = NULL;
     for (size_t depth = 1; low < high; depth++) {
-        /* Those that end here sort before those that go on. */
+        /* Tokens that end here sort before longer ones. */
         while (low < high && set->tokens[low].n == depth) longest = &set->tokens[low++];
         if (depth == n) break;
         const unsigned byte = (unsigned char)text[depth];
@@ -103,8 +103,7 @@ void added_next(const struct added_set *set, const char *text, size_t n,
         }
         match->begin =
             token->lstrip && at > match->taken ? skip_space_back(text, at, match->taken) : at;
-        /* What is taken beyond this token is space that an earlier one stripped: skip it in one go.
-         */
+        /* Space beyond this token that an earlier one has stripped is skipped in one go. */
         match->end =
             !token->rstrip ? end : skip_space(text, end > match->taken ? end : match->taken, n);
         match->next = end;

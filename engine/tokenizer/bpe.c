@@ -1,14 +1,13 @@
 /* bpe.c - byte pair encoding: the pair of lowest rank merges first, leftmost on a tie.
  *
- * Few symbols (nearly always) are scanned for the lowest rank.  Many keep the candidates in a heap
- * over a linked list of symbols, so that whatever is merged at once costs n log n:
+ * Few symbols (nearly always) are scanned for the lowest rank.  The candidates of many symbols are
+ * in a heap, over a linked list of symbols.  So merging n symbols at once costs n log n:
  *
  *   nodes       [id|prev|next] [id|prev|next] ...      next of the last: NONE
- *   candidates  every adjacent pair that merges, by its left node; stale ones go when they surface
- *   batches     candidates of one rank from left to right, as they mostly come; the heap holds
- *               these
+ *   candidates  every adjacent pair that merges, by its left node; stale ones are dropped on top
+ *   batches     candidates of one rank from left to right, as they mostly come; the heap's elements
  *
- * so that a run of one letter, whose candidates have few ranks, keeps a heap of few batches.
+ * So a run of one letter, whose candidates have few ranks, has a heap of few batches.
  *
  * Thread: any; what changes is in the caller's scratch.  Memory: the merge table, the scratch. */
 #include <stdlib.h>
@@ -17,7 +16,7 @@
 #include "engine/base/error.h"
 #include "engine/tokenizer/internal.h"
 
-enum { SIEVE_BITS = 8 }; /* for each slot: a megabyte of them stands for a table of sixteen */
+enum { SIEVE_BITS = 8 }; /* for each slot: a sieve of one megabyte for a table of sixteen */
 
 static const uint64_t EMPTY_PAIR = UINT64_MAX;
 static const uint32_t NONE = UINT32_MAX, TAKEN = UINT32_MAX - 1;
@@ -31,7 +30,7 @@ static uint64_t pair_hash(uint64_t pair) {
     return hash ^ hash >> 32;
 }
 
-/* A pair's bit of the sieve: of other bits of its hash than the slot, beneath. */
+/* Returns a pair's bit of the sieve, from higher bits of its hash than those of its slot. */
 static size_t sieve_bit(const struct bpe *bpe, uint64_t hash) {
     return (size_t)(hash >> 28) & (SIEVE_BITS * (bpe->mask + 1) - 1);
 }
@@ -78,8 +77,8 @@ static const struct merge *find_merge(const struct bpe *bpe, uint32_t left, uint
 
 enum { N_BLOCK = 16, N_BLOCKS = BPE_FEW / N_BLOCK, NO_KEY = INT32_MAX };
 
-/* A few symbols, each in the place it began with: what a merge makes takes the left one's.  The
- * lowest key of a block is kept, since a merge changes keys in one block, seldom in two. */
+/* A few symbols, each in the place it began with; a merged symbol takes the place of its left half.
+ * The lowest key of each block is stored, as a merge changes keys in one block, seldom in more. */
 struct few {
     int32_t keys[BPE_FEW]; /* rank * BPE_FEW + place of a pair that merges: leftmost on a tie */
     int32_t lowest[N_BLOCKS];
@@ -163,7 +162,7 @@ struct queue {
     size_t n;
     struct merge_candidate *candidates;
     uint32_t n_candidates;
-    uint32_t last[N_RECENT], rank[N_RECENT]; /* the batches that lately grew, by rank */
+    uint32_t last[N_RECENT], rank[N_RECENT]; /* of batches that lately grew, by rank */
 };
 
 static int heap_push(struct queue *queue, struct merge_batch batch) {
@@ -233,8 +232,8 @@ static uint64_t queue_pop(struct queue *queue) {
     return top.key;
 }
 
-/* The merge of a node and the one after it, or NULL.  A merged node's right half has left the list:
- * its id says so. */
+/* Returns the merge of a node and the one after it, or NULL.  The right half of a merged node has
+ * left the list; its id is NO_TOKEN. */
 static const struct merge *merge_at(const struct bpe *bpe, const struct node *nodes,
                                     uint32_t left) {
     if (left == NONE || nodes[left].id == NO_TOKEN || nodes[left].next == NONE) return NULL;
@@ -256,7 +255,7 @@ static void merge_node(struct node *nodes, uint32_t left, uint32_t id) {
     right->id = NO_TOKEN;
 }
 
-/* Room for n nodes and 3n candidates: n - 1 pairs at first, and two for each merge. */
+/* Reserves n nodes and 3n candidates: n - 1 pairs at first, and two for each merge. */
 static int reserve(struct bpe_scratch *scratch, size_t n) {
     const size_t size = n * (sizeof(struct node) + 3 * sizeof(struct merge_candidate));
     if (size <= scratch->size) return 0;
@@ -272,7 +271,7 @@ static int merge_all(const struct bpe *bpe, struct queue *queue, struct node *no
         const uint64_t top = queue_pop(queue);
         const uint32_t left = (uint32_t)top;
         const struct merge *merge = merge_at(bpe, nodes, left);
-        /* Another pair has come in the place of a stale candidate's. */
+        /* A stale candidate: its node now has another pair, or none. */
         if (!merge || merge->rank != top >> 32) continue;
         merge_node(nodes, left, merge->id);
         if (push_pair(bpe, queue, nodes, nodes[left].prev)) return ERR_NOMEM;

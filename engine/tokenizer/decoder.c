@@ -2,10 +2,10 @@
  *
  *   Replace, Strip, Metaspace   change a token
  *   ByteFallback                makes a token <0xE2> a byte; ByteLevel makes all tokens bytes
- *   Fuse                        ends what a token is by itself
- *   Strip                       after it takes the character that the whole text begins with
+ *   Fuse                        ends the steps that see a token by itself
+ *   Strip                       after Fuse or ByteLevel: removes a character at the text's beginning
  *
- * Any other order is refused.  What runs of bytes become is detokenize.c's part.
+ * Any other order is refused.  detokenize.c decides what runs of bytes become.
  *
  * Thread: immutable once parsed.  Memory: steps own their pattern and content. */
 #include <stdlib.h>
@@ -60,7 +60,7 @@ static int parse_strip(struct text_decoder *decoder, const json_t *component, st
         step->most = start;
         return text_append(&step->content, content, n);
     }
-    /* A stream knows that its text has begun, and no more. */
+    /* A stream knows only whether its text has begun. */
     if (start > 1 || decoder->strip.n > 0 || decoder->first_counts)
         return refuse(err, "after Fuse or ByteLevel, of more than one character, the decoder",
                       "Strip");
@@ -148,7 +148,7 @@ static int hex_digit(char c) {
     return at ? (int)((at - DIGITS) % 16) : -1;
 }
 
-/* The byte that a token <0x00> to <0xFF> is, or -1. */
+/* Returns the byte that a token <0x00> to <0xFF> stands for, or -1. */
 static int fallback_byte(const struct text *token) {
     if (token->n != 6 || memcmp(token->data, "<0x", 3) != 0 || token->data[5] != '>') return -1;
     const int high = hex_digit(token->data[3]), low = hex_digit(token->data[4]);

@@ -1,20 +1,22 @@
 /* detokenize.c - ids to text.  Tokens are bytes and may cut characters in two; text is whole
  * characters.
  *
- * What is not UTF-8 becomes U+FFFD, one for each maximal part of a character that something else
- * interrupts (Unicode 3.9, and Rust's from_utf8_lossy, which the reference library uses):
+ * An invalid sequence becomes U+FFFD, one for each maximal part of a character that something else
+ * interrupts.  The rule is Unicode 3.9's, and that of Rust's from_utf8_lossy, which the reference
+ * library uses:
  *
  *   E2 82 | AC       E2 82 waits, AC completes it: one character
  *   E2 82 | 41       E2 82 can no longer become a character: U+FFFD, then A
  *
- * That is ByteLevel.  Under byte fallback a run of byte tokens is text as a whole or not at all: if
+ * This is ByteLevel.  Under byte fallback a run of byte tokens is text as a whole or not at all: if
  * it is not UTF-8, each of its bytes becomes U+FFFD.  So a run waits for its end:
  *
  *   E2 82 AC E2 | A     five replacements, then A
  *
- * but not for ever: a model that writes a language in bytes must be heard before it ends.  Of a run
- * longer than DETOKENIZER_RUN the whole characters so far are shown, and stay if the rest is not
- * UTF-8.  There alone decoding differs from the reference library's.
+ * It does not wait for ever: a client must see the text of a model that writes a language in bytes
+ * before the run ends.  Once a run has DETOKENIZER_RUN bytes, its whole characters so far are
+ * shown.  They stay shown if the rest is not UTF-8; only then does decoding differ from the
+ * reference library's.
  *
  * The whole decode pushes its ids through the streaming one, so the two cannot differ.
  *
@@ -33,8 +35,8 @@ static size_t expected_length(unsigned char lead) {
     return lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
 }
 
-/* Whether byte can follow the n_pending bytes of a character.  The second byte's range depends on
- * the first: no overlong forms, no surrogates, nothing above U+10FFFF. */
+/* Returns whether byte can follow the n_pending bytes of a character.  The second byte's range
+ * depends on the first: no overlong forms, no surrogates, nothing above U+10FFFF. */
 static bool continues(const struct detokenizer *d, unsigned char byte) {
     const unsigned char lead = d->pending[0];
     unsigned char low = 0x80, high = 0xBF;
@@ -47,7 +49,7 @@ static bool continues(const struct detokenizer *d, unsigned char byte) {
     return byte >= low && byte <= high;
 }
 
-/* Where text goes. */
+/* The buffer that text is written to. */
 struct sink {
     char *buffer;
     size_t n, capacity;
@@ -74,8 +76,8 @@ static void replace(struct detokenizer *d, const struct tokenizer *tokenizer, st
     for (size_t i = 0; i < times; i++) emit(d, tokenizer, sink, REPLACEMENT, sizeof(REPLACEMENT));
 }
 
-/* Takes one byte and writes what it completes: a character, or up to two replacements (one for what
- * waited, one for the byte itself). */
+/* Takes one byte and writes what it completes: a character, or up to two replacements.  One
+ * replaces pending bytes, one the byte itself. */
 static void push_byte(struct detokenizer *d, const struct tokenizer *tokenizer, struct sink *sink,
                       unsigned char byte) {
     if (d->n_pending > 0 && !continues(d, byte)) {
@@ -92,7 +94,7 @@ static void push_byte(struct detokenizer *d, const struct tokenizer *tokenizer, 
     d->n_pending = 0;
 }
 
-/* The bytes of the whole characters that the run begins with. */
+/* Returns how many bytes the whole characters at the beginning of the run have. */
 static size_t whole_characters(const struct detokenizer *d) {
     size_t whole = 0;
     while (whole < d->n_pending) {
@@ -187,8 +189,8 @@ int tokenizer_decode(const struct tokenizer *tokenizer, const uint32_t *ids, siz
     for (size_t i = 0; i < n; i++) {
         if (tokenizer_token_bytes(tokenizer, ids[i], &n_token)) n_bytes += n_token;
     }
-    /* Each byte becomes at most one replacement; one more ends a waiting character, one byte the
-     * text. */
+    /* Each byte becomes at most one replacement; one more ends an unfinished character.  One byte
+     * ends the text. */
     const size_t capacity = sizeof(REPLACEMENT) * (n_bytes + 1);
     char *text = malloc(capacity + 1);
     if (!text) return error_set(err, ERR_NOMEM, "tokenizer: no memory to decode %zu ids", n);

@@ -32,7 +32,7 @@ static int check_bound(const struct encoding *e, size_t n_more) {
     return error_set(e->err, ERR_TOO_LONG, "the text has more than %zu tokens", e->max_ids);
 }
 
-/* Counts n ids in that have been written behind the list's last. */
+/* Extends the list by n ids that have been written behind its last. */
 static int extend(struct encoding *e, size_t n) {
     const int rc = check_bound(e, n);
     if (rc == 0) e->out->n += n;
@@ -45,13 +45,13 @@ static int append(struct encoding *e, const uint32_t *ids, size_t n) {
     return extend(e, n);
 }
 
-/* Encodes a piece, or what its cuts leave of it. */
+/* Encodes a piece, or a part of it between two cuts. */
 static int encode_word(struct encoding *e, const char *word, size_t n) {
     const struct tokenizer *tokenizer = e->tokenizer;
     const uint32_t whole = words_find(&tokenizer->words, word, n);
     if (whole != NO_TOKEN) return append(e, &whole, 1);
-    /* Merging may take fifty bytes a byte, so a word that is too long whatever it merges to is not
-     * begun. */
+    /* Merging may take fifty bytes of memory a byte.  So a word is not begun if it exceeds the
+     * bound whatever it merges to. */
     int rc = tokenizer->longest > 0 ? check_bound(e, n / tokenizer->longest) : 0;
     if (rc) return rc;
     if (token_list_reserve(e->out, n)) return ERR_NOMEM;
@@ -73,7 +73,7 @@ int encode_piece(struct encoding *e, const char *piece, size_t n) {
 
 typedef int (*between_fn)(struct encoding *e, const char *text, size_t n);
 
-/* Appends the added tokens of a set, and lets between() deal with the text around them. */
+/* Appends the added tokens of a set, and calls between() for the text around them. */
 static int encode_around(struct encoding *e, const struct added_set *set, const char *text,
                          size_t n, between_fn between) {
     struct added_match match = {0};

@@ -5,8 +5,8 @@
  *                                             ids ◄─ windows.c, bpe.c ◄─ symbols.c ◄───┘
  *
  * load.c builds all of it from a tokenizer.json, with vocabulary.c for the tokens and their merges
- * and post_processor.c for what goes around a text; encode.c drives it; detokenize.c goes back,
- * with what decoder.c made of each token.
+ * and post_processor.c for the ids around a text.  encode.c drives it; detokenize.c turns ids back
+ * into text, with what decoder.c made of each token.
  *
  * Thread: a loaded tokenizer never changes; what changes is in struct encoding, one a call.
  * Memory: each part has a _fini that accepts a zeroed or half-built one.  Functions here
@@ -24,7 +24,8 @@
 
 struct error;
 
-/* Symbols of a piece are numbered in 32 bits, and a long piece may take fifty bytes a byte. */
+/* Symbols of a piece are numbered in 32 bits, and a long piece may take fifty bytes of memory for
+ * each of its bytes. */
 enum { LONGEST_TEXT = 1 << 30 };
 
 enum {
@@ -35,26 +36,26 @@ enum {
 
 /* --- json.c: reading components ------------------------------------------------------------ */
 
-/* The "type" of a component; "" if there is none. */
+/* Returns the "type" of a component, or "" if it has none. */
 const char *component_type(const json_t *component);
-/* A string member; NULL when absent or not a string. */
+/* Returns a string member and its length, or NULL if it is absent or not a string. */
 const char *member_text(const json_t *object, const char *key, size_t *n);
-/* The same, appended to text; ERR_INVALID when it is not there. */
+/* Appends a string member to text; ERR_INVALID if it is absent or not a string. */
 int member_append(struct text *text, const json_t *object, const char *key, struct error *err);
-/* A boolean member; other when absent. */
+/* Returns a boolean member, or `other` if it is absent. */
 bool member_flag(const json_t *object, const char *key, bool other);
-/* The one sentence for everything this program cannot do. */
+/* Refuses what this program does not support, always in the same words; returns ERR_UNSUPPORTED. */
 int refuse(struct error *err, const char *what, const char *name);
 
 /* --- regex.c: patterns of the reference library on PCRE2 ------------------------------------ */
 
 struct pattern {
-    struct text literal;  /* what is searched, or, if it is empty, */
-    pcre2_code *code;     /* this; */
-    pcre2_code *at_place; /* the same, to be tried at one place of the text only */
+    struct text literal;  /* the text to search for; if empty, code is used */
+    pcre2_code *code;     /* the compiled pattern */
+    pcre2_code *at_place; /* the same, tried at one place of the text only */
 };
 
-/* pattern: {"String": ...} or {"Regex": ...}. */
+/* Parses a pattern of the file: {"String": ...} or {"Regex": ...}. */
 int pattern_parse(struct pattern **out, const json_t *pattern, struct error *err);
 int pattern_compile(struct pattern **out, const char *pattern, size_t n, bool literal,
                     struct error *err);
@@ -62,31 +63,32 @@ void pattern_free(struct pattern *pattern); /* NULL is allowed */
 
 /* --- match.c: searching, and replacing what is found ---------------------------------------- */
 
-/* What matching needs beside the pattern, and what it may still cost, all matches of one call of
- * encode together: a tokenizer.json can ask for more than anyone would wait for. */
+/* What matching needs beside the pattern, and the budgets that are left to all matches of one call
+ * of encode.  A tokenizer.json can ask for more work than a client would wait for. */
 struct matcher {
     pcre2_match_data *data;
     pcre2_match_context *context;
     pcre2_jit_stack *stack;
-    uint64_t steps; /* of matches that take many */
-    uint64_t room;  /* bytes that rewriting may make, step after step */
+    uint64_t steps; /* steps left, for attempts that need many */
+    uint64_t room;  /* bytes left that rewriting may still write */
 };
-int matcher_init(struct matcher *matcher, size_t n_text); /* bytes of the texts to come */
+int matcher_init(struct matcher *matcher, size_t n_text); /* n_text: bytes of the texts to come */
 void matcher_fini(struct matcher *matcher);
-/* Counts n bytes of a rewritten text.  ERR_INVALID when they are too many. */
+/* Takes n bytes of a rewritten text from the budget; ERR_INVALID if fewer are left. */
 int matcher_take_room(struct matcher *matcher, size_t n, struct error *err);
 
 /* The matches of a pattern in a text, left to right, none overlapping. */
 struct match {
     size_t begin, end;
-    size_t next;   /* where the search goes on */
+    size_t next;   /* where the search continues */
     bool found;    /* false: there are no more */
     bool repeated; /* a match was found before */
 };
 int match_next(struct matcher *matcher, const struct pattern *pattern, const char *text, size_t n,
                struct match *match, struct error *err);
 
-/* The normalizer and the decoder Replace: every match in the text becomes content. */
+/* Parses the normalizer or the decoder Replace, by which every match in the text becomes
+ * content. */
 int replace_parse(struct pattern **pattern, struct text *content, const json_t *component,
                   struct error *err);
 int replace_run(struct matcher *matcher, const struct pattern *pattern, const char *content,
@@ -136,8 +138,8 @@ void added_fini(struct added_set *set);
 
 /* The next added token in the text. */
 struct added_match {
-    size_t begin, end; /* with the space that lstrip and rstrip take along */
-    size_t next;       /* where the search goes on */
+    size_t begin, end; /* with the space that lstrip and rstrip include */
+    size_t next;       /* where the search continues */
     size_t taken;      /* the text before it belongs to an earlier match */
     uint32_t id;       /* NO_TOKEN: there are no more */
 };
@@ -156,20 +158,21 @@ struct symbols {
     uint32_t fallback[256];
     bool falls_back, fuses_unknown;
     uint32_t unknown; /* NO_TOKEN: none */
-    /* Which characters some merge joins, as bits under a hash of the pair.  Two characters that no
-     * merge joins are a cut: what stands before it merges without regard to what follows.  Bits
-     * that share a place only hide cuts.  NULL: there are no cuts. */
+    /* The pairs of characters that some merge joins, as bits at a hash of the pair.  Two characters
+     * that no merge joins are a cut: the text before it merges independently of what follows.
+     * Pairs that share a bit only hide cuts.  NULL: there are no cuts. */
     uint64_t *joins;
 };
 
 void symbols_init(struct symbols *symbols, bool bytes);
 void symbols_fini(struct symbols *symbols);
 int symbols_add_char(struct symbols *symbols, uint32_t character, uint32_t id);
-/* A merge joins the last character of left and the first of right; neither is empty. */
+/* Records a merge, which joins the last character of left and the first of right; neither is
+ * empty. */
 void symbols_join(struct symbols *symbols, const char *left, size_t n_left, const char *right);
-/* ids: room for n.  Returns the number of ids. */
+/* Writes the ids of a piece's symbols to ids, which has space for n.  Returns their number. */
 size_t symbols_write(const struct symbols *symbols, const char *piece, size_t n, uint32_t *ids);
-/* The bytes before the first cut; n if there is none. */
+/* Returns the number of bytes before the first cut, or n if there is none. */
 size_t symbols_cut(const struct symbols *symbols, const char *piece, size_t n);
 
 /* --- bpe.c ---------------------------------------------------------------------------------- */
@@ -182,14 +185,14 @@ struct merge {
 struct bpe {
     struct merge *merges; /* open addressing; EMPTY_PAIR where free */
     size_t mask;
-    /* A bit for each pair under its hash, which a cache holds where it does not hold the table:
-     * most pairs that are asked for do not merge. */
+    /* A bit for each pair at its hash.  Most pairs that are looked up do not merge, and a cache may
+     * hold these bits where it does not hold the table. */
     uint8_t *sieve;
 };
 
 enum {
     BPE_FEW = 64, /* symbols that are merged without a heap */
-    /* A rank and one of so few places make a number of 32 bits. */
+    /* A rank and one of so few places fit a number of 32 bits. */
     MAX_MERGES = INT32_MAX / BPE_FEW,
 };
 
@@ -197,11 +200,11 @@ enum {
 struct window {
     size_t begin, end; /* in the piece */
     uint32_t *ids;     /* tokens */
-    uint32_t *begins;  /* the symbol that each begins with, from the window's first */
+    uint32_t *begins;  /* the symbol that each token begins with, from the window's first */
     size_t n, capacity;
 };
 
-/* Room for the symbols of one long piece, kept from piece to piece. */
+/* Workspace for the symbols of one long piece, kept from piece to piece. */
 struct bpe_scratch {
     void *memory;
     size_t size;
@@ -212,15 +215,17 @@ struct bpe_scratch {
 
 int bpe_init(struct bpe *bpe, size_t n_merges);
 void bpe_fini(struct bpe *bpe);
-/* A pair given twice keeps its last rank, as in the reference library. */
+/* Adds a merge.  A pair given twice keeps its last rank, as in the reference library. */
 void bpe_add_merge(struct bpe *bpe, uint32_t left, uint32_t right, uint32_t rank, uint32_t id);
-/* Merges n_ids symbols in place.  begins: room for n_ids; the symbol each token begins with. */
+/* Merges n_ids symbols in place.  Writes the symbol that each token begins with to begins, which
+ * has space for n_ids. */
 int bpe_merge_at_once(const struct bpe *bpe, struct bpe_scratch *scratch, uint32_t *ids,
                       uint32_t *begins, size_t *n_ids);
 
 /* --- windows.c ------------------------------------------------------------------------------ */
 
-/* Merges n_ids symbols in place, as bpe_merge_at_once() does, in time that grows with them. */
+/* Merges n_ids symbols in place, as bpe_merge_at_once() does, in time that grows linearly for all
+ * but texts made to prevent it. */
 int bpe_merge(const struct bpe *bpe, struct bpe_scratch *scratch, uint32_t *ids, size_t *n_ids);
 void bpe_scratch_fini(struct bpe_scratch *scratch);
 
@@ -272,10 +277,10 @@ struct split {
 struct pretokenizer {
     struct split steps[MAX_STEPS];
     size_t n_steps;
-    bool byte_level; /* the last step spells bytes as characters, which no one needs to see */
+    bool byte_level; /* the last step is ByteLevel; pieces stay bytes, not spelled as characters */
 };
 
-/* The pre-tokenizer and the decoder Metaspace. */
+/* Parses the pre-tokenizer or the decoder Metaspace. */
 int metaspace_parse(struct metaspace *metaspace, const json_t *component, struct error *err);
 int pretokenizer_parse(struct pretokenizer *pretokenizer, const json_t *component,
                        struct error *err);
@@ -285,23 +290,24 @@ void pretokenizer_fini(struct pretokenizer *pretokenizer);
 
 struct decoder_step {
     struct pattern *pattern; /* Replace, Metaspace: every match becomes content; NULL: Strip */
-    struct text content; /* Strip: the character that goes */
+    struct text content; /* Strip: the character to remove */
     bool drops_at_first; /* Metaspace: the first token's matches become nothing */
-    json_int_t most;     /* Strip: how many go */
+    json_int_t most;     /* Strip: how many are removed at most */
 };
 
 struct text_decoder {
     struct decoder_step steps[MAX_STEPS]; /* what happens to each token by itself, at load */
     size_t n_steps;
     bool byte_level, byte_fallback;
-    bool fused;        /* what follows sees the whole text */
+    bool fused;        /* later steps see the whole text */
     bool first_counts; /* a step treats the first token in its own way */
     struct text strip; /* a character that the whole text loses if it begins with it */
 };
 
 int decoder_parse(struct text_decoder *decoder, const json_t *component, struct error *err);
 void decoder_fini(struct text_decoder *decoder);
-/* Turns a token's content into the bytes it stands for.  *is_byte: a <0x00> of byte fallback. */
+/* Turns a token's content into the bytes that it stands for.  *is_byte tells whether it is a byte
+ * token of byte fallback, such as <0x00>. */
 int decoder_run(const struct text_decoder *decoder, struct matcher *matcher, bool first,
                 struct text *token, bool *is_byte, struct error *err);
 
@@ -309,10 +315,10 @@ int decoder_run(const struct text_decoder *decoder, struct matcher *matcher, boo
 
 struct token {
     uint32_t offset, length; /* its bytes in tokenizer.bytes */
-    uint32_t first_length;   /* behind them, those of the token as the first of a text, if ... */
+    uint32_t first_length;   /* behind them, its bytes as the first token of a text */
     bool first_differs;
     bool exists, special;
-    bool is_byte; /* one of byte fallback's */
+    bool is_byte; /* a byte token of byte fallback */
 };
 
 struct tokenizer {
@@ -326,7 +332,7 @@ struct tokenizer {
     struct bpe bpe;
     struct words words;
     struct text_decoder decoder;
-    uint32_t longest; /* bytes of a vocabulary entry at most; 0: some text has no token */
+    uint32_t longest; /* bytes of the longest vocabulary entry; 0: some text has no token */
     struct token_list prefix, suffix; /* what the post-processor puts around a text */
 };
 
@@ -336,35 +342,37 @@ struct encoding {
     struct bpe_scratch scratch;
     struct token_list *out;
     size_t max_ids;
-    bool at_start; /* what is being encoded begins the text */
+    bool at_start; /* the part being encoded begins the text */
     struct error *err;
 };
 
-/* pretokenize.c: cuts a text into pieces and hands each to encode_piece(). */
+/* Cuts a text into pieces and passes each to encode_piece(); in pretokenize.c. */
 int pretokenizer_run(struct encoding *encoding, const char *text, size_t n);
 
-/* encode.c */
+/* Encodes a piece and appends its ids; in encode.c, like the two below. */
 int encode_piece(struct encoding *encoding, const char *piece, size_t n);
 int token_list_reserve(struct token_list *list, size_t n); /* room for n more */
 int token_list_append(struct token_list *list, const uint32_t *ids, size_t n);
 
 /* --- loading ---------------------------------------------------------------------------------- */
 
-/* A token's id, bounded by the number of tokens that the file has. */
+/* Reads a token's id.  ERR_INVALID if it is missing, negative, or too large for the number of
+ * tokens that the file has. */
 int check_id(const json_t *id, size_t n_entries, uint32_t *out, struct error *err);
-/* The id of a vocabulary entry, or NO_TOKEN. */
+/* Returns the id of a vocabulary entry, or NO_TOKEN. */
 uint32_t vocab_find(const json_t *vocab, const char *content, size_t n);
-/* load.c: makes id decode to what the decoder makes of content. */
+/* Makes id decode to what the decoder makes of content; in load.c. */
 int define_token(struct tokenizer *tokenizer, struct matcher *matcher, uint32_t id,
                  const char *content, size_t n, struct error *err);
 
-/* vocabulary.c: tokens, merges and words; n_added: added tokens, which may have ids behind. */
+/* Loads tokens, merges and words; in vocabulary.c.  n_added: the number of added tokens, whose ids
+ * may follow the vocabulary's. */
 int vocabulary_load(struct tokenizer *tokenizer, const json_t *model, size_t n_added,
                     struct matcher *matcher, struct error *err);
-/* post_processor.c: what it puts around a text. */
+/* Loads the ids that go before and after a text; in post_processor.c. */
 int post_processor_load(struct tokenizer *tokenizer, const json_t *component, struct error *err);
 
-/* load.c: what tokenizer_load() does with the file's bytes. */
+/* Builds a tokenizer from the bytes of a tokenizer.json; in load.c. */
 int tokenizer_load_bytes(struct tokenizer **out, const char *json, size_t n, struct error *err);
 
 #endif

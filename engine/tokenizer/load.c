@@ -1,8 +1,8 @@
 /* load.c - builds a tokenizer from a tokenizer.json; see internal.h for its parts.
  *
- * What would change a single id and is not understood is refused by name.  Left aside, because they
- * do not: offsets (trim_offsets), and the file's truncation and padding, which are the caller's
- * decision.
+ * A component that could change a single id and is not understood is refused by name.  Offsets
+ * (trim_offsets) change none and are ignored; so are the file's truncation and padding, which are
+ * the caller's decision.
  *
  * Thread: any.  Memory: the document is freed before the call returns; every size in it is bounded
  * by the number of entries that the file really has. */
@@ -18,7 +18,7 @@
 
 enum {
     LARGEST_FILE = 256 << 20, /* ten times the largest published ones */
-    ID_SLACK = 1024,          /* ids may leave gaps, but not be made of them */
+    ID_SLACK = 1024,          /* ids may have gaps, but not consist of them */
 };
 
 int check_id(const json_t *id, size_t n_entries, uint32_t *out, struct error *err) {
@@ -31,7 +31,7 @@ int check_id(const json_t *id, size_t n_entries, uint32_t *out, struct error *er
     return 0;
 }
 
-/* Makes the table reach id. */
+/* Grows the table of tokens so that it holds id. */
 static int reach(struct tokenizer *t, uint32_t id) {
     if (id < t->n_tokens) return 0;
     uint32_t n = t->n_tokens ? t->n_tokens : 256;
@@ -44,7 +44,7 @@ static int reach(struct tokenizer *t, uint32_t id) {
     return 0;
 }
 
-/* Says whose the failure is. */
+/* Reports a failure together with the token that caused it. */
 static int blame(int rc, const char *content, const struct error *why, struct error *err) {
     if (rc == ERR_NOMEM) return rc;
     return error_set(err, rc, "tokenizer.json: token '%.80s': %s", content, why->text);
@@ -86,8 +86,8 @@ int define_token(struct tokenizer *t, struct matcher *matcher, uint32_t id, cons
     return spell_token(t, matcher, id, content, n, err);
 }
 
-/* Makes an added token known to decoding and to the search for it.  pattern is its content, or that
- * content as the normalizer leaves it, which the reference library then also decodes to. */
+/* Makes an added token known to decoding and to the search for it.  pattern is its content, or its
+ * normal form, to which the reference library then decodes it, too. */
 static int define_added(struct tokenizer *t, const json_t *vocab, const json_t *entry,
                         const struct text *pattern, struct matcher *matcher,
                         struct added_token *token, struct error *err) {
@@ -155,8 +155,8 @@ static int load_added(struct tokenizer *t, const json_t *root, struct matcher *m
     return 0;
 }
 
-/* A normalizer may move what begins the text; which piece the reference library then takes for the
- * first depends on the offsets that it keeps. */
+/* Refuses the prepend_scheme "first" after a normalizer, which may move the text's beginning.
+ * Which piece the reference library then takes for the first depends on offsets that it keeps. */
 static int check_first(const struct tokenizer *t, struct error *err) {
     const struct pretokenizer *pretokenizer = &t->pretokenizer;
     const bool first =
@@ -165,7 +165,7 @@ static int check_first(const struct tokenizer *t, struct error *err) {
     return refuse(err, "with a normalizer the Metaspace prepend_scheme", "first");
 }
 
-/* n: bytes of the file, to which the texts in it belong. */
+/* Builds a tokenizer from a file of n bytes, which bound the work on the texts in it. */
 static int build(struct tokenizer *t, const json_t *root, size_t n, struct error *err) {
     const size_t n_added = json_array_size(json_object_get(root, "added_tokens"));
     const json_t *model = json_object_get(root, "model");

@@ -1,12 +1,13 @@
-/* match.c - searches texts for patterns, and what Replace does with what is found; see internal.h.
+/* match.c - searches texts for patterns, and replaces matches for Replace; see internal.h.
  *
  * A tokenizer.json is input, and so is the text, so what both together may cost is bounded: the
  * steps that searching takes, and the bytes that rewriting makes.
  *
- * PCRE2 bounds the steps of one attempt to match at one place, but a text has many places, and
- * nobody says how many steps were taken.  So each attempt has FEW_STEPS, which nearly always are
- * enough and are not counted: a multiple of the text's length.  Where they are not enough, the
- * attempt is made again with more and more, and each number that was too small is paid for:
+ * PCRE2 bounds the steps of one attempt to match at one place.  But a text has many places, and
+ * PCRE2 does not report how many steps it took.  So each attempt has FEW_STEPS, which are nearly
+ * always enough.  They are not counted, as they add up to a multiple of the text's length.  If they
+ * are not enough, the attempt is repeated with more and more steps.  Each number that was too small
+ * is taken from the budget:
  *
  *   search   from place 0 on, each with FEW_STEPS ──────────── a place needs more
  *   one place after the other   0: no   1: no   2: needs more
@@ -26,12 +27,12 @@ enum {
     JIT_STACK_MOST = 4 << 20,
     HEAP_MOST_KIB = 64 << 10, /* the interpreter's, where there is no just-in-time compiler */
     FEW_STEPS = 4096,
-    MORE_STEPS = 8, /* times as many */
+    MORE_STEPS = 8, /* factor from one attempt to the next */
 };
 
-/* A run of space is tried by several alternatives from end to end, so the steps grow with the text;
- * what backtracks without end needs more than any multiple of it.  Of bytes the normalizers in use
- * write a few times the text: each of some steps writes all of it. */
+/* Several alternatives try a run of space from end to end, so the steps grow with the text.  A
+ * pattern that backtracks without end needs more than any multiple of it.  Normalizers in use write
+ * a few times the text's bytes, as each of their steps writes all of it. */
 static const uint64_t LEAST_STEPS = 1 << 20, STEPS_PER_BYTE = 64;
 static const uint64_t LEAST_ROOM = 64 << 10, ROOM_PER_BYTE = 64;
 
@@ -90,14 +91,14 @@ static int match_literal(const struct text *literal, const char *text, size_t n,
     return 0;
 }
 
-/* The place behind the character at `at`; behind the text's end, one more. */
+/* Returns the place behind the character at `at`, or n + 1 at the text's end. */
 static size_t next_place(const char *text, size_t n, size_t at) {
     const char *after = text + n + 1;
     if (at < n) utf8_next(text + at, &after);
     return (size_t)(after - text);
 }
 
-/* What a matcher searches. */
+/* What a matcher searches, and for what. */
 struct match_search {
     struct matcher *matcher;
     const struct pattern *pattern;
@@ -105,7 +106,7 @@ struct match_search {
     size_t n;
 };
 
-/* last: the last place that is tried. */
+/* Runs the pattern from place `from` on; `last` is the last place that is tried. */
 static int run_code(const struct match_search *s, const pcre2_code *code, size_t from, size_t last,
                     uint32_t steps) {
     pcre2_set_offset_limit(s->matcher->context, last);
@@ -115,7 +116,7 @@ static int run_code(const struct match_search *s, const pcre2_code *code, size_t
                        s->matcher->data, s->matcher->context);
 }
 
-/* Tries one place, with as many steps as there are to pay for. */
+/* Tries one place, with as many steps as the budget pays for. */
 static int try_place(const struct match_search *s, size_t place, bool *needed_more) {
     uint64_t steps = FEW_STEPS;
     *needed_more = false;
@@ -129,7 +130,7 @@ static int try_place(const struct match_search *s, size_t place, bool *needed_mo
     }
 }
 
-/* As pcre2_match(), which does not say where the steps were not enough. */
+/* Searches as pcre2_match() does, which does not report where the steps were not enough. */
 static int search_from(const struct match_search *s, size_t from) {
     while (from <= s->n) {
         int rc = run_code(s, s->pattern->code, from, PCRE2_UNSET, FEW_STEPS);
@@ -157,7 +158,7 @@ int match_next(struct matcher *matcher, const struct pattern *pattern, const cha
         if (rc < 0) return report(rc, err);
         const PCRE2_SIZE *pair = pcre2_get_ovector_pointer(matcher->data);
         if (pair[0] < match->next || pair[1] < pair[0]) return report(PCRE2_ERROR_INTERNAL, err);
-        /* Like the reference library, no empty match right after a match. */
+        /* As in the reference library, no empty match follows a match directly. */
         if (match->repeated && pair[1] == pair[0] && pair[1] == match->end) {
             match->next = next_place(text, n, match->next);
             continue;
@@ -175,8 +176,8 @@ int replace_parse(struct pattern **pattern, struct text *content, const json_t *
     int rc = member_append(content, component, "content", err);
     if (rc == 0) rc = pattern_parse(pattern, json_object_get(component, "pattern"), err);
     if (rc) return rc;
-    /* The reference library loses characters when it replaces nothing by something: no one can rely
-     * on it. */
+    /* The reference library loses characters when it replaces an empty match: no file can rely on
+     * it. */
     uint32_t empty = 0;
     if ((*pattern)->code)
         pcre2_pattern_info((*pattern)->code, PCRE2_INFO_MATCHEMPTY, &empty);

@@ -102,8 +102,9 @@ static size_t other_length(const char *bytes, size_t n) {
     return i;
 }
 
-/* ASCII has one form and joins nothing before it, so only what follows its last character can
- * change that: other characters are written with the one before them. */
+/* Writes the text in a Unicode form.  ASCII has one form and joins nothing before it, so only the
+ * last of its characters can change by what follows.  Other characters are written together with
+ * that one. */
 static int run_form(const struct normalizer_step *step, struct matcher *matcher, struct text *text,
                     struct error *err) {
     (void)matcher, (void)err;
@@ -126,7 +127,7 @@ static int run_form(const struct normalizer_step *step, struct matcher *matcher,
     return rc;
 }
 
-/* Character by character, without the final sigma's rule, as the reference library does. */
+/* Lowers character by character, without the final sigma's rule, as the reference library does. */
 static int run_lowercase(const struct normalizer_step *step, struct matcher *matcher,
                          struct text *text, struct error *err) {
     (void)step, (void)matcher, (void)err;

@@ -34,7 +34,8 @@ static int prepend(struct token_list *list, struct token_list *before) {
     return rc;
 }
 
-/* "single": what stands before the sequence A and after it.  A later template wraps the earlier. */
+/* Loads "single": the ids before the sequence A and after it.  A later template wraps the
+ * earlier. */
 static int load_template(struct tokenizer *t, const json_t *template, struct error *err) {
     struct token_list before = {0};
     const json_t *single = json_object_get(template, "single");
@@ -62,7 +63,7 @@ static int load_processor(struct tokenizer *t, const json_t *component, size_t d
                           struct error *err) {
     const char *type = component_type(component);
     if (!component || json_is_null(component) || strcmp(type, "ByteLevel") == 0)
-        return 0; /* only offsets */
+        return 0; /* ByteLevel changes only offsets */
     if (strcmp(type, "TemplateProcessing") == 0) return load_template(t, component, err);
     if (strcmp(type, "Sequence") != 0 || depth == MAX_STEPS)
         return refuse(err, "post-processor", type);

@@ -19,7 +19,7 @@
 static const char *const BEHAVIOR_NAMES[] = {"Removed", "Isolated", "MergedWithPrevious",
                                              "MergedWithNext", "Contiguous"};
 
-/* joins[behavior][the segment before is a match][this one is] */
+/* JOINS[behavior][the segment before is a match][this one is]: this one joins it */
 static const bool JOINS[][2][2] = {
     [SPLIT_REMOVED] = {{false, false}, {false, false}},
     [SPLIT_ISOLATED] = {{false, false}, {false, false}},
@@ -79,7 +79,8 @@ static int split_text(struct encoding *encoding, size_t step, const char *text, 
     }
 }
 
-/* Appends the text with its spaces as the step writes them, and with one in front. */
+/* Appends the text with its spaces as the step writes them, and with one in front if it is to begin
+ * so. */
 static int write_spaces(const struct encoding *encoding, const struct split *split,
                         const char *text, size_t n, struct text *out) {
     const size_t n_space = strlen(split->space);
@@ -180,7 +181,7 @@ static int parse_metaspace(struct pretokenizer *pretokenizer, struct split *spli
     struct metaspace metaspace;
     const int rc = metaspace_parse(&metaspace, component, err);
     if (rc) return rc;
-    /* Which later piece begins the text is not known. */
+    /* It is not known which later piece begins the text. */
     if (metaspace.prepend == PREPEND_FIRST && pretokenizer->n_steps > 1)
         return refuse(err, "behind other pre-tokenizers the Metaspace prepend_scheme", "first");
     memcpy(split->space, metaspace.space, sizeof(split->space));

@@ -12,8 +12,9 @@
 #include "engine/base/error.h"
 #include "engine/tokenizer/internal.h"
 
-/* Ten times the largest of published tokenizers.  What a pattern repeats is compiled as often as it
- * is repeated, so these bound what a pattern of a few bytes can ask of every place of a text. */
+/* Ten times the largest of published tokenizers.  A repeated part is compiled as often as it is
+ * repeated.  So these bound the work that a pattern of a few bytes can cause at every place of a
+ * text. */
 enum { MOST_PATTERN = 16 << 10, MOST_CODE = 8 << 10, MOST_LEAST_MATCH = 1 << 10 };
 
 /* Ruby's word characters: PCRE2's have no marks.  Outside a class Latin-1's fractions and raised
@@ -47,8 +48,9 @@ static bool is_in(const char *set, char c) {
     return c != '\0' && strchr(set, c) != NULL;
 }
 
-/* Whether the escape of n bytes at p means something else in Oniguruma, or lets a match begin where
- * it was not found: \pL is an L, \xE9 and \351 are bytes of UTF-8. */
+/* Returns whether the escape at p is refused; n bytes of the pattern are left.  It means something
+ * else in Oniguruma, or lets a match begin where it was not found.  There \pL is an L, and \xE9 and
+ * \351 are bytes of UTF-8. */
 static bool escape_is_refused(const char *p, size_t n) {
     const char c = n > 1 ? p[1] : '\0', next = n > 2 ? p[2] : '\0', last = n > 3 ? p[3] : '\0';
     if (is_in("hHKGCRXQEgk", c)) return true;
@@ -81,20 +83,21 @@ static int translate_escape(struct text *out, const char *pattern, size_t n, siz
     return rc;
 }
 
-/* Ruby's {n,m}+ repeats the repetition and its {n}? makes it optional; PCRE2's + and ? change how
+/* Returns the spelling of an interval, closed at pattern[i], that PCRE2 would misread, or NULL.
+ * Ruby's {n,m}+ repeats the repetition and its {n}? makes it optional; PCRE2's + and ? change how
  * it matches. */
 static const char *misread_interval(const char *pattern, size_t n, size_t i, size_t open) {
     if (pattern[i] != '}' || open >= i) return NULL;
     const char *bounds = pattern + open + 1;
     const size_t n_bounds = i - open - 1;
     if (n_bounds == 0 || strspn(bounds, "0123456789,") != n_bounds) return NULL;
-    if (bounds[0] == ',') return "{,"; /* text to PCRE2 */
+    if (bounds[0] == ',') return "{,"; /* PCRE2 takes it for text */
     const char after = i + 1 < n ? pattern[i + 1] : '\0';
     if (after == '+') return "}+";
     return after == '?' && !memchr(bounds, ',', n_bounds) ? "}?" : NULL;
 }
 
-/* Ruby's option m lets the dot match a newline. */
+/* Returns whether a group sets Ruby's option m, which lets the dot match a newline. */
 static bool sets_option_m(const char *pattern, size_t n, size_t i) {
     if (pattern[i] != '(' || i + 1 >= n || pattern[i + 1] != '?') return false;
     const char *letters = pattern + i + 2;

@@ -1,8 +1,8 @@
-/* symbols.c - a piece to the symbols that merging begins with, and where it may be cut; see
- * internal.h.
+/* symbols.c - turns a piece into the symbols that merging begins with, and finds where it may be
+ * cut; see internal.h.
  *
  * A SentencePiece-style text has no pre-tokenizer: all of it is one piece.  It is still merged word
- * by word, because hardly a vocabulary joins a letter and the space that follows:
+ * by word, because hardly any vocabulary joins a letter and the space that follows:
  *
  *   ▁the▁quick▁fox      joins: ▁t th he ▁q qu ui ...      never: e▁ k▁
  *   ▁the|▁quick|▁fox    no merge crosses a bar, so each part merges as it would in the whole
@@ -41,7 +41,7 @@ static uint32_t char_id(const struct symbols *symbols, uint32_t character) {
     return page ? page[character % CHAR_PAGE] : NO_TOKEN;
 }
 
-/* The place of a pair's bit. */
+/* Returns the place of a pair's bit. */
 static size_t join_bit(uint32_t left, uint32_t right) {
     const uint64_t hash = ((uint64_t)left << 32 | right) * UINT64_C(0x9E3779B97F4A7C15);
     return (size_t)(hash >> 32) % (64 * (size_t)JOIN_WORDS);
@@ -60,8 +60,8 @@ static bool joins(const struct symbols *symbols, uint32_t left, uint32_t right) 
     return symbols->joins[bit / 64] >> bit % 64 & 1;
 }
 
-/* Only characters with tokens of their own are cut apart: merges may join the tokens that stand for
- * the others by other rules. */
+/* Finds the first cut.  Only characters with tokens of their own are cut apart: merges may join the
+ * tokens that stand for the others by other rules. */
 size_t symbols_cut(const struct symbols *symbols, const char *piece, size_t n) {
     const char *p = piece, *end = piece + n;
     if (!symbols->joins) return n;
@@ -88,7 +88,7 @@ static size_t write_bytes(const uint32_t *byte_ids, const char *bytes, size_t n,
     return n_ids;
 }
 
-/* Whether each byte of a character has its token. */
+/* Returns whether byte fallback is on and each byte of a character has its token. */
 static bool falls_back(const struct symbols *symbols, const char *p, const char *after) {
     while (symbols->falls_back && p < after) {
         if (symbols->fallback[(unsigned char)*p++] == NO_TOKEN) return false;
@@ -104,7 +104,7 @@ size_t symbols_write(const struct symbols *symbols, const char *piece, size_t n,
     for (const char *p = piece; p < end; p = after) {
         const uint32_t id = char_id(symbols, utf8_next(p, &after));
         if (id == NO_TOKEN && falls_back(symbols, p, after)) {
-            /* Like the reference library, before an unknown token that waits. */
+            /* As in the reference library, they come before a waiting unknown token. */
             n_ids += write_bytes(symbols->fallback, p, (size_t)(after - p), ids + n_ids);
             continue;
         }

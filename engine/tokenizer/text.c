@@ -31,8 +31,8 @@ int text_append_char(struct text *text, uint32_t codepoint) {
     return text_append(text, (const char *)bytes, (size_t)n);
 }
 
-/* Bytes of the valid sequence at p, or 0.  The second byte's range shuts out overlong forms,
- * surrogates and what lies above U+10FFFF (Unicode, table 3-7). */
+/* Returns the length of the valid sequence at p, or 0.  The second byte's range excludes overlong
+ * forms, surrogates and what lies above U+10FFFF (Unicode, table 3-7). */
 static size_t sequence_length(const unsigned char *p, size_t n) {
     const unsigned char lead = p[0];
     if (lead < 0x80) return 1;
@@ -139,7 +139,8 @@ bool char_is_word(uint32_t c) {
     }
 }
 
-/* Bytes that print stand for themselves; the other 68 follow one another from U+0100. */
+/* Returns whether a byte prints.  These bytes stand for themselves; the other 68 follow one another
+ * from U+0100. */
 static bool byte_prints(unsigned b) {
     return (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE;
 }
@@ -151,7 +152,7 @@ uint32_t alphabet_char(unsigned char byte) {
     return 0x100 + before;
 }
 
-/* The byte that a character stands for, or -1. */
+/* Returns the byte that a character stands for, or -1. */
 static int alphabet_byte(uint32_t c) {
     if (c < 0x100) return byte_prints(c) ? (int)c : -1;
     if (c <= 0x120) return (int)(c - 0x100);        /* 0x00 to 0x20 */

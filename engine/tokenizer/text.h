@@ -14,30 +14,35 @@ struct text {
     size_t n, capacity;
 };
 
-/* 0 or ERR_NOMEM, which the public entry points put into words once. */
+/* Appends bytes, or one character.  Returns 0 or ERR_NOMEM, which the public entry points put into
+ * words once. */
 int text_append(struct text *text, const char *bytes, size_t n);
 int text_append_char(struct text *text, uint32_t codepoint);
 
 bool utf8_is_valid(const char *bytes, size_t n);
 
-/* The character at p, and the byte after it.  The text must be valid and p before its end. */
+/* Returns the character at p, and in *after the byte after it.  The text must be valid and p before
+ * its end. */
 uint32_t utf8_next(const char *p, const char **after);
 
-/* The beginning of the character that ends just before p. */
+/* Returns the beginning of the character that ends just before p. */
 const char *utf8_before(const char *p);
 
-/* Unicode's White_Space: what \s means to the reference library. */
+/* Returns whether a character is Unicode's White_Space, which is \s in the reference library. */
 bool char_is_space(uint32_t codepoint);
-/* Where the white space that ends at `from` begins, and where that which begins there ends. */
+/* Returns where the white space that ends at `from` begins, but not less than `least`. skip_space()
+ * returns where the white space that begins at `from` ends. */
 size_t skip_space_back(const char *text, size_t from, size_t least);
 size_t skip_space(const char *text, size_t from, size_t n);
-/* \w of Rust's regex crate: Alphabetic, marks, decimal digits, connectors, joiners. */
+/* Returns whether a character is \w of Rust's regex crate: Alphabetic, a mark, a decimal digit, a
+ * connector or a joiner. */
 bool char_is_word(uint32_t codepoint);
 
-/* Byte-level BPE spells every byte as one printable character.  Writes to out the bytes that the
- * characters of token stand for; false, with out unchanged, if one is not in the alphabet. */
+/* Writes to out the bytes that the characters of token stand for: byte-level BPE spells every byte
+ * as one printable character.  Returns false, with out unchanged, if a character is not in the
+ * alphabet. */
 bool alphabet_to_bytes(const char *token, size_t n, char *out, size_t *n_out);
-/* The character that stands for a byte. */
+/* Returns the character that stands for a byte. */
 uint32_t alphabet_char(unsigned char byte);
 
 #endif

@@ -18,49 +18,50 @@ struct token_list {
     size_t n, capacity;
 };
 
-/* path: a model directory or a tokenizer.json.  Unsupported components are refused by name. */
+/* Loads a tokenizer from path, a model directory or a tokenizer.json.  Refuses unsupported
+ * components by name. */
 int tokenizer_load(struct tokenizer **out, const char *path, struct error *err);
 void tokenizer_destroy(struct tokenizer *tokenizer); /* NULL is allowed */
 
 uint32_t tokenizer_n_vocab(const struct tokenizer *tokenizer); /* highest id + 1 */
 
 /* Appends the ids of text (UTF-8; ERR_INVALID otherwise) to out.  Special and added tokens in the
- * text are recognised.  add_special: run the post-processor (BOS).  Stops with ERR_TOO_LONG once
- * out->n would exceed max_ids (0: no bound). */
+ * text are recognised.  With add_special the post-processor runs (BOS).  Stops with ERR_TOO_LONG
+ * once out->n would exceed max_ids (0: no bound). */
 int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t length,
                      bool add_special, size_t max_ids, struct token_list *out, struct error *err);
 
-/* The bytes a token stands for (not necessarily UTF-8); borrowed.  NULL for an id that does not
- * exist. */
+/* Returns the bytes that a token stands for (not necessarily UTF-8), borrowed.  Returns NULL for an
+ * id that does not exist. */
 const char *tokenizer_token_bytes(const struct tokenizer *tokenizer, uint32_t id, size_t *length);
 bool tokenizer_is_special(const struct tokenizer *tokenizer, uint32_t id);
 
-/* Whole decode, as the reference library's: invalid sequences become U+FFFD.  *out is
+/* Decodes all ids at once, as the reference library does: invalid sequences become U+FFFD.  *out is
  * NUL-terminated, malloc'd. */
 int tokenizer_decode(const struct tokenizer *tokenizer, const uint32_t *ids, size_t n,
                      bool skip_special, char **out, size_t *length, struct error *err);
 
-/* Streaming decode: bytes go in token by token, whole UTF-8 characters come out.  The concatenation
- * of what it returns equals tokenizer_decode() of the same ids.  Zero-initialise; set begun where
- * the text continues another, whose first token is not the one that loses its space. */
+/* Streaming decode: it takes bytes token by token and returns whole UTF-8 characters.  Its results,
+ * concatenated, equal tokenizer_decode() of the same ids.  Zero-initialise it.  Set begun if the
+ * text continues another one, so that its first token keeps its space. */
 enum { DETOKENIZER_RUN = 32 };
 struct detokenizer {
     /* The beginning of an unfinished character, or a run of byte fallback's tokens: whether those
      * are text is known when the run ends. */
     unsigned char pending[DETOKENIZER_RUN];
     uint32_t n_pending;
-    bool begun;  /* what only the beginning of a text loses is behind */
+    bool begun;  /* the text has begun, so it loses no more of its beginning */
     bool broken; /* the run is not text: each of its bytes is U+FFFD */
 };
 
-/* Appends the text that id completes to buffer: at most 3 bytes for each byte of the token, all of
- * which may turn into U+FFFD, and DETOKENIZER_GROWTH more.  Returns the bytes written, or negative
- * ERR_FULL when capacity is too small (state unchanged).  An id that does not exist writes
- * nothing. */
+/* Writes the text that id completes to buffer.  It takes at most 3 bytes for each byte of the
+ * token, all of which may turn into U+FFFD, and DETOKENIZER_GROWTH more.  Returns the bytes
+ * written, or negative ERR_FULL when capacity is too small (state unchanged).  An id that does not
+ * exist writes nothing. */
 enum { DETOKENIZER_GROWTH = 3 * DETOKENIZER_RUN + 16 };
 long detokenizer_push(struct detokenizer *d, const struct tokenizer *tokenizer, uint32_t id,
                       bool skip_special, char *buffer, size_t capacity);
-/* Flushes what is unfinished as U+FFFD, and the run that waits.  capacity >= DETOKENIZER_GROWTH. */
+/* Flushes an unfinished character as U+FFFD, or the pending run. capacity >= DETOKENIZER_GROWTH. */
 long detokenizer_finish(struct detokenizer *d, const struct tokenizer *tokenizer, char *buffer,
                         size_t capacity);
 

@@ -1,4 +1,4 @@
-/* vocabulary.c - the vocabulary, its merges, and what a piece is made of before they begin.
+/* vocabulary.c - the vocabulary, its merges, and the symbols that merging begins with.
  *
  * Thread: the loading one.  Memory: the tokenizer owns what is built; sizes are bounded by the
  * number of entries that the file really has. */
@@ -23,7 +23,7 @@ static int load_vocab(struct tokenizer *t, json_t *vocab, size_t n_entries,
     return 0;
 }
 
-/* The ids were checked when the vocabulary was loaded. */
+/* Returns an entry's id without a check: ids were checked when the vocabulary was loaded. */
 uint32_t vocab_find(const json_t *vocab, const char *content, size_t n) {
     const json_t *id = json_object_getn(vocab, content, n);
     return id ? (uint32_t)json_integer_value(id) : NO_TOKEN;
@@ -51,7 +51,7 @@ done:
     return rc;
 }
 
-/* A merge is "left right" or ["left", "right"]. */
+/* Loads a merge, which is "left right" or ["left", "right"]. */
 static int load_merge(struct tokenizer *t, const json_t *vocab, uint32_t rank, const json_t *merge,
                       struct error *err) {
     if (json_is_string(merge)) {
@@ -123,7 +123,7 @@ static int load_chars(struct symbols *symbols, json_t *vocab) {
     return 0;
 }
 
-/* What characters without a token become. */
+/* Loads the token that characters without a token become. */
 static int load_unknown(struct symbols *symbols, const json_t *model, struct error *err) {
     size_t n;
     const char *unknown = member_text(model, "unk_token", &n);
@@ -135,7 +135,7 @@ static int load_unknown(struct symbols *symbols, const json_t *model, struct err
                      unknown);
 }
 
-/* Unknown tokens matter only when a byte can be unknown. */
+/* Refuses unknown tokens and byte fallback if a byte has no token; otherwise they never occur. */
 static int check_unknown(const json_t *model, bool complete, struct error *err) {
     if (complete) return 0;
     if (json_string_length(json_object_get(model, "unk_token")) > 0)
@@ -144,7 +144,8 @@ static int check_unknown(const json_t *model, bool complete, struct error *err) 
     return 0;
 }
 
-/* *complete: every text has at least one token for each of its vocabulary's longest entries. */
+/* Loads the symbols.  *complete: a text of n bytes has at least n / (bytes of the longest
+ * vocabulary entry) tokens. */
 static int load_symbols(struct tokenizer *t, const json_t *model, bool *complete,
                         struct error *err) {
     struct symbols *symbols = &t->symbols;
@@ -154,7 +155,7 @@ static int load_symbols(struct tokenizer *t, const json_t *model, bool *complete
         *complete = load_bytes(symbols->byte_ids, vocab);
         return check_unknown(model, *complete, err);
     }
-    if (!member_flag(model, "ignore_merges", false)) { /* which looks at a piece as a whole */
+    if (!member_flag(model, "ignore_merges", false)) { /* it looks up a whole piece */
         symbols->joins = calloc(JOIN_WORDS, sizeof(*symbols->joins));
         if (!symbols->joins) return ERR_NOMEM;
     }
@@ -176,7 +177,7 @@ static int check_model(const json_t *model, struct error *err) {
     return 0;
 }
 
-/* Whether merging the word arrives at this one token. */
+/* Finds out whether merging the word gives this one token. */
 static int merges_to(struct tokenizer *t, struct bpe_scratch *scratch, struct token_list *ids,
                      const char *word, size_t n, uint32_t id, bool *out) {
     ids->n = 0;
@@ -187,8 +188,9 @@ static int merges_to(struct tokenizer *t, struct bpe_scratch *scratch, struct to
     return rc;
 }
 
-/* Fills the table of words: with ignore_merges every token, else those that merging arrives at.
- * Under ByteLevel a word is its bytes; a token that does not spell bytes is no word. */
+/* Fills the table of words: with ignore_merges with every token, else with those that their own
+ * bytes merge to.  Under ByteLevel a word is its bytes; a token that does not spell bytes is no
+ * word. */
 static int load_words(struct tokenizer *t, json_t *vocab, bool ignore_merges) {
     struct bpe_scratch scratch = {0};
     struct token_list ids = {0};

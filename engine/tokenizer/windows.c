@@ -1,15 +1,15 @@
-/* windows.c - merges the symbols of a long piece window by window, with what a cache holds.
+/* windows.c - merges the symbols of a long piece window by window, so that they stay in a cache.
  *
  *   first   [t1 t2 t3 t4 t5 t6|           its last tokens may lack what comes behind the window
  *   second            [t4 t5 t7 t8 t9|    begins where one of them does, a few before the end
  *
- * Tokens are those of the whole text exactly if any two neighbours are what merging these two alone
- * gives: no merge that crosses their border comes before those inside.  Within a window neighbours
- * are so.  Where the second window begins with the token that the first has there, t1 t2 t3 and all
- * of the second are so, too, and t1 t2 t3 are done.  Where it does not, it is begun further back
- * and made longer, at last where the first one began; if even then its first token is another one,
- * what was done may be wrong, and the piece is merged at once.  No text does this that is not made
- * for it.
+ * Tokens are those of the whole text exactly if merging any two neighbours alone gives the same
+ * two: no merge across their border comes before those inside.  Neighbours within a window have
+ * this property.  If the second window begins with the token that the first has there, t1 t2 t3 are
+ * done: with all of the second window they have the property, too.  If not, the second window
+ * begins further back and is longer, at last where the first one began.  If its first token differs
+ * even then, what was done may be wrong, and the piece is merged at once.  Only a text made for it
+ * does this.
  *
  * Thread: any; what changes is in the caller's scratch.  Memory: windows grow in the scratch. */
 #include <stdlib.h>
@@ -18,7 +18,7 @@
 #include "engine/base/error.h"
 #include "engine/tokenizer/internal.h"
 
-enum { FEW_TOKENS = 2 }; /* behind which merging seldom depends on what follows */
+enum { FEW_TOKENS = 2 }; /* so far from the end, merging seldom depends on what follows */
 
 struct window_piece {
     const struct bpe *bpe;
@@ -36,7 +36,7 @@ static int reserve(struct window *window, size_t n) {
     return 0;
 }
 
-/* Merges the piece's symbols from `begin` on, n of them or what there is. */
+/* Merges n of the piece's symbols from `begin` on, or as many as there are. */
 static int merge_window(const struct window_piece *piece, struct window *window, size_t begin, size_t n) {
     if (n > piece->n - begin) n = piece->n - begin;
     if (reserve(window, n)) return ERR_NOMEM;
@@ -47,9 +47,9 @@ static int merge_window(const struct window_piece *piece, struct window *window,
     return bpe_merge_at_once(piece->bpe, piece->scratch, window->ids, window->begins, &window->n);
 }
 
-/* Merges a second window where the first has token i.  *agree: what is before the token, and the
- * second window, are as in the whole.  A token is what it spells: the same one ends at the same
- * symbol. */
+/* Merges a second window, which begins where the first has token i.  *agree tells whether the
+ * tokens before i and the second window are as in the whole.  Equal tokens spell the same, so they
+ * end at the same symbol. */
 static int try_window(const struct window_piece *piece, const struct window *first, size_t i,
                       struct window *second, bool *agree) {
     const size_t begin = first->begin + first->begins[i], size = 2 * (first->end - begin);
@@ -59,7 +59,8 @@ static int try_window(const struct window_piece *piece, const struct window *fir
     return 0;
 }
 
-/* Takes tokens of the first window, if some are right, and makes a second one the first. */
+/* Takes the first window's tokens before the second one as done, and makes the second one the
+ * first.  *agree is false if no second window agrees. */
 static int advance(struct window_piece *piece, struct window *first, struct window *second, bool *agree) {
     size_t n = first->n;
     *agree = false;

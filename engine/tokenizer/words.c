@@ -1,5 +1,5 @@
-/* words.c - a hash table of the tokens that their own bytes encode to, so that a common word costs
- * one look-up and no merging.
+/* words.c - a hash table of tokens, by the bytes that encode to each of them alone.  So a common
+ * word costs one look-up and no merging.
  *
  * Thread: immutable once loaded.  Memory: the table owns a copy of the words. */
 #include <stdlib.h>
