@@ -1,7 +1,7 @@
 /* descriptors.c - see descriptors.h.
  *
- * Without a descriptor to accept with, a client would hang in the backlog instead of being refused;
- * without one for the loop libuv ends the process. */
+ * Without a descriptor to accept with, a client would hang in the backlog instead of being refused.
+ * Without one for the loop, libuv ends the process. */
 #include "server/descriptors.h"
 
 #include <fcntl.h>
@@ -13,11 +13,11 @@
 
 enum {
     /* The loop's two pipes, epoll set, event and spare one, the listener and libmicrohttpd's epoll
-     * set are 9; a few more for libraries that come after these. */
+     * set are 9; a few more are for libraries that open files later. */
     SERVER_DESCRIPTORS = 12,
-    /* Refused clients that linger, and what a GPU's driver opens while it works. */
+    /* Refused clients that linger, and files that a GPU's driver opens while it works. */
     OTHER_DESCRIPTORS = 128,
-    /* More than these are not open at start; descriptors are given out from the lowest on. */
+    /* No more than these are open at start; descriptors are assigned from the lowest. */
     MAX_LOOKED_AT = 4096,
 };
 
@@ -40,7 +40,7 @@ int descriptors_for_connections(uint32_t *out, uint64_t wanted, struct error *er
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
         return error_set(err, ERR_IO, "the system does not tell how many files may be open");
-    /* One is for accepting whom there is no place for. */
+    /* One more is for accepting a client that is then refused. */
     const uint64_t fixed = count_open(limit.rlim_cur) + SERVER_DESCRIPTORS + 1;
     const uint64_t n_files = raise_limit(limit, fixed + OTHER_DESCRIPTORS + wanted);
     if (n_files <= fixed)

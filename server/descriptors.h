@@ -1,4 +1,4 @@
-/* descriptors.h - how many connections the process may open files for.
+/* descriptors.h - how many connections the limit of open files allows.
  *
  * Thread: main, at start.  Memory: none. */
 #ifndef SERVER_DESCRIPTORS_H
@@ -8,9 +8,9 @@
 
 struct error;
 
-/* Raises the soft limit of open files to what so many connections need, where the hard one allows
- * it; else *out is less than wanted, and the log says so.  ERR_INVALID: not even one can be served.
- * Called before the server opens anything. */
+/* Raises the soft limit of open files to what `wanted` connections need, if the hard limit allows
+ * it.  Otherwise *out is less than wanted, which is logged.  Returns ERR_INVALID when not even one
+ * can be served.  Call it before the server opens anything. */
 int descriptors_for_connections(uint32_t *out, uint64_t wanted, struct error *err);
 
 #endif

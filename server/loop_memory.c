@@ -10,7 +10,7 @@
 
 #include "engine/base/error.h"
 
-/* What libuv takes for the loop itself, with room to spare: 1.44 takes less than 1 KB. */
+/* What libuv takes for the loop itself, with a margin: 1.44 takes less than 1 KB. */
 enum { LOOP_BYTES = 16 << 10 };
 
 struct loop_piece {
@@ -30,7 +30,7 @@ static bool is_in_block(const void *bytes) {
     return block.bytes && at >= block.bytes && at < block.bytes + block.size;
 }
 
-/* What libuv takes beyond the bound is the system's. */
+/* Allocates from the block; beyond its bound, from the system. */
 static void *allocate(size_t size) {
     const size_t unit = alignof(max_align_t);
     if (size > block.size - block.used) return malloc(size);
@@ -61,11 +61,11 @@ static void *reallocate(void *old, size_t size) {
 }
 
 static void release(void *bytes) {
-    if (!is_in_block(bytes)) free(bytes); /* a piece goes with the block */
+    if (!is_in_block(bytes)) free(bytes); /* a piece is freed with the block */
 }
 
 int loop_memory_reserve(uint32_t n_descriptors, struct error *err) {
-    /* The table doubles: all of its sizes are less than four times the descriptors. */
+    /* The table doubles: all its sizes together are less than four times the descriptors. */
     const size_t size = LOOP_BYTES + 4 * sizeof(void *) * (size_t)n_descriptors;
     char *bytes = malloc(size);
     if (!bytes) return error_set(err, ERR_NOMEM, "no memory for the event loop");

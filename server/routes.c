@@ -20,8 +20,8 @@ typedef void (*route_handler)(struct server *server, struct http_exchange *excha
 struct route {
     const char *path;
     const char *method; /* GET is also HEAD */
-    bool prefix;        /* everything that begins so */
-    bool open;          /* no key is asked for */
+    bool prefix;        /* matches every path that begins with it */
+    bool open;          /* needs no key */
     route_handler handle;
 };
 

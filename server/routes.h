@@ -1,4 +1,4 @@
-/* routes.h - which function answers which path: one table, with who may ask.
+/* routes.h - which function answers which path, and which paths need the API key: one table.
  *
  * Thread: loop.  Memory: none. */
 #ifndef SERVER_ROUTES_H
@@ -8,8 +8,9 @@
 
 struct http_exchange;
 
-/* The transport's callbacks; ctx is the struct server.  Path, method and API key are judged before
- * a body is taken: a stranger makes nobody hold 64 MB. */
+/* Decides on path, method and API key before a body is read, so a client without the key cannot
+ * make the server hold 64 MB.  This and routes_handle() are the transport's callbacks; ctx is the
+ * struct server. */
 bool routes_admit(struct http_exchange *exchange, void *ctx);
 void routes_handle(struct http_exchange *exchange, void *ctx);
 

@@ -27,11 +27,11 @@
 #include "server/settings/options.h"
 #include "server/settings/prefill_setup.h"
 
-/* How long clients may take to fetch the error that tells them of the end, once all is
- * cancelled. */
+/* How long clients may take to fetch the final error after all is cancelled, and how often draining
+ * is checked. */
 enum { FAREWELL_MS = 2000, DRAIN_TICK_MS = 20 };
-/* What a streaming reader may lag behind: the largest echo, and as much again for what follows
- * it. */
+/* How far a streaming reader may lag behind: the largest echo, and as much again for the output
+ * after it. */
 enum { STREAM_BACKLOG = 2 * REQUEST_MAX_STREAMED_ECHO };
 
 /* Descriptors beside the connections': the program's own, a GPU driver's, and those of refused
@@ -42,7 +42,7 @@ struct serve {
     struct server server;
     const struct options *options;
     uv_loop_t loop;
-    uv_work_t first_work; /* makes the pool's threads */
+    uv_work_t first_work; /* starts the pool's threads */
     uv_async_t wake;
     uv_timer_t tick;
     uv_signal_t terminate, interrupt;
@@ -74,8 +74,8 @@ static void transport_closed(void *ctx) {
     uv_close((uv_handle_t *)&s->interrupt, NULL);
 }
 
-/* Joining the engine thread leaves the final event of every sequence to be taken, so that each
- * client still there gets its answer, and each completion its end. */
+/* Joins the engine thread, then takes the final event of every sequence.  So each client still
+ * connected gets its answer, and each completion ends. */
 static void close_all(struct serve *s) {
     if (s->closing) return;
     s->closing = true;
@@ -148,7 +148,7 @@ static int start_engine(struct serve *s, const char *model_dir, struct backend *
     return engine_setup_create(&s->server.engine, &config, err);
 }
 
-/* Of auto's least length, for people. */
+/* Describes the source of the least length that is sparse under auto, for the log. */
 static const char *break_even_source(const struct serve *s) {
     if (s->options->min_sparse_tokens) return "--min-sparse-tokens";
     return s->prefill.measured_on ? "the file has measured it on this backend"
@@ -196,7 +196,7 @@ static void log_head(const struct serve *s) {
 static void log_plan(const struct serve *s) {
     const struct engine_info *info = s->server.info;
     const double mib = 1 << 20;
-    /* Without patterns auto is dense, but whoever asks gets the default ones. */
+    /* Without a pattern file auto is dense, but a request for sparse gets the default patterns. */
     const bool only_if_asked =
         !s->prefill.path && s->options->prefill == PREFILL_AUTO &&
         !(info->selections && info->host_pool_bytes > 0);
@@ -260,7 +260,7 @@ static int describe_server(struct serve *s, const char *model_dir, struct error 
     return rc ? rc : kv_rules_settle(&server->limits.kv, server->info, err);
 }
 
-/* What never became a request of a route is logged and counted all the same. */
+/* Logs and counts a request that the transport refused before it reached a route. */
 static void request_refused(void *ctx, const char *request_id, unsigned status, const char *why) {
     struct server *server = ctx;
     counters_count_answer(&server->counters, status);
@@ -340,7 +340,7 @@ int serve_run(const struct options *options, const char *model_dir, struct backe
         api_key_warn(options, http_is_loopback(s.server.http));
         log_event(LOG_INFO, "listening on http://%s:%u", options->host, http_port(s.server.http));
     }
-    /* Ends when every handle is closed and no job is left. */
+    /* Returns when every handle is closed and no job is left. */
     uv_run(&s.loop, UV_RUN_DEFAULT);
     if (s.server.engine) completions_take_events(&s.server);
     engine_destroy(s.server.engine);

@@ -1,7 +1,7 @@
 /* serve.h - `quire serve`: engine, transport and routes on one loop, from start to a clean end.
  *
- *   signal 1 ──► drain: no new connections, no new completions, what runs may finish
- *   timeout  ──► cancel what is left            signal 2 ──► the same, at once
+ *   signal 1 ──► drain: no new connections, no new completions, running ones may finish
+ *   timeout  ──► cancel what is left            signal 2 ──► close all at once
  *   nothing left ──► join the engine thread, close the transport, close the handles
  *
  * Thread: main; it becomes the loop thread.  Memory: everything is freed on return. */
@@ -12,8 +12,8 @@ struct backend;
 struct error;
 struct options;
 
-/* Runs until stopped by a signal (0) or by a failure (negative, err says why).  The backend is
- * borrowed. */
+/* Runs until stopped by a signal (0) or by a failure (negative, with its cause in err).  The
+ * backend is borrowed. */
 int serve_run(const struct options *options, const char *model_dir, struct backend *backend,
               struct error *err);
 

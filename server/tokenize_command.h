@@ -1,5 +1,5 @@
-/* tokenize_command.h - `quire tokenize`: a text in, one line per token out: id, tab, the token as
- * JSON.
+/* tokenize_command.h - `quire tokenize`: reads a text and prints one line per token: id, tab, the
+ * token as JSON.
  *
  * Thread: main.  Memory: the text and its tokens, freed on return. */
 #ifndef SERVER_TOKENIZE_COMMAND_H

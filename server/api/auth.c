@@ -8,8 +8,8 @@
 
 #include "server/json/api_error.h"
 
-/* Takes as long for a wrong key as for the right one: the time depends only on the length of what
- * the client sent, so nobody can find the key letter by letter. */
+/* Compares in a time that depends only on the length of what the client sent.  A client therefore
+ * cannot find the key letter by letter. */
 static bool same_secret(const char *key, const char *given) {
     const size_t n = strlen(given), n_key = strlen(key);
     unsigned difference = n != n_key;

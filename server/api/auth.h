@@ -1,4 +1,4 @@
-/* auth.h - does a request carry the key?
+/* auth.h - checks that a request carries the API key.
  *
  * Thread: any.  Memory: none. */
 #ifndef SERVER_API_AUTH_H
@@ -6,7 +6,8 @@
 
 struct api_error;
 
-/* key NULL: everybody may.  header: the value of Authorization, or NULL. */
+/* Refuses with 401 a request whose Authorization header does not carry the key.  key: NULL lets
+ * every request pass.  header: the header's value, or NULL. */
 int auth_check(const char *key, const char *header, struct api_error *err);
 
 #endif

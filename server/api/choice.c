@@ -13,7 +13,7 @@ void choice_init(struct choice *choice, struct completion *completion, const str
                               .prompt_index = prompt_index,
                               .stop_string = -1,
                               .stop_token = -1,
-                              .detokenizer.begun = true}; /* by the prompt */
+                              .detokenizer.begun = true}; /* the prompt has begun the text */
 }
 
 void choice_fini(struct choice *choice) {
@@ -43,7 +43,7 @@ static bool is_utf8(const char *text, size_t length) {
     return true;
 }
 
-/* Tokens are shown as text; one that is part of a character as OpenAI shows it:
+/* Writes a token as its text.  A token that is part of a character is written as OpenAI does:
  * "bytes:\xe2\x80". */
 static void write_token(struct buffer *out, const struct tokenizer *tokenizer, uint32_t id) {
     size_t length = 0;
@@ -62,7 +62,8 @@ static void separate(struct buffer *list) {
     if (list->length) buffer_puts(list, ",");
 }
 
-/* {"token": logprob, ...}, best first; the token itself is added when it is not among the best. */
+/* Writes {"token": logprob, ...}, best first; adds the token itself when it is not among the
+ * best. */
 static void write_top(struct buffer *out, const struct tokenizer *tokenizer,
                       const struct token_info *info) {
     bool listed = false;
@@ -83,7 +84,7 @@ static void write_top(struct buffer *out, const struct tokenizer *tokenizer,
     buffer_puts(out, "}");
 }
 
-/* Characters of text that the token completes. */
+/* Returns how many characters of text the token completes. */
 static size_t count_characters(struct choice *choice, const struct tokenizer *tokenizer,
                                uint32_t id, bool skip) {
     char text[1024];
@@ -91,7 +92,8 @@ static size_t count_characters(struct choice *choice, const struct tokenizer *to
     const long written =
         detokenizer_push(&choice->detokenizer, tokenizer, id, skip, text, sizeof(text));
     if (written >= 0) return utf8_count(text, (size_t)written);
-    /* Longer than the buffer, as only an added token can be: that one is text by itself. */
+    /* The text is longer than the buffer.  Only an added token can be, and that is text by
+     * itself. */
     const char *bytes = tokenizer_token_bytes(tokenizer, id, &length);
     return bytes ? utf8_count(bytes, length) : 0;
 }
@@ -113,8 +115,9 @@ static void add_logprobs(struct choice *choice, const struct choice_format *form
     choice->n_characters += count_characters(choice, format->tokenizer, info->token, skip);
 }
 
-/* Is this token of the prompt not part of the echoed text?  Of a text that is the beginning that
- * the tokenizer put before it; of tokens, what decoding skipped. */
+/* Returns whether this prompt token is not part of the echoed text.  In a text prompt that is the
+ * beginning-of-text token that the tokenizer added; in a prompt of tokens, those that decoding
+ * skipped. */
 static bool is_unseen(const struct choice *choice, const struct choice_format *format, uint32_t i,
                       uint32_t token) {
     if (!tokenizer_is_special(format->tokenizer, token)) return false;
@@ -136,7 +139,7 @@ static void add_prompt(struct choice *choice, const struct choice_format *format
         const struct token_info *info = &event->tokens[i];
         add_logprobs(choice, format, info, is_unseen(choice, format, i, info->token));
     }
-    /* What follows is decoded by itself, but begins no text. */
+    /* The generated tokens are decoded by themselves, but do not begin a text. */
     choice->detokenizer = (struct detokenizer){.begun = true};
 }
 

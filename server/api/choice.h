@@ -1,8 +1,8 @@
-/* choice.h - one choice of a completion: gathers what the engine says of one sequence, writes it as
- * JSON.
+/* choice.h - one choice of a completion: gathers the engine's events of one sequence and writes
+ * them as JSON.
  *
  * A whole answer gathers everything and is written once; a stream writes after each event and
- * starts anew. Offsets count characters (not bytes) of the whole choice in both.
+ * starts anew.  In both, offsets count characters (not bytes) of the whole choice.
  *
  * Thread: loop.  Memory: the completion owns the choice; its text and lists are freed by
  * choice_fini(). */
@@ -19,7 +19,7 @@
 struct completion;
 struct prompt;
 
-/* What the request wants to see; the same for all its choices. */
+/* The fields that the request asks for; the same for all its choices. */
 struct choice_format {
     const struct tokenizer *tokenizer;
     bool echo, logprobs, token_ids, skip_special;
@@ -30,14 +30,14 @@ struct choice {
     const struct prompt *prompt;
     uint32_t prompt_index;
     uint64_t engine_id;
-    bool echoed;      /* the prompt has been added, if it was to be */
-    bool prompt_sent; /* its ids have been written, if they were to be */
+    bool echoed;      /* the prompt has been added, if the request asks for echo */
+    bool prompt_sent; /* the prompt's ids have been written, if the request asks for them */
     bool finished;
     enum finish_reason reason;
     int32_t stop_string; /* index of the stop string that ended it, or -1 */
     int64_t stop_token;  /* the stop token that ended it, or -1 */
 
-    /* Since the last choice_clear(); the lists are JSON without their brackets. */
+    /* The output since the last choice_clear(); the lists are JSON without their brackets. */
     struct buffer text, ids;
     struct buffer tokens, token_logprobs, top_logprobs, text_offsets;
 

@@ -11,7 +11,7 @@
 #include "server/json/api_error.h"
 #include "server/json/json_guard.h"
 
-/* What a member's reader works on. */
+/* The state that the members' readers share. */
 struct request_reading {
     struct completion_request *request;
     const struct request_limits *limits;
@@ -23,7 +23,7 @@ struct field {
     const char *name;
     int (*read)(struct request_reading *r, const struct field *field, const json_t *value);
     size_t offset;    /* of the target in struct completion_request */
-    double low, high; /* numbers, both allowed */
+    double low, high; /* of numbers; both are allowed */
 };
 
 static int refuse(struct request_reading *r, const struct field *field, const char *rule) {
@@ -90,14 +90,14 @@ static int read_model(struct request_reading *r, const struct field *field, cons
                          "the model '%.200s' does not exist", json_string_value(value));
 }
 
-/* Arrays do not come here: the guard has cut them out. */
+/* Reads a prompt that is one string.  The guard has cut out arrays before. */
 static int read_prompt(struct request_reading *r, const struct field *field, const json_t *value) {
     if (!json_is_string(value)) return refuse(r, field, "must be a string or an array");
     return prompt_list_add_text(&r->request->prompts, json_string_value(value),
                                 json_string_length(value), r->err);
 }
 
-/* Members that ask for something quire cannot do; false asks for nothing. */
+/* Refuses members that ask for something quire cannot do; false asks for nothing. */
 static int read_refused(struct request_reading *r, const struct field *field, const json_t *value) {
     if (json_is_false(value)) return 0;
     return api_error_set(r->err, 400, "unsupported", field->name, "%s is not supported",
@@ -125,14 +125,14 @@ static int read_seed(struct request_reading *r, const struct field *field, const
     return 0;
 }
 
-/* OpenAI allows 0, "the smallest mass": the best token alone. */
+/* Reads top_p.  OpenAI allows 0, "the smallest mass", which means the best token alone. */
 static int read_top_p(struct request_reading *r, const struct field *field, const json_t *value) {
     const int rc = read_float(r, field, value);
     if (!rc && r->request->params.top_p < FLT_MIN) r->request->params.top_p = FLT_MIN;
     return rc;
 }
 
-/* -1 is what some clients send for "off". */
+/* Reads top_k.  Some clients send -1 for "off". */
 static int read_top_k(struct request_reading *r, const struct field *field, const json_t *value) {
     json_int_t x = 0;
     const int rc = read_integer(r, field, value, &x);
@@ -209,7 +209,7 @@ static int read_stop_tokens(struct request_reading *r, const struct field *field
     return 0;
 }
 
-/* The key of a bias: a decimal token id, digits only. */
+/* Reads the key of a bias: a decimal token id, digits only. */
 static int bias_token(struct request_reading *r, const struct field *field, const char *key,
                       uint32_t *token) {
     uint64_t id = 0;
@@ -269,8 +269,8 @@ static int read_prefill(struct request_reading *r, const struct field *field, co
 
 #define AT(member) offsetof(struct completion_request, member)
 
-/* max_tokens comes after max_completion_tokens: where a client sends both, the endpoint's own name
- * wins. */
+/* max_tokens comes after max_completion_tokens, so the endpoint's own name wins when a client sends
+ * both. */
 static const struct field fields[] = {
     {"model", read_model, 0, 0, 0},
     {"prompt", read_prompt, 0, 0, 0},
@@ -327,8 +327,8 @@ static const struct field fields[] = {
 
 #undef AT
 
-/* What a sparse prefill leaves out is missing from the prompt's own log-probabilities, and from the
- * scores by which a bounded cache chooses. */
+/* Refuses what a sparse prefill cannot give exactly.  The pairs it leaves out are missing from the
+ * prompt's own log-probabilities, and from the scores by which a bounded cache evicts. */
 static int check_prefill(const struct completion_request *q, struct api_error *err) {
     if (q->prefill.mode != PREFILL_SPARSE) return 0;
     if (completion_request_scores_prompt(q))
@@ -343,7 +343,7 @@ static int check_prefill(const struct completion_request *q, struct api_error *e
     return 0;
 }
 
-/* What no member shows alone. */
+/* Checks the rules that involve more than one member. */
 static int check_together(struct request_reading *r) {
     struct completion_request *q = r->request;
     struct api_error *err = r->err;
@@ -428,7 +428,7 @@ static int refuse_total(struct api_error *err) {
 static int tokenize_text(struct completion_request *request, struct prompt *prompt,
                          const struct tokenizer *tokenizer, const struct request_limits *limits,
                          struct api_error *err) {
-    /* Counting on past the context tells the client by how much the prompt is too long; the bound
+    /* Counting past the context tells the client by how much the prompt is too long.  The bound
      * keeps a hostile body from costing more memory than an honest one. */
     const bool bounded = completion_request_is_bounded(request);
     const size_t max_ids =
@@ -447,14 +447,14 @@ static int tokenize_text(struct completion_request *request, struct prompt *prom
     return 0;
 }
 
-/* Returns what the prompt comes to with all that may be generated; without max_tokens that is cut
- * to the room there is, but for a first token. */
+/* Returns the prompt's tokens plus all that may be generated.  Without max_tokens only a first
+ * token is counted: the rest is cut to what the context leaves. */
 static uint64_t wanted_tokens(const struct completion_request *request, size_t n_prompt) {
     return n_prompt + (uint64_t)(request->has_max_tokens ? request->max_tokens : 1);
 }
 
-/* A text of any length is welcome, if there is room for what is kept of it; counted in the text,
- * positions end where the model's do. */
+/* Checks a request with a bounded policy: the tokens it retains must fit the KV cache.  Its text
+ * may have any length with cache positions; text positions end with the model's trained context. */
 static int check_budget(const struct completion_request *request, size_t n_prompt,
                         const struct request_limits *limits, struct api_error *err) {
     if (n_prompt > REQUEST_MAX_COPIED_TOKENS) return refuse_total(err);
@@ -477,7 +477,8 @@ static int check_budget(const struct completion_request *request, size_t n_promp
                          capacity, limits->kv_tokens);
 }
 
-/* Of a fraction it is known only now. */
+/* Checks how many tokens the request selects.  A fraction is resolved only now, when the prompt's
+ * length is known. */
 static int check_selected(const struct completion_request *request, size_t n_prompt,
                           const struct request_limits *limits, struct api_error *err) {
     const struct kv_choice choice = kv_policy_resolve(&request->kv, (uint32_t)n_prompt);
@@ -505,8 +506,8 @@ static int check_length(struct completion_request *request, size_t n_prompt,
                                                  : 0;
 }
 
-/* How much JSON a request makes, roughly: a token's text or id, its place in the lists of
- * log-probabilities, and a name with a number for each token considered there. */
+/* Rough JSON sizes: a token's text or id, its entry in the lists of log-probabilities, and a name
+ * with a number for each token considered there. */
 enum { TOKEN_BYTES = 8, SCORED_BYTES = 64, CONSIDERED_BYTES = 32 };
 
 static int check_answer_size(const struct completion_request *q, struct api_error *err) {

@@ -1,8 +1,8 @@
 /* completion_request.h - the body of POST /v1/completions, read and checked.
  *
- * One table names every member: how it is read, where it goes and its bounds.  Members the table
- * does not know are ignored; members it knows but cannot honour are refused by name; null means
- * "default".
+ * One table names every member: how it is read, where it is stored and its bounds.  Members that
+ * the table does not know are ignored.  Members that it knows but cannot honour are refused by
+ * name.  null means "default".
  *
  * Thread: any one.  Memory: the request owns everything in it. */
 #ifndef SERVER_API_COMPLETION_REQUEST_H
@@ -28,19 +28,18 @@ enum {
     REQUEST_MAX_STOP_TOKENS = 1024,
     REQUEST_MAX_BIASES = 1024,
     REQUEST_MAX_COPIED_TOKENS = 16 * 1024 * 1024, /* prompt tokens times best_of: 64 MB */
-    /* Bytes of JSON, roughly: what a stream must send at once, and what is gathered for one
-     * body. */
+    /* Bytes of JSON, roughly: what a stream must send at once, and what one body gathers. */
     REQUEST_MAX_STREAMED_ECHO = 32 * 1024 * 1024,
     REQUEST_MAX_ANSWER = 512 * 1024 * 1024,
 };
 
-/* What a request is checked against. */
+/* The bounds that a request is checked against. */
 struct request_limits {
     const char *model_name;
     uint32_t n_vocab, max_model_len;
     uint32_t max_sequences; /* of one request: no more than the engine ever takes */
     uint32_t trained_context;
-    uint64_t kv_tokens;    /* that the KV cache holds */
+    uint64_t kv_tokens;    /* tokens that the KV cache holds */
     struct kv_rules kv;
     struct prefill_rules prefill;
     struct salt_key salt_key;
@@ -52,7 +51,7 @@ struct completion_request {
     struct kv_policy kv;
     struct prefill_request prefill;
     uint32_t n, best_of;
-    uint32_t max_tokens; /* without has_max_tokens a default, cut to the room there is */
+    uint32_t max_tokens; /* without has_max_tokens a default, cut to what the context leaves */
     bool has_max_tokens;
     bool stream, include_usage, continuous_usage, echo, add_special, return_token_ids;
     uint64_t cache_salt; /* 0: none */
@@ -63,18 +62,18 @@ static inline bool completion_request_is_bounded(const struct completion_request
     return kv_choice_is_bounded(&request->kv.tokens);
 }
 
-/* Log-probabilities of the prompt are asked for. */
+/* Returns whether the request asks for log-probabilities of the prompt. */
 static inline bool completion_request_scores_prompt(const struct completion_request *request) {
     return request->echo && request->params.n_logprobs >= 0;
 }
 
-/* On failure *out holds nothing to free and err says why. */
+/* Reads and checks a body.  On failure *out holds nothing to free and err names the cause. */
 int completion_request_parse(struct completion_request *out, const char *body, size_t length,
                              const struct request_limits *limits, struct api_error *err);
 void completion_request_fini(struct completion_request *request);
 
-/* Tokenises the prompts that came as text; each must fit the context, or what a bounded request
- * keeps the KV cache. */
+/* Tokenises the text prompts.  Each prompt must fit the context; in a bounded request, the tokens
+ * that its policy retains must fit the KV cache. */
 int completion_request_tokenize(struct completion_request *request,
                                 const struct tokenizer *tokenizer,
                                 const struct request_limits *limits, struct api_error *err);

@@ -25,7 +25,7 @@ struct completion {
     struct completion *next, **link; /* in server->completions once the engine has accepted it */
     struct completion_request request;
     struct choice_format format;
-    struct engine_request *submission; /* from the job to the engine */
+    struct engine_request *submission; /* from the job until the engine takes it */
     struct choice *choices;            /* [n_choices], prompts * best_of */
     uint32_t n_choices, n_live;
     char request_id[REQUEST_ID_MAX + 1];
@@ -33,7 +33,7 @@ struct completion {
     uint64_t started_ns, written_ms;
     bool seen_first;
     uint32_t n_prompt, n_cached; /* tokens */
-    struct kv_account kv;        /* of the sequences that have ended, as prefill is */
+    struct kv_account kv;        /* of the sequences that have ended; so is prefill */
     struct prefill_account prefill;
     struct buffer out;
 };
@@ -51,9 +51,9 @@ static void completion_free(struct completion *c) {
     job_free(&c->job);
 }
 
-/* Pool thread: from the body to what the engine takes. */
+/* ---- pool thread: from the body to the engine's requests ---- */
 
-/* Prompts given as tokens are echoed as their text. */
+/* Decodes the prompts given as tokens, because they are echoed as their text. */
 static int decode_prompts(struct completion *c) {
     for (uint32_t i = 0; i < c->request.prompts.n; i++) {
         struct prompt *prompt = &c->request.prompts.items[i];
@@ -87,7 +87,8 @@ static int make_choices(struct completion *c) {
     return 0;
 }
 
-/* The engine has its own copy of the tokens; only a client that wants them back needs ours. */
+/* Frees the prompts' tokens, of which the engine has its own copy, unless the client wants them
+ * back. */
 static void drop_prompt_tokens(struct completion *c) {
     for (uint32_t i = 0; i < c->request.prompts.n; i++) {
         struct token_list *tokens = &c->request.prompts.items[i].tokens;
@@ -113,7 +114,7 @@ static void run_job(struct job *job) {
     if (!job->rc) drop_prompt_tokens(c);
 }
 
-/* Loop: bodies. */
+/* ---- loop: bodies ---- */
 
 static double seconds_since_start(const struct completion *c) {
     return (double)(uv_hrtime() - c->started_ns) * 1e-9;
@@ -127,8 +128,8 @@ static void write_head(struct completion *c) {
     buffer_puts(&c->out, ",\"choices\":[");
 }
 
-/* Cached tokens are counted for each prompt once, with its first choice.  What became of the text
- * is known when the last sequence has ended. */
+/* Writes the usage object.  Cached tokens are counted once for each prompt, with its first choice.
+ * The members kv and prefill are known only when the last sequence has ended. */
 static void write_usage(struct completion *c) {
     uint32_t n_generated = 0;
     for (uint32_t i = 0; i < c->n_choices; i++) n_generated += c->choices[i].n_tokens;
@@ -145,7 +146,7 @@ static void write_usage(struct completion *c) {
     buffer_puts(&c->out, "}");
 }
 
-/* Log and counters of an answer that ends here; the exchange is not used any more. */
+/* Logs and counts an answer that ends here; the exchange is not used any more. */
 static void note_end(struct completion *c, unsigned status) {
     const double seconds = seconds_since_start(c);
     if (status == 200) counters_observe(&c->job.server->counters.whole, seconds);
@@ -159,7 +160,7 @@ static void cancel_live(struct completion *c) {
     }
 }
 
-/* Ends the answer with an error, wherever it stands. */
+/* Ends the answer with an error, whatever part of it has been sent. */
 static void fail(struct completion *c, const struct api_error *err) {
     struct http_exchange *exchange = c->job.exchange;
     cancel_live(c);
@@ -173,7 +174,8 @@ static void fail(struct completion *c, const struct api_error *err) {
     buffer_puts(&c->out, "data: ");
     api_error_write(err, &c->out);
     buffer_puts(&c->out, "\n\n");
-    /* A stream must not end as if it were whole: what cannot be written cuts it off. */
+    /* A failed stream must not look whole: without memory a fixed error is sent, and a write that
+     * fails resets the connection. */
     if (c->out.failed) http_stream_write(exchange, no_memory, sizeof(no_memory) - 1);
     else http_stream_write(exchange, c->out.data, c->out.length);
     http_stream_end(exchange);
@@ -190,7 +192,7 @@ static void fail_for_memory(struct completion *c) {
     fail(c, &err);
 }
 
-/* Loop: streams. */
+/* ---- loop: streams ---- */
 
 static void send_out(struct completion *c) {
     if (c->out.failed) {
@@ -237,7 +239,7 @@ static void end_stream(struct completion *c) {
     note_end(c, 200);
 }
 
-/* Loop: whole answers. */
+/* ---- loop: whole answers ---- */
 
 static int by_likelihood(const void *a, const void *b) {
     const struct choice *x = *(struct choice *const *)a, *y = *(struct choice *const *)b;
@@ -246,7 +248,7 @@ static int by_likelihood(const void *a, const void *b) {
     return x < y ? -1 : x > y; /* equals keep their order */
 }
 
-/* The n likeliest of the best_of choices of one prompt, or simply all n. */
+/* Writes the n likeliest of the best_of choices of one prompt, or simply all n. */
 static void write_choices_of(struct completion *c, uint32_t prompt) {
     const uint32_t n = c->request.n, best_of = c->request.best_of;
     struct choice *ranked[REQUEST_MAX_CHOICES];
@@ -274,7 +276,7 @@ static void send_whole(struct completion *c) {
     note_end(c, 200);
 }
 
-/* Loop: events. */
+/* ---- loop: events ---- */
 
 static void take_ending(struct completion *c, struct choice *choice,
                         const struct engine_event *event) {
@@ -297,7 +299,7 @@ static void take_ending(struct completion *c, struct choice *choice,
         const struct error why = {.code = event->error_code};
         log_event(LOG_ERROR, "request id=%s failed: %s", c->request_id, event->error_text);
         api_error_from(&err, &why, NULL);
-        if (err.status < 500) err.status = 500; /* the request had been found good */
+        if (err.status < 500) err.status = 500; /* the request had passed its checks */
         strncpy(err.message, event->error_text, sizeof(err.message) - 1);
         err.message[sizeof(err.message) - 1] = 0;
     }
@@ -332,7 +334,7 @@ void completions_take_events(struct server *server) {
     }
 }
 
-/* Loop: the beginning. */
+/* ---- loop: the beginning ---- */
 
 static void client_gone(void *user) {
     struct completion *c = user;
@@ -350,8 +352,8 @@ static void begin_answer(struct completion *c) {
     c->written_ms = uv_now(c->job.server->loop);
 }
 
-/* What the engine will not take is too long a prompt, or a policy that does not suit the model or
- * the pool. */
+/* Explains why the engine refused the request: the prompt is too long, or the policy does not suit
+ * the model or the KV pool. */
 static int refuse_submission(struct completion *c, const struct error *why) {
     const bool about_request = why->code == ERR_INVALID || why->code == ERR_TOO_LONG;
     if (about_request && c->request.kv.tokens.type != KV_FULL)
@@ -359,7 +361,7 @@ static int refuse_submission(struct completion *c, const struct error *why) {
     return api_error_from(&c->job.err, why, "prompt");
 }
 
-/* Gives the sequences to the engine, all or none. */
+/* Submits the sequences to the engine, all or none. */
 static int submit(struct completion *c) {
     struct server *server = c->job.server;
     struct error why = {0};
@@ -369,7 +371,7 @@ static int submit(struct completion *c) {
     if (!rc) rc = engine_submit(server->engine, c->submission, c->n_choices, ids, &why);
     if (!rc) {
         for (uint32_t i = 0; i < c->n_choices; i++) c->choices[i].engine_id = ids[i];
-        free(c->submission); /* what it held is the engine's now */
+        free(c->submission); /* the engine owns what it held */
         c->submission = NULL;
     }
     free(ids);

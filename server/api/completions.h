@@ -4,8 +4,8 @@
  *                   │ refused: 4xx                  │ full: 429         │ whole: one body
  *                   └ client gone: freed            └ accepted          └ stream: chunks, [DONE]
  *
- * A completion lives until the final event of its last sequence, whether or not its client still
- * does: a client that leaves, or a sequence that fails, cancels the others, and their final events
+ * A completion lives until the final event of its last sequence, even when its client has left.  A
+ * client that leaves, or a sequence that fails, cancels the other sequences; their final events
  * still come.
  *
  * Thread: loop (but for the job).  Memory: each completion owns everything of its request. */
@@ -17,15 +17,15 @@ struct server;
 
 void completions_handle(struct server *server, struct http_exchange *exchange);
 
-/* Takes the engine's events and answers; call after each wake. */
+/* Takes the engine's events and writes the answers; call it after each wake. */
 void completions_take_events(struct server *server);
 
-/* Writes a comment into streams that have been silent; call every COMPLETIONS_TICK_MS.  With the
- * silence it allows that is a sign of life at least once a second. */
+/* Writes a comment into streams that have been silent; call it every COMPLETIONS_TICK_MS.  With the
+ * silence allowed, each client hears from the server at least once a second. */
 enum { COMPLETIONS_TICK_MS = 200, COMPLETIONS_SILENCE_MS = 700 };
 void completions_tick(struct server *server);
 
-/* Cancels what runs; its clients get an error, its final events still come. */
+/* Cancels all running sequences.  Their clients get an error; their final events still come. */
 void completions_cancel_all(struct server *server);
 
 #endif

@@ -1,4 +1,4 @@
-/* counters.h - what the routes count: answers, prompts, times.  server/ops/metrics.h writes it.
+/* counters.h - the routes' counters: answers, prompts, times.  server/ops/metrics.h writes them.
  *
  * Thread: loop.  Memory: fixed. */
 #ifndef SERVER_API_COUNTERS_H
@@ -10,7 +10,7 @@
 
 enum { COUNTERS_N_BUCKETS = 12 };
 
-/* The upper bound of each bucket in seconds; one more has what exceeds them all. */
+/* The upper bound of each bucket in seconds; one more bucket counts the times above them all. */
 extern const double counters_bounds[COUNTERS_N_BUCKETS];
 
 /* Times in seconds, counted per bucket (not cumulated: that is done when written). */
@@ -21,7 +21,7 @@ struct histogram {
 
 /* Zero-initialise. */
 struct counters {
-    uint64_t by_class[6]; /* answers by the first digit of their status; [0]: nobody was left */
+    uint64_t by_class[6]; /* answers by first digit of the status; [0]: client gone */
     uint64_t sparse_prompts, dense_prompts; /* of sequences that have ended */
     struct histogram first_token, whole; /* completions: until the first token, until the end */
 };

@@ -14,7 +14,8 @@ static void *copy(const void *from, size_t size) {
     return to;
 }
 
-/* A deep copy; what could not be had is missing and noticed by is_whole(). */
+/* Makes a deep copy.  A part for which there was no memory is missing, and is_whole() notices
+ * it. */
 static struct sampling_params copy_params(const struct sampling_params *from) {
     struct sampling_params to = *from;
     to.bias = copy(from->bias, from->n_bias * sizeof(*from->bias));
@@ -32,9 +33,9 @@ static int is_whole(const struct sampling_params *to, const struct sampling_para
     return 1;
 }
 
-/* Returns how many tokens the request may generate behind the prompt: what is left of the context,
- * or of the trained one where a budget's positions are those of the text.  In the cache they have
- * no end.  Without max_tokens a prompt may have room for fewer than the default. */
+/* Returns how many tokens the request may generate behind the prompt: at most max_tokens, cut to
+ * what the context leaves.  A bounded cache with text positions ends with the trained context; one
+ * with cache positions has no end. */
 static uint32_t most_tokens(const struct completion_request *request, uint32_t n_prompt,
                             const struct request_limits *limits) {
     const bool bounded = completion_request_is_bounded(request);
@@ -58,9 +59,9 @@ static int fill(struct engine_request *out, const struct completion_request *req
     if (!is_whole(params, &request->params) || !out->prompt) return ERR_NOMEM;
 
     params->max_tokens = most_tokens(request, out->n_prompt, limits);
-    params->seed += choice; /* choices of one seed differ, and repeat */
+    params->seed += choice; /* choices of one seed differ, and can be reproduced */
     if (request->echo) params->n_prompt_logprobs = params->n_logprobs;
-    /* Choosing the best needs the log-probabilities, whoever else wants them. */
+    /* Choosing the best needs the log-probabilities even when the client does not ask for them. */
     if (request->best_of > request->n && params->n_logprobs < 0) params->n_logprobs = 0;
     return 0;
 }

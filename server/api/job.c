@@ -10,7 +10,7 @@
 #include "server/api/server.h"
 #include "server/http/http.h"
 
-/* Threads that a lane may hold. */
+/* How many of the pool's threads each lane may hold. */
 static const uint32_t lane_threads[JOB_N_LANES] = {[LANE_SHORT_COMPLETION] = JOB_N_THREADS,
                                                    [LANE_LONG_COMPLETION] = 1,
                                                    [LANE_SHORT_TEXT] = 1,
@@ -56,7 +56,7 @@ static void finish(struct job *job) {
 
 static void after_work(uv_work_t *work, int status);
 
-/* Gives the pool what waits, as far as the lane has threads. */
+/* Hands waiting jobs to the pool, as far as the lane has threads. */
 static void lane_advance(struct job_lane *lane, uint32_t n_threads) {
     while (lane->first && lane->n_running < n_threads) {
         struct job *job = lane->first;
@@ -69,7 +69,7 @@ static void lane_advance(struct job_lane *lane, uint32_t n_threads) {
 static void after_work(uv_work_t *work, int status) {
     struct job *job = work->data;
     struct job_lane *lane = lane_at(job);
-    assert(status == 0); /* nobody cancels */
+    assert(status == 0); /* the pool's work is never cancelled */
     (void)status;
     lane->n_running--;
     lane_advance(lane, lane_threads[job->lane]);
@@ -123,8 +123,8 @@ static void wait_for_end(void *end) {
     uv_sem_wait(end);
 }
 
-/* Makes as many threads as the pool has, all at once, and ends them.  Their stacks stay with the C
- * library for the pool's, which are of the same size. */
+/* Creates as many threads as the pool has, all at once, and ends them.  The C library reuses their
+ * stacks for the pool's threads, whose stacks have the same size. */
 static int try_threads(struct error *err) {
     uv_thread_t threads[JOB_N_THREADS];
     uv_sem_t end;

@@ -3,21 +3,20 @@
  *
  *   loop: job_start() ──► lane ──► pool thread: run() ──► loop: done()
  *
- * A lane bounds how many of the pool's threads one sort of work may hold; what is beyond waits
- * there, first come, first served.  Three of the four threads can be taken by what is bounded:
+ * A lane bounds how many of the pool's threads one sort of work may hold.  Further jobs wait there,
+ * first come, first served.  The bounded lanes can take three of the four threads:
  *
  *   short completions   any thread
  *   long completions    one: they wait for each other, and for nothing else
  *   short texts         one: /tokenize and /detokenize
  *   long texts          one
  *
- * The body is copied, because the exchange may go while the pool works.  done() always runs; when
- * job->exchange is NULL by then, the client has left and nobody is to be answered.  One that leaves
- * while its job still waits ends it at once, and run() is left out.
+ * The body is copied, because the exchange may end while the pool works.  done() always runs.  When
+ * job->exchange is NULL by then, the client has left and no answer is sent.  A client that leaves
+ * while its job still waits ends the job at once, without run().
  *
- * Thread: run on a pool thread, alone with the job; the rest on the loop.
- * Memory: a job is the first member of what embeds it; done() takes it over and must job_free()
- * it. */
+ * Thread: run on a pool thread, alone with the job; the rest on the loop.  Memory: a job is the
+ * first member of what embeds it; done() owns it and must job_free() it. */
 #ifndef SERVER_API_JOB_H
 #define SERVER_API_JOB_H
 
@@ -66,15 +65,15 @@ struct job {
     struct api_error err;
 };
 
-/* size: of the struct that begins with the job; it is zero-filled and returned for the caller to
- * fill in what done() needs (run() may have begun).  NULL: no memory, and the exchange has been
- * answered. */
+/* Starts a job and returns it zero-filled, for the caller to fill in what done() needs (run() may
+ * have begun).  size: of the struct that begins with the job.  Returns NULL without memory; the
+ * exchange has been answered then. */
 struct job *job_start(struct server *server, struct http_exchange *exchange, enum job_kind kind,
                       size_t size, job_step run, job_step done);
 void job_free(struct job *job);
 
-/* Makes the pool's threads, which libuv does at the first use otherwise, and aborts where it
- * cannot.  Run the loop afterwards: work belongs to it until then. */
+/* Creates the pool's threads now, because libuv creates them at their first use and aborts when it
+ * cannot.  Run the loop afterwards: it uses `work` until then. */
 int job_make_threads(uv_loop_t *loop, uv_work_t *work, struct error *err);
 
 #endif

@@ -1,6 +1,6 @@
-/* kv_account.h - what became of the text of a request's sequences, for usage.kv.
+/* kv_account.h - sums up what a request's sequences did with their KV cache, for usage.kv.
  *
- * Counts are sums over the sequences, as those of generated tokens are; attention is their mean.
+ * Counts are sums over the sequences, like the count of generated tokens; attention is the mean.
  *
  * Thread: loop.  Memory: fixed. */
 #ifndef SERVER_API_KV_ACCOUNT_H
@@ -20,11 +20,11 @@ struct kv_account {
     uint32_t n_tracked;
 };
 
-/* event: a sequence's last. */
+/* Adds a sequence.  event: the sequence's final event. */
 void kv_account_add(struct kv_account *account, const struct kv_policy *policy,
                     const struct engine_event *event);
-/* {"policy":...}; once every sequence has been added.  What the policy does not have is null.
- * Of the rules, what a fetched token has. */
+/* Writes {"policy":...}; call it once every sequence has been added.  Members that the policy does
+ * not have are null.  rules: tell how many bytes a fetched token takes. */
 void kv_account_write(const struct kv_account *account, const struct kv_policy *policy,
                       const struct offload_rules *rules, struct buffer *out);
 

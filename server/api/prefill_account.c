@@ -20,7 +20,7 @@ void prefill_account_add_reused(struct prefill_account *account,
 }
 
 void prefill_account_write(const struct prefill_account *account, struct buffer *out) {
-    if (account->n_sparse == 0) { /* nobody has measured the steps */
+    if (account->n_sparse == 0) { /* dense prefill measures no times */
         buffer_puts(out, "{\"mode\":\"dense\",\"density\":1,\"index_ms\":null,"
                          "\"attention_ms\":null");
     } else {

@@ -1,6 +1,7 @@
-/* prefill_account.h - how the prompts of a request's sequences were computed, for usage.prefill.
+/* prefill_account.h - sums up how the prompts of a request's sequences were computed, for
+ * usage.prefill.
  *
- * One sparse sequence makes the request sparse.  Times are sums over the sequences, density is the
+ * One sparse sequence makes the request sparse.  Times are sums over the sequences; density is the
  * mean of the sparse ones.
  *
  * Thread: loop.  Memory: fixed. */
@@ -15,16 +16,17 @@ struct buffer;
 
 struct prefill_account {
     uint32_t n_sparse; /* sequences */
-    double density, index_s, attention_s; /* summed over them */
-    uint64_t n_reused; /* tokens of prompts, each counted once: see prefill_account_add_reused() */
+    double density, index_s, attention_s; /* summed over the sparse sequences */
+    /* Prompt tokens, counted once per prompt: see prefill_account_add_reused(). */
+    uint64_t n_reused;
 };
 
-/* usage: of a sequence that has ended. */
+/* Adds the usage of a sequence that has ended. */
 void prefill_account_add(struct prefill_account *account, const struct prefill_usage *usage);
-/* Of the first choice of a prompt, whose tokens count as cached in the same way: those of the
- * others come from this one. */
+/* Adds the reused tokens of a prompt's first choice, as its cached tokens are counted.  The
+ * prompt's other choices reuse the tokens of the first. */
 void prefill_account_add_reused(struct prefill_account *account, const struct prefill_usage *usage);
-/* {"mode":...}; once every sequence has been added. */
+/* Writes {"mode":...}; call it once every sequence has been added. */
 void prefill_account_write(const struct prefill_account *account, struct buffer *out);
 
 #endif

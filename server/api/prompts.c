@@ -78,7 +78,7 @@ static int malformed(struct prompt_reader *r) {
         r->param);
 }
 
-/* After an element: 1 another one follows, 0 the array ended, negative: neither. */
+/* Returns 1 when another element follows, 0 when the array has ended, negative on an error. */
 static int next_element(struct prompt_reader *r) {
     const char c = peek(r);
     if (c != ',' && c != ']') return malformed(r);
@@ -102,7 +102,7 @@ static int append_token(struct prompt_reader *r, struct token_list *tokens, uint
     return 0;
 }
 
-/* One JSON integer in [0, n_vocab).  `1.0`, `1e3` and `01` are not integers here. */
+/* Reads one JSON integer in [0, n_vocab).  `1.0`, `1e3` and `01` are not integers here. */
 static int read_token(struct prompt_reader *r, struct token_list *tokens) {
     peek(r);
     const char *start = r->at;
@@ -126,7 +126,7 @@ static int read_token(struct prompt_reader *r, struct token_list *tokens) {
     return append_token(r, tokens, (uint32_t)id);
 }
 
-/* The elements of an array whose bracket has been taken. */
+/* Reads the elements of an array whose opening bracket has been read. */
 static int read_tokens(struct prompt_reader *r, struct token_list *tokens) {
     if (peek(r) == ']')
         return api_error_set(r->err, 400, NULL, r->param, "%s is an empty array", r->param);

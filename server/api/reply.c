@@ -9,7 +9,7 @@
 #include "server/json/buffer.h"
 #include "server/settings/log.h"
 
-/* Of a log line, for what the client chose. */
+/* Limits for what the client chose in a log line. */
 enum { METHOD_BYTES = 32, PATH_BYTES = 256 };
 
 void reply_note(struct server *server, const char *request_id, const char *method, const char *path,

@@ -1,4 +1,4 @@
-/* reply.h - whole answers: sent, counted and logged in one place.
+/* reply.h - sends, counts and logs whole answers in one place.
  *
  * Thread: loop.  Memory: bodies are freed here; the exchange must not be touched afterwards. */
 #ifndef SERVER_API_REPLY_H
@@ -9,12 +9,12 @@ struct buffer;
 struct http_exchange;
 struct server;
 
-/* What is sent where there is no memory to write an error. */
+/* The body that is sent when there is no memory to write an error. */
 #define REPLY_NO_MEMORY                                                                            \
     "{\"error\":{\"message\":\"no memory for the answer\",\"type\":\"server_error\"," \
     "\"param\":null,\"code\":null}}"
 
-/* Frees the body's memory.  A body that ran out of memory becomes a 500. */
+/* Sends the body and frees its memory.  A body that ran out of memory becomes a 500. */
 void reply_text(struct server *server, struct http_exchange *exchange, unsigned status,
                 const char *content_type, struct buffer *body);
 void reply_json(struct server *server, struct http_exchange *exchange, unsigned status,
@@ -22,7 +22,7 @@ void reply_json(struct server *server, struct http_exchange *exchange, unsigned 
 void reply_error(struct server *server, struct http_exchange *exchange,
                  const struct api_error *err);
 
-/* For answers that are not sent here (streams): counts and logs one line.  Status 0: the client
+/* Counts and logs an answer that is not sent here (a stream) in one line.  Status 0: the client has
  * left. */
 void reply_note(struct server *server, const char *request_id, const char *method, const char *path,
                 unsigned status, double seconds);

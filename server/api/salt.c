@@ -16,5 +16,5 @@ uint64_t salt_hash(const struct salt_key *key, const char *text, size_t length) 
     }
     siphash_absorb(&state, word | (uint64_t)(length & 0xFF) << 56);
     const uint64_t hash = siphash_end(&state);
-    return hash ? hash : 1; /* 0 is the common cache */
+    return hash ? hash : 1; /* 0 means the common cache */
 }

@@ -1,6 +1,7 @@
-/* salt.h - a client's cache_salt as the number that separates prefix caches.
+/* salt.h - hashes a client's cache_salt into the number that separates prefix caches.
  *
- * SipHash-2-4 under a key made at start: clients cannot search for a salt that meets another's.
+ * SipHash-2-4 under a key made at start: a client cannot search for a salt that collides with
+ * another client's.
  *
  * Thread: any.  Memory: none. */
 #ifndef SERVER_API_SALT_H

@@ -1,6 +1,6 @@
-/* server.h - what the routes share: the engine, the transport, the names, the counters.
+/* server.h - the state that the routes share: the engine, the transport, the names, the counters.
  *
- * Thread: loop.  Memory: embedded in whoever runs the server (serve.c, tests); strings are
+ * Thread: loop.  Memory: embedded in the program that runs the server (serve.c, tests); strings are
  * borrowed. */
 #ifndef SERVER_API_SERVER_H
 #define SERVER_API_SERVER_H
@@ -23,10 +23,10 @@ struct server {
     struct http *http;
     struct engine *engine;
     const struct engine_info *info;
-    const char *model_name, *api_key; /* api_key NULL: everybody may */
+    const char *model_name, *api_key; /* api_key NULL: no key is needed */
     int64_t created;                  /* Unix time the model was loaded */
     bool draining;                    /* new completions are refused */
-    bool stopped;                     /* the engine takes nothing more */
+    bool stopped;                     /* the engine accepts no more requests */
     struct request_limits limits;
     struct counters counters;
     struct job_lanes jobs;

@@ -74,7 +74,7 @@ void bench_print_help(void) {
     options_print_table(stdout, &flags);
 }
 
-/* Of any other policy there is nothing to set up, and nothing is set aside. */
+/* Sets up offload if it is the policy; otherwise does nothing and reserves nothing. */
 static int setup_offload(struct offload_setup *setup, struct bench_requests *like,
                          const struct options *options, struct engine_config *config,
                          struct error *err) {
@@ -98,7 +98,7 @@ static int run_engine(const struct bench_plan *plan, const struct options *optio
     int rc = prefill_setup_load(&setup, options, config, err);
     if (rc) return rc;
     prefill_setup_configure(&setup, options, config);
-    /* Without a file, what is asked for by name has the default patterns. */
+    /* Without a pattern file, an explicit sparse prefill has the default patterns. */
     if (options->prefill == PREFILL_SPARSE) config->patterns = setup.patterns.heads;
     config->sparse_prefill = config->sparse_prefill && config->patterns;
     struct bench_requests like = {

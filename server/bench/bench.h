@@ -1,8 +1,8 @@
-/* bench.h - `quire bench`: the speed without HTTP, beside what the machine could do.
+/* bench.h - `quire bench`: measures the speed without HTTP, beside what the machine could do.
  *
  *   bench.c          the plan from the flags, the ceilings, and one of:
  *   bench_engine.c   whole prompts and batches through the engine
- *   bench_schedule.c when each prompt of a batch is read, and so what a batch needs
+ *   bench_schedule.c when each prompt of a batch is computed, and so what a batch needs
  *   bench_kernels.c  single operations of the backend (--kernels)
  *
  * Thread: main.  Memory: its own, freed on return. */
@@ -27,20 +27,19 @@ struct bench_sizes {
 struct bench_plan {
     struct bench_sizes prompts; /* tokens */
     struct bench_sizes batches; /* sequences */
-    uint64_t n_generate;        /* decode steps that are timed */
+    uint64_t n_generate;        /* timed decode steps */
     uint64_t n_runs;
-    uint64_t max_resident; /* tokens: combinations that would need more are named and not run; 0: no
-                              bound */
+    uint64_t max_resident; /* tokens: larger combinations are named and not run; 0: no bound */
     bool kernels, table;
     char *prompts_text, *batches_text;
 };
 
-/* Reads the flags of `quire bench` out of argv and leaves the rest, in order, in argv[0..*argc). */
+/* Reads the flags of `quire bench` from argv and leaves the others, in order, in argv[0..*argc). */
 int bench_plan_read(struct bench_plan *plan, int *argc, char **argv, struct error *err);
 void bench_plan_fini(struct bench_plan *plan);
 void bench_print_help(void);
 
-/* "512,4096": whole numbers from 1 to high.  --name is whose value they are. */
+/* Reads a list such as "512,4096": whole numbers from 1 to high.  name: the flag, for errors. */
 int bench_sizes_read(struct bench_sizes *out, const char *name, const char *text,
                      unsigned long high, struct error *err);
 
@@ -48,14 +47,15 @@ int bench_sizes_read(struct bench_sizes *out, const char *name, const char *text
 int bench_run(const struct bench_plan *plan, const struct options *options, const char *model_dir,
               struct backend *backend, struct error *err);
 
-/* How whole prompts are computed, and what is kept of them. */
+/* How whole prompts are computed, and which of their tokens are retained. */
 struct bench_requests {
     struct kv_policy kv;
-    struct offload_rules offload; /* of KV_OFFLOAD */
+    struct offload_rules offload; /* for KV_OFFLOAD */
     struct prefill_choice prefill;
 };
 
-/* The two halves; config as engine_setup_config() makes it. */
+/* Runs one of the two halves: whole prompts here, single operations in bench_kernels_run().
+ * config comes from engine_setup_config(). */
 int bench_engine_run(const struct bench_plan *plan, const struct ceilings *ceilings,
                      struct engine_config config, const struct bench_requests *like,
                      struct error *err);

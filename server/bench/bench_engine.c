@@ -3,9 +3,9 @@
  *   prefill   one prompt, one token: prompt tokens / time to the first token
  *   decode    B prompts; from when all of them decode to when the first is done
  *
- * The bounds: a decode step must read every weight once and the keys and values of every sequence,
- * of sparse layers those that are seen, wherever they were fetched from; a prefilled token must be
- * multiplied with every weight once and with the keys and values before it. */
+ * The bounds: a decode step must read every weight once, and the keys and values of every sequence;
+ * in sparse layers only the selected ones, wherever they were fetched from.  A prefilled token must
+ * be multiplied with every weight once, and with the keys and values before it. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,13 +21,12 @@
 #include "server/bench/timed_engine.h"
 #include "server/settings/kv_policy.h"
 
-/* Steps beyond those counted: the first in which all generate may be noticed late. */
+/* Steps beyond those counted: the first step in which all generate may be noticed late. */
 enum { NOTICE_STEPS = 4 };
 
-/* A run that is being made, in seconds and steps that it takes where the machine's bounds are
- * reached. */
+/* The current run.  Its seconds and steps are those at the machine's bounds. */
 struct run {
-    double prompt_s, decode_s, told_s; /* told_s: of these, in the progress already */
+    double prompt_s, decode_s, told_s; /* told_s: of these, already shown as progress */
     uint32_t n_prompt_steps, n_decode_steps;
     double told_at; /* by clock_seconds() */
     char name[64];
@@ -47,10 +46,10 @@ struct bench {
     uint64_t random;
 };
 
-/* What is generated behind so many prompts of one length. */
+/* The decoding of a batch of prompts of one length. */
 struct decode {
     uint32_t n_prompt, batch;
-    uint32_t n_generate; /* tokens of each, the first ones before all generate */
+    uint32_t n_generate; /* tokens of each, including those before all generate */
     struct kv_choice kv;
     struct bench_schedule schedule;
 };
@@ -68,7 +67,7 @@ static void tell(struct bench *b, double done_s) {
     b->run.told_at = clock_seconds();
 }
 
-/* Once a second at most: what is measured should not notice. */
+/* Shows progress, once a second at most, so that it does not disturb the measurement. */
 static void run_stepped(void *ctx, uint64_t n_steps) {
     struct bench *b = ctx;
     const struct run *run = &b->run;
@@ -103,7 +102,8 @@ static int run_batch(struct bench *b, uint32_t n_prompt, uint32_t batch, uint32_
 
 /* --- results --- */
 
-/* Weight bytes that a decode step reads: all but an embedding table that is not also the head. */
+/* Returns the weight bytes that a decode step reads: all but an embedding table that is not also
+ * the head. */
 static double step_weight_bytes(const struct engine_info *info) {
     const struct model_config *m = info->model;
     double table = m->tied_head ? 0
@@ -111,7 +111,7 @@ static double step_weight_bytes(const struct engine_info *info) {
     return (double)info->weight_bytes - table;
 }
 
-/* What a sequence keeps of n tokens that have been read or generated. */
+/* Returns how many of n tokens that were read or generated a sequence retains. */
 static double kept_tokens(const struct kv_choice *kv, double n) {
     const double capacity = (double)kv_choice_capacity(kv);
     return kv_choice_is_bounded(kv) && capacity < n ? capacity : n;
@@ -122,26 +122,28 @@ static double sparse_share(const struct offload_rules *offload) {
     return offload->n_groups ? n / offload->n_layers : 0;
 }
 
-/* Of n tokens those whose keys and values a step reads that generates: the mean of the layers. */
+/* Returns how many of n tokens' keys and values a decode step reads, as the mean over the
+ * layers. */
 static double read_tokens(const struct bench *b, const struct kv_choice *kv, double n) {
     const double few = (double)kv->n_selected + kv->n_tail;
     if (kv->type != KV_OFFLOAD || n <= few) return kept_tokens(kv, n);
     return n - sparse_share(&b->like->offload) * (n - few);
 }
 
-/* What a sequence that will be moved holds while its prompt is read; one that does not fit is read
- * layer by layer, two sparse layers at a time. */
+/* Returns how many pool tokens a sequence that will be offloaded holds while its prompt is
+ * computed.  A prompt that does not fit is computed layer-major, with two sparse layers in the pool
+ * at a time. */
 static double reading_tokens(const struct bench *b, uint32_t n_prompt, double n) {
     const struct offload_rules *offload = &b->like->offload;
     if (n <= (double)b->info->kv_tokens || n_prompt > b->info->long_rows + 1) return n;
     return n * (1 - sparse_share(offload) + 2.0 / offload->n_layers);
 }
 
-/* What so many sequences of n tokens hold in the KV pool, at most. */
+/* Returns how many tokens of the KV pool the batch's sequences of n tokens hold, at most. */
 static double pool_tokens(const struct bench *b, const struct kv_choice *kv, uint32_t n_prompt,
                           uint32_t batch, double n) {
-    /* While its prompt is read, a sequence has a chunk beside what it keeps; or, what will be
-     * moved. */
+    /* While its prompt is computed, a bounded sequence also holds a chunk, and an offloaded one the
+     * tokens that will move to the host pool. */
     const double kept = kept_tokens(kv, n);
     if (kv_choice_is_bounded(kv) && kv->whole) return batch * (kept > n_prompt ? kept : n_prompt);
     if (kv_choice_is_bounded(kv))
@@ -151,8 +153,8 @@ static double pool_tokens(const struct bench *b, const struct kv_choice *kv, uin
     return reading_tokens(b, n_prompt, n) + (batch - 1) * read_tokens(b, kv, n);
 }
 
-/* Tokens that the queries of a prompt see, together: what was kept before their chunk, and of the
- * chunk those before them and themselves. */
+/* Returns how many tokens the queries of a prompt attend to, together.  Each query sees the tokens
+ * retained before its chunk, and those of the chunk up to itself. */
 static double seen_tokens(const struct kv_choice *kv, uint32_t n) {
     const uint32_t chunk = kv_choice_is_bounded(kv) ? kv_choice_chunk(kv, n) : n;
     double seen = 0;
@@ -163,8 +165,8 @@ static double seen_tokens(const struct kv_choice *kv, uint32_t n) {
     return seen;
 }
 
-/* Operations of a prompt: two for each weight and token, and for each query with each key and
- * value that it sees.  Past the last layer's attention only the last token goes on. */
+/* Returns the operations of a prompt: two for each weight and token, and for each query with each
+ * key and value that it sees.  Past the last layer's attention only the last token is computed. */
 static double prompt_flops(const struct model_config *m, const struct kv_choice *kv, uint32_t n) {
     double qkv = (double)m->dim * (m->n_heads + 2.0 * m->n_kv_heads) * m->head_dim;
     double o = (double)m->n_heads * m->head_dim * m->dim, ffn = 3.0 * m->dim * m->ffn_dim;
@@ -212,8 +214,8 @@ static void print_offload(const struct bench *b, uint32_t n_prompt, uint32_t bat
 
 /* ---- what fits ---- */
 
-/* Of a text that is kept whole, over all layers.  Those with a window keep it, and have pages for
- * another step. */
+/* Returns the pages, over all layers, of a text from which nothing is evicted.  A layer with a
+ * window holds only the window and the rows of another step, unless steps are batch-invariant. */
 static uint64_t text_pages(const struct bench *b, uint64_t n_tokens) {
     const struct model_config *m = b->info->model;
     const uint32_t step_rows = max_u32(b->config->max_batched_tokens, b->info->long_rows);
@@ -228,9 +230,9 @@ static uint64_t text_pages(const struct bench *b, uint64_t n_tokens) {
     return n;
 }
 
-/* The most pages that texts kept whole want at once: when the first is done, or when the last one
- * is let in, for whom there must be a page in every layer for each that runs already.  Those who
- * must keep their places have all their pages from the beginning. */
+/* Returns the most pages that texts need at once if nothing is evicted: when the first is done, or
+ * when the last one is admitted.  Admission requires a spare page in every layer for each running
+ * text.  Batch-invariant sequences have all their pages from the beginning. */
 static uint64_t full_pages(const struct bench *b, const struct decode *d) {
     const struct bench_schedule *schedule = &d->schedule;
     uint64_t at_end = 0, at_last = text_pages(b, d->n_prompt);
@@ -260,9 +262,9 @@ static bool is_sparse(const struct bench *b, uint32_t n_prompt) {
     return mode == PREFILL_SPARSE || (b->config->patterns && n_prompt >= least);
 }
 
-/* Steps in which others generate while a prompt is read that has the engine's turn: one after each
- * slice of a layer, or one with each chunk; a chunk may end at a page and be followed by the rest.
- * 0: there is no such prompt. */
+/* Returns the steps in which other sequences generate while a prompt is computed that owns the
+ * prefill; 0 when there is no such prompt.  There is one after each layer slice, or one with each
+ * chunk.  A chunk may end at a page, with the rest in the next step. */
 static uint32_t steps_alone(const struct bench *b, const struct kv_choice *kv, uint32_t n_prompt,
                             uint32_t batch) {
     const uint32_t most = b->config->max_batched_tokens, tail = b->like->prefill.dense_tail;
@@ -284,7 +286,8 @@ static void plan_decode(const struct bench *b, struct decode *d, uint32_t n_prom
     d->batch = batch;
     d->kv = kv_policy_resolve(&b->like->kv, n_prompt);
     const bool is_bounded = kv_choice_is_bounded(&d->kv);
-    /* Where steps may only take so long, the first piece in each has so many rows in any case. */
+    /* Under --max-itl, the first prefill chunk of each step has PREFILL_MIN_STEP_ROWS rows in any
+     * case. */
     const uint32_t most = b->config->max_batched_tokens,
                    rows = b->config->max_itl_ms ? min_u32(most, batch + PREFILL_MIN_STEP_ROWS)
                                              : most;
@@ -298,7 +301,7 @@ static void plan_decode(const struct bench *b, struct decode *d, uint32_t n_prom
     if (batch > 1) d->n_generate += d->schedule.behind[batch - 1] + NOTICE_STEPS;
 }
 
-/* NULL: it can be run. */
+/* Returns the option or pool that is too small for the batch; NULL: the batch can be run. */
 static const char *too_small_for(const struct bench *b, const struct decode *d) {
     const uint64_t resident = d->batch * (uint64_t)kept_tokens(&d->kv, d->n_prompt),
                    longest = (uint64_t)d->n_prompt + d->n_generate;
@@ -398,7 +401,7 @@ static int bench_decode_if_it_fits(struct bench *b, uint32_t n_prompt, uint32_t 
 
 /* ---- the plan ---- */
 
-/* Seconds that the plan takes where the bounds are reached. */
+/* Returns the seconds that the plan takes at the machine's bounds. */
 static double least_seconds(const struct bench *b) {
     const struct bench_sizes *prompts = &b->plan->prompts, *batches = &b->plan->batches;
     struct decode d;

@@ -1,16 +1,15 @@
 /* bench_kernels.c - the other half of `quire bench`: single operations of the backend's table, each
  * beside its physical bound: see bench.h.
  *
- *   linear, gated   the model's own shapes, 1 to 2048 rows; the layers take turns, so that weights
- *                   come from memory and not from a cache
- *   attn_decode     --batches sequences of --prompts tokens; the pages take turns, too
+ *   linear, gated   the model's own shapes, 1 to 2048 rows; each iteration takes another layer, so
+ *                   that weights come from memory and not from a cache
+ *   attn_decode     --batches sequences of --prompts tokens; each iteration takes other pages
  *   attn_prefill    the last step of a prompt of --prompts tokens, as long as a step may be
  *   sample          --batches rows
  *
- * A case does its operation once for each of its turns.  The backend repeats it as
- * it would repeat a decode step (recorded, where it can), so that what is timed is the device and
- * not the launch.  The bound is the larger of the time for the bytes that must be read and of the
- * time for the multiply-adds. */
+ * A case does its operation once in each iteration.  The backend runs a case as it would run a
+ * decode step (as a CUDA graph, if it can), so the device is timed and not the launch.  The bound
+ * is the longer of two times: for the bytes that must be read, and for the multiply-adds. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,10 +25,10 @@
 
 enum { N_ROWS = 4, MAX_ROWS = 2048, MAX_HEAD_ROWS = 64, MAX_ITERATIONS = 16 };
 static const uint32_t row_counts[N_ROWS] = {1, 16, 64, MAX_ROWS};
-/* Neighbours in a sequence are no neighbours in memory: the pages are taken at this stride.  It is
- * a prime, so it visits all of them unless their number is a multiple of it. */
+/* Adjacent pages of a sequence are not adjacent in memory: pages are taken at this stride.  It is a
+ * prime, so it visits all of them unless their number is a multiple of it. */
 enum { PAGE_STRIDE = 7919 };
-/* Turns of attention hold more together than any cache. */
+/* Together, the iterations of attention read more bytes than any cache holds. */
 static const double COLD_BYTES = 256e6, RUN_SECONDS = 0.02;
 
 struct kernels {
@@ -40,17 +39,17 @@ struct kernels {
     struct backend *be;
     struct model *model;
     struct kv_pool kv;
-    void *x, *y, *out; /* rows of anything: random, and where results go */
+    void *x, *y, *out; /* rows of random bits: inputs, and space for results */
     float *logits;     /* device, [MAX_HEAD_ROWS, n_vocab] */
     uint32_t max_rows;
     struct kernel_case *cases;
 };
 
 struct kernel_case;
-/* Does the operation once, of layer `turn` where it has layers. */
+/* Does the operation once; `turn` is the layer, if the operation has layers. */
 typedef int (*iteration_body)(const struct kernel_case *c, uint32_t turn, struct error *err);
 
-/* One row of the report.  It stays until the end: a recording belongs to its address. */
+/* One row of the report.  It lives until the end, because a CUDA graph belongs to its address. */
 struct kernel_case {
     struct kernel_case *next;
     struct kernels *k;
@@ -58,8 +57,8 @@ struct kernel_case {
     char shape[REPORT_CELL];
     iteration_body body;
     uint32_t n_rows, n_iterations;
-    bool repeated;       /* through repeat(): the operation is not a prefill's */
-    double bytes, flops; /* of one turn */
+    bool repeated;       /* by run_graph(): not a prefill operation */
+    double bytes, flops; /* of one iteration */
     const struct step *step; /* NULL: the body needs none */
 };
 
@@ -78,7 +77,7 @@ static struct kernel_case *new_case(struct kernels *k, const char *name, iterati
 
 /* ---- timing ---- */
 
-/* A graph_body: n_rows is the case's own. */
+/* Implements graph_body; n_rows is the case's own. */
 static int run_iterations(void *ctx, uint32_t n_rows, struct error *err) {
     const struct kernel_case *c = ctx;
     int rc = 0;
@@ -126,7 +125,8 @@ static void print_case(const struct kernel_case *c, double *seconds) {
     report_row(&c->k->report, (const char (*)[REPORT_CELL])cells);
 }
 
-/* Twice without a clock: the first lets buffers grow and the second records. */
+/* Runs a case twice untimed, and then timed.  In the first run buffers grow; in the second the
+ * graph is captured. */
 static int run_case(struct kernel_case *c, struct error *err) {
     const struct step none = {.n_layers = 0};
     double seconds[BENCH_MAX_RUNS], once = 0;
@@ -294,7 +294,7 @@ static int run_attention(struct kernel_case *c, uint32_t batch, uint32_t n_slots
     return rc;
 }
 
-/* Keys and values of a slot, with their scales where they have any. */
+/* Returns the bytes of a slot's keys and values, with their scales if they have any. */
 static double slot_bytes(const struct kv_pool *kv) {
     return (double)kv_state_offset(kv, 0) / PAGE_TOKENS;
 }
@@ -349,7 +349,7 @@ static int run_attentions(struct kernels *k, struct error *err) {
 
 /* ---- sampling ---- */
 
-/* Results come back every time: that is part of the operation. */
+/* Samples the rows.  The results are copied back every time, as part of the operation. */
 static int sample(const struct kernel_case *c, float temperature, float top_p, struct error *err) {
     const uint32_t n_rows = c->n_rows;
     struct sample_row rows[MAX_HEAD_ROWS];
@@ -374,7 +374,8 @@ static int do_greedy(const struct kernel_case *c, uint32_t turn, struct error *e
     return sample(c, 0, 1, err);
 }
 
-/* Logits at random are flat, so that nearly all tokens belong to the kept ones: the worst case. */
+/* Samples with top-p from random logits.  These are flat, so the nucleus has nearly all tokens: the
+ * worst case. */
 static int do_top_p(const struct kernel_case *c, uint32_t turn, struct error *err) {
     (void)turn;
     return sample(c, 0.8f, 0.95f, err);
@@ -396,8 +397,8 @@ static int run_samples(struct kernels *k, const char *name, iteration_body body,
 
 /* ---- set up ---- */
 
-/* Random bits to the device, a block again and again: as bf16 they are weights, as f32 or f16
- * numbers of some other size, and never zeros. */
+/* Uploads random bits, one block again and again.  As bf16 they are weights, as f32 or f16 numbers
+ * of some other size, and never zeros. */
 static int fill(struct kernels *k, void *to, size_t bytes, struct error *err) {
     struct weight block = {.rows = 1024, .cols = 4096};
     struct random_weights *random = NULL;
@@ -434,7 +435,7 @@ static int make_buffers(struct kernels *k, struct error *err) {
     return rc;
 }
 
-/* Pages for the largest case that --max-resident and half of what is free allow. */
+/* Allocates pages for the largest case that --max-resident and half of the free memory allow. */
 static int make_pool(struct kernels *k, struct error *err) {
     const struct bench_plan *plan = k->plan;
     const struct device_memory device = k->be->ops->memory(k->be);

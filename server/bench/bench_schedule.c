@@ -5,21 +5,21 @@
 
 #include "engine/base/sizes.h"
 
-/* Sequences [0, n_done) generate, [n_done, n_started) have begun their prompts: those before are
- * never behind those after them. */
+/* Sequences [0, n_done) generate, and [n_done, n_started) have begun their prompts.  No sequence is
+ * behind a later one. */
 struct bench_reading {
     const struct bench_shape *shape;
     uint32_t left[BENCH_MAX_BATCH]; /* rows of each prompt */
     uint32_t n_done, n_started;
 };
 
-/* Returns the rows of a prompt's next piece. */
+/* Returns the rows of a prompt's next chunk. */
 static uint32_t piece(const struct bench_shape *shape, uint32_t left, uint32_t room) {
     const uint32_t at = shape->n_prompt - left;
     return min_u32(room, min_u32(left, shape->chunk - at % shape->chunk));
 }
 
-/* Every sequence that needs one row gets it; what is left of the step is for larger pieces. */
+/* Returns the rows left for larger chunks, once every sequence that needs a single row has it. */
 static uint32_t room_for_pieces(const struct bench_reading *r) {
     uint32_t room = r->shape->max_rows - r->n_done;
     for (uint32_t i = r->n_done; i < r->n_started; i++) room -= r->left[i] == 1;

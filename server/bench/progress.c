@@ -55,7 +55,7 @@ void progress_add(struct progress *p, double amount, const char *next) {
     if (!p->is_terminal && (tenth == p->tenth || p->done <= p->given)) return;
     p->tenth = tenth;
     progress_line(p, clock_seconds(), next, line, sizeof(line));
-    /* A shorter line must cover the whole of a longer one. */
+    /* Spaces cover the rest of a longer line before. */
     if (p->is_terminal) fprintf(stderr, "\r%-100s", line);
     else fprintf(stderr, "%s\n", line);
     p->is_open = p->is_terminal;

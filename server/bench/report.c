@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of a name or a shape, which come first, and of a number. */
+/* Column widths: of the first two, which are names or shapes, and of numbers. */
 enum { NAME_WIDTH = 16, NUMBER_WIDTH = 9 };
 
-/* Names to the left, numbers to the right. */
+/* Prints the first cell left-aligned, the others right-aligned. */
 static void print_cell(const struct report *report, size_t i, const char *text) {
     const int length = (int)strlen(report->names[i]), least = i < 2 ? NAME_WIDTH : NUMBER_WIDTH,
               width = length < least ? least : length;

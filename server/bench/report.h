@@ -1,5 +1,5 @@
-/* report.h - what benchmarks give: rows of results on standard output, CSV
- * for programs or columns for people.
+/* report.h - prints benchmark results as rows on standard output: CSV for programs, or columns for
+ * people.
  *
  * Thread: main.  Memory: borrows the names. */
 #ifndef SERVER_BENCH_REPORT_H
@@ -11,16 +11,16 @@
 enum { REPORT_CELL = 48 };
 
 struct report {
-    bool columns; /* for people */
+    bool columns; /* columns for people, not CSV */
     const char *const *names;
     size_t n;
 };
 
 void report_begin(const struct report *report);
-/* [report->n] cells; an empty one is not known. */
+/* Prints a row of [report->n] cells; an empty cell means unknown. */
 void report_row(const struct report *report, const char (*cells)[REPORT_CELL]);
 
-/* The middle, the least and the greatest of n >= 1 values, which are sorted. */
+/* The median, least and greatest of n >= 1 values, which report_spread() sorts. */
 struct spread {
     double median, least, greatest;
 };

@@ -56,7 +56,7 @@ static int submit(struct timed_engine *timed, const struct timed_batch *batch, s
     int rc = requests && ids ? 0 : error_set(err, ERR_NOMEM, "no memory for requests to be timed");
     for (uint32_t i = 0; rc == 0 && i < n; i++) rc = make_request(&requests[i], batch, i, err);
     if (rc == 0) rc = engine_submit(timed->engine, requests, n, ids, err);
-    if (rc < 0 && requests) { /* still ours */
+    if (rc < 0 && requests) { /* the requests are still ours */
         for (uint32_t i = 0; i < n; i++) free(requests[i].prompt);
     }
     free(requests);
@@ -64,13 +64,13 @@ static int submit(struct timed_engine *timed, const struct timed_batch *batch, s
     return rc;
 }
 
-/* Returns how many tokens the single sequence has now. */
+/* Stores the event's tokens and returns how many the single sequence has now. */
 static uint32_t take_tokens(const struct engine_event *event, uint32_t n, uint32_t *generated) {
     for (uint32_t i = 0; i < event->n_tokens; i++) generated[n++] = event->tokens[i].token;
     return n;
 }
 
-/* Takes what the engine has to say and counts the sequences that are done. */
+/* Takes the engine's events and counts the sequences that are done. */
 static int take_finished(struct timed_engine *timed, const struct timed_batch *batch,
                          uint32_t *n_finished, struct timing *out, struct error *err) {
     int rc = 0;
@@ -93,7 +93,7 @@ static int take_finished(struct timed_engine *timed, const struct timed_batch *b
     return rc;
 }
 
-/* Of the engine's statistics, which tell more than events do: an event may hold a token back until
+/* The engine's statistics.  They are more exact than events: an event may hold a token back until
  * its text is complete. */
 struct counts {
     struct engine_stats last;
@@ -102,7 +102,8 @@ struct counts {
     uint64_t tokens_then;
 };
 
-/* The first sequence is done: what was generated since all of them decoded counts. */
+/* Ends the measurement when the first sequence is done: the tokens generated since all of them
+ * decoded count. */
 static void end_decoding(const struct counts *c, const struct timed_batch *batch, uint64_t tokens,
                          double time, struct timing *out) {
     out->decode_seconds = time - c->decoding_since;

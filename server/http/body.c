@@ -1,14 +1,14 @@
-/* body.c - the memory of request bodies: it grows as bytes arrive, and has a bound in common.
+/* body.c - the memory of request bodies: it grows as bytes arrive, and all bodies share a bound.
  *
- * Small bodies lie on the heap; larger ones have pages of their own, which move without copying
- * when they grow and go back to the system at once. What counts is the capacity: no page beyond it
- * is ever touched, so the process holds no more of bodies than has been counted.
+ * Small bodies lie on the heap.  Larger ones have their own pages, which move without copying when
+ * they grow and return to the system at once.  The bound counts capacity: no page beyond it is ever
+ * touched, so the process never holds more memory for bodies than it has counted.
  *
  *   all bodies            max_buffered_bytes
  *   those of one address  half of it, but always enough for one of max_body_bytes
  *
- * A body that would pass a bound is refused, which frees what it held: so of bodies that together
- * do not fit, some always arrive.
+ * A body that would exceed a bound is refused, which frees its memory.  So of bodies that do not
+ * fit together, some always arrive.
  *
  * Thread: loop.  Memory: as said; freed by body_fini(). */
 #define _GNU_SOURCE /* mremap */
@@ -23,7 +23,7 @@
 enum {
     HEAP_MIN = 4096,
     HEAP_MAX = 64 * 1024,
-    GROW_MAX = 4 * 1024 * 1024, /* at once: what is reserved and not used counts all the same */
+    GROW_MAX = 4 * 1024 * 1024, /* at once: unused capacity counts, too */
     PAGE = 4096,
 };
 
@@ -54,7 +54,7 @@ static void count(struct http_conn *conn, struct body *body, size_t capacity) {
     body->capacity = capacity;
 }
 
-/* How large the memory becomes when `needed` bytes no longer fit. */
+/* Returns the body's next capacity when `needed` bytes no longer fit. */
 static size_t next_capacity(const struct body *body, size_t needed, uint64_t whole) {
     size_t capacity = body->capacity < HEAP_MAX         ? 2 * body->capacity
                       : body->capacity / 4 < GROW_MAX ? body->capacity + body->capacity / 4
@@ -81,7 +81,7 @@ static int reserve(struct http_conn *conn, struct body *body, size_t length, uin
     const size_t needed = body->length + length + 1;
     if (needed <= body->capacity) return 0;
     size_t capacity = next_capacity(body, needed, whole);
-    /* Short of room it takes no more than it must. */
+    /* Near the bound the body takes no more than it must. */
     if (!may_take(conn, capacity - body->capacity)) capacity = whole_pages(needed);
     if (!may_take(conn, capacity - body->capacity)) return ERR_FULL;
     char *data = body->mapped || capacity > HEAP_MAX ? move_to_pages(body, capacity)

@@ -1,11 +1,12 @@
 /* exchange.c - one request: its admission, its body, its answer.
  *
- * libmicrohttpd calls exchange_started with the request line, then exchange_access with the head,
- * with each piece of the body, with its end and once more after every resume; at last
+ * libmicrohttpd calls exchange_started with the request line.  Then it calls exchange_access with
+ * the head, with each part of the body, with its end and once more after every resume; at last
  * exchange_completed.
  *
- * What it calls with was scanned before (wire.c): the head is legal, and the request ends where the
- * scanner says. That both read the same is checked all the same, at the head's end and the body's.
+ * The bytes behind these calls were scanned before (wire.c): the head is legal, and the request
+ * ends where the scanner says.  At the end of the head and of the body we still check that both
+ * have read the same.
  *
  * Thread: loop.  Memory: the exchange, freed on completion. */
 #include <assert.h>
@@ -26,8 +27,8 @@ void *exchange_started(void *cls, const char *uri, struct MHD_Connection *mhd) {
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
     struct http_conn *conn = info->socket_context;
-    /* exchange_access finds no context and hangs up: without memory, and where libmicrohttpd has
-     * read a line that the scanner has not. */
+    /* Without a context exchange_access closes the connection: when there is no memory, and when
+     * libmicrohttpd has read a line that the scanner has not. */
     struct http_exchange *exchange =
         conn->framing.state >= FRAMING_FIELD_START ? calloc(1, sizeof(*exchange)) : NULL;
     if (!exchange) return NULL;
@@ -82,7 +83,8 @@ void exchange_resume(struct http_exchange *exchange) {
 
 /* ---- the head ---- */
 
-/* The head is there for the first time; the two who read it must have found the same. */
+/* Checks the complete head: the scanner and libmicrohttpd must have found the same number of
+ * fields. */
 static bool head_agrees(const struct http_exchange *exchange) {
     const struct http_conn *conn = exchange->conn;
     return conn->framing.state >= FRAMING_BODY &&
@@ -110,10 +112,10 @@ static enum MHD_Result queue_answer(struct http_exchange *exchange) {
     return queued;
 }
 
-/* Queues the answer to a whole request.  What its client sent behind it, bytes or the end, has been
- * reported once by an edge-triggered epoll and stays in the kernel until now.  A resumed connection
- * enters libmicrohttpd's epoll set anew, which reports again: so where there is something, an
- * answer that was ready at once takes that way, too. */
+/* Queues the answer to a whole request.  What the client sent behind it, bytes or the end, is still
+ * in the kernel, and an edge-triggered epoll has already reported it.  A resumed connection enters
+ * libmicrohttpd's epoll set anew, which reports again.  So when there is more to read, an answer
+ * that was ready at once also suspends and resumes the connection. */
 static enum MHD_Result answer_whole(struct http_exchange *exchange) {
     if (!exchange->rearmed && wire_has_more(exchange->conn)) {
         exchange->rearmed = true;
@@ -125,7 +127,7 @@ static enum MHD_Result answer_whole(struct http_exchange *exchange) {
     return queue_answer(exchange);
 }
 
-/* Whether the request may go on; if not, its answer is ready. */
+/* Returns whether the request may continue; if not, its answer is ready. */
 static bool admit(struct http_exchange *exchange) {
     const struct http_config *config = &exchange->conn->http->config;
     exchange->state = EXCHANGE_WAITING;
@@ -147,8 +149,8 @@ static enum MHD_Result read_head(struct http_exchange *exchange) {
     }
     if (!exchange->response) return MHD_NO;
     if (framing->state == FRAMING_WHOLE && framing->body == 0 && !framing->has_coding)
-        return MHD_YES; /* queued when called again: the connection stays */
-    /* Its body stays unread, and libmicrohttpd closes the connection behind the answer. */
+        return MHD_YES; /* queued at the next call: the connection stays open */
+    /* The body stays unread, and libmicrohttpd closes the connection after the answer. */
     conn->linger = true;
     return queue_answer(exchange);
 }
@@ -235,7 +237,7 @@ static bool add_headers(const struct http_exchange *exchange, struct MHD_Respons
     for (const struct header_line *line = exchange->headers; line; line = line->next) {
         ok = ok && add_header(response, line->name, line->value);
     }
-    /* Draining: the client's next request should find another server. */
+    /* While draining, the client's next request should find another server. */
     if (exchange->conn->http->listen_fd < 0) ok = ok && add_header(response, "Connection", "close");
     return ok;
 }
@@ -254,7 +256,7 @@ void exchange_answer(struct http_exchange *exchange, struct MHD_Response *respon
     }
     exchange->response = response;
     exchange->status = status;
-    conn->probe_at_ms = 0; /* the answer asks as well */
+    conn->probe_at_ms = 0; /* the answer probes as well */
     exchange_resume(exchange);
 }
 
@@ -263,7 +265,7 @@ void http_reply(struct http_exchange *exchange, unsigned status, const char *con
     assert(exchange->state == EXCHANGE_WAITING);
     exchange->state = EXCHANGE_REPLYING;
     exchange->answered = true;
-    /* libmicrohttpd does not write through the pointer: it copies. */
+    /* libmicrohttpd copies the body and does not write through the pointer. */
     struct MHD_Response *response =
         MHD_create_response_from_buffer(length, (void *)(uintptr_t)body, MHD_RESPMEM_MUST_COPY);
     exchange_answer(exchange, response, status, content_type);

@@ -8,7 +8,7 @@ enum {
     METHOD_MAX = 32,
     LENGTH_DIGITS = 18, /* fit into 64 bits */
     CHUNK_DIGITS = 15,
-    BLANK_LINES = 2, /* some clients end a body with an empty line too many */
+    BLANK_LINES = 2, /* some clients send an extra empty line after a body */
 };
 
 void framing_init(struct framing *framing, uint64_t max_body) {
@@ -39,7 +39,7 @@ static bool is_token(unsigned char c) {
     return c && strchr("!#$%&'*+-.^_`|~", c);
 }
 
-/* Whether a byte may stand in a field's value or a chunk's extension. */
+/* Returns whether a byte may stand in a field's value or a chunk's extension. */
 static bool is_text(unsigned char c) {
     return c == '\t' || (c >= 0x20 && c != 0x7F);
 }
@@ -66,7 +66,8 @@ static void in_method(struct framing *f, unsigned char c) {
     }
 }
 
-/* A NUL in the path, behind a percent sign, would end it early for whoever reads C strings. */
+/* Refuses "%00" in the target: decoded to a NUL, it would end the path early for readers of C
+ * strings. */
 static void watch_percent(struct framing *f, unsigned char c) {
     f->n_percent = c == '%' ? 1 : f->n_percent && c == '0' ? f->n_percent + 1 : 0;
     if (f->n_percent == 3) malformed(f, "the request target is not valid");
@@ -93,7 +94,7 @@ static void in_target(struct framing *f, unsigned char c) {
         refuse(f, 414, "the request has too many query arguments");
 }
 
-/* HTTP/1 with any minor version: 1.0 is the only one that differs. */
+/* Scans the version: HTTP/1 with any minor version, of which only 1.0 differs. */
 static void in_version(struct framing *f, unsigned char c) {
     static const char form[] = "HTTP/d.d\r";
     const char expected = form[f->n_line++];
@@ -145,7 +146,7 @@ static void in_name(struct framing *f, unsigned char c) {
         f->n_name++;
         return;
     }
-    /* A name too long to be kept is none of those that are looked for. */
+    /* A name too long for the buffer is none of those that matter here. */
     f->name[f->n_name < sizeof(f->name) ? f->n_name : 0] = '\0';
     f->n_value = 0;
     f->is_cookie = is_named(f, "cookie");
@@ -159,7 +160,7 @@ static bool is_number(const char *text) {
     return n > 0 && n <= LENGTH_DIGITS && !text[n];
 }
 
-/* Remembers the value of a field that decides about the framing, or names the request. */
+/* Stores the value of a field that decides the framing or names the request. */
 static void keep_field(struct framing *f) {
     const bool cut = f->n_value > FRAMING_KEPT_VALUE;
     f->value[cut ? 0 : f->n_value] = '\0';
@@ -185,8 +186,8 @@ static void check_trailer_field(struct framing *f) {
         malformed(f, "a trailer may not say this");
 }
 
-/* libmicrohttpd takes cookies apart though nobody asks it to, and one whose quotes do not end makes
- * it compute a length of -1. */
+/* Scans a cookie header and counts its cookies.  libmicrohttpd parses cookies even if unasked, and
+ * computes a length of -1 for one whose quotes do not end. */
 static void in_cookie(struct framing *f, unsigned char c) {
     if (!f->cookie_value) {
         f->cookie_value = c == '=';
@@ -273,9 +274,9 @@ static void begin_chunk(struct framing *f) {
     f->state = f->left ? FRAMING_CHUNK_DATA : FRAMING_FIELD_START;
 }
 
-/* ---- the pieces ---- */
+/* ---- the bytes ---- */
 
-/* A line's LF, for which nothing else can stand. */
+/* Scans a line's LF, for which no other byte may stand. */
 static void expect_lf(struct framing *f, unsigned char c) {
     if (c != '\n') {
         malformed(f, "a line does not end in CR LF");
@@ -316,7 +317,7 @@ static void scan_byte(struct framing *f, unsigned char c) {
     }
 }
 
-/* Tells whether the bytes that come next count into the head's size. */
+/* Returns whether the next bytes count towards the head's size. */
 static bool in_head(const struct framing *f) {
     return f->state <= FRAMING_END_LF;
 }

@@ -1,8 +1,9 @@
-/* framing.h - where a request ends: an incremental scanner of its bytes, and the faults it refuses.
+/* framing.h - finds where a request ends: an incremental scanner of its bytes, and the faults it
+ * refuses.
  *
- * It reads what a client sent before libmicrohttpd does, piece by piece as it arrives, and says of
- * each piece how much belongs to the request under way.  libmicrohttpd is shown no byte beyond, and
- * none at all of a request that was refused: two readers of the same bytes never disagree about
+ * It reads what a client sent before libmicrohttpd does, part by part as it arrives, and tells how
+ * much of each part belongs to the current request.  libmicrohttpd is shown no byte beyond that,
+ * and none of a request that was refused.  So two readers of the same bytes never disagree about
  * where one request ends and the next begins.
  *
  *   START ──► request line ──► fields ──┬─► WHOLE                    no body
@@ -12,11 +13,11 @@
  *                                             └─────────────────────┘
  *   anything else ──► REFUSED
  *
- * Lines end in CR LF and in nothing else.  Legal, but refused because readers differ about them:
- * LF alone, folded fields, repeated or mixed Content-Length and Transfer-Encoding, codings other
- * than chunked, control bytes anywhere in a head.
+ * Lines end in CR LF and in nothing else.  Some legal requests are refused because readers differ
+ * about them: LF alone, folded fields, repeated or mixed Content-Length and Transfer-Encoding,
+ * codings other than chunked, control bytes anywhere in a head.
  *
- * The verdict depends on the bytes alone, not on how they were cut into pieces.
+ * The verdict depends on the bytes alone, not on how they were cut into parts.
  *
  * Thread: any; the struct belongs to its owner.  Memory: none beside the struct. */
 #ifndef SERVER_HTTP_FRAMING_H
@@ -31,7 +32,7 @@ enum {
     FRAMING_TARGET_MAX = 8 * 1024,
     FRAMING_HEAD_MAX = 32 * 1024, /* request line, fields and trailer together */
     FRAMING_COOKIES_MAX = 8 * 1024,
-    /* libmicrohttpd makes a record of each: together with the head they fit into its memory. */
+    /* libmicrohttpd makes a record of each; with the head, they fit into its memory. */
     FRAMING_MAX_FIELDS = 100,
     FRAMING_MAX_ARGUMENTS = 64,
     FRAMING_MAX_COOKIES = 64,
@@ -65,30 +66,31 @@ enum framing_state {
 
 struct framing {
     enum framing_state state;
-    unsigned status;     /* REFUSED: what to answer, and why */
+    unsigned status;     /* REFUSED: the answer's status and message */
     const char *message;
     uint64_t max_body;
-    uint64_t body;       /* declared, or of the chunks so far */
-    uint64_t left;       /* of the body, or of the chunk */
+    uint64_t body;       /* as declared, or the sum of the chunks so far */
+    uint64_t left;       /* bytes left of the body, or of the chunk */
     uint32_t n_head, n_target, n_line, n_cookie_bytes;
-    uint32_t n_fields;   /* of the head, not the trailer */
+    uint32_t n_fields;   /* fields of the head, not the trailer */
     uint32_t n_trailer_fields, n_arguments, n_cookies, n_hosts, n_blank;
     uint32_t n_name, n_value;
     bool http_1_0, has_length, has_coding, trailer, query;
     bool is_cookie, cookie_value, cookie_quoted;
-    uint8_t n_percent;   /* how much of "%00" the target's last bytes are */
-    char major;          /* of the version, a digit */
+    uint8_t n_percent;   /* how many characters of "%00" the target's last bytes match */
+    char major;          /* the version's first digit */
     char name[20], value[FRAMING_KEPT_VALUE + 1], length[24];
     char id[FRAMING_ID_MAX + 1]; /* X-Request-Id, as sent; empty: none, or too long */
 };
 
 void framing_init(struct framing *framing, uint64_t max_body);
-/* Returns how many of the bytes belong to the request: all of them until it is WHOLE.  Bytes of a
- * request that is REFUSED are not counted. */
+/* Scans the bytes and returns how many of them belong to the request: all of them until it is
+ * WHOLE.  Returns 0 for a request that is REFUSED. */
 size_t framing_scan(struct framing *framing, const char *data, size_t length);
-/* Returns how many bytes the body certainly still has; 0: what comes next is not known. */
+/* Returns how many bytes the body still has at least; 0 when the next bytes are not known to be
+ * body. */
 uint64_t framing_left(const struct framing *framing);
-/* Tells whether a request has begun and its end is still to come. */
+/* Returns whether a request has begun and has not ended. */
 bool framing_unfinished(const struct framing *framing);
 
 #endif

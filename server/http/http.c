@@ -1,18 +1,18 @@
 /* http.c - the HTTP transport's daemon on the loop: accepting, running, closing.
  *
- * libmicrohttpd runs without a thread. Its epoll descriptor, its timeout and our own resumes only
- * ask for a run (run_needed); the run itself happens in the prepare callback, which libuv calls
+ * libmicrohttpd runs without a thread.  Its epoll descriptor, its timeout and our own resumes only
+ * request a run (run_needed).  The run itself happens in the prepare callback, which libuv calls
  * before it blocks:
  *
- *   timers ─► prepare: MHD_run while asked for ─► poll: sockets, mailboxes ─► closing ─► timers ...
+ *   timers ─► prepare: MHD_run while needed ────► poll: sockets, mailboxes ─► closing ─► timers ...
  *                 ▲                                   │ run_needed
  *                 └───────────────────────────────────┘
  *
- * so whatever a loop iteration writes to 256 streams costs one run, and nothing waits for the next
- * event.
+ * So whatever a loop iteration writes to 256 streams costs one run, and no output waits for the
+ * next event.
  *
- * We accept ourselves and give libmicrohttpd the sockets: at its own limit it would leave clients
- * in the backlog, where they hang; ours get a 503.
+ * We accept connections ourselves and give libmicrohttpd the sockets.  At its own limit it would
+ * leave clients hanging in the backlog; ours get a 503.
  *
  * Thread: loop.  Memory: struct http, freed when its last uv handle has closed. */
 #define _GNU_SOURCE /* accept4 */
@@ -34,12 +34,13 @@
 
 enum {
     ACCEPTS_PER_EVENT = 64,
-    RUNS_PER_ITERATION = 8, /* then the loop's other handles get their turn */
+    RUNS_PER_ITERATION = 8, /* then the loop's other handles run */
     LISTEN_BACKLOG = 1024,
-    EXTRA_CONNECTIONS = 16, /* those that end already, when others have their places */
-    PATIENCE_SHARE = 6,     /* of request_timeout_ms: so long a place is kept among equals */
-    /* libmicrohttpd's memory per connection: enough for the largest head that framing.h lets
-     * through, with a record of each of its parts, and for the answer's. */
+    EXTRA_CONNECTIONS = 16, /* connections that are ending while others have their places */
+    /* A waiting connection retains its place among equals for this part of request_timeout_ms. */
+    PATIENCE_SHARE = 6,
+    /* libmicrohttpd's memory per connection.  It suffices for the largest head that framing.h
+     * accepts, with a record of each of its parts, and for the answer's head. */
     HEAD_MEMORY = 64 * 1024,
     TICK_MIN_MS = 10,
     TICK_MAX_MS = 250,
@@ -92,7 +93,7 @@ static void before_poll(uv_prepare_t *prepare) {
     }
     if (!http->run_needed) return;
     run_daemon(http);
-    /* A handler may have asked for more, or for the end: then the loop must not block. */
+    /* A handler may have requested another run, or the end: then the loop must not block. */
     if (http->run_needed || http->closing)
         uv_timer_start(&http->timeout, timeout_due, 0, 0);
     else
@@ -112,8 +113,8 @@ static void connection_changed(void *cls, struct MHD_Connection *mhd, void **soc
     }
 }
 
-/* Tells whether the newcomer may have a place where all are taken: then another connection, which
- * waits for its client, gives up its own. */
+/* Makes a place for the newcomer when all are taken, by evicting another connection that waits for
+ * its client.  Returns false when none may be evicted. */
 static bool make_room(struct http *http, const struct http_conn *newcomer) {
     struct http_conn *longest = peers_longest_waiting(http);
     if (!longest) return false;
@@ -150,8 +151,8 @@ static void connection_accepted(struct http *http, int fd, const struct sockaddr
     const bool idle_first = config->idle_timeout_ms < config->request_timeout_ms;
     conn_expect_request(conn, idle_first ? config->idle_timeout_ms : config->request_timeout_ms);
     http->adding = conn;
-    /* On failure libmicrohttpd has closed the socket, and told us so if it had told us of the
-     * start. */
+    /* On failure libmicrohttpd has closed the socket.  It has reported that only if it had reported
+     * the start. */
     const enum MHD_Result added = MHD_add_connection(http->daemon, fd, address, size);
     http->adding = NULL;
     if (added != MHD_YES && !conn->mhd) conn_closed(conn);
@@ -212,7 +213,7 @@ static int open_listener(const struct http_config *config, int *out, uint16_t *p
         getsockname(fd, (struct sockaddr *)&address, &size) != 0) {
         goto fail;
     }
-    /* The port has the same place in both families. */
+    /* The port is at the same offset in both families. */
     *port = ntohs(((const struct sockaddr_in *)&address)->sin_port);
     *out = fd;
     freeaddrinfo(found);
@@ -250,7 +251,7 @@ static uint64_t tick_interval(const struct http_config *config) {
 
 static int handle_opened(struct http *http, uv_handle_t *handle, int status) {
     if (status) return status;
-    handle->data = http; /* also what close_handles() goes by */
+    handle->data = http; /* close_handle() also tests this */
     http->n_handles++;
     return 0;
 }
@@ -311,7 +312,7 @@ int http_create(struct http **out, uv_loop_t *loop, const struct http_config *co
     const int status = open_handles(http);
     if (status) {
         code = error_set(err, ERR_IO, "the event loop refused a handle: %s", uv_strerror(status));
-        close_everything(http); /* the loop frees http once it has closed the handles it did take */
+        close_everything(http); /* the loop frees http once it has closed the handles it accepted */
         return code;
     }
     *out = http;
@@ -371,12 +372,12 @@ void http_stop_accepting(struct http *http) {
     http->listen_fd = -1;
 }
 
-/* Stopping libmicrohttpd with a suspended connection is fatal: all are woken first, and find
- * themselves killed. Every exchange completes on the way, so every on_gone that is due is called.
+/* Closes all connections and handles.  Stopping libmicrohttpd with a suspended connection is fatal,
+ * so all are marked killed and resumed first.  Every exchange completes on the way, so every
+ * on_gone that is due is called.
  *
- * What was answered reaches its reader: it is handed to the sockets before, and a connection
- * without an exchange is closed gently, because a reset discards what the peer has not
- * acknowledged. */
+ * Answers reach their readers: they are written to the sockets before.  A connection without an
+ * exchange is closed gently, because a reset discards what the peer has not acknowledged. */
 static void close_everything(struct http *http) {
     http->closing = true;
     http_stop_accepting(http);
@@ -387,7 +388,7 @@ static void close_everything(struct http *http) {
     wire_run(http);
     linger_stop_all(http);
     http->closed = true;
-    close_handle((uv_handle_t *)&http->epoll); /* before its descriptor goes with the daemon */
+    close_handle((uv_handle_t *)&http->epoll); /* before the daemon closes its descriptor */
     MHD_stop_daemon(http->daemon);
     assert(!http->conns && http->n_open == 0);
     close_handle((uv_handle_t *)&http->prepare);

@@ -1,11 +1,11 @@
 /* peers.c - the addresses that clients come from, and what the connections of each hold.
  *
  * A connection that waits for its client (to begin a request, or to send the rest of one) costs the
- * client nothing. So when all places are taken, the address that keeps most of them waiting gives
- * up the one that has waited longest: at once to an address that has fewer, and after a while
- * (http.c) to one that has as many. No number of such connections keeps others out, and a request
- * that has arrived is never touched. What an address may take of the memory for bodies is bounded
- * in body.c.
+ * client nothing.  So when all places are taken, the address with most waiting connections loses
+ * the one that has waited longest.  It loses it at once to an address that has fewer, and after a
+ * while (http.c) to one that has as many.  No number of waiting connections keeps other addresses
+ * out, and a request that has arrived is never touched.  body.c bounds an address's share of the
+ * memory for bodies.
  *
  * An IPv6 client commands at least 64 bits of addresses, so those count as one.
  *
@@ -19,7 +19,8 @@
 
 #include "server/http/http_internal.h"
 
-/* IPv4 addresses and the first half of IPv6 ones share no number: 0000::/8 is not in use. */
+/* Returns a number for the address: all of IPv4, the first half of IPv6.  They share no number,
+ * because 0000::/8 is not in use. */
 static uint64_t address_number(const struct sockaddr *address) {
     static const unsigned char mapped[12] = {[10] = 0xFF, [11] = 0xFF};
     uint32_t v4;

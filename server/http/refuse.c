@@ -1,12 +1,13 @@
 /* refuse.c - answers written around libmicrohttpd, and closing so that they arrive.
  *
- * What the transport itself refuses does not go through libmicrohttpd: it takes no response in the
- * middle of a body or a head, and none before a connection is its own. Refusals are short enough
- * for any socket buffer and written directly.
+ * The transport's own refusals do not go through libmicrohttpd, which takes no response in the
+ * middle of a body or a head, and none before it owns the connection.  Refusals are short enough
+ * for any socket buffer and are written directly.
  *
  * Closing a socket with unread input sends a reset, and a reset overtakes the answer that was just
- * sent. So a refused connection lingers: our sending side is shut, input is read and dropped until
- * the peer closes, a short time has passed or too many already do this.
+ * sent.  So a refused connection lingers: our sending side is shut, and input is read and dropped.
+ * This ends when the peer closes or after a short time; when too many connections linger, further
+ * ones are closed at once.
  *
  * Thread: loop.  Memory: one block per lingering socket, freed in its close callback. */
 #include <errno.h>
@@ -49,7 +50,7 @@ void refuse_raw(struct http *http, int fd, const char *id, unsigned status, cons
                  "X-Request-Id: %s\r\n%sConnection: close\r\n\r\n%s",
                  status, reason, strlen(body), id,
                  status == MHD_HTTP_SERVICE_UNAVAILABLE ? "Retry-After: 1\r\n" : "", body);
-    /* A socket that cannot take this at once has a peer that does not read. */
+    /* A peer whose socket cannot take this at once does not read. */
     (void)!send(fd, answer, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT);
     shutdown(fd, SHUT_WR);
 }
@@ -70,7 +71,7 @@ static void linger_end(struct http_linger *linger) {
     if (linger->next) linger->next->prev = linger->prev;
     http->n_lingering--;
     uv_close((uv_handle_t *)&linger->poll, linger_closed);
-    close(linger->fd); /* uv_close has taken it out of the loop's epoll set */
+    close(linger->fd); /* uv_close has removed it from the loop's epoll set */
 }
 
 static void linger_readable(uv_poll_t *poll, int status, int events) {

@@ -1,10 +1,10 @@
 /* stream.c - the bytes of a streamed answer on their way to a reader.
  *
  * Writes append to one buffer per exchange; libmicrohttpd takes what has gathered as one chunk when
- * the socket can have it. With nothing to take the connection is suspended (returning 0 alone would
- * spin) and the next write resumes it, so many writes in one loop iteration cost one send.
+ * the socket is writable.  When the buffer is empty the connection is suspended (returning 0 alone
+ * would spin), and the next write resumes it.  So many writes in one loop iteration cost one send.
  *
- * Thread: loop. Memory: the buffer grows by doubling up to max_stream_backlog and dies with the
+ * Thread: loop.  Memory: the buffer doubles up to max_stream_backlog and is freed with the
  * exchange. */
 #include <assert.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 
 enum {
     QUEUE_MIN = 1024,
-    QUEUE_KEEP = 64 * 1024, /* a drained buffer above this is given back */
+    QUEUE_KEEP = 64 * 1024, /* an empty buffer above this is freed */
     READER_BLOCK =
         4096, /* only HTTP/1.0 readers use it: chunks go through libmicrohttpd's own buffer */
 };
@@ -71,9 +71,9 @@ static ssize_t reader(void *cls, uint64_t position, char *buffer, size_t max) {
 void http_stream_begin(struct http_exchange *exchange, unsigned status, const char *content_type) {
     assert(exchange->state == EXCHANGE_WAITING);
     exchange->state = EXCHANGE_STREAMING;
-    /* libmicrohttpd 0.9.75 ends a chunked answer with its last chunk even where HEAD leaves out the
-     * body, and the next answer on the connection would begin with it. So HEAD gets an empty body
-     * instead. */
+    /* libmicrohttpd 0.9.75 ends a chunked answer with its last chunk even when HEAD omits the body,
+     * and the next answer on the connection would begin with that chunk.  So HEAD gets an empty
+     * body. */
     struct MHD_Response *response =
         strcmp(exchange->method, MHD_HTTP_METHOD_HEAD) == 0
             ? MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT)
@@ -95,7 +95,7 @@ void http_stream_write(struct http_exchange *exchange, const void *data, size_t 
     }
     memcpy(queue->data + queue->end, data, length);
     queue->end += length;
-    conn->probe_at_ms = 0; /* this tells whether a client that closed its side still reads */
+    conn->probe_at_ms = 0; /* this shows whether a client that closed its side still reads */
     /* The time without progress counts from when there is something to take. */
     if (waiting == 0) conn_output_started(conn);
     exchange_resume(exchange);

@@ -1,4 +1,4 @@
-/* tcp_progress.c - how much of what we sent the peer has acknowledged.
+/* tcp_progress.c - see tcp_progress.h.
  *
  * Thread: any.  Memory: none. */
 #include "server/http/tcp_progress.h"

@@ -1,7 +1,7 @@
-/* tcp_progress.h - how much of what we sent the peer has acknowledged.
+/* tcp_progress.h - how many of the sent bytes the peer has acknowledged.
  *
- * A module of its own because the kernel's header that knows the counter cannot be included
- * together with the C library's netinet/tcp.h, which uv.h includes.
+ * It is a separate module because the kernel's header with the counter cannot be included together
+ * with the C library's netinet/tcp.h, which uv.h includes.
  *
  * Thread: any.  Memory: none. */
 #ifndef SERVER_HTTP_TCP_PROGRESS_H
@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-/* Only grows.  0 when the socket cannot say. */
+/* Returns a count that only grows; 0 when the socket does not tell. */
 uint64_t tcp_progress(int fd);
 
 #endif

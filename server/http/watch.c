@@ -1,31 +1,31 @@
 /* watch.c - one connection: its deadlines, and its socket while libmicrohttpd does not look.
  *
- * A suspended connection is in nobody's epoll set but ours: a uv_poll for UV_DISCONNECT alone,
- * which pipelined input does not wake. The socket is shared, not duplicated: it is in two epoll
- * sets, and libmicrohttpd tells us (conn_closed) before it closes it.
+ * A suspended connection is only in our own epoll set: a uv_poll for UV_DISCONNECT alone, which
+ * pipelined input does not wake.  The socket is shared, not duplicated: it is in two epoll sets,
+ * and libmicrohttpd reports (conn_closed) before it closes it.
  *
- * A client that closes its side has either left or half closed the connection (HTTP/1.1 lets it,
- * once its request is whole) and waits for the answer. Both look the same until something is sent:
- * who has left answers with a reset.
+ * A client that closes its side has either left, or has half closed the connection (HTTP/1.1 allows
+ * it once the request is whole) and waits for the answer.  Both look the same until something is
+ * sent: a client that has left answers with a reset.
  *
  *   before its request is whole      it has left: wire.c closes at once
- *   up to HALF_CLOSE_MS behind it    in doubt: it is served on, and the next bytes tell. A stream
- *                                    writes some now and then (if not for SILENCE_MS, nobody
- *                                    waits); who waits for a whole answer is sent `100 Continue`
- *                                    after PROBE_MS, which HTTP/1.1 clients skip.
- *                                    HTTP/1.0 has nothing of the kind: there the system's
- *                                    keep-alive tells, when the peer's system forgets the
+ *   up to HALF_CLOSE_MS behind it    in doubt: it is still served, and the next bytes tell.  A
+ *                                    stream writes some now and then; a client whose stream is
+ *                                    silent for SILENCE_MS counts as gone.  A client that waits for
+ *                                    a whole answer is sent `100 Continue` after PROBE_MS, which
+ *                                    HTTP/1.1 clients skip.  HTTP/1.0 has no such probe: there the
+ *                                    system's keep-alive tells, when the peer's system forgets the
  *                                    connection (a minute or more)
  *   later                            it has left
  *
- * libmicrohttpd's timeout is per activity, so a client may drip bytes for ever; it is off, and
- * conn_check looks at every connection some times a second instead:
+ * libmicrohttpd's timeout is per activity, so a client could send single bytes for ever.  It is
+ * off; conn_check looks at every connection some times a second instead:
  *
- *   between requests           until deadline_ms, then closed in silence (an answer without a
- *                              question would be taken for one to the next question)
+ *   between requests           until deadline_ms, then closed in silence (the client would take an
+ *                              answer for the one to its next request)
  *   a request is arriving      until deadline_ms for all of it, then 408
  *   the handler has it         no limit here
- *   an answer is on its way    the peer must acknowledge something within stream_stall_timeout_ms
+ *   an answer is being sent    the peer must acknowledge something within stream_stall_timeout_ms
  *
  * Thread: loop.  Memory: the connection is freed in its handle's close callback. */
 #include <netinet/in.h>
@@ -75,8 +75,8 @@ static void watch_closed(uv_handle_t *handle) {
 
 void conn_closed(struct http_conn *conn) {
     struct http *http = conn->http;
-    /* Normally completed long ago; but when its own epoll_ctl fails libmicrohttpd forgets to say
-     * so. */
+    /* Normally the exchange has been completed long ago.  But when its own epoll_ctl fails,
+     * libmicrohttpd does not report completion. */
     if (conn->exchange) exchange_finish(conn->exchange);
     if (conn->prev)
         conn->prev->next = conn->next;
@@ -134,8 +134,8 @@ static void disconnected(uv_poll_t *watch, int status, int events) {
 
 void conn_watch(struct http_conn *conn) {
     if (conn->watching || conn->killed) return;
-    /* A half-closed connection would report its end for ever. Errors, a reset among them, are
-     * always reported, whatever is asked for. */
+    /* A half-closed connection would report its end for ever.  Errors, including a reset, are
+     * always reported, whatever events are requested. */
     const int events = conn->half_closed ? UV_PRIORITIZED : UV_DISCONNECT;
     if (uv_poll_start(&conn->watch, events, disconnected) == 0) conn->watching = true;
 }
@@ -151,7 +151,7 @@ static void mark_killed(struct http_conn *conn) {
     conn->killed = true;
     conn->http->n_killed++;
     peer_unwait(conn);
-    if (conn->exchange) exchange_resume(conn->exchange); /* to be told */
+    if (conn->exchange) exchange_resume(conn->exchange); /* so that it sees the mark */
     http_kick(conn->http);
 }
 
@@ -161,7 +161,7 @@ void conn_kill(struct http_conn *conn, bool hard) {
         const struct linger reset = {.l_onoff = 1, .l_linger = 0};
         (void)setsockopt(conn->fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
     }
-    /* An active connection is found hung up by libmicrohttpd, a suspended one must be woken to find
+    /* libmicrohttpd finds an active connection closed; a suspended one must be resumed to find
      * out. */
     shutdown(conn->fd, SHUT_RDWR);
     mark_killed(conn);
@@ -179,7 +179,7 @@ void conn_refuse(struct http_conn *conn, unsigned status, const char *message) {
 void conn_evict(struct http_conn *conn) {
     if (framing_unfinished(&conn->framing))
         conn_refuse(conn, MHD_HTTP_SERVICE_UNAVAILABLE, "too many connections");
-    /* libmicrohttpd waits for its client, and must find it hung up. */
+    /* libmicrohttpd waits for the client, and must find the connection closed. */
     shutdown(conn->fd, SHUT_RDWR);
     if (!conn->killed) mark_killed(conn);
 }
@@ -198,7 +198,7 @@ void conn_request_whole(struct http_conn *conn) {
 void conn_request_over(struct http_conn *conn) {
     framing_init(&conn->framing, conn->http->config.max_body_bytes);
     conn_expect_request(conn, conn->http->config.idle_timeout_ms);
-    conn->half_closed = false; /* what is seen of it behind the next request counts for that */
+    conn->half_closed = false; /* a half close after the next request counts for that one */
     conn->probe_at_ms = 0;
     if (!conn->killed) peer_wait(conn);
 }
@@ -240,7 +240,7 @@ void conn_check(struct http_conn *conn, uint64_t now_ms) {
     case EXCHANGE_BODY:
         if (now_ms < conn->deadline_ms) return;
         conn_refuse(conn, MHD_HTTP_REQUEST_TIMEOUT, "the request did not arrive in time");
-        shutdown(conn->fd, SHUT_RDWR); /* libmicrohttpd must find it hung up */
+        shutdown(conn->fd, SHUT_RDWR); /* libmicrohttpd must find it closed */
         return;
     case EXCHANGE_WAITING:
         if (conn->probe_at_ms && now_ms >= conn->probe_at_ms) probe(conn);

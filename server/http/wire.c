@@ -1,19 +1,19 @@
-/* wire.c - what clients send, on its way to libmicrohttpd: seen before it, and cut by request.
+/* wire.c - what clients send, on its way to libmicrohttpd: scanned first, and cut by request.
  *
  * libmicrohttpd 0.9.75 tells its callbacks nothing of the bytes themselves, reads leniently, and
- * answers what it cannot read with a page of its own.  It reads with recv(), which the dynamic
- * linker resolves; this file defines recv, so that while the daemon runs (wire_run) its reads of
- * our sockets come here.  Every other call, of any thread, goes to the system as it is.  This ends
- * when a version reads as framing.h does and lets the answer be ours.
+ * answers what it cannot read with its own page.  It reads with recv(), which the dynamic linker
+ * resolves.  This file defines recv, so its reads of our sockets come here while the daemon runs
+ * (wire_run).  Every other call, of any thread, goes to the system as it is.  This can be removed
+ * when a version reads as framing.h does and lets us write the answer.
  *
  *   kernel ──peek──► framing_scan ──► bytes of this request, up to its end ──► libmicrohttpd
  *                        └─► refused ──► our answer, and "connection reset" for libmicrohttpd
  *
- * Bytes behind the request's end stay in the kernel until it is answered: a pipelined request is
- * never in libmicrohttpd's memory together with another (where `Expect: 100-continue` would make it
- * lose both), and a refusal never overtakes an earlier answer.
+ * Bytes behind the request's end stay in the kernel until it is answered.  So a pipelined request
+ * is never in libmicrohttpd's memory together with another (where `Expect: 100-continue` would make
+ * it lose both), and a refusal never overtakes an earlier answer.
  *
- * It is also where a client is found gone that sent a part of a request and hung up: its last
+ * This is also where a client is found gone that sent part of a request and closed.  Its last
  * packet carries both, and an edge-triggered epoll reports them once.
  *
  * Thread: any for recv, loop for the rest.  Memory: a table of connections by descriptor. */
@@ -79,7 +79,7 @@ static ssize_t fail_with(int code) {
     return -1;
 }
 
-/* The body's own bytes: where they end is known, so they are read without looking first. */
+/* Reads bytes of a body whose end is known, so they are not peeked at first. */
 static ssize_t read_body(struct http_conn *conn, char *buffer, size_t length) {
     const uint64_t left = framing_left(&conn->framing);
     const ssize_t n = receive(conn, buffer, left < length ? (size_t)left : length, 0);
@@ -87,7 +87,7 @@ static ssize_t read_body(struct http_conn *conn, char *buffer, size_t length) {
     return n;
 }
 
-/* What ends somewhere in what has arrived: looked at, and taken up to there. */
+/* Peeks at bytes among which the request may end, scans them, and reads those of this request. */
 static ssize_t read_rest(struct http_conn *conn, char *buffer, size_t length) {
     struct framing *framing = &conn->framing;
     const ssize_t n = receive(conn, buffer, length, MSG_PEEK);
@@ -99,14 +99,14 @@ static ssize_t read_rest(struct http_conn *conn, char *buffer, size_t length) {
         conn_refuse(conn, framing->status, framing->message);
         return fail_with(ECONNRESET);
     }
-    /* The same bytes once more: nobody else reads this socket. */
+    /* This returns the same bytes again: only this thread reads the socket. */
     return receive(conn, buffer, taken, 0);
 }
 
 static ssize_t read_request(struct http_conn *conn, char *buffer, size_t length) {
     struct framing *framing = &conn->framing;
     if (conn->killed) return 0;
-    if (framing->state == FRAMING_WHOLE) return fail_with(EAGAIN); /* first the answer */
+    if (framing->state == FRAMING_WHOLE) return fail_with(EAGAIN); /* the answer comes first */
     const ssize_t n = framing_left(framing) ? read_body(conn, buffer, length)
                                             : read_rest(conn, buffer, length);
     if (n <= 0) return n;

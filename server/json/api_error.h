@@ -1,4 +1,4 @@
-/* api_error.h - a refusal in OpenAI's words: status, type, parameter, code and a sentence.
+/* api_error.h - a refusal in OpenAI's format: status, type, parameter, code and a sentence.
  *
  * Thread: any.  Memory: on the caller's stack; param and code point to constants. */
 #ifndef SERVER_JSON_API_ERROR_H
@@ -18,11 +18,11 @@ struct api_error {
 int api_error_set(struct api_error *err, unsigned status, const char *code, const char *param,
                   const char *format, ...) __attribute__((format(printf, 5, 6)));
 
-/* An engine's ERR_* as a status: full is 429, too long and invalid are 400, the rest is the
- * server's fault. */
+/* Translates an engine's ERR_*: full becomes 429; too long, invalid and unsupported 400; a failed
+ * device 503; the rest 500.  Returns ERR_INVALID. */
 int api_error_from(struct api_error *err, const struct error *cause, const char *param);
 
-/* {"error":{...}} */
+/* Writes {"error":{...}}. */
 void api_error_write(const struct api_error *err, struct buffer *out);
 
 #endif

@@ -18,7 +18,7 @@ void buffer_clear(struct buffer *buffer) {
     if (buffer->data) buffer->data[0] = 0;
 }
 
-/* Makes room for `extra` more bytes and a terminator. */
+/* Reserves space for `extra` more bytes and a terminator. */
 static bool buffer_reserve(struct buffer *buffer, size_t extra) {
     if (buffer->failed) return false;
     if (extra < buffer->capacity - buffer->length) return true;
@@ -63,7 +63,8 @@ size_t utf8_character(const char *text, size_t length) {
     const unsigned char *s = (const unsigned char *)text;
     if (length == 0) return 0;
     if (s[0] < 0x80) return 1;
-    /* The second byte's range excludes overlong forms, surrogates and what lies beyond U+10FFFF. */
+    /* The second byte's range excludes overlong forms, surrogates and code points above
+     * U+10FFFF. */
     unsigned char low = 0x80, high = 0xBF;
     size_t n;
     if (s[0] >= 0xC2 && s[0] <= 0xDF) {

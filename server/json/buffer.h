@@ -1,8 +1,8 @@
-/* buffer.h - growing text for bodies, chunks and pages, with the few JSON pieces that are written
- * by hand.
+/* buffer.h - growing text for bodies, chunks and pages, with the few JSON parts that are written by
+ * hand.
  *
- * Running out of memory is remembered instead of reported at each step: append on, then ask once
- * (buffer.failed) before the text is used.
+ * A failed allocation is remembered instead of reported at each step: append everything, then test
+ * buffer.failed once before the text is used.
  *
  * Thread: the owner's.  Memory: the owner frees with buffer_fini(). */
 #ifndef SERVER_JSON_BUFFER_H
@@ -25,14 +25,15 @@ void buffer_puts(struct buffer *buffer, const char *text);
 void buffer_printf(struct buffer *buffer, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* A JSON string with its quotes.  Bytes that are not UTF-8 become U+FFFD: what leaves is always
- * legal. */
+/* Appends a JSON string with its quotes.  Bytes that are not UTF-8 become U+FFFD, so the output is
+ * always legal. */
 void buffer_json_string(struct buffer *buffer, const char *text, size_t length);
-/* A JSON number.  JSON has no infinities: minus infinity is written as the customary -9999.0. */
+/* Appends a JSON number, or null for NaN.  JSON has no infinities: minus infinity is written as the
+ * customary -9999.0. */
 void buffer_json_double(struct buffer *buffer, double value);
 
-/* Length of the legal UTF-8 character that starts at text, or 0 when there is none within
- * length. */
+/* Returns the length of the legal UTF-8 character that starts at text, or 0 when there is none
+ * within length. */
 size_t utf8_character(const char *text, size_t length);
 size_t utf8_count(const char *text, size_t length); /* characters in legal UTF-8 */
 

@@ -14,10 +14,10 @@ struct guard {
     size_t length, at;
     const char *bulk_key;
     struct json_span *bulk;
-    char stack[JSON_MAX_DEPTH]; /* the closing bracket that each level waits for */
+    char stack[JSON_MAX_DEPTH]; /* the closing bracket that each level needs */
     uint32_t depth, n_values, n_containers;
     struct json_span last_string; /* with its quotes; only strings of the first level matter */
-    bool bulk_next;               /* the bulk member's colon was the last thing seen */
+    bool bulk_next;               /* the scan has just passed the bulk member's colon */
     bool in_bulk;
     size_t bulk_start;
 };
@@ -42,8 +42,8 @@ static int skip_string(struct guard *g, struct error *err) {
     return 0;
 }
 
-/* Whether the string is the bulk key.  A key may be spelled with escapes, so the odd one is
- * decoded; one that cannot be is left to the parser. */
+/* Tests whether the string is the bulk key.  A key may be spelled with escapes, so one with a
+ * backslash is decoded; one that cannot be decoded is left to the parser. */
 static int check_bulk_key(struct guard *g, struct error *err) {
     const struct json_span *key = &g->last_string;
     if (!g->bulk_key || !key->start || key->length > 256) return 0;
@@ -88,8 +88,9 @@ static int close_bracket(struct guard *g, char c, struct error *err) {
     return 0;
 }
 
-/* Every value but the first follows a bracket or a comma, so counting those bounds the values.
- * Brackets are also counted alone: an empty object costs ten times what a number does. */
+/* Counts a value.  Every value but the first follows a bracket or a comma, so counting those bounds
+ * the values.  Brackets are also counted alone: an empty object costs ten times what a number
+ * does. */
 static int count_value(struct guard *g, char c, struct error *err) {
     if (g->in_bulk) return 0;
     if (c != ',' && ++g->n_containers > JSON_MAX_CONTAINERS) {

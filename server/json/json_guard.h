@@ -1,12 +1,12 @@
-/* json_guard.h - one linear look at a body before a JSON library builds objects from it.
+/* json_guard.h - one linear scan of a body before a JSON library builds objects from it.
  *
- * jansson costs up to a hundred bytes of memory for each byte of `{}{}{}...`, so the number and the
+ * jansson takes up to a hundred bytes of memory for each byte of `{}{}{}...`, so the number and the
  * nesting of values are bounded first.  One member may be large: a prompt of a million token ids.
- * The guard finds that array, does not count it, and its reader (prompts.c) needs no objects.
+ * The guard finds that array and does not count it; its reader (prompts.c) needs no objects.
  *
- * What passes is not proven legal JSON: the guard checks UTF-8, brackets, depth and width; the
- * parser that follows checks the rest.  Cutting the array and putting `null` in its place keeps an
- * illegal body illegal, because one value replaces one value.
+ * A body that passes is not proven legal JSON: the guard checks UTF-8, brackets, depth and width;
+ * the parser that follows checks the rest.  Replacing the array by `null` keeps an illegal body
+ * illegal, because one value replaces one value.
  *
  * Thread: any.  Memory: none; spans point into the text. */
 #ifndef SERVER_JSON_JSON_GUARD_H
@@ -18,7 +18,7 @@
 
 struct error;
 
-/* At the worst some 25 MB of objects. */
+/* At worst some 25 MB of objects. */
 enum { JSON_MAX_DEPTH = 32, JSON_MAX_CONTAINERS = 4096, JSON_MAX_VALUES = 262144 };
 
 struct json_span {
@@ -26,7 +26,8 @@ struct json_span {
     size_t length;
 };
 
-/* bulk_key: name of the top-level member that is cut out when it is an array (NULL: none). */
+/* Checks a body and finds the bulk array.  bulk_key: name of the top-level member that is cut out
+ * when it is an array (NULL: none). */
 int json_guard_scan(const char *text, size_t length, const char *bulk_key, struct json_span *bulk,
                     struct error *err);
 

@@ -1,8 +1,8 @@
-/* health.h - what supervisors and load balancers ask: /health, /live, /ready, /version, /metrics.
+/* health.h - routes for supervisors and load balancers: /health, /live, /ready, /version, /metrics.
  *
  *   /live    200 while the process answers at all
  *   /health  503 once the engine has failed for good
- *   /ready   503 as well while the server drains: send it nothing new
+ *   /ready   503 also while the server drains: send it no new requests
  *
  * Thread: loop.  Memory: none. */
 #ifndef SERVER_OPS_HEALTH_H

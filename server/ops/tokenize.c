@@ -126,7 +126,7 @@ static int detokenize_ids(struct tokenize_job *t, const struct token_list *token
     return 0;
 }
 
-/* The list must be one flat array of ids; an empty one is an empty text. */
+/* Reads one flat array of ids; an empty one is an empty text. */
 static int read_ids(struct job *job, const struct json_span *array, struct prompt_list *list) {
     const char first = array->start ? array->start[1 + strspn(array->start + 1, " \t\r\n")] : 0;
     if (first == ']') return 0;

@@ -12,8 +12,8 @@
 #include "server/settings/log.h"
 #include "server/settings/options.h"
 
-/* Returns the file's descriptor, or a negative code.  A FIFO would hang whoever opens it: nothing
- * is waited for, and only then is looked what it is. */
+/* Returns the file's descriptor, or a negative code.  Opening a FIFO could block, so the file is
+ * opened without waiting and its type is checked afterwards. */
 static int open_regular(const char *path, struct error *err) {
     struct stat about;
     const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
@@ -28,7 +28,7 @@ static int open_regular(const char *path, struct error *err) {
     return ERR_INVALID;
 }
 
-/* Reads up to size bytes; negative: it failed, and errno says why. */
+/* Reads up to size bytes.  Returns a negative number on failure, with the cause in errno. */
 static ssize_t read_whole(int fd, char *out, size_t size) {
     size_t n = 0;
     while (n < size) {
@@ -41,14 +41,14 @@ static ssize_t read_whole(int fd, char *out, size_t size) {
     return (ssize_t)n;
 }
 
-/* An editor ends the only line of a file like any other. */
+/* Returns the length without a line end, which an editor adds even to the only line of a file. */
 static size_t without_line_end(const char *text, size_t n) {
     if (n > 0 && text[n - 1] == '\n') n--;
     if (n > 0 && text[n - 1] == '\r') n--;
     return n;
 }
 
-/* What a client could never send, or what was hardly meant as a key. */
+/* Refuses a key that a client could never send, or that was hardly meant as a key. */
 static int check_key(const char *key, size_t n, const char *from, struct error *err) {
     if (n == 0) return error_set(err, ERR_INVALID, "%s: the key is empty", from);
     if (n > API_KEY_MAX)
@@ -64,7 +64,7 @@ static int check_key(const char *key, size_t n, const char *from, struct error *
 }
 
 static int read_key(char **out, const char *path, struct error *err) {
-    char text[API_KEY_MAX + 3], from[256]; /* a line end, and one byte to see that it is longer */
+    char text[API_KEY_MAX + 3], from[256]; /* a line end, and one byte to detect a longer key */
     const int fd = open_regular(path, err);
     if (fd < 0) return fd;
     const ssize_t read = read_whole(fd, text, sizeof(text));

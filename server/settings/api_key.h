@@ -1,6 +1,6 @@
-/* api_key.h - where the key of `quire serve` comes from, and what about that is unsafe.
+/* api_key.h - reads and checks the key of `quire serve`, and warns of what is unsafe about it.
  *
- * Thread: main, at start.  Memory: the key is the options'. */
+ * Thread: main, at start.  Memory: the options own the key. */
 #ifndef SERVER_SETTINGS_API_KEY_H
 #define SERVER_SETTINGS_API_KEY_H
 
@@ -9,14 +9,14 @@
 struct error;
 struct options;
 
-enum { API_KEY_MAX = 1024 }; /* bytes; it must fit a request's head many times over */
+enum { API_KEY_MAX = 1024 }; /* bytes; a request's head could hold many such keys */
 
-/* Puts what --api-key-file holds into options->api_key, and checks the key, from wherever it came,
- * and --require-api-key.  ERR_INVALID names the option; no error tells any of the key. */
+/* Stores the content of --api-key-file in options->api_key.  Checks the key, from whichever source,
+ * and --require-api-key.  ERR_INVALID names the option; no error shows any part of the key. */
 int api_key_settle(struct options *options, struct error *err);
 
-/* Logs who might read the key, and that there is none though others than this machine's programs
- * can ask. */
+/* Warns when other users could read the key, and when there is none although other machines can
+ * reach the server. */
 void api_key_warn(const struct options *options, bool is_loopback);
 
 #endif

@@ -1,4 +1,4 @@
-/* engine_setup.h - from the options to an engine.
+/* engine_setup.h - makes an engine from the options.
  *
  * Thread: main.  Memory: borrows the options. */
 #ifndef SERVER_SETTINGS_ENGINE_SETUP_H
@@ -8,11 +8,11 @@
 
 struct options;
 
-/* What the options ask of an engine; wake is the caller's to set. */
+/* Returns the configuration that the options ask for; the caller sets wake. */
 struct engine_config engine_setup_config(const struct options *options, const char *model_dir,
                                          struct backend *backend);
 
-/* engine_create(), telling the log how the weights come along. */
+/* Calls engine_create() and logs how far the weights are loaded. */
 int engine_setup_create(struct engine **out, const struct engine_config *config,
                         struct error *err);
 

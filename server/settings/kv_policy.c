@@ -24,7 +24,7 @@ static const char *const pooling_names[] = {[KV_POOLING_NONE] = "none",
                                             [KV_POOLING_AVERAGE] = "average"};
 enum { N_POOLINGS = sizeof(pooling_names) / sizeof(*pooling_names), DEFAULT_KERNEL = 7 };
 
-/* Errors name members by their whole path; in the object stands what follows the prefix. */
+/* Errors name members by their whole path; the JSON key is what follows the prefix. */
 #define PREFIX "kv_policy."
 #define DECAY_NAME PREFIX "decay"
 #define SINK_NAME PREFIX "sink"
@@ -42,7 +42,7 @@ enum {
 
 struct member {
     const char *name;
-    unsigned types; /* that have it */
+    unsigned types; /* the types that have it */
     int (*read)(struct kv_policy *out, const struct member *member, const json_t *value,
                 struct api_error *err);
     uint32_t low;
@@ -235,7 +235,7 @@ static bool is_given(const json_t *value, const char *name) {
     return member && !json_is_null(member);
 }
 
-/* Members that only some values of others have a use for. */
+/* Refuses members that have no use with the other members' values. */
 static int check_uses(const struct kv_choice *c, const json_t *value, struct api_error *err) {
     const bool window = c->score == KV_SCORE_WINDOW, pools = c->pooling != KV_POOLING_NONE;
     if (is_given(value, DECAY_NAME) && c->score != KV_SCORE_DECAY)
@@ -253,7 +253,7 @@ static int check_uses(const struct kv_choice *c, const json_t *value, struct api
     return 0;
 }
 
-/* What no member shows alone. */
+/* Checks the rules that involve more than one member. */
 static int check_together(const struct kv_policy *policy, const json_t *value,
                           struct api_error *err) {
     const struct kv_choice *c = &policy->tokens;
@@ -264,7 +264,7 @@ static int check_together(const struct kv_policy *policy, const json_t *value,
     return 0;
 }
 
-/* Members that have a default only where others give them a use. */
+/* Sets the defaults of members that only other members' values make useful. */
 static void complete(struct kv_choice *c) {
     if (c->score == KV_SCORE_WINDOW && c->window == 0) c->window = KV_DEFAULT_WINDOW;
     if (c->pooling != KV_POOLING_NONE && c->kernel == 0) c->kernel = DEFAULT_KERNEL;

@@ -63,7 +63,8 @@ bool kv_rules_allow_whole(const struct kv_rules *rules) {
     return rules->allowed[KV_FULL] || rules->allowed[KV_OFFLOAD];
 }
 
-/* Fractions are 0 here: what they come to is known with the prompt. */
+/* Checks that cache positions stay within the model's context.  Fractions count as 0 here, because
+ * only the prompt resolves them. */
 static int check_context(const struct kv_choice *initial, uint32_t context, struct error *err) {
     if (!initial->cache_positions || kv_choice_slots(initial, 1) <= context) return 0;
     return error_set(err, ERR_INVALID,
@@ -93,7 +94,7 @@ static int settle_offload(struct kv_rules *rules, const struct engine_info *info
     struct api_error refusal = {0};
     rules->offload.host_pool_bytes = info->host_pool_bytes;
     if (!rules->allowed[KV_OFFLOAD]) {
-        rules->offload.why_not = NULL; /* that is the reason, whatever else is missing */
+        rules->offload.why_not = NULL; /* not being allowed is the reason */
         return 0;
     }
     if (!info->selections && !rules->offload.why_not)

@@ -1,5 +1,5 @@
-/* kv_rules.h - what a server lets requests keep: the policy of those that name none, and the
- * policies that they may name.
+/* kv_rules.h - the server's rules for KV policies: the policy of requests that name none, and the
+ * policies that requests may name.
  *
  * Thread: any; written at start-up only.  Memory: none. */
 #ifndef SERVER_SETTINGS_KV_RULES_H
@@ -17,20 +17,20 @@ struct error;
 struct kv_rules {
     struct kv_policy initial;
     bool allowed[KV_N_TYPES];
-    struct offload_rules offload; /* of KV_OFFLOAD, where that is allowed */
+    struct offload_rules offload; /* for KV_OFFLOAD, if that is allowed */
 };
 
-/* policy: a kv_policy as JSON text; allowed: names of types, separated by commas, the policy's
- * among them.  ERR_INVALID names the setting. */
+/* Reads the settings.  policy: a kv_policy as JSON text; allowed: names of types, separated by
+ * commas, the policy's among them.  ERR_INVALID names the setting. */
 int kv_rules_read(struct kv_rules *out, const char *policy, const char *allowed,
                   struct error *err);
 bool kv_rules_allow_bounded(const struct kv_rules *rules);
-bool kv_rules_allow_whole(const struct kv_rules *rules); /* texts that are kept so */
-/* Takes away what this engine cannot do.  Fails when the initial policy is left without a place. */
+bool kv_rules_allow_whole(const struct kv_rules *rules); /* types that evict nothing */
+/* Removes the types that this engine cannot do.  Fails when the initial policy is not possible. */
 int kv_rules_settle(struct kv_rules *rules, const struct engine_info *info, struct error *err);
-/* Decides what a policy that a request names leaves to the server, or refuses it. */
+/* Decides what a request's policy leaves to the server, or refuses the policy. */
 int kv_rules_apply(const struct kv_rules *rules, struct kv_policy *policy, struct api_error *err);
-/* Three members of a JSON object: "kv_policy", the initial one; "kv_policies", those that are
+/* Writes three members of a JSON object: "kv_policy", the initial one; "kv_policies", those
  * allowed, each with the defaults of its parameters; "offload", what that policy does here, or
  * null. */
 void kv_rules_write(const struct kv_rules *rules, struct buffer *out);

@@ -4,7 +4,8 @@
 #include "engine/base/clock.h"
 #include "server/settings/log.h"
 
-/* Faster than any copy of a model: the backend uses the files' pages as they are. */
+/* Loading in less than MAPPED_NS is faster than any copy of a model: the backend has mapped the
+ * files' pages. */
 static const uint64_t SECOND_NS = 1000 * 1000 * 1000, MAPPED_NS = 2 * 1000 * 1000;
 static const double GIB = 1 << 30;
 

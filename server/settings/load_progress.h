@@ -1,5 +1,5 @@
-/* load_progress.h - tells the log how far the weights are, about once a second, and at the end what
- * loading them took.
+/* load_progress.h - logs how far the weights are loaded, about once a second, and at the end how
+ * long loading took.
  *
  * Thread: the one that creates the engine.  Memory: the caller's struct. */
 #ifndef SERVER_SETTINGS_LOAD_PROGRESS_H
@@ -11,7 +11,7 @@ struct load_progress {
     uint64_t begun_ns, told_ns;
 };
 
-/* As engine_config.load_progress; ctx is the struct.  done 0 begins. */
+/* Implements engine_config.load_progress; ctx is the struct.  done 0 begins. */
 void load_progress_tell(void *ctx, uint64_t done, uint64_t total);
 
 #endif

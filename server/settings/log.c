@@ -1,7 +1,7 @@
 /* log.c - see log.h.
  *
- * The ring holds text, line behind line.  The writer copies as many whole lines as fit one write
- * that a pipe takes as a unit, and writes them without the lock, so nobody ever waits for stderr
+ * The ring holds text, line after line.  The writer copies as many whole lines as fit one write
+ * that a pipe takes as a unit.  It writes them without the lock, so no thread waits for stderr
  * while holding it. */
 #define _GNU_SOURCE /* memrchr */
 
@@ -28,25 +28,24 @@ enum { LINE_BYTES = 1024 };
 static_assert(LINE_BYTES <= PIPE_BUF && 2 * LINE_BYTES <= LOG_RING_BYTES / 2, "lines fit");
 
 enum writer_state {
-    WRITER_NONE, /* lines are written by whoever logs them */
+    WRITER_NONE, /* the thread that logs a line writes it */
     WRITER_RUNNING,
-    WRITER_STOPPING, /* it ends when the ring is empty */
+    WRITER_STOPPING, /* the writer ends when the ring is empty */
     WRITER_DONE,
-    WRITER_ABANDONED, /* it did not end in time */
+    WRITER_ABANDONED, /* the writer did not end in time */
 };
 
-/* The one global of the server: every room below would otherwise carry a pointer for nothing
- * else. */
+/* This is global because every module would otherwise need a pointer just for the log. */
 static struct {
     _Atomic(enum log_level) threshold;
     atomic_uint_least64_t n_lost;
     pthread_t thread;
-    pthread_mutex_t lock; /* of all that follows */
+    pthread_mutex_t lock; /* guards all that follows */
     pthread_cond_t changed;
     enum writer_state state;
     char ring[LOG_RING_BYTES];
-    size_t first, n; /* the text is ring[first, first + n), around the end */
-    uint64_t n_dropped; /* since the last line that got in */
+    size_t first, n; /* the text is ring[first, first + n), wrapped around */
+    uint64_t n_dropped; /* since the last line that was stored */
 } shared = {.threshold = LOG_INFO, .lock = PTHREAD_MUTEX_INITIALIZER};
 
 void log_set_level(enum log_level level) {
@@ -71,7 +70,7 @@ static size_t write_head(char *line, enum log_level level) {
                             names[level]);
 }
 
-/* Returns the line's length with its end. */
+/* Formats a line and returns its length with the line end. */
 static size_t format_line(char *line, enum log_level level, const char *format, va_list args) {
     const size_t head = write_head(line, level);
     const int written = vsnprintf(line + head, LINE_BYTES - head - 1, format, args);
@@ -83,14 +82,16 @@ static size_t format_line(char *line, enum log_level level, const char *format, 
     return length + 1;
 }
 
-/* A log that cannot be written is no reason to stop serving: what stderr refuses is counted. */
+/* Writes lines to stderr.  A log that cannot be written is no reason to stop serving, so refused
+ * lines are only counted. */
 static void write_lines(const char *text, size_t length) {
     while (length > 0) {
         const ssize_t n = write(STDERR_FILENO, text, length);
         if (n >= 0) {
             text += n;
             length -= (size_t)n;
-        } else if (errno == EAGAIN) { /* whoever shares stderr with us may have made it so */
+        } else if (errno == EAGAIN) {
+            /* Another program that shares stderr may have made it non-blocking. */
             poll(&(struct pollfd){.fd = STDERR_FILENO, .events = POLLOUT}, 1, -1);
         } else if (errno != EINTR) {
             for (size_t i = 0; i < length; i++) shared.n_lost += text[i] == '\n';
@@ -109,7 +110,7 @@ static void ring_put(const char *text, size_t length) {
     shared.n += length;
 }
 
-/* Takes whole lines, as many as fit; returns their bytes. */
+/* Takes as many whole lines as fit; returns their bytes. */
 static size_t ring_take(char *out, size_t size) {
     size_t n = shared.n < size ? shared.n : size;
     const size_t before_end = n < LOG_RING_BYTES - shared.first ? n : LOG_RING_BYTES - shared.first;
@@ -121,7 +122,7 @@ static size_t ring_take(char *out, size_t size) {
     return n;
 }
 
-/* Says how many lines are missing here; there is room. */
+/* Stores a line that tells how many lines are missing here; the ring must have space for it. */
 static void note_gap(void) {
     char line[LINE_BYTES];
     const size_t head = write_head(line, LOG_WARN);
@@ -132,8 +133,8 @@ static void note_gap(void) {
     shared.n_dropped = 0;
 }
 
-/* Once lines are dropped, others are until there is room for many: a gap is then one gap, and said
- * once. */
+/* Stores the line or drops it.  Once a line is dropped, all others are until half of the ring is
+ * free, so that they are one gap, reported once. */
 static void put_or_drop(const char *line, size_t length) {
     const size_t limit = shared.n_dropped ? LOG_RING_BYTES / 2 : LOG_RING_BYTES - length;
     if (shared.state == WRITER_ABANDONED || shared.n > limit) {
@@ -164,7 +165,7 @@ void log_event(enum log_level level, const char *format, ...) {
 
 /* ---- the writer ---- */
 
-/* Waits until there is text, and takes some; 0: the log is to end. */
+/* Waits until there is text, and takes some.  Returns 0 when the log is to end. */
 static size_t next_lines(char *out, size_t size) {
     pthread_mutex_lock(&shared.lock);
     while (shared.n == 0 && shared.n_dropped == 0 && shared.state == WRITER_RUNNING)
@@ -186,7 +187,8 @@ static void *run_writer(void *unused) {
     return unused;
 }
 
-/* With every signal blocked: they are the loop's, and a SIGPIPE becomes EPIPE. */
+/* Starts the writer with every signal blocked: signals are the loop's, and a SIGPIPE becomes
+ * EPIPE. */
 static int start_thread(void) {
     sigset_t all, before;
     sigfillset(&all);
@@ -217,8 +219,8 @@ static struct timespec in_ms(long ms) {
     return t;
 }
 
-/* A blocked write cannot be called off, so its thread is not waited for: it ends with the
- * process. */
+/* Ends the writer.  A blocked write cannot be cancelled, so its thread is not waited for: it ends
+ * with the process. */
 void log_stop(void) {
     const struct timespec deadline = in_ms(LOG_FLUSH_MS);
     pthread_mutex_lock(&shared.lock);
@@ -244,7 +246,7 @@ static bool is_plain(unsigned char c) {
     return c > ' ' && c < 0x7F && c != '"' && c != '\\' && c != '=';
 }
 
-/* Returns the length of the character as it stands between quotes. */
+/* Writes the character as it appears between quotes and returns its length. */
 static size_t escape(char out[8], unsigned char c) {
     if (c == '"' || c == '\\') return (size_t)snprintf(out, 8, "\\%c", c);
     if (c < ' ' || c >= 0x7F) return (size_t)snprintf(out, 8, "\\x%02x", c);

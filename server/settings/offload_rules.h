@@ -1,6 +1,5 @@
-/* offload_rules.h - what the KV policy `offload` is on this server: why it cannot be had, how many
- * tokens a request may select, whether there is memory to move the others to, and which layers do
- * what.
+/* offload_rules.h - the KV policy `offload` on this server: why it is unavailable, how many tokens
+ * a request may select, whether the server has a host pool, and each layer's role.
  *
  * Thread: any; written at start-up only.  Memory: none. */
 #ifndef SERVER_SETTINGS_OFFLOAD_RULES_H
@@ -17,26 +16,25 @@ struct layer_group;
 
 struct offload_rules {
     const char *why_not;              /* the reason, for people; NULL: requests may have it */
-    const char *filters_file;         /* its name, borrowed */
+    const char *filters_file;         /* the file's name, borrowed */
     const struct layer_group *groups; /* [n_groups], borrowed */
     uint32_t n_groups, n_layers;
     const uint32_t *windows; /* as in struct step, borrowed */
     uint32_t max_selected;
-    uint64_t host_pool_bytes; /* 0: nothing is moved */
-    bool host_pool_fp8;       /* and what is, is kept in 8 bits */
-    size_t page_bytes, moved_bytes; /* of a token's keys and values in a layer: as pages have them,
-                                       and as the store does */
+    uint64_t host_pool_bytes; /* 0: there is no host pool */
+    bool host_pool_fp8;       /* the host pool holds 8-bit values */
+    size_t page_bytes, moved_bytes; /* per token and layer, in a page and in the host pool */
 };
 
-/* Decides what a policy of this type leaves to the server. */
+/* Decides where the tokens of a policy of this type lie, if the request leaves that open. */
 void offload_rules_place(const struct offload_rules *rules, struct kv_policy *policy);
-/* The same; and refuses what cannot be had, by its member. */
+/* Calls offload_rules_place(), then refuses what the server cannot do; err names the member. */
 int offload_rules_apply(const struct offload_rules *rules, struct kv_policy *policy,
                         struct api_error *err);
-/* May a request select so many? */
+/* Refuses a request that selects more tokens than rules->max_selected. */
 int offload_rules_check(const struct offload_rules *rules, uint32_t n_selected,
                         struct api_error *err);
-/* Of n_copies (struct select_total), n_moved of them from the store. */
+/* Returns the bytes of n_copies (struct select_total), n_moved of which come from the host pool. */
 uint64_t offload_rules_copied_bytes(const struct offload_rules *rules, uint64_t n_copies,
                                     uint64_t n_moved);
 void offload_rules_write(const struct offload_rules *rules, struct buffer *out); /* JSON object */

@@ -129,7 +129,7 @@ const struct option_table *options_table(void) {
     return &settings;
 }
 
-/* Where a value came from, for messages: "--port", "QUIRE_PORT" or "\"port\" in FILE". */
+/* The source of a value, for messages: "--port", "QUIRE_PORT" or "\"port\" in FILE". */
 struct source {
     const char *label;
     struct error *err;
@@ -248,7 +248,7 @@ static int set_defaults(const struct option_table *table, void *options, struct 
     return 0;
 }
 
-/* One flag at argv[*i]: --name value, --name=value, or a boolean's --name and --no-name. */
+/* Applies the flag at argv[*i]: --name value, --name=value, or a boolean's --name and --no-name. */
 static int apply_flag(const struct option_table *table, void *options, int argc, char **argv,
                       int *i, struct error *err) {
     const char *name = argv[*i] + 2;
@@ -295,7 +295,7 @@ static int apply_flags(struct options *options, int argc, char **argv, struct er
         }
         if (rc) return rc;
     }
-    /* A value that is set is a copy of its own, made before the old one is freed. */
+    /* Setting a value copies it before the old copy is freed, so a changed pointer means a flag. */
     options->api_key_in_arguments = options->api_key != key_before;
     return 0;
 }
@@ -320,7 +320,7 @@ static int apply_environment(struct options *options, char *const *environment, 
     return 0;
 }
 
-/* A member of the file as the text a flag would have. */
+/* Applies a member of the file by converting it to the text that a flag would have. */
 static int apply_member(struct options *options, const struct option *option, const json_t *value,
                         const struct source *from) {
     char number[32];
@@ -365,8 +365,8 @@ static int apply_file(struct options *options, const char *path, struct error *e
     return rc;
 }
 
-/* The file's name itself comes from a flag or the environment, so those are read first, and again
- * last. */
+/* Loads all sources in order.  The file's name itself comes from a flag or the environment, so
+ * those are read first, and again after the file. */
 int options_load(struct options *out, int argc, char **argv, char *const *environment,
                  struct error *err) {
     struct options options = {0};
@@ -407,7 +407,7 @@ void options_fini(struct options *options) {
     *options = (struct options){0};
 }
 
-/* True when the flag, up to its '=' and without "no-", is in the table. */
+/* Returns whether the flag, up to its '=' and without "no-", is in the table. */
 static bool has_flag(const struct option_table *table, const char *flag) {
     if (strncmp(flag, "--", 2) != 0) return false;
     const size_t length = strcspn(flag + 2, "=");

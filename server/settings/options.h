@@ -5,7 +5,7 @@
  * --max-num-seqs is QUIRE_MAX_NUM_SEQS in the environment and "max-num-seqs" in the file.  A member
  * of the file whose name begins with '#' is a comment.
  *
- * Thread: main, before anything runs; read-only afterwards.  Memory: the options own their
+ * Thread: main, before the server runs; read-only afterwards.  Memory: the options own their
  * strings. */
 #ifndef SERVER_SETTINGS_OPTIONS_H
 #define SERVER_SETTINGS_OPTIONS_H
@@ -19,7 +19,7 @@
 
 struct error;
 
-/* The choices of the settings that name one, in the order of their words in the table. */
+/* The values of the settings that choose a word, in the order of their words in the table. */
 enum device_choice { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA };
 enum kv_dtype_choice { KV_DTYPE_AUTO, KV_DTYPE_F32, KV_DTYPE_F16, KV_DTYPE_BF16, KV_DTYPE_FP8 };
 enum offload_dtype_choice { OFFLOAD_DTYPE_AUTO, OFFLOAD_DTYPE_FP8 };
@@ -27,12 +27,12 @@ enum dtype_choice { PRODUCTS_AUTO, PRODUCTS_F32, PRODUCTS_BF16 };
 enum load_choice { LOAD_AUTO, LOAD_DUMMY };
 enum isa_choice { ISA_AUTO, ISA_PLAIN, ISA_AVX2, ISA_AVX512 };
 
-/* Numbers and choices are uint64_t, so that the table needs one reader for each kind of text. */
+/* Numbers and choices are uint64_t, so the table needs only one parser for each kind of text. */
 struct options {
     char *model, *host, *served_model_name, *config; /* NULL: not given */
     char *api_key, *api_key_file;
     char *kv_policy, *allowed_kv_policies;
-    struct kv_rules kv_rules; /* what these two say */
+    struct kv_rules kv_rules; /* parsed from these two */
     char *filters_file, *pattern_file;
     uint64_t port;
     uint64_t max_model_len, max_num_seqs, max_num_batched_tokens, max_num_queued_reqs;
@@ -45,8 +45,8 @@ struct options {
     uint64_t max_body_size, max_buffered_body, max_connections;
     double gpu_memory_utilization;
     bool enable_prefix_caching, batch_invariant, require_api_key;
-    bool api_key_in_arguments; /* --api-key was among the flags */
-    bool help;                 /* --help was */
+    bool api_key_in_arguments; /* --api-key was given as a flag */
+    bool help;                 /* --help was given */
 };
 
 enum option_kind {
@@ -61,7 +61,7 @@ enum option_kind {
 struct option {
     const char *name; /* without dashes */
     enum option_kind kind;
-    size_t offset;             /* in struct options, or what else the table fills */
+    size_t offset;             /* in struct options, or in the struct the table fills */
     uint64_t low, high;        /* OPTION_NUMBER, OPTION_BYTES: both allowed; FRACTION: in percent */
     const char *initial;       /* the default as text; NULL: none */
     const char *const *words;  /* OPTION_CHOICE, NULL-terminated */
@@ -73,19 +73,19 @@ struct option_table {
     size_t n;
 };
 
-const struct option_table *options_table(void); /* of struct options */
+const struct option_table *options_table(void); /* the settings of struct options */
 
-/* Takes the flags of another table out of argv, for a struct of its own at target, and leaves the
- * rest, in order, in argv[0..*argc).  The table's defaults come first.  target's strings are NULL
- * or its own, and go with options_free(); on failure nothing is left to free.  ERR_INVALID names
+/* Takes the flags of another table out of argv, for a struct of its own at target.  Leaves the
+ * rest, in order, in argv[0..*argc).  The table's defaults are set first.  target's strings must be
+ * NULL or owned; options_free() frees them.  On failure nothing is left to free.  ERR_INVALID names
  * the flag. */
 int options_take(const struct option_table *table, void *target, int *argc, char **argv,
                  struct error *err);
 void options_free(const struct option_table *table, void *target);
 void options_print_table(FILE *out, const struct option_table *table);
 
-/* environment: NULL-terminated "NAME=value" strings, as environ.  On failure nothing is left to
- * free. */
+/* Loads the settings from all sources.  environment: NULL-terminated "NAME=value" strings, like
+ * environ.  On failure nothing is left to free. */
 int options_load(struct options *out, int argc, char **argv, char *const *environment,
                  struct error *err);
 void options_fini(struct options *options);

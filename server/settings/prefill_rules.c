@@ -17,7 +17,7 @@ static const char *const mode_names[] = {
     [PREFILL_AUTO] = "auto", [PREFILL_DENSE] = "dense", [PREFILL_SPARSE] = "sparse"};
 enum { N_MODES = sizeof(mode_names) / sizeof(*mode_names) };
 
-/* A pattern's numbers by their names, as the error names them; high 0: it has none. */
+/* A pattern's number: its name as errors give it, and its bounds; name NULL: there is none. */
 struct size {
     const char *name;
     uint32_t low, high, initial;

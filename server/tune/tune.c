@@ -24,12 +24,13 @@
 
 enum {
     DEFAULT_TOKENS = 32768,
-    SYSTEM_TOKENS = 8192, /* the default where a search at the other would take an hour */
+    /* The default on the CPU backend, where a search at the other would take an hour. */
+    SYSTEM_TOKENS = 8192,
     MAX_RUNS = 3
 };
-/* A measurement this long needs no other beside it. */
+/* A measurement this long needs no repetition. */
 static const double LONG_RUN_S = 0.2;
-/* While recall is measured no head may be made dense. */
+/* No head may be made dense while recall is measured. */
 static const float NEVER_DENSE = 2;
 
 /* ---- set up ---- */
@@ -51,18 +52,20 @@ static int settle_lengths(struct tune *t, struct error *err) {
         if (length > t->longest) t->longest = length;
         if (length < t->shortest) t->shortest = length;
     }
-    t->top = min_u32(max_u32(t->longest, usual), context - 1); /* one token is generated */
+    t->top = min_u32(max_u32(t->longest, usual), context - 1); /* the engine generates one token */
     return 0;
 }
 
-/* path: [PATH_MAX] = given, or NULL: name and what is appended to it. */
+/* Writes `given` to path, or, if that is NULL, name followed by `appended`.  path: [PATH_MAX].
+ * Returns false when it does not fit. */
 static bool settle_path(char *path, const char *given, const char *name, const char *appended) {
     const int n = given ? snprintf(path, PATH_MAX, "%s", given)
                         : snprintf(path, PATH_MAX, "%s%s", name, appended);
     return n < PATH_MAX;
 }
 
-/* The last part of the model's directory is that by which `quire serve` finds files. */
+/* Derives the paths of the output files.  The default names are the last part of the model's
+ * directory, by which `quire serve` finds the files. */
 static int settle_paths(struct tune *t, char *real_dir, struct error *err) {
     const char *dir = realpath(t->model_dir, real_dir) ? real_dir : t->model_dir;
     const struct tune_plan *plan = t->plan;
@@ -75,7 +78,8 @@ static int settle_paths(struct tune *t, char *real_dir, struct error *err) {
     return error_set(err, ERR_INVALID, "--out, --filters-out or --state: too long a path");
 }
 
-/* The first layer without a window has layers to choose for, or none has. */
+/* Returns whether the first full-attention layer, as a filter, would have layers behind it to
+ * choose for. */
 static bool has_layers_to_spare(const struct tune *t) {
     const uint32_t *windows = t->model.windows;
     uint32_t first = 0;
@@ -85,7 +89,8 @@ static bool has_layers_to_spare(const struct tune *t) {
     return false;
 }
 
-/* Filters need a model with layers to spare, and a backend that can select. */
+/* Decides whether to find patterns, filters or both.  Filters need a model with layers to spare and
+ * a backend that can select. */
 static int settle_parts(struct tune *t, struct error *err) {
     const uint64_t find = t->plan->find;
     const char *why_not = NULL;
@@ -112,7 +117,8 @@ static int open_state(struct tune *t, struct error *err) {
     return rc;
 }
 
-/* Every head will be chosen anew; what a file of this name has measured on other backends stays. */
+/* Loads the pattern file of this name, if there is one.  Every head is chosen anew; what the file
+ * has measured on other backends is retained. */
 static int open_patterns(struct tune *t, struct error *err) {
     const uint32_t n_layers = t->model.n_layers, n_heads = t->model.n_heads;
     if (!t->finds_patterns) return 0;
@@ -120,7 +126,8 @@ static int open_patterns(struct tune *t, struct error *err) {
     return rc == ERR_NOT_FOUND ? patterns_default(&t->patterns, n_layers, n_heads, err) : rc;
 }
 
-/* Those of the objective; 0: a prompt of the shortest length has nothing to leave out. */
+/* Sets the objective's candidates and returns their number.  It is 0 when a prompt of the shortest
+ * length has nothing to leave out. */
 static uint32_t settle_candidates(struct tune *t) {
     const uint32_t n = t->finds_patterns ? tune_candidates(t->shortest, t->candidates) : 0;
     if (n == 0 || t->plan->objective == TUNE_RECALL) return n;
@@ -128,7 +135,7 @@ static uint32_t settle_candidates(struct tune *t) {
     return TUNE_N_STARTS;
 }
 
-/* Tells the log how the weights come along. */
+/* Creates the measuring pass and logs how far the weights are loaded. */
 static int create_pass(struct tune *t, struct error *err) {
     struct load_progress progress = {0};
     struct engine_config config = t->config;
@@ -239,7 +246,7 @@ static bool are_done(const struct tune_fit *fits, uint32_t n) {
     return true;
 }
 
-/* Head by head, on the prompt that the layer was entered with. */
+/* Fits the candidate for each head, on the prompt that the layer was entered with. */
 static int fit_candidate(struct tune *t, struct tune_fit *fits, float *density, uint32_t layer,
                          uint32_t candidate, struct error *err) {
     const uint32_t n_heads = t->model.n_heads;
@@ -298,12 +305,14 @@ static int try_candidates(struct tune *t, uint32_t sample, uint32_t layer, const
     return tune_state_add_layer(t->state, &t->results, sample, layer, err);
 }
 
-/* Layers with a window are dense, whatever is found. */
+/* Returns whether nothing is left to try in the layer.  Layers with a window are always dense, so
+ * they count as tried. */
 static bool is_tried(const struct tune *t, uint32_t sample, uint32_t layer) {
     return tune_has_window(t, layer) || tune_results_at(&t->results, sample, layer)->done;
 }
 
-/* compares: filters need all layers of a prompt in one pass. */
+/* Measures the layer that follows in the pass.  compares: the layer is also compared with earlier
+ * ones, for filters, which need all layers of a prompt in one pass. */
 static int measure_layer(struct tune *t, uint32_t sample, uint32_t layer, bool compares,
                          struct error *err) {
     char where[64];
@@ -414,7 +423,8 @@ static int find_filters(struct tune *t, struct error *err) {
     return 0;
 }
 
-/* Candidates are fitted by the first sample: one of the longest, where a budget is worth most. */
+/* Returns the sample that the candidates are fitted by: the first of the longest, where a budget
+ * saves the most. */
 static uint32_t first_sample(const struct tune *t) {
     uint32_t i = 0;
     while (t->lengths.sizes[i] != t->longest) i++;

@@ -1,21 +1,22 @@
-/* tune.h - `quire tune`: finds for every head which keys it may leave out of a long prompt, and
- * from which length on that pays on this machine (MInference section 3.2); and which layers may
- * choose the tokens that others see (OmniKV section 4.2).
+/* tune.h - `quire tune`: finds which keys each head may leave out of a long prompt, and the length
+ * from which that pays on this machine (MInference section 3.2).  It also finds which layers may
+ * choose the tokens that other layers attend to (OmniKV section 4.2).
  *
  *   tune_prompts.c    calibration prompts
  *   tune_pass.c       one prompt through the model, attention measured at each layer
- *   tune_search.c     what is tried, and what is chosen of it
+ *   tune_search.c     the candidates, and the choice among them
  *   tune_fit.c        candidates of equal cost
- *   tune_layers.c     what layers choose at the end of a prompt, and how alike that is
- *   tune_filters.c    which of them become filters
- *   tune_state.c      what has been measured, so that a second run goes on
- *   tune_ladder.c     from which length on whole prompts are faster, through an engine
+ *   tune_layers.c     the tokens that layers choose at the end of a prompt, and their similarity
+ *   tune_filters.c    the choice of filter layers
+ *   tune_state.c      the measurements on disk, so that a second run continues
+ *   tune_ladder.c     the length from which whole prompts are faster, through an engine
  *   tune_output.c     the pattern file, and what is printed
+ *   tune_trial.c      the answers with each set of filter layers
  *   tune_plan.c       the flags
- *   tune.c            the order of all this; progress.c tells how far it is
+ *   tune.c            the order of all this; progress.c prints how far it is
  *
- * A run may be killed at any time: every layer that was measured is in the state file, and how
- * alike they are, of every prompt.
+ * A run may be killed at any time: the state file holds every layer that was measured, and the
+ * similarity of the layers for every prompt.
  *
  * Thread: main.  Memory: its own, freed on return. */
 #ifndef SERVER_TUNE_TUNE_H
@@ -31,7 +32,7 @@ enum tune_find { TUNE_FIND_BOTH, TUNE_FIND_PATTERNS, TUNE_FIND_FILTERS };
 struct tune_plan {
     uint64_t find; /* enum tune_find */
     struct bench_sizes lengths; /* n 0: the default */
-    char *lengths_text, *out, *filters_out, *state; /* those but the first: NULL, the default */
+    char *lengths_text, *out, *filters_out, *state; /* all but the first: NULL means the default */
     uint64_t n_samples;                             /* of each length */
     uint64_t seed;
     uint64_t objective; /* enum tune_objective */
@@ -41,12 +42,12 @@ struct tune_plan {
     uint64_t max_filters, n_wait;
 };
 
-/* Reads the flags of `quire tune` out of argv and leaves the rest, in order, in argv[0..*argc). */
+/* Reads the flags of `quire tune` from argv and leaves the others, in order, in argv[0..*argc). */
 int tune_plan_read(struct tune_plan *plan, int *argc, char **argv, struct error *err);
 void tune_plan_fini(struct tune_plan *plan);
 void tune_print_help(void);
 
-/* Tunes the model on the backend, which is borrowed; prints what was chosen to stdout. */
+/* Tunes the model on the backend, which is borrowed; prints the choice to stdout. */
 int tune_run(const struct tune_plan *plan, const struct options *options, const char *model_dir,
              struct backend *backend, struct error *err);
 

@@ -1,5 +1,5 @@
-/* tune_job.h - a search under way: what tune.c sets up and runs, tune_ladder.c ends, and
- * tune_output.c tells of.
+/* tune_job.h - a running search: tune.c sets it up and runs it, tune_ladder.c ends it, and
+ * tune_output.c prints it.
  *
  * Thread: main.  Memory: tune.c's. */
 #ifndef SERVER_TUNE_TUNE_JOB_H
@@ -22,13 +22,13 @@
 struct tune_pass;
 struct tune_state;
 
-/* Which tokens the layers of a prompt choose, and of all prompts what came of it. */
+/* The tokens that layers choose in one prompt, and what all prompts have shown. */
 struct tune_comparison {
     uint32_t max_selected; /* of any prompt; 0: layers are not compared */
     uint32_t max_dense;
-    uint32_t *chosen;   /* [n_layers][rows that are looked at][max_selected], of one prompt */
+    uint32_t *chosen;   /* [n_layers][compared rows][max_selected], of one prompt */
     float *worth;       /* [longest] */
-    double *similarity; /* [n_layers][n_layers], the mean of all samples; with a window: 0 */
+    double *similarity; /* [n_layers][n_layers], mean of all samples; 0 with a window */
     struct tune_filters best[TUNE_N_CHOICES];
     uint32_t n_best;
 };
@@ -41,87 +41,92 @@ struct tune {
     struct engine_config config;
     struct model_config model;
     struct bench_sizes lengths;
-    uint32_t longest, shortest, top; /* top: of the ladder */
+    uint32_t longest, shortest, top; /* top: the longest prompt of the ladder */
     bool finds_patterns, finds_filters;
     char out[PATH_MAX], filters_out[PATH_MAX], state_path[PATH_MAX];
-    struct tokenizer *tokenizer; /* NULL: weights are made up, and so are tokens */
+    struct tokenizer *tokenizer; /* NULL: weights and tokens are random */
     char *prose;                 /* NULL: the model has none */
-    struct tune_pass *pass; /* NULL: layers have been measured */
+    struct tune_pass *pass; /* NULL: all layers have been measured */
     struct attn_pattern candidates[TUNE_MAX_CANDIDATES];
     struct tune_results results;
     struct tune_state *state;
     struct progress progress;
     struct token_list prompt;
-    struct patterns patterns; /* what was chosen */
+    struct patterns patterns; /* the chosen ones */
     struct tune_rung rungs[TUNE_MAX_RUNGS]; /* by length */
     uint32_t n_rungs;
     struct tune_comparison comparison;
 };
 
-/* Layers with a window take no part: they are dense, neither filters nor sparse. */
+/* Returns whether the layer has a window.  Such layers take no part: they are dense, neither
+ * filters nor sparse. */
 static inline bool tune_has_window(const struct tune *tune, uint32_t layer) {
     return layer_has_window(tune->model.windows, layer);
 }
 
-uint32_t tune_n_full_attention(const struct tune *tune); /* the others */
+uint32_t tune_n_full_attention(const struct tune *tune); /* layers without a window */
 
 /* Means over heads, and the worst head, of layers without a window. */
 struct tune_summary {
     double recall, worst, cost;
 };
 
-/* What the head gets, by all that was measured. */
+/* Returns the head's choice, from all that was measured. */
 struct tune_choice tune_choice_of(const struct tune *tune, uint32_t layer, uint32_t head);
 
-/* Makes t->prompt; the number tells it from others of its kind. */
+/* Makes t->prompt; prompts of one kind differ by their number. */
 int tune_make_prompt(struct tune *t, enum tune_text kind, uint64_t number, uint32_t n_tokens,
                      struct error *err);
 
-/* Finds t->rungs; nothing else of the search may hold a device's memory.  None: every head is
- * dense. */
+/* Measures t->rungs; nothing else of the search may hold a device's memory.  There are none when
+ * every head is dense. */
 int tune_climb_ladder(struct tune *t, struct error *err);
-/* What is expected of it, in runs of a candidate on the longest prompt. */
+/* Returns the expected work of tune_climb_ladder(), in runs of a candidate on the longest
+ * prompt. */
 double tune_ladder_work(const struct tune *t);
 
-/* All that a measurement depends on, in a line. */
+/* Prints everything that a measurement depends on, in one line. */
 void tune_print_settings(struct buffer *out, const struct tune *tune);
-/* What each head got, to stdout. */
+/* Prints each head's choice to stdout. */
 void tune_print_heads(const struct tune *tune);
 void tune_print_summary(const struct tune *tune, const struct tune_summary *sum);
-/* Writes the pattern file, with what it was found by. */
+/* Writes the pattern file, with notes on how it was found. */
 int tune_save(struct tune *tune, const struct tune_summary *sum, struct error *err);
 
 enum { TUNE_MAX_NOTES = 11 };
 
-/* What a file says of its making. */
+/* Notes in a file on how it was made. */
 struct tune_notes {
     struct buffer texts[TUNE_MAX_NOTES];
     struct provenance_note notes[TUNE_MAX_NOTES];
     size_t n;
 };
 
-/* Begins with what all files of a search say. */
+/* Begins with the notes that all files of a search have. */
 void tune_notes_init(struct tune_notes *notes, const struct tune *tune);
-struct buffer *tune_notes_add(struct tune_notes *notes, const char *name); /* the text to write */
-int tune_notes_finish(struct tune_notes *notes, struct error *err); /* notes->notes are there */
+/* Adds a note and returns its text, for the caller to write. */
+struct buffer *tune_notes_add(struct tune_notes *notes, const char *name);
+int tune_notes_finish(struct tune_notes *notes, struct error *err); /* fills notes->notes */
 void tune_notes_fini(struct tune_notes *notes);
 
-/* tune_layers.c: the comparison of layers. */
+/* Sets up the comparison of layers (tune_layers.c). */
 int tune_layers_open(struct tune *tune, struct error *err);
 void tune_layers_close(struct tune *tune);
-/* Of the sample's prompt, in the layer that was entered last; layers come in order, from 0. */
+/* Compares the layer that was entered last, on the sample's prompt, with those before it.  Layers
+ * come in order, from 0. */
 int tune_layers_compare(struct tune *tune, uint32_t sample, uint32_t layer, struct error *err);
-/* How a text is read whose prompt has so many tokens: what filters choose of it, and the tail. */
+/* Returns how a text with a prompt of n_tokens is read: how many tokens filters choose of it, and
+ * the tail. */
 struct kv_choice tune_layers_choice(const struct tune *tune, uint32_t n_tokens);
-/* All samples are compared: makes the shortlist, tries it, and writes the file of the best.
+/* Makes the shortlist once all samples are compared, tries it, and writes the file of the best set.
  * Nothing else of the search may hold a device's memory. */
 int tune_layers_save(struct tune *tune, struct error *err);
 void tune_layers_print(const struct tune *tune); /* the matrix to stdout, a summary to stderr */
 
-/* tune_trial.c: answers with each set of the shortlist, which is sorted by them. */
+/* Generates answers with each set of the shortlist, and sorts the list by them (tune_trial.c). */
 int tune_trial(struct tune *tune, struct error *err);
 void tune_trial_describe(struct buffer *out);
-/* What is expected of it, like tune_ladder_work(). */
+/* Returns the expected work of tune_trial(), in the unit of tune_ladder_work(). */
 double tune_trial_work(const struct tune *tune);
 
 #endif

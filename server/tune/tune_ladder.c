@@ -1,10 +1,11 @@
-/* tune_ladder.c - from which length on a user waits no longer for a sparse prompt than for a dense
- * one: whole prompts through an engine with the chosen patterns, one after the other.
+/* tune_ladder.c - measures the length from which a user waits no longer for a sparse prompt than
+ * for a dense one.  Whole prompts go through an engine with the chosen patterns, one after the
+ * other.
  *
- * Attention alone would not tell: a sparse prompt goes through the model layer by layer, in many
- * small steps, which may cost a short one more than its attention gains.
+ * Attention alone would not tell: a sparse prompt is computed layer-major, in many small steps.
+ * For a short prompt these may cost more than its attention gains.
  *
- * Thread: main.  Memory: an engine's, while it climbs. */
+ * Thread: main.  Memory: an engine's, while it measures. */
 #include "server/tune/tune_job.h"
 
 #include <inttypes.h>
@@ -20,15 +21,17 @@
 #include "server/settings/options.h"
 #include "server/tune/tune_prompts.h"
 
-/* Pairs of a dense and a sparse run that count; one more before them warms up. */
+/* Pairs of a dense and a sparse run that count; one more pair before them warms up. */
 enum { MIN_PAIRS = 3, MAX_PAIRS = 15 };
 /* Short prompts are repeated for this long. */
 static const double ENOUGH_S = 1.0;
 
-/* What a rung of an earlier run must have been measured with, beside the state's settings. */
+/* Hashes what a rung of an earlier run must have been measured with, beside the state's
+ * settings. */
 static uint64_t hash_measurement(const struct tune *t) {
-    static const char what[8] = "prompts"; /* rungs of attention alone had none */
-    static const uint64_t key[2] = {0};    /* nobody chooses patterns to make them collide */
+    static const char what[8] = "prompts"; /* tells them from rungs of attention alone */
+    /* No attacker chooses patterns, so collisions are no risk. */
+    static const uint64_t key[2] = {0};
     const size_t n = (size_t)t->model.n_layers * t->model.n_heads;
     struct siphash hash;
     uint64_t word;
@@ -46,9 +49,10 @@ static uint64_t hash_measurement(const struct tune *t) {
     return siphash_end(&hash);
 }
 
-/* ---- how far it is ---- */
+/* ---- progress ---- */
 
-/* In runs of a candidate on the longest prompt, of the pairs that are run in any case. */
+/* Returns a rung's work in runs of a candidate on the longest prompt.  It counts the pairs that run
+ * in any case. */
 static double rung_work(const struct tune *t, uint32_t n_tokens) {
     const double share = (double)n_tokens / t->longest;
     return 2 * (1 + MIN_PAIRS) * share * share * t->model.n_layers;
@@ -61,7 +65,8 @@ double tune_ladder_work(const struct tune *t) {
     return work;
 }
 
-/* By tune_ladder_work(): not those between, nor beyond the longest. */
+/* Returns whether tune_ladder_work() has counted the rung.  It leaves out rungs between the powers
+ * of two and beyond the longest prompt. */
 static bool is_foreseen(const struct tune *t, uint32_t n_tokens) {
     return n_tokens <= t->longest && (n_tokens & (n_tokens - 1)) == 0;
 }
@@ -86,7 +91,7 @@ static bool is_enough(uint32_t n_pairs, double seconds) {
     return n_pairs == MAX_PAIRS || (n_pairs >= MIN_PAIRS && seconds >= ENOUGH_S);
 }
 
-/* In turns, so that whatever else the machine does is shared. */
+/* Runs dense and sparse in turn, so that other load on the machine affects both alike. */
 static int time_pairs(struct tune *t, struct timed_engine *timed, struct tune_rung *rung,
                       struct error *err) {
     double dense[1 + MAX_PAIRS], sparse[1 + MAX_PAIRS], spent = 0;
@@ -137,11 +142,11 @@ static bool is_all_dense(const struct tune *t) {
     return true;
 }
 
-/* As `quire serve` would have it with these options, for one sequence of the top's length. */
+/* Opens an engine as `quire serve` would with these options, for one sequence of t->top tokens. */
 static int open_engine(struct tune *t, struct timed_engine *timed, struct error *err) {
     struct engine_config config = t->config;
     struct error why = {0};
-    config.max_model_len = t->top + 1; /* the one that is generated */
+    config.max_model_len = t->top + 1; /* the generated token */
     config.max_num_seqs = 1;
     config.sparse_prefill = true;
     config.patterns = t->patterns.heads;

@@ -1,5 +1,6 @@
-/* tune_layers.c - the comparison of layers: what each would choose at the end of a prompt, how much
- * of what later layers look at is among it, the shortlist of filters that follows, and the file.
+/* tune_layers.c - the comparison of layers.  It finds the tokens that each layer would choose at
+ * the end of a prompt, and the share of later layers' attention that they receive.  The shortlist
+ * of filters and the file follow from that.
  *
  *   prompt   0 … │ … n_candidates - 1 │ tail … row      rows: the last, and one in ROW_STEP before
  *
@@ -16,9 +17,9 @@
 
 enum {
     N_ROWS = 8,
-    ROW_STEP = 8,       /* so that they are those of a question and of where its answer begins */
-    SELECTED_PART = 16, /* of the prompt: the 2048 of the policy's default of 32768 tokens */
-    TAIL_PART = 4,      /* of those, as there */
+    ROW_STEP = 8,       /* the rows then cover a question and the beginning of its answer */
+    SELECTED_PART = 16, /* of the prompt: for 32768 tokens, the policy's default of 2048 */
+    TAIL_PART = 4,      /* of the selected tokens, as there */
     DENSE_PART = 4      /* of the layers without a window, as in the published sets, but enough for
                            all filters */
 };
@@ -36,7 +37,7 @@ struct kv_choice tune_layers_choice(const struct tune *t, uint32_t n_tokens) {
                               .on_device = true};
 }
 
-/* ---- room ---- */
+/* ---- memory ---- */
 
 static uint32_t dense_bound(const struct tune *t) {
     const uint32_t needed = (uint32_t)(t->plan->max_filters * (1 + t->plan->n_wait));
@@ -73,7 +74,7 @@ static uint32_t *chosen_by(const struct tune *t, uint32_t layer, uint32_t i) {
     return t->comparison.chosen + ((size_t)layer * N_ROWS + i) * t->comparison.max_selected;
 }
 
-/* Adds what row i of N_ROWS shows. */
+/* Adds the similarity that row i of N_ROWS shows. */
 static int compare_row(struct tune *t, uint32_t sample, uint32_t layer, uint32_t i,
                        struct error *err) {
     const struct kv_choice choice =
@@ -124,7 +125,7 @@ static int make_shortlist(struct tune *t, struct error *err) {
     return n < 0 ? n : 0;
 }
 
-/* ---- what is told ---- */
+/* ---- output ---- */
 
 static uint32_t n_sparse(const struct tune *t, const struct tune_filters *set) {
     return tune_n_full_attention(t) - set->n_dense;

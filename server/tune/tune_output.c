@@ -1,5 +1,5 @@
-/* tune_output.c - what a search has found: the pattern file and where it comes from, a row of CSV
- * for each head, and a summary for people.
+/* tune_output.c - prints what a search has found: the pattern file and its provenance, a row of CSV
+ * for each head, and a summary to read.
  *
  * Thread: main.  Memory: none that outlives a call. */
 #include "server/tune/tune_job.h"
@@ -168,8 +168,8 @@ void tune_print_heads(const struct tune *t) {
     }
 }
 
-/* What each candidate would find if all heads had it: the families beside each other, and with
- * --synthetic-lines what looking at the prompt is worth. */
+/* Prints the recall each candidate would reach on every head.  The families can then be compared,
+ * and with --synthetic-lines the gain from lines found in the prompt. */
 static void print_families(const struct tune *t) {
     for (uint32_t c = 0; c < t->results.n_candidates; c++) {
         const struct tune_finding found = tune_finding_of(&t->results, c);

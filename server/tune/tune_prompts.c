@@ -1,8 +1,8 @@
 /* tune_prompts.c - see tune_prompts.h.
  *
- * A prompt is a head, a body and a tail.  Head and tail are made first, and then the body grows by
+ * A prompt is a head, a body and a tail.  Head and tail are made first.  Then the body grows by
  * items, each tokenized alone, until the next one would not fit.  An item begins with the white
- * space before it, as tokenizers want it. */
+ * space before it, as tokenizers expect. */
 #include "server/tune/tune_prompts.h"
 
 #include <ctype.h>
@@ -23,15 +23,15 @@
 
 enum {
     PROSE_BYTES = 4 << 20,
-    SENTENCE_MIN = 40, /* bytes: shorter ones go on with the next */
+    SENTENCE_MIN = 40, /* bytes: a shorter sentence is joined with the next */
     SENTENCE_MAX = 600,
     N_NEEDLES = 12,
     N_SEVERAL = 4, /* numbers of a name */
-    N_GAUGED = 16, /* pairs whose tokens are counted to tell how many will fit */
+    N_GAUGED = 16, /* pairs tokenized to estimate how many will fit */
     MIN_BODY = 128
 };
 
-/* How a question is put to a model that has been trained to answer. */
+/* The chat form of a question to a model that has been trained to answer. */
 static const struct chat_form {
     const char *mark, *before, *after; /* mark: a token of models that know this form */
 } chat_forms[] = {
@@ -47,7 +47,7 @@ struct tune_prompt {
     const char *prose, *at; /* at: the next sentence */
     uint64_t seed, n_sampled;
     uint32_t room; /* tokens of the body that are left, */
-    uint32_t body; /* of so many */
+    uint32_t body; /* of this many */
     uint32_t n_items, n_needles, n_names;
     struct token_list *out;
     struct buffer item;
@@ -65,8 +65,8 @@ const char *tune_text_name(enum tune_text kind) {
 
 /* ---- chance ---- */
 
-/* Keys, values and needles are functions of their number, so that a question can be asked before
- * the body is there. */
+/* Returns a random number below `below` that depends only on the seed, `what` and i.  Keys, values
+ * and needles are made so that a question can be asked before the body is there. */
 static uint32_t number_of(const struct tune_prompt *p, const char *what, uint32_t i, uint32_t below) {
     const uint64_t stream = p->seed * 1000003 + (uint64_t)(unsigned char)*what;
     return (uint32_t)(rng_uniform(stream, i) * below);
@@ -106,7 +106,7 @@ static void made_up_item(struct tune_prompt *p) {
     buffer_printf(&p->item, " %s %s %s %s.", person, deed, place, time);
 }
 
-/* Where the sentence that begins at text ends: before white space, so that no character is cut. */
+/* Returns the end of the sentence that begins at text: white space, so that no character is cut. */
 static const char *sentence_end(const char *text) {
     const char *at = text;
     for (; *at; at++) {
@@ -122,7 +122,7 @@ static void prose_item(struct tune_prompt *p) {
         made_up_item(p);
         return;
     }
-    if (!*p->at) p->at = p->prose; /* again from the start */
+    if (!*p->at) p->at = p->prose; /* again from the beginning */
     const char *end = sentence_end(p->at);
     buffer_append(&p->item, p->at, (size_t)(end - p->at));
     p->at = end;
@@ -132,7 +132,8 @@ static const char *const needle_names[N_NEEDLES] = {
     "amber", "birch", "coral", "delta", "ember", "falcon",
     "granite", "harbor", "indigo", "juniper", "kestrel", "linden"};
 
-/* Needles lie at even distances, beginning half a distance from the start. */
+/* Writes a needle or, if none is due, prose.  Needles lie at even distances, beginning half a
+ * distance from the start. */
 static void needles_item(struct tune_prompt *p) {
     const uint64_t done = p->body - p->room;
     const uint32_t i = p->n_needles;
@@ -180,7 +181,7 @@ static int write_body(struct tune_prompt *p, next_item next) {
     int rc = 0;
     for (p->n_items = 0; !rc; p->n_items++) {
         rc = encode_item(p, next, &tokens);
-        if (rc || tokens.n > p->room || p->n_items > p->body) break; /* or items are empty */
+        if (rc || tokens.n > p->room || p->n_items > p->body) break; /* or every item is empty */
         rc = append(p, &tokens);
         p->room -= (uint32_t)tokens.n;
     }
@@ -188,7 +189,7 @@ static int write_body(struct tune_prompt *p, next_item next) {
     return rc;
 }
 
-/* Head and tail around a body of room tokens. */
+/* Writes head and tail around a body that fills n_tokens. */
 static int write_prompt(struct tune_prompt *p, const char *head, const char *tail, uint32_t n_tokens,
                         next_item next) {
     struct token_list last = {0};
@@ -221,7 +222,7 @@ static const struct chat_form *find_form(const struct tune_prompt *p) {
     return form;
 }
 
-/* About how many pairs n tokens hold. */
+/* Estimates how many pairs n tokens hold. */
 static int gauge_pairs(struct tune_prompt *p, uint32_t n, uint32_t *n_pairs) {
     struct token_list tokens = {0};
     size_t n_tokens = 1;
@@ -240,7 +241,7 @@ static int write_retrieval(struct tune_prompt *p, const struct chat_form *form, 
     uint32_t n_pairs;
     const int rc = gauge_pairs(p, n_tokens, &n_pairs);
     if (rc) return rc;
-    const uint32_t asked = draw(p, n_pairs * 3 / 4 + 1); /* it is there for certain */
+    const uint32_t asked = draw(p, n_pairs * 3 / 4 + 1); /* the body holds that pair for certain */
     snprintf(head, sizeof(head),
              "%sBelow is a JSON object. Find the value that belongs to a key of it.\n\n{",
              form->before);
@@ -249,7 +250,7 @@ static int write_retrieval(struct tune_prompt *p, const struct chat_form *form, 
     return write_prompt(p, head, tail, n_tokens, pair_item);
 }
 
-/* n_names: as many as needles, or fewer, and each has several. */
+/* Writes a needles prompt.  n_names: N_NEEDLES, or fewer, when each name has several numbers. */
 static int write_needles(struct tune_prompt *p, const struct chat_form *form, uint32_t n_tokens,
                          uint32_t n_names) {
     const bool several = n_names < N_NEEDLES;
@@ -266,7 +267,7 @@ static int write_needles(struct tune_prompt *p, const struct chat_form *form, ui
     return write_prompt(p, head, tail, n_tokens, needles_item);
 }
 
-/* Begins somewhere in the prose, with a sentence. */
+/* Moves p->at to the end of a random sentence of the prose. */
 static void choose_start(struct tune_prompt *p) {
     const size_t length = strlen(p->prose);
     p->at = p->prose + draw(p, length < UINT32_MAX ? (uint32_t)length : UINT32_MAX);
@@ -299,11 +300,11 @@ int tune_prompt_make(struct token_list *out, const struct tokenizer *tokenizer, 
 
 /* ---- the model's prose ---- */
 
-/* What comes behind PROSE_BYTES is left out. */
+/* Reads the prose up to PROSE_BYTES and leaves out the rest. */
 static int read_prose(FILE *file, char *text, const char *path, struct error *err) {
     size_t n = fread(text, 1, PROSE_BYTES, file);
     if (ferror(file)) return error_set(err, ERR_IO, "%.200s: %s", path, strerror(errno));
-    while (n > 0 && !isspace((unsigned char)text[n - 1])) n--; /* no half a character */
+    while (n > 0 && !isspace((unsigned char)text[n - 1])) n--; /* do not cut a character */
     text[n] = 0;
     return 0;
 }

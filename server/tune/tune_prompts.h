@@ -6,7 +6,7 @@
  *   several    like needles, but each name has several numbers, and all of one are asked for
  *
  * The last queries of a prompt decide which lines its heads visit, so the question stands at the
- * end, in the model's chat form where its special tokens tell of a known one.
+ * end.  It has the model's chat form if the special tokens show a known one.
  *
  * Thread: any.  Memory: the caller's. */
 #ifndef SERVER_TUNE_TUNE_PROMPTS_H
@@ -22,12 +22,13 @@ enum tune_text { TUNE_RETRIEVAL, TUNE_NEEDLES, TUNE_PROSE, TUNE_SEVERAL, TUNE_N_
 
 const char *tune_text_name(enum tune_text kind);
 
-/* Prose of the model's own: DIR/eval/held_out.txt, at most some megabytes of it.  *out is NULL when
- * there is none, otherwise malloc'd. */
+/* Loads the model's own prose from DIR/eval/held_out.txt, at most 4 MiB of it.  *out is malloc'd,
+ * or NULL when there is none. */
 int tune_prose_load(char **out, const char *model_dir, struct error *err);
 
-/* Appends at most n_tokens ids to out, and no fewer but for the room of a sentence.  prose NULL:
- * made-up sentences.  ERR_INVALID when n_tokens has no room for more than the question. */
+/* Appends at most n_tokens ids to out, and fewer only by less than one sentence or pair.  prose
+ * NULL: invented sentences.  Returns ERR_INVALID when n_tokens holds little more than the
+ * question. */
 int tune_prompt_make(struct token_list *out, const struct tokenizer *tokenizer, const char *prose,
                      enum tune_text kind, uint64_t seed, uint32_t n_tokens, struct error *err);
 

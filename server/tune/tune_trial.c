@@ -1,16 +1,17 @@
-/* tune_trial.c - the last word on filters: what the model answers with them.
+/* tune_trial.c - the final comparison of filter sets, by the model's answers with them.
  *
- * How alike layers are tells which sets deserve a trial, and no more: of two that find as much of
- * what sparse layers look at, one may leave out what the answer hangs on.  So each set of the
- * shortlist answers new prompts, greedily, and is worth the share of the answers without filters
- * that its own begin with.  Both begin with the same token, which is the prompt's; it counts for
- * nothing.
+ * The similarity of layers tells which sets deserve a trial, and no more: of two sets that find
+ * equally much of the attention, one may miss what the answer depends on.  So the model answers new
+ * prompts greedily with each set of the shortlist.  A set's result is how much of the answer
+ * without filters its own answer begins with.  Both answers begin with the same token, which the
+ * prompt's last step samples; it does not count.
  *
  *   without   8 1 4 4 0 2 9 3
  *   with        1 4 4 7             3 of 7
  *
- * Only prompts that ask for something count: prose goes on well in many ways.  Where several things
- * are asked for, finding one is not enough: the next is looked for in the middle of the answer.
+ * Only prompts that ask for something are used, because prose has many good continuations.  If
+ * several things are asked for, finding one is not enough: the next is looked up in the middle of
+ * the answer.
  *
  * Thread: main.  Memory: an engine's for each set, one after the other. */
 #include "server/tune/tune_job.h"
@@ -27,7 +28,7 @@ enum { N_KINDS = sizeof(kinds) / sizeof(*kinds) };
 struct trial {
     struct tune *tune;
     struct timed_engine timed;
-    uint32_t expected[N_PROMPTS][N_ANSWER]; /* what is answered without filters, */
+    uint32_t expected[N_PROMPTS][N_ANSWER]; /* the answer without filters, */
     uint32_t n_expected[N_PROMPTS];         /* up to the token that ends it */
 };
 
@@ -42,7 +43,8 @@ void tune_trial_describe(struct buffer *out) {
                   N_PROMPTS, N_ANSWER);
 }
 
-/* As `quire serve` would have it with these options, for one sequence; groups is borrowed. */
+/* Opens an engine as `quire serve` would with these options, for one sequence; groups is
+ * borrowed. */
 static int open_engine(struct trial *trial, const struct layer_group *groups, uint32_t n_groups,
                        struct error *err) {
     const struct tune *t = trial->tune;
@@ -57,7 +59,7 @@ static int open_engine(struct trial *trial, const struct layer_group *groups, ui
     return rc ? error_set(err, rc, "the filters' trial: %.400s", why.text) : 0;
 }
 
-/* The prompt that stands in tune.prompt. */
+/* Generates the answer to tune->prompt. */
 static int answer(struct trial *trial, const struct kv_choice *kv, uint32_t out[N_ANSWER],
                   struct error *err) {
     const struct timed_batch batch = {.tokens = trial->tune->prompt.ids,
@@ -73,7 +75,8 @@ static int answer(struct trial *trial, const struct kv_choice *kv, uint32_t out[
     return rc;
 }
 
-/* All answers are as long, but behind the end of one is nothing that was asked for. */
+/* Returns the answer's length with the token that ends it.  N_ANSWER tokens are always generated;
+ * those after the end are not part of the answer. */
 static uint32_t length_of(const struct model_config *model, const uint32_t answer[N_ANSWER]) {
     uint32_t n = 0;
     while (n < N_ANSWER && !model_ends_with(model, answer[n])) n++;
@@ -93,7 +96,8 @@ static int make_prompt(struct tune *t, uint32_t i, struct error *err) {
                             min_u32(length, t->model.max_position - N_ANSWER), err);
 }
 
-/* The first set to be tried finds out what is expected, too. */
+/* Generates the answers to all prompts with the set.  For the first set it also generates the
+ * expected answers, without filters. */
 static int answer_all(struct trial *trial, struct tune_filters *set, bool is_first,
                       struct error *err) {
     static const struct kv_choice full = {.type = KV_FULL};
