@@ -17,11 +17,12 @@ struct cuda_config {
     uint32_t device;    /* ordinal among the visible devices */
     uint32_t n_copiers; /* threads that fill the staging buffers while weights load; 0: as many as
                            help */
-    bool batch_invariant; /* a row's results have the same bits whatever rows are beside it */
+    bool batch_invariant; /* a row's results have the same bits whatever rows are computed with
+                             it */
 };
 
-/* ERR_UNSUPPORTED with a sentence when there is no usable device: `--device auto` then takes the
- * CPU. */
+/* Creates the backend.  ERR_UNSUPPORTED, with a sentence, when there is no usable device: `--device
+ * auto` then takes the CPU. */
 int cuda_backend_create(struct backend **out, const struct cuda_config *config, struct error *err);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* device.cuh - what every kernel of this room uses: conversions, reductions, launching with
+/* device.cuh - used by every kernel of the backend: conversions, reductions, launching with
  * overlap.
  *
  * Thread: device code, and launchers on the engine thread.  Memory: none. */
@@ -12,22 +12,25 @@
 
 #include "cuda/host/kernels.h"
 
-/* Lets the next kernel of the stream start: it waits on its own before it touches what we write. */
+/* Lets the next kernel of the stream start; it waits for this one before it touches what this one
+ * writes. */
 static __device__ __forceinline__ void let_next_start() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-/* Everything before this kernel in the stream has ended and can be seen after this.  Every kernel
- * must pass here, or "the kernel before has ended" would not mean "all before have". */
+/* Waits until every kernel before this one in the stream has ended and its writes are visible.
+ * Every kernel must call this, or "the kernel before has ended" would not mean "all before
+ * have". */
 static __device__ __forceinline__ void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-/* `cluster` blocks of a row of the grid start together; more than one needs 9.0. */
+/* Launches a kernel in clusters: `cluster` blocks of a row of the grid start together.  More than
+ * one needs 9.0. */
 template <typename... Params, typename... Args>
 static cudaError_t launch_clusters(struct launch launch, void (*kernel)(Params...),
                                    uint32_t cluster, dim3 grid, dim3 block, size_t shared_bytes,
@@ -59,8 +62,8 @@ static cudaError_t launch_kernel(struct launch launch, void (*kernel)(Params...)
     return launch_clusters(launch, kernel, 1, grid, block, shared_bytes, args...);
 }
 
-/* Whether this device runs the kernel as compiled for compute capability 9.0.  If not, it has what
- * was compiled for 8.0, without the parts guarded by __CUDA_ARCH__, or no kernel at all. */
+/* Says whether this device runs the kernel as compiled for compute capability 9.0.  If not, it has
+ * the code for 8.0, without the parts guarded by __CUDA_ARCH__, or no kernel at all. */
 template <typename Kernel> static bool runs_sm90_code(Kernel *kernel) {
     cudaFuncAttributes attributes;
     const bool is_there = cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess;
@@ -94,7 +97,8 @@ static __device__ __forceinline__ float fp8_factor(uint32_t scale) {
     return __uint_as_float(scale << 23);
 }
 
-/* The least scale that covers elements of which this is the largest. */
+/* Returns the least scale that covers elements of which `largest` is the largest; at most
+ * `most`. */
 static __device__ __forceinline__ uint32_t fp8_scale(float largest, uint32_t most) {
     /* 448 = 1.75 * 2^8: a mantissa above 1.75 carries into the exponent. */
     const uint32_t exponent = (__float_as_uint(largest) + (0x7fffff - 0x600000)) >> 23;
@@ -105,7 +109,7 @@ static __device__ __forceinline__ uint8_t fp8_code(float x) {
     return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
 }
 
-/* What the codes in the lower two bytes stand for, exact in 16 bits of either kind. */
+/* Returns the values of the codes in the lower two bytes, exact in 16 bits of either kind. */
 static __device__ __forceinline__ float2 fp8_values(uint32_t codes) {
     return __half22float2(
         __half2(__nv_cvt_fp8x2_to_halfraw2((__nv_fp8x2_storage_t)codes, __NV_E4M3)));
@@ -115,7 +119,7 @@ static __host__ __device__ __forceinline__ uint32_t element_bytes(enum dtype dty
     return dtype == DTYPE_F32 ? 4 : dtype == DTYPE_FP8 ? 1 : 2;
 }
 
-/* Element i of an array whose dtype is known at run time only; without its scale. */
+/* Returns element i of an array whose dtype is known at run time only, without its scale. */
 static __device__ __forceinline__ float load_dtype(const void *data, size_t i, enum dtype dtype) {
     if (dtype == DTYPE_F32) return static_cast<const float *>(data)[i];
     if (dtype == DTYPE_FP8) return fp8_values(static_cast<const uint8_t *>(data)[i]).x;
@@ -130,7 +134,7 @@ static __device__ __forceinline__ void host_pool_dtype(void *data, size_t i, flo
     else store_as(static_cast<__nv_bfloat16 *>(data) + i, x);
 }
 
-/* Two bf16 in a word: the lower half comes first in memory. */
+/* Unpacks two bf16 from a word; the lower half comes first in memory. */
 static __device__ __forceinline__ float2 unpack_bf16(uint32_t pair) {
     return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
 }
@@ -159,15 +163,15 @@ static __device__ __forceinline__ float gate_mul(float gate, float up, enum gate
     return gate / (1.0f + __expf(-x)) * up; /* __expf: 2 ulp near 0, far under bf16's rounding */
 }
 
-/* 2 ulp, and 2^-inf = 0: far below the rounding of weights to 16 bits. */
+/* Returns 2^x, off by 2 ulp, with 2^-inf = 0: far below the rounding of weights to 16 bits. */
 static __device__ __forceinline__ float exp2_fast(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
-/* tanh(x / TANH2_UNIT) = 1 - 2 / (1 + 2^x), off by 2^-22: a score's cap times that is far below
- * what the rounding of keys does to the score.  NaN stays NaN. */
+/* Returns tanh(x / TANH2_UNIT) = 1 - 2 / (1 + 2^x), off by 2^-22.  A score's cap times that is far
+ * below what the rounding of keys does to the score.  NaN stays NaN. */
 static __device__ __forceinline__ float tanh2(float x) {
     return 1.0f - __fdividef(2.0f, 1.0f + exp2_fast(x));
 }
@@ -176,7 +180,7 @@ static __device__ __forceinline__ float score_of(const struct score_scale &scale
     return scale.outer * (scale.inner > 0 ? tanh2(scale.inner * product) : product);
 }
 
-/* For kernels that multiply by scale.outer later on: what it is multiplied with, of products. */
+/* Caps products for kernels that multiply by scale.outer later. */
 static __device__ __forceinline__ void cap_products(float &product, float inner) {
     product = tanh2(inner * product);
 }
@@ -196,7 +200,8 @@ static __device__ __forceinline__ float warp_sum(float x) {
     return x;
 }
 
-/* The sum over a block of whole warps, in every thread.  `shared` holds one float a warp. */
+/* Returns the sum over a block of whole warps, in every thread.  `shared` holds one float a
+ * warp. */
 static __device__ __forceinline__ float block_sum(float x, float *shared) {
     x = warp_sum(x);
     if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;

@@ -1,4 +1,4 @@
-/* float4.cuh - four floats at a time, as they are read from memory.
+/* float4.cuh - arithmetic on four floats, as they are read from memory.
  *
  * Thread: device code.  Memory: none. */
 #ifndef CUDA_COMMON_FLOAT4_CUH

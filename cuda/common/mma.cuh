@@ -1,5 +1,5 @@
-/* mma.cuh - tensor cores as they are from compute capability 8.0 on: copies to shared memory that
- * do not wait, fragments, products.
+/* mma.cuh - tensor cores from compute capability 8.0 on: asynchronous copies to shared memory,
+ * fragments, products.
  *
  * Fragments of mma.m16n8k16, lane l of a warp; two 16-bit numbers to a register:
  *   A [16 x 16]  a[0..3]: row l / 4 (+ 8: a[1], a[3]), columns l % 4 * 2 and + 1 (+ 8: a[2], a[3])
@@ -12,7 +12,7 @@
 
 #include "cuda/common/device.cuh"
 
-/* A place in shared memory, as the instructions name it. */
+/* An address in shared memory, as instructions take it. */
 struct shared_at {
     uint32_t address;
     __device__ __forceinline__ shared_at(uint32_t at) : address(at) {}
@@ -22,14 +22,15 @@ struct shared_at {
 
 /* ---- copies ---- */
 
-/* 16 bytes to shared memory; zeros when !valid, and then `from` is not read. */
+/* Starts copying 16 bytes to shared memory; writes zeros when !valid, and then does not read
+ * `from`. */
 static __device__ __forceinline__ void copy_async(shared_at to, const void *from, bool valid) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to.address), "l"(from),
                  "r"(valid ? 16 : 0)
                  : "memory");
 }
 
-/* The same; L2 reads all 128 bytes around it, which are wanted soon. */
+/* Starts the same copy; L2 reads all 128 bytes around it, which are wanted soon. */
 static __device__ __forceinline__ void copy_async_line(shared_at to, const void *from, bool valid) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to.address),
                  "l"(from), "r"(valid ? 16 : 0)
@@ -49,7 +50,7 @@ static __device__ __forceinline__ void copy_async_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Returns when at most N committed groups are in flight. */
+/* Waits until at most N committed groups are pending. */
 template <int N> static __device__ __forceinline__ void copy_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
@@ -58,7 +59,7 @@ static __device__ __forceinline__ void copy_async_wait_all() {
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-/* For what passes through L2 once: the first to leave it. */
+/* Returns the policy for data that L2 needs once: it is evicted first. */
 static __device__ __forceinline__ uint64_t pass_through_policy() {
     uint64_t policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -77,7 +78,7 @@ static __device__ __forceinline__ void clear_16_bytes(shared_at to) {
 
 /* ---- fragments ---- */
 
-/* Four 8 x 8 matrices; lane l names row l % 8 of matrix l / 8. */
+/* Loads four 8 x 8 matrices; lane l names row l % 8 of matrix l / 8. */
 static __device__ __forceinline__ void load_matrix(uint32_t (&r)[4], shared_at from) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -110,7 +111,7 @@ static __device__ __forceinline__ uint32_t transpose_8x8(uint32_t x) {
     return y;
 }
 
-/* Two numbers of type T in a register; `low` comes first in memory. */
+/* Packs two numbers of type T into a register; `low` comes first in memory. */
 template <typename T> static __device__ __forceinline__ uint32_t pack(float low, float high) {
     if constexpr (std::is_same_v<T, __half>) {
         __half2 pair = __floats2half2_rn(low, high);
@@ -122,7 +123,7 @@ template <typename T> static __device__ __forceinline__ uint32_t pack(float low,
 
 /* ---- products ---- */
 
-/* c += a b */
+/* Adds a b to c. */
 template <typename T = __nv_bfloat16>
 static __device__ __forceinline__ void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2,
                                            uint32_t a3, uint32_t b0, uint32_t b1) {

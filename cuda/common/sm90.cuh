@@ -12,7 +12,7 @@
  *   bits 62-63  1: 128-byte swizzle
  * The reduction advances by 16: 32 bytes within a K-major row, 16 rows = 2048 bytes otherwise.
  *
- * Where it says no different, a function may not be reached in code for less than 9.0. */
+ * Code for less than 9.0 may not reach a function unless its comment says otherwise. */
 #ifndef CUDA_COMMON_SM90_CUH
 #define CUDA_COMMON_SM90_CUH
 
@@ -21,14 +21,14 @@
 
 #include "cuda/common/mma.cuh"
 
-/* --- mbarriers: a phase ends when `arrivals` have come and all announced bytes have landed --- */
+/* --- mbarriers: a phase ends when `arrivals` have come and all announced bytes have arrived --- */
 
 static __device__ __forceinline__ void barrier_init(shared_at bar, uint32_t arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar.address), "r"(arrivals)
                  : "memory");
 }
 
-/* Makes initialised barriers known to the copy engine; a __syncthreads() must follow. */
+/* Makes initialised barriers visible to the copy engine; a __syncthreads() must follow. */
 static __device__ __forceinline__ void barriers_publish() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -71,7 +71,8 @@ static __device__ __forceinline__ void tensor_map_prefetch(const CUtensorMap *ma
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-/* A box of the matrix, from (column, row), to shared memory; its bytes count on the barrier. */
+/* Starts copying a box of the matrix, from (column, row), to shared memory; its bytes count on the
+ * barrier. */
 static __device__ __forceinline__ void tensor_load(shared_at to, const CUtensorMap *map, int column,
                                                    int row, shared_at bar) {
     asm volatile(
@@ -81,7 +82,7 @@ static __device__ __forceinline__ void tensor_load(shared_at to, const CUtensorM
         : "memory");
 }
 
-/* The same of a matrix in a stack. */
+/* Starts the same copy from one matrix of a stack. */
 static __device__ __forceinline__ void tensor_load(shared_at to, const CUtensorMap *map, int column,
                                                    int row, int matrix, shared_at bar) {
     asm volatile(
@@ -91,14 +92,14 @@ static __device__ __forceinline__ void tensor_load(shared_at to, const CUtensorM
         : "memory");
 }
 
-/* To L2; nothing below 9.0. */
+/* Prefetches to L2; does nothing below 9.0. */
 static __device__ __forceinline__ void prefetch_l2(const void *from, int bytes) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes));
 #endif
 }
 
-/* Shared memory written by ordinary stores becomes visible to wgmma and the copy engine; nothing
+/* Makes shared memory written by ordinary stores visible to wgmma and the copy engine; does nothing
  * below 9.0. */
 static __device__ __forceinline__ void fence_async_proxy() {
 #if __CUDA_ARCH__ >= 900
@@ -135,7 +136,7 @@ static __device__ __forceinline__ void wgmma_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* Returns when at most N committed groups are in flight. */
+/* Waits until at most N committed groups are pending. */
 template <int N> static __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
@@ -159,7 +160,8 @@ template <int N> static __device__ __forceinline__ void wgmma_pin(float (&d)[N])
         ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
         "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
-/* d[64 x 128] = (add ? d : 0) + A B^T; A [64 x 16] and B [128 x 16] K-major in shared memory. */
+/* Starts d[64 x 128] = (add ? d : 0) + A B^T; A [64 x 16] and B [128 x 16] are K-major in shared
+ * memory. */
 static __device__ __forceinline__ void wgmma_shared_a(float (&d)[64], uint64_t a, uint64_t b,
                                                       int add) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
@@ -169,7 +171,8 @@ static __device__ __forceinline__ void wgmma_shared_a(float (&d)[64], uint64_t a
                  : "l"(a), "l"(b), "r"(add));
 }
 
-/* d[64 x N] += A B; A [64 x 16] in registers, B [16 x N] MN-major in shared memory; N 128 or 64. */
+/* Starts d[64 x N] += A B; A [64 x 16] is in registers, B [16 x N] MN-major in shared memory; N is
+ * 128 or 64. */
 static __device__ __forceinline__ void wgmma_register_a(float (&d)[64], const uint32_t *a,
                                                         uint64_t b) {
     asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" SM90_LIST64 "}, "
@@ -198,9 +201,9 @@ static inline PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
     return (PFN_cuTensorMapEncodeTiled_v12000)found;
 }
 
-/* A stack of bf16 matrices, read in boxes of box_rows x 64 of one of them, or of several, one
- * behind the other, in 128-byte swizzle; rows past a matrix's end, and matrices past the stack's,
- * are 0. */
+/* Describes a stack of bf16 matrices for copies in 128-byte swizzle.  A box is box_rows x 64 of one
+ * matrix, or of box_matrices matrices, one behind the other.  Rows past a matrix's end, and
+ * matrices past the stack's, are 0. */
 static inline cudaError_t tensor_map_stack(CUtensorMap *map, const void *base, uint64_t matrices,
                                            uint64_t matrix_bytes, uint64_t rows, uint64_t columns,
                                            uint64_t stride_bytes, uint32_t box_rows,
@@ -217,7 +220,7 @@ static inline cudaError_t tensor_map_stack(CUtensorMap *map, const void *base, u
     return status == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-/* One matrix: its boxes are asked for without a matrix's number. */
+/* Describes one matrix: its boxes are requested without a matrix's number. */
 static inline cudaError_t tensor_map_matrix(CUtensorMap *map, const void *base, uint64_t rows,
                                             uint64_t columns, uint64_t stride_bytes,
                                             uint32_t box_rows) {

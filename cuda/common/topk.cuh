@@ -1,5 +1,5 @@
-/* topk.cuh - the k largest of n numbers, ties to the lower index: radix digits from the top, then
- * everybody knows whether it is among them.
+/* topk.cuh - the k largest of n numbers, ties to the lower index: finds the k-th largest key by
+ * radix digits from the top; then every thread knows whether its key is among them.
  *
  *   keys     uint32, larger is better
  *   digits   11, 11, 10 bits: a histogram of those keys that share the digits found so far, then
@@ -7,7 +7,7 @@
  *   result   take every key > key, and of those == key the first n_equal
  *
  * A team is a block, or a cluster of blocks that share the numbers and read each other's
- * histograms.  Counting is in integers: the order of threads does not matter.
+ * histograms.  Counts are integers: the order of threads does not matter.
  *
  * Thread: device code.  Memory: shared, struct select_plan. */
 #ifndef CUDA_COMMON_TOPK_CUH
@@ -19,10 +19,10 @@
 #include "cuda/kv/select.h"
 
 template <int THREADS> struct select_plan {
-    uint32_t histograms[SELECT_DIGITS][SELECT_BINS]; /* one each: others read them late */
+    uint32_t histograms[SELECT_DIGITS][SELECT_BINS]; /* one a digit: blocks read them late */
     uint32_t warp_sums[2][THREADS / 32];
     uint32_t found[2];              /* the digit, and how many keys are above it */
-    uint32_t taken[2];              /* of this block: keys above, keys equal */
+    uint32_t taken[2];              /* this block's: keys above, keys equal */
 };
 
 struct select_result {
@@ -53,7 +53,7 @@ static __device__ __forceinline__ void team_sync(const struct team &t) {
     __syncthreads();
 }
 
-/* What another block of the team has at the same place in shared memory. */
+/* Returns where another block of the team has what this block has at `mine`. */
 static __device__ __forceinline__ const uint32_t *team_view(const struct team &t, uint32_t *mine,
                                                             uint32_t rank) {
 #if __CUDA_ARCH__ >= 900
@@ -63,7 +63,7 @@ static __device__ __forceinline__ const uint32_t *team_view(const struct team &t
     return mine;
 }
 
-/* The order of floats; NaN comes last. */
+/* Returns a float's key, which has the order of floats; NaN has the lowest. */
 static __device__ __forceinline__ uint32_t select_key(float x) {
     if (isnan(x)) return 0;
     const uint32_t bits = __float_as_uint(x + 0.0f); /* -0 becomes 0 */
@@ -79,8 +79,8 @@ static __device__ __forceinline__ uint32_t warp_inclusive_sum(uint32_t x) {
     return x;
 }
 
-/* The sum over the threads before this one; *total: over all.  `sums` [THREADS / 32] must not be in
- * use by the call before. */
+/* Returns the sum over the threads before this one; *total becomes the sum over all.  `sums`
+ * [THREADS / 32] must not be in use by the previous call. */
 template <int THREADS>
 static __device__ __forceinline__ uint32_t block_exclusive_sum(uint32_t x, uint32_t *sums,
                                                                uint32_t *total) {
@@ -97,7 +97,7 @@ static __device__ __forceinline__ uint32_t block_exclusive_sum(uint32_t x, uint3
     return before + inclusive - x;
 }
 
-/* The bin in which the need-th key from the top lies: plan->found. */
+/* Finds the bin in which the need-th key from the top lies: plan->found. */
 template <int THREADS>
 static __device__ void find_digit(struct select_plan<THREADS> *plan, const struct team &team,
                                   int digit, uint32_t need) {
@@ -123,8 +123,9 @@ static __device__ void find_digit(struct select_plan<THREADS> *plan, const struc
     __syncthreads();
 }
 
-/* for_each(visit) calls visit(key) for all keys of the thread; together the team's threads visit
- * each key once.  1 <= k <= number of keys, everywhere the same.  Every thread calls this. */
+/* Finds the k-th largest key.  for_each(visit) calls visit(key) for all keys of the thread;
+ * together the team's threads visit each key once.  1 <= k <= number of keys, the same in all
+ * threads.  Every thread calls this. */
 template <int THREADS, typename ForEach>
 static __device__ struct select_result select_largest(struct select_plan<THREADS> *plan,
                                                       const struct team &team, uint32_t k,
@@ -136,7 +137,7 @@ static __device__ struct select_result select_largest(struct select_plan<THREADS
     __syncthreads();
 #pragma unroll
     for (int digit = 0; digit < SELECT_DIGITS; digit++) {
-        const uint32_t above = shift; /* bits from here on are found */
+        const uint32_t above = shift; /* bits from here on are known */
         shift -= BITS[digit];
         uint32_t *const histogram = plan->histograms[digit];
         for_each([=](uint32_t key) {
@@ -147,7 +148,7 @@ static __device__ struct select_result select_largest(struct select_plan<THREADS
         find_digit<THREADS>(plan, team, digit, k);
         prefix = prefix << BITS[digit] | plan->found[0];
         k -= plan->found[1];
-        __syncthreads(); /* everyone has read what was found */
+        __syncthreads(); /* all threads have read what was found */
     }
     return {prefix, k};
 }

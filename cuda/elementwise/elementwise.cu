@@ -1,12 +1,12 @@
-/* elementwise.cu - the operations that touch each row on its own: embedding, norm, RoPE + append,
+/* elementwise.cu - the operations that process each row on its own: embedding, norm, RoPE + append,
  * gate, gather, soft cap.
  *
  *   rows        bf16, row-major; strides in elements
  *   cache       pages of dtype [K,V][n_kv_heads][PAGE_TOKENS][head_dim], and the states of budgets;
- *               a slot is one row's
+ *               a slot holds one row's
  *
- * Rows move 16 bytes a thread where width and addresses allow it, else an element a thread: the odd
- * widths of tests and tiny models, not of models that are served for speed.
+ * A thread moves 16 bytes of a row where width and addresses allow it, else an element.  The odd
+ * widths are those of tests and tiny models, not of models that are served for speed.
  *
  * Bound: memory, each input and output once.     Oracle: engine/cpu/elementwise.c. */
 #include "cuda/common/device.cuh"
@@ -16,7 +16,7 @@ typedef __nv_bfloat16 bf16;
 
 enum { VECTOR = 8 }; /* bf16 in 16 bytes */
 enum { ROPE_HEADS = 16, FP8_LANE_ELEMENTS = 8 };
-enum { HELD = 4 };   /* vectors of a row that a thread of rmsnorm keeps */
+enum { HELD = 4 };   /* vectors of a row that a thread of rmsnorm holds */
 
 static bool vectors_fit(uint32_t dim, const void *a, const void *b) {
     return dim % VECTOR == 0 && ((uintptr_t)a | (uintptr_t)b) % 16 == 0;
@@ -81,7 +81,7 @@ static __device__ __forceinline__ uint32_t scale_pair(uint32_t pair, float scale
     return pack_bf16(f.x * scale * w0 + b.x, f.y * scale * w1 + b.y);
 }
 
-/* Elements 8 * i .. 8 * i + 7 of the weight. */
+/* Loads elements 8 * i .. 8 * i + 7 of the weight. */
 static __device__ __forceinline__ void load_weight(float *w, const struct rmsnorm_params &p,
                                                    uint32_t i) {
     if (p.dtype == DTYPE_BF16 && reinterpret_cast<uintptr_t>(p.weight) % 16 == 0) {
@@ -100,7 +100,7 @@ static __device__ __forceinline__ void load_weight(float *w, const struct rmsnor
     }
 }
 
-/* On top of what is at `out`, or in its place. */
+/* Stores a normalised vector at `out`, or adds it to what is there. */
 static __device__ __forceinline__ void store_normalised(uint4 *out, uint4 v, float scale,
                                                         const float *w, bool accumulate) {
     const uint4 base = accumulate ? *out : make_uint4(0, 0, 0, 0);
@@ -109,13 +109,14 @@ static __device__ __forceinline__ void store_normalised(uint4 *out, uint4 v, flo
         scale_pair(v.z, scale, w[4], w[5], base.z), scale_pair(v.w, scale, w[6], w[7], base.w));
 }
 
-/* The block's vector, of head blockIdx.y of row blockIdx.x. */
+/* Returns where the block's vector begins: head blockIdx.y of row blockIdx.x. */
 static __device__ __forceinline__ size_t vector_at(const struct rmsnorm_params &p, size_t stride) {
     return blockIdx.x * stride + (size_t)blockIdx.y * p.dim;
 }
 
-/* One block a vector.  The first HELD vectors of a thread stay in registers between the two passes:
- * small blocks, many of them on a multiprocessor, so that the others read while one adds up. */
+/* Normalises one vector a block.  The first HELD vectors of a thread stay in registers between the
+ * two passes.  Blocks are small, so that many fit on a multiprocessor: the others read while one
+ * adds up. */
 static __global__ void rmsnorm_vector_kernel(struct rmsnorm_params p) {
     __shared__ float shared[32];
     const uint32_t n = p.dim / VECTOR;
@@ -177,8 +178,8 @@ cudaError_t launch_rmsnorm(const struct rmsnorm_params *p, struct launch launch)
 
 /* ---- RoPE and append ---- */
 
-/* In double: a float angle is off by 0.06 radians at position 1,000,000.  Once a step, for all
- * layers. */
+/* Computes the angles in double: a float angle is off by 0.06 radians at position 1,000,000.  It
+ * runs once a step, for all layers. */
 static __global__ void angles_kernel(struct angles_params p) {
     let_next_start();
     wait_for_previous();
@@ -197,11 +198,11 @@ cudaError_t launch_angles(const struct angles_params *p, struct launch launch) {
     return launch_kernel(launch, angles_kernel, (unsigned)((n + 127) / 128), 128, 0, *p);
 }
 
-/* Where a row's key or value goes, and what its KV head notes about it. */
+/* Where a row's key or value is stored, and what its KV head notes about it. */
 struct append_place {
     size_t at;                          /* elements */
-    uint8_t *scale;                     /* of the row, where pages are of DTYPE_FP8 */
-    const struct device_budget *budget; /* NULL: nothing is noted, and keys are turned */
+    uint8_t *scale;                     /* the row's, where pages are of DTYPE_FP8 */
+    const struct device_budget *budget; /* NULL: nothing is noted, and keys are rotated */
     struct kv_page_state *first, *page; /* of the list's first page, and of the slot's */
     uint32_t slot, rank, position;
 };
@@ -219,8 +220,8 @@ static __device__ __forceinline__ void place_in_page(struct append_place *place,
     place->page = page_state(p.kv, page, kv_head);
 }
 
-/* May run while the kernel before does: unless the slot is the KV head's own free one, all of this
- * is the step's. */
+/* Finds the place of a row's key or value.  It may run while the previous kernel does: all that it
+ * reads is the step's, except the KV head's own free slot, which settle_place() looks up. */
 static __device__ __forceinline__ struct append_place place_of(const struct rope_append_params &p,
                                                                uint32_t row, uint32_t is_v,
                                                                uint32_t kv_head) {
@@ -242,7 +243,7 @@ static __device__ __forceinline__ struct append_place place_of(const struct rope
     return place;
 }
 
-/* After the wait for the kernel before, which may have freed the slot. */
+/* Completes the place after the wait for the previous kernel, which may have freed the slot. */
 static __device__ __forceinline__ void settle_place(struct append_place *place,
                                                     const struct rope_append_params &p,
                                                     uint32_t row, uint32_t is_v,
@@ -253,7 +254,7 @@ static __device__ __forceinline__ void settle_place(struct append_place *place,
                   kv_head);
 }
 
-/* One thread of each (row, KV head). */
+/* Notes the token in its KV head's states, in one thread of each (row, KV head). */
 static __device__ __forceinline__ void note_token(const struct append_place &place) {
     const uint32_t at = place.slot % PAGE_TOKENS;
     place.page->position[at] = place.position;
@@ -265,7 +266,7 @@ static __device__ __forceinline__ void note_token(const struct append_place &pla
     for (uint32_t k = 0; k < KV_LOST_TERMS; k++) place.first->lost[k] = 0.0f;
 }
 
-/* Pairs (a, b) turned by angles whose cosines and sines begin at c and s. */
+/* Rotates pairs (a, b) by the angles whose cosines and sines begin at c and s. */
 static __device__ __forceinline__ void rotate_vectors(uint4 *a, uint4 *b, const float *c,
                                                       const float *s) {
     uint32_t *low = &a->x, *high = &b->x;
@@ -279,8 +280,9 @@ static __device__ __forceinline__ void rotate_vectors(uint4 *a, uint4 *b, const 
     }
 }
 
-/* Whole heads turn and pages are bf16: a thread has 8 pairs of a head, threadIdx.x of them and
- * threadIdx.y of ROPE_HEADS heads.  The slot is looked up while the kernel before still runs. */
+/* Rotates and appends where RoPE covers whole heads and pages are bf16.  A thread has 8 pairs of a
+ * head: threadIdx.x numbers them, and threadIdx.y the ROPE_HEADS heads of a block.  The slot is
+ * looked up while the previous kernel still runs. */
 static __global__ void rope_append_vector_kernel(struct rope_append_params p) {
     const uint32_t row = blockIdx.x, head = blockIdx.y * blockDim.y + threadIdx.y, n = p.n_freqs;
     const uint32_t n_heads = p.n_heads + 2 * p.kv.n_kv_heads, at = threadIdx.x * VECTOR;
@@ -308,9 +310,9 @@ static __global__ void rope_append_vector_kernel(struct rope_append_params p) {
     *reinterpret_cast<uint4 *>(slot + n) = b;
 }
 
-/* A row of threads (threadIdx.y) for one head of one token: q heads are rotated, k heads rotated
- * and appended, v heads appended.  Pairs are (i, i + n_freqs); what lies behind them does not turn.
- */
+/* Rotates and appends with a row of threads (threadIdx.y) for one head of one token: q heads are
+ * rotated, k heads rotated and appended, v heads appended.  Pairs are (i, i + n_freqs); elements
+ * behind them are not rotated. */
 static __global__ void rope_append_kernel(struct rope_append_params p) {
     const uint32_t row = blockIdx.x, head = blockIdx.y * blockDim.y + threadIdx.y;
     const uint32_t n_heads = p.n_heads + 2 * p.kv.n_kv_heads, n = p.n_freqs, dim = p.kv.head_dim;
@@ -344,7 +346,7 @@ static __global__ void rope_append_kernel(struct rope_append_params p) {
         host_pool_dtype(p.kv.base, place.at + i, to_float(x[i]), p.kv.dtype);
 }
 
-/* Element i of a head, turned. */
+/* Returns element i of a head, rotated. */
 static __device__ __forceinline__ float rotated(const bf16 *x, uint32_t i, uint32_t n,
                                                const float *c, const float *s) {
     if (i >= 2 * n) return to_float(x[i]);
@@ -352,7 +354,8 @@ static __device__ __forceinline__ float rotated(const bf16 *x, uint32_t i, uint3
     return to_float(x[i]) * c[i - n] + to_float(x[i - n]) * s[i - n];
 }
 
-/* The same into pages of DTYPE_FP8, a warp a head: lane i has elements i, i + 32 and on. */
+/* Rotates and appends to pages of DTYPE_FP8, a warp a head: lane i has elements i, i + 32 and so
+ * on. */
 static __global__ void rope_append_fp8_kernel(struct rope_append_params p) {
     const uint32_t row = blockIdx.x, head = blockIdx.y * blockDim.y + threadIdx.y;
     const uint32_t n_heads = p.n_heads + 2 * p.kv.n_kv_heads, dim = p.kv.head_dim;
@@ -375,9 +378,9 @@ static __global__ void rope_append_fp8_kernel(struct rope_append_params p) {
     for (uint32_t j = 0; j < FP8_LANE_ELEMENTS; j++) {
         const uint32_t i = threadIdx.x + 32 * j;
         u[j] = i < dim ? rotated(x, i, n, c, s) : 0.0f;
-        largest = fmaxf(largest, fabsf(u[j])); /* NaN is not */
+        largest = fmaxf(largest, fabsf(u[j])); /* fmaxf ignores NaN */
     }
-    __syncwarp(); /* all have read what follows overwrites */
+    __syncwarp(); /* all lanes have read what the stores below overwrite */
     const uint32_t scale = fp8_scale(warp_max(largest), FP8_MOST_SCALE);
     const float inverse = fp8_factor(2 * 127 - scale);
     if (!is_q && threadIdx.x == 0) *place.scale = (uint8_t)scale;
@@ -417,7 +420,7 @@ static __device__ __forceinline__ uint32_t gate_mul_pair(uint32_t gate, uint32_t
     return pack_bf16(gate_mul(g.x, u.x, kind), gate_mul(g.y, u.y, kind));
 }
 
-/* A block a row and a stretch of it: blockIdx.y. */
+/* Computes part blockIdx.y of row blockIdx.x. */
 static __global__ void gate_mul_vector_kernel(struct gate_mul_params p) {
     const uint32_t width = p.dim / VECTOR, at = blockIdx.y * blockDim.x + threadIdx.x;
     let_next_start();

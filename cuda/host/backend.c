@@ -1,4 +1,4 @@
-/* backend.c - see cuda.h and internal.h: creation, the table of operations, and those of them that
+/* backend.c - see cuda.h and internal.h: creation, the table of operations, and the operations that
  * move memory. */
 #include "cuda/host/internal.h"
 
@@ -17,18 +17,19 @@ static struct device_memory cuda_memory(struct backend *be) {
     (void)be;
     size_t n_free = 0, n_total = 0;
     if (cudaMemGetInfo(&n_free, &n_total) != cudaSuccess)
-        return (struct device_memory){0, 1}; /* too little for anything: alloc will tell why */
+        return (struct device_memory){0, 1}; /* too little for anything: alloc will say why */
     return (struct device_memory){n_free, n_total};
 }
 
-/* cuBLASLt's workspace is there since create.  Not reserved, and to be found in what
- * --gpu-memory-utilization leaves free: modules that load when first used, recorded steps, and
- * what grows with the tokens that a step attends to, when shared pages are attended by more
- * sequences than the pool holds tokens of: attention's partial results (--batch-invariant), scores
- * and candidates of selections. */
+/* Reserves every module's memory for the largest step; create has allocated cuBLASLt's workspace.
+ * Some memory is not reserved, and comes from what --gpu-memory-utilization leaves free: modules
+ * that load when first used, CUDA graphs, and what grows with the tokens that a step attends to.
+ * The last happens when sequences share pages and together attend to more tokens than the pool
+ * holds.  What grows is attention's partial results (--batch-invariant), and selections' scores and
+ * candidates. */
 static int cuda_reserve(struct backend *be, const struct step_limits *limits, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
-    int rc = select_reserve(cuda, limits, err); /* first: it knows what a step has to say */
+    int rc = select_reserve(cuda, limits, err); /* first: step_reserve() needs its select.shape */
     if (!rc) rc = step_reserve(cuda, limits, err);
     if (!rc) rc = angles_reserve(cuda, limits, err);
     if (!rc) rc = dequant_reserve(cuda, limits, err);
@@ -176,7 +177,7 @@ static void describe(struct cuda_backend *cuda, const struct cudaDeviceProp *pro
              properties->multiProcessorCount);
 }
 
-/* Where the device is plugged in, and whether memory can be asked for there. */
+/* Finds the device's NUMA node, and whether memory may be requested there. */
 static void find_node(struct cuda_backend *cuda) {
     char bus[32] = "", path[96], *text = cuda->base.description;
     const size_t size = sizeof(cuda->base.description);
@@ -218,7 +219,7 @@ int cuda_backend_create(struct backend **out, const struct cuda_config *config, 
                                   .repeats = true,
                                   .runs_ahead = true};
     cuda->device = (int)config->device;
-    cuda->overlap = properties.major == 9; /* others run the code for 8.0: it does not wait */
+    cuda->overlap = properties.major == 9; /* others run the code for 8.0, which does not wait */
     cuda->batch_invariant = config->batch_invariant;
     cuda->n_copiers = config->n_copiers      ? config->n_copiers
                       : n_cpus > MAX_COPIERS ? MAX_COPIERS

@@ -9,7 +9,7 @@
 
 #define TEXT_OF(x) #x
 #define TEXT(x) TEXT_OF(x)
-/* The major version is part of the interface, and so of the file's name. */
+/* The major version is part of the interface, and therefore of the file's name. */
 #define LIBRARY "libcublasLt.so." TEXT(CUBLAS_VER_MAJOR)
 
 static const struct {

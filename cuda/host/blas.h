@@ -1,8 +1,8 @@
 /* blas.h - cuBLASLt, loaded when a CUDA backend is opened and not before.
  *
- * The library is most of a gigabyte, and linking it costs every start of the program 70 ms and
- * 200 MB of relocations, `quire version` and the CPU backend included.  The functions are reached
- * through this table instead; their types are those of the vendor's header.
+ * The library is most of a gigabyte.  Linking it costs every start of the program 70 ms and 200 MB
+ * of relocations, also `quire version` and the CPU backend.  The functions are reached through this
+ * table instead; their types are those of the vendor's header.
  *
  * Thread: engine.  Memory: the library stays loaded until blas_close(). */
 #ifndef CUDA_HOST_BLAS_H
@@ -31,9 +31,10 @@ struct blas {
     __typeof__(cublasLtMatmulAlgoConfigGetAttribute) *algo_get;
 };
 
-/* ERR_UNSUPPORTED: the library or one of its functions is missing, and the text names it.
- * ERR_DEVICE: it does not start.  On failure blas_close() is still right. */
+/* Loads cuBLASLt and creates its handle.  ERR_UNSUPPORTED: the library or one of its functions is
+ * missing, and the text names it.  ERR_DEVICE: it does not start.  After a failure blas_close() may
+ * still be called. */
 int blas_open(struct blas *blas, struct error *err);
-void blas_close(struct blas *blas); /* all zero is allowed */
+void blas_close(struct blas *blas); /* a zeroed struct is allowed */
 
 #endif

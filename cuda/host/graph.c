@@ -1,25 +1,25 @@
-/* graph.c - decode steps as CUDA graphs: recorded once for a number of rows, launched with one
- * call from then on.
+/* graph.c - decode steps as CUDA graphs: captured once for a number of rows, launched with one call
+ * from then on.
  *
- * A recording belongs to a body's context (a decoder) and a number of rows.
+ * A graph belongs to a body's context (a decoder) and a number of rows.
  *
  *   1st time   the body runs as it is: buffers grow, modules load, cuBLASLt is asked
- *   2nd time   it is recorded, and the recording launched
- *   after      the recording is launched
+ *   2nd time   it is captured, and the graph launched
+ *   after      the graph is launched
  *
  * Nothing that changes between steps is an argument of a kernel: it lies in the step's header
- * (kernels.h) or behind it.  What does not change, the addresses of buffers, may still move when
- * one grows, or be somebody else's once they are freed: whoever moves or frees memory counts it
- * (n_moves), and the recordings from before are forgotten.
+ * (kernels.h) or behind it.  The addresses of buffers are the same in every step.  But a buffer may
+ * move when it grows, and freed memory may be allocated again.  So code that moves or frees memory
+ * counts it (n_moves), and the graphs from before are dropped.
  *
- * Memory: the driver's, per recording; the oldest makes room for a new one. */
+ * Memory: the driver's, per graph; a new graph replaces the oldest. */
 #include "cuda/host/internal.h"
 
 #include "engine/base/error.h"
 
 static void drop(struct cuda_backend *cuda, struct graph_entry *r) {
     if (!r->graph) return;
-    cudaStreamSynchronize(cuda->stream); /* it may be what the device is at */
+    cudaStreamSynchronize(cuda->stream); /* the device may be running it */
     cudaGraphExecDestroy(r->graph);
 }
 
@@ -72,7 +72,7 @@ static int run_recorded(struct cuda_backend *cuda, uint32_t n_rows, graph_body b
     struct graph_entry *r = find_graph(cuda, ctx, n_rows);
     if (!r) {
         const int rc = body(ctx, n_rows, err);
-        forget_stale(cuda); /* what the body needed may have moved something */
+        forget_stale(cuda); /* memory that the body needed may have moved buffers */
         if (!rc) add_graph(cuda, ctx, n_rows);
         return rc;
     }

@@ -1,13 +1,15 @@
-/* inflight.c - what a step carries to the device beside its description, and what it brings back.
+/* inflight.c - what a step sends to the device beside its description, and the results that it
+ * fetches.
  *
- *   host    step n:  args ──copy──►          results ◄── handed out by collect()
+ *   host    step n:  args ──copy──►          results ◄── delivered by collect()
  *   device  ......... step n-1 ............. step n .............
  *
- * A step is submitted while the one before it runs, so there are two flights, used in turn: each
- * has its own room for small host arrays (`args`) and its own list of results under way.  The
- * tokens a step draws also stay on the device, for the step after it (STEP_SAMPLED).
+ * A step is submitted while the one before it runs, so there are two in-flight steps, which
+ * alternate.  Each has its own memory for small host arrays (`args`) and its own list of pending
+ * results.  The tokens that a step samples also stay on the device, for the step after it
+ * (STEP_SAMPLED).
  *
- * Memory: reserved for the largest step; without that, grown to the largest seen. */
+ * Memory: reserved for the largest step; without the reserve op, grown to the largest seen. */
 #include "cuda/host/internal.h"
 
 #include <string.h>
@@ -17,7 +19,7 @@
 
 enum { ALIGNMENT = 256, FIRST_SAMPLED = 1024, FIRST_ARGS_BYTES = 1 << 20 };
 
-/* Of the present step. */
+/* Returns the present step. */
 static struct inflight_step *newest(struct cuda_backend *cuda) {
     return &cuda->inflight[cuda->n_steps % N_INFLIGHT];
 }
@@ -46,7 +48,7 @@ void inflight_close(struct cuda_backend *cuda) {
     cudaFree(cuda->sampled);
 }
 
-/* Its results are in pinned memory. */
+/* Delivers a completed step's results, which are in pinned memory. */
 static void hand_out(struct inflight_step *step) {
     for (uint32_t i = 0; i < step->n_pending; i++)
         memcpy(step->pending[i].to, step->pending[i].from, step->pending[i].bytes);
@@ -75,7 +77,7 @@ int inflight_begin(struct cuda_backend *cuda, struct error *err) {
 int cuda_collect(struct backend *be, uint32_t n_newer, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     if (n_newer == 0) return cuda_sync(be, err);
-    if (n_newer >= N_INFLIGHT) return 0; /* the step that long ago has lost its flight: it landed */
+    if (n_newer >= N_INFLIGHT) return 0; /* a newer step has its place, so it has completed */
     return complete(cuda, &cuda->inflight[(cuda->n_steps - 1) % N_INFLIGHT], err);
 }
 
@@ -96,7 +98,7 @@ size_t args_capacity(struct cuda_backend *cuda) {
 int args_take(struct cuda_backend *cuda, size_t bytes, struct args *out, struct error *err) {
     struct mirror *room = &newest(cuda)->args;
     if (room->used + bytes > room->capacity) {
-        int rc = cuda_sync(&cuda->base, err); /* whoever took room before is done with it now */
+        int rc = cuda_sync(&cuda->base, err); /* what was taken before is no longer in use */
         if (!rc) rc = mirror_reserve(cuda, room, bytes, err);
         if (rc) return rc;
     }
@@ -123,7 +125,7 @@ int results_fetch(struct cuda_backend *cuda, const struct args *from, void *to, 
         "results from the device", err);
     if (rc) return rc;
     step->pending[step->n_pending++] = (struct pending_results){from->host, to, bytes};
-    step->under_way = true; /* again, where a sync in the middle of the step has ended it */
+    step->under_way = true; /* again, if a sync in the middle of the step has ended it */
     return step->n_pending < MAX_PENDING ? 0 : cuda_sync(&cuda->base, err);
 }
 

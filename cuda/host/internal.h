@@ -1,15 +1,15 @@
 /* internal.h - the inside of the CUDA backend: its state, and one function per operation of the
  * table.
  *
- * Host side, plain C; kernels.h is the way to the device.
+ * Host side, plain C; kernels.h declares the kernels' launchers.
  *
- *   step_begin  packs the step into one block of pinned memory, one copy brings it over (step.c)
+ *   step_begin  packs the step into one block of pinned memory and sends it with one copy (step.c)
  *   operations  launch on one stream and return; small host arrays travel through `args`
- *   repeat      records what a decode step launches, and launches it again (graph.c)
- *   collect     waits for a step and hands out what it drew (inflight.c)
+ *   run_graph   captures a decode step's launches as a CUDA graph, and launches it again (graph.c)
+ *   collect     waits for a step and delivers its results (inflight.c)
  *
- * Thread: engine.  Memory: reserved for the largest step (the reserve op), so that a served load
- * allocates nothing; without it blocks grow to the largest step seen and are kept. */
+ * Thread: engine.  Memory: reserved for the largest step (the reserve op), so that serving
+ * allocates nothing; without the reserve op, buffers grow to the largest step seen and are kept. */
 #ifndef CUDA_HOST_INTERNAL_H
 #define CUDA_HOST_INTERNAL_H
 
@@ -26,39 +26,39 @@
 extern "C" {
 #endif
 
-/* Plans lie at fixed places behind the header: attention.cu. */
+/* Attention's plans lie at fixed places behind the header: attention.cu. */
 enum { STEP_HEADER_BYTES = 256 };
 enum { MAX_PENDING = 8, N_INFLIGHT = 2, MAX_GRAPHS = 64 };
 enum { MATMUL_CACHE = 512, N_STAGING = 2, MAX_FREQS = 512 };
 
-/* The same bytes in pinned host memory and on the device; `used` of them are taken. */
+/* The same bytes in pinned host memory and on the device; the first `used` of them are taken. */
 struct mirror {
     char *host, *device;
     size_t capacity, used;
 };
 
-/* Room in a mirror. */
+/* A range of a mirror. */
 struct args {
     char *host, *device;
 };
 
-/* Results that an operation left in pinned memory, to be handed out. */
+/* Results that an operation left in pinned memory, to be copied to the caller's memory. */
 struct pending_results {
     const void *from;
     void *to;
     size_t bytes;
 };
 
-/* One of the steps under way: inflight.c. */
+/* One of the in-flight steps: inflight.c. */
 struct inflight_step {
     struct mirror args;
     struct pending_results pending[MAX_PENDING];
     uint32_t n_pending;
     cudaEvent_t done; /* recorded when the next step begins */
-    bool under_way;   /* since its step began, until its results were handed out */
+    bool under_way;   /* from its step's begin until its results are delivered */
 };
 
-/* A product's shape and what cuBLASLt answered for it. */
+/* A product's shape, and cuBLASLt's choice for it. */
 struct matmul_key {
     uint32_t n_out, n_in, n_rows; /* n_rows: rounded up, see linear.c */
     size_t y_stride;
@@ -70,60 +70,60 @@ struct matmul_entry {
     cublasLtMatmulAlgo_t algo;
 };
 
-/* What a body launches for n_rows rows. */
+/* The CUDA graph of what a body launches for n_rows rows. */
 struct graph_entry {
     const void *ctx;
     uint32_t n_rows;
-    cudaGraphExec_t graph; /* NULL: it has run once, so that everything it needs is there */
+    cudaGraphExec_t graph; /* NULL: the body has run once, so everything that it needs exists */
 };
 
-/* Of the layer that was indexed last: sparse.c. */
+/* The index of the layer that was indexed last: sparse.c. */
 struct sparse_account;
 struct sparse_memory {
     void *memory; /* device */
     size_t bytes;
-    struct sparse_account *account; /* device; NULL: nothing was indexed yet */
+    struct sparse_account *account; /* device; NULL: no layer has been indexed */
     struct sparse_view view;
     uint32_t layer;
 };
 
-/* Of pools in 8 bits, the pages that prompts have of a layer, in 16: kv/dequant.c. */
+/* bf16 copies of the pages that prompts have in a layer of an 8-bit pool: kv/dequant.c. */
 struct dequant_pages {
     void *pages; /* device */
     size_t bytes;
-    int32_t *numbers; /* device [pages there is room for]: 0, 1, ... */
+    int32_t *numbers; /* device [numbers_bytes / 4]: 0, 1, ... */
     size_t numbers_bytes;
-    bool valid; /* they are of the present step, */
-    uint32_t layer;   /* this layer, as it is now, */
-    const void *base; /* and this pool */
+    bool valid; /* the copies are of the present step, */
+    uint32_t layer;   /* of this layer as it is now, */
+    const void *base; /* and of this pool */
 };
 
-/* Selections: select.c.  A group's tokens come over the bus on a stream of their own, layer after
- * layer; what attends to a layer waits for it. */
+/* Selections: select.c.  A group's tokens are fetched on a stream of their own, layer after layer;
+ * a layer's attention waits for them. */
 struct select_memory {
-    struct select_shape shape; /* n_groups 0: nothing is reserved */
+    struct select_shape shape; /* n_groups 0: no memory is reserved */
     uint32_t max_rows, max_fetches, n_blocks;
-    void *memory, *bits; /* of `room`: by row; by candidate */
+    void *memory, *bits; /* the memory of `room`: by row; by candidate */
     size_t bytes, bits_bytes;
     struct select_workspace room;
     cudaStream_t fetcher;
-    cudaEvent_t attended, chosen; /* scores are there; they have been read */
-    cudaEvent_t *fetched; /* [max_layers]: a sparse layer of the group is there; or, in [0], all */
-    bool by_layer, choosing; /* choosing: nobody waited for `chosen` yet */
+    cudaEvent_t attended, chosen; /* the scores are written; the scores have been read */
+    cudaEvent_t *fetched; /* [max_layers]: the group's sparse layers, each or, in [0], all */
+    bool by_layer, choosing; /* choosing: the main stream has not waited for `chosen` yet */
     uint32_t max_layers;
-    struct layer_group group; /* that was selected for last; of its layers those from next on, */
-    uint32_t next;            /* which are sparse, are to be awaited */
+    struct layer_group group; /* selected last; its sparse layers */
+    uint32_t next;            /* from `next` on have not been awaited */
 };
 
-/* The store: host_pool.c.  Copies to it have a stream of their own, too. */
+/* The host pool: host_pool.c.  Copies to it run on a stream of their own. */
 struct host_pool_memory;
 struct host_pool_copies {
     struct host_pool_memory *memories;
     cudaStream_t stream;
     cudaEvent_t submitted, copied;
-    uint32_t *pages; /* bits, host [n_pages]: of the pool's pages those under way */
+    uint32_t *pages; /* bits, host [n_pages]: the pool's pages that are being copied */
     uint32_t n_pages;
-    bool under_way;  /* what may overwrite them must wait for `copied` */
+    bool under_way;  /* a step that may write these pages must wait for `copied` */
 };
 
 struct weight_chunk {
@@ -138,12 +138,12 @@ struct staging {
     cudaEvent_t copied;
 };
 
-/* Of layers that turn by the same frequencies. */
+/* The rotary angles of layers that share frequencies. */
 struct rotary {
-    bool angles_valid; /* of the current step */
+    bool angles_valid; /* `angles` are those of the present step */
     float *angles;     /* device [n_rows][2][n_freqs] */
     size_t angles_bytes;
-    double inv_freq[MAX_FREQS]; /* what device_freqs and device_rotations hold */
+    double inv_freq[MAX_FREQS]; /* what device_freqs and device_rotations were made from */
     uint32_t n_freqs;
     double *device_freqs;
     float *device_rotations; /* struct key_rotations */
@@ -152,49 +152,49 @@ struct rotary {
 struct cuda_backend {
     struct backend base;
     int device;
-    int node; /* which of the system's memory the store prefers, or NUMA_ANY */
+    int node; /* the NUMA node whose memory the host pool prefers, or NUMA_ANY */
     bool overlap; /* compute capability 9.0: kernels.h */
-    bool failed;  /* sticky: the device answers nothing any more */
+    bool failed;  /* sticky: the device no longer works */
     bool batch_invariant; /* cuda.h: no choice may depend on the number of rows in a step */
     uint32_t n_copiers;
     cudaStream_t stream;
 
-    struct inflight_step inflight[N_INFLIGHT]; /* step number i uses i % N_INFLIGHT */
+    struct inflight_step inflight[N_INFLIGHT]; /* step number i uses place i % N_INFLIGHT */
     uint64_t n_steps;
-    int32_t *sampled; /* device [n_sampled]: what the sample operations of the present step draw */
+    int32_t *sampled; /* device [n_sampled]: the tokens that the present step has sampled */
     uint32_t n_sampled, sampled_capacity;
 
     struct mirror step_block;
-    cudaEvent_t step_copied; /* the step block's pinned half may be written again */
-    struct device_step step; /* of the present step; its pointers are the device's */
-    const struct device_step *device_step; /* the same, on the device; behind it one that names wide
-                                              pages */
-    const struct step *host_step;          /* what was packed; borrowed by its operations */
-    uint32_t launch_rows; /* rows that operations launch: step.n_rows, or what repeat() was given */
-    void *partials;              /* attention's, device: out, then lse, of each partial result */
+    cudaEvent_t step_copied; /* after it the step block's pinned half may be written again */
+    struct device_step step; /* the present step; its pointers are device memory */
+    /* The same on the device; behind it lies one that names dequantised pages. */
+    const struct device_step *device_step;
+    const struct step *host_step;          /* what was packed; borrowed while the step runs */
+    uint32_t launch_rows; /* rows that operations launch: step.n_rows, or run_graph()'s */
+    void *partials;              /* attention's partial results, device: outputs, then lse */
     size_t partials_bytes;
-    struct attn_stats attn_stats;   /* of attention over tracked pools, device */
+    struct attn_stats attn_stats;   /* device; written by attention over tracked pools */
     size_t lse_bytes, scores_bytes;
-    struct attention *attention; /* of the pool that was attended last; NULL: none yet */
+    struct attention *attention; /* attention's state for the pool attended last; NULL: none yet */
     struct sparse_memory sparse;
     struct dequant_pages dequantised;
     struct select_memory select;
     struct host_pool_copies store;
     struct rotary rotary[MAX_ROPES];
 
-    float *changed; /* device: logits of sample rows that penalties and biases change */
+    float *changed; /* device: logits of the sample rows that have penalties or biases */
     size_t changed_bytes;
 
-    struct graph_entry graphs[MAX_GRAPHS]; /* by place; see graph.c */
+    struct graph_entry graphs[MAX_GRAPHS]; /* a ring; see graph.c */
     uint32_t n_graphs, next_graph;
-    /* Times that memory which a recording may refer to has moved or gone: in all, and when the
-     * recordings began. */
+    /* How often memory that a CUDA graph may refer to has been reallocated or freed: in all, and
+     * the count at which the present graphs are valid. */
     uint64_t n_moves, n_reallocs_recorded;
-    bool in_graph; /* inside repeat(): launch_rows may exceed the step's rows */
+    bool in_graph; /* inside run_graph(): launch_rows may exceed the step's rows */
 
     struct blas blas;
     void *workspace;
-    struct matmul_entry *matmuls; /* [MATMUL_CACHE], by hash */
+    struct matmul_entry *matmuls; /* [MATMUL_CACHE], by the key's hash */
 
     struct weight_chunk *chunks;
     size_t weight_bytes;
@@ -209,11 +209,13 @@ static inline struct launch launch_of(const struct cuda_backend *cuda) {
     return launch;
 }
 
-/* 0, or ERR_DEVICE (sticky) with a sentence that says what failed. */
+/* Returns 0, or ERR_DEVICE (sticky) with a sentence that says what failed. */
 int cuda_check(struct cuda_backend *cuda, cudaError_t code, const char *what, struct error *err);
-/* cudaMalloc; ERR_NOMEM names the numbers and the settings that change them. */
+/* Allocates device memory with cudaMalloc; ERR_NOMEM's text names the sizes and the settings that
+ * change them. */
 int device_alloc(struct cuda_backend *cuda, size_t bytes, void **out, struct error *err);
-/* Makes *memory at least `bytes` long; what it held is lost.  Waits when it must grow. */
+/* Makes *memory at least `bytes` long; what it held is lost if it grows.  Waits for the stream when
+ * it must grow. */
 int device_reserve(struct cuda_backend *cuda, void **memory, size_t *capacity, size_t bytes,
                    struct error *err);
 int mirror_reserve(struct cuda_backend *cuda, struct mirror *mirror, size_t bytes,
@@ -221,46 +223,46 @@ int mirror_reserve(struct cuda_backend *cuda, struct mirror *mirror, size_t byte
 void mirror_free(struct mirror *mirror);
 
 int inflight_open(struct cuda_backend *cuda, struct error *err);
-void inflight_close(struct cuda_backend *cuda); /* half-open is allowed */
+void inflight_close(struct cuda_backend *cuda); /* half open is allowed */
 int inflight_reserve(struct cuda_backend *cuda, size_t args_bytes, struct error *err);
-/* Gives the step that begins its flight; waits until the step that had it before is done. */
+/* Begins an in-flight step; waits until the step that had its place before has completed. */
 int inflight_begin(struct cuda_backend *cuda, struct error *err);
-/* Room for `bytes` until the results of the present step are handed out; args_send() copies what
- * was written there to device memory: its own, or what it is for. */
+/* Takes `bytes` of args until the present step's results are delivered.  args_send() copies what
+ * was written there to device memory: to the range's own device half, or to another place. */
 int args_take(struct cuda_backend *cuda, size_t bytes, struct args *out, struct error *err);
 size_t args_capacity(struct cuda_backend *cuda);
 int args_send(struct cuda_backend *cuda, const struct args *args, void *to, size_t bytes,
               struct error *err);
-/* Brings results, which lie in args, to the host; `to` has them once they are collected. */
+/* Fetches results, which lie in args, to the host; `to` holds them once they are collected. */
 int results_fetch(struct cuda_backend *cuda, const struct args *from, void *to, size_t bytes,
                   struct error *err);
-/* Makes room for n tokens in cuda->drawn, and keeps those that are there. */
+/* Grows cuda->sampled to at least n tokens, and keeps those that are there. */
 int sampled_reserve(struct cuda_backend *cuda, uint32_t n, struct error *err);
 
 int cuda_run_graph(struct backend *be, uint32_t n_rows, graph_body body, void *ctx,
                 struct error *err);
 void graphs_close(struct cuda_backend *cuda);
 
-/* Packs the present step and sends it. */
+/* Packs the present step and sends it to the device. */
 int step_send(struct cuda_backend *cuda, struct error *err);
 bool step_has_budgets(const struct step *step);
 
 int rotary_open(struct cuda_backend *cuda, struct error *err);
 void rotary_close(struct cuda_backend *cuda);
-/* Sees to it that the device has these frequencies: they are the model's, and travel once. */
+/* Sends the frequencies unless the device has them: they are the model's, so they are sent once. */
 int freqs_send(struct cuda_backend *cuda, struct rotary *rotary, const double *inv_freq,
                uint32_t n_freqs, struct error *err);
 struct key_rotations key_rotations_of(const struct cuda_backend *cuda, const struct attn_args *args);
-/* Room for the traces of attention. */
+/* Reserves the memory of the attention statistics. */
 int attn_stats_reserve(struct cuda_backend *cuda, size_t n_rows, size_t n_slots, uint32_t n_heads,
                    struct error *err);
-/* The same for the step at hand. */
+/* Reserves the memory of the step's attention statistics. */
 int attn_stats_budget(struct cuda_backend *cuda, const struct step *step, uint32_t n_heads,
                 struct error *err);
 
-/* attention.cu.  A step's block has room for attention's plans, `bytes` right behind the header,
- * and for n_words words among its arrays; attention_plan() fills both once the arrays are there
- * (`plans`: the block's host side). */
+/* attention.cu.  A step's block holds attention's plans, `bytes` right behind the header, and
+ * n_words words among its arrays.  attention_plan() fills both once the arrays are filled (`plans`:
+ * the block's host side). */
 struct attention;
 struct step_arrays {
     const int32_t *n_slots, *table_at, *seq_rows; /* host */
@@ -269,39 +271,42 @@ struct step_arrays {
 };
 int attention_budget(struct cuda_backend *cuda, const struct step *step, size_t *bytes,
                    size_t *n_words, struct error *err);
-/* Memory for partial results; what attention_budget() will say at most. */
+/* Reserves memory for partial results, and returns the most that attention_budget() will ask
+ * for. */
 int attention_reserve(struct cuda_backend *cuda, const struct step_limits *limits, size_t *bytes,
                       size_t *n_words, struct error *err);
 void attention_plan(struct cuda_backend *cuda, const struct step_arrays *arrays, char *plans);
-void attention_close(struct cuda_backend *cuda); /* nothing open is allowed */
+void attention_close(struct cuda_backend *cuda); /* allowed when nothing is open */
 
-/* kv/dequant.c.  What reads the prompts' pages of a layer reads these: the pool's own, or, of one
- * in 8 bits, copies of them as they are now. */
+/* kv/dequant.c.  The pages that kernels read for a layer's prompts: the pool's own, or, where it
+ * has 8 bits, dequantised copies of them as they are now. */
 struct dequant_view {
     struct kv_pool kv;
-    const struct device_step *step; /* names them, */
-    const int32_t *table;           /* as does this, the layer's */
+    const struct device_step *step; /* names the pages, */
+    const int32_t *table;           /* as does this, the layer's block table */
 };
 int dequant_open(struct cuda_backend *cuda, const struct kv_pool *kv, uint32_t layer,
               struct dequant_view *out, struct error *err);
 void dequant_close(struct cuda_backend *cuda);
 
-/* sparse.c.  The first tile of those that are indexed together in which all heads are dense. */
+/* Returns the first tile, of those that are indexed together, in which all heads are dense
+ * (sparse.c). */
 uint32_t sparse_first_dense_tile(const struct attn_sparse *sparse);
 void sparse_memory_free(struct cuda_backend *cuda);
 
-/* select.c.  Of the present step's candidates, whose selections are checked, too. */
+/* Reserves the candidates' workspace of the present step, and checks its selections (select.c). */
 int select_workspace(struct cuda_backend *cuda, const struct step *step, struct error *err);
-/* Before the attention of a layer: waits for what select() had fetched for it, and, if it leaves
- * traces, until those before have been read.  *awaited: there was something to wait for. */
+/* Makes a layer's attention wait for what select() has fetched for the layer.  If the attention
+ * writes attention statistics, it also waits until the previous ones have been read.  *awaited
+ * becomes whether there was something to wait for. */
 int select_await(struct cuda_backend *cuda, uint32_t layer, bool leaves_attn_stats, bool *awaited,
                  struct error *err);
 void select_close(struct cuda_backend *cuda);
 
-/* host_pool.c.  Lets the stream wait for copies of pages that this step may write, or of blocks
- * that it may read. */
+/* Makes the stream wait for copies of pages that this step may write, or of host blocks that it may
+ * read (host_pool.c). */
 int host_pool_await_step(struct cuda_backend *cuda, const struct step *step, struct error *err);
-/* The same for all copies. */
+/* Makes the stream wait for all copies. */
 int host_pool_await(struct cuda_backend *cuda, struct error *err);
 int host_pool_sync(struct cuda_backend *cuda, struct error *err);
 void host_pool_close(struct cuda_backend *cuda);
@@ -314,7 +319,8 @@ void weights_free(struct cuda_backend *cuda);
 
 int cuda_linear(struct backend *be, const struct linear_args *args, struct error *err);
 int cuda_gated(struct backend *be, const struct gated_args *args, struct error *err);
-/* What cuda_linear() does with many rows: cuBLASLt, where it has the shape.  No norm. */
+/* Computes a product as cuda_linear() does for many rows: with cuBLASLt, where it supports the
+ * shape.  It takes no norm. */
 int linear_many_rows(struct cuda_backend *cuda, const struct linear_args *args, struct error *err);
 int linear_open(struct cuda_backend *cuda, struct error *err);
 void linear_close(struct cuda_backend *cuda);
@@ -342,7 +348,7 @@ int cuda_collect(struct backend *be, uint32_t n_newer, struct error *err);
 int cuda_sync(struct backend *be, struct error *err);
 int cuda_measure(struct backend *be, struct ceilings *out, struct error *err);
 
-/* Each part's share of the reserve op. */
+/* Reserves its module's part of the reserve op, as do those below. */
 int step_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
 int angles_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);
 int sample_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err);

@@ -1,11 +1,12 @@
-/* measure.cu - what the device can do at most: memory bandwidth, and the rate of dense products.
+/* measure.cu - measures the device's limits: memory bandwidth, and the rate of dense products.
  *
- *   copy, read   over far more bytes than the L2 holds, 16 bytes a thread and step
- *   product      bf16, 8192 x 8192 x 8192, by cuBLASLt: what the vendor's own library reaches,
- *                also where the backend itself is batch-invariant and may not use it
+ *   copy, read   over far more bytes than the L2 holds, 16 bytes a thread and iteration
+ *   product      bf16, 8192 x 8192 x 8192, by cuBLASLt: what the vendor's own library reaches, also
+ *                where the backend itself is batch-invariant and may not use it
  *
- * On random bits: a device that multiplies zeros draws less power and runs faster than it ever will
- * with a model.  Of a few tries the best counts, for nothing makes a device faster than it is.
+ * The data are random bits: a device that multiplies zeros draws less power and runs faster than it
+ * ever will with a model.  The best of a few tries counts, for nothing makes a device faster than
+ * it is.
  *
  * Host code is C++ because the launches are.  Memory: freed on return. */
 #include "cuda/host/internal.h"
@@ -17,7 +18,7 @@ namespace {
 enum { N_TRIES = 5, N_PRODUCTS = 10, SIDE = 8192, N_THREADS = 512, BLOCKS_PER_SM = 8, UNROLL = 8 };
 const size_t MEMORY_BYTES = (size_t)2 << 30;
 
-/* Pairs of bf16, each in [0.5, 1) with either sign. */
+/* Fills memory with pairs of bf16, each of magnitude in [0.5, 1) with either sign. */
 __global__ void fill_kernel(uint32_t *to, size_t n) {
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
          i += (size_t)gridDim.x * blockDim.x) {
@@ -34,7 +35,7 @@ __global__ void copy_kernel(const uint4 *from, uint4 *to, size_t n) {
         to[i] = from[i];
 }
 
-/* None of these bits is ever set, but the compiler cannot know. */
+/* Reads all of `from`.  None of the tested bits is ever set, but the compiler cannot know. */
 __global__ void read_kernel(const uint4 *from, size_t n, uint32_t *sink) {
     const size_t stride = (size_t)gridDim.x * blockDim.x;
     uint32_t sum = 0;
@@ -49,7 +50,7 @@ __global__ void read_kernel(const uint4 *from, size_t n, uint32_t *sink) {
     if (sum != 0) *sink = sum;
 }
 
-/* One memory, used as a source and a target of copies or as three matrices. */
+/* One block of memory, used as the source and the target of copies, or as three matrices. */
 struct measurement {
     struct cuda_backend *cuda;
     char *memory;
@@ -90,7 +91,8 @@ int run_products(struct measurement *m, struct error *err) {
     return rc;
 }
 
-/* Of several tries; the first warms up and does not count. */
+/* Returns in *best the time of the fastest of several tries; the first one warms up and does not
+ * count. */
 int best_seconds(struct measurement *m, int (*run)(struct measurement *, struct error *),
                  double *best, struct error *err) {
     *best = 1e30;

@@ -1,5 +1,5 @@
-/* memory.c - what everything else in this room stands on: checked calls, device memory, and memory
- * that the host and the device have alike. */
+/* memory.c - the basics of the backend: checked calls, device memory, and memory that the host and
+ * the device both have (struct mirror). */
 #include "cuda/host/internal.h"
 
 #include "engine/base/error.h"
@@ -19,7 +19,7 @@ int device_alloc(struct cuda_backend *cuda, size_t bytes, void **out, struct err
     size_t n_free = 0, n_total = 0;
     cudaError_t code = cudaMalloc(out, bytes ? bytes : 1);
     if (code != cudaErrorMemoryAllocation) return cuda_check(cuda, code, "cudaMalloc", err);
-    (void)cudaGetLastError(); /* this one is not sticky: the device works on */
+    (void)cudaGetLastError(); /* this error is not sticky: the device still works */
     (void)cudaMemGetInfo(&n_free, &n_total);
     return error_set(
         err, ERR_NOMEM,
@@ -56,7 +56,8 @@ int mirror_reserve(struct cuda_backend *cuda, struct mirror *mirror, size_t byte
     rc = cuda_check(cuda, cudaMallocHost((void **)&mirror->host, capacity), "pinned memory", err);
     if (rc) return rc;
     rc = device_alloc(cuda, capacity, (void **)&mirror->device, err);
-    /* Results travel whole, with places that nobody wrote: what leaves must not be another's. */
+    /* Results are fetched whole, with places that nothing has written: they must not hold an
+     * earlier owner's data. */
     if (!rc)
         rc = cuda_check(cuda, cudaMemsetAsync(mirror->device, 0, capacity, cuda->stream),
                         "clearing memory", err);

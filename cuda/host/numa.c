@@ -1,4 +1,5 @@
-/* numa.c - see numa.h.  The system call itself: libnuma would be one more thing to install. */
+/* numa.c - see numa.h.  It makes the system call itself: libnuma would be one more thing to
+ * install. */
 #include "cuda/host/numa.h"
 
 #include <errno.h>
@@ -23,7 +24,7 @@ int numa_prefer(void *base, size_t bytes, int node) {
     unsigned long nodes[MAX_NODES / WORD_BITS] = {0};
     if (node < 0 || node >= MAX_NODES) return EINVAL;
     nodes[node / WORD_BITS] |= 1UL << node % WORD_BITS;
-    /* Of the number of bits it is told the kernel reads one less. */
+    /* The kernel reads one bit less than the number that it is given. */
     return syscall(SYS_mbind, base, bytes, MPOL_PREFERRED, nodes, MAX_NODES + 1, 0) ? errno : 0;
 }
 

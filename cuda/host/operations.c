@@ -1,4 +1,5 @@
-/* operations.c - the operations that are one kernel each: arguments in, parameters out, launch. */
+/* operations.c - the operations that are one kernel each: converts arguments to parameters, and
+ * launches. */
 #include "cuda/host/internal.h"
 
 #include <string.h>

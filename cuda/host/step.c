@@ -1,7 +1,7 @@
-/* step.c - brings the description of a step to the device: one pinned block, one copy.
+/* step.c - sends the description of a step to the device: one pinned block, one copy.
  *
  *   struct device_step             pointers to the arrays below, always at the same address
- *   struct device_step             the same, but of pages that kv/dequant.c copies
+ *   struct device_step             the same, but it names the pages that kv/dequant.c copies
  *   attention's plans              attention.cu: their places are fixed, too
  *   tokens positions row_seq       [n_rows] each
  *   first_row seq_rows             [n_seqs] each
@@ -12,8 +12,8 @@
  *   budgets                        [n_seqs] struct device_budget, if some sequence has one
  *   selections                     if some sequence has one: select_pack.h
  *
- * The arrays are int32, for all layers at once.  layer_pages is what the layer with the most
- * needs. */
+ * The arrays are int32, for all layers at once.  layer_pages is the most pages that a layer's lists
+ * have. */
 #include "cuda/host/internal.h"
 
 #include <assert.h>
@@ -21,7 +21,7 @@
 
 #include "engine/base/error.h"
 
-/* A step before it is packed. */
+/* The sizes of a step's arrays, before it is packed. */
 struct step_shape {
     size_t n_rows, n_seqs, n_views, n_layers, layer_pages;
     size_t plan_bytes, item_words; /* attention's */
@@ -59,7 +59,7 @@ static size_t count_bytes(const struct step_shape *s) {
     return STEP_HEADER_BYTES + s->plan_bytes + words * sizeof(int32_t);
 }
 
-/* Hands out the next n words of the block, host side, and sets the device's pointer to them. */
+/* Returns the next n words of the block, host side, and sets the device's pointer to them. */
 static int32_t *take(struct mirror *block, size_t n, const int32_t **device) {
     int32_t *host = (int32_t *)(block->host + block->used);
     *device = (const int32_t *)(block->device + block->used);
@@ -109,12 +109,13 @@ static struct step_arrays pack_seqs(struct mirror *block, const struct step *ste
     return arrays;
 }
 
-/* A prompt's place serves its compression. */
+/* Says whether the sequence needs space among the scores.  A prompt always does: evict_chunk keeps
+ * its list there. */
 static bool needs_scores(const struct step *step, uint32_t seq) {
     return seq >= step->n_decode || step->seqs[seq].budget->score != KV_SCORE_NONE;
 }
 
-/* Returns the slots whose scores budgets take. */
+/* Packs the budgets and returns how many slots of scores they take. */
 static int32_t pack_budgets(struct mirror *block, const struct step *step,
                             struct device_step *out) {
     const int32_t *device;
@@ -158,7 +159,8 @@ static void pack_selects(struct cuda_backend *cuda, const struct step_shape *sha
     cuda->step.select_lists = device + (size_t)step->n_decode * SELECT_WORDS;
 }
 
-/* What kv/dequant.c copies is numbered as it comes, the same way in every layer. */
+/* Packs the two headers.  kv/dequant.c numbers its copies in order, so the second header's table is
+ * the same in every layer. */
 static void pack_headers(struct cuda_backend *cuda, const struct device_step *step) {
     struct device_step headers[2] = {*step, *step};
     headers[1].table = cuda->dequantised.numbers;
@@ -221,7 +223,7 @@ int step_send(struct cuda_backend *cuda, struct error *err) {
 
 int cuda_step_begin(struct backend *be, const struct step *step, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
-    /* The device is chosen per thread, and steps run on another one than create(). */
+    /* The device is chosen per thread, and steps run on another thread than create(). */
     int rc = cuda_check(cuda, cudaSetDevice(cuda->device), "choosing the device", err);
     if (!rc) rc = inflight_begin(cuda, err);
     if (!rc) rc = host_pool_await_step(cuda, step, err);

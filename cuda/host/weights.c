@@ -1,12 +1,12 @@
-/* weights.c - weights from a file mapping to the device, at the speed of its bus.
+/* weights.c - copies weights from a file mapping to the device, at the speed of its bus.
  *
  *   mapping ──copiers (threads)──► pinned buffer 0 ──copy engine──► device
- *                                  pinned buffer 1      while one is filled, the other travels
+ *                                  pinned buffer 1      while one is filled, the other is copied
  *
- * Weights are laid one after the other in large chunks of device memory, in the order in which they
- * are loaded and without gaps where their sizes allow: q, k, v of a layer, and gate, up, are then
- * one matrix each (linear.c). A pinned buffer is used again once its event says that it has
- * arrived; nothing waits at the end of a weight. */
+ * Weights lie one after the other in large chunks of device memory, in the order of loading, and
+ * without gaps where their sizes allow.  So q, k, v of a layer are one matrix, and gate, up are one
+ * (linear.c).  A pinned buffer is used again once its event says that its copy has completed;
+ * nothing waits at the end of a weight. */
 #include "cuda/host/internal.h"
 
 #include <pthread.h>
@@ -32,8 +32,8 @@ static void *copy_share(void *arg) {
     return NULL;
 }
 
-/* One thread cannot read a mapping as fast as the bus takes it: page faults and a single core's
- * bandwidth. */
+/* Fills `to` with several threads: one cannot read a mapping as fast as the bus takes it, because
+ * of page faults and a single core's bandwidth. */
 static void copy_parallel(char *to, const char *from, size_t bytes, uint32_t n_threads) {
     pthread_t threads[MAX_THREADS];
     struct copy_share shares[MAX_THREADS];
@@ -49,7 +49,7 @@ static void copy_parallel(char *to, const char *from, size_t bytes, uint32_t n_t
            pthread_create(&threads[n_started], NULL, copy_share, &shares[n_started]) == 0)
         n_started++;
     for (uint32_t i = n_started; i < n; i++)
-        copy_share(&shares[i]); /* the caller's own, and what got no thread */
+        copy_share(&shares[i]); /* the caller's own share, and those that got no thread */
     for (uint32_t i = 0; i < n_started; i++) pthread_join(threads[i], NULL);
 }
 
@@ -85,7 +85,8 @@ static int copy_to_device(struct cuda_backend *cuda, char *to, const char *host,
     return rc;
 }
 
-/* Larger models get larger chunks: less than a quarter of the weights is ever left over. */
+/* Adds a chunk.  Larger models get larger chunks: less than a quarter of the weights is ever left
+ * over. */
 static int add_chunk(struct cuda_backend *cuda, size_t bytes, struct error *err) {
     size_t capacity = cuda->weight_bytes / 4;
     if (capacity < MIN_CHUNK) capacity = MIN_CHUNK;
@@ -123,7 +124,7 @@ int cuda_weight_upload(struct backend *be, const void *host, size_t bytes, const
     return 0;
 }
 
-/* A chunk goes with the last of its weights. */
+/* Releases a weight; its chunk is freed with the last of its weights. */
 void cuda_weight_release(struct backend *be, const void *weight) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     struct weight_chunk **link = &cuda->chunks, *chunk;

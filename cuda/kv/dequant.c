@@ -1,9 +1,9 @@
-/* dequant.c - pools whose elements are 8 bits, for what reads prompts' pages: it gets copies in 16
- * bits, of the layer at hand, and a step whose table names these.  Decoding reads the pages
- * themselves: there the bytes count.
+/* dequant.c - bf16 copies of 8-bit pools' pages, for the kernels that read prompts' pages.  They
+ * get copies of the layer at hand, and a step whose table names the copies.  Decoding reads the
+ * pages themselves, because there the number of bytes counts.
  *
- * Memory: reserved for the most that prompts have in a layer (step_limits); without that, grown to
- * the most seen. */
+ * Memory: reserved for the most pages that prompts have in a layer (step_limits); without the
+ * reserve op, grown to the most seen. */
 #include "cuda/host/internal.h"
 
 #include <stdlib.h>
@@ -30,7 +30,7 @@ static struct kv_pool dequant_pool(const struct kv_pool *kv, void *base, uint32_
     return pool;
 }
 
-/* The table: page i is at i. */
+/* Sends the block table of the copies, in which page i is at i. */
 static int send_numbers(struct cuda_backend *cuda, uint32_t n, struct error *err) {
     int32_t *numbers = malloc(n * sizeof(*numbers));
     if (!numbers) return error_set(err, ERR_NOMEM, "cuda: no memory");
@@ -61,12 +61,13 @@ int dequant_reserve(struct cuda_backend *cuda, const struct step_limits *limits,
                                .head_dim = limits->head_dim,
                                .tracked = limits->tracked};
     if (kv.dtype != DTYPE_FP8) return 0;
-    /* Each sequence may have a page that is not full. */
+    /* Each sequence may have one page that is not full. */
     return reserve(cuda, &kv, (uint32_t)kv_n_pages(limits->max_prompt_slots) + limits->max_seqs,
                    err);
 }
 
-/* A table that has moved, or is new, is one that the step at hand does not know. */
+/* Reserves the copies; sends the step again if the table has moved, since the step holds its
+ * address. */
 static int make_room(struct cuda_backend *cuda, const struct kv_pool *kv, uint32_t n_pages,
                      struct error *err) {
     const int32_t *before = cuda->dequantised.numbers;

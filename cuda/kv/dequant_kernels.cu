@@ -1,11 +1,12 @@
-/* dequant_kernels.cu - copies, in 16 bits, of pages whose elements are bytes with a scale a row
- * (engine/device/backend.h, struct kv_pool): what prompts' attention reads.
+/* dequant_kernels.cu - dequantises pages whose elements are bytes with a scale a row
+ * (engine/device/backend.h, struct kv_pool) to bf16 copies, which prompts' attention reads.
  *
  *   from   u8 [K, V][n_kv_heads][PAGE_TOKENS][head_dim], u8 [K, V][n_kv_heads][PAGE_TOKENS], states
  *   to     bf16 [K, V][n_kv_heads][PAGE_TOKENS][head_dim], states
  *
- * Copies are named by where a page stands among all that the step's prompts have of the layer,
- * whose lists come first (step.c), so a table that counts from 0 finds them (dequant.c).
+ * A copy's number is its page's place among all pages that the step's prompts have in the layer.
+ * The prompts' lists come first (step.c), so a table that counts from 0 finds the copies
+ * (dequant.c).
  *
  * Grid:   (pages, heads' keys and values, and one more for states; sequences).  A thread moves 16
  *         elements of a row at a time, or one where rows are no multiple of that.
@@ -20,14 +21,14 @@ struct item {
     int32_t from;
 };
 
-/* The block's page of the sequence, if there is one and some row sees it. */
+/* Finds the block's page of the sequence; returns false if there is none or no row sees it. */
 static __device__ __forceinline__ bool item_of(const struct dequant_params &p, struct item *item) {
     const struct device_step &s = *p.step;
     const uint32_t seq = s.n_decode + blockIdx.z;
     const size_t view = (size_t)p.layer * s.n_seqs + seq;
     const int first = (int)(blockIdx.x * PAGE_TOKENS), n_slots = s.n_slots[view];
     const int first_seen = p.window > 0 ? n_slots - s.seq_rows[seq] + 1 - (int)p.window : 0;
-    /* Pages are attended to in pairs: what is masked must be numbers, too. */
+    /* Attention reads pages in pairs, so masked elements must be numbers, too. */
     const int pair_end = (int)(blockIdx.x / 2 + 1) * 2 * PAGE_TOKENS;
     if (first >= n_slots || pair_end <= first_seen) return false;
     item->to = (uint32_t)s.table_at[view] + blockIdx.x;
@@ -59,7 +60,8 @@ static __device__ __forceinline__ void copy_states(const struct dequant_params &
     for (uint32_t i = threadIdx.x; i < n; i += THREADS) to[i] = from[i];
 }
 
-/* Codes: of a thread at a time, one or 16. */
+/* Dequantises one page's keys or values of a KV head, or its states.  Codes is what a thread moves
+ * at a time: one code, or 16. */
 template <typename Codes>
 static __global__ void __launch_bounds__(THREADS) dequant_kernel(const struct dequant_params p) {
     const uint32_t dim = p.from.head_dim, n = dim / sizeof(Codes), head = blockIdx.y;

@@ -1,13 +1,13 @@
-/* evict.c - bounded caches on the host: room for what attention leaves behind, and the operations.
+/* evict.c - bounded caches on the host: the attention statistics' memory, and the operations.
  *
  *   attn_decode, attn_prefill   log-sum-exp of every row; raw scores of the rows that decode
- *   evict_decode                 scores brought up to date, who goes, ranks: one kernel
- *   evict_chunk                scores brought up to date; after a chunk, who stays moves up
+ *   evict_decode                one kernel: updates scores, evicts a token, renumbers ranks
+ *   evict_chunk                 updates scores; after a chunk, compacts the retained tokens
  *
- * All sequences with a budget share one block of scores, in the order of the step (step.c); prompts
- * use their place for the list of those who stay.
+ * All sequences with a budget share one block of scores, in the order of the step (step.c).  A
+ * prompt's part of it holds the list of its retained slots.
  *
- * Memory: reserved for the largest step; without that, grown to the largest seen. */
+ * Memory: reserved for the largest step; without the reserve op, grown to the largest seen. */
 #include "cuda/host/internal.h"
 
 #include "engine/base/error.h"
@@ -28,7 +28,8 @@ int attn_stats_reserve(struct cuda_backend *cuda, size_t n_rows, size_t n_slots,
     return rc;
 }
 
-/* Grows by doubling: a cache that is filling up is longer in every step. */
+/* Reserves the attention statistics of a step.  The scores grow by doubling, because a cache that
+ * is filling up is longer in every step. */
 int attn_stats_budget(struct cuda_backend *cuda, const struct step *step, uint32_t n_heads,
                 struct error *err) {
     size_t n_slots = 0, room = cuda->scores_bytes / sizeof(float) / n_heads;
@@ -52,7 +53,8 @@ static struct evict_params evict_params(const struct cuda_backend *cuda,
                                 .rotations = key_rotations_of(cuda, args)};
 }
 
-/* max_slots: of those with scores. */
+/* Launches the kernels of evict_chunk.  max_slots is the most slots of a prompt that has scores; 0:
+ * none has. */
 static cudaError_t launch_prefill(const struct cuda_backend *cuda, const struct evict_params *params,
                                   uint32_t max_slots, bool compress) {
     const uint32_t n_seqs = cuda->host_step->n_seqs - cuda->host_step->n_decode;

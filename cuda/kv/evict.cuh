@@ -1,9 +1,9 @@
-/* evict.cuh - what kernels know of bounded caches: where a page's states lie, who may leave and in
- * which order, and how keys that are stored before RoPE turn when they are read.
+/* evict.cuh - what kernels know of bounded caches: a page's states, which tokens may be evicted and
+ * in which order, and the rotation of keys that are stored before RoPE.
  *
- * Angles of ranks.  rank * inv_freq / 2 pi is taken in two floats, and of it the nearest integer
- * goes: both exactly, so that what is left is off by 2^-25 of a turn, 2e-7 radians, at any rank
- * below 2^24.
+ * Angles of ranks.  rank * inv_freq / 2 pi is computed in two floats, and its nearest integer is
+ * subtracted.  Both are exact, so the rest is off by 2^-25 of a full circle, 2e-7 radians, at any
+ * rank below 2^24.
  *
  * Thread: device code.  Memory: none. */
 #ifndef CUDA_KV_EVICT_CUH
@@ -23,27 +23,28 @@ static __device__ __forceinline__ struct kv_page_state *page_state(const struct 
     return reinterpret_cast<struct kv_page_state *>(at) + kv_head;
 }
 
-/* Where pages are of DTYPE_FP8: the scale of a row of a page, that is ([K, V], KV head, slot). */
+/* Returns the scale of a row of a DTYPE_FP8 page; a row is ([K, V], KV head, slot). */
 static __device__ __forceinline__ uint8_t *row_scale(const struct kv_pool &kv, int32_t page,
                                                      uint32_t row) {
     return static_cast<uint8_t *>(kv.base) + (size_t)page * kv.page_bytes +
            (size_t)kv.n_kv_heads * 2 * PAGE_TOKENS * kv.head_dim + row;
 }
 
-/* What the row's elements, as load_dtype() gives them, are to be multiplied by. */
+/* Returns the factor of the row's elements as load_dtype() gives them. */
 static __device__ __forceinline__ float row_factor(const struct kv_pool &kv, int32_t page,
                                                    uint32_t row) {
     return kv.dtype == DTYPE_FP8 ? fp8_factor(*row_scale(kv, page, row)) : 1.0f;
 }
 
-/* NULL: the sequence has none. */
+/* Returns the sequence's budget, or NULL if it has none. */
 static __device__ __forceinline__ const struct device_budget *budget_of(
     const struct device_step &step, size_t seq) {
     if (!step.budgets || step.budgets[seq].capacity == 0) return nullptr;
     return step.budgets + seq;
 }
 
-/* Where a decoding sequence's scores go (struct attn_stats); -1: nobody wants them. */
+/* Returns the first slot of a decoding sequence's scores (struct attn_stats), or -1 if it needs
+ * none. */
 static __device__ __forceinline__ int32_t scores_place(const struct device_step &step, size_t seq,
                                                        bool selects) {
     if (selects && step.selects && step.selects[seq].n_selected > 0)
@@ -51,22 +52,24 @@ static __device__ __forceinline__ int32_t scores_place(const struct device_step 
     return step.budgets ? step.budgets[seq].scores_at : -1;
 }
 
-/* The pages of a sequence in a layer. */
+/* Returns the pages of a sequence in a layer. */
 static __device__ __forceinline__ const int32_t *pages_of(const struct device_step &step,
                                                           uint32_t layer, size_t seq) {
     return step.table + (size_t)layer * step.layer_pages +
            step.table_at[(size_t)layer * step.n_seqs + seq];
 }
 
-/* ---- who leaves ---- */
+/* ---- eviction order ---- */
 
-/* Neither a sink nor recent; n_text tokens of the text are known. */
+/* Says whether the token may be evicted: it is neither a sink nor recent.  n_text tokens of the
+ * text are known. */
 static __device__ __forceinline__ bool may_leave(const struct device_budget &b, uint32_t n_text,
                                                  uint32_t position) {
     return position >= b.n_sink && n_text - position > b.n_recent;
 }
 
-/* Whoever has the lowest leaves first: NaN is 0, other values keep their order. */
+/* Returns a token's eviction order: the lowest is evicted first.  NaN is 0; other values keep their
+ * order. */
 static __device__ __forceinline__ uint32_t leave_order(const struct device_budget &b,
                                                        uint32_t n_text, uint32_t position,
                                                        float score) {
@@ -77,15 +80,16 @@ static __device__ __forceinline__ uint32_t leave_order(const struct device_budge
     return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
-/* ---- what is lost (struct kv_page_state) ---- */
+/* ---- attention lost to evictions (struct kv_page_state) ---- */
 
-/* exp(-rate(k) * n). */
+/* Returns exp(-rate(k) * n). */
 static __device__ __forceinline__ float fade_after(uint32_t k, uint32_t n) {
     return __expf(-ldexpf((float)n, -(int)k));
 }
 
-/* Threads 0 to KV_LOST_TERMS - 1, each its own term: sum over those that leave of what the newest
- * query gave * age * fade.  given: what it gave to them together. */
+/* Adds evicted tokens to the first page's lost attention.  Threads 0 to KV_LOST_TERMS - 1 each
+ * update their own term.  `given` is what the newest query gave to all the evicted tokens.  `term`
+ * is the sum, over these tokens, of the product of what it gave, age and fade. */
 static __device__ __forceinline__ void note_loss(struct kv_page_state *first, uint32_t n_text,
                                                  float given, float term) {
     const uint32_t k = threadIdx.x;
@@ -94,9 +98,9 @@ static __device__ __forceinline__ void note_loss(struct kv_page_state *first, ui
         first->lost[k] * fade_after(k, n_text - first->lost_at) + __fdividef(term, kept);
 }
 
-/* ---- keys that turn ---- */
+/* ---- rotating keys ---- */
 
-/* cos and sin, scaled, of pair `freq` at a rank. */
+/* Returns cos and sin, scaled, of pair `freq` at a rank. */
 static __device__ __forceinline__ float2 angle_of(const struct key_rotations &t, uint32_t freq,
                                                   uint32_t rank) {
     const float2 rotations = reinterpret_cast<const float2 *>(t.per_rank)[freq];
@@ -107,7 +111,7 @@ static __device__ __forceinline__ float2 angle_of(const struct key_rotations &t,
     return make_float2(c * t.scale, s * t.scale);
 }
 
-/* Element d of the key that begins at element `key`. */
+/* Returns element d, rotated, of the key that begins at element `key`. */
 static __device__ __forceinline__ float rotated_element(const struct kv_pool &kv, size_t key,
                                                        uint32_t d, const struct key_rotations &t,
                                                        uint32_t rank) {
@@ -135,8 +139,8 @@ template <typename T> static __device__ __forceinline__ uint32_t pack_pair(float
     }
 }
 
-/* Eight pairs of a key in shared memory, from pair `freq` on: a turns with b.  Rounded as a key is
- * that was stored after RoPE. */
+/* Rotates eight pairs (a, b) of a key, from pair `freq` on.  Rounds like a key that was stored
+ * after RoPE. */
 template <typename T>
 static __device__ __forceinline__ void rotate_pairs(uint4 *a, uint4 *b, const struct key_rotations &t,
                                                   uint32_t freq, uint32_t rank) {
@@ -151,8 +155,8 @@ static __device__ __forceinline__ void rotate_pairs(uint4 *a, uint4 *b, const st
     }
 }
 
-/* Turns the keys of a page's slots in shared memory (rows of `stride` elements), all threads of the
- * block; slots from n_valid on stay as they are. */
+/* Rotates the keys of a page's slots in shared memory (rows of `stride` elements), with all threads
+ * of the block.  Slots from n_valid on are unchanged. */
 template <typename T>
 static __device__ __forceinline__ void rotate_page(T *keys, uint32_t stride, int n_valid,
                                                  const struct key_rotations &t,

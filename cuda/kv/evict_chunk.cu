@@ -1,25 +1,25 @@
-/* evict_chunk.cu - after a chunk of a prompt: whoever stays moves to the first `capacity` slots,
- * in the order of the text, in place.
+/* evict_chunk.cu - after a chunk of a prompt: compacts the retained tokens into the first
+ * `capacity` slots, in place, in the order of the text.
  *
- *   evict_select_kernel   who stays: the list of their slots, ascending, and their states; what the
- *                        chunk's last row gave to the others, whose keys it reads again
- *   evict_move_kernel     their keys and values, by this list
+ *   evict_select_kernel   lists the retained slots, ascending, and moves their states; adds up what
+ *                         the chunk's last row gave to the evicted tokens; reads their keys again
+ *   evict_move_kernel     moves keys and values by this list
  *
  *   slots  0 1 2 3 4 5 6 7        list  0 1 4 6        slots  0 1 4 6 . . . .
  *          S   .   . .   R
  *
- * Slots are in the order of the text, so a slot's number breaks ties.  Whoever moves, moves down:
- * rows are read in batches, ascending, and a batch is read before any of it is written.
+ * Slots are in the order of the text, so a slot's number breaks ties.  Rows only move to lower
+ * slots: they are read in batches, ascending, and a batch is read before any of it is written.
  *
- * The list lies where the sequence's scores would (struct attn_stats): n_slots words per KV head.
+ * The list takes the place of the sequence's scores (struct attn_stats): n_slots words per KV head.
  *
  * Grid:   select: one block per (KV head, sequence).  move: a block per (KV head, keys or values,
  *         64 bytes of a row) and sequence.
- * Bound:  memory, the kept rows read and written.       Oracle: engine/cpu/. */
+ * Bound:  memory, the retained rows read and written.       Oracle: engine/cpu/. */
 #include "cuda/kv/evict.cuh"
 
 enum { BLOCK = 1024, N_WARPS = BLOCK / 32, BINS = 256 };
-enum { LANE_DIMS = 8 }; /* of a key, that a lane has: launch_evict_scores sees to that */
+enum { LANE_DIMS = 8 }; /* elements of a key in a lane; launch_evict_scores checks head_dim */
 enum { MOVE_BLOCK = 256, MOVE_UNITS = 4, MOVE_DEPTH = 4 };
 enum { MOVE_ROWS = MOVE_BLOCK / MOVE_UNITS, MOVE_BATCH = MOVE_ROWS * MOVE_DEPTH };
 
@@ -28,10 +28,10 @@ struct item {
     const int32_t *pages;
     uint32_t *list; /* [n_slots] */
     uint32_t kv_head, n_slots, n_text;
-    uint32_t last_row; /* of the chunk, in the step's matrices */
+    uint32_t last_row; /* the chunk's last row, in the step's matrices */
 };
 
-/* False: nobody goes. */
+/* Describes the block's work; returns false if nothing is evicted. */
 static __device__ __forceinline__ bool item_of(const struct evict_params &p, uint32_t kv_head,
                                                uint32_t seq, struct item *item) {
     const struct device_step &s = *p.step;
@@ -50,17 +50,17 @@ static __device__ __forceinline__ bool item_of(const struct evict_params &p, uin
     return true;
 }
 
-/* ---- who stays ---- */
+/* ---- choosing the retained slots ---- */
 
 struct plan {
     uint32_t bins[BINS];
     uint32_t counts[N_WARPS];
     float given[N_WARPS], terms[N_WARPS][KV_LOST_TERMS]; /* note_loss() */
-    uint32_t digit, n_below; /* of the present digit: the one looked for, and how many are lower */
+    uint32_t digit, n_below; /* the digit being found, and how many orders are below it */
 };
 
 struct candidate {
-    uint32_t order; /* who leaves first has the lowest */
+    uint32_t order; /* leave_order(): the lowest is evicted first */
     bool may_leave;
 };
 
@@ -70,7 +70,7 @@ static __device__ __forceinline__ float score_at(const struct evict_params &p,
         ->score[slot % PAGE_TOKENS];
 }
 
-/* Returns the score that a slot is judged by (enum kv_pooling). */
+/* Returns the slot's score after pooling (enum kv_pooling). */
 static __device__ __forceinline__ float pooled_score(const struct evict_params &p,
                                                      const struct item &item, uint32_t slot) {
     const struct device_budget &b = *item.budget;
@@ -98,7 +98,7 @@ static __device__ __forceinline__ struct candidate candidate_of(const struct evi
     return c;
 }
 
-/* The first warp: the bin in which the k-th (from 1) lies.  A lane has 8 bins. */
+/* Finds the bin in which the k-th (from 1) lies, with the first warp.  A lane has 8 bins. */
 static __device__ __forceinline__ void find_bin(struct plan *plan, uint32_t k) {
     const uint32_t lane = threadIdx.x;
     uint32_t sum = 0;
@@ -116,7 +116,8 @@ static __device__ __forceinline__ void find_bin(struct plan *plan, uint32_t k) {
     plan->n_below = below;
 }
 
-/* The order of the last one to leave, digit by digit, and how many of that order leave. */
+/* Returns the order of the last slot that is evicted, found digit by digit; *n_equal becomes how
+ * many slots of that order are evicted. */
 static __device__ uint32_t find_threshold(const struct evict_params &p, const struct item &item,
                                           struct plan *plan, uint32_t *n_equal) {
     uint32_t prefix = 0, mask = 0, k = item.n_slots - item.budget->capacity;
@@ -139,11 +140,12 @@ static __device__ uint32_t find_threshold(const struct evict_params &p, const st
     return prefix;
 }
 
-/* How many threads before this one have the flag; all of them in *total. */
+/* Returns how many threads before this one have the flag; *total becomes how many have it in
+ * all. */
 static __device__ __forceinline__ uint32_t count_before(bool flag, struct plan *plan,
                                                         uint32_t *total) {
     const uint32_t warp = threadIdx.x / 32, votes = __ballot_sync(~0u, flag);
-    __syncthreads(); /* the counts of the time before are read */
+    __syncthreads(); /* the counts of the previous call are read */
     if (threadIdx.x % 32 == 0) plan->counts[warp] = (uint32_t)__popc(votes);
     __syncthreads();
     uint32_t before = 0, sum = 0;
@@ -174,7 +176,7 @@ static __device__ void list_kept(const struct evict_params &p, const struct item
     }
 }
 
-/* ---- what is lost ---- */
+/* ---- attention lost to evictions ---- */
 
 static __device__ bool is_listed(const struct item &item, uint32_t slot) {
     uint32_t low = 0, high = item.budget->capacity;
@@ -186,8 +188,8 @@ static __device__ bool is_listed(const struct item &item, uint32_t slot) {
     return low < item.budget->capacity && item.list[low] == slot;
 }
 
-/* A warp: the share of the chunk's last row's attention that a slot got, mean over the group.  In
- * prompts a slot's number is its rank. */
+/* Returns the share of the chunk's last row's attention that a slot received, the mean over the
+ * group, with a whole warp.  In prompts a slot's number is its rank. */
 static __device__ float last_share(const struct evict_params &p, const struct item &item,
                                    const int32_t *key_pages, uint32_t slot) {
     const uint32_t lane = threadIdx.x % 32, dim = p.kv.head_dim,
@@ -218,8 +220,8 @@ static __device__ float last_share(const struct evict_params &p, const struct it
     return share / (float)group;
 }
 
-/* The whole block, while keys and states are where they were.  Warps have every N_WARPS-th slot,
- * and a lane one of the terms. */
+/* Adds the slots that are not listed to the lost attention, with the whole block, before keys and
+ * states move.  A warp takes every N_WARPS-th slot, a lane one of the terms. */
 static __device__ void lose_unlisted(const struct evict_params &p, const struct item &item,
                                      uint32_t seq, struct plan *plan) {
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -250,9 +252,9 @@ static __device__ void lose_unlisted(const struct evict_params &p, const struct 
     if (threadIdx.x == 0) first->lost_at = item.n_text;
 }
 
-/* ---- who moves ---- */
+/* ---- moving the states ---- */
 
-/* Positions and scores move as the list says; ranks are the slots again. */
+/* Moves positions and scores as the list says; a slot's rank is its number again. */
 static __device__ void move_states(const struct evict_params &p, const struct item &item) {
     for (uint32_t base = 0; base < item.budget->capacity; base += BLOCK) {
         const uint32_t to = base + threadIdx.x;
@@ -297,8 +299,8 @@ static __global__ void __launch_bounds__(BLOCK) evict_select_kernel(const struct
 
 /* ---- keys and values ---- */
 
-/* T: what a thread moves at a time, a divisor of a row; rows begin `offset` bytes behind the page.
- */
+/* Moves the rows of the listed slots.  T, a divisor of a row, is what a thread moves at a time;
+ * rows begin `offset` bytes after the page's start. */
 template <typename T>
 static __global__ void __launch_bounds__(MOVE_BLOCK)
     evict_move_kernel(const struct evict_params p, size_t offset, uint32_t row_units) {
@@ -346,7 +348,7 @@ cudaError_t launch_evict_chunk(const struct evict_params *p, uint32_t n_seqs,
     const uint32_t row_bytes = p->kv.head_dim * element_bytes(p->kv.dtype);
     cudaError_t status = launch_kernel(launch, evict_select_kernel, dim3(p->kv.n_kv_heads, n_seqs),
                                        BLOCK, 0, *p);
-    if (status == cudaSuccess && p->kv.dtype == DTYPE_FP8) /* scales are rows of a byte */
+    if (status == cudaSuccess && p->kv.dtype == DTYPE_FP8) /* scales are rows of one byte */
         status = launch_move<uint8_t>(*p, n_seqs, kv_elements_bytes(&p->kv), 1, launch);
     if (status != cudaSuccess) return status;
     return row_bytes % sizeof(uint4) == 0 ? launch_move<uint4>(*p, n_seqs, 0, row_bytes, launch)

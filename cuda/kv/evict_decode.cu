@@ -1,28 +1,28 @@
-/* evict_decode.cu - after a decode step's attention: what each kept token received is added to its
- * score, and in a full cache one token goes.
+/* evict_decode.cu - after a decode step's attention: adds to each cached token's score the
+ * attention it received, and evicts one token from a full cache.
  *
  *   scores   f32 [n_kv_heads][score_stride][group]   as attention wrote them
  *   lse      f32 [n_rows][n_heads], base 2           p = 2^(score * log2 e - lse)
  *   states   struct kv_page_state, one a page and KV head
  *
- * Also the totals of a sequence, over its layers and heads.
+ * A second kernel computes the totals of a sequence, over its layers and heads.
  *
- * Grid:   one block per (KV head, row); a thread takes every BLOCK-th slot.  Nothing is added up
- *         between threads but the order of leaving, so the result has one value.
+ * Grid:   one block per (KV head, row); a thread takes every BLOCK-th slot.  Threads combine only
+ *         the eviction order, never a sum, so the result has one value.
  * Bound:  memory: 4 * group + 20 bytes a slot.      Oracle: engine/cpu/. */
 #include "cuda/kv/evict.cuh"
 
 enum { BLOCK = 1024, N_WARPS = BLOCK / 32 };
 
 struct plan {
-    unsigned long long first[N_WARPS]; /* who leaves first, of each warp */
+    unsigned long long first[N_WARPS]; /* each warp's lowest (leave_order, position) */
     uint32_t victim_rank, age;
-    float given; /* to the victim, of the row's attention */
+    float given; /* the share of the row's attention that the victim received */
 };
 
-/* The slot that leaves first, of those that a thread has seen. */
+/* The slot that is evicted first, among those that a thread has seen. */
 struct leaver {
-    unsigned long long order; /* (leave_order, position): no two slots have the same */
+    unsigned long long order; /* (leave_order, position): different for each slot */
     uint32_t slot;
     float received;
 };
@@ -30,11 +30,11 @@ struct leaver {
 struct item {
     const struct device_budget *budget;
     const int32_t *pages;
-    const float *scores, *lse; /* NULL scores: the policy has none */
+    const float *scores, *lse; /* scores NULL: the policy has none */
     uint32_t kv_head, group, n_slots, n_text;
 };
 
-/* In the order of the heads. */
+/* Returns the attention that a slot received, summed in the order of the heads. */
 static __device__ __forceinline__ float attention_received(const struct item &item,
                                                            uint32_t slot) {
     const float *scores = item.scores + (size_t)slot * item.group;
@@ -44,7 +44,7 @@ static __device__ __forceinline__ float attention_received(const struct item &it
     return sum;
 }
 
-/* Brings a slot's score up to date. */
+/* Updates a slot's score, and *leaver if the slot would be evicted earlier. */
 static __device__ __forceinline__ void visit_slot(const struct kv_pool &kv,
                                                   const struct item &item, uint32_t slot,
                                                   struct leaver *leaver) {
@@ -79,19 +79,19 @@ static __device__ __forceinline__ unsigned long long block_min(unsigned long lon
     return x;
 }
 
-/* One thread: its slot is the free one from now on. */
+/* Evicts the calling thread's slot, which becomes the KV head's free slot. */
 static __device__ void evict(const struct kv_pool &kv, const struct item &item,
                              const struct leaver &leaver, struct plan *plan) {
     struct kv_page_state *first = page_state(kv, item.pages[0], item.kv_head);
     const int32_t page = item.pages[leaver.slot / PAGE_TOKENS];
     plan->victim_rank = page_state(kv, page, item.kv_head)->rank[leaver.slot % PAGE_TOKENS];
-    plan->age = item.n_text - (uint32_t)leaver.order; /* the order ends with the position */
+    plan->age = item.n_text - (uint32_t)leaver.order; /* its low 32 bits are the position */
     plan->given = leaver.received / (float)item.group;
     first->free_slot = leaver.slot;
     first->n_evictions++;
 }
 
-/* The whole block, after evict(). */
+/* Adds the victim to the lost attention, with the whole block, after evict(). */
 static __device__ void lose_victim(const struct kv_pool &kv, const struct item &item,
                                    const struct plan &plan) {
     struct kv_page_state *first = page_state(kv, item.pages[0], item.kv_head);
@@ -164,7 +164,7 @@ static __global__ void __launch_bounds__(TOTALS_BLOCK)
         const uint32_t layer = i / kv.n_kv_heads;
         const struct kv_page_state *first =
             page_state(kv, pages_of(s, layer, seq)[0], i % kv.n_kv_heads);
-        n_evictions = first->n_evictions; /* all heads have lost alike many */
+        n_evictions = first->n_evictions; /* the same for all heads */
         float loss = 0.0f;
         for (uint32_t k = 0; k < KV_LOST_TERMS; k++) loss += ldexpf(first->lost[k], -(int)k);
         sum += 1.0f / (1.0f + LN_2 * loss);

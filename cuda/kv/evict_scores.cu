@@ -1,34 +1,34 @@
-/* evict_scores.cu - after a prompt's attention: what each slot received from the step's rows is
- * added to its score.
+/* evict_scores.cu - after a prompt's attention: adds to each slot's score the attention that it
+ * received from the step's rows.
  *
- *   S = Q K^T again, p = 2^(S * scale * log2 e - lse), and of p the sums of columns
+ *   S = Q K^T again, p = 2^(S * scale * log2 e - lse), and the sums of p's columns
  *
- *   block    the 64 slots of a page against all rows; its keys stay in shared memory
- *   turn     16 * WARPS rows (a token's heads one after the other): a warp computes 16 of them,
- *            then one thread a slot adds them up in their order
+ *   block      the 64 slots of a page against all rows; its keys stay in shared memory
+ *   iteration  16 * WARPS rows (a token's heads one after the other): a warp computes 16 of them,
+ *              then one thread a slot adds them up in their order
  *
  *   shared  | K 64 x (D + 8) | Q ROWS x (D + 8) | P ROWS x 72 |   padding: no bank conflicts
  *
- * A score is added up row by row in the order of the text, so it has the same bits however a prompt
- * was cut into steps.
+ * A score is added up row by row in the order of the text.  So its bits do not depend on how a
+ * prompt was cut into steps.
  *
  * Grid:   (pages, KV heads, sequences).  Bound: tensor cores, half of what attention does.
- * Oracle: engine/cpu/.  evict_scores_simple_kernel takes the shapes that the other does not
- * have. */
+ * Oracle: engine/cpu/.  evict_scores_simple_kernel takes the shapes that evict_scores_kernel
+ * lacks. */
 #include "cuda/common/mma.cuh"
 #include "cuda/kv/evict.cuh"
 
 enum { WARPS = 4, THREADS = WARPS * 32, ROWS = WARPS * 16, P_STRIDE = PAGE_TOKENS + 8 };
 enum { LANE_DIMS = 8, MAX_DIM = 32 * LANE_DIMS };
 
-/* What a block does: rows of a sequence against the slots of one of its pages. */
+/* A block's work: rows of a sequence against the slots of one of its pages. */
 struct work {
     const struct device_budget *budget;
     struct kv_page_state *state;
-    int32_t page;          /* of the keys */
+    int32_t page;          /* the page's number in p.keys */
     int n_valid;           /* slots of the page that are in use */
-    int first_row, n_rows; /* of the sequence, in the step's matrices */
-    int first_token;       /* the first row that counts and sees something here */
+    int first_row, n_rows; /* the sequence's rows in the step's matrices */
+    int first_token;       /* the first row that counts and sees a slot of the page */
     int first_seer;        /* row i sees slot j of the page if i >= first_seer + j */
 };
 
@@ -49,7 +49,7 @@ static __device__ __forceinline__ bool work_of(const struct evict_params &p, str
     return true;
 }
 
-/* A slot's score while the rows go by. */
+/* A slot's score while rows are added to it. */
 struct column {
     float score, received; /* received: of the present token's heads so far */
 };
@@ -86,7 +86,7 @@ static __device__ __forceinline__ void load_keys(T *to, const struct evict_param
     }
 }
 
-/* Row v of the block's rows is head v % group of token v / group. */
+/* Loads rows `first` to `end` of Q, ROWS at most.  Row v is head v % group of token v / group. */
 template <typename T, int D>
 static __device__ __forceinline__ void load_queries(T *to, const struct evict_params &p,
                                                     const struct work &w, int first, int end,
@@ -112,7 +112,7 @@ static __device__ __forceinline__ void load_queries(T *to, const struct evict_pa
     }
 }
 
-/* s [rows lane / 4 and + 8 of the warp's 16][slots 8 n + lane % 4 * 2 and + 1] */
+/* Adds Q K^T to s: rows lane / 4 and + 8 of the warp's 16, slots 8 n + lane % 4 * 2 and + 1. */
 template <typename T, int D>
 static __device__ __forceinline__ void multiply(float (&s)[PAGE_TOKENS / 8][4], const T *q,
                                                 const T *k, int lane) {
@@ -132,7 +132,8 @@ static __device__ __forceinline__ void multiply(float (&s)[PAGE_TOKENS / 8][4], 
     }
 }
 
-/* Probabilities of the warp's 16 rows, 0 where a row sees nothing; row 0 of them is v. */
+/* Stores the probabilities of the warp's 16 rows, 0 where a row sees nothing; its first row is
+ * v. */
 static __device__ __forceinline__ void store_probabilities(
     float *to, const struct evict_params &p, const struct work &w,
     const float (&s)[PAGE_TOKENS / 8][4], int v, int end, int group, int lane) {
@@ -157,7 +158,8 @@ static __device__ __forceinline__ void store_probabilities(
     }
 }
 
-/* A column of P, n rows of it; the first is the `head`th of its token.  Rows past n are zeros. */
+/* Adds n rows of a column of P to the slot; the first is the `head`th of its token.  Rows past n
+ * are zeros. */
 static __device__ __forceinline__ void add_rows(struct column *column, const float *p,
                                                 const struct device_budget &b, int n, int head,
                                                 int group) {
@@ -199,13 +201,13 @@ static __global__ void __launch_bounds__(THREADS) evict_scores_kernel(const stru
     load_queries<T, D>(plan.q, p, w, first, end, group);
     for (; first < end; first += ROWS) {
         copy_async_wait_all();
-        __syncthreads(); /* Q is there, and everyone is done with P */
+        __syncthreads(); /* Q is loaded, and all threads are done with P */
         float s[PAGE_TOKENS / 8][4] = {};
         multiply<T, D>(s, plan.q + warp * 16 * plan.STRIDE, plan.k, lane);
         if (p.scale.inner > 0) cap_products(s, p.scale.inner);
         store_probabilities(plan.p + warp * 16 * P_STRIDE, p, w, s, first + warp * 16, end, group,
                             lane);
-        __syncthreads(); /* P is there, and everyone is done with Q */
+        __syncthreads(); /* P is stored, and all warps are done with Q */
         if (first + ROWS < end) load_queries<T, D>(plan.q, p, w, first + ROWS, end, group);
         if (slot < w.n_valid)
             add_rows(&column, plan.p + slot, *w.budget, min(end - first, (int)ROWS), first % group,
@@ -228,7 +230,7 @@ static __device__ float dot_query(const struct evict_params &p, const float *key
     return score_of(p.scale, warp_sum(dot));
 }
 
-/* A warp takes every WARPS-th slot. */
+/* Takes any shape; a warp takes every WARPS-th slot. */
 static __global__ void __launch_bounds__(THREADS)
     evict_scores_simple_kernel(const struct evict_params p) {
     const uint32_t lane = threadIdx.x % 32, dim = p.kv.head_dim, kv_head = blockIdx.y;

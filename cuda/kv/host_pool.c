@@ -1,19 +1,18 @@
-/* host_pool.c - the store of tokens in the system's memory: having it, and copying pages to it.
+/* host_pool.c - the host pool's memory in the system's memory, and copying pages to it.
  *
- * Its memory is mapped, asked for near the device, touched by several threads, and then made known
- * to the driver.  What takes the time is that the system clears every page.  Where a machine has
- * not used the memory before, it is ready a seventh sooner than if each thread pinned what it had
- * touched; where it has, the other way is faster, but short (94 GiB: 4 s, and 3).  The device reads
- * and writes it where it lies (unified addresses).
+ * The memory is mapped, preferably near the device, touched by several threads, and then registered
+ * with the driver.  Most of the time goes into the system's clearing of pages.  On memory that the
+ * machine has not used before, this order is a seventh faster than letting each thread pin what it
+ * has touched.  On used memory the other order is faster, but both are short (94 GiB: 4 s, and 3).
+ * The device reads and writes the memory where it lies (unified addresses).
  *
- * Copies run on a stream of their own.  A step waits for them only if it may write a page that is
- * still being copied, or selects, which may read any block: so a prompt's chunk is copied while the
- * next one is computed.
+ * Copies run on a stream of their own.  A step waits for them only in two cases: it may write a
+ * page that is still being copied, or it selects and may read any host block.  So a prompt's chunk
+ * is copied while the next one is computed.
  *
  *   stream   step n        │ step n + 1          │ …
  *   copies       └─────────► pages of step n │   ▲
- *                                            └───┘ only where they meet
- */
+ *                                            └───┘ only where they meet */
 #include "cuda/host/internal.h"
 
 #include <pthread.h>
@@ -27,7 +26,7 @@
 #include "engine/base/sizes.h"
 
 enum { MAX_THREADS = 64, SYSTEM_PAGE = 4096 };
-static const size_t PART_BYTES = (size_t)64 << 20; /* that a thread takes at a time */
+static const size_t PART_BYTES = (size_t)64 << 20; /* what a thread takes at a time */
 
 /* ---- memory ---- */
 
@@ -37,11 +36,11 @@ struct host_pool_memory {
     size_t bytes;
 };
 
-/* What several threads share that touch memory. */
+/* The state shared by the threads that touch memory. */
 struct touching {
     char *base;
     size_t bytes;
-    atomic_size_t next; /* where nobody is yet */
+    atomic_size_t next; /* the first byte that no thread has taken */
 };
 
 static void *touch_parts(void *arg) {
@@ -62,7 +61,7 @@ static void touch(char *base, size_t bytes, uint32_t n_threads) {
     while (n + 1 < n_threads && n + 1 < div_up(bytes, PART_BYTES) &&
            pthread_create(&threads[n], NULL, touch_parts, &touching) == 0)
         n++;
-    touch_parts(&touching); /* the caller's own, and what got no thread */
+    touch_parts(&touching); /* the caller's own part, and what got no thread */
     for (uint32_t i = 0; i < n; i++) pthread_join(threads[i], NULL);
 }
 
@@ -76,7 +75,7 @@ static int pin(char *base, size_t bytes, struct error *err) {
         if (code != cudaSuccess) cudaHostUnregister(base);
     }
     if (code == cudaSuccess) return 0;
-    (void)cudaGetLastError(); /* the device works on */
+    (void)cudaGetLastError(); /* the device still works */
     return error_set(err, ERR_NOMEM, "cuda: %.1f GiB of the system's memory cannot be pinned: %s",
                      (double)bytes / (1 << 30), cudaGetErrorString(code));
 }
@@ -93,8 +92,9 @@ int cuda_host_pool_alloc(struct backend *be, size_t bytes, void **out, struct er
         return error_set(err, ERR_NOMEM, "cuda: no %.1f GiB of the system's memory",
                          (double)bytes / (1 << 30));
     }
-    if (cuda->node != NUMA_ANY) (void)numa_prefer(base, bytes, cuda->node); /* tried at create */
-    (void)madvise(base, bytes, MADV_HUGEPAGE); /* faster to clear and to pin; no matter if not */
+    if (cuda->node != NUMA_ANY) (void)numa_prefer(base, bytes, cuda->node); /* find_node() tried
+                                                                               it */
+    (void)madvise(base, bytes, MADV_HUGEPAGE); /* faster to clear and to pin; may fail */
     touch(base, bytes, cuda->n_copiers);
     const int rc = pin(base, bytes, err);
     if (rc) {
@@ -114,7 +114,7 @@ void cuda_host_pool_free(struct backend *be, void *base) {
     while (*link && (*link)->base != base) link = &(*link)->next;
     struct host_pool_memory *memory = *link;
     if (!memory) return;
-    cudaStreamSynchronize(cuda->stream); /* nobody reads or writes it any more */
+    cudaStreamSynchronize(cuda->stream); /* nothing reads or writes it any more */
     if (cuda->store.stream) cudaStreamSynchronize(cuda->store.stream);
     cuda->n_moves++;
     *link = memory->next;
@@ -193,7 +193,8 @@ int host_pool_await(struct cuda_backend *cuda, struct error *err) {
                       err);
 }
 
-/* With a budget any page may be written: a KV head's free slot, or what a compression moves. */
+/* Says whether the step may write a page that is being copied.  With a budget it may write any
+ * page: a KV head's free slot, or what a compression moves. */
 static bool may_write(const struct host_pool_copies *s, const struct step_seq *seq,
                       const struct kv_view *view) {
     const uint32_t first = seq->budget ? 0 : view->append_slot / PAGE_TOKENS;

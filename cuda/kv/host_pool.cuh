@@ -1,4 +1,4 @@
-/* host_pool.cuh - what the kernels share that move tokens between pages and the store.
+/* host_pool.cuh - shared by the kernels that move tokens between pages and the host pool.
  *
  * Thread: device code, and launchers on the engine thread.  Memory: none. */
 #ifndef CUDA_KV_HOST_POOL_CUH
@@ -7,15 +7,14 @@
 #include "cuda/kv/evict.cuh"
 #include "cuda/kv/select.h"
 
-/* Across the bus what counts is how much is asked for at a time: a round trip takes 3.4 us, and 6
- * or more while other kernels keep the device's memory busy.  8 blocks of 512 threads that ask for
- * 8 x 16 bytes each are 512 KB.  Few large blocks, because a product of few rows fills all
- * registers of a multiprocessor with two of its own: as many threads in 16 blocks are in the way of
- * twice as many. */
+/* Over the bus, speed depends on how many bytes are requested at a time: a round trip takes 3.4 us,
+ * and 6 or more while other kernels keep the device's memory busy.  8 blocks of 512 threads that
+ * each request 8 x 16 bytes make 512 KB.  Blocks are few and large because a product of few rows
+ * fills all registers of a multiprocessor with two of its own blocks.  As many threads in 16 blocks
+ * would delay twice as many of those. */
 enum { MOVE_THREADS = 512, BUS_BLOCKS = 8, DEVICE_BLOCKS = 64 };
 
-/* Every stride-th unit below `total` is loaded and stored: first UNROLL loads, then as many
- * stores. */
+/* Loads and stores every stride-th unit below `total`: first UNROLL loads, then as many stores. */
 template <typename X, int UNROLL, typename Load, typename Store>
 static __device__ __forceinline__ void move_units(uint32_t first, uint32_t stride, uint32_t total,
                                                   const Load &load, const Store &store) {
@@ -30,8 +29,8 @@ static __device__ __forceinline__ void move_units(uint32_t first, uint32_t strid
     }
 }
 
-/* A warp moves a token: what it asks for at a time lies in one run, of one page of the system's
- * memory.  move(fetch, the slot's page, its place there, lane) */
+/* Calls move(fetch, the slot's page, its place there, lane) for each fetch, a warp a token.  So
+ * what a warp requests at a time is contiguous, in one page of the system's memory. */
 template <typename Move>
 static __device__ __forceinline__ void each_fetch(const struct fetch_params &p, const Move &move) {
     const uint32_t n = *p.n_fetches, n_warps = gridDim.x * MOVE_THREADS / 32,
@@ -54,7 +53,7 @@ static __device__ __forceinline__ uint8_t *token_in_store(const struct host_pool
     return static_cast<uint8_t *>(store.base) + token * bytes;
 }
 
-/* 16 bytes at a time. */
+/* Says whether a thread can move 16 bytes at a time. */
 static inline bool moves_vectors(const struct kv_pool *kv, const struct host_pool *store) {
     return kv->head_dim * dtype_size(kv->dtype) % 16 == 0 && kv->page_bytes % 16 == 0 &&
            ((uintptr_t)kv->base | (uintptr_t)store->base) % 16 == 0;

@@ -1,27 +1,27 @@
-/* select.c - selections on the host: room for them, and the operation.
+/* select.c - selections on the host: their workspace, and the operation.
  *
  *   stream    filter's attention │ rest of the layer │ next layer … │ sparse │ sparse …
  *   fetcher                 └──► choose │ pages │ layer │ layer │ layer … ▲        ▲
  *                                            └──────┼───────────────┘        │
  *                                                   └────────────────────────┘
  *
- * Choosing, and what is fetched, has a stream of its own: the filter's other products and the layer
- * that waits hide it.  What comes over the bus has an event for each layer, which the layer's
- * attention waits for; what comes from pages is there at once.  Attention that leaves traces waits
- * until the filter's have been read.  All of a group is awaited before the next one is selected
- * for, and so before the recording of a step ends.
+ * Choosing and fetching run on a stream of their own.  The filter layer's other products and the
+ * layer that waits hide their time.  Each layer fetched over the bus has an event, for which the
+ * layer's attention waits; tokens copied from pool pages have one event for all layers.  Attention
+ * that writes attention statistics waits until the filter's have been read.  A group's fetches are
+ * all awaited before the next group is selected, and so before the capture of a CUDA graph ends.
  *
- * Memory: by row, reserved; by candidate, reserved like the scores of attention (evict.c) and grown
- * like them. */
+ * Memory: the part by row is reserved; the part by candidate is reserved, and grows, like the
+ * scores of attention (evict.c). */
 #include "cuda/host/internal.h"
 
 #include <stdlib.h>
 
 #include "engine/base/error.h"
 
-/* ---- room ---- */
+/* ---- workspace ---- */
 
-/* Hands out `bytes` of memory; memory NULL: only counts. */
+/* Returns the next `bytes` of memory and adds them to *used; only counts when memory is NULL. */
 static void *carve(char *memory, size_t *used, size_t bytes) {
     void *at = memory ? memory + *used : NULL;
     *used += (bytes + PAGE_ALIGN - 1) / PAGE_ALIGN * PAGE_ALIGN;
@@ -73,7 +73,7 @@ static int open_fetcher(struct cuda_backend *cuda, uint32_t max_layers, struct e
 }
 
 static int count_blocks(struct cuda_backend *cuda, struct error *err) {
-    enum { BLOCKS_EACH = 2 }; /* of 512 threads that keep 8 loads under way */
+    enum { BLOCKS_EACH = 2 }; /* blocks of 512 threads with 8 loads in flight each */
     int n = 0;
     const int rc =
         cuda_check(cuda,
@@ -120,10 +120,10 @@ void select_close(struct cuda_backend *cuda) {
     *s = (struct select_memory){0};
 }
 
-/* Grows by doubling, as the scores do. */
+/* Reserves the candidates' workspace, which grows by doubling, as the scores do. */
 int select_workspace(struct cuda_backend *cuda, const struct step *step, struct error *err) {
     const struct select_memory *s = &cuda->select;
-    const size_t room = s->bits_bytes / 17 * 4; /* 4 bytes and 2 bits each */
+    const size_t room = s->bits_bytes / 17 * 4; /* candidates: 4 bytes and 2 bits each */
     size_t n = 0;
     for (uint32_t i = 0; i < step->n_decode; i++) {
         const struct kv_select *select = step->seqs[i].select;
@@ -141,7 +141,7 @@ int select_workspace(struct cuda_backend *cuda, const struct step *step, struct 
 /* ---- waiting ---- */
 
 static int await(struct cuda_backend *cuda, cudaEvent_t event, struct error *err) {
-    cuda->select.choosing = false; /* it comes before all else */
+    cuda->select.choosing = false; /* `chosen` precedes every other event of the fetcher */
     return cuda_check(cuda, cudaStreamWaitEvent(cuda->stream, event, 0), "awaiting tokens", err);
 }
 
@@ -153,7 +153,7 @@ static const uint32_t *windows_of(const struct cuda_backend *cuda) {
     return cuda->host_step->windows;
 }
 
-/* Those before `end`, which follows a sparse one. */
+/* Waits for the group's sparse layers before `end`; layer end - 1 is one of them. */
 static int await_layers(struct cuda_backend *cuda, uint32_t end, struct error *err) {
     struct select_memory *s = &cuda->select;
     const uint32_t n = s->by_layer ? group_n_before(&s->group, windows_of(cuda), end) : 1;
@@ -177,7 +177,8 @@ static int check(const struct cuda_backend *cuda, const struct select_args *args
     const struct select_memory *s = &cuda->select;
     const struct kv_pool *kv = args->attn.kv;
     const struct host_pool *store = args->store;
-    /* Of a row, in units of a thread; an fp8 store's are 16 elements, or one. */
+    /* Rows are counted in the units that a thread moves; an fp8 host pool's are 16 elements, or
+     * one. */
     const uint64_t row_bytes = kv->head_dim * dtype_size(kv->dtype),
                    unit = row_bytes % 16 || (store && store->fp8 && kv->head_dim % 16) ? 2 : 16;
     if (args->group_index >= s->shape.n_groups ||
@@ -222,7 +223,7 @@ static struct fetch_params fetch_params(const struct cuda_backend *cuda,
                                  .first_host_layer = args->first_host_layer};
 }
 
-/* All layers between two with windows at once. */
+/* Moves tokens between pool pages; one launch covers all layers between two that have a window. */
 static cudaError_t fetch_pages(const struct cuda_backend *cuda, const struct select_args *args,
                                struct launch launch) {
     const struct layer_group *group = args->group;
@@ -236,7 +237,7 @@ static cudaError_t fetch_pages(const struct cuda_backend *cuda, const struct sel
     return code;
 }
 
-/* Over the bus, layer after layer. */
+/* Fetches tokens from the host pool over the bus, layer after layer. */
 static cudaError_t fetch_blocks(struct cuda_backend *cuda, const struct select_args *args) {
     struct select_memory *s = &cuda->select;
     const struct layer_group *group = args->group;

@@ -1,14 +1,15 @@
-/* select.h - the launchers of selections, and what they work in.
+/* select.h - the launchers of selections, and their workspace.
  *
- *   worth    each candidate's largest weight over the heads, as a key; how many share the top bits
- *   narrow   the digits of the n_selected-th key, one after the other
- *   mark     bits: whose key is above it, whose equals it
- *   choose   ties are settled; slots whose token is not chosen again get the new tokens; a list of
- *            what must be fetched
- *   fetch    their keys and values into the slots, layer by layer
+ *   score    each candidate's largest attention weight over the heads becomes a key; the keys' top
+ *            digits are counted
+ *   narrow   the digits of the n_selected-th key are found, one after the other
+ *   mark     bits: the keys above it, and the keys equal to it
+ *   choose   ties are settled; slots whose token is not chosen again get the new tokens; the tokens
+ *            that must be fetched are listed
+ *   fetch    their keys and values are copied into the slots, layer by layer
  *
- * What is to be fetched is known on the device only: grids are fixed, and a recorded step learns it
- * there.
+ * Only the device knows what must be fetched.  So grids are fixed and kernels read the list, also
+ * when a CUDA graph launches them.
  *
  * Thread: engine.  Memory: the caller's. */
 #ifndef CUDA_KV_SELECT_H
@@ -22,23 +23,23 @@ extern "C" {
 
 enum { SELECT_DIGITS = 3, SELECT_BINS = 2048 };
 
-/* A token that goes into a slot of every sparse layer of its group. */
+/* A token that is copied into a slot of every sparse layer of its group. */
 struct fetch {
     uint32_t seq, slot;
-    uint32_t source; /* block * PAGE_TOKENS + place in it; where the store is pages, the token */
+    uint32_t source; /* host block * PAGE_TOKENS + place in it; without a host pool, the token */
     uint32_t unused; /* 16 bytes in all: one load */
 };
 
 enum fetch_kind { FETCH_BLOCKS, FETCH_PAGES, FETCH_KINDS };
 
-/* Device memory, of the group that was selected for last. */
+/* Device memory; it describes the group that was selected last. */
 struct select_workspace {
-    /* By candidate; a sequence's begin at keys_at. */
+    /* By candidate; a sequence's candidates begin at keys_at. */
     uint32_t *keys;             /* larger is better */
     uint32_t *chosen, *equal;   /* bits */
     /* By row; histograms are zero between selections. */
     uint32_t *histograms;       /* [SELECT_DIGITS][SELECT_BINS] */
-    uint32_t *found;            /* [SELECT_DIGITS][2]: the key's bits so far, how many to take */
+    uint32_t *found;            /* [SELECT_DIGITS][2]: key bits so far, equal keys to take */
     uint32_t *free_slots;       /* [max_selected] */
     struct select_total *totals;
     struct fetch *fetches[FETCH_KINDS]; /* [max_fetches] */
@@ -48,10 +49,10 @@ struct select_workspace {
 
 struct select_params {
     const struct device_step *step;
-    struct attn_stats attn_stats; /* of the filter's attention */
+    struct attn_stats attn_stats; /* of the filter layer's attention */
     struct kv_pool kv;
     uint32_t n_heads, group_index;
-    uint32_t n_layers; /* sparse ones of the group */
+    uint32_t n_layers; /* sparse layers of the group */
     uint32_t state_slots, n_blocks; /* n_blocks: as many as fill the device */
     struct select_workspace room;
     float *worth; /* select_args */
@@ -60,13 +61,13 @@ struct select_params {
 struct fetch_params {
     const struct device_step *step;
     struct kv_pool kv;
-    struct host_pool store; /* base NULL: the store is pages of the pool */
+    struct host_pool store; /* base NULL: tokens come from pages of the pool */
     const struct fetch *fetches;
     const uint32_t *n_fetches;
     uint32_t first_layer, first_host_layer;
 };
 
-enum { STORE_MOST_PAGES = 448 }; /* 4 KiB of parameters */
+enum { STORE_MOST_PAGES = 448 }; /* a kernel has at most 4 KiB of parameters */
 
 struct host_pool_params {
     struct kv_pool kv;
@@ -77,15 +78,17 @@ struct host_pool_params {
     } copies[STORE_MOST_PAGES];
 };
 
-/* Of n_rows rows: from the scores to the bits; from these to the list of what must be fetched. */
+/* Launches the kernels that turn n_rows rows' attention scores into bits, and those that turn the
+ * bits into the list of what must be fetched. */
 cudaError_t launch_select_keys(const struct select_params *p, uint32_t n_rows,
                                struct launch launch);
 cudaError_t launch_select_slots(const struct select_params *p, uint32_t n_rows,
                                 struct launch launch);
-/* For n_layers layers from the first on. */
+/* Launches the copies for n_layers layers, from p->first_layer on. */
 cudaError_t launch_fetch(const struct fetch_params *p, uint32_t n_layers, struct launch launch);
 cudaError_t launch_host_pool(const struct host_pool_params *p, struct launch launch);
-/* The same where the store is fp8; theirs to call. */
+/* Launches the copies where the host pool is fp8 and pages are not; only the two launchers above
+ * call these. */
 cudaError_t launch_fetch_fp8(const struct fetch_params *p, uint32_t n_layers,
                              struct launch launch);
 cudaError_t launch_store_fp8(const struct host_pool_params *p, struct launch launch);

@@ -1,12 +1,13 @@
-/* select_fetch.cu - tokens' keys and values from the store into pages, and pages into the store, as
- * they are; where the store is fp8 and pages are not, select_fp8.cu does both.
+/* select_fetch.cu - copies tokens' keys and values from the host pool into pages, and pages into
+ * the host pool, without conversion; where the host pool is fp8 and pages are not, select_fp8.cu
+ * does both.
  *
- *   page    [K, V][n_kv_heads][PAGE_TOKENS][head_dim], of fp8 with scales behind (struct kv_pool)
- *   block   [n_host_layers][PAGE_TOKENS][K, V][n_kv_heads][head_dim], of fp8 with a token's scales
- *           behind it, in the system's memory: read and written by the kernels themselves, a
- *           token's plane in one run
+ *   page    [K, V][n_kv_heads][PAGE_TOKENS][head_dim]; if fp8, with scales behind (struct kv_pool)
+ *   block   [n_host_layers][PAGE_TOKENS][K, V][n_kv_heads][head_dim]; if fp8, with a token's scales
+ *           behind it.  It lies in the system's memory, where the kernels read and write it; a
+ *           token's part of a host layer is contiguous
  *
- * Grid: fetch: (blocks, layers), a warp a token; store: blocks over the units of all pages.  A
+ * Grid: fetch: (blocks, layers), one warp a token; store: blocks over the units of all pages.  A
  * thread moves units of 16 bytes, or of 2 where rows of head_dim or addresses are no multiple of
  * that.
  * Shared: none.          Oracle: engine/cpu/, exact. */
@@ -14,7 +15,7 @@
 
 enum { THREADS = MOVE_THREADS, UNROLL = 8 };
 
-/* In units of a thread: how long a head's row is, and a token's keys and values. */
+/* The length of a head's row, and of a token's keys and values, in units that a thread moves. */
 template <typename T> struct units {
     uint32_t row, token;
     __device__ __forceinline__ explicit units(const struct kv_pool &kv) {
@@ -23,7 +24,7 @@ template <typename T> struct units {
     }
 };
 
-/* Unit `unit` of slot `at` of a page. */
+/* Returns the address of unit `unit` of slot `at` of a page. */
 template <typename T>
 static __device__ __forceinline__ T *page_unit(const struct kv_pool &kv, uint32_t page,
                                                uint32_t at, uint32_t unit, const units<T> &n) {
@@ -31,7 +32,7 @@ static __device__ __forceinline__ T *page_unit(const struct kv_pool &kv, uint32_
     return reinterpret_cast<T *>(base) + (unit / n.row * PAGE_TOKENS + at) * n.row + unit % n.row;
 }
 
-/* Where the store is pages: that of a token. */
+/* Returns the pool page that holds the token; only for tokens that come from pool pages. */
 static __device__ __forceinline__ int32_t source_page(const struct fetch_params &p,
                                                       const struct fetch &f) {
     const int32_t *lists = p.step->select_lists;
@@ -51,14 +52,14 @@ static __device__ __forceinline__ const T *source_of(const struct fetch_params &
     return page_unit<T>(p.kv, (uint32_t)source_page(p, f), at, unit, n);
 }
 
-/* Of a token in a store of 8 bits. */
+/* Returns the scales of a token in an fp8 host pool. */
 static __device__ __forceinline__ uint8_t *stored_scales(const struct host_pool &store,
                                                          uint32_t block, uint32_t plane,
                                                          uint32_t at) {
     return token_in_store(store, block, plane, at) + 2 * store.n_kv_heads * store.head_dim;
 }
 
-/* A warp: the scales of a token that goes to slot `at` of a page. */
+/* Transfers a token's scales to slot `at` of a page, as one warp. */
 static __device__ __forceinline__ void fetch_scales(const struct fetch_params &p,
                                                     const struct fetch &f, uint32_t page,
                                                     uint32_t at, uint32_t lane) {

@@ -1,5 +1,5 @@
-/* select_fp8.cu - tokens of a store whose elements are bytes with a scale a head (host_pool.fp8):
- * into pages of wider elements, and such pages into the store.
+/* select_fp8.cu - copies tokens from an fp8 host pool (host_pool.fp8: bytes with a scale a head)
+ * into pages of larger elements, and such pages into the host pool.
  *
  *   page    [K, V][n_kv_heads][PAGE_TOKENS][head_dim]
  *   block   [n_host_layers][PAGE_TOKENS] tokens, in the system's memory
@@ -7,18 +7,19 @@
  *
  * A row is one head's part of a token: head_dim elements.
  *
- * Grid: fetch: (blocks, layers), a warp a token; a thread moves 16 elements of a row, or one where
- * rows or addresses are no multiple of that.
- * store: blocks, of warps with a token each: first the scales of its rows, one a lane, then the
- * codes, so that both are written in runs; rows come from the device's memory once and then from
- * its caches.
+ * Grid: fetch: (blocks, layers), one warp a token; a thread moves 16 elements of a row, or one
+ * where rows or addresses are no multiple of that.
+ * store: blocks, of warps with a token each.  A warp first finds the scales of its rows, one a
+ * lane, then the codes, so that it writes both contiguously.  Rows are read from the device's
+ * memory once and then from its caches.
  * Shared: none.          Oracle: engine/cpu/fp8.c, exact. */
 #include "cuda/kv/host_pool.cuh"
 
-/* Half as many loads a thread as elsewhere, as tokens are half as long, and twice the blocks. */
+/* A thread has half as many loads in flight as elsewhere, because tokens are half as long; in turn
+ * there are twice the blocks. */
 enum { THREADS = MOVE_THREADS, UNROLL = 4, WARP = 32, STORE_BLOCKS = 16 };
 
-/* N elements, 16 bytes at most. */
+/* Holds N elements that are moved together, 16 bytes at most. */
 template <typename T, int N> struct alignas(N * sizeof(T)) vector {
     T x[N];
 };
@@ -32,13 +33,14 @@ static __device__ __forceinline__ T *row_in_page(const struct kv_pool &kv, uint3
 
 /* ---- fetching ---- */
 
-/* Codes of a row that a thread moves: one, or 16. */
+/* Codes of a row that a thread moves at a time, one or 16, and the row's scale. */
 template <typename Codes> struct piece {
     Codes codes;
     uint8_t scale;
 };
 
-/* The scale is a power of two: what rounds is what T cannot hold. */
+/* Returns two dequantised elements.  The scale is a power of two, so only the conversion to T
+ * rounds. */
 static __device__ __forceinline__ float2 values_of(uint32_t codes, float scale) {
     const float2 x = fp8_values(codes);
     return make_float2(x.x * scale, x.y * scale);
@@ -70,7 +72,7 @@ static __device__ __forceinline__ void unpack(T *to, const piece<uint4> &from) {
             make_uint4(words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]);
 }
 
-/* How many pieces a row and a token have. */
+/* The number of pieces of a row, and of a token. */
 template <typename Codes> struct pieces {
     uint32_t row, token;
     __device__ __forceinline__ explicit pieces(const struct kv_pool &kv) {
@@ -104,7 +106,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
 
 /* ---- storing ---- */
 
-/* The least that covers a row, of the warp; NaN is not the largest of anything. */
+/* Returns the least scale that covers a row of the warp; NaN counts as 0. */
 template <typename T, int N>
 static __device__ __forceinline__ uint32_t scale_of(const vector<T, N> *row, uint32_t n_units,
                                                     uint32_t most) {
@@ -130,7 +132,7 @@ static __device__ __forceinline__ void pack_row(uint8_t *codes, const vector<T, 
     }
 }
 
-/* A warp's token; 32 rows at a time, so that each lane keeps a scale. */
+/* Quantises the warp's token, 32 rows at a time, so that each lane holds one scale. */
 template <typename T, int N>
 static __device__ __forceinline__ void pack_token(const struct host_pool_params &p, uint32_t page,
                                                   uint32_t at, uint8_t *token) {
@@ -191,7 +193,7 @@ cudaError_t launch_fetch_fp8(const struct fetch_params *p, uint32_t n_layers,
     case DTYPE_F32: return launch_fetch_of<float>(p, n_layers, launch);
     case DTYPE_F16: return launch_fetch_of<__half>(p, n_layers, launch);
     case DTYPE_BF16: return launch_fetch_of<__nv_bfloat16>(p, n_layers, launch);
-    case DTYPE_FP8: break; /* nothing to convert: select_fetch.cu */
+    case DTYPE_FP8: break; /* nothing to convert: select_fetch.cu copies these */
     }
     return cudaErrorInvalidValue;
 }

@@ -1,34 +1,35 @@
-/* select_keys.cu - which candidates of each sequence are the n_selected best.
+/* select_keys.cu - finds the n_selected candidates of each sequence with the largest scores.
  *
  *   scores   f32 [n_kv_heads][score_stride][group]   as attention wrote them
  *   lse      f32 [n_rows][n_heads], base 2
- *   keys     u32 [n_candidates]       bits of the largest weight, + 1: NaN is 0; sinks above all
- *   chosen   bits, keys above the n_selected-th
- *   equal    bits, keys equal to it: of these `choose` takes the lowest tokens
+ *   keys     u32 [n_candidates]       bits of the largest weight, + 1; NaN is 0; sinks exceed all
+ *   chosen   bits: the keys above the n_selected-th
+ *   equal    bits: the keys equal to it, of which settle_ties() takes the lowest tokens
  *
  * The n_selected-th key is found digit by digit, from the top (common/topk.cuh).  Each kernel reads
- * what the one before has counted, finds a digit, and counts or marks those that share the digits
- * found: counting is in integers, so nothing depends on the order of blocks.
+ * what the kernel before has counted and finds a digit.  It then counts or marks the keys that
+ * share the digits found.  Counts are integers, so the order of blocks does not matter.
  *
- * Grid: n_blocks over the rows; a block takes stretches of THREADS candidates of one row.
- * Bound: memory, n_heads * 4 bytes a candidate in `worth`; afterwards 4 bytes three times, from L2.
+ * Grid: n_blocks over the rows; a block takes every gridDim.x-th THREADS candidates of one row.
+ * Bound: memory, n_heads * 4 bytes a candidate in token_score_kernel; then 4 bytes three times,
+ * from L2.
  * Oracle: engine/cpu/; ties go to the lower token. */
 #include "cuda/common/topk.cuh"
 #include "cuda/kv/evict.cuh"
 
 enum { THREADS = 512, KEY_SINK = 0x7f800001 };
 
-/* Digits are 11, 11 and 10 bits. */
+/* Returns how many bits a digit has: 11, 11 and 10. */
 static __device__ __forceinline__ uint32_t digit_bits(uint32_t digit) {
     return digit == 2 ? 10 : 11;
 }
 
-/* Where a digit begins; above it are those found before. */
+/* Returns a digit's lowest bit; the digits found before lie above it. */
 static __device__ __forceinline__ uint32_t digit_shift(uint32_t digit) {
     return digit == 2 ? 0 : 21 - 11 * digit;
 }
 
-/* What a block works on; selected 0: nothing. */
+/* What a block works on; nothing if s.n_selected is 0. */
 struct row_work {
     struct device_select s;
     uint32_t row, first, stride; /* candidates */
@@ -57,13 +58,14 @@ static __device__ void add_bins(uint32_t *to, const uint32_t *bins) {
         if (bins[i] > 0) atomicAdd(&to[i], bins[i]);
 }
 
-/* ---- worth ---- */
+/* ---- token scores ---- */
 
 static __device__ __forceinline__ float larger(float best, float score, float lse) {
     return fmaxf(best, fmaf(score, LOG2_E, -lse)); /* NaN only if both are */
 }
 
-/* The scores of a slot for a KV head's group; GROUP 0: any number. */
+/* Returns the largest exponent of `best` and a slot's scores for one KV head's group.  GROUP 0
+ * takes any group size. */
 template <int GROUP>
 static __device__ __forceinline__ float best_of_group(float best, const float *scores,
                                                       const float *lse, uint32_t group) {
@@ -81,7 +83,7 @@ static __device__ __forceinline__ float best_of_group(float best, const float *s
     return best;
 }
 
-/* Weights are at least 0, so their bits have their order. */
+/* Returns the key of a weight.  Weights are at least 0, so their bits have their order. */
 static __device__ __forceinline__ uint32_t key_of_exponent(float exponent) {
     const float weight = exp2_fast(exponent);
     return isnan(weight) ? 0 : __float_as_uint(weight) + 1;
@@ -121,7 +123,8 @@ static __global__ void __launch_bounds__(THREADS) token_score_kernel(const struc
 
 /* ---- digits ---- */
 
-/* The key's bits down to `digit`, and how many of those that share them are still to be taken. */
+/* Finds the key's bits down to `digit`, and how many of the keys that share them must still be
+ * taken. */
 static __device__ struct select_result find(struct select_plan<THREADS> *plan,
                                             const struct select_params &p,
                                             const struct row_work &w, uint32_t digit) {
@@ -142,7 +145,7 @@ static __device__ struct select_result find(struct select_plan<THREADS> *plan,
     return result;
 }
 
-/* Finds the digit before, and counts this one. */
+/* Finds the digit before this one, and counts this one. */
 static __global__ void __launch_bounds__(THREADS) narrow_kernel(const struct select_params p,
                                                                 uint32_t digit) {
     __shared__ struct select_plan<THREADS> plan;
@@ -152,7 +155,8 @@ static __global__ void __launch_bounds__(THREADS) narrow_kernel(const struct sel
     if (w.first >= w.s.n_candidates) return;
     uint32_t *const bins = plan.histograms[digit];
     clear_bins(bins);
-    const struct select_result before = find(&plan, p, w, digit - 1); /* and everyone waits */
+    /* find() synchronises the block, so the bins are clear after it. */
+    const struct select_result before = find(&plan, p, w, digit - 1);
     const uint32_t above = digit_shift(digit) + digit_bits(digit);
     for (uint32_t t = w.first + threadIdx.x; t < w.s.n_candidates; t += w.stride) {
         const uint32_t key = p.room.keys[(size_t)w.s.keys_at + t];
@@ -163,7 +167,8 @@ static __global__ void __launch_bounds__(THREADS) narrow_kernel(const struct sel
     add_bins(histogram_of(p, w.row, digit), bins);
 }
 
-/* A warp has 32 candidates, whole or not at all: a multiple of PAGE_TOKENS exist. */
+/* Marks the keys above and equal to the last one.  A warp has 32 candidates or none: their number
+ * is a multiple of PAGE_TOKENS. */
 static __global__ void __launch_bounds__(THREADS) mark_kernel(const struct select_params p) {
     __shared__ struct select_plan<THREADS> plan;
     const struct row_work w = work_of(p);
@@ -195,10 +200,11 @@ static cudaError_t launch_token_scores(const struct select_params *p, dim3 grid,
 
 cudaError_t launch_select_keys(const struct select_params *p, uint32_t n_rows,
                                struct launch launch) {
-    const uint32_t least = 8; /* of a row, however many there are */
+    const uint32_t least = 8; /* blocks a row, however many rows there are */
     if (n_rows == 0) return cudaSuccess;
     const dim3 grid(p->n_blocks > least * n_rows ? p->n_blocks / n_rows : least, n_rows);
-    cudaError_t code = launch_token_scores(p, grid, {launch.stream, false}); /* it follows an event */
+    /* No overlap: the kernel follows an event, not a kernel. */
+    cudaError_t code = launch_token_scores(p, grid, {launch.stream, false});
     for (uint32_t digit = 1; digit < SELECT_DIGITS && code == cudaSuccess; digit++)
         code = launch_kernel(launch, narrow_kernel, grid, THREADS, 0, *p, digit);
     return code != cudaSuccess ? code

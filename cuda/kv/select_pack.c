@@ -52,7 +52,7 @@ size_t select_pack_most_words(const struct step_limits *limits, const struct sel
            n_lists;
 }
 
-/* Appends n words at *at; returns where. */
+/* Appends n words at *at and returns where they begin. */
 static int32_t append(int32_t *lists, size_t *at, const uint32_t *from, size_t n) {
     const int32_t place = (int32_t)*at;
     memcpy(lists + *at, from, n * sizeof(*lists));

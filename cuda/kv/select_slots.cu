@@ -1,16 +1,16 @@
-/* select_slots.cu - from the chosen tokens to slots: who stays where it is, who comes, and from
- * where it must be fetched.
+/* select_slots.cu - assigns the chosen tokens to slots: which tokens have a slot already, which are
+ * new, and from where the new ones are fetched.
  *
  *   chosen   bits [n_candidates], those above the n_selected-th key; ties are settled here
  *   state    u32 [n_selected], in pages of the pool: the token that each slot holds
  *   fetches  new tokens, ascending, into the slots that are free, ascending
  *
- * A token that is chosen again is struck off the bits; those that are left are new, and as many as
- * slots are free.  Each thread has a run of neighbouring words, or slots, so that sums over the
- * threads before it give the places.
+ * The bit of a token that already has a slot is cleared.  The bits that are left are the new
+ * tokens, as many as slots are free.  Each thread has a run of neighbouring words, or slots, so
+ * that sums over the threads before it give the places.
  *
- * Grid: one block a row.  Rows' places in the list of fetches are in the order in which blocks come
- * to it: it decides nothing.
+ * Grid: one block a row.  Rows take their places in the list of fetches in the order in which
+ * blocks reach it; the order does not change the result.
  * Bound: L2, four passes over n_candidates / 8 bytes of bits.
  * Oracle: engine/cpu/, exact for equal bits. */
 #include "cuda/common/topk.cuh"
@@ -19,11 +19,11 @@
 enum { THREADS = 1024 };
 
 struct plan {
-    uint32_t sums[3][THREADS / 32]; /* of three sums over the block */
+    uint32_t sums[3][THREADS / 32]; /* three sums over the block need space of their own */
     uint32_t first_fetch;
 };
 
-/* A row, and a thread's run of words and of slots. */
+/* A row, and the thread's run of words and of slots. */
 struct row_slots {
     struct device_select s;
     uint32_t row, word, end_word, slot, end_slot;
@@ -70,7 +70,7 @@ static __device__ uint32_t lowest_bits(uint32_t word, uint32_t n) {
     return out;
 }
 
-/* Of the keys that equal the last one the lowest tokens are taken. */
+/* Settles ties: of the keys that equal the last one, the lowest tokens are taken. */
 static __device__ void settle_ties(const struct row_slots &r, struct plan *plan,
                                    uint32_t n_equal) {
     const uint32_t mine = count_bits(r.equal, r.word, r.end_word);
@@ -83,9 +83,9 @@ static __device__ void settle_ties(const struct row_slots &r, struct plan *plan,
     __syncthreads();
 }
 
-/* Strikes the token off the chosen ones; false: it is not among them. */
+/* Clears the token's bit among the chosen ones; returns false if it was not set. */
 static __device__ bool is_chosen_again(const struct row_slots &r, uint32_t token) {
-    if (token >= r.s.n_candidates) return false; /* such as a slot's that held none */
+    if (token >= r.s.n_candidates) return false; /* such as UINT32_MAX, of a slot without a token */
     const uint32_t bit = 1u << token % 32;
     return atomicAnd(&r.chosen[token / 32], ~bit) & bit;
 }

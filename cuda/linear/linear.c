@@ -1,19 +1,20 @@
-/* linear.c - chooses how a product is made.
+/* linear.c - chooses how a product is computed.
  *
- *   rows   <= 16   one launch of our own for all parts, norm and SiLU in it: reading the weights is
- *                  the whole cost
+ *   rows   <= 16   one launch of our own kernel for all parts, norm and gate included: reading the
+ *                  weights is the whole cost
  *   rows    > 16   cuBLASLt; parts that lie side by side (q, k, v or gate, up) are one product
  *   else           f16 and f32 weights, odd widths: any shape, slowly
  *
  * A batch-invariant backend takes the kernels whose sums have one order (linear_invariant.cu, and
  * the one for any shape), for any number of rows.
  *
- * cuBLASLt sees everything transposed, because it counts columns first: y^T = (W^T)^T x^T.  What
- * its heuristics answer is kept by shape, the number of rows rounded up to a step of a coarse
- * scale: an algorithm for 512 rows is right for 400, and asking costs more than a small product.
+ * cuBLASLt sees everything transposed, because it counts columns first: y^T = (W^T)^T x^T.  The
+ * answers of its heuristics are cached by shape, with the number of rows rounded up to a step of a
+ * coarse scale: an algorithm for 512 rows is right for 400, and asking costs more than a small
+ * product.
  *
- * From 17 rows on cuBLASLt is ahead.  On an H100, with the shapes of Llama-3-8B and 32 rows: 23 us
- * for q, k, v and 89 for gate, up; our kernel with tiles of 32 rows took 28 and 95. */
+ * From 17 rows on cuBLASLt is ahead.  On an H100, with the shapes of Llama-3-8B and 32 rows, it
+ * took 23 us for q, k, v and 89 for gate, up; our kernel with tiles of 32 rows took 28 and 95. */
 #include "cuda/host/internal.h"
 
 #include <stdlib.h>
@@ -39,8 +40,8 @@ int linear_open(struct cuda_backend *cuda, struct error *err) {
     int rc = blas_open(&cuda->blas, err);
     if (!rc) rc = device_alloc(cuda, WORKSPACE_BYTES, &cuda->workspace, err);
     if (rc) return rc;
-    /* Where cuBLASLt splits a sum, it adds up whole tiles of partial results, rows past the end
-     * among them that it never wrote; nobody uses what comes of those. */
+    /* Where cuBLASLt splits a sum, it adds up whole tiles of partial results.  They include rows
+     * past the end, which it never wrote; nothing uses their sums. */
     return cuda_check(cuda, cudaMemsetAsync(cuda->workspace, 0, WORKSPACE_BYTES, cuda->stream),
                       "clearing memory", err);
 }
@@ -65,7 +66,7 @@ static void matmul_fini(const struct blas *blas, struct matmul *m) {
     if (m->y) blas->layout_destroy(m->y);
 }
 
-/* Layouts are columns x rows as we see them. */
+/* Describes a product; layouts are columns x rows as we see them. */
 static cublasStatus_t matmul_init(const struct blas *blas, struct matmul *m,
                                   const struct matmul_key *key, const void *bias) {
     const cublasOperation_t transposed = CUBLAS_OP_T;
@@ -113,14 +114,14 @@ static bool has_tile(const struct blas *blas, const cublasLtMatmulAlgo_t *algo, 
            got == tile;
 }
 
-/* The candidate to take; cuBLASLt puts the one it expects most of first.  On an H100, with the
- * shapes of Llama-3-8B, another is regularly ahead in two places:
+/* Returns the candidate to take; cuBLASLt puts the one it expects most of first.  On an H100, with
+ * the shapes of Llama-3-8B, another is regularly ahead in two places:
  *
  *   up to 64 rows   the smallest tiles, if they make waves: gate+up and head, 2 to 7 %
  *   1,024 and more  176x128 tiles, if they make nine waves: gate+up of 1,024 to 4,096 rows, 5 %
  *
- * Rules, not times taken here: those would choose differently from run to run, and the last bits of
- * results with them. */
+ * These are rules, not times taken here: times would choose differently from run to run, and change
+ * the last bits of results. */
 static int choose_candidate(const struct cuda_backend *cuda, uint32_t n_rows,
                             const cublasLtMatmulHeuristicResult_t *results, int n) {
     const float few_waves = 2, many_waves = 9;
@@ -140,8 +141,8 @@ static int choose_candidate(const struct cuda_backend *cuda, uint32_t n_rows,
 static void ask_heuristics(struct cuda_backend *cuda, const struct matmul *m,
                            struct matmul_entry *entry) {
     const uint64_t workspace = WORKSPACE_BYTES;
-    /* Parts of a split sum meet in f32: in bf16, which is allowed by default, each meeting would
-     * round. */
+    /* Parts of a split sum are added in f32.  In bf16, which is allowed by default, each addition
+     * would round. */
     const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     cublasLtMatmulPreference_t preference = NULL;
     cublasLtMatmulHeuristicResult_t results[MAX_CANDIDATES];
@@ -163,20 +164,22 @@ static void ask_heuristics(struct cuda_backend *cuda, const struct matmul *m,
     entry->algo = results[chosen].algo;
 }
 
-/* Up to 64 rows in eights, then four steps from each power of two to the next. */
+/* Rounds a number of rows up: to eights up to 64 rows, then to four steps from each power of two to
+ * the next. */
 static uint32_t round_rows(uint32_t n) {
     uint32_t step = 8;
     while (n > 8 * step) step *= 2;
     return (uint32_t)round_up(n, step);
 }
 
-/* The entry of a shape, asked for once; another shape with the same hash is forgotten. */
+/* Returns a shape's cache entry; asks the heuristics the first time.  The entry replaces another
+ * shape with the same hash. */
 static struct matmul_entry *find_entry(struct cuda_backend *cuda, const struct matmul_key *key) {
     struct matmul_key rounded = *key;
     rounded.n_rows = round_rows(key->n_rows);
     struct matmul_entry *entry = &cuda->matmuls[hash_of(&rounded) % MATMUL_CACHE];
     if (entry->known && same_key(&entry->key, &rounded)) return entry;
-    /* Only its alignment is looked at. */
+    /* cuBLASLt only looks at its alignment. */
     static const _Alignas(BLAS_ALIGN) char any_bias[BLAS_ALIGN];
     struct matmul m;
     *entry = (struct matmul_entry){.key = rounded, .known = true};
@@ -200,7 +203,7 @@ static bool skinny_fits(const struct linear_args *args, uint32_t part, uint32_t 
     return fits;
 }
 
-/* Whether all of it is one launch of the kernel for few rows. */
+/* Says whether the product, with its norm, is one launch of the kernel for few rows. */
 static bool fits_one_launch(const struct cuda_backend *cuda, const struct linear_args *args) {
     const struct weight *norm = args->norm ? args->norm->weight : NULL;
     return !cuda->batch_invariant && args->n_rows <= SKINNY_MAX_ROWS &&
@@ -247,7 +250,7 @@ static int run_own(struct cuda_backend *cuda, const struct linear_args *args, ui
     return cuda_check(cuda, product(&params, launch_of(cuda)), "linear", err);
 }
 
-/* 0, an error, or ERR_UNSUPPORTED when cuBLASLt has nothing for the shape. */
+/* Returns 0, an error, or ERR_UNSUPPORTED when cuBLASLt has no algorithm for the shape. */
 static int run_blas(struct cuda_backend *cuda, const struct linear_args *args,
                     const struct linear_part *part, uint32_t n_out, struct error *err) {
     const float one = 1.0f, beta = args->accumulate ? 1.0f : 0.0f;
@@ -272,8 +275,8 @@ static int run_blas(struct cuda_backend *cuda, const struct linear_args *args,
     return blas_check(cuda, s, "a product", err);
 }
 
-/* How many parts from `first` on are one matrix with one result: no biases, and no gap in
- * either. */
+/* Returns how many parts from `first` on are one matrix with one result: they have no biases, and
+ * neither the weights nor the results have a gap.  *n_out becomes their rows in all. */
 static uint32_t count_joined(const struct linear_args *args, uint32_t first, uint32_t *n_out) {
     const size_t y_bytes = args->y_f32 ? sizeof(float) : sizeof(uint16_t);
     const struct linear_part *part = &args->parts[first];
@@ -310,7 +313,7 @@ int linear_many_rows(struct cuda_backend *cuda, const struct linear_args *args,
     return rc;
 }
 
-/* `fast` for the parts that fit it, all in one launch if they do. */
+/* Computes the parts with `fast` where they fit it, all in one launch if all do. */
 static int run_parts(struct cuda_backend *cuda, const struct linear_args *args,
                      product_launcher fast, struct error *err) {
     int rc = 0;
@@ -337,7 +340,7 @@ int cuda_linear(struct backend *be, const struct linear_args *args, struct error
                                           : run_parts(cuda, &plain, launch_skinny, err);
 }
 
-/* Few rows: one launch for all of it. */
+/* Computes a gated product of few rows in one launch. */
 static int run_gated(struct cuda_backend *cuda, const struct linear_args *both,
                      enum gate_kind kind, void *out, struct error *err) {
     struct skinny_params params = own_params(both, 0, 2);

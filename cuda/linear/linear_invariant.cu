@@ -1,20 +1,21 @@
-/* linear_invariant.cu - y = x W^T with the same bits for a row whatever rows are beside it.
+/* linear_invariant.cu - y = x W^T; a row's bits do not depend on the rows beside it.
  *
  *   x  bf16 [n_rows, n_in]      W  bf16 [n_out, n_in]      y  bf16 or f32
  *
  * Every output is one chain of mma.m16n8k16 over n_in, in order, in one accumulator of one thread.
- * Nothing is split along n_in, not between warps and not between blocks, and x is always the first
- * operand, so the shape of the tiles is free to follow n_rows: from one warp for 16 rows by 16
- * outputs, of which many fit a multiprocessor and keep memory busy, to eight for 256 by 128.
+ * Nothing is split along n_in, neither between warps nor between blocks, and x is always the first
+ * operand.  So the shape of the tiles is free to follow n_rows.  The smallest is one warp for 16
+ * rows by 16 outputs: many of these fit a multiprocessor and keep memory busy.  The largest is
+ * eight warps for 256 by 128.
  *
  *   shared  stage 0 .. STAGES - 1, each  x [X][SLICE] | W [W][SLICE]  bf16
  *           a row of a slice is eight chunks of 16 bytes; chunk c of row r lies at c ^ r % 8, so
- *           that neither the copies nor ldmatrix meet in a bank
+ *           that neither the copies nor ldmatrix have bank conflicts
  *
  * Elements past n_in and rows past the end are zeros.
  *
  * Bound:  few rows: memory, 2 * n_in * n_out bytes.  Many: tensor cores.
- * Oracle: engine/cpu/linear.c; and bit for bit, each shape of the others. */
+ * Oracle: engine/cpu/linear.c; and each shape has the same bits as the others. */
 #include "cuda/common/mma.cuh"
 
 typedef __nv_bfloat16 bf16;
@@ -34,7 +35,8 @@ typedef tile_shape<2, 2, 4, 8, 3> middle_shape; /* 128 x 128 */
 typedef tile_shape<2, 2, 2, 2, 6> small_shape;  /* 64 x 32 */
 typedef tile_shape<1, 1, 1, 2, 8> few_shape;    /* 16 x 16 */
 
-/* The part that a tile of `width` outputs belongs to; `tile` becomes its number in the part. */
+/* Returns the part to which a tile of `width` outputs belongs; `tile` becomes its number in the
+ * part. */
 static __device__ __forceinline__ const struct skinny_part *part_of(const struct skinny_params &p,
                                                                     uint32_t width,
                                                                     uint32_t *tile) {
@@ -67,7 +69,7 @@ static __device__ __forceinline__ void store_one(const struct skinny_params &p,
     }
 }
 
-/* Two outputs side by side, in one word where y is bf16 and its rows allow it. */
+/* Stores two neighbouring outputs, in one word where y is bf16 and its rows allow it. */
 static __device__ __forceinline__ void store_two(const struct skinny_params &p,
                                                  const struct skinny_part *part, bool words,
                                                  uint32_t row, uint32_t out, float a, float b) {
@@ -93,7 +95,8 @@ static __device__ __forceinline__ bool words_fit(const struct skinny_params &p,
     return !p.y_f32 && odd % 2 == 0;
 }
 
-/* An accumulator: rows lane / 4 and + 8 from `row` on, outputs lane % 4 * 2 and + 1 from `out`. */
+/* Stores an accumulator: rows lane / 4 and + 8 from `row` on, outputs lane % 4 * 2 and + 1 from
+ * `out`. */
 static __device__ __forceinline__ void store_sums(const struct skinny_params &p,
                                                   const struct skinny_part *part, bool words,
                                                   uint32_t row, uint32_t out,
@@ -107,7 +110,7 @@ static __device__ __forceinline__ void store_sums(const struct skinny_params &p,
 
 /* ---- the product ---- */
 
-/* Starts copying N rows from `first` on of the slice at k; eight threads share a row. */
+/* Starts copying the slice at k of N rows, from `first` on; eight threads share a row. */
 template <int N, int THREADS>
 static __device__ __forceinline__ void copy_slice(uint4 *to, const void *matrix, uint32_t first,
                                                   uint32_t n_rows, uint32_t n_in, uint32_t k) {
@@ -130,8 +133,9 @@ template <typename S> struct fragments {
     uint32_t x[S::MX][4], w[S::NW / 2][4];
 };
 
-/* x: rows 0-7 and 8-15 of the first chunk, then of the second.  W: both chunks of rows 0-7, then of
- * 8-15.  A lane names the row of its eighth of the four matrices. */
+/* Loads the fragments of a step.  x: rows 0-7 and 8-15 of the first chunk, then of the second.  W:
+ * both chunks of rows 0-7, then of 8-15.  A group of eight lanes names the rows of one of the four
+ * matrices. */
 template <typename S>
 static __device__ __forceinline__ void load_fragments(struct fragments<S> &f, const uint4 *x,
                                                       const uint4 *w, int step) {
@@ -145,7 +149,7 @@ static __device__ __forceinline__ void load_fragments(struct fragments<S> &f, co
     for (int n = 0; n < S::NW / 2; n++) load_matrix(f.w[n], w + n * 2 * MMA_W * CHUNKS + w_at);
 }
 
-/* The next step's operands are on their way while this one's are multiplied. */
+/* Multiplies a slice; loads the next step's operands while this step's are multiplied. */
 template <typename S>
 static __device__ __forceinline__ void multiply_slice(float (&sums)[S::MX][S::NW][4],
                                                       const uint4 *x, const uint4 *w) {
@@ -163,7 +167,8 @@ static __device__ __forceinline__ void multiply_slice(float (&sums)[S::MX][S::NW
     }
 }
 
-/* The first weights are on their way before the wait for the previous kernel: they never change. */
+/* Computes one tile.  The first weights are requested before the wait for the previous kernel: they
+ * never change. */
 template <typename S>
 static __global__ void __launch_bounds__(S::THREADS) product_kernel(struct skinny_params p) {
     extern __shared__ uint4 shared[];
@@ -193,7 +198,7 @@ static __global__ void __launch_bounds__(S::THREADS) product_kernel(struct skinn
     }
     for (int i = 0; i < n_slices; i++) {
         copy_async_wait<S::STAGES - 2>();
-        __syncthreads(); /* slice i is there for all, and nobody reads slice i - 1 any more */
+        __syncthreads(); /* all threads have slice i, and none reads slice i - 1 any more */
         copy_x(i + S::STAGES - 1);
         copy_w(i + S::STAGES - 1);
         copy_async_commit();
@@ -209,7 +214,7 @@ static __global__ void __launch_bounds__(S::THREADS) product_kernel(struct skinn
                        sums[m][n]);
 }
 
-/* ---- the choice: of speed only, the bits are the same ---- */
+/* ---- choosing the shape: it affects speed only, the bits are the same ---- */
 
 template <typename S>
 static cudaError_t launch_shape(const struct skinny_params *p, struct launch launch) {
@@ -221,7 +226,8 @@ static cudaError_t launch_shape(const struct skinny_params *p, struct launch lau
                          S::SHARED_BYTES, *p);
 }
 
-/* Whether the shape's tiles give most of a large GPU's multiprocessors work, and fit into one. */
+/* Says whether the shape's tiles give most of a large GPU's multiprocessors work, and a block fits
+ * into one. */
 template <typename S> static bool suits(const struct skinny_params *p, int shared_bytes) {
     enum { ENOUGH_BLOCKS = 96 };
     const uint32_t n_blocks = (p->n_rows + S::X - 1) / S::X * count_tiles(p, S::W);

@@ -2,26 +2,26 @@
  *
  *   x  bf16 [n_rows, n_in]      W  bf16 [n_out, n_in] (linear_any: any dtype)      y  bf16 or f32
  *
- * skinny: a block takes 16 weight rows (a tile of one part: q, k and v share a launch), its warps
- * deal 32-wide slices of n_in among themselves, and tensor cores multiply them with 8 or 16 rows of
- * x at once: the arithmetic is a handful of instructions for 1 KB of weights, whatever n_rows is.
+ * skinny: a block takes 16 weight rows, a tile of one part (q, k and v share a launch).  Its warps
+ * take 32-wide slices of n_in in turn, and tensor cores multiply them with 8 or 16 rows of x at
+ * once.  So the arithmetic is a handful of instructions for 1 KB of weights, whatever n_rows is.
  *
  *            n_in  ->   warp 0 | warp 1 | ... | warp 7 | warp 0 | ...
  *   16 rows of W        [16x32]  [16x32]       [16x32]   [16x32]
  *
  * A dot product may take its terms in any order, so the fragments of mma.m16n8k16 are filled with
- * what lies together in memory: thread t of a quad holds elements 8t .. 8t + 7 of the slice of
- * "its" row, of W and of x alike.  One 16-byte load is then the share of two mma, and no shared
- * memory or shuffle is needed.
+ * neighbours in memory: thread t of a quad holds elements 8t .. 8t + 7 of the slice of its row, of
+ * W and of x alike.  One 16-byte load is then the share of two mma, and no shared memory or shuffle
+ * is needed.
  *
- * norm: x is multiplied by the norm's weight as it is read, and its squares are added up on the
- * way: the eight warps of a block see every x, so 1 / rms is there when the sums are, and scales
- * them.
+ * norm: x is multiplied by the norm's weight as it is read, and its squares are added up at the
+ * same time.  The eight warps of a block read all of x, so 1 / rms is known when the sums are, and
+ * scales them.
  *
- * gated: the tile is 8 rows of gate over 8 rows of up, and what leaves is kind(gate) * up.
+ * gated: the tile is 8 rows of gate over 8 rows of up, and the result is kind(gate) * up.
  *
- * N_AHEAD slices of a warp are always on their way from memory, the first of them from before the
- * wait for the previous kernel: weights never change.
+ * N_AHEAD slices of a warp are always being loaded.  The first of them are requested before the
+ * wait for the previous kernel, because weights never change.
  *
  * Shared: one f32 a warp, weight row and x row, to add the warps up; for norm one more a warp and x
  * row.
@@ -32,9 +32,9 @@ typedef __nv_bfloat16 bf16;
 
 enum { TILE_OUT = 16, SLICE = 32, N_WARPS = 8, MMA_ROWS = 8, ANY_ROWS = 4 };
 
-/* 16 bytes that are read once: they pass the first-level cache by, which keeps x.  The warps of a
- * block ask for 64 bytes of a row each; fetching 256 for the first of them is worth 5 % of a whole
- * model. */
+/* Loads 16 bytes that are read once: they bypass the first-level cache, which keeps x.  The warps
+ * of a block request 64 bytes of a row each; fetching 256 for the first of them speeds up a whole
+ * model by 5 %. */
 static __device__ __forceinline__ uint4 load_once(const bf16 *from) {
     uint4 v;
     asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -43,13 +43,13 @@ static __device__ __forceinline__ uint4 load_once(const bf16 *from) {
     return v;
 }
 
-/* A thread's place in its slice: rows `r` and `r` + 8 of the tile, elements `k` .. `k` + 7. */
+/* A thread's place in its slice: rows `low` and `high` of the tile, elements `k` .. `k` + 7. */
 struct place {
     const bf16 *low, *high;
     uint32_t k;
 };
 
-/* Rows past the end are the last one; nobody writes what comes of them. */
+/* Returns a weight row; a row past the end is the last one, and its results are not used. */
 static __device__ __forceinline__ const bf16 *weight_row(const struct skinny_part *part,
                                                          uint32_t row, uint32_t n_in) {
     const uint32_t last = part->n_out - 1;
@@ -77,7 +77,7 @@ static __device__ __forceinline__ struct slice load_slice(const struct place *at
     return (struct slice){load_once(at->low + k), load_once(at->high + k)};
 }
 
-/* Elementwise, rounded once. */
+/* Multiplies bf16 elementwise, rounded once. */
 static __device__ __forceinline__ uint4 multiply_pairs(uint4 a, uint4 b) {
     return make_uint4(multiply_pair(a.x, b.x), multiply_pair(a.y, b.y), multiply_pair(a.z, b.z),
                       multiply_pair(a.w, b.w));
@@ -111,7 +111,8 @@ template <int N_MMA> struct plan {
     float squares[N_WARPS][N_MMA * MMA_ROWS];
 };
 
-/* sums[m][2 * i + h] are of weight row lane / 4 + 8 * i and x row lane % 4 * 2 + h. */
+/* Writes the warp's sums to shared memory.  sums[m][2 * i + h] is of weight row lane / 4 + 8 * i
+ * and x row lane % 4 * 2 + h. */
 template <int N_MMA>
 static __device__ __forceinline__ void share_sums(struct plan<N_MMA> *plan,
                                                   const float (*sums)[4]) {
@@ -122,7 +123,8 @@ static __device__ __forceinline__ void share_sums(struct plan<N_MMA> *plan,
                 sums[m][i];
 }
 
-/* squares[m] are of x row lane / 4, a quarter of them in each thread of a quad. */
+/* Writes the warp's squares to shared memory.  squares[m] belongs to x row lane / 4; each thread of
+ * a quad has a quarter of it. */
 template <int N_MMA>
 static __device__ __forceinline__ void share_squares(struct plan<N_MMA> *plan,
                                                      const float *squares) {
@@ -169,8 +171,8 @@ static __device__ __forceinline__ void store_tile(const struct plan<N_MMA> *plan
     }
 }
 
-/* The part that tile number blockIdx.x falls into; *tile becomes the tile within it.  Gate and up
- * are one. */
+/* Returns the part to which tile number blockIdx.x belongs; *tile becomes its number in the part.
+ * Gate and up count as one part. */
 static __device__ __forceinline__ const struct skinny_part *find_part(const struct skinny_params &p,
                                                                       uint32_t *tile) {
     uint32_t i = 0;
@@ -182,7 +184,7 @@ static __device__ __forceinline__ const struct skinny_part *find_part(const stru
     return &p.parts[i];
 }
 
-/* 8 elements of x row `row` from k on; zero outside. */
+/* Returns 8 elements of x row `row` from k on; zeros outside. */
 static __device__ __forceinline__ uint4 load_x(const struct skinny_params &p, uint32_t row,
                                                uint32_t k) {
     if (row >= p.n_rows || k >= p.n_in) return make_uint4(0, 0, 0, 0);
@@ -239,7 +241,8 @@ static uint32_t count_tiles(const struct skinny_params *p, uint32_t tile) {
     return n;
 }
 
-/* Slices ahead: measured, with Llama-3-8B's shapes on an H100. */
+/* Returns the kernel for p.  The numbers of slices ahead were measured, with Llama-3-8B's shapes on
+ * an H100. */
 static void (*choose_kernel(const struct skinny_params *p))(struct skinny_params) {
     if (p->n_rows > MMA_ROWS)
         return p->norm_weight ? skinny_kernel<2, 4, true> : skinny_kernel<2, 4, false>;
@@ -254,7 +257,7 @@ cudaError_t launch_skinny(const struct skinny_params *p, struct launch launch) {
     return launch_kernel(launch, choose_kernel(p), n_tiles, 32 * N_WARPS, 0, *p);
 }
 
-/* linear_any: a warp per weight row and ANY_ROWS rows of x, an element a lane. */
+/* Computes any shape: a warp per weight row and ANY_ROWS rows of x, an element a lane. */
 static __global__ void linear_any_kernel(const __grid_constant__ struct skinny_params p) {
     const uint32_t first = blockIdx.y * ANY_ROWS, lane = threadIdx.x % 32;
     uint32_t out = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, part = 0;

@@ -1,8 +1,8 @@
-/* sample.c - carries sample rows and their lists to the device, and results back.
+/* sample.c - sends sample rows and their lists to the device, and fetches the results.
  *
  *   args:  rows [n] | counts, bias, banned of every row | results [n]
  *
- * Results come back into the pinned half of the same room; host/inflight.c hands them out. */
+ * Results are fetched into the pinned half of the same args; host/inflight.c delivers them. */
 #include "cuda/host/internal.h"
 
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 
-/* A row of gather_rows, twice in a step, and what evict_totals answers travel through args, too. */
+/* args also holds gather_rows' row numbers, twice in a step, and the results of evict_totals. */
 enum { LIST_ALIGN = 8, SHORT_LISTS_BYTES = 8192, GATHER_ROW_BYTES = 8, EVICT_TOTALS_ALIGN = 256 };
 
 static size_t padded(size_t bytes) {
@@ -30,7 +30,7 @@ static struct args behind(const struct args *args, size_t bytes) {
     return (struct args){args->host + bytes, args->device + bytes};
 }
 
-/* Copies a list to *at, which moves on, and returns where the device will find it. */
+/* Writes a list at *at, advances *at, and returns the list's device address. */
 static const void *put_list(struct args *at, const void *list, size_t bytes) {
     const void *device = at->device;
     if (bytes) memcpy(at->host, list, bytes);
@@ -63,7 +63,8 @@ static struct device_sample pack_row(const struct sample_row *row, struct args *
     return out;
 }
 
-/* Room in args and scratch; *input: bytes that travel, before what comes back. */
+/* Takes memory in args and scratch memory; *input becomes how many bytes are sent, which precede
+ * the results. */
 static int make_room(struct cuda_backend *cuda, const struct sample_args *args, struct args *room,
                      size_t *input, struct error *err) {
     size_t n_changed = 0;
@@ -116,7 +117,7 @@ static int sample_rows(struct cuda_backend *cuda, const struct sample_args *args
                                   args->n * sizeof(*args->results), err);
 }
 
-/* How many of n rows have room in args together; at least one, for which args may grow. */
+/* Returns how many of n rows fit in args together; at least one, for which args may grow. */
 static uint32_t count_fitting(struct cuda_backend *cuda, const struct sample_row *rows,
                               uint32_t n) {
     size_t bytes = 0;
@@ -127,7 +128,8 @@ static uint32_t count_fitting(struct cuda_backend *cuda, const struct sample_row
     return n;
 }
 
-/* In one piece unless the rows' lists are long: thousands of tokens each, for penalties. */
+/* Samples all rows at once, unless their lists are long: thousands of tokens each, for
+ * penalties. */
 int cuda_sample(struct backend *be, const struct sample_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     for (uint32_t at = 0, n; at < args->n; at += n) {
@@ -143,7 +145,7 @@ int cuda_sample(struct backend *be, const struct sample_args *args, struct error
     return 0;
 }
 
-/* Lists of any one row, or of all rows where they are short. */
+/* Reserves args for the lists of any one row, or for all rows' lists where they are short. */
 int sample_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err) {
     if (limits->n_vocab > SAMPLE_MAX_VOCAB)
         return error_set(err, ERR_UNSUPPORTED, "cuda: a vocabulary of %u tokens, more than %d",

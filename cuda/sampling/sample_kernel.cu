@@ -1,31 +1,33 @@
-/* sample_kernel.cu - one token from one row of logits: penalties, temperature, top-k, min-p, top-p,
- * draw.
+/* sample_kernel.cu - samples one token from one row of logits: penalties, temperature, top-k,
+ * min-p, top-p, choice.
  *
  * A team of blocks (a cluster on 9.0; one block elsewhere) takes a row, each block a slice of it,
- * each warp a run of the slice, in the order of the ids.  Every warp leaves two numbers with every
- * block of the team and goes on when all have (`exchange`), so that all of them know the same.
+ * each warp a run of the slice, in the order of the ids.  Every warp writes two numbers to every
+ * block of the team and continues when all have (`exchange`), so that all warps know the same.
  *
- * A token's place in the order of all filters and ties (higher logit, then lower id) is one 64-bit
- * key:
+ * All filters and ties use one order: higher logit, then lower id.  A token's place in it is one
+ * 64-bit key:
  *
  *   bits 63..52  how near the logit is to the best one, in steps of 1/4095 of the row's range
  *   bits 51..20  the logit, mapped so that unsigned order is the order of floats
  *   bits 19..0   the complement of the token id
  *
  * Keys are unique, so "the tokens that are kept" is always "keys of at least `low`".  The first
- * field follows from the second; it is there because it spreads a row's logits evenly.  Top-k and
- * top-p find `low` digit by digit, from the count and the weight of the tokens by the four bits
- * below what is known already, until so few tokens are left that one block can sort them.  Every
- * thread has bins of its own: no two of them ever wait for one another, however flat the row is.
+ * field follows from the second; it exists because it spreads a row's logits evenly.  Top-k and
+ * top-p find `low` digit by digit, four bits at a time.  To find a digit they take the tokens that
+ * share the digits found, and add up their count and weight by each value of the digit.  They stop
+ * when so few tokens are left that one block can sort them.  Every thread has bins of its own:
+ * threads never wait for one another, however flat the row is.
  *
- * Weights are integers, 2^40 for the best token, so that their sums do not depend on the order in
- * which threads add, and equal requests get equal tokens.
+ * Weights are integers, 2^40 for the best token.  So their sums do not depend on the order in which
+ * threads add, and equal requests get equal tokens.
  *
  * Grid:   TEAM_BLOCKS blocks a row; the slices stay in the caches between passes.
  * Shared: struct plan.
  * Bound:  instructions, and most likely their fetching: unrolled, the passes are 590 KB of code.
- *         Greedy takes one pass over the row, a draw two more; top-k and top-p two or three each,
- *         and one that collects the last few.  Equal logits, of which only the ids differ, take 15.
+ *         Greedy takes one pass over the row, a random choice two more; top-k and top-p two or
+ *         three each, and one that collects the last few.  Equal logits, of which only the ids
+ *         differ, take 15.
  * Oracle: engine/cpu/sample.c. */
 #include "cuda/common/device.cuh"
 
@@ -39,7 +41,7 @@ enum {
     ID_BITS = 20,
     NEAR_BITS = 12,
     NEAREST = (1 << NEAR_BITS) - 1,
-    N_LISTED = 1024, /* so few tokens are sorted: two a thread */
+    N_LISTED = 1024, /* at most so many tokens are sorted: two a thread */
     COUNT_SHIFT = 52 /* in a thread's bin: 2^12 weights of up to 2^40 lie below */
 };
 static_assert(1 << ID_BITS == SAMPLE_MAX_VOCAB, "a key holds every id");
@@ -48,7 +50,7 @@ static_assert(N_LISTED == 2 * N_THREADS, "a thread sorts two keys");
 
 typedef unsigned long long u64; /* what atomicAdd and the shuffles take */
 
-/* What a warp tells all others. */
+/* What a warp writes to all others. */
 struct share {
     u64 a, b;
 };
@@ -57,11 +59,11 @@ struct plan {
     union {
         u64 bins[N_BINS][N_THREADS]; /* count << COUNT_SHIFT | weight; a column a thread */
         struct {
-            u64 list[N_LISTED];   /* what this block's slice has */
-            u64 sorted[N_LISTED]; /* the first block: what all have */
+            u64 list[N_LISTED];   /* keys of this block's slice */
+            u64 sorted[N_LISTED]; /* in the first block: keys of all slices */
         };
     };
-    struct share shares[2][TEAM_BLOCKS * N_WARPS]; /* in turns: one is read, the other written */
+    struct share shares[2][TEAM_BLOCKS * N_WARPS]; /* alternating: one is read, the other written */
     u64 sums[N_WARPS];
     uint32_t n_list;
 };
@@ -70,17 +72,17 @@ struct plan {
 struct team {
     struct plan *plan;
     uint32_t rank, n_blocks, turn;
-    uint32_t n, run, first, end; /* tokens: of the row, of a warp; this block's */
+    uint32_t n, run, first, end; /* tokens: the row's, a warp's; this block's */
 };
 
-/* The tokens that may still be drawn. */
+/* The tokens that may still be sampled. */
 struct view {
     const float *x;
     float max, temperature, min_p;
-    float steps; /* of the first field of a key, per unit of the logit */
+    float steps; /* steps of a key's first field, per unit of the logit */
     u64 low;
     uint32_t n_kept; /* at most so many have a weight */
-    bool all;        /* weights do not matter: a token of vanishing weight counts, too */
+    bool all;        /* weights do not matter: a token whose weight is 0 counts, too */
 };
 
 /* ---- blocks of a team ---- */
@@ -98,7 +100,7 @@ static __device__ __forceinline__ struct team join_team(struct plan *plan, uint3
     return team;
 }
 
-/* All threads of all blocks. */
+/* Synchronises all threads of all blocks of the team. */
 static __device__ __forceinline__ void team_sync() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
@@ -107,7 +109,7 @@ static __device__ __forceinline__ void team_sync() {
 #endif
 }
 
-/* Where another block of the team has what this block has at `shared`. */
+/* Returns where block `rank` of the team has what this block has at `shared`. */
 template <typename T> static __device__ __forceinline__ T *in_block(T *shared, uint32_t rank) {
 #if __CUDA_ARCH__ >= 900
     u64 there;
@@ -119,8 +121,9 @@ template <typename T> static __device__ __forceinline__ T *in_block(T *shared, u
 #endif
 }
 
-/* Hands (a, b) of each warp to all blocks; returns what all warps gave, by rank and warp.  It may
- * be read until the next exchange: whoever writes there again has seen all readers pass that. */
+/* Writes (a, b) of each warp to all blocks; returns what all warps wrote, by rank and warp.  It may
+ * be read until the next exchange, which uses the other buffer.  A warp that writes this buffer
+ * again knows that all readers have reached that exchange. */
 static __device__ __forceinline__ const struct share *exchange(struct team *team, u64 a, u64 b) {
     struct share *shares = team->plan->shares[team->turn++ % 2];
     struct share *own = &shares[team->rank * N_WARPS + threadIdx.x / 32];
@@ -147,7 +150,7 @@ static __device__ __forceinline__ u64 warp_max(u64 x) {
     return x;
 }
 
-/* The sum of the lanes up to this one. */
+/* Returns the sum of the lanes up to this one. */
 static __device__ __forceinline__ u64 warp_scan(u64 x) {
     for (uint32_t step = 1; step < 32; step *= 2) {
         const u64 other = __shfl_up_sync(0xffffffffu, x, step);
@@ -156,7 +159,7 @@ static __device__ __forceinline__ u64 warp_scan(u64 x) {
     return x;
 }
 
-/* Over all threads of the team, in every thread. */
+/* Returns the sum over all threads of the team, in every thread. */
 static __device__ u64 team_sum(struct team *team, u64 x) {
     const struct share *shares = exchange(team, warp_sum(x), 0);
     u64 sum = 0;
@@ -174,16 +177,17 @@ static __device__ u64 team_max(struct team *team, u64 x) {
 
 /* ---- keys ---- */
 
-/* Without the first field. */
+/* Returns a token's key without the first field. */
 static __device__ __forceinline__ u64 rank_key(float x, uint32_t token) {
     const uint32_t bits = __float_as_uint(x + 0.0f); /* -0 equals 0 */
     const uint32_t ordered = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
     return (u64)ordered << ID_BITS | (((1u << ID_BITS) - 1) ^ token);
 }
 
-/* Any rounding is as good as another as long as a higher logit is never farther from the best: of
- * the difference, of the product, of the sum that makes an integer of its low bits.  fminf takes
- * the far end for what is no number: infinity times zero, as where all of a row are equal. */
+/* Returns a token's key.  The difference, the product and the sum below may round in any way, as
+ * long as a higher logit is never farther from the best.  The sum makes an integer of its low
+ * bits.  If the product is NaN, infinity times zero where all logits of a row are equal, fminf
+ * takes NEAREST. */
 static __device__ __forceinline__ u64 key_of(const struct view &v, float x, uint32_t token) {
     const float far = fminf((v.max - x) * v.steps, (float)NEAREST);
     const uint32_t steps = __float_as_uint(far + 8388608.0f) & NEAREST;
@@ -201,8 +205,9 @@ static __device__ __forceinline__ uint32_t token_of(u64 key) {
 
 /* ---- one pass over the row ---- */
 
-/* visit(value, token) for the tokens of this thread, in the order of their ids, from 16-byte loads
- * where the row allows them: N_LOADS of them at a time, or latency would be the time of a pass. */
+/* Calls visit(value, token) for the tokens of this thread, in the order of their ids.  It loads 16
+ * bytes where the row allows it, N_LOADS times before it visits: else a pass would take as long as
+ * its latencies. */
 template <typename Visit>
 static __device__ __forceinline__ void visit_slice(const struct team &team, const float *x,
                                                    Visit visit) {
@@ -231,13 +236,13 @@ static __device__ __forceinline__ void visit_slice(const struct team &team, cons
 }
 
 struct scan {
-    u64 best;     /* key, without the first field */
+    u64 best;     /* rank_key(): without the first field */
     float lse;    /* log of the sum of exp */
-    float min;    /* of the finite ones */
+    float min;    /* the least finite logit */
     bool invalid; /* NaN or +inf anywhere, or nothing finite */
 };
 
-/* What a thread knows of its tokens: the sum of exp is relative to their maximum so far, so one
+/* A thread's statistics of its tokens.  The sum of exp is relative to their maximum so far, so one
  * pass is enough. */
 struct part {
     float max, min, sum;
@@ -245,7 +250,8 @@ struct part {
     bool bad;
 };
 
-/* __expf: 2 ulp of each term, far below the bf16 steps of what the logits were made from. */
+/* Scans the thread's tokens.  __expf is off by 2 ulp of each term, far below the bf16 steps of what
+ * the logits were made from. */
 static __device__ __forceinline__ struct part scan_slice(const struct team &team, const float *x) {
     struct part part = {-INFINITY, INFINITY, 0.0f, 0, false};
     visit_slice(team, x, [&](float value, uint32_t i) {
@@ -293,7 +299,7 @@ static __device__ struct scan scan_row(struct team *team, const float *x) {
     return join_parts(shares, team->n_blocks * N_WARPS);
 }
 
-/* 1: the token has the best key. */
+/* Returns the token's rank: 1 if it has the best key. */
 static __device__ uint32_t rank_of(struct team *team, const float *x, uint32_t token) {
     const float own = x[token];
     uint32_t above = 0;
@@ -303,23 +309,23 @@ static __device__ uint32_t rank_of(struct team *team, const float *x, uint32_t t
     return (uint32_t)team_sum(team, above) + 1;
 }
 
-/* ---- selection ---- */
+/* ---- top-k and top-p ---- */
 
-/* 2^40 for the best; 0: cannot be drawn. */
+/* Returns a token's weight: 2^40 for the best, 0 if it cannot be sampled. */
 static __device__ __forceinline__ u64 weight_of(const struct view &v, float x) {
     const float p = expf((x - v.max) / v.temperature);
     return p >= v.min_p ? (u64)(p * 1099511627776.0f) : 0;
 }
 
-/* What a token adds to the sum that is to reach the target. */
+/* Returns what a token adds to the sum that must reach the target. */
 template <bool BY_WEIGHT>
 static __device__ __forceinline__ u64 measure(const struct view &v, float x) {
     if (BY_WEIGHT) return weight_of(v, x);
     return v.all || expf((x - v.max) / v.temperature) > 0.0f;
 }
 
-/* The tokens from the best one down until they are `count`, or until they have a share of the
- * weight of all. */
+/* How many tokens are kept, from the best one down: `count`, or until they have the share of all
+ * weight. */
 struct goal {
     uint32_t count;
     float share;
@@ -340,7 +346,8 @@ static __device__ __forceinline__ bool has_prefix(const struct prefix &prefix, u
     return prefix.shift == KEY_BITS || (key ^ prefix.known) >> prefix.shift == 0;
 }
 
-/* The bins of the digit below the prefix: weights and counts, of each block its N_BINS. */
+/* Fills the bins of the digit below the prefix; returns the weights and counts of each block's
+ * N_BINS bins. */
 template <bool BY_WEIGHT>
 static __device__ const struct share *fill_bins(struct team *team, const struct view &v,
                                                 const struct prefix &prefix) {
@@ -364,7 +371,7 @@ static __device__ const struct share *fill_bins(struct team *team, const struct 
     return exchange(team, warp_sum(weight), warp_sum(count));
 }
 
-/* Sorts plan->sorted, n keys (a power of two), the largest first. */
+/* Sorts n keys (a power of two), the largest first. */
 static __device__ void sort_keys(u64 *keys, uint32_t n) {
     for (uint32_t size = 2; size <= n; size *= 2) {
         for (uint32_t stride = size / 2; stride > 0; stride /= 2) {
@@ -382,7 +389,7 @@ static __device__ void sort_keys(u64 *keys, uint32_t n) {
     __syncthreads();
 }
 
-/* Brings the lists of all blocks to the first block's `sorted`, and zeros behind them. */
+/* Gathers the lists of all blocks in the first block's `sorted`, with zeros behind them. */
 static __device__ void join_lists(const struct team &team, const struct share *shares) {
     struct plan *plan = team.plan;
     const uint32_t warp = threadIdx.x / 32, from = warp % team.n_blocks;
@@ -397,8 +404,9 @@ static __device__ void join_lists(const struct team &team, const struct share *s
     __syncthreads();
 }
 
-/* Collects the keys with the prefix, N_LISTED of them at most; the first block has them sorted when
- * this returns, and all blocks must meet once more before any uses its bins.  Returns how many. */
+/* Collects the keys with the prefix, at most N_LISTED, and returns how many there are.  When it
+ * returns, the first block has them sorted.  All blocks must synchronise once more before any uses
+ * its bins. */
 template <bool BY_WEIGHT>
 static __device__ uint32_t collect(struct team *team, const struct view &v,
                                    const struct prefix &prefix) {
@@ -421,8 +429,8 @@ static __device__ uint32_t collect(struct team *team, const struct view &v,
     return n;
 }
 
-/* In the first block: the one of n sorted keys at which the sum reaches the target, in one thread;
- * 0 in all others.  Without a target yet, the sorted ones are all there are. */
+/* Returns the one of n sorted keys at which the sum reaches the target, in one thread of the first
+ * block; 0 in its others.  While there is no target yet, the sorted keys are all that there are. */
 template <bool BY_WEIGHT>
 static __device__ u64 key_at(const struct plan *plan, u64 *sums, const struct view &v, uint32_t n,
                              const struct goal &goal, u64 target) {
@@ -441,7 +449,8 @@ static __device__ u64 key_at(const struct plan *plan, u64 *sums, const struct vi
     return sum - two < target && sum >= target ? plan->sorted[i + 1] : 0;
 }
 
-/* The largest key such that the tokens from it up reach the goal; v.low if all of them do not. */
+/* Returns the largest key such that the tokens from it up reach the goal; v.low if all of them do
+ * not. */
 template <bool BY_WEIGHT>
 static __device__ u64 select_low(struct team *team, const struct view &v, struct goal goal) {
     const uint32_t lane = threadIdx.x % 32;
@@ -449,7 +458,7 @@ static __device__ u64 select_low(struct team *team, const struct view &v, struct
     u64 target = 0;
     for (uint32_t n_left = v.n_kept; n_left > N_LISTED;) {
         const struct share *shares = fill_bins<BY_WEIGHT>(team, v, prefix);
-        u64 weight = 0, count = 0; /* lane 0: of the best bin */
+        u64 weight = 0, count = 0; /* lane 0 has the best bin */
         for (uint32_t rank = 0; rank < team->n_blocks && lane < N_BINS; rank++) {
             weight += shares[rank * N_WARPS + N_BINS - 1 - lane].a;
             count += shares[rank * N_WARPS + N_BINS - 1 - lane].b;
@@ -472,14 +481,14 @@ static __device__ u64 select_low(struct team *team, const struct view &v, struct
     return low > v.low ? low : v.low;
 }
 
-/* ---- the draw ---- */
+/* ---- sampling ---- */
 
 static __device__ __forceinline__ u64 kept_weight(const struct view &v, uint32_t i) {
     const float x = v.x[i];
     return v.low == 0 || key_of(v, x, i) >= v.low ? weight_of(v, x) : 0;
 }
 
-/* The lane-strided sum of a warp's run of ids, in every lane. */
+/* Returns the sum of the weights in a warp's run of ids, in every lane. */
 static __device__ u64 run_weight(const struct view &v, uint32_t first, uint32_t end) {
     u64 sum = 0;
 #pragma unroll 8
@@ -487,8 +496,8 @@ static __device__ u64 run_weight(const struct view &v, uint32_t first, uint32_t 
     return warp_sum(sum);
 }
 
-/* In a run whose ids follow weights of `before`: the first at which the sum exceeds `at`.  A lane
- * takes a few neighbours at a time. */
+/* Returns the first token of a run at which the sum of the weights exceeds `at`; `before` is the
+ * weight before the run.  A lane takes a few neighbours at a time. */
 static __device__ uint32_t token_in_run(const struct view &v, uint32_t first, uint32_t end,
                                         u64 before, u64 at) {
     enum { N_EACH = 4 };
@@ -512,8 +521,9 @@ static __device__ uint32_t token_in_run(const struct view &v, uint32_t first, ui
     return end - 1; /* not reached: the run's weight exceeds at - before */
 }
 
-/* The first token, in the order of their ids, at which the sum of the weights exceeds its share
- * `uniform` of all.  A warp adds up one run of ids; the one whose run holds the token walks it. */
+/* Returns the first token, in the order of the ids, at which the sum of the weights exceeds the
+ * share `uniform` of all.  A warp adds up one run of ids; the one whose run holds the token
+ * searches it. */
 static __device__ uint32_t token_at(struct team *team, const struct view &v, double uniform) {
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const uint32_t first = min(team->first + warp * team->run, team->end);
@@ -530,10 +540,11 @@ static __device__ uint32_t token_at(struct team *team, const struct view &v, dou
     u64 at = (u64)(uniform * (double)total);
     if (at >= total) at = total - 1; /* a double may round up to the total */
     if (at >= before && at < before + own) token = token_in_run(v, first, end, before, at);
-    return (uint32_t)team_max(team, token); /* 0 where it is not */
+    return (uint32_t)team_max(team, token); /* 0 in the other warps */
 }
 
-/* The farthest logit that a key must tell from others: none beyond has a weight. */
+/* Returns the view of a row before any filter.  Its keys need only tell logits apart that are near
+ * enough to the best to have a weight. */
 static __device__ struct view view_of(const float *x, const struct scan &scan, float temperature,
                                       uint32_t n, bool all) {
     const float max = value_of(scan.best);
@@ -556,7 +567,7 @@ static __device__ uint32_t draw(struct team *team, const struct device_sample &r
 
 /* ---- the rest of a row ---- */
 
-/* To the block's own slice, which nobody else reads. */
+/* Applies penalties, biases and bans to the block's own slice, which no other block reads. */
 static __device__ const float *apply_penalties(const struct team &team,
                                                const struct device_sample &row,
                                                const float *logits) {
@@ -584,7 +595,7 @@ static __device__ const float *apply_penalties(const struct team &team,
     return x;
 }
 
-/* The best n_top of the unmodified logits, best first. */
+/* Reports the best n_top of the unmodified logits, best first. */
 static __device__ void report_top(struct team *team, const float *logits, uint32_t n_top,
                                   const struct scan &scan, struct sample_result *result) {
     struct view v = view_of(logits, scan, 1.0f, team->n, true);
@@ -597,10 +608,10 @@ static __device__ void report_top(struct team *team, const float *logits, uint32
         result->top[threadIdx.x] = {token, logits[token] - scan.lse};
         if (threadIdx.x == 0) result->n_top = n_top;
     }
-    team_sync(); /* a block that has ended has no list to be read */
+    team_sync(); /* a block's list is readable only until the block ends */
 }
 
-/* The token of the row, or *invalid. */
+/* Returns the token of the row, or sets *invalid. */
 static __device__ uint32_t choose(struct team *team, const struct device_sample &row,
                                   const float *logits, const struct scan &scan, bool *invalid) {
     if (row.kind == SAMPLE_SCORE) return row.target;
@@ -615,7 +626,7 @@ static __global__ void __launch_bounds__(N_THREADS, 2) sample_kernel(struct samp
     extern __shared__ __align__(16) char shared[];
     let_next_start();
     struct team team = join_team(reinterpret_cast<struct plan *>(shared), p.n_vocab);
-    team_sync(); /* nobody writes to a block that has not begun */
+    team_sync(); /* no block may write to one that has not begun */
     wait_for_previous();
     const uint32_t i = blockIdx.x / team.n_blocks;
     const bool speaks = team.rank == 0 && threadIdx.x == 0;
