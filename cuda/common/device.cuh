@@ -127,7 +127,7 @@ static __device__ __forceinline__ float load_dtype(const void *data, size_t i, e
     return to_float(static_cast<const __nv_bfloat16 *>(data)[i]);
 }
 
-static __device__ __forceinline__ void host_pool_dtype(void *data, size_t i, float x,
+static __device__ __forceinline__ void store_element(void *data, size_t i, float x,
                                                    enum dtype dtype) {
     if (dtype == DTYPE_F32) store_as(static_cast<float *>(data) + i, x);
     else if (dtype == DTYPE_F16) store_as(static_cast<__half *>(data) + i, x);

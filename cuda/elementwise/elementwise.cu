@@ -337,13 +337,13 @@ static __global__ void rope_append_kernel(struct rope_append_params p) {
             store_as(x + i, u);
             store_as(x + i + n, v);
             if (is_q) continue;
-            host_pool_dtype(p.kv.base, place.at + i, u, p.kv.dtype);
-            host_pool_dtype(p.kv.base, place.at + i + n, v, p.kv.dtype);
+            store_element(p.kv.base, place.at + i, u, p.kv.dtype);
+            store_element(p.kv.base, place.at + i + n, v, p.kv.dtype);
         }
     }
     if (is_q) return;
     for (uint32_t i = (rotations ? 2 * n : 0) + threadIdx.x; i < dim; i += blockDim.x)
-        host_pool_dtype(p.kv.base, place.at + i, to_float(x[i]), p.kv.dtype);
+        store_element(p.kv.base, place.at + i, to_float(x[i]), p.kv.dtype);
 }
 
 /* Returns element i of a head, rotated. */

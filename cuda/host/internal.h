@@ -340,7 +340,7 @@ int cuda_select(struct backend *be, const struct select_args *args, struct error
 int cuda_select_totals(struct backend *be, struct select_total *totals, struct error *err);
 int cuda_host_pool_alloc(struct backend *be, size_t bytes, void **out, struct error *err);
 void cuda_host_pool_free(struct backend *be, void *memory);
-int cuda_store_pages(struct backend *be, const struct host_pool_args *args, struct error *err);
+int cuda_offload_pages(struct backend *be, const struct offload_args *args, struct error *err);
 int cuda_gather_rows(struct backend *be, const struct gather_rows_args *args, struct error *err);
 int cuda_soft_cap(struct backend *be, const struct soft_cap_args *args, struct error *err);
 int cuda_sample(struct backend *be, const struct sample_args *args, struct error *err);

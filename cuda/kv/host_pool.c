@@ -148,8 +148,8 @@ static int open_copies(struct cuda_backend *cuda, uint32_t n_pages, struct error
     return 0;
 }
 
-static cudaError_t copy_pages(struct host_pool_copies *s, const struct host_pool_args *args) {
-    struct host_pool_params params = {
+static cudaError_t copy_pages(struct host_pool_copies *s, const struct offload_args *args) {
+    struct offload_params params = {
         .kv = *args->kv, .store = *args->store, .plane = args->plane};
     const struct launch launch = {s->stream, false};
     cudaError_t code = cudaSuccess;
@@ -158,13 +158,13 @@ static cudaError_t copy_pages(struct host_pool_copies *s, const struct host_pool
         params.copies[params.n].page = args->pages[i];
         params.copies[params.n++].block = args->blocks[i];
         if (params.n < STORE_MOST_PAGES && i + 1 < args->n) continue;
-        code = launch_host_pool(&params, launch);
+        code = launch_offload_pages(&params, launch);
         params.n = 0;
     }
     return code;
 }
 
-int cuda_store_pages(struct backend *be, const struct host_pool_args *args, struct error *err) {
+int cuda_offload_pages(struct backend *be, const struct offload_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     struct host_pool_copies *s = &cuda->store;
     if (args->n == 0) return 0;

@@ -69,7 +69,7 @@ struct fetch_params {
 
 enum { STORE_MOST_PAGES = 448 }; /* a kernel has at most 4 KiB of parameters */
 
-struct host_pool_params {
+struct offload_params {
     struct kv_pool kv;
     struct host_pool store;
     uint32_t plane, n;
@@ -86,12 +86,12 @@ cudaError_t launch_select_slots(const struct select_params *p, uint32_t n_rows,
                                 struct launch launch);
 /* Launches the copies for n_layers layers, from p->first_layer on. */
 cudaError_t launch_fetch(const struct fetch_params *p, uint32_t n_layers, struct launch launch);
-cudaError_t launch_host_pool(const struct host_pool_params *p, struct launch launch);
+cudaError_t launch_offload_pages(const struct offload_params *p, struct launch launch);
 /* Launches the copies where the host pool is fp8 and pages are not; only the two launchers above
  * call these. */
 cudaError_t launch_fetch_fp8(const struct fetch_params *p, uint32_t n_layers,
                              struct launch launch);
-cudaError_t launch_store_fp8(const struct host_pool_params *p, struct launch launch);
+cudaError_t launch_offload_fp8(const struct offload_params *p, struct launch launch);
 
 #ifdef __cplusplus
 }

@@ -85,7 +85,7 @@ static __global__ void __launch_bounds__(THREADS, 2) fetch_kernel(const struct f
     });
 }
 
-static __device__ __forceinline__ void store_scales(const struct host_pool_params &p) {
+static __device__ __forceinline__ void store_scales(const struct offload_params &p) {
     const uint32_t n_rows = 2 * p.kv.n_kv_heads;
     for (uint32_t i = blockIdx.x * THREADS + threadIdx.x; i < p.n * PAGE_TOKENS * n_rows;
          i += gridDim.x * THREADS) {
@@ -98,7 +98,7 @@ static __device__ __forceinline__ void store_scales(const struct host_pool_param
 
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) store_kernel(
-    const __grid_constant__ struct host_pool_params p) {
+    const __grid_constant__ struct offload_params p) {
     const units<T> n(p.kv);
     const uint32_t page_units = PAGE_TOKENS * n.token;
     let_next_start();
@@ -127,9 +127,9 @@ cudaError_t launch_fetch(const struct fetch_params *p, uint32_t n_layers, struct
     return launch_kernel(launch, fetch_kernel<uint16_t>, grid, THREADS, 0, *p);
 }
 
-cudaError_t launch_host_pool(const struct host_pool_params *p, struct launch launch) {
+cudaError_t launch_offload_pages(const struct offload_params *p, struct launch launch) {
     if (p->n == 0) return cudaSuccess;
-    if (p->store.fp8 && p->kv.dtype != DTYPE_FP8) return launch_store_fp8(p, launch);
+    if (p->store.fp8 && p->kv.dtype != DTYPE_FP8) return launch_offload_fp8(p, launch);
     if (moves_vectors(&p->kv, &p->store))
         return launch_kernel(launch, store_kernel<uint4>, BUS_BLOCKS, THREADS, 0, *p);
     return launch_kernel(launch, store_kernel<uint16_t>, BUS_BLOCKS, THREADS, 0, *p);

@@ -134,7 +134,7 @@ static __device__ __forceinline__ void pack_row(uint8_t *codes, const vector<T, 
 
 /* Quantises the warp's token, 32 rows at a time, so that each lane holds one scale. */
 template <typename T, int N>
-static __device__ __forceinline__ void pack_token(const struct host_pool_params &p, uint32_t page,
+static __device__ __forceinline__ void pack_token(const struct offload_params &p, uint32_t page,
                                                   uint32_t at, uint8_t *token) {
     const uint32_t dim = p.kv.head_dim, n_rows = 2 * p.kv.n_kv_heads, lane = threadIdx.x % WARP,
                    most = p.kv.dtype == DTYPE_F16 ? FP8_MOST_SCALE_F16 : FP8_MOST_SCALE;
@@ -157,7 +157,7 @@ static __device__ __forceinline__ void pack_token(const struct host_pool_params 
 
 template <typename T, int N>
 static __global__ void __launch_bounds__(THREADS) store_fp8_kernel(
-    const __grid_constant__ struct host_pool_params p) {
+    const __grid_constant__ struct offload_params p) {
     let_next_start();
     wait_for_previous();
     const uint32_t warp = (blockIdx.x * THREADS + threadIdx.x) / WARP,
@@ -181,7 +181,7 @@ static cudaError_t launch_fetch_of(const struct fetch_params *p, uint32_t n_laye
 }
 
 template <typename T>
-static cudaError_t launch_host_pool_of(const struct host_pool_params *p, struct launch launch) {
+static cudaError_t launch_offload_fp8_of(const struct offload_params *p, struct launch launch) {
     if (moves_vectors(&p->kv, &p->store))
         return launch_kernel(launch, store_fp8_kernel<T, 4>, STORE_BLOCKS, THREADS, 0, *p);
     return launch_kernel(launch, store_fp8_kernel<T, 1>, STORE_BLOCKS, THREADS, 0, *p);
@@ -198,11 +198,11 @@ cudaError_t launch_fetch_fp8(const struct fetch_params *p, uint32_t n_layers,
     return cudaErrorInvalidValue;
 }
 
-cudaError_t launch_store_fp8(const struct host_pool_params *p, struct launch launch) {
+cudaError_t launch_offload_fp8(const struct offload_params *p, struct launch launch) {
     switch (p->kv.dtype) {
-    case DTYPE_F32: return launch_host_pool_of<float>(p, launch);
-    case DTYPE_F16: return launch_host_pool_of<__half>(p, launch);
-    case DTYPE_BF16: return launch_host_pool_of<__nv_bfloat16>(p, launch);
+    case DTYPE_F32: return launch_offload_fp8_of<float>(p, launch);
+    case DTYPE_F16: return launch_offload_fp8_of<__half>(p, launch);
+    case DTYPE_BF16: return launch_offload_fp8_of<__nv_bfloat16>(p, launch);
     case DTYPE_FP8: break;
     }
     return cudaErrorInvalidValue;

@@ -60,7 +60,7 @@ static int32_t append(int32_t *lists, size_t *at, const uint32_t *from, size_t n
     return place;
 }
 
-static int32_t append_store_pages(const struct step *step, const struct step_seq *seq,
+static int32_t append_pool_pages(const struct step *step, const struct step_seq *seq,
                                   int32_t *lists, size_t *at) {
     const int32_t place = (int32_t)*at;
     *at += step->n_layers;
@@ -96,7 +96,7 @@ void select_pack(const struct step *step, const struct select_shape *shape, int3
             to[i].blocks =
                 append(lists, &at, select->blocks, select->n_candidates / PAGE_TOKENS);
         else
-            to[i].pages = append_store_pages(step, seq, lists, &at);
+            to[i].pages = append_pool_pages(step, seq, lists, &at);
         scores_at += (int32_t)seq->layers[0].n_slots;
         keys_at += (int32_t)select->n_candidates;
     }

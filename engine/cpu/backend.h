@@ -94,7 +94,7 @@ int cpu_evict_totals(struct backend *be, const struct kv_pool *kv, struct evict_
                     struct error *err);
 int cpu_select(struct backend *be, const struct select_args *args, struct error *err);
 int cpu_select_totals(struct backend *be, struct select_total *totals, struct error *err);
-int cpu_store_pages(struct backend *be, const struct host_pool_args *args, struct error *err);
+int cpu_offload_pages(struct backend *be, const struct offload_args *args, struct error *err);
 int cpu_gather_rows(struct backend *be, const struct gather_rows_args *args, struct error *err);
 int cpu_soft_cap(struct backend *be, const struct soft_cap_args *args, struct error *err);
 int cpu_measure(struct backend *be, struct ceilings *out, struct error *err);

@@ -62,15 +62,15 @@ static void token_to_store(const struct kv_pool *kv, uint32_t page, uint32_t at,
 
 static void store_task(void *ctx, uint32_t task, uint32_t worker) {
     (void)worker;
-    const struct host_pool_args *args = ctx;
+    const struct offload_args *args = ctx;
     for (uint32_t at = 0; at < PAGE_TOKENS; at++)
         token_to_store(args->kv, args->pages[task], at, args->store,
                        (struct stored){args->blocks[task], args->plane, at});
 }
 
-int cpu_store_pages(struct backend *be, const struct host_pool_args *args, struct error *err) {
+int cpu_offload_pages(struct backend *be, const struct offload_args *args, struct error *err) {
     (void)err;
-    struct host_pool_args job = *args;
+    struct offload_args job = *args;
     pool_run(((struct cpu_backend *)be)->pool, store_task, &job, args->n);
     return 0;
 }

@@ -88,7 +88,7 @@ static void *worker_main(void *arg) {
     }
 }
 
-static void insert(struct pool *pool) {
+static void publish(struct pool *pool) {
     atomic_fetch_add(&pool->epoch, 1);
     if (atomic_load(&pool->n_sleeping) == 0) return;
     pthread_mutex_lock(&pool->lock);
@@ -159,7 +159,7 @@ void pool_run(struct pool *pool, pool_fn fn, void *ctx, uint32_t n_tasks) {
     pool->ctx = ctx;
     atomic_store(&pool->n_done, 0);
     atomic_store(&pool->ticket, (uint64_t)n_tasks << 32);
-    insert(pool);
+    publish(pool);
     run_tasks(pool, 0);
     wait_for_tasks(pool, n_tasks);
 }

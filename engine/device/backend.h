@@ -528,7 +528,7 @@ struct select_args {
 /* Copies n pages of a layer of the pool to its plane of n blocks, once everything submitted before
  * is done; the pages may be overwritten by what is submitted after the next step_begin(), the
  * blocks be read by it. */
-struct host_pool_args {
+struct offload_args {
     const struct kv_pool *kv;
     const struct host_pool *store;
     uint32_t plane, n;
@@ -737,7 +737,7 @@ struct backend_ops {
      * collect() or sync(). */
     int (*select_totals)(struct backend *be, struct select_total *totals, struct error *err);
     /* Between steps. */
-    int (*pool_pages)(struct backend *be, const struct host_pool_args *args, struct error *err);
+    int (*offload_pages)(struct backend *be, const struct offload_args *args, struct error *err);
     int (*gather_rows)(struct backend *be, const struct gather_rows_args *args, struct error *err);
     int (*soft_cap)(struct backend *be, const struct soft_cap_args *args, struct error *err);
     int (*sample)(struct backend *be, const struct sample_args *args, struct error *err);

@@ -321,13 +321,13 @@ static void offload_view(struct kv_sequence *kv, uint32_t n_rows, struct step_se
 static int store_plane(const struct kv_sequence *kv, uint32_t plane, const uint32_t *list,
                        uint32_t first, uint32_t n, struct error *err) {
     const struct kv_space *space = kv->space;
-    const struct host_pool_args args = {.kv = space->memory,
+    const struct offload_args args = {.kv = space->memory,
                                     .store = space->store,
                                     .plane = plane,
                                     .n = n,
                                     .pages = list,
                                     .blocks = kv->selection.blocks.pages + first};
-    return n == 0 ? 0 : space->be->ops->pool_pages(space->be, &args, err);
+    return n == 0 ? 0 : space->be->ops->offload_pages(space->be, &args, err);
 }
 
 /* Transfers what the layer will read to its own pages, once all of the prompt's rows have entered

@@ -163,7 +163,7 @@ static void a_token_lies_as_drawn_on(struct backend *be) {
     struct host_pool store = {.dtype = DTYPE_BF16, .n_blocks = N_BLOCKS, .n_host_layers = N_PLANES,
                              .n_kv_heads = N_KV, .head_dim = DIM, .fp8 = true};
     const uint32_t pages[] = {2, 0}, blocks[] = {1, 3};
-    const struct host_pool_args args = {&kv, &store, PLANE, 2, pages, blocks};
+    const struct offload_args args = {&kv, &store, PLANE, 2, pages, blocks};
     const size_t token_bytes = host_pool_token_bytes(&store);
     assert_int_equal(token_bytes, 96); /* 4 rows of 20 and their scales: 84 */
     assert_int_equal(host_pool_block_bytes(&store), 64 * 2 * 96);
@@ -172,7 +172,7 @@ static void a_token_lies_as_drawn_on(struct backend *be) {
     store.base = malloc(N_BLOCKS * host_pool_block_bytes(&store));
     fill_row(kv.base, 1, (uint32_t)(N_PAGES * kv.page_bytes / 2), kv.dtype, -9, 3);
     memset(store.base, 0xa5, N_BLOCKS * host_pool_block_bytes(&store));
-    assert_int_equal(be->ops->pool_pages(be, &args, NULL), 0);
+    assert_int_equal(be->ops->offload_pages(be, &args, NULL), 0);
     for (uint32_t i = 0; i < 2; i++)
         for (uint32_t at = 0; at < PAGE_TOKENS; at++)
             check_token(&kv, &store, pages[i], at,

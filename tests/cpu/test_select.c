@@ -451,9 +451,9 @@ static struct step_seq describe(struct run *r, uint32_t first_row) {
 }
 
 static void store_layer(struct run *r, uint32_t layer, uint32_t first, uint32_t end) {
-    const struct host_pool_args args = {&r->rig->kv, &r->rig->store, host_layer_of(layer), end - first,
+    const struct offload_args args = {&r->rig->kv, &r->rig->store, host_layer_of(layer), end - first,
                                     r->text_pages[layer] + first, r->blocks + first};
-    assert_int_equal(r->rig->be->ops->pool_pages(r->rig->be, &args, NULL), 0);
+    assert_int_equal(r->rig->be->ops->offload_pages(r->rig->be, &args, NULL), 0);
 }
 
 /* Pages that the step completed go to the store, too. */

@@ -52,8 +52,8 @@ static void check_shape(uint32_t n_kv, uint32_t dim, enum dtype dtype) {
     must(gpu->ops->host_pool_alloc(gpu, N_PAGES * host_pool_block_bytes(&store), &store.base, &err),
          &err);
     must(gpu->ops->upload(gpu, kv.base, host, N_PAGES * kv.page_bytes, &err), &err);
-    const struct host_pool_args args = {&kv, &store, PLANE, N_PAGES, pages, blocks};
-    must(gpu->ops->pool_pages(gpu, &args, &err), &err);
+    const struct offload_args args = {&kv, &store, PLANE, N_PAGES, pages, blocks};
+    must(gpu->ops->offload_pages(gpu, &args, &err), &err);
     must(gpu->ops->sync(gpu, &err), &err);
     for (uint32_t i = 0; i < N_PAGES; i++)
         for (uint32_t at = 0; at < PAGE_TOKENS; at++)

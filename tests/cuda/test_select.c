@@ -3,7 +3,7 @@
  * launched again.
  *
  * A text's keys and values are known beforehand and lie in full pages of every layer; its blocks
- * are filled by pool_pages().  After every step the states, which token each slot holds, are
+ * are filled by offload_pages().  After every step the states, which token each slot holds, are
  * compared, what the first text's tokens are worth, and the chosen slots of the device with the
  * text, bit by bit.  Where rounding has decided between two tokens, the text is made fresh on both
  * sides: so no step begins differently.
@@ -133,9 +133,9 @@ static void store_text(struct rig *r, struct side *side, const struct text *t) {
     struct error err = {0};
     for (uint32_t l = 0, plane = 0; l < N_LAYERS; l++) {
         if (!group_of(l)) continue;
-        const struct host_pool_args args = {&side->kv,  &side->store, plane++,
+        const struct offload_args args = {&side->kv,  &side->store, plane++,
                                         TEXT_PAGES, t->pages[l],  t->blocks};
-        must(side->be->ops->pool_pages(side->be, &args, &err), &err);
+        must(side->be->ops->offload_pages(side->be, &args, &err), &err);
     }
     must(side->be->ops->sync(side->be, &err), &err);
     for (uint32_t l = 0; l < N_LAYERS; l++) /* what follows must not live on these */
@@ -583,8 +583,8 @@ static void copies_end_before_a_step_writes_their_pages(void **state) {
         const struct rope_append_args rope = {rows[i], &kv, inv_freq, 1.0f, DIM / 2, 0, KV, 0};
         must(gpu->ops->step_begin(gpu, &step, &err), &err);
         must(gpu->ops->rope_append(gpu, &rope, &err), &err);
-        const struct host_pool_args args = {&kv, &store, 0, N, pages, blocks};
-        if (i == 0) must(gpu->ops->pool_pages(gpu, &args, &err), &err);
+        const struct offload_args args = {&kv, &store, 0, N, pages, blocks};
+        if (i == 0) must(gpu->ops->offload_pages(gpu, &args, &err), &err);
     }
     must(gpu->ops->sync(gpu, &err), &err);
     const uint16_t *stored = store.base;

@@ -26,7 +26,7 @@ static uint32_t *store_cell(const struct host_pool *store, uint32_t plane, uint3
     return (uint32_t *)(void *)(base + at * host_pool_token_bytes(store));
 }
 
-int fake_store_pages(struct backend *be, const struct host_pool_args *args, struct error *err) {
+int fake_offload_pages(struct backend *be, const struct offload_args *args, struct error *err) {
     (void)be;
     if (device.fails) return error_set(err, ERR_DEVICE, "the cable is loose");
     assert_true(args->plane < args->store->n_host_layers);

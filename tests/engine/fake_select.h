@@ -12,7 +12,7 @@
 
 #include "tests/engine/scheduler_fixture.h"
 
-int fake_store_pages(struct backend *be, const struct host_pool_args *args, struct error *err);
+int fake_offload_pages(struct backend *be, const struct offload_args *args, struct error *err);
 /* Makes the copies that are due. */
 void fake_store_finish(void);
 

@@ -66,7 +66,7 @@ static int fake_sync(struct backend *be, struct error *err) {
 static const struct backend_ops fake_ops = {.download = fake_download,
                                             .upload = fake_upload,
                                             .copy_pages = fake_copy_pages,
-                                            .pool_pages = fake_store_pages,
+                                            .offload_pages = fake_offload_pages,
                                             .sync = fake_sync};
 static struct backend fake_backend = {.ops = &fake_ops};
 

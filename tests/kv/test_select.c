@@ -61,7 +61,7 @@ static uint32_t tag(uint32_t layer, uint32_t page_of_text) {
     return 1 + layer + page_of_text * MAX_LAYERS;
 }
 
-static int pool_pages(struct backend *be, const struct host_pool_args *args, struct error *err) {
+static int offload_pages(struct backend *be, const struct offload_args *args, struct error *err) {
     (void)be, (void)err;
     for (uint32_t i = 0; i < args->n; i++) {
         block_tags[args->blocks[i]][args->plane] = page_memory[args->pages[i]].tag;
@@ -91,7 +91,7 @@ static int download(struct backend *be, void *host, const void *from, size_t byt
     return upload(be, host, from, bytes, err);
 }
 
-static const struct backend_ops ops = {.pool_pages = pool_pages, .copy_pages = copy_pages,
+static const struct backend_ops ops = {.offload_pages = offload_pages, .copy_pages = copy_pages,
                                        .upload = upload, .download = download};
 static struct backend backend = {.ops = &ops};
 static const struct kv_pool memory = {.base = page_memory, .page_bytes = sizeof(*page_memory)};

@@ -197,10 +197,10 @@ static void time_pages(struct rig *r, uint32_t n, struct launch launch) {
 }
 
 static void time_store(struct rig *r, bool fp8, struct launch launch) {
-    struct host_pool_params p = {r->kv, store_of(r, fp8), 0, 128, {}};
+    struct offload_params p = {r->kv, store_of(r, fp8), 0, 128, {}};
     for (uint32_t i = 0; i < p.n; i++) p.copies[i] = {i * 5 % BLOCKS, i * 3 % BLOCKS};
     const double us = time_graph(launch.stream, REPLAYS,
-                                 [&] { check(launch_host_pool(&p, launch), "store"); });
+                                 [&] { check(launch_offload_pages(&p, launch), "store"); });
     print(fp8 ? "fp8 store" : "store", 0, p.n * PAGE_TOKENS, us,
           (double)p.n * PAGE_TOKENS * host_pool_token_bytes(&p.store));
 }
