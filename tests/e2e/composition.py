@@ -1,4 +1,4 @@
-"""What the tests of the README's tables of composition share: prompts, and the check that table and
+"""What the tests of the tables of composition in docs/ share: prompts, and the check that table and
 tests name each other."""
 import inspect
 import pathlib
@@ -21,10 +21,10 @@ def text_of(answer, index=0):
     return answer["choices"][index]["text"]
 
 
-def assert_table(header, module, parametrize):
-    """Each row of the table names, in its last column, a test of the module that is run over all
-    those between; each such test has its row."""
-    lines = pathlib.Path(ROOT, "README.md").read_text(encoding="utf-8").split("\n")
+def assert_table(page, header, module, parametrize):
+    """Each row of the table of docs/PAGE names, in its last column, a test of the module that is
+    run over all those between; each such test has its row."""
+    lines = pathlib.Path(ROOT, "docs", page).read_text(encoding="utf-8").split("\n")
     rows = []
     for line in lines[lines.index(header) + 2:]:
         if not line.startswith("|"):

@@ -180,7 +180,7 @@ def check_kept(model, budget, n_prompt):
 @pytest.mark.parametrize("score, whole", [("sum", True), ("mean", False), ("decay", False),
                                           ("window", True)])
 def test_retained_attention_is_near_what_everything_kept_shows(score, whole):
-    """On the default model and a held-out text: its bound is the one that the README states."""
+    """On the default model and a held-out text, within the bound that docs/kv-policies.md states."""
     model = model_of_default()
     tokens = json.loads((MODEL / "goldens.json").read_text())["prompts"]
     tokens = max((golden["tokens"] for golden in tokens), key=len)[:464]

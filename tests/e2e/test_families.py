@@ -1,6 +1,7 @@
 """Each family of models with what requests may ask for, on a real process: one tiny checkpoint of
 each architecture, whose goldens are by transformers, and one whose layers see different amounts.
-The README's table names the test behind each of its rows, and is read here to hold it to that.
+The table of docs/models.md names the test behind each of its rows, and is read here to hold it to
+that.
 
 Where an answer is known it must be that one: all that goes by everything (also a budget, or a
 pattern, of the whole text) gives the goldens, and budgets what the oracle says.  Of the rest it is
@@ -210,7 +211,7 @@ def test_sparse_prompts(families, family):
         assert abs(scores[0] - scores[1]) > 1e-3  # something was left out
 
 
-def test_the_readme_has_all_rows():
-    assert_table("| together with | Llama | Mistral | Qwen2 | Qwen3 | Phi-3 | GLM | GLM-4 "
-                 "| windows in some layers | Gemma 2 | Gemma 3 | tested by |", __name__,
+def test_the_docs_have_all_rows():
+    assert_table("models.md", "| together with | Llama | Mistral | Qwen2 | Qwen3 | Phi-3 | GLM "
+                 "| GLM-4 | windows in some layers | Gemma 2 | Gemma 3 | tested by |", __name__,
                  every_family)

@@ -1,5 +1,5 @@
-"""kv_policy: each policy with everything else that a request may ask for.  The README's table names
-the test behind each of its rows, and is read here to hold it to that.
+"""kv_policy: each policy with everything else that a request may ask for.  The table of
+docs/kv-policies.md names the test behind each of its rows, and is read here to hold it to that.
 
 What a policy computes is judged by its definition elsewhere (test_bounded_oracle.py); here a policy
 must be what it is whatever is around it, and must never be quietly ignored."""
@@ -79,7 +79,7 @@ def assert_kv(kv, policy, n_text, n_sequences=1):
         assert all(kv[name] is None for name in SELECTION)
 
 
-# ---- the rows of the README's table, each over every policy ----
+# ---- the rows of the table of docs/kv-policies.md, each over every policy ----
 
 
 @every_policy
@@ -344,9 +344,9 @@ HEADER = ("| together with | full | streaming | heavy_hitter | offload, moved | 
           "| tested by |")
 
 
-def test_the_readme_says_what_is_tested():
+def test_the_docs_say_what_is_tested():
     """Each row's test exists and is run with every policy of the columns; each test has its row."""
-    assert_table(HEADER, __name__, every_policy)
+    assert_table("kv-policies.md", HEADER, __name__, every_policy)
 
 
 # ---- budgets ----

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from raw import RawConnection
-from server import BINARY, DEVICE, MODEL, PATIENCE, ROOT, SLOW, WRAPPER, Server
+from server import BINARY, DEVICE, MODEL, PATIENCE, SLOW, WRAPPER, Server
 
 LONG = {"prompt": "a", "ignore_eos": True, "temperature": 0}
 
@@ -235,8 +235,3 @@ def test_version_and_help():
     assert text.returncode == 0
     for flag in ("--host", "--port", "--max-model-len", "--kv-cache-memory", "--api-key"):
         assert flag in text.stdout
-
-
-def test_readme_shows_the_help():
-    text = run_quire("serve", "--help").stdout
-    assert f"```\n{text}```\n" in (ROOT / "README.md").read_text()

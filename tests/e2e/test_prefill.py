@@ -1,6 +1,6 @@
 """prefill: dense and sparse, layer by layer and in chunks, with everything else that a request may
-ask for.  The README's table names the test behind each of its rows, and is read here to hold it to
-that.
+ask for.  The table of docs/sparse-prefill.md names the test behind each of its rows, and is read
+here to hold it to that.
 
 Which keys a pattern visits is judged by its definition elsewhere (tests/cpu, tests/cuda); here
 sparse must be what it is whatever is around it, and must never be quietly ignored or mixed with
@@ -117,7 +117,7 @@ def without_times(prefill):
     return {"mode": prefill["mode"], "density": prefill["density"]}
 
 
-# ---- the rows of the README's table, each in every way ----
+# ---- the rows of the table of docs/sparse-prefill.md, each in every way ----
 
 
 @every_way
@@ -416,9 +416,9 @@ def test_what_cannot_go_by_layers_must_reuse(servers):
 HEADER = "| together with | dense | sparse, layer by layer | sparse, in chunks | tested by |"
 
 
-def test_the_readme_says_what_is_tested():
+def test_the_docs_say_what_is_tested():
     """Each row's test exists and is run in every way of the columns; each test has its row."""
-    assert_table(HEADER, __name__, every_way)
+    assert_table("sparse-prefill.md", HEADER, __name__, every_way)
 
 
 # ---- what is computed ----

@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Writes docs/settings.md from what `quire serve --help` prints and config/quire.json explains.
+
+    scripts/ci/make_settings_doc.py [--check] [build/quire]
+
+--check writes nothing, and exits 1 when the file is not what would be written."""
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import textwrap
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs/settings.md"
+# Each section begins with the setting named.
+SECTIONS = {
+    "model": "Model",
+    "host": "Address and key",
+    "max-model-len": "Sizes and queues",
+    "gpu-memory-utilization": "Memory and the KV cache",
+    "kv-policy": "KV policies and offload",
+    "prefill": "Prompts",
+    "enable-prefix-caching": "Sharing and repeatability",
+    "device": "Device",
+    "max-connections": "Connections and limits",
+    "log-level": "Log",
+}
+HEAD = """\
+# Settings
+
+<!-- Written by scripts/ci/make_settings_doc.py from `quire serve --help` and config/quire.json. -->
+
+Every setting of `quire serve` has a flag, an environment variable and a key in a JSON file:
+
+    quire serve --max-num-seqs 64
+    QUIRE_MAX_NUM_SEQS=64 quire serve
+    quire serve --config settings.json          # {"max-num-seqs": 64}
+
+A flag wins over the environment, and the environment over the file. `config/quire.json` is such a
+file, with all defaults and explanations; a member whose name begins with `#` is a comment. Bytes
+are a number, or one with K, M or G. A true-or-false flag may stand alone (`--batch-invariant`), or
+be denied (`--no-enable-prefix-caching`). `quire bench` and `quire tune` take these settings, too.
+"""
+
+
+def read_help(text):
+    """Yields (name, kind, help, default or None) of each option that --help lists."""
+    for name, kind, words in re.findall(r"^  --(\S+) (.+)\n        (.+)$", text, re.MULTILINE):
+        help_text, _, default = words.rpartition(" [")
+        yield (name, kind, help_text, default[:-1]) if help_text else (name, kind, words, None)
+
+
+def format_default(default):
+    """Values look like code; what only describes a value, such as "the directory's", does not."""
+    if default is None:
+        return "no default"
+    is_words = "'" in default or (" " in default and not default.startswith("{"))
+    return f"default: {default}" if is_words else f"default `{default}`"
+
+
+def fold(text):
+    return textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False)
+
+
+def make_page(help_text, explanations):
+    lines = [HEAD]
+    for name, kind, words, default in read_help(help_text):
+        if name in SECTIONS:
+            lines.append(f"\n## {SECTIONS[name]}\n")
+        variable = "QUIRE_" + name.upper().replace("-", "_")
+        lines.append(f"\n### `--{name} {kind}`\n\n`{variable}`, {format_default(default)}\n\n"
+                     + fold(f"*{words}*") + "\n\n" + fold(explanations["# " + name]) + "\n")
+    return "".join(lines)
+
+
+def main():
+    arguments = [word for word in sys.argv[1:] if word != "--check"]
+    binary = arguments[0] if arguments else ROOT / "build/quire"
+    shown = subprocess.run([binary, "serve", "--help"], check=True, capture_output=True, text=True)
+    page = make_page(shown.stdout, json.loads((ROOT / "config/quire.json").read_text()))
+    if "--check" not in sys.argv[1:]:
+        PAGE.write_text(page, encoding="utf-8")
+    elif PAGE.read_text(encoding="utf-8") != page:
+        sys.exit(f"{PAGE} is out of date: run scripts/ci/make_settings_doc.py")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""The documentation: links lead somewhere, the README is short, all settings and rooms are there."""
+import importlib.util
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from server import BINARY, ROOT
+
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+SCRIPTS = ROOT / "scripts/ci"
+SOURCES = {path.name for room in ("engine", "server", "cuda", "scripts", "tests")
+           for path in (ROOT / room).rglob("*.*")}
+by_page = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+
+
+def prose(path):
+    """The text of a page without its code."""
+    text = path.read_text(encoding="utf-8")
+    return re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)
+
+
+def anchors(path):
+    """The names by which headings of a page are linked: GitHub's."""
+    text = path.read_text(encoding="utf-8")
+    text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@by_page
+def test_links_lead_somewhere(page):
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if re.match(r"https?:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), link
+        assert target.is_relative_to(ROOT), link
+        assert not anchor or anchor in anchors(target), link
+
+
+@by_page
+def test_files_that_pages_name_exist(page):
+    """What looks like a path of the tree, or in code like a source file, is one."""
+    text = page.read_text(encoding="utf-8")
+    form = r"(?<![\w/.-])((?:engine|server|cuda|scripts|tests|config)/[\w./-]*\w)"
+    for path in re.findall(form, text):
+        is_example = re.search(r"NAME|MODEL|/x\.[ch]$|_bench$", path)
+        assert is_example or (ROOT / path).exists(), path
+    for name in re.findall(r"`([\w-]+\.(?:c|h|cu|cuh|py))`", text):
+        assert name in SOURCES | {"x.c", "x.h"}, name
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_every_page_is_linked_from_the_readme():
+    """From the README itself, or from a page that it links."""
+    seen, todo = set(), [ROOT / "README.md"]
+    while todo:
+        page = todo.pop()
+        if page in seen:
+            continue
+        seen.add(page)
+        links = re.findall(r"\]\(([^)#\s]+\.md)", prose(page))
+        todo += [(page.parent / link).resolve() for link in links if not link.startswith("http")]
+    assert set(PAGES) <= seen
+
+
+def test_settings_are_up_to_date():
+    """docs/settings.md is what `quire serve --help` and config/quire.json say."""
+    done = subprocess.run([sys.executable, SCRIPTS / "make_settings_doc.py", "--check", BINARY],
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_architecture_names_every_room():
+    spec = importlib.util.spec_from_file_location("check_rooms", SCRIPTS / "check_rooms.py")
+    check_rooms = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(check_rooms)
+    text = pathlib.Path(ROOT, "docs/architecture.md").read_text(encoding="utf-8")
+    for room in check_rooms.ROOMS:
+        if not room.endswith(".c"):
+            assert re.search(rf"\| `{room}/?` \|", text), room
