@@ -1,24 +1,24 @@
 /* attention.cu - the attention operations: which kernel takes a step's rows, and the plan of their
  * work, made once per step for all layers.
  *
- *   decoding rows    attn_decode, planned per length list (attn_plan.h)
- *   other rows       attn_prefill, a list of (sequence, tile); a sparse prompt's tiles that are not
- *                    dense for all heads are a list of their own.  Where few rows stand behind many
- *                    keys, those that are dense may be split instead (prefill/split.h)
- *   shapes that neither has (tiny models, f32 pages): attn_simple
+ *   decoding rows    attn_decode, planned per list of lengths (attn_plan.h)
+ *   other rows       attn_prefill, a list of (sequence, tile).  A sparse prompt's tiles that are
+ *                    not dense for all heads form a second list.  If few rows follow many keys, the
+ *                    dense tiles may be split instead (prefill/split.h)
+ *   shapes that neither kernel has (tiny models, f32 pages): attn_simple
  *
- * Of pages in 8 bits attn_prefill reads copies in 16 (kv/dequant.c), the others the pages
- * themselves.
+ * If pages have 8 bits, attn_prefill reads 16-bit copies of them (kv/dequant.c); the other kernels
+ * read the pages themselves.
  *
- * In the step's block, behind its header:
+ * The step's memory block holds, after its header:
  *
  *   plan 0: tiles, merges | plan 1 ... | arrays of the step | items of attn_prefill | split items
  *
- * Layers whose sequences are equally long share plan 0, or where some have windows, those with the
- * same window the plan of the first of them; once a step came in which sequences are not as long in
- * one layer as in another, each layer has its own.  Plans lie at fixed places, because recordings
- * refer to them: their room is that of the largest batch seen, and when it grows the recordings are
- * forgotten.
+ * Layers whose sequences are equally long share plan 0.  If some layers have windows, those with
+ * the same window share the plan of the first of them.  Each layer has its own plan once a step has
+ * had a sequence that is longer in one layer than in another.  Plans lie at fixed places, because
+ * CUDA graphs refer to them.  Their space fits the largest batch seen, and when it grows the graphs
+ * are discarded.
  *
  * Host code, C++ because the launchers are. */
 #include "cuda/host/internal.h"
@@ -44,19 +44,19 @@ struct attention {
     struct attn_decode_params decode; /* what is the same in every launch */
     struct attn_plan_shape shape;
 
-    uint32_t max_seqs, n_plans; /* what a block has room for */
+    uint32_t max_seqs, n_plans; /* capacity of a step's block */
     uint64_t max_slots;
     struct attn_plan_budget room;
 
-    /* Of the present step.  Of its items the last n_rotated have keys to turn, and n_sparse in
-     * front of these are a sparse prompt's.  The others are attended by the plan of splits, if that
-     * has any items. */
+    /* The present step's items: dense ones, then n_sparse of a sparse prompt, then n_rotated whose
+     * keys are rotated when they are read.  The split plan replaces the dense ones if it has any
+     * items. */
     uint32_t n_items, n_sparse, n_rotated;
     const struct attn_prefill_item *items;
 
     struct attn_split_shape split_shape;
-    struct attn_split_plan split;               /* its items: in the block, host side; */
-    const struct attn_split_item *split_items; /* the device's */
+    struct attn_split_plan split;               /* its items lie in the block on the host */
+    const struct attn_split_item *split_items; /* the same items on the device */
 };
 
 static bool has_kernels(const struct kv_pool *kv, uint32_t n_heads) {
@@ -87,7 +87,8 @@ static int shape_decode(struct cuda_backend *cuda, struct attention *a, struct e
     return rc;
 }
 
-/* Shape and room of plans of splits; none where bits may not depend on other rows. */
+/* Sets the shape of split plans.  A batch-invariant backend has none, because a row's bits may not
+ * depend on other rows. */
 static int shape_splits(struct cuda_backend *cuda, struct attention *a, struct error *err) {
     if (cuda->batch_invariant || !a->prefill_fits) return 0;
     struct kv_pool kv = a->kv;
@@ -100,7 +101,7 @@ static uint32_t max_splits(const struct attention *a) {
     return a->split_shape.max_blocks ? attn_split_max_items(&a->split_shape) : 0;
 }
 
-/* Decoding and prompts take turns at the partial results. */
+/* Reserves memory for partial results, which decode and prefill attention use in turn. */
 static int reserve_partials(struct cuda_backend *cuda, uint64_t n_floats, struct error *err) {
     return device_reserve(cuda, &cuda->partials, &cuda->partials_bytes, n_floats * sizeof(float),
                           err);
@@ -118,8 +119,8 @@ static bool same_pool(const struct kv_pool *a, const struct kv_pool *b) {
            a->page_bytes == b->page_bytes && a->tracked == b->tracked;
 }
 
-/* Makes cuda->attention fit args.  The first operation on a pool finds a step packed without plans,
- * or with another pool's: it is packed again. */
+/* Makes cuda->attention fit args.  The first operation on a pool packs the step again, because it
+ * was packed without plans or with those of another pool. */
 static int open_attention(struct cuda_backend *cuda, const struct attn_args *args,
                           struct error *err) {
     struct attention *a = cuda->attention;
@@ -158,14 +159,14 @@ static size_t plan_bytes(const struct attention *a) {
            a->room.n_merges * sizeof(struct attn_merge);
 }
 
-/* The first layer with the same window. */
+/* Returns the first layer with the same window. */
 static uint32_t first_with_window(const struct step *step, uint32_t layer) {
     uint32_t first = 0;
     while (step->windows[first] != step->windows[layer]) first++;
     return first;
 }
 
-/* The plan of a layer. */
+/* Returns the number of a layer's plan. */
 static uint32_t plan_of(const struct attention *a, const struct step *step, uint32_t layer) {
     if (a->n_plans >= step->n_layers) return layer;
     return step->windows ? first_with_window(step, layer) : 0;
@@ -178,7 +179,7 @@ static bool layers_differ(const struct step *step) {
     return false;
 }
 
-/* How many plans a step needs. */
+/* Returns how many plans a step needs; it never falls once each layer has its own. */
 static uint32_t plans_of(const struct attention *a, const struct step *step) {
     uint32_t n = 1;
     if (a->n_plans >= step->n_layers || layers_differ(step)) return step->n_layers;
@@ -197,8 +198,8 @@ static uint64_t most_slots(const struct step *step) {
     return most;
 }
 
-/* The block's places grow with what is seen, although their memory is reserved: what has a place
- * travels in every step. */
+/* Grows the space of the plans in a step's block, and reserves the partial results.  The space
+ * follows the largest batch seen, not the reserved memory, because every step sends all of it. */
 static int make_room(struct cuda_backend *cuda, struct attention *a, uint32_t n_seqs,
                      uint64_t n_slots, uint32_t n_plans, struct error *err) {
     while (a->max_seqs < n_seqs) a->max_seqs = a->max_seqs ? 2 * a->max_seqs : 16;
@@ -210,13 +211,15 @@ static int make_room(struct cuda_backend *cuda, struct attention *a, uint32_t n_
     return reserve_partials(cuda, a->room.n_partials * group * (a->kv.head_dim + 1), err);
 }
 
-/* Words of the items that a step's prompts may have: those of attn_prefill, and those of splits. */
+/* Returns how many words the items of a step's prompts may take: attn_prefill's and the splits'. */
 static size_t item_words(const struct attention *a, uint32_t n_rows, uint32_t n_seqs) {
     return (size_t)attn_prefill_max_items(n_rows, n_seqs) * ITEM_WORDS +
            (size_t)max_splits(a) * SPLIT_ITEM_WORDS;
 }
 
-/* Without a pool to map there are at least as many blocks as with one. */
+/* Reserves attention's memory for any step within the limits.  *bytes becomes the size of one plan,
+ * *n_words the words of the items.  There is no pool to map yet, which gives at least as many
+ * blocks as a mapped one. */
 int attention_reserve(struct cuda_backend *cuda, const struct step_limits *limits, size_t *bytes,
                       size_t *n_words, struct error *err) {
     struct attention a = {};
@@ -261,7 +264,8 @@ int attention_budget(struct cuda_backend *cuda, const struct step *step, size_t 
     return rc;
 }
 
-/* Nothing before the first step in which somebody decodes: there is no room yet. */
+/* Writes the plans of the decoding rows.  It does nothing until the first step that decodes has
+ * sized them. */
 static void plan_decode(const struct attention *a, const struct step *step,
                         const struct step_arrays *arrays, char *plans) {
     if (!a->decode_fits || a->max_seqs == 0) return;
@@ -289,8 +293,8 @@ static bool is_sparse(const struct step *step, const struct attn_prefill_item &i
     return begin / SPARSE_TILE + (uint32_t)item.tile < sparse_first_dense_tile(seq->sparse);
 }
 
-/* Which of a prompt's rows in the step are the first that see everything in all layers, and with
- * the keys as they are stored; n_rows: none. */
+/* Returns the first of a prompt's rows in the step from which on rows see everything in all layers,
+ * with keys as they are stored; n_rows if there are none. */
 static uint32_t first_dense_row(const struct step *step, uint32_t i) {
     const struct step_seq *seq = &step->seqs[i];
     if (is_rotated(step, i)) return seq->n_rows;
@@ -300,7 +304,7 @@ static uint32_t first_dense_row(const struct step *step, uint32_t i) {
     return dense > first ? std::min((dense - first) * SPARSE_TILE, seq->n_rows) : 0;
 }
 
-/* Of the layers that see most: 0, or the largest. */
+/* Returns the window of the layers that see most: 0 if some have no window, else the largest. */
 static uint32_t widest_window(const struct step *step) {
     uint32_t most = 0;
     for (uint32_t l = 0; l < step->n_layers; l++) {
@@ -311,7 +315,7 @@ static uint32_t widest_window(const struct step *step) {
     return most;
 }
 
-/* Of the items that are neither sparse nor turned. */
+/* Makes the split plan of the rows that are neither sparse nor have rotated keys. */
 static void plan_splits(struct attention *a, const struct step *step,
                         const struct step_arrays *arrays) {
     struct attn_split_plan *plan = &a->split;
@@ -363,7 +367,7 @@ static float *lse_of(const struct cuda_backend *cuda, const struct attn_args *ar
     return args->kv->tracked ? cuda->attn_stats.lse : nullptr;
 }
 
-/* The step's sequence whose rows follow an index in the layer, -1 if there is none. */
+/* Returns the step's sequence whose rows follow an index in the layer, -1 if there is none. */
 static int32_t sparse_seq_of(const struct step *step, uint32_t layer) {
     if (step_window(step, layer) > 0) return -1;
     for (uint32_t i = step->n_decode; i < step->n_seqs; i++)
@@ -375,12 +379,12 @@ static uint32_t window_of(const struct cuda_backend *cuda, const struct attn_arg
     return step_window(cuda->host_step, args->layer);
 }
 
-/* For those who judge tokens by it. */
+/* Returns whether attention saves its statistics, by which tokens are evicted or selected. */
 static bool leaves_attn_stats(const struct attn_args *args) {
     return args->kv->tracked || args->selects;
 }
 
-/* Both kinds of rows, whatever the shape. */
+/* Attends decoding rows or prompt rows of any shape. */
 static int attend_simply(struct cuda_backend *cuda, const struct attn_args *args, bool decode,
                          uint32_t n_rows, struct launch launch, struct error *err) {
     struct attn_simple_params p = {};
@@ -404,20 +408,21 @@ static int attend_simply(struct cuda_backend *cuda, const struct attn_args *args
     return cuda_check(cuda, launch_attn_simple(&p, launch), "attention", err);
 }
 
-/* The fast kernels move 16 bytes at a time, also where they turn keys. */
+/* Checks alignment: the fast kernels move 16 bytes at a time, also when they rotate keys. */
 static bool aligned(const struct attn_args *args) {
     return ((uintptr_t)args->q | (uintptr_t)args->out) % 16 == 0 && args->q_stride % 8 == 0 &&
            (!args->kv->tracked || rotates_in_vectors(args->n_freqs));
 }
 
-/* Keys in 8 bits turn in the registers of who decodes. */
+/* Returns whether the fast decode kernel takes args.  It rotates 8-bit keys in registers, in whole
+ * vectors of ATTN_DECODE_ROTATED frequencies. */
 static bool decodes_fast(const struct attention *a, const struct attn_args *args) {
     const bool rotations = args->kv->dtype != DTYPE_FP8 || !args->kv->tracked ||
                        args->n_freqs % ATTN_DECODE_ROTATED == 0;
     return a->decode_fits && aligned(args) && rotations;
 }
 
-/* What attention over a tracked pool needs beside the step. */
+/* Sends the rotary frequencies, which attention over a tracked pool needs beside the step. */
 static int open_rotations(struct cuda_backend *cuda, const struct attn_args *args, struct error *err) {
     if (!args->kv->tracked || !args->inv_freq) return 0;
     return freqs_send(cuda, &cuda->rotary[args->rope], args->inv_freq, args->n_freqs, err);
@@ -459,7 +464,8 @@ int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct er
     return cuda_check(cuda, launch_attn_decode(p, cuda->stream), "decode attention", err);
 }
 
-/* Items [at, end) of the step; they visit everything, or what `index` says. */
+/* Launches items [at, end) of the step.  They visit everything or, if `index` is given, what it
+ * lists. */
 static int launch_items(struct cuda_backend *cuda, struct attn_prefill_params p, uint32_t at,
                         uint32_t end, const struct sparse_view *index, struct error *err) {
     const uint32_t most = ATTN_PREFILL_MAX_ITEMS;
@@ -527,7 +533,8 @@ static int attend_prompts(struct cuda_backend *cuda, const struct attn_args *arg
     return rc ? rc : launch_items(cuda, p, rotated, a->n_items, nullptr, err);
 }
 
-/* Without an index the step's sparse sequence cannot be attended, whatever its heads do. */
+/* Fails if the layer has no index: the step's sparse sequence then cannot be attended, whatever its
+ * heads' patterns. */
 static int check_index(const struct cuda_backend *cuda, const struct attn_args *args,
                        struct error *err) {
     if (cuda->sparse.account && cuda->sparse.layer == args->layer) return 0;

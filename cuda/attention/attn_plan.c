@@ -6,7 +6,7 @@
 #include "engine/base/sizes.h"
 
 enum {
-    /* A tile shorter than this costs more in partials and merging than it saves in reading. */
+    /* A shorter tile costs more in partials and merging than it saves in reading. */
     MIN_TILE_UNITS = 8,
     /* Merging costs a block about as much as reading this many units: cutting must save more. */
     MERGE_COST_UNITS = 4
@@ -20,13 +20,13 @@ struct filler {
     uint32_t last; /* tile number */
 };
 
-/* The batch as one row of units, item after item, to be shared out. */
+/* The batch as one row of units, item after item, that is divided among the blocks. */
 struct course {
-    uint64_t n_units;  /* of the batch */
-    uint32_t n_blocks; /* that get any */
+    uint64_t n_units;  /* in the batch */
+    uint32_t n_blocks; /* blocks that get any units */
 };
 
-/* Where the unit with the first slot begins that the sequence sees. */
+/* Returns where the unit begins that holds the first slot that the sequence sees. */
 static uint32_t first_slot(const struct attn_plan_batch *batch, uint32_t seq) {
     const uint32_t n = batch->n_slots[seq];
     if (batch->window == 0 || n <= batch->window) return 0;
@@ -60,7 +60,7 @@ struct attn_plan_budget attn_plan_budget(const struct attn_plan_shape *shape, ui
     return room;
 }
 
-/* Appends a tile to what a block does.  Blocks are filled in order. */
+/* Appends a tile to a block's chain.  Blocks are filled in order. */
 static void add_tile(struct filler *f, uint32_t block, const struct attn_tile *tile) {
     struct attn_plan *plan = f->plan;
     assert(block < f->n_blocks && block >= f->block);
@@ -74,7 +74,8 @@ static void add_tile(struct filler *f, uint32_t block, const struct attn_tile *t
     f->last = at;
 }
 
-/* The tile of an item that begins at `begin`; its partial and its merge if it is not all of it. */
+/* Returns an item's tile with slots [begin, end).  Unless it is the whole item, the tile gets a
+ * partial, and the item's first tile adds the merge. */
 static struct attn_tile make_tile(struct attn_plan *plan, const struct attn_plan_batch *batch,
                                   uint32_t seq, uint32_t kv_head, uint32_t begin, uint32_t end) {
     struct attn_tile tile = {.seq = (int32_t)seq,
@@ -95,8 +96,8 @@ static struct attn_tile make_tile(struct attn_plan *plan, const struct attn_plan
     return tile;
 }
 
-/* Whole items in order into blocks of at most `capacity` units.  Counts the blocks; fills them if
- * `f` is given. */
+/* Packs whole items, in order, into blocks of at most `capacity` units, and fills the blocks if `f`
+ * is given.  Returns how many blocks that takes, UINT32_MAX if an item does not fit one. */
 static uint32_t pack_whole(struct filler *f, const struct attn_plan_shape *shape,
                            const struct attn_plan_batch *batch, uint64_t capacity) {
     uint32_t block = 0;
@@ -119,7 +120,7 @@ static uint32_t pack_whole(struct filler *f, const struct attn_plan_shape *shape
     return block + 1;
 }
 
-/* The last unit + 1 of a block when all get the same. */
+/* Returns the last unit + 1 of a block if all blocks get equal shares. */
 static uint64_t even_end(const struct course *c, uint32_t block) {
     return c->n_units * (block + 1) / c->n_blocks;
 }
@@ -146,8 +147,8 @@ static void cut_evenly(struct filler *f, const struct attn_plan_shape *shape,
     }
 }
 
-/* Every item by the same rule, at multiples of split_slots; a tile goes to the block in whose even
- * share its middle lies. */
+/* Cuts every item by the same rule, at multiples of split_slots.  A tile goes to the block in whose
+ * even share its middle lies. */
 static void cut_fixed(struct filler *f, const struct attn_plan_shape *shape,
                       const struct attn_plan_batch *batch, const struct course *c) {
     uint64_t at = 0;

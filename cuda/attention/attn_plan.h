@@ -1,21 +1,21 @@
 /* attn_plan.h - which block of the decode attention reads which keys.
  *
  *   item        one (sequence, KV head): all of its slots, read once for the whole group of heads;
- *               where the layer has a window, from the unit on that its first slot is in
+ *               if the layer has a window, from the unit on that holds the window's first slot
  *   tile        a run of slots of one item, attended by one block; the blocks are a fixed number
- *   partial     the result of a tile that is not its whole item
+ *   partial     the result of a tile that is only part of its item
  *   merge       the partials of one item, in the order of their slots
  *
  *   tiles  [0] [1] ... [n_blocks-1] | more tiles ...      block b: tile b, then what `next` says
  *           |_______________________^
  *
- * The first tile of a block needs no look-up, the grid never changes, and all that does change is
- * data: so a captured CUDA graph stays valid from step to step (a block without work finds an empty
- * tile, and the number of merges stands in tile 0).
+ * The first tile of a block needs no look-up, the grid never changes, and only data change from
+ * step to step.  A captured CUDA graph therefore stays valid: a block without work finds an empty
+ * tile, and tile 0 holds the number of merges.
  *
- * Three ways to cut, the first that fits:
+ * There are three ways to cut; the first that fits is taken:
  *   fixed   (split_slots > 0) every split_slots slots: a row's bits depend on its own length only
- *   whole   no item is cut, if that leaves no block much above the mean
+ *   whole   no item is cut, if no block then has much more than the mean
  *   even    each block gets the same number of units, wherever items begin and end
  *
  * Thread: engine.  Memory: the caller's. */
@@ -35,10 +35,10 @@ enum { ATTN_UNIT_SLOTS = 16, ATTN_FIXED_SPLIT_SLOTS = 512 };
 struct attn_tile {
     int32_t seq, kv_head;
     int32_t begin, end; /* slots; begin == end: no work */
-    int32_t pages;      /* where the sequence's pages begin in the layer's part of the table */
+    int32_t pages;      /* where the pages begin in the layer's part of the block table */
     int32_t partial;    /* number of its partial, -1: it writes the output */
     int32_t next;       /* the block's next tile, -1: none */
-    int32_t n_merges;   /* in tile 0 only: of the plan */
+    int32_t n_merges;   /* in tile 0 only: the plan's number of merges */
 };
 
 struct attn_merge {
@@ -47,32 +47,32 @@ struct attn_merge {
 };
 
 struct attn_plan_shape {
-    uint32_t n_blocks; /* of the grid: all resident at once */
+    uint32_t n_blocks; /* the grid's; all are resident at once */
     uint32_t n_kv_heads;
-    uint32_t split_slots; /* 0: as the batch asks; otherwise a multiple of ATTN_UNIT_SLOTS */
+    uint32_t split_slots; /* 0: the batch decides; otherwise a multiple of ATTN_UNIT_SLOTS */
 };
 
-/* Room for every plan of up to max_seqs sequences that hold max_slots slots together. */
+/* The longest arrays that plans of up to max_seqs sequences with max_slots slots together need. */
 struct attn_plan_budget {
     uint32_t n_tiles, n_merges, n_partials;
 };
 
 struct attn_plan {
-    struct attn_tile *tiles;   /* [room.n_tiles] */
-    struct attn_merge *merges; /* [room.n_merges] */
+    struct attn_tile *tiles;   /* [n_tiles of the attn_plan_budget] */
+    struct attn_merge *merges; /* [n_merges of the attn_plan_budget] */
     uint32_t n_tiles, n_merges, n_partials;
 };
 
 struct attn_plan_budget attn_plan_budget(const struct attn_plan_shape *shape, uint32_t max_seqs,
                                      uint64_t max_slots);
 
-/* A layer's sequences: how many slots each has (none: it gets no tile), and where its pages begin
- * in the layer's part of the table (device_step.table_at). */
+/* A layer's sequences: how many slots each has (0: it gets no tile), and where its pages begin in
+ * the layer's part of the block table (device_step.table_at). */
 struct attn_plan_batch {
     const uint32_t *n_slots;
     const int32_t *table_at;
     uint32_t n_seqs;
-    uint32_t window; /* the layer's: only so many slots are seen, the newest; 0: all */
+    uint32_t window; /* the layer's: only the newest `window` slots are seen; 0: all */
 };
 
 /* Fills plan->tiles and plan->merges. */

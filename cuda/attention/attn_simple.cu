@@ -1,15 +1,15 @@
-/* attn_simple.cu - attention over pages by the definition: the reference of the fast kernels, and
- * what runs where they do not fit (any head_dim up to 256, any dtype of pages).
+/* attn_simple.cu - attention over pages by the definition: the reference for the fast kernels, and
+ * the kernel for shapes that they do not have (any head_dim up to 256, any dtype of pages).
  *
  *   q     bf16 rows of [n_heads, head_dim]
- *   pool  pages of dtype [K,V][n_kv_heads][PAGE_TOKENS][head_dim], and the states of budgets
+ *   pool  pages of dtype [K,V][n_kv_heads][PAGE_TOKENS][head_dim]; page states if it is tracked
  *   out   bf16 [n_rows, n_heads * head_dim]
  *
- * Grid:   one block per (row, kv head); its query heads one after the other.
+ * Grid:   one block per (row, kv head), which takes its query heads one after the other.
  * A warp takes every N_WARPS-th slot with an online softmax in f32, a lane every 32nd dimension;
  * the warps' (max, sum, out) are merged at the end.  Row i of a sequence sees slots [0, n_slots -
- * n_rows + i], of these the newest where the layer has a window, and of a sparse prompt those that
- * its index says. */
+ * n_rows + i].  If the layer has a window, the row sees only the newest of these; in a sparse
+ * prompt it sees only those that the index lists. */
 #include "cuda/attention/sparse/sparse_view.h"
 #include "cuda/common/device.cuh"
 #include "cuda/kv/evict.cuh"
@@ -63,7 +63,8 @@ static __device__ __forceinline__ void visit_slot(struct softmax *state, const s
                 weight * (load_dtype(kv.base, value + lane + 32 * i, kv.dtype) * factor);
 }
 
-/* lse: where the row's log-sum-exp goes, or NULL. */
+/* Merges the warps' results of one row and head into `out`.  lse: where the row's log-sum-exp goes,
+ * or NULL. */
 static __device__ void merge_warps(const struct softmax *state, struct plan *plan,
                                    __nv_bfloat16 *out, uint32_t dim, float *lse) {
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -87,7 +88,7 @@ static __device__ void merge_warps(const struct softmax *state, struct plan *pla
     __syncthreads(); /* the plan is used again by the next head */
 }
 
-/* Where a decoding row's scores for the group of a KV head go; NULL: nobody wants them. */
+/* Returns where a decoding row's scores for the group of a KV head go, NULL if they are unused. */
 static __device__ float *scores_of(const struct attn_simple_params &p, size_t seq,
                                    uint32_t kv_head) {
     if (!p.decode || !p.attn_stats.scores) return nullptr;

@@ -5,9 +5,9 @@
  *   units    16 slots of one page; each warp reads its own, on its own    ring.cuh
  *   unit     scores, softmax, outputs                                     unit.cuh
  *            pages of 8 bits                                              fp8.cuh
- *            scores that somebody wants                                   scores.cuh
+ *            scores that are saved                                        scores.cuh
  *   tile     queries before, and the warps' results after                 tile.cuh
- *   item     that is several tiles: partial results, merged               merge.cu
+ *   item     of several tiles: its partial results are merged             merge.cu
  *
  * Grid:   plan's n_blocks x N_WARPS * 32 threads.
  * Shared: N_WARPS rings.          Bound: memory, 2 * n_slots * n_kv_heads * head_dim * 2 bytes.
@@ -40,7 +40,7 @@ static __global__ void __launch_bounds__(S::N_WARPS * 32)
     wait_for_previous();
     if (tile.begin == tile.end) return;
 
-    int next = 0; /* stage that the next unit asked for goes to: the free one */
+    int next = 0; /* stage that the next requested unit goes to: the free one */
     uint32_t parity = 1;
     for (; next < S::N_STAGES - 1; next++) ask_unit<S>(&ahead, p, next, r);
     decode_state<S> st;
@@ -52,7 +52,7 @@ static __global__ void __launch_bounds__(S::N_WARPS * 32)
         for (int slot = tile.begin + r.warp * ATTN_UNIT_SLOTS; slot < tile.end;
              slot += S::N_WARPS * ATTN_UNIT_SLOTS) {
             ask_unit<S>(&ahead, p, next, r);
-            /* The oldest unit lies behind the newest. */
+            /* The stage after the newest unit's holds the oldest. */
             next = next + 1 == S::N_STAGES ? 0 : next + 1;
             parity ^= next == 0;
             await_unit<S>(next, parity, tile.end - slot, r);
@@ -94,12 +94,13 @@ static cudaError_t launch_shape(const attn_decode_params &p, cudaStream_t stream
                          S::RING_BYTES, p);
 }
 
-/* What the copy engine fills: see suits_copy_engine(). */
+/* The shape that the copy engine fills: see suits_copy_engine(). */
 template <typename T, int D>
 using bulk_shape = decode_shape<T, D, 1, D == 256 ? 4 : 8, D == 64 ? 4 : 2, true>;
 
-/* Rings: through the copy engine 128 KiB, one block a multiprocessor (of 8 x 2, 8 x 3, 4 x 6, 12 x
- * 2 and two blocks of 4 x 3 the best on an H100); otherwise below 99 KiB, all that 8.6 has. */
+/* Chooses the warps and stages of the rings.  With the copy engine they take 128 KiB, one block per
+ * multiprocessor.  On an H100 this was the best of 8 x 2, 8 x 3, 4 x 6, 12 x 2 (warps x stages) and
+ * two blocks of 4 x 3.  Otherwise they take less than 99 KiB, all that 8.6 has. */
 template <typename T, int D>
 static cudaError_t launch_dim(const attn_decode_params &p, cudaStream_t stream, int *n_resident) {
     constexpr bool FP8 = sizeof(T) == 1;
@@ -149,7 +150,7 @@ cudaError_t attn_decode_map_pool(attn_decode_params *p, uint32_t n_pages) {
         return cudaSuccess;
     const auto encode = tensor_map_encoder();
     if (!encode) return cudaErrorNotSupported;
-    /* 64 columns, row, column / 64, K or V, page; a box is a unit, K and V. */
+    /* Dimensions: 64 columns, row, column / 64, K or V, page.  A box is a unit, K and V. */
     const uint32_t n_columns = 64, n_blocks = p->head_dim / 64;
     const cuuint64_t row_bytes = p->head_dim * 2, n_rows = (cuuint64_t)p->n_kv_heads * PAGE_TOKENS;
     const cuuint64_t sizes[5] = {n_columns, n_rows, n_blocks, 2, n_pages};

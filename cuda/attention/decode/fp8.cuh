@@ -1,16 +1,18 @@
-/* fp8.cuh - units of 8 bits (DTYPE_FP8) in decode attention: scores and outputs of
- * codes.
+/* fp8.cuh - units of 8 bits (DTYPE_FP8) in decode attention: scores and outputs of codes.
  *
- * Such pages come by cp.async, and become f16 as they leave shared memory: one instruction for two
- * codes, and every code is a number there.  A scale is a power of two, so it multiplies the slot's
- * scores, or its probabilities, and nothing changes but where.  Probabilities are f16 too, so they
- * take the scale less the largest that the warp has met, which waits until outputs are handed over.
- * No ldmatrix knows bytes, so dimensions are permuted:
+ * Such pages are copied by cp.async, and converted to f16 when they are read from shared memory.
+ * One instruction converts two codes, and f16 represents every code exactly.  A slot's scale is a
+ * power of two, so it multiplies the slot's scores or probabilities instead, with the same result.
  *
- *   K   a lane takes four in a row, 4 (lane % 4) of 16, where mma has 2 and 2 more 8 behind them; Q
- *       is read the same way
- *   V   ldmatrix.trans turns pairs of dimensions as if each were one: rows lane / 4 and + 8 of mma
- *       are 2 (lane / 4) and the one behind it
+ * Probabilities are f16 too, so they are multiplied by their scale relative to the largest that the
+ * warp has met.  That largest scale is applied when outputs are handed over.
+ *
+ * ldmatrix does not handle bytes, so dimensions are permuted:
+ *
+ *   K   a lane takes four in a row, from 4 (lane % 4) of 16 on, where mma has 2, and 2 more 8 after
+ *       them; Q is read the same way
+ *   V   ldmatrix.trans transposes pairs of dimensions as if each were one: rows lane / 4 and + 8 of
+ *       mma are dimensions 2 (lane / 4) and the next
  *
  * Thread: device code, by whole warps.  Memory: none of its own. */
 #ifndef CUDA_ATTENTION_DECODE_FP8_CUH
@@ -19,14 +21,14 @@
 #include "cuda/attention/decode/tile.cuh"
 #include "cuda/kv/evict.cuh"
 
-/* Of the two in the lower bytes; exact. */
+/* Converts the two codes in the lower bytes to f16; exact. */
 static __device__ __forceinline__ uint32_t f16_of(uint32_t codes) {
     const __half2_raw pair =
         __nv_cvt_fp8x2_to_halfraw2((__nv_fp8x2_storage_t)codes, __NV_E4M3);
     return *reinterpret_cast<const uint32_t *>(&pair);
 }
 
-/* A lane's keys of a 16 x 16 matrix; slots lane / 4 (registers 0, 2) and + 8, dimensions from
+/* Loads a lane's keys of a 16 x 16 matrix: slots lane / 4 (registers 0, 2) and + 8, dimensions from
  * 16 k + 4 (lane % 4) on. */
 template <class S>
 static __device__ __forceinline__ void load_codes(uint32_t (&keys)[4], uint32_t unit, int k,
@@ -37,7 +39,7 @@ static __device__ __forceinline__ void load_codes(uint32_t (&keys)[4], uint32_t 
     keys[2] = f16_of(low >> 16), keys[3] = f16_of(high >> 16);
 }
 
-/* The ranks of a lane's two slots. */
+/* Returns the ranks of a lane's two slots; 0 past the tile's end. */
 template <class S>
 static __device__ __forceinline__ uint2 ranks_of(const attn_decode_params &p, const attn_tile &tile,
                                                  int slot, const int32_t *table, int lane) {
@@ -49,8 +51,8 @@ static __device__ __forceinline__ uint2 ranks_of(const attn_decode_params &p, co
     return make_uint2(at < tile.end ? rank[0] : 0, at + 8 < tile.end ? rank[8] : 0);
 }
 
-/* Turns the keys of matrix k in a lane's registers, as rotate_unit() does in shared memory: `other`
- * is what they turn with, n_freqs dimensions before or behind. */
+/* Rotates the keys of matrix k in a lane's registers, as rotate_unit() does in shared memory.
+ * `other` are the other halves of the pairs, n_freqs dimensions before or after. */
 template <class S>
 static __device__ __forceinline__ void rotate_codes(uint32_t (&keys)[4], const attn_decode_params &p,
                                                   uint32_t unit, int k, uint2 ranks, int lane) {
@@ -71,14 +73,14 @@ static __device__ __forceinline__ void rotate_codes(uint32_t (&keys)[4], const a
     }
 }
 
-/* Scales of slots lane / 4 (x) and + 8: of keys, or of values. */
+/* Returns the scales of slots lane / 4 (x) and + 8 (y), of keys or of values. */
 template <class S>
 static __device__ __forceinline__ uint2 unit_scales(uint32_t stage, bool values, int lane) {
     const uint32_t at = stage + 2 * S::UNIT_BYTES + values * ATTN_UNIT_SLOTS + lane / 4;
     return make_uint2(load_shared_byte(at), load_shared_byte(at + 8));
 }
 
-/* unit_scores() of codes. */
+/* Computes what unit_scores() does, from codes. */
 template <class S, bool ROTATED>
 static __device__ __forceinline__ void
 code_scores(float (&s)[S::N_TILES][4], const decode_state<S> &st, const attn_decode_params &p,
@@ -102,13 +104,13 @@ code_scores(float (&s)[S::N_TILES][4], const decode_state<S> &st, const attn_dec
             s[n][i] = (s[n][i] + odd[n][i]) * fp8_factor(i < 2 ? scales.x : scales.y);
 }
 
-/* What a unit's probabilities are multiplied by, slots lane / 4 (x) and + 8, and the outputs before
- * it is added (z). */
+/* Returns the factors of a unit's probabilities, for slots lane / 4 (x) and + 8 (y).  z is the
+ * factor of the outputs before the unit is added. */
 template <class S>
 static __device__ __forceinline__ float3 value_factors(decode_state<S> *st, uint32_t stage,
                                                        int n_valid, int lane) {
     uint2 scales = unit_scales<S>(stage, true, lane);
-    if (lane / 4 >= n_valid) scales.x = 0; /* a slot that is masked may have any */
+    if (lane / 4 >= n_valid) scales.x = 0; /* a masked slot may have any scale */
     if (lane / 4 + 8 >= n_valid) scales.y = 0;
     const int before = st->scale,
               largest = max(before, __reduce_max_sync(~0u, (int)max(scales.x, scales.y)));
@@ -118,7 +120,7 @@ static __device__ __forceinline__ float3 value_factors(decode_state<S> *st, uint
                        fp8_factor(max(127 + before - largest, 0)));
 }
 
-/* Two matrices of values, 32 dimensions, at a time. */
+/* Does what add_values() does, from codes: two matrices, 32 dimensions, at a time. */
 template <class S>
 static __device__ __forceinline__ void
 add_codes(decode_state<S> *st, const uint32_t (&prob)[S::N_TILES][2], uint32_t unit, int lane) {

@@ -1,12 +1,12 @@
-/* merge.cu - the partial results of decode attention that are of one item, merged.
+/* merge.cu - merges the partial results of each item of decode attention.
  *
- *   partial_out  f32 [n_partials][group][head_dim]    those of a merge lie one behind the other
+ *   partial_out  f32 [n_partials][group][head_dim]    those of a merge are consecutive
  *   partial_lse  f32 [n_partials][group]              base 2; -inf: empty, weighs nothing
  *   out          bf16 [n_seqs, n_heads * head_dim]
  *
- * A kernel of its own, started while the attention ends.  (The alternative, that the last block to
- * finish a part of an item merges them, was measured: 3 us less where no item is cut, 4 us more
- * where one is cut in 66.)
+ * This is a separate kernel, started while the attention ends.  The alternative, that the last
+ * block to finish a part of an item merges, was measured: 3 us less if no item is cut, 4 us more if
+ * one is cut in 66.
  *
  * Grid:   one block per (merge, query head), up to 4 * n_blocks of them, which then take several.
  * Shared: a merge_row.          Bound: memory, 4 * n_partials * group * head_dim bytes.
@@ -24,8 +24,8 @@ template <int D> struct merge_row {
     float out[MERGE_WARPS][D];
     float max[MERGE_WARPS], sum[MERGE_WARPS];
 
-    /* A warp's share, in batches whose reads are all under way at once.  An empty partial (-inf)
-     * weighs nothing. */
+    /* Adds up a warp's share, in batches whose reads are all in progress at once.  An empty partial
+     * (-inf) weighs nothing. */
     __device__ __forceinline__ void gather(const float *rows, const float *lses, int n, int group,
                                            int warp, int lane) {
         float4 acc[VECS] = {};

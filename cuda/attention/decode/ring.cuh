@@ -1,14 +1,14 @@
-/* ring.cuh - how keys and values come to the warps of decode attention: rings of units.
+/* ring.cuh - how the warps of decode attention get keys and values: rings of units.
  *
  *   tile (plan)  |unit|unit|unit|unit|unit| ...      unit: 16 slots of one page, K and V
  *   warp           0    1    2    3    0             each warp reads its own units, on its own
  *
  *   shared       | warp 0: stage 0, 1 .. | warp 1: stage 0, 1 .. | ...       one unit to a stage
- *   stage        | K | V | of 8 bits the scales of K, of V |
+ *   stage        | K | V | if 8-bit: the scales of K, of V |
  *
- * A warp asks for units as far ahead as its ring goes, over the ends of tiles too, so memory does
- * not wait for arithmetic, and no barrier stands in the loop.  A unit comes by the copy engine
- * (TMA, one instruction for K and V, swizzled) or by cp.async (any device, padded rows).
+ * A warp requests units as far ahead as its ring allows, across the ends of tiles, so memory does
+ * not wait for arithmetic.  The loop has no barrier.  A unit is copied by the copy engine (TMA, one
+ * instruction for K and V, swizzled) or by cp.async (any device, padded rows).
  *
  * Thread: device code, by whole warps.  Memory: a ring in shared memory a warp. */
 #ifndef CUDA_ATTENTION_DECODE_RING_CUH
@@ -28,12 +28,12 @@ struct decode_shape {
     static constexpr int K_STEPS = D / 16;
     static constexpr int PAGE_ROW = D * sizeof(T_);
     static constexpr int CHUNKS = PAGE_ROW / 16; /* of 16 bytes, in a row */
-    /* In shared memory an odd number of them, but for the copy engine. */
+    /* In shared memory a row has an odd number of chunks, except for the copy engine. */
     static constexpr int ROW_BYTES = PAGE_ROW + (BULK || CHUNKS % 2 ? 0 : 16);
     static constexpr int UNIT_BYTES = ATTN_UNIT_SLOTS * ROW_BYTES;     /* K or V */
-    static constexpr int SCALES_BYTES = FP8 ? 2 * ATTN_UNIT_SLOTS : 0; /* of K, of V: behind them */
+    static constexpr int SCALES_BYTES = FP8 ? 2 * ATTN_UNIT_SLOTS : 0; /* of K, of V: after them */
     static constexpr int OUT_STRIDE = D + 4; /* floats: rows of a warp's result */
-    /* A warp hands over its result in the one stage of its ring that has nothing under way. */
+    /* A warp hands over its result in the one stage of its ring that no copy is writing. */
     static constexpr int RESULT_BYTES = (HEADS * OUT_STRIDE + 2 * HEADS) * 4;
     static constexpr int LOADED_BYTES = 2 * UNIT_BYTES + SCALES_BYTES;
     static constexpr int STAGE_BYTES =
@@ -53,12 +53,13 @@ static __device__ __forceinline__ attn_tile load_tile(const attn_tile *tiles, in
     return u.tile;
 }
 
-/* Read beside the first tile, so that the number of a page is still the second read. */
+/* Returns the layer's part of the block table.  It is read at the same time as the first tile, so a
+ * page number is still only the second read in a row. */
 static __device__ __forceinline__ const int32_t *table_of_layer(const attn_decode_params &p) {
     return p.step->table + (size_t)p.layer * p.step->layer_pages;
 }
 
-/* K and V of a unit: a box of the map that attn_decode_map_pool() makes. */
+/* Loads K and V of a unit: a box of the map that attn_decode_map_pool() makes. */
 static __device__ __forceinline__ void unit_load(shared_at to, const CUtensorMap *map, int row,
                                                  int page, shared_at bar, uint64_t policy) {
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
@@ -67,15 +68,15 @@ static __device__ __forceinline__ void unit_load(shared_at to, const CUtensorMap
                  : "memory");
 }
 
-/* ---- asking for units ---- */
+/* ---- requesting units ---- */
 
-/* Where a warp is in asking for its units.  What it needs to know next was read long before: under
- * load an answer from memory takes microseconds. */
+/* A warp's position among the units that it requests.  What it needs next is read long before:
+ * under load a read from memory takes microseconds. */
 struct unit_cursor {
     attn_tile tile, coming; /* coming: valid if tile.next >= 0 */
     int slot;               /* < tile.end, or the warp has no more units */
     int page;               /* lane i: the page of unit i of 32 that were looked up together */
-    int n_used;             /* of these */
+    int n_used;             /* how many of these 32 have been used */
     const int32_t *table;   /* of the layer */
 };
 
@@ -86,7 +87,7 @@ struct unit_ring {
     int warp, lane;
 };
 
-/* Makes this warp's ring; the barriers are its own too. */
+/* Makes this warp's ring, with barriers of its own. */
 template <class S>
 static __device__ __forceinline__ unit_ring make_ring(char *memory, uint64_t *barriers) {
     unit_ring r;
@@ -110,7 +111,7 @@ static __device__ __forceinline__ void cursor_enter(unit_cursor *c, const attn_d
     if (tile.next >= 0) c->coming = load_tile(p.tiles, tile.next);
 }
 
-/* Moves to the next tile that has a unit for this warp, and sees to it that the page is known. */
+/* Moves to the next tile that has a unit for this warp, and looks up its page if necessary. */
 template <class S>
 static __device__ __forceinline__ void cursor_settle(unit_cursor *c, const attn_decode_params &p,
                                                      int warp, int lane) {
@@ -128,8 +129,8 @@ unit_address(const attn_decode_params &p, const attn_tile &tile, int slot, int p
            (tile.kv_head * PAGE_TOKENS + slot % PAGE_TOKENS) * S::PAGE_ROW;
 }
 
-/* To L2 with a warp's first units, while the kernel before is still at work.  It may yet write one
- * of their slots: L2 is where that write ends too, so nothing old is kept. */
+/* Prefetches a warp's first units into L2 while the kernel before still runs.  That kernel may
+ * still write one of their slots, but its write ends in L2 too, so nothing stale remains. */
 template <class S>
 static __device__ __forceinline__ void
 prefetch_first_units(const attn_decode_params &p, const attn_tile &tile, const int32_t *table,
@@ -143,7 +144,7 @@ prefetch_first_units(const attn_decode_params &p, const attn_tile &tile, const i
     prefetch_l2(values, ATTN_UNIT_SLOTS * S::PAGE_ROW);
 }
 
-/* The scales of a unit's keys, then of its values. */
+/* Copies the scales of a unit's keys, then of its values. */
 template <class S>
 static __device__ __forceinline__ void copy_scales(const attn_decode_params &p,
                                                    const unit_cursor &c, int page, uint32_t stage,
@@ -156,7 +157,7 @@ static __device__ __forceinline__ void copy_scales(const attn_decode_params &p,
                scales + row + c.slot % PAGE_TOKENS, true, r.policy);
 }
 
-/* K and V of a unit by cp.async, 16 bytes a lane. */
+/* Copies K and V of a unit by cp.async, 16 bytes a lane. */
 template <class S>
 static __device__ __forceinline__ void copy_unit(const attn_decode_params &p, const unit_cursor &c,
                                                  int page, uint32_t stage, const unit_ring &r) {
@@ -175,7 +176,7 @@ static __device__ __forceinline__ void copy_unit(const attn_decode_params &p, co
     }
 }
 
-/* Asks for the cursor's unit and moves on.  Past the end the group of copies is empty. */
+/* Requests the cursor's unit and moves on.  Past the end the group of copies is empty. */
 template <class S>
 static __device__ __forceinline__ void ask_unit(unit_cursor *c, const attn_decode_params &p,
                                                 int stage, const unit_ring &r) {
@@ -200,8 +201,8 @@ static __device__ __forceinline__ void ask_unit(unit_cursor *c, const attn_decod
 
 /* ---- units that are there ---- */
 
-/* Waits for a unit.  The copy engine knows nothing of slots that are not in use: their values
- * become zeros here (cp.async has made them so). */
+/* Waits for a unit.  The copy engine does not know which slots are unused, so their values are
+ * cleared here; cp.async has already written zeros. */
 template <class S>
 static __device__ __forceinline__ void await_unit(int stage, uint32_t parity, int n_valid,
                                                   const unit_ring &r) {
@@ -220,8 +221,8 @@ static __device__ __forceinline__ void await_unit(int stage, uint32_t parity, in
     __syncwarp();
 }
 
-/* Where a row's pair of chunks (2 k + high) lies.  The copy engine swizzles: [D / 64][16 rows][64],
- * a row's 8 chunks permuted by the row's number. */
+/* Where chunk 2 k + high of a row lies.  The copy engine swizzles: [D / 64][16 rows][64], with a
+ * row's 8 chunks permuted by the row's number. */
 template <class S> struct rows_at {
     uint32_t base, swizzle;
     __device__ __forceinline__ rows_at(uint32_t unit, int row, int high) {
@@ -234,7 +235,7 @@ template <class S> struct rows_at {
     }
 };
 
-/* Where a chunk of 16 bytes of a row of a unit lies: see rows_at. */
+/* Returns where a 16-byte chunk of a unit's row lies: see rows_at. */
 template <class S>
 static __device__ __forceinline__ uint4 *chunk_at(uint32_t unit, int row, int chunk) {
     const uint32_t column = unit + chunk / 8 * (ATTN_UNIT_SLOTS * 128),

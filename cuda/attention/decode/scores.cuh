@@ -1,21 +1,21 @@
-/* scores.cuh - the scores of a decoding row, for budgets and selections (struct
- * attn_stats).
+/* scores.cuh - the scores of a decoding row, for budgets and selections (struct attn_stats).
  *
- * A slot's scores of a group lie together, and slots in a row: whole lines are written.
+ * A slot's scores of a group lie together, and neighbouring slots too: whole cache lines are
+ * written.
  *
- * What they cost is what memory takes for writes among reads; the instructions cost 0.5 %.  On an
- * H100 a bare kernel that reads 1 GiB in 351 us needs 10 % more when it also writes a 32nd of that,
- * and 32 x 8192 slots of 32/8 heads, the same bytes, cost 10 % here:
+ * The cost of scores is that of memory writes among reads; the instructions cost 0.5 %.  On an H100
+ * a bare kernel that reads 1 GiB in 351 us needs 10 % more when it also writes a 32nd of that.  The
+ * same bytes, for 32 x 8192 slots of 32/8 heads, cost 10 % here:
  *
  *   bare kernel, 1 GiB read    writes a 64th: 6.7 %  a 32nd: 10.1  a 16th: 11.7  an 8th: 21.7
  *                              8 MB, over and over, which stay in L2: 0.7 to 2.7
  *   attention, a 32nd          1 x 131072: 5.7 %   64 x 2048: 6.5 to 7.2   32 x 8192: 10.2
  *                              4 x 65536: 10       64 x 8192: 9.3
  *
- * No way of writing them changed that: any cache policy, at the kernel's end, in a kernel of their
- * own (9 to 12 % beside bare reads), staged in shared memory and written by all blocks at a time,
- * rows padded, a part of L2 set aside.  Only less does: 2 bytes a score cost 3.5 to 7.9 %.  That
- * scores leave L2 before anything else helps the small ones: 5 % instead of 7.5 % of 1 x 131072.
+ * No other way of writing them changed that: any cache policy, at the kernel's end, in a separate
+ * kernel (9 to 12 % beside bare reads), staged in shared memory and written by all blocks at a
+ * time, rows padded, a part of L2 set aside.  Only fewer bytes do: 2 bytes a score cost 3.5 to
+ * 7.9 %.  Evicting scores from L2 first helps small batches: 5 % instead of 7.5 % of 1 x 131072.
  *
  * Thread: device code, by whole warps.  Memory: none of its own. */
 #ifndef CUDA_ATTENTION_DECODE_SCORES_CUH
@@ -23,7 +23,8 @@
 
 #include "cuda/attention/decode/ring.cuh"
 
-/* s: as of unit_scores(), before a window hides slots; item: of struct tile_duties. */
+/* Stores a unit's scores.  s: as unit_scores() returns them, before a window hides slots; item:
+ * `scores` of struct tile_duties. */
 template <class S>
 static __device__ __forceinline__ void
 store_scores(float *item, const attn_decode_params &p, const attn_tile &tile,

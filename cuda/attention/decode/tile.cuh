@@ -1,9 +1,8 @@
-/* tile.cuh - what the warps of decode attention hold of a tile, from its queries to its
- * outputs.
+/* tile.cuh - what the warps of decode attention hold of a tile, from its queries to its outputs.
  *
  * Each warp has the queries, and the maximum, sum and outputs of its own units, in registers.  At
- * the end of a tile the warps' results meet in shared memory, in the one stage of each ring that
- * has nothing under way.
+ * the end of a tile the warps' results are combined in shared memory, in the one stage of each ring
+ * that no copy is writing.
  *
  * Thread: device code, by whole warps; store_tile() by whole blocks.  Memory: the stages of the
  * rings that are free at a tile's end. */
@@ -17,19 +16,19 @@ template <class S> struct decode_state {
     uint32_t q[S::N_TILES][S::K_STEPS][2];        /* Q^T: rows d, columns heads */
     float out[S::N_TILES][S::K_STEPS][4];         /* O^T */
     float max[S::N_TILES][2], sum[S::N_TILES][2]; /* sum: of this lane's slots */
-    int scale; /* of 8 bits: the largest of values so far; what is out is to be multiplied by it */
+    int scale; /* 8-bit: the largest scale of values so far, by which `out` is to be multiplied */
 };
 
-/* Probabilities of 8 bits are multiplied by their value's scale, the largest counted as this one,
- * 2^12: they are f16, whose least number is 2^-24. */
+/* With 8-bit pages a probability is multiplied by its value's scale, relative to the largest one,
+ * which counts as this scale, 2^12.  Probabilities are f16, whose least number is 2^-24. */
 static constexpr int SCALED_ONE = 127 + 12;
 
-/* Asks for the queries of a tile; they are bf16 until convert_queries(). */
+/* Loads the queries of a tile; they are bf16 until convert_queries(). */
 template <class S>
 static __device__ __forceinline__ void load_queries(decode_state<S> *st,
                                                     const attn_decode_params &p,
                                                     const attn_tile &tile, int group, int lane) {
-    constexpr int APART = S::FP8 ? 4 : 2; /* columns of a lane and of the next */
+    constexpr int APART = S::FP8 ? 4 : 2; /* from the columns of a lane to those of the next */
     const __nv_bfloat16 *q = static_cast<const __nv_bfloat16 *>(p.q) + tile.seq * p.q_stride +
                              (size_t)tile.kv_head * group * S::D + lane % 4 * APART;
 #pragma unroll
@@ -70,13 +69,13 @@ template <class S> static __device__ __forceinline__ void clear_results(decode_s
 
 /* ---- the end of a tile ---- */
 
-/* A warp's result for a tile, as the others read it: in its free stage. */
+/* A warp's result for a tile, which the other warps read in its free stage. */
 template <class S> struct warp_result {
     float out[S::HEADS][S::OUT_STRIDE];
     float max[S::HEADS], sum[S::HEADS];
 };
 
-/* Over the lanes that hold the same columns (lane % 4) of an accumulator. */
+/* Returns the maximum over the lanes that hold the same columns (lane % 4) of an accumulator. */
 static __device__ __forceinline__ float column_max(float x) {
     for (int i = 4; i < 32; i *= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, i));
     return x;
@@ -99,7 +98,7 @@ static __device__ __forceinline__ void hand_over(warp_result<S> *to, const decod
             const float sum = column_sum(st.sum[n][i]);
 #pragma unroll
             for (int k = 0; k < S::K_STEPS; k++) {
-                /* Where rows of mma lie. */
+                /* The dimensions that the rows of mma stand for. */
                 float *row = &to->out[head][k * 16 + lane / 4 * (S::FP8 ? 2 : 1)];
                 row[0] = st.out[n][k][i] * unit;
                 row[S::FP8 ? 1 : 8] = st.out[n][k][i + 2] * unit;
@@ -117,8 +116,8 @@ static __device__ __forceinline__ void store_bf16(__nv_bfloat16 *to, float4 x) {
         make_uint2(pack<__nv_bfloat16>(x.x, x.y), pack<__nv_bfloat16>(x.z, x.w));
 }
 
-/* Four outputs of a head, and its log-sum-exp, from what the warps handed over.  A warp that had no
- * unit has maximum -inf and weighs 0; at least one had. */
+/* Combines what the warps handed over into four outputs of a head, and its log-sum-exp.  A warp
+ * without a unit has maximum -inf and weighs 0; at least one warp had a unit. */
 template <class S>
 static __device__ __forceinline__ float4 combine(const char *ring, const int *free_stage, int head,
                                                  int d, float *lse) {

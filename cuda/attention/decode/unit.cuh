@@ -7,11 +7,11 @@
  *   O^T [d, 8 heads]       += V^T [d, 16] P^T [16, 8]      A: ldmatrix.trans B: movmatrix of S^T
  *
  * Softmax is online, in base 2, f32.  Slots past the tile's end are masked, and their values
- * replaced by zeros: a page's unused slots may hold anything, NaN too.  Before a window's first
- * slot in its unit they are masked alone.
+ * replaced by zeros: a page's unused slots may hold anything, NaN too.  Slots of a unit that lie
+ * before the window are only masked.
  *
- * Thread: device code, by whole warps.  Memory: the unit's stage; keys that are stored before RoPE
- * turn in it. */
+ * Thread: device code, by whole warps.  Memory: the unit's stage, in which keys that are stored
+ * before RoPE are rotated. */
 #ifndef CUDA_ATTENTION_DECODE_UNIT_CUH
 #define CUDA_ATTENTION_DECODE_UNIT_CUH
 
@@ -20,8 +20,8 @@
 #include "cuda/attention/decode/tile.cuh"
 #include "cuda/kv/evict.cuh"
 
-/* What a tile does beside attention to everything: for its layer's window, for its sequence's
- * budget, or for a selection. */
+/* What a tile does beside full attention: for its layer's window, for its sequence's budget, or for
+ * a selection. */
 struct tile_duties {
     float *scores;  /* of the item: [slot][group]; NULL: none */
     bool rotated;    /* keys are stored before RoPE */
@@ -43,7 +43,8 @@ static __device__ __forceinline__ tile_duties duties_of(const attn_decode_params
 
 /* ---- scores ---- */
 
-/* Turns a unit's keys in place, a row to two lanes.  Later the copy engine writes there again. */
+/* Rotates a unit's keys in place, two lanes to a row.  A fence follows, because the copy engine
+ * later writes there again. */
 template <class S>
 static __device__ __forceinline__ void rotate_unit(const attn_decode_params &p, const attn_tile &tile,
                                                  int slot, uint32_t unit, const int32_t *table,
@@ -68,11 +69,11 @@ static __device__ __forceinline__ void rotate_unit(const attn_decode_params &p, 
     __syncwarp();
 }
 
-/* s [slots lane / 4 and + 8][heads lane % 4 * 2 and + 1] = q.k of a unit. */
+/* Computes s [slots lane / 4 and + 8][heads lane % 4 * 2 and + 1] = q.k of a unit. */
 template <class S>
 static __device__ __forceinline__ void
 unit_scores(float (&s)[S::N_TILES][4], const decode_state<S> &st, uint32_t stage, int lane) {
-    /* Two sums, so that no product waits for the one before. */
+    /* There are two sums, so that no product waits for the one before. */
     float odd[S::N_TILES][4] = {};
     const rows_at<S> at(stage, lane % 16, lane / 16);
 #pragma unroll
@@ -90,7 +91,7 @@ unit_scores(float (&s)[S::N_TILES][4], const decode_state<S> &st, uint32_t stage
 
 /* ---- softmax ---- */
 
-/* Of a unit's slots the first n_hidden. */
+/* Hides the first n_hidden of a unit's slots. */
 template <class S>
 static __device__ __forceinline__ void hide_slots(float (&s)[S::N_TILES][4], int n_hidden,
                                                   int lane) {
@@ -101,8 +102,8 @@ static __device__ __forceinline__ void hide_slots(float (&s)[S::N_TILES][4], int
             if (lane / 4 + i / 2 * 8 < n_hidden) s[n][i] = -INFINITY;
 }
 
-/* Scores of one column tile to probabilities (unnormalised), in the layout of B.  factors: see
- * value_factors(). */
+/* Converts scores of one column tile to probabilities (unnormalised), in the layout of B.  factors:
+ * see value_factors(). */
 template <class S>
 static __device__ __forceinline__ void softmax_step(decode_state<S> *st, int n, float (&s)[4],
                                                     int n_valid, float scale_log2, float3 factors,
@@ -135,7 +136,7 @@ static __device__ __forceinline__ void softmax_step(decode_state<S> *st, int n, 
 
 /* ---- outputs ---- */
 
-/* Adds what a unit's values are worth to the outputs. */
+/* Adds a unit's values, times their probabilities, to the outputs. */
 template <class S>
 static __device__ __forceinline__ void
 add_values(decode_state<S> *st, const uint32_t (&prob)[S::N_TILES][2], uint32_t unit, int lane) {

@@ -5,18 +5,18 @@
  *                                                     or of these the newest `window`
  *   tile                     |  |  |  |               ATTN_PREFILL_TILE rows of one sequence
  *
- * The work of a step is a flat list of (sequence, tile) items, made once per step on the host,
- * longest first, so that the last blocks to start are the short ones.  Two kernels take it:
+ * The work of a step is a flat list of (sequence, tile) items, made once per step on the host.  The
+ * longest come first, so that the last blocks to start are the short ones.  Two kernels take it:
  *
  *   mma.cu    sm_80 and later, head_dim 64, 80, 96, 128, 256, bf16 and f16 pages
  *   sm90.cu   sm_90a, head_dim 64 and 128, bf16 pages, keys that are stored after RoPE
  *
- * Prompts that have few rows to compute behind many keys are attended by a list of their own, whose
- * blocks share the keys of a tile, in the same two ways and with a merge after them (split.h,
+ * Prompts with few rows to compute after many keys may go to a second list, whose blocks share the
+ * keys of a tile.  It has a kernel of both kinds, and a merge follows (split.h, mma.cu,
  * split_sm90.cu, split_merge.cu).
  *
- * By the first list, a row's bits depend on its own queries, keys and slot numbers only: not on the
- * batch, nor on how a prompt was cut into steps.  By the second they depend on how keys were cut.
+ * In the first list, a row's bits depend on its own queries, keys and slot numbers only: not on the
+ * batch, nor on how a prompt was cut into steps.  In the second they depend on how keys are cut.
  * Slots past n_slots may hold anything, NaN included.
  *
  * Thread: engine.  Memory: none of its own; launches do not allocate or synchronise. */
@@ -40,7 +40,7 @@ struct attn_prefill_item {
     int32_t seq, tile; /* rows [tile * ATTN_PREFILL_TILE, + ATTN_PREFILL_TILE) of the sequence */
 };
 
-/* Device pointers throughout.  The arrays per sequence are those of the layer at hand. */
+/* All pointers are device memory.  The arrays per sequence are those of the current layer. */
 struct attn_prefill_params {
     const void *q;   /* bf16, row i at q + i * q_stride: [n_heads, head_dim]; 16-byte aligned */
     size_t q_stride; /* multiple of 8 */
@@ -55,17 +55,18 @@ struct attn_prefill_params {
     struct score_scale scale;
     uint32_t window; /* 0: a row sees all; dense attention only */
     float *lse; /* [n_total_rows][n_heads], base 2, of the rows that are written; or NULL */
-    /* The items' keys are stored before RoPE (kv/evict.cuh); turns.n_freqs is a multiple of 8. */
+    /* The items' keys are stored before RoPE (kv/evict.cuh); rotations.n_freqs is a multiple of
+     * 8. */
     bool rotated;
     struct key_rotations rotations;
 };
 
-/* Rows of the matrix that a block of any of the kernels multiplies. */
+/* Returns how many matrix rows a block of any of the kernels multiplies. */
 static constexpr uint32_t attn_prefill_block_rows(uint32_t head_dim) {
     return head_dim <= 128 ? ATTN_PREFILL_TILE : ATTN_PREFILL_TILE / 2;
 }
 
-/* A plan of split prompts and room for its partial results, on the device. */
+/* A plan of split prompts and the space for its partial results, on the device. */
 struct attn_split_view {
     const struct attn_split_item *items; /* [n_items], those to be merged first */
     uint32_t n_items, n_merges;
@@ -73,36 +74,37 @@ struct attn_split_view {
     float *partial_lse;
 };
 
-/* Host: the items of sequences [first_seq, n_seqs), longest first.  Returns their number, which is
- * attn_prefill_max_items() at most; items has room for it. */
+/* Lists the items of sequences [first_seq, n_seqs) on the host, longest first.  Returns their
+ * number, at most attn_prefill_max_items(), for which `items` has space. */
 uint32_t attn_prefill_plan(const uint32_t *n_rows, const uint32_t *n_slots, uint32_t first_seq,
                            uint32_t n_seqs, struct attn_prefill_item *items);
 
-/* An upper bound for any step of n_rows rows in n_seqs sequences. */
+/* Returns an upper bound on the items of any step of n_rows rows in n_seqs sequences. */
 static inline uint32_t attn_prefill_max_items(uint32_t n_rows, uint32_t n_seqs) {
     return n_rows / ATTN_PREFILL_TILE + n_seqs;
 }
 
-/* Picks the kernel.  cudaErrorInvalidValue: a shape or type that no kernel has. */
+/* Picks the kernel and launches it.  Returns cudaErrorInvalidValue for a shape or type that no
+ * kernel has. */
 cudaError_t launch_attn_prefill(const struct attn_prefill_params &p, cudaStream_t stream);
 
-/* The rows of a plan's items; p.items and p.n_items are not looked at.  Not for keys that are
- * stored before RoPE. */
+/* Attends the rows of the plan's items, and merges; it does not read p.items and p.n_items.  Keys
+ * must be stored after RoPE. */
 cudaError_t launch_attn_split(const struct attn_prefill_params &p, const struct attn_split_view &s,
                               cudaStream_t stream);
 
-/* What plans are to know of the kernel that this shape gets, on the device at hand.  No plans
- * (max_blocks 0) where a group of query heads does not fit a block. */
+/* Describes to plans the kernel that this shape gets on the current device.  There are no plans
+ * (max_blocks 0) if a group of query heads does not fit a block. */
 cudaError_t attn_split_shape_of(const struct kv_pool &kv, uint32_t n_heads,
                                 struct attn_split_shape *shape);
 
-/* The items' rows visit what the index says, which describes the layer at hand of their sequence:
- * its tiles are theirs.  Not for keys that are stored before RoPE. */
+/* Attends the items' rows to what the index lists.  The index describes the current layer of their
+ * sequence, and its tiles are the items' tiles.  Keys must be stored after RoPE. */
 cudaError_t launch_attn_prefill_sparse(const struct attn_prefill_params &p,
                                        const struct sparse_view &s, cudaStream_t stream);
 
-/* The kernels by name, for their tests; the two above are what the backend calls.  Those of sm90
- * are compiled for compute capability 9.0 alone: they are there or they are not. */
+/* Returns whether the sm90 kernels can run: they are compiled for compute capability 9.0 alone.
+ * From here on the kernels have their own names, for their tests; the backend calls those above. */
 bool attn_prefill_sm90_is_there(void);
 cudaError_t launch_attn_prefill_mma(const struct attn_prefill_params &p, cudaStream_t stream);
 cudaError_t launch_attn_prefill_sm90(const struct attn_prefill_params &p, cudaStream_t stream);
@@ -112,11 +114,11 @@ cudaError_t launch_attn_split_sm90(const struct attn_prefill_params &p,
                                    const struct attn_split_view &s, cudaStream_t stream);
 cudaError_t launch_attn_split_merge(const struct attn_prefill_params &p,
                                     const struct attn_split_view &s, cudaStream_t stream);
-/* Blocks of it that one multiprocessor holds. */
+/* Counts the blocks of launch_attn_split_mma()'s kernel that one multiprocessor holds. */
 cudaError_t attn_split_mma_residents(const struct kv_pool &kv, int *n_blocks);
 cudaError_t launch_attn_sparse_mma(const struct attn_prefill_params &p, const struct sparse_view &s,
                                    cudaStream_t stream);
-/* False: the index has room for more columns than a block can list. */
+/* Returns false if the index has space for more columns than a block can list. */
 bool attn_sparse_sm90_fits(const struct sparse_view &s, uint32_t head_dim);
 cudaError_t launch_attn_sparse_sm90(const struct attn_prefill_params &p,
                                     const struct sparse_view &s, cudaStream_t stream);

@@ -5,14 +5,12 @@
  *
  *   shared  | Q rows x (D + 8) | K 64 x (D + 8) | V 64 x (D + 8) | 16 bytes of padding per row keep
  *                                                                  ldmatrix free of bank conflicts
- *   loads   V of this block flies while S is computed, K of the next while P V is
- *   turned  keys that are stored before RoPE turn in shared memory, block by block
- *   sparse  blocks are any 64 slots, named by a list in shared memory (sparse/attend.cuh), with a
- * bit
- *           for each half of a tile that must not see them: a warp's rows are all of one half
- *
- *   split   the matrix holds all heads of a group, of fewer rows, and the block goes along a run of
- *           their pairs (split.h)
+ *   loads   V of this block is copied while S is computed, K of the next while P V is
+ *   rotated keys that are stored before RoPE are rotated in shared memory, block by block
+ *   sparse  blocks are any 64 slots, named by a list in shared memory (sparse/attend.cuh).  A bit
+ *           marks each half of a tile that must not see a slot: a warp's rows are all of one half
+ *   split   the matrix holds fewer rows, with all heads of a group, and the block takes one split
+ *           of their pairs (split.h)
  *
  * Grid:   (heads x parts of a tile, items); split: (KV heads, items).   Bound: tensor cores.
  * Oracle: engine/cpu/attention.c in plain C; the test's oracle is in double. */
@@ -26,7 +24,8 @@
 
 enum { WARPS = 4, THREADS = WARPS * 32, KEYS = PAGE_TOKENS };
 
-/* 16-row bands of a warp: two share each fragment of K and V; at 256 one fills the registers. */
+/* Returns how many bands of 16 rows a warp has.  Two share each fragment of K and V; at head_dim
+ * 256 one fills the registers. */
 static constexpr __host__ __device__ int bands(int dim) {
     return dim <= 128 ? 2 : 1;
 }
@@ -43,8 +42,8 @@ template <typename T, int D> struct mma_plan {
     T q[block_rows(D) * STRIDE], k[KEYS * STRIDE], v[KEYS * STRIDE];
 };
 
-/* Queries are bf16 whatever the pages are; f16 mma wants them as f16 (exact from 2^-14 to 2^16).
- * Rows of one head or, with a group, of so many heads from this one on, row after row. */
+/* Loads the rows of one head or, with GROUP, of `group` heads from this one on, row after row.
+ * Queries are bf16 whatever the pages are; f16 mma needs them as f16 (exact from 2^-14 to 2^16). */
 template <typename T, int D, bool GROUP = false>
 static __device__ void load_queries(T *to, const struct attn_prefill_params &p, int first_row,
                                     int n_rows, int head, int group = 1) {
@@ -150,8 +149,8 @@ static __device__ __forceinline__ void mask_scores(struct warp_state<D> &w, cons
                     w.s[b][n][e] = -INFINITY;
 }
 
-/* Hides what lies before the rows' windows: column c of the block while c < first for row 0 of the
- * tile, and for each later row one more. */
+/* Hides what lies before the rows' windows: column c of the block is hidden from row 0 of the tile
+ * while c < first, and from each later row one more. */
 template <int D, typename Pairs>
 static __device__ __forceinline__ void mask_before(struct warp_state<D> &w, const Pairs &pairs,
                                                    int first, int row, int lane) {
@@ -166,10 +165,10 @@ static __device__ __forceinline__ void mask_before(struct warp_state<D> &w, cons
                     w.s[b][n][e] = -INFINITY;
 }
 
-/* Turns the scores of band b, row half h, into weights against the new running maximum and scales
- * what was summed so far.  A row that has seen nothing yet keeps the maximum -inf, which must not
- * meet another -inf in a subtraction; where the maximum stays, the factor is exactly 1: masked
- * blocks leave no trace. */
+/* Converts the scores of band b, row half h, to weights against the new running maximum, and scales
+ * what was summed so far.  A row that has seen nothing yet keeps the maximum -inf, from which -inf
+ * must not be subtracted.  If the maximum does not change, the factor is exactly 1, so a masked
+ * block changes nothing. */
 template <int D>
 static __device__ __forceinline__ void update_softmax(struct warp_state<D> &w, int b, int h,
                                                       float scale) {
@@ -192,8 +191,8 @@ static __device__ __forceinline__ void update_softmax(struct warp_state<D> &w, i
     for (int n = 0; n < D / 8; n++) w.o[b][n][2 * h] *= factor, w.o[b][n][2 * h + 1] *= factor;
 }
 
-/* row: the lane's first row in the block's rows.  store(row, largest score in base 2, sum of
- * weights, accumulators as store_row() takes them) */
+/* Stores a lane's rows, the first of which is `row` of the block's.  It calls store(row, largest
+ * score in base 2, sum of weights, accumulators as store_row() takes them). */
 template <int D, typename Store>
 static __device__ __forceinline__ void store_rows(const struct warp_state<D> &w, int row,
                                                   float scale, const Store &store) {
@@ -235,8 +234,8 @@ static __device__ __forceinline__ struct block_source<T, Pairs> block_source_of(
             p.kv.page_bytes / sizeof(T), p.kv.n_kv_heads *head_elements, pairs};
 }
 
-/* Along all blocks of the pairs, once the queries are under way to shared memory.  head: any of
- * those that share the keys; warp_row: the warp's first in the matrix. */
+/* Attends to all blocks of the pairs, after load_queries().  head: any of those that share the
+ * keys; warp_row: the warp's first row in the matrix. */
 template <typename T, int D, bool ROTATED, bool WINDOW, bool CAPPED, typename Pairs>
 static __device__ __forceinline__ void attend(struct mma_plan<T, D> &plan, struct warp_state<D> &w,
                                               const struct attn_prefill_params &p,
@@ -248,7 +247,7 @@ static __device__ __forceinline__ void attend(struct mma_plan<T, D> &plan, struc
     load_block<T, D>(plan.k, from.page(t, 0), from.n_valid(t, 0));
     for (int i = 0; i < n; i++) {
         copy_async_wait_all();
-        __syncthreads(); /* K(i) is there, and everyone is done with V(i - 1) */
+        __syncthreads(); /* K(i) has arrived, and all warps are done with V(i - 1) */
         load_block<T, D>(plan.v, from.page(t, i) + from.to_values, from.n_valid(t, i));
         if constexpr (ROTATED) {
             rotate_page<T>(plan.k, mma_plan<T, D>::STRIDE, from.n_valid(t, i), p.rotations,
@@ -258,12 +257,12 @@ static __device__ __forceinline__ void attend(struct mma_plan<T, D> &plan, struc
         scores<T, D>(w, plan.q + warp_row * mma_plan<T, D>::STRIDE, plan.k, lane);
         if constexpr (CAPPED) cap_products(w.s, p.scale.inner);
         copy_async_wait_all();
-        __syncthreads(); /* V(i) is there, and everyone is done with K(i) */
+        __syncthreads(); /* V(i) has arrived, and all warps are done with K(i) */
         if (i + 1 < n) load_block<T, D>(plan.k, from.page(t, i + 1), from.n_valid(t, i + 1));
         const int limit = t.first_visible - from.block(i) * KEYS; /* of row 0 */
         if (limit < KEYS) mask_scores(w, from.pairs, limit, warp_row + lane / 4, lane);
         if constexpr (WINDOW) {
-            const int first = limit - from.pairs.window; /* of the block, that row 0 sees */
+            const int first = limit - from.pairs.window; /* the first column that row 0 sees */
             if (first + block_rows(D) > 0)
                 mask_before(w, from.pairs, first, warp_row + lane / 4, lane);
         }
@@ -273,7 +272,7 @@ static __device__ __forceinline__ void attend(struct mma_plan<T, D> &plan, struc
     }
 }
 
-/* Never TURNED and WINDOW: a bounded cache is no longer than the window. */
+/* Never both ROTATED and WINDOW: a bounded cache is no longer than the window. */
 template <typename T, int D, bool ROTATED, bool WINDOW, bool CAPPED>
 static __global__ void __launch_bounds__(THREADS)
     attn_prefill_mma_kernel(const struct attn_prefill_params p) {
@@ -298,7 +297,7 @@ static __global__ void __launch_bounds__(THREADS)
                });
 }
 
-/* Windows are looked at whether the layer has one or not: few prompts' rows come here. */
+/* Checks the window even if the layer has none: few rows come here. */
 template <typename T, int D, bool CAPPED>
 static __global__ void __launch_bounds__(THREADS)
     attn_split_mma_kernel(const struct attn_prefill_params p, const struct attn_split_view s) {
@@ -327,11 +326,11 @@ static __global__ void __launch_bounds__(THREADS)
 
 template <typename T, int D> struct sparse_mma_plan {
     struct mma_plan<T, D> dense;
-    struct sparse_keys keys; /* here, as registers are short */
-    int32_t slots[2][KEYS];  /* of a block and of the next one, as columns are listed; -1: none */
+    struct sparse_keys keys; /* in shared memory, because registers are scarce */
+    int32_t slots[2][KEYS];  /* of a block and of the next, in the form of columns; -1: none */
 };
 
-/* Names the slots of half a pair; next_column: where warp 0 goes on in the head's columns. */
+/* Lists the slots of half a pair.  next_column: where warp 0 continues in the head's columns. */
 static __device__ __forceinline__ void name_slots(int32_t *to, const struct sparse_view &s,
                                                   const struct sparse_keys &keys, int head, int i,
                                                   int &next_column) {
@@ -348,13 +347,13 @@ static __device__ __forceinline__ void name_slots(int32_t *to, const struct spar
     }
 }
 
-/* Starts the copy of the named slots; zeros where there is none. */
+/* Starts the copy of the named slots; unnamed ones become zeros. */
 template <typename T, int D>
 static __device__ void load_slots(T *to, const T *from, size_t page_elements,
                                   const struct prefill_tile &t, const int32_t *slots) {
     for (int i = threadIdx.x; i < KEYS * (D / 8); i += THREADS) {
         const int row = i / (D / 8), col = i % (D / 8) * 8, slot = slots[row] & COLUMN_SLOT;
-        const bool valid = slot < t.n_slots; /* what is named -1 lies behind all */
+        const bool valid = slot < t.n_slots; /* -1 becomes a slot past the last */
         const T *at = valid ? from + t.pages[slot / PAGE_TOKENS] * page_elements +
                                   slot % PAGE_TOKENS * D
                             : from;
@@ -362,7 +361,7 @@ static __device__ void load_slots(T *to, const T *from, size_t page_elements,
     }
 }
 
-/* Hides slots that the rows, of half a tile, may not see, and what names none. */
+/* Hides slots that the rows, all of one half of a tile, may not see, and unnamed slots. */
 template <int D>
 static __device__ __forceinline__ void mask_slots(struct warp_state<D> &w, const int32_t *slots,
                                                   int half, int visible, int lane) {
@@ -419,13 +418,13 @@ static __global__ void __launch_bounds__(THREADS)
     for (int i = 0; i < n; i++) {
         const int32_t *slots = sparse.slots[i % 2];
         copy_async_wait_all();
-        __syncthreads(); /* K(i) is there, and everyone is done with V(i - 1) and its slots */
+        __syncthreads(); /* K(i) has arrived, and all warps are done with V(i - 1) and its slots */
         load_slots<T, D>(plan.v, from.keys + from.to_values, from.page_elements, t, slots);
         if (i + 1 < n) name_slots(sparse.slots[(i + 1) % 2], s, keys, head, i + 1, next_column);
         scores<T, D>(w, plan.q + warp_row * mma_plan<T, D>::STRIDE, plan.k, lane);
         if constexpr (CAPPED) cap_products(w.s, p.scale.inner);
         copy_async_wait_all();
-        __syncthreads(); /* V(i) and the next slots are there, and everyone is done with K(i) */
+        __syncthreads(); /* V(i) and the next slots are there, and all warps are done with K(i) */
         if (i + 1 < n)
             load_slots<T, D>(plan.k, from.keys, from.page_elements, t, sparse.slots[(i + 1) % 2]);
         if (has_hidden(t, keys, i))
@@ -447,11 +446,11 @@ template <int D> static dim3 grid_of(const struct attn_prefill_params &p) {
     return dim3(p.n_heads * (ATTN_PREFILL_TILE / block_rows(D)), p.n_items);
 }
 
-/* What a list's rows visit: everything; what an index says; everything, in pieces. */
+/* What the rows of a list visit: everything, what an index lists, or everything in splits. */
 struct work {
     const struct sparse_view *sparse; /* NULL: no index */
-    const struct attn_split_view *split; /* NULL: no pieces */
-    int *n_residents; /* not NULL: nothing is launched, blocks of a multiprocessor are counted */
+    const struct attn_split_view *split; /* NULL: no splits */
+    int *n_residents; /* not NULL: counts the blocks of a multiprocessor and launches nothing */
 };
 
 template <typename T, int D, bool CAPPED>
@@ -481,7 +480,8 @@ static cudaError_t launch(const struct attn_prefill_params &p, const struct work
     return cudaGetLastError();
 }
 
-/* Not a branch in the kernels: it costs those of head_dim 64 and 128 registers, or memory. */
+/* Launches the kernel with or without a cap on scores.  A branch in the kernels would cost those of
+ * head_dim 64 and 128 registers, or memory. */
 template <typename T, int D>
 static cudaError_t launch_cap(const struct attn_prefill_params &p, const struct work &work,
                               cudaStream_t stream) {

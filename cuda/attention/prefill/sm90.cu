@@ -1,5 +1,5 @@
-/* sm90.cu - prefill attention for Hopper (sm90.cuh): a block takes one query tile
- * of 128 rows and one head.
+/* sm90.cu - prefill attention for Hopper (sm90.cuh): a block takes one query tile of 128 rows and
+ * one head.
  *
  *   q       bf16 rows through a tensor map [n_total_rows, n_heads * D]; rows past the end of the
  *           sequence belong to a neighbour: they are computed and not stored
@@ -12,8 +12,8 @@
 
 #include "cuda/attention/prefill/sm90.cuh"
 
-/* What the rows may not see of pair j: this thread's first row, and a consumer whose first row sees
- * first_visible slots.  columns: of a sparse tile. */
+/* Hides what the rows may not see of pair j.  row: this thread's first; first_visible: slots that
+ * the consumer's first row sees.  The columns are for sparse tiles. */
 static __device__ __forceinline__ void hide(float (&s)[64], const struct dense_pairs &pairs, int j,
                                             const struct prefill_tile &t, const int32_t *, int row,
                                             int first_visible) {

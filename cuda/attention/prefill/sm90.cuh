@@ -2,23 +2,23 @@
  * specialisation (the schedule is FlashAttention-3's).
  *
  *   block      one tile: a matrix of 128 rows of Q, and the pairs of pages that they visit
- *   warps 0-3  producer: one warp copies Q, then K and V of one key pair after the other
+ *   warps 0-3  producer: one warp copies Q, then K and V of one key pair after another
  *   warps 4-11 two consumer warpgroups of 64 rows each:  S = Q K^T, online softmax, O += P V
  *
  *   step j of a consumer   tensor cores   | Q K(j) | P(j-1) V(j-1) |
  *                          other units             | softmax of S(j) | scale O, round P(j) |
- *   The two consumers take turns at issuing their products: one's softmax runs under the other's.
+ *   The consumers issue products alternately: one's softmax runs during the other's products.
  *
  *   shared  | Q | K stage 0 .. | V stage 0 .. | barriers |
  *           each matrix 128 x D in 128-byte swizzle, as D / 64 columns of [128 rows][64]; the
  *           second page of a key pair follows the first in each column
  *
- *   pages   the pool is a stack of matrices, one a page, of rows (is_v * n_kv_heads + kv_head) * 64
- *           + slot
+ *   pages   the pool is a stack of matrices, one per page, with rows (is_v * n_kv_heads + kv_head)
+ *           * 64 + slot
  *
- * What a tile's rows are, which pairs they visit, what they may not see of one, hide(), and where
- * results go is each kernel's own: sm90.cu (dense prompts), split_sm90.cu (few
- * rows behind many keys), attend_sm90.cu.  One block per multiprocessor.
+ * Each kernel defines what a tile's rows are, which pairs they visit, what of a pair they may not
+ * see (hide()), and where results go: sm90.cu (dense prompts), split_sm90.cu (few rows after many
+ * keys), sparse/attend_sm90.cu (sparse prompts).  One block per multiprocessor.
  *
  * Thread: device code, by whole blocks of THREADS; maps are made on the host.  Memory: none of its
  * own. */
@@ -38,7 +38,7 @@ enum {
     COLUMN = 64, /* elements of a swizzled row */
     COLUMN_BYTES = PAIR_KEYS * COLUMN * 2,
     PAGE_COLUMN_BYTES = PAGE_TOKENS * COLUMN * 2,
-    BATON_BARRIER = 1, /* named barriers 1 and 2: consumer 0's and 1's turn */
+    BATON_BARRIER = 1, /* named barriers 1 and 2: consumer 0 or 1 may issue its products */
     PRODUCER_REGISTERS = 24,
     CONSUMER_REGISTERS = 240
 };
@@ -67,7 +67,7 @@ template <int D> static __device__ void init_barriers(struct sm90_plan<D> &plan)
     barriers_publish();
 }
 
-/* --- producer: one warp; lane 0 gives the orders --- */
+/* --- producer: one warp, whose lane 0 starts the copies --- */
 
 template <int D>
 static __device__ void load_queries(struct sm90_plan<D> &plan, const CUtensorMap *queries,
@@ -78,7 +78,7 @@ static __device__ void load_queries(struct sm90_plan<D> &plan, const CUtensorMap
                     &plan.q_full);
 }
 
-/* Rows from `row` on of both pages. */
+/* Loads the rows from `row` on of both pages. */
 template <int D>
 static __device__ void load_pages(unsigned char *to, const CUtensorMap *pool, int row, int page0,
                                   int page1, uint64_t *bar) {
@@ -89,7 +89,7 @@ static __device__ void load_pages(unsigned char *to, const CUtensorMap *pool, in
     }
 }
 
-/* Slots past the end hold anything, and 0 times NaN would be NaN: their values become 0. */
+/* Clears the values of slots past the end, which may hold anything: 0 times NaN would be NaN. */
 template <int D>
 static __device__ void clear_tail(unsigned char *v, struct key_pair pair, int n_slots, int lane) {
     for (int row = 0; row < PAIR_KEYS; row++) {
@@ -117,7 +117,7 @@ static __device__ void load_values(struct sm90_plan<D> &plan, const CUtensorMap 
     if (lane == 0) barrier_arrive(&plan.v_full[stage]);
 }
 
-/* Keys and values; somebody else gives the order for Q. */
+/* Copies the keys and values of all pairs; each kernel starts the copy of Q itself. */
 template <int D, typename Pairs>
 static __device__ void produce(struct sm90_plan<D> &plan, const struct sm90_maps &maps,
                                const struct prefill_tile &t, const Pairs &pairs, int kv_head,
@@ -131,7 +131,7 @@ static __device__ void produce(struct sm90_plan<D> &plan, const struct sm90_maps
     for (int j = 0; j < pairs.n; j++) {
         const int stage = j % STAGES;
         const uint32_t parity = j / STAGES % 2 ^ 1; /* the first round finds the stages empty */
-        /* The next pair's page numbers are on their way while this one waits for its stage. */
+        /* The next pair's page numbers are read while this one waits for its stage. */
         const struct key_pair next = pairs.at(min(j + 1, pairs.n - 1));
         const int next0 = page_of_block(t, next.first), next1 = page_of_block(t, next.second);
         barrier_wait(&plan.k_empty[stage], parity);
@@ -146,9 +146,9 @@ static __device__ void produce(struct sm90_plan<D> &plan, const struct sm90_maps
 
 /* --- consumers --- */
 
-/* Accumulator fragments: element e of 4-tuple n is row lane / 4 + e / 2 * 8 of the warp's 16 rows,
- * column n * 8 + lane % 4 * 2 + e % 2.  Hides the slots that the rows may not see; `apart`: how
- * many more the second of the thread's rows sees. */
+/* Hides the slots that the rows may not see: the first of the thread's rows sees `visible` slots,
+ * the second `apart` more.  Element e of 4-tuple n of an accumulator fragment is row lane / 4 + e /
+ * 2 * 8 of the warp's 16 rows, column n * 8 + lane % 4 * 2 + e % 2. */
 static __device__ __forceinline__ void mask_scores(float (&s)[64], struct key_pair pair,
                                                    int visible, int apart = 8) {
     const int column = threadIdx.x % 4 * 2;
@@ -160,8 +160,8 @@ static __device__ __forceinline__ void mask_scores(float (&s)[64], struct key_pa
     }
 }
 
-/* Hides what lies before the rows' windows; that of the thread's first row begins at slot
- * `first`. */
+/* Hides what lies before the rows' windows.  The window of the thread's first row begins at slot
+ * `first`, that of the second `apart` later. */
 static __device__ __forceinline__ void mask_before(float (&s)[64], struct key_pair pair, int first,
                                                    int apart = 8) {
     const int column = threadIdx.x % 4 * 2;
@@ -173,9 +173,9 @@ static __device__ __forceinline__ void mask_before(float (&s)[64], struct key_pa
     }
 }
 
-/* Turns scores into weights; factor[h] is what earlier sums and outputs are multiplied by.  A row
- * that has seen nothing keeps the maximum -inf, which must not meet another -inf in a subtraction;
- * where the maximum stays, the factor is exactly 1, so that masked blocks leave no trace. */
+/* Converts scores to weights; factor[h] is what earlier sums and outputs are multiplied by.  A row
+ * that has seen nothing keeps the maximum -inf, from which -inf must not be subtracted.  If the
+ * maximum does not change, the factor is exactly 1, so a masked block changes nothing. */
 static __device__ __forceinline__ void update_softmax(float (&s)[64], float (&top)[2],
                                                       float (&sum)[2], float (&factor)[2],
                                                       float scale) {
@@ -207,7 +207,8 @@ static __device__ __forceinline__ void scale_rows(float (&o)[N], const float (&f
     for (int i = 0; i < N; i++) o[i] *= factor[i % 4 / 2];
 }
 
-/* The accumulator's layout, two 8-column tuples at a time, is wgmma's layout for A in registers. */
+/* Rounds the weights to bf16.  The accumulator's layout, two 8-column tuples at a time, is wgmma's
+ * layout for A in registers. */
 static __device__ __forceinline__ void round_weights(uint32_t (&w)[32], const float (&s)[64]) {
 #pragma unroll
     for (int i = 0; i < 32; i++) w[i] = pack_bf16(s[2 * i], s[2 * i + 1]);
@@ -232,8 +233,8 @@ static __device__ __forceinline__ void issue_values(float (&o)[D / 2], const uin
     wgmma_commit();
 }
 
-/* After a wait for wgmma: one thread speaks for the warpgroup, whose products complete together;
- * and another one for a warpgroup that does not take the pair. */
+/* Releases a stage after a wait for wgmma.  One thread arrives for the warpgroup, whose products
+ * complete together, and a second one for the other warpgroup if that does not take the pair. */
 static __device__ __forceinline__ void release(uint64_t *bar, int thread, bool shared) {
     if (thread < (shared ? 1 : CONSUMERS)) barrier_arrive(bar);
 }
@@ -243,14 +244,14 @@ struct consumer {
     uint64_t q;     /* its 64 rows */
 };
 
-/* What a consumer thread holds of its rows: scores, weights, output, and of two rows the maximum,
- * the sum and the last factor. */
+/* What a consumer thread holds of its rows: scores, weights, output, and for each of two rows the
+ * maximum, the sum and the last factor. */
 template <int D> struct rows_state {
     float s[64], o[D / 2], top[2], sum[2], factor[2];
     uint32_t w[32];
 };
 
-/* The first pair's weights; there are no products yet to run beside the softmax. */
+/* Computes the first pair's weights; there are no products yet to run beside the softmax. */
 template <int D, typename Weigh>
 static __device__ __forceinline__ void first_pair(struct sm90_plan<D> &plan,
                                                   struct rows_state<D> &r, const struct consumer &c,
@@ -266,7 +267,7 @@ static __device__ __forceinline__ void first_pair(struct sm90_plan<D> &plan,
     round_weights(r.w, r.s);
 }
 
-/* Pair j's scores and softmax, with the values of the pair before it under way meanwhile. */
+/* Computes pair j's scores and softmax while the values of the pair before are multiplied. */
 template <int D, typename Pairs, typename Weigh>
 static __device__ __forceinline__ void next_pair(struct sm90_plan<D> &plan, struct rows_state<D> &r,
                                                  const struct consumer &c, const Pairs &pairs,
@@ -282,7 +283,7 @@ static __device__ __forceinline__ void next_pair(struct sm90_plan<D> &plan, stru
     barrier_wait(&plan.v_full[before], last / STAGES % 2);
     wgmma_fence(); /* again: after the wait's branches the compiler would serialise */
     issue_values<D>(r.o, r.w, wgmma_matrix(plan.v[before], COLUMN_BYTES));
-    /* Every turn that is handed over is taken: the last of all is handed to nobody. */
+    /* Every arrival must meet a wait: there is none after the last products of all. */
     if (j + 1 < pairs.n || (c.me == 0 && pairs.is_shared(j)))
         named_arrive(BATON_BARRIER + 1 - c.me, CONSUMERS * GROUP_THREADS);
     wgmma_wait<1>();
@@ -308,8 +309,8 @@ static __device__ __forceinline__ void last_values(struct sm90_plan<D> &plan,
     wgmma_pin(r.o);
 }
 
-/* store(row of the matrix, largest score in base 2, sum of weights, accumulators as store_row()
- * takes them) */
+/* Attends a consumer's rows to its pairs.  Then it calls store(row of the matrix, largest score in
+ * base 2, sum of weights, accumulators as store_row() takes them). */
 template <int D, bool CAPPED, typename Pairs, typename Store>
 static __device__ __forceinline__ void consume(struct sm90_plan<D> &plan,
                                                const struct attn_prefill_params &p,
@@ -335,7 +336,7 @@ static __device__ __forceinline__ void consume(struct sm90_plan<D> &plan,
     for (int h = 0; h < 2; h++) r.top[h] = -INFINITY, r.sum[h] = 0.0f;
 
     if (me == 1 && pairs.n > 1)
-        named_arrive(BATON_BARRIER, CONSUMERS * GROUP_THREADS); /* 0 begins */
+        named_arrive(BATON_BARRIER, CONSUMERS * GROUP_THREADS); /* consumer 0 begins */
     first_pair(plan, r, c, weigh);
     int j = pairs.after(0, me);
     for (; j < pairs.n; j = pairs.after(j, me)) next_pair(plan, r, c, pairs, j, weigh);

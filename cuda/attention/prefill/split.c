@@ -3,17 +3,17 @@
 
 #include "engine/base/sizes.h"
 
-/* In pairs: what a block takes to begin and to end, and what merging takes after all of them. */
+/* Times in pairs: a block's beginning and end, and the merge after all blocks. */
 static const double block_cost = 3, merge_cost = 5;
 
-/* Of the time that whole prompts take, what a plan may take at most, and of that of fewer rounds,
- * what more may: forecasts are rough, and there is less to merge. */
+/* A plan must beat this share of the time of whole prompts.  A plan with more rounds must beat this
+ * share of the time of one with fewer.  Estimates are rough, and fewer splits are less to merge. */
 static const double worthwhile = 0.95;
 
-/* Blocks differ little in length if the longest is less than so many times the mean. */
+/* Blocks differ little in length if the longest is less than this many times the mean. */
 static const double about_one = 1.1;
 
-/* A number of blocks, the pairs they take together, and those of the longest one. */
+/* A number of blocks, the pairs of all, the pairs of the longest, and whether any tile is cut. */
 struct load {
     uint64_t n_blocks, n_pairs;
     uint32_t longest;
@@ -28,8 +28,8 @@ static double rounds_of(const struct attn_split_shape *shape, const struct load 
     return (double)div_up(load->n_blocks, shape->n_blocks);
 }
 
-/* What a plan takes at most: in rounds as long as the longest block, or, however blocks are started
- * as others end, that block after a fair share of all. */
+/* Returns an upper bound on a plan's time, the lesser of two.  One is rounds as long as the longest
+ * block; the other, however blocks follow each other, is that block after a fair share of all. */
 static double time_of_plan(const struct attn_split_shape *shape, const struct load *load) {
     const double longest = load->longest + block_cost, rounds = rounds_of(shape, load) * longest,
                  share = sum_of(load) / shape->n_blocks + longest,
@@ -37,7 +37,8 @@ static double time_of_plan(const struct attn_split_shape *shape, const struct lo
     return load->cut ? time + merge_cost : time;
 }
 
-/* What whole prompts take at least.  Blocks of about one length run round after round. */
+/* Returns a lower bound on the time of whole prompts.  Blocks of about one length run round after
+ * round. */
 static double time_of_whole(const struct attn_split_shape *shape, const struct load *load) {
     const double longest = load->longest + block_cost, sum = sum_of(load),
                  mean = sum / (double)load->n_blocks, share = sum / shape->n_blocks;
@@ -45,7 +46,7 @@ static double time_of_whole(const struct attn_split_shape *shape, const struct l
     return longest > share ? longest : share;
 }
 
-/* Pairs with a slot that one of the rows [row, row + n) sees. */
+/* Counts the pairs with a slot that one of the rows [row, row + n) sees. */
 static uint32_t pairs_of(const struct attn_split_rows *rows, uint32_t row, uint32_t n) {
     const uint32_t first_visible = rows->n_slots - rows->n_rows + row + 1,
                    visible = first_visible + n - 1;
@@ -77,7 +78,7 @@ void attn_split_add(struct attn_split_plan *plan, const struct attn_split_shape 
     if (rows->first_row >= rows->n_rows) return;
     const uint64_t n = div_up(rows->n_rows - rows->first_row, step);
     if (plan->n_tiles + n > room) {
-        plan->n_tiles = (uint64_t)room + 1; /* too many, whatever comes */
+        plan->n_tiles = (uint64_t)room + 1; /* too many, whatever is added later */
         return;
     }
     for (uint32_t row = rows->first_row; row < rows->n_rows; row += step) {
@@ -89,7 +90,7 @@ void attn_split_add(struct attn_split_plan *plan, const struct attn_split_shape 
     count_whole(plan, shape, rows);
 }
 
-/* Pieces of at most `capacity` pairs, where that does not make them too short. */
+/* Returns how many splits of at most `capacity` pairs a tile gets; fewer if those are too short. */
 static uint32_t splits_of(const struct attn_split_tile *tile, uint32_t capacity) {
     return (uint32_t)attn_split_count((int32_t)tile->n_pairs,
                                        (int32_t)div_up(tile->n_pairs, capacity));
@@ -109,7 +110,7 @@ static struct load load_of(const struct attn_split_plan *plan,
     return load;
 }
 
-/* The least capacity that needs no more blocks; 0: there is none. */
+/* Returns the least capacity that needs at most n_blocks blocks; 0 if there is none. */
 static uint32_t least_capacity(const struct attn_split_plan *plan,
                                const struct attn_split_shape *shape, uint32_t longest,
                                uint64_t n_blocks) {
@@ -123,7 +124,8 @@ static uint32_t least_capacity(const struct attn_split_plan *plan,
     return low;
 }
 
-/* The best cut for one round of blocks, for two, and so on; 0: whole prompts are as good. */
+/* Returns the capacity of the best cut, tried for one round of blocks, for two, and so on; 0 if
+ * whole prompts are as good. */
 static uint32_t choose_capacity(const struct attn_split_plan *plan,
                                 const struct attn_split_shape *shape) {
     const struct load whole = {.n_blocks = plan->whole_blocks,
@@ -155,7 +157,7 @@ static void add_item(struct attn_split_plan *plan, const struct attn_split_tile 
         .partial = tile->n_splits > 1 ? tile->partial + (int32_t)split : -1};
 }
 
-/* From the last tile on: of a sequence's tiles it sees most. */
+/* Cuts the tiles from the last one on, because it sees most of a sequence's tiles. */
 void attn_split_cut(struct attn_split_plan *plan, const struct attn_split_shape *shape) {
     if (plan->n_tiles == 0 || plan->n_tiles > attn_split_max_items(shape)) return;
     const uint32_t capacity = choose_capacity(plan, shape);

@@ -1,12 +1,12 @@
-/* split_merge.cu - the partial results of split prompts (split.h), merged.
+/* split_merge.cu - merges the partial results of split prompts (split.h).
  *
- *   partial_out  f32 [n_partials][n_kv_heads][block_rows][head_dim]    of a tile, one piece behind
- *   partial_lse  f32 [n_partials][n_kv_heads][block_rows]              the other; base 2; -inf: the
- *                                                                      row above is not there
+ *   partial_out  f32 [n_partials][n_kv_heads][block_rows][head_dim]    a tile's splits in order
+ *   partial_lse  f32 [n_partials][n_kv_heads][block_rows]              base 2; -inf: the row of
+ *                                                                      partial_out is not read
  *   out          bf16 [n_total_rows, n_heads * head_dim]
  *
- * decode/merge.cu has few rows with many partial results each, and a block for each of them;
- * here are many rows, most with a handful.
+ * decode/merge.cu merges few rows with many partial results each, in a block per row; here are many
+ * rows, most with a handful of partial results.
  *
  * Grid:   (matrix rows of a tile / 8, cut tiles, KV heads); a warp per row, lanes along head_dim.
  * Shared: none.          Bound: memory, 4 * n_partials * n_kv_heads * block_rows * head_dim bytes.

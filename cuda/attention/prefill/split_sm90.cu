@@ -1,7 +1,7 @@
-/* split_sm90.cu - few prompt rows behind many keys (split.h) for Hopper (sm90.cuh): a
- * block takes all heads of a group, of fewer rows, in one matrix, and a run of their pairs.
+/* split_sm90.cu - few prompt rows after many keys (split.h) for Hopper (sm90.cuh): a block takes
+ * fewer rows, with all heads of a group, in one matrix, and one split of their pairs.
  *
- *   q       a stack of matrices [n_heads][D], one a row: a box of (128 / group rows, group, 64)
+ *   q       a stack of matrices [n_heads][D], one per row: a box of (128 / group rows, group, 64)
  *
  * Grid:   (KV heads, items).
  * Shared: an sm90_plan.
@@ -12,7 +12,8 @@
 #include "cuda/attention/prefill/sm90.cuh"
 #include "cuda/attention/prefill/split_tile.cuh"
 
-/* Of a split tile, row after row with all heads of a group: a box of heads and rows. */
+/* Loads the queries of a split tile, row after row with all heads of a group, as a box of heads and
+ * rows. */
 template <int D>
 static __device__ void load_group(struct sm90_plan<D> &plan, const CUtensorMap *queries,
                                   const struct split_tile &t) {
@@ -23,8 +24,8 @@ static __device__ void load_group(struct sm90_plan<D> &plan, const CUtensorMap *
                     t.rows.first_row, &plan.q_full);
 }
 
-/* As of a dense tile with a window.  Rows are group times closer, which the second condition leaves
- * room for. */
+/* Hides slots as in a dense tile with a window.  The second condition allows for 64 different rows;
+ * a consumer's matrix rows hold group times fewer. */
 static __device__ __forceinline__ void hide(float (&s)[64], const struct split_pairs &pairs, int j,
                                             const struct prefill_tile &t, const int32_t *, int row,
                                             int first_visible) {
@@ -70,7 +71,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
-/* A stack of one matrix a row, whose rows are its heads. */
+/* Maps the queries as a stack of one matrix per row, whose rows are the heads. */
 template <int D>
 static cudaError_t map_groups(CUtensorMap *map, const struct attn_prefill_params &p) {
     const uint32_t group = p.n_heads / p.kv.n_kv_heads;

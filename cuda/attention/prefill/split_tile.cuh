@@ -1,11 +1,11 @@
-/* split_tile.cuh - a block's share of a split prompt (split.h), as the two prefill
- * kernels take it on the device.
+/* split_tile.cuh - a block's share of a split prompt (split.h), as the two prefill kernels take it
+ * on the device.
  *
  *   matrix row   i * group + h: row i of the tile, query head h of the KV head's group
  *   partial      [n_partials][n_kv_heads][block_rows] rows of head_dim, divided by their weights
- *   lse          the same rows; base 2, -inf where a row sees nothing of the piece
+ *   lse          the same rows; base 2, -inf if a row sees nothing of the split
  *
- * Of an empty piece only the log-sum-exps are written: what they weigh nothing is not read.
+ * An empty split writes only its log-sum-exps: a result that weighs nothing is not read.
  *
  * Thread: device code.  Memory: none. */
 #ifndef CUDA_ATTENTION_PREFILL_SPLIT_TILE_CUH
@@ -13,8 +13,8 @@
 
 #include "cuda/attention/prefill/tile.cuh"
 
-/* The pairs of a piece, last one first as in dense_pairs.  window: larger than any text where there
- * is none. */
+/* The pairs of a split, last one first as in dense_pairs.  window: larger than any text if the
+ * layer has none. */
 struct split_pairs {
     int n, last, window, group;
     __device__ struct key_pair at(int i) const {
@@ -25,7 +25,7 @@ struct split_pairs {
     __device__ int before(int i) const { return i - 1; }
 };
 
-/* The tile's row that a row of the matrix is of. */
+/* Returns the tile's row that a row of the matrix belongs to. */
 static __device__ __forceinline__ int row_of(const struct split_pairs &pairs, int matrix_row) {
     return matrix_row / pairs.group;
 }
@@ -57,14 +57,14 @@ static __device__ __forceinline__ struct split_tile split_tile_of(
     return t;
 }
 
-/* Where a row of the matrix lies among the partial results. */
+/* Returns where a row of the matrix lies among the partial results. */
 static __device__ __forceinline__ size_t partial_row(const struct attn_prefill_params &p,
                                                      int partial, int kv_head, int block_rows,
                                                      int matrix_row) {
     return ((size_t)partial * p.kv.n_kv_heads + kv_head) * block_rows + matrix_row;
 }
 
-/* The whole block: its piece is empty. */
+/* Writes the log-sum-exps of an empty split, by the whole block. */
 static __device__ __forceinline__ void store_nothing(const struct attn_prefill_params &p,
                                                      const struct attn_split_view &s,
                                                      const struct split_tile &t, int block_rows) {
@@ -73,7 +73,7 @@ static __device__ __forceinline__ void store_nothing(const struct attn_prefill_p
         s.partial_lse[partial_row(p, t.partial, t.kv_head, block_rows, row)] = -INFINITY;
 }
 
-/* Writes one row of the matrix, held as store_row()'s. */
+/* Writes one row of the matrix, which the lanes hold as store_row() takes it. */
 template <int D, typename Pair>
 static __device__ __forceinline__ void store_split_row(const struct attn_prefill_params &p,
                                                        const struct attn_split_view &s,

@@ -1,10 +1,10 @@
-/* tile.cuh - what the two prefill kernels share on the device: the geometry of one
- * query tile and the order in which it visits the keys.
+/* tile.cuh - what the two prefill kernels share on the device: the geometry of one query tile and
+ * the order in which it visits the keys.
  *
- * A key block is the PAGE_TOKENS slots of one page, named by its index in the sequence's page
- * table. Kernels never count blocks themselves: they ask an iterator for pair i of n (sparse tiles
- * have one of their own, sparse/attend.cuh).  A pair may name a block past the last slot (an odd
- * number of blocks): it is loaded from some page and masked. */
+ * A key block is the PAGE_TOKENS slots of one page, named by its index in the sequence's part of
+ * the block table.  Kernels never count blocks themselves: they ask an iterator for pair i of n
+ * (sparse tiles have their own, sparse/attend.cuh).  If the number of blocks is odd, a pair names a
+ * block past the last slot: it is loaded from some page and masked. */
 #ifndef CUDA_ATTENTION_PREFILL_TILE_CUH
 #define CUDA_ATTENTION_PREFILL_TILE_CUH
 
@@ -15,21 +15,21 @@ struct key_pair {
     int first, second; /* block numbers */
 };
 
-/* Every block with a visible slot, last pair first: what needs masks comes first, and neighbouring
- * tiles, which run at the same time, read the same pages at about the same time. */
+/* Every block with a visible slot, last pair first: pairs that need masks come first, and
+ * neighbouring tiles, which run at the same time, read the same pages at about the same time. */
 struct dense_pairs {
     int n;
     __device__ struct key_pair at(int i) const {
         const int pair = n - 1 - i;
         return {2 * pair, 2 * pair + 1};
     }
-    /* As of sparse tiles: all are for both halves of a tile. */
+    /* The interface of sparse tiles; here all pairs are for both halves of a tile. */
     __device__ bool is_shared(int) const { return true; }
     __device__ int after(int i, int) const { return i + 1; }
     __device__ int before(int i) const { return i - 1; }
 };
 
-/* The same where rows see only the newest slots: pairs before the first row's are left out. */
+/* The same with a window: pairs before the window of the first row are left out. */
 struct window_pairs {
     int n, last, window;
     __device__ struct key_pair at(int i) const {
@@ -40,8 +40,8 @@ struct window_pairs {
     __device__ int before(int i) const { return i - 1; }
 };
 
-/* The tile's row that a row of a block's matrix is of: one for the other, unless the matrix holds
- * several heads (split_tile.cuh). */
+/* Returns the tile's row that a row of a block's matrix belongs to.  It is the same number, unless
+ * the matrix holds several heads (split_tile.cuh). */
 template <typename Pairs>
 static __device__ __forceinline__ int row_of(const Pairs &, int matrix_row) {
     return matrix_row;
@@ -85,14 +85,14 @@ static __device__ __forceinline__ auto pairs_of(const struct attn_prefill_params
     }
 }
 
-/* The page to load for a block: one past the end is masked, any page of the sequence will do. */
+/* Returns the page to load for a block.  A block past the end is masked, so any page of the
+ * sequence will do. */
 static __device__ __forceinline__ int page_of_block(const struct prefill_tile &t, int block) {
     return t.pages[min(block, (t.n_slots - 1) / PAGE_TOKENS)];
 }
 
-/* Writes one row of the tile of queries, of which a quad of lanes holds the accumulators, the
- * largest score (base 2) and the sum of the weights: pair(n) is what this lane holds of columns 8 n
- * and on. */
+/* Writes one row of the tile of queries.  Four lanes hold its accumulators, its largest score (base
+ * 2) and the sum of its weights; pair(n) is what this lane holds of columns 8 n and on. */
 template <int D, typename Pair>
 static __device__ __forceinline__ void store_row(const struct attn_prefill_params &p,
                                                  const struct prefill_tile &t, int row, int head,

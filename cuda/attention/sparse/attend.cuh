@@ -1,24 +1,24 @@
 /* attend.cuh - what a tile of a sparse prompt visits (sparse_view.h), as pairs of 128 keys in the
  * order in which the attention kernels take them.
  *
- *   pair 0      the two pages of the tile's own rows, causal; behind the end they are masked
- *   pairs 1 ..  entries, all of them in front of the tile: groups that both halves visit, the
- *               nearest first, and then the first groups; or pages
+ *   pair 0      the two pages of the tile's own rows, causal; slots past the end are masked
+ *   pairs 1 ..  entries, all of them before the tile: groups that both halves visit, the nearest
+ *               first, and then the first groups; or pages
  *   then        columns, which have to be listed first: list_columns()
  *   then        groups of one half alone: a pair of the lower half's, one of the upper half's, and
- *               so on, so that two who take a half each are never more than a pair apart
+ *               so on.  Two consumers with a half each are then never more than a pair apart
  *
  *   dense       pairs of pages as in dense_pairs; nothing else
  *
- * Every row of a tile sees its own slot in the first pair.  Entries and columns that are missing in
- * the last pair of their kind repeat the last one, whose values are finite, and are masked:
+ * Every row of a tile sees its own slot in the first pair.  If the last pair of a kind lacks
+ * entries or columns, it repeats the last one, whose values are finite, and masks the copies:
  * n_valid().  A column that one half visits with its group is masked for that half.
  *
- * The halves' pairs have to alternate, from the lower half's on.  Of an index (lists.cu)
- * the lower half has as many groups as the upper one, or up to 4 more: distances 1 .. 4 of a half
- * are all visited or, of an A-shape, a beginning of all that are, and for every other distance d
- * that is visited while d + 4 is not, there is one the other way round.  Whatever an index has,
- * empty pairs fill the gap.
+ * The halves' pairs have to alternate, and the lower half's comes first.  In an index (lists.cu)
+ * the lower half alone has as many groups as the upper one, or up to 4 more.  One reason is that a
+ * half visits all distances 1 .. 4 or, in an A-shape, a run of distances from 1 on.  The other is
+ * that for every other distance d that is visited while d + 4 is not, there is one the other way
+ * round.  If an index is different, empty pairs fill the gap.
  *
  * Thread: device code, by whole warps where it says so.  Memory: none. */
 #ifndef CUDA_ATTENTION_SPARSE_ATTEND_CUH
@@ -27,8 +27,8 @@
 #include "cuda/attention/prefill/tile.cuh"
 #include "cuda/attention/sparse/sparse_view.h"
 
-/* How many of the ascending numbers list[from, end) are at most x, and those before.  A whole warp
- * asks: 32 probes a round, as each round waits for memory. */
+/* Returns `from` plus how many of the ascending numbers list[from, end) are at most x.  A whole
+ * warp calls it and makes 32 probes a round, because each round waits for memory. */
 static __device__ inline int count_up_to(const int32_t *list, int from, int end, int x) {
     while (from < end) {
         const int step = (end - from + 31) / 32, probe = from + (threadIdx.x % 32 + 1) * step - 1;
@@ -43,11 +43,11 @@ enum { COLUMN_HIDDEN = 30, COLUMN_SLOT = (1 << COLUMN_HIDDEN) - 1 };
 
 struct sparse_keys {
     int n;        /* pairs */
-    int n_shared; /* of them for both halves */
-    int n_listed; /* of them in front of the columns */
+    int n_shared; /* the pairs for both halves */
+    int n_listed; /* the pairs before the columns */
     int listed_tail, column_tail;  /* keys of the last pair of each kind */
-    int first_block, blocks_a_pair; /* of pair 0, and by how much it falls from pair to pair: by 2,
-                                       or at once in front of everything */
+    int first_block, blocks_a_pair; /* pair 0's first block, and how far it falls from pair to pair:
+                                       by 2, or at once below 0 */
     bool dense, paged;              /* paged: entries are pages */
     int own;                        /* the tile's first slot */
     int n_entries, n_columns;
@@ -56,7 +56,7 @@ struct sparse_keys {
     const int32_t *lower, *upper; /* distances that one half visits alone */
     int n_lower, n_upper;
 
-    /* The first block of a pair that a causal mask may have to touch, else a negative one. */
+    /* Returns the first block of a pair that may need a causal mask, else a negative number. */
     __device__ int causal_block(int pair) const { return first_block - pair * blocks_a_pair; }
     __device__ int n_valid(int pair) const {
         if (pair >= n_shared) {
@@ -70,10 +70,10 @@ struct sparse_keys {
     __device__ bool has_pages(int pair) const { return dense || paged || pair == 0; }
     __device__ bool has_columns(int pair) const { return pair >= n_listed && pair < n_shared; }
 
-    /* Who takes a pair: both halves, or the one that half_of() names. */
+    /* A pair is taken by both halves, or by the one that half_of() returns. */
     __device__ bool is_shared(int pair) const { return pair < n_shared; }
     __device__ int half_of(int pair) const { return (pair - n_shared) % 2; }
-    /* The pair that a half takes after this one, and before it. */
+    /* Return the pair that a half takes after this one, and before it. */
     __device__ int after(int pair, int half) const {
         if (pair + 1 < n_shared) return pair + 1;
         return pair < n_shared ? n_shared + half : pair + 2;
@@ -82,7 +82,8 @@ struct sparse_keys {
         return pair < n_shared ? pair - 1 : max(pair - 2, n_shared - 1);
     }
 
-    /* The group of entry i of the pairs of a half alone; an empty pair has group 0 eight times. */
+    /* Returns the group of entry i in the pairs of a half alone; an empty pair has group 0 eight
+     * times. */
     __device__ int group_alone(int half, int i) const {
         const int32_t *list = half ? upper : lower;
         const int n_listed_alone = half ? n_upper : n_lower;
@@ -95,7 +96,7 @@ struct sparse_keys {
         return entry < n_in_window ? own / SPARSE_GROUP - entries[entry] : n_entries - 1 - entry;
     }
 
-    /* The slot of key i of a pair that has no columns. */
+    /* Returns the slot of key i of a pair that has no columns. */
     __device__ int slot(int pair, int i) const {
         if (dense || pair == 0) return causal_block(pair) * PAGE_TOKENS + i;
         if (paged) {
@@ -110,7 +111,7 @@ struct sparse_keys {
     }
 };
 
-/* How many of `n` keys the last pair has; pairs are full where there are none. */
+/* Returns how many of `n` keys the last pair has; a full pair's number if there are none. */
 static __device__ __forceinline__ int tail_keys(int n) {
     return n == 0 ? 2 * PAGE_TOKENS : (n - 1) % (2 * PAGE_TOKENS) + 1;
 }
@@ -131,7 +132,7 @@ static __device__ __forceinline__ void find_groups(struct sparse_keys &keys,
                                                    size_t at) {
     const struct sparse_head h = s.heads[head];
     const int R = keys.own / SPARSE_GROUP, n_first = min(h.n_first, R);
-    const int reach = R - n_first; /* what is farther is a first group */
+    const int reach = R - n_first; /* groups farther away are first groups */
     keys.entries = s.distances + (size_t)head * s.max_distances;
     keys.lower = keys.entries + h.n_both;
     keys.upper = keys.lower + h.n_lower;
@@ -142,14 +143,14 @@ static __device__ __forceinline__ void find_groups(struct sparse_keys &keys,
     keys.n_columns = h.n_columns ? s.column_count[at] : 0;
 }
 
-/* Pairs of one half alone, with those that are empty. */
+/* Returns how many pairs are for one half alone, empty ones included. */
 static __device__ __forceinline__ int pairs_alone(const struct sparse_keys &keys) {
     const int upper = pairs_of_keys(keys.n_upper * SPARSE_GROUP),
               lower = max(pairs_of_keys(keys.n_lower * SPARSE_GROUP), upper);
     return lower + max(upper, lower - 1);
 }
 
-/* A whole warp asks. */
+/* Returns what the tile visits for a head.  A whole warp calls it. */
 static __device__ __forceinline__ struct sparse_keys sparse_keys_of(const struct sparse_view &s,
                                                                     const struct prefill_tile &t,
                                                                     int head) {
@@ -175,7 +176,8 @@ static __device__ __forceinline__ struct sparse_keys sparse_keys_of(const struct
     return keys;
 }
 
-/* Which halves cover the column, as listed; all bits of COLUMN_HIDDEN: nobody visits it alone. */
+/* Returns which halves cover the column, in the bits of a listed column.  If both bits are set, no
+ * half visits it by itself. */
 static __device__ __forceinline__ uint32_t hidden_column(const struct sparse_view &s, int head,
                                                          int own, int column) {
     const int R = own / SPARSE_GROUP, g = column / SPARSE_GROUP;
@@ -183,9 +185,9 @@ static __device__ __forceinline__ uint32_t hidden_column(const struct sparse_vie
            (uint32_t)sparse_covers(s, (uint32_t)head, R, 1, g) << (COLUMN_HIDDEN + 1);
 }
 
-/* Writes the next n_wanted columns of the tile whose first slot is `own`; of the head's chosen ones
- * those from `from` on are to come.  Returns from which on they are now.  A whole warp does it, and
- * others may read `to` after a barrier. */
+/* Writes the next n_wanted columns of the tile whose first slot is `own`, taken from number `from`
+ * on of the head's chosen columns.  Returns the number to continue from.  A whole warp calls it,
+ * and other warps may read `to` after a barrier. */
 static __device__ inline int list_columns(const struct sparse_view &s, int head, int own, int from,
                                           int32_t *to, int n_wanted) {
     const int lane = threadIdx.x % 32, n_columns = s.heads[head].n_columns;

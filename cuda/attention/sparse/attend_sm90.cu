@@ -1,20 +1,20 @@
-/* attend_sm90.cu - sparse prompts (attend.cuh) for Hopper (prefill/sm90.cuh): a tile of 128
- * rows and one head visits other pairs in the same way.
+/* attend_sm90.cu - sparse prompts (attend.cuh) for Hopper (prefill/sm90.cuh): a block takes a tile
+ * of 128 rows and one head as for dense prompts, but visits the pairs of an index.
  *
  *   warps 0, 2  keys, values: pairs of pages in boxes of 64 rows, of groups in boxes of 16, or of
  *               64 where four of them are a page
  *   warp 1      meanwhile lists the tile's columns in shared memory
- *   all four    then copy those, row by row (cp.async), into the same swizzle: 0 and 1 their keys,
- *               2 and 3 their values
- *   0, 2        the pairs of one half alone
+ *   all four    then copy the columns, row by row (cp.async), into the same swizzle: warps 0 and 1
+ *               their keys, 2 and 3 their values
+ *   warps 0, 2  finally copy the pairs of one half alone
  *
- * The last pairs of a tile are for one consumer each, in turns.  Whoever takes such a pair gives it
- * back for both, and the other never looks at its stage again: as the number of stages is even,
- * each meets only stages that it has followed from phase to phase.
+ * The last pairs of a tile are for one consumer each, alternately.  The consumer that takes such a
+ * pair releases its stage for both, and the other never waits for that stage again.  The number of
+ * stages is even, so each consumer meets only stages that it has followed from phase to phase.
  *
- * Grid:   (heads of a group, items, KV heads), one KV head after the other: tiles visit keys here
- *         and there, and those of one head nearly fit into L2.
- * Shared: an sm90_plan, and the columns behind it.
+ * Grid:   (heads of a group, items, KV heads), one KV head after the other: tiles visit scattered
+ *         keys, and those of one head nearly fit into L2.
+ * Shared: an sm90_plan, and the columns after it.
  * Bound:  tensor cores, 4 * D operations per visited (row, slot) and head.
  * Oracle: engine/cpu/sparse.c in plain C; the test's oracle is in double. */
 #include "cuda/attention/prefill/attn_prefill.cuh"
@@ -24,14 +24,14 @@
 
 enum {
     SM90_SHARED_BYTES = 227 * 1024, /* that a block may have */
-    LIST_BARRIER = 3, /* all producers: the columns are listed, the other pairs under way */
-    SIDE_BARRIER = 4, /* 4 and 5: those of keys and those of values */
+    LIST_BARRIER = 3, /* all producers: columns are listed, earlier pairs requested */
+    SIDE_BARRIER = 4, /* 4 and 5: the producers of keys, and those of values */
     SIDE_THREADS = GROUP_THREADS / 2,
     SPARSE_PRODUCER_REGISTERS = 40,
     SPARSE_CONSUMER_REGISTERS = 232
 };
 
-/* With room for the columns behind the rest. */
+/* The shared memory; space for the columns follows the rest. */
 template <int D> struct sparse_plan {
     struct sm90_plan<D> dense;
     int32_t columns[1]; /* sparse_view.max_columns, in whole pairs */
@@ -43,7 +43,7 @@ struct sparse_maps {
 
 /* --- producers --- */
 
-/* Keys or values: where they go, and their rows in a page. */
+/* One side, keys or values: where it goes, and its rows in a page. */
 template <int D> struct side {
     unsigned char *to; /* [STAGES][TILE_BYTES] */
     uint64_t *full, *empty;
@@ -64,14 +64,15 @@ static __device__ __forceinline__ void wait_empty(const struct side<D> &side, in
     barrier_wait(&side.empty[pair % STAGES], pair / STAGES % 2 ^ 1);
 }
 
-/* A lane's share of a pair: `rows` slots from one on, 64 elements wide. */
+/* A lane's share of a pair: `rows` consecutive slots, 64 elements wide. */
 struct box {
-    int rows, to_row, column; /* a column past the last: nothing */
+    int rows, to_row, column; /* column past the last: nothing to copy */
     int page, row;            /* in the pool */
 };
 
-/* Four lanes' groups, highest first, that are a page: the last lane takes it all.  Order within a
- * pair is free where there is nothing to mask, and such groups are never the repeated ones. */
+/* Joins the groups of four lanes, highest first, if they are a page: the last lane then takes all
+ * of it.  Keys of a pair may be in any order if nothing is masked, and a page's groups are never
+ * the repeated ones.  Returns the slot where the lane's box begins. */
 static __device__ __forceinline__ int join_groups(struct box &box, int slot, int lane) {
     const int last = SPARSE_PAGE_GROUPS - 1, behind = last - lane % SPARSE_PAGE_GROUPS;
     const int lowest = __shfl_sync(~0u, slot, lane | last);
@@ -84,7 +85,7 @@ static __device__ __forceinline__ int join_groups(struct box &box, int slot, int
     return lowest;
 }
 
-/* A whole warp asks. */
+/* Returns a lane's box of a pair.  A whole warp calls it. */
 static __device__ __forceinline__ struct box box_of(const struct prefill_tile &t,
                                                     const struct sparse_keys &keys, int pair,
                                                     int lane) {
@@ -112,7 +113,7 @@ static __device__ __forceinline__ void load_box(unsigned char *to, const struct 
                     first_row + box.row, box.page, bar);
 }
 
-/* A side's first warp: pairs [from, end), none of them columns. */
+/* Copies pairs [from, end), none of them columns, by a side's first warp. */
 template <int D>
 static __device__ void produce_boxes(struct sm90_plan<D> &plan, const struct sparse_maps &maps,
                                      const struct prefill_tile &t, const struct sparse_keys &keys,
@@ -125,7 +126,7 @@ static __device__ void produce_boxes(struct sm90_plan<D> &plan, const struct spa
         const struct box box = next;
         const int stage = j % STAGES, block = keys.causal_block(j);
         unsigned char *to = side.to + stage * BYTES;
-        /* Known early: a distance and then a page number are waited for. */
+        /* Looked up early, because it waits for a distance and then for a page number. */
         next = box_of(t, keys, min(j + 1, end - 1), lane);
         wait_empty(side, j);
         if (side.id == 0 || (block + 2) * PAGE_TOKENS <= t.n_slots) {
@@ -142,8 +143,8 @@ static __device__ void produce_boxes(struct sm90_plan<D> &plan, const struct spa
     }
 }
 
-/* A warp's half of a pair of columns, from key `first` of the pair on: a lane looks up two slots,
- * and D / 8 lanes copy a row. */
+/* Copies a warp's half of a pair of columns, from key `first` of the pair on.  A lane looks up two
+ * slots, and D / 8 lanes copy a row. */
 template <int D>
 static __device__ __forceinline__ void copy_columns(unsigned char *to, const struct kv_pool &kv,
                                                     const struct prefill_tile &t,
@@ -169,8 +170,8 @@ static __device__ __forceinline__ void copy_columns(unsigned char *to, const str
         }
 }
 
-/* Both warps of a side.  Keys and values come by ordinary copies, which the tensor cores see after
- * the fence. */
+/* Copies the columns, by both warps of a side.  The copies are ordinary ones, which the tensor
+ * cores see only after the fence. */
 template <int D>
 static __device__ void produce_columns(const struct kv_pool &kv, const struct prefill_tile &t,
                                        const struct sparse_keys &keys, const struct side<D> &side,
@@ -189,9 +190,9 @@ static __device__ void produce_columns(const struct kv_pool &kv, const struct pr
     }
 }
 
-/* The four warps of the producing group.  Before they meet, the first warp of each side has waited
- * for every stage's last pair but one: whoever waits for a stage after that cannot mistake an
- * earlier phase for the one it needs. */
+/* Copies everything, by the four warps of the producer group.  Before they meet, the first warp of
+ * each side has waited for every stage's last pair but one.  A warp that waits for a stage after
+ * that cannot mistake an earlier phase for the one it needs. */
 template <int D>
 static __device__ void produce_sparse(struct sparse_plan<D> &plan, const struct sparse_maps &maps,
                                       const struct attn_prefill_params &p,
@@ -238,7 +239,7 @@ static __device__ __forceinline__ void hide(float (&s)[64], const struct sparse_
                                             const struct prefill_tile &t, const int32_t *columns,
                                             int row, int first_visible) {
     const int block = keys.causal_block(j), n_valid = keys.n_valid(j);
-    /* Room for whole pairs is there: what lies behind the list is masked below. */
+    /* The list has space for whole pairs: what lies past its end is masked below. */
     if (keys.has_columns(j))
         mask_columns(s, columns + (j - keys.n_listed) * PAIR_KEYS, row / SPARSE_HALF);
     if ((block + 2) * PAGE_TOKENS > first_visible)
@@ -280,7 +281,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
 /* --- launchers --- */
 
-/* Consumers look at the list a pair at a time. */
+/* Returns a block's shared memory.  The list has whole pairs: consumers read a pair at a time. */
 template <int D> static size_t sparse_bytes(const struct sparse_view &s) {
     const size_t n_pairs = (s.max_columns + PAIR_KEYS - 1) / PAIR_KEYS;
     return sizeof(struct sparse_plan<D>) + n_pairs * PAIR_KEYS * sizeof(int32_t);

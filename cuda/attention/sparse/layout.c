@@ -1,4 +1,4 @@
-/* layout.c - where the index of a sparse prompt and what it is made from lie in one block of
+/* layout.c - where the index of a sparse prompt, and the data it is made from, lie in one block of
  * device memory:
  *
  *   the view's arrays | bitmap of diagonals, log-sum-exps | scratch: lines, then pages
@@ -15,7 +15,7 @@ struct layout {
     size_t used;
 };
 
-/* The next array; NULL while the block is only measured. */
+/* Takes the next array; returns NULL while the block is only measured. */
 static void *take(struct layout *l, size_t n, size_t size) {
     void *at = l->base ? l->base + l->used : NULL;
     l->used += round_up(n * size, ALIGNMENT);
@@ -48,11 +48,12 @@ static void lay_out_lines(struct layout *l, struct sparse_build *b) {
     b->columns = take(l, n * b->stride, sizeof(float));
     b->lower = take(l, n * b->stride, sizeof(float));
     b->upper = take(l, n * b->stride, sizeof(float));
-    /* Of two prompts the shorter one may have more chunks, but never more memory. */
+    /* Sized for the most chunks: a shorter prompt may have more chunks than a longer one, but must
+     * not need more memory. */
     b->row_parts = take(l, n * SPARSE_QUERIES * SPARSE_MAX_CHUNKS, sizeof(*b->row_parts));
 }
 
-/* As many tiles at a time as `room` allows. */
+/* Lays out the scratch of pages, for as many tiles at a time as fit into `room` bytes. */
 static void lay_out_pages(struct layout *l, const struct sparse_shape *s, size_t room,
                           struct sparse_build *b) {
     const size_t n = s->n_heads, dim = s->head_dim, begin = l->used;

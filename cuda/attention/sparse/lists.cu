@@ -1,18 +1,19 @@
-/* lists.cu - from chosen lines to what every tile visits: distances and their marks, single
- * columns of each tile, and what all of that costs.
+/* lists.cu - converts chosen lines to what every tile visits: distances and their marks, single
+ * columns of each tile, and the cost of all of that.
  *
  *   diagonals  groups   D[c] : some chosen o has o / SPARSE_GROUP == c
  *   distance d of a half     : any of D[d - 1] .. D[d + 3], or d in -3 .. 0
  *
- * The key of row r is r - o slots behind the half's first; with 0 <= r < 64 and o / 16 == c its
- * group is at a distance of c - 3 .. c + 1: these five, seen from d.
+ * In row r of the half, diagonal o meets the slot r - o after the half's first.  With 0 <= r < 64
+ * and o / 16 == c, that slot's group is at a distance of c - 3 .. c + 1.  So distance d is visited
+ * if one of the five D[d - 1 .. d + 3] holds.
  *
  *   marks      bit m = d + 4, so that D[d - 1 .. d + 3] = D[m - 5 .. m - 1]: word w of the marks
  *              needs words w - 1 and w of D
- *   lists      of distances from a tile: the lower half's marks and, 4 bits on, the upper half's
+ *   lists      of distances from a tile: the lower half's marks and, 4 bits further, the upper's
  *
- * Costs are counted in whole pairs of row and slot, in 64-bit integers, which add up to the same in
- * any order; sums over heads and layers are doubles, in the order of heads.
+ * Costs are counted in whole pairs of row and slot, in 64-bit integers, whose sum does not depend
+ * on the order.  Sums over heads and layers are doubles, added in the order of heads.
  *
  * Oracle: engine/cpu/, exact. */
 #include "cuda/attention/sparse/sparse_index.h"
@@ -30,11 +31,11 @@ static __device__ __forceinline__ bool has_distances(uint32_t kind) {
     return kind == PATTERN_A_SHAPE || kind == PATTERN_VERTICAL_SLASH;
 }
 
-/* What the index of a head is made of. */
+/* How far a head's groups reach. */
 struct reach {
     int32_t n_first;
-    uint32_t last_mark; /* of group 0, seen from the last tile's lower half */
-    uint32_t local_mark; /* A-shape: marks up to here; 0: those of diagonals */
+    uint32_t last_mark; /* group 0's, seen from the last tile's lower half */
+    uint32_t local_mark; /* A-shape: the last mark that is set; 0: diagonals decide */
 };
 
 static __device__ __forceinline__ struct reach reach_of(const struct sparse_build &b,
@@ -54,7 +55,7 @@ static __device__ __forceinline__ struct reach reach_of(const struct sparse_buil
     return r;
 }
 
-/* 32 groups of diagonals; those behind the last are not there. */
+/* Loads the bits of 32 groups of diagonals; groups past either end are 0. */
 static __device__ __forceinline__ uint32_t load_groups(const uint8_t *groups, uint32_t n_bytes,
                                                        int32_t word) {
     uint32_t x = 0;
@@ -65,7 +66,7 @@ static __device__ __forceinline__ uint32_t load_groups(const uint8_t *groups, ui
     return x;
 }
 
-/* Bits below n of word w. */
+/* Returns the bits of a word whose numbers, counted from word 0 on, are below n. */
 static __device__ __forceinline__ uint32_t bits_below(uint32_t n, uint32_t word) {
     if (n >= 32 * word + 32) return 0xffffffffu;
     return n <= 32 * word ? 0 : (1u << (n - 32 * word)) - 1;
@@ -84,11 +85,11 @@ static __device__ __forceinline__ uint32_t marks_of(const struct sparse_build &b
                              load_groups(groups, n_bytes, (int32_t)word - 1);
         for (uint32_t i = 0; i < 5; i++) marks |= (uint32_t)(two >> (27 + i));
     }
-    if (word == 0) marks &= ~1u; /* distance -4 belongs to nobody */
+    if (word == 0) marks &= ~1u; /* no half visits distance -4 */
     return (marks | own) & bits_below(r.last_mark + SPARSE_HALF_GROUPS + 1, word);
 }
 
-/* Of word w the distances from a tile, in front of it, that are on a list. */
+/* Returns, as bits of a word, which distances of groups before a tile are on a list. */
 static __device__ __forceinline__ uint32_t listed_of(const struct sparse_build &b, uint32_t head,
                                                      const struct reach &r, enum list list,
                                                      uint32_t word) {
@@ -101,7 +102,7 @@ static __device__ __forceinline__ uint32_t listed_of(const struct sparse_build &
     return listed & ~own & bits_below(r.last_mark + 1, word);
 }
 
-/* A block per head. */
+/* Writes each head's marks and lists of distances, in a block per head. */
 static __global__ void __launch_bounds__(THREADS) sparse_distances_kernel(
     const struct sparse_build b) {
     __shared__ uint32_t sums[2][WARPS];
@@ -143,7 +144,7 @@ static __global__ void __launch_bounds__(THREADS) sparse_distances_kernel(
 
 /* ---- columns, and what a tile visits ---- */
 
-/* How many of the ascending numbers are <= x. */
+/* Returns how many of the ascending numbers are <= x. */
 static __device__ __forceinline__ int32_t count_up_to(const int32_t *ascending, int32_t n,
                                                       int32_t x) {
     int32_t low = 0;
@@ -155,12 +156,12 @@ static __device__ __forceinline__ int32_t count_up_to(const int32_t *ascending, 
     return low;
 }
 
-/* Columns that each half visits, and those that any does. */
+/* How many columns each half visits, and how many at least one does. */
 struct column_counts {
     uint32_t lower, upper, either;
 };
 
-/* The warp's sums. */
+/* Counts a tile's columns, by a whole warp. */
 static __device__ struct column_counts count_columns(const struct sparse_view &v, uint32_t head,
                                                      int32_t R) {
     const int32_t *columns = v.columns + (size_t)head * v.max_columns;
@@ -177,19 +178,19 @@ static __device__ struct column_counts count_columns(const struct sparse_view &v
             __reduce_add_sync(0xffffffffu, count.either)};
 }
 
-/* Slots in front of the tile that each half visits in whole groups. */
+/* Counts the slots before the tile that each half visits in whole groups. */
 static __device__ __forceinline__ void count_slots(const struct sparse_view &v, uint32_t head,
                                                    int32_t R, uint64_t *lower, uint64_t *upper) {
     const struct sparse_head h = v.heads[head];
     const int32_t *both = v.distances + (size_t)head * v.max_distances,
-                  n_first = min(h.n_first, R), reach = R - n_first; /* others are first groups */
+                  n_first = min(h.n_first, R), reach = R - n_first; /* farther: first groups */
     const int32_t n_both = n_first + count_up_to(both, h.n_both, reach);
     *lower = (uint64_t)(n_both + count_up_to(both + h.n_both, h.n_lower, reach)) * SPARSE_GROUP;
     *upper = (uint64_t)(n_both + count_up_to(both + h.n_both + h.n_lower, h.n_upper, reach)) *
              SPARSE_GROUP;
 }
 
-/* A warp per tile. */
+/* Counts each tile's columns and what the tile visits, in a warp per tile. */
 static __global__ void __launch_bounds__(THREADS) sparse_tiles_kernel(const struct sparse_build b) {
     const struct sparse_view &v = b.view;
     const uint32_t tile = blockIdx.x * WARPS + threadIdx.x / 32, head = blockIdx.y;
@@ -221,7 +222,7 @@ cudaError_t launch_sparse_lists(const struct sparse_build *b, struct launch laun
 
 /* ---- the rule ---- */
 
-/* Pairs of rows [first, end) and what they may see. */
+/* Counts the pairs of a row in [first, end) and a slot that it may see. */
 static __device__ __forceinline__ uint64_t causal_pairs(uint64_t first, uint64_t end) {
     return end > first ? (end * (end + 1) - first * (first + 1)) / 2 : 0;
 }

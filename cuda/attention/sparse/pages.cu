@@ -1,13 +1,14 @@
-/* pages.cu - block-sparse heads: of every tile the pages whose mean key has the largest
+/* pages.cu - chooses for every tile of block-sparse heads the pages whose mean key has the largest
  * product with the tile's mean query.
  *
- *   means      f32; of a tile's rows, of the pages that lie wholly in front of the last tile
+ *   means      f32; of a tile's rows, and of the pages that lie wholly before the last tile
  *   products   [heads][64 tiles or more][pages], in f32: tensor cores would round the means, and so
- *              change the order of pages.  64 x 64 to a block, 4 x 4 to a thread; what no tile may
- *              choose is left out
- *   choice     a block to a (head, tile)
+ *              change the order of pages.  A block computes 64 x 64, a thread 4 x 4; pages that no
+ *              tile may choose are left out
+ *   choice     one block per (head, tile)
  *
- * The products of all tiles would be N^2 / 8192 numbers a head: so some tiles at a time.
+ * The products of all tiles would be N^2 / 8192 numbers a head, so they are computed for some tiles
+ * at a time.
  *
  * Bound: products, head_dim * N^2 / 16384 multiply-adds a head, in f32; means, reading q and K.
  * Oracle: engine/cpu/, ties to the lower page. */
@@ -27,7 +28,7 @@ static __device__ __forceinline__ bool is_block_sparse(const struct sparse_build
     return b.patterns[head].kind == PATTERN_BLOCK_SPARSE;
 }
 
-/* Pages that a tile may choose from: those in front of its own. */
+/* Returns how many pages a tile may choose from: those before its own. */
 static __device__ __forceinline__ uint32_t pages_before(const struct sparse_build &b,
                                                         uint32_t tile) {
     return (b.view.first_slot + tile * SPARSE_TILE) / PAGE_TOKENS;
@@ -35,7 +36,7 @@ static __device__ __forceinline__ uint32_t pages_before(const struct sparse_buil
 
 /* ---- means ---- */
 
-/* Grid (tiles, heads). */
+/* Computes the mean query of each tile.  Grid (tiles, heads). */
 static __global__ void __launch_bounds__(MEAN_THREADS) sparse_mean_queries_kernel(
     const struct sparse_build b) {
     const uint32_t tile = blockIdx.x, head = blockIdx.y, dim = b.kv.head_dim;
@@ -54,7 +55,7 @@ static __global__ void __launch_bounds__(MEAN_THREADS) sparse_mean_queries_kerne
     }
 }
 
-/* Grid (pages, KV heads). */
+/* Computes the mean key of each page.  Grid (pages, KV heads). */
 static __global__ void __launch_bounds__(MEAN_THREADS) sparse_mean_keys_kernel(
     const struct sparse_build b) {
     const uint32_t page = blockIdx.x, kv_head = blockIdx.y, dim = b.kv.head_dim;
@@ -79,7 +80,7 @@ static __global__ void __launch_bounds__(MEAN_THREADS) sparse_mean_keys_kernel(
 
 /* ---- products ---- */
 
-/* DEPTH dimensions of SIDE rows, turned; zeros behind the last. */
+/* Loads DEPTH dimensions of SIDE rows, transposed; zeros after the last of either. */
 static __device__ __forceinline__ void load_side(float (*to)[SIDE + SIDE_PAD], const float *from,
                                                  uint32_t n_rows, uint32_t dim, uint32_t depth) {
     for (uint32_t i = threadIdx.x; i < SIDE * DEPTH; i += THREADS) {
@@ -88,7 +89,8 @@ static __device__ __forceinline__ void load_side(float (*to)[SIDE + SIDE_PAD], c
     }
 }
 
-/* Grid (pages / SIDE, tiles / SIDE, heads): tiles first_tile on. */
+/* Multiplies mean queries by mean keys, of tiles from first_tile on.  Grid (pages / SIDE, tiles /
+ * SIDE, heads). */
 static __global__ void __launch_bounds__(THREADS) sparse_products_kernel(
     const struct sparse_build b, uint32_t first_tile) {
     __shared__ __align__(16) float queries[DEPTH][SIDE + SIDE_PAD], keys[DEPTH][SIDE + SIDE_PAD];
@@ -131,7 +133,8 @@ static __global__ void __launch_bounds__(THREADS) sparse_products_kernel(
 
 /* ---- choice ---- */
 
-/* The chosen of pages [0, n) in their order, page 0 among them. */
+/* Writes the pages chosen from [0, n) in their order, page 0 always among them; returns their
+ * number. */
 static __device__ uint32_t write_pages(struct select_plan<THREADS> *plan, int32_t *to,
                                        const float *products, uint32_t n, bool any,
                                        const struct select_result &best) {
@@ -153,7 +156,7 @@ static __device__ uint32_t write_pages(struct select_plan<THREADS> *plan, int32_
     return n_chosen;
 }
 
-/* Grid (tiles, heads). */
+/* Chooses each tile's pages, of tiles from first_tile on.  Grid (tiles, heads). */
 static __global__ void __launch_bounds__(THREADS) sparse_pages_kernel(const struct sparse_build b,
                                                                       uint32_t first_tile) {
     __shared__ struct select_plan<THREADS> plan;

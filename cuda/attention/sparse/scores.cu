@@ -9,26 +9,26 @@
  *   r = 0    |  \  upper: r < j |    A page's 64 x 64 numbers meet 127 diagonals: those with r >= j
  *            |    \             |    are the `lower` part of 64 neighbouring diagonals, the others
  *            | lower: r >= j \  |    the `upper` part of the 64 before.  Neighbouring pages' parts
- *   r = 63   |                 \|    lie side by side, so each is written once, and nobody adds.
+ *   r = 63   |                 \|    lie side by side, so each is written once without adding.
  *
  *   block   a chunk of pages; the heads of a KV head's group, four at most; 4 warps to a head, 16
  *           rows to a warp, whose queries stay in registers
- *   warp    folds its 16 x 64 numbers into 8 x 72 (row r + 8, slot j + 8 is on row r, slot j's
- *           diagonal), turns them through shared memory and adds 8 numbers for each diagonal
+ *   warp    folds its 16 x 64 numbers into 8 x 72: row r + 8, slot j + 8 is on the diagonal of row
+ *           r, slot j.  Then it adds 8 numbers per diagonal, through shared memory
  *   shared  | K 2 pages | folded, per warp | sums of columns, of diagonals: 2 x per warp |
- *           a page's sums are put together while the next page is multiplied
+ *           a page's sums are combined while the next page is multiplied
  *
- * Every sum has its order: bits do not depend on the device.
+ * Every sum has a fixed order: bits do not depend on the device.
  *
  * Bound: tensor cores, 4 * 64 * N * head_dim * heads multiply-adds; K is read twice.
- * Oracle: engine/cpu/.  Shapes that this does not have: the two simple kernels at the end. */
+ * Oracle: engine/cpu/.  Other shapes take the two simple kernels at the end. */
 #include "cuda/attention/sparse/sparse_index.h"
 #include "cuda/common/mma.cuh"
 #include "cuda/kv/evict.cuh"
 
 enum { MAX_SET = 4, HEAD_WARPS = SPARSE_QUERIES / 16, HEAD_THREADS = HEAD_WARPS * 32,
        MAX_THREADS = MAX_SET * HEAD_THREADS, MAX_WARPS = MAX_SET * HEAD_WARPS };
-enum { BLOCKS = PAGE_TOKENS / 8 }; /* of an instruction's columns */
+enum { BLOCKS = PAGE_TOKENS / 8 }; /* of 8 columns, an mma instruction's */
 /* 8 zeros, 72 folded columns, 8 zeros; rows 8 banks apart. */
 enum { FOLD_PAD = 8, FOLD_STRIDE = PAGE_TOKENS + 8 + 2 * FOLD_PAD, FOLD_FLOATS = 8 * FOLD_STRIDE };
 enum { WARP_DIAGONALS = 16 + PAGE_TOKENS - 1 };
@@ -43,7 +43,7 @@ struct walk {
     int head;       /* of the thread's warp */
     bool is_scored; /* the head is vertical-slash */
     int row;        /* the first of the warp's 16 */
-    int n_rows;     /* that are scored */
+    int n_rows;     /* scored rows */
     int first_seen; /* slot of row 0 */
     int page, end;
     const int32_t *pages;
@@ -53,7 +53,7 @@ static __device__ __forceinline__ int scored_rows(const struct sparse_view &v) {
     return min((int)v.n_rows, (int)SPARSE_QUERIES);
 }
 
-/* False: nobody in the block has anything to do. */
+/* Fills in *w; returns false if no warp of the block has anything to do. */
 static __device__ __forceinline__ bool begin_walk(const struct sparse_build &b, struct walk *w) {
     const int group = b.view.n_heads / b.kv.n_kv_heads, set = blockDim.x / HEAD_THREADS;
     const int n_sets = (group + set - 1) / set, in_set = threadIdx.x / HEAD_THREADS;
@@ -85,7 +85,7 @@ static __device__ __forceinline__ void load_keys(T *to, const struct sparse_buil
     }
 }
 
-/* The warp's rows as fragments; rows that are not there are zeros. */
+/* Loads the warp's rows as fragments; rows that do not exist become zeros. */
 template <typename T, int D>
 static __device__ __forceinline__ void load_queries(uint32_t (&a)[D / 16][4],
                                                     const struct sparse_build &b,
@@ -108,7 +108,7 @@ static __device__ __forceinline__ void load_queries(uint32_t (&a)[D / 16][4],
     }
 }
 
-/* s [rows lane / 4 and + 8][slots 8 n + lane % 4 * 2 and + 1] */
+/* Computes s [rows lane / 4 and + 8][slots 8 n + lane % 4 * 2 and + 1]. */
 template <typename T, int D>
 static __device__ __forceinline__ void multiply(float (&s)[BLOCKS][4],
                                                 const uint32_t (&a)[D / 16][4], const T *k) {
@@ -125,7 +125,7 @@ static __device__ __forceinline__ void multiply(float (&s)[BLOCKS][4],
         }
 }
 
-/* What rows do not see becomes `hidden`.  Only the last pages hold such slots. */
+/* Sets what rows do not see to `hidden`.  Only the last pages hold such slots. */
 static __device__ __forceinline__ void hide(float (&s)[BLOCKS][4], const struct walk &w, int page,
                                             float hidden) {
     const int lane = threadIdx.x % 32, base = page * PAGE_TOKENS;
@@ -166,7 +166,7 @@ static __device__ __forceinline__ void add_page(struct sparse_row_part (&rows)[2
     }
 }
 
-/* Four lanes hold the parts of a row. */
+/* Merges the parts of a row, which four lanes hold, and stores them. */
 static __device__ __forceinline__ void store_rows(struct sparse_row_part (&rows)[2],
                                                   const struct sparse_build &b,
                                                   const struct walk &w) {
@@ -202,7 +202,7 @@ static __global__ void __launch_bounds__(MAX_THREADS) sparse_rows_kernel(
     for (int page = w.page; page < w.end; page++) {
         const int stage = (page - w.page) % 2;
         copy_async_wait_all();
-        __syncthreads(); /* the page is there, and everyone is done with the one before */
+        __syncthreads(); /* the page has arrived, and all warps are done with the one before */
         if (page + 1 < w.end) load_keys<T, D>(keys + (1 - stage) * STAGE, b, w, page + 1);
         if (!w.is_scored) continue;
         float s[BLOCKS][4] = {};
@@ -239,7 +239,7 @@ template <typename T, int D> struct lines_plan {
     float diagonals[2][MAX_WARPS][WARP_DIAGONALS + 1];
 };
 
-/* Adds the other half of the lanes' numbers to this half's, N of which stay. */
+/* Adds up the numbers of lanes that differ in `bit`: of 2 N sums each lane of a pair gets N. */
 template <int N>
 static __device__ __forceinline__ void halve(float (&x)[2 * BLOCKS], int bit) {
     const bool high = threadIdx.x & bit;
@@ -250,8 +250,9 @@ static __device__ __forceinline__ void halve(float (&x)[2 * BLOCKS], int bit) {
     }
 }
 
-/* A lane has x[2 n + e] in column 8 n + lane % 4 * 2 + e, and so have seven others: of the sums of
- * the eight it ends up with two, those of block n = lane / 4. */
+/* Stores the sums of the warp's columns.  A lane has x[2 n + e] in column 8 n + lane % 4 * 2 + e,
+ * and so have seven others.  Of the sums of these eight it ends up with the two of block n = lane /
+ * 4. */
 static __device__ __forceinline__ void store_columns(float *to, const float (&p)[BLOCKS][4]) {
     const int lane = threadIdx.x % 32;
     float x[2 * BLOCKS];
@@ -263,7 +264,8 @@ static __device__ __forceinline__ void store_columns(float *to, const float (&p)
     *reinterpret_cast<float2 *>(to + lane / 4 * 8 + lane % 4 * 2) = make_float2(x[0], x[1]);
 }
 
-/* to[15 + j - r] for row r of the warp's 16 and slot j of the page. */
+/* Stores the sums of the warp's diagonals: to[15 + j - r] for row r of the warp's 16 and slot j of
+ * the page. */
 static __device__ __forceinline__ void store_diagonals(float *to, float *folded,
                                                        const float (&p)[BLOCKS][4]) {
     const int lane = threadIdx.x % 32;
@@ -282,10 +284,10 @@ static __device__ __forceinline__ void store_diagonals(float *to, float *folded,
         for (int r = 0; r < 8; r++) sum += folded[r * FOLD_STRIDE + 1 + i + r];
         to[i] = sum;
     }
-    __syncwarp(); /* the next page's numbers may come */
+    __syncwarp(); /* the next page may overwrite `folded` */
 }
 
-/* Puts a page's sums together: 128 threads of a head, its four warps' sums in their order. */
+/* Writes a page's sums: a head's 128 threads add up those of its four warps, in their order. */
 static __device__ __forceinline__ void write_page(const struct sparse_build &b,
                                                   const struct walk &w, int page,
                                                   const float (*columns)[PAGE_TOKENS],
@@ -304,12 +306,12 @@ static __device__ __forceinline__ void write_page(const struct sparse_build &b,
     if (i < PAGE_TOKENS && base + i < n_slots) b.columns[head + base + i] = column;
     if (o < 0 || o >= n_slots) return;
     (t < 0 ? b.upper : b.lower)[head + o] = diagonal;
-    /* Where there is no page to write the other part. */
+    /* No page writes the other part of these diagonals. */
     if (t >= 0 && page == 0) b.upper[head + o] = 0.0f;
     if (t < 0 && base + PAGE_TOKENS >= n_slots) b.lower[head + o] = 0.0f;
 }
 
-/* A warp's numbers of one page. */
+/* Computes a warp's sums of one page. */
 template <typename T, int D>
 static __device__ __forceinline__ void score_page(struct lines_plan<T, D> *plan,
                                                   const struct sparse_build &b,
@@ -350,8 +352,8 @@ static __global__ void __launch_bounds__(MAX_THREADS) sparse_lines_kernel(
     for (int page = w.page; page <= w.end; page++) {
         const int stage = (page - w.page) % 2;
         copy_async_wait_all();
-        __syncthreads(); /* the page is there, and the sums of the one before, with which everyone
-                            is done but for these */
+        __syncthreads(); /* the page has arrived; of the one before only the sums, now complete,
+                            are still needed */
         if (page + 1 < w.end) load_keys<T, D>(plan.keys[1 - stage], b, w, page + 1);
         if (!w.is_scored) continue;
         if (page > w.page)
@@ -363,7 +365,7 @@ static __global__ void __launch_bounds__(MAX_THREADS) sparse_lines_kernel(
 
 /* ---- any shape ---- */
 
-/* q . k * scale * log2 e of a row and a slot, in every lane. */
+/* Returns q . k * scale * log2 e of a row and a slot, in every lane. */
 static __device__ float simple_score(const struct sparse_build &b, const int32_t *pages, int head,
                                      int row, int slot) {
     const uint32_t lane = threadIdx.x % 32, dim = b.kv.head_dim;
@@ -380,7 +382,7 @@ static __device__ float simple_score(const struct sparse_build &b, const int32_t
     return score_of(b.scale, warp_sum(dot)) * LOG2_E;
 }
 
-/* Grid (rows, heads): a row's log-sum-exp. */
+/* Computes a row's log-sum-exp.  Grid (rows, heads). */
 static __global__ void __launch_bounds__(32 * SIMPLE_WARPS) sparse_rows_simple_kernel(
     const struct sparse_build b) {
     __shared__ struct sparse_row_part parts[SIMPLE_WARPS];
@@ -400,7 +402,7 @@ static __global__ void __launch_bounds__(32 * SIMPLE_WARPS) sparse_rows_simple_k
     b.lse[(size_t)head * SPARSE_QUERIES + row] = parts[0].max + log2f(parts[0].sum);
 }
 
-/* Grid (slots / SIMPLE_WARPS, heads): a warp adds up column i and diagonal i. */
+/* Adds up column i and diagonal i, in one warp for each i.  Grid (slots / SIMPLE_WARPS, heads). */
 static __global__ void __launch_bounds__(32 * SIMPLE_WARPS) sparse_lines_simple_kernel(
     const struct sparse_build b) {
     const int i = blockIdx.x * SIMPLE_WARPS + threadIdx.x / 32, head = blockIdx.y;
@@ -447,7 +449,7 @@ static cudaError_t launch_shape(const struct sparse_build &b, struct launch laun
     if (status == cudaSuccess)
         status = cudaFuncSetAttribute(sparse_lines_kernel<T, D>,
                                       cudaFuncAttributeMaxDynamicSharedMemorySize, lines);
-    if (status == cudaErrorInvalidValue) { /* 8.6 has less shared memory than head_dim 256 wants */
+    if (status == cudaErrorInvalidValue) { /* 8.6 has less shared memory than head_dim 256 needs */
         cudaGetLastError();
         return launch_simple(b, launch);
     }

@@ -1,12 +1,12 @@
-/* sparse.c - sparse prefill on the host: room for one layer's index, and the operations.
+/* sparse.c - sparse prefill on the host: memory for one layer's index, and the operations.
  *
  *   attn_index     scores, select, lists, pages, rule: cuda/attention/sparse/sparse_index.h
  *   attn_prefill   reads the index until the next attn_index: attention.cu
- *   sparse_totals  what has been added up on the device since the last time
+ *   sparse_totals  what has been added up on the device since the last call
  *
- * Memory: one block (layout.c), laid out anew by every attn_index.  It is reserved for the
- * longest prompt with the largest patterns that anybody may ask for: where others have the rest of
- * the device, growing could fail.  Only without a reservation it grows. */
+ * Memory: one block (layout.c), laid out anew by every attn_index.  It is reserved for the longest
+ * prompt with the largest patterns that a request may ask for: growing later could fail, because
+ * the rest of the device's memory is in use.  It grows only without a reservation. */
 #include "cuda/attention/sparse/sparse_index.h"
 #include "cuda/host/internal.h"
 
@@ -57,7 +57,7 @@ uint32_t sparse_first_dense_tile(const struct attn_sparse *sparse) {
     return (sparse->dense_from - sparse->first_slot) / SPARSE_TILE;
 }
 
-/* Host [n_heads]: of the layer that is indexed. */
+/* Returns the patterns [n_heads], on the host, of the layer that is indexed. */
 static const struct attn_pattern *layer_patterns(const struct attn_index_args *args,
                                                  const struct attn_sparse *sparse) {
     return sparse->patterns + (size_t)args->layer * args->n_heads;
@@ -72,7 +72,7 @@ static bool has_kind(const struct attn_pattern *patterns, uint32_t n_heads,
 
 /* ---- the operations ---- */
 
-/* The most of p1 that heads of a kind ask for. */
+/* Returns the largest p1 that heads of a kind ask for. */
 static uint32_t most_p1(const struct attn_pattern *patterns, uint32_t n_heads,
                         enum attn_pattern_kind kind) {
     uint32_t most = 0;
@@ -108,7 +108,7 @@ static int shape_of(const struct attn_index_args *args, const struct step_seq *s
     return 0;
 }
 
-/* Patterns, and behind them room for densities. */
+/* Sends the patterns, and takes space after them for the densities. */
 static int send_patterns(struct cuda_backend *cuda, const struct attn_index_args *args,
                          const struct attn_sparse *sparse, struct args *room, struct error *err) {
     const size_t bytes = args->n_heads * sizeof(*sparse->patterns);

@@ -7,7 +7,7 @@
  *   pages    of block-sparse heads: means, products, the best pages of every tile
  *   rule     heads that visit too much become dense; what is visited is added to the totals
  *
- * Lines and pages come one after the other, so their scratch is the same memory.
+ * Lines and pages are computed one after the other, so they share their scratch memory.
  *
  * Thread: engine.  Memory: the caller's (cuda/attention/sparse/sparse.c,
  * cuda/attention/sparse/layout.c). */
@@ -21,34 +21,34 @@
 extern "C" {
 #endif
 
-/* Selection and products of means read whole vectors: arrays are a multiple of this long. */
+/* Selection and products of means read whole vectors: array lengths are multiples of this. */
 enum { SPARSE_UNIT = 128 };
-/* Tiles whose products with all pages are there at once: a multiple of this. */
+/* The number of tiles whose products with all pages are held at once is a multiple of this. */
 enum { SPARSE_PAGE_BATCH = 64 };
-/* A chunk of pages is not smaller, and there are not more chunks. */
+/* The fewest pages in a chunk of the keys, and the most chunks. */
 enum { SPARSE_MIN_CHUNK = 8, SPARSE_MAX_CHUNKS = 128 };
 
-/* What is added up on the device until somebody asks. */
+/* What is added up on the device until sparse_totals() reads it. */
 struct sparse_account {
     struct sparse_totals totals;
-    uint64_t begun; /* ns: what is being timed */
+    uint64_t begun; /* ns: when the part that is being timed began */
 };
 
-/* Of a row and a chunk of the keys, base 2. */
+/* A row's largest score and sum of weights over a chunk of the keys, base 2. */
 struct sparse_row_part {
     float max, sum;
 };
 
 struct sparse_build {
     const struct device_step *step;
-    uint32_t seq, layer; /* of the step: whose pages */
+    uint32_t seq, layer; /* the step's sequence and layer whose pages are read */
     const void *q;       /* bf16, [view.n_rows] rows of q_stride: [n_heads, head_dim] */
     size_t q_stride;
     struct kv_pool kv;
     struct score_scale scale;
     float dense_above;
     uint32_t synthetic;
-    const struct attn_pattern *patterns; /* device [n_heads]: of the layer */
+    const struct attn_pattern *patterns; /* device [n_heads]: the layer's */
     struct sparse_view view;
     struct sparse_account *account;
     float *density;              /* [n_heads], or NULL: visited / causal, of the same tiles */
@@ -57,7 +57,7 @@ struct sparse_build {
     /* Lines.  stride: n_slots rounded up to SPARSE_UNIT. */
     size_t stride;
     float *columns, *lower, *upper; /* [n_heads][stride]; a diagonal's score is lower + upper */
-    uint32_t n_chunks, chunk_pages; /* how pass 1 and 2 share the pages */
+    uint32_t n_chunks, chunk_pages; /* how passes 1 and 2 divide the pages */
     struct sparse_row_part *row_parts; /* [n_chunks][n_heads][SPARSE_QUERIES] */
     float *lse;                     /* [n_heads][SPARSE_QUERIES], base 2 */
     uint8_t *near_diagonals;        /* [n_heads][stride / SPARSE_UNIT]: bit o / SPARSE_GROUP is set
@@ -65,13 +65,13 @@ struct sparse_build {
 
     /* Pages.  page_stride: pages of n_slots, rounded up to SPARSE_UNIT. */
     size_t page_stride;
-    uint32_t batch;      /* tiles */
+    uint32_t batch;      /* tiles at a time */
     float *mean_queries; /* [n_heads][n_tiles][head_dim] */
     float *mean_keys;    /* [n_kv_heads][page_stride][head_dim] */
     float *products;     /* [n_heads][batch][page_stride] */
 };
 
-/* What decides how long the arrays are. */
+/* What decides the lengths of the arrays. */
 struct sparse_shape {
     uint32_t n_heads, n_kv_heads, head_dim, n_rows, n_slots;
     uint32_t max_columns, max_pages; /* the largest k of any head */
@@ -87,12 +87,13 @@ cudaError_t launch_sparse_lists(const struct sparse_build *b, struct launch laun
 cudaError_t launch_sparse_pages(const struct sparse_build *b, struct launch launch);
 cudaError_t launch_sparse_rule(const struct sparse_build *b, struct launch launch);
 
-/* out [view->n_slots]: which slots half a tile visits; of its rows whole groups or pages */
+/* Writes to out [view->n_slots] which slots half a tile visits.  Slots after the half are not
+ * visited.  Within the half causality is ignored: all of its own slots are. */
 cudaError_t launch_sparse_visited(const struct sparse_view *view, uint32_t head, uint32_t half,
                                   bool *out, struct launch launch);
 
 enum sparse_stamp { SPARSE_BEGINS, SPARSE_INDEX_ENDS, SPARSE_ATTENTION_ENDS };
-/* The device's clock: what lies between two stamps is added to the totals. */
+/* Reads the device's clock: the time between two stamps is added to the totals. */
 cudaError_t launch_sparse_stamp(struct sparse_account *account, enum sparse_stamp stamp,
                                 struct launch launch);
 

@@ -7,8 +7,8 @@
  *
  *   groups   0 .. n_first   first groups: both halves of every tile
  *            R .. R + 7     the tile's own: both
- *            R - d          d > 0, ascending, of three lists, which follow each other in
- *                           distances[head]: those of both halves, of the lower, of the upper one
+ *            R - d          d > 0, ascending, from three lists, which follow each other in
+ *                           distances[head]: of both halves, of the lower one, of the upper one
  *            columns        single slots below T in groups that are none of these
  *
  *   from a half's first group ->   ... . # # . . # # | # # # #     marks: bit d + 4 for each
@@ -16,10 +16,11 @@
  *
  * So a distance d from R is visited by the lower half if d is marked, by the upper one if d + 4 is.
  *
- * A reader drops what lies in front of group 0, at or behind n_slots, and of the groups that are
- * both first and at a distance one.  Columns are those that were chosen for the head, whatever the
- * tile: a reader stops at T and drops those that both halves cover (sparse_covers()); column_count
- * says how many stay.  A half does not see those of them that it covers.
+ * A reader drops what lies before group 0 or from n_slots on.  A group that is both a first group
+ * and at a listed distance is visited once.  Columns are chosen for the head, whatever the tile.  A
+ * reader stops at T and drops the columns that both halves cover (sparse_covers()); column_count
+ * says how many remain.  A half does not see the remaining ones that it covers itself: it visits
+ * them with their group.
  *
  * Thread: device code; the structs are C, too.  Memory: none, sparse.c owns what is pointed to. */
 #ifndef CUDA_ATTENTION_SPARSE_SPARSE_VIEW_H
@@ -34,17 +35,17 @@ enum { SPARSE_TILE_GROUPS = SPARSE_TILE / SPARSE_GROUP,
        SPARSE_PAGE_GROUPS = PAGE_TOKENS / SPARSE_GROUP };
 
 struct sparse_head {
-    int32_t kind; /* enum attn_pattern_kind; PATTERN_DENSE also where density made it so */
-    int32_t n_first, n_both, n_lower, n_upper, n_columns; /* not block-sparse, not dense */
+    int32_t kind; /* enum attn_pattern_kind; PATTERN_DENSE also if the head visited too much */
+    int32_t n_first, n_both, n_lower, n_upper, n_columns; /* unless block-sparse or dense */
 };
 
-/* Device pointers. */
+/* All pointers are device memory. */
 struct sparse_view {
     struct sparse_head *heads; /* [n_heads] */
     int32_t *distances;        /* [n_heads][max_distances]: three lists */
     uint32_t *marks;           /* [n_heads][mark_words] */
     int32_t *columns;          /* [n_heads][max_columns], ascending */
-    int32_t *column_count;     /* [n_heads][max_tiles]: that a half visits one by one */
+    int32_t *column_count;     /* [n_heads][max_tiles]: columns that a half visits one by one */
     int32_t *blocks;           /* [n_heads][max_tiles][max_blocks]: pages, ascending, the tile's own
                                   and page 0 among them */
     int32_t *block_count;      /* [n_heads][max_tiles] */
@@ -52,12 +53,12 @@ struct sparse_view {
     uint32_t n_heads;
     uint32_t first_slot, n_rows, n_slots; /* n_slots = first_slot + n_rows */
     uint32_t n_tiles;
-    uint32_t first_dense_tile; /* from here on tiles visit everything, whatever their heads do */
+    uint32_t first_dense_tile; /* tiles from this one on visit everything, whatever the patterns */
 };
 
 #ifdef __CUDACC__
 
-/* The tile of the index that a sequence's first row of a step belongs to. */
+/* Returns the tile of the index that a sequence's first row of a step belongs to. */
 static __host__ __device__ __forceinline__ uint32_t sparse_first_tile(const struct sparse_view &s,
                                                                       uint32_t n_slots,
                                                                       uint32_t n_rows) {
@@ -75,8 +76,8 @@ static __device__ __forceinline__ bool sparse_is_marked(const struct sparse_view
     return s.marks[(size_t)head * s.mark_words + bit / 32] >> bit % 32 & 1;
 }
 
-/* Whether a half (0: lower, 1: upper) of a tile that begins at group R visits the whole of group
- * g < R.  Neither block-sparse nor dense. */
+/* Returns whether a half (0: lower, 1: upper) of a tile that begins at group R visits the whole of
+ * group g < R.  The head is neither block-sparse nor dense. */
 static __device__ __forceinline__ bool sparse_covers(const struct sparse_view &s, uint32_t head,
                                                      int32_t R, int32_t half, int32_t g) {
     return g < s.heads[head].n_first ||
@@ -94,8 +95,8 @@ static __device__ inline bool sparse_contains(const int32_t *ascending, int32_t 
     return false;
 }
 
-/* Whether a row of the half (of tile half / 2) that is not in front of `slot` visits it: the
- * definition. */
+/* Returns whether the half's rows from `slot` on visit `slot`: the definition.  The half belongs to
+ * tile half / 2. */
 static __device__ inline bool sparse_visits(const struct sparse_view &s, uint32_t head,
                                             uint32_t half, uint32_t slot) {
     const struct sparse_head &h = s.heads[head];

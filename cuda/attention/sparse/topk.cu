@@ -1,12 +1,12 @@
-/* topk.cu - of every vertical-slash head the columns and the diagonals with the highest
- * scores: columns as a list, ascending; of diagonals only which groups of SPARSE_GROUP neighbours
- * have one, because tiles visit groups.
+/* topk.cu - chooses the columns and the diagonals with the highest scores for every vertical-slash
+ * head.  Columns become an ascending list.  Of diagonals only the groups of SPARSE_GROUP neighbours
+ * that contain one are kept, because tiles visit groups.
  *
  *   scores  f32 >= 0 [N]; what is always chosen counts as infinite
  *   units   SPARSE_UNIT neighbouring scores: a warp reads one at a time, a lane four
  *   warps   of the team own neighbouring runs of units, so the order of warps is that of scores
  *
- * The digits' passes and the last two, which count and write, read the scores from L2.
+ * The passes for the digits, and the last two, which count and write, read the scores from L2.
  *
  * Grid: a cluster for each (head, columns or diagonals); a single block before 9.0.
  * Bound: L2, 5 passes of 4 (columns) or 8 bytes a score.  Oracle: engine/cpu/, ties to the lower
@@ -22,12 +22,12 @@ static_assert(SPARSE_UNIT == 4 * 32 && SPARSE_UNIT == 8 * SPARSE_GROUP,
 /* ---- scores ---- */
 
 struct lines {
-    const float *a, *b; /* scores are a + b; b may be NULL.  Not read where they are synthetic */
+    const float *a, *b; /* scores are a + b; b may be NULL.  Not read if they are synthetic */
     uint32_t n, k, n_forced;
     uint32_t synthetic, head, n_in_window; /* attn_sparse; n_in_window: UINT32_MAX for columns */
 };
 
-/* h of attn_sparse.synthetic. */
+/* Returns h(x) as attn_sparse.synthetic defines it. */
 static __device__ __forceinline__ float synthetic_share(const struct lines &l, uint32_t x) {
     uint32_t v = x * 0x9e3779b9u + l.head * 0x85ebca6bu + l.synthetic;
     v = (v ^ v >> 16) * 0x7feb352du;
@@ -62,7 +62,7 @@ static __device__ __forceinline__ struct lines lines_of(const struct sparse_buil
     return l;
 }
 
-/* Four scores of a lane. */
+/* Loads four scores of a lane. */
 static __device__ __forceinline__ float4 load_scores(const struct lines &l, uint32_t first) {
     const float4 x = *reinterpret_cast<const float4 *>(l.a + first);
     if (!l.b) return x;
@@ -70,7 +70,7 @@ static __device__ __forceinline__ float4 load_scores(const struct lines &l, uint
     return make_float4(x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w);
 }
 
-/* Four keys of a lane; 0 past the end, where nothing was ever written. */
+/* Loads a lane's four keys of a unit; 0 past the end, where nothing was ever written. */
 static __device__ __forceinline__ void load_unit(uint32_t (&keys)[4], const struct lines &l,
                                                  uint32_t unit) {
     const uint32_t first = unit * SPARSE_UNIT + threadIdx.x % 32 * 4;
@@ -89,14 +89,14 @@ static __device__ __forceinline__ void load_unit(uint32_t (&keys)[4], const stru
         keys[i] = first + i < l.n ? key_of(l, first + i, scores[i]) : 0;
 }
 
-/* ---- who is chosen ---- */
+/* ---- the choice ---- */
 
 /* A lane's place among the keys: how many before its own are above and equal. */
 struct place {
     uint32_t above, equal;
 };
 
-/* How many of the warp's units are above and equal, in every lane. */
+/* Counts the keys above and equal in the warp's units; every lane gets the sums. */
 static __device__ struct place count_units(const struct lines &l, const struct select_result &best,
                                            uint32_t begin, uint32_t end) {
     struct place n = {0, 0};
@@ -115,7 +115,7 @@ static __device__ struct place count_units(const struct lines &l, const struct s
     return n;
 }
 
-/* From the warps' counts to the keys before this warp's. */
+/* Returns how many keys above and equal lie before this warp's, from the counts of all warps. */
 template <typename Plan>
 static __device__ struct place place_of_warp(Plan *plan, const struct team &team,
                                              const struct place &mine) {
@@ -145,11 +145,12 @@ static __device__ struct place place_of_warp(Plan *plan, const struct team &team
 }
 
 struct output {
-    int32_t *list; /* or NULL, */
+    int32_t *list; /* of columns; NULL: `groups` is written */
     uint8_t *groups;
 };
 
-/* Which of a lane's four scores are chosen, as bits; *place moves on to the next unit. */
+/* Returns which of a lane's four keys are chosen, as bits.  *at becomes the place of the first in
+ * the list; *place moves on to the next unit. */
 static __device__ __forceinline__ uint32_t take_unit(const uint32_t (&keys)[4],
                                                      const struct select_result &best,
                                                      uint32_t n_valid, struct place *place,
@@ -191,7 +192,7 @@ static __device__ void write_units(const struct lines &l, const struct select_re
         }
         uint32_t any = __ballot_sync(0xffffffffu, bits != 0), byte = 0;
         any |= any >> 1;
-        any |= any >> 2; /* bit 4 i: of the lanes of group i */
+        any |= any >> 2; /* bit 4 i: any lane of group i */
         for (uint32_t i = 0; i < 8; i++) byte |= (any >> 4 * i & 1) << i;
         if (lane == 0) out.groups[unit] = (uint8_t)byte;
     }
@@ -228,7 +229,7 @@ static __global__ void __launch_bounds__(THREADS) sparse_select_kernel(
     if (diagonals) out.groups = b.near_diagonals + head * (b.stride / SPARSE_UNIT);
     else out.list = b.view.columns + (size_t)head * b.view.max_columns;
     write_units(l, best, place, out, begin, end);
-    team_sync(team); /* the others may still be reading this block's counts */
+    team_sync(team); /* other blocks may still be reading this block's counts */
 }
 
 cudaError_t launch_sparse_select(const struct sparse_build *b, struct launch launch) {
