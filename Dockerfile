@@ -12,15 +12,17 @@ RUN apt-get update && apt-get install -y --no-install-recommends \
         libmicrohttpd-dev libuv1-dev libjansson-dev libpcre2-dev libutf8proc-dev \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
-COPY meson.build meson_options.txt ./
+COPY LICENSE meson.build meson_options.txt ./
+COPY models models
+COPY config config
 COPY engine engine
 COPY server server
 COPY cuda cuda
-# cuBLASLt is loaded by name when a GPU is used, and is all that is needed of the toolkit: the runtime
-# image gets it in ../lib beside the binary's directory.
-RUN LDFLAGS='-Wl,-rpath,$ORIGIN/../lib' meson setup build -Dtests=disabled -Dcuda=enabled \
-    && ninja -C build quire \
-    && mkdir /src/lib && cp -L /usr/local/cuda/lib64/libcublasLt.so.13 /src/lib/
+# cuBLASLt is loaded by name when a GPU is used, and is all that is needed of the toolkit.  An
+# installed binary looks for it in ../lib, seen from its own directory.
+RUN meson setup build --prefix=/opt/quire -Dtests=disabled -Dcuda=enabled \
+    && meson install -C build \
+    && mkdir /opt/quire/lib && cp -L /usr/local/cuda/lib64/libcublasLt.so.13 /opt/quire/lib/
 
 # The base image says to the container toolkit which driver libraries to bring; of CUDA it holds next
 # to nothing.
@@ -29,11 +31,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends \
         libmicrohttpd12t64 libuv1t64 libjansson4 libpcre2-8-0 libutf8proc3 \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --system --no-create-home --shell /usr/sbin/nologin quire
-COPY models/quire-22m /opt/quire/models/quire-22m
-COPY config /opt/quire/config
-COPY LICENSE /opt/quire/LICENSE
-COPY --from=build-cuda /src/lib /opt/quire/lib
-COPY --from=build-cuda /src/build/quire /opt/quire/bin/quire
+COPY --from=build-cuda /opt/quire /opt/quire
 ENV PATH=/opt/quire/bin:$PATH \
     QUIRE_HOST=0.0.0.0 \
     QUIRE_PORT=8000
@@ -50,24 +48,22 @@ RUN apt-get update && apt-get install -y --no-install-recommends \
         libmicrohttpd-dev libuv1-dev libjansson-dev libpcre2-dev libutf8proc-dev \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
-COPY meson.build meson_options.txt ./
+COPY LICENSE meson.build meson_options.txt ./
+COPY models models
+COPY config config
 COPY engine engine
 COPY server server
 COPY cuda cuda
-RUN meson setup build -Dtests=disabled -Dcuda=disabled && ninja -C build quire
+RUN meson setup build --prefix=/opt/quire -Dtests=disabled -Dcuda=disabled \
+    && meson install -C build
 
-# Only the shared libraries that the binary names, the binary, its licence, and the default model.
+# Only the shared libraries that the binary names, and what is installed.
 FROM debian:12-slim AS cpu
 RUN apt-get update && apt-get install -y --no-install-recommends \
         libmicrohttpd12 libuv1 libjansson4 libpcre2-8-0 libutf8proc2 \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --system --no-create-home --shell /usr/sbin/nologin quire
-# The binary looks for its default model in ../models beside its own directory, and for what is
-# known of models in ../config.
-COPY models/quire-22m /opt/quire/models/quire-22m
-COPY config /opt/quire/config
-COPY LICENSE /opt/quire/LICENSE
-COPY --from=build /src/build/quire /opt/quire/bin/quire
+COPY --from=build /opt/quire /opt/quire
 ENV PATH=/opt/quire/bin:$PATH \
     QUIRE_HOST=0.0.0.0 \
     QUIRE_PORT=8000

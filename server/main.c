@@ -8,8 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-#include <uv.h>
 
 #ifdef QUIRE_CUDA
 #include "cuda/cuda.h"
@@ -19,7 +17,9 @@
 #include "server/bench/bench.h"
 #include "server/serve.h"
 #include "server/settings/api_key.h"
+#include "server/settings/build_info.h"
 #include "server/settings/log.h"
+#include "server/settings/model_file.h"
 #include "server/settings/options.h"
 #include "server/tokenize_command.h"
 #include "server/tune/tune.h"
@@ -32,20 +32,6 @@ struct subcommand {
     const char *name, *help;
     int (*run)(int argc, char **argv); /* what follows the name */
 };
-
-/* The directory given, or the one beside the executable, or the one this build was told of. */
-static const char *find_model(const struct options *options, char *path, size_t size) {
-    if (options->model) return options->model;
-    char exe[PATH_MAX];
-    size_t length = sizeof(exe);
-    if (uv_exepath(exe, &length) == 0) {
-        char *slash = strrchr(exe, '/');
-        if (slash) *slash = 0;
-        snprintf(path, size, "%s/../models/quire-22m", exe);
-        if (access(path, R_OK) == 0) return path;
-    }
-    return QUIRE_MODEL_DIR;
-}
 
 #ifdef QUIRE_CUDA
 static int create_cuda(struct backend **out, const struct options *options, struct error *err) {
@@ -108,7 +94,7 @@ static int run_serve(int argc, char **argv) {
     struct options options;
     struct backend *backend = NULL;
     struct error err = {0};
-    char path[PATH_MAX + 64];
+    char model_dir[PATH_MAX];
     int status;
     if (load_options(&options, argc, argv, &status)) return status;
     if (api_key_settle(&options, &err)) {
@@ -117,11 +103,13 @@ static int run_serve(int argc, char **argv) {
     }
     log_set_level((enum log_level)options.log_level);
     int rc = log_start(&err);
+    if (!rc) rc = model_dir_choose(model_dir, options.model, &err);
     if (!rc) rc = create_backend(&backend, &options, &err);
     if (!rc) {
-        log_event(LOG_INFO, "quire " QUIRE_VERSION " on %s: %s", backend->name,
-                  backend->description);
-        rc = serve_run(&options, find_model(&options, path, sizeof(path)), backend, &err);
+        log_event(LOG_INFO, "quire %s (commit %s) on %s: %s", build_info.version,
+                  build_info.commit, backend->name, backend->description);
+        log_event(LOG_INFO, "the model's files are in %s", model_dir);
+        rc = serve_run(&options, model_dir, backend, &err);
         backend->ops->destroy(backend);
     }
     if (rc) log_event(LOG_ERROR, "%s", err.text);
@@ -144,12 +132,13 @@ static int run_on_backend(backend_work work, const void *plan, int argc, char **
     struct options options;
     struct backend *backend = NULL;
     struct error err = {0};
-    char path[PATH_MAX + 64];
+    char model_dir[PATH_MAX];
     int status;
     if (load_options(&options, argc, argv, &status)) return status;
-    int rc = create_backend(&backend, &options, &err);
+    int rc = model_dir_choose(model_dir, options.model, &err);
+    if (!rc) rc = create_backend(&backend, &options, &err);
     if (!rc) {
-        rc = work(plan, &options, find_model(&options, path, sizeof(path)), backend, &err);
+        rc = work(plan, &options, model_dir, backend, &err);
         backend->ops->destroy(backend);
     }
     if (rc) fprintf(stderr, "quire: %s\n", err.text);
@@ -196,18 +185,29 @@ static int run_tune(int argc, char **argv) {
 static int run_tokenize(int argc, char **argv) {
     struct options options;
     struct error err = {0};
-    char path[PATH_MAX + 64];
+    char model_dir[PATH_MAX];
     int status;
     if (load_options(&options, argc, argv, &status)) return status;
-    const int rc = tokenize_command(find_model(&options, path, sizeof(path)), stdin, stdout, &err);
+    int rc = model_dir_choose(model_dir, options.model, &err);
+    if (!rc) rc = tokenize_command(model_dir, stdin, stdout, &err);
     if (rc) fprintf(stderr, "quire: %s\n", err.text);
     options_fini(&options);
     return rc ? STATUS_FAILED : STATUS_OK;
 }
 
 static int run_version(int argc, char **argv) {
+    char model_dir[PATH_MAX];
+    struct error err = {0};
     (void)argc, (void)argv;
-    puts("quire " QUIRE_VERSION);
+    printf("quire %s, commit %s\n", build_info.version, build_info.commit);
+    for (const struct build_backend *backend = build_info.backends; backend->name; backend++) {
+        printf("backend %s, kernels for", backend->name);
+        for (size_t i = 0; backend->kernels[i]; i++)
+            printf("%s %s", i ? "," : "", backend->kernels[i]);
+        putchar('\n');
+    }
+    if (model_dir_choose(model_dir, NULL, &err)) puts(err.text);
+    else printf("default model %s\n", model_dir);
     return STATUS_OK;
 }
 
@@ -222,7 +222,8 @@ static const struct subcommand commands[] = {
      run_tune},
     {"tokenize", "tokenize [MODEL]          print the tokens of the text on standard input",
      run_tokenize},
-    {"version", "version                   print the version", run_version},
+    {"version", "version                   print version, commit, backends and the default model",
+     run_version},
     {"help", "help                      print this", run_help},
 };
 

@@ -7,6 +7,7 @@
 #include "server/json/api_error.h"
 #include "server/json/buffer.h"
 #include "server/ops/metrics.h"
+#include "server/settings/build_info.h"
 
 static void reply_ok(struct server *server, struct http_exchange *exchange) {
     struct buffer body = {0};
@@ -43,7 +44,16 @@ void health_ready(struct server *server, struct http_exchange *exchange) {
 
 void health_version(struct server *server, struct http_exchange *exchange) {
     struct buffer body = {0};
-    buffer_puts(&body, "{\"version\":\"" QUIRE_VERSION "\"}");
+    buffer_printf(&body, "{\"version\":\"%s\",\"commit\":\"%s\",\"backends\":{",
+                  build_info.version, build_info.commit);
+    for (const struct build_backend *backend = build_info.backends; backend->name; backend++) {
+        buffer_printf(&body, "%s\"%s\":[", backend == build_info.backends ? "" : ",",
+                      backend->name);
+        for (size_t i = 0; backend->kernels[i]; i++)
+            buffer_printf(&body, "%s\"%s\"", i ? "," : "", backend->kernels[i]);
+        buffer_puts(&body, "]");
+    }
+    buffer_puts(&body, "}}");
     reply_json(server, exchange, 200, &body);
 }
 

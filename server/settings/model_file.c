@@ -7,27 +7,32 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <uv.h>
 
 #include "engine/base/error.h"
+#include "server/settings/data_dir.h"
+
+static const char default_model[] = "models/quire-22m";
 
 /* path: [PATH_MAX].  True when such a file can be read. */
-static bool is_at(char *path, const char *dir, const char *beside, const char *kind,
-                  const char *name) {
-    const int length = snprintf(path, PATH_MAX, "%s%s/%s/%s.json", dir, beside, kind, name);
+static bool find(char *path, const char *kind, const char *model_dir) {
+    char data[PATH_MAX], model[PATH_MAX];
+    const char *name = model_file_name(realpath(model_dir, model) ? model : model_dir);
+    if (data_dir_find(data, NULL)) return false;
+    const int length = snprintf(path, PATH_MAX, "%s/config/%s/%s.json", data, kind, name);
     return length > 0 && length < PATH_MAX && access(path, R_OK) == 0;
 }
 
-static bool find(char *path, const char *kind, const char *model_dir) {
-    char exe[PATH_MAX], model[PATH_MAX];
-    size_t length = sizeof(exe);
-    const char *name = model_file_name(realpath(model_dir, model) ? model : model_dir);
-    if (uv_exepath(exe, &length) == 0) {
-        char *end = strrchr(exe, '/');
-        if (end) *end = 0;
-        if (is_at(path, exe, "/../config", kind, name)) return true;
-    }
-    return is_at(path, QUIRE_CONFIG_DIR, "", kind, name);
+int model_dir_choose(char *path, const char *dir, struct error *err) {
+    char data[PATH_MAX];
+    struct error why = {0};
+    int length;
+    if (!dir && *QUIRE_MODEL_DIR) dir = QUIRE_MODEL_DIR;
+    if (!dir && data_dir_find(data, &why))
+        return error_set(err, why.code, "there is no default model: %.480s", why.text);
+    if (dir) length = snprintf(path, PATH_MAX, "%s", dir);
+    else length = snprintf(path, PATH_MAX, "%s/%s", data, default_model);
+    if (length >= PATH_MAX) return error_set(err, ERR_INVALID, "the model's path is too long");
+    return 0;
 }
 
 int model_file_choose(char **out, const char *file, const char *kind, const char *model_dir,

@@ -1,6 +1,5 @@
-/* model_file.h - finds what ships with quire about a model: config/KIND/NAME.json, where NAME is
- * the last part of the model's directory and config lies beside the directory of the binary, or in
- * the source tree.
+/* model_file.h - chooses the model, and what ships with quire about it: config/KIND/NAME.json of
+ * the data directory (data_dir.h), where NAME is the last part of the model's directory.
  *
  * Thread: main, at start-up.  Memory: none is kept. */
 #ifndef SERVER_SETTINGS_MODEL_FILE_H
@@ -8,6 +7,9 @@
 
 struct error;
 
+/* Writes the model's directory to path [PATH_MAX]: `dir`, the setting, if that is not NULL; else
+ * the default, which is Meson's option model_dir or models/quire-22m of the data directory. */
+int model_dir_choose(char *path, const char *dir, struct error *err);
 /* The path of `file`, the setting, if that is not NULL; else of what ships, or NULL where there is
  * none.  The caller owns *out. */
 int model_file_choose(char **out, const char *file, const char *kind, const char *model_dir,

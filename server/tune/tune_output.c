@@ -12,6 +12,7 @@
 #include "engine/base/error.h"
 #include "server/bench/report.h"
 #include "server/json/buffer.h"
+#include "server/settings/build_info.h"
 #include "server/settings/options.h"
 
 static void print_pattern(struct buffer *out, const struct attn_pattern *p) {
@@ -31,10 +32,10 @@ static void print_candidates(struct buffer *out, const struct tune *t) {
 }
 
 void tune_print_settings(struct buffer *out, const struct tune *t) {
-    buffer_printf(out, "quire " QUIRE_VERSION "; %s, %" PRIu32 " layers, %" PRIu32 " heads; %s; "
+    buffer_printf(out, "quire %s; %s, %" PRIu32 " layers, %" PRIu32 " heads; %s; "
                   "rows %" PRIu32 "; kv %d; lines %" PRIu32 "; seed %" PRIu64 "; samples %" PRIu64
                   "; lengths ",
-                  t->model_name, t->model.n_layers, t->model.n_heads, t->be->description,
+                  build_info.version, t->model_name, t->model.n_layers, t->model.n_heads, t->be->description,
                   t->config.max_batched_tokens, (int)t->config.kv_dtype,
                   (uint32_t)t->options->synthetic_lines, t->plan->seed, t->plan->n_samples);
     print_lengths(out, t);
@@ -79,7 +80,7 @@ void tune_notes_init(struct tune_notes *notes, const struct tune *t) {
     *notes = (struct tune_notes){0};
     buffer_printf(tune_notes_add(notes, "model"), "%s, %" PRIu32 " layers of %" PRIu32 " heads",
                   t->model_name, t->model.n_layers, t->model.n_heads);
-    buffer_puts(tune_notes_add(notes, "version"), "quire " QUIRE_VERSION);
+    buffer_printf(tune_notes_add(notes, "version"), "quire %s", build_info.version);
     buffer_printf(tune_notes_add(notes, "device"), "%s: %s", t->be->name, t->be->description);
     print_date(tune_notes_add(notes, "date"));
     print_lengths(tune_notes_add(notes, "lengths"), t);

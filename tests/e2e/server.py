@@ -56,13 +56,13 @@ class Server:
     """`quire serve` with the given arguments.  Use as a context manager: leaving it stops the
     process with SIGTERM and asserts that it ended cleanly, which is also how leaks and races found
     by a sanitizer surface.  prefix: a command that runs the server's, such as prlimit's.  stderr:
-    a descriptor that gets the log in place of the file."""
+    a descriptor that gets the log in place of the file.  binary: another quire."""
 
     def __init__(self, directory, *arguments, model=None, env=None, wait=True, prefix=(),
-                 stderr=None):
+                 stderr=None, binary=BINARY):
         self.port = free_port()
         self.log_path = pathlib.Path(directory) / f"quire-{self.port}.log"
-        command = [*prefix, *WRAPPER, BINARY, "serve"]
+        command = [*prefix, *WRAPPER, str(binary), "serve"]
         if model:
             command.append(str(model))
         command += ["--port", str(self.port), *map(str, arguments)]

@@ -1,11 +1,12 @@
 """Everything but completions: models, health, version, the tokenizer, request ids, the API key."""
 import json
 import re
+import subprocess
 
 import pytest
 
 from raw import RawConnection
-from server import MODEL, Server
+from server import BINARY, MODEL, Server
 
 OPEN_ROUTES = ["/health", "/live", "/ready"]
 KEY_ROUTES = ["/v1/models", "/version", "/tokenizer_info", "/metrics"]
@@ -38,7 +39,19 @@ def test_health_routes(server, route):
 
 
 def test_version(server):
-    assert re.fullmatch(r"\d+\.\d+\.\d+.*", server.get("/version").json()["version"])
+    """Routers read 'version'; the rest is what `quire version` prints."""
+    told = server.get("/version").json()
+    assert re.fullmatch(r"\d+\.\d+\.\d+.*", told["version"])
+    assert re.fullmatch(r"[0-9a-f]{12,}(-dirty)?|unknown", told["commit"])
+    printed = subprocess.run([BINARY, "--version"], capture_output=True, text=True, check=True)
+    lines = printed.stdout.splitlines()
+    assert lines[0] == f"quire {told['version']}, commit {told['commit']}"
+    assert lines[1:-1] == [f"backend {name}, kernels for {', '.join(kernels)}"
+                           for name, kernels in told["backends"].items()]
+    assert told["backends"]["cpu"][0] == "plain"
+    assert "quire %s (commit %s)" % (told["version"], told["commit"]) in server.log
+    if "cuda" in told["backends"]:
+        assert "sm_80" in told["backends"]["cuda"]
 
 
 def test_metrics_are_prometheus_text(server):
