@@ -23,7 +23,7 @@ NO_VERBS = {"This", "Its", "As", "Others", "Those", "Thus", "Always", "Less", "U
             "Requests", "Heads", "Keys", "Values", "Scores", "Bits", "Steps", "Prompts", "Results",
             "Kernels", "Weights", "Hours", "Means", "Multiples", "Threads", "Lines", "Words",
             "Sums", "Names", "Events", "Options", "Settings", "Files", "Models", "Parts", "Units",
-            "Tiles", "Columns", "Diagonals", "Pairs", "Items", "Plans", "Graphs", "Copies",
+            "Tiles", "Columns", "Diagonals", "Pairs", "Items", "Plans", "Graphs", 
             "Seconds", "Times", "Elements", "Clients", "Answers", "Ours", "Theirs", "Has", "Was"}
 PERSONS = re.compile(r"\b(who|whom|whoever|whomever|nobody|somebody|everybody|anybody)\b",
                      re.IGNORECASE)

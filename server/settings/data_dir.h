@@ -18,7 +18,7 @@ struct error;
 /* Writes the data directory of this program, an absolute path, to dir [PATH_MAX].  ERR_NOT_FOUND
  * names the places that were tried. */
 int data_dir_find(char *dir, struct error *err);
-/* The same for a binary at the absolute path exe. */
+/* Writes the data directory of a binary at the absolute path exe, in the same way. */
 int data_dir_find_from(char *dir, const char *exe, struct error *err);
 
 #endif

@@ -13,7 +13,7 @@
 
 static const char default_model[] = "models/quire-22m";
 
-/* path: [PATH_MAX].  True when such a file can be read. */
+/* Writes the path of the file that ships to path [PATH_MAX].  Returns whether it can be read. */
 static bool find(char *path, const char *kind, const char *model_dir) {
     char data[PATH_MAX], model[PATH_MAX];
     const char *name = model_file_name(realpath(model_dir, model) ? model : model_dir);

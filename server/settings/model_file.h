@@ -10,11 +10,11 @@ struct error;
 /* Writes the model's directory to path [PATH_MAX]: `dir`, the setting, if that is not NULL; else
  * the default, which is Meson's option model_dir or models/quire-22m of the data directory. */
 int model_dir_choose(char *path, const char *dir, struct error *err);
-/* The path of `file`, the setting, if that is not NULL; else of what ships, or NULL where there is
- * none.  The caller owns *out. */
+/* Copies to *out the path of `file`, the setting, if that is not NULL; else of the file that ships,
+ * or NULL where there is none.  The caller owns *out. */
 int model_file_choose(char **out, const char *file, const char *kind, const char *model_dir,
                       struct error *err);
-/* What follows the last slash; NULL of NULL. */
+/* Returns what follows the last slash; NULL of NULL. */
 const char *model_file_name(const char *path);
 
 #endif

@@ -69,9 +69,9 @@ static cudaError_t launch(const struct attn_prefill_params &p, cudaStream_t stre
     const bool capped = p.scale.inner > 0;
     const auto windowed =
         capped ? attn_prefill_sm90_kernel<D, true, true> : attn_prefill_sm90_kernel<D, true, false>;
-    const auto dequantised = capped ? attn_prefill_sm90_kernel<D, false, true>
+    const auto unwindowed = capped ? attn_prefill_sm90_kernel<D, false, true>
                              : attn_prefill_sm90_kernel<D, false, false>;
-    const auto kernel = p.window > 0 ? windowed : dequantised;
+    const auto kernel = p.window > 0 ? windowed : unwindowed;
     struct sm90_maps maps;
     cudaError_t status = map_queries<D>(&maps.q, p);
     if (status == cudaSuccess) status = map_pool<D>(&maps.pool, p.kv, PAGE_TOKENS);
