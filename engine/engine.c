@@ -2,13 +2,12 @@
  *
  *   submit, cancel, stop ─► commands ─► [ drain, plan, step, results ] ─► events ─► take_events
  *
- * Where the backend runs ahead, a step is submitted before the results of the one before are taken:
- * plans, text and events are made while the device works.
+ * With a backend that runs ahead, a step is submitted before the previous step's results are taken.
+ * So plans, text and events are made while the device works.
  *
  * The thread sleeps in the command queue while it has no sequence.  The events of a step are pushed
- * together after it, and wake the server once.  Stopping is a command, too: it closes the queue
- * behind itself, so whatever was submitted before has a final event and whatever comes after is
- * refused.
+ * together after it, and wake the server once.  Stopping is a command, too, and closes the queue.
+ * Requests submitted before it get a final event, later ones are refused.
  *
  * Thread: see engine.h; everything under "the engine thread" below belongs to it alone.
  * Memory: planned at create; a request's is its own. */
@@ -51,7 +50,7 @@ struct engine {
     struct tokenizer *tokenizer;
     struct model *model;
     struct kv_pool kv;
-    struct host_pool store; /* base NULL: there is none */
+    struct host_pool store; /* base NULL: there is no host pool */
     struct kv_swaps swaps;
     struct kv_space space;
     struct sequence_shared shared;
@@ -64,10 +63,11 @@ struct engine {
     pthread_mutex_t stats_lock;
     struct engine_stats stats;
     struct error failure; /* under stats_lock, too; code 0: none */
-    /* One command for each place, so that no cancel is lost for want of memory. */
+    /* [n_places()]: one command for each live request, so that no cancel is lost for lack of
+     * memory. */
     struct engine_command *cancels;
     pthread_mutex_t spare_lock;
-    struct engine_command *spare; /* those of them that nobody uses */
+    struct engine_command *spare; /* list of the unused ones */
 
     /* The engine thread. */
     pthread_t thread;
@@ -86,7 +86,8 @@ static void give_spare(struct engine *e, struct engine_command *command) {
     pthread_mutex_unlock(&e->spare_lock);
 }
 
-/* NULL: every place's is under way, so every request's end is, too. */
+/* Takes an unused cancel command, or returns NULL if all are in the queue.  There is one for each
+ * live request, so then every request is being cancelled already. */
 static struct engine_command *take_spare(struct engine *e) {
     pthread_mutex_lock(&e->spare_lock);
     struct engine_command *command = e->spare;
@@ -133,8 +134,9 @@ static int load_files(struct engine *e, struct error *err) {
     return 0;
 }
 
-/* Logits are made a slice at a time: a prompt's log-probabilities need one row per token, and a row
- * is large.  What all sequences of an ordinary batch draw in a step is one slice. */
+/* Returns the sizes of the decoder's buffers, and notes them in info.  Logits are computed
+ * max_logit_rows at a time: a prompt's log-probabilities need one row per token, and a row is
+ * large.  One pass is enough for the samples of up to 256 sequences in a step. */
 static struct decoder_limits decoder_plan(struct engine *e, struct device_memory device) {
     const struct engine_config *c = &e->config;
     const struct model_config *model = &e->model->config;
@@ -155,18 +157,20 @@ static struct decoder_limits decoder_plan(struct engine *e, struct device_memory
                                    .store = e->store.base ? &e->store : NULL};
 }
 
-/* Of a chunk, or of a prompt that goes layer by layer. */
+/* Returns the most prompt rows that one index covers: a chunk's, or a whole layer-major
+ * prompt's. */
 static uint32_t most_sparse_rows(const struct decoder_limits *limits) {
     return max_u32(limits->max_long_rows, limits->max_rows);
 }
 
-/* Slots of a layer that one sequence may have.  Bounded ones never have more than the trained
- * context, whatever max_model_len is: kv_choice_check. */
+/* Returns the most slots that one sequence may have in a layer.  A bounded cache never has more
+ * than the trained context, whatever max_model_len is: kv_choice_check(). */
 static uint32_t longest_sequence(const struct engine *e) {
     return e->kv.tracked ? e->model->config.max_position : e->info.max_model_len;
 }
 
-/* Layers with a window keep its pages only; not where all pages are taken when a request starts. */
+/* Tells whether layers with a window free the pages that have left it.  They do not if a request
+ * takes all of its pages at admission. */
 static bool gives_back(const struct engine *e) {
     return e->model->config.window > 0 && !e->config.batch_invariant;
 }
@@ -178,7 +182,8 @@ static uint32_t n_windowed(const struct engine *e) {
     return n;
 }
 
-/* As if all that is free became pages, the pool comes last: of layers that keep everything. */
+/* Bounds the slots of all sequences in a layer that keeps every token, as if all free memory became
+ * pages; the pool is allocated last. */
 static uint64_t most_slots(const struct engine *e, struct device_memory device) {
     const uint64_t longest = (uint64_t)e->config.max_num_seqs * longest_sequence(e);
     const uint64_t n_sparse = e->info.selections ? e->store.n_host_layers : 0;
@@ -187,8 +192,8 @@ static uint64_t most_slots(const struct engine *e, struct device_memory device) 
     return min_u64(device.free / (e->kv.page_bytes * n_layers) * PAGE_TOKENS, longest);
 }
 
-/* Those of a step are expanded together, where pages are in 8 bits: the longest prompt, and others
- * that are computed whole.  0: there is no limit. */
+/* Bounds the slots of a step's prompts in a layer, because fp8 prompts of one step are dequantised
+ * together: the longest sequence's, and max_batched_tokens of other prompts.  0: no limit. */
 static uint64_t most_prompt_slots(const struct engine *e) {
     if (e->config.kv_dtype != DTYPE_FP8) return 0;
     return (uint64_t)longest_sequence(e) + e->config.max_batched_tokens;
@@ -211,8 +216,9 @@ static void limit_selections(struct step_limits *limits, const struct engine *e)
     }
 }
 
-/* Everything that a step needs beside weights and pages, so that what is free afterwards may all be
- * pages.  Where the device counts its bytes the plan says what was really taken. */
+/* Allocates all that a step needs besides weights and pages, so that all memory that is free
+ * afterwards may become pages.  If the device reports its memory, workspace_bytes is what was
+ * really taken. */
 static int create_workspace(struct engine *e, struct error *err) {
     const struct engine_config *c = &e->config;
     const struct model_config *model = &e->model->config;
@@ -271,7 +277,7 @@ static int create_pages(struct engine *e, struct error *err) {
     return be->ops->alloc(be, e->info.kv_bytes, &e->kv.base, err);
 }
 
-/* Its filter sees everything, and so would the first and the last layer that follow it. */
+/* Tells whether the filter and the first and last layer that follow it have full attention. */
 static bool is_wide(const struct layer_group *group, const uint32_t *windows) {
     return !layer_has_window(windows, group->filter) && !layer_has_window(windows, group->first) &&
            !layer_has_window(windows, group->end - 1);
@@ -299,7 +305,8 @@ static int check_groups(const struct engine *e, struct error *err) {
                : error_set(err, ERR_INVALID, "more than %d filter layers", MAX_LAYER_GROUPS);
 }
 
-/* In the system's memory; before the workspace, for a device may need some of its own for it. */
+/* Creates the host pool.  It comes before the workspace, because a device may need some of its own
+ * memory for it. */
 static int create_store(struct engine *e, struct error *err) {
     struct backend *be = e->config.backend;
     struct host_pool *store = &e->store;
@@ -317,8 +324,8 @@ static int create_store(struct engine *e, struct error *err) {
     return code;
 }
 
-/* Multiply-adds of a layer: its matrices for every row, two products of its heads for every row and
- * slot. */
+/* Creates the scheduler.  Work is in multiply-adds of a layer: of its matrices for every row, and
+ * of two products of its heads for every row and slot. */
 static int create_scheduler(struct engine *e, struct error *err) {
     const struct model_config *m = &e->model->config;
     const double dim = m->dim, q_dim = (double)m->n_heads * m->head_dim,
@@ -368,7 +375,8 @@ static int create_queues(struct engine *e, struct error *err) {
     return error_set(err, ERR_NOMEM, "no memory for the engine's queues");
 }
 
-/* What a backend's index has no room for would fail everybody's step. */
+/* Checks that the backends' index holds every pattern; a larger one would fail the step of all
+ * requests. */
 static int check_patterns(const struct engine *e, const struct attn_pattern *patterns,
                           struct error *err) {
     const uint32_t n_heads = e->info.model->n_heads;
@@ -453,8 +461,8 @@ const struct engine_info *engine_info(const struct engine *e) {
 
 /* ---- the engine thread ---- */
 
-/* Hands the step's events over.  Counters first: who sees a final event may submit again at
- * once. */
+/* Hands the step's events over.  Counters come first, because a client that sees a final event may
+ * submit again at once. */
 static void insert(struct engine *e, struct event_list *events) {
     uint32_t n_final = 0;
     for (const struct engine_event *event = events->first; event; event = event->next)
@@ -473,14 +481,14 @@ static void insert(struct engine *e, struct event_list *events) {
     if (was_empty && e->config.wake) e->config.wake(e->config.wake_ctx);
 }
 
-/* Returns true when one of the commands is to stop. */
+/* Executes the commands; returns true if one of them is to stop. */
 static bool obey(struct engine *e, struct engine_command *command, struct event_list *events) {
     bool stop = false;
     for (struct engine_command *next; command; command = next) {
         next = command->next;
         if (command->kind == COMMAND_STOP) {
             stop = true;
-            continue; /* it lives in the engine */
+            continue; /* it is part of struct engine: not freed */
         }
         if (command->kind == COMMAND_SUBMIT) {
             scheduler_add(e->scheduler, command->seq, events);
@@ -501,12 +509,12 @@ static void device_failed(struct engine *e, const struct error *err, struct even
     scheduler_end_all(e->scheduler, FINISH_ERROR, ERR_DEVICE, err->text, events);
 }
 
-/* Of the oldest step in flight. */
+/* Takes the results of the oldest in-flight step. */
 static void take_results(struct engine *e, struct event_list *events) {
     struct error err = {0};
     const uint32_t n_newer = scheduler_n_inflight(e->scheduler) - 1;
     int code = decoder_collect(e->decoder, n_newer, &err);
-    if (!code) code = model_check(e->model, &err); /* a CPU's weights lie in their files */
+    if (!code) code = model_check(e->model, &err); /* the CPU's weights are mapped files */
     if (code) device_failed(e, &err, events);
     else scheduler_finish_step(e->scheduler, events);
 }
@@ -525,7 +533,7 @@ static int submit_batch(struct engine *e, struct batch *batch, struct error *err
 
 static void run_step(struct engine *e, struct event_list *events) {
     struct error err = {0};
-    if (!atomic_load(&e->healthy)) { /* submitted before the failure was seen */
+    if (!atomic_load(&e->healthy)) { /* requests submitted before the failure was seen */
         error_set(&err, ERR_DEVICE, "the device has failed");
         device_failed(e, &err, events);
         return;
@@ -533,7 +541,7 @@ static void run_step(struct engine *e, struct event_list *events) {
     struct batch *batch = scheduler_plan(e->scheduler, events);
     const bool runs_ahead = e->config.backend->runs_ahead;
     const int code = batch ? submit_batch(e, batch, &err) : 0;
-    if (code == ERR_NOMEM && !runs_ahead) { /* nothing else is under way */
+    if (code == ERR_NOMEM && !runs_ahead) { /* no other step is in flight */
         scheduler_fail_step(e->scheduler, code, err.text, events);
         return;
     }
@@ -633,7 +641,7 @@ static int check_request(const struct engine *e, const struct engine_request *r,
     return sampling_check(&r->params, n_vocab, err);
 }
 
-/* Counts n requests in, all or none. */
+/* Claims places in the queue for n requests, all or none. */
 static int claim_places(struct engine *e, uint32_t n, struct error *err) {
     const uint64_t room = n_places(e);
     unsigned live = atomic_load(&e->n_live);
@@ -714,7 +722,7 @@ void engine_stats(struct engine *e, struct engine_stats *out) {
     pthread_mutex_lock(&e->stats_lock);
     *out = e->stats;
     pthread_mutex_unlock(&e->stats_lock);
-    /* What the engine thread has not picked up yet is waiting, too. */
+    /* Requests that the engine thread has not taken from the queue yet are waiting, too. */
     uint32_t n_live = atomic_load(&e->n_live);
     out->n_waiting = n_live > out->n_running ? n_live - out->n_running : 0;
     out->n_submitted = atomic_load(&e->n_submitted);

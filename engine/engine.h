@@ -6,9 +6,9 @@
  *
  * Thread: engine_create, engine_stop and engine_destroy from one thread; submit, cancel, events and
  * stats from any.
- * Memory: a request's arrays are owned by the engine from a successful submit on; events are owned
- * by whoever took them, who frees each (event.h).  Every submitted request gets exactly one
- * final event. */
+ * Memory: the engine owns a request's arrays from a successful submit on.  The caller that takes
+ * events owns them and frees each (event.h).  Every submitted request gets exactly one final
+ * event. */
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
 
@@ -34,38 +34,37 @@ struct engine_config {
     uint32_t max_batched_tokens; /* rows in one step */
     uint32_t max_queued;         /* requests waiting beyond the running ones; more get ERR_FULL */
     double device_share; /* of a device's memory that the engine may use, (0, 1] */
-    uint64_t kv_cache_bytes; /* 0: what is left of the device's share; of a system's memory a stated
-                                share, bounded by use */
+    uint64_t kv_cache_bytes; /* 0: what is left of the device's share; of a system's memory, what
+                                memory_plan_kv() says */
     enum dtype kv_dtype;
     bool prefix_caching;
-    bool bounded_caches; /* requests may have a bounded KV cache: pages are larger for it */
-    bool only_bounded;   /* and have no other, so that no whole text needs to fit the KV cache */
+    bool bounded_caches; /* requests may have a bounded KV cache, which makes pages larger */
+    bool only_bounded;   /* every request has one, so no whole text needs to fit the KV cache */
     /* Host [n_groups], ascending, borrowed until engine_destroy(): requests may have the policy
      * KV_OFFLOAD.  n_groups 0: they may not. */
     const struct layer_group *groups;
     uint32_t n_groups;
-    uint64_t host_pool_bytes; /* of the system's memory, for what KV_OFFLOAD moves there, for the
-                                pages of sequences that wait, and for cached ones; 0: nothing goes
-                                there */
-    bool host_pool_fp8;       /* KV_OFFLOAD's tokens are kept in 8 bits an element, as they are in
-                                any case where kv_dtype has no more: struct host_pool */
+    uint64_t host_pool_bytes; /* of the host pool: for tokens that KV_OFFLOAD moves there, pages of
+                                 suspended sequences and cached pages; 0: there is no host pool */
+    bool host_pool_fp8;       /* the host pool keeps 8 bits an element, as it does in any case if
+                                 kv_dtype is DTYPE_FP8: struct host_pool */
     uint32_t max_selected;   /* of KV_OFFLOAD: the largest n_selected that requests may ask for */
-    bool sparse_prefill; /* prompts may be computed sparsely: room is planned for it */
+    bool sparse_prefill; /* prompts may be computed sparsely: workspace is planned for it */
     /* Host [n_layers][n_heads] of the model, borrowed until engine_destroy(), for requests without
-     * their own.  NULL: those are dense. */
+     * their own.  NULL: such requests are dense. */
     const struct attn_pattern *patterns;
-    uint32_t min_sparse_tokens; /* under PREFILL_AUTO shorter prompts are dense: the break-even */
-    /* Rows of the longest prompt that is computed layer by layer, its activations in a room of
-     * their own; sparse prompts with more rows are computed in chunks, and of KV_OFFLOAD those that
-     * do not fit the KV cache are refused.  0: enough for
-     * max_model_len, but at most a tenth of the device's share (of a system's memory, of what is
-     * available).  Less than SPARSE_TILE, as of max_batched_tokens: no such room. */
+    uint32_t min_sparse_tokens; /* the break-even: under PREFILL_AUTO shorter prompts are dense */
+    /* Rows of the longest layer-major prompt, whose activations have a workspace of their own.
+     * Longer sparse prompts are computed in chunks.  Longer prompts of KV_OFFLOAD that do not fit
+     * the KV cache are refused.  0: enough for max_model_len, but at most a tenth of the device's
+     * share, or of the system's available memory.  If this or max_batched_tokens is less than
+     * SPARSE_TILE, no prompt is layer-major. */
     uint32_t max_long_rows;
-    /* While anybody generates, pieces of prompts are cut so that a step takes no longer, as far as
-     * earlier ones tell.  0: they are as large as max_batched_tokens allows. */
+    /* While a sequence generates, prefill chunks are cut so that a step takes no longer, as far as
+     * earlier steps allow a forecast.  0: chunks are as large as max_batched_tokens allows. */
     uint32_t max_itl_ms;
-    /* A request's tokens and log-probabilities have the same bits whatever runs beside it; the
-     * backend must have been created for it, too, where it can be told. */
+    /* A request's tokens and log-probabilities have the same bits whatever else is in the batch.  A
+     * backend that has such a mode must have been created in it. */
     bool batch_invariant;
     bool random_weights; /* made up, for measurements: the model's config.json is enough */
     bool tokens_only;    /* no tokenizer is loaded, and events have tokens but no text */
@@ -81,16 +80,16 @@ struct engine_config {
 struct engine_info {
     uint32_t max_model_len, n_pages;
     uint64_t weight_bytes, kv_bytes, workspace_bytes;
-    uint64_t device_bytes; /* 0: the system's memory */
-    uint64_t other_bytes;  /* of the device, in use besides: other processes', the driver's */
+    uint64_t device_bytes; /* the device's memory; 0: the backend uses the system's */
+    uint64_t other_bytes;  /* of the device's memory, used by other processes and the driver */
     uint64_t kv_tokens;     /* tokens that the pool holds over all layers */
-    uint64_t text_pages;    /* that a text of max_model_len tokens takes, which is kept whole */
-    bool bounded_caches;    /* asked for, and the backend can */
-    bool selections;        /* KV_OFFLOAD: there are groups, and the backend can */
-    uint64_t host_pool_bytes, host_pool_tokens; /* of the store in the system's memory; 0: there is none */
-    bool sparse_prefill;    /* asked for, and the backend can */
-    uint32_t long_rows;     /* engine_config.max_long_rows, as planned; 0: no such room */
-    uint64_t long_bytes;    /* of that room; part of workspace_bytes */
+    uint64_t text_pages;    /* pages of a text of max_model_len tokens that is kept whole */
+    bool bounded_caches;    /* asked for, and the backend supports it */
+    bool selections;        /* KV_OFFLOAD: there are groups, and the backend supports it */
+    uint64_t host_pool_bytes, host_pool_tokens; /* 0: there is no host pool */
+    bool sparse_prefill;    /* asked for, and the backend supports it */
+    uint32_t long_rows;     /* engine_config.max_long_rows, as planned; 0: none is layer-major */
+    uint64_t long_bytes;    /* of the layer-major workspace; part of workspace_bytes */
     const struct model_config *model;
     const struct tokenizer *tokenizer; /* NULL: tokens_only */
 };
@@ -99,16 +98,17 @@ struct engine_info {
 int engine_create(struct engine **out, const struct engine_config *config, struct error *err);
 const struct engine_info *engine_info(const struct engine *engine);
 
-/* ERR_FULL: the queue is full (n_requests are accepted all or none).  ERR_TOO_LONG and ERR_INVALID:
- * the request can never run (text says why); max_model_len is for requests that keep everything.
- * PREFILL_SPARSE is ERR_INVALID where it cannot be had: without sparse_prefill or patterns, with a
- * bounded cache, with log-probabilities of the prompt; with no_reuse a prompt is ERR_TOO_LONG that
- * cannot go layer by layer.  On success takes the arrays and writes ids[i]; on failure ownership
- * stays with the caller. */
+/* Submits n_requests requests, all or none.  On success takes ownership of the arrays and writes
+ * ids[i]; on failure the caller keeps ownership.
+ *
+ * ERR_FULL: the queue is full.  ERR_TOO_LONG and ERR_INVALID: the request can never run, and the
+ * text says why.  max_model_len applies to requests that keep all tokens.  PREFILL_SPARSE is
+ * ERR_INVALID without sparse_prefill or patterns, with a bounded cache, and with log-probabilities
+ * of the prompt.  With no_reuse a prompt that cannot be layer-major is ERR_TOO_LONG. */
 int engine_submit(struct engine *engine, struct engine_request *requests, uint32_t n_requests,
                   uint64_t *ids, struct error *err);
-/* The request's final event follows (FINISH_CANCELLED unless it ended first).  Unknown ids are
- * ignored. */
+/* Cancels a request; ignores unknown ids.  Its final event follows, with FINISH_CANCELLED unless
+ * the request ended first. */
 void engine_cancel(struct engine *engine, uint64_t request_id);
 
 /* Takes all events, oldest first; NULL when there are none. */
@@ -116,10 +116,10 @@ struct engine_event *engine_take_events(struct engine *engine);
 
 void engine_stats(struct engine *engine, struct engine_stats *out);
 bool engine_healthy(struct engine *engine); /* false after a sticky backend error */
-/* Copies that error, and returns its code; 0 before. */
+/* Returns the code of the sticky backend error and copies it to *out; 0 while there is none. */
 int engine_failure(struct engine *engine, struct error *out);
 
-/* Cancels everything, joins the engine thread (final events stay to be taken). */
+/* Cancels every request and joins the engine thread; final events can still be taken. */
 void engine_stop(struct engine *engine);
 void engine_destroy(struct engine *engine); /* NULL is allowed; stops first */
 

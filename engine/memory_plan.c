@@ -22,7 +22,7 @@ static uint64_t meminfo_available(void) {
     return kib * 1024;
 }
 
-/* One number from a file of the control group; UINT64_MAX when there is none ("max"). */
+/* Reads one number from a file of the control group; UINT64_MAX if there is none ("max"). */
 static uint64_t read_number(const char *path) {
     FILE *file = fopen(path, "r");
     uint64_t value;
@@ -60,7 +60,7 @@ bool memory_plan_selections(const struct engine_config *config) {
     return config->n_groups > 0 && ops->select && ops->select_totals;
 }
 
-/* Planes as large as a page of every layer. */
+/* Returns how many host layers a block needs to hold a page of every layer. */
 static uint32_t planes_of_pages(const struct host_pool *store, const struct engine_config *config,
                                 const struct model_config *model) {
     const uint64_t bytes = (uint64_t)memory_plan_pages(config, model).page_bytes * model->n_layers;
@@ -92,7 +92,8 @@ bool memory_plan_sparse(const struct engine_config *config, const struct model_c
            model_has_full_attention(model);
 }
 
-/* A tenth of what the engine may use; no more is known to be there. */
+/* Returns how many long rows take a tenth of the memory that the engine may use: of the device's
+ * share, or of what the system has available. */
 static uint64_t affordable_rows(const struct engine_config *config,
                                 const struct model_config *model, struct device_memory device,
                                 uint64_t available) {
@@ -117,7 +118,7 @@ uint32_t memory_plan_long_rows(const struct engine_config *config, const struct 
     return (uint32_t)min_u64(enough, n_rows / SPARSE_TILE * SPARSE_TILE);
 }
 
-/* What is left of the share once everything else has its part, whoever that is. */
+/* Returns the bytes of the device's share that are not in use yet, by any process. */
 static uint64_t left_of_share(struct device_memory device, double share) {
     const uint64_t allowed = (uint64_t)((double)device.total * share);
     const uint64_t used = device.total - device.free;
@@ -152,7 +153,7 @@ static int refuse_plan(uint64_t n_tokens, uint32_t max_model_len, uint64_t need,
         (double)(device.total - device.free) / gib);
 }
 
-/* Of a pool in which texts are never whole, and that is too small for anything. */
+/* Refuses a pool for bounded caches only that cannot hold one page of every layer. */
 static int refuse_empty(uint64_t block_bytes, const struct engine_config *config,
                         struct device_memory device, struct error *err) {
     const bool of_share = device.total > 0 && config->kv_cache_bytes == 0;
@@ -169,9 +170,9 @@ uint64_t memory_plan_text_pages(const struct longest_text *text) {
            n_in_window * text->n_windowed;
 }
 
-/* Of a sequence that keeps the longest text; with a store for all of it sparse layers, and those
- * with a window, share two lists of pages for a prompt that goes layer by layer, and keep a few of
- * their own. */
+/* Returns the pages that the longest text needs at least.  If the host pool can hold all of it, its
+ * prompt may be layer-major.  Sparse layers and those with a window then share two lists of the
+ * prompt's pages.  The few pages that sparse layers keep of their own are not counted. */
 static uint64_t needed_pages(const struct longest_text *text) {
     const uint64_t n_pages = kv_n_pages(text->n_tokens), in_all = memory_plan_text_pages(text);
     const struct host_pool *store = text->store;

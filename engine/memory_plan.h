@@ -1,4 +1,4 @@
-/* memory_plan.h - how much KV cache an engine gets.
+/* memory_plan.h - plans how much KV cache, host pool and layer-major workspace an engine gets.
  *
  * Thread: any.  Memory: none. */
 #ifndef ENGINE_MEMORY_PLAN_H
@@ -6,52 +6,56 @@
 
 #include "engine/engine.h"
 
-/* Bytes that could be allocated now: what the system calls available, within the control group's
- * limit.  0: unknown. */
+/* Returns the bytes that could be allocated now: what the system calls available, within the
+ * control group's limit.  0: unknown. */
 uint64_t memory_available(void);
 
-/* The pool's shape, of the settings and the model; n_pages and base are 0.  Tracked if bounded
- * caches are asked for and the backend can keep budgets. */
+/* Returns the pool's shape, from the settings and the model; n_pages and base are 0.  It is tracked
+ * if bounded caches are asked for and the backend can evict. */
 struct kv_pool memory_plan_pages(const struct engine_config *config,
                                  const struct model_config *model);
 
-/* True where sequences may select: there are groups of layers, and the backend can. */
+/* Tells whether sequences may select: there are groups of layers, and the backend supports it. */
 bool memory_plan_selections(const struct engine_config *config);
-/* The store, of the settings and the groups; n_blocks 0: there is none.  Without groups a block
- * holds a page of every layer.  base is NULL.  ERR_INVALID when there is to be a store, but not a
- * block fits. */
+/* Fills in the host pool's shape, from the settings and the groups; n_blocks 0: there is no host
+ * pool.  base is NULL.  Without groups a host block holds a page of every layer.  ERR_INVALID if a
+ * host pool is asked for but not one block fits. */
 int memory_plan_host_pool(struct host_pool *store, const struct engine_config *config,
                       const struct model_config *model, struct error *err);
 
-/* True where prompts may be computed sparsely: asked for, and the backend can. */
+/* Tells whether prompts may be computed sparsely: it is asked for, the backend supports it, and
+ * some layer has full attention. */
 bool memory_plan_sparse(const struct engine_config *config, const struct model_config *model);
-/* Rows of the room for prompts that go layer by layer, whole tiles: config->max_long_rows, or as
- * engine.h says; never more than max_model_len needs.  0 where none does: they are sparse, or leave
- * for the store.  `available` as for memory_plan_kv(). */
+/* Returns the rows of the layer-major workspace, in whole tiles: config->max_long_rows, or what
+ * engine.h says for 0; never more than max_model_len needs.  Returns 0 if no prompt is ever
+ * layer-major: such prompts are sparse, or KV_OFFLOAD moves their tokens to the host pool.
+ * `available` as for memory_plan_kv(). */
 uint32_t memory_plan_long_rows(const struct engine_config *config, const struct model_config *model,
                                uint32_t max_model_len, struct device_memory device,
                                uint64_t available);
 
-/* Tokens that are of use in a system's memory, however short the context. */
+/* Tokens of KV cache that are useful in a system's memory, however short the context is. */
 enum { MEMORY_PLAN_TOKENS = 131072 };
 
-/* The longest text that is to fit, and where it may go. */
+/* The longest text that must fit, and where its tokens may be. */
 struct longest_text {
-    uint32_t n_layers, n_tokens; /* max_model_len */
-    /* Layers that keep the pages of their window only, and how many rows a step may append. */
+    uint32_t n_layers, n_tokens; /* n_tokens: max_model_len */
+    /* Layers that keep only the pages of their window, and how many rows a step may append. */
     uint32_t n_windowed, window, step_rows;
     uint32_t long_rows;          /* memory_plan_long_rows() */
     const struct host_pool *store; /* memory_plan_host_pool(); NULL: no sequence selects */
 };
 
-/* Pages of the longest text, all of it on the device. */
+/* Returns the pages of the longest text when all of it is on the device. */
 uint64_t memory_plan_text_pages(const struct longest_text *text);
 
-/* Sets pool's n_pages.  Without kv_cache_bytes the pool gets what is left of the device's share;
- * of the system's memory (device.total 0, `available` bytes or unknown) at most a quarter, and no
- * more than four longest sequences or MEMORY_PLAN_TOKENS tokens can use.  ERR_NOMEM when one
- * sequence of that length would not fit, whatever its policy, or nothing where all are bounded: the
- * text names numbers and settings. */
+/* Sets pool->n_pages.  The pool gets kv_cache_bytes or, if that is 0, what is left of the device's
+ * share.  In the system's memory (device.total 0) it gets at most a quarter of `available` (0:
+ * unknown).  There it also gets no more than four longest sequences, or MEMORY_PLAN_TOKENS tokens
+ * if that is more, can use.
+ *
+ * ERR_NOMEM if no policy could hold one longest sequence or, with only_bounded, if not one page of
+ * every layer fits.  The text names numbers and settings. */
 int memory_plan_kv(struct kv_pool *pool, const struct engine_config *config,
                    const struct longest_text *longest, struct device_memory device,
                    uint64_t available, struct error *err);

@@ -1,4 +1,4 @@
-/* clock.h - the time of a clock that is never set.
+/* clock.h - reads a monotonic clock.
  *
  * Thread: any.  Memory: none. */
 #ifndef ENGINE_BASE_CLOCK_H
@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-/* Both count from the same unspecified moment. */
+/* Counts from an unspecified moment, the same for both functions. */
 uint64_t clock_ns(void);
 double clock_seconds(void);
 

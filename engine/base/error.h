@@ -10,14 +10,14 @@ extern "C" {
 
 enum {
     ERR_INVALID = -1,     /* the input breaks a rule; the text says which */
-    ERR_NOMEM = -2,       /* memory or a planned pool could not be had */
-    ERR_FULL = -3,        /* no room now: an answer to act on, not a fault */
+    ERR_NOMEM = -2,       /* memory or a planned pool could not be allocated */
+    ERR_FULL = -3,        /* no capacity now: an answer to act on, not a fault */
     ERR_NOT_FOUND = -4,   /* a file, tensor, model or id does not exist */
     ERR_IO = -5,          /* the operating system refused */
     ERR_UNSUPPORTED = -6, /* well-formed, but this program cannot do it */
     ERR_DEVICE = -7,      /* the backend failed; sticky */
     ERR_TOO_LONG = -8,    /* prompt or context longer than the model allows */
-    ERR_NUMERIC = -9,     /* a result is not a number: one request's, not the backend's failure */
+    ERR_NUMERIC = -9,     /* a result is not a number: fails one request, not the backend */
 };
 
 struct error {

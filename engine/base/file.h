@@ -1,8 +1,8 @@
-/* file.h - opens and reads the files that a model directory has or a person names: regular ones.
+/* file.h - opens and reads regular files: those of a model directory, or named by an operator.
  *
- * A FIFO would hold up the start until somebody writes to it, and a device or a socket says what it
- * likes for as long as it likes.  So a file is opened without waiting, and refused unless it is
- * regular; links are followed, because a download cache is made of them.
+ * A FIFO would block the start until another process writes to it, and a device or a socket may
+ * never end.  So a file is opened without blocking, and refused unless it is regular.  Links are
+ * followed, because a download cache is made of them.
  *
  * Thread: any.  Memory: file_read()'s bytes are the caller's. */
 #ifndef ENGINE_BASE_FILE_H
@@ -12,8 +12,8 @@
 
 struct error;
 
-/* flags: open()'s, and what O_CREAT creates is the user's alone to write.  The caller closes *out.
- * ERR_NOT_FOUND when there is none; on failure *out is untouched. */
+/* Opens a file with the flags of open(); only the user may write a file that O_CREAT creates.  The
+ * caller closes *out.  ERR_NOT_FOUND if the file does not exist; on failure *out is untouched. */
 int file_open(int *out, const char *path, int flags, struct error *err);
 
 /* Reads a whole file of at most max_bytes; a zero follows the last byte.  On success the caller

@@ -13,12 +13,12 @@
 #include "engine/base/error.h"
 
 struct json_arena {
-    size_t used, size; /* bytes behind this struct */
+    size_t used, size; /* bytes after this struct */
     size_t n_live;     /* allocations not yet freed, and one for the parser while it runs */
     alignas(max_align_t) char bytes[];
 };
 
-/* Stands in front of everything that jansson allocates. */
+/* Precedes every allocation of jansson's. */
 struct arena_head {
     alignas(max_align_t) struct json_arena *arena; /* NULL: the system's memory */
     size_t size;
@@ -26,25 +26,27 @@ struct arena_head {
 
 enum { ALIGNMENT = alignof(max_align_t), HEAD = sizeof(struct arena_head) };
 
-/* What the parser allocates, rounded up generously: bytes behind the heads, on x86-64. */
+/* Bytes that the parser allocates, rounded up generously.  The numbers in brackets are those after
+ * the heads, on x86-64. */
 enum {
     /* A container: its object (80) and its first table (128). */
     CONTAINER_BYTES = 2 * HEAD + 256,
     /* A value: its object (32), and its share of the tables that its container outgrows, each twice
      * as large as the one before and none reused: 16 bytes an entry times four. */
     VALUE_BYTES = 2 * HEAD + 48 + 80,
-    /* A string's copy, beside its length. */
+    /* A string's copy, not counting its length. */
     STRING_BYTES = HEAD + 32,
-    /* A key's entry in the table (56), beside its length: the entry has a copy of its own. */
+    /* A key's entry in the table (56), not counting its length: the entry has its own copy. */
     KEY_BYTES = HEAD + 96,
-    /* The buffer of the token being read begins with this much, and doubles. */
+    /* The first size of the buffer of the token being read, which doubles. */
     TOKEN_BYTES = 16,
-    /* Freed blocks of this size give their pages back at once: a long string's outgrown buffers. */
+    /* The least size of a freed block whose pages are returned to the system at once, such as a
+     * long string's outgrown buffer. */
     RETURNED_BYTES = 1 << 18,
 };
 
-/* The arena of the parse that this thread is in.  jansson's allocation functions have no context,
- * so it cannot be handed to them. */
+/* The arena of this thread's current parse.  It cannot be an argument, because jansson's allocation
+ * functions have no context. */
 static _Thread_local struct json_arena *current;
 
 static void *allocate(size_t size) {
@@ -70,7 +72,8 @@ static void let_go(struct json_arena *arena) {
     if (--arena->n_live == 0) free(arena);
 }
 
-/* Whole pages inside a freed block read as zero from now on; the block itself stays. */
+/* Returns the whole pages inside a freed block to the system; they read as zero from now on, and
+ * the block's addresses stay reserved. */
 static void return_pages(char *bytes, size_t size) {
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     const uintptr_t first = ((uintptr_t)bytes + page - 1) / page * page;
@@ -93,13 +96,13 @@ void json_arena_free(char *text) {
     release(text);
 }
 
-/* Runs before main(): everything of jansson's is freed by the same functions, whoever made it and
- * however early. */
+/* Runs before main(), so that all memory of jansson's is allocated and freed by the same functions,
+ * however early it is made. */
 __attribute__((constructor)) static void install(void) {
     json_set_alloc_funcs(allocate, release);
 }
 
-/* Returns the byte behind the string that begins at the quote. */
+/* Returns the byte after the string that begins at the quote. */
 static const char *skip_string(const char *at, const char *end) {
     for (at++; at < end && *at != '"'; at++)
         if (*at == '\\' && at + 1 < end) at++;
@@ -128,9 +131,9 @@ static size_t token_buffers(size_t longest) {
     return total;
 }
 
-/* Every value but the first follows a bracket or a comma.  A string with a colon behind it is a
- * key.  The parser stops at the first thing that is not JSON, so the rest only adds to the
- * bound. */
+/* Counts values by brackets and commas, one of which precedes every value but the first; a string
+ * before a colon is a key.  The parser stops at the first byte that is not JSON, so the bytes after
+ * it only add to the bound. */
 size_t json_arena_bound(const char *text, size_t length) {
     const char *at = text, *const end = text + length;
     size_t n_containers = 0, n_values = 1, n_strings = 0, n_keys = 0;
@@ -170,7 +173,7 @@ int json_arena_load(json_t **out, const char *text, size_t length, size_t flags,
     json_t *root = json_loadb(text, length, flags, why);
     current = NULL;
     if (!root) {
-        free(arena); /* nothing is left that could name it */
+        free(arena); /* no object is left that refers to it */
         return ERR_INVALID;
     }
     let_go(arena);

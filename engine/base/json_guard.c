@@ -14,7 +14,8 @@ struct json_scan {
     bool in_string, escaped;
 };
 
-/* Takes one byte of JSON text; false once the text is too deep or too wide to parse. */
+/* Scans one byte of JSON text; returns false once the text nests too deep or has too many
+ * values. */
 static bool scan_byte(struct json_scan *scan, char byte) {
     if (scan->in_string) {
         if (scan->escaped) scan->escaped = false;
@@ -47,7 +48,7 @@ int json_guard_parse_any(json_t **out, const char *bytes, size_t size, size_t fl
     return 0;
 }
 
-/* Takes root over: it is *out, or gone. */
+/* Takes ownership of root: stores it in *out if it is an object, and else releases it. */
 static int expect_object(json_t **out, json_t *root, const char *label, struct error *err) {
     if (!json_is_object(root)) {
         json_decref(root);

@@ -8,8 +8,8 @@
 
 #include "engine/base/error.h"
 
-/* Items have different types; a copy of the bytes is the one way to write their first member that
- * is right under the language's aliasing rules. */
+/* Links the item to the next one.  Items have different types, and only a copy of the bytes writes
+ * their first member within the language's aliasing rules. */
 static void set_next(void *item, void *next) {
     memcpy(item, &next, sizeof(next));
 }

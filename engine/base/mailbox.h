@@ -1,7 +1,7 @@
 /* mailbox.h - a locked list between two threads, taken whole by its reader.
  *
- * Items are structs whose first member is a pointer to the next item.  The mailbox owns what is in
- * it until it is taken; a closed mailbox refuses items, so that nothing is ever left behind unseen.
+ * Items are structs whose first member is a pointer to the next item.  The mailbox owns its items
+ * until they are taken.  A closed mailbox refuses items, so that none is ever left unread.
  *
  * Thread: any.  Memory: allocates nothing. */
 #ifndef ENGINE_BASE_MAILBOX_H
@@ -25,7 +25,7 @@ void mailbox_fini(struct mailbox *box); /* must be empty */
  * closed, the chain stays the caller's. */
 int mailbox_push(struct mailbox *box, void *first, void *last, bool *was_empty);
 
-void *mailbox_take(struct mailbox *box);  /* everything, oldest first; NULL when empty */
+void *mailbox_take(struct mailbox *box);  /* all items, oldest first; NULL when empty */
 void *mailbox_wait(struct mailbox *box);  /* the same, but sleeps while the box is empty and open */
 void *mailbox_close(struct mailbox *box); /* refuses items from now on, and takes the rest */
 

@@ -14,7 +14,7 @@ static uint64_t mix(uint64_t x) {
 }
 
 double rng_uniform(uint64_t seed, uint64_t index) {
-    /* The seed is mixed before the counter comes in: neighbouring seeds must not share draws. */
+    /* The seed is mixed before the counter is added: neighbouring seeds must not share numbers. */
     const uint64_t golden = 0x9e3779b97f4a7c15;
     uint64_t bits = mix(mix(seed + golden) + (index + 1) * golden);
     return (double)(bits >> 11) * 0x1p-53;

@@ -1,7 +1,7 @@
-/* rng.h - random numbers by counter: draw number `index` of `seed`, whatever was drawn before.
+/* rng.h - random numbers by counter: number `index` of `seed`, whatever numbers came before.
  *
- * A request's tokens must not depend on its neighbours in the batch or on being preempted and
- * computed again, so there is no generator state to disturb.
+ * There is no generator state.  So a request's tokens do not depend on its neighbours in the batch,
+ * or on being preempted and computed again.
  *
  * Thread: any.  Memory: none. */
 #ifndef ENGINE_BASE_RNG_H

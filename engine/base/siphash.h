@@ -1,8 +1,8 @@
-/* siphash.h - SipHash-2-4: a keyed hash for words that clients choose and must not be able to
- * collide at will.
+/* siphash.h - SipHash-2-4: a keyed hash of words that clients choose but must not be able to make
+ * collide.
  *
- * As published by Aumasson and Bernstein, but without its last word, which counts bytes: only a
- * caller whose inputs differ in length absorbs one.
+ * The hash is as published by Aumasson and Bernstein, but without the last word, which counts
+ * bytes.  A caller whose inputs differ in length absorbs such a word itself.
  *
  * Thread: any.  Memory: none. */
 #ifndef ENGINE_BASE_SIPHASH_H
@@ -16,6 +16,6 @@ struct siphash {
 
 void siphash_init(struct siphash *hash, const uint64_t key[2]);
 void siphash_absorb(struct siphash *hash, uint64_t word);
-uint64_t siphash_end(struct siphash *hash); /* nothing is absorbed afterwards */
+uint64_t siphash_end(struct siphash *hash); /* no word may be absorbed afterwards */
 
 #endif

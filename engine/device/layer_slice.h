@@ -1,4 +1,5 @@
-/* layer_slice.h - which rows of a long prompt a step takes into which layer (decoder.h).
+/* layer_slice.h - says which rows of a layer-major prompt a step takes into which layer
+ * (decoder.h).
  *
  * Thread: any.  Memory: none. */
 #ifndef ENGINE_DEVICE_LAYER_SLICE_H
@@ -7,9 +8,9 @@
 #include <stdint.h>
 
 struct layer_slice {
-    uint32_t layer; /* that they enter */
+    uint32_t layer; /* that the rows enter */
     uint32_t first_row, n_rows;
-    uint32_t n_prompt_rows; /* all that go layer by layer */
+    uint32_t n_prompt_rows; /* all rows of the layer-major prompt */
 };
 
 #endif

@@ -1,4 +1,4 @@
-/* event.h - what the engine tells of a request: its text, its tokens, its end.
+/* event.h - events of a request: its text, its tokens, its end.
  *
  * An event is one block of memory: the struct, its tokens, their top log-probabilities, its text.
  *
@@ -15,7 +15,7 @@
 
 enum finish_reason { FINISH_STOP, FINISH_LENGTH, FINISH_CANCELLED, FINISH_ERROR };
 
-/* What is known of one token.  top points into the event. */
+/* One token and its log-probabilities.  top points into the event. */
 struct token_info {
     uint32_t token;
     float logprob; /* NAN: not asked for, or the first prompt token */
@@ -24,10 +24,10 @@ struct token_info {
 };
 
 enum event_kind {
-    /* Prompt log-probabilities: tokens = every prompt token, before any other event. */
+    /* Prompt log-probabilities: all prompt tokens; comes before any other event. */
     EVENT_PROMPT,
-    EVENT_TEXT,   /* generated text and the tokens that completed since the last event */
-    EVENT_FINISH  /* the one final event; may carry the last text and tokens, too */
+    EVENT_TEXT,   /* the generated text, and the tokens completed, since the last event */
+    EVENT_FINISH  /* the one final event; may hold the last text and tokens, too */
 };
 
 struct engine_event {
@@ -53,9 +53,9 @@ struct engine_event {
 
 void engine_event_free(struct engine_event *event); /* one event, not the list */
 
-/* An event with room for text_length bytes (and a NUL), n_tokens tokens and n_tops
- * log-probabilities; counts and text are set, contents are zero, *tops (may be NULL) is where
- * log-probabilities go.  NULL: no memory. */
+/* Creates an event with space for text_length bytes and a NUL, n_tokens tokens and n_tops
+ * log-probabilities.  Its counts and the text pointer are set, its contents are zero.  *tops (tops
+ * may be NULL) is the array for log-probabilities.  Returns NULL if there is no memory. */
 struct engine_event *event_create(enum event_kind kind, size_t text_length, uint32_t n_tokens,
                                   size_t n_tops, struct token_logprob **tops);
 

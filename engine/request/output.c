@@ -13,13 +13,13 @@
 
 struct output_token {
     struct sample_result result;
-    uint64_t text_end; /* the token may leave once so many bytes of text have */
+    uint64_t text_end; /* the token may be shown once this many bytes of text are */
 };
 
 int output_init(struct output *out, const struct tokenizer *tokenizer,
                 const struct sampling_params *params) {
     *out = (struct output){.tokenizer = tokenizer, .params = params};
-    out->detokenizer.begun = true; /* the prompt's text stands before it */
+    out->detokenizer.begun = true; /* the prompt's text precedes it */
     return stop_match_init(&out->stops, params->stop, params->n_stop);
 }
 
@@ -84,8 +84,8 @@ int output_push(struct output *out, const struct sample_result *result, enum out
     if (reserve_token(out)) return ERR_NOMEM;
     int code = mode == OUTPUT_SILENT ? 0 : append_text(out, result->token, &begin);
     if (code) return code;
-    /* Bytes that wait for the rest of a character have no place yet; it will be past the present
-     * end. */
+    /* A character that waits for the rest of its bytes will end after the present end of the
+     * text. */
     uint64_t end = out->n_shown + out->n_text + (out->detokenizer.n_pending > 0);
     out->tokens[out->n_tokens++] = (struct output_token){*result, end};
     return mode == OUTPUT_TEXT ? match_stops(out, begin, index) : 0;

@@ -2,10 +2,9 @@
  *
  *   tokens ─► detokeniser ─► [ shown already | ready to show | held: may become a stop string ]
  *
- * A token leaves in an event together with the last byte of its text, so text and tokens always
- * agree.
+ * A token is in the same event as the last byte of its text, so text and tokens always agree.
  *
- * Thread: engine (init: any).  Memory: buffers keep the size of the longest held-back piece. */
+ * Thread: engine (init: any).  Memory: buffers keep the size of the longest text held back. */
 #ifndef ENGINE_REQUEST_OUTPUT_H
 #define ENGINE_REQUEST_OUTPUT_H
 
@@ -22,21 +21,21 @@ struct output {
     struct stop_match stops;
     char *text; /* [n_text], not shown yet */
     size_t n_text, text_capacity, n_held;
-    uint64_t n_shown;            /* bytes that have left */
+    uint64_t n_shown;            /* bytes shown in events */
     struct output_token *tokens; /* [n_tokens], not shown yet */
     uint32_t n_tokens, token_capacity;
 };
 
-/* tokenizer (NULL: tokens have no text) and params are borrowed.  ERR_NOMEM; a failed init needs no
+/* Borrows tokenizer (NULL: tokens have no text) and params.  ERR_NOMEM; a failed init needs no
  * fini. */
 int output_init(struct output *out, const struct tokenizer *tokenizer,
                 const struct sampling_params *params);
 void output_fini(struct output *out);
 
-/* How a token is to be taken. */
+/* How to treat a token. */
 enum output_mode {
     OUTPUT_TEXT,   /* text that may end at a stop string */
-    OUTPUT_EARLY,  /* text, but fewer than min_tokens tokens so far: stop strings do not count */
+    OUTPUT_EARLY,  /* text before min_tokens tokens: stop strings do not count */
     OUTPUT_SILENT, /* an end token: counted, not shown */
     OUTPUT_END,    /* an end token that include_stop shows */
 };
@@ -45,10 +44,12 @@ enum output_mode {
 int output_push(struct output *out, const struct sample_result *result, enum output_mode mode,
                 uint32_t *index);
 
-/* An event with what can be shown now; all of it when `last` (the event is EVENT_FINISH then, else
- * EVENT_TEXT).  *event is NULL when there is nothing to show and not `last`.  ERR_NOMEM. */
+/* Takes the text and tokens that can be shown now into an EVENT_TEXT, or all of them into an
+ * EVENT_FINISH if `last`.  *event is NULL if there is nothing to show and not `last`.
+ * ERR_NOMEM. */
 int output_take(struct output *out, bool last, struct engine_event **event);
-/* No more tokens: an unfinished character becomes U+FFFD.  Not after a stop string.  ERR_NOMEM. */
+/* Ends the text: an unfinished character becomes U+FFFD.  Not to be called after a stop string.
+ * ERR_NOMEM. */
 int output_flush(struct output *out);
 
 #endif

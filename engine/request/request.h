@@ -12,7 +12,7 @@
 
 struct logit_bias;
 
-/* Everything that shapes a request's output.  sampling_defaults() gives the OpenAI defaults. */
+/* The parameters of a request's output.  sampling_defaults() gives the OpenAI defaults. */
 struct sampling_params {
     float temperature, top_p, min_p; /* 1, 1, 0 */
     uint32_t top_k;                  /* 0: off */

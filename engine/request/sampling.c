@@ -25,7 +25,7 @@ void sampling_fini(struct sampling_params *params) {
     *params = (struct sampling_params){0};
 }
 
-/* Comparisons are written so that NaN fails them. */
+/* Checks the bounds of single numbers; the comparisons are written so that NaN fails them. */
 static int check_numbers(const struct sampling_params *p, struct error *err) {
     if (!(p->temperature >= 0 && isfinite(p->temperature)))
         return error_set(err, ERR_INVALID, "temperature must be a number >= 0");

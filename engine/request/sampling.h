@@ -1,4 +1,4 @@
-/* sampling.h - one request's sampling parameters turned into rows for the backend's sampler.
+/* sampling.h - makes rows for the backend's sampler from one request's sampling parameters.
  *
  * Thread: engine (check and init: any).  Memory: the count table grows geometrically with distinct
  * tokens, and exists only when a penalty is on. */
@@ -22,15 +22,16 @@ struct sampling_state {
 /* Refuses values outside their bounds by name (ERR_INVALID). */
 int sampling_check(const struct sampling_params *params, uint32_t n_vocab, struct error *err);
 
-/* eos [n_eos] are the model's end tokens.  ERR_NOMEM; a failed init needs no fini. */
+/* Borrows params.  eos [n_eos] are the model's end tokens.  ERR_NOMEM; a failed init needs no
+ * fini. */
 int sampling_state_init(struct sampling_state *state, const struct sampling_params *params,
                         const uint32_t *eos, uint32_t n_eos);
 void sampling_state_fini(struct sampling_state *state);
 
-/* Counts a token for the penalties: of the prompt, or generated.  ERR_NOMEM. */
+/* Counts a token of the prompt, or a generated one, for the penalties.  ERR_NOMEM. */
 int sampling_state_count(struct sampling_state *state, uint32_t token, bool generated);
 
-/* The row that draws generated token number n_generated (from 0). */
+/* Returns the row that samples generated token number n_generated (from 0). */
 struct sample_row sampling_row(const struct sampling_state *state, uint32_t logit_row,
                                uint32_t n_generated);
 

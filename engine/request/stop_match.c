@@ -1,5 +1,5 @@
-/* stop_match.c - one Knuth-Morris-Pratt automaton per string: its state is exactly the held-back
- * length.
+/* stop_match.c - one Knuth-Morris-Pratt automaton per string: its state is exactly the length held
+ * back.
  *
  * Thread: engine (init: any).  Memory: see stop_match.h. */
 #include "engine/request/stop_match.h"

@@ -1,9 +1,9 @@
-/* stop_match.h - finds stop strings in text that arrives in pieces.
+/* stop_match.h - finds stop strings in text that arrives in parts.
  *
- * The rule does not know tokens: reading byte by byte, the first stop string to be complete wins;
- * of several complete at the same byte the longest, then the first listed.  Between bytes,
- * stop_match_held() is the length of the longest end of the text that may still become a stop
- * string: it must not be shown yet.
+ * The rule does not depend on tokens.  Reading byte by byte, the first stop string to be complete
+ * wins; of several that are complete at the same byte, the longest, then the first listed.  Between
+ * bytes, stop_match_held() is the length of the longest suffix of the text that may still become a
+ * stop string.  It must not be shown yet.
  *
  * Thread: engine (init: any).  Memory: one number per byte of the strings, made at init. */
 #ifndef ENGINE_REQUEST_STOP_MATCH_H
@@ -15,8 +15,9 @@
 
 struct stop_pattern {
     const char *text;
-    uint32_t length, n_matched; /* the longest beginning of text that ends the text read so far */
-    /* [length]: n_matched to go on with after a mismatch at n_matched = i + 1. */
+    uint32_t length, n_matched; /* n_matched: of the longest prefix of text that is a suffix of the
+                                   text read so far */
+    /* [length]: the n_matched to continue with after a mismatch at n_matched = i + 1. */
     uint32_t *fallback;
 };
 
@@ -25,12 +26,12 @@ struct stop_match {
     uint32_t n_patterns;
 };
 
-/* Strings are borrowed and must not be empty.  ERR_NOMEM; a failed init needs no fini. */
+/* Borrows the strings, which must not be empty.  ERR_NOMEM; a failed init needs no fini. */
 int stop_match_init(struct stop_match *match, char *const *strings, uint32_t n_strings);
 void stop_match_fini(struct stop_match *match);
 
-/* Reads up to n bytes and stops after the one that completes a stop string: *index is the
- * string. */
+/* Reads up to n bytes and stops after the one that completes a stop string: returns true, and
+ * *index is the string.  *n_read is the number of bytes read. */
 bool stop_match_read(struct stop_match *match, const char *text, size_t n, size_t *n_read,
                      uint32_t *index);
 size_t stop_match_held(const struct stop_match *match);

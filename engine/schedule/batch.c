@@ -43,19 +43,21 @@ static void put_tokens(const struct sequence *seq, uint32_t *to) {
     uint32_t begin = seq->kv.n_tokens;
     if (seq->n_sampled == 0) {
         memcpy(to, seq->tokens + begin, seq->n_rows * sizeof(*to));
-    } else { /* everything before the token in flight is stored already */
+    } else { /* every token before the in-flight one is stored already */
         assert(seq->n_sampled == 1 && begin == seq->n_tokens && seq->n_rows == 1);
         to[0] = STEP_SAMPLED | seq->draw_row;
     }
 }
 
-/* Of a sequence's first row, from the start of the text or of what the cache keeps of it. */
+/* Returns the position of the sequence's first row, in the text or among the tokens that the cache
+ * keeps of it. */
 static uint32_t first_position(const struct step_seq *seq) {
     const bool in_cache = seq->budget && seq->budget->cache_positions;
     return in_cache ? seq->layers[0].n_slots - seq->n_rows : seq->n_before;
 }
 
-/* Its rows from slot `first` on are indexed together. */
+/* Makes the sequence the one that chooses its keys, for n_rows rows from slot `first` on, which are
+ * indexed together. */
 static void choose_keys(struct batch *batch, struct sequence *seq, struct step_seq *out,
                         uint32_t first, uint32_t n_rows) {
     assert(!batch->sparse); /* one in a step */
@@ -84,10 +86,10 @@ static void add(struct batch *batch, struct sequence *seq) {
     step->n_layers = seq->kv.space->n_layers;
 }
 
-/* Rows of a prompt are computed by attn_prefill, however few a step has of them, and generated ones
- * by attn_decode: a row's bits must not depend on how its prompt was cut into steps.  Of a prompt
- * that went layer by layer the last row is left, whatever else there is, and attn_prefill takes
- * many times as long for one row that sees so much. */
+/* Tells whether attn_decode computes the sequence's row.  attn_prefill computes the rows of a
+ * prompt, however few a step has: a row's bits must not depend on how its prompt was cut into
+ * steps.  The last row of a layer-major prompt is always computed alone, and by attn_decode:
+ * attn_prefill takes many times as long for one row that sees so many slots. */
 static bool is_decoding(const struct sequence *seq) {
     const uint32_t together =
         seq->was_sparse ? seq->prefill.last : kv_plan_together(&seq->kv.plan);
@@ -121,7 +123,7 @@ void batch_build_slice(struct batch *batch, struct sequence *seq, uint32_t n_row
     begin(batch, STEP_TIME_SLICE);
     batch->slice = seq->slice;
     batch->slice.n_rows = n_rows;
-    /* To the policy all rows of the layer up to the slice's last one are new. */
+    /* The policy sees all rows of the layer, up to the slice's last one, as new. */
     seq->kv.policy->view(&seq->kv, before + n_rows, out);
     for (uint32_t l = 0; l < seq->kv.space->n_layers; l++) seq->kv.views[l].append_slot = first;
     out->n_rows = n_rows;

@@ -1,5 +1,5 @@
-/* batch.h - the arrays of one step: rows, sequences, and which logits to sample; or of one slice of
- * a long prompt.
+/* batch.h - the arrays of one step (rows, sequences, which logits to sample), or of one slice of a
+ * layer-major prompt.
  *
  * Thread: engine.  Memory: sized for the largest step at create; nothing is allocated in a step. */
 #ifndef ENGINE_SCHEDULE_BATCH_H
@@ -23,18 +23,18 @@ struct batch {
     struct batch_entry *entries; /* [step.n_seqs], in the step's order */
     struct sample_row *samples;  /* [n_samples] */
     struct sample_result *results;
-    struct evict_total *totals; /* [step.n_seqs], of those with a budget */
-    struct select_total *selected; /* [step.n_decode], of those that select: */
-    bool selects;                  /* there is one */
+    struct evict_total *totals; /* [step.n_seqs], valid for sequences with a budget */
+    struct select_total *selected; /* [step.n_decode], valid for sequences that select */
+    bool selects;                  /* some sequence does */
     uint32_t n_samples;
-    enum step_time_kind kind;     /* STEP_TIME_SLICE: `slice`, nothing to sample, else a step */
+    enum step_time_kind kind;     /* STEP_TIME_SLICE: `slice` is valid, and nothing is sampled */
     struct layer_slice slice;
-    struct sequence *sparse; /* the one that chooses keys, or NULL; it has `visited` in the end */
+    struct sequence *sparse; /* the sequence that chooses keys, or NULL; `visited` is added to it */
     struct attn_sparse choice;
     struct sparse_totals visited;
-    double prompt_work;      /* step_time.h */
+    double prompt_work;      /* of the prompts' rows (step_time.h) */
     bool decodes;            /* some sequence generates */
-    double planned_s;        /* when */
+    double planned_s;        /* the time at which it was planned */
     uint32_t max_rows, max_seqs;
     uint32_t *tokens, *positions;
     struct step_seq *seqs;
@@ -43,17 +43,17 @@ struct batch {
 int batch_init(struct batch *batch, uint32_t max_rows, uint32_t max_seqs, struct error *err);
 void batch_fini(struct batch *batch); /* a zeroed struct is allowed */
 
-/* Describes the step in which each sequence with n_rows > 0 runs that many rows.  A token that is
- * still to be drawn by the step in flight is left for the device to fill in. */
+/* Describes the step in which each sequence with n_rows > 0 runs that many rows.  The device fills
+ * in a token that the in-flight step has yet to sample. */
 void batch_build(struct batch *batch, struct sequence *const *seqs, uint32_t n_seqs);
-/* Describes the sequence's next slice (sequence.h), n_rows rows of it. */
+/* Describes the sequence's next slice (sequence.h), of n_rows rows. */
 void batch_build_slice(struct batch *batch, struct sequence *seq, uint32_t n_rows);
 
-/* Behind its submission: whatever became of pages that are whole from now on has been submitted,
- * too.  ERR_DEVICE. */
+/* Tells the sequences' KV policies that the step has been submitted and the next one has not.  They
+ * may then submit copies of the pages that it fills.  ERR_DEVICE. */
 int batch_submitted(const struct batch *batch, struct error *err);
 
-/* True when the entry's last row draws a token. */
+/* Tells whether the entry's last row samples a token. */
 bool batch_samples(const struct batch *batch, const struct batch_entry *entry);
 
 #endif

@@ -1,13 +1,14 @@
-/* prefill_plan.h - what a request's choice of prefill comes to: which of its prompt's rows are
- * computed sparsely, in which order, and by which name the prefix cache knows what comes of it.
+/* prefill_plan.h - works out a request's choice of prefill: which rows of its prompt are computed
+ * sparsely, in which order, and under which salt the prefix cache files its blocks.
  *
- *   layer by layer   rows [cached, n_prompt - 1), all indexed together (model/decoder.h), where the
- *                    room for long prompts has that many; the last token is an ordinary row
- *   in chunks        each piece is indexed by itself; pieces begin at whole pages, so a few rows
- *                    may be dense to get there
- *   ordinary         dense: few rows, or not sparse at all
+ *   PREFILL_LAYER_MAJOR      rows [cached, n_prompt - 1) are indexed together (model/decoder.h), if
+ *                            the workspace for long prompts has that many; the last token is an
+ *                            ordinary row
+ *   PREFILL_SPARSE_CHUNKED   each chunk is indexed by itself; sparse chunks begin at whole pages,
+ *                            so a few rows before one may be dense
+ *   PREFILL_CHUNKED          dense: the prompt is not sparse, or few rows are left
  *
- * A prompt whose pages do not fit (kv_plan.layer_major) goes layer by layer in any case, sparse or
+ * A prompt whose pages do not fit (kv_plan.layer_major) is layer-major in any case, sparse or
  * dense.
  *
  * Thread: any.  Memory: none. */
@@ -21,48 +22,51 @@ enum prefill_order { PREFILL_CHUNKED, PREFILL_SPARSE_CHUNKED, PREFILL_LAYER_MAJO
 
 /* What an engine can do and prefers. */
 struct prefill_support {
-    bool available; /* the backend chooses keys, and there is room for it */
+    bool available; /* the backend can choose keys, and memory was planned for it */
     const struct attn_pattern *patterns; /* or NULL */
-    uint32_t n_heads_in_all;             /* of all layers: how many patterns there are */
+    uint32_t n_heads_in_all;             /* over all layers: the number of patterns */
     uint32_t min_sparse_tokens;
-    uint64_t key[2]; /* random: clients choose salts, and must not guess names of sparse blocks */
+    uint64_t key[2]; /* random: clients choose salts, and must not guess those of sparse blocks */
 };
 
 /* A request's choice, worked out. */
 struct prefill_plan {
-    bool is_sparse;    /* where there are min_rows rows to compute */
-    uint32_t min_rows; /* the prompt's last one not counted */
+    bool is_sparse;    /* sparse if at least min_rows rows are left to compute */
+    uint32_t min_rows; /* not counting the prompt's last row */
     uint32_t last;     /* the slot of the prompt's last token */
-    bool no_reuse;     /* and it is sparse: no blocks are taken from the prefix cache */
-    struct attn_sparse sparse; /* but for the rows */
+    bool no_reuse;     /* the prompt is sparse and takes no blocks from the prefix cache */
+    struct attn_sparse sparse; /* its first_slot and n_rows are not set */
 };
 
+/* Works out the plan.  scores_prompt: the request wants the prompt's log-probabilities, so the
+ * prompt is dense. */
 struct prefill_plan prefill_plan_make(const struct prefill_choice *choice,
                                       const struct prefill_support *support, enum kv_type kv,
                                       uint32_t n_prompt, bool scores_prompt);
-/* The salt of a request's blocks: another one wherever their contents may be others.  What is
- * sparse depends on what it was computed with; whoever must not notice that is the only `owner` of
- * its blocks (0: they are shared). */
+/* Returns the salt of the request's blocks: it differs wherever their contents may differ.  The
+ * contents of sparse blocks depend on the rows that were computed together.  A request that must
+ * not depend on them names itself as `owner`, and then shares no blocks.  owner 0: they are
+ * shared. */
 uint64_t prefill_salt(const struct prefill_plan *plan, const struct prefill_support *support,
                       uint64_t cache_salt, uint64_t owner);
 
-/* How to compute a prompt of which n_stored tokens are stored.  max_long_rows: of the room for long
- * prompts. */
+/* Decides in which order to compute the rest of a prompt, n_stored tokens of which are stored.
+ * max_long_rows: rows of the workspace for long prompts. */
 enum prefill_order prefill_order(const struct prefill_plan *plan, uint32_t n_stored,
                              uint32_t max_long_rows);
-/* Rows of the next piece in chunks: at most `most` of the n_left behind n_stored tokens.
- * *is_sparse: they choose keys. */
+/* Returns the rows of the next chunk under PREFILL_SPARSE_CHUNKED: at most `most` of the n_left
+ * that follow n_stored tokens.  *is_sparse tells whether they choose keys. */
 uint32_t prefill_chunk_rows(uint32_t n_stored, uint32_t n_left, uint32_t most, bool *is_sparse);
 
-/* For n_rows rows from slot `first` on that are indexed together. */
+/* Returns the plan's attn_sparse for n_rows rows from slot `first` on that are indexed together. */
 struct attn_sparse prefill_rows(const struct prefill_plan *plan, uint32_t first, uint32_t n_rows);
 
-/* Adds what a step visited. */
+/* Adds the totals of one step to *to. */
 void sparse_totals_add(struct sparse_totals *to, const struct sparse_totals *step);
-/* Of the pairs that are causal, those that were visited; 0: there were none. */
+/* Returns the share of causal pairs that were visited, or 0 if there were no pairs. */
 double sparse_density(const struct sparse_totals *totals);
-/* Of a prompt whose sparse steps visited this; was_sparse: it had such steps.  n_cached: tokens
- * that it found in the prefix cache. */
+/* Summarises how a prompt was computed.  was_sparse: it had sparse steps, which visited `visited`.
+ * n_cached: tokens that the prefix cache had of it. */
 struct prefill_usage prefill_usage(const struct prefill_plan *plan, bool was_sparse,
                                    const struct sparse_totals *visited, uint32_t n_cached);
 

@@ -9,25 +9,25 @@
 #include "engine/kv/policy.h"
 #include "engine/schedule/sequence.h"
 
-/* ---- turns ---- */
+/* ---- the owner of the prefill ---- */
 
-/* How the rest of the sequence's prompt is to be computed.  Where it may not depend on company,
- * neither may chunks, which do. */
+/* Returns how to compute the rest of the sequence's prompt.  The size of a sparse chunk depends on
+ * the other rows of its step.  So a prompt that must not depend on those is dense instead. */
 static enum prefill_order order_of(const struct prefill_queue *p, const struct sequence *seq) {
     const enum prefill_order way = prefill_order(&seq->prefill, seq->kv.n_tokens, p->max_long_rows);
-    if (seq->kv.plan.layer_major) /* nothing of it is ever found stored, or all */
+    if (seq->kv.plan.layer_major) /* all of its prompt is stored, or no token of it */
         return seq->kv.n_tokens == 0 ? PREFILL_LAYER_MAJOR : PREFILL_CHUNKED;
     const bool is_alone = p->space->batch_invariant || seq->prefill.no_reuse;
     return way == PREFILL_SPARSE_CHUNKED && is_alone ? PREFILL_CHUNKED : way;
 }
 
-/* It is worked out once a turn, for a long prompt's blocks are many to look up. */
+/* Computes the answer once per owner, since a long prompt has many blocks to look up. */
 bool prefill_queue_is_owned(const struct prefill_queue *p, struct sequence *seq) {
     if (!p->owner || !(seq->prefill.is_sparse || seq->kv.plan.layer_major)) return false;
     if (seq->refused_turn == p->turn) return true;
     seq->kv.policy->match(&seq->kv, seq->tokens, sequence_n_reusable(seq));
     const bool waits = order_of(p, seq) != PREFILL_CHUNKED;
-    seq->kv.policy->suspend(&seq->kv, NULL); /* never a failure: it has nothing to keep */
+    seq->kv.policy->suspend(&seq->kv, NULL); /* cannot fail: there is nothing to swap out */
     if (waits) seq->refused_turn = p->turn;
     return waits;
 }
@@ -54,7 +54,7 @@ bool prefill_queue_go_by_layers(const struct prefill_queue *p) {
     return p->owner && p->owner->way == PREFILL_LAYER_MAJOR;
 }
 
-/* ---- pieces in steps ---- */
+/* ---- prefill chunks in steps ---- */
 
 bool prefill_queue_are_limited(const struct prefill_queue *p, struct sequence *const *running,
                          uint32_t n_running) {
@@ -64,7 +64,7 @@ bool prefill_queue_are_limited(const struct prefill_queue *p, struct sequence *c
     return false;
 }
 
-/* A long prompt's slices get half of the time. */
+/* Leaves half of the time to the slices of a layer-major prompt. */
 struct prefill_budget prefill_queue_budget(const struct prefill_queue *p, struct sequence *const *running,
                                 uint32_t n_running) {
     struct prefill_budget room = {.n_rows = p->max_rows,
@@ -86,13 +86,13 @@ static uint32_t n_resident(const struct sequence *seq) {
     return seq->kv.policy->n_resident(&seq->kv, seq->kv.n_tokens);
 }
 
-/* Slots that the sequence's next rows see but for each other. */
+/* Returns how many slots the sequence's next rows see, not counting their own. */
 static uint32_t n_slots_before(const struct prefill_queue *p, const struct sequence *seq) {
     const uint32_t n_slots = n_resident(seq);
     return seq->way == PREFILL_SPARSE_CHUNKED ? step_time_seen(&p->step_time, n_slots) : n_slots;
 }
 
-/* Rows of the sequence's next piece in the room, of at most n_rows. */
+/* Returns how many rows, at most n_rows, of the sequence's next chunk fit the budget. */
 static uint32_t fitting_rows(const struct prefill_queue *p, const struct prefill_budget *room,
                              const struct sequence *seq, uint32_t n_rows) {
     const uint32_t before = n_resident(seq);
@@ -134,12 +134,12 @@ void prefill_queue_begin_interval(struct prefill_queue *p, const struct batch *s
 
 /* ---- slices ---- */
 
-/* Slots that the keys of a long prompt are chosen among. */
+/* Returns how many slots the keys of a layer-major prompt are chosen from. */
 static uint32_t n_indexed(const struct sequence *seq) {
     return seq->kv.n_tokens + seq->slice.n_prompt_rows;
 }
 
-/* All slices but the last are whole tiles. */
+/* Returns the next slice's rows, at most `most`; every slice but a layer's last is whole tiles. */
 static uint32_t slice_rows(const struct sequence *seq, uint32_t most) {
     const uint32_t left = seq->slice.n_prompt_rows - seq->slice.first_row;
     return left <= most ? left : most - most % SPARSE_TILE;
@@ -152,9 +152,10 @@ static uint32_t rows_in(const struct prefill_queue *p, const struct sequence *se
     return step_time_rows(&p->step_time, room, seq->was_sparse ? step_time_seen(&p->step_time, n_before) : n_before);
 }
 
-/* What the rest of the interval allows.  The last slice of a layer leaves time for the index.  What
- * a prompt's first index takes is not known, nor what its first rows behind one do, and where a
- * device has never run them it is much: these come as good as alone. */
+/* Returns how many rows the rest of the interval allows.  A layer's last slice must leave time for
+ * the index.  The cost of a prompt's first index is not known, nor that of its first rows with
+ * chosen keys.  On a device that has never run them it is high.  So both come in a slice of at most
+ * a tile. */
 static uint32_t timely_rows(const struct prefill_queue *p, const struct sequence *seq) {
     const uint32_t left = seq->slice.n_prompt_rows - seq->slice.first_row,
                    most = rows_in(p, seq, p->until_step_s);
@@ -164,7 +165,7 @@ static uint32_t timely_rows(const struct prefill_queue *p, const struct sequence
     return rows_in(p, seq, p->until_step_s - step_time_index_seconds(&p->step_time, n_indexed(seq)));
 }
 
-/* A tile at least, so that it goes on. */
+/* Returns at least a tile, unless the layer has less left, so that the prompt always advances. */
 uint32_t prefill_queue_slice_rows(const struct prefill_queue *p, bool is_limited) {
     if (!is_limited) return slice_rows(p->owner, p->max_rows);
     const uint32_t most = max_u32(timely_rows(p, p->owner), SPARSE_TILE);
@@ -183,7 +184,7 @@ static void advance(struct prefill_queue *p, struct batch *slice) {
     prefill_queue_end(p, seq);
 }
 
-/* After every step comes a slice, and another one as long as there is time for a large one. */
+/* Makes another slice due, before the next step, if the interval has time for a full-sized one. */
 void prefill_queue_commit_slice(struct prefill_queue *p, struct batch *slice, bool is_limited) {
     const struct sequence *seq = p->owner;
     advance(p, slice);
@@ -192,7 +193,7 @@ void prefill_queue_commit_slice(struct prefill_queue *p, struct batch *slice, bo
                       timely_rows(p, seq) >= slice_rows(seq, p->max_rows);
 }
 
-/* ---- what they cost ---- */
+/* ---- the cost of steps and slices ---- */
 
 double prefill_queue_work(const struct prefill_queue *p, const struct batch *batch) {
     double work = 0;
@@ -207,7 +208,8 @@ double prefill_queue_work(const struct prefill_queue *p, const struct batch *bat
     return work;
 }
 
-/* The first layer's slices have no attention yet, and no density. */
+/* Measures how many slots the sparse rows saw.  Slices of the first layer compute no attention, so
+ * their density is 0. */
 static void measure_seen(struct prefill_queue *p, const struct batch *batch) {
     const double density = sparse_density(&batch->visited);
     for (uint32_t i = 0; i < batch->step.n_seqs && density > 0; i++) {
@@ -217,7 +219,8 @@ static void measure_seen(struct prefill_queue *p, const struct batch *batch) {
     }
 }
 
-/* A flight begins when it is planned, or when the one before it is over. */
+/* Measures from the moment the batch was planned, or from the end of the batch before it if that
+ * was later. */
 void prefill_queue_measure(struct prefill_queue *p, const struct batch *batch, double now_s) {
     const double begin_s = p->done_s > batch->planned_s ? p->done_s : batch->planned_s,
                  index_s = batch->kind == STEP_TIME_SLICE ? batch->visited.index_s : 0;

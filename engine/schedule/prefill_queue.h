@@ -1,12 +1,12 @@
-/* prefill_queue.h - how much of its prompts the scheduler puts into the next step or slice.
+/* prefill_queue.h - how many rows of its prompts the scheduler puts into the next step or slice.
  *
- *   step    everybody's rows, and in the room that is left pieces of prompts: dense, or a chunk
- *           that chooses its keys
- *   slice   rows of the one prompt that goes layer by layer, between the steps
+ *   step    one row for each generating sequence, then prefill chunks within the budget that is
+ *           left: dense ones, or one that chooses its keys
+ *   slice   rows of the one layer-major prompt, between the steps
  *
- * One prompt at a time has the turn to be sparse or to go layer by layer, from prefill_queue_begin
- * to prefill_queue_end.  Where somebody generates and max_itl_s is set, both are cut to the time
- * that step_time.h says is left.
+ * One prompt at a time may be sparse or layer-major: the owner, from prefill_queue_begin to
+ * prefill_queue_end.  While a sequence generates and max_itl_s is set, chunks and slices are cut to
+ * the time that step_time.h says is left.
  *
  * Thread: engine.  Memory: none; sequences are borrowed. */
 #ifndef ENGINE_SCHEDULE_PREFILL_QUEUE_H
@@ -26,62 +26,68 @@ struct prefill_queue {
     uint32_t max_rows, max_long_rows; /* see struct scheduler_config */
     uint64_t max_slots;               /* its max_prompt_slots */
     struct step_time step_time;
-    struct sequence *owner; /* the running sequence whose turn it is, or NULL */
-    uint32_t turn;            /* how many there have been */
+    struct sequence *owner; /* the running sequence that owns the prefill, or NULL */
+    uint32_t turn;            /* how many owners there have been */
     bool slice_is_due;
-    double until_step_s; /* while somebody generates: what slices may still take of the interval */
-    double done_s;     /* when the last flight did */
+    double until_step_s; /* while a sequence generates: the seconds that slices may still take
+                            before the next step */
+    double done_s;     /* when the last step or slice completed */
 };
 
-/* ---- turns ---- */
+/* ---- the owner of the prefill ---- */
 
-/* True while another prompt has the turn that this one would need. */
+/* Tells whether another prompt owns the prefill, and this sequence's prompt would need it. */
 bool prefill_queue_is_owned(const struct prefill_queue *p, struct sequence *seq);
-/* The sequence begins to run: decides how the rest of its prompt is computed, with the turn or
- * without.  True when some of it is sparse for the first time. */
+/* Decides how the rest of a prompt is computed, when its sequence begins to run, and makes it the
+ * owner if need be.  Returns true if rows of it become sparse for the first time. */
 bool prefill_queue_begin(struct prefill_queue *p, struct sequence *seq);
-void prefill_queue_end(struct prefill_queue *p, struct sequence *seq); /* whoever's turn it is */
-/* The turn is a prompt's that goes layer by layer. */
+/* Ends the sequence's ownership, if it is the owner. */
+void prefill_queue_end(struct prefill_queue *p, struct sequence *seq);
+/* Tells whether the owner's prompt is layer-major. */
 bool prefill_queue_go_by_layers(const struct prefill_queue *p);
 
-/* ---- pieces in steps ---- */
+/* ---- prefill chunks in steps ---- */
 
-/* What is left of a step for pieces of prompts. */
+/* What is left of a step for prefill chunks. */
 struct prefill_budget {
     uint32_t n_rows;
-    uint64_t n_slots; /* that they may see; the first piece may, in any case */
+    uint64_t n_slots; /* that the chunks may see together; the first chunk may exceed it */
     double work;   /* step_time.h; INFINITY: no limit */
-    bool is_whole; /* nobody has had a piece: somebody gets PREFILL_MIN_STEP_ROWS in any case */
+    bool is_whole; /* there is no chunk yet: the first may have PREFILL_MIN_STEP_ROWS in any case */
 };
 
-/* In a step of the running sequences' rows that are no pieces of prompts. */
+/* Returns the next step's budget, after one row for each running sequence that needs just one. */
 struct prefill_budget prefill_queue_budget(const struct prefill_queue *p, struct sequence *const *running,
                                 uint32_t n_running);
 bool prefill_queue_has_budget(const struct prefill_budget *room);
-/* Rows that the sequence has in the next step; notes whether they choose keys. */
+/* Returns how many rows the sequence has in the next step; notes in it whether they choose keys. */
 uint32_t prefill_queue_next_rows(const struct prefill_queue *p, const struct prefill_budget *room,
                            struct sequence *seq);
-/* Its n_rows rows, a piece of its prompt, are in the step. */
+/* Subtracts the sequence's n_rows rows, a prefill chunk that is now in the step, from the
+ * budget. */
 void prefill_queue_use_budget(const struct prefill_queue *p, struct prefill_budget *room,
                       const struct sequence *seq);
-/* The step takes off: slices have what it leaves of the time until the next one. */
+/* Begins an interval with a step that has been planned: the slices after it may take what it leaves
+ * of the time between two tokens. */
 void prefill_queue_begin_interval(struct prefill_queue *p, const struct batch *step);
 
 /* ---- slices ---- */
 
-/* True when prompts are cut so that those who generate need not wait too long. */
+/* Tells whether chunks and slices are cut to keep max_itl_s: it is set, and a sequence
+ * generates. */
 bool prefill_queue_are_limited(const struct prefill_queue *p, struct sequence *const *running,
                          uint32_t n_running);
-/* Rows of the next slice. */
+/* Returns the number of rows in the next slice. */
 uint32_t prefill_queue_slice_rows(const struct prefill_queue *p, bool is_limited);
-/* The slice has taken off.  Its prompt's rows count as stored once the last one has. */
+/* Advances the owner past the slice, which is in flight.  The prompt's rows count as stored once
+ * its last slice is. */
 void prefill_queue_commit_slice(struct prefill_queue *p, struct batch *slice, bool is_limited);
 
-/* ---- what they cost ---- */
+/* ---- the cost of steps and slices ---- */
 
-/* Work of the prompts' rows in a step or slice (step_time.h). */
+/* Returns the work of the prompts' rows in a step or slice (step_time.h). */
 double prefill_queue_work(const struct prefill_queue *p, const struct batch *batch);
-/* Learns from a flight that has landed. */
+/* Measures a step or slice that completed at now_s, for later forecasts. */
 void prefill_queue_measure(struct prefill_queue *p, const struct batch *batch, double now_s);
 
 #endif

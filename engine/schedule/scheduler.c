@@ -1,11 +1,11 @@
-/* scheduler.c - see scheduler.h for the rules, this file for their order; how many rows of a prompt
- * a step or slice takes is worked out in prefill_queue.c.
+/* scheduler.c - applies the rules of scheduler.h, in order; prefill_queue.c works out how many rows
+ * of a prompt a step or slice takes.
  *
- * Running sequences are walked in order of rank and victims are taken from the end, so a sequence
- * that already has its place in the step being planned is never preempted by a later one.
+ * Running sequences are visited in order of rank and preempted from the end.  So a sequence that
+ * already has its rows in the step being planned is never preempted for a later one.
  *
- * Cost of a step: a few operations per running sequence and per waiting sequence that is looked at;
- * nothing depends on how long a sequence is, except the tokens that are new to it.
+ * Planning a step costs a few operations for each running sequence and each waiting sequence that
+ * is considered.  Nothing depends on the length of a sequence, except its new tokens.
  *
  * Thread: engine.  Memory: see scheduler.h. */
 #include "engine/schedule/scheduler.h"
@@ -23,8 +23,8 @@
 #include "engine/schedule/prefill_queue.h"
 #include "engine/schedule/sequence.h"
 
-/* Pages and blocks that a sequence may be started with, negative when there is not even what those
- * that run will want next. */
+/* Pages and host blocks that a new sequence may start with: negative when the running sequences'
+ * next needs exceed what is available. */
 struct spare {
     int64_t pages, blocks;
 };
@@ -37,10 +37,10 @@ struct scheduler {
     struct sequence *first_waiting, *last_waiting;
     struct sequence **running; /* [n_running], by rank */
     uint32_t n_waiting, n_running;
-    /* The sequence that found too little, and what it found: no need to try again with no more. */
+    /* The sequence that found too little, and what it found: it tries again only with more. */
     const struct sequence *blocked;
     struct spare blocked_by;
-    struct batch batches[MAX_INFLIGHT]; /* a ring: in flight are n_inflight, from `oldest` on */
+    struct batch batches[MAX_INFLIGHT]; /* a ring; n_inflight of them, from `oldest` on */
     uint32_t oldest, n_inflight;
     struct engine_stats stats;
 };
@@ -93,8 +93,8 @@ static bool ranks_before(const struct sequence *a, const struct sequence *b) {
     return a->priority != b->priority ? a->priority < b->priority : a->id < b->id;
 }
 
-/* New sequences belong near the end, preempted ones near the beginning: walk from the closer
- * side. */
+/* Inserts by rank.  Walks from the closer side: new sequences belong near the end, preempted ones
+ * near the beginning. */
 static void waiting_insert(struct scheduler *s, struct sequence *seq) {
     struct sequence *next = NULL;
     if (seq->admitted) {
@@ -135,14 +135,15 @@ static void running_remove(struct scheduler *s, uint32_t at) {
     memmove(s->running + at, s->running + at + 1, (s->n_running - at) * sizeof(*s->running));
 }
 
-/* The sequence has had its final event; a step in flight may still use its pages. */
+/* Retires a sequence that has had its final event: destroys it unless an in-flight step uses its
+ * pages. */
 static void retire(struct scheduler *s, struct sequence *seq) {
     prefill_queue_end(&s->prefill_queue, seq);
     seq->over = true;
     if (seq->n_inflight == 0) sequence_destroy(seq);
 }
 
-/* Ends a sequence that is in neither list any more. */
+/* Ends a sequence that has been removed from both lists. */
 static void end(struct scheduler *s, struct sequence *seq, enum finish_reason reason, int code,
                 const char *text, struct event_list *events) {
     sequence_end(seq, reason, code, text, events);
@@ -184,7 +185,7 @@ void scheduler_cancel(struct scheduler *s, uint64_t id, struct event_list *event
     end(s, seq, FINISH_CANCELLED, 0, NULL, events);
 }
 
-/* Takes the oldest step out of the air. */
+/* Removes the oldest in-flight step from the ring and returns it. */
 static struct batch *complete(struct scheduler *s) {
     struct batch *batch = &s->batches[s->oldest];
     s->oldest = (s->oldest + 1) % MAX_INFLIGHT;
@@ -247,8 +248,8 @@ static void preempt(struct scheduler *s, uint32_t at, struct event_list *events)
     else waiting_insert(s, seq);
 }
 
-/* The last sequence that has some of what running[at] is short of for `want` more tokens; at worst
- * that one itself. */
+/* Returns the index of the sequence to preempt when running[at] lacks pages or host blocks for
+ * `want` more tokens: the last one that has any of them, at worst `at` itself. */
 static uint32_t victim(const struct scheduler *s, uint32_t at, uint32_t want) {
     const struct kv_sequence *kv = &s->running[at]->kv;
     const uint64_t n_blocks = kv->policy->missing(kv, kv->n_tokens + want).blocks;
@@ -258,8 +259,8 @@ static uint32_t victim(const struct scheduler *s, uint32_t at, uint32_t want) {
     return last;
 }
 
-/* Room for `want` more tokens of running[at], at the expense of those after it.  False: it lost its
- * own place. */
+/* Reserves pages for `want` more tokens of running[at], preempting later sequences if necessary.
+ * Returns false if running[at] itself was preempted or has ended. */
 static bool make_room(struct scheduler *s, uint32_t at, uint32_t want, struct event_list *events) {
     struct sequence *seq = s->running[at];
     int code;
@@ -274,15 +275,15 @@ static bool make_room(struct scheduler *s, uint32_t at, uint32_t want, struct ev
     return false;
 }
 
-/* True when the step in flight must be finished before the sequence can have its rows. */
+/* Tells whether the in-flight step must be finished before the sequence can have its rows. */
 static bool must_complete_first(const struct scheduler *s, struct sequence *seq, uint32_t n_rows) {
     if (s->n_inflight == 0 || n_rows == 0) return false;
     return sequence_awaits_sample(seq) ||
            seq->kv.policy->reserve(&seq->kv, seq->kv.n_tokens + n_rows) == ERR_FULL;
 }
 
-/* Gives rows to the running sequences; *room is what is left for more prompts.  False: the step in
- * flight must be finished first. */
+/* Gives rows to the running sequences; *room is the budget left for more prompts.  Returns false if
+ * the in-flight step must be finished first. */
 static bool plan_running(struct scheduler *s, struct prefill_budget *room,
                          struct event_list *events) {
     *room = prefill_queue_budget(&s->prefill_queue, s->running, s->n_running);
@@ -299,8 +300,8 @@ static bool plan_running(struct scheduler *s, struct prefill_budget *room,
     return true;
 }
 
-/* True while a running sequence computes a prompt whose next block this one needs, too: it will be
- * cheaper soon. */
+/* Tells whether a running sequence is computing a prompt whose next block this one needs, too, so
+ * that waiting for it saves work. */
 static bool is_held_back(const struct scheduler *s, const struct sequence *seq) {
     if (sequence_n_reusable(seq) == 0) return false;
     for (uint32_t i = 0; i < s->n_running; i++)
@@ -308,8 +309,9 @@ static bool is_held_back(const struct scheduler *s, const struct sequence *seq) 
     return false;
 }
 
-/* A page in every layer is left for each running sequence that will want more, and the block that
- * it may need, so that what is admitted is not preempted at once. */
+/* Returns the pages and host blocks that a new sequence may start with.  A page in every layer, and
+ * the host blocks it may need, are left for each running sequence that grows.  Otherwise the new
+ * sequence might be preempted at once. */
 static struct spare spare(const struct scheduler *s) {
     struct spare spare = {(int64_t)kv_n_available(s->space), kv_spare_blocks(s->space)};
     for (uint32_t i = 0; i < s->n_running; i++) {
@@ -326,13 +328,13 @@ static bool is_spare(struct kv_amount need, struct spare spare) {
            (need.blocks == 0 || (int64_t)need.blocks <= spare.blocks);
 }
 
-/* Tokens that a sequence has pages for when it starts: its own, or all it may come to have where it
- * must not lose its place again. */
+/* Returns how many tokens a sequence has pages for when it starts: those it has, or all that it may
+ * ever have if it must not be preempted. */
 static uint32_t admission_tokens(const struct scheduler *s, const struct sequence *seq) {
     return s->space->batch_invariant ? seq->kv.plan.n_most : seq->n_tokens;
 }
 
-/* Takes the pages that the sequence starts with. */
+/* Takes the pages that the sequence starts with.  ERR_FULL when too few are spare; ERR_NOMEM. */
 static int take_pages(struct scheduler *s, struct sequence *seq) {
     const struct kv_policy_ops *policy = seq->kv.policy;
     const uint32_t n_tokens = admission_tokens(s, seq);
@@ -345,7 +347,7 @@ static int take_pages(struct scheduler *s, struct sequence *seq) {
     if (s->n_running == 0 || is_spare(policy->missing(&seq->kv, n_tokens), spare(s)))
         code = policy->reserve(&seq->kv, n_tokens);
     if (code == 0) return 0;
-    policy->suspend(&seq->kv, NULL); /* never a failure: it has nothing new to keep */
+    policy->suspend(&seq->kv, NULL); /* cannot fail: there is nothing new to swap out */
     s->blocked = seq;
     s->blocked_by = before;
     return code;
@@ -367,7 +369,8 @@ static void start_running(struct scheduler *s, struct sequence *seq, struct pref
     prefill_queue_use_budget(&s->prefill_queue, room, seq);
 }
 
-/* Gives the sequence its pages and what it had left in them.  ERR_FULL is an answer. */
+/* Gives the sequence its pages, and restores what they held before a preemption.  ERR_FULL means
+ * that it must wait. */
 static int start_kv(struct scheduler *s, struct sequence *seq, struct error *err) {
     int code = take_pages(s, seq);
     if (code == 0) return seq->kv.policy->resume(&seq->kv, err);
@@ -382,7 +385,7 @@ static void admit(struct scheduler *s, struct prefill_budget *room, struct event
         next = seq->next;
         if (is_held_back(s, seq) || prefill_queue_is_owned(&s->prefill_queue, seq)) continue;
         int code = start_kv(s, seq, &err);
-        /* Whoever comes first waits for pages first: nobody overtakes, so long requests do not
+        /* No sequence of lower rank overtakes one that waits for pages, so long requests do not
          * starve. */
         if (code == ERR_FULL && (s->n_running > 0 || s->n_inflight > 0)) return;
         if (code == 0) {
@@ -394,9 +397,9 @@ static void admit(struct scheduler *s, struct prefill_budget *room, struct event
     }
 }
 
-/* ---- flights ---- */
+/* ---- in-flight steps ---- */
 
-/* From here on the step's rows count as stored, and the tokens it draws as the sequences' own. */
+/* Counts the step's rows as stored, and the tokens that it samples as the sequences' next ones. */
 static void commit_step(struct scheduler *s, struct batch *batch) {
     for (uint32_t i = 0; i < batch->step.n_seqs; i++) {
         const struct batch_entry *entry = &batch->entries[i];
@@ -444,7 +447,7 @@ struct batch *scheduler_plan(struct scheduler *s, struct event_list *events) {
     batch_build(batch, s->running, s->n_running);
     if (batch->step.n_rows > 0) return launch_step(s, batch);
     if (prefill_queue_go_by_layers(&s->prefill_queue)) return plan_slice(s, batch);
-    assert(s->n_running == 0 || s->n_inflight > 0); /* or it would stand still */
+    assert(s->n_running == 0 || s->n_inflight > 0); /* or the scheduler would stall */
     return NULL;
 }
 
@@ -459,7 +462,7 @@ static void count_selected(struct scheduler *s, struct sequence *seq,
     if (seq->kv.policy->moves) s->stats.n_moved += total->n_copies;
 }
 
-/* True when the sequence has had its final event. */
+/* Takes the results of the batch's sequence `at`; returns true if it has had its final event. */
 static bool finish_entry(struct scheduler *s, const struct batch *batch, uint32_t at,
                          struct event_list *events) {
     const struct batch_entry *entry = &batch->entries[at];

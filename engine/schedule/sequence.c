@@ -30,7 +30,8 @@ static struct prefill_plan prefill_of(const struct sequence_shared *shared,
                              request->n_prompt, request->params.n_prompt_logprobs >= 0);
 }
 
-/* What is sparse may go layer by layer. */
+/* Returns the most rows that a step, or a prompt's slices together, may append to a layer.  A
+ * sparse prompt may be layer-major. */
 static uint32_t step_rows(const struct sequence_shared *shared,
                           const struct engine_request *request) {
     const uint32_t n_long = min_u32(request->n_prompt, shared->max_long_rows);
@@ -112,20 +113,21 @@ uint32_t sequence_n_generated(const struct sequence *seq) {
     return seq->n_tokens - seq->n_prompt;
 }
 
-/* Generated tokens, with those that only the device knows. */
+/* Counts the generated tokens, including those that only the device knows. */
 static uint32_t n_sampled_in_all(const struct sequence *seq) {
     return sequence_n_generated(seq) + seq->n_sampled;
 }
 
-/* Log-probabilities of a prompt need every row of it computed, and keys that are chosen for this
- * prompt need all that others have left computed anew.  Own blocks do not help those after a
- * preemption either: they end with a whole page, and keys would be chosen for the rest alone. */
+/* Returns 0 for a prompt that needs every row computed: for its log-probabilities, or because
+ * no_reuse forbids blocks of other requests.  With no_reuse the sequence's own blocks do not help
+ * after a preemption either: they end at a whole page, so keys would be chosen for the rest
+ * alone. */
 uint32_t sequence_n_reusable(const struct sequence *seq) {
     return seq->prompt_event || seq->prefill.no_reuse ? 0 : seq->n_tokens - 1;
 }
 
 uint32_t sequence_n_left(const struct sequence *seq) {
-    /* After the last token there is nothing to compute, whichever it will be. */
+    /* Nothing is computed after the last token, whatever its value. */
     if (seq->n_sampled > 0 && n_sampled_in_all(seq) >= seq->params.max_tokens) return 0;
     return seq->n_tokens + seq->n_sampled - seq->kv.n_tokens;
 }
@@ -146,8 +148,8 @@ uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t first_row,
                                         .repetition_penalty = 1,
                                         .n_top = (uint32_t)seq->params.n_prompt_logprobs};
     }
-    /* The last row is drawn from even when nothing is to be generated: its logits show that the
-     * pages are sound. */
+    /* The last row is sampled even when no token is to be generated: its logits show that the pages
+     * are sound. */
     if (end == seq->n_tokens + seq->n_sampled)
         rows[n++] = sampling_row(&seq->sampling, first_row + seq->n_rows - 1, n_sampled_in_all(seq));
     return n;
@@ -215,7 +217,7 @@ static bool contains(const uint32_t *tokens, uint32_t n, uint32_t token) {
     return false;
 }
 
-/* How a drawn token ends the sequence, if it does. */
+/* Whether and how a sampled token ends the sequence. */
 struct verdict {
     bool ends, by_string, by_token;
     enum finish_reason reason;
@@ -246,7 +248,7 @@ static int append_token(struct sequence *seq, uint32_t token) {
     return sampling_state_count(&seq->sampling, token, true);
 }
 
-/* Takes the drawn token into tokens, counts and output.  ERR_NOMEM. */
+/* Appends the sampled token to tokens, counts and output, and judges it.  ERR_NOMEM. */
 static int take_token(struct sequence *seq, const struct sample_result *result, struct verdict *v) {
     const struct sampling_params *p = &seq->params;
     *v = judge_token(seq, result->token);
@@ -292,8 +294,8 @@ bool sequence_accept(struct sequence *seq, uint32_t n_stored, const struct sampl
         if (results[i].invalid)
             return fail(seq, ERR_NUMERIC, "the model's output for this request is not a number",
                         events);
-    /* Sound logits of the newest row have seen every page before it: only now may others share
-     * them. */
+    /* The newest row attended to every page before it.  Its logits are sound, so the pages are, and
+     * other sequences may share them. */
     if (n > 0) seq->kv.policy->insert(&seq->kv, seq->tokens, n_stored);
     seq->kv.policy->on_done(&seq->kv, n_stored);
     for (uint32_t i = 0; i < n && rows[i].kind == SAMPLE_SCORE; i++) accept_score(seq, &results[i]);

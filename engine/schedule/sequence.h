@@ -1,20 +1,19 @@
 /* sequence.h - one request while the engine works on it.
  *
- *   tokens: [ prompt …………………… | generated …… ] n_sampled tokens more, drawn by steps in flight
+ *   tokens: [ prompt …………………… | generated …… ] and n_sampled more, sampled by in-flight steps
  *           [ kv.n_tokens stored  | n_rows in this step | … ]
  *
- * While a step is in flight its rows count as stored and the token it draws as the sequence's
- * next, unknown as yet: the step after it can be planned.  Should that token end the sequence, the
- * row after it was computed in vain; the sequence is `over`, but lives (and keeps its pages) until
- * the last step it has rows in has landed.
+ * The rows of an in-flight step count as stored, and the token it samples as the sequence's next
+ * one, still unknown; so the step after it can be planned.  If that token ends the sequence, the
+ * row after it was computed in vain.  The sequence is then `over`, but it lives and keeps its pages
+ * until the last step that has rows of it completes.
  *
- * Of a prompt that is computed layer by layer nothing counts as stored until its last slice is
- * planned; `slice` says where the next one begins.  When the sequence loses its place that progress
- * is lost.
+ * No row of a layer-major prompt counts as stored until its last slice is planned; `slice` says
+ * where the next one begins.  Preemption loses that progress.
  *
- * Preemption only suspends the KV sequence.  Where its policy forgets what is stored, generated
- * tokens stay and are computed again, like a prompt or one by one; draws are numbered by generated
- * token, so computing again does not change what is drawn.
+ * Preemption only suspends the KV sequence.  Where the policy forgets what is stored, the generated
+ * tokens remain and are computed again, like a prompt or one by one.  Random numbers are indexed by
+ * generated token, so computing a token again does not change the sample.
  *
  * Thread: created on any, then owned by the engine thread.  Memory: one request's; the final event
  * is allocated at create, so that no shortage can keep a request from ending. */
@@ -28,7 +27,7 @@
 #include "engine/request/sampling.h"
 #include "engine/schedule/prefill_plan.h"
 
-/* What all requests of an engine share; borrowed. */
+/* Borrowed by every sequence of an engine. */
 struct sequence_shared {
     const struct kv_space *space;
     const struct tokenizer *tokenizer;
@@ -36,7 +35,7 @@ struct sequence_shared {
     uint32_t n_eos;
     struct prefill_support prefill;
     uint32_t max_rows;      /* of a step */
-    uint32_t max_long_rows; /* of prompts that go layer by layer */
+    uint32_t max_long_rows; /* of a layer-major prompt */
 };
 
 struct event_list;
@@ -51,22 +50,22 @@ struct sequence {
     uint32_t *tokens;              /* owned */
     uint32_t n_prompt, n_tokens, token_capacity;
     struct kv_sequence kv;
-    uint32_t n_done;  /* tokens stored by steps that have landed, or found in the cache */
+    uint32_t n_done;  /* tokens stored by completed steps, or found in the cache */
     struct prefill_plan prefill;
-    enum prefill_order way;     /* while rows of the prompt are left to be computed that way */
-    struct layer_slice slice;  /* PREFILL_LAYER_MAJOR: the next, but for its n_rows */
-    bool is_sparse_piece;     /* PREFILL_SPARSE_CHUNKED: the rows in the step that is being planned */
-    bool was_sparse;          /* some of its rows have been computed sparsely; of a prompt that
-                                 goes layer by layer, all do */
-    uint32_t refused_turn;    /* the scheduler's turn that it waits for the end of */
+    enum prefill_order way;     /* of the prompt rows that are left; else PREFILL_CHUNKED */
+    struct layer_slice slice;  /* PREFILL_LAYER_MAJOR: the next one; its n_rows is not set */
+    bool is_sparse_piece;     /* PREFILL_SPARSE_CHUNKED: the planned chunk chooses its keys */
+    bool was_sparse;          /* some prompt rows were computed sparsely; all rows of a sparse
+                                 layer-major prompt are */
+    uint32_t refused_turn;    /* prefill_queue.turn of the owner whose end it waits for */
     struct sparse_totals visited;
-    uint64_t n_chosen, n_fetched, n_copies; /* by select(), in its steps so far */
-    float retained_attention;    /* of struct evict_total, after these steps; NAN: not tracked */
+    uint64_t n_chosen, n_fetched, n_copies; /* struct select_total, summed over its steps */
+    float retained_attention;    /* struct evict_total's, after these steps; NAN: not tracked */
     uint32_t n_rows;    /* in the step that is being planned */
-    uint32_t n_inflight; /* steps in flight that it has rows in */
-    uint32_t n_sampled;   /* of these, how many draw a token */
-    uint32_t draw_row;  /* sample row of the newest of these draws */
-    uint32_t n_cached;  /* found in the prefix cache when first admitted */
+    uint32_t n_inflight; /* in-flight steps that have rows of the sequence */
+    uint32_t n_sampled;   /* how many of these sample a token */
+    uint32_t draw_row;  /* sample row of the newest such token */
+    uint32_t n_cached;  /* tokens found in the prefix cache at the first admission */
     bool admitted;      /* has run before */
     bool over;          /* has had its final event */
     struct sampling_state sampling;
@@ -78,37 +77,37 @@ struct sequence {
     struct engine_event *ending; /* the final event, should there be no memory for a better one */
 };
 
-/* What the request's choice of a KV policy comes to; it has been checked. */
+/* Works out the plan for the request's choice of a KV policy, which has been checked. */
 struct kv_plan sequence_kv_plan(const struct sequence_shared *shared,
                                 const struct engine_request *request);
 
-/* Takes over the request's arrays on success.  ERR_NOMEM. */
+/* Creates a sequence; takes ownership of the request's arrays on success.  ERR_NOMEM. */
 int sequence_create(struct sequence **out, const struct sequence_shared *shared,
                     const struct engine_request *request, uint64_t id);
-/* Frees the request's arrays, too, unless `abandon` gave them back to the caller first. */
+/* Frees the sequence, and the request's arrays unless sequence_abandon() came first. */
 void sequence_destroy(struct sequence *seq); /* NULL is allowed */
-/* Forgets the request's arrays: a submit that failed half way. */
+/* Returns ownership of the request's arrays to the caller, when a submit fails half way. */
 void sequence_abandon(struct sequence *seq);
 
 uint32_t sequence_n_generated(const struct sequence *seq);
-/* How many of its first tokens it may take from the prefix cache. */
+/* Returns how many of the sequence's first tokens may come from the prefix cache. */
 uint32_t sequence_n_reusable(const struct sequence *seq);
-/* Rows that can be computed now: tokens that are not stored in the cache yet. */
+/* Returns how many rows can be computed now: tokens that the KV cache does not store yet. */
 uint32_t sequence_n_left(const struct sequence *seq);
-/* True when the sequence's next row cannot be described before the token in flight is known: a
- * penalty counts it. */
+/* Tells whether the in-flight token must be known before the sequence's next row can be described,
+ * because a penalty counts it. */
 bool sequence_awaits_sample(const struct sequence *seq);
 
-/* What has become of its text by now. */
+/* Returns how much of the text the KV cache has held, evicted and fetched so far. */
 struct kv_usage sequence_usage(const struct sequence *seq);
 
-/* Rows of logits the sequence needs from its n_rows rows, the first of which is row first_row of
- * the step: appends to rows and returns how many (<= n_rows). */
+/* Writes the sample rows that the sequence needs from its n_rows rows, and returns their number
+ * (<= n_rows).  first_row is the sequence's first row in the step. */
 uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t first_row,
                               struct sample_row *rows);
 
-/* Takes the results for those rows of a step that has stored the sequence's first n_stored tokens.
- * Appends to events what there is to say; returns true when that was the final event. */
+/* Takes the results of those rows, once their step has stored the sequence's first n_stored tokens.
+ * Appends the sequence's events; returns true if one of them is the final event. */
 bool sequence_accept(struct sequence *seq, uint32_t n_stored, const struct sample_row *rows,
                      const struct sample_result *results, uint32_t n, struct event_list *events);
 

@@ -5,12 +5,12 @@
 
 #include <math.h>
 
-/* Of what is new in an average.  A step that took longer than usual (the first of its size, a busy
- * machine) must not stop prompts for long, so the base follows it slowly. */
+/* The weight of a new measurement in an average.  A step may take longer than usual: the first of
+ * its size, a busy machine.  That must not stop prompts for long, so the base follows it slowly. */
 static const double weight_of_new = 0.3, weight_of_slower_base = 0.05;
 
-/* Of the limit, what is planned for: forecasts are a few hundredths off, and a flight that was
- * submitted already runs to its end. */
+/* The share of the limit that is planned for: forecasts are a few hundredths off, and a step or
+ * slice that has been submitted runs to its end. */
 static const double planned_share = 0.85;
 
 struct step_time step_time_make(double row_work, double enter_work, double pair_work, double limit_s) {
@@ -34,7 +34,7 @@ static uint32_t whole_rows(double n) {
     return n < (double)UINT32_MAX ? (uint32_t)n : UINT32_MAX;
 }
 
-/* Solves step_time_work() for n, in the form that does not cancel. */
+/* Solves step_time_work() for n, in the form that loses no digits to cancellation. */
 uint32_t step_time_rows(const struct step_time *step_time, double work, uint32_t n_before) {
     if (isinf(work)) return UINT32_MAX;
     const double half = step_time->pair_work / 2,

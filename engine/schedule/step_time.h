@@ -1,16 +1,16 @@
-/* step_time.h - how much of a prompt may be computed without letting those who generate wait too
- * long.
+/* step_time.h - forecasts the time of steps and slices, to bound how long generating sequences wait
+ * for prompts.
  *
- *   seconds of a step = base + work of its prompts' rows * seconds per work
- *   seconds of a slice of a long prompt = work * seconds per work, another number
- *                                         + those of the index, if it is the layer's last one
+ *   seconds of a step  = base + work of its prompts' rows * seconds per work
+ *   seconds of a slice = work * seconds per work, another number
+ *                        + those of the index, for a layer's last slice
  *
- * Work is counted as the model's shape says: so much for a row (its products with weights), so much
- * for a row and a slot that it sees (attention).  How many slots rows of a sparse prompt see is
- * learned, too: a row near its end sees hardly more of them than others.  Slices of the first layer
- * only enter it: their work is that of its queries, keys and values.  base is what a step takes in
- * which everybody generates.  What it all takes in seconds is learned from the steps as they land;
- * until anything is known, nothing but the floor fits.
+ * Work is counted in multiply-adds of one layer, by the model's shape: a number for each row (its
+ * products with weights), and one for each row and slot that it sees (attention).  How many slots a
+ * row of a sparse prompt sees is measured, too; a row near the prompt's end sees hardly more than
+ * others.  Slices of the first layer only enter it, so their work is that of its queries, keys and
+ * values.  base is the time of a step in which all sequences generate.  All times are learned from
+ * steps and slices as they complete; before the first measurement only the smallest chunk fits.
  *
  * Thread: engine.  Memory: none. */
 #ifndef ENGINE_SCHEDULE_STEP_TIME_H
@@ -23,44 +23,47 @@ enum step_time_kind { STEP_TIME_STEP, STEP_TIME_SLICE, STEP_TIME_N_KINDS };
 
 struct step_time {
     double row_work, pair_work;
-    double enter_work; /* of row_work, what entering a layer is */
+    double enter_work; /* the part of row_work that enters a layer */
     double max_s;  /* planned between two tokens of a sequence; 0: no limit */
     double base_s; /* 0: not known */
     double s_per_work[STEP_TIME_N_KINDS]; /* 0: not known */
-    double index_s_per_slot;         /* likewise */
-    double seen; /* slots that a row of the sparse prompt sees, of many before it; 0: not known */
+    double index_s_per_slot;         /* 0: not known */
+    double seen; /* mean slots that a row of the sparse prompt sees; 0: not known */
 };
 
-/* limit_s: between two tokens; 0: none.  Less is planned, as forecasts err. */
+/* Makes an empty model.  limit_s is the most seconds between two tokens, 0 for no limit; plans stay
+ * below it, because forecasts err. */
 struct step_time step_time_make(double row_work, double enter_work, double pair_work, double limit_s);
 
-/* Of n_rows rows behind n_before slots. */
+/* Returns the work of n_rows rows that come after n_before slots. */
 double step_time_work(const struct step_time *step_time, uint32_t n_rows, uint32_t n_before);
-/* Work that fits the seconds, base not counted. */
+/* Returns the work that fits the seconds, which do not include base. */
 double step_time_budget(const struct step_time *step_time, enum step_time_kind kind, double seconds);
-/* Rows behind n_before slots that are at most so much work. */
+/* Returns how many rows after n_before slots take at most `work`. */
 uint32_t step_time_rows(const struct step_time *step_time, double work, uint32_t n_before);
-/* Of rows that enter the first layer, and as many of them. */
+/* Returns the work of rows that enter the first layer; and the reverse, how many take `work`. */
 double step_time_entering_work(const struct step_time *step_time, uint32_t n_rows);
 uint32_t step_time_entering_rows(const struct step_time *step_time, double work);
 double step_time_seconds(const struct step_time *step_time, enum step_time_kind kind, double work);
 
-/* Of n_before slots, those that rows of the sparse prompt see; all, until that is known. */
+/* Returns how many of n_before slots a row of the sparse prompt sees: all, until that is known. */
 uint32_t step_time_seen(const struct step_time *step_time, uint32_t n_before);
 bool step_time_knows_seen(const struct step_time *step_time);
 
-/* Of choosing keys among n_slots slots in one layer, for all heads; 0 until that is known. */
+/* Returns the seconds to choose keys from n_slots slots in one layer, for all heads: 0 until that
+ * is known. */
 double step_time_index_seconds(const struct step_time *step_time, uint32_t n_slots);
 bool step_time_knows_index(const struct step_time *step_time);
 
-/* A step or slice has taken so long, its index not counted.  work: of its prompts' rows; decodes:
- * somebody generated, too. */
+/* Measures a step or slice that took `seconds`, not counting its index.  work: of its prompts'
+ * rows; decodes: the step generated tokens, too. */
 void step_time_measure(struct step_time *step_time, enum step_time_kind kind, double work, bool decodes,
                   double seconds);
 void step_time_measure_index(struct step_time *step_time, uint32_t n_slots, double seconds);
-/* Rows of a sparse prompt have seen n_slots slots each, on average. */
+/* Measures how many slots each row of a sparse prompt saw, on average. */
 void step_time_measure_seen(struct step_time *step_time, double n_slots);
-/* Another prompt begins: of what the last one's index and rows cost by its length nothing holds. */
+/* Forgets the index's and the rows' cost of the previous sparse prompt, which depend on its
+ * length. */
 void step_time_begin_prompt(struct step_time *step_time);
 
 #endif

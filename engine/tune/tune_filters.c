@@ -1,9 +1,9 @@
 /* tune_filters.c - see tune_filters.h.
  *
- * What a filter loses depends on where its group ends and on nothing before it, so it is summed
- * beforehand, for each filter and end.  Then all sets of filters are tried: four of a hundred
- * layers are four million sums.  A set that has lost more than the worst of the best already is
- * left, since more layers only lose more. */
+ * The loss of a filter depends only on the end of its group, so it is summed beforehand for each
+ * filter and end.  Then all sets of filters are tried: four of a hundred layers are four million
+ * sums.  A set that already loses more than the worst of the best is not extended, because more
+ * layers only add to the loss. */
 #include "engine/tune/tune_filters.h"
 
 #include <stdbool.h>
@@ -22,8 +22,8 @@ double tune_share(const float *worth, uint32_t n_worth, const uint32_t *chosen, 
 
 struct filter_search {
     const struct tune_filter_goal *goal;
-    double *lost;   /* [n_layers][n_layers + 1]: of a filter whose group ends there */
-    uint32_t *wide; /* [n_layers + 1]: layers without a window before it */
+    double *lost;   /* [n_layers][n_layers + 1]: the loss, by filter and end of its group */
+    uint32_t *wide; /* [n_layers + 1]: how many full-attention layers come before */
     uint32_t n_layers, n;
     struct tune_filters *best; /* [n], ascending */
 };
@@ -45,12 +45,12 @@ static void sum_losses(struct filter_search *s, const double *similarity) {
     }
 }
 
-/* Layers without a window in [first, end). */
+/* Counts the full-attention layers in [first, end). */
 static uint32_t n_wide(const struct filter_search *s, uint32_t first, uint32_t end) {
     return first < end ? s->wide[end] - s->wide[first] : 0;
 }
 
-/* Some layer before `end` would follow the filter. */
+/* Tells whether some layer before `end` would follow the filter. */
 static bool is_followed(const struct filter_search *s, uint32_t filter, uint32_t end) {
     return n_wide(s, filter + 1 + s->goal->n_wait, end) > 0;
 }
@@ -69,7 +69,7 @@ static bool is_hopeless(const struct filter_search *s, const struct tune_filters
            (s->n == TUNE_N_CHOICES && set->lost >= s->best[TUNE_N_CHOICES - 1].lost);
 }
 
-/* set: without what its last filter loses. */
+/* Tries every set that extends `set`, whose `lost` does not include its last filter's loss. */
 static void extend(struct filter_search *s, const struct tune_filters *set) {
     const uint32_t n = set->filters.n, last = n ? set->filters.layers[n - 1] : 0,
                    n_wait = s->goal->n_wait;
@@ -107,7 +107,7 @@ int tune_filters_choose(struct tune_filters best[TUNE_N_CHOICES], const double *
                     : error_set(err, ERR_NOMEM, "tune: no memory for %u layers", n_layers);
 }
 
-/* Of two that keep as much, the one with more sparse layers is worth more. */
+/* Compares by `kept`; of two sets that keep the same, the one with more sparse layers is better. */
 static bool is_better(const struct tune_filters *a, const struct tune_filters *b) {
     return a->kept > b->kept || (a->kept == b->kept && a->n_dense < b->n_dense);
 }

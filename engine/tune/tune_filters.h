@@ -1,13 +1,13 @@
-/* tune_filters.h - which layers best choose tokens for the others (OmniKV section 4.2), from how
- * alike layers are.
+/* tune_filters.h - finds the layers that best choose tokens for the others (OmniKV section 4.2), by
+ * the similarity of layers.
  *
- *   similarity[l][j], j >= l   of what candidates are worth to layer j, the share of those that
- *                              layer l would choose; [l][l] is what l's own choice finds
- *   lost                       summed over the sparse layers j: 1 - similarity[j's filter][j].
- *                              Layers that see everything lose nothing, and those with a window
- *                              neither choose nor follow
+ *   similarity[l][j], j >= l   the share of layer j's token scores that falls on the tokens that
+ *                              layer l would choose; [l][l]: on those of its own choice
+ *   lost                       the sum over the sparse layers j of 1 - similarity[j's filter][j].
+ *                              Layers that attend to all tokens lose nothing; layers with a
+ *                              window neither choose nor follow
  *
- * What tokens are worth, and which are chosen, is select()'s to say (backend.h).
+ * Token scores and chosen tokens are those of select() (backend.h).
  *
  * Thread: any.  Memory: none that outlives a call. */
 #ifndef ENGINE_TUNE_TUNE_FILTERS_H
@@ -19,32 +19,32 @@
 
 enum { TUNE_MAX_FILTERS = 4, TUNE_N_CHOICES = 5 };
 
-/* The share of the whole worth that lies on the chosen ones; 0 where nothing is worth anything.
- * What is worth less than nothing, or NaN, counts as nothing. */
+/* Returns the share of all token scores that falls on the chosen tokens; 0 if all scores are 0.
+ * Negative scores and NaN count as 0. */
 double tune_share(const float *worth, uint32_t n_worth, const uint32_t *chosen, uint32_t n_chosen);
 
 struct tune_filters {
     struct filters filters;
-    uint32_t n_dense; /* layers that see everything */
+    uint32_t n_dense; /* layers that attend to all tokens */
     double lost;
-    double kept; /* of what the model answers without filters; told by a trial (tune_trial.c) */
+    double kept; /* share of the answers without filters that a trial reproduced (tune_trial.c) */
 };
 
 struct tune_filter_goal {
     uint32_t max_filters; /* <= TUNE_MAX_FILTERS */
     uint32_t max_dense;
-    uint32_t n_wait; /* layers behind each filter that are not sparse, whatever they are */
+    uint32_t n_wait; /* how many layers after each filter are not sparse, window or not */
     const uint32_t *windows; /* as in struct step */
 };
 
-/* Those that lose least, least first, with nothing kept; every filter has layers that follow it,
- * n_wait layers behind.  similarity [n_layers][n_layers].  Returns how many there are: 0 when
- * max_dense has no room for one filter; ERR_NOMEM. */
+/* Finds the sets of filters that lose least, in ascending order of `lost`, with `kept` 0.  Every
+ * filter has layers that follow it, after n_wait others.  similarity [n_layers][n_layers].  Returns
+ * how many sets there are, 0 if max_dense does not allow a single filter; ERR_NOMEM. */
 int tune_filters_choose(struct tune_filters best[TUNE_N_CHOICES], const double *similarity,
                         uint32_t n_layers, const struct tune_filter_goal *goal, struct error *err);
 
-/* Sorts sets that have been tried: by what they keep, those that keep as much by how many layers
- * are sparse; of equals the one before stays before. */
+/* Sorts sets that have been tried by `kept`, highest first, and sets that keep the same by the
+ * number of sparse layers, most first.  The sort is stable. */
 void tune_filters_rank(struct tune_filters *sets, uint32_t n);
 
 #endif

@@ -16,8 +16,8 @@ void tune_fit_starts(struct attn_pattern out[TUNE_N_STARTS]) {
     memcpy(out, starts, sizeof(starts));
 }
 
-/* Steps at which the pattern is as large as the prompt, or has as many columns or pages as it
- * may. */
+/* Returns the steps at which the pattern is as large as the prompt, or has the most columns or
+ * pages allowed. */
 static uint32_t most_steps(const struct attn_pattern *start, uint32_t n_tokens) {
     if (start->kind == PATTERN_BLOCK_SPARSE)
         return min_u32((uint32_t)kv_n_pages(n_tokens), SPARSE_MAX_PAGES);
@@ -53,7 +53,7 @@ bool tune_fit_is_done(const struct tune_fit *fit) {
 }
 
 struct attn_pattern tune_fit_next(const struct tune_fit *fit) {
-    const uint32_t step = tried_step(fit); /* which is fits, once it is done */
+    const uint32_t step = tried_step(fit); /* equals fit->fits once the fit is done */
     return step ? at_step(fit, step) : (struct attn_pattern){.kind = PATTERN_DENSE};
 }
 

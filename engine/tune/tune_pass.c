@@ -13,7 +13,7 @@
 #include "engine/model/model.h"
 #include "engine/tune/tune_search.h"
 
-enum { N_BUFFERS = 2 }; /* layers that have pages */
+enum { N_BUFFERS = 2 }; /* how many layers have pages at a time */
 
 struct tune_pass {
     struct backend *be;
@@ -29,12 +29,12 @@ struct tune_pass {
     const uint32_t *tokens;
     uint32_t n_tokens;
     uint32_t *positions; /* [max_tokens] */
-    uint32_t *pages; /* [N_BUFFERS][pages of max_tokens], then those that name max_selected slots */
+    uint32_t *pages; /* [N_BUFFERS][pages of max_tokens], then kv_select's state_pages */
     struct kv_view *views; /* [n_layers] */
     struct step_seq seq;
     struct step step;
 
-    struct attn_pattern *patterns; /* [n_layers][n_heads], as the backend wants them */
+    struct attn_pattern *patterns; /* [n_layers][n_heads]: attn_sparse's */
     void *out;                     /* device act [max_rows, n_heads * head_dim]: discarded */
     void *lse, *worth;             /* device f32 [max_tokens, n_heads] and [max_tokens] */
     float *dense_lse, *sparse_lse; /* host [max_tokens, n_heads] */
@@ -127,7 +127,7 @@ int tune_pass_create(struct tune_pass **out, const struct engine_config *config,
     p->max_tokens = max_tokens;
     p->max_selected = max_selected;
     p->synthetic = synthetic;
-    /* Sparse rows are computed in tiles; a slice begins with one. */
+    /* Sparse rows are computed in tiles; every slice begins at one. */
     p->max_rows = min_u32(config->max_batched_tokens, max_tokens) / SPARSE_TILE * SPARSE_TILE;
     if (p->max_rows == 0) p->max_rows = SPARSE_TILE;
     int rc = load_model(p, config, err);
@@ -155,7 +155,7 @@ void tune_pass_destroy(struct tune_pass *p) {
 
 /* ---- steps ---- */
 
-/* Makes p->step the step of the n_rows from first on. */
+/* Makes p->step the step of n_rows rows from `first` on. */
 static void describe_rows(struct tune_pass *p, uint32_t first, uint32_t n_rows) {
     const uint32_t n_layers = p->model->config.n_layers;
     for (uint32_t l = 0; l < n_layers; l++)
@@ -200,7 +200,7 @@ int tune_pass_enter(struct tune_pass *pass, uint32_t layer, struct error *err) {
 
 /* ---- measurements ---- */
 
-/* Of the rows from first on. */
+/* Returns the arguments of attention for the rows from `first` on. */
 static struct attn_args args_from(const struct tune_pass *p, uint32_t first) {
     const struct model_config *m = &p->model->config;
     size_t q_stride;
@@ -224,7 +224,7 @@ static int run_slice(struct tune_pass *p, uint32_t first, struct error *err) {
     return p->be->ops->attn_prefill(p->be, &args, err);
 }
 
-/* Attention of all rows, timed; the sums of all rows go to lse. */
+/* Runs and times attention of all rows, and writes their sums to lse. */
 static int run_attention(struct tune_pass *p, const struct attn_sparse *sparse, float *lse,
                          double *seconds, struct error *err) {
     const struct backend_ops *ops = p->be->ops;
@@ -273,7 +273,8 @@ static void find_recall(struct tune_pass *p, float *recall) {
     for (uint32_t h = 0; h < n_heads; h++) recall[h] = (float)(p->sums[h] / n_rows);
 }
 
-/* Head h's is heads[h], from now on. */
+/* Sets each head's pattern, heads[h], in the layer entered last, and returns the attn_sparse that
+ * uses them. */
 static struct attn_sparse describe_heads(struct tune_pass *p, const struct attn_pattern *heads,
                                          float dense_above) {
     const uint32_t n_heads = p->model->config.n_heads;
@@ -322,7 +323,7 @@ int tune_pass_select(struct tune_pass *pass, const struct tune_look *look, struc
     int rc = ops->step_begin(pass->be, &pass->step, err);
     if (!rc) rc = run_select(pass, look->row, err);
     if (!rc) rc = ops->sync(pass->be, err);
-    /* The slots' pages follow each other, and so do the slots. */
+    /* The state pages are adjacent, so the tokens of all slots are one array. */
     const char *state = (const char *)pass->kv.base + state_page * pass->kv.page_bytes;
     if (!rc)
         rc = ops->download(pass->be, look->chosen, state,

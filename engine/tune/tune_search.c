@@ -8,7 +8,7 @@
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 
-/* The published search's and its files' sizes, and smaller ones of pages. */
+/* The sizes of the published search and of its files, and smaller numbers of pages. */
 static const struct attn_pattern candidates[] = {
     {PATTERN_A_SHAPE, 100, 800},          {PATTERN_A_SHAPE, 1024, 4096},
     {PATTERN_VERTICAL_SLASH, 30, 800},    {PATTERN_VERTICAL_SLASH, 100, 750},
@@ -45,7 +45,7 @@ void tune_add_recall(double *sums, const float *sparse, const float *dense, uint
         for (uint32_t h = 0; h < n_heads; h++) {
             const size_t i = (size_t)r * n_heads + h;
             const float recall = exp2f(sparse[i] - dense[i]);
-            /* A part that is nearly everything may sum up to a little more; NaN is no recall. */
+            /* The sum of nearly all keys may come out a little above 1; NaN counts as 0. */
             if (recall > 0) sums[h] += recall < 1 ? recall : 1;
         }
 }
@@ -155,7 +155,8 @@ static double head_cost(const struct tune_results *r, const struct tune_layer *l
     return (attention + index) / (layer->dense_s / r->n_heads);
 }
 
-/* A head's candidate over all samples. */
+/* Returns the measurements of a head's candidate over all samples: recall, density, and the median
+ * cost. */
 static struct tune_choice judge(const struct tune_results *r, uint32_t layer, uint32_t head,
                                 uint32_t candidate) {
     struct tune_choice choice = {.candidate = (int32_t)candidate, .worst_recall = 1};
@@ -174,8 +175,9 @@ static struct tune_choice judge(const struct tune_results *r, uint32_t layer, ui
     return choice;
 }
 
-/* Where recall is the objective, candidates that reach the target compete by their cost; the
- * others, and those of equal flops, by their recall. */
+/* Compares by cost if the objective is recall and both candidates reach the target.  Otherwise one
+ * that reaches it is better, and then the one of higher recall; TUNE_FLOPS compares by recall
+ * only. */
 static bool is_better(const struct tune_choice *a, const struct tune_choice *b,
                       const struct tune_goal *goal) {
     if (goal->objective == TUNE_FLOPS) return a->worst_recall > b->worst_recall;
@@ -185,7 +187,8 @@ static bool is_better(const struct tune_choice *a, const struct tune_choice *b,
     return a_reaches ? a->cost < b->cost : a->worst_recall > b->worst_recall;
 }
 
-/* What gains less than this is within the noise of its measurement, and not worth a key. */
+/* The highest cost of a candidate that may be chosen: a smaller gain is within the noise of its
+ * measurement, and not worth leaving keys out. */
 static const double WORTHWHILE_COST = 0.95;
 
 static bool may_be_chosen(const struct tune_results *r, const struct tune_goal *goal,
@@ -209,7 +212,7 @@ struct tune_choice tune_choose(const struct tune_results *results, const struct 
 /* ---- the ladder ---- */
 
 enum {
-    ENOUGH_WINS = 2, /* longer prompts gain more: a ladder need not go on */
+    ENOUGH_WINS = 2, /* longer prompts gain more, so no more are measured */
     N_HALVINGS = 3
 };
 
@@ -217,14 +220,14 @@ static bool has_won(const struct tune_rung *rung) {
     return rung->sparse_s <= rung->dense_s;
 }
 
-/* The first of those at the end that were no slower; n: there are none. */
+/* Returns the first rung from which on sparse prompts were no slower, or n if there is none. */
 static uint32_t first_win(const struct tune_rung *rungs, uint32_t n) {
     uint32_t first = n;
     while (first > 0 && has_won(&rungs[first - 1])) first--;
     return first;
 }
 
-/* The doubling one after n_tokens, or the top. */
+/* Returns twice n_tokens, at most `top`. */
 static uint32_t double_length(uint32_t n_tokens, uint32_t top) {
     return n_tokens > top / 2 ? top : 2 * n_tokens;
 }
@@ -235,7 +238,8 @@ static bool is_halfway(uint32_t n_tokens, uint32_t top) {
     return length != n_tokens;
 }
 
-/* Between the last loss and the first win. */
+/* Returns the length halfway between the last loss and the first win, or 0 if no more are
+ * needed. */
 static uint32_t halve(const struct tune_rung *rungs, uint32_t n, uint32_t top) {
     const uint32_t first = first_win(rungs, n);
     uint32_t n_halvings = 0;

@@ -68,7 +68,7 @@ static bool read_table(const json_t *rows, const struct tune_results *r, float *
     return true;
 }
 
-/* Returns the largest p1 of a kind: more cannot be indexed. */
+/* Returns the largest p1 that the index supports for a kind of pattern. */
 static uint32_t most_of(enum attn_pattern_kind kind) {
     return kind == PATTERN_VERTICAL_SLASH ? SPARSE_MAX_COLUMNS
            : kind == PATTERN_BLOCK_SPARSE ? SPARSE_MAX_PAGES
@@ -83,7 +83,7 @@ static bool read_number(const json_t *rows, uint32_t row, uint32_t column, uint3
     return json_is_integer(value) && x >= 0 && x <= most;
 }
 
-/* Reads the sizes of a layer's candidates; both numbers are 0 of one that does not fit. */
+/* Reads the sizes of a layer's candidates; both are 0 for a candidate that does not fit. */
 static bool read_fitted(const json_t *line, struct tune_results *r) {
     const json_t *p1 = json_object_get(line, "p1"), *p2 = json_object_get(line, "p2");
     uint32_t layer;
@@ -162,7 +162,7 @@ static bool has_settings(const char *text, size_t length, const char *settings) 
     return same;
 }
 
-/* Reads whole lines until the end or one that is none; what follows is cut off. */
+/* Reads whole lines until the end or the first invalid one, and truncates the file there. */
 static int read_lines(struct tune_state *state, const char *settings, struct tune_results *results,
                       bool *is_new, struct error *err) {
     char *text = NULL;
@@ -190,7 +190,7 @@ static int read_lines(struct tune_state *state, const char *settings, struct tun
 
 /* ---- writing ---- */
 
-/* Takes the line, which is NULL when there was no memory for it. */
+/* Writes the line and takes ownership of it; it is NULL if there was no memory for it. */
 static int write_line(struct tune_state *state, json_t *line, struct error *err) {
     if (!line) return error_set(err, ERR_NOMEM, "tune: no memory for a line of the state");
     const size_t flags = JSON_COMPACT | JSON_REAL_PRECISION(9);

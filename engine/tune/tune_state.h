@@ -1,6 +1,6 @@
-/* tune_state.h - what a search has measured so far, in a file, so that a second run goes on.
+/* tune_state.h - keeps a search's measurements in a file, so that a second run can continue it.
  *
- * A line of JSON for each result, in the order they came:
+ * The file has a line of JSON for each result, in order of arrival:
  *
  *   {"format": "quire-tune-1", "settings": "..."}
  *   {"fitted": 3, "p1": [[...], ...], "p2": [[...], ...]}              of a layer, by candidate and
@@ -21,20 +21,21 @@
 struct error;
 struct tune_state;
 
-/* Opens or creates the file, and fills results with what it holds.  settings: all that results
- * depend on; ERR_INVALID when the file is of others. */
+/* Opens or creates the file, and reads its results into `results`.  settings: all that results
+ * depend on; ERR_INVALID if the file has other ones. */
 int tune_state_open(struct tune_state **out, const char *path, const char *settings,
                     struct tune_results *results, struct error *err);
 void tune_state_close(struct tune_state *state); /* the file stays; NULL is allowed */
-/* What is added is in the file when they return. */
+/* Writes the results of a layer to the file; like the functions below, returns once they are in
+ * it. */
 int tune_state_add_layer(struct tune_state *state, const struct tune_results *results,
                          uint32_t sample, uint32_t layer, struct error *err);
 int tune_state_add_similarity(struct tune_state *state, const struct tune_results *results,
                               uint32_t sample, struct error *err);
-/* Of a layer whose candidates were not fitted when the state was opened. */
+/* Writes the fitted candidates of a layer, which were not fitted when the state was opened. */
 int tune_state_add_fitted(struct tune_state *state, const struct tune_results *results,
                           uint32_t layer, struct error *err);
-/* patterns: hash of what was compared with dense attention. */
+/* Writes a rung.  patterns: hash of the patterns that were compared with dense attention. */
 int tune_state_add_rung(struct tune_state *state, uint64_t patterns, const struct tune_rung *rung,
                         struct error *err);
 bool tune_state_find_rung(const struct tune_state *state, uint64_t patterns, uint32_t n_tokens,
