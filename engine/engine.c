@@ -307,7 +307,7 @@ static int check_groups(const struct engine *e, struct error *err) {
 
 /* Creates the host pool.  It comes before the workspace, because a device may need some of its own
  * memory for it. */
-static int create_store(struct engine *e, struct error *err) {
+static int create_host_pool(struct engine *e, struct error *err) {
     struct backend *be = e->config.backend;
     struct host_pool *store = &e->store;
     e->info.selections = memory_plan_selections(&e->config);
@@ -349,7 +349,7 @@ static int create_memory(struct engine *e, struct error *err) {
     const uint32_t n_layers = e->model->config.n_layers;
     e->kv = memory_plan_pages(c, &e->model->config);
     e->info.bounded_caches = e->kv.tracked;
-    int code = create_store(e, err);
+    int code = create_host_pool(e, err);
     if (!code) code = create_workspace(e, err);
     if (!code) code = create_pages(e, err);
     if (code) return code;

@@ -61,7 +61,7 @@ bool memory_plan_selections(const struct engine_config *config) {
 }
 
 /* Returns how many host layers a block needs to hold a page of every layer. */
-static uint32_t planes_of_pages(const struct host_pool *store, const struct engine_config *config,
+static uint32_t host_layers_of_pages(const struct host_pool *store, const struct engine_config *config,
                                 const struct model_config *model) {
     const uint64_t bytes = (uint64_t)memory_plan_pages(config, model).page_bytes * model->n_layers;
     return (uint32_t)div_up(bytes, PAGE_TOKENS * host_pool_token_bytes(store));
@@ -77,7 +77,7 @@ int memory_plan_host_pool(struct host_pool *store, const struct engine_config *c
                                .head_dim = model->head_dim};
     if (config->host_pool_bytes == 0) return 0;
     store->n_host_layers = selects ? groups_n_layers(config->groups, config->n_groups, model->windows)
-                              : planes_of_pages(store, config, model);
+                              : host_layers_of_pages(store, config, model);
     const size_t block_bytes = host_pool_block_bytes(store);
     store->n_blocks = (uint32_t)min_u64(config->host_pool_bytes / block_bytes, UINT32_MAX);
     if (store->n_blocks > 0) return 0;

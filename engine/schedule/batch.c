@@ -75,7 +75,7 @@ static void add(struct batch *batch, struct sequence *seq) {
     seq->kv.policy->view(&seq->kv, seq->n_rows, out);
     out->first_row = first;
     batch->selects |= out->select != NULL;
-    if (seq->is_sparse_piece) choose_keys(batch, seq, out, begin, seq->n_rows);
+    if (seq->is_sparse_chunk) choose_keys(batch, seq, out, begin, seq->n_rows);
     for (uint32_t i = 0; i < seq->n_rows; i++)
         batch->positions[first + i] = first_position(out) + i;
     uint32_t n_samples = sequence_sample_rows(seq, first, batch->samples + batch->n_samples);

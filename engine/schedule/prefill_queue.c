@@ -24,11 +24,11 @@ static enum prefill_order order_of(const struct prefill_queue *p, const struct s
 /* Computes the answer once per owner, since a long prompt has many blocks to look up. */
 bool prefill_queue_is_owned(const struct prefill_queue *p, struct sequence *seq) {
     if (!p->owner || !(seq->prefill.is_sparse || seq->kv.plan.layer_major)) return false;
-    if (seq->refused_turn == p->turn) return true;
+    if (seq->refused_owner == p->turn) return true;
     seq->kv.policy->match(&seq->kv, seq->tokens, sequence_n_reusable(seq));
     const bool waits = order_of(p, seq) != PREFILL_CHUNKED;
     seq->kv.policy->suspend(&seq->kv, NULL); /* cannot fail: there is nothing to swap out */
-    if (waits) seq->refused_turn = p->turn;
+    if (waits) seq->refused_owner = p->turn;
     return waits;
 }
 
@@ -50,13 +50,13 @@ void prefill_queue_end(struct prefill_queue *p, struct sequence *seq) {
     seq->way = PREFILL_CHUNKED;
 }
 
-bool prefill_queue_go_by_layers(const struct prefill_queue *p) {
+bool prefill_queue_is_layer_major(const struct prefill_queue *p) {
     return p->owner && p->owner->way == PREFILL_LAYER_MAJOR;
 }
 
 /* ---- prefill chunks in steps ---- */
 
-bool prefill_queue_are_limited(const struct prefill_queue *p, struct sequence *const *running,
+bool prefill_queue_is_limited(const struct prefill_queue *p, struct sequence *const *running,
                          uint32_t n_running) {
     if (p->step_time.max_s <= 0) return false;
     for (uint32_t i = 0; i < n_running; i++)
@@ -72,9 +72,9 @@ struct prefill_budget prefill_queue_budget(const struct prefill_queue *p, struct
                                .work = INFINITY,
                                .is_whole = true};
     for (uint32_t i = 0; i < n_running; i++) room.n_rows -= sequence_n_left(running[i]) == 1;
-    if (!prefill_queue_are_limited(p, running, n_running)) return room;
+    if (!prefill_queue_is_limited(p, running, n_running)) return room;
     const double seconds = p->step_time.max_s - p->step_time.base_s;
-    room.work = step_time_budget(&p->step_time, STEP_TIME_STEP, prefill_queue_go_by_layers(p) ? seconds / 2 : seconds);
+    room.work = step_time_budget(&p->step_time, STEP_TIME_STEP, prefill_queue_is_layer_major(p) ? seconds / 2 : seconds);
     return room;
 }
 
@@ -106,12 +106,12 @@ static uint32_t fitting_rows(const struct prefill_queue *p, const struct prefill
 uint32_t prefill_queue_next_rows(const struct prefill_queue *p, const struct prefill_budget *room,
                            struct sequence *seq) {
     const uint32_t left = sequence_n_left(seq), most = seq->kv.policy->max_rows(&seq->kv);
-    seq->is_sparse_piece = false;
+    seq->is_sparse_chunk = false;
     if (seq->way == PREFILL_LAYER_MAJOR) return 0;
     if (left <= 1) return left;
     if (seq->way == PREFILL_CHUNKED) return fitting_rows(p, room, seq, min_u32(left, most));
     return prefill_chunk_rows(seq->kv.n_tokens, seq->n_prompt - seq->kv.n_tokens,
-                              fitting_rows(p, room, seq, UINT32_MAX), &seq->is_sparse_piece);
+                              fitting_rows(p, room, seq, UINT32_MAX), &seq->is_sparse_chunk);
 }
 
 void prefill_queue_use_budget(const struct prefill_queue *p, struct prefill_budget *room,
@@ -189,7 +189,7 @@ void prefill_queue_commit_slice(struct prefill_queue *p, struct batch *slice, bo
     const struct sequence *seq = p->owner;
     advance(p, slice);
     p->until_step_s -= step_time_seconds(&p->step_time, STEP_TIME_SLICE, slice->prompt_work);
-    p->slice_is_due = is_limited && prefill_queue_go_by_layers(p) &&
+    p->slice_is_due = is_limited && prefill_queue_is_layer_major(p) &&
                       timely_rows(p, seq) >= slice_rows(seq, p->max_rows);
 }
 

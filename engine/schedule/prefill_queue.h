@@ -44,7 +44,7 @@ bool prefill_queue_begin(struct prefill_queue *p, struct sequence *seq);
 /* Ends the sequence's ownership, if it is the owner. */
 void prefill_queue_end(struct prefill_queue *p, struct sequence *seq);
 /* Tells whether the owner's prompt is layer-major. */
-bool prefill_queue_go_by_layers(const struct prefill_queue *p);
+bool prefill_queue_is_layer_major(const struct prefill_queue *p);
 
 /* ---- prefill chunks in steps ---- */
 
@@ -75,7 +75,7 @@ void prefill_queue_begin_interval(struct prefill_queue *p, const struct batch *s
 
 /* Tells whether chunks and slices are cut to keep max_itl_s: it is set, and a sequence
  * generates. */
-bool prefill_queue_are_limited(const struct prefill_queue *p, struct sequence *const *running,
+bool prefill_queue_is_limited(const struct prefill_queue *p, struct sequence *const *running,
                          uint32_t n_running);
 /* Returns the number of rows in the next slice. */
 uint32_t prefill_queue_slice_rows(const struct prefill_queue *p, bool is_limited);

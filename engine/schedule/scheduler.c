@@ -430,7 +430,7 @@ static struct batch *launch_step(struct scheduler *s, struct batch *batch) {
 }
 
 static struct batch *plan_slice(struct scheduler *s, struct batch *batch) {
-    const bool is_limited = prefill_queue_are_limited(&s->prefill_queue, s->running, s->n_running);
+    const bool is_limited = prefill_queue_is_limited(&s->prefill_queue, s->running, s->n_running);
     batch_build_slice(batch, s->prefill_queue.owner, prefill_queue_slice_rows(&s->prefill_queue, is_limited));
     launch(s, batch);
     prefill_queue_commit_slice(&s->prefill_queue, batch, is_limited);
@@ -441,12 +441,12 @@ struct batch *scheduler_plan(struct scheduler *s, struct event_list *events) {
     assert(s->n_inflight < MAX_INFLIGHT);
     struct batch *batch = &s->batches[(s->oldest + s->n_inflight) % MAX_INFLIGHT];
     struct prefill_budget room;
-    if (prefill_queue_go_by_layers(&s->prefill_queue) && s->prefill_queue.slice_is_due) return plan_slice(s, batch);
+    if (prefill_queue_is_layer_major(&s->prefill_queue) && s->prefill_queue.slice_is_due) return plan_slice(s, batch);
     if (!plan_running(s, &room, events)) return NULL;
     admit(s, &room, events);
     batch_build(batch, s->running, s->n_running);
     if (batch->step.n_rows > 0) return launch_step(s, batch);
-    if (prefill_queue_go_by_layers(&s->prefill_queue)) return plan_slice(s, batch);
+    if (prefill_queue_is_layer_major(&s->prefill_queue)) return plan_slice(s, batch);
     assert(s->n_running == 0 || s->n_inflight > 0); /* or the scheduler would stall */
     return NULL;
 }
@@ -508,7 +508,7 @@ uint32_t scheduler_n_live(const struct scheduler *s) {
     return s->n_running + s->n_waiting;
 }
 
-static void count_store(const struct scheduler *s, struct engine_stats *out) {
+static void count_host_pool(const struct scheduler *s, struct engine_stats *out) {
     const struct kv_space *space = s->space;
     if (!space->store) return;
     const uint64_t n_used = n_blocks(s) - page_pool_n_free(space->blocks) -
@@ -525,7 +525,7 @@ void scheduler_stats(const struct scheduler *s, struct engine_stats *out) {
     out->n_waiting = s->n_waiting;
     out->pages_free = page_pool_n_free(s->space->pool);
     out->pages_total = page_pool_n_pages(s->space->pool);
-    count_store(s, out);
+    count_host_pool(s, out);
     for (uint32_t i = 0; i < s->n_running; i++)
         out->kv_resident[s->running[i]->kv.plan.type] +=
             sequence_usage(s->running[i]).n_resident;

@@ -54,10 +54,10 @@ struct sequence {
     struct prefill_plan prefill;
     enum prefill_order way;     /* of the prompt rows that are left; else PREFILL_CHUNKED */
     struct layer_slice slice;  /* PREFILL_LAYER_MAJOR: the next one; its n_rows is not set */
-    bool is_sparse_piece;     /* PREFILL_SPARSE_CHUNKED: the planned chunk chooses its keys */
+    bool is_sparse_chunk;     /* PREFILL_SPARSE_CHUNKED: the planned chunk chooses its keys */
     bool was_sparse;          /* some prompt rows were computed sparsely; all rows of a sparse
                                  layer-major prompt are */
-    uint32_t refused_turn;    /* prefill_queue.turn of the owner whose end it waits for */
+    uint32_t refused_owner;    /* prefill_queue.turn of the owner whose end it waits for */
     struct sparse_totals visited;
     uint64_t n_chosen, n_fetched, n_copies; /* struct select_total, summed over its steps */
     float retained_attention;    /* struct evict_total's, after these steps; NAN: not tracked */
