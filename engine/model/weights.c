@@ -9,6 +9,7 @@
 #define IN_LAYER(member) offsetof(struct layer_weights, member)
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
+// clang-format off: a rule is two lines, what it reads and what for
 static const struct weight_rule model_rules[] = {
     {.name = "model.embed_tokens.weight",
      .at = IN_MODEL(embedding), .rows = SIDE_VOCAB, .cols = SIDE_DIM},
@@ -93,6 +94,7 @@ static const struct weight_rule layer_rules[] = {
     {.name = "model.layers.#.mlp.down_proj.bias",
      .at = IN_LAYER(down_bias), .rows = SIDE_VECTOR, .cols = SIDE_DIM, .when = WHEN_MLP_BIAS},
 };
+// clang-format on
 
 const struct weight_rules weights_of_model = {model_rules, COUNT(model_rules)};
 const struct weight_rules weights_of_layer = {layer_rules, COUNT(layer_rules)};

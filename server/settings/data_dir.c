@@ -46,6 +46,6 @@ int data_dir_find(char *dir, struct error *err) {
     char exe[PATH_MAX];
     size_t length = sizeof(exe);
     const int rc = uv_exepath(exe, &length);
-    if (rc) return error_set(err, ERR_IO, "cannot tell where the program lies: %s", uv_strerror(rc));
+    if (rc) return error_set(err, ERR_IO, "cannot tell where the program is: %s", uv_strerror(rc));
     return data_dir_find_from(dir, exe, err);
 }

@@ -60,7 +60,7 @@ def test_a_binary_without_its_tree_says_what_is_missing(tree, tmp_path):
 
 
 def test_the_package_holds_the_installed_tree_with_nothing_of_its_maker(tree):
-    """The time is the commit's and the owner nobody in particular: only sources change the bytes."""
+    """The time is the commit's and the owner is root: only sources change the bytes."""
     done = subprocess.run([ROOT / "scripts/package", pathlib.Path(BINARY).parent], check=True,
                           stdout=subprocess.PIPE, text=True, timeout=120 * PATIENCE,
                           env={**os.environ, "SOURCE_DATE_EPOCH": "1000000000"})
