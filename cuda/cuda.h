@@ -14,8 +14,8 @@ extern "C" {
 #endif
 
 struct cuda_config {
-    uint32_t device;    /* ordinal among the visible devices */
-    uint32_t n_copiers; /* threads that fill the staging buffers while weights load; 0: as many as
+    uint32_t device;      /* ordinal among the visible devices */
+    uint32_t n_copiers;   /* threads that fill the staging buffers while weights load; 0: as many as
                            help */
     bool batch_invariant; /* a row's results have the same bits whatever rows are computed with
                              it */

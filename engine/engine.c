@@ -362,8 +362,7 @@ static int create_memory(struct engine *e, struct error *err) {
     e->space.n_groups = e->info.selections ? c->n_groups : 0;
     e->space.batch_invariant = c->batch_invariant;
     code = page_pool_create(&e->space.pool, e->kv.n_pages, err);
-    if (!code && c->prefix_caching)
-        code = prefix_cache_create(&e->space.cache, &e->space, err);
+    if (!code && c->prefix_caching) code = prefix_cache_create(&e->space.cache, &e->space, err);
     if (code) return code;
     return create_scheduler(e, err);
 }
@@ -398,9 +397,9 @@ static int describe_prefill(struct engine *e, struct error *err) {
     struct prefill_support *support = &e->shared.prefill;
     if (e->config.patterns && check_patterns(e, e->config.patterns, err)) return ERR_INVALID;
     *support = (struct prefill_support){.available = e->info.sparse_prefill,
-                                    .patterns = e->config.patterns,
-                                    .n_heads_in_all = model->n_layers * model->n_heads,
-                                    .min_sparse_tokens = e->config.min_sparse_tokens};
+                                        .patterns = e->config.patterns,
+                                        .n_heads_in_all = model->n_layers * model->n_heads,
+                                        .min_sparse_tokens = e->config.min_sparse_tokens};
     const size_t key_bytes = sizeof(support->key);
     if (getrandom(support->key, key_bytes, 0) == (ssize_t)key_bytes) return 0;
     return error_set(err, ERR_IO, "the system has no random numbers");
@@ -520,13 +519,11 @@ static void take_results(struct engine *e, struct event_list *events) {
 }
 
 static int submit_batch(struct engine *e, struct batch *batch, struct error *err) {
-    int code =
-        batch->kind == STEP_TIME_SLICE
-            ? decoder_submit_slice(e->decoder, &batch->step, &batch->slice, err)
-            : decoder_submit(e->decoder, &batch->step, batch->samples, batch->n_samples,
-                             batch->results, batch->totals, err);
-    if (!code && batch->selects)
-        code = decoder_submit_selected(e->decoder, batch->selected, err);
+    int code = batch->kind == STEP_TIME_SLICE
+                   ? decoder_submit_slice(e->decoder, &batch->step, &batch->slice, err)
+                   : decoder_submit(e->decoder, &batch->step, batch->samples, batch->n_samples,
+                                    batch->results, batch->totals, err);
+    if (!code && batch->selects) code = decoder_submit_selected(e->decoder, batch->selected, err);
     if (!code && batch->sparse) code = decoder_submit_totals(e->decoder, &batch->visited, err);
     return code ? code : batch_submitted(batch, err);
 }
@@ -557,8 +554,7 @@ static void *run_engine(void *arg) {
     struct engine *e = arg;
     struct event_list events = {0};
     for (;;) {
-        bool idle =
-            scheduler_n_live(e->scheduler) == 0 && scheduler_n_inflight(e->scheduler) == 0;
+        bool idle = scheduler_n_live(e->scheduler) == 0 && scheduler_n_inflight(e->scheduler) == 0;
         if (obey(e, idle ? mailbox_wait(&e->commands) : mailbox_take(&e->commands), &events)) break;
         run_step(e, &events);
         insert(e, &events);
@@ -693,7 +689,8 @@ int engine_submit(struct engine *e, struct engine_request *requests, uint32_t n_
         error_set(err, code, "no memory for the request");
         goto fail;
     }
-    struct engine_command *last = (struct engine_command *)((char *)end - offsetof(struct engine_command, next));
+    struct engine_command *last =
+        (struct engine_command *)((char *)end - offsetof(struct engine_command, next));
     if (mailbox_push(&e->commands, first, last, NULL)) {
         code = error_set(err, ERR_DEVICE, "the engine is stopping");
         goto fail;

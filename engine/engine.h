@@ -33,7 +33,7 @@ struct engine_config {
     uint32_t max_num_seqs;       /* sequences in one step */
     uint32_t max_batched_tokens; /* rows in one step */
     uint32_t max_queued;         /* requests waiting beyond the running ones; more get ERR_FULL */
-    double device_share; /* of a device's memory that the engine may use, (0, 1] */
+    double device_share;         /* of a device's memory that the engine may use, (0, 1] */
     uint64_t kv_cache_bytes; /* 0: what is left of the device's share; of a system's memory, what
                                 memory_plan_kv() says */
     enum dtype kv_dtype;
@@ -48,8 +48,8 @@ struct engine_config {
                                  suspended sequences and cached pages; 0: there is no host pool */
     bool host_pool_fp8;       /* the host pool keeps 8 bits an element, as it does in any case if
                                  kv_dtype is DTYPE_FP8: struct host_pool */
-    uint32_t max_selected;   /* of KV_OFFLOAD: the largest n_selected that requests may ask for */
-    bool sparse_prefill; /* prompts may be computed sparsely: workspace is planned for it */
+    uint32_t max_selected;    /* of KV_OFFLOAD: the largest n_selected that requests may ask for */
+    bool sparse_prefill;      /* prompts may be computed sparsely: workspace is planned for it */
     /* Host [n_layers][n_heads] of the model, borrowed until engine_destroy(), for requests without
      * their own.  NULL: such requests are dense. */
     const struct attn_pattern *patterns;
@@ -82,14 +82,14 @@ struct engine_info {
     uint64_t weight_bytes, kv_bytes, workspace_bytes;
     uint64_t device_bytes; /* the device's memory; 0: the backend uses the system's */
     uint64_t other_bytes;  /* of the device's memory, used by other processes and the driver */
-    uint64_t kv_tokens;     /* tokens that the pool holds over all layers */
-    uint64_t text_pages;    /* pages of a text of max_model_len tokens that is kept whole */
-    bool bounded_caches;    /* asked for, and the backend supports it */
-    bool selections;        /* KV_OFFLOAD: there are groups, and the backend supports it */
+    uint64_t kv_tokens;    /* tokens that the pool holds over all layers */
+    uint64_t text_pages;   /* pages of a text of max_model_len tokens that is kept whole */
+    bool bounded_caches;   /* asked for, and the backend supports it */
+    bool selections;       /* KV_OFFLOAD: there are groups, and the backend supports it */
     uint64_t host_pool_bytes, host_pool_tokens; /* 0: there is no host pool */
-    bool sparse_prefill;    /* asked for, and the backend supports it */
-    uint32_t long_rows;     /* engine_config.max_long_rows, as planned; 0: none is layer-major */
-    uint64_t long_bytes;    /* of the layer-major workspace; part of workspace_bytes */
+    bool sparse_prefill;                        /* asked for, and the backend supports it */
+    uint32_t long_rows;  /* engine_config.max_long_rows, as planned; 0: none is layer-major */
+    uint64_t long_bytes; /* of the layer-major workspace; part of workspace_bytes */
     const struct model_config *model;
     const struct tokenizer *tokenizer; /* NULL: tokens_only */
 };

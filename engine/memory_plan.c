@@ -61,29 +61,32 @@ bool memory_plan_selections(const struct engine_config *config) {
 }
 
 /* Returns how many host layers a block needs to hold a page of every layer. */
-static uint32_t host_layers_of_pages(const struct host_pool *store, const struct engine_config *config,
-                                const struct model_config *model) {
+static uint32_t host_layers_of_pages(const struct host_pool *store,
+                                     const struct engine_config *config,
+                                     const struct model_config *model) {
     const uint64_t bytes = (uint64_t)memory_plan_pages(config, model).page_bytes * model->n_layers;
     return (uint32_t)div_up(bytes, PAGE_TOKENS * host_pool_token_bytes(store));
 }
 
 int memory_plan_host_pool(struct host_pool *store, const struct engine_config *config,
-                      const struct model_config *model, struct error *err) {
+                          const struct model_config *model, struct error *err) {
     const bool selects = memory_plan_selections(config);
-    *store = (struct host_pool){.dtype = config->kv_dtype,
-                               .fp8 = config->kv_dtype == DTYPE_FP8 ||
-                                      (selects && config->host_pool_fp8),
-                               .n_kv_heads = model->n_kv_heads,
-                               .head_dim = model->head_dim};
+    *store = (struct host_pool){
+        .dtype = config->kv_dtype,
+        .fp8 = config->kv_dtype == DTYPE_FP8 || (selects && config->host_pool_fp8),
+        .n_kv_heads = model->n_kv_heads,
+        .head_dim = model->head_dim};
     if (config->host_pool_bytes == 0) return 0;
-    store->n_host_layers = selects ? groups_n_layers(config->groups, config->n_groups, model->windows)
-                              : host_layers_of_pages(store, config, model);
+    store->n_host_layers = selects
+                               ? groups_n_layers(config->groups, config->n_groups, model->windows)
+                               : host_layers_of_pages(store, config, model);
     const size_t block_bytes = host_pool_block_bytes(store);
     store->n_blocks = (uint32_t)min_u64(config->host_pool_bytes / block_bytes, UINT32_MAX);
     if (store->n_blocks > 0) return 0;
     return error_set(err, ERR_INVALID,
                      "%" PRIu64 " bytes for what leaves the KV cache are less than %d tokens take, "
-                     "%zu", config->host_pool_bytes, PAGE_TOKENS, block_bytes);
+                     "%zu",
+                     config->host_pool_bytes, PAGE_TOKENS, block_bytes);
 }
 
 bool memory_plan_sparse(const struct engine_config *config, const struct model_config *model) {
@@ -97,8 +100,8 @@ bool memory_plan_sparse(const struct engine_config *config, const struct model_c
 static uint64_t affordable_rows(const struct engine_config *config,
                                 const struct model_config *model, struct device_memory device,
                                 uint64_t available) {
-    const double share = device.total ? (double)device.total * config->device_share
-                                      : (double)available;
+    const double share =
+        device.total ? (double)device.total * config->device_share : (double)available;
     const size_t row_bytes = decoder_long_bytes(model, 1, config->backend->act_dtype);
     return (uint64_t)(share / 10) / row_bytes;
 }
@@ -157,11 +160,10 @@ static int refuse_plan(uint64_t n_tokens, uint32_t max_model_len, uint64_t need,
 static int refuse_empty(uint64_t block_bytes, const struct engine_config *config,
                         struct device_memory device, struct error *err) {
     const bool of_share = device.total > 0 && config->kv_cache_bytes == 0;
-    return error_set(err, ERR_NOMEM,
-                     "the KV cache has no room for %d tokens, which take %" PRIu64
-                     " bytes: raise %s",
-                     PAGE_TOKENS, block_bytes,
-                     of_share ? "--gpu-memory-utilization" : "--kv-cache-memory");
+    return error_set(
+        err, ERR_NOMEM,
+        "the KV cache has no room for %d tokens, which take %" PRIu64 " bytes: raise %s",
+        PAGE_TOKENS, block_bytes, of_share ? "--gpu-memory-utilization" : "--kv-cache-memory");
 }
 
 uint64_t memory_plan_text_pages(const struct longest_text *text) {
@@ -189,7 +191,7 @@ int memory_plan_kv(struct kv_pool *pool, const struct engine_config *config,
     /* A page of every layer: 64 tokens. */
     const uint64_t block_bytes = (uint64_t)pool->page_bytes * n_layers;
     const uint64_t bytes = config->kv_cache_bytes ? config->kv_cache_bytes
-                           : device.total ? left_of_share(device, config->device_share)
+                           : device.total         ? left_of_share(device, config->device_share)
                                           : system_bytes(available, block_bytes, max_model_len);
     const uint64_t n_blocks = min_u64(bytes / block_bytes, UINT32_MAX / n_layers);
     const uint64_t need = config->only_bounded ? 0 : needed_pages(longest);

@@ -21,7 +21,7 @@ bool memory_plan_selections(const struct engine_config *config);
  * pool.  base is NULL.  Without groups a host block holds a page of every layer.  ERR_INVALID if a
  * host pool is asked for but not one block fits. */
 int memory_plan_host_pool(struct host_pool *store, const struct engine_config *config,
-                      const struct model_config *model, struct error *err);
+                          const struct model_config *model, struct error *err);
 
 /* Tells whether prompts may be computed sparsely: it is asked for, the backend supports it, and
  * some layer has full attention. */
@@ -42,7 +42,7 @@ struct longest_text {
     uint32_t n_layers, n_tokens; /* n_tokens: max_model_len */
     /* Layers that keep only the pages of their window, and how many rows a step may append. */
     uint32_t n_windowed, window, step_rows;
-    uint32_t long_rows;          /* memory_plan_long_rows() */
+    uint32_t long_rows;            /* memory_plan_long_rows() */
     const struct host_pool *store; /* memory_plan_host_pool(); NULL: no sequence selects */
 };
 

@@ -23,8 +23,7 @@ enum {
 
 static uint64_t count_open(uint64_t limit) {
     uint64_t n = 0;
-    for (int fd = 0; fd < (int)min_u64(limit, MAX_LOOKED_AT); fd++)
-        n += fcntl(fd, F_GETFD) != -1;
+    for (int fd = 0; fd < (int)min_u64(limit, MAX_LOOKED_AT); fd++) n += fcntl(fd, F_GETFD) != -1;
     return n;
 }
 

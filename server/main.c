@@ -51,10 +51,10 @@ static int create_cpu(struct backend **out, const struct options *options, struc
                                         [ISA_PLAIN] = CPU_ISA_PLAIN,
                                         [ISA_AVX2] = CPU_ISA_AVX2,
                                         [ISA_AVX512] = CPU_ISA_AVX512};
-    const struct cpu_config config = {.n_threads = (uint32_t)options->threads,
-                                      .isa = isas[options->isa],
-                                      .matmul_dtype =
-                                          options->dtype == PRODUCTS_BF16 ? DTYPE_BF16 : DTYPE_F32};
+    const struct cpu_config config = {
+        .n_threads = (uint32_t)options->threads,
+        .isa = isas[options->isa],
+        .matmul_dtype = options->dtype == PRODUCTS_BF16 ? DTYPE_BF16 : DTYPE_F32};
     return cpu_backend_create(out, &config, err);
 }
 
@@ -106,8 +106,8 @@ static int run_serve(int argc, char **argv) {
     if (!rc) rc = model_dir_choose(model_dir, options.model, &err);
     if (!rc) rc = create_backend(&backend, &options, &err);
     if (!rc) {
-        log_event(LOG_INFO, "quire %s (commit %s) on %s: %s", build_info.version,
-                  build_info.commit, backend->name, backend->description);
+        log_event(LOG_INFO, "quire %s (commit %s) on %s: %s", build_info.version, build_info.commit,
+                  backend->name, backend->description);
         log_event(LOG_INFO, "the model's files are in %s", model_dir);
         rc = serve_run(&options, model_dir, backend, &err);
         backend->ops->destroy(backend);

@@ -160,10 +160,9 @@ static void log_prefill(const struct serve *s) {
     if (!rules->sparse) {
         log_event(LOG_INFO, "prefill: dense: %s", rules->why_dense);
     } else if (s->prefill.path) {
-        log_event(LOG_INFO,
-                  "prefill: %s, sparse from %u tokens on under auto (%s), patterns of %s",
-                  prefill_mode_name(rules->initial), rules->min_sparse_tokens,
-                  break_even_source(s), s->prefill.path);
+        log_event(LOG_INFO, "prefill: %s, sparse from %u tokens on under auto (%s), patterns of %s",
+                  prefill_mode_name(rules->initial), rules->min_sparse_tokens, break_even_source(s),
+                  s->prefill.path);
     } else {
         log_event(LOG_INFO, "prefill: %s, dense under auto: no pattern file for this model",
                   prefill_mode_name(rules->initial));
@@ -197,9 +196,8 @@ static void log_plan(const struct serve *s) {
     const struct engine_info *info = s->server.info;
     const double mib = 1 << 20;
     /* Without a pattern file auto is dense, but a request for sparse gets the default patterns. */
-    const bool only_if_asked =
-        !s->prefill.path && s->options->prefill == PREFILL_AUTO &&
-        !(info->selections && info->host_pool_bytes > 0);
+    const bool only_if_asked = !s->prefill.path && s->options->prefill == PREFILL_AUTO &&
+                               !(info->selections && info->host_pool_bytes > 0);
     log_event(LOG_INFO, "model %s: context %u tokens", s->model_name, info->max_model_len);
     if (info->device_bytes)
         log_event(LOG_INFO,
@@ -255,8 +253,8 @@ static int describe_server(struct serve *s, const char *model_dir, struct error 
         return error_set(err, ERR_IO, "the system has no random numbers to give");
     }
     offload_setup_rules(&server->limits.kv.offload, &s->offload, s->options);
-    const int rc = prefill_setup_rules(&server->limits.prefill, &s->prefill, s->options,
-                                       server->info, err);
+    const int rc =
+        prefill_setup_rules(&server->limits.prefill, &s->prefill, s->options, server->info, err);
     return rc ? rc : kv_rules_settle(&server->limits.kv, server->info, err);
 }
 

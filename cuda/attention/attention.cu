@@ -40,7 +40,7 @@ enum {
 struct attention {
     struct kv_pool kv; /* what it was opened for */
     uint32_t n_heads;
-    bool decode_fits, prefill_fits; /* the fast kernels have this shape */
+    bool decode_fits, prefill_fits;   /* the fast kernels have this shape */
     struct attn_decode_params decode; /* what is the same in every launch */
     struct attn_plan_shape shape;
 
@@ -55,13 +55,17 @@ struct attention {
     const struct attn_prefill_item *items;
 
     struct attn_split_shape split_shape;
-    struct attn_split_plan split;               /* its items lie in the block on the host */
+    struct attn_split_plan split;              /* its items lie in the block on the host */
     const struct attn_split_item *split_items; /* the same items on the device */
 };
 
 static bool has_kernels(const struct kv_pool *kv, uint32_t n_heads) {
     switch (kv->head_dim) {
-    case 64: case 80: case 96: case 128: case 256: break;
+    case 64:
+    case 80:
+    case 96:
+    case 128:
+    case 256: break;
     default: return false;
     }
     return kv->dtype != DTYPE_F32 && kv->n_kv_heads > 0 && n_heads % kv->n_kv_heads == 0;
@@ -107,10 +111,9 @@ static int reserve_partials(struct cuda_backend *cuda, uint64_t n_floats, struct
                           err);
 }
 
-static int reserve_splits(struct cuda_backend *cuda, const struct attention *a,
-                          struct error *err) {
-    return reserve_partials(
-        cuda, attn_split_floats(&a->split_shape, max_splits(a), a->kv.head_dim), err);
+static int reserve_splits(struct cuda_backend *cuda, const struct attention *a, struct error *err) {
+    return reserve_partials(cuda, attn_split_floats(&a->split_shape, max_splits(a), a->kv.head_dim),
+                            err);
 }
 
 static bool same_pool(const struct kv_pool *a, const struct kv_pool *b) {
@@ -137,8 +140,8 @@ static int open_attention(struct cuda_backend *cuda, const struct attn_args *arg
     int rc = a->decode_fits ? shape_decode(cuda, a, err) : 0;
     if (!rc) rc = shape_splits(cuda, a, err);
     if (!rc && max_splits(a) > 0) {
-        a->split.tiles = static_cast<struct attn_split_tile *>(
-            calloc(max_splits(a), sizeof(*a->split.tiles)));
+        a->split.tiles =
+            static_cast<struct attn_split_tile *>(calloc(max_splits(a), sizeof(*a->split.tiles)));
         if (!a->split.tiles) rc = error_set(err, ERR_NOMEM, "cuda: no memory");
     }
     return rc ? rc : step_send(cuda, err);
@@ -244,12 +247,13 @@ int attention_reserve(struct cuda_backend *cuda, const struct step_limits *limit
 }
 
 int attention_budget(struct cuda_backend *cuda, const struct step *step, size_t *bytes,
-                   size_t *n_words, struct error *err) {
+                     size_t *n_words, struct error *err) {
     struct attention *a = cuda->attention;
     *bytes = *n_words = 0;
     if (!a) return 0;
     int rc = 0;
-    if (a->kv.tracked || step_has_selects(step)) rc = attn_stats_budget(cuda, step, a->n_heads, err);
+    if (a->kv.tracked || step_has_selects(step))
+        rc = attn_stats_budget(cuda, step, a->n_heads, err);
     if (rc) return rc;
     if (a->prefill_fits && step->n_seqs > step->n_decode) {
         *n_words = item_words(a, step->n_rows - step->n_decode, step->n_seqs - step->n_decode);
@@ -346,9 +350,8 @@ static void plan_prefill(struct attention *a, const struct device_step *step,
     auto *rotated = std::partition(items, items + a->n_items, [=](const auto &item) {
         return !is_rotated(host_step, (uint32_t)item.seq);
     });
-    const auto *sparse = std::partition(items, rotated, [=](const auto &item) {
-        return !is_sparse(host_step, item);
-    });
+    const auto *sparse = std::partition(
+        items, rotated, [=](const auto &item) { return !is_sparse(host_step, item); });
     a->n_rotated = (uint32_t)(items + a->n_items - rotated);
     a->n_sparse = (uint32_t)(rotated - sparse);
     if (max_splits(a) > 0) plan_splits(a, host_step, arrays);
@@ -418,12 +421,13 @@ static bool aligned(const struct attn_args *args) {
  * vectors of ATTN_DECODE_ROTATED frequencies. */
 static bool decodes_fast(const struct attention *a, const struct attn_args *args) {
     const bool rotations = args->kv->dtype != DTYPE_FP8 || !args->kv->tracked ||
-                       args->n_freqs % ATTN_DECODE_ROTATED == 0;
+                           args->n_freqs % ATTN_DECODE_ROTATED == 0;
     return a->decode_fits && aligned(args) && rotations;
 }
 
 /* Sends the rotary frequencies, which attention over a tracked pool needs beside the step. */
-static int open_rotations(struct cuda_backend *cuda, const struct attn_args *args, struct error *err) {
+static int open_rotations(struct cuda_backend *cuda, const struct attn_args *args,
+                          struct error *err) {
     if (!args->kv->tracked || !args->inv_freq) return 0;
     return freqs_send(cuda, &cuda->rotary[args->rope], args->inv_freq, args->n_freqs, err);
 }
@@ -439,8 +443,8 @@ int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct er
     if (rc) return rc;
     struct attention *a = cuda->attention;
     if (!decodes_fast(a, args))
-        return attend_simply(cuda, args, true, n_rows,
-                             {cuda->stream, cuda->overlap && !awaited}, err);
+        return attend_simply(cuda, args, true, n_rows, {cuda->stream, cuda->overlap && !awaited},
+                             err);
     struct attn_decode_params p = a->decode;
     const char *plan = reinterpret_cast<const char *>(cuda->device_step) + STEP_HEADER_BYTES +
                        plan_of(a, cuda->host_step, args->layer) * plan_bytes(a);
@@ -489,9 +493,8 @@ static int launch_splits(struct cuda_backend *cuda, const struct attn_prefill_pa
     view.n_items = a->split.n_items;
     view.n_merges = a->split.n_merges;
     view.partial_out = static_cast<float *>(cuda->partials);
-    view.partial_lse =
-        view.partial_out + (size_t)max_splits(a) * a->split_shape.n_kv_heads *
-                               a->split_shape.block_rows * a->kv.head_dim;
+    view.partial_lse = view.partial_out + (size_t)max_splits(a) * a->split_shape.n_kv_heads *
+                                              a->split_shape.block_rows * a->kv.head_dim;
     return cuda_check(cuda, launch_attn_split(p, view, cuda->stream), "prefill attention", err);
 }
 

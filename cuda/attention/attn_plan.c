@@ -49,7 +49,7 @@ static uint64_t units_of_batch(const struct attn_plan_shape *shape,
 }
 
 struct attn_plan_budget attn_plan_budget(const struct attn_plan_shape *shape, uint32_t max_seqs,
-                                     uint64_t max_slots) {
+                                         uint64_t max_slots) {
     uint64_t items = (uint64_t)max_seqs * shape->n_kv_heads, cuts = shape->n_blocks;
     if (shape->split_slots > 0) cuts = max_slots / shape->split_slots * shape->n_kv_heads;
     struct attn_plan_budget room = {
@@ -112,8 +112,8 @@ static uint32_t pack_whole(struct filler *f, const struct attn_plan_shape *shape
             }
             used += units;
             if (!f) continue;
-            struct attn_tile tile = make_tile(f->plan, batch, seq, head, first_slot(batch, seq),
-                                              batch->n_slots[seq]);
+            struct attn_tile tile =
+                make_tile(f->plan, batch, seq, head, first_slot(batch, seq), batch->n_slots[seq]);
             add_tile(f, block, &tile);
         }
     }
@@ -138,8 +138,8 @@ static void cut_evenly(struct filler *f, const struct attn_plan_shape *shape,
                 uint64_t stop = even_end(c, block) < end ? even_end(c, block) : end;
                 uint64_t begin_slot = begin + (at - first) * ATTN_UNIT_SLOTS,
                          end_slot = stop == end ? n : begin + (stop - first) * ATTN_UNIT_SLOTS;
-                struct attn_tile tile = make_tile(f->plan, batch, seq, head, (uint32_t)begin_slot,
-                                                  (uint32_t)end_slot);
+                struct attn_tile tile =
+                    make_tile(f->plan, batch, seq, head, (uint32_t)begin_slot, (uint32_t)end_slot);
                 add_tile(f, block, &tile);
                 at = stop;
             }

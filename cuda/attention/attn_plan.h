@@ -64,7 +64,7 @@ struct attn_plan {
 };
 
 struct attn_plan_budget attn_plan_budget(const struct attn_plan_shape *shape, uint32_t max_seqs,
-                                     uint64_t max_slots);
+                                         uint64_t max_slots);
 
 /* A layer's sequences: how many slots each has (0: it gets no tile), and where its pages begin in
  * the layer's part of the block table (device_step.table_at). */

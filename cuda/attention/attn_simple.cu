@@ -38,7 +38,7 @@ static __device__ __forceinline__ float dot_key(const struct kv_pool &kv, const 
 }
 
 static __device__ float dot_rotated_key(const struct kv_pool &kv, const float *q, size_t key,
-                                       const struct key_rotations &rotations, uint32_t rank) {
+                                        const struct key_rotations &rotations, uint32_t rank) {
     const uint32_t lane = threadIdx.x % 32;
     float dot = 0.0f;
     for (uint32_t i = 0; i < LANE_DIMS; i++)
@@ -119,10 +119,10 @@ static __device__ void attend(const struct attn_simple_params &p, struct plan *p
     for (uint32_t i = 0; i < LANE_DIMS; i++)
         q[i] = lane + 32 * i < dim ? to_float(from[lane + 32 * i]) : 0.0f;
     const bool sparse = (int32_t)seq == p.sparse_seq;
-    const uint32_t half =
-        sparse ? 2 * sparse_first_tile(p.sparse, (uint32_t)s.n_slots[view], n_rows) +
-                     (row - first) / SPARSE_HALF
-               : 0;
+    const uint32_t half = sparse
+                              ? 2 * sparse_first_tile(p.sparse, (uint32_t)s.n_slots[view], n_rows) +
+                                    (row - first) / SPARSE_HALF
+                              : 0;
     const uint32_t first_seen = p.window > 0 && n_seen > p.window ? n_seen - p.window : 0;
     for (uint32_t slot = first_seen + warp; slot < n_seen; slot += N_WARPS) {
         if (sparse && !sparse_visits(p.sparse, head, half, slot)) continue;
@@ -132,8 +132,8 @@ static __device__ void attend(const struct attn_simple_params &p, struct plan *p
         const size_t key = (size_t)page * page_elements + (size_t)key_row * dim,
                      value = (size_t)page * page_elements + (size_t)value_row * dim;
         const float product = rotated ? dot_rotated_key(p.kv, q, key, p.rotations,
-                                                      page_state(p.kv, page, kv_head)->rank[at])
-                                     : dot_key(p.kv, q, key);
+                                                        page_state(p.kv, page, kv_head)->rank[at])
+                                      : dot_key(p.kv, q, key);
         const float score = score_of(p.scale, product * row_factor(p.kv, page, key_row));
         if (scores && lane == 0) scores[(size_t)slot * group + head % group] = score;
         visit_slot(&state, p.kv, score, value, row_factor(p.kv, page, value_row));
@@ -150,8 +150,7 @@ static __global__ void attn_simple_kernel(struct attn_simple_params p) {
     wait_for_previous();
     const uint32_t row = blockIdx.x + (p.decode ? 0 : p.step->n_decode);
     if (row >= (p.decode ? p.step->n_decode : p.step->n_rows)) return;
-    for (uint32_t i = 0; i < group; i++)
-        attend(p, &plan, row, blockIdx.y, blockIdx.y * group + i);
+    for (uint32_t i = 0; i < group; i++) attend(p, &plan, row, blockIdx.y, blockIdx.y * group + i);
 }
 
 cudaError_t launch_attn_simple(const struct attn_simple_params *p, struct launch launch) {

@@ -128,7 +128,7 @@ static __device__ __forceinline__ float load_dtype(const void *data, size_t i, e
 }
 
 static __device__ __forceinline__ void store_element(void *data, size_t i, float x,
-                                                   enum dtype dtype) {
+                                                     enum dtype dtype) {
     if (dtype == DTYPE_F32) store_as(static_cast<float *>(data) + i, x);
     else if (dtype == DTYPE_F16) store_as(static_cast<__half *>(data) + i, x);
     else store_as(static_cast<__nv_bfloat16 *>(data) + i, x);
@@ -144,8 +144,8 @@ static __device__ __forceinline__ uint32_t pack_bf16(float x, float y) {
 }
 
 static __device__ __forceinline__ uint32_t multiply_pair(uint32_t a, uint32_t b) {
-    __nv_bfloat162 product = __hmul2(*reinterpret_cast<__nv_bfloat162 *>(&a),
-                                     *reinterpret_cast<__nv_bfloat162 *>(&b));
+    __nv_bfloat162 product =
+        __hmul2(*reinterpret_cast<__nv_bfloat162 *>(&a), *reinterpret_cast<__nv_bfloat162 *>(&b));
     return *reinterpret_cast<uint32_t *>(&product);
 }
 

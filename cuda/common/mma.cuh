@@ -39,11 +39,10 @@ static __device__ __forceinline__ void copy_async_line(shared_at to, const void 
 
 static __device__ __forceinline__ void copy_async(shared_at to, const void *from, bool valid,
                                                   uint64_t policy) {
-    asm volatile(
-        "cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(
-            to.address),
-        "l"(from), "r"(valid ? 16 : 0), "l"(policy)
-        : "memory");
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(
+                     to.address),
+                 "l"(from), "r"(valid ? 16 : 0), "l"(policy)
+                 : "memory");
 }
 
 static __device__ __forceinline__ void copy_async_commit() {

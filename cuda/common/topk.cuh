@@ -21,8 +21,8 @@
 template <int THREADS> struct select_plan {
     uint32_t histograms[SELECT_DIGITS][SELECT_BINS]; /* one a digit: blocks read them late */
     uint32_t warp_sums[2][THREADS / 32];
-    uint32_t found[2];              /* the digit, and how many keys are above it */
-    uint32_t taken[2];              /* this block's: keys above, keys equal */
+    uint32_t found[2]; /* the digit, and how many keys are above it */
+    uint32_t taken[2]; /* this block's: keys above, keys equal */
 };
 
 struct select_result {

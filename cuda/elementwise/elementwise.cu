@@ -16,7 +16,7 @@ typedef __nv_bfloat16 bf16;
 
 enum { VECTOR = 8 }; /* bf16 in 16 bytes */
 enum { ROPE_HEADS = 16, FP8_LANE_ELEMENTS = 8 };
-enum { HELD = 4 };   /* vectors of a row that a thread of rmsnorm holds */
+enum { HELD = 4 }; /* vectors of a row that a thread of rmsnorm holds */
 
 static bool vectors_fit(uint32_t dim, const void *a, const void *b) {
     return dim % VECTOR == 0 && ((uintptr_t)a | (uintptr_t)b) % 16 == 0;
@@ -124,10 +124,9 @@ static __global__ void rmsnorm_vector_kernel(struct rmsnorm_params p) {
     float sum = 0.0f, w[VECTOR];
     let_next_start();
     wait_for_previous();
-    const uint4 *x = reinterpret_cast<const uint4 *>(static_cast<const bf16 *>(p.x) +
-                                                     vector_at(p, p.x_stride));
-    uint4 *out =
-        reinterpret_cast<uint4 *>(static_cast<bf16 *>(p.out) + vector_at(p, p.out_stride));
+    const uint4 *x =
+        reinterpret_cast<const uint4 *>(static_cast<const bf16 *>(p.x) + vector_at(p, p.x_stride));
+    uint4 *out = reinterpret_cast<uint4 *>(static_cast<bf16 *>(p.out) + vector_at(p, p.out_stride));
 #pragma unroll
     for (uint32_t k = 0; k < HELD; k++) {
         const uint32_t i = threadIdx.x + k * blockDim.x;
@@ -246,8 +245,7 @@ static __device__ __forceinline__ struct append_place place_of(const struct rope
 /* Completes the place after the wait for the previous kernel, which may have freed the slot. */
 static __device__ __forceinline__ void settle_place(struct append_place *place,
                                                     const struct rope_append_params &p,
-                                                    uint32_t row, uint32_t is_v,
-                                                    uint32_t kv_head) {
+                                                    uint32_t row, uint32_t is_v, uint32_t kv_head) {
     if (place->slot != KV_FREE_SLOT) return;
     place->slot = place->first->free_slot;
     place_in_page(place, p, pages_of(*p.step, p.layer, (size_t)p.step->row_seq[row]), is_v,
@@ -348,7 +346,7 @@ static __global__ void rope_append_kernel(struct rope_append_params p) {
 
 /* Returns element i of a head, rotated. */
 static __device__ __forceinline__ float rotated(const bf16 *x, uint32_t i, uint32_t n,
-                                               const float *c, const float *s) {
+                                                const float *c, const float *s) {
     if (i >= 2 * n) return to_float(x[i]);
     if (i < n) return to_float(x[i]) * c[i] - to_float(x[i + n]) * s[i];
     return to_float(x[i]) * c[i - n] + to_float(x[i - n]) * s[i - n];

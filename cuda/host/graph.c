@@ -34,11 +34,9 @@ static void forget_stale(struct cuda_backend *cuda) {
     cuda->n_reallocs_recorded = cuda->n_moves;
 }
 
-static struct graph_entry *find_graph(struct cuda_backend *cuda, const void *ctx,
-                                        uint32_t n_rows) {
+static struct graph_entry *find_graph(struct cuda_backend *cuda, const void *ctx, uint32_t n_rows) {
     for (uint32_t i = 0; i < cuda->n_graphs; i++)
-        if (cuda->graphs[i].ctx == ctx && cuda->graphs[i].n_rows == n_rows)
-            return &cuda->graphs[i];
+        if (cuda->graphs[i].ctx == ctx && cuda->graphs[i].n_rows == n_rows) return &cuda->graphs[i];
     return NULL;
 }
 
@@ -53,9 +51,9 @@ static void add_graph(struct cuda_backend *cuda, const void *ctx, uint32_t n_row
 static int record(struct cuda_backend *cuda, struct graph_entry *r, graph_body body, void *ctx,
                   struct error *err) {
     cudaGraph_t graph = NULL;
-    int rc = cuda_check(cuda,
-                        cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal),
-                        "recording a step", err);
+    int rc =
+        cuda_check(cuda, cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal),
+                   "recording a step", err);
     if (rc) return rc;
     rc = body(ctx, r->n_rows, err);
     const cudaError_t code = cudaStreamEndCapture(cuda->stream, &graph);
@@ -84,7 +82,7 @@ static int run_recorded(struct cuda_backend *cuda, uint32_t n_rows, graph_body b
 }
 
 int cuda_run_graph(struct backend *be, uint32_t n_rows, graph_body body, void *ctx,
-                struct error *err) {
+                   struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     cuda->in_graph = true;
     cuda->launch_rows = n_rows;

@@ -27,9 +27,9 @@ static struct inflight_step *newest(struct cuda_backend *cuda) {
 int inflight_open(struct cuda_backend *cuda, struct error *err) {
     int rc = sampled_reserve(cuda, FIRST_SAMPLED, err);
     for (uint32_t i = 0; i < N_INFLIGHT && !rc; i++)
-        rc = cuda_check(
-            cuda, cudaEventCreateWithFlags(&cuda->inflight[i].done, cudaEventDisableTiming),
-            "an event", err);
+        rc = cuda_check(cuda,
+                        cudaEventCreateWithFlags(&cuda->inflight[i].done, cudaEventDisableTiming),
+                        "an event", err);
     return rc ? rc : inflight_reserve(cuda, FIRST_ARGS_BYTES, err);
 }
 
@@ -59,8 +59,7 @@ static void hand_out(struct inflight_step *step) {
 
 static int complete(struct cuda_backend *cuda, struct inflight_step *step, struct error *err) {
     if (!step->under_way) return 0;
-    const int rc =
-        cuda_check(cuda, cudaEventSynchronize(step->done), "running a step", err);
+    const int rc = cuda_check(cuda, cudaEventSynchronize(step->done), "running a step", err);
     if (!rc) hand_out(step);
     return rc;
 }

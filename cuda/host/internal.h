@@ -93,7 +93,7 @@ struct dequant_pages {
     size_t bytes;
     int32_t *numbers; /* device [numbers_bytes / 4]: 0, 1, ... */
     size_t numbers_bytes;
-    bool valid; /* the copies are of the present step, */
+    bool valid;       /* the copies are of the present step, */
     uint32_t layer;   /* of this layer as it is now, */
     const void *base; /* and of this pool */
 };
@@ -108,7 +108,7 @@ struct select_memory {
     struct select_workspace room;
     cudaStream_t fetcher;
     cudaEvent_t attended, chosen; /* the scores are written; the scores have been read */
-    cudaEvent_t *fetched; /* [max_layers]: the group's sparse layers, each or, in [0], all */
+    cudaEvent_t *fetched;    /* [max_layers]: the group's sparse layers, each or, in [0], all */
     bool by_layer, choosing; /* choosing: the main stream has not waited for `chosen` yet */
     uint32_t max_layers;
     struct layer_group group; /* selected last; its sparse layers */
@@ -123,7 +123,7 @@ struct host_pool_copies {
     cudaEvent_t submitted, copied;
     uint32_t *pages; /* bits, host [n_pages]: the pool's pages that are being copied */
     uint32_t n_pages;
-    bool under_way;  /* a step that may write these pages must wait for `copied` */
+    bool under_way; /* a step that may write these pages must wait for `copied` */
 };
 
 struct weight_chunk {
@@ -152,9 +152,9 @@ struct rotary {
 struct cuda_backend {
     struct backend base;
     int device;
-    int node; /* the NUMA node whose memory the host pool prefers, or NUMA_ANY */
-    bool overlap; /* compute capability 9.0: kernels.h */
-    bool failed;  /* sticky: the device no longer works */
+    int node;             /* the NUMA node whose memory the host pool prefers, or NUMA_ANY */
+    bool overlap;         /* compute capability 9.0: kernels.h */
+    bool failed;          /* sticky: the device no longer works */
     bool batch_invariant; /* cuda.h: no choice may depend on the number of rows in a step */
     uint32_t n_copiers;
     cudaStream_t stream;
@@ -169,11 +169,11 @@ struct cuda_backend {
     struct device_step step; /* the present step; its pointers are device memory */
     /* The same on the device; behind it lies one that names dequantised pages. */
     const struct device_step *device_step;
-    const struct step *host_step;          /* what was packed; borrowed while the step runs */
-    uint32_t launch_rows; /* rows that operations launch: step.n_rows, or run_graph()'s */
-    void *partials;              /* attention's partial results, device: outputs, then lse */
+    const struct step *host_step; /* what was packed; borrowed while the step runs */
+    uint32_t launch_rows;         /* rows that operations launch: step.n_rows, or run_graph()'s */
+    void *partials;               /* attention's partial results, device: outputs, then lse */
     size_t partials_bytes;
-    struct attn_stats attn_stats;   /* device; written by attention over tracked pools */
+    struct attn_stats attn_stats; /* device; written by attention over tracked pools */
     size_t lse_bytes, scores_bytes;
     struct attention *attention; /* attention's state for the pool attended last; NULL: none yet */
     struct sparse_memory sparse;
@@ -240,7 +240,7 @@ int results_fetch(struct cuda_backend *cuda, const struct args *from, void *to, 
 int sampled_reserve(struct cuda_backend *cuda, uint32_t n, struct error *err);
 
 int cuda_run_graph(struct backend *be, uint32_t n_rows, graph_body body, void *ctx,
-                struct error *err);
+                   struct error *err);
 void graphs_close(struct cuda_backend *cuda);
 
 /* Packs the present step and sends it to the device. */
@@ -252,13 +252,14 @@ void rotary_close(struct cuda_backend *cuda);
 /* Sends the frequencies unless the device has them: they are the model's, so they are sent once. */
 int freqs_send(struct cuda_backend *cuda, struct rotary *rotary, const double *inv_freq,
                uint32_t n_freqs, struct error *err);
-struct key_rotations key_rotations_of(const struct cuda_backend *cuda, const struct attn_args *args);
+struct key_rotations key_rotations_of(const struct cuda_backend *cuda,
+                                      const struct attn_args *args);
 /* Reserves the memory of the attention statistics. */
 int attn_stats_reserve(struct cuda_backend *cuda, size_t n_rows, size_t n_slots, uint32_t n_heads,
-                   struct error *err);
+                       struct error *err);
 /* Reserves the memory of the step's attention statistics. */
 int attn_stats_budget(struct cuda_backend *cuda, const struct step *step, uint32_t n_heads,
-                struct error *err);
+                      struct error *err);
 
 /* attention.cu.  A step's block holds attention's plans, `bytes` right behind the header, and
  * n_words words among its arrays.  attention_plan() fills both once the arrays are filled (`plans`:
@@ -270,7 +271,7 @@ struct step_arrays {
     const int32_t *device_items;
 };
 int attention_budget(struct cuda_backend *cuda, const struct step *step, size_t *bytes,
-                   size_t *n_words, struct error *err);
+                     size_t *n_words, struct error *err);
 /* Reserves memory for partial results, and returns the most that attention_budget() will ask
  * for. */
 int attention_reserve(struct cuda_backend *cuda, const struct step_limits *limits, size_t *bytes,
@@ -286,7 +287,7 @@ struct dequant_view {
     const int32_t *table;           /* as does this, the layer's block table */
 };
 int dequant_open(struct cuda_backend *cuda, const struct kv_pool *kv, uint32_t layer,
-              struct dequant_view *out, struct error *err);
+                 struct dequant_view *out, struct error *err);
 void dequant_close(struct cuda_backend *cuda);
 
 /* Returns the first tile, of those that are indexed together, in which all heads are dense
@@ -335,7 +336,7 @@ int cuda_sparse_totals(struct backend *be, struct sparse_totals *out, struct err
 int cuda_evict_decode(struct backend *be, const struct attn_args *args, struct error *err);
 int cuda_evict_chunk(struct backend *be, const struct attn_args *args, struct error *err);
 int cuda_evict_totals(struct backend *be, const struct kv_pool *kv, struct evict_total *totals,
-                     struct error *err);
+                      struct error *err);
 int cuda_select(struct backend *be, const struct select_args *args, struct error *err);
 int cuda_select_totals(struct backend *be, struct select_total *totals, struct error *err);
 int cuda_host_pool_alloc(struct backend *be, size_t bytes, void **out, struct error *err);

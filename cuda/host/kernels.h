@@ -61,8 +61,8 @@ struct device_step {
     const int32_t *tokens, *positions, *row_seq; /* [n_rows]; row_seq: the sequence of a row */
     /* Sampled by the step before: tokens[row] may be STEP_SAMPLED | an index here. */
     const int32_t *sampled;
-    const int32_t *first_row, *seq_rows;         /* [n_seqs] */
-    const int32_t *n_slots, *append_slot;        /* [n_layers][n_seqs] */
+    const int32_t *first_row, *seq_rows;  /* [n_seqs] */
+    const int32_t *n_slots, *append_slot; /* [n_layers][n_seqs] */
     const int32_t *table;    /* [n_layers][layer_pages]: pages in slot order, list after list */
     const int32_t *table_at; /* [n_layers][n_seqs]: where a sequence's list begins in its layer */
     uint32_t layer_pages;
@@ -86,7 +86,7 @@ static inline bool rotates_in_vectors(uint32_t n_freqs) {
 
 /* Attention statistics: written by attention for evictions and selections. */
 struct attn_stats {
-    float *lse;    /* [n_rows of the step][n_heads], base 2; or NULL */
+    float *lse; /* [n_rows of the step][n_heads], base 2; or NULL */
     /* [n_kv_heads][score_stride][group], or NULL: scores of decoding sequences.  A sequence whose
      * budget has scores begins at slot budget.scores_at; where a selection follows, one that
      * selects begins at slot select.scores_at. */
@@ -133,8 +133,8 @@ struct rmsnorm_params {
 
 struct angles_params {
     const struct device_step *step;
-    const double *inv_freq;   /* [n_freqs] */
-    float *angles;            /* [n_rows][2][n_freqs]: cosines, then sines */
+    const double *inv_freq; /* [n_freqs] */
+    float *angles;          /* [n_rows][2][n_freqs]: cosines, then sines */
     uint32_t n_rows, n_freqs;
     float scale;
 };
@@ -152,14 +152,14 @@ struct attn_simple_params {
     const struct device_step *step;
     const void *q; /* bf16, row i at q + i * q_stride elements: [n_heads, head_dim] */
     size_t q_stride;
-    void *out;        /* bf16 [n_rows of the step, n_heads * head_dim] */
+    void *out;         /* bf16 [n_rows of the step, n_heads * head_dim] */
     struct kv_pool kv; /* as in rope_append_params */
     uint32_t n_heads, layer;
     uint32_t n_rows; /* the launch's rows */
     bool decode;
     struct score_scale scale;
     struct attn_stats attn_stats;
-    bool selects; /* as in attn_args */
+    bool selects;    /* as in attn_args */
     uint32_t window; /* a row sees only this many slots, the newest; 0: all */
     struct key_rotations rotations;
     int32_t sparse_seq; /* of the step: its rows visit what `sparse` says; -1: none */
@@ -227,7 +227,7 @@ struct skinny_params {
     const void *x; /* bf16 [n_rows, n_in] */
     uint32_t n_rows, n_in, n_parts;
     struct skinny_part parts[LINEAR_MAX_PARTS];
-    enum dtype w_dtype; /* the dtype of every part */
+    enum dtype w_dtype;      /* the dtype of every part */
     const void *norm_weight; /* bf16 [n_in], 16-byte aligned, or NULL */
     float eps;
     bool gated, accumulate, y_f32;
@@ -249,7 +249,7 @@ struct sample_params {
     const float *logits;              /* [*, n_vocab] */
     const struct device_sample *rows; /* [n] */
     struct sample_result *results;    /* [n] */
-    int32_t *sampled;                   /* [n]: the sampled tokens again, for the next step */
+    int32_t *sampled;                 /* [n]: the sampled tokens again, for the next step */
     uint32_t n, n_vocab;
 };
 
@@ -260,18 +260,18 @@ cudaError_t launch_rope_append(const struct rope_append_params *p, struct launch
 cudaError_t launch_attn_simple(const struct attn_simple_params *p, struct launch launch);
 /* Launches an eviction kernel for the sequences with a budget: of n_rows rows that decode, or of
  * n_seqs sequences that do not and hold at most max_slots slots each. */
-cudaError_t launch_evict_decode(const struct evict_params *p, uint32_t n_rows, struct launch launch);
+cudaError_t launch_evict_decode(const struct evict_params *p, uint32_t n_rows,
+                                struct launch launch);
 cudaError_t launch_evict_scores(const struct evict_params *p, uint32_t n_seqs, uint32_t max_slots,
-                               struct launch launch);
-cudaError_t launch_evict_chunk(const struct evict_params *p, uint32_t n_seqs,
-                                 struct launch launch);
+                                struct launch launch);
+cudaError_t launch_evict_chunk(const struct evict_params *p, uint32_t n_seqs, struct launch launch);
 /* Computes totals [n_seqs]. */
 cudaError_t launch_evict_totals(const struct device_step *step, const struct kv_pool *kv,
-                               struct evict_total *totals, uint32_t n_seqs, struct launch launch);
+                                struct evict_total *totals, uint32_t n_seqs, struct launch launch);
 /* Dequantises the pages of the n_seqs sequences behind those that decode, at most max_pages
  * each. */
 cudaError_t launch_dequant(const struct dequant_params *p, uint32_t n_seqs, uint32_t max_pages,
-                         struct launch launch);
+                           struct launch launch);
 cudaError_t launch_gate_mul(const struct gate_mul_params *p, struct launch launch);
 cudaError_t launch_gather(const struct gather_params *p, struct launch launch);
 cudaError_t launch_soft_cap(const struct soft_cap_params *p, struct launch launch);

@@ -76,7 +76,9 @@ int freqs_send(struct cuda_backend *cuda, struct rotary *rotary, const double *i
         rotations[i][1] = (float)(inv_freq[i] / turn - rotations[i][0]);
     }
     int rc = send_array(cuda, rotary->device_freqs, inv_freq, bytes, err);
-    if (!rc) rc = send_array(cuda, rotary->device_rotations, rotations, n_freqs * sizeof(rotations[0]), err);
+    if (!rc)
+        rc = send_array(cuda, rotary->device_rotations, rotations, n_freqs * sizeof(rotations[0]),
+                        err);
     if (rc) return rc;
     memcpy(rotary->inv_freq, inv_freq, bytes);
     rotary->n_freqs = n_freqs;

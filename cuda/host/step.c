@@ -193,8 +193,8 @@ int step_send(struct cuda_backend *cuda, struct error *err) {
     int rc = select_workspace(cuda, step, err);
     if (rc) return rc;
     struct step_shape shape = shape_of(step, &cuda->select.shape);
-    rc = cuda_check(cuda, cudaEventSynchronize(cuda->step_copied),
-                    "waiting for the step before", err);
+    rc = cuda_check(cuda, cudaEventSynchronize(cuda->step_copied), "waiting for the step before",
+                    err);
     if (!rc) rc = attention_budget(cuda, step, &shape.plan_bytes, &shape.item_words, err);
     if (!rc) rc = mirror_reserve(cuda, block, count_bytes(&shape), err);
     if (rc) return rc;

@@ -55,7 +55,8 @@ static int reserve(struct cuda_backend *cuda, const struct kv_pool *kv, uint32_t
     return rc ? rc : send_numbers(cuda, n_pages, err);
 }
 
-int dequant_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err) {
+int dequant_reserve(struct cuda_backend *cuda, const struct step_limits *limits,
+                    struct error *err) {
     const struct kv_pool kv = {.dtype = limits->kv_dtype,
                                .n_kv_heads = limits->n_kv_heads,
                                .head_dim = limits->head_dim,
@@ -76,20 +77,21 @@ static int make_room(struct cuda_backend *cuda, const struct kv_pool *kv, uint32
 }
 
 int dequant_open(struct cuda_backend *cuda, const struct kv_pool *kv, uint32_t layer,
-              struct dequant_view *out, struct error *err) {
+                 struct dequant_view *out, struct error *err) {
     struct dequant_pages *w = &cuda->dequantised;
     const struct step *step = cuda->host_step;
-    *out = (struct dequant_view){
-        *kv, cuda->device_step, cuda->step.table + (size_t)layer * cuda->step.layer_pages};
+    *out = (struct dequant_view){*kv, cuda->device_step,
+                                 cuda->step.table + (size_t)layer * cuda->step.layer_pages};
     if (kv->dtype != DTYPE_FP8) return 0;
     uint32_t most;
     const uint32_t n_pages = prompt_pages(step, layer, &most);
     int rc = make_room(cuda, kv, n_pages, err);
     if (rc) return rc;
-    *out = (struct dequant_view){dequant_pool(kv, w->pages, n_pages), cuda->device_step + 1, w->numbers};
+    *out = (struct dequant_view){dequant_pool(kv, w->pages, n_pages), cuda->device_step + 1,
+                                 w->numbers};
     if (w->valid && w->layer == layer && w->base == kv->base) return 0;
     const struct dequant_params params = {cuda->device_step, *kv, out->kv, layer,
-                                        step_window(step, layer)};
+                                          step_window(step, layer)};
     rc = cuda_check(cuda,
                     launch_dequant(&params, step->n_seqs - step->n_decode, most, launch_of(cuda)),
                     "widening pages", err);

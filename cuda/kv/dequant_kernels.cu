@@ -36,7 +36,8 @@ static __device__ __forceinline__ bool item_of(const struct dequant_params &p, s
     return true;
 }
 
-static __device__ __forceinline__ void dequant_codes(__nv_bfloat16 *to, uint8_t code, float factor) {
+static __device__ __forceinline__ void dequant_codes(__nv_bfloat16 *to, uint8_t code,
+                                                     float factor) {
     store_as(to, fp8_values(code).x * factor);
 }
 
@@ -74,21 +75,21 @@ static __global__ void __launch_bounds__(THREADS) dequant_kernel(const struct de
         return;
     }
     const size_t first = (size_t)head * PAGE_TOKENS * dim;
-    const Codes *from = reinterpret_cast<const Codes *>(
-        static_cast<const char *>(p.from.base) + item.from * p.from.page_bytes + first);
+    const Codes *from = reinterpret_cast<const Codes *>(static_cast<const char *>(p.from.base) +
+                                                        item.from * p.from.page_bytes + first);
     __nv_bfloat16 *to = reinterpret_cast<__nv_bfloat16 *>(static_cast<char *>(p.to.base) +
                                                           item.to * p.to.page_bytes) +
                         first;
     for (uint32_t i = threadIdx.x; i < PAGE_TOKENS * n; i += THREADS)
         dequant_codes(to + (size_t)i * sizeof(Codes), from[i],
-                    row_factor(p.from, item.from, head * PAGE_TOKENS + i / n));
+                      row_factor(p.from, item.from, head * PAGE_TOKENS + i / n));
 }
 
 cudaError_t launch_dequant(const struct dequant_params *p, uint32_t n_seqs, uint32_t max_pages,
-                         struct launch launch) {
+                           struct launch launch) {
     const dim3 grid(max_pages, 2 * p->from.n_kv_heads + (p->from.tracked ? 1 : 0), n_seqs);
     if (n_seqs == 0 || max_pages == 0) return cudaSuccess;
-    return launch_kernel(launch,
-                         p->from.head_dim % 16 == 0 ? dequant_kernel<uint4> : dequant_kernel<uint8_t>,
-                         grid, THREADS, 0, *p);
+    return launch_kernel(
+        launch, p->from.head_dim % 16 == 0 ? dequant_kernel<uint4> : dequant_kernel<uint8_t>, grid,
+        THREADS, 0, *p);
 }

@@ -12,13 +12,14 @@
 
 #include "engine/base/error.h"
 
-struct key_rotations key_rotations_of(const struct cuda_backend *cuda, const struct attn_args *args) {
+struct key_rotations key_rotations_of(const struct cuda_backend *cuda,
+                                      const struct attn_args *args) {
     const struct rotary *rotary = &cuda->rotary[args->rope];
     return (struct key_rotations){rotary->device_rotations, args->n_freqs, args->rope_scale};
 }
 
 int attn_stats_reserve(struct cuda_backend *cuda, size_t n_rows, size_t n_slots, uint32_t n_heads,
-                   struct error *err) {
+                       struct error *err) {
     int rc = device_reserve(cuda, (void **)&cuda->attn_stats.lse, &cuda->lse_bytes,
                             n_rows * n_heads * sizeof(float), err);
     if (!rc)
@@ -31,7 +32,7 @@ int attn_stats_reserve(struct cuda_backend *cuda, size_t n_rows, size_t n_slots,
 /* Reserves the attention statistics of a step.  The scores grow by doubling, because a cache that
  * is filling up is longer in every step. */
 int attn_stats_budget(struct cuda_backend *cuda, const struct step *step, uint32_t n_heads,
-                struct error *err) {
+                      struct error *err) {
     size_t n_slots = 0, room = cuda->scores_bytes / sizeof(float) / n_heads;
     for (uint32_t i = 0; i < step->n_seqs; i++)
         if (step->seqs[i].budget || step->seqs[i].select)
@@ -41,27 +42,27 @@ int attn_stats_budget(struct cuda_backend *cuda, const struct step *step, uint32
 }
 
 static struct evict_params evict_params(const struct cuda_backend *cuda,
-                                      const struct attn_args *args) {
+                                        const struct attn_args *args) {
     return (struct evict_params){.step = cuda->device_step,
-                                .q = args->q,
-                                .q_stride = args->q_stride,
-                                .kv = *args->kv,
-                                .n_heads = args->n_heads,
-                                .layer = args->layer,
-                                .scale = score_scale_of(args->scale, args->softcap),
-                                .attn_stats = cuda->attn_stats,
-                                .rotations = key_rotations_of(cuda, args)};
+                                 .q = args->q,
+                                 .q_stride = args->q_stride,
+                                 .kv = *args->kv,
+                                 .n_heads = args->n_heads,
+                                 .layer = args->layer,
+                                 .scale = score_scale_of(args->scale, args->softcap),
+                                 .attn_stats = cuda->attn_stats,
+                                 .rotations = key_rotations_of(cuda, args)};
 }
 
 /* Launches the kernels of evict_chunk.  max_slots is the most slots of a prompt that has scores; 0:
  * none has. */
-static cudaError_t launch_prefill(const struct cuda_backend *cuda, const struct evict_params *params,
-                                  uint32_t max_slots, bool compress) {
+static cudaError_t launch_prefill(const struct cuda_backend *cuda,
+                                  const struct evict_params *params, uint32_t max_slots,
+                                  bool compress) {
     const uint32_t n_seqs = cuda->host_step->n_seqs - cuda->host_step->n_decode;
     cudaError_t code = cudaSuccess;
     if (max_slots > 0) code = launch_evict_scores(params, n_seqs, max_slots, launch_of(cuda));
-    if (code == cudaSuccess && compress)
-        code = launch_evict_chunk(params, n_seqs, launch_of(cuda));
+    if (code == cudaSuccess && compress) code = launch_evict_chunk(params, n_seqs, launch_of(cuda));
     return code;
 }
 
@@ -93,12 +94,11 @@ int cuda_evict_chunk(struct backend *be, const struct attn_args *args, struct er
         params.keys = dequantised.kv;
         params.keys_step = dequantised.step;
     }
-    return cuda_check(cuda, launch_prefill(cuda, &params, max_slots, compress), "evict_chunk",
-                      err);
+    return cuda_check(cuda, launch_prefill(cuda, &params, max_slots, compress), "evict_chunk", err);
 }
 
 int cuda_evict_totals(struct backend *be, const struct kv_pool *kv, struct evict_total *totals,
-                     struct error *err) {
+                      struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     const size_t bytes = cuda->step.n_seqs * sizeof(*totals);
     struct args room;
@@ -107,7 +107,7 @@ int cuda_evict_totals(struct backend *be, const struct kv_pool *kv, struct evict
     if (rc) return rc;
     rc = cuda_check(cuda,
                     launch_evict_totals(cuda->device_step, kv, (struct evict_total *)room.device,
-                                       cuda->step.n_seqs, launch_of(cuda)),
+                                        cuda->step.n_seqs, launch_of(cuda)),
                     "evict_totals", err);
     return rc ? rc : results_fetch(cuda, &room, totals, bytes, err);
 }

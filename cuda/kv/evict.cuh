@@ -14,8 +14,7 @@
 static constexpr float LOG2_E = 1.4426950408889634f;
 
 static __device__ __forceinline__ struct kv_page_state *page_state(const struct kv_pool &kv,
-                                                                   int32_t page,
-                                                                   uint32_t kv_head) {
+                                                                   int32_t page, uint32_t kv_head) {
     const uint32_t row_bytes =
         kv.head_dim * element_bytes(kv.dtype) + (kv.dtype == DTYPE_FP8 ? 1 : 0);
     char *at = static_cast<char *>(kv.base) + (size_t)page * kv.page_bytes +
@@ -113,8 +112,8 @@ static __device__ __forceinline__ float2 angle_of(const struct key_rotations &t,
 
 /* Returns element d, rotated, of the key that begins at element `key`. */
 static __device__ __forceinline__ float rotated_element(const struct kv_pool &kv, size_t key,
-                                                       uint32_t d, const struct key_rotations &t,
-                                                       uint32_t rank) {
+                                                        uint32_t d, const struct key_rotations &t,
+                                                        uint32_t rank) {
     const float x = load_dtype(kv.base, key + d, kv.dtype);
     const uint32_t n = t.n_freqs;
     if (d >= 2 * n) return x;
@@ -126,8 +125,7 @@ static __device__ __forceinline__ float rotated_element(const struct kv_pool &kv
 template <typename T> static __device__ __forceinline__ float2 unpack_pair(uint32_t pair) {
     if constexpr (sizeof(T) == 2 && !__is_same(T, __nv_bfloat16))
         return __half22float2(*reinterpret_cast<const __half2 *>(&pair));
-    else
-        return unpack_bf16(pair);
+    else return unpack_bf16(pair);
 }
 
 template <typename T> static __device__ __forceinline__ uint32_t pack_pair(float x, float y) {
@@ -142,8 +140,9 @@ template <typename T> static __device__ __forceinline__ uint32_t pack_pair(float
 /* Rotates eight pairs (a, b) of a key, from pair `freq` on.  Rounds like a key that was stored
  * after RoPE. */
 template <typename T>
-static __device__ __forceinline__ void rotate_pairs(uint4 *a, uint4 *b, const struct key_rotations &t,
-                                                  uint32_t freq, uint32_t rank) {
+static __device__ __forceinline__ void rotate_pairs(uint4 *a, uint4 *b,
+                                                    const struct key_rotations &t, uint32_t freq,
+                                                    uint32_t rank) {
     uint32_t *low = &a->x, *high = &b->x;
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++) {
@@ -159,8 +158,8 @@ static __device__ __forceinline__ void rotate_pairs(uint4 *a, uint4 *b, const st
  * of the block.  Slots from n_valid on are unchanged. */
 template <typename T>
 static __device__ __forceinline__ void rotate_page(T *keys, uint32_t stride, int n_valid,
-                                                 const struct key_rotations &t,
-                                                 const struct kv_page_state *state) {
+                                                   const struct key_rotations &t,
+                                                   const struct kv_page_state *state) {
     const uint32_t n = t.n_freqs;
     for (uint32_t i = threadIdx.x; i < PAGE_TOKENS * (n / 8); i += blockDim.x) {
         const uint32_t row = i % PAGE_TOKENS, freq = i / PAGE_TOKENS * 8;

@@ -194,9 +194,9 @@ static __device__ float last_share(const struct evict_params &p, const struct it
                                    const int32_t *key_pages, uint32_t slot) {
     const uint32_t lane = threadIdx.x % 32, dim = p.kv.head_dim,
                    group = p.n_heads / p.kv.n_kv_heads;
-    const size_t key = (size_t)key_pages[slot / PAGE_TOKENS] *
-                           (p.keys.page_bytes / element_bytes(p.keys.dtype)) +
-                       (item.kv_head * PAGE_TOKENS + slot % PAGE_TOKENS) * (size_t)dim;
+    const size_t key =
+        (size_t)key_pages[slot / PAGE_TOKENS] * (p.keys.page_bytes / element_bytes(p.keys.dtype)) +
+        (item.kv_head * PAGE_TOKENS + slot % PAGE_TOKENS) * (size_t)dim;
     const __nv_bfloat16 *q = static_cast<const __nv_bfloat16 *>(p.q) + item.last_row * p.q_stride +
                              (size_t)item.kv_head * group * dim;
     const float *lse =
@@ -206,9 +206,8 @@ static __device__ float last_share(const struct evict_params &p, const struct it
     for (uint32_t i = 0; i < LANE_DIMS; i++) {
         const uint32_t d = lane + 32 * i;
         if (d >= dim) continue;
-        k[i] = item.budget->cache_positions
-                   ? rotated_element(p.keys, key, d, p.rotations, slot)
-                   : load_dtype(p.keys.base, key + d, p.keys.dtype);
+        k[i] = item.budget->cache_positions ? rotated_element(p.keys, key, d, p.rotations, slot)
+                                            : load_dtype(p.keys.base, key + d, p.keys.dtype);
     }
     for (uint32_t head = 0; head < group; head++) {
         float dot = 0.0f;
@@ -338,16 +337,15 @@ static cudaError_t launch_move(const struct evict_params &p, uint32_t n_seqs, si
                                uint32_t row_bytes, struct launch launch) {
     const uint32_t row_units = row_bytes / sizeof(T);
     const dim3 grid(2 * p.kv.n_kv_heads, n_seqs, (row_units + MOVE_UNITS - 1) / MOVE_UNITS);
-    return launch_kernel(launch, evict_move_kernel<T>, grid, MOVE_BLOCK, 0, p, offset,
-                         row_units);
+    return launch_kernel(launch, evict_move_kernel<T>, grid, MOVE_BLOCK, 0, p, offset, row_units);
 }
 
 cudaError_t launch_evict_chunk(const struct evict_params *p, uint32_t n_seqs,
-                                 struct launch launch) {
+                               struct launch launch) {
     if (n_seqs == 0) return cudaSuccess;
     const uint32_t row_bytes = p->kv.head_dim * element_bytes(p->kv.dtype);
-    cudaError_t status = launch_kernel(launch, evict_select_kernel, dim3(p->kv.n_kv_heads, n_seqs),
-                                       BLOCK, 0, *p);
+    cudaError_t status =
+        launch_kernel(launch, evict_select_kernel, dim3(p->kv.n_kv_heads, n_seqs), BLOCK, 0, *p);
     if (status == cudaSuccess && p->kv.dtype == DTYPE_FP8) /* scales are rows of one byte */
         status = launch_move<uint8_t>(*p, n_seqs, kv_elements_bytes(&p->kv), 1, launch);
     if (status != cudaSuccess) return status;

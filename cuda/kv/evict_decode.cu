@@ -35,8 +35,7 @@ struct item {
 };
 
 /* Returns the attention that a slot received, summed in the order of the heads. */
-static __device__ __forceinline__ float attention_received(const struct item &item,
-                                                           uint32_t slot) {
+static __device__ __forceinline__ float attention_received(const struct item &item, uint32_t slot) {
     const float *scores = item.scores + (size_t)slot * item.group;
     float sum = 0.0f;
     for (uint32_t i = 0; i < item.group; i++)
@@ -45,9 +44,8 @@ static __device__ __forceinline__ float attention_received(const struct item &it
 }
 
 /* Updates a slot's score, and *leaver if the slot would be evicted earlier. */
-static __device__ __forceinline__ void visit_slot(const struct kv_pool &kv,
-                                                  const struct item &item, uint32_t slot,
-                                                  struct leaver *leaver) {
+static __device__ __forceinline__ void visit_slot(const struct kv_pool &kv, const struct item &item,
+                                                  uint32_t slot, struct leaver *leaver) {
     const struct device_budget &b = *item.budget;
     struct kv_page_state *state = page_state(kv, item.pages[slot / PAGE_TOKENS], item.kv_head);
     const uint32_t at = slot % PAGE_TOKENS, position = state->position[at];
@@ -139,7 +137,8 @@ static __global__ void __launch_bounds__(BLOCK) evict_decode_kernel(const struct
     }
 }
 
-cudaError_t launch_evict_decode(const struct evict_params *p, uint32_t n_rows, struct launch launch) {
+cudaError_t launch_evict_decode(const struct evict_params *p, uint32_t n_rows,
+                                struct launch launch) {
     if (n_rows == 0) return cudaSuccess;
     return launch_kernel(launch, evict_decode_kernel, dim3(p->kv.n_kv_heads, n_rows), BLOCK, 0, *p);
 }
@@ -151,7 +150,7 @@ static constexpr float LN_2 = 0.6931471805599453f;
 
 static __global__ void __launch_bounds__(TOTALS_BLOCK)
     evict_totals_kernel(const struct device_step *step, const struct kv_pool kv,
-                       struct evict_total *totals) {
+                        struct evict_total *totals) {
     __shared__ float shared[32];
     const struct device_step &s = *step;
     const uint32_t seq = blockIdx.x, n = s.n_layers * kv.n_kv_heads;
@@ -177,7 +176,7 @@ static __global__ void __launch_bounds__(TOTALS_BLOCK)
 }
 
 cudaError_t launch_evict_totals(const struct device_step *step, const struct kv_pool *kv,
-                               struct evict_total *totals, uint32_t n_seqs, struct launch launch) {
+                                struct evict_total *totals, uint32_t n_seqs, struct launch launch) {
     if (n_seqs == 0) return cudaSuccess;
     return launch_kernel(launch, evict_totals_kernel, n_seqs, TOTALS_BLOCK, 0, step, *kv, totals);
 }

@@ -134,9 +134,10 @@ static __device__ __forceinline__ void multiply(float (&s)[PAGE_TOKENS / 8][4], 
 
 /* Stores the probabilities of the warp's 16 rows, 0 where a row sees nothing; its first row is
  * v. */
-static __device__ __forceinline__ void store_probabilities(
-    float *to, const struct evict_params &p, const struct work &w,
-    const float (&s)[PAGE_TOKENS / 8][4], int v, int end, int group, int lane) {
+static __device__ __forceinline__ void store_probabilities(float *to, const struct evict_params &p,
+                                                           const struct work &w,
+                                                           const float (&s)[PAGE_TOKENS / 8][4],
+                                                           int v, int end, int group, int lane) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int row = lane / 4 + h * 8, token = (v + row) / group;
@@ -144,7 +145,7 @@ static __device__ __forceinline__ void store_probabilities(
         float lse = 0.0f;
         if (n_seen > 0)
             lse = p.attn_stats.lse[(size_t)(w.first_row + token) * p.n_heads + blockIdx.y * group +
-                               (v + row) % group];
+                                   (v + row) % group];
 #pragma unroll
         for (int n = 0; n < PAGE_TOKENS / 8; n++) {
             const int slot = n * 8 + lane % 4 * 2;
@@ -182,8 +183,8 @@ template <typename T, int D>
 static __global__ void __launch_bounds__(THREADS) evict_scores_kernel(const struct evict_params p) {
     extern __shared__ __align__(16) unsigned char shared[];
     struct scores_plan<T, D> &plan = *reinterpret_cast<struct scores_plan<T, D> *>(shared);
-    const int group = p.n_heads / p.kv.n_kv_heads, warp = threadIdx.x / 32,
-              lane = threadIdx.x % 32, slot = threadIdx.x;
+    const int group = p.n_heads / p.kv.n_kv_heads, warp = threadIdx.x / 32, lane = threadIdx.x % 32,
+              slot = threadIdx.x;
     struct work w;
     let_next_start();
     wait_for_previous();
@@ -245,9 +246,10 @@ static __global__ void __launch_bounds__(THREADS)
         float key[LANE_DIMS] = {};
         for (uint32_t i = 0; i < LANE_DIMS; i++) {
             if (lane + 32 * i >= dim) continue;
-            key[i] = w.budget->cache_positions
-                         ? rotated_element(p.keys, at, lane + 32 * i, p.rotations, w.state->rank[slot])
-                         : load_dtype(p.keys.base, at + lane + 32 * i, p.keys.dtype);
+            key[i] =
+                w.budget->cache_positions
+                    ? rotated_element(p.keys, at, lane + 32 * i, p.rotations, w.state->rank[slot])
+                    : load_dtype(p.keys.base, at + lane + 32 * i, p.keys.dtype);
         }
         struct column column = column_of(w, slot);
         for (int token = max(w.first_token, w.first_seer + slot); token < w.n_rows; token++) {
@@ -255,8 +257,8 @@ static __global__ void __launch_bounds__(THREADS)
             for (int i = 0; i < group; i++) {
                 const uint32_t head = kv_head * group + i;
                 const float score = dot_query(p, key, row, head);
-                column.received += exp2_fast(
-                    fmaf(score, LOG2_E, -p.attn_stats.lse[row * p.n_heads + head]));
+                column.received +=
+                    exp2_fast(fmaf(score, LOG2_E, -p.attn_stats.lse[row * p.n_heads + head]));
             }
             end_token(&column, *w.budget);
         }
@@ -295,7 +297,7 @@ static bool has_shape(const struct evict_params &p) {
 }
 
 cudaError_t launch_evict_scores(const struct evict_params *p, uint32_t n_seqs, uint32_t max_slots,
-                               struct launch launch) {
+                                struct launch launch) {
     const dim3 grid((max_slots + PAGE_TOKENS - 1) / PAGE_TOKENS, p->kv.n_kv_heads, n_seqs);
     if (n_seqs == 0 || max_slots == 0) return cudaSuccess;
     if (p->kv.head_dim > MAX_DIM) return cudaErrorInvalidValue;

@@ -85,16 +85,16 @@ int cuda_host_pool_alloc(struct backend *be, size_t bytes, void **out, struct er
     struct host_pool_memory *memory = malloc(sizeof(*memory));
     if (!memory) return error_set(err, ERR_NOMEM, "cuda: no memory");
     if (bytes == 0) bytes = 1;
-    char *base =
-        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED) {
         free(memory);
         return error_set(err, ERR_NOMEM, "cuda: no %.1f GiB of the system's memory",
                          (double)bytes / (1 << 30));
     }
-    if (cuda->node != NUMA_ANY) (void)numa_prefer(base, bytes, cuda->node); /* find_node() tried
+    if (cuda->node != NUMA_ANY)
+        (void)numa_prefer(base, bytes, cuda->node); /* find_node() tried
                                                                                it */
-    (void)madvise(base, bytes, MADV_HUGEPAGE); /* faster to clear and to pin; may fail */
+    (void)madvise(base, bytes, MADV_HUGEPAGE);      /* faster to clear and to pin; may fail */
     touch(base, bytes, cuda->n_copiers);
     const int rc = pin(base, bytes, err);
     if (rc) {
@@ -149,8 +149,7 @@ static int open_copies(struct cuda_backend *cuda, uint32_t n_pages, struct error
 }
 
 static cudaError_t copy_pages(struct host_pool_copies *s, const struct offload_args *args) {
-    struct offload_params params = {
-        .kv = *args->kv, .store = *args->store, .plane = args->plane};
+    struct offload_params params = {.kv = *args->kv, .store = *args->store, .plane = args->plane};
     const struct launch launch = {s->stream, false};
     cudaError_t code = cudaSuccess;
     for (uint32_t i = 0; i < args->n && code == cudaSuccess; i++) {

@@ -76,15 +76,13 @@ static int count_blocks(struct cuda_backend *cuda, struct error *err) {
     enum { BLOCKS_EACH = 2 }; /* blocks of 512 threads with 8 loads in flight each */
     int n = 0;
     const int rc =
-        cuda_check(cuda,
-                   cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, cuda->device),
+        cuda_check(cuda, cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, cuda->device),
                    "counting multiprocessors", err);
     cuda->select.n_blocks = (uint32_t)n * BLOCKS_EACH;
     return rc;
 }
 
-int select_reserve(struct cuda_backend *cuda, const struct step_limits *limits,
-                   struct error *err) {
+int select_reserve(struct cuda_backend *cuda, const struct step_limits *limits, struct error *err) {
     struct select_memory *s = &cuda->select;
     struct kv_pool kv = {.dtype = limits->kv_dtype,
                          .n_kv_heads = limits->n_kv_heads,
@@ -203,8 +201,7 @@ static cudaError_t choose(const struct cuda_backend *cuda, const struct select_a
                                          .kv = *args->attn.kv,
                                          .n_heads = args->attn.n_heads,
                                          .group_index = args->group_index,
-                                         .n_layers = group_n_layers(args->group,
-                                                                    windows_of(cuda)),
+                                         .n_layers = group_n_layers(args->group, windows_of(cuda)),
                                          .state_slots = cuda->select.shape.state_slots,
                                          .n_blocks = cuda->select.n_blocks,
                                          .room = cuda->select.room,

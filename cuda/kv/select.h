@@ -35,15 +35,15 @@ enum fetch_kind { FETCH_BLOCKS, FETCH_PAGES, FETCH_KINDS };
 /* Device memory; it describes the group that was selected last. */
 struct select_workspace {
     /* By candidate; a sequence's candidates begin at keys_at. */
-    uint32_t *keys;             /* larger is better */
-    uint32_t *chosen, *equal;   /* bits */
+    uint32_t *keys;           /* larger is better */
+    uint32_t *chosen, *equal; /* bits */
     /* By row; histograms are zero between selections. */
-    uint32_t *histograms;       /* [SELECT_DIGITS][SELECT_BINS] */
-    uint32_t *found;            /* [SELECT_DIGITS][2]: key bits so far, equal keys to take */
-    uint32_t *free_slots;       /* [max_selected] */
+    uint32_t *histograms; /* [SELECT_DIGITS][SELECT_BINS] */
+    uint32_t *found;      /* [SELECT_DIGITS][2]: key bits so far, equal keys to take */
+    uint32_t *free_slots; /* [max_selected] */
     struct select_total *totals;
     struct fetch *fetches[FETCH_KINDS]; /* [max_fetches] */
-    uint32_t *n_fetches;        /* [FETCH_KINDS] */
+    uint32_t *n_fetches;                /* [FETCH_KINDS] */
     uint32_t max_selected;
 };
 
@@ -52,7 +52,7 @@ struct select_params {
     struct attn_stats attn_stats; /* of the filter layer's attention */
     struct kv_pool kv;
     uint32_t n_heads, group_index;
-    uint32_t n_layers; /* sparse layers of the group */
+    uint32_t n_layers;              /* sparse layers of the group */
     uint32_t state_slots, n_blocks; /* n_blocks: as many as fill the device */
     struct select_workspace room;
     float *worth; /* select_args */
@@ -89,8 +89,7 @@ cudaError_t launch_fetch(const struct fetch_params *p, uint32_t n_layers, struct
 cudaError_t launch_offload_pages(const struct offload_params *p, struct launch launch);
 /* Launches the copies where the host pool is fp8 and pages are not; only the two launchers above
  * call these. */
-cudaError_t launch_fetch_fp8(const struct fetch_params *p, uint32_t n_layers,
-                             struct launch launch);
+cudaError_t launch_fetch_fp8(const struct fetch_params *p, uint32_t n_layers, struct launch launch);
 cudaError_t launch_offload_fp8(const struct offload_params *p, struct launch launch);
 
 #ifdef __cplusplus

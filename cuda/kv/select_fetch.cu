@@ -26,8 +26,8 @@ template <typename T> struct units {
 
 /* Returns the address of unit `unit` of slot `at` of a page. */
 template <typename T>
-static __device__ __forceinline__ T *page_unit(const struct kv_pool &kv, uint32_t page,
-                                               uint32_t at, uint32_t unit, const units<T> &n) {
+static __device__ __forceinline__ T *page_unit(const struct kv_pool &kv, uint32_t page, uint32_t at,
+                                               uint32_t unit, const units<T> &n) {
     char *base = static_cast<char *>(kv.base) + (size_t)page * kv.page_bytes;
     return reinterpret_cast<T *>(base) + (unit / n.row * PAGE_TOKENS + at) * n.row + unit % n.row;
 }
@@ -78,8 +78,7 @@ static __global__ void __launch_bounds__(THREADS, 2) fetch_kernel(const struct f
     wait_for_previous();
     each_fetch(p, [&](const struct fetch &f, uint32_t page, uint32_t at, uint32_t lane) {
         move_units<T, UNROLL>(
-            lane, 32, n.token,
-            [&](uint32_t unit) { return __ldcs(source_of<T>(p, f, unit, n)); },
+            lane, 32, n.token, [&](uint32_t unit) { return __ldcs(source_of<T>(p, f, unit, n)); },
             [&](uint32_t unit, T x) { *page_unit<T>(p.kv, page, at, unit, n) = x; });
         if (p.kv.dtype == DTYPE_FP8) fetch_scales(p, f, page, at, lane);
     });
@@ -97,8 +96,8 @@ static __device__ __forceinline__ void store_scales(const struct offload_params 
 }
 
 template <typename T>
-static __global__ void __launch_bounds__(THREADS) store_kernel(
-    const __grid_constant__ struct offload_params p) {
+static __global__ void __launch_bounds__(THREADS)
+    store_kernel(const __grid_constant__ struct offload_params p) {
     const units<T> n(p.kv);
     const uint32_t page_units = PAGE_TOKENS * n.token;
     let_next_start();
@@ -112,8 +111,8 @@ static __global__ void __launch_bounds__(THREADS) store_kernel(
                                         i / n.token % PAGE_TOKENS);
         reinterpret_cast<T *>(token)[i % n.token] = x;
     };
-    move_units<T, UNROLL>(blockIdx.x * THREADS + threadIdx.x, gridDim.x * THREADS,
-                          p.n * page_units, load, store);
+    move_units<T, UNROLL>(blockIdx.x * THREADS + threadIdx.x, gridDim.x * THREADS, p.n * page_units,
+                          load, store);
     if (p.kv.dtype == DTYPE_FP8) store_scales(p);
 }
 

@@ -20,9 +20,7 @@
 enum { THREADS = MOVE_THREADS, UNROLL = 4, WARP = 32, STORE_BLOCKS = 16 };
 
 /* Holds N elements that are moved together, 16 bytes at most. */
-template <typename T, int N> struct alignas(N * sizeof(T)) vector {
-    T x[N];
-};
+template <typename T, int N> struct alignas(N * sizeof(T)) vector { T x[N]; };
 
 template <typename T>
 static __device__ __forceinline__ T *row_in_page(const struct kv_pool &kv, uint32_t page,
@@ -82,8 +80,7 @@ template <typename Codes> struct pieces {
 };
 
 template <typename T, typename Codes>
-static __global__ void __launch_bounds__(THREADS, 2)
-    fetch_fp8_kernel(const struct fetch_params p) {
+static __global__ void __launch_bounds__(THREADS, 2) fetch_fp8_kernel(const struct fetch_params p) {
     const pieces<Codes> n(p.kv);
     let_next_start();
     wait_for_previous();
@@ -156,8 +153,8 @@ static __device__ __forceinline__ void pack_token(const struct offload_params &p
 }
 
 template <typename T, int N>
-static __global__ void __launch_bounds__(THREADS) store_fp8_kernel(
-    const __grid_constant__ struct offload_params p) {
+static __global__ void __launch_bounds__(THREADS)
+    store_fp8_kernel(const __grid_constant__ struct offload_params p) {
     let_next_start();
     wait_for_previous();
     const uint32_t warp = (blockIdx.x * THREADS + threadIdx.x) / WARP,

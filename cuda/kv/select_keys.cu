@@ -126,8 +126,8 @@ static __global__ void __launch_bounds__(THREADS) token_score_kernel(const struc
 /* Finds the key's bits down to `digit`, and how many of the keys that share them must still be
  * taken. */
 static __device__ struct select_result find(struct select_plan<THREADS> *plan,
-                                            const struct select_params &p,
-                                            const struct row_work &w, uint32_t digit) {
+                                            const struct select_params &p, const struct row_work &w,
+                                            uint32_t digit) {
     const uint32_t *bins = histogram_of(p, w.row, digit);
     uint32_t *found = p.room.found + (size_t)w.row * SELECT_DIGITS * 2;
     struct select_result before = {0, w.s.n_selected};
@@ -146,8 +146,8 @@ static __device__ struct select_result find(struct select_plan<THREADS> *plan,
 }
 
 /* Finds the digit before this one, and counts this one. */
-static __global__ void __launch_bounds__(THREADS) narrow_kernel(const struct select_params p,
-                                                                uint32_t digit) {
+static __global__ void __launch_bounds__(THREADS)
+    narrow_kernel(const struct select_params p, uint32_t digit) {
     __shared__ struct select_plan<THREADS> plan;
     const struct row_work w = work_of(p);
     let_next_start();
@@ -189,7 +189,8 @@ static __global__ void __launch_bounds__(THREADS) mark_kernel(const struct selec
 
 /* ---- launching ---- */
 
-static cudaError_t launch_token_scores(const struct select_params *p, dim3 grid, struct launch launch) {
+static cudaError_t launch_token_scores(const struct select_params *p, dim3 grid,
+                                       struct launch launch) {
     const size_t shared = p->n_heads * sizeof(float);
     switch (p->n_heads / p->kv.n_kv_heads) {
     case 4: return launch_kernel(launch, token_score_kernel<4>, grid, THREADS, shared, *p);
@@ -207,6 +208,5 @@ cudaError_t launch_select_keys(const struct select_params *p, uint32_t n_rows,
     cudaError_t code = launch_token_scores(p, grid, {launch.stream, false});
     for (uint32_t digit = 1; digit < SELECT_DIGITS && code == cudaSuccess; digit++)
         code = launch_kernel(launch, narrow_kernel, grid, THREADS, 0, *p, digit);
-    return code != cudaSuccess ? code
-                               : launch_kernel(launch, mark_kernel, grid, THREADS, 0, *p);
+    return code != cudaSuccess ? code : launch_kernel(launch, mark_kernel, grid, THREADS, 0, *p);
 }

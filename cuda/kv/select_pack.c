@@ -47,8 +47,8 @@ size_t select_pack_most_words(const struct step_limits *limits, const struct sel
                  most_pages = (size_t)limits->n_layers * (limits->max_slots / PAGE_TOKENS),
                  n_lists = most_blocks > most_pages ? most_blocks : most_pages;
     if (limits->max_select_slots == 0) return 0;
-    return limits->max_seqs * (SELECT_WORDS + state_pages(shape, limits->max_selected) +
-                               limits->n_layers) +
+    return limits->max_seqs *
+               (SELECT_WORDS + state_pages(shape, limits->max_selected) + limits->n_layers) +
            n_lists;
 }
 
@@ -61,14 +61,14 @@ static int32_t append(int32_t *lists, size_t *at, const uint32_t *from, size_t n
 }
 
 static int32_t append_pool_pages(const struct step *step, const struct step_seq *seq,
-                                  int32_t *lists, size_t *at) {
+                                 int32_t *lists, size_t *at) {
     const int32_t place = (int32_t)*at;
     *at += step->n_layers;
     for (uint32_t l = 0; l < step->n_layers; l++)
-        lists[place + (int32_t)l] =
-            is_sparse(seq, l) ? append(lists, at, seq->select->pool_pages[l],
-                                       seq->select->n_candidates / PAGE_TOKENS)
-                              : -1;
+        lists[place + (int32_t)l] = is_sparse(seq, l)
+                                        ? append(lists, at, seq->select->pool_pages[l],
+                                                 seq->select->n_candidates / PAGE_TOKENS)
+                                        : -1;
     return place;
 }
 
@@ -90,13 +90,11 @@ void select_pack(const struct step *step, const struct select_shape *shape, int3
                                        .keys_at = keys_at,
                                        .blocks = -1,
                                        .pages = -1};
-        to[i].states = append(lists, &at, select->state_pages,
-                              state_pages(shape, select->n_selected));
+        to[i].states =
+            append(lists, &at, select->state_pages, state_pages(shape, select->n_selected));
         if (select->blocks)
-            to[i].blocks =
-                append(lists, &at, select->blocks, select->n_candidates / PAGE_TOKENS);
-        else
-            to[i].pages = append_pool_pages(step, seq, lists, &at);
+            to[i].blocks = append(lists, &at, select->blocks, select->n_candidates / PAGE_TOKENS);
+        else to[i].pages = append_pool_pages(step, seq, lists, &at);
         scores_at += (int32_t)seq->layers[0].n_slots;
         keys_at += (int32_t)select->n_candidates;
     }

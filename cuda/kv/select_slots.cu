@@ -48,11 +48,10 @@ static __device__ struct row_slots slots_of(const struct select_params &p) {
 }
 
 static __device__ __forceinline__ uint32_t *state_of(const struct select_params &p,
-                                                     const struct device_select &s,
-                                                     uint32_t slot) {
+                                                     const struct device_select &s, uint32_t slot) {
     const uint32_t n_pages = (s.n_selected + p.state_slots - 1) / p.state_slots;
-    const size_t page = (size_t)p.step->select_lists[s.states + p.group_index * n_pages +
-                                                     slot / p.state_slots];
+    const size_t page =
+        (size_t)p.step->select_lists[s.states + p.group_index * n_pages + slot / p.state_slots];
     return reinterpret_cast<uint32_t *>(static_cast<char *>(p.kv.base) + page * p.kv.page_bytes) +
            slot % p.state_slots;
 }
@@ -71,8 +70,7 @@ static __device__ uint32_t lowest_bits(uint32_t word, uint32_t n) {
 }
 
 /* Settles ties: of the keys that equal the last one, the lowest tokens are taken. */
-static __device__ void settle_ties(const struct row_slots &r, struct plan *plan,
-                                   uint32_t n_equal) {
+static __device__ void settle_ties(const struct row_slots &r, struct plan *plan, uint32_t n_equal) {
     const uint32_t mine = count_bits(r.equal, r.word, r.end_word);
     uint32_t total, before = block_exclusive_sum<THREADS>(mine, plan->sums[0], &total);
     for (uint32_t w = r.word; w < r.end_word && before < n_equal; w++) {

@@ -78,23 +78,21 @@ static cublasStatus_t matmul_init(const struct blas *blas, struct matmul *m,
         s = blas->desc_set(m->desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed));
     if (!s && bias) {
         s = blas->desc_set(m->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue));
-        if (!s)
-            s = blas->desc_set(m->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias));
+        if (!s) s = blas->desc_set(m->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias));
         if (!s)
             s = blas->desc_set(m->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type,
                                sizeof(bias_type));
     }
     if (!s) s = blas->layout_create(&m->w, CUDA_R_16BF, key->n_in, key->n_out, key->n_in);
     if (!s) s = blas->layout_create(&m->x, CUDA_R_16BF, key->n_in, key->n_rows, key->n_in);
-    if (!s)
-        s = blas->layout_create(&m->y, y_type, key->n_out, key->n_rows, (int64_t)key->y_stride);
+    if (!s) s = blas->layout_create(&m->y, y_type, key->n_out, key->n_rows, (int64_t)key->y_stride);
     return s;
 }
 
 static uint64_t hash_of(const struct matmul_key *key) {
-    const uint64_t words[] = {key->n_out, key->n_in, key->n_rows, key->y_stride,
-                              (uint64_t)key->accumulate << 2 | (uint64_t)key->y_f32 << 1 |
-                                  (uint64_t)key->bias};
+    const uint64_t words[] = {
+        key->n_out, key->n_in, key->n_rows, key->y_stride,
+        (uint64_t)key->accumulate << 2 | (uint64_t)key->y_f32 << 1 | (uint64_t)key->bias};
     uint64_t hash = 14695981039346656037u; /* FNV-1a over words */
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
         hash = (hash ^ words[i]) * 1099511628211u;
@@ -149,11 +147,11 @@ static void ask_heuristics(struct cuda_backend *cuda, const struct matmul *m,
     int n = 0;
     cublasStatus_t s = cuda->blas.preference_create(&preference);
     if (!s)
-        s = cuda->blas.preference_set(
-            preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof(workspace));
+        s = cuda->blas.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                      &workspace, sizeof(workspace));
     if (!s)
-        s = cuda->blas.preference_set(
-            preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof(schemes));
+        s = cuda->blas.preference_set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                                      &schemes, sizeof(schemes));
     if (!s)
         s = cuda->blas.get_heuristic(cuda->blas.handle, m->desc, m->w, m->x, m->y, m->y, preference,
                                      MAX_CANDIDATES, results, &n);
@@ -220,8 +218,7 @@ static bool blas_fits(const struct linear_args *args, const struct linear_part *
 
 typedef cudaError_t (*product_launcher)(const struct skinny_params *params, struct launch launch);
 
-static struct skinny_params own_params(const struct linear_args *args, uint32_t first,
-                                       uint32_t n) {
+static struct skinny_params own_params(const struct linear_args *args, uint32_t first, uint32_t n) {
     struct skinny_params params = {.x = args->x,
                                    .n_rows = args->n_rows,
                                    .n_in = args->n_in,
@@ -296,8 +293,7 @@ static uint32_t count_joined(const struct linear_args *args, uint32_t first, uin
     return n;
 }
 
-int linear_many_rows(struct cuda_backend *cuda, const struct linear_args *args,
-                     struct error *err) {
+int linear_many_rows(struct cuda_backend *cuda, const struct linear_args *args, struct error *err) {
     int rc = 0;
     for (uint32_t first = 0, n; first < args->n_parts && !rc; first += n) {
         uint32_t n_out;
@@ -341,8 +337,8 @@ int cuda_linear(struct backend *be, const struct linear_args *args, struct error
 }
 
 /* Computes a gated product of few rows in one launch. */
-static int run_gated(struct cuda_backend *cuda, const struct linear_args *both,
-                     enum gate_kind kind, void *out, struct error *err) {
+static int run_gated(struct cuda_backend *cuda, const struct linear_args *both, enum gate_kind kind,
+                     void *out, struct error *err) {
     struct skinny_params params = own_params(both, 0, 2);
     params.gated = true;
     params.kind = kind;
@@ -356,7 +352,11 @@ int cuda_gated(struct backend *be, const struct gated_args *args, struct error *
     const uint32_t n_out = args->gate->rows;
     uint16_t *gate = args->gate_up; /* bf16 */
     const struct linear_args both = {
-        .x = args->x, .norm = args->norm, .n_rows = args->n_rows, .n_in = args->n_in, .n_parts = 2,
+        .x = args->x,
+        .norm = args->norm,
+        .n_rows = args->n_rows,
+        .n_in = args->n_in,
+        .n_parts = 2,
         .parts = {{args->gate, args->gate_bias, gate, 2 * (size_t)n_out},
                   {args->up, args->up_bias, gate + n_out, 2 * (size_t)n_out}}};
     const struct gate_mul_params gated = {.gate_up = gate,

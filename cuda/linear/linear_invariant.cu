@@ -79,8 +79,8 @@ static __device__ __forceinline__ void store_two(const struct skinny_params &p,
         return;
     }
     if (row >= p.n_rows || out >= part->n_out) return;
-    uint32_t *y = reinterpret_cast<uint32_t *>(static_cast<bf16 *>(part->y) +
-                                               row * part->y_stride + out);
+    uint32_t *y =
+        reinterpret_cast<uint32_t *>(static_cast<bf16 *>(part->y) + row * part->y_stride + out);
     if (part->bias) {
         a += load_dtype(part->bias, out, part->bias_dtype);
         b += load_dtype(part->bias, out + 1, part->bias_dtype);
@@ -129,9 +129,7 @@ static __device__ __forceinline__ void copy_slice(uint4 *to, const void *matrix,
 }
 
 /* A warp's operands of one step of 16 elements. */
-template <typename S> struct fragments {
-    uint32_t x[S::MX][4], w[S::NW / 2][4];
-};
+template <typename S> struct fragments { uint32_t x[S::MX][4], w[S::NW / 2][4]; };
 
 /* Loads the fragments of a step.  x: rows 0-7 and 8-15 of the first chunk, then of the second.  W:
  * both chunks of rows 0-7, then of 8-15.  A group of eight lanes names the rows of one of the four
@@ -141,8 +139,7 @@ static __device__ __forceinline__ void load_fragments(struct fragments<S> &f, co
                                                       const uint4 *w, int step) {
     const int lane = threadIdx.x % 32;
     const int x_at = lane % 16 * CHUNKS + ((2 * step + lane / 16) ^ lane % 8);
-    const int w_at =
-        (lane % 8 + lane / 16 * 8) * CHUNKS + ((2 * step + lane / 8 % 2) ^ lane % 8);
+    const int w_at = (lane % 8 + lane / 16 * 8) * CHUNKS + ((2 * step + lane / 8 % 2) ^ lane % 8);
 #pragma unroll
     for (int m = 0; m < S::MX; m++) load_matrix(f.x[m], x + m * MMA_X * CHUNKS + x_at);
 #pragma unroll
@@ -240,8 +237,8 @@ cudaError_t launch_linear_invariant(const struct skinny_params *p, struct launch
     if (p->n_rows <= few_shape::X) return launch_shape<few_shape>(p, launch);
     cudaError_t code = cudaGetDevice(&device);
     if (code == cudaSuccess)
-        code = cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,
-                                      device);
+        code =
+            cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     if (code != cudaSuccess) return code;
     if (p->n_rows > middle_shape::X && suits<large_shape>(p, shared_bytes))
         return launch_shape<large_shape>(p, launch);

@@ -61,10 +61,10 @@ static __device__ __forceinline__ struct place place_of(const struct skinny_para
                                                         uint32_t tile) {
     const uint32_t lane = threadIdx.x % 32, half = TILE_OUT / 2,
                    row = tile * (p.gated ? half : TILE_OUT) + lane / 4;
-    return (struct place){weight_row(part, row, p.n_in),
-                          p.gated ? weight_row(part + 1, row, p.n_in)
-                                  : weight_row(part, row + half, p.n_in),
-                          threadIdx.x / 32 * SLICE + lane % 4 * 8};
+    return (struct place){
+        weight_row(part, row, p.n_in),
+        p.gated ? weight_row(part + 1, row, p.n_in) : weight_row(part, row + half, p.n_in),
+        threadIdx.x / 32 * SLICE + lane % 4 * 8};
 }
 
 struct slice {

@@ -113,8 +113,8 @@ static int sample_rows(struct cuda_backend *cuda, const struct sample_args *args
                                          .n_vocab = args->n_vocab};
     rc = cuda_check(cuda, launch_sample(&params, launch_of(cuda)), "sample", err);
     cuda->n_sampled += args->n;
-    return rc ? rc : results_fetch(cuda, &results, args->results,
-                                  args->n * sizeof(*args->results), err);
+    return rc ? rc
+              : results_fetch(cuda, &results, args->results, args->n * sizeof(*args->results), err);
 }
 
 /* Returns how many of n rows fit in args together; at least one, for which args may grow. */
@@ -155,7 +155,8 @@ int sample_reserve(struct cuda_backend *cuda, const struct step_limits *limits, 
     const size_t short_row = row_bytes(&(struct sample_row){0}) + SHORT_LISTS_BYTES;
     size_t bytes = limits->max_logit_rows * short_row;
     if (bytes < row_bytes(&longest)) bytes = row_bytes(&longest);
-    if (limits->tracked) bytes += limits->max_seqs * sizeof(struct evict_total) + EVICT_TOTALS_ALIGN;
+    if (limits->tracked)
+        bytes += limits->max_seqs * sizeof(struct evict_total) + EVICT_TOTALS_ALIGN;
     int rc = inflight_reserve(cuda, bytes + GATHER_ROW_BYTES * limits->max_logit_rows, err);
     if (!rc) rc = sampled_reserve(cuda, limits->max_rows, err);
     if (rc) return rc;

@@ -276,8 +276,8 @@ static __device__ struct scan join_parts(const struct share *shares, uint32_t n)
     best = warp_max(best);
     for (uint32_t i = threadIdx.x % 32; i < n; i += 32) {
         if (shares[i].a == 0) continue; /* nothing finite */
-        sum += __uint_as_float((uint32_t)shares[i].b) *
-               __expf(value_of(shares[i].a) - value_of(best));
+        sum +=
+            __uint_as_float((uint32_t)shares[i].b) * __expf(value_of(shares[i].a) - value_of(best));
         min = fminf(min, __uint_as_float((uint32_t)(shares[i].b >> 32)));
     }
     for (int step = 16; step > 0; step /= 2)
@@ -475,8 +475,7 @@ static __device__ u64 select_low(struct team *team, const struct view &v, struct
     }
     const uint32_t n = collect<BY_WEIGHT>(team, v, prefix);
     u64 low = 0;
-    if (team->rank == 0)
-        low = key_at<BY_WEIGHT>(team->plan, team->plan->sums, v, n, goal, target);
+    if (team->rank == 0) low = key_at<BY_WEIGHT>(team->plan, team->plan->sums, v, n, goal, target);
     low = team_max(team, low);
     return low > v.low ? low : v.low;
 }

@@ -44,8 +44,7 @@ static int read_bytes(int fd, char *bytes, size_t size, const char *path, struct
         const ssize_t n = read(fd, bytes + done, size - done);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return refuse_errno(path, err);
-        if (n == 0)
-            return error_set(err, ERR_IO, "%.300s: became shorter while it was read", path);
+        if (n == 0) return error_set(err, ERR_IO, "%.300s: became shorter while it was read", path);
         done += (size_t)n;
     }
     return 0;

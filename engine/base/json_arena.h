@@ -15,16 +15,15 @@
 #ifndef ENGINE_BASE_JSON_ARENA_H
 #define ENGINE_BASE_JSON_ARENA_H
 
-#include <jansson.h>
 #include <stddef.h>
+#include <jansson.h>
 
 /* Returns the most bytes that jansson may allocate to parse the text, whatever it holds. */
 size_t json_arena_bound(const char *text, size_t length);
 
 /* Parses like json_loadb().  ERR_NOMEM: nothing was parsed, and *why is not written.  ERR_INVALID:
  * *why says what is wrong.  The caller releases *out with json_decref(). */
-int json_arena_load(json_t **out, const char *text, size_t length, size_t flags,
-                    json_error_t *why);
+int json_arena_load(json_t **out, const char *text, size_t length, size_t flags, json_error_t *why);
 
 /* Frees a text that json_dumps() returned; free() must not be used for jansson's memory. */
 void json_arena_free(char *text);

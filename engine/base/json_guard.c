@@ -43,8 +43,7 @@ int json_guard_parse_any(json_t **out, const char *bytes, size_t size, size_t fl
     const int rc = json_arena_load(out, bytes, size, JSON_REJECT_DUPLICATES | flags, &why);
     if (rc == ERR_NOMEM)
         return error_set(err, rc, "%.200s: no memory to parse %zu bytes", label, size);
-    if (rc)
-        return error_set(err, rc, "%.200s: line %d: %.150s", label, why.line, why.text);
+    if (rc) return error_set(err, rc, "%.200s: line %d: %.150s", label, why.line, why.text);
     return 0;
 }
 

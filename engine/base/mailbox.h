@@ -17,7 +17,7 @@ struct mailbox {
     bool closed;
 };
 
-int mailbox_init(struct mailbox *box); /* ERR_NOMEM */
+int mailbox_init(struct mailbox *box);  /* ERR_NOMEM */
 void mailbox_fini(struct mailbox *box); /* must be empty */
 
 /* Appends a chain of items (linked, last->next is NULL) and wakes a reader in mailbox_wait.

@@ -47,8 +47,8 @@ int row_angles_prepare(struct cpu_backend *cpu, const struct rope_append_args *a
     if (cpu->angles_valid[args->rope]) return 0; /* many layers rotate by the same angles */
     int rc = cpu_buffer_reserve(angles, (size_t)n_rows * 2 * n_freqs * sizeof(float), err);
     if (rc < 0) return rc;
-    struct angle_job job = {args->inv_freq,   args->rope_scale, cpu->step->positions,
-                            angles->data,     n_rows,           n_freqs,
+    struct angle_job job = {args->inv_freq, args->rope_scale, cpu->step->positions,
+                            angles->data,   n_rows,           n_freqs,
                             n_freqs};
     run_angles(cpu, &job);
     cpu->angles_valid[args->rope] = true;

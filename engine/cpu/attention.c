@@ -73,8 +73,8 @@ static void hide_slots(float *scores, uint32_t n_rows, uint64_t visited) {
 }
 
 /* Advances every row's (max, sum, out) by one page: scores, online softmax, values. */
-static void attend_page(const struct tile *t, const struct attn_work *w, const float *q, uint32_t page,
-                        float *max, float *sum, float *out) {
+static void attend_page(const struct tile *t, const struct attn_work *w, const float *q,
+                        uint32_t page, float *max, float *sum, float *out) {
     const struct kv_pool *kv = t->kv;
     tile_scores(t, w->scores, q, page, w->page);
     if (w->raw)
@@ -82,8 +82,7 @@ static void attend_page(const struct tile *t, const struct attn_work *w, const f
     if (w->visited && w->visited[page] != UINT64_MAX)
         hide_slots(w->scores, t->n_rows, w->visited[page]);
     for (uint32_t r = 0; r < t->n_rows; r++) {
-        const uint32_t visible = t->first_visible + r / t->group,
-                       n = slots_of_page(visible, page),
+        const uint32_t visible = t->first_visible + r / t->group, n = slots_of_page(visible, page),
                        n_hidden = slots_of_page(tile_first_slot(t, visible), page);
         float *s = w->scores + (size_t)r * PAGE_TOKENS;
         if (n == n_hidden) { /* the page lies in this row's future, or before its window */
@@ -94,14 +93,14 @@ static void attend_page(const struct tile *t, const struct attn_work *w, const f
             w->factor[r] = t->kernels->softmax_update(s, n, &max[r], &sum[r]);
         }
     }
-    const struct page_rows values = page_rows(t->kernels, kv, t->view->pages[page],
-                                              kv->n_kv_heads + t->kv_head, w->page);
+    const struct page_rows values =
+        page_rows(t->kernels, kv, t->view->pages[page], kv->n_kv_heads + t->kv_head, w->page);
     t->kernels->page_values(out, w->factor, w->scores, t->n_rows, values.data, values.dtype,
                             kv->head_dim, slots_of_page(tile_last_visible(t), page), w->page);
 }
 
-static void attend_chunk(const struct tile *t, const struct attn_work *w, const float *q, uint32_t chunk,
-                         float *max, float *sum, float *out) {
+static void attend_chunk(const struct tile *t, const struct attn_work *w, const float *q,
+                         uint32_t chunk, float *max, float *sum, float *out) {
     const uint32_t n_pages = (uint32_t)kv_n_pages(tile_last_visible(t)),
                    first_page = tile_first_slot(t, t->first_visible) / PAGE_TOKENS,
                    end = min_u32((chunk + 1) * CHUNK_PAGES, n_pages);
@@ -142,12 +141,12 @@ struct attn_job {
     struct cpu_backend *cpu;
     const struct attn_args *args;
     uint32_t group, work_rows;
-    uint32_t tile_tokens;  /* prefill: tokens of a tile */
-    uint32_t *first_task;  /* [n_seqs + 1]: prefix sums over sequences */
+    uint32_t tile_tokens;          /* prefill: tokens of a tile */
+    uint32_t *first_task;          /* [n_seqs + 1]: prefix sums over sequences */
     const struct step_seq *sparse; /* NULL, or the sequence with sparse prefill */
-    uint32_t visited_pages; /* its bitmaps, u64 each, in front of a worker's scratch */
-    uint64_t *pairs;       /* sparse prefill: [task], slots visited, summed over rows */
-    float *partials;       /* decode: [task][group][head_dim + 2]: out, max, sum */
+    uint32_t visited_pages;        /* its bitmaps, u64 each, in front of a worker's scratch */
+    uint64_t *pairs;               /* sparse prefill: [task], slots visited, summed over rows */
+    float *partials;               /* decode: [task][group][head_dim + 2]: out, max, sum */
 };
 
 static const struct kv_view *view_of(const struct attn_job *job, uint32_t seq) {
@@ -163,8 +162,8 @@ static void store_row(const struct attn_job *job, const struct tile *t, uint32_t
                       uint32_t r, float max, float sum, const float *out) {
     const struct score_inputs *scores = &job->cpu->scores;
     const uint32_t dim = t->kv->head_dim;
-    const size_t at = (size_t)(first_row + r / t->group) * job->args->n_heads + t->first_head +
-                      r % t->group;
+    const size_t at =
+        (size_t)(first_row + r / t->group) * job->args->n_heads + t->first_head + r % t->group;
     float *to = (float *)job->args->out + at * dim;
     for (uint32_t d = 0; d < dim; d++) to[d] = out[d] / sum;
     if (!scores->wanted) return;
@@ -203,7 +202,8 @@ static uint32_t chunks_of(const struct attn_job *job, uint32_t seq) {
 
 /* Points w->raw to where decode saves its raw scores, if the sequence needs them.  It does if its
  * budget has scores, or if it has a selection and the layer is a filter. */
-static void leave_raw(const struct attn_job *job, struct attn_work *w, uint32_t seq, uint32_t kv_head) {
+static void leave_raw(const struct attn_job *job, struct attn_work *w, uint32_t seq,
+                      uint32_t kv_head) {
     const struct score_inputs *scores = &job->cpu->scores;
     const uint32_t *first_page = scores->first_page.data;
     if (!scores->wanted || first_page[seq] == first_page[seq + 1]) return;
@@ -258,10 +258,11 @@ static int reserve_scores(struct attn_job *job, struct error *err) {
     int rc = rank_angles_prepare(cpu, job->args, err);
     if (rc < 0 || !scores->wanted) return rc;
     const uint32_t *first_page = scores->first_page.data;
-    rc = cpu_buffer_reserve(&scores->raw, first_page[cpu->step->n_decode] * n_heads * PAGE_TOKENS *
-                                          sizeof(float), err);
+    rc = cpu_buffer_reserve(
+        &scores->raw, first_page[cpu->step->n_decode] * n_heads * PAGE_TOKENS * sizeof(float), err);
     if (rc < 0) return rc;
-    return cpu_buffer_reserve(&scores->softmax, cpu->step->n_rows * n_heads * 2 * sizeof(float), err);
+    return cpu_buffer_reserve(&scores->softmax, cpu->step->n_rows * n_heads * 2 * sizeof(float),
+                              err);
 }
 
 static int reserve_tasks(struct attn_job *job, uint32_t n_seqs, struct error *err) {
@@ -291,9 +292,9 @@ int cpu_attn_decode(struct backend *be, const struct attn_args *args, struct err
     }
     rc = scratch_reserve(job.cpu, work_bytes(job.work_rows, kv->head_dim), err);
     if (rc < 0) return rc;
-    rc = cpu_buffer_reserve(&job.cpu->partials,
-                        (size_t)job.first_task[n] * job.group * (kv->head_dim + 2) * sizeof(float),
-                        err);
+    rc = cpu_buffer_reserve(
+        &job.cpu->partials,
+        (size_t)job.first_task[n] * job.group * (kv->head_dim + 2) * sizeof(float), err);
     if (rc < 0) return rc;
     job.partials = job.cpu->partials.data;
     pool_run(job.cpu->pool, decode_chunk_task, &job, job.first_task[n]);
@@ -338,10 +339,9 @@ static void prefill_task(void *ctx, uint32_t task, uint32_t worker) {
      * end. */
     const uint32_t first_token = (n_tiles - 1 - at / n_kv) * job->tile_tokens,
                    n_tokens = min_u32(job->tile_tokens, seq->n_rows - first_token);
-    const struct tile t =
-        tile_of(job, step->n_decode + i, first_token, n_tokens, at % n_kv);
-    const struct attn_work w = work_layout(scratch_of(job->cpu, worker), job->work_rows,
-                                      job->args->kv->head_dim);
+    const struct tile t = tile_of(job, step->n_decode + i, first_token, n_tokens, at % n_kv);
+    const struct attn_work w =
+        work_layout(scratch_of(job->cpu, worker), job->work_rows, job->args->kv->head_dim);
     attend_tile(job, &t, &w, seq->first_row + first_token);
 }
 
@@ -412,16 +412,17 @@ static int check_index(const struct attn_job *job, struct error *err) {
     const struct sparse_index *index = &job->cpu->sparse;
     const struct step_seq *seq = job->sparse;
     const uint32_t end = seq->layers[job->args->layer].n_slots, first = end - seq->n_rows;
-    const bool fits = index->valid && index->layer == job->args->layer &&
-                      index->n_heads == job->args->n_heads &&
-                      index->first_slot == seq->sparse->first_slot &&
-                      index->n_rows == seq->sparse->n_rows;
+    const bool fits =
+        index->valid && index->layer == job->args->layer && index->n_heads == job->args->n_heads &&
+        index->first_slot == seq->sparse->first_slot && index->n_rows == seq->sparse->n_rows;
     if (!fits)
         return error_set(err, ERR_INVALID, "cpu: layer %" PRIu32 " has no index", job->args->layer);
     if (first < index->first_slot || (first - index->first_slot) % SPARSE_TILE != 0 ||
         end - index->first_slot > index->n_rows)
-        return error_set(err, ERR_INVALID, "cpu: rows [%" PRIu32 ", %" PRIu32 ") are not tiles of "
-                         "the index", first, end);
+        return error_set(err, ERR_INVALID,
+                         "cpu: rows [%" PRIu32 ", %" PRIu32 ") are not tiles of "
+                         "the index",
+                         first, end);
     return 0;
 }
 
@@ -447,8 +448,10 @@ static int prefill_sparse(struct attn_job *job, struct error *err) {
     int rc = check_index(job, err);
     if (rc < 0) return rc;
     job->visited_pages = (uint32_t)round_up(kv_n_pages(n_slots), 8); /* 64 bytes */
-    rc = scratch_reserve(job->cpu, job->visited_pages * sizeof(uint64_t) +
-                                       work_bytes(SPARSE_ROWS, job->args->kv->head_dim), err);
+    rc = scratch_reserve(
+        job->cpu,
+        job->visited_pages * sizeof(uint64_t) + work_bytes(SPARSE_ROWS, job->args->kv->head_dim),
+        err);
     if (!rc) rc = cpu_buffer_reserve(&job->cpu->partials, n_tasks * sizeof(uint64_t), err);
     if (rc < 0) return rc;
     job->pairs = job->cpu->partials.data;

@@ -67,7 +67,7 @@ static int cpu_alloc(struct backend *be, size_t bytes, void **out, struct error 
     if (total < bytes)
         return error_set(err, ERR_NOMEM, "cpu: %zu bytes cannot be allocated", bytes);
     struct page_mapping *mapping = mmap(NULL, total, PROT_READ | PROT_WRITE,
-                                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+                                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapping == MAP_FAILED)
         return error_set(err, ERR_NOMEM, "cpu: no memory for %zu bytes", bytes);
     mapping->bytes = total;
@@ -186,7 +186,7 @@ static void cpu_destroy(struct backend *be) {
 /* Calls the body directly: an operation costs only its work, so a CUDA graph has no counterpart
  * here. */
 static int cpu_run_graph(struct backend *be, uint32_t n_rows, graph_body body, void *ctx,
-                      struct error *err) {
+                         struct error *err) {
     (void)be;
     return body(ctx, n_rows, err);
 }

@@ -46,13 +46,13 @@ struct cpu_backend {
     struct backend base;
     struct pool *pool;
     const struct cpu_kernels *kernels;
-    bool bf16_products;                  /* inputs of products are rounded to bf16 */
-    const struct step *step;             /* the current step */
-    uint32_t *sampled;                   /* [n_sampled]: by the previous step, until this samples */
+    bool bf16_products;      /* inputs of products are rounded to bf16 */
+    const struct step *step; /* the current step */
+    uint32_t *sampled;       /* [n_sampled]: by the previous step, until this samples */
     uint32_t n_sampled, sampled_capacity;
-    bool drew;                           /* the current step has sampled */
-    bool angles_valid[MAX_ROPES];        /* for the current step */
-    struct cpu_buffer scratch;           /* per worker: scratch_bytes each */
+    bool drew;                    /* the current step has sampled */
+    bool angles_valid[MAX_ROPES]; /* for the current step */
+    struct cpu_buffer scratch;    /* per worker: scratch_bytes each */
     size_t scratch_bytes;
     struct cpu_buffer angles[MAX_ROPES]; /* f32 [n_rows][2][n_freqs]: cos, sin */
     struct cpu_buffer tasks;             /* how the current operation is cut into tasks */
@@ -61,8 +61,8 @@ struct cpu_backend {
     struct rank_angles rank_angles;
     struct score_inputs scores;
     struct selections selections;
-    struct sparse_index sparse;          /* of the layer that attn_index processed last */
-    struct cpu_buffer inputs;            /* packed inputs of a product, see linear.c */
+    struct sparse_index sparse; /* of the layer that attn_index processed last */
+    struct cpu_buffer inputs;   /* packed inputs of a product, see linear.c */
 };
 
 /* Makes at least `bytes` of scratch available to every worker. */
@@ -91,7 +91,7 @@ int cpu_sparse_totals(struct backend *be, struct sparse_totals *out, struct erro
 int cpu_evict_decode(struct backend *be, const struct attn_args *args, struct error *err);
 int cpu_evict_chunk(struct backend *be, const struct attn_args *args, struct error *err);
 int cpu_evict_totals(struct backend *be, const struct kv_pool *kv, struct evict_total *totals,
-                    struct error *err);
+                     struct error *err);
 int cpu_select(struct backend *be, const struct select_args *args, struct error *err);
 int cpu_select_totals(struct backend *be, struct select_total *totals, struct error *err);
 int cpu_offload_pages(struct backend *be, const struct offload_args *args, struct error *err);

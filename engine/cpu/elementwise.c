@@ -38,8 +38,8 @@ static void embed_row(const struct row_job *job, uint32_t row, uint32_t worker) 
     (void)worker;
     const struct embed_args *args = job->args;
     size_t dim = args->table->cols, token = token_of(job->cpu, row);
-    const char *from = (const char *)args->table->data +
-                       token * dim * dtype_size(args->table->dtype);
+    const char *from =
+        (const char *)args->table->data + token * dim * dtype_size(args->table->dtype);
     float *to = (float *)args->out + row * dim;
     job->cpu->kernels->to_f32(to, from, dim, args->table->dtype);
     for (size_t i = 0; i < dim && args->scale != 1; i++) to[i] *= args->scale;
@@ -123,7 +123,8 @@ static void store_row(const struct kv_pool *kv, uint32_t page, uint32_t head, ui
     if (kv->dtype == DTYPE_FP8)
         page_scales(kv, page, head)[at] =
             fp8_pack((uint8_t *)to, stride, (const char *)from, 1, dim, DTYPE_F32);
-    else for (size_t d = 0; d < dim; d++) store_f32_as(to, d * stride, from[d], kv->dtype);
+    else
+        for (size_t d = 0; d < dim; d++) store_f32_as(to, d * stride, from[d], kv->dtype);
 }
 
 /* Finds the sequence of a row by bisection, as sequences are in row order. */

@@ -45,10 +45,10 @@ struct evict_head {
 static struct evict_head head_of(const struct evict_job *job, uint32_t seq, uint32_t kv_head) {
     const struct step_seq *s = &job->cpu->step->seqs[seq];
     return (struct evict_head){.kv = job->args->kv,
-                         .view = &s->layers[job->args->layer],
-                         .budget = s->budget,
-                         .kv_head = kv_head,
-                         .n_text = s->n_before + s->n_rows};
+                               .view = &s->layers[job->args->layer],
+                               .budget = s->budget,
+                               .kv_head = kv_head,
+                               .n_text = s->n_before + s->n_rows};
 }
 
 static struct kv_page_state *state_at(const struct evict_head *h, uint32_t page) {
@@ -98,7 +98,8 @@ static void fades_after(double *fades, double n) {
     for (uint32_t k = KV_LOST_TERMS; k-- > 0; fade *= fade) fades[k] = fade;
 }
 
-static void loss_add(struct loss *loss, const struct evict_head *h, uint32_t position, double given) {
+static void loss_add(struct loss *loss, const struct evict_head *h, uint32_t position,
+                     double given) {
     const double age = h->n_text - position;
     double fades[KV_LOST_TERMS];
     fades_after(fades, age);
@@ -149,7 +150,8 @@ static void count_token(const struct evict_job *job, const struct evict_head *h,
                                   softmax_at(job, row, h->kv_head), job->group, n);
 }
 
-static void add_decode_scores(const struct evict_job *job, uint32_t seq, const struct evict_head *h) {
+static void add_decode_scores(const struct evict_job *job, uint32_t seq,
+                              const struct evict_head *h) {
     const uint32_t row = job->cpu->step->seqs[seq].first_row;
     for (uint32_t page = 0; page < pages_of(h); page++) {
         const uint32_t n = slots_of_page(h->view->n_slots, page);
@@ -190,9 +192,9 @@ static void lose_slot(const struct evict_job *job, uint32_t seq, const struct ev
     const uint32_t at = slot % PAGE_TOKENS, page = slot / PAGE_TOKENS;
     struct loss loss = {0};
     if (has_scores(h->budget))
-        loss_add(&loss, h, state_at(h, page)->position[at],
-                 share_of(job, h, job->cpu->step->seqs[seq].first_row,
-                          raw_at(job, seq, h, page) + at));
+        loss_add(
+            &loss, h, state_at(h, page)->position[at],
+            share_of(job, h, job->cpu->step->seqs[seq].first_row, raw_at(job, seq, h, page) + at));
     loss_note(&loss, h);
 }
 
@@ -220,15 +222,16 @@ static void evict_decode_task(void *ctx, uint32_t task, uint32_t worker) {
 
 static struct evict_job evict_job(struct backend *be, const struct attn_args *args) {
     return (struct evict_job){.cpu = (struct cpu_backend *)be,
-                             .args = args,
-                             .group = args->n_heads / args->kv->n_kv_heads};
+                              .args = args,
+                              .group = args->n_heads / args->kv->n_kv_heads};
 }
 
 int cpu_evict_decode(struct backend *be, const struct attn_args *args, struct error *err) {
     (void)err;
     struct evict_job job = evict_job(be, args);
     if (!job.cpu->bounded) return 0;
-    pool_run(job.cpu->pool, evict_decode_task, &job, job.cpu->step->n_decode * args->kv->n_kv_heads);
+    pool_run(job.cpu->pool, evict_decode_task, &job,
+             job.cpu->step->n_decode * args->kv->n_kv_heads);
     return 0;
 }
 
@@ -249,8 +252,9 @@ static struct score_work score_work_layout(void *scratch, uint32_t rows, uint32_
     return w;
 }
 
-static void add_tile_scores(const struct evict_job *job, const struct evict_head *h, const struct tile *t,
-                            uint32_t first_row, uint32_t page, const struct score_work *w) {
+static void add_tile_scores(const struct evict_job *job, const struct evict_head *h,
+                            const struct tile *t, uint32_t first_row, uint32_t page,
+                            const struct score_work *w) {
     tile_scores(t, w->scores, w->q, page, w->room);
     for (uint32_t token = 0; token < t->n_rows / t->group; token++) {
         const uint32_t n = slots_of_page(t->first_visible + token, page);
@@ -298,8 +302,7 @@ static uint32_t score_tasks_of(const struct step_seq *seq, uint32_t layer) {
 
 static void forget_scores(const struct evict_head *h, uint32_t first, uint32_t end) {
     for (uint32_t page = first; page < end; page++)
-        memset(state_at(h, page)->score, 0,
-               slots_of_page(h->view->n_slots, page) * sizeof(float));
+        memset(state_at(h, page)->score, 0, slots_of_page(h->view->n_slots, page) * sizeof(float));
 }
 
 static void prefill_scores_task(void *ctx, uint32_t task, uint32_t worker) {
@@ -310,8 +313,8 @@ static void prefill_scores_task(void *ctx, uint32_t task, uint32_t worker) {
                    at = task - job->first_task[i];
     const struct step_seq *seq = &step->seqs[step->n_decode + i];
     const struct evict_head h = head_of(job, step->n_decode + i, at % n_kv);
-    const struct score_work w = score_work_layout(scratch_of(job->cpu, worker),
-                                                  tile_tokens(job->group) * job->group, dim);
+    const struct score_work w =
+        score_work_layout(scratch_of(job->cpu, worker), tile_tokens(job->group) * job->group, dim);
     const uint32_t first = at / n_kv * TASK_PAGES, n_pages = pages_of(&h),
                    end = first + TASK_PAGES < n_pages ? first + TASK_PAGES : n_pages;
     if (seq->begins_chunk && h.budget->score == KV_SCORE_WINDOW) forget_scores(&h, first, end);
@@ -396,8 +399,9 @@ static uint64_t leaving_bound(const struct evict_head *h, uint64_t *keys) {
 
 /* Records the attention that the chunk's last row loses with the slots whose keys are at most the
  * bound. */
-static void lose_slots(const struct evict_job *job, const struct step_seq *seq, const struct evict_head *h,
-                       const uint64_t *keys, uint64_t bound, const struct score_work *w) {
+static void lose_slots(const struct evict_job *job, const struct step_seq *seq,
+                       const struct evict_head *h, const uint64_t *keys, uint64_t bound,
+                       const struct score_work *w) {
     const uint32_t row = seq->first_row + seq->n_rows - 1;
     const struct tile t = prompt_tile(job, h, h->view->n_slots, 1);
     struct loss loss = {0};
@@ -457,10 +461,10 @@ static int run_compress(struct evict_job *job, struct error *err) {
         if (seq->budget && seq->compress && n > n_slots) n_slots = n;
     }
     if (n_slots == 0) return 0;
-    int rc = scratch_reserve(job->cpu,
-                             2 * n_slots * sizeof(uint64_t) +
-                                 score_work_bytes(job->group, job->args->kv->head_dim),
-                             err);
+    int rc = scratch_reserve(
+        job->cpu,
+        2 * n_slots * sizeof(uint64_t) + score_work_bytes(job->group, job->args->kv->head_dim),
+        err);
     if (rc < 0) return rc;
     pool_run(job->cpu->pool, compress_task, job,
              (step->n_seqs - step->n_decode) * job->args->kv->n_kv_heads);
@@ -478,7 +482,7 @@ int cpu_evict_chunk(struct backend *be, const struct attn_args *args, struct err
 /* --- Totals. --- */
 
 static struct evict_total total_of(const struct step *step, const struct step_seq *seq,
-                                  const struct kv_pool *kv) {
+                                   const struct kv_pool *kv) {
     double kept = 0;
     uint32_t n_evictions = 0; /* the same in all heads */
     for (uint32_t layer = 0; layer < step->n_layers; layer++) {
@@ -490,11 +494,11 @@ static struct evict_total total_of(const struct step *step, const struct step_se
     }
     const bool known = has_scores(seq->budget) && n_evictions > 0;
     return (struct evict_total){known ? (float)(kept / step->n_layers / kv->n_kv_heads) : NAN,
-                               n_evictions};
+                                n_evictions};
 }
 
 int cpu_evict_totals(struct backend *be, const struct kv_pool *kv, struct evict_total *totals,
-                    struct error *err) {
+                     struct error *err) {
     (void)err;
     const struct cpu_backend *cpu = (struct cpu_backend *)be;
     for (uint32_t i = 0; cpu->bounded && i < cpu->step->n_seqs; i++) {

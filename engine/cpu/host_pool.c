@@ -52,8 +52,8 @@ static void token_to_store(const struct kv_pool *kv, uint32_t page, uint32_t at,
         const struct row row = row_in_page(kv, page, at, i);
         if (kv->dtype == DTYPE_FP8) scales[i] = page_scales(kv, page, i)[at];
         if (store->fp8 && kv->dtype != DTYPE_FP8)
-            scales[i] = fp8_pack((uint8_t *)to + (size_t)i * dim, 1, row.first, row.stride, dim,
-                                 kv->dtype);
+            scales[i] =
+                fp8_pack((uint8_t *)to + (size_t)i * dim, 1, row.first, row.stride, dim, kv->dtype);
         else
             copy_elements(to + (size_t)i * dim * dtype_size(kv->dtype), 1, row.first, row.stride,
                           dim, kv->dtype);

@@ -264,8 +264,10 @@ static void rmsnorm(float *out, const float *x, const float *weight, uint32_t n,
     float sum = vec_sum(acc);
     for (; i < n; i++) sum += x[i] * x[i];
     float scale = 1.0f / sqrtf(sum / (float)n + eps);
-    if (accumulate) for (i = 0; i < n; i++) out[i] += x[i] * scale * weight[i];
-    else for (i = 0; i < n; i++) out[i] = x[i] * scale * weight[i];
+    if (accumulate)
+        for (i = 0; i < n; i++) out[i] += x[i] * scale * weight[i];
+    else
+        for (i = 0; i < n; i++) out[i] = x[i] * scale * weight[i];
 }
 
 /* Returns g * sigmoid(x), computed through exp(-|x|), so that the exponent is never positive. */

@@ -29,10 +29,10 @@ struct linear_job {
     const struct linear_args *args;
     const struct linear_part *parts;
     enum dtype dtype;
-    bool bf16;             /* products of bf16 pairs */
-    size_t x_stride;       /* elements of a packed row */
+    bool bf16;       /* products of bf16 pairs */
+    size_t x_stride; /* elements of a packed row */
     uint32_t block_rows;
-    struct cut *cuts;      /* [n_cuts]: the columns of all parts */
+    struct cut *cuts; /* [n_cuts]: the columns of all parts */
     uint32_t n_cuts;
 };
 
@@ -111,8 +111,8 @@ static uint32_t block_cols(const struct linear_job *job, uint32_t n_left) {
 static int cut_columns(struct linear_job *job, uint32_t n_parts, struct error *err) {
     uint32_t n_left = 0, widest = 0;
     for (uint32_t p = 0; p < n_parts; p++) n_left += job->parts[p].w->rows;
-    int rc = cpu_buffer_reserve(&job->cpu->tasks, (n_left / COL_UNIT + n_parts) * sizeof(struct cut),
-                            err);
+    int rc = cpu_buffer_reserve(&job->cpu->tasks,
+                                (n_left / COL_UNIT + n_parts) * sizeof(struct cut), err);
     if (rc < 0) return rc;
     job->cuts = job->cpu->tasks.data;
     for (uint32_t p = 0; p < n_parts; p++) {
@@ -140,8 +140,7 @@ static int run_parts(struct cpu_backend *cpu, const struct linear_args *args, ui
     rc = cpu_buffer_reserve(&cpu->inputs, args->n_rows * job.x_stride * packed_size(&job), err);
     if (rc < 0) return rc;
     pool_run(cpu->pool, pack_task, &job, div_up(args->n_rows, PACK_ROWS));
-    pool_run(cpu->pool, linear_task, &job,
-             div_up(args->n_rows, job.block_rows) * job.n_cuts);
+    pool_run(cpu->pool, linear_task, &job, div_up(args->n_rows, job.block_rows) * job.n_cuts);
     return 0;
 }
 
@@ -167,7 +166,11 @@ int cpu_gated(struct backend *be, const struct gated_args *args, struct error *e
     const uint32_t n_out = args->gate->rows;
     float *gate = args->gate_up;
     const struct linear_args both = {
-        .x = args->x, .norm = args->norm, .n_rows = args->n_rows, .n_in = args->n_in, .n_parts = 2,
+        .x = args->x,
+        .norm = args->norm,
+        .n_rows = args->n_rows,
+        .n_in = args->n_in,
+        .n_parts = 2,
         .parts = {{args->gate, args->gate_bias, gate, 2 * (size_t)n_out},
                   {args->up, args->up_bias, gate + n_out, 2 * (size_t)n_out}}};
     int rc = cpu_linear(be, &both, err);

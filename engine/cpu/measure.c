@@ -12,8 +12,8 @@ enum { N_TRIES = 5, N_SUMS = 32, COPY_BYTES = 256 << 20, BURST_ROUNDS = 4000000 
 struct cpu_measurement {
     struct cpu_backend *cpu;
     char *from, *to;
-    size_t share;  /* bytes a thread copies or reads */
-    float *sums;   /* keeps the compiler from removing the work */
+    size_t share; /* bytes a thread copies or reads */
+    float *sums;  /* keeps the compiler from removing the work */
 };
 
 static void copy_task(void *ctx, uint32_t task, uint32_t worker) {
@@ -65,8 +65,8 @@ int cpu_measure(struct backend *be, struct ceilings *out, struct error *err) {
         memset(m.to, 2, COPY_BYTES);
         out->copy_bytes_per_s = 2.0 * (double)m.share * n / best_seconds(&m, copy_task);
         out->read_bytes_per_s = (double)m.share * n / best_seconds(&m, read_task);
-        out->flops_per_s = 2.0 * BURST_ROUNDS * cpu->kernels->fma_burst_size * n /
-                           best_seconds(&m, burst_task);
+        out->flops_per_s =
+            2.0 * BURST_ROUNDS * cpu->kernels->fma_burst_size * n / best_seconds(&m, burst_task);
     } else {
         rc = error_set(err, ERR_NOMEM, "cpu: no memory for two copies of %d bytes", COPY_BYTES);
     }

@@ -111,8 +111,8 @@ static uint32_t arg_max(const float *x, uint32_t n) {
 
 /* Computes every token's weight relative to the best logit, and collects the candidates.  A token
  * whose weight vanishes cannot be sampled and is left out. */
-static uint32_t collect(struct sample_candidate *c, float *weights, const float *x, uint32_t n_vocab,
-                        float max, float temperature) {
+static uint32_t collect(struct sample_candidate *c, float *weights, const float *x,
+                        uint32_t n_vocab, float max, float temperature) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < n_vocab; i++) {
         float p = weights[i] = expf((x[i] - max) / temperature);
@@ -244,7 +244,8 @@ static void sample_task(void *ctx, uint32_t task, uint32_t worker) {
 }
 
 /* Keeps the sampled tokens for the next step, which may refer to them; see STEP_SAMPLED. */
-static int keep_sampled(struct cpu_backend *cpu, const struct sample_args *args, struct error *err) {
+static int keep_sampled(struct cpu_backend *cpu, const struct sample_args *args,
+                        struct error *err) {
     if (!cpu->drew) cpu->n_sampled = 0;
     cpu->drew = true;
     uint32_t need = cpu->n_sampled + args->n;

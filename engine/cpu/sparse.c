@@ -18,11 +18,13 @@
 #include "engine/base/sizes.h"
 #include "engine/cpu/sparse_lines.h"
 
-enum { FIRST_GROUPS = (SPARSE_MIN_COLUMNS + SPARSE_GROUP - 1) / SPARSE_GROUP,
-       PAGE_GROUPS = PAGE_TOKENS / SPARSE_GROUP,
-       TILE_PAGES = SPARSE_TILE / PAGE_TOKENS,
-       TILE_GROUPS = SPARSE_TILE / SPARSE_GROUP,
-       HALF_GROUPS = SPARSE_HALF / SPARSE_GROUP };
+enum {
+    FIRST_GROUPS = (SPARSE_MIN_COLUMNS + SPARSE_GROUP - 1) / SPARSE_GROUP,
+    PAGE_GROUPS = PAGE_TOKENS / SPARSE_GROUP,
+    TILE_PAGES = SPARSE_TILE / PAGE_TOKENS,
+    TILE_GROUPS = SPARSE_TILE / SPARSE_GROUP,
+    HALF_GROUPS = SPARSE_HALF / SPARSE_GROUP
+};
 
 /* Returns how many u64s a head's distances take.  A distance beyond the sequence's start can be
  * marked, too. */
@@ -210,7 +212,8 @@ static void index_task(void *ctx, uint32_t head, uint32_t worker) {
         .args = job->args,
         .sparse = sparse,
         .view = &job->seq->layers[job->args->layer],
-        .room = lines_workspace_layout(scratch_of(job->cpu, worker), n_slots, job->args->kv->head_dim),
+        .room =
+            lines_workspace_layout(scratch_of(job->cpu, worker), n_slots, job->args->kv->head_dim),
         .head = head,
         .n_slots = n_slots};
     struct cpu_sparse_head *h = sparse_head_of(index, head);

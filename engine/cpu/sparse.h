@@ -33,9 +33,9 @@ struct sparse_index {
     bool valid;                              /* the fields below hold an index */
     uint32_t layer, n_heads, first_slot, n_rows, dense_from;
     size_t distance_words, column_words, block_words; /* u64s of a head, a head and a tile */
-    struct cpu_buffer heads;                              /* struct cpu_sparse_head [n_heads] */
-    struct cpu_buffer distances, columns;                 /* u64 [n_heads][words] */
-    struct cpu_buffer blocks;                             /* u64 [n_heads][n_tiles][words] */
+    struct cpu_buffer heads;                          /* struct cpu_sparse_head [n_heads] */
+    struct cpu_buffer distances, columns;             /* u64 [n_heads][words] */
+    struct cpu_buffer blocks;                         /* u64 [n_heads][n_tiles][words] */
     struct sparse_totals totals;
 };
 
@@ -43,7 +43,8 @@ static inline uint32_t sparse_tiles(const struct sparse_index *index) {
     return (uint32_t)div_up(index->n_rows, SPARSE_TILE);
 }
 
-static inline struct cpu_sparse_head *sparse_head_of(const struct sparse_index *index, uint32_t head) {
+static inline struct cpu_sparse_head *sparse_head_of(const struct sparse_index *index,
+                                                     uint32_t head) {
     return (struct cpu_sparse_head *)index->heads.data + head;
 }
 

@@ -163,8 +163,7 @@ static void score_synthetic_lines(const struct lines_task *task, uint32_t p2) {
 }
 
 /* Selects the best k, and always the first n_always among them. */
-static void select_lines(float *scores, uint32_t n, uint32_t k, uint32_t n_always,
-                         uint64_t *bits) {
+static void select_lines(float *scores, uint32_t n, uint32_t k, uint32_t n_always, uint64_t *bits) {
     for (uint32_t i = 0; i < min_u32(n, n_always); i++) scores[i] = INFINITY;
     lines_select(scores, n, min_u32(n, max_u32(k, n_always)), bits);
 }
@@ -185,10 +184,10 @@ void lines_mean_keys(const struct lines_task *task, uint32_t n_pages) {
     const uint32_t kv_head = task->head / (task->args->n_heads / kv->n_kv_heads);
     for (uint32_t page = 0; page < n_pages; page++) {
         float *mean = task->room.means + (size_t)page * kv->head_dim;
-        const struct page_rows keys = page_rows(task->cpu->kernels, kv, task->view->pages[page],
-                                                kv_head, task->room.keys);
-        task->cpu->kernels->to_f32(task->room.keys, keys.data,
-                                   (size_t)PAGE_TOKENS * kv->head_dim, keys.dtype);
+        const struct page_rows keys =
+            page_rows(task->cpu->kernels, kv, task->view->pages[page], kv_head, task->room.keys);
+        task->cpu->kernels->to_f32(task->room.keys, keys.data, (size_t)PAGE_TOKENS * kv->head_dim,
+                                   keys.dtype);
         for (uint32_t d = 0; d < kv->head_dim; d++) {
             const float *slots = task->room.keys + (size_t)d * PAGE_TOKENS;
             float sum = 0.0f;

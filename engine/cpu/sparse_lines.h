@@ -9,14 +9,14 @@
 
 /* A worker's workspace for a sequence of n_pages pages. */
 struct lines_workspace {
-    uint64_t *bits;   /* [n_pages]: a bit for each slot */
-    float *first;     /* [n_pages][PAGE_TOKENS]: columns */
-    float *second;    /* the same: diagonals */
-    float *means;     /* in place of both: [n_pages][head_dim], each page's mean key */
-    float *products;  /* [n_pages] */
-    float *q, *keys;  /* [PAGE_TOKENS][head_dim] */
-    float *scores;    /* [SPARSE_QUERIES][PAGE_TOKENS] */
-    float *softmax;   /* [SPARSE_QUERIES][2]: maximum (base 2) and sum */
+    uint64_t *bits;  /* [n_pages]: a bit for each slot */
+    float *first;    /* [n_pages][PAGE_TOKENS]: columns */
+    float *second;   /* the same: diagonals */
+    float *means;    /* in place of both: [n_pages][head_dim], each page's mean key */
+    float *products; /* [n_pages] */
+    float *q, *keys; /* [PAGE_TOKENS][head_dim] */
+    float *scores;   /* [SPARSE_QUERIES][PAGE_TOKENS] */
+    float *softmax;  /* [SPARSE_QUERIES][2]: maximum (base 2) and sum */
 };
 
 struct lines_task {

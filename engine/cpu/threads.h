@@ -14,8 +14,8 @@ struct pool;
 typedef void (*pool_fn)(void *ctx, uint32_t task, uint32_t worker);
 
 int pool_create(struct pool **out, uint32_t n_threads,
-                struct error *err); /* n_threads >= 1, caller included */
-void pool_destroy(struct pool *pool);                                     /* NULL is allowed */
+                struct error *err);   /* n_threads >= 1, caller included */
+void pool_destroy(struct pool *pool); /* NULL is allowed */
 uint32_t pool_size(const struct pool *pool);
 
 /* Calls fn for every task in [0, n_tasks), each once, and returns when all are done.  Tasks are

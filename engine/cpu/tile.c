@@ -83,19 +83,17 @@ static void rotated_keys(const struct tile *t, float *out, const struct page_row
     uint32_t rank[PAGE_TOKENS];
     /* An unused slot may hold anything, but its rank must still be in the table. */
     for (uint32_t i = 0; i < PAGE_TOKENS; i++) rank[i] = i < n ? state->rank[i] : 0;
-    t->kernels->rotate_page(out, keys->data, keys->dtype, kv->head_dim, rank,
-                            t->angles->table.data, t->angles->n_freqs);
+    t->kernels->rotate_page(out, keys->data, keys->dtype, kv->head_dim, rank, t->angles->table.data,
+                            t->angles->n_freqs);
 }
 
 void tile_scores(const struct tile *t, float *scores, const float *q, uint32_t page, float *room) {
-    struct page_rows keys =
-        page_rows(t->kernels, t->kv, t->view->pages[page], t->kv_head, room);
+    struct page_rows keys = page_rows(t->kernels, t->kv, t->view->pages[page], t->kv_head, room);
     if (t->angles) {
         rotated_keys(t, room, &keys, page);
         keys = (struct page_rows){room, DTYPE_F32};
     }
     t->kernels->page_scores(scores, q, t->n_rows, keys.data, keys.dtype, t->kv->head_dim, room);
     if (t->softcap > 0) /* scores are in base 2, and so is the cap */
-        t->kernels->soft_cap(scores, (size_t)t->n_rows * PAGE_TOKENS,
-                             (float)(t->softcap * LOG2_E));
+        t->kernels->soft_cap(scores, (size_t)t->n_rows * PAGE_TOKENS, (float)(t->softcap * LOG2_E));
 }

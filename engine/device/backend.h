@@ -216,10 +216,10 @@ struct kv_budget {
     uint32_t capacity; /* >= n_sink + n_recent; n_recent >= 1 */
     uint32_t n_sink, n_recent;
     enum kv_score score;
-    float decay; /* (0, 1) */
-    uint32_t window; /* of KV_SCORE_WINDOW, >= 1; else 0 */
+    float decay;             /* (0, 1) */
+    uint32_t window;         /* of KV_SCORE_WINDOW, >= 1; else 0 */
     enum kv_pooling pooling; /* of KV_SCORE_WINDOW, for a prompt in one chunk; window <= n_recent */
-    uint32_t kernel; /* odd; 0 with KV_POOLING_NONE */
+    uint32_t kernel;         /* odd; 0 with KV_POOLING_NONE */
     /* Keys are stored before RoPE and rotated when they are read: a token's position is its rank.
      * Otherwise positions are those of the text. */
     bool cache_positions;
@@ -227,8 +227,14 @@ struct kv_budget {
 
 #define KV_FREE_SLOT UINT32_MAX /* as append_slot: each KV head's own free slot */
 
-enum { SPARSE_GROUP = 16, SPARSE_TILE = 128, SPARSE_HALF = SPARSE_TILE / 2, SPARSE_QUERIES = 64,
-       SPARSE_MIN_DIAGONALS = 100, SPARSE_MIN_COLUMNS = 30 };
+enum {
+    SPARSE_GROUP = 16,
+    SPARSE_TILE = 128,
+    SPARSE_HALF = SPARSE_TILE / 2,
+    SPARSE_QUERIES = 64,
+    SPARSE_MIN_DIAGONALS = 100,
+    SPARSE_MIN_COLUMNS = 30
+};
 
 /* The most vertical lines, and pages, that a pattern's p1 may ask for; the largest published p1 is
  * 22,032. */
@@ -236,7 +242,7 @@ enum { SPARSE_MAX_COLUMNS = 24576, SPARSE_MAX_PAGES = 1024 };
 
 /* How a query head chooses keys (MInference section 3.2). */
 enum attn_pattern_kind {
-    PATTERN_DENSE,          /* it visits all keys */
+    PATTERN_DENSE,   /* it visits all keys */
     PATTERN_A_SHAPE, /* the first p1 slots, and for each row the p2 newest, including its own */
     PATTERN_VERTICAL_SLASH, /* the p1 slots and the p2 diagonals with the most attention of the last
                                SPARSE_QUERIES rows; the first SPARSE_MIN_COLUMNS slots and the
@@ -305,7 +311,7 @@ static inline uint32_t groups_n_layers(const struct layer_group *groups, uint32_
  *   scale     the least of 1 … FP8_MOST_SCALE with which 448, e4m3's largest, covers every element;
  *             elements that the largest scale does not cover, and infinity, become 448 times it */
 struct host_pool {
-    void *base; /* from host_pool_alloc() */
+    void *base;       /* from host_pool_alloc() */
     enum dtype dtype; /* of the KV pool */
     uint32_t n_blocks, n_host_layers, n_kv_heads, head_dim;
     bool fp8; /* always if the KV pool is fp8, and then nothing is converted */
@@ -343,9 +349,9 @@ struct kv_select {
 /* Which keys a prompt's rows visit. */
 struct attn_sparse {
     const struct attn_pattern *patterns; /* host [n_layers][n_heads] */
-    uint32_t first_slot;  /* of the rows that are indexed together; a multiple of PAGE_TOKENS */
-    uint32_t n_rows;      /* how many rows are indexed together, from first_slot on */
-    uint32_t dense_from;  /* slot: a tile with a row at or after it is dense */
+    uint32_t first_slot; /* of the rows that are indexed together; a multiple of PAGE_TOKENS */
+    uint32_t n_rows;     /* how many rows are indexed together, from first_slot on */
+    uint32_t dense_from; /* slot: a tile with a row at or after it is dense */
     /* A head that would visit more than this share of the causal pairs is dense. */
     float dense_above;
     /* For benchmarks on random weights, whose attention has no lines.  0: lines are scored by
@@ -370,9 +376,9 @@ struct kv_view {
 };
 
 struct step_seq {
-    uint32_t first_row;           /* in [0, n_rows) */
-    uint32_t n_rows;              /* >= 1; exactly 1 for the first n_decode sequences */
-    const struct kv_view *layers; /* [step.n_layers] */
+    uint32_t first_row;             /* in [0, n_rows) */
+    uint32_t n_rows;                /* >= 1; exactly 1 for the first n_decode sequences */
+    const struct kv_view *layers;   /* [step.n_layers] */
     const struct kv_budget *budget; /* NULL: all tokens are kept.  Not NULL: all layers have the
                                        same n_slots and append_slot */
     uint32_t n_before;              /* tokens of the text before the first row */
@@ -499,12 +505,12 @@ struct rope_append_args {
  * [0, n_decode), attn_prefill the rest; an empty range is a no-op.  q rows are the q heads inside
  * qkv. */
 struct attn_args {
-    const void *q;   /* act, row i at q + i * q_stride elements: [n_heads, head_dim] */
+    const void *q; /* act, row i at q + i * q_stride elements: [n_heads, head_dim] */
     size_t q_stride;
-    void *out;       /* act [n_rows, n_heads * head_dim] */
+    void *out; /* act [n_rows, n_heads * head_dim] */
     const struct kv_pool *kv;
     uint32_t layer, n_heads;
-    float scale;     /* 1 / sqrt(head_dim) unless the model says otherwise */
+    float scale; /* 1 / sqrt(head_dim) unless the model says otherwise */
     /* Not 0: each score, scale * q . k, becomes softcap * tanh(score / softcap) wherever scores are
      * computed, before any mask. */
     float softcap;
@@ -528,8 +534,8 @@ struct attn_args {
 struct select_args {
     struct attn_args attn; /* of the filter's attn_decode */
     const struct layer_group *group;
-    uint32_t group_index;  /* among all groups: selects its state_pages */
-    uint32_t first_host_layer;  /* the host layer of group->first */
+    uint32_t group_index;          /* among all groups: selects its state_pages */
+    uint32_t first_host_layer;     /* the host layer of group->first */
     const struct host_pool *store; /* NULL: no sequence has host blocks */
     /* f32 [n_candidates], or NULL: the token scores of the candidates of the step's first sequence,
      * which has a kv_select; -1 for NaN.  The search of filters asks for them, with a group that
@@ -565,15 +571,15 @@ struct attn_index_args {
  * that attn_sparse names. */
 struct sparse_totals {
     double visited[PATTERN_N_KINDS], causal[PATTERN_N_KINDS]; /* pairs of row and slot */
-    uint64_t n_dense; /* heads, counted in each layer, that dense_above made dense */
+    uint64_t n_dense;            /* heads, counted in each layer, that dense_above made dense */
     double index_s, attention_s; /* device time of indexes and of attention */
 };
 
 /* The cost of one sequence's evictions so far, over its layers and KV heads. */
 struct evict_total {
-    float retained_attention;      /* the share of attention that kept tokens get (kv_page_state):
+    float retained_attention; /* the share of attention that kept tokens get (kv_page_state):
                              mean over layers and heads; NAN: no scores, or no eviction yet */
-    uint32_t n_evictions; /* of one KV head of one layer */
+    uint32_t n_evictions;     /* of one KV head of one layer */
 };
 
 /* The work of select() for one sequence in one step: tokens of one layer, summed over the
@@ -585,8 +591,8 @@ struct select_total {
 
 /* out[i] = x[rows[i]]: picks the rows that need logits. */
 struct gather_rows_args {
-    const void *x; /* act [*, dim] */
-    void *out;     /* act [n, dim] */
+    const void *x;        /* act [*, dim] */
+    void *out;            /* act [n, dim] */
     const uint32_t *rows; /* host [n] */
     uint32_t n, dim;
 };
@@ -623,13 +629,13 @@ enum sample_kind {
 struct sample_row {
     uint32_t logit_row; /* row of the logits matrix */
     enum sample_kind kind;
-    uint32_t target; /* SAMPLE_SCORE */
-    float temperature; /* 0: greedy */
-    float top_p;       /* (0, 1]; 1: off */
-    float min_p;       /* [0, 1]; 0: off */
-    uint32_t top_k;    /* 0: off */
+    uint32_t target;                                               /* SAMPLE_SCORE */
+    float temperature;                                             /* 0: greedy */
+    float top_p;                                                   /* (0, 1]; 1: off */
+    float min_p;                                                   /* [0, 1]; 0: off */
+    uint32_t top_k;                                                /* 0: off */
     float repetition_penalty, presence_penalty, frequency_penalty; /* 1, 0, 0: off */
-    double uniform;    /* [0, 1): a random number, made by the engine from the request's seed */
+    double uniform; /* [0, 1): a random number, made by the engine from the request's seed */
     const struct token_count *counts; /* host [n_counts], for the penalties */
     uint32_t n_counts;
     const struct logit_bias *bias; /* host [n_bias] */
@@ -645,10 +651,10 @@ struct token_logprob {
 };
 
 struct sample_result {
-    uint32_t token;   /* sampled, or the target */
-    float logprob;    /* of token */
-    uint32_t rank;    /* 1: token has the highest logit */
-    bool invalid;     /* the row has a NaN or +inf, or no finite logit: only this request fails */
+    uint32_t token; /* sampled, or the target */
+    float logprob;  /* of token */
+    uint32_t rank;  /* 1: token has the highest logit */
+    bool invalid;   /* the row has a NaN or +inf, or no finite logit: only this request fails */
     uint32_t n_top;
     struct token_logprob top[SAMPLE_MAX_TOP]; /* best first */
 };
@@ -656,8 +662,8 @@ struct sample_result {
 struct sample_args {
     const void *logits; /* f32 [*, vocab] */
     uint32_t n_vocab, n;
-    const struct sample_row *rows;  /* host [n] */
-    struct sample_result *results;  /* host [n], valid after collect() or sync() */
+    const struct sample_row *rows; /* host [n] */
+    struct sample_result *results; /* host [n], valid after collect() or sync() */
 };
 
 /* Submits the operations of a step of n_rows rows, for run_graph(). */
@@ -666,14 +672,14 @@ typedef int (*graph_body)(void *ctx, uint32_t n_rows, struct error *err);
 /* The largest step that will come, and the shape of its model. */
 struct step_limits {
     uint32_t max_rows, max_seqs;
-    uint32_t max_seq_pages;  /* of a sequence, in each layer */
-    uint64_t max_slots;      /* of all sequences, in a layer; shared slots count once */
+    uint32_t max_seq_pages;    /* of a sequence, in each layer */
+    uint64_t max_slots;        /* of all sequences, in a layer; shared slots count once */
     uint64_t max_prompt_slots; /* with DTYPE_FP8: of attn_prefill's sequences, in a layer */
     enum dtype kv_dtype;
     uint32_t max_logit_rows; /* of one sample operation */
     uint32_t n_layers, n_heads, n_kv_heads, head_dim, n_freqs, n_vocab;
-    bool tracked; /* sequences may have budgets */
-    uint32_t max_positions; /* if tracked: ranks are smaller than this */
+    bool tracked;                               /* sequences may have budgets */
+    uint32_t max_positions;                     /* if tracked: ranks are smaller than this */
     uint32_t max_sparse_rows, max_sparse_slots; /* of attn_index; 0: it is not used */
     uint32_t max_select_slots; /* of a sequence with a kv_select, in a filter layer; 0: no sequence
                                   has one */
@@ -743,7 +749,7 @@ struct backend_ops {
     /* Fills totals, host [step.n_seqs], for the sequences with a budget; called after the last
      * layer, and valid after collect() or sync(). */
     int (*evict_totals)(struct backend *be, const struct kv_pool *kv, struct evict_total *totals,
-                       struct error *err);
+                        struct error *err);
     /* Selects as struct select_args says.  Called after attn_decode of a filter layer and before
      * that of the group's first sparse layer.  NULL: this backend cannot select. */
     int (*select)(struct backend *be, const struct select_args *args, struct error *err);
@@ -761,7 +767,7 @@ struct backend_ops {
      * if the backend `repeats`.  The rows past the step's end are padding: no other row depends on
      * them, and no page is written for them. */
     int (*run_graph)(struct backend *be, uint32_t n_rows, graph_body body, void *ctx,
-                  struct error *err);
+                     struct error *err);
     /* Waits until all steps but the newest n_newer (counted by step_begin) have completed and their
      * results are valid; results of newer steps may be, too.  Reports failures of the awaited
      * steps, if no earlier call did. */

@@ -106,10 +106,8 @@ static void bounded_view(struct kv_sequence *kv, uint32_t n_rows, struct step_se
     const bool full = !in_prompt && before == plan->budget.capacity;
     assert(n_rows <= bounded_max_rows(kv));
     assert(kv_n_pages(before + n_rows) <= kv->layers[0].n);
-    *seq = (struct step_seq){.n_rows = n_rows,
-                             .layers = kv->views,
-                             .budget = &plan->budget,
-                             .n_before = kv->n_tokens};
+    *seq = (struct step_seq){
+        .n_rows = n_rows, .layers = kv->views, .budget = &plan->budget, .n_before = kv->n_tokens};
     if (in_prompt) {
         const uint32_t chunk = chunk_end(plan, kv->n_tokens);
         seq->begins_chunk = kv->n_tokens % plan->chunk == 0;
@@ -117,8 +115,8 @@ static void bounded_view(struct kv_sequence *kv, uint32_t n_rows, struct step_se
         seq->compress = end == chunk;
     }
     for (uint32_t l = 0; l < kv->space->n_layers; l++)
-        kv->views[l] = (struct kv_view){kv->layers[l].pages, before + n_rows,
-                                        full ? KV_FREE_SLOT : before};
+        kv->views[l] =
+            (struct kv_view){kv->layers[l].pages, before + n_rows, full ? KV_FREE_SLOT : before};
 }
 
 static void bounded_commit(struct kv_sequence *kv, uint32_t n_rows) {

@@ -138,7 +138,8 @@ static struct found find_blocks(struct kv_sequence *kv, const uint32_t *tokens, 
         kv->blocks[i] = parent;
         found.n_named = i + 1;
         if (prefix_cache_window_dropped(cache, parent)) end_window_dropped = i + 1;
-        if (end_window_dropped <= kv_full_n_behind(kv->space, (i + 1) * PAGE_TOKENS)) found.n_enough = i + 1;
+        if (end_window_dropped <= kv_full_n_behind(kv->space, (i + 1) * PAGE_TOKENS))
+            found.n_enough = i + 1;
     }
     return found;
 }
@@ -211,9 +212,9 @@ void kv_full_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_t
     hash_blocks(kv, tokens, n_blocks);
     struct page_list *layers = kv->layers;
     for (uint32_t i = kv->n_blocks; i < n_blocks; i++) {
-        const uint32_t block = prefix_cache_insert(
-            cache, last_block(kv), kv->salt, kv->hashes[i], tokens + (size_t)i * PAGE_TOKENS,
-            layers, i, needs_window(kv, i));
+        const uint32_t block =
+            prefix_cache_insert(cache, last_block(kv), kv->salt, kv->hashes[i],
+                                tokens + (size_t)i * PAGE_TOKENS, layers, i, needs_window(kv, i));
         if (block == PREFIX_NONE) return;
         kv->blocks[i] = block;
         kv->n_blocks = i + 1;

@@ -8,8 +8,7 @@
 
 typedef int (*move)(struct backend *be, char *page, char *stored, size_t bytes, struct error *err);
 
-static int move_out(struct backend *be, char *page, char *stored, size_t bytes,
-                    struct error *err) {
+static int move_out(struct backend *be, char *page, char *stored, size_t bytes, struct error *err) {
     return be->ops->download(be, stored, page, bytes, err);
 }
 
@@ -21,7 +20,8 @@ static int move_in(struct backend *be, char *page, char *stored, size_t bytes, s
 static int move_page(const struct kv_space *space, move move_part, uint32_t page,
                      const uint32_t *blocks, uint64_t place, struct error *err) {
     const uint64_t page_bytes = space->memory->page_bytes,
-                   block_bytes = host_pool_block_bytes(space->store), end = (place + 1) * page_bytes;
+                   block_bytes = host_pool_block_bytes(space->store),
+                   end = (place + 1) * page_bytes;
     char *from = (char *)space->memory->base + page * page_bytes;
     int code = 0;
     for (uint64_t at = place * page_bytes, n; at < end && !code; at += n, from += n) {
@@ -32,8 +32,8 @@ static int move_page(const struct kv_space *space, move move_part, uint32_t page
     return code;
 }
 
-static int move_pages(const struct kv_space *space, move move_part, const uint32_t *pages,
-                      size_t n, const uint32_t *blocks, size_t first, struct error *err) {
+static int move_pages(const struct kv_space *space, move move_part, const uint32_t *pages, size_t n,
+                      const uint32_t *blocks, size_t first, struct error *err) {
     int code = 0;
     for (size_t i = 0; i < n && !code; i++)
         code = move_page(space, move_part, pages[i], blocks, first + i, err);

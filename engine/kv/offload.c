@@ -89,8 +89,8 @@ static uint64_t whole_pages(const struct kv_space *space, const struct kv_plan *
 static uint64_t pages_after_leaving(const struct kv_space *space, const struct kv_plan *plan) {
     struct kv_plan rest = *plan;
     rest.step_rows = 1;
-    return whole_pages(space, &rest, plan->n_most) -
-           kv_n_sparse(space) * kv_n_pages(plan->n_most) + own_pages(space, plan);
+    return whole_pages(space, &rest, plan->n_most) - kv_n_sparse(space) * kv_n_pages(plan->n_most) +
+           own_pages(space, plan);
 }
 
 /* Returns the larger of the needs before and after sparse layers leave the text.  In a layer-major
@@ -153,8 +153,8 @@ static struct kv_lengths lengths_for(const struct kv_sequence *kv, uint64_t n_to
 static struct kv_amount offload_missing(const struct kv_sequence *kv, uint64_t n_tokens) {
     const uint64_t n_blocks = missing_blocks(kv, n_tokens);
     return (struct kv_amount){
-        .pages = kv_lists_missing(kv, lengths_for(kv, n_tokens)) +
-                 selection_missing(kv) + missing_own(kv) + missing_scratch(kv),
+        .pages = kv_lists_missing(kv, lengths_for(kv, n_tokens)) + selection_missing(kv) +
+                 missing_own(kv) + missing_scratch(kv),
         .blocks = n_blocks - min_u64(n_blocks, kv_swap_n_lendable(&kv->swap))};
 }
 
@@ -186,8 +186,8 @@ static int offload_prepare(struct kv_sequence *kv, const uint32_t *prompt) {
     int code = selection_prepare(kv, selection_state_pages(kv->space, plan));
     if (!code) code = kv_list_grow(&kv->selection.scratch, scratch_pages(kv->space, plan));
     if (!code && plan->layer_major) code = grow_own(kv);
-    return code ? code : kv_lists_grow(kv, (uint32_t)kv_n_pages(all ? plan->n_most
-                                                                    : plan->n_prompt));
+    return code ? code
+                : kv_lists_grow(kv, (uint32_t)kv_n_pages(all ? plan->n_most : plan->n_prompt));
 }
 
 static bool offload_worth_waiting(const struct kv_sequence *kv, const struct kv_sequence *other) {
@@ -322,11 +322,11 @@ static int store_plane(const struct kv_sequence *kv, uint32_t plane, const uint3
                        uint32_t first, uint32_t n, struct error *err) {
     const struct kv_space *space = kv->space;
     const struct offload_args args = {.kv = space->memory,
-                                    .store = space->store,
-                                    .plane = plane,
-                                    .n = n,
-                                    .pages = list,
-                                    .blocks = kv->selection.blocks.pages + first};
+                                      .store = space->store,
+                                      .plane = plane,
+                                      .n = n,
+                                      .pages = list,
+                                      .blocks = kv->selection.blocks.pages + first};
     return n == 0 ? 0 : space->be->ops->offload_pages(space->be, &args, err);
 }
 
@@ -366,9 +366,9 @@ static int offload_submitted(struct kv_sequence *kv, const struct layer_slice *s
     const uint32_t first = s->n_written, n = kv->n_tokens / PAGE_TOKENS - first;
     uint32_t plane = 0;
     /* In a list that begins with chosen tokens the tail's pages are elsewhere. */
-    const uint32_t at = s->has_left ? first + selection_chosen_pages(&kv->plan) -
-                                          s->tail_from / PAGE_TOKENS
-                                    : first;
+    const uint32_t at = s->has_left
+                            ? first + selection_chosen_pages(&kv->plan) - s->tail_from / PAGE_TOKENS
+                            : first;
     int code = 0;
     for (uint32_t l = 0; (l = kv_next_sparse(space, l)) < space->n_layers && !code; l++)
         code = store_plane(kv, plane++, kv->layers[l].pages + at, first, n, err);

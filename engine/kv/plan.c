@@ -45,11 +45,11 @@ static int check_window_score(const struct kv_choice *choice, struct error *err)
     if (choice->n_recent >= window) return 0;
     return error_set(err, ERR_INVALID,
                      "with pooled scores the observation window is kept: there must be at least "
-                     "%" PRIu32 " recent tokens, not %" PRIu32, window, choice->n_recent);
+                     "%" PRIu32 " recent tokens, not %" PRIu32,
+                     window, choice->n_recent);
 }
 
-static int check_length(uint32_t n_prompt, uint32_t max_tokens, uint32_t limit,
-                        struct error *err) {
+static int check_length(uint32_t n_prompt, uint32_t max_tokens, uint32_t limit, struct error *err) {
     if (n_prompt <= limit && max_tokens <= limit - n_prompt) return 0;
     return error_set(err, ERR_TOO_LONG,
                      "the context is %" PRIu32 " tokens at most; the prompt has %" PRIu32
@@ -71,20 +71,18 @@ static int check_whole(const struct kv_choice *choice, uint32_t n_prompt, uint32
  * max_tokens does not matter: it must not decide what a text means. */
 static int check_positions(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens,
                            uint32_t trained_context, struct error *err) {
-    if (!choice->cache_positions)
-        return check_length(n_prompt, max_tokens, trained_context, err);
+    if (!choice->cache_positions) return check_length(n_prompt, max_tokens, trained_context, err);
     if (choice->whole)
         return check_whole(choice, n_prompt, trained_context,
                            "positions are counted inside the cache, the model's trained context is",
                            err);
     if (kv_choice_slots(choice, n_prompt) <= trained_context) return 0;
-    return error_set(err, ERR_INVALID,
-                     "positions are counted inside the cache, so the KV budget (%" PRIu64
-                     ") and a chunk of the prompt (%" PRIu32
-                     ") with one token more must fit the model's trained context (%" PRIu32
-                     " tokens)",
-                     kv_choice_capacity(choice), kv_choice_chunk(choice, n_prompt),
-                     trained_context);
+    return error_set(
+        err, ERR_INVALID,
+        "positions are counted inside the cache, so the KV budget (%" PRIu64
+        ") and a chunk of the prompt (%" PRIu32
+        ") with one token more must fit the model's trained context (%" PRIu32 " tokens)",
+        kv_choice_capacity(choice), kv_choice_chunk(choice, n_prompt), trained_context);
 }
 
 /* Checks that the cache fits the window, so that no row sees more slots than that. */
@@ -129,10 +127,11 @@ static int check_selection(const struct kv_choice *choice, const struct kv_limit
     if (choice->n_sink > choice->n_selected)
         return error_set(err, ERR_INVALID,
                          "the KV policy selects %" PRIu32 " tokens, which cannot be the first "
-                         "%" PRIu32, choice->n_selected, choice->n_sink);
+                         "%" PRIu32,
+                         choice->n_selected, choice->n_sink);
     if (choice->n_tail == 0 || choice->n_tail > KV_MAX_TEXT)
-        return error_set(err, ERR_INVALID,
-                         "the KV policy's tail must be 1 to %" PRIu32 " tokens", KV_MAX_TEXT);
+        return error_set(err, ERR_INVALID, "the KV policy's tail must be 1 to %" PRIu32 " tokens",
+                         KV_MAX_TEXT);
     if (!choice->on_device && !limits->has_host_pool)
         return error_set(err, ERR_INVALID,
                          "no memory has been set aside to move KV pages to: the KV policy "
@@ -168,8 +167,8 @@ static uint64_t prompt_pages(const struct kv_plan *plan, const struct kv_space *
 void kv_plan_by_layers(struct kv_plan *plan, const struct kv_space *space, uint32_t max_long_rows) {
     const uint32_t n_rows = plan->n_prompt - 1;
     plan->layer_major = plan->policy->moves && n_rows <= max_long_rows &&
-                      kv_plan_candidates(plan, n_rows) > plan->n_selected &&
-                      prompt_pages(plan, space) > page_pool_n_pages(space->pool);
+                        kv_plan_candidates(plan, n_rows) > plan->n_selected &&
+                        prompt_pages(plan, space) > page_pool_n_pages(space->pool);
     if (plan->layer_major) plan->step_rows = 1;
 }
 
@@ -192,15 +191,14 @@ struct kv_plan kv_plan_make(const struct kv_choice *choice, uint32_t n_prompt,
     if (!kv_choice_is_bounded(choice)) return plan;
     plan.policy = &kv_policy_bounded;
     plan.chunk = kv_choice_chunk(choice, n_prompt);
-    plan.budget = (struct kv_budget){
-        .capacity = (uint32_t)kv_choice_capacity(choice),
-        .n_sink = choice->n_sink,
-        .n_recent = choice->n_recent,
-        .score = choice->score,
-        .decay = choice->decay,
-        .window = window_of(choice),
-        .pooling = choice->pooling,
-        .kernel = choice->kernel,
-        .cache_positions = choice->cache_positions};
+    plan.budget = (struct kv_budget){.capacity = (uint32_t)kv_choice_capacity(choice),
+                                     .n_sink = choice->n_sink,
+                                     .n_recent = choice->n_recent,
+                                     .score = choice->score,
+                                     .decay = choice->decay,
+                                     .window = window_of(choice),
+                                     .pooling = choice->pooling,
+                                     .kernel = choice->kernel,
+                                     .cache_positions = choice->cache_positions};
     return plan;
 }

@@ -31,7 +31,7 @@ struct kv_plan {
      * with a window, then share two buffers of pages (offload.c). */
     bool layer_major;
     uint32_t n_prompt;
-    uint32_t n_most; /* tokens that the text may have in the end, <= KV_MAX_TEXT */
+    uint32_t n_most;    /* tokens that the text may have in the end, <= KV_MAX_TEXT */
     uint32_t step_rows; /* rows that a step, or all slices of a prompt, may append to the lists of
                            layers with a window */
 };
@@ -44,7 +44,7 @@ struct kv_limits {
     bool bounded_caches;
     bool selections;       /* there are filter layers, and the backend selects */
     uint32_t max_selected; /* tokens that it selects at most; 0: it does not select */
-    bool has_host_pool;        /* the system's memory keeps what is not on the device */
+    bool has_host_pool;    /* the system's memory keeps what is not on the device */
 };
 
 /* Checks the choice for this text; err says what is wrong.  ERR_INVALID, or ERR_TOO_LONG where the

@@ -40,18 +40,18 @@ struct kv_amount {
 /* What all sequences of an engine draw from; borrowed by them. */
 struct kv_space {
     struct page_pool *pool;
-    struct page_pool *blocks; /* of the host pool; NULL: there is none */
+    struct page_pool *blocks;   /* of the host pool; NULL: there is none */
     struct prefix_cache *cache; /* NULL: prefixes are not shared */
     uint32_t n_layers;
     const uint32_t *windows; /* as in struct step */
-    uint32_t window; /* the largest; 0: there is none, or pages are kept all the same */
+    uint32_t window;         /* the largest; 0: there is none, or pages are kept all the same */
     /* The device and its pages, from which a suspended sequence's data are copied. */
     struct backend *be;
     const struct kv_pool *memory;
-    const struct host_pool *store;      /* host pool's memory; NULL: there is none */
-    struct kv_swaps *swaps;            /* swapped data of waiting sequences; NULL: none */
-    const struct layer_group *groups;  /* host [n_groups]: the layers that are sparse where a */
-    uint32_t n_groups;                 /* sequence selects */
+    const struct host_pool *store;    /* host pool's memory; NULL: there is none */
+    struct kv_swaps *swaps;           /* swapped data of waiting sequences; NULL: none */
+    const struct layer_group *groups; /* host [n_groups]: the layers that are sparse where a */
+    uint32_t n_groups;                /* sequence selects */
     /* A token's keys and values have different bits when another kernel computes them, so each is
      * computed once, by the kernel of its kind.  Requests get all their pages when they start, so
      * that none is preempted and computed again like a prompt.  Generated tokens are not shared
@@ -73,15 +73,15 @@ struct kv_swap {
     /* How many of a list's first pages are not swapped, in layers without a window and with one.
      * Others use them, or they have been given back. */
     uint32_t n_shared, n_expired;
-    bool is_matched; /* the sequence is about to continue: its blocks cannot be dropped */
-    uint32_t n_lent; /* how many of the last blocks it already uses for its tokens */
+    bool is_matched;         /* the sequence is about to continue: its blocks cannot be dropped */
+    uint32_t n_lent;         /* how many of the last blocks it already uses for its tokens */
     struct kv_select select; /* when it was suspended; its state pages are swapped, too */
 };
 
 struct kv_swaps {
     struct kv_swap *oldest, *newest;
-    uint32_t n_blocks;     /* of all swaps that are not matched */
-    uint64_t n_out, n_in;  /* pages copied to the host pool and back, so far */
+    uint32_t n_blocks;    /* of all swaps that are not matched */
+    uint64_t n_out, n_in; /* pages copied to the host pool and back, so far */
 };
 
 struct kv_policy_ops {
@@ -144,7 +144,7 @@ struct kv_selection {
     uint32_t n_written;      /* blocks that have been copied to the host pool */
     bool has_left;           /* sparse layers' lists hold their selection and grow no more: */
     uint32_t tail_from;      /* the first token of the tail's pages in them */
-    bool one_by_one; /* generated tokens are computed again one by one, not like a prompt */
+    bool one_by_one;         /* generated tokens are computed again one by one, not like a prompt */
     struct page_list scratch; /* two buffers of a layer-major prompt's pages; else pages that are
                                  taken ahead */
 };
@@ -162,14 +162,14 @@ struct kv_sequence {
     uint64_t *hashes;         /* of the sequence's whole blocks, as far as known */
     uint32_t *blocks;         /* the prefix cache's blocks that the sequence uses */
     uint32_t n_hashes, n_blocks, block_capacity;
-    uint32_t n_expired;        /* the first pages that layers with a window have given back, or
+    uint32_t n_expired; /* the first pages that layers with a window have given back, or
                                   never had */
-    uint32_t n_far;           /* the first blocks whose window pages it does not need */
-    bool prompt_done;         /* its last step has completed */
+    uint32_t n_far;     /* the first blocks whose window pages it does not need */
+    bool prompt_done;   /* its last step has completed */
     struct kv_selection selection;
-    uint32_t n_offloaded;     /* tokens that sparse layers have in the host pool only */
+    uint32_t n_offloaded; /* tokens that sparse layers have in the host pool only */
     struct kv_swap swap;
-    char *suspended;          /* NULL, or what its pages held: [n_layers][layers[].n][page_bytes] */
+    char *suspended; /* NULL, or what its pages held: [n_layers][layers[].n][page_bytes] */
 };
 
 /* Initialises kv; on failure nothing is left behind.  ERR_NOMEM. */

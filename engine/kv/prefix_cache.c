@@ -42,7 +42,7 @@ struct block {
     uint32_t n_users, n_in_window, n_children;
     uint32_t older, newer; /* in its list */
     uint32_t next;         /* in its bucket, or in the list of vacant entries */
-    bool window_dropped;          /* it has no pages in layers with a window */
+    bool window_dropped;   /* it has no pages in layers with a window */
     bool is_stored;
 };
 
@@ -56,9 +56,9 @@ struct prefix_cache {
     struct page_pool *pool; /* the space's */
     uint64_t key[2];
     uint32_t n_layers, n_windowed, n_entries, n_blocks;
-    uint32_t place_blocks; /* host blocks that a stored block takes; 0: none are stored */
-    uint32_t n_window_dropped;  /* the same for one without window pages */
-    uint32_t n_idle_pages; /* pages that the blocks in lists could give */
+    uint32_t place_blocks;     /* host blocks that a stored block takes; 0: none are stored */
+    uint32_t n_window_dropped; /* the same for one without window pages */
+    uint32_t n_idle_pages;     /* pages that the blocks in lists could give */
     /* Pages of blocks in `stored`, and the host blocks that they take. */
     uint32_t n_stored_pages, n_store_blocks;
     uint64_t clock;
@@ -179,7 +179,8 @@ uint32_t prefix_cache_find(const struct prefix_cache *cache, uint32_t parent, ui
 static struct block_list *list_of(struct prefix_cache *cache, const struct block *b) {
     if (b->is_stored) return b->n_users == 0 ? &cache->stored : NULL;
     if (b->n_users == 0) return &cache->idle;
-    return b->n_in_window == 0 && !b->window_dropped && cache->n_windowed > 0 ? &cache->passed : NULL;
+    return b->n_in_window == 0 && !b->window_dropped && cache->n_windowed > 0 ? &cache->passed
+                                                                              : NULL;
 }
 
 /* Returns how many host blocks the block takes, or would take. */
@@ -326,8 +327,7 @@ static void drop(struct prefix_cache *cache, uint32_t block) {
 }
 
 void prefix_cache_drop_stored(struct prefix_cache *cache, uint32_t n_blocks) {
-    while (cache->stored.oldest != PREFIX_NONE &&
-           page_pool_n_free(cache->space->blocks) < n_blocks)
+    while (cache->stored.oldest != PREFIX_NONE && page_pool_n_free(cache->space->blocks) < n_blocks)
         drop(cache, cache->stored.oldest);
 }
 
@@ -341,7 +341,8 @@ static int move_block(const struct prefix_cache *cache, uint32_t block, kv_move_
     for (uint32_t l = 0; l < cache->n_layers && !code; l++) {
         const bool windowed = has_window(cache, l);
         if (windowed && cache->blocks[block].window_dropped) continue;
-        code = move(cache->space, &pages[l], 1, places, windowed ? n_in_window++ : n_full_attention++, err);
+        code = move(cache->space, &pages[l], 1, places,
+                    windowed ? n_in_window++ : n_full_attention++, err);
     }
     return code;
 }
@@ -405,7 +406,8 @@ static bool give_oldest(struct prefix_cache *cache) {
 }
 
 void prefix_cache_evict(struct prefix_cache *cache, uint32_t n_pages) {
-    while (page_pool_n_free(cache->pool) < n_pages && give_oldest(cache)) {}
+    while (page_pool_n_free(cache->pool) < n_pages && give_oldest(cache)) {
+    }
 }
 
 /* Adds an entry with this name, a parent in use, and no users.  Drops the oldest unused block if no
@@ -433,8 +435,8 @@ static uint32_t add_block(struct prefix_cache *cache, uint32_t parent, uint64_t 
 }
 
 uint32_t prefix_cache_insert(struct prefix_cache *cache, uint32_t parent, uint64_t salt,
-                              uint64_t hash, const uint32_t *tokens, const struct page_list *layers,
-                              uint32_t index, bool needs_window) {
+                             uint64_t hash, const uint32_t *tokens, const struct page_list *layers,
+                             uint32_t index, bool needs_window) {
     uint32_t block = prefix_cache_find(cache, parent, salt, hash, tokens);
     if (block == PREFIX_NONE) {
         block = add_block(cache, parent, salt, hash, tokens);
@@ -443,7 +445,8 @@ uint32_t prefix_cache_insert(struct prefix_cache *cache, uint32_t parent, uint64
         list_append(cache, block);
     }
     if (cache->blocks[block].is_stored) hold_again(cache, block, layers, index);
-    if (needs_window && cache->blocks[block].window_dropped) set_windowed(cache, block, layers, index);
+    if (needs_window && cache->blocks[block].window_dropped)
+        set_windowed(cache, block, layers, index);
     prefix_cache_use(cache, block, needs_window);
     return block;
 }

@@ -41,8 +41,7 @@ struct prefix_cache; /* opaque: the fields live in prefix_cache.c */
 #define PREFIX_NONE UINT32_MAX /* no block: a root's parent, or not found */
 
 /* Creates an empty cache for the space, which is borrowed and complete but for its `cache`. */
-int prefix_cache_create(struct prefix_cache **out, const struct kv_space *space,
-                        struct error *err);
+int prefix_cache_create(struct prefix_cache **out, const struct kv_space *space, struct error *err);
 void prefix_cache_destroy(struct prefix_cache *cache); /* NULL is allowed */
 
 /* Returns the hash of a block of PAGE_TOKENS tokens: chain is its parent's hash, or the salt for a
@@ -58,8 +57,8 @@ uint32_t prefix_cache_find(const struct prefix_cache *cache, uint32_t parent, ui
  * use.  Without needs_window, lists of layers with a window have no such page.  PREFIX_NONE: there
  * is no entry left, which can happen only where all layers have windows. */
 uint32_t prefix_cache_insert(struct prefix_cache *cache, uint32_t parent, uint64_t salt,
-                              uint64_t hash, const uint32_t *tokens, const struct page_list *layers,
-                              uint32_t index, bool needs_window);
+                             uint64_t hash, const uint32_t *tokens, const struct page_list *layers,
+                             uint32_t index, bool needs_window);
 
 /* Adds a user.  A block in use is never evicted, and keeps its window pages while a user needs them
  * (needs_window).  Use parents first, stop using them last. */

@@ -8,8 +8,7 @@
 
 int kv_sequence_init(struct kv_sequence *kv, const struct kv_space *space,
                      const struct kv_plan *plan, uint64_t salt) {
-    *kv = (struct kv_sequence){
-        .policy = plan->policy, .space = space, .plan = *plan, .salt = salt};
+    *kv = (struct kv_sequence){.policy = plan->policy, .space = space, .plan = *plan, .salt = salt};
     kv->layers = calloc(space->n_layers, sizeof(*kv->layers));
     kv->views = calloc(space->n_layers, sizeof(*kv->views));
     if (kv->layers && kv->views) return 0;

@@ -51,7 +51,8 @@ static int read_architecture(const struct config_reader *r, struct model_config 
     if (of_type && strcmp(of_type, name) != 0)
         return error_set(r->err, ERR_INVALID,
                          "%.200s: config.json: 'model_type' '%.60s' is %s's, 'architectures' says "
-                         "%s", r->label, type, of_type, name);
+                         "%s",
+                         r->label, type, of_type, name);
     snprintf(c->architecture, sizeof(c->architecture), "%s", name);
     const struct model_family *family = family_find(name);
     c->qk_norm = family->qk_norm;
@@ -156,8 +157,8 @@ static int read_softcap(const struct config_reader *r, const char *key, double u
 
 static int read_softcaps(const struct config_reader *r, struct model_config *c) {
     const struct model_family *family = family_find(c->architecture);
-    int rc = read_softcap(r, "attn_logit_softcapping", family->usual_attn_softcap,
-                          &c->attn_softcap);
+    int rc =
+        read_softcap(r, "attn_logit_softcapping", family->usual_attn_softcap, &c->attn_softcap);
     if (!rc)
         rc = read_softcap(r, "final_logit_softcapping", family->usual_logit_softcap,
                           &c->logit_softcap);
@@ -263,8 +264,7 @@ static int make_frequencies(const struct config_reader *r, struct model_config *
 
 int model_config_parse(struct model_config *out, const json_t *config, const json_t *generation,
                        const char *label, uint32_t context, struct error *err) {
-    const struct config_reader r = {
-        .root = config, .label = label, .context = context, .err = err};
+    const struct config_reader r = {.root = config, .label = label, .context = context, .err = err};
     struct model_config c = {0};
     struct rope_params rope;
     int rc = read_architecture(&r, &c);

@@ -5,9 +5,9 @@
 #ifndef ENGINE_MODEL_CONFIG_READER_H
 #define ENGINE_MODEL_CONFIG_READER_H
 
-#include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <jansson.h>
 
 struct error;
 

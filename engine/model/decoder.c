@@ -57,14 +57,14 @@ struct decoder {
     uint32_t q_dim, kv_dim, qkv_dim;
     void *arena;
     void *x, *normed, *qkv, *attn, *gate_up, *ffn, *last, *last_attn, *logits, *long_x, *long_qkv;
-    uint32_t *slice_rows;            /* host [max_logit_rows]: rows of the step */
+    uint32_t *slice_rows;             /* host [max_logit_rows]: rows of the step */
     struct sample_row *slice_samples; /* host [max_logit_rows]: logit_row: in slice_rows */
-    struct decode_body bodies[2][2]; /* [keeps][selects] */
+    struct decode_body bodies[2][2];  /* [keeps][selects] */
     /* Of the step that is being submitted. */
     struct step step;              /* with the model's windows */
     bool keeps, selects;           /* as in decode_body */
     const struct step_seq *sparse; /* the sequence with sparse attention, or NULL */
-    uint32_t n_sampled; /* sample rows of the newest step: STEP_SAMPLED may name these */
+    uint32_t n_sampled;            /* sample rows of the newest step: STEP_SAMPLED may name these */
 };
 
 static size_t reserve(struct decoder_layout *plan, size_t rows, size_t cols, size_t element_bytes) {
@@ -74,11 +74,11 @@ static size_t reserve(struct decoder_layout *plan, size_t rows, size_t cols, siz
     return at;
 }
 
-static struct decoder_layout make_plan(const struct model_config *c, const struct decoder_limits *limits,
-                             size_t act_bytes) {
+static struct decoder_layout make_plan(const struct model_config *c,
+                                       const struct decoder_limits *limits, size_t act_bytes) {
     struct decoder_layout plan = {0};
-    const size_t rows = limits->max_rows > limits->max_logit_rows ? limits->max_rows
-                                                                  : limits->max_logit_rows;
+    const size_t rows =
+        limits->max_rows > limits->max_logit_rows ? limits->max_rows : limits->max_logit_rows;
     const size_t q_dim = (size_t)c->n_heads * c->head_dim,
                  kv_dim = (size_t)c->n_kv_heads * c->head_dim;
     plan.x = reserve(&plan, rows, c->dim, act_bytes);
@@ -111,7 +111,8 @@ static void *act_at(const struct decoder *d, void *buffer, size_t offset) {
 }
 
 static int make_arena(struct decoder *d, struct error *err) {
-    const struct decoder_layout plan = make_plan(&d->model->config, &d->limits, dtype_size(d->be->act_dtype));
+    const struct decoder_layout plan =
+        make_plan(&d->model->config, &d->limits, dtype_size(d->be->act_dtype));
     int rc = d->be->ops->alloc(d->be, plan.total, &d->arena, err);
     if (rc) return rc;
     char *base = d->arena;
@@ -206,26 +207,25 @@ static int run_residual(struct decoder *d, const void *in, const struct weight *
 static int run_qkv(struct decoder *d, const struct layer_weights *w, struct row_range rows,
                    struct error *err) {
     const struct rmsnorm_input norm = norm_with(d, &w->attn_norm);
-    const struct linear_args args = {
-        .x = rows.x,
-        .norm = &norm,
-        .n_rows = rows.n,
-        .n_in = d->model->config.dim,
-        .n_parts = 3,
-        .parts = {
-            {.w = &w->q,
-             .bias = weight_if_present(&w->q_bias),
-             .y = rows.qkv,
-             .y_stride = d->qkv_dim},
-            {.w = &w->k,
-             .bias = weight_if_present(&w->k_bias),
-             .y = act_at(d, rows.qkv, d->q_dim),
-             .y_stride = d->qkv_dim},
-            {.w = &w->v,
-             .bias = weight_if_present(&w->v_bias),
-             .y = act_at(d, rows.qkv, d->q_dim + d->kv_dim),
-             .y_stride = d->qkv_dim},
-        }};
+    const struct linear_args args = {.x = rows.x,
+                                     .norm = &norm,
+                                     .n_rows = rows.n,
+                                     .n_in = d->model->config.dim,
+                                     .n_parts = 3,
+                                     .parts = {
+                                         {.w = &w->q,
+                                          .bias = weight_if_present(&w->q_bias),
+                                          .y = rows.qkv,
+                                          .y_stride = d->qkv_dim},
+                                         {.w = &w->k,
+                                          .bias = weight_if_present(&w->k_bias),
+                                          .y = act_at(d, rows.qkv, d->q_dim),
+                                          .y_stride = d->qkv_dim},
+                                         {.w = &w->v,
+                                          .bias = weight_if_present(&w->v_bias),
+                                          .y = act_at(d, rows.qkv, d->q_dim + d->kv_dim),
+                                          .y_stride = d->qkv_dim},
+                                     }};
     return d->be->ops->linear(d->be, &args, err);
 }
 
@@ -406,7 +406,12 @@ static int run_logits(struct decoder *d, const void *x, uint32_t n, struct error
     const struct model_config *c = &d->model->config;
     const struct rmsnorm_input norm = norm_with(d, &d->model->final_norm);
     const struct linear_args head = {
-        .x = x, .norm = &norm, .n_rows = n, .n_in = c->dim, .n_parts = 1, .y_f32 = true,
+        .x = x,
+        .norm = &norm,
+        .n_rows = n,
+        .n_in = c->dim,
+        .n_parts = 1,
+        .y_f32 = true,
         .parts = {{.w = &d->model->head, .y = d->logits, .y_stride = c->n_vocab}}};
     const struct soft_cap_args cap = {d->logits, n, c->n_vocab, c->logit_softcap};
     const int rc = d->be->ops->linear(d->be, &head, err);
@@ -426,9 +431,11 @@ static int run_head(struct decoder *d, uint32_t n, struct error *err) {
 /* Samples the first n rows of logits. */
 static int run_sample(struct decoder *d, const struct sample_row *samples, uint32_t n,
                       struct sample_result *results, float *logits_out, struct error *err) {
-    const struct sample_args sample = {
-        .logits = d->logits, .n_vocab = d->model->config.n_vocab, .n = n, .rows = samples,
-        .results = results};
+    const struct sample_args sample = {.logits = d->logits,
+                                       .n_vocab = d->model->config.n_vocab,
+                                       .n = n,
+                                       .rows = samples,
+                                       .results = results};
     int rc = d->be->ops->sample(d->be, &sample, err);
     if (!rc && logits_out)
         rc = d->be->ops->download(d->be, logits_out, d->logits,
@@ -596,8 +603,7 @@ static int check_slice(const struct decoder *d, const struct step *step,
                        const struct layer_slice *slice, struct error *err) {
     const bool alone = step->n_seqs == 1 && step->n_decode == 0 && !step->seqs[0].budget;
     if (!alone || slice->n_rows != step->n_rows || slice->layer >= d->model->config.n_layers ||
-        slice->n_prompt_rows > d->limits.max_long_rows ||
-        slice->first_row > slice->n_prompt_rows ||
+        slice->n_prompt_rows > d->limits.max_long_rows || slice->first_row > slice->n_prompt_rows ||
         slice->n_rows > slice->n_prompt_rows - slice->first_row)
         return error_set(err, ERR_INVALID, "decoder: the slice is not one of a long prompt's");
     return check_rows(d, step, err);
@@ -616,8 +622,8 @@ static int run_layer_slice(struct decoder *d, const struct layer_slice *slice, s
         act_at(d, d->long_x, (size_t)slice->first_row * d->model->config.dim),
         act_at(d, d->long_qkv, (size_t)slice->first_row * d->qkv_dim), slice->n_rows};
     const bool is_last = slice->first_row + slice->n_rows == slice->n_prompt_rows;
-    int rc = slice->layer == 0 ? run_embed(d, rows.x, err)
-                               : leave_layer(d, slice->layer - 1, rows, err);
+    int rc =
+        slice->layer == 0 ? run_embed(d, rows.x, err) : leave_layer(d, slice->layer - 1, rows, err);
     if (!rc) rc = enter_layer(d, slice->layer, rows, err);
     /* Rows never leave the last layer, so it needs no index. */
     if (rc || !is_last || slice->layer + 1 == d->model->config.n_layers) return rc;

@@ -30,7 +30,7 @@ struct model_family {
     /* As in model_config: */
     bool qk_norm, post_norms, own_ffn_norms, norms_from_one;
     bool fused_qkv, fused_gate_up, paired_rotary;
-    double partial_rotary; /* usual share of a head that rotates; 0: all of it, always */
+    double partial_rotary;  /* usual share of a head that rotates; 0: all of it, always */
     uint32_t window_period; /* every window_period-th layer has no window; 0: all have one */
     /* Usual base of the rotary frequencies in layers with a window; 0: as in the others. */
     double usual_local_theta;

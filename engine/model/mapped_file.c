@@ -93,8 +93,7 @@ static struct mapping *enter_mapping(void *bytes, size_t size) {
 
 static int map_whole(struct mapped_file *out, int fd, const char *path, struct error *err) {
     struct stat info;
-    if (fstat(fd, &info) != 0)
-        return error_set(err, ERR_IO, "%.200s: %s", path, strerror(errno));
+    if (fstat(fd, &info) != 0) return error_set(err, ERR_IO, "%.200s: %s", path, strerror(errno));
     if (info.st_size <= 0) return error_set(err, ERR_INVALID, "%.200s: empty", path);
     const size_t size = (size_t)info.st_size;
     void *bytes = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);

@@ -101,8 +101,8 @@ static int reorder(struct loader *l, struct weight *host) {
 
 static float half_to_float(uint16_t bits) {
     const int exponent = bits >> 10 & 31, mantissa = bits & 1023;
-    float size = exponent ? ldexpf((float)(1024 + mantissa), exponent - 25)
-                          : ldexpf((float)mantissa, -24);
+    float size =
+        exponent ? ldexpf((float)(1024 + mantissa), exponent - 25) : ldexpf((float)mantissa, -24);
     if (exponent == 31) size = mantissa ? NAN : INFINITY;
     return bits >> 15 ? -size : size;
 }

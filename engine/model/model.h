@@ -35,18 +35,20 @@ struct model_config {
     bool tied_head; /* as config.json says; once the model is loaded, as its checkpoint has it */
     enum head_source head_source; /* set once it is loaded */
     bool qkv_bias, o_bias, mlp_bias;
-    bool qk_norm; /* the heads of q and k are normed, each by itself, before they are rotated */
+    bool qk_norm;    /* the heads of q and k are normed, each by itself, before they are rotated */
     bool post_norms; /* what attention and feed-forward give to the residual stream is normed */
-    bool own_ffn_norms; /* the checkpoint has pre_ and post_feedforward_layernorm */
-    bool norms_from_one; /* in the checkpoint 1 is subtracted from the norms' weights */
+    bool own_ffn_norms;            /* the checkpoint has pre_ and post_feedforward_layernorm */
+    bool norms_from_one;           /* in the checkpoint 1 is subtracted from the norms' weights */
     bool fused_qkv, fused_gate_up; /* in the checkpoint they are one tensor */
     bool paired_rotary;            /* in the checkpoint q and k rotate by neighbours:
                                       rotary_order.h */
-    uint32_t n_freqs;  /* rotary pairs, head_dim / 2 when the whole head rotates */
-    double *inv_freq;  /* [n_freqs], owned by the model; scaling already applied */
-    double *local_freq; /* the same for layers with a window; NULL: as the others */
-    uint32_t bos; bool has_bos;
-    uint32_t eos[MODEL_MAX_EOS]; uint32_t n_eos; /* config.json and generation_config.json */
+    uint32_t n_freqs;              /* rotary pairs, head_dim / 2 when the whole head rotates */
+    double *inv_freq;              /* [n_freqs], owned by the model; scaling already applied */
+    double *local_freq;            /* the same for layers with a window; NULL: as the others */
+    uint32_t bos;
+    bool has_bos;
+    uint32_t eos[MODEL_MAX_EOS];
+    uint32_t n_eos;          /* config.json and generation_config.json */
     enum dtype weight_dtype; /* of the embedding, for the log */
 };
 
@@ -61,7 +63,7 @@ struct model {
     struct weight embedding, final_norm, head; /* head aliases embedding when tied */
     struct layer_weights *layers;              /* [n_layers] */
     size_t weight_bytes;
-    struct checkpoint *checkpoint;         /* the mapped files; NULL: weights are random */
+    struct checkpoint *checkpoint; /* the mapped files; NULL: weights are random */
     struct random_weights *random;
     struct reordered *reordered; /* weights that a backend aliases and no file has in this form */
 };
@@ -69,7 +71,7 @@ struct model {
 /* Where weights come from, and what to call meanwhile.  All zero: the directory's files, no
  * calls. */
 struct model_source {
-    bool random; /* only config.json is read (random_weights.h) */
+    bool random;      /* only config.json is read (random_weights.h) */
     uint32_t context; /* as in model_config_load() */
     /* Gets the bytes that the backend has, and all; called at the start and after each weight. */
     void (*progress)(void *ctx, uint64_t done, uint64_t total);

@@ -48,8 +48,8 @@ static uint16_t to_bf16(float x) {
 static void fill_block(struct random_weights *r) {
     for (size_t i = 0; i < BLOCK; i++) {
         const uint64_t z = next_random(r);
-        const uint32_t sum = (uint32_t)((z & 0xffff) + (z >> 16 & 0xffff) + (z >> 32 & 0xffff) +
-                                        (z >> 48));
+        const uint32_t sum =
+            (uint32_t)((z & 0xffff) + (z >> 16 & 0xffff) + (z >> 32 & 0xffff) + (z >> 48));
         r->block[i] = to_bf16(((float)sum - SUM_MEAN) * SUM_SCALE);
     }
 }

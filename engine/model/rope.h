@@ -25,9 +25,9 @@ struct rope_params {
     double factor;                            /* linear, llama3, dynamic, yarn */
     double original_max_position;             /* llama3, yarn */
     double low_freq_factor, high_freq_factor; /* llama3 */
-    double stretch;              /* dynamic: longest text / trained context, at least 1 */
-    double beta_fast, beta_slow; /* yarn: rotations within the original context, */
-    bool truncate;               /* and whether the pairs found by them are whole numbers */
+    double stretch;                  /* dynamic: longest text / trained context, at least 1 */
+    double beta_fast, beta_slow;     /* yarn: rotations within the original context, */
+    bool truncate;                   /* and whether the pairs found by them are whole numbers */
     double divisors[ROPE_MAX_FREQS]; /* longrope */
     double local_theta; /* the base of layers with a window, unscaled; 0: as the others */
 };

@@ -48,11 +48,15 @@ static int find_rope(struct rope_reader *r) {
 }
 
 static int check_keys(const struct rope_reader *r) {
-    static const char *const known[] = {
-        "rope_type", "type", "rope_theta", "partial_rotary_factor", "factor",
-        "original_max_position_embeddings", "low_freq_factor", "high_freq_factor",
-        "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate",
-        "short_factor", "long_factor", "finetuned" /* how it was made, not how it is run */};
+    static const char *const known[] = {"rope_type",        "type",
+                                        "rope_theta",       "partial_rotary_factor",
+                                        "factor",           "original_max_position_embeddings",
+                                        "low_freq_factor",  "high_freq_factor",
+                                        "attention_factor", "beta_fast",
+                                        "beta_slow",        "mscale",
+                                        "mscale_all_dim",   "truncate",
+                                        "short_factor",     "long_factor",
+                                        "finetuned" /* how it was made, not how it is run */};
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)r->rope, key, value) {
@@ -105,8 +109,8 @@ static int read_kind(const struct rope_reader *r) {
 static int read_share(const struct rope_reader *r) {
     const double usual = family_of(r)->partial_rotary;
     double share = usual > 0 ? usual : 1.0;
-    int rc = config_read_number(r->config, r->config->root, "partial_rotary_factor", 0.0, 1.0,
-                                &share);
+    int rc =
+        config_read_number(r->config, r->config->root, "partial_rotary_factor", 0.0, 1.0, &share);
     if (!rc) rc = read_number(r, "partial_rotary_factor", 0.0, 1.0, &share);
     if (rc) return rc;
     if (usual == 0 && share != 1.0)
@@ -194,8 +198,8 @@ static int read_yarn(const struct rope_reader *r) {
     const double stretched = fmin(floor(p->original_max_position * p->factor), MAX_CONTEXT);
     if (stretched > r->max_position) r->c->max_position = (uint32_t)stretched;
     if (mscale == 0 || mscale_all == 0) return read_attention_factor(r, yarn_scale(p->factor, 1));
-    return read_attention_factor(r, yarn_scale(p->factor, mscale) /
-                                        yarn_scale(p->factor, mscale_all));
+    return read_attention_factor(r,
+                                 yarn_scale(p->factor, mscale) / yarn_scale(p->factor, mscale_all));
 }
 
 /* Reads a list of one number for each pair. */
@@ -228,8 +232,7 @@ static int read_longrope(const struct rope_reader *r) {
     if (!is_long && r->c->max_position > original) r->c->max_position = (uint32_t)original;
     if (factor > 1.0 && original <= 1.0)
         return refuse(r, ERR_INVALID, "original_max_position_embeddings", "is not above 1");
-    return read_attention_factor(
-        r, factor > 1.0 ? sqrt(1.0 + log(factor) / log(original)) : 1.0);
+    return read_attention_factor(r, factor > 1.0 ? sqrt(1.0 + log(factor) / log(original)) : 1.0);
 }
 
 static int read_scaling(const struct rope_reader *r) {

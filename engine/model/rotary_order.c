@@ -10,7 +10,7 @@ static uint32_t place_in_file(uint32_t i, uint32_t n_freqs) {
 }
 
 void rotary_order(void *out, const void *in, size_t n_rows, size_t row_bytes, uint32_t head_dim,
-                   uint32_t n_freqs) {
+                  uint32_t n_freqs) {
     for (size_t row = 0; row < n_rows; row++) {
         const uint32_t i = (uint32_t)(row % head_dim);
         const size_t from = row - i + place_in_file(i, n_freqs);

@@ -17,6 +17,6 @@
 
 /* Reorders n_rows rows of row_bytes: consecutive heads of head_dim rows each.  out is not in. */
 void rotary_order(void *out, const void *in, size_t n_rows, size_t row_bytes, uint32_t head_dim,
-                   uint32_t n_freqs);
+                  uint32_t n_freqs);
 
 #endif

@@ -26,8 +26,8 @@ struct token_info {
 enum event_kind {
     /* Prompt log-probabilities: all prompt tokens; comes before any other event. */
     EVENT_PROMPT,
-    EVENT_TEXT,   /* the generated text, and the tokens completed, since the last event */
-    EVENT_FINISH  /* the one final event; may hold the last text and tokens, too */
+    EVENT_TEXT,  /* the generated text, and the tokens completed, since the last event */
+    EVENT_FINISH /* the one final event; may hold the last text and tokens, too */
 };
 
 struct engine_event {
@@ -41,13 +41,13 @@ struct engine_event {
     uint32_t n_tokens;
     /* EVENT_FINISH */
     enum finish_reason reason;
-    bool stopped_by_string;      /* FINISH_STOP because of stop[stop_index] */
-    bool stopped_by_token;       /* FINISH_STOP because of an explicit stop_token_id (stop_token) */
+    bool stopped_by_string; /* FINISH_STOP because of stop[stop_index] */
+    bool stopped_by_token;  /* FINISH_STOP because of an explicit stop_token_id (stop_token) */
     uint32_t stop_index, stop_token;
     uint32_t n_prompt, n_generated, n_cached; /* tokens; cached = found in the prefix cache */
     struct kv_usage kv;
     struct prefill_usage prefill;
-    int error_code;              /* FINISH_ERROR */
+    int error_code; /* FINISH_ERROR */
     char error_text[256];
 };
 

@@ -12,8 +12,8 @@
 
 /* How much of its text a request keeps in the KV cache (backend.h, struct kv_budget). */
 enum kv_type {
-    KV_FULL,        /* all of it */
-    KV_STREAMING,   /* the first n_sink tokens and the n_recent newest */
+    KV_FULL,         /* all of it */
+    KV_STREAMING,    /* the first n_sink tokens and the n_recent newest */
     KV_HEAVY_HITTER, /* those, and the n_heavy others with the highest scores */
     KV_OFFLOAD /* all of it; while it generates, sparse layers see only the newest tokens and those
                   that a filter layer selected (struct kv_select), and may have the others in the
@@ -31,7 +31,7 @@ struct kv_choice {
     enum kv_score score;                /* of KV_HEAVY_HITTER; else KV_SCORE_NONE */
     float decay;                        /* of KV_SCORE_DECAY, (0, 1) */
     /* For KV_SCORE_WINDOW (struct kv_budget): */
-    uint32_t window; /* 0: KV_DEFAULT_WINDOW */
+    uint32_t window;         /* 0: KV_DEFAULT_WINDOW */
     enum kv_pooling pooling; /* needs `whole`, and n_recent >= window */
     uint32_t kernel;         /* odd, unless pooling is KV_POOLING_NONE */
     bool whole;     /* the prompt is one chunk: computed with full attention, then compressed */

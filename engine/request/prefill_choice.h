@@ -33,7 +33,7 @@ struct prefill_choice {
     enum prefill_mode mode;
     const struct attn_pattern *patterns; /* host [n_layers][n_heads], borrowed until the request's
                                             final event; NULL: engine_config.patterns */
-    float dense_above;   /* as in struct attn_sparse; 0: PREFILL_DENSE_ABOVE */
+    float dense_above;                   /* as in struct attn_sparse; 0: PREFILL_DENSE_ABOVE */
     uint32_t dense_tail; /* how many last tokens of the prompt are dense; of a layer-major prompt
                             the last one is in any case */
     uint32_t synthetic;  /* as in struct attn_sparse */
@@ -44,10 +44,10 @@ struct prefill_choice {
 
 /* How a prompt was computed. */
 struct prefill_usage {
-    enum prefill_mode mode; /* PREFILL_SPARSE: at least a part of it; else PREFILL_DENSE */
-    double density;         /* share of the causal pairs of row and slot visited; dense: 1 */
+    enum prefill_mode mode;      /* PREFILL_SPARSE: at least a part of it; else PREFILL_DENSE */
+    double density;              /* share of the causal pairs of row and slot visited; dense: 1 */
     double index_s, attention_s; /* device time of sparse steps */
-    uint32_t n_reused; /* tokens from sparse blocks of the prefix cache */
+    uint32_t n_reused;           /* tokens from sparse blocks of the prefix cache */
 };
 
 #endif

@@ -14,10 +14,10 @@ struct logit_bias;
 
 /* The parameters of a request's output.  sampling_defaults() gives the OpenAI defaults. */
 struct sampling_params {
-    float temperature, top_p, min_p; /* 1, 1, 0 */
-    uint32_t top_k;                  /* 0: off */
+    float temperature, top_p, min_p;                               /* 1, 1, 0 */
+    uint32_t top_k;                                                /* 0: off */
     float repetition_penalty, presence_penalty, frequency_penalty; /* 1, 0, 0 */
-    struct logit_bias *bias; /* owned */
+    struct logit_bias *bias;                                       /* owned */
     uint32_t n_bias;
     bool has_seed;
     uint64_t seed;
@@ -40,8 +40,8 @@ struct engine_request {
     struct prefill_choice prefill;
     /* Sequences share cached prefixes only within one salt; 0: the common one. */
     uint64_t cache_salt;
-    int32_t priority;    /* lower runs first; ties by arrival */
-    void *user;          /* returned with every event */
+    int32_t priority; /* lower runs first; ties by arrival */
+    void *user;       /* returned with every event */
 };
 
 struct sampling_params sampling_defaults(void);

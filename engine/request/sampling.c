@@ -12,9 +12,13 @@
 #include "engine/base/rng.h"
 
 struct sampling_params sampling_defaults(void) {
-    return (struct sampling_params){
-        .temperature = 1, .top_p = 1, .repetition_penalty = 1, .max_tokens = 16,
-        .skip_special = true, .n_logprobs = -1, .n_prompt_logprobs = -1};
+    return (struct sampling_params){.temperature = 1,
+                                    .top_p = 1,
+                                    .repetition_penalty = 1,
+                                    .max_tokens = 16,
+                                    .skip_special = true,
+                                    .n_logprobs = -1,
+                                    .n_prompt_logprobs = -1};
 }
 
 void sampling_fini(struct sampling_params *params) {
@@ -133,14 +137,21 @@ int sampling_state_count(struct sampling_state *state, uint32_t token, bool gene
 struct sample_row sampling_row(const struct sampling_state *state, uint32_t logit_row,
                                uint32_t n_generated) {
     const struct sampling_params *p = state->params;
-    return (struct sample_row){
-        .logit_row = logit_row, .kind = SAMPLE_DRAW,
-        .temperature = p->temperature, .top_p = p->top_p, .min_p = p->min_p, .top_k = p->top_k,
-        .repetition_penalty = p->repetition_penalty,
-        .presence_penalty = p->presence_penalty, .frequency_penalty = p->frequency_penalty,
-        .uniform = rng_uniform(state->seed, n_generated),
-        .counts = state->counts, .n_counts = state->n_counts,
-        .bias = p->bias, .n_bias = p->n_bias,
-        .banned = state->banned, .n_banned = n_generated < p->min_tokens ? state->n_banned : 0,
-        .n_top = p->n_logprobs > 0 ? (uint32_t)p->n_logprobs : 0};
+    return (struct sample_row){.logit_row = logit_row,
+                               .kind = SAMPLE_DRAW,
+                               .temperature = p->temperature,
+                               .top_p = p->top_p,
+                               .min_p = p->min_p,
+                               .top_k = p->top_k,
+                               .repetition_penalty = p->repetition_penalty,
+                               .presence_penalty = p->presence_penalty,
+                               .frequency_penalty = p->frequency_penalty,
+                               .uniform = rng_uniform(state->seed, n_generated),
+                               .counts = state->counts,
+                               .n_counts = state->n_counts,
+                               .bias = p->bias,
+                               .n_bias = p->n_bias,
+                               .banned = state->banned,
+                               .n_banned = n_generated < p->min_tokens ? state->n_banned : 0,
+                               .n_top = p->n_logprobs > 0 ? (uint32_t)p->n_logprobs : 0};
 }

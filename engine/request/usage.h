@@ -8,10 +8,10 @@
 
 /* How much of a request's text its KV cache held and evicted, in each KV head of each layer. */
 struct kv_usage {
-    uint32_t n_resident; /* tokens in the cache at the end */
-    uint64_t n_evicted;  /* tokens evicted from it */
-    float retained_attention;     /* struct evict_total */
-    uint32_t n_offloaded; /* resident tokens that sparse layers have in the host pool only */
+    uint32_t n_resident;      /* tokens in the cache at the end */
+    uint64_t n_evicted;       /* tokens evicted from it */
+    float retained_attention; /* struct evict_total */
+    uint32_t n_offloaded;     /* resident tokens that sparse layers have in the host pool only */
     uint64_t n_chosen, n_fetched, n_copies; /* struct select_total, over all steps */
 };
 

@@ -91,8 +91,7 @@ static void add(struct batch *batch, struct sequence *seq) {
  * steps.  The last row of a layer-major prompt is always computed alone, and by attn_decode:
  * attn_prefill takes many times as long for one row that sees so many slots. */
 static bool is_decoding(const struct sequence *seq) {
-    const uint32_t together =
-        seq->was_sparse ? seq->prefill.last : kv_plan_together(&seq->kv.plan);
+    const uint32_t together = seq->was_sparse ? seq->prefill.last : kv_plan_together(&seq->kv.plan);
     return seq->n_rows == 1 && seq->kv.n_tokens >= together;
 }
 
@@ -141,7 +140,8 @@ int batch_submitted(const struct batch *batch, struct error *err) {
     int code = 0;
     for (uint32_t i = 0; i < batch->step.n_seqs && !code; i++) {
         struct kv_sequence *kv = &batch->entries[i].seq->kv;
-        code = kv->policy->submitted(kv, batch->kind == STEP_TIME_SLICE ? &batch->slice : NULL, err);
+        code =
+            kv->policy->submitted(kv, batch->kind == STEP_TIME_SLICE ? &batch->slice : NULL, err);
     }
     return code;
 }

@@ -23,18 +23,18 @@ struct batch {
     struct batch_entry *entries; /* [step.n_seqs], in the step's order */
     struct sample_row *samples;  /* [n_samples] */
     struct sample_result *results;
-    struct evict_total *totals; /* [step.n_seqs], valid for sequences with a budget */
+    struct evict_total *totals;    /* [step.n_seqs], valid for sequences with a budget */
     struct select_total *selected; /* [step.n_decode], valid for sequences that select */
     bool selects;                  /* some sequence does */
     uint32_t n_samples;
-    enum step_time_kind kind;     /* STEP_TIME_SLICE: `slice` is valid, and nothing is sampled */
+    enum step_time_kind kind; /* STEP_TIME_SLICE: `slice` is valid, and nothing is sampled */
     struct layer_slice slice;
     struct sequence *sparse; /* the sequence that chooses keys, or NULL; `visited` is added to it */
     struct attn_sparse choice;
     struct sparse_totals visited;
-    double prompt_work;      /* of the prompts' rows (step_time.h) */
-    bool decodes;            /* some sequence generates */
-    double planned_s;        /* the time at which it was planned */
+    double prompt_work; /* of the prompts' rows (step_time.h) */
+    bool decodes;       /* some sequence generates */
+    double planned_s;   /* the time at which it was planned */
     uint32_t max_rows, max_seqs;
     uint32_t *tokens, *positions;
     struct step_seq *seqs;

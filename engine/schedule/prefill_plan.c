@@ -57,7 +57,7 @@ uint64_t prefill_salt(const struct prefill_plan *plan, const struct prefill_supp
 }
 
 enum prefill_order prefill_order(const struct prefill_plan *plan, uint32_t n_stored,
-                             uint32_t max_long_rows) {
+                                 uint32_t max_long_rows) {
     if (!plan->is_sparse || n_stored >= plan->last || plan->last - n_stored < plan->min_rows)
         return PREFILL_CHUNKED;
     return plan->last - n_stored <= max_long_rows ? PREFILL_LAYER_MAJOR : PREFILL_SPARSE_CHUNKED;

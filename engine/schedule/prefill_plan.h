@@ -31,10 +31,10 @@ struct prefill_support {
 
 /* A request's choice, worked out. */
 struct prefill_plan {
-    bool is_sparse;    /* sparse if at least min_rows rows are left to compute */
-    uint32_t min_rows; /* not counting the prompt's last row */
-    uint32_t last;     /* the slot of the prompt's last token */
-    bool no_reuse;     /* the prompt is sparse and takes no blocks from the prefix cache */
+    bool is_sparse;            /* sparse if at least min_rows rows are left to compute */
+    uint32_t min_rows;         /* not counting the prompt's last row */
+    uint32_t last;             /* the slot of the prompt's last token */
+    bool no_reuse;             /* the prompt is sparse and takes no blocks from the prefix cache */
     struct attn_sparse sparse; /* its first_slot and n_rows are not set */
 };
 
@@ -53,7 +53,7 @@ uint64_t prefill_salt(const struct prefill_plan *plan, const struct prefill_supp
 /* Decides in which order to compute the rest of a prompt, n_stored tokens of which are stored.
  * max_long_rows: rows of the workspace for long prompts. */
 enum prefill_order prefill_order(const struct prefill_plan *plan, uint32_t n_stored,
-                             uint32_t max_long_rows);
+                                 uint32_t max_long_rows);
 /* Returns the rows of the next chunk under PREFILL_SPARSE_CHUNKED: at most `most` of the n_left
  * that follow n_stored tokens.  *is_sparse tells whether they choose keys. */
 uint32_t prefill_chunk_rows(uint32_t n_stored, uint32_t n_left, uint32_t most, bool *is_sparse);

@@ -39,8 +39,8 @@ bool prefill_queue_begin(struct prefill_queue *p, struct sequence *seq) {
     p->owner = seq;
     p->turn++;
     step_time_begin_prompt(&p->step_time);
-    seq->was_sparse = prefill_order(&seq->prefill, seq->kv.n_tokens, p->max_long_rows) !=
-                      PREFILL_CHUNKED;
+    seq->was_sparse =
+        prefill_order(&seq->prefill, seq->kv.n_tokens, p->max_long_rows) != PREFILL_CHUNKED;
     seq->slice = (struct layer_slice){.n_prompt_rows = seq->prefill.last - seq->kv.n_tokens};
     return seq->was_sparse && !was_sparse;
 }
@@ -57,7 +57,7 @@ bool prefill_queue_is_layer_major(const struct prefill_queue *p) {
 /* ---- prefill chunks in steps ---- */
 
 bool prefill_queue_is_limited(const struct prefill_queue *p, struct sequence *const *running,
-                         uint32_t n_running) {
+                              uint32_t n_running) {
     if (p->step_time.max_s <= 0) return false;
     for (uint32_t i = 0; i < n_running; i++)
         if (running[i]->kv.n_tokens >= running[i]->n_prompt) return true; /* it generates */
@@ -65,16 +65,17 @@ bool prefill_queue_is_limited(const struct prefill_queue *p, struct sequence *co
 }
 
 /* Leaves half of the time to the slices of a layer-major prompt. */
-struct prefill_budget prefill_queue_budget(const struct prefill_queue *p, struct sequence *const *running,
-                                uint32_t n_running) {
+struct prefill_budget prefill_queue_budget(const struct prefill_queue *p,
+                                           struct sequence *const *running, uint32_t n_running) {
     struct prefill_budget room = {.n_rows = p->max_rows,
-                               .n_slots = p->max_slots ? p->max_slots : UINT64_MAX,
-                               .work = INFINITY,
-                               .is_whole = true};
+                                  .n_slots = p->max_slots ? p->max_slots : UINT64_MAX,
+                                  .work = INFINITY,
+                                  .is_whole = true};
     for (uint32_t i = 0; i < n_running; i++) room.n_rows -= sequence_n_left(running[i]) == 1;
     if (!prefill_queue_is_limited(p, running, n_running)) return room;
     const double seconds = p->step_time.max_s - p->step_time.base_s;
-    room.work = step_time_budget(&p->step_time, STEP_TIME_STEP, prefill_queue_is_layer_major(p) ? seconds / 2 : seconds);
+    room.work = step_time_budget(&p->step_time, STEP_TIME_STEP,
+                                 prefill_queue_is_layer_major(p) ? seconds / 2 : seconds);
     return room;
 }
 
@@ -104,7 +105,7 @@ static uint32_t fitting_rows(const struct prefill_queue *p, const struct prefill
 }
 
 uint32_t prefill_queue_next_rows(const struct prefill_queue *p, const struct prefill_budget *room,
-                           struct sequence *seq) {
+                                 struct sequence *seq) {
     const uint32_t left = sequence_n_left(seq), most = seq->kv.policy->max_rows(&seq->kv);
     seq->is_sparse_chunk = false;
     if (seq->way == PREFILL_LAYER_MAJOR) return 0;
@@ -115,7 +116,7 @@ uint32_t prefill_queue_next_rows(const struct prefill_queue *p, const struct pre
 }
 
 void prefill_queue_use_budget(const struct prefill_queue *p, struct prefill_budget *room,
-                      const struct sequence *seq) {
+                              const struct sequence *seq) {
     if (seq->n_rows == 0) return;
     const uint64_t n_slots = (uint64_t)n_resident(seq) + seq->n_rows;
     room->n_rows -= seq->n_rows;
@@ -129,7 +130,8 @@ void prefill_queue_begin_interval(struct prefill_queue *p, const struct batch *s
     p->slice_is_due = true;
     p->until_step_s = 0;
     if (p->step_time.max_s > 0 && step->decodes)
-        p->until_step_s = p->step_time.max_s - step_time_seconds(&p->step_time, STEP_TIME_STEP, step->prompt_work);
+        p->until_step_s = p->step_time.max_s -
+                          step_time_seconds(&p->step_time, STEP_TIME_STEP, step->prompt_work);
 }
 
 /* ---- slices ---- */
@@ -149,7 +151,8 @@ static uint32_t rows_in(const struct prefill_queue *p, const struct sequence *se
     const uint32_t n_before = seq->kv.n_tokens + seq->slice.first_row;
     const double room = step_time_budget(&p->step_time, STEP_TIME_SLICE, seconds);
     if (seq->slice.layer == 0) return step_time_entering_rows(&p->step_time, room);
-    return step_time_rows(&p->step_time, room, seq->was_sparse ? step_time_seen(&p->step_time, n_before) : n_before);
+    return step_time_rows(&p->step_time, room,
+                          seq->was_sparse ? step_time_seen(&p->step_time, n_before) : n_before);
 }
 
 /* Returns how many rows the rest of the interval allows.  A layer's last slice must leave time for
@@ -162,7 +165,8 @@ static uint32_t timely_rows(const struct prefill_queue *p, const struct sequence
     if (seq->was_sparse && seq->slice.layer > 0 && !step_time_knows_seen(&p->step_time)) return 0;
     if (left > most || !seq->was_sparse) return most;
     if (!step_time_knows_index(&p->step_time)) return left - 1;
-    return rows_in(p, seq, p->until_step_s - step_time_index_seconds(&p->step_time, n_indexed(seq)));
+    return rows_in(p, seq,
+                   p->until_step_s - step_time_index_seconds(&p->step_time, n_indexed(seq)));
 }
 
 /* Returns at least a tile, unless the layer has less left, so that the prompt always advances. */
@@ -203,7 +207,7 @@ double prefill_queue_work(const struct prefill_queue *p, const struct batch *bat
         const struct step_seq *seq = &batch->step.seqs[i];
         const uint32_t n_before = seq->layers[0].n_slots - seq->n_rows;
         work += step_time_work(&p->step_time, seq->n_rows,
-                          seq->sparse ? step_time_seen(&p->step_time, n_before) : n_before);
+                               seq->sparse ? step_time_seen(&p->step_time, n_before) : n_before);
     }
     return work;
 }
@@ -225,9 +229,10 @@ void prefill_queue_measure(struct prefill_queue *p, const struct batch *batch, d
     const double begin_s = p->done_s > batch->planned_s ? p->done_s : batch->planned_s,
                  index_s = batch->kind == STEP_TIME_SLICE ? batch->visited.index_s : 0;
     step_time_measure(&p->step_time, batch->kind, batch->prompt_work, batch->decodes,
-                 now_s - begin_s - index_s);
+                      now_s - begin_s - index_s);
     measure_seen(p, batch);
     if (index_s > 0)
-        step_time_measure_index(&p->step_time, batch->choice.first_slot + batch->choice.n_rows, index_s);
+        step_time_measure_index(&p->step_time, batch->choice.first_slot + batch->choice.n_rows,
+                                index_s);
     p->done_s = now_s;
 }

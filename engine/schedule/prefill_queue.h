@@ -27,11 +27,11 @@ struct prefill_queue {
     uint64_t max_slots;               /* its max_prompt_slots */
     struct step_time step_time;
     struct sequence *owner; /* the running sequence that owns the prefill, or NULL */
-    uint32_t turn;            /* how many owners there have been */
+    uint32_t turn;          /* how many owners there have been */
     bool slice_is_due;
     double until_step_s; /* while a sequence generates: the seconds that slices may still take
                             before the next step */
-    double done_s;     /* when the last step or slice completed */
+    double done_s;       /* when the last step or slice completed */
 };
 
 /* ---- the owner of the prefill ---- */
@@ -52,21 +52,21 @@ bool prefill_queue_is_layer_major(const struct prefill_queue *p);
 struct prefill_budget {
     uint32_t n_rows;
     uint64_t n_slots; /* that the chunks may see together; the first chunk may exceed it */
-    double work;   /* step_time.h; INFINITY: no limit */
+    double work;      /* step_time.h; INFINITY: no limit */
     bool is_whole; /* there is no chunk yet: the first may have PREFILL_MIN_STEP_ROWS in any case */
 };
 
 /* Returns the next step's budget, after one row for each running sequence that needs just one. */
-struct prefill_budget prefill_queue_budget(const struct prefill_queue *p, struct sequence *const *running,
-                                uint32_t n_running);
+struct prefill_budget prefill_queue_budget(const struct prefill_queue *p,
+                                           struct sequence *const *running, uint32_t n_running);
 bool prefill_queue_has_budget(const struct prefill_budget *room);
 /* Returns how many rows the sequence has in the next step; notes in it whether they choose keys. */
 uint32_t prefill_queue_next_rows(const struct prefill_queue *p, const struct prefill_budget *room,
-                           struct sequence *seq);
+                                 struct sequence *seq);
 /* Subtracts the sequence's n_rows rows, a prefill chunk that is now in the step, from the
  * budget. */
 void prefill_queue_use_budget(const struct prefill_queue *p, struct prefill_budget *room,
-                      const struct sequence *seq);
+                              const struct sequence *seq);
 /* Begins an interval with a step that has been planned: the slices after it may take what it leaves
  * of the time between two tokens. */
 void prefill_queue_begin_interval(struct prefill_queue *p, const struct batch *step);
@@ -76,7 +76,7 @@ void prefill_queue_begin_interval(struct prefill_queue *p, const struct batch *s
 /* Tells whether chunks and slices are cut to keep max_itl_s: it is set, and a sequence
  * generates. */
 bool prefill_queue_is_limited(const struct prefill_queue *p, struct sequence *const *running,
-                         uint32_t n_running);
+                              uint32_t n_running);
 /* Returns the number of rows in the next slice. */
 uint32_t prefill_queue_slice_rows(const struct prefill_queue *p, bool is_limited);
 /* Advances the owner past the slice, which is in flight.  The prompt's rows count as stored once

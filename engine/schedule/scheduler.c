@@ -62,7 +62,7 @@ int scheduler_create(struct scheduler **out, const struct scheduler_config *conf
         .max_long_rows = config->max_long_rows,
         .max_slots = config->max_prompt_slots,
         .step_time = step_time_make(config->row_work, config->enter_work, config->pair_work,
-                          config->max_itl_s),
+                                    config->max_itl_s),
     };
     int code = 0;
     for (int i = 0; i < MAX_INFLIGHT && !code; i++)
@@ -431,7 +431,8 @@ static struct batch *launch_step(struct scheduler *s, struct batch *batch) {
 
 static struct batch *plan_slice(struct scheduler *s, struct batch *batch) {
     const bool is_limited = prefill_queue_is_limited(&s->prefill_queue, s->running, s->n_running);
-    batch_build_slice(batch, s->prefill_queue.owner, prefill_queue_slice_rows(&s->prefill_queue, is_limited));
+    batch_build_slice(batch, s->prefill_queue.owner,
+                      prefill_queue_slice_rows(&s->prefill_queue, is_limited));
     launch(s, batch);
     prefill_queue_commit_slice(&s->prefill_queue, batch, is_limited);
     return batch;
@@ -441,7 +442,8 @@ struct batch *scheduler_plan(struct scheduler *s, struct event_list *events) {
     assert(s->n_inflight < MAX_INFLIGHT);
     struct batch *batch = &s->batches[(s->oldest + s->n_inflight) % MAX_INFLIGHT];
     struct prefill_budget room;
-    if (prefill_queue_is_layer_major(&s->prefill_queue) && s->prefill_queue.slice_is_due) return plan_slice(s, batch);
+    if (prefill_queue_is_layer_major(&s->prefill_queue) && s->prefill_queue.slice_is_due)
+        return plan_slice(s, batch);
     if (!plan_running(s, &room, events)) return NULL;
     admit(s, &room, events);
     batch_build(batch, s->running, s->n_running);
@@ -527,7 +529,6 @@ void scheduler_stats(const struct scheduler *s, struct engine_stats *out) {
     out->pages_total = page_pool_n_pages(s->space->pool);
     count_host_pool(s, out);
     for (uint32_t i = 0; i < s->n_running; i++)
-        out->kv_resident[s->running[i]->kv.plan.type] +=
-            sequence_usage(s->running[i]).n_resident;
+        out->kv_resident[s->running[i]->kv.plan.type] += sequence_usage(s->running[i]).n_resident;
     if (s->space->cache) out->pages_cached = prefix_cache_n_idle_pages(s->space->cache);
 }

@@ -54,14 +54,14 @@ struct sequence;
 enum { MAX_INFLIGHT = 2 };
 
 struct scheduler_config {
-    const struct kv_space *space;  /* borrowed */
-    uint32_t max_rows, max_seqs;   /* of a step; max_rows >= max_seqs >= 1 */
-    uint32_t max_long_rows;        /* of a layer-major prompt; 0: no prompt is layer-major */
+    const struct kv_space *space; /* borrowed */
+    uint32_t max_rows, max_seqs;  /* of a step; max_rows >= max_seqs >= 1 */
+    uint32_t max_long_rows;       /* of a layer-major prompt; 0: no prompt is layer-major */
     uint64_t max_prompt_slots; /* that all prefill chunks of a step may see together; 0: no limit.
                                   A step may have one chunk in any case */
-    double max_itl_s;              /* between two tokens of a sequence; 0: no limit */
+    double max_itl_s;          /* between two tokens of a sequence; 0: no limit */
     double row_work, enter_work, pair_work; /* as in struct step_time */
-    double (*now_s)(void);         /* a clock that is never set back */
+    double (*now_s)(void);                  /* a clock that is never set back */
 };
 
 int scheduler_create(struct scheduler **out, const struct scheduler_config *config,

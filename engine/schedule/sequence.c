@@ -41,8 +41,7 @@ static uint32_t step_rows(const struct sequence_shared *shared,
 
 struct kv_plan sequence_kv_plan(const struct sequence_shared *shared,
                                 const struct engine_request *request) {
-    struct kv_plan plan =
-        kv_plan_make(&request->kv, request->n_prompt, request->params.max_tokens);
+    struct kv_plan plan = kv_plan_make(&request->kv, request->n_prompt, request->params.max_tokens);
     plan.step_rows = step_rows(shared, request);
     if (request->params.n_prompt_logprobs < 0)
         kv_plan_by_layers(&plan, shared->space, shared->max_long_rows);
@@ -151,7 +150,8 @@ uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t first_row,
     /* The last row is sampled even when no token is to be generated: its logits show that the pages
      * are sound. */
     if (end == seq->n_tokens + seq->n_sampled)
-        rows[n++] = sampling_row(&seq->sampling, first_row + seq->n_rows - 1, n_sampled_in_all(seq));
+        rows[n++] =
+            sampling_row(&seq->sampling, first_row + seq->n_rows - 1, n_sampled_in_all(seq));
     return n;
 }
 

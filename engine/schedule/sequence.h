@@ -50,24 +50,24 @@ struct sequence {
     uint32_t *tokens;              /* owned */
     uint32_t n_prompt, n_tokens, token_capacity;
     struct kv_sequence kv;
-    uint32_t n_done;  /* tokens stored by completed steps, or found in the cache */
+    uint32_t n_done; /* tokens stored by completed steps, or found in the cache */
     struct prefill_plan prefill;
-    enum prefill_order way;     /* of the prompt rows that are left; else PREFILL_CHUNKED */
-    struct layer_slice slice;  /* PREFILL_LAYER_MAJOR: the next one; its n_rows is not set */
+    enum prefill_order way;   /* of the prompt rows that are left; else PREFILL_CHUNKED */
+    struct layer_slice slice; /* PREFILL_LAYER_MAJOR: the next one; its n_rows is not set */
     bool is_sparse_chunk;     /* PREFILL_SPARSE_CHUNKED: the planned chunk chooses its keys */
     bool was_sparse;          /* some prompt rows were computed sparsely; all rows of a sparse
                                  layer-major prompt are */
-    uint32_t refused_owner;    /* prefill_queue.turn of the owner whose end it waits for */
+    uint32_t refused_owner;   /* prefill_queue.turn of the owner whose end it waits for */
     struct sparse_totals visited;
     uint64_t n_chosen, n_fetched, n_copies; /* struct select_total, summed over its steps */
-    float retained_attention;    /* struct evict_total's, after these steps; NAN: not tracked */
-    uint32_t n_rows;    /* in the step that is being planned */
-    uint32_t n_inflight; /* in-flight steps that have rows of the sequence */
-    uint32_t n_sampled;   /* how many of these sample a token */
-    uint32_t draw_row;  /* sample row of the newest such token */
-    uint32_t n_cached;  /* tokens found in the prefix cache at the first admission */
-    bool admitted;      /* has run before */
-    bool over;          /* has had its final event */
+    float retained_attention; /* struct evict_total's, after these steps; NAN: not tracked */
+    uint32_t n_rows;          /* in the step that is being planned */
+    uint32_t n_inflight;      /* in-flight steps that have rows of the sequence */
+    uint32_t n_sampled;       /* how many of these sample a token */
+    uint32_t draw_row;        /* sample row of the newest such token */
+    uint32_t n_cached;        /* tokens found in the prefix cache at the first admission */
+    bool admitted;            /* has run before */
+    bool over;                /* has had its final event */
     struct sampling_state sampling;
     struct output output;
     /* Prompt log-probabilities so far; NULL: not asked for, or sent. */

@@ -16,9 +16,9 @@ struct engine_stats {
      * now. */
     uint64_t kv_evicted[KV_N_TYPES], kv_resident[KV_N_TYPES];
     uint64_t n_chosen, n_fetched, n_copies; /* struct select_total, of all requests so far */
-    uint64_t n_moved; /* how many of n_copies came from the host pool */
-    uint64_t host_pool_used_bytes;    /* of engine_info.host_pool_bytes, but for cached blocks */
-    uint32_t pages_stored;        /* pages that the prefix cache keeps in the host pool */
+    uint64_t n_moved;                       /* how many of n_copies came from the host pool */
+    uint64_t host_pool_used_bytes; /* of engine_info.host_pool_bytes, but for cached blocks */
+    uint32_t pages_stored;         /* pages that the prefix cache keeps in the host pool */
     uint64_t n_swapped_out, n_swapped_in; /* pages swapped to the host pool, and back */
     /* Prompts that began to be computed sparsely, and what their steps visited, by pattern. */
     uint64_t n_sparse;

@@ -13,11 +13,12 @@ static const double weight_of_new = 0.3, weight_of_slower_base = 0.05;
  * slice that has been submitted runs to its end. */
 static const double planned_share = 0.85;
 
-struct step_time step_time_make(double row_work, double enter_work, double pair_work, double limit_s) {
+struct step_time step_time_make(double row_work, double enter_work, double pair_work,
+                                double limit_s) {
     return (struct step_time){.row_work = row_work,
-                         .enter_work = enter_work,
-                         .pair_work = pair_work,
-                         .max_s = planned_share * limit_s};
+                              .enter_work = enter_work,
+                              .pair_work = pair_work,
+                              .max_s = planned_share * limit_s};
 }
 
 double step_time_work(const struct step_time *step_time, uint32_t n_rows, uint32_t n_before) {
@@ -25,7 +26,8 @@ double step_time_work(const struct step_time *step_time, uint32_t n_rows, uint32
     return n * step_time->row_work + (n * n_before + n * (n + 1) / 2) * step_time->pair_work;
 }
 
-double step_time_budget(const struct step_time *step_time, enum step_time_kind kind, double seconds) {
+double step_time_budget(const struct step_time *step_time, enum step_time_kind kind,
+                        double seconds) {
     const double s_per_work = step_time->s_per_work[kind];
     return s_per_work > 0 && seconds > 0 ? seconds / s_per_work : 0;
 }
@@ -63,7 +65,8 @@ bool step_time_knows_index(const struct step_time *step_time) {
 }
 
 uint32_t step_time_seen(const struct step_time *step_time, uint32_t n_before) {
-    return step_time_knows_seen(step_time) && step_time->seen < n_before ? (uint32_t)step_time->seen : n_before;
+    return step_time_knows_seen(step_time) && step_time->seen < n_before ? (uint32_t)step_time->seen
+                                                                         : n_before;
 }
 
 bool step_time_knows_seen(const struct step_time *step_time) {
@@ -74,8 +77,8 @@ static void average(double *value, double measured, double weight) {
     *value = *value > 0 ? *value + weight * (measured - *value) : measured;
 }
 
-void step_time_measure(struct step_time *step_time, enum step_time_kind kind, double work, bool decodes,
-                  double seconds) {
+void step_time_measure(struct step_time *step_time, enum step_time_kind kind, double work,
+                       bool decodes, double seconds) {
     if (seconds <= 0) return; /* the device's clock said that the index alone took longer */
     if (work <= 0) {
         average(&step_time->base_s, seconds,

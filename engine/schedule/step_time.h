@@ -24,21 +24,23 @@ enum step_time_kind { STEP_TIME_STEP, STEP_TIME_SLICE, STEP_TIME_N_KINDS };
 struct step_time {
     double row_work, pair_work;
     double enter_work; /* the part of row_work that enters a layer */
-    double max_s;  /* planned between two tokens of a sequence; 0: no limit */
-    double base_s; /* 0: not known */
+    double max_s;      /* planned between two tokens of a sequence; 0: no limit */
+    double base_s;     /* 0: not known */
     double s_per_work[STEP_TIME_N_KINDS]; /* 0: not known */
-    double index_s_per_slot;         /* 0: not known */
+    double index_s_per_slot;              /* 0: not known */
     double seen; /* mean slots that a row of the sparse prompt sees; 0: not known */
 };
 
 /* Makes an empty model.  limit_s is the most seconds between two tokens, 0 for no limit; plans stay
  * below it, because forecasts err. */
-struct step_time step_time_make(double row_work, double enter_work, double pair_work, double limit_s);
+struct step_time step_time_make(double row_work, double enter_work, double pair_work,
+                                double limit_s);
 
 /* Returns the work of n_rows rows that come after n_before slots. */
 double step_time_work(const struct step_time *step_time, uint32_t n_rows, uint32_t n_before);
 /* Returns the work that fits the seconds, which do not include base. */
-double step_time_budget(const struct step_time *step_time, enum step_time_kind kind, double seconds);
+double step_time_budget(const struct step_time *step_time, enum step_time_kind kind,
+                        double seconds);
 /* Returns how many rows after n_before slots take at most `work`. */
 uint32_t step_time_rows(const struct step_time *step_time, double work, uint32_t n_before);
 /* Returns the work of rows that enter the first layer; and the reverse, how many take `work`. */
@@ -57,8 +59,8 @@ bool step_time_knows_index(const struct step_time *step_time);
 
 /* Measures a step or slice that took `seconds`, not counting its index.  work: of its prompts'
  * rows; decodes: the step generated tokens, too. */
-void step_time_measure(struct step_time *step_time, enum step_time_kind kind, double work, bool decodes,
-                  double seconds);
+void step_time_measure(struct step_time *step_time, enum step_time_kind kind, double work,
+                       bool decodes, double seconds);
 void step_time_measure_index(struct step_time *step_time, uint32_t n_slots, double seconds);
 /* Measures how many slots each row of a sparse prompt saw, on average. */
 void step_time_measure_seen(struct step_time *step_time, double n_slots);

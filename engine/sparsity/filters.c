@@ -2,9 +2,9 @@
 #include "engine/sparsity/filters.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdbool.h>
 #include <string.h>
+#include <jansson.h>
 
 #include "engine/base/error.h"
 #include "engine/base/json_guard.h"
@@ -79,8 +79,8 @@ static int write_members(FILE *file, const void *ctx) {
     return failed ? ERR_IO : 0;
 }
 
-int filters_save(const struct filters *filters, const struct provenance_note *notes,
-                 size_t n_notes, const char *path, struct error *err) {
+int filters_save(const struct filters *filters, const struct provenance_note *notes, size_t n_notes,
+                 const char *path, struct error *err) {
     return provenance_save(path, FORMAT, notes, n_notes, write_members, filters, err);
 }
 

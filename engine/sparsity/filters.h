@@ -40,8 +40,8 @@ int filters_read(struct filters *out, const char *file, struct error *err);
 int filters_parse(struct filters *out, const char *bytes, size_t size, const char *label,
                   struct error *err);
 /* Writes such a file, whole or not at all, with notes on how it was made. */
-int filters_save(const struct filters *filters, const struct provenance_note *notes,
-                 size_t n_notes, const char *path, struct error *err);
+int filters_save(const struct filters *filters, const struct provenance_note *notes, size_t n_notes,
+                 const char *path, struct error *err);
 /* Makes the groups of a model of n_layers layers, whose windows are as in struct step.  Returns how
  * many, <= filters->n: a filter behind which no layer is sparse has none.  ERR_INVALID names a
  * filter that is no layer of the model, or has a window. */

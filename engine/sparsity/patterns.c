@@ -2,11 +2,11 @@
 #include "engine/sparsity/patterns.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <jansson.h>
 
 #include "engine/base/error.h"
 #include "engine/base/json_guard.h"
@@ -68,7 +68,8 @@ int patterns_set_min_sparse_tokens(struct patterns *patterns, const char *backen
 
 /* ---- reading ---- */
 
-static int refuse(const struct pattern_reader *r, uint32_t layer, const char *head, const char *rule) {
+static int refuse(const struct pattern_reader *r, uint32_t layer, const char *head,
+                  const char *rule) {
     return error_set(r->err, ERR_INVALID, "%.200s: layer %" PRIu32 ", head %.32s: %s", r->label,
                      layer, head, rule);
 }
@@ -97,8 +98,8 @@ static int read_kind(const struct pattern_reader *r, uint32_t layer, const char 
                   "the pattern is not vertical_and_slash, stream_llm, block_sparse or dense");
 }
 
-static int read_size(const struct pattern_reader *r, uint32_t layer, const char *head, const json_t *entry,
-                     unsigned at, uint32_t low, uint32_t high, uint32_t *out) {
+static int read_size(const struct pattern_reader *r, uint32_t layer, const char *head,
+                     const json_t *entry, unsigned at, uint32_t low, uint32_t high, uint32_t *out) {
     char rule[96];
     const json_t *value = json_array_get(entry, at);
     const json_int_t x = json_integer_value(value);
@@ -141,7 +142,8 @@ static int read_layer(const struct pattern_reader *r, uint32_t layer, json_t *ob
         if (!read_head_number(key, n_heads, &head))
             return error_set(r->err, ERR_INVALID,
                              "%.200s: layer %" PRIu32 ", head %.32s: the model has heads 0 to "
-                             "%" PRIu32, r->label, layer, key, n_heads - 1);
+                             "%" PRIu32,
+                             r->label, layer, key, n_heads - 1);
         const size_t i = (size_t)layer * n_heads + head;
         const json_t *score = json_array_get(entry, N_ENTRY - 1);
         if (json_array_size(entry) != N_ENTRY || !json_is_number(score))
@@ -179,8 +181,8 @@ static int read_break_evens(const struct pattern_reader *r, json_t *object) {
             if (!patterns_set_min_sparse_tokens(r->out, backend, (uint32_t)n)) continue;
             rule = "one backend too many, or too long a name";
         }
-        return error_set(r->err, ERR_INVALID, "%.200s: 'min_sparse_tokens' of %.32s: %s",
-                         r->label, backend, rule);
+        return error_set(r->err, ERR_INVALID, "%.200s: 'min_sparse_tokens' of %.32s: %s", r->label,
+                         backend, rule);
     }
     return 0;
 }
@@ -193,8 +195,8 @@ static int read_wrapped(const struct pattern_reader *r, const json_t *root) {
     return rc ? rc : read_layers(r, json_object_get(root, "layers"));
 }
 
-static int read_root(struct patterns *out, const json_t *root, const char *label,
-                     uint32_t n_layers, uint32_t n_heads, struct error *err) {
+static int read_root(struct patterns *out, const json_t *root, const char *label, uint32_t n_layers,
+                     uint32_t n_heads, struct error *err) {
     struct patterns patterns = {0};
     int rc = patterns_default(&patterns, n_layers, n_heads, err);
     if (rc) return rc;
@@ -226,8 +228,7 @@ int patterns_load(struct patterns *out, const char *path, uint32_t n_layers, uin
     return rc;
 }
 
-int patterns_default(struct patterns *out, uint32_t n_layers, uint32_t n_heads,
-                     struct error *err) {
+int patterns_default(struct patterns *out, uint32_t n_layers, uint32_t n_heads, struct error *err) {
     const size_t n = (size_t)n_layers * n_heads;
     struct patterns patterns = {.n_layers = n_layers, .n_heads = n_heads};
     patterns.heads = calloc(n, sizeof(*patterns.heads));
@@ -256,10 +257,10 @@ static json_t *layer_to_json(const struct patterns *p, uint32_t layer) {
         const size_t i = (size_t)layer * p->n_heads + head;
         const struct attn_pattern *pattern = &p->heads[i];
         snprintf(key, sizeof(key), "%" PRIu32, head);
-        json_object_set_new(object, key,
-                            json_pack("[s, I, I, f]", kinds[pattern->kind].name,
-                                      (json_int_t)pattern->p1, (json_int_t)pattern->p2,
-                                      p->scores[i]));
+        json_object_set_new(
+            object, key,
+            json_pack("[s, I, I, f]", kinds[pattern->kind].name, (json_int_t)pattern->p1,
+                      (json_int_t)pattern->p2, p->scores[i]));
     }
     return object;
 }

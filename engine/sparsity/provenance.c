@@ -2,10 +2,10 @@
 #include "engine/sparsity/provenance.h"
 
 #include <errno.h>
-#include <jansson.h>
 #include <limits.h>
 #include <string.h>
 #include <unistd.h>
+#include <jansson.h>
 
 #include "engine/base/error.h"
 

@@ -27,7 +27,6 @@ typedef int (*provenance_members)(FILE *file, const void *ctx);
 
 /* Writes the file whole or not at all: a file of that name is replaced at the end. */
 int provenance_save(const char *path, const char *format, const struct provenance_note *notes,
-                    size_t n_notes, provenance_members members, const void *ctx,
-                    struct error *err);
+                    size_t n_notes, provenance_members members, const void *ctx, struct error *err);
 
 #endif

@@ -225,7 +225,7 @@ static uint64_t queue_pop(struct queue *queue) {
     if (next != NONE) {
         const uint32_t rank = (uint32_t)(top.key >> 32);
         heap_sink(queue, (struct merge_batch){.key = key_of(rank, queue->candidates[next].node),
-                                        .first = next});
+                                              .first = next});
     } else if (--queue->n > 0) {
         heap_sink(queue, queue->scratch->heap[queue->n]);
     }

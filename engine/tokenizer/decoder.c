@@ -14,8 +14,8 @@
 #include "engine/base/error.h"
 #include "engine/tokenizer/internal.h"
 
-static int add_step(struct text_decoder *decoder, const json_t *component, struct decoder_step **out,
-                    struct error *err) {
+static int add_step(struct text_decoder *decoder, const json_t *component,
+                    struct decoder_step **out, struct error *err) {
     const char *type = component_type(component);
     if (decoder->byte_fallback || decoder->fused)
         return refuse(err, "after ByteFallback, ByteLevel or Fuse the decoder", type);
@@ -31,7 +31,8 @@ static int parse_replace(struct text_decoder *decoder, const json_t *component, 
     return rc ? rc : replace_parse(&step->pattern, &step->content, component, err);
 }
 
-static int parse_metaspace(struct text_decoder *decoder, const json_t *component, struct error *err) {
+static int parse_metaspace(struct text_decoder *decoder, const json_t *component,
+                           struct error *err) {
     struct decoder_step *step = NULL;
     struct metaspace metaspace;
     int rc = metaspace_parse(&metaspace, component, err);
@@ -76,7 +77,8 @@ static int parse_byte_fallback(struct text_decoder *decoder, const json_t *compo
     return 0;
 }
 
-static int parse_byte_level(struct text_decoder *decoder, const json_t *component, struct error *err) {
+static int parse_byte_level(struct text_decoder *decoder, const json_t *component,
+                            struct error *err) {
     if (decoder->byte_fallback || decoder->fused)
         return refuse(err, "after itself, ByteFallback or Fuse the decoder",
                       component_type(component));
@@ -90,7 +92,8 @@ static int parse_fuse(struct text_decoder *decoder, const json_t *component, str
     return 0;
 }
 
-static int parse_sequence(struct text_decoder *decoder, const json_t *component, struct error *err) {
+static int parse_sequence(struct text_decoder *decoder, const json_t *component,
+                          struct error *err) {
     const json_t *list = json_object_get(component, "decoders");
     if (!json_is_array(list))
         return error_set(err, ERR_INVALID, "tokenizer.json: a Sequence lists no decoders");

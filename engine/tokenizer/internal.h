@@ -101,8 +101,8 @@ struct normalizer_kind; /* a row of normalize.c's table */
 struct normalizer_step {
     const struct normalizer_kind *kind;
     struct pattern *pattern; /* Replace */
-    struct text content; /* Replace, Prepend */
-    bool left, right;    /* Strip */
+    struct text content;     /* Replace, Prepend */
+    bool left, right;        /* Strip */
 };
 
 struct normalizer {
@@ -290,9 +290,9 @@ void pretokenizer_fini(struct pretokenizer *pretokenizer);
 
 struct decoder_step {
     struct pattern *pattern; /* Replace, Metaspace: every match becomes content; NULL: Strip */
-    struct text content; /* Strip: the character to remove */
-    bool drops_at_first; /* Metaspace: the first token's matches become nothing */
-    json_int_t most;     /* Strip: how many are removed at most */
+    struct text content;     /* Strip: the character to remove */
+    bool drops_at_first;     /* Metaspace: the first token's matches become nothing */
+    json_int_t most;         /* Strip: how many are removed at most */
 };
 
 struct text_decoder {

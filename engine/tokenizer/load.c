@@ -146,8 +146,8 @@ static int load_added(struct tokenizer *t, const json_t *root, struct matcher *m
     const json_t *added = json_object_get(root, "added_tokens");
     const size_t n_entries = json_object_size(vocab) + json_array_size(added);
     for (size_t i = 0; i < json_array_size(added); i++) {
-        const int rc = load_added_token(t, vocab, json_array_get(added, i), n_entries,
-                                        matcher, err);
+        const int rc =
+            load_added_token(t, vocab, json_array_get(added, i), n_entries, matcher, err);
         if (rc) return rc;
     }
     added_index(&t->added);
@@ -159,8 +159,7 @@ static int load_added(struct tokenizer *t, const json_t *root, struct matcher *m
  * Which piece the reference library then takes for the first depends on offsets that it keeps. */
 static int check_first(const struct tokenizer *t, struct error *err) {
     const struct pretokenizer *pretokenizer = &t->pretokenizer;
-    const bool first =
-        pretokenizer->n_steps > 0 && pretokenizer->steps[0].prepend == PREPEND_FIRST;
+    const bool first = pretokenizer->n_steps > 0 && pretokenizer->steps[0].prepend == PREPEND_FIRST;
     if (!first || t->normalizer.n_steps == 0) return 0;
     return refuse(err, "with a normalizer the Metaspace prepend_scheme", "first");
 }

@@ -112,8 +112,8 @@ static int run_code(const struct match_search *s, const pcre2_code *code, size_t
     pcre2_set_offset_limit(s->matcher->context, last);
     pcre2_set_match_limit(s->matcher->context, steps);
     /* Checking the whole text again for every match would be quadratic. */
-    return pcre2_match(code, (PCRE2_SPTR)s->text, s->n, from, PCRE2_NO_UTF_CHECK,
-                       s->matcher->data, s->matcher->context);
+    return pcre2_match(code, (PCRE2_SPTR)s->text, s->n, from, PCRE2_NO_UTF_CHECK, s->matcher->data,
+                       s->matcher->context);
 }
 
 /* Tries one place, with as many steps as the budget pays for. */
@@ -179,8 +179,7 @@ int replace_parse(struct pattern **pattern, struct text *content, const json_t *
     /* The reference library loses characters when it replaces an empty match: no file can rely on
      * it. */
     uint32_t empty = 0;
-    if ((*pattern)->code)
-        pcre2_pattern_info((*pattern)->code, PCRE2_INFO_MATCHEMPTY, &empty);
+    if ((*pattern)->code) pcre2_pattern_info((*pattern)->code, PCRE2_INFO_MATCHEMPTY, &empty);
     return empty ? refuse(err, "a pattern that matches nothing in", "Replace") : 0;
 }
 

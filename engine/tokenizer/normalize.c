@@ -117,8 +117,8 @@ static int run_form(const struct normalizer_step *step, struct matcher *matcher,
         const size_t same = ascii > 0 && other > 0 ? ascii - 1 : ascii;
         rc = text_append(&out, text->data + i, same);
         if (rc == 0 && other > 0)
-            rc = append_form(step->kind, &points, text->data + i + same, ascii - same + other,
-                             &out);
+            rc =
+                append_form(step->kind, &points, text->data + i + same, ascii - same + other, &out);
         i += ascii + other;
     }
     free(points.data);

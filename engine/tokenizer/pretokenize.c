@@ -86,8 +86,8 @@ static int write_spaces(const struct encoding *encoding, const struct split *spl
     const size_t n_space = strlen(split->space);
     const bool has_one =
         text[0] == ' ' || (n >= n_space && memcmp(text, split->space, n_space) == 0);
-    const bool wants = split->prepend == PREPEND_ALWAYS ||
-                       (split->prepend == PREPEND_FIRST && encoding->at_start);
+    const bool wants =
+        split->prepend == PREPEND_ALWAYS || (split->prepend == PREPEND_FIRST && encoding->at_start);
     int rc = wants && !has_one ? text_append(out, split->space, n_space) : 0;
     for (const char *p = text, *end = text + n; p < end && rc == 0;) {
         const char *space = memchr(p, ' ', (size_t)(end - p));
@@ -208,8 +208,7 @@ static int parse_sequence(struct pretokenizer *pretokenizer, const json_t *compo
 static int parse_one(struct pretokenizer *pretokenizer, const json_t *component,
                      struct error *err) {
     const char *type = component_type(component);
-    if (strcmp(type, "Sequence") == 0)
-        return parse_sequence(pretokenizer, component, err);
+    if (strcmp(type, "Sequence") == 0) return parse_sequence(pretokenizer, component, err);
     if (pretokenizer->n_steps == MAX_STEPS)
         return refuse(err, "a longer sequence before pre-tokenizer", type);
     if (pretokenizer->byte_level) return refuse(err, "after ByteLevel the pre-tokenizer", type);
@@ -244,7 +243,6 @@ int pretokenizer_parse(struct pretokenizer *pretokenizer, const json_t *componen
 }
 
 void pretokenizer_fini(struct pretokenizer *pretokenizer) {
-    for (size_t i = 0; i < pretokenizer->n_steps; i++)
-        pattern_free(pretokenizer->steps[i].pattern);
+    for (size_t i = 0; i < pretokenizer->n_steps; i++) pattern_free(pretokenizer->steps[i].pattern);
     pretokenizer->n_steps = 0;
 }

@@ -77,8 +77,8 @@ static int translate_escape(struct text *out, const char *pattern, size_t n, siz
         const char spelling[] = {'\\', c, '\0'};
         return refuse_pattern(err, spelling);
     }
-    const int rc = text ? text_append(out, text, strlen(text))
-                        : text_append(out, pattern + *i, length);
+    const int rc =
+        text ? text_append(out, text, strlen(text)) : text_append(out, pattern + *i, length);
     *i += length;
     return rc;
 }

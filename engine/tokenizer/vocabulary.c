@@ -9,8 +9,8 @@
 #include "engine/base/error.h"
 #include "engine/tokenizer/internal.h"
 
-static int load_vocab(struct tokenizer *t, json_t *vocab, size_t n_entries,
-                      struct matcher *matcher, struct error *err) {
+static int load_vocab(struct tokenizer *t, json_t *vocab, size_t n_entries, struct matcher *matcher,
+                      struct error *err) {
     const char *content;
     size_t n;
     json_t *value;

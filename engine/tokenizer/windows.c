@@ -37,7 +37,8 @@ static int reserve(struct window *window, size_t n) {
 }
 
 /* Merges n of the piece's symbols from `begin` on, or as many as there are. */
-static int merge_window(const struct window_piece *piece, struct window *window, size_t begin, size_t n) {
+static int merge_window(const struct window_piece *piece, struct window *window, size_t begin,
+                        size_t n) {
     if (n > piece->n - begin) n = piece->n - begin;
     if (reserve(window, n)) return ERR_NOMEM;
     memcpy(window->ids, piece->symbols + begin, n * sizeof(*window->ids));
@@ -61,7 +62,8 @@ static int try_window(const struct window_piece *piece, const struct window *fir
 
 /* Takes the first window's tokens before the second one as done, and makes the second one the
  * first.  *agree is false if no second window agrees. */
-static int advance(struct window_piece *piece, struct window *first, struct window *second, bool *agree) {
+static int advance(struct window_piece *piece, struct window *first, struct window *second,
+                   bool *agree) {
     size_t n = first->n;
     *agree = false;
     for (size_t back = FEW_TOKENS; !*agree && n > 0; back *= 2) {

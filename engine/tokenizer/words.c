@@ -42,10 +42,8 @@ int words_add(struct words *words, const char *bytes, size_t n, uint32_t id) {
     const uint64_t hash = hash_bytes(bytes, n);
     size_t i = (size_t)(hash >> 32) & words->mask;
     while (words->slots[i].id != NO_TOKEN) i = (i + 1) & words->mask;
-    words->slots[i] = (struct word_slot){.tag = (uint32_t)hash,
-                                         .id = id,
-                                         .offset = (uint32_t)words->bytes.n,
-                                         .length = (uint32_t)n};
+    words->slots[i] = (struct word_slot){
+        .tag = (uint32_t)hash, .id = id, .offset = (uint32_t)words->bytes.n, .length = (uint32_t)n};
     if (n > words->longest) words->longest = n;
     return text_append(&words->bytes, bytes, n);
 }

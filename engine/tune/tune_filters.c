@@ -39,9 +39,9 @@ static void sum_losses(struct filter_search *s, const double *similarity) {
     for (uint32_t f = 0; f < n_layers; f++) {
         double *of = s->lost + (size_t)f * (n_layers + 1);
         for (uint32_t j = f + 1 + s->goal->n_wait; j < n_layers; j++)
-            of[j + 1] = of[j] + (layer_has_window(windows, j)
-                                     ? 0
-                                     : 1 - similarity[(size_t)f * n_layers + j]);
+            of[j + 1] =
+                of[j] +
+                (layer_has_window(windows, j) ? 0 : 1 - similarity[(size_t)f * n_layers + j]);
     }
 }
 
@@ -90,8 +90,7 @@ static void extend(struct filter_search *s, const struct tune_filters *set) {
 }
 
 int tune_filters_choose(struct tune_filters best[TUNE_N_CHOICES], const double *similarity,
-                        uint32_t n_layers, const struct tune_filter_goal *goal,
-                        struct error *err) {
+                        uint32_t n_layers, const struct tune_filter_goal *goal, struct error *err) {
     struct filter_search search = {.goal = goal, .n_layers = n_layers, .best = best};
     const struct tune_filters none = {.filters = {.n_wait = goal->n_wait}};
     search.lost = calloc((size_t)n_layers * (n_layers + 1), sizeof(*search.lost));

@@ -33,7 +33,7 @@ struct tune_filters {
 struct tune_filter_goal {
     uint32_t max_filters; /* <= TUNE_MAX_FILTERS */
     uint32_t max_dense;
-    uint32_t n_wait; /* how many layers after each filter are not sparse, window or not */
+    uint32_t n_wait;         /* how many layers after each filter are not sparse, window or not */
     const uint32_t *windows; /* as in struct step */
 };
 

@@ -9,9 +9,9 @@ enum { STEP_KEYS = 50 };
 
 void tune_fit_starts(struct attn_pattern out[TUNE_N_STARTS]) {
     static const struct attn_pattern starts[TUNE_N_STARTS] = {
-        {PATTERN_A_SHAPE, 1024, 4096},        {PATTERN_VERTICAL_SLASH, 30, 2048},
-        {PATTERN_VERTICAL_SLASH, 100, 1800},  {PATTERN_VERTICAL_SLASH, 500, 1500},
-        {PATTERN_VERTICAL_SLASH, 3000, 200},  {PATTERN_BLOCK_SPARSE, 100, 0},
+        {PATTERN_A_SHAPE, 1024, 4096},       {PATTERN_VERTICAL_SLASH, 30, 2048},
+        {PATTERN_VERTICAL_SLASH, 100, 1800}, {PATTERN_VERTICAL_SLASH, 500, 1500},
+        {PATTERN_VERTICAL_SLASH, 3000, 200}, {PATTERN_BLOCK_SPARSE, 100, 0},
     };
     memcpy(out, starts, sizeof(starts));
 }
@@ -23,8 +23,8 @@ static uint32_t most_steps(const struct attn_pattern *start, uint32_t n_tokens) 
         return min_u32((uint32_t)kv_n_pages(n_tokens), SPARSE_MAX_PAGES);
     uint64_t most = n_tokens;
     if (start->kind == PATTERN_VERTICAL_SLASH)
-        most = min_u64(most, (uint64_t)SPARSE_MAX_COLUMNS * max_u32(start->p1, start->p2) /
-                                 start->p1);
+        most =
+            min_u64(most, (uint64_t)SPARSE_MAX_COLUMNS * max_u32(start->p1, start->p2) / start->p1);
     return max_u32((uint32_t)most / STEP_KEYS, 1);
 }
 

@@ -22,14 +22,14 @@ struct tune_pass {
     struct kv_pool kv;
     uint32_t max_tokens, max_rows; /* max_rows: of a slice */
     uint32_t max_selected;
-    uint32_t layer;                /* entered last */
+    uint32_t layer; /* entered last */
     uint32_t synthetic;
 
     /* The prompt, and a step of one of its slices. */
     const uint32_t *tokens;
     uint32_t n_tokens;
-    uint32_t *positions; /* [max_tokens] */
-    uint32_t *pages; /* [N_BUFFERS][pages of max_tokens], then kv_select's state_pages */
+    uint32_t *positions;   /* [max_tokens] */
+    uint32_t *pages;       /* [N_BUFFERS][pages of max_tokens], then kv_select's state_pages */
     struct kv_view *views; /* [n_layers] */
     struct step_seq seq;
     struct step step;
@@ -143,7 +143,7 @@ int tune_pass_create(struct tune_pass **out, const struct engine_config *config,
 void tune_pass_destroy(struct tune_pass *p) {
     if (!p) return;
     void *const device[] = {p->kv.base, p->out, p->lse, p->worth};
-    void *const host[] = {p->positions, p->pages,     p->views, p->patterns,
+    void *const host[] = {p->positions, p->pages,      p->views, p->patterns,
                           p->dense_lse, p->sparse_lse, p->sums};
     decoder_destroy(p->decoder);
     for (size_t i = 0; i < sizeof(device) / sizeof(*device); i++)
@@ -189,9 +189,9 @@ int tune_pass_enter(struct tune_pass *pass, uint32_t layer, struct error *err) {
     for (uint32_t first = 0; first < pass->n_tokens && !rc; first += pass->max_rows) {
         describe_slice(pass, first, NULL);
         const struct layer_slice slice = {.layer = layer,
-                                         .first_row = first,
-                                         .n_rows = pass->step.n_rows,
-                                         .n_prompt_rows = pass->n_tokens};
+                                          .first_row = first,
+                                          .n_rows = pass->step.n_rows,
+                                          .n_prompt_rows = pass->n_tokens};
         rc = decoder_submit_slice(pass->decoder, &pass->step, &slice, err);
     }
     if (!rc) rc = pass->be->ops->sync(pass->be, err);
@@ -326,8 +326,8 @@ int tune_pass_select(struct tune_pass *pass, const struct tune_look *look, struc
     /* The state pages are adjacent, so the tokens of all slots are one array. */
     const char *state = (const char *)pass->kv.base + state_page * pass->kv.page_bytes;
     if (!rc)
-        rc = ops->download(pass->be, look->chosen, state,
-                           look->n_selected * sizeof(*look->chosen), err);
+        rc = ops->download(pass->be, look->chosen, state, look->n_selected * sizeof(*look->chosen),
+                           err);
     if (!rc)
         rc = ops->download(pass->be, look->worth, pass->worth,
                            look->n_candidates * sizeof(*look->worth), err);

@@ -49,14 +49,14 @@ struct tune_layer {
 
 struct tune_results {
     uint32_t n_samples, n_layers, n_heads, n_candidates;
-    struct tune_layer *layers; /* [n_samples][n_layers] */
-    void *arena;               /* memory of the layers' arrays */
+    struct tune_layer *layers;     /* [n_samples][n_layers] */
+    void *arena;                   /* memory of the layers' arrays */
     struct attn_pattern *patterns; /* [n_layers][n_candidates][n_heads]: those measured; for a layer
                                       that is not fitted yet, those its fit begins with */
     bool *fitted;                  /* [n_layers]: its patterns are final.  PATTERN_DENSE among them:
                                       no size of the candidate fits the head */
-    double *similarity;        /* [n_samples][n_layers][n_layers]: tune_filters.h */
-    bool *compared;            /* [n_samples]: its similarity is known */
+    double *similarity;            /* [n_samples][n_layers][n_layers]: tune_filters.h */
+    bool *compared;                /* [n_samples]: its similarity is known */
 };
 
 /* Creates empty results.  candidates [n_candidates]: the same for every head.  fitted: they are
@@ -83,7 +83,7 @@ struct tune_goal {
 };
 
 struct tune_choice {
-    int32_t candidate;          /* -1: dense */
+    int32_t candidate;                /* -1: dense */
     double mean_recall, worst_recall; /* over samples */
     double cost, density;
 };

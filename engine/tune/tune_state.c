@@ -4,11 +4,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <jansson.h>
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
@@ -106,12 +106,12 @@ static bool read_layer(const json_t *line, struct tune_results *r) {
     if (!read_index(line, "sample", r->n_samples, &sample)) return false;
     if (!read_index(line, "layer", r->n_layers, &layer) || !r->fitted[layer]) return false;
     struct tune_layer *at = tune_results_at(r, sample, layer);
-    at->done = read_seconds(line, "dense_s", &at->dense_s) &&
-               read_doubles(json_object_get(line, "index_s"), r->n_candidates, at->index_s) &&
-               read_doubles(json_object_get(line, "attention_s"), r->n_candidates,
-                            at->attention_s) &&
-               read_table(json_object_get(line, "recall"), r, at->recall) &&
-               read_table(json_object_get(line, "density"), r, at->density);
+    at->done =
+        read_seconds(line, "dense_s", &at->dense_s) &&
+        read_doubles(json_object_get(line, "index_s"), r->n_candidates, at->index_s) &&
+        read_doubles(json_object_get(line, "attention_s"), r->n_candidates, at->attention_s) &&
+        read_table(json_object_get(line, "recall"), r, at->recall) &&
+        read_table(json_object_get(line, "density"), r, at->density);
     return at->done;
 }
 
@@ -177,8 +177,7 @@ static int read_lines(struct tune_state *state, const char *settings, struct tun
                            "%.200s is of another search (other settings, model, device or "
                            "version): remove it, or name another file with --state",
                            state->path);
-        else if (good > 0 && !read_result(text, (size_t)length, state, results))
-            break;
+        else if (good > 0 && !read_result(text, (size_t)length, state, results)) break;
         good += length;
     }
     free(text);
@@ -220,12 +219,12 @@ static json_t *table_to_json(const float *values, const struct tune_results *r) 
 int tune_state_add_layer(struct tune_state *state, const struct tune_results *results,
                          uint32_t sample, uint32_t layer, struct error *err) {
     const struct tune_layer *at = tune_results_at(results, sample, layer);
-    json_t *line = json_pack(
-        "{s:I, s:I, s:f, s:o, s:o, s:o, s:o}", "sample", (json_int_t)sample, "layer",
-        (json_int_t)layer, "dense_s", at->dense_s, "index_s",
-        doubles_to_json(at->index_s, results->n_candidates), "attention_s",
-        doubles_to_json(at->attention_s, results->n_candidates), "recall",
-        table_to_json(at->recall, results), "density", table_to_json(at->density, results));
+    json_t *line = json_pack("{s:I, s:I, s:f, s:o, s:o, s:o, s:o}", "sample", (json_int_t)sample,
+                             "layer", (json_int_t)layer, "dense_s", at->dense_s, "index_s",
+                             doubles_to_json(at->index_s, results->n_candidates), "attention_s",
+                             doubles_to_json(at->attention_s, results->n_candidates), "recall",
+                             table_to_json(at->recall, results), "density",
+                             table_to_json(at->density, results));
     return write_line(state, line, err);
 }
 
@@ -243,9 +242,9 @@ static json_t *sizes_to_json(const struct tune_results *r, uint32_t layer, bool 
 
 int tune_state_add_fitted(struct tune_state *state, const struct tune_results *results,
                           uint32_t layer, struct error *err) {
-    json_t *line = json_pack("{s:I, s:o, s:o}", "fitted", (json_int_t)layer, "p1",
-                             sizes_to_json(results, layer, false), "p2",
-                             sizes_to_json(results, layer, true));
+    json_t *line =
+        json_pack("{s:I, s:o, s:o}", "fitted", (json_int_t)layer, "p1",
+                  sizes_to_json(results, layer, false), "p2", sizes_to_json(results, layer, true));
     return write_line(state, line, err);
 }
 
@@ -256,9 +255,8 @@ int tune_state_add_similarity(struct tune_state *state, const struct tune_result
     json_t *rows = json_array();
     for (uint32_t l = 0; l < n_layers; l++)
         json_array_append_new(rows, doubles_to_json(at + (size_t)l * n_layers, n_layers));
-    return write_line(state,
-                      json_pack("{s:I, s:o}", "compared", (json_int_t)sample, "similarity", rows),
-                      err);
+    return write_line(
+        state, json_pack("{s:I, s:o}", "compared", (json_int_t)sample, "similarity", rows), err);
 }
 
 int tune_state_add_rung(struct tune_state *state, uint64_t patterns, const struct tune_rung *rung,
@@ -267,11 +265,11 @@ int tune_state_add_rung(struct tune_state *state, uint64_t patterns, const struc
     snprintf(hash, sizeof(hash), "%016" PRIx64, patterns);
     if (state->n_rungs < MAX_RUNGS)
         state->rungs[state->n_rungs++] = (struct known_rung){patterns, *rung};
-    return write_line(state,
-                      json_pack("{s:s, s:I, s:f, s:f}", "patterns", hash, "n_tokens",
-                                (json_int_t)rung->n_tokens, "dense_s", rung->dense_s, "sparse_s",
-                                rung->sparse_s),
-                      err);
+    return write_line(
+        state,
+        json_pack("{s:s, s:I, s:f, s:f}", "patterns", hash, "n_tokens", (json_int_t)rung->n_tokens,
+                  "dense_s", rung->dense_s, "sparse_s", rung->sparse_s),
+        err);
 }
 
 bool tune_state_find_rung(const struct tune_state *state, uint64_t patterns, uint32_t n_tokens,
@@ -307,8 +305,8 @@ int tune_state_open(struct tune_state **out, const char *path, const char *setti
     int rc = open_file(state, path, err);
     if (!rc) rc = read_lines(state, settings, results, &is_new, err);
     if (!rc && is_new)
-        rc = write_line(state, json_pack("{s:s, s:s}", "format", FORMAT, "settings", settings),
-                        err);
+        rc =
+            write_line(state, json_pack("{s:s, s:s}", "format", FORMAT, "settings", settings), err);
     if (rc) tune_state_close(state);
     else *out = state;
     return rc;

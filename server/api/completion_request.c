@@ -104,11 +104,13 @@ static int read_refused(struct request_reading *r, const struct field *field, co
                          field->name);
 }
 
-static int read_ignored_string(struct request_reading *r, const struct field *field, const json_t *value) {
+static int read_ignored_string(struct request_reading *r, const struct field *field,
+                               const json_t *value) {
     return json_is_string(value) ? 0 : refuse(r, field, "must be a string");
 }
 
-static int read_max_tokens(struct request_reading *r, const struct field *field, const json_t *value) {
+static int read_max_tokens(struct request_reading *r, const struct field *field,
+                           const json_t *value) {
     r->request->has_max_tokens = true;
     return read_u32(r, field, value);
 }
@@ -140,7 +142,8 @@ static int read_top_k(struct request_reading *r, const struct field *field, cons
     return rc;
 }
 
-static int read_stream_options(struct request_reading *r, const struct field *field, const json_t *value) {
+static int read_stream_options(struct request_reading *r, const struct field *field,
+                               const json_t *value) {
     if (!json_is_object(value)) return refuse(r, field, "must be an object");
     r->has_stream_options = true;
     static const struct field options[] = {
@@ -189,7 +192,8 @@ static int read_stop(struct request_reading *r, const struct field *field, const
     return rc;
 }
 
-static int read_stop_tokens(struct request_reading *r, const struct field *field, const json_t *value) {
+static int read_stop_tokens(struct request_reading *r, const struct field *field,
+                            const json_t *value) {
     struct sampling_params *params = &r->request->params;
     const size_t n = json_array_size(value);
     if (!json_is_array(value)) return refuse(r, field, "must be an array of token ids");
@@ -256,7 +260,8 @@ static int read_salt(struct request_reading *r, const struct field *field, const
     return 0;
 }
 
-static int read_kv_policy(struct request_reading *r, const struct field *field, const json_t *value) {
+static int read_kv_policy(struct request_reading *r, const struct field *field,
+                          const json_t *value) {
     (void)field;
     const int rc = kv_policy_read(&r->request->kv, value, r->err);
     return rc ? rc : kv_rules_apply(&r->limits->kv, &r->request->kv, r->err);
@@ -431,8 +436,7 @@ static int tokenize_text(struct completion_request *request, struct prompt *prom
     /* Counting past the context tells the client by how much the prompt is too long.  The bound
      * keeps a hostile body from costing more memory than an honest one. */
     const bool bounded = completion_request_is_bounded(request);
-    const size_t max_ids =
-        bounded ? REQUEST_MAX_COPIED_TOKENS : 16 * (size_t)limits->max_model_len;
+    const size_t max_ids = bounded ? REQUEST_MAX_COPIED_TOKENS : 16 * (size_t)limits->max_model_len;
     struct error why = {0};
     const int rc = tokenizer_encode(tokenizer, prompt->text, prompt->length, request->add_special,
                                     max_ids, &prompt->tokens, &why);
@@ -468,9 +472,11 @@ static int check_budget(const struct completion_request *request, size_t n_promp
                              ": only cache positions go on",
                              limits->trained_context, n_text);
     if (choice.whole && n_prompt > limits->kv_tokens)
-        return api_error_set(err, 400, NULL, "kv_policy.prompt",
-                             "kv_policy.prompt: a prompt of %zu tokens cannot be read whole, the KV "
-                             "cache holds %" PRIu64, n_prompt, limits->kv_tokens);
+        return api_error_set(
+            err, 400, NULL, "kv_policy.prompt",
+            "kv_policy.prompt: a prompt of %zu tokens cannot be read whole, the KV "
+            "cache holds %" PRIu64,
+            n_prompt, limits->kv_tokens);
     if (capacity <= limits->kv_tokens) return 0;
     return api_error_set(err, 400, NULL, "kv_policy",
                          "kv_policy keeps %" PRIu64 " tokens, the KV cache holds %" PRIu64,
@@ -496,11 +502,11 @@ static int check_length(struct completion_request *request, size_t n_prompt,
                              n_prompt, limits->max_model_len);
     }
     if (n_text > limits->max_model_len) {
-        return api_error_set(
-            err, 400, "context_length_exceeded", request->has_max_tokens ? "max_tokens" : "prompt",
-            "the maximum context length is %u tokens, but %" PRIu64
-            " were asked for: %zu in the prompt and %" PRIu64 " to be generated",
-            limits->max_model_len, n_text, n_prompt, n_text - n_prompt);
+        return api_error_set(err, 400, "context_length_exceeded",
+                             request->has_max_tokens ? "max_tokens" : "prompt",
+                             "the maximum context length is %u tokens, but %" PRIu64
+                             " were asked for: %zu in the prompt and %" PRIu64 " to be generated",
+                             limits->max_model_len, n_text, n_prompt, n_text - n_prompt);
     }
     return request->kv.tokens.type == KV_OFFLOAD ? check_selected(request, n_prompt, limits, err)
                                                  : 0;

@@ -39,7 +39,7 @@ struct request_limits {
     uint32_t n_vocab, max_model_len;
     uint32_t max_sequences; /* of one request: no more than the engine ever takes */
     uint32_t trained_context;
-    uint64_t kv_tokens;    /* tokens that the KV cache holds */
+    uint64_t kv_tokens; /* tokens that the KV cache holds */
     struct kv_rules kv;
     struct prefill_rules prefill;
     struct salt_key salt_key;

@@ -21,7 +21,7 @@
 enum { REQUEST_ID_MAX = 128 };
 
 struct completion {
-    struct job job; /* first: see job.h */
+    struct job job;                  /* first: see job.h */
     struct completion *next, **link; /* in server->completions once the engine has accepted it */
     struct completion_request request;
     struct choice_format format;
@@ -73,8 +73,7 @@ static int make_choices(struct completion *c) {
     const uint32_t best_of = c->request.best_of;
     c->n_choices = c->request.prompts.n * best_of;
     c->choices = calloc(c->n_choices, sizeof(*c->choices));
-    if (!c->choices ||
-        fanout_create(&c->submission, &c->request, &c->job.server->limits, &why)) {
+    if (!c->choices || fanout_create(&c->submission, &c->request, &c->job.server->limits, &why)) {
         free(c->choices);
         c->choices = NULL;
         return api_error_set(&c->job.err, 500, NULL, NULL, "no memory for %u sequences",

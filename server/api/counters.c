@@ -4,7 +4,7 @@
 #include <stddef.h>
 
 const double counters_bounds[COUNTERS_N_BUCKETS] = {0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
-                                                  1,    2.5,   5,    10,  30,   60};
+                                                    1,    2.5,   5,    10,  30,   60};
 
 void counters_count_answer(struct counters *counters, unsigned status) {
     counters->by_class[status / 100 < 6 ? status / 100 : 5]++;

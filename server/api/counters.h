@@ -23,7 +23,7 @@ struct histogram {
 struct counters {
     uint64_t by_class[6]; /* answers by first digit of the status; [0]: client gone */
     uint64_t sparse_prompts, dense_prompts; /* of sequences that have ended */
-    struct histogram first_token, whole; /* completions: until the first token, until the end */
+    struct histogram first_token, whole;    /* completions: until the first token, until the end */
 };
 
 void counters_count_answer(struct counters *counters, unsigned status);

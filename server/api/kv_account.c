@@ -41,8 +41,8 @@ void kv_account_write(const struct kv_account *account, const struct kv_policy *
     const struct kv_account *a = account;
     const struct kv_choice *choice = &policy->tokens;
     const bool selects = choice->type == KV_OFFLOAD, bounded = kv_choice_is_bounded(choice);
-    const uint64_t bytes = offload_rules_copied_bytes(rules, a->n_copies,
-                                                      choice->on_device ? 0 : a->n_copies);
+    const uint64_t bytes =
+        offload_rules_copied_bytes(rules, a->n_copies, choice->on_device ? 0 : a->n_copies);
     buffer_printf(out, "{\"policy\":\"%s\"", kv_type_name(choice->type));
     write_count(out, "budget_tokens", bounded, a->n_budget);
     write_count(out, "resident_tokens", true, a->n_resident);

@@ -16,7 +16,7 @@ struct offload_rules;
 struct kv_account {
     uint64_t n_budget, n_resident, n_evicted, n_offloaded; /* tokens */
     uint64_t n_chosen, n_fetched, n_copies, n_generated;
-    double retained_attention;                         /* sum over n_tracked sequences */
+    double retained_attention; /* sum over n_tracked sequences */
     uint32_t n_tracked;
 };
 

@@ -15,7 +15,7 @@
 struct buffer;
 
 struct prefill_account {
-    uint32_t n_sparse; /* sequences */
+    uint32_t n_sparse;                    /* sequences */
     double density, index_s, attention_s; /* summed over the sparse sequences */
     /* Prompt tokens, counted once per prompt: see prefill_account_add_reused(). */
     uint64_t n_reused;

@@ -1,10 +1,10 @@
 /* prompts.c - see prompts.h.  A recursive-descent reader of depth two over one balanced array. */
 #include "server/api/prompts.h"
 
-#include <jansson.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <jansson.h>
 
 #include "engine/base/error.h"
 #include "engine/base/json_arena.h"
@@ -184,10 +184,10 @@ static int read_texts(struct prompt_reader *r, struct prompt_list *list) {
 int prompt_list_read(struct prompt_list *list, const struct json_span *array, uint32_t n_vocab,
                      const char *param, struct api_error *err) {
     struct prompt_reader r = {.at = array->start + 1,
-                       .end = array->start + array->length,
-                       .n_vocab = n_vocab,
-                       .param = param,
-                       .err = err};
+                              .end = array->start + array->length,
+                              .n_vocab = n_vocab,
+                              .param = param,
+                              .err = err};
     int rc;
     switch (peek(&r)) {
     case '"': rc = read_texts(&r, list); break;

@@ -11,7 +11,7 @@ struct server;
 
 /* The body that is sent when there is no memory to write an error. */
 #define REPLY_NO_MEMORY                                                                            \
-    "{\"error\":{\"message\":\"no memory for the answer\",\"type\":\"server_error\"," \
+    "{\"error\":{\"message\":\"no memory for the answer\",\"type\":\"server_error\","              \
     "\"param\":null,\"code\":null}}"
 
 /* Sends the body and frees its memory.  A body that ran out of memory becomes a 500. */

@@ -54,8 +54,8 @@ int bench_plan_read(struct bench_plan *plan, int *argc, char **argv, struct erro
     *plan = (struct bench_plan){0};
     int rc = options_take(&flags, plan, argc, argv, err);
     if (!rc) rc = bench_sizes_read(&plan->prompts, "prompts", plan->prompts_text, 1u << 22, err);
-    if (!rc) rc = bench_sizes_read(&plan->batches, "batches", plan->batches_text,
-                                   BENCH_MAX_BATCH, err);
+    if (!rc)
+        rc = bench_sizes_read(&plan->batches, "batches", plan->batches_text, BENCH_MAX_BATCH, err);
     if (rc) bench_plan_fini(plan);
     return rc;
 }
@@ -101,11 +101,10 @@ static int run_engine(const struct bench_plan *plan, const struct options *optio
     /* Without a pattern file, an explicit sparse prefill has the default patterns. */
     if (options->prefill == PREFILL_SPARSE) config->patterns = setup.patterns.heads;
     config->sparse_prefill = config->sparse_prefill && config->patterns;
-    struct bench_requests like = {
-        .kv = options->kv_rules.initial,
-        .prefill = {.mode = (enum prefill_mode)options->prefill,
-                    .dense_tail = (uint32_t)options->dense_tail,
-                    .synthetic = (uint32_t)options->synthetic_lines}};
+    struct bench_requests like = {.kv = options->kv_rules.initial,
+                                  .prefill = {.mode = (enum prefill_mode)options->prefill,
+                                              .dense_tail = (uint32_t)options->dense_tail,
+                                              .synthetic = (uint32_t)options->synthetic_lines}};
     rc = setup_offload(&offload, &like, options, config, err);
     if (!rc) rc = bench_engine_run(plan, ceilings, *config, &like, err);
     offload_setup_fini(&offload);

@@ -106,8 +106,8 @@ static int run_batch(struct bench *b, uint32_t n_prompt, uint32_t batch, uint32_
  * the head. */
 static double step_weight_bytes(const struct engine_info *info) {
     const struct model_config *m = info->model;
-    double table = m->tied_head ? 0
-                                : (double)m->n_vocab * m->dim * (double)dtype_size(m->weight_dtype);
+    double table =
+        m->tied_head ? 0 : (double)m->n_vocab * m->dim * (double)dtype_size(m->weight_dtype);
     return (double)info->weight_bytes - table;
 }
 
@@ -146,8 +146,7 @@ static double pool_tokens(const struct bench *b, const struct kv_choice *kv, uin
      * tokens that will move to the host pool. */
     const double kept = kept_tokens(kv, n);
     if (kv_choice_is_bounded(kv) && kv->whole) return batch * (kept > n_prompt ? kept : n_prompt);
-    if (kv_choice_is_bounded(kv))
-        return batch * (kept + kv_choice_chunk(kv, n_prompt));
+    if (kv_choice_is_bounded(kv)) return batch * (kept + kv_choice_chunk(kv, n_prompt));
     if (kv->type != KV_OFFLOAD) return batch * n;
     if (kv->on_device) return batch * (n + sparse_share(&b->like->offload) * kv->n_selected);
     return reading_tokens(b, n_prompt, n) + (batch - 1) * read_tokens(b, kv, n);
@@ -176,12 +175,12 @@ static double prompt_flops(const struct model_config *m, const struct kv_choice 
            2.0 * m->n_vocab * m->dim;
 }
 
-static const char *const names[] = {"phase", "prompt_tokens", "sequences",        "tokens_per_s",
+static const char *const names[] = {"phase", "prompt_tokens", "sequences",          "tokens_per_s",
                                     "least", "greatest",      "bound_tokens_per_s", "of_bound"};
 enum { N_COLUMNS = sizeof(names) / sizeof(*names) };
 
-static void print_result(struct bench *b, const char *phase, uint32_t n_prompt,
-                         uint32_t batch, double *rates, double bound) {
+static void print_result(struct bench *b, const char *phase, uint32_t n_prompt, uint32_t batch,
+                         double *rates, double bound) {
     char cells[N_COLUMNS][REPORT_CELL];
     const struct spread rate = report_spread(rates, b->plan->n_runs);
     progress_end(&b->progress);
@@ -193,7 +192,7 @@ static void print_result(struct bench *b, const char *phase, uint32_t n_prompt,
     snprintf(cells[5], REPORT_CELL, "%.1f", rate.greatest);
     snprintf(cells[6], REPORT_CELL, "%.1f", bound);
     snprintf(cells[7], REPORT_CELL, "%.3f", rate.median / bound);
-    report_row(&b->report, (const char (*)[REPORT_CELL])cells);
+    report_row(&b->report, (const char(*)[REPORT_CELL])cells);
 }
 
 static void print_sparse(uint32_t n_prompt, const struct prefill_usage *usage) {
@@ -220,8 +219,9 @@ static uint64_t text_pages(const struct bench *b, uint64_t n_tokens) {
     const struct model_config *m = b->info->model;
     const uint32_t step_rows = max_u32(b->config->max_batched_tokens, b->info->long_rows);
     const uint64_t n_pages = div_up(n_tokens, PAGE_TOKENS),
-                   n_in_window = div_up((uint64_t)max_u32(m->window, PAGE_TOKENS) + step_rows,
-                                   PAGE_TOKENS) + 1;
+                   n_in_window =
+                       div_up((uint64_t)max_u32(m->window, PAGE_TOKENS) + step_rows, PAGE_TOKENS) +
+                       1;
     uint64_t n = 0;
     for (uint32_t l = 0; l < m->n_layers; l++) {
         const bool needs_window = m->windows && m->windows[l] > 0 && !b->config->batch_invariant;
@@ -269,8 +269,7 @@ static uint32_t steps_alone(const struct bench *b, const struct kv_choice *kv, u
                             uint32_t batch) {
     const uint32_t most = b->config->max_batched_tokens, tail = b->like->prefill.dense_tail;
     const bool is_limited = b->config->max_itl_ms > 0,
-               is_moved = kv->type == KV_OFFLOAD && !kv->on_device &&
-                          n_prompt > b->info->kv_tokens;
+               is_moved = kv->type == KV_OFFLOAD && !kv->on_device && n_prompt > b->info->kv_tokens;
     const uint32_t slice = is_limited ? SPARSE_TILE : max_u32(most - most % SPARSE_TILE, 1),
                    room = is_limited ? PREFILL_MIN_STEP_ROWS : max_u32(most - batch, 1);
     if (!is_moved && !is_sparse(b, n_prompt)) return 0;
@@ -289,8 +288,8 @@ static void plan_decode(const struct bench *b, struct decode *d, uint32_t n_prom
     /* Under --max-itl, the first prefill chunk of each step has PREFILL_MIN_STEP_ROWS rows in any
      * case. */
     const uint32_t most = b->config->max_batched_tokens,
-                   rows = b->config->max_itl_ms ? min_u32(most, batch + PREFILL_MIN_STEP_ROWS)
-                                             : most;
+                   rows =
+                       b->config->max_itl_ms ? min_u32(most, batch + PREFILL_MIN_STEP_ROWS) : most;
     const struct bench_shape shape = {.n_sequences = batch,
                                       .n_prompt = n_prompt,
                                       .max_rows = max_u32(rows, batch),
@@ -309,7 +308,8 @@ static const char *too_small_for(const struct bench *b, const struct decode *d) 
     if (b->plan->max_resident && resident > b->plan->max_resident) return "--max-resident";
     if (!kv_choice_is_bounded(&d->kv) && longest > b->info->max_model_len) return "--max-model-len";
     if (!fits_pool(b, d)) return "the KV pool";
-    if (d->kv.type == KV_OFFLOAD && !d->kv.on_device && d->batch * longest > b->info->host_pool_tokens)
+    if (d->kv.type == KV_OFFLOAD && !d->kv.on_device &&
+        d->batch * longest > b->info->host_pool_tokens)
         return "--kv-offload-size";
     return NULL;
 }
@@ -327,9 +327,8 @@ static double prompt_seconds(const struct bench *b, const struct kv_choice *kv, 
 
 static struct run prefill_run(const struct bench *b, uint32_t n_prompt) {
     const struct kv_choice kv = kv_policy_resolve(&b->like->kv, n_prompt);
-    struct run run = {
-        .prompt_s = prompt_seconds(b, &kv, n_prompt),
-        .n_prompt_steps = (uint32_t)div_up(n_prompt, b->config->max_batched_tokens)};
+    struct run run = {.prompt_s = prompt_seconds(b, &kv, n_prompt),
+                      .n_prompt_steps = (uint32_t)div_up(n_prompt, b->config->max_batched_tokens)};
     snprintf(run.name, sizeof(run.name), "prefill of %u", n_prompt);
     return run;
 }

@@ -57,8 +57,8 @@ struct kernel_case {
     char shape[REPORT_CELL];
     iteration_body body;
     uint32_t n_rows, n_iterations;
-    bool repeated;       /* by run_graph(): not a prefill operation */
-    double bytes, flops; /* of one iteration */
+    bool repeated;           /* by run_graph(): not a prefill operation */
+    double bytes, flops;     /* of one iteration */
     const struct step *step; /* NULL: the body needs none */
 };
 
@@ -102,7 +102,7 @@ static int time_body(struct kernel_case *c, uint64_t n, double *seconds, struct 
     return rc;
 }
 
-static const char *const names[] = {"operation", "shape", "us",         "least",   "greatest",
+static const char *const names[] = {"operation", "shape",       "us",       "least",   "greatest",
                                     "GB_per_s",  "Gflop_per_s", "bound_by", "of_bound"};
 enum { N_COLUMNS = sizeof(names) / sizeof(*names) };
 
@@ -122,7 +122,7 @@ static void print_case(const struct kernel_case *c, double *seconds) {
     snprintf(cells[7], REPORT_CELL, "%s", memory > arithmetic ? "memory" : "products");
     snprintf(cells[8], REPORT_CELL, "%.3f",
              (memory > arithmetic ? memory : arithmetic) / time.median);
-    report_row(&c->k->report, (const char (*)[REPORT_CELL])cells);
+    report_row(&c->k->report, (const char(*)[REPORT_CELL])cells);
 }
 
 /* Runs a case twice untimed, and then timed.  In the first run buffers grow; in the second the
@@ -151,7 +151,10 @@ static int do_qkv(const struct kernel_case *c, uint32_t turn, struct error *err)
                  size = dtype_size(c->k->be->act_dtype);
     char *y = c->k->y;
     const struct linear_args args = {
-        .x = c->k->x, .n_rows = c->n_rows, .n_in = w->q.cols, .n_parts = 3,
+        .x = c->k->x,
+        .n_rows = c->n_rows,
+        .n_in = w->q.cols,
+        .n_parts = 3,
         .parts = {{&w->q, weight_if_present(&w->q_bias), y, width},
                   {&w->k, weight_if_present(&w->k_bias), y + q * size, width},
                   {&w->v, weight_if_present(&w->v_bias), y + (q + kv) * size, width}}};
@@ -160,9 +163,12 @@ static int do_qkv(const struct kernel_case *c, uint32_t turn, struct error *err)
 
 static int add_product(const struct kernel_case *c, const struct weight *w,
                        const struct weight *bias, struct error *err) {
-    const struct linear_args args = {
-        .x = c->k->x, .n_rows = c->n_rows, .n_in = w->cols, .n_parts = 1, .accumulate = true,
-        .parts = {{w, weight_if_present(bias), c->k->out, w->rows}}};
+    const struct linear_args args = {.x = c->k->x,
+                                     .n_rows = c->n_rows,
+                                     .n_in = w->cols,
+                                     .n_parts = 1,
+                                     .accumulate = true,
+                                     .parts = {{w, weight_if_present(bias), c->k->out, w->rows}}};
     return c->k->be->ops->linear(c->k->be, &args, err);
 }
 
@@ -194,7 +200,11 @@ static int do_head(const struct kernel_case *c, uint32_t turn, struct error *err
     (void)turn;
     const struct weight *head = &c->k->model->head;
     const struct linear_args args = {
-        .x = c->k->x, .n_rows = c->n_rows, .n_in = head->cols, .n_parts = 1, .y_f32 = true,
+        .x = c->k->x,
+        .n_rows = c->n_rows,
+        .n_in = head->cols,
+        .n_parts = 1,
+        .y_f32 = true,
         .parts = {{.w = head, .y = c->k->logits, .y_stride = head->rows}}};
     return c->k->be->ops->linear(c->k->be, &args, err);
 }
@@ -277,9 +287,8 @@ static int run_attention(struct kernel_case *c, uint32_t batch, uint32_t n_slots
                                     .n_rows = rows_each,
                                     .layers = views + (size_t)i * c->n_iterations};
         for (uint32_t t = 0; t < c->n_iterations; t++)
-            views[(size_t)i * c->n_iterations + t] =
-                (struct kv_view){pages + ((size_t)t * batch + i) * n_pages, n_slots,
-                                 n_slots - rows_each};
+            views[(size_t)i * c->n_iterations + t] = (struct kv_view){
+                pages + ((size_t)t * batch + i) * n_pages, n_slots, n_slots - rows_each};
     }
     const struct step step = {.n_rows = batch * rows_each,
                               .n_seqs = batch,
@@ -381,7 +390,8 @@ static int do_top_p(const struct kernel_case *c, uint32_t turn, struct error *er
     return sample(c, 0.8f, 0.95f, err);
 }
 
-static int run_samples(struct kernels *k, const char *name, iteration_body body, struct error *err) {
+static int run_samples(struct kernels *k, const char *name, iteration_body body,
+                       struct error *err) {
     int rc = 0;
     for (uint32_t i = 0; i < k->plan->batches.n && !rc; i++) {
         const uint32_t n = k->plan->batches.sizes[i];
@@ -429,8 +439,7 @@ static int make_buffers(struct kernels *k, struct error *err) {
     if (!rc) rc = alloc_filled(k, bytes, &k->y, err);
     if (!rc) rc = alloc_filled(k, bytes, &k->out, err);
     void *logits = NULL;
-    if (!rc)
-        rc = alloc_filled(k, (size_t)MAX_HEAD_ROWS * m->n_vocab * sizeof(float), &logits, err);
+    if (!rc) rc = alloc_filled(k, (size_t)MAX_HEAD_ROWS * m->n_vocab * sizeof(float), &logits, err);
     k->logits = logits;
     return rc;
 }
@@ -439,8 +448,7 @@ static int make_buffers(struct kernels *k, struct error *err) {
 static int make_pool(struct kernels *k, struct error *err) {
     const struct bench_plan *plan = k->plan;
     const struct device_memory device = k->be->ops->memory(k->be);
-    const uint64_t most =
-        (device.total ? device.free : memory_available()) / 2 / k->kv.page_bytes;
+    const uint64_t most = (device.total ? device.free : memory_available()) / 2 / k->kv.page_bytes;
     uint64_t n = 1;
     for (uint32_t i = 0; i < plan->batches.n; i++)
         for (uint32_t j = 0; j < plan->prompts.n; j++) {

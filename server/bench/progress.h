@@ -9,12 +9,12 @@
 #include <stddef.h>
 
 struct progress {
-    const char *name; /* the command's, at the beginning of each line */
-    double total, done; /* in any unit that takes about the same time everywhere */
-    double shown;       /* the largest share of the total so far: the total may grow */
-    double given;       /* part of done: by an earlier run */
-    double begun_s;     /* by clock_seconds() */
-    int tenth;          /* the last one shown */
+    const char *name;          /* the command's, at the beginning of each line */
+    double total, done;        /* in any unit that takes about the same time everywhere */
+    double shown;              /* the largest share of the total so far: the total may grow */
+    double given;              /* part of done: by an earlier run */
+    double begun_s;            /* by clock_seconds() */
+    int tenth;                 /* the last one shown */
     bool is_terminal, is_open; /* is_open: the line on the terminal has no end yet */
 };
 
@@ -32,7 +32,7 @@ void progress_duration(double seconds, char *out, size_t size);
 /* Writes one line without its end, cut to size, as of the clock's now_s.  The time left assumes
  * that each unit takes as long as this run's units so far.  It never shows 100 %: until the end
  * there may be more to do. */
-void progress_line(const struct progress *progress, double now_s, const char *next,
-                   char *line, size_t size);
+void progress_line(const struct progress *progress, double now_s, const char *next, char *line,
+                   size_t size);
 
 #endif

@@ -56,7 +56,7 @@ static void count(struct http_conn *conn, struct body *body, size_t capacity) {
 
 /* Returns the body's next capacity when `needed` bytes no longer fit. */
 static size_t next_capacity(const struct body *body, size_t needed, uint64_t whole) {
-    size_t capacity = body->capacity < HEAP_MAX         ? 2 * body->capacity
+    size_t capacity = body->capacity < HEAP_MAX       ? 2 * body->capacity
                       : body->capacity / 4 < GROW_MAX ? body->capacity + body->capacity / 4
                                                       : body->capacity + GROW_MAX;
     if (whole && capacity > whole + 1) capacity = (size_t)whole + 1;

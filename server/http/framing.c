@@ -291,9 +291,7 @@ static void expect_lf(struct framing *f, unsigned char c) {
         else finish_head(f);
         break;
     case FRAMING_CHUNK_LF: begin_chunk(f); break;
-    default: /* FRAMING_CHUNK_DATA_LF */
-        f->state = FRAMING_CHUNK_SIZE;
-        f->n_line = 0;
+    default: /* FRAMING_CHUNK_DATA_LF */ f->state = FRAMING_CHUNK_SIZE; f->n_line = 0;
     }
 }
 
@@ -325,8 +323,7 @@ static bool in_head(const struct framing *f) {
 static size_t scan_data(struct framing *f, size_t length) {
     const size_t n = f->left < length ? (size_t)f->left : length;
     f->left -= n;
-    if (f->left == 0)
-        f->state = f->state == FRAMING_BODY ? FRAMING_WHOLE : FRAMING_CHUNK_DATA_CR;
+    if (f->left == 0) f->state = f->state == FRAMING_BODY ? FRAMING_WHOLE : FRAMING_CHUNK_DATA_CR;
     return n;
 }
 

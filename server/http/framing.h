@@ -66,19 +66,19 @@ enum framing_state {
 
 struct framing {
     enum framing_state state;
-    unsigned status;     /* REFUSED: the answer's status and message */
+    unsigned status; /* REFUSED: the answer's status and message */
     const char *message;
     uint64_t max_body;
-    uint64_t body;       /* as declared, or the sum of the chunks so far */
-    uint64_t left;       /* bytes left of the body, or of the chunk */
+    uint64_t body; /* as declared, or the sum of the chunks so far */
+    uint64_t left; /* bytes left of the body, or of the chunk */
     uint32_t n_head, n_target, n_line, n_cookie_bytes;
-    uint32_t n_fields;   /* fields of the head, not the trailer */
+    uint32_t n_fields; /* fields of the head, not the trailer */
     uint32_t n_trailer_fields, n_arguments, n_cookies, n_hosts, n_blank;
     uint32_t n_name, n_value;
     bool http_1_0, has_length, has_coding, trailer, query;
     bool is_cookie, cookie_value, cookie_quoted;
-    uint8_t n_percent;   /* how many characters of "%00" the target's last bytes match */
-    char major;          /* the version's first digit */
+    uint8_t n_percent; /* how many characters of "%00" the target's last bytes match */
+    char major;        /* the version's first digit */
     char name[20], value[FRAMING_KEPT_VALUE + 1], length[24];
     char id[FRAMING_ID_MAX + 1]; /* X-Request-Id, as sent; empty: none, or too long */
 };

@@ -94,10 +94,8 @@ static void before_poll(uv_prepare_t *prepare) {
     if (!http->run_needed) return;
     run_daemon(http);
     /* A handler may have requested another run, or the end: then the loop must not block. */
-    if (http->run_needed || http->closing)
-        uv_timer_start(&http->timeout, timeout_due, 0, 0);
-    else
-        arm_timeout(http);
+    if (http->run_needed || http->closing) uv_timer_start(&http->timeout, timeout_due, 0, 0);
+    else arm_timeout(http);
 }
 
 /* ---- accepting ---- */
@@ -231,13 +229,13 @@ fail:
 
 static struct MHD_Daemon *start_daemon(struct http *http) {
     const unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_NO_LISTEN_SOCKET;
-    return MHD_start_daemon(flags, 0, NULL, NULL, exchange_access, http,               /* */
-                            MHD_OPTION_URI_LOG_CALLBACK, exchange_started, http,       /* */
-                            MHD_OPTION_NOTIFY_COMPLETED, exchange_completed, http,     /* */
-                            MHD_OPTION_NOTIFY_CONNECTION, connection_changed, http,    /* */
-                            MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEAD_MEMORY,   /* */
+    return MHD_start_daemon(flags, 0, NULL, NULL, exchange_access, http,             /* */
+                            MHD_OPTION_URI_LOG_CALLBACK, exchange_started, http,     /* */
+                            MHD_OPTION_NOTIFY_COMPLETED, exchange_completed, http,   /* */
+                            MHD_OPTION_NOTIFY_CONNECTION, connection_changed, http,  /* */
+                            MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEAD_MEMORY, /* */
                             MHD_OPTION_CONNECTION_LIMIT,
-                            http->config.max_connections + EXTRA_CONNECTIONS,          /* */
+                            http->config.max_connections + EXTRA_CONNECTIONS, /* */
                             MHD_OPTION_CONNECTION_TIMEOUT, 0u, MHD_OPTION_END);
 }
 

@@ -28,9 +28,9 @@ typedef void (*http_refused)(void *ctx, const char *request_id, unsigned status,
 
 struct http_config {
     const char *host;
-    uint16_t port;               /* 0: any free one, see http_port() */
-    size_t max_body_bytes;       /* a longer body is answered 413 */
-    size_t max_buffered_bytes;   /* of all bodies in memory; more is answered 503 */
+    uint16_t port;             /* 0: any free one, see http_port() */
+    size_t max_body_bytes;     /* a longer body is answered 413 */
+    size_t max_buffered_bytes; /* of all bodies in memory; more is answered 503 */
     uint32_t max_connections;
     uint32_t request_timeout_ms; /* to receive one whole request; then 408 or close */
     uint32_t idle_timeout_ms;    /* for keep-alive connections without a request */
@@ -39,8 +39,8 @@ struct http_config {
     /* Called once the head has arrived, before the body is read.  Returns true, or false after
      * http_reply().  May be NULL. */
     http_admit admit;
-    http_handler handler;        /* called for every legal request that was admitted */
-    http_refused refused;        /* told of answers by the transport itself; may be NULL */
+    http_handler handler; /* called for every legal request that was admitted */
+    http_refused refused; /* told of answers by the transport itself; may be NULL */
     void *ctx;
 };
 
@@ -50,13 +50,13 @@ int http_create(struct http **out, uv_loop_t *loop, const struct http_config *co
 uint16_t http_port(const struct http *http);
 bool http_is_loopback(const struct http *http); /* only this machine reaches it */
 void http_stop_accepting(struct http *http);
-uint32_t http_n_open(const struct http *http); /* exchanges whose answer is not complete */
+uint32_t http_n_open(const struct http *http);   /* exchanges whose answer is not complete */
 size_t http_body_bytes(const struct http *http); /* memory of request bodies */
 /* Closes every connection and handle; done is called from the loop when nothing is left. */
 void http_close(struct http *http, void (*done)(void *), void *ctx);
 
 const char *http_method(const struct http_exchange *exchange);
-const char *http_path(const struct http_exchange *exchange);  /* decoded, without query */
+const char *http_path(const struct http_exchange *exchange); /* decoded, without query */
 const char *http_header(const struct http_exchange *exchange, const char *name); /* NULL: absent */
 /* Returns the body; a NUL follows it.  It is valid until completion. */
 const char *http_body(const struct http_exchange *exchange, size_t *length);

@@ -99,16 +99,16 @@ struct http_conn {
     struct http_peer *peer;
     struct http_conn *wait_prev, *wait_next; /* in the peer's list of those that wait */
     struct framing framing;                  /* of the current request */
-    int fd;                        /* libmicrohttpd's socket */
-    uv_poll_t watch;               /* disconnects while suspended */
-    uint64_t deadline_ms;          /* for a request to begin, or to be complete */
-    uint64_t n_acked, acked_at_ms; /* how much the reader had taken, and since when */
+    int fd;                                  /* libmicrohttpd's socket */
+    uv_poll_t watch;                         /* disconnects while suspended */
+    uint64_t deadline_ms;                    /* for a request to begin, or to be complete */
+    uint64_t n_acked, acked_at_ms;           /* how much the reader had taken, and since when */
     uint64_t waiting_since_ms;
     uint64_t whole_at_ms; /* when the request was complete */
     /* Half closed: when to probe whether the client has left; 0: never, or done. */
     uint64_t probe_at_ms;
-    bool waiting;         /* for its client to begin a request, or to send the rest */
-    bool half_closed;     /* the client sends no more, but may read */
+    bool waiting;     /* for its client to begin a request, or to send the rest */
+    bool half_closed; /* the client sends no more, but may read */
     bool watching;
     bool killed;
     bool linger; /* refused: drain before closing, or the reset overtakes the answer */
@@ -128,7 +128,7 @@ struct http {
     struct http_conn *conns;
     struct http_linger *lingering;
     struct http_conn *adding; /* given to MHD_add_connection, which calls back before it returns */
-    struct http_conn **by_fd;  /* [n_fds], by which wire.c finds a connection */
+    struct http_conn **by_fd; /* [n_fds], by which wire.c finds a connection */
     size_t n_fds;
     struct http_peer *peers[HTTP_N_PEER_CHAINS];
     size_t body_bytes; /* of all connections */

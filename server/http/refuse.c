@@ -64,10 +64,8 @@ static void linger_closed(uv_handle_t *handle) {
 
 static void linger_end(struct http_linger *linger) {
     struct http *http = linger->http;
-    if (linger->prev)
-        linger->prev->next = linger->next;
-    else
-        http->lingering = linger->next;
+    if (linger->prev) linger->prev->next = linger->next;
+    else http->lingering = linger->next;
     if (linger->next) linger->next->prev = linger->prev;
     http->n_lingering--;
     uv_close((uv_handle_t *)&linger->poll, linger_closed);

@@ -78,10 +78,8 @@ void conn_closed(struct http_conn *conn) {
     /* Normally the exchange has been completed long ago.  But when its own epoll_ctl fails,
      * libmicrohttpd does not report completion. */
     if (conn->exchange) exchange_finish(conn->exchange);
-    if (conn->prev)
-        conn->prev->next = conn->next;
-    else
-        http->conns = conn->next;
+    if (conn->prev) conn->prev->next = conn->next;
+    else http->conns = conn->next;
     if (conn->next) conn->next->prev = conn->prev;
     http->n_conns--;
     if (conn->killed) http->n_killed--;
@@ -246,8 +244,6 @@ void conn_check(struct http_conn *conn, uint64_t now_ms) {
         if (conn->probe_at_ms && now_ms >= conn->probe_at_ms) probe(conn);
         return;
     case EXCHANGE_REPLYING:
-    case EXCHANGE_STREAMING:
-        check_reader(conn, now_ms);
-        return;
+    case EXCHANGE_STREAMING: check_reader(conn, now_ms); return;
     }
 }

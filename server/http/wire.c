@@ -107,8 +107,8 @@ static ssize_t read_request(struct http_conn *conn, char *buffer, size_t length)
     struct framing *framing = &conn->framing;
     if (conn->killed) return 0;
     if (framing->state == FRAMING_WHOLE) return fail_with(EAGAIN); /* the answer comes first */
-    const ssize_t n = framing_left(framing) ? read_body(conn, buffer, length)
-                                            : read_rest(conn, buffer, length);
+    const ssize_t n =
+        framing_left(framing) ? read_body(conn, buffer, length) : read_rest(conn, buffer, length);
     if (n <= 0) return n;
     if (framing->state == FRAMING_WHOLE) conn_request_whole(conn);
     else if ((size_t)n < length && has_ended(conn)) return 0;

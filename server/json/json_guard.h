@@ -12,9 +12,9 @@
 #ifndef SERVER_JSON_JSON_GUARD_H
 #define SERVER_JSON_JSON_GUARD_H
 
-#include <jansson.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <jansson.h>
 
 struct error;
 

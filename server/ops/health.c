@@ -44,8 +44,8 @@ void health_ready(struct server *server, struct http_exchange *exchange) {
 
 void health_version(struct server *server, struct http_exchange *exchange) {
     struct buffer body = {0};
-    buffer_printf(&body, "{\"version\":\"%s\",\"commit\":\"%s\",\"backends\":{",
-                  build_info.version, build_info.commit);
+    buffer_printf(&body, "{\"version\":\"%s\",\"commit\":\"%s\",\"backends\":{", build_info.version,
+                  build_info.commit);
     for (const struct build_backend *backend = build_info.backends; backend->name; backend++) {
         buffer_printf(&body, "%s\"%s\":[", backend == build_info.backends ? "" : ",",
                       backend->name);

@@ -44,8 +44,8 @@ static void write_by_policy(struct buffer *out, const char *name, const char *ty
                             const char *help, const uint64_t values[KV_N_TYPES]) {
     buffer_printf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
     for (unsigned i = 0; i < KV_N_TYPES; i++)
-        buffer_printf(out, "%s{policy=\"%s\"} %" PRIu64 "\n", name,
-                      kv_type_name((enum kv_type)i), values[i]);
+        buffer_printf(out, "%s{policy=\"%s\"} %" PRIu64 "\n", name, kv_type_name((enum kv_type)i),
+                      values[i]);
 }
 
 static void write_by_pattern(struct buffer *out, const char *name, const char *help,
@@ -57,8 +57,7 @@ static void write_by_pattern(struct buffer *out, const char *name, const char *h
 }
 
 static void write_seconds(struct buffer *out, const char *name, const char *help, double value) {
-    buffer_printf(out, "# HELP %s %s\n# TYPE %s counter\n%s %.6f\n", name, help, name, name,
-                  value);
+    buffer_printf(out, "# HELP %s %s\n# TYPE %s counter\n%s %.6f\n", name, help, name, name, value);
 }
 
 static void write_prefill(struct buffer *out, const struct counters *counters,

@@ -1,9 +1,9 @@
 /* tokenize.c - see tokenize.h. */
 #include "server/ops/tokenize.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <jansson.h>
 
 #include "engine/base/error.h"
 #include "engine/engine.h"

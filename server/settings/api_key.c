@@ -99,7 +99,8 @@ void api_key_warn(const struct options *options, bool is_loopback) {
         log_event(LOG_WARN, "--api-key shows in the list of processes: use --api-key-file or the "
                             "environment variable QUIRE_API_KEY");
     if (!options->api_key && !is_loopback)
-        log_event(LOG_WARN, "no API key is asked for on %s: whoever reaches this address may use "
-                            "the server; see --api-key-file and --require-api-key",
+        log_event(LOG_WARN,
+                  "no API key is asked for on %s: whoever reaches this address may use "
+                  "the server; see --api-key-file and --require-api-key",
                   options->host);
 }

@@ -38,8 +38,9 @@ int data_dir_find_from(char *dir, const char *exe, struct error *err) {
     if (realpath(QUIRE_BUILD_DIR, build) && is_below(from, build) &&
         take(dir, from, QUIRE_SOURCE_DIR))
         return 0;
-    return error_set(err, ERR_NOT_FOUND, "no %s: neither '%.180s/" QUIRE_DATA_FROM_BIN
-                     "' nor '%.180s/..' holds it", marker, from, from);
+    return error_set(err, ERR_NOT_FOUND,
+                     "no %s: neither '%.180s/" QUIRE_DATA_FROM_BIN "' nor '%.180s/..' holds it",
+                     marker, from, from);
 }
 
 int data_dir_find(char *dir, struct error *err) {

@@ -6,11 +6,10 @@
 
 struct engine_config engine_setup_config(const struct options *options, const char *model_dir,
                                          struct backend *backend) {
-    static const enum dtype kv_dtypes[] = {
-        [KV_DTYPE_F32] = DTYPE_F32,
-        [KV_DTYPE_F16] = DTYPE_F16,
-        [KV_DTYPE_BF16] = DTYPE_BF16,
-        [KV_DTYPE_FP8] = DTYPE_FP8};
+    static const enum dtype kv_dtypes[] = {[KV_DTYPE_F32] = DTYPE_F32,
+                                           [KV_DTYPE_F16] = DTYPE_F16,
+                                           [KV_DTYPE_BF16] = DTYPE_BF16,
+                                           [KV_DTYPE_FP8] = DTYPE_FP8};
     return (struct engine_config){
         .model_dir = model_dir,
         .backend = backend,

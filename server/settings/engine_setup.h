@@ -13,7 +13,6 @@ struct engine_config engine_setup_config(const struct options *options, const ch
                                          struct backend *backend);
 
 /* Calls engine_create() and logs how far the weights are loaded. */
-int engine_setup_create(struct engine **out, const struct engine_config *config,
-                        struct error *err);
+int engine_setup_create(struct engine **out, const struct engine_config *config, struct error *err);
 
 #endif

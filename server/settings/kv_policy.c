@@ -7,11 +7,10 @@
 #include "server/json/api_error.h"
 #include "server/json/buffer.h"
 
-static const char *const type_names[KV_N_TYPES] = {
-    [KV_FULL] = "full",
-    [KV_STREAMING] = "streaming",
-    [KV_HEAVY_HITTER] = "heavy_hitter",
-    [KV_OFFLOAD] = "offload"};
+static const char *const type_names[KV_N_TYPES] = {[KV_FULL] = "full",
+                                                   [KV_STREAMING] = "streaming",
+                                                   [KV_HEAVY_HITTER] = "heavy_hitter",
+                                                   [KV_OFFLOAD] = "offload"};
 
 static const char *const score_names[] = {[KV_SCORE_SUM] = "sum",
                                           [KV_SCORE_MEAN] = "mean",
@@ -19,9 +18,8 @@ static const char *const score_names[] = {[KV_SCORE_SUM] = "sum",
                                           [KV_SCORE_WINDOW] = "window"};
 enum { N_SCORES = sizeof(score_names) / sizeof(*score_names) };
 
-static const char *const pooling_names[] = {[KV_POOLING_NONE] = "none",
-                                            [KV_POOLING_MAX] = "max",
-                                            [KV_POOLING_AVERAGE] = "average"};
+static const char *const pooling_names[] = {
+    [KV_POOLING_NONE] = "none", [KV_POOLING_MAX] = "max", [KV_POOLING_AVERAGE] = "average"};
 enum { N_POOLINGS = sizeof(pooling_names) / sizeof(*pooling_names), DEFAULT_KERNEL = 7 };
 
 /* Errors name members by their whole path; the JSON key is what follows the prefix. */
@@ -68,10 +66,8 @@ struct kv_policy kv_policy_default(enum kv_type type) {
                                         .score = KV_SCORE_SUM,
                                         .decay = 0.99f,
                                         .chunk = KV_DEFAULT_CHUNK}},
-        [KV_OFFLOAD] = {.tokens = {.type = KV_OFFLOAD,
-                                   .n_sink = 4,
-                                   .n_selected = 2048,
-                                   .n_tail = 512}},
+        [KV_OFFLOAD] =
+            {.tokens = {.type = KV_OFFLOAD, .n_sink = 4, .n_selected = 2048, .n_tail = 512}},
     };
     return defaults[type];
 }
@@ -248,8 +244,7 @@ static int check_uses(const struct kv_choice *c, const json_t *value, struct api
         return refuse(err, KERNEL_NAME, "needs the pooling max or average");
     if (is_given(value, CHUNK_NAME) && c->whole)
         return refuse(err, CHUNK_NAME, "has no use where the prompt is read whole");
-    if (pools && !c->whole)
-        return refuse(err, POOLING_NAME, "needs a prompt that is read whole");
+    if (pools && !c->whole) return refuse(err, POOLING_NAME, "needs a prompt that is read whole");
     return 0;
 }
 

@@ -30,7 +30,7 @@ enum { KV_POLICY_MAX_TOKENS = 1 << 28 }; /* of each member: their sum fits 32 bi
 enum { KV_POLICY_MAX_KERNEL = 63 };      /* a token's score is read this many times */
 
 struct kv_policy {
-    struct kv_choice tokens; /* amounts given as a fraction are 0 here */
+    struct kv_choice tokens;        /* amounts given as a fraction are 0 here */
     double recent, heavy, selected; /* fractions of the prompt, (0, 1); 0: given in tokens */
     bool placed;                    /* tokens.on_device is decided */
 };

@@ -22,8 +22,7 @@ struct kv_rules {
 
 /* Reads the settings.  policy: a kv_policy as JSON text; allowed: names of types, separated by
  * commas, the policy's among them.  ERR_INVALID names the setting. */
-int kv_rules_read(struct kv_rules *out, const char *policy, const char *allowed,
-                  struct error *err);
+int kv_rules_read(struct kv_rules *out, const char *policy, const char *allowed, struct error *err);
 bool kv_rules_allow_bounded(const struct kv_rules *rules);
 bool kv_rules_allow_whole(const struct kv_rules *rules); /* types that evict nothing */
 /* Removes the types that this engine cannot do.  Fails when the initial policy is not possible. */

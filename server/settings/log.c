@@ -44,7 +44,7 @@ static struct {
     pthread_cond_t changed;
     enum writer_state state;
     char ring[LOG_RING_BYTES];
-    size_t first, n; /* the text is ring[first, first + n), wrapped around */
+    size_t first, n;    /* the text is ring[first, first + n), wrapped around */
     uint64_t n_dropped; /* since the last line that was stored */
 } shared = {.threshold = LOG_INFO, .lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -126,9 +126,8 @@ static size_t ring_take(char *out, size_t size) {
 static void note_gap(void) {
     char line[LINE_BYTES];
     const size_t head = write_head(line, LOG_WARN);
-    const int n =
-        snprintf(line + head, LINE_BYTES - head,
-                 "log: %" PRIu64 " lines dropped: nobody read them\n", shared.n_dropped);
+    const int n = snprintf(line + head, LINE_BYTES - head,
+                           "log: %" PRIu64 " lines dropped: nobody read them\n", shared.n_dropped);
     ring_put(line, head + (size_t)n);
     shared.n_dropped = 0;
 }

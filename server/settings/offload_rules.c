@@ -27,8 +27,9 @@ int offload_rules_check(const struct offload_rules *rules, uint32_t n_selected,
                         struct api_error *err) {
     if (n_selected <= rules->max_selected) return 0;
     return api_error_set(err, 400, NULL, "kv_policy.selected",
-                         "kv_policy.selected is %" PRIu32 " tokens, this server selects at most %"
-                         PRIu32 " (--max-selected)", n_selected, rules->max_selected);
+                         "kv_policy.selected is %" PRIu32
+                         " tokens, this server selects at most %" PRIu32 " (--max-selected)",
+                         n_selected, rules->max_selected);
 }
 
 uint64_t offload_rules_copied_bytes(const struct offload_rules *rules, uint64_t n_copies,
@@ -63,9 +64,10 @@ static void write_layers(const struct offload_rules *rules, enum layer_class cla
 void offload_rules_write(const struct offload_rules *rules, struct buffer *out) {
     buffer_puts(out, "{\"filters_file\":");
     buffer_json_string(out, rules->filters_file, strlen(rules->filters_file));
-    buffer_printf(out, ",\"max_selected\":%" PRIu32 ",\"store_bytes\":%" PRIu64
-                       ",\"store_fp8\":%s,\"layers\":{",
-                  rules->max_selected, rules->host_pool_bytes, rules->host_pool_fp8 ? "true" : "false");
+    buffer_printf(
+        out,
+        ",\"max_selected\":%" PRIu32 ",\"store_bytes\":%" PRIu64 ",\"store_fp8\":%s,\"layers\":{",
+        rules->max_selected, rules->host_pool_bytes, rules->host_pool_fp8 ? "true" : "false");
     write_layers(rules, LAYER_DENSE, "dense", out);
     buffer_puts(out, ",");
     write_layers(rules, LAYER_FILTER, "filter", out);

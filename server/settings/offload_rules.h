@@ -21,8 +21,8 @@ struct offload_rules {
     uint32_t n_groups, n_layers;
     const uint32_t *windows; /* as in struct step, borrowed */
     uint32_t max_selected;
-    uint64_t host_pool_bytes; /* 0: there is no host pool */
-    bool host_pool_fp8;       /* the host pool holds 8-bit values */
+    uint64_t host_pool_bytes;       /* 0: there is no host pool */
+    bool host_pool_fp8;             /* the host pool holds 8-bit values */
     size_t page_bytes, moved_bytes; /* per token and layer, in a page and in the host pool */
 };
 

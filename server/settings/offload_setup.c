@@ -15,8 +15,8 @@ static int load_groups(struct offload_setup *setup, struct error *err) {
     struct error why = {0};
     const int rc = filters_read(&filters, setup->path, err);
     if (rc) return rc;
-    const int n = filters_groups(&filters, setup->model.windows, setup->model.n_layers,
-                                 setup->groups, &why);
+    const int n =
+        filters_groups(&filters, setup->model.windows, setup->model.n_layers, setup->groups, &why);
     if (n < 0) return error_set(err, n, "%s: %.400s", setup->path, why.text);
     setup->n_groups = (uint32_t)n;
     return 0;
@@ -36,9 +36,9 @@ int offload_setup_load(struct offload_setup *out, const struct options *options,
     rc = model_file_choose(&setup.path, options->filters_file, "filters", config->model_dir, err);
     if (!rc && setup.path) rc = load_groups(&setup, err);
     struct host_pool store = {.dtype = config->kv_dtype,
-                             .fp8 = config->kv_dtype == DTYPE_FP8,
-                             .n_kv_heads = model->n_kv_heads,
-                             .head_dim = model->head_dim};
+                              .fp8 = config->kv_dtype == DTYPE_FP8,
+                              .n_kv_heads = model->n_kv_heads,
+                              .head_dim = model->head_dim};
     setup.page_bytes = host_pool_token_bytes(&store);
     store.fp8 = is_fp8(options);
     setup.moved_bytes = host_pool_token_bytes(&store);

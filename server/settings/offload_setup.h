@@ -23,7 +23,7 @@ struct offload_setup {
     uint32_t n_groups;
     struct model_config model;
     size_t page_bytes, moved_bytes; /* as in struct offload_rules */
-    char *path;         /* of the file; NULL: none was found */
+    char *path;                     /* of the file; NULL: none was found */
 };
 
 /* Loads the setup for the configuration's model and KV pages. */

@@ -2,16 +2,15 @@
 #include "server/settings/options.h"
 
 #include <ctype.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <jansson.h>
 
 #include "engine/base/error.h"
 #include "engine/base/json_guard.h"
 
 static const char *const device_words[] = {"auto", "cpu", "cuda", NULL};
-static const char *const kv_dtype_words[] = {"auto",     "float32", "float16",
-                                             "bfloat16", "fp8",     NULL};
+static const char *const kv_dtype_words[] = {"auto", "float32", "float16", "bfloat16", "fp8", NULL};
 static const char *const offload_dtype_words[] = {"auto", "fp8", NULL};
 static const char *const dtype_words[] = {"auto", "float32", "bfloat16", NULL};
 static const char *const prefill_words[] = {"auto", "dense", "sparse", NULL};
@@ -80,19 +79,19 @@ static const struct option entries[] = {
     {"min-sparse-tokens", NUMBER(min_sparse_tokens, 0, 1u << 30, "0",
                                  "auto: shorter prompts are dense; 0: the pattern file's for this "
                                  "backend, else 32768")},
-    {"dense-tail", NUMBER(dense_tail, 0, 1u << 24, "64",
-                          "last tokens of a sparse prompt that visit everything")},
+    {"dense-tail",
+     NUMBER(dense_tail, 0, 1u << 24, "64", "last tokens of a sparse prompt that visit everything")},
     {"synthetic-lines", NUMBER(synthetic_lines, 0, UINT32_MAX, "0",
                                "for comparisons: columns and diagonals are drawn from this seed "
                                "and not found in the prompt; 0: found")},
     {"max-long-tokens", NUMBER(max_long_tokens, 0, 1u << 30, "0",
                                "longest prompt computed layer by layer; 0: as memory allows")},
-    {"max-itl", NUMBER(max_itl, 0, 60000, "0",
-                       "milliseconds a step may take while others generate; 0: any")},
+    {"max-itl",
+     NUMBER(max_itl, 0, 60000, "0", "milliseconds a step may take while others generate; 0: any")},
     {"enable-prefix-caching",
      BOOL(enable_prefix_caching, "true", "share the cached beginnings of prompts")},
-    {"batch-invariant", BOOL(batch_invariant, "false",
-                             "the same bits for a request whatever runs beside it; slower")},
+    {"batch-invariant",
+     BOOL(batch_invariant, "false", "the same bits for a request whatever runs beside it; slower")},
     {"device", CHOICE(device, device_words, "auto", "where the model runs")},
     {"dtype", CHOICE(dtype, dtype_words, "auto", "how the CPU multiplies")},
     {"isa", CHOICE(isa, isa_words, "auto", "instruction set of the CPU backend")},
@@ -176,8 +175,7 @@ static int parse_fraction(const struct option *option, const char *text, const s
         return error_set(from->err, ERR_INVALID, "%s: '%.64s' is not a number", from->label, text);
     if (!(100 * x >= (double)option->low && 100 * x <= (double)option->high))
         return error_set(from->err, ERR_INVALID, "%s: %.64s is out of range [%.2g, %.2g]",
-                         from->label, text, (double)option->low / 100,
-                         (double)option->high / 100);
+                         from->label, text, (double)option->low / 100, (double)option->high / 100);
     *out = x;
     return 0;
 }
@@ -344,8 +342,7 @@ static int apply_file(struct options *options, const char *path, struct error *e
     struct error why = {0};
     json_t *root = NULL;
     int rc = json_guard_read(&root, path, CONFIG_MAX_BYTES, &why);
-    if (rc)
-        return error_set(err, rc == ERR_NOMEM ? rc : ERR_INVALID, "--config %.480s", why.text);
+    if (rc) return error_set(err, rc == ERR_NOMEM ? rc : ERR_INVALID, "--config %.480s", why.text);
     for (void *at = json_object_iter(root); at && !rc; at = json_object_iter_next(root, at)) {
         const char *name = json_object_iter_key(at);
         const struct option *option = find_option(&settings, name, strlen(name));

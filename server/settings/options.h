@@ -61,10 +61,10 @@ enum option_kind {
 struct option {
     const char *name; /* without dashes */
     enum option_kind kind;
-    size_t offset;             /* in struct options, or in the struct the table fills */
-    uint64_t low, high;        /* OPTION_NUMBER, OPTION_BYTES: both allowed; FRACTION: in percent */
-    const char *initial;       /* the default as text; NULL: none */
-    const char *const *words;  /* OPTION_CHOICE, NULL-terminated */
+    size_t offset;            /* in struct options, or in the struct the table fills */
+    uint64_t low, high;       /* OPTION_NUMBER, OPTION_BYTES: both allowed; FRACTION: in percent */
+    const char *initial;      /* the default as text; NULL: none */
+    const char *const *words; /* OPTION_CHOICE, NULL-terminated */
     const char *help;
 };
 

@@ -115,8 +115,9 @@ static int read_reuse(bool *no_reuse, const json_t *value, enum prefill_mode mod
     if (!value || json_is_null(value)) return 0;
     if (!json_is_boolean(value)) return refuse(err, PREFIX "reuse", "must be true or false");
     if (mode == PREFILL_DENSE)
-        return refuse(err, PREFIX "reuse", "needs the mode sparse or auto: what is dense is the "
-                                           "same, reused or not");
+        return refuse(err, PREFIX "reuse",
+                      "needs the mode sparse or auto: what is dense is the "
+                      "same, reused or not");
     *no_reuse = json_is_false(value);
     return 0;
 }

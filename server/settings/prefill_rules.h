@@ -15,9 +15,9 @@
 #ifndef SERVER_SETTINGS_PREFILL_RULES_H
 #define SERVER_SETTINGS_PREFILL_RULES_H
 
-#include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <jansson.h>
 
 #include "engine/request/prefill_choice.h"
 
@@ -36,9 +36,9 @@ struct prefill_rules {
     const char *pattern_file;  /* the file's name, borrowed; NULL: none, and auto is dense */
     /* [n_heads], without a file, for requests that ask for sparse. */
     const struct attn_pattern *fallback;
-    uint32_t n_heads;          /* of all layers */
+    uint32_t n_heads; /* of all layers */
     uint32_t min_sparse_tokens, dense_tail;
-    uint32_t synthetic; /* as in struct attn_sparse */
+    uint32_t synthetic;      /* as in struct attn_sparse */
     const char *measured_on; /* the backend that min_sparse_tokens was measured with, borrowed;
                                 NULL: it is set, or the default */
 };

@@ -47,8 +47,8 @@ static int settle_lengths(struct tune *t, struct error *err) {
     for (uint32_t i = 0; i < t->lengths.n; i++) {
         const uint32_t length = t->lengths.sizes[i];
         if (length > context)
-            return error_set(err, ERR_INVALID, "--lengths: the model's context is %" PRIu32
-                             " tokens", context);
+            return error_set(err, ERR_INVALID,
+                             "--lengths: the model's context is %" PRIu32 " tokens", context);
         if (length > t->longest) t->longest = length;
         if (length < t->shortest) t->shortest = length;
     }
@@ -200,9 +200,9 @@ int tune_make_prompt(struct tune *t, enum tune_text kind, uint64_t number, uint3
                      struct error *err) {
     const uint64_t seed = t->plan->seed * 1000003 + number;
     t->prompt.n = 0;
-    return t->tokenizer ? tune_prompt_make(&t->prompt, t->tokenizer, t->prose, kind, seed,
-                                           n_tokens, err)
-                        : random_prompt(t, seed, n_tokens, err);
+    return t->tokenizer
+               ? tune_prompt_make(&t->prompt, t->tokenizer, t->prose, kind, seed, n_tokens, err)
+               : random_prompt(t, seed, n_tokens, err);
 }
 
 /* ---- measurements ---- */
@@ -317,8 +317,9 @@ static int measure_layer(struct tune *t, uint32_t sample, uint32_t layer, bool c
                          struct error *err) {
     char where[64];
     int rc = tune_pass_enter(t->pass, layer, err);
-    snprintf(where, sizeof(where), "prompt %" PRIu32 " of %" PRIu32 ", layer %" PRIu32 " of %"
-             PRIu32, sample + 1, t->results.n_samples, layer + 1, t->results.n_layers);
+    snprintf(where, sizeof(where),
+             "prompt %" PRIu32 " of %" PRIu32 ", layer %" PRIu32 " of %" PRIu32, sample + 1,
+             t->results.n_samples, layer + 1, t->results.n_layers);
     if (!rc && compares) {
         rc = tune_layers_compare(t, sample, layer, err);
         progress_add(&t->progress, 1, where);

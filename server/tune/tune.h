@@ -30,13 +30,13 @@ struct options;
 enum tune_find { TUNE_FIND_BOTH, TUNE_FIND_PATTERNS, TUNE_FIND_FILTERS };
 
 struct tune_plan {
-    uint64_t find; /* enum tune_find */
-    struct bench_sizes lengths; /* n 0: the default */
+    uint64_t find;                                  /* enum tune_find */
+    struct bench_sizes lengths;                     /* n 0: the default */
     char *lengths_text, *out, *filters_out, *state; /* all but the first: NULL means the default */
     uint64_t n_samples;                             /* of each length */
     uint64_t seed;
-    uint64_t objective; /* enum tune_objective */
-    double budget;      /* TUNE_FLOPS: share of the pairs that a fitted candidate may visit */
+    uint64_t objective;   /* enum tune_objective */
+    double budget;        /* TUNE_FLOPS: share of the pairs that a fitted candidate may visit */
     double target, floor; /* struct tune_goal */
     uint64_t n_selected, n_dense; /* 0: the default */
     uint64_t max_filters, n_wait;

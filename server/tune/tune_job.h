@@ -46,13 +46,13 @@ struct tune {
     char out[PATH_MAX], filters_out[PATH_MAX], state_path[PATH_MAX];
     struct tokenizer *tokenizer; /* NULL: weights and tokens are random */
     char *prose;                 /* NULL: the model has none */
-    struct tune_pass *pass; /* NULL: all layers have been measured */
+    struct tune_pass *pass;      /* NULL: all layers have been measured */
     struct attn_pattern candidates[TUNE_MAX_CANDIDATES];
     struct tune_results results;
     struct tune_state *state;
     struct progress progress;
     struct token_list prompt;
-    struct patterns patterns; /* the chosen ones */
+    struct patterns patterns;               /* the chosen ones */
     struct tune_rung rungs[TUNE_MAX_RUNGS]; /* by length */
     uint32_t n_rungs;
     struct tune_comparison comparison;

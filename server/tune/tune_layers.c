@@ -134,10 +134,9 @@ static uint32_t n_sparse(const struct tune *t, const struct tune_filters *set) {
 static void print_set(struct buffer *out, const struct tune *t, const struct tune_filters *set) {
     for (uint32_t i = 0; i < set->filters.n; i++)
         buffer_printf(out, "%s%" PRIu32, i ? ", " : "", set->filters.layers[i]);
-    buffer_printf(out,
-                  ": %.3f of the answers, %.4f of what %" PRIu32
-                  " sparse layers look at (lost: %.4f)",
-                  set->kept, 1 - set->lost / n_sparse(t, set), n_sparse(t, set), set->lost);
+    buffer_printf(
+        out, ": %.3f of the answers, %.4f of what %" PRIu32 " sparse layers look at (lost: %.4f)",
+        set->kept, 1 - set->lost / n_sparse(t, set), n_sparse(t, set), set->lost);
 }
 
 static void note_choice(struct tune_notes *notes, const struct tune *t) {
@@ -146,8 +145,7 @@ static void note_choice(struct tune_notes *notes, const struct tune *t) {
     buffer_printf(tune_notes_add(notes, "rows"),
                   "the last of each prompt and %d before it, one in %d; in the longest prompt "
                   "%" PRIu32 " tokens are chosen, and a tail of %" PRIu32 " is not counted",
-                  N_ROWS - 1, ROW_STEP, c->max_selected,
-                  whole_pages(c->max_selected / TAIL_PART));
+                  N_ROWS - 1, ROW_STEP, c->max_selected, whole_pages(c->max_selected / TAIL_PART));
     buffer_printf(tune_notes_add(notes, "bounds"),
                   "%" PRIu64 " filters, %" PRIu32 " layers that see everything, %" PRIu64
                   " of them behind each filter",
@@ -171,8 +169,8 @@ int tune_layers_save(struct tune *t, struct error *err) {
     note_choice(&notes, t);
     rc = tune_notes_finish(&notes, err);
     if (!rc)
-        rc = filters_save(&t->comparison.best[0].filters, notes.notes, notes.n, t->filters_out,
-                          err);
+        rc =
+            filters_save(&t->comparison.best[0].filters, notes.notes, notes.n, t->filters_out, err);
     tune_notes_fini(&notes);
     return rc;
 }

@@ -32,12 +32,12 @@ static void print_candidates(struct buffer *out, const struct tune *t) {
 }
 
 void tune_print_settings(struct buffer *out, const struct tune *t) {
-    buffer_printf(out, "quire %s; %s, %" PRIu32 " layers, %" PRIu32 " heads; %s; "
+    buffer_printf(out,
+                  "quire %s; %s, %" PRIu32 " layers, %" PRIu32 " heads; %s; "
                   "rows %" PRIu32 "; kv %d; lines %" PRIu32 "; seed %" PRIu64 "; samples %" PRIu64
                   "; lengths ",
                   build_info.version, t->model_name, t->model.n_layers, t->model.n_heads,
-                  t->be->description,
-                  t->config.max_batched_tokens, (int)t->config.kv_dtype,
+                  t->be->description, t->config.max_batched_tokens, (int)t->config.kv_dtype,
                   (uint32_t)t->options->synthetic_lines, t->plan->seed, t->plan->n_samples);
     print_lengths(out, t);
     buffer_printf(out, "; selected %" PRIu64 "; ", t->plan->n_selected);
@@ -109,8 +109,7 @@ static void note_objective(struct tune_notes *notes, const struct tune *t) {
                       "the pairs of the first prompt of %" PRIu32 " tokens; a head has the one "
                       "that finds most in its worst prompt",
                       t->plan->budget, t->longest);
-    else
-        buffer_puts(objective, "recall: a head has the cheapest candidate that finds enough");
+    else buffer_puts(objective, "recall: a head has the cheapest candidate that finds enough");
 }
 
 static void note_recall(struct buffer *out, const struct tune *t, const struct tune_summary *sum) {
@@ -144,9 +143,8 @@ int tune_save(struct tune *t, const struct tune_summary *sum, struct error *err)
     return rc;
 }
 
-static const char *const names[] = {"layer", "head",        "pattern",      "p1",
-                                    "p2",    "mean_recall", "worst_recall", "density",
-                                    "cost"};
+static const char *const names[] = {"layer",       "head",         "pattern", "p1",  "p2",
+                                    "mean_recall", "worst_recall", "density", "cost"};
 enum { N_COLUMNS = sizeof(names) / sizeof(*names) };
 
 void tune_print_heads(const struct tune *t) {
@@ -166,7 +164,7 @@ void tune_print_heads(const struct tune *t) {
         snprintf(cells[6], REPORT_CELL, "%.4f", choice.worst_recall);
         snprintf(cells[7], REPORT_CELL, "%.3f", choice.density);
         snprintf(cells[8], REPORT_CELL, "%.3f", choice.cost);
-        report_row(&report, (const char (*)[REPORT_CELL])cells);
+        report_row(&report, (const char(*)[REPORT_CELL])cells);
     }
 }
 

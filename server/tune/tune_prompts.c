@@ -67,7 +67,8 @@ const char *tune_text_name(enum tune_text kind) {
 
 /* Returns a random number below `below` that depends only on the seed, `what` and i.  Keys, values
  * and needles are made so that a question can be asked before the body is there. */
-static uint32_t number_of(const struct tune_prompt *p, const char *what, uint32_t i, uint32_t below) {
+static uint32_t number_of(const struct tune_prompt *p, const char *what, uint32_t i,
+                          uint32_t below) {
     const uint64_t stream = p->seed * 1000003 + (uint64_t)(unsigned char)*what;
     return (uint32_t)(rng_uniform(stream, i) * below);
 }
@@ -84,21 +85,21 @@ static void pair_item(struct tune_prompt *p) {
                   number_of(p, "key", i, UINT32_MAX), number_of(p, "value", i, UINT32_MAX));
 }
 
-static const char *const people[] = {"The gardener", "A young clerk", "The old captain",
-                                     "My neighbour", "The schoolmaster", "Her eldest brother",
+static const char *const people[] = {"The gardener",  "A young clerk",        "The old captain",
+                                     "My neighbour",  "The schoolmaster",     "Her eldest brother",
                                      "The innkeeper", "A travelling merchant"};
-static const char *const deeds[] = {"carried a lantern", "read the long letter",
+static const char *const deeds[] = {"carried a lantern",       "read the long letter",
                                     "waited for the carriage", "counted the silver coins",
                                     "mended the broken fence", "spoke of the harvest",
                                     "looked for the lost dog", "wrote down every word"};
-static const char *const places[] = {"across the old bridge", "by the kitchen window",
+static const char *const places[] = {"across the old bridge",  "by the kitchen window",
                                      "at the end of the lane", "under the chestnut trees",
-                                     "in the empty hall", "near the harbour",
-                                     "behind the mill", "on the narrow stairs"};
-static const char *const times[] = {"before the rain began", "until the bells rang",
-                                    "while the others slept", "and said nothing of it",
+                                     "in the empty hall",      "near the harbour",
+                                     "behind the mill",        "on the narrow stairs"};
+static const char *const times[] = {"before the rain began",    "until the bells rang",
+                                    "while the others slept",   "and said nothing of it",
                                     "as he had done for years", "though nobody had asked",
-                                    "when the lamps were lit", "and smiled to himself"};
+                                    "when the lamps were lit",  "and smiled to himself"};
 
 static void made_up_item(struct tune_prompt *p) {
     const char *person = people[draw(p, 8)], *deed = deeds[draw(p, 8)];
@@ -128,9 +129,9 @@ static void prose_item(struct tune_prompt *p) {
     p->at = end;
 }
 
-static const char *const needle_names[N_NEEDLES] = {
-    "amber", "birch", "coral", "delta", "ember", "falcon",
-    "granite", "harbor", "indigo", "juniper", "kestrel", "linden"};
+static const char *const needle_names[N_NEEDLES] = {"amber",  "birch",   "coral",   "delta",
+                                                    "ember",  "falcon",  "granite", "harbor",
+                                                    "indigo", "juniper", "kestrel", "linden"};
 
 /* Writes a needle or, if none is due, prose.  Needles lie at even distances, beginning half a
  * distance from the start. */
@@ -190,8 +191,8 @@ static int write_body(struct tune_prompt *p, next_item next) {
 }
 
 /* Writes head and tail around a body that fills n_tokens. */
-static int write_prompt(struct tune_prompt *p, const char *head, const char *tail, uint32_t n_tokens,
-                        next_item next) {
+static int write_prompt(struct tune_prompt *p, const char *head, const char *tail,
+                        uint32_t n_tokens, next_item next) {
     struct token_list last = {0};
     const size_t begin = p->out->n;
     int rc = encode(p, head, true, p->out);
@@ -259,8 +260,7 @@ static int write_needles(struct tune_prompt *p, const struct chat_form *form, ui
     snprintf(head, sizeof(head),
              "%sSecret numbers are hidden in the text below%s. Remember them: you will be asked "
              "for %s.\n\n",
-             form->before, several ? ", several of each name" : "",
-             several ? "all of one" : "one");
+             form->before, several ? ", several of each name" : "", several ? "all of one" : "one");
     snprintf(tail, sizeof(tail), "\n\nWhat %s of %s in the text above?%s",
              several ? "are all the secret numbers" : "is the secret number",
              needle_names[draw(p, n_names)], form->after);
@@ -278,19 +278,17 @@ static void choose_start(struct tune_prompt *p) {
 int tune_prompt_make(struct token_list *out, const struct tokenizer *tokenizer, const char *prose,
                      enum tune_text kind, uint64_t seed, uint32_t n_tokens, struct error *err) {
     struct tune_prompt p = {.tokenizer = tokenizer,
-                       .prose = prose && *prose ? prose : NULL,
-                       .seed = seed,
-                       .out = out,
-                       .err = err};
+                            .prose = prose && *prose ? prose : NULL,
+                            .seed = seed,
+                            .out = out,
+                            .err = err};
     int rc = ERR_INVALID;
     const struct chat_form *form = find_form(&p);
     if (p.prose) choose_start(&p);
     switch (kind) {
     case TUNE_RETRIEVAL: rc = write_retrieval(&p, form, n_tokens); break;
     case TUNE_NEEDLES: rc = write_needles(&p, form, n_tokens, N_NEEDLES); break;
-    case TUNE_SEVERAL:
-        rc = write_needles(&p, form, n_tokens, N_NEEDLES / N_SEVERAL);
-        break;
+    case TUNE_SEVERAL: rc = write_needles(&p, form, n_tokens, N_NEEDLES / N_SEVERAL); break;
     case TUNE_PROSE: rc = write_prompt(&p, "", "", n_tokens, prose_item); break;
     case TUNE_N_TEXTS: break;
     }

@@ -61,8 +61,8 @@ static inline void step_fill(struct prompt_step *s, struct prompt *p, uint32_t f
 static inline void append_rows(struct prompt *p, uint32_t first, uint32_t n, bool sparse,
                                struct prompt_step *s) {
     static const double inv_freq[DIM / 2];
-    struct rope_append_args rope = {p->qkv + (size_t)first * WIDTH, &p->kv, inv_freq, 1.0f,
-                                    DIM / 2, 0, N_HEADS, 0};
+    struct rope_append_args rope = {
+        p->qkv + (size_t)first * WIDTH, &p->kv, inv_freq, 1.0f, DIM / 2, 0, N_HEADS, 0};
     step_fill(s, p, first, n, sparse);
     assert_int_equal(p->be->ops->rope_append(p->be, &rope, NULL), 0);
 }
@@ -76,10 +76,8 @@ static inline struct prompt *prompt_make(struct backend *be, uint32_t first_slot
     assert_non_null(p);
     p->be = be;
     p->n_slots = n;
-    p->kv = (struct kv_pool){.dtype = dtype,
-                             .n_pages = 2 * n_pages + 1,
-                             .n_kv_heads = N_KV,
-                             .head_dim = DIM};
+    p->kv = (struct kv_pool){
+        .dtype = dtype, .n_pages = 2 * n_pages + 1, .n_kv_heads = N_KV, .head_dim = DIM};
     p->kv.page_bytes = kv_page_bytes(&p->kv);
     assert_int_equal(be->ops->alloc(be, p->kv.n_pages * p->kv.page_bytes, &p->kv.base, NULL), 0);
     memset(p->kv.base, 0xff, p->kv.n_pages * p->kv.page_bytes); /* NaN: unwritten slots show */
@@ -233,8 +231,7 @@ static inline void synthetic_lines(const struct prompt *p, uint32_t head, struct
     memset(lines, 0, sizeof(*lines));
     for (uint32_t i = 0; i < p->n_slots; i++) {
         lines->columns[i] = synthetic_h(p, head, 0x80000000u + i);
-        lines->diagonals[i] =
-            i < p->patterns[head].p2 / 2 ? 2 : 1 + synthetic_h(p, head, i / 64);
+        lines->diagonals[i] = i < p->patterns[head].p2 / 2 ? 2 : 1 + synthetic_h(p, head, i / 64);
     }
     choose_lines(p, head, lines);
 }
@@ -285,8 +282,8 @@ static inline bool line_visits(const struct lines *lines, uint32_t tile, uint32_
     return false;
 }
 
-static inline bool a_shape_visits(const struct attn_pattern *pattern, uint32_t tile,
-                                  uint32_t first, uint32_t slot) {
+static inline bool a_shape_visits(const struct attn_pattern *pattern, uint32_t tile, uint32_t first,
+                                  uint32_t slot) {
     const uint32_t group = slot / 16;
     if (group < (pattern->p1 + 15) / 16 || group >= tile / 16) return true;
     return first / 16 - group <= (pattern->p2 - 1 + 15) / 16;

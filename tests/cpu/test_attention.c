@@ -14,7 +14,7 @@ struct fixture {
     uint32_t *pages;
     uint32_t *positions;
     double *inv_freq;
-    float *qkv;     /* [n_tokens, (n_heads + 2 n_kv) * dim], before RoPE */
+    float *qkv;       /* [n_tokens, (n_heads + 2 n_kv) * dim], before RoPE */
     double *expected; /* [n_tokens, n_heads * dim] */
 };
 
@@ -70,10 +70,8 @@ static void oracle(struct fixture *f) {
 static struct fixture fixture_make(struct backend *be, struct shape s, enum dtype dtype) {
     uint32_t n_pages = (s.n_tokens + PAGE_TOKENS - 1) / PAGE_TOKENS, pool = 2 * n_pages + 1;
     struct fixture f = {.s = s};
-    f.kv = (struct kv_pool){.dtype = dtype,
-                            .n_pages = pool,
-                            .n_kv_heads = s.n_kv,
-                            .head_dim = s.dim};
+    f.kv =
+        (struct kv_pool){.dtype = dtype, .n_pages = pool, .n_kv_heads = s.n_kv, .head_dim = s.dim};
     f.kv.page_bytes = kv_page_bytes(&f.kv);
     assert_int_equal(be->ops->alloc(be, pool * f.kv.page_bytes, &f.kv.base, NULL), 0);
     memset(f.kv.base, 0xff, pool * f.kv.page_bytes); /* NaN: reading an unwritten slot shows */
@@ -124,8 +122,8 @@ static void feed_other(struct backend *be, struct fixture *f, uint32_t first, ui
                         .seqs = &seq};
     float *qkv = malloc((size_t)n * width * sizeof(float));
     memcpy(qkv, f->qkv + (size_t)first * width, (size_t)n * width * sizeof(float));
-    struct rope_append_args rope = {qkv, &f->kv, f->inv_freq,  1.0f, f->s.dim / 2,
-                                    0,   f->s.n_heads, 0};
+    struct rope_append_args rope = {qkv,          &f->kv, f->inv_freq,  1.0f,
+                                    f->s.dim / 2, 0,      f->s.n_heads, 0};
     struct attn_args attn = {.q = qkv,
                              .q_stride = width,
                              .out = out,
@@ -153,15 +151,27 @@ static void feed_in_chunks(struct backend *be, struct fixture *f, uint32_t chunk
     }
 }
 
-static const struct shape shapes[] = {/* either side of a page and of a chunk of 512 */
-    {1, 1, 8, 1, 0, 0}, {2, 1, 16, 63, 0, 0}, {6, 2, 64, 64, 0, 0}, {6, 2, 64, 65, 0, 0},
-    {4, 4, 128, 130, 0, 0}, {8, 1, 20, 97, 0, 0}, {6, 2, 64, 513, 0, 0}, {3, 1, 64, 1030, 0, 0},
-    {2, 2, 80, 512, 0, 0},
-    /* windows within a page, of whole pages, of more than a chunk; one token is the smallest */
-    {2, 1, 16, 63, 10, 0}, {6, 2, 64, 513, 1, 0}, {6, 2, 64, 700, 64, 0}, {4, 4, 128, 1100, 100, 0},
-    {3, 1, 64, 1230, 513, 0},
-    /* scores are about 10 at most: caps that flatten, that bend, and beside windows */
-    {2, 1, 16, 63, 0, 0.5f}, {6, 2, 64, 700, 0, 4}, {4, 4, 128, 600, 100, 6}};
+static const struct shape shapes[] =
+    {/* either side of a page and of a chunk of 512 */
+     {1, 1, 8, 1, 0, 0},
+     {2, 1, 16, 63, 0, 0},
+     {6, 2, 64, 64, 0, 0},
+     {6, 2, 64, 65, 0, 0},
+     {4, 4, 128, 130, 0, 0},
+     {8, 1, 20, 97, 0, 0},
+     {6, 2, 64, 513, 0, 0},
+     {3, 1, 64, 1030, 0, 0},
+     {2, 2, 80, 512, 0, 0},
+     /* windows within a page, of whole pages, of more than a chunk; one token is the smallest */
+     {2, 1, 16, 63, 10, 0},
+     {6, 2, 64, 513, 1, 0},
+     {6, 2, 64, 700, 64, 0},
+     {4, 4, 128, 1100, 100, 0},
+     {3, 1, 64, 1230, 513, 0},
+     /* scores are about 10 at most: caps that flatten, that bend, and beside windows */
+     {2, 1, 16, 63, 0, 0.5f},
+     {6, 2, 64, 700, 0, 4},
+     {4, 4, 128, 600, 100, 6}};
 
 static double tolerance_of(enum dtype dtype) {
     return dtype == DTYPE_F32   ? 4e-6

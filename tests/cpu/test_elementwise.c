@@ -45,8 +45,8 @@ static void rmsnorm_knows_heads_and_adds_on(struct backend *be) {
     double *expected = malloc(N_ROWS * HEADS * DIM * sizeof(double));
     const struct weight weight = {w, DTYPE_F32, 1, DIM};
     for (uint32_t h = 0; h < HEADS; h++) {
-        const struct rmsnorm_args one = {x + h * DIM, &weight, apart + h * DIM, N_ROWS, DIM,
-                                         STRIDE,      HEADS * DIM, 1e-5f, 1, false};
+        const struct rmsnorm_args one = {x + h * DIM, &weight,     apart + h * DIM, N_ROWS, DIM,
+                                         STRIDE,      HEADS * DIM, 1e-5f,           1,      false};
         assert_int_equal(be->ops->rmsnorm(be, &one, NULL), 0);
     }
     const float guard = x[HEADS * DIM];
@@ -56,14 +56,13 @@ static void rmsnorm_knows_heads_and_adds_on(struct backend *be) {
         assert_memory_equal(x + r * STRIDE, apart + r * HEADS * DIM, HEADS * DIM * sizeof(float));
     assert_true(x[HEADS * DIM] == guard);
     memcpy(before, sum, N_ROWS * HEADS * DIM * sizeof(float));
-    all = (struct rmsnorm_args){apart, &weight, sum, N_ROWS, DIM, HEADS * DIM,
-                                HEADS * DIM, 1e-5f, HEADS, true};
+    all = (struct rmsnorm_args){apart,       &weight,     sum,   N_ROWS, DIM,
+                                HEADS * DIM, HEADS * DIM, 1e-5f, HEADS,  true};
     assert_int_equal(be->ops->rmsnorm(be, &all, NULL), 0);
     all.out = apart;
     all.accumulate = false;
     assert_int_equal(be->ops->rmsnorm(be, &all, NULL), 0);
-    for (uint32_t i = 0; i < N_ROWS * HEADS * DIM; i++)
-        expected[i] = (double)before[i] + apart[i];
+    for (uint32_t i = 0; i < N_ROWS * HEADS * DIM; i++) expected[i] = (double)before[i] + apart[i];
     assert_close(sum, expected, N_ROWS * HEADS * DIM, 2e-6);
     free(x), free(w), free(apart), free(sum), free(before), free(expected);
 }

@@ -41,10 +41,10 @@ struct run {
     struct backend *be;
     struct kv_pool kv;
     uint32_t *pages[N_LAYERS];
-    uint32_t n_pages; /* of a layer */
-    uint32_t n_kept, n_done; /* slots between steps; tokens of the text so far */
-    float *qkv[N_LAYERS];    /* [n_text, (n_heads + 2 n_kv) * dim], before RoPE */
-    float *out[N_LAYERS];    /* [n_text, n_heads * dim] */
+    uint32_t n_pages;          /* of a layer */
+    uint32_t n_kept, n_done;   /* slots between steps; tokens of the text so far */
+    float *qkv[N_LAYERS];      /* [n_text, (n_heads + 2 n_kv) * dim], before RoPE */
+    float *out[N_LAYERS];      /* [n_text, n_heads * dim] */
     double *inv_freq, *angles; /* [n_freqs]; [n_text][2][n_freqs] */
     struct oracle_head *heads; /* [N_LAYERS][n_kv] */
     double *expected;          /* [n_heads * dim], of one row */
@@ -79,8 +79,7 @@ static void make_angles(struct run *r) {
     const struct shape *s = &r->plan.shape;
     r->inv_freq = malloc(s->n_freqs * sizeof(double));
     r->angles = malloc((size_t)r->plan.n_text * 2 * s->n_freqs * sizeof(double));
-    for (uint32_t i = 0; i < s->n_freqs; i++)
-        r->inv_freq[i] = pow(10000, -(double)i / s->n_freqs);
+    for (uint32_t i = 0; i < s->n_freqs; i++) r->inv_freq[i] = pow(10000, -(double)i / s->n_freqs);
     for (uint32_t position = 0; position < r->plan.n_text; position++) {
         double *c = r->angles + (size_t)position * 2 * s->n_freqs;
         for (uint32_t i = 0; i < s->n_freqs; i++) {
@@ -95,8 +94,11 @@ static void make_pages(struct run *r) {
     const uint32_t most = r->plan.budget.capacity + r->plan.chunk + 1;
     r->n_pages = (most + PAGE_TOKENS - 1) / PAGE_TOKENS;
     const uint32_t n = 2 * N_LAYERS * r->n_pages;
-    r->kv = (struct kv_pool){.dtype = s->dtype, .n_pages = n, .n_kv_heads = s->n_kv,
-                             .head_dim = s->dim, .tracked = true};
+    r->kv = (struct kv_pool){.dtype = s->dtype,
+                             .n_pages = n,
+                             .n_kv_heads = s->n_kv,
+                             .head_dim = s->dim,
+                             .tracked = true};
     r->kv.page_bytes = kv_page_bytes(&r->kv);
     assert_int_equal(r->be->ops->alloc(r->be, n * r->kv.page_bytes, &r->kv.base, NULL), 0);
     memset(r->kv.base, 0xff, n * r->kv.page_bytes); /* NaN: reading an unwritten slot shows */
@@ -168,8 +170,11 @@ static struct step_seq describe(struct part *p, uint32_t first_row) {
     for (uint32_t layer = 0; layer < N_LAYERS; layer++)
         p->views[layer] = (struct kv_view){r->pages[layer], r->n_kept + p->n_rows,
                                            full ? KV_FREE_SLOT : r->n_kept};
-    struct step_seq seq = {.first_row = first_row, .n_rows = p->n_rows, .layers = p->views,
-                           .budget = &r->plan.budget, .n_before = r->n_done};
+    struct step_seq seq = {.first_row = first_row,
+                           .n_rows = p->n_rows,
+                           .layers = p->views,
+                           .budget = &r->plan.budget,
+                           .n_before = r->n_done};
     if (!is_prompt(r)) return seq;
     seq.begins_chunk = r->n_done % r->plan.chunk == 0;
     seq.compress = r->n_done + p->n_rows == chunk_end(r);
@@ -210,20 +215,25 @@ static void scatter_out(const struct part *parts, uint32_t n_parts, uint32_t lay
     }
 }
 
-static void run_layer(const struct part *parts, uint32_t n_parts, uint32_t layer,
-                      uint32_t n_rows) {
+static void run_layer(const struct part *parts, uint32_t n_parts, uint32_t layer, uint32_t n_rows) {
     const struct run *r = parts[0].run;
     const struct shape *s = &r->plan.shape;
     const struct backend_ops *ops = r->be->ops;
     float *qkv = gather_rows(parts, n_parts, layer, n_rows),
           *out = random_floats((size_t)n_rows * s->n_heads * s->dim);
     const struct rope_append_args rope = {qkv,        &r->kv, r->inv_freq, s->rope_scale,
-                                          s->n_freqs, layer,  s->n_heads, 0};
-    const struct attn_args attn = {.q = qkv, .q_stride = row_width(s), .out = out, .kv = &r->kv,
-                                   .layer = layer, .n_heads = s->n_heads,
+                                          s->n_freqs, layer,  s->n_heads,  0};
+    const struct attn_args attn = {.q = qkv,
+                                   .q_stride = row_width(s),
+                                   .out = out,
+                                   .kv = &r->kv,
+                                   .layer = layer,
+                                   .n_heads = s->n_heads,
                                    .scale = (float)(1 / sqrt(s->dim)),
-                                   .softcap = s->softcap, .inv_freq = r->inv_freq,
-                                   .rope_scale = s->rope_scale, .n_freqs = s->n_freqs};
+                                   .softcap = s->softcap,
+                                   .inv_freq = r->inv_freq,
+                                   .rope_scale = s->rope_scale,
+                                   .n_freqs = s->n_freqs};
     assert_int_equal(ops->rope_append(r->be, &rope, NULL), 0);
     assert_int_equal(ops->attn_decode(r->be, &attn, NULL), 0);
     assert_int_equal(ops->attn_prefill(r->be, &attn, NULL), 0);
@@ -241,8 +251,8 @@ static void run_step(struct part *parts, uint32_t n_parts) {
     struct step_seq seqs[MOST_PARTS];
     struct evict_total totals[MOST_PARTS];
     uint32_t positions[MOST_ROWS];
-    struct step step = {.n_seqs = n_parts, .n_layers = N_LAYERS, .positions = positions,
-                        .seqs = seqs};
+    struct step step = {
+        .n_seqs = n_parts, .n_layers = N_LAYERS, .positions = positions, .seqs = seqs};
     for (uint32_t i = 0; i < n_parts; i++) {
         const struct run *r = parts[i].run;
         const bool ranks = r->plan.budget.cache_positions;
@@ -358,8 +368,7 @@ static double value_of(const struct run *r, const struct oracle_head *h, uint32_
 }
 
 static bool is_candidate(const struct run *r, const struct token *t, uint32_t n_text) {
-    return t->position >= r->plan.budget.n_sink &&
-           t->position + r->plan.budget.n_recent < n_text;
+    return t->position >= r->plan.budget.n_sink && t->position + r->plan.budget.n_recent < n_text;
 }
 
 static bool lower(double a, double b) {
@@ -424,8 +433,7 @@ static void allow_near_ties(const struct run *r, const struct oracle_head *h, ui
 static void oracle_lose(struct oracle_head *h, const struct token *t, double share,
                         uint32_t n_text) {
     const double age = n_text - t->position;
-    for (uint32_t k = 0; k < KV_LOST_TERMS; k++)
-        h->lost[k] += share * age * exp(-age / (1 << k));
+    for (uint32_t k = 0; k < KV_LOST_TERMS; k++) h->lost[k] += share * age * exp(-age / (1 << k));
 }
 
 static void oracle_fade(struct oracle_head *h, uint32_t n_text) {
@@ -558,8 +566,8 @@ static struct kv_budget random_budget(enum kv_score score) {
 
 static struct plan random_plan(enum kv_score score, bool cache_positions) {
     static const uint32_t chunks[] = {1, 7, 64, 100, 130};
-    struct plan p = {.shape = random_shape(), .budget = random_budget(score),
-                     .chunk = chunks[random_below(5)]};
+    struct plan p = {
+        .shape = random_shape(), .budget = random_budget(score), .chunk = chunks[random_below(5)]};
     const uint32_t prompts[] = {1, p.budget.capacity, p.budget.capacity + 1,
                                 2 * p.budget.capacity + random_below(2 * p.chunk)};
     p.budget.cache_positions = cache_positions;
@@ -613,10 +621,12 @@ static void bounded_caches_equal_the_definition(void **state) {
 
 /* A NaN row spoils every score it touches: those leave first, and then all is well again. */
 static void what_a_nan_row_touched_leaves_first_on(struct backend *be) {
-    struct plan plan = {.shape = {4, 2, 64, 32, 1, DTYPE_F32, 2},
-                        .budget = {.capacity = 40, .n_sink = 2, .n_recent = 10,
-                                   .score = KV_SCORE_SUM},
-                        .chunk = 32, .n_prompt = 70, .n_text = 200};
+    struct plan plan = {
+        .shape = {4, 2, 64, 32, 1, DTYPE_F32, 2},
+        .budget = {.capacity = 40, .n_sink = 2, .n_recent = 10, .score = KV_SCORE_SUM},
+        .chunk = 32,
+        .n_prompt = 70,
+        .n_text = 200};
     static const uint32_t nan_rows[] = {0, 45, 69, 100};
     for (size_t i = 0; i < sizeof(nan_rows) / sizeof(nan_rows[0]); i++) {
         plan.nan_row = nan_rows[i];
@@ -633,9 +643,15 @@ static void what_a_nan_row_touched_leaves_first(void **state) {
  * older ones go. */
 static void of_equals_the_older_goes_on(struct backend *be) {
     const struct plan plan = {.shape = {3, 1, 64, 32, 1, DTYPE_F32, 0},
-                              .budget = {.capacity = 20, .n_sink = 1, .n_recent = 5,
-                                         .score = KV_SCORE_WINDOW, .window = 64},
-                              .chunk = 128, .n_prompt = 128, .n_text = 128, .nan_row = UINT32_MAX};
+                              .budget = {.capacity = 20,
+                                         .n_sink = 1,
+                                         .n_recent = 5,
+                                         .score = KV_SCORE_WINDOW,
+                                         .window = 64},
+                              .chunk = 128,
+                              .n_prompt = 128,
+                              .n_text = 128,
+                              .nan_row = UINT32_MAX};
     struct run r;
     run_init(&r, be, &plan);
     for (uint32_t layer = 0; layer < N_LAYERS; layer++)

@@ -158,10 +158,14 @@ static void check_token(const struct kv_pool *kv, const struct host_pool *store,
 
 static void a_token_lies_as_drawn_on(struct backend *be) {
     enum { N_PAGES = 3, N_BLOCKS = 4, N_PLANES = 2, PLANE = 1, N_KV = 2, DIM = 20 };
-    struct kv_pool kv = {.dtype = DTYPE_BF16, .n_pages = N_PAGES, .n_kv_heads = N_KV,
-                         .head_dim = DIM};
-    struct host_pool store = {.dtype = DTYPE_BF16, .n_blocks = N_BLOCKS, .n_host_layers = N_PLANES,
-                             .n_kv_heads = N_KV, .head_dim = DIM, .fp8 = true};
+    struct kv_pool kv = {
+        .dtype = DTYPE_BF16, .n_pages = N_PAGES, .n_kv_heads = N_KV, .head_dim = DIM};
+    struct host_pool store = {.dtype = DTYPE_BF16,
+                              .n_blocks = N_BLOCKS,
+                              .n_host_layers = N_PLANES,
+                              .n_kv_heads = N_KV,
+                              .head_dim = DIM,
+                              .fp8 = true};
     const uint32_t pages[] = {2, 0}, blocks[] = {1, 3};
     const struct offload_args args = {&kv, &store, PLANE, 2, pages, blocks};
     const size_t token_bytes = host_pool_token_bytes(&store);

@@ -12,8 +12,8 @@
  */
 static void *guarded_alloc(size_t bytes) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), usable = (bytes + page - 1) / page * page;
-    char *base = mmap(NULL, usable + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
-                      0);
+    char *base =
+        mmap(NULL, usable + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     assert_ptr_not_equal(base, MAP_FAILED);
     assert_int_equal(mprotect(base + usable, page, PROT_NONE), 0);
     return base + usable - bytes;
@@ -142,7 +142,10 @@ static void parts_write_their_own_columns_on(struct backend *be) {
                    k = random_product(5, 48, 10, DTYPE_F32);
     struct weight wq = {q.w, DTYPE_BF16, 30, 48}, wk = {k.w, DTYPE_F32, 10, 48};
     float y[5 * 40], separate[5 * 40];
-    struct linear_args args = {.x = q.x, .n_rows = 5, .n_in = 48, .n_parts = 2,
+    struct linear_args args = {.x = q.x,
+                               .n_rows = 5,
+                               .n_in = 48,
+                               .n_parts = 2,
                                .parts = {{&wq, NULL, y, 40}, {&wk, NULL, y + 30, 40}}};
     assert_int_equal(be->ops->linear(be, &args, NULL), 0);
     for (int i = 0; i < 2; i++) {
@@ -169,10 +172,12 @@ static void a_fused_norm_has_the_bits_of_a_norm_before_on(struct backend *be) {
               *normed = guarded_floats(n_x), *room = guarded_floats(n_x);
         struct weight weight = {g, DTYPE_F32, 1, p.n_in}, w = {p.w, p.dtype, p.n_out, p.n_in};
         struct rmsnorm_input norm = {&weight, 1e-5f, room};
-        struct rmsnorm_args before = {p.x,    &weight, normed, p.n_rows,
-                                      p.n_in, p.n_in,  p.n_in, 1e-5f,
-                                      1,      false};
-        struct linear_args args = {.x = normed, .n_rows = p.n_rows, .n_in = p.n_in, .n_parts = 1,
+        struct rmsnorm_args before = {p.x,    &weight, normed, p.n_rows, p.n_in,
+                                      p.n_in, p.n_in,  1e-5f,  1,        false};
+        struct linear_args args = {.x = normed,
+                                   .n_rows = p.n_rows,
+                                   .n_in = p.n_in,
+                                   .n_parts = 1,
                                    .parts = {{&w, NULL, apart, p.n_out}}};
         assert_int_equal(be->ops->rmsnorm(be, &before, NULL), 0);
         assert_int_equal(be->ops->linear(be, &args, NULL), 0);
@@ -204,8 +209,7 @@ static void gated_equals_its_definition_on(struct backend *be) {
                        up = random_product(shapes[i][0], shapes[i][1], shapes[i][2], DTYPE_F32);
         const enum gate_kind kind = i % 2 ? GATE_GELU : GATE_SILU;
         const size_t n_out = gate.n_out, n = gate.n_rows * n_out;
-        float *room = guarded_floats(2 * n), *out = guarded_floats(n),
-              *more = random_floats(n_out);
+        float *room = guarded_floats(2 * n), *out = guarded_floats(n), *more = random_floats(n_out);
         double *expected = malloc(n * sizeof(double));
         struct weight wg = {gate.w, gate.dtype, gate.n_out, gate.n_in},
                       wu = {up.w, up.dtype, up.n_out, up.n_in},
@@ -218,9 +222,16 @@ static void gated_equals_its_definition_on(struct backend *be) {
                 u += (double)gate.x[row * up.n_in + k] * ((float *)up.w)[col * up.n_in + k];
             expected[j] = through_gate(g, kind) * u;
         }
-        struct gated_args args = {.x = gate.x, .n_rows = gate.n_rows, .n_in = gate.n_in,
-                                  .gate = &wg, .up = &wu, .gate_bias = &bg, .up_bias = &bu,
-                                  .gate_up = room, .out = out, .kind = kind};
+        struct gated_args args = {.x = gate.x,
+                                  .n_rows = gate.n_rows,
+                                  .n_in = gate.n_in,
+                                  .gate = &wg,
+                                  .up = &wu,
+                                  .gate_bias = &bg,
+                                  .up_bias = &bu,
+                                  .gate_up = room,
+                                  .out = out,
+                                  .kind = kind};
         assert_int_equal(be->ops->gated(be, &args, NULL), 0);
         assert_close(out, expected, n, 4e-6);
         guarded_free(room, 2 * n * sizeof(float)), guarded_free(out, n * sizeof(float));

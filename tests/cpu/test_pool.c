@@ -34,7 +34,7 @@ static void every_task_runs_once(void **state) {
             uint32_t n = round % 7 == 0 ? 0 : random_below(MAX_TASKS);
             pool_run(pool, count, &c, n);
             for (uint32_t i = 0; i < MAX_TASKS; i++) assert_int_equal(c.runs[i], i < n);
-            assert_false(c.overlap); /* a worker number is one thread's own */
+            assert_false(c.overlap);             /* a worker number is one thread's own */
             if (round % 100 == 50) usleep(3000); /* long enough for the workers to fall asleep */
         }
         pool_destroy(pool);

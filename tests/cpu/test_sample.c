@@ -66,8 +66,8 @@ static struct sample_row random_row(struct token_count *counts, struct logit_bia
         row.presence_penalty = random_float();
         row.frequency_penalty = random_float();
         for (row.n_counts = 0; row.n_counts < 20; row.n_counts++) {
-            counts[row.n_counts] = (struct token_count){row.n_counts * 7, random_below(4),
-                                                        random_below(2)};
+            counts[row.n_counts] =
+                (struct token_count){row.n_counts * 7, random_below(4), random_below(2)};
         }
     }
     if (random_below(2)) {

@@ -13,8 +13,15 @@
 
 #include "engine/cpu/vec.h"
 
-enum { N_LAYERS = 9, N_GROUPS = 2, N_PLANES = 4, MOST_RUNS = 5, MOST_ROWS = 2048, MOST_DIM = 128,
-       WINDOW = 100 };
+enum {
+    N_LAYERS = 9,
+    N_GROUPS = 2,
+    N_PLANES = 4,
+    MOST_RUNS = 5,
+    MOST_ROWS = 2048,
+    MOST_DIM = 128,
+    WINDOW = 100
+};
 
 /* Of attention to keys and values that came from an fp8 store: a 16th for values; keys of 64
  * uniform elements are off by a 30th each, in both directions, and scores with them by 0.05. */
@@ -61,7 +68,7 @@ struct run {
     uint32_t *text_pages[N_LAYERS], *chosen_pages[N_LAYERS], *state_pages, *blocks;
     uint32_t *view_pages[N_LAYERS];
     struct kv_view views[N_LAYERS];
-    struct kv_select select; /* n_candidates 0: not in this step */
+    struct kv_select select;  /* n_candidates 0: not in this step */
     uint32_t *held[N_GROUPS]; /* [n_selected]: what the slots held before the step */
     struct select_total total, expected;
 };
@@ -98,17 +105,24 @@ static uint32_t *shuffled(uint32_t n) {
 static void rig_init(struct rig *rig, struct backend *be, struct shape shape) {
     const uint32_t n_pages = 2500, n_blocks = 200;
     *rig = (struct rig){.be = be, .shape = shape, .n_pages = n_pages, .n_blocks = n_blocks};
-    rig->kv = (struct kv_pool){.dtype = shape.dtype, .n_pages = n_pages, .n_kv_heads = shape.n_kv,
-                               .head_dim = shape.dim, .tracked = true};
+    rig->kv = (struct kv_pool){.dtype = shape.dtype,
+                               .n_pages = n_pages,
+                               .n_kv_heads = shape.n_kv,
+                               .head_dim = shape.dim,
+                               .tracked = true};
     rig->kv.page_bytes = kv_page_bytes(&rig->kv);
-    rig->store = (struct host_pool){.dtype = shape.dtype, .n_blocks = n_blocks, .n_host_layers = N_PLANES,
-                                   .n_kv_heads = shape.n_kv, .head_dim = shape.dim,
-                                   .fp8 = shape.fp8};
+    rig->store = (struct host_pool){.dtype = shape.dtype,
+                                    .n_blocks = n_blocks,
+                                    .n_host_layers = N_PLANES,
+                                    .n_kv_heads = shape.n_kv,
+                                    .head_dim = shape.dim,
+                                    .fp8 = shape.fp8};
     rig->pages = shuffled(n_pages);
     rig->blocks = shuffled(n_blocks);
     assert_int_equal(be->ops->alloc(be, n_pages * rig->kv.page_bytes, &rig->kv.base, NULL), 0);
     assert_int_equal(be->ops->host_pool_alloc(be, n_blocks * host_pool_block_bytes(&rig->store),
-                                          &rig->store.base, NULL), 0);
+                                              &rig->store.base, NULL),
+                     0);
 }
 
 static void rig_fini(struct rig *rig) {
@@ -225,8 +239,8 @@ static void check_out(const struct run *r, uint32_t layer, const uint32_t *token
         memset(expected, 0, sizeof(expected));
         probabilities(r, layer, head, tokens, n, p);
         for (uint32_t i = 0; i < n; i++) {
-            const float *v = input_of(r, layer, tokens[i],
-                                      s->n_heads + s->n_kv + head / (s->n_heads / s->n_kv));
+            const float *v =
+                input_of(r, layer, tokens[i], s->n_heads + s->n_kv + head / (s->n_heads / s->n_kv));
             for (uint32_t d = 0; d < s->dim; d++) expected[d] += p[i] * v[d];
         }
         const float *out = r->out[layer] + ((size_t)r->n_done * s->n_heads + head) * s->dim;
@@ -373,8 +387,8 @@ static void check_group(struct run *r, uint32_t g, const float *worth) {
     for (uint32_t slot = 0; slot < r->plan.n_selected; slot++) {
         const uint32_t token = held_token(r, g, slot);
         /* What stays is looked at from time to time. */
-        const bool looks = r->select.fresh || r->held[g][slot] != token ||
-                           (r->n_done + slot) % 8 == 0;
+        const bool looks =
+            r->select.fresh || r->held[g][slot] != token || (r->n_done + slot) % 8 == 0;
         r->held[g][slot] = token;
         for (uint32_t layer = 0; looks && layer < N_LAYERS; layer++)
             if (group_of(layer) == &groups[g]) check_slot(r, layer, slot, token);
@@ -445,14 +459,21 @@ static struct step_seq describe(struct run *r, uint32_t first_row) {
     else r->select.blocks = r->blocks;
     leave_pages(r);
     for (uint32_t layer = 0; layer < N_LAYERS; layer++) r->views[layer] = view_of(r, layer);
-    return (struct step_seq){.first_row = first_row, .n_rows = rows_of(r), .layers = r->views,
-                             .n_before = r->n_done, .budget = r->plan.budget,
+    return (struct step_seq){.first_row = first_row,
+                             .n_rows = rows_of(r),
+                             .layers = r->views,
+                             .n_before = r->n_done,
+                             .budget = r->plan.budget,
                              .select = r->select.n_candidates ? &r->select : NULL};
 }
 
 static void store_layer(struct run *r, uint32_t layer, uint32_t first, uint32_t end) {
-    const struct offload_args args = {&r->rig->kv, &r->rig->store, host_layer_of(layer), end - first,
-                                    r->text_pages[layer] + first, r->blocks + first};
+    const struct offload_args args = {&r->rig->kv,
+                                      &r->rig->store,
+                                      host_layer_of(layer),
+                                      end - first,
+                                      r->text_pages[layer] + first,
+                                      r->blocks + first};
     assert_int_equal(r->rig->be->ops->offload_pages(r->rig->be, &args, NULL), 0);
 }
 
@@ -483,7 +504,7 @@ static void run_select(struct run *runs, uint32_t n_runs, uint32_t g, const stru
     struct rig *rig = runs[0].rig;
     const bool alone = n_runs == 1 && runs[0].select.n_candidates > 0;
     float *worth = alone ? malloc(runs[0].select.n_candidates * sizeof(*worth)) : NULL;
-    const struct select_args args = {*attn,        &groups[g], g, host_layer_of(groups[g].first),
+    const struct select_args args = {*attn,       &groups[g], g, host_layer_of(groups[g].first),
                                      &rig->store, worth};
     assert_int_equal(rig->be->ops->select(rig->be, &args, NULL), 0);
     for (uint32_t i = 0; i < n_runs && checked; i++)
@@ -500,12 +521,19 @@ static void run_layer(struct run *runs, uint32_t n_runs, uint32_t layer, uint32_
     float *qkv = malloc((size_t)n_rows * row_width(s) * sizeof(float)),
           *out = random_floats((size_t)n_rows * s->n_heads * s->dim);
     move_rows(runs, n_runs, layer, qkv, NULL);
-    const struct rope_append_args rope = {qkv, &rig->kv, inv_freq, 1, s->dim / 2, layer,
-                                          s->n_heads, 0};
-    struct attn_args attn = {.q = qkv, .q_stride = row_width(s), .out = out, .kv = &rig->kv,
-                             .layer = layer, .n_heads = s->n_heads,
-                             .scale = (float)(1 / sqrt(s->dim)), .softcap = s->softcap,
-                             .inv_freq = inv_freq, .rope_scale = 1, .n_freqs = s->dim / 2,
+    const struct rope_append_args rope = {qkv,        &rig->kv, inv_freq,   1,
+                                          s->dim / 2, layer,    s->n_heads, 0};
+    struct attn_args attn = {.q = qkv,
+                             .q_stride = row_width(s),
+                             .out = out,
+                             .kv = &rig->kv,
+                             .layer = layer,
+                             .n_heads = s->n_heads,
+                             .scale = (float)(1 / sqrt(s->dim)),
+                             .softcap = s->softcap,
+                             .inv_freq = inv_freq,
+                             .rope_scale = 1,
+                             .n_freqs = s->dim / 2,
                              .selects = layer == groups[0].filter || layer == groups[1].filter};
     assert_int_equal(ops->rope_append(rig->be, &rope, NULL), 0);
     assert_int_equal(ops->attn_decode(rig->be, &attn, NULL), 0);
@@ -526,8 +554,11 @@ static void run_step(struct run *runs, uint32_t n_runs, bool checked) {
     struct step_seq seqs[MOST_RUNS];
     struct select_total totals[MOST_RUNS] = {{0}};
     uint32_t positions[MOST_ROWS];
-    struct step step = {.n_seqs = n_runs, .n_layers = N_LAYERS, .windows = windows,
-                        .positions = positions, .seqs = seqs};
+    struct step step = {.n_seqs = n_runs,
+                        .n_layers = N_LAYERS,
+                        .windows = windows,
+                        .positions = positions,
+                        .seqs = seqs};
     for (uint32_t i = 0; i < n_runs; i++) {
         seqs[i] = describe(&runs[i], step.n_rows);
         step.n_decode += !is_prompt(&runs[i]);
@@ -574,8 +605,10 @@ static uint64_t run_and_check(struct backend *be, struct shape shape, const stru
 
 static struct shape random_shape(void) {
     static const uint32_t dims[] = {16, 64, 80, 128};
-    struct shape s = {.n_kv = 1 + random_below(2), .dim = dims[random_below(4)],
-                      .dtype = (enum dtype)random_below(4), .fp8 = random_below(2)};
+    struct shape s = {.n_kv = 1 + random_below(2),
+                      .dim = dims[random_below(4)],
+                      .dtype = (enum dtype)random_below(4),
+                      .fp8 = random_below(2)};
     s.fp8 |= s.dtype == DTYPE_FP8;
     s.n_heads = s.n_kv * (1 + random_below(4));
     if (random_below(2) == 0) s.softcap = 2;
@@ -583,8 +616,10 @@ static struct shape random_shape(void) {
 }
 
 static struct plan random_plan(bool on_device) {
-    struct plan p = {.n_prompt = 1 + random_below(400), .n_selected = 64 * (1 + random_below(3)),
-                     .n_tail = 64 * (1 + random_below(2)), .on_device = on_device};
+    struct plan p = {.n_prompt = 1 + random_below(400),
+                     .n_selected = 64 * (1 + random_below(3)),
+                     .n_tail = 64 * (1 + random_below(2)),
+                     .on_device = on_device};
     p.n_sink = random_below(3) ? random_below(6) : p.n_selected;
     p.n_text = p.n_selected + p.n_tail + 64 + random_below(150);
     if (p.n_text < p.n_prompt + 70) p.n_text = p.n_prompt + 70;
@@ -624,8 +659,12 @@ static void a_long_text_stays_exact(void **state) {
     (void)state;
     for (uint32_t on_device = 0; on_device < 2; on_device++) {
         struct backend *be = NULL;
-        const struct plan plan = {.n_prompt = 200, .n_text = 900, .n_selected = 128, .n_tail = 64,
-                                  .n_sink = 4, .on_device = on_device};
+        const struct plan plan = {.n_prompt = 200,
+                                  .n_text = 900,
+                                  .n_selected = 128,
+                                  .n_tail = 64,
+                                  .n_sink = 4,
+                                  .on_device = on_device};
         assert_int_equal(cpu_backend_create(&be, &(struct cpu_config){.n_threads = 3}, NULL), 0);
         const struct shape shape = {2, 1, 16, DTYPE_F32, false, 0};
         const uint64_t n_fetched = run_and_check(be, shape, &plan);
@@ -658,8 +697,11 @@ static void the_tokens_of_many_slots_are_named(void **state) {
     assert_int_equal(cpu_backend_create(&be, &(struct cpu_config){.n_threads = 3}, NULL), 0);
     rig_init(&rig, be, shape);
     const uint32_t n_selected = (kv_state_slots(&rig.kv) + 200) / PAGE_TOKENS * PAGE_TOKENS;
-    run_init(&r, &rig, &(struct plan){.n_prompt = n_selected + 200, .n_text = n_selected + 230,
-                                      .n_tail = 64, .n_selected = n_selected});
+    run_init(&r, &rig,
+             &(struct plan){.n_prompt = n_selected + 200,
+                            .n_text = n_selected + 230,
+                            .n_tail = 64,
+                            .n_selected = n_selected});
     while (r.n_done < r.plan.n_text) run_step(&r, 1, true);
     assert_true(n_selected > kv_state_slots(&rig.kv) && r.total.n_chosen == 2 * n_selected);
     run_fini(&r);
@@ -667,8 +709,8 @@ static void the_tokens_of_many_slots_are_named(void **state) {
     be->ops->destroy(be);
 }
 
-static const struct kv_budget heavy = {.capacity = 70, .n_sink = 2, .n_recent = 20,
-                                       .score = KV_SCORE_SUM};
+static const struct kv_budget heavy = {
+    .capacity = 70, .n_sink = 2, .n_recent = 20, .score = KV_SCORE_SUM};
 /* What else may be in a step: both kinds of store, a text that is too short to be selected from, a
  * bounded cache, a prompt. */
 static const struct plan companions[MOST_RUNS] = {

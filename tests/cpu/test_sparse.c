@@ -50,9 +50,9 @@ static struct prompt *random_prompt(struct backend *be, uint32_t most) {
     const uint32_t first = random_below(3) ? PAGE_TOKENS * random_below(most / 128) : 0;
     struct prompt *p = prompt_make(be, first, 1 + random_below(most - first), DTYPE_F32);
     for (uint32_t h = 0; h < N_HEADS; h++) {
-        p->patterns[h] = (struct attn_pattern){PATTERN_VERTICAL_SLASH, random_below(120),
-                                               random_below(3) ? 100 + random_below(10)
-                                                               : random_below(250)};
+        p->patterns[h] =
+            (struct attn_pattern){PATTERN_VERTICAL_SLASH, random_below(120),
+                                  random_below(3) ? 100 + random_below(10) : random_below(250)};
     }
     return p;
 }
@@ -174,8 +174,8 @@ static void budgets_without_bounds_do_not_overflow(void **state) {
     (void)state;
     struct backend *be = backend_make();
     struct prompt *p = prompt_make(be, 64, 300, DTYPE_F32);
-    static const enum attn_pattern_kind kinds[N_HEADS] = {
-        PATTERN_A_SHAPE, PATTERN_VERTICAL_SLASH, PATTERN_BLOCK_SPARSE, PATTERN_A_SHAPE};
+    static const enum attn_pattern_kind kinds[N_HEADS] = {PATTERN_A_SHAPE, PATTERN_VERTICAL_SLASH,
+                                                          PATTERN_BLOCK_SPARSE, PATTERN_A_SHAPE};
     reserve_sparse(be, 300, 364);
     for (uint32_t h = 0; h < N_HEADS; h++)
         p->patterns[h] = (struct attn_pattern){kinds[h], UINT32_MAX, UINT32_MAX};
@@ -242,8 +242,8 @@ static void block_sparse_tiles_have_their_best_pages_their_own_and_the_first(voi
 /* --- Attention. --- */
 
 /* Of a row over what it visits, in double. */
-static double expected_row(const struct prompt *p, uint32_t head, uint32_t row,
-                           const bool *visited, double *out) {
+static double expected_row(const struct prompt *p, uint32_t head, uint32_t row, const bool *visited,
+                           double *out) {
     const uint32_t value = (N_HEADS + N_KV + head / (N_HEADS / N_KV)) * DIM;
     double sum = 0, max = -INFINITY;
     memset(out, 0, DIM * sizeof(*out));
@@ -318,12 +318,10 @@ static void attention_is_that_over_the_visited_slots(void **state) {
 }
 
 static void what_covers_everything_has_the_bits_of_dense_attention_on(struct backend *be) {
-    static const struct attn_pattern all[] = {{PATTERN_VERTICAL_SLASH, 900, 100},
-                                              {PATTERN_VERTICAL_SLASH, 30, 900},
-                                              {PATTERN_A_SHAPE, 0, 900},
-                                              {PATTERN_A_SHAPE, 900, 1},
-                                              {PATTERN_BLOCK_SPARSE, 15, 1},
-                                              {PATTERN_DENSE, 0, 0}};
+    static const struct attn_pattern all[] = {
+        {PATTERN_VERTICAL_SLASH, 900, 100}, {PATTERN_VERTICAL_SLASH, 30, 900},
+        {PATTERN_A_SHAPE, 0, 900},          {PATTERN_A_SHAPE, 900, 1},
+        {PATTERN_BLOCK_SPARSE, 15, 1},      {PATTERN_DENSE, 0, 0}};
     reserve_sparse(be, MAX_SLOTS, MAX_SLOTS);
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
         struct prompt *p = prompt_make(be, 128, 700, DTYPE_F32);
@@ -500,12 +498,8 @@ static void a_dense_prompt_beside_a_sparse_one_is_unmoved(void **state) {
         {.n_rows = 400, .layers = &view},
         {.first_row = 400, .n_rows = 400, .layers = &view, .sparse = &p->sparse}};
     const struct step step = {.n_rows = 800, .n_seqs = 2, .n_layers = 1, .seqs = seqs};
-    const struct attn_args args = {.q = qkv,
-                                   .q_stride = WIDTH,
-                                   .out = both,
-                                   .kv = &p->kv,
-                                   .n_heads = N_HEADS,
-                                   .scale = 0.25f};
+    const struct attn_args args = {
+        .q = qkv, .q_stride = WIDTH, .out = both, .kv = &p->kv, .n_heads = N_HEADS, .scale = 0.25f};
     assert_int_equal(be->ops->step_begin(be, &step, NULL), 0);
     assert_int_equal(be->ops->attn_prefill(be, &args, NULL), 0);
     assert_memory_equal(both, alone, 2 * n * sizeof(float));

@@ -65,7 +65,7 @@ static void run_layer(struct backend *be, const struct batch *b, const struct kv
                       uint32_t layer, void *qkv, void *out) {
     struct error err = {0};
     const struct rope_append_args rope = {qkv,        kv,    b->inv_freq, 1.25f,
-                                          b->n_freqs, layer, b->n_heads, 0};
+                                          b->n_freqs, layer, b->n_heads,  0};
     const struct attn_args attn = {.q = qkv,
                                    .q_stride = width_of(b),
                                    .out = out,
@@ -207,8 +207,8 @@ static void single_sequences_equal_the_cpu(void **state) {
                                           {0, 65}, {1, 64}, {500, 13}, {1200, 1}, {1023, 300}};
     for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
         const uint32_t *shape = shapes[2 + i % 3];
-        struct batch *b = new_batch(shape[0], shape[1], shape[2], shape[3],
-                                    i % 2 ? DTYPE_FP8 : DTYPE_BF16);
+        struct batch *b =
+            new_batch(shape[0], shape[1], shape[2], shape[3], i % 2 ? DTYPE_FP8 : DTYPE_BF16);
         b->n_seqs = 1;
         b->history[0] = lengths[i][0];
         b->rows[0] = lengths[i][1];

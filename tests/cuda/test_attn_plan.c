@@ -25,8 +25,11 @@ static struct planned make_plan(struct attn_plan_shape shape, const uint32_t *n_
                                 uint32_t n_seqs, uint32_t window) {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < n_seqs; i++) sum += n_slots[i];
-    struct planned p = {.shape = shape, .room = attn_plan_budget(&shape, n_seqs, sum),
-                        .n_seqs = n_seqs, .window = window, .n_slots = n_slots};
+    struct planned p = {.shape = shape,
+                        .room = attn_plan_budget(&shape, n_seqs, sum),
+                        .n_seqs = n_seqs,
+                        .window = window,
+                        .n_slots = n_slots};
     /* Nothing of an earlier plan may shine through. */
     size_t tiles = p.room.n_tiles * sizeof(*p.plan.tiles);
     size_t merges = (p.room.n_merges + 1) * sizeof(*p.plan.merges);
@@ -112,8 +115,7 @@ static uint64_t check_plan(const struct planned *p) {
 static uint64_t units_of_batch(const struct planned *p) {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < p->n_seqs; i++)
-        sum += (uint64_t)(p->n_slots[i] - first_slot(p, i) + ATTN_UNIT_SLOTS - 1) /
-               ATTN_UNIT_SLOTS;
+        sum += (uint64_t)(p->n_slots[i] - first_slot(p, i) + ATTN_UNIT_SLOTS - 1) / ATTN_UNIT_SLOTS;
     return sum * p->shape.n_kv_heads;
 }
 

@@ -66,10 +66,10 @@ static void expect_all_pairs(const struct attn_split_plan *plan,
                     continue;
                 const uint32_t from = first_pair(prompt, first, window);
                 const int32_t n_pairs = (int32_t)(end_pair(prompt, first + n - 1) - from);
-                const uint32_t begin = from + (uint32_t)attn_split_begin_of(
-                                                  n_pairs, item->n_splits, split),
-                               end = from + (uint32_t)attn_split_begin_of(
-                                                n_pairs, item->n_splits, split + 1);
+                const uint32_t begin = from + (uint32_t)attn_split_begin_of(n_pairs, item->n_splits,
+                                                                            split),
+                               end = from + (uint32_t)attn_split_begin_of(n_pairs, item->n_splits,
+                                                                          split + 1);
                 assert_true(split == 0 ? begin == from : begin == next);
                 assert_true(end > begin);
                 tile_end = from + (uint32_t)n_pairs;
@@ -132,14 +132,12 @@ static uint64_t time_of_plan(const struct attn_split_plan *plan,
     for (uint32_t i = 0; i < plan->n_items; i++) {
         const struct attn_split_item *item = &plan->items[i];
         const struct attn_split_rows *p = &prompts[item->seq];
-        const int32_t n_pairs =
-            (int32_t)(end_pair(p, (uint32_t)(item->row + item->n_rows - 1)) -
-                      first_pair(p, (uint32_t)item->row, p->window));
+        const int32_t n_pairs = (int32_t)(end_pair(p, (uint32_t)(item->row + item->n_rows - 1)) -
+                                          first_pair(p, (uint32_t)item->row, p->window));
         for (uint32_t h = 0; h < shape->n_kv_heads; h++) {
             assert_true(n < MAX_BLOCKS);
-            pairs[n++] =
-                (uint32_t)(attn_split_begin_of(n_pairs, item->n_splits, item->split + 1) -
-                           attn_split_begin_of(n_pairs, item->n_splits, item->split));
+            pairs[n++] = (uint32_t)(attn_split_begin_of(n_pairs, item->n_splits, item->split + 1) -
+                                    attn_split_begin_of(n_pairs, item->n_splits, item->split));
         }
     }
     return simulate(pairs, n, shape->n_blocks) + (plan->n_merges > 0 ? 5 : 0);

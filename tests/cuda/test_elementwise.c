@@ -20,8 +20,7 @@ static void check_rmsnorm(uint32_t n_rows, uint32_t dim, uint32_t gap, enum dtyp
                                 stride, dim,         1e-5f,    1,      false};
     must(cpu->ops->rmsnorm(cpu, &args, &err), &err);
     args = (struct rmsnorm_args){
-        gpu_x, &gpu_weight, out,    n_rows, dim,
-        stride, in_place ? stride : dim, 1e-5f, 1, false};
+        gpu_x, &gpu_weight, out, n_rows, dim, stride, in_place ? stride : dim, 1e-5f, 1, false};
     must(gpu->ops->rmsnorm(gpu, &args, &err), &err);
     gpu_read(got, out, in_place ? n : n_rows * dim, DTYPE_BF16);
     for (size_t r = 0; in_place && r < n_rows; r++)
@@ -51,9 +50,15 @@ static void check_rmsnorm_of_heads(uint32_t n_rows, uint32_t n_heads, uint32_t d
          *gpu_out = accumulate ? gpu_array(expected, n, DTYPE_BF16) : gpu_x;
     const struct weight cpu_weight = {w, DTYPE_F32, 1, dim},
                         gpu_weight = {gpu_w, DTYPE_F32, 1, dim};
-    struct rmsnorm_args args = {.x = x, .weight = &cpu_weight, .out = accumulate ? expected : x,
-                                .n_rows = n_rows, .dim = dim, .x_stride = stride,
-                                .out_stride = stride, .eps = 1e-5f, .n_heads = n_heads,
+    struct rmsnorm_args args = {.x = x,
+                                .weight = &cpu_weight,
+                                .out = accumulate ? expected : x,
+                                .n_rows = n_rows,
+                                .dim = dim,
+                                .x_stride = stride,
+                                .out_stride = stride,
+                                .eps = 1e-5f,
+                                .n_heads = n_heads,
                                 .accumulate = accumulate};
     must(cpu->ops->rmsnorm(cpu, &args, &err), &err);
     args.x = gpu_x;

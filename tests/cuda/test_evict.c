@@ -31,7 +31,7 @@ static bool small;
 struct text {
     struct kv_budget budget;
     bool bounded;
-    uint32_t chunk; /* n_prompt: read whole */
+    uint32_t chunk;                            /* n_prompt: read whole */
     uint32_t n_prompt, n_done, n_kept, n_rows; /* n_rows: in the step at hand */
     uint32_t pages[N_LAYERS][TEXT_PAGES];
     struct kv_view views[N_LAYERS];
@@ -69,8 +69,8 @@ static uint32_t chunk_end(const struct text *t) {
 static struct step_seq describe(struct text *t, uint32_t first_row) {
     const bool full = t->bounded && !is_prompt(t) && t->n_kept == t->budget.capacity;
     for (uint32_t l = 0; l < N_LAYERS; l++)
-        t->views[l] = (struct kv_view){t->pages[l], t->n_kept + t->n_rows,
-                                       full ? KV_FREE_SLOT : t->n_kept};
+        t->views[l] =
+            (struct kv_view){t->pages[l], t->n_kept + t->n_rows, full ? KV_FREE_SLOT : t->n_kept};
     struct step_seq seq = {.first_row = first_row,
                            .n_rows = t->n_rows,
                            .layers = t->views,
@@ -134,7 +134,7 @@ static int run_layers(struct backend *be, struct rig *r, bool prompts, struct er
     for (uint32_t l = 0; l < N_LAYERS && !rc; l++) {
         void *qkv = on_gpu ? r->gpu_qkv[l] : r->qkv[l];
         const struct rope_append_args rope = {qkv,        kv, r->inv_freq, 1.25f,
-                                              r->n_freqs, l,  r->n_heads, 0};
+                                              r->n_freqs, l,  r->n_heads,  0};
         const struct attn_args attn = {.q = qkv,
                                        .q_stride = width_of(r),
                                        .out = on_gpu ? r->gpu_out[l] : r->out[l],
@@ -185,8 +185,7 @@ static void run_step(struct rig *r) {
     must(gpu->ops->step_begin(gpu, &r->step, &err), &err);
     if (r->step.n_decode == r->step.n_seqs)
         must(gpu->ops->run_graph(gpu, RECORDED_ROWS, recorded_body, r, &err), &err);
-    else
-        must(run_layers(gpu, r, true, &err), &err);
+    else must(run_layers(gpu, r, true, &err), &err);
     must(gpu->ops->evict_totals(gpu, &r->gpu_kv, got, &err), &err);
     must(gpu->ops->sync(gpu, &err), &err);
     for (uint32_t l = 0; l < N_LAYERS; l++) {
@@ -253,8 +252,8 @@ static bool compare_pooled(const struct head *h, uint32_t n) {
 static bool compare_kept(const struct head *h, uint32_t n) {
     bool same = true;
     if (h->text->budget.pooling != KV_POOLING_NONE) return compare_pooled(h, n);
-    for (uint32_t slot = 0; slot < n; slot++) same &= position_at(h->got, slot) ==
-                                                      position_at(h->expected, slot);
+    for (uint32_t slot = 0; slot < n; slot++)
+        same &= position_at(h->got, slot) == position_at(h->expected, slot);
     for (uint32_t a = 0; !same && a < n; a++) {
         if (has_position(h->expected, n, position_at(h->got, a))) continue;
         for (uint32_t b = 0; b < n; b++) {
@@ -348,8 +347,8 @@ static void compare_rows(const struct rig *r, const char *got, const char *expec
         for (size_t i = 0; i < n * r->dim; i++) {
             const size_t row = h * PAGE_TOKENS + i / r->dim;
             a[i] = load_as_f32(got, h * head + i, r->gpu_kv.dtype) * factor_of(r, got, row);
-            b[i] = load_as_f32(expected, h * head + i, r->gpu_kv.dtype) *
-                   factor_of(r, expected, row);
+            b[i] =
+                load_as_f32(expected, h * head + i, r->gpu_kv.dtype) * factor_of(r, expected, row);
         }
         const bool keys = h < r->n_kv;
         assert_near(a, b, n * r->dim,
@@ -451,10 +450,10 @@ static void make_texts(struct rig *r, bool cache_positions) {
                           windows[N_TEXTS] = {0, 0, 0, 0, 0, 30, 0, 64, 16, 0},
                           kernels[N_TEXTS] = {0, 0, 0, 0, 0, 0, 0, 7, 5, 0};
     static const enum kv_score scores[N_TEXTS] = {
-        KV_SCORE_SUM,  KV_SCORE_NONE, KV_SCORE_MEAN,   KV_SCORE_SUM,    KV_SCORE_DECAY,
+        KV_SCORE_SUM,    KV_SCORE_NONE, KV_SCORE_MEAN,   KV_SCORE_SUM,    KV_SCORE_DECAY,
         KV_SCORE_WINDOW, KV_SCORE_NONE, KV_SCORE_WINDOW, KV_SCORE_WINDOW, KV_SCORE_NONE};
-    static const enum kv_pooling poolings[N_TEXTS] = {[7] = KV_POOLING_MAX,
-                                                      [8] = KV_POOLING_AVERAGE};
+    static const enum kv_pooling poolings[N_TEXTS] = {
+        [7] = KV_POOLING_MAX, [8] = KV_POOLING_AVERAGE};
     for (uint32_t i = 0; i < N_TEXTS; i++) {
         r->texts[i].n_prompt = prompts[i];
         r->texts[i].bounded = capacities[i] > 0;

@@ -33,8 +33,7 @@ static void expect_token(const struct kv_pool *kv, const char *page, uint32_t at
     const uint32_t n_rows = 2 * kv->n_kv_heads, dim = kv->head_dim;
     uint8_t codes[MAX_DIM];
     for (uint32_t row = 0; row < n_rows; row++) {
-        const char *from =
-            page + ((size_t)row * PAGE_TOKENS + at) * dim * dtype_size(kv->dtype);
+        const char *from = page + ((size_t)row * PAGE_TOKENS + at) * dim * dtype_size(kv->dtype);
         const uint8_t scale = fp8_pack(codes, 1, from, 1, dim, kv->dtype);
         assert_memory_equal(token + (size_t)row * dim, codes, dim);
         assert_int_equal(token[(size_t)n_rows * dim + row], scale);
@@ -43,8 +42,7 @@ static void expect_token(const struct kv_pool *kv, const char *page, uint32_t at
 
 static void check_shape(uint32_t n_kv, uint32_t dim, enum dtype dtype) {
     struct error err = {0};
-    struct kv_pool kv = {
-        .dtype = dtype, .n_pages = N_PAGES, .n_kv_heads = n_kv, .head_dim = dim};
+    struct kv_pool kv = {.dtype = dtype, .n_pages = N_PAGES, .n_kv_heads = n_kv, .head_dim = dim};
     struct host_pool store = {NULL, dtype, N_PAGES, N_PLANES, n_kv, dim, true};
     kv.page_bytes = kv_page_bytes(&kv);
     kv.base = gpu_alloc(N_PAGES * kv.page_bytes);

@@ -94,9 +94,9 @@ struct row_count {
 };
 
 /* Few rows in one operand of mma and in two, then cuBLASLt, in one tile and in more. */
-static const struct row_count row_counts[] = {
-    {1, true},   {2, false}, {7, false},  {8, false},  {9, true},   {15, false},
-    {16, false}, {17, true}, {33, false}, {64, false}, {130, true}, {517, false}};
+static const struct row_count row_counts[] = {{1, true},   {2, false},  {7, false},  {8, false},
+                                              {9, true},   {15, false}, {16, false}, {17, true},
+                                              {33, false}, {64, false}, {130, true}, {517, false}};
 enum { N_ROW_COUNTS = sizeof(row_counts) / sizeof(row_counts[0]) };
 
 struct matrix {
@@ -132,9 +132,9 @@ static void products_of_one_part_equal_the_cpu(void **state) {
     (void)state;
     /* 4096 -> 96: so few outputs that cuBLASLt splits the sums. */
     static const struct matrix matrices[] = {
-        {1, 1, false},    {8, 8, false},     {15, 7, true},       {16, 24, false},
-        {24, 17, false},  {64, 6, false},    {384, 640, false},   {1024, 384, false},
-        {100, 49, false}, {4096, 96, true},  {2056, 1000, false}, {32, 8192, false}};
+        {1, 1, false},    {8, 8, false},    {15, 7, true},       {16, 24, false},
+        {24, 17, false},  {64, 6, false},   {384, 640, false},   {1024, 384, false},
+        {100, 49, false}, {4096, 96, true}, {2056, 1000, false}, {32, 8192, false}};
     for_each_size(matrices, sizeof(matrices) / sizeof(matrices[0]), check_one_part);
 }
 
@@ -191,7 +191,8 @@ static void check_fused(const struct fused *f) {
         .n_rows = f->n_rows, .n_in = f->n_in, .dtype = f->dtype, .bias_dtype = f->dtype};
     const size_t n_x = (size_t)f->n_rows * f->n_in, n_y = (size_t)f->n_rows * f->n_out;
     float *x = random_bf16(n_x, 3), *g = random_bf16(f->n_in, 2), *expected = random_floats(n_y),
-          *got = random_floats(n_y), *room = random_floats(n_x), *dequantised = random_floats(2 * n_y);
+          *got = random_floats(n_y), *room = random_floats(n_x),
+          *dequantised = random_floats(2 * n_y);
     void *host_g = converted(g, f->n_in, f->norm_dtype),
          *gpu_g = gpu_array(g, f->n_in, f->norm_dtype), *gpu_x = gpu_array(x, n_x, DTYPE_BF16),
          *gpu_room = gpu_poison(n_x, DTYPE_BF16), *gpu_dequant = gpu_poison(2 * n_y, DTYPE_BF16),
@@ -203,21 +204,37 @@ static void check_fused(const struct fused *f) {
                                gpu_norm = {&gpu_g_weight, 1e-5f, gpu_room};
     const struct rmsnorm_input *norms[2] = {f->norm ? &cpu_norm : NULL, f->norm ? &gpu_norm : NULL};
     if (f->gated) {
-        struct gated_args args = {.x = x, .norm = norms[0], .n_rows = f->n_rows, .n_in = f->n_in,
-                                  .gate = &gate.cpu_weight, .up = &up.cpu_weight,
+        struct gated_args args = {.x = x,
+                                  .norm = norms[0],
+                                  .n_rows = f->n_rows,
+                                  .n_in = f->n_in,
+                                  .gate = &gate.cpu_weight,
+                                  .up = &up.cpu_weight,
                                   .gate_bias = f->bias ? &gate.cpu_bias : NULL,
-                                  .up_bias = f->bias ? &up.cpu_bias : NULL, .gate_up = dequantised,
-                                  .out = expected, .kind = f->kind};
+                                  .up_bias = f->bias ? &up.cpu_bias : NULL,
+                                  .gate_up = dequantised,
+                                  .out = expected,
+                                  .kind = f->kind};
         must(cpu->ops->gated(cpu, &args, &err), &err);
-        args = (struct gated_args){.x = gpu_x, .norm = norms[1], .n_rows = f->n_rows,
-                                   .n_in = f->n_in, .gate = &gate.gpu_weight, .up = &up.gpu_weight,
+        args = (struct gated_args){.x = gpu_x,
+                                   .norm = norms[1],
+                                   .n_rows = f->n_rows,
+                                   .n_in = f->n_in,
+                                   .gate = &gate.gpu_weight,
+                                   .up = &up.gpu_weight,
                                    .gate_bias = f->bias ? &gate.gpu_bias_weight : NULL,
                                    .up_bias = f->bias ? &up.gpu_bias_weight : NULL,
-                                   .gate_up = gpu_dequant, .out = gpu_y, .kind = f->kind};
+                                   .gate_up = gpu_dequant,
+                                   .out = gpu_y,
+                                   .kind = f->kind};
         must(gpu->ops->gated(gpu, &args, &err), &err);
     } else {
         struct linear_args args = {
-            .x = x, .norm = norms[0], .n_rows = f->n_rows, .n_in = f->n_in, .n_parts = 1,
+            .x = x,
+            .norm = norms[0],
+            .n_rows = f->n_rows,
+            .n_in = f->n_in,
+            .n_parts = 1,
             .parts = {{&gate.cpu_weight, f->bias ? &gate.cpu_bias : NULL, expected, f->n_out}}};
         must(cpu->ops->linear(cpu, &args, &err), &err);
         args.x = gpu_x, args.norm = norms[1];
@@ -252,8 +269,8 @@ static void check_all_fused(const struct matrix *m, uint32_t n_rows, size_t turn
 static void fused_products_equal_the_cpu(void **state) {
     (void)state;
     static const struct matrix matrices[] = {
-        {1, 1, false},       {8, 8, false},    {15, 7, false},     {24, 17, false},
-        {64, 6, false},      {384, 40, true},  {384, 1024, false}, {4096, 96, false},
+        {1, 1, false},       {8, 8, false},   {15, 7, false},     {24, 17, false},
+        {64, 6, false},      {384, 40, true}, {384, 1024, false}, {4096, 96, false},
         {2056, 1000, false}, {264, 33, true}};
     for_each_size(matrices, sizeof(matrices) / sizeof(matrices[0]), check_all_fused);
 }
@@ -279,10 +296,13 @@ static void multiply_rows(const struct company *c, const struct part *part, cons
     const size_t n_y = (size_t)n * c->n_out;
     void *gpu_y = gpu_array(ones, n_y, y_dtype);
     const struct linear_args args = {
-        .x = (const uint16_t *)gpu_x + (size_t)first * c->n_in, .n_rows = n, .n_in = c->n_in,
-        .n_parts = 1, .accumulate = c->accumulate, .y_f32 = c->y_f32,
-        .parts = {
-            {&part->gpu_weight, c->bias ? &part->gpu_bias_weight : NULL, gpu_y, c->n_out}}};
+        .x = (const uint16_t *)gpu_x + (size_t)first * c->n_in,
+        .n_rows = n,
+        .n_in = c->n_in,
+        .n_parts = 1,
+        .accumulate = c->accumulate,
+        .y_f32 = c->y_f32,
+        .parts = {{&part->gpu_weight, c->bias ? &part->gpu_bias_weight : NULL, gpu_y, c->n_out}}};
     must(gpu->ops->linear(gpu, &args, &err), &err);
     gpu_read(out, gpu_y, n_y, y_dtype);
     gpu_free(gpu_y);

@@ -4,7 +4,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include <cmocka.h>
 #include <errno.h>
 #include <linux/mempolicy.h>
 #include <stdio.h>
@@ -12,6 +11,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include <cmocka.h>
 
 #include "cuda/host/numa.h"
 

@@ -114,8 +114,7 @@ static void check_case(uint32_t n_vocab, uint32_t n, int kind, uint32_t *n_borde
     struct lists *lists = calloc(n, sizeof(*lists));
     struct sample_row *rows = calloc(n, sizeof(*rows));
     struct sample_result *got = calloc(n, sizeof(*got)), *expected = calloc(n, sizeof(*expected));
-    for (size_t i = 0; i < (size_t)n * n_vocab; i++)
-        logits[i] = shaped(logits[i], kind);
+    for (size_t i = 0; i < (size_t)n * n_vocab; i++) logits[i] = shaped(logits[i], kind);
     for (uint32_t i = 0; i < n; i++) {
         rows[i] = random_row(&lists[i], n_vocab);
         rows[i].logit_row = n - 1 - i;

@@ -121,10 +121,10 @@ static void put_page(const struct rig *r, struct side *side, uint32_t page, cons
 static void *get_page(const struct rig *r, struct side *side, uint32_t page) {
     struct error err = {0};
     void *bytes = malloc(r->cpu.kv.page_bytes);
-    must(side->be->ops->download(side->be, bytes,
-                                 (char *)side->kv.base + page * side->kv.page_bytes,
-                                 side->kv.page_bytes, &err),
-         &err);
+    must(
+        side->be->ops->download(side->be, bytes, (char *)side->kv.base + page * side->kv.page_bytes,
+                                side->kv.page_bytes, &err),
+        &err);
     must(side->be->ops->sync(side->be, &err), &err);
     return bytes;
 }
@@ -134,7 +134,7 @@ static void store_text(struct rig *r, struct side *side, const struct text *t) {
     for (uint32_t l = 0, plane = 0; l < N_LAYERS; l++) {
         if (!group_of(l)) continue;
         const struct offload_args args = {&side->kv,  &side->store, plane++,
-                                        TEXT_PAGES, t->pages[l],  t->blocks};
+                                          TEXT_PAGES, t->pages[l],  t->blocks};
         must(side->be->ops->offload_pages(side->be, &args, &err), &err);
     }
     must(side->be->ops->sync(side->be, &err), &err);
@@ -151,8 +151,7 @@ static void store_text(struct rig *r, struct side *side, const struct text *t) {
 /* ---- a step ---- */
 
 static struct step_seq describe(struct text *t, uint32_t row) {
-    const uint32_t n = t->n_tokens,
-                   n_candidates = (n - N_TAIL) / PAGE_TOKENS * PAGE_TOKENS;
+    const uint32_t n = t->n_tokens, n_candidates = (n - N_TAIL) / PAGE_TOKENS * PAGE_TOKENS;
     const bool selects = t->n_selected > 0 && n_candidates > t->n_selected;
     for (uint32_t l = 0; l < N_LAYERS; l++) {
         t->pool_pages[l] = group_of(l) ? t->pages[l] : NULL;
@@ -184,21 +183,20 @@ static int run_layers(struct rig *r, struct side *side, struct error *err) {
     int rc = 0;
     for (uint32_t l = 0, g = 0; l < N_LAYERS && !rc; l++) {
         const bool filters = g < N_GROUPS && groups[g].filter == l;
-        const struct select_args args = {
-            .attn = {.q = side->q[l],
-                     .q_stride = r->n_heads * r->dim,
-                     .out = side->out[l],
-                     .kv = &side->kv,
-                     .layer = l,
-                     .n_heads = r->n_heads,
-                     .scale = (float)(1 / sqrt(r->dim)),
-                     .softcap = r->softcap,
-                     .selects = filters},
-            .group = &groups[filters ? g : 0],
-            .group_index = g,
-            .first_host_layer = first_host_layer(g),
-            .store = r->with_blocks ? &side->store : NULL,
-            .worth = side->worth[filters ? g : 0]};
+        const struct select_args args = {.attn = {.q = side->q[l],
+                                                  .q_stride = r->n_heads * r->dim,
+                                                  .out = side->out[l],
+                                                  .kv = &side->kv,
+                                                  .layer = l,
+                                                  .n_heads = r->n_heads,
+                                                  .scale = (float)(1 / sqrt(r->dim)),
+                                                  .softcap = r->softcap,
+                                                  .selects = filters},
+                                         .group = &groups[filters ? g : 0],
+                                         .group_index = g,
+                                         .first_host_layer = first_host_layer(g),
+                                         .store = r->with_blocks ? &side->store : NULL,
+                                         .worth = side->worth[filters ? g : 0]};
         rc = ops->attn_decode(side->be, &args.attn, err);
         if (!rc && filters) rc = ops->select(side->be, &args, err);
         g += filters;
@@ -266,8 +264,7 @@ static double worth_of(const struct rig *r, const struct text *t, uint32_t layer
     double best = 0;
     for (uint32_t head = 0; head < r->n_heads; head++) {
         double sum = 0;
-        for (uint32_t i = 0; i < t->n_tokens; i++)
-            sum += exp(score_of(r, t, layer, row, head, i));
+        for (uint32_t i = 0; i < t->n_tokens; i++) sum += exp(score_of(r, t, layer, row, head, i));
         best = fmax(best, exp(score_of(r, t, layer, row, head, token)) / sum);
     }
     return best;
@@ -396,8 +393,8 @@ static void make_tokens(struct rig *r, struct text *t) {
     for (uint32_t l = 0; l < N_LAYERS; l++) {
         float *x = random_bf16(n, 2);
         for (size_t i = 0; r->fp8 && i < n; i += r->dim) make_exact_in_fp8(x + i, r->dim);
-        t->tokens[l] = r->cpu.kv.dtype == DTYPE_FP8 ? tokens_of_codes(r, x)
-                                                    : converted(x, n, r->cpu.kv.dtype);
+        t->tokens[l] =
+            r->cpu.kv.dtype == DTYPE_FP8 ? tokens_of_codes(r, x) : converted(x, n, r->cpu.kv.dtype);
         free(x);
         for (uint32_t p = 0; p < TEXT_PAGES; p++) {
             const char *tokens = t->tokens[l] + p * PAGE_TOKENS * token_bytes(r);
@@ -443,7 +440,7 @@ static void make_side(struct rig *r, struct side *side, struct backend *be, enum
     must(be->ops->alloc(be, N_PAGES * side->kv.page_bytes, &side->kv.base, &err), &err);
     side->store = (struct host_pool){NULL, dtype, N_BLOCKS, N_PLANES, r->n_kv, r->dim, r->fp8};
     must(be->ops->host_pool_alloc(be, N_BLOCKS * host_pool_block_bytes(&side->store),
-                              &side->store.base, &err),
+                                  &side->store.base, &err),
          &err);
     for (uint32_t l = 0; l < N_LAYERS; l++) {
         must(be->ops->alloc(be, n, &side->q[l], &err), &err);
@@ -518,8 +515,8 @@ static void check_shape(const uint32_t *shape, enum dtype dtype, enum store_kind
         for (uint32_t i = 0; i < N_TEXTS; i++) r->texts[i].n_tokens += small ? 40 : 1;
     }
     printf("%u/%u heads of %u, dtype %d, %s: %u states, %u near ties, %u tokens fetched\n",
-           r->n_heads, r->n_kv, r->dim, (int)dtype, names[kind], r->n_states,
-           r->n_ties, r->n_fetched);
+           r->n_heads, r->n_kv, r->dim, (int)dtype, names[kind], r->n_states, r->n_ties,
+           r->n_fetched);
     assert_true(r->n_states > 2 * n_steps && r->n_ties * 4 < r->n_states && r->n_fetched > 0);
     free_rig(r);
 }
@@ -563,19 +560,19 @@ static void copies_end_before_a_step_writes_their_pages(void **state) {
     (void)state;
     enum { N = 8, KV = 2, DIM = 64, ROWS = N * PAGE_TOKENS, WIDTH = 3 * KV * DIM };
     struct error err = {0};
-    struct kv_pool kv = {
-        .dtype = DTYPE_BF16, .n_pages = N, .n_kv_heads = KV, .head_dim = DIM};
+    struct kv_pool kv = {.dtype = DTYPE_BF16, .n_pages = N, .n_kv_heads = KV, .head_dim = DIM};
     struct host_pool store = {NULL, DTYPE_BF16, N, 1, KV, DIM, false};
     const uint32_t pages[N] = {3, 1, 0, 7, 6, 2, 5, 4}, blocks[N] = {5, 0, 7, 1, 4, 6, 2, 3};
     const double inv_freq[DIM / 2] = {0}; /* nothing turns */
     uint32_t positions[ROWS] = {0};
     const struct kv_view view = {pages, ROWS, 0};
     const struct step_seq seq = {.n_rows = ROWS, .layers = &view};
-    const struct step step = {.n_rows = ROWS, .n_seqs = 1, .n_layers = 1, .positions = positions,
-                              .seqs = &seq};
+    const struct step step = {
+        .n_rows = ROWS, .n_seqs = 1, .n_layers = 1, .positions = positions, .seqs = &seq};
     kv.page_bytes = kv_page_bytes(&kv);
     kv.base = gpu_alloc(N * kv.page_bytes);
-    must(gpu->ops->host_pool_alloc(gpu, N * host_pool_block_bytes(&store), &store.base, &err), &err);
+    must(gpu->ops->host_pool_alloc(gpu, N * host_pool_block_bytes(&store), &store.base, &err),
+         &err);
     float *first = random_bf16(ROWS * WIDTH, 2), *second = random_bf16(ROWS * WIDTH, 2);
     void *rows[2] = {gpu_array(first, ROWS * WIDTH, DTYPE_BF16),
                      gpu_array(second, ROWS * WIDTH, DTYPE_BF16)};

@@ -79,10 +79,14 @@ static const uint32_t *no_positions(void) {
 
 static void make_patterns(struct rig *r) {
     static const struct attn_pattern kinds[] = {
-        {PATTERN_VERTICAL_SLASH, 30, 100},  {PATTERN_A_SHAPE, 70, 130},
-        {PATTERN_BLOCK_SPARSE, 3, 0},       {PATTERN_VERTICAL_SLASH, 100, 250},
-        {PATTERN_DENSE, 0, 0},              {PATTERN_VERTICAL_SLASH, 400, 5000},
-        {PATTERN_BLOCK_SPARSE, 100, 0},     {PATTERN_A_SHAPE, 0, 1},
+        {PATTERN_VERTICAL_SLASH, 30, 100},
+        {PATTERN_A_SHAPE, 70, 130},
+        {PATTERN_BLOCK_SPARSE, 3, 0},
+        {PATTERN_VERTICAL_SLASH, 100, 250},
+        {PATTERN_DENSE, 0, 0},
+        {PATTERN_VERTICAL_SLASH, 400, 5000},
+        {PATTERN_BLOCK_SPARSE, 100, 0},
+        {PATTERN_A_SHAPE, 0, 1},
     };
     for (uint32_t i = 0; i < r->shape->n_heads; i++) {
         r->patterns[i] = kinds[i % 8];
@@ -192,8 +196,12 @@ static struct side side_of(struct rig *r, bool on_gpu, uint32_t row) {
                  out = (size_t)row * r->shape->n_heads * r->shape->dim,
                  lse = (size_t)row * r->shape->n_heads;
     if (on_gpu)
-        return (struct side){gpu, &r->gpu_kv, (char *)r->gpu_qkv + in * 2,
-                             (char *)r->out_on_gpu + out * 2, (float *)r->lse_on_gpu + lse, 2};
+        return (struct side){gpu,
+                             &r->gpu_kv,
+                             (char *)r->gpu_qkv + in * 2,
+                             (char *)r->out_on_gpu + out * 2,
+                             (float *)r->lse_on_gpu + lse,
+                             2};
     return (struct side){cpu,          &r->cpu_kv,   (char *)(r->qkv + in), (char *)(r->out + out),
                          r->lse + lse, sizeof(float)};
 }
@@ -223,14 +231,13 @@ static void attend(const struct rig *r, const struct side *s) {
 static void build_index(const struct rig *r, const struct side *s, float *density) {
     struct error err = {0};
     const uint32_t first_row = r->step.seqs[r->step.n_seqs - 1].first_row;
-    const struct attn_index_args args = {
-        .q = s->qkv + first_row * width_of(r->shape) * s->size,
-        .q_stride = width_of(r->shape),
-        .kv = s->kv,
-        .n_heads = r->shape->n_heads,
-        .scale = (float)(1 / sqrt(r->shape->dim)),
-        .softcap = r->shape->softcap,
-        .density = density};
+    const struct attn_index_args args = {.q = s->qkv + first_row * width_of(r->shape) * s->size,
+                                         .q_stride = width_of(r->shape),
+                                         .kv = s->kv,
+                                         .n_heads = r->shape->n_heads,
+                                         .scale = (float)(1 / sqrt(r->shape->dim)),
+                                         .softcap = r->shape->softcap,
+                                         .density = density};
     must(s->be->ops->attn_index(s->be, &args, &err), &err);
 }
 

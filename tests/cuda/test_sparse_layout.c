@@ -42,8 +42,8 @@ static struct sparse_shape shape_within(const struct sparse_shape *largest) {
     const bool is_close = rand() % 2;
     shape.n_slots -= (uint32_t)rand() % (is_close ? largest->n_slots / 50 : largest->n_slots);
     shape.n_rows = min_u32(is_close ? largest->n_rows : up_to(largest->n_rows), shape.n_slots);
-    shape.max_columns = min_u32(is_close ? SPARSE_MAX_COLUMNS : up_to(SPARSE_MAX_COLUMNS),
-                                shape.n_slots);
+    shape.max_columns =
+        min_u32(is_close ? SPARSE_MAX_COLUMNS : up_to(SPARSE_MAX_COLUMNS), shape.n_slots);
     if (!is_close) shape.max_pages = (uint32_t)rand() % (SPARSE_MAX_PAGES + 1);
     return shape;
 }
@@ -58,8 +58,9 @@ static void what_is_reserved_is_enough(void **state) {
             const struct sparse_shape shape = shape_within(&largest);
             if (bytes_of(&shape) <= reserved) continue;
             fail_msg("%u rows, %u slots, %u columns, %u pages need %zu bytes; %zu are reserved for "
-                     "%u rows and %u slots", shape.n_rows, shape.n_slots, shape.max_columns,
-                     shape.max_pages, bytes_of(&shape), reserved, largest.n_rows, largest.n_slots);
+                     "%u rows and %u slots",
+                     shape.n_rows, shape.n_slots, shape.max_columns, shape.max_pages,
+                     bytes_of(&shape), reserved, largest.n_rows, largest.n_slots);
         }
     }
 }
@@ -68,8 +69,12 @@ static void what_is_reserved_is_enough(void **state) {
 static void short_prompts_have_short_lists(void **state) {
     (void)state;
     struct sparse_build build = {0};
-    const struct sparse_shape shape = {.n_heads = 1, .n_kv_heads = 1, .head_dim = 64,
-                                       .n_rows = 1000, .n_slots = 1000, .max_columns = 30,
+    const struct sparse_shape shape = {.n_heads = 1,
+                                       .n_kv_heads = 1,
+                                       .head_dim = 64,
+                                       .n_rows = 1000,
+                                       .n_slots = 1000,
+                                       .max_columns = 30,
                                        .max_pages = SPARSE_MAX_PAGES};
     sparse_lay_out(&build, &shape, NULL);
     assert_int_equal(build.view.max_blocks, 16);

@@ -68,9 +68,9 @@ static void check_model(const char *name, enum dtype page_dtype) {
     snprintf(dir, sizeof(dir), "%s/%s", models_dir, name);
     must(cuda_backend_create(&be, &(struct cuda_config){0}, &err), &err);
     goldens_load(&goldens, dir);
-    runner_open_on(&r, dir, goldens.context, be, N_PAGES, page_dtype,
-                   &(struct decoder_limits){.max_rows = MAX_ROWS,
-                                            .max_logit_rows = MAX_LOGIT_ROWS});
+    runner_open_on(
+        &r, dir, goldens.context, be, N_PAGES, page_dtype,
+        &(struct decoder_limits){.max_rows = MAX_ROWS, .max_logit_rows = MAX_LOGIT_ROWS});
     struct errors errors = {0, 0};
     for (uint32_t i = 0; i < goldens.n_prompts; i++) {
         for (size_t c = 0; c < sizeof(chunks) / sizeof(chunks[0]); c++) {

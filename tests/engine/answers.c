@@ -94,7 +94,8 @@ void answers_assert_same(const struct answer *a, const struct answer *b) {
     assert_string_equal(a->text, b->text);
     assert_int_equal(a->last.kv.n_resident, b->last.kv.n_resident);
     assert_int_equal(a->last.kv.n_evicted, b->last.kv.n_evicted);
-    assert_memory_equal(&a->last.kv.retained_attention, &b->last.kv.retained_attention, sizeof(float));
+    assert_memory_equal(&a->last.kv.retained_attention, &b->last.kv.retained_attention,
+                        sizeof(float));
 }
 
 struct engine_stats answers_compare(struct engine *engine, const struct recipe *recipes,

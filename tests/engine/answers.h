@@ -24,8 +24,8 @@ struct recipe {
     struct sampling_params params; /* owns nothing */
     struct kv_choice kv;
     struct prefill_choice prefill;
-    const char *stop;              /* one stop string, or NULL */
-    const uint32_t *stop_token;    /* one stop token, or NULL */
+    const char *stop;           /* one stop string, or NULL */
+    const uint32_t *stop_token; /* one stop token, or NULL */
 };
 
 /* The answer must live until it is finished. */

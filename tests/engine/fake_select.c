@@ -32,9 +32,9 @@ int fake_offload_pages(struct backend *be, const struct offload_args *args, stru
     assert_true(args->plane < args->store->n_host_layers);
     for (uint32_t i = 0; i < args->n; i++) {
         assert_true(n_copies < MOST_COPIES && args->blocks[i] < args->store->n_blocks);
-        copies[n_copies++] = (struct copy){(struct page *)args->kv->base + args->pages[i],
-                                           (char *)store_cell(args->store, args->plane,
-                                                              args->blocks[i], 0)};
+        copies[n_copies++] =
+            (struct copy){(struct page *)args->kv->base + args->pages[i],
+                          (char *)store_cell(args->store, args->plane, args->blocks[i], 0)};
     }
     device.n_stored += args->n;
     return 0;
@@ -110,8 +110,7 @@ static uint32_t fetch_changed(struct fixture *f, const struct step_seq *seq, uin
     uint32_t n_fetched = 0;
     for (uint32_t s = 0; s < select->n_selected; s++) {
         if (!changed[s]) continue;
-        *cell_at(f, seq->layers[layer].pages, s) =
-            fetch(f, select, layer, *state_at(f, select, s));
+        *cell_at(f, seq->layers[layer].pages, s) = fetch(f, select, layer, *state_at(f, select, s));
         n_fetched++;
     }
     return n_fetched;
@@ -137,8 +136,7 @@ void fake_select_run(struct fixture *f, const struct step_seq *seq, uint32_t lay
     assert_true(seq->n_rows == 1 && !seq->budget && !seq->sparse);
     assert_true(select->n_selected % PAGE_TOKENS == 0 && select->n_candidates % PAGE_TOKENS == 0);
     assert_true(select->n_selected < select->n_candidates);
-    assert_int_equal(view->append_slot,
-                     select->n_selected + seq->n_before - select->n_candidates);
+    assert_int_equal(view->append_slot, select->n_selected + seq->n_before - select->n_candidates);
     assert_int_equal(view->n_slots, view->append_slot + 1);
     if (layer == 1) {
         choose(select, seq->n_before, chosen);

@@ -31,8 +31,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct layer_group groups[MAX_LAYER_GROUPS];
     struct error err = {0};
     struct filters filters;
-    if (filters_parse(&filters, (const char *)data, size, "fuzz", &err))
-        return err.text[0] ? 0 : 1;
+    if (filters_parse(&filters, (const char *)data, size, "fuzz", &err)) return err.text[0] ? 0 : 1;
     if (filters.n == 0 || filters.n > MAX_LAYER_GROUPS) abort();
     for (uint32_t i = 0; i < 4 * MAX_LAYERS; i++) {
         uint32_t windows[MAX_LAYERS];

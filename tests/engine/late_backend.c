@@ -20,7 +20,7 @@ static struct {
     const struct backend_ops *real;
     struct backend_ops ops;
     struct late_results late[MAX_LATE]; /* [n_late], the oldest first */
-    uint32_t n_late, n_seqs, n_decode; /* n_seqs, n_decode: of the newest step */
+    uint32_t n_late, n_seqs, n_decode;  /* n_seqs, n_decode: of the newest step */
     uint64_t n_begun, n_sampled_rows;
 } late;
 
@@ -50,7 +50,7 @@ static int late_sample(struct backend *be, const struct sample_args *args, struc
 }
 
 static int late_evict_totals(struct backend *be, const struct kv_pool *kv,
-                            struct evict_total *totals, struct error *err) {
+                             struct evict_total *totals, struct error *err) {
     struct evict_total *own = calloc(late.n_seqs, sizeof(*own));
     assert(own);
     int code = late.real->evict_totals(be, kv, own, err);
@@ -58,8 +58,7 @@ static int late_evict_totals(struct backend *be, const struct kv_pool *kv,
     return code;
 }
 
-static int late_select_totals(struct backend *be, struct select_total *totals,
-                              struct error *err) {
+static int late_select_totals(struct backend *be, struct select_total *totals, struct error *err) {
     struct select_total *own = calloc(late.n_decode, sizeof(*own));
     assert(own);
     int code = late.real->select_totals(be, own, err);
@@ -67,8 +66,7 @@ static int late_select_totals(struct backend *be, struct select_total *totals,
     return code;
 }
 
-static int late_sparse_totals(struct backend *be, struct sparse_totals *totals,
-                              struct error *err) {
+static int late_sparse_totals(struct backend *be, struct sparse_totals *totals, struct error *err) {
     struct sparse_totals *own = calloc(1, sizeof(*own));
     assert(own);
     int code = late.real->sparse_totals(be, own, err);

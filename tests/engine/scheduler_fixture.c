@@ -94,12 +94,15 @@ void fixture_init_with(struct fixture *f, uint32_t n_pages, struct scheduler_con
     fixture_set_layers(f, N_LAYERS);
     assert_int_equal(page_pool_create(&f->space.pool, n_pages, NULL), 0);
     assert_int_equal(prefix_cache_create(&f->space.cache, &f->space, NULL), 0);
-    f->shared = (struct sequence_shared){
-        .space = &f->space, .tokenizer = fake_tokenizer,
-        .eos = eos, .n_eos = 1,
-        .prefill = {.available = true, .patterns = patterns, .n_heads_in_all = N_LAYERS,
-                    .min_sparse_tokens = UINT32_MAX},
-        .max_long_rows = config.max_long_rows};
+    f->shared = (struct sequence_shared){.space = &f->space,
+                                         .tokenizer = fake_tokenizer,
+                                         .eos = eos,
+                                         .n_eos = 1,
+                                         .prefill = {.available = true,
+                                                     .patterns = patterns,
+                                                     .n_heads_in_all = N_LAYERS,
+                                                     .min_sparse_tokens = UINT32_MAX},
+                                         .max_long_rows = config.max_long_rows};
     config.space = &f->space;
     config.now_s = fake_now_s;
     if (config.row_work <= 0) config.row_work = 1;
@@ -113,9 +116,11 @@ void fixture_set_layers(struct fixture *f, uint32_t n_layers) {
 }
 
 void fixture_add_store(struct fixture *f, uint32_t n_blocks) {
-    f->store = (struct host_pool){
-        .dtype = DTYPE_F32, .n_blocks = n_blocks, .n_host_layers = f->space.n_layers - 1,
-        .n_kv_heads = 1, .head_dim = 1};
+    f->store = (struct host_pool){.dtype = DTYPE_F32,
+                                  .n_blocks = n_blocks,
+                                  .n_host_layers = f->space.n_layers - 1,
+                                  .n_kv_heads = 1,
+                                  .head_dim = 1};
     f->store.base = calloc(n_blocks, host_pool_block_bytes(&f->store));
     f->space.store = &f->store;
     f->space.swaps = &f->swaps;
@@ -260,8 +265,9 @@ static uint32_t append(struct fixture *f, const struct step_seq *seq, const stru
     if (full) assert_int_equal(view->n_slots, seq->budget->capacity + 1);
     else assert_int_equal(view->append_slot + seq->n_rows, view->n_slots);
     for (uint32_t i = 0; i < seq->n_rows; i++)
-        put(f, view, (struct kept){seq->n_before + i, rows->tokens[i] + rows->mark,
-                                   full ? free_slot : view->append_slot + i});
+        put(f, view,
+            (struct kept){seq->n_before + i, rows->tokens[i] + rows->mark,
+                          full ? free_slot : view->append_slot + i});
     for (uint32_t slot = 0; slot < view->n_slots; slot++) {
         const struct page *page = &f->memory[view->pages[slot / PAGE_TOKENS]];
         kept[slot] = (struct kept){page->positions[slot % PAGE_TOKENS],
@@ -282,8 +288,7 @@ static void run_bounded(struct fixture *f, const struct step_seq *seq, const str
         hash = fixture_mix(hash, kept[i].cell);
         if (i + seq->n_rows < n) continue;
         const uint32_t row = i + seq->n_rows - n;
-        assert_int_equal(rows->positions[row],
-                         budget->cache_positions ? i : seq->n_before + row);
+        assert_int_equal(rows->positions[row], budget->cache_positions ? i : seq->n_before + row);
         set_hash(rows, row, hash);
     }
     if (rows->decoding && n > budget->capacity) state->free_slot = kept[victim(kept, budget)].slot;
@@ -388,8 +393,12 @@ static void run_step(struct fixture *f, struct batch *batch) {
         if (decoding) assert_int_equal(seq->n_rows, 1);
         assert_true(!seq->select || (decoding && batch->selects));
         for (uint32_t l = 0; l < f->space.n_layers; l++) {
-            const struct row_set rows = {tokens + row, step->positions + row, hashes + row, l,
-                                         decoding ? decode_mark(&f->space) : 0, decoding,
+            const struct row_set rows = {tokens + row,
+                                         step->positions + row,
+                                         hashes + row,
+                                         l,
+                                         decoding ? decode_mark(&f->space) : 0,
+                                         decoding,
                                          choice_of(batch->entries[s].seq)};
             if (seq->budget) run_bounded(f, seq, &rows);
             else if (l == 0 || !seq->select) run_full(f, seq, &rows);
@@ -421,7 +430,8 @@ static void watch(struct page_list *list, const uint32_t *pages, uint32_t n) {
 }
 
 /* What the sequence's rows are computed from must not be let go before that is over. */
-static void watch_seq(struct fixture *f, struct inflight_step *inflight_step, const struct step_seq *seq) {
+static void watch_seq(struct fixture *f, struct inflight_step *inflight_step,
+                      const struct step_seq *seq) {
     const struct kv_select *select = seq->select;
     for (uint32_t l = 0; l < f->space.n_layers; l++)
         watch(&inflight_step->pages, seq->layers[l].pages,
@@ -455,10 +465,12 @@ void fixture_submit_step(struct fixture *f, struct batch *batch) {
     memcpy(inflight_step->results, batch->results, bytes);
     memset(batch->results, 0xee, bytes);
     inflight_step->totals = malloc(batch->step.n_seqs * sizeof(*inflight_step->totals));
-    memcpy(inflight_step->totals, batch->totals, batch->step.n_seqs * sizeof(*inflight_step->totals));
+    memcpy(inflight_step->totals, batch->totals,
+           batch->step.n_seqs * sizeof(*inflight_step->totals));
     memset(batch->totals, 0xee, batch->step.n_seqs * sizeof(*batch->totals));
     inflight_step->selected = malloc(batch->step.n_seqs * sizeof(*inflight_step->selected));
-    memcpy(inflight_step->selected, batch->selected, batch->step.n_seqs * sizeof(*inflight_step->selected));
+    memcpy(inflight_step->selected, batch->selected,
+           batch->step.n_seqs * sizeof(*inflight_step->selected));
     memset(batch->selected, 0xee, batch->step.n_seqs * sizeof(*batch->selected));
     assert_int_equal(batch_submitted(batch, &err), 0);
 }
@@ -508,10 +520,10 @@ static uint32_t hash_of(const struct memory *m) {
 
 /* The last token of a prompt that goes layer by layer is computed like a generated one. */
 static uint32_t last_mark(const struct fixture *f, const struct engine_request *r) {
-    const struct prefill_plan plan =
-        prefill_plan_make(&r->prefill, &f->shared.prefill, r->kv.type, r->n_prompt,
-                          r->params.n_prompt_logprobs >= 0);
-    const bool layer_major = prefill_order(&plan, 0, f->shared.max_long_rows) == PREFILL_LAYER_MAJOR;
+    const struct prefill_plan plan = prefill_plan_make(
+        &r->prefill, &f->shared.prefill, r->kv.type, r->n_prompt, r->params.n_prompt_logprobs >= 0);
+    const bool layer_major =
+        prefill_order(&plan, 0, f->shared.max_long_rows) == PREFILL_LAYER_MAJOR;
     return layer_major ? decode_mark(&f->space) : 0;
 }
 
@@ -579,8 +591,7 @@ void fixture_drain(struct fixture *f, uint32_t step_number) {
     f->events = (struct event_list){0};
 }
 
-struct engine_request client_request(struct client *c, uint32_t n_prompt,
-                                          uint32_t max_tokens) {
+struct engine_request client_request(struct client *c, uint32_t n_prompt, uint32_t max_tokens) {
     struct engine_request r = {.n_prompt = n_prompt, .params = sampling_defaults(), .user = c};
     r.prompt = calloc(n_prompt, sizeof(*r.prompt));
     r.params.max_tokens = max_tokens;
@@ -643,4 +654,3 @@ void client_fill_prompt(struct engine_request *r) {
     for (uint32_t i = 0; i < r->n_prompt; i++)
         r->prompt[i] = i < shared ? 'a' + (family + i) % 26 : 'a' + (uint32_t)rand() % 26;
 }
-

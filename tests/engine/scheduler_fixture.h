@@ -54,7 +54,7 @@ struct page {
 struct inflight_step {
     struct batch *batch;
     struct sample_result *results; /* [batch->n_samples] */
-    struct evict_total *totals;     /* [batch->step.n_seqs] */
+    struct evict_total *totals;    /* [batch->step.n_seqs] */
     struct select_total *selected; /* [batch->step.n_seqs] */
     struct sparse_totals visited;
     struct page_list pages, blocks;
@@ -74,9 +74,9 @@ struct fixture {
     uint64_t rows_run, sampled_rows_run;
     struct inflight_step inflight[MAX_INFLIGHT]; /* [n_inflight], the oldest first */
     uint32_t n_inflight;
-    uint32_t *sampled; /* by the newest step, by sample row */
+    uint32_t *sampled;               /* by the newest step, by sample row */
     const struct sequence *long_seq; /* of the newest slice, */
-    struct layer_slice next_slice;    /* and what its next one must be, but for n_rows */
+    struct layer_slice next_slice;   /* and what its next one must be, but for n_rows */
     uint64_t n_slices, n_chunks;     /* these are sparse */
 };
 

@@ -77,8 +77,13 @@ static struct kv_choice streaming(uint32_t n_sink, uint32_t n_recent, uint32_t c
 
 static struct kv_choice heavy_hitter(uint32_t n_recent, uint32_t n_heavy, enum kv_score score,
                                      uint32_t chunk) {
-    return (struct kv_choice){.type = KV_HEAVY_HITTER, .n_sink = 4, .n_recent = n_recent,
-                              .n_heavy = n_heavy, .score = score, .decay = 0.99f, .chunk = chunk};
+    return (struct kv_choice){.type = KV_HEAVY_HITTER,
+                              .n_sink = 4,
+                              .n_recent = n_recent,
+                              .n_heavy = n_heavy,
+                              .score = score,
+                              .decay = 0.99f,
+                              .chunk = chunk};
 }
 
 static void answer_one(struct engine *engine, const struct recipe *recipe, struct answer *answer) {
@@ -205,7 +210,8 @@ static void answers_depend_on_the_budget_alone(void **state) {
     answer_alone(recipes, alone, N);
     for (int i = 1; i < N; i += 2)
         if (alone[i].last.kv.n_evicted > 0)
-            assert_true(isnan(alone[i].last.kv.retained_attention) == (recipes[i].kv.type == KV_STREAMING));
+            assert_true(isnan(alone[i].last.kv.retained_attention) ==
+                        (recipes[i].kv.type == KV_STREAMING));
     const struct engine_stats stats = compare_with_alone(recipes, alone, N, 200, 300);
     assert_true(stats.kv_evicted[KV_STREAMING] > 0 && stats.kv_evicted[KV_HEAVY_HITTER] > 0);
     assert_int_equal(stats.kv_evicted[KV_FULL], 0);

@@ -1,14 +1,14 @@
 /* test_engine.c - the whole engine with the default model on the CPU: what comes out must not
  * depend on what else is running, on how little cache there is, on what was computed before, or on
  * whether steps are submitted before the results of the last one are there. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <math.h>
 #include <poll.h>
 #include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
 #include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -382,9 +382,13 @@ static void a_full_queue_refuses_all_or_none(void **state) {
     (void)state;
     struct error err = {0};
     struct engine *engine;
-    struct engine_config config = {
-        .model_dir = model_dir, .backend = backend, .max_model_len = 1024, .max_num_seqs = 1,
-        .max_batched_tokens = 64, .max_queued = 1, .kv_dtype = DTYPE_F32};
+    struct engine_config config = {.model_dir = model_dir,
+                                   .backend = backend,
+                                   .max_model_len = 1024,
+                                   .max_num_seqs = 1,
+                                   .max_batched_tokens = 64,
+                                   .max_queued = 1,
+                                   .kv_dtype = DTYPE_F32};
     struct answer a = {0};
     struct recipe r = plain_recipe(50, 900);
     r.params.ignore_eos = true;
@@ -404,9 +408,13 @@ static void settings_that_cannot_work_are_named(void **state) {
     (void)state;
     struct engine *engine = NULL;
     struct error err = {0};
-    struct engine_config config = {
-        .model_dir = model_dir, .backend = backend, .max_model_len = 4096, .max_num_seqs = 4,
-        .max_batched_tokens = 64, .kv_cache_bytes = 1 << 20, .kv_dtype = DTYPE_F32};
+    struct engine_config config = {.model_dir = model_dir,
+                                   .backend = backend,
+                                   .max_model_len = 4096,
+                                   .max_num_seqs = 4,
+                                   .max_batched_tokens = 64,
+                                   .kv_cache_bytes = 1 << 20,
+                                   .kv_dtype = DTYPE_F32};
     assert_int_equal(engine_create(&engine, &config, &err), ERR_NOMEM);
     assert_non_null(strstr(err.text, "--max-model-len"));
     config.kv_cache_bytes = 0;

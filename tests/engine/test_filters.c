@@ -21,7 +21,7 @@ static int parse(struct filters *out, const char *text, struct error *err) {
     return filters_parse(out, text, strlen(text), "FILE", err);
 }
 
-#define FILTERS(layers, wait) \
+#define FILTERS(layers, wait)                                                                      \
     "{\"format\": \"quire-filters-1\", \"filters\": " layers ", \"wait\": " wait "}"
 
 static void assert_groups_among(const struct filters *filters, const uint32_t *windows,

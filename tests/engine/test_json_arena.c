@@ -2,13 +2,13 @@
  * else happens. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <cmocka.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/base/json_arena.h"
@@ -64,8 +64,8 @@ static char *make(const struct shape *shape, unsigned n, size_t *length) {
         at += (size_t)snprintf(text + at, size - at, shape->piece, i);
 #pragma GCC diagnostic pop
     }
-    at += (size_t)snprintf(text + at, size - at, "%s", strcmp(shape->close, "%u]") ? shape->close
-                                                                                   : "0]");
+    at += (size_t)snprintf(text + at, size - at, "%s",
+                           strcmp(shape->close, "%u]") ? shape->close : "0]");
     *length = at;
     return text;
 }

@@ -341,7 +341,7 @@ static const double cold_s = 8e-3;
 
 struct machine {
     bool has_indexed, has_visited;
-    double free_s;              /* when it has done everything */
+    double free_s;               /* when it has done everything */
     double done_s[MAX_INFLIGHT]; /* of the flights, the oldest first */
 };
 
@@ -372,7 +372,7 @@ static double rows_s_of(struct batch *batch) {
 }
 
 static double cold_s_of(struct machine *m, const struct batch *batch) {
-    bool *has_done = batch->visited.index_s > 0    ? &m->has_indexed
+    bool *has_done = batch->visited.index_s > 0     ? &m->has_indexed
                      : batch->visited.causal[0] > 0 ? &m->has_visited
                                                     : NULL;
     if (!has_done || *has_done) return 0;

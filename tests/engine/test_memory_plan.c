@@ -45,8 +45,11 @@ static void too_small_a_share_is_refused_in_numbers(void **state) {
     (void)state;
     const struct engine_config config = {.kv_dtype = DTYPE_BF16, .device_share = 0.75};
     const struct device_memory device = {.free = 5 * GIB, .total = 8 * GIB};
-    static const char *const words[] = {"196608 tokens", "196609", "--gpu-memory-utilization 0.75",
-                                        "6.00 of the device's 8.00", "3.00 are in use",
+    static const char *const words[] = {"196608 tokens",
+                                        "196609",
+                                        "--gpu-memory-utilization 0.75",
+                                        "6.00 of the device's 8.00",
+                                        "3.00 are in use",
                                         "--max-model-len"};
     struct error err = {0};
     uint32_t n;
@@ -75,8 +78,8 @@ static void a_given_size_is_taken_as_it_is(void **state) {
 static void no_whole_text_needs_to_fit_where_all_are_bounded(void **state) {
     (void)state;
     const struct device_memory none = {0}, device = {.free = 5 * GIB, .total = 8 * GIB};
-    struct engine_config config = {.kv_dtype = DTYPE_BF16, .device_share = 0.375,
-                                   .kv_cache_bytes = 3 * BLOCK};
+    struct engine_config config = {
+        .kv_dtype = DTYPE_BF16, .device_share = 0.375, .kv_cache_bytes = 3 * BLOCK};
     struct error err = {0};
     uint32_t n;
     assert_int_equal(plan(&config, 1024, none, 0, &n, &err), ERR_NOMEM);
@@ -109,8 +112,7 @@ static void a_system_gives_a_quarter_or_what_is_of_use(void **state) {
 /* A row of the room for long prompts is 4096 + 2048 elements of 2 bytes. */
 static uint32_t long_rows(const struct engine_config *config, uint32_t max_model_len,
                           struct device_memory device, uint64_t available) {
-    const struct model_config model = {
-        .dim = 4096, .n_heads = 8, .n_kv_heads = 4, .head_dim = 128};
+    const struct model_config model = {.dim = 4096, .n_heads = 8, .n_kv_heads = 4, .head_dim = 128};
     return memory_plan_long_rows(config, &model, max_model_len, device, available);
 }
 
@@ -140,7 +142,7 @@ static int fake_evict(struct backend *be, const struct attn_args *args, struct e
 }
 
 static int fake_evict_totals(struct backend *be, const struct kv_pool *kv,
-                            struct evict_total *totals, struct error *err) {
+                             struct evict_total *totals, struct error *err) {
     (void)be, (void)kv, (void)totals, (void)err;
     return 0;
 }
@@ -190,8 +192,11 @@ static void the_store_has_whole_blocks(void **state) {
     const struct layer_group groups[] = {{0, 2, 4}, {4, 5, 8}};
     const struct backend_ops can = {.select = fake_select, .select_totals = fake_totals};
     struct backend backend = {.ops = &can};
-    struct engine_config config = {.kv_dtype = DTYPE_BF16, .backend = &backend, .groups = groups,
-                                   .n_groups = 2, .host_pool_bytes = 3 * block - 1};
+    struct engine_config config = {.kv_dtype = DTYPE_BF16,
+                                   .backend = &backend,
+                                   .groups = groups,
+                                   .n_groups = 2,
+                                   .host_pool_bytes = 3 * block - 1};
     const struct model_config model = {.n_layers = 9, .n_kv_heads = 4, .head_dim = 128};
     struct host_pool store;
     struct error err = {0};
@@ -225,13 +230,18 @@ static void the_store_has_whole_blocks(void **state) {
 static void without_selections_a_block_is_for_all_layers(void **state) {
     (void)state;
     const struct layer_group groups[] = {{0, 2, 9}};
-    const struct backend_ops ops = {.select_totals = fake_totals, .evict_decode = fake_evict,
-                                    .evict_chunk = fake_evict, .evict_totals = fake_evict_totals};
+    const struct backend_ops ops = {.select_totals = fake_totals,
+                                    .evict_decode = fake_evict,
+                                    .evict_chunk = fake_evict,
+                                    .evict_totals = fake_evict_totals};
     struct backend backend = {.ops = &ops};
     const struct model_config model = {.n_layers = 9, .n_kv_heads = 4, .head_dim = 128};
     const uint64_t plain = 9 * 64 * 2 * 4 * 128 * 2;
-    struct engine_config config = {.kv_dtype = DTYPE_BF16, .backend = &backend, .groups = groups,
-                                   .n_groups = 1, .host_pool_bytes = 4 * plain,
+    struct engine_config config = {.kv_dtype = DTYPE_BF16,
+                                   .backend = &backend,
+                                   .groups = groups,
+                                   .n_groups = 1,
+                                   .host_pool_bytes = 4 * plain,
                                    .host_pool_fp8 = true};
     struct host_pool store;
     struct error err = {0};
@@ -264,23 +274,29 @@ static const struct layer_group million_groups[] = {{2, 4, 8}, {8, 10, 18}, {18,
  * driver's 0.6. */
 static int plan_million(struct million *m, uint64_t host_pool_bytes, struct error *err) {
     *m = (struct million){
-        .ops = {.attn_index = no_index, .sparse_totals = no_totals, .select = fake_select,
+        .ops = {.attn_index = no_index,
+                .sparse_totals = no_totals,
+                .select = fake_select,
                 .select_totals = fake_totals},
         .model = {.n_layers = 32, .dim = 4096, .n_heads = 32, .n_kv_heads = 8, .head_dim = 128},
-        .config = {.kv_dtype = DTYPE_BF16, .device_share = 0.97, .sparse_prefill = true,
-                   .groups = million_groups, .n_groups = 3, .host_pool_bytes = host_pool_bytes,
-                   .max_batched_tokens = 2048, .max_long_rows = TOKENS}};
+        .config = {.kv_dtype = DTYPE_BF16,
+                   .device_share = 0.97,
+                   .sparse_prefill = true,
+                   .groups = million_groups,
+                   .n_groups = 3,
+                   .host_pool_bytes = host_pool_bytes,
+                   .max_batched_tokens = 2048,
+                   .max_long_rows = TOKENS}};
     const uint64_t giga = 1000000000, total = 85 * giga, used = (uint64_t)(18.1 * 1e9);
     m->be = (struct backend){.ops = &m->ops, .act_dtype = DTYPE_BF16};
     m->config.backend = &m->be;
     struct device_memory device = {.total = total, .free = total - used};
-    m->n_long =
-        memory_plan_long_rows(&m->config, &m->model, TOKENS + GENERATED, device, 0);
+    m->n_long = memory_plan_long_rows(&m->config, &m->model, TOKENS + GENERATED, device, 0);
     device.free -= decoder_long_bytes(&m->model, m->n_long, DTYPE_BF16);
     m->pool = memory_plan_pages(&m->config, &m->model);
     const int rc = memory_plan_host_pool(&m->store, &m->config, &m->model, err);
-    const struct longest_text longest = {.n_layers = 32, .n_tokens = TOKENS + GENERATED,
-                                         .long_rows = m->n_long, .store = &m->store};
+    const struct longest_text longest = {
+        .n_layers = 32, .n_tokens = TOKENS + GENERATED, .long_rows = m->n_long, .store = &m->store};
     return rc ? rc : memory_plan_kv(&m->pool, &m->config, &longest, device, 0, err);
 }
 
@@ -305,8 +321,8 @@ static void a_million_tokens_fit_where_most_of_them_leave(void **state) {
     page_pool_destroy(space.pool);
     /* As many pages are too few where nobody selects. */
     m.config.kv_cache_bytes = (uint64_t)m.pool.n_pages * m.pool.page_bytes;
-    struct longest_text text = {.n_layers = 32, .n_tokens = TOKENS + GENERATED,
-                                .long_rows = m.n_long, .store = &m.store};
+    struct longest_text text = {
+        .n_layers = 32, .n_tokens = TOKENS + GENERATED, .long_rows = m.n_long, .store = &m.store};
     const struct device_memory any = {0};
     assert_int_equal(memory_plan_kv(&m.pool, &m.config, &text, any, 0, &err), 0);
     text.store = NULL;
@@ -321,17 +337,25 @@ static void a_million_tokens_fit_where_most_of_them_leave(void **state) {
 static void what_leaves_and_what_windows_pass_need_no_room(void **state) {
     (void)state;
     enum { TEXT = 65536, STEP = 2048, WINDOW = 1024, PAGES = TEXT / PAGE_TOKENS, N_LAYERS = 10 };
-    const uint32_t windows[N_LAYERS] = {[0] = WINDOW, [2] = WINDOW, [4] = WINDOW, [6] = WINDOW,
-                                        [8] = WINDOW};
+    const uint32_t windows[N_LAYERS] = {
+        [0] = WINDOW, [2] = WINDOW, [4] = WINDOW, [6] = WINDOW, [8] = WINDOW};
     const struct layer_group group = {1, 3, N_LAYERS};
     const struct kv_choice choice = {.type = KV_OFFLOAD, .n_selected = 64, .n_tail = 64};
     const struct host_pool store = {.n_host_layers = 4, .n_blocks = PAGES};
-    struct longest_text text = {.n_layers = N_LAYERS, .n_tokens = TEXT, .n_windowed = 5,
-                                .window = WINDOW, .step_rows = STEP, .long_rows = TEXT,
+    struct longest_text text = {.n_layers = N_LAYERS,
+                                .n_tokens = TEXT,
+                                .n_windowed = 5,
+                                .window = WINDOW,
+                                .step_rows = STEP,
+                                .long_rows = TEXT,
                                 .store = &store};
     struct kv_pool pool = {.page_bytes = 4096};
-    struct kv_space space = {.n_layers = N_LAYERS, .groups = &group, .n_groups = 1,
-                             .windows = windows, .window = WINDOW, .memory = &pool};
+    struct kv_space space = {.n_layers = N_LAYERS,
+                             .groups = &group,
+                             .n_groups = 1,
+                             .windows = windows,
+                             .window = WINDOW,
+                             .memory = &pool};
     struct engine_config config = {0};
     const struct device_memory any = {0};
     struct error err = {0};

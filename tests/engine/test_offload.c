@@ -24,7 +24,7 @@ static const char *model_dir;
 static struct backend *backend;
 static struct backend_ops ops; /* the backend's, but for one: */
 static int (*real_run_graph)(struct backend *be, uint32_t n_rows, graph_body body, void *ctx,
-                          struct error *err);
+                             struct error *err);
 static const void *graphs[4]; /* the first that came since n_graphs was 0 */
 static uint32_t n_graphs;
 static const struct layer_group groups[2] = {{2, 4, 6}, {6, 8, 12}};
@@ -33,7 +33,7 @@ enum kind { PLAIN, INVARIANT, WITHOUT_GROUPS };
 
 /* Remembers the bodies that a device would have recorded. */
 static int remembering_run_graph(struct backend *be, uint32_t n_rows, graph_body body, void *ctx,
-                              struct error *err) {
+                                 struct error *err) {
     uint32_t i = 0;
     while (i < n_graphs && graphs[i] != ctx) i++;
     if (i == n_graphs && i < 4) graphs[n_graphs++] = ctx;
@@ -69,9 +69,9 @@ static struct engine *start(struct room room) {
                                  .head_dim = model.head_dim,
                                  .tracked = true};
     const struct host_pool store = {.dtype = DTYPE_F32,
-                                   .n_host_layers = N_PLANES,
-                                   .n_kv_heads = model.n_kv_heads,
-                                   .head_dim = model.head_dim};
+                                    .n_host_layers = N_PLANES,
+                                    .n_kv_heads = model.n_kv_heads,
+                                    .head_dim = model.head_dim};
     config.kv_cache_bytes = (uint64_t)room.n_blocks * model.n_layers * kv_page_bytes(&pool);
     config.host_pool_bytes = room.n_store * host_pool_block_bytes(&store);
     model_config_fini(&model);
@@ -93,8 +93,11 @@ static struct recipe make_recipe(uint32_t n_prompt, uint32_t max_tokens) {
 }
 
 static struct kv_choice selecting(uint32_t n_selected, uint32_t n_tail, bool on_device) {
-    return (struct kv_choice){.type = KV_OFFLOAD, .n_sink = 4, .n_selected = n_selected,
-                              .n_tail = n_tail, .on_device = on_device};
+    return (struct kv_choice){.type = KV_OFFLOAD,
+                              .n_sink = 4,
+                              .n_selected = n_selected,
+                              .n_tail = n_tail,
+                              .on_device = on_device};
 }
 
 static void answer_one(struct engine *engine, const struct recipe *recipe, struct answer *answer) {
@@ -284,16 +287,21 @@ static void selections_that_cannot_be_had_are_refused(void **state) {
 
 static void groups_must_be_layers_of_the_model(void **state) {
     (void)state;
-    static const struct layer_group wrong[][2] = {
-        {{2, 4, 13}, {0, 0, 0}}, {{2, 2, 5}, {0, 0, 0}},
-        {{2, 4, 4}, {0, 0, 0}}, {{2, 4, 7}, {6, 8, 12}}};
+    static const struct layer_group wrong[][2] = {{{2, 4, 13}, {0, 0, 0}},
+                                                  {{2, 2, 5}, {0, 0, 0}},
+                                                  {{2, 4, 4}, {0, 0, 0}},
+                                                  {{2, 4, 7}, {6, 8, 12}}};
     for (int i = 0; i < 4; i++) {
         struct engine *engine;
         struct error err = {0};
-        const struct engine_config config = {.model_dir = model_dir, .backend = backend,
-                                             .max_num_seqs = 1, .max_batched_tokens = 64,
-                                             .kv_dtype = DTYPE_F32, .max_model_len = 64,
-                                             .groups = wrong[i], .n_groups = i == 3 ? 2 : 1,
+        const struct engine_config config = {.model_dir = model_dir,
+                                             .backend = backend,
+                                             .max_num_seqs = 1,
+                                             .max_batched_tokens = 64,
+                                             .kv_dtype = DTYPE_F32,
+                                             .max_model_len = 64,
+                                             .groups = wrong[i],
+                                             .n_groups = i == 3 ? 2 : 1,
                                              .max_selected = 64};
         assert_int_equal(engine_create(&engine, &config, &err), ERR_INVALID);
         assert_non_null(strstr(err.text, "filter layer"));

@@ -21,8 +21,16 @@
 #include "tests/engine/answers.h"
 #include "tests/engine/late_backend.h"
 
-enum { CONTEXT = 1024, N_VOCAB = 131, N_LAYERS = 8, N_WINDOWED = 3, WINDOW = 100, N_PLANES = 4,
-       N_RECIPES = 18, TEXT_PAGES = CONTEXT / PAGE_TOKENS };
+enum {
+    CONTEXT = 1024,
+    N_VOCAB = 131,
+    N_LAYERS = 8,
+    N_WINDOWED = 3,
+    WINDOW = 100,
+    N_PLANES = 4,
+    N_RECIPES = 18,
+    TEXT_PAGES = CONTEXT / PAGE_TOKENS
+};
 
 #define W "\"sliding_attention\","
 #define F "\"full_attention\","
@@ -33,8 +41,8 @@ static const char config_text[] =
     "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":16,"
     "\"max_position_embeddings\":1024,\"query_pre_attn_scalar\":1,\"sliding_window\":100,"
     "\"hidden_activation\":\"gelu_pytorch_tanh\",\"rms_norm_eps\":1e-6,\"rope_theta\":10000.0,"
-    "\"eos_token_id\":2,\"torch_dtype\":\"bfloat16\",\"layer_types\":["
-    W F W F F W F "\"full_attention\"]}";
+    "\"eos_token_id\":2,\"torch_dtype\":\"bfloat16\",\"layer_types\":[" W F W F F W F
+    "\"full_attention\"]}";
 
 /* Layer 1 chooses for 3, 4, 6 and 7. */
 static const struct layer_group group = {1, 3, N_LAYERS};
@@ -94,8 +102,8 @@ static struct recipe random_recipe(uint32_t n_prompt) {
 }
 
 static struct kv_choice selecting(bool on_device) {
-    return (struct kv_choice){.type = KV_OFFLOAD, .n_sink = 4, .n_selected = 64, .n_tail = 64,
-                              .on_device = on_device};
+    return (struct kv_choice){
+        .type = KV_OFFLOAD, .n_sink = 4, .n_selected = 64, .n_tail = 64, .on_device = on_device};
 }
 
 static void answer_alone(struct room room, const struct recipe *recipes, struct answer *alone,
@@ -137,8 +145,7 @@ static void answers_do_not_depend_on_pages_or_places(void **state) {
     for (uint32_t i = 0; i < 8; i++) {
         if (i == 4) late_backend_begin(backend);
         const struct room room = {i % 2 ? 0 : n_pages, rows, i / 2 % 2};
-        const struct engine_stats stats =
-            answers_compare(start(room), recipes, alone, N_RECIPES);
+        const struct engine_stats stats = answers_compare(start(room), recipes, alone, N_RECIPES);
         assert_int_equal(stats.host_pool_used_bytes, 0);
         assert_true((stats.n_preempted > 0) == (room.n_pages > 0));
         n_swapped_in += stats.n_swapped_in;

@@ -67,8 +67,15 @@ static struct sample_result result(uint32_t token, uint32_t number) {
 
 static void random_text_stops_where_a_scan_of_the_whole_would(void **state) {
     (void)state;
-    char *all_stops[] = {"abab", "cab", "b\xc3\xa9",     "\xe2\x82\xac",
-                         "aabaa", "ca", "\xc3\xa9" "a", "bbbb"};
+    char *all_stops[] = {"abab",
+                         "cab",
+                         "b\xc3\xa9",
+                         "\xe2\x82\xac",
+                         "aabaa",
+                         "ca",
+                         "\xc3\xa9"
+                         "a",
+                         "bbbb"};
     enum { N_STOPS = sizeof(all_stops) / sizeof(all_stops[0]) };
     srand(3);
     for (int round = 0; round < 20000; round++) {

@@ -63,8 +63,10 @@ static void published_files_are_read(void **state) {
         for (uint32_t i = 0; i < n_layers; i++)
             for (uint32_t h = 0; h < n_heads; h++)
                 n += (size_t)snprintf(text + n, MOST_TEXT - n, "%s\"%u\": %s%s",
-                                      h ? ", " : i ? ", {" : "[{", h,
-                                      entries[entry++ % N_ENTRIES].text,
+                                      h   ? ", "
+                                      : i ? ", {"
+                                          : "[{",
+                                      h, entries[entry++ % N_ENTRIES].text,
                                       h + 1 < n_heads ? "" : "}");
         snprintf(text + n, MOST_TEXT - n, "]");
         struct patterns patterns = expect_parsed(text, n_layers, n_heads);
@@ -95,10 +97,11 @@ static void an_unnamed_head_has_the_documented_default(void **state) {
 
 static void the_second_form_has_pages_of_its_own(void **state) {
     (void)state;
-    struct patterns patterns = expect_parsed(
-        "{\"format\": \"quire-patterns-1\", \"provenance\": {\"model\": \"a\"},"
-        " \"min_sparse_tokens\": {\"cpu\": 2304, \"cuda\": 4294967295},"
-        " \"layers\": [{\"0\": [\"block_sparse\", 37, 5, 0.5]}]}", 1, 1);
+    struct patterns patterns =
+        expect_parsed("{\"format\": \"quire-patterns-1\", \"provenance\": {\"model\": \"a\"},"
+                      " \"min_sparse_tokens\": {\"cpu\": 2304, \"cuda\": 4294967295},"
+                      " \"layers\": [{\"0\": [\"block_sparse\", 37, 5, 0.5]}]}",
+                      1, 1);
     assert_pattern(&patterns.heads[0], PATTERN_BLOCK_SPARSE, 37, 0);
     assert_true(patterns.scores[0] == 0.5);
     assert_int_equal(patterns_min_sparse_tokens(&patterns, "cpu"), 2304);
@@ -107,7 +110,7 @@ static void the_second_form_has_pages_of_its_own(void **state) {
     patterns_fini(&patterns);
 }
 
-#define BREAK_EVENS(text) \
+#define BREAK_EVENS(text)                                                                          \
     "{\"format\": \"quire-patterns-1\", \"min_sparse_tokens\": " text ", \"layers\": [{}, {}]}"
 
 static void what_is_wrong_is_named(void **state) {
@@ -152,7 +155,8 @@ static void what_is_wrong_is_named(void **state) {
          "{}]}",
          "layer 0, head 0: p1 is not a whole number from 1 to 1024"},
         {"{\"format\": \"quire-patterns-1\", \"layers\": [{\"0\": [\"block_sparse\", 1025, 0, 0]}, "
-         "{}]}", "layer 0, head 0: p1 is not a whole number from 1 to 1024"},
+         "{}]}",
+         "layer 0, head 0: p1 is not a whole number from 1 to 1024"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         struct patterns patterns = {.n_heads = 5};
@@ -184,7 +188,8 @@ static void what_is_saved_is_loaded(void **state) {
     close(fd);
     struct patterns given = expect_parsed(
         "[{\"0\": [\"stream_llm\", 4, 8, 0.125], \"1\": [\"block_sparse\", 1, 2, 3]},"
-        " {\"0\": [\"dense\", 0, 0, 1], \"1\": [\"vertical_and_slash\", 50, 60, 2e7]}]", 2, 2);
+        " {\"0\": [\"dense\", 0, 0, 1], \"1\": [\"vertical_and_slash\", 50, 60, 2e7]}]",
+        2, 2);
     given.heads[1].p1 = 77;
     assert_int_equal(patterns_set_min_sparse_tokens(&given, "a \"quoted\" one", UINT32_MAX), 0);
     assert_int_equal(patterns_set_min_sparse_tokens(&given, "cpu", 7), 0);

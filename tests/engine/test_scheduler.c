@@ -58,8 +58,7 @@ static struct engine_stats random_load(enum mix mixed, bool batch_invariant, uin
                                        uint32_t max_rows, uint32_t max_seqs, unsigned seed) {
     enum { N = 300 };
     /* Those who will generate much are let in easily, and lose their places later. */
-    const uint32_t longest = mixed == HALF_BOUNDED ? 60 : 250,
-                   most = mixed == ALL_FULL ? 134 : 300;
+    const uint32_t longest = mixed == HALF_BOUNDED ? 60 : 250, most = mixed == ALL_FULL ? 134 : 300;
     const int patience = mixed == ALL_FULL ? 6 : 60; /* steps */
     struct fixture f;
     struct client *clients = calloc(N, sizeof(*clients));
@@ -71,9 +70,8 @@ static struct engine_stats random_load(enum mix mixed, bool batch_invariant, uin
     srand(seed);
     for (uint32_t i = 0, n = 1; i < N || scheduler_n_live(f.scheduler) + f.n_inflight > 0; n++) {
         for (int k = rand() % 3; k > 0 && i < N; k--, i++) {
-            struct engine_request r =
-                client_request(&clients[i], 1 + (uint32_t)rand() % longest,
-                             (uint32_t)rand() % most);
+            struct engine_request r = client_request(&clients[i], 1 + (uint32_t)rand() % longest,
+                                                     (uint32_t)rand() % most);
             client_fill_prompt(&r);
             r.priority = rand() % 4 - 2;
             r.cache_salt = (uint64_t)(rand() % 2);
@@ -319,8 +317,9 @@ static void prompts_of_a_step_share_their_slots(void **state) {
     enum { N = 6, MOST = 70 };
     struct fixture f;
     struct client clients[N] = {0};
-    fixture_init_with(&f, MAX_PAGES, (struct scheduler_config){
-                                         .max_rows = 100, .max_seqs = 8, .max_prompt_slots = MOST});
+    fixture_init_with(
+        &f, MAX_PAGES,
+        (struct scheduler_config){.max_rows = 100, .max_seqs = 8, .max_prompt_slots = MOST});
     for (uint32_t i = 0; i < N; i++) {
         struct engine_request r = client_request(&clients[i], 40, 3);
         fixture_submit(&f, &r, i + 1);

@@ -113,8 +113,8 @@ static void company_and_running_ahead_change_no_bit(void **state) {
         engine_destroy(engine);
     }
     for (int caching = 0; caching < 2; caching++) {
-        assert_int_equal(
-            answers_compare(start_sparse(WHOLE, caching), recipes, alone, N).n_sparse, N / 2);
+        assert_int_equal(answers_compare(start_sparse(WHOLE, caching), recipes, alone, N).n_sparse,
+                         N / 2);
         late_backend_begin(backend);
         answers_compare(start_sparse(WHOLE, caching), recipes, alone, N);
         assert_true(late_backend_end() > 0);
@@ -187,7 +187,8 @@ static void sparse_prompts_that_cannot_be_are_refused(void **state) {
     (void)state;
     static struct attn_pattern wrong[MAX_HEADS];
     uint32_t prompt[100] = {1};
-    const struct engine_request good = {.prompt = prompt, .n_prompt = 100,
+    const struct engine_request good = {.prompt = prompt,
+                                        .n_prompt = 100,
                                         .params = sampling_defaults(),
                                         .prefill = {.mode = PREFILL_SPARSE}};
     struct engine_config config = plain_config();

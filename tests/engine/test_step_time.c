@@ -19,7 +19,9 @@ static void rows_are_the_most_that_the_work_allows(void **state) {
             assert_int_equal(step_time_rows(&step_time, work * (1 + 1e-9), before[i]), rows[j]);
             assert_int_equal(step_time_rows(&step_time, work * (1 - 1e-9), before[i]), rows[j] - 1);
         }
-    assert_int_equal(step_time_entering_rows(&step_time, step_time_entering_work(&step_time, 5000) * (1 + 1e-9)), 5000);
+    assert_int_equal(
+        step_time_entering_rows(&step_time, step_time_entering_work(&step_time, 5000) * (1 + 1e-9)),
+        5000);
     assert_int_equal(step_time_rows(&step_time, 0, 7), 0);
     assert_int_equal(step_time_rows(&step_time, INFINITY, 7), UINT32_MAX);
 }

@@ -32,8 +32,8 @@ static struct engine_request plain_request(struct client *c, uint32_t n_prompt, 
 }
 
 static struct kv_choice selecting(bool on_device) {
-    return (struct kv_choice){.type = KV_OFFLOAD, .n_sink = 4, .n_selected = 64, .n_tail = 64,
-                              .on_device = on_device};
+    return (struct kv_choice){
+        .type = KV_OFFLOAD, .n_sink = 4, .n_selected = 64, .n_tail = 64, .on_device = on_device};
 }
 
 static struct engine_stats stats_of(const struct fixture *f) {
@@ -51,8 +51,12 @@ enum { N_KINDS = 3 };
 /* Two texts of 300 tokens and 200 generated ones, 8 pages of each layer, or 3 of what is selected,
  * where there are not quite the pages for two.  Rows that they take at least: all but each one's
  * last token. */
-enum { N_PROMPT = 300, N_GENERATED = 200, LEAST_ROWS = 2 * (N_PROMPT + N_GENERATED - 1),
-       N_BLOCKS_OF_ONE = 19 };
+enum {
+    N_PROMPT = 300,
+    N_GENERATED = 200,
+    LEAST_ROWS = 2 * (N_PROMPT + N_GENERATED - 1),
+    N_BLOCKS_OF_ONE = 19
+};
 
 struct pair {
     struct fixture f;
@@ -164,8 +168,9 @@ static void a_prompt_that_went_layer_by_layer_goes_on(void **state) {
     for (uint32_t n_blocks = 24; n_blocks <= PLENTY; n_blocks += PLENTY - 24) {
         struct fixture f;
         struct client clients[2] = {0};
-        fixture_init_with(&f, 60, (struct scheduler_config){
-                                      .max_rows = 256, .max_seqs = 4, .max_long_rows = 640});
+        fixture_init_with(
+            &f, 60,
+            (struct scheduler_config){.max_rows = 256, .max_seqs = 4, .max_long_rows = 640});
         fixture_set_layers(&f, 6);
         fixture_add_store(&f, n_blocks);
         struct engine_request r = plain_request(&clients[0], 600, 900, 0);
@@ -319,8 +324,9 @@ static void check_blocks(const struct pair *p, bool moves) {
     const uint64_t used = stats_of(&p->f).host_pool_used_bytes,
                    block_bytes = host_pool_block_bytes(&p->f.store);
     if (!moves) assert_int_equal(used, 0);
-    else assert_true(used >= N_PROMPT / PAGE_TOKENS * block_bytes &&
-                     used <= (N_PROMPT + N_GENERATED) / PAGE_TOKENS * block_bytes);
+    else
+        assert_true(used >= N_PROMPT / PAGE_TOKENS * block_bytes &&
+                    used <= (N_PROMPT + N_GENERATED) / PAGE_TOKENS * block_bytes);
 }
 
 static void who_waits_may_be_cancelled(void **state) {
@@ -470,8 +476,10 @@ static void cached_blocks_make_nobody_wait(void **state) {
 /* ---- all together ---- */
 
 static struct kv_choice random_choice(void) {
-    struct kv_choice kv = {.type = KV_OFFLOAD, .n_selected = 1 + (uint32_t)rand() % 128,
-                           .n_tail = 1 + (uint32_t)rand() % 100, .on_device = rand() % 3 > 0};
+    struct kv_choice kv = {.type = KV_OFFLOAD,
+                           .n_selected = 1 + (uint32_t)rand() % 128,
+                           .n_tail = 1 + (uint32_t)rand() % 100,
+                           .on_device = rand() % 3 > 0};
     return rand() % 2 ? kv : (struct kv_choice){0};
 }
 
@@ -484,8 +492,8 @@ static struct engine_stats random_load(uint32_t n_pages, uint32_t n_blocks, unsi
     srand(seed);
     for (uint32_t i = 0, n = 1; i < N || scheduler_n_live(f.scheduler) + f.n_inflight > 0; n++) {
         for (int k = rand() % 3; k > 0 && i < N; k--, i++) {
-            struct engine_request r = client_request(&clients[i], 1 + (uint32_t)rand() % 300,
-                                                     (uint32_t)rand() % 250);
+            struct engine_request r =
+                client_request(&clients[i], 1 + (uint32_t)rand() % 300, (uint32_t)rand() % 250);
             client_fill_prompt(&r);
             r.kv = random_choice();
             r.priority = rand() % 3;

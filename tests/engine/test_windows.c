@@ -31,20 +31,19 @@ static struct engine *start_with(uint32_t n_pages, bool prefix_caching, uint32_t
     struct model_config model;
     assert_int_equal(model_config_load(&model, model_dir, 0, &err), 0);
     const uint64_t page_bytes = 2 * model.n_kv_heads * model.head_dim * PAGE_TOKENS * 4;
-    const struct engine_config config = {
-        .model_dir = model_dir,
-        .backend = backend,
-        .max_num_seqs = 8,
-        .max_batched_tokens = ROWS,
-        .max_queued = 64,
-        .kv_dtype = DTYPE_F32,
-        .kv_cache_bytes = (n_pages ? n_pages : 1000) * page_bytes,
-        .host_pool_bytes = n_store * page_bytes,
-        .prefix_caching = prefix_caching,
-        .sparse_prefill = model_has_full_attention(&model),
-        .patterns = patterns,
-        .min_sparse_tokens = UINT32_MAX,
-        .tokens_only = true};
+    const struct engine_config config = {.model_dir = model_dir,
+                                         .backend = backend,
+                                         .max_num_seqs = 8,
+                                         .max_batched_tokens = ROWS,
+                                         .max_queued = 64,
+                                         .kv_dtype = DTYPE_F32,
+                                         .kv_cache_bytes = (n_pages ? n_pages : 1000) * page_bytes,
+                                         .host_pool_bytes = n_store * page_bytes,
+                                         .prefix_caching = prefix_caching,
+                                         .sparse_prefill = model_has_full_attention(&model),
+                                         .patterns = patterns,
+                                         .min_sparse_tokens = UINT32_MAX,
+                                         .tokens_only = true};
     assert_true(model.n_layers * model.n_heads <= sizeof(patterns) / sizeof(*patterns));
     if (engine_create(&engine, &config, &err)) fail_msg("%s", err.text);
     model_config_fini(&model);

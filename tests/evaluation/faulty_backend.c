@@ -19,10 +19,10 @@ static struct {
     const struct backend_ops *real;
     struct backend_ops ops;
     enum fault fault;
-    struct step step;        /* what the backend looks at */
-    uint32_t *positions;     /* [max_rows] */
-    struct step_seq *seqs;   /* [2 * max_seqs] */
-    struct kv_view *views;   /* [2 * max_seqs][n_layers]; one layer is in use at a time */
+    struct step step;      /* what the backend looks at */
+    uint32_t *positions;   /* [max_rows] */
+    struct step_seq *seqs; /* [2 * max_seqs] */
+    struct kv_view *views; /* [2 * max_seqs][n_layers]; one layer is in use at a time */
 } faulty;
 
 static const char *const names[] = {[FAULT_NONE] = "none",
@@ -82,8 +82,8 @@ static void add_seq(uint32_t *n, const struct step_seq *seq, uint32_t skip, uint
     struct kv_view *views = faulty.views + (size_t)*n * faulty.step.n_layers;
     if (n_rows == 0) return;
     views[layer] = view;
-    faulty.seqs[(*n)++] = (struct step_seq){
-        .first_row = seq->first_row + skip, .n_rows = n_rows, .layers = views};
+    faulty.seqs[(*n)++] =
+        (struct step_seq){.first_row = seq->first_row + skip, .n_rows = n_rows, .layers = views};
 }
 
 /* Adds a sequence as attention is to see it: as one without its first page, as it is when that page
@@ -116,8 +116,7 @@ static int attend_without_first_page(attend real, struct backend *be, const stru
     return rc;
 }
 
-static int faulty_attn_decode(struct backend *be, const struct attn_args *args,
-                              struct error *err) {
+static int faulty_attn_decode(struct backend *be, const struct attn_args *args, struct error *err) {
     return attend_without_first_page(faulty.real->attn_decode, be, args, err);
 }
 

@@ -28,9 +28,7 @@ int __wrap_cpu_backend_create(struct backend **out, const struct cpu_config *con
     if (!rc) rc = __real_cpu_backend_create(out, config, err);
     if (rc) return rc;
     faulty_backend_plant(*out, fault);
-    if (fault == FAULT_NONE)
-        log_event(LOG_INFO, "no fault is planted in this quire");
-    else
-        log_event(LOG_WARN, "THIS QUIRE IS WRONG ON PURPOSE: fault %s is planted", name);
+    if (fault == FAULT_NONE) log_event(LOG_INFO, "no fault is planted in this quire");
+    else log_event(LOG_WARN, "THIS QUIRE IS WRONG ON PURPOSE: fault %s is planted", name);
     return 0;
 }

@@ -138,9 +138,8 @@ static float *attend(struct backend *be, const struct input *input, const int *s
 static struct backend *create(enum fault fault) {
     struct backend *be = NULL;
     const struct cpu_config config = {.n_threads = 2};
-    const struct step_limits limits = {.max_rows = N_SEQS * MAX_TOKENS,
-                                       .max_seqs = N_SEQS,
-                                       .n_layers = N_LAYERS};
+    const struct step_limits limits = {
+        .max_rows = N_SEQS * MAX_TOKENS, .max_seqs = N_SEQS, .n_layers = N_LAYERS};
     assert_int_equal(cpu_backend_create(&be, &config, NULL), 0);
     faulty_backend_plant(be, fault);
     assert_int_equal(be->ops->reserve(be, &limits, NULL), 0);

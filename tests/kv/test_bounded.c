@@ -139,8 +139,10 @@ static void steps_and_pages_over_a_life(void **state) {
     for (uint32_t b = 0; b < 5; b++)
         for (uint32_t c = 0; c < 6; c++)
             for (uint32_t p = 0; p < 9; p++) {
-                struct kv_choice choice = {.type = KV_STREAMING, .n_recent = budgets[b],
-                                           .chunk = chunks[c], .cache_positions = true};
+                struct kv_choice choice = {.type = KV_STREAMING,
+                                           .n_recent = budgets[b],
+                                           .chunk = chunks[c],
+                                           .cache_positions = true};
                 live(choice, prompts[p], 1 + (uint32_t)rand() % 700, 1000);
                 choice.type = KV_HEAVY_HITTER;
                 choice.n_heavy = 1 + (uint32_t)rand() % 100;
@@ -153,10 +155,8 @@ static void steps_and_pages_over_a_life(void **state) {
 
 static int check_in(uint32_t window, struct kv_choice choice, uint32_t n_prompt,
                     uint32_t max_tokens) {
-    const struct kv_limits limits = {.max_model_len = 500,
-                                     .trained_context = CONTEXT,
-                                     .window = window,
-                                     .bounded_caches = true};
+    const struct kv_limits limits = {
+        .max_model_len = 500, .trained_context = CONTEXT, .window = window, .bounded_caches = true};
     struct error err = {0};
     int code = kv_choice_check(&choice, n_prompt, max_tokens, &limits, &err);
     assert_int_equal(code, err.code);
@@ -181,8 +181,12 @@ static void budgets_fit_the_window(void **state) {
 
 static void impossible_choices_are_refused(void **state) {
     (void)state;
-    const struct kv_choice good = {.type = KV_HEAVY_HITTER, .n_sink = 4, .n_recent = 100,
-                                   .n_heavy = 100, .score = KV_SCORE_DECAY, .decay = 0.99f};
+    const struct kv_choice good = {.type = KV_HEAVY_HITTER,
+                                   .n_sink = 4,
+                                   .n_recent = 100,
+                                   .n_heavy = 100,
+                                   .score = KV_SCORE_DECAY,
+                                   .decay = 0.99f};
     struct kv_choice bad = good;
     assert_int_equal(check(good, 1000, 5), 0);
     bad.n_recent = 0;
@@ -203,8 +207,8 @@ static void impossible_choices_are_refused(void **state) {
 
 static void positions_in_the_cache_bound_the_budget(void **state) {
     (void)state;
-    struct kv_choice choice = {.type = KV_STREAMING, .n_recent = CONTEXT - KV_DEFAULT_CHUNK - 1,
-                               .cache_positions = true};
+    struct kv_choice choice = {
+        .type = KV_STREAMING, .n_recent = CONTEXT - KV_DEFAULT_CHUNK - 1, .cache_positions = true};
     const uint32_t lengths[][2] = {{1000000, 1}, {1, UINT32_MAX}, {CONTEXT - 10, 10}, {1, 1}};
     for (size_t i = 0; i < sizeof(lengths) / sizeof(*lengths); i++) {
         choice.n_recent = CONTEXT - KV_DEFAULT_CHUNK - 1;
@@ -238,8 +242,8 @@ static void max_tokens_does_not_change_positions(void **state) {
 /* Read whole, a prompt has all its slots at once, and a page for each of them. */
 static void prompts_that_are_read_whole_fit_what_chunks_fit(void **state) {
     (void)state;
-    struct kv_choice choice = {.type = KV_STREAMING, .n_recent = 100, .whole = true, .chunk = 7,
-                               .cache_positions = true};
+    struct kv_choice choice = {
+        .type = KV_STREAMING, .n_recent = 100, .whole = true, .chunk = 7, .cache_positions = true};
     assert_int_equal(check(choice, CONTEXT, 1), 0);
     assert_int_equal(check(choice, CONTEXT, UINT32_MAX), 0);
     assert_int_equal(check(choice, CONTEXT + 1, 1), ERR_INVALID);
@@ -258,9 +262,13 @@ static void prompts_that_are_read_whole_fit_what_chunks_fit(void **state) {
 
 static void pooling_is_of_windows_that_are_kept(void **state) {
     (void)state;
-    const struct kv_choice good = {.type = KV_HEAVY_HITTER, .n_recent = 64, .n_heavy = 100,
-                                   .score = KV_SCORE_WINDOW, .pooling = KV_POOLING_MAX,
-                                   .kernel = 7, .whole = true};
+    const struct kv_choice good = {.type = KV_HEAVY_HITTER,
+                                   .n_recent = 64,
+                                   .n_heavy = 100,
+                                   .score = KV_SCORE_WINDOW,
+                                   .pooling = KV_POOLING_MAX,
+                                   .kernel = 7,
+                                   .whole = true};
     struct kv_choice bad = good;
     assert_int_equal(check(good, 1000, 5), 0);
     bad.n_recent = 63;

@@ -21,8 +21,18 @@
 #include "engine/kv/policy.h"
 #include "engine/kv/swap.h"
 
-enum { MAX_LAYERS = 10, N_SPARSE = 3, N_GROUPS = 2, N_PAGES = 500, N_BLOCKS = 40, STATE_SLOTS = 64,
-       MAX_LONG_ROWS = 800, BLOCK_PAGES = 3, SCARCE = 0 /* as the size of a pool */, WINDOW = 150 };
+enum {
+    MAX_LAYERS = 10,
+    N_SPARSE = 3,
+    N_GROUPS = 2,
+    N_PAGES = 500,
+    N_BLOCKS = 40,
+    STATE_SLOTS = 64,
+    MAX_LONG_ROWS = 800,
+    BLOCK_PAGES = 3,
+    SCARCE = 0 /* as the size of a pool */,
+    WINDOW = 150
+};
 
 struct shape {
     uint32_t n_layers, n_windowed, window;
@@ -36,23 +46,19 @@ static struct shape plain = {
     .n_layers = 7, .groups = {{0, 2, 3}, {3, 5, 7}}, .host_layer_layers = {2, 5, 6}};
 /* 1 and 4 are filters, and no other layer is dense. */
 static struct shape windowed = {.n_layers = 10,
-                                      .n_windowed = 5,
-                                      .window = WINDOW,
-                                      .windows = {WINDOW, 0, WINDOW, 0, 0, WINDOW, WINDOW, 0,
-                                                  WINDOW, 0},
-                                      .groups = {{1, 3, 4}, {4, 7, 10}},
-                                      .host_layer_layers = {3, 7, 9}};
+                                .n_windowed = 5,
+                                .window = WINDOW,
+                                .windows = {WINDOW, 0, WINDOW, 0, 0, WINDOW, WINDOW, 0, WINDOW, 0},
+                                .groups = {{1, 3, 4}, {4, 7, 10}},
+                                .host_layer_layers = {3, 7, 9}};
 /* The same where all pages are kept, as where all that it may need is taken at once. */
 static struct shape kept = {.n_layers = 10,
-                                  .windows = {WINDOW, 0, WINDOW, 0, 0, WINDOW, WINDOW, 0, WINDOW,
-                                              0},
-                                  .groups = {{1, 3, 4}, {4, 7, 10}},
-                                  .host_layer_layers = {3, 7, 9}};
+                            .windows = {WINDOW, 0, WINDOW, 0, 0, WINDOW, WINDOW, 0, WINDOW, 0},
+                            .groups = {{1, 3, 4}, {4, 7, 10}},
+                            .host_layer_layers = {3, 7, 9}};
 static const struct shape *shape; /* of the running test */
 
-static struct {
-    uint32_t tag, rest[STATE_SLOTS - 1];
-} page_memory[N_PAGES];
+static struct { uint32_t tag, rest[STATE_SLOTS - 1]; } page_memory[N_PAGES];
 /* Of each block, what it holds as tokens, and as part of pages: writing the one loses the other. */
 static uint32_t block_tags[N_BLOCKS][N_SPARSE];
 static char host_pool_memory[N_BLOCKS][BLOCK_PAGES * sizeof(*page_memory)];
@@ -77,8 +83,7 @@ static int copy_pages(struct backend *be, const struct kv_pool *kv, const uint32
     return 0;
 }
 
-static int upload(struct backend *be, void *to, const void *host, size_t bytes,
-                  struct error *err) {
+static int upload(struct backend *be, void *to, const void *host, size_t bytes, struct error *err) {
     (void)be, (void)err;
     memcpy(to, host, bytes);
     return 0;
@@ -91,13 +96,18 @@ static int download(struct backend *be, void *host, const void *from, size_t byt
     return upload(be, host, from, bytes, err);
 }
 
-static const struct backend_ops ops = {.offload_pages = offload_pages, .copy_pages = copy_pages,
-                                       .upload = upload, .download = download};
+static const struct backend_ops ops = {.offload_pages = offload_pages,
+                                       .copy_pages = copy_pages,
+                                       .upload = upload,
+                                       .download = download};
 static struct backend backend = {.ops = &ops};
 static const struct kv_pool memory = {.base = page_memory, .page_bytes = sizeof(*page_memory)};
-static const struct host_pool store = {.base = host_pool_memory, .n_blocks = N_BLOCKS,
-                                      .n_host_layers = N_SPARSE, .dtype = DTYPE_F16,
-                                      .n_kv_heads = 1, .head_dim = 1};
+static const struct host_pool store = {.base = host_pool_memory,
+                                       .n_blocks = N_BLOCKS,
+                                       .n_host_layers = N_SPARSE,
+                                       .dtype = DTYPE_F16,
+                                       .n_kv_heads = 1,
+                                       .head_dim = 1};
 
 struct life {
     struct kv_space space;
@@ -107,11 +117,11 @@ struct life {
     uint32_t n_selected, n_tail; /* whole pages, in tokens */
     uint32_t n_prompt, n_most;
     uint32_t n_known;    /* tokens of the text so far */
-    uint32_t n_done;   /* of them */
+    uint32_t n_done;     /* of them */
     uint32_t n_reserved; /* tokens that there are blocks for, */
     uint32_t n_listed;   /* and pages */
-    uint32_t n_left_at;   /* tokens that were stored when sparse layers left; 0: they have not */
-    uint32_t n_pages;     /* in the pool */
+    uint32_t n_left_at;  /* tokens that were stored when sparse layers left; 0: they have not */
+    uint32_t n_pages;    /* in the pool */
     uint32_t step_rows;
     uint32_t n_expired, n_ahead; /* pages of windows' lists: not there any more; and their length */
     bool late, layer_major, are_gone; /* are_gone: pages that they left */
@@ -217,10 +227,15 @@ static void begin_windows(struct life *life) {
 
 static void begin(struct life *life, struct kv_choice choice, uint32_t n_prompt,
                   uint32_t max_tokens, uint32_t n_pages, uint32_t step_rows, bool invariant) {
-    *life = (struct life){.space = {.n_layers = shape->n_layers, .windows = shape->windows,
-                                    .window = shape->window, .be = &backend, .memory = &memory,
-                                    .store = &store, .groups = shape->groups,
-                                    .n_groups = N_GROUPS, .batch_invariant = invariant},
+    *life = (struct life){.space = {.n_layers = shape->n_layers,
+                                    .windows = shape->windows,
+                                    .window = shape->window,
+                                    .be = &backend,
+                                    .memory = &memory,
+                                    .store = &store,
+                                    .groups = shape->groups,
+                                    .n_groups = N_GROUPS,
+                                    .batch_invariant = invariant},
                           .one_by_one = invariant,
                           .step_rows = step_rows,
                           .choice = choice,
@@ -310,8 +325,8 @@ static void reserve(struct life *life, uint32_t n_tokens) {
     const uint32_t n_pages = n_listed(life, n_tokens);
     life->n_reserved = max(life->n_reserved, n_tokens);
     life->n_listed = max(life->n_listed, n_pages);
-    life->n_ahead = max(life->n_ahead,
-                        pages(min(n_pages, max(n_computed, shape->window) + step_rows)));
+    life->n_ahead =
+        max(life->n_ahead, pages(min(n_pages, max(n_computed, shape->window) + step_rows)));
     const struct kv_amount none = life->kv.policy->missing(&life->kv, n_tokens);
     assert_int_equal(none.pages + none.blocks, 0);
     check_amounts(life);
@@ -454,7 +469,8 @@ static uint32_t swap_blocks(const struct life *life) {
     const bool moves = !life->choice.on_device;
     const uint32_t n_text = pages(kv->n_tokens),
                    n_window = (life->n_selected + life->n_tail) / PAGE_TOKENS + 1,
-                   n_sparse = moves && (life->layer_major || life->n_left_at > 0) ? n_window : n_text,
+                   n_sparse =
+                       moves && (life->layer_major || life->n_left_at > 0) ? n_window : n_text,
                    n_state = kv->selection.select.n_candidates ? kv->selection.held.n : 0,
                    n_pages = (shape->n_layers - shape->n_windowed - N_SPARSE) * n_text +
                              shape->n_windowed * (n_text - life->n_expired) + N_SPARSE * n_sparse +

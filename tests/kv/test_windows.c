@@ -22,7 +22,9 @@
 #include "engine/kv/swap.h"
 
 enum {
-    N_LAYERS = 3, WIDE = 1, N_WINDOWED = 2,
+    N_LAYERS = 3,
+    WIDE = 1,
+    N_WINDOWED = 2,
     WINDOW = 150,
     STEP_ROWS = 100,
     N_PAGES = 90,
@@ -54,8 +56,7 @@ struct user {
     uint32_t tokens[MAX_TEXT * PAGE_TOKENS];
 };
 
-static int upload(struct backend *be, void *to, const void *host, size_t bytes,
-                  struct error *err) {
+static int upload(struct backend *be, void *to, const void *host, size_t bytes, struct error *err) {
     (void)be, (void)err;
     memcpy(to, host, bytes);
     return 0;
@@ -77,15 +78,18 @@ static void setup(struct fixture *f, const uint32_t *of_layers, uint32_t n_pages
     f->space.window = WINDOW;
     assert_int_equal(page_pool_create(&f->space.pool, n_pages, NULL), 0);
     if (!cache) return;
-    assert_int_equal(
-        prefix_cache_create(&f->space.cache, &f->space, NULL), 0);
+    assert_int_equal(prefix_cache_create(&f->space.cache, &f->space, NULL), 0);
 }
 
 /* Of a space with a cache, and nothing in it. */
 static void add_store(struct fixture *f) {
     f->memory = (struct kv_pool){.base = f->tags, .page_bytes = TAG_BYTES};
-    f->store = (struct host_pool){.base = f->stored, .dtype = DTYPE_FP8, .n_blocks = STORE_BLOCKS,
-                                 .n_host_layers = 1, .n_kv_heads = 1, .head_dim = 1};
+    f->store = (struct host_pool){.base = f->stored,
+                                  .dtype = DTYPE_FP8,
+                                  .n_blocks = STORE_BLOCKS,
+                                  .n_host_layers = 1,
+                                  .n_kv_heads = 1,
+                                  .head_dim = 1};
     assert_int_equal(host_pool_block_bytes(&f->store), BLOCK_BYTES);
     f->space.be = &backend;
     f->space.memory = &f->memory;
@@ -333,8 +337,7 @@ static void short_pools_keep_the_end_of_a_text(void **state) {
     assert_int_equal(prefix_cache_n_idle_pages(f.space.cache),
                      N_WINDOWED * first_seen(&f, 12 * PAGE_TOKENS));
     prefix_cache_evict(f.space.cache, N_PAGES);
-    assert_int_equal(n_used(&f),
-                     12 + N_WINDOWED * (12 - first_seen(&f, 12 * PAGE_TOKENS)));
+    assert_int_equal(n_used(&f), 12 + N_WINDOWED * (12 - first_seen(&f, 12 * PAGE_TOKENS)));
     assert_int_equal(cached_tokens(&f, "abcdefXY"), 0);
     assert_int_equal(cached_tokens(&f, "abcdefghijklXY"), 12 * PAGE_TOKENS);
     assert_int_equal(cached_tokens(&f, "abcdefghijkXY"), 0); /* block 8 would be seen */

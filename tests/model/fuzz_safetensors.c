@@ -20,9 +20,8 @@ static void read_all(const struct safetensors *file, const char *name) {
     for (uint32_t cols = 0; cols < 9; cols++) {
         for (uint32_t rows = 0; rows < 9; rows++) {
             struct weight w;
-            const struct tensor_shape shape = {.n_dims = rows == 0 ? 1 : 2,
-                                               .rows = rows,
-                                               .cols = cols};
+            const struct tensor_shape shape = {
+                .n_dims = rows == 0 ? 1 : 2, .rows = rows, .cols = cols};
             if (safetensors_get(file, name, &shape, &w, &err)) continue;
             const size_t n = (size_t)w.rows * w.cols * dtype_size(w.dtype);
             for (size_t i = 0; i < n; i++) sink += ((const uint8_t *)w.data)[i];

@@ -23,10 +23,8 @@ static void *zalloc(size_t n, size_t size) {
 static void make_pool(struct runner *r, uint32_t n_pages, enum dtype dtype) {
     struct error err = {0};
     const struct model_config *c = &r->model->config;
-    r->kv = (struct kv_pool){.dtype = dtype,
-                             .n_pages = n_pages,
-                             .n_kv_heads = c->n_kv_heads,
-                             .head_dim = c->head_dim};
+    r->kv = (struct kv_pool){
+        .dtype = dtype, .n_pages = n_pages, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim};
     r->kv.page_bytes = 2 * (size_t)c->n_kv_heads * PAGE_TOKENS * c->head_dim * dtype_size(dtype);
     check(r->be->ops->alloc(r->be, n_pages * r->kv.page_bytes, &r->kv.base, &err), &err);
     r->free_pages = zalloc(n_pages, sizeof(*r->free_pages));
@@ -37,9 +35,8 @@ static void make_pool(struct runner *r, uint32_t n_pages, enum dtype dtype) {
     r->n_free = n_pages;
 }
 
-void runner_open(struct runner *r, const char *dir, uint32_t context,
-                 const struct cpu_config *cpu, uint32_t n_pages, enum dtype kv_dtype,
-                 const struct decoder_limits *limits) {
+void runner_open(struct runner *r, const char *dir, uint32_t context, const struct cpu_config *cpu,
+                 uint32_t n_pages, enum dtype kv_dtype, const struct decoder_limits *limits) {
     struct error err = {0};
     struct backend *be = NULL;
     check(cpu_backend_create(&be, cpu, &err), &err);
@@ -47,8 +44,7 @@ void runner_open(struct runner *r, const char *dir, uint32_t context,
 }
 
 void runner_open_on(struct runner *r, const char *dir, uint32_t context, struct backend *be,
-                    uint32_t n_pages, enum dtype kv_dtype,
-                    const struct decoder_limits *limits) {
+                    uint32_t n_pages, enum dtype kv_dtype, const struct decoder_limits *limits) {
     struct error err = {0};
     const struct model_source source = {.context = context};
     *r = (struct runner){.be = be};

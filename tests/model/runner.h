@@ -19,7 +19,7 @@ struct runner {
     struct decoder *decoder;
     struct kv_pool kv;
     const struct attn_sparse *sparse; /* of every step's sequence with more than one row, or NULL */
-    uint32_t *free_pages; /* [n_free] used as a stack */
+    uint32_t *free_pages;             /* [n_free] used as a stack */
     uint32_t n_free;
 };
 

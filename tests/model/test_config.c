@@ -37,8 +37,7 @@ static int parse(struct model_config *out, const char *changes, const char *gene
     return rc;
 }
 
-static void expect_refused_at(uint32_t context, const char *changes, int code,
-                              const char *needle) {
+static void expect_refused_at(uint32_t context, const char *changes, int code, const char *needle) {
     struct model_config config = {0};
     struct error err = {0};
     int rc = parse(&config, changes, NULL, context, &err);
@@ -175,8 +174,7 @@ static void refuses_what_the_decoder_cannot_do(void **state) {
     expect_refused("{\"partial_rotary_factor\":0.5}", ERR_UNSUPPORTED, "partial_rotary_factor");
     expect_refused("{\"rope_parameters\":{\"partial_rotary_factor\":0.5}}", ERR_UNSUPPORTED,
                    "partial_rotary_factor");
-    expect_refused(PHI3 "\"partial_rotary_factor\":0.2}", ERR_UNSUPPORTED,
-                   "partial_rotary_factor");
+    expect_refused(PHI3 "\"partial_rotary_factor\":0.2}", ERR_UNSUPPORTED, "partial_rotary_factor");
     expect_refused(PHI3 "\"partial_rotary_factor\":0.01}", ERR_UNSUPPORTED,
                    "partial_rotary_factor");
     expect_refused("{\"rope_scaling\":{\"rope_type\":\"proportional\"}}", ERR_UNSUPPORTED,
@@ -187,7 +185,6 @@ static void refuses_what_the_decoder_cannot_do(void **state) {
     expect_refused("{\"rms_norm_eps\":0}", ERR_INVALID, "rms_norm_eps");
     expect_refused("{\"rms_norm_eps\":\"1e-5\"}", ERR_INVALID, "rms_norm_eps");
 }
-
 
 static void expect_context(uint32_t expected, uint32_t asked, const char *changes) {
     struct model_config c = expect_parsed_at(asked, changes, NULL);
@@ -224,9 +221,9 @@ static void families_have_windows_in_their_own_layers(void **state) {
     expect_windows(0, 0, QWEN2_WINDOW "\"max_position_embeddings\":256}"); /* 28 layers have none */
     expect_windows(0, 200, QWEN2_WINDOW "\"max_window_layers\":1}");
     expect_windows(200, 200, QWEN2_WINDOW "\"max_window_layers\":0}");
-    expect_windows(200, 0, QWEN2_WINDOW
-                   "\"max_window_layers\":1,"
-                   "\"layer_types\":[\"sliding_attention\",\"full_attention\"]}");
+    expect_windows(200, 0,
+                   QWEN2_WINDOW "\"max_window_layers\":1,"
+                                "\"layer_types\":[\"sliding_attention\",\"full_attention\"]}");
 }
 
 #define GEMMA2 "{\"architectures\":[\"Gemma2ForCausalLM\"]"
@@ -418,8 +415,8 @@ static void dynamic_scaling_is_settled_by_the_longest_text(void **state) {
                    ERR_UNSUPPORTED, "dynamic");
 }
 
-#define LONGROPE(short_factor)                                                                \
-    "{\"original_max_position_embeddings\":64,\"rope_scaling\":{\"type\":\"longrope\","       \
+#define LONGROPE(short_factor)                                                                     \
+    "{\"original_max_position_embeddings\":64,\"rope_scaling\":{\"type\":\"longrope\","            \
     "\"short_factor\":" short_factor ",\"long_factor\":[1,1,1,1,1,1,1,5]}}"
 
 static void longrope_is_settled_by_the_longest_text(void **state) {

@@ -17,8 +17,7 @@
 #include "tests/model/runner.h"
 #include "tests/model/tiny_models.h"
 
-enum { MAX_ROWS = 256, MAX_LOGIT_ROWS = 4, N_PAGES = 100, N_THREADS = 2,
-       SPARSE_ROWS = 250 };
+enum { MAX_ROWS = 256, MAX_LOGIT_ROWS = 4, N_PAGES = 100, N_THREADS = 2, SPARSE_ROWS = 250 };
 
 static const enum cpu_isa isas[] = {CPU_ISA_PLAIN, CPU_ISA_AVX2, CPU_ISA_AVX512};
 
@@ -165,9 +164,9 @@ static void check_chunks(struct fixture *f) {
 struct job {
     const struct golden_prompt *prompt;
     struct runner_seq seq;
-    uint32_t chunk, start;    /* rows a step while reading the prompt; the step it joins in */
+    uint32_t chunk, start; /* rows a step while reading the prompt; the step it joins in */
     uint32_t n_read, n_greedy;
-    uint32_t token;           /* the newest greedy token */
+    uint32_t token; /* the newest greedy token */
 };
 
 static uint32_t job_rows(const struct job *job, uint32_t step) {
@@ -204,10 +203,9 @@ static uint32_t step_jobs(struct fixture *f, struct job *jobs, uint32_t n_jobs, 
             const uint32_t take = job_rows(&jobs[j], step);
             if (take == 0 || (take == 1) != (single == 1)) continue;
             const bool reading = jobs[j].n_read < jobs[j].prompt->n_tokens;
-            rows[n] = (struct runner_rows){&jobs[j].seq,
-                                           reading ? jobs[j].prompt->tokens + jobs[j].n_read
-                                                   : &jobs[j].token,
-                                           take};
+            rows[n] = (struct runner_rows){
+                &jobs[j].seq, reading ? jobs[j].prompt->tokens + jobs[j].n_read : &jobs[j].token,
+                take};
             row += take;
             samples[n] = runner_greedy(row - 1);
             order[n++] = &jobs[j];
@@ -391,11 +389,8 @@ static void check_bad_slices(struct fixture *f) {
                         .tokens = &token,
                         .positions = &position,
                         .seqs = &step_seq};
-    const struct layer_slice bad[] = {{n_layers, 0, 1, 1},
-                                     {0, 0, 2, 2},
-                                     {0, 1, 1, 1},
-                                     {0, 2, 1, 1},
-                                     {0, 0, 1, MAX_ROWS + 1}};
+    const struct layer_slice bad[] = {
+        {n_layers, 0, 1, 1}, {0, 0, 2, 2}, {0, 1, 1, 1}, {0, 2, 1, 1}, {0, 0, 1, MAX_ROWS + 1}};
     struct decoder *d = f->runner.decoder;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
         assert_int_equal(decoder_submit_slice(d, &step, &bad[i], &err), ERR_INVALID);

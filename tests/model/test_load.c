@@ -207,9 +207,8 @@ static void memory_that_comes_back_is_used_again(void **state) {
 
 static void refuses_an_index_that_leaves_its_directory(void **state) {
     const struct fixture *f = *state;
-    static const char *const names[] = {"\"../x\"", "\"/etc/passwd\"", "\"a/b\"",
-                                        "\"..\"",   "\".\"",           "\"\"",
-                                        "7"};
+    static const char *const names[] = {
+        "\"../x\"", "\"/etc/passwd\"", "\"a/b\"", "\"..\"", "\".\"", "\"\"", "7"};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         char changes[128];
         snprintf(changes, sizeof(changes), "{\"model.norm.weight\":%s}", names[i]);

@@ -11,8 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
 #include <pthread.h>
+#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/model/mapped_file.h"

@@ -154,7 +154,7 @@ static void brackets_inside_strings_are_not_nesting(void **state) {
     json_decref(root);
 }
 
-#define ENTRY(dtype, shape, offsets) \
+#define ENTRY(dtype, shape, offsets)                                                               \
     "{\"lied\":{\"dtype\":" dtype ",\"shape\":" shape ",\"data_offsets\":" offsets "}}"
 
 static void refuses_malformed_entries(void **state) {

@@ -179,10 +179,8 @@ static struct engine_event *new_event(struct sequence *s, enum event_kind kind, 
                                       uint32_t n) {
     struct engine_event *event = calloc(1, sizeof(*event));
     if (!event) abort();
-    *event = (struct engine_event){.request_id = s->id,
-                                   .user = s->request.user,
-                                   .kind = kind,
-                                   .n_tokens = n};
+    *event = (struct engine_event){
+        .request_id = s->id, .user = s->request.user, .kind = kind, .n_tokens = n};
     event->text = calloc(1, n + 1);
     event->tokens = calloc(n + 1, sizeof(*event->tokens));
     struct token_logprob *top = calloc(2 * (size_t)n + 1, sizeof(*top));

@@ -15,8 +15,14 @@
 
 #include "engine/engine.h"
 
-enum { FAKE_BOS = 256, FAKE_N_VOCAB = 257, FAKE_MAX_LEN = 128, FAKE_KV_TOKENS = 1024,
-       FAKE_STORE_BYTES = 1 << 20, FAKE_MAX_SELECTED = 4096 };
+enum {
+    FAKE_BOS = 256,
+    FAKE_N_VOCAB = 257,
+    FAKE_MAX_LEN = 128,
+    FAKE_KV_TOKENS = 1024,
+    FAKE_STORE_BYTES = 1 << 20,
+    FAKE_MAX_SELECTED = 4096
+};
 
 struct engine *fake_engine_create(void (*wake)(void *), void *wake_ctx);
 

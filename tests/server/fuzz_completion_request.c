@@ -1,9 +1,9 @@
 /* fuzz_completion_request.c - whatever the bytes: a body is read or refused with a reason, and what
  * is read is legal JSON within every stated bound. */
-#include <jansson.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <jansson.h>
 
 #include "server/api/completion_request.h"
 #include "server/json/api_error.h"
@@ -23,10 +23,9 @@ static void check_policy(const struct kv_policy *policy) {
     require((c->score == KV_SCORE_NONE) == (c->type != KV_HEAVY_HITTER));
     require(c->score != KV_SCORE_DECAY || (c->decay > 0 && c->decay < 1));
     require((c->window > 0) == (c->score == KV_SCORE_WINDOW) && c->window <= KV_POLICY_MAX_TOKENS);
-    require(c->pooling == KV_POOLING_NONE
-                ? c->kernel == 0
-                : c->whole && c->window > 0 && c->kernel % 2 == 1 &&
-                      c->kernel <= KV_POLICY_MAX_KERNEL);
+    require(c->pooling == KV_POOLING_NONE ? c->kernel == 0
+                                          : c->whole && c->window > 0 && c->kernel % 2 == 1 &&
+                                                c->kernel <= KV_POLICY_MAX_KERNEL);
     require(bounded || !c->whole);
     require(policy->recent >= 0 && policy->recent < 1 && policy->heavy >= 0 && policy->heavy < 1);
     const struct kv_choice resolved = kv_policy_resolve(policy, FAKE_MAX_LEN);
@@ -59,14 +58,16 @@ static void check_bounds(const struct completion_request *q) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    const struct request_limits limits = {.model_name = "m", .n_vocab = FAKE_N_VOCAB,
-                                          .max_model_len = FAKE_MAX_LEN, .max_sequences = 1280,
-                                          .trained_context = FAKE_MAX_LEN,
-                                          .kv_tokens = FAKE_KV_TOKENS,
-                                          .kv = {.allowed = {true, true, true, true},
-                                                 .offload = {.max_selected = FAKE_MAX_SELECTED,
-                                                             .host_pool_bytes = FAKE_STORE_BYTES}},
-                                          .prefill = {.sparse = true, .n_heads = 3}};
+    const struct request_limits limits = {
+        .model_name = "m",
+        .n_vocab = FAKE_N_VOCAB,
+        .max_model_len = FAKE_MAX_LEN,
+        .max_sequences = 1280,
+        .trained_context = FAKE_MAX_LEN,
+        .kv_tokens = FAKE_KV_TOKENS,
+        .kv = {.allowed = {true, true, true, true},
+               .offload = {.max_selected = FAKE_MAX_SELECTED, .host_pool_bytes = FAKE_STORE_BYTES}},
+        .prefill = {.sparse = true, .n_heads = 3}};
     struct completion_request request;
     struct api_error err = {0};
     const int rc = completion_request_parse(&request, (const char *)data, size, &limits, &err);

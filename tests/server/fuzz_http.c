@@ -105,8 +105,7 @@ static size_t break_something(unsigned *seed, char *text, size_t length) {
         byte = (char)pick(seed, 256);
         for (n = pick(seed, 3) ? 10 : 3000; n; n--) length = insert(text, length, at, &byte, 1);
         return length;
-    default:
-        return insert(text, length, at, shard, strlen(shard));
+    default: return insert(text, length, at, shard, strlen(shard));
     }
 }
 
@@ -153,10 +152,8 @@ static void run_case(unsigned *seed, const struct rig *rig) {
     if (how < 2) shutdown(client.fd, SHUT_WR);
     if (how < 4) (void)!recv(client.fd, sink, sizeof(sink), MSG_DONTWAIT);
     if (how > 5) check_answers(&client, text, length);
-    if (how % 2)
-        client_reset(&client);
-    else
-        client_close(&client);
+    if (how % 2) client_reset(&client);
+    else client_close(&client);
 }
 
 int main(int argc, char **argv) {

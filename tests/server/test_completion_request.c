@@ -4,10 +4,10 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "server/api/completion_request.h"
@@ -16,9 +16,14 @@
 #include "tests/server/fake_engine.h"
 
 static const struct request_limits limits = {
-    .model_name = "m", .n_vocab = FAKE_N_VOCAB, .max_model_len = FAKE_MAX_LEN,
-    .max_sequences = 300, .trained_context = FAKE_MAX_LEN, .kv_tokens = FAKE_KV_TOKENS,
-    .kv = {.allowed = {[KV_FULL] = true, [KV_STREAMING] = true}}, .salt_key = {{1, 2}},
+    .model_name = "m",
+    .n_vocab = FAKE_N_VOCAB,
+    .max_model_len = FAKE_MAX_LEN,
+    .max_sequences = 300,
+    .trained_context = FAKE_MAX_LEN,
+    .kv_tokens = FAKE_KV_TOKENS,
+    .kv = {.allowed = {[KV_FULL] = true, [KV_STREAMING] = true}},
+    .salt_key = {{1, 2}},
     .prefill = {.sparse = true, .n_heads = 4},
 };
 
@@ -351,8 +356,10 @@ static void bounded_requests_are_as_large_as_their_budget(void **state) {
     snprintf(body, sizeof(body), "{\"prompt\":\"%s\"," STREAMING("100") "}", text);
     assert_int_equal(tokenize(body, &err), 0);
     assert_int_equal(
-        tokenize("{\"prompt\":\"a\",\"max_tokens\":2000000000,\"stream\":true,"
-                 STREAMING("1020") "}", &err), 0);
+        tokenize(
+            "{\"prompt\":\"a\",\"max_tokens\":2000000000,\"stream\":true," STREAMING("1020") "}",
+            &err),
+        0);
 
     assert_int_equal(tokenize("{\"prompt\":\"a\"," STREAMING("1021") "}", &err), ERR_INVALID);
     assert_int_equal(err.status, 400);

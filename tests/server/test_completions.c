@@ -4,11 +4,11 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <cmocka.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <cmocka.h>
+#include <jansson.h>
 
 #include "engine/base/error.h"
 #include "engine/base/json_arena.h"
@@ -36,18 +36,22 @@ static int set_up(void **state) {
     server->info = engine_info(server->engine);
     server->model_name = "m";
     server->created = 7;
-    server->limits = (struct request_limits){.model_name = "m", .n_vocab = FAKE_N_VOCAB,
-                                          .max_model_len = FAKE_MAX_LEN, .max_sequences = 1280,
-                                          .trained_context = FAKE_MAX_LEN,
-                                          .kv_tokens = FAKE_KV_TOKENS,
-                                          .kv = {.allowed = {true, true, true, true},
-                                                 .offload = {.groups = &group, .n_groups = 1,
-                                                             .n_layers = 4, .max_selected = 64,
-                                                             .filters_file = "m.json",
-                                                             .host_pool_bytes = FAKE_STORE_BYTES,
-                                                             .page_bytes = 100,
-                                                             .moved_bytes = 60}},
-                                          .prefill = {.sparse = true, .n_heads = 2}};
+    server->limits = (struct request_limits){.model_name = "m",
+                                             .n_vocab = FAKE_N_VOCAB,
+                                             .max_model_len = FAKE_MAX_LEN,
+                                             .max_sequences = 1280,
+                                             .trained_context = FAKE_MAX_LEN,
+                                             .kv_tokens = FAKE_KV_TOKENS,
+                                             .kv = {.allowed = {true, true, true, true},
+                                                    .offload = {.groups = &group,
+                                                                .n_groups = 1,
+                                                                .n_layers = 4,
+                                                                .max_selected = 64,
+                                                                .filters_file = "m.json",
+                                                                .host_pool_bytes = FAKE_STORE_BYTES,
+                                                                .page_bytes = 100,
+                                                                .moved_bytes = 60}},
+                                             .prefill = {.sparse = true, .n_heads = 2}};
     *state = rig;
     return 0;
 }
@@ -180,7 +184,8 @@ static void logprobs_have_the_legacy_shape(void **state) {
 static void echo_puts_the_prompt_before_the_answer(void **state) {
     json_t *a =
         ask(*state, "{\"prompt\":[\"x\\u00e9\"],\"echo\":true,\"max_tokens\":2,\"seed\":0}", 200);
-    assert_string_equal(text_at(a, 0), "x\xC3\xA9" "ab");
+    assert_string_equal(text_at(a, 0), "x\xC3\xA9"
+                                       "ab");
     json_decref(a);
     a = ask(*state, "{\"prompt\":[104,105],\"echo\":true,\"max_tokens\":0}", 200);
     assert_string_equal(text_at(a, 0), "hi");
@@ -253,11 +258,9 @@ static void a_stream_is_chunks_and_done(void **state) {
     assert_stream(&exchange, CHUNK("0", "a", "null") "}\n\n");
     finish(rig);
     assert_true(exchange.completed);
-    assert_stream(&exchange,
-                  CHUNK("0", "a", "null") "}\n\n"
-                  CHUNK("0", "b", "null") "}\n\n"
-                  CHUNK("0", "", "\"length\"") "}\n\n"
-                  "data: [DONE]\n\n");
+    assert_stream(&exchange, CHUNK("0", "a", "null") "}\n\n" CHUNK("0", "b", "null") "}\n\n" CHUNK(
+                                 "0", "", "\"length\"") "}\n\n"
+                                                        "data: [DONE]\n\n");
     fake_http_fini(&exchange);
 }
 
@@ -268,7 +271,7 @@ static void a_stream_is_chunks_and_done(void **state) {
     ",\"kv\":{\"policy\":\"full\",\"budget_tokens\":null,\"resident_tokens\":3,"                   \
     "\"evicted_tokens\":0,\"retained_attention\":null,\"offloaded_tokens\":null,"                  \
     "\"selected_tokens\":null,\"bytes_fetched_per_token\":null,\"hit_rate\":null}"                 \
-    ",\"prefill\":{\"mode\":\"dense\",\"density\":1,\"index_ms\":null,"                           \
+    ",\"prefill\":{\"mode\":\"dense\",\"density\":1,\"index_ms\":null,"                            \
     "\"attention_ms\":null,\"reused_tokens\":0}"
 
 static void usage_comes_last_or_with_every_chunk(void **state) {
@@ -278,36 +281,37 @@ static void usage_comes_last_or_with_every_chunk(void **state) {
              "\"stream_options\":{\"include_usage\":true}}");
     begin(rig, &exchange);
     finish(rig);
-    assert_stream(&exchange,
-                  CHUNK("0", "a", "null") ",\"usage\":null}\n\n"
-                  CHUNK("0", "", "\"length\"") ",\"usage\":null}\n\n"
-                  "data: \"choices\":[]," USAGE("1", "3", KV_3)
-                  "data: [DONE]\n\n");
+    assert_stream(&exchange, CHUNK("0", "a", "null") ",\"usage\":null}\n\n" CHUNK(
+                                 "0", "", "\"length\"") ",\"usage\":null}\n\n"
+                                                        "data: \"choices\":[]," USAGE(
+                                                            "1", "3", KV_3) "data: [DONE]\n\n");
     fake_http_fini(&exchange);
 
     exchange = post("{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":1,\"seed\":0,"
                     "\"stream_options\":{\"include_usage\":true,\"continuous_usage_stats\":true}}");
     begin(rig, &exchange);
     finish(rig);
-    assert_stream(&exchange,
-                  CHUNK("0", "a", "null") "," USAGE("1", "3", "")
-                  CHUNK("0", "", "\"length\"") "," USAGE("1", "3", KV_3)
-                  "data: \"choices\":[]," USAGE("1", "3", KV_3)
-                  "data: [DONE]\n\n");
+    assert_stream(
+        &exchange,
+        CHUNK("0", "a", "null") "," USAGE("1", "3", "") CHUNK("0", "", "\"length\"") "," USAGE(
+            "1", "3", KV_3) "data: \"choices\":[]," USAGE("1", "3", KV_3) "data: [DONE]\n\n");
     fake_http_fini(&exchange);
 }
 
 static void usage_tells_how_prompts_were_computed(void **state) {
-    json_t *a = ask(*state, "{\"prompt\":[\"hello\",\"x\"],\"max_tokens\":4,\"prefill\":{\"mode\":"
-                            "\"sparse\",\"pattern\":{\"type\":\"a_shape\"}}}", 200);
+    json_t *a = ask(*state,
+                    "{\"prompt\":[\"hello\",\"x\"],\"max_tokens\":4,\"prefill\":{\"mode\":"
+                    "\"sparse\",\"pattern\":{\"type\":\"a_shape\"}}}",
+                    200);
     assert_json(json_object_get(json_object_get(a, "usage"), "prefill"),
                 "{\"mode\":\"sparse\",\"density\":0.25,\"index_ms\":2.0,\"attention_ms\":5.0,"
                 "\"reused_tokens\":6}");
     json_decref(a);
     /* As with cached_tokens, further choices of a prompt are not counted. */
     a = ask(*state, "{\"prompt\":\"hello\",\"n\":3,\"max_tokens\":4,\"prefill\":\"sparse\"}", 200);
-    assert_json(json_object_get(json_object_get(json_object_get(a, "usage"), "prefill"),
-                                "reused_tokens"), "3");
+    assert_json(
+        json_object_get(json_object_get(json_object_get(a, "usage"), "prefill"), "reused_tokens"),
+        "3");
     json_decref(a);
     a = ask(*state, "{\"prompt\":\"hello\",\"prefill\":\"quick\"}", 400);
     assert_json(json_object_get(json_object_get(a, "error"), "param"), "\"prefill\"");
@@ -362,12 +366,11 @@ static void choices_of_a_stream_interleave(void **state) {
         post("{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":1,\"seed\":0,\"n\":2}");
     begin(rig, &exchange);
     finish(rig);
-    assert_stream(&exchange,
-                  CHUNK("0", "a", "null") "}\n\n"
-                  CHUNK("1", "b", "null") "}\n\n"
-                  CHUNK("0", "", "\"length\"") "}\n\n"
-                  CHUNK("1", "", "\"length\"") "}\n\n"
-                  "data: [DONE]\n\n");
+    assert_stream(
+        &exchange,
+        CHUNK("0", "a", "null") "}\n\n" CHUNK("1", "b", "null") "}\n\n" CHUNK(
+            "0", "", "\"length\"") "}\n\n" CHUNK("1", "", "\"length\"") "}\n\n"
+                                                                        "data: [DONE]\n\n");
     fake_http_fini(&exchange);
 }
 
@@ -378,9 +381,8 @@ static void an_echo_is_streamed_before_the_answer(void **state) {
     begin(rig, &exchange);
     finish(rig);
     assert_stream(&exchange,
-                  CHUNK("0", "xa", "null") "}\n\n"
-                  CHUNK("0", "", "\"length\"") "}\n\n"
-                  "data: [DONE]\n\n");
+                  CHUNK("0", "xa", "null") "}\n\n" CHUNK("0", "", "\"length\"") "}\n\n"
+                                                                                "data: [DONE]\n\n");
     fake_http_fini(&exchange);
 }
 
@@ -392,11 +394,13 @@ static void a_failure_midway_is_an_error_event(void **state) {
     fake_engine_fail_after(rig->server.engine, 1);
     finish(rig);
     assert_true(exchange.completed);
-    assert_stream(&exchange,
-                  CHUNK("0", "a", "null") "}\n\n"
-                  CHUNK("1", "b", "null") "}\n\n"
-                  "data: {\"error\":{\"message\":\"the fake engine failed\","
-                  "\"type\":\"server_error\",\"param\":null,\"code\":\"engine_failed\"}}\n\n");
+    assert_stream(
+        &exchange,
+        CHUNK("0", "a", "null") "}\n\n" CHUNK(
+            "1", "b",
+            "null") "}\n\n"
+                    "data: {\"error\":{\"message\":\"the fake engine failed\","
+                    "\"type\":\"server_error\",\"param\":null,\"code\":\"engine_failed\"}}\n\n");
     fake_http_fini(&exchange);
 }
 
@@ -531,10 +535,8 @@ static void cancelling_all_tells_the_clients(void **state) {
 /* ---- the other routes ---- */
 
 static unsigned status_of(struct rig *rig, const char *method, const char *path, const char *key) {
-    struct http_exchange exchange = {.method = method,
-                                     .path = path,
-                                     .authorization = key,
-                                     .body = "{}"};
+    struct http_exchange exchange = {
+        .method = method, .path = path, .authorization = key, .body = "{}"};
     begin(rig, &exchange);
     assert_true(exchange.completed);
     const unsigned status = exchange.status;
@@ -594,10 +596,10 @@ static void metrics_count_by_policy(void **state) {
     assert_non_null(strstr(exchange.out.data,
                            "# TYPE quire_kv_evicted_tokens_total counter\n"
                            "quire_kv_evicted_tokens_total{policy=\"full\"} 0\n"));
-    assert_non_null(strstr(exchange.out.data,
-                           "quire_kv_evicted_tokens_total{policy=\"heavy_hitter\"} 8\n"));
-    assert_non_null(strstr(exchange.out.data,
-                           "quire_kv_resident_tokens{policy=\"streaming\"} 2\n"));
+    assert_non_null(
+        strstr(exchange.out.data, "quire_kv_evicted_tokens_total{policy=\"heavy_hitter\"} 8\n"));
+    assert_non_null(
+        strstr(exchange.out.data, "quire_kv_resident_tokens{policy=\"streaming\"} 2\n"));
     fake_http_fini(&exchange);
 }
 
@@ -607,7 +609,7 @@ static void metrics_tell_of_what_leaves(void **state) {
     static const char *const samples[] = {
         "quire_kv_selected_tokens_total 4000\n", "quire_kv_fetched_tokens_total 1000\n",
         "quire_kv_fetched_bytes_total 284000\n", "quire_kv_store_bytes 1048576\n",
-        "quire_kv_store_used_bytes 12345\n", "quire_kv_pages_stored 24\n",
+        "quire_kv_store_used_bytes 12345\n",     "quire_kv_pages_stored 24\n",
         "quire_kv_pages_swapped_out_total 36\n", "quire_kv_pages_swapped_in_total 12\n"};
     for (size_t i = 0; i < sizeof(samples) / sizeof(*samples); i++)
         assert_non_null(strstr(exchange.out.data, samples[i]));

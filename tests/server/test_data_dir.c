@@ -1,17 +1,17 @@
 /* test_data_dir.c - where a program finds what ships with it, from where its binary lies. */
 #define _GNU_SOURCE /* nftw's flags */
+#include <ftw.h>
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <cmocka.h>
-#include <ftw.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "server/settings/data_dir.h"

@@ -104,8 +104,8 @@ static void check_refusal(const struct rig *rig, const char *bytes, size_t size,
     assert_int_equal(atomic_load(&rig->n_refused), n_before + 1);
     assert_non_null(strstr(answer.head, "\r\nX-Request-Id: "));
     assert_true(answer.complete);
-    assert_non_null(strstr(
-        answer.body, "\"type\":\"invalid_request_error\",\"param\":null,\"code\":null}}"));
+    assert_non_null(
+        strstr(answer.body, "\"type\":\"invalid_request_error\",\"param\":null,\"code\":null}}"));
     assert_true(client_at_end(&client));
     client_close(&client);
     answer_fini(&answer);
@@ -504,10 +504,8 @@ static void clients_that_leave_before_the_answer_are_noticed(void **state) {
         client_send(&client, hold);
         assert_true(rig_wait(&rig.n_open, 1));
         if (i & 1) client_send(&client, hold); /* unread input before the end */
-        if (i & 2)
-            client_reset(&client);
-        else
-            client_close(&client);
+        if (i & 2) client_reset(&client);
+        else client_close(&client);
         assert_true(rig_wait(&rig.n_gone, i + 1));
         assert_true(rig_wait(&rig.n_open, 0));
     }
@@ -525,10 +523,8 @@ static void waiting_costs_nothing(void **state) {
     rig_open(&rig);
     for (int i = 0; i < N; i++) {
         client_open(&clients[i], &rig);
-        if (i % 2)
-            client_send(&clients[i], text); /* with pipelined input that nobody reads yet */
-        else
-            client_send(&clients[i], "GET /silent HTTP/1.1\r\nHost: a\r\n\r\nGET ");
+        if (i % 2) client_send(&clients[i], text); /* with pipelined input that nobody reads yet */
+        else client_send(&clients[i], "GET /silent HTTP/1.1\r\nHost: a\r\n\r\nGET ");
     }
     assert_true(rig_wait(&rig.n_open, N));
     usleep(100000);
@@ -554,8 +550,7 @@ static void ten_thousand_requests_leave_nothing_behind(void **state) {
         struct answer answer;
         client_open(&client, &rig);
         for (int j = 0; j < N_EACH; j++) {
-            client_ask(&client,
-                       "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody",
+            client_ask(&client, "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody",
                        &answer);
             assert_string_equal(answer.body, "POST /echo body");
             answer_fini(&answer);

@@ -142,8 +142,9 @@ static void expecting_a_bodiless_request_keeps_the_next_one(void **state) {
     (void)state;
     rig_open(&rig);
     client_open(&client, &rig);
-    client_send(&client, HEAD("GET", "/echo") "Expect: 100-continue\r\n\r\n" HEAD("GET", "/late")
-                "\r\n" HEAD("POST", "/echo") "Content-Length: 2\r\n\r\nhi");
+    client_send(&client,
+                HEAD("GET", "/echo") "Expect: 100-continue\r\n\r\n" HEAD(
+                    "GET", "/late") "\r\n" HEAD("POST", "/echo") "Content-Length: 2\r\n\r\nhi");
     static const char *const bodies[] = {"GET /echo ", "late", "POST /echo hi"};
     for (int i = 0; i < 3; i++) {
         client_read(&client, &answer, true);

@@ -130,10 +130,8 @@ static void readers_that_leave_are_noticed(void **state) {
         answer_fini(&answer);
         /* Soon behind the request this could be half a close, and only writing would tell. */
         if (i == 0) usleep(1100000);
-        if (i < 4)
-            client_close(&client);
-        else
-            client_reset(&client);
+        if (i < 4) client_close(&client);
+        else client_reset(&client);
         assert_true(rig_wait(&rig.n_gone, ++n_gone));
         assert_true(rig_wait(&rig.n_open, 0));
     }
@@ -264,8 +262,7 @@ static void many_streams_run_at_once(void **state) {
     rig_open(&rig);
     for (int i = 0; i < N; i++) client_open(&clients[i], &rig);
     for (int round = 0; round < N_ROUNDS; round++) {
-        for (int i = 0; i < N; i++)
-            client_get(&clients[i], "/ticks");
+        for (int i = 0; i < N; i++) client_get(&clients[i], "/ticks");
         for (int i = 0; i < N; i++) {
             client_read(&clients[i], &answer, true);
             assert_events(&answer);
@@ -295,10 +292,8 @@ static void leaving_at_any_moment_leaves_nothing_behind(void **state) {
         if (rand_r(&seed) % 2)
             client_send(&client, "GET /ticks HTTP/1.1\r\nHost: a\r\n\r\nGET /la");
         usleep((unsigned)rand_r(&seed) % 3000);
-        if (rand_r(&seed) % 2)
-            client_reset(&client);
-        else
-            client_close(&client);
+        if (rand_r(&seed) % 2) client_reset(&client);
+        else client_close(&client);
     }
     usleep(100000);
     assert_true(rig_wait(&rig.n_open, 0));

@@ -2,12 +2,12 @@
  * for neither; a job that waits ends when its client leaves. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <cmocka.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "server/api/job.h"
@@ -21,7 +21,7 @@ struct rig {
     uv_timer_t alarm;
     uv_work_t first_work;
     struct server server;
-    uv_sem_t gate; /* long jobs run until they may pass */
+    uv_sem_t gate;              /* long jobs run until they may pass */
     struct job *done[MAX_JOBS]; /* in the order of their ends; freed already */
     uint32_t n_done;
     atomic_uint n_begun;

@@ -4,9 +4,9 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
+#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "server/json/json_guard.h"
@@ -47,12 +47,33 @@ static void finds_the_bulk_array_only_at_the_top(void **state) {
 static void broken_bodies_are_refused(void **state) {
     (void)state;
     static const char *const bodies[] = {
-        "", "{", "}", "{]", "[1,2}", "nul", "[]", "1", "{a:1}", "{\"a\":1,}", "{\"a\":\"b}",
-        "{\"prompt\":[1,2}", "{\"prompt\"::[1]}", "{\"prompt\":[1]1}",
-        "{\"prompt\":[1],\"prompt\":[2]}", "{\"prompt\":[1],\"prompt\":\"a\"}",
-        "{\"a\":1e999}", "{\"a\":NaN}", "{\"a\":Infinity}", "{\"a\":-Infinity}", "{\"a\":01}",
-        "{\"a\":99999999999999999999}", "{\"a\":\"\\", "{\"a\":\"\\ud800\"}",
-        "{\"a\":\"\xC3\"}", "{\"a\":\"\xC0\x80\"}", "{\"a\":\"\xED\xA0\x80\"}",
+        "",
+        "{",
+        "}",
+        "{]",
+        "[1,2}",
+        "nul",
+        "[]",
+        "1",
+        "{a:1}",
+        "{\"a\":1,}",
+        "{\"a\":\"b}",
+        "{\"prompt\":[1,2}",
+        "{\"prompt\"::[1]}",
+        "{\"prompt\":[1]1}",
+        "{\"prompt\":[1],\"prompt\":[2]}",
+        "{\"prompt\":[1],\"prompt\":\"a\"}",
+        "{\"a\":1e999}",
+        "{\"a\":NaN}",
+        "{\"a\":Infinity}",
+        "{\"a\":-Infinity}",
+        "{\"a\":01}",
+        "{\"a\":99999999999999999999}",
+        "{\"a\":\"\\",
+        "{\"a\":\"\\ud800\"}",
+        "{\"a\":\"\xC3\"}",
+        "{\"a\":\"\xC0\x80\"}",
+        "{\"a\":\"\xED\xA0\x80\"}",
         "{\"a\":\"\xF5\x80\x80\x80\"}",
     };
     for (size_t i = 0; i < sizeof(bodies) / sizeof(*bodies); i++) {

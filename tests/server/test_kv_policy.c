@@ -4,8 +4,8 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <cmocka.h>
 #include <string.h>
+#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/model/model.h"
@@ -215,9 +215,9 @@ static void fractions_are_of_the_prompt(void **state) {
     const struct kv_policy selects = read_good("{\"type\":\"offload\",\"selected\":0.1}");
     assert_int_equal(kv_policy_resolve(&selects, 300).n_selected, 30);
     assert_int_equal(kv_policy_resolve(&selects, 20).n_selected, 4); /* the sinks */
-    const struct kv_policy pooled = read_good(
-        "{\"type\":\"heavy_hitter\",\"recent\":0.1,\"score\":\"window\",\"window\":32,"
-        "\"pooling\":\"max\",\"prompt\":\"whole\"}");
+    const struct kv_policy pooled =
+        read_good("{\"type\":\"heavy_hitter\",\"recent\":0.1,\"score\":\"window\",\"window\":32,"
+                  "\"pooling\":\"max\",\"prompt\":\"whole\"}");
     assert_int_equal(kv_policy_resolve(&pooled, 1000).n_recent, 100);
     assert_int_equal(kv_policy_resolve(&pooled, 100).n_recent, 32); /* the window */
 
@@ -321,8 +321,11 @@ static struct kv_rules rules_that_select(const char *policy, uint64_t host_pool_
     const struct engine_info info = {.selections = true, .host_pool_bytes = host_pool_bytes};
     struct kv_rules rules = rules_of(policy, "full,offload");
     struct error err = {0};
-    rules.offload = (struct offload_rules){.filters_file = "m.json", .groups = groups,
-                                           .n_groups = 2, .n_layers = 9, .windows = windows,
+    rules.offload = (struct offload_rules){.filters_file = "m.json",
+                                           .groups = groups,
+                                           .n_groups = 2,
+                                           .n_layers = 9,
+                                           .windows = windows,
                                            .max_selected = 100};
     if (kv_rules_settle(&rules, &info, &err)) fail_msg("%s", err.text);
     return rules;

@@ -3,19 +3,19 @@
  *
  * Standard error is a pipe of the test's while a server would log. */
 #define _GNU_SOURCE /* pipe2, F_SETPIPE_SZ */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "server/settings/log.h"
@@ -218,7 +218,8 @@ static uint32_t draw(uint64_t *state, uint32_t n) {
 
 static void a_quoted_value_can_be_read_back(void **state) {
     (void)state;
-    static const char hurting[] = "\"\\= \n\x1b\x7f\xff" "ax.";
+    static const char hurting[] = "\"\\= \n\x1b\x7f\xff"
+                                  "ax.";
     char out[80], text[100];
     uint64_t random = 1;
     for (int round = 0; round < 20000; round++) {
@@ -242,8 +243,7 @@ static void a_quoted_value_can_be_read_back(void **state) {
 static void plain_values_stay_as_they_are(void **state) {
     (void)state;
     char out[32];
-    assert_string_equal(log_quote(out, sizeof(out), "/v1/models/a-b_c.d~"),
-                        "/v1/models/a-b_c.d~");
+    assert_string_equal(log_quote(out, sizeof(out), "/v1/models/a-b_c.d~"), "/v1/models/a-b_c.d~");
     assert_string_equal(log_quote(out, sizeof(out), ""), "\"\"");
     assert_string_equal(log_quote(out, sizeof(out), "a b"), "\"a b\"");
     assert_string_equal(log_quote(out, sizeof(out), "a=b"), "\"a=b\"");

@@ -3,12 +3,12 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <cmocka.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <cmocka.h>
+#include <jansson.h>
 
 #include "engine/base/error.h"
 #include "server/settings/options.h"
@@ -41,13 +41,13 @@ static void defaults_are_set(void **state) {
 static void flags_are_read_in_every_form(void **state) {
     (void)state;
     struct options o;
-    assert_int_equal(load(&o,
-                          ARGS("/m", "--port", "0", "--host=::1", "--kv-cache-memory", "2G",
-                               "--device", "cuda", "--enable-prefix-caching", "false",
-                               "--kv-cache-dtype=fp8", "--kv-offload-dtype", "fp8",
-                               "--api-key", "-k"),
-                          ARGS(), NULL),
-                     0);
+    assert_int_equal(
+        load(&o,
+             ARGS("/m", "--port", "0", "--host=::1", "--kv-cache-memory", "2G", "--device", "cuda",
+                  "--enable-prefix-caching", "false", "--kv-cache-dtype=fp8", "--kv-offload-dtype",
+                  "fp8", "--api-key", "-k"),
+             ARGS(), NULL),
+        0);
     assert_string_equal(o.model, "/m");
     assert_int_equal(o.port, 0);
     assert_string_equal(o.host, "::1");

@@ -4,9 +4,9 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
+#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "server/api/prefill_account.h"
@@ -15,14 +15,17 @@
 #include "server/settings/prefill_rules.h"
 
 static const struct attn_pattern fallback[6] = {{PATTERN_VERTICAL_SLASH, 1000, 6096}};
-static const struct prefill_rules tuned = {.sparse = true, .pattern_file = "tiny.json",
-                                           .n_heads = 6, .min_sparse_tokens = 16384,
-                                           .measured_on = "cpu", .dense_tail = 64,
+static const struct prefill_rules tuned = {.sparse = true,
+                                           .pattern_file = "tiny.json",
+                                           .n_heads = 6,
+                                           .min_sparse_tokens = 16384,
+                                           .measured_on = "cpu",
+                                           .dense_tail = 64,
                                            .synthetic = 7};
-static const struct prefill_rules untuned = {.sparse = true, .fallback = fallback, .n_heads = 6,
-                                             .min_sparse_tokens = 32768};
-static const struct prefill_rules dense = {.why_dense = "because", .pattern_file = "tiny.json",
-                                           .min_sparse_tokens = 16384, .n_heads = 6};
+static const struct prefill_rules untuned = {
+    .sparse = true, .fallback = fallback, .n_heads = 6, .min_sparse_tokens = 32768};
+static const struct prefill_rules dense = {
+    .why_dense = "because", .pattern_file = "tiny.json", .min_sparse_tokens = 16384, .n_heads = 6};
 
 static int read(const char *text, const struct prefill_rules *rules, struct prefill_request *out,
                 struct api_error *err) {
@@ -166,8 +169,8 @@ static void sparse_is_refused_where_it_cannot_be_had(void **state) {
     (void)state;
     struct prefill_request request = {0};
     struct api_error err;
-    static const char *const texts[] = {
-        "\"sparse\"", "{\"mode\":\"sparse\",\"pattern\":{\"type\":\"a_shape\"}}"};
+    static const char *const texts[] = {"\"sparse\"",
+                                        "{\"mode\":\"sparse\",\"pattern\":{\"type\":\"a_shape\"}}"};
     for (size_t i = 0; i < 2; i++) {
         assert_int_equal(read(texts[i], &dense, &request, &err), ERR_INVALID);
         assert_string_equal(err.param, "prefill");

@@ -8,9 +8,12 @@
 #include "server/bench/progress.h"
 
 static void assert_line(double done, double given, double now_s, const char *expected) {
-    const struct progress progress = {
-        .name = "tune", .total = 100, .done = done, .shown = done / 100, .given = given,
-        .begun_s = 1000};
+    const struct progress progress = {.name = "tune",
+                                      .total = 100,
+                                      .done = done,
+                                      .shown = done / 100,
+                                      .given = given,
+                                      .begun_s = 1000};
     char line[160];
     progress_line(&progress, now_s, "layer 1", line, sizeof(line));
     assert_string_equal(line, expected);

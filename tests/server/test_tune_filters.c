@@ -1,12 +1,12 @@
 /* test_tune_filters.c - which layers become filters: against every set of layers there is, on
  * matrices at random. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <cmocka.h>
-#include <math.h>
 #include <stdio.h>
+#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/base/rng.h"
@@ -80,8 +80,7 @@ static void check(const double *similarity, uint32_t n_layers,
         assert_true(fabs(lost - try_all(similarity, n_layers, goal, above)) < 1e-9);
         above = lost + 1e-9;
     }
-    if (n < TUNE_N_CHOICES)
-        assert_true(isinf(try_all(similarity, n_layers, goal, above)));
+    if (n < TUNE_N_CHOICES) assert_true(isinf(try_all(similarity, n_layers, goal, above)));
 }
 
 /* Of every second matrix some layers have windows. */

@@ -1,13 +1,13 @@
 /* test_tune_pass.c - attention measured in the middle of the default model: recall is that of the
  * visited keys, what tokens are worth to the first layer is what its weights say, and nobody
  * downstream notices. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <cmocka.h>
-#include <math.h>
 #include <string.h>
+#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/base/rng.h"
@@ -199,8 +199,8 @@ static void project(const struct model *m, const struct weight *w, uint32_t head
                 sqrt(squares / DIM + (double)m->config.norm_eps);
     for (uint32_t d = 0; d < HEAD_DIM; d++)
         for (uint32_t i = 0; i < DIM; i++)
-            flat[d] += x[i] *
-                       load_as_f32(w->data, ((size_t)head * HEAD_DIM + d) * DIM + i, w->dtype);
+            flat[d] +=
+                x[i] * load_as_f32(w->data, ((size_t)head * HEAD_DIM + d) * DIM + i, w->dtype);
     for (uint32_t d = 0; d < HEAD_DIM / 2; d++) {
         const double angle = position * m->config.inv_freq[d], c = cos(angle), s = sin(angle);
         out[d] = flat[d] * c - flat[d + HEAD_DIM / 2] * s;
@@ -221,8 +221,7 @@ static void weigh(const struct rig *rig, const struct model *m, double *worth) {
             for (uint32_t d = 0; d < HEAD_DIM; d++) p[t] += q[d] * keys[t][d];
             sum += p[t] = exp(p[t] / sqrt(HEAD_DIM));
         }
-        for (uint32_t t = 0; t < N_CANDIDATES; t++)
-            worth[t] = fmax(h ? worth[t] : 0, p[t] / sum);
+        for (uint32_t t = 0; t < N_CANDIDATES; t++) worth[t] = fmax(h ? worth[t] : 0, p[t] / sum);
     }
 }
 

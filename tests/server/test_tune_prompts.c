@@ -4,10 +4,10 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -139,9 +139,9 @@ static void prose_is_the_models_own(void **state) {
 /* A text shorter than the prompt begins again, and no character is cut. */
 static void short_prose_repeats(void **state) {
     (void)state;
-    struct token_list tokens =
-        make(TUNE_PROSE, 5, "Là-bas, près du moulin, coule une rivière étroite. "
-                            "Ευχαριστώ πολύ για το γράμμα σου, φίλε μου. ");
+    struct token_list tokens = make(TUNE_PROSE, 5,
+                                    "Là-bas, près du moulin, coule une rivière étroite. "
+                                    "Ευχαριστώ πολύ για το γράμμα σου, φίλε μου. ");
     char *text;
     decode(&tokens, &text);
     assert_true(count(text, "rivière étroite.") > 10);

@@ -1,11 +1,11 @@
 /* test_tune_search.c - which pattern a head gets of what was measured, by hand-made results. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <cmocka.h>
-#include <math.h>
 #include <string.h>
+#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/tune/tune_search.h"
@@ -83,7 +83,7 @@ static void without_one_that_does_the_best_recall_wins(void **state) {
 static void a_head_that_nothing_suits_is_dense(void **state) {
     (void)state;
     struct tune_results r = make(1, 2);
-    set(&r, 0, 0, 0.79f, 0.1); /* below the floor */
+    set(&r, 0, 0, 0.79f, 0.1);  /* below the floor */
     set(&r, 0, 1, 1.00f, 0.96); /* hardly cheaper than dense */
     const struct tune_choice choice = tune_choose(&r, &goal, 0, 0);
     assert_int_equal(choice.candidate, -1);
@@ -230,7 +230,7 @@ static bool is_below_20000(uint32_t n_tokens) {
 
 static void a_ladder_doubles_and_then_halves(void **state) {
     (void)state;
-    static const uint32_t expected[] = {1024,  2048,  4096,  8192, 16384,
+    static const uint32_t expected[] = {1024,  2048,  4096,  8192,  16384,
                                         32768, 65536, 24576, 20480, 18432};
     const struct climb c = climb(is_below_20000, 131072);
     assert_int_equal(c.n, 10);

@@ -3,12 +3,12 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/tune/tune_state.h"
@@ -38,8 +38,9 @@ static struct tune_results make(bool fitted) {
         {PATTERN_VERTICAL_SLASH, 500, 1500}, {PATTERN_BLOCK_SPARSE, 100, 0}};
     struct tune_results r;
     struct error err = {0};
-    assert_int_equal(tune_results_init(&r, N_SAMPLES, N_LAYERS, N_HEADS, N_CANDIDATES, candidates,
-                                       fitted, &err), 0);
+    assert_int_equal(
+        tune_results_init(&r, N_SAMPLES, N_LAYERS, N_HEADS, N_CANDIDATES, candidates, fitted, &err),
+        0);
     return r;
 }
 
@@ -203,8 +204,11 @@ static void a_file_cut_in_its_first_line_begins_anew(void **state) {
 static void lines_that_do_not_fit_end_the_file(void **state) {
     (void)state;
     static const char *const lines[] = {
-        "{\"sample\": 2, \"layer\": 0}", "{\"sample\": 0, \"layer\": 0, \"dense_s\": 1}",
-        "{\"patterns\": \"xyz\"}", "[]", "",
+        "{\"sample\": 2, \"layer\": 0}",
+        "{\"sample\": 0, \"layer\": 0, \"dense_s\": 1}",
+        "{\"patterns\": \"xyz\"}",
+        "[]",
+        "",
         "{\"compared\": 0, \"similarity\": [[1,1,1],[1,1,1]]}",
         "{\"compared\": 2, \"similarity\": [[1,1,1],[1,1,1],[1,1,1]]}",
         "{\"fitted\": 0, \"p1\": [[9,9],[9,9]], \"p2\": [[9,9],[0,0]]}", /* it is already */
@@ -275,8 +279,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(lines_that_do_not_fit_end_the_file, fresh_path,
                                         remove_path),
         cmocka_unit_test_setup_teardown(fits_come_back, fresh_path, remove_path),
-        cmocka_unit_test_setup_teardown(fits_that_cannot_be_end_the_file, fresh_path,
-                                        remove_path),
+        cmocka_unit_test_setup_teardown(fits_that_cannot_be_end_the_file, fresh_path, remove_path),
         cmocka_unit_test_setup_teardown(a_file_of_other_settings_is_refused, fresh_path,
                                         remove_path),
     };

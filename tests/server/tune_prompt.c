@@ -25,9 +25,8 @@ static int make(char **argv, struct token_list *out, struct error *err) {
     int rc = tokenizer_load(&tokenizer, argv[1], err);
     if (!rc) rc = tune_prose_load(&prose, argv[1], err);
     if (!rc)
-        rc = tune_prompt_make(out, tokenizer, prose, kind_of(argv[2]),
-                              strtoull(argv[3], NULL, 10), (uint32_t)strtoul(argv[4], NULL, 10),
-                              err);
+        rc = tune_prompt_make(out, tokenizer, prose, kind_of(argv[2]), strtoull(argv[3], NULL, 10),
+                              (uint32_t)strtoul(argv[4], NULL, 10), err);
     free(prose);
     tokenizer_destroy(tokenizer);
     return rc;

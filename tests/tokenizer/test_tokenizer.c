@@ -13,9 +13,9 @@
 #include <string.h>
 #include <time.h>
 
+#include <pthread.h>
 #include <cmocka.h>
 #include <jansson.h>
-#include <pthread.h>
 
 #include "engine/base/error.h"
 #include "engine/base/json_arena.h"
@@ -329,9 +329,15 @@ static void words_are_what_the_reference_library_takes_for_words(void **state) {
         size_t begin, end;
     } CASES[] = {
         {"\\w+", "-cafe\xCC\x81 x", 1, 7}, /* a mark */
-        {"\\w+", "ab\xE2\x80\xBF" "c.", 0, 6}, /* a connector */
-        {"\\w+", "\xE2\x93\x90" "b", 0, 4}, /* a circled letter */
-        {"\\w+", "x\xC2\xB2y", 0, 4}, /* a raised digit */
+        {"\\w+",
+         "ab\xE2\x80\xBF"
+         "c.",
+         0, 6}, /* a connector */
+        {"\\w+",
+         "\xE2\x93\x90"
+         "b",
+         0, 4},                          /* a circled letter */
+        {"\\w+", "x\xC2\xB2y", 0, 4},    /* a raised digit */
         {"[\\w-]+", "x\xC2\xB2y", 0, 1}, /* but not in a class */
         {"[\\w-]+", "e\xCC\x81-.", 0, 4},
         {"\\W+", "e\xCC\x81 .x", 3, 5},
@@ -359,9 +365,9 @@ static void words_are_what_the_reference_library_takes_for_words(void **state) {
 /* Spellings that mean one thing to Oniguruma and another to PCRE2, and have no translation. */
 static void patterns_of_two_meanings_are_refused(void **state) {
     (void)state;
-    static const char *const PATTERNS[] = {"[\\W]",      "[\\B]", "\\pL",  "\\xE9",    "\\351",
-                                           "a{,2}",      "a{2}?", "a{2}+", "a{1,2}+", "(?m:a.b)",
-                                           "(?i-xm)a.b"};
+    static const char *const PATTERNS[] = {"[\\W]",   "[\\B]",    "\\pL",      "\\xE9",
+                                           "\\351",   "a{,2}",    "a{2}?",     "a{2}+",
+                                           "a{1,2}+", "(?m:a.b)", "(?i-xm)a.b"};
     static const char *const ALIKE[] = {"a{2}", "a{1,2}?", "\\x41", "\\x{E9}", "(?i:m)", "(?:m)"};
     for (size_t i = 0; i < sizeof(PATTERNS) / sizeof(*PATTERNS); i++) {
         struct error err = {0};

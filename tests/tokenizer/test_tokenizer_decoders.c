@@ -29,7 +29,8 @@ static struct tokenizer *with_decoder(const char *decoder) {
         "\"normalizer\":{\"type\":\"Prepend\",\"prepend\":\"\xE2\x96\x81\"},\"decoder\":%s,"
         "\"model\":{\"type\":\"BPE\",\"unk_token\":\"<unk>\",\"byte_fallback\":true,\"vocab\":{"
         "\"<unk>\":0,\"<s>\":1,\"<0xE2>\":2,\"<0x82>\":3,\"<0xac>\":4,\"<0x20>\":5,\"<0x41>\":6,"
-        "\"\xE2\x96\x81" "a\":7,\"a\":8,\"\xE2\x96\x81\":9},\"merges\":[\"\xE2\x96\x81 a\"]}}";
+        "\"\xE2\x96\x81"
+        "a\":7,\"a\":8,\"\xE2\x96\x81\":9},\"merges\":[\"\xE2\x96\x81 a\"]}}";
     char json[2048];
     struct tokenizer *tokenizer = NULL;
     struct error err = {0};
@@ -66,7 +67,12 @@ static void assert_stream(const char *decoder, bool begun, const struct push *pu
 static void a_run_of_bytes_is_text_or_is_not(void **state) {
     (void)state;
     assert_stream(LLAMA, false,
-                  (const struct push[]){{2, ""}, {3, ""}, {4, ""}, {8, "\xE2\x82\xAC" "a"}, {0}},
+                  (const struct push[]){{2, ""},
+                                        {3, ""},
+                                        {4, ""},
+                                        {8, "\xE2\x82\xAC"
+                                            "a"},
+                                        {0}},
                   "");
     assert_stream(LLAMA, false,
                   (const struct push[]){

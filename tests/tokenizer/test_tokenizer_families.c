@@ -21,9 +21,13 @@
 
 enum { N_RANDOM = 1500, HASH_DIGITS = 6 };
 
-static const char *const FAMILIES[] = {
-    "llama-2", "llama-2-normalized", "llama-3", "yi", "mistral", "mistral-tekken", "qwen",
-    "phi-3",   "glm-4",              "gemma",   "phrases", "unknown", "partial"};
+static const char *const FAMILIES[] = {"llama-2", "llama-2-normalized",
+                                       "llama-3", "yi",
+                                       "mistral", "mistral-tekken",
+                                       "qwen",    "phi-3",
+                                       "glm-4",   "gemma",
+                                       "phrases", "unknown",
+                                       "partial"};
 
 struct family {
     const char *name;
@@ -108,10 +112,9 @@ static void check_decode(struct family *family, const char *member, size_t i,
     assert_int_equal(
         tokenizer_decode(tokenizer, ids->ids, ids->n, skip_special, &whole, &length, &err), 0);
     for (size_t t = 0; t <= ids->n; t++) {
-        const long n =
-            t < ids->n
-                ? detokenizer_push(&d, tokenizer, ids->ids[t], skip_special, buffer, sizeof(buffer))
-                : detokenizer_finish(&d, tokenizer, buffer, DETOKENIZER_GROWTH);
+        const long n = t < ids->n ? detokenizer_push(&d, tokenizer, ids->ids[t], skip_special,
+                                                     buffer, sizeof(buffer))
+                                  : detokenizer_finish(&d, tokenizer, buffer, DETOKENIZER_GROWTH);
         assert_true(n >= 0);
         assert_true(utf8_is_valid(buffer, (size_t)n)); /* never half a character */
         assert_int_equal(text_append(&streamed, buffer, (size_t)n), 0);

@@ -23,8 +23,7 @@
 
 /* Converts the two codes in the lower bytes to f16; exact. */
 static __device__ __forceinline__ uint32_t f16_of(uint32_t codes) {
-    const __half2_raw pair =
-        __nv_cvt_fp8x2_to_halfraw2((__nv_fp8x2_storage_t)codes, __NV_E4M3);
+    const __half2_raw pair = __nv_cvt_fp8x2_to_halfraw2((__nv_fp8x2_storage_t)codes, __NV_E4M3);
     return *reinterpret_cast<const uint32_t *>(&pair);
 }
 
@@ -54,8 +53,9 @@ static __device__ __forceinline__ uint2 ranks_of(const attn_decode_params &p, co
 /* Rotates the keys of matrix k in a lane's registers, as rotate_unit() does in shared memory.
  * `other` are the other halves of the pairs, n_freqs dimensions before or after. */
 template <class S>
-static __device__ __forceinline__ void rotate_codes(uint32_t (&keys)[4], const attn_decode_params &p,
-                                                  uint32_t unit, int k, uint2 ranks, int lane) {
+static __device__ __forceinline__ void rotate_codes(uint32_t (&keys)[4],
+                                                    const attn_decode_params &p, uint32_t unit,
+                                                    int k, uint2 ranks, int lane) {
     const int n = (int)p.rotations.n_freqs / ATTN_DECODE_ROTATED;
     if (k >= 2 * n) return;
     const bool is_first = k < n;
@@ -82,9 +82,11 @@ static __device__ __forceinline__ uint2 unit_scales(uint32_t stage, bool values,
 
 /* Computes what unit_scores() does, from codes. */
 template <class S, bool ROTATED>
-static __device__ __forceinline__ void
-code_scores(float (&s)[S::N_TILES][4], const decode_state<S> &st, const attn_decode_params &p,
-            const attn_tile &tile, int slot, uint32_t stage, const int32_t *table, int lane) {
+static __device__ __forceinline__ void code_scores(float (&s)[S::N_TILES][4],
+                                                   const decode_state<S> &st,
+                                                   const attn_decode_params &p,
+                                                   const attn_tile &tile, int slot, uint32_t stage,
+                                                   const int32_t *table, int lane) {
     const uint2 scales = unit_scales<S>(stage, false, lane);
     float odd[S::N_TILES][4] = {};
     uint2 ranks = {};
@@ -122,8 +124,9 @@ static __device__ __forceinline__ float3 value_factors(decode_state<S> *st, uint
 
 /* Does what add_values() does, from codes: two matrices, 32 dimensions, at a time. */
 template <class S>
-static __device__ __forceinline__ void
-add_codes(decode_state<S> *st, const uint32_t (&prob)[S::N_TILES][2], uint32_t unit, int lane) {
+static __device__ __forceinline__ void add_codes(decode_state<S> *st,
+                                                 const uint32_t (&prob)[S::N_TILES][2],
+                                                 uint32_t unit, int lane) {
 #pragma unroll
     for (int k = 0; k < S::K_STEPS; k += 2) {
         const int mine = min(k + lane / 16, S::K_STEPS - 1);

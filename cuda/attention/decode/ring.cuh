@@ -123,8 +123,9 @@ static __device__ __forceinline__ void cursor_settle(unit_cursor *c, const attn_
 }
 
 template <class S>
-static __device__ __forceinline__ const char *
-unit_address(const attn_decode_params &p, const attn_tile &tile, int slot, int page) {
+static __device__ __forceinline__ const char *unit_address(const attn_decode_params &p,
+                                                           const attn_tile &tile, int slot,
+                                                           int page) {
     return static_cast<const char *>(p.pool) + page * p.page_bytes +
            (tile.kv_head * PAGE_TOKENS + slot % PAGE_TOKENS) * S::PAGE_ROW;
 }
@@ -132,9 +133,10 @@ unit_address(const attn_decode_params &p, const attn_tile &tile, int slot, int p
 /* Prefetches a warp's first units into L2 while the kernel before still runs.  That kernel may
  * still write one of their slots, but its write ends in L2 too, so nothing stale remains. */
 template <class S>
-static __device__ __forceinline__ void
-prefetch_first_units(const attn_decode_params &p, const attn_tile &tile, const int32_t *table,
-                     int warp, int lane) {
+static __device__ __forceinline__ void prefetch_first_units(const attn_decode_params &p,
+                                                            const attn_tile &tile,
+                                                            const int32_t *table, int warp,
+                                                            int lane) {
     const int slot = tile.begin + (warp + lane * S::N_WARPS) * ATTN_UNIT_SLOTS;
     if (lane >= S::N_STAGES || slot >= tile.end) return;
     const int page = __ldg(table + tile.pages + slot / PAGE_TOKENS);

@@ -26,9 +26,10 @@
 /* Stores a unit's scores.  s: as unit_scores() returns them, before a window hides slots; item:
  * `scores` of struct tile_duties. */
 template <class S>
-static __device__ __forceinline__ void
-store_scores(float *item, const attn_decode_params &p, const attn_tile &tile,
-             const float (&s)[S::N_TILES][4], int slot, int group, const unit_ring &r) {
+static __device__ __forceinline__ void store_scores(float *item, const attn_decode_params &p,
+                                                    const attn_tile &tile,
+                                                    const float (&s)[S::N_TILES][4], int slot,
+                                                    int group, const unit_ring &r) {
     const int lane = r.lane;
 #pragma unroll
     for (int n = 0; n < S::N_TILES; n++) {

@@ -24,7 +24,7 @@
  * a selection. */
 struct tile_duties {
     float *scores;  /* of the item: [slot][group]; NULL: none */
-    bool rotated;    /* keys are stored before RoPE */
+    bool rotated;   /* keys are stored before RoPE */
     int first_seen; /* slot */
 };
 
@@ -37,7 +37,8 @@ static __device__ __forceinline__ tile_duties duties_of(const attn_decode_params
     d.rotated = budget && budget->cache_positions;
     const int32_t at = p.attn_stats.scores ? scores_place(*p.step, tile.seq, p.selects) : -1;
     if (at >= 0)
-        d.scores = p.attn_stats.scores + (tile.kv_head * p.attn_stats.score_stride + (size_t)at) * group;
+        d.scores =
+            p.attn_stats.scores + (tile.kv_head * p.attn_stats.score_stride + (size_t)at) * group;
     return d;
 }
 
@@ -46,9 +47,9 @@ static __device__ __forceinline__ tile_duties duties_of(const attn_decode_params
 /* Rotates a unit's keys in place, two lanes to a row.  A fence follows, because the copy engine
  * later writes there again. */
 template <class S>
-static __device__ __forceinline__ void rotate_unit(const attn_decode_params &p, const attn_tile &tile,
-                                                 int slot, uint32_t unit, const int32_t *table,
-                                                 const unit_ring &r) {
+static __device__ __forceinline__ void rotate_unit(const attn_decode_params &p,
+                                                   const attn_tile &tile, int slot, uint32_t unit,
+                                                   const int32_t *table, const unit_ring &r) {
     const int row = r.lane % ATTN_UNIT_SLOTS, n = (int)p.rotations.n_freqs / 8;
     const int page = __ldg(table + tile.pages + slot / PAGE_TOKENS);
     const char *states = static_cast<const char *>(p.pool) + page * p.page_bytes +
@@ -71,8 +72,9 @@ static __device__ __forceinline__ void rotate_unit(const attn_decode_params &p, 
 
 /* Computes s [slots lane / 4 and + 8][heads lane % 4 * 2 and + 1] = q.k of a unit. */
 template <class S>
-static __device__ __forceinline__ void
-unit_scores(float (&s)[S::N_TILES][4], const decode_state<S> &st, uint32_t stage, int lane) {
+static __device__ __forceinline__ void unit_scores(float (&s)[S::N_TILES][4],
+                                                   const decode_state<S> &st, uint32_t stage,
+                                                   int lane) {
     /* There are two sums, so that no product waits for the one before. */
     float odd[S::N_TILES][4] = {};
     const rows_at<S> at(stage, lane % 16, lane / 16);
@@ -138,8 +140,9 @@ static __device__ __forceinline__ void softmax_step(decode_state<S> *st, int n, 
 
 /* Adds a unit's values, times their probabilities, to the outputs. */
 template <class S>
-static __device__ __forceinline__ void
-add_values(decode_state<S> *st, const uint32_t (&prob)[S::N_TILES][2], uint32_t unit, int lane) {
+static __device__ __forceinline__ void add_values(decode_state<S> *st,
+                                                  const uint32_t (&prob)[S::N_TILES][2],
+                                                  uint32_t unit, int lane) {
     const rows_at<S> at(unit, lane % 8 + lane / 16 * 8, lane / 8 % 2);
 #pragma unroll
     for (int k = 0; k < S::K_STEPS; k++) {

@@ -44,8 +44,8 @@ cudaError_t launch_attn_prefill_sparse(const struct attn_prefill_params &p,
 
 cudaError_t launch_attn_split(const struct attn_prefill_params &p, const struct attn_split_view &s,
                               cudaStream_t stream) {
-    const cudaError_t status = wants_sm90(p) ? launch_attn_split_sm90(p, s, stream)
-                                             : launch_attn_split_mma(p, s, stream);
+    const cudaError_t status =
+        wants_sm90(p) ? launch_attn_split_sm90(p, s, stream) : launch_attn_split_mma(p, s, stream);
     return status == cudaSuccess ? launch_attn_split_merge(p, s, stream) : status;
 }
 

@@ -144,8 +144,7 @@ static __device__ __forceinline__ void mask_scores(struct warp_state<D> &w, cons
         for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                if (n * 8 + lane % 4 * 2 + e % 2 >=
-                    limit + row_of(pairs, row + b * 16 + e / 2 * 8))
+                if (n * 8 + lane % 4 * 2 + e % 2 >= limit + row_of(pairs, row + b * 16 + e / 2 * 8))
                     w.s[b][n][e] = -INFINITY;
 }
 
@@ -160,8 +159,7 @@ static __device__ __forceinline__ void mask_before(struct warp_state<D> &w, cons
         for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                if (n * 8 + lane % 4 * 2 + e % 2 <
-                    first + row_of(pairs, row + b * 16 + e / 2 * 8))
+                if (n * 8 + lane % 4 * 2 + e % 2 < first + row_of(pairs, row + b * 16 + e / 2 * 8))
                     w.s[b][n][e] = -INFINITY;
 }
 
@@ -240,8 +238,8 @@ template <typename T, int D, bool ROTATED, bool WINDOW, bool CAPPED, typename Pa
 static __device__ __forceinline__ void attend(struct mma_plan<T, D> &plan, struct warp_state<D> &w,
                                               const struct attn_prefill_params &p,
                                               const struct prefill_tile &t,
-                                              const struct block_source<T, Pairs> &from,
-                                              int head, int warp_row, int lane, float scale) {
+                                              const struct block_source<T, Pairs> &from, int head,
+                                              int warp_row, int lane, float scale) {
     const int n = 2 * from.pairs.n;
     for (int i = 0; i < 2 * bands(D); i++) w.max[i / 2][i % 2] = -INFINITY;
     load_block<T, D>(plan.k, from.page(t, 0), from.n_valid(t, 0));
@@ -251,7 +249,7 @@ static __device__ __forceinline__ void attend(struct mma_plan<T, D> &plan, struc
         load_block<T, D>(plan.v, from.page(t, i) + from.to_values, from.n_valid(t, i));
         if constexpr (ROTATED) {
             rotate_page<T>(plan.k, mma_plan<T, D>::STRIDE, from.n_valid(t, i), p.rotations,
-                         from.state(p, t, i, head / (p.n_heads / p.kv.n_kv_heads)));
+                           from.state(p, t, i, head / (p.n_heads / p.kv.n_kv_heads)));
             __syncthreads();
         }
         scores<T, D>(w, plan.q + warp_row * mma_plan<T, D>::STRIDE, plan.k, lane);
@@ -291,10 +289,9 @@ static __global__ void __launch_bounds__(THREADS)
     struct warp_state<D> w = {};
     load_queries<T, D>(plan.q, p, t.first_row, t.n_rows, head);
     attend<T, D, ROTATED, WINDOW, CAPPED>(plan, w, p, t, from, head, warp_row, lane, scale);
-    store_rows(w, warp_row + lane / 4, scale,
-               [&](int row, float top, float sum, const auto &pair) {
-                   store_row<D>(p, t, row, head, top, sum, pair);
-               });
+    store_rows(w, warp_row + lane / 4, scale, [&](int row, float top, float sum, const auto &pair) {
+        store_row<D>(p, t, row, head, top, sum, pair);
+    });
 }
 
 /* Checks the window even if the layer has none: few rows come here. */
@@ -316,10 +313,9 @@ static __global__ void __launch_bounds__(THREADS)
     load_queries<T, D, true>(plan.q, p, t.rows.first_row, t.rows.n_rows * t.pairs.group, head,
                              t.pairs.group);
     attend<T, D, false, true, CAPPED>(plan, w, p, t.rows, from, head, warp_row, lane, scale);
-    store_rows(w, warp_row + lane / 4, scale,
-               [&](int row, float top, float sum, const auto &pair) {
-                   store_split_row<D>(p, s, t, block_rows(D), row, top, sum, pair);
-               });
+    store_rows(w, warp_row + lane / 4, scale, [&](int row, float top, float sum, const auto &pair) {
+        store_split_row<D>(p, s, t, block_rows(D), row, top, sum, pair);
+    });
 }
 
 /* --- sparse --- */
@@ -354,9 +350,9 @@ static __device__ void load_slots(T *to, const T *from, size_t page_elements,
     for (int i = threadIdx.x; i < KEYS * (D / 8); i += THREADS) {
         const int row = i / (D / 8), col = i % (D / 8) * 8, slot = slots[row] & COLUMN_SLOT;
         const bool valid = slot < t.n_slots; /* -1 becomes a slot past the last */
-        const T *at = valid ? from + t.pages[slot / PAGE_TOKENS] * page_elements +
-                                  slot % PAGE_TOKENS * D
-                            : from;
+        const T *at =
+            valid ? from + t.pages[slot / PAGE_TOKENS] * page_elements + slot % PAGE_TOKENS * D
+                  : from;
         copy_async(to + row * mma_plan<T, D>::STRIDE + col, at + col, valid);
     }
 }
@@ -370,8 +366,8 @@ static __device__ __forceinline__ void mask_slots(struct warp_state<D> &w, const
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             const uint32_t named = (uint32_t)slots[n * 8 + lane % 4 * 2 + e % 2];
-            const int slot = named >> (COLUMN_HIDDEN + half) & 1 ? COLUMN_SLOT
-                                                                 : (int)(named & COLUMN_SLOT);
+            const int slot =
+                named >> (COLUMN_HIDDEN + half) & 1 ? COLUMN_SLOT : (int)(named & COLUMN_SLOT);
 #pragma unroll
             for (int b = 0; b < bands(D); b++)
                 if (slot >= visible + b * 16 + e / 2 * 8) w.s[b][n][e] = -INFINITY;
@@ -434,10 +430,9 @@ static __global__ void __launch_bounds__(THREADS)
         for (int b = 0; b < 2 * bands(D); b++) update_softmax(w, b / 2, b % 2, scale);
         add_values<T, D>(w, plan.v, lane);
     }
-    store_rows(w, warp_row + lane / 4, scale,
-               [&](int row, float top, float sum, const auto &pair) {
-                   store_row<D>(p, t, row, head, top, sum, pair);
-               });
+    store_rows(w, warp_row + lane / 4, scale, [&](int row, float top, float sum, const auto &pair) {
+        store_row<D>(p, t, row, head, top, sum, pair);
+    });
 }
 
 /* --- launchers --- */
@@ -448,7 +443,7 @@ template <int D> static dim3 grid_of(const struct attn_prefill_params &p) {
 
 /* What the rows of a list visit: everything, what an index lists, or everything in splits. */
 struct work {
-    const struct sparse_view *sparse; /* NULL: no index */
+    const struct sparse_view *sparse;    /* NULL: no index */
     const struct attn_split_view *split; /* NULL: no splits */
     int *n_residents; /* not NULL: counts the blocks of a multiprocessor and launches nothing */
 };
@@ -456,12 +451,12 @@ struct work {
 template <typename T, int D, bool CAPPED>
 static cudaError_t launch(const struct attn_prefill_params &p, const struct work &work,
                           cudaStream_t stream) {
-    const auto dense = p.rotated       ? attn_prefill_mma_kernel<T, D, true, false, CAPPED>
+    const auto dense = p.rotated      ? attn_prefill_mma_kernel<T, D, true, false, CAPPED>
                        : p.window > 0 ? attn_prefill_mma_kernel<T, D, false, true, CAPPED>
                                       : attn_prefill_mma_kernel<T, D, false, false, CAPPED>;
     const auto sparse = attn_sparse_mma_kernel<T, D, CAPPED>;
     const auto split = attn_split_mma_kernel<T, D, CAPPED>;
-    const void *kernel = work.sparse ? (const void *)sparse
+    const void *kernel = work.sparse  ? (const void *)sparse
                          : work.split ? (const void *)split
                                       : (const void *)dense;
     const int bytes =
@@ -474,8 +469,8 @@ static cudaError_t launch(const struct attn_prefill_params &p, const struct work
                                                              bytes);
     if (work.sparse) sparse<<<grid_of<D>(p), THREADS, bytes, stream>>>(p, *work.sparse);
     else if (work.split)
-        split<<<dim3(p.kv.n_kv_heads, work.split->n_items), THREADS, bytes, stream>>>(
-            p, *work.split);
+        split<<<dim3(p.kv.n_kv_heads, work.split->n_items), THREADS, bytes, stream>>>(p,
+                                                                                      *work.split);
     else dense<<<grid_of<D>(p), THREADS, bytes, stream>>>(p);
     return cudaGetLastError();
 }

@@ -70,7 +70,7 @@ static cudaError_t launch(const struct attn_prefill_params &p, cudaStream_t stre
     const auto windowed =
         capped ? attn_prefill_sm90_kernel<D, true, true> : attn_prefill_sm90_kernel<D, true, false>;
     const auto unwindowed = capped ? attn_prefill_sm90_kernel<D, false, true>
-                             : attn_prefill_sm90_kernel<D, false, false>;
+                                   : attn_prefill_sm90_kernel<D, false, false>;
     const auto kernel = p.window > 0 ? windowed : unwindowed;
     struct sm90_maps maps;
     cudaError_t status = map_queries<D>(&maps.q, p);

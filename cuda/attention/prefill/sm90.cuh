@@ -102,8 +102,8 @@ static __device__ void clear_tail(unsigned char *v, struct key_pair pair, int n_
 
 template <int D>
 static __device__ void load_values(struct sm90_plan<D> &plan, const CUtensorMap *pool, int stage,
-                                   int row, int page0, int page1, struct key_pair pair,
-                                   int n_slots, uint32_t &tail_parity, int lane) {
+                                   int row, int page0, int page1, struct key_pair pair, int n_slots,
+                                   uint32_t &tail_parity, int lane) {
     if ((max(pair.first, pair.second) + 1) * PAGE_TOKENS <= n_slots) {
         if (lane == 0) load_pages<D>(plan.v[stage], pool, row, page0, page1, &plan.v_full[stage]);
         return;
@@ -315,8 +315,7 @@ template <int D, bool CAPPED, typename Pairs, typename Store>
 static __device__ __forceinline__ void consume(struct sm90_plan<D> &plan,
                                                const struct attn_prefill_params &p,
                                                const struct prefill_tile &t, const Pairs &pairs,
-                                               const int32_t *columns, int me,
-                                               const Store &store) {
+                                               const int32_t *columns, int me, const Store &store) {
     const int thread = threadIdx.x % GROUP_THREADS;
     const int row =
         me * 64 + thread / 32 * 16 + thread % 32 / 4; /* of the matrix: the thread's first */

@@ -83,9 +83,11 @@ void attn_split_add(struct attn_split_plan *plan, const struct attn_split_shape 
     }
     for (uint32_t row = rows->first_row; row < rows->n_rows; row += step) {
         const uint32_t n_rows = min_u32(step, rows->n_rows - row);
-        plan->tiles[plan->n_tiles++] = (struct attn_split_tile){
-            .seq = (int32_t)rows->seq, .row = (int32_t)row, .n_rows = (int32_t)n_rows,
-            .n_pairs = pairs_of(rows, row, n_rows)};
+        plan->tiles[plan->n_tiles++] =
+            (struct attn_split_tile){.seq = (int32_t)rows->seq,
+                                     .row = (int32_t)row,
+                                     .n_rows = (int32_t)n_rows,
+                                     .n_pairs = pairs_of(rows, row, n_rows)};
     }
     count_whole(plan, shape, rows);
 }
@@ -93,11 +95,11 @@ void attn_split_add(struct attn_split_plan *plan, const struct attn_split_shape 
 /* Returns how many splits of at most `capacity` pairs a tile gets; fewer if those are too short. */
 static uint32_t splits_of(const struct attn_split_tile *tile, uint32_t capacity) {
     return (uint32_t)attn_split_count((int32_t)tile->n_pairs,
-                                       (int32_t)div_up(tile->n_pairs, capacity));
+                                      (int32_t)div_up(tile->n_pairs, capacity));
 }
 
-static struct load load_of(const struct attn_split_plan *plan,
-                           const struct attn_split_shape *shape, uint32_t capacity) {
+static struct load load_of(const struct attn_split_plan *plan, const struct attn_split_shape *shape,
+                           uint32_t capacity) {
     struct load load = {0};
     for (uint64_t i = 0; i < plan->n_tiles; i++) {
         const struct attn_split_tile *tile = &plan->tiles[i];
@@ -133,8 +135,7 @@ static uint32_t choose_capacity(const struct attn_split_plan *plan,
                                .longest = plan->longest_whole};
     double best = worthwhile * time_of_whole(shape, &whole);
     uint32_t longest = 0, chosen = 0;
-    for (uint64_t i = 0; i < plan->n_tiles; i++)
-        longest = max_u32(longest, plan->tiles[i].n_pairs);
+    for (uint64_t i = 0; i < plan->n_tiles; i++) longest = max_u32(longest, plan->tiles[i].n_pairs);
     for (uint64_t n = shape->n_blocks; n < (uint64_t)shape->max_blocks + shape->n_blocks;
          n += shape->n_blocks) {
         const uint32_t capacity =
@@ -152,7 +153,10 @@ static uint32_t choose_capacity(const struct attn_split_plan *plan,
 static void add_item(struct attn_split_plan *plan, const struct attn_split_tile *tile,
                      uint32_t split) {
     plan->items[plan->n_items++] = (struct attn_split_item){
-        .seq = tile->seq, .row = tile->row, .n_rows = tile->n_rows, .split = (int32_t)split,
+        .seq = tile->seq,
+        .row = tile->row,
+        .n_rows = tile->n_rows,
+        .split = (int32_t)split,
         .n_splits = (int32_t)tile->n_splits,
         .partial = tile->n_splits > 1 ? tile->partial + (int32_t)split : -1};
 }

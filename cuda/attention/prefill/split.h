@@ -70,8 +70,8 @@ struct attn_split_tile {
 };
 
 struct attn_split_plan {
-    struct attn_split_item *items;        /* [attn_split_max_items()] */
-    struct attn_split_tile *tiles;        /* [attn_split_max_items()] */
+    struct attn_split_item *items;          /* [attn_split_max_items()] */
+    struct attn_split_tile *tiles;          /* [attn_split_max_items()] */
     uint32_t n_items, n_merges, n_partials; /* n_items 0: nothing is split */
 
     /* For making the plan: its tiles, which may exceed its capacity, and the blocks that whole

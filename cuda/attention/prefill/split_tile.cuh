@@ -17,9 +17,7 @@
  * layer has none. */
 struct split_pairs {
     int n, last, window, group;
-    __device__ struct key_pair at(int i) const {
-        return {2 * (last - i), 2 * (last - i) + 1};
-    }
+    __device__ struct key_pair at(int i) const { return {2 * (last - i), 2 * (last - i) + 1}; }
     __device__ bool is_shared(int) const { return true; }
     __device__ int after(int i, int) const { return i + 1; }
     __device__ int before(int i) const { return i - 1; }
@@ -37,8 +35,7 @@ struct split_tile {
 };
 
 static __device__ __forceinline__ struct split_tile split_tile_of(
-    const struct attn_prefill_params &p, const struct attn_split_view &s, int index,
-    int kv_head) {
+    const struct attn_prefill_params &p, const struct attn_split_view &s, int index, int kv_head) {
     const struct attn_split_item item = s.items[index];
     struct split_tile t;
     t.rows.first_row = p.first_row[item.seq] + item.row;

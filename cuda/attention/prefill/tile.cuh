@@ -32,9 +32,7 @@ struct dense_pairs {
 /* The same with a window: pairs before the window of the first row are left out. */
 struct window_pairs {
     int n, last, window;
-    __device__ struct key_pair at(int i) const {
-        return {2 * (last - i), 2 * (last - i) + 1};
-    }
+    __device__ struct key_pair at(int i) const { return {2 * (last - i), 2 * (last - i) + 1}; }
     __device__ bool is_shared(int) const { return true; }
     __device__ int after(int i, int) const { return i + 1; }
     __device__ int before(int i) const { return i - 1; }

@@ -42,17 +42,17 @@ static __device__ inline int count_up_to(const int32_t *list, int from, int end,
 enum { COLUMN_HIDDEN = 30, COLUMN_SLOT = (1 << COLUMN_HIDDEN) - 1 };
 
 struct sparse_keys {
-    int n;        /* pairs */
-    int n_shared; /* the pairs for both halves */
-    int n_listed; /* the pairs before the columns */
-    int listed_tail, column_tail;  /* keys of the last pair of each kind */
+    int n;                          /* pairs */
+    int n_shared;                   /* the pairs for both halves */
+    int n_listed;                   /* the pairs before the columns */
+    int listed_tail, column_tail;   /* keys of the last pair of each kind */
     int first_block, blocks_a_pair; /* pair 0's first block, and how far it falls from pair to pair:
                                        by 2, or at once below 0 */
     bool dense, paged;              /* paged: entries are pages */
     int own;                        /* the tile's first slot */
     int n_entries, n_columns;
-    const int32_t *entries; /* pages, or distances from 1 on */
-    int n_in_window;             /* entries that are distances; the others are first groups */
+    const int32_t *entries;       /* pages, or distances from 1 on */
+    int n_in_window;              /* entries that are distances; the others are first groups */
     const int32_t *lower, *upper; /* distances that one half visits alone */
     int n_lower, n_upper;
 

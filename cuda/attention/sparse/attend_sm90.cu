@@ -24,8 +24,8 @@
 
 enum {
     SM90_SHARED_BYTES = 227 * 1024, /* that a block may have */
-    LIST_BARRIER = 3, /* all producers: columns are listed, earlier pairs requested */
-    SIDE_BARRIER = 4, /* 4 and 5: the producers of keys, and those of values */
+    LIST_BARRIER = 3,               /* all producers: columns are listed, earlier pairs requested */
+    SIDE_BARRIER = 4,               /* 4 and 5: the producers of keys, and those of values */
     SIDE_THREADS = GROUP_THREADS / 2,
     SPARSE_PRODUCER_REGISTERS = 40,
     SPARSE_CONSUMER_REGISTERS = 232
@@ -53,7 +53,7 @@ template <int D> struct side {
 template <int D>
 static __device__ __forceinline__ struct side<D> side_of(struct sm90_plan<D> &plan, int id,
                                                          int kv_head, int n_kv_heads) {
-    return id == 0 ? side<D>{plan.k[0], plan.k_full, plan.k_empty, kv_head * PAGE_TOKENS, id}
+    return id == 0 ? side<D>{plan.k[0], plan.k_full, plan.k_empty, kv_head *PAGE_TOKENS, id}
                    : side<D>{plan.v[0], plan.v_full, plan.v_empty,
                              (n_kv_heads + kv_head) * PAGE_TOKENS, id};
 }
@@ -76,8 +76,8 @@ struct box {
 static __device__ __forceinline__ int join_groups(struct box &box, int slot, int lane) {
     const int last = SPARSE_PAGE_GROUPS - 1, behind = last - lane % SPARSE_PAGE_GROUPS;
     const int lowest = __shfl_sync(~0u, slot, lane | last);
-    const uint32_t fits = __ballot_sync(~0u, lowest % PAGE_TOKENS == 0 &&
-                                                 slot == lowest + behind * SPARSE_GROUP);
+    const uint32_t fits =
+        __ballot_sync(~0u, lowest % PAGE_TOKENS == 0 && slot == lowest + behind * SPARSE_GROUP);
     if ((~fits >> (lane & ~last) & ((1 << SPARSE_PAGE_GROUPS) - 1)) != 0) return slot;
     box.rows = PAGE_TOKENS;
     box.to_row -= lane % SPARSE_PAGE_GROUPS * SPARSE_GROUP;
@@ -103,8 +103,8 @@ static __device__ __forceinline__ struct box box_of(const struct prefill_tile &t
 
 template <int D>
 static __device__ __forceinline__ void load_box(unsigned char *to, const struct sparse_maps &maps,
-                                                const struct box &box, int first_row,
-                                                uint64_t *bar, int lane) {
+                                                const struct box &box, int first_row, uint64_t *bar,
+                                                int lane) {
     if (lane == 0) barrier_arrive_expect(bar, sm90_plan<D>::TILE_BYTES);
     __syncwarp();
     if (box.column < D / COLUMN)

@@ -34,7 +34,7 @@ static __device__ __forceinline__ bool has_distances(uint32_t kind) {
 /* How far a head's groups reach. */
 struct reach {
     int32_t n_first;
-    uint32_t last_mark; /* group 0's, seen from the last tile's lower half */
+    uint32_t last_mark;  /* group 0's, seen from the last tile's lower half */
     uint32_t local_mark; /* A-shape: the last mark that is set; 0: diagonals decide */
 };
 
@@ -49,9 +49,8 @@ static __device__ __forceinline__ struct reach reach_of(const struct sparse_buil
     r.local_mark = 0;
     /* Row 0 of the tile sees p2 - 1 slots before its own. */
     if (local)
-        r.local_mark = SPARSE_MARK_SHIFT + (p.p2 ? (p.p2 - 1) / SPARSE_GROUP +
-                                                       ((p.p2 - 1) % SPARSE_GROUP != 0)
-                                                 : 0);
+        r.local_mark = SPARSE_MARK_SHIFT +
+                       (p.p2 ? (p.p2 - 1) / SPARSE_GROUP + ((p.p2 - 1) % SPARSE_GROUP != 0) : 0);
     return r;
 }
 
@@ -103,8 +102,8 @@ static __device__ __forceinline__ uint32_t listed_of(const struct sparse_build &
 }
 
 /* Writes each head's marks and lists of distances, in a block per head. */
-static __global__ void __launch_bounds__(THREADS) sparse_distances_kernel(
-    const struct sparse_build b) {
+static __global__ void __launch_bounds__(THREADS)
+    sparse_distances_kernel(const struct sparse_build b) {
     __shared__ uint32_t sums[2][WARPS];
     const uint32_t head = blockIdx.x;
     let_next_start();
@@ -136,8 +135,10 @@ static __global__ void __launch_bounds__(THREADS) sparse_distances_kernel(
     }
     if (threadIdx.x) return;
     const uint32_t n_columns = max(p.p1, (uint32_t)SPARSE_MIN_COLUMNS);
-    b.view.heads[head] = {(int32_t)p.kind,    r.n_first,
-                          counts[LIST_BOTH],  counts[LIST_LOWER],
+    b.view.heads[head] = {(int32_t)p.kind,
+                          r.n_first,
+                          counts[LIST_BOTH],
+                          counts[LIST_LOWER],
                           counts[LIST_UPPER],
                           p.kind == PATTERN_A_SHAPE ? 0 : (int32_t)min(n_columns, b.view.n_slots)};
 }
@@ -182,8 +183,8 @@ static __device__ struct column_counts count_columns(const struct sparse_view &v
 static __device__ __forceinline__ void count_slots(const struct sparse_view &v, uint32_t head,
                                                    int32_t R, uint64_t *lower, uint64_t *upper) {
     const struct sparse_head h = v.heads[head];
-    const int32_t *both = v.distances + (size_t)head * v.max_distances,
-                  n_first = min(h.n_first, R), reach = R - n_first; /* farther: first groups */
+    const int32_t *both = v.distances + (size_t)head * v.max_distances, n_first = min(h.n_first, R),
+                  reach = R - n_first; /* farther: first groups */
     const int32_t n_both = n_first + count_up_to(both, h.n_both, reach);
     *lower = (uint64_t)(n_both + count_up_to(both + h.n_both, h.n_lower, reach)) * SPARSE_GROUP;
     *upper = (uint64_t)(n_both + count_up_to(both + h.n_both + h.n_lower, h.n_upper, reach)) *
@@ -227,14 +228,14 @@ static __device__ __forceinline__ uint64_t causal_pairs(uint64_t first, uint64_t
     return end > first ? (end * (end + 1) - first * (first + 1)) / 2 : 0;
 }
 
-static __global__ void __launch_bounds__(RULE_THREADS) sparse_rule_kernel(
-    const struct sparse_build b) {
+static __global__ void __launch_bounds__(RULE_THREADS)
+    sparse_rule_kernel(const struct sparse_build b) {
     __shared__ uint64_t visited[RULE_THREADS];
     __shared__ uint32_t kinds[RULE_THREADS], is_dense[RULE_THREADS];
     const struct sparse_view &v = b.view;
     struct sparse_totals &t = b.account->totals;
-    const uint64_t end = min(v.first_slot + (uint64_t)v.first_dense_tile * SPARSE_TILE,
-                             (uint64_t)v.n_slots);
+    const uint64_t end =
+        min(v.first_slot + (uint64_t)v.first_dense_tile * SPARSE_TILE, (uint64_t)v.n_slots);
     const uint64_t sparse = causal_pairs(v.first_slot, end),
                    all = causal_pairs(v.first_slot, v.n_slots);
     let_next_start();
@@ -244,8 +245,8 @@ static __global__ void __launch_bounds__(RULE_THREADS) sparse_rule_kernel(
         if (head < v.n_heads) {
             const uint32_t kind = b.patterns[head].kind;
             const uint64_t n = kind == PATTERN_DENSE ? sparse : b.visited[head];
-            const bool above = kind != PATTERN_DENSE &&
-                               (double)n > (double)b.dense_above * (double)sparse;
+            const bool above =
+                kind != PATTERN_DENSE && (double)n > (double)b.dense_above * (double)sparse;
             if (b.density) b.density[head] = sparse ? (float)((double)n / (double)sparse) : 1.0f;
             if (above) v.heads[head].kind = PATTERN_DENSE;
             kinds[threadIdx.x] = kind;
@@ -290,8 +291,8 @@ cudaError_t launch_sparse_stamp(struct sparse_account *account, enum sparse_stam
 
 /* ---- for tests ---- */
 
-static __global__ void __launch_bounds__(THREADS) sparse_visited_kernel(
-    const struct sparse_view view, uint32_t head, uint32_t half, bool *out) {
+static __global__ void __launch_bounds__(THREADS)
+    sparse_visited_kernel(const struct sparse_view view, uint32_t head, uint32_t half, bool *out) {
     const uint32_t slot = blockIdx.x * THREADS + threadIdx.x;
     const uint32_t end = view.first_slot + (half + 1) * SPARSE_HALF;
     let_next_start();

@@ -37,8 +37,8 @@ static __device__ __forceinline__ uint32_t pages_before(const struct sparse_buil
 /* ---- means ---- */
 
 /* Computes the mean query of each tile.  Grid (tiles, heads). */
-static __global__ void __launch_bounds__(MEAN_THREADS) sparse_mean_queries_kernel(
-    const struct sparse_build b) {
+static __global__ void __launch_bounds__(MEAN_THREADS)
+    sparse_mean_queries_kernel(const struct sparse_build b) {
     const uint32_t tile = blockIdx.x, head = blockIdx.y, dim = b.kv.head_dim;
     const uint32_t n = min(b.view.n_rows - tile * SPARSE_TILE, (uint32_t)SPARSE_TILE);
     const __nv_bfloat16 *q = static_cast<const __nv_bfloat16 *>(b.q) +
@@ -56,8 +56,8 @@ static __global__ void __launch_bounds__(MEAN_THREADS) sparse_mean_queries_kerne
 }
 
 /* Computes the mean key of each page.  Grid (pages, KV heads). */
-static __global__ void __launch_bounds__(MEAN_THREADS) sparse_mean_keys_kernel(
-    const struct sparse_build b) {
+static __global__ void __launch_bounds__(MEAN_THREADS)
+    sparse_mean_keys_kernel(const struct sparse_build b) {
     const uint32_t page = blockIdx.x, kv_head = blockIdx.y, dim = b.kv.head_dim;
     const uint32_t group = b.view.n_heads / b.kv.n_kv_heads;
     let_next_start();
@@ -91,8 +91,8 @@ static __device__ __forceinline__ void load_side(float (*to)[SIDE + SIDE_PAD], c
 
 /* Multiplies mean queries by mean keys, of tiles from first_tile on.  Grid (pages / SIDE, tiles /
  * SIDE, heads). */
-static __global__ void __launch_bounds__(THREADS) sparse_products_kernel(
-    const struct sparse_build b, uint32_t first_tile) {
+static __global__ void __launch_bounds__(THREADS)
+    sparse_products_kernel(const struct sparse_build b, uint32_t first_tile) {
     __shared__ __align__(16) float queries[DEPTH][SIDE + SIDE_PAD], keys[DEPTH][SIDE + SIDE_PAD];
     const uint32_t head = blockIdx.z, kv_head = head / (b.view.n_heads / b.kv.n_kv_heads);
     const uint32_t page = blockIdx.x * SIDE, row = blockIdx.y * SIDE, tile = first_tile + row;
@@ -157,8 +157,8 @@ static __device__ uint32_t write_pages(struct select_plan<THREADS> *plan, int32_
 }
 
 /* Chooses each tile's pages, of tiles from first_tile on.  Grid (tiles, heads). */
-static __global__ void __launch_bounds__(THREADS) sparse_pages_kernel(const struct sparse_build b,
-                                                                      uint32_t first_tile) {
+static __global__ void __launch_bounds__(THREADS)
+    sparse_pages_kernel(const struct sparse_build b, uint32_t first_tile) {
     __shared__ struct select_plan<THREADS> plan;
     const uint32_t tile = first_tile + blockIdx.x, head = blockIdx.y;
     const struct sparse_view &v = b.view;
@@ -181,8 +181,8 @@ static __global__ void __launch_bounds__(THREADS) sparse_pages_kernel(const stru
     for (uint32_t i = 0; i < n_own; i++) to[n_chosen + i] = (int32_t)(n + i);
     v.block_count[at] = (int32_t)(n_chosen + n_own);
     if (tile < v.first_dense_tile)
-        atomicAdd(&b.visited[head], (unsigned long long)(rows * n_chosen * PAGE_TOKENS +
-                                                         rows * (rows + 1) / 2));
+        atomicAdd(&b.visited[head],
+                  (unsigned long long)(rows * n_chosen * PAGE_TOKENS + rows * (rows + 1) / 2));
 }
 
 cudaError_t launch_sparse_pages(const struct sparse_build *b, struct launch launch) {

@@ -26,8 +26,13 @@
 #include "cuda/common/mma.cuh"
 #include "cuda/kv/evict.cuh"
 
-enum { MAX_SET = 4, HEAD_WARPS = SPARSE_QUERIES / 16, HEAD_THREADS = HEAD_WARPS * 32,
-       MAX_THREADS = MAX_SET * HEAD_THREADS, MAX_WARPS = MAX_SET * HEAD_WARPS };
+enum {
+    MAX_SET = 4,
+    HEAD_WARPS = SPARSE_QUERIES / 16,
+    HEAD_THREADS = HEAD_WARPS * 32,
+    MAX_THREADS = MAX_SET * HEAD_THREADS,
+    MAX_WARPS = MAX_SET * HEAD_WARPS
+};
 enum { BLOCKS = PAGE_TOKENS / 8 }; /* of 8 columns, an mma instruction's */
 /* 8 zeros, 72 folded columns, 8 zeros; rows 8 banks apart. */
 enum { FOLD_PAD = 8, FOLD_STRIDE = PAGE_TOKENS + 8 + 2 * FOLD_PAD, FOLD_FLOATS = 8 * FOLD_STRIDE };
@@ -91,9 +96,9 @@ static __device__ __forceinline__ void load_queries(uint32_t (&a)[D / 16][4],
                                                     const struct sparse_build &b,
                                                     const struct walk &w) {
     const int lane = threadIdx.x % 32;
-    const __nv_bfloat16 *q =
-        static_cast<const __nv_bfloat16 *>(b.q) +
-        (size_t)((int)b.view.n_rows - w.n_rows + w.row) * b.q_stride + (size_t)w.head * D;
+    const __nv_bfloat16 *q = static_cast<const __nv_bfloat16 *>(b.q) +
+                             (size_t)((int)b.view.n_rows - w.n_rows + w.row) * b.q_stride +
+                             (size_t)w.head * D;
 #pragma unroll
     for (int i = 0; i < D / 16 * 4; i++) {
         const int row = lane / 4 + i % 2 * 8, col = i / 4 * 16 + lane % 4 * 2 + i % 4 / 2 * 8;
@@ -185,8 +190,8 @@ static __device__ __forceinline__ void store_rows(struct sparse_row_part (&rows)
 }
 
 template <typename T, int D>
-static __global__ void __launch_bounds__(MAX_THREADS) sparse_rows_kernel(
-    const struct sparse_build b) {
+static __global__ void __launch_bounds__(MAX_THREADS)
+    sparse_rows_kernel(const struct sparse_build b) {
     extern __shared__ __align__(16) unsigned char shared[];
     T *const keys = reinterpret_cast<T *>(shared);
     constexpr int STAGE = PAGE_TOKENS * (D + 8);
@@ -214,8 +219,8 @@ static __global__ void __launch_bounds__(MAX_THREADS) sparse_rows_kernel(
     if (w.is_scored) store_rows(rows, b, w);
 }
 
-static __global__ void __launch_bounds__(SPARSE_QUERIES) sparse_lse_kernel(
-    const struct sparse_build b) {
+static __global__ void __launch_bounds__(SPARSE_QUERIES)
+    sparse_lse_kernel(const struct sparse_build b) {
     const size_t at = (size_t)blockIdx.x * SPARSE_QUERIES + threadIdx.x;
     const size_t stride = (size_t)b.view.n_heads * SPARSE_QUERIES;
     float max = -INFINITY, sum = 0.0f;
@@ -240,8 +245,7 @@ template <typename T, int D> struct lines_plan {
 };
 
 /* Adds up the numbers of lanes that differ in `bit`: of 2 N sums each lane of a pair gets N. */
-template <int N>
-static __device__ __forceinline__ void halve(float (&x)[2 * BLOCKS], int bit) {
+template <int N> static __device__ __forceinline__ void halve(float (&x)[2 * BLOCKS], int bit) {
     const bool high = threadIdx.x & bit;
 #pragma unroll
     for (int i = 0; i < N; i++) {
@@ -333,8 +337,8 @@ static __device__ __forceinline__ void score_page(struct lines_plan<T, D> *plan,
 }
 
 template <typename T, int D>
-static __global__ void __launch_bounds__(MAX_THREADS) sparse_lines_kernel(
-    const struct sparse_build b) {
+static __global__ void __launch_bounds__(MAX_THREADS)
+    sparse_lines_kernel(const struct sparse_build b) {
     extern __shared__ __align__(16) unsigned char shared[];
     struct lines_plan<T, D> &plan = *reinterpret_cast<struct lines_plan<T, D> *>(shared);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first = warp & ~(HEAD_WARPS - 1);
@@ -383,8 +387,8 @@ static __device__ float simple_score(const struct sparse_build &b, const int32_t
 }
 
 /* Computes a row's log-sum-exp.  Grid (rows, heads). */
-static __global__ void __launch_bounds__(32 * SIMPLE_WARPS) sparse_rows_simple_kernel(
-    const struct sparse_build b) {
+static __global__ void __launch_bounds__(32 * SIMPLE_WARPS)
+    sparse_rows_simple_kernel(const struct sparse_build b) {
     __shared__ struct sparse_row_part parts[SIMPLE_WARPS];
     const int row = blockIdx.x, head = blockIdx.y, warp = threadIdx.x / 32;
     let_next_start();
@@ -403,8 +407,8 @@ static __global__ void __launch_bounds__(32 * SIMPLE_WARPS) sparse_rows_simple_k
 }
 
 /* Adds up column i and diagonal i, in one warp for each i.  Grid (slots / SIMPLE_WARPS, heads). */
-static __global__ void __launch_bounds__(32 * SIMPLE_WARPS) sparse_lines_simple_kernel(
-    const struct sparse_build b) {
+static __global__ void __launch_bounds__(32 * SIMPLE_WARPS)
+    sparse_lines_simple_kernel(const struct sparse_build b) {
     const int i = blockIdx.x * SIMPLE_WARPS + threadIdx.x / 32, head = blockIdx.y;
     let_next_start();
     wait_for_previous();
@@ -428,9 +432,8 @@ static __global__ void __launch_bounds__(32 * SIMPLE_WARPS) sparse_lines_simple_
 static cudaError_t launch_simple(const struct sparse_build &b, struct launch launch) {
     const uint32_t n_rows = min(b.view.n_rows, (uint32_t)SPARSE_QUERIES);
     const uint32_t n_blocks = (b.view.n_slots + SIMPLE_WARPS - 1) / SIMPLE_WARPS;
-    const cudaError_t status =
-        launch_kernel(launch, sparse_rows_simple_kernel, dim3(n_rows, b.view.n_heads),
-                      32 * SIMPLE_WARPS, 0, b);
+    const cudaError_t status = launch_kernel(launch, sparse_rows_simple_kernel,
+                                             dim3(n_rows, b.view.n_heads), 32 * SIMPLE_WARPS, 0, b);
     if (status != cudaSuccess) return status;
     return launch_kernel(launch, sparse_lines_simple_kernel, dim3(n_blocks, b.view.n_heads),
                          32 * SIMPLE_WARPS, 0, b);
@@ -444,8 +447,8 @@ static cudaError_t launch_shape(const struct sparse_build &b, struct launch laun
     const uint32_t n_sets = (group + MAX_SET - 1) / MAX_SET, set = (group + n_sets - 1) / n_sets;
     const dim3 grid(b.n_chunks, b.kv.n_kv_heads * n_sets);
     const int keys = 2 * PAGE_TOKENS * (D + 8) * sizeof(T), lines = sizeof(struct lines_plan<T, D>);
-    cudaError_t status = cudaFuncSetAttribute(
-        sparse_rows_kernel<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, keys);
+    cudaError_t status = cudaFuncSetAttribute(sparse_rows_kernel<T, D>,
+                                              cudaFuncAttributeMaxDynamicSharedMemorySize, keys);
     if (status == cudaSuccess)
         status = cudaFuncSetAttribute(sparse_lines_kernel<T, D>,
                                       cudaFuncAttributeMaxDynamicSharedMemorySize, lines);

@@ -31,12 +31,12 @@ int sparse_memory_reserve(struct cuda_backend *cuda, const struct step_limits *l
                           struct error *err) {
     const uint32_t n_slots = limits->max_sparse_slots;
     const struct sparse_shape shape = {.n_heads = limits->n_heads,
-                                .n_kv_heads = limits->n_kv_heads,
-                                .head_dim = limits->head_dim,
-                                .n_rows = limits->max_sparse_rows,
-                                .n_slots = n_slots,
-                                .max_columns = min_u32(SPARSE_MAX_COLUMNS, n_slots),
-                                .max_pages = SPARSE_MAX_PAGES};
+                                       .n_kv_heads = limits->n_kv_heads,
+                                       .head_dim = limits->head_dim,
+                                       .n_rows = limits->max_sparse_rows,
+                                       .n_slots = n_slots,
+                                       .max_columns = min_u32(SPARSE_MAX_COLUMNS, n_slots),
+                                       .max_pages = SPARSE_MAX_PAGES};
     struct sparse_build build = {0};
     if (limits->max_sparse_rows == 0) return 0;
     int rc = account_open(cuda, err);
@@ -97,14 +97,14 @@ static int shape_of(const struct attn_index_args *args, const struct step_seq *s
         n_slots > seq->layers[args->layer].n_slots)
         return error_set(err, ERR_INVALID, "cuda: %u rows from slot %u on cannot be indexed",
                          sparse->n_rows, sparse->first_slot);
-    *out = (struct sparse_shape){.n_heads = args->n_heads,
-                          .n_kv_heads = args->kv->n_kv_heads,
-                          .head_dim = args->kv->head_dim,
-                          .n_rows = sparse->n_rows,
-                          .n_slots = (uint32_t)n_slots,
-                          .max_columns = min_u32(max_u32(n_columns, SPARSE_MIN_COLUMNS),
-                                                 (uint32_t)n_slots),
-                          .max_pages = n_pages};
+    *out = (struct sparse_shape){
+        .n_heads = args->n_heads,
+        .n_kv_heads = args->kv->n_kv_heads,
+        .head_dim = args->kv->head_dim,
+        .n_rows = sparse->n_rows,
+        .n_slots = (uint32_t)n_slots,
+        .max_columns = min_u32(max_u32(n_columns, SPARSE_MIN_COLUMNS), (uint32_t)n_slots),
+        .max_pages = n_pages};
     return 0;
 }
 
@@ -223,10 +223,10 @@ int cuda_sparse_visited(struct backend *be, uint32_t head, uint32_t half, uint32
         rc = cuda_check(cuda, launch_sparse_visited(view, head, half, device, launch_of(cuda)),
                         "visited slots", err);
     if (!rc)
-        rc = cuda_check(cuda,
-                        cudaMemcpyAsync(host, device, view->n_slots, cudaMemcpyDeviceToHost,
-                                        cuda->stream),
-                        "visited slots", err);
+        rc = cuda_check(
+            cuda,
+            cudaMemcpyAsync(host, device, view->n_slots, cudaMemcpyDeviceToHost, cuda->stream),
+            "visited slots", err);
     if (!rc) rc = cuda_sync(be, err);
     *n = 0;
     for (uint32_t slot = 0; !rc && slot < end; slot++)

@@ -56,11 +56,11 @@ struct sparse_build {
 
     /* Lines.  stride: n_slots rounded up to SPARSE_UNIT. */
     size_t stride;
-    float *columns, *lower, *upper; /* [n_heads][stride]; a diagonal's score is lower + upper */
-    uint32_t n_chunks, chunk_pages; /* how passes 1 and 2 divide the pages */
+    float *columns, *lower, *upper;    /* [n_heads][stride]; a diagonal's score is lower + upper */
+    uint32_t n_chunks, chunk_pages;    /* how passes 1 and 2 divide the pages */
     struct sparse_row_part *row_parts; /* [n_chunks][n_heads][SPARSE_QUERIES] */
-    float *lse;                     /* [n_heads][SPARSE_QUERIES], base 2 */
-    uint8_t *near_diagonals;        /* [n_heads][stride / SPARSE_UNIT]: bit o / SPARSE_GROUP is set
+    float *lse;                        /* [n_heads][SPARSE_QUERIES], base 2 */
+    uint8_t *near_diagonals; /* [n_heads][stride / SPARSE_UNIT]: bit o / SPARSE_GROUP is set
                                        iff a diagonal of that group was chosen */
 
     /* Pages.  page_stride: pages of n_slots, rounded up to SPARSE_UNIT. */

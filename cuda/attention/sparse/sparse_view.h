@@ -30,9 +30,12 @@
 
 #include "engine/device/backend.h"
 
-enum { SPARSE_TILE_GROUPS = SPARSE_TILE / SPARSE_GROUP,
-       SPARSE_HALF_GROUPS = SPARSE_HALF / SPARSE_GROUP, SPARSE_MARK_SHIFT = SPARSE_HALF_GROUPS,
-       SPARSE_PAGE_GROUPS = PAGE_TOKENS / SPARSE_GROUP };
+enum {
+    SPARSE_TILE_GROUPS = SPARSE_TILE / SPARSE_GROUP,
+    SPARSE_HALF_GROUPS = SPARSE_HALF / SPARSE_GROUP,
+    SPARSE_MARK_SHIFT = SPARSE_HALF_GROUPS,
+    SPARSE_PAGE_GROUPS = PAGE_TOKENS / SPARSE_GROUP
+};
 
 struct sparse_head {
     int32_t kind; /* enum attn_pattern_kind; PATTERN_DENSE also if the head visited too much */

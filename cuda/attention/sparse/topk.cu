@@ -51,8 +51,8 @@ static __device__ __forceinline__ struct lines lines_of(const struct sparse_buil
                                                         bool diagonals) {
     const struct attn_pattern p = b.patterns[head];
     const size_t at = head * b.stride;
-    const uint32_t n = b.view.n_slots, forced = diagonals ? SPARSE_MIN_DIAGONALS
-                                                          : SPARSE_MIN_COLUMNS;
+    const uint32_t n = b.view.n_slots,
+                   forced = diagonals ? SPARSE_MIN_DIAGONALS : SPARSE_MIN_COLUMNS;
     struct lines l = {b.columns + at, nullptr, n, 0, forced, b.synthetic, head, UINT32_MAX};
     l.k = min(n, max(diagonals ? p.p2 : p.p1, forced));
     if (!diagonals) return l;
@@ -81,8 +81,7 @@ static __device__ __forceinline__ void load_unit(uint32_t (&keys)[4], const stru
     } else if (!l.synthetic) {
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++)
-            if (first + i < l.n)
-                scores[i] = l.a[first + i] + (l.b ? l.b[first + i] : 0.0f);
+            if (first + i < l.n) scores[i] = l.a[first + i] + (l.b ? l.b[first + i] : 0.0f);
     }
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++)
@@ -198,8 +197,8 @@ static __device__ void write_units(const struct lines &l, const struct select_re
     }
 }
 
-static __global__ void __launch_bounds__(THREADS) sparse_select_kernel(
-    const struct sparse_build b) {
+static __global__ void __launch_bounds__(THREADS)
+    sparse_select_kernel(const struct sparse_build b) {
     __shared__ struct select_plan<THREADS> plan;
     let_next_start();
     wait_for_previous();
@@ -235,6 +234,6 @@ static __global__ void __launch_bounds__(THREADS) sparse_select_kernel(
 cudaError_t launch_sparse_select(const struct sparse_build *b, struct launch launch) {
     static const bool has_clusters = runs_sm90_code(sparse_select_kernel);
     const uint32_t cluster = has_clusters ? CLUSTER : 1;
-    return launch_clusters(launch, sparse_select_kernel, cluster,
-                           cluster * KINDS * b->view.n_heads, THREADS, 0, *b);
+    return launch_clusters(launch, sparse_select_kernel, cluster, cluster * KINDS * b->view.n_heads,
+                           THREADS, 0, *b);
 }

@@ -49,7 +49,7 @@ constexpr size_t BARE_READ = 4096, BARE_WRITE = 128;
  * row, 8 loads under way, and writes BARE_WRITE bytes for each, if there is a `to`.  Keys and
  * values are to scores as these two where head_dim is 32 times the group. */
 __global__ void __launch_bounds__(BARE_THREADS, BARE_BLOCKS)
-read_and_write(const uint4 *from, size_t n_chunks, float *to, uint32_t *sink) {
+    read_and_write(const uint4 *from, size_t n_chunks, float *to, uint32_t *sink) {
     const size_t n_warps = gridDim.x * (BARE_THREADS / 32),
                  warp = blockIdx.x * (BARE_THREADS / 32) + threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
@@ -327,8 +327,7 @@ void print_score_costs(bench &b) {
     for (const bench_shape &s : shapes) {
         const double plain = b.run(s, true, false, 0).median_us,
                      scores = b.run(s, true, true, 0).median_us,
-                     reads = b.run_bare(s, false).median_us,
-                     writes = b.run_bare(s, true).median_us;
+                     reads = b.run_bare(s, false).median_us, writes = b.run_bare(s, true).median_us;
         printf("%u x %u,%.1f,%.1f,%.1f,%.1f,%.1f %%,%.1f,%.1f,%.1f %%\n", s.n_seqs, s.n_slots,
                (double)s.kv_bytes() * 1e-6, (double)s.score_bytes() * 1e-6, plain, scores,
                (scores / plain - 1) * 100, reads, writes, (writes / reads - 1) * 100);

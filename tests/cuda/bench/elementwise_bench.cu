@@ -72,7 +72,7 @@ static void make_arena(struct arena *arena) {
 
 static cudaError_t run_rmsnorm(const struct arena *a, int set, uint32_t n, struct launch launch) {
     const struct rmsnorm_params p = {a->in[set], a->weight, DTYPE_BF16, a->out[set], n,
-                                     DIM,        DIM,       DIM,        1e-5f,      1};
+                                     DIM,        DIM,       DIM,        1e-5f,       1};
     return launch_rmsnorm(&p, launch);
 }
 
@@ -141,13 +141,13 @@ int main() {
     printf("kernel,rows,us,TB/s,of copy (%.3f TB/s)\n", copy);
     for (const struct pass &pass : passes)
         for (uint32_t n_rows : {1u, 64u, 2048u, (uint32_t)MAX_ROWS}) {
-            const double us = time_graph(arena.stream, 9,
-                                         [&] {
-                                             for (int i = 0; i < N_LAUNCHES; i++)
-                                                 check(pass.run(&arena, i % N_SETS, n_rows, launch),
-                                                       pass.name);
-                                         }) /
-                              N_LAUNCHES;
+            const double us =
+                time_graph(arena.stream, 9,
+                           [&] {
+                               for (int i = 0; i < N_LAUNCHES; i++)
+                                   check(pass.run(&arena, i % N_SETS, n_rows, launch), pass.name);
+                           }) /
+                N_LAUNCHES;
             const double rate = (double)pass.row_bytes * n_rows / us * 1e-6;
             printf("%s,%u,%.2f,%.3f,%.3f\n", pass.name, n_rows, us, rate, rate / copy);
         }

@@ -108,10 +108,11 @@ static cudaError_t run_fused(const struct shape *s, const struct arena *arena,
 static cudaError_t run_apart(const struct shape *s, const struct arena *arena,
                              struct skinny_params *p, struct launch launch) {
     if (s->norm) {
-        const struct rmsnorm_params norm = {p->x,          arena->norm_weight, DTYPE_BF16,
-                                            arena->normed, p->n_rows,          p->n_in,
-                                            p->n_in,       p->n_in,            1e-5f,
-                                            1};
+        const struct rmsnorm_params norm = {p->x,       arena->norm_weight,
+                                            DTYPE_BF16, arena->normed,
+                                            p->n_rows,  p->n_in,
+                                            p->n_in,    p->n_in,
+                                            1e-5f,      1};
         check(launch_rmsnorm(&norm, launch), "rmsnorm");
         p->x = arena->normed;
     }
@@ -125,16 +126,15 @@ static void bench_shape(const struct shape *s, const struct arena *arena, cudaSt
                         uint32_t n_rows, bool overlap, double read, const char *name,
                         launcher run) {
     const size_t n = count_weights(s), n_sets = std::max<size_t>(1, ((size_t)1 << 29) / n);
-    const double us = time_graph(stream, 9,
-                                 [&] {
-                                     for (size_t i = 0; i < n_sets; i++) {
-                                         struct skinny_params p =
-                                             params_of(s, arena, i * n, n_rows);
-                                         check(run(s, arena, &p, (struct launch){stream, overlap}),
-                                               s->name);
-                                     }
-                                 }) /
-                      (double)n_sets;
+    const double us =
+        time_graph(stream, 9,
+                   [&] {
+                       for (size_t i = 0; i < n_sets; i++) {
+                           struct skinny_params p = params_of(s, arena, i * n, n_rows);
+                           check(run(s, arena, &p, (struct launch){stream, overlap}), s->name);
+                       }
+                   }) /
+        (double)n_sets;
     const double rate = 2.0 * (double)n / us * 1e-6;
     printf("%s,%s,%u,%d,%.2f,%.3f,%.3f\n", name, s->name, n_rows, overlap, us, rate, rate / read);
 }

@@ -23,9 +23,12 @@ struct filter {
 };
 
 static const struct filter filters[] = {
-    {"greedy", 0.0f, 1.0f, 0, 0},          {"draw", 1.0f, 1.0f, 0, 0},
-    {"top_p 0.95", 0.8f, 0.95f, 0, 0},     {"top_k 50", 0.8f, 1.0f, 50, 0},
-    {"top_k 20,000", 1.0f, 1.0f, 20000, 0}, {"top_k 50, top_p 0.95", 0.8f, 0.95f, 50, 0},
+    {"greedy", 0.0f, 1.0f, 0, 0},
+    {"draw", 1.0f, 1.0f, 0, 0},
+    {"top_p 0.95", 0.8f, 0.95f, 0, 0},
+    {"top_k 50", 0.8f, 1.0f, 50, 0},
+    {"top_k 20,000", 1.0f, 1.0f, 20000, 0},
+    {"top_k 50, top_p 0.95", 0.8f, 0.95f, 50, 0},
     {"greedy, 20 reported", 0.0f, 1.0f, 0, 20},
 };
 

@@ -146,11 +146,15 @@ static void time_choice(struct rig *r, uint32_t n, struct launch launch, int n_b
     p.state_slots = kv_state_slots(&r->kv);
     p.n_blocks = (uint32_t)n_blocks;
     struct select_workspace *room = &p.room;
-    *room = {device_array<uint32_t>(n), device_array<uint32_t>(n / 32),
+    *room = {device_array<uint32_t>(n),
+             device_array<uint32_t>(n / 32),
              device_array<uint32_t>(n / 32),
              device_array<uint32_t>(SELECT_DIGITS * SELECT_BINS),
-             device_array<uint32_t>(SELECT_DIGITS * 2), device_array<uint32_t>(MOST_SELECTED),
-             device_array<struct select_total>(1), {}, device_array<uint32_t>(FETCH_KINDS),
+             device_array<uint32_t>(SELECT_DIGITS * 2),
+             device_array<uint32_t>(MOST_SELECTED),
+             device_array<struct select_total>(1),
+             {},
+             device_array<uint32_t>(FETCH_KINDS),
              MOST_SELECTED};
     for (auto &fetches : room->fetches) fetches = device_array<struct fetch>(MOST_SELECTED);
     fill_scores_kernel<<<1024, 256>>>(p.attn_stats.scores, (size_t)n * HEADS);

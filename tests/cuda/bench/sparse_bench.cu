@@ -90,8 +90,8 @@ static void make_rig(struct rig *r, uint32_t n_slots, cudaStream_t stream, bool 
 }
 
 static void free_rig(struct rig *r) {
-    for (void *memory : {r->memory, r->q, r->pool, r->words, (void *)r->patterns,
-                         (void *)r->build.account})
+    for (void *memory :
+         {r->memory, r->q, r->pool, r->words, (void *)r->patterns, (void *)r->build.account})
         cudaFree(memory);
 }
 
@@ -105,12 +105,12 @@ struct stage {
 };
 
 static const struct stage stages[] = {
-    {"scores", launch_sparse_scores, PATTERN_VERTICAL_SLASH,
-     2 * KV_HEADS * DIM * 2.0 + HEADS * 12.0, 2 * 2.0 * SPARSE_QUERIES * DIM * HEADS, 0},
+    {"scores", launch_sparse_scores, PATTERN_VERTICAL_SLASH, 2 * KV_HEADS *DIM * 2.0 + HEADS * 12.0,
+     2 * 2.0 * SPARSE_QUERIES *DIM *HEADS, 0},
     {"select", launch_sparse_select, PATTERN_VERTICAL_SLASH, HEADS * 12.0, 0, 0},
     {"lists", launch_sparse_lists, PATTERN_DENSE, 0, 0, 0},
     {"pages", launch_sparse_pages, PATTERN_BLOCK_SPARSE, (HEADS + KV_HEADS) * DIM * 2.0, 0,
-     2.0 * DIM * HEADS / SPARSE_TILE / 2},
+     2.0 * DIM *HEADS / SPARSE_TILE / 2},
     {"rule", launch_sparse_rule, PATTERN_DENSE, 0, 0, 0},
 };
 
@@ -120,8 +120,9 @@ static bool is_needed(const struct stage &stage, enum attn_pattern_kind kind) {
 
 static double bound_us(const struct stage &s, uint32_t n_slots) {
     const double n_pages = n_slots / (double)PAGE_TOKENS;
-    return 1e6 * n_slots * std::max(s.bytes / BYTES_PER_S,
-                                    std::max(s.bf16 / BF16_PER_S, s.f32 * n_pages / F32_PER_S));
+    return 1e6 * n_slots *
+           std::max(s.bytes / BYTES_PER_S,
+                    std::max(s.bf16 / BF16_PER_S, s.f32 * n_pages / F32_PER_S));
 }
 
 static void print(const char *name, uint32_t n_slots, const char *stage, double us, double bound) {

@@ -62,8 +62,7 @@ static struct expected oracle(const struct batch &b) {
                     for (int head = 0; head < b.shape.n_heads; head++) {
                         const size_t at = (b.first_row[seq] + i) * heads + head;
                         if (task++ % n_threads == t)
-                            want.lse[at] =
-                                oracle_row(b, seq, i, head, &want.out[at * b.shape.dim]);
+                            want.lse[at] = oracle_row(b, seq, i, head, &want.out[at * b.shape.dim]);
                     }
         });
     for (std::thread &t : threads) t.join();
@@ -98,8 +97,7 @@ static const struct subject whole_mma = {"mma", false, nullptr},
 static std::vector<uint16_t> run(const struct batch &b, const struct subject &subject) {
     std::vector<uint16_t> out((size_t)b.n_rows * b.shape.n_heads * b.shape.dim);
     CHECK(cudaMemset(b.device.out, 0xff, out.size() * 2));
-    if (b.device.lse)
-        CHECK(cudaMemset(b.device.lse, 0xff, (size_t)b.n_rows * b.shape.n_heads * 4));
+    if (b.device.lse) CHECK(cudaMemset(b.device.lse, 0xff, (size_t)b.n_rows * b.shape.n_heads * 4));
     if (subject.split)
         CHECK(cudaMemset(subject.split->view.partial_out, 0xff,
                          subject.split->partial_floats * sizeof(float)));
@@ -211,8 +209,8 @@ static struct split cut_by_hand(const struct batch &b, const std::vector<int32_t
             const int32_t n = pieces[n_tiles++ % pieces.size()],
                           n_rows = (int32_t)std::min(step, b.rows[seq] - row);
             for (int32_t i = 0; i < n; i++)
-                items.push_back({(int32_t)seq, (int32_t)row, n_rows, i, n,
-                                 n > 1 ? n_partials + i : -1});
+                items.push_back(
+                    {(int32_t)seq, (int32_t)row, n_rows, i, n, n > 1 ? n_partials + i : -1});
             if (n > 1) n_partials += n;
         }
     const auto rest = std::stable_partition(items.begin(), items.end(), [](const auto &item) {
@@ -264,7 +262,7 @@ static void test_splits(const struct shape &s, const std::vector<struct seq_shap
 /* The last sequences: every tile size of the groups below, to either side. */
 static void test_all_splits(bool small) {
     const std::vector<struct seq_shape> few = {{1, 3}, {17, 1500}},
-                                        many = {{1, 5000},  {1, 1},    {2, 2049},  {16, 4096},
+                                        many = {{1, 5000},  {1, 1},     {2, 2049},  {16, 4096},
                                                 {31, 4127}, {33, 1000}, {64, 64},   {130, 3333},
                                                 {5, 129},   {1, 128},   {18, 2600}, {19, 1025}};
     const int groups[][2] = {{2, 2}, {6, 2}, {8, 2}, {7, 1}, {16, 1}, {71, 1}},
@@ -560,8 +558,7 @@ static void bench_split(const struct batch &b, bool sm90) {
 static void bench_splits(const char *rows) {
     const uint32_t n_rows[] = {1, 16, 64, 256, 300, 640, 1024}, most = 1024;
     for (const uint32_t n_before : {8192u, 32768u, 131072u, 262144u}) {
-        struct batch b =
-            make_bench({32, 8, 128, DTYPE_BF16, 1.0f}, 1, {most, n_before + most});
+        struct batch b = make_bench({32, 8, 128, DTYPE_BF16, 1.0f}, 1, {most, n_before + most});
         for (const uint32_t n : n_rows) {
             if (rows && n != strtoul(rows, NULL, 10)) continue;
             set_rows(b, n, n_before);

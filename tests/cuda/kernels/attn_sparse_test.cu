@@ -68,8 +68,8 @@ static bool is_marked(const struct index &x, uint32_t head, int32_t distance) {
 
 /* A half visits a distance where one of the groups of diagonals d - 1 .. d + 3 has a chosen one. */
 static void mark_distances(struct index &x, uint32_t head, const std::vector<bool> &chosen) {
-    const int32_t end = (int32_t)((x.n_slots + SPARSE_GROUP - 1) / SPARSE_GROUP) +
-                        SPARSE_HALF_GROUPS;
+    const int32_t end =
+        (int32_t)((x.n_slots + SPARSE_GROUP - 1) / SPARSE_GROUP) + SPARSE_HALF_GROUPS;
     std::vector<bool> coarse(end + SPARSE_HALF_GROUPS);
     for (size_t o = 0; o < chosen.size(); o++)
         if (chosen[o]) coarse[o / SPARSE_GROUP] = true;
@@ -100,8 +100,8 @@ static void add_distances(struct index &x, uint32_t head, const std::vector<bool
 
 static void add_columns(struct index &x, uint32_t head, uint32_t n_chosen) {
     std::vector<bool> chosen(x.n_slots);
-    for (uint32_t i = 0; i < n_chosen; i++) chosen[i < 30 ? std::min(i, x.n_slots - 1)
-                                                          : random_below(x.n_slots)] = true;
+    for (uint32_t i = 0; i < n_chosen; i++)
+        chosen[i < 30 ? std::min(i, x.n_slots - 1) : random_below(x.n_slots)] = true;
     for (uint32_t slot = 0; slot < x.n_slots; slot++)
         if (chosen[slot])
             x.columns[(size_t)head * x.max_columns + x.heads[head].n_columns++] = (int32_t)slot;
@@ -228,8 +228,7 @@ static std::vector<bool> visited_slots(const struct index &x, uint32_t head, uin
     for (int32_t group = 0; group < R; group++)
         if (is_marked(x, head, R + (int32_t)(half % 2) * SPARSE_HALF_GROUPS - group))
             visit(group * SPARSE_GROUP, SPARSE_GROUP);
-    for (int32_t i = 0; i < h.n_columns; i++)
-        visit(x.columns[(size_t)head * x.max_columns + i], 1);
+    for (int32_t i = 0; i < h.n_columns; i++) visit(x.columns[(size_t)head * x.max_columns + i], 1);
     return visited;
 }
 
@@ -278,8 +277,8 @@ static struct expected oracle(const struct batch &b, const struct index &x) {
         const std::vector<bool> visited = visited_slots(x, (uint32_t)head, 2 * first + half);
         const uint32_t end = std::min((half + 1) * SPARSE_HALF, b.rows[0]);
         for (uint32_t row = half * SPARSE_HALF; row < end; row++)
-            e.lse[row * n_heads + head] = oracle_row(b, row, (int)head, visited,
-                                                     &e.out[row * width + head * b.shape.dim]);
+            e.lse[row * n_heads + head] =
+                oracle_row(b, row, (int)head, visited, &e.out[row * width + head * b.shape.dim]);
     };
     const unsigned n_threads = std::max(1u, std::thread::hardware_concurrency());
     std::vector<std::thread> threads;
@@ -483,8 +482,8 @@ static void count_keys(const struct index &x, double *visited, double *computed)
     for (uint32_t head = 0; head < x.n_heads; head++)
         for (uint32_t tile = 0; tile < x.n_tiles; tile++) {
             const struct tile_keys k = keys_of(x, head, tile);
-            n_visited += (double)(k.both + k.columns) + 0.5 * (double)(k.lower + k.upper) +
-                         SPARSE_TILE / 2;
+            n_visited +=
+                (double)(k.both + k.columns) + 0.5 * (double)(k.lower + k.upper) + SPARSE_TILE / 2;
             n_pairs += (double)(1 + pairs(k.both) + pairs(k.columns)) +
                        0.5 * (double)(pairs(k.lower) + pairs(k.upper));
         }
@@ -546,8 +545,7 @@ int main(int argc, char **argv) {
     printf("seed %llu\n", (unsigned long long)random_state);
     if (!strcmp(mode, "--bench"))
         bench_all(argc > 2 ? argv[2] : NULL); /* all lengths, or this one */
-    else
-        test_all(!strcmp(mode, "--small")); /* --small: for compute-sanitizer */
+    else test_all(!strcmp(mode, "--small"));  /* --small: for compute-sanitizer */
     printf("%d failed\n", n_failed);
     return n_failed != 0;
 }

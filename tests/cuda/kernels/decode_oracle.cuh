@@ -276,8 +276,7 @@ struct rig {
             const uint32_t seq = row / f.c.n_heads, n = f.c.n_slots[seq];
             of->oracle(seq, row % f.c.n_heads, &unused, &expected);
             const uint32_t kv_head = row % f.c.n_heads / group;
-            const float *item =
-                &got[(size_t)(kv_head * n_seqs + seq) * score_stride * group];
+            const float *item = &got[(size_t)(kv_head * n_seqs + seq) * score_stride * group];
             distance d;
             d.norm = n; /* a single score may be next to zero */
             for (uint32_t i = 0; i < n; i++)
