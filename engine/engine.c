@@ -462,7 +462,7 @@ const struct engine_info *engine_info(const struct engine *e) {
 
 /* Hands the step's events over.  Counters come first, because a client that sees a final event may
  * submit again at once. */
-static void insert(struct engine *e, struct event_list *events) {
+static void publish(struct engine *e, struct event_list *events) {
     uint32_t n_final = 0;
     for (const struct engine_event *event = events->first; event; event = event->next)
         n_final += event->kind == EVENT_FINISH;
@@ -557,12 +557,12 @@ static void *run_engine(void *arg) {
         bool idle = scheduler_n_live(e->scheduler) == 0 && scheduler_n_inflight(e->scheduler) == 0;
         if (obey(e, idle ? mailbox_wait(&e->commands) : mailbox_take(&e->commands), &events)) break;
         run_step(e, &events);
-        insert(e, &events);
+        publish(e, &events);
     }
     obey(e, mailbox_close(&e->commands), &events);
     while (scheduler_n_inflight(e->scheduler) > 0) take_results(e, &events);
     scheduler_end_all(e->scheduler, FINISH_CANCELLED, 0, NULL, &events);
-    insert(e, &events);
+    publish(e, &events);
     return NULL;
 }
 
