@@ -22,6 +22,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "engine/admit.h"
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/mailbox.h"
@@ -31,6 +32,7 @@
 #include "engine/kv/prefix_cache.h"
 #include "engine/memory_plan.h"
 #include "engine/model/decoder.h"
+#include "engine/schedule/request_plan.h"
 #include "engine/schedule/scheduler.h"
 #include "engine/schedule/sequence.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -54,6 +56,7 @@ struct engine {
     struct kv_swaps swaps;
     struct kv_space space;
     struct sequence_shared shared;
+    struct admission admission;
 
     struct mailbox commands, events;
     bool has_commands, has_events; /* the mailboxes exist: destroy accepts half-built engines */
@@ -374,28 +377,10 @@ static int create_queues(struct engine *e, struct error *err) {
     return error_set(err, ERR_NOMEM, "no memory for the engine's queues");
 }
 
-/* Checks that the backends' index holds every pattern; a larger one would fail the step of all
- * requests. */
-static int check_patterns(const struct engine *e, const struct attn_pattern *patterns,
-                          struct error *err) {
-    const uint32_t n_heads = e->info.model->n_heads;
-    for (uint32_t i = 0; i < e->info.model->n_layers * n_heads; i++) {
-        const struct attn_pattern *p = &patterns[i];
-        const bool fits = (p->kind != PATTERN_VERTICAL_SLASH || p->p1 <= SPARSE_MAX_COLUMNS) &&
-                          (p->kind != PATTERN_BLOCK_SPARSE || p->p1 <= SPARSE_MAX_PAGES);
-        if ((uint32_t)p->kind < PATTERN_N_KINDS && fits) continue;
-        return error_set(err, ERR_INVALID,
-                         "the pattern of layer %" PRIu32 ", head %" PRIu32
-                         " is unknown, or has more than %d columns or %d pages",
-                         i / n_heads, i % n_heads, SPARSE_MAX_COLUMNS, SPARSE_MAX_PAGES);
-    }
-    return 0;
-}
-
 static int describe_prefill(struct engine *e, struct error *err) {
     const struct model_config *model = &e->model->config;
     struct prefill_support *support = &e->shared.prefill;
-    if (e->config.patterns && check_patterns(e, e->config.patterns, err)) return ERR_INVALID;
+    if (e->config.patterns && admit_patterns(model, e->config.patterns, err)) return ERR_INVALID;
     *support = (struct prefill_support){.available = e->info.sparse_prefill,
                                         .patterns = e->config.patterns,
                                         .n_heads_in_all = model->n_layers * model->n_heads,
@@ -414,6 +399,16 @@ static int create_cancels(struct engine *e, struct error *err) {
     if (!e->cancels) return error_set(err, ERR_NOMEM, "no memory for the engine's commands");
     for (uint32_t i = 0; i < n_places(e); i++) give_spare(e, &e->cancels[i]);
     return 0;
+}
+
+static struct kv_limits kv_limits(const struct engine *e) {
+    return (struct kv_limits){.max_model_len = e->info.max_model_len,
+                              .trained_context = e->info.model->max_position,
+                              .window = e->info.model->window,
+                              .bounded_caches = e->info.bounded_caches,
+                              .selections = e->info.selections,
+                              .max_selected = most_selected(e),
+                              .has_host_pool = e->store.base != NULL};
 }
 
 static void *run_engine(void *arg);
@@ -440,6 +435,8 @@ int engine_create(struct engine **out, const struct engine_config *config, struc
                                          .max_rows = e->config.max_batched_tokens,
                                          .max_long_rows = e->info.long_rows};
     if ((code = describe_prefill(e, err))) goto fail;
+    e->admission =
+        (struct admission){.model = e->info.model, .shared = &e->shared, .kv = kv_limits(e)};
     scheduler_stats(e->scheduler, &e->stats);
     if (pthread_create(&e->thread, NULL, run_engine, e)) {
         code = error_set(err, ERR_NOMEM, "cannot start the engine thread");
@@ -568,75 +565,6 @@ static void *run_engine(void *arg) {
 
 /* ---- any thread ---- */
 
-static struct kv_limits kv_limits(const struct engine *e) {
-    return (struct kv_limits){.max_model_len = e->info.max_model_len,
-                              .trained_context = e->info.model->max_position,
-                              .window = e->info.model->window,
-                              .bounded_caches = e->info.bounded_caches,
-                              .selections = e->info.selections,
-                              .max_selected = most_selected(e),
-                              .has_host_pool = e->store.base != NULL};
-}
-
-static int check_kv(const struct engine *e, const struct engine_request *r, struct error *err) {
-    const struct kv_limits limits = kv_limits(e);
-    int code = kv_choice_check(&r->kv, r->n_prompt, r->params.max_tokens, &limits, err);
-    if (code) return code;
-    const struct kv_plan plan = sequence_kv_plan(&e->shared, r);
-    const struct kv_amount most = plan.policy->most(&e->space, &plan);
-    if (most.pages > e->info.n_pages)
-        return error_set(err, ERR_TOO_LONG,
-                         "the request takes %" PRIu64 " pages of the KV cache, which has %" PRIu32,
-                         most.pages, e->info.n_pages);
-    if (most.blocks > e->store.n_blocks)
-        return error_set(err, ERR_TOO_LONG,
-                         "the request moves up to %" PRIu64 " tokens out of the KV cache, and "
-                         "there is room for %" PRIu64,
-                         most.blocks * PAGE_TOKENS, e->info.host_pool_tokens);
-    return 0;
-}
-
-static int check_prefill(const struct engine *e, const struct engine_request *r,
-                         struct error *err) {
-    const struct prefill_choice *choice = &r->prefill;
-    if (!(choice->dense_above >= 0 && choice->dense_above <= 1))
-        return error_set(err, ERR_INVALID,
-                         "the density above which heads are dense must lie between 0 and 1");
-    if (choice->patterns && check_patterns(e, choice->patterns, err)) return ERR_INVALID;
-    if (choice->mode != PREFILL_SPARSE) return 0;
-    if (!e->info.sparse_prefill)
-        return error_set(err, ERR_INVALID, "sparse prefill is not available here");
-    if (!choice->patterns && !e->config.patterns)
-        return error_set(err, ERR_INVALID, "sparse prefill needs patterns for the model's heads");
-    if (kv_choice_is_bounded(&r->kv))
-        return error_set(err, ERR_INVALID,
-                         "sparse prefill needs a KV policy that keeps everything");
-    if (r->params.n_prompt_logprobs >= 0)
-        return error_set(err, ERR_INVALID,
-                         "log-probabilities of the prompt are exact only with dense prefill");
-    if (choice->no_reuse && r->n_prompt - 1 > e->info.long_rows)
-        return error_set(err, ERR_TOO_LONG,
-                         "a sparse prompt that reuses nothing is computed layer by layer, and "
-                         "there is room for %" PRIu32 " tokens before its last one",
-                         e->info.long_rows);
-    return 0;
-}
-
-static int check_request(const struct engine *e, const struct engine_request *r,
-                         struct error *err) {
-    if (r->n_prompt == 0) return error_set(err, ERR_INVALID, "the prompt is empty");
-    const uint32_t n_vocab = e->info.model->n_vocab;
-    int code = check_kv(e, r, err);
-    if (!code) code = check_prefill(e, r, err);
-    if (code) return code;
-    for (uint32_t i = 0; i < r->n_prompt; i++)
-        if (r->prompt[i] >= n_vocab)
-            return error_set(err, ERR_INVALID,
-                             "the prompt has token %" PRIu32 "; ids end at %" PRIu32, r->prompt[i],
-                             n_vocab - 1);
-    return sampling_check(&r->params, n_vocab, err);
-}
-
 /* Claims places in the queue for n requests, all or none. */
 static int claim_places(struct engine *e, uint32_t n, struct error *err) {
     const uint64_t room = n_places(e);
@@ -650,12 +578,12 @@ static int claim_places(struct engine *e, uint32_t n, struct error *err) {
 }
 
 /* Appends a command for the request to the chain.  ERR_NOMEM. */
-static int add_command(struct engine *e, const struct engine_request *request, uint64_t id,
-                       struct engine_command ***end) {
+static int add_command(struct engine *e, const struct engine_request *request,
+                       const struct request_plan *plan, uint64_t id, struct engine_command ***end) {
     struct engine_command *command = calloc(1, sizeof(*command));
     if (!command) return ERR_NOMEM;
     command->kind = COMMAND_SUBMIT;
-    if (sequence_create(&command->seq, &e->shared, request, id)) {
+    if (sequence_create(&command->seq, &e->shared, request, plan, id)) {
         free(command);
         return ERR_NOMEM;
     }
@@ -673,19 +601,17 @@ static void drop_commands(struct engine_command *command) {
     }
 }
 
-int engine_submit(struct engine *e, struct engine_request *requests, uint32_t n_requests,
-                  uint64_t *ids, struct error *err) {
-    int code = 0;
-    if (!engine_healthy(e)) return error_set(err, ERR_DEVICE, "the device has failed");
-    for (uint32_t i = 0; i < n_requests; i++)
-        if ((code = check_request(e, &requests[i], err))) return code;
-    if (n_requests == 0) return 0;
-    if ((code = claim_places(e, n_requests, err))) return code;
+/* Submits requests that have been admitted, all or none. */
+static int submit_planned(struct engine *e, const struct engine_request *requests,
+                          const struct request_plan *plans, uint32_t n_requests, uint64_t *ids,
+                          struct error *err) {
     struct engine_command *first = NULL, **end = &first;
-    uint64_t id = atomic_fetch_add(&e->next_id, n_requests);
+    int code = claim_places(e, n_requests, err);
+    if (code) return code;
+    const uint64_t id = atomic_fetch_add(&e->next_id, n_requests);
     for (uint32_t i = 0; i < n_requests; i++) {
         ids[i] = id + i;
-        if (!(code = add_command(e, &requests[i], ids[i], &end))) continue;
+        if (!(code = add_command(e, &requests[i], &plans[i], ids[i], &end))) continue;
         error_set(err, code, "no memory for the request");
         goto fail;
     }
@@ -701,6 +627,20 @@ int engine_submit(struct engine *e, struct engine_request *requests, uint32_t n_
 fail:
     drop_commands(first);
     atomic_fetch_sub(&e->n_live, n_requests);
+    return code;
+}
+
+int engine_submit(struct engine *e, struct engine_request *requests, uint32_t n_requests,
+                  uint64_t *ids, struct error *err) {
+    if (!engine_healthy(e)) return error_set(err, ERR_DEVICE, "the device has failed");
+    if (n_requests == 0) return 0;
+    struct request_plan *plans = calloc(n_requests, sizeof(*plans));
+    if (!plans) return error_set(err, ERR_NOMEM, "no memory for the request");
+    int code = 0;
+    for (uint32_t i = 0; i < n_requests && !code; i++)
+        code = admit(&e->admission, &requests[i], &plans[i], err);
+    if (!code) code = submit_planned(e, requests, plans, n_requests, ids, err);
+    free(plans);
     return code;
 }
 

@@ -23,12 +23,15 @@ enum {
 struct error {
     int code;
     char text[512];
+    const char *param; /* which of a request's parameters it is about, a constant; NULL: none */
 };
 
-/* Writes code and text (err may be NULL) and returns code, so that a failing path is one
- * statement. */
+/* Writes code and text (err may be NULL), about no parameter, and returns code, so that a failing
+ * path is one statement. */
 int error_set(struct error *err, int code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* Records the parameter that the error is about (err may be NULL) and returns code. */
+int error_about(struct error *err, const char *param, int code);
 
 #ifdef __cplusplus
 }

@@ -152,20 +152,8 @@ static void end(struct scheduler *s, struct sequence *seq, enum finish_reason re
     retire(s, seq);
 }
 
-static uint32_t n_blocks(const struct scheduler *s) {
-    return s->space->blocks ? page_pool_n_pages(s->space->blocks) : 0;
-}
-
 void scheduler_add(struct scheduler *s, struct sequence *seq, struct event_list *events) {
-    const struct kv_policy_ops *policy = seq->kv.policy;
-    const struct kv_amount most = policy->most(s->space, &seq->kv.plan);
-    if (most.pages > page_pool_n_pages(s->space->pool))
-        end(s, seq, FINISH_ERROR, ERR_TOO_LONG, "the request is longer than the whole KV cache",
-            events);
-    else if (most.blocks > n_blocks(s))
-        end(s, seq, FINISH_ERROR, ERR_TOO_LONG, "the request is longer than the whole KV store",
-            events);
-    else if (policy->prepare(&seq->kv, seq->tokens))
+    if (seq->kv.policy->prepare(&seq->kv, seq->tokens))
         end(s, seq, FINISH_ERROR, ERR_NOMEM, "no memory for the request's page lists", events);
     else waiting_insert(s, seq);
 }
@@ -513,7 +501,7 @@ uint32_t scheduler_n_live(const struct scheduler *s) {
 static void count_host_pool(const struct scheduler *s, struct engine_stats *out) {
     const struct kv_space *space = s->space;
     if (!space->store) return;
-    const uint64_t n_used = n_blocks(s) - page_pool_n_free(space->blocks) -
+    const uint64_t n_used = page_pool_n_pages(space->blocks) - page_pool_n_free(space->blocks) -
                             (space->cache ? prefix_cache_n_store_blocks(space->cache) : 0);
     out->host_pool_used_bytes = n_used * host_pool_block_bytes(space->store);
     out->n_swapped_out = space->swaps->n_out;

@@ -24,39 +24,15 @@ static int init_prompt_event(struct sequence *seq) {
     return 0;
 }
 
-static struct prefill_plan prefill_of(const struct sequence_shared *shared,
-                                      const struct engine_request *request) {
-    return prefill_plan_make(&request->prefill, &shared->prefill, request->kv.type,
-                             request->n_prompt, request->params.n_prompt_logprobs >= 0);
-}
-
-/* Returns the most rows that a step, or a prompt's slices together, may append to a layer.  A
- * sparse prompt may be layer-major. */
-static uint32_t step_rows(const struct sequence_shared *shared,
-                          const struct engine_request *request) {
-    const uint32_t n_long = min_u32(request->n_prompt, shared->max_long_rows);
-    return prefill_of(shared, request).is_sparse ? max_u32(n_long, shared->max_rows)
-                                                 : shared->max_rows;
-}
-
-struct kv_plan sequence_kv_plan(const struct sequence_shared *shared,
-                                const struct engine_request *request) {
-    struct kv_plan plan = kv_plan_make(&request->kv, request->n_prompt, request->params.max_tokens);
-    plan.step_rows = step_rows(shared, request);
-    if (request->params.n_prompt_logprobs < 0)
-        kv_plan_by_layers(&plan, shared->space, shared->max_long_rows);
-    return plan;
-}
-
-static int init_parts(struct sequence *seq, const struct engine_request *request) {
+static int init_parts(struct sequence *seq, const struct engine_request *request,
+                      const struct request_plan *plan) {
     const struct sequence_shared *shared = seq->shared;
     seq->ending = event_create(EVENT_FINISH, 0, 0, 0, NULL);
     if (!seq->ending) return ERR_NOMEM;
-    const struct kv_plan plan = sequence_kv_plan(shared, request);
-    seq->prefill = prefill_of(shared, request);
+    seq->prefill = plan->prefill;
     const uint64_t salt = prefill_salt(&seq->prefill, &shared->prefill, request->cache_salt,
                                        shared->space->batch_invariant ? seq->id : 0);
-    int code = kv_sequence_init(&seq->kv, shared->space, &plan, salt);
+    int code = kv_sequence_init(&seq->kv, shared->space, &plan->kv, salt);
     if (code) return code;
     code = sampling_state_init(&seq->sampling, &seq->params, shared->eos, shared->n_eos);
     if (code) return code;
@@ -68,7 +44,8 @@ static int init_parts(struct sequence *seq, const struct engine_request *request
 }
 
 int sequence_create(struct sequence **out, const struct sequence_shared *shared,
-                    const struct engine_request *request, uint64_t id) {
+                    const struct engine_request *request, const struct request_plan *plan,
+                    uint64_t id) {
     struct sequence *seq = calloc(1, sizeof(*seq));
     if (!seq) return ERR_NOMEM;
     seq->shared = shared;
@@ -81,7 +58,7 @@ int sequence_create(struct sequence **out, const struct sequence_shared *shared,
     seq->n_prompt = seq->n_tokens = seq->token_capacity = request->n_prompt;
     if (seq->params.max_tokens > KV_MAX_TEXT - seq->n_prompt)
         seq->params.max_tokens = KV_MAX_TEXT - seq->n_prompt;
-    int code = init_parts(seq, request);
+    int code = init_parts(seq, request, plan);
     if (code == 0) {
         *out = seq;
         return 0;

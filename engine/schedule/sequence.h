@@ -25,7 +25,7 @@
 #include "engine/request/output.h"
 #include "engine/request/request.h"
 #include "engine/request/sampling.h"
-#include "engine/schedule/prefill_plan.h"
+#include "engine/schedule/request_plan.h"
 
 /* Borrowed by every sequence of an engine. */
 struct sequence_shared {
@@ -77,13 +77,11 @@ struct sequence {
     struct engine_event *ending; /* the final event, should there be no memory for a better one */
 };
 
-/* Works out the plan for the request's choice of a KV policy, which has been checked. */
-struct kv_plan sequence_kv_plan(const struct sequence_shared *shared,
-                                const struct engine_request *request);
-
-/* Creates a sequence; takes ownership of the request's arrays on success.  ERR_NOMEM. */
+/* Creates a sequence of an admitted request and its plan; takes ownership of the request's arrays on
+ * success.  ERR_NOMEM. */
 int sequence_create(struct sequence **out, const struct sequence_shared *shared,
-                    const struct engine_request *request, uint64_t id);
+                    const struct engine_request *request, const struct request_plan *plan,
+                    uint64_t id);
 /* Frees the sequence, and the request's arrays unless sequence_abandon() came first. */
 void sequence_destroy(struct sequence *seq); /* NULL is allowed */
 /* Returns ownership of the request's arrays to the caller, when a submit fails half way. */

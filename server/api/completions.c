@@ -351,13 +351,11 @@ static void begin_answer(struct completion *c) {
     c->written_ms = uv_now(c->job.server->loop);
 }
 
-/* Explains why the engine refused the request: the prompt is too long, or the policy does not suit
- * the model or the KV pool. */
+/* Explains why the engine refused the request, in terms of the parameter that this is about. */
 static int refuse_submission(struct completion *c, const struct error *why) {
-    const bool about_request = why->code == ERR_INVALID || why->code == ERR_TOO_LONG;
-    if (about_request && c->request.kv.tokens.type != KV_FULL)
-        return api_error_set(&c->job.err, 400, NULL, "kv_policy", "kv_policy: %s", why->text);
-    return api_error_from(&c->job.err, why, "prompt");
+    if (why->param && strcmp(why->param, "kv_policy") == 0)
+        return api_error_set(&c->job.err, 400, NULL, why->param, "kv_policy: %s", why->text);
+    return api_error_from(&c->job.err, why, why->param ? why->param : "prompt");
 }
 
 /* Submits the sequences to the engine, all or none. */

@@ -605,8 +605,17 @@ void fixture_submit(struct fixture *f, struct engine_request *r, uint64_t id) {
     c->expected = expect(f, r);
     c->bounded = kv_choice_is_bounded(&r->kv);
     c->submitted = true;
-    assert_int_equal(sequence_create(&seq, &f->shared, r, id), 0);
+    const struct request_plan plan = request_plan_make(&f->shared, r);
+    assert_int_equal(request_plan_check(&plan, &f->space, NULL), 0);
+    assert_int_equal(sequence_create(&seq, &f->shared, r, &plan, id), 0);
     scheduler_add(f->scheduler, seq, &f->events);
+}
+
+void fixture_refuse(struct fixture *f, struct engine_request *r) {
+    const struct request_plan plan = request_plan_make(&f->shared, r);
+    assert_int_equal(request_plan_check(&plan, &f->space, NULL), ERR_TOO_LONG);
+    sampling_fini(&r->params);
+    free(r->prompt);
 }
 
 bool fixture_step(struct fixture *f, uint32_t number) {

@@ -120,6 +120,8 @@ void client_fill_prompt(struct engine_request *r);
 void client_check(const struct client *c); /* it has what it gives alone */
 
 void fixture_submit(struct fixture *f, struct engine_request *r, uint64_t id);
+/* Asserts that the space cannot hold the request, and frees it. */
+void fixture_refuse(struct fixture *f, struct engine_request *r);
 /* Runs a batch of the scheduler's plan, and lands the oldest one. */
 void fixture_submit_step(struct fixture *f, struct batch *batch);
 void fixture_complete_step(struct fixture *f);

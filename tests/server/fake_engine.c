@@ -27,6 +27,7 @@ struct engine {
     uint64_t n_submitted;
     uint32_t n_live, n_cancelled, fail_after;
     int refuse;
+    const char *refuse_param;
     bool healthy;
 };
 
@@ -288,7 +289,10 @@ uint32_t fake_engine_step(struct engine *engine) {
 
 int engine_submit(struct engine *engine, struct engine_request *requests, uint32_t n_requests,
                   uint64_t *ids, struct error *err) {
-    if (engine->refuse) return error_set(err, engine->refuse, "the fake engine refuses");
+    if (engine->refuse) {
+        error_set(err, engine->refuse, "the fake engine refuses");
+        return error_about(err, engine->refuse_param, engine->refuse);
+    }
     struct sequence **end = &engine->sequences;
     while (*end) end = &(*end)->next;
     for (uint32_t i = 0; i < n_requests; i++) {
@@ -374,8 +378,9 @@ void engine_destroy(struct engine *engine) {
     free(engine);
 }
 
-void fake_engine_refuse(struct engine *engine, int code) {
+void fake_engine_refuse(struct engine *engine, int code, const char *param) {
     engine->refuse = code;
+    engine->refuse_param = param;
 }
 
 void fake_engine_fail_after(struct engine *engine, uint32_t n) {

@@ -29,7 +29,8 @@ struct engine *fake_engine_create(void (*wake)(void *), void *wake_ctx);
 /* One token (or the end) for every sequence; returns how many sequences are left. */
 uint32_t fake_engine_step(struct engine *engine);
 
-void fake_engine_refuse(struct engine *engine, int code); /* the next submits fail; 0: no more */
+/* Makes the next submits fail, about that parameter; code 0: no more. */
+void fake_engine_refuse(struct engine *engine, int code, const char *param);
 void fake_engine_fail_after(struct engine *engine, uint32_t n); /* sequences fail after n tokens */
 uint32_t fake_engine_n_live(const struct engine *engine);
 uint32_t fake_engine_n_cancelled(const struct engine *engine);

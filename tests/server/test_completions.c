@@ -435,17 +435,17 @@ static void the_engines_refusals_become_statuses(void **state) {
     for (int stream = 0; stream < 2; stream++) {
         const char *body =
             stream ? "{\"prompt\":\"x\",\"stream\":true}" : "{\"prompt\":\"x\",\"n\":3}";
-        fake_engine_refuse(rig->server.engine, ERR_FULL);
+        fake_engine_refuse(rig->server.engine, ERR_FULL, NULL);
         struct http_exchange exchange = post(body);
         begin(rig, &exchange);
         assert_int_equal(exchange.status, 429);
         assert_string_equal(exchange.headers.data, "Retry-After: 1\n");
         fake_http_fini(&exchange);
-        fake_engine_refuse(rig->server.engine, ERR_TOO_LONG);
+        fake_engine_refuse(rig->server.engine, ERR_TOO_LONG, NULL);
         assert_error(ask(rig, body, 400), "context_length_exceeded");
-        fake_engine_refuse(rig->server.engine, ERR_DEVICE);
+        fake_engine_refuse(rig->server.engine, ERR_DEVICE, NULL);
         assert_error(ask(rig, body, 503), "engine_failed");
-        fake_engine_refuse(rig->server.engine, 0);
+        fake_engine_refuse(rig->server.engine, 0, NULL);
     }
     assert_int_equal(fake_engine_n_live(rig->server.engine), 0);
 }
@@ -457,16 +457,16 @@ static void a_refused_budget_is_called_by_its_name(void **state) {
     static const char body[] = "{\"prompt\":\"x\",\"kv_policy\":{\"type\":\"streaming\","
                                "\"recent\":8}}";
     for (size_t i = 0; i < sizeof(codes) / sizeof(*codes); i++) {
-        fake_engine_refuse(rig->server.engine, codes[i]);
+        fake_engine_refuse(rig->server.engine, codes[i], "kv_policy");
         json_t *answer = ask(rig, body, 400);
         const json_t *error = json_object_get(answer, "error");
         assert_json(json_object_get(error, "param"), "\"kv_policy\"");
         assert_json(json_object_get(error, "message"), "\"kv_policy: the fake engine refuses\"");
         json_decref(answer);
     }
-    fake_engine_refuse(rig->server.engine, ERR_FULL);
+    fake_engine_refuse(rig->server.engine, ERR_FULL, NULL);
     assert_error(ask(rig, body, 429), "queue_full");
-    fake_engine_refuse(rig->server.engine, 0);
+    fake_engine_refuse(rig->server.engine, 0, NULL);
 }
 
 static void a_failed_sequence_fails_the_answer(void **state) {

@@ -1,0 +1,87 @@
+/* admit.c - see admit.h.
+ *
+ * Thread: any.  Memory: none. */
+#include "engine/admit.h"
+
+#include <inttypes.h>
+
+#include "engine/base/error.h"
+#include "engine/model/model.h"
+#include "engine/request/sampling.h"
+#include "engine/schedule/request_plan.h"
+#include "engine/schedule/sequence.h"
+
+int admit_patterns(const struct model_config *model, const struct attn_pattern *patterns,
+                   struct error *err) {
+    const uint32_t n_heads = model->n_heads;
+    for (uint32_t i = 0; i < model->n_layers * n_heads; i++) {
+        const struct attn_pattern *p = &patterns[i];
+        const bool fits = (p->kind != PATTERN_VERTICAL_SLASH || p->p1 <= SPARSE_MAX_COLUMNS) &&
+                          (p->kind != PATTERN_BLOCK_SPARSE || p->p1 <= SPARSE_MAX_PAGES);
+        if ((uint32_t)p->kind < PATTERN_N_KINDS && fits) continue;
+        return error_set(err, ERR_INVALID,
+                         "the pattern of layer %" PRIu32 ", head %" PRIu32
+                         " is unknown, or has more than %d columns or %d pages",
+                         i / n_heads, i % n_heads, SPARSE_MAX_COLUMNS, SPARSE_MAX_PAGES);
+    }
+    return 0;
+}
+
+/* Returns the parameter that limits what the sequence keeps. */
+static const char *kept_by(const struct engine_request *r) {
+    return r->kv.type == KV_FULL ? "prompt" : "kv_policy";
+}
+
+static int check_prefill(const struct admission *a, const struct engine_request *r,
+                         struct error *err) {
+    const struct prefill_choice *choice = &r->prefill;
+    const struct prefill_support *support = &a->shared->prefill;
+    if (!(choice->dense_above >= 0 && choice->dense_above <= 1))
+        return error_set(err, ERR_INVALID,
+                         "the density above which heads are dense must lie between 0 and 1");
+    if (choice->patterns && admit_patterns(a->model, choice->patterns, err)) return ERR_INVALID;
+    if (choice->mode != PREFILL_SPARSE) return 0;
+    if (!support->available)
+        return error_set(err, ERR_INVALID, "sparse prefill is not available here");
+    if (!choice->patterns && !support->patterns)
+        return error_set(err, ERR_INVALID, "sparse prefill needs patterns for the model's heads");
+    if (kv_choice_is_bounded(&r->kv))
+        return error_set(err, ERR_INVALID,
+                         "sparse prefill needs a KV policy that keeps everything");
+    if (r->params.n_prompt_logprobs >= 0)
+        return error_set(err, ERR_INVALID,
+                         "log-probabilities of the prompt are exact only with dense prefill");
+    if (choice->no_reuse && r->n_prompt - 1 > a->shared->max_long_rows)
+        return error_set(err, ERR_TOO_LONG,
+                         "a sparse prompt that reuses nothing is computed layer by layer, and "
+                         "there is room for %" PRIu32 " tokens before its last one",
+                         a->shared->max_long_rows);
+    return 0;
+}
+
+static int check_prompt(const struct admission *a, const struct engine_request *r,
+                        struct error *err) {
+    const uint32_t n_vocab = a->model->n_vocab;
+    for (uint32_t i = 0; i < r->n_prompt; i++)
+        if (r->prompt[i] >= n_vocab)
+            return error_set(err, ERR_INVALID,
+                             "the prompt has token %" PRIu32 "; ids end at %" PRIu32, r->prompt[i],
+                             n_vocab - 1);
+    return 0;
+}
+
+int admit(const struct admission *a, const struct engine_request *r, struct request_plan *plan,
+          struct error *err) {
+    if (r->n_prompt == 0)
+        return error_about(err, "prompt", error_set(err, ERR_INVALID, "the prompt is empty"));
+    int rc = kv_choice_check(&r->kv, r->n_prompt, r->params.max_tokens, &a->kv, err);
+    if (rc) return error_about(err, kept_by(r), rc);
+    *plan = request_plan_make(a->shared, r);
+    rc = request_plan_check(plan, a->shared->space, err);
+    if (rc) return error_about(err, kept_by(r), rc);
+    rc = check_prefill(a, r, err);
+    if (rc) return error_about(err, "prefill", rc);
+    rc = check_prompt(a, r, err);
+    if (rc) return error_about(err, "prompt", rc);
+    return sampling_check(&r->params, a->model->n_vocab, err);
+}
