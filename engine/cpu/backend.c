@@ -11,43 +11,14 @@
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 
-enum { ALIGNMENT = 64, MAX_THREADS = 1024 };
-
-int cpu_buffer_reserve(struct cpu_buffer *buffer, size_t bytes, struct error *err) {
-    if (bytes <= buffer->capacity) return 0;
-    size_t capacity = round_up(bytes + bytes / 2, ALIGNMENT);
-    void *data = aligned_alloc(ALIGNMENT, capacity);
-    if (!data)
-        return error_set(err, ERR_NOMEM, "cpu: no memory for %zu bytes of scratch", capacity);
-    free(buffer->data);
-    *buffer = (struct cpu_buffer){data, capacity};
-    return 0;
-}
-
-void buffer_free(struct cpu_buffer *buffer) {
-    free(buffer->data);
-    *buffer = (struct cpu_buffer){0};
-}
-
-int scratch_reserve(struct cpu_backend *cpu, size_t bytes, struct error *err) {
-    if (bytes <= cpu->scratch_bytes) return 0;
-    size_t each = round_up(bytes, ALIGNMENT);
-    int rc = cpu_buffer_reserve(&cpu->scratch, each * pool_size(cpu->pool), err);
-    if (rc < 0) return rc;
-    cpu->scratch_bytes = each;
-    return 0;
-}
-
-void *scratch_of(const struct cpu_backend *cpu, uint32_t worker) {
-    return (char *)cpu->scratch.data + cpu->scratch_bytes * worker;
-}
+enum { MAX_THREADS = 1024 };
 
 /* The header of an allocation holds its length, so that free() can unmap it.  Anonymous mappings
  * are zero and cost nothing until touched: a large KV pool is resident only as far as it is
  * used. */
 struct page_mapping {
     size_t bytes;
-    char padding[ALIGNMENT - sizeof(size_t)];
+    char padding[CPU_BUFFER_ALIGN - sizeof(size_t)];
 };
 
 static struct device_memory cpu_memory(struct backend *be) {

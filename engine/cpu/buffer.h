@@ -8,6 +8,8 @@
 
 struct error;
 
+enum { CPU_BUFFER_ALIGN = 64 };
+
 struct cpu_buffer {
     void *data;
     size_t capacity;

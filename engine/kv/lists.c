@@ -66,10 +66,6 @@ uint32_t kv_next_sparse(const struct kv_space *space, uint32_t layer) {
     return layer;
 }
 
-bool kv_has_window(const struct kv_space *space, uint32_t layer) {
-    return space->window > 0 && layer_has_window(space->windows, layer);
-}
-
 bool kv_list_is_text(const struct kv_sequence *kv, uint32_t layer) {
     return !kv->selection.has_left || !kv_is_sparse(kv->space, layer);
 }

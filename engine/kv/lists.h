@@ -44,10 +44,6 @@ static inline struct kv_lengths kv_lengths_all(uint64_t n_pages) {
     return (struct kv_lengths){(uint32_t)n_pages, (uint32_t)n_pages};
 }
 
-/* Returns true if the layer has a window and sequences keep only the window's pages.  Returns false
- * where all pages are kept all the same. */
-bool kv_has_window(const struct kv_space *space, uint32_t layer);
-
 /* Returns true if the layer's list holds the text, false if it holds what the layer has selected of
  * it, and the tail. */
 bool kv_list_is_text(const struct kv_sequence *kv, uint32_t layer);

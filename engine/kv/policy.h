@@ -59,6 +59,12 @@ struct kv_space {
     bool batch_invariant;
 };
 
+/* Returns true if the layer has a window and sequences keep only the window's pages.  Returns false
+ * where all pages are kept all the same. */
+static inline bool kv_has_window(const struct kv_space *space, uint32_t layer) {
+    return space->window > 0 && layer_has_window(space->windows, layer);
+}
+
 struct page_list {
     uint32_t *pages; /* in slot order */
     uint32_t n, capacity;

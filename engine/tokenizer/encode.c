@@ -9,24 +9,6 @@
 #include "engine/base/error.h"
 #include "engine/tokenizer/internal.h"
 
-int token_list_reserve(struct token_list *list, size_t n) {
-    if (n <= list->capacity - list->n) return 0;
-    size_t capacity = list->capacity < 64 ? 64 : list->capacity;
-    while (capacity - list->n < n) capacity *= 2;
-    uint32_t *ids = realloc(list->ids, capacity * sizeof(*ids));
-    if (!ids) return ERR_NOMEM;
-    list->ids = ids;
-    list->capacity = capacity;
-    return 0;
-}
-
-int token_list_append(struct token_list *list, const uint32_t *ids, size_t n) {
-    if (token_list_reserve(list, n)) return ERR_NOMEM;
-    if (n > 0) memcpy(list->ids + list->n, ids, n * sizeof(*ids));
-    list->n += n;
-    return 0;
-}
-
 static int check_bound(const struct encoding *e, size_t n_more) {
     if (e->max_ids == 0 || n_more <= e->max_ids - e->out->n) return 0;
     return error_set(e->err, ERR_TOO_LONG, "the text has more than %zu tokens", e->max_ids);

@@ -349,21 +349,29 @@ struct encoding {
 /* Cuts a text into pieces and passes each to encode_piece(); in pretokenize.c. */
 int pretokenizer_run(struct encoding *encoding, const char *text, size_t n);
 
-/* Encodes a piece and appends its ids; in encode.c, like the two below. */
+/* Encodes a piece and appends its ids; in encode.c. */
 int encode_piece(struct encoding *encoding, const char *piece, size_t n);
-int token_list_reserve(struct token_list *list, size_t n); /* room for n more */
+
+/* Grows the list so that n more ids fit; in token_list.c, like the one below.  ERR_NOMEM. */
+int token_list_reserve(struct token_list *list, size_t n);
+/* Appends n ids.  ERR_NOMEM. */
 int token_list_append(struct token_list *list, const uint32_t *ids, size_t n);
 
 /* --- loading ---------------------------------------------------------------------------------- */
 
 /* Reads a token's id.  ERR_INVALID if it is missing, negative, or too large for the number of
- * tokens that the file has. */
+ * tokens that the file has; in tokens.c. */
 int check_id(const json_t *id, size_t n_entries, uint32_t *out, struct error *err);
 /* Returns the id of a vocabulary entry, or NO_TOKEN. */
 uint32_t vocab_find(const json_t *vocab, const char *content, size_t n);
-/* Makes id decode to what the decoder makes of content; in load.c. */
+/* Makes id decode to what the decoder makes of content; in tokens.c. */
 int define_token(struct tokenizer *tokenizer, struct matcher *matcher, uint32_t id,
                  const char *content, size_t n, struct error *err);
+/* Makes an id that is defined decode to what the decoder makes of content; in tokens.c. */
+int redefine_token(struct tokenizer *tokenizer, struct matcher *matcher, uint32_t id,
+                   const char *content, size_t n, struct error *err);
+/* Reports a failure together with the token that caused it, and returns rc; in tokens.c. */
+int blame_token(int rc, const char *content, const struct error *why, struct error *err);
 
 /* Loads tokens, merges and words; in vocabulary.c.  n_added: the number of added tokens, whose ids
  * may follow the vocabulary's. */
