@@ -13,10 +13,9 @@ import time
 
 import pytest
 
-import server as server_module
 from composition import prompt_of, text_of
 from raw import RawConnection
-from server import BINARY, DEVICE, MODEL, PATIENCE, WRAPPER, Server
+from server import BINARY, DEVICE, MODEL, PATIENCE, ROOT, WRAPPER, Server
 
 MOVED = {"type": "offload", "selected": 128, "tail": 64, "offload": True}
 NOT_MOVED = {**MOVED, "offload": False}
@@ -280,16 +279,17 @@ def test_a_bad_filters_file_ends_the_start(tmp_path):
         assert name in server.log and sentence in server.log, server.log
 
 
-def test_the_file_is_found_by_the_models_name(tmp_path, monkeypatch):
-    """In config/filters beside the directory of the binary."""
+def test_the_file_is_found_by_the_models_name(tmp_path):
+    """In config/filters beside the directory of the binary, where config/quire.json shows that the
+    program's data lie."""
     binary = tmp_path / "bin" / "quire"
     directory = tmp_path / "config" / "filters"
     binary.parent.mkdir()
     directory.mkdir(parents=True)
     shutil.copy(BINARY, binary)
-    monkeypatch.setattr(server_module, "BINARY", str(binary))
+    shutil.copy(ROOT / "config" / "quire.json", tmp_path / "config")
     (directory / f"{MODEL.name}.json").write_text(json.dumps(FILTERS))
-    with Server(tmp_path, "--max-selected", 256, model=MODEL) as server:
+    with Server(tmp_path, "--max-selected", 256, model=MODEL, binary=binary) as server:
         offload = server.get("/v1/models").json()["data"][0]["offload"]
     assert offload == {"filters_file": f"{MODEL.name}.json", "max_selected": 256, "store_bytes": 0,
                        "store_fp8": False, "layers": {"dense": [0, 1, 3, 8], "filter": [2, 7],
