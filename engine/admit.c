@@ -80,7 +80,7 @@ int admit(const struct admission *a, const struct engine_request *r, struct requ
     rc = request_plan_check(plan, a->shared->space, err);
     if (rc) return error_about(err, kept_by(r), rc);
     rc = check_prefill(a, r, err);
-    if (rc) return error_about(err, "prefill", rc);
+    if (rc) return error_about(err, rc == ERR_TOO_LONG ? "prompt" : "prefill", rc);
     rc = check_prompt(a, r, err);
     if (rc) return error_about(err, "prompt", rc);
     return sampling_check(&r->params, a->model->n_vocab, err);

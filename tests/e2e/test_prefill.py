@@ -14,10 +14,9 @@ import time
 
 import pytest
 
-import server as server_module
 from composition import assert_table, prompt_of, text_of
 from raw import RawConnection
-from server import BINARY, DEVICE, INVARIANT, MODEL, PATIENCE, Server
+from server import BINARY, DEVICE, INVARIANT, MODEL, PATIENCE, ROOT, WRAPPER, Server
 
 N_LAYERS, N_HEADS = 12, 6  # of the default model
 WAYS = ("dense", "by_layers", "in_chunks")
@@ -546,15 +545,17 @@ def test_without_a_file_only_who_asks_gets_sparse(serve, tiny_model):
     assert prefill_of(server.complete(PROMPT, **LONG))["mode"] == "sparse"
 
 
-@pytest.mark.skipif(server_module.WRAPPER != [], reason="a wrapper names the binary it runs")
-def test_the_file_is_found_by_the_models_name(tmp_path, monkeypatch):
-    (tmp_path / "bin").mkdir()
+@pytest.mark.skipif(WRAPPER != [], reason="a wrapper names the binary it runs")
+def test_the_file_is_found_by_the_models_name(tmp_path):
+    binary = tmp_path / "bin" / "quire"
+    binary.parent.mkdir()
     (tmp_path / "config" / "patterns").mkdir(parents=True)
-    shutil.copy(BINARY, tmp_path / "bin" / "quire")
-    monkeypatch.setattr(server_module, "BINARY", str(tmp_path / "bin" / "quire"))
+    shutil.copy(BINARY, binary)
+    shutil.copy(ROOT / "config" / "quire.json", tmp_path / "config")
     file = write_patterns(tmp_path / "config" / "patterns" / f"{MODEL.name}.json",
                           min_sparse_tokens={DEVICE: 4321})
-    with Server(tmp_path, *SETTINGS, "--served-model-name", "other", model=MODEL) as server:
+    with Server(tmp_path, *SETTINGS, "--served-model-name", "other", model=MODEL,
+                binary=binary) as server:
         prefill = server.get("/v1/models").json()["data"][0]["prefill"]
         assert prefill["pattern_file"] == file.name and prefill["min_sparse_tokens"] == 4321
 
