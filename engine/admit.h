@@ -7,9 +7,6 @@
 #ifndef ENGINE_ADMIT_H
 #define ENGINE_ADMIT_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "engine/kv/plan.h"
 
 struct attn_pattern;

@@ -12,6 +12,9 @@
 
 #include "cuda/host/kernels.h"
 
+/* exp(x) = exp2(LOG2_E * x) */
+static constexpr float LOG2_E = 1.4426950408889634f;
+
 /* Lets the next kernel of the stream start; it waits for this one before it touches what this one
  * writes. */
 static __device__ __forceinline__ void let_next_start() {

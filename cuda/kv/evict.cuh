@@ -11,8 +11,6 @@
 
 #include "cuda/common/device.cuh"
 
-static constexpr float LOG2_E = 1.4426950408889634f;
-
 static __device__ __forceinline__ struct kv_page_state *page_state(const struct kv_pool &kv,
                                                                    int32_t page, uint32_t kv_head) {
     const uint32_t row_bytes =

@@ -129,7 +129,7 @@ struct found {
 static struct found find_blocks(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
     const struct prefix_cache *cache = kv->space->cache;
     struct found found = {0};
-    uint32_t end_window_dropped = 0, parent = PREFIX_NONE;
+    uint32_t dropped_end = 0, parent = PREFIX_NONE;
     if (!cache) return found;
     for (uint32_t i = 0; i < n_max / PAGE_TOKENS && i < kv->n_hashes; i++) {
         const uint32_t *block_tokens = tokens + (size_t)i * PAGE_TOKENS;
@@ -137,8 +137,8 @@ static struct found find_blocks(struct kv_sequence *kv, const uint32_t *tokens, 
         if (parent == PREFIX_NONE) break;
         kv->blocks[i] = parent;
         found.n_named = i + 1;
-        if (prefix_cache_window_dropped(cache, parent)) end_window_dropped = i + 1;
-        if (end_window_dropped <= kv_full_n_behind(kv->space, (i + 1) * PAGE_TOKENS))
+        if (prefix_cache_window_dropped(cache, parent)) dropped_end = i + 1;
+        if (dropped_end <= kv_full_n_behind(kv->space, (i + 1) * PAGE_TOKENS))
             found.n_enough = i + 1;
     }
     return found;

@@ -35,7 +35,7 @@ uint32_t kv_next_sparse(const struct kv_space *space, uint32_t layer);
 
 /* The lists of a sequence. */
 
-/* How long they are to be, in layers with a window and in the others. */
+/* The lengths that lists should have, in layers with a window and in the others. */
 struct kv_lengths {
     uint32_t windowed, others;
 };

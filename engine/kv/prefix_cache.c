@@ -1,11 +1,11 @@
 /* prefix_cache.c - blocks in fixed arrays, a chained hash table over them, and lists of those that
  * have pages to give.
  *
- *   n_users       0: the block is in `idle`, and may be evicted
- *   n_in_window   users that need its pages in layers with a window; if 0, with n_users > 0 and
- *                 these pages there, the block is in `passed`, and may drop them
- *   is_stored     the block has no pages but host blocks (places) that hold what they had; with
- *                 n_users 0 it is in `stored`, and may be dropped
+ *   n_users          0: the block is in `idle`, and may be evicted
+ *   n_window_users   users that need its pages in layers with a window; if 0, with n_users > 0 and
+ *                    these pages there, the block is in `passed`, and may drop them
+ *   is_stored        the block has no pages but host blocks (places) that hold what they had; with
+ *                    n_users 0 it is in `stored`, and may be dropped
  *
  * A block moves to the host pool after its children, and is dropped from there after them.  In both
  * lists a child is older than its parent.
@@ -39,7 +39,7 @@ struct block {
     uint64_t hash, salt;
     uint64_t since; /* when it was appended to its list */
     uint32_t parent;
-    uint32_t n_users, n_in_window, n_children;
+    uint32_t n_users, n_window_users, n_children;
     uint32_t older, newer; /* in its list */
     uint32_t next;         /* in its bucket, or in the list of vacant entries */
     bool window_dropped;   /* it has no pages in layers with a window */
@@ -56,9 +56,9 @@ struct prefix_cache {
     struct page_pool *pool; /* the space's */
     uint64_t key[2];
     uint32_t n_layers, n_windowed, n_entries, n_blocks;
-    uint32_t place_blocks;     /* host blocks that a stored block takes; 0: none are stored */
-    uint32_t n_window_dropped; /* the same for one without window pages */
-    uint32_t n_idle_pages;     /* pages that the blocks in lists could give */
+    uint32_t place_blocks;      /* host blocks that a stored block takes; 0: none are stored */
+    uint32_t windowless_blocks; /* the same for one without window pages */
+    uint32_t n_idle_pages;      /* pages that the blocks in lists could give */
     /* Pages of blocks in `stored`, and the host blocks that they take. */
     uint32_t n_stored_pages, n_store_blocks;
     uint64_t clock;
@@ -104,8 +104,8 @@ static void count_entries(struct prefix_cache *cache) {
         page_pool_n_pages(cache->pool) / max_u32(cache->n_layers - cache->n_windowed, 1);
     if (!space->swaps) return;
     cache->place_blocks = (uint32_t)kv_blocks_for(space, cache->n_layers);
-    cache->n_window_dropped = (uint32_t)kv_blocks_for(space, cache->n_layers - cache->n_windowed);
-    cache->n_entries += page_pool_n_pages(space->blocks) / max_u32(cache->n_window_dropped, 1);
+    cache->windowless_blocks = (uint32_t)kv_blocks_for(space, cache->n_layers - cache->n_windowed);
+    cache->n_entries += page_pool_n_pages(space->blocks) / max_u32(cache->windowless_blocks, 1);
 }
 
 int prefix_cache_create(struct prefix_cache **out, const struct kv_space *space,
@@ -179,13 +179,13 @@ uint32_t prefix_cache_find(const struct prefix_cache *cache, uint32_t parent, ui
 static struct block_list *list_of(struct prefix_cache *cache, const struct block *b) {
     if (b->is_stored) return b->n_users == 0 ? &cache->stored : NULL;
     if (b->n_users == 0) return &cache->idle;
-    return b->n_in_window == 0 && !b->window_dropped && cache->n_windowed > 0 ? &cache->passed
-                                                                              : NULL;
+    return b->n_window_users == 0 && !b->window_dropped && cache->n_windowed > 0 ? &cache->passed
+                                                                                 : NULL;
 }
 
 /* Returns how many host blocks the block takes, or would take. */
 static uint32_t n_places(const struct prefix_cache *cache, const struct block *b) {
-    return b->window_dropped ? cache->n_window_dropped : cache->place_blocks;
+    return b->window_dropped ? cache->windowless_blocks : cache->place_blocks;
 }
 
 static uint32_t n_block_pages(const struct prefix_cache *cache, const struct block *b) {
@@ -235,22 +235,22 @@ void prefix_cache_use(struct prefix_cache *cache, uint32_t block, bool needs_win
     assert(!needs_window || !b->window_dropped);
     list_remove(cache, b);
     b->n_users++;
-    b->n_in_window += needs_window;
+    b->n_window_users += needs_window;
     list_append(cache, block);
 }
 
 void prefix_cache_expire(struct prefix_cache *cache, uint32_t block) {
     struct block *b = &cache->blocks[block];
-    assert(b->n_in_window > 0);
-    if (--b->n_in_window == 0) list_append(cache, block);
+    assert(b->n_window_users > 0);
+    if (--b->n_window_users == 0) list_append(cache, block);
 }
 
 void prefix_cache_unuse(struct prefix_cache *cache, uint32_t block, bool needs_window) {
     struct block *b = &cache->blocks[block];
-    assert(b->n_users > 0 && b->n_in_window >= needs_window);
+    assert(b->n_users > 0 && b->n_window_users >= needs_window);
     list_remove(cache, b);
     b->n_users--;
-    b->n_in_window -= needs_window;
+    b->n_window_users -= needs_window;
     list_append(cache, block);
 }
 
@@ -313,7 +313,7 @@ static void release_places(struct prefix_cache *cache, uint32_t block) {
 /* Removes a block that is in its list from the cache. */
 static void drop(struct prefix_cache *cache, uint32_t block) {
     struct block *b = &cache->blocks[block];
-    assert(b->n_users == 0 && b->n_in_window == 0 && b->n_children == 0);
+    assert(b->n_users == 0 && b->n_window_users == 0 && b->n_children == 0);
     list_remove(cache, b);
     uint32_t *link = &cache->buckets[b->hash & cache->bucket_mask];
     while (*link != block) link = &cache->blocks[*link].next;
@@ -336,13 +336,12 @@ void prefix_cache_drop_stored(struct prefix_cache *cache, uint32_t n_blocks) {
 static int move_block(const struct prefix_cache *cache, uint32_t block, kv_move_pages move,
                       struct error *err) {
     const uint32_t *pages = block_pages(cache, block), *places = block_places(cache, block);
-    uint32_t n_full_attention = 0, n_in_window = cache->n_layers - cache->n_windowed;
+    uint32_t place = 0, windowed_place = cache->n_layers - cache->n_windowed;
     int code = 0;
     for (uint32_t l = 0; l < cache->n_layers && !code; l++) {
         const bool windowed = has_window(cache, l);
         if (windowed && cache->blocks[block].window_dropped) continue;
-        code = move(cache->space, &pages[l], 1, places,
-                    windowed ? n_in_window++ : n_full_attention++, err);
+        code = move(cache->space, &pages[l], 1, places, windowed ? windowed_place++ : place++, err);
     }
     return code;
 }

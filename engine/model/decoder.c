@@ -60,7 +60,7 @@ struct decoder {
     uint32_t *slice_rows;             /* host [max_logit_rows]: rows of the step */
     struct sample_row *slice_samples; /* host [max_logit_rows]: logit_row: in slice_rows */
     struct decode_body bodies[2][2];  /* [keeps][selects] */
-    /* Of the step that is being submitted. */
+    /* The step that is being submitted: */
     struct step step;              /* with the model's windows */
     bool keeps, selects;           /* as in decode_body */
     const struct step_seq *sparse; /* the sequence with sparse attention, or NULL */

@@ -27,7 +27,7 @@ struct model_family {
     uint32_t usual_window; /* where config.json lacks the key; 0: none */
     double norm_eps;       /* unless config.json says so */
     bool usual_bias;       /* 'attention_bias' where config.json lacks it */
-    /* As in model_config: */
+    /* The same as the members of model_config: */
     bool qk_norm, post_norms, own_ffn_norms, norms_from_one;
     bool fused_qkv, fused_gate_up, paired_rotary;
     double partial_rotary;  /* usual share of a head that rotates; 0: all of it, always */
@@ -37,7 +37,7 @@ struct model_family {
     double usual_theta; /* 0: 10000 */
     /* Unless config.json says so; 0: by the heads' number, and by their size. */
     uint32_t usual_head_dim, usual_query_scalar;
-    /* Of scores and logits where config.json lacks the key; 0: there may be none. */
+    /* Caps of scores and logits where config.json lacks the key; 0: there may be none. */
     double usual_attn_softcap, usual_logit_softcap;
     bool usually_tied, scales_embedding; /* the latter by the root of its width */
     enum gate_kind gate;

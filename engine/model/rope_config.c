@@ -9,7 +9,7 @@
 
 enum { MAX_CONTEXT = 1 << 30 };
 
-/* What is being read. */
+/* The settings that are read, and the configuration that they go to. */
 struct rope_reader {
     const struct config_reader *config;
     const json_t *rope; /* the object of settings, or NULL */

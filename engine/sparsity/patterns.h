@@ -29,8 +29,8 @@
 struct error;
 struct provenance_note;
 
-/* Of keys, diagonals and tokens; columns and pages are bounded by SPARSE_MAX_COLUMNS and
- * SPARSE_MAX_PAGES. */
+/* Bounds of keys, diagonals and tokens, of backends and of their names.  SPARSE_MAX_COLUMNS and
+ * SPARSE_MAX_PAGES bound columns and pages. */
 enum { PATTERNS_MAX_TOKENS = 1 << 24, PATTERNS_MAX_BACKENDS = 8, PATTERNS_MAX_NAME = 31 };
 
 /* The length below which this backend computes a prompt faster with dense attention. */

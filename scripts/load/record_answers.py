@@ -109,16 +109,12 @@ def make_request(rng, context, n_vocab, is_text):
 
 def servers(directory):
     """(name, arguments of a Server, context, vocabulary, whether it knows text)"""
-    from test_families import CONTEXT, DATA, FAMILIES, N_VOCAB, write_tokenizer
+    from test_families import CONTEXT, FAMILIES, N_VOCAB, link_checkpoint
 
     for i, more in enumerate(DEFAULT):
         yield f"default-{i}", ((*SETTINGS, "--max-model-len", 2048, *more), {}), 2048, 8000, True
     for family, checkpoint in FAMILIES.items():
-        model = directory / family
-        model.mkdir()
-        for path in (DATA / checkpoint).iterdir():
-            (model / path.name).symlink_to(path)
-        write_tokenizer(model / "tokenizer.json")
+        model = link_checkpoint(directory / family, checkpoint)
         yield (family, ((*SETTINGS, "--max-model-len", CONTEXT), {"model": model}), CONTEXT,
                N_VOCAB, False)
 

@@ -224,8 +224,8 @@ static uint64_t text_pages(const struct bench *b, uint64_t n_tokens) {
                        1;
     uint64_t n = 0;
     for (uint32_t l = 0; l < m->n_layers; l++) {
-        const bool needs_window = m->windows && m->windows[l] > 0 && !b->config->batch_invariant;
-        n += needs_window ? min_u64(n_pages, n_in_window) : n_pages;
+        const bool is_windowed = m->windows && m->windows[l] > 0 && !b->config->batch_invariant;
+        n += is_windowed ? min_u64(n_pages, n_in_window) : n_pages;
     }
     return n;
 }

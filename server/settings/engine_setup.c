@@ -29,11 +29,16 @@ struct engine_config engine_setup_config(const struct options *options, const ch
     };
 }
 
+void engine_setup_tell(struct engine_config *config, struct load_progress *progress) {
+    *progress = (struct load_progress){0};
+    config->load_progress = load_progress_tell;
+    config->load_ctx = progress;
+}
+
 int engine_setup_create(struct engine **out, const struct engine_config *config,
                         struct error *err) {
-    struct load_progress progress = {0};
+    struct load_progress progress;
     struct engine_config telling = *config;
-    telling.load_progress = load_progress_tell;
-    telling.load_ctx = &progress;
+    engine_setup_tell(&telling, &progress);
     return engine_create(out, &telling, err);
 }

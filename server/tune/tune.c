@@ -137,10 +137,9 @@ static uint32_t settle_candidates(struct tune *t) {
 
 /* Creates the measuring pass and logs how far the weights are loaded. */
 static int create_pass(struct tune *t, struct error *err) {
-    struct load_progress progress = {0};
+    struct load_progress progress;
     struct engine_config config = t->config;
-    config.load_progress = load_progress_tell;
-    config.load_ctx = &progress;
+    engine_setup_tell(&config, &progress);
     return tune_pass_create(&t->pass, &config, t->longest, t->comparison.max_selected,
                             (uint32_t)t->options->synthetic_lines, err);
 }

@@ -191,11 +191,10 @@ static void check_fused(const struct fused *f) {
         .n_rows = f->n_rows, .n_in = f->n_in, .dtype = f->dtype, .bias_dtype = f->dtype};
     const size_t n_x = (size_t)f->n_rows * f->n_in, n_y = (size_t)f->n_rows * f->n_out;
     float *x = random_bf16(n_x, 3), *g = random_bf16(f->n_in, 2), *expected = random_floats(n_y),
-          *got = random_floats(n_y), *room = random_floats(n_x),
-          *dequantised = random_floats(2 * n_y);
+          *got = random_floats(n_y), *room = random_floats(n_x), *gate_up = random_floats(2 * n_y);
     void *host_g = converted(g, f->n_in, f->norm_dtype),
          *gpu_g = gpu_array(g, f->n_in, f->norm_dtype), *gpu_x = gpu_array(x, n_x, DTYPE_BF16),
-         *gpu_room = gpu_poison(n_x, DTYPE_BF16), *gpu_dequant = gpu_poison(2 * n_y, DTYPE_BF16),
+         *gpu_room = gpu_poison(n_x, DTYPE_BF16), *gpu_gate_up = gpu_poison(2 * n_y, DTYPE_BF16),
          *gpu_y = gpu_poison(n_y, DTYPE_BF16);
     struct part gate = make_part(&shape, f->n_out, NULL), up = make_part(&shape, f->n_out, NULL);
     const struct weight cpu_g = {host_g, f->norm_dtype, 1, f->n_in},
@@ -212,7 +211,7 @@ static void check_fused(const struct fused *f) {
                                   .up = &up.cpu_weight,
                                   .gate_bias = f->bias ? &gate.cpu_bias : NULL,
                                   .up_bias = f->bias ? &up.cpu_bias : NULL,
-                                  .gate_up = dequantised,
+                                  .gate_up = gate_up,
                                   .out = expected,
                                   .kind = f->kind};
         must(cpu->ops->gated(cpu, &args, &err), &err);
@@ -224,7 +223,7 @@ static void check_fused(const struct fused *f) {
                                    .up = &up.gpu_weight,
                                    .gate_bias = f->bias ? &gate.gpu_bias_weight : NULL,
                                    .up_bias = f->bias ? &up.gpu_bias_weight : NULL,
-                                   .gate_up = gpu_dequant,
+                                   .gate_up = gpu_gate_up,
                                    .out = gpu_y,
                                    .kind = f->kind};
         must(gpu->ops->gated(gpu, &args, &err), &err);
@@ -249,8 +248,8 @@ static void check_fused(const struct fused *f) {
              f->n_in, f->n_out, f->dtype, f->norm, f->norm_dtype, f->bias, f->gated, f->kind);
     assert_near_of(got, expected, n_y, typical_size(f), fused_tolerance(f), what);
     free_part(&gate, true), free_part(&up, true);
-    gpu_free(gpu_g), gpu_free(gpu_x), gpu_free(gpu_room), gpu_free(gpu_dequant), gpu_free(gpu_y);
-    free(x), free(g), free(expected), free(got), free(room), free(dequantised), free(host_g);
+    gpu_free(gpu_g), gpu_free(gpu_x), gpu_free(gpu_room), gpu_free(gpu_gate_up), gpu_free(gpu_y);
+    free(x), free(g), free(expected), free(got), free(room), free(gate_up), free(host_g);
 }
 
 static void check_all_fused(const struct matrix *m, uint32_t n_rows, size_t turn) {

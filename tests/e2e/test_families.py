@@ -47,17 +47,22 @@ def write_tokenizer(path):
                   "byte_fallback": False, "vocab": vocab, "merges": []}}))
 
 
+def link_checkpoint(directory, checkpoint):
+    """A model directory with the files of a tiny checkpoint, and a tokenizer."""
+    directory.mkdir()
+    for path in (DATA / checkpoint).iterdir():
+        (directory / path.name).symlink_to(path)
+    write_tokenizer(directory / "tokenizer.json")
+    return directory
+
+
 class Family:
     """A server with one of the checkpoints, and its goldens."""
 
     def __init__(self, directory, family):
         self.name, self.source = family, DATA / FAMILIES[family]
         self.window = WINDOWS.get(family)
-        model = directory / family
-        model.mkdir()
-        for path in self.source.iterdir():
-            (model / path.name).symlink_to(path)
-        write_tokenizer(model / "tokenizer.json")
+        model = link_checkpoint(directory / family, FAMILIES[family])
         goldens = json.loads((self.source / "goldens.json").read_text())
         self.golden = goldens["prompts"][-1]
         self.prompt = self.golden["tokens"]

@@ -19,7 +19,7 @@ from bounded_oracle import Budget
 from oracle_model import Model
 from precision import BF16, check_errors
 from server import Server
-from test_families import DATA, write_tokenizer
+from test_families import link_checkpoint
 
 CONTEXT = 1024  # of all of them, here
 DENSE_TAIL = 5
@@ -57,14 +57,11 @@ class Checkpoint:
     """A server with one, and the model for the oracles."""
 
     def __init__(self, directory, name):
-        model = directory / "model"
-        model.mkdir()
-        for path in (DATA / name).iterdir():
-            if path.name != "config.json":
-                (model / path.name).symlink_to(path)
-        text = (DATA / name / "config.json").read_text()
-        (model / "config.json").write_text(with_context(text, "dynamic" in name, "yarn" in name))
-        write_tokenizer(model / "tokenizer.json")
+        model = link_checkpoint(directory / "model", name)
+        config = model / "config.json"
+        text = config.read_text()
+        config.unlink()  # a link to the checkpoint's
+        config.write_text(with_context(text, "dynamic" in name, "yarn" in name))
         self.model = Model(model, CONTEXT)
         self.wide = [i for i, window in enumerate(self.model.windows) if window == math.inf]
         selects = []

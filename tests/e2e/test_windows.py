@@ -8,7 +8,7 @@ import pytest
 
 from precision import ELEMENT_BYTES, EXACT, N_TOP, PRECISE, check_errors, values_error, values_of
 from server import Server
-from test_families import DATA, FAMILIES, N_VOCAB, WINDOWS, write_tokenizer
+from test_families import FAMILIES, N_VOCAB, WINDOWS, link_checkpoint
 
 CONTEXT, ROWS, PAGE_TOKENS = 4096, 128, 64
 TOLERANCE = 1e-4  # of log-probabilities: steps of different rows add up in different orders
@@ -22,12 +22,8 @@ class Model:
     """A checkpoint of the family whose context is longer."""
 
     def __init__(self, directory, family):
-        source, self.path = DATA / FAMILIES[family], directory / family
-        self.path.mkdir()
-        for path in source.iterdir():
-            (self.path / path.name).symlink_to(path)
-        write_tokenizer(self.path / "tokenizer.json")
-        config = json.loads((source / "config.json").read_text())
+        self.path = link_checkpoint(directory / family, FAMILIES[family])
+        config = json.loads((self.path / "config.json").read_text())
         (self.path / "config.json").unlink()
         (self.path / "config.json").write_text(
             json.dumps({**config, "max_position_embeddings": CONTEXT}))

@@ -223,7 +223,7 @@ static __device__ __forceinline__ void await_unit(int stage, uint32_t parity, in
     __syncwarp();
 }
 
-/* Where chunk 2 k + high of a row lies.  The copy engine swizzles: [D / 64][16 rows][64], with a
+/* The place of chunk 2 k + high of a row.  The copy engine swizzles: [D / 64][16 rows][64], with a
  * row's 8 chunks permuted by the row's number. */
 template <class S> struct rows_at {
     uint32_t base, swizzle;

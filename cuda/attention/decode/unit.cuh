@@ -20,8 +20,8 @@
 #include "cuda/attention/decode/tile.cuh"
 #include "cuda/kv/evict.cuh"
 
-/* What a tile does beside full attention: for its layer's window, for its sequence's budget, or for
- * a selection. */
+/* The work of a tile beside full attention: for its layer's window, for its sequence's budget, or
+ * for a selection. */
 struct tile_duties {
     float *scores;  /* of the item: [slot][group]; NULL: none */
     bool rotated;   /* keys are stored before RoPE */

@@ -285,7 +285,7 @@ static __global__ void __launch_bounds__(THREADS)
 
     const auto from = block_source_of<T, D>(p, head, pairs_of<WINDOW>(p, t));
     const int warp_row = warp * 16 * bands(D);
-    const float scale = p.scale.outer * 1.44269504f; /* softmax in base 2 */
+    const float scale = p.scale.outer * LOG2_E; /* softmax in base 2 */
     struct warp_state<D> w = {};
     load_queries<T, D>(plan.q, p, t.first_row, t.n_rows, head);
     attend<T, D, ROTATED, WINDOW, CAPPED>(plan, w, p, t, from, head, warp_row, lane, scale);
@@ -308,7 +308,7 @@ static __global__ void __launch_bounds__(THREADS)
     }
     const int head = t.kv_head * t.pairs.group; /* the first one */
     const auto from = block_source_of<T, D>(p, head, t.pairs);
-    const float scale = p.scale.outer * 1.44269504f; /* softmax in base 2 */
+    const float scale = p.scale.outer * LOG2_E; /* softmax in base 2 */
     struct warp_state<D> w = {};
     load_queries<T, D, true>(plan.q, p, t.rows.first_row, t.rows.n_rows * t.pairs.group, head,
                              t.pairs.group);
@@ -403,7 +403,7 @@ static __global__ void __launch_bounds__(THREADS)
 
     const auto from = block_source_of<T, D>(p, head, pairs_of<false>(p, t));
     const int n = 2 * keys.n, warp_row = warp * 16 * bands(D);
-    const float scale = p.scale.outer * 1.44269504f; /* softmax in base 2 */
+    const float scale = p.scale.outer * LOG2_E; /* softmax in base 2 */
     struct warp_state<D> w = {};
     int next_column = 0;
     for (int i = 0; i < 2 * bands(D); i++) w.max[i / 2][i % 2] = -INFINITY;
@@ -441,7 +441,7 @@ template <int D> static dim3 grid_of(const struct attn_prefill_params &p) {
     return dim3(p.n_heads * (ATTN_PREFILL_TILE / block_rows(D)), p.n_items);
 }
 
-/* What the rows of a list visit: everything, what an index lists, or everything in splits. */
+/* The keys that the rows of a list visit: all, those that an index lists, or all in splits. */
 struct work {
     const struct sparse_view *sparse;    /* NULL: no index */
     const struct attn_split_view *split; /* NULL: no splits */

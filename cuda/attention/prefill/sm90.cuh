@@ -244,7 +244,7 @@ struct consumer {
     uint64_t q;     /* its 64 rows */
 };
 
-/* What a consumer thread holds of its rows: scores, weights, output, and for each of two rows the
+/* A consumer thread's share of its rows: scores, weights, output, and for each of two rows the
  * maximum, the sum and the last factor. */
 template <int D> struct rows_state {
     float s[64], o[D / 2], top[2], sum[2], factor[2];
@@ -320,8 +320,8 @@ static __device__ __forceinline__ void consume(struct sm90_plan<D> &plan,
     const int row =
         me * 64 + thread / 32 * 16 + thread % 32 / 4; /* of the matrix: the thread's first */
     const int first_visible =
-        t.first_visible + row_of(pairs, me * 64);    /* of this consumer's first row */
-    const float scale = p.scale.outer * 1.44269504f; /* softmax in base 2 */
+        t.first_visible + row_of(pairs, me * 64); /* of this consumer's first row */
+    const float scale = p.scale.outer * LOG2_E;   /* softmax in base 2 */
     const struct consumer c = {me, thread, wgmma_matrix(plan.q + me * 64 * 128, 0)};
     struct rows_state<D> r;
     const auto weigh = [&](float(&s)[64], int j) {

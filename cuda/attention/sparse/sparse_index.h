@@ -28,7 +28,7 @@ enum { SPARSE_PAGE_BATCH = 64 };
 /* The fewest pages in a chunk of the keys, and the most chunks. */
 enum { SPARSE_MIN_CHUNK = 8, SPARSE_MAX_CHUNKS = 128 };
 
-/* What is added up on the device until sparse_totals() reads it. */
+/* Totals on the device, which grow until sparse_totals() reads them. */
 struct sparse_account {
     struct sparse_totals totals;
     uint64_t begun; /* ns: when the part that is being timed began */
@@ -71,7 +71,7 @@ struct sparse_build {
     float *products;     /* [n_heads][batch][page_stride] */
 };
 
-/* What decides the lengths of the arrays. */
+/* The numbers that decide the lengths of the arrays. */
 struct sparse_shape {
     uint32_t n_heads, n_kv_heads, head_dim, n_rows, n_slots;
     uint32_t max_columns, max_pages; /* the largest k of any head */

@@ -28,9 +28,9 @@ float from_bits(uint16_t bits, enum dtype dtype) {
         raw.x = bits;
         return __half2float(__half(raw));
     }
-    uint32_t dequantised = (uint32_t)bits << 16;
+    uint32_t widened = (uint32_t)bits << 16;
     float x;
-    memcpy(&x, &dequantised, 4);
+    memcpy(&x, &widened, 4);
     return x;
 }
 
