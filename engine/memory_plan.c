@@ -8,7 +8,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
-#include "engine/kv/full.h"
+#include "engine/kv/kind.h"
 #include "engine/model/decoder.h"
 
 static uint64_t meminfo_available(void) {

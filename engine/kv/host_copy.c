@@ -4,7 +4,7 @@
 #include "engine/kv/host_copy.h"
 
 #include "engine/base/sizes.h"
-#include "engine/kv/policy.h"
+#include "engine/kv/kv_space.h"
 
 typedef int (*move)(struct backend *be, char *page, char *stored, size_t bytes, struct error *err);
 

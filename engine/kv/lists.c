@@ -8,9 +8,8 @@
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/kv/kv_sequence.h"
 #include "engine/kv/page_pool.h"
-#include "engine/kv/policy.h"
-#include "engine/kv/prefix_cache.h"
 
 uint32_t kv_grown(uint32_t capacity, uint32_t need) {
     return max_u32(capacity < UINT32_MAX / 2 ? 2 * capacity : UINT32_MAX, need);
@@ -32,63 +31,50 @@ void kv_list_trim(struct page_list *list, const struct kv_space *space, uint32_t
     list->n = n_pages;
 }
 
-uint64_t kv_n_available(const struct kv_space *space) {
-    const uint64_t n_idle = space->cache ? prefix_cache_n_idle_pages(space->cache) : 0;
-    return page_pool_n_free(space->pool) + n_idle;
-}
-
-int kv_make_free(const struct kv_space *space, uint64_t n_pages) {
-    if (n_pages > kv_n_available(space)) return ERR_FULL;
-    if (n_pages > page_pool_n_free(space->pool))
-        prefix_cache_evict(space->cache, (uint32_t)n_pages);
-    return 0;
-}
-
-uint32_t kv_n_sparse(const struct kv_space *space) {
-    return groups_n_layers(space->groups, space->n_groups, space->windows);
-}
-
-bool kv_is_sparse(const struct kv_space *space, uint32_t layer) {
-    for (uint32_t i = 0; i < space->n_groups; i++)
-        if (group_has(&space->groups[i], space->windows, layer)) return true;
-    return false;
-}
-
-uint32_t kv_host_layer_of(const struct kv_space *space, uint32_t layer) {
-    uint32_t plane = 0;
-    for (uint32_t i = 0; i < space->n_groups; i++)
-        plane += group_n_before(&space->groups[i], space->windows, layer);
-    return plane;
-}
-
-uint32_t kv_next_sparse(const struct kv_space *space, uint32_t layer) {
-    while (layer < space->n_layers && !kv_is_sparse(space, layer)) layer++;
-    return layer;
-}
-
 bool kv_list_is_text(const struct kv_sequence *kv, uint32_t layer) {
     return !kv->selection.has_left || !kv_is_sparse(kv->space, layer);
+}
+
+struct kv_lengths kv_lengths(const struct kv_sequence *kv, uint64_t n_tokens) {
+    struct kv_lengths lengths;
+    for (unsigned role = 0; role < KV_N_ROLES; role++)
+        lengths.of[role] = kv->plan.kinds->of[role]->length(kv, n_tokens);
+    return lengths;
 }
 
 int kv_lists_grow(struct kv_sequence *kv, uint32_t n_pages) {
     int code = 0;
     for (uint32_t l = 0; l < kv->space->n_layers && !code; l++)
-        if (kv_list_is_text(kv, l)) code = kv_list_grow(&kv->layers[l], n_pages);
+        code = kv_list_grow(&kv->layers[l], n_pages);
+    return code;
+}
+
+int kv_lists_grow_to(struct kv_sequence *kv, struct kv_lengths lengths) {
+    int code = 0;
+    for (uint32_t l = 0; l < kv->space->n_layers && !code; l++)
+        code = kv_list_grow(&kv->layers[l], lengths.of[kv_role_of(kv->space, l)]);
     return code;
 }
 
 /* Returns how many pages the layer's list lacks. */
 static uint32_t missing(const struct kv_sequence *kv, uint32_t layer, struct kv_lengths lengths) {
-    const uint32_t have = kv->layers[layer].n,
-                   want = kv_has_window(kv->space, layer) ? lengths.windowed : lengths.others;
-    return want > have && kv_list_is_text(kv, layer) ? want - have : 0;
+    const uint32_t have = kv->layers[layer].n, want = lengths.of[kv_role_of(kv->space, layer)];
+    return want > have ? want - have : 0;
+}
+
+/* Tells that no list lacks a page, in most steps and without a look at each.  Layers with a window
+ * give pages back, so they are no guide.  Other lists of one role have the same length, and the
+ * first layer is never sparse, because a filter comes before it. */
+static bool are_long_enough(const struct kv_sequence *kv, struct kv_lengths lengths) {
+    const struct kv_space *space = kv->space;
+    if (space->window > 0 || lengths.of[KV_PLAIN] > kv->layers[0].n) return false;
+    const uint32_t sparse = space->n_groups > 0 ? space->groups[0].first : 0;
+    return sparse == 0 || lengths.of[KV_SPARSE] <= kv->layers[sparse].n;
 }
 
 uint64_t kv_lists_missing(const struct kv_sequence *kv, struct kv_lengths lengths) {
     uint64_t n = 0;
-    /* Most steps need no new page: without windows the first layer shows that, since its list
-     * always grows. */
-    if (kv->space->window == 0 && lengths.others <= kv->layers[0].n) return 0;
+    if (are_long_enough(kv, lengths)) return 0;
     for (uint32_t l = 0; l < kv->space->n_layers; l++) n += missing(kv, l, lengths);
     return n;
 }
@@ -96,14 +82,13 @@ uint64_t kv_lists_missing(const struct kv_sequence *kv, struct kv_lengths length
 int kv_lists_take(struct kv_sequence *kv, struct kv_lengths lengths) {
     const uint64_t n_missing = kv_lists_missing(kv, lengths);
     if (n_missing == 0) return 0;
-    int code = kv_lists_grow(kv, max_u32(lengths.windowed, lengths.others));
+    int code = kv_lists_grow_to(kv, lengths);
     if (!code) code = kv_make_free(kv->space, n_missing);
     if (code) return code;
     for (uint32_t l = 0; l < kv->space->n_layers; l++) {
         struct page_list *list = &kv->layers[l];
         const uint32_t n = missing(kv, l, lengths);
-        code = page_pool_take(kv->space->pool, list->pages + list->n, n);
-        assert(code == 0); /* counted above, and no other code takes pages */
+        page_pool_take_sure(kv->space->pool, list->pages + list->n, n);
         list->n += n;
     }
     return 0;

@@ -1,4 +1,4 @@
-/* lists.h - the lists of pages of a sequence, for the policies.
+/* lists.h - the lists of pages of a sequence, for its kinds.
  *
  * Thread: engine.  Memory: lists grow geometrically and are never shortened. */
 #ifndef ENGINE_KV_LISTS_H
@@ -7,11 +7,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/device/backend.h"
+#include "engine/kv/kv_space.h"
 
 struct kv_sequence;
-struct kv_space;
-struct page_list;
 
 /* Returns the larger of twice the capacity and `need`. */
 uint32_t kv_grown(uint32_t capacity, uint32_t need);
@@ -20,39 +18,26 @@ int kv_list_grow(struct page_list *list, uint32_t n_pages);
 /* Gives back all but the list's first n_pages pages. */
 void kv_list_trim(struct page_list *list, const struct kv_space *space, uint32_t n_pages);
 
-/* Returns how many pages are free, or would be once the prefix cache is evicted. */
-uint64_t kv_n_available(const struct kv_space *space);
-/* Makes n_pages pages of the pool free: evicts cached blocks when there are fewer.  ERR_FULL:
- * nothing has been evicted. */
-int kv_make_free(const struct kv_space *space, uint64_t n_pages);
-
-/* Counts the sparse layers of all groups: the host layers, in the host pool's order. */
-uint32_t kv_n_sparse(const struct kv_space *space);
-bool kv_is_sparse(const struct kv_space *space, uint32_t layer);
-uint32_t kv_host_layer_of(const struct kv_space *space, uint32_t layer); /* of a sparse layer */
-/* Returns the first sparse layer from this one on, n_layers if there are no more. */
-uint32_t kv_next_sparse(const struct kv_space *space, uint32_t layer);
-
 /* The lists of a sequence. */
 
-/* The lengths that lists should have, in layers with a window and in the others. */
+/* The lengths that lists should have, by role. */
 struct kv_lengths {
-    uint32_t windowed, others;
+    uint32_t of[KV_N_ROLES];
 };
 
-static inline struct kv_lengths kv_lengths_all(uint64_t n_pages) {
-    return (struct kv_lengths){(uint32_t)n_pages, (uint32_t)n_pages};
-}
+/* Returns the lengths that the sequence's kinds ask for, for n_tokens tokens in all. */
+struct kv_lengths kv_lengths(const struct kv_sequence *kv, uint64_t n_tokens);
 
 /* Returns true if the layer's list holds the text, false if it holds what the layer has selected of
  * it, and the tail. */
 bool kv_list_is_text(const struct kv_sequence *kv, uint32_t layer);
 
-/* Makes capacity for n_pages pages in every list that grows.  ERR_NOMEM. */
+/* Makes capacity in every list, for n_pages pages or for these lengths.  ERR_NOMEM. */
 int kv_lists_grow(struct kv_sequence *kv, uint32_t n_pages);
+int kv_lists_grow_to(struct kv_sequence *kv, struct kv_lengths lengths);
 /* Returns how many pages kv_lists_take() would take. */
 uint64_t kv_lists_missing(const struct kv_sequence *kv, struct kv_lengths lengths);
-/* Extends every list that grows to these lengths, all or none; evicts as kv_make_free() does.
+/* Extends every list to these lengths, all or none; evicts as kv_make_free() does.
  * ERR_FULL, ERR_NOMEM. */
 int kv_lists_take(struct kv_sequence *kv, struct kv_lengths lengths);
 /* Gives back all but the first n_pages pages of every layer's list. */

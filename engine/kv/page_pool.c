@@ -49,6 +49,12 @@ int page_pool_take(struct page_pool *pool, uint32_t *pages, uint32_t n) {
     return 0;
 }
 
+void page_pool_take_sure(struct page_pool *pool, uint32_t *pages, uint32_t n) {
+    const int code = page_pool_take(pool, pages, n);
+    assert(code == 0);
+    (void)code;
+}
+
 void page_pool_share(struct page_pool *pool, const uint32_t *pages, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
         assert(pages[i] < pool->n_pages && pool->holders[pages[i]] > 0);

@@ -19,6 +19,8 @@ void page_pool_destroy(struct page_pool *pool); /* NULL is allowed */
 /* Writes n page numbers, each with one reference, all or none.  ERR_FULL is an answer, not a fault:
  * the caller evicts cached pages or preempts a sequence and asks again. */
 int page_pool_take(struct page_pool *pool, uint32_t *pages, uint32_t n);
+/* Does the same where the caller has made sure that n pages are free. */
+void page_pool_take_sure(struct page_pool *pool, uint32_t *pages, uint32_t n);
 /* Adds a holder to each of the n pages. */
 void page_pool_share(struct page_pool *pool, const uint32_t *pages, uint32_t n);
 /* Removes a holder from each of the n pages; a page without holders is free. */

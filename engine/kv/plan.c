@@ -6,9 +6,10 @@
 #include <inttypes.h>
 
 #include "engine/base/error.h"
-#include "engine/kv/lists.h"
+#include "engine/base/sizes.h"
+#include "engine/kv/kind.h"
+#include "engine/kv/kv_sequence.h"
 #include "engine/kv/page_pool.h"
-#include "engine/kv/policy.h"
 
 static uint32_t window_of(const struct kv_choice *choice) {
     if (choice->score != KV_SCORE_WINDOW) return 0;
@@ -156,17 +157,33 @@ uint32_t kv_plan_candidates(const struct kv_plan *plan, uint32_t n_tokens) {
     return n_slots > plan->n_tail ? (n_slots - plan->n_tail) / PAGE_TOKENS * PAGE_TOKENS : 0;
 }
 
+bool kv_plan_moves(const struct kv_plan *plan) {
+    return plan->kinds->of[KV_SPARSE]->moves;
+}
+
+uint32_t kv_plan_n_read(const struct kv_plan *plan) {
+    if (plan->layer_major) return 0;
+    if (!kv_plan_moves(plan)) return plan->n_most;
+    const uint32_t n_before =
+        max_u32(kv_plan_together(plan), plan->n_selected + plan->n_tail + PAGE_TOKENS - 1);
+    return min_u32(n_before + 1, plan->n_most);
+}
+
+uint32_t kv_plan_buffer_pages(const struct kv_plan *plan) {
+    return plan->layer_major ? (uint32_t)kv_n_pages(kv_plan_together(plan)) : 0;
+}
+
 /* Returns the pages that the prompt takes with the first generated token, if it is not
  * layer-major. */
 static uint64_t prompt_pages(const struct kv_plan *plan, const struct kv_space *space) {
     struct kv_plan prompt = *plan;
     prompt.n_most = plan->n_prompt + 1;
-    return plan->policy->most(space, &prompt).pages;
+    return kv_most(space, &prompt).pages;
 }
 
 void kv_plan_by_layers(struct kv_plan *plan, const struct kv_space *space, uint32_t max_long_rows) {
     const uint32_t n_rows = plan->n_prompt - 1;
-    plan->layer_major = plan->policy->moves && n_rows <= max_long_rows &&
+    plan->layer_major = kv_plan_moves(plan) && n_rows <= max_long_rows &&
                         kv_plan_candidates(plan, n_rows) > plan->n_selected &&
                         prompt_pages(plan, space) > page_pool_n_pages(space->pool);
     if (plan->layer_major) plan->step_rows = 1;
@@ -177,19 +194,19 @@ static void plan_selection(struct kv_plan *plan, const struct kv_choice *choice)
     plan->n_tail = whole_pages(choice->n_tail);
     plan->n_sink = choice->n_sink;
     if (kv_plan_candidates(plan, plan->n_most - 1) <= plan->n_selected) return;
-    plan->policy = choice->on_device ? &kv_policy_select : &kv_policy_offload;
+    plan->kinds = choice->on_device ? &kv_kinds_selected : &kv_kinds_moved;
 }
 
 struct kv_plan kv_plan_make(const struct kv_choice *choice, uint32_t n_prompt,
                             uint32_t max_tokens) {
     const uint64_t n_most = (uint64_t)n_prompt + max_tokens;
-    struct kv_plan plan = {.policy = &kv_policy_full,
+    struct kv_plan plan = {.kinds = &kv_kinds_full,
                            .type = choice->type,
                            .n_prompt = n_prompt,
                            .n_most = n_most < KV_MAX_TEXT ? (uint32_t)n_most : KV_MAX_TEXT};
     if (choice->type == KV_OFFLOAD) plan_selection(&plan, choice);
     if (!kv_choice_is_bounded(choice)) return plan;
-    plan.policy = &kv_policy_bounded;
+    plan.kinds = &kv_kinds_bounded;
     plan.chunk = kv_choice_chunk(choice, n_prompt);
     plan.budget = (struct kv_budget){.capacity = (uint32_t)kv_choice_capacity(choice),
                                      .n_sink = choice->n_sink,

@@ -11,24 +11,27 @@
 #include "engine/request/kv_choice.h"
 
 struct error;
-struct kv_policy_ops;
+struct kv_kinds;
 struct kv_space;
 
 /* Tokens that a text may have.  Counters and arrays of tokens that grow by half stay far inside 32
  * bits. */
 #define KV_MAX_TEXT ((uint32_t)INT32_MAX)
 
+/* Buffers of a layer-major prompt: a slice leaves one layer and enters the next. */
+enum { KV_N_BUFFERS = 2 };
+
 /* A sequence's choice, worked out. */
 struct kv_plan {
-    const struct kv_policy_ops *policy;
-    enum kv_type type;       /* for counters; the code never branches on it */
-    struct kv_budget budget; /* of bounded policies */
-    uint32_t chunk;          /* tokens of the prompt between two evictions */
+    const struct kv_kinds *kinds; /* that the policy assigns to layers */
+    enum kv_type type;            /* for counters; the code never branches on it */
+    struct kv_budget budget;      /* of bounded policies */
+    uint32_t chunk;               /* tokens of the prompt between two evictions */
     /* Tokens that sparse layers see: selected ones, among them the first n_sink, and the newest
      * ones (the tail).  The first two numbers are multiples of PAGE_TOKENS. */
     uint32_t n_selected, n_tail, n_sink;
     /* The prompt, but for its last token, is computed layer by layer.  Sparse layers, and those
-     * with a window, then share two buffers of pages (offload.c). */
+     * with a window, then share two buffers of pages (kinds/moved.c). */
     bool layer_major;
     uint32_t n_prompt;
     uint32_t n_most;    /* tokens that the text may have in the end, <= KV_MAX_TEXT */
@@ -71,5 +74,15 @@ static inline uint32_t kv_plan_together(const struct kv_plan *plan) {
  * tail, in whole pages.  Sparse layers see n_selected of them.  If there are no more than that,
  * there is nothing to choose. */
 uint32_t kv_plan_candidates(const struct kv_plan *plan, uint32_t n_tokens);
+
+/* Tells whether tokens that are not selected move to the host pool. */
+bool kv_plan_moves(const struct kv_plan *plan);
+/* Returns the most tokens that the text has when the last layer attends to all of it (kind.h,
+ * KV_READING): n_most, unless sparse layers leave it before.  In a layer-major prompt they leave
+ * before any of it is stored. */
+uint32_t kv_plan_n_read(const struct kv_plan *plan);
+/* Returns the pages of one of a layer-major prompt's buffers, which have all of its rows; 0 for
+ * other prompts. */
+uint32_t kv_plan_buffer_pages(const struct kv_plan *plan);
 
 #endif

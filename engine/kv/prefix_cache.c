@@ -31,9 +31,9 @@
 #include "engine/base/sizes.h"
 #include "engine/device/backend.h"
 #include "engine/kv/host_copy.h"
-#include "engine/kv/lists.h"
+#include "engine/kv/kv_space.h"
 #include "engine/kv/page_pool.h"
-#include "engine/kv/policy.h"
+#include "engine/kv/swap.h"
 
 struct block {
     uint64_t hash, salt;

@@ -4,9 +4,9 @@
 #include <assert.h>
 
 #include "engine/base/sizes.h"
+#include "engine/kv/kv_sequence.h"
 #include "engine/kv/lists.h"
 #include "engine/kv/page_pool.h"
-#include "engine/kv/policy.h"
 
 uint32_t selection_chosen_pages(const struct kv_plan *plan) {
     return plan->n_selected / PAGE_TOKENS;
@@ -21,10 +21,6 @@ uint32_t selection_state_pages(const struct kv_space *space, const struct kv_pla
     return space->n_groups * ((plan->n_selected + n_slots - 1) / n_slots);
 }
 
-uint32_t selection_first(const struct kv_plan *plan) {
-    return max_u32(kv_plan_together(plan), plan->n_selected + plan->n_tail + PAGE_TOKENS - 1);
-}
-
 int selection_prepare(struct kv_sequence *kv, uint32_t n_held) {
     return kv_list_grow(&kv->selection.held, n_held);
 }
@@ -36,9 +32,8 @@ uint32_t selection_missing(const struct kv_sequence *kv) {
 void selection_hold(struct kv_sequence *kv) {
     struct page_list *held = &kv->selection.held;
     if (held->n == held->capacity) return;
-    const int code = page_pool_take(kv->space->pool, held->pages, held->capacity);
-    assert(code == 0 && held->n == 0);
-    (void)code;
+    assert(held->n == 0);
+    page_pool_take_sure(kv->space->pool, held->pages, held->capacity);
     held->n = held->capacity;
 }
 

@@ -1,10 +1,10 @@
 /* selection.h - what a sequence's sparse layers see while it generates (backend.h, Selections), for
- * the two policies that select.
+ * the two kinds that select.
  *
  *   a sparse layer's pages  [ n_selected: chosen tokens ][ tail: n_tail, and up to 63 tokens more ]
  *   held pages              [ n_groups: the state of its slots ][ … ]
  *
- * Thread: engine.  Memory: see policy.h; selection_prepare() makes the list of held pages. */
+ * Thread: engine.  Memory: see kv_sequence.h; selection_prepare() makes the list of held pages. */
 #ifndef ENGINE_KV_SELECTION_H
 #define ENGINE_KV_SELECTION_H
 
@@ -22,10 +22,6 @@ uint32_t selection_tail_pages(const struct kv_plan *plan);
 /* Returns how many pages the selection's state takes, for all groups. */
 uint32_t selection_state_pages(const struct kv_space *space, const struct kv_plan *plan);
 
-/* Returns how many tokens precede the first row that selects, KV_MAX_TEXT at most.  The plan's text
- * must become long enough to select. */
-uint32_t selection_first(const struct kv_plan *plan);
-
 /* Makes capacity for n_held held pages.  ERR_NOMEM. */
 int selection_prepare(struct kv_sequence *kv, uint32_t n_held);
 /* Returns how many of the held pages have not been taken yet. */
@@ -37,7 +33,7 @@ void selection_hold(struct kv_sequence *kv);
  * like one, and there is something to choose. */
 bool selection_is_due(const struct kv_sequence *kv, uint32_t n_rows);
 /* Describes such a step in seq, but for where the unselected tokens are.  The views are still those
- * of `full`. */
+ * of the whole text. */
 void selection_describe(struct kv_sequence *kv, struct step_seq *seq);
 /* Sets the view of a sparse layer, after selection_describe(). */
 void selection_view(struct kv_sequence *kv, uint32_t layer, const uint32_t *pages);

@@ -8,6 +8,7 @@
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/kv/host_copy.h"
+#include "engine/kv/kv_sequence.h"
 #include "engine/kv/lists.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/prefix_cache.h"
@@ -72,12 +73,9 @@ int kv_make_blocks(const struct kv_space *space, uint32_t n_blocks) {
     return 0;
 }
 
-bool kv_swap_match(struct kv_sequence *kv, uint32_t n_blocks, uint32_t n_tokens) {
-    struct kv_swap *swap = &kv->swap;
-    if (swap->n_tokens <= n_tokens || n_blocks < swap->n_shared) return false;
-    swap->is_matched = true;
-    kv->space->swaps->n_blocks -= n_blocks_of(swap);
-    return true;
+void kv_swap_claim(struct kv_sequence *kv) {
+    kv->swap.is_matched = true;
+    kv->space->swaps->n_blocks -= n_blocks_of(&kv->swap);
 }
 
 static void give_up(struct kv_sequence *kv) {
@@ -158,9 +156,7 @@ static bool take_blocks(struct kv_sequence *kv, uint64_t n_pages) {
     if (n == 0 || n > page_pool_n_free(space->blocks) + n_cached(space)) return false;
     if (kv_list_grow(blocks, (uint32_t)n)) return false;
     if (space->cache) prefix_cache_drop_stored(space->cache, (uint32_t)n);
-    const int code = page_pool_take(space->blocks, blocks->pages, (uint32_t)n);
-    assert(code == 0);
-    (void)code;
+    page_pool_take_sure(space->blocks, blocks->pages, (uint32_t)n);
     blocks->n = (uint32_t)n;
     return true;
 }

@@ -16,17 +16,42 @@
 #ifndef ENGINE_KV_SWAP_H
 #define ENGINE_KV_SWAP_H
 
-#include "engine/kv/policy.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/device/backend.h"
+#include "engine/kv/kv_space.h"
+
+struct error;
+struct kv_sequence;
+
+/* What a suspended sequence has in the host pool. */
+struct kv_swap {
+    struct kv_swap *older, *newer;
+    struct page_list blocks; /* host blocks that hold its pages */
+    struct page_list *kept;  /* its other host blocks (kv_selection), dropped with these */
+    uint32_t n_tokens;       /* 0: nothing */
+    /* How many of a list's first pages are not swapped, in layers without a window and with one.
+     * Others use them, or they have been given back. */
+    uint32_t n_shared, n_expired;
+    bool is_matched;         /* the sequence is about to continue: its blocks cannot be dropped */
+    uint32_t n_lent;         /* how many of the last blocks it already uses for its tokens */
+    struct kv_select select; /* when it was suspended; its state pages are swapped, too */
+};
+
+struct kv_swaps {
+    struct kv_swap *oldest, *newest;
+    uint32_t n_blocks;    /* of all swaps that are not matched */
+    uint64_t n_out, n_in; /* pages copied to the host pool and back, so far */
+};
 
 /* Saves in the host pool what no other sequence has, before the sequence's pages are given back.
  * Does nothing if the host pool has no space, or if nothing has been computed since match().
  * ERR_DEVICE. */
 int kv_swap_out(struct kv_sequence *kv, struct error *err);
-/* Claims the sequence's swapped data before it continues.  The prefix cache has n_blocks blocks of
- * its text, which alone would give it n_tokens tokens.  Returns true if the data have more tokens
- * and fit these blocks.  Then their host blocks cannot be dropped until kv_swap_in(), or until
- * kv_swap_out() if the sequence got no pages. */
-bool kv_swap_match(struct kv_sequence *kv, uint32_t n_blocks, uint32_t n_tokens);
+/* Claims the sequence's swapped data before it continues.  Their host blocks cannot be dropped until
+ * kv_swap_in(), or until kv_swap_out() if the sequence got no pages. */
+void kv_swap_claim(struct kv_sequence *kv);
 /* Brings matched data back once the sequence has as many pages as before, and frees their host
  * blocks.  Drops data that are not matched.  ERR_DEVICE. */
 int kv_swap_in(struct kv_sequence *kv, struct error *err);

@@ -72,7 +72,7 @@ static void add(struct batch *batch, struct sequence *seq) {
     uint32_t begin = seq->kv.n_tokens, first = step->n_rows;
     put_tokens(seq, batch->tokens + first);
     struct step_seq *out = &batch->seqs[step->n_seqs];
-    seq->kv.policy->view(&seq->kv, seq->n_rows, out);
+    kv_view(&seq->kv, seq->n_rows, out);
     out->first_row = first;
     batch->selects |= out->select != NULL;
     if (seq->is_sparse_chunk) choose_keys(batch, seq, out, begin, seq->n_rows);
@@ -123,7 +123,7 @@ void batch_build_slice(struct batch *batch, struct sequence *seq, uint32_t n_row
     batch->slice = seq->slice;
     batch->slice.n_rows = n_rows;
     /* The policy sees all rows of the layer, up to the slice's last one, as new. */
-    seq->kv.policy->view(&seq->kv, before + n_rows, out);
+    kv_view(&seq->kv, before + n_rows, out);
     for (uint32_t l = 0; l < seq->kv.space->n_layers; l++) seq->kv.views[l].append_slot = first;
     out->n_rows = n_rows;
     out->n_before = first;
@@ -140,8 +140,7 @@ int batch_submitted(const struct batch *batch, struct error *err) {
     int code = 0;
     for (uint32_t i = 0; i < batch->step.n_seqs && !code; i++) {
         struct kv_sequence *kv = &batch->entries[i].seq->kv;
-        code =
-            kv->policy->submitted(kv, batch->kind == STEP_TIME_SLICE ? &batch->slice : NULL, err);
+        code = kv_submitted(kv, batch->kind == STEP_TIME_SLICE ? &batch->slice : NULL, err);
     }
     return code;
 }

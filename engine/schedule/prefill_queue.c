@@ -6,17 +6,18 @@
 #include <math.h>
 
 #include "engine/base/sizes.h"
-#include "engine/kv/policy.h"
+#include "engine/kv/kv_sequence.h"
 #include "engine/schedule/sequence.h"
 
 /* ---- the owner of the prefill ---- */
 
-/* Returns how to compute the rest of the sequence's prompt.  The size of a sparse chunk depends on
+/* Returns how to compute the rest of the prompt behind n_stored tokens.  The size of a sparse chunk depends on
  * the other rows of its step.  So a prompt that must not depend on those is dense instead. */
-static enum prefill_order order_of(const struct prefill_queue *p, const struct sequence *seq) {
-    const enum prefill_order way = prefill_order(&seq->prefill, seq->kv.n_tokens, p->max_long_rows);
+static enum prefill_order order_of(const struct prefill_queue *p, const struct sequence *seq,
+                                   uint32_t n_stored) {
+    const enum prefill_order way = prefill_order(&seq->prefill, n_stored, p->max_long_rows);
     if (seq->kv.plan.layer_major) /* all of its prompt is stored, or no token of it */
-        return seq->kv.n_tokens == 0 ? PREFILL_LAYER_MAJOR : PREFILL_CHUNKED;
+        return n_stored == 0 ? PREFILL_LAYER_MAJOR : PREFILL_CHUNKED;
     const bool is_alone = p->space->batch_invariant || seq->prefill.no_reuse;
     return way == PREFILL_SPARSE_CHUNKED && is_alone ? PREFILL_CHUNKED : way;
 }
@@ -25,15 +26,14 @@ static enum prefill_order order_of(const struct prefill_queue *p, const struct s
 bool prefill_queue_is_owned(const struct prefill_queue *p, struct sequence *seq) {
     if (!p->owner || !(seq->prefill.is_sparse || seq->kv.plan.layer_major)) return false;
     if (seq->refused_owner == p->turn) return true;
-    seq->kv.policy->match(&seq->kv, seq->tokens, sequence_n_reusable(seq));
-    const bool waits = order_of(p, seq) != PREFILL_CHUNKED;
-    seq->kv.policy->suspend(&seq->kv, NULL); /* cannot fail: there is nothing to swap out */
+    const uint32_t n_stored = kv_n_matchable(&seq->kv, seq->tokens, sequence_n_reusable(seq));
+    const bool waits = order_of(p, seq, n_stored) != PREFILL_CHUNKED;
     if (waits) seq->refused_owner = p->turn;
     return waits;
 }
 
 bool prefill_queue_begin(struct prefill_queue *p, struct sequence *seq) {
-    seq->way = order_of(p, seq);
+    seq->way = order_of(p, seq, seq->kv.n_tokens);
     if (seq->way == PREFILL_CHUNKED) return false;
     const bool was_sparse = seq->was_sparse;
     p->owner = seq;
@@ -84,7 +84,7 @@ bool prefill_queue_has_budget(const struct prefill_budget *room) {
 }
 
 static uint32_t n_resident(const struct sequence *seq) {
-    return seq->kv.policy->n_resident(&seq->kv, seq->kv.n_tokens);
+    return kv_n_resident(&seq->kv, seq->kv.n_tokens);
 }
 
 /* Returns how many slots the sequence's next rows see, not counting their own. */
@@ -106,7 +106,7 @@ static uint32_t fitting_rows(const struct prefill_queue *p, const struct prefill
 
 uint32_t prefill_queue_next_rows(const struct prefill_queue *p, const struct prefill_budget *room,
                                  struct sequence *seq) {
-    const uint32_t left = sequence_n_left(seq), most = seq->kv.policy->max_rows(&seq->kv);
+    const uint32_t left = sequence_n_left(seq), most = kv_max_rows(&seq->kv);
     seq->is_sparse_chunk = false;
     if (seq->way == PREFILL_LAYER_MAJOR) return 0;
     if (left <= 1) return left;
@@ -183,7 +183,7 @@ static void advance(struct prefill_queue *p, struct batch *slice) {
     if (next->first_row < next->n_prompt_rows) return;
     next->first_row = 0;
     if (++next->layer < p->space->n_layers) return;
-    seq->kv.policy->commit(&seq->kv, next->n_prompt_rows);
+    kv_commit(&seq->kv, next->n_prompt_rows);
     slice->entries[0].n_stored = seq->kv.n_tokens;
     prefill_queue_end(p, seq);
 }

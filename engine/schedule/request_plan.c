@@ -24,7 +24,7 @@ struct request_plan request_plan_make(const struct sequence_shared *shared,
         .kv = kv_plan_make(&request->kv, request->n_prompt, request->params.max_tokens)};
     plan.kv.step_rows = step_rows(shared, request->n_prompt, plan.prefill.is_sparse);
     if (!scores_prompt) kv_plan_by_layers(&plan.kv, shared->space, shared->max_long_rows);
-    plan.most = plan.kv.policy->most(shared->space, &plan.kv);
+    plan.most = kv_most(shared->space, &plan.kv);
     return plan;
 }
 

@@ -5,7 +5,7 @@
 #ifndef ENGINE_SCHEDULE_REQUEST_PLAN_H
 #define ENGINE_SCHEDULE_REQUEST_PLAN_H
 
-#include "engine/kv/policy.h"
+#include "engine/kv/kv_sequence.h"
 #include "engine/request/request.h"
 #include "engine/schedule/prefill_plan.h"
 

@@ -15,9 +15,9 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/kv/kv_sequence.h"
 #include "engine/kv/lists.h"
 #include "engine/kv/page_pool.h"
-#include "engine/kv/policy.h"
 #include "engine/kv/prefix_cache.h"
 #include "engine/kv/swap.h"
 #include "engine/schedule/prefill_queue.h"
@@ -153,7 +153,7 @@ static void end(struct scheduler *s, struct sequence *seq, enum finish_reason re
 }
 
 void scheduler_add(struct scheduler *s, struct sequence *seq, struct event_list *events) {
-    if (seq->kv.policy->prepare(&seq->kv, seq->tokens))
+    if (kv_prepare(&seq->kv, seq->tokens))
         end(s, seq, FINISH_ERROR, ERR_NOMEM, "no memory for the request's page lists", events);
     else waiting_insert(s, seq);
 }
@@ -227,7 +227,7 @@ static void preempt(struct scheduler *s, uint32_t at, struct event_list *events)
     struct sequence *seq = s->running[at];
     struct error err;
     running_remove(s, at);
-    int code = seq->kv.policy->suspend(&seq->kv, &err);
+    int code = kv_suspend(&seq->kv, &err);
     prefill_queue_end(&s->prefill_queue, seq);
     seq->n_rows = 0;
     seq->n_done = seq->kv.n_tokens;
@@ -240,10 +240,10 @@ static void preempt(struct scheduler *s, uint32_t at, struct event_list *events)
  * `want` more tokens: the last one that has any of them, at worst `at` itself. */
 static uint32_t victim(const struct scheduler *s, uint32_t at, uint32_t want) {
     const struct kv_sequence *kv = &s->running[at]->kv;
-    const uint64_t n_blocks = kv->policy->missing(kv, kv->n_tokens + want).blocks;
+    const uint64_t n_blocks = kv_missing(kv, kv->n_tokens + want).blocks;
     const bool blocks = n_blocks > kv_spare_blocks(s->space);
     uint32_t last = s->n_running - 1;
-    while (blocks && last > at && s->running[last]->kv.selection.blocks.n == 0) last--;
+    while (blocks && last > at && kv_n_host_blocks(&s->running[last]->kv) == 0) last--;
     return last;
 }
 
@@ -252,7 +252,7 @@ static uint32_t victim(const struct scheduler *s, uint32_t at, uint32_t want) {
 static bool make_room(struct scheduler *s, uint32_t at, uint32_t want, struct event_list *events) {
     struct sequence *seq = s->running[at];
     int code;
-    while ((code = seq->kv.policy->reserve(&seq->kv, seq->kv.n_tokens + want)) == ERR_FULL) {
+    while ((code = kv_reserve(&seq->kv, seq->kv.n_tokens + want)) == ERR_FULL) {
         const uint32_t last = victim(s, at, want);
         preempt(s, last, events);
         if (last == at) return false;
@@ -264,10 +264,10 @@ static bool make_room(struct scheduler *s, uint32_t at, uint32_t want, struct ev
 }
 
 /* Tells whether the in-flight step must be finished before the sequence can have its rows. */
-static bool must_complete_first(const struct scheduler *s, struct sequence *seq, uint32_t n_rows) {
+static bool must_complete_first(const struct scheduler *s, const struct sequence *seq,
+                                uint32_t n_rows) {
     if (s->n_inflight == 0 || n_rows == 0) return false;
-    return sequence_awaits_sample(seq) ||
-           seq->kv.policy->reserve(&seq->kv, seq->kv.n_tokens + n_rows) == ERR_FULL;
+    return sequence_awaits_sample(seq) || !kv_fits(&seq->kv, seq->kv.n_tokens + n_rows);
 }
 
 /* Gives rows to the running sequences; *room is the budget left for more prompts.  Returns false if
@@ -293,7 +293,7 @@ static bool plan_running(struct scheduler *s, struct prefill_budget *room,
 static bool is_held_back(const struct scheduler *s, const struct sequence *seq) {
     if (sequence_n_reusable(seq) == 0) return false;
     for (uint32_t i = 0; i < s->n_running; i++)
-        if (seq->kv.policy->worth_waiting(&seq->kv, &s->running[i]->kv)) return true;
+        if (kv_worth_waiting(&seq->kv, &s->running[i]->kv)) return true;
     return false;
 }
 
@@ -304,9 +304,8 @@ static struct spare spare(const struct scheduler *s) {
     struct spare spare = {(int64_t)kv_n_available(s->space), kv_spare_blocks(s->space)};
     for (uint32_t i = 0; i < s->n_running; i++) {
         const struct sequence *seq = s->running[i];
-        const struct kv_policy_ops *policy = seq->kv.policy;
-        if (policy->grows) spare.pages -= s->space->n_layers;
-        spare.blocks -= (int64_t)policy->missing(&seq->kv, seq->n_tokens + PAGE_TOKENS).blocks;
+        if (kv_grows(&seq->kv)) spare.pages -= s->space->n_layers;
+        spare.blocks -= (int64_t)kv_missing(&seq->kv, seq->n_tokens + PAGE_TOKENS).blocks;
     }
     return spare;
 }
@@ -324,18 +323,17 @@ static uint32_t admission_tokens(const struct scheduler *s, const struct sequenc
 
 /* Takes the pages that the sequence starts with.  ERR_FULL when too few are spare; ERR_NOMEM. */
 static int take_pages(struct scheduler *s, struct sequence *seq) {
-    const struct kv_policy_ops *policy = seq->kv.policy;
     const uint32_t n_tokens = admission_tokens(s, seq);
     const struct spare before = spare(s);
     if (s->blocked == seq && before.pages <= s->blocked_by.pages &&
         before.blocks <= s->blocked_by.blocks)
         return ERR_FULL;
-    policy->match(&seq->kv, seq->tokens, sequence_n_reusable(seq));
+    kv_match(&seq->kv, seq->tokens, sequence_n_reusable(seq));
     int code = ERR_FULL;
-    if (s->n_running == 0 || is_spare(policy->missing(&seq->kv, n_tokens), spare(s)))
-        code = policy->reserve(&seq->kv, n_tokens);
+    if (s->n_running == 0 || is_spare(kv_missing(&seq->kv, n_tokens), spare(s)))
+        code = kv_reserve(&seq->kv, n_tokens);
     if (code == 0) return 0;
-    policy->suspend(&seq->kv, NULL); /* cannot fail: there is nothing new to swap out */
+    kv_suspend(&seq->kv, NULL); /* cannot fail: there is nothing new to swap out */
     s->blocked = seq;
     s->blocked_by = before;
     return code;
@@ -361,7 +359,7 @@ static void start_running(struct scheduler *s, struct sequence *seq, struct pref
  * that it must wait. */
 static int start_kv(struct scheduler *s, struct sequence *seq, struct error *err) {
     int code = take_pages(s, seq);
-    if (code == 0) return seq->kv.policy->resume(&seq->kv, err);
+    if (code == 0) return kv_resume(&seq->kv, err);
     return error_set(err, code, "no memory for the request's pages");
 }
 
@@ -392,7 +390,7 @@ static void commit_step(struct scheduler *s, struct batch *batch) {
     for (uint32_t i = 0; i < batch->step.n_seqs; i++) {
         const struct batch_entry *entry = &batch->entries[i];
         struct sequence *seq = entry->seq;
-        seq->kv.policy->commit(&seq->kv, seq->n_rows);
+        kv_commit(&seq->kv, seq->n_rows);
         seq->n_rows = 0;
         if (seq->way == PREFILL_SPARSE_CHUNKED && seq->kv.n_tokens >= seq->n_prompt)
             prefill_queue_end(&s->prefill_queue, seq);
@@ -449,7 +447,7 @@ static void count_selected(struct scheduler *s, struct sequence *seq,
     s->stats.n_chosen += total->n_chosen;
     s->stats.n_fetched += total->n_fetched;
     s->stats.n_copies += total->n_copies;
-    if (seq->kv.policy->moves) s->stats.n_moved += total->n_copies;
+    if (kv_moves(&seq->kv)) s->stats.n_moved += total->n_copies;
 }
 
 /* Takes the results of the batch's sequence `at`; returns true if it has had its final event. */

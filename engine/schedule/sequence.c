@@ -133,7 +133,7 @@ uint32_t sequence_sample_rows(const struct sequence *seq, uint32_t first_row,
 }
 
 struct kv_usage sequence_usage(const struct sequence *seq) {
-    const uint32_t n_resident = seq->kv.policy->n_resident(&seq->kv, seq->n_done);
+    const uint32_t n_resident = kv_n_resident(&seq->kv, seq->n_done);
     return (struct kv_usage){.n_resident = n_resident,
                              .n_evicted = seq->n_done - n_resident,
                              .retained_attention = seq->retained_attention,
@@ -273,8 +273,8 @@ bool sequence_accept(struct sequence *seq, uint32_t n_stored, const struct sampl
                         events);
     /* The newest row attended to every page before it.  Its logits are sound, so the pages are, and
      * other sequences may share them. */
-    if (n > 0) seq->kv.policy->insert(&seq->kv, seq->tokens, n_stored);
-    seq->kv.policy->on_done(&seq->kv, n_stored);
+    if (n > 0) kv_insert(&seq->kv, seq->tokens, n_stored);
+    kv_done(&seq->kv, n_stored);
     for (uint32_t i = 0; i < n && rows[i].kind == SAMPLE_SCORE; i++) accept_score(seq, &results[i]);
     if (n == 0 || rows[n - 1].kind != SAMPLE_DRAW) return false;
     if (seq->prompt_event) {

@@ -21,7 +21,7 @@
 #define ENGINE_SCHEDULE_SEQUENCE_H
 
 #include "engine/device/layer_slice.h"
-#include "engine/kv/policy.h"
+#include "engine/kv/kv_sequence.h"
 #include "engine/request/output.h"
 #include "engine/request/request.h"
 #include "engine/request/sampling.h"

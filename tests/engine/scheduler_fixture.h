@@ -32,7 +32,7 @@
 #define TESTS_ENGINE_SCHEDULER_FIXTURE_H
 
 #include "engine/engine.h"
-#include "engine/kv/policy.h"
+#include "engine/kv/kv_sequence.h"
 #include "engine/request/event.h"
 #include "engine/schedule/batch.h"
 #include "engine/schedule/scheduler.h"

@@ -8,8 +8,8 @@
 #include <cmocka.h>
 
 #include "engine/base/error.h"
+#include "engine/kv/kv_sequence.h"
 #include "engine/kv/page_pool.h"
-#include "engine/kv/policy.h"
 #include "engine/memory_plan.h"
 #include "engine/model/decoder.h"
 #include "engine/model/model.h"
@@ -314,7 +314,7 @@ static void a_million_tokens_fit_where_most_of_them_leave(void **state) {
     struct kv_plan plan = kv_plan_make(&choice, TOKENS, GENERATED);
     kv_plan_by_layers(&plan, &space, m.n_long);
     assert_true(plan.layer_major);
-    const struct kv_amount most = plan.policy->most(&space, &plan);
+    const struct kv_amount most = kv_most(&space, &plan);
     assert_true(most.pages <= m.pool.n_pages && most.blocks <= m.store.n_blocks);
     /* Beside it there are 16,384 tokens for others, of every layer. */
     assert_true(m.pool.n_pages - most.pages >= 16384 / PAGE_TOKENS * 32);
@@ -371,7 +371,7 @@ static void what_leaves_and_what_windows_pass_need_no_room(void **state) {
     plan.step_rows = STEP;
     kv_plan_by_layers(&plan, &space, TEXT);
     assert_true(plan.layer_major);
-    assert_true(plan.policy->most(&space, &plan).pages <= pool.n_pages);
+    assert_true(kv_most(&space, &plan).pages <= pool.n_pages);
     page_pool_destroy(space.pool);
 }
 

@@ -14,8 +14,8 @@
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/kv/kv_sequence.h"
 #include "engine/kv/page_pool.h"
-#include "engine/kv/policy.h"
 
 enum { N_LAYERS = 3, N_PAGES = 100 * N_LAYERS, CONTEXT = 2000 };
 
@@ -45,8 +45,8 @@ static void begin(struct life *life, struct kv_choice choice, uint32_t n_prompt,
     assert_int_equal(kv_choice_check(&choice, n_prompt, max_tokens, &limits, NULL), 0);
     const struct kv_plan plan = kv_plan_make(&choice, n_prompt, max_tokens);
     assert_int_equal(kv_sequence_init(&life->kv, &life->space, &plan, 0), 0);
-    assert_int_equal(life->kv.policy->prepare(&life->kv, NULL), 0);
-    assert_int_equal(life->kv.policy->match(&life->kv, NULL, n_prompt), 0);
+    assert_int_equal(kv_prepare(&life->kv, NULL), 0);
+    assert_int_equal(kv_match(&life->kv, NULL, n_prompt), 0);
 }
 
 static void end(struct life *life) {
@@ -73,41 +73,40 @@ static void check_views(const struct life *life, const struct step_seq *seq, uin
 
 /* One piece of the prompt, of at most max_rows rows. */
 static void run_piece(struct life *life, uint32_t max_rows) {
-    const struct kv_policy_ops *policy = life->kv.policy;
     const uint32_t chunk = kv_choice_chunk(&life->choice, life->n_prompt);
     const uint32_t window = life->choice.window ? life->choice.window : KV_DEFAULT_WINDOW;
     const uint32_t chunk_end = min_u32(life->chunk_begin + chunk, life->n_prompt);
     const uint32_t left = chunk_end - life->kv.n_tokens, n = min_u32(left, max_rows);
     struct step_seq seq;
-    assert_int_equal(policy->max_rows(&life->kv), left);
-    policy->view(&life->kv, n, &seq);
+    assert_int_equal(kv_max_rows(&life->kv), left);
+    kv_view(&life->kv, n, &seq);
     check_views(life, &seq, life->n_slots, life->n_slots + n);
     assert_int_equal(seq.begins_chunk, life->kv.n_tokens == life->chunk_begin);
     assert_int_equal(seq.compress, n == left);
     for (uint32_t i = 0; i < n; i++) /* from the end of the chunk row i is number left - i */
         assert_int_equal(i >= seq.score_row,
                          life->choice.score != KV_SCORE_WINDOW || left - i <= window);
-    policy->commit(&life->kv, n);
+    kv_commit(&life->kv, n);
     life->n_slots += n;
     if (n == left) {
         life->n_slots = min_u32(life->n_slots, life->capacity);
         life->chunk_begin = chunk_end;
     }
-    assert_int_equal(policy->n_resident(&life->kv, life->kv.n_tokens), life->n_slots);
-    policy->insert(&life->kv, NULL, life->kv.n_tokens);
+    assert_int_equal(kv_n_resident(&life->kv, life->kv.n_tokens), life->n_slots);
+    kv_done(&life->kv, life->kv.n_tokens);
 }
 
 static void run_generated(struct life *life) {
     struct step_seq seq;
     const bool full = life->n_slots == life->capacity;
-    assert_int_equal(life->kv.policy->max_rows(&life->kv), 1);
-    life->kv.policy->view(&life->kv, 1, &seq);
+    assert_int_equal(kv_max_rows(&life->kv), 1);
+    kv_view(&life->kv, 1, &seq);
     check_views(life, &seq, full ? KV_FREE_SLOT : life->n_slots, life->n_slots + 1);
     assert_false(seq.begins_chunk || seq.compress);
     assert_int_equal(seq.score_row, 0);
-    life->kv.policy->commit(&life->kv, 1);
+    kv_commit(&life->kv, 1);
     life->n_slots += !full;
-    assert_int_equal(life->kv.policy->n_resident(&life->kv, life->kv.n_tokens), life->n_slots);
+    assert_int_equal(kv_n_resident(&life->kv, life->kv.n_tokens), life->n_slots);
 }
 
 static void live(struct kv_choice choice, uint32_t n_prompt, uint32_t max_tokens,
@@ -117,15 +116,15 @@ static void live(struct kv_choice choice, uint32_t n_prompt, uint32_t max_tokens
     begin(&life, choice, n_prompt, max_tokens);
     const uint32_t later = pages(min_u32(n_prompt + max_tokens, life.capacity + 1));
     const uint32_t first = pages(min_u32(n_prompt, life.capacity + chunk));
-    assert_int_equal(life.kv.policy->missing(&life.kv, 1).pages, first > later ? first : later);
+    assert_int_equal(kv_missing(&life.kv, 1).pages, first > later ? first : later);
     while (life.kv.n_tokens < n_prompt) {
-        assert_int_equal(life.kv.policy->reserve(&life.kv, life.kv.n_tokens + 1), 0);
+        assert_int_equal(kv_reserve(&life.kv, life.kv.n_tokens + 1), 0);
         assert_int_equal(n_held(&life), first > later ? first : later);
         run_piece(&life, 1 + (uint32_t)rand() % max_rows);
     }
     for (uint32_t i = 0; i + 1 < max_tokens; i++) {
         assert_int_equal(n_held(&life), later);
-        assert_int_equal(life.kv.policy->missing(&life.kv, life.kv.n_tokens + 1).pages, 0);
+        assert_int_equal(kv_missing(&life.kv, life.kv.n_tokens + 1).pages, 0);
         run_generated(&life);
     }
     end(&life);
@@ -256,8 +255,7 @@ static void prompts_that_are_read_whole_fit_what_chunks_fit(void **state) {
     assert_int_equal(check_in(155, choice, 155, 1), 0);
     assert_int_equal(check_in(155, choice, 156, 1), ERR_INVALID);
     const struct kv_plan plan = kv_plan_make(&choice, 1000, 5);
-    assert_int_equal(kv_policy_bounded.most(&(struct kv_space){.n_layers = N_LAYERS}, &plan).pages,
-                     pages(1000));
+    assert_int_equal(kv_most(&(struct kv_space){.n_layers = N_LAYERS}, &plan).pages, pages(1000));
 }
 
 static void pooling_is_of_windows_that_are_kept(void **state) {

@@ -14,8 +14,8 @@
 #include <cmocka.h>
 
 #include "engine/base/error.h"
+#include "engine/kv/kv_sequence.h"
 #include "engine/kv/page_pool.h"
-#include "engine/kv/policy.h"
 #include "engine/kv/prefix_cache.h"
 
 enum { N_LAYERS = 3, N_BLOCKS = 10, N_PAGES = N_BLOCKS * N_LAYERS + 2, N_SEQS = 5, MAX_TEXT = 6 };
@@ -124,10 +124,9 @@ static bool oracle_evict(struct fixture *f) {
 }
 
 static void begin(struct fixture *f, struct user *u, uint32_t n_tokens, uint64_t salt) {
-    const struct kv_plan plan = {
-        .policy = &kv_policy_full, .n_prompt = n_tokens, .n_most = n_tokens};
+    const struct kv_plan plan = {.kinds = &kv_kinds_full, .n_prompt = n_tokens, .n_most = n_tokens};
     assert_int_equal(kv_sequence_init(&u->kv, &f->space, &plan, salt), 0);
-    assert_int_equal(kv_policy_full.prepare(&u->kv, u->tokens), 0);
+    assert_int_equal(kv_prepare(&u->kv, u->tokens), 0);
 }
 
 static void start(struct fixture *f, struct user *u) {
@@ -139,7 +138,7 @@ static void start(struct fixture *f, struct user *u) {
     const uint32_t n_tokens = (uint32_t)n * PAGE_TOKENS;
     begin(f, u, n_tokens, (uint64_t)(rand() % 2));
     uint32_t limit = n_tokens - 1;
-    uint32_t matched = u->kv.policy->match(&u->kv, u->tokens, limit);
+    uint32_t matched = kv_match(&u->kv, u->tokens, limit);
     assert_int_equal(matched, oracle_use(f, u, limit / PAGE_TOKENS) * PAGE_TOKENS);
     check_pages(f, u);
     u->active = true;
@@ -168,26 +167,26 @@ static void advance(struct fixture *f, struct user *u) {
     bool fits = more <= page_pool_n_free(f->space.pool) + (uint32_t)n_idle * N_LAYERS;
     for (uint32_t free = page_pool_n_free(f->space.pool); fits && free < more; free += N_LAYERS)
         assert_true(oracle_evict(f));
-    int code = u->kv.policy->reserve(&u->kv, u->kv.n_tokens + n);
+    int code = kv_reserve(&u->kv, u->kv.n_tokens + n);
     assert_int_equal(code, fits ? 0 : ERR_FULL);
     if (code) {
         stop(f, u);
         return;
     }
     struct step_seq seq;
-    u->kv.policy->view(&u->kv, n, &seq);
+    kv_view(&u->kv, n, &seq);
     assert_ptr_equal(seq.layers, u->kv.views);
     assert_null(seq.budget);
     assert_int_equal(u->kv.views[N_LAYERS - 1].append_slot, u->kv.n_tokens);
     assert_int_equal(u->kv.views[N_LAYERS - 1].n_slots, u->kv.n_tokens + n);
-    u->kv.policy->commit(&u->kv, n);
+    kv_commit(&u->kv, n);
     for (uint32_t l = 0; l < N_LAYERS; l++)
         for (uint32_t b = first; b < u->kv.n_tokens / PAGE_TOKENS; b++)
             make_tag(f->tags[u->kv.layers[l].pages[b]], u, l, b);
     check_pages(f, u);
     if (rand() % 2) return;
     oracle_insert(f, u, u->kv.n_blocks, u->kv.n_tokens / PAGE_TOKENS);
-    u->kv.policy->insert(&u->kv, u->tokens, u->kv.n_tokens);
+    kv_insert(&u->kv, u->tokens, u->kv.n_tokens);
 }
 
 /* No page is lost: a page is free, or in a sequence, or in a known block. */
@@ -233,10 +232,10 @@ static void compute(struct fixture *f, struct user *u, const char *text, uint64_
     make_tokens(u->tokens, text);
     uint32_t n = (uint32_t)strlen(text) * PAGE_TOKENS;
     begin(f, u, n, salt);
-    uint32_t cached = kv_policy_full.match(&u->kv, u->tokens, n);
-    assert_int_equal(kv_policy_full.reserve(&u->kv, n), 0);
-    kv_policy_full.commit(&u->kv, n - cached);
-    kv_policy_full.insert(&u->kv, u->tokens, u->kv.n_tokens);
+    uint32_t cached = kv_match(&u->kv, u->tokens, n);
+    assert_int_equal(kv_reserve(&u->kv, n), 0);
+    kv_commit(&u->kv, n - cached);
+    kv_insert(&u->kv, u->tokens, u->kv.n_tokens);
 }
 
 static uint32_t cached_tokens(struct fixture *f, const char *text, uint64_t salt) {
@@ -244,7 +243,7 @@ static uint32_t cached_tokens(struct fixture *f, const char *text, uint64_t salt
     make_tokens(u.tokens, text);
     uint32_t n = (uint32_t)strlen(text) * PAGE_TOKENS;
     begin(f, &u, n, salt);
-    uint32_t cached = kv_policy_full.match(&u.kv, u.tokens, n);
+    uint32_t cached = kv_match(&u.kv, u.tokens, n);
     kv_sequence_fini(&u.kv);
     return cached;
 }

@@ -17,8 +17,8 @@
 
 #include "engine/base/error.h"
 #include "engine/device/layer_slice.h"
+#include "engine/kv/kv_sequence.h"
 #include "engine/kv/page_pool.h"
-#include "engine/kv/policy.h"
 #include "engine/kv/swap.h"
 
 enum {
@@ -257,7 +257,7 @@ static void begin(struct life *life, struct kv_choice choice, uint32_t n_prompt,
     assert_int_equal(plan.layer_major, life->layer_major);
     begin_windows(life);
     assert_int_equal(kv_sequence_init(&life->kv, &life->space, &plan, 0), 0);
-    assert_int_equal(life->kv.policy->prepare(&life->kv, NULL), 0);
+    assert_int_equal(kv_prepare(&life->kv, NULL), 0);
 }
 
 static uint32_t n_held(const struct life *life) {
@@ -269,7 +269,7 @@ static uint32_t n_blocks_held(const struct life *life) {
 }
 
 static void end(struct life *life) {
-    const struct kv_amount most = life->kv.policy->most(&life->space, &life->kv.plan);
+    const struct kv_amount most = kv_most(&life->space, &life->kv.plan);
     assert_true(most.pages <= life->n_pages && most.blocks <= N_BLOCKS);
     kv_sequence_fini(&life->kv);
     assert_int_equal(n_held(life), 0);
@@ -300,7 +300,7 @@ static void check_amounts(const struct life *life) {
     if (life->n_left_at == 0 || life->are_gone || life->layer_major)
         assert_int_equal(n_held(life), expected);
     assert_int_equal(n_blocks_held(life), n_blocks);
-    const struct kv_amount most = life->kv.policy->most(&life->space, &life->kv.plan);
+    const struct kv_amount most = kv_most(&life->space, &life->kv.plan);
     /* What a step in flight sees stays until it has landed. */
     const uint32_t n_seen = life->late ? shape->n_windowed * pages(life->step_rows) : 0;
     assert_true(n_held(life) <= most.pages + n_seen || life->is_again);
@@ -315,11 +315,11 @@ static uint32_t n_listed(const struct life *life, uint32_t n_tokens) {
 }
 
 static void reserve(struct life *life, uint32_t n_tokens) {
-    const struct kv_amount missing = life->kv.policy->missing(&life->kv, n_tokens);
+    const struct kv_amount missing = kv_missing(&life->kv, n_tokens);
     const uint32_t n_computed = max(life->kv.n_tokens, life->layer_major ? life->n_prompt - 1 : 0),
                    step_rows = life->layer_major ? 1 : life->step_rows;
     const uint32_t n_before = n_held(life), n_blocks_before = n_blocks_held(life);
-    assert_int_equal(life->kv.policy->reserve(&life->kv, n_tokens), 0);
+    assert_int_equal(kv_reserve(&life->kv, n_tokens), 0);
     assert_int_equal(n_held(life) - n_before, missing.pages);
     assert_int_equal(n_blocks_held(life) - n_blocks_before, missing.blocks);
     const uint32_t n_pages = n_listed(life, n_tokens);
@@ -327,7 +327,7 @@ static void reserve(struct life *life, uint32_t n_tokens) {
     life->n_listed = max(life->n_listed, n_pages);
     life->n_ahead =
         max(life->n_ahead, pages(min(n_pages, max(n_computed, shape->window) + step_rows)));
-    const struct kv_amount none = life->kv.policy->missing(&life->kv, n_tokens);
+    const struct kv_amount none = kv_missing(&life->kv, n_tokens);
     assert_int_equal(none.pages + none.blocks, 0);
     check_amounts(life);
 }
@@ -395,10 +395,9 @@ static bool is_plane(uint32_t layer) {
 
 /* A slice leaves the layer before and enters its own. */
 static void run_slice(struct life *life, const struct layer_slice *slice) {
-    const struct kv_policy_ops *policy = life->kv.policy;
     const uint32_t end = slice->first_row + slice->n_rows, layer = slice->layer;
     struct step_seq seq;
-    policy->view(&life->kv, end, &seq);
+    kv_view(&life->kv, end, &seq);
     assert_true(!seq.select && seq.layers[layer].n_slots == end);
     for (uint32_t p = 0; p < pages(end); p++) {
         if (layer > 0)
@@ -406,8 +405,8 @@ static void run_slice(struct life *life, const struct layer_slice *slice) {
         if (p >= slice->first_row / PAGE_TOKENS)
             page_memory[seq.layers[layer].pages[p]].tag = tag(layer, p);
     }
-    if (layer + 1 == shape->n_layers && end == slice->n_prompt_rows) policy->commit(&life->kv, end);
-    assert_int_equal(policy->submitted(&life->kv, slice, NULL), 0);
+    if (layer + 1 == shape->n_layers && end == slice->n_prompt_rows) kv_commit(&life->kv, end);
+    assert_int_equal(kv_submitted(&life->kv, slice, NULL), 0);
 }
 
 /* All of the prompt but its last token, or so many slices of it.  True: it is done. */
@@ -427,13 +426,12 @@ static bool run_slices(struct life *life, uint32_t n_slices) {
 }
 
 static void step(struct life *life, uint32_t n_rows) {
-    const struct kv_policy_ops *policy = life->kv.policy;
     const uint32_t n_tokens = life->kv.n_tokens;
     const bool selects = n_rows == 1 && n_tokens >= life->n_prompt - life->layer_major &&
                          n_candidates(life, n_tokens) > life->n_selected;
     const bool fresh = life->kv.selection.select.n_candidates == 0;
     struct step_seq seq;
-    policy->view(&life->kv, n_rows, &seq);
+    kv_view(&life->kv, n_rows, &seq);
     assert_int_equal(seq.select != NULL, selects);
     for (uint32_t l = 0; l < shape->n_layers; l++) {
         if (selects && is_plane(l)) continue;
@@ -446,15 +444,15 @@ static void step(struct life *life, uint32_t n_rows) {
         if (life->n_left_at == 0) life->n_left_at = n_tokens;
         assert_int_equal(life->kv.n_offloaded, seq.select->n_candidates - life->n_selected);
     }
-    policy->commit(&life->kv, n_rows);
-    assert_int_equal(policy->submitted(&life->kv, NULL, NULL), 0);
-    assert_int_equal(policy->n_resident(&life->kv, life->kv.n_tokens), life->kv.n_tokens);
+    kv_commit(&life->kv, n_rows);
+    assert_int_equal(kv_submitted(&life->kv, NULL, NULL), 0);
+    assert_int_equal(kv_n_resident(&life->kv, life->kv.n_tokens), life->kv.n_tokens);
 }
 
 /* So many tokens are stored, and known to be sound, or not. */
 static void complete(struct life *life, uint32_t n_tokens, bool is_sound) {
-    if (is_sound) life->kv.policy->insert(&life->kv, NULL, n_tokens);
-    life->kv.policy->on_done(&life->kv, n_tokens);
+    if (is_sound) kv_insert(&life->kv, NULL, n_tokens);
+    kv_done(&life->kv, n_tokens);
     life->n_expired = max(life->n_expired, n_behind(n_tokens));
     life->n_done = n_tokens;
     life->are_gone = life->n_left_at > 0;
@@ -481,10 +479,9 @@ static uint32_t swap_blocks(const struct life *life) {
 
 /* All that the pages need, and no more, whatever was lent. */
 static void reserve_again(struct life *life) {
-    const struct kv_policy_ops *policy = life->kv.policy;
-    const struct kv_amount missing = policy->missing(&life->kv, life->n_known);
+    const struct kv_amount missing = kv_missing(&life->kv, life->n_known);
     const uint32_t n_before = n_blocks_held(life), n_lendable = life->kv.swap.blocks.n;
-    assert_int_equal(policy->reserve(&life->kv, life->n_known), 0);
+    assert_int_equal(kv_reserve(&life->kv, life->n_known), 0);
     assert_int_equal(n_held(life), missing.pages);
     assert_int_equal(n_blocks_held(life) - n_before, missing.blocks);
     if (n_lendable > 1) assert_int_equal(missing.blocks, 0);
@@ -493,14 +490,13 @@ static void reserve_again(struct life *life) {
 /* Pages get lost meanwhile, and what is in the store now and then.  What was chosen is there, too,
  * and tokens are looked for by the steps that follow. */
 static void suspend(struct life *life) {
-    const struct kv_policy_ops *policy = life->kv.policy;
     uint32_t n_blocks = swap_blocks(life), n_tokens = n_blocks ? life->kv.n_tokens : 0,
              n_selected_of = n_blocks ? life->kv.selection.select.n_candidates : 0;
     if (n_blocks > 0) n_blocks += life->kv.selection.blocks.n;
     if (ever_selects(life) && !life->choice.on_device &&
         whole_pages(life, life->kv.n_tokens + 2) > life->n_pages)
         life->one_by_one = true;
-    assert_int_equal(policy->suspend(&life->kv, NULL), 0);
+    assert_int_equal(kv_suspend(&life->kv, NULL), 0);
     assert_int_equal(n_held(life), 0);
     assert_int_equal(n_blocks_held(life), n_blocks);
     assert_int_equal(kv_spare_blocks(&life->space), N_BLOCKS);
@@ -520,15 +516,15 @@ static void suspend(struct life *life) {
     if (n_blocks == 0) begin_windows(life);
     else life->n_ahead = life->n_expired;
     if (rand() % 2) { /* it tries to start, in vain */
-        assert_int_equal(policy->match(&life->kv, NULL, life->n_known), n_tokens);
+        assert_int_equal(kv_match(&life->kv, NULL, life->n_known), n_tokens);
         assert_int_equal(kv_spare_blocks(&life->space), N_BLOCKS - n_blocks);
-        assert_int_equal(policy->suspend(&life->kv, NULL), 0);
+        assert_int_equal(kv_suspend(&life->kv, NULL), 0);
         assert_int_equal(n_blocks_held(life), n_blocks);
         assert_int_equal(kv_spare_blocks(&life->space), N_BLOCKS);
     }
-    assert_int_equal(policy->match(&life->kv, NULL, life->n_known), n_tokens);
+    assert_int_equal(kv_match(&life->kv, NULL, life->n_known), n_tokens);
     reserve_again(life);
-    assert_int_equal(policy->resume(&life->kv, NULL), 0);
+    assert_int_equal(kv_resume(&life->kv, NULL), 0);
     assert_int_equal(life->kv.n_tokens, n_tokens);
     assert_int_equal(life->kv.selection.select.n_candidates, n_selected_of);
     life->n_done = n_tokens;
@@ -545,7 +541,7 @@ static void live(struct kv_choice choice, uint32_t n_prompt, uint32_t max_tokens
     begin(&life, choice, n_prompt, max_tokens, scarce ? SCARCE : N_PAGES, max_rows, false);
     life.late = late;
     reserve(&life, n_prompt);
-    assert_int_equal(life.kv.policy->resume(&life.kv, NULL), 0);
+    assert_int_equal(kv_resume(&life.kv, NULL), 0);
     while (life.kv.n_tokens < life.n_most) {
         if (life.layer_major && life.kv.n_tokens == 0 &&
             !run_slices(&life, rand() % 2 ? UINT32_MAX : (uint32_t)rand() % 30)) {
@@ -553,13 +549,12 @@ static void live(struct kv_choice choice, uint32_t n_prompt, uint32_t max_tokens
             continue;
         }
         const uint32_t n_before = life.kv.n_tokens, left = life.n_known - n_before,
-                       most = life.kv.policy->max_rows(&life.kv);
+                       most = kv_max_rows(&life.kv);
         uint32_t n_rows = 1 + (uint32_t)rand() % max_rows;
         if (n_rows > left) n_rows = left;
         if (n_rows > most) n_rows = most;
         /* What the step in flight sees may be what is short. */
-        if (life.kv.policy->missing(&life.kv, n_before + n_rows).pages >
-            page_pool_n_free(life.space.pool))
+        if (kv_missing(&life.kv, n_before + n_rows).pages > page_pool_n_free(life.space.pool))
             complete(&life, n_before, true);
         reserve(&life, n_before + n_rows);
         step(&life, n_rows);
@@ -654,19 +649,19 @@ static void nothing_is_taken_when_something_is_short(void **state) {
         choice.on_device = i == 1;
         begin(&life, choice, 640, 10, i == 2 ? SCARCE : N_PAGES, 100, false);
         assert_int_equal(life.layer_major, i == 2);
-        const struct kv_amount missing = life.kv.policy->missing(&life.kv, 640);
+        const struct kv_amount missing = kv_missing(&life.kv, 640);
         const uint32_t n = life.n_pages - (uint32_t)missing.pages + 1;
         assert_int_equal(page_pool_take(life.space.pool, taken, n), 0);
-        assert_int_equal(life.kv.policy->reserve(&life.kv, 640), ERR_FULL);
+        assert_int_equal(kv_reserve(&life.kv, 640), ERR_FULL);
         assert_int_equal(n_held(&life), n);
         page_pool_release(life.space.pool, taken, n);
         if (!choice.on_device) {
             assert_int_equal(page_pool_take(life.space.blocks, taken, N_BLOCKS - 9), 0);
-            assert_int_equal(life.kv.policy->reserve(&life.kv, 640), ERR_FULL);
+            assert_int_equal(kv_reserve(&life.kv, 640), ERR_FULL);
             assert_int_equal(n_held(&life), 0);
             page_pool_release(life.space.blocks, taken, N_BLOCKS - 9);
         }
-        assert_int_equal(life.kv.policy->reserve(&life.kv, 640), 0);
+        assert_int_equal(kv_reserve(&life.kv, 640), 0);
         end(&life);
     }
 }
@@ -678,22 +673,21 @@ static void who_goes_on_takes_the_blocks_of_others(void **state) {
     const struct kv_choice choice = {.type = KV_OFFLOAD, .n_selected = 64, .n_tail = 64};
     const uint32_t n_all = N_BLOCKS * PAGE_TOKENS, n_waits = 300 / PAGE_TOKENS + 12;
     begin(&first, choice, 300, n_all - 300, N_PAGES, 300, false);
-    const struct kv_policy_ops *policy = first.kv.policy;
     second = first;
     assert_int_equal(kv_sequence_init(&second.kv, &first.space, &first.kv.plan, 0), 0);
-    assert_int_equal(policy->prepare(&second.kv, NULL), 0);
+    assert_int_equal(kv_prepare(&second.kv, NULL), 0);
     for (struct life *life = &first; life; life = life == &first ? &second : NULL) {
-        assert_int_equal(policy->reserve(&life->kv, 300), 0);
+        assert_int_equal(kv_reserve(&life->kv, 300), 0);
         step(life, 300);
-        assert_int_equal(policy->suspend(&life->kv, NULL), 0);
+        assert_int_equal(kv_suspend(&life->kv, NULL), 0);
     }
     assert_int_equal(n_blocks_held(&first), 2 * n_waits);
     memset(page_memory, 0xee, sizeof(page_memory));
-    assert_int_equal(policy->match(&first.kv, NULL, n_all - 1), 300);
-    assert_int_equal(policy->missing(&first.kv, n_all).blocks, N_BLOCKS - n_waits);
-    assert_int_equal(policy->reserve(&first.kv, n_all + PAGE_TOKENS), ERR_FULL);
-    assert_int_equal(policy->reserve(&first.kv, n_all), 0);
-    assert_int_equal(policy->resume(&first.kv, NULL), 0);
+    assert_int_equal(kv_match(&first.kv, NULL, n_all - 1), 300);
+    assert_int_equal(kv_missing(&first.kv, n_all).blocks, N_BLOCKS - n_waits);
+    assert_int_equal(kv_reserve(&first.kv, n_all + PAGE_TOKENS), ERR_FULL);
+    assert_int_equal(kv_reserve(&first.kv, n_all), 0);
+    assert_int_equal(kv_resume(&first.kv, NULL), 0);
     assert_int_equal(second.kv.swap.n_tokens, 0);
     assert_int_equal(n_blocks_held(&first), N_BLOCKS);
     step(&first, 1); /* reads all pages */

@@ -15,9 +15,9 @@
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/kv/kv_sequence.h"
 #include "engine/kv/lists.h"
 #include "engine/kv/page_pool.h"
-#include "engine/kv/policy.h"
 #include "engine/kv/prefix_cache.h"
 #include "engine/kv/swap.h"
 
@@ -124,11 +124,11 @@ static uint32_t n_tokens_of(const struct user *u) {
 
 /* The first n_blocks of the text are a prompt. */
 static void begin_as(struct fixture *f, struct user *u, const char *text, uint32_t n_blocks,
-                     const struct kv_policy_ops *policy) {
+                     const struct kv_kinds *kinds) {
     memset(u, 0, sizeof(*u));
     snprintf(u->text, sizeof(u->text), "%s", text);
     const uint32_t n_tokens = n_tokens_of(u);
-    const struct kv_plan plan = {.policy = policy,
+    const struct kv_plan plan = {.kinds = kinds,
                                  .n_prompt = n_blocks * PAGE_TOKENS,
                                  .n_most = n_tokens,
                                  .n_tail = 2 * n_tokens, /* there is nothing to select */
@@ -136,12 +136,12 @@ static void begin_as(struct fixture *f, struct user *u, const char *text, uint32
     for (uint32_t i = 0; i < n_tokens; i++)
         u->tokens[i] = (uint32_t)text[i / PAGE_TOKENS] * 1000 + i % PAGE_TOKENS;
     assert_int_equal(kv_sequence_init(&u->kv, &f->space, &plan, 0), 0);
-    assert_int_equal(policy->prepare(&u->kv, u->tokens), 0);
+    assert_int_equal(kv_prepare(&u->kv, u->tokens), 0);
     u->active = true;
 }
 
 static void begin(struct fixture *f, struct user *u, const char *text) {
-    begin_as(f, u, text, (uint32_t)strlen(text), &kv_policy_full);
+    begin_as(f, u, text, (uint32_t)strlen(text), &kv_kinds_full);
 }
 
 /* The page that the first slot is in which a row behind n tokens sees. */
@@ -174,9 +174,9 @@ static void check_pages(struct fixture *f, const struct user *u) {
 /* One step of n rows, in the air when this returns.  ERR_FULL. */
 static int launch(struct fixture *f, struct user *u, uint32_t n) {
     struct step_seq seq;
-    const int code = u->kv.policy->reserve(&u->kv, u->kv.n_tokens + n);
+    const int code = kv_reserve(&u->kv, u->kv.n_tokens + n);
     if (code) return code;
-    u->kv.policy->view(&u->kv, n, &seq);
+    kv_view(&u->kv, n, &seq);
     for (uint32_t l = 0; l < N_LAYERS; l++) {
         assert_int_equal(seq.layers[l].n_slots, u->kv.n_tokens + n);
         assert_int_equal(seq.layers[l].append_slot, u->kv.n_tokens);
@@ -184,22 +184,22 @@ static int launch(struct fixture *f, struct user *u, uint32_t n) {
     for (uint32_t l = 0; l < N_LAYERS; l++)
         for (uint32_t b = u->kv.n_tokens / PAGE_TOKENS; b < (u->kv.n_tokens + n) / PAGE_TOKENS; b++)
             tag(f->tags[u->kv.layers[l].pages[b]], u, l, b);
-    u->kv.policy->commit(&u->kv, n);
+    kv_commit(&u->kv, n);
     return 0;
 }
 
 static void complete(struct fixture *f, struct user *u, uint32_t n_tokens, bool is_sound) {
-    if (is_sound) u->kv.policy->insert(&u->kv, u->tokens, n_tokens);
+    if (is_sound) kv_insert(&u->kv, u->tokens, n_tokens);
     u->on_done = n_tokens;
-    u->kv.policy->on_done(&u->kv, n_tokens);
+    kv_done(&u->kv, n_tokens);
     check_pages(f, u);
 }
 
 static void compute(struct fixture *f, struct user *u, const char *text) {
     begin(f, u, text);
     const uint32_t end = n_tokens_of(u);
-    kv_policy_full.match(&u->kv, u->tokens, end - 1);
-    assert_int_equal(kv_policy_full.resume(&u->kv, NULL), 0);
+    kv_match(&u->kv, u->tokens, end - 1);
+    assert_int_equal(kv_resume(&u->kv, NULL), 0);
     for (u->on_done = u->kv.n_tokens; u->kv.n_tokens < end;) {
         assert_int_equal(launch(f, u, min_u32(STEP_ROWS, end - u->kv.n_tokens)), 0);
         complete(f, u, u->kv.n_tokens, u->kv.n_tokens == end);
@@ -209,9 +209,9 @@ static void compute(struct fixture *f, struct user *u, const char *text) {
 static uint32_t cached_tokens(struct fixture *f, const char *text) {
     struct user u;
     begin(f, &u, text);
-    const uint32_t n = kv_policy_full.match(&u.kv, u.tokens, n_tokens_of(&u));
-    assert_int_equal(kv_policy_full.reserve(&u.kv, n), 0); /* what is in the store */
-    assert_int_equal(kv_policy_full.resume(&u.kv, NULL), 0);
+    const uint32_t n = kv_match(&u.kv, u.tokens, n_tokens_of(&u));
+    assert_int_equal(kv_reserve(&u.kv, n), 0); /* what is in the store */
+    assert_int_equal(kv_resume(&u.kv, NULL), 0);
     u.on_done = n;
     check_pages(f, &u);
     kv_sequence_fini(&u.kv);
@@ -233,17 +233,17 @@ static void pages_in_use_are_those_of_the_window(void **state) {
     setup(&f, windows, N_PAGES, false);
     begin(&f, &u, long_text);
     const uint32_t end = n_tokens_of(&u);
-    const struct kv_amount most = kv_policy_full.most(&f.space, &u.kv.plan);
+    const struct kv_amount most = kv_most(&f.space, &u.kv.plan);
     assert_int_equal(most.pages, MAX_TEXT + N_WINDOWED * ((WINDOW + STEP_ROWS + 63) / 64 + 1));
     for (uint32_t n; u.kv.n_tokens < end; complete(&f, &u, u.kv.n_tokens, true)) {
         n = min_u32(1 + (uint32_t)rand() % STEP_ROWS, end - u.kv.n_tokens);
-        const uint64_t missing = kv_policy_full.missing(&u.kv, u.kv.n_tokens + n).pages;
+        const uint64_t missing = kv_missing(&u.kv, u.kv.n_tokens + n).pages;
         const uint32_t before = n_used(&f);
         assert_int_equal(launch(&f, &u, n), 0);
         assert_int_equal(n_used(&f), before + missing);
         assert_true(n_used(&f) <= most.pages);
         const uint32_t n_pages = (uint32_t)kv_n_pages(u.kv.n_tokens);
-        kv_policy_full.on_done(&u.kv, u.on_done = u.kv.n_tokens);
+        kv_done(&u.kv, u.on_done = u.kv.n_tokens);
         assert_int_equal(n_used(&f),
                          n_pages + N_WINDOWED * (n_pages - first_seen(&f, u.kv.n_tokens)));
     }
@@ -258,7 +258,7 @@ static void a_long_prompt_starts_with_a_window_and_a_step(void **state) {
     struct user u;
     setup(&f, windows, N_PAGES, false);
     begin(&f, &u, long_text);
-    assert_int_equal(kv_policy_full.reserve(&u.kv, n_tokens_of(&u)), 0);
+    assert_int_equal(kv_reserve(&u.kv, n_tokens_of(&u)), 0);
     assert_int_equal(n_used(&f), MAX_TEXT + N_WINDOWED * ((WINDOW + STEP_ROWS + 63) / 64));
     kv_sequence_fini(&u.kv);
     teardown(&f);
@@ -284,7 +284,7 @@ static void a_step_in_flight_keeps_what_it_sees(void **state) {
  * that no longer than they are needed, however many there are. */
 static void what_is_never_published_is_given_back(void **state) {
     (void)state;
-    const struct kv_policy_ops *const policies[] = {&kv_policy_select, &kv_policy_offload};
+    const struct kv_kinds *const policies[] = {&kv_kinds_selected, &kv_kinds_moved};
     const uint32_t n_blocks = 12, n_prompt = 6;
     for (int i = 0; i < 2; i++) {
         struct fixture f;
@@ -292,7 +292,7 @@ static void what_is_never_published_is_given_back(void **state) {
         setup(&f, windows, N_PAGES, true);
         add_store(&f);
         begin_as(&f, &u, "abcdefghijkl", n_prompt, policies[i]);
-        const bool is_shared = policies[i] == &kv_policy_select;
+        const bool is_shared = policies[i] == &kv_kinds_selected;
         while (u.kv.n_tokens < n_blocks * PAGE_TOKENS) {
             assert_int_equal(launch(&f, &u, 32), 0);
             complete(&f, &u, u.kv.n_tokens, true);
@@ -383,25 +383,25 @@ static void names_may_run_out(void **state) {
 /* ---- what waits in the store ---- */
 
 static void lose_place(struct fixture *f, struct user *u) {
-    assert_int_equal(kv_policy_full.suspend(&u->kv, NULL), 0);
+    assert_int_equal(kv_suspend(&u->kv, NULL), 0);
     assert_int_equal(kv_spare_blocks(&f->space), f->space.blocks ? STORE_BLOCKS : 0);
     u->waits = true;
 }
 
 /* It has what is missing, and no more; or nothing of it is lost by having tried. */
 static bool go_on(struct fixture *f, struct user *u) {
-    const uint32_t n_tokens = kv_policy_full.match(&u->kv, u->tokens, n_tokens_of(u) - 1),
+    const uint32_t n_tokens = kv_match(&u->kv, u->tokens, n_tokens_of(u) - 1),
                    n_most = min_u32(n_tokens_of(u), n_tokens + STEP_ROWS);
     const uint64_t available = kv_n_available(&f->space),
-                   missing = kv_policy_full.missing(&u->kv, n_most).pages;
-    const int code = kv_policy_full.reserve(&u->kv, n_most);
+                   missing = kv_missing(&u->kv, n_most).pages;
+    const int code = kv_reserve(&u->kv, n_most);
     assert_int_equal(code, missing <= available ? 0 : ERR_FULL);
     if (code) {
         lose_place(f, u);
         return false;
     }
     assert_int_equal(available - kv_n_available(&f->space), missing);
-    assert_int_equal(kv_policy_full.resume(&u->kv, NULL), 0);
+    assert_int_equal(kv_resume(&u->kv, NULL), 0);
     assert_int_equal(u->kv.swap.n_tokens, 0);
     u->waits = false;
     u->on_done = n_tokens;
@@ -516,7 +516,7 @@ static void advance(struct fixture *f, struct user *u) {
     }
     const uint32_t left = n_tokens_of(u) - u->kv.n_tokens, on_done = u->kv.n_tokens;
     const uint32_t n = min_u32(1 + (uint32_t)rand() % STEP_ROWS, left);
-    const uint64_t missing = kv_policy_full.missing(&u->kv, u->kv.n_tokens + n).pages,
+    const uint64_t missing = kv_missing(&u->kv, u->kv.n_tokens + n).pages,
                    available = kv_n_available(&f->space);
     const int code = n ? launch(f, u, n) : 0;
     assert_int_equal(code, missing <= available ? 0 : ERR_FULL);

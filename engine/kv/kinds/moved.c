@@ -1,8 +1,6 @@
-/* offload.c - the policy that keeps everything, and in the host pool what sparse layers have not
- * selected.
+/* moved.c - the kind that keeps what sparse layers have selected, and the rest in the host pool.
  *
- * The prompt is computed with all of its pages (layers with a window keep its own only, as under
- * `full`).  Whole pages are copied to the host pool as soon as the step, or layer slice, that fills
+ * The prompt is computed with all of its pages.  Whole pages are copied to the host pool as soon as the step, or layer slice, that fills
  * them has been submitted.  With the first step that selects, sparse layers leave the text
  * (has_left).  Pages whose tokens are in the host pool already become those of the chosen tokens,
  * and the tail's pages move up behind them.  One more page is kept for the tail to grow into.  The
@@ -33,75 +31,42 @@
  *   scratch   [ 0 ][ 1 ][ 2 ][ 3 ][ 4 ][ 5 ]    of layers 0, 2, 4, …
  *             [ 0 ][ 1 ][ 2 ][ 3 ][ 4 ][ 5 ]    of layers 1, 3, 5, …
  *   sparse    [   ][   ][ 4 ][ 5 ][ . ]         its own, as above
- *   a window  [ . ][ . ][ . ][ 3 ][ 4 ][ 5 ]    as under `full`; n_expired is 3
+ *   a window  [ . ][ . ][ . ][ 3 ][ 4 ][ 5 ]    as always; n_expired is 3
  *
  * The prompt's last token then selects.  So do generated tokens that are computed again, one by
  * one: the unselected tokens are no longer on the device.  A sequence that is suspended before its
- * last slice has nothing to continue from (sequence.h), and begins anew.
+ * last slice has nothing to continue from (sequence.h), and begins anew.  Nothing is shared.
  *
  * A sequence's host blocks are released together with its pages.  A copy between them may still be
  * running then while the page's next owner writes to it.  What the block gets is never read: copies
  * keep the order of their submission, so the block's next owner writes and reads later.
  *
- * Thread: engine.  Memory: see policy.h. */
+ * Thread: see kind.h.  Memory: see kv_sequence.h. */
 #include <assert.h>
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/device/layer_slice.h"
-#include "engine/kv/full.h"
+#include "engine/kv/kind.h"
+#include "engine/kv/kv_sequence.h"
 #include "engine/kv/lists.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/selection.h"
 #include "engine/kv/swap.h"
 
-enum { N_BUFFERS = 2 };
-
 static uint32_t window_pages(const struct kv_plan *plan) {
     return selection_chosen_pages(plan) + selection_tail_pages(plan);
 }
 
-/* Returns the pages of one buffer: for all rows of a layer-major prompt. */
-static uint32_t buffer_pages(const struct kv_plan *plan) {
-    return (uint32_t)kv_n_pages(kv_plan_together(plan));
+/* Counts the text, or after sparse layers have left it, the selection and the tail. */
+static uint64_t moved_most(const struct kv_space *space, const struct kv_plan *plan,
+                           enum kv_phase phase, uint32_t n_tokens) {
+    (void)space;
+    return phase == KV_READING ? kv_n_pages(n_tokens) : window_pages(plan);
 }
 
-static uint32_t own_pages(const struct kv_space *space, const struct kv_plan *plan) {
-    return kv_n_sparse(space) * window_pages(plan);
-}
-
-/* Returns the most slots that the text has in the step in which sparse layers leave it. */
-static uint32_t slots_at_leaving(const struct kv_plan *plan) {
-    return min_u32(selection_first(plan) + 1, plan->n_most);
-}
-
-/* Returns the pages that all layers need for the text's first n_tokens tokens, and those of the
- * selection's state. */
-static uint64_t whole_pages(const struct kv_space *space, const struct kv_plan *plan,
-                            uint32_t n_tokens) {
-    struct kv_plan text = *plan;
-    text.n_most = n_tokens;
-    return kv_full_most(space, &text).pages + selection_state_pages(space, plan);
-}
-
-/* Returns the pages that the whole text needs after sparse layers have left it; steps have one row
- * then. */
-static uint64_t pages_after_leaving(const struct kv_space *space, const struct kv_plan *plan) {
-    struct kv_plan rest = *plan;
-    rest.step_rows = 1;
-    return whole_pages(space, &rest, plan->n_most) - kv_n_sparse(space) * kv_n_pages(plan->n_most) +
-           own_pages(space, plan);
-}
-
-/* Returns the larger of the needs before and after sparse layers leave the text.  In a layer-major
- * prompt they leave before any of it is stored. */
-static struct kv_amount offload_most(const struct kv_space *space, const struct kv_plan *plan) {
-    const uint64_t before = whole_pages(space, plan, slots_at_leaving(plan)),
-                   after = pages_after_leaving(space, plan);
-    struct kv_amount most = {.pages = before > after ? before : after,
-                             .blocks = plan->n_most / PAGE_TOKENS};
-    if (plan->layer_major) most.pages = after + N_BUFFERS * buffer_pages(plan);
-    return most;
+static uint32_t moved_length(const struct kv_sequence *kv, uint64_t n_tokens) {
+    return kv->selection.has_left ? window_pages(&kv->plan) : kv_kind_full.length(kv, n_tokens);
 }
 
 static bool has_own(const struct kv_sequence *kv) {
@@ -111,10 +76,10 @@ static bool has_own(const struct kv_sequence *kv) {
 /* Returns the pages of `scratch`: both buffers of a layer-major prompt.  Where all pages are taken
  * at the start, those that the sequence has no lists for before sparse layers leave. */
 static uint32_t scratch_pages(const struct kv_space *space, const struct kv_plan *plan) {
-    if (plan->layer_major) return N_BUFFERS * buffer_pages(plan);
+    if (plan->layer_major) return KV_N_BUFFERS * kv_plan_buffer_pages(plan);
     if (!space->batch_invariant) return 0;
-    return (uint32_t)(offload_most(space, plan).pages -
-                      whole_pages(space, plan, slots_at_leaving(plan)));
+    return (uint32_t)(kv_most(space, plan).pages -
+                      kv_phase_pages(space, plan, KV_READING, kv_plan_n_read(plan)));
 }
 
 /* Returns how many scratch pages are lacking.  They are needed until the prompt has been computed,
@@ -126,131 +91,65 @@ static uint32_t missing_scratch(const struct kv_sequence *kv) {
     return is_done ? 0 : scratch_pages(kv->space, &kv->plan);
 }
 
-/* Returns how many pages sparse layers' own lists lack, once these are not the text's. */
-static uint32_t missing_own(const struct kv_sequence *kv) {
-    return kv->selection.has_left && !has_own(kv) ? own_pages(kv->space, &kv->plan) : 0;
-}
-
 static uint64_t missing_blocks(const struct kv_sequence *kv, uint64_t n_tokens) {
     const uint64_t n_blocks = n_tokens / PAGE_TOKENS, have = kv->selection.blocks.n;
     return n_blocks > have ? n_blocks - have : 0;
 }
 
-/* Returns how many of n_tokens tokens need pages in lists now.  Those that are computed one by one
- * come after sparse layers have left. */
-static uint64_t n_listed(const struct kv_sequence *kv, uint64_t n_tokens) {
-    if (kv->selection.has_left || !kv->selection.one_by_one) return n_tokens;
-    return min_u64(n_tokens, max_u32(slots_at_leaving(&kv->plan), kv->n_tokens + 1));
-}
-
-/* Returns the lengths of the lists that grow.  A layer-major prompt reaches the lists of layers
- * with windows only at its end, so these are sized for all of it at once. */
-static struct kv_lengths lengths_for(const struct kv_sequence *kv, uint64_t n_tokens) {
-    const uint32_t n_together = kv->plan.layer_major ? kv_plan_together(&kv->plan) : 0;
-    return kv_full_lengths(kv, max_u32(kv->n_tokens, n_together), n_listed(kv, n_tokens));
-}
-
-static struct kv_amount offload_missing(const struct kv_sequence *kv, uint64_t n_tokens) {
+static struct kv_amount moved_missing(const struct kv_sequence *kv, uint64_t n_tokens) {
     const uint64_t n_blocks = missing_blocks(kv, n_tokens);
     return (struct kv_amount){
-        .pages = kv_lists_missing(kv, lengths_for(kv, n_tokens)) + selection_missing(kv) +
-                 missing_own(kv) + missing_scratch(kv),
+        .pages = selection_missing(kv) + missing_scratch(kv),
         .blocks = n_blocks - min_u64(n_blocks, kv_swap_n_lendable(&kv->swap))};
 }
 
-/* Begins with nothing stored.  In a layer-major prompt sparse layers have left from the start, and
- * the pages that windows do not need behind the prompt have expired. */
-static void begin(struct kv_sequence *kv) {
+/* Begins with nothing stored.  In a layer-major prompt sparse layers have left from the start. */
+static void moved_begin(struct kv_sequence *kv) {
     const struct kv_plan *plan = &kv->plan;
-    const uint32_t n_together = kv_plan_together(plan);
     kv->selection.n_written = 0;
     kv->selection.has_left = plan->layer_major;
-    kv->selection.tail_from = plan->layer_major ? kv_plan_candidates(plan, n_together) : 0;
-    kv_lists_begin(kv, plan->layer_major ? kv_full_n_behind(kv->space, n_together) : 0);
+    kv->selection.tail_from =
+        plan->layer_major ? kv_plan_candidates(plan, kv_plan_together(plan)) : 0;
 }
 
-static int grow_own(struct kv_sequence *kv) {
-    const struct kv_space *space = kv->space;
-    int code = 0;
-    for (uint32_t l = 0; (l = kv_next_sparse(space, l)) < space->n_layers && !code; l++)
-        code = kv_list_grow(&kv->layers[l], window_pages(&kv->plan));
-    return code;
-}
-
-static int offload_prepare(struct kv_sequence *kv, const uint32_t *prompt) {
-    (void)prompt;
+/* Makes the lists' capacity for moved_done() to take the rest, where all pages are taken at the
+ * start. */
+static int moved_prepare(struct kv_sequence *kv) {
     const struct kv_plan *plan = &kv->plan;
     const bool all = kv->space->batch_invariant;
-    begin(kv);
     kv->selection.one_by_one = all;
     int code = selection_prepare(kv, selection_state_pages(kv->space, plan));
     if (!code) code = kv_list_grow(&kv->selection.scratch, scratch_pages(kv->space, plan));
-    if (!code && plan->layer_major) code = grow_own(kv);
-    return code ? code
-                : kv_lists_grow(kv, (uint32_t)kv_n_pages(all ? plan->n_most : plan->n_prompt));
+    if (!code) code = kv_list_grow(&kv->selection.blocks, plan->n_most / PAGE_TOKENS);
+    return code || !all ? code : kv_lists_grow(kv, (uint32_t)kv_n_pages(plan->n_most));
 }
 
-static bool offload_worth_waiting(const struct kv_sequence *kv, const struct kv_sequence *other) {
-    (void)kv, (void)other;
-    return false;
+static void take_scratch(struct kv_sequence *kv) {
+    struct page_list *scratch = &kv->selection.scratch;
+    const uint32_t n_pages = missing_scratch(kv);
+    if (n_pages == 0) return;
+    assert(scratch->n == 0);
+    page_pool_take_sure(kv->space->pool, scratch->pages, n_pages);
+    scratch->n = n_pages;
 }
 
-static uint32_t offload_match(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
-    (void)tokens, (void)n_max;
-    if (!kv_swap_match(kv, 0, 0)) {
-        begin(kv);
-        return 0;
-    }
-    kv_lists_begin(kv, kv->swap.n_expired);
-    kv->n_tokens = kv->n_found = kv->swap.n_tokens;
-    return kv->n_tokens;
-}
-
-/* Takes n_pages pages for an empty list; the caller has made sure that they are free. */
-static void take(const struct kv_space *space, struct page_list *list, uint32_t n_pages) {
-    const int code = page_pool_take(space->pool, list->pages, n_pages);
-    assert(code == 0 && list->n == 0);
-    (void)code;
-    list->n = n_pages;
-}
-
-static void take_own(struct kv_sequence *kv) {
-    const struct kv_space *space = kv->space;
-    const uint32_t n_scratch = missing_scratch(kv);
-    if (n_scratch > 0) take(space, &kv->selection.scratch, n_scratch);
-    if (missing_own(kv) == 0) return;
-    for (uint32_t l = 0; (l = kv_next_sparse(space, l)) < space->n_layers; l++)
-        take(space, &kv->layers[l], window_pages(&kv->plan));
-}
-
-/* Adds blocks to the sequence's: n_lent of its swap and n_free of the pool, which has so many. */
-static void take_blocks(struct kv_sequence *kv, uint32_t n_lent, uint32_t n_free) {
+/* Adds host blocks to the sequence's: those that its swap lends, then free ones. */
+static void take_blocks(struct kv_sequence *kv, uint32_t n_blocks) {
     struct page_list *blocks = &kv->selection.blocks;
+    const uint32_t n_lent = min_u32(n_blocks, kv_swap_n_lendable(&kv->swap)),
+                   n_free = n_blocks - n_lent;
     kv_swap_lend(&kv->swap, blocks, n_lent);
-    const int code = page_pool_take(kv->space->blocks, blocks->pages + blocks->n, n_free);
-    assert(code == 0);
-    (void)code;
+    page_pool_take_sure(kv->space->blocks, blocks->pages + blocks->n, n_free);
     blocks->n += n_free;
 }
 
-static int offload_reserve(struct kv_sequence *kv, uint32_t n_tokens) {
-    struct page_list *blocks = &kv->selection.blocks;
-    const struct kv_amount missing = offload_missing(kv, n_tokens);
-    const uint32_t n_blocks = (uint32_t)missing_blocks(kv, n_tokens),
-                   n_free = (uint32_t)missing.blocks;
-    if (missing.blocks > kv_spare_blocks(kv->space)) return ERR_FULL;
-    int code = kv_list_grow(blocks, blocks->n + n_blocks);
-    if (!code) code = kv_make_free(kv->space, missing.pages);
-    if (!code) code = kv_lists_take(kv, lengths_for(kv, n_tokens));
-    if (!code) code = kv_make_blocks(kv->space, n_free);
-    if (code) return code;
-    take_own(kv);
+static void moved_take(struct kv_sequence *kv, uint64_t n_tokens) {
+    take_scratch(kv);
     selection_hold(kv);
-    take_blocks(kv, n_blocks - n_free, n_free);
-    return 0;
+    take_blocks(kv, (uint32_t)missing_blocks(kv, n_tokens));
 }
 
-static uint32_t offload_max_rows(const struct kv_sequence *kv) {
+static uint32_t moved_max_rows(const struct kv_sequence *kv) {
     if (kv->selection.has_left) return 1;
     if (!kv->selection.one_by_one) return UINT32_MAX;
     const uint32_t n_prompt = kv->plan.n_prompt;
@@ -263,7 +162,8 @@ static bool is_buffered(const struct kv_space *space, uint32_t layer) {
 
 /* Returns the pages that a layer of a layer-major prompt writes and reads. */
 static uint32_t *buffer_of(const struct kv_sequence *kv, uint32_t layer) {
-    return kv->selection.scratch.pages + (size_t)(layer % N_BUFFERS) * buffer_pages(&kv->plan);
+    return kv->selection.scratch.pages +
+           (size_t)(layer % KV_N_BUFFERS) * kv_plan_buffer_pages(&kv->plan);
 }
 
 /* Moves the tail's pages behind the chosen ones.  If the tail has no last page yet, a page whose
@@ -307,9 +207,8 @@ static void view_selecting(struct kv_sequence *kv, struct step_seq *seq) {
     kv->n_offloaded = s->select.n_candidates - s->select.n_selected;
 }
 
-static void offload_view(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq) {
+static void moved_describe(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq) {
     const struct kv_space *space = kv->space;
-    kv_full_view(kv, n_rows, seq);
     if (selection_is_due(kv, n_rows)) view_selecting(kv, seq);
     else if (kv->plan.layer_major)
         for (uint32_t l = 0; l < space->n_layers; l++)
@@ -338,8 +237,8 @@ static int copy_own(const struct kv_sequence *kv, uint32_t layer, struct error *
     const uint32_t first = is_sparse ? kv->selection.tail_from / PAGE_TOKENS : kv->n_expired,
                    to = is_sparse ? selection_chosen_pages(&kv->plan) : first;
     return space->be->ops->copy_pages(space->be, space->memory, buffer_of(kv, layer) + first,
-                                      kv->layers[layer].pages + to, buffer_pages(&kv->plan) - first,
-                                      err);
+                                      kv->layers[layer].pages + to,
+                                      kv_plan_buffer_pages(&kv->plan) - first, err);
 }
 
 /* Saves the pages that the slice has filled in its layer, and fills the layer's own after its last
@@ -358,8 +257,8 @@ static int store_slice(struct kv_sequence *kv, const struct layer_slice *slice, 
 }
 
 /* Saves the pages that the step has filled, of every host layer, in the host pool. */
-static int offload_submitted(struct kv_sequence *kv, const struct layer_slice *slice,
-                             struct error *err) {
+static int moved_submitted(struct kv_sequence *kv, const struct layer_slice *slice,
+                           struct error *err) {
     struct kv_selection *s = &kv->selection;
     if (slice) return store_slice(kv, slice, err);
     const struct kv_space *space = kv->space;
@@ -386,82 +285,61 @@ static void trim(struct kv_sequence *kv) {
     kv_list_trim(&kv->selection.scratch, space, 0);
 }
 
-/* Does nothing, because nothing is shared. */
-static void offload_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
-    (void)kv, (void)tokens, (void)n_tokens;
-}
-
 /* Takes the pages that the other layers still lack, where all pages are taken at the start.  They
  * were among those that have just been given back. */
 static void take_rest(struct kv_sequence *kv) {
     if (!kv->selection.has_left || !kv->space->batch_invariant) return;
-    const int code = kv_lists_take(kv, kv_lengths_all(kv_n_pages(kv->plan.n_most)));
+    const int code = kv_lists_take(kv, kv_lengths(kv, kv->plan.n_most));
     assert(code == 0);
     (void)code;
 }
 
 /* Gives back pages.  At most one step was in flight when sparse layers left; that one, or a later
- * one, has completed now.  No token of a layer-major prompt counts as stored before the last slice.
- * Nothing is inserted into the prefix cache, so expired window pages are given back at once. */
-static void offload_on_done(struct kv_sequence *kv, uint32_t n_tokens) {
-    kv_full_give_back(kv, n_tokens, 0);
+ * one, has completed now.  No token of a layer-major prompt counts as stored before the last
+ * slice. */
+static void moved_done(struct kv_sequence *kv, uint32_t n_tokens) {
     if (n_tokens < kv_plan_together(&kv->plan)) return;
     trim(kv);
     take_rest(kv);
 }
 
-/* Gives every page back; host blocks stay if data are swapped. */
-static void let_go(struct kv_sequence *kv) {
+/* Chooses how generated tokens are computed again, should they be lost.  The text may have a token
+ * that is not stored yet, and the next one needs a slot, too. */
+static void moved_suspended(struct kv_sequence *kv) {
+    const struct kv_space *space = kv->space;
+    trim(kv);
+    if (kv_phase_pages(space, &kv->plan, KV_READING, kv->n_tokens + 2) >
+        page_pool_n_pages(space->pool))
+        kv->selection.one_by_one = true;
+}
+
+/* Keeps the host blocks if data are swapped. */
+static void moved_release(struct kv_sequence *kv) {
     struct page_list *blocks = &kv->selection.blocks;
-    kv_lists_trim(kv, 0);
     selection_drop(kv);
     kv_list_trim(&kv->selection.scratch, kv->space, 0);
-    kv->n_tokens = kv->n_found = kv->n_offloaded = 0;
+    kv->n_offloaded = 0;
     if (kv->swap.n_tokens > 0) return;
     if (blocks->n > 0) page_pool_release(kv->space->blocks, blocks->pages, blocks->n);
     blocks->n = 0;
-    begin(kv);
 }
 
-static void offload_release(struct kv_sequence *kv) {
-    kv_swap_drop(kv->space, &kv->swap);
-    let_go(kv);
-}
-
-/* Suspends the sequence, which has no step in flight.  The text may have a token that is not stored
- * yet, and the next one needs a slot, too. */
-static int offload_suspend(struct kv_sequence *kv, struct error *err) {
-    trim(kv);
-    if (whole_pages(kv->space, &kv->plan, kv->n_tokens + 2) > page_pool_n_pages(kv->space->pool))
-        kv->selection.one_by_one = true;
-    const int code = kv_swap_out(kv, err);
-    let_go(kv);
-    return code;
-}
-
-static int offload_resume(struct kv_sequence *kv, struct error *err) {
-    kv_lists_cover(kv);
-    return kv_swap_in(kv, err);
-}
-
-const struct kv_policy_ops kv_policy_offload = {
-    .name = "offload",
+const struct kv_kind kv_kind_moved = {
+    .name = "moved",
+    .sharing = KV_SHARES_NOTHING,
     .grows = true,
     .moves = true,
-    .most = offload_most,
-    .missing = offload_missing,
-    .prepare = offload_prepare,
-    .worth_waiting = offload_worth_waiting,
-    .match = offload_match,
-    .reserve = offload_reserve,
-    .max_rows = offload_max_rows,
-    .view = offload_view,
-    .commit = kv_full_commit,
-    .submitted = offload_submitted,
-    .insert = offload_insert,
-    .on_done = offload_on_done,
-    .n_resident = kv_full_n_resident,
-    .suspend = offload_suspend,
-    .resume = offload_resume,
-    .release = offload_release,
+    .most = moved_most,
+    .held = selection_state_pages,
+    .length = moved_length,
+    .missing = moved_missing,
+    .prepare = moved_prepare,
+    .begin = moved_begin,
+    .take = moved_take,
+    .max_rows = moved_max_rows,
+    .describe = moved_describe,
+    .submitted = moved_submitted,
+    .done = moved_done,
+    .suspended = moved_suspended,
+    .release = moved_release,
 };

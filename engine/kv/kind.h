@@ -1,0 +1,99 @@
+/* kind.h - what the layers of a sequence keep of its text: one table of functions for each kind.
+ *
+ *   full      all pages of the text                                          kinds/full.c
+ *   window    the pages that the next row's window sees                      kinds/window.c
+ *   bounded   a budget of tokens, in place; the device decides which         kinds/bounded.c
+ *   selected  all pages; while it generates, it sees what is selected        kinds/selected.c
+ *   moved     what is selected; the host pool has the rest                   kinds/moved.c
+ *
+ * A policy assigns a kind to each role of a layer (kv_space.h), and is nothing more.  kv_sequence.c
+ * asks each kind that is assigned, once, for all of its layers.  So a rule that concerns several
+ * kinds is there, and a kind knows its own layers only.
+ *
+ * A kind leaves NULL what it does not do; only most() and length() are required.
+ *
+ * Thread: engine (most: any).  Memory: prepare() makes the capacity of all that take() takes. */
+#ifndef ENGINE_KV_KIND_H
+#define ENGINE_KV_KIND_H
+
+#include "engine/kv/kv_space.h"
+
+struct error;
+struct kv_plan;
+struct kv_sequence;
+struct layer_slice;
+struct step_seq;
+
+/* The two phases of a sequence that moves tokens.  Others have only the first. */
+enum kv_phase {
+    KV_READING,  /* all layers attend to the text */
+    KV_SELECTING /* sparse layers have left it; steps have one row */
+};
+
+/* Which tokens' pages other sequences may share. */
+enum kv_sharing { KV_SHARES_TEXT, KV_SHARES_PROMPT, KV_SHARES_NOTHING };
+
+struct kv_kind {
+    const char *name;
+    enum kv_sharing sharing;
+    bool grows;     /* takes pages as the text grows; else all at the start */
+    bool moves;     /* what is not selected moves to the host pool */
+    bool is_unique; /* what it keeps cannot be computed again from the tokens: it is saved when the
+                       sequence is suspended */
+
+    /* ---- demand ---- */
+
+    /* Returns the most pages of one layer, in this phase of a text of up to n_tokens tokens. */
+    uint64_t (*most)(const struct kv_space *space, const struct kv_plan *plan, enum kv_phase phase,
+                     uint32_t n_tokens);
+    /* Returns how many pages the plan holds beside the layers' lists, all layers together. */
+    uint32_t (*held)(const struct kv_space *space, const struct kv_plan *plan);
+    /* Returns the length that a layer's list must have for n_tokens tokens. */
+    uint32_t (*length)(const struct kv_sequence *kv, uint64_t n_tokens);
+    /* Returns what take() would take. */
+    struct kv_amount (*missing)(const struct kv_sequence *kv, uint64_t n_tokens);
+
+    /* ---- a life: prepare, begin, then take, describe, submitted and done for each step ---- */
+
+    /* Makes capacity, once.  ERR_NOMEM. */
+    int (*prepare)(struct kv_sequence *kv);
+    /* Begins with nothing stored. */
+    void (*begin)(struct kv_sequence *kv);
+    /* Takes what n_tokens tokens need beside the lists; the caller has made sure that it is
+     * free. */
+    void (*take)(struct kv_sequence *kv, uint64_t n_tokens);
+    /* Returns how many rows the next step may have. */
+    uint32_t (*max_rows)(const struct kv_sequence *kv);
+    /* Describes its part of a step that appends n_rows tokens.  seq and views describe the whole
+     * text already. */
+    void (*describe)(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq);
+    /* Copies to the host pool what the pages of a submitted step (slice NULL) or slice will hold.
+     * The next one has not been submitted yet.  ERR_DEVICE. */
+    int (*submitted)(struct kv_sequence *kv, const struct layer_slice *slice, struct error *err);
+    /* Gives back pages that no row behind the first n_tokens tokens needs; these are stored. */
+    void (*done)(struct kv_sequence *kv, uint32_t n_tokens);
+    /* Returns how many of the first n_tokens tokens are still there once they are stored. */
+    uint32_t (*n_resident)(const struct kv_sequence *kv, uint32_t n_tokens);
+    /* Prepares for losing all pages; no step is in flight. */
+    void (*suspended)(struct kv_sequence *kv);
+    /* Gives back all that it holds beside the lists. */
+    void (*release)(struct kv_sequence *kv);
+};
+
+extern const struct kv_kind kv_kind_full, kv_kind_window, kv_kind_bounded, kv_kind_selected,
+    kv_kind_moved;
+
+/* The kinds that a policy assigns: by role, and each of them once, up to a NULL. */
+struct kv_kinds {
+    const struct kv_kind *of[KV_N_ROLES];
+    const struct kv_kind *all[KV_N_ROLES + 1];
+};
+
+extern const struct kv_kinds kv_kinds_full, kv_kinds_bounded, kv_kinds_selected, kv_kinds_moved;
+
+/* Returns how many first pages of layers with windows no row behind n_tokens tokens needs. */
+uint32_t kv_window_n_behind(const struct kv_space *space, uint32_t n_tokens);
+/* Returns the most pages that a layer with a window has for a text of n_tokens tokens. */
+uint64_t kv_windowed_pages(uint32_t window, uint32_t step_rows, uint32_t n_tokens);
+
+#endif

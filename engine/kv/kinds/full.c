@@ -1,0 +1,25 @@
+/* full.c - the kind that keeps everything: slot = position.
+ *
+ *   pages:   [ 7 ][ 4 ][ 9 ][ 3 ][ 8 ]    of a layer: 8 is filling
+ *
+ * Thread: any.  Memory: none. */
+#include "engine/kv/kind.h"
+#include "engine/kv/kv_sequence.h"
+
+static uint64_t full_most(const struct kv_space *space, const struct kv_plan *plan,
+                          enum kv_phase phase, uint32_t n_tokens) {
+    (void)space, (void)plan, (void)phase;
+    return kv_n_pages(n_tokens);
+}
+
+static uint32_t full_length(const struct kv_sequence *kv, uint64_t n_tokens) {
+    return (uint32_t)kv_n_pages(kv_n_listed(kv, n_tokens));
+}
+
+const struct kv_kind kv_kind_full = {
+    .name = "full",
+    .sharing = KV_SHARES_TEXT,
+    .grows = true,
+    .most = full_most,
+    .length = full_length,
+};

@@ -1,0 +1,69 @@
+/* window.c - the kind that keeps what the next row's window sees.
+ *
+ *   pages:  [ . ][ . ][ 9 ][ 3 ][ 8 ]    n_expired is 2
+ *
+ * A layer has pages from the first one that the next row sees to those of the next step.  These are
+ * at most the window and a step's rows.  The sequence needs the window pages of its blocks in the
+ * prefix cache from that page on.  If layers' windows differ, the largest counts.
+ *
+ * Window pages that expire before their block is inserted cannot be shared.  While there are pages
+ * for another sequence like this one they are kept until then; later the cache keeps them.
+ *
+ * Thread: see kind.h.  Memory: none. */
+#include "engine/base/sizes.h"
+#include "engine/kv/kind.h"
+#include "engine/kv/kv_sequence.h"
+#include "engine/kv/lists.h"
+#include "engine/kv/sequence_prefix.h"
+
+/* Returns how many of the tokens before a row layers with a window keep: so many that their first
+ * page is whole.  That page stands for the expired ones.  A kernel that reads pages in pairs gives
+ * unseen slots the weight 0, so it must find no NaN in slots that were never written. */
+static uint32_t n_kept(uint32_t window) {
+    return window == 0 ? UINT32_MAX : max_u32(window - 1, PAGE_TOKENS);
+}
+
+uint32_t kv_window_n_behind(const struct kv_space *space, uint32_t n_tokens) {
+    const uint32_t n = n_kept(space->window);
+    return n_tokens > n ? (n_tokens - n) / PAGE_TOKENS : 0;
+}
+
+uint64_t kv_windowed_pages(uint32_t window, uint32_t step_rows, uint32_t n_tokens) {
+    const uint64_t n_slots = (uint64_t)n_kept(window) + step_rows;
+    return min_u64(kv_n_pages(n_tokens), kv_n_pages(n_slots) + 1);
+}
+
+static uint64_t window_most(const struct kv_space *space, const struct kv_plan *plan,
+                            enum kv_phase phase, uint32_t n_tokens) {
+    return kv_windowed_pages(space->window, phase == KV_READING ? plan->step_rows : 1, n_tokens);
+}
+
+/* Leaves pages for another step beyond the stored rows, and at the text's beginning for a whole
+ * window.  A layer-major prompt reaches these lists only at its end, so they are sized for all of it
+ * at once. */
+static uint32_t window_length(const struct kv_sequence *kv, uint64_t n_tokens) {
+    const uint32_t n_together = kv->plan.layer_major ? kv_plan_together(&kv->plan) : 0,
+                   n_before = max_u32(kv->n_tokens, n_together);
+    const uint64_t end = (uint64_t)max_u32(n_before, kv->space->window) + kv->plan.step_rows;
+    return (uint32_t)kv_n_pages(min_u64(kv_n_listed(kv, n_tokens), end));
+}
+
+static void window_done(struct kv_sequence *kv, uint32_t n_tokens) {
+    uint32_t n = kv_window_n_behind(kv->space, n_tokens);
+    if (n <= kv->n_expired) return;
+    if (sequence_prefix_is_growing(kv) &&
+        kv_n_available(kv->space) >= kv_most(kv->space, &kv->plan).pages)
+        n = min_u32(n, kv->n_blocks);
+    if (n <= kv->n_expired) return;
+    sequence_prefix_expire(kv, n);
+    kv_lists_expire(kv, n);
+}
+
+const struct kv_kind kv_kind_window = {
+    .name = "window",
+    .sharing = KV_SHARES_TEXT,
+    .grows = true,
+    .most = window_most,
+    .length = window_length,
+    .done = window_done,
+};

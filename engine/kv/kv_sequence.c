@@ -1,0 +1,245 @@
+/* kv_sequence.c - a sequence's life in the KV cache: asks each kind that its policy assigns, and adds
+ * up what they say.
+ *
+ * Thread: engine (init, kv_most: any).  Memory: see kv_sequence.h. */
+#include "engine/kv/kv_sequence.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+#include "engine/base/error.h"
+#include "engine/base/sizes.h"
+#include "engine/kv/kind.h"
+#include "engine/kv/lists.h"
+#include "engine/kv/saved.h"
+#include "engine/kv/sequence_prefix.h"
+
+int kv_sequence_init(struct kv_sequence *kv, const struct kv_space *space,
+                     const struct kv_plan *plan, uint64_t salt) {
+    *kv = (struct kv_sequence){.space = space, .plan = *plan, .salt = salt};
+    kv->layers = calloc(space->n_layers, sizeof(*kv->layers));
+    kv->views = calloc(space->n_layers, sizeof(*kv->views));
+    if (kv->layers && kv->views) return 0;
+    kv_sequence_fini(kv);
+    return ERR_NOMEM;
+}
+
+void kv_sequence_fini(struct kv_sequence *kv) {
+    if (kv->layers && kv->views) kv_release(kv);
+    for (uint32_t i = 0; kv->layers && i < kv->space->n_layers; i++) free(kv->layers[i].pages);
+    free(kv->layers);
+    free(kv->views);
+    free(kv->hashes);
+    free(kv->blocks);
+    free(kv->selection.held.pages);
+    free(kv->selection.windows);
+    free(kv->selection.all_pages);
+    free(kv->selection.blocks.pages);
+    free(kv->selection.scratch.pages);
+    free(kv->swap.blocks.pages);
+    *kv = (struct kv_sequence){0};
+}
+
+/* Walks the kinds that the sequence's policy assigns. */
+static const struct kv_kind *const *kinds_of(const struct kv_sequence *kv) {
+    return kv->plan.kinds->all;
+}
+
+/* ---- questions ---- */
+
+uint64_t kv_phase_pages(const struct kv_space *space, const struct kv_plan *plan,
+                        enum kv_phase phase, uint32_t n_tokens) {
+    uint64_t per_layer[KV_N_ROLES], n_pages = 0;
+    for (unsigned r = 0; r < KV_N_ROLES; r++)
+        per_layer[r] = plan->kinds->of[r]->most(space, plan, phase, n_tokens);
+    for (uint32_t l = 0; l < space->n_layers; l++) n_pages += per_layer[kv_role_of(space, l)];
+    for (const struct kv_kind *const *kind = plan->kinds->all; *kind; kind++)
+        if ((*kind)->held) n_pages += (*kind)->held(space, plan);
+    return n_pages;
+}
+
+struct kv_amount kv_most(const struct kv_space *space, const struct kv_plan *plan) {
+    const uint64_t reading = kv_phase_pages(space, plan, KV_READING, kv_plan_n_read(plan)),
+                   selecting = kv_phase_pages(space, plan, KV_SELECTING, plan->n_most);
+    return (struct kv_amount){
+        .pages = max_u64(reading, selecting) + KV_N_BUFFERS * kv_plan_buffer_pages(plan),
+        .blocks = kv_plan_moves(plan) ? plan->n_most / PAGE_TOKENS : 0};
+}
+
+/* Adds up what kinds would take beside the lists. */
+static struct kv_amount missing_beside(const struct kv_sequence *kv, uint64_t n_tokens) {
+    struct kv_amount all = {0};
+    for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++) {
+        if (!(*kind)->missing) continue;
+        const struct kv_amount one = (*kind)->missing(kv, n_tokens);
+        all.pages += one.pages;
+        all.blocks += one.blocks;
+    }
+    return all;
+}
+
+struct kv_amount kv_missing(const struct kv_sequence *kv, uint64_t n_tokens) {
+    struct kv_amount missing = missing_beside(kv, n_tokens);
+    missing.pages += kv_lists_missing(kv, kv_lengths(kv, n_tokens));
+    return missing;
+}
+
+static bool is_available(const struct kv_space *space, struct kv_amount need) {
+    return need.pages <= kv_n_available(space) && need.blocks <= kv_spare_blocks(space);
+}
+
+bool kv_fits(const struct kv_sequence *kv, uint64_t n_tokens) {
+    return is_available(kv->space, kv_missing(kv, n_tokens));
+}
+
+uint32_t kv_max_rows(const struct kv_sequence *kv) {
+    uint32_t n_rows = UINT32_MAX;
+    for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++)
+        if ((*kind)->max_rows) n_rows = min_u32(n_rows, (*kind)->max_rows(kv));
+    return n_rows;
+}
+
+uint32_t kv_n_resident(const struct kv_sequence *kv, uint32_t n_tokens) {
+    uint32_t n_resident = n_tokens;
+    for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++)
+        if ((*kind)->n_resident)
+            n_resident = min_u32(n_resident, (*kind)->n_resident(kv, n_tokens));
+    return n_resident;
+}
+
+bool kv_grows(const struct kv_sequence *kv) {
+    for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++)
+        if ((*kind)->grows) return true;
+    return false;
+}
+
+bool kv_moves(const struct kv_sequence *kv) {
+    return kv_plan_moves(&kv->plan);
+}
+
+uint32_t kv_n_host_blocks(const struct kv_sequence *kv) {
+    return kv->selection.blocks.n;
+}
+
+uint64_t kv_n_listed(const struct kv_sequence *kv, uint64_t n_tokens) {
+    if (kv->selection.has_left || !kv->selection.one_by_one) return n_tokens;
+    return min_u64(n_tokens, max_u32(kv_plan_n_read(&kv->plan), kv->n_tokens + 1));
+}
+
+/* ---- its life ---- */
+
+/* Begins with nothing stored.  Of a layer-major prompt layers with a window keep only its end. */
+static void begin(struct kv_sequence *kv) {
+    const struct kv_plan *plan = &kv->plan;
+    for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++)
+        if ((*kind)->begin) (*kind)->begin(kv);
+    kv_lists_begin(kv,
+                   plan->layer_major ? kv_window_n_behind(kv->space, kv_plan_together(plan)) : 0);
+}
+
+int kv_prepare(struct kv_sequence *kv, const uint32_t *prompt) {
+    int code = 0;
+    begin(kv);
+    for (const struct kv_kind *const *kind = kinds_of(kv); *kind && !code; kind++)
+        if ((*kind)->prepare) code = (*kind)->prepare(kv);
+    if (!code) code = kv_lists_grow(kv, (uint32_t)kv_n_pages(kv->plan.n_prompt));
+    return code ? code : sequence_prefix_prepare(kv, prompt);
+}
+
+uint32_t kv_n_matchable(const struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
+    return kv->saved ? kv->n_tokens : sequence_prefix_find(kv, tokens, n_max, NULL).n_tokens;
+}
+
+uint32_t kv_match(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max) {
+    if (kv->saved) return kv->n_tokens;
+    assert(kv->n_tokens == 0 && kv->n_blocks == 0);
+    const struct prefix_match match = sequence_prefix_find(kv, tokens, n_max, kv->blocks);
+    if (match.is_swapped) kv_swap_claim(kv);
+    else begin(kv);
+    sequence_prefix_use(kv, &match);
+    kv->n_tokens = kv->n_found = match.n_tokens;
+    return match.n_tokens;
+}
+
+int kv_reserve(struct kv_sequence *kv, uint32_t n_tokens) {
+    const struct kv_amount missing = kv_missing(kv, n_tokens);
+    const struct kv_lengths lengths = kv_lengths(kv, n_tokens);
+    if (!is_available(kv->space, missing)) return ERR_FULL;
+    int code = kv_lists_grow_to(kv, lengths);
+    if (!code) code = sequence_prefix_grow(kv, n_tokens);
+    if (!code) code = kv_make_free(kv->space, missing.pages);
+    if (!code) code = kv_make_blocks(kv->space, (uint32_t)missing.blocks);
+    if (code) return code;
+    for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++)
+        if ((*kind)->take) (*kind)->take(kv, n_tokens);
+    return kv_lists_take(kv, lengths);
+}
+
+void kv_view(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq) {
+    *seq = (struct step_seq){.n_rows = n_rows, .layers = kv->views, .n_before = kv->n_tokens};
+    for (uint32_t l = 0; l < kv->space->n_layers; l++)
+        kv->views[l] = (struct kv_view){kv->layers[l].pages, kv->n_tokens + n_rows, kv->n_tokens};
+    for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++)
+        if ((*kind)->describe) (*kind)->describe(kv, n_rows, seq);
+    assert(kv_n_pages(kv->views[0].n_slots) <= kv->layers[0].n);
+}
+
+void kv_commit(struct kv_sequence *kv, uint32_t n_rows) {
+    kv->n_tokens += n_rows;
+}
+
+int kv_submitted(struct kv_sequence *kv, const struct layer_slice *slice, struct error *err) {
+    int code = 0;
+    for (const struct kv_kind *const *kind = kinds_of(kv); *kind && !code; kind++)
+        if ((*kind)->submitted) code = (*kind)->submitted(kv, slice, err);
+    return code;
+}
+
+void kv_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens) {
+    sequence_prefix_insert(kv, tokens, n_tokens);
+}
+
+void kv_done(struct kv_sequence *kv, uint32_t n_tokens) {
+    for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++)
+        if ((*kind)->done) (*kind)->done(kv, n_tokens);
+}
+
+/* Gives every page back; what is swapped stays. */
+static void give_back(struct kv_sequence *kv) {
+    sequence_prefix_release(kv);
+    kv_lists_trim(kv, 0);
+    for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++)
+        if ((*kind)->release) (*kind)->release(kv);
+    kv->n_tokens = kv->n_found = 0;
+    if (kv->swap.n_tokens == 0) begin(kv);
+}
+
+static bool is_unique(const struct kv_sequence *kv) {
+    for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++)
+        if ((*kind)->is_unique) return true;
+    return false;
+}
+
+int kv_suspend(struct kv_sequence *kv, struct error *err) {
+    for (const struct kv_kind *const *kind = kinds_of(kv); *kind; kind++)
+        if ((*kind)->suspended) (*kind)->suspended(kv);
+    const bool saves = is_unique(kv);
+    const int code = saves ? kv_save(kv, err) : kv_swap_out(kv, err);
+    if (saves) kv_lists_trim(kv, 0);
+    else give_back(kv);
+    return code;
+}
+
+int kv_resume(struct kv_sequence *kv, struct error *err) {
+    if (kv->saved) return kv_restore(kv, err);
+    const int code = sequence_prefix_resume(kv, err);
+    kv_lists_cover(kv);
+    return code ? code : kv_swap_in(kv, err);
+}
+
+void kv_release(struct kv_sequence *kv) {
+    kv_swap_drop(kv->space, &kv->swap);
+    kv_forget_saved(kv);
+    give_back(kv);
+    kv->prompt_done = false;
+}

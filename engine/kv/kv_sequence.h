@@ -1,0 +1,145 @@
+/* kv_sequence.h - what one sequence keeps in the KV cache.
+ *
+ *   kv_sequence ── plan.kinds ──► what each layer keeps (kind.h)
+ *       ├─ layers[0]: pages 4, 9, 2, …     every layer owns its own list of pages, so that layers
+ *       ├─ layers[1]: pages 7, 1, 3, …     may keep different amounts
+ *       └─ views[]: the block tables of the next step
+ *
+ * The scheduler calls these functions and never asks which policy it is.  A sequence's life:
+ * prepare, match, then reserve + view + commit + submitted + insert + done for every step, release.
+ * A preempted sequence is suspended, and continues with match, reserve and resume.
+ *
+ * A sequence's rows are committed when their step is planned and `submitted` once the device has
+ * the step.  They are inserted when the results are known to be sound; done follows in any case.
+ * Another step may have been planned in between.
+ *
+ * Thread: engine.  No page is released (and handed out again) while a step that uses it is in
+ * flight: the scheduler sees to that.
+ * Memory: lists grow geometrically, in prepare, reserve and suspend only; nothing is allocated in
+ * view, commit or insert. */
+#ifndef ENGINE_KV_KV_SEQUENCE_H
+#define ENGINE_KV_KV_SEQUENCE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/device/backend.h"
+#include "engine/kv/kind.h"
+#include "engine/kv/kv_space.h"
+#include "engine/kv/plan.h"
+#include "engine/kv/swap.h"
+
+struct error;
+struct layer_slice;
+
+/* What a sequence that selects has beside its layers' lists; else zeroed. */
+struct kv_selection {
+    struct kv_select select; /* of its newest step that selected; n_candidates 0: none did */
+    struct page_list held;   /* select.state_pages, then the kind's own; all or none */
+    /* kinds/selected.c: */
+    uint32_t *windows;          /* [n_host_layers][its pages]: sparse layers' block tables */
+    const uint32_t **all_pages; /* [n_layers]: select.pool_pages */
+    /* kinds/moved.c: */
+    struct page_list blocks; /* select.blocks, in the order of the text */
+    uint32_t n_written;      /* blocks that have been copied to the host pool */
+    bool has_left;           /* sparse layers' lists hold their selection and grow no more: */
+    uint32_t tail_from;      /* the first token of the tail's pages in them */
+    bool one_by_one;         /* generated tokens are computed again one by one, not like a prompt */
+    struct page_list scratch; /* two buffers of a layer-major prompt's pages; else pages that are
+                                 taken ahead */
+};
+
+/* One sequence's share of the cache, embedded in the sequence. */
+struct kv_sequence {
+    const struct kv_space *space;
+    struct kv_plan plan;
+    uint64_t salt;
+    uint32_t n_tokens;        /* stored, or about to be by an in-flight step */
+    uint32_t n_found;         /* tokens of these that kv_match() found */
+    struct page_list *layers; /* [n_layers] */
+    struct kv_view *views;    /* [n_layers] */
+    /* sequence_prefix.c: */
+    uint64_t *hashes; /* of the sequence's whole blocks, as far as known */
+    uint32_t *blocks; /* the prefix cache's blocks that the sequence uses */
+    uint32_t n_hashes, n_blocks, block_capacity;
+    uint32_t n_far;     /* the first blocks whose window pages it does not need */
+    uint32_t n_expired; /* the first pages that layers with a window have given back, or
+                                  never had */
+    bool prompt_done;   /* of the kind `bounded`: the last step of its prompt has completed */
+    struct kv_selection selection;
+    uint32_t n_offloaded; /* tokens that sparse layers have in the host pool only */
+    struct kv_swap swap;
+    char *saved; /* NULL, or what its pages held (saved.h) */
+};
+
+/* Initialises kv; on failure nothing is left behind.  ERR_NOMEM. */
+int kv_sequence_init(struct kv_sequence *kv, const struct kv_space *space,
+                     const struct kv_plan *plan, uint64_t salt);
+void kv_sequence_fini(struct kv_sequence *kv); /* releases its pages; a zeroed struct is allowed */
+
+/* ---- questions, which change nothing ---- */
+
+/* Returns the most that a sequence holds at once, however long its text becomes.  When it is
+ * computed again it may hold more, if the pool has more.  Thread: any. */
+struct kv_amount kv_most(const struct kv_space *space, const struct kv_plan *plan);
+/* Returns what kv_reserve() would have to take; the second, whether it could. */
+struct kv_amount kv_missing(const struct kv_sequence *kv, uint64_t n_tokens);
+bool kv_fits(const struct kv_sequence *kv, uint64_t n_tokens);
+/* Returns how many of the first n_max tokens kv_match() would find. */
+uint32_t kv_n_matchable(const struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max);
+/* Returns true when `other`, which is computing its prompt, will soon insert a block that `kv`
+ * needs next. */
+bool kv_worth_waiting(const struct kv_sequence *kv, const struct kv_sequence *other);
+/* Returns how many rows the next step may have; under a budget no step crosses the end of a
+ * chunk. */
+uint32_t kv_max_rows(const struct kv_sequence *kv);
+/* Returns how many of the first n_tokens tokens are still there once they are stored. */
+uint32_t kv_n_resident(const struct kv_sequence *kv, uint32_t n_tokens);
+bool kv_grows(const struct kv_sequence *kv); /* takes pages as its text grows */
+bool kv_moves(const struct kv_sequence *kv); /* fetches selected tokens from the host pool */
+/* Returns how many host blocks hold its tokens. */
+uint32_t kv_n_host_blocks(const struct kv_sequence *kv);
+
+/* ---- its life ---- */
+
+/* Makes capacity in the lists and hashes the prompt's blocks; called once.  ERR_NOMEM. */
+int kv_prepare(struct kv_sequence *kv, const uint32_t *prompt);
+/* Takes what the prefix cache has of the first n_max tokens; returns how many tokens that is, with
+ * those that kv_resume() will bring back. */
+uint32_t kv_match(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_max);
+/* Makes sure that the lists have pages for n_tokens tokens in all, all or none.  Evicts cached
+ * blocks when pages are short; ERR_FULL when that is not enough, ERR_NOMEM. */
+int kv_reserve(struct kv_sequence *kv, uint32_t n_tokens);
+/* Describes a step that appends n_rows tokens: fills views, and seq but for its first_row. */
+void kv_view(struct kv_sequence *kv, uint32_t n_rows, struct step_seq *seq);
+/* Counts n_rows more tokens, which will be stored once the planned step has run. */
+void kv_commit(struct kv_sequence *kv, uint32_t n_rows);
+/* Copies to the host pool what the pages of a submitted step (slice NULL) or slice will hold, if a
+ * kind needs that.  The next one has not been submitted yet.  ERR_DEVICE. */
+int kv_submitted(struct kv_sequence *kv, const struct layer_slice *slice, struct error *err);
+/* Inserts whole blocks of the first n_tokens tokens into the prefix cache, as far as they may be
+ * shared.  These tokens are stored and known to be sound. */
+void kv_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens);
+/* Gives back pages that no row behind the first n_tokens tokens needs; these are stored. */
+void kv_done(struct kv_sequence *kv, uint32_t n_tokens);
+/* Gives every page back.  What cannot be computed again, and what the host pool has space for, is
+ * kept in the system's memory.  Cannot fail if nothing has been computed since kv_match().
+ * ERR_NOMEM, ERR_DEVICE: then the sequence cannot continue. */
+int kv_suspend(struct kv_sequence *kv, struct error *err);
+/* Brings back what kv_suspend() kept, and what kv_match() found in the host pool, into the reserved
+ * pages.  Called when the sequence starts, right after kv_reserve().  ERR_DEVICE. */
+int kv_resume(struct kv_sequence *kv, struct error *err);
+/* Gives every page back and forgets what is stored. */
+void kv_release(struct kv_sequence *kv);
+
+/* ---- for kinds ---- */
+
+/* Returns how many of n_tokens tokens need pages in lists now.  Those that are computed one by one
+ * come after sparse layers have left the text. */
+uint64_t kv_n_listed(const struct kv_sequence *kv, uint64_t n_tokens);
+/* Returns the most pages in this phase of a text of up to n_tokens tokens, but for buffers of a
+ * layer-major prompt. */
+uint64_t kv_phase_pages(const struct kv_space *space, const struct kv_plan *plan,
+                        enum kv_phase phase, uint32_t n_tokens);
+
+#endif

@@ -1,0 +1,76 @@
+/* kv_space.h - what all sequences of an engine draw their KV cache from.
+ *
+ * Thread: engine.  Memory: borrowed by the sequences; see struct kv_space. */
+#ifndef ENGINE_KV_KV_SPACE_H
+#define ENGINE_KV_KV_SPACE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/device/backend.h"
+
+struct kv_swaps;
+struct page_pool;
+struct prefix_cache;
+
+/* Pages of the pool, and blocks of the host pool (backend.h, struct host_pool). */
+struct kv_amount {
+    uint64_t pages, blocks;
+};
+
+struct page_list {
+    uint32_t *pages; /* in slot order */
+    uint32_t n, capacity;
+};
+
+struct kv_space {
+    struct page_pool *pool;
+    struct page_pool *blocks;   /* of the host pool; NULL: there is none */
+    struct prefix_cache *cache; /* NULL: prefixes are not shared */
+    uint32_t n_layers;
+    const uint32_t *windows; /* as in struct step */
+    uint32_t window;         /* the largest; 0: there is none, or pages are kept all the same */
+    /* The device and its pages, from which a suspended sequence's data are copied. */
+    struct backend *be;
+    const struct kv_pool *memory;
+    const struct host_pool *store;    /* host pool's memory; NULL: there is none */
+    struct kv_swaps *swaps;           /* swapped data of waiting sequences; NULL: none */
+    const struct layer_group *groups; /* host [n_groups]: the layers that are sparse where a */
+    uint32_t n_groups;                /* sequence selects */
+    /* A token's keys and values have different bits when another kernel computes them, so each is
+     * computed once, by the kernel of its kind.  Requests get all their pages when they start, so
+     * that none is preempted and computed again like a prompt.  Generated tokens are not shared
+     * with prompts. */
+    bool batch_invariant;
+};
+
+/* What a layer is to the policies: each assigns a kind (kind.h) to each role. */
+enum kv_role {
+    KV_PLAIN,    /* it attends to the whole text */
+    KV_WINDOWED, /* it has a window, and sequences keep only the window's pages */
+    KV_SPARSE,   /* it is sparse where a sequence selects */
+    KV_N_ROLES
+};
+
+/* Returns true if the layer has a window and sequences keep only the window's pages.  Returns false
+ * where all pages are kept all the same. */
+static inline bool kv_has_window(const struct kv_space *space, uint32_t layer) {
+    return space->window > 0 && layer_has_window(space->windows, layer);
+}
+
+bool kv_is_sparse(const struct kv_space *space, uint32_t layer);
+enum kv_role kv_role_of(const struct kv_space *space, uint32_t layer);
+
+/* Counts the sparse layers of all groups: the host layers, in the host pool's order. */
+uint32_t kv_n_sparse(const struct kv_space *space);
+uint32_t kv_host_layer_of(const struct kv_space *space, uint32_t layer); /* of a sparse layer */
+/* Returns the first sparse layer from this one on, n_layers if there are no more. */
+uint32_t kv_next_sparse(const struct kv_space *space, uint32_t layer);
+
+/* Returns how many pages are free, or would be once the prefix cache is evicted. */
+uint64_t kv_n_available(const struct kv_space *space);
+/* Makes n_pages pages of the pool free: evicts cached blocks when there are fewer.  ERR_FULL:
+ * nothing has been evicted. */
+int kv_make_free(const struct kv_space *space, uint64_t n_pages);
+
+#endif

@@ -1,0 +1,51 @@
+/* sequence_prefix.h - the part of a sequence that it shares with others through the prefix cache.
+ *
+ *   blocks:  [ 0 ][ 1 ][ 2 ]              used blocks of the prefix cache: a page in every layer
+ *   pages:   [ 7 ][ 4 ][ 9 ][ 3 ][ 8 ]    of a layer: 3 is full, not inserted yet, 8 is filling
+ *
+ * The sequence holds a reference to each of its pages.  It also uses the blocks that name its
+ * tokens.  When two sequences computed the same block, the second keeps its own pages but uses the
+ * first one's block.  So the chain of blocks has no gaps and its next blocks have a parent.
+ *
+ * Only what all layers have can be shared, so a sequence shares the least of what its kinds allow.
+ *
+ * Thread: engine.  Memory: arrays of block numbers and hashes, which grow in prepare and grow. */
+#ifndef ENGINE_KV_SEQUENCE_PREFIX_H
+#define ENGINE_KV_SEQUENCE_PREFIX_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct error;
+struct kv_sequence;
+
+/* What the cache, and the sequence's own swapped data, have of a text. */
+struct prefix_match {
+    uint32_t n_blocks; /* of the cache, to be used */
+    uint32_t n_tokens;
+    bool is_swapped; /* the rest of the tokens is swapped, and window pages come from there */
+};
+
+/* Makes capacity for the prompt's blocks and hashes them.  ERR_NOMEM. */
+int sequence_prefix_prepare(struct kv_sequence *kv, const uint32_t *prompt);
+/* Makes capacity for the blocks of n_tokens tokens.  ERR_NOMEM. */
+int sequence_prefix_grow(struct kv_sequence *kv, uint32_t n_tokens);
+/* Looks for the text's first n_max tokens; changes nothing.  blocks: NULL, or gets the numbers of
+ * the blocks found, which may be more than n_blocks. */
+struct prefix_match sequence_prefix_find(const struct kv_sequence *kv, const uint32_t *tokens,
+                                         uint32_t n_max, uint32_t *blocks);
+/* Uses the match's blocks, whose numbers are in kv->blocks, and puts their pages into the empty
+ * lists. */
+void sequence_prefix_use(struct kv_sequence *kv, const struct prefix_match *match);
+/* Inserts whole blocks of the first n_tokens tokens, as far as they may be shared. */
+void sequence_prefix_insert(struct kv_sequence *kv, const uint32_t *tokens, uint32_t n_tokens);
+/* Tells whether tokens that are not inserted yet will be. */
+bool sequence_prefix_is_growing(const struct kv_sequence *kv);
+/* Ends the need for window pages of blocks before number n. */
+void sequence_prefix_expire(struct kv_sequence *kv, uint32_t n);
+/* Brings used blocks back from the host pool, into the lists' pages.  ERR_DEVICE. */
+int sequence_prefix_resume(struct kv_sequence *kv, struct error *err);
+/* Stops using the blocks; their pages stay in the lists. */
+void sequence_prefix_release(struct kv_sequence *kv);
+
+#endif
