@@ -294,18 +294,19 @@ static int check_groups(const struct engine *e, struct error *err) {
             group->end > e->model->config.n_layers)
             return error_set(err, ERR_INVALID,
                              "the layers that follow filter layer %" PRIu32
-                             " are not layers of the model, or of another filter, too",
+                             " must be layers of the model, and must not follow another filter",
                              group->filter);
         if (!is_wide(group, e->model->config.windows))
             return error_set(err, ERR_INVALID,
                              "filter layer %" PRIu32
-                             ", or the first or last layer that follows it, has a window",
+                             ", and the first and last layer that follow it, must have no window",
                              group->filter);
         end = group->end;
     }
     return e->config.n_groups <= MAX_LAYER_GROUPS
                ? 0
-               : error_set(err, ERR_INVALID, "more than %d filter layers", MAX_LAYER_GROUPS);
+               : error_set(err, ERR_INVALID, "there must be at most %d filter layers",
+                           MAX_LAYER_GROUPS);
 }
 
 /* Creates the host pool.  It comes before the workspace, because a device may need some of its own
@@ -387,7 +388,7 @@ static int describe_prefill(struct engine *e, struct error *err) {
                                         .min_sparse_tokens = e->config.min_sparse_tokens};
     const size_t key_bytes = sizeof(support->key);
     if (getrandom(support->key, key_bytes, 0) == (ssize_t)key_bytes) return 0;
-    return error_set(err, ERR_IO, "the system has no random numbers");
+    return error_set(err, ERR_IO, "cannot read random numbers from the system");
 }
 
 static uint32_t n_places(const struct engine *e) {

@@ -84,8 +84,8 @@ int memory_plan_host_pool(struct host_pool *store, const struct engine_config *c
     store->n_blocks = (uint32_t)min_u64(config->host_pool_bytes / block_bytes, UINT32_MAX);
     if (store->n_blocks > 0) return 0;
     return error_set(err, ERR_INVALID,
-                     "%" PRIu64 " bytes for what leaves the KV cache are less than %d tokens take, "
-                     "%zu",
+                     "--kv-offload-size is %" PRIu64
+                     " bytes, too few for %d tokens, which take %zu bytes",
                      config->host_pool_bytes, PAGE_TOKENS, block_bytes);
 }
 
@@ -141,16 +141,15 @@ static int refuse_plan(uint64_t n_tokens, uint32_t max_model_len, uint64_t need,
     const double gib = 1 << 30;
     if (device.total == 0 || config->kv_cache_bytes)
         return error_set(err, ERR_NOMEM,
-                         "the KV cache has room for %" PRIu64
-                         " tokens, but --max-model-len is %" PRIu32
-                         ": lower it, or give --kv-cache-memory at least %" PRIu64,
+                         "the KV cache holds %" PRIu64 " tokens, but --max-model-len is %" PRIu32
+                         ": lower --max-model-len, or set --kv-cache-memory to at least %" PRIu64,
                          n_tokens, max_model_len, need);
     return error_set(
         err, ERR_NOMEM,
-        "the KV cache has room for %" PRIu64 " tokens, but --max-model-len is %" PRIu32
-        ", which takes %.2f GiB: --gpu-memory-utilization %.3g allows %.2f of the device's %.2f "
-        "GiB, and %.2f are in use by weights, workspace and others.  Raise it, or lower "
-        "--max-model-len or --max-num-batched-tokens",
+        "the KV cache holds %" PRIu64 " tokens, but --max-model-len is %" PRIu32
+        ", which takes %.2f GiB.  --gpu-memory-utilization %.3g allows %.2f of the device's %.2f "
+        "GiB; weights, workspace and other programs use %.2f GiB.  Raise --gpu-memory-utilization, "
+        "or lower --max-model-len or --max-num-batched-tokens",
         n_tokens, max_model_len, (double)need / gib, config->device_share,
         (double)device.total * config->device_share / gib, (double)device.total / gib,
         (double)(device.total - device.free) / gib);
@@ -162,7 +161,7 @@ static int refuse_empty(uint64_t block_bytes, const struct engine_config *config
     const bool of_share = device.total > 0 && config->kv_cache_bytes == 0;
     return error_set(
         err, ERR_NOMEM,
-        "the KV cache has no room for %d tokens, which take %" PRIu64 " bytes: raise %s",
+        "the KV cache must hold at least %d tokens, which take %" PRIu64 " bytes: raise %s",
         PAGE_TOKENS, block_bytes, of_share ? "--gpu-memory-utilization" : "--kv-cache-memory");
 }
 

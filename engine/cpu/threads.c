@@ -98,7 +98,7 @@ static void publish(struct pool *pool) {
 
 int pool_create(struct pool **out, uint32_t n_threads, struct error *err) {
     struct pool *pool = calloc(1, sizeof(*pool));
-    if (!pool) return error_set(err, ERR_NOMEM, "thread pool: no memory");
+    if (!pool) return error_set(err, ERR_NOMEM, "cpu: no memory for the thread pool");
     pool->n_threads = n_threads;
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->work, NULL);
@@ -116,7 +116,7 @@ int pool_create(struct pool **out, uint32_t n_threads, struct error *err) {
 
 fail:
     pool_destroy(pool);
-    return error_set(err, ERR_NOMEM, "thread pool: cannot start %u threads", n_threads);
+    return error_set(err, ERR_NOMEM, "cpu: cannot start %u threads", n_threads);
 }
 
 void pool_destroy(struct pool *pool) {

@@ -76,8 +76,8 @@ static int open_indexed(struct checkpoint *checkpoint, const char *dir, const ch
         if (!is_plain_name(name))
             return error_set(
                 err, ERR_INVALID,
-                "%.200s: tensor '%.100s': '%.100s' is not the name of a file beside it", path,
-                tensor, name ? name : "");
+                "%.200s: tensor '%.100s': '%.100s' is not the name of a file in the same directory",
+                path, tensor, name ? name : "");
         if (!find_shard(checkpoint, name)) {
             int rc = open_shard(checkpoint, dir, name, err);
             if (rc) return rc;

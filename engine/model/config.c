@@ -179,7 +179,7 @@ static int read_scales(const struct config_reader *r, struct model_config *c) {
         return config_refuse(r, ERR_UNSUPPORTED, "use_bidirectional_attention", "is true");
     if (!causal)
         return config_refuse(r, ERR_UNSUPPORTED, "is_causal",
-                             "is false: tokens would see those behind them");
+                             "is false: attention to later tokens is not supported");
     c->attn_scale = (float)(1.0 / sqrt(scalar > 0 ? scalar : c->head_dim));
     c->embed_scale = family->scales_embedding ? sqrtf((float)c->dim) : 1.0f;
     return 0;

@@ -138,7 +138,8 @@ int decoder_create(struct decoder **out, const struct model *model, struct backe
         return error_set(err, ERR_INVALID,
                          "decoder: a step needs at least one row and one row of logits");
     if (kv->n_kv_heads != c->n_kv_heads || kv->head_dim != c->head_dim)
-        return error_set(err, ERR_INVALID, "decoder: the pages' shape is not the model's");
+        return error_set(err, ERR_INVALID,
+                         "decoder: the shape of the pages is not that of the model");
     struct decoder *d = calloc(1, sizeof(*d));
     if (!d) return error_set(err, ERR_NOMEM, "decoder: no memory");
     *d = (struct decoder){.model = model, .be = be, .kv = kv, .limits = *limits};
@@ -582,9 +583,12 @@ static int submit(struct decoder *d, const struct step *step, const struct sampl
     d->sparse = sparse_of(step);
     if (d->sparse && !d->be->ops->attn_index) return refuse_sparse(err);
     if (d->keeps && !d->kv->tracked)
-        return error_set(err, ERR_INVALID, "decoder: budgets, but the pages have no room for them");
+        return error_set(err, ERR_INVALID,
+                         "decoder: the step has budgets, but the pages have no space for scores");
     if (d->selects && (!d->be->ops->select || d->limits.n_groups == 0))
-        return error_set(err, ERR_INVALID, "decoder: nobody can select here");
+        return error_set(err, ERR_INVALID,
+                         "decoder: the step has selections, but no filter layers, or a backend "
+                         "that cannot select");
     if ((rc = begin(d, step, err))) return rc;
     rc = run_step(d, step, samples, n_samples, results, logits_out, err);
     if (rc || !d->keeps || !totals) return rc;
@@ -605,7 +609,8 @@ static int check_slice(const struct decoder *d, const struct step *step,
     if (!alone || slice->n_rows != step->n_rows || slice->layer >= d->model->config.n_layers ||
         slice->n_prompt_rows > d->limits.max_long_rows || slice->first_row > slice->n_prompt_rows ||
         slice->n_rows > slice->n_prompt_rows - slice->first_row)
-        return error_set(err, ERR_INVALID, "decoder: the slice is not one of a long prompt's");
+        return error_set(err, ERR_INVALID,
+                         "decoder: the layer slice does not belong to a long prompt");
     return check_rows(d, step, err);
 }
 

@@ -79,7 +79,7 @@ static void tell(const struct loader *l) {
 static void *own_room(struct loader *l, size_t bytes) {
     struct reordered *own = malloc(sizeof(*own) + bytes);
     if (!own) {
-        error_set(l->err, ERR_NOMEM, "no memory for another form of a weight");
+        error_set(l->err, ERR_NOMEM, "no memory to convert a weight");
         return NULL;
     }
     own->next = l->model->reordered;

@@ -118,7 +118,7 @@ static int read_share(const struct rope_reader *r) {
     const uint32_t n_rotated = (uint32_t)(r->c->head_dim * share);
     if (n_rotated == 0 || n_rotated % 2 != 0)
         return refuse(r, ERR_UNSUPPORTED, "partial_rotary_factor",
-                      "turns no or an odd number of elements");
+                      "rotates no elements, or an odd number of them");
     r->c->n_freqs = n_rotated / 2;
     return 0;
 }
@@ -211,7 +211,8 @@ static int read_divisors(const struct rope_reader *r, const char *key) {
         const json_t *value = json_array_get(list, i);
         const double n = json_number_value(value);
         if (!json_is_number(value) || !(n >= 1e-2 && n <= 1e6))
-            return refuse(r, ERR_INVALID, key, "has what is not a number from 0.01 to 1e6");
+            return refuse(r, ERR_INVALID, key,
+                          "has an element that is not a number from 0.01 to 1e6");
         r->p->divisors[i] = n;
     }
     return 0;
@@ -264,6 +265,7 @@ int rope_config_read(const struct config_reader *config, struct model_config *c,
     if (rc) return rc;
     if (p->kind != ROPE_LONGROPE &&
         (config_get(r.rope, "short_factor") || config_get(r.rope, "long_factor")))
-        return refuse(&r, ERR_UNSUPPORTED, "rope_type", "has longrope's factors, but is another");
+        return refuse(&r, ERR_UNSUPPORTED, "rope_type",
+                      "is not longrope, but there are longrope's factors");
     return read_scaling(&r);
 }

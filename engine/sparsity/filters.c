@@ -88,12 +88,11 @@ static int check_filter(uint32_t layer, const uint32_t *windows, uint32_t n_laye
                         struct error *err) {
     if (layer >= n_layers)
         return error_set(err, ERR_INVALID,
-                         "layer %" PRIu32 " is to be a filter, but the model has %" PRIu32
-                         " layers",
+                         "layer %" PRIu32 " cannot be a filter: the model has %" PRIu32 " layers",
                          layer, n_layers);
     if (layer_has_window(windows, layer))
         return error_set(err, ERR_INVALID,
-                         "layer %" PRIu32 " is to be a filter, but it sees %" PRIu32
+                         "layer %" PRIu32 " cannot be a filter: it sees %" PRIu32
                          " tokens at most, and a filter must see all",
                          layer, windows[layer]);
     return 0;

@@ -147,7 +147,7 @@ static int read_layer(const struct pattern_reader *r, uint32_t layer, json_t *ob
         const size_t i = (size_t)layer * n_heads + head;
         const json_t *score = json_array_get(entry, N_ENTRY - 1);
         if (json_array_size(entry) != N_ENTRY || !json_is_number(score))
-            return refuse(r, layer, key, "not a list of a pattern, two sizes and a score");
+            return refuse(r, layer, key, "it is not a list of a pattern, two sizes and a score");
         const int rc = read_entry(r, layer, key, entry, &r->out->heads[i]);
         if (rc) return rc;
         r->out->scores[i] = json_number_value(score);
@@ -176,10 +176,10 @@ static int read_break_evens(const struct pattern_reader *r, json_t *object) {
     for (void *at = json_object_iter(object); at; at = json_object_iter_next(object, at)) {
         const json_t *value = json_object_iter_value(at);
         const json_int_t n = json_integer_value(value);
-        const char *backend = json_object_iter_key(at), *rule = "not a number of tokens";
+        const char *backend = json_object_iter_key(at), *rule = "it is not a number of tokens";
         if (json_is_integer(value) && n > 0 && n <= UINT32_MAX) {
             if (!patterns_set_min_sparse_tokens(r->out, backend, (uint32_t)n)) continue;
-            rule = "one backend too many, or too long a name";
+            rule = "there are too many backends, or the name is too long";
         }
         return error_set(r->err, ERR_INVALID, "%.200s: 'min_sparse_tokens' of %.32s: %s", r->label,
                          backend, rule);

@@ -140,7 +140,7 @@ int tokenizer_load(struct tokenizer **out, const char *path, struct error *err) 
     if (stat(path, &status) == 0 && S_ISDIR(status.st_mode)) {
         const int n = snprintf(inside, sizeof(inside), "%s/tokenizer.json", path);
         if (n < 0 || (size_t)n >= sizeof(inside))
-            return error_set(err, ERR_INVALID, "%.200s: too long a path", path);
+            return error_set(err, ERR_INVALID, "%.200s: the path is too long", path);
         path = inside;
     }
     char *json = NULL;

@@ -67,9 +67,7 @@ static bool has_room(const struct matcher *matcher, size_t n) {
 
 int matcher_take_room(struct matcher *matcher, size_t n, struct error *err) {
     if (!has_room(matcher, n))
-        return error_set(err, ERR_INVALID,
-                         "the tokenizer's rules make too much of this text: they lengthen it "
-                         "without end");
+        return error_set(err, ERR_INVALID, "the tokenizer's rules make this text too long");
     matcher->room -= n;
     return 0;
 }
@@ -78,7 +76,8 @@ static int report(int code, struct error *err) {
     char reason[128];
     if (code == PCRE2_ERROR_NOMEMORY) return ERR_NOMEM;
     pcre2_get_error_message(code, (PCRE2_UCHAR *)reason, sizeof(reason));
-    return error_set(err, ERR_INVALID, "tokenizer: the pattern gives up on this text: %s", reason);
+    return error_set(err, ERR_INVALID,
+                     "tokenizer: the pattern cannot be matched against this text: %s", reason);
 }
 
 static int match_literal(const struct text *literal, const char *text, size_t n,

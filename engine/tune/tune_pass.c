@@ -120,7 +120,7 @@ int tune_pass_create(struct tune_pass **out, const struct engine_config *config,
                      struct error *err) {
     if (!config->backend->ops->attn_index)
         return error_set(err, ERR_UNSUPPORTED,
-                         "tune: this backend has only dense attention: there is nothing to tune");
+                         "tune: this backend has only dense attention, so it cannot use patterns");
     struct tune_pass *p = calloc(1, sizeof(*p));
     if (!p) return error_set(err, ERR_NOMEM, "tune: no memory");
     p->be = config->backend;

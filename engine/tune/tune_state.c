@@ -174,7 +174,7 @@ static int read_lines(struct tune_state *state, const char *settings, struct tun
         if (text[length - 1] != '\n' || length > MAX_LINE) break;
         if (good == 0 && !has_settings(text, (size_t)length, settings))
             rc = error_set(err, ERR_INVALID,
-                           "%.200s is of another search (other settings, model, device or "
+                           "%.200s belongs to another search (other settings, model, device or "
                            "version): remove it, or name another file with --state",
                            state->path);
         else if (good > 0 && !read_result(text, (size_t)length, state, results)) break;

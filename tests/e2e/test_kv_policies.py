@@ -620,7 +620,7 @@ class TestBudgetsAlone:
         assert "sequences of the maximum length" not in server.log
 
     @pytest.mark.parametrize("allowed,memory,why", [
-        ("streaming,full", "3M", "--max-model-len"), ("streaming", "100K", "has no room for 64")])
+        ("streaming,full", "3M", "--max-model-len"), ("streaming", "100K", "at least 64 tokens")])
     def test_what_never_fits_is_refused_at_start(self, tmp_path, allowed, memory, why):
         server = Server(tmp_path, "--kv-cache-memory", memory, "--kv-policy",
                         json.dumps(STREAMING), "--allowed-kv-policies", allowed, wait=False)

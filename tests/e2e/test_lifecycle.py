@@ -192,7 +192,7 @@ def test_a_broken_model_is_refused(tmp_path, tiny_model):
 def test_a_cache_too_small_for_the_context_names_what_it_takes(serve, tiny_model):
     result = run_quire("serve", str(tiny_model), "--device", DEVICE, "--kv-cache-memory", "64K")
     assert result.returncode == 1
-    needed = re.search(r"--max-model-len is 4096.*--kv-cache-memory at least (\d+)", result.stderr)
+    needed = re.search(r"--max-model-len is 4096.*--kv-cache-memory to at least (\d+)", result.stderr)
     assert needed, result.stderr
     serve("--kv-cache-memory", needed[1], model=tiny_model)  # and so much is enough
 

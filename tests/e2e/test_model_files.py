@@ -93,7 +93,7 @@ def test_a_text_that_the_tokenizer_lengthens_without_end_is_refused(serve, tmp_p
     for route in ("/tokenize", "/v1/completions"):
         reply = server.post(route, {"prompt": "a"}, timeout=20)
         assert reply.status == 400, reply.body
-        assert "lengthen it without end" in reply.error["message"]
+        assert "make this text too long" in reply.error["message"]
         assert server.post(route, {"prompt": "b"}).status == 200
 
 

@@ -288,7 +288,7 @@ def test_filters_with_a_window_end_the_start(model, tmp_path):
     file = test_offload_oracle.write_filters(tmp_path / "bad.json", layers, 0)
     server = model.server("--filters-file", file, wait=False)
     assert server.process.wait(30 * PATIENCE) == 1
-    assert f"layer {windowed} is to be a filter" in server.log, server.log
+    assert f"layer {windowed} cannot be a filter" in server.log, server.log
     assert f"sees {model.window} tokens at most" in server.log
 
 

@@ -96,7 +96,7 @@ def test_a_search_of_equal_flops_goes_on(tiny_model, tmp_path):
     stop_at(tiny_model, tmp_path, state, 2, '"sample"', *flops)
     for other in (("--objective", "recall"), ("--budget", "0.4")):
         done = tune(tiny_model, tmp_path, *flops, *other)
-        assert done.returncode == 1 and "is of another search" in done.stderr, other
+        assert done.returncode == 1 and "belongs to another search" in done.stderr, other
 
     # What the second run takes from the file shows in what it finds: only A-shapes fitted.
     lines = [json.loads(line) for line in state.read_text().splitlines()]
@@ -186,7 +186,7 @@ def test_a_ladder_without_memory_says_so(tiny_model, tmp_path):
     write_results(tiny_model, tmp_path, state)
     done = tune(tiny_model, tmp_path, *LADDER, "--kv-cache-memory", "65536")
     assert done.returncode == 1
-    assert "break-even, prompts of up to 4095 tokens: the KV cache has room" in done.stderr
+    assert "break-even, prompts of up to 4095 tokens: the KV cache holds" in done.stderr
     assert state.read_text().count("\n") == 41  # nothing that was measured is lost
 
 
@@ -194,7 +194,7 @@ def test_another_searchs_state_is_refused(tiny_model, tmp_path):
     state = tmp_path / "mine"
     state.write_text('{"format": "quire-tune-1", "settings": "other"}\n')
     done = tune(tiny_model, tmp_path, "--lengths", "1024", "--state", "mine")
-    assert done.returncode == 1 and "mine is of another search" in done.stderr
+    assert done.returncode == 1 and "mine belongs to another search" in done.stderr
     assert state.exists()
 
 

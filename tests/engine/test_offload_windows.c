@@ -193,7 +193,7 @@ static void who_chooses_or_follows_has_no_window(void **state) {
         struct engine_config config = config_of((struct room){0, 128, false});
         config.groups = &wrong[i];
         assert_int_equal(engine_create(&engine, &config, &err), ERR_INVALID);
-        assert_non_null(strstr(err.text, "has a window"));
+        assert_non_null(strstr(err.text, "must have no window"));
     }
 }
 

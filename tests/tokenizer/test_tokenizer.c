@@ -406,7 +406,7 @@ static void pattern_limits_are_reported(void **state) {
     assert_int_equal(
         tokenizer_encode(tokenizer, ENDLESS, sizeof(ENDLESS) - 1, false, 0, &ids, &err),
         ERR_INVALID);
-    assert_non_null(strstr(err.text, "gives up"));
+    assert_non_null(strstr(err.text, "cannot be matched against this text"));
     free(ids.ids);
     tokenizer_destroy(tokenizer);
 }
@@ -461,13 +461,12 @@ static void rules_that_lengthen_without_end_are_reported(void **state) {
     if (load_changed(&tokenizer, "normalizer", doubling, &err)) fail_msg("%s", err.text);
     assert_int_equal(tokenizer_encode(tokenizer, "bcb", 3, false, 0, &ids, &err), 0);
     assert_int_equal(tokenizer_encode(tokenizer, "bab", 3, false, 0, &ids, &err), ERR_INVALID);
-    assert_non_null(strstr(err.text, "lengthen it without end"));
+    assert_non_null(strstr(err.text, "make this text too long"));
     tokenizer_destroy(tokenizer);
     tokenizer = NULL;
     write_doubling(doubling, sizeof(doubling), "decoders");
     assert_int_equal(load_changed(&tokenizer, "decoder", doubling, &err), ERR_INVALID);
-    if (!strstr(err.text, "token 'a'") || !strstr(err.text, "without end"))
-        fail_msg("%s", err.text);
+    if (!strstr(err.text, "token 'a'") || !strstr(err.text, "too long")) fail_msg("%s", err.text);
     assert_null(tokenizer);
     free(ids.ids);
 }
@@ -489,7 +488,7 @@ static void pieces_that_double_without_end_are_reported(void **state) {
     snprintf(steps + n, sizeof(steps) - n, "]}");
     if (load_changed(&tokenizer, "pre_tokenizer", steps, &err)) fail_msg("%s", err.text);
     assert_int_equal(tokenizer_encode(tokenizer, "abcabc", 6, false, 0, &ids, &err), ERR_INVALID);
-    assert_non_null(strstr(err.text, "lengthen it without end"));
+    assert_non_null(strstr(err.text, "make this text too long"));
     free(ids.ids);
     tokenizer_destroy(tokenizer);
 }
@@ -511,7 +510,7 @@ static void a_pattern_that_is_slow_everywhere_is_reported(void **state) {
     assert_int_equal(tokenizer_encode(tokenizer, RUN, 8, false, 0, &ids, &err), 0);
     assert_int_equal(tokenizer_encode(tokenizer, text, sizeof(text), false, 0, &ids, &err),
                      ERR_INVALID);
-    assert_non_null(strstr(err.text, "gives up"));
+    assert_non_null(strstr(err.text, "cannot be matched against this text"));
     assert_true((clock() - begin) / CLOCKS_PER_SEC < MOST_SECONDS);
     free(ids.ids);
     tokenizer_destroy(tokenizer);
