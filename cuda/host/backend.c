@@ -151,17 +151,17 @@ static const struct backend_ops cuda_ops = {
 static int find_device(struct cudaDeviceProp *properties, uint32_t device, struct error *err) {
     int n = 0, driver = 0;
     if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0)
-        return error_set(err, ERR_UNSUPPORTED, "there is no NVIDIA driver here");
+        return error_set(err, ERR_UNSUPPORTED, "there is no NVIDIA driver");
     cudaError_t code = cudaGetDeviceCount(&n);
     if (code != cudaSuccess || n == 0)
-        return error_set(err, ERR_UNSUPPORTED, "there is no CUDA device here (%s)",
+        return error_set(err, ERR_UNSUPPORTED, "there is no CUDA device (%s)",
                          code == cudaSuccess ? "none is visible" : cudaGetErrorString(code));
     if (device >= (uint32_t)n)
         return error_set(err, ERR_UNSUPPORTED, "there is no CUDA device %u: %d are visible", device,
                          n);
     code = cudaGetDeviceProperties(properties, (int)device);
     if (code != cudaSuccess)
-        return error_set(err, ERR_UNSUPPORTED, "CUDA device %u does not answer: %s", device,
+        return error_set(err, ERR_UNSUPPORTED, "CUDA device %u cannot be used: %s", device,
                          cudaGetErrorString(code));
     if (properties->major < MIN_MAJOR)
         return error_set(err, ERR_UNSUPPORTED,

@@ -136,7 +136,7 @@ int sampled_reserve(struct cuda_backend *cuda, uint32_t n, struct error *err) {
     rc = cuda_check(cuda,
                     cudaMemcpyAsync(larger, cuda->sampled, cuda->n_sampled * sizeof(*larger),
                                     cudaMemcpyDeviceToDevice, cuda->stream),
-                    "drawn tokens", err);
+                    "sampled tokens", err);
     cudaFree(cuda->sampled); /* waits for the copy */
     cuda->sampled = larger;
     cuda->sampled_capacity = n;

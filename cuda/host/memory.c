@@ -8,7 +8,7 @@ static const size_t MIN_MIRROR_BYTES = (size_t)1 << 20;
 
 int cuda_check(struct cuda_backend *cuda, cudaError_t code, const char *what, struct error *err) {
     if (cuda->failed)
-        return error_set(err, ERR_DEVICE, "cuda: %s: the device has failed before", what);
+        return error_set(err, ERR_DEVICE, "cuda: %s: the device failed earlier", what);
     if (code == cudaSuccess) return 0;
     cuda->failed = true;
     return error_set(err, ERR_DEVICE, "cuda: %s: %s", what, cudaGetErrorString(code));
@@ -21,12 +21,11 @@ int device_alloc(struct cuda_backend *cuda, size_t bytes, void **out, struct err
     if (code != cudaErrorMemoryAllocation) return cuda_check(cuda, code, "cudaMalloc", err);
     (void)cudaGetLastError(); /* this error is not sticky: the device still works */
     (void)cudaMemGetInfo(&n_free, &n_total);
-    return error_set(
-        err, ERR_NOMEM,
-        "cuda: no memory for %.1f MiB: %.1f of the device's %.1f MiB are free.  The KV cache takes "
-        "--gpu-memory-utilization or --kv-cache-memory, a step grows with "
-        "--max-num-batched-tokens and --max-num-seqs",
-        (double)bytes / mib, (double)n_free / mib, (double)n_total / mib);
+    return error_set(err, ERR_NOMEM,
+                     "cuda: no memory for %.1f MiB: %.1f of the device's %.1f MiB are free.  Lower "
+                     "--gpu-memory-utilization or --kv-cache-memory for a smaller KV cache, or "
+                     "--max-num-batched-tokens or --max-num-seqs for a smaller workspace",
+                     (double)bytes / mib, (double)n_free / mib, (double)n_total / mib);
 }
 
 int device_reserve(struct cuda_backend *cuda, void **memory, size_t *capacity, size_t bytes,

@@ -94,7 +94,7 @@ int dequant_open(struct cuda_backend *cuda, const struct kv_pool *kv, uint32_t l
                                           step_window(step, layer)};
     rc = cuda_check(cuda,
                     launch_dequant(&params, step->n_seqs - step->n_decode, most, launch_of(cuda)),
-                    "widening pages", err);
+                    "dequantising pages", err);
     w->valid = !rc;
     w->layer = layer;
     w->base = kv->base;

@@ -76,7 +76,8 @@ static int pin(char *base, size_t bytes, struct error *err) {
     }
     if (code == cudaSuccess) return 0;
     (void)cudaGetLastError(); /* the device still works */
-    return error_set(err, ERR_NOMEM, "cuda: %.1f GiB of the system's memory cannot be pinned: %s",
+    return error_set(err, ERR_NOMEM,
+                     "cuda: cannot pin %.1f GiB of the machine's memory for the host pool: %s",
                      (double)bytes / (1 << 30), cudaGetErrorString(code));
 }
 
@@ -88,7 +89,7 @@ int cuda_host_pool_alloc(struct backend *be, size_t bytes, void **out, struct er
     char *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED) {
         free(memory);
-        return error_set(err, ERR_NOMEM, "cuda: no %.1f GiB of the system's memory",
+        return error_set(err, ERR_NOMEM, "cuda: no memory for a host pool of %.1f GiB",
                          (double)bytes / (1 << 30));
     }
     if (cuda->node != NUMA_ANY)
@@ -174,7 +175,7 @@ int cuda_offload_pages(struct backend *be, const struct offload_args *args, stru
     if (code == cudaSuccess) code = cudaStreamWaitEvent(s->stream, s->submitted, 0);
     if (code == cudaSuccess) code = copy_pages(s, args);
     if (code == cudaSuccess) code = cudaEventRecord(s->copied, s->stream);
-    return cuda_check(cuda, code, "copying pages to the store", err);
+    return cuda_check(cuda, code, "copying pages to the host pool", err);
 }
 
 /* ---- waiting ---- */
@@ -220,7 +221,8 @@ int host_pool_sync(struct cuda_backend *cuda, struct error *err) {
     struct host_pool_copies *s = &cuda->store;
     if (!s->under_way) return 0;
     forget_pages(s);
-    return cuda_check(cuda, cudaStreamSynchronize(s->stream), "copying pages to the store", err);
+    return cuda_check(cuda, cudaStreamSynchronize(s->stream), "copying pages to the host pool",
+                      err);
 }
 
 void host_pool_close(struct cuda_backend *cuda) {

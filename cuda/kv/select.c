@@ -127,9 +127,10 @@ int select_workspace(struct cuda_backend *cuda, const struct step *step, struct 
         const struct kv_select *select = step->seqs[i].select;
         if (!select) continue;
         if (i >= s->max_rows || select->n_selected > s->room.max_selected)
-            return error_set(err, ERR_INVALID,
-                             "cuda: row %u selects %u tokens; reserved are %u rows and %u tokens",
-                             i, select->n_selected, s->max_rows, s->room.max_selected);
+            return error_set(
+                err, ERR_INVALID,
+                "cuda: row %u selects %u tokens, but memory was reserved for %u rows and %u tokens",
+                i, select->n_selected, s->max_rows, s->room.max_selected);
         n += select->n_candidates;
     }
     if (n * 17 / 4 + 3 * PAGE_ALIGN <= s->bits_bytes) return 0;
@@ -181,15 +182,17 @@ static int check(const struct cuda_backend *cuda, const struct select_args *args
                    unit = row_bytes % 16 || (store && store->fp8 && kv->head_dim % 16) ? 2 : 16;
     if (args->group_index >= s->shape.n_groups ||
         group_n_layers(args->group, windows_of(cuda)) > s->max_layers)
-        return error_set(err, ERR_INVALID, "cuda: no room was reserved for group %u",
+        return error_set(err, ERR_INVALID, "cuda: no memory was reserved for group %u",
                          args->group_index);
     if (kv_state_slots(kv) != s->shape.state_slots ||
         (store && (store->dtype != kv->dtype || store->n_kv_heads != kv->n_kv_heads ||
                    store->head_dim != kv->head_dim)))
-        return error_set(err, ERR_INVALID, "cuda: pages and the store are not as reserved");
+        return error_set(
+            err, ERR_INVALID,
+            "cuda: the shape of the pages or of the host pool is not the reserved one");
     if (s->max_fetches * 2 * kv->n_kv_heads * (row_bytes / unit) > INT32_MAX)
         return error_set(err, ERR_UNSUPPORTED,
-                         "cuda: %u tokens of %u KV heads are more than a selection fetches",
+                         "cuda: %u tokens of %u KV heads are more than a selection can fetch",
                          s->max_fetches, kv->n_kv_heads);
     return 0;
 }
