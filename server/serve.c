@@ -98,7 +98,7 @@ static void drain_further(struct serve *s) {
     if (!s->server.completions && http_n_open(s->server.http) == 0) {
         close_all(s);
     } else if (now >= s->deadline_ms && !s->cancelled) {
-        log_event(LOG_WARN, "shutdown-timeout is over: cancelling what still runs");
+        log_event(LOG_WARN, "--shutdown-timeout is over: cancelling the requests that still run");
         s->cancelled = true;
         completions_cancel_all(&s->server);
     } else if (s->cancelled && now >= s->deadline_ms + FAREWELL_MS) {
@@ -121,7 +121,7 @@ static void on_tick(uv_timer_t *timer) {
 static void on_signal(uv_signal_t *handle, int number) {
     struct serve *s = handle->data;
     if (!s->server.draining) {
-        log_event(LOG_INFO, "signal %d: finishing what runs within %" PRIu64 " s", number,
+        log_event(LOG_INFO, "signal %d: running requests may finish within %" PRIu64 " s", number,
                   s->options->shutdown_timeout);
         begin_drain(s);
     } else {
@@ -151,8 +151,9 @@ static int start_engine(struct serve *s, const char *model_dir, struct backend *
 /* Describes the source of the least length that is sparse under auto, for the log. */
 static const char *break_even_source(const struct serve *s) {
     if (s->options->min_sparse_tokens) return "--min-sparse-tokens";
-    return s->prefill.measured_on ? "the file has measured it on this backend"
-                                  : "the default: the file has not measured it on this backend";
+    return s->prefill.measured_on
+               ? "measured on this backend"
+               : "the default: the pattern file has no measurement on this backend";
 }
 
 static void log_prefill(const struct serve *s) {
@@ -160,9 +161,9 @@ static void log_prefill(const struct serve *s) {
     if (!rules->sparse) {
         log_event(LOG_INFO, "prefill: dense: %s", rules->why_dense);
     } else if (s->prefill.path) {
-        log_event(LOG_INFO, "prefill: %s, sparse from %u tokens on under auto (%s), patterns of %s",
-                  prefill_mode_name(rules->initial), rules->min_sparse_tokens, break_even_source(s),
-                  s->prefill.path);
+        log_event(LOG_INFO, "prefill: %s, patterns of %s, sparse from %u tokens on under auto (%s)",
+                  prefill_mode_name(rules->initial), s->prefill.path, rules->min_sparse_tokens,
+                  break_even_source(s));
     } else {
         log_event(LOG_INFO, "prefill: %s, dense under auto: no pattern file for this model",
                   prefill_mode_name(rules->initial));
@@ -174,10 +175,10 @@ static void log_offload(const struct serve *s) {
     const struct engine_info *info = s->server.info;
     if (!s->options->kv_rules.allowed[KV_OFFLOAD]) return;
     if (rules->why_not) {
-        log_event(LOG_INFO, "offload: none: %s", rules->why_not);
+        log_event(LOG_INFO, "offload: not available: %s", rules->why_not);
         return;
     }
-    log_event(LOG_INFO, "offload: filter layers of %s, memory for %" PRIu64 " tokens%s",
+    log_event(LOG_INFO, "offload: filter layers of %s, host pool of %" PRIu64 " tokens%s",
               s->offload.path, info->host_pool_tokens, rules->host_pool_fp8 ? ", in 8 bits" : "");
 }
 
@@ -201,7 +202,7 @@ static void log_plan(const struct serve *s) {
     log_event(LOG_INFO, "model %s: context %u tokens", s->model_name, info->max_model_len);
     if (info->device_bytes)
         log_event(LOG_INFO,
-                  "memory plan: %.1f MiB of the device's %.1f, of which %.1f are in use besides",
+                  "memory plan: %.1f MiB of the device's %.1f MiB; other programs use %.1f MiB",
                   (double)info->device_bytes * s->options->gpu_memory_utilization / mib,
                   (double)info->device_bytes / mib, (double)info->other_bytes / mib);
     log_event(LOG_INFO,
@@ -210,8 +211,7 @@ static void log_plan(const struct serve *s) {
               (double)info->weight_bytes / mib, (double)info->kv_bytes / mib, info->kv_tokens,
               info->n_pages, (double)info->workspace_bytes / mib);
     if (info->host_pool_bytes > 0)
-        log_event(LOG_INFO, "memory plan: %.1f MiB of the system's memory for what leaves the pool",
-                  (double)info->host_pool_bytes / mib);
+        log_event(LOG_INFO, "memory plan: host pool %.1f MiB", (double)info->host_pool_bytes / mib);
     if (info->long_rows > 0)
         log_event(LOG_INFO,
                   "memory plan: %.1f MiB of the workspace for prompts of up to %u tokens that are "
@@ -234,7 +234,7 @@ static int describe_server(struct serve *s, const char *model_dir, struct error 
         name = slash ? slash + 1 : model_dir;
     }
     s->model_name = strdup(name);
-    if (!s->model_name) return error_set(err, ERR_NOMEM, "no memory for the model's name");
+    if (!s->model_name) return error_set(err, ERR_NOMEM, "no memory for the name of the model");
     server->info = engine_info(server->engine);
     server->model_name = s->model_name;
     server->api_key = s->options->api_key;
@@ -250,7 +250,7 @@ static int describe_server(struct serve *s, const char *model_dir, struct error 
                                              .kv_tokens = server->info->kv_tokens,
                                              .kv = s->options->kv_rules};
     if (getrandom(&server->limits.salt_key, sizeof(server->limits.salt_key), 0) < 0) {
-        return error_set(err, ERR_IO, "the system has no random numbers to give");
+        return error_set(err, ERR_IO, "cannot read random numbers from the system");
     }
     offload_setup_rules(&server->limits.kv.offload, &s->offload, s->options);
     const int rc =

@@ -12,7 +12,7 @@ static int read_all(FILE *in, struct buffer *text, struct error *err) {
     size_t n;
     while ((n = fread(block, 1, sizeof(block), in)) > 0) buffer_append(text, block, n);
     if (text->failed) return error_set(err, ERR_NOMEM, "no memory for the text");
-    return ferror(in) ? error_set(err, ERR_IO, "the text cannot be read") : 0;
+    return ferror(in) ? error_set(err, ERR_IO, "the text on standard input cannot be read") : 0;
 }
 
 static void print_tokens(FILE *out, const struct tokenizer *tokenizer,

@@ -28,5 +28,5 @@ int auth_check(const char *key, const char *header, struct api_error *err) {
     const char *given = header + sizeof(scheme) - 1;
     while (*given == ' ') given++;
     if (same_secret(key, given)) return 0;
-    return api_error_set(err, 401, "invalid_api_key", NULL, "the API key is not the right one");
+    return api_error_set(err, 401, "invalid_api_key", NULL, "the API key is wrong");
 }

@@ -338,13 +338,12 @@ static int check_prefill(const struct completion_request *q, struct api_error *e
     if (q->prefill.mode != PREFILL_SPARSE) return 0;
     if (completion_request_scores_prompt(q))
         return api_error_set(err, 400, "unsupported", "prefill",
-                             "prefill sparse: log-probabilities of the prompt (echo with logprobs) "
-                             "are exact with dense prefill only");
+                             "sparse prefill does not allow echo with logprobs: log-probabilities "
+                             "of the prompt need dense prefill");
     if (completion_request_is_bounded(q))
         return api_error_set(err, 400, "unsupported", "prefill",
-                             "prefill sparse: a bounded kv_policy reads its prompt in chunks that "
-                             "visit everything kept; only full and offload go with "
-                             "sparse");
+                             "sparse prefill needs the kv_policy full or offload: streaming and "
+                             "heavy_hitter read their prompts densely");
     return 0;
 }
 
@@ -367,13 +366,13 @@ static int check_together(struct request_reading *r) {
         const char *param = r->has_best_of ? "best_of" : q->n > 1 ? "n" : "prompt";
         return api_error_set(
             err, 400, NULL, param,
-            "%u prompts times %u choices is more than the %u sequences a request may have",
+            "%u prompts times %u choices are more than the %u sequences that a request may have",
             q->prompts.n, q->best_of, r->limits->max_sequences);
     }
     if (q->params.min_tokens > q->max_tokens) {
         return api_error_set(err, 400, NULL, "min_tokens",
-                             "min_tokens (%u) is above max_tokens (%u)", q->params.min_tokens,
-                             q->max_tokens);
+                             "min_tokens (%u) must not be more than max_tokens (%u)",
+                             q->params.min_tokens, q->max_tokens);
     }
     return check_prefill(q, err);
 }
@@ -426,7 +425,8 @@ void completion_request_fini(struct completion_request *request) {
 }
 
 static int refuse_total(struct api_error *err) {
-    return api_error_set(err, 400, NULL, "prompt", "prompts times best_of are more than %d tokens",
+    return api_error_set(err, 400, NULL, "prompt",
+                         "the tokens of all prompts times best_of must not be more than %d",
                          REQUEST_MAX_COPIED_TOKENS);
 }
 
@@ -467,19 +467,18 @@ static int check_budget(const struct completion_request *request, size_t n_promp
     const uint64_t n_text = wanted_tokens(request, n_prompt);
     if (!choice.cache_positions && n_text > limits->trained_context)
         return api_error_set(err, 400, "context_length_exceeded", "kv_policy.positions",
-                             "kv_policy.positions text ends with the model's context, %u tokens, "
-                             "but prompt and max_tokens are %" PRIu64
-                             ": only cache positions go on",
+                             "kv_policy.positions text needs prompt and max_tokens within the "
+                             "model's context of %u tokens, but they are %" PRIu64
+                             "; cache has no such limit",
                              limits->trained_context, n_text);
     if (choice.whole && n_prompt > limits->kv_tokens)
-        return api_error_set(
-            err, 400, NULL, "kv_policy.prompt",
-            "kv_policy.prompt: a prompt of %zu tokens cannot be read whole, the KV "
-            "cache holds %" PRIu64,
-            n_prompt, limits->kv_tokens);
+        return api_error_set(err, 400, NULL, "kv_policy.prompt",
+                             "kv_policy.prompt: a prompt of %zu tokens cannot be read whole; the "
+                             "KV cache holds %" PRIu64 " tokens",
+                             n_prompt, limits->kv_tokens);
     if (capacity <= limits->kv_tokens) return 0;
     return api_error_set(err, 400, NULL, "kv_policy",
-                         "kv_policy keeps %" PRIu64 " tokens, the KV cache holds %" PRIu64,
+                         "kv_policy keeps %" PRIu64 " tokens; the KV cache holds %" PRIu64,
                          capacity, limits->kv_tokens);
 }
 
@@ -531,17 +530,16 @@ static int check_answer_size(const struct completion_request *q, struct api_erro
         const char *param = q->echo ? "echo" : "return_token_ids";
         if (echoed <= REQUEST_MAX_STREAMED_ECHO) return 0;
         return api_error_set(
-            err, 400, NULL, param, "%s makes too much to be streamed: about %llu MB, at most %d MB",
+            err, 400, NULL, param, "%s adds about %llu MB to the stream; at most %d MB are allowed",
             param, (unsigned long long)(echoed >> 20), REQUEST_MAX_STREAMED_ECHO >> 20);
     }
     const uint64_t n_generated = (uint64_t)q->max_tokens * q->prompts.n * q->best_of;
     const uint64_t whole = echoed + n_generated * (TOKEN_BYTES + scored);
     if (whole <= REQUEST_MAX_ANSWER) return 0;
-    return api_error_set(
-        err, 400, NULL, scored ? "logprobs" : "max_tokens",
-        "the answer may become about %llu MB, at most %d MB are gathered: ask for fewer tokens, "
-        "choices or logprobs, or for a stream",
-        (unsigned long long)(whole >> 20), REQUEST_MAX_ANSWER >> 20);
+    return api_error_set(err, 400, NULL, scored ? "logprobs" : "max_tokens",
+                         "the answer may take about %llu MB; at most %d MB are allowed without a "
+                         "stream. Ask for fewer tokens, choices or logprobs, or for a stream",
+                         (unsigned long long)(whole >> 20), REQUEST_MAX_ANSWER >> 20);
 }
 
 int completion_request_tokenize(struct completion_request *request,

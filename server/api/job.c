@@ -129,7 +129,8 @@ static int try_threads(struct error *err) {
     uv_thread_t threads[JOB_N_THREADS];
     uv_sem_t end;
     int n = 0, status = uv_sem_init(&end, 0);
-    if (status) return error_set(err, ERR_NOMEM, "no semaphore: %s", uv_strerror(status));
+    if (status)
+        return error_set(err, ERR_NOMEM, "cannot create a semaphore: %s", uv_strerror(status));
     while (n < JOB_N_THREADS && !status) {
         status = uv_thread_create(&threads[n], wait_for_end, &end);
         if (!status) n++;
@@ -138,7 +139,7 @@ static int try_threads(struct error *err) {
     for (int i = 0; i < n; i++) uv_thread_join(&threads[i]);
     uv_sem_destroy(&end);
     if (!status) return 0;
-    return error_set(err, ERR_NOMEM, "%d threads to read requests cannot be made: %s",
+    return error_set(err, ERR_NOMEM, "cannot start %d threads that read requests: %s",
                      JOB_N_THREADS, uv_strerror(status));
 }
 

@@ -18,7 +18,7 @@
 #include "engine/base/error.h"
 #include "server/http/http_internal.h"
 
-static const char NO_ROOM[] = "the request bodies of others leave no room for this one now";
+static const char NO_ROOM[] = "too many request bodies are in progress: try again later";
 static const char ALNUM[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
 
 void *exchange_started(void *cls, const char *uri, struct MHD_Connection *mhd) {

@@ -121,7 +121,7 @@ static void at_field_start(struct framing *f, unsigned char c) {
         return;
     }
     if (c == ' ' || c == '\t') {
-        malformed(f, "a header is folded");
+        malformed(f, "a header must not be folded over several lines");
         return;
     }
     if (!is_token(c)) {
@@ -183,7 +183,7 @@ static void keep_field(struct framing *f) {
 
 static void check_trailer_field(struct framing *f) {
     if (is_named(f, "host") || is_named(f, "content-length") || is_named(f, "transfer-encoding"))
-        malformed(f, "a trailer may not say this");
+        malformed(f, "this header is not allowed in a trailer");
 }
 
 /* Scans a cookie header and counts its cookies.  libmicrohttpd parses cookies even if unasked, and

@@ -289,13 +289,13 @@ int http_create(struct http **out, uv_loop_t *loop, const struct http_config *co
     http->config = *config;
     if (!wire_in_place()) {
         code = error_set(err, ERR_IO,
-                         "libmicrohttpd's reads cannot be seen: the program must export its recv "
-                         "(-Wl,--export-dynamic-symbol=recv)");
+                         "libmicrohttpd does not call the program's recv: link with "
+                         "-Wl,--export-dynamic-symbol=recv");
         goto fail;
     }
     if (config->max_buffered_bytes < body_least_buffer(config->max_body_bytes)) {
         code = error_set(err, ERR_INVALID,
-                         "%zu bytes for all request bodies are too few for one of %zu",
+                         "%zu bytes for all request bodies are too few for one body of %zu bytes",
                          config->max_buffered_bytes, config->max_body_bytes);
         goto fail;
     }
@@ -303,7 +303,7 @@ int http_create(struct http **out, uv_loop_t *loop, const struct http_config *co
     if (code) goto fail;
     http->daemon = start_daemon(http);
     if (!http->daemon) {
-        code = error_set(err, ERR_IO, "libmicrohttpd did not start");
+        code = error_set(err, ERR_IO, "cannot start libmicrohttpd");
         close(http->listen_fd);
         goto fail;
     }

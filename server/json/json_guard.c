@@ -77,8 +77,8 @@ static int open_bracket(struct guard *g, char c, struct error *err) {
 
 static int close_bracket(struct guard *g, char c, struct error *err) {
     if (g->depth == 0 || g->stack[g->depth - 1] != c) {
-        return error_set(err, ERR_INVALID, "invalid JSON: '%c' closes nothing (byte %zu)", c,
-                         g->at);
+        return error_set(err, ERR_INVALID, "invalid JSON: '%c' has no opening bracket (byte %zu)",
+                         c, g->at);
     }
     g->depth--;
     if (g->in_bulk && g->depth == 1) {

@@ -24,10 +24,8 @@ static void write_histogram(struct buffer *out, const char *name, const char *he
 }
 
 static void write_answers(struct buffer *out, const struct counters *counters) {
-    buffer_puts(
-        out,
-        "# HELP quire_http_answers_total Answers by class of status; gone: the client left first.\n"
-        "# TYPE quire_http_answers_total counter\n");
+    buffer_puts(out, "# HELP quire_http_answers_total Answers by class of status; gone: the client "
+                     "disconnected first.\n# TYPE quire_http_answers_total counter\n");
     for (unsigned i = 0; i < 6; i++) {
         if (i == 1) continue;
         if (i == 0) {
@@ -69,20 +67,21 @@ static void write_prefill(struct buffer *out, const struct counters *counters,
                   "quire_prefill_prompts_total{mode=\"sparse\"} %" PRIu64 "\n",
                   counters->dense_prompts, counters->sparse_prompts);
     write_by_pattern(out, "quire_sparse_visited_pairs_total",
-                     "Pairs of row and key that sparse prompts visited, by the head's pattern.",
+                     "Pairs of query row and key that sparse prompts visited, by pattern.",
                      sparse->visited);
-    write_by_pattern(out, "quire_sparse_causal_pairs_total",
-                     "Pairs that dense ones would have visited.", sparse->causal);
+    write_by_pattern(
+        out, "quire_sparse_causal_pairs_total",
+        "Pairs of query row and key that dense prompts would have visited, by pattern.",
+        sparse->causal);
     buffer_printf(out,
-                  "# HELP quire_sparse_dense_heads_total Heads of a layer that visited everything "
-                  "because their index was too dense.\n"
-                  "# TYPE quire_sparse_dense_heads_total counter\n"
-                  "quire_sparse_dense_heads_total %" PRIu64 "\n",
+                  "# HELP quire_sparse_dense_heads_total Heads of a layer that visited every key "
+                  "because their index was too dense.\n# TYPE quire_sparse_dense_heads_total "
+                  "counter\nquire_sparse_dense_heads_total %" PRIu64 "\n",
                   sparse->n_dense);
     write_seconds(out, "quire_sparse_index_seconds_total",
-                  "Time of the device for indices of sparse prompts.", sparse->index_s);
+                  "Device time that indices of sparse prompts took.", sparse->index_s);
     write_seconds(out, "quire_sparse_attention_seconds_total",
-                  "Time of the device for the attention of sparse prompts.", sparse->attention_s);
+                  "Device time that attention of sparse prompts took.", sparse->attention_s);
 }
 
 void metrics_write(const struct counters *counters, const struct engine_stats *stats,
@@ -91,43 +90,44 @@ void metrics_write(const struct counters *counters, const struct engine_stats *s
         const char *name, *type, *help;
         uint64_t value;
     } samples[] = {
-        {"quire_requests_running", "gauge", "Sequences that run.", stats->n_running},
-        {"quire_requests_waiting", "gauge", "Sequences that wait.", stats->n_waiting},
+        {"quire_requests_running", "gauge", "Sequences that are running.", stats->n_running},
+        {"quire_requests_waiting", "gauge", "Sequences that are waiting.", stats->n_waiting},
         {"quire_kv_pages_total", "gauge", "Pages of the KV pool.", stats->pages_total},
-        {"quire_kv_pages_free", "gauge", "Pages that hold nothing.", stats->pages_free},
-        {"quire_kv_pages_cached", "gauge", "Pages kept only for later prefix hits.",
+        {"quire_kv_pages_free", "gauge", "Free pages of the KV pool.", stats->pages_free},
+        {"quire_kv_pages_cached", "gauge", "Pages of the KV pool that only the prefix cache uses.",
          stats->pages_cached},
         {"quire_requests_submitted_total", "counter", "Sequences accepted.", stats->n_submitted},
-        {"quire_requests_finished_total", "counter", "Sequences that ended by themselves.",
-         stats->n_finished},
-        {"quire_requests_cancelled_total", "counter", "Sequences whose client left.",
+        {"quire_requests_finished_total", "counter", "Sequences that finished.", stats->n_finished},
+        {"quire_requests_cancelled_total", "counter",
+         "Sequences that were cancelled, for example because the client disconnected.",
          stats->n_cancelled},
         {"quire_requests_failed_total", "counter", "Sequences that failed.", stats->n_failed},
-        {"quire_preemptions_total", "counter", "Sequences put back because pages ran short.",
+        {"quire_preemptions_total", "counter", "Preemptions of sequences because pages ran short.",
          stats->n_preempted},
         {"quire_prompt_tokens_total", "counter", "Prompt tokens of accepted sequences.",
          stats->prompt_tokens},
         {"quire_cached_tokens_total", "counter", "Prompt tokens found in the prefix cache.",
          stats->cached_tokens},
         {"quire_generated_tokens_total", "counter", "Tokens generated.", stats->generated_tokens},
-        {"quire_steps_total", "counter", "Passes of the model.", stats->n_steps},
+        {"quire_steps_total", "counter", "Steps that the model computed.", stats->n_steps},
         {"quire_kv_selected_tokens_total", "counter",
-         "Tokens that filter layers chose, over steps and groups of layers.", stats->n_chosen},
+         "Tokens that filter layers selected, summed over steps and filters.", stats->n_chosen},
         {"quire_kv_fetched_tokens_total", "counter",
-         "Those that had not been chosen in the step before.", stats->n_fetched},
-        {"quire_kv_fetched_bytes_total", "counter", "Their keys and values.",
+         "Selected tokens that had not been selected in the step before.", stats->n_fetched},
+        {"quire_kv_fetched_bytes_total", "counter",
+         "Bytes of the keys and values of fetched tokens.",
          offload_rules_copied_bytes(offload, stats->n_copies, stats->n_moved)},
-        {"quire_kv_store_bytes", "gauge", "Of the system's memory, for what leaves the KV pool.",
-         offload->host_pool_bytes},
-        {"quire_kv_store_used_bytes", "gauge", "Of these, in use.", stats->host_pool_used_bytes},
+        {"quire_kv_store_bytes", "gauge", "Bytes of the host pool.", offload->host_pool_bytes},
+        {"quire_kv_store_used_bytes", "gauge", "Bytes of the host pool that are in use.",
+         stats->host_pool_used_bytes},
         {"quire_kv_pages_stored", "gauge",
-         "Pages kept in the machine's memory only for later prefix hits.", stats->pages_stored},
-        {"quire_kv_pages_swapped_out_total", "counter",
-         "Pages whose contents went to the machine's memory.", stats->n_swapped_out},
-        {"quire_kv_pages_swapped_in_total", "counter", "Pages whose contents came back.",
-         stats->n_swapped_in},
+         "Pages of the host pool that only the prefix cache uses.", stats->pages_stored},
+        {"quire_kv_pages_swapped_out_total", "counter", "Pages that were copied to the host pool.",
+         stats->n_swapped_out},
+        {"quire_kv_pages_swapped_in_total", "counter",
+         "Pages that were copied back from the host pool.", stats->n_swapped_in},
         {"quire_log_dropped_lines_total", "counter",
-         "Lines of the log that nobody read in time, or that stderr refused.", log_n_lost()},
+         "Log lines that were dropped because stderr was blocked or failed.", log_n_lost()},
     };
     for (size_t i = 0; i < sizeof(samples) / sizeof(*samples); i++) {
         buffer_printf(out, "# HELP %s %s\n# TYPE %s %s\n%s %" PRIu64 "\n", samples[i].name,
@@ -137,11 +137,12 @@ void metrics_write(const struct counters *counters, const struct engine_stats *s
     write_by_policy(out, "quire_kv_resident_tokens", "gauge",
                     "Tokens that running sequences keep in the KV cache.", stats->kv_resident);
     write_by_policy(out, "quire_kv_evicted_tokens_total", "counter",
-                    "Tokens that have left the KV cache of their sequence.", stats->kv_evicted);
+                    "Tokens that were evicted from the KV cache of their sequence.",
+                    stats->kv_evicted);
     write_prefill(out, counters, &stats->sparse);
     write_answers(out, counters);
     write_histogram(out, "quire_time_to_first_token_seconds",
-                    "From the request to its first event.", &counters->first_token);
-    write_histogram(out, "quire_completion_seconds", "From the request to the end of its answer.",
-                    &counters->whole);
+                    "Seconds from the request to its first event.", &counters->first_token);
+    write_histogram(out, "quire_completion_seconds",
+                    "Seconds from the request to the end of its answer.", &counters->whole);
 }

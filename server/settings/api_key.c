@@ -100,7 +100,7 @@ void api_key_warn(const struct options *options, bool is_loopback) {
                             "environment variable QUIRE_API_KEY");
     if (!options->api_key && !is_loopback)
         log_event(LOG_WARN,
-                  "no API key is asked for on %s: whoever reaches this address may use "
+                  "no API key is required on %s: every client that reaches this address may use "
                   "the server; see --api-key-file and --require-api-key",
                   options->host);
 }

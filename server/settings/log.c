@@ -126,8 +126,9 @@ static size_t ring_take(char *out, size_t size) {
 static void note_gap(void) {
     char line[LINE_BYTES];
     const size_t head = write_head(line, LOG_WARN);
-    const int n = snprintf(line + head, LINE_BYTES - head,
-                           "log: %" PRIu64 " lines dropped: nobody read them\n", shared.n_dropped);
+    const int n =
+        snprintf(line + head, LINE_BYTES - head,
+                 "log: %" PRIu64 " lines dropped: stderr was blocked\n", shared.n_dropped);
     ring_put(line, head + (size_t)n);
     shared.n_dropped = 0;
 }
@@ -206,7 +207,7 @@ int log_start(struct error *err) {
     shared.state = WRITER_RUNNING;
     if (start_thread() == 0) return 0;
     shared.state = WRITER_NONE;
-    return error_set(err, ERR_NOMEM, "cannot start the thread that writes the log");
+    return error_set(err, ERR_NOMEM, "cannot start the log thread");
 }
 
 static struct timespec in_ms(long ms) {

@@ -9,7 +9,7 @@ import pytest
 from server import BINARY, PATIENCE, WRAPPER
 
 SHOWS = "--api-key shows in the list of processes"
-OPEN = "no API key is asked for on "
+OPEN = "no API key is required on "
 
 
 def run_serve(*arguments, env=None):

@@ -173,7 +173,7 @@ def test_with_few_descriptors_it_serves_or_says_that_it_cannot(tmp_path, tiny_mo
         else:
             assert n_files < 20 and server.process.returncode == 1, server.log
             assert f"the process may open {n_files} files" in server.log
-            assert "not enough for one connection" in server.log and "ulimit -n" in server.log
+            assert "to serve one connection" in server.log and "ulimit -n" in server.log
     finally:
         server.process.kill()
         server.process.wait()

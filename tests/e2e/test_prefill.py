@@ -490,7 +490,7 @@ def test_auto_is_sparse_from_a_length_on(serve, tmp_path):
     assert model["prefill"] == {"mode": "auto", "modes": ["auto", "dense", "sparse"],
                                 "pattern_file": "tuned.json", "min_sparse_tokens": 1200,
                                 "measured_on": DEVICE, "dense_tail": 64}
-    assert "the file has measured it on this backend" in server.log
+    assert "(measured on this backend)" in server.log
 
 
 def test_the_setting_beats_the_file(serve, tmp_path):
@@ -509,7 +509,7 @@ def test_another_backends_break_even_is_not_this_ones(serve, tmp_path):
     assert prefill_of(server.complete(PROMPT, **LONG))["mode"] == "dense"
     prefill = server.get("/v1/models").json()["data"][0]["prefill"]
     assert prefill["min_sparse_tokens"] == 32768 and prefill["measured_on"] is None
-    assert "the default: the file has not measured it on this backend" in server.log
+    assert "the default: the pattern file has no measurement on this backend" in server.log
 
 
 def test_a_sparse_server_is_dense_where_it_must(serve, pattern_file):

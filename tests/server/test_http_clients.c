@@ -245,7 +245,7 @@ static void expect_no_room(struct client *client) {
     client_read(client, &answer, true);
     assert_int_equal(answer.status, 503);
     assert_non_null(strstr(answer.head, "\r\nRetry-After: "));
-    assert_non_null(strstr(answer.body, "leave no room"));
+    assert_non_null(strstr(answer.body, "try again later"));
     client_close(client);
     answer_fini(&answer);
 }
