@@ -38,9 +38,10 @@ Every setting of `quire serve` has a flag, an environment variable and a key in 
     quire serve --config settings.json          # {"max-num-seqs": 64}
 
 A flag wins over the environment, and the environment over the file. `config/quire.json` is such a
-file, with all defaults and explanations; a member whose name begins with `#` is a comment. Bytes
-are a number, or one with K, M or G. A true-or-false flag may stand alone (`--batch-invariant`), or
-be denied (`--no-enable-prefix-caching`). `quire bench` and `quire tune` take these settings, too.
+file, with all defaults and explanations; a member with a name that begins with `#` is a comment.
+Bytes are a number, or one with K, M or G. A true-or-false flag may stand alone
+(`--batch-invariant`), or be negated (`--no-enable-prefix-caching`). `quire bench` and `quire tune`
+take these settings, too.
 """
 
 

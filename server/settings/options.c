@@ -35,83 +35,89 @@ static const struct option entries[] = {
     {"model", STRING(model, NULL,
                      "model directory; also the argument of `quire serve` [the default model]")},
     {"load-format", CHOICE(load_format, load_words, "auto",
-                           "dummy: random weights of the model's config.json, to measure")},
-    {"config", STRING(config, NULL, "JSON file with settings, named as here")},
+                           "dummy: random weights in the shape of config.json, to measure speed")},
+    {"config", STRING(config, NULL, "JSON file with settings; its keys are these names")},
     {"host", STRING(host, "127.0.0.1", "address to listen on")},
     {"port", NUMBER(port, 0, 65535, "8000", "port to listen on; 0: any free one")},
     {"served-model-name",
      STRING(served_model_name, NULL, "name of the model in the API [the directory's]")},
     {"api-key",
-     STRING(api_key, NULL, "key that every route but /health, /live and /ready asks for")},
-    {"api-key-file", STRING(api_key_file, NULL, "file that holds the key in place of --api-key")},
-    {"require-api-key", BOOL(require_api_key, "false", "do not start without a key")},
+     STRING(api_key, NULL, "API key that every route but /health, /live and /ready requires")},
+    {"api-key-file", STRING(api_key_file, NULL, "file with the API key; excludes --api-key")},
+    {"require-api-key", BOOL(require_api_key, "false", "refuse to start without an API key")},
     {"max-model-len", NUMBER(max_model_len, 0, 1u << 30, "0",
-                             "prompt and answer together, in tokens; 0: the model's own")},
-    {"max-num-seqs", NUMBER(max_num_seqs, 1, 65536, "256", "sequences that run at once")},
+                             "most tokens of prompt and answer together; 0: the model's context")},
+    {"max-num-seqs", NUMBER(max_num_seqs, 1, 65536, "256", "most sequences that run at once")},
     {"max-num-batched-tokens",
-     NUMBER(max_num_batched_tokens, 1, 1u << 24, "2048", "tokens in one step")},
+     NUMBER(max_num_batched_tokens, 1, 1u << 24, "2048", "most tokens of one step")},
     {"max-num-queued-reqs", NUMBER(max_num_queued_reqs, 1, 1u << 20, "1024",
-                                   "sequences that may wait; more are answered 429")},
+                                   "most sequences that wait; more are answered with 429")},
     {"gpu-memory-utilization",
      FRACTION(gpu_memory_utilization, 10, 100, "0.9",
-              "share of the GPU's memory for weights, steps and the KV cache, 0.1 to 1")},
+              "share of the GPU's memory for weights, workspace and KV cache, 0.1 to 1")},
     {"kv-cache-memory", BYTES(kv_cache_memory, 0, UINT64_MAX, "0",
                               "bytes for the KV cache, with K, M or G; 0: what fits")},
     {"kv-cache-dtype",
-     CHOICE(kv_cache_dtype, kv_dtype_words, "auto", "how keys and values are kept")},
+     CHOICE(kv_cache_dtype, kv_dtype_words, "auto", "element type of the KV cache")},
     {"kv-policy", STRING(kv_policy, "{\"type\": \"full\"}",
-                         "what requests keep that name no kv_policy, as its JSON")},
-    {"allowed-kv-policies", STRING(allowed_kv_policies, "full,streaming,heavy_hitter,offload",
-                                   "types of kv_policy that requests may name")},
+                         "KV policy of requests without a kv_policy, as JSON")},
+    {"allowed-kv-policies",
+     STRING(allowed_kv_policies, "full,streaming,heavy_hitter,offload",
+            "types of kv_policy that requests may name, separated by commas")},
     {"kv-offload-size", BYTES(kv_offload_size, 0, UINT64_MAX, "0",
-                              "bytes of the system's memory for what leaves the KV cache but is "
-                              "not forgotten, with K, M or G; 0: nothing goes there")},
-    {"kv-offload-dtype", CHOICE(kv_offload_dtype, offload_dtype_words, "auto",
-                                "how offload's tokens are kept there; auto: as in the KV cache")},
+                              "bytes of the host pool, in the machine's memory, for tokens and "
+                              "pages moved out of the KV cache, with K, M or G; 0: none")},
+    {"kv-offload-dtype",
+     CHOICE(kv_offload_dtype, offload_dtype_words, "auto",
+            "element type of tokens in the host pool; auto: that of the KV cache")},
     {"max-selected", NUMBER(max_selected, 64, KV_POLICY_MAX_TOKENS, "16384",
-                            "kv_policy offload: tokens that a request may select")},
-    {"filters-file", STRING(filters_file, NULL,
-                            "kv_policy offload: which layers choose [config/filters/MODEL.json]")},
+                            "most tokens that a request with kv_policy offload may select")},
+    {"filters-file",
+     STRING(filters_file, NULL,
+            "JSON file with the filter layers for kv_policy offload [config/filters/MODEL.json]")},
     {"prefill", CHOICE(prefill, prefill_words, "auto",
-                       "how prompts are computed; dense: no request may ask for sparse")},
-    {"pattern-file", STRING(pattern_file, NULL,
-                            "what each head visits of a long prompt [config/patterns/MODEL.json]")},
+                       "how prompts are computed; dense: requests for sparse are refused")},
+    {"pattern-file",
+     STRING(pattern_file, NULL,
+            "JSON file with each head's pattern for sparse prefill [config/patterns/MODEL.json]")},
     {"min-sparse-tokens", NUMBER(min_sparse_tokens, 0, 1u << 30, "0",
-                                 "auto: shorter prompts are dense; 0: the pattern file's for this "
-                                 "backend, else 32768")},
+                                 "shortest prompt that auto computes sparsely, in tokens; 0: the "
+                                 "pattern file's value for this backend, else 32768")},
     {"dense-tail",
-     NUMBER(dense_tail, 0, 1u << 24, "64", "last tokens of a sparse prompt that visit everything")},
-    {"synthetic-lines", NUMBER(synthetic_lines, 0, UINT32_MAX, "0",
-                               "for comparisons: columns and diagonals are drawn from this seed "
-                               "and not found in the prompt; 0: found")},
-    {"max-long-tokens", NUMBER(max_long_tokens, 0, 1u << 30, "0",
-                               "longest prompt computed layer by layer; 0: as memory allows")},
-    {"max-itl",
-     NUMBER(max_itl, 0, 60000, "0", "milliseconds a step may take while others generate; 0: any")},
+     NUMBER(dense_tail, 0, 1u << 24, "64", "last tokens of a sparse prompt that visit every key")},
+    {"synthetic-lines",
+     NUMBER(synthetic_lines, 0, UINT32_MAX, "0",
+            "for comparisons: seed of random columns and diagonals; 0: those of the prompt")},
+    {"max-long-tokens",
+     NUMBER(max_long_tokens, 0, 1u << 30, "0",
+            "longest prompt that is computed layer by layer, in tokens; 0: as memory allows")},
+    {"max-itl", NUMBER(max_itl, 0, 60000, "0",
+                       "longest step in milliseconds while a request generates; 0: any")},
     {"enable-prefix-caching",
-     BOOL(enable_prefix_caching, "true", "share the cached beginnings of prompts")},
+     BOOL(enable_prefix_caching, "true", "reuse cached prefixes of prompts")},
     {"batch-invariant",
-     BOOL(batch_invariant, "false", "the same bits for a request whatever runs beside it; slower")},
-    {"device", CHOICE(device, device_words, "auto", "where the model runs")},
-    {"dtype", CHOICE(dtype, dtype_words, "auto", "how the CPU multiplies")},
+     BOOL(batch_invariant, "false",
+          "a request's result has the same bits whatever runs beside it; slower")},
+    {"device", CHOICE(device, device_words, "auto", "device that runs the model")},
+    {"dtype", CHOICE(dtype, dtype_words, "auto", "number type of the CPU's products")},
     {"isa", CHOICE(isa, isa_words, "auto", "instruction set of the CPU backend")},
     {"threads", NUMBER(threads, 0, 1024, "0", "threads of the CPU backend; 0: one per usable CPU")},
-    {"max-connections", NUMBER(max_connections, 1, 1u << 20, "4096", "connections at once")},
-    {"max-body-size",
-     BYTES(max_body_size, 1024, 1ull << 30, "64M", "largest request body; more is answered 413")},
-    {"max-buffered-body",
-     BYTES(max_buffered_body, 4096, 1ull << 40, "1G",
-           "bytes of all request bodies together that are being received or in use, with K, M or "
-           "G; more is answered 503")},
+    {"max-connections", NUMBER(max_connections, 1, 1u << 20, "4096", "most connections at once")},
+    {"max-body-size", BYTES(max_body_size, 1024, 1ull << 30, "64M",
+                            "largest request body, in bytes; a larger one is answered with 413")},
+    {"max-buffered-body", BYTES(max_buffered_body, 4096, 1ull << 40, "1G",
+                                "most bytes of all request bodies in progress, with K, M or G; "
+                                "more are answered with 503")},
     {"request-timeout",
-     NUMBER(request_timeout, 1, 86400, "30", "seconds a client may take to send a request")},
+     NUMBER(request_timeout, 1, 86400, "30", "seconds in which a request must arrive")},
     {"keep-alive-timeout",
-     NUMBER(keep_alive_timeout, 1, 86400, "75", "seconds a connection may stay without one")},
+     NUMBER(keep_alive_timeout, 1, 86400, "75", "seconds that an idle connection stays open")},
     {"stall-timeout",
-     NUMBER(stall_timeout, 1, 86400, "30", "seconds a reader may take nothing of its stream")},
-    {"shutdown-timeout",
-     NUMBER(shutdown_timeout, 0, 86400, "30", "seconds that running requests get after SIGTERM")},
-    {"log-level", CHOICE(log_level, level_words, "info", "what is logged")},
+     NUMBER(stall_timeout, 1, 86400, "30",
+            "seconds after which a client that reads nothing of its stream is dropped")},
+    {"shutdown-timeout", NUMBER(shutdown_timeout, 0, 86400, "30",
+                                "seconds in which running requests may finish after SIGTERM")},
+    {"log-level", CHOICE(log_level, level_words, "info", "least important level that is logged")},
 };
 
 #undef AT
@@ -198,7 +204,7 @@ static int parse_choice(const struct option *option, const char *text, const str
 static int parse_bool(const char *text, const struct source *from, bool *out) {
     *out = strcmp(text, "true") == 0 || strcmp(text, "1") == 0;
     if (*out || strcmp(text, "false") == 0 || strcmp(text, "0") == 0) return 0;
-    return error_set(from->err, ERR_INVALID, "%s: '%.64s' is neither true nor false", from->label,
+    return error_set(from->err, ERR_INVALID, "%s: '%.64s' must be true or false", from->label,
                      text);
 }
 
@@ -353,7 +359,7 @@ static int apply_file(struct options *options, const char *path, struct error *e
         if (!option) {
             rc = error_set(err, ERR_INVALID, "%s is not an option", label);
         } else if (strcmp(name, "config") == 0 && !json_is_null(value)) {
-            rc = error_set(err, ERR_INVALID, "%s: a file cannot name another", label);
+            rc = error_set(err, ERR_INVALID, "%s: a settings file cannot name another one", label);
         } else {
             rc = apply_member(options, option, value, &(struct source){label, err});
         }
@@ -450,10 +456,12 @@ void options_print_table(FILE *out, const struct option_table *table) {
 }
 
 void options_print_help(FILE *out) {
-    fputs("usage: quire serve [MODEL] [options]\n\n"
+    fputs("usage: quire serve [MODEL] [options]\n"
+          "\n"
           "Each option is also read from the environment (--max-num-seqs: QUIRE_MAX_NUM_SEQS) and\n"
-          "from the file given by --config (\"max-num-seqs\"); a flag wins over the environment,\n"
-          "that over the file.\n\n",
+          "from the file given by --config (\"max-num-seqs\").  A flag wins over the environment,\n"
+          "and the environment over the file.\n"
+          "\n",
           out);
     options_print_table(out, &settings);
 }
