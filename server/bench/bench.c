@@ -22,12 +22,13 @@ static const struct option entries[] = {
      "prompt lengths, in tokens; for --kernels: lengths of the context"},
     {"batches", OPTION_STRING, AT(batches_text), 0, 0, "1,8,64", NULL,
      "sequences that decode at once"},
-    {"generate", OPTION_NUMBER, AT(n_generate), 2, 1 << 16, "64", NULL, "decode steps that count"},
+    {"generate", OPTION_NUMBER, AT(n_generate), 2, 1 << 16, "64", NULL,
+     "decode steps that are measured"},
     {"runs", OPTION_NUMBER, AT(n_runs), 1, BENCH_MAX_RUNS, "3", NULL,
-     "runs of each: the median counts, and the least and the greatest are shown"},
+     "runs of each measurement; the median, the least and the greatest are printed"},
     {"max-resident", OPTION_NUMBER, AT(max_resident), 0, UINT64_MAX, "65536", NULL,
-     "most prompt tokens times sequences of a decode row; 0: no bound"},
-    {"table", OPTION_BOOL, AT(table), 0, 0, "false", NULL, "columns for people in place of CSV"},
+     "largest product of prompt tokens and sequences in a decode row; 0: any"},
+    {"table", OPTION_BOOL, AT(table), 0, 0, "false", NULL, "aligned columns in place of CSV"},
 };
 static const struct option_table flags = {entries, sizeof(entries) / sizeof(*entries)};
 
@@ -67,10 +68,10 @@ void bench_plan_fini(struct bench_plan *plan) {
 void bench_print_help(void) {
     puts("usage: quire bench [MODEL] [options of `quire serve`] [options below]\n"
          "\n"
-         "Measures prefill and decode without HTTP, or single operations, and prints CSV: the\n"
-         "median, least and greatest of the runs, and the fraction of what this machine's memory\n"
-         "bandwidth or arithmetic allows, which is measured first.  How long it takes at least,\n"
-         "and how far it is, goes to stderr.\n");
+         "Measures prefill and decode without HTTP, or single operations, and prints CSV.  A row\n"
+         "has the median, least and greatest of the runs, and the fraction of the bound.  The\n"
+         "bound is this machine's memory bandwidth or arithmetic, which is measured first.  The\n"
+         "least time that the run takes, and its progress, go to stderr.\n");
     options_print_table(stdout, &flags);
 }
 

@@ -337,7 +337,7 @@ static int bench_prefill(struct bench *b, uint32_t n_prompt, struct error *err) 
     double rates[BENCH_MAX_RUNS];
     struct timing t = {0};
     if (!prompt_fits(b, n_prompt)) {
-        printf("# prefill,%u not run: more than --max-model-len\n", n_prompt);
+        printf("# prefill,%u not run: exceeds --max-model-len\n", n_prompt);
         return 0;
     }
     b->run = prefill_run(b, n_prompt);
@@ -377,7 +377,8 @@ static int bench_decode(struct bench *b, const struct decode *d, struct error *e
         int rc = run_batch(b, d->n_prompt, d->batch, d->n_generate, &t, err);
         if (rc < 0) return rc;
         if (t.decode_tokens == 0) {
-            printf("# decode,%u,%u not measured: no step had all of them\n", d->n_prompt, d->batch);
+            printf("# decode,%u,%u not measured: no step decoded all sequences\n", d->n_prompt,
+                   d->batch);
             return 0;
         }
         rates[run] = (double)t.decode_tokens / t.decode_seconds;
@@ -394,7 +395,7 @@ static int bench_decode_if_it_fits(struct bench *b, uint32_t n_prompt, uint32_t 
     plan_decode(b, &d, n_prompt, batch);
     const char *why = too_small_for(b, &d);
     if (!why) return bench_decode(b, &d, err);
-    printf("# decode,%u,%u not run: more than %s\n", n_prompt, batch, why);
+    printf("# decode,%u,%u not run: exceeds %s\n", n_prompt, batch, why);
     return 0;
 }
 
@@ -423,7 +424,7 @@ static int run_plan(struct bench *b, struct error *err) {
     char least[48];
     int rc = 0;
     progress_duration(least_s, least, sizeof(least));
-    fprintf(stderr, "bench: %s at least, where this machine's bounds are reached\n", least);
+    fprintf(stderr, "bench: takes at least %s, the time at this machine's bounds\n", least);
     progress_begin(&b->progress, "bench", least_s, 0);
     report_begin(&b->report);
     for (uint32_t i = 0; rc == 0 && i < plan->prompts.n; i++)
@@ -449,7 +450,7 @@ int bench_engine_run(const struct bench_plan *plan, const struct ceilings *ceili
     if (rc) return rc;
     b.info = b.timed.info;
     b.kv_token_bytes = b.info->kv_bytes / b.info->kv_tokens;
-    printf("# weights %.1f MB, KV %.1f kB a token, room for %llu tokens\n",
+    printf("# weights %.1f MB, KV %.1f kB a token, KV cache of %llu tokens\n",
            (double)b.info->weight_bytes * 1e-6, (double)b.kv_token_bytes * 1e-3,
            (unsigned long long)b.info->kv_tokens);
     rc = run_plan(&b, err);

@@ -313,8 +313,8 @@ static int run_attn_decode(struct kernels *k, uint32_t batch, uint32_t n_slots, 
     const uint64_t n_pages = batch * kv_n_pages(n_slots);
     const uint32_t n_iterations = iterations_of(k, n_pages);
     if (batch > k->max_rows || n_pages * n_iterations > k->kv.n_pages) {
-        printf("# attn_decode,%ux%u not run: more than %s\n", batch, n_slots,
-               batch > k->max_rows ? "--max-num-batched-tokens" : "--max-resident, or memory");
+        printf("# attn_decode,%ux%u not run: exceeds %s\n", batch, n_slots,
+               batch > k->max_rows ? "--max-num-batched-tokens" : "--max-resident, or the memory");
         return 0;
     }
     struct kernel_case *c = new_case(k, "attn_decode", do_attn_decode, batch, err);
@@ -331,7 +331,8 @@ static int run_attn_prefill(struct kernels *k, uint32_t n_slots, struct error *e
     const struct model_config *m = &k->model->config;
     const uint32_t n_rows = min_u32(n_slots, k->max_rows);
     if (n_rows < 2 || kv_n_pages(n_slots) > k->kv.n_pages) {
-        printf("# attn_prefill,%ux%u not run: one row, or more than the memory\n", n_rows, n_slots);
+        printf("# attn_prefill,%ux%u not run: has one row, or exceeds the memory\n", n_rows,
+               n_slots);
         return 0;
     }
     struct kernel_case *c = new_case(k, "attn_prefill", do_attn_prefill, n_rows, err);

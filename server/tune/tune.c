@@ -48,7 +48,9 @@ static int settle_lengths(struct tune *t, struct error *err) {
         const uint32_t length = t->lengths.sizes[i];
         if (length > context)
             return error_set(err, ERR_INVALID,
-                             "--lengths: the model's context is %" PRIu32 " tokens", context);
+                             "--lengths must not be more than the model's context of %" PRIu32
+                             " tokens",
+                             context);
         if (length > t->longest) t->longest = length;
         if (length < t->shortest) t->shortest = length;
     }
@@ -75,7 +77,7 @@ static int settle_paths(struct tune *t, char *real_dir, struct error *err) {
         settle_path(t->state_path, plan->state, t->finds_patterns ? t->out : t->filters_out,
                     ".state"))
         return 0;
-    return error_set(err, ERR_INVALID, "--out, --filters-out or --state: too long a path");
+    return error_set(err, ERR_INVALID, "--out, --filters-out or --state: the path is too long");
 }
 
 /* Returns whether the first full-attention layer, as a filter, would have layers behind it to
@@ -101,7 +103,7 @@ static int settle_parts(struct tune *t, struct error *err) {
     if (why_not && find == TUNE_FIND_FILTERS)
         return error_set(err, ERR_UNSUPPORTED, "--find filters: %s", why_not);
     if (why_not && find == TUNE_FIND_BOTH)
-        fprintf(stderr, "tune: no filters are sought: %s\n", why_not);
+        fprintf(stderr, "tune: filters are not searched: %s\n", why_not);
     t->finds_patterns = find != TUNE_FIND_FILTERS;
     t->finds_filters = find != TUNE_FIND_PATTERNS && !why_not;
     return 0;
@@ -148,8 +150,9 @@ static int open_tune(struct tune *t, char *real_dir, struct error *err) {
     const uint32_t n_samples = (uint32_t)t->plan->n_samples;
     int rc = model_config_load(&t->model, t->model_dir, 0, err);
     if (!rc && !model_has_full_attention(&t->model))
-        rc = error_set(err, ERR_UNSUPPORTED,
-                       "tune: every layer of this model has a window: there is nothing to find");
+        rc = error_set(
+            err, ERR_UNSUPPORTED,
+            "tune: every layer of this model has a window, so it has no patterns and no filters");
     if (!rc) rc = settle_lengths(t, err);
     if (!rc) rc = settle_parts(t, err);
     if (!rc) rc = settle_paths(t, real_dir, err);
@@ -158,7 +161,8 @@ static int open_tune(struct tune *t, char *real_dir, struct error *err) {
     const uint32_t n_candidates = settle_candidates(t);
     if (n_candidates == 0 && t->finds_patterns)
         return error_set(err, ERR_INVALID,
-                         "--lengths: in %" PRIu32 " tokens there is nothing to leave out",
+                         "--lengths: prompts of %" PRIu32
+                         " tokens are too short for sparse patterns",
                          t->shortest);
     if (!t->config.random_weights) rc = tokenizer_load(&t->tokenizer, t->model_dir, err);
     if (!rc) rc = tune_prose_load(&t->prose, t->model_dir, err);
@@ -394,7 +398,7 @@ static void begin_progress(struct tune *t) {
     }
     if (t->finds_filters) n_all += (double)r->n_samples * r->n_layers + tune_trial_work(t);
     if (t->finds_patterns) n_all += tune_ladder_work(t);
-    fprintf(stderr, "tune: what is measured goes to %s, from where another run goes on\n",
+    fprintf(stderr, "tune: measurements are saved in %s; another run continues from there\n",
             t->state_path);
     progress_begin(&t->progress, "tune", n_all, n_done);
 }

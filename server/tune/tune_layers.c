@@ -51,7 +51,8 @@ int tune_layers_open(struct tune *t, struct error *err) {
     if (!t->finds_filters) return 0;
     c->max_dense = dense_bound(t);
     if (c->max_dense < 1 + t->plan->n_wait)
-        return error_set(err, ERR_INVALID, "--dense-layers: a filter needs %" PRIu64,
+        return error_set(err, ERR_INVALID,
+                         "--dense-layers must be at least %" PRIu64 " for one filter",
                          1 + t->plan->n_wait);
     c->max_selected = tune_layers_choice(t, t->longest).n_selected;
     c->chosen = calloc(n_layers * N_ROWS * c->max_selected, sizeof(*c->chosen));
@@ -59,7 +60,7 @@ int tune_layers_open(struct tune *t, struct error *err) {
     c->similarity = calloc(n_layers * n_layers, sizeof(*c->similarity));
     return c->chosen && c->worth && c->similarity
                ? 0
-               : error_set(err, ERR_NOMEM, "tune: no memory for what layers choose");
+               : error_set(err, ERR_NOMEM, "tune: no memory for the tokens that layers choose");
 }
 
 void tune_layers_close(struct tune *t) {
@@ -88,7 +89,8 @@ static int compare_row(struct tune *t, uint32_t sample, uint32_t layer, uint32_t
                                    .worth = t->comparison.worth};
     if (t->prompt.n < N_ROWS * ROW_STEP + n_tail + n_selected + PAGE_TOKENS)
         return error_set(err, ERR_INVALID,
-                         "--selected: in %zu tokens there are no %" PRIu32 " to choose",
+                         "--selected: a prompt of %zu tokens is too short to choose %" PRIu32
+                         " tokens",
                          t->prompt.n, n_selected);
     const int rc = tune_pass_select(t->pass, &look, err);
     double *similarity = tune_results_similarity(&t->results, sample);

@@ -49,7 +49,7 @@ void tune_print_settings(struct buffer *out, const struct tune *t) {
 
 static void print_rungs(struct buffer *out, const struct tune *t) {
     buffer_puts(out, "prompts by tokens, dense and sparse: ");
-    if (t->n_rungs == 0) buffer_puts(out, "none, for every head is dense");
+    if (t->n_rungs == 0) buffer_puts(out, "none, because every head is dense");
     for (uint32_t i = 0; i < t->n_rungs; i++)
         buffer_printf(out, "%s%" PRIu32 ": %.4g and %.4g s", i ? "; " : "", t->rungs[i].n_tokens,
                       t->rungs[i].dense_s, t->rungs[i].sparse_s);
@@ -105,11 +105,11 @@ static void note_objective(struct tune_notes *notes, const struct tune *t) {
     struct buffer *objective = tune_notes_add(notes, "objective");
     if (t->plan->objective == TUNE_FLOPS)
         buffer_printf(objective,
-                      "flops: the candidates are sized, for each head, to visit at most %.3g of "
-                      "the pairs of the first prompt of %" PRIu32 " tokens; a head has the one "
-                      "that finds most in its worst prompt",
+                      "flops: each candidate is sized for each head to visit at most %.3g of the "
+                      "pairs of the first prompt of %" PRIu32
+                      " tokens; a head has the candidate with the best recall in its worst prompt",
                       t->plan->budget, t->longest);
-    else buffer_puts(objective, "recall: a head has the cheapest candidate that finds enough");
+    else buffer_puts(objective, "recall: a head has the cheapest candidate with enough recall");
 }
 
 static void note_recall(struct buffer *out, const struct tune *t, const struct tune_summary *sum) {
@@ -134,7 +134,9 @@ int tune_save(struct tune *t, const struct tune_summary *sum, struct error *err)
     struct tune_notes notes;
     int rc = patterns_set_min_sparse_tokens(&t->patterns, t->be->name,
                                             tune_break_even(t->rungs, t->n_rungs));
-    if (rc) return error_set(err, rc, "%.200s: break-evens of too many other backends", t->out);
+    if (rc)
+        return error_set(err, rc, "%.200s: 'min_sparse_tokens' has too many other backends",
+                         t->out);
     tune_notes_init(&notes, t);
     note_patterns(&notes, t, sum);
     rc = tune_notes_finish(&notes, err);
@@ -193,7 +195,7 @@ void tune_print_summary(const struct tune *t, const struct tune_summary *sum) {
     if (tune_break_even(t->rungs, t->n_rungs) == TUNE_NEVER)
         fprintf(stderr, "tune: dense prompts are faster up to %" PRIu32 " tokens\n", t->top);
     else
-        fprintf(stderr, "tune: sparse prompts pay from %" PRIu32 " tokens on\n",
+        fprintf(stderr, "tune: sparse prompts are not slower from %" PRIu32 " tokens on\n",
                 tune_break_even(t->rungs, t->n_rungs));
     fprintf(stderr, "tune: written to %s\n", t->out);
 }

@@ -56,7 +56,7 @@ static int open_engine(struct trial *trial, const struct layer_group *groups, ui
     config.n_groups = n_groups;
     config.max_selected = t->comparison.max_selected;
     const int rc = timed_engine_open(&trial->timed, config, &why);
-    return rc ? error_set(err, rc, "the filters' trial: %.400s", why.text) : 0;
+    return rc ? error_set(err, rc, "the trial of the filters: %.400s", why.text) : 0;
 }
 
 /* Generates the answer to tune->prompt. */

@@ -37,25 +37,25 @@ def test_what_fits_the_pool_is_run(tiny_model, n_prompt, batch, n_generate, step
             "--max-num-batched-tokens", step, "--max-model-len", 512, "--max-num-seqs", 128,
             "--kv-cache-memory", n * PAGE)
         # Steps this short may all be over before the first is seen: then no rate is given.
-        unmeasured = f"# decode,{n_prompt},{batch} not measured: no step had all of them"
+        unmeasured = f"# decode,{n_prompt},{batch} not measured: no step decoded all sequences"
         is_run = ("decode", n_prompt, batch) in rows or unmeasured in comments
-        said = f"# decode,{n_prompt},{batch} not run: more than the KV pool" in comments
+        said = f"# decode,{n_prompt},{batch} not run: exceeds the KV pool" in comments
         assert is_run == (n == n_pages) and said != is_run, comments
 
 
 def test_what_cannot_run_is_named(tiny_model):
     rows, comments, _ = bench(tiny_model, "--prompts", "64,4000", "--batches", "4,9", "--generate",
                               100, "--max-num-seqs", 8, "--max-model-len", 1000)
-    assert "# prefill,4000 not run: more than --max-model-len" in comments
-    assert "# decode,64,9 not run: more than --max-num-seqs" in comments
-    assert "# decode,4000,4 not run: more than --max-model-len" in comments
+    assert "# prefill,4000 not run: exceeds --max-model-len" in comments
+    assert "# decode,64,9 not run: exceeds --max-num-seqs" in comments
+    assert "# decode,4000,4 not run: exceeds --max-model-len" in comments
     assert set(rows) == {("prefill", 64, 1), ("decode", 64, 4)}
 
 
 def test_how_far_it_is_is_told(tiny_model):
     rows, _, said = bench(tiny_model, "--prompts", "64,512", "--batches", "1,8", "--generate", 100)
     assert len(rows) == 6
-    assert re.search(r"^bench: \d+ s at least, where this machine's bounds are reached$", said,
+    assert re.search(r"^bench: takes at least \d+ s, the time at this machine's bounds$", said,
                      re.MULTILINE)
     progress = re.findall(r"^bench: \[#*-*\] +(\d+) %, .* left: (prefill|decode) of ", said,
                           re.MULTILINE)

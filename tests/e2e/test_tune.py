@@ -207,8 +207,8 @@ def test_a_file_that_is_none_is_not_written_over(tiny_model, tmp_path):
 
 def test_wrong_flags_are_refused(tiny_model, tmp_path):
     for flags, status, why in (
-            (("--lengths", "8192"), 1, "context is 4096"),
-            (("--lengths", "256"), 1, "nothing to leave out"),
+            (("--lengths", "8192"), 1, "context of 4096 tokens"),
+            (("--lengths", "256"), 1, "too short for sparse patterns"),
             (("--lengths", "1024,x"), 2, "--lengths"),
             (("--samples", "65"), 2, "--samples"),
             (("--lengths", "1024,2048", "--samples", "33"), 2, "at most 64 prompts"),
@@ -374,8 +374,8 @@ def test_a_comparison_that_was_stopped_goes_on(deep_model, tmp_path):
 
 
 def test_filters_that_cannot_be_sought_are_refused(deep_model, tmp_path):
-    for flags, why in ((("--selected", "1000"), "there are no 1024 to choose"),
-                       (("--dense-layers", "1"), "a filter needs 2")):
+    for flags, why in ((("--selected", "1000"), "too short to choose 1024 tokens"),
+                       (("--dense-layers", "1"), "at least 2 for one filter")):
         done = tune(deep_model, tmp_path, "--find", "filters", "--lengths", "1024", *flags)
         assert done.returncode == 1 and why in done.stderr, (flags, done.stderr)
     assert not list(tmp_path.glob("*.json"))
