@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a crowd of clients that never finish a request does to the others, against a server that
+"""Measures what clients that never finish a request cost the other clients, against a server that
 this starts: 64 streams, thousands of half-dead connections from one address, and unfinished bodies.
 
     scripts/load/crowd.py --quire build/quire --crowd 4200 --bodies-mib 1024

@@ -21,9 +21,9 @@ def arguments():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kinds", nargs="*", metavar="KIND", help="start, or a kind of request")
     parser.add_argument("--binary", default=str(ROOT / "build" / "quire"))
-    parser.add_argument("--step", type=int, default=1, help="every N-th allocation")
+    parser.add_argument("--step", type=int, default=1, help="fail every N-th allocation only")
     parser.add_argument("--all-from-there", action="store_true",
-                        help="not one allocation fails, but all from there on")
+                        help="fail all allocations from one on, not one alone")
     return parser.parse_args()
 
 

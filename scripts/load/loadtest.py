@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Many streaming clients against a running server: time to first token and between tokens,
-throughput.
+"""Runs many streaming clients against a running server and prints the time to the first token and
+between tokens, and the throughput.
 
     scripts/load/loadtest.py --clients 64 --requests 512 --prompt-tokens 128 --max-tokens 64
 
@@ -234,7 +234,7 @@ def parse_arguments():
     parser.add_argument("--timeout", type=float, default=600,
                         help="seconds for one request (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1,
-                        help="of the random prompts (default %(default)s)")
+                        help="seed of the random prompts (default %(default)s)")
     parser.add_argument("--json", action="store_true",
                         help="print the results to stdout as one JSON object")
     options = parser.parse_args()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""One very long prompt to a running server, with short streams beside it: what happens when.
+"""Sends one very long prompt to a running server, with short streams beside it, and prints times.
 
     build/quire serve DIR --max-model-len 1000100 --max-long-tokens 1000000 --kv-offload-size 100G
     scripts/load/million.py --tokens 1000000 --max-tokens 100 --short-clients 4
@@ -8,8 +8,8 @@ Needs nothing but Python.  The prompt is random token ids, under kv_policy offlo
 prefill unless told otherwise; all answers are streamed with a log-probability for every token, so
 that each is an event.  The short streams begin --before seconds earlier and go on, one request
 after another, until the long one is over.  Meanwhile /metrics is read, which tells when the long
-one was admitted (its place in the store is taken), and how many steps were made.  Prints a time
-line, the rate, and what the short streams waited between tokens; with --json one object.  Exits 1
+one was admitted (its blocks of the host pool are taken), and how many steps were made.  Prints a
+time line, the rate, and the times between tokens of the short streams; with --json one object.  Exits 1
 if any request failed.
 """
 import argparse
@@ -184,8 +184,8 @@ def parse_arguments():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", default="http://127.0.0.1:8000")
     parser.add_argument("--api-key")
-    parser.add_argument("--tokens", type=int, default=1_000_000, help="of the long prompt")
-    parser.add_argument("--max-tokens", type=int, default=100, help="that it generates")
+    parser.add_argument("--tokens", type=int, default=1_000_000, help="tokens of the long prompt")
+    parser.add_argument("--max-tokens", type=int, default=100, help="tokens that it generates")
     parser.add_argument("--selected", type=int, default=2048)
     parser.add_argument("--tail", type=int, default=512)
     parser.add_argument("--prefill", choices=("auto", "dense", "sparse"), default="sparse")
@@ -193,9 +193,9 @@ def parse_arguments():
     parser.add_argument("--short-prompt", type=int, default=64)
     parser.add_argument("--short-tokens", type=int, default=200)
     parser.add_argument("--before", type=float, default=5, help="seconds of short streams alone")
-    parser.add_argument("--vocabulary", type=int, default=8000, help="ids are below")
+    parser.add_argument("--vocabulary", type=int, default=8000, help="prompt ids are below this")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--timeout", type=float, default=600, help="seconds for the long one")
+    parser.add_argument("--timeout", type=float, default=600, help="seconds for the long prompt")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.tokens < 1 or options.max_tokens < 1 or options.short_clients < 0:

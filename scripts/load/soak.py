@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Mixed load for a long time, then everything must be as it was.
+"""Sends mixed load for a long time, and checks that everything is as it was before.
 
     build/quire serve models/quire-22m --kv-offload-size 2G --enable-prefix-caching false
     scripts/load/soak.py --minutes 60 --long-clients 10 --short-clients 6
 
 Needs nothing but Python.  The long clients ask for texts under kv_policy offload, the short ones
-for ordinary ones, again and again; every third leaves in the middle, at a random moment.  Before
-and after the load, once nothing runs, /metrics is read: pages that are free, bytes of the store in
-use.  They must be equal, and with --pid the server may hold no more than --slack of memory more.
-Prints a line a minute.  Exits 1 if something is not as it was, or a request failed that nobody
-left.
+for ordinary ones, again and again; every third disconnects in the middle, at a random moment.
+Before and after the load, once nothing runs, /metrics is read: free pages, and bytes of the host
+pool that are in use.  They must be equal, and with --pid the server's memory may grow by --slack at
+most.  Prints a line a minute.  Exits 1 if something is not as it was, or if a request failed
+although its client stayed.
 """
 import argparse
 import asyncio
@@ -116,15 +116,19 @@ def parse_arguments():
     parser.add_argument("--warm", type=float, default=30, help="seconds of load before that")
     parser.add_argument("--long-clients", type=int, default=10)
     parser.add_argument("--short-clients", type=int, default=6)
-    parser.add_argument("--long-prompt", type=int, default=4000, help="tokens, half to all of it")
-    parser.add_argument("--short-prompt", type=int, default=200, help="tokens, less than that")
+    parser.add_argument("--long-prompt", type=int, default=4000,
+                        help="most tokens; at least half of it")
+    parser.add_argument("--short-prompt", type=int, default=200,
+                        help="most tokens of a short prompt")
     parser.add_argument("--max-tokens", type=int, default=200)
     parser.add_argument("--selected", type=int, default=256)
     parser.add_argument("--tail", type=int, default=64)
-    parser.add_argument("--patience", type=float, default=5, help="mean seconds of who leaves")
-    parser.add_argument("--vocabulary", type=int, default=8000, help="ids are below")
-    parser.add_argument("--pid", type=int, help="of the server, to read what memory it holds")
-    parser.add_argument("--slack", type=float, default=32, help="MiB that it may hold more")
+    parser.add_argument("--patience", type=float, default=5,
+                        help="mean seconds until a client disconnects")
+    parser.add_argument("--vocabulary", type=int, default=8000, help="prompt ids are below this")
+    parser.add_argument("--pid", type=int, help="process id of the server, to read its memory")
+    parser.add_argument("--slack", type=float, default=32,
+                        help="most MiB by which its memory may grow")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--timeout", type=float, default=600, help="seconds for a request")
     return parser.parse_args()

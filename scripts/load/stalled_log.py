@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What a reader of the log that stands still costs: a server's answers to /live with one and with
-a reader that reads.
+"""Measures the cost of a blocked reader of the log: a server's answers to /live with a reader that
+reads and with one that does not.
 
     scripts/load/stalled_log.py --requests 10000 --serve 'build/quire serve'
 
-Starts the server twice for each round, with its standard error a pipe of 4 KiB: once somebody reads
-it, once nobody does.  Prints the times of the requests, one after another on one connection, the
+Starts the server twice for each round, with its standard error a pipe of 4 KiB: once a thread reads
+it, once it is not read.  Prints the times of the requests, one after another on one connection, the
 lines that were dropped, and how long SIGTERM took.  Needs nothing but Python.  Exits 1 when a
 request failed or the server did not end with status 0.
 """
@@ -92,7 +92,8 @@ def measure(options, is_read):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="What a stalled reader of the log costs.")
+    parser = argparse.ArgumentParser(
+        description="Measures the cost of a blocked reader of the log.")
     parser.add_argument("--serve", default="build/quire serve",
                         help="command that serves; --port N is added to it (default %(default)s)")
     parser.add_argument("--requests", type=int, default=10000, help="(default %(default)s)")

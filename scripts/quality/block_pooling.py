@@ -117,9 +117,9 @@ def main():
     parser.add_argument("--model", type=pathlib.Path, default=ROOT / "models" / "quire-22m")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
     parser.add_argument("--tokens", type=numbers, default=[4096, 8192, 16384])
-    parser.add_argument("--prompts", type=int, default=3, help="of each length")
+    parser.add_argument("--prompts", type=int, default=3, help="prompts of each length")
     parser.add_argument("--pages", type=numbers, default=[25, 50, 100])
-    parser.add_argument("--rows", type=int, default=128, help="of a tile: a multiple of 128")
+    parser.add_argument("--rows", type=int, default=128, help="rows of a tile: a multiple of 128")
     options = parser.parse_args()
     model = Model(options.model)
     model.weights = {name: w.astype(numpy.float32) for name, w in model.weights.items()}

@@ -86,7 +86,8 @@ def parse_arguments():
     parser.add_argument("--url", required=True)
     parser.add_argument("--lengths", default="8192,32768")
     parser.add_argument("--windows", type=int, choices=sorted(T_95), default=16)
-    parser.add_argument("--tokens", type=int, default=64, help="scored, a window (%(default)s)")
+    parser.add_argument("--tokens", type=int, default=64,
+                        help="scored tokens of a window (%(default)s)")
     parser.add_argument("--config", type=configuration, action="append", required=True,
                         metavar="NAME={JSON}", help="extra fields; the first is the baseline")
     parser.add_argument("--text", type=pathlib.Path, default=BOOKS)

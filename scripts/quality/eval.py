@@ -51,7 +51,7 @@ def positive(text):
 
 def add_server_options(parser):
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--url", help="of a running server, with or without /v1")
+    where.add_argument("--url", help="URL of a running server, with or without /v1")
     where.add_argument("--serve", metavar="COMMAND",
                        help="start this one; --port N is added to it")
     where.add_argument("--report-only", action="store_true",
@@ -67,24 +67,24 @@ def add_server_options(parser):
     parser.add_argument("--concurrency", type=positive, default=1,
                         help="contexts asked at once; times are a busy server's then (%(default)s)")
     parser.add_argument("--timeout", type=float, default=600,
-                        help="seconds a request (%(default)s)")
+                        help="seconds for a request (%(default)s)")
 
 
 def add_question_options(parser):
     parser.add_argument("--tasks", metavar="A,B", help="default: all but card; "
                         f"{', '.join(generated_tasks())}; card: the samples shipped with the model")
     parser.add_argument("--lengths", type=numbers,
-                        help=f"of prompt and answer together, in tokens ({LENGTHS})")
+                        help=f"lengths of prompt and answer together, in tokens ({LENGTHS})")
     parser.add_argument("--samples", type=positive, metavar="N",
                         help="contexts of a task and length (default: so many that the average "
                         "over the tasks of a length is known within 3 points)")
     parser.add_argument("--windows", type=positive, metavar="N",
-                        help="of perplexity, a length (default: as many as 262,144 tokens make)")
+                        help="windows of perplexity at a length (default: those of 262,144 tokens)")
     parser.add_argument("--bucket", type=positive, default=1024,
                         help="tokens of a bucket of perplexity by position (%(default)s)")
     parser.add_argument("--quick", action="store_true",
                         help="a preset for two cores and four minutes")
-    parser.add_argument("--seed", type=int, default=1, help="of the samples (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the samples (%(default)s)")
     parser.add_argument("--books", default=HELD_OUT, metavar="FILE",
                         help="text to hide things in and for perplexity (the default model's)")
     parser.add_argument("--config", action="append", dest="configs", metavar="NAME={JSON}",
@@ -113,7 +113,7 @@ def parse_arguments():
                                      epilog=__doc__.split("\n\n", 1)[1])
     add_server_options(parser)
     add_question_options(parser)
-    parser.add_argument("--floors", metavar="FILE", help="JSON of what the table must reach")
+    parser.add_argument("--floors", metavar="FILE", help="JSON with the least scores of the table")
     parser.add_argument("--baseline", metavar="DIR", help="another run's --out to compare with")
     parser.add_argument("--allow-void", action="store_true",
                         help="ask, and end with status 0, though nothing is evicted or left out of "

@@ -51,19 +51,21 @@ def parse_arguments():
                                      formatter_class=argparse.RawDescriptionHelpFormatter,
                                      epilog=__doc__.split("\n\n", 1)[1])
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--url", help="of a running server")
+    where.add_argument("--url", help="URL of a running server")
     where.add_argument("--serve", metavar="COMMAND", help="start this one; --port N is added")
     where.add_argument("--report-only", action="store_true", help="make the tables from --out")
-    parser.add_argument("--parts", default=",".join(budgets.PARTS), help="(%(default)s)")
+    parser.add_argument("--parts", default=",".join(budgets.PARTS),
+                        help="tables to make (%(default)s)")
     parser.add_argument("--row", action="append", default=[], metavar="NAME={JSON}",
                         help="another policy to ask, without its sizes")
-    parser.add_argument("--only", metavar="A,B", help="of all rows only these")
-    parser.add_argument("--windows", type=int, metavar="N", help="of each perplexity, at most")
-    parser.add_argument("--contexts", type=int, metavar="N", help="of each task, at most")
-    parser.add_argument("--concurrency", type=int, default=64, help="(%(default)s)")
+    parser.add_argument("--only", metavar="A,B", help="ask only these rows")
+    parser.add_argument("--windows", type=int, metavar="N", help="most windows of each perplexity")
+    parser.add_argument("--contexts", type=int, metavar="N", help="most contexts of each task")
+    parser.add_argument("--concurrency", type=int, default=64,
+                        help="contexts asked at once (%(default)s)")
     parser.add_argument("--tokenizer", metavar="PATH", help="see eval.py")
     parser.add_argument("--allow-void", action="store_true", help="see eval.py")
-    parser.add_argument("--on", metavar="DEVICE", help="what to say in the table's first line")
+    parser.add_argument("--on", metavar="DEVICE", help="device that the table's first line names")
     parser.add_argument("--out", required=True, type=pathlib.Path, metavar="DIR")
     parser.add_argument("--table", type=pathlib.Path, metavar="FILE",
                         help="(OUT/kv_policies.md); the plot of answers goes beside it")

@@ -149,18 +149,20 @@ def read_arguments():
     add("--url", required=True)
     add("--text", type=pathlib.Path, default=BOOKS)
     add("--skip", type=int, default=0, help="tokens of the text to leave out (%(default)s)")
-    add("--tokens", type=int, default=20000, help="to read (%(default)s)")
+    add("--tokens", type=int, default=20000, help="tokens to read (%(default)s)")
     add("--window", type=int, default=2048, help="tokens that are kept (%(default)s)")
-    add("--sinks", default="0,4", help="of the kept ones, the first of the text (%(default)s)")
+    add("--sinks", default="0,4", help="kept tokens at the start of the text (%(default)s)")
     add("--positions", default="cache", help="cache, text or both (%(default)s)")
     add("--policy", type=named_policy, action="append", default=[], metavar="NAME={JSON}",
         help="another kv_policy to read the text through")
     add("--chunk", type=int, default=1, help="tokens between two evictions (%(default)s)")
-    add("--recompute-every", type=int, default=0, help="0: not at all (%(default)s)")
+    add("--recompute-every", type=int, default=0,
+        help="tokens between two windows computed again; 0: none (%(default)s)")
     add("--bucket", type=int, default=1000, help="tokens of a row (%(default)s)")
-    add("--logprobs", type=pathlib.Path, help="write every token's into this JSON file")
+    add("--logprobs", type=pathlib.Path,
+        help="write every token's log-probability to this JSON file")
     add("--allow-void", action="store_true", help="end with status 0 whatever tokens saw")
-    add("--timeout", type=float, default=3600, help="seconds a request (%(default)s)")
+    add("--timeout", type=float, default=3600, help="seconds for a request (%(default)s)")
     return parser.parse_args()
 
 
