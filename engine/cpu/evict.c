@@ -238,7 +238,7 @@ int cpu_evict_decode(struct backend *be, const struct attn_args *args, struct er
 /* --- Prefill, scores: a task is some pages of a KV head, which the rows visit in order. --- */
 
 struct score_work {
-    float *q, *scores, *room;
+    float *q, *scores, *workspace;
 };
 
 static size_t score_work_bytes(uint32_t rows, uint32_t dim) {
@@ -248,14 +248,14 @@ static size_t score_work_bytes(uint32_t rows, uint32_t dim) {
 static struct score_work score_work_layout(void *scratch, uint32_t rows, uint32_t dim) {
     struct score_work w = {.q = scratch};
     w.scores = w.q + (size_t)rows * dim;
-    w.room = w.scores + (size_t)rows * PAGE_TOKENS;
+    w.workspace = w.scores + (size_t)rows * PAGE_TOKENS;
     return w;
 }
 
 static void add_tile_scores(const struct evict_job *job, const struct evict_head *h,
                             const struct tile *t, uint32_t first_row, uint32_t page,
                             const struct score_work *w) {
-    tile_scores(t, w->scores, w->q, page, w->room);
+    tile_scores(t, w->scores, w->q, page, w->workspace);
     for (uint32_t token = 0; token < t->n_rows / t->group; token++) {
         const uint32_t n = slots_of_page(t->first_visible + token, page);
         const float *s = w->scores + (size_t)token * t->group * PAGE_TOKENS;
@@ -408,7 +408,7 @@ static void lose_slots(const struct evict_job *job, const struct step_seq *seq,
     if (has_scores(h->budget)) tile_load_queries(job->args, &t, row, w->q);
     for (uint32_t page = 0; has_scores(h->budget) && page < pages_of(h); page++) {
         const uint32_t n = slots_of_page(h->view->n_slots, page);
-        tile_scores(&t, w->scores, w->q, page, w->room);
+        tile_scores(&t, w->scores, w->q, page, w->workspace);
         for (uint32_t at = 0; at < n; at++)
             if (keys[page * PAGE_TOKENS + at] <= bound)
                 loss_add(&loss, h, state_at(h, page)->position[at],

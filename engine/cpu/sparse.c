@@ -148,8 +148,8 @@ static void mark_distances(const uint64_t *diagonals, uint32_t n_slots, uint64_t
 static void find_vertical_slash(struct sparse_index *index, const struct lines_task *task,
                                 const struct attn_pattern *pattern) {
     sparse_head_of(index, task->head)->n_first = FIRST_GROUPS;
-    lines_find(task, pattern, sparse_columns(index, task->head), task->room.bits);
-    mark_distances(task->room.bits, task->n_slots, sparse_distances(index, task->head));
+    lines_find(task, pattern, sparse_columns(index, task->head), task->workspace.bits);
+    mark_distances(task->workspace.bits, task->n_slots, sparse_distances(index, task->head));
 }
 
 static void find_a_shape(struct sparse_index *index, const struct lines_task *task,
@@ -212,7 +212,7 @@ static void index_task(void *ctx, uint32_t head, uint32_t worker) {
         .args = job->args,
         .sparse = sparse,
         .view = &job->seq->layers[job->args->layer],
-        .room =
+        .workspace =
             lines_workspace_layout(scratch_of(job->cpu, worker), n_slots, job->args->kv->head_dim),
         .head = head,
         .n_slots = n_slots};
@@ -224,7 +224,7 @@ static void index_task(void *ctx, uint32_t head, uint32_t worker) {
     else if (pattern->kind == PATTERN_A_SHAPE) find_a_shape(index, &task, pattern);
     else if (pattern->kind == PATTERN_BLOCK_SPARSE) find_blocks(index, &task, pattern);
     else return;
-    count_pairs(index, head, task.room.bits);
+    count_pairs(index, head, task.workspace.bits);
     if ((double)h->visited > (double)sparse->dense_above * (double)h->causal)
         h->kind = PATTERN_DENSE;
 }

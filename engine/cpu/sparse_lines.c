@@ -31,15 +31,15 @@ size_t lines_workspace_bytes(uint32_t n_slots, uint32_t head_dim) {
 
 struct lines_workspace lines_workspace_layout(void *scratch, uint32_t n_slots, uint32_t head_dim) {
     const uint32_t n_pages = kv_n_pages(n_slots);
-    struct lines_workspace room = {.bits = scratch};
-    room.first = room.means = (float *)(room.bits + n_pages);
-    room.second = room.first + (size_t)n_pages * PAGE_TOKENS;
-    room.products = room.first + shared_floats(n_pages, head_dim);
-    room.q = room.products + n_pages;
-    room.keys = room.q + (size_t)PAGE_TOKENS * head_dim;
-    room.scores = room.keys + (size_t)PAGE_TOKENS * head_dim;
-    room.softmax = room.scores + SPARSE_QUERIES * PAGE_TOKENS;
-    return room;
+    struct lines_workspace workspace = {.bits = scratch};
+    workspace.first = workspace.means = (float *)(workspace.bits + n_pages);
+    workspace.second = workspace.first + (size_t)n_pages * PAGE_TOKENS;
+    workspace.products = workspace.first + shared_floats(n_pages, head_dim);
+    workspace.q = workspace.products + n_pages;
+    workspace.keys = workspace.q + (size_t)PAGE_TOKENS * head_dim;
+    workspace.scores = workspace.keys + (size_t)PAGE_TOKENS * head_dim;
+    workspace.softmax = workspace.scores + SPARSE_QUERIES * PAGE_TOKENS;
+    return workspace;
 }
 
 /* --- The k largest: finds the k-th of integers that sort as floats do, byte by byte. --- */
@@ -97,18 +97,19 @@ static struct tile asked_rows(const struct lines_task *task) {
 }
 
 static void sum_rows(const struct lines_task *task, const struct tile *t) {
-    const struct lines_workspace *room = &task->room;
+    const struct lines_workspace *workspace = &task->workspace;
     for (uint32_t r = 0; r < t->n_rows; r++) {
-        room->softmax[2 * r] = -INFINITY;
-        room->softmax[2 * r + 1] = 0.0f;
+        workspace->softmax[2 * r] = -INFINITY;
+        workspace->softmax[2 * r + 1] = 0.0f;
     }
     for (uint32_t page = 0; page < kv_n_pages(task->n_slots); page++) {
-        tile_scores(t, room->scores, room->q, page, room->keys);
+        tile_scores(t, workspace->scores, workspace->q, page, workspace->keys);
         for (uint32_t r = 0; r < t->n_rows; r++) {
             const uint32_t n = slots_of_page(t->first_visible + r, page);
-            float *softmax = room->softmax + 2 * r;
+            float *softmax = workspace->softmax + 2 * r;
             if (n > 0)
-                t->kernels->softmax_update(room->scores + r * PAGE_TOKENS, n, softmax, softmax + 1);
+                t->kernels->softmax_update(workspace->scores + r * PAGE_TOKENS, n, softmax,
+                                           softmax + 1);
         }
     }
 }
@@ -117,26 +118,26 @@ static void sum_rows(const struct lines_task *task, const struct tile *t) {
 static void add_to_lines(const struct lines_task *task, const struct tile *t, uint32_t row,
                          uint32_t page, uint32_t n) {
     float p[PAGE_TOKENS] = {0};
-    float *columns = task->room.first + (size_t)page * PAGE_TOKENS;
+    float *columns = task->workspace.first + (size_t)page * PAGE_TOKENS;
     const uint32_t distance = t->first_visible - 1 + row - page * PAGE_TOKENS; /* its first
                                                                                 * slot's */
-    t->kernels->add_scores(p, 1.0f, task->room.scores + row * PAGE_TOKENS,
-                           task->room.softmax + 2 * row, 1, n);
+    t->kernels->add_scores(p, 1.0f, task->workspace.scores + row * PAGE_TOKENS,
+                           task->workspace.softmax + 2 * row, 1, n);
     for (uint32_t i = 0; i < n; i++) columns[i] += p[i];
-    for (uint32_t i = 0; i < n; i++) task->room.second[distance - i] += p[i];
+    for (uint32_t i = 0; i < n; i++) task->workspace.second[distance - i] += p[i];
 }
 
 static void score_lines(const struct lines_task *task) {
-    const struct lines_workspace *room = &task->room;
+    const struct lines_workspace *workspace = &task->workspace;
     const struct tile t = asked_rows(task);
     const struct attn_args queries = {
         .q = task->args->q, .q_stride = task->args->q_stride, .scale = task->args->scale};
     const uint32_t n_pages = kv_n_pages(task->n_slots);
-    tile_load_queries(&queries, &t, task->sparse->n_rows - t.n_rows, room->q);
+    tile_load_queries(&queries, &t, task->sparse->n_rows - t.n_rows, workspace->q);
     sum_rows(task, &t);
-    memset(room->first, 0, (size_t)n_pages * 2 * PAGE_TOKENS * sizeof(float));
+    memset(workspace->first, 0, (size_t)n_pages * 2 * PAGE_TOKENS * sizeof(float));
     for (uint32_t page = 0; page < n_pages; page++) {
-        tile_scores(&t, room->scores, room->q, page, room->keys);
+        tile_scores(&t, workspace->scores, workspace->q, page, workspace->keys);
         for (uint32_t r = 0; r < t.n_rows; r++) {
             const uint32_t n = slots_of_page(t.first_visible + r, page);
             if (n > 0) add_to_lines(task, &t, r, page, n);
@@ -157,8 +158,8 @@ static float synthetic_share(const struct lines_task *task, uint32_t x) {
 
 static void score_synthetic_lines(const struct lines_task *task, uint32_t p2) {
     for (uint32_t i = 0; i < task->n_slots; i++) {
-        task->room.first[i] = synthetic_share(task, 0x80000000u | i);
-        task->room.second[i] = i < p2 / 2 ? 2.0f : 1.0f + synthetic_share(task, i / 64);
+        task->workspace.first[i] = synthetic_share(task, 0x80000000u | i);
+        task->workspace.second[i] = i < p2 / 2 ? 2.0f : 1.0f + synthetic_share(task, i / 64);
     }
 }
 
@@ -173,8 +174,8 @@ void lines_find(const struct lines_task *task, const struct attn_pattern *patter
     const uint32_t n = task->n_slots;
     if (task->sparse->synthetic) score_synthetic_lines(task, pattern->p2);
     else score_lines(task);
-    select_lines(task->room.first, n, pattern->p1, SPARSE_MIN_COLUMNS, columns);
-    select_lines(task->room.second, n, pattern->p2, SPARSE_MIN_DIAGONALS, diagonals);
+    select_lines(task->workspace.first, n, pattern->p1, SPARSE_MIN_COLUMNS, columns);
+    select_lines(task->workspace.second, n, pattern->p2, SPARSE_MIN_DIAGONALS, diagonals);
 }
 
 /* --- Pages: their mean keys against a tile's mean query. --- */
@@ -183,13 +184,13 @@ void lines_mean_keys(const struct lines_task *task, uint32_t n_pages) {
     const struct kv_pool *kv = task->args->kv;
     const uint32_t kv_head = task->head / (task->args->n_heads / kv->n_kv_heads);
     for (uint32_t page = 0; page < n_pages; page++) {
-        float *mean = task->room.means + (size_t)page * kv->head_dim;
-        const struct page_rows keys =
-            page_rows(task->cpu->kernels, kv, task->view->pages[page], kv_head, task->room.keys);
-        task->cpu->kernels->to_f32(task->room.keys, keys.data, (size_t)PAGE_TOKENS * kv->head_dim,
-                                   keys.dtype);
+        float *mean = task->workspace.means + (size_t)page * kv->head_dim;
+        const struct page_rows keys = page_rows(task->cpu->kernels, kv, task->view->pages[page],
+                                                kv_head, task->workspace.keys);
+        task->cpu->kernels->to_f32(task->workspace.keys, keys.data,
+                                   (size_t)PAGE_TOKENS * kv->head_dim, keys.dtype);
         for (uint32_t d = 0; d < kv->head_dim; d++) {
-            const float *slots = task->room.keys + (size_t)d * PAGE_TOKENS;
+            const float *slots = task->workspace.keys + (size_t)d * PAGE_TOKENS;
             float sum = 0.0f;
             for (uint32_t i = 0; i < PAGE_TOKENS; i++) sum += slots[i];
             mean[d] = sum / PAGE_TOKENS;
@@ -212,13 +213,13 @@ static void mean_query(const struct lines_task *task, uint32_t first_row, uint32
 void lines_best_pages(const struct lines_task *task, uint32_t first_row, uint32_t n_rows,
                       uint32_t n_pages, uint32_t k, uint64_t *bits) {
     const uint32_t dim = task->args->kv->head_dim;
-    const float *q = task->room.q;
-    mean_query(task, first_row, n_rows, task->room.q);
+    const float *q = task->workspace.q;
+    mean_query(task, first_row, n_rows, task->workspace.q);
     for (uint32_t page = 0; page < n_pages; page++) {
-        const float *key = task->room.means + (size_t)page * dim;
+        const float *key = task->workspace.means + (size_t)page * dim;
         float product = 0.0f;
         for (uint32_t d = 0; d < dim; d++) product += q[d] * key[d];
-        task->room.products[page] = product;
+        task->workspace.products[page] = product;
     }
-    lines_select(task->room.products, n_pages, min_u32(k, n_pages), bits);
+    lines_select(task->workspace.products, n_pages, min_u32(k, n_pages), bits);
 }

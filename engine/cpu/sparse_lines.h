@@ -24,7 +24,7 @@ struct lines_task {
     const struct attn_index_args *args;
     const struct attn_sparse *sparse;
     const struct kv_view *view;
-    struct lines_workspace room;
+    struct lines_workspace workspace;
     uint32_t head, n_slots;
 };
 
@@ -37,7 +37,7 @@ void lines_select(const float *scores, uint32_t n, uint32_t k, uint64_t *bits);
 /* Sets the bits of the chosen columns, and of the chosen diagonals by their distance. */
 void lines_find(const struct lines_task *task, const struct attn_pattern *pattern,
                 uint64_t *columns, uint64_t *diagonals);
-/* Computes the mean key of each of the first n_pages pages, all full, into room.means. */
+/* Computes the mean key of each of the first n_pages pages, all full, into workspace.means. */
 void lines_mean_keys(const struct lines_task *task, uint32_t n_pages);
 /* Sets the bits of the k best of the first n_pages pages for a tile of the indexed rows. */
 void lines_best_pages(const struct lines_task *task, uint32_t first_row, uint32_t n_rows,

@@ -35,22 +35,22 @@ void copy_token(const struct kv_pool *kv, uint32_t kv_head, uint32_t to_page, ui
 }
 
 struct page_rows page_rows(const struct cpu_kernels *kernels, const struct kv_pool *kv,
-                           uint32_t page, uint32_t head, float *room) {
+                           uint32_t page, uint32_t head, float *workspace) {
     const char *stored = page_of_head(kv, page, head);
     const uint32_t dim = kv->head_dim;
     float factors[PAGE_TOKENS];
     if (kv->dtype != DTYPE_FP8) return (struct page_rows){stored, kv->dtype};
-    kernels->to_f32(room, stored, (size_t)PAGE_TOKENS * dim, DTYPE_FP8);
+    kernels->to_f32(workspace, stored, (size_t)PAGE_TOKENS * dim, DTYPE_FP8);
     const uint8_t *scales = page_scales(kv, page, head);
     for (uint32_t i = 0; i < PAGE_TOKENS; i++) factors[i] = fp8_factor(scales[i]);
     if (head < kv->n_kv_heads)
         for (uint32_t d = 0; d < dim; d++)
             for (uint32_t i = 0; i < PAGE_TOKENS; i++)
-                room[(size_t)d * PAGE_TOKENS + i] *= factors[i];
+                workspace[(size_t)d * PAGE_TOKENS + i] *= factors[i];
     else
         for (uint32_t i = 0; i < PAGE_TOKENS; i++)
-            for (uint32_t d = 0; d < dim; d++) room[(size_t)i * dim + d] *= factors[i];
-    return (struct page_rows){room, DTYPE_F32};
+            for (uint32_t d = 0; d < dim; d++) workspace[(size_t)i * dim + d] *= factors[i];
+    return (struct page_rows){workspace, DTYPE_F32};
 }
 
 uint32_t task_owner(const uint32_t *first_task, uint32_t n, uint32_t task) {
@@ -87,13 +87,16 @@ static void rotated_keys(const struct tile *t, float *out, const struct page_row
                             t->angles->n_freqs);
 }
 
-void tile_scores(const struct tile *t, float *scores, const float *q, uint32_t page, float *room) {
-    struct page_rows keys = page_rows(t->kernels, t->kv, t->view->pages[page], t->kv_head, room);
+void tile_scores(const struct tile *t, float *scores, const float *q, uint32_t page,
+                 float *workspace) {
+    struct page_rows keys =
+        page_rows(t->kernels, t->kv, t->view->pages[page], t->kv_head, workspace);
     if (t->angles) {
-        rotated_keys(t, room, &keys, page);
-        keys = (struct page_rows){room, DTYPE_F32};
+        rotated_keys(t, workspace, &keys, page);
+        keys = (struct page_rows){workspace, DTYPE_F32};
     }
-    t->kernels->page_scores(scores, q, t->n_rows, keys.data, keys.dtype, t->kv->head_dim, room);
+    t->kernels->page_scores(scores, q, t->n_rows, keys.data, keys.dtype, t->kv->head_dim,
+                            workspace);
     if (t->softcap > 0) /* scores are in base 2, and so is the cap */
         t->kernels->soft_cap(scores, (size_t)t->n_rows * PAGE_TOKENS, (float)(t->softcap * LOG2_E));
 }

@@ -67,10 +67,10 @@ struct page_rows {
     enum dtype dtype;
 };
 
-/* Returns the rows in place, or for DTYPE_FP8 a dequantised copy in `room`, PAGE_TOKENS * head_dim
+/* Returns the rows in place, or for DTYPE_FP8 a dequantised copy in `workspace`, PAGE_TOKENS * head_dim
  * floats. */
 struct page_rows page_rows(const struct cpu_kernels *kernels, const struct kv_pool *kv,
-                           uint32_t page, uint32_t head, float *room);
+                           uint32_t page, uint32_t head, float *workspace);
 
 /* Writes n elements; the two strides count elements. */
 void copy_elements(char *to, uint32_t to_stride, const char *from, uint32_t from_stride, uint32_t n,
@@ -87,7 +87,8 @@ uint32_t task_owner(const uint32_t *first_task, uint32_t n, uint32_t task);
  * first_row of the step. */
 void tile_load_queries(const struct attn_args *args, const struct tile *t, uint32_t first_row,
                        float *q);
-/* Computes scores[row][slot] of a page.  Overwrites `room`, PAGE_TOKENS * head_dim floats. */
-void tile_scores(const struct tile *t, float *scores, const float *q, uint32_t page, float *room);
+/* Computes scores[row][slot] of a page.  Overwrites `workspace`, PAGE_TOKENS * head_dim floats. */
+void tile_scores(const struct tile *t, float *scores, const float *q, uint32_t page,
+                 float *workspace);
 
 #endif

@@ -67,20 +67,20 @@ bool prefill_queue_is_limited(const struct prefill_queue *p, struct sequence *co
 /* Leaves half of the time to the slices of a layer-major prompt. */
 struct prefill_budget prefill_queue_budget(const struct prefill_queue *p,
                                            struct sequence *const *running, uint32_t n_running) {
-    struct prefill_budget room = {.n_rows = p->max_rows,
-                                  .n_slots = p->max_slots ? p->max_slots : UINT64_MAX,
-                                  .work = INFINITY,
-                                  .is_whole = true};
-    for (uint32_t i = 0; i < n_running; i++) room.n_rows -= sequence_n_left(running[i]) == 1;
-    if (!prefill_queue_is_limited(p, running, n_running)) return room;
+    struct prefill_budget budget = {.n_rows = p->max_rows,
+                                    .n_slots = p->max_slots ? p->max_slots : UINT64_MAX,
+                                    .work = INFINITY,
+                                    .is_whole = true};
+    for (uint32_t i = 0; i < n_running; i++) budget.n_rows -= sequence_n_left(running[i]) == 1;
+    if (!prefill_queue_is_limited(p, running, n_running)) return budget;
     const double seconds = p->step_time.max_s - p->step_time.base_s;
-    room.work = step_time_budget(&p->step_time, STEP_TIME_STEP,
-                                 prefill_queue_is_layer_major(p) ? seconds / 2 : seconds);
-    return room;
+    budget.work = step_time_budget(&p->step_time, STEP_TIME_STEP,
+                                   prefill_queue_is_layer_major(p) ? seconds / 2 : seconds);
+    return budget;
 }
 
-bool prefill_queue_has_budget(const struct prefill_budget *room) {
-    return room->n_rows > 0 && (room->is_whole || room->work > 0);
+bool prefill_queue_has_budget(const struct prefill_budget *budget) {
+    return budget->n_rows > 0 && (budget->is_whole || budget->work > 0);
 }
 
 static uint32_t n_resident(const struct sequence *seq) {
@@ -94,36 +94,36 @@ static uint32_t n_slots_before(const struct prefill_queue *p, const struct seque
 }
 
 /* Returns how many rows, at most n_rows, of the sequence's next chunk fit the budget. */
-static uint32_t fitting_rows(const struct prefill_queue *p, const struct prefill_budget *room,
+static uint32_t fitting_rows(const struct prefill_queue *p, const struct prefill_budget *budget,
                              const struct sequence *seq, uint32_t n_rows) {
     const uint32_t before = n_resident(seq);
-    uint32_t most = step_time_rows(&p->step_time, room->work, n_slots_before(p, seq));
-    if (room->is_whole && most < PREFILL_MIN_STEP_ROWS) most = PREFILL_MIN_STEP_ROWS;
-    if (!room->is_whole)
-        most = (uint32_t)min_u64(most, room->n_slots > before ? room->n_slots - before : 0);
-    return min_u32(n_rows, min_u32(most, room->n_rows));
+    uint32_t most = step_time_rows(&p->step_time, budget->work, n_slots_before(p, seq));
+    if (budget->is_whole && most < PREFILL_MIN_STEP_ROWS) most = PREFILL_MIN_STEP_ROWS;
+    if (!budget->is_whole)
+        most = (uint32_t)min_u64(most, budget->n_slots > before ? budget->n_slots - before : 0);
+    return min_u32(n_rows, min_u32(most, budget->n_rows));
 }
 
-uint32_t prefill_queue_next_rows(const struct prefill_queue *p, const struct prefill_budget *room,
+uint32_t prefill_queue_next_rows(const struct prefill_queue *p, const struct prefill_budget *budget,
                                  struct sequence *seq) {
     const uint32_t left = sequence_n_left(seq), most = kv_max_rows(&seq->kv);
     seq->is_sparse_chunk = false;
     if (seq->way == PREFILL_LAYER_MAJOR) return 0;
     if (left <= 1) return left;
-    if (seq->way == PREFILL_CHUNKED) return fitting_rows(p, room, seq, min_u32(left, most));
+    if (seq->way == PREFILL_CHUNKED) return fitting_rows(p, budget, seq, min_u32(left, most));
     return prefill_chunk_rows(seq->kv.n_tokens, seq->n_prompt - seq->kv.n_tokens,
-                              fitting_rows(p, room, seq, UINT32_MAX), &seq->is_sparse_chunk);
+                              fitting_rows(p, budget, seq, UINT32_MAX), &seq->is_sparse_chunk);
 }
 
-void prefill_queue_use_budget(const struct prefill_queue *p, struct prefill_budget *room,
+void prefill_queue_use_budget(const struct prefill_queue *p, struct prefill_budget *budget,
                               const struct sequence *seq) {
     if (seq->n_rows == 0) return;
     const uint64_t n_slots = (uint64_t)n_resident(seq) + seq->n_rows;
-    room->n_rows -= seq->n_rows;
-    room->n_slots -= min_u64(room->n_slots, n_slots);
-    room->work -= step_time_work(&p->step_time, seq->n_rows, n_slots_before(p, seq));
-    if (room->work < 0) room->work = 0;
-    room->is_whole = false;
+    budget->n_rows -= seq->n_rows;
+    budget->n_slots -= min_u64(budget->n_slots, n_slots);
+    budget->work -= step_time_work(&p->step_time, seq->n_rows, n_slots_before(p, seq));
+    if (budget->work < 0) budget->work = 0;
+    budget->is_whole = false;
 }
 
 void prefill_queue_begin_interval(struct prefill_queue *p, const struct batch *step) {
@@ -149,9 +149,9 @@ static uint32_t slice_rows(const struct sequence *seq, uint32_t most) {
 
 static uint32_t rows_in(const struct prefill_queue *p, const struct sequence *seq, double seconds) {
     const uint32_t n_before = seq->kv.n_tokens + seq->slice.first_row;
-    const double room = step_time_budget(&p->step_time, STEP_TIME_SLICE, seconds);
-    if (seq->slice.layer == 0) return step_time_entering_rows(&p->step_time, room);
-    return step_time_rows(&p->step_time, room,
+    const double budget = step_time_budget(&p->step_time, STEP_TIME_SLICE, seconds);
+    if (seq->slice.layer == 0) return step_time_entering_rows(&p->step_time, budget);
+    return step_time_rows(&p->step_time, budget,
                           seq->was_sparse ? step_time_seen(&p->step_time, n_before) : n_before);
 }
 

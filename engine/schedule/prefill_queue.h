@@ -59,13 +59,13 @@ struct prefill_budget {
 /* Returns the next step's budget, after one row for each running sequence that needs just one. */
 struct prefill_budget prefill_queue_budget(const struct prefill_queue *p,
                                            struct sequence *const *running, uint32_t n_running);
-bool prefill_queue_has_budget(const struct prefill_budget *room);
+bool prefill_queue_has_budget(const struct prefill_budget *budget);
 /* Returns how many rows the sequence has in the next step; notes in it whether they choose keys. */
-uint32_t prefill_queue_next_rows(const struct prefill_queue *p, const struct prefill_budget *room,
+uint32_t prefill_queue_next_rows(const struct prefill_queue *p, const struct prefill_budget *budget,
                                  struct sequence *seq);
 /* Subtracts the sequence's n_rows rows, a prefill chunk that is now in the step, from the
  * budget. */
-void prefill_queue_use_budget(const struct prefill_queue *p, struct prefill_budget *room,
+void prefill_queue_use_budget(const struct prefill_queue *p, struct prefill_budget *budget,
                               const struct sequence *seq);
 /* Begins an interval with a step that has been planned: the slices after it may take what it leaves
  * of the time between two tokens. */

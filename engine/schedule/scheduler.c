@@ -270,19 +270,19 @@ static bool must_complete_first(const struct scheduler *s, const struct sequence
     return sequence_awaits_sample(seq) || !kv_fits(&seq->kv, seq->kv.n_tokens + n_rows);
 }
 
-/* Gives rows to the running sequences; *room is the budget left for more prompts.  Returns false if
+/* Gives rows to the running sequences; *budget is what is left for more prompts.  Returns false if
  * the in-flight step must be finished first. */
-static bool plan_running(struct scheduler *s, struct prefill_budget *room,
+static bool plan_running(struct scheduler *s, struct prefill_budget *budget,
                          struct event_list *events) {
-    *room = prefill_queue_budget(&s->prefill_queue, s->running, s->n_running);
+    *budget = prefill_queue_budget(&s->prefill_queue, s->running, s->n_running);
     for (uint32_t i = 0; i < s->n_running;) {
         struct sequence *seq = s->running[i];
-        const uint32_t n_rows = prefill_queue_next_rows(&s->prefill_queue, room, seq);
+        const uint32_t n_rows = prefill_queue_next_rows(&s->prefill_queue, budget, seq);
         if (must_complete_first(s, seq, n_rows)) return false;
         if (n_rows > 0 && !make_room(s, i, n_rows, events)) continue;
         seq->n_rows = n_rows;
         /* A single row has been counted by prefill_queue_budget(). */
-        if (sequence_n_left(seq) > 1) prefill_queue_use_budget(&s->prefill_queue, room, seq);
+        if (sequence_n_left(seq) > 1) prefill_queue_use_budget(&s->prefill_queue, budget, seq);
         i++;
     }
     return true;
@@ -340,7 +340,8 @@ static int take_pages(struct scheduler *s, struct sequence *seq) {
 }
 
 /* Moves the sequence from waiting to running, with its first rows. */
-static void start_running(struct scheduler *s, struct sequence *seq, struct prefill_budget *room) {
+static void start_running(struct scheduler *s, struct sequence *seq,
+                          struct prefill_budget *budget) {
     waiting_remove(s, seq);
     if (!seq->admitted) {
         seq->n_cached = seq->kv.n_tokens;
@@ -350,9 +351,9 @@ static void start_running(struct scheduler *s, struct sequence *seq, struct pref
     seq->admitted = true;
     seq->n_done = seq->kv.n_tokens;
     s->stats.n_sparse += prefill_queue_begin(&s->prefill_queue, seq);
-    seq->n_rows = prefill_queue_next_rows(&s->prefill_queue, room, seq);
+    seq->n_rows = prefill_queue_next_rows(&s->prefill_queue, budget, seq);
     running_insert(s, seq);
-    prefill_queue_use_budget(&s->prefill_queue, room, seq);
+    prefill_queue_use_budget(&s->prefill_queue, budget, seq);
 }
 
 /* Gives the sequence its pages, and restores what they held before a preemption.  ERR_FULL means
@@ -363,11 +364,11 @@ static int start_kv(struct scheduler *s, struct sequence *seq, struct error *err
     return error_set(err, code, "no memory for the request's pages");
 }
 
-static void admit(struct scheduler *s, struct prefill_budget *room, struct event_list *events) {
+static void admit(struct scheduler *s, struct prefill_budget *budget, struct event_list *events) {
     struct sequence *next;
     struct error err;
     for (struct sequence *seq = s->first_waiting;
-         seq && prefill_queue_has_budget(room) && s->n_running < s->max_seqs; seq = next) {
+         seq && prefill_queue_has_budget(budget) && s->n_running < s->max_seqs; seq = next) {
         next = seq->next;
         if (is_held_back(s, seq) || prefill_queue_is_owned(&s->prefill_queue, seq)) continue;
         int code = start_kv(s, seq, &err);
@@ -375,7 +376,7 @@ static void admit(struct scheduler *s, struct prefill_budget *room, struct event
          * starve. */
         if (code == ERR_FULL && (s->n_running > 0 || s->n_inflight > 0)) return;
         if (code == 0) {
-            start_running(s, seq, room);
+            start_running(s, seq, budget);
             continue;
         }
         waiting_remove(s, seq);
@@ -427,11 +428,11 @@ static struct batch *plan_slice(struct scheduler *s, struct batch *batch) {
 struct batch *scheduler_plan(struct scheduler *s, struct event_list *events) {
     assert(s->n_inflight < MAX_INFLIGHT);
     struct batch *batch = &s->batches[(s->oldest + s->n_inflight) % MAX_INFLIGHT];
-    struct prefill_budget room;
+    struct prefill_budget budget;
     if (prefill_queue_is_layer_major(&s->prefill_queue) && s->prefill_queue.slice_is_due)
         return plan_slice(s, batch);
-    if (!plan_running(s, &room, events)) return NULL;
-    admit(s, &room, events);
+    if (!plan_running(s, &budget, events)) return NULL;
+    admit(s, &budget, events);
     batch_build(batch, s->running, s->n_running);
     if (batch->step.n_rows > 0) return launch_step(s, batch);
     if (prefill_queue_is_layer_major(&s->prefill_queue)) return plan_slice(s, batch);

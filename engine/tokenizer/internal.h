@@ -69,13 +69,13 @@ struct matcher {
     pcre2_match_data *data;
     pcre2_match_context *context;
     pcre2_jit_stack *stack;
-    uint64_t steps; /* steps left, for attempts that need many */
-    uint64_t room;  /* bytes left that rewriting may still write */
+    uint64_t steps;  /* steps left, for attempts that need many */
+    uint64_t budget; /* bytes left that rewriting may still write */
 };
 int matcher_init(struct matcher *matcher, size_t n_text); /* n_text: bytes of the texts to come */
 void matcher_fini(struct matcher *matcher);
 /* Takes n bytes of a rewritten text from the budget; ERR_INVALID if fewer are left. */
-int matcher_take_room(struct matcher *matcher, size_t n, struct error *err);
+int matcher_use_budget(struct matcher *matcher, size_t n, struct error *err);
 
 /* The matches of a pattern in a text, left to right, none overlapping. */
 struct match {

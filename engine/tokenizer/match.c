@@ -34,7 +34,7 @@ enum {
  * pattern that backtracks without end needs more than any multiple of it.  Normalizers in use write
  * a few times the text's bytes, as each of their steps writes all of it. */
 static const uint64_t LEAST_STEPS = 1 << 20, STEPS_PER_BYTE = 64;
-static const uint64_t LEAST_ROOM = 64 << 10, ROOM_PER_BYTE = 64;
+static const uint64_t LEAST_BUDGET = 64 << 10, BUDGET_PER_BYTE = 64;
 
 int matcher_init(struct matcher *matcher, size_t n_text) {
     /* One pair is enough: nothing here asks for a group. */
@@ -43,7 +43,7 @@ int matcher_init(struct matcher *matcher, size_t n_text) {
         .context = pcre2_match_context_create(NULL),
         .stack = pcre2_jit_stack_create(JIT_STACK_START, JIT_STACK_MOST, NULL),
         .steps = LEAST_STEPS + STEPS_PER_BYTE * n_text,
-        .room = LEAST_ROOM + ROOM_PER_BYTE * n_text,
+        .budget = LEAST_BUDGET + BUDGET_PER_BYTE * n_text,
     };
     if (!matcher->data || !matcher->context || !matcher->stack) {
         matcher_fini(matcher);
@@ -61,14 +61,14 @@ void matcher_fini(struct matcher *matcher) {
     *matcher = (struct matcher){0};
 }
 
-static bool has_room(const struct matcher *matcher, size_t n) {
-    return n <= matcher->room && n <= LONGEST_TEXT;
+static bool fits_budget(const struct matcher *matcher, size_t n) {
+    return n <= matcher->budget && n <= LONGEST_TEXT;
 }
 
-int matcher_take_room(struct matcher *matcher, size_t n, struct error *err) {
-    if (!has_room(matcher, n))
+int matcher_use_budget(struct matcher *matcher, size_t n, struct error *err) {
+    if (!fits_budget(matcher, n))
         return error_set(err, ERR_INVALID, "the tokenizer's rules make this text too long");
-    matcher->room -= n;
+    matcher->budget -= n;
     return 0;
 }
 
@@ -193,7 +193,7 @@ int replace_run(struct matcher *matcher, const struct pattern *pattern, const ch
         if (rc) break;
         const size_t until = match.found ? match.begin : text->n;
         const size_t n_more = match.found ? n_content : 0;
-        rc = matcher_take_room(matcher, until - done + n_more, err);
+        rc = matcher_use_budget(matcher, until - done + n_more, err);
         if (rc == 0) rc = text_append(&replaced, text->data + done, until - done);
         if (rc == 0) rc = text_append(&replaced, content, n_more);
         done = match.end;

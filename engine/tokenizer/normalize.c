@@ -204,7 +204,7 @@ int normalizer_run(const struct normalizer *normalizer, struct matcher *matcher,
     for (size_t i = 0; i < normalizer->n_steps && text->n > 0; i++) {
         const struct normalizer_step *step = &normalizer->steps[i];
         int rc = step->kind->run(step, matcher, text, err);
-        if (rc == 0 && !step->pattern) rc = matcher_take_room(matcher, text->n, err);
+        if (rc == 0 && !step->pattern) rc = matcher_use_budget(matcher, text->n, err);
         if (rc) return rc;
     }
     return 0;

@@ -105,7 +105,7 @@ static int run_step(struct encoding *encoding, size_t step, const char *text, si
 
     struct text spaced = {0};
     int rc = write_spaces(encoding, &pretokenizer->steps[step], text, n, &spaced);
-    if (rc == 0) rc = matcher_take_room(&encoding->matcher, spaced.n, encoding->err);
+    if (rc == 0) rc = matcher_use_budget(&encoding->matcher, spaced.n, encoding->err);
     if (rc == 0) rc = split_text(encoding, step, spaced.data, spaced.n);
     free(spaced.data);
     return rc;

@@ -90,7 +90,7 @@ static void check_lines(const struct prompt *p, uint32_t head, const struct line
                                     .args = &args,
                                     .sparse = &p->sparse,
                                     .view = &view,
-                                    .room = lines_workspace_layout(room, p->n_slots, DIM),
+                                    .workspace = lines_workspace_layout(room, p->n_slots, DIM),
                                     .head = head,
                                     .n_slots = p->n_slots};
     lines_find(&task, &p->patterns[head], columns, diagonals);
