@@ -38,23 +38,21 @@ static int check_prefill(const struct admission *a, const struct engine_request 
     const struct prefill_support *support = &a->shared->prefill;
     if (!(choice->dense_above >= 0 && choice->dense_above <= 1))
         return error_set(err, ERR_INVALID,
-                         "the density above which heads are dense must lie between 0 and 1");
+                         "the density above which heads are dense must be between 0 and 1");
     if (choice->patterns && admit_patterns(a->model, choice->patterns, err)) return ERR_INVALID;
     if (choice->mode != PREFILL_SPARSE) return 0;
     if (!support->available)
-        return error_set(err, ERR_INVALID, "sparse prefill is not available here");
+        return error_set(err, ERR_INVALID, "this server computes prompts densely only");
     if (!choice->patterns && !support->patterns)
         return error_set(err, ERR_INVALID, "sparse prefill needs patterns for the model's heads");
     if (kv_choice_is_bounded(&r->kv))
-        return error_set(err, ERR_INVALID,
-                         "sparse prefill needs a KV policy that keeps everything");
+        return error_set(err, ERR_INVALID, "sparse prefill needs the kv_policy full or offload");
     if (r->params.n_prompt_logprobs >= 0)
-        return error_set(err, ERR_INVALID,
-                         "log-probabilities of the prompt are exact only with dense prefill");
+        return error_set(err, ERR_INVALID, "log-probabilities of the prompt need dense prefill");
     if (choice->no_reuse && r->n_prompt - 1 > a->shared->max_long_rows)
         return error_set(err, ERR_TOO_LONG,
-                         "a sparse prompt that reuses nothing is computed layer by layer, and "
-                         "there is room for %" PRIu32 " tokens before its last one",
+                         "a sparse prompt with reuse false may have at most %" PRIu32
+                         " tokens before its last one (--max-long-tokens)",
                          a->shared->max_long_rows);
     return 0;
 }

@@ -33,8 +33,7 @@ int kv_save(struct kv_sequence *kv, struct error *err) {
     const size_t bytes = n_pages * kv->space->memory->page_bytes;
     kv->saved = malloc(bytes);
     if (kv->saved) return copy_pages(kv, false, err);
-    return error_set(err, ERR_NOMEM,
-                     "no memory to keep the request's KV cache (%zu bytes) while it waits", bytes);
+    return error_set(err, ERR_NOMEM, "no memory to save the request's KV cache (%zu bytes)", bytes);
 }
 
 int kv_restore(struct kv_sequence *kv, struct error *err) {

@@ -34,12 +34,12 @@ int request_plan_check(const struct request_plan *plan, const struct kv_space *s
                    n_blocks = space->blocks ? page_pool_n_pages(space->blocks) : 0;
     if (plan->most.pages > n_pages)
         return error_set(err, ERR_TOO_LONG,
-                         "the request takes %" PRIu64 " pages of the KV cache, which has %" PRIu32,
+                         "the request needs %" PRIu64 " pages; the KV cache has %" PRIu32,
                          plan->most.pages, n_pages);
     if (plan->most.blocks > n_blocks)
         return error_set(err, ERR_TOO_LONG,
-                         "the request moves up to %" PRIu64 " tokens out of the KV cache, and "
-                         "there is room for %" PRIu64,
+                         "the request moves up to %" PRIu64
+                         " tokens to the host pool, which holds %" PRIu64,
                          plan->most.blocks * PAGE_TOKENS, (uint64_t)n_blocks * PAGE_TOKENS);
     return 0;
 }
