@@ -6,6 +6,7 @@
 #include <inttypes.h>
 
 #include "engine/base/error.h"
+#include "engine/device/sparse.h"
 #include "engine/model/model.h"
 #include "engine/request/sampling.h"
 #include "engine/schedule/request_plan.h"

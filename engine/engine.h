@@ -16,15 +16,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
 #include "engine/request/event.h"
 #include "engine/request/request.h"
 #include "engine/schedule/stats.h"
 
+struct attn_pattern;
+struct backend;
 struct engine;
 struct error;
-struct tokenizer;
+struct layer_group;
 struct model_config;
+struct tokenizer;
 
 struct engine_config {
     const char *model_dir;

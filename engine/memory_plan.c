@@ -8,6 +8,10 @@
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/device/dtype.h"
+#include "engine/device/host_pool.h"
+#include "engine/device/layer_group.h"
+#include "engine/device/sparse.h"
 #include "engine/kv/kind.h"
 #include "engine/model/decoder.h"
 

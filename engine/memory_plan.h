@@ -4,7 +4,11 @@
 #ifndef ENGINE_MEMORY_PLAN_H
 #define ENGINE_MEMORY_PLAN_H
 
+#include "engine/device/backend.h"
+#include "engine/device/pages.h"
 #include "engine/engine.h"
+
+struct host_pool;
 
 /* Returns the bytes that could be allocated now: what the system calls available, within the
  * control group's limit.  0: unknown. */

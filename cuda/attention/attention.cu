@@ -29,6 +29,13 @@
 #include "cuda/attention/prefill/attn_prefill.cuh"
 #include "cuda/attention/sparse/sparse_index.h"
 #include "engine/base/error.h"
+#include "engine/device/attention.h"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
+#include "engine/device/evict.h"
+#include "engine/device/pages.h"
+#include "engine/device/sparse.h"
+#include "engine/device/step.h"
 
 static_assert(sizeof(struct attn_tile) == 32, "tiles are read as two 16-byte words");
 

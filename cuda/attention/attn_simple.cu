@@ -13,6 +13,8 @@
 #include "cuda/attention/sparse/sparse_view.h"
 #include "cuda/common/device.cuh"
 #include "cuda/kv/evict.cuh"
+#include "engine/device/pages.h"
+#include "engine/device/sparse.h"
 
 enum { N_WARPS = 4, LANE_DIMS = 8, MAX_DIM = 32 * LANE_DIMS };
 

@@ -11,6 +11,8 @@
 #include <cuda_runtime.h>
 
 #include "cuda/host/kernels.h"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
 
 /* exp(x) = exp2(LOG2_E * x) */
 static constexpr float LOG2_E = 1.4426950408889634f;
@@ -94,7 +96,7 @@ static __device__ __forceinline__ void store_as(__nv_bfloat16 *to, float x) {
     *to = __float2bfloat16_rn(x);
 }
 
-/* ---- elements as bytes with a scale (engine/device/backend.h, struct host_pool) ---- */
+/* ---- elements as bytes with a scale (engine/device/host_pool.h) ---- */
 
 static __device__ __forceinline__ float fp8_factor(uint32_t scale) {
     return __uint_as_float(scale << 23);

@@ -11,6 +11,12 @@
  * Bound: memory, each input and output once.     Oracle: engine/cpu/elementwise.c. */
 #include "cuda/common/device.cuh"
 #include "cuda/kv/evict.cuh"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
+#include "engine/device/evict.h"
+#include "engine/device/host_pool.h"
+#include "engine/device/pages.h"
+#include "engine/device/step.h"
 
 typedef __nv_bfloat16 bf16;
 

@@ -16,6 +16,7 @@
 #include "cuda/host/internal.h"
 
 #include "engine/base/error.h"
+#include "engine/device/backend.h"
 
 static void drop(struct cuda_backend *cuda, struct graph_entry *r) {
     if (!r->graph) return;

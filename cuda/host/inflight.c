@@ -16,6 +16,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/device/backend.h"
 
 enum { ALIGNMENT = 256, FIRST_SAMPLED = 1024, FIRST_ARGS_BYTES = 1 << 20 };
 

@@ -21,6 +21,21 @@
 #include "cuda/host/kernels.h"
 #include "cuda/kv/select.h"
 #include "cuda/kv/select_pack.h"
+#include "engine/device/attention.h"
+#include "engine/device/backend.h"
+#include "engine/device/layer_group.h"
+#include "engine/device/pages.h"
+
+struct attn_index_args;
+struct attn_sparse;
+struct evict_total;
+struct offload_args;
+struct sample_args;
+struct select_args;
+struct select_total;
+struct sparse_totals;
+struct step;
+struct step_limits;
 
 #ifdef __cplusplus
 extern "C" {

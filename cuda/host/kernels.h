@@ -18,6 +18,13 @@
 
 #include "cuda/attention/sparse/sparse_view.h"
 #include "engine/device/backend.h"
+#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
+
+struct evict_total;
+struct logit_bias;
+struct sample_result;
+struct token_count;
 
 #ifdef __cplusplus
 extern "C" {

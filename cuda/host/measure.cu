@@ -12,6 +12,8 @@
 #include "cuda/host/internal.h"
 
 #include "engine/base/error.h"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
 
 namespace {
 

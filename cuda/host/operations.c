@@ -5,6 +5,9 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/device/attention.h"
+#include "engine/device/backend.h"
+#include "engine/device/step.h"
 
 int cuda_embed(struct backend *be, const struct embed_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);

@@ -20,6 +20,11 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/device/attention.h"
+#include "engine/device/backend.h"
+#include "engine/device/evict.h"
+#include "engine/device/pages.h"
+#include "engine/device/step.h"
 
 /* The sizes of a step's arrays, before it is packed. */
 struct step_shape {

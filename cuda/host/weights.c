@@ -15,6 +15,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/device/backend.h"
 
 enum { WEIGHT_ALIGN = 256, MAX_THREADS = 64 };
 static const size_t STAGING_BYTES = (size_t)32 << 20, THREAD_BYTES = (size_t)1 << 20;

@@ -9,6 +9,9 @@
 #include <stdlib.h>
 
 #include "engine/base/error.h"
+#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
+#include "engine/device/step.h"
 
 static uint32_t prompt_pages(const struct step *step, uint32_t layer, uint32_t *most) {
     uint32_t n = 0;

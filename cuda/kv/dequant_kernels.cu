@@ -1,5 +1,5 @@
 /* dequant_kernels.cu - dequantises pages whose elements are bytes with a scale a row
- * (engine/device/backend.h, struct kv_pool) to bf16 copies, which prompts' attention reads.
+ * (engine/device/pages.h) to bf16 copies, which prompts' attention reads.
  *
  *   from   u8 [K, V][n_kv_heads][PAGE_TOKENS][head_dim], u8 [K, V][n_kv_heads][PAGE_TOKENS], states
  *   to     bf16 [K, V][n_kv_heads][PAGE_TOKENS][head_dim], states
@@ -13,6 +13,7 @@
  * Shared: none.          Bound: memory, 3 bytes an element.
  * Oracle: engine/cpu/fp8.c, exact. */
 #include "cuda/kv/evict.cuh"
+#include "engine/device/pages.h"
 
 enum { THREADS = 256 };
 

@@ -11,6 +11,11 @@
 #include "cuda/host/internal.h"
 
 #include "engine/base/error.h"
+#include "engine/device/attention.h"
+#include "engine/device/backend.h"
+#include "engine/device/evict.h"
+#include "engine/device/pages.h"
+#include "engine/device/step.h"
 
 struct key_rotations key_rotations_of(const struct cuda_backend *cuda,
                                       const struct attn_args *args) {

@@ -10,6 +10,9 @@
 #define CUDA_KV_EVICT_CUH
 
 #include "cuda/common/device.cuh"
+#include "engine/device/dtype.h"
+#include "engine/device/evict.h"
+#include "engine/device/pages.h"
 
 static __device__ __forceinline__ struct kv_page_state *page_state(const struct kv_pool &kv,
                                                                    int32_t page, uint32_t kv_head) {

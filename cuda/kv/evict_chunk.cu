@@ -17,6 +17,9 @@
  *         64 bytes of a row) and sequence.
  * Bound:  memory, the retained rows read and written.       Oracle: engine/cpu/. */
 #include "cuda/kv/evict.cuh"
+#include "engine/device/dtype.h"
+#include "engine/device/evict.h"
+#include "engine/device/pages.h"
 
 enum { BLOCK = 1024, N_WARPS = BLOCK / 32, BINS = 256 };
 enum { LANE_DIMS = 8 }; /* elements of a key in a lane; launch_evict_scores checks head_dim */

@@ -11,6 +11,8 @@
  *         the eviction order, never a sum, so the result has one value.
  * Bound:  memory: 4 * group + 20 bytes a slot.      Oracle: engine/cpu/. */
 #include "cuda/kv/evict.cuh"
+#include "engine/device/evict.h"
+#include "engine/device/pages.h"
 
 enum { BLOCK = 1024, N_WARPS = BLOCK / 32 };
 

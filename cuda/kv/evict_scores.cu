@@ -17,6 +17,9 @@
  * lacks. */
 #include "cuda/common/mma.cuh"
 #include "cuda/kv/evict.cuh"
+#include "engine/device/dtype.h"
+#include "engine/device/evict.h"
+#include "engine/device/pages.h"
 
 enum { WARPS = 4, THREADS = WARPS * 32, ROWS = WARPS * 16, P_STRIDE = PAGE_TOKENS + 8 };
 enum { LANE_DIMS = 8, MAX_DIM = 32 * LANE_DIMS };

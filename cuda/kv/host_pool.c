@@ -24,6 +24,10 @@
 #include "cuda/host/numa.h"
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/device/backend.h"
+#include "engine/device/host_pool.h"
+#include "engine/device/pages.h"
+#include "engine/device/step.h"
 
 enum { MAX_THREADS = 64, SYSTEM_PAGE = 4096 };
 static const size_t PART_BYTES = (size_t)64 << 20; /* what a thread takes at a time */

@@ -6,6 +6,9 @@
 
 #include "cuda/kv/evict.cuh"
 #include "cuda/kv/select.h"
+#include "engine/device/dtype.h"
+#include "engine/device/host_pool.h"
+#include "engine/device/pages.h"
 
 /* Over the bus, speed depends on how many bytes are requested at a time: a round trip takes 3.4 us,
  * and 6 or more while other kernels keep the device's memory busy.  8 blocks of 512 threads that

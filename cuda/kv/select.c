@@ -18,6 +18,13 @@
 #include <stdlib.h>
 
 #include "engine/base/error.h"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
+#include "engine/device/host_pool.h"
+#include "engine/device/layer_group.h"
+#include "engine/device/pages.h"
+#include "engine/device/select.h"
+#include "engine/device/step.h"
 
 /* ---- workspace ---- */
 

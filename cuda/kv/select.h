@@ -16,6 +16,10 @@
 #define CUDA_KV_SELECT_H
 
 #include "cuda/host/kernels.h"
+#include "engine/device/host_pool.h"
+#include "engine/device/pages.h"
+
+struct select_total;
 
 #ifdef __cplusplus
 extern "C" {

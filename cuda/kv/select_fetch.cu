@@ -12,6 +12,9 @@
  * that.
  * Shared: none.          Oracle: engine/cpu/, exact. */
 #include "cuda/kv/host_pool.cuh"
+#include "engine/device/dtype.h"
+#include "engine/device/host_pool.h"
+#include "engine/device/pages.h"
 
 enum { THREADS = MOVE_THREADS, UNROLL = 8 };
 

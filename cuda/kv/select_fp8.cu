@@ -14,6 +14,9 @@
  * memory once and then from its caches.
  * Shared: none.          Oracle: engine/cpu/fp8.c, exact. */
 #include "cuda/kv/host_pool.cuh"
+#include "engine/device/dtype.h"
+#include "engine/device/host_pool.h"
+#include "engine/device/pages.h"
 
 /* A thread has half as many loads in flight as elsewhere, because tokens are half as long; in turn
  * there are twice the blocks. */

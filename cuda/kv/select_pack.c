@@ -3,6 +3,10 @@
 
 #include <string.h>
 
+#include "engine/device/pages.h"
+#include "engine/device/select.h"
+#include "engine/device/step.h"
+
 bool step_has_selects(const struct step *step) {
     for (uint32_t i = 0; i < step->n_decode; i++)
         if (step->seqs[i].select) return true;

@@ -19,7 +19,9 @@
 #include <stdint.h>
 
 #include "cuda/host/kernels.h"
-#include "engine/device/backend.h"
+
+struct step;
+struct step_limits;
 
 #ifdef __cplusplus
 extern "C" {

@@ -15,6 +15,8 @@
  * Oracle: engine/cpu/, exact for equal bits. */
 #include "cuda/common/topk.cuh"
 #include "cuda/kv/evict.cuh"
+#include "engine/device/pages.h"
+#include "engine/device/select.h"
 
 enum { THREADS = 1024 };
 

@@ -22,6 +22,8 @@
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
 
 enum { WORKSPACE_BYTES = 64 << 20, BLAS_ALIGN = 16, BLAS_WIDTH = 8, MAX_CANDIDATES = 8 };
 

@@ -9,6 +9,10 @@
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/device/backend.h"
+#include "engine/device/evict.h"
+#include "engine/device/sample.h"
+#include "engine/device/step.h"
 
 /* args also holds gather_rows' row numbers, twice in a step, and the results of evict_totals. */
 enum { LIST_ALIGN = 8, SHORT_LISTS_BYTES = 8192, GATHER_ROW_BYTES = 8, EVICT_TOTALS_ALIGN = 256 };

@@ -30,6 +30,7 @@
  *         differ, take 15.
  * Oracle: engine/cpu/sample.c. */
 #include "cuda/common/device.cuh"
+#include "engine/device/sample.h"
 
 enum {
     TEAM_BLOCKS = 8, /* the most that every device with clusters can start together */

@@ -10,6 +10,9 @@
 #include <string.h>
 
 #include "engine/base/sizes.h"
+#include "engine/device/attention.h"
+#include "engine/device/evict.h"
+#include "engine/device/step.h"
 
 enum { ROWS_PER_TASK = 16, MIN_RANKS = 512 };
 

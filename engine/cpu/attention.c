@@ -29,6 +29,12 @@
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/device/attention.h"
+#include "engine/device/backend.h"
+#include "engine/device/evict.h"
+#include "engine/device/pages.h"
+#include "engine/device/sparse.h"
+#include "engine/device/step.h"
 
 enum { CHUNK_PAGES = 8, CHUNK_SLOTS = CHUNK_PAGES * PAGE_TOKENS };
 

@@ -11,6 +11,17 @@
 #include "engine/cpu/kernels.h"
 #include "engine/cpu/sparse.h"
 #include "engine/cpu/threads.h"
+#include "engine/device/attention.h"
+#include "engine/device/backend.h"
+#include "engine/device/select.h"
+
+struct attn_index_args;
+struct evict_total;
+struct kv_pool;
+struct offload_args;
+struct sample_args;
+struct sparse_totals;
+struct step;
 
 /* cos and sin of every rank, for keys that are rotated when they are read; see angles.c. */
 struct rank_angles {

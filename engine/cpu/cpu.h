@@ -5,6 +5,7 @@
 #define ENGINE_CPU_CPU_H
 
 #include "engine/device/backend.h"
+#include "engine/device/dtype.h"
 
 enum cpu_isa { CPU_ISA_AUTO, CPU_ISA_PLAIN, CPU_ISA_AVX2, CPU_ISA_AVX512 };
 

@@ -8,6 +8,12 @@
 #include "engine/cpu/fp8.h"
 #include "engine/cpu/tile.h"
 #include "engine/cpu/vec.h"
+#include "engine/device/attention.h"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
+#include "engine/device/evict.h"
+#include "engine/device/pages.h"
+#include "engine/device/step.h"
 
 enum { TASK_ROWS = 16 }; /* rows a task: enough to pay for handing it out */
 

@@ -1,5 +1,5 @@
 /* evict.c - bounded caches: updates token scores, then evicts the lowest-scoring tokens (H2O
- * section 3, StreamingLLM section 3; the contract is in engine/device/backend.h).
+ * section 3, StreamingLLM section 3; the contract is in engine/device/evict.h).
  *
  *   decode    raw scores and (max, sum) from attention -> p -> score += p -> free the lowest slot
  *   prefill   q . k again, page by page                -> p -> score += p, row after row
@@ -21,6 +21,11 @@
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/device/attention.h"
+#include "engine/device/backend.h"
+#include "engine/device/evict.h"
+#include "engine/device/pages.h"
+#include "engine/device/step.h"
 
 enum { TASK_PAGES = 8 };
 #define STAYS UINT64_MAX

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/cpu/vec.h"
+#include "engine/device/host_pool.h"
 
 enum { INFINITY_BITS = 0x7f800000, LARGEST = 0x7e, NOT_A_NUMBER = 0x7f };
 enum { DROPPED = 23 - 3, BIAS_APART = (127 - 7) << 3 };

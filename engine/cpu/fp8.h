@@ -1,5 +1,5 @@
-/* fp8.h - rows of a head's elements as bytes with a scale (engine/device/backend.h, struct
- * host_pool and struct kv_pool).
+/* fp8.h - rows of a head's elements as bytes with a scale (struct host_pool in
+ * engine/device/host_pool.h, struct kv_pool in pages.h).
  *
  * Thread: any.  Memory: none. */
 #ifndef ENGINE_CPU_FP8_H
@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
 
 /* Returns the e4m3 code of x, rounded to nearest even and saturated at 448. e4m3 has a sign, 4 bits
  * of exponent (bias 7) and 3 of mantissa.  It has no infinity, and 0x7f is NaN. */

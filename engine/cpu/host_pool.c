@@ -1,5 +1,5 @@
 /* host_pool.c - the host pool, tokens in the system's memory: how a token lies there, and copies of
- * pages to it (the contract is in engine/device/backend.h).
+ * pages to it (the contract is in engine/device/host_pool.h).
  *
  * A row is one head's key or value of a token: head_dim elements.  In a page, elements of a value
  * are adjacent and those of a key PAGE_TOKENS apart.  Where pages are of DTYPE_FP8, a row is copied
@@ -8,6 +8,10 @@
 
 #include "engine/cpu/fp8.h"
 #include "engine/cpu/tile.h"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
+#include "engine/device/host_pool.h"
+#include "engine/device/pages.h"
 
 struct row {
     char *first;

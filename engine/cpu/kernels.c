@@ -7,6 +7,7 @@
 
 #include "engine/base/sizes.h"
 #include "engine/cpu/vec.h"
+#include "engine/device/pages.h"
 
 /* Register tiles.  Products: TILE_ROWS x TILE_COLS accumulators and an operand of each kind.
  * Attention: ATTN_ROWS queries x ATTN_VECS registers.  AVX-512 has 32 registers, the others 16. */

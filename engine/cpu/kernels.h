@@ -7,6 +7,7 @@
 
 #include "engine/base/sizes.h"
 #include "engine/device/backend.h"
+#include "engine/device/dtype.h"
 
 enum { PACK_UNIT = 32, ANGLE_UNIT = 16 };
 

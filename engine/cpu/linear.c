@@ -13,6 +13,8 @@
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/cpu/vec.h"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
 
 /* COL_UNIT and ROW_UNIT divide into the register tiles of every kernel. */
 enum { COL_UNIT = 12, ROW_UNIT = 12, BLOCK_COLS = 48, MIN_BLOCK_ROWS = 48 };

@@ -6,6 +6,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/cpu/backend.h"
+#include "engine/device/backend.h"
 
 enum { N_TRIES = 5, N_SUMS = 32, COPY_BYTES = 256 << 20, BURST_ROUNDS = 4000000 };
 

@@ -12,6 +12,8 @@
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/device/backend.h"
+#include "engine/device/sample.h"
 
 struct sample_candidate {
     float value; /* the logit after penalties */

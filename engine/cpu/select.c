@@ -1,5 +1,5 @@
 /* select.c - chooses the tokens that the sparse layers of a sequence see, and fetches them into
- * these layers' slots (OmniKV section 4; contract: engine/device/backend.h).
+ * these layers' slots (OmniKV section 4; contract: engine/device/select.h).
  *
  *   attention of the filter     raw scores of every page, (max, sum) of every head
  *   score    a task is a page   max over heads of p, for each of its tokens
@@ -22,6 +22,11 @@
 #include "engine/base/error.h"
 #include "engine/cpu/host_pool.h"
 #include "engine/cpu/sparse_lines.h"
+#include "engine/device/backend.h"
+#include "engine/device/layer_group.h"
+#include "engine/device/pages.h"
+#include "engine/device/select.h"
+#include "engine/device/step.h"
 
 struct move {
     uint32_t slot, token;

@@ -17,6 +17,9 @@
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
 #include "engine/cpu/sparse_lines.h"
+#include "engine/device/backend.h"
+#include "engine/device/pages.h"
+#include "engine/device/step.h"
 
 enum {
     FIRST_GROUPS = (SPARSE_MIN_COLUMNS + SPARSE_GROUP - 1) / SPARSE_GROUP,

@@ -1,5 +1,5 @@
 /* sparse.h - which keys the heads of one layer visit: built by attn_index, followed by attn_prefill
- * (the contract is at the top of engine/device/backend.h).
+ * (the contract is at the top of engine/device/sparse.h).
  *
  *   lines        sparse_lines.c: attention of the last rows -> columns and diagonals, as bits
  *   distances    bit d: groups d before a half's first are visited; those of its tile's rows always
@@ -15,11 +15,18 @@
 #ifndef ENGINE_CPU_SPARSE_H
 #define ENGINE_CPU_SPARSE_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
 #include "engine/base/sizes.h"
 #include "engine/cpu/buffer.h"
-#include "engine/device/backend.h"
+#include "engine/device/sparse.h"
 
+struct backend;
 struct cpu_backend;
+struct step;
+struct step_limits;
+struct step_seq;
 
 struct cpu_sparse_head {
     enum attn_pattern_kind named; /* the kind of its pattern */

@@ -13,6 +13,10 @@
 
 #include "engine/base/sizes.h"
 #include "engine/cpu/tile.h"
+#include "engine/device/attention.h"
+#include "engine/device/pages.h"
+#include "engine/device/sparse.h"
+#include "engine/device/step.h"
 
 /* Returns how many floats columns and diagonals share with mean keys: the larger of the two
  * needs. */

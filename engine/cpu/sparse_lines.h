@@ -7,6 +7,11 @@
 
 #include "engine/cpu/backend.h"
 
+struct attn_index_args;
+struct attn_pattern;
+struct attn_sparse;
+struct kv_view;
+
 /* A worker's workspace for a sequence of n_pages pages. */
 struct lines_workspace {
     uint64_t *bits;  /* [n_pages]: a bit for each slot */

@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "engine/cpu/fp8.h"
+#include "engine/device/attention.h"
+#include "engine/device/step.h"
 
 void copy_elements(char *to, uint32_t to_stride, const char *from, uint32_t from_stride, uint32_t n,
                    enum dtype dtype) {

@@ -7,6 +7,11 @@
 #define ENGINE_CPU_TILE_H
 
 #include "engine/cpu/backend.h"
+#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
+
+struct attn_args;
+struct kv_view;
 
 enum { TILE_ROWS = 96 };
 #define LOG2_E 1.4426950408889634

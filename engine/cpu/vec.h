@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
 
 #if defined(__AVX512F__)
 enum { LANES = 16 };

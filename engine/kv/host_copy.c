@@ -4,6 +4,8 @@
 #include "engine/kv/host_copy.h"
 
 #include "engine/base/sizes.h"
+#include "engine/device/backend.h"
+#include "engine/device/host_pool.h"
 #include "engine/kv/kv_space.h"
 
 typedef int (*move)(struct backend *be, char *page, char *stored, size_t bytes, struct error *err);

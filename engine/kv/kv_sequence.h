@@ -23,7 +23,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/device/backend.h"
+#include "engine/device/pages.h"
+#include "engine/device/select.h"
+#include "engine/device/step.h"
 #include "engine/kv/kind.h"
 #include "engine/kv/kv_space.h"
 #include "engine/kv/plan.h"

@@ -7,13 +7,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/device/backend.h"
+#include "engine/device/layer_group.h"
 
+struct backend;
+struct host_pool;
+struct kv_pool;
 struct kv_swaps;
 struct page_pool;
 struct prefix_cache;
 
-/* Pages of the pool, and blocks of the host pool (backend.h, struct host_pool). */
+/* Pages of the pool, and blocks of the host pool (host_pool.h). */
 struct kv_amount {
     uint64_t pages, blocks;
 };

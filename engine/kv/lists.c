@@ -8,6 +8,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/device/layer_group.h"
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/page_pool.h"
 

@@ -7,8 +7,10 @@
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/device/pages.h"
 #include "engine/kv/kind.h"
 #include "engine/kv/kv_sequence.h"
+#include "engine/kv/lists.h"
 #include "engine/kv/page_pool.h"
 
 static uint32_t window_of(const struct kv_choice *choice) {

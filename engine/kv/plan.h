@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/device/evict.h"
 #include "engine/request/kv_choice.h"
 
 struct error;

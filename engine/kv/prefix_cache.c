@@ -29,7 +29,7 @@
 #include "engine/base/error.h"
 #include "engine/base/siphash.h"
 #include "engine/base/sizes.h"
-#include "engine/device/backend.h"
+#include "engine/device/pages.h"
 #include "engine/kv/host_copy.h"
 #include "engine/kv/kv_space.h"
 #include "engine/kv/page_pool.h"

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "engine/base/error.h"
+#include "engine/device/backend.h"
 #include "engine/kv/kv_sequence.h"
 
 /* Moves the sequence's pages to or from kv->saved. */

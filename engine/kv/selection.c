@@ -4,6 +4,8 @@
 #include <assert.h>
 
 #include "engine/base/sizes.h"
+#include "engine/device/pages.h"
+#include "engine/device/select.h"
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/lists.h"
 #include "engine/kv/page_pool.h"

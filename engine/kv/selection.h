@@ -1,4 +1,4 @@
-/* selection.h - what a sequence's sparse layers see while it generates (backend.h, Selections), for
+/* selection.h - what a sequence's sparse layers see while it generates (engine/device/select.h), for
  * the two kinds that select.
  *
  *   a sparse layer's pages  [ n_selected: chosen tokens ][ tail: n_tail, and up to 63 tokens more ]
@@ -10,6 +10,8 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "engine/device/step.h"
 
 struct kv_plan;
 struct kv_sequence;

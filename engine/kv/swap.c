@@ -7,6 +7,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/device/pages.h"
 #include "engine/kv/host_copy.h"
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/lists.h"

@@ -19,7 +19,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/device/backend.h"
+#include "engine/device/select.h"
 #include "engine/kv/kv_space.h"
 
 struct error;

@@ -10,6 +10,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/json_guard.h"
+#include "engine/device/dtype.h"
 #include "engine/model/mapped_file.h"
 
 #define SINGLE_FILE "model.safetensors"

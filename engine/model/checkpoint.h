@@ -13,6 +13,7 @@
 #include "engine/model/safetensors.h"
 
 struct checkpoint;
+struct weight;
 
 /* Opens the directory's files.  On failure *out is untouched. */
 int checkpoint_open(struct checkpoint **out, const char *dir, struct error *err);

@@ -13,6 +13,8 @@
 
 #include "engine/base/error.h"
 #include "engine/base/json_guard.h"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
 #include "engine/model/config_reader.h"
 #include "engine/model/family.h"
 #include "engine/model/rope_config.h"

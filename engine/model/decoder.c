@@ -28,6 +28,15 @@
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/device/attention.h"
+#include "engine/device/backend.h"
+#include "engine/device/evict.h"
+#include "engine/device/layer_group.h"
+#include "engine/device/pages.h"
+#include "engine/device/sample.h"
+#include "engine/device/select.h"
+#include "engine/device/sparse.h"
+#include "engine/device/step.h"
 
 enum { ARENA_ALIGN = 64, F32_BYTES = 4 };
 

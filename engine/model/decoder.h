@@ -20,10 +20,21 @@
 #ifndef ENGINE_MODEL_DECODER_H
 #define ENGINE_MODEL_DECODER_H
 
+#include "engine/device/dtype.h"
 #include "engine/device/layer_slice.h"
 #include "engine/model/model.h"
 
+struct backend;
 struct decoder;
+struct evict_total;
+struct host_pool;
+struct kv_pool;
+struct layer_group;
+struct sample_result;
+struct sample_row;
+struct select_total;
+struct sparse_totals;
+struct step;
 
 struct decoder_limits {
     uint32_t max_rows;       /* rows of the largest step */

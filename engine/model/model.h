@@ -6,6 +6,7 @@
 #define ENGINE_MODEL_MODEL_H
 
 #include "engine/device/backend.h"
+#include "engine/device/dtype.h"
 
 struct checkpoint;
 struct random_weights;

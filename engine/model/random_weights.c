@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "engine/base/error.h"
-#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
 
 enum { BLOCK = 4194301, SHIFTS = 1024, SHIFT_STEP = 32 };
 /* The sum of four uniform 16-bit numbers has a deviation of 65536 / sqrt(3). */

@@ -8,6 +8,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/json_guard.h"
+#include "engine/device/dtype.h"
 
 enum { LENGTH_BYTES = 8 };
 

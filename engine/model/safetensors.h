@@ -15,10 +15,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "engine/device/backend.h"
-
 struct error;
 struct safetensors;
+struct weight;
 
 enum { SAFETENSORS_MAX_HEADER = 100 * 1000 * 1000, SAFETENSORS_MAX_DIMS = 8 };
 

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/device/sample.h"
 #include "engine/request/prefill_choice.h"
 #include "engine/request/usage.h"
 

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/device/backend.h"
+#include "engine/device/evict.h"
 
 /* How much of its text a request keeps in the KV cache (backend.h, struct kv_budget). */
 enum kv_type {

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/device/sample.h"
 #include "engine/request/event.h"
 #include "engine/request/request.h"
 

@@ -13,6 +13,7 @@
 #include "engine/tokenizer/tokenizer.h"
 
 struct output_token;
+struct sample_result;
 
 struct output {
     const struct tokenizer *tokenizer;

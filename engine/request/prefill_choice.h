@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/device/backend.h"
+struct attn_pattern;
 
 enum prefill_mode {
     PREFILL_AUTO,  /* sparse where that is faster: engine_config.min_sparse_tokens */

@@ -7,10 +7,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/device/sample.h"
 #include "engine/request/kv_choice.h"
 #include "engine/request/prefill_choice.h"
-
-struct logit_bias;
 
 /* The parameters of a request's output.  sampling_defaults() gives the OpenAI defaults. */
 struct sampling_params {

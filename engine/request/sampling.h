@@ -5,6 +5,7 @@
 #ifndef ENGINE_REQUEST_SAMPLING_H
 #define ENGINE_REQUEST_SAMPLING_H
 
+#include "engine/device/sample.h"
 #include "engine/request/request.h"
 
 struct sampling_state {

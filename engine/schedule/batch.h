@@ -5,8 +5,12 @@
 #ifndef ENGINE_SCHEDULE_BATCH_H
 #define ENGINE_SCHEDULE_BATCH_H
 
-#include "engine/device/backend.h"
+#include "engine/device/evict.h"
 #include "engine/device/layer_slice.h"
+#include "engine/device/sample.h"
+#include "engine/device/select.h"
+#include "engine/device/sparse.h"
+#include "engine/device/step.h"
 #include "engine/schedule/step_time.h"
 
 struct error;

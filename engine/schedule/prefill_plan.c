@@ -8,6 +8,7 @@
 
 #include "engine/base/siphash.h"
 #include "engine/base/sizes.h"
+#include "engine/device/pages.h"
 
 static bool is_sparse(const struct prefill_choice *choice, const struct prefill_support *support,
                       enum kv_type kv, uint32_t n_prompt, bool scores_prompt) {

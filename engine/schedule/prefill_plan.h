@@ -15,6 +15,7 @@
 #ifndef ENGINE_SCHEDULE_PREFILL_PLAN_H
 #define ENGINE_SCHEDULE_PREFILL_PLAN_H
 
+#include "engine/device/sparse.h"
 #include "engine/request/kv_choice.h"
 #include "engine/request/prefill_choice.h"
 

@@ -6,6 +6,8 @@
 #include <math.h>
 
 #include "engine/base/sizes.h"
+#include "engine/device/sparse.h"
+#include "engine/device/step.h"
 #include "engine/kv/kv_sequence.h"
 #include "engine/schedule/sequence.h"
 

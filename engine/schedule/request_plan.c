@@ -5,6 +5,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/device/pages.h"
 #include "engine/kv/page_pool.h"
 #include "engine/schedule/sequence.h"
 

@@ -21,6 +21,8 @@
 #define ENGINE_SCHEDULE_SEQUENCE_H
 
 #include "engine/device/layer_slice.h"
+#include "engine/device/sample.h"
+#include "engine/device/sparse.h"
 #include "engine/kv/kv_sequence.h"
 #include "engine/request/output.h"
 #include "engine/request/request.h"

@@ -6,6 +6,7 @@
 
 #include <stdint.h>
 
+#include "engine/device/sparse.h"
 #include "engine/request/kv_choice.h"
 
 struct engine_stats {

@@ -24,7 +24,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "engine/device/backend.h"
+#include "engine/device/layer_group.h"
 
 struct error;
 struct provenance_note;

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/device/layer_group.h"
 
 double tune_share(const float *worth, uint32_t n_worth, const uint32_t *chosen, uint32_t n_chosen) {
     double all = 0, found = 0;

@@ -7,7 +7,7 @@
  *                              Layers that attend to all tokens lose nothing; layers with a
  *                              window neither choose nor follow
  *
- * Token scores and chosen tokens are those of select() (backend.h).
+ * Token scores and chosen tokens are those of select() (engine/device/select.h).
  *
  * Thread: any.  Memory: none that outlives a call. */
 #ifndef ENGINE_TUNE_TUNE_FILTERS_H

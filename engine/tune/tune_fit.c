@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/base/sizes.h"
+#include "engine/device/pages.h"
 
 enum { STEP_KEYS = 50 };
 

@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/device/backend.h"
+#include "engine/device/sparse.h"
 
 enum { TUNE_N_STARTS = 6 };
 

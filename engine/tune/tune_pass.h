@@ -11,8 +11,10 @@
 #ifndef ENGINE_TUNE_TUNE_PASS_H
 #define ENGINE_TUNE_TUNE_PASS_H
 
+#include "engine/device/pages.h"
 #include "engine/engine.h"
 
+struct attn_pattern;
 struct tune_pass;
 
 /* Creates a pass and loads the model.  config: as engine_setup_config() (server/settings) makes it.

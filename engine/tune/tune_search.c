@@ -7,6 +7,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/device/pages.h"
 
 /* The sizes of the published search and of its files, and smaller numbers of pages. */
 static const struct attn_pattern candidates[] = {

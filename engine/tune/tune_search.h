@@ -21,7 +21,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/device/backend.h"
+#include "engine/device/sparse.h"
 
 struct error;
 

@@ -12,6 +12,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/device/sparse.h"
 #include "engine/sparsity/patterns.h"
 
 #define FORMAT "quire-tune-1"

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "engine/base/error.h"
+#include "engine/device/backend.h"
 #include "server/bench/bench_schedule.h"
 #include "server/json/api_error.h"
 #include "server/settings/engine_setup.h"

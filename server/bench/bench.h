@@ -16,6 +16,8 @@
 #include "server/settings/kv_policy.h"
 #include "server/settings/offload_rules.h"
 
+struct backend;
+struct ceilings;
 struct options;
 
 enum { BENCH_MAX_SIZES = 16, BENCH_MAX_RUNS = 100 };

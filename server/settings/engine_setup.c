@@ -1,6 +1,8 @@
 /* engine_setup.c - see engine_setup.h. */
 #include "server/settings/engine_setup.h"
 
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
 #include "server/settings/load_progress.h"
 #include "server/settings/options.h"
 

@@ -6,6 +6,7 @@
 
 #include "engine/engine.h"
 
+struct backend;
 struct load_progress;
 struct options;
 

@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "engine/device/evict.h"
 #include "server/json/api_error.h"
 #include "server/json/buffer.h"
 

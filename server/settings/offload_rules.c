@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "engine/device/layer_group.h"
 #include "server/json/api_error.h"
 #include "server/json/buffer.h"
 #include "server/settings/kv_policy.h"

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 
 #include "engine/base/error.h"
+#include "engine/device/dtype.h"
+#include "engine/device/host_pool.h"
 #include "engine/engine.h"
 #include "engine/sparsity/filters.h"
 #include "server/settings/model_file.h"

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "engine/device/backend.h"
+#include "engine/device/layer_group.h"
 #include "engine/model/model.h"
 
 struct engine_config;

@@ -19,6 +19,7 @@
 #include <stdint.h>
 #include <jansson.h>
 
+#include "engine/device/sparse.h"
 #include "engine/request/prefill_choice.h"
 
 struct api_error;

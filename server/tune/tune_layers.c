@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #include "engine/base/error.h"
+#include "engine/base/sizes.h"
 #include "engine/tune/tune_pass.h"
 #include "engine/tune/tune_state.h"
 

@@ -4,6 +4,12 @@
 #define TESTS_CPU_SPARSE_TEST_H
 
 #include "engine/cpu/sparse.h"
+#include "engine/device/attention.h"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
+#include "engine/device/sparse.h"
+#include "engine/device/step.h"
 #include "tests/cpu/cpu_test.h"
 
 enum { N_HEADS = 4, N_KV = 2, DIM = 16, WIDTH = (N_HEADS + 2 * N_KV) * DIM, MAX_SLOTS = 2048 };

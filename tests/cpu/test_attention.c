@@ -1,5 +1,10 @@
 /* test_attention.c - RoPE, append and attention over scattered pages against sums in double;
  * decode, prefill and any cut of a prompt into steps must give the same bits. */
+#include "engine/device/attention.h"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
+#include "engine/device/step.h"
 #include "tests/cpu/cpu_test.h"
 
 struct shape {

@@ -3,6 +3,11 @@
 #include "tests/cpu/cpu_test.h"
 
 #include "engine/cpu/vec.h"
+#include "engine/device/attention.h"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
+#include "engine/device/step.h"
 
 static const uint32_t widths[] = {1, 3, 15, 16, 17, 384, 1000};
 enum { N_WIDTHS = sizeof(widths) / sizeof(widths[0]), N_ROWS = 37 };

@@ -6,6 +6,12 @@
 
 #include "engine/base/sizes.h"
 #include "engine/cpu/vec.h"
+#include "engine/device/attention.h"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
+#include "engine/device/evict.h"
+#include "engine/device/pages.h"
+#include "engine/device/step.h"
 
 enum { N_LAYERS = 2 };
 

@@ -1,11 +1,15 @@
-/* test_fp8.c - keys and values in 8 bits against their definition (engine/device/backend.h,
- * host_pool): all codes, every place where rounding turns, every scale; and what lies where in
+/* test_fp8.c - keys and values in 8 bits against their definition (engine/device/host_pool.h):
+ * all codes, every place where rounding turns, every scale; and what lies where in
  * the store. */
 #include "tests/cpu/cpu_test.h"
 
 #include "engine/cpu/fp8.h"
 #include "engine/cpu/tile.h"
 #include "engine/cpu/vec.h"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
+#include "engine/device/host_pool.h"
+#include "engine/device/pages.h"
 
 enum { N_POSITIVE = 0x7f, MOST_DIM = 128 }; /* codes below NaN */
 

@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include "engine/cpu/vec.h"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
 
 /* Memory that ends where a page begins that nobody may touch: the kernels are not instrumented by
  * sanitizers (see engine/cpu/meson.build), so this is what notices a read too far, in every build.

@@ -1,5 +1,7 @@
 /* test_sample.c - sampling against a slow version that sorts, and against the distribution it
  * should have. */
+#include "engine/device/backend.h"
+#include "engine/device/sample.h"
 #include "tests/cpu/cpu_test.h"
 
 enum { VOCAB = 300, N_CASES = 400 };

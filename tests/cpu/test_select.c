@@ -12,6 +12,15 @@
 #include "tests/cpu/cpu_test.h"
 
 #include "engine/cpu/vec.h"
+#include "engine/device/attention.h"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
+#include "engine/device/evict.h"
+#include "engine/device/host_pool.h"
+#include "engine/device/layer_group.h"
+#include "engine/device/pages.h"
+#include "engine/device/select.h"
+#include "engine/device/step.h"
 
 enum {
     N_LAYERS = 9,

@@ -3,6 +3,12 @@
 #include "tests/cpu/sparse_test.h"
 
 #include "engine/cpu/sparse_lines.h"
+#include "engine/device/attention.h"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
+#include "engine/device/sparse.h"
+#include "engine/device/step.h"
 
 /* --- The k largest. --- */
 

@@ -5,6 +5,10 @@
  *   a diagonal o     the window [end - 64 - o, end - o) of 64 keys, moved right to begin at 0
  *   windows that touch     one range, which grows by whole blocks of 64
  *   columns     those before the last window's end that lie in no range */
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
+#include "engine/device/sparse.h"
 #include "tests/cpu/sparse_test.h"
 
 enum { BLOCK = 64 };

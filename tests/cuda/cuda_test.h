@@ -12,6 +12,8 @@
 
 #include "cuda/cuda.h"
 #include "engine/cpu/vec.h"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
 
 /* bf16 keeps 8 bits: half a step is up to 2^-8 of a value, 3.9e-3. */
 #define BF16_TOLERANCE 4.5e-3

@@ -1,6 +1,11 @@
 /* test_attention.c - RoPE, append and attention of the CUDA backend against the CPU's: ragged
  * batches that decode and prefill at once, several layers, scattered pages, every dtype of pages.
  */
+#include "engine/device/attention.h"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
+#include "engine/device/step.h"
 #include "tests/cuda/cuda_test.h"
 
 enum { N_LAYERS = 2, MAX_SEQS = 8, MAX_PAGES = 40 };

@@ -1,4 +1,7 @@
 /* test_elementwise.c - embedding, norm and gather of the CUDA backend against the CPU's. */
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
+#include "engine/device/step.h"
 #include "tests/cuda/cuda_test.h"
 
 static const uint32_t widths[] = {1, 3, 8, 15, 16, 17, 24, 384, 1000, 4096, 10240};

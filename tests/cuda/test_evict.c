@@ -9,6 +9,12 @@
 
 #include "engine/base/sizes.h"
 #include "engine/cpu/fp8.h"
+#include "engine/device/attention.h"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
+#include "engine/device/evict.h"
+#include "engine/device/pages.h"
+#include "engine/device/step.h"
 
 enum { N_LAYERS = 2, N_TEXTS = 10, CHUNK = 96, MOST_ROWS = N_TEXTS * CHUNK };
 enum { N_STEPS = 75, FEW_STEPS = 20, RECORDED_ROWS = N_TEXTS, TEXT_PAGES = 10 };

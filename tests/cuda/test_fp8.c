@@ -3,6 +3,10 @@
 #include "tests/cuda/cuda_test.h"
 
 #include "engine/cpu/fp8.h"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
+#include "engine/device/host_pool.h"
+#include "engine/device/pages.h"
 
 enum { N_PAGES = 5, N_PLANES = 2, PLANE = 1, MAX_DIM = 128 };
 static const uint32_t pages[N_PAGES] = {3, 1, 0, 4, 2}, blocks[N_PAGES] = {2, 0, 4, 1, 3};

@@ -4,6 +4,9 @@
  * argv[1]: the model's directory.  With --small, few tokens after the short prompts. */
 #include "tests/cuda/cuda_test.h"
 
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
+#include "engine/device/sample.h"
 #include "tests/model/goldens.h"
 #include "tests/model/runner.h"
 

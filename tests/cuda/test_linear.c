@@ -4,6 +4,8 @@
  *
  * Tables say in their last column whether --small has the line, too: it has one for each kernel,
  * and for each way out of a tile. */
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
 #include "tests/cuda/cuda_test.h"
 
 static bool small;

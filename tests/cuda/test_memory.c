@@ -1,4 +1,7 @@
 /* test_memory.c - allocation, copies, pages and weights of the CUDA backend. */
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
 #include "tests/cuda/cuda_test.h"
 
 #include <time.h>

@@ -3,6 +3,11 @@
  *
  * With --small, vocabularies that a racecheck of every shared bin can be waited for, and few
  * rows: each filter still finds its way by bins (8,192 tokens) and without (300 and fewer). */
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
+#include "engine/device/sample.h"
+#include "engine/device/step.h"
 #include "tests/cuda/cuda_test.h"
 
 enum { MAX_LIST = 300, SMALL_VOCAB = 8192, SMALL_ROWS = 6 };

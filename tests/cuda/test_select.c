@@ -9,6 +9,14 @@
  * sides: so no step begins differently.
  *
  * Where the store is fp8, texts are such that it loses nothing; all others are test_fp8.c's. */
+#include "engine/device/attention.h"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
+#include "engine/device/host_pool.h"
+#include "engine/device/layer_group.h"
+#include "engine/device/pages.h"
+#include "engine/device/select.h"
+#include "engine/device/step.h"
 #include "tests/cuda/cuda_test.h"
 
 enum { N_LAYERS = 9, N_TEXTS = 4, MAX_TOKENS = 1600, TEXT_PAGES = MAX_TOKENS / PAGE_TOKENS };

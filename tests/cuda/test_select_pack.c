@@ -3,6 +3,9 @@
 #include "tests/cpu/cpu_test.h"
 
 #include "cuda/kv/select_pack.h"
+#include "engine/device/pages.h"
+#include "engine/device/select.h"
+#include "engine/device/step.h"
 
 enum { N_LAYERS = 5, N_SEQS = 4, N_GROUPS = 2, N_SELECTED = 128, N_CANDIDATES = 320 };
 enum { SLOTS = 421, FEW_SLOTS = N_SELECTED + SLOTS - N_CANDIDATES, GUARD = 0x5a5a5a5a };

@@ -11,6 +11,12 @@
 
 #include "cuda/attention/sparse/sparse_test.h"
 #include "engine/cpu/sparse.h"
+#include "engine/device/attention.h"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
+#include "engine/device/sparse.h"
+#include "engine/device/step.h"
 
 enum { MAX_SLOTS = 2400, N_PAGES = 2 * (MAX_SLOTS / PAGE_TOKENS + 2), OTHER_ROWS = 70 };
 enum { MOST_HEADS = 16, MOST_TIES = 2 };

@@ -12,6 +12,7 @@
 #include "cuda/attention/sparse/sparse_index.h"
 
 #include "engine/base/sizes.h"
+#include "engine/device/sparse.h"
 
 enum { N_MODELS = 40, N_PROMPTS = 500 };
 

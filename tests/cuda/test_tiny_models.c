@@ -11,6 +11,8 @@
  * bias or scale is off by far more. */
 #include "tests/cuda/cuda_test.h"
 
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
 #include "tests/model/goldens.h"
 #include "tests/model/runner.h"
 #include "tests/model/tiny_models.h"

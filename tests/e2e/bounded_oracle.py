@@ -70,7 +70,7 @@ class Head:
         self.keys, self.values = Rows((model.head_dim,)), Rows((model.head_dim,))
         self.scores = Rows(())
         self.kept = numpy.zeros(0, int)  # positions in the text, ascending
-        self.lost, self.lost_at = numpy.zeros(LOST_TERMS), 0  # engine/device/backend.h
+        self.lost, self.lost_at = numpy.zeros(LOST_TERMS), 0  # engine/device/pages.h
         self.evicted = False
         self.shares = []  # of all that each query would see, what its step or chunk has left
         self.closest = math.inf  # relative difference of the best score that went and the worst

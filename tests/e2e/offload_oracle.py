@@ -1,5 +1,5 @@
 """What a model must answer whose sparse layers see only what filter layers choose, in numpy
-and float64: the definition of selections at the top of engine/device/backend.h, slow and obvious.
+and float64: the definition of selections at the top of engine/device/select.h, slow and obvious.
 
   Selection(filters, wait, selected, ...)   which layers choose, and how many tokens
   Text(model, selection)                    one sequence; prompt() and token() give logits

@@ -1,5 +1,5 @@
 """What a model must answer to a prompt that is computed sparsely, in numpy and float64: the
-definition at the top of engine/device/backend.h, slow and obvious.
+definition at the top of engine/device/sparse.h, slow and obvious.
 
 There are no lists of groups here.  A query head has a matrix of booleans that says of each row and
 each slot whether the row visits it, and attention is a softmax over what it visits.

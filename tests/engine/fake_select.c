@@ -9,6 +9,11 @@
 #include <cmocka.h>
 
 #include "engine/base/error.h"
+#include "engine/device/backend.h"
+#include "engine/device/host_pool.h"
+#include "engine/device/pages.h"
+#include "engine/device/select.h"
+#include "engine/device/step.h"
 
 enum { MOST_TOKENS = 4096, MOST_COPIES = 1024, BASE = 1000 /* of a layer's cells */ };
 

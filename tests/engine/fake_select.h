@@ -12,6 +12,11 @@
 
 #include "tests/engine/scheduler_fixture.h"
 
+struct backend;
+struct offload_args;
+struct select_total;
+struct step_seq;
+
 int fake_offload_pages(struct backend *be, const struct offload_args *args, struct error *err);
 /* Makes the copies that are due. */
 void fake_store_finish(void);

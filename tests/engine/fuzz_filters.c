@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "engine/base/error.h"
+#include "engine/device/layer_group.h"
 #include "engine/sparsity/filters.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

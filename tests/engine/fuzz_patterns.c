@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/device/sparse.h"
 #include "engine/sparsity/patterns.h"
 
 enum { N_LAYERS = 2, N_HEADS = 3 };

@@ -5,6 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/device/evict.h"
+#include "engine/device/pages.h"
+#include "engine/device/sample.h"
+#include "engine/device/select.h"
+#include "engine/device/sparse.h"
+#include "engine/device/step.h"
+
 enum { MAX_LATE = 64 };
 
 /* What an operation of step number `step` had to say. */

@@ -11,6 +11,12 @@
 
 #include "engine/base/error.h"
 #include "engine/base/rng.h"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
+#include "engine/device/evict.h"
+#include "engine/device/sample.h"
+#include "engine/device/select.h"
+#include "engine/device/step.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/prefix_cache.h"
 #include "tests/engine/fake_select.h"

@@ -21,7 +21,7 @@
  * that was computed by the kernel for generated ones, or the other way round, changes the output,
  * too.
  *
- * Of sparse prompts the fake checks that slices and pieces come as backend.h and decoder.h want
+ * Of sparse prompts the fake checks that slices and pieces come as step.h and decoder.h want
  * them, and that nobody sees a token that was computed under another choice; what they predict is
  * the same.  A sparse step visits half of what is causal.
  *
@@ -31,12 +31,20 @@
 #ifndef TESTS_ENGINE_SCHEDULER_FIXTURE_H
 #define TESTS_ENGINE_SCHEDULER_FIXTURE_H
 
+#include "engine/device/host_pool.h"
+#include "engine/device/layer_group.h"
+#include "engine/device/pages.h"
+#include "engine/device/sparse.h"
 #include "engine/engine.h"
 #include "engine/kv/kv_sequence.h"
 #include "engine/request/event.h"
 #include "engine/schedule/batch.h"
 #include "engine/schedule/scheduler.h"
 #include "engine/schedule/sequence.h"
+
+struct evict_total;
+struct sample_result;
+struct select_total;
 
 enum { N_LAYERS = 2, MAX_PAGES = 400, POISON = 999, DECODED = 1 << 20, MAX_TEXT = 1200 };
 

@@ -18,6 +18,9 @@
 
 #include "engine/base/error.h"
 #include "engine/cpu/cpu.h"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
 #include "engine/engine.h"
 #include "engine/model/model.h"
 #include "engine/tokenizer/tokenizer.h"

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "engine/base/error.h"
+#include "engine/device/layer_group.h"
 #include "engine/sparsity/filters.h"
 #include "engine/sparsity/provenance.h"
 

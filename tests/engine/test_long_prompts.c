@@ -14,6 +14,8 @@
 #include <cmocka.h>
 
 #include "engine/base/error.h"
+#include "engine/device/sparse.h"
+#include "engine/device/step.h"
 #include "engine/kv/page_pool.h"
 #include "tests/engine/scheduler_fixture.h"
 

@@ -14,6 +14,11 @@
 
 #include "engine/base/error.h"
 #include "engine/cpu/cpu.h"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
+#include "engine/device/host_pool.h"
+#include "engine/device/layer_group.h"
+#include "engine/device/pages.h"
 #include "engine/model/model.h"
 #include "tests/engine/answers.h"
 #include "tests/engine/late_backend.h"

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "engine/device/sample.h"
 #include "engine/request/event.h"
 #include "engine/request/output.h"
 #include "engine/request/request.h"

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "engine/base/error.h"
+#include "engine/device/sparse.h"
 #include "engine/sparsity/patterns.h"
 #include "engine/sparsity/provenance.h"
 

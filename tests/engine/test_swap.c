@@ -17,6 +17,8 @@
 #include <cmocka.h>
 
 #include "engine/base/error.h"
+#include "engine/device/host_pool.h"
+#include "engine/device/pages.h"
 #include "engine/kv/page_pool.h"
 #include "tests/engine/scheduler_fixture.h"
 

@@ -13,6 +13,10 @@
 
 #include "engine/base/error.h"
 #include "engine/cpu/cpu.h"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
+#include "engine/device/sparse.h"
 #include "engine/engine.h"
 #include "engine/model/model.h"
 #include "tests/engine/answers.h"

@@ -13,6 +13,9 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/device/attention.h"
+#include "engine/device/pages.h"
+#include "engine/device/step.h"
 
 /* The operations get no context of ours, so this one backend's lies here. */
 static struct {

@@ -12,6 +12,7 @@
 
 #include "engine/base/error.h"
 #include "engine/cpu/cpu.h"
+#include "engine/device/backend.h"
 #include "server/settings/log.h"
 #include "tests/evaluation/faulty_backend.h"
 

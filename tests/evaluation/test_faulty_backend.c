@@ -16,6 +16,11 @@
 
 #include "engine/base/error.h"
 #include "engine/cpu/cpu.h"
+#include "engine/device/attention.h"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
+#include "engine/device/step.h"
 #include "tests/evaluation/faulty_backend.h"
 
 enum {

@@ -14,6 +14,9 @@
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/device/evict.h"
+#include "engine/device/pages.h"
+#include "engine/device/step.h"
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/page_pool.h"
 

@@ -14,6 +14,8 @@
 #include <cmocka.h>
 
 #include "engine/base/error.h"
+#include "engine/device/pages.h"
+#include "engine/device/step.h"
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/prefix_cache.h"

@@ -16,7 +16,15 @@
 #include <cmocka.h>
 
 #include "engine/base/error.h"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
+#include "engine/device/host_pool.h"
+#include "engine/device/layer_group.h"
 #include "engine/device/layer_slice.h"
+#include "engine/device/pages.h"
+#include "engine/device/select.h"
+#include "engine/device/sparse.h"
+#include "engine/device/step.h"
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/page_pool.h"
 #include "engine/kv/swap.h"

@@ -15,6 +15,11 @@
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
+#include "engine/device/host_pool.h"
+#include "engine/device/pages.h"
+#include "engine/device/step.h"
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/lists.h"
 #include "engine/kv/page_pool.h"

@@ -9,6 +9,8 @@
 #include <cmocka.h>
 
 #include "engine/base/error.h"
+#include "engine/device/backend.h"
+#include "engine/device/step.h"
 
 static void check(int rc, const struct error *err) {
     if (rc) fail_msg("%s", err->text);

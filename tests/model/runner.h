@@ -9,9 +9,14 @@
 #define TESTS_MODEL_RUNNER_H
 
 #include "engine/cpu/cpu.h"
-#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
+#include "engine/device/sample.h"
 #include "engine/model/decoder.h"
 #include "engine/model/model.h"
+
+struct attn_sparse;
+struct backend;
 
 struct runner {
     struct backend *be;

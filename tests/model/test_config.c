@@ -11,6 +11,8 @@
 #include <cmocka.h>
 
 #include "engine/base/error.h"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
 #include "engine/model/config.h"
 
 static const char base[] = "{\"architectures\":[\"LlamaForCausalLM\"],\"vocab_size\":100,\"hidden_"

@@ -13,6 +13,13 @@
 #include <cmocka.h>
 
 #include "engine/base/error.h"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
+#include "engine/device/sample.h"
+#include "engine/device/select.h"
+#include "engine/device/sparse.h"
+#include "engine/device/step.h"
 #include "tests/model/goldens.h"
 #include "tests/model/runner.h"
 #include "tests/model/tiny_models.h"

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "engine/base/error.h"
+#include "engine/device/dtype.h"
 #include "tests/model/goldens.h"
 #include "tests/model/runner.h"
 

@@ -20,6 +20,8 @@
 #include "engine/base/error.h"
 #include "engine/base/json_arena.h"
 #include "engine/cpu/cpu.h"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
 #include "engine/model/model.h"
 #include "engine/model/random_weights.h"
 

@@ -11,6 +11,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/json_guard.h"
+#include "engine/device/dtype.h"
 #include "engine/model/safetensors.h"
 
 enum { LENGTH_BYTES = 8, MAX_FILE = 8192 };

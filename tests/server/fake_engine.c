@@ -6,6 +6,9 @@
 #include <string.h>
 
 #include "engine/base/error.h"
+#include "engine/device/evict.h"
+#include "engine/device/sample.h"
+#include "engine/device/sparse.h"
 #include "engine/model/model.h"
 #include "engine/tokenizer/tokenizer.h"
 

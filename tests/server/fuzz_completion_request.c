@@ -5,6 +5,9 @@
 #include <string.h>
 #include <jansson.h>
 
+#include "engine/device/evict.h"
+#include "engine/device/sample.h"
+#include "engine/device/sparse.h"
 #include "server/api/completion_request.h"
 #include "server/json/api_error.h"
 #include "tests/server/fake_engine.h"

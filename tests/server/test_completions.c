@@ -12,6 +12,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/json_arena.h"
+#include "engine/device/layer_group.h"
 #include "server/api/completions.h"
 #include "server/api/server.h"
 #include "server/routes.h"

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "engine/base/error.h"
+#include "engine/device/layer_group.h"
 #include "engine/model/model.h"
 #include "server/json/api_error.h"
 #include "server/json/buffer.h"

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "engine/base/error.h"
+#include "engine/device/sparse.h"
 #include "server/api/prefill_account.h"
 #include "server/json/api_error.h"
 #include "server/json/buffer.h"

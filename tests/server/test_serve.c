@@ -17,6 +17,7 @@
 
 #include "engine/base/error.h"
 #include "engine/cpu/cpu.h"
+#include "engine/device/backend.h"
 #include "server/serve.h"
 #include "server/settings/log.h"
 #include "server/settings/options.h"

@@ -8,6 +8,9 @@
 #include "engine/base/error.h"
 #include "engine/base/rng.h"
 #include "engine/cpu/cpu.h"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
+#include "engine/device/sparse.h"
 #include "engine/model/model.h"
 #include "server/bench/timed_engine.h"
 

@@ -10,6 +10,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/rng.h"
+#include "engine/device/layer_group.h"
 #include "engine/tune/tune_filters.h"
 
 enum { MOST_LAYERS = 14, N_MATRICES = 300 };

@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "engine/device/pages.h"
+#include "engine/device/sparse.h"
 #include "engine/tune/tune_fit.h"
 
 enum { N_TOKENS = 30000 };

@@ -13,6 +13,9 @@
 #include "engine/base/rng.h"
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/vec.h"
+#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
+#include "engine/device/sparse.h"
 #include "engine/model/model.h"
 #include "engine/tune/tune_pass.h"
 

@@ -8,6 +8,8 @@
 #include <cmocka.h>
 
 #include "engine/base/error.h"
+#include "engine/device/pages.h"
+#include "engine/device/sparse.h"
 #include "engine/tune/tune_search.h"
 
 enum { N_HEADS = 2 };

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "engine/base/error.h"
+#include "engine/device/sparse.h"
 #include "engine/tune/tune_state.h"
 
 enum { N_SAMPLES = 2, N_LAYERS = 3, N_HEADS = 2, N_CANDIDATES = 2 };

@@ -17,6 +17,7 @@
 #include "cuda/attention/decode/ring.cuh"
 #include "cuda/attention/decode/tile.cuh"
 #include "cuda/attention/decode/unit.cuh"
+#include "engine/device/pages.h"
 
 template <class S>
 static __global__ void __launch_bounds__(S::N_WARPS * 32)

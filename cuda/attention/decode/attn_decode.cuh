@@ -12,7 +12,7 @@
 
 #include "cuda/attention/attn_plan.h"
 #include "cuda/host/kernels.h"
-#include "engine/device/backend.h"
+#include "engine/device/dtype.h"
 
 /* The query heads that share a KV head are the columns of one tile. */
 enum { ATTN_DECODE_MAX_GROUP = 16 };

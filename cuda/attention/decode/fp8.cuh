@@ -20,6 +20,7 @@
 
 #include "cuda/attention/decode/tile.cuh"
 #include "cuda/kv/evict.cuh"
+#include "engine/device/pages.h"
 
 /* Converts the two codes in the lower bytes to f16; exact. */
 static __device__ __forceinline__ uint32_t f16_of(uint32_t codes) {

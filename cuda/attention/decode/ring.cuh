@@ -16,6 +16,7 @@
 
 #include "cuda/attention/decode/attn_decode.cuh"
 #include "cuda/common/sm90.cuh"
+#include "engine/device/pages.h"
 
 /* T: type of the pages; uint8_t is e4m3.  D: head_dim.  N_TILES: 8-column tiles for the group. */
 template <typename T_, int D_, int N_TILES_, int N_WARPS_, int N_STAGES_, bool BULK_>

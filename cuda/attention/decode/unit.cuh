@@ -19,6 +19,7 @@
 #include "cuda/attention/decode/scores.cuh"
 #include "cuda/attention/decode/tile.cuh"
 #include "cuda/kv/evict.cuh"
+#include "engine/device/pages.h"
 
 /* The work of a tile beside full attention: for its layer's window, for its sequence's budget, or
  * for a selection. */

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "engine/device/dtype.h"
+
 uint32_t attn_prefill_plan(const uint32_t *n_rows, const uint32_t *n_slots, uint32_t first_seq,
                            uint32_t n_seqs, struct attn_prefill_item *items) {
     uint32_t n = 0;

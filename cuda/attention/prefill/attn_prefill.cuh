@@ -30,7 +30,7 @@
 
 #include "cuda/attention/prefill/split.h"
 #include "cuda/host/kernels.h"
-#include "engine/device/backend.h"
+#include "engine/device/pages.h"
 
 struct sparse_view; /* sparse_view.h */
 

@@ -21,6 +21,9 @@
 #include "cuda/attention/sparse/attend.cuh"
 #include "cuda/common/mma.cuh"
 #include "cuda/kv/evict.cuh"
+#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
+#include "engine/device/sparse.h"
 
 enum { WARPS = 4, THREADS = WARPS * 32, KEYS = PAGE_TOKENS };
 

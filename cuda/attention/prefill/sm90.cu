@@ -9,6 +9,7 @@
  * Bound:  tensor cores, 4 * D operations per visible (row, slot) and head.
  * Oracle: engine/cpu/attention.c in plain C; the test's oracle is in double. */
 #include "cuda/attention/prefill/attn_prefill.cuh"
+#include "engine/device/dtype.h"
 
 #include "cuda/attention/prefill/sm90.cuh"
 

@@ -29,6 +29,7 @@
 #include "cuda/attention/prefill/tile.cuh"
 #include "cuda/common/device.cuh"
 #include "cuda/common/sm90.cuh"
+#include "engine/device/pages.h"
 
 enum {
     CONSUMERS = 2,

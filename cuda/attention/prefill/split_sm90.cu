@@ -11,6 +11,8 @@
 
 #include "cuda/attention/prefill/sm90.cuh"
 #include "cuda/attention/prefill/split_tile.cuh"
+#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
 
 /* Loads the queries of a split tile, row after row with all heads of a group, as a box of heads and
  * rows. */

@@ -10,6 +10,7 @@
 
 #include "cuda/attention/prefill/attn_prefill.cuh"
 #include "cuda/common/device.cuh"
+#include "engine/device/pages.h"
 
 struct key_pair {
     int first, second; /* block numbers */

@@ -26,6 +26,8 @@
 
 #include "cuda/attention/prefill/tile.cuh"
 #include "cuda/attention/sparse/sparse_view.h"
+#include "engine/device/pages.h"
+#include "engine/device/sparse.h"
 
 /* Returns `from` plus how many of the ascending numbers list[from, end) are at most x.  A whole
  * warp calls it and makes 32 probes a round, because each round waits for memory. */

@@ -21,6 +21,9 @@
 
 #include "cuda/attention/prefill/sm90.cuh"
 #include "cuda/attention/sparse/attend.cuh"
+#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
+#include "engine/device/sparse.h"
 
 enum {
     SM90_SHARED_BYTES = 227 * 1024, /* that a block may have */

@@ -7,6 +7,8 @@
 #include "cuda/attention/sparse/sparse_index.h"
 
 #include "engine/base/sizes.h"
+#include "engine/device/pages.h"
+#include "engine/device/sparse.h"
 
 enum { ALIGNMENT = 256 };
 

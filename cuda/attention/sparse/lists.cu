@@ -18,6 +18,7 @@
  * Oracle: engine/cpu/, exact. */
 #include "cuda/attention/sparse/sparse_index.h"
 #include "cuda/common/topk.cuh"
+#include "engine/device/sparse.h"
 
 enum { THREADS = 256, WARPS = THREADS / 32, RULE_THREADS = 128 };
 

@@ -15,6 +15,8 @@
 #include "cuda/attention/sparse/sparse_index.h"
 #include "cuda/common/topk.cuh"
 #include "cuda/kv/evict.cuh"
+#include "engine/device/pages.h"
+#include "engine/device/sparse.h"
 
 enum { MEAN_THREADS = 128, THREADS = 256 };
 enum { SIDE = 64, DEPTH = 16, PER_THREAD = 4, SIDE_PAD = 4 };

@@ -25,6 +25,9 @@
 #include "cuda/attention/sparse/sparse_index.h"
 #include "cuda/common/mma.cuh"
 #include "cuda/kv/evict.cuh"
+#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
+#include "engine/device/sparse.h"
 
 enum {
     MAX_SET = 4,

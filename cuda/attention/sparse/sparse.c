@@ -16,6 +16,10 @@
 #include "cuda/attention/sparse/sparse_test.h"
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/device/backend.h"
+#include "engine/device/pages.h"
+#include "engine/device/sparse.h"
+#include "engine/device/step.h"
 
 static int account_open(struct cuda_backend *cuda, struct error *err) {
     if (cuda->sparse.account) return 0;

@@ -16,6 +16,8 @@
 
 #include "cuda/attention/sparse/sparse_view.h"
 #include "cuda/host/kernels.h"
+#include "engine/device/pages.h"
+#include "engine/device/sparse.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -4,7 +4,10 @@
 #ifndef CUDA_ATTENTION_SPARSE_SPARSE_TEST_H
 #define CUDA_ATTENTION_SPARSE_SPARSE_TEST_H
 
-#include "engine/device/backend.h"
+#include <stdint.h>
+
+struct backend;
+struct error;
 
 /* Writes the slots that (head, half) visits, ascending, and their number *n.  `slots` has space for
  * first_slot + n_rows of them. */

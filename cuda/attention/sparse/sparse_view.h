@@ -1,5 +1,5 @@
 /* sparse_view.h - which keys the tiles of a sparse prompt visit, as the index kernels leave it for
- * one layer and as the attention kernels read it (engine/device/backend.h: "Sparse prefill").
+ * one layer and as the attention kernels read it (engine/device/sparse.h).
  *
  * Rows [0, n_rows) of the index are slots first_slot on; tile t has rows [128 t, 128 t + 128), its
  * first slot T = first_slot + 128 t and its first group R = T / SPARSE_GROUP; its halves begin at
@@ -28,7 +28,8 @@
 
 #include <stdint.h>
 
-#include "engine/device/backend.h"
+#include "engine/device/pages.h"
+#include "engine/device/sparse.h"
 
 enum {
     SPARSE_TILE_GROUPS = SPARSE_TILE / SPARSE_GROUP,

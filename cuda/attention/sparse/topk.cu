@@ -13,6 +13,7 @@
  * index. */
 #include "cuda/attention/sparse/sparse_index.h"
 #include "cuda/common/topk.cuh"
+#include "engine/device/sparse.h"
 
 enum { THREADS = 512, WARPS = THREADS / 32, CLUSTER = 8, KINDS = 2 };
 

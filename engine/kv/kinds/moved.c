@@ -46,7 +46,11 @@
 
 #include "engine/base/error.h"
 #include "engine/base/sizes.h"
+#include "engine/device/backend.h"
+#include "engine/device/host_pool.h"
 #include "engine/device/layer_slice.h"
+#include "engine/device/pages.h"
+#include "engine/device/step.h"
 #include "engine/kv/kind.h"
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/lists.h"

@@ -7,6 +7,7 @@
 
 #include <random>
 
+#include "engine/device/dtype.h"
 #include "tests/cuda/kernels/decode_batch.cuh"
 
 namespace {

@@ -8,6 +8,8 @@
  *
  * Thread: main.  Memory: 6 GB of the device. */
 #include "cuda/elementwise/elementwise.cu"
+#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
 #include "tests/cuda/bench/bench.cuh"
 
 enum {

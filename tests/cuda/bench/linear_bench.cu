@@ -13,6 +13,7 @@
  * Thread: main.  Memory: 16 GB of the device. */
 #include "cuda/elementwise/elementwise.cu"
 #include "cuda/linear/linear_kernels.cu"
+#include "engine/device/dtype.h"
 #include "tests/cuda/bench/bench.cuh"
 
 /* The ceiling: every block reads its share and throws it away. */

@@ -12,6 +12,7 @@
 #include <random>
 
 #include "cuda/sampling/sample_kernel.cu"
+#include "engine/device/sample.h"
 #include "tests/cuda/bench/bench.cuh"
 
 enum { N_VOCAB = 128256, MAX_ROWS = 64, N_BUFFERS = 20, N_REPLAYS = 5 };

@@ -15,6 +15,10 @@
 #include <cstring>
 
 #include "cuda/kv/select.h"
+#include "engine/device/dtype.h"
+#include "engine/device/host_pool.h"
+#include "engine/device/pages.h"
+#include "engine/device/select.h"
 #include "tests/cuda/bench/bench.cuh"
 
 enum { HEADS = 32, KV_HEADS = 8, DIM = 128, LAYERS = 12, REPLAYS = 11, MOST_SELECTED = 2048 };

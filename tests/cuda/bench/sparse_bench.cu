@@ -11,6 +11,9 @@
 #include <cstring>
 
 #include "cuda/attention/sparse/sparse_index.h"
+#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
+#include "engine/device/sparse.h"
 #include "tests/cuda/bench/bench.cuh"
 
 enum { HEADS = 32, KV_HEADS = 8, DIM = 128, REPLAYS = 11 };

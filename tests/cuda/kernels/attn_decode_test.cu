@@ -4,6 +4,7 @@
  * The seed is printed.  Exit status: 0, 1 (something is wrong), 77 (no device).
  *
  * Thread: its own.  Memory: each case allocates and frees. */
+#include "engine/device/dtype.h"
 #include "tests/cuda/kernels/decode_oracle.cuh"
 
 namespace {

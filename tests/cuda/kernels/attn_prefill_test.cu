@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "cuda/common/sm90.cuh"
+#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
 #include "tests/cuda/kernels/prefill_batch.cuh"
 
 /* --- the oracle --- */

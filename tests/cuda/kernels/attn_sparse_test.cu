@@ -16,6 +16,9 @@
 #include <vector>
 
 #include "cuda/attention/sparse/sparse_view.h"
+#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
+#include "engine/device/sparse.h"
 #include "tests/cuda/kernels/prefill_batch.cuh"
 
 enum { ALARM_SECONDS = 60 };

@@ -16,6 +16,8 @@
 #include <random>
 #include <vector>
 
+#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
 #include "tests/cuda/kernels/decode_batch.cuh"
 
 namespace {

@@ -16,6 +16,8 @@
 #include <vector>
 
 #include "cuda/attention/prefill/attn_prefill.cuh"
+#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
 
 #define CHECK(call) check((call), #call, __LINE__)
 

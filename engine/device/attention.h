@@ -1,0 +1,56 @@
+/* attention.h - arguments of the operations that write and read the KV pages of a step's rows.
+ *
+ * Thread: engine.  Memory: none. */
+#ifndef ENGINE_DEVICE_ATTENTION_H
+#define ENGINE_DEVICE_ATTENTION_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct kv_pool;
+
+/* The most sets of rotary frequencies that the layers of a model may have. */
+enum { MAX_ROPES = 2 };
+
+/* Rotates q and k of the step's rows in place: half-split pairs (i, i + dim/2) of the first
+ * 2 * n_freqs elements.  Then writes k and v into the sequences' pages of `layer`.
+ * qkv act [n_rows, (n_heads + 2 * n_kv_heads) * head_dim]: q heads, k heads, v heads.
+ * With a budget it also writes the rows' position, rank and score (0) into their slots' state.
+ * With cache_positions it rotates only q. */
+struct rope_append_args {
+    void *qkv;
+    const struct kv_pool *kv;
+    const double *inv_freq; /* host [n_freqs], radians per position */
+    /* Multiplies cos and sin (attention factor); 1 unless the model says so. */
+    float rope_scale;
+    uint32_t n_freqs, layer, n_heads;
+    uint32_t rope; /* < MAX_ROPES: which of the model's frequencies these are */
+};
+
+/* Attention of the step's rows over the pages of `layer`.  attn_decode handles sequences
+ * [0, n_decode), attn_prefill the rest; an empty range is a no-op.  q rows are the q heads inside
+ * qkv. */
+struct attn_args {
+    const void *q; /* act, row i at q + i * q_stride elements: [n_heads, head_dim] */
+    size_t q_stride;
+    void *out; /* act [n_rows, n_heads * head_dim] */
+    const struct kv_pool *kv;
+    uint32_t layer, n_heads;
+    float scale; /* 1 / sqrt(head_dim) unless the model says otherwise */
+    /* Not 0: each score, scale * q . k, becomes softcap * tanh(score / softcap) wherever scores are
+     * computed, before any mask. */
+    float softcap;
+    /* For keys that are rotated when they are read, as in rope_append_args. */
+    const double *inv_freq;
+    float rope_scale;
+    uint32_t n_freqs, rope;
+    /* f32 [n_rows, n_heads], or NULL: base-2 logarithm of the sum of exp over the visited keys, for
+     * the rows that attn_prefill computes.  Not with keys that are rotated when they are read. */
+    float *lse;
+    /* select() follows, with the same arguments: attn_decode keeps the attention statistics that it
+     * needs. */
+    bool selects;
+};
+
+#endif

@@ -1,0 +1,64 @@
+/* host_pool.h - tokens in system memory that the device can access.
+ *
+ * It holds tokens of sequences that select (select.h), and pages of sequences that wait.
+ *
+ * Thread: engine.  Memory: the pool, from alloc() to free(). */
+#ifndef ENGINE_DEVICE_HOST_POOL_H
+#define ENGINE_DEVICE_HOST_POOL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/base/sizes.h"
+#include "engine/device/dtype.h"
+#include "engine/device/pages.h"
+
+struct backend;
+struct error;
+
+/* The host pool: system memory for tokens of sparse layers that are not in the KV pool.  It is
+ * [n_blocks][n_host_layers][PAGE_TOKENS] tokens, each [K, V][n_kv_heads][head_dim] and one
+ * contiguous read.  A host block is PAGE_TOKENS tokens of one sequence.  A host layer is a block's
+ * part for one sparse layer, in the order of the layers.
+ *
+ * With fp8 each element is a byte.  The scales follow, a byte for each head's key and value: they
+ * are powers of two, so that scaling loses no bit, and values that 4 bits can hold return
+ * unchanged.
+ *
+ *   token     u8 [K, V][n_kv_heads][head_dim], u8 [K, V][n_kv_heads], up to a multiple of 16
+ *   element   (e4m3) * 2^(scale - 127), rounded to nearest even: finite elements are off by at most
+ *             a 16th, or those below 2^(scale - 133) by 2^(scale - 137); NaN stays NaN
+ *   scale     the least of 1 … FP8_MOST_SCALE with which 448, e4m3's largest, covers every element;
+ *             elements that the largest scale does not cover, and infinity, become 448 times it */
+struct host_pool {
+    void *base;       /* from host_pool_alloc() */
+    enum dtype dtype; /* of the KV pool */
+    uint32_t n_blocks, n_host_layers, n_kv_heads, head_dim;
+    bool fp8; /* always if the KV pool is fp8, and then nothing is converted */
+};
+
+/* 448 times the largest scale is finite in f32 and bf16, and in f16. */
+enum { FP8_MOST_SCALE = 246, FP8_MOST_SCALE_F16 = 134 };
+
+static inline size_t host_pool_token_bytes(const struct host_pool *store) {
+    const size_t n_rows = 2 * (size_t)store->n_kv_heads;
+    return store->fp8 ? round_up(n_rows * (store->head_dim + 1), 16)
+                      : n_rows * store->head_dim * dtype_size(store->dtype);
+}
+
+static inline size_t host_pool_block_bytes(const struct host_pool *store) {
+    return store->n_host_layers * PAGE_TOKENS * host_pool_token_bytes(store);
+}
+
+/* Copies n pages of a layer of the pool to host layer `plane` of n host blocks, after all
+ * operations submitted before.  Operations after the next step_begin() may overwrite the pages and
+ * read the blocks. */
+struct offload_args {
+    const struct kv_pool *kv;
+    const struct host_pool *store;
+    uint32_t plane, n;
+    const uint32_t *pages, *blocks; /* host [n] */
+};
+
+#endif

@@ -1,0 +1,78 @@
+/* select.h - layers that attend to chosen tokens of a long text.
+ *
+ * Selections (struct kv_select; OmniKV section 4).  Tokens that matter to one layer matter to the
+ * next ones, too.  So while tokens of a long text are generated, only some layers attend to all of
+ * it.  The *filters* among these also choose tokens.  The *sparse* layers after a filter, its
+ * group, attend to the chosen tokens and to the newest ones, the tail.  No token is lost: the next
+ * step chooses anew.  Layers with a window do not take part.  They attend to the newest tokens as
+ * always, wherever they are: between a filter and its group, or among the group.
+ *
+ *   a filter's slots       [ token 0, 1, 2 …                    n_candidates …            newest ]
+ *   a sparse layer's slots [ the n_selected chosen, any order ] [ the tail: n_candidates … newest ]
+ *   the source             [ token 0, 1, 2 … n_candidates - 1   … ]   of every sparse layer
+ *
+ * select() follows the filter's attention.  It chooses tokens, and copies the keys and values of
+ * newly chosen ones from the source to slots of tokens that were not chosen again.  The source is
+ * the host pool (struct host_pool), or pages of the same pool.
+ *
+ * Thread: engine.  Memory: none. */
+#ifndef ENGINE_DEVICE_SELECT_H
+#define ENGINE_DEVICE_SELECT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/device/attention.h"
+#include "engine/device/pages.h"
+
+struct backend;
+struct error;
+struct host_pool;
+struct layer_group;
+
+/* Returns how many slots' tokens one page of kv_select.state_pages names. */
+static inline uint32_t kv_state_slots(const struct kv_pool *kv) {
+    return (uint32_t)(kv->page_bytes / sizeof(uint32_t));
+}
+
+/* Which tokens the sparse layers see of a sequence that generates, or that computes its prompt's
+ * last token in the same way. */
+struct kv_select {
+    uint32_t n_selected;   /* slots for chosen tokens; a multiple of PAGE_TOKENS */
+    uint32_t n_candidates; /* tokens to choose from; a multiple of PAGE_TOKENS, > n_selected */
+    uint32_t n_sink;       /* the first tokens, always chosen; <= n_selected */
+    bool fresh;            /* the slots are empty, so all chosen tokens are fetched */
+    /* Host [n_groups][n_state_pages]: pages with a uint32_t [n_selected] for each group, the token
+     * in each slot, kv_state_slots() of them in a page. */
+    const uint32_t *state_pages;
+    /* The source: host blocks, host [n_candidates / PAGE_TOKENS].  If it is NULL, the source is the
+     * pages of each layer [n_layers]; those of layers that are not sparse are unused. */
+    const uint32_t *blocks;
+    const uint32_t *const *pool_pages;
+};
+
+/* Arguments of select(), for the sequences that have a kv_select.  A candidate's token score is the
+ * largest softmax weight (f32) that any query head of `attn`'s layer gives it.  The softmax is over
+ * all slots that the row sees.  The first n_sink candidates are chosen, and the best others up to
+ * n_selected.  Ties go to the lower token; NaN counts as the lowest score.  The chosen tokens are
+ * in the slots of the group's sparse layers before their attention runs. */
+struct select_args {
+    struct attn_args attn; /* of the filter's attn_decode */
+    const struct layer_group *group;
+    uint32_t group_index;          /* among all groups: selects its state_pages */
+    uint32_t first_host_layer;     /* the host layer of group->first */
+    const struct host_pool *store; /* NULL: no sequence has host blocks */
+    /* f32 [n_candidates], or NULL: the token scores of the candidates of the step's first sequence,
+     * which has a kv_select; -1 for NaN.  The search of filters asks for them, with a group that
+     * has no sparse layers. */
+    float *worth;
+};
+
+/* The work of select() for one sequence in one step: tokens of one layer, summed over the
+ * groups. */
+struct select_total {
+    uint32_t n_chosen, n_fetched;
+    uint32_t n_copies; /* n_fetched, each counted once for every sparse layer of its group */
+};
+
+#endif

@@ -1,0 +1,94 @@
+/* step.h - one pass of the model over the rows (tokens) of many sequences.
+ *
+ * The engine describes a step once, and step_begin() gives the description to the device.  Every
+ * operation up to the next step_begin() refers to it.  Sequences that generate come first, n_decode
+ * of them with one row each; attn_decode computes them.  Sequences that compute any number of rows
+ * of a prompt follow; attn_prefill computes them.  All are in the order of their rows.
+ *
+ * Thread: engine.  Memory: borrowed until the step's last operation has returned. */
+#ifndef ENGINE_DEVICE_STEP_H
+#define ENGINE_DEVICE_STEP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/device/dtype.h"
+
+struct attn_sparse;   /* sparse.h */
+struct kv_budget;     /* evict.h */
+struct kv_select;     /* select.h */
+struct select_limits; /* select.h */
+struct sparse_limits; /* sparse.h */
+
+/* In step.tokens, STEP_SAMPLED | i is the token that sample row i of the previous step gave,
+ * counting the rows of all its sample operations.  The device knows it already, the host does not.
+ * A row whose result is invalid may give any token of the vocabulary. */
+#define STEP_SAMPLED 0x80000000u
+
+/* One layer of one sequence as a step sees it. */
+struct kv_view {
+    const uint32_t *pages; /* host, in slot order: slot s is in pages[s / PAGE_TOKENS] */
+    uint32_t n_slots;      /* slots in use once this step's rows have been appended */
+    uint32_t append_slot;  /* slot of the sequence's first row; the next rows follow.  For a full
+                              bounded cache KV_FREE_SLOT, with one row and n_slots = capacity + 1 */
+};
+
+struct step_seq {
+    uint32_t first_row;             /* in [0, n_rows) */
+    uint32_t n_rows;                /* >= 1; exactly 1 for the first n_decode sequences */
+    const struct kv_view *layers;   /* [step.n_layers] */
+    const struct kv_budget *budget; /* NULL: all tokens are kept.  Not NULL: all layers have the
+                                       same n_slots and append_slot */
+    uint32_t n_before;              /* tokens of the text before the first row */
+    /* With a budget: */
+    bool begins_chunk;  /* prompts: the first row begins a chunk.  With KV_SCORE_WINDOW, scores from
+                           earlier chunks are reset before this step's rows count */
+    uint32_t score_row; /* prompts: the sequence's rows from this one on count for scores */
+    bool compress;      /* prompts: the last row ends a chunk.  After this step the first
+                           min(n_slots, capacity) slots hold the kept tokens */
+    /* NULL: attention is dense.  At most one sequence of a step has this.  It computes a prompt and
+     * has no budget, and its rows are some of those that are indexed together.  Rows that
+     * attn_prefill computes begin at a multiple of SPARSE_TILE from first_slot. */
+    const struct attn_sparse *sparse;
+    /* NULL: the slots of all layers are those of the text.  Only for sequences that decode, without
+     * a budget. */
+    const struct kv_select *select;
+};
+
+/* Query row i of a sequence sees slots [0, n_slots - n_rows + i]: the rows are the newest tokens,
+ * causal among themselves.  In a layer with a window it sees only the newest of these. */
+struct step {
+    uint32_t n_rows, n_seqs, n_decode, n_layers;
+    /* Host [n_layers]: the most slots that a row sees, including its own; 0: all.  NULL: all slots
+     * in all layers.  In a layer with a window, a sequence with a budget has no more slots than the
+     * window.  A sequence that selects has the slots of the text there, and a sparse one is
+     * dense. */
+    const uint32_t *windows;
+    const uint32_t *tokens;    /* host [n_rows]; or STEP_SAMPLED | i */
+    const uint32_t *positions; /* host [n_rows], RoPE positions; with cache_positions, ranks */
+    const struct step_seq *seqs;
+};
+
+static inline uint32_t step_window(const struct step *step, uint32_t layer) {
+    return step->windows ? step->windows[layer] : 0;
+}
+
+/* The largest step that will come, and the shape of its model. */
+struct step_limits {
+    uint32_t max_rows, max_seqs;
+    uint32_t max_seq_pages;    /* of a sequence, in each layer */
+    uint64_t max_slots;        /* of all sequences, in a layer; shared slots count once */
+    uint64_t max_prompt_slots; /* with DTYPE_FP8: of attn_prefill's sequences, in a layer */
+    enum dtype kv_dtype;
+    uint32_t max_logit_rows; /* of one sample operation */
+    uint32_t n_layers, n_heads, n_kv_heads, head_dim, n_freqs, n_vocab;
+    bool tracked;                               /* sequences may have budgets */
+    uint32_t max_positions;                     /* if tracked: ranks are smaller than this */
+    uint32_t max_sparse_rows, max_sparse_slots; /* of attn_index; 0: it is not used */
+    uint32_t max_select_slots; /* of a sequence with a kv_select, in a filter layer; 0: no sequence
+                                  has one */
+    uint32_t max_selected;     /* the largest n_selected of a kv_select */
+    uint32_t n_groups, max_group_layers; /* sparse layers of the largest group */
+};
+
+#endif
