@@ -31,6 +31,8 @@
 #include "engine/device/host_pool.h"
 #include "engine/device/layer_group.h"
 #include "engine/device/pages.h"
+#include "engine/device/select.h"
+#include "engine/device/sparse.h"
 #include "engine/device/step.h"
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/page_pool.h"
@@ -211,17 +213,17 @@ static uint32_t most_selected(const struct engine *e) {
     return e->info.selections ? e->config.max_selected : 0;
 }
 
-static void limit_selections(struct step_limits *limits, const struct engine *e) {
+static struct select_limits limit_selections(const struct engine *e) {
     const struct engine_config *c = &e->config;
-    const uint32_t *windows = e->model->config.windows;
-    if (!e->info.selections) return;
-    limits->max_select_slots = e->info.max_model_len;
-    limits->max_selected = (most_selected(e) + PAGE_TOKENS - 1) / PAGE_TOKENS * PAGE_TOKENS;
-    limits->n_groups = c->n_groups;
-    for (uint32_t i = 0; i < c->n_groups; i++) {
-        const uint32_t n = group_n_layers(&c->groups[i], windows);
-        limits->max_group_layers = max_u32(limits->max_group_layers, n);
+    struct select_limits limits = {
+        .max_slots = e->info.max_model_len,
+        .max_selected = (most_selected(e) + PAGE_TOKENS - 1) / PAGE_TOKENS * PAGE_TOKENS,
+        .n_groups = e->info.selections ? c->n_groups : 0};
+    for (uint32_t i = 0; i < limits.n_groups; i++) {
+        const uint32_t n = group_n_layers(&c->groups[i], e->model->config.windows);
+        limits.max_group_layers = max_u32(limits.max_group_layers, n);
     }
+    return limits;
 }
 
 /* Allocates all that a step needs besides weights and pages, so that all memory that is free
@@ -233,25 +235,25 @@ static int create_workspace(struct engine *e, struct error *err) {
     struct backend *be = c->backend;
     const struct device_memory before = be->ops->memory(be);
     const struct decoder_limits limits = decoder_plan(e, before);
-    struct step_limits largest = {
-        .max_rows = limits.max_rows,
-        .max_seqs = c->max_num_seqs,
-        .max_seq_pages = (uint32_t)kv_n_pages(longest_sequence(e)),
-        .max_slots = most_slots(e, before),
-        .max_prompt_slots = most_prompt_slots(e),
-        .kv_dtype = c->kv_dtype,
-        .max_logit_rows = limits.max_logit_rows,
-        .n_layers = model->n_layers,
-        .n_heads = model->n_heads,
-        .n_kv_heads = model->n_kv_heads,
-        .head_dim = model->head_dim,
-        .n_freqs = model->n_freqs,
-        .n_vocab = model->n_vocab,
-        .tracked = e->kv.tracked,
-        .max_positions = model->max_position,
-        .max_sparse_rows = e->info.sparse_prefill ? most_sparse_rows(&limits) : 0,
-        .max_sparse_slots = e->info.sparse_prefill ? e->info.max_model_len : 0};
-    limit_selections(&largest, e);
+    const struct sparse_limits sparse = {.max_rows = most_sparse_rows(&limits),
+                                         .max_slots = e->info.max_model_len};
+    const struct select_limits selections = limit_selections(e);
+    const struct step_limits largest = {.max_rows = limits.max_rows,
+                                        .max_seqs = c->max_num_seqs,
+                                        .max_seq_pages = (uint32_t)kv_n_pages(longest_sequence(e)),
+                                        .max_slots = most_slots(e, before),
+                                        .max_prompt_slots = most_prompt_slots(e),
+                                        .kv_dtype = c->kv_dtype,
+                                        .tracked = e->kv.tracked,
+                                        .max_logit_rows = limits.max_logit_rows,
+                                        .n_layers = model->n_layers,
+                                        .n_heads = model->n_heads,
+                                        .n_kv_heads = model->n_kv_heads,
+                                        .head_dim = model->head_dim,
+                                        .n_freqs = model->n_freqs,
+                                        .n_vocab = model->n_vocab,
+                                        .sparse = e->info.sparse_prefill ? &sparse : NULL,
+                                        .select = e->info.selections ? &selections : NULL};
     int code = decoder_create(&e->decoder, e->model, be, &e->kv, &limits, err);
     if (!code) code = be->ops->reserve(be, &largest, err);
     if (code) return code;
@@ -326,7 +328,7 @@ static int create_host_pool(struct engine *e, struct error *err) {
     if (code || store->n_blocks == 0) return code;
     e->info.host_pool_bytes = store->n_blocks * (uint64_t)host_pool_block_bytes(store);
     e->info.host_pool_tokens = (uint64_t)store->n_blocks * PAGE_TOKENS;
-    code = be->ops->host_pool_alloc(be, e->info.host_pool_bytes, &store->base, err);
+    code = be->ops->host_pool->alloc(be, e->info.host_pool_bytes, &store->base, err);
     if (!code) code = page_pool_create(&e->space.blocks, store->n_blocks, err);
     e->space.store = store;
     e->space.swaps = &e->swaps;
@@ -708,7 +710,7 @@ void engine_destroy(struct engine *e) {
     prefix_cache_destroy(e->space.cache);
     page_pool_destroy(e->space.pool);
     page_pool_destroy(e->space.blocks);
-    if (e->store.base) e->config.backend->ops->host_pool_free(e->config.backend, e->store.base);
+    if (e->store.base) e->config.backend->ops->host_pool->free(e->config.backend, e->store.base);
     if (e->kv.base) e->config.backend->ops->free(e->config.backend, e->kv.base);
     model_destroy(e->model, e->config.backend);
     tokenizer_destroy(e->tokenizer);

@@ -45,23 +45,23 @@ uint64_t memory_available(void) {
     return available ? min_u64(left, available) : left;
 }
 
-static bool can_keep(const struct backend *be) {
-    return be->ops->evict_decode && be->ops->evict_chunk && be->ops->evict_totals;
-}
-
 struct kv_pool memory_plan_pages(const struct engine_config *config,
                                  const struct model_config *model) {
     struct kv_pool pool = {.dtype = config->kv_dtype,
                            .n_kv_heads = model->n_kv_heads,
                            .head_dim = model->head_dim,
-                           .tracked = config->bounded_caches && can_keep(config->backend)};
+                           .tracked = config->bounded_caches && config->backend->ops->evict};
     pool.page_bytes = kv_page_bytes(&pool);
     return pool;
 }
 
 bool memory_plan_selections(const struct engine_config *config) {
-    const struct backend_ops *ops = config->backend->ops;
-    return config->n_groups > 0 && ops->select && ops->select_totals;
+    return config->n_groups > 0 && config->backend->ops->select;
+}
+
+/* Returns the size of the host pool, 0 if the backend has none. */
+static uint64_t host_pool_bytes(const struct engine_config *config) {
+    return config->backend->ops->host_pool ? config->host_pool_bytes : 0;
 }
 
 /* Returns how many host layers a block needs to hold a page of every layer. */
@@ -80,7 +80,7 @@ int memory_plan_host_pool(struct host_pool *store, const struct engine_config *c
         .fp8 = config->kv_dtype == DTYPE_FP8 || (selects && config->host_pool_fp8),
         .n_kv_heads = model->n_kv_heads,
         .head_dim = model->head_dim};
-    if (config->host_pool_bytes == 0) return 0;
+    if (host_pool_bytes(config) == 0) return 0;
     store->n_host_layers = selects
                                ? groups_n_layers(config->groups, config->n_groups, model->windows)
                                : host_layers_of_pages(store, config, model);
@@ -94,8 +94,7 @@ int memory_plan_host_pool(struct host_pool *store, const struct engine_config *c
 }
 
 bool memory_plan_sparse(const struct engine_config *config, const struct model_config *model) {
-    const struct backend_ops *ops = config->backend->ops;
-    return config->sparse_prefill && ops->attn_index && ops->sparse_totals &&
+    return config->sparse_prefill && config->backend->ops->sparse &&
            model_has_full_attention(model);
 }
 
@@ -113,7 +112,7 @@ static uint64_t affordable_rows(const struct engine_config *config,
 uint32_t memory_plan_long_rows(const struct engine_config *config, const struct model_config *model,
                                uint32_t max_model_len, struct device_memory device,
                                uint64_t available) {
-    const bool some_leave = memory_plan_selections(config) && config->host_pool_bytes > 0;
+    const bool some_leave = memory_plan_selections(config) && host_pool_bytes(config) > 0;
     if (!memory_plan_sparse(config, model) && !some_leave) return 0;
     /* Slices are whole tiles. */
     if (config->max_batched_tokens < SPARSE_TILE) return 0;

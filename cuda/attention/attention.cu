@@ -240,7 +240,7 @@ int attention_reserve(struct cuda_backend *cuda, const struct step_limits *limit
     a.prefill_fits = has_kernels(&a.kv, a.n_heads);
     *bytes = *n_words = 0;
     int rc = 0;
-    if (limits->tracked || limits->max_select_slots > 0)
+    if (limits->tracked || limits->select)
         rc = attn_stats_reserve(cuda, limits->max_rows, limits->max_slots, limits->n_heads, err);
     if (rc || !a.prefill_fits) return rc;
     rc = shape_splits(cuda, &a, err);

@@ -12,7 +12,11 @@
 #include "engine/base/error.h"
 #include "engine/device/backend.h"
 #include "engine/device/dtype.h"
+#include "engine/device/evict.h"
+#include "engine/device/host_pool.h"
 #include "engine/device/pages.h"
+#include "engine/device/select.h"
+#include "engine/device/sparse.h"
 #include "engine/device/step.h"
 
 enum { FIRST_BLOCK_BYTES = 1 << 20, MIN_MAJOR = 8, MAX_COPIERS = 8 };
@@ -114,6 +118,28 @@ static void cuda_destroy(struct backend *be) {
     free(cuda);
 }
 
+static const struct host_pool_ops cuda_host_pool = {
+    .alloc = cuda_host_pool_alloc,
+    .free = cuda_host_pool_free,
+    .offload = cuda_host_pool_offload,
+};
+
+static const struct evict_ops cuda_evict = {
+    .decode = cuda_evict_decode,
+    .chunk = cuda_evict_chunk,
+    .totals = cuda_evict_totals,
+};
+
+static const struct sparse_ops cuda_sparse = {
+    .index = cuda_sparse_index,
+    .totals = cuda_sparse_totals,
+};
+
+static const struct select_ops cuda_selections = {
+    .select = cuda_select,
+    .totals = cuda_select_totals,
+};
+
 static const struct backend_ops cuda_ops = {
     .destroy = cuda_destroy,
     .memory = cuda_memory,
@@ -124,8 +150,6 @@ static const struct backend_ops cuda_ops = {
     .weight_release = cuda_weight_release,
     .upload = cuda_upload,
     .download = cuda_download,
-    .host_pool_alloc = cuda_host_pool_alloc,
-    .host_pool_free = cuda_host_pool_free,
     .copy_pages = cuda_copy_pages,
     .step_begin = cuda_step_begin,
     .embed = cuda_embed,
@@ -135,14 +159,6 @@ static const struct backend_ops cuda_ops = {
     .rope_append = cuda_rope_append,
     .attn_decode = cuda_attn_decode,
     .attn_prefill = cuda_attn_prefill,
-    .attn_index = cuda_attn_index,
-    .sparse_totals = cuda_sparse_totals,
-    .evict_decode = cuda_evict_decode,
-    .evict_chunk = cuda_evict_chunk,
-    .evict_totals = cuda_evict_totals,
-    .select = cuda_select,
-    .select_totals = cuda_select_totals,
-    .offload_pages = cuda_offload_pages,
     .gather_rows = cuda_gather_rows,
     .soft_cap = cuda_soft_cap,
     .sample = cuda_sample,
@@ -150,6 +166,10 @@ static const struct backend_ops cuda_ops = {
     .collect = cuda_collect,
     .sync = cuda_sync,
     .measure = cuda_measure,
+    .host_pool = &cuda_host_pool,
+    .evict = &cuda_evict,
+    .sparse = &cuda_sparse,
+    .select = &cuda_selections,
 };
 
 static int find_device(struct cudaDeviceProp *properties, uint32_t device, struct error *err) {

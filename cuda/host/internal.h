@@ -26,7 +26,7 @@
 #include "engine/device/layer_group.h"
 #include "engine/device/pages.h"
 
-struct attn_index_args;
+struct sparse_index_args;
 struct attn_sparse;
 struct evict_total;
 struct offload_args;
@@ -346,7 +346,7 @@ int cuda_rmsnorm(struct backend *be, const struct rmsnorm_args *args, struct err
 int cuda_rope_append(struct backend *be, const struct rope_append_args *args, struct error *err);
 int cuda_attn_decode(struct backend *be, const struct attn_args *args, struct error *err);
 int cuda_attn_prefill(struct backend *be, const struct attn_args *args, struct error *err);
-int cuda_attn_index(struct backend *be, const struct attn_index_args *args, struct error *err);
+int cuda_sparse_index(struct backend *be, const struct sparse_index_args *args, struct error *err);
 int cuda_sparse_totals(struct backend *be, struct sparse_totals *out, struct error *err);
 int cuda_evict_decode(struct backend *be, const struct attn_args *args, struct error *err);
 int cuda_evict_chunk(struct backend *be, const struct attn_args *args, struct error *err);
@@ -356,7 +356,7 @@ int cuda_select(struct backend *be, const struct select_args *args, struct error
 int cuda_select_totals(struct backend *be, struct select_total *totals, struct error *err);
 int cuda_host_pool_alloc(struct backend *be, size_t bytes, void **out, struct error *err);
 void cuda_host_pool_free(struct backend *be, void *memory);
-int cuda_offload_pages(struct backend *be, const struct offload_args *args, struct error *err);
+int cuda_host_pool_offload(struct backend *be, const struct offload_args *args, struct error *err);
 int cuda_gather_rows(struct backend *be, const struct gather_rows_args *args, struct error *err);
 int cuda_soft_cap(struct backend *be, const struct soft_cap_args *args, struct error *err);
 int cuda_sample(struct backend *be, const struct sample_args *args, struct error *err);

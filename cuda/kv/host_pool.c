@@ -168,7 +168,7 @@ static cudaError_t copy_pages(struct host_pool_copies *s, const struct offload_a
     return code;
 }
 
-int cuda_offload_pages(struct backend *be, const struct offload_args *args, struct error *err) {
+int cuda_host_pool_offload(struct backend *be, const struct offload_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     struct host_pool_copies *s = &cuda->store;
     if (args->n == 0) return 0;

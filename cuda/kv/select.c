@@ -95,14 +95,15 @@ int select_reserve(struct cuda_backend *cuda, const struct step_limits *limits, 
                          .n_kv_heads = limits->n_kv_heads,
                          .head_dim = limits->head_dim,
                          .tracked = limits->tracked};
-    if (limits->max_select_slots == 0) return 0;
+    const struct select_limits *largest = limits->select;
+    if (!largest) return 0;
     select_close(cuda);
     kv.page_bytes = kv_page_bytes(&kv);
-    s->shape = (struct select_shape){limits->n_groups, kv_state_slots(&kv)};
+    s->shape = (struct select_shape){largest->n_groups, kv_state_slots(&kv)};
     s->max_rows = limits->max_seqs;
-    s->room.max_selected = limits->max_selected;
-    s->max_fetches = limits->max_seqs * limits->max_selected;
-    int rc = open_fetcher(cuda, limits->max_group_layers, err);
+    s->room.max_selected = largest->max_selected;
+    s->max_fetches = limits->max_seqs * largest->max_selected;
+    int rc = open_fetcher(cuda, largest->max_group_layers, err);
     if (!rc) rc = count_blocks(cuda, err);
     if (!rc) rc = device_reserve(cuda, &s->memory, &s->bytes, lay_out_rows(s, NULL), err);
     if (!rc) lay_out_rows(s, s->memory);

@@ -47,12 +47,13 @@ size_t select_pack_words(const struct step *step, const struct select_shape *sha
 }
 
 size_t select_pack_most_words(const struct step_limits *limits, const struct select_shape *shape) {
-    const size_t most_blocks = (size_t)limits->max_seqs * (limits->max_select_slots / PAGE_TOKENS),
+    const struct select_limits *largest = limits->select;
+    if (!largest) return 0;
+    const size_t most_blocks = (size_t)limits->max_seqs * (largest->max_slots / PAGE_TOKENS),
                  most_pages = (size_t)limits->n_layers * (limits->max_slots / PAGE_TOKENS),
                  n_lists = most_blocks > most_pages ? most_blocks : most_pages;
-    if (limits->max_select_slots == 0) return 0;
     return limits->max_seqs *
-               (SELECT_WORDS + state_pages(shape, limits->max_selected) + limits->n_layers) +
+               (SELECT_WORDS + state_pages(shape, largest->max_selected) + limits->n_layers) +
            n_lists;
 }
 

@@ -12,7 +12,9 @@
 #include "engine/base/sizes.h"
 #include "engine/device/dtype.h"
 #include "engine/device/evict.h"
+#include "engine/device/host_pool.h"
 #include "engine/device/pages.h"
+#include "engine/device/sparse.h"
 #include "engine/device/step.h"
 
 enum { MAX_THREADS = 1024 };
@@ -166,6 +168,28 @@ static int cpu_run_graph(struct backend *be, uint32_t n_rows, graph_body body, v
     return body(ctx, n_rows, err);
 }
 
+static const struct host_pool_ops cpu_host_pool = {
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .offload = cpu_host_pool_offload,
+};
+
+static const struct evict_ops cpu_evict = {
+    .decode = cpu_evict_decode,
+    .chunk = cpu_evict_chunk,
+    .totals = cpu_evict_totals,
+};
+
+static const struct sparse_ops cpu_sparse = {
+    .index = cpu_sparse_index,
+    .totals = cpu_sparse_totals,
+};
+
+static const struct select_ops cpu_selections = {
+    .select = cpu_select,
+    .totals = cpu_select_totals,
+};
+
 static const struct backend_ops cpu_ops = {
     .destroy = cpu_destroy,
     .memory = cpu_memory,
@@ -176,8 +200,6 @@ static const struct backend_ops cpu_ops = {
     .weight_release = cpu_weight_release,
     .upload = cpu_upload,
     .download = cpu_download,
-    .host_pool_alloc = cpu_alloc,
-    .host_pool_free = cpu_free,
     .copy_pages = cpu_copy_pages,
     .step_begin = cpu_step_begin,
     .embed = cpu_embed,
@@ -187,14 +209,6 @@ static const struct backend_ops cpu_ops = {
     .rope_append = cpu_rope_append,
     .attn_decode = cpu_attn_decode,
     .attn_prefill = cpu_attn_prefill,
-    .attn_index = cpu_attn_index,
-    .sparse_totals = cpu_sparse_totals,
-    .evict_decode = cpu_evict_decode,
-    .evict_chunk = cpu_evict_chunk,
-    .evict_totals = cpu_evict_totals,
-    .select = cpu_select,
-    .select_totals = cpu_select_totals,
-    .offload_pages = cpu_offload_pages,
     .gather_rows = cpu_gather_rows,
     .soft_cap = cpu_soft_cap,
     .sample = cpu_sample,
@@ -202,6 +216,10 @@ static const struct backend_ops cpu_ops = {
     .collect = cpu_collect,
     .sync = cpu_sync,
     .measure = cpu_measure,
+    .host_pool = &cpu_host_pool,
+    .evict = &cpu_evict,
+    .sparse = &cpu_sparse,
+    .select = &cpu_selections,
 };
 
 static bool isa_present(enum cpu_isa isa) {

@@ -15,7 +15,7 @@
 #include "engine/device/backend.h"
 #include "engine/device/select.h"
 
-struct attn_index_args;
+struct sparse_index_args;
 struct evict_total;
 struct kv_pool;
 struct offload_args;
@@ -72,7 +72,7 @@ struct cpu_backend {
     struct rank_angles rank_angles;
     struct score_inputs scores;
     struct selections selections;
-    struct sparse_index sparse; /* of the layer that attn_index processed last */
+    struct sparse_index sparse; /* of the layer that sparse_index processed last */
     struct cpu_buffer inputs;   /* packed inputs of a product, see linear.c */
 };
 
@@ -97,7 +97,7 @@ int cpu_gated(struct backend *be, const struct gated_args *args, struct error *e
 int cpu_rope_append(struct backend *be, const struct rope_append_args *args, struct error *err);
 int cpu_attn_decode(struct backend *be, const struct attn_args *args, struct error *err);
 int cpu_attn_prefill(struct backend *be, const struct attn_args *args, struct error *err);
-int cpu_attn_index(struct backend *be, const struct attn_index_args *args, struct error *err);
+int cpu_sparse_index(struct backend *be, const struct sparse_index_args *args, struct error *err);
 int cpu_sparse_totals(struct backend *be, struct sparse_totals *out, struct error *err);
 int cpu_evict_decode(struct backend *be, const struct attn_args *args, struct error *err);
 int cpu_evict_chunk(struct backend *be, const struct attn_args *args, struct error *err);
@@ -105,7 +105,7 @@ int cpu_evict_totals(struct backend *be, const struct kv_pool *kv, struct evict_
                      struct error *err);
 int cpu_select(struct backend *be, const struct select_args *args, struct error *err);
 int cpu_select_totals(struct backend *be, struct select_total *totals, struct error *err);
-int cpu_offload_pages(struct backend *be, const struct offload_args *args, struct error *err);
+int cpu_host_pool_offload(struct backend *be, const struct offload_args *args, struct error *err);
 int cpu_gather_rows(struct backend *be, const struct gather_rows_args *args, struct error *err);
 int cpu_soft_cap(struct backend *be, const struct soft_cap_args *args, struct error *err);
 int cpu_measure(struct backend *be, struct ceilings *out, struct error *err);

@@ -72,7 +72,7 @@ static void store_task(void *ctx, uint32_t task, uint32_t worker) {
                        (struct stored){args->blocks[task], args->plane, at});
 }
 
-int cpu_offload_pages(struct backend *be, const struct offload_args *args, struct error *err) {
+int cpu_host_pool_offload(struct backend *be, const struct offload_args *args, struct error *err) {
     (void)err;
     struct offload_args job = *args;
     pool_run(((struct cpu_backend *)be)->pool, store_task, &job, args->n);

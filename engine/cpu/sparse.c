@@ -37,10 +37,12 @@ static size_t distance_words_of(uint32_t n_slots) {
 
 int sparse_reserve(struct cpu_backend *cpu, const struct step_limits *limits, struct error *err) {
     struct sparse_index *index = &cpu->sparse;
-    const uint32_t n_heads = limits->n_heads, n_pages = kv_n_pages(limits->max_sparse_slots);
+    const struct sparse_limits largest =
+        limits->sparse ? *limits->sparse : (struct sparse_limits){0};
+    const uint32_t n_heads = limits->n_heads, n_pages = kv_n_pages(largest.max_slots);
     index->valid = false;
-    index->max_rows = limits->max_sparse_rows;
-    index->max_slots = limits->max_sparse_slots;
+    index->max_rows = largest.max_rows;
+    index->max_slots = largest.max_slots;
     index->max_heads = n_heads;
     if (index->max_rows == 0) return 0;
     index->distance_words = distance_words_of(index->max_slots);
@@ -199,7 +201,7 @@ static void count_pairs(const struct sparse_index *index, uint32_t head, uint64_
 
 struct index_job {
     struct cpu_backend *cpu;
-    const struct attn_index_args *args;
+    const struct sparse_index_args *args;
     const struct step_seq *seq;
 };
 
@@ -232,7 +234,7 @@ static void index_task(void *ctx, uint32_t head, uint32_t worker) {
         h->kind = PATTERN_DENSE;
 }
 
-static int check_request(const struct sparse_index *index, const struct attn_index_args *args,
+static int check_request(const struct sparse_index *index, const struct sparse_index_args *args,
                          const struct step_seq *seq, struct error *err) {
     if (index->max_rows == 0)
         return error_set(err, ERR_UNSUPPORTED, "cpu: no memory was reserved for sparse prefill");
@@ -251,7 +253,7 @@ static int check_request(const struct sparse_index *index, const struct attn_ind
     return 0;
 }
 
-int cpu_attn_index(struct backend *be, const struct attn_index_args *args, struct error *err) {
+int cpu_sparse_index(struct backend *be, const struct sparse_index_args *args, struct error *err) {
     struct cpu_backend *cpu = (struct cpu_backend *)be;
     struct sparse_index *index = &cpu->sparse;
     struct index_job job = {cpu, args, sparse_seq(cpu->step)};
@@ -294,7 +296,7 @@ enum attn_pattern_kind cpu_sparse_kind(const struct backend *be, uint32_t head) 
 uint32_t cpu_sparse_visited(const struct backend *be, uint32_t head, uint32_t half,
                             uint32_t *slots) {
     const struct cpu_backend *cpu = (const struct cpu_backend *)be;
-    uint64_t *pages = scratch_of(cpu, 0); /* attn_index has reserved enough */
+    uint64_t *pages = scratch_of(cpu, 0); /* sparse_index has reserved enough */
     const uint32_t n_pages = sparse_visit(&cpu->sparse, head, half, pages);
     uint32_t n = 0;
     for (uint32_t slot = 0; slot < n_pages * PAGE_TOKENS; slot++) {

@@ -7,7 +7,7 @@
 
 #include "engine/cpu/backend.h"
 
-struct attn_index_args;
+struct sparse_index_args;
 struct attn_pattern;
 struct attn_sparse;
 struct kv_view;
@@ -26,7 +26,7 @@ struct lines_workspace {
 
 struct lines_task {
     const struct cpu_backend *cpu;
-    const struct attn_index_args *args;
+    const struct sparse_index_args *args;
     const struct attn_sparse *sparse;
     const struct kv_view *view;
     struct lines_workspace workspace;

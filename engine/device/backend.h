@@ -2,7 +2,8 @@
  *
  *   decoder (engine/model/) --> struct backend --> engine/cpu/ or cuda/
  *
- * What some operations mean is said in headers of their own:
+ * What not every device can do is in groups of operations, each with a header that explains them.  A
+ * group is whole, or NULL where the device cannot do it.  The engine then offers what is left.
  *
  *   host_pool.h   tokens in system memory        sparse.h   prompts that visit part of their keys
  *   evict.h       caches of bounded size         select.h   layers that attend to chosen tokens
@@ -31,17 +32,15 @@
 #include "engine/device/dtype.h"
 
 struct attn_args;
-struct attn_index_args;
 struct backend;
 struct error;
-struct evict_total;
+struct evict_ops;
+struct host_pool_ops;
 struct kv_pool;
-struct offload_args;
 struct rope_append_args;
 struct sample_args;
-struct select_args;
-struct select_total;
-struct sparse_totals;
+struct select_ops;
+struct sparse_ops;
 struct step;
 struct step_limits;
 
@@ -168,9 +167,6 @@ struct backend_ops {
     int (*upload)(struct backend *be, void *to, const void *host, size_t bytes, struct error *err);
     int (*download)(struct backend *be, void *host, const void *from, size_t bytes,
                     struct error *err);
-    /* Allocates system memory that the device can access, for host_pool.base; not cleared. */
-    int (*host_pool_alloc)(struct backend *be, size_t bytes, void **out, struct error *err);
-    void (*host_pool_free)(struct backend *be, void *memory);
     int (*copy_pages)(struct backend *be, const struct kv_pool *kv, const uint32_t *from,
                       const uint32_t *to, uint32_t n, struct error *err);
 
@@ -183,30 +179,6 @@ struct backend_ops {
     int (*rope_append)(struct backend *be, const struct rope_append_args *args, struct error *err);
     int (*attn_decode)(struct backend *be, const struct attn_args *args, struct error *err);
     int (*attn_prefill)(struct backend *be, const struct attn_args *args, struct error *err);
-    /* Chooses the keys of every head for one layer of the step's sparse sequence.  Called in the
-     * step that has the last of the rows indexed together, when all of them and their keys are
-     * present.  NULL: this backend has only dense attention. */
-    int (*attn_index)(struct backend *be, const struct attn_index_args *args, struct error *err);
-    /* Adds up what sparse sequences visited since the last call; out is valid after collect() or
-     * sync(). */
-    int (*sparse_totals)(struct backend *be, struct sparse_totals *out, struct error *err);
-    /* Updates the scores from the queries and the keys, then evicts tokens, for the sequences that
-     * have a budget: evict_decode for [0, n_decode), evict_chunk for the rest.  Called after the
-     * attention of a layer, with the same arguments. */
-    int (*evict_decode)(struct backend *be, const struct attn_args *args, struct error *err);
-    int (*evict_chunk)(struct backend *be, const struct attn_args *args, struct error *err);
-    /* Fills totals, host [step.n_seqs], for the sequences with a budget; called after the last
-     * layer, and valid after collect() or sync(). */
-    int (*evict_totals)(struct backend *be, const struct kv_pool *kv, struct evict_total *totals,
-                        struct error *err);
-    /* Selects as struct select_args says.  Called after attn_decode of a filter layer and before
-     * that of the group's first sparse layer.  NULL: this backend cannot select. */
-    int (*select)(struct backend *be, const struct select_args *args, struct error *err);
-    /* Fills totals, host [step.n_decode], for the sequences with a kv_select; called after the last
-     * layer, and valid after collect() or sync(). */
-    int (*select_totals)(struct backend *be, struct select_total *totals, struct error *err);
-    /* Copies pages to the host pool, as struct offload_args says; called between steps. */
-    int (*offload_pages)(struct backend *be, const struct offload_args *args, struct error *err);
     int (*gather_rows)(struct backend *be, const struct gather_rows_args *args, struct error *err);
     int (*soft_cap)(struct backend *be, const struct soft_cap_args *args, struct error *err);
     int (*sample)(struct backend *be, const struct sample_args *args, struct error *err);
@@ -227,6 +199,12 @@ struct backend_ops {
     /* Measures the device's bounds, for benchmarks.  Takes about a second, and memory that it frees
      * again; the backend must be idle. */
     int (*measure)(struct backend *be, struct ceilings *out, struct error *err);
+
+    /* The groups; NULL: this device cannot do it. */
+    const struct host_pool_ops *host_pool;
+    const struct evict_ops *evict;
+    const struct sparse_ops *sparse;
+    const struct select_ops *select;
 };
 
 /* Implementations embed this as their first member. */

@@ -1,4 +1,4 @@
-/* evict.h - caches that evict tokens on the device.
+/* evict.h - caches that evict tokens on the device, and the operations for them.
  *
  * Bounded caches (struct kv_budget; H2O section 3, StreamingLLM section 3).  Between steps every KV
  * head of every layer keeps at most `capacity` tokens, chosen by itself.  A new token attends to
@@ -6,15 +6,15 @@
  * token's slot is free, and the next token is written there.  No token is moved while the sequence
  * generates:
  *
- *   slots    0  1  2  3 … capacity         each KV head has its own free slot: evict_decode
+ *   slots    0  1  2  3 … capacity         each KV head has its own free slot: decode()
  *   before   A  S  .  B … T                chooses it, the next rope_append writes there
  *   step     A  S  U  B … T                all capacity + 1 slots are attended to
  *   after    A  S  U  . … T                B had the lowest score
  *
  * Prompts are computed in chunks, whose slots follow the kept tokens' in order of the text.  After
- * a chunk (step_seq.compress) evict_chunk moves the tokens it keeps to the first `capacity` slots,
- * in the order of the text.  Each head's state of its tokens (struct kv_page_state) is in their
- * pages, after keys and values.
+ * a chunk (step_seq.compress) chunk() moves the tokens it keeps to the first `capacity` slots, in
+ * the order of the text.  Each head's state of its tokens (struct kv_page_state) is in their pages,
+ * after keys and values.
  *
  * Thread: engine.  Memory: none. */
 #ifndef ENGINE_DEVICE_EVICT_H
@@ -72,6 +72,19 @@ struct evict_total {
     float retained_attention; /* the share of attention that kept tokens get (kv_page_state):
                              mean over layers and heads; NAN: no scores, or no eviction yet */
     uint32_t n_evictions;     /* of one KV head of one layer */
+};
+
+/* NULL in backend_ops: no sequence can have a budget here, and no pool is `tracked`. */
+struct evict_ops {
+    /* Updates the scores from the queries and the keys, then evicts tokens, for the sequences that
+     * have a budget: decode() for [0, n_decode), chunk() for the rest.  Called after the attention
+     * of a layer, with the same arguments. */
+    int (*decode)(struct backend *be, const struct attn_args *args, struct error *err);
+    int (*chunk)(struct backend *be, const struct attn_args *args, struct error *err);
+    /* Fills totals, host [step.n_seqs], for the sequences with a budget; called after the last
+     * layer, and valid after collect() or sync(). */
+    int (*totals)(struct backend *be, const struct kv_pool *kv, struct evict_total *totals,
+                  struct error *err);
 };
 
 #endif

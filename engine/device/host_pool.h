@@ -1,4 +1,4 @@
-/* host_pool.h - tokens in system memory that the device can access.
+/* host_pool.h - tokens in system memory that the device can access, and its operations.
  *
  * It holds tokens of sequences that select (select.h), and pages of sequences that wait.
  *
@@ -32,7 +32,7 @@ struct error;
  *   scale     the least of 1 … FP8_MOST_SCALE with which 448, e4m3's largest, covers every element;
  *             elements that the largest scale does not cover, and infinity, become 448 times it */
 struct host_pool {
-    void *base;       /* from host_pool_alloc() */
+    void *base;       /* from host_pool_ops.alloc() */
     enum dtype dtype; /* of the KV pool */
     uint32_t n_blocks, n_host_layers, n_kv_heads, head_dim;
     bool fp8; /* always if the KV pool is fp8, and then nothing is converted */
@@ -59,6 +59,15 @@ struct offload_args {
     const struct host_pool *store;
     uint32_t plane, n;
     const uint32_t *pages, *blocks; /* host [n] */
+};
+
+/* NULL in backend_ops: this backend has no host pool. */
+struct host_pool_ops {
+    /* Allocates system memory that the device can access, for host_pool.base; not cleared. */
+    int (*alloc)(struct backend *be, size_t bytes, void **out, struct error *err);
+    void (*free)(struct backend *be, void *memory);
+    /* Copies pages to the host pool, as struct offload_args says; called between steps. */
+    int (*offload)(struct backend *be, const struct offload_args *args, struct error *err);
 };
 
 #endif

@@ -1,4 +1,4 @@
-/* select.h - layers that attend to chosen tokens of a long text.
+/* select.h - layers that attend to chosen tokens of a long text, and the operations for them.
  *
  * Selections (struct kv_select; OmniKV section 4).  Tokens that matter to one layer matter to the
  * next ones, too.  So while tokens of a long text are generated, only some layers attend to all of
@@ -73,6 +73,23 @@ struct select_args {
 struct select_total {
     uint32_t n_chosen, n_fetched;
     uint32_t n_copies; /* n_fetched, each counted once for every sparse layer of its group */
+};
+
+/* The largest selections that will come. */
+struct select_limits {
+    uint32_t max_slots;                  /* of a sequence with a kv_select, in a filter layer */
+    uint32_t max_selected;               /* the largest n_selected of a kv_select */
+    uint32_t n_groups, max_group_layers; /* sparse layers of the largest group */
+};
+
+/* NULL in backend_ops: this backend cannot select. */
+struct select_ops {
+    /* Selects as struct select_args says.  Called after attn_decode of a filter layer and before
+     * that of the group's first sparse layer. */
+    int (*select)(struct backend *be, const struct select_args *args, struct error *err);
+    /* Fills totals, host [step.n_decode], for the sequences with a kv_select; called after the last
+     * layer, and valid after collect() or sync(). */
+    int (*totals)(struct backend *be, struct select_total *totals, struct error *err);
 };
 
 #endif

@@ -1,9 +1,9 @@
-/* sparse.h - prompts whose heads visit only part of the keys.
+/* sparse.h - prompts whose heads visit only part of the keys, and the operations for them.
  *
  * Sparse prefill (struct attn_sparse; MInference section 3).  Each query head visits only part of a
- * long prompt's keys.  attn_index chooses them for one layer, and attn_prefill uses that choice
- * until the next attn_index.  Slots are chosen by groups of SPARSE_GROUP, for tiles of SPARSE_TILE
- * rows.  Diagonals choose for each half of a tile, because a diagonal meets fewer groups of a half.
+ * long prompt's keys.  index() chooses them for one layer, and attn_prefill uses that choice until
+ * the next index().  Slots are chosen by groups of SPARSE_GROUP, for tiles of SPARSE_TILE rows.
+ * Diagonals choose for each half of a tile, because a diagonal meets fewer groups of a half.
  *
  *   rows    first_slot + SPARSE_TILE t …       tile t; the last may be shorter
  *           first_slot + SPARSE_HALF h …       half h, of tile h / 2
@@ -82,10 +82,10 @@ struct attn_sparse {
     uint32_t synthetic;
 };
 
-/* Arguments of attn_index().  Lines are scored by the attention of the last
+/* Arguments of index().  Lines are scored by the attention of the last
  * min(SPARSE_QUERIES, sparse->n_rows) rows over slots [0, first_slot + n_rows): softmax in f32,
  * summed by slot and by diagonal.  Ties go to the lower slot and the shorter distance. */
-struct attn_index_args {
+struct sparse_index_args {
     const void *q; /* act, sparse->n_rows rows as in attn_args */
     size_t q_stride;
     const struct kv_pool *kv;
@@ -102,6 +102,23 @@ struct sparse_totals {
     double visited[PATTERN_N_KINDS], causal[PATTERN_N_KINDS]; /* pairs of row and slot */
     uint64_t n_dense;            /* heads, counted in each layer, that dense_above made dense */
     double index_s, attention_s; /* device time of indexes and of attention */
+};
+
+/* The largest index that will come. */
+struct sparse_limits {
+    uint32_t max_rows;  /* that are indexed together */
+    uint32_t max_slots; /* of their sequence, in a layer */
+};
+
+/* NULL in backend_ops: this backend has only dense attention. */
+struct sparse_ops {
+    /* Chooses the keys of every head for one layer of the step's sparse sequence.  Called in the
+     * step that has the last of the rows indexed together, when all of them and their keys are
+     * present. */
+    int (*index)(struct backend *be, const struct sparse_index_args *args, struct error *err);
+    /* Adds up what sparse sequences visited since the last call; out is valid after collect() or
+     * sync(). */
+    int (*totals)(struct backend *be, struct sparse_totals *out, struct error *err);
 };
 
 #endif

@@ -80,15 +80,11 @@ struct step_limits {
     uint64_t max_slots;        /* of all sequences, in a layer; shared slots count once */
     uint64_t max_prompt_slots; /* with DTYPE_FP8: of attn_prefill's sequences, in a layer */
     enum dtype kv_dtype;
+    bool tracked;            /* as in struct kv_pool: sequences may have budgets */
     uint32_t max_logit_rows; /* of one sample operation */
     uint32_t n_layers, n_heads, n_kv_heads, head_dim, n_freqs, n_vocab;
-    bool tracked;                               /* sequences may have budgets */
-    uint32_t max_positions;                     /* if tracked: ranks are smaller than this */
-    uint32_t max_sparse_rows, max_sparse_slots; /* of attn_index; 0: it is not used */
-    uint32_t max_select_slots; /* of a sequence with a kv_select, in a filter layer; 0: no sequence
-                                  has one */
-    uint32_t max_selected;     /* the largest n_selected of a kv_select */
-    uint32_t n_groups, max_group_layers; /* sparse layers of the largest group */
+    const struct sparse_limits *sparse; /* NULL: no sequence is sparse */
+    const struct select_limits *select; /* NULL: no sequence has a kv_select */
 };
 
 #endif

@@ -293,17 +293,17 @@ static bool is_indexed(const struct decoder *d, uint32_t layer) {
     return d->sparse && step_window(&d->step, layer) == 0;
 }
 
-/* Runs attn_index; q is that of the first of the rows that the sparse sequence indexes together. */
+/* Runs sparse_index; q is that of the first of the rows that the sparse sequence indexes together. */
 static int run_index(struct decoder *d, uint32_t layer, const void *q, struct error *err) {
     const struct model_config *c = &d->model->config;
-    const struct attn_index_args args = {.q = q,
-                                         .q_stride = d->qkv_dim,
-                                         .kv = d->kv,
-                                         .layer = layer,
-                                         .n_heads = c->n_heads,
-                                         .scale = c->attn_scale,
-                                         .softcap = c->attn_softcap};
-    return d->be->ops->attn_index(d->be, &args, err);
+    const struct sparse_index_args args = {.q = q,
+                                           .q_stride = d->qkv_dim,
+                                           .kv = d->kv,
+                                           .layer = layer,
+                                           .n_heads = c->n_heads,
+                                           .scale = c->attn_scale,
+                                           .softcap = c->attn_softcap};
+    return d->be->ops->sparse->index(d->be, &args, err);
 }
 
 static struct attn_args attn_of(const struct decoder *d, uint32_t layer, const void *q) {
@@ -338,7 +338,7 @@ static int run_select(struct decoder *d, const struct attn_args *attn, uint32_t 
         .group_index = index,
         .store = d->limits.store,
         .first_host_layer = groups_n_layers(groups, index, d->model->config.windows)};
-    return d->be->ops->select(d->be, &args, err);
+    return d->be->ops->select->select(d->be, &args, err);
 }
 
 /* Runs attention of the sequences that decode.  In a filter layer they select afterwards. */
@@ -360,8 +360,8 @@ static int run_attention(struct decoder *d, uint32_t layer, struct row_range row
     if (rc) return rc;
     if ((rc = run_attn_decode(d, attn, err))) return rc;
     if ((rc = d->be->ops->attn_prefill(d->be, &attn, err)) || !d->keeps) return rc;
-    if ((rc = d->be->ops->evict_decode(d->be, &attn, err))) return rc;
-    return d->be->ops->evict_chunk(d->be, &attn, err);
+    if ((rc = d->be->ops->evict->decode(d->be, &attn, err))) return rc;
+    return d->be->ops->evict->chunk(d->be, &attn, err);
 }
 
 /* Runs the rest of a layer on n_rows rows of attention results and of the residual stream x. */
@@ -590,7 +590,7 @@ static int submit(struct decoder *d, const struct step *step, const struct sampl
     d->keeps = has_budgets(step);
     d->selects = has_selections(step);
     d->sparse = sparse_of(step);
-    if (d->sparse && !d->be->ops->attn_index) return refuse_sparse(err);
+    if (d->sparse && !d->be->ops->sparse) return refuse_sparse(err);
     if (d->keeps && !d->kv->tracked)
         return error_set(err, ERR_INVALID,
                          "decoder: the step has budgets, but the pages have no space for scores");
@@ -601,7 +601,7 @@ static int submit(struct decoder *d, const struct step *step, const struct sampl
     if ((rc = begin(d, step, err))) return rc;
     rc = run_step(d, step, samples, n_samples, results, logits_out, err);
     if (rc || !d->keeps || !totals) return rc;
-    return d->be->ops->evict_totals(d->be, d->kv, totals, err);
+    return d->be->ops->evict->totals(d->be, d->kv, totals, err);
 }
 
 int decoder_submit(struct decoder *decoder, const struct step *step,
@@ -652,7 +652,7 @@ int decoder_submit_slice(struct decoder *d, const struct step *step,
     d->n_sampled = 0;
     d->keeps = d->selects = false;
     d->sparse = sparse_of(step);
-    if (d->sparse && !d->be->ops->attn_index) return refuse_sparse(err);
+    if (d->sparse && !d->be->ops->sparse) return refuse_sparse(err);
     if ((rc = begin(d, step, err))) return rc;
     return run_layer_slice(d, slice, err);
 }
@@ -663,11 +663,11 @@ const void *decoder_long_q(const struct decoder *d, size_t *q_stride) {
 }
 
 int decoder_submit_totals(struct decoder *d, struct sparse_totals *out, struct error *err) {
-    return d->be->ops->sparse_totals(d->be, out, err);
+    return d->be->ops->sparse->totals(d->be, out, err);
 }
 
 int decoder_submit_selected(struct decoder *d, struct select_total *out, struct error *err) {
-    return d->be->ops->select_totals(d->be, out, err);
+    return d->be->ops->select->totals(d->be, out, err);
 }
 
 int decoder_collect(struct decoder *decoder, uint32_t n_newer, struct error *err) {

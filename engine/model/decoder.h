@@ -2,12 +2,12 @@
  * model_config.
  *
  * A step takes its rows through all layers.  A long prompt may instead be layer-major, so that all
- * of its rows and keys are there when attn_index chooses for one layer.  Its rows are cut into
+ * of its rows and keys are there when sparse_index chooses for one layer.  Its rows are cut into
  * slices; a slice is a step of its own, and ordinary steps may run between slices.
  *
  *   layer 0     1     2  …  n_layers - 1
  *   slice 0   ┃ ┃   ┃ ┃   ┃ ┃       enters a layer: norm, q k v, keys and values into their pages;
- *   slice 1   ┃ ┃ ─►┃ ┃ ─►┃ ┃       the last slice's step ends with attn_index
+ *   slice 1   ┃ ┃ ─►┃ ┃ ─►┃ ┃       the last slice's step ends with sparse_index
  *   slice 2   ┃ ┃   ┃ ┃   ┃ ┃       leaves it: attention, feed-forward
  *
  * The step that takes a slice out of a layer takes it into the next: (layer, slice) enters `layer`
@@ -71,7 +71,7 @@ int decoder_submit(struct decoder *decoder, const struct step *step,
  * of their rows, layer by layer. */
 int decoder_submit_slice(struct decoder *decoder, const struct step *step,
                          const struct layer_slice *slice, struct error *err);
-/* Returns q of the long prompt's first row, laid out as in attn_args and attn_index_args, for
+/* Returns q of the long prompt's first row, laid out as in attn_args and sparse_index_args, for
  * measuring attention.  It is that of the layer that all slices have entered and none has left. */
 const void *decoder_long_q(const struct decoder *decoder, size_t *q_stride);
 /* Submits a read of what was visited since the last call, after a submitted step or slice with a

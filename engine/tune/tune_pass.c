@@ -86,6 +86,11 @@ static int make_decoder(struct tune_pass *p, const struct engine_config *config,
     const struct model_config *m = &p->model->config;
     const struct decoder_limits limits = {
         .max_rows = p->max_rows, .max_logit_rows = 1, .max_long_rows = p->max_tokens};
+    const struct sparse_limits sparse = {.max_rows = p->max_tokens, .max_slots = p->max_tokens};
+    const struct select_limits selections = {.max_slots = p->max_tokens,
+                                             .max_selected = p->max_selected,
+                                             .n_groups = 1,
+                                             .max_group_layers = 1};
     const struct step_limits largest = {.max_rows = p->max_rows,
                                         .max_seqs = 1,
                                         .max_seq_pages = kv_n_pages(p->max_tokens),
@@ -99,13 +104,8 @@ static int make_decoder(struct tune_pass *p, const struct engine_config *config,
                                         .head_dim = m->head_dim,
                                         .n_freqs = m->n_freqs,
                                         .n_vocab = m->n_vocab,
-                                        .max_positions = m->max_position,
-                                        .max_sparse_rows = p->max_tokens,
-                                        .max_sparse_slots = p->max_tokens,
-                                        .max_select_slots = p->max_selected ? p->max_tokens : 0,
-                                        .max_selected = p->max_selected,
-                                        .n_groups = 1,
-                                        .max_group_layers = 1};
+                                        .sparse = &sparse,
+                                        .select = p->max_selected ? &selections : NULL};
     const int rc = decoder_create(&p->decoder, p->model, p->be, &p->kv, &limits, err);
     return rc ? rc : p->be->ops->reserve(p->be, &largest, err);
 }
@@ -125,7 +125,7 @@ static int alloc_device(struct tune_pass *p, struct error *err) {
 int tune_pass_create(struct tune_pass **out, const struct engine_config *config,
                      uint32_t max_tokens, uint32_t max_selected, uint32_t synthetic,
                      struct error *err) {
-    if (!config->backend->ops->attn_index)
+    if (!config->backend->ops->sparse)
         return error_set(err, ERR_UNSUPPORTED,
                          "tune: this backend has only dense attention, so it cannot use patterns");
     struct tune_pass *p = calloc(1, sizeof(*p));
@@ -255,17 +255,17 @@ int tune_pass_dense(struct tune_pass *pass, double *seconds, struct error *err) 
 static int run_index(struct tune_pass *p, const struct attn_sparse *sparse, float *density,
                      double *seconds, struct error *err) {
     const struct model_config *m = &p->model->config;
-    struct attn_index_args args = {.kv = &p->kv,
-                                   .layer = p->layer,
-                                   .n_heads = m->n_heads,
-                                   .scale = m->attn_scale,
-                                   .softcap = m->attn_softcap,
-                                   .density = density};
+    struct sparse_index_args args = {.kv = &p->kv,
+                                     .layer = p->layer,
+                                     .n_heads = m->n_heads,
+                                     .scale = m->attn_scale,
+                                     .softcap = m->attn_softcap,
+                                     .density = density};
     args.q = decoder_long_q(p->decoder, &args.q_stride);
     const double begin = clock_seconds();
     describe_slice(p, (p->n_tokens - 1) / p->max_rows * p->max_rows, sparse);
     int rc = p->be->ops->step_begin(p->be, &p->step, err);
-    if (!rc) rc = p->be->ops->attn_index(p->be, &args, err);
+    if (!rc) rc = p->be->ops->sparse->index(p->be, &args, err);
     if (!rc) rc = p->be->ops->sync(p->be, err);
     *seconds = clock_seconds() - begin;
     return rc;
@@ -314,7 +314,7 @@ static int run_select(struct tune_pass *p, uint32_t row, struct error *err) {
     struct select_args args = {.attn = args_from(p, row), .group = &none, .worth = p->worth};
     args.attn.selects = true;
     const int rc = p->be->ops->attn_decode(p->be, &args.attn, err);
-    return rc ? rc : p->be->ops->select(p->be, &args, err);
+    return rc ? rc : p->be->ops->select->select(p->be, &args, err);
 }
 
 int tune_pass_select(struct tune_pass *pass, const struct tune_look *look, struct error *err) {

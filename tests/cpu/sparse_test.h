@@ -30,11 +30,9 @@ struct prompt {
 };
 
 static inline void reserve_sparse(struct backend *be, uint32_t max_rows, uint32_t max_slots) {
-    const struct step_limits limits = {.n_heads = N_HEADS,
-                                       .n_kv_heads = N_KV,
-                                       .head_dim = DIM,
-                                       .max_sparse_rows = max_rows,
-                                       .max_sparse_slots = max_slots};
+    const struct sparse_limits largest = {max_rows, max_slots};
+    const struct step_limits limits = {
+        .n_heads = N_HEADS, .n_kv_heads = N_KV, .head_dim = DIM, .sparse = &largest};
     assert_int_equal(be->ops->reserve(be, &limits, NULL), 0);
 }
 
@@ -123,15 +121,15 @@ static inline const float *indexed_q(const struct prompt *p) {
 }
 
 static inline int index_rows(struct prompt *p, struct prompt_step *s) {
-    const struct attn_index_args args = {.q = indexed_q(p),
-                                         .q_stride = WIDTH,
-                                         .kv = &p->kv,
-                                         .n_heads = N_HEADS,
-                                         .scale = 0.25f,
-                                         .softcap = p->softcap,
-                                         .density = p->density};
+    const struct sparse_index_args args = {.q = indexed_q(p),
+                                           .q_stride = WIDTH,
+                                           .kv = &p->kv,
+                                           .n_heads = N_HEADS,
+                                           .scale = 0.25f,
+                                           .softcap = p->softcap,
+                                           .density = p->density};
     step_fill(s, p, p->sparse.first_slot, p->sparse.n_rows, true);
-    return p->be->ops->attn_index(p->be, &args, NULL);
+    return p->be->ops->sparse->index(p->be, &args, NULL);
 }
 
 /* Attention of rows [first, first + n) of the indexed ones, into their place of out and lse. */

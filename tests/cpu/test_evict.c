@@ -243,8 +243,8 @@ static void run_layer(const struct part *parts, uint32_t n_parts, uint32_t layer
     assert_int_equal(ops->rope_append(r->be, &rope, NULL), 0);
     assert_int_equal(ops->attn_decode(r->be, &attn, NULL), 0);
     assert_int_equal(ops->attn_prefill(r->be, &attn, NULL), 0);
-    assert_int_equal(ops->evict_decode(r->be, &attn, NULL), 0);
-    assert_int_equal(ops->evict_chunk(r->be, &attn, NULL), 0);
+    assert_int_equal(ops->evict->decode(r->be, &attn, NULL), 0);
+    assert_int_equal(ops->evict->chunk(r->be, &attn, NULL), 0);
     scatter_out(parts, n_parts, layer, out);
     free(qkv);
     free(out);
@@ -271,7 +271,7 @@ static void run_step(struct part *parts, uint32_t n_parts) {
     assert_int_equal(be->ops->step_begin(be, &step, NULL), 0);
     for (uint32_t layer = 0; layer < N_LAYERS; layer++)
         run_layer(parts, n_parts, layer, step.n_rows);
-    assert_int_equal(be->ops->evict_totals(be, &parts[0].run->kv, totals, NULL), 0);
+    assert_int_equal(be->ops->evict->totals(be, &parts[0].run->kv, totals, NULL), 0);
     assert_int_equal(be->ops->sync(be, NULL), 0);
     for (uint32_t i = 0; i < n_parts; i++) {
         parts[i].run->total = totals[i];

@@ -180,7 +180,7 @@ static void a_token_lies_as_drawn_on(struct backend *be) {
     store.base = malloc(N_BLOCKS * host_pool_block_bytes(&store));
     fill_row(kv.base, 1, (uint32_t)(N_PAGES * kv.page_bytes / 2), kv.dtype, -9, 3);
     memset(store.base, 0xa5, N_BLOCKS * host_pool_block_bytes(&store));
-    assert_int_equal(be->ops->offload_pages(be, &args, NULL), 0);
+    assert_int_equal(be->ops->host_pool->offload(be, &args, NULL), 0);
     for (uint32_t i = 0; i < 2; i++)
         for (uint32_t at = 0; at < PAGE_TOKENS; at++)
             check_token(&kv, &store, pages[i], at,

@@ -129,14 +129,14 @@ static void rig_init(struct rig *rig, struct backend *be, struct shape shape) {
     rig->pages = shuffled(n_pages);
     rig->blocks = shuffled(n_blocks);
     assert_int_equal(be->ops->alloc(be, n_pages * rig->kv.page_bytes, &rig->kv.base, NULL), 0);
-    assert_int_equal(be->ops->host_pool_alloc(be, n_blocks * host_pool_block_bytes(&rig->store),
-                                              &rig->store.base, NULL),
+    assert_int_equal(be->ops->host_pool->alloc(be, n_blocks * host_pool_block_bytes(&rig->store),
+                                               &rig->store.base, NULL),
                      0);
 }
 
 static void rig_fini(struct rig *rig) {
     rig->be->ops->free(rig->be, rig->kv.base);
-    rig->be->ops->host_pool_free(rig->be, rig->store.base);
+    rig->be->ops->host_pool->free(rig->be, rig->store.base);
     free(rig->pages);
     free(rig->blocks);
 }
@@ -483,7 +483,7 @@ static void store_layer(struct run *r, uint32_t layer, uint32_t first, uint32_t 
                                       end - first,
                                       r->text_pages[layer] + first,
                                       r->blocks + first};
-    assert_int_equal(r->rig->be->ops->offload_pages(r->rig->be, &args, NULL), 0);
+    assert_int_equal(r->rig->be->ops->host_pool->offload(r->rig->be, &args, NULL), 0);
 }
 
 /* Pages that the step completed go to the store, too. */
@@ -515,7 +515,7 @@ static void run_select(struct run *runs, uint32_t n_runs, uint32_t g, const stru
     float *worth = alone ? malloc(runs[0].select.n_candidates * sizeof(*worth)) : NULL;
     const struct select_args args = {*attn,       &groups[g], g, host_layer_of(groups[g].first),
                                      &rig->store, worth};
-    assert_int_equal(rig->be->ops->select(rig->be, &args, NULL), 0);
+    assert_int_equal(rig->be->ops->select->select(rig->be, &args, NULL), 0);
     for (uint32_t i = 0; i < n_runs && checked; i++)
         if (runs[i].select.n_candidates) check_group(&runs[i], g, worth);
     free(worth);
@@ -548,8 +548,8 @@ static void run_layer(struct run *runs, uint32_t n_runs, uint32_t layer, uint32_
     assert_int_equal(ops->attn_decode(rig->be, &attn, NULL), 0);
     assert_int_equal(ops->attn_prefill(rig->be, &attn, NULL), 0);
     if (attn.selects) run_select(runs, n_runs, layer == groups[1].filter, &attn, checked);
-    assert_int_equal(ops->evict_decode(rig->be, &attn, NULL), 0);
-    assert_int_equal(ops->evict_chunk(rig->be, &attn, NULL), 0);
+    assert_int_equal(ops->evict->decode(rig->be, &attn, NULL), 0);
+    assert_int_equal(ops->evict->chunk(rig->be, &attn, NULL), 0);
     move_rows(runs, n_runs, layer, NULL, out);
     for (uint32_t i = 0; i < n_runs && checked; i++)
         if (!is_prompt(&runs[i])) check_layer(&runs[i], layer);
@@ -578,7 +578,7 @@ static void run_step(struct run *runs, uint32_t n_runs, bool checked) {
     assert_int_equal(be->ops->step_begin(be, &step, NULL), 0);
     for (uint32_t layer = 0; layer < N_LAYERS; layer++)
         run_layer(runs, n_runs, layer, step.n_rows, checked);
-    assert_int_equal(be->ops->select_totals(be, totals, NULL), 0);
+    assert_int_equal(be->ops->select->totals(be, totals, NULL), 0);
     for (uint32_t i = 0; i < n_runs; i++) {
         runs[i].total = totals[i];
         if (checked) assert_memory_equal(&totals[i], &runs[i].expected, sizeof(totals[i]));

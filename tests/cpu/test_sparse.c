@@ -83,12 +83,12 @@ static void halves_of_tiles_visit_what_their_lines_meet(void **state) {
 
 /* The lines themselves, of which tiles show no more than groups of sixteen. */
 static void check_lines(const struct prompt *p, uint32_t head, const struct lines *lines) {
-    const struct attn_index_args args = {.q = indexed_q(p),
-                                         .q_stride = WIDTH,
-                                         .kv = &p->kv,
-                                         .n_heads = N_HEADS,
-                                         .scale = 0.25f,
-                                         .softcap = p->softcap};
+    const struct sparse_index_args args = {.q = indexed_q(p),
+                                           .q_stride = WIDTH,
+                                           .kv = &p->kv,
+                                           .n_heads = N_HEADS,
+                                           .scale = 0.25f,
+                                           .softcap = p->softcap};
     const struct kv_view view = {p->pages, p->n_slots, p->sparse.first_slot};
     void *room = malloc(lines_workspace_bytes(p->n_slots, DIM));
     uint64_t columns[MAX_SLOTS / 64], diagonals[MAX_SLOTS / 64];
@@ -285,7 +285,7 @@ static void check_attention(const struct prompt *p, double tolerance) {
     }
     assert_close(p->out, out, n * N_HEADS * DIM, tolerance);
     assert_close(p->lse, lse, n * N_HEADS, tolerance);
-    assert_int_equal(p->be->ops->sparse_totals(p->be, &totals, NULL), 0);
+    assert_int_equal(p->be->ops->sparse->totals(p->be, &totals, NULL), 0);
     for (uint32_t kind = 0; kind < PATTERN_N_KINDS; kind++)
         assert_true(totals.visited[kind] == pairs[kind]);
     free(out);
@@ -415,12 +415,12 @@ static void a_head_above_the_density_is_dense(void **state) {
             index_prompt(p);
             assert_int_equal(cpu_sparse_kind(be, h), p->patterns[h].kind);
             p->sparse.dense_above = (float)(density[h] * 0.999);
-            assert_int_equal(be->ops->sparse_totals(be, &totals, NULL), 0);
+            assert_int_equal(be->ops->sparse->totals(be, &totals, NULL), 0);
             index_prompt(p);
             assert_int_equal(cpu_sparse_kind(be, h), PATTERN_DENSE);
             assert_true(fabs(p->density[h] - density[h]) < 1e-6); /* of its choice, all the same */
             attend_prompt(p, true);
-            assert_int_equal(be->ops->sparse_totals(be, &totals, NULL), 0);
+            assert_int_equal(be->ops->sparse->totals(be, &totals, NULL), 0);
             const enum attn_pattern_kind kind = p->patterns[h].kind;
             assert_true(totals.n_dense >= 1 && totals.visited[kind] == totals.causal[kind]);
         }
@@ -465,11 +465,11 @@ static void totals_are_since_the_last_call(void **state) {
     mix_patterns(p);
     index_prompt(p);
     attend_prompt(p, true);
-    assert_int_equal(be->ops->sparse_totals(be, &once, NULL), 0);
+    assert_int_equal(be->ops->sparse->totals(be, &once, NULL), 0);
     attend_prompt(p, true);
     attend_prompt(p, true);
-    assert_int_equal(be->ops->sparse_totals(be, &twice, NULL), 0);
-    assert_int_equal(be->ops->sparse_totals(be, &none, NULL), 0);
+    assert_int_equal(be->ops->sparse->totals(be, &twice, NULL), 0);
+    assert_int_equal(be->ops->sparse->totals(be, &none, NULL), 0);
     for (uint32_t kind = 0; kind < PATTERN_N_KINDS; kind++) {
         assert_true(once.causal[kind] == 128 * 300 + 300 * 301 / 2);
         assert_true(once.visited[kind] > 0 && 2 * once.visited[kind] == twice.visited[kind]);

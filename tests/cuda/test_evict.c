@@ -155,8 +155,8 @@ static int run_layers(struct backend *be, struct rig *r, bool prompts, struct er
         rc = ops->rope_append(be, &rope, err);
         if (!rc) rc = ops->attn_decode(be, &attn, err);
         if (!rc && prompts) rc = ops->attn_prefill(be, &attn, err);
-        if (!rc) rc = ops->evict_decode(be, &attn, err);
-        if (!rc && prompts) rc = ops->evict_chunk(be, &attn, err);
+        if (!rc) rc = ops->evict->decode(be, &attn, err);
+        if (!rc && prompts) rc = ops->evict->chunk(be, &attn, err);
     }
     return rc;
 }
@@ -186,13 +186,13 @@ static void run_step(struct rig *r) {
     float *out = random_floats(n_out);
     must(cpu->ops->step_begin(cpu, &r->step, &err), &err);
     must(run_layers(cpu, r, true, &err), &err);
-    must(cpu->ops->evict_totals(cpu, &r->cpu_kv, expected, &err), &err);
+    must(cpu->ops->evict->totals(cpu, &r->cpu_kv, expected, &err), &err);
     must(cpu->ops->sync(cpu, &err), &err);
     must(gpu->ops->step_begin(gpu, &r->step, &err), &err);
     if (r->step.n_decode == r->step.n_seqs)
         must(gpu->ops->run_graph(gpu, RECORDED_ROWS, recorded_body, r, &err), &err);
     else must(run_layers(gpu, r, true, &err), &err);
-    must(gpu->ops->evict_totals(gpu, &r->gpu_kv, got, &err), &err);
+    must(gpu->ops->evict->totals(gpu, &r->gpu_kv, got, &err), &err);
     must(gpu->ops->sync(gpu, &err), &err);
     for (uint32_t l = 0; l < N_LAYERS; l++) {
         gpu_read(out, r->gpu_out[l], n_out, DTYPE_BF16);

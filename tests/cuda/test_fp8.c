@@ -51,18 +51,19 @@ static void check_shape(uint32_t n_kv, uint32_t dim, enum dtype dtype) {
     kv.page_bytes = kv_page_bytes(&kv);
     kv.base = gpu_alloc(N_PAGES * kv.page_bytes);
     char *host = hostile_pages(&kv);
-    must(gpu->ops->host_pool_alloc(gpu, N_PAGES * host_pool_block_bytes(&store), &store.base, &err),
-         &err);
+    must(
+        gpu->ops->host_pool->alloc(gpu, N_PAGES * host_pool_block_bytes(&store), &store.base, &err),
+        &err);
     must(gpu->ops->upload(gpu, kv.base, host, N_PAGES * kv.page_bytes, &err), &err);
     const struct offload_args args = {&kv, &store, PLANE, N_PAGES, pages, blocks};
-    must(gpu->ops->offload_pages(gpu, &args, &err), &err);
+    must(gpu->ops->host_pool->offload(gpu, &args, &err), &err);
     must(gpu->ops->sync(gpu, &err), &err);
     for (uint32_t i = 0; i < N_PAGES; i++)
         for (uint32_t at = 0; at < PAGE_TOKENS; at++)
             expect_token(&kv, host + pages[i] * kv.page_bytes, at,
                          (const uint8_t *)store.base + blocks[i] * host_pool_block_bytes(&store) +
                              (PLANE * PAGE_TOKENS + at) * host_pool_token_bytes(&store));
-    gpu->ops->host_pool_free(gpu, store.base);
+    gpu->ops->host_pool->free(gpu, store.base);
     gpu_free(kv.base);
     free(host);
 }

@@ -1,6 +1,7 @@
 /* test_memory.c - allocation, copies, pages and weights of the CUDA backend. */
 #include "engine/device/backend.h"
 #include "engine/device/dtype.h"
+#include "engine/device/host_pool.h"
 #include "engine/device/pages.h"
 #include "tests/cuda/cuda_test.h"
 
@@ -62,7 +63,7 @@ static void the_store_is_copied_anywhere(void **state) {
     struct error err = {0};
     unsigned char *expected = random_bytes(BYTES), *got = calloc(1, BYTES);
     void *memory = gpu_alloc(BYTES), *store;
-    must(gpu->ops->host_pool_alloc(gpu, STORE_BYTES, &store, &err), &err);
+    must(gpu->ops->host_pool->alloc(gpu, STORE_BYTES, &store, &err), &err);
     for (int i = 0; i < 3; i++) {
         char *place = (char *)store + places[i];
         memset(got, 0, BYTES);
@@ -74,7 +75,7 @@ static void the_store_is_copied_anywhere(void **state) {
         must(gpu->ops->sync(gpu, &err), &err);
         assert_memory_equal(got, expected, BYTES);
     }
-    gpu->ops->host_pool_free(gpu, store);
+    gpu->ops->host_pool->free(gpu, store);
     gpu_free(memory);
     free(expected), free(got);
 }

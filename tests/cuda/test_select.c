@@ -3,7 +3,7 @@
  * launched again.
  *
  * A text's keys and values are known beforehand and lie in full pages of every layer; its blocks
- * are filled by offload_pages().  After every step the states, which token each slot holds, are
+ * are filled by the host pool's offload().  After every step the states, which token each slot holds, are
  * compared, what the first text's tokens are worth, and the chosen slots of the device with the
  * text, bit by bit.  Where rounding has decided between two tokens, the text is made fresh on both
  * sides: so no step begins differently.
@@ -143,7 +143,7 @@ static void store_text(struct rig *r, struct side *side, const struct text *t) {
         if (!group_of(l)) continue;
         const struct offload_args args = {&side->kv,  &side->store, plane++,
                                           TEXT_PAGES, t->pages[l],  t->blocks};
-        must(side->be->ops->offload_pages(side->be, &args, &err), &err);
+        must(side->be->ops->host_pool->offload(side->be, &args, &err), &err);
     }
     must(side->be->ops->sync(side->be, &err), &err);
     for (uint32_t l = 0; l < N_LAYERS; l++) /* what follows must not live on these */
@@ -206,7 +206,7 @@ static int run_layers(struct rig *r, struct side *side, struct error *err) {
                                          .store = r->with_blocks ? &side->store : NULL,
                                          .worth = side->worth[filters ? g : 0]};
         rc = ops->attn_decode(side->be, &args.attn, err);
-        if (!rc && filters) rc = ops->select(side->be, &args, err);
+        if (!rc && filters) rc = ops->select->select(side->be, &args, err);
         g += filters;
     }
     return rc;
@@ -243,11 +243,11 @@ static void run_step(struct rig *r) {
     struct error err = {0};
     must(cpu->ops->step_begin(cpu, &r->step, &err), &err);
     must(run_layers(r, &r->cpu, &err), &err);
-    must(cpu->ops->select_totals(cpu, r->cpu.totals, &err), &err);
+    must(cpu->ops->select->totals(cpu, r->cpu.totals, &err), &err);
     must(cpu->ops->sync(cpu, &err), &err);
     must(gpu->ops->step_begin(gpu, &r->step, &err), &err);
     must(gpu->ops->run_graph(gpu, RECORDED_ROWS, recorded_body, r, &err), &err);
-    must(gpu->ops->select_totals(gpu, r->gpu.totals, &err), &err);
+    must(gpu->ops->select->totals(gpu, r->gpu.totals, &err), &err);
     must(gpu->ops->sync(gpu, &err), &err);
 }
 
@@ -447,8 +447,8 @@ static void make_side(struct rig *r, struct side *side, struct backend *be, enum
     side->kv.page_bytes = kv_page_bytes(&side->kv);
     must(be->ops->alloc(be, N_PAGES * side->kv.page_bytes, &side->kv.base, &err), &err);
     side->store = (struct host_pool){NULL, dtype, N_BLOCKS, N_PLANES, r->n_kv, r->dim, r->fp8};
-    must(be->ops->host_pool_alloc(be, N_BLOCKS * host_pool_block_bytes(&side->store),
-                                  &side->store.base, &err),
+    must(be->ops->host_pool->alloc(be, N_BLOCKS * host_pool_block_bytes(&side->store),
+                                   &side->store.base, &err),
          &err);
     for (uint32_t l = 0; l < N_LAYERS; l++) {
         must(be->ops->alloc(be, n, &side->q[l], &err), &err);
@@ -456,6 +456,10 @@ static void make_side(struct rig *r, struct side *side, struct backend *be, enum
     }
     for (uint32_t g = 0; g < N_GROUPS; g++)
         must(be->ops->alloc(be, MAX_TOKENS * sizeof(float), &side->worth[g], &err), &err);
+    const struct select_limits largest = {.max_slots = MAX_TOKENS,
+                                          .max_selected = MAX_SELECTED,
+                                          .n_groups = N_GROUPS,
+                                          .max_group_layers = GROUP_LAYERS};
     const struct step_limits limits = {.max_rows = RECORDED_ROWS,
                                        .max_seqs = RECORDED_ROWS,
                                        .max_seq_pages = TEXT_PAGES,
@@ -468,10 +472,7 @@ static void make_side(struct rig *r, struct side *side, struct backend *be, enum
                                        .head_dim = r->dim,
                                        .n_freqs = 1,
                                        .n_vocab = 64,
-                                       .max_select_slots = MAX_TOKENS,
-                                       .max_selected = MAX_SELECTED,
-                                       .n_groups = N_GROUPS,
-                                       .max_group_layers = GROUP_LAYERS};
+                                       .select = &largest};
     must(be->ops->reserve(be, &limits, &err), &err);
 }
 
@@ -481,7 +482,7 @@ static void free_side(struct side *side) {
         side->be->ops->free(side->be, side->out[l]);
     }
     for (uint32_t g = 0; g < N_GROUPS; g++) side->be->ops->free(side->be, side->worth[g]);
-    side->be->ops->host_pool_free(side->be, side->store.base);
+    side->be->ops->host_pool->free(side->be, side->store.base);
     side->be->ops->free(side->be, side->kv.base);
 }
 
@@ -579,7 +580,7 @@ static void copies_end_before_a_step_writes_their_pages(void **state) {
         .n_rows = ROWS, .n_seqs = 1, .n_layers = 1, .positions = positions, .seqs = &seq};
     kv.page_bytes = kv_page_bytes(&kv);
     kv.base = gpu_alloc(N * kv.page_bytes);
-    must(gpu->ops->host_pool_alloc(gpu, N * host_pool_block_bytes(&store), &store.base, &err),
+    must(gpu->ops->host_pool->alloc(gpu, N * host_pool_block_bytes(&store), &store.base, &err),
          &err);
     float *first = random_bf16(ROWS * WIDTH, 2), *second = random_bf16(ROWS * WIDTH, 2);
     void *rows[2] = {gpu_array(first, ROWS * WIDTH, DTYPE_BF16),
@@ -589,7 +590,7 @@ static void copies_end_before_a_step_writes_their_pages(void **state) {
         must(gpu->ops->step_begin(gpu, &step, &err), &err);
         must(gpu->ops->rope_append(gpu, &rope, &err), &err);
         const struct offload_args args = {&kv, &store, 0, N, pages, blocks};
-        if (i == 0) must(gpu->ops->offload_pages(gpu, &args, &err), &err);
+        if (i == 0) must(gpu->ops->host_pool->offload(gpu, &args, &err), &err);
     }
     must(gpu->ops->sync(gpu, &err), &err);
     const uint16_t *stored = store.base;
@@ -603,7 +604,7 @@ static void copies_end_before_a_step_writes_their_pages(void **state) {
                          first[t * WIDTH + KV * DIM + i]);
         }
     gpu_free(rows[0]), gpu_free(rows[1]), gpu_free(kv.base);
-    gpu->ops->host_pool_free(gpu, store.base);
+    gpu->ops->host_pool->free(gpu, store.base);
     free(first), free(second);
 }
 

@@ -110,12 +110,10 @@ static void no_step_within_limits_has_more_words_than_the_most(void **state) {
     struct rig r;
     make_rig(&r);
     const struct select_shape shape = {N_GROUPS, 64};
-    const struct step_limits limits = {.max_seqs = 3,
-                                       .max_slots = 2 * N_CANDIDATES,
-                                       .n_layers = N_LAYERS,
-                                       .max_select_slots = SLOTS,
-                                       .max_selected = N_SELECTED,
-                                       .n_groups = N_GROUPS};
+    const struct select_limits largest = {
+        .max_slots = SLOTS, .max_selected = N_SELECTED, .n_groups = N_GROUPS};
+    const struct step_limits limits = {
+        .max_seqs = 3, .max_slots = 2 * N_CANDIDATES, .n_layers = N_LAYERS, .select = &largest};
     for (uint32_t kinds = 0; kinds < 4; kinds++) { /* each of the two: blocks, or pages */
         for (uint32_t i = 0; i < 3; i += 2)
             r.selects[i].blocks = kinds >> i / 2 & 1 ? r.lists[i][0] : NULL;

@@ -31,7 +31,7 @@ struct shape {
     uint32_t dense_tail; /* rows from there on are dense */
     float dense_above;
     uint32_t synthetic;
-    uint32_t slice; /* attn_prefill: rows at a time; 0: all of them, in the step of attn_index */
+    uint32_t slice; /* attn_prefill: rows at a time; 0: all of them, in the step of sparse_index */
     float softcap;
 };
 
@@ -151,6 +151,7 @@ static void free_rig(struct rig *r) {
 
 static void reserve(struct backend *be, const struct shape *s) {
     struct error err = {0};
+    const struct sparse_limits largest = {s->n_rows, slots_of(s)};
     const struct step_limits limits = {.max_rows = OTHER_ROWS + MAX_SLOTS,
                                        .max_seqs = 2,
                                        .max_seq_pages = N_PAGES / 2,
@@ -161,8 +162,7 @@ static void reserve(struct backend *be, const struct shape *s) {
                                        .n_kv_heads = s->n_kv,
                                        .head_dim = s->dim,
                                        .n_vocab = 16,
-                                       .max_sparse_rows = s->n_rows,
-                                       .max_sparse_slots = slots_of(s)};
+                                       .sparse = &largest};
     must(be->ops->reserve(be, &limits, &err), &err);
 }
 
@@ -237,14 +237,14 @@ static void attend(const struct rig *r, const struct side *s) {
 static void build_index(const struct rig *r, const struct side *s, float *density) {
     struct error err = {0};
     const uint32_t first_row = r->step.seqs[r->step.n_seqs - 1].first_row;
-    const struct attn_index_args args = {.q = s->qkv + first_row * width_of(r->shape) * s->size,
-                                         .q_stride = width_of(r->shape),
-                                         .kv = s->kv,
-                                         .n_heads = r->shape->n_heads,
-                                         .scale = (float)(1 / sqrt(r->shape->dim)),
-                                         .softcap = r->shape->softcap,
-                                         .density = density};
-    must(s->be->ops->attn_index(s->be, &args, &err), &err);
+    const struct sparse_index_args args = {.q = s->qkv + first_row * width_of(r->shape) * s->size,
+                                           .q_stride = width_of(r->shape),
+                                           .kv = s->kv,
+                                           .n_heads = r->shape->n_heads,
+                                           .scale = (float)(1 / sqrt(r->shape->dim)),
+                                           .softcap = r->shape->softcap,
+                                           .density = density};
+    must(s->be->ops->sparse->index(s->be, &args, &err), &err);
 }
 
 /* With `other` the arrays begin with its rows, and those in front of first_slot lie between it and
@@ -272,7 +272,7 @@ static void run_side(struct rig *r, bool on_gpu, float *density, struct sparse_t
         must(side.be->ops->step_begin(side.be, &r->step, &err), &err);
         attend(r, &side);
     }
-    must(side.be->ops->sparse_totals(side.be, totals, &err), &err);
+    must(side.be->ops->sparse->totals(side.be, totals, &err), &err);
     must(side.be->ops->sync(side.be, &err), &err);
 }
 
@@ -374,7 +374,7 @@ static void nothing_was_visited_since(void **state) {
     struct error err = {0};
     struct sparse_totals totals;
     memset(&totals, 0xff, sizeof(totals));
-    must(gpu->ops->sparse_totals(gpu, &totals, &err), &err);
+    must(gpu->ops->sparse->totals(gpu, &totals, &err), &err);
     must(gpu->ops->sync(gpu, &err), &err);
     for (int kind = 0; kind < PATTERN_N_KINDS; kind++)
         assert_true(totals.visited[kind] == 0 && totals.causal[kind] == 0);
@@ -392,12 +392,12 @@ static void too_many_lines_are_refused(void **state) {
     r.sparse.first_slot = 0;
     const struct side side = side_of(&r, true, 0);
     append(&r, &side);
-    const struct attn_index_args args = {.q = side.qkv,
-                                         .q_stride = width_of(&s),
-                                         .kv = side.kv,
-                                         .n_heads = s.n_heads,
-                                         .scale = 0.1f};
-    assert_int_equal(gpu->ops->attn_index(gpu, &args, &err), ERR_UNSUPPORTED);
+    const struct sparse_index_args args = {.q = side.qkv,
+                                           .q_stride = width_of(&s),
+                                           .kv = side.kv,
+                                           .n_heads = s.n_heads,
+                                           .scale = 0.1f};
+    assert_int_equal(gpu->ops->sparse->index(gpu, &args, &err), ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "vertical lines"));
     free_rig(&r);
 }

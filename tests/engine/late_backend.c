@@ -26,6 +26,9 @@ static struct {
     struct backend *be;
     const struct backend_ops *real;
     struct backend_ops ops;
+    struct evict_ops evict;
+    struct select_ops select;
+    struct sparse_ops sparse;
     struct late_results late[MAX_LATE]; /* [n_late], the oldest first */
     uint32_t n_late, n_seqs, n_decode;  /* n_seqs, n_decode: of the newest step */
     uint64_t n_begun, n_sampled_rows;
@@ -60,7 +63,7 @@ static int late_evict_totals(struct backend *be, const struct kv_pool *kv,
                              struct evict_total *totals, struct error *err) {
     struct evict_total *own = calloc(late.n_seqs, sizeof(*own));
     assert(own);
-    int code = late.real->evict_totals(be, kv, own, err);
+    int code = late.real->evict->totals(be, kv, own, err);
     hold_back(totals, own, late.n_seqs * sizeof(*own));
     return code;
 }
@@ -68,7 +71,7 @@ static int late_evict_totals(struct backend *be, const struct kv_pool *kv,
 static int late_select_totals(struct backend *be, struct select_total *totals, struct error *err) {
     struct select_total *own = calloc(late.n_decode, sizeof(*own));
     assert(own);
-    int code = late.real->select_totals(be, own, err);
+    int code = late.real->select->totals(be, own, err);
     hold_back(totals, own, late.n_decode * sizeof(*own));
     return code;
 }
@@ -76,7 +79,7 @@ static int late_select_totals(struct backend *be, struct select_total *totals, s
 static int late_sparse_totals(struct backend *be, struct sparse_totals *totals, struct error *err) {
     struct sparse_totals *own = calloc(1, sizeof(*own));
     assert(own);
-    int code = late.real->sparse_totals(be, own, err);
+    int code = late.real->sparse->totals(be, own, err);
     hold_back(totals, own, sizeof(*own));
     return code;
 }
@@ -104,9 +107,15 @@ void late_backend_begin(struct backend *be) {
     late.ops = *be->ops;
     late.ops.step_begin = late_step_begin;
     late.ops.sample = late_sample;
-    late.ops.evict_totals = late_evict_totals;
-    late.ops.select_totals = late_select_totals;
-    late.ops.sparse_totals = late_sparse_totals;
+    late.evict = *be->ops->evict;
+    late.evict.totals = late_evict_totals;
+    late.ops.evict = &late.evict;
+    late.select = *be->ops->select;
+    late.select.totals = late_select_totals;
+    late.ops.select = &late.select;
+    late.sparse = *be->ops->sparse;
+    late.sparse.totals = late_sparse_totals;
+    late.ops.sparse = &late.sparse;
     late.ops.collect = late_collect;
     late.ops.sync = late_sync;
     late.n_begun = late.n_sampled_rows = 0;

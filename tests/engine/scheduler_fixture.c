@@ -69,10 +69,11 @@ static int fake_sync(struct backend *be, struct error *err) {
     return 0;
 }
 
+static const struct host_pool_ops fake_host_pool = {.offload = fake_offload_pages};
 static const struct backend_ops fake_ops = {.download = fake_download,
                                             .upload = fake_upload,
                                             .copy_pages = fake_copy_pages,
-                                            .offload_pages = fake_offload_pages,
+                                            .host_pool = &fake_host_pool,
                                             .sync = fake_sync};
 static struct backend fake_backend = {.ops = &fake_ops};
 

@@ -8,7 +8,6 @@
 #include <cmocka.h>
 
 #include "engine/base/error.h"
-#include "engine/device/attention.h"
 #include "engine/device/backend.h"
 #include "engine/device/dtype.h"
 #include "engine/device/evict.h"
@@ -125,41 +124,16 @@ static uint32_t long_rows(const struct engine_config *config, uint32_t max_model
     return memory_plan_long_rows(config, &model, max_model_len, device, available);
 }
 
-static int no_index(struct backend *be, const struct attn_index_args *args, struct error *err) {
-    (void)be, (void)args, (void)err;
-    return 0;
-}
-
-static int no_totals(struct backend *be, struct sparse_totals *out, struct error *err) {
-    (void)be, (void)out, (void)err;
-    return 0;
-}
-
-static int fake_select(struct backend *be, const struct select_args *args, struct error *err) {
-    (void)be, (void)args, (void)err;
-    return 0;
-}
-
-static int fake_totals(struct backend *be, struct select_total *totals, struct error *err) {
-    (void)be, (void)totals, (void)err;
-    return 0;
-}
-
-static int fake_evict(struct backend *be, const struct attn_args *args, struct error *err) {
-    (void)be, (void)args, (void)err;
-    return 0;
-}
-
-static int fake_evict_totals(struct backend *be, const struct kv_pool *kv,
-                             struct evict_total *totals, struct error *err) {
-    (void)be, (void)kv, (void)totals, (void)err;
-    return 0;
-}
+/* The plan asks only whether a group is there. */
+static const struct host_pool_ops fake_host_pool;
+static const struct evict_ops fake_evict;
+static const struct sparse_ops fake_sparse;
+static const struct select_ops fake_select;
 
 static void long_prompts_get_a_tenth_of_the_share(void **state) {
     (void)state;
     const uint64_t row_bytes = 2 * (4096 + 2048);
-    struct backend_ops ops = {.attn_index = no_index, .sparse_totals = no_totals};
+    struct backend_ops ops = {.sparse = &fake_sparse, .host_pool = &fake_host_pool};
     struct backend be = {.ops = &ops, .act_dtype = DTYPE_BF16};
     struct engine_config config = {.backend = &be,
                                    .sparse_prefill = true,
@@ -182,15 +156,16 @@ static void long_prompts_get_a_tenth_of_the_share(void **state) {
     config.n_groups = 1;
     config.host_pool_bytes = 1; /* dense ones that leave for it go layer by layer, too */
     assert_int_equal(long_rows(&config, 1000000, device, 0), 0);
-    ops.select = fake_select;
-    ops.select_totals = fake_totals;
+    ops.select = &fake_select;
     assert_int_equal(long_rows(&config, 1000000, device, 0), 1280);
+    ops.host_pool = NULL; /* nowhere to go */
+    assert_int_equal(long_rows(&config, 1000000, device, 0), 0);
     ops.select = NULL;
     config.sparse_prefill = true;
     config.max_batched_tokens = SPARSE_TILE - 1; /* no step can take a tile */
     assert_int_equal(long_rows(&config, 1000000, device, 0), 0);
     config.max_batched_tokens = SPARSE_TILE;
-    ops.attn_index = NULL;
+    ops.sparse = NULL;
     assert_int_equal(long_rows(&config, 1000000, device, 0), 0);
 }
 
@@ -199,7 +174,7 @@ static void the_store_has_whole_blocks(void **state) {
     (void)state;
     const uint64_t block = 5 * 64 * 2 * 4 * 128 * 2;
     const struct layer_group groups[] = {{0, 2, 4}, {4, 5, 8}};
-    const struct backend_ops can = {.select = fake_select, .select_totals = fake_totals};
+    struct backend_ops can = {.select = &fake_select, .host_pool = &fake_host_pool};
     struct backend backend = {.ops = &can};
     struct engine_config config = {.kv_dtype = DTYPE_BF16,
                                    .backend = &backend,
@@ -230,6 +205,10 @@ static void the_store_has_whole_blocks(void **state) {
     assert_int_equal(store.n_blocks, 3);
     config.host_pool_bytes = block - 1;
     assert_int_equal(memory_plan_host_pool(&store, &config, &model, &err), ERR_INVALID);
+    can.host_pool = NULL;
+    assert_int_equal(memory_plan_host_pool(&store, &config, &model, &err), 0);
+    assert_int_equal(store.n_blocks, 0);
+    can.host_pool = &fake_host_pool;
     config.host_pool_bytes = 0;
     assert_int_equal(memory_plan_host_pool(&store, &config, &model, &err), 0);
     assert_int_equal(store.n_blocks, 0);
@@ -239,10 +218,7 @@ static void the_store_has_whole_blocks(void **state) {
 static void without_selections_a_block_is_for_all_layers(void **state) {
     (void)state;
     const struct layer_group groups[] = {{0, 2, 9}};
-    const struct backend_ops ops = {.select_totals = fake_totals,
-                                    .evict_decode = fake_evict,
-                                    .evict_chunk = fake_evict,
-                                    .evict_totals = fake_evict_totals};
+    const struct backend_ops ops = {.evict = &fake_evict, .host_pool = &fake_host_pool};
     struct backend backend = {.ops = &ops};
     const struct model_config model = {.n_layers = 9, .n_kv_heads = 4, .head_dim = 128};
     const uint64_t plain = 9 * 64 * 2 * 4 * 128 * 2;
@@ -283,10 +259,7 @@ static const struct layer_group million_groups[] = {{2, 4, 8}, {8, 10, 18}, {18,
  * driver's 0.6. */
 static int plan_million(struct million *m, uint64_t host_pool_bytes, struct error *err) {
     *m = (struct million){
-        .ops = {.attn_index = no_index,
-                .sparse_totals = no_totals,
-                .select = fake_select,
-                .select_totals = fake_totals},
+        .ops = {.sparse = &fake_sparse, .select = &fake_select, .host_pool = &fake_host_pool},
         .model = {.n_layers = 32, .dim = 4096, .n_heads = 32, .n_kv_heads = 8, .head_dim = 128},
         .config = {.kv_dtype = DTYPE_BF16,
                    .device_share = 0.97,

@@ -216,7 +216,7 @@ static void sparse_prompts_that_cannot_be_are_refused(void **state) {
     config = plain_config();
     const struct backend_ops *real = backend->ops;
     struct backend_ops ops = *real;
-    ops.attn_index = NULL;
+    ops.sparse = NULL;
     backend->ops = &ops;
     config.min_sparse_tokens = 0;
     engine = start(&config);
@@ -390,7 +390,7 @@ static void without_reuse_nothing_goes_in_chunks(void **state) {
 
 static atomic_int n_indexed;
 
-static int failing_index(struct backend *be, const struct attn_index_args *args,
+static int failing_index(struct backend *be, const struct sparse_index_args *args,
                          struct error *err) {
     (void)be, (void)args;
     if (atomic_fetch_add(&n_indexed, 1) < 3) return 0;
@@ -402,7 +402,9 @@ static void a_failure_ends_every_request(void **state) {
     (void)state;
     const struct backend_ops *real = backend->ops;
     struct backend_ops ops = *real;
-    ops.attn_index = failing_index;
+    struct sparse_ops sparse = *real->sparse;
+    sparse.index = failing_index;
+    ops.sparse = &sparse;
     struct answer answers[3] = {0};
     srand(9);
     backend->ops = &ops;

@@ -104,10 +104,9 @@ static int download(struct backend *be, void *host, const void *from, size_t byt
     return upload(be, host, from, bytes, err);
 }
 
-static const struct backend_ops ops = {.offload_pages = offload_pages,
-                                       .copy_pages = copy_pages,
-                                       .upload = upload,
-                                       .download = download};
+static const struct host_pool_ops host_pool = {.offload = offload_pages};
+static const struct backend_ops ops = {
+    .host_pool = &host_pool, .copy_pages = copy_pages, .upload = upload, .download = download};
 static struct backend backend = {.ops = &ops};
 static const struct kv_pool memory = {.base = page_memory, .page_bytes = sizeof(*page_memory)};
 static const struct host_pool store = {.base = host_pool_memory,

@@ -332,6 +332,7 @@ static struct attn_pattern *every_kind_of_pattern(const struct model_config *c) 
 
 static void reserve_sparse(struct fixture *f) {
     const struct model_config *c = &f->runner.model->config;
+    const struct sparse_limits largest = {SPARSE_ROWS, SPARSE_ROWS};
     const struct step_limits limits = {.max_rows = MAX_ROWS,
                                        .max_seqs = 4,
                                        .max_seq_pages = SPARSE_ROWS / PAGE_TOKENS + 1,
@@ -343,8 +344,7 @@ static void reserve_sparse(struct fixture *f) {
                                        .head_dim = c->head_dim,
                                        .n_freqs = c->n_freqs,
                                        .n_vocab = c->n_vocab,
-                                       .max_sparse_rows = SPARSE_ROWS,
-                                       .max_sparse_slots = SPARSE_ROWS};
+                                       .sparse = &largest};
     struct error err = {0};
     if (f->runner.be->ops->reserve(f->runner.be, &limits, &err)) fail_msg("%s", err.text);
 }

@@ -279,7 +279,7 @@ static void a_backend_without_sparse_attention_is_refused(void **state) {
     struct tune_pass *pass = NULL;
     open_rig(&rig, 256);
     struct backend_ops dense_only = *rig.be->ops;
-    dense_only.attn_index = NULL;
+    dense_only.sparse = NULL;
     struct backend be = *rig.be;
     be.ops = &dense_only;
     const struct engine_config config = {.model_dir = MODEL_DIR, .backend = &be};

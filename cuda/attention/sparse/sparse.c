@@ -1,12 +1,12 @@
 /* sparse.c - sparse prefill on the host: memory for one layer's index, and the operations.
  *
- *   attn_index     scores, select, lists, pages, rule: cuda/attention/sparse/sparse_index.h
- *   attn_prefill   reads the index until the next attn_index: attention.cu
+ *   sparse_index   scores, select, lists, pages, rule: cuda/attention/sparse/sparse_index.h
+ *   attn_prefill   reads the index until the next sparse_index: attention.cu
  *   sparse_totals  what has been added up on the device since the last call
  *
- * Memory: one block (layout.c), laid out anew by every attn_index.  It is reserved for the longest
- * prompt with the largest patterns that a request may ask for: growing later could fail, because
- * the rest of the device's memory is in use.  It grows only without a reservation. */
+ * Memory: one block (layout.c), laid out anew by every sparse_index.  It is reserved for the
+ * longest prompt with the largest patterns that a request may ask for: growing later could fail,
+ * because the rest of the device's memory is in use.  It grows only without a reservation. */
 #include "cuda/attention/sparse/sparse_index.h"
 #include "cuda/host/internal.h"
 
@@ -33,16 +33,16 @@ static int account_open(struct cuda_backend *cuda, struct error *err) {
 
 int sparse_memory_reserve(struct cuda_backend *cuda, const struct step_limits *limits,
                           struct error *err) {
-    const uint32_t n_slots = limits->max_sparse_slots;
+    if (!limits->sparse) return 0;
+    const uint32_t n_slots = limits->sparse->max_slots;
     const struct sparse_shape shape = {.n_heads = limits->n_heads,
                                        .n_kv_heads = limits->n_kv_heads,
                                        .head_dim = limits->head_dim,
-                                       .n_rows = limits->max_sparse_rows,
+                                       .n_rows = limits->sparse->max_rows,
                                        .n_slots = n_slots,
                                        .max_columns = min_u32(SPARSE_MAX_COLUMNS, n_slots),
                                        .max_pages = SPARSE_MAX_PAGES};
     struct sparse_build build = {0};
-    if (limits->max_sparse_rows == 0) return 0;
     int rc = account_open(cuda, err);
     return rc ? rc
               : device_reserve(cuda, &cuda->sparse.memory, &cuda->sparse.bytes,
@@ -62,7 +62,7 @@ uint32_t sparse_first_dense_tile(const struct attn_sparse *sparse) {
 }
 
 /* Returns the patterns [n_heads], on the host, of the layer that is indexed. */
-static const struct attn_pattern *layer_patterns(const struct attn_index_args *args,
+static const struct attn_pattern *layer_patterns(const struct sparse_index_args *args,
                                                  const struct attn_sparse *sparse) {
     return sparse->patterns + (size_t)args->layer * args->n_heads;
 }
@@ -85,7 +85,7 @@ static uint32_t most_p1(const struct attn_pattern *patterns, uint32_t n_heads,
     return most;
 }
 
-static int shape_of(const struct attn_index_args *args, const struct step_seq *seq,
+static int shape_of(const struct sparse_index_args *args, const struct step_seq *seq,
                     struct sparse_shape *out, struct error *err) {
     const struct attn_sparse *sparse = seq->sparse;
     const struct attn_pattern *patterns = layer_patterns(args, sparse);
@@ -113,7 +113,7 @@ static int shape_of(const struct attn_index_args *args, const struct step_seq *s
 }
 
 /* Sends the patterns, and takes space after them for the densities. */
-static int send_patterns(struct cuda_backend *cuda, const struct attn_index_args *args,
+static int send_patterns(struct cuda_backend *cuda, const struct sparse_index_args *args,
                          const struct attn_sparse *sparse, struct args *room, struct error *err) {
     const size_t bytes = args->n_heads * sizeof(*sparse->patterns);
     int rc = args_take(cuda, bytes + args->n_heads * sizeof(float), room, err);
@@ -146,7 +146,7 @@ static int find_seq(const struct step *step, uint32_t *seq, struct error *err) {
     return error_set(err, ERR_INVALID, "cuda: no sequence of the step is sparse");
 }
 
-static int prepare(struct cuda_backend *cuda, const struct attn_index_args *args,
+static int prepare(struct cuda_backend *cuda, const struct sparse_index_args *args,
                    struct sparse_build *b, struct args *room, struct error *err) {
     struct dequant_view dequantised;
     const struct step_seq *seq = &cuda->host_step->seqs[b->seq];
@@ -173,7 +173,7 @@ static int prepare(struct cuda_backend *cuda, const struct attn_index_args *args
     return 0;
 }
 
-int cuda_attn_index(struct backend *be, const struct attn_index_args *args, struct error *err) {
+int cuda_sparse_index(struct backend *be, const struct sparse_index_args *args, struct error *err) {
     struct cuda_backend *cuda = CUDA_BACKEND(be);
     struct sparse_build build = {.layer = args->layer,
                                  .q = args->q,
@@ -188,7 +188,7 @@ int cuda_attn_index(struct backend *be, const struct attn_index_args *args, stru
     cuda->sparse.layer = args->layer;
     const struct attn_sparse *sparse = cuda->host_step->seqs[build.seq].sparse;
     rc = cuda_check(cuda, launch_all(&build, layer_patterns(args, sparse), launch_of(cuda)),
-                    "attn_index", err);
+                    "sparse_index", err);
     if (rc || !args->density) return rc;
     room.host += patterns_bytes;
     room.device += patterns_bytes;

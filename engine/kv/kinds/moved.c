@@ -230,7 +230,7 @@ static int store_plane(const struct kv_sequence *kv, uint32_t plane, const uint3
                                       .n = n,
                                       .pages = list,
                                       .blocks = kv->selection.blocks.pages + first};
-    return n == 0 ? 0 : space->be->ops->offload_pages(space->be, &args, err);
+    return n == 0 ? 0 : space->be->ops->host_pool->offload(space->be, &args, err);
 }
 
 /* Transfers what the layer will read to its own pages, once all of the prompt's rows have entered
