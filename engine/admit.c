@@ -30,7 +30,7 @@ int admit_patterns(const struct model_config *model, const struct attn_pattern *
 
 /* Returns the parameter that limits what the sequence keeps. */
 static const char *kept_by(const struct engine_request *r) {
-    return r->kv.type == KV_FULL ? "prompt" : "kv_policy";
+    return r->kv.mechanism == KV_WHOLE ? "prompt" : "kv_policy";
 }
 
 static int check_prefill(const struct admission *a, const struct engine_request *r,
@@ -46,10 +46,13 @@ static int check_prefill(const struct admission *a, const struct engine_request 
         return error_set(err, ERR_INVALID, "this server computes prompts densely only");
     if (!choice->patterns && !support->patterns)
         return error_set(err, ERR_INVALID, "sparse prefill needs patterns for the model's heads");
-    if (kv_choice_is_bounded(&r->kv))
-        return error_set(err, ERR_INVALID, "sparse prefill needs the kv_policy full or offload");
-    if (r->params.n_prompt_logprobs >= 0)
+    switch (prefill_needs_dense(&r->kv, r->params.n_prompt_logprobs >= 0)) {
+    case DENSE_NOT_NEEDED: break;
+    case DENSE_FOR_BUDGET:
+        return error_set(err, ERR_INVALID, "sparse prefill needs a KV policy that evicts nothing");
+    case DENSE_FOR_LOGPROBS:
         return error_set(err, ERR_INVALID, "log-probabilities of the prompt need dense prefill");
+    }
     if (choice->no_reuse && r->n_prompt - 1 > a->shared->max_long_rows)
         return error_set(err, ERR_TOO_LONG,
                          "a sparse prompt with reuse false may have at most %" PRIu32

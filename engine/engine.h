@@ -43,23 +43,24 @@ struct engine_config {
     bool prefix_caching;
     bool bounded_caches; /* requests may have a bounded KV cache, which makes pages larger */
     bool only_bounded;   /* every request has one, so no whole text needs to fit the KV cache */
-    /* Host [n_groups], ascending, borrowed until engine_destroy(): requests may have the policy
-     * KV_OFFLOAD.  n_groups 0: they may not. */
+    /* Host [n_groups], ascending, borrowed until engine_destroy(): requests may have a policy
+     * that selects.  n_groups 0: they may not. */
     const struct layer_group *groups;
     uint32_t n_groups;
-    uint64_t host_pool_bytes; /* of the host pool: for tokens that KV_OFFLOAD moves there, pages of
+    uint64_t
+        host_pool_bytes; /* of the host pool: for tokens that selecting requests move there, pages of
                                  suspended sequences and cached pages; 0: there is no host pool */
-    bool host_pool_fp8;       /* the host pool keeps 8 bits an element, as it does in any case if
+    bool host_pool_fp8;  /* the host pool keeps 8 bits an element, as it does in any case if
                                  kv_dtype is DTYPE_FP8: struct host_pool */
-    uint32_t max_selected;    /* of KV_OFFLOAD: the largest n_selected that requests may ask for */
-    bool sparse_prefill;      /* prompts may be computed sparsely: workspace is planned for it */
+    uint32_t max_selected; /* the largest n_selected that requests may ask for */
+    bool sparse_prefill;   /* prompts may be computed sparsely: workspace is planned for it */
     /* Host [n_layers][n_heads] of the model, borrowed until engine_destroy(), for requests without
      * their own.  NULL: such requests are dense. */
     const struct attn_pattern *patterns;
     uint32_t min_sparse_tokens; /* the break-even: under PREFILL_AUTO shorter prompts are dense */
     /* Rows of the longest layer-major prompt, whose activations have a workspace of their own.
-     * Longer sparse prompts are computed in chunks.  Longer prompts of KV_OFFLOAD that do not fit
-     * the KV cache are refused.  0: enough for max_model_len, but at most a tenth of the device's
+     * Longer sparse prompts are computed in chunks.  Longer prompts whose tokens would move and
+     * that do not fit the KV cache are refused.  0: enough for max_model_len, but at most a tenth of the device's
      * share, or of the system's available memory.  If this or max_batched_tokens is less than
      * SPARSE_TILE, no prompt is layer-major. */
     uint32_t max_long_rows;
@@ -88,7 +89,7 @@ struct engine_info {
     uint64_t kv_tokens;    /* tokens that the pool holds over all layers */
     uint64_t text_pages;   /* pages of a text of max_model_len tokens that is kept whole */
     bool bounded_caches;   /* asked for, and the backend supports it */
-    bool selections;       /* KV_OFFLOAD: there are groups, and the backend supports it */
+    bool selections;       /* there are groups, and the backend supports it */
     uint64_t host_pool_bytes, host_pool_tokens; /* 0: there is no host pool */
     bool sparse_prefill;                        /* asked for, and the backend supports it */
     uint32_t long_rows;  /* engine_config.max_long_rows, as planned; 0: none is layer-major */

@@ -32,7 +32,7 @@ int memory_plan_host_pool(struct host_pool *store, const struct engine_config *c
 bool memory_plan_sparse(const struct engine_config *config, const struct model_config *model);
 /* Returns the rows of the layer-major workspace, in whole tiles: config->max_long_rows, or what
  * engine.h says for 0; never more than max_model_len needs.  Returns 0 if no prompt is ever
- * layer-major: such prompts are sparse, or KV_OFFLOAD moves their tokens to the host pool.
+ * layer-major: such prompts are sparse, or their tokens move to the host pool.
  * `available` as for memory_plan_kv(). */
 uint32_t memory_plan_long_rows(const struct engine_config *config, const struct model_config *model,
                                uint32_t max_model_len, struct device_memory device,

@@ -141,8 +141,8 @@ static int start_engine(struct serve *s, const char *model_dir, struct backend *
     if (rc) return rc;
     prefill_setup_configure(&s->prefill, s->options, &config);
     offload_setup_configure(&s->offload, s->options, &config);
-    config.bounded_caches = kv_rules_allow_bounded(&s->options->kv_rules);
-    config.only_bounded = !kv_rules_allow_whole(&s->options->kv_rules);
+    config.bounded_caches = kv_rules_allow(&s->options->kv_rules, KV_BOUNDED);
+    config.only_bounded = !kv_rules_allow_whole_texts(&s->options->kv_rules);
     config.wake = engine_wake;
     config.wake_ctx = &s->wake;
     return engine_setup_create(&s->server.engine, &config, err);
@@ -173,7 +173,7 @@ static void log_prefill(const struct serve *s) {
 static void log_offload(const struct serve *s) {
     const struct offload_rules *rules = &s->server.limits.kv.offload;
     const struct engine_info *info = s->server.info;
-    if (!s->options->kv_rules.allowed[KV_OFFLOAD]) return;
+    if (!kv_rules_allow(&s->options->kv_rules, KV_SELECTING)) return;
     if (rules->why_not) {
         log_event(LOG_INFO, "offload: not available: %s", rules->why_not);
         return;
@@ -218,7 +218,7 @@ static void log_plan(const struct serve *s) {
                   "computed layer by layer%s",
                   (double)info->long_bytes / mib, info->long_rows,
                   only_if_asked ? ", for requests that ask for sparse prefill" : "");
-    if (kv_rules_allow_whole(&s->server.limits.kv))
+    if (kv_rules_allow_whole_texts(&s->server.limits.kv))
         log_event(LOG_INFO,
                   "memory plan: %.1f sequences of the maximum length (%u tokens) fit into the KV "
                   "pool",

@@ -26,8 +26,8 @@ struct step_seq;
 
 /* The two phases of a sequence that moves tokens.  Others have only the first. */
 enum kv_phase {
-    KV_READING,  /* all layers attend to the text */
-    KV_SELECTING /* sparse layers have left it; steps have one row */
+    KV_PHASE_TEXT,     /* all layers attend to the text */
+    KV_PHASE_SELECTION /* sparse layers have left it; steps have one row */
 };
 
 /* Which tokens' pages other sequences may share. */

@@ -59,8 +59,8 @@ uint64_t kv_phase_pages(const struct kv_space *space, const struct kv_plan *plan
 }
 
 struct kv_amount kv_most(const struct kv_space *space, const struct kv_plan *plan) {
-    const uint64_t reading = kv_phase_pages(space, plan, KV_READING, kv_plan_n_read(plan)),
-                   selecting = kv_phase_pages(space, plan, KV_SELECTING, plan->n_most);
+    const uint64_t reading = kv_phase_pages(space, plan, KV_PHASE_TEXT, kv_plan_n_read(plan)),
+                   selecting = kv_phase_pages(space, plan, KV_PHASE_SELECTION, plan->n_most);
     return (struct kv_amount){
         .pages = max_u64(reading, selecting) + KV_N_BUFFERS * kv_plan_buffer_pages(plan),
         .blocks = kv_plan_moves(plan) ? plan->n_most / PAGE_TOKENS : 0};

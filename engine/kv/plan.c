@@ -12,6 +12,7 @@
 #include "engine/kv/kv_sequence.h"
 #include "engine/kv/lists.h"
 #include "engine/kv/page_pool.h"
+#include "engine/request/kv_policies.h"
 
 static uint32_t window_of(const struct kv_choice *choice) {
     if (choice->score != KV_SCORE_WINDOW) return 0;
@@ -19,15 +20,11 @@ static uint32_t window_of(const struct kv_choice *choice) {
 }
 
 static int check_heavy(const struct kv_choice *choice, struct error *err) {
-    const bool heavy = choice->type == KV_HEAVY_HITTER;
-    if (heavy != (choice->n_heavy > 0))
+    const bool has_score = choice->score != KV_SCORE_NONE;
+    if (has_score != (choice->n_heavy > 0))
         return error_set(err, ERR_INVALID,
-                         heavy ? "the KV policy keeps no heavy tokens: `streaming` does without"
-                               : "the KV policy `streaming` keeps no heavy tokens");
-    if (heavy != (choice->score != KV_SCORE_NONE))
-        return error_set(err, ERR_INVALID,
-                         heavy ? "the KV policy has no score to choose heavy tokens by"
-                               : "the KV policy `streaming` has no scores");
+                         has_score ? "the KV policy has a score, but keeps no heavy tokens"
+                                   : "the KV policy has no score to choose heavy tokens by");
     if (choice->score == KV_SCORE_DECAY && !(choice->decay > 0 && choice->decay < 1))
         return error_set(err, ERR_INVALID, "the KV policy's decay must lie between 0 and 1");
     return 0;
@@ -41,10 +38,6 @@ static int check_window_score(const struct kv_choice *choice, struct error *err)
     if (choice->pooling == KV_POOLING_NONE) return 0;
     if (choice->kernel % 2 == 0)
         return error_set(err, ERR_INVALID, "the kernel that scores are pooled with must be odd");
-    if (!choice->whole)
-        return error_set(err, ERR_INVALID,
-                         "scores are pooled where the prompt is read whole: its chunks have lost "
-                         "the neighbours of what they kept");
     if (choice->n_recent >= window) return 0;
     return error_set(err, ERR_INVALID,
                      "with pooled scores the observation window is kept: there must be at least "
@@ -121,32 +114,35 @@ static int check_selection(const struct kv_choice *choice, const struct kv_limit
                            struct error *err) {
     if (!limits->selections)
         return error_set(err, ERR_INVALID,
-                         "the KV policy `offload` is not available here: it needs filter layers "
+                         "KV policies that select are not available here: they need filter layers "
                          "and a backend that selects");
     if (choice->n_selected == 0 || choice->n_selected > limits->max_selected)
         return error_set(err, ERR_INVALID,
                          "the KV policy must select 1 to %" PRIu32 " tokens, not %" PRIu32,
                          limits->max_selected, choice->n_selected);
-    if (choice->n_sink > choice->n_selected)
-        return error_set(err, ERR_INVALID,
-                         "the KV policy selects %" PRIu32 " tokens, which cannot be the first "
-                         "%" PRIu32,
-                         choice->n_selected, choice->n_sink);
     if (choice->n_tail == 0 || choice->n_tail > KV_MAX_TEXT)
         return error_set(err, ERR_INVALID, "the KV policy's tail must be 1 to %" PRIu32 " tokens",
                          KV_MAX_TEXT);
     if (!choice->on_device && !limits->has_host_pool)
         return error_set(err, ERR_INVALID,
-                         "no memory has been set aside to move KV pages to: the KV policy "
-                         "`offload` works on the device only");
+                         "no memory has been set aside to move KV pages to: a KV policy that "
+                         "selects works on the device only");
     return 0;
+}
+
+/* Checks the rules that the server knows, too. */
+static int check_conflict(const struct kv_choice *choice, struct error *err) {
+    const struct kv_conflict *conflict = kv_choice_conflict(choice);
+    if (!conflict) return 0;
+    return error_set(err, ERR_INVALID, "%s %s", kv_members[conflict->member].name, conflict->rule);
 }
 
 int kv_choice_check(const struct kv_choice *choice, uint32_t n_prompt, uint32_t max_tokens,
                     const struct kv_limits *limits, struct error *err) {
+    if (check_conflict(choice, err)) return ERR_INVALID;
     if (kv_choice_is_bounded(choice))
         return check_bounded(choice, n_prompt, max_tokens, limits, err);
-    const int code = choice->type == KV_OFFLOAD ? check_selection(choice, limits, err) : 0;
+    const int code = kv_choice_selects(choice) ? check_selection(choice, limits, err) : 0;
     return code ? code : check_length(n_prompt, max_tokens, limits->max_model_len, err);
 }
 
@@ -206,7 +202,7 @@ struct kv_plan kv_plan_make(const struct kv_choice *choice, uint32_t n_prompt,
                            .type = choice->type,
                            .n_prompt = n_prompt,
                            .n_most = n_most < KV_MAX_TEXT ? (uint32_t)n_most : KV_MAX_TEXT};
-    if (choice->type == KV_OFFLOAD) plan_selection(&plan, choice);
+    if (kv_choice_selects(choice)) plan_selection(&plan, choice);
     if (!kv_choice_is_bounded(choice)) return plan;
     plan.kinds = &kv_kinds_bounded;
     plan.chunk = kv_choice_chunk(choice, n_prompt);

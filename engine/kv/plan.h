@@ -25,7 +25,7 @@ enum { KV_N_BUFFERS = 2 };
 /* A sequence's choice, worked out. */
 struct kv_plan {
     const struct kv_kinds *kinds; /* that the policy assigns to layers */
-    enum kv_type type;            /* for counters; the code never branches on it */
+    uint8_t type;                 /* kv_choice.type, for counters; the code never branches on it */
     struct kv_budget budget;      /* of bounded policies */
     uint32_t chunk;               /* tokens of the prompt between two evictions */
     /* Tokens that sparse layers see: selected ones, among them the first n_sink, and the newest
@@ -79,7 +79,7 @@ uint32_t kv_plan_candidates(const struct kv_plan *plan, uint32_t n_tokens);
 /* Tells whether tokens that are not selected move to the host pool. */
 bool kv_plan_moves(const struct kv_plan *plan);
 /* Returns the most tokens that the text has when the last layer attends to all of it (kind.h,
- * KV_READING): n_most, unless sparse layers leave it before.  In a layer-major prompt they leave
+ * KV_PHASE_TEXT): n_most, unless sparse layers leave it before.  In a layer-major prompt they leave
  * before any of it is stored. */
 uint32_t kv_plan_n_read(const struct kv_plan *plan);
 /* Returns the pages of one of a layer-major prompt's buffers, which have all of its rows; 0 for

@@ -10,26 +10,28 @@
 
 #include "engine/device/evict.h"
 
-/* How much of its text a request keeps in the KV cache (backend.h, struct kv_budget). */
-enum kv_type {
-    KV_FULL,         /* all of it */
-    KV_STREAMING,    /* the first n_sink tokens and the n_recent newest */
-    KV_HEAVY_HITTER, /* those, and the n_heavy others with the highest scores */
-    KV_OFFLOAD /* all of it; while it generates, sparse layers see only the newest tokens and those
-                  that a filter layer selected (struct kv_select), and may have the others in the
-                  host pool */
+/* How a request's cache comes to its contents.  Every policy is made of one of these. */
+enum kv_mechanism {
+    KV_WHOLE,    /* it keeps the whole text */
+    KV_BOUNDED,  /* it keeps a budget: the first n_sink tokens, the n_recent newest and, if there is
+                    a score, the n_heavy others with the highest scores (struct kv_budget) */
+    KV_SELECTING /* it keeps the whole text; while it generates, sparse layers see only the newest
+                    tokens and those that a filter layer selected (struct kv_select), and may have
+                    the others in the host pool */
 };
-enum { KV_N_TYPES = KV_OFFLOAD + 1, KV_DEFAULT_CHUNK = 512, KV_DEFAULT_WINDOW = 64 };
+enum { KV_DEFAULT_CHUNK = 512, KV_DEFAULT_WINDOW = 64 };
 
-/* Zeroed: full.  In a bounded cache each KV head keeps n_sink + n_recent + n_heavy tokens.
+/* Zeroed: everything is kept.  In a bounded cache each KV head keeps n_sink + n_recent + n_heavy tokens.
  *
  * Positions must fit the model's trained context: with cache_positions the kv_choice_slots() of the
  * cache, otherwise the whole text. */
 struct kv_choice {
-    enum kv_type type;
-    uint32_t n_sink, n_recent, n_heavy; /* n_recent >= 1; n_heavy of KV_HEAVY_HITTER only, >= 1 */
-    enum kv_score score;                /* of KV_HEAVY_HITTER; else KV_SCORE_NONE */
-    float decay;                        /* of KV_SCORE_DECAY, (0, 1) */
+    enum kv_mechanism mechanism;
+    uint8_t type; /* the policy's row in kv_policies.h: for names and counters only */
+    /* For KV_BOUNDED, but for n_sink, which KV_SELECTING has, too: */
+    uint32_t n_sink, n_recent, n_heavy; /* n_recent >= 1; n_heavy >= 1 with a score, else 0 */
+    enum kv_score score;
+    float decay; /* of KV_SCORE_DECAY, (0, 1) */
     /* For KV_SCORE_WINDOW (struct kv_budget): */
     uint32_t window;         /* 0: KV_DEFAULT_WINDOW */
     enum kv_pooling pooling; /* needs `whole`, and n_recent >= window */
@@ -38,18 +40,18 @@ struct kv_choice {
     uint32_t chunk; /* else: prompt tokens between two compressions; 0: KV_DEFAULT_CHUNK */
     bool cache_positions; /* a token's position is its rank among the kept tokens (struct
                              kv_budget); otherwise its position in the text */
-    /* For KV_OFFLOAD: */
+    /* For KV_SELECTING: */
     uint32_t n_selected; /* selected tokens, >= n_sink; rounded up to whole pages */
     uint32_t n_tail;     /* newest tokens; rounded up to whole pages */
     bool on_device;      /* all tokens stay in the KV cache: faster while they fit */
 };
 
-static inline bool kv_type_is_bounded(enum kv_type type) {
-    return type == KV_STREAMING || type == KV_HEAVY_HITTER;
+static inline bool kv_choice_is_bounded(const struct kv_choice *kv) {
+    return kv->mechanism == KV_BOUNDED;
 }
 
-static inline bool kv_choice_is_bounded(const struct kv_choice *kv) {
-    return kv_type_is_bounded(kv->type);
+static inline bool kv_choice_selects(const struct kv_choice *kv) {
+    return kv->mechanism == KV_SELECTING;
 }
 
 /* Returns how many tokens of the prompt are computed between two compressions. */

@@ -8,6 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/request/kv_choice.h"
+
 struct attn_pattern;
 
 enum prefill_mode {
@@ -41,6 +43,22 @@ struct prefill_choice {
      * another prompt.  So its result depends on the request alone.  Others may take its blocks. */
     bool no_reuse;
 };
+
+/* What makes a prompt dense, whatever its request chooses.  A sparse prefill leaves out pairs of row
+ * and key. */
+enum dense_reason {
+    DENSE_NOT_NEEDED,
+    DENSE_FOR_LOGPROBS, /* the prompt's own log-probabilities would miss those pairs */
+    DENSE_FOR_BUDGET    /* so would the scores by which a bounded cache evicts */
+};
+
+/* Returns the reason, if there is one: then explicit sparse is refused, and auto is dense.  Nothing
+ * else decides what goes with sparse prefill. */
+static inline enum dense_reason prefill_needs_dense(const struct kv_choice *kv,
+                                                    bool scores_prompt) {
+    if (scores_prompt) return DENSE_FOR_LOGPROBS;
+    return kv_choice_is_bounded(kv) ? DENSE_FOR_BUDGET : DENSE_NOT_NEEDED;
+}
 
 /* How a prompt was computed. */
 struct prefill_usage {

@@ -39,11 +39,10 @@ struct prefill_plan {
     struct attn_sparse sparse; /* its first_slot and n_rows are not set */
 };
 
-/* Works out the plan.  scores_prompt: the request wants the prompt's log-probabilities, so the
- * prompt is dense. */
+/* Works out the plan.  With any reason the prompt is dense. */
 struct prefill_plan prefill_plan_make(const struct prefill_choice *choice,
-                                      const struct prefill_support *support, enum kv_type kv,
-                                      uint32_t n_prompt, bool scores_prompt);
+                                      const struct prefill_support *support,
+                                      enum dense_reason reason, uint32_t n_prompt);
 /* Returns the salt of the request's blocks: it differs wherever their contents may differ.  The
  * contents of sparse blocks depend on the rows that were computed together.  A request that must
  * not depend on them names itself as `owner`, and then shares no blocks.  owner 0: they are

@@ -332,19 +332,24 @@ static const struct field fields[] = {
 
 #undef AT
 
-/* Refuses what a sparse prefill cannot give exactly.  The pairs it leaves out are missing from the
- * prompt's own log-probabilities, and from the scores by which a bounded cache evicts. */
+static int refuse_bounded(struct api_error *err) {
+    char names[KV_NAMES_SIZE];
+    bool wanted[KV_MAX_POLICIES] = {false};
+    for (unsigned i = 0; i < kv_policies_count(); i++)
+        wanted[i] = !kv_choice_is_bounded(&kv_policies_row(i)->defaults);
+    kv_type_names(names, wanted, " or ");
+    return api_error_set(err, 400, "unsupported", "prefill",
+                         "sparse prefill needs the kv_policy %s", names);
+}
+
+/* Refuses what a sparse prefill cannot give exactly. */
 static int check_prefill(const struct completion_request *q, struct api_error *err) {
-    if (q->prefill.mode != PREFILL_SPARSE) return 0;
-    if (completion_request_scores_prompt(q))
-        return api_error_set(err, 400, "unsupported", "prefill",
-                             "sparse prefill does not allow echo with logprobs: log-probabilities "
-                             "of the prompt need dense prefill");
-    if (completion_request_is_bounded(q))
-        return api_error_set(err, 400, "unsupported", "prefill",
-                             "sparse prefill needs the kv_policy full or offload: streaming and "
-                             "heavy_hitter read their prompts densely");
-    return 0;
+    const enum dense_reason reason = completion_request_needs_dense(q);
+    if (q->prefill.mode != PREFILL_SPARSE || reason == DENSE_NOT_NEEDED) return 0;
+    if (reason == DENSE_FOR_BUDGET) return refuse_bounded(err);
+    return api_error_set(err, 400, "unsupported", "prefill",
+                         "sparse prefill does not allow echo with logprobs: log-probabilities "
+                         "of the prompt need dense prefill");
 }
 
 /* Checks the rules that involve more than one member. */
@@ -507,8 +512,7 @@ static int check_length(struct completion_request *request, size_t n_prompt,
                              " were asked for: %zu in the prompt and %" PRIu64 " to be generated",
                              limits->max_model_len, n_text, n_prompt, n_text - n_prompt);
     }
-    return request->kv.tokens.type == KV_OFFLOAD ? check_selected(request, n_prompt, limits, err)
-                                                 : 0;
+    return check_selected(request, n_prompt, limits, err);
 }
 
 /* Rough JSON sizes: a token's text or id, its entry in the lists of log-probabilities, and a name

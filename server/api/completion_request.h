@@ -62,9 +62,11 @@ static inline bool completion_request_is_bounded(const struct completion_request
     return kv_choice_is_bounded(&request->kv.tokens);
 }
 
-/* Returns whether the request asks for log-probabilities of the prompt. */
-static inline bool completion_request_scores_prompt(const struct completion_request *request) {
-    return request->echo && request->params.n_logprobs >= 0;
+/* Returns what makes the request's prompts dense. */
+static inline enum dense_reason completion_request_needs_dense(
+    const struct completion_request *request) {
+    return prefill_needs_dense(&request->kv.tokens,
+                               request->echo && request->params.n_logprobs >= 0);
 }
 
 /* Reads and checks a body.  On failure *out holds nothing to free and err names the cause. */

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdbool.h>
 
+#include "engine/request/event.h"
 #include "server/json/buffer.h"
 #include "server/settings/kv_policy.h"
 #include "server/settings/offload_rules.h"
@@ -40,7 +41,7 @@ void kv_account_write(const struct kv_account *account, const struct kv_policy *
                       const struct offload_rules *rules, struct buffer *out) {
     const struct kv_account *a = account;
     const struct kv_choice *choice = &policy->tokens;
-    const bool selects = choice->type == KV_OFFLOAD, bounded = kv_choice_is_bounded(choice);
+    const bool selects = kv_choice_selects(choice), bounded = kv_choice_is_bounded(choice);
     const uint64_t bytes =
         offload_rules_copied_bytes(rules, a->n_copies, choice->on_device ? 0 : a->n_copies);
     buffer_printf(out, "{\"policy\":\"%s\"", kv_type_name(choice->type));

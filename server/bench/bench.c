@@ -76,18 +76,19 @@ void bench_print_help(void) {
     options_print_table(stdout, &flags);
 }
 
-/* Sets up offload if it is the policy; otherwise does nothing and reserves nothing. */
+/* Sets up offload if the policy selects; otherwise does nothing and reserves nothing. */
 static int setup_offload(struct offload_setup *setup, struct bench_requests *like,
                          const struct options *options, struct engine_config *config,
                          struct error *err) {
     struct api_error refusal = {0};
-    if (like->kv.tokens.type != KV_OFFLOAD) return 0;
+    if (!kv_choice_selects(&like->kv.tokens)) return 0;
     int rc = offload_setup_load(setup, options, config, err);
     if (rc) return rc;
     offload_setup_configure(setup, options, config);
     offload_setup_rules(&like->offload, setup, options);
     if (like->offload.why_not)
-        return error_set(err, ERR_UNSUPPORTED, "--kv-policy offload: %s", like->offload.why_not);
+        return error_set(err, ERR_UNSUPPORTED, "--kv-policy %s: %s",
+                         kv_type_name(like->kv.tokens.type), like->offload.why_not);
     rc = offload_rules_apply(&like->offload, &like->kv, &refusal);
     return rc ? error_set(err, rc, "--kv-policy: %s", refusal.message) : 0;
 }

@@ -52,7 +52,7 @@ int bench_run(const struct bench_plan *plan, const struct options *options, cons
 /* How whole prompts are computed, and which of their tokens are retained. */
 struct bench_requests {
     struct kv_policy kv;
-    struct offload_rules offload; /* for KV_OFFLOAD */
+    struct offload_rules offload; /* for policies that select */
     struct prefill_choice prefill;
 };
 

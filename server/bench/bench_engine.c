@@ -131,7 +131,7 @@ static double sparse_share(const struct offload_rules *offload) {
  * layers. */
 static double read_tokens(const struct bench *b, const struct kv_choice *kv, double n) {
     const double few = (double)kv->n_selected + kv->n_tail;
-    if (kv->type != KV_OFFLOAD || n <= few) return kept_tokens(kv, n);
+    if (!kv_choice_selects(kv) || n <= few) return kept_tokens(kv, n);
     return n - sparse_share(&b->like->offload) * (n - few);
 }
 
@@ -152,7 +152,7 @@ static double pool_tokens(const struct bench *b, const struct kv_choice *kv, uin
     const double kept = kept_tokens(kv, n);
     if (kv_choice_is_bounded(kv) && kv->whole) return batch * (kept > n_prompt ? kept : n_prompt);
     if (kv_choice_is_bounded(kv)) return batch * (kept + kv_choice_chunk(kv, n_prompt));
-    if (kv->type != KV_OFFLOAD) return batch * n;
+    if (!kv_choice_selects(kv)) return batch * n;
     if (kv->on_device) return batch * (n + sparse_share(&b->like->offload) * kv->n_selected);
     return reading_tokens(b, n_prompt, n) + (batch - 1) * read_tokens(b, kv, n);
 }
@@ -256,7 +256,7 @@ static uint64_t full_pages(const struct bench *b, const struct decode *d) {
 
 static bool fits_pool(const struct bench *b, const struct decode *d) {
     const double longest = (double)d->n_prompt + d->n_generate;
-    if (d->kv.type == KV_FULL) return full_pages(b, d) <= b->info->n_pages;
+    if (d->kv.mechanism == KV_WHOLE) return full_pages(b, d) <= b->info->n_pages;
     return pool_tokens(b, &d->kv, d->n_prompt, d->batch, longest) <= (double)b->info->kv_tokens;
 }
 
@@ -274,7 +274,7 @@ static uint32_t steps_alone(const struct bench *b, const struct kv_choice *kv, u
                             uint32_t batch) {
     const uint32_t most = b->config->max_batched_tokens, tail = b->like->prefill.dense_tail;
     const bool is_limited = b->config->max_itl_ms > 0,
-               is_moved = kv->type == KV_OFFLOAD && !kv->on_device && n_prompt > b->info->kv_tokens;
+               is_moved = kv_choice_selects(kv) && !kv->on_device && n_prompt > b->info->kv_tokens;
     const uint32_t slice = is_limited ? SPARSE_TILE : max_u32(most - most % SPARSE_TILE, 1),
                    room = is_limited ? PREFILL_MIN_STEP_ROWS : max_u32(most - batch, 1);
     if (!is_moved && !is_sparse(b, n_prompt)) return 0;
@@ -313,7 +313,7 @@ static const char *too_small_for(const struct bench *b, const struct decode *d) 
     if (b->plan->max_resident && resident > b->plan->max_resident) return "--max-resident";
     if (!kv_choice_is_bounded(&d->kv) && longest > b->info->max_model_len) return "--max-model-len";
     if (!fits_pool(b, d)) return "the KV pool";
-    if (d->kv.type == KV_OFFLOAD && !d->kv.on_device &&
+    if (kv_choice_selects(&d->kv) && !d->kv.on_device &&
         d->batch * longest > b->info->host_pool_tokens)
         return "--kv-offload-size";
     return NULL;

@@ -39,11 +39,10 @@ static void write_answers(struct buffer *out, const struct counters *counters) {
 }
 
 static void write_by_policy(struct buffer *out, const char *name, const char *type,
-                            const char *help, const uint64_t values[KV_N_TYPES]) {
+                            const char *help, const uint64_t values[KV_MAX_POLICIES]) {
     buffer_printf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
-    for (unsigned i = 0; i < KV_N_TYPES; i++)
-        buffer_printf(out, "%s{policy=\"%s\"} %" PRIu64 "\n", name, kv_type_name((enum kv_type)i),
-                      values[i]);
+    for (unsigned i = 0; i < kv_policies_count(); i++)
+        buffer_printf(out, "%s{policy=\"%s\"} %" PRIu64 "\n", name, kv_type_name(i), values[i]);
 }
 
 static void write_by_pattern(struct buffer *out, const char *name, const char *help,

@@ -2,11 +2,11 @@
 #include "server/settings/kv_rules.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/error.h"
 #include "engine/base/json_arena.h"
+#include "engine/engine.h"
 #include "engine/model/model.h"
 #include "server/json/api_error.h"
 #include "server/json/buffer.h"
@@ -24,30 +24,38 @@ static int read_initial(struct kv_policy *out, const char *text, struct error *e
 }
 
 static int allow(struct kv_rules *rules, const char *name, size_t length, struct error *err) {
-    for (unsigned i = 0; i < KV_N_TYPES; i++) {
-        const char *type = kv_type_name((enum kv_type)i);
-        if (strlen(type) != length || memcmp(type, name, length) != 0) continue;
-        rules->allowed[i] = true;
+    char names[KV_NAMES_SIZE];
+    const unsigned type = kv_policies_find(name, length);
+    if (type < kv_policies_count()) {
+        rules->allowed[type] = true;
         return 0;
     }
-    return error_set(err, ERR_INVALID,
-                     "--allowed-kv-policies: '%.*s' is not full, streaming, heavy_hitter or "
-                     "offload",
-                     (int)(length > 64 ? 64 : length), name);
+    kv_type_names(names, NULL, ", ");
+    return error_set(err, ERR_INVALID, "--allowed-kv-policies: '%.*s' is not %s or all",
+                     (int)(length > 64 ? 64 : length), name, names);
+}
+
+static int allow_listed(struct kv_rules *rules, const char *allowed, struct error *err) {
+    if (strcmp(allowed, "all") == 0) {
+        for (unsigned i = 0; i < kv_policies_count(); i++) rules->allowed[i] = true;
+        return 0;
+    }
+    for (const char *at = allowed;; at++) {
+        const size_t length = strcspn(at, ",");
+        const int rc = allow(rules, at, length, err);
+        if (rc) return rc;
+        at += length;
+        if (!*at) return 0;
+    }
 }
 
 int kv_rules_read(struct kv_rules *out, const char *policy, const char *allowed,
                   struct error *err) {
     struct kv_rules rules = {0};
     int rc = read_initial(&rules.initial, policy, err);
-    for (const char *at = allowed; !rc;) {
-        const size_t length = strcspn(at, ",");
-        rc = allow(&rules, at, length, err);
-        if (!at[length]) break;
-        at += length + 1;
-    }
+    if (!rc) rc = allow_listed(&rules, allowed, err);
     if (rc) return rc;
-    const enum kv_type type = rules.initial.tokens.type;
+    const unsigned type = rules.initial.tokens.type;
     if (!rules.allowed[type])
         return error_set(err, ERR_INVALID, "--kv-policy is %s, which --allowed-kv-policies lacks",
                          kv_type_name(type));
@@ -55,12 +63,23 @@ int kv_rules_read(struct kv_rules *out, const char *policy, const char *allowed,
     return 0;
 }
 
-bool kv_rules_allow_bounded(const struct kv_rules *rules) {
-    return rules->allowed[KV_STREAMING] || rules->allowed[KV_HEAVY_HITTER];
+static bool has_mechanism(unsigned type, enum kv_mechanism mechanism) {
+    return kv_policies_row(type)->defaults.mechanism == mechanism;
 }
 
-bool kv_rules_allow_whole(const struct kv_rules *rules) {
-    return rules->allowed[KV_FULL] || rules->allowed[KV_OFFLOAD];
+bool kv_rules_allow(const struct kv_rules *rules, enum kv_mechanism mechanism) {
+    for (unsigned i = 0; i < kv_policies_count(); i++)
+        if (rules->allowed[i] && has_mechanism(i, mechanism)) return true;
+    return false;
+}
+
+bool kv_rules_allow_whole_texts(const struct kv_rules *rules) {
+    return kv_rules_allow(rules, KV_WHOLE) || kv_rules_allow(rules, KV_SELECTING);
+}
+
+static void forbid(struct kv_rules *rules, enum kv_mechanism mechanism) {
+    for (unsigned i = 0; i < kv_policies_count(); i++)
+        if (has_mechanism(i, mechanism)) rules->allowed[i] = false;
 }
 
 /* Checks that cache positions stay within the model's context.  Fractions count as 0 here, because
@@ -78,7 +97,7 @@ static int settle_bounded(struct kv_rules *rules, const struct engine_info *info
     const struct kv_choice *initial = &rules->initial.tokens;
     const bool bounded = kv_choice_is_bounded(initial);
     if (!info->bounded_caches) {
-        rules->allowed[KV_STREAMING] = rules->allowed[KV_HEAVY_HITTER] = false;
+        forbid(rules, KV_BOUNDED);
         if (bounded)
             return error_set(err, ERR_UNSUPPORTED, "--kv-policy: the backend keeps all or nothing");
     }
@@ -93,14 +112,14 @@ static int settle_offload(struct kv_rules *rules, const struct engine_info *info
                           struct error *err) {
     struct api_error refusal = {0};
     rules->offload.host_pool_bytes = info->host_pool_bytes;
-    if (!rules->allowed[KV_OFFLOAD]) {
+    if (!kv_rules_allow(rules, KV_SELECTING)) {
         rules->offload.why_not = NULL; /* not being allowed is the reason */
         return 0;
     }
     if (!info->selections && !rules->offload.why_not)
         rules->offload.why_not = "the backend cannot select tokens";
-    if (rules->offload.why_not) rules->allowed[KV_OFFLOAD] = false;
-    if (rules->initial.tokens.type != KV_OFFLOAD) return 0;
+    if (rules->offload.why_not) forbid(rules, KV_SELECTING);
+    if (!kv_choice_selects(&rules->initial.tokens)) return 0;
     if (kv_rules_apply(rules, &rules->initial, &refusal) == 0) return 0;
     return error_set(err, ERR_UNSUPPORTED, "--kv-policy: %s", refusal.message);
 }
@@ -110,26 +129,22 @@ int kv_rules_settle(struct kv_rules *rules, const struct engine_info *info, stru
     return rc ? rc : settle_offload(rules, info, err);
 }
 
-static int refuse_type(const struct kv_rules *rules, enum kv_type type, struct api_error *err) {
-    char all[64] = "";
-    size_t length = 0;
-    if (type == KV_OFFLOAD && rules->offload.why_not)
-        return api_error_set(err, 400, "unsupported", "kv_policy.type",
-                             "kv_policy.type offload: %s", rules->offload.why_not);
-    for (unsigned i = 0; i < KV_N_TYPES; i++) {
-        if (!rules->allowed[i]) continue;
-        length += (size_t)snprintf(all + length, sizeof(all) - length, "%s%s", length ? ", " : "",
-                                   kv_type_name((enum kv_type)i));
-    }
+static int refuse_type(const struct kv_rules *rules, const struct kv_choice *choice,
+                       struct api_error *err) {
+    const char *name = kv_type_name(choice->type);
+    char allowed[KV_NAMES_SIZE];
+    if (kv_choice_selects(choice) && rules->offload.why_not)
+        return api_error_set(err, 400, "unsupported", "kv_policy.type", "kv_policy.type %s: %s",
+                             name, rules->offload.why_not);
+    kv_type_names(allowed, rules->allowed, ", ");
     return api_error_set(err, 400, "unsupported", "kv_policy.type",
-                         "kv_policy.type %s is not allowed by this server, only %s",
-                         kv_type_name(type), all);
+                         "kv_policy.type %s is not allowed by this server, only %s", name, allowed);
 }
 
 int kv_rules_apply(const struct kv_rules *rules, struct kv_policy *policy, struct api_error *err) {
-    const enum kv_type type = policy->tokens.type;
-    if (!rules->allowed[type]) return refuse_type(rules, type, err);
-    return type == KV_OFFLOAD ? offload_rules_apply(&rules->offload, policy, err) : 0;
+    const struct kv_choice *choice = &policy->tokens;
+    if (!rules->allowed[choice->type]) return refuse_type(rules, choice, err);
+    return kv_choice_selects(choice) ? offload_rules_apply(&rules->offload, policy, err) : 0;
 }
 
 void kv_rules_write(const struct kv_rules *rules, struct buffer *out) {
@@ -137,15 +152,15 @@ void kv_rules_write(const struct kv_rules *rules, struct buffer *out) {
     buffer_puts(out, "\"kv_policy\":");
     kv_policy_write(&rules->initial, out);
     buffer_puts(out, ",\"kv_policies\":[");
-    for (unsigned i = 0; i < KV_N_TYPES; i++) {
+    for (unsigned i = 0; i < kv_policies_count(); i++) {
         if (!rules->allowed[i]) continue;
-        struct kv_policy policy = kv_policy_default((enum kv_type)i);
-        if (i == KV_OFFLOAD) offload_rules_place(&rules->offload, &policy);
+        struct kv_policy policy = kv_policy_default(i);
+        if (kv_choice_selects(&policy.tokens)) offload_rules_place(&rules->offload, &policy);
         if (listed) buffer_puts(out, ",");
         listed = true;
         kv_policy_write(&policy, out);
     }
     buffer_puts(out, "],\"offload\":");
-    if (rules->allowed[KV_OFFLOAD]) offload_rules_write(&rules->offload, out);
+    if (kv_rules_allow(rules, KV_SELECTING)) offload_rules_write(&rules->offload, out);
     else buffer_puts(out, "null");
 }

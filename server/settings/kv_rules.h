@@ -16,22 +16,22 @@ struct error;
 /* Zeroed: full, and requests may not choose. */
 struct kv_rules {
     struct kv_policy initial;
-    bool allowed[KV_N_TYPES];
-    struct offload_rules offload; /* for KV_OFFLOAD, if that is allowed */
+    bool allowed[KV_MAX_POLICIES]; /* by type */
+    struct offload_rules offload;  /* for policies that select, if one is allowed */
 };
 
-/* Reads the settings.  policy: a kv_policy as JSON text; allowed: names of types, separated by
- * commas, the policy's among them.  ERR_INVALID names the setting. */
+/* Reads the settings.  policy: a kv_policy as JSON text; allowed: "all", or names of types,
+ * separated by commas, the policy's among them.  ERR_INVALID names the setting. */
 int kv_rules_read(struct kv_rules *out, const char *policy, const char *allowed, struct error *err);
-bool kv_rules_allow_bounded(const struct kv_rules *rules);
-bool kv_rules_allow_whole(const struct kv_rules *rules); /* types that evict nothing */
+bool kv_rules_allow(const struct kv_rules *rules, enum kv_mechanism mechanism);
+bool kv_rules_allow_whole_texts(const struct kv_rules *rules); /* some type evicts nothing */
 /* Removes the types that this engine cannot do.  Fails when the initial policy is not possible. */
 int kv_rules_settle(struct kv_rules *rules, const struct engine_info *info, struct error *err);
 /* Decides what a request's policy leaves to the server, or refuses the policy. */
 int kv_rules_apply(const struct kv_rules *rules, struct kv_policy *policy, struct api_error *err);
 /* Writes three members of a JSON object: "kv_policy", the initial one; "kv_policies", those
- * allowed, each with the defaults of its parameters; "offload", what that policy does here, or
- * null. */
+ * allowed, each with the defaults of its parameters; "offload", what policies that select do here,
+ * or null. */
 void kv_rules_write(const struct kv_rules *rules, struct buffer *out);
 
 #endif

@@ -1,5 +1,5 @@
-/* offload_rules.h - the KV policy `offload` on this server: why it is unavailable, how many tokens
- * a request may select, whether the server has a host pool, and each layer's role.
+/* offload_rules.h - KV policies that select, on this server: why they are unavailable, how many
+ * tokens a request may select, whether the server has a host pool, and each layer's role.
  *
  * Thread: any; written at start-up only.  Memory: none. */
 #ifndef SERVER_SETTINGS_OFFLOAD_RULES_H
@@ -26,7 +26,7 @@ struct offload_rules {
     size_t page_bytes, moved_bytes; /* per token and layer, in a page and in the host pool */
 };
 
-/* Decides where the tokens of a policy of this type lie, if the request leaves that open. */
+/* Decides where the tokens of a policy that selects lie, if the request leaves that open. */
 void offload_rules_place(const struct offload_rules *rules, struct kv_policy *policy);
 /* Calls offload_rules_place(), then refuses what the server cannot do; err names the member. */
 int offload_rules_apply(const struct offload_rules *rules, struct kv_policy *policy,

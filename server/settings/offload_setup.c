@@ -64,7 +64,7 @@ static const char *why_not(const struct offload_setup *setup) {
 void offload_setup_configure(const struct offload_setup *setup, const struct options *options,
                              struct engine_config *config) {
     config->host_pool_bytes = options->kv_offload_size;
-    if (!options->kv_rules.allowed[KV_OFFLOAD] || why_not(setup)) return;
+    if (!kv_rules_allow(&options->kv_rules, KV_SELECTING) || why_not(setup)) return;
     config->groups = setup->groups;
     config->n_groups = setup->n_groups;
     config->host_pool_fp8 = is_fp8(options);

@@ -1,4 +1,4 @@
-/* offload_setup.h - loads the settings and the model's filters file for the KV policy `offload`.
+/* offload_setup.h - loads the settings and the model's filters file for KV policies that select.
  *
  * The file is --filters-file, or the one that model_file.h finds in config/filters.
  *

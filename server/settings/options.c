@@ -62,8 +62,8 @@ static const struct option entries[] = {
     {"kv-policy", STRING(kv_policy, "{\"type\": \"full\"}",
                          "KV policy of requests without a kv_policy, as JSON")},
     {"allowed-kv-policies",
-     STRING(allowed_kv_policies, "full,streaming,heavy_hitter,offload",
-            "types of kv_policy that requests may name, separated by commas")},
+     STRING(allowed_kv_policies, "all",
+            "types of kv_policy that requests may name, separated by commas; all: every type")},
     {"kv-offload-size", BYTES(kv_offload_size, 0, UINT64_MAX, "0",
                               "bytes of the host pool, in the machine's memory, for tokens and "
                               "pages moved out of the KV cache, with K, M or G; 0: none")},

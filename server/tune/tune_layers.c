@@ -32,7 +32,7 @@ static uint32_t whole_pages(uint64_t n_tokens) {
 struct kv_choice tune_layers_choice(const struct tune *t, uint32_t n_tokens) {
     const uint32_t n_selected =
         whole_pages(t->plan->n_selected ? t->plan->n_selected : n_tokens / SELECTED_PART);
-    return (struct kv_choice){.type = KV_OFFLOAD,
+    return (struct kv_choice){.mechanism = KV_SELECTING,
                               .n_selected = n_selected,
                               .n_tail = whole_pages(n_selected / TAIL_PART),
                               .on_device = true};

@@ -100,7 +100,7 @@ static int make_prompt(struct tune *t, uint32_t i, struct error *err) {
  * expected answers, without filters. */
 static int answer_all(struct trial *trial, struct tune_filters *set, bool is_first,
                       struct error *err) {
-    static const struct kv_choice full = {.type = KV_FULL};
+    static const struct kv_choice full = {.mechanism = KV_WHOLE};
     struct tune *t = trial->tune;
     uint32_t n_kept = 0, n_all = 0;
     for (uint32_t i = 0; i < N_PROMPTS; i++) {

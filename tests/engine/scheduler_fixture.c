@@ -527,8 +527,9 @@ static uint32_t hash_of(const struct memory *m) {
 
 /* The last token of a prompt that goes layer by layer is computed like a generated one. */
 static uint32_t last_mark(const struct fixture *f, const struct engine_request *r) {
-    const struct prefill_plan plan = prefill_plan_make(
-        &r->prefill, &f->shared.prefill, r->kv.type, r->n_prompt, r->params.n_prompt_logprobs >= 0);
+    const enum dense_reason reason = prefill_needs_dense(&r->kv, r->params.n_prompt_logprobs >= 0);
+    const struct prefill_plan plan =
+        prefill_plan_make(&r->prefill, &f->shared.prefill, reason, r->n_prompt);
     const bool layer_major =
         prefill_order(&plan, 0, f->shared.max_long_rows) == PREFILL_LAYER_MAJOR;
     return layer_major ? decode_mark(&f->space) : 0;

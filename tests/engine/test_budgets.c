@@ -22,6 +22,7 @@
 #include "engine/model/model.h"
 #include "tests/engine/answers.h"
 #include "tests/engine/late_backend.h"
+#include "tests/kv_types.h"
 
 static const char *model_dir;
 static struct backend *backend;
@@ -75,13 +76,17 @@ static struct recipe make_recipe(uint32_t n_prompt, uint32_t max_tokens) {
 }
 
 static struct kv_choice streaming(uint32_t n_sink, uint32_t n_recent, uint32_t chunk) {
-    return (struct kv_choice){
-        .type = KV_STREAMING, .n_sink = n_sink, .n_recent = n_recent, .chunk = chunk};
+    return (struct kv_choice){.mechanism = KV_BOUNDED,
+                              .type = TYPE_STREAMING,
+                              .n_sink = n_sink,
+                              .n_recent = n_recent,
+                              .chunk = chunk};
 }
 
 static struct kv_choice heavy_hitter(uint32_t n_recent, uint32_t n_heavy, enum kv_score score,
                                      uint32_t chunk) {
-    return (struct kv_choice){.type = KV_HEAVY_HITTER,
+    return (struct kv_choice){.mechanism = KV_BOUNDED,
+                              .type = TYPE_HEAVY_HITTER,
                               .n_sink = 4,
                               .n_recent = n_recent,
                               .n_heavy = n_heavy,
@@ -215,10 +220,10 @@ static void answers_depend_on_the_budget_alone(void **state) {
     for (int i = 1; i < N; i += 2)
         if (alone[i].last.kv.n_evicted > 0)
             assert_true(isnan(alone[i].last.kv.retained_attention) ==
-                        (recipes[i].kv.type == KV_STREAMING));
+                        (recipes[i].kv.score == KV_SCORE_NONE));
     const struct engine_stats stats = compare_with_alone(recipes, alone, N, 200, 300);
-    assert_true(stats.kv_evicted[KV_STREAMING] > 0 && stats.kv_evicted[KV_HEAVY_HITTER] > 0);
-    assert_int_equal(stats.kv_evicted[KV_FULL], 0);
+    assert_true(stats.kv_evicted[TYPE_STREAMING] > 0 && stats.kv_evicted[TYPE_HEAVY_HITTER] > 0);
+    assert_int_equal(stats.kv_evicted[TYPE_FULL], 0);
     compare_with_alone(recipes, alone, N, 200, 17);
     compare_with_alone(recipes, alone, N, 10, 64);
     late_backend_begin(backend);

@@ -248,7 +248,7 @@ static void auto_is_sparse_where_it_pays_and_may(void **state) {
     like.params.n_prompt_logprobs = 0;
     assert_false(is_auto_sparse(2000, 1000, &like));
     like.params.n_prompt_logprobs = -1;
-    like.kv = (struct kv_choice){.type = KV_STREAMING, .n_sink = 4, .n_recent = 60, .chunk = 64};
+    like.kv = (struct kv_choice){.mechanism = KV_BOUNDED, .n_sink = 4, .n_recent = 60, .chunk = 64};
     assert_false(is_auto_sparse(2000, 1000, &like));
 }
 

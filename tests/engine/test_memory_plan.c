@@ -287,7 +287,7 @@ static void a_million_tokens_fit_where_most_of_them_leave(void **state) {
     static struct million m;
     struct error err = {0};
     const struct kv_choice choice = {
-        .type = KV_OFFLOAD, .n_sink = 4, .n_selected = 2048, .n_tail = 512};
+        .mechanism = KV_SELECTING, .n_sink = 4, .n_selected = 2048, .n_tail = 512};
     struct kv_space space = {.n_layers = 32, .groups = million_groups, .n_groups = 3};
     assert_int_equal(plan_million(&m, 100 * GIB, &err), 0);
     assert_true(m.n_long >= TOKENS - 1);
@@ -322,7 +322,7 @@ static void what_leaves_and_what_windows_pass_need_no_room(void **state) {
     const uint32_t windows[N_LAYERS] = {
         [0] = WINDOW, [2] = WINDOW, [4] = WINDOW, [6] = WINDOW, [8] = WINDOW};
     const struct layer_group group = {1, 3, N_LAYERS};
-    const struct kv_choice choice = {.type = KV_OFFLOAD, .n_selected = 64, .n_tail = 64};
+    const struct kv_choice choice = {.mechanism = KV_SELECTING, .n_selected = 64, .n_tail = 64};
     const struct host_pool store = {.n_host_layers = 4, .n_blocks = PAGES};
     struct longest_text text = {.n_layers = N_LAYERS,
                                 .n_tokens = TEXT,

@@ -98,7 +98,7 @@ static struct recipe make_recipe(uint32_t n_prompt, uint32_t max_tokens) {
 }
 
 static struct kv_choice selecting(uint32_t n_selected, uint32_t n_tail, bool on_device) {
-    return (struct kv_choice){.type = KV_OFFLOAD,
+    return (struct kv_choice){.mechanism = KV_SELECTING,
                               .n_sink = 4,
                               .n_selected = n_selected,
                               .n_tail = n_tail,
@@ -175,8 +175,10 @@ static struct recipe random_recipe(int i) {
     struct recipe r = make_recipe(1 + (uint32_t)rand() % (i % 4 ? 500 : 60), 60);
     r.params.temperature = rand() % 2 ? 1.0f : 0;
     if (i % 4 == 1)
-        r.kv = (struct kv_choice){
-            .type = KV_STREAMING, .n_sink = 4, .n_recent = 1 + (uint32_t)rand() % 60, .chunk = 64};
+        r.kv = (struct kv_choice){.mechanism = KV_BOUNDED,
+                                  .n_sink = 4,
+                                  .n_recent = 1 + (uint32_t)rand() % 60,
+                                  .chunk = 64};
     if (i % 4 >= 2)
         r.kv = selecting(4 + (uint32_t)rand() % 150, 1 + (uint32_t)rand() % 100, rand() % 2);
     return r;
@@ -244,7 +246,7 @@ static void each_kind_of_step_has_its_own_graph(void **state) {
     assert_int_equal(n_graphs, 1);
     answer_forget(&answers[0]);
     const struct kv_choice selects = selecting(64, 64, false);
-    const struct kv_choice bounded = {.type = KV_STREAMING, .n_recent = 50, .chunk = 64};
+    const struct kv_choice bounded = {.mechanism = KV_BOUNDED, .n_recent = 50, .chunk = 64};
     r.kv = selects;
     answer_one(engine, &r, &answers[0]);
     assert_int_equal(n_graphs, 2);

@@ -108,8 +108,11 @@ static struct recipe random_recipe(uint32_t n_prompt) {
 }
 
 static struct kv_choice selecting(bool on_device) {
-    return (struct kv_choice){
-        .type = KV_OFFLOAD, .n_sink = 4, .n_selected = 64, .n_tail = 64, .on_device = on_device};
+    return (struct kv_choice){.mechanism = KV_SELECTING,
+                              .n_sink = 4,
+                              .n_selected = 64,
+                              .n_tail = 64,
+                              .on_device = on_device};
 }
 
 static void answer_alone(struct room room, const struct recipe *recipes, struct answer *alone,
@@ -119,7 +122,7 @@ static void answer_alone(struct room room, const struct recipe *recipes, struct 
         recipe_submit(engine, &recipes[i], &alone[i]);
         answers_wait(engine, &alone[i], 1);
         assert_int_not_equal(alone[i].last.reason, FINISH_ERROR);
-        assert_true(recipes[i].kv.type == KV_FULL || alone[i].last.kv.n_chosen > 0);
+        assert_true(recipes[i].kv.mechanism == KV_WHOLE || alone[i].last.kv.n_chosen > 0);
         answers_leave_no_page(engine);
         engine_destroy(engine);
     }

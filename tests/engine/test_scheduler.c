@@ -17,11 +17,13 @@
 #include "engine/device/step.h"
 #include "engine/kv/page_pool.h"
 #include "tests/engine/scheduler_fixture.h"
+#include "tests/kv_types.h"
 
 enum mix { ALL_FULL, HALF_BOUNDED, HALF_SELECT };
 
 static struct kv_choice random_selection(void) {
-    return (struct kv_choice){.type = KV_OFFLOAD,
+    return (struct kv_choice){.mechanism = KV_SELECTING,
+                              .type = TYPE_OFFLOAD,
                               .n_selected = 1 + (uint32_t)rand() % 128,
                               .n_tail = 1 + (uint32_t)rand() % 100,
                               .on_device = rand() % 2};
@@ -30,9 +32,10 @@ static struct kv_choice random_selection(void) {
 /* Half of the requests have a bounded cache, with budgets around pages and prompts; or it is these
  * and those that select. */
 static struct kv_choice random_choice(enum mix mixed) {
-    if (mixed == ALL_FULL || rand() % 2) return (struct kv_choice){.type = KV_FULL};
+    if (mixed == ALL_FULL || rand() % 2) return (struct kv_choice){.mechanism = KV_WHOLE};
     if (mixed == HALF_SELECT && rand() % 4) return random_selection();
-    return (struct kv_choice){.type = KV_STREAMING,
+    return (struct kv_choice){.mechanism = KV_BOUNDED,
+                              .type = TYPE_STREAMING,
                               .n_sink = (uint32_t)rand() % 5,
                               .n_recent = 1 + (uint32_t)rand() % (rand() % 3 ? 20 : 150),
                               .chunk = rand() % 4 ? 1 + (uint32_t)rand() % 100 : 0,
@@ -92,10 +95,10 @@ static struct engine_stats random_load(enum mix mixed, bool batch_invariant, uin
     scheduler_stats(f.scheduler, &stats);
     assert_int_equal(stats.n_finished + stats.n_cancelled, N);
     if (batch_invariant) assert_int_equal(stats.n_preempted, 0);
-    assert_true((stats.kv_evicted[KV_STREAMING] > 0) == (mixed != ALL_FULL));
-    assert_int_equal(stats.kv_evicted[KV_FULL] + stats.kv_evicted[KV_OFFLOAD], 0);
+    assert_true((stats.kv_evicted[TYPE_STREAMING] > 0) == (mixed != ALL_FULL));
+    assert_int_equal(stats.kv_evicted[TYPE_FULL] + stats.kv_evicted[TYPE_OFFLOAD], 0);
     check_selected(&stats, clients, N, mixed == HALF_SELECT);
-    assert_int_equal(stats.kv_resident[KV_FULL] + stats.kv_resident[KV_STREAMING], 0);
+    assert_int_equal(stats.kv_resident[TYPE_FULL] + stats.kv_resident[TYPE_STREAMING], 0);
     assert_true((f.sampled_rows_run > 0) == run_ahead);
     fixture_fini(&f);
     free(clients);
@@ -381,7 +384,8 @@ static void an_endless_text_takes_the_pages_of_its_budget(void **state) {
     for (uint32_t i = 0; i < 2; i++) {
         struct engine_request r = client_request(&clients[i], 1000000 - 37 * i, 300);
         for (uint32_t t = 0; t < r.n_prompt; t++) r.prompt[t] = t * 7919 % 1000;
-        r.kv = (struct kv_choice){.type = KV_STREAMING, .n_sink = 4, .n_recent = 60, .chunk = 64};
+        r.kv =
+            (struct kv_choice){.mechanism = KV_BOUNDED, .n_sink = 4, .n_recent = 60, .chunk = 64};
         r.params.ignore_eos = true;
         fixture_submit(&f, &r, i + 1);
     }
@@ -403,7 +407,7 @@ static void a_compressed_prompt_gives_pages_back(void **state) {
     struct client c = {0};
     fixture_init(&f, 20, 512, 4);
     struct engine_request r = client_request(&c, 500, 100);
-    r.kv = (struct kv_choice){.type = KV_STREAMING, .n_sink = 4, .n_recent = 50, .chunk = 512};
+    r.kv = (struct kv_choice){.mechanism = KV_BOUNDED, .n_sink = 4, .n_recent = 50, .chunk = 512};
     r.params.ignore_eos = true;
     fixture_submit(&f, &r, 1);
     assert_true(fixture_step(&f, 0));
@@ -424,7 +428,7 @@ static void squeeze(struct fixture *f, struct client *full, struct client *bound
     r.params.ignore_eos = true;
     fixture_submit(f, &r, 1);
     r = client_request(bounded, 100, 200);
-    r.kv = (struct kv_choice){.type = KV_STREAMING, .n_sink = 4, .n_recent = 90};
+    r.kv = (struct kv_choice){.mechanism = KV_BOUNDED, .n_sink = 4, .n_recent = 90};
     r.params.ignore_eos = true;
     fixture_submit(f, &r, 2);
 }

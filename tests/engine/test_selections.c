@@ -23,8 +23,11 @@ static struct engine_request select_request(struct client *c, uint32_t n_prompt,
                                             uint32_t max_tokens, bool on_device) {
     struct engine_request r = client_request(c, n_prompt, max_tokens);
     for (uint32_t i = 0; i < n_prompt; i++) r.prompt[i] = 'a' + i * 7 % 26;
-    r.kv = (struct kv_choice){
-        .type = KV_OFFLOAD, .n_sink = 4, .n_selected = 64, .n_tail = 64, .on_device = on_device};
+    r.kv = (struct kv_choice){.mechanism = KV_SELECTING,
+                              .n_sink = 4,
+                              .n_selected = 64,
+                              .n_tail = 64,
+                              .on_device = on_device};
     r.params.ignore_eos = true;
     return r;
 }

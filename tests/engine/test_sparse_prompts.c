@@ -199,7 +199,7 @@ static void sparse_prompts_that_cannot_be_are_refused(void **state) {
     struct engine_request bad = good;
     bad.params.n_prompt_logprobs = 0;
     assert_int_equal(refusal(engine, &bad), ERR_INVALID);
-    bad = good, bad.kv = (struct kv_choice){.type = KV_STREAMING, .n_sink = 4, .n_recent = 60};
+    bad = good, bad.kv = (struct kv_choice){.mechanism = KV_BOUNDED, .n_sink = 4, .n_recent = 60};
     assert_int_equal(refusal(engine, &bad), ERR_INVALID);
     wrong[3] = (struct attn_pattern){PATTERN_VERTICAL_SLASH, SPARSE_MAX_COLUMNS + 1, 1};
     bad = good, bad.prefill.patterns = wrong;

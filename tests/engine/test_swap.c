@@ -34,8 +34,11 @@ static struct engine_request plain_request(struct client *c, uint32_t n_prompt, 
 }
 
 static struct kv_choice selecting(bool on_device) {
-    return (struct kv_choice){
-        .type = KV_OFFLOAD, .n_sink = 4, .n_selected = 64, .n_tail = 64, .on_device = on_device};
+    return (struct kv_choice){.mechanism = KV_SELECTING,
+                              .n_sink = 4,
+                              .n_selected = 64,
+                              .n_tail = 64,
+                              .on_device = on_device};
 }
 
 static struct engine_stats stats_of(const struct fixture *f) {
@@ -46,8 +49,8 @@ static struct engine_stats stats_of(const struct fixture *f) {
 
 static const struct kv_choice kinds[] = {
     {0},
-    {.type = KV_OFFLOAD, .n_sink = 4, .n_selected = 64, .n_tail = 64, .on_device = true},
-    {.type = KV_OFFLOAD, .n_sink = 4, .n_selected = 64, .n_tail = 64}};
+    {.mechanism = KV_SELECTING, .n_sink = 4, .n_selected = 64, .n_tail = 64, .on_device = true},
+    {.mechanism = KV_SELECTING, .n_sink = 4, .n_selected = 64, .n_tail = 64}};
 enum { N_KINDS = 3 };
 
 /* Two texts of 300 tokens and 200 generated ones, 8 pages of each layer, or 3 of what is selected,
@@ -68,7 +71,7 @@ struct pair {
 
 static void begin_pair(struct pair *p, struct kv_choice kv, uint32_t n_blocks) {
     memset(p, 0, sizeof(*p));
-    fixture_init(&p->f, kv.type == KV_OFFLOAD && !kv.on_device ? 22 : 26, 700, 4);
+    fixture_init(&p->f, kv.mechanism == KV_SELECTING && !kv.on_device ? 22 : 26, 700, 4);
     if (n_blocks) fixture_add_store(&p->f, n_blocks);
     for (uint32_t i = 0; i < 2; i++) {
         struct engine_request r = plain_request(&p->clients[i], N_PROMPT, N_GENERATED, i);
@@ -478,7 +481,7 @@ static void cached_blocks_make_nobody_wait(void **state) {
 /* ---- all together ---- */
 
 static struct kv_choice random_choice(void) {
-    struct kv_choice kv = {.type = KV_OFFLOAD,
+    struct kv_choice kv = {.mechanism = KV_SELECTING,
                            .n_selected = 1 + (uint32_t)rand() % 128,
                            .n_tail = 1 + (uint32_t)rand() % 100,
                            .on_device = rand() % 3 > 0};

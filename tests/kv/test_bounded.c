@@ -141,12 +141,11 @@ static void steps_and_pages_over_a_life(void **state) {
     for (uint32_t b = 0; b < 5; b++)
         for (uint32_t c = 0; c < 6; c++)
             for (uint32_t p = 0; p < 9; p++) {
-                struct kv_choice choice = {.type = KV_STREAMING,
+                struct kv_choice choice = {.mechanism = KV_BOUNDED,
                                            .n_recent = budgets[b],
                                            .chunk = chunks[c],
                                            .cache_positions = true};
                 live(choice, prompts[p], 1 + (uint32_t)rand() % 700, 1000);
-                choice.type = KV_HEAVY_HITTER;
                 choice.n_heavy = 1 + (uint32_t)rand() % 100;
                 choice.score = KV_SCORE_WINDOW;
                 choice.window = (uint32_t)rand() % 100; /* 0: the default */
@@ -174,16 +173,16 @@ static int check(struct kv_choice choice, uint32_t n_prompt, uint32_t max_tokens
 static void budgets_fit_the_window(void **state) {
     (void)state;
     const struct kv_choice choice = {
-        .type = KV_STREAMING, .n_sink = 4, .n_recent = 100, .chunk = 50};
+        .mechanism = KV_BOUNDED, .n_sink = 4, .n_recent = 100, .chunk = 50};
     assert_int_equal(check_in(155, choice, 1000, 5), 0);
     assert_int_equal(check_in(154, choice, 1000, 5), ERR_INVALID);
     assert_int_equal(check_in(154, choice, 10, 5), ERR_INVALID); /* a short text, too */
-    assert_int_equal(check_in(154, (struct kv_choice){.type = KV_FULL}, 400, 5), 0);
+    assert_int_equal(check_in(154, (struct kv_choice){.mechanism = KV_WHOLE}, 400, 5), 0);
 }
 
 static void impossible_choices_are_refused(void **state) {
     (void)state;
-    const struct kv_choice good = {.type = KV_HEAVY_HITTER,
+    const struct kv_choice good = {.mechanism = KV_BOUNDED,
                                    .n_sink = 4,
                                    .n_recent = 100,
                                    .n_heavy = 100,
@@ -197,8 +196,10 @@ static void impossible_choices_are_refused(void **state) {
     bad.n_heavy = 0;
     assert_int_equal(check(bad, 1000, 5), ERR_INVALID);
     bad = good;
-    bad.type = KV_STREAMING;
+    bad.score = KV_SCORE_NONE;
     assert_int_equal(check(bad, 1000, 5), ERR_INVALID);
+    bad.n_heavy = 0; /* as if streaming */
+    assert_int_equal(check(bad, 1000, 5), 0);
     bad = good;
     bad.decay = 1;
     assert_int_equal(check(bad, 1000, 5), ERR_INVALID);
@@ -209,8 +210,9 @@ static void impossible_choices_are_refused(void **state) {
 
 static void positions_in_the_cache_bound_the_budget(void **state) {
     (void)state;
-    struct kv_choice choice = {
-        .type = KV_STREAMING, .n_recent = CONTEXT - KV_DEFAULT_CHUNK - 1, .cache_positions = true};
+    struct kv_choice choice = {.mechanism = KV_BOUNDED,
+                               .n_recent = CONTEXT - KV_DEFAULT_CHUNK - 1,
+                               .cache_positions = true};
     const uint32_t lengths[][2] = {{1000000, 1}, {1, UINT32_MAX}, {CONTEXT - 10, 10}, {1, 1}};
     for (size_t i = 0; i < sizeof(lengths) / sizeof(*lengths); i++) {
         choice.n_recent = CONTEXT - KV_DEFAULT_CHUNK - 1;
@@ -222,8 +224,8 @@ static void positions_in_the_cache_bound_the_budget(void **state) {
 
 static void positions_in_the_text_bound_the_text(void **state) {
     (void)state;
-    const struct kv_choice full = {.type = KV_FULL};
-    const struct kv_choice choice = {.type = KV_STREAMING, .n_recent = 10 * CONTEXT};
+    const struct kv_choice full = {.mechanism = KV_WHOLE};
+    const struct kv_choice choice = {.mechanism = KV_BOUNDED, .n_recent = 10 * CONTEXT};
     assert_int_equal(check(full, 400, 100), 0);
     assert_int_equal(check(full, 400, 101), ERR_TOO_LONG);
     assert_int_equal(check(choice, CONTEXT - 10, 10), 0);
@@ -233,7 +235,7 @@ static void positions_in_the_text_bound_the_text(void **state) {
 
 static void max_tokens_does_not_change_positions(void **state) {
     (void)state;
-    const struct kv_choice choice = {.type = KV_STREAMING, .n_recent = 100};
+    const struct kv_choice choice = {.mechanism = KV_BOUNDED, .n_recent = 100};
     struct kv_choice in_cache = choice;
     in_cache.cache_positions = true;
     assert_false(kv_plan_make(&choice, 10, CONTEXT - 10).budget.cache_positions);
@@ -244,8 +246,11 @@ static void max_tokens_does_not_change_positions(void **state) {
 /* Read whole, a prompt has all its slots at once, and a page for each of them. */
 static void prompts_that_are_read_whole_fit_what_chunks_fit(void **state) {
     (void)state;
-    struct kv_choice choice = {
-        .type = KV_STREAMING, .n_recent = 100, .whole = true, .chunk = 7, .cache_positions = true};
+    struct kv_choice choice = {.mechanism = KV_BOUNDED,
+                               .n_recent = 100,
+                               .whole = true,
+                               .chunk = 7,
+                               .cache_positions = true};
     assert_int_equal(check(choice, CONTEXT, 1), 0);
     assert_int_equal(check(choice, CONTEXT, UINT32_MAX), 0);
     assert_int_equal(check(choice, CONTEXT + 1, 1), ERR_INVALID);
@@ -263,7 +268,7 @@ static void prompts_that_are_read_whole_fit_what_chunks_fit(void **state) {
 
 static void pooling_is_of_windows_that_are_kept(void **state) {
     (void)state;
-    const struct kv_choice good = {.type = KV_HEAVY_HITTER,
+    const struct kv_choice good = {.mechanism = KV_BOUNDED,
                                    .n_recent = 64,
                                    .n_heavy = 100,
                                    .score = KV_SCORE_WINDOW,

@@ -581,7 +581,7 @@ static void lives_are_as_defined(void **state) {
     n_swaps[0] = n_swaps[1] = n_dropped = n_one_by_one = n_like_a_prompt = 0;
     srand(5);
     for (int i = 0; i < 400; i++) {
-        struct kv_choice choice = {.type = KV_OFFLOAD,
+        struct kv_choice choice = {.mechanism = KV_SELECTING,
                                    .n_selected = 1 + (uint32_t)rand() % 300,
                                    .n_tail = 1 + (uint32_t)rand() % 200,
                                    .on_device = rand() % 2};
@@ -596,7 +596,7 @@ static void lives_are_as_defined(void **state) {
 /* All that it may come to need, as where nobody is preempted: nothing is taken later. */
 static void reserve_all(uint32_t n_prompt, uint32_t max_tokens, uint32_t n_pages) {
     struct life life;
-    const struct kv_choice choice = {.type = KV_OFFLOAD, .n_selected = 100, .n_tail = 70};
+    const struct kv_choice choice = {.mechanism = KV_SELECTING, .n_selected = 100, .n_tail = 70};
     const uint32_t n_most = n_prompt + max_tokens;
     begin(&life, choice, n_prompt, max_tokens, n_pages, n_prompt, true);
     reserve(&life, n_most);
@@ -627,7 +627,7 @@ static void everything_may_be_reserved_at_once(void **state) {
 /* Whether a prompt goes layer by layer, in pools of every size. */
 static void an_answers_length_does_not_matter(void **state) {
     shape = *state;
-    const struct kv_choice choice = {.type = KV_OFFLOAD, .n_selected = 64, .n_tail = 64};
+    const struct kv_choice choice = {.mechanism = KV_SELECTING, .n_selected = 64, .n_tail = 64};
     const uint32_t lengths[] = {0, 1, 40, 400, 4000};
     uint32_t n_by_layers = 0;
     for (uint32_t n_pages = 1; n_pages <= N_PAGES; n_pages++) {
@@ -651,7 +651,7 @@ static void nothing_is_taken_when_something_is_short(void **state) {
     shape = *state;
     struct life life;
     uint32_t taken[N_PAGES];
-    struct kv_choice choice = {.type = KV_OFFLOAD, .n_selected = 128, .n_tail = 64};
+    struct kv_choice choice = {.mechanism = KV_SELECTING, .n_selected = 128, .n_tail = 64};
     for (int i = 0; i < 3; i++) {
         choice.on_device = i == 1;
         begin(&life, choice, 640, 10, i == 2 ? SCARCE : N_PAGES, 100, false);
@@ -677,7 +677,7 @@ static void nothing_is_taken_when_something_is_short(void **state) {
 static void who_goes_on_takes_the_blocks_of_others(void **state) {
     shape = *state;
     struct life first, second;
-    const struct kv_choice choice = {.type = KV_OFFLOAD, .n_selected = 64, .n_tail = 64};
+    const struct kv_choice choice = {.mechanism = KV_SELECTING, .n_selected = 64, .n_tail = 64};
     const uint32_t n_all = N_BLOCKS * PAGE_TOKENS, n_waits = 300 / PAGE_TOKENS + 12;
     begin(&first, choice, 300, n_all - 300, N_PAGES, 300, false);
     second = first;
@@ -714,7 +714,8 @@ static void impossible_choices_are_refused(void **state) {
     (void)state;
     const struct kv_limits limits = {
         .max_model_len = 500, .selections = true, .max_selected = 256, .has_host_pool = true};
-    const struct kv_choice good = {.type = KV_OFFLOAD, .n_sink = 4, .n_selected = 256, .n_tail = 1};
+    const struct kv_choice good = {
+        .mechanism = KV_SELECTING, .n_sink = 4, .n_selected = 256, .n_tail = 1};
     struct kv_choice bad = good;
     struct kv_limits less = limits;
     assert_int_equal(check(good, limits), 0);

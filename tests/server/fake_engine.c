@@ -209,7 +209,7 @@ static struct engine_event *new_event(struct sequence *s, enum event_kind kind, 
  * moved. */
 static struct kv_usage use_of_cache(const struct sequence *s) {
     const struct kv_choice *kv = &s->request.kv;
-    const bool selects = kv->type == KV_OFFLOAD, offloads = selects && !kv->on_device;
+    const bool selects = kv_choice_selects(kv), offloads = selects && !kv->on_device;
     const uint32_t n_text = s->request.n_prompt + s->n_generated;
     const uint64_t capacity = kv_choice_is_bounded(kv) ? kv_choice_capacity(kv) : n_text;
     const uint32_t n_kept = n_text < capacity ? n_text : (uint32_t)capacity;

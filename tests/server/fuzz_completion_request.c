@@ -20,21 +20,24 @@ static void require(int truth) {
 
 static void check_policy(const struct kv_policy *policy) {
     const struct kv_choice *c = &policy->tokens;
-    const bool bounded = kv_choice_is_bounded(c), selects = c->type == KV_OFFLOAD;
+    const bool bounded = kv_choice_is_bounded(c), selects = kv_choice_selects(c);
     require(c->n_sink <= KV_POLICY_MAX_TOKENS && c->n_recent <= KV_POLICY_MAX_TOKENS);
     require(c->n_heavy <= KV_POLICY_MAX_TOKENS && c->chunk <= KV_POLICY_MAX_TOKENS);
-    require((c->score == KV_SCORE_NONE) == (c->type != KV_HEAVY_HITTER));
+    require((c->score != KV_SCORE_NONE) ==
+            (kv_policies_row(c->type)->members >> KV_MEMBER_SCORE & 1));
+    require(kv_policies_row(c->type)->defaults.mechanism == c->mechanism);
     require(c->score != KV_SCORE_DECAY || (c->decay > 0 && c->decay < 1));
     require((c->window > 0) == (c->score == KV_SCORE_WINDOW) && c->window <= KV_POLICY_MAX_TOKENS);
     require(c->pooling == KV_POOLING_NONE ? c->kernel == 0
                                           : c->whole && c->window > 0 && c->kernel % 2 == 1 &&
                                                 c->kernel <= KV_POLICY_MAX_KERNEL);
     require(bounded || !c->whole);
-    require(policy->recent >= 0 && policy->recent < 1 && policy->heavy >= 0 && policy->heavy < 1);
     const struct kv_choice resolved = kv_policy_resolve(policy, FAKE_MAX_LEN);
     require(bounded ? resolved.n_recent >= 1 && resolved.chunk >= 1
                     : resolved.n_recent == 0 && resolved.n_heavy == 0 && resolved.chunk == 0);
-    require(policy->selected >= 0 && policy->selected < 1 && policy->placed == selects);
+    for (unsigned i = 0; i < KV_N_MEMBERS; i++)
+        require(policy->fractions[i] >= 0 && policy->fractions[i] < 1);
+    require(policy->placed == selects);
     require(bounded || !c->cache_positions);
     require(c->n_selected <= FAKE_MAX_SELECTED && c->n_tail <= KV_POLICY_MAX_TOKENS);
     require(selects ? resolved.n_selected >= 1 && resolved.n_tail >= 1 &&

@@ -13,6 +13,7 @@
 #include "server/api/completion_request.h"
 #include "server/api/fanout.h"
 #include "server/json/api_error.h"
+#include "tests/kv_types.h"
 #include "tests/server/fake_engine.h"
 
 static const struct request_limits limits = {
@@ -22,7 +23,7 @@ static const struct request_limits limits = {
     .max_sequences = 300,
     .trained_context = FAKE_MAX_LEN,
     .kv_tokens = FAKE_KV_TOKENS,
-    .kv = {.allowed = {[KV_FULL] = true, [KV_STREAMING] = true}},
+    .kv = {.allowed = {[TYPE_FULL] = true, [TYPE_STREAMING] = true}},
     .salt_key = {{1, 2}},
     .prefill = {.sparse = true, .n_heads = 4},
 };
@@ -379,10 +380,10 @@ static void without_a_policy_the_servers_holds(void **state) {
     struct completion_request q;
     struct api_error err = {0};
     static const char body[] = "{\"prompt\":\"hi\",\"kv_policy\":null}";
-    endless.kv.initial = kv_policy_default(KV_STREAMING);
+    endless.kv.initial = kv_policy_default(TYPE_STREAMING);
     endless.kv.initial.tokens.n_recent = 99;
     assert_int_equal(completion_request_parse(&q, body, strlen(body), &endless, &err), 0);
-    assert_int_equal(q.kv.tokens.type, KV_STREAMING);
+    assert_int_equal(q.kv.tokens.type, TYPE_STREAMING);
     assert_int_equal(q.kv.tokens.n_recent, 99);
     completion_request_fini(&q);
 }
@@ -464,7 +465,7 @@ static void max_tokens_ends_with_the_positions(void **state) {
     (void)state;
     struct kv_choice kv;
     assert_int_equal(submitted(120, "", &kv), 8);
-    assert_int_equal(kv.type, KV_FULL);
+    assert_int_equal(kv.type, TYPE_FULL);
     assert_int_equal(submitted(120, "," IN_TEXT, &kv), 8);
     assert_false(kv.cache_positions);
     assert_int_equal(submitted(100, "," IN_TEXT, &kv), 16);

@@ -17,6 +17,7 @@
 #include "server/api/server.h"
 #include "server/routes.h"
 #include "server/settings/log.h"
+#include "tests/kv_types.h"
 #include "tests/server/fake_engine.h"
 #include "tests/server/fake_http.h"
 
@@ -570,7 +571,7 @@ static void paths_and_methods_are_checked(void **state) {
 
 static void the_model_lists_its_policies(void **state) {
     struct rig *rig = *state;
-    rig->server.limits.kv.allowed[KV_STREAMING] = false;
+    rig->server.limits.kv.allowed[TYPE_STREAMING] = false;
     struct http_exchange exchange = {.method = "GET", .path = "/v1/models/m", .body = ""};
     begin(rig, &exchange);
     json_t *model = json_loadb(exchange.out.data, exchange.out.length, 0, NULL);

@@ -4,15 +4,18 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <cmocka.h>
 
 #include "engine/base/error.h"
 #include "engine/device/layer_group.h"
+#include "engine/engine.h"
 #include "engine/model/model.h"
 #include "server/json/api_error.h"
 #include "server/json/buffer.h"
 #include "server/settings/kv_rules.h"
+#include "tests/kv_types.h"
 
 static int read(const char *text, struct kv_policy *out, struct api_error *err) {
     json_t *value = json_loads(text, JSON_DECODE_ANY, NULL);
@@ -234,6 +237,8 @@ static void settings_are_checked(void **state) {
         const char *policy, *allowed, *named; /* NULL: good */
     } cases[] = {
         {"{\"type\":\"full\"}", "full", NULL},
+        {"{\"type\":\"heavy_hitter\"}", "all", NULL},
+        {"{\"type\":\"full\"}", "full,all", "heavy_hitter, offload or all"},
         {"{\"type\":\"streaming\",\"recent\":9}", "heavy_hitter,streaming", NULL},
         {"{\"type\":\"heavy_hitter\",\"heavy\":0.1}", "full,heavy_hitter", NULL},
         {"{\"type\":\"offload\",\"selected\":64}", "offload", NULL},
@@ -272,17 +277,17 @@ static struct kv_rules rules_of(const char *policy, const char *allowed) {
 static void what_is_not_allowed_is_refused(void **state) {
     (void)state;
     const struct kv_rules rules = rules_of("{\"type\":\"streaming\"}", "full,streaming");
-    struct kv_policy full = kv_policy_default(KV_FULL);
-    struct kv_policy heavy = kv_policy_default(KV_HEAVY_HITTER);
+    struct kv_policy full = kv_policy_default(TYPE_FULL);
+    struct kv_policy heavy = kv_policy_default(TYPE_HEAVY_HITTER);
     struct api_error err = {0};
     assert_int_equal(kv_rules_apply(&rules, &full, &err), 0);
     assert_int_equal(kv_rules_apply(&rules, &heavy, &err), ERR_INVALID);
     assert_int_equal(err.status, 400);
     assert_string_equal(err.param, "kv_policy.type");
     assert_non_null(strstr(err.message, "only full, streaming"));
-    assert_true(kv_rules_allow_bounded(&rules));
+    assert_true(kv_rules_allow(&rules, KV_BOUNDED));
     const struct kv_rules all_or_nothing = rules_of("{\"type\":\"full\"}", "full");
-    assert_false(kv_rules_allow_bounded(&all_or_nothing));
+    assert_false(kv_rules_allow(&all_or_nothing, KV_BOUNDED));
 }
 
 /* Where the engine cannot, or has no room for it, the server does not start with a policy that no
@@ -299,7 +304,7 @@ static void rules_settle_for_what_the_engine_can(void **state) {
     struct error err = {0};
     struct kv_rules rules = rules_of("{\"type\":\"streaming\"}", all);
     assert_int_equal(kv_rules_settle(&rules, &able, &err), 0);
-    assert_true(rules.allowed[KV_STREAMING] && rules.allowed[KV_HEAVY_HITTER]);
+    assert_true(rules.allowed[TYPE_STREAMING] && rules.allowed[TYPE_HEAVY_HITTER]);
     assert_int_equal(kv_rules_settle(&rules, &small, &err), ERR_INVALID);
     assert_non_null(strstr(err.text, "2048"));
     assert_int_equal(kv_rules_settle(&rules, &narrow, &err), ERR_INVALID);
@@ -310,8 +315,8 @@ static void rules_settle_for_what_the_engine_can(void **state) {
 
     rules = rules_of("{\"type\":\"full\"}", all);
     assert_int_equal(kv_rules_settle(&rules, &unable, &err), 0);
-    assert_true(rules.allowed[KV_FULL]);
-    assert_false(kv_rules_allow_bounded(&rules));
+    assert_true(rules.allowed[TYPE_FULL]);
+    assert_false(kv_rules_allow(&rules, KV_BOUNDED));
 }
 
 /* Rules of a server whose engine selects, with and without memory to move tokens to.  Of its layers
@@ -376,7 +381,7 @@ static void offload_is_had_where_filters_are_known(void **state) {
     rules.offload = (struct offload_rules){.why_not = why, .max_selected = 64};
     assert_int_equal(kv_rules_settle(&rules, &able, &err), 0);
     assert_refused(&rules, offload, "kv_policy.type", why);
-    rules.allowed[KV_OFFLOAD] = true;
+    rules.allowed[TYPE_OFFLOAD] = true;
     rules.offload.why_not = NULL;
     assert_int_equal(kv_rules_settle(&rules, &unable, &err), 0);
     assert_refused(&rules, offload, "kv_policy.type", "backend");
@@ -408,8 +413,109 @@ static void layers_are_listed_by_what_they_do(void **state) {
     buffer_fini(&out);
 }
 
-int main(void) {
+/* ---- docs/kv-policies.md ---- */
+
+/* Appends the words of a member whose numbers are in `values`, as the page writes them. */
+static void add_words(struct buffer *out, const struct kv_member *member, uint32_t values) {
+    const bool is_bool = member->form == KV_FORM_EITHER;
+    bool listed = false;
+    for (uint32_t i = 0; i < KV_MAX_WORDS && member->words[i]; i++) {
+        if (!(values >> (is_bool ? !i : member->low + i) & 1)) continue;
+        const bool is_last = i + 1 == KV_MAX_WORDS || !member->words[i + 1] || is_bool;
+        buffer_printf(out, "%s`\"%s\"`", !listed ? "" : is_last ? " or " : ", ", member->words[i]);
+        listed = true;
+    }
+}
+
+/* Appends a member with its default and where it has a use: `kernel` 7 (with ...). */
+static void add_default(struct buffer *out, unsigned type, unsigned id) {
+    const struct kv_member *member = &kv_members[id];
+    const struct kv_choice choice = kv_policies_default(type);
+    const uint32_t value = kv_member_value(member, &choice);
+    buffer_printf(out, "`%s`", kv_member_key(member));
+    if (member->form == KV_FORM_SHARE) buffer_printf(out, " %g", (double)choice.decay);
+    else if (member->words[0]) buffer_puts(out, " "), add_words(out, member, 1u << value);
+    else if (member->form != KV_FORM_PLACE)
+        buffer_printf(out, " %u", member->initial ? member->initial : value);
+    if (!member->use.values) return;
+    buffer_printf(out, " (with `%s` ", kv_member_key(&kv_members[member->use.other]));
+    add_words(out, &kv_members[member->use.other], member->use.values);
+    buffer_puts(out, ")");
+}
+
+static void add_policy(struct buffer *out, unsigned type) {
+    const struct kv_policy_row *row = kv_policies_row(type);
+    bool listed = false;
+    buffer_printf(out, "\n| `%s` | %s |", row->name, row->keeps);
+    for (unsigned id = 0; id < KV_N_MEMBERS; id++) {
+        if (!(row->members >> id & 1)) continue;
+        buffer_puts(out, listed ? ", " : " ");
+        listed = true;
+        add_default(out, type, id);
+    }
+    buffer_puts(out, " |\n");
+}
+
+static void add_limits(struct buffer *out, const struct kv_member *member) {
+    static const char *const after[] = {
+        [KV_FORM_AMOUNT] = ", or a fraction of the prompt between 0 and 1",
+        [KV_FORM_ODD] = ", an odd number",
+        [KV_FORM_TOKENS] = ""};
+    buffer_printf(out, "\n| `%s` | ", kv_member_key(member));
+    if (member->words[0]) add_words(out, member, UINT32_MAX);
+    else if (member->form == KV_FORM_SHARE) buffer_puts(out, "a number between 0 and 1");
+    else if (member->form == KV_FORM_PLACE)
+        buffer_puts(out, "`true` or `false`; without it the server decides");
+    else buffer_printf(out, "%u to %u tokens%s", member->low, member->high, after[member->form]);
+    buffer_puts(out, " |\n");
+}
+
+static const char *page_path;
+
+/* Each policy and each member has its line there.  A failure prints the line to be written. */
+static void the_page_shows_the_table(void **state) {
+    (void)state;
+    static char page[1 << 16];
+    struct buffer line = {0};
+    FILE *file = fopen(page_path, "r");
+    assert_non_null(file);
+    page[fread(page, 1, sizeof(page) - 1, file)] = '\0';
+    fclose(file);
+    for (unsigned i = 0; i < kv_policies_count() + KV_N_MEMBERS; i++) {
+        line.length = 0;
+        if (i < kv_policies_count()) add_policy(&line, i);
+        else add_limits(&line, &kv_members[i - kv_policies_count()]);
+        if (!strstr(page, line.data)) fail_msg("%s lacks this line:%s", page_path, line.data);
+    }
+    buffer_fini(&line);
+}
+
+/* tests/kv_types.h numbers the rows; every row's policy can be written and read. */
+static void rows_are_what_they_say(void **state) {
+    (void)state;
+    static const char *const names[] = {[TYPE_FULL] = "full",
+                                        [TYPE_STREAMING] = "streaming",
+                                        [TYPE_HEAVY_HITTER] = "heavy_hitter",
+                                        [TYPE_OFFLOAD] = "offload"};
+    for (unsigned i = 0; i < sizeof(names) / sizeof(*names); i++)
+        assert_string_equal(kv_type_name(i), names[i]);
+    assert_int_equal(kv_policies_row(0)->defaults.mechanism, KV_WHOLE);
+    for (unsigned i = 0; i < kv_policies_count(); i++) {
+        const struct kv_policy policy = kv_policy_default(i);
+        struct buffer out = {0};
+        kv_policy_write(&policy, &out);
+        const struct kv_policy again = read_good(out.data);
+        assert_int_equal(again.tokens.type, i);
+        assert_written(&again, out.data);
+        assert_null(kv_choice_conflict(&policy.tokens));
+        buffer_fini(&out);
+    }
+}
+
+int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_page_shows_the_table),
+        cmocka_unit_test(rows_are_what_they_say),
         cmocka_unit_test(policies_are_completed_and_shown),
         cmocka_unit_test(what_is_wrong_is_named),
         cmocka_unit_test(fractions_are_of_the_prompt),
@@ -420,5 +526,6 @@ int main(void) {
         cmocka_unit_test(offload_is_had_where_filters_are_known),
         cmocka_unit_test(layers_are_listed_by_what_they_do),
     };
+    page_path = argc > 1 ? argv[1] : "docs/kv-policies.md";
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

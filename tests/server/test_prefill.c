@@ -84,7 +84,7 @@ static void reuse_is_read(void **state) {
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         struct prefill_request request = read_good(cases[i].text);
         assert_int_equal(request.no_reuse, cases[i].no_reuse);
-        assert_int_equal(prefill_rules_resolve(&tuned, &request, false).no_reuse,
+        assert_int_equal(prefill_rules_resolve(&tuned, &request, DENSE_NOT_NEEDED).no_reuse,
                          cases[i].no_reuse);
         prefill_request_fini(&request);
     }
@@ -113,7 +113,8 @@ static void a_pattern_is_every_heads(void **state) {
             assert_int_equal(request.patterns[head].p1, cases[i].expected.p1);
             assert_int_equal(request.patterns[head].p2, cases[i].expected.p2);
         }
-        const struct prefill_choice choice = prefill_rules_resolve(&untuned, &request, false);
+        const struct prefill_choice choice =
+            prefill_rules_resolve(&untuned, &request, DENSE_NOT_NEEDED);
         assert_ptr_equal(choice.patterns, request.patterns);
         prefill_request_fini(&request);
     }
@@ -179,7 +180,7 @@ static void sparse_is_refused_where_it_cannot_be_had(void **state) {
         assert_non_null(strstr(err.message, "because"));
     }
     assert_int_equal(read("\"auto\"", &dense, &request, &err), 0);
-    assert_int_equal(prefill_rules_resolve(&dense, &request, false).mode, PREFILL_DENSE);
+    assert_int_equal(prefill_rules_resolve(&dense, &request, DENSE_NOT_NEEDED).mode, PREFILL_DENSE);
 }
 
 static void what_nobody_names_is_the_servers(void **state) {
@@ -188,17 +189,19 @@ static void what_nobody_names_is_the_servers(void **state) {
                                  automatic = {.named = true, .mode = PREFILL_AUTO};
     struct prefill_rules eager = tuned;
     eager.initial = PREFILL_SPARSE;
-    assert_int_equal(prefill_rules_resolve(&tuned, &none, false).mode, PREFILL_AUTO);
-    assert_int_equal(prefill_rules_resolve(&eager, &none, false).mode, PREFILL_SPARSE);
-    assert_int_equal(prefill_rules_resolve(&eager, &automatic, false).mode, PREFILL_AUTO);
-    assert_int_equal(prefill_rules_resolve(&eager, &none, true).mode, PREFILL_DENSE);
-    assert_int_equal(prefill_rules_resolve(&tuned, &automatic, true).mode, PREFILL_DENSE);
-    assert_int_equal(prefill_rules_resolve(&tuned, &none, false).dense_tail, 64);
-    assert_int_equal(prefill_rules_resolve(&tuned, &none, false).synthetic, 7);
+    assert_int_equal(prefill_rules_resolve(&tuned, &none, DENSE_NOT_NEEDED).mode, PREFILL_AUTO);
+    assert_int_equal(prefill_rules_resolve(&eager, &none, DENSE_NOT_NEEDED).mode, PREFILL_SPARSE);
+    assert_int_equal(prefill_rules_resolve(&eager, &automatic, DENSE_NOT_NEEDED).mode,
+                     PREFILL_AUTO);
+    assert_int_equal(prefill_rules_resolve(&eager, &none, DENSE_FOR_BUDGET).mode, PREFILL_DENSE);
+    assert_int_equal(prefill_rules_resolve(&tuned, &automatic, DENSE_FOR_BUDGET).mode,
+                     PREFILL_DENSE);
+    assert_int_equal(prefill_rules_resolve(&tuned, &none, DENSE_NOT_NEEDED).dense_tail, 64);
+    assert_int_equal(prefill_rules_resolve(&tuned, &none, DENSE_NOT_NEEDED).synthetic, 7);
     /* Without a file those who ask get the default; auto is left without patterns. */
-    assert_null(prefill_rules_resolve(&tuned, &sparse, false).patterns);
-    assert_ptr_equal(prefill_rules_resolve(&untuned, &sparse, false).patterns, fallback);
-    assert_null(prefill_rules_resolve(&untuned, &none, false).patterns);
+    assert_null(prefill_rules_resolve(&tuned, &sparse, DENSE_NOT_NEEDED).patterns);
+    assert_ptr_equal(prefill_rules_resolve(&untuned, &sparse, DENSE_NOT_NEEDED).patterns, fallback);
+    assert_null(prefill_rules_resolve(&untuned, &none, DENSE_NOT_NEEDED).patterns);
 }
 
 static void assert_shown(const struct prefill_rules *rules, const char *expected) {

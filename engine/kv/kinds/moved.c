@@ -66,7 +66,7 @@ static uint32_t window_pages(const struct kv_plan *plan) {
 static uint64_t moved_most(const struct kv_space *space, const struct kv_plan *plan,
                            enum kv_phase phase, uint32_t n_tokens) {
     (void)space;
-    return phase == KV_READING ? kv_n_pages(n_tokens) : window_pages(plan);
+    return phase == KV_PHASE_TEXT ? kv_n_pages(n_tokens) : window_pages(plan);
 }
 
 static uint32_t moved_length(const struct kv_sequence *kv, uint64_t n_tokens) {
@@ -83,7 +83,7 @@ static uint32_t scratch_pages(const struct kv_space *space, const struct kv_plan
     if (plan->layer_major) return KV_N_BUFFERS * kv_plan_buffer_pages(plan);
     if (!space->batch_invariant) return 0;
     return (uint32_t)(kv_most(space, plan).pages -
-                      kv_phase_pages(space, plan, KV_READING, kv_plan_n_read(plan)));
+                      kv_phase_pages(space, plan, KV_PHASE_TEXT, kv_plan_n_read(plan)));
 }
 
 /* Returns how many scratch pages are lacking.  They are needed until the prompt has been computed,
@@ -312,7 +312,7 @@ static void moved_done(struct kv_sequence *kv, uint32_t n_tokens) {
 static void moved_suspended(struct kv_sequence *kv) {
     const struct kv_space *space = kv->space;
     trim(kv);
-    if (kv_phase_pages(space, &kv->plan, KV_READING, kv->n_tokens + 2) >
+    if (kv_phase_pages(space, &kv->plan, KV_PHASE_TEXT, kv->n_tokens + 2) >
         page_pool_n_pages(space->pool))
         kv->selection.one_by_one = true;
 }

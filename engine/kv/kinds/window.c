@@ -35,7 +35,7 @@ uint64_t kv_windowed_pages(uint32_t window, uint32_t step_rows, uint32_t n_token
 
 static uint64_t window_most(const struct kv_space *space, const struct kv_plan *plan,
                             enum kv_phase phase, uint32_t n_tokens) {
-    return kv_windowed_pages(space->window, phase == KV_READING ? plan->step_rows : 1, n_tokens);
+    return kv_windowed_pages(space->window, phase == KV_PHASE_TEXT ? plan->step_rows : 1, n_tokens);
 }
 
 /* Leaves pages for another step beyond the stored rows, and at the text's beginning for a whole
